@@ -1,0 +1,35 @@
+// What the data side needs to know: files, weights, split, sample order and batch sizes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace thinwire {
+
+struct WeightedPrefix {
+  std::string prefix;  // path without .bin / .idx
+  double weight = 1.0;
+};
+
+struct DataConfig {
+  // Either one list cut by `split`, or a list per split (then `split` is unused).
+  std::vector<WeightedPrefix> data;
+  std::vector<WeightedPrefix> train, valid, test;
+  std::string split = "969, 30, 1";
+  int64_t seq_length = 0;
+  uint64_t seed = 1234;
+  bool eod_mask_loss = false;
+  int64_t eod_token = -1;     // id of the end-of-document token, -1: none
+  int64_t vocab = 0;          // ids >= vocab are corrupt data
+
+  int64_t micro_batch = 1;    // sequences per micro step and rank
+  int64_t global_batch = 1;   // sequences per update over all ranks
+  // Ramp: the batch grows from `ramp_start` by `ramp_increment` over `ramp_samples` samples (0: no ramp).
+  int64_t ramp_start = 0, ramp_increment = 0, ramp_samples = 0;
+
+  int64_t train_iters = 0, eval_interval = 0, eval_iters = 0;  // sizes the splits as Megatron does
+  int prefetch_batches = 2;
+};
+
+}  // namespace thinwire

@@ -1,0 +1,72 @@
+// spdlog set-up: plain lines on stderr (stdout belongs to program output), the same lines in a file when asked.
+#include "engine/base/core/log.h"
+
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <memory>
+
+namespace thinwire {
+namespace {
+
+spdlog::level::level_enum to_spdlog(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug: return spdlog::level::debug;
+    case LogLevel::kInfo: return spdlog::level::info;
+    case LogLevel::kWarning: return spdlog::level::warn;
+    case LogLevel::kError: return spdlog::level::err;
+  }
+  return spdlog::level::info;
+}
+
+// One logger per process: the console and the log file are process-wide by nature.
+struct Sinks {
+  std::shared_ptr<spdlog::sinks::stderr_sink_mt> console = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+  std::shared_ptr<spdlog::sinks::basic_file_sink_mt> file;
+  std::shared_ptr<spdlog::logger> logger = std::make_shared<spdlog::logger>("thinwire", console);
+  Sinks() {
+    console->set_pattern("%v");
+    logger->set_level(spdlog::level::debug);
+    console->set_level(spdlog::level::info);
+    logger->flush_on(spdlog::level::info);
+    logger->set_error_handler([reported = false](const std::string&) mutable {
+      if (!reported) fputs("warning: log file cannot be written any more; training goes on\n", stderr);
+      reported = true;
+    });
+  }
+};
+
+Sinks& sinks() {
+  static Sinks instance;
+  return instance;
+}
+
+}  // namespace
+
+void log_open_file(const std::string& path) {
+  Sinks& s = sinks();
+  log_close_file();
+  try {
+    s.file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path, false);
+    s.file->set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
+    s.logger->sinks().push_back(s.file);
+  } catch (const spdlog::spdlog_ex& e) {
+    log_warning(std::string("warning: no log file: ") + e.what());
+  }
+}
+
+void log_close_file() {
+  Sinks& s = sinks();
+  if (!s.file) return;
+  auto& list = s.logger->sinks();
+  list.erase(std::remove(list.begin(), list.end(), s.file), list.end());
+  s.file.reset();
+}
+
+void log_set_console_level(LogLevel level) { sinks().console->set_level(to_spdlog(level)); }
+
+void log_write(LogLevel level, const std::string& message) { sinks().logger->log(to_spdlog(level), "{}", message); }
+
+}  // namespace thinwire

@@ -1,0 +1,48 @@
+// Arenas: all memory of a run is sized, named by category and taken before step 1; --dry-run sizes it without taking it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "engine/base/core/view.h"
+#include "engine/base/device/device.h"
+
+namespace thinwire {
+
+enum class MemoryCategory { kWeights, kMasterWeights, kGradients, kOptimizer, kActivations, kWorkspace, kData, kCount };
+std::string_view name_of(MemoryCategory category);
+
+// Bytes per category.
+struct MemoryPlan {
+  std::array<size_t, static_cast<size_t>(MemoryCategory::kCount)> bytes{};
+  size_t total() const;
+  size_t& operator[](MemoryCategory c) { return bytes[static_cast<size_t>(c)]; }
+  size_t operator[](MemoryCategory c) const { return bytes[static_cast<size_t>(c)]; }
+};
+
+// Hands out views of device memory that live as long as the arena. A measuring arena (device == nullptr) hands out views
+// that must not be dereferenced and only counts: the same set-up code prices a run and prepares it.
+class Arena {
+ public:
+  explicit Arena(Device* device) : device_(device) {}
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // Zeroed, aligned to 4096 bytes for large tensors and 64 otherwise. Zero elements give an empty view.
+  View take(MemoryCategory category, DType dtype, std::initializer_list<int64_t> shape);
+  const MemoryPlan& plan() const { return plan_; }
+  bool measuring() const { return device_ == nullptr; }
+
+ private:
+  struct Piece { void* memory; size_t bytes; Piece* next; };
+  Device* device_;
+  Piece* pieces_ = nullptr;
+  MemoryPlan plan_;
+  uintptr_t fake_ = 4096;
+};
+
+}  // namespace thinwire

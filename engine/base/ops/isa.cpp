@@ -1,0 +1,47 @@
+// Reads CPUID once and applies THINWIRE_ISA.
+#include "engine/base/ops/isa.h"
+
+#include <cstdlib>
+#include <string_view>
+
+#include "engine/base/core/error.h"
+
+namespace thinwire {
+namespace {
+
+Isa detect() {
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) {
+    throw_bad_config("this processor has no AVX2 with FMA; thinwire needs an x86-64 processor of 2013 or later");
+  }
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  Isa best = Isa::kAvx2;
+  if (avx512) best = __builtin_cpu_supports("avx512bf16") ? Isa::kAvx512Bf16 : Isa::kAvx512;
+  const char* wanted = std::getenv("THINWIRE_ISA");
+  if (wanted == nullptr || *wanted == '\0') return best;
+  for (Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
+    if (isa_name(isa) != std::string_view(wanted)) continue;
+    if (isa > best) throw_bad_config(std::string("THINWIRE_ISA=") + wanted + ": this machine has at most " + isa_name(best));
+    return isa;
+  }
+  throw_bad_config(std::string("THINWIRE_ISA=") + wanted + ": use avx2, avx512 or avx512_bf16");
+}
+
+}  // namespace
+
+Isa active_isa() {
+  static const Isa isa = detect();
+  return isa;
+}
+
+std::string isa_name(Isa isa) {
+  switch (isa) {
+    case Isa::kAvx512Bf16: return "avx512_bf16";
+    case Isa::kAvx512: return "avx512";
+    case Isa::kAvx2: return "avx2";
+  }
+  return "?";
+}
+
+}  // namespace thinwire

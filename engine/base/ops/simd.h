@@ -1,0 +1,142 @@
+// Vectors of floats for kernels. Included only by *_kernel.cpp files, which are compiled once per instruction set with TW_ISA
+// naming the namespace; everything is in an anonymous namespace and always inlined, so that no code compiled for a newer
+// instruction set can be picked by the linker for an older machine. For the same reason kernel files use no std templates
+// beyond constexpr ones, and call no inline function of other headers that is not always inlined.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "engine/base/core/dtype.h"
+
+#ifndef TW_ISA
+#error "kernel files are compiled once per instruction set with -DTW_ISA=<namespace>"
+#endif
+#define TW_INLINE [[gnu::always_inline]] inline
+
+namespace thinwire::TW_ISA {
+namespace {
+
+#ifdef __AVX512F__
+constexpr int kLanes = 16;
+#else
+constexpr int kLanes = 8;
+#endif
+
+typedef float VecF __attribute__((vector_size(kLanes * 4), may_alias));
+typedef int32_t VecI __attribute__((vector_size(kLanes * 4), may_alias));
+typedef uint32_t VecU __attribute__((vector_size(kLanes * 4), may_alias));
+
+TW_INLINE VecF splat(float v) { return VecF{} + v; }
+TW_INLINE VecI splat_i(int32_t v) { return VecI{} + v; }
+
+#ifdef __AVX512F__
+TW_INLINE VecF load(const float* p) { return (VecF)_mm512_loadu_ps(p); }
+TW_INLINE void store(float* p, VecF v) { _mm512_storeu_ps(p, (__m512)v); }
+TW_INLINE VecF load(const Bf16* p) {
+  return (VecF)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16);
+}
+TW_INLINE VecF load(const Fp16* p) { return (VecF)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+TW_INLINE void store(Bf16* p, VecF v) {  // nearest even; NaN stays NaN
+  const __m512i u = (__m512i)v;
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+  __m512i r = _mm512_srli_epi32(_mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+  const __mmask16 nan = _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_UNORD_Q);
+  r = _mm512_mask_or_epi32(r, nan, _mm512_srli_epi32(u, 16), _mm512_set1_epi32(0x40));
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(r));
+}
+TW_INLINE void store(Fp16* p, VecF v) {
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+TW_INLINE VecF fma(VecF a, VecF b, VecF c) { return (VecF)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+TW_INLINE VecF vmax(VecF a, VecF b) { return (VecF)_mm512_max_ps((__m512)a, (__m512)b); }
+TW_INLINE VecF vmin(VecF a, VecF b) { return (VecF)_mm512_min_ps((__m512)a, (__m512)b); }
+TW_INLINE VecF vsqrt(VecF a) { return (VecF)_mm512_sqrt_ps((__m512)a); }
+TW_INLINE VecF vround(VecF a) { return (VecF)_mm512_roundscale_ps((__m512)a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+#else
+TW_INLINE VecF load(const float* p) { return (VecF)_mm256_loadu_ps(p); }
+TW_INLINE void store(float* p, VecF v) { _mm256_storeu_ps(p, (__m256)v); }
+TW_INLINE VecF load(const Bf16* p) {
+  return (VecF)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
+}
+TW_INLINE VecF load(const Fp16* p) { return (VecF)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
+TW_INLINE void store(Bf16* p, VecF v) {
+  const __m256i u = (__m256i)v;
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  __m256i r = _mm256_srli_epi32(_mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+  const __m256i nan = (__m256i)_mm256_cmp_ps((__m256)v, (__m256)v, _CMP_UNORD_Q);
+  r = _mm256_blendv_epi8(r, _mm256_or_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(0x40)), nan);
+  const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(r, r), 0xd8);
+  _mm_storeu_si128((__m128i*)p, _mm256_castsi256_si128(packed));
+}
+TW_INLINE void store(Fp16* p, VecF v) {
+  _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+TW_INLINE VecF fma(VecF a, VecF b, VecF c) { return (VecF)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
+TW_INLINE VecF vmax(VecF a, VecF b) { return (VecF)_mm256_max_ps((__m256)a, (__m256)b); }
+TW_INLINE VecF vmin(VecF a, VecF b) { return (VecF)_mm256_min_ps((__m256)a, (__m256)b); }
+TW_INLINE VecF vsqrt(VecF a) { return (VecF)_mm256_sqrt_ps((__m256)a); }
+TW_INLINE VecF vround(VecF a) { return (VecF)_mm256_round_ps((__m256)a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+#endif
+
+// The first n lanes (0 < n < kLanes) from memory, the rest `fill`; and the store of the first n lanes.
+template <typename T>
+TW_INLINE VecF load_first(const T* p, int64_t n, float fill = 0.0f) {
+  alignas(64) T buffer[kLanes] = {};
+  for (int64_t i = 0; i < n; ++i) buffer[i] = p[i];
+  VecF v = load(buffer);
+  for (int64_t i = n; i < kLanes; ++i) v[i] = fill;
+  return v;
+}
+template <typename T>
+TW_INLINE void store_first(T* p, VecF v, int64_t n) {
+  alignas(64) T buffer[kLanes];
+  store(buffer, v);
+  for (int64_t i = 0; i < n; ++i) p[i] = buffer[i];
+}
+
+// Sum and maximum over lanes in a fixed tree order.
+TW_INLINE float reduce_add(VecF v) {
+  alignas(64) float x[kLanes];
+  store(x, v);
+  for (int n = kLanes / 2; n > 0; n /= 2) {
+    for (int i = 0; i < n; ++i) x[i] += x[i + n];
+  }
+  return x[0];
+}
+TW_INLINE float reduce_max(VecF v) {
+  alignas(64) float x[kLanes];
+  store(x, v);
+  for (int n = kLanes / 2; n > 0; n /= 2) {
+    for (int i = 0; i < n; ++i) x[i] = x[i] > x[i + n] ? x[i] : x[i + n];
+  }
+  return x[0];
+}
+
+// e^x to about 1 ulp (Cody-Waite reduction, degree-6 polynomial); 0 below -87.34, +inf above 88.73, NaN stays NaN.
+TW_INLINE VecF vexp(VecF x) {
+  const VecF n = vround(x * splat(1.44269504088896341f));
+  VecF r = fma(n, splat(-0.693359375f), x);
+  r = fma(n, splat(2.12194440e-4f), r);
+  VecF p = splat(1.9875691500e-4f);
+  p = fma(p, r, splat(1.3981999507e-3f));
+  p = fma(p, r, splat(8.3334519073e-3f));
+  p = fma(p, r, splat(4.1665795894e-2f));
+  p = fma(p, r, splat(1.6666665459e-1f));
+  p = fma(p, r, splat(5.0000001201e-1f));
+  p = fma(p * r, r, r) + splat(1.0f);
+  // 2^n in two halves, so that n = 128 and n = -126 do not leave the exponent's range.
+  const VecF clamped = vmin(vmax(n, splat(-252.0f)), splat(252.0f));
+  const VecI k = __builtin_convertvector(clamped, VecI);
+  const VecI half = k >> 1;
+  const VecF scale1 = (VecF)((half + 127) << 23);
+  const VecF scale2 = (VecF)((k - half + 127) << 23);
+  VecF result = p * scale1 * scale2;
+  result = x < splat(-87.3365f) ? VecF{} : result;
+  result = x > splat(88.7228f) ? splat(__builtin_inff()) : result;
+  return x != x ? x : result;
+}
+
+}  // namespace
+}  // namespace thinwire::TW_ISA

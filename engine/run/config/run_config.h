@@ -1,0 +1,57 @@
+// The resolved configuration of a run: plain numbers that every room above reads. Built by config/resolve, never by hand.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/data_config.h"
+#include "model/model_config.h"
+#include "optim/optim_config.h"
+
+namespace thinwire {
+
+// Where a configuration key matters: a checkpoint must agree on model and data keys, the rest may change between runs.
+enum class KeyScope { kModel, kData, kLayout, kRuntime };
+
+struct LayoutConfig {
+  int64_t pipeline = 1, tensor = 1, data = 1;  // ranks per dimension; this version runs 1 x 1 x 1, --dry-run prices more
+  bool sequence_parallel = false;
+  std::string schedule = "1f1b";
+  int zero_stage = 0;
+  std::string placement_weights = "replicated", placement_gradients = "replicated", placement_optimizer = "replicated", placement_secondary;
+};
+
+struct RunConfig {
+  ModelConfig model;
+  OptimConfig optim;
+  DataConfig data;
+  LayoutConfig layout;
+
+  std::string run_dir;          // default runs/<name of the first config file>
+  std::string device = "cpu";
+  int64_t threads_per_rank = 0; // 0: cores of the node / ranks on it
+  uint64_t seed = 1234;
+  bool deterministic = true;
+
+  int64_t train_iters = 0;
+  int64_t accumulation = 1;     // micro-batches per update and rank (without ramp)
+  int64_t eval_interval = 0, eval_iters = 0;
+  int64_t log_interval = 10;
+  int64_t save_interval = 0;    // 0: only at the end and on signals
+  int64_t keep_last = 0;        // keep_last_n_checkpoints; 0 keeps all, otherwise at least 2 verified ones stay
+  bool async_save = true;
+  std::string save_dir;         // default <run_dir>/checkpoints
+  std::string load;             // explicit checkpoint or run directory to start from
+  bool finetune = false;        // weights only: step, data position and optimizer start anew
+  bool no_load_optim = false;
+  std::string init_from_hf;     // directory with HF safetensors to start the weights from
+  double exit_duration_in_mins = 0.0;
+  double peak_tflops = 0.0;     // denominator of MFU; 0: measured matrix-product peak is not claimed, MFU is null
+
+  std::string tokenizer;        // as the `tokenize` program spells it: byte | bpe:FILE | sentencepiece:FILE
+  std::string faults_json;      // only with --allow-faults
+  std::string command_line;
+};
+
+}  // namespace thinwire

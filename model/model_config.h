@@ -1,0 +1,61 @@
+// The architecture's numbers and nothing else: what a GPT-2, GPT-NeoX or Llama is to us.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "engine/base/core/dtype.h"
+#include "engine/base/ops/ops.h"
+
+namespace thinwire {
+
+enum class PositionKind { kLearned, kRotary, kNone };
+enum class ActivationKind { kGeluTanh, kGeluExact, kSwiglu };
+enum class InitMethod { kNormal, kScaledNormal, kSmallInit, kWangInit };
+enum class Recompute { kNone, kSelective, kFull };
+
+struct ModelConfig {
+  int64_t layers = 0;
+  int64_t hidden = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;        // == heads unless grouped-query attention
+  int64_t head_dim = 0;        // hidden / heads unless said (then the attention's inner width is heads * head_dim)
+  int64_t ffn = 0;             // width of the feed-forward part (one of gate and up for SwiGLU)
+  int64_t vocab = 0;           // ids that exist
+  int64_t padded_vocab = 0;    // rows of the embedding: vocab rounded up to make_vocab_size_divisible_by; pads are masked out
+  int64_t seq_length = 0;
+  int64_t max_positions = 0;   // rows of a learned position table, length of the rotary tables
+
+  PositionKind positions = PositionKind::kLearned;
+  float rotary_fraction = 1.0f;  // part of each head that is rotated: rot_dim = int(head_dim * fraction), even
+  float rotary_base = 10000.0f;
+  NormKind norm = NormKind::kLayerNorm;
+  float norm_eps = 1e-5f;
+  ActivationKind activation = ActivationKind::kGeluExact;
+  bool parallel_residual = false;  // x + attn(norm1(x)) + mlp(norm2(x)) instead of two residual steps
+  bool tied_head = true;
+  bool bias_attention = true;      // on qkv and the output projection
+  bool bias_mlp = true;
+  bool bias_norm = true;           // LayerNorm's shift
+
+  InitMethod init = InitMethod::kNormal;               // all matrices but the residual outputs
+  InitMethod output_init = InitMethod::kScaledNormal;  // attention output and the second feed-forward matrix
+  float init_std = 0.02f;
+
+  float hidden_dropout = 0.0f;     // after the embedding, and on each branch before it joins the residual stream
+  float attention_dropout = 0.0f;  // on the attention probabilities
+  Recompute recompute = Recompute::kNone;
+  DType dtype = DType::f32;        // compute dtype: fp32, bf16, fp16
+  bool decay_all_matrices = true;  // false: embeddings take no weight decay (Megatron with embedding_init_method_std)
+
+  int64_t heads_per_group() const { return heads / kv_heads; }
+  int64_t attention_width() const { return heads * head_dim; }
+  int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
+  int64_t ffn_in_width() const { return activation == ActivationKind::kSwiglu ? 2 * ffn : ffn; }
+  int64_t rotary_dim() const {
+    if (positions != PositionKind::kRotary) return 0;
+    return static_cast<int64_t>(static_cast<double>(head_dim) * static_cast<double>(rotary_fraction) + 1e-6) / 2 * 2;
+  }
+};
+
+}  // namespace thinwire

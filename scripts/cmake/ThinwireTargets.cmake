@@ -1,0 +1,67 @@
+# How every target of ours is made: warnings are errors, sanitizers apply to all, include paths start at the root.
+add_library(thinwire_options INTERFACE)
+target_compile_features(thinwire_options INTERFACE cxx_std_20)
+target_include_directories(thinwire_options INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}> $<INSTALL_INTERFACE:include/thinwire>)
+add_library(thinwire_warnings INTERFACE)
+target_compile_options(thinwire_warnings INTERFACE -Wall -Wextra -Werror)
+if(THINWIRE_SANITIZE)
+  target_compile_options(thinwire_options INTERFACE -fsanitize=${THINWIRE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(thinwire_options INTERFACE -fsanitize=${THINWIRE_SANITIZE})
+endif()
+
+# thinwire_library(NAME files... LINK targets...): a static library of one room.
+function(thinwire_library name)
+  cmake_parse_arguments(ARG "" "" "LINK;PRIVATE_LINK" ${ARGN})
+  add_library(${name} STATIC ${ARG_UNPARSED_ARGUMENTS})
+  target_link_libraries(${name} PUBLIC thinwire_options ${ARG_LINK} PRIVATE $<BUILD_INTERFACE:thinwire_warnings> ${ARG_PRIVATE_LINK})
+  set_property(GLOBAL APPEND PROPERTY THINWIRE_LIBRARIES ${name})
+endfunction()
+
+# thinwire_program(NAME main.cpp LINK targets...): one of the programs of docs/programs.md.
+function(thinwire_program name)
+  cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
+  add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
+  target_link_libraries(${name} PRIVATE ${ARG_LINK} thinwire_options thinwire_warnings)
+  set_property(GLOBAL APPEND PROPERTY THINWIRE_PROGRAMS ${name})
+endfunction()
+
+# thinwire_test(NAME file.cpp LINK targets... [SLOW]): a GoogleTest program; SLOW ones run outside `scripts/test.sh fast`.
+function(thinwire_test name)
+  cmake_parse_arguments(ARG "SLOW" "" "LINK" ${ARGN})
+  add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
+  target_link_libraries(${name} PRIVATE ${ARG_LINK} thinwire_options thinwire_warnings GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES LABELS "$<IF:$<BOOL:${ARG_SLOW}>,slow,fast>" TIMEOUT 900
+    ENVIRONMENT "OMP_WAIT_POLICY=passive")
+endfunction()
+
+# thinwire_kernels(TARGET files...): compiles kernel files once per instruction set into TARGET (see engine/base/ops/isa.h).
+function(thinwire_kernels target)
+  set(avx2 -mavx2 -mfma -mf16c)
+  set(avx512 ${avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512)
+  set(avx512_bf16 ${avx512} -mavx512bf16)
+  foreach(isa avx2 avx512 avx512_bf16)
+    set(object ${target}_${isa})
+    add_library(${object} OBJECT ${ARGN})
+    # -fno-semantic-interposition and hidden visibility keep each instruction set's code to itself.
+    target_compile_options(${object} PRIVATE -O3 ${${isa}} -fvisibility=hidden -fno-math-errno -fno-trapping-math -Wno-psabi -Wno-ignored-attributes)
+    target_compile_definitions(${object} PRIVATE TW_ISA=isa_${isa} TW_KERNELS=${isa}_kernels)
+    target_link_libraries(${object} PRIVATE thinwire_options thinwire_warnings OpenMP::OpenMP_CXX)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${object}>)
+  endforeach()
+endfunction()
+
+find_package(Git QUIET)
+set(THINWIRE_GIT_HASH "unknown")
+if(GIT_FOUND)
+  execute_process(COMMAND ${GIT_EXECUTABLE} -C ${CMAKE_SOURCE_DIR} describe --always --dirty=+ --exclude=*
+    OUTPUT_VARIABLE THINWIRE_GIT_HASH OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE git_result)
+  if(NOT git_result EQUAL 0)
+    set(THINWIRE_GIT_HASH "unknown")
+  endif()
+endif()
+set(THINWIRE_BACKENDS "cpu")
+if(THINWIRE_CUDA)
+  string(APPEND THINWIRE_BACKENDS " (cuda: kernels absent in this version)")
+endif()

@@ -195,7 +195,7 @@ struct DecaySpan { int64_t first = 0, count = 0; float decay = 0.0f; };
 // working: [n] bf16 / fp16 copy of master, or empty. Gradients are zeroed behind the read when zero_gradient is set.
 struct AdamW {
   View master, m, v, gradient, working, state;  // state: one StepState as u8[sizeof]
-  float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  // double: 1 - 0.999f is off by 1.3e-5 of itself
   std::span<const DecaySpan> spans;             // host memory; covers [0, n) in order
   bool zero_gradient = false;
 };

@@ -80,7 +80,8 @@ TW_INLINE VecF vsqrt(VecF a) { return (VecF)_mm256_sqrt_ps((__m256)a); }
 TW_INLINE VecF vround(VecF a) { return (VecF)_mm256_round_ps((__m256)a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 #endif
 
-// The first n lanes (0 < n < kLanes) from memory, the rest `fill`; and the store of the first n lanes.
+// The first n lanes (0 < n < kLanes) from memory, the rest `fill`; and the store of the first n lanes. Memory behind the n
+// elements is not touched.
 template <typename T>
 TW_INLINE VecF load_first(const T* p, int64_t n, float fill = 0.0f) {
   alignas(64) T buffer[kLanes] = {};
@@ -95,6 +96,53 @@ TW_INLINE void store_first(T* p, VecF v, int64_t n) {
   store(buffer, v);
   for (int64_t i = 0; i < n; ++i) p[i] = buffer[i];
 }
+#ifdef __AVX512F__
+TW_INLINE __mmask16 first_lanes(int64_t n) { return (__mmask16)((1u << n) - 1u); }
+TW_INLINE VecF load_first(const float* p, int64_t n, float fill = 0.0f) {
+  return (VecF)_mm512_mask_loadu_ps((__m512)splat(fill), first_lanes(n), p);
+}
+TW_INLINE VecF load_first(const Bf16* p, int64_t n, float fill = 0.0f) {
+  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first_lanes(n), p));
+  return (VecF)_mm512_mask_slli_epi32((__m512i)splat(fill), first_lanes(n), wide, 16);
+}
+TW_INLINE VecF load_first(const Fp16* p, int64_t n, float fill = 0.0f) {
+  return (VecF)_mm512_mask_cvtph_ps((__m512)splat(fill), first_lanes(n), _mm256_maskz_loadu_epi16(first_lanes(n), p));
+}
+TW_INLINE void store_first(float* p, VecF v, int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), (__m512)v); }
+#endif
+
+// One loop body for whole vectors and for the ragged end: body(part, i, n) is called with part = Whole and n = kLanes, or
+// with part = Ragged and 0 < n < kLanes; load_at and store_at pick the access by its type. Lambdas passed as body carry
+// TW_INLINE_LAMBDA behind their parameters.
+#define TW_INLINE_LAMBDA __attribute__((always_inline))
+struct Whole {};
+struct Ragged {};
+template <typename T>
+TW_INLINE VecF load_at(Whole, const T* p, int64_t, float = 0.0f) {
+  return load(p);
+}
+template <typename T>
+TW_INLINE VecF load_at(Ragged, const T* p, int64_t n, float fill = 0.0f) {
+  return load_first(p, n, fill);
+}
+template <typename T>
+TW_INLINE void store_at(Whole, T* p, VecF v, int64_t) {
+  store(p, v);
+}
+template <typename T>
+TW_INLINE void store_at(Ragged, T* p, VecF v, int64_t n) {
+  store_first(p, v, n);
+}
+template <typename Body>
+TW_INLINE void for_vectors(int64_t count, const Body& body) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) body(Whole{}, i, (int64_t)kLanes);
+  if (i < count) body(Ragged{}, i, count - i);
+}
+
+// Bounds that let NaN through (the vector minimum returns its second operand when one is NaN).
+TW_INLINE VecF at_most(VecF v, float limit) { return vmin(splat(limit), v); }
+TW_INLINE VecF at_least(VecF v, float limit) { return vmax(splat(limit), v); }
 
 // Sum and maximum over lanes in a fixed tree order.
 TW_INLINE float reduce_add(VecF v) {

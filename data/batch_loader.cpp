@@ -1,0 +1,134 @@
+// The prefetching reader of micro-batches.
+#include "data/batch_loader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "data/batch_ramp.h"
+#include "engine/base/core/check.h"
+
+namespace thinwire {
+
+LoaderPlan train_plan(const DataConfig& config, int64_t consumed, int64_t dp_rank, int64_t dp_size) {
+  LoaderPlan plan;
+  plan.first_sample = consumed;
+  plan.micro_batch = config.micro_batch;
+  plan.dp_rank = dp_rank;
+  plan.dp_size = dp_size;
+  plan.global_batch = [config](int64_t at) { return global_batch_at(config, at); };
+  plan.eod_mask_loss = config.eod_mask_loss;
+  plan.eod_token = config.eod_token;
+  plan.prefetch = config.prefetch_batches;
+  return plan;
+}
+
+LoaderPlan eval_plan(const DataConfig& config, Split split, int64_t first, int64_t iters, int64_t dp_rank,
+                     int64_t dp_size) {
+  LoaderPlan plan = train_plan(config, first, dp_rank, dp_size);
+  plan.split = split;
+  plan.end_sample = first + iters * config.global_batch;
+  plan.global_batch = [size = config.global_batch](int64_t) { return size; };
+  return plan;
+}
+
+BatchLoader::BatchLoader(const SampleStream& stream, LoaderPlan plan)
+    : stream_(stream), plan_([&] {
+        if (plan.end_sample < 0) plan.end_sample = stream.size(plan.split);
+        plan.prefetch = std::max(plan.prefetch, 1);
+        return std::move(plan);
+      }()) {
+  TW_CHECK(plan_.global_batch != nullptr);
+  TW_CHECK(plan_.first_sample >= 0 && plan_.micro_batch > 0, "first ", plan_.first_sample, " micro ",
+           plan_.micro_batch);
+  TW_CHECK(plan_.dp_rank >= 0 && plan_.dp_rank < plan_.dp_size, "rank ", plan_.dp_rank, " of ", plan_.dp_size);
+  reader_ = std::thread([this] { run(); });
+}
+
+BatchLoader::~BatchLoader() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  reader_.join();
+}
+
+std::optional<Batch> BatchLoader::next() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return !queue_.empty() || finished_; });
+  if (queue_.empty()) {
+    if (error_) std::rethrow_exception(error_);
+    return std::nullopt;
+  }
+  Batch batch = std::move(queue_.front());
+  queue_.pop_front();
+  lock.unlock();
+  changed_.notify_all();
+  return batch;
+}
+
+void BatchLoader::run() {
+  std::exception_ptr error;
+  try {
+    bool go = true;
+    for (int64_t consumed = plan_.first_sample; go;) {
+      const int64_t size = plan_.global_batch(consumed);
+      if (size <= 0 || size > plan_.end_sample - consumed) break;
+      const int64_t steps = micro_steps(size, plan_.micro_batch, plan_.dp_size);
+      for (int64_t s = 0; s < steps && go; ++s) {
+        const auto [first, rows] =
+            micro_batch_samples(consumed, size, plan_.micro_batch, plan_.dp_size, plan_.dp_rank, s);
+        Batch batch = load(first, rows);
+        batch.consumed = consumed;
+        batch.global_batch = size;
+        batch.micro = s;
+        batch.micro_steps = steps;
+        go = push(std::move(batch));
+      }
+      consumed += size;
+    }
+  } catch (...) {
+    error = std::current_exception();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    finished_ = true;
+    error_ = error;
+  }
+  changed_.notify_all();
+}
+
+bool BatchLoader::push(Batch batch) {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return stop_ || queue_.size() < static_cast<size_t>(plan_.prefetch); });
+    if (stop_) return false;
+    queue_.push_back(std::move(batch));
+  }
+  changed_.notify_all();
+  return true;
+}
+
+Batch BatchLoader::load(int64_t first, int64_t rows) const {
+  const size_t seq = static_cast<size_t>(stream_.seq_length());
+  Batch batch;
+  batch.first_sample = first;
+  batch.rows = rows;
+  batch.inputs.resize(static_cast<size_t>(rows) * seq);
+  batch.targets.resize(batch.inputs.size());
+  batch.loss_mask.assign(batch.inputs.size(), 1.0f);
+  std::vector<int32_t> tokens(seq + 1);
+  for (int64_t r = 0; r < rows; ++r) {
+    stream_.read(plan_.split, first + r, tokens);
+    const size_t at = static_cast<size_t>(r) * seq;
+    std::copy(tokens.begin(), tokens.end() - 1, batch.inputs.begin() + static_cast<std::ptrdiff_t>(at));
+    std::copy(tokens.begin() + 1, tokens.end(), batch.targets.begin() + static_cast<std::ptrdiff_t>(at));
+    batch.sample_ids.push_back(first + r);
+    if (!plan_.eod_mask_loss) continue;
+    for (size_t t = 0; t < seq; ++t)
+      if (tokens[t] == plan_.eod_token) batch.loss_mask[at + t] = 0.0f;
+  }
+  return batch;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,42 @@
+// Greedy blending of data sets.
+#include "data/blend.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/core/check.h"
+
+namespace thinwire {
+
+namespace {
+constexpr double kSurplus = 0.005;
+}
+
+int64_t blend_share(int64_t size, double w) {
+  return static_cast<int64_t>(std::ceil(static_cast<double>(size) * w));
+}
+
+int64_t blend_request(int64_t size, double w) {
+  return static_cast<int64_t>(std::ceil(static_cast<double>(blend_share(size, w)) * (1.0 + kSurplus)));
+}
+
+Blend::Blend(std::span<const double> weights, int64_t size)
+    : dataset_(static_cast<size_t>(size)), sample_(size, size), taken_(weights.size(), 0) {
+  TW_CHECK(!weights.empty() && weights.size() < 65536, weights.size(), " sets");
+  for (int64_t i = 0; i < size; ++i) {
+    const double position = static_cast<double>(std::max<int64_t>(i, 1));
+    size_t best = 0;
+    double behind = weights[0] * position - static_cast<double>(taken_[0]);
+    for (size_t k = 1; k < weights.size(); ++k) {
+      const double mine = weights[k] * position - static_cast<double>(taken_[k]);
+      if (mine > behind) {
+        behind = mine;
+        best = k;
+      }
+    }
+    dataset_[static_cast<size_t>(i)] = static_cast<uint16_t>(best);
+    sample_.set(i, taken_[best]++);
+  }
+}
+
+}  // namespace thinwire

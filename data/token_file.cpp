@@ -1,0 +1,297 @@
+// Opening, checking and reading .bin / .idx pairs; every number in them is treated as hostile.
+#include "data/token_file.h"
+
+#define XXH_INLINE_ALL
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <bit>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "engine/base/core/check.h"
+#include "engine/base/core/error.h"
+
+namespace thinwire {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the files are little endian and read without swapping");
+
+constexpr char kMagic[9] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0', '\0'};
+constexpr int64_t kHeaderBytes = 34;
+
+template <typename T>
+T load(std::span<const std::byte> bytes, int64_t at) {
+  T value;
+  std::memcpy(&value, bytes.data() + at, sizeof(T));
+  return value;
+}
+
+bool ends_with(const std::string& text, const char* tail) {
+  const size_t n = std::strlen(tail);
+  return text.size() >= n && text.compare(text.size() - n, n, tail) == 0;
+}
+
+// The error for a pair that is not there says what people most often got wrong: the extension.
+void require_present(const std::string& prefix, const std::string& path) {
+  struct stat info;
+  if (::stat(path.c_str(), &info) == 0) {
+    if (!S_ISREG(info.st_mode)) throw_bad_data(path + ": is not a regular file; data paths name a .bin / .idx pair");
+    return;
+  }
+  std::string hint =
+      "; a data path is the prefix of a .bin / .idx pair, e.g. data/my_text_document (the tokenize program makes one)";
+  if (ends_with(prefix, ".bin") || ends_with(prefix, ".idx"))
+    hint = "; give the data path without its extension: " + prefix.substr(0, prefix.size() - 4);
+  else if (::stat((prefix + "_text_document.idx").c_str(), &info) == 0)
+    hint = "; did you mean " + prefix + "_text_document?";
+  throw_bad_data(path + ": cannot open: " + std::strerror(errno) + hint);
+}
+
+// Copies stored tokens to int32 and returns the position of the first one outside [0, limit), or -1.
+template <typename T>
+int64_t widen(const std::byte* source, std::span<int32_t> out, int64_t limit) {
+  bool ok = true;
+  for (size_t i = 0; i < out.size(); ++i) {
+    T value;
+    std::memcpy(&value, source + i * sizeof(T), sizeof(T));
+    ok &= static_cast<int64_t>(value) >= 0 && static_cast<int64_t>(value) < limit;
+    out[i] = static_cast<int32_t>(value);
+  }
+  if (ok) return -1;
+  for (size_t i = 0; i < out.size(); ++i) {
+    T value;
+    std::memcpy(&value, source + i * sizeof(T), sizeof(T));
+    if (static_cast<int64_t>(value) < 0 || static_cast<int64_t>(value) >= limit) return static_cast<int64_t>(i);
+  }
+  return -1;
+}
+
+int64_t widen(TokenType type, const std::byte* source, std::span<int32_t> out, int64_t limit) {
+  switch (type) {
+    case TokenType::kU8:
+      return widen<uint8_t>(source, out, limit);
+    case TokenType::kI8:
+      return widen<int8_t>(source, out, limit);
+    case TokenType::kI16:
+      return widen<int16_t>(source, out, limit);
+    case TokenType::kI32:
+      return widen<int32_t>(source, out, limit);
+    case TokenType::kI64:
+      return widen<int64_t>(source, out, limit);
+    case TokenType::kU16:
+      return widen<uint16_t>(source, out, limit);
+  }
+  TW_CHECK(false, "token type ", static_cast<int>(type));
+}
+
+int64_t stored_value(TokenType type, const std::byte* source) {
+  switch (type) {
+    case TokenType::kU8:
+      return load<uint8_t>({source, 1}, 0);
+    case TokenType::kI8:
+      return load<int8_t>({source, 1}, 0);
+    case TokenType::kI16:
+      return load<int16_t>({source, 2}, 0);
+    case TokenType::kI32:
+      return load<int32_t>({source, 4}, 0);
+    case TokenType::kI64:
+      return load<int64_t>({source, 8}, 0);
+    case TokenType::kU16:
+      return load<uint16_t>({source, 2}, 0);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int64_t size_of(TokenType type) {
+  switch (type) {
+    case TokenType::kU8:
+    case TokenType::kI8:
+      return 1;
+    case TokenType::kI16:
+    case TokenType::kU16:
+      return 2;
+    case TokenType::kI32:
+      return 4;
+    case TokenType::kI64:
+      return 8;
+  }
+  TW_CHECK(false, "token type ", static_cast<int>(type));
+}
+
+const char* name_of(TokenType type) {
+  switch (type) {
+    case TokenType::kU8:
+      return "uint8";
+    case TokenType::kI8:
+      return "int8";
+    case TokenType::kI16:
+      return "int16";
+    case TokenType::kI32:
+      return "int32";
+    case TokenType::kI64:
+      return "int64";
+    case TokenType::kU16:
+      return "uint16";
+  }
+  return "unknown";
+}
+
+TokenFile::TokenFile(const std::string& prefix, int64_t vocab)
+    : prefix_(prefix), bin_path_(prefix + ".bin"), idx_path_(prefix + ".idx"), vocab_(vocab) {
+  TW_CHECK(vocab >= 0, "vocab ", vocab);
+  require_present(prefix, idx_path_);
+  require_present(prefix, bin_path_);
+  idx_ = MappedFile(idx_path_);
+  check_header();
+  const int fd = ::open(bin_path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) throw_bad_data(bin_path_ + ": cannot open: " + std::strerror(errno));
+  struct stat info;
+  const bool known = ::fstat(fd, &info) == 0;
+  bin_size_ = known ? static_cast<int64_t>(info.st_size) : 0;
+  try {
+    if (!known || !S_ISREG(info.st_mode)) throw_bad_data(bin_path_ + ": is not a regular file");
+    check_arrays();
+  } catch (...) {
+    ::close(fd);
+    throw;
+  }
+  bin_fd_ = fd;
+}
+
+TokenFile::~TokenFile() {
+  if (bin_fd_ >= 0) ::close(bin_fd_);
+}
+
+void TokenFile::fail_idx(const std::string& what) const {
+  throw_bad_data(idx_path_ + ": " + what +
+                 "; the file is damaged or not a token index: make the pair anew (tokenize) or copy it again");
+}
+
+void TokenFile::check_header() {
+  const auto bytes = idx_.bytes();
+  const int64_t size = static_cast<int64_t>(bytes.size());
+  if (size >= 6 && std::memcmp(bytes.data(), "TNTIDX", 6) == 0)
+    throw_bad_data(idx_path_ +
+                   ": is in the old TNTIDX format (data_impl \"cached\"), which is not supported; tokenize the text "
+                   "again to get an MMIDIDX file");
+  if (size < static_cast<int64_t>(sizeof(kMagic)) || std::memcmp(bytes.data(), kMagic, sizeof(kMagic)) != 0)
+    fail_idx("does not begin with MMIDIDX");
+  if (size < kHeaderBytes) fail_idx("ends inside its header of 34 bytes (it has " + std::to_string(size) + ")");
+  const uint64_t version = load<uint64_t>(bytes, 9);
+  if (version != 1) fail_idx("has version " + std::to_string(version) + ", expected 1");
+  const int code = load<uint8_t>(bytes, 17);
+  if (code == 6 || code == 7)
+    throw_bad_data(idx_path_ + ": holds floating-point values (type code " + std::to_string(code) +
+                   "), not token ids; give a text data set");
+  if (code < 1 || code > 8) fail_idx("has unknown token type code " + std::to_string(code) + " (known: 1 2 3 4 5 8)");
+  type_ = static_cast<TokenType>(code);
+
+  const uint64_t n = load<uint64_t>(bytes, 18), m = load<uint64_t>(bytes, 26);
+  const uint64_t room = static_cast<uint64_t>(size - kHeaderBytes);
+  // Each count is bounded by the room before it is multiplied, so that nothing below can wrap around.
+  if (n > room / 12 || m > (room - 12 * n) / 8)
+    fail_idx("announces " + std::to_string(n) + " sequences and " + std::to_string(m) +
+             " document boundaries, but has only " + std::to_string(size) + " bytes");
+  const uint64_t used = 12 * n + 8 * m;
+  if (room != used && room != used + n)
+    fail_idx("has " + std::to_string(size) + " bytes, but " + std::to_string(n) + " sequences and " +
+             std::to_string(m) + " document boundaries take " + std::to_string(kHeaderBytes + used));
+  if (m == 0) fail_idx("has no document boundaries (there must be at least the first, 0)");
+  sequences_ = static_cast<int64_t>(n);
+  boundaries_ = static_cast<int64_t>(m);
+}
+
+void TokenFile::check_arrays() {
+  const int64_t item = size_of(type_);
+  for (int64_t i = 0; i < sequences_; ++i) {
+    const int64_t n = length(i), at = offset(i);
+    if (n < 0) fail_idx("sequence " + std::to_string(i) + " has length " + std::to_string(n));
+    if (at < 0 || at % item != 0)
+      fail_idx("sequence " + std::to_string(i) + " has byte offset " + std::to_string(at) + ", not a multiple of " +
+               std::to_string(item));
+    if (at > bin_size_ || n > (bin_size_ - at) / item)
+      throw_bad_data(bin_path_ + ": is too short: sequence " + std::to_string(i) + " of the .idx needs bytes [" +
+                     std::to_string(at) + ", +" + std::to_string(n * item) + "), the file has " +
+                     std::to_string(bin_size_) +
+                     "; the pair does not belong together or was cut short: copy or make it again");
+    tokens_ += n;
+  }
+  int64_t last = 0;
+  if (boundary(0) != 0) fail_idx("the document boundaries begin with " + std::to_string(boundary(0)) + ", not 0");
+  for (int64_t d = 1; d < boundaries_; ++d) {
+    const int64_t next = boundary(d);
+    if (next < last || next > sequences_)
+      fail_idx("document boundary " + std::to_string(d) + " is " + std::to_string(next) + " after " +
+               std::to_string(last) + " (" + std::to_string(sequences_) + " sequences)");
+    last = next;
+  }
+  if (last != sequences_)
+    fail_idx("the document boundaries end with " + std::to_string(last) + ", not with the number of sequences " +
+             std::to_string(sequences_));
+}
+
+int64_t TokenFile::length(int64_t sequence) const {
+  return load<int32_t>(idx_.bytes(), kHeaderBytes + 4 * sequence);
+}
+int64_t TokenFile::offset(int64_t sequence) const {
+  return load<int64_t>(idx_.bytes(), kHeaderBytes + 4 * sequences_ + 8 * sequence);
+}
+int64_t TokenFile::boundary(int64_t document) const {
+  return load<int64_t>(idx_.bytes(), kHeaderBytes + 12 * sequences_ + 8 * document);
+}
+
+void TokenFile::read(int64_t sequence, int64_t first, std::span<int32_t> out) const {
+  TW_CHECK(sequence >= 0 && sequence < sequences_, "sequence ", sequence, " of ", sequences_);
+  const int64_t item = size_of(type_), count = static_cast<int64_t>(out.size());
+  // The map may have changed under us since it was checked, so its numbers are bounded again before they are used.
+  const int64_t base = offset(sequence), n = length(sequence);
+  if (base < 0 || base > bin_size_) fail_idx("changed while it was in use (sequence " + std::to_string(sequence) + ")");
+  TW_CHECK(first >= 0 && count <= n - first, "tokens ", first, "+", count, " of ", n, " in sequence ", sequence);
+  thread_local std::vector<std::byte> buffer;
+  buffer.resize(static_cast<size_t>(count * item));
+  size_t done = 0;
+  while (done < buffer.size()) {
+    const ssize_t got = ::pread(bin_fd_, buffer.data() + done, buffer.size() - done,
+                                static_cast<off_t>(base + first * item) + static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw_io(bin_path_ + ": read failed: " + std::strerror(errno));
+    if (got == 0)
+      throw_bad_data(bin_path_ + ": ends before byte " + std::to_string(base + (first + count) * item) +
+                     ", it was cut short while in use; restore the file and start again (the run resumes from its last "
+                     "checkpoint)");
+    done += static_cast<size_t>(got);
+  }
+  const int64_t limit = vocab_ > 0 ? vocab_ : int64_t{std::numeric_limits<int32_t>::max()} + 1;
+  const int64_t bad = widen(type_, buffer.data(), out, limit);
+  if (bad >= 0)
+    throw_bad_data(bin_path_ + ": sequence " + std::to_string(sequence) + ", token " + std::to_string(first + bad) +
+                   " (byte " + std::to_string(base + (first + bad) * item) + ") is id " +
+                   std::to_string(stored_value(type_, buffer.data() + bad * item)) + ", outside the vocabulary of " +
+                   std::to_string(limit) +
+                   "; was the file made with another tokenizer? Set the vocabulary size that fits, or tokenize again");
+}
+
+void TokenFile::check_unchanged() const {
+  const size_t now = idx_.current_size();
+  if (now < idx_.bytes().size())
+    throw_bad_data(idx_path_ + ": shrank from " + std::to_string(idx_.bytes().size()) + " to " + std::to_string(now) +
+                   " bytes while in use; restore the file and start again (the run resumes from its last checkpoint)");
+}
+
+std::string TokenFile::fingerprint() const {
+  check_unchanged();
+  char hash[17];
+  std::snprintf(hash, sizeof hash, "%016llx",
+                static_cast<unsigned long long>(XXH64(idx_.bytes().data(), idx_.bytes().size(), 0)));
+  return std::to_string(bin_size_) + ":" + std::to_string(idx_.bytes().size()) + ":" + hash;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,68 @@
+// SentencePiece through its own library: loading with checks, and errors turned into ours.
+#include "data/tokenizer/sentencepiece_tokenizer.h"
+
+#include <sentencepiece_processor.h>
+
+#include "engine/base/core/error.h"
+#include "engine/base/core/file.h"
+
+namespace thinwire {
+namespace {
+
+constexpr size_t kLargestModel = size_t{256} << 20;
+
+class SentencePieceTokenizer final : public Tokenizer {
+ public:
+  explicit SentencePieceTokenizer(const std::string& path) : path_(path) {
+    const std::string model = read_file(path, kLargestModel);
+    // The library takes an empty model for a valid one and fails at the first word.
+    if (model.empty()) throw_bad_data(path + ": is empty; a SentencePiece .model file is needed");
+    const auto status = processor_.LoadFromSerializedProto(model);
+    if (!status.ok()) {
+      throw_bad_data(path + ": not a usable SentencePiece model (" + status.ToString() + "); give the file that spm_train wrote as .model");
+    }
+    vocab_ = processor_.GetPieceSize();
+    if (vocab_ <= 0) throw_bad_data(path + ": the SentencePiece model has no pieces");
+    if (processor_.unk_id() < 0 || processor_.unk_id() >= vocab_) throw_bad_data(path + ": the SentencePiece model has no unknown piece");
+  }
+
+  std::vector<int32_t> encode(std::string_view text) const override {
+    std::vector<int> ids;
+    check(processor_.Encode(text, &ids), "encode");
+    return ids;
+  }
+  std::string decode(std::span<const int32_t> ids) const override {
+    for (int32_t id : ids) {
+      if (id < 0 || id >= vocab_) {
+        throw_bad_data("token id " + std::to_string(id) + ": " + path_ + " has ids 0 to " + std::to_string(vocab_ - 1));
+      }
+    }
+    std::string text;
+    check(processor_.Decode(std::vector<int>(ids.begin(), ids.end()), &text), "decode");
+    return text;
+  }
+  int64_t vocab_size() const override { return vocab_; }
+  std::optional<int32_t> eod() const override {
+    const int id = processor_.eos_id();
+    return id >= 0 && id < vocab_ ? std::optional<int32_t>(id) : std::nullopt;
+  }
+  std::string name() const override { return "sentencepiece"; }
+
+ private:
+  void check(const sentencepiece::util::Status& status, const char* what) const {
+    if (!status.ok()) throw_bad_data(path_ + ": SentencePiece cannot " + what + " a text: " + status.ToString());
+  }
+
+  std::string path_;
+  sentencepiece::SentencePieceProcessor processor_;
+  int vocab_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& path) {
+  return std::make_unique<SentencePieceTokenizer>(path);
+}
+bool sentencepiece_available() { return true; }
+
+}  // namespace thinwire

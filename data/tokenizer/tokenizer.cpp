@@ -1,0 +1,70 @@
+// The byte tokenizer, and the choice among all of them.
+#include "data/tokenizer/tokenizer.h"
+
+#include "data/tokenizer/byte_level_bpe.h"
+#include "data/tokenizer/sentencepiece_tokenizer.h"
+#include "engine/base/core/error.h"
+
+namespace thinwire {
+namespace {
+
+constexpr int32_t kByteEod = 256;
+
+class ByteTokenizer final : public Tokenizer {
+ public:
+  explicit ByteTokenizer(bool with_eod) : with_eod_(with_eod) {}
+
+  std::vector<int32_t> encode(std::string_view text) const override {
+    std::vector<int32_t> ids(text.size());
+    for (size_t i = 0; i < text.size(); ++i) ids[i] = static_cast<uint8_t>(text[i]);
+    return ids;
+  }
+  std::string decode(std::span<const int32_t> ids) const override {
+    std::string text;
+    text.reserve(ids.size());
+    for (int32_t id : ids) {
+      if (with_eod_ && id == kByteEod) {
+        text += "<|endoftext|>";
+        continue;
+      }
+      if (id < 0 || id >= kByteEod) {
+        throw_bad_data("token id " + std::to_string(id) + ": the byte tokenizer has ids 0 to " +
+                       std::to_string(vocab_size() - 1));
+      }
+      text.push_back(static_cast<char>(id));
+    }
+    return text;
+  }
+  int64_t vocab_size() const override { return with_eod_ ? kByteEod + 1 : kByteEod; }
+  std::optional<int32_t> eod() const override { return with_eod_ ? std::optional(kByteEod) : std::nullopt; }
+  std::string name() const override { return "byte"; }
+
+ private:
+  bool with_eod_;
+};
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_tokenizer(const std::string& spec, bool need_eod) {
+  static const char* const kWords = "byte, bpe:tokenizer.json or sentencepiece:FILE.model";
+  const size_t colon = spec.find(':');
+  const std::string kind = spec.substr(0, colon);
+  const std::string file = colon == std::string::npos ? "" : spec.substr(colon + 1);
+  if (kind == "byte") {
+    if (colon != std::string::npos) throw_usage("tokenizer '" + spec + "': byte takes no file; write byte alone");
+    return std::make_unique<ByteTokenizer>(need_eod);
+  }
+  if (kind != "bpe" && kind != "sentencepiece") {
+    throw_usage("tokenizer '" + spec + "' is unknown; choose " + kWords);
+  }
+  if (file.empty()) throw_usage("tokenizer '" + spec + "' names no file; choose " + kWords);
+  std::unique_ptr<Tokenizer> made = kind == "bpe" ? load_byte_level_bpe(file) : load_sentencepiece(file);
+  if (need_eod && !made->eod()) {
+    throw_usage("tokenizer '" + spec + "' has no end-of-document token (" +
+                (kind == "bpe" ? "looked for <|endoftext|>, <|end_of_text|>, </s>, <eos>, <EOT>" : "eos_id is unset") +
+                "), so no end of document can be appended");
+  }
+  return made;
+}
+
+}  // namespace thinwire

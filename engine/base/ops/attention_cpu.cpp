@@ -1,0 +1,200 @@
+// Checks attention's arguments and deals blocks of queries and keys out to threads, costly ones first.
+#include "engine/base/ops/attention_cpu.h"
+
+#include <omp.h>
+
+#include <algorithm>
+
+#include "engine/base/ops/attention_kernel.h"
+#include "engine/base/ops/cpu_state.h"
+
+namespace thinwire {
+namespace {
+
+void check_shape(const AttentionShape& s) {
+  TW_CHECK(s.batch >= 0 && s.q_len >= 0 && s.kv_len >= s.q_len, "attention of ", s.batch, " samples, ", s.q_len, " queries, ",
+           s.kv_len, " keys: a query must not come before the first key");
+  TW_CHECK(s.groups > 0 && s.heads_per_group > 0 && s.head_dim > 0, s.groups, " groups of ", s.heads_per_group, " heads of ",
+           s.head_dim, " elements");
+}
+
+// Every head of every token lies inside the view. Strides are not negative.
+void check_heads(const View& view, DType dtype, const HeadLayout& at, const AttentionShape& s, int64_t length, int64_t members,
+                 const char* what) {
+  TW_CHECK(view.data != nullptr && view.dtype == dtype, what, " holds ", name_of(view.dtype), ", wanted ", name_of(dtype));
+  TW_CHECK(at.offset >= 0 && at.batch >= 0 && at.token >= 0 && at.group >= 0 && at.head >= 0, what, " has a negative stride");
+  const int64_t last = at.offset + (s.batch - 1) * at.batch + (length - 1) * at.token + (s.groups - 1) * at.group +
+                       (members - 1) * at.head + s.head_dim;
+  TW_CHECK(last <= view.count(), what, " has ", view.count(), " elements, its layout reaches ", last);
+}
+
+void check_output(const View& view, DType dtype, const AttentionShape& s, const char* what) {
+  TW_CHECK(view.dtype == dtype && view.count() == s.batch * s.q_len * s.heads() * s.head_dim, what, " has ", view.count(),
+           " elements of ", name_of(view.dtype));
+}
+
+void check_lse(const View& lse, const AttentionShape& s) {
+  TW_CHECK(lse.dtype == DType::f32 && lse.count() == s.batch * s.heads() * s.q_len, "lse has ", lse.count(), " elements of ",
+           name_of(lse.dtype));
+}
+
+bool nothing_to_do(const AttentionShape& s) { return s.batch == 0 || s.q_len == 0; }
+
+template <typename Op>
+AttentionArgs common_args(const Op& op) {
+  AttentionArgs args;
+  args.dtype = op.q.dtype;
+  args.shape = op.shape;
+  args.scale = op.scale;
+  args.q = op.q.data;
+  args.k = op.k.data;
+  args.v = op.v.data;
+  args.q_at = op.q_at;
+  args.k_at = op.k_at;
+  args.v_at = op.v_at;
+  args.out = op.out.data;
+  args.lse = static_cast<float*>(op.lse.data);
+  return args;
+}
+
+template <typename Op>
+void check_common(const Op& op) {
+  check_shape(op.shape);
+  if (nothing_to_do(op.shape)) return;
+  const DType t = op.q.dtype;
+  TW_CHECK(t == DType::f32 || t == DType::bf16 || t == DType::f16, "attention of ", name_of(t));
+  check_heads(op.q, t, op.q_at, op.shape, op.shape.q_len, op.shape.heads_per_group, "q");
+  check_heads(op.k, t, op.k_at, op.shape, op.shape.kv_len, 1, "k");
+  check_heads(op.v, t, op.v_at, op.shape, op.shape.kv_len, 1, "v");
+  check_output(op.out, t, op.shape, "out");
+  TW_CHECK(op.dropout.p == 0.0f || op.dropout.batch == op.shape.batch, "dropout of ", op.dropout.batch, " samples, attention of ",
+           op.shape.batch);
+}
+
+DropoutPlan plan_dropout(const Dropout& dropout, const AttentionShape& s) {
+  return make_dropout_plan(dropout, s.batch * s.heads() * s.q_len * s.kv_len);
+}
+
+// Queries that share one packing of keys and values: the heads of a group share it already.
+int64_t forward_block(const AttentionShape& s) { return kAttentionStrip * std::max<int64_t>(1, 4 / s.heads_per_group); }
+int64_t backward_block(const AttentionShape& s) { return kAttentionStrip * std::max<int64_t>(1, 2 / s.heads_per_group); }
+// Keys of one piece of the split backward.
+constexpr int64_t kKeyPiece = 4 * kAttentionKeys;
+
+int64_t blocks_of(int64_t n, int64_t block) { return (n + block - 1) / block; }
+
+// Whether one thread does all five products of a (sample, group), or queries and keys are dealt out separately, which makes
+// scores and dP twice: 7 products instead of 5. Both give the same bits (see attention_kernel.h), so the threads may decide.
+bool split_backward(const AttentionShape& s, int threads) {
+  const int64_t units = s.batch * s.groups;
+  return 5 * blocks_of(units, threads) * threads > 7 * units;
+}
+
+// body(task, scratch of the thread) for [0, tasks) in this order, each by whichever thread is free.
+template <typename Body>
+void deal_out(int threads, int64_t tasks, std::byte* scratch, int64_t bytes_per_thread, const Body& body) {
+  if (threads <= 1 || tasks <= 1) {
+    for (int64_t i = 0; i < tasks; ++i) body(i, scratch);
+    return;
+  }
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
+  for (int64_t i = 0; i < tasks; ++i) body(i, scratch + omp_get_thread_num() * bytes_per_thread);
+}
+
+// An odd number of lines, so that the threads' pieces do not meet in the same cache sets.
+int64_t padded(int64_t bytes) { return (bytes / 128 + 1) * 128 + 64; }
+
+int64_t forward_bytes(const AttentionArgs& args) {
+  return padded(TW_PICK_KERNELS(attention_forward_kernels).scratch(args, std::min(forward_block(args.shape), args.shape.q_len)));
+}
+
+int64_t backward_bytes(const AttentionArgs& args, int threads) {
+  const int64_t keys = split_backward(args.shape, threads) ? std::min(kKeyPiece, args.shape.kv_len) : args.shape.kv_len;
+  return padded(TW_PICK_KERNELS(attention_backward_kernels).scratch(args, backward_block(args.shape), keys));
+}
+
+AttentionArgs backward_args(const AttentionBackward& op) {
+  AttentionArgs args = common_args(op);
+  args.dout = op.dout.data;
+  args.dq = op.dq.data;
+  args.dk = op.dk.data;
+  args.dv = op.dv.data;
+  args.dropout = plan_dropout(op.dropout, op.shape);
+  return args;
+}
+
+AttentionArgs forward_args(const AttentionForward& op) {
+  AttentionArgs args = common_args(op);
+  args.dropout = plan_dropout(op.dropout, op.shape);
+  return args;
+}
+
+}  // namespace
+
+int64_t attention_forward_scratch(const AttentionForward& op, int threads) {
+  return forward_bytes(forward_args(op)) * std::max(threads, 1);
+}
+
+int64_t attention_backward_scratch(const AttentionBackward& op, int threads) {
+  return backward_bytes(backward_args(op), std::max(threads, 1)) * std::max(threads, 1);
+}
+
+void attention_forward_cpu(Exec& exec, const AttentionForward& op) {
+  check_common(op);
+  const AttentionShape& s = op.shape;
+  if (nothing_to_do(s)) return;
+  if (op.lse) check_lse(op.lse, s);
+  const AttentionArgs args = forward_args(op);
+  const AttentionForwardKernels& kernels = TW_PICK_KERNELS(attention_forward_kernels);
+  const int threads = std::max(exec.threads, 1);
+  const int64_t bytes = forward_bytes(args);
+  std::byte* scratch = cpu_state(exec).scratch(static_cast<size_t>(bytes * threads)).data();
+
+  const int64_t block = forward_block(s), blocks = blocks_of(s.q_len, block), units = s.batch * s.groups;
+  deal_out(threads, blocks * units, scratch, bytes, [&](int64_t task, std::byte* mine) {
+    // The last queries see most keys: they go first, and what is left for the end is short.
+    const int64_t unit = task % units, q_first = (blocks - 1 - task / units) * block;
+    kernels.run(args, {unit / s.groups, unit % s.groups, q_first, std::min(s.q_len, q_first + block), 0, 0}, mine);
+  });
+}
+
+void attention_backward_cpu(Exec& exec, const AttentionBackward& op) {
+  check_common(op);
+  const AttentionShape& s = op.shape;
+  if (s.batch == 0 || s.kv_len == 0) return;
+  TW_CHECK(s.q_len > 0, "attention backward without queries");
+  check_lse(op.lse, s);
+  check_output(op.dout, op.q.dtype, s, "dout");
+  check_heads(op.dq, op.q.dtype, op.q_at, s, s.q_len, s.heads_per_group, "dq");
+  check_heads(op.dk, op.q.dtype, op.k_at, s, s.kv_len, 1, "dk");
+  check_heads(op.dv, op.q.dtype, op.v_at, s, s.kv_len, 1, "dv");
+  const AttentionArgs args = backward_args(op);
+  const AttentionBackwardKernels& kernels = TW_PICK_KERNELS(attention_backward_kernels);
+  const int threads = std::max(exec.threads, 1);
+  const int64_t bytes = backward_bytes(args, threads);
+  std::byte* scratch = cpu_state(exec).scratch(static_cast<size_t>(bytes * threads)).data();
+
+  const int64_t block = backward_block(s), units = s.batch * s.groups;
+  if (!split_backward(s, threads)) {
+    deal_out(threads, units, scratch, bytes, [&](int64_t unit, std::byte* mine) {
+      kernels.run(args, {unit / s.groups, unit % s.groups, 0, s.q_len, 0, s.kv_len}, block, true, true, mine);
+    });
+    return;
+  }
+  const int64_t pieces = blocks_of(s.kv_len, kKeyPiece), blocks = blocks_of(s.q_len, block);
+  deal_out(threads, (pieces + blocks) * units, scratch, bytes, [&](int64_t task, std::byte* mine) {
+    const int64_t unit = task % units, part = task / units;
+    AttentionRange range{unit / s.groups, unit % s.groups, 0, s.q_len, 0, s.kv_len};
+    if (part < pieces) {  // the first keys are seen by most queries
+      range.k_first = part * kKeyPiece;
+      range.k_end = std::min(s.kv_len, range.k_first + kKeyPiece);
+      kernels.run(args, range, block, false, true, mine);
+    } else {
+      range.q_first = (blocks - 1 - (part - pieces)) * block;
+      range.q_end = std::min(s.q_len, range.q_first + block);
+      kernels.run(args, range, block, true, false, mine);
+    }
+  });
+}
+
+}  // namespace thinwire

@@ -1,0 +1,225 @@
+// Attention forward over tiles: scores, online softmax, product with the values; compiled once per instruction set.
+#include "engine/base/ops/attention_kernel.h"
+#include "engine/base/ops/attention_mask.h"
+#include "engine/base/ops/attention_pack.h"
+#include "engine/base/ops/attention_tile.h"
+#include "engine/base/ops/simd.h"
+
+namespace thinwire::TW_ISA {
+namespace {
+
+constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.69314718055994531f;
+
+// Where the pieces of scratch lie. Per head and strip: transposed queries, sums of the output, running maximum and sum.
+template <class Form>
+struct ForwardTiles {
+  float *keys, *values, *scores, *factors, *alpha;
+  float *queries, *sums, *maximum, *total;
+  int64_t words, floats, strips, bytes;
+
+  TW_INLINE ForwardTiles(const AttentionArgs& args, int64_t query_count, void* scratch)
+      : words(row_words<Form>(args.shape.head_dim)),
+        floats(row_floats(args.shape.head_dim)),
+        strips((query_count + kStrip - 1) / kStrip) {
+    Cutter cut{(char*)scratch};
+    const int64_t states = strips * args.shape.heads_per_group;
+    keys = cut.take(kKeys * words);
+    values = cut.take(kKeys / Form::kPack * floats);
+    scores = cut.take(kKeys * kStrip);
+    factors = cut.take(args.dropout.active ? kKeys * kStrip : 0);
+    alpha = cut.take(kStrip);
+    queries = cut.take(states * words * kStrip);
+    sums = cut.take(states * floats * kStrip);
+    maximum = cut.take(states * kStrip);
+    total = cut.take(states * kStrip);
+    bytes = cut.used;
+  }
+};
+
+// One vector of queries: scores become probabilities relative to the new running maximum (in units of log2), which `alpha`
+// converts older sums to. A word of the result holds Form::kPack keys.
+template <class Form, bool kDropout>
+TW_INLINE void softmax_column(float* scores, const Column& see, int64_t nk, VecF unit, float* maximum, float* total, float* alpha,
+                              const float* factors) {
+  const VecF none = splat(-__builtin_inff());
+  const int64_t rows = round_up(nk, Form::kPack) / Form::kPack;
+  if (see.some == 0) {
+    store(alpha, splat(1.0f));
+    for (int64_t i = 0; i < rows; ++i) store(scores + i * kStrip, VecF{});
+    return;
+  }
+  VecF best[4] = {none, none, none, none};
+  int64_t i = 0;
+  for (; i + 4 <= see.full; i += 4) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) best[j] = vmax(best[j], load(scores + (i + j) * kStrip) * unit);
+  }
+  for (; i < see.full; ++i) best[0] = vmax(best[0], load(scores + i * kStrip) * unit);
+  for (; i < see.some; ++i) best[0] = vmax(best[0], see.select(i, load(scores + i * kStrip) * unit, none));
+
+  const VecF old = load(maximum);
+  const VecF now = vmax(old, vmax(vmax(best[0], best[1]), vmax(best[2], best[3])));
+  const VecF base = now == none ? VecF{} : now;  // all scores -inf so far: exponents of -inf, not of NaN
+  const VecF shrink = vexp2(old - base);
+  store(maximum, now);
+  store(alpha, shrink);
+
+  const auto probability = [&](int64_t key) [[gnu::always_inline]] {
+    return vexp2(fma(load(scores + key * kStrip), unit, -base));
+  };
+  const auto dropped = [&](int64_t key, VecF p) [[gnu::always_inline]] {
+    if constexpr (kDropout) return p * load(factors + key * kStrip);
+    else return p;
+  };
+  VecF sum[4] = {};
+  i = 0;
+  if constexpr (Form::kPack == 1) {
+    for (; i + 4 <= see.full; i += 4) {
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        const VecF p = probability(i + j);
+        sum[j] = sum[j] + p;
+        store(scores + (i + j) * kStrip, dropped(i + j, p));
+      }
+    }
+    for (; i < see.some; ++i) {
+      const VecF p = see.select(i, probability(i), VecF{});
+      sum[0] = sum[0] + p;
+      store(scores + i * kStrip, see.select(i, dropped(i, p), VecF{}));
+    }
+  } else {
+#ifdef __AVX512BF16__
+    // Row i / 2 was read before it is overwritten: i / 2 <= i.
+    for (; i + 4 <= see.full; i += 4) {
+      VecF p[4];
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        p[j] = probability(i + j);
+        sum[j] = sum[j] + p[j];
+        p[j] = dropped(i + j, p[j]);
+      }
+      store(scores + i / 2 * kStrip, round_pairs(p[0], p[1]));
+      store(scores + (i / 2 + 1) * kStrip, round_pairs(p[2], p[3]));
+    }
+    for (; i < see.some; i += 2) {
+      VecF p[2] = {};
+#pragma GCC unroll 2
+      for (int j = 0; j < 2; ++j) {
+        if (i + j >= see.some) continue;
+        const VecF q = see.select(i + j, probability(i + j), VecF{});
+        sum[j] = sum[j] + q;
+        p[j] = see.select(i + j, dropped(i + j, q), VecF{});
+      }
+      store(scores + i / 2 * kStrip, round_pairs(p[0], p[1]));
+    }
+#endif
+  }
+  for (int64_t row = round_up(i, Form::kPack) / Form::kPack; row < rows; ++row) store(scores + row * kStrip, VecF{});
+  store(total, fma(load(total), shrink, (sum[0] + sum[1]) + (sum[2] + sum[3])));
+}
+
+template <class Form>
+void forward_range(const AttentionArgs& args, const AttentionRange& range, void* scratch) {
+  using Element = typename Form::Element;
+  using Multiply = typename Form::Multiply;
+  const AttentionShape& shape = args.shape;
+  const int64_t d = shape.head_dim, members = shape.heads_per_group;
+  const ForwardTiles<Form> tiles(args, range.q_end - range.q_first, scratch);
+  const int64_t words = tiles.words, floats = tiles.floats;
+  const int64_t steps = (d + Form::kPack - 1) / Form::kPack;
+  const VecF unit = splat(args.scale * kLog2e);
+
+  for (int64_t head = 0, state = 0; head < members; ++head) {
+    for (int64_t strip = 0; strip < tiles.strips; ++strip, ++state) {
+      const int64_t q0 = range.q_first + strip * kStrip, nq = smaller(kStrip, range.q_end - q0);
+      // The sums' memory holds the rows while they are turned: row_words <= row_floats.
+      float* rows = tiles.sums + state * floats * kStrip;
+      pack_rows<Form>(head_at<Element>(args.q, args.q_at, range.batch, q0, range.group, head), args.q_at.token, nq, d, rows);
+      transpose_rows(rows, words, nq, tiles.queries + state * words * kStrip, kStrip);
+      fill(rows, floats * kStrip, 0.0f);
+      fill(tiles.maximum + state * kStrip, kStrip, -__builtin_inff());
+      fill(tiles.total + state * kStrip, kStrip, 0.0f);
+    }
+  }
+
+  const int64_t behind = shape.kv_len - shape.q_len;  // query t sees keys 0 .. t + behind
+  for (int64_t k0 = 0; k0 < range.q_end + behind; k0 += kKeys) {
+    const int64_t tile_keys = smaller(kKeys, range.q_end + behind - k0);
+    pack_rows<Form>(head_at<Element>(args.k, args.k_at, range.batch, k0, range.group, 0), args.k_at.token, tile_keys, d, tiles.keys);
+    pack_steps<Form>(head_at<Element>(args.v, args.v_at, range.batch, k0, range.group, 0), args.v_at.token, tile_keys, d,
+                     tiles.values);
+    for (int64_t head = 0, state = 0; head < members; ++head) {
+      for (int64_t strip = 0; strip < tiles.strips; ++strip, ++state) {
+        const int64_t q0 = range.q_first + strip * kStrip, nq = smaller(kStrip, range.q_end - q0);
+        const int64_t shift = q0 + behind - k0;
+        const int64_t nk = smaller(tile_keys, nq + shift);
+        if (nk <= 0) continue;
+        const int64_t vectors = (nq + kLanes - 1) / kLanes;
+        product_scores<Multiply>(tiles.keys, words, tiles.queries + state * words * kStrip, kStrip, steps, nk, vectors, shift,
+                                 tiles.scores);
+        if (args.dropout.active) {
+          dropout_tile(args, range.batch, range.group * members + head, q0, nq, k0, nk, shift, tiles.factors);
+        }
+        for (int64_t t = 0; t < nq; t += kLanes) {
+          const Column see(nk, t + shift);
+          float* maximum = tiles.maximum + state * kStrip + t;
+          float* total = tiles.total + state * kStrip + t;
+          if (args.dropout.active) {
+            softmax_column<Form, true>(tiles.scores + t, see, nk, unit, maximum, total, tiles.alpha + t, tiles.factors + t);
+          } else {
+            softmax_column<Form, false>(tiles.scores + t, see, nk, unit, maximum, total, tiles.alpha + t, nullptr);
+          }
+        }
+        product_queries<Multiply>(tiles.scores, kStrip, tiles.values, floats, Form::kPack, nq, nk, shift,
+                                  tiles.sums + state * floats * kStrip, Merge::kScale, tiles.alpha);
+      }
+    }
+  }
+
+  for (int64_t head = 0; head < members; ++head) {
+    const int64_t h = range.group * members + head;
+    for (int64_t q = range.q_first; q < range.q_end; ++q) {
+      const int64_t state = head * tiles.strips + (q - range.q_first) / kStrip, t = (q - range.q_first) % kStrip;
+      const float total = tiles.total[state * kStrip + t];
+      Element* out = (Element*)args.out + ((range.batch * shape.q_len + q) * shape.groups * members + h) * d;
+      write_row(tiles.sums + (state * kStrip + t) * floats, d, 1.0f / total, out);
+      if (args.lse != nullptr) {
+        args.lse[(range.batch * shape.groups * members + h) * shape.q_len + q] =
+            (tiles.maximum[state * kStrip + t] + __builtin_log2f(total)) * kLn2;
+      }
+    }
+  }
+}
+
+template <class Form>
+int64_t scratch_of(const AttentionArgs& args, int64_t queries) {
+  return ForwardTiles<Form>(args, queries, nullptr).bytes;
+}
+
+#ifdef __AVX512BF16__
+using Bf16Form = PairForm;
+#else
+using Bf16Form = FloatForm<Bf16>;
+#endif
+
+int64_t forward_scratch(const AttentionArgs& args, int64_t queries) {
+  switch (args.dtype) {
+    case DType::f32: return scratch_of<FloatForm<float>>(args, queries);
+    case DType::bf16: return scratch_of<Bf16Form>(args, queries);
+    default: return scratch_of<FloatForm<Fp16>>(args, queries);
+  }
+}
+
+void forward_run(const AttentionArgs& args, const AttentionRange& range, void* scratch) {
+  switch (args.dtype) {
+    case DType::f32: return forward_range<FloatForm<float>>(args, range, scratch);
+    case DType::bf16: return forward_range<Bf16Form>(args, range, scratch);
+    default: return forward_range<FloatForm<Fp16>>(args, range, scratch);
+  }
+}
+
+}  // namespace
+
+constinit const AttentionForwardKernels attention_forward_kernels = {forward_scratch, forward_run};
+
+}  // namespace thinwire::TW_ISA

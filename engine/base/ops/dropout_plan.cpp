@@ -1,0 +1,29 @@
+// Turns the probability of a Dropout into an integer threshold, so that kernels compare words instead of floats.
+#include "engine/base/ops/dropout_plan.h"
+
+#include <cmath>
+
+#include "engine/base/ops/ops.h"
+
+namespace thinwire {
+
+DropoutPlan make_dropout_plan(const Dropout& dropout, int64_t elements) {
+  DropoutPlan plan;
+  TW_CHECK(dropout.p >= 0.0f && dropout.p < 1.0f, "dropout probability ", dropout.p);
+  if (dropout.p == 0.0f || elements == 0) return plan;
+  TW_CHECK(dropout.sample_ids != nullptr, "dropout needs the ids of the samples");
+  TW_CHECK(dropout.batch > 0 && elements % dropout.batch == 0, elements, " elements over ", dropout.batch, " samples");
+  TW_CHECK(dropout.layer < 1u << 24, "layer ", dropout.layer);
+  plan.key0 = dropout.key.k0;
+  plan.key1 = dropout.key.k1;
+  plan.tag = dropout.layer << 8 | static_cast<uint32_t>(dropout.purpose);
+  // uniform01(w) = (w >> 8) / 2^24 is exact and so is p * 2^24, hence uniform01(w) >= p  <=>  (w >> 8) >= ceil(p * 2^24).
+  plan.threshold = static_cast<uint32_t>(std::ceil(std::ldexp(dropout.p, 24))) << 8;
+  plan.scale = 1.0f / (1.0f - dropout.p);
+  plan.sample_ids = dropout.sample_ids;
+  plan.per_sample = elements / dropout.batch;
+  plan.active = true;
+  return plan;
+}
+
+}  // namespace thinwire

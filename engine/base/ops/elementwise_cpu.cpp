@@ -1,0 +1,100 @@
+// Checks the tensors of element-by-element ops and cuts them into flat blocks.
+#include "engine/base/ops/elementwise_cpu.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/ops/cpu_state.h"
+#include "engine/base/ops/elementwise_kernel.h"
+#include "engine/base/ops/op_checks.h"
+#include "engine/base/ops/parallel_for.h"
+
+namespace thinwire {
+namespace {
+
+constexpr int64_t kBlock = 1 << 15;
+
+const ElementwiseKernels& kernels() { return TW_PICK_KERNELS(elementwise_kernels); }
+
+}  // namespace
+
+void residual_add_cpu(Exec& exec, const ResidualAdd& op) {
+  const int64_t n = op.x.count();
+  if (n == 0) return;
+  check_vector(op.branch, n, op.x.dtype, "branch of a residual addition");
+  check_vector(op.y, n, op.x.dtype, "output of a residual addition");
+  const DropoutPlan plan = make_dropout_plan(op.dropout, n);
+  const auto kernel = kernels().residual_add[storage_index(op.x.dtype)];
+  parallel_blocks(exec.threads, n, kBlock, [&](int64_t first, int64_t last) {
+    kernel(op.x.data, op.branch.data, op.y.data, plan, first, last);
+  });
+}
+
+void dropout_apply_cpu(Exec& exec, const DropoutApply& op) {
+  const int64_t n = op.x.count();
+  if (n == 0) return;
+  check_vector(op.y, n, op.x.dtype, "output of dropout");
+  const DropoutPlan plan = make_dropout_plan(op.dropout, n);
+  const int index = storage_index(op.x.dtype);
+  if (!plan.active) {
+    if (op.x.data == op.y.data) return;
+    cast_cpu(exec, {op.x, op.y});
+    return;
+  }
+  const auto kernel = kernels().dropout_apply[index];
+  parallel_blocks(exec.threads, n, kBlock,
+                  [&](int64_t first, int64_t last) { kernel(op.x.data, op.y.data, plan, first, last); });
+}
+
+void cast_cpu(Exec& exec, const Cast& op) {
+  const int64_t n = op.src.count();
+  if (n == 0) return;
+  check_vector(op.dst, n, op.dst.dtype, "destination of a cast");
+  const size_t size = size_of(op.src.dtype);
+  const int from = storage_index(op.src.dtype), to = storage_index(op.dst.dtype);
+  const auto kernel = kernels().cast[from][to];
+  parallel_blocks(exec.threads, n, kBlock, [&](int64_t first, int64_t last) {
+    if (from != to) {
+      kernel(op.src.data, op.dst.data, first, last);
+    } else {  // bits are kept, those of NaN too
+      std::memcpy(static_cast<char*>(op.dst.data) + static_cast<size_t>(first) * size,
+                  static_cast<const char*>(op.src.data) + static_cast<size_t>(first) * size,
+                  static_cast<size_t>(last - first) * size);
+    }
+  });
+}
+
+void axpy_cpu(Exec& exec, const Axpy& op) {
+  const int64_t n = op.x.count();
+  if (n == 0) return;
+  check_vector(op.y, n, op.x.dtype, "y of axpy");
+  const auto kernel = kernels().axpy[storage_index(op.x.dtype)];
+  parallel_blocks(exec.threads, n, kBlock,
+                  [&](int64_t first, int64_t last) { kernel(op.alpha, op.x.data, op.y.data, first, last); });
+}
+
+void fill_constant_cpu(Exec& exec, const FillConstant& op) {
+  const auto kernel = kernels().fill_constant[storage_index(op.x.dtype)];
+  parallel_blocks(exec.threads, op.x.count(), kBlock,
+                  [&](int64_t first, int64_t last) { kernel(op.x.data, op.value, first, last); });
+}
+
+void bias_gradient_cpu(Exec& exec, const BiasGradient& op) {
+  const int64_t rows = op.dy.rows(), cols = op.dy.cols();
+  check_vector(op.dbias, cols, DType::f32, "bias gradient");
+  if (op.dy.count() == 0) return;
+  const int64_t step = rows_per_partial(rows), parts = (rows + step - 1) / step;
+  const auto scratch = cpu_state(exec).scratch(static_cast<size_t>(parts * cols) * sizeof(float));
+  float* partials = reinterpret_cast<float*>(scratch.data());
+  const auto kernel = kernels().column_sums[storage_index(op.dy.dtype)];
+  parallel_blocks(exec.threads, rows, step, [&](int64_t first, int64_t last) {
+    kernel(op.dy.data, cols, first, last, partials + first / step * cols);
+  });
+  const auto add_partials = kernels().add_partials;
+  const int64_t column_block = std::max<int64_t>(64, kBlock / parts / 64 * 64);
+  parallel_blocks(exec.threads, cols, column_block, [&](int64_t first, int64_t last) {
+    add_partials(op.dbias.as<float>(), partials, cols, parts, first, last);
+  });
+}
+
+}  // namespace thinwire

@@ -1,0 +1,62 @@
+// Embedding rows, a vector at a time; compiled once per instruction set.
+#include "engine/base/ops/embedding_kernel.h"
+
+#include "engine/base/ops/simd.h"
+
+namespace thinwire::TW_ISA {
+namespace {
+
+template <typename T>
+void forward(const int32_t* tokens, const void* table_start, const void* positions_start, void* x_start, int64_t cols,
+             int64_t length, int64_t first_position, int64_t first, int64_t last) {
+  for (int64_t n = first; n < last; ++n) {
+    const T* row = (const T*)table_start + tokens[n] * cols;
+    T* x = (T*)x_start + n * cols;
+    if (positions_start == nullptr) {
+      __builtin_memcpy(x, row, (size_t)cols * sizeof(T));
+      continue;
+    }
+    const T* position = (const T*)positions_start + (first_position + n % length) * cols;
+    for_vectors(cols, [&](auto part, int64_t i, int64_t k) TW_INLINE_LAMBDA {
+      store_at(part, x + i, load_at(part, row + i, k) + load_at(part, position + i, k), k);
+    });
+  }
+}
+
+template <typename T>
+TW_INLINE void add_row(float* to, const T* from, int64_t count) {
+  for_vectors(count, [&](auto part, int64_t i, int64_t k) TW_INLINE_LAMBDA {
+    store_at(part, to + i, load_at(part, to + i, k) + load_at(part, from + i, k), k);
+  });
+}
+
+template <typename T>
+void backward(const int32_t* tokens, int64_t count, const void* dx_start, float* dtable, int64_t cols, int64_t shares,
+              int64_t share, int64_t first, int64_t last) {
+  const T* dx = (const T*)dx_start + first;
+  for (int64_t n = 0; n < count; ++n) {
+    if (shares > 1 && tokens[n] % shares != share) continue;
+    // Rows of a large table are cold: ask for the one after next while this one is added.
+    if (n + 2 < count) __builtin_prefetch(dtable + tokens[n + 2] * cols + first, 1);
+    add_row(dtable + tokens[n] * cols + first, dx + n * cols, last - first);
+  }
+}
+
+template <typename T>
+void positions_backward(int64_t count, const void* dx_start, float* dpositions, int64_t cols, int64_t length, int64_t first,
+                        int64_t last) {
+  const T* dx = (const T*)dx_start;
+  for (int64_t p = first; p < last; ++p) {
+    for (int64_t n = p; n < count; n += length) add_row(dpositions + p * cols, dx + n * cols, cols);
+  }
+}
+
+}  // namespace
+
+constinit const EmbeddingKernels embedding_kernels = {
+    {forward<float>, forward<Bf16>, forward<Fp16>},
+    {backward<float>, backward<Bf16>, backward<Fp16>},
+    {positions_backward<float>, positions_backward<Bf16>, positions_backward<Fp16>},
+};
+
+}  // namespace thinwire::TW_ISA

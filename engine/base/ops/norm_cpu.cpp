@@ -1,0 +1,92 @@
+// Checks the tensors of a norm and cuts them by rows; parameter gradients go through one partial sum per block of rows.
+#include "engine/base/ops/norm_cpu.h"
+
+#include <algorithm>
+
+#include "engine/base/ops/cpu_state.h"
+#include "engine/base/ops/elementwise_kernel.h"
+#include "engine/base/ops/norm_kernel.h"
+#include "engine/base/ops/op_checks.h"
+#include "engine/base/ops/parallel_for.h"
+
+namespace thinwire {
+namespace {
+
+// Elements in a block of rows: enough to be worth a thread's waking.
+constexpr int64_t kBlockElements = 1 << 14;
+
+}  // namespace
+
+void norm_forward_cpu(Exec& exec, const NormForward& op) {
+  const int64_t rows = op.x.rows(), cols = op.x.cols();
+  if (op.x.count() == 0) return;
+  const DType t = op.x.dtype;
+  const int index = storage_index(t);
+  const bool layer = op.kind == NormKind::kLayerNorm;
+  TW_CHECK(static_cast<bool>(op.branch) == static_cast<bool>(op.sum), "branch and sum of a norm come together");
+  if (op.branch) {
+    check_shape(op.branch, rows, cols, t, "branch of a norm");
+    check_shape(op.sum, rows, cols, t, "sum of a norm");
+  }
+  check_vector(op.weight, cols, t, "weight of a norm");
+  check_optional(op.bias, cols, t, "bias of a norm");
+  check_shape(op.y, rows, cols, t, "output of a norm");
+  check_optional(op.mean, rows, DType::f32, "mean of a norm");
+  check_optional(op.rstd, rows, DType::f32, "rstd of a norm");
+  const NormForwardBlock block = {op.x.data,
+                                  op.branch.data,
+                                  op.sum.data,
+                                  op.weight.data,
+                                  op.bias.data,
+                                  op.y.data,
+                                  static_cast<float*>(op.mean.data),
+                                  static_cast<float*>(op.rstd.data),
+                                  cols,
+                                  op.eps,
+                                  op.branch ? make_dropout_plan(op.dropout, rows * cols) : DropoutPlan{}};
+  const NormKernels& kernels = TW_PICK_KERNELS(norm_kernels);
+  const auto kernel = (layer ? kernels.layer_forward : kernels.rms_forward)[index];
+  parallel_blocks(exec.threads, rows, std::max<int64_t>(1, kBlockElements / cols),
+                  [&](int64_t first, int64_t last) { kernel(block, first, last); });
+}
+
+void norm_backward_cpu(Exec& exec, const NormBackward& op) {
+  const int64_t rows = op.x.rows(), cols = op.x.cols();
+  if (op.x.count() == 0) return;
+  const DType t = op.x.dtype;
+  const int index = storage_index(t);
+  const bool layer = op.kind == NormKind::kLayerNorm;
+  check_shape(op.dy, rows, cols, t, "gradient of a norm's output");
+  check_shape(op.dx, rows, cols, t, "gradient of a norm's input");
+  check_vector(op.weight, cols, t, "weight of a norm");
+  if (layer) check_vector(op.mean, rows, DType::f32, "mean of a norm");
+  check_vector(op.rstd, rows, DType::f32, "rstd of a norm");
+  if (op.residual) check_shape(op.residual, rows, cols, t, "residual gradient of a norm");
+  check_optional(op.dweight, cols, DType::f32, "weight gradient of a norm");
+  check_optional(op.dbias, cols, DType::f32, "bias gradient of a norm");
+  const NormBackwardBlock block = {op.dy.data,
+                                   op.x.data,
+                                   op.weight.data,
+                                   static_cast<const float*>(op.mean.data),
+                                   static_cast<const float*>(op.rstd.data),
+                                   op.residual.data,
+                                   op.dx.data,
+                                   cols};
+  const NormKernels& kernels = TW_PICK_KERNELS(norm_kernels);
+  const auto kernel = (layer ? kernels.layer_backward : kernels.rms_backward)[index];
+  const int64_t step = rows_per_partial(rows), parts = (rows + step - 1) / step;
+  const auto scratch = cpu_state(exec).scratch(static_cast<size_t>(2 * parts * cols) * sizeof(float));
+  float* partials = reinterpret_cast<float*>(scratch.data());  // [parts][2][cols]
+  parallel_blocks(exec.threads, rows, step, [&](int64_t first, int64_t last) {
+    float* dweight = partials + first / step * 2 * cols;
+    kernel(block, first, last, dweight, op.dbias ? dweight + cols : nullptr);
+  });
+  const auto add_partials = TW_PICK_KERNELS(elementwise_kernels).add_partials;
+  const int64_t column_block = std::max<int64_t>(64, kBlockElements / parts / 64 * 64);
+  parallel_blocks(exec.threads, cols, column_block, [&](int64_t first, int64_t last) {
+    if (op.dweight) add_partials(op.dweight.as<float>(), partials, 2 * cols, parts, first, last);
+    if (op.dbias) add_partials(op.dbias.as<float>(), partials + cols, 2 * cols, parts, first, last);
+  });
+}
+
+}  // namespace thinwire

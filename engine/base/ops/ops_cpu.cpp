@@ -1,0 +1,39 @@
+// The CPU table: every op of ops.h by name.
+#include "engine/base/ops/cpu_state.h"
+#include "engine/base/ops/isa.h"
+#include "engine/base/ops/matmul_cpu.h"
+#include "engine/base/ops/ops.h"
+#include "engine/base/ops/optimizer_cpu.h"
+
+namespace thinwire {
+namespace {
+
+std::string active_isa_name() { return isa_name(active_isa()); }
+
+std::unique_ptr<OpState> make_cpu_state(Device& device) {
+  TW_CHECK(device.kind() == DeviceKind::kCpu, "the CPU table runs on the CPU device");
+  return std::make_unique<CpuOpState>();
+}
+
+constexpr OpTable kCpuOps = {
+    .backend = "cpu",
+    .isa = active_isa_name,
+    .make_state = make_cpu_state,
+    .matmul = matmul_cpu,
+    .adamw = adamw_cpu,
+    .sgd = sgd_cpu,
+};
+
+}  // namespace
+
+const OpTable& cpu_ops() {
+  active_isa();  // throws on a machine that is too old, before anything runs
+  return kCpuOps;
+}
+
+Exec make_exec(const OpTable& ops, Device& device, Stream& stream, int threads) {
+  TW_CHECK(threads >= 1, "an Exec needs a thread, got ", threads);
+  return Exec{ops, stream, threads, ops.make_state(device)};
+}
+
+}  // namespace thinwire

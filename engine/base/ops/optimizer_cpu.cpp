@@ -1,0 +1,107 @@
+// Checks the buffers of an optimizer step and walks them in blocks, each cut where the weight decay changes.
+#include "engine/base/ops/optimizer_cpu.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/ops/optimizer_kernel.h"
+#include "engine/base/ops/parallel_for.h"
+
+namespace thinwire {
+namespace {
+
+// Large enough that waking a thread is cheap against it, small enough to balance.
+constexpr int64_t kBlock = 1 << 16;
+
+float* buffer_of(const View& view, int64_t n, const char* what) {
+  TW_CHECK(view.count() == n, what, " has ", view.count(), " elements, master has ", n);
+  return view.as<float>();
+}
+
+StepState read_state(const View& state) {
+  TW_CHECK(state.dtype == DType::u8 && state.count() == sizeof(StepState), "state is one StepState as bytes");
+  StepState value;
+  std::memcpy(&value, state.data, sizeof(value));
+  return value;
+}
+
+void check_spans(std::span<const DecaySpan> spans, int64_t n) {
+  int64_t next = 0;
+  for (const DecaySpan& span : spans) {
+    TW_CHECK(span.first == next && span.count >= 0, "decay span at ", span.first, " where ", next, " was due");
+    next += span.count;
+  }
+  TW_CHECK(next == n, "decay spans cover ", next, " of ", n, " elements");
+}
+
+template <typename Block>
+void set_working(Block& block, const View& working, int64_t n) {
+  if (!working) return;
+  TW_CHECK(working.count() == n, "working copy has ", working.count(), " elements, master has ", n);
+  if (working.dtype == DType::bf16) block.working_bf16 = working.as<Bf16>();
+  else block.working_fp16 = working.as<Fp16>();
+}
+
+// Calls kernel for every piece of [0, n) that lies in one block and in one span.
+template <typename Block>
+void walk(Exec& exec, const Block& whole, std::span<const DecaySpan> spans, float weight_decay, int64_t n,
+          void (*kernel)(const Block&)) {
+  parallel_blocks(exec.threads, n, kBlock, [&](int64_t first, int64_t last) {
+    auto span = std::upper_bound(spans.begin(), spans.end(), first,
+                                 [](int64_t at, const DecaySpan& s) { return at < s.first + s.count; });
+    Block piece = whole;
+    for (; span != spans.end() && span->first < last; ++span) {
+      piece.first = std::max(first, span->first);
+      piece.last = std::min(last, span->first + span->count);
+      piece.decay = weight_decay * span->decay;
+      if (piece.first < piece.last) kernel(piece);
+    }
+  });
+}
+
+}  // namespace
+
+void adamw_cpu(Exec& exec, const AdamW& op) {
+  const int64_t n = op.master.count();
+  if (n == 0) return;
+  check_spans(op.spans, n);
+  const StepState state = read_state(op.state);
+  AdamWBlock block{};
+  block.master = op.master.as<float>();
+  block.m = buffer_of(op.m, n, "m");
+  block.v = buffer_of(op.v, n, "v");
+  block.gradient = buffer_of(op.gradient, n, "gradient");
+  set_working(block, op.working, n);
+  block.lr = state.lr;
+  block.grad_scale = state.grad_scale;
+  block.beta1 = static_cast<float>(op.beta1);
+  block.beta2 = static_cast<float>(op.beta2);
+  // 1 - beta from the double: 1 - 0.999f is off by 1.3e-5 of itself.
+  block.one_minus_beta1 = static_cast<float>(1.0 - op.beta1);
+  block.one_minus_beta2 = static_cast<float>(1.0 - op.beta2);
+  block.eps = static_cast<float>(op.eps);
+  block.inverse_correction1 = 1.0f / state.bias_correction1;
+  block.inverse_correction2 = 1.0f / state.bias_correction2;
+  block.zero_gradient = op.zero_gradient;
+  walk(exec, block, op.spans, state.weight_decay, n, TW_PICK_KERNELS(optimizer_kernels).adamw_block);
+}
+
+void sgd_cpu(Exec& exec, const Sgd& op) {
+  const int64_t n = op.master.count();
+  if (n == 0) return;
+  check_spans(op.spans, n);
+  const StepState state = read_state(op.state);
+  SgdBlock block{};
+  block.master = op.master.as<float>();
+  TW_CHECK((op.momentum == 0.0f) == !op.momentum_buffer, "a momentum buffer goes with a momentum other than 0");
+  if (op.momentum_buffer) block.buffer = buffer_of(op.momentum_buffer, n, "momentum buffer");
+  block.gradient = buffer_of(op.gradient, n, "gradient");
+  set_working(block, op.working, n);
+  block.lr = state.lr;
+  block.grad_scale = state.grad_scale;
+  block.momentum = op.momentum;
+  block.zero_gradient = op.zero_gradient;
+  walk(exec, block, op.spans, state.weight_decay, n, TW_PICK_KERNELS(optimizer_kernels).sgd_block);
+}
+
+}  // namespace thinwire

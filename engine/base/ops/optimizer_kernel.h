@@ -1,0 +1,44 @@
+// The inner loops of the optimizers: one pass over a run of flat fp32 buffers that share one weight decay.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/base/core/dtype.h"
+#include "engine/base/ops/kernel_table.h"
+
+namespace thinwire {
+
+// All pointers are the starts of the flat buffers; a kernel works on elements [first, last). At most one of the working copies
+// is given. `decay` is the finished product of the step's weight decay and the span's.
+struct AdamWBlock {
+  float* master;
+  float* m;
+  float* v;
+  float* gradient;
+  Bf16* working_bf16;
+  Fp16* working_fp16;
+  int64_t first, last;
+  float lr, grad_scale, decay;
+  float beta1, one_minus_beta1, beta2, one_minus_beta2, eps;
+  float inverse_correction1, inverse_correction2;
+  bool zero_gradient;
+};
+
+struct SgdBlock {
+  float* master;
+  float* buffer;  // null when momentum is 0
+  float* gradient;
+  Bf16* working_bf16;
+  Fp16* working_fp16;
+  int64_t first, last;
+  float lr, grad_scale, decay, momentum;
+  bool zero_gradient;
+};
+
+struct OptimizerKernels {
+  void (*adamw_block)(const AdamWBlock&);
+  void (*sgd_block)(const SgdBlock&);
+};
+TW_DECLARE_KERNELS(OptimizerKernels, optimizer_kernels)
+
+}  // namespace thinwire

@@ -1,0 +1,98 @@
+// The writer's side of a directory of checkpoints: copy, write behind, commit, prune; and finding the newest good one.
+//
+// Commit: step_000123.tmp-<job>-<nonce>/ is filled with shard files (hashed in memory before they are written, flushed), then
+// manifest.json (flushed), then the directory is flushed, the lease token read again, the directory renamed to step_000123
+// (step_000123-2 if that exists) and its parent flushed. latest.json is a convenience for people: loading scans.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "engine/run/checkpoint/generation.h"
+#include "engine/run/checkpoint/run_lock.h"
+#include "engine/run/checkpoint/staged_state.h"
+
+namespace thinwire {
+
+// Every place where a save can be struck, in order; tests and configured faults sweep this list.
+inline constexpr std::string_view kSavePoints[] = {
+    "save.begin",          "save.after_copy",      "save.after_mkdir",     "save.before_shard", "save.mid_shard",
+    "save.after_shard",    "save.before_manifest", "save.after_manifest",  "save.before_rename", "save.after_rename",
+    "save.before_latest",  "save.after_latest",    "save.before_prune",    "save.after_prune"};
+
+struct StoreOptions {
+  bool async = true;              // write behind the step; false: save() returns when the generation is committed
+  int64_t keep_last = 0;          // 0 keeps all; otherwise max(keep_last, 2) generations that verify are kept
+  int64_t failed_saves_allowed = 0;  // consecutive failures to write that are only logged
+  uint64_t shard_bytes = uint64_t{4} << 30;  // a file takes tensors until it is this large (never splits one)
+  LockOptions lock;               // job id, heartbeat
+  CopyBytes copy;                 // state out of device memory; default memcpy
+  std::function<void(std::string_view point)> fault;  // called at every save point, mostly on the writing thread; may throw Error
+};
+
+struct SaveStats {
+  int64_t step = -1;
+  std::string path;       // of the committed generation; empty while writing or after a failure
+  uint64_t bytes = 0;     // tensor bytes
+  double wait_ms = 0;     // the step stood still for the save before it ...
+  double copy_ms = 0;     // ... and for the copy
+  double write_ms = 0;    // behind the step, when async
+  bool failed = false;
+};
+
+// Not thread-safe: one thread saves and waits.
+class CheckpointStore {
+ public:
+  // Takes the lock (Error(kBusy)), removes what interrupted saves left behind.
+  explicit CheckpointStore(const std::string& directory, StoreOptions options = {});
+  // Waits for the writer; a failure is logged.
+  ~CheckpointStore();
+
+  // Shows a copying visitor to `state`, then commits a generation. `info` is stored as it is (model, data, layout, hashes).
+  // Errors of this or an earlier save that was written behind surface here and in wait(): Error(kIo) when a save could not
+  // be written (after failed_saves_allowed in a row), Error(kBusy) at once when the directory was taken over.
+  void save(int64_t step, const VisitState& state, const nlohmann::json& info);
+  // Returns when nothing is being written. `must_succeed`: a last save that failed throws whatever is allowed (end of a run).
+  void wait(bool must_succeed = false);
+  const SaveStats& last_save() const { return stats_; }  // complete after wait()
+
+  // The newest generation that verifies completely; why newer ones were refused is logged. nullopt: there are none at all.
+  // Error(kBadData) listing every reason when there are some and none verifies: never a silent start from scratch.
+  std::optional<LoadReport> newest();
+  // The same, filled into `state`.
+  std::optional<LoadReport> load_newest(const VisitState& state, LoadOptions options = {});
+
+  const std::string& directory() const { return directory_; }
+  const RunLock& lock() const { return lock_; }
+
+ private:
+  void point(std::string_view name) const;
+  void write(int64_t step, const nlohmann::json& info);
+  std::string commit(int64_t step, const nlohmann::json& info, const std::string& temporary);
+  void prune();
+  void settle();
+
+  std::string directory_;
+  StoreOptions options_;
+  RunLock lock_;
+  StagedState staged_;
+  SaveStats stats_;
+  int64_t next_sequence_ = 0;
+  std::set<std::string> verified_;  // generations that prune has read back
+  std::thread writer_;
+  std::exception_ptr error_;        // of the last write; read after join
+  int64_t failures_in_a_row_ = 0;
+};
+
+// For readers that hold no lock (generate, checkpoint verify). `path` as in resolve_checkpoint_path; the newest generation
+// that verifies, or Error(kBadData) listing every reason.
+LoadReport find_newest_valid(const std::string& path);
+
+}  // namespace thinwire

@@ -1,0 +1,196 @@
+// Manifest <-> text. Reals travel as hexadecimal bit patterns, texts that are not UTF-8 as hexadecimal bytes.
+#include "engine/run/checkpoint/manifest.h"
+
+#include <array>
+#include <bit>
+#include <charconv>
+
+#include "engine/base/core/check.h"
+#include "engine/base/core/error.h"
+#include "engine/base/core/file.h"
+#include "engine/run/checkpoint/output_file.h"
+
+namespace thinwire {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr char kFormat[] = "thinwire-checkpoint";
+constexpr size_t kMaxManifest = size_t{1} << 30;
+constexpr int kMaxDepth = 64;
+constexpr std::string_view kSealOpen = ",\n\"checksum\": \"";
+constexpr std::string_view kSealClose = "\"\n}\n";
+constexpr size_t kSealSize = kSealOpen.size() + 32 + kSealClose.size();
+
+std::string to_hex(std::string_view bytes) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const char c : bytes) {
+    text += kDigits[static_cast<unsigned char>(c) >> 4];
+    text += kDigits[static_cast<unsigned char>(c) & 15];
+  }
+  return text;
+}
+
+bool from_hex(std::string_view text, std::string& bytes) {
+  if (text.size() % 2 != 0) return false;
+  bytes.clear();
+  for (size_t i = 0; i < text.size(); i += 2) {
+    unsigned value = 0;
+    const auto [end, error] = std::from_chars(text.data() + i, text.data() + i + 2, value, 16);
+    if (error != std::errc() || end != text.data() + i + 2) return false;
+    bytes += static_cast<char>(value);
+  }
+  return true;
+}
+
+std::string bits_of_real(double value) {
+  const auto bits = std::bit_cast<uint64_t>(value);
+  std::array<char, 16> digits;
+  for (int i = 0; i < 16; ++i) digits[i] = "0123456789abcdef"[bits >> (60 - 4 * i) & 15];
+  return {digits.data(), digits.size()};
+}
+
+ordered_json text_to_json(const std::string& text) {
+  try {
+    (void)json(text).dump();  // throws when it is not UTF-8
+    return text;
+  } catch (const json::exception&) {
+    return {{"hex", to_hex(text)}};
+  }
+}
+
+StDtype dtype_from_name(const std::string& name) {
+  for (int i = 0; i <= static_cast<int>(StDtype::kU64); ++i) {
+    if (name_of(static_cast<StDtype>(i)) == name) return static_cast<StDtype>(i);
+  }
+  throw_bad_data("unknown dtype \"" + name + "\"");
+}
+
+bool is_plain_file_name(const std::string& name) {
+  return is_valid_tensor_name(name) && name != "." && name.find('/') == std::string::npos;
+}
+
+void read_body(const json& root, Manifest& m) {
+  const auto require = [](bool ok, const std::string& what) {
+    if (!ok) throw_bad_data(what);
+  };
+  m.step = root.at("step").get<int64_t>();
+  m.sequence = root.at("sequence").get<int64_t>();
+  m.job = root.at("job").get<std::string>();
+  m.saved_at = root.at("saved_at").get<double>();
+  m.info = root.at("info");
+  for (const json& item : root.at("files")) {
+    ManifestFile file{item.at("name").get<std::string>(), item.at("bytes").get<uint64_t>(), item.at("xxh3_128").get<std::string>()};
+    require(is_plain_file_name(file.name), "file name \"" + file.name + "\"");
+    m.files.push_back(std::move(file));
+  }
+  for (const json& item : root.at("tensors")) {
+    ManifestTensor t;
+    t.name = item.at("name").get<std::string>();
+    t.rows = item.at("rows").get<int64_t>();
+    t.cols = item.at("cols").get<int64_t>();
+    t.first = item.at("first").get<int64_t>();
+    t.count = item.at("count").get<int64_t>();
+    t.dtype = dtype_from_name(item.at("dtype").get<std::string>());
+    t.file = item.at("file").get<size_t>();
+    t.stored_name = item.at("stored").get<std::string>();
+    t.hash = item.at("xxh3_128").get<std::string>();
+    int64_t whole = 0;
+    require(t.rows >= 0 && t.cols >= 0 && !__builtin_mul_overflow(t.rows, t.cols, &whole) && t.first >= 0 && t.count >= 0 &&
+                t.first <= whole && t.count <= whole - t.first,
+            "tensor \"" + t.name + "\" has an impossible range");
+    require(t.file < m.files.size(), "tensor \"" + t.name + "\" is in a file that is not listed");
+    m.tensors.push_back(std::move(t));
+  }
+  for (const auto& [name, value] : root.at("integers").items()) m.integers[name] = value.get<int64_t>();
+  for (const auto& [name, value] : root.at("reals").items()) {
+    const std::string digits = value.at("bits").get<std::string>();
+    uint64_t bits = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), bits, 16);
+    require(digits.size() == 16 && error == std::errc() && end == digits.data() + 16, "real \"" + name + "\"");
+    m.reals[name] = std::bit_cast<double>(bits);
+  }
+  for (const auto& [name, value] : root.at("texts").items()) {
+    if (value.is_string()) {
+      m.texts[name] = value.get<std::string>();
+    } else {
+      require(from_hex(value.at("hex").get<std::string>(), m.texts[name]), "text \"" + name + "\"");
+    }
+  }
+}
+
+}  // namespace
+
+std::string manifest_to_text(const Manifest& m) {
+  ordered_json root;
+  root["format"] = kFormat;
+  root["version"] = kManifestVersion;
+  root["step"] = m.step;
+  root["sequence"] = m.sequence;
+  root["job"] = m.job;
+  root["saved_at"] = m.saved_at;
+  root["info"] = m.info;
+  root["integers"] = m.integers;
+  root["reals"] = ordered_json::object();
+  // `value` is for people; null where JSON has no number for it.
+  for (const auto& [name, value] : m.reals) root["reals"][name] = {{"bits", bits_of_real(value)}, {"value", value}};
+  root["texts"] = ordered_json::object();
+  for (const auto& [name, value] : m.texts) root["texts"][name] = text_to_json(value);
+  root["files"] = ordered_json::array();
+  for (const ManifestFile& f : m.files) root["files"].push_back({{"name", f.name}, {"bytes", f.bytes}, {"xxh3_128", f.hash}});
+  root["tensors"] = ordered_json::array();
+  for (const ManifestTensor& t : m.tensors) {
+    root["tensors"].push_back({{"name", t.name}, {"rows", t.rows}, {"cols", t.cols}, {"first", t.first}, {"count", t.count},
+                               {"dtype", name_of(t.dtype)}, {"file", t.file}, {"stored", t.stored_name}, {"xxh3_128", t.hash}});
+  }
+  // One line per key, and one per file and tensor: readable, and a difference of two manifests is too.
+  std::string text = "{\n";
+  for (const auto& [key, value] : root.items()) {
+    if (text.size() > 2) text += ",\n";
+    text += json(key).dump() + ": ";
+    if (value.is_array() && !value.empty()) {
+      text += "[\n";
+      for (size_t i = 0; i < value.size(); ++i) text += (i ? ",\n  " : "  ") + value[i].dump();
+      text += "\n]";
+    } else {
+      text += value.dump();
+    }
+  }
+  text += std::string(kSealOpen) + hash_text(text) + std::string(kSealClose);
+  return text;
+}
+
+Manifest manifest_from_text(const std::string& path, const std::string& text) {
+  if (text.size() < kSealSize) throw_bad_data(path + ": not a complete manifest (" + std::to_string(text.size()) + " bytes)");
+  const std::string_view body(text.data(), text.size() - kSealSize);
+  const std::string_view seal = std::string_view(text).substr(body.size());
+  if (!seal.starts_with(kSealOpen) || !seal.ends_with(kSealClose)) throw_bad_data(path + ": truncated or altered at its end");
+  if (seal.substr(kSealOpen.size(), 32) != hash_text(body)) throw_bad_data(path + ": its checksum does not match its content");
+
+  Manifest manifest;
+  try {
+    const json root = json::parse(text, [&](int depth, json::parse_event_t, json&) {
+      if (depth > kMaxDepth) throw_bad_data("nested too deeply");
+      return true;
+    });
+    if (root.at("format") != kFormat) throw_bad_data("not a checkpoint manifest of ours");
+    if (root.at("version") != kManifestVersion) {
+      throw_bad_data("format version " + root.at("version").dump() + ", this program reads " + std::to_string(kManifestVersion));
+    }
+    read_body(root, manifest);
+  } catch (const json::exception& e) {
+    throw_bad_data(path + ": bad manifest: " + e.what());
+  } catch (const Error& e) {
+    throw_bad_data(path + ": bad manifest: " + e.what());
+  }
+  return manifest;
+}
+
+Manifest read_manifest(const std::string& generation_dir) {
+  const std::string path = generation_dir + "/" + kManifestName;
+  return manifest_from_text(path, read_file(path, kMaxManifest));
+}
+
+}  // namespace thinwire

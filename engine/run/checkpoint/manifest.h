@@ -1,0 +1,58 @@
+// The manifest of one generation: what was saved, where its bytes are and what they hash to. It is written last, and a
+// directory without a manifest that verifies is not a checkpoint.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/run/checkpoint/safetensors.h"
+
+namespace thinwire {
+
+inline constexpr char kManifestName[] = "manifest.json";
+inline constexpr int kManifestVersion = 1;
+
+struct ManifestFile {
+  std::string name;  // plain file name in the generation's directory
+  uint64_t bytes = 0;
+  std::string hash;  // XXH3-128 of every byte, header included
+};
+
+// A stored slice of a global tensor: elements [first, first + count) of rows x cols.
+struct ManifestTensor {
+  std::string name;
+  int64_t rows = 0, cols = 0;
+  int64_t first = 0, count = 0;
+  StDtype dtype = StDtype::kF32;
+  size_t file = 0;          // index into files
+  std::string stored_name;  // in that file: `name`, or `name@first` for a part
+  std::string hash;
+};
+
+struct Manifest {
+  int64_t step = 0;
+  int64_t sequence = 0;  // grows with every save in the directory; the newest generation has the largest
+  std::string job;
+  double saved_at = 0.0;  // seconds since 1970
+  nlohmann::json info;    // the caller's: model, data and layout keys, config hash
+  std::vector<ManifestFile> files;
+  std::vector<ManifestTensor> tensors;
+  std::map<std::string, int64_t> integers;
+  std::map<std::string, double> reals;  // bit-exact
+  std::map<std::string, std::string> texts;  // any bytes
+};
+
+// JSON text whose last line is the XXH3-128 of all bytes before it: one flipped bit anywhere is detected.
+std::string manifest_to_text(const Manifest& manifest);
+
+// Throws Error(kBadData), message starting with `path`, unless the text is exactly one that manifest_to_text wrote (of a
+// version we know). All indices, ranges and names are checked, so that readers may rely on them.
+Manifest manifest_from_text(const std::string& path, const std::string& text);
+
+// DIR/manifest.json.
+Manifest read_manifest(const std::string& generation_dir);
+
+}  // namespace thinwire

@@ -1,0 +1,199 @@
+// flock, lease file and heartbeat thread behind run_lock.h.
+#include "engine/run/checkpoint/run_lock.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
+
+#include "engine/base/core/error.h"
+#include "engine/base/core/file.h"
+#include "engine/base/core/log.h"
+
+namespace thinwire {
+namespace {
+
+constexpr char kLeaseName[] = "/lease.json";
+constexpr size_t kLeaseBytes = 1024;  // fixed, so that a heartbeat rewrites it in place
+
+double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown-host";
+}
+
+std::string job_name() {
+  for (const char* variable : {"SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID"}) {
+    if (const char* value = std::getenv(variable); value != nullptr && *value != '\0') return std::string(value).substr(0, 64);
+  }
+  return "-";
+}
+
+std::string random_token() {
+  std::random_device random;
+  char text[33];
+  std::snprintf(text, sizeof text, "%08x%08x%08x%08x", random(), random(), random(), random());
+  return text;
+}
+
+std::string lease_text(const Lease& lease) {
+  char heartbeat[32];
+  std::snprintf(heartbeat, sizeof heartbeat, "%.3f", lease.heartbeat);
+  std::string text = "{\"host\": " + nlohmann::json(lease.host).dump() + ", \"pid\": " + std::to_string(lease.pid) +
+                     ", \"job\": " + nlohmann::json(lease.job).dump() + ", \"token\": \"" + lease.token +
+                     "\", \"heartbeat\": " + heartbeat + "}";
+  text.resize(kLeaseBytes - 1, ' ');
+  return text + "\n";
+}
+
+// nullopt when there is none, or when it was torn or written by something else: then nobody can be named.
+std::optional<Lease> read_lease(const std::string& directory) {
+  std::string text;
+  try {
+    text = read_file(directory + kLeaseName, 1 << 16);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  const auto root = nlohmann::json::parse(text, nullptr, false);
+  if (!root.is_object()) return std::nullopt;
+  try {
+    return Lease{root.at("host").get<std::string>(), root.at("pid").get<long>(), root.at("job").get<std::string>(),
+                 root.at("token").get<std::string>(), root.at("heartbeat").get<double>()};
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+}
+
+[[noreturn]] void refuse_busy(const std::string& directory, const std::optional<Lease>& holder) {
+  throw_busy(directory + ": in use by " + (holder ? holder->describe() : "a process that left no lease") +
+             "; wait for it or stop it, or choose another run directory");
+}
+
+}  // namespace
+
+std::string Lease::describe() const {
+  char age[64];
+  std::snprintf(age, sizeof age, "%.0f", std::max(0.0, now() - heartbeat));
+  return "host " + host + " (pid " + std::to_string(pid) + ", job " + job + ", last heartbeat " + age + " s ago)";
+}
+
+RunLock::RunLock(const std::string& directory, const LockOptions& options) : directory_(directory) {
+  make_directories(directory);
+  lease_ = {host_name(), static_cast<long>(::getpid()), options.job.empty() ? job_name() : options.job, random_token(), now()};
+  const bool have_flock = acquire_flock();
+  try {
+    refuse_or_take_over(have_flock, options.stale_after_seconds);
+    write_lease();
+  } catch (...) {
+    if (lock_fd_ >= 0) ::close(lock_fd_);
+    throw;
+  }
+  if (options.heartbeat_seconds > 0) heart_ = std::thread([this, every = options.heartbeat_seconds] { beat(every); });
+}
+
+RunLock::~RunLock() {
+  if (heart_.joinable()) {
+    {
+      const std::lock_guard guard(mutex_);
+      stopping_ = true;
+    }
+    stop_signal_.notify_all();
+    heart_.join();
+  }
+  // Give the lease back only if it is still ours.
+  const auto lease = read_lease(directory_);
+  if (lease && lease->token == lease_.token) ::unlink((directory_ + kLeaseName).c_str());
+  if (lease_fd_ >= 0) ::close(lease_fd_);
+  if (lock_fd_ >= 0) ::close(lock_fd_);
+}
+
+bool RunLock::acquire_flock() {
+  const std::string path = directory_ + "/.lock";
+  for (;;) {
+    lock_fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (lock_fd_ < 0) throw_busy(path + ": cannot open for writing: " + std::strerror(errno));
+    if (::flock(lock_fd_, LOCK_EX | LOCK_NB) != 0) {
+      const int reason = errno;
+      if (reason == EINTR) {
+        ::close(lock_fd_);
+        continue;
+      }
+      if (reason == EWOULDBLOCK) {
+        ::close(lock_fd_);
+        lock_fd_ = -1;
+        refuse_busy(directory_, read_lease(directory_));
+      }
+      log_warning("warning: " + path + ": this file system has no flock (" + std::strerror(reason) +
+                  "); the lease's age alone keeps two jobs apart");
+      return false;
+    }
+    // Somebody may have removed the file between open and flock: then this lock protects nothing, try again.
+    struct stat held {}, named {};
+    if (::fstat(lock_fd_, &held) == 0 && ::stat(path.c_str(), &named) == 0 && held.st_ino == named.st_ino && held.st_dev == named.st_dev) {
+      return true;
+    }
+    ::close(lock_fd_);
+  }
+}
+
+void RunLock::refuse_or_take_over(bool have_flock, double stale_after_seconds) {
+  const auto holder = read_lease(directory_);
+  if (!holder) return;
+  const bool same_host = holder->host == lease_.host;
+  const bool alive = ::kill(static_cast<pid_t>(holder->pid), 0) == 0 || errno == EPERM;
+  if (same_host && !alive) {
+    log_info("checkpoint directory: taking over from " + holder->describe() + ", whose process is gone");
+    return;
+  }
+  // The kernel granted the lock, yet the lease was not given back: another node (flock may be node-local there), a reused
+  // pid, or somebody removed .lock. Only a heart that still beats proves a living holder.
+  log_info("checkpoint directory: lease of " + holder->describe() + " was not given back; watching it" +
+           (have_flock ? "" : " (no flock here)"));
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(stale_after_seconds);
+  while (std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(std::min(0.2, stale_after_seconds / 4)));
+    const auto again = read_lease(directory_);
+    if (!again) return;  // given back meanwhile
+    if (again->token != holder->token || again->heartbeat != holder->heartbeat) refuse_busy(directory_, again);
+  }
+  log_warning("warning: checkpoint directory: no heartbeat of " + holder->describe() + " for " +
+              std::to_string(static_cast<int>(stale_after_seconds)) + " s; taking over");
+}
+
+void RunLock::write_lease() {
+  write_file_atomic(directory_ + kLeaseName, lease_text(lease_));
+  lease_fd_ = ::open((directory_ + kLeaseName).c_str(), O_WRONLY | O_CLOEXEC);
+  if (lease_fd_ < 0) throw_busy(directory_ + kLeaseName + ": cannot open for writing: " + std::strerror(errno));
+  // Without flock two starters may both have come this far: the last to write wins, the other sees a foreign token here.
+  check();
+}
+
+void RunLock::check() const {
+  const auto lease = read_lease(directory_);
+  if (lease && lease->token == lease_.token) return;
+  throw_busy(directory_ + ": this job no longer holds the directory" +
+             (lease ? ", it was taken over by " + lease->describe() : ", its lease is gone") + "; nothing was committed");
+}
+
+void RunLock::beat(double every_seconds) {
+  std::unique_lock guard(mutex_);
+  while (!stop_signal_.wait_for(guard, std::chrono::duration<double>(every_seconds), [&] { return stopping_; })) {
+    lease_.heartbeat = now();
+    const std::string text = lease_text(lease_);
+    // A full disk does not stop training: the bytes exist already, and a missed beat is made up by the next.
+    if (::pwrite(lease_fd_, text.data(), text.size(), 0) < 0) log_debug("lease heartbeat not written");
+  }
+}
+
+}  // namespace thinwire

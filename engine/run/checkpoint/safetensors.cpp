@@ -1,0 +1,334 @@
+// Reading with every range checked before use, and writing in the order and padding of the reference.
+#include "engine/run/checkpoint/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "engine/base/core/check.h"
+#include "engine/base/core/error.h"
+#include "engine/base/core/file.h"
+#include "engine/base/core/log.h"
+#include "engine/run/checkpoint/output_file.h"
+#include "engine/run/checkpoint/safetensors_header.h"
+
+namespace thinwire {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "tensor bytes are written as they lie in memory");
+
+// Bytes of shape x dtype; false when that overflows 64 bits or is not a whole number of bytes.
+bool shape_bytes(const std::vector<int64_t>& shape, StDtype dtype, uint64_t& bytes) {
+  uint64_t count = 1;
+  for (const int64_t extent : shape) {
+    if (extent < 0 || __builtin_mul_overflow(count, static_cast<uint64_t>(extent), &count)) return false;
+  }
+  uint64_t bits = 0;
+  if (__builtin_mul_overflow(count, static_cast<uint64_t>(bits_of(dtype)), &bits) || bits % 8 != 0) return false;
+  bytes = bits / 8;
+  return true;
+}
+
+void read_fully(int fd, const std::string& path, uint64_t offset, std::span<std::byte> out) {
+  while (!out.empty()) {
+    const ssize_t n = ::pread(fd, out.data(), std::min<size_t>(out.size(), size_t{64} << 20), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw_bad_data(path + ": cannot read at byte " + std::to_string(offset) + ": " + std::strerror(errno));
+    if (n == 0) throw_bad_data(path + ": ends at byte " + std::to_string(offset) + ", it shrank while it was read");
+    out = out.subspan(static_cast<size_t>(n));
+    offset += static_cast<uint64_t>(n);
+  }
+}
+
+template <typename T>
+void convert(std::span<const std::byte> raw, std::span<float> out) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    T value;
+    std::memcpy(&value, raw.data() + i * sizeof(T), sizeof(T));
+    if constexpr (std::is_same_v<T, double>) out[i] = static_cast<float>(value);
+    else out[i] = to_float(value);
+  }
+}
+
+}  // namespace
+
+int64_t SafetensorsEntry::count() const {
+  int64_t n = 1;
+  for (const int64_t extent : shape) n *= extent;
+  return n;
+}
+
+std::string SafetensorsEntry::shape_text() const {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
+  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd_ < 0) throw_bad_data(path + ": cannot open: " + std::strerror(errno));
+  try {
+    struct stat info {};
+    if (::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) throw_bad_data(path + ": not a regular file");
+    size_ = static_cast<uint64_t>(info.st_size);
+    const auto refuse = [&](const std::string& why) { throw_bad_data(path + ": not a valid safetensors file: " + why); };
+    if (size_ < 8) refuse(std::to_string(size_) + " bytes, at least 8 are needed");
+    uint64_t n = 0;
+    read_fully(fd_, path_, 0, std::as_writable_bytes(std::span(&n, 1)));
+    if (n > kMaxSafetensorsHeader) refuse("a header of " + std::to_string(n) + " bytes, at most 100000000 are accepted");
+    if (n > size_ - 8) {
+      refuse("a header of " + std::to_string(n) + " bytes in a file of " + std::to_string(size_) + " (truncated?)");
+    }
+    if (size_ > (1u << 20) && n > size_ / 2) {
+      log_warning("warning: " + path + ": more than half of the file is its header");
+    }
+    std::string header(n, '\0');
+    read_fully(fd_, path_, 8, std::as_writable_bytes(std::span(header)));
+    parse(header);
+  } catch (...) {
+    ::close(fd_);
+    throw;
+  }
+}
+
+void SafetensorsFile::parse(std::string_view header) {
+  SafetensorsHeader parsed = parse_safetensors_header(path_, header);
+  metadata_ = std::move(parsed.metadata);
+  entries_ = std::move(parsed.entries);
+  std::sort(entries_.begin(), entries_.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+    return std::pair(a.begin, a.begin + a.bytes) < std::pair(b.begin, b.begin + b.bytes);
+  });
+  const uint64_t data_start = 8 + header.size();
+  uint64_t end = 0;
+  for (SafetensorsEntry& entry : entries_) {
+    const auto refuse = [&](const std::string& why) {
+      throw_bad_data(path_ + ": not a valid safetensors file: tensor \"" + entry.name + "\" " + why);
+    };
+    if (entry.begin != end) {
+      refuse("begins at " + std::to_string(entry.begin) + ", the one before it ends at " + std::to_string(end));
+    }
+    uint64_t bytes = 0;
+    if (!shape_bytes(entry.shape, entry.dtype, bytes)) refuse("has a shape " + entry.shape_text() + " that overflows or is not whole bytes");
+    if (bytes != entry.bytes) {
+      refuse("has " + std::to_string(entry.bytes) + " bytes, its shape " + entry.shape_text() + " of " +
+             std::string(name_of(entry.dtype)) + " needs " + std::to_string(bytes));
+    }
+    end = entry.begin + entry.bytes;  // cannot wrap: END was one 64-bit number in the header
+    if (end > size_ - data_start) {
+      refuse("ends at byte " + std::to_string(end) + " of " + std::to_string(size_ - data_start) + " data bytes (truncated?)");
+    }
+    entry.begin += data_start;
+  }
+  if (data_start + end != size_) {
+    throw_bad_data(path_ + ": not a valid safetensors file: the header describes " + std::to_string(data_start + end) +
+                   " bytes, the file has " + std::to_string(size_));
+  }
+  for (size_t i = 0; i < entries_.size(); ++i) by_name_.emplace(entries_[i].name, i);
+}
+
+SafetensorsFile::~SafetensorsFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      size_(other.size_),
+      entries_(std::move(other.entries_)),
+      by_name_(std::move(other.by_name_)),
+      metadata_(std::move(other.metadata_)) {}
+
+SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
+  std::swap(size_, other.size_);
+  std::swap(entries_, other.entries_);
+  std::swap(by_name_, other.by_name_);
+  std::swap(metadata_, other.metadata_);
+  return *this;
+}
+
+std::vector<std::string> SafetensorsFile::names() const {
+  std::vector<std::string> list;
+  for (const SafetensorsEntry& entry : entries_) list.push_back(entry.name);
+  return list;
+}
+
+const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : &entries_[found->second];
+}
+
+const SafetensorsEntry& SafetensorsFile::at(std::string_view name) const {
+  const SafetensorsEntry* entry = find(name);
+  if (entry == nullptr) throw_bad_data(path_ + ": has no tensor \"" + std::string(name) + "\"");
+  return *entry;
+}
+
+void SafetensorsFile::read_bytes(const SafetensorsEntry& entry, uint64_t offset, std::span<std::byte> out) const {
+  TW_CHECK(offset <= entry.bytes && out.size() <= entry.bytes - offset, entry.name);
+  read_fully(fd_, path_, entry.begin + offset, out);
+}
+
+std::vector<std::byte> SafetensorsFile::read_bytes(std::string_view name) const {
+  const SafetensorsEntry& entry = at(name);
+  std::vector<std::byte> bytes(entry.bytes);
+  read_bytes(entry, 0, bytes);
+  return bytes;
+}
+
+void SafetensorsFile::read_f32(std::string_view name, std::span<float> out) const {
+  const SafetensorsEntry& entry = at(name);
+  if (static_cast<uint64_t>(entry.count()) != out.size()) {
+    throw_bad_data(path_ + ": tensor \"" + entry.name + "\" has shape " + entry.shape_text() + ", " + std::to_string(out.size()) +
+                   " elements are expected");
+  }
+  if (entry.dtype == StDtype::kF32) return read_bytes(entry, 0, std::as_writable_bytes(out));
+  // In pieces, so that converting needs no second copy of a large tensor.
+  const size_t size = bits_of(entry.dtype) / 8;
+  constexpr size_t kPiece = 1 << 18;
+  std::vector<std::byte> raw(std::min(kPiece, out.size()) * size);
+  for (size_t first = 0; first < out.size(); first += kPiece) {
+    const std::span<float> part = out.subspan(first, std::min(kPiece, out.size() - first));
+    const std::span<std::byte> bytes(raw.data(), part.size() * size);
+    read_bytes(entry, first * size, bytes);
+    switch (entry.dtype) {
+      case StDtype::kBF16: convert<Bf16>(bytes, part); break;
+      case StDtype::kF16: convert<Fp16>(bytes, part); break;
+      case StDtype::kF64: convert<double>(bytes, part); break;
+      default:
+        throw_bad_data(path_ + ": tensor \"" + entry.name + "\" is " + std::string(name_of(entry.dtype)) +
+                       "; F32, BF16, F16 or F64 is expected");
+    }
+  }
+}
+
+std::vector<int64_t> SafetensorsFile::read_i64(std::string_view name) const {
+  const SafetensorsEntry& entry = at(name);
+  const std::vector<std::byte> raw = read_bytes(name);
+  std::vector<int64_t> out(static_cast<size_t>(entry.count()));
+  const auto widen = [&]<typename T>(T) {
+    for (size_t i = 0; i < out.size(); ++i) {
+      T value;
+      std::memcpy(&value, raw.data() + i * sizeof(T), sizeof(T));
+      out[i] = value;
+    }
+  };
+  switch (entry.dtype) {
+    case StDtype::kI32: widen(int32_t{}); break;
+    case StDtype::kI64: widen(int64_t{}); break;
+    case StDtype::kU8: widen(uint8_t{}); break;
+    case StDtype::kU16: widen(uint16_t{}); break;
+    default:
+      throw_bad_data(path_ + ": tensor \"" + entry.name + "\" is " + std::string(name_of(entry.dtype)) +
+                     "; I32, I64, U8 or U16 is expected");
+  }
+  return out;
+}
+
+WrittenFile write_safetensors(const std::string& path, std::vector<SafetensorsItem> items,
+                              const std::map<std::string, std::string>& metadata, const std::function<void()>& after_half) {
+  std::sort(items.begin(), items.end(), [](const SafetensorsItem& a, const SafetensorsItem& b) {
+    return a.dtype != b.dtype ? a.dtype > b.dtype : a.name < b.name;
+  });
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  uint64_t end = 0;
+  std::string header_text;
+  std::vector<uint64_t> sizes;
+  {
+    // Built as text piece by piece: an ordered object would search all keys for each new one.
+    std::string body;
+    std::set<std::string_view> names;
+    for (size_t i = 0; i < items.size(); ++i) {
+      const SafetensorsItem& item = items[i];
+      TW_CHECK(is_valid_tensor_name(item.name) && item.name != "__metadata__", item.name);
+      TW_CHECK(names.insert(item.name).second, "twice: ", item.name);
+      uint64_t bytes = 0;
+      TW_CHECK(item.shape.size() <= kMaxSafetensorsRank && shape_bytes(item.shape, item.dtype, bytes), item.name);
+      TW_CHECK(item.make || item.data.size() == bytes, item.name, ": ", item.data.size(), " bytes, shape needs ", bytes);
+      nlohmann::ordered_json info;
+      info["dtype"] = name_of(item.dtype);
+      info["shape"] = item.shape;
+      info["data_offsets"] = {end, end + bytes};
+      body += (body.empty() ? "" : ",") + nlohmann::json(item.name).dump() + ":" + info.dump();
+      sizes.push_back(bytes);
+      end += bytes;
+    }
+    header_text = header.dump();
+    if (!body.empty()) header_text.insert(header_text.size() - 1, (metadata.empty() ? "" : ",") + body);
+  }
+  header_text.append((8 - header_text.size() % 8) % 8, ' ');
+  TW_CHECK(header_text.size() <= kMaxSafetensorsHeader, "header of ", header_text.size(), " bytes");
+
+  WrittenFile result;
+  const uint64_t n = header_text.size();
+  OutputFile file(path, 8 + n + end);
+  file.write(std::as_bytes(std::span(&n, 1)));
+  file.write(std::as_bytes(std::span(header_text)));
+  uint64_t done = 0;
+  bool half_announced = !after_half;
+  for (size_t i = 0; i < items.size(); ++i) {
+    std::vector<std::byte> made;
+    std::span<const std::byte> data = items[i].data;
+    if (items[i].make) {
+      made = items[i].make();
+      data = made;
+      TW_CHECK(data.size() == sizes[i], items[i].name);
+    }
+    result.tensors.push_back({items[i].name, hash_bytes(data)});
+    file.write(data);
+    done += data.size();
+    if (!half_announced && 2 * done >= end) {
+      half_announced = true;
+      after_half();
+    }
+  }
+  result.bytes = file.written();
+  result.hash = file.finish();
+  return result;
+}
+
+WrittenFile replace_safetensors(const std::string& path, std::vector<SafetensorsItem> items,
+                                const std::map<std::string, std::string>& metadata) {
+  const std::string temporary = path + ".tmp-" + std::to_string(::getpid());
+  ::unlink(temporary.c_str());
+  WrittenFile written = write_safetensors(temporary, std::move(items), metadata);
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    const std::string why = std::strerror(errno);
+    ::unlink(temporary.c_str());
+    throw_io(path + ": cannot rename: " + why);
+  }
+  const auto slash = path.rfind('/');
+  sync_directory(slash == std::string::npos ? "." : path.substr(0, slash));
+  return written;
+}
+
+std::vector<std::byte> encode_floats(std::span<const float> values, StDtype dtype) {
+  std::vector<std::byte> out(values.size() * bits_of(dtype) / 8);
+  const auto store = [&]<typename T>(T) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      const T value = from_float<T>(values[i]);
+      std::memcpy(out.data() + i * sizeof(T), &value, sizeof(T));
+    }
+  };
+  switch (dtype) {
+    case StDtype::kF32:
+      if (!values.empty()) std::memcpy(out.data(), values.data(), out.size());
+      break;
+    case StDtype::kBF16: store(Bf16{}); break;
+    case StDtype::kF16: store(Fp16{}); break;
+    default: TW_CHECK(false, "cannot encode floats as ", name_of(dtype));
+  }
+  return out;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,61 @@
+// The copy of everything a checkpoint must hold, taken while the step stands still; writing it can then take its time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/base/core/state_visitor.h"
+
+namespace thinwire {
+
+// memcpy unless the state lives in device memory; (to, from, bytes).
+using CopyBytes = std::function<void(std::byte* to, const std::byte* from, size_t bytes)>;
+
+struct StagedTensor {
+  std::string name;
+  int64_t rows = 0, cols = 0, first = 0, count = 0;
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;  // as stored: the view's shape if it is the whole tensor, else [count]
+  std::vector<std::byte> bytes;
+
+  std::string stored_name() const { return count == rows * cols ? name : name + "@" + std::to_string(first); }
+};
+
+// Copies what it is shown. Its memory is kept from save to save: the same owners show the same tensors in the same order.
+// The same slice twice, overlapping slices of one name, or one name with two shapes or types are a CHECK.
+class StagedState : public StateVisitor {
+ public:
+  explicit StagedState(CopyBytes copy = {}) : copy_(std::move(copy)) {}
+
+  // Forgets the values, keeps the memory.
+  void clear();
+  // Call once all was shown: checks what was shown as a whole, drops memory that was not used this time.
+  void finish();
+
+  void tensor(const GlobalSlice& slice) override;
+  void integer(const std::string& name, int64_t& value) override;
+  void real(const std::string& name, double& value) override;
+  void text(const std::string& name, std::string& value) override;
+
+  const std::vector<StagedTensor>& tensors() const { return tensors_; }
+  const std::map<std::string, int64_t>& integers() const { return integers_; }
+  const std::map<std::string, double>& reals() const { return reals_; }
+  const std::map<std::string, std::string>& texts() const { return texts_; }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  CopyBytes copy_;
+  std::vector<StagedTensor> tensors_;
+  size_t used_ = 0;
+  uint64_t bytes_ = 0;
+  std::map<std::string, int64_t> integers_;
+  std::map<std::string, double> reals_;
+  std::map<std::string, std::string> texts_;
+};
+
+}  // namespace thinwire

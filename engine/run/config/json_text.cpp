@@ -1,0 +1,428 @@
+// A position-keeping pre-pass that blanks what strict JSON lacks, and a small strict parser behind it.
+#include "engine/run/config/json_text.h"
+
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <set>
+
+namespace thinwire {
+namespace {
+
+bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_word(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || is_digit(c) || c == '_'; }
+
+TextPosition position_of(const std::string& text, size_t offset) {
+  TextPosition at;
+  for (size_t i = 0; i < offset && i < text.size(); ++i) {
+    if (text[i] == '\n') {
+      ++at.line;
+      at.column = 1;
+    } else if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) {
+      ++at.column;
+    }
+  }
+  return at;
+}
+
+// Reads `text` (blanked) and counts columns in `original`, which has the same length.
+class Parser {
+ public:
+  Parser(const std::string& text, const std::string& original, JsonText& out)
+      : text_(text), original_(original), out_(out) {}
+
+  void parse() {
+    if (text_.compare(0, 3, "\xef\xbb\xbf") == 0) offset_ = 3;  // byte order mark
+    skip_blanks();
+    if (at_end()) fail("the text is empty; a configuration is one JSON object { ... }");
+    parse_value(out_.root, "", 1);
+    skip_blanks();
+    if (!at_end()) fail("unexpected text after the end of the value");
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& message) const { throw JsonProblem{here(), "", message}; }
+  [[noreturn]] static void fail_at(TextPosition at, const std::string& message) { throw JsonProblem{at, "", message}; }
+
+  bool at_end() const { return offset_ >= text_.size(); }
+  char peek() const { return at_end() ? '\0' : text_[offset_]; }
+  TextPosition here() const { return at_; }
+
+  void advance() {
+    const unsigned char c = static_cast<unsigned char>(original_[offset_]);
+    if (c == '\n') {
+      ++at_.line;
+      at_.column = 1;
+    } else if ((c & 0xc0) != 0x80) {
+      ++at_.column;
+    }
+    ++offset_;
+  }
+
+  void skip_blanks() {
+    while (!at_end() && is_blank(text_[offset_])) advance();
+  }
+
+  std::string shown_character() const {
+    const unsigned char c = static_cast<unsigned char>(peek());
+    if (c >= 0x20 && c < 0x7f) return std::string("'") + static_cast<char>(c) + "'";
+    static const char* digits = "0123456789abcdef";
+    return std::string("byte 0x") + digits[c >> 4] + digits[c & 15];
+  }
+
+  void parse_value(JsonTree& tree, const std::string& path, int depth) {
+    if (depth > kMaxJsonDepth) fail("nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
+    tree.at = here();
+    if (at_end()) fail("the text ends where a value is expected");
+    const char c = peek();
+    if (c == '{') return parse_object(tree, path, depth);
+    if (c == '[') return parse_list(tree, path, depth);
+    if (c == '"') {
+      tree.kind = JsonTree::Kind::kString;
+      tree.text = parse_string();
+      return;
+    }
+    if (c == '-' || is_digit(c)) return parse_number(tree);
+    if (c == '\'') fail("strings take double quotes, not single ones");
+    if (c == '+') fail("a number has no leading plus sign");
+    if (c == '.') fail("a number starts with a digit: write 0.5, not .5");
+    if (is_word(c)) return parse_word(tree);
+    if (c == '}' || c == ']' || c == ',' || c == ':') fail(std::string("a value is missing before '") + c + "'");
+    fail("unexpected " + shown_character());
+  }
+
+  void parse_word(JsonTree& tree) {
+    const TextPosition start = here();
+    std::string word;
+    while (is_word(peek())) {
+      word += peek();
+      advance();
+    }
+    if (word == "true" || word == "false") {
+      tree.kind = JsonTree::Kind::kBool;
+      tree.boolean = word == "true";
+    } else if (word == "null") {
+      tree.kind = JsonTree::Kind::kNull;
+    } else if (word == "NaN" || word == "nan" || word == "Infinity" || word == "inf" || word == "Inf") {
+      fail_at(start, "NaN and infinities are not JSON numbers");
+    } else {
+      fail_at(start, "the word " + word.substr(0, 40) + " is not JSON: strings take double quotes, the other words are true, false, null");
+    }
+  }
+
+  void parse_number(JsonTree& tree) {
+    const TextPosition start = here();
+    std::string digits;
+    const auto take = [&] {
+      digits += peek();
+      advance();
+    };
+    bool real = false;
+    if (peek() == '-') take();
+    if (!is_digit(peek())) {
+      if (peek() == 'I' || peek() == 'N' || peek() == 'i' || peek() == 'n') fail_at(start, "NaN and infinities are not JSON numbers");
+      fail("a digit is missing after the minus sign");
+    }
+    if (peek() == '0') {
+      take();
+      if (is_digit(peek())) fail_at(start, "a number has no leading zeros");
+    } else {
+      while (is_digit(peek())) take();
+    }
+    if (peek() == '.') {
+      real = true;
+      take();
+      if (!is_digit(peek())) fail("a digit is missing after the decimal point: write 1.0, not 1.");
+      while (is_digit(peek())) take();
+    }
+    if (peek() == 'e' || peek() == 'E') {
+      real = true;
+      take();
+      if (peek() == '+' || peek() == '-') take();
+      if (!is_digit(peek())) fail("a digit is missing in the exponent");
+      while (is_digit(peek())) take();
+    }
+    if (is_word(peek())) fail_at(start, "a number ends where " + shown_character() + " follows; units are not written");
+    if (!real) {
+      const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), tree.integer);
+      if (result.ec != std::errc()) fail_at(start, "the integer " + digits.substr(0, 40) + " does not fit in 64 bits");
+      tree.kind = JsonTree::Kind::kInt;
+      return;
+    }
+    const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), tree.real);
+    if (result.ec == std::errc::result_out_of_range) {
+      // Both overflow and underflow land here; a vanishing number is zero, as in every other JSON reader.
+      tree.real = std::strtod(digits.c_str(), nullptr);
+      if (std::isinf(tree.real)) fail_at(start, "the number " + digits.substr(0, 40) + " is too large");
+    }
+    tree.kind = JsonTree::Kind::kReal;
+  }
+
+  unsigned parse_hex4() {
+    unsigned value = 0;
+    for (int i = 0; i < 4; ++i) {
+      const char c = peek();
+      unsigned digit = 0;
+      if (is_digit(c)) digit = static_cast<unsigned>(c - '0');
+      else if (c >= 'a' && c <= 'f') digit = static_cast<unsigned>(c - 'a' + 10);
+      else if (c >= 'A' && c <= 'F') digit = static_cast<unsigned>(c - 'A' + 10);
+      else fail("\\u takes four hexadecimal digits");
+      value = value * 16 + digit;
+      advance();
+    }
+    return value;
+  }
+
+  static void append_utf8(std::string& out, unsigned code) {
+    if (code < 0x80) {
+      out += static_cast<char>(code);
+    } else if (code < 0x800) {
+      out += static_cast<char>(0xc0 | (code >> 6));
+      out += static_cast<char>(0x80 | (code & 0x3f));
+    } else if (code < 0x10000) {
+      out += static_cast<char>(0xe0 | (code >> 12));
+      out += static_cast<char>(0x80 | ((code >> 6) & 0x3f));
+      out += static_cast<char>(0x80 | (code & 0x3f));
+    } else {
+      out += static_cast<char>(0xf0 | (code >> 18));
+      out += static_cast<char>(0x80 | ((code >> 12) & 0x3f));
+      out += static_cast<char>(0x80 | ((code >> 6) & 0x3f));
+      out += static_cast<char>(0x80 | (code & 0x3f));
+    }
+  }
+
+  // Copies one multi-byte UTF-8 character, refusing overlong forms, surrogates and codes above 0x10ffff.
+  void copy_utf8(std::string& out) {
+    const unsigned char lead = static_cast<unsigned char>(peek());
+    const int more = lead >= 0xc2 && lead <= 0xdf ? 1 : (lead & 0xf0) == 0xe0 ? 2 : lead >= 0xf0 && lead <= 0xf4 ? 3 : 0;
+    if (more == 0) fail("the text is not valid UTF-8 (" + shown_character() + ")");
+    for (int i = 0; i <= more; ++i) {
+      const unsigned char c = static_cast<unsigned char>(peek());
+      unsigned char low = 0x80, high = 0xbf;
+      if (i == 1 && lead == 0xe0) low = 0xa0;
+      if (i == 1 && lead == 0xed) high = 0x9f;
+      if (i == 1 && lead == 0xf0) low = 0x90;
+      if (i == 1 && lead == 0xf4) high = 0x8f;
+      if (at_end() || (i > 0 && (c < low || c > high))) fail("the text is not valid UTF-8");
+      out += static_cast<char>(c);
+      advance();
+    }
+  }
+
+  std::string parse_string() {
+    const TextPosition start = here();
+    std::string out;
+    advance();  // the opening quote
+    for (;;) {
+      if (at_end()) fail_at(start, "the string is not closed");
+      const unsigned char c = static_cast<unsigned char>(peek());
+      if (c == '"') break;
+      if (c == '\n') fail_at(start, "the string is not closed on its line");
+      if (c < 0x20) fail("a string holds the control character " + shown_character() + "; write it as an escape");
+      if (c >= 0x80) {
+        copy_utf8(out);
+      } else if (c != '\\') {
+        out += static_cast<char>(c);
+        advance();
+      } else {
+        parse_escape(out);
+      }
+    }
+    advance();
+    return out;
+  }
+
+  void parse_escape(std::string& out) {
+    advance();  // the backslash
+    const char c = peek();
+    static const std::string from = "\"\\/bfnrt", to = "\"\\/\b\f\n\r\t";
+    if (const size_t i = from.find(c); c != '\0' && i != std::string::npos) {
+      out += to[i];
+      advance();
+      return;
+    }
+    if (c != 'u') fail("unknown escape in a string: backslash and " + shown_character());
+    advance();
+    unsigned code = parse_hex4();
+    if (code >= 0xdc00 && code <= 0xdfff) fail("a string holds half a surrogate pair");
+    if (code >= 0xd800 && code <= 0xdbff) {
+      if (peek() != '\\') fail("a string holds half a surrogate pair");
+      advance();
+      if (peek() != 'u') fail("a string holds half a surrogate pair");
+      advance();
+      const unsigned low = parse_hex4();
+      if (low < 0xdc00 || low > 0xdfff) fail("a string holds half a surrogate pair");
+      code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+    }
+    append_utf8(out, code);
+  }
+
+  void parse_object(JsonTree& tree, const std::string& path, int depth) {
+    tree.kind = JsonTree::Kind::kObject;
+    advance();
+    skip_blanks();
+    if (peek() == '}') return advance();
+    std::set<std::string> seen;
+    for (;;) {
+      skip_blanks();
+      if (at_end()) fail_open(tree.at, "object");
+      if (peek() != '"') fail(peek() == '\'' ? "keys take double quotes, not single ones" : "a key in double quotes is expected here");
+      JsonMember member;
+      member.at = here();
+      member.key = parse_string();
+      const std::string full = path.empty() ? member.key : path + "." + member.key;
+      if (!seen.insert(member.key).second) out_.problems.push_back({member.at, full, "given twice in the same object"});
+      skip_blanks();
+      if (peek() != ':') fail("a colon is missing after the key \"" + member.key.substr(0, 60) + "\"");
+      advance();
+      skip_blanks();
+      if (at_end()) fail_open(tree.at, "object");
+      parse_value(member.value, full, depth + 1);
+      tree.members.push_back(std::move(member));
+      skip_blanks();
+      if (at_end()) fail_open(tree.at, "object");
+      if (peek() == '}') return advance();
+      if (peek() != ',') fail("a comma or '}' is missing before " + shown_character());
+      advance();
+    }
+  }
+
+  void parse_list(JsonTree& tree, const std::string& path, int depth) {
+    tree.kind = JsonTree::Kind::kList;
+    advance();
+    skip_blanks();
+    if (peek() == ']') return advance();
+    for (;;) {
+      skip_blanks();
+      if (at_end()) fail_open(tree.at, "list");
+      tree.items.emplace_back();
+      parse_value(tree.items.back(), path, depth + 1);
+      skip_blanks();
+      if (at_end()) fail_open(tree.at, "list");
+      if (peek() == ']') return advance();
+      if (peek() != ',') fail("a comma or ']' is missing before " + shown_character());
+      advance();
+    }
+  }
+
+  [[noreturn]] void fail_open(TextPosition start, const std::string& what) const {
+    fail("the text ends inside the " + what + " that opens at " + std::to_string(start.line) + ":" + std::to_string(start.column));
+  }
+
+  const std::string& text_;
+  const std::string& original_;
+  JsonText& out_;
+  size_t offset_ = 0;
+  TextPosition at_;
+};
+
+}  // namespace
+
+bool JsonText::syntax_ok() const {
+  for (const JsonProblem& p : problems)
+    if (p.key.empty()) return false;
+  return true;
+}
+
+std::string blank_extensions(const std::string& text, std::vector<JsonProblem>& problems) {
+  std::string out = text;
+  const auto blank = [&](size_t from, size_t to) {
+    for (size_t i = from; i < to; ++i)
+      if (out[i] != '\n' && out[i] != '\r') out[i] = ' ';
+  };
+  // The last two characters that are neither blank nor comment: a comma is a trailing one only after a value.
+  char last = '\0', before_last = '\0';
+  size_t last_offset = 0;
+  const auto significant = [&](char c, size_t offset) {
+    before_last = last;
+    last = c;
+    last_offset = offset;
+  };
+  const size_t n = text.size();
+  for (size_t i = 0; i < n;) {
+    const char c = text[i];
+    if (c == '"') {
+      const size_t start = i++;
+      while (i < n && text[i] != '"' && text[i] != '\n') i += text[i] == '\\' && i + 1 < n && text[i + 1] != '\n' ? 2 : 1;
+      if (i < n && text[i] == '"') ++i;
+      significant('"', start);
+    } else if (c == '#' || (c == '/' && i + 1 < n && text[i + 1] == '/')) {
+      const size_t start = i;
+      while (i < n && text[i] != '\n') ++i;
+      blank(start, i);
+    } else if (c == '/' && i + 1 < n && text[i + 1] == '*') {
+      const size_t end = text.find("*/", i + 2);
+      if (end == std::string::npos) {
+        problems.push_back({position_of(text, i), "", "the comment /* is not closed"});
+        blank(i, n);
+        return out;
+      }
+      blank(i, end + 2);
+      i = end + 2;
+    } else if (is_word(c)) {
+      const size_t start = i;
+      while (i < n && is_word(text[i])) ++i;
+      const std::string word = text.substr(start, i - start);
+      if (word == "True") out.replace(start, 4, "true");
+      if (word == "False") out.replace(start, 5, "false");
+      if (word == "None") out.replace(start, 4, "null");
+      significant('w', start);
+    } else {
+      if ((c == '}' || c == ']') && last == ',' && before_last != '\0' && before_last != ',' && before_last != '{' &&
+          before_last != '[' && before_last != ':')
+        out[last_offset] = ' ';
+      if (!is_blank(c)) significant(c, i);
+      ++i;
+    }
+  }
+  return out;
+}
+
+JsonText parse_json_text(const std::string& text) {
+  JsonText result;
+  const std::string blanked = blank_extensions(text, result.problems);
+  if (!result.problems.empty()) return result;
+  try {
+    Parser(blanked, text, result).parse();
+  } catch (const JsonProblem& problem) {
+    result.problems.push_back(problem);
+  }
+  return result;
+}
+
+nlohmann::json to_json(const JsonTree& tree) {
+  switch (tree.kind) {
+    case JsonTree::Kind::kNull: return nullptr;
+    case JsonTree::Kind::kBool: return tree.boolean;
+    case JsonTree::Kind::kInt: return tree.integer;
+    case JsonTree::Kind::kReal: return tree.real;
+    case JsonTree::Kind::kString: return tree.text;
+    case JsonTree::Kind::kList: {
+      nlohmann::json list = nlohmann::json::array();
+      for (const JsonTree& item : tree.items) list.push_back(to_json(item));
+      return list;
+    }
+    case JsonTree::Kind::kObject: {
+      nlohmann::json object = nlohmann::json::object();
+      for (const JsonMember& m : tree.members) object[m.key] = to_json(m.value);
+      return object;
+    }
+  }
+  return nullptr;
+}
+
+const char* kind_name(JsonTree::Kind kind) {
+  switch (kind) {
+    case JsonTree::Kind::kNull: return "null";
+    case JsonTree::Kind::kBool: return "a boolean";
+    case JsonTree::Kind::kInt: return "an integer";
+    case JsonTree::Kind::kReal: return "a number with a fraction";
+    case JsonTree::Kind::kString: return "a string";
+    case JsonTree::Kind::kList: return "a list";
+    case JsonTree::Kind::kObject: return "an object";
+  }
+  return "?";
+}
+
+}  // namespace thinwire

@@ -1,0 +1,70 @@
+// THE table of configuration keys, and how a spelled name finds its entry.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/base/core/key_spec.h"
+
+namespace thinwire {
+
+// One heading of the documentation and the keys under it.
+struct KeyTopic {
+  std::string title;
+  std::string intro;
+  std::vector<KeySpec> keys;
+};
+
+// The topics, each in a file of its own (keys_model.cpp, keys_training.cpp, keys_run.cpp, keys_foreign.cpp).
+KeyTopic model_keys();
+KeyTopic numerics_keys();
+KeyTopic optimizer_keys();
+KeyTopic batch_keys();
+KeyTopic data_keys();
+KeyTopic layout_keys();
+KeyTopic compression_keys();
+KeyTopic run_keys();
+KeyTopic noted_keys();
+KeyTopic refused_keys();
+
+// Sites of the compression rules, literal dotted names (DESIGN: where bytes leave a rank).
+const std::vector<std::string>& compression_sites();
+
+class KeyTable {
+ public:
+  KeyTable();
+
+  const std::vector<KeyTopic>& topics() const { return topics_; }
+
+  // Entry of a full dotted name or alias in which '-' is already '_'; nullptr if there is none.
+  const KeySpec* find(const std::string& name) const;
+  // Objects that hold other keys: "zero_optimization", "compression.dp.gradient" ...
+  bool is_section(const std::string& name) const { return sections_.count(name) != 0; }
+  // The key that a plain value given for a section means ("optimizer": "adam"), empty if none.
+  std::string section_value_key(const std::string& section) const;
+
+  // The name or alias with the smallest edit distance to `name`; empty when nothing is near. Also knows what other
+  // programs call our keys (n_layer, learning_rate, tp ...).
+  std::string nearest(const std::string& name) const;
+
+ private:
+  std::vector<KeyTopic> topics_;
+  std::map<std::string, const KeySpec*> by_name_;
+  std::set<std::string> sections_;
+};
+
+// Built once, immutable.
+const KeyTable& key_table();
+
+// '-' becomes '_'.
+std::string normalised_key(std::string name);
+
+// Optimal string alignment distance (insert, delete, replace, swap of neighbours).
+int edit_distance(const std::string& a, const std::string& b);
+
+std::string scope_name(KeyScope scope);    // model | data | layout | runtime
+std::string types_text(unsigned types);    // "integer or list"
+
+}  // namespace thinwire

@@ -1,0 +1,69 @@
+// The sums behind flops.h, layer part by layer part.
+#include "engine/run/trace/flops.h"
+
+#include "engine/base/core/check.h"
+
+namespace thinwire {
+namespace {
+
+// Forward operations per token.
+struct Forward {
+  double projections = 0.0;  // qkv, output and feed-forward products of all blocks
+  double attention = 0.0;    // scores and weighted values of all blocks, the full square
+  double head = 0.0;
+};
+
+Forward forward_flops(const ModelConfig& c) {
+  const double layers = static_cast<double>(c.layers);
+  const double hidden = static_cast<double>(c.hidden);
+  const double attention_width = static_cast<double>(c.attention_width());
+  Forward f;
+  const double qkv = 2.0 * hidden * static_cast<double>(c.qkv_width());
+  const double out = 2.0 * attention_width * hidden;
+  const double mlp = 2.0 * hidden * static_cast<double>(c.ffn_in_width()) + 2.0 * static_cast<double>(c.ffn) * hidden;
+  f.projections = layers * (qkv + out + mlp);
+  f.attention = layers * 4.0 * static_cast<double>(c.seq_length) * attention_width;
+  f.head = 2.0 * hidden * static_cast<double>(c.padded_vocab);
+  return f;
+}
+
+}  // namespace
+
+double model_flops_per_token(const ModelConfig& config) {
+  const Forward f = forward_flops(config);
+  return 3.0 * (f.projections + 0.5 * f.attention + f.head);
+}
+
+double full_attention_flops_per_token(const ModelConfig& config) {
+  const Forward f = forward_flops(config);
+  return 3.0 * (f.projections + f.attention + f.head);
+}
+
+double hardware_flops_per_token(const ModelConfig& config) {
+  const Forward f = forward_flops(config);
+  const double plain = 3.0 * (f.projections + f.attention + f.head);
+  switch (config.recompute) {
+    case Recompute::kNone:
+      return plain;
+    case Recompute::kSelective:
+      return plain + f.attention;
+    case Recompute::kFull:
+      return plain + f.projections + f.attention;
+  }
+  return plain;
+}
+
+int64_t count_parameters(const ModelConfig& c, VocabRows rows) {
+  const int64_t vocab = rows == VocabRows::kPadded ? c.padded_vocab : c.vocab;
+  TW_CHECK(vocab > 0 && c.hidden > 0, "unresolved model config");
+  const int64_t norm = c.hidden * (c.norm == NormKind::kLayerNorm && c.bias_norm ? 2 : 1);
+  const int64_t attention_bias = c.bias_attention ? c.qkv_width() + c.hidden : 0;
+  const int64_t mlp_bias = c.bias_mlp ? c.ffn_in_width() + c.hidden : 0;
+  const int64_t attention = c.qkv_width() * c.hidden + c.hidden * c.attention_width() + attention_bias;
+  const int64_t mlp = c.ffn_in_width() * c.hidden + c.hidden * c.ffn + mlp_bias;
+  const int64_t positions = c.positions == PositionKind::kLearned ? c.max_positions * c.hidden : 0;
+  const int64_t head = c.tied_head ? 0 : vocab * c.hidden;
+  return vocab * c.hidden + positions + c.layers * (2 * norm + attention + mlp) + norm + head;
+}
+
+}  // namespace thinwire

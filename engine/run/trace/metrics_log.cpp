@@ -1,0 +1,197 @@
+// Writes and repairs metrics.jsonl.
+#include "engine/run/trace/metrics_log.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "engine/base/core/error.h"
+#include "engine/base/core/file.h"
+#include "engine/base/core/log.h"
+
+namespace thinwire {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json number(double v) {
+  return std::isfinite(v) ? Json(v) : Json(nullptr);
+}
+Json number(const std::optional<double>& v) {
+  return v ? number(*v) : Json(nullptr);
+}
+
+// The number, and beside it what it was when JSON cannot say it.
+void put_spelled(Json& j, const std::string& key, double v) {
+  j[key] = number(v);
+  if (!std::isfinite(v)) j[key + "_text"] = std::isnan(v) ? "nan" : v > 0 ? "inf" : "-inf";
+}
+
+std::string dump(const Json& j) {
+  return j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// Step of a complete line, nothing otherwise. Our own lines start with the step, so only foreign ones are parsed in
+// full.
+std::optional<int64_t> step_of_line(std::string_view line) {
+  constexpr std::string_view kStart = "{\"step\":";
+  int64_t step = 0;
+  if (line.starts_with(kStart) && line.ends_with('}')) {
+    const char* first = line.data() + kStart.size();
+    const auto [end, error] = std::from_chars(first, line.data() + line.size(), step);
+    if (error == std::errc() && (*end == ',' || *end == '}')) return step;
+  }
+  const auto j = nlohmann::json::parse(line, nullptr, false);
+  if (!j.is_object() || !j.contains("step") || !j["step"].is_number_integer()) return std::nullopt;
+  return j["step"].get<int64_t>();
+}
+
+}  // namespace
+
+std::string to_json_line(const StepRecord& r) {
+  Json j;
+  j["step"] = r.step;
+  j["consumed_samples"] = r.consumed_samples;
+  j["consumed_tokens"] = r.consumed_tokens;
+  put_spelled(j, "loss", r.loss);
+  j["lr"] = number(r.lr);
+  put_spelled(j, "grad_norm", r.grad_norm);
+  j["loss_scale"] = number(r.loss_scale);
+  j["skipped"] = r.skipped;
+  j["step_ms"] = number(r.step_ms);
+  j["samples_per_s"] = number(r.samples_per_s);
+  j["tokens_per_s"] = number(r.tokens_per_s);
+  j["model_tflops_per_rank"] = number(r.model_tflops_per_rank);
+  j["model_tflops_full_attn"] = number(r.model_tflops_full_attn);
+  j["hw_tflops"] = number(r.hw_tflops);
+  j["mfu"] = number(r.mfu);
+  j["memory_peak_bytes"] = r.memory_peak_bytes;
+  Json time = Json::object();
+  for (const auto& [name, ms] : r.time_ms) time[name] = number(ms);
+  j["time_ms"] = time;
+  j["non_finite"] = r.non_finite.empty() ? Json(nullptr) : Json(r.non_finite);
+  Json comm = Json::object();
+  for (const SiteRecord& s : r.comm) {
+    Json site;
+    site["logical_bytes"] = s.logical_bytes;
+    site["wire_bytes"] = s.wire_bytes;
+    site["logical_bytes_total"] = s.logical_bytes_total;
+    site["wire_bytes_total"] = s.wire_bytes_total;
+    site["baseline_dtype"] = s.baseline_dtype;
+    site["encode_ms"] = number(s.encode_ms);
+    site["decode_ms"] = number(s.decode_ms);
+    site["busy_ms"] = number(s.busy_ms);
+    site["exposed_ms"] = number(s.exposed_ms);
+    site["rel_error"] = number(s.rel_error);
+    site["residual_norm"] = number(s.residual_norm);
+    comm[s.site] = site;
+  }
+  j["comm"] = comm;
+  return dump(j);
+}
+
+std::string to_json_line(const EvalRecord& r) {
+  Json j;
+  j["step"] = r.step;
+  put_spelled(j, "eval_loss", r.eval_loss);
+  put_spelled(j, "perplexity", r.perplexity);
+  j["eval_ms"] = number(r.eval_ms);
+  j["eval_tokens"] = r.eval_tokens;
+  j["split"] = r.split;
+  return dump(j);
+}
+
+MetricsLog::MetricsLog(std::string path, int64_t resume_step) : path_(std::move(path)) {
+  try {
+    repair(resume_step);
+  } catch (const Error& e) {
+    failed(e.what());
+  }
+  open_for_append();
+}
+
+MetricsLog::~MetricsLog() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void MetricsLog::repair(int64_t resume_step) {
+  struct stat info {};
+  if (::stat(path_.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) return;
+  const MappedFile file(path_);
+  std::string_view rest(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  std::string kept;
+  kept.reserve(rest.size() + 1);
+  bool torn = false;
+  while (!rest.empty()) {
+    const size_t newline = rest.find('\n');
+    const bool last = newline == std::string_view::npos;
+    const std::string_view line = rest.substr(0, newline);
+    rest.remove_prefix(last ? rest.size() : newline + 1);
+    // A last line without its newline may still be whole JSON up to a cut that looks complete: it is taken only if it
+    // parses.
+    const bool whole = last ? nlohmann::json::accept(line) : true;
+    const std::optional<int64_t> step = whole ? step_of_line(line) : std::nullopt;
+    if (!step) torn = true;
+    if (!step || *step > resume_step) {
+      if (!line.empty()) ++cut_lines_;
+      continue;
+    }
+    kept.append(line).push_back('\n');
+  }
+  if (kept.size() == file.bytes().size()) return;
+  if (torn) log_info(path_ + ": an incomplete line, left by a process that was killed, is removed");
+  torn_ = true;  // until the new file is in place
+  write_file_atomic(path_, kept);
+  torn_ = false;
+}
+
+void MetricsLog::open_for_append() {
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd_ < 0) failed(path_ + ": cannot open: " + std::strerror(errno));
+}
+
+void MetricsLog::failed(const std::string& what) {
+  if (!warned_) log_warning("warning: " + what + "; metrics are being lost, training goes on");
+  warned_ = true;
+}
+
+void MetricsLog::write(const StepRecord& record) {
+  append(to_json_line(record));
+}
+void MetricsLog::write(const EvalRecord& record) {
+  append(to_json_line(record));
+}
+
+void MetricsLog::append(std::string line) {
+  if (fd_ < 0) open_for_append();
+  if (fd_ < 0) {
+    ++lost_lines_;
+    return;
+  }
+  line.push_back('\n');
+  if (torn_) line.insert(line.begin(), '\n');
+  struct stat before {};
+  const bool sized = ::fstat(fd_, &before) == 0 && S_ISREG(before.st_mode);
+  size_t done = 0;
+  while (done < line.size()) {
+    const ssize_t n = ::write(fd_, line.data() + done, line.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      failed(path_ + ": cannot write: " + std::strerror(errno));
+      ++lost_lines_;
+      if (done > 0) torn_ = !sized || ::ftruncate(fd_, before.st_size) != 0;
+      return;
+    }
+    done += static_cast<size_t>(n);
+  }
+  torn_ = false;
+}
+
+}  // namespace thinwire

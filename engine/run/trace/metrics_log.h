@@ -1,0 +1,104 @@
+// metrics.jsonl: one line of JSON per training step and per evaluation, for programs and for the report.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace thinwire {
+
+// What one site sent in one step, seen from rank 0; `*_total` is summed over ranks.
+struct SiteRecord {
+  std::string site;           // "dp.gradient", "tp.forward", ...
+  int64_t logical_bytes = 0;  // the same collective algorithm, uncompressed, in `baseline_dtype`
+  int64_t wire_bytes = 0;     // what was really sent
+  int64_t logical_bytes_total = 0;
+  int64_t wire_bytes_total = 0;
+  std::string baseline_dtype;  // "fp32", "bf16", "fp16"
+  double encode_ms = 0.0, decode_ms = 0.0;
+  double busy_ms = 0.0;                 // time with at least one operation of the site open
+  double exposed_ms = 0.0;              // part of it during which compute waited
+  std::optional<double> rel_error;      // null: not measured in this step
+  std::optional<double> residual_norm;  // null: the site keeps no residual
+};
+
+// One step. Numbers are written with full double precision (reading them back gives the same bits). JSON has no NaN or
+// infinity: such a number is written as null, and `loss` and `grad_norm` then get a neighbour `loss_text` /
+// `grad_norm_text`
+// ("nan", "inf", "-inf") that is absent otherwise.
+struct StepRecord {
+  int64_t step = 0;              // 1 is the first step
+  int64_t consumed_samples = 0;  // including this step
+  int64_t consumed_tokens = 0;
+  double loss = 0.0;       // mean over the tokens of the step
+  double lr = 0.0;         // that this step's update used
+  double grad_norm = 0.0;  // global L2 norm before clipping
+  double loss_scale = 1.0;
+  bool skipped = false;  // non-finite: no state was changed
+  double step_ms = 0.0;
+  double samples_per_s = 0.0;
+  double tokens_per_s = 0.0;
+  double model_tflops_per_rank = 0.0;   // model_flops_per_token, causal half (flops.h)
+  double model_tflops_full_attn = 0.0;  // full_attention_flops_per_token
+  double hw_tflops = 0.0;               // hardware_flops_per_token
+  std::optional<double> mfu;            // model_tflops_per_rank / peak, a fraction; null when no peak is known
+  int64_t memory_peak_bytes = 0;
+  // Where step_ms went, in this order; names: data, forward, backward, optimizer, checkpoint, and whatever the trainer
+  // adds.
+  std::vector<std::pair<std::string, double>> time_ms;
+  std::string non_finite;        // name of the first tensor with NaN or infinity; empty is written as null
+  std::vector<SiteRecord> comm;  // only sites that exist in this layout: one rank writes "comm":{}
+};
+
+struct EvalRecord {
+  int64_t step = 0;  // after this many steps
+  double eval_loss = 0.0;
+  double perplexity = 0.0;  // exp(eval_loss); null (with perplexity_text) when it overflows
+  double eval_ms = 0.0;
+  int64_t eval_tokens = 0;
+  std::string split = "valid";
+};
+
+// One line, without the newline.
+std::string to_json_line(const StepRecord& record);
+std::string to_json_line(const EvalRecord& record);
+
+// Appends lines. Each is one write, so that kill -9 tears at most the last. Failures (disk full, quota) are one warning
+// in the log; later lines are tried again, and a line that did not fit leaves no fragment where the file system lets us
+// cut it off.
+class MetricsLog {
+ public:
+  static constexpr int64_t kKeepAll = std::numeric_limits<int64_t>::max();
+
+  // Opens `path`, made if missing. An existing file is repaired first: lines whose step is above `resume_step` (written
+  // by a life of this run that is now being repeated), lines that are no complete JSON object and a torn last line are
+  // cut, by writing a new file and renaming it. Pass the step of the checkpoint, 0 for a new run, kKeepAll to repair
+  // only.
+  MetricsLog(std::string path, int64_t resume_step);
+  ~MetricsLog();
+  MetricsLog(const MetricsLog&) = delete;
+  MetricsLog& operator=(const MetricsLog&) = delete;
+
+  void write(const StepRecord& record);
+  void write(const EvalRecord& record);
+
+  int64_t cut_lines() const { return cut_lines_; }    // removed when the file was opened
+  int64_t lost_lines() const { return lost_lines_; }  // could not be written
+
+ private:
+  void open_for_append();
+  void repair(int64_t resume_step);
+  void append(std::string line);
+  void failed(const std::string& what);
+
+  std::string path_;
+  int fd_ = -1;
+  bool torn_ = false;  // the file may end in a fragment that could not be cut off
+  bool warned_ = false;
+  int64_t cut_lines_ = 0, lost_lines_ = 0;
+};
+
+}  // namespace thinwire

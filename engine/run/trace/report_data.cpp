@@ -1,0 +1,255 @@
+// Tolerant reading of metrics.jsonl, status.json and config.resolved.json.
+#include "engine/run/trace/report_data.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "engine/base/core/error.h"
+#include "engine/base/core/file.h"
+#include "engine/run/trace/run_files.h"
+
+namespace thinwire {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+bool exists(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0;
+}
+
+double get(const Json& j, const char* key) {
+  const auto it = j.find(key);
+  return it != j.end() && it->is_number() ? it->get<double>() : kNone;
+}
+
+double get_or_zero(const Json& j, const char* key) {
+  const auto it = j.find(key);
+  return it != j.end() && it->is_number() ? it->get<double>() : 0.0;
+}
+
+std::string get_text(const Json& j, const char* key) {
+  const auto it = j.find(key);
+  return it != j.end() && it->is_string() ? it->get<std::string>() : "";
+}
+
+size_t index_of(std::vector<std::string>& names, const std::string& name) {
+  const auto it = std::find(names.begin(), names.end(), name);
+  if (it != names.end()) return static_cast<size_t>(it - names.begin());
+  names.push_back(name);
+  return names.size() - 1;
+}
+
+class MetricsReader {
+ public:
+  explicit MetricsReader(RunData& run) : run_(run) {}
+
+  void line(std::string_view text) {
+    const Json j = Json::parse(text, nullptr, false);
+    const auto step = j.is_object() ? j.find("step") : j.end();
+    if (!j.is_object() || step == j.end() || !step->is_number_integer()) {
+      ++broken_;
+      return;
+    }
+    if (j.contains("eval_loss")) {
+      const int64_t at = step->get<int64_t>();
+      evals_[at] = EvalPoint{at, get(j, "eval_loss"), get(j, "perplexity")};
+    } else {
+      step_line(step->get<int64_t>(), j);
+    }
+  }
+
+  void finish(bool torn_tail) {
+    for (auto& [step, point] : steps_) run_.steps.push_back(std::move(point));
+    for (const auto& [step, point] : evals_) run_.evals.push_back(point);
+    for (StepPoint& p : run_.steps) p.time_ms.resize(run_.time_names.size(), 0.0);
+    for (auto& [step, sites] : comm_) {
+      for (SiteTotals& s : sites) add(std::move(s));
+    }
+    if (broken_ > 0) {
+      run_.problems.push_back("metrics.jsonl: " + std::to_string(broken_) + (broken_ == 1 ? " line is" : " lines are") +
+                              " no complete JSON record and left out" +
+                              (torn_tail ? " (the last one is torn: the run was killed or is writing it now)" : ""));
+    }
+  }
+
+ private:
+  void step_line(int64_t step, const Json& j) {
+    StepPoint p;
+    p.step = step;
+    p.consumed_tokens = get(j, "consumed_tokens");
+    p.loss = get(j, "loss");
+    p.lr = get(j, "lr");
+    p.grad_norm = get(j, "grad_norm");
+    p.loss_scale = get(j, "loss_scale");
+    p.step_ms = get(j, "step_ms");
+    p.tokens_per_s = get(j, "tokens_per_s");
+    p.tflops = get(j, "model_tflops_per_rank");
+    p.mfu = get(j, "mfu");
+    p.memory_bytes = get(j, "memory_peak_bytes");
+    p.skipped = j.contains("skipped") && j["skipped"].is_boolean() && j["skipped"].get<bool>();
+    p.non_finite = get_text(j, "non_finite");
+    if (const auto time = j.find("time_ms"); time != j.end() && time->is_object()) {
+      for (const auto& [name, ms] : time->items()) {
+        const size_t at = index_of(run_.time_names, name);
+        if (p.time_ms.size() <= at) p.time_ms.resize(at + 1, 0.0);
+        if (ms.is_number()) p.time_ms[at] = std::max(0.0, ms.get<double>());
+      }
+    }
+    std::vector<SiteTotals> sites;
+    if (const auto comm = j.find("comm"); comm != j.end() && comm->is_object()) {
+      for (const auto& [name, s] : comm->items()) {
+        if (!s.is_object()) continue;
+        SiteTotals site{name,
+                        get_text(s, "baseline_dtype"),
+                        get_or_zero(s, "logical_bytes"),
+                        get_or_zero(s, "wire_bytes"),
+                        get_or_zero(s, "encode_ms"),
+                        get_or_zero(s, "decode_ms"),
+                        get_or_zero(s, "exposed_ms"),
+                        {},
+                        {}};
+        if (const double v = get(s, "rel_error"); v == v) site.last_rel_error = v;
+        if (const double v = get(s, "residual_norm"); v == v) site.last_residual_norm = v;
+        p.wire_bytes += site.wire_bytes;
+        p.logical_bytes += site.logical_bytes;
+        sites.push_back(std::move(site));
+      }
+    }
+    steps_[step] = std::move(p);
+    if (sites.empty())
+      comm_.erase(step);
+    else
+      comm_[step] = std::move(sites);
+  }
+
+  void add(SiteTotals s) {
+    for (SiteTotals& total : run_.sites) {
+      if (total.site != s.site) continue;
+      total.logical_bytes += s.logical_bytes;
+      total.wire_bytes += s.wire_bytes;
+      total.encode_ms += s.encode_ms;
+      total.decode_ms += s.decode_ms;
+      total.exposed_ms += s.exposed_ms;
+      if (s.last_rel_error) total.last_rel_error = s.last_rel_error;
+      if (s.last_residual_norm) total.last_residual_norm = s.last_residual_norm;
+      return;
+    }
+    run_.sites.push_back(std::move(s));
+  }
+
+  RunData& run_;
+  std::map<int64_t, StepPoint> steps_;
+  std::map<int64_t, EvalPoint> evals_;
+  std::map<int64_t, std::vector<SiteTotals>> comm_;
+  int64_t broken_ = 0;
+};
+
+void load_metrics(RunData& run) {
+  const std::string path = metrics_path(run.directory);
+  if (!exists(path)) {
+    run.problems.push_back(
+        "metrics.jsonl is missing: the run has not finished its first step, or this is no run directory");
+    return;
+  }
+  const std::string content = read_file(path);
+  MetricsReader reader(run);
+  std::string_view rest = content;
+  while (!rest.empty()) {
+    const size_t end = std::min(rest.find('\n'), rest.size());
+    if (end > 0) reader.line(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  reader.finish(!content.empty() && content.back() != '\n');
+  if (run.steps.empty()) run.problems.push_back("metrics.jsonl holds no training step yet");
+}
+
+// The first scalar with one of the names, in this object or an object inside it.
+const Json* find_key(const Json& j, const std::vector<std::string>& names, int depth = 0) {
+  if (!j.is_object()) return nullptr;
+  for (const std::string& name : names) {
+    const auto it = j.find(name);
+    if (it != j.end() && it->is_primitive() && !it->is_null()) return &*it;
+  }
+  if (depth >= 3) return nullptr;
+  for (const auto& [key, value] : j.items()) {
+    if (const Json* found = find_key(value, names, depth + 1)) return found;
+  }
+  return nullptr;
+}
+
+void load_facts(RunData& run) {
+  const std::string path = resolved_config_path(run.directory);
+  if (!exists(path)) {
+    run.problems.push_back("config.resolved.json is missing: the facts about model and configuration are not shown");
+    return;
+  }
+  run.config_text = read_file(path);
+  const Json j = Json::parse(run.config_text, nullptr, false, true);
+  if (!j.is_object()) {
+    run.problems.push_back(
+        "config.resolved.json is no JSON object: the facts about model and configuration are not shown");
+    return;
+  }
+  const std::pair<const char*, std::vector<std::string>> wanted[] = {
+      {"layers", {"num_layers", "layers"}},
+      {"hidden", {"hidden_size", "hidden"}},
+      {"heads", {"num_attention_heads", "heads"}},
+      {"KV heads", {"num_kv_heads", "num_query_groups", "kv_heads"}},
+      {"feed-forward", {"intermediate_size", "ffn_hidden_size", "ffn"}},
+      {"sequence", {"seq_length"}},
+      {"vocabulary", {"vocab_size", "vocab", "padded_vocab"}},
+      {"batch", {"train_batch_size", "global_batch_size", "global_batch"}},
+      {"micro batch", {"train_micro_batch_size_per_gpu", "micro_batch"}},
+      {"precision", {"precision", "dtype"}},
+      {"optimizer", {"optimizer_type", "type", "kind"}},
+      {"learning rate", {"lr"}},
+      {"steps", {"train_iters"}},
+      {"device", {"device"}},
+      {"seed", {"seed"}},
+      {"tokenizer", {"tokenizer", "tokenizer_type"}},
+      {"version", {"git_hash", "version"}},
+  };
+  for (const auto& [label, names] : wanted) {
+    const Json* value = find_key(j, names);
+    if (value != nullptr) run.facts.emplace_back(label, value->is_string() ? value->get<std::string>() : value->dump());
+  }
+}
+
+void load_status(RunData& run) {
+  const std::string path = status_path(run.directory);
+  if (!exists(path)) {
+    run.problems.push_back("status.json is missing: whether the run is still going is not known");
+    return;
+  }
+  try {
+    run.status = read_status(path);
+  } catch (const Error& e) {
+    run.problems.push_back(e.what());
+  }
+}
+
+}  // namespace
+
+RunData load_run(const std::string& run_dir) {
+  struct stat info {};
+  if (::stat(run_dir.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
+    throw_bad_data(run_dir +
+                   ": no such run directory; give the directory that holds metrics.jsonl (key run_dir of the run)");
+  }
+  RunData run;
+  run.directory = run_dir;
+  run.name = run_name(run_dir);
+  load_metrics(run);
+  load_facts(run);
+  load_status(run);
+  return run;
+}
+
+}  // namespace thinwire

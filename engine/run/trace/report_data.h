@@ -1,0 +1,53 @@
+// A run directory read back for the report: whatever is there and whole, and a sentence for everything that is not.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/run/trace/status_file.h"
+
+namespace thinwire {
+
+// Numbers of one line of metrics.jsonl; NaN where the line has null or lacks the key.
+struct StepPoint {
+  int64_t step = 0;
+  double consumed_tokens = 0, loss = 0, lr = 0, grad_norm = 0, loss_scale = 0, step_ms = 0, tokens_per_s = 0,
+         tflops = 0, mfu = 0;
+  double memory_bytes = 0;
+  double wire_bytes = 0, logical_bytes = 0;  // summed over sites
+  bool skipped = false;
+  std::string non_finite;
+  std::vector<double> time_ms;  // by RunData::time_names
+};
+
+struct EvalPoint {
+  int64_t step = 0;
+  double loss = 0, perplexity = 0;
+};
+
+// One site over the whole run.
+struct SiteTotals {
+  std::string site, baseline_dtype;
+  double logical_bytes = 0, wire_bytes = 0, encode_ms = 0, decode_ms = 0, exposed_ms = 0;
+  std::optional<double> last_rel_error, last_residual_norm;
+};
+
+struct RunData {
+  std::string directory, name;
+  std::vector<StepPoint> steps;  // ascending; of lines that repeat a step the last counts
+  std::vector<EvalPoint> evals;
+  std::vector<std::string> time_names;
+  std::vector<SiteTotals> sites;
+  std::optional<RunStatus> status;
+  std::string config_text;                                 // config.resolved.json as it is, empty if missing
+  std::vector<std::pair<std::string, std::string>> facts;  // label and value for the header, from the config
+  std::vector<std::string> problems;                       // what was missing or broken, for a person
+};
+
+// Throws Error(kBadData) only when `run_dir` is no directory; a missing or torn file becomes an entry of `problems`.
+RunData load_run(const std::string& run_dir);
+
+}  // namespace thinwire

@@ -1,0 +1,68 @@
+// The program `report`: run directories in, one HTML page out.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "engine/base/core/error.h"
+#include "engine/base/core/file.h"
+#include "engine/base/core/version.h"
+#include "engine/run/trace/report_html.h"
+#include "engine/run/trace/run_files.h"
+
+namespace {
+
+using namespace thinwire;
+
+void make_report(const std::vector<std::string>& dirs, bool compare, std::string output) {
+  if (compare && dirs.size() < 2) throw_usage("--compare needs at least two run directories");
+  if (output.empty()) {
+    if (dirs.size() > 1) throw_usage("--output FILE is needed with more than one run directory");
+    output = report_path(dirs.front());
+  }
+  std::vector<RunData> runs;
+  for (const std::string& dir : dirs) {
+    runs.push_back(load_run(dir));
+    for (const std::string& problem : runs.back().problems)
+      std::fprintf(stderr, "%s: %s\n", dir.c_str(), problem.c_str());
+  }
+  write_file_atomic(output, compare ? compare_page(runs) : report_page(runs));
+  std::printf("%s\n", output.c_str());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Writes a self-contained HTML page about one or more run directories.", "report");
+  std::vector<std::string> dirs;
+  std::string output;
+  bool compare = false, version = false;
+  app.add_option("RUN_DIR", dirs, "Run directories (each holds metrics.jsonl, config.resolved.json, status.json)");
+  app.add_option("--output", output, "The page to write (default: RUN_DIR/report.html for one run)");
+  app.add_flag("--compare", compare, "Lay the runs over each other in every chart");
+  app.add_flag("--version", version, "Version, git hash and backends");
+  app.footer("Exit codes: 0 written, 64 wrong command line, 65 no such run directory, 74 the page cannot be written.");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& e) {
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    std::fprintf(stderr, "error: %s (report --help lists the options)\n", e.what());
+    return static_cast<int>(ExitCode::kUsage);
+  }
+  try {
+    if (version) {
+      std::printf("%s\n", version_text("report", "not used").c_str());
+      return 0;
+    }
+    if (dirs.empty()) throw_usage("no run directory given: report RUN_DIR ... [--compare] [--output F.html]");
+    make_report(dirs, compare, output);
+  } catch (const Error& e) {
+    std::fprintf(stderr, "error: %s\n", e.what());
+    return static_cast<int>(e.code());
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "error: %s\n", e.what());
+    return static_cast<int>(ExitCode::kInternal);
+  }
+  return 0;
+}

@@ -1,0 +1,25 @@
+// The names inside a run directory; every program finds the files of a run through these.
+#pragma once
+
+#include <string>
+
+namespace thinwire {
+
+// All functions join paths and touch no disk, except create_run_directory.
+std::string resolved_config_path(const std::string& run_dir);  // config.resolved.json
+std::string metrics_path(const std::string& run_dir);          // metrics.jsonl
+std::string tensorboard_dir(const std::string& run_dir);       // tensorboard/
+std::string checkpoints_dir(const std::string& run_dir);       // checkpoints/
+std::string status_path(const std::string& run_dir);           // status.json
+std::string log_path(const std::string& run_dir);              // log.txt
+std::string report_path(const std::string& run_dir);           // report.html
+std::string trace_path(const std::string& run_dir, int rank);  // trace.rank<N>.json
+
+// Last part of the path, for titles: "runs/a/" gives "a", "." gives the name of the current directory.
+std::string run_name(const std::string& run_dir);
+
+// Makes the run directory with tensorboard/ and checkpoints/ in it (checkpoints may live elsewhere:
+// `with_checkpoints`). Existing ones are kept. Throws Error(kBusy) when it cannot be made or written.
+void create_run_directory(const std::string& run_dir, bool with_checkpoints = true);
+
+}  // namespace thinwire

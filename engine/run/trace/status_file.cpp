@@ -1,0 +1,135 @@
+// JSON text of status_file.h, replaced by rename so that a reader never sees half of it.
+#include "engine/run/trace/status_file.h"
+
+#include <unistd.h>
+
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/core/file.h"
+#include "engine/base/core/log.h"
+
+namespace thinwire {
+namespace {
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+std::string to_json(const RunStatus& s) {
+  nlohmann::ordered_json j;
+  j["state"] = s.state;
+  j["code"] = s.code ? nlohmann::ordered_json(*s.code) : nlohmann::ordered_json(nullptr);
+  j["reason"] = s.reason;
+  j["message"] = s.message;
+  j["step"] = s.step;
+  j["total_steps"] = s.total_steps;
+  j["requeue"] = s.requeue;
+  j["host"] = s.host;
+  j["pid"] = s.pid;
+  j["started"] = s.started;
+  j["updated"] = s.updated;
+  // `replace`: a message may quote bytes of a broken file that are no UTF-8.
+  return j.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+std::string reason_of(ExitCode code) {
+  switch (code) {
+    case ExitCode::kFinished:
+      return "finished";
+    case ExitCode::kUsage:
+      return "usage";
+    case ExitCode::kBadData:
+      return "bad_data";
+    case ExitCode::kInternal:
+      return "internal";
+    case ExitCode::kHungPeer:
+      return "hung_peer";
+    case ExitCode::kBusy:
+      return "busy";
+    case ExitCode::kIo:
+      return "io";
+    case ExitCode::kPreempted:
+      return "preempted";
+    case ExitCode::kDiverged:
+      return "diverged";
+    case ExitCode::kBadConfig:
+      return "bad_config";
+  }
+  return "internal";
+}
+
+bool requeue_of(ExitCode code) {
+  return code == ExitCode::kHungPeer || code == ExitCode::kPreempted;
+}
+
+RunStatus read_status(const std::string& path) {
+  constexpr size_t kLimit = 1 << 20;
+  const auto j = nlohmann::json::parse(read_file(path, kLimit), nullptr, false);
+  if (!j.is_object()) throw_bad_data(path + ": not a JSON object; the run rewrites it when it starts again");
+  RunStatus s;
+  try {
+    s.state = j.value("state", "");
+    if (j.contains("code") && !j["code"].is_null()) s.code = j["code"].get<int>();
+    s.reason = j.value("reason", "");
+    s.message = j.value("message", "");
+    s.step = j.value("step", int64_t{0});
+    s.total_steps = j.value("total_steps", int64_t{0});
+    s.requeue = j.value("requeue", false);
+    s.host = j.value("host", "");
+    s.pid = j.value("pid", int64_t{0});
+    s.started = j.value("started", "");
+    s.updated = j.value("updated", "");
+  } catch (const nlohmann::json::exception& e) {
+    throw_bad_data(path + ": " + e.what());
+  }
+  return s;
+}
+
+StatusFile::StatusFile(std::string path, int64_t total_steps, std::chrono::milliseconds min_interval)
+    : path_(std::move(path)), min_interval_(min_interval) {
+  char host[256] = {};
+  if (::gethostname(host, sizeof host - 1) == 0) status_.host = host;
+  status_.pid = ::getpid();
+  status_.started = utc_now();
+  status_.total_steps = total_steps;
+}
+
+void StatusFile::running(int64_t step) {
+  status_.state = status_.reason = "running";
+  status_.code.reset();
+  status_.requeue = false;
+  status_.step = step;
+  if (last_write_ && std::chrono::steady_clock::now() - *last_write_ < min_interval_) return;
+  write(false);
+}
+
+void StatusFile::ended(ExitCode code, int64_t step, const std::string& message) {
+  status_.state = code == ExitCode::kFinished ? "finished" : code == ExitCode::kPreempted ? "preempted" : "failed";
+  status_.code = static_cast<int>(code);
+  status_.reason = reason_of(code);
+  status_.message = message;
+  status_.requeue = requeue_of(code);
+  status_.step = step;
+  write(true);
+}
+
+void StatusFile::write(bool durable) {
+  status_.updated = utc_now();
+  last_write_ = std::chrono::steady_clock::now();
+  try {
+    write_file_atomic(path_, to_json(status_), durable);
+  } catch (const Error& e) {
+    if (!warned_) log_warning(std::string("warning: ") + e.what() + "; status.json is not up to date, the run goes on");
+    warned_ = true;
+  }
+}
+
+}  // namespace thinwire

@@ -1,0 +1,57 @@
+// status.json: what batch scripts and people ask a run directory: is it running, how did it end, may it be requeued.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "engine/base/core/error.h"
+
+namespace thinwire {
+
+// Keys of status.json, in this order. Times are UTC, "2025-01-31T12:00:00Z".
+struct RunStatus {
+  std::string state = "running";   // running | finished | preempted | failed
+  std::optional<int> code;         // exit code; null while running
+  std::string reason = "running";  // word for the code (reason_of), "running" before
+  std::string message;             // the one message printed for a person, empty when all is well
+  int64_t step = 0;                // last completed step
+  int64_t total_steps = 0;         // train_iters, 0 when not known
+  bool requeue = false;            // the same command, started again, goes on
+  std::string host;
+  int64_t pid = 0;
+  std::string started, updated;
+};
+
+// "finished", "usage", "bad_data", "internal", "hung_peer", "busy", "io", "preempted", "diverged", "bad_config".
+std::string reason_of(ExitCode code);
+// True for 71 and 75 only.
+bool requeue_of(ExitCode code);
+
+// Throws Error(kBadData) when the file is missing or is not such a JSON object.
+RunStatus read_status(const std::string& path);
+
+// Writes status.json atomically. A write that fails is one warning in the log, never the end of a run.
+class StatusFile {
+ public:
+  // Fills host, pid and started; writes nothing yet. `min_interval`: `running` rewrites the file at most this often.
+  StatusFile(std::string path, int64_t total_steps,
+             std::chrono::milliseconds min_interval = std::chrono::milliseconds(1000));
+  // State running, after `step` completed steps. The first call always writes.
+  void running(int64_t step);
+  // The end, flushed to disk: state finished (0), preempted (75) or failed (all others).
+  void ended(ExitCode code, int64_t step, const std::string& message = "");
+  const RunStatus& status() const { return status_; }
+
+ private:
+  void write(bool durable);
+
+  std::string path_;
+  RunStatus status_;
+  std::chrono::milliseconds min_interval_;
+  std::optional<std::chrono::steady_clock::time_point> last_write_;
+  bool warned_ = false;
+};
+
+}  // namespace thinwire

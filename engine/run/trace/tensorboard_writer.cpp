@@ -1,0 +1,157 @@
+// Bytes of tensorflow.Event: 1 wall_time double, 2 step int64, 3 file_version, 5 summary {1 value {1 tag, 2
+// simple_value float}}, 7 session_log {1 status = START}. Wire types: 0 varint, 1 eight bytes, 2 length and bytes, 5
+// four bytes.
+#include "engine/run/trace/tensorboard_writer.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "engine/base/core/log.h"
+
+namespace thinwire {
+namespace {
+
+constexpr std::array<uint32_t, 256> make_crc_table() {
+  std::array<uint32_t, 256> table{};
+  for (uint32_t i = 0; i < 256; ++i) {
+    uint32_t r = i;
+    for (int bit = 0; bit < 8; ++bit) r = (r >> 1) ^ ((r & 1u) != 0 ? 0x82f63b78u : 0u);
+    table[i] = r;
+  }
+  return table;
+}
+constexpr std::array<uint32_t, 256> kCrcTable = make_crc_table();
+
+enum WireType : uint32_t { kVarint = 0, kEightBytes = 1, kBytes = 2, kFourBytes = 5 };
+
+template <typename T>
+void put_little_endian(std::string& out, T value) {
+  for (size_t i = 0; i < sizeof(T); ++i) out.push_back(static_cast<char>(value >> (8 * i) & 0xff));
+}
+
+void put_varint(std::string& out, uint64_t value) {
+  for (; value >= 0x80; value >>= 7) out.push_back(static_cast<char>(value | 0x80));
+  out.push_back(static_cast<char>(value));
+}
+
+void put_tag(std::string& out, uint32_t field, WireType type) {
+  put_varint(out, field << 3 | type);
+}
+
+void put_bytes(std::string& out, uint32_t field, std::string_view bytes) {
+  put_tag(out, field, kBytes);
+  put_varint(out, bytes.size());
+  out.append(bytes);
+}
+
+std::string event_head(int64_t step) {
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  std::string out;
+  put_tag(out, 1, kEightBytes);
+  put_little_endian(out, std::bit_cast<uint64_t>(now.count()));
+  if (step != 0) {
+    put_tag(out, 2, kVarint);
+    put_varint(out, static_cast<uint64_t>(step));
+  }
+  return out;
+}
+
+// A name that no earlier life of the run has taken.
+int open_new_file(const std::string& directory, std::string& path) {
+  char host[256] = "localhost";
+  if (::gethostname(host, sizeof host - 1) != 0) std::strcpy(host, "localhost");
+  const auto seconds =
+      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch());
+  const std::string stem = directory + "/events.out.tfevents." + std::to_string(seconds.count()) + "." + host + "." +
+                           std::to_string(::getpid()) + ".";
+  for (int n = 0;; ++n) {
+    path = stem + std::to_string(n);
+    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
+    if (fd >= 0 || errno != EEXIST) return fd;
+  }
+}
+
+}  // namespace
+
+uint32_t crc32c(std::string_view bytes) {
+  uint32_t crc = 0xffffffffu;
+  for (const char c : bytes) crc = (crc >> 8) ^ kCrcTable[(crc ^ static_cast<uint8_t>(c)) & 0xffu];
+  return ~crc;
+}
+
+uint32_t masked_crc32c(std::string_view bytes) {
+  return std::rotr(crc32c(bytes), 15) + 0xa282ead8u;
+}
+
+TensorboardWriter::TensorboardWriter(const std::string& directory, int64_t first_step) {
+  fd_ = open_new_file(directory, path_);
+  if (fd_ < 0) {
+    failed(path_ + ": cannot create: " + std::strerror(errno));
+    return;
+  }
+  std::string version = event_head(0);
+  put_bytes(version, 3, "brain.Event:2");
+  record(version);
+  if (first_step <= 1) return;
+  std::string session;
+  put_tag(session, 1, kVarint);
+  put_varint(session, 1);  // START
+  std::string event = event_head(first_step);
+  put_bytes(event, 7, session);
+  record(event);
+}
+
+TensorboardWriter::~TensorboardWriter() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void TensorboardWriter::scalars(int64_t step, const std::vector<std::pair<std::string, double>>& values) {
+  if (fd_ < 0 || values.empty()) return;
+  std::string summary;
+  for (const auto& [tag, number] : values) {
+    std::string value;
+    put_bytes(value, 1, tag);
+    put_tag(value, 2, kFourBytes);
+    put_little_endian(value, std::bit_cast<uint32_t>(static_cast<float>(number)));
+    put_bytes(summary, 1, value);
+  }
+  std::string event = event_head(step);
+  put_bytes(event, 5, summary);
+  record(event);
+}
+
+void TensorboardWriter::record(const std::string& event) {
+  if (fd_ < 0) return;
+  std::string length;
+  put_little_endian(length, static_cast<uint64_t>(event.size()));
+  std::string out = length;
+  put_little_endian(out, masked_crc32c(length));
+  out += event;
+  put_little_endian(out, masked_crc32c(event));
+  size_t done = 0;
+  while (done < out.size()) {
+    const ssize_t n = ::write(fd_, out.data() + done, out.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      failed(path_ + ": cannot write: " + std::strerror(errno));
+      // Readers stop at the first broken record, so nothing that follows one would be seen.
+      ::close(fd_);
+      fd_ = -1;
+      return;
+    }
+    done += static_cast<size_t>(n);
+  }
+}
+
+void TensorboardWriter::failed(const std::string& what) {
+  if (!warned_) log_warning("warning: " + what + "; TensorBoard will not see the rest of this run, training goes on");
+  warned_ = true;
+}
+
+}  // namespace thinwire

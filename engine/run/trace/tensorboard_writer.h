@@ -1,0 +1,42 @@
+// TensorBoard event files without TensorBoard: records of hand-written protobuf with masked CRC-32C.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace thinwire {
+
+// CRC-32C (Castagnoli) of the bytes; crc32c("123456789") == 0xe3069283.
+uint32_t crc32c(std::string_view bytes);
+// The rotation that TFRecord files store instead of the plain sum.
+uint32_t masked_crc32c(std::string_view bytes);
+
+// One event file `events.out.tfevents.<unix seconds>.<host>.<pid>.<n>` in `directory`, which must exist. Record: u64
+// length, u32 masked CRC of the length, data, u32 masked CRC of the data, all little-endian; data is a tensorflow.Event
+// message. Failures are one warning in the log; training goes on.
+class TensorboardWriter {
+ public:
+  // `first_step` > 1 writes a session start, on which TensorBoard drops points at or after that step from earlier
+  // files.
+  TensorboardWriter(const std::string& directory, int64_t first_step = 1);
+  ~TensorboardWriter();
+  TensorboardWriter(const TensorboardWriter&) = delete;
+  TensorboardWriter& operator=(const TensorboardWriter&) = delete;
+
+  // All scalars of a step in one record (fp32 in the file; NaN and infinity are kept).
+  void scalars(int64_t step, const std::vector<std::pair<std::string, double>>& values);
+  const std::string& path() const { return path_; }
+
+ private:
+  void record(const std::string& event);
+  void failed(const std::string& what);
+
+  std::string path_;
+  int fd_ = -1;
+  bool warned_ = false;
+};
+
+}  // namespace thinwire

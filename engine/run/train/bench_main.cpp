@@ -1,0 +1,43 @@
+// The program `bench`: proves an op against its oracle and times it, or times the whole training step.
+#include <CLI/CLI.hpp>
+
+#include "engine/base/core/version.h"
+#include "engine/base/ops/ops.h"
+#include "engine/run/train/bench_op.h"
+#include "engine/run/train/bench_step.h"
+#include "engine/run/train/process_setup.h"
+
+int main(int argc, char** argv) {
+  using namespace thinwire;
+  ensure_passive_waiting(argv);
+  return run_program("bench", [&]() -> int {
+    CLI::App app{"Proves and times: bench op [filter], bench step SHAPE [key=value ...]. Every line carries the command that repeats it."};
+    bool version = false, json = false;
+    std::string shape, filter;
+    std::vector<std::string> overrides;
+    int threads = 0;
+    app.add_flag("--version", version, "version, git hash, backends and instruction set");
+    CLI::App* step = app.add_subcommand("step", "the training step of a shape: " + shape_names());
+    step->add_option("shape", shape, "shape name")->required();
+    step->add_option("overrides", overrides, "configuration overrides, e.g. precision=bfloat16 threads_per_rank=1 train_iters=20");
+    step->add_flag("--json", json, "end with one JSON line");
+    CLI::App* op = app.add_subcommand("op", "single ops at shapes of real models, with their share of the machine's rate");
+    op->add_option("filter", filter, "only ops whose name contains this");
+    op->add_option("--threads", threads, "CPU threads (default: all)");
+    op->add_flag("--json", json, "one JSON object per line");
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::CallForHelp& e) {
+      return app.exit(e);
+    } catch (const CLI::ParseError& e) {
+      throw_usage(std::string("bench: ") + e.what() + " (bench --help)");
+    }
+    if (version) {
+      std::fputs(version_text("bench", cpu_ops().isa()).c_str(), stdout);
+      return 0;
+    }
+    if (step->parsed()) return bench_step(shape, overrides, json);
+    if (op->parsed()) return bench_op(filter, threads, json);
+    throw_usage("bench: say what to measure: bench op [filter] or bench step SHAPE (bench --help)");
+  });
+}

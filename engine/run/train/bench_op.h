@@ -1,0 +1,11 @@
+// bench op: each op at the shapes of real models, proved on a sample against a float64 loop, then timed.
+#pragma once
+
+#include <string>
+
+namespace thinwire {
+
+// Runs the cases whose name contains `filter`. threads 0: all cores. Returns 0 if every proof held, 70 otherwise.
+int bench_op(const std::string& filter, int threads, bool json);
+
+}  // namespace thinwire

@@ -1,0 +1,133 @@
+// Builds a replica of the shape and times updates; the first ones warm up caches and are not counted.
+#include "engine/run/train/bench_step.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/core/error.h"
+#include "engine/run/config/load_config.h"
+#include "engine/run/trace/flops.h"
+#include "engine/run/trace/memory_probe.h"
+#include "engine/run/train/dry_run.h"
+#include "engine/run/train/synthetic_batches.h"
+#include "engine/run/train/train_step.h"
+
+namespace thinwire {
+namespace {
+
+struct NamedShape {
+  const char* name;
+  std::vector<std::string> overrides;
+};
+
+std::vector<std::string> gpt2_shape(int layers, int heads, int hidden, int vocab, int length, int batch) {
+  const auto set = [](const char* key, int value) { return std::string(key) + "=" + std::to_string(value); };
+  return {set("num_layers", layers), set("num_attention_heads", heads), set("hidden_size", hidden), set("vocab_size", vocab),
+          set("seq_length", length), set("max_position_embeddings", length), set("train_micro_batch_size_per_gpu", batch),
+          set("make_vocab_size_divisible_by", vocab % 128 == 0 ? 128 : 1), "bias_gelu_fusion=true"};
+}
+
+std::vector<NamedShape> shapes() {
+  std::vector<NamedShape> list = {{"tiny", gpt2_shape(4, 4, 128, 256, 64, 16)},
+                                  {"char", gpt2_shape(6, 6, 384, 256, 256, 64)},
+                                  {"30m", gpt2_shape(6, 8, 512, 8192, 512, 4)},
+                                  {"124m", gpt2_shape(12, 12, 768, 50304, 1024, 1)},
+                                  {"350m", gpt2_shape(24, 16, 1024, 50304, 1024, 1)}};
+  std::vector<std::string> llama = gpt2_shape(16, 32, 2048, 32000, 1024, 1);
+  for (const char* o : {"num_kv_heads=8", "intermediate_size=5632", "norm=rmsnorm", "activation=swiglu", "pos_emb=rotary",
+                        "no_weight_tying=true", "use_bias_in_attn_linear=false", "use_bias_in_mlp=false"}) {
+    llama.emplace_back(o);
+  }
+  llama.erase(std::find(llama.begin(), llama.end(), "bias_gelu_fusion=true"));
+  list.push_back({"llama_1b", llama});
+  return list;
+}
+
+}  // namespace
+
+std::vector<std::string> shape_overrides(const std::string& name) {
+  for (const NamedShape& s : shapes()) {
+    if (s.name == name) return s.overrides;
+  }
+  return {};
+}
+
+std::string shape_names() {
+  std::string text;
+  for (const NamedShape& s : shapes()) text += (text.empty() ? "" : " ") + std::string(s.name);
+  return text;
+}
+
+int bench_step(const std::string& shape, const std::vector<std::string>& overrides, bool json) {
+  std::vector<std::string> all = shape_overrides(shape);
+  if (all.empty()) throw_usage("bench step: no shape \"" + shape + "\" (known: " + shape_names() + ")");
+  const std::vector<std::string> defaults = {"train_iters=8", "optimizer.params.lr=1e-4", "lr_decay_style=constant", "warmup=0",
+                                             "run_dir=runs/bench"};
+  all.insert(all.end(), defaults.begin(), defaults.end());
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  LoadOptions options;
+  options.data_required = false;
+  const RunConfig config = load_config({}, all, options).run;
+
+  const std::unique_ptr<Device> device = make_cpu_device();
+  Replica replica(config, device.get(), &cpu_ops(), true);
+  replica.store().initialize(replica.exec(), config.seed);
+  replica.weights_changed();
+  TrainStep step(replica);
+  TrainProgress progress;
+  LossScaler scaler(config.optim, config.model.dtype == DType::f16);
+  StepTimer timer;
+  const int micros = static_cast<int>(config.accumulation);
+  int64_t next = 0;
+  const auto batches = [&] {
+    return synthetic_batch(next++, config.data.micro_batch, config.data.seq_length, config.model.vocab);
+  };
+
+  const int64_t warm_up = 2, counted = std::max<int64_t>(1, config.train_iters);
+  std::vector<double> ms;
+  double loss = 0.0;
+  for (int64_t i = 0; i < warm_up + counted; ++i) {
+    if (i == warm_up) timer.reset();
+    const auto start = std::chrono::steady_clock::now();
+    loss = step.run(micros, batches, progress, scaler, timer).loss;
+    const double took = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    if (i >= warm_up) ms.push_back(took);
+    if (!json) std::printf("step %lld: %.1f ms, loss %.4f\n", static_cast<long long>(i + 1), took, loss);
+  }
+  std::sort(ms.begin(), ms.end());
+  const double median = ms[ms.size() / 2];
+  const double tokens = static_cast<double>(config.data.global_batch * config.data.seq_length);
+  const double tokens_per_s = tokens / median * 1e3;
+  nlohmann::ordered_json line = {{"bench", "step"},
+                                 {"shape", shape},
+                                 {"dtype", name_of(config.model.dtype)},
+                                 {"threads", replica.exec().threads},
+                                 {"isa", cpu_ops().isa()},
+                                 {"tokens_per_s", tokens_per_s},
+                                 {"step_ms", median},
+                                 {"step_ms_min", ms.front()},
+                                 {"steps", counted},
+                                 {"model_tflops_per_rank", tokens_per_s * model_flops_per_token(config.model) / 1e12},
+                                 {"model_tflops_full_attn", tokens_per_s * full_attention_flops_per_token(config.model) / 1e12},
+                                 {"memory_peak_bytes", peak_rss_bytes()},
+                                 {"memory_plan_bytes", replica.memory().total() + process_overhead(config).bytes},
+                                 {"loss", loss}};
+  for (StepPart part : {StepPart::kForward, StepPart::kBackward, StepPart::kOptimizer}) {
+    line["time_ms"][std::string(name_of(part))] = timer.ms(part) / static_cast<double>(counted);
+  }
+  std::string command = "build/bench step " + shape;
+  for (const std::string& o : overrides) command += " " + o;
+  line["command"] = command + " --json";
+  if (json) {
+    std::printf("%s\n", line.dump().c_str());
+  } else {
+    std::printf("%s %s: %.0f tokens/s, %.1f ms, %.3f model TFLOP/s (causal), peak %lld MiB\n", shape.c_str(), line["dtype"].get<std::string>().c_str(),
+                tokens_per_s, median, line["model_tflops_per_rank"].get<double>(), static_cast<long long>(peak_rss_bytes() >> 20));
+    std::printf("again: %s\n", line["command"].get<std::string>().c_str());
+  }
+  return 0;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,16 @@
+// bench step: times the real training step of a model shape on random tokens.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace thinwire {
+
+// Overrides that describe a named shape (char, tiny, 30m, 124m, 350m, llama_1b); empty if there is none of that name.
+std::vector<std::string> shape_overrides(const std::string& name);
+std::string shape_names();
+
+// Runs the shape with `overrides` on top; prints progress as text, and as its last line one JSON object when `json`.
+int bench_step(const std::string& shape, const std::vector<std::string>& overrides, bool json);
+
+}  // namespace thinwire

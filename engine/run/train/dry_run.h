@@ -1,0 +1,22 @@
+// What a configuration will cost, without doing it: parameters, memory by category, FLOPs, bytes per site, pipeline bubble.
+#pragma once
+
+#include <string>
+
+#include "engine/run/config/run_config.h"
+
+namespace thinwire {
+
+// Bytes a process of ours holds before and beside the arenas: program, libraries, oneDNN's code and scratch, data queue.
+struct ProcessOverhead {
+  size_t bytes = 0;
+};
+ProcessOverhead process_overhead(const RunConfig& config);
+
+// Arena bytes of one rank of this layout (the largest stage), by the same set-up code that a run uses.
+MemoryPlan plan_memory(const RunConfig& config);
+
+// The text that --dry-run prints. Allocates nothing large and touches no accelerator.
+std::string dry_run_text(const RunConfig& config);
+
+}  // namespace thinwire

@@ -1,0 +1,39 @@
+// Process start-up and the one place where exceptions become exit codes.
+#include "engine/run/train/process_setup.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <new>
+
+#include "engine/base/core/error.h"
+
+namespace thinwire {
+
+void ensure_passive_waiting(char** argv) {
+  if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
+  setenv("OMP_WAIT_POLICY", "passive", 1);
+  // Threads that sleep at once lose to a short spin inside one parallel region after another.
+  if (std::getenv("GOMP_SPINCOUNT") == nullptr) setenv("GOMP_SPINCOUNT", "10000", 1);
+  execv("/proc/self/exe", argv);
+  // Where the program cannot be executed again it still runs, only less politely.
+}
+
+int run_program(const std::string& name, const std::function<int()>& body) {
+  try {
+    return body();
+  } catch (const Error& e) {
+    std::fprintf(stderr, "error: %s\n", e.what());
+    return static_cast<int>(e.code());
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "error: %s: out of memory; --dry-run prints what a configuration needs\n", name.c_str());
+    return static_cast<int>(ExitCode::kIo);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "error: internal error in %s: %s; this is a fault of thinwire, please report it\n", name.c_str(), e.what());
+    return static_cast<int>(ExitCode::kInternal);
+  }
+}
+
+}  // namespace thinwire

@@ -1,0 +1,40 @@
+// Self-attention: qkv projection, rotary positions, causal attention, output projection.
+#pragma once
+
+#include "model/layer_context.h"
+#include "model/linear.h"
+#include "model/rotary_tables.h"
+#include "parallel/sites/tp_activation.h"
+
+namespace thinwire {
+
+// Gradients that the weight half of the backward still needs.
+struct AttentionWork {
+  View dy;     // [N,h] gradient at the output projection's result
+  View d_qkv;  // [N,qkv]
+};
+
+class Attention {
+ public:
+  Attention(const ModelConfig& config, const ParamStore& store, int layer, const RotaryTables* rotary, TpActivation* tp);
+
+  // y: [N,h]; a.qkv, a.attention_out and a.lse are filled. x: [N,h] (the norm's output).
+  void forward(Exec& exec, const LayerContext& context, View x, const BlockActivations& a, View y) const;
+  // dx: [N,h] at the norm's output. scratch: [N, heads*d]. work.d_qkv is filled, work.dy must be set.
+  void backward_input(Exec& exec, const LayerContext& context, const BlockActivations& a, const AttentionWork& work, View scratch, View dx) const;
+  void backward_weight(Exec& exec, View x, const BlockActivations& a, const AttentionWork& work) const;
+
+ private:
+  AttentionShape shape_of(const LayerContext& context) const;
+  void rotate(Exec& exec, const LayerContext& context, View rows, bool inverse) const;
+
+  const ModelConfig* config_;
+  int layer_;
+  const RotaryTables* rotary_;
+  TpActivation* tp_;
+  Linear qkv_, out_;
+  HeadLayout q_at_, k_at_, v_at_;  // without the batch stride
+  float scale_;
+};
+
+}  // namespace thinwire

@@ -1,0 +1,67 @@
+// Cached decoding over the same blocks as training.
+#include "model/decoder.h"
+
+namespace thinwire {
+namespace {
+
+View first_rows(View v, int64_t n) { return v ? v.row_range(0, n) : v; }
+
+}  // namespace
+
+Decoder::Decoder(const ModelConfig& config, ParamStore& store, int64_t capacity, int64_t chunk, Ports& ports, Arena& arena, Device* device,
+                 Stream* stream)
+    : config_(config),
+      capacity_(capacity),
+      chunk_(chunk),
+      rotary_(make_rotary_tables(config, capacity, arena, device, stream)),
+      embedding_(config, store, &ports.tp),
+      head_(config, store, embedding_) {
+  const BatchShape shape{1, chunk};
+  ModelConfig kept = config;
+  kept.recompute = Recompute::kFull;
+  activations_ = take_block_activations(kept, shape, 1, arena)[0];
+  other_x_ = arena.take(MemoryCategory::kActivations, config.dtype, {chunk, config.hidden});
+  scratch_ = take_block_scratch(config, shape, false, arena);
+  head_activations_ = take_head_activations(config, shape, false, arena);
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    blocks_.emplace_back(config, store, static_cast<int>(layer), &rotary_, &ports);
+    cache_.push_back(arena.take(MemoryCategory::kActivations, config.dtype, {capacity, config.qkv_width()}));
+  }
+}
+
+View Decoder::feed(Exec& exec, View tokens) {
+  const int64_t n = tokens.count();
+  TW_CHECK(n >= 1 && n <= chunk_ && position_ + n <= capacity_, "position ", position_, " + ", n, " of ", capacity_);
+  LayerContext c;
+  c.shape = {1, n};
+  c.first_position = position_;
+
+  BlockActivations a = activations_;
+  for (View BlockActivations::* field : {&BlockActivations::x_in, &BlockActivations::norm1_out, &BlockActivations::attention_out,
+                                         &BlockActivations::x_mid, &BlockActivations::norm2_out, &BlockActivations::mlp_in,
+                                         &BlockActivations::mlp_act}) {
+    a.*field = first_rows(a.*field, n);
+  }
+  a.mean1 = a.rstd1 = a.mean2 = a.rstd2 = a.lse = View{};  // statistics are for a backward
+  BlockScratch scratch = scratch_;
+  scratch.branch = first_rows(scratch.branch, n);
+  HeadActivations head = head_activations_;
+  head.x = first_rows(head.x, n), head.y = first_rows(head.y, n), head.mean = head.rstd = View{};
+
+  embedding_.forward(exec, c, tokens, a.x_in);
+  ResidualStream stream{a.x_in, {}, {}};
+  View next_x = first_rows(other_x_, n);
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    a.qkv = cache_[i].row_range(position_, n);
+    c.kv_rows = cache_[i].row_range(0, position_ + n);
+    if (i > 0) std::swap(a.x_in, next_x);  // a parallel block's stream still lives in the previous x_in
+    stream = blocks_[i].forward(exec, c, stream, a, scratch);
+  }
+  head_.normalise(exec, stream, head);
+  const View logits = head.logits.row_range(0, 1);
+  head_.logits(exec, head, n - 1, 1, logits);
+  position_ += n;
+  return View(logits.data, logits.dtype, {logits.cols()});
+}
+
+}  // namespace thinwire

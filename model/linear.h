@@ -1,0 +1,27 @@
+// A linear layer y = x W^T + b: forward, and its backward in two parts (input, weight).
+#pragma once
+
+#include <string>
+
+#include "model/param_store.h"
+
+namespace thinwire {
+
+class Linear {
+ public:
+  // `prefix` + ".weight" [out, in] and ".bias" [out] (may be absent) of the store.
+  Linear(const ParamStore& store, const std::string& prefix);
+
+  // y: [N,out]. accumulate: y += instead of y =, the bias added all the same.
+  void forward(Exec& exec, View x, View y, bool accumulate = false) const;
+  // dx: [N,in] = dy W.
+  void backward_input(Exec& exec, View dy, View dx) const;
+  // dW += dy^T x, db += column sums of dy. x, dy: [N,in], [N,out].
+  void backward_weight(Exec& exec, View x, View dy) const;
+
+ private:
+  const ParamStore* store_;
+  View weight_, bias_, weight_gradient_, bias_gradient_;
+};
+
+}  // namespace thinwire

@@ -1,0 +1,32 @@
+// The optimizer over flat buffers: it knows slices and spans of weight decay, not tensors.
+#pragma once
+
+#include <vector>
+
+#include "engine/base/ops/ops.h"
+#include "optim/optim_config.h"
+
+namespace thinwire {
+
+// All [n] fp32 but `working` (bf16 / fp16 copy of master, empty in fp32). m, v belong to AdamW, momentum to SGD; the rest stay empty.
+struct OptimizerBuffers {
+  View master, gradient, working;
+  View m, v;
+  View momentum;
+  std::vector<DecaySpan> spans;  // covers [0, n)
+};
+
+class Optimizer {
+ public:
+  Optimizer(const OptimConfig& config, OptimizerBuffers buffers);
+
+  // One update with the scalars of `state` (a StepState on the device). Every gradient is read once and left zero.
+  void apply(Exec& exec, View state) const;
+  const OptimizerBuffers& buffers() const { return buffers_; }
+
+ private:
+  OptimConfig config_;
+  OptimizerBuffers buffers_;
+};
+
+}  // namespace thinwire

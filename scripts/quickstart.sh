@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# From a fresh machine to a trained model: installs what is missing, builds what it runs, trains a byte-level GPT on real English
+# text, compares its held-out loss with a bigram and a trigram, prints a sample. Safe to repeat.
+#   scripts/quickstart.sh [--long] [TEXT_FILE]     --long trains for about ten minutes instead of about one
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+long=0 text=""
+for argument in "$@"; do
+  case "$argument" in
+    --long) long=1 ;;
+    -h | --help) sed -n '2,4p' "$0" | sed 's/^# //'; exit 0 ;;
+    -*) echo "error: quickstart: unknown option $argument (known: --long)" >&2; exit 64 ;;
+    *) text=$argument ;;
+  esac
+done
+say() { printf '\n== %s\n' "$*"; }
+if [ -n "$text" ] && [ ! -r "$text" ]; then
+  echo "error: quickstart: cannot read $text; give a plain text file" >&2
+  exit 64
+fi
+
+say "1/5 packages"
+packages=(--quickstart)
+[ -n "$text" ] || packages+=(--with fortunes)
+scripts/install_deps.sh "${packages[@]}"
+
+say "2/5 build (train, tokenize, generate, report)"
+[ -f build/CMakeCache.txt ] || cmake --preset cpu -DTHINWIRE_TESTS=OFF >build-configure.log 2>&1 || { cat build-configure.log >&2; exit 1; }
+rm -f build-configure.log
+cmake --build build --target train tokenize generate report -j "$(nproc)" | tail -n 1
+
+say "3/5 text"
+work=runs/quickstart
+[ "$long" = 0 ] || work=runs/quickstart-long
+rm -rf "$work"
+mkdir -p "$work/text"
+if [ -n "$text" ]; then
+  cp "$text" "$work/text/all.txt"
+else
+  # Debian's fortunes: a few thousand short English texts, one per "%" line.
+  find /usr/share/games/fortunes -maxdepth 1 -type f ! -name '*.dat' ! -name '*.u8' | LC_ALL=C sort | while read -r file; do
+    sed 's/^%$//' "$file"
+    echo
+  done >"$work/text/all.txt"
+fi
+bytes=$(wc -c <"$work/text/all.txt")
+if [ "$bytes" -lt 100000 ]; then
+  echo "error: quickstart: the text has $bytes bytes; at least 100000 are needed to learn anything" >&2
+  exit 65
+fi
+# The last 5 % are held out.
+head -c $((bytes * 95 / 100)) "$work/text/all.txt" >"$work/text/train.txt"
+tail -c $((bytes - bytes * 95 / 100)) "$work/text/all.txt" >"$work/text/valid.txt"
+for part in train valid; do
+  build/tokenize --input "$work/text/$part.txt" --tokenizer byte --output "$work/text/$part"
+done
+
+say "4/5 training"
+overrides=()
+[ "$long" = 0 ] || overrides=(train_iters=2600 lr_decay_iters=2600 eval_interval=500)
+build/train --config configs/quickstart.json run_dir="$work/run" \
+  train_data_paths="[\"$work/text/train_text_document\"]" valid_data_paths="[\"$work/text/valid_text_document\"]" "${overrides[@]}"
+
+say "5/5 result"
+build/report "$work/run" --output "$work/run/report.html"
+eval_loss=$(sed -n 's/.*"eval_loss":\([0-9.]*\).*/\1/p' "$work/run/metrics.jsonl" | tail -n 1)
+baseline=$(python3 scripts/ngram_baseline.py "$work/text/train_text_document" "$work/text/valid_text_document")
+echo "a sample of what it writes:"
+build/generate --load "$work/run" --prompt "The " --tokens 300 --temperature 0.8 --seed 1
+echo
+echo "report: $work/run/report.html"
+# shellcheck disable=SC2086
+set -- $baseline
+printf 'quickstart: eval_loss %.4f bigram %s trigram %s\n' "$eval_loss" "$2" "$4"
+limit=$2
+[ "$long" = 0 ] || limit=$4
+if ! awk -v a="$eval_loss" -v b="$limit" 'BEGIN { exit !(a < b) }'; then
+  echo "error: quickstart: the model did not learn more than the baseline" >&2
+  exit 1
+fi

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Builds everything and proves it: formatting, layering, headers, unit and law tests, the programs end to end. Does its own
+# set-up and is safe to repeat.
+#   scripts/test.sh          all of it
+#   scripts/test.sh fast     what takes seconds
+#   scripts/test.sh full     all, and what takes long: sanitizers, fuzzing, soaks
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mode=${1:-all}
+case "$mode" in all | fast | full) ;; *) echo "error: test.sh: unknown mode $mode (known: fast, full)" >&2; exit 64 ;; esac
+say() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
+
+say "packages"
+scripts/install_deps.sh
+
+say "build"
+cmake --preset cpu -DTHINWIRE_TESTS=ON >build-configure.log 2>&1 || { cat build-configure.log >&2; exit 1; }
+rm -f build-configure.log
+cmake --build build -j "$(nproc)" | tail -n 2
+
+say "house rules"
+scripts/check_format
+scripts/check_layering
+scripts/check_headers
+
+say "tests"
+export OMP_WAIT_POLICY=passive
+if [ "$mode" = fast ]; then
+  ctest --test-dir build -L fast --output-on-failure -j 2 --no-tests=error
+else
+  ctest --test-dir build --output-on-failure -j 2 --no-tests=error
+fi
+if [ "$mode" = full ]; then
+  say "sanitizers"
+  cmake --preset asan >/dev/null
+  cmake --build build-asan -j "$(nproc)" | tail -n 1
+  ctest --test-dir build-asan -L fast --output-on-failure -j 2 --no-tests=error
+fi
+say "all green"

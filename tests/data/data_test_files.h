@@ -1,0 +1,78 @@
+// Temporary directories and small token files for the tests of the data room.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "data/token_file_writer.h"
+#include "engine/base/core/error.h"
+
+namespace thinwire::test {
+
+// A directory that is removed with everything in it.
+class TempDir {
+ public:
+  TempDir() {
+    std::string name = (std::filesystem::temp_directory_path() / "thinwire-data-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw_io("mkdtemp failed");
+    path_ = name;
+  }
+  ~TempDir() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  std::string file(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+inline std::string slurp(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+inline void spill(const std::string& path, const std::string& content) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out << content;
+  ASSERT_TRUE(out.good()) << path;
+}
+
+// `documents` of one sequence each; token p of document i is base + stride*i + p.
+inline void write_pair(const std::string& prefix, const std::vector<int>& lengths, int64_t vocab, int base = 0,
+                       int stride = 100) {
+  TokenFileWriter writer(prefix, vocab);
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    std::vector<int32_t> ids;
+    for (int p = 0; p < lengths[i]; ++p) ids.push_back(base + stride * static_cast<int>(i) + p);
+    writer.add_document(ids);
+  }
+  writer.finalize();
+}
+
+// Runs `action`, which must throw Error with `code` and a message that contains every one of `parts`.
+inline void expect_error(ExitCode code, const std::vector<std::string>& parts, const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    EXPECT_EQ(static_cast<int>(error.code()), static_cast<int>(code)) << error.what();
+    for (const std::string& part : parts)
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
+          << "no \"" << part << "\" in: " << error.what();
+    return;
+  }
+  FAIL() << "no error was thrown";
+}
+
+}  // namespace thinwire::test

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Makes tests/golden/models: small models of the three families run by PyTorch and transformers in float64.
+
+    python3 -m venv V && V/bin/pip install torch numpy safetensors transformers && V/bin/python tests/golden/make_models.py
+
+The layout of each directory is what `reference_check` reads: config.json, model.safetensors (initial weights, HF names),
+tokens.safetensors, step1_logits, step1_gradients, step10_model, trajectory.json. Shapes are odd on purpose.
+"""
+import json
+import os
+import sys
+
+import torch
+from safetensors.torch import save_file
+from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
+
+OUT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "models")
+OPT = {"type": "AdamW", "lr": 0.003, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "no_decay": "tensors with one dimension"}
+
+CASES = {
+    "gpt2_tanh_tied": (GPT2LMHeadModel, GPT2Config(vocab_size=53, n_positions=24, n_embd=24, n_layer=2, n_head=3, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
+                                                  activation_function="gelu_new"), 3, 19),
+    "gpt2_exact_untied": (GPT2LMHeadModel, GPT2Config(vocab_size=61, n_positions=17, n_embd=20, n_layer=3, n_head=2, n_inner=52, resid_pdrop=0, embd_pdrop=0,
+                                                      attn_pdrop=0, activation_function="gelu", layer_norm_epsilon=1e-6, tie_word_embeddings=False), 4, 16),
+    "neox_parallel": (GPTNeoXForCausalLM, GPTNeoXConfig(vocab_size=47, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=96,
+                                                       rotary_pct=0.25, max_position_embeddings=40, hidden_act="gelu_new", use_parallel_residual=True,
+                                                       hidden_dropout=0.0, attention_dropout=0.0), 4, 33),
+    "neox_serial_exact": (GPTNeoXForCausalLM, GPTNeoXConfig(vocab_size=59, hidden_size=24, num_hidden_layers=3, num_attention_heads=3, intermediate_size=80,
+                                                           rotary_pct=0.5, rotary_emb_base=5000, max_position_embeddings=24, hidden_act="gelu",
+                                                           use_parallel_residual=False, layer_norm_eps=1e-6, hidden_dropout=0.0, attention_dropout=0.0), 4, 13),
+    "llama_gqa": (LlamaForCausalLM, LlamaConfig(vocab_size=67, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=6,
+                                               num_key_value_heads=2, head_dim=8, max_position_embeddings=32, rms_norm_eps=1e-5), 4, 21),
+    "llama_tied_mha": (LlamaForCausalLM, LlamaConfig(vocab_size=71, hidden_size=32, intermediate_size=72, num_hidden_layers=2, num_attention_heads=4,
+                                                    num_key_value_heads=4, max_position_embeddings=32, rms_norm_eps=1e-6, tie_word_embeddings=True,
+                                                    rope_theta=500.0), 4, 29),
+}
+
+
+def f32(tensors):
+    return {k: v.detach().to(torch.float32).contiguous() for k, v in tensors.items()}
+
+
+def named(model):
+    return dict(model.named_parameters())  # a tied head appears once, under the embedding's name
+
+
+def make(name, cls, config, batch, seq):
+    torch.manual_seed(sum(map(ord, name)))
+    config._attn_implementation = "eager"
+    model = cls(config).float()
+    with torch.no_grad():  # biases and norms away from 0 and 1, so that a mistake in them shows
+        for p in model.parameters():
+            if p.dim() == 1:
+                p.add_(0.1 * torch.randn_like(p))
+    directory = os.path.join(OUT, name)
+    os.makedirs(directory, exist_ok=True)
+    save_file(f32(named(model)), os.path.join(directory, "model.safetensors"))
+    text = config.to_dict()
+    with open(os.path.join(directory, "config.json"), "w") as f:
+        json.dump({k: v for k, v in text.items() if v is None or isinstance(v, (int, float, str, bool, dict))}, f, indent=1, sort_keys=True)
+    model = model.double()
+    tokens = torch.randint(0, config.vocab_size, (10, batch, seq + 1), dtype=torch.int32)
+    save_file({"tokens": tokens}, os.path.join(directory, "tokens.safetensors"))
+
+    params = list(model.parameters())
+    groups = [{"params": [p for p in params if p.dim() > 1], "weight_decay": OPT["weight_decay"]},
+              {"params": [p for p in params if p.dim() <= 1], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=OPT["lr"], betas=tuple(OPT["betas"]), eps=OPT["eps"])
+    trajectory = []
+    for step in range(10):
+        x, y = tokens[step, :, :-1].long(), tokens[step, :, 1:].long()
+        logits = model(x).logits
+        loss = torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), y.reshape(-1))
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.sqrt(sum((p.grad ** 2).sum() for p in params))
+        if step == 0:
+            save_file({"logits": logits.detach().float().contiguous()}, os.path.join(directory, "step1_logits.safetensors"))
+            save_file(f32({k: p.grad for k, p in named(model).items()}), os.path.join(directory, "step1_gradients.safetensors"))
+        coefficient = min(1.0, 1.0 / (norm.item() + 1e-6))
+        for p in params:
+            p.grad.mul_(coefficient)
+        optimizer.step()
+        trajectory.append({"step": step + 1, "loss": loss.item(), "grad_norm": norm.item()})
+    save_file(f32(named(model)), os.path.join(directory, "step10_model.safetensors"))
+    import transformers
+    with open(os.path.join(directory, "trajectory.json"), "w") as f:
+        json.dump({"optimizer": OPT, "clip": 1.0, "clip_rule": "coeff=min(1, clip/(norm+1e-6))", "lr_schedule": "constant, no warm-up",
+                   "loss": "mean over all tokens of the batch", "batch": batch, "seq_length": seq,
+                   "framework": f"torch {torch.__version__}, transformers {transformers.__version__}", "trajectory": trajectory}, f, indent=1)
+    print(name, sum(p.numel() for p in params), trajectory[0]["loss"], trajectory[-1]["loss"])
+
+
+if __name__ == "__main__":
+    for case, (cls, config, batch, seq) in CASES.items():
+        if len(sys.argv) < 2 or case in sys.argv[1:]:
+            make(case, cls, config, batch, seq)

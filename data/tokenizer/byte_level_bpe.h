@@ -1,4 +1,5 @@
-// Byte-level BPE (GPT-2, GPT-NeoX, Pythia, OPT ...) as a `tokenizer.json` of the Hugging Face tokenizers format describes it.
+// Byte-level BPE (GPT-2, GPT-NeoX, Pythia, OPT ...) as a `tokenizer.json` of the Hugging Face tokenizers format
+// describes it.
 #pragma once
 
 #include <memory>
@@ -8,13 +9,13 @@
 
 namespace thinwire {
 
-// Read: model BPE (vocab, merges as "a b" or pairs, ignore_merges); pre_tokenizer ByteLevel (add_prefix_space, use_regex);
-// normalizer null or NFC; added_tokens (special, normalized, lstrip, rstrip). Results equal that library's, special tokens
-// included; decode() writes special tokens out. `truncation` and `padding` are ignored: documents are never cut.
-// Refused by name, since ids would differ: other models, normalizers, pre-tokenizers, post-processors and decoders,
-// byte_fallback, dropout, subword prefixes and suffixes, single_word tokens, ids with holes or duplicates.
-// Memory: about 200 bytes per vocabulary entry, and 4 MiB per thread that encodes. Cost: linear in the text, n log n in the
-// length of a single word. Throws Error(kBadData) naming the file and the place in it.
+// Read: model BPE (vocab, merges as "a b" or pairs, ignore_merges); pre_tokenizer ByteLevel (add_prefix_space,
+// use_regex); normalizer null or NFC; added_tokens (special, normalized, lstrip, rstrip). Results equal that library's,
+// special tokens included; decode() writes special tokens out. `truncation` and `padding` are ignored: documents are
+// never cut. Refused by name, since ids would differ: other models, normalizers, pre-tokenizers, post-processors and
+// decoders, byte_fallback, dropout, subword prefixes and suffixes, single_word tokens, ids with holes or duplicates.
+// Memory: about 200 bytes per vocabulary entry, and 4 MiB per thread that encodes. Cost: linear in the text, n log n in
+// the length of a single word. Throws Error(kBadData) naming the file and the place in it.
 std::unique_ptr<Tokenizer> load_byte_level_bpe(const std::string& path);
 
 }  // namespace thinwire

@@ -9,10 +9,18 @@ namespace {
 size_t contraction_length(std::string_view rest) {
   if (rest.size() < 2) return 0;
   switch (rest[1]) {
-    case 's': case 't': case 'm': case 'd': return 2;
-    case 'r': case 'v': return rest.size() >= 3 && rest[2] == 'e' ? 3 : 0;
-    case 'l': return rest.size() >= 3 && rest[2] == 'l' ? 3 : 0;
-    default: return 0;
+    case 's':
+    case 't':
+    case 'm':
+    case 'd':
+      return 2;
+    case 'r':
+    case 'v':
+      return rest.size() >= 3 && rest[2] == 'e' ? 3 : 0;
+    case 'l':
+      return rest.size() >= 3 && rest[2] == 'l' ? 3 : 0;
+    default:
+      return 0;
   }
 }
 

@@ -8,6 +8,8 @@ std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& path) {
   throw_usage("tokenizer 'sentencepiece:" + path +
               "': this build has no SentencePiece; install libsentencepiece-dev (Debian, Ubuntu) and configure again");
 }
-bool sentencepiece_available() { return false; }
+bool sentencepiece_available() {
+  return false;
+}
 
 }  // namespace thinwire

@@ -19,11 +19,13 @@ class SentencePieceTokenizer final : public Tokenizer {
     if (model.empty()) throw_bad_data(path + ": is empty; a SentencePiece .model file is needed");
     const auto status = processor_.LoadFromSerializedProto(model);
     if (!status.ok()) {
-      throw_bad_data(path + ": not a usable SentencePiece model (" + status.ToString() + "); give the file that spm_train wrote as .model");
+      throw_bad_data(path + ": not a usable SentencePiece model (" + status.ToString() +
+                     "); give the file that spm_train wrote as .model");
     }
     vocab_ = processor_.GetPieceSize();
     if (vocab_ <= 0) throw_bad_data(path + ": the SentencePiece model has no pieces");
-    if (processor_.unk_id() < 0 || processor_.unk_id() >= vocab_) throw_bad_data(path + ": the SentencePiece model has no unknown piece");
+    if (processor_.unk_id() < 0 || processor_.unk_id() >= vocab_)
+      throw_bad_data(path + ": the SentencePiece model has no unknown piece");
   }
 
   std::vector<int32_t> encode(std::string_view text) const override {
@@ -63,6 +65,8 @@ class SentencePieceTokenizer final : public Tokenizer {
 std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& path) {
   return std::make_unique<SentencePieceTokenizer>(path);
 }
-bool sentencepiece_available() { return true; }
+bool sentencepiece_available() {
+  return true;
+}
 
 }  // namespace thinwire

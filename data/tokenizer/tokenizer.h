@@ -16,19 +16,21 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Ids in [0, vocab_size()). Any bytes are accepted; text without well-formed UTF-8 comes back from decode() unchanged where
-  // name() is "byte" or "bpe" (without a normalizer), and with U+FFFD in place of bad bytes where it is "sentencepiece".
+  // Ids in [0, vocab_size()). Any bytes are accepted; text without well-formed UTF-8 comes back from decode() unchanged
+  // where name() is "byte" or "bpe" (without a normalizer), and with U+FFFD in place of bad bytes where it is
+  // "sentencepiece".
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
   // The text of the ids, special tokens as they are written. Throws Error(kBadData) for an id outside the vocabulary.
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
 
-  virtual int64_t vocab_size() const = 0;              // ids 0 .. vocab_size() - 1 exist
-  virtual std::optional<int32_t> eod() const = 0;      // the end-of-document token, if the tokenizer has one
-  virtual std::string name() const = 0;                // "byte" | "bpe" | "sentencepiece"
+  virtual int64_t vocab_size() const = 0;          // ids 0 .. vocab_size() - 1 exist
+  virtual std::optional<int32_t> eod() const = 0;  // the end-of-document token, if the tokenizer has one
+  virtual std::string name() const = 0;            // "byte" | "bpe" | "sentencepiece"
 };
 
 // byte                    id = byte, vocabulary 256, no end-of-document token;
-//                         with `need_eod` the id 256 is one and the vocabulary 257 (byte-level configs then set 257 too)
+//                         with `need_eod` the id 256 is one and the vocabulary 257 (byte-level configs then set 257
+//                         too)
 // bpe:FILE                a byte-level BPE `tokenizer.json` (GPT-2, GPT-NeoX: see byte_level_bpe.h for what is read)
 // sentencepiece:FILE      a SentencePiece `.model`
 // Throws Error(kUsage) for another word, for `need_eod` without such a token, and where SentencePiece was not built in;

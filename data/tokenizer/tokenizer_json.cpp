@@ -19,7 +19,8 @@ using Json = nlohmann::json;
 constexpr int kDeepest = 16;                 // tokenizer.json needs 6
 constexpr int64_t kLargestVocab = 16 << 20;  // ids are dense, so this also bounds memory
 
-// GPT-2's printable stand-ins for bytes: Latin-1 letters and signs stand for themselves, the 68 others for U+0100 and on.
+// GPT-2's printable stand-ins for bytes: Latin-1 letters and signs stand for themselves, the 68 others for U+0100 and
+// on.
 std::unordered_map<uint32_t, uint8_t> byte_alphabet() {
   std::unordered_map<uint32_t, uint8_t> byte_of;
   uint32_t next = 0x100;
@@ -64,7 +65,8 @@ class Reader {
   Json parse(const std::string& text) const {
     try {
       return Json::parse(text, [this](int depth, Json::parse_event_t, Json&) {
-        if (depth > kDeepest) fail("", "nested deeper than " + std::to_string(kDeepest) + " levels: not a tokenizer.json");
+        if (depth > kDeepest)
+          fail("", "nested deeper than " + std::to_string(kDeepest) + " levels: not a tokenizer.json");
         return true;
       });
     } catch (const Json::exception& e) {
@@ -115,10 +117,12 @@ class Reader {
       const std::string type = type_of(model, "model");
       if (type != "BPE") fail("model.type", quote(type) + " is not supported: only BPE is");
     }
-    if (flag(model, "byte_fallback", "model", false)) fail("model.byte_fallback", "true is not supported in a byte-level BPE");
+    if (flag(model, "byte_fallback", "model", false))
+      fail("model.byte_fallback", "true is not supported in a byte-level BPE");
     out_.ignore_merges = flag(model, "ignore_merges", "model", false);
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-      if (model.contains(key) && !model[key].is_null() && model[key] != "") fail(std::string("model.") + key, "is not supported");
+      if (model.contains(key) && !model[key].is_null() && model[key] != "")
+        fail(std::string("model.") + key, "is not supported");
     }
     if (model.contains("dropout") && !model["dropout"].is_null() && model["dropout"] != 0.0) {
       fail("model.dropout", "is not supported: ids would be random");
@@ -155,9 +159,11 @@ class Reader {
       if (merges[i].is_string()) {
         const std::string& line = merges[i].get_ref<const std::string&>();
         const size_t space = line.find(' ');
-        if (space == std::string::npos || line.find(' ', space + 1) != std::string::npos) fail(place, quote(line) + " is not two tokens");
+        if (space == std::string::npos || line.find(' ', space + 1) != std::string::npos)
+          fail(place, quote(line) + " is not two tokens");
         left = line.substr(0, space), right = line.substr(space + 1);
-      } else if (merges[i].is_array() && merges[i].size() == 2 && merges[i][0].is_string() && merges[i][1].is_string()) {
+      } else if (merges[i].is_array() && merges[i].size() == 2 && merges[i][0].is_string() &&
+                 merges[i][1].is_string()) {
         left = merges[i][0].get<std::string>(), right = merges[i][1].get<std::string>();
       } else {
         fail(place, "\"a b\" or [\"a\", \"b\"] is needed");
@@ -209,7 +215,8 @@ class Reader {
     // Holes are refused anyway; this keeps a single huge id from allocating.
     if (top + 1 > static_cast<int64_t>(ids_.size() + out_.added.size())) {
       fail("model.vocab", "ids have holes: the largest is " + std::to_string(top) + " but there are only " +
-                              std::to_string(ids_.size()) + " tokens and " + std::to_string(out_.added.size()) + " added ones");
+                              std::to_string(ids_.size()) + " tokens and " + std::to_string(out_.added.size()) +
+                              " added ones");
     }
     std::vector<bool> used(static_cast<size_t>(top) + 1, false);
     out_.bytes.resize(used.size());
@@ -217,7 +224,8 @@ class Reader {
     out_.byte_ids.fill(-1);
     for (const auto& [token, id] : ids_) {
       const auto slot = static_cast<size_t>(id);
-      if (used[slot]) fail("model.vocab[" + quote(token) + "]", "id " + std::to_string(id) + " belongs to another token too");
+      if (used[slot])
+        fail("model.vocab[" + quote(token) + "]", "id " + std::to_string(id) + " belongs to another token too");
       used[slot] = true;
       if (const auto bytes = spell(token, alphabet)) {
         out_.bytes[slot] = *bytes;
@@ -230,17 +238,20 @@ class Reader {
     for (const AddedToken& token : out_.added) {
       const auto slot = static_cast<size_t>(token.id);
       if (used[slot] && ids_.find(token.content) == ids_.end()) {
-        fail("added_tokens", quote(token.content) + ": id " + std::to_string(token.id) + " belongs to another token too");
+        fail("added_tokens",
+             quote(token.content) + ": id " + std::to_string(token.id) + " belongs to another token too");
       }
       used[slot] = true;
-      out_.bytes[slot] = token.content;
+      // A token that merges can also reach keeps the bytes it stands for there, so that plain text always comes back.
+      if (!out_.plain[slot]) out_.bytes[slot] = token.content;
     }
     const auto hole = std::find(used.begin(), used.end(), false);
     if (hole != used.end()) fail("model.vocab", "id " + std::to_string(hole - used.begin()) + " belongs to no token");
   }
 
   // The bytes that a token of the byte alphabet stands for; nothing if it has a character from outside it.
-  static std::optional<std::string> spell(const std::string& token, const std::unordered_map<uint32_t, uint8_t>& alphabet) {
+  static std::optional<std::string> spell(const std::string& token,
+                                          const std::unordered_map<uint32_t, uint8_t>& alphabet) {
     std::string bytes;
     for (size_t at = 0; at < token.size();) {
       const Utf8Char c = decode_utf8(token, at);
@@ -259,6 +270,8 @@ class Reader {
 
 }  // namespace
 
-BpeDescription parse_tokenizer_json(const std::string& path, const std::string& text) { return Reader(path).read(text); }
+BpeDescription parse_tokenizer_json(const std::string& path, const std::string& text) {
+  return Reader(path).read(text);
+}
 
 }  // namespace thinwire

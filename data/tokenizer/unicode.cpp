@@ -48,7 +48,9 @@ const CharClass* direct_classes() {
 
 }  // namespace
 
-CharClass char_class(uint32_t code) { return code < kDirect ? direct_classes()[code] : search_class(code); }
+CharClass char_class(uint32_t code) {
+  return code < kDirect ? direct_classes()[code] : search_class(code);
+}
 
 Utf8Char decode_utf8(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[at + i]); };

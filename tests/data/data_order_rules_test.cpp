@@ -205,7 +205,7 @@ TEST(GptDataset, RandomFilesReadLikeALaidOutStream) {
     std::vector<int> lengths(1 + random() % 20);
     for (int& n : lengths) n = static_cast<int>(random() % 4 == 0 ? random() % 2 : random() % 40);
     lengths[random() % lengths.size()] = 3;
-    const std::string prefix = dir.file("f" + std::to_string(trial));
+    const std::string prefix = dir.file(std::to_string(trial));
     test::write_pair(prefix, lengths, 1 << 20);
     const auto file = std::make_shared<const TokenFile>(prefix, 1 << 20);
     const int64_t seq = 1 + static_cast<int64_t>(random() % 50), wanted = 1 + static_cast<int64_t>(random() % 60);

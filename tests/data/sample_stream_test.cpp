@@ -108,12 +108,12 @@ TEST_F(Streams, SeparateFilesPerSplit) {
   EXPECT_LT(read(stream, Split::kTrain, 0)[0], 5000);
   EXPECT_GE(read(stream, Split::kValid, 0)[0], 5000);
   EXPECT_FALSE(stream.has(Split::kTest));
-  // All of `a` is used: the stream of the whole file with split "1".
+  // All of `a` is used: the stream of the whole file with split "1,0,0".
   DataConfig whole = config_;
   whole.train.clear();
   whole.valid.clear();
   whole.data = {{dir_.file("a")}};
-  whole.split = "1";
+  whole.split = "1,0,0";
   const SampleStream other(whole);
   for (int64_t i = 0; i < 60; ++i) ASSERT_EQ(read(stream, Split::kTrain, i), read(other, Split::kTrain, i));
 }
@@ -140,7 +140,7 @@ TEST_F(Streams, MistakesAreNamed) {
   refuse(ExitCode::kBadConfig, {"train_data_paths"}, [](DataConfig& c) { c.valid.swap(c.data); });
   refuse(ExitCode::kBadConfig, {"seq_length"}, [](DataConfig& c) { c.seq_length = 0; });
   refuse(ExitCode::kBadConfig, {"seed", "2^32"}, [](DataConfig& c) { c.seed = uint64_t{1} << 32; });
-  refuse(ExitCode::kBadConfig, {"split"}, [](DataConfig& c) { c.split = "a"; });
+  refuse(ExitCode::kBadConfig, {"split"}, [](DataConfig& c) { c.split = "a, b"; });
   refuse(ExitCode::kBadConfig, {"weight", "positive"}, [&](DataConfig& c) { c.data.push_back({dir_.file("b"), 0.0}); });
   refuse(ExitCode::kBadConfig, {"weight"}, [&](DataConfig& c) { c.data.push_back({dir_.file("b"), std::nan("")}); });
   refuse(ExitCode::kBadConfig, {"rampup_batch_size"},

@@ -17,7 +17,7 @@ enum KeyType : unsigned {
   kIntKey = 2,  // 5e8 and 3.0 count as integers, 0.5 does not
   kRealKey = 4,
   kStringKey = 8,
-  kListKey = 16,
+  kListKey = 16,    // kListKey | kRealKey: a list of numbers, never a bare number
   kObjectKey = 32,  // free form: not looked into
   kAnyKey = 63,
 };

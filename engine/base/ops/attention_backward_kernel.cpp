@@ -82,7 +82,7 @@ TW_INLINE void pack_both(const typename Form::Element* src, int64_t stride, int6
 template <class Form, bool kDropout>
 TW_INLINE void gradient_column(const BackwardTiles<Form>& tiles, int64_t t, const Column& see, int64_t nk, VecF unit, VecF lse,
                                VecF delta) {
-  const auto values = [&](int64_t i, VecF& p, VecF& ds) [[gnu::always_inline]] {
+  const auto values = [&](int64_t i, VecF& p, VecF& ds) __attribute__((always_inline)) {
     const int64_t at = i * kStrip + t;
     const VecF q = vexp2(fma(load(tiles.scores + at), unit, -lse));
     VecF g = load(tiles.grads + at);
@@ -94,7 +94,7 @@ TW_INLINE void gradient_column(const BackwardTiles<Form>& tiles, int64_t t, cons
     }
     ds = q * (g - delta);
   };
-  const auto masked_values = [&](int64_t i, VecF& p, VecF& ds) [[gnu::always_inline]] {
+  const auto masked_values = [&](int64_t i, VecF& p, VecF& ds) __attribute__((always_inline)) {
     p = ds = VecF{};
     if (i >= see.some) return;
     values(i, p, ds);
@@ -120,7 +120,7 @@ TW_INLINE void gradient_column(const BackwardTiles<Form>& tiles, int64_t t, cons
     }
   } else {
 #ifdef __AVX512BF16__
-    const auto put = [&](int64_t row, const VecF(&p)[2], const VecF(&ds)[2]) [[gnu::always_inline]] {
+    const auto put = [&](int64_t row, const VecF(&p)[2], const VecF(&ds)[2]) __attribute__((always_inline)) {
 #pragma GCC unroll 2
       for (int j = 0; j < 2; ++j) {
         const int64_t at = ((row + j) * kStrip + t) / 2;

@@ -64,10 +64,10 @@ TW_INLINE void softmax_column(float* scores, const Column& see, int64_t nk, VecF
   store(maximum, now);
   store(alpha, shrink);
 
-  const auto probability = [&](int64_t key) [[gnu::always_inline]] {
+  const auto probability = [&](int64_t key) __attribute__((always_inline)) {
     return vexp2(fma(load(scores + key * kStrip), unit, -base));
   };
-  const auto dropped = [&](int64_t key, VecF p) [[gnu::always_inline]] {
+  const auto dropped = [&](int64_t key, VecF p) __attribute__((always_inline)) {
     if constexpr (kDropout) return p * load(factors + key * kStrip);
     else return p;
   };

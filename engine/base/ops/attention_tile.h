@@ -18,11 +18,11 @@ constexpr int kBlockRows = 6, kBlockVectors = 2;  // 12 accumulators + 2 + 1 of 
 #endif
 
 struct MultiplyFloats {
-  static TW_INLINE VecF add(VecF sum, VecF a, VecF b) { return fma(a, b, sum); }
+  TW_INLINE static VecF add(VecF sum, VecF a, VecF b) { return fma(a, b, sum); }
 };
 #ifdef __AVX512BF16__
 struct MultiplyPairs {
-  static TW_INLINE VecF add(VecF sum, VecF a, VecF b) {
+  TW_INLINE static VecF add(VecF sum, VecF a, VecF b) {
     return (VecF)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
   }
 };
@@ -124,7 +124,7 @@ TW_INLINE void for_vector_parts(int64_t vectors, const Body& body) {
 template <class Multiply>
 TW_INLINE void product_scores(const Word* keys, int64_t ld, const Word* queries, int64_t strip, int64_t steps, int64_t nk,
                               int64_t query_vectors, int64_t shift, float* scores) {
-  for_vector_parts(query_vectors, [&](int64_t first, int64_t count) [[gnu::always_inline]] {
+  for_vector_parts(query_vectors, [&](int64_t first, int64_t count) __attribute__((always_inline)) {
     for (int64_t i = 0; i < nk; i += kBlockRows) {
       const int64_t begin = larger(first, larger(0, i - shift) / kLanes);
       if (begin >= first + count) break;
@@ -140,7 +140,7 @@ TW_INLINE void product_scores(const Word* keys, int64_t ld, const Word* queries,
 template <class Multiply>
 TW_INLINE void product_queries(const Word* p, int64_t strip, const Word* b, int64_t ld, int64_t pack, int64_t nq, int64_t nk,
                                int64_t shift, float* c, Merge merge, const float* factor) {
-  for_vector_parts(ld / kLanes, [&](int64_t first, int64_t count) [[gnu::always_inline]] {
+  for_vector_parts(ld / kLanes, [&](int64_t first, int64_t count) __attribute__((always_inline)) {
     for (int64_t t = 0; t < nq; t += kBlockRows) {
       const int64_t rows = smaller(kBlockRows, nq - t);
       const int64_t visible = smaller(nk, t + rows + shift);
@@ -157,7 +157,7 @@ TW_INLINE void product_queries(const Word* p, int64_t strip, const Word* b, int6
 template <class Multiply>
 TW_INLINE void product_keys(const Word* p, int64_t p_row, const Word* b, int64_t ld, int64_t pack, int64_t nq, int64_t nk,
                             int64_t shift, float* c) {
-  for_vector_parts(ld / kLanes, [&](int64_t first, int64_t count) [[gnu::always_inline]] {
+  for_vector_parts(ld / kLanes, [&](int64_t first, int64_t count) __attribute__((always_inline)) {
     for (int64_t i = 0; i < nk; i += kBlockRows) {
       const int64_t skipped = larger(0, i - shift);
       if (skipped >= nq) break;

@@ -22,7 +22,9 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
 
 std::string generation_name(int64_t step) {
   char name[40];
@@ -35,7 +37,7 @@ std::string tame(std::string text) {
   for (char& c : text) {
     if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '-' && c != '_') c = '_';
   }
-  return text;
+  return text.substr(0, 40);
 }
 
 // Newest first; fills `refused` with the reasons of those that do not verify.
@@ -62,7 +64,8 @@ std::optional<LoadReport> first_valid(const std::vector<FoundGeneration>& found,
 CheckpointStore::CheckpointStore(const std::string& directory, StoreOptions options)
     : directory_(directory), options_(std::move(options)), lock_(directory, options_.lock), staged_(options_.copy) {
   while (directory_.size() > 1 && directory_.back() == '/') directory_.pop_back();
-  for (const FoundGeneration& g : list_generations(directory_)) next_sequence_ = std::max(next_sequence_, g.sequence + 1);
+  for (const FoundGeneration& g : list_generations(directory_))
+    next_sequence_ = std::max(next_sequence_, g.sequence + 1);
   std::error_code ignored;
   for (fs::directory_iterator it(directory_, ignored), end; !ignored && it != end; it.increment(ignored)) {
     const std::string name = it->path().filename().string();
@@ -92,13 +95,19 @@ void CheckpointStore::save(int64_t step, const VisitState& state, const nlohmann
   const auto start = Clock::now();
   settle();
   stats_ = {};
+  written_ = {};
   stats_.step = step;
   stats_.wait_ms = ms_since(start);
   lock_.check();
   point("save.begin");
   const auto copy_start = Clock::now();
   staged_.clear();
-  state(staged_);
+  try {
+    state(staged_);
+  } catch (const std::bad_alloc&) {
+    throw_io(directory_ + ": not enough memory to copy the state of a checkpoint (" + std::to_string(staged_.bytes()) +
+             " bytes so far)");
+  }
   staged_.finish();
   stats_.copy_ms = ms_since(copy_start);
   stats_.bytes = staged_.bytes();
@@ -114,43 +123,49 @@ void CheckpointStore::save(int64_t step, const VisitState& state, const nlohmann
 // Joins the writer and judges how it fared.
 void CheckpointStore::settle() {
   if (writer_.joinable()) writer_.join();
+  stats_.path = written_.path;
+  stats_.write_ms = written_.write_ms;
+  stats_.failed = written_.failed;
   if (!error_) return;
   const std::exception_ptr error = std::exchange(error_, nullptr);
   try {
     std::rethrow_exception(error);
   } catch (const Error& e) {
     if (e.code() != ExitCode::kIo || failures_in_a_row_ > options_.failed_saves_allowed) throw;
-    log_warning("warning: checkpoint of step " + std::to_string(stats_.step) + " not saved (" + std::to_string(failures_in_a_row_) +
-                " in a row, " + std::to_string(options_.failed_saves_allowed) + " allowed): " + e.what());
+    log_warning("warning: checkpoint of step " + std::to_string(stats_.step) + " not saved (" +
+                std::to_string(failures_in_a_row_) + " in a row, " + std::to_string(options_.failed_saves_allowed) +
+                " allowed): " + e.what());
   }
 }
 
 void CheckpointStore::wait(bool must_succeed) {
   settle();
   if (must_succeed && stats_.failed) {
-    throw_io(directory_ + ": the checkpoint of step " + std::to_string(stats_.step) + " could not be saved; see the log for the reason");
+    throw_io(directory_ + ": the checkpoint of step " + std::to_string(stats_.step) +
+             " could not be saved; see the log for the reason");
   }
 }
 
-// Runs on the writing thread: nothing may leave it but error_.
+// Runs on the writing thread: nothing may leave it but error_ and written_.
 void CheckpointStore::write(int64_t step, const nlohmann::json& info) {
   const auto start = Clock::now();
   std::string temporary;
   try {
-    temporary = directory_ + "/" + generation_name(step) + ".tmp-" + tame(lock_.job()) + "-" + lock_.token().substr(0, 8);
-    stats_.path = commit(step, info, temporary);
+    temporary =
+        directory_ + "/" + generation_name(step) + ".tmp-" + tame(lock_.job()) + "-" + lock_.token().substr(0, 8);
+    written_.path = commit(step, info, temporary);
     failures_in_a_row_ = 0;
   } catch (const std::bad_alloc&) {
-    stats_.failed = true;
+    written_.failed = true;
     error_ = std::make_exception_ptr(Error(ExitCode::kIo, directory_ + ": out of memory while saving a checkpoint"));
   } catch (const fs::filesystem_error& e) {
-    stats_.failed = true;
+    written_.failed = true;
     error_ = std::make_exception_ptr(Error(ExitCode::kIo, e.what()));
   } catch (...) {
-    stats_.failed = true;
+    written_.failed = true;
     error_ = std::current_exception();
   }
-  if (stats_.failed) {
+  if (written_.failed) {
     ++failures_in_a_row_;
     std::error_code ignored;
     fs::remove_all(temporary, ignored);
@@ -164,7 +179,7 @@ void CheckpointStore::write(int64_t step, const nlohmann::json& info) {
       log_warning(std::string("warning: pruning checkpoints: ") + e.what());
     }
   }
-  stats_.write_ms = ms_since(start);
+  written_.write_ms = ms_since(start);
 }
 
 std::string CheckpointStore::commit(int64_t step, const nlohmann::json& info, const std::string& temporary) {
@@ -187,7 +202,8 @@ std::string CheckpointStore::commit(int64_t step, const nlohmann::json& info, co
     std::vector<SafetensorsItem> items;
     const size_t first = next;
     uint64_t bytes = 0;
-    while (next < tensors.size() && (next == first || bytes + tensors[next].bytes.size() <= options_.shard_bytes) && next - first < 500'000) {
+    while (next < tensors.size() && (next == first || bytes + tensors[next].bytes.size() <= options_.shard_bytes) &&
+           next - first < 500'000) {
       const StagedTensor& t = tensors[next++];
       items.push_back({t.stored_name(), to_st_dtype(t.dtype), t.shape, t.bytes, {}});
       bytes += t.bytes.size();
@@ -195,7 +211,8 @@ std::string CheckpointStore::commit(int64_t step, const nlohmann::json& info, co
     char name[40];
     std::snprintf(name, sizeof name, "shard_%05zu.safetensors", manifest.files.size());
     point("save.before_shard");
-    const WrittenFile written = write_safetensors(temporary + "/" + name, std::move(items), {}, [this] { point("save.mid_shard"); });
+    const WrittenFile written =
+        write_safetensors(temporary + "/" + name, std::move(items), {}, [this] { point("save.mid_shard"); });
     point("save.after_shard");
     std::map<std::string_view, std::string_view> hash_of;
     for (const WrittenTensor& t : written.tensors) hash_of[t.name] = t.hash;
@@ -222,7 +239,8 @@ std::string CheckpointStore::commit(int64_t step, const nlohmann::json& info, co
   }
   point("save.before_rename");
   lock_.check();
-  if (::rename(temporary.c_str(), final_path.c_str()) != 0) throw_io(final_path + ": cannot rename: " + std::strerror(errno));
+  if (::rename(temporary.c_str(), final_path.c_str()) != 0)
+    throw_io(final_path + ": cannot rename: " + std::strerror(errno));
   sync_directory(directory_);
   ++next_sequence_;
   point("save.after_rename");
@@ -250,7 +268,8 @@ void CheckpointStore::prune() {
           verify_generation(generation.path);
           verified_.insert(generation.name);
         } catch (const Error& e) {
-          log_warning("warning: checkpoint " + generation.path + " does not verify and does not count as kept: " + e.what());
+          log_warning("warning: checkpoint " + generation.path +
+                      " does not verify and does not count as kept: " + e.what());
         }
       }
       good += verified_.contains(generation.name) ? 1 : 0;
@@ -259,7 +278,8 @@ void CheckpointStore::prune() {
     // Renamed first: a half-removed directory must not look like a generation.
     lock_.check();
     const std::string doomed = generation.path + ".tmp-prune";
-    if (::rename(generation.path.c_str(), doomed.c_str()) != 0) throw_io(generation.path + ": cannot rename: " + std::strerror(errno));
+    if (::rename(generation.path.c_str(), doomed.c_str()) != 0)
+      throw_io(generation.path + ": cannot rename: " + std::strerror(errno));
     verified_.erase(generation.name);
     fs::remove_all(doomed);
   }

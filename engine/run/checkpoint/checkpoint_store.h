@@ -1,8 +1,9 @@
 // The writer's side of a directory of checkpoints: copy, write behind, commit, prune; and finding the newest good one.
 //
-// Commit: step_000123.tmp-<job>-<nonce>/ is filled with shard files (hashed in memory before they are written, flushed), then
-// manifest.json (flushed), then the directory is flushed, the lease token read again, the directory renamed to step_000123
-// (step_000123-2 if that exists) and its parent flushed. latest.json is a convenience for people: loading scans.
+// Commit: step_000123.tmp-<job>-<nonce>/ is filled with shard files (hashed in memory before they are written,
+// flushed), then manifest.json (flushed), then the directory is flushed, the lease token read again, the directory
+// renamed to step_000123 (step_000123-2 if that exists) and its parent flushed. latest.json is a convenience for
+// people: loading scans.
 #pragma once
 
 #include <cstdint>
@@ -23,27 +24,28 @@ namespace thinwire {
 
 // Every place where a save can be struck, in order; tests and configured faults sweep this list.
 inline constexpr std::string_view kSavePoints[] = {
-    "save.begin",          "save.after_copy",      "save.after_mkdir",     "save.before_shard", "save.mid_shard",
-    "save.after_shard",    "save.before_manifest", "save.after_manifest",  "save.before_rename", "save.after_rename",
-    "save.before_latest",  "save.after_latest",    "save.before_prune",    "save.after_prune"};
+    "save.begin",         "save.after_copy",      "save.after_mkdir",    "save.before_shard",  "save.mid_shard",
+    "save.after_shard",   "save.before_manifest", "save.after_manifest", "save.before_rename", "save.after_rename",
+    "save.before_latest", "save.after_latest",    "save.before_prune",   "save.after_prune"};
 
 struct StoreOptions {
-  bool async = true;              // write behind the step; false: save() returns when the generation is committed
-  int64_t keep_last = 0;          // 0 keeps all; otherwise max(keep_last, 2) generations that verify are kept
+  bool async = true;                 // write behind the step; false: save() returns when the generation is committed
+  int64_t keep_last = 0;             // 0 keeps all; otherwise max(keep_last, 2) generations that verify are kept
   int64_t failed_saves_allowed = 0;  // consecutive failures to write that are only logged
   uint64_t shard_bytes = uint64_t{4} << 30;  // a file takes tensors until it is this large (never splits one)
-  LockOptions lock;               // job id, heartbeat
-  CopyBytes copy;                 // state out of device memory; default memcpy
-  std::function<void(std::string_view point)> fault;  // called at every save point, mostly on the writing thread; may throw Error
+  LockOptions lock;                          // job id, heartbeat
+  CopyBytes copy;                            // state out of device memory; default memcpy
+  std::function<void(std::string_view point)>
+      fault;  // called at every save point, mostly on the writing thread; may throw Error
 };
 
 struct SaveStats {
   int64_t step = -1;
-  std::string path;       // of the committed generation; empty while writing or after a failure
-  uint64_t bytes = 0;     // tensor bytes
-  double wait_ms = 0;     // the step stood still for the save before it ...
-  double copy_ms = 0;     // ... and for the copy
-  double write_ms = 0;    // behind the step, when async
+  std::string path;     // of the committed generation; empty while writing or after a failure
+  uint64_t bytes = 0;   // tensor bytes
+  double wait_ms = 0;   // the step stood still for the save before it ...
+  double copy_ms = 0;   // ... and for the copy
+  double write_ms = 0;  // behind the step, when async
   bool failed = false;
 };
 
@@ -55,16 +57,18 @@ class CheckpointStore {
   // Waits for the writer; a failure is logged.
   ~CheckpointStore();
 
-  // Shows a copying visitor to `state`, then commits a generation. `info` is stored as it is (model, data, layout, hashes).
-  // Errors of this or an earlier save that was written behind surface here and in wait(): Error(kIo) when a save could not
-  // be written (after failed_saves_allowed in a row), Error(kBusy) at once when the directory was taken over.
+  // Shows a copying visitor to `state`, then commits a generation. `info` is stored as it is (model, data, layout,
+  // hashes). Errors of this or an earlier save that was written behind surface here and in wait(): Error(kIo) when a
+  // save could not be written (after failed_saves_allowed in a row), Error(kBusy) at once when the directory was taken
+  // over.
   void save(int64_t step, const VisitState& state, const nlohmann::json& info);
-  // Returns when nothing is being written. `must_succeed`: a last save that failed throws whatever is allowed (end of a run).
+  // Returns when nothing is being written. `must_succeed`: a last save that failed throws whatever is allowed (end of a
+  // run).
   void wait(bool must_succeed = false);
-  const SaveStats& last_save() const { return stats_; }  // complete after wait()
+  const SaveStats& last_save() const { return stats_; }  // path, write_ms and failed are known after wait()
 
-  // The newest generation that verifies completely; why newer ones were refused is logged. nullopt: there are none at all.
-  // Error(kBadData) listing every reason when there are some and none verifies: never a silent start from scratch.
+  // The newest generation that verifies completely; why newer ones were refused is logged. nullopt: there are none at
+  // all. Error(kBadData) listing every reason when there are some and none verifies: never a silent start from scratch.
   std::optional<LoadReport> newest();
   // The same, filled into `state`.
   std::optional<LoadReport> load_newest(const VisitState& state, LoadOptions options = {});
@@ -87,12 +91,13 @@ class CheckpointStore {
   int64_t next_sequence_ = 0;
   std::set<std::string> verified_;  // generations that prune has read back
   std::thread writer_;
-  std::exception_ptr error_;        // of the last write; read after join
+  std::exception_ptr error_;  // of the last write ...
+  SaveStats written_;         // ... and its results: the writing thread's, read after join
   int64_t failures_in_a_row_ = 0;
 };
 
-// For readers that hold no lock (generate, checkpoint verify). `path` as in resolve_checkpoint_path; the newest generation
-// that verifies, or Error(kBadData) listing every reason.
+// For readers that hold no lock (generate, checkpoint verify). `path` as in resolve_checkpoint_path; the newest
+// generation that verifies, or Error(kBadData) listing every reason.
 LoadReport find_newest_valid(const std::string& path);
 
 }  // namespace thinwire

@@ -54,7 +54,8 @@ void verify_file(const std::string& path, const ManifestFile& expected) {
   struct stat info {};
   if (::fstat(file.fd, &info) != 0 || !S_ISREG(info.st_mode)) throw_bad_data(path + ": not a regular file");
   if (static_cast<uint64_t>(info.st_size) != expected.bytes) {
-    throw_bad_data(path + ": " + std::to_string(info.st_size) + " bytes, the manifest says " + std::to_string(expected.bytes));
+    throw_bad_data(path + ": " + std::to_string(info.st_size) + " bytes, the manifest says " +
+                   std::to_string(expected.bytes));
   }
   RunningHash hash;
   std::vector<std::byte> buffer(std::min<uint64_t>(expected.bytes, uint64_t{1} << 20));
@@ -79,7 +80,8 @@ class StoredTensors {
     for (const ManifestFile& file : manifest.files) files_.emplace_back(dir + "/" + file.name);
     for (const ManifestTensor& t : manifest.tensors) slices_[t.name].push_back(&t);
     for (auto& [name, list] : slices_) {
-      std::sort(list.begin(), list.end(), [](const ManifestTensor* a, const ManifestTensor* b) { return a->first < b->first; });
+      std::sort(list.begin(), list.end(),
+                [](const ManifestTensor* a, const ManifestTensor* b) { return a->first < b->first; });
     }
   }
 
@@ -106,8 +108,8 @@ class StoredTensors {
   const std::string& file_of(const ManifestTensor& t) const { return files_[t.file].path(); }
 
   // Fills `out` with elements [first, first + count) from all slices; throws naming the first element nobody stored.
-  void assemble(const std::string& name, const std::vector<const ManifestTensor*>& list, int64_t first, int64_t count, size_t size,
-                std::byte* out) const {
+  void assemble(const std::string& name, const std::vector<const ManifestTensor*>& list, int64_t first, int64_t count,
+                size_t size, std::byte* out) const {
     int64_t next = first;
     const int64_t end = first + count;
     for (const ManifestTensor* t : list) {
@@ -118,8 +120,8 @@ class StoredTensors {
       next = stop;
     }
     if (next < end) {
-      throw_bad_data("checkpoint tensor \"" + name + "\": elements from " + std::to_string(next) + " on are stored nowhere (asked for " +
-                     std::to_string(first) + " to " + std::to_string(end) + ")");
+      throw_bad_data("checkpoint tensor \"" + name + "\": elements from " + std::to_string(next) +
+                     " on are stored nowhere (asked for " + std::to_string(first) + " to " + std::to_string(end) + ")");
     }
   }
 
@@ -142,12 +144,13 @@ class FillState : public StateVisitor {
     const auto shape = [](int64_t rows, int64_t cols) { return std::to_string(rows) + " x " + std::to_string(cols); };
     for (const ManifestTensor* t : *list) {
       if (t->rows != slice.rows || t->cols != slice.cols) {
-        throw_bad_data(dir_ + ": tensor \"" + slice.name + "\" is " + shape(t->rows, t->cols) + " in the checkpoint and " +
-                       shape(slice.rows, slice.cols) + " in this model; the model keys must be those of the checkpoint");
+        throw_bad_data(dir_ + ": tensor \"" + slice.name + "\" is " + shape(t->rows, t->cols) +
+                       " in the checkpoint and " + shape(slice.rows, slice.cols) +
+                       " in this model; the model keys must be those of the checkpoint");
       }
       if (t->dtype != to_st_dtype(slice.local.dtype)) {
-        throw_bad_data(dir_ + ": tensor \"" + slice.name + "\" is " + std::string(name_of(any.dtype)) + " in the checkpoint and " +
-                       std::string(name_of(to_st_dtype(slice.local.dtype))) + " here");
+        throw_bad_data(dir_ + ": tensor \"" + slice.name + "\" is " + std::string(name_of(any.dtype)) +
+                       " in the checkpoint and " + std::string(name_of(to_st_dtype(slice.local.dtype))) + " here");
       }
     }
     auto* out = static_cast<std::byte*>(slice.local.data);
@@ -220,7 +223,8 @@ std::vector<FoundGeneration> list_generations(const std::string& directory) {
     }
     found.push_back(std::move(generation));
   }
-  if (error && error != std::errc::no_such_file_or_directory) throw_bad_data(directory + ": cannot list: " + error.message());
+  if (error && error != std::errc::no_such_file_or_directory)
+    throw_bad_data(directory + ": cannot list: " + error.message());
   std::sort(found.begin(), found.end(), [](const FoundGeneration& a, const FoundGeneration& b) {
     const bool unreadable_a = a.sequence < 0, unreadable_b = b.sequence < 0;
     if (unreadable_a != unreadable_b) return unreadable_a;
@@ -242,11 +246,13 @@ Manifest verify_generation(const std::string& generation_dir) {
   for (const ManifestTensor& t : manifest.tensors) {
     const SafetensorsEntry& entry = files[t.file].at(t.stored_name);
     if (entry.dtype != t.dtype || entry.count() != t.count) {
-      throw_bad_data(files[t.file].path() + ": tensor \"" + t.stored_name + "\" has another type or size than the manifest says");
+      throw_bad_data(files[t.file].path() + ": tensor \"" + t.stored_name +
+                     "\" has another type or size than the manifest says");
     }
     named.emplace(t.file, t.stored_name);
   }
-  if (named.size() != stored) throw_bad_data(generation_dir + ": its files hold tensors that the manifest does not list");
+  if (named.size() != stored)
+    throw_bad_data(generation_dir + ": its files hold tensors that the manifest does not list");
   return manifest;
 }
 
@@ -266,7 +272,8 @@ std::vector<FoundGeneration> resolve_checkpoint_path(const std::string& path) {
 }
 
 LoadReport load_generation(const std::string& generation_dir, const VisitState& state, const LoadOptions& options) {
-  LoadReport report{generation_dir, options.verify ? verify_generation(generation_dir) : read_manifest(generation_dir), {}};
+  LoadReport report{
+      generation_dir, options.verify ? verify_generation(generation_dir) : read_manifest(generation_dir), {}};
   FillState filler(report.path, report.manifest, options);
   state(filler);
   report.unused = filler.unused();
@@ -281,7 +288,8 @@ TensorReader open_tensors(const std::string& generation_dir, const Manifest& man
     if (list == nullptr) throw_bad_data(generation_dir + ": the checkpoint has no tensor \"" + name + "\"");
     const ManifestTensor& t = *list->front();
     if (t.dtype != StDtype::kF32) {
-      throw_bad_data(generation_dir + ": tensor \"" + name + "\" is " + std::string(name_of(t.dtype)) + ", F32 is expected");
+      throw_bad_data(generation_dir + ": tensor \"" + name + "\" is " + std::string(name_of(t.dtype)) +
+                     ", F32 is expected");
     }
     std::vector<float> values(static_cast<size_t>(t.rows * t.cols));
     stored->assemble(name, *list, 0, t.rows * t.cols, sizeof(float), reinterpret_cast<std::byte*>(values.data()));

@@ -1,4 +1,5 @@
-// Generations on disk, read side: which there are, whether one verifies, and filling state from one, whatever its slices.
+// Generations on disk, read side: which there are, whether one verifies, and filling state from one, whatever its
+// slices.
 #pragma once
 
 #include <functional>
@@ -24,9 +25,9 @@ struct FoundGeneration {
 };
 std::vector<FoundGeneration> list_generations(const std::string& directory);
 
-// Reads every byte of the generation: manifest checksum, size and XXH3-128 of each file, each file a valid safetensors file
-// that holds exactly the tensors of the manifest with their types and sizes. Throws Error(kBadData) at the first fault,
-// naming file, expected and found. Returns the manifest.
+// Reads every byte of the generation: manifest checksum, size and XXH3-128 of each file, each file a valid safetensors
+// file that holds exactly the tensors of the manifest with their types and sizes. Throws Error(kBadData) at the first
+// fault, naming file, expected and found. Returns the manifest.
 Manifest verify_generation(const std::string& generation_dir);
 
 // What a user may name: a generation itself, a directory of generations, or a run directory with `checkpoints/` in it.
@@ -37,8 +38,8 @@ struct LoadOptions {
   // Stored names with these prefixes are not missed, and asked-for names with them keep their present values
   // (fine-tuning, no_load_optim: "adam_m/", "adam_v/", "sgd_momentum/").
   std::vector<std::string> unwanted_prefixes;
-  bool verify = true;     // verify_generation first
-  CopyBytes copy;         // into device memory; default memcpy
+  bool verify = true;  // verify_generation first
+  CopyBytes copy;      // into device memory; default memcpy
 };
 
 struct LoadReport {
@@ -48,12 +49,12 @@ struct LoadReport {
 };
 
 // Shows a filling visitor to `state`. Tensors match by name; rows, cols and dtype must be equal; the asked slice is put
-// together from all stored slices that intersect it. Throws Error(kBadData) naming what is missing or differs; `state` may
-// then be partly filled.
+// together from all stored slices that intersect it. Throws Error(kBadData) naming what is missing or differs; `state`
+// may then be partly filled.
 LoadReport load_generation(const std::string& generation_dir, const VisitState& state, const LoadOptions& options = {});
 
-// Opens the files once; each call gives one whole tensor as floats (stored as F32), assembled from its slices, for export and
-// inspection. Throws Error(kBadData) for absent names.
+// Opens the files once; each call gives one whole tensor as floats (stored as F32), assembled from its slices, for
+// export and inspection. Throws Error(kBadData) for absent names.
 using TensorReader = std::function<std::vector<float>(const std::string& name)>;
 TensorReader open_tensors(const std::string& generation_dir, const Manifest& manifest);
 

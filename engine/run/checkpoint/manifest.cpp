@@ -82,7 +82,8 @@ void read_body(const json& root, Manifest& m) {
   m.saved_at = root.at("saved_at").get<double>();
   m.info = root.at("info");
   for (const json& item : root.at("files")) {
-    ManifestFile file{item.at("name").get<std::string>(), item.at("bytes").get<uint64_t>(), item.at("xxh3_128").get<std::string>()};
+    ManifestFile file{item.at("name").get<std::string>(), item.at("bytes").get<uint64_t>(),
+                      item.at("xxh3_128").get<std::string>()};
     require(is_plain_file_name(file.name), "file name \"" + file.name + "\"");
     m.files.push_back(std::move(file));
   }
@@ -98,8 +99,8 @@ void read_body(const json& root, Manifest& m) {
     t.stored_name = item.at("stored").get<std::string>();
     t.hash = item.at("xxh3_128").get<std::string>();
     int64_t whole = 0;
-    require(t.rows >= 0 && t.cols >= 0 && !__builtin_mul_overflow(t.rows, t.cols, &whole) && t.first >= 0 && t.count >= 0 &&
-                t.first <= whole && t.count <= whole - t.first,
+    require(t.rows >= 0 && t.cols >= 0 && !__builtin_mul_overflow(t.rows, t.cols, &whole) && t.first >= 0 &&
+                t.count >= 0 && t.first <= whole && t.count <= whole - t.first,
             "tensor \"" + t.name + "\" has an impossible range");
     require(t.file < m.files.size(), "tensor \"" + t.name + "\" is in a file that is not listed");
     m.tensors.push_back(std::move(t));
@@ -139,11 +140,19 @@ std::string manifest_to_text(const Manifest& m) {
   root["texts"] = ordered_json::object();
   for (const auto& [name, value] : m.texts) root["texts"][name] = text_to_json(value);
   root["files"] = ordered_json::array();
-  for (const ManifestFile& f : m.files) root["files"].push_back({{"name", f.name}, {"bytes", f.bytes}, {"xxh3_128", f.hash}});
+  for (const ManifestFile& f : m.files)
+    root["files"].push_back({{"name", f.name}, {"bytes", f.bytes}, {"xxh3_128", f.hash}});
   root["tensors"] = ordered_json::array();
   for (const ManifestTensor& t : m.tensors) {
-    root["tensors"].push_back({{"name", t.name}, {"rows", t.rows}, {"cols", t.cols}, {"first", t.first}, {"count", t.count},
-                               {"dtype", name_of(t.dtype)}, {"file", t.file}, {"stored", t.stored_name}, {"xxh3_128", t.hash}});
+    root["tensors"].push_back({{"name", t.name},
+                               {"rows", t.rows},
+                               {"cols", t.cols},
+                               {"first", t.first},
+                               {"count", t.count},
+                               {"dtype", name_of(t.dtype)},
+                               {"file", t.file},
+                               {"stored", t.stored_name},
+                               {"xxh3_128", t.hash}});
   }
   // One line per key, and one per file and tensor: readable, and a difference of two manifests is too.
   std::string text = "{\n";
@@ -163,11 +172,14 @@ std::string manifest_to_text(const Manifest& m) {
 }
 
 Manifest manifest_from_text(const std::string& path, const std::string& text) {
-  if (text.size() < kSealSize) throw_bad_data(path + ": not a complete manifest (" + std::to_string(text.size()) + " bytes)");
+  if (text.size() < kSealSize)
+    throw_bad_data(path + ": not a complete manifest (" + std::to_string(text.size()) + " bytes)");
   const std::string_view body(text.data(), text.size() - kSealSize);
   const std::string_view seal = std::string_view(text).substr(body.size());
-  if (!seal.starts_with(kSealOpen) || !seal.ends_with(kSealClose)) throw_bad_data(path + ": truncated or altered at its end");
-  if (seal.substr(kSealOpen.size(), 32) != hash_text(body)) throw_bad_data(path + ": its checksum does not match its content");
+  if (!seal.starts_with(kSealOpen) || !seal.ends_with(kSealClose))
+    throw_bad_data(path + ": truncated or altered at its end");
+  if (seal.substr(kSealOpen.size(), 32) != hash_text(body))
+    throw_bad_data(path + ": its checksum does not match its content");
 
   Manifest manifest;
   try {
@@ -177,7 +189,8 @@ Manifest manifest_from_text(const std::string& path, const std::string& text) {
     });
     if (root.at("format") != kFormat) throw_bad_data("not a checkpoint manifest of ours");
     if (root.at("version") != kManifestVersion) {
-      throw_bad_data("format version " + root.at("version").dump() + ", this program reads " + std::to_string(kManifestVersion));
+      throw_bad_data("format version " + root.at("version").dump() + ", this program reads " +
+                     std::to_string(kManifestVersion));
     }
     read_body(root, manifest);
   } catch (const json::exception& e) {

@@ -41,15 +41,15 @@ struct Manifest {
   std::vector<ManifestFile> files;
   std::vector<ManifestTensor> tensors;
   std::map<std::string, int64_t> integers;
-  std::map<std::string, double> reals;  // bit-exact
+  std::map<std::string, double> reals;       // bit-exact
   std::map<std::string, std::string> texts;  // any bytes
 };
 
 // JSON text whose last line is the XXH3-128 of all bytes before it: one flipped bit anywhere is detected.
 std::string manifest_to_text(const Manifest& manifest);
 
-// Throws Error(kBadData), message starting with `path`, unless the text is exactly one that manifest_to_text wrote (of a
-// version we know). All indices, ranges and names are checked, so that readers may rely on them.
+// Throws Error(kBadData), message starting with `path`, unless the text is exactly one that manifest_to_text wrote (of
+// a version we know). All indices, ranges and names are checked, so that readers may rely on them.
 Manifest manifest_from_text(const std::string& path, const std::string& text);
 
 // DIR/manifest.json.

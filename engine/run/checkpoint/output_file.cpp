@@ -29,7 +29,9 @@ std::string hex(XXH128_hash_t hash) {
 
 }  // namespace
 
-std::string hash_bytes(std::span<const std::byte> bytes) { return hex(XXH3_128bits(bytes.data(), bytes.size())); }
+std::string hash_bytes(std::span<const std::byte> bytes) {
+  return hex(XXH3_128bits(bytes.data(), bytes.size()));
+}
 
 struct RunningHash::State {
   XXH3_state_t* xxh = XXH3_createState();
@@ -41,8 +43,12 @@ RunningHash::RunningHash() : state_(std::make_unique<State>()) {
   XXH3_128bits_reset(state_->xxh);
 }
 RunningHash::~RunningHash() = default;
-void RunningHash::add(std::span<const std::byte> bytes) { XXH3_128bits_update(state_->xxh, bytes.data(), bytes.size()); }
-std::string RunningHash::digest() const { return hex(XXH3_128bits_digest(state_->xxh)); }
+void RunningHash::add(std::span<const std::byte> bytes) {
+  XXH3_128bits_update(state_->xxh, bytes.data(), bytes.size());
+}
+std::string RunningHash::digest() const {
+  return hex(XXH3_128bits_digest(state_->xxh));
+}
 
 OutputFile::OutputFile(const std::string& path, uint64_t expected_bytes) : path_(path) {
   fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
@@ -64,7 +70,9 @@ OutputFile::~OutputFile() {
   if (!finished_) ::unlink(path_.c_str());
 }
 
-void OutputFile::fail(const char* what) { throw_io(path_ + ": cannot " + what + ": " + std::strerror(errno)); }
+void OutputFile::fail(const char* what) {
+  throw_io(path_ + ": cannot " + what + ": " + std::strerror(errno));
+}
 
 void OutputFile::write(std::span<const std::byte> bytes) {
   hash_.add(bytes);

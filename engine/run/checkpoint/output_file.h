@@ -12,7 +12,9 @@ namespace thinwire {
 
 // XXH3-128 of memory as 32 lower-case hexadecimal digits (canonical byte order).
 std::string hash_bytes(std::span<const std::byte> bytes);
-inline std::string hash_text(std::string_view text) { return hash_bytes(std::as_bytes(std::span(text.data(), text.size()))); }
+inline std::string hash_text(std::string_view text) {
+  return hash_bytes(std::as_bytes(std::span(text.data(), text.size())));
+}
 
 // XXH3-128 fed in pieces.
 class RunningHash {
@@ -29,9 +31,9 @@ class RunningHash {
   std::unique_ptr<State> state_;
 };
 
-// A new file at `path` (which must not exist). Every failure throws Error(kIo) naming path and reason; a file that was not
-// finished is removed by the destructor. Writes through the page cache, never through a map: a full disk is then an error
-// code and not a signal.
+// A new file at `path` (which must not exist). Every failure throws Error(kIo) naming path and reason; a file that was
+// not finished is removed by the destructor. Writes through the page cache, never through a map: a full disk is then an
+// error code and not a signal.
 class OutputFile {
  public:
   // Reserves `expected_bytes` where the file system can, so that a full disk is known before the first byte is written.

@@ -26,7 +26,9 @@ namespace {
 constexpr char kLeaseName[] = "/lease.json";
 constexpr size_t kLeaseBytes = 1024;  // fixed, so that a heartbeat rewrites it in place
 
-double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+double now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 std::string host_name() {
   char name[256] = {};
@@ -35,7 +37,8 @@ std::string host_name() {
 
 std::string job_name() {
   for (const char* variable : {"SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID"}) {
-    if (const char* value = std::getenv(variable); value != nullptr && *value != '\0') return std::string(value).substr(0, 64);
+    if (const char* value = std::getenv(variable); value != nullptr && *value != '\0')
+      return std::string(value).substr(0, 64);
   }
   return "-";
 }
@@ -90,7 +93,8 @@ std::string Lease::describe() const {
 
 RunLock::RunLock(const std::string& directory, const LockOptions& options) : directory_(directory) {
   make_directories(directory);
-  lease_ = {host_name(), static_cast<long>(::getpid()), options.job.empty() ? job_name() : options.job, random_token(), now()};
+  lease_ = {host_name(), static_cast<long>(::getpid()), options.job.empty() ? job_name() : options.job, random_token(),
+            now()};
   const bool have_flock = acquire_flock();
   try {
     refuse_or_take_over(have_flock, options.stale_after_seconds);
@@ -139,8 +143,10 @@ bool RunLock::acquire_flock() {
       return false;
     }
     // Somebody may have removed the file between open and flock: then this lock protects nothing, try again.
-    struct stat held {}, named {};
-    if (::fstat(lock_fd_, &held) == 0 && ::stat(path.c_str(), &named) == 0 && held.st_ino == named.st_ino && held.st_dev == named.st_dev) {
+    struct stat held {
+    }, named{};
+    if (::fstat(lock_fd_, &held) == 0 && ::stat(path.c_str(), &named) == 0 && held.st_ino == named.st_ino &&
+        held.st_dev == named.st_dev) {
       return true;
     }
     ::close(lock_fd_);
@@ -156,8 +162,8 @@ void RunLock::refuse_or_take_over(bool have_flock, double stale_after_seconds) {
     log_info("checkpoint directory: taking over from " + holder->describe() + ", whose process is gone");
     return;
   }
-  // The kernel granted the lock, yet the lease was not given back: another node (flock may be node-local there), a reused
-  // pid, or somebody removed .lock. Only a heart that still beats proves a living holder.
+  // The kernel granted the lock, yet the lease was not given back: another node (flock may be node-local there), a
+  // reused pid, or somebody removed .lock. Only a heart that still beats proves a living holder.
   log_info("checkpoint directory: lease of " + holder->describe() + " was not given back; watching it" +
            (have_flock ? "" : " (no flock here)"));
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(stale_after_seconds);
@@ -175,7 +181,8 @@ void RunLock::write_lease() {
   write_file_atomic(directory_ + kLeaseName, lease_text(lease_));
   lease_fd_ = ::open((directory_ + kLeaseName).c_str(), O_WRONLY | O_CLOEXEC);
   if (lease_fd_ < 0) throw_busy(directory_ + kLeaseName + ": cannot open for writing: " + std::strerror(errno));
-  // Without flock two starters may both have come this far: the last to write wins, the other sees a foreign token here.
+  // Without flock two starters may both have come this far: the last to write wins, the other sees a foreign token
+  // here.
   check();
 }
 
@@ -183,7 +190,8 @@ void RunLock::check() const {
   const auto lease = read_lease(directory_);
   if (lease && lease->token == lease_.token) return;
   throw_busy(directory_ + ": this job no longer holds the directory" +
-             (lease ? ", it was taken over by " + lease->describe() : ", its lease is gone") + "; nothing was committed");
+             (lease ? ", it was taken over by " + lease->describe() : ", its lease is gone") +
+             "; nothing was committed");
 }
 
 void RunLock::beat(double every_seconds) {

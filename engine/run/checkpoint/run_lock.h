@@ -1,4 +1,5 @@
-// One writer per checkpoint directory: an flock that the kernel drops with the process, and a lease that names the holder.
+// One writer per checkpoint directory: an flock that the kernel drops with the process, and a lease that names the
+// holder.
 #pragma once
 
 #include <condition_variable>
@@ -11,8 +12,9 @@ namespace thinwire {
 struct LockOptions {
   std::string job;               // default: SLURM_JOB_ID, LSB_JOBID, PBS_JOBID or "-"
   double heartbeat_seconds = 5;  // 0: the lease is written once and never renewed
-  // A lease that was not given back is watched this long (by our own monotonic clock, so that the clocks of two nodes are
-  // never compared) before it counts as dead. It is skipped when the holder ran on this host and its process is gone.
+  // A lease that was not given back is watched this long (by our own monotonic clock, so that the clocks of two nodes
+  // are never compared) before it counts as dead. It is skipped when the holder ran on this host and its process is
+  // gone.
   double stale_after_seconds = 15;
 };
 
@@ -21,13 +23,13 @@ struct Lease {
   std::string host;
   long pid = 0;
   std::string job;
-  std::string token;      // random, one per acquisition
-  double heartbeat = 0;   // seconds since 1970 by the holder's clock
+  std::string token;             // random, one per acquisition
+  double heartbeat = 0;          // seconds since 1970 by the holder's clock
   std::string describe() const;  // "host 7 (pid 123, job 9, last heartbeat 3 s ago)"
 };
 
-// Holds DIR/.lock and DIR/lease.json from construction to destruction. Busy: Error(kBusy) naming the holder. Where the file
-// system has no flock, lease age decides alone, and a warning says so.
+// Holds DIR/.lock and DIR/lease.json from construction to destruction. Busy: Error(kBusy) naming the holder. Where the
+// file system has no flock, lease age decides alone, and a warning says so.
 class RunLock {
  public:
   explicit RunLock(const std::string& directory, const LockOptions& options = {});
@@ -35,8 +37,8 @@ class RunLock {
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  // Fencing: re-reads the token; Error(kBusy) when the lease is no longer ours. Every commit asks first, so that an orphan
-  // which lost the directory while it was cut off cannot publish anything.
+  // Fencing: re-reads the token; Error(kBusy) when the lease is no longer ours. Every commit asks first, so that an
+  // orphan which lost the directory while it was cut off cannot publish anything.
   void check() const;
 
   const std::string& token() const { return lease_.token; }

@@ -39,7 +39,8 @@ bool shape_bytes(const std::vector<int64_t>& shape, StDtype dtype, uint64_t& byt
 
 void read_fully(int fd, const std::string& path, uint64_t offset, std::span<std::byte> out) {
   while (!out.empty()) {
-    const ssize_t n = ::pread(fd, out.data(), std::min<size_t>(out.size(), size_t{64} << 20), static_cast<off_t>(offset));
+    const ssize_t n =
+        ::pread(fd, out.data(), std::min<size_t>(out.size(), size_t{64} << 20), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw_bad_data(path + ": cannot read at byte " + std::to_string(offset) + ": " + std::strerror(errno));
     if (n == 0) throw_bad_data(path + ": ends at byte " + std::to_string(offset) + ", it shrank while it was read");
@@ -53,8 +54,10 @@ void convert(std::span<const std::byte> raw, std::span<float> out) {
   for (size_t i = 0; i < out.size(); ++i) {
     T value;
     std::memcpy(&value, raw.data() + i * sizeof(T), sizeof(T));
-    if constexpr (std::is_same_v<T, double>) out[i] = static_cast<float>(value);
-    else out[i] = to_float(value);
+    if constexpr (std::is_same_v<T, double>)
+      out[i] = static_cast<float>(value);
+    else
+      out[i] = to_float(value);
   }
 }
 
@@ -79,11 +82,14 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
     struct stat info {};
     if (::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) throw_bad_data(path + ": not a regular file");
     size_ = static_cast<uint64_t>(info.st_size);
-    const auto refuse = [&](const std::string& why) { throw_bad_data(path + ": not a valid safetensors file: " + why); };
+    const auto refuse = [&](const std::string& why) {
+      throw_bad_data(path + ": not a valid safetensors file: " + why);
+    };
     if (size_ < 8) refuse(std::to_string(size_) + " bytes, at least 8 are needed");
     uint64_t n = 0;
     read_fully(fd_, path_, 0, std::as_writable_bytes(std::span(&n, 1)));
-    if (n > kMaxSafetensorsHeader) refuse("a header of " + std::to_string(n) + " bytes, at most 100000000 are accepted");
+    if (n > kMaxSafetensorsHeader)
+      refuse("a header of " + std::to_string(n) + " bytes, at most 100000000 are accepted");
     if (n > size_ - 8) {
       refuse("a header of " + std::to_string(n) + " bytes in a file of " + std::to_string(size_) + " (truncated?)");
     }
@@ -116,14 +122,16 @@ void SafetensorsFile::parse(std::string_view header) {
       refuse("begins at " + std::to_string(entry.begin) + ", the one before it ends at " + std::to_string(end));
     }
     uint64_t bytes = 0;
-    if (!shape_bytes(entry.shape, entry.dtype, bytes)) refuse("has a shape " + entry.shape_text() + " that overflows or is not whole bytes");
+    if (!shape_bytes(entry.shape, entry.dtype, bytes))
+      refuse("has a shape " + entry.shape_text() + " that overflows or is not whole bytes");
     if (bytes != entry.bytes) {
       refuse("has " + std::to_string(entry.bytes) + " bytes, its shape " + entry.shape_text() + " of " +
              std::string(name_of(entry.dtype)) + " needs " + std::to_string(bytes));
     }
     end = entry.begin + entry.bytes;  // cannot wrap: END was one 64-bit number in the header
     if (end > size_ - data_start) {
-      refuse("ends at byte " + std::to_string(end) + " of " + std::to_string(size_ - data_start) + " data bytes (truncated?)");
+      refuse("ends at byte " + std::to_string(end) + " of " + std::to_string(size_ - data_start) +
+             " data bytes (truncated?)");
     }
     entry.begin += data_start;
   }
@@ -188,8 +196,8 @@ std::vector<std::byte> SafetensorsFile::read_bytes(std::string_view name) const 
 void SafetensorsFile::read_f32(std::string_view name, std::span<float> out) const {
   const SafetensorsEntry& entry = at(name);
   if (static_cast<uint64_t>(entry.count()) != out.size()) {
-    throw_bad_data(path_ + ": tensor \"" + entry.name + "\" has shape " + entry.shape_text() + ", " + std::to_string(out.size()) +
-                   " elements are expected");
+    throw_bad_data(path_ + ": tensor \"" + entry.name + "\" has shape " + entry.shape_text() + ", " +
+                   std::to_string(out.size()) + " elements are expected");
   }
   if (entry.dtype == StDtype::kF32) return read_bytes(entry, 0, std::as_writable_bytes(out));
   // In pieces, so that converting needs no second copy of a large tensor.
@@ -201,9 +209,15 @@ void SafetensorsFile::read_f32(std::string_view name, std::span<float> out) cons
     const std::span<std::byte> bytes(raw.data(), part.size() * size);
     read_bytes(entry, first * size, bytes);
     switch (entry.dtype) {
-      case StDtype::kBF16: convert<Bf16>(bytes, part); break;
-      case StDtype::kF16: convert<Fp16>(bytes, part); break;
-      case StDtype::kF64: convert<double>(bytes, part); break;
+      case StDtype::kBF16:
+        convert<Bf16>(bytes, part);
+        break;
+      case StDtype::kF16:
+        convert<Fp16>(bytes, part);
+        break;
+      case StDtype::kF64:
+        convert<double>(bytes, part);
+        break;
       default:
         throw_bad_data(path_ + ": tensor \"" + entry.name + "\" is " + std::string(name_of(entry.dtype)) +
                        "; F32, BF16, F16 or F64 is expected");
@@ -223,10 +237,18 @@ std::vector<int64_t> SafetensorsFile::read_i64(std::string_view name) const {
     }
   };
   switch (entry.dtype) {
-    case StDtype::kI32: widen(int32_t{}); break;
-    case StDtype::kI64: widen(int64_t{}); break;
-    case StDtype::kU8: widen(uint8_t{}); break;
-    case StDtype::kU16: widen(uint16_t{}); break;
+    case StDtype::kI32:
+      widen(int32_t{});
+      break;
+    case StDtype::kI64:
+      widen(int64_t{});
+      break;
+    case StDtype::kU8:
+      widen(uint8_t{});
+      break;
+    case StDtype::kU16:
+      widen(uint16_t{});
+      break;
     default:
       throw_bad_data(path_ + ": tensor \"" + entry.name + "\" is " + std::string(name_of(entry.dtype)) +
                      "; I32, I64, U8 or U16 is expected");
@@ -235,7 +257,8 @@ std::vector<int64_t> SafetensorsFile::read_i64(std::string_view name) const {
 }
 
 WrittenFile write_safetensors(const std::string& path, std::vector<SafetensorsItem> items,
-                              const std::map<std::string, std::string>& metadata, const std::function<void()>& after_half) {
+                              const std::map<std::string, std::string>& metadata,
+                              const std::function<void()>& after_half) {
   std::sort(items.begin(), items.end(), [](const SafetensorsItem& a, const SafetensorsItem& b) {
     return a.dtype != b.dtype ? a.dtype > b.dtype : a.name < b.name;
   });
@@ -254,7 +277,8 @@ WrittenFile write_safetensors(const std::string& path, std::vector<SafetensorsIt
       TW_CHECK(names.insert(item.name).second, "twice: ", item.name);
       uint64_t bytes = 0;
       TW_CHECK(item.shape.size() <= kMaxSafetensorsRank && shape_bytes(item.shape, item.dtype, bytes), item.name);
-      TW_CHECK(item.make || item.data.size() == bytes, item.name, ": ", item.data.size(), " bytes, shape needs ", bytes);
+      TW_CHECK(item.make || item.data.size() == bytes, item.name, ": ", item.data.size(), " bytes, shape needs ",
+               bytes);
       nlohmann::ordered_json info;
       info["dtype"] = name_of(item.dtype);
       info["shape"] = item.shape;
@@ -324,9 +348,14 @@ std::vector<std::byte> encode_floats(std::span<const float> values, StDtype dtyp
     case StDtype::kF32:
       if (!values.empty()) std::memcpy(out.data(), values.data(), out.size());
       break;
-    case StDtype::kBF16: store(Bf16{}); break;
-    case StDtype::kF16: store(Fp16{}); break;
-    default: TW_CHECK(false, "cannot encode floats as ", name_of(dtype));
+    case StDtype::kBF16:
+      store(Bf16{});
+      break;
+    case StDtype::kF16:
+      store(Fp16{});
+      break;
+    default:
+      TW_CHECK(false, "cannot encode floats as ", name_of(dtype));
   }
   return out;
 }

@@ -1,10 +1,12 @@
-// Our own safetensors: a reader that refuses everything doubtful before it touches data, and a writer that is strict and durable.
+// Our own safetensors: a reader that refuses everything doubtful before it touches data, and a writer that is strict
+// and durable.
 //
-// File: u64 little-endian N | N bytes of JSON, padded with blanks | tensors back to back, row-major, little-endian. The reader
-// accepts what the reference implementation accepts (except the extra refusals below) and checks every one of its rules:
-// N <= 100,000,000 and inside the file, UTF-8, known dtypes, unsigned integers, string metadata, contiguous ranges from 0 to
-// the end of the file, size == shape x dtype without overflow. It also refuses duplicate keys, more than 16 dimensions,
-// more than a million tensors, names that are empty, hold control characters or `/../`, and tensors spelled as JSON arrays.
+// File: u64 little-endian N | N bytes of JSON, padded with blanks | tensors back to back, row-major, little-endian. The
+// reader accepts what the reference implementation accepts (except the extra refusals below) and checks every one of
+// its rules: N <= 100,000,000 and inside the file, UTF-8, known dtypes, unsigned integers, string metadata, contiguous
+// ranges from 0 to the end of the file, size == shape x dtype without overflow. It also refuses duplicate keys, more
+// than 16 dimensions, more than a million tensors, names that are empty, hold control characters or `/../`, and tensors
+// spelled as JSON arrays.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +24,28 @@ namespace thinwire {
 
 // Element types of the format, in the order in which writers sort tensors (largest last).
 enum class StDtype : uint8_t {
-  kBool, kF4, kF6E2M3, kF6E3M2, kU8, kI8, kF8E5M2, kF8E4M3, kF8E8M0, kF8E4M3Fnuz, kF8E5M2Fnuz,
-  kI16, kU16, kF16, kBF16, kI32, kU32, kF32, kC64, kF64, kI64, kU64
+  kBool,
+  kF4,
+  kF6E2M3,
+  kF6E3M2,
+  kU8,
+  kI8,
+  kF8E5M2,
+  kF8E4M3,
+  kF8E8M0,
+  kF8E4M3Fnuz,
+  kF8E5M2Fnuz,
+  kI16,
+  kU16,
+  kF16,
+  kBF16,
+  kI32,
+  kU32,
+  kF32,
+  kC64,
+  kF64,
+  kI64,
+  kU64
 };
 std::string_view name_of(StDtype dtype);  // "F32"
 unsigned bits_of(StDtype dtype);
@@ -42,7 +64,8 @@ struct SafetensorsEntry {
 };
 
 // Reads by pread and never by a map: a file that shrinks while it is read gives an error and not a signal.
-// Everything throws Error(kBadData) with path, place and reason. Memory: the header and its entries, nothing of the data.
+// Everything throws Error(kBadData) with path, place and reason. Memory: the header and its entries, nothing of the
+// data.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);
@@ -80,8 +103,8 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-// A tensor to be written: either `data`, which must outlive the call, or `make`, asked when its turn comes so that only one
-// such tensor is in memory. Either must give exactly shape x dtype bytes.
+// A tensor to be written: either `data`, which must outlive the call, or `make`, asked when its turn comes so that only
+// one such tensor is in memory. Either must give exactly shape x dtype bytes.
 struct SafetensorsItem {
   std::string name;
   StDtype dtype = StDtype::kF32;
@@ -100,9 +123,9 @@ struct WrittenFile {
   std::vector<WrittenTensor> tensors;
 };
 
-// Writes a new file at `path` (which must not exist), tensors sorted by dtype (descending) and name as the reference does,
-// header padded to a multiple of 8, flushed to the device. `after_half`, if given, is called once about half the data has
-// been written (fault injection). Throws Error(kIo); names that the reader would refuse are a CHECK.
+// Writes a new file at `path` (which must not exist), tensors sorted by dtype (descending) and name as the reference
+// does, header padded to a multiple of 8, flushed to the device. `after_half`, if given, is called once about half the
+// data has been written (fault injection). Throws Error(kIo); names that the reader would refuse are a CHECK.
 WrittenFile write_safetensors(const std::string& path, std::vector<SafetensorsItem> items,
                               const std::map<std::string, std::string>& metadata = {},
                               const std::function<void()>& after_half = {});

@@ -39,7 +39,8 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
     if (skipping()) return true;
     if (place_ == Place::kShape) {
       if (entry_.shape.size() == kMaxSafetensorsRank) refuse(where() + " has more than 16 dimensions");
-      if (number > static_cast<uint64_t>(INT64_MAX)) refuse(where() + ": dimension " + std::to_string(number) + " overflows");
+      if (number > static_cast<uint64_t>(INT64_MAX))
+        refuse(where() + ": dimension " + std::to_string(number) + " overflows");
       entry_.shape.push_back(static_cast<int64_t>(number));
       return true;
     }
@@ -89,7 +90,8 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
       case Place::kTensor:
         if (is_known_field()) break;
         return enter_skipped();
-      default: break;
+      default:
+        break;
     }
     return value("an object");
   }
@@ -152,7 +154,8 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& e) override {
-    refuse("header is not valid JSON at byte " + std::to_string(8 + position) + ": " + std::string(e.what()).substr(0, 200));
+    refuse("header is not valid JSON at byte " + std::to_string(8 + position) + ": " +
+           std::string(e.what()).substr(0, 200));
   }
 
  private:
@@ -169,12 +172,18 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
   bool value(const std::string& what) {
     if (skipping()) return true;
     switch (place_) {
-      case Place::kStart: refuse("the header is " + what + ", not an object");
-      case Place::kRoot: refuse("\"" + key_.substr(0, 80) + "\" is " + what + ", not an object");
-      case Place::kMetadata: refuse("__metadata__ \"" + key_.substr(0, 80) + "\" is " + what + ", not a string");
-      case Place::kShape: refuse(where() + ": a dimension is " + what + ", not an unsigned integer");
-      case Place::kOffsets: refuse(where() + ": a data offset is " + what + ", not an unsigned integer");
-      default: refuse(where() + ": " + key_ + " is " + what);
+      case Place::kStart:
+        refuse("the header is " + what + ", not an object");
+      case Place::kRoot:
+        refuse("\"" + key_.substr(0, 80) + "\" is " + what + ", not an object");
+      case Place::kMetadata:
+        refuse("__metadata__ \"" + key_.substr(0, 80) + "\" is " + what + ", not a string");
+      case Place::kShape:
+        refuse(where() + ": a dimension is " + what + ", not an unsigned integer");
+      case Place::kOffsets:
+        refuse(where() + ": a data offset is " + what + ", not an unsigned integer");
+      default:
+        refuse(where() + ": " + key_ + " is " + what);
     }
   }
 
@@ -194,19 +203,31 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
 
 }  // namespace
 
-std::string_view name_of(StDtype dtype) { return kNames[static_cast<size_t>(dtype)]; }
-unsigned bits_of(StDtype dtype) { return kBits[static_cast<size_t>(dtype)]; }
+std::string_view name_of(StDtype dtype) {
+  return kNames[static_cast<size_t>(dtype)];
+}
+unsigned bits_of(StDtype dtype) {
+  return kBits[static_cast<size_t>(dtype)];
+}
 
 StDtype to_st_dtype(DType dtype) {
   switch (dtype) {
-    case DType::f32: return StDtype::kF32;
-    case DType::bf16: return StDtype::kBF16;
-    case DType::f16: return StDtype::kF16;
-    case DType::i32: return StDtype::kI32;
-    case DType::i64: return StDtype::kI64;
-    case DType::u8: return StDtype::kU8;
-    case DType::u16: return StDtype::kU16;
-    case DType::f64: return StDtype::kF64;
+    case DType::f32:
+      return StDtype::kF32;
+    case DType::bf16:
+      return StDtype::kBF16;
+    case DType::f16:
+      return StDtype::kF16;
+    case DType::i32:
+      return StDtype::kI32;
+    case DType::i64:
+      return StDtype::kI64;
+    case DType::u8:
+      return StDtype::kU8;
+    case DType::u16:
+      return StDtype::kU16;
+    case DType::f64:
+      return StDtype::kF64;
   }
   return StDtype::kU8;
 }

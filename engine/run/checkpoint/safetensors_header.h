@@ -1,4 +1,5 @@
-// The JSON header of a safetensors file, read event by event: memory grows with what is kept, never with nesting or tricks.
+// The JSON header of a safetensors file, read event by event: memory grows with what is kept, never with nesting or
+// tricks.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +17,13 @@ inline constexpr size_t kMaxSafetensorsTensors = 1'000'000;
 inline constexpr size_t kMaxSafetensorsRank = 16;
 
 struct SafetensorsHeader {
-  std::vector<SafetensorsEntry> entries;  // `begin` still relative to the data; `bytes` = END - BEGIN; in file order of the JSON
+  std::vector<SafetensorsEntry>
+      entries;  // `begin` still relative to the data; `bytes` = END - BEGIN; in file order of the JSON
   std::map<std::string, std::string> metadata;
 };
 
-// Throws Error(kBadData) whose message starts with `path`. Checks syntax, types, names and duplicates; ranges are the caller's.
+// Throws Error(kBadData) whose message starts with `path`. Checks syntax, types, names and duplicates; ranges are the
+// caller's.
 SafetensorsHeader parse_safetensors_header(const std::string& path, std::string_view text);
 
 }  // namespace thinwire

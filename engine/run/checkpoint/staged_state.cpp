@@ -19,7 +19,8 @@ void StagedState::clear() {
 void StagedState::tensor(const GlobalSlice& slice) {
   const int64_t count = slice.local.count();
   TW_CHECK(is_valid_tensor_name(slice.name), slice.name);
-  TW_CHECK(slice.first >= 0 && slice.first + count <= slice.rows * slice.cols, slice.name, ": slice outside its tensor");
+  TW_CHECK(slice.first >= 0 && slice.first + count <= slice.rows * slice.cols, slice.name,
+           ": slice outside its tensor");
   if (used_ == tensors_.size()) tensors_.emplace_back();
   StagedTensor& staged = tensors_[used_++];
   staged.name = slice.name;
@@ -28,14 +29,18 @@ void StagedState::tensor(const GlobalSlice& slice) {
   staged.first = slice.first;
   staged.count = count;
   staged.dtype = slice.local.dtype;
-  if (count == slice.rows * slice.cols) staged.shape.assign(slice.local.shape.begin(), slice.local.shape.begin() + slice.local.rank);
-  else staged.shape = {count};
+  if (count == slice.rows * slice.cols)
+    staged.shape.assign(slice.local.shape.begin(), slice.local.shape.begin() + slice.local.rank);
+  else
+    staged.shape = {count};
   staged.bytes.resize(slice.local.bytes());
   bytes_ += staged.bytes.size();
   if (staged.bytes.empty()) return;
   const auto* from = static_cast<const std::byte*>(slice.local.data);
-  if (copy_) copy_(staged.bytes.data(), from, staged.bytes.size());
-  else std::memcpy(staged.bytes.data(), from, staged.bytes.size());
+  if (copy_)
+    copy_(staged.bytes.data(), from, staged.bytes.size());
+  else
+    std::memcpy(staged.bytes.data(), from, staged.bytes.size());
 }
 
 void StagedState::integer(const std::string& name, int64_t& value) {

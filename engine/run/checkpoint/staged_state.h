@@ -26,8 +26,8 @@ struct StagedTensor {
   std::string stored_name() const { return count == rows * cols ? name : name + "@" + std::to_string(first); }
 };
 
-// Copies what it is shown. Its memory is kept from save to save: the same owners show the same tensors in the same order.
-// The same slice twice, overlapping slices of one name, or one name with two shapes or types are a CHECK.
+// Copies what it is shown. Its memory is kept from save to save: the same owners show the same tensors in the same
+// order. The same slice twice, overlapping slices of one name, or one name with two shapes or types are a CHECK.
 class StagedState : public StateVisitor {
  public:
   explicit StagedState(CopyBytes copy = {}) : copy_(std::move(copy)) {}

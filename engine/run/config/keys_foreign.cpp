@@ -137,6 +137,7 @@ KeyTopic refused_keys() {
   refuse("automatic mixed precision is not supported: say precision", {"amp"});
   refuse("compressed optimizers are compression rules, and no codec but identity is in this version",
          {"onebit_adam", "compression_training", "sparse_gradients"});
+  refuse("control messages (norms, losses, flags) are never coded", {"compression.control"});
   refuse("8-bit optimizer state is not supported", {"use_bnb_optimizer"});
   refuse("schedules are given by lr_decay_style", {"scheduler"});
   refuse("elastic training is not supported", {"elasticity"});

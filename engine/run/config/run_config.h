@@ -6,20 +6,21 @@
 #include <vector>
 
 #include "data/data_config.h"
+#include "engine/base/core/key_spec.h"
 #include "model/model_config.h"
 #include "optim/optim_config.h"
 
 namespace thinwire {
 
-// Where a configuration key matters: a checkpoint must agree on model and data keys, the rest may change between runs.
-enum class KeyScope { kModel, kData, kLayout, kRuntime };
-
 struct LayoutConfig {
   int64_t pipeline = 1, tensor = 1, data = 1;  // ranks per dimension; this version runs 1 x 1 x 1, --dry-run prices more
   bool sequence_parallel = false;
   std::string schedule = "1f1b";
+  int64_t virtual_chunks = 1;  // chunks of layers per stage, for schedule interleaved
   int zero_stage = 0;
   std::string placement_weights = "replicated", placement_gradients = "replicated", placement_optimizer = "replicated", placement_secondary;
+  int64_t reduce_bucket = 500000000, gather_bucket = 500000000;  // elements
+  bool overlap_gradients = false;                                // reduce while the backward pass runs
 };
 
 struct RunConfig {
@@ -50,6 +51,7 @@ struct RunConfig {
   double peak_tflops = 0.0;     // denominator of MFU; 0: measured matrix-product peak is not claimed, MFU is null
 
   std::string tokenizer;        // as the `tokenize` program spells it: byte | bpe:FILE | sentencepiece:FILE
+  std::string compression_json; // rules as given, canonical JSON text; "{}" when every site is plain
   std::string faults_json;      // only with --allow-faults
   std::string command_line;
 };

@@ -132,8 +132,8 @@ ChartSeries series(
   return {name, style, color, column(run, x), column(run, y)};
 }
 
-// Mean over about a fortieth of the run around each point, as far back as forward while the curve starts (so that a steep start
-// is not bent) and only back where it ends; gaps are bridged.
+// Mean over about a fortieth of the run around each point, as far back as forward while the curve starts (so that a
+// steep start is not bent) and only back where it ends; gaps are bridged.
 ChartSeries smooth(ChartSeries s) {
   const size_t n = s.y.size();
   std::vector<double> sum(n + 1, 0.0), count(n + 1, 0.0);

@@ -67,7 +67,7 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
                                              "run_dir=runs/bench"};
   all.insert(all.end(), defaults.begin(), defaults.end());
   all.insert(all.end(), overrides.begin(), overrides.end());
-  LoadOptions options;
+  ConfigOptions options;
   options.data_required = false;
   const RunConfig config = load_config({}, all, options).run;
 

@@ -26,7 +26,7 @@ int run(const Options& o, int argc, char** argv) {
   if (o.configs.empty() && o.overrides.empty()) {
     throw_usage("train: no configuration; use train --config configs/quickstart.json (train --help lists everything)");
   }
-  LoadOptions options;
+  ConfigOptions options;
   options.dry_run = o.dry_run;
   options.ranks = o.ranks;
   options.data_required = !o.dry_run && !o.print_schedule;

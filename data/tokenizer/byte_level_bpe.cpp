@@ -1,0 +1,229 @@
+// Encoding: split off added tokens, normalise, cut into words, merge each word; the common words come from a cache.
+#include "data/tokenizer/byte_level_bpe.h"
+
+#include <xxhash.h>
+
+#include <array>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+
+#include "data/tokenizer/added_tokens.h"
+#include "data/tokenizer/bpe_merger.h"
+#include "data/tokenizer/gpt2_words.h"
+#include "data/tokenizer/tokenizer_json.h"
+#include "data/tokenizer/unicode.h"
+#include "engine/base/core/error.h"
+#include "engine/base/core/file.h"
+
+namespace thinwire {
+namespace {
+
+constexpr size_t kLargestFile = size_t{256} << 20;
+
+// Word -> ids, direct mapped: a fixed 4 MiB, a new word simply takes the place of the one that was there.
+class WordCache {
+ public:
+  struct Entry {
+    uint8_t length = 0, count = 0;  // length 0: free
+    char word[54];
+    int32_t ids[18];
+  };
+
+  Entry& slot(std::string_view word) { return entries_[XXH3_64bits(word.data(), word.size()) & (kEntries - 1)]; }
+  static bool fits(std::string_view word) { return word.size() <= sizeof(Entry::word); }
+  static bool holds(const Entry& entry, std::string_view word) {
+    return entry.length == word.size() && std::memcmp(entry.word, word.data(), word.size()) == 0;
+  }
+  static void store(Entry& entry, std::string_view word, const int32_t* ids, size_t count) {
+    if (count > std::size(entry.ids)) return;
+    entry.length = static_cast<uint8_t>(word.size());
+    entry.count = static_cast<uint8_t>(count);
+    std::memcpy(entry.word, word.data(), word.size());
+    std::memcpy(entry.ids, ids, count * sizeof(int32_t));
+  }
+
+ private:
+  static constexpr size_t kEntries = size_t{1} << 15;
+  std::vector<Entry> entries_ = std::vector<Entry>(kEntries);
+};
+
+// Caches that are not in use; a call to encode() borrows one, so there are as many as calls at the same time.
+class CachePool {
+ public:
+  std::unique_ptr<WordCache> borrow() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!free_.empty()) {
+        auto cache = std::move(free_.back());
+        free_.pop_back();
+        return cache;
+      }
+    }
+    return std::make_unique<WordCache>();
+  }
+  void give_back(std::unique_ptr<WordCache> cache) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(cache));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<WordCache>> free_;
+};
+
+class ByteLevelBpe final : public Tokenizer {
+ public:
+  ByteLevelBpe(const std::string& path, BpeDescription description)
+      : path_(path), d_(std::move(description)), merger_(d_.merges, d_.byte_ids) {
+    d_.merges = {};
+    for (size_t i = 0; i < d_.added.size(); ++i) {
+      const AddedToken& token = d_.added[i];
+      const bool late = token.normalized;  // matched after normalisation, in what the others left
+      (late ? late_ : early_).add(late && d_.nfc ? nfc(token.content) : token.content, static_cast<int32_t>(i));
+    }
+    if (d_.ignore_merges) {
+      for (size_t id = 0; id < d_.bytes.size(); ++id) {
+        if (d_.plain[id]) whole_words_.emplace(d_.bytes[id], static_cast<int32_t>(id));
+      }
+    }
+    for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<EOT>"}) {
+      for (const AddedToken& token : d_.added) {
+        if (!eod_ && token.content == name) eod_ = token.id;
+      }
+    }
+  }
+
+  std::vector<int32_t> encode(std::string_view text) const override {
+    std::vector<int32_t> ids;
+    ids.reserve(text.size() / 3 + 1);
+    auto cache = caches_.borrow();
+    split(text, early_, ids, [&](std::string_view piece) {
+      if (d_.nfc && !is_plainly_nfc(piece)) {
+        encode_normalised(nfc(piece), *cache, ids);
+      } else {
+        encode_normalised(piece, *cache, ids);
+      }
+    });
+    caches_.give_back(std::move(cache));
+    return ids;
+  }
+
+  std::string decode(std::span<const int32_t> ids) const override {
+    std::string text;
+    for (int32_t id : ids) {
+      if (id < 0 || id >= vocab_size()) {
+        throw_bad_data("token id " + std::to_string(id) + ": " + path_ + " has ids 0 to " +
+                       std::to_string(vocab_size() - 1));
+      }
+      text += d_.bytes[static_cast<size_t>(id)];
+    }
+    return text;
+  }
+
+  int64_t vocab_size() const override { return static_cast<int64_t>(d_.bytes.size()); }
+  std::optional<int32_t> eod() const override { return eod_; }
+  std::string name() const override { return "bpe"; }
+
+ private:
+  // Calls `plain` on the stretches between added tokens, and appends the ids of those.
+  template <typename Plain>
+  void split(std::string_view text, const AddedTokenFinder& finder, std::vector<int32_t>& ids,
+             const Plain& plain) const {
+    size_t done = 0;
+    if (!finder.empty()) {
+      for (size_t from = 0;;) {
+        const AddedTokenFinder::Match match = finder.find(text, from);
+        if (match.end == 0) break;
+        from = match.end;
+        // A token that strips to the right may have taken white space with which this match begins.
+        if (match.begin < done) continue;
+        const AddedToken& token = d_.added[static_cast<size_t>(match.token)];
+        const size_t begin = token.lstrip ? std::max(done, space_before(text, match.begin)) : match.begin;
+        if (begin > done) plain(text.substr(done, begin - done));
+        ids.push_back(token.id);
+        done = token.rstrip ? space_after(text, match.end) : match.end;
+      }
+    }
+    if (done < text.size()) plain(text.substr(done));
+  }
+
+  static size_t space_after(std::string_view text, size_t at) {
+    uint32_t length = 0;
+    while (at < text.size() && class_at(text, at, &length) == CharClass::kSpace) at += length;
+    return at;
+  }
+  static size_t space_before(std::string_view text, size_t at) {
+    while (at > 0) {
+      size_t start = at - 1;
+      while (start > 0 && at - start < 4 && (static_cast<uint8_t>(text[start]) & 0xC0) == 0x80) --start;
+      uint32_t length = 0;
+      if (class_at(text, start, &length) != CharClass::kSpace || start + length != at) break;
+      at = start;
+    }
+    return at;
+  }
+
+  void encode_normalised(std::string_view text, WordCache& cache, std::vector<int32_t>& ids) const {
+    split(text, late_, ids, [&](std::string_view piece) {
+      if (d_.add_prefix_space && piece[0] != ' ') {
+        encode_words(" " + std::string(piece), cache, ids);
+      } else {
+        encode_words(piece, cache, ids);
+      }
+    });
+  }
+
+  void encode_words(std::string_view text, WordCache& cache, std::vector<int32_t>& ids) const {
+    for (size_t at = 0; at < text.size();) {
+      const size_t length = d_.use_regex ? gpt2_word_length(text, at) : text.size();
+      encode_word(text.substr(at, length), cache, ids);
+      at += length;
+    }
+  }
+
+  void encode_word(std::string_view word, WordCache& cache, std::vector<int32_t>& ids) const {
+    if (!WordCache::fits(word)) return merge_word(word, ids);
+    WordCache::Entry& entry = cache.slot(word);
+    if (WordCache::holds(entry, word)) {
+      ids.insert(ids.end(), entry.ids, entry.ids + entry.count);
+      return;
+    }
+    const size_t before = ids.size();
+    merge_word(word, ids);
+    WordCache::store(entry, word, ids.data() + before, ids.size() - before);
+  }
+
+  void merge_word(std::string_view word, std::vector<int32_t>& ids) const {
+    if (d_.ignore_merges) {
+      const auto found = whole_words_.find(std::string(word));
+      if (found != whole_words_.end()) {
+        ids.push_back(found->second);
+        return;
+      }
+    }
+    const int64_t missing = merger_.append(word, ids);
+    if (missing >= 0) {
+      const int byte = static_cast<uint8_t>(word[static_cast<size_t>(missing)]);
+      throw_bad_data(
+          path_ + ": the vocabulary has no token for byte " + std::to_string(byte) +
+          ", which the text contains; train the tokenizer with the whole byte alphabet (ByteLevel.alphabet())");
+    }
+  }
+
+  std::string path_;
+  BpeDescription d_;
+  BpeMerger merger_;
+  AddedTokenFinder early_, late_;
+  std::unordered_map<std::string, int32_t> whole_words_;
+  std::optional<int32_t> eod_;
+  mutable CachePool caches_;
+};
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_byte_level_bpe(const std::string& path) {
+  return std::make_unique<ByteLevelBpe>(path, parse_tokenizer_json(path, read_file(path, kLargestFile)));
+}
+
+}  // namespace thinwire

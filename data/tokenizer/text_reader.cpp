@@ -1,0 +1,182 @@
+// Reading by fixed buffers; a paragraph or line is the largest thing ever held.
+#include "data/tokenizer/text_reader.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/core/error.h"
+
+namespace thinwire {
+namespace {
+
+constexpr size_t kBufferBytes = size_t{1} << 20;
+constexpr int kDeepestLine = 64;
+
+bool is_blank_char(char c) {
+  return c == ' ' || (c >= '\t' && c <= '\r');
+}
+bool is_blank(std::string_view line) {
+  return std::all_of(line.begin(), line.end(), is_blank_char);
+}
+
+// Takes "\n" or "\r\n" off the end of a line and returns it.
+std::string strip_line_end(std::string& line) {
+  size_t n = line.size();
+  if (n > 0 && line[n - 1] == '\n') --n;
+  if (n < line.size() && n > 0 && line[n - 1] == '\r') --n;
+  std::string line_end = line.substr(n);
+  line.resize(n);
+  return line_end;
+}
+
+}  // namespace
+
+size_t safe_cut(std::string_view text, size_t limit) {
+  if (text.size() <= limit) return text.size();
+  for (size_t at = limit; at > limit / 2 && at > 0; --at) {
+    const auto before = static_cast<uint8_t>(text[at - 1]);
+    // Bytes from 0x80 may end a character that is white space itself.
+    if (is_blank_char(text[at]) && before > 0x20 && before < 0x80) return at;
+  }
+  size_t at = limit;
+  while (at > 1 && limit - at < 4 && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80) --at;
+  return (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80 ? limit : at;
+}
+
+ByteSource::ByteSource(const std::string& path) : path_(path), buffer_(kBufferBytes) {
+  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd_ < 0) throw_bad_data(path + ": cannot open: " + std::strerror(errno));
+  struct stat info {};
+  if (::fstat(fd_, &info) == 0 && S_ISDIR(info.st_mode)) {
+    ::close(fd_);
+    throw_bad_data(path + ": is a directory; name the files in it");
+  }
+  try {
+    while (end_ < 3 && fill()) {
+    }
+    const std::string_view start(buffer_.data(), end_);
+    if (start.starts_with("\xFF\xFE") || start.starts_with("\xFE\xFF")) {
+      throw_bad_data(path + ": is UTF-16; convert it first: iconv -f UTF-16 -t UTF-8");
+    }
+    if (start.starts_with("\xEF\xBB\xBF")) begin_ = consumed_ = 3;
+  } catch (...) {
+    ::close(fd_);
+    throw;
+  }
+}
+
+ByteSource::~ByteSource() {
+  ::close(fd_);
+}
+
+// Reads more behind what is there, or from the start when all was given out.
+bool ByteSource::fill() {
+  if (begin_ == end_) begin_ = end_ = 0;
+  for (;;) {
+    const ssize_t n = ::read(fd_, buffer_.data() + end_, buffer_.size() - end_);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw_bad_data(path_ + ": cannot read: " + std::strerror(errno));
+    end_ += static_cast<size_t>(n);
+    return n > 0;
+  }
+}
+
+bool ByteSource::append_line(std::string& line, size_t limit) {
+  bool any = false;
+  while (line.size() < limit) {
+    if (begin_ == end_ && !fill()) break;
+    const size_t most = std::min(end_ - begin_, limit - line.size());
+    const char* start = buffer_.data() + begin_;
+    const void* newline = std::memchr(start, '\n', most);
+    const size_t n = newline != nullptr ? static_cast<size_t>(static_cast<const char*>(newline) - start) + 1 : most;
+    line.append(start, n);
+    begin_ += n;
+    consumed_ += n;
+    any = true;
+    if (newline != nullptr) break;
+  }
+  return any;
+}
+
+bool ParagraphReader::take(size_t bytes, bool ends_document, TextPiece& piece) {
+  piece.line = start_line_;
+  piece.ends_document = ends_document;
+  if (bytes == text_.size()) {
+    piece.text = std::move(text_);
+    text_.clear();
+  } else {
+    piece.text = text_.substr(0, bytes);
+    text_.erase(0, bytes);
+    start_line_ += static_cast<uint64_t>(std::count(piece.text.begin(), piece.text.end(), '\n'));
+  }
+  return true;
+}
+
+bool ParagraphReader::next(TextPiece& piece) {
+  for (;;) {
+    if (text_.size() > kPieceBytes) return take(safe_cut(text_, kPieceBytes), false, piece);
+    line_.clear();
+    if (!source_.append_line(line_, kPieceBytes)) break;
+    const bool starts_line = !line_open_;
+    line_open_ = line_.back() != '\n' && line_.size() >= kPieceBytes;  // a shorter one ended with the file
+    if (starts_line) ++line_number_;
+    if (starts_line && !line_open_ && is_blank(line_)) {
+      line_end_.clear();
+      if (!text_.empty()) return take(text_.size(), true, piece);
+      continue;
+    }
+    if (text_.empty()) start_line_ = line_number_;
+    text_ += line_end_;
+    line_end_ = strip_line_end(line_);
+    text_ += line_;
+  }
+  return !text_.empty() && take(text_.size(), true, piece);
+}
+
+bool LineReader::next(std::string& line, uint64_t& number) {
+  for (;;) {
+    line.clear();
+    if (!source_.append_line(line, kLongestJsonLine + 1)) return false;
+    number = ++line_number_;
+    if (line.size() > kLongestJsonLine) {
+      throw_bad_data(source_.path() + ":" + std::to_string(number) + ": the line is longer than " +
+                     std::to_string(kLongestJsonLine >> 20) + " MiB; split the document, or give it as .txt");
+    }
+    strip_line_end(line);
+    if (!is_blank(line)) return true;
+  }
+}
+
+std::vector<std::string> parse_json_line(const std::string& line, const std::vector<std::string>& keys,
+                                         const std::string& path, uint64_t number) {
+  using Json = nlohmann::json;
+  const auto fail = [&](const std::string& what) { throw_bad_data(path + ":" + std::to_string(number) + ": " + what); };
+  Json object;
+  try {
+    object = Json::parse(line, [&](int depth, Json::parse_event_t, Json&) {
+      if (depth > kDeepestLine) fail("nested deeper than " + std::to_string(kDeepestLine) + " levels");
+      return true;
+    });
+  } catch (const Json::parse_error& e) {
+    fail("not valid JSON at byte " + std::to_string(e.byte) + " of the line; each line must be one JSON object");
+  } catch (const Json::exception& e) {
+    fail(std::string("not valid JSON (") + e.what() + ")");
+  }
+  if (!object.is_object()) fail("each line must be a JSON object such as {\"" + keys.front() + "\": \"...\"}");
+  std::vector<std::string> texts;
+  for (const std::string& key : keys) {
+    const auto found = object.find(key);
+    if (found == object.end()) fail("has no key \"" + key + "\" (choose keys with --json-key)");
+    if (!found->is_string()) fail("\"" + key + "\" is not a string");
+    texts.push_back(std::move(found->get_ref<std::string&>()));
+  }
+  return texts;
+}
+
+}  // namespace thinwire

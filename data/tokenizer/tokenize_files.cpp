@@ -1,0 +1,340 @@
+// The three stages of tokenize_files.h. Errors travel with the job they belong to, so the first one in the input is
+// reported.
+#include "data/tokenizer/tokenize_files.h"
+
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <thread>
+
+#include "data/token_file_writer.h"
+#include "data/tokenizer/text_reader.h"
+#include "data/tokenizer/tokenize_queue.h"
+#include "engine/base/core/check.h"
+#include "engine/base/core/error.h"
+
+namespace thinwire {
+namespace {
+
+constexpr size_t kJobBytes = size_t{256} << 10;
+constexpr size_t kOpenBytes = size_t{12} << 20;
+constexpr size_t kSequenceTokens = size_t{16} << 20;
+
+enum class Format { kParagraphs, kJsonLines };
+
+struct Input {
+  std::string path;
+  Format format;
+};
+
+struct Unit {
+  std::string text;  // a piece of a document, or a line of JSON
+  uint64_t line = 0;
+  bool ends_document = true;
+};
+
+struct Job {
+  const Input* input = nullptr;
+  std::vector<Unit> units;
+  uint64_t source_bytes = 0;
+  std::exception_ptr error;  // the reader failed behind the units
+};
+
+struct Encoded {
+  size_t output = 0;
+  std::vector<int32_t> ids;
+  bool ends_document = true;
+};
+
+struct Result {
+  std::vector<Encoded> pieces;
+  uint64_t source_bytes = 0;
+  int64_t skipped = 0, empty = 0;
+  std::string first_skipped;
+  std::exception_ptr error;  // after the pieces
+};
+
+using Queue = OrderedQueue<Job, Result>;
+
+Input classify(const std::string& path) {
+  std::string ending = std::filesystem::path(path).extension().string();
+  std::transform(ending.begin(), ending.end(), ending.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (ending == ".txt" || ending == ".text") return {path, Format::kParagraphs};
+  if (ending == ".jsonl" || ending == ".json" || ending == ".ndjson") return {path, Format::kJsonLines};
+  throw_usage("--input " + path +
+              ": the name must end in .txt (a document per paragraph) or .jsonl (a JSON object per line)" +
+              (ending == ".gz" || ending == ".zst" || ending == ".xz" ? "; unpack it first" : ""));
+}
+
+// Where texts go: output k holds json_keys[k]; paragraphs have the key "text".
+struct Plan {
+  std::vector<Input> inputs;
+  std::vector<std::string> keys;
+  size_t paragraph_output = 0;
+  size_t json_outputs = 0;
+};
+
+Plan make_plan(const TokenizeOptions& options) {
+  Plan plan;
+  for (const std::string& path : options.inputs) plan.inputs.push_back(classify(path));
+  const auto has = [&](Format format) {
+    return std::any_of(plan.inputs.begin(), plan.inputs.end(), [&](const Input& i) { return i.format == format; });
+  };
+  if (plan.inputs.empty()) throw_usage("--input names no file");
+  if (options.prefix.empty() || options.prefix.back() == '/') {
+    throw_usage("--output '" + options.prefix + "' must be a path prefix such as data/books");
+  }
+  if (has(Format::kJsonLines)) {
+    plan.keys = options.json_keys;
+    for (size_t i = 0; i < plan.keys.size(); ++i) {
+      if (plan.keys[i].empty() || plan.keys[i].find('/') != std::string::npos) {
+        throw_usage("--json-key '" + plan.keys[i] + "' cannot be part of a file name");
+      }
+      if (std::find(plan.keys.begin(), plan.keys.begin() + static_cast<ptrdiff_t>(i), plan.keys[i]) !=
+          plan.keys.begin() + static_cast<ptrdiff_t>(i)) {
+        throw_usage("--json-key " + plan.keys[i] + " is given twice");
+      }
+    }
+  } else if (options.json_keys != std::vector<std::string>{"text"}) {
+    throw_usage("--json-key has no meaning without a .jsonl input (paragraphs of a .txt go to the key text)");
+  }
+  plan.json_outputs = plan.keys.size();
+  if (has(Format::kParagraphs)) {
+    const auto found = std::find(plan.keys.begin(), plan.keys.end(), "text");
+    plan.paragraph_output = static_cast<size_t>(found - plan.keys.begin());
+    if (found == plan.keys.end()) plan.keys.push_back("text");
+  }
+  return plan;
+}
+
+// Collects units into jobs of about kJobBytes.
+class JobFiller {
+ public:
+  JobFiller(Queue& queue, const Input& input) : queue_(queue) { job_.input = &input; }
+  // `position` is how much of the input was read up to and including this unit. False: the work was stopped.
+  bool add(Unit unit, uint64_t position) {
+    bytes_ += unit.text.size();
+    job_.units.push_back(std::move(unit));
+    position_ = position;
+    return bytes_ < kJobBytes || send(nullptr);
+  }
+  bool send(std::exception_ptr error) {
+    Job job;
+    job.input = job_.input;
+    job.units = std::exchange(job_.units, {});
+    job.source_bytes = position_ - sent_position_;
+    job.error = std::move(error);
+    sent_position_ = position_;
+    return queue_.push(std::move(job), std::exchange(bytes_, 0));
+  }
+  void set_position(uint64_t position) { position_ = position; }
+
+ private:
+  Queue& queue_;
+  Job job_;
+  size_t bytes_ = 0;
+  uint64_t position_ = 0, sent_position_ = 0;
+};
+
+// False: stopped.
+bool read_input(const Input& input, Queue& queue) {
+  JobFiller filler(queue, input);
+  try {
+    if (input.format == Format::kParagraphs) {
+      ParagraphReader reader(input.path);
+      TextPiece piece;
+      while (reader.next(piece)) {
+        if (!filler.add({std::move(piece.text), piece.line, piece.ends_document}, reader.bytes_read())) return false;
+      }
+      filler.set_position(reader.bytes_read());
+    } else {
+      LineReader reader(input.path);
+      Unit unit;
+      while (reader.next(unit.text, unit.line)) {
+        if (!filler.add(std::move(unit), reader.bytes_read())) return false;
+        unit = {};
+      }
+      filler.set_position(reader.bytes_read());
+    }
+  } catch (...) {
+    filler.send(std::current_exception());
+    return false;
+  }
+  return filler.send(nullptr);
+}
+
+class Encoder {
+ public:
+  Encoder(const Tokenizer& tokenizer, const TokenizeOptions& options, const Plan& plan)
+      : tokenizer_(tokenizer),
+        options_(options),
+        plan_(plan),
+        json_keys_(plan.keys.begin(), plan.keys.begin() + static_cast<ptrdiff_t>(plan.json_outputs)) {}
+
+  Result run(Job& job) const {
+    Result result;
+    result.source_bytes = job.source_bytes;
+    try {
+      for (Unit& unit : job.units) {
+        if (job.input->format == Format::kParagraphs) {
+          encode(unit.text, plan_.paragraph_output, unit.ends_document, result);
+        } else {
+          encode_line(unit, job.input->path, result);
+        }
+        std::string().swap(unit.text);
+      }
+      result.error = job.error;
+    } catch (...) {
+      result.error = std::current_exception();
+    }
+    return result;
+  }
+
+ private:
+  void encode(std::string_view text, size_t output, bool ends_document, Result& result) const {
+    while (text.size() > kPieceBytes) {
+      const size_t cut = safe_cut(text, kPieceBytes);
+      result.pieces.push_back({output, tokenizer_.encode(text.substr(0, cut)), false});
+      text.remove_prefix(cut);
+    }
+    result.pieces.push_back({output, tokenizer_.encode(text), ends_document});
+    if (ends_document && options_.append_eod) result.pieces.back().ids.push_back(*tokenizer_.eod());
+  }
+
+  void encode_line(const Unit& unit, const std::string& path, Result& result) const {
+    std::vector<std::string> texts;
+    try {
+      texts = parse_json_line(unit.text, json_keys_, path, unit.line);
+    } catch (const Error& e) {
+      if (!options_.skip_bad_lines)
+        throw Error(e.code(), std::string(e.what()) + "; --skip-bad-lines leaves such lines out");
+      if (result.skipped++ == 0) result.first_skipped = e.what();
+      return;
+    }
+    for (size_t k = 0; k < texts.size(); ++k) {
+      if (texts[k].empty()) {
+        ++result.empty;
+      } else {
+        encode(texts[k], k, true, result);
+      }
+    }
+  }
+
+  const Tokenizer& tokenizer_;
+  const TokenizeOptions& options_;
+  const Plan& plan_;
+  std::vector<std::string> json_keys_;
+};
+
+// Joins the pieces of a document again, up to the length of a sequence.
+class DocumentWriter {
+ public:
+  DocumentWriter(const std::string& prefix, int64_t vocab) : writer_(prefix, vocab) {}
+  void add(Encoded piece) {
+    if (!open_.empty() || !piece.ends_document) {
+      open_.insert(open_.end(), piece.ids.begin(), piece.ids.end());
+      if (!piece.ends_document && open_.size() < kSequenceTokens) return;
+      writer_.add_sequence(open_);
+      open_.clear();
+      if (piece.ends_document) open_.shrink_to_fit();
+    } else if (!piece.ids.empty() || !continued_) {
+      writer_.add_sequence(piece.ids);
+    }
+    continued_ = !piece.ends_document;
+    if (piece.ends_document) writer_.end_document();
+  }
+  TokenFileWriter& writer() { return writer_; }
+
+ private:
+  TokenFileWriter writer_;
+  std::vector<int32_t> open_;
+  bool continued_ = false;
+};
+
+// Stops the queue and joins, also when an exception passes.
+class Crew {
+ public:
+  explicit Crew(Queue& queue) : queue_(queue) {}
+  ~Crew() {
+    queue_.stop();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  template <typename F>
+  void start(F work) {
+    threads_.emplace_back(std::move(work));
+  }
+
+ private:
+  Queue& queue_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+TokenizeSummary tokenize_files(const Tokenizer& tokenizer, const TokenizeOptions& options,
+                               const std::function<void(const TokenizeProgress&)>& progress) {
+  const Plan plan = make_plan(options);
+  TW_CHECK(options.workers > 0, "workers ", options.workers);
+  TW_CHECK(!options.append_eod || tokenizer.eod(), "append_eod without an end-of-document token");
+  TokenizeProgress state;
+  for (const Input& input : plan.inputs) {
+    const ByteSource readable(input.path);  // every missing file is reported before hours of work
+    std::error_code ignored;
+    const auto size = std::filesystem::file_size(input.path, ignored);
+    if (!ignored) state.total_bytes += size;
+  }
+
+  std::vector<std::unique_ptr<DocumentWriter>> writers;
+  TokenizeSummary summary;
+  for (const std::string& key : plan.keys) {
+    summary.outputs.push_back({options.prefix + "_" + key + "_document"});
+    writers.push_back(std::make_unique<DocumentWriter>(summary.outputs.back().prefix, tokenizer.vocab_size()));
+  }
+
+  const auto workers = static_cast<size_t>(options.workers);
+  Queue queue(2 * workers + 2, kOpenBytes);
+  const Encoder encoder(tokenizer, options, plan);
+  {
+    Crew crew(queue);
+    crew.start([&] {
+      for (const Input& input : plan.inputs) {
+        if (!read_input(input, queue)) break;
+      }
+      queue.close();
+    });
+    for (size_t w = 0; w < workers; ++w) {
+      crew.start([&] {
+        while (auto next = queue.pop()) queue.finish(next->number, next->bytes, encoder.run(next->job));
+      });
+    }
+    while (auto result = queue.take()) {
+      for (Encoded& piece : result->pieces) {
+        state.documents += piece.ends_document ? 1 : 0;
+        state.tokens += static_cast<int64_t>(piece.ids.size());
+        writers[piece.output]->add(std::move(piece));
+      }
+      state.bytes += result->source_bytes;
+      if (summary.skipped_lines == 0) summary.first_skipped = result->first_skipped;
+      summary.skipped_lines += result->skipped;
+      summary.empty_documents += result->empty;
+      if (result->error) std::rethrow_exception(result->error);
+      if (progress) progress(state);
+    }
+  }
+  for (size_t k = 0; k < writers.size(); ++k) {
+    TokenizeOutput& output = summary.outputs[k];
+    output.documents = writers[k]->writer().documents();
+    output.tokens = writers[k]->writer().tokens();
+    if (output.tokens == 0) {
+      throw_bad_data(plan.inputs.front().path + (plan.inputs.size() > 1 ? " and the other inputs hold" : " holds") +
+                     " no text for '" + plan.keys[k] + "': nothing to tokenize, nothing was written");
+    }
+  }
+  for (auto& writer : writers) writer->writer().finalize();
+  summary.bytes = state.bytes;
+  return summary;
+}
+
+}  // namespace thinwire

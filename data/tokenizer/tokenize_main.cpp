@@ -1,0 +1,114 @@
+// The program `tokenize`: text files in, the .bin / .idx pairs that training reads out.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <thread>
+
+#include "data/tokenizer/tokenize_files.h"
+#include "data/tokenizer/tokenize_progress.h"
+#include "engine/base/core/error.h"
+#include "engine/base/core/version.h"
+
+namespace {
+
+volatile std::sig_atomic_t g_signal = 0;  // set by the handler, read between jobs, so that temporary files are removed
+
+extern "C" void remember_signal(int signal) {
+  g_signal = signal;
+}
+
+constexpr const char* kFooter =
+    R"(Writes PREFIX_<key>_document.bin and .idx, the format of Megatron-LM and GPT-NeoX; give PREFIX_<key>_document as data_path.
+  .txt    every paragraph (blank lines between) is a document, key text; its bytes are kept, without the last line end
+  .jsonl  every line is a JSON object, its string under KEY is a document
+Tokenizers: byte (256 ids; 257 with --append-eod), bpe:tokenizer.json (GPT-2, GPT-NeoX), sentencepiece:FILE.model
+Exit codes: 0 done, 64 wrong command line, 65 bad input or tokenizer (file:line is named), 73/74 cannot write, 75 interrupted.
+Example: tokenize --input books.txt --tokenizer byte --output data/books)";
+
+void run(const std::string& spec, const thinwire::TokenizeOptions& options, bool quiet) {
+  using namespace thinwire;
+  const auto tokenizer = make_tokenizer(spec, options.append_eod);
+  TokenizeProgressLine line;
+  const TokenizeSummary summary = tokenize_files(*tokenizer, options, [&](const TokenizeProgress& state) {
+    if (g_signal != 0) {
+      line.finish();
+      throw Error(ExitCode::kPreempted, "interrupted by signal " + std::to_string(g_signal) + "; nothing was written");
+    }
+    if (!quiet) line.update(state);
+  });
+  line.finish();
+  const double seconds = line.seconds();
+  if (summary.skipped_lines > 0) {
+    std::fprintf(stderr, "warning: %s bad lines were left out; the first: %s\n",
+                 with_commas(summary.skipped_lines).c_str(), summary.first_skipped.c_str());
+  }
+  if (summary.empty_documents > 0) {
+    std::fprintf(stderr, "warning: %s empty documents were left out\n", with_commas(summary.empty_documents).c_str());
+  }
+  if (quiet) return;
+  for (const TokenizeOutput& output : summary.outputs) {
+    std::printf("wrote %s.bin/.idx: %s documents, %s tokens (ids below %lld%s)\n", output.prefix.c_str(),
+                with_commas(output.documents).c_str(), with_commas(output.tokens).c_str(),
+                static_cast<long long>(tokenizer->vocab_size()),
+                options.append_eod ? (", end of document " + std::to_string(*tokenizer->eod())).c_str() : "");
+  }
+  std::printf("%.1f MB in %.2f s, %.1f MB/s\n", static_cast<double>(summary.bytes) / 1e6, seconds,
+              static_cast<double>(summary.bytes) / 1e6 / std::max(seconds, 1e-9));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  thinwire::TokenizeOptions options;
+  options.json_keys.clear();
+  options.workers = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 8u));
+  std::string spec;
+  bool quiet = false;
+  CLI::App app("Turns text into token files for training.", "tokenize");
+  app.footer(kFooter);
+  app.set_version_flag("--version", thinwire::version_text("tokenize", "any (no kernels)"));
+  app.add_option("--input", options.inputs, "Text files: F.txt, F.jsonl; several in a row or repeated")
+      ->required()
+      ->expected(1, -1)
+      ->type_name("FILE");
+  app.add_option("--tokenizer", spec, "byte | bpe:tokenizer.json | sentencepiece:FILE.model")
+      ->required()
+      ->type_name("SPEC");
+  app.add_option("--output", options.prefix, "Where to write: a path prefix; missing directories are made")
+      ->required()
+      ->type_name("PREFIX");
+  app.add_option("--json-key,--json-keys", options.json_keys,
+                 "Key of the text in .jsonl lines, repeatable: a token file each [text]")
+      ->expected(1, -1)
+      ->type_name("KEY");
+  app.add_flag("--append-eod", options.append_eod, "End every document with the tokenizer's end-of-document token");
+  app.add_flag("--skip-bad-lines", options.skip_bad_lines,
+               "Count .jsonl lines that are no JSON or lack the key instead of stopping");
+  app.add_option("--workers", options.workers, "Threads that encode; the output does not depend on it")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  app.add_flag("--quiet", quiet, "No progress and no summary");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {  // --help, --version
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    std::fprintf(stderr, "error: %s; see tokenize --help\n", e.what());
+    return static_cast<int>(thinwire::ExitCode::kUsage);
+  }
+  if (options.json_keys.empty()) options.json_keys = {"text"};
+  std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is then an error of write()
+  std::signal(SIGINT, remember_signal);
+  std::signal(SIGTERM, remember_signal);
+  try {
+    run(spec, options, quiet);
+  } catch (const thinwire::Error& e) {
+    std::fprintf(stderr, "error: %s\n", e.what());
+    return static_cast<int>(e.code());
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "error: %s\n", e.what());
+    return static_cast<int>(thinwire::ExitCode::kInternal);
+  }
+  return 0;
+}

@@ -1,0 +1,71 @@
+// The text and the pace of the progress display.
+#include "data/tokenizer/tokenize_progress.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace thinwire {
+
+std::string with_commas(int64_t n) {
+  std::string digits = std::to_string(n);
+  const ptrdiff_t first = n < 0 ? 1 : 0;
+  for (ptrdiff_t at = static_cast<ptrdiff_t>(digits.size()) - 3; at > first; at -= 3)
+    digits.insert(static_cast<size_t>(at), 1, ',');
+  return digits;
+}
+
+std::string progress_text(const TokenizeProgress& state, double seconds, bool bar) {
+  constexpr int kWidth = 24;
+  const double done = state.total_bytes == 0
+                          ? 1.0
+                          : std::min(1.0, static_cast<double>(state.bytes) / static_cast<double>(state.total_bytes));
+  const double rate = seconds > 0 ? static_cast<double>(state.bytes) / seconds : 0.0;
+  std::string text;
+  if (bar) {
+    const int filled = static_cast<int>(done * kWidth);
+    text = "[" + std::string(static_cast<size_t>(filled), '=') + (filled < kWidth ? ">" : "") +
+           std::string(static_cast<size_t>(std::max(0, kWidth - filled - 1)), ' ') + "] ";
+  }
+  char numbers[200];
+  std::snprintf(numbers, sizeof numbers, "%3d%%  %.1f/%.1f MB  %.1f MB/s  %s documents  %.2f M tokens",
+                static_cast<int>(done * 100), static_cast<double>(state.bytes) / 1e6,
+                static_cast<double>(state.total_bytes) / 1e6, rate / 1e6, with_commas(state.documents).c_str(),
+                static_cast<double>(state.tokens) / 1e6);
+  text += numbers;
+  if (rate > 0 && state.bytes < state.total_bytes) {
+    const auto left = static_cast<long>(static_cast<double>(state.total_bytes - state.bytes) / rate + 0.5);
+    const int shown = left >= 3600 ? std::snprintf(numbers, sizeof numbers, "  ETA %ld:%02ld:%02ld", left / 3600,
+                                                   left / 60 % 60, left % 60)
+                                   : std::snprintf(numbers, sizeof numbers, "  ETA %ld:%02ld", left / 60, left % 60);
+    text.append(numbers, static_cast<size_t>(shown));
+  }
+  return text;
+}
+
+TokenizeProgressLine::TokenizeProgressLine() : TokenizeProgressLine(stderr, ::isatty(STDERR_FILENO) == 1) {}
+
+TokenizeProgressLine::TokenizeProgressLine(std::FILE* out, bool terminal)
+    : out_(out), terminal_(terminal), start_(Clock::now()), last_(start_) {}
+
+double TokenizeProgressLine::seconds() const {
+  return std::chrono::duration<double>(Clock::now() - start_).count();
+}
+
+void TokenizeProgressLine::update(const TokenizeProgress& state) {
+  const auto now = Clock::now();
+  if (now - last_ < (terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(10000))) return;
+  last_ = now;
+  const std::string text = progress_text(state, seconds(), terminal_);
+  std::fprintf(out_, terminal_ ? "\r\033[K%s" : "%s\n", text.c_str());
+  std::fflush(out_);
+  drawn_ = terminal_;
+}
+
+void TokenizeProgressLine::finish() {
+  if (drawn_) std::fputs("\r\033[K", out_);
+  drawn_ = false;
+  std::fflush(out_);
+}
+
+}  // namespace thinwire

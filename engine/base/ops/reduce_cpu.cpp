@@ -1,0 +1,60 @@
+// Sums over fixed blocks of 4096 elements, whose results are added up in order.
+#include "engine/base/ops/reduce_cpu.h"
+
+#include <algorithm>
+
+#include "engine/base/ops/op_checks.h"
+#include "engine/base/ops/parallel_for.h"
+#include "engine/base/ops/reduce_kernel.h"
+
+namespace thinwire {
+namespace {
+
+constexpr int64_t kBlock = 4096;
+constexpr int64_t kRound = 1024;      // blocks whose sums are kept at a time
+constexpr int64_t kTask = 8;          // blocks that a thread takes together: waking it must pay
+
+template <typename BlockSum>
+double blockwise(int threads, int64_t n, const BlockSum& block_sum) {
+  double partial[kRound];
+  double total = 0.0;
+  const int64_t blocks = (n + kBlock - 1) / kBlock;
+  for (int64_t start = 0; start < blocks; start += kRound) {
+    const int64_t count = std::min(kRound, blocks - start);
+    parallel_blocks(threads, count, kTask, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) {
+        const int64_t at = (start + i) * kBlock;
+        partial[i] = block_sum(at, std::min(kBlock, n - at));
+      }
+    });
+    for (int64_t i = 0; i < count; ++i) total += partial[i];
+  }
+  return total;
+}
+
+}  // namespace
+
+void weighted_sum_cpu(Exec& exec, const WeightedSum& op) {
+  const int64_t n = op.a.count();
+  check_vector(op.out, 1, DType::f64, "sum");
+  if (n == 0) return;
+  const float* a = op.a.as<float>();
+  check_optional(op.b, n, DType::f32, "weights of a sum");
+  const float* b = static_cast<const float*>(op.b.data);
+  const ReduceKernels& kernels = TW_PICK_KERNELS(reduce_kernels);
+  op.out.as<double>()[0] += blockwise(exec.threads, n, [&](int64_t at, int64_t count) {
+    return b == nullptr ? kernels.sum(a + at, count) : kernels.dot(a + at, b + at, count);
+  });
+}
+
+void sum_squares_cpu(Exec& exec, const SumSquares& op) {
+  check_vector(op.out, 1, DType::f64, "sum of squares");
+  if (op.x.count() == 0) return;
+  const float* x = op.x.as<float>();
+  const ReduceKernels& kernels = TW_PICK_KERNELS(reduce_kernels);
+  op.out.as<double>()[0] += blockwise(exec.threads, op.x.count(), [&](int64_t at, int64_t count) {
+    return kernels.dot(x + at, x + at, count);
+  });
+}
+
+}  // namespace thinwire

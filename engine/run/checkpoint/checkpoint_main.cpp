@@ -1,0 +1,175 @@
+// The program `checkpoint`: verify, show, export to and import from Hugging Face.
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <ctime>
+#include <iostream>
+
+#include "engine/base/core/error.h"
+#include "engine/base/core/file.h"
+#include "engine/base/core/log.h"
+#include "engine/base/core/version.h"
+#include "engine/base/ops/isa.h"
+#include "engine/run/checkpoint/checkpoint_store.h"
+#include "engine/run/checkpoint/hf_names.h"
+#include "engine/run/checkpoint/model_config_json.h"
+#include "model/params.h"
+
+namespace thinwire {
+namespace {
+
+constexpr char kFooter[] =
+    "DIR is a run directory, its checkpoints/ directory, or one generation (step_000123).\n"
+    "Exit codes: 0 all good; 64 wrong command line; 65 corrupt or missing checkpoint; 73 directory in use; 74 I/O "
+    "error;\n"
+    "78 a model that the format cannot express.";
+
+// Says for every generation whether it verifies; Error(kBadData) unless all do.
+void verify(const std::string& dir) {
+  size_t bad = 0;
+  for (const FoundGeneration& generation : resolve_checkpoint_path(dir)) {
+    try {
+      const Manifest manifest = verify_generation(generation.path);
+      uint64_t bytes = 0;
+      for (const ManifestFile& file : manifest.files) bytes += file.bytes;
+      std::cout << "ok   " << generation.path << ": step " << manifest.step << ", " << manifest.tensors.size()
+                << " tensors, " << bytes << " bytes in " << manifest.files.size() << " files\n";
+    } catch (const Error& e) {
+      ++bad;
+      std::cout << "BAD  " << generation.path << ": " << e.what() << "\n";
+    }
+  }
+  if (bad > 0) throw_bad_data(std::to_string(bad) + " of the generations in " + dir + " do not verify");
+}
+
+void show(const std::string& dir, bool as_json) {
+  const std::string path = resolve_checkpoint_path(dir).front().path;
+  if (as_json) {
+    read_manifest(path);  // refuses what does not check out
+    std::cout << read_file(path + "/" + kManifestName);
+    return;
+  }
+  const Manifest m = read_manifest(path);
+  const auto saved_at = static_cast<std::time_t>(m.saved_at);
+  std::tm utc{};
+  gmtime_r(&saved_at, &utc);
+  char when[32];
+  std::strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  std::cout << path << "\nstep " << m.step << ", saved " << when << " by job " << m.job << "\n";
+  for (const ManifestFile& file : m.files) std::cout << "file  " << file.name << "  " << file.bytes << " bytes\n";
+  std::cout << "info  " << m.info.dump(2) << "\n";
+  for (const auto& [name, value] : m.integers) std::cout << "integer  " << name << " = " << value << "\n";
+  for (const auto& [name, value] : m.reals) std::cout << "real  " << name << " = " << value << "\n";
+  for (const auto& [name, value] : m.texts) std::cout << "text  " << name << " (" << value.size() << " bytes)\n";
+  for (const ManifestTensor& t : m.tensors) {
+    std::cout << "tensor  " << t.name << "  " << name_of(t.dtype) << " " << t.rows << " x " << t.cols;
+    if (t.count != t.rows * t.cols) std::cout << "  elements " << t.first << " to " << t.first + t.count;
+    std::cout << "\n";
+  }
+}
+
+void export_hf(const std::string& dir, const std::string& output, const std::string& dtype) {
+  const LoadReport checkpoint = find_newest_valid(dir);
+  if (!checkpoint.manifest.info.is_object() || !checkpoint.manifest.info.contains("model")) {
+    throw_bad_data(checkpoint.path + ": its manifest has no model configuration");
+  }
+  const ModelConfig config = model_config_from_json(checkpoint.manifest.info["model"]);
+  const ParamList params = list_parameters(config);
+  const HfMapping mapping(config, params);
+  const TensorReader read = open_tensors(checkpoint.path, checkpoint.manifest);
+  const auto source = [&](const std::string& name) {
+    std::vector<float> values = read("model/" + name);
+    if (static_cast<int64_t>(values.size()) != find_parameter(params, name).count()) {
+      throw_bad_data(checkpoint.path + ": tensor \"model/" + name +
+                     "\" does not have the size its model configuration gives");
+    }
+    return values;
+  };
+  mapping.write_hf(output, source, dtype == "f32" ? StDtype::kF32 : dtype == "bf16" ? StDtype::kBF16 : StDtype::kF16);
+  std::cout << "exported step " << checkpoint.manifest.step << " of " << checkpoint.path << " as "
+            << hf_model_type(mapping.family()) << " (" << dtype << ") to " << output << "\n";
+}
+
+void import_hf(const std::string& input, const std::string& output, int64_t vocab_multiple) {
+  const ModelConfig config = model_config_from_hf(read_hf_config(input), vocab_multiple);
+  const HfMapping mapping(config, list_parameters(config));
+  const HfTensors tensors(input);
+  if (!list_generations(output).empty()) throw_busy(output + ": holds checkpoints already; choose a new directory");
+  StoreOptions options;
+  options.async = false;
+  CheckpointStore store(output, std::move(options));
+  const auto state = [&](StateVisitor& visitor) {
+    mapping.read_hf(tensors, [&](const ParamSpec& param, std::vector<float> values) {
+      const View view = param.is_vector ? View(values.data(), DType::f32, {param.cols})
+                                        : View(values.data(), DType::f32, {param.rows, param.cols});
+      visitor.tensor({"model/" + param.name, param.rows, param.cols, 0, view});
+    });
+  };
+  store.save(0, state, {{"model", model_config_to_json(config)}, {"imported_from", "hf"}});
+  std::cout << "imported " << hf_model_type(mapping.family()) << " model to " << store.last_save().path
+            << " (weights only: start from it with load and finetune)\n";
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Verifies, shows, exports and imports checkpoints.", "checkpoint");
+  app.set_version_flag("--version", [] { return version_text("checkpoint", isa_name(active_isa())); });
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  std::string dir, output, format = "hf", dtype = "f32";
+  int64_t vocab_multiple = 128;
+  bool as_json = false;
+
+  CLI::App* verify_command =
+      app.add_subcommand("verify", "read every byte of every generation; exit 0 only if all are good");
+  verify_command->add_option("DIR", dir)->required();
+  CLI::App* show_command = app.add_subcommand("show", "print what the newest generation holds");
+  show_command->add_option("DIR", dir)->required();
+  show_command->add_flag("--json", as_json, "the manifest as it is");
+  CLI::App* export_command =
+      app.add_subcommand("export", "write the newest good generation's weights for other programs");
+  export_command->add_option("DIR", dir)->required();
+  export_command->add_option("--format", format, "hf (config.json and model.safetensors)")
+      ->check(CLI::IsMember({"hf"}))
+      ->capture_default_str();
+  export_command->add_option("--output", output, "directory to write")->required();
+  export_command->add_option("--dtype", dtype)->check(CLI::IsMember({"f32", "bf16", "f16"}))->capture_default_str();
+  CLI::App* import_command =
+      app.add_subcommand("import", "make a checkpoint (weights only, step 0) of a Hugging Face directory");
+  import_command->add_option("HF_DIR", dir)->required();
+  import_command->add_option("--output", output, "directory for the checkpoint")->required();
+  import_command->add_option("--make-vocab-size-divisible-by", vocab_multiple, "padding of the vocabulary")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
+  }
+  if (verify_command->parsed()) verify(dir);
+  if (show_command->parsed()) show(dir, as_json);
+  if (export_command->parsed()) export_hf(dir, output, dtype);
+  if (import_command->parsed()) import_hf(dir, output, vocab_multiple);
+  std::cout.flush();
+  return 0;
+}
+
+}  // namespace
+}  // namespace thinwire
+
+int main(int argc, char** argv) {
+  // A file-size limit is an error code that we report, not a signal that kills.
+  ::signal(SIGXFSZ, SIG_IGN);
+  try {
+    return thinwire::run(argc, argv);
+  } catch (const thinwire::Error& e) {
+    std::fprintf(stderr, "error: %s\n", e.what());
+    return static_cast<int>(e.code());
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "error: out of memory\n");
+    return static_cast<int>(thinwire::ExitCode::kIo);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "error: %s\n", e.what());
+    return static_cast<int>(thinwire::ExitCode::kInternal);
+  }
+}

@@ -1,0 +1,158 @@
+// One table of fields, walked in both directions.
+#include "engine/run/checkpoint/model_config_json.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <initializer_list>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "engine/base/core/error.h"
+
+namespace thinwire {
+namespace {
+
+using nlohmann::json;
+
+template <typename E>
+using Words = std::initializer_list<std::pair<E, const char*>>;
+
+// Calls visit(name, field) and word(name, field, words) for every field; Config is ModelConfig or const ModelConfig.
+template <typename Config, typename Visitor>
+void walk(Config& c, Visitor&& v) {
+  v.field("layers", c.layers);
+  v.field("hidden", c.hidden);
+  v.field("heads", c.heads);
+  v.field("kv_heads", c.kv_heads);
+  v.field("head_dim", c.head_dim);
+  v.field("ffn", c.ffn);
+  v.field("vocab", c.vocab);
+  v.field("padded_vocab", c.padded_vocab);
+  v.field("seq_length", c.seq_length);
+  v.field("max_positions", c.max_positions);
+  v.word("positions", c.positions,
+         Words<PositionKind>{
+             {PositionKind::kLearned, "learned"}, {PositionKind::kRotary, "rotary"}, {PositionKind::kNone, "none"}});
+  v.field("rotary_fraction", c.rotary_fraction);
+  v.field("rotary_base", c.rotary_base);
+  v.word("norm", c.norm, Words<NormKind>{{NormKind::kLayerNorm, "layernorm"}, {NormKind::kRmsNorm, "rmsnorm"}});
+  v.field("norm_eps", c.norm_eps);
+  v.word("activation", c.activation,
+         Words<ActivationKind>{{ActivationKind::kGeluTanh, "gelu_tanh"},
+                               {ActivationKind::kGeluExact, "gelu"},
+                               {ActivationKind::kSwiglu, "swiglu"}});
+  v.field("parallel_residual", c.parallel_residual);
+  v.field("tied_head", c.tied_head);
+  v.field("bias_attention", c.bias_attention);
+  v.field("bias_mlp", c.bias_mlp);
+  v.field("bias_norm", c.bias_norm);
+  const Words<InitMethod> inits{{InitMethod::kNormal, "normal"},
+                                {InitMethod::kScaledNormal, "scaled_normal"},
+                                {InitMethod::kSmallInit, "small_init"},
+                                {InitMethod::kWangInit, "wang_init"}};
+  v.word("init", c.init, inits);
+  v.word("output_init", c.output_init, inits);
+  v.field("init_std", c.init_std);
+  v.field("hidden_dropout", c.hidden_dropout);
+  v.field("attention_dropout", c.attention_dropout);
+  v.word(
+      "recompute", c.recompute,
+      Words<Recompute>{{Recompute::kNone, "none"}, {Recompute::kSelective, "selective"}, {Recompute::kFull, "full"}});
+  v.word("dtype", c.dtype, Words<DType>{{DType::f32, "fp32"}, {DType::bf16, "bf16"}, {DType::f16, "fp16"}});
+  v.field("decay_all_matrices", c.decay_all_matrices);
+}
+
+struct Writer {
+  json out = json::object();
+  void field(const char* name, int64_t v) { out[name] = v; }
+  void field(const char* name, bool v) { out[name] = v; }
+  void field(const char* name, float v) { out[name] = shortest_double(v); }
+  template <typename E>
+  void word(const char* name, E value, Words<E> words) {
+    for (const auto& [e, text] : words) {
+      if (e == value) out[name] = text;
+    }
+  }
+};
+
+struct Reader {
+  const json& in;
+  std::set<std::string> known;
+
+  const json& at(const char* name) {
+    known.insert(name);
+    const auto found = in.find(name);
+    if (found == in.end()) throw_bad_data(std::string("model config in the checkpoint: \"") + name + "\" is missing");
+    return *found;
+  }
+  [[noreturn]] static void wrong(const char* name, const json& value, const std::string& wanted) {
+    throw_bad_data(std::string("model config in the checkpoint: \"") + name + "\" is " + value.dump() + ", " + wanted +
+                   " is expected");
+  }
+  void field(const char* name, int64_t& v) {
+    const json& value = at(name);
+    // Sizes whose products must stay far from overflow.
+    if (!value.is_number_integer() || value.get<int64_t>() < 0 || value.get<int64_t>() > int64_t{1} << 31)
+      wrong(name, value, "a size");
+    v = value.get<int64_t>();
+  }
+  void field(const char* name, bool& v) {
+    const json& value = at(name);
+    if (!value.is_boolean()) wrong(name, value, "true or false");
+    v = value.get<bool>();
+  }
+  void field(const char* name, float& v) {
+    const json& value = at(name);
+    if (!value.is_number()) wrong(name, value, "a number");
+    v = value.get<float>();
+  }
+  template <typename E>
+  void word(const char* name, E& v, Words<E> words) {
+    const json& value = at(name);
+    std::string allowed;
+    for (const auto& [e, text] : words) {
+      if (value == text) {
+        v = e;
+        return;
+      }
+      allowed += (allowed.empty() ? "" : " | ") + std::string(text);
+    }
+    wrong(name, value, allowed);
+  }
+};
+
+}  // namespace
+
+double shortest_double(float value) {
+  std::array<char, 64> text;
+  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
+  double out = 0.0;
+  if (error != std::errc() || !std::isfinite(value)) return static_cast<double>(value);
+  std::from_chars(text.data(), end, out);
+  return out;
+}
+
+json model_config_to_json(const ModelConfig& config) {
+  Writer writer;
+  walk(config, writer);
+  return writer.out;
+}
+
+ModelConfig model_config_from_json(const json& value) {
+  if (!value.is_object()) throw_bad_data("model config in the checkpoint: not an object");
+  ModelConfig config;
+  Reader reader{value, {}};
+  walk(config, reader);
+  for (const auto& [key, item] : value.items()) {
+    if (!reader.known.contains(key)) throw_bad_data("model config in the checkpoint: unknown key \"" + key + "\"");
+  }
+  const bool sane = config.layers > 0 && config.hidden > 0 && config.heads > 0 && config.kv_heads > 0 &&
+                    config.heads % config.kv_heads == 0 && config.head_dim > 0 && config.ffn > 0 && config.vocab > 0 &&
+                    config.padded_vocab >= config.vocab && config.max_positions > 0;
+  if (!sane) throw_bad_data("model config in the checkpoint: its sizes do not fit together: " + value.dump());
+  return config;
+}
+
+}  // namespace thinwire

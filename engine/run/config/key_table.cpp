@@ -1,0 +1,185 @@
+// Assembles the table of keys, and finds what a misspelled name may have meant.
+#include "engine/run/config/key_table.h"
+
+#include <algorithm>
+
+#include "engine/base/core/check.h"
+
+namespace thinwire {
+namespace {
+
+// What other programs call our keys: hints for people, never accepted.
+const std::map<std::string, std::string>& foreign_names() {
+  static const std::map<std::string, std::string> names = {
+      {"n_layer", "num_layers"},
+      {"n_layers", "num_layers"},
+      {"num_hidden_layers", "num_layers"},
+      {"n_embd", "hidden_size"},
+      {"d_model", "hidden_size"},
+      {"dim", "hidden_size"},
+      {"n_head", "num_attention_heads"},
+      {"n_heads", "num_attention_heads"},
+      {"num_heads", "num_attention_heads"},
+      {"n_kv_heads", "num_kv_heads"},
+      {"num_key_value_heads", "num_kv_heads"},
+      {"n_positions", "max_position_embeddings"},
+      {"block_size", "seq_length"},
+      {"context_length", "seq_length"},
+      {"max_seq_len", "seq_length"},
+      {"sequence_length", "seq_length"},
+      {"rms_norm_eps", "rms_norm_epsilon"},
+      {"layer_norm_eps", "layernorm_epsilon"},
+      {"layer_norm_epsilon", "layernorm_epsilon"},
+      {"rope_theta", "rotary_emb_base"},
+      {"partial_rotary_factor", "rotary_pct"},
+      {"tie_word_embeddings", "no_weight_tying"},
+      {"use_parallel_residual", "gpt_j_residual"},
+      {"hidden_act", "activation"},
+      {"activation_function", "activation"},
+      {"learning_rate", "lr"},
+      {"max_steps", "train_iters"},
+      {"num_steps", "train_iters"},
+      {"steps", "train_iters"},
+      {"batch_size", "train_micro_batch_size_per_gpu"},
+      {"micro_batch", "train_micro_batch_size_per_gpu"},
+      {"global_batch", "train_batch_size"},
+      {"gas", "gradient_accumulation_steps"},
+      {"accumulation", "gradient_accumulation_steps"},
+      {"tp", "model_parallel_size"},
+      {"tp_size", "model_parallel_size"},
+      {"tensor_parallel", "model_parallel_size"},
+      {"tensor_parallel_size", "model_parallel_size"},
+      {"pp", "pipe_parallel_size"},
+      {"pp_size", "pipe_parallel_size"},
+      {"pipeline_parallel_size", "pipe_parallel_size"},
+      {"dtype", "precision"},
+      {"dropout", "hidden_dropout"},
+      {"max_grad_norm", "gradient_clipping"},
+      {"grad_clip", "gradient_clipping"},
+      {"output_dir", "run_dir"},
+      {"warmup_steps", "lr_warmup_iters"},
+      {"warmup_iters", "lr_warmup_iters"},
+      {"threads", "threads_per_rank"},
+      {"eps", "optimizer.params.eps"},
+      {"betas", "optimizer.params.betas"},
+  };
+  return names;
+}
+
+std::string leaf_of(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  return dot == std::string::npos ? name : name.substr(dot + 1);
+}
+
+}  // namespace
+
+std::string normalised_key(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+int edit_distance(const std::string& a, const std::string& b) {
+  const size_t n = a.size(), m = b.size();
+  std::vector<std::vector<int>> d(n + 1, std::vector<int>(m + 1, 0));
+  for (size_t i = 0; i <= n; ++i) d[i][0] = static_cast<int>(i);
+  for (size_t j = 0; j <= m; ++j) d[0][j] = static_cast<int>(j);
+  for (size_t i = 1; i <= n; ++i) {
+    for (size_t j = 1; j <= m; ++j) {
+      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+    }
+  }
+  return d[n][m];
+}
+
+std::string scope_name(KeyScope scope) {
+  switch (scope) {
+    case KeyScope::kModel: return "model";
+    case KeyScope::kData: return "data";
+    case KeyScope::kLayout: return "layout";
+    case KeyScope::kRuntime: return "runtime";
+  }
+  return "?";
+}
+
+std::string types_text(unsigned types) {
+  if (types == kAnyKey) return "any";
+  if (types == (kListKey | kRealKey)) return "list of numbers";
+  std::string text;
+  const auto add = [&](unsigned bit, const char* word) {
+    if ((types & bit) != 0) text += (text.empty() ? "" : " or ") + std::string(word);
+  };
+  add(kBoolKey, "boolean");
+  add(kIntKey, "integer");
+  add(kRealKey, "number");
+  add(kStringKey, "string");
+  add(kListKey, "list");
+  add(kObjectKey, "object");
+  return text;
+}
+
+KeyTable::KeyTable()
+    : topics_{model_keys(),  numerics_keys(),    optimizer_keys(), batch_keys(), data_keys(),
+              layout_keys(), compression_keys(), run_keys(),       noted_keys(), refused_keys()} {
+  const auto add_sections = [&](const std::string& name) {
+    // Site names hold a dot themselves, so their sections are listed, not cut at dots.
+    if (name.rfind("compression.", 0) == 0) return;
+    for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) sections_.insert(name.substr(0, dot));
+  };
+  for (const KeyTopic& topic : topics_) {
+    for (const KeySpec& key : topic.keys) {
+      std::vector<std::string> names = key.aliases;
+      names.push_back(key.name);
+      for (const std::string& name : names) {
+        TW_CHECK(by_name_.emplace(name, &key).second, "configuration key ", name, " is in the table twice");
+        add_sections(name);
+      }
+    }
+  }
+  sections_.insert("compression");
+  for (const std::string& site : compression_sites()) sections_.insert("compression." + site);
+  for (const std::string& section : sections_) TW_CHECK(by_name_.count(section) == 0, section, " is a key and a section");
+}
+
+const KeySpec* KeyTable::find(const std::string& name) const {
+  const auto it = by_name_.find(name);
+  return it == by_name_.end() ? nullptr : it->second;
+}
+
+std::string KeyTable::section_value_key(const std::string& section) const {
+  if (section == "optimizer") return "optimizer.type";
+  if (section == "fp16") return "fp16.enabled";
+  if (section == "bf16") return "bf16.enabled";
+  if (section == "compression") return "compression.preset";
+  if (section.rfind("compression.", 0) == 0) return section + ".codec";
+  return "";
+}
+
+std::string KeyTable::nearest(const std::string& name) const {
+  if (name.size() > 80) return "";  // no word of ours is that long, and the search is quadratic
+  const std::string leaf = leaf_of(name);
+  if (const auto it = foreign_names().find(leaf); it != foreign_names().end()) return it->second;
+  const int limit = leaf.size() <= 3 ? 1 : leaf.size() <= 6 ? 2 : static_cast<int>(leaf.size()) / 3;
+  std::string best;
+  int best_distance = limit + 1, best_rank = 0;
+  const auto consider = [&](const std::string& candidate, int rank) {
+    const int full = edit_distance(name, candidate);
+    const int by_leaf = edit_distance(leaf, leaf_of(candidate)) + 1;  // right word in another place
+    const int distance = std::min(full, by_leaf);
+    if (distance < best_distance || (distance == best_distance && distance <= limit && rank < best_rank)) {
+      best = candidate;
+      best_distance = distance;
+      best_rank = rank;
+    }
+  };
+  for (const auto& [candidate, key] : by_name_) consider(candidate, 2 * static_cast<int>(key->status) + (candidate == key->name ? 0 : 1));
+  for (const std::string& section : sections_) consider(section, 1);
+  return best;
+}
+
+const KeyTable& key_table() {
+  static const KeyTable table;
+  return table;
+}
+
+}  // namespace thinwire

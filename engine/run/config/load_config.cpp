@@ -1,0 +1,53 @@
+// Reads the sources in order, then resolves what they say together.
+#include "engine/run/config/load_config.h"
+
+#include "engine/base/core/file.h"
+#include "engine/run/config/resolve.h"
+
+namespace thinwire {
+namespace {
+
+// No configuration of ours comes near this; it keeps a mistaken path (a data file) from being read whole.
+constexpr size_t kMaxConfigBytes = 4 << 20;
+
+std::string stem_of(const std::string& path) {
+  const size_t slash = path.find_last_of('/');
+  std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
+  const size_t dot = name.rfind('.');
+  if (dot != std::string::npos && dot > 0) name.resize(dot);
+  return name.empty() ? "run" : name;
+}
+
+ResolvedConfig finish(SettingsReader& reader, const std::string& first_name, const std::vector<std::string>& overrides,
+                      const LoadOptions& options) {
+  for (const std::string& text : overrides) reader.add_override(text);
+  ResolvedConfig resolved = resolve(reader, first_name.empty() ? "run" : stem_of(first_name), options);
+  if (!reader.problems().empty()) throw ConfigErrors(std::move(reader.problems()));
+  return resolved;
+}
+
+}  // namespace
+
+ResolvedConfig load_config(const std::vector<std::string>& files, const std::vector<std::string>& overrides,
+                           const LoadOptions& options) {
+  SettingsReader reader;
+  for (const std::string& file : files) {
+    std::string text;
+    try {
+      text = read_file(file, kMaxConfigBytes);
+    } catch (const Error& e) {
+      throw_bad_config("configuration file " + file + " cannot be read: " + e.what());
+    }
+    reader.add_text(file, text);
+  }
+  return finish(reader, files.empty() ? "" : files.front(), overrides, options);
+}
+
+ResolvedConfig load_config_text(const std::vector<ConfigSource>& sources, const std::vector<std::string>& overrides,
+                                const LoadOptions& options) {
+  SettingsReader reader;
+  for (const ConfigSource& source : sources) reader.add_text(source.name, source.text);
+  return finish(reader, sources.empty() ? "" : sources.front().name, overrides, options);
+}
+
+}  // namespace thinwire

@@ -1,0 +1,47 @@
+// From configuration files and overrides to a RunConfig, or to every violation at once.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/run/config/run_config.h"
+#include "engine/run/config/settings.h"
+
+namespace thinwire {
+
+struct LoadOptions {
+  // Ranks that run, or that --ranks asks to price. 0: not known; then the batch keys say (all three given), or with
+  // dry_run global_num_gpus, or there is one data-parallel rank.
+  int64_t ranks = 0;
+  bool dry_run = false;
+  bool data_required = false;  // a configuration without data_path / train_data_paths is a violation
+  bool allow_faults = false;   // otherwise the key `faults` is a violation
+};
+
+// One configuration text with the name that messages show.
+struct ConfigSource {
+  std::string name;
+  std::string text;
+};
+
+struct ResolvedConfig {
+  RunConfig run;
+  // Every used key with its final value (null: none). Loading these again gives the same RunConfig.
+  std::map<std::string, nlohmann::json> values;
+  std::set<std::string> given;    // the keys among them that the user wrote
+  std::vector<ConfigNote> notes;  // accepted without effect, or worth knowing; one per key
+};
+
+// Later files win per key, then overrides (`key.sub=value`) in their order. Throws ConfigErrors (an Error with kBadConfig) that
+// lists all violations; a file that cannot be read is one of them. Touches no device and no data.
+ResolvedConfig load_config(const std::vector<std::string>& files, const std::vector<std::string>& overrides,
+                           const LoadOptions& options = {});
+
+// The same for texts in memory. run_dir defaults to runs/<stem of the first name>.
+ResolvedConfig load_config_text(const std::vector<ConfigSource>& sources, const std::vector<std::string>& overrides,
+                                const LoadOptions& options = {});
+
+}  // namespace thinwire

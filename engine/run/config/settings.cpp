@@ -1,0 +1,423 @@
+// Flattens, checks, rewrites and merges what the user wrote.
+#include "engine/run/config/settings.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "engine/run/config/key_table.h"
+
+namespace thinwire {
+namespace {
+
+std::string lower(std::string s) {
+  for (char& c : s) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c == '-' ? '_' : c;
+  return s;
+}
+
+std::string number_text(double v) { return nlohmann::json(v).dump(); }
+
+// Compares values of strings as users vary them: case and dashes do not matter, value aliases are other words.
+std::optional<std::string> our_spelling(const KeySpec& key, const std::string& text) {
+  if (key.allowed.empty()) return text;
+  const std::string wanted = lower(text);
+  for (const std::string& a : key.allowed)
+    if (lower(a) == wanted) return a;
+  for (const auto& [theirs, ours] : key.value_aliases)
+    if (theirs == wanted) return ours;
+  return std::nullopt;
+}
+
+std::string join(const std::vector<std::string>& words, const char* between) {
+  std::string text;
+  for (const std::string& w : words) text += (text.empty() ? "" : between) + w;
+  return text;
+}
+
+std::string out_of_bounds(const KeySpec& key, double v) {
+  const KeyBounds& b = key.bounds;
+  const bool low = b.open_min ? !(v > b.min) : !(v >= b.min);
+  const bool high = b.open_max ? !(v < b.max) : !(v <= b.max);
+  return low || high ? number_text(v) + " is out of bounds (" + bounds_text(key) + ")" : "";
+}
+
+bool is_number_text(const std::string& text) {
+  if (text.empty()) return false;
+  std::vector<JsonProblem> none;
+  const JsonText parsed = parse_json_text(text);
+  return parsed.problems.empty() && (parsed.root.kind == JsonTree::Kind::kInt || parsed.root.kind == JsonTree::Kind::kReal);
+}
+
+struct Checked {
+  nlohmann::json value;
+  std::string error;  // empty: good
+  TextPosition at;    // of the value or of the bad list element
+};
+
+// One value against one key. Null never comes here.
+Checked check_value(const KeySpec& key, const JsonTree& v) {
+  using Kind = JsonTree::Kind;
+  Checked r;
+  r.at = v.at;
+  const auto wrong_type = [&](const std::string& hint) {
+    r.error = "must be " + std::string(types_text(key.types)) + ", not " + kind_name(v.kind) +
+              (v.kind == Kind::kString ? " " + shown(to_json(v)) : "") + hint;
+    return r;
+  };
+  if (key.types == kAnyKey) {
+    r.value = to_json(v);
+    return r;
+  }
+  const bool numbers_only_in_lists = (key.types & kListKey) != 0;
+  switch (v.kind) {
+    case Kind::kBool:
+      if ((key.types & kBoolKey) == 0) return wrong_type("");
+      r.value = v.boolean;
+      return r;
+    case Kind::kInt:
+    case Kind::kReal: {
+      const double d = v.kind == Kind::kInt ? static_cast<double>(v.integer) : v.real;
+      if (numbers_only_in_lists || (key.types & (kIntKey | kRealKey)) == 0)
+        return wrong_type((key.types & kBoolKey) != 0 ? " (true or false)" : "");
+      if ((key.types & kRealKey) != 0) {
+        r.value = d;
+      } else if (v.kind == Kind::kInt) {
+        r.value = v.integer;
+      } else if (std::floor(d) == d && std::abs(d) <= 9007199254740992.0) {
+        r.value = static_cast<int64_t>(d);
+      } else {
+        return wrong_type("");
+      }
+      r.error = out_of_bounds(key, d);
+      return r;
+    }
+    case Kind::kString: {
+      if ((key.types & kStringKey) == 0) {
+        if ((key.types & (kIntKey | kRealKey)) != 0 && is_number_text(v.text)) return wrong_type(": drop the quotes");
+        if ((key.types & kBoolKey) != 0 && (lower(v.text) == "true" || lower(v.text) == "false")) return wrong_type(": drop the quotes");
+        return wrong_type("");
+      }
+      const auto ours = our_spelling(key, v.text);
+      if (!ours) {
+        const bool codec = key.name.rfind("compression.", 0) == 0 && key.name.find("algorithm") == std::string::npos;
+        r.error = shown(v.text) + (codec ? " is not in this version" : " is not an allowed value") + " (allowed: " +
+                  join(key.allowed, " | ") + ")";
+        return r;
+      }
+      r.value = *ours;
+      return r;
+    }
+    case Kind::kList: {
+      if ((key.types & kListKey) == 0) return wrong_type("");
+      for (const JsonTree& item : v.items) {
+        if ((key.types & kRealKey) == 0) continue;
+        r.at = item.at;
+        if (item.kind != Kind::kInt && item.kind != Kind::kReal) {
+          r.error = std::string("the list holds ") + kind_name(item.kind) + " where a number belongs";
+          return r;
+        }
+        r.error = out_of_bounds(key, item.kind == Kind::kInt ? static_cast<double>(item.integer) : item.real);
+        if (!r.error.empty()) return r;
+      }
+      r.at = v.at;
+      r.value = to_json(v);
+      return r;
+    }
+    case Kind::kObject:
+      if ((key.types & kObjectKey) == 0) return wrong_type("");
+      r.value = to_json(v);
+      return r;
+    case Kind::kNull: break;
+  }
+  return r;
+}
+
+// Keys that say the same thing in different words: within one source only one side may be given; a later source that
+// gives one side withdraws the others.
+const std::vector<std::vector<std::vector<std::string>>>& exclusive_groups() {
+  static const std::vector<std::vector<std::vector<std::string>>> groups = {
+      {{"intermediate_size"}, {"expansion_factor"}},
+      {{"warmup"}, {"lr_warmup_iters"}},
+      {{"train_iters"}, {"train_samples"}},
+      {{"data_path", "split"},
+       {"train_data_paths", "train_data_weights", "valid_data_paths", "valid_data_weights", "test_data_paths", "test_data_weights"}}};
+  return groups;
+}
+
+std::string headline(const std::vector<ConfigProblem>& problems) {
+  std::string text = problems.size() == 1 ? "the configuration has 1 problem"
+                                          : "the configuration has " + std::to_string(problems.size()) + " problems";
+  for (const ConfigProblem& p : problems) text += "\n" + p.text();
+  return text;
+}
+
+std::vector<ConfigProblem> sorted(std::vector<ConfigProblem> problems) {
+  const auto place = [](const ConfigProblem& p) { return std::tuple(p.place.order, p.place.at.line, p.place.at.column); };
+  std::stable_sort(problems.begin(), problems.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  const auto same = [&](const auto& a, const auto& b) { return place(a) == place(b) && a.key == b.key; };
+  problems.erase(std::unique(problems.begin(), problems.end(), same), problems.end());
+  return problems;
+}
+
+}  // namespace
+
+ConfigErrors::ConfigErrors(std::vector<ConfigProblem> problems) : ConfigErrors(sorted(std::move(problems)), 0) {}
+
+ConfigErrors::ConfigErrors(std::vector<ConfigProblem> problems, int)
+    : Error(ExitCode::kBadConfig, headline(problems)), problems_(std::move(problems)) {}
+
+std::string shown(const nlohmann::json& value) {
+  std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  // A cut may fall inside a UTF-8 character.
+  while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0x80) != 0) text.pop_back();
+  return text;
+}
+
+struct SettingsReader::Source {
+  int order = 0;
+  std::string name;      // file name, or the whole override
+  bool override = false;
+  std::string raw_value; // of an override
+  Settings settings;
+
+  Place place(TextPosition at) const {
+    if (override) return {order, {1, 1}, "command line: " + name};
+    return {order, at, name + ":" + std::to_string(at.line) + ":" + std::to_string(at.column)};
+  }
+};
+
+void SettingsReader::problem(const Place& place, const std::string& key, const std::string& message) {
+  problems_.push_back({place, key, message});
+}
+
+void SettingsReader::add_text(const std::string& name, const std::string& text) {
+  Source source;
+  source.order = sources_++;
+  source.name = name;
+  if (source.order == 0) first_place_ = source.place({1, 1});
+  const JsonText parsed = parse_json_text(text);
+  for (const JsonProblem& p : parsed.problems) problem(source.place(p.at), p.key, p.message);
+  if (!parsed.syntax_ok()) {
+    broken_.insert("*");
+    return;
+  }
+  if (parsed.root.kind != JsonTree::Kind::kObject) {
+    problem(source.place(parsed.root.at), "", std::string("a configuration is one object { ... }, not ") + kind_name(parsed.root.kind));
+    broken_.insert("*");
+    return;
+  }
+  read_object(parsed.root, "", source);
+  rewrite_shorthands(source);
+  merge(source);
+}
+
+void SettingsReader::add_override(const std::string& text) {
+  Source source;
+  source.order = sources_++;
+  source.name = text.size() > 200 ? text.substr(0, 197) + "..." : text;
+  source.override = true;
+  if (source.order == 0) first_place_ = {0, {1, 1}, "command line"};
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    problem(source.place({}), "", "an override is key=value");
+    return;
+  }
+  const std::string key = text.substr(0, equals);
+  source.raw_value = text.substr(equals + 1);
+  JsonText parsed = parse_json_text(source.raw_value);
+  if (!parsed.syntax_ok()) {
+    parsed = JsonText();
+    parsed.root.kind = JsonTree::Kind::kString;
+    parsed.root.text = source.raw_value;
+  }
+  for (const JsonProblem& p : parsed.problems) problem(source.place(p.at), key + "." + p.key, p.message);
+  read_entry(normalised_key(key), key, source.place({}), parsed.root, source);
+  rewrite_shorthands(source);
+  merge(source);
+}
+
+void SettingsReader::read_object(const JsonTree& object, const std::string& prefix, Source& source) {
+  // The parameters of a codec that we do not have are not worth a message each.
+  bool foreign_codec = false;
+  for (const JsonMember& m : object.members)
+    if (m.key == "codec" && m.value.kind == JsonTree::Kind::kString && lower(m.value.text) != "identity") foreign_codec = true;
+  for (const JsonMember& m : object.members) {
+    const std::string name = normalised_key(m.key);
+    if (prefix.empty() && (m.key == "$schema" || name == "_notes")) continue;
+    const std::string path = prefix.empty() ? name : prefix + "." + name;
+    const std::string spelled = prefix.empty() ? m.key : prefix + "." + m.key;
+    if (foreign_codec && prefix.rfind("compression.", 0) == 0 && key_table().find(path) == nullptr) continue;
+    read_entry(path, spelled, source.place(m.at), m.value, source);
+  }
+}
+
+void SettingsReader::read_entry(const std::string& path, const std::string& spelled, const Place& key_place, const JsonTree& value,
+                                Source& source) {
+  const KeyTable& table = key_table();
+  if (const KeySpec* key = table.find(path)) return read_value(*key, spelled, key_place, value, source);
+  if (!table.is_section(path)) return unknown_key(path, spelled, key_place);
+  if (value.kind == JsonTree::Kind::kObject) return read_object(value, path, source);
+  if (value.kind == JsonTree::Kind::kNull) return;
+  const std::string meant = table.section_value_key(path);
+  const KeySpec* key = meant.empty() ? nullptr : table.find(meant);
+  const bool fits = key != nullptr && ((value.kind == JsonTree::Kind::kBool && (key->types & kBoolKey) != 0) ||
+                                       (value.kind == JsonTree::Kind::kString && (key->types & kStringKey) != 0));
+  if (fits) return read_value(*key, spelled, key_place, value, source);
+  problem(source.place(value.at), spelled, std::string("must be an object { ... }, not ") + kind_name(value.kind));
+  broken_.insert(path);
+}
+
+void SettingsReader::unknown_key(const std::string& path, const std::string& spelled, const Place& place) {
+  const std::string near = key_table().nearest(path);
+  const std::string shown_key = spelled.size() > 80 ? spelled.substr(0, 77) + "..." : spelled;
+  problem(place, shown_key, near.empty() ? "unknown key (docs/config.md and train --help list all)" : "unknown key (nearest key: " + near + ")");
+  // What was probably meant is not reported as missing on top.
+  if (const KeySpec* key = key_table().find(near)) broken_.insert(key->name);
+}
+
+void SettingsReader::read_value(const KeySpec& key, const std::string& spelled, const Place& key_place, const JsonTree& value,
+                                Source& source) {
+  if (const auto it = source.settings.find(key.name); it != source.settings.end()) {
+    const std::string first = it->second.spelled == spelled ? "" : " as \"" + it->second.spelled + "\"";
+    return problem(key_place, spelled, "given twice; the first is" + first + " at " + it->second.place.label);
+  }
+  const Place place = source.place(value.at);
+  if (value.kind == JsonTree::Kind::kNull) {
+    source.settings[key.name] = {nullptr, place, spelled};
+    return;
+  }
+  if (key.status == KeyStatus::kNoted) {
+    notes_.push_back({spelled, key.doc});
+    return;
+  }
+  if (key.status == KeyStatus::kRefused) {
+    const nlohmann::json given = to_json(value);
+    bool neutral = given == nlohmann::json(false) || (given.is_object() && given.empty());
+    for (const std::string& text : key.neutral) neutral = neutral || given == nlohmann::json::parse(text);
+    // Sections of other trainers that are switched off inside say nothing.
+    if (given.is_object() && given.contains("enabled") && given["enabled"] == false) neutral = true;
+    if (given.is_object() && given.contains("device") && given["device"] == "none") neutral = true;
+    if (neutral) {
+      notes_.push_back({spelled, key.doc + "; " + shown(given) + " is how it is here anyway"});
+      return;
+    }
+    problem(place, spelled, "not supported: " + key.doc);
+    broken_.insert(key.name);
+    return;
+  }
+  Checked checked = check_value(key, value);
+  if (!checked.error.empty() && source.override && (key.types & kStringKey) != 0 && value.kind != JsonTree::Kind::kString) {
+    // run_dir=2024: the text was meant, not the number that it happens to be.
+    JsonTree text;
+    text.kind = JsonTree::Kind::kString;
+    text.text = source.raw_value;
+    checked = check_value(key, text);
+  }
+  if (!checked.error.empty()) {
+    problem(source.place(checked.at), spelled, checked.error);
+    broken_.insert(key.name);
+    return;
+  }
+  source.settings[key.name] = {checked.value, place, spelled};
+}
+
+void SettingsReader::rewrite_shorthands(Source& source) {
+  Settings& s = source.settings;
+  const auto take = [&](const std::string& key) -> std::optional<Setting> {
+    const auto it = s.find(key);
+    if (it == s.end()) return std::nullopt;
+    const Setting setting = it->second;
+    s.erase(it);
+    if (setting.value.is_null()) return std::nullopt;
+    return setting;
+  };
+  const auto put = [&](const std::string& key, const nlohmann::json& value, const Setting& from) {
+    const auto it = s.find(key);
+    if (it != s.end() && !it->second.value.is_null() && it->second.value != value)
+      problem(from.place, from.spelled, "contradicts \"" + it->second.spelled + "\" at " + it->second.place.label + ": give one of them");
+    else s[key] = {value, from.place, from.spelled};
+  };
+  if (const auto v = take("use_distributed_optimizer")) put("zero_optimization.stage", v->value.get<bool>() ? 1 : 0, *v);
+  if (const auto v = take("norm_epsilon")) {
+    put("layernorm_epsilon", v->value, *v);
+    put("rms_norm_epsilon", v->value, *v);
+  }
+  if (const auto v = take("swiglu"); v && v->value.get<bool>()) put("activation", "swiglu", *v);
+  if (const auto v = take("use_rotary_position_embeddings"); v && v->value.get<bool>()) put("pos_emb", "rotary", *v);
+  if (const auto v = take("openai_gelu"); v && v->value.get<bool>()) put("bias_gelu_fusion", true, *v);
+  if (const auto v = take("disable_bias_linear"); v && v->value.get<bool>()) {
+    put("use_bias_in_attn_linear", false, *v);
+    put("use_bias_in_mlp", false, *v);
+  }
+  if (const auto v = take("checkpoint_activations")) put("recompute_granularity", v->value.get<bool>() ? "full" : "none", *v);
+  if (const auto v = take("initial_loss_scale")) {
+    const double power = std::log2(v->value.get<double>());
+    if (power != std::floor(power)) problem(v->place, v->spelled, "must be a power of two");
+    else put("fp16.initial_scale_power", static_cast<int64_t>(power), *v);
+  }
+  const auto beta1 = take("adam_beta1"), beta2 = take("adam_beta2");
+  if (beta1 || beta2) {
+    const auto merged = merged_.find("optimizer.params.betas");
+    nlohmann::json betas = {0.9, 0.999};
+    if (merged != merged_.end() && merged->second.value.is_array() && merged->second.value.size() == 2) betas = merged->second.value;
+    if (beta1) betas[0] = beta1->value;
+    if (beta2) betas[1] = beta2->value;
+    put("optimizer.params.betas", betas, beta1 ? *beta1 : *beta2);
+  }
+
+  // Precision: three ways to say it, and `enabled: false` withdraws only its own kind.
+  const auto half = take("fp16.enabled"), bfloat = take("bf16.enabled");
+  const bool half_on = half && half->value.get<bool>(), bfloat_on = bfloat && bfloat->value.get<bool>();
+  if (half_on && bfloat_on) {
+    problem(bfloat->place, bfloat->spelled, "contradicts \"" + half->spelled + "\" at " + half->place.label + ": fp16 or bf16, not both");
+    broken_.insert("precision");
+    return;
+  }
+  if (half_on) put("precision", "fp16", *half);
+  if (bfloat_on) put("precision", "bf16", *bfloat);
+  const auto withdraw = [&](const std::optional<Setting>& off, const char* kind) {
+    if (!off || off->value.get<bool>()) return;
+    const auto here = s.find("precision");
+    if (here != s.end() && here->second.value == kind)
+      problem(off->place, off->spelled, "contradicts \"" + here->second.spelled + "\" at " + here->second.place.label);
+    const auto before = merged_.find("precision");
+    if (here == s.end() && before != merged_.end() && before->second.value == kind) merged_.erase(before);
+  };
+  withdraw(half, "fp16");
+  withdraw(bfloat, "bf16");
+}
+
+void SettingsReader::merge(Source& source) {
+  const auto given = [&](const std::string& key) {
+    const auto it = source.settings.find(key);
+    return it != source.settings.end() && !it->second.value.is_null() ? &it->second : nullptr;
+  };
+  for (const auto& sides : exclusive_groups()) {
+    const Setting* first = nullptr;
+    size_t first_side = 0;
+    for (size_t side = 0; side < sides.size(); ++side) {
+      for (const std::string& key : sides[side]) {
+        const Setting* s = given(key);
+        if (s == nullptr) continue;
+        if (first != nullptr && first_side != side) {
+          problem(s->place, s->spelled, "contradicts \"" + first->spelled + "\" at " + first->place.label + ": give one of them");
+        } else if (first == nullptr) {
+          first = s;
+          first_side = side;
+        }
+      }
+    }
+    if (first == nullptr) continue;
+    for (size_t side = 0; side < sides.size(); ++side) {
+      if (side == first_side) continue;
+      for (const std::string& key : sides[side]) merged_.erase(key);
+    }
+  }
+  for (auto& [key, setting] : source.settings) {
+    if (setting.value.is_null()) merged_.erase(key);
+    else merged_[key] = setting;
+  }
+}
+
+}  // namespace thinwire

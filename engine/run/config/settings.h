@@ -1,0 +1,92 @@
+// What the user wrote, flat: one setting per key with its place, checked against the table, and merged over several sources.
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/base/core/error.h"
+#include "engine/base/core/key_spec.h"
+#include "engine/run/config/json_text.h"
+
+namespace thinwire {
+
+// Where something was written. `order` is the number of the source (files, then overrides); it sorts messages.
+struct Place {
+  int order = 0;
+  TextPosition at;
+  std::string label;  // "a.json:3:5" or "command line: lr=2"
+};
+
+struct ConfigProblem {
+  Place place;
+  std::string key;
+  std::string message;
+  std::string text() const { return place.label + ": " + (key.empty() ? "" : key + ": ") + message; }
+};
+
+// All violations of a configuration at once. what() is a headline and one line per violation, each
+// `file:line:col: key: message` or `command line: key=value: key: message`, sorted by source and position.
+class ConfigErrors : public Error {
+ public:
+  explicit ConfigErrors(std::vector<ConfigProblem> problems);
+  const std::vector<ConfigProblem>& problems() const { return problems_; }
+
+ private:
+  ConfigErrors(std::vector<ConfigProblem> problems, int);
+  std::vector<ConfigProblem> problems_;
+};
+
+// A key that was accepted but does nothing, or something that the user should know about a derived value.
+struct ConfigNote {
+  std::string key;
+  std::string text;
+};
+
+struct Setting {
+  nlohmann::json value;  // of a type that the key takes; integers as integers, reals as doubles, strings in our spelling
+  Place place;
+  std::string spelled;   // the name as written
+};
+
+// By the key's own name (never an alias).
+using Settings = std::map<std::string, Setting>;
+
+// Reads one configuration, then another over it, and so on.
+class SettingsReader {
+ public:
+  // `name` is shown in messages; `text` is JSON with the extensions of json_text.h.
+  void add_text(const std::string& name, const std::string& text);
+  // `key.sub=value`: JSON where it parses, else a string.
+  void add_override(const std::string& text);
+
+  const Settings& settings() const { return merged_; }
+  const std::vector<ConfigNote>& notes() const { return notes_; }
+  std::vector<ConfigProblem>& problems() { return problems_; }
+  const std::set<std::string>& broken() const { return broken_; }  // keys whose value was refused
+  const Place& first_place() const { return first_place_; }        // for keys that are missing altogether
+
+ private:
+  struct Source;
+  void read_object(const JsonTree& object, const std::string& prefix, Source& source);
+  void read_entry(const std::string& path, const std::string& spelled, const Place& key_place, const JsonTree& value, Source& source);
+  void read_value(const KeySpec& key, const std::string& spelled, const Place& key_place, const JsonTree& value, Source& source);
+  void unknown_key(const std::string& path, const std::string& spelled, const Place& place);
+  void rewrite_shorthands(Source& source);
+  void merge(Source& source);
+  void problem(const Place& place, const std::string& key, const std::string& message);
+
+  Settings merged_;
+  std::vector<ConfigNote> notes_;
+  std::vector<ConfigProblem> problems_;
+  std::set<std::string> broken_;
+  Place first_place_{0, {1, 1}, "configuration"};
+  int sources_ = 0;
+};
+
+// A value shortened for messages.
+std::string shown(const nlohmann::json& value);
+
+}  // namespace thinwire

@@ -1,0 +1,73 @@
+// Parses and carries out planned failures.
+#include "engine/run/train/fault_plan.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "engine/base/core/error.h"
+#include "engine/base/core/log.h"
+#include "engine/run/checkpoint/checkpoint_store.h"
+
+namespace thinwire {
+
+FaultPlan::FaultPlan(const std::string& text, bool allowed) {
+  if (text.empty() || text == "null" || text == "[]") return;
+  const nlohmann::json list = nlohmann::json::parse(text, nullptr, false);
+  if (!list.is_array()) throw_bad_config("faults: a list of {\"at\", \"step\", \"do\"} is expected");
+  if (!allowed) throw_bad_config("faults: injecting failures needs --allow-faults on the command line");
+  for (const nlohmann::json& entry : list) {
+    const std::string where = "faults: " + entry.dump();
+    if (!entry.is_object() || !entry.contains("at") || !entry["at"].is_string() || !entry.contains("do") || !entry["do"].is_string()) {
+      throw_bad_config(where + ": needs \"at\" and \"do\"");
+    }
+    Fault fault;
+    fault.at = entry["at"], fault.action = entry["do"];
+    if (entry.contains("step")) {
+      if (!entry["step"].is_number_integer()) throw_bad_config(where + ": \"step\" is a whole number");
+      fault.step = entry["step"];
+    }
+    const bool save_point = std::find(std::begin(kSavePoints), std::end(kSavePoints), fault.at) != std::end(kSavePoints);
+    if (!save_point && fault.at != "step.begin" && fault.at != "step.end" && fault.at != "grad") throw_bad_config(where + ": unknown point");
+    if (fault.action.rfind("delay:", 0) == 0) {
+      char* end = nullptr;
+      fault.seconds = std::strtod(fault.action.c_str() + 6, &end);
+      if (*end != '\0' || !(fault.seconds >= 0.0)) throw_bad_config(where + ": delay:SECONDS is expected");
+      fault.action = "delay";
+    }
+    constexpr std::string_view known[] = {"kill9", "stop", "segv", "abort", "enospc", "delay", "nan", "inf"};
+    if (std::find(std::begin(known), std::end(known), fault.action) == std::end(known)) throw_bad_config(where + ": unknown action");
+    if ((fault.action == "nan" || fault.action == "inf") != (fault.at == "grad")) throw_bad_config(where + ": nan and inf go with the point grad");
+    log_warning("fault planned: " + entry.dump());
+    faults_.push_back(fault);
+  }
+}
+
+void FaultPlan::reach(std::string_view point) const {
+  for (const Fault& f : faults_) {
+    if (f.at != point || f.at == "grad" || (f.step >= 0 && f.step != step_)) continue;
+    log_warning("fault: " + f.action + " at " + f.at + ", step " + std::to_string(step_));
+    if (f.action == "kill9") kill(getpid(), SIGKILL);
+    if (f.action == "stop") raise(SIGSTOP);
+    if (f.action == "segv") raise(SIGSEGV);
+    if (f.action == "abort") std::abort();
+    if (f.action == "enospc") throw_io("injected: no space left on device at " + f.at);
+    if (f.action == "delay") std::this_thread::sleep_for(std::chrono::duration<double>(f.seconds));
+  }
+}
+
+float FaultPlan::poison() const {
+  for (const Fault& f : faults_) {
+    if (f.at != "grad" || (f.step >= 0 && f.step != step_)) continue;
+    return f.action == "nan" ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
+  }
+  return 0.0f;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,37 @@
+// Failures on purpose, for tests: what the key `faults` asks for (only with --allow-faults).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace thinwire {
+
+// faults: [{"at": POINT, "step": N, "do": ACTION}, ...]. Points: "step.begin", "grad", "step.end", and the save points
+// ("save.begin" ... "save.after_prune"). A fault without "step" strikes each time. Actions: kill9, stop, segv, abort, enospc (a
+// write error), delay:SECONDS, and nan or inf at the point "grad" (the first weight gradient of the step).
+class FaultPlan {
+ public:
+  FaultPlan() = default;
+  // Throws Error(kBadConfig) naming the entry that is wrong, or if faults are given without being allowed.
+  FaultPlan(const std::string& json_text, bool allowed);
+
+  void set_step(int64_t step) { step_ = step; }
+  // Strikes if a fault is planned here and now.
+  void reach(std::string_view point) const;
+  // The value to poison a gradient with at this step, or 0.
+  float poison() const;
+  bool empty() const { return faults_.empty(); }
+
+ private:
+  struct Fault {
+    std::string at, action;
+    int64_t step = -1;
+    double seconds = 0.0;
+  };
+  std::vector<Fault> faults_;
+  int64_t step_ = 0;
+};
+
+}  // namespace thinwire

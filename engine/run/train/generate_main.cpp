@@ -1,0 +1,161 @@
+// The program `generate`: continues a prompt with a trained or imported model, token by token with a cache.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "data/tokenizer/tokenizer.h"
+#include "engine/base/core/error.h"
+#include "engine/base/core/log.h"
+#include "engine/base/core/version.h"
+#include "engine/run/checkpoint/checkpoint_store.h"
+#include "engine/run/checkpoint/model_config_json.h"
+#include "engine/run/train/process_setup.h"
+#include "engine/run/train/sampler.h"
+#include "model/decoder.h"
+
+namespace {
+
+using namespace thinwire;
+
+struct Options {
+  std::string load, prompt, tokenizer;
+  int64_t tokens = 200;
+  SamplingOptions sampling;
+  int threads = 0;
+};
+
+// Holds what decoding needs, from a verified checkpoint.
+class Model {
+ public:
+  Model(const LoadReport& found, const ModelConfig& config, int64_t capacity, int64_t prompt, int threads)
+      : config_(config),
+        device_(make_cpu_device()),
+        stream_(device_->make_stream()),
+        exec_(make_exec(cpu_ops(), *device_, *stream_, threads > 0 ? threads : 2)),
+        arena_(device_.get()),
+        store_(config_, arena_, false),
+        chunk_(static_cast<size_t>(std::min<int64_t>(prompt, 256))),
+        decoder_(config_, store_, capacity, static_cast<int64_t>(chunk_), ports_, arena_, device_.get(), stream_.get()) {
+    LoadOptions options;
+    options.verify = false;  // find_newest_valid has read every byte
+    options.skip_prefixes = {"adam_m/", "adam_v/", "sgd_momentum/"};
+    load_generation(found.path, [&](StateVisitor& v) { store_.visit(v); }, options);
+    store_.refresh_working(exec_);
+    host_.resize(static_cast<size_t>(config_.padded_vocab));
+    tokens_ = arena_.take(MemoryCategory::kData, DType::i32, {256});
+    logits_ = arena_.take(MemoryCategory::kData, DType::f32, {config_.padded_vocab});
+  }
+
+  // Feeds ids and returns the logits behind the last one, on the host.
+  std::span<const float> feed(std::span<const int32_t> ids) {
+    View last;
+    for (size_t at = 0; at < ids.size(); at += chunk_) {
+      const auto piece = ids.subspan(at, std::min<size_t>(chunk_, ids.size() - at));
+      device_->copy_to_device(tokens_.data, piece.data(), piece.size_bytes(), *stream_).wait(*stream_);
+      last = decoder_.feed(exec_, tokens_.element_range(0, static_cast<int64_t>(piece.size())));
+    }
+    exec_.ops.cast(exec_, {last, logits_});
+    device_->copy_to_host(host_.data(), logits_.data, logits_.bytes(), *stream_).wait_on_host();
+    return {host_.data(), static_cast<size_t>(config_.vocab)};
+  }
+
+ private:
+  ModelConfig config_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  Exec exec_;
+  Arena arena_;
+  Ports ports_;
+  ParamStore store_;
+  size_t chunk_;  // tokens fed at once
+  Decoder decoder_;
+  View tokens_, logits_;
+  std::vector<float> host_;
+};
+
+int run(const Options& o) {
+  const LoadReport found = find_newest_valid(o.load);
+  const nlohmann::json& info = found.manifest.info;
+  if (!info.contains("model")) throw_bad_data(found.path + ": this checkpoint does not say which model it holds");
+  const ModelConfig config = model_config_from_json(info.at("model"));
+  std::string spec = o.tokenizer;
+  if (spec.empty()) spec = info.value("tokenizer", "");
+  if (spec.empty()) {
+    if (config.vocab > 257) {
+      throw_usage("generate: the checkpoint names no tokenizer; add --tokenizer bpe:FILE or sentencepiece:FILE");
+    }
+    spec = "byte";
+  }
+  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(spec, spec == "byte" && config.vocab == 257);
+  if (tokenizer->vocab_size() > config.vocab) {
+    throw_usage("generate: the tokenizer has " + std::to_string(tokenizer->vocab_size()) + " ids, the model " + std::to_string(config.vocab) +
+                "; give the tokenizer that the training data was made with");
+  }
+  std::vector<int32_t> prompt = tokenizer->encode(o.prompt);
+  if (prompt.empty()) prompt.push_back(tokenizer->eod().value_or(spec == "byte" ? '\n' : 0));
+  const int64_t total = static_cast<int64_t>(prompt.size()) + o.tokens;
+  const bool limited = config.positions == PositionKind::kLearned;
+  const int64_t window = limited ? config.max_positions : total;
+  if (static_cast<int64_t>(prompt.size()) > window) {
+    throw_usage("generate: the prompt has " + std::to_string(prompt.size()) + " tokens, the model's positions end at " + std::to_string(window));
+  }
+
+  std::fputs(o.prompt.c_str(), stdout);
+  std::vector<int32_t> all = prompt;
+  std::vector<int32_t> pending = prompt;
+  std::unique_ptr<Model> model = std::make_unique<Model>(found, config, window, static_cast<int64_t>(prompt.size()), o.threads);
+  int64_t position = 0;
+  std::string shown;
+  for (int64_t i = 0; i < o.tokens; ++i) {
+    if (position + static_cast<int64_t>(pending.size()) > window) {
+      // Learned positions are used up: go on from the last half of the text.
+      pending.assign(all.end() - window / 2, all.end());
+      model = std::make_unique<Model>(found, config, window, static_cast<int64_t>(pending.size()), o.threads);
+      position = 0;
+    }
+    const std::span<const float> logits = model->feed(pending);
+    position += static_cast<int64_t>(pending.size());
+    const int32_t next = sample_token(logits.first(static_cast<size_t>(std::min(config.vocab, tokenizer->vocab_size()))), o.sampling, i);
+    if (tokenizer->eod() == next) break;
+    all.push_back(next);
+    pending.assign(1, next);
+    const std::string piece = tokenizer->decode(std::span<const int32_t>(&next, 1));
+    std::fwrite(piece.data(), 1, piece.size(), stdout);
+    std::fflush(stdout);
+  }
+  std::fputc('\n', stdout);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  ensure_passive_waiting(argv);
+  return run_program("generate", [&]() -> int {
+    Options o;
+    CLI::App app{"Continues a prompt with a trained model."};
+    bool version = false;
+    app.add_flag("--version", version, "version, git hash, backends and instruction set");
+    app.add_option("--load", o.load, "run directory, its checkpoints, or one checkpoint");
+    app.add_option("--prompt", o.prompt, "text to continue");
+    app.add_option("--tokens", o.tokens, "tokens to write")->check(CLI::Range(int64_t{0}, int64_t{1000000}));
+    app.add_option("--temperature", o.sampling.temperature, "0 takes the most likely token")->check(CLI::Range(0.0, 100.0));
+    app.add_option("--top-k", o.sampling.top_k, "choose among the K most likely (0: all)")->check(CLI::NonNegativeNumber);
+    app.add_option("--seed", o.sampling.seed, "same seed, same text");
+    app.add_option("--tokenizer", o.tokenizer, "byte | bpe:FILE | sentencepiece:FILE (default: what the run recorded)");
+    app.add_option("--threads", o.threads, "CPU threads")->check(CLI::Range(0, 1024));
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::CallForHelp& e) {
+      return app.exit(e);
+    } catch (const CLI::ParseError& e) {
+      throw_usage(std::string("generate: ") + e.what() + " (generate --help)");
+    }
+    if (version) {
+      std::fputs(version_text("generate", cpu_ops().isa()).c_str(), stdout);
+      return 0;
+    }
+    if (o.load.empty()) throw_usage("generate: --load RUN_DIR_OR_CHECKPOINT is needed");
+    log_set_console_level(LogLevel::kWarning);
+    return run(o);
+  });
+}

@@ -1,0 +1,263 @@
+// Runs a dumped model through our layers and compares every quantity of the dump.
+//
+// Tolerances. One rounding of the compute dtype is at most u = eps / 2 relative. A sum of K terms collects K of them; they are
+// independent and of either sign, so the error grows like a random walk: lambda * u * sqrt(K), exceeded with probability below
+// exp(-lambda^2 / 2) (Higham and Mary 2019); lambda = 6. A value that lies behind S such sums in a row collects S of them, again
+// independent: T = lambda * u * sqrt(K * S), relative to the largest magnitude of the quantity. K is the longest sum of the model
+// (hidden, feed-forward, vocabulary, sequence; for gradients of parameters the tokens of the batch too). S counts the sums on the
+// longest path: 7 per layer (two norms, qkv, scores, values, output, two feed-forward) and 3 (final norm, head, loss) forward, and
+// twice as many backward. Step s of the trajectory has s updates behind it that each carry the gradient's error, so T times s.
+#include "engine/run/train/reference_compare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/core/error.h"
+#include "engine/base/core/file.h"
+#include "engine/run/checkpoint/hf_names.h"
+#include "engine/run/config/load_config.h"
+#include "engine/run/train/train_step.h"
+
+namespace thinwire {
+namespace {
+
+using Values = std::map<std::string, std::vector<float>>;  // by our names
+
+struct Dump {
+  std::string directory;
+  ModelConfig model;
+  int64_t steps = 0, batch = 0, length = 0;
+  std::vector<int64_t> tokens;
+  std::vector<float> logits;
+  Values initial, gradients, final;
+  nlohmann::json trajectory;
+};
+
+Dump read_dump(const std::string& directory) {
+  Dump d;
+  d.directory = directory;
+  d.model = model_config_from_hf(read_hf_config(directory));
+  const SafetensorsFile tokens(directory + "/tokens.safetensors");
+  const std::vector<int64_t>& shape = tokens.at("tokens").shape;
+  if (shape.size() != 3) throw_bad_data(directory + "/tokens.safetensors: tokens must be [steps, batch, seq + 1]");
+  d.steps = shape[0], d.batch = shape[1], d.length = shape[2] - 1;
+  d.tokens = tokens.read_i64("tokens");
+  for (int64_t t : d.tokens) {
+    if (t < 0 || t >= d.model.vocab) throw_bad_data(directory + "/tokens.safetensors: token " + std::to_string(t) + " is outside the vocabulary");
+  }
+  d.model.seq_length = d.length;
+  const ParamList params = list_parameters(d.model);
+  const HfMapping mapping(d.model, params);
+  const auto read = [&](const char* file, Values& into) {
+    mapping.read_hf(HfTensors(directory + "/" + file), [&](const ParamSpec& p, std::vector<float> v) { into[p.name] = std::move(v); });
+  };
+  read("model.safetensors", d.initial);
+  read("step1_gradients.safetensors", d.gradients);
+  read("step10_model.safetensors", d.final);
+  const SafetensorsFile logits(directory + "/step1_logits.safetensors");
+  d.logits.resize(static_cast<size_t>(logits.at("logits").count()));
+  logits.read_f32("logits", d.logits);
+  if (static_cast<int64_t>(d.logits.size()) != d.batch * d.length * d.model.vocab) throw_bad_data(directory + "/step1_logits.safetensors: wrong size");
+  d.trajectory = nlohmann::json::parse(read_file(directory + "/trajectory.json", 1 << 24), nullptr, false);
+  if (!d.trajectory.is_object() || !d.trajectory.contains("trajectory") || !d.trajectory.contains("optimizer")) {
+    throw_bad_data(directory + "/trajectory.json: needs \"optimizer\" and \"trajectory\"");
+  }
+  return d;
+}
+
+RunConfig run_config(const Dump& d, const std::vector<std::string>& overrides) {
+  const auto set = [](const char* key, int64_t value) { return std::string(key) + "=" + std::to_string(value); };
+  std::vector<std::string> all = {set("num_layers", d.model.layers), set("hidden_size", d.model.heads * 2), set("num_attention_heads", d.model.heads),
+                                  set("vocab_size", d.model.vocab), set("seq_length", d.length), set("max_position_embeddings", d.model.max_positions),
+                                  set("train_batch_size", d.batch), set("train_iters", d.steps), "lr_decay_style=constant", "warmup=0",
+                                  "optimizer.params.lr=1e-3", "run_dir=runs/reference"};
+  const bool batch_given = std::any_of(overrides.begin(), overrides.end(), [](const std::string& o) {
+    return o.rfind("gradient_accumulation_steps", 0) == 0 || o.rfind("train_micro_batch_size_per_gpu", 0) == 0 || o.rfind("micro_batch_size", 0) == 0;
+  });
+  if (!batch_given) all.push_back("gradient_accumulation_steps=1");
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  ConfigOptions options;
+  options.data_required = false;
+  RunConfig run = load_config({}, all, options).run;
+  const Recompute recompute = run.model.recompute;
+  const DType dtype = run.model.dtype;
+  run.model = d.model;
+  run.model.recompute = recompute;
+  run.model.dtype = dtype;
+
+  const nlohmann::json& o = d.trajectory.at("optimizer");
+  run.optim.lr = o.at("lr"), run.optim.min_lr = run.optim.lr;
+  run.optim.beta1 = o.at("betas").at(0), run.optim.beta2 = o.at("betas").at(1);
+  run.optim.eps = o.at("eps"), run.optim.weight_decay = o.at("weight_decay");
+  run.optim.clip = d.trajectory.value("clip", 0.0);
+  run.optim.warmup_iters = 0;
+  run.optim.decay = LrDecay::kConstant;
+  return run;
+}
+
+class Comparison {
+ public:
+  Comparison(const Dump& dump, const RunConfig& run, std::FILE* out) : dump_(dump), run_(run), out_(out) {
+    const ModelConfig& m = run.model;
+    const double u = epsilon_of(m.dtype) / 2.0;
+    const double k = static_cast<double>(std::max({m.hidden, m.ffn_in_width(), m.padded_vocab, dump.length, m.attention_width()}));
+    const double tokens = static_cast<double>(dump.batch * dump.length);
+    const double s = 7.0 * static_cast<double>(m.layers) + 3.0;
+    forward_ = 6.0 * u * std::sqrt(k * s);
+    backward_ = 6.0 * u * std::sqrt(std::max(k, tokens) * 3.0 * s);
+    std::fprintf(out, "# %s: %s\n", dump.directory.c_str(), std::string(name_of(m.dtype)).c_str());
+    std::fprintf(out, "# tolerance = lambda u sqrt(K S) of the largest magnitude: lambda 6, u %.3g, K %g, S %g -> forward %.3g; K %g, S %g -> backward %.3g\n",
+                 u, k, s, forward_, std::max(k, tokens), 3.0 * s, backward_);
+    std::fprintf(out, "# step s of the trajectory: s times; final weights: 2e-3 of the ten-step update\n");
+  }
+
+  double forward() const { return forward_; }
+  double backward() const { return backward_; }
+
+  void report(const std::string& name, double abs_err, double rel_err, double tolerance) {
+    const bool ok = rel_err <= tolerance;  // false for NaN
+    all_ok_ = all_ok_ && ok;
+    std::fprintf(out_, "%-44s %.3e %.3e %.3e %s\n", name.c_str(), abs_err, rel_err, tolerance, ok ? "ok" : "FAIL");
+  }
+  void arrays(const std::string& name, const std::vector<float>& ours, const std::vector<float>& reference, double tolerance) {
+    TW_CHECK(ours.size() == reference.size(), name);
+    double largest = 0.0, error = 0.0;
+    for (size_t i = 0; i < ours.size(); ++i) {
+      largest = std::max(largest, std::abs(static_cast<double>(reference[i])));
+      const double e = std::abs(static_cast<double>(ours[i]) - reference[i]);
+      error = e > error || std::isnan(e) ? e : error;
+    }
+    report(name, error, largest > 0.0 ? error / largest : error, tolerance);
+  }
+  void scalar(const std::string& name, double ours, double reference, double tolerance) {
+    report(name, std::abs(ours - reference), std::abs(ours - reference) / std::abs(reference), tolerance);
+  }
+  bool all_ok() const { return all_ok_; }
+
+ private:
+  const Dump& dump_;
+  const RunConfig& run_;
+  std::FILE* out_;
+  double forward_ = 0.0, backward_ = 0.0;
+  bool all_ok_ = true;
+};
+
+class Subject {
+ public:
+  Subject(const Dump& dump, const RunConfig& run) : dump_(dump), device_(make_cpu_device()), replica_(run, device_.get(), &cpu_ops(), true) {
+    for (const ParamSpec& p : replica_.store().params()) {
+      const std::vector<float>& values = dump.initial.at(p.name);
+      replica_.write(replica_.store().master(p.name), values.data(), values.size() * sizeof(float));
+    }
+    replica_.weights_changed();
+  }
+
+  Replica& replica() { return replica_; }
+  int micros() const { return static_cast<int>(replica_.config().accumulation); }
+
+  Batch batch(int64_t step, int64_t micro) const {
+    const int64_t rows = replica_.config().data.micro_batch, width = dump_.length + 1;
+    Batch b;
+    b.first_sample = step * dump_.batch + micro * rows, b.rows = rows;
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t* row = &dump_.tokens[static_cast<size_t>((b.first_sample + r) * width)];
+      for (int64_t t = 0; t < dump_.length; ++t) {
+        b.inputs.push_back(static_cast<int32_t>(row[t]));
+        b.targets.push_back(static_cast<int32_t>(row[t + 1]));
+      }
+      b.sample_ids.push_back(b.first_sample + r);
+    }
+    b.loss_mask.assign(b.inputs.size(), 1.0f);
+    return b;
+  }
+
+  std::vector<float> read(View view) {
+    std::vector<float> values(static_cast<size_t>(view.count()));
+    replica_.device().copy_to_host(values.data(), view.data, view.bytes(), replica_.stream()).wait_on_host();
+    return values;
+  }
+
+  std::vector<float> logits() {
+    const ModelConfig& m = replica_.config().model;
+    std::vector<float> all;
+    Arena arena(&replica_.device());
+    for (int64_t micro = 0; micro < micros(); ++micro) {
+      replica_.stage().all_logits(replica_.exec(), replica_.upload(batch(0, micro), micros(), false), [&](int64_t, View chunk) {
+        const View wide = arena.take(MemoryCategory::kWorkspace, DType::f32, {chunk.rows(), chunk.cols()});
+        replica_.exec().ops.cast(replica_.exec(), {chunk, wide});
+        const std::vector<float> rows = read(wide);
+        for (int64_t r = 0; r < chunk.rows(); ++r) all.insert(all.end(), rows.begin() + r * m.padded_vocab, rows.begin() + r * m.padded_vocab + m.vocab);
+      });
+    }
+    return all;
+  }
+
+ private:
+  const Dump& dump_;
+  std::unique_ptr<Device> device_;
+  Replica replica_;
+};
+
+void compare_final(const Dump& d, Subject& subject, Comparison& compare) {
+  for (const ParamSpec& p : subject.replica().store().params()) {
+    const std::vector<float> ours = subject.read(subject.replica().store().master(p.name));
+    const std::vector<float>&start = d.initial.at(p.name), &end = d.final.at(p.name), &gradient = d.gradients.at(p.name);
+    double error = 0.0, update = 0.0, largest = 0.0;
+    int64_t left_out = 0;
+    for (size_t i = 0; i < ours.size(); ++i) {
+      if (std::abs(static_cast<double>(gradient[i])) < 1e-12) {
+        ++left_out;
+        continue;
+      }
+      const double e = static_cast<double>(ours[i]) - end[i], w = static_cast<double>(end[i]) - start[i];
+      error += e * e, update += w * w;
+      largest = std::max(largest, std::abs(e));
+    }
+    if (update == 0.0) continue;  // no element has a gradient
+    compare.report("step10." + p.name, largest, std::sqrt(error / update), 2e-3);
+  }
+}
+
+}  // namespace
+
+bool check_reference(const std::string& directory, const std::vector<std::string>& overrides, std::FILE* out) {
+  if (!std::filesystem::is_directory(directory)) throw_bad_data(directory + ": no such directory");
+  const Dump dump = read_dump(directory);
+  const RunConfig run = run_config(dump, overrides);
+  Comparison compare(dump, run, out);
+  Subject subject(dump, run);
+  Replica& r = subject.replica();
+
+  compare.arrays("logits", subject.logits(), dump.logits, compare.forward());
+
+  const float one = 1.0f;
+  r.write(r.buffers().dlogits_scale, &one, sizeof one);
+  for (int micro = 0; micro < subject.micros(); ++micro) {
+    r.stage().forward(r.exec(), r.upload(subject.batch(0, micro), subject.micros(), true), 0);
+    r.stage().backward(r.exec(), 0, [](int) {});
+  }
+  for (const ParamSpec& p : r.store().params()) {
+    compare.arrays("gradient." + p.name, subject.read(r.store().gradient(p.name)), dump.gradients.at(p.name), compare.backward());
+  }
+  r.zero(r.store().gradient_flat());
+
+  TrainStep step(r);
+  TrainProgress progress;
+  LossScaler scaler(run.optim, run.model.dtype == DType::f16);
+  StepTimer timer;
+  for (int64_t s = 0; s < dump.steps; ++s) {
+    int64_t micro = 0;
+    const StepOutcome outcome = step.run(subject.micros(), [&] { return subject.batch(s, micro++); }, progress, scaler, timer);
+    const nlohmann::json& reference = dump.trajectory.at("trajectory").at(static_cast<size_t>(s));
+    const double times = static_cast<double>(s + 1);
+    compare.scalar("loss.step" + std::to_string(s + 1), outcome.loss, reference.at("loss"), compare.forward() * times);
+    compare.scalar("grad_norm.step" + std::to_string(s + 1), outcome.grad_norm, reference.at("grad_norm"), compare.backward() * times);
+  }
+  compare_final(dump, subject, compare);
+  return compare.all_ok();
+}
+
+}  // namespace thinwire

@@ -1,0 +1,190 @@
+// What a run leaves behind, and how it finds its way back in.
+#include "engine/run/train/run_session.h"
+
+#include <cmath>
+
+#include "engine/base/core/file.h"
+#include "engine/base/core/log.h"
+#include "engine/run/checkpoint/hf_names.h"
+#include "engine/run/checkpoint/model_config_json.h"
+#include "engine/run/config/resolved_json.h"
+#include "engine/run/trace/flops.h"
+#include "engine/run/trace/memory_probe.h"
+#include "engine/run/trace/report_html.h"
+#include "engine/run/trace/run_files.h"
+#include "engine/run/train/signals.h"
+
+namespace thinwire {
+namespace {
+
+StoreOptions store_options(const RunConfig& run, FaultPlan& faults) {
+  StoreOptions options;
+  options.async = run.async_save;
+  options.keep_last = run.keep_last;
+  options.failed_saves_allowed = 2;
+  if (!faults.empty()) options.fault = [&faults](std::string_view point) { faults.reach(point); };
+  return options;
+}
+
+constexpr const char* kOptimizerPrefixes[] = {"adam_m/", "adam_v/", "sgd_momentum/"};
+
+}  // namespace
+
+RunSession::RunSession(const ResolvedConfig& config, FaultPlan& faults)
+    : config_(config), faults_(faults), status_(status_path(config.run.run_dir), config.run.train_iters) {
+  const RunConfig& run = config.run;
+  create_run_directory(run.run_dir);
+  store_ = std::make_unique<CheckpointStore>(run.save_dir, store_options(run, faults));  // the lock: everything else is ours now
+  log_open_file(log_path(run.run_dir));
+  write_file_atomic(resolved_config_path(run.run_dir), resolved_json(config).dump(2) + "\n");
+  status_.running(0);
+  log_info("run directory " + run.run_dir);
+  for (const ConfigNote& note : config.notes) log_debug("config: " + note.key + ": " + note.text);
+}
+
+double RunSession::minutes() const {
+  return std::chrono::duration<double, std::ratio<60>>(std::chrono::steady_clock::now() - started_).count();
+}
+
+nlohmann::json RunSession::checkpoint_info() const {
+  return {{"model", model_config_to_json(config_.run.model)},
+          {"config", resolved_json(config_)},
+          {"tokenizer", config_.run.tokenizer},
+          {"data", fingerprint_},
+          {"layout", {{"pipeline", config_.run.layout.pipeline}, {"tensor", config_.run.layout.tensor}, {"data", config_.run.layout.data}}}};
+}
+
+VisitState RunSession::state_of(Replica& replica, TrainProgress& progress, LossScaler& scaler) {
+  return [&](StateVisitor& visitor) {
+    replica.visit(visitor);
+    scaler.visit(visitor);
+    visitor.integer("progress/step", progress.step);
+    visitor.integer("progress/updates", progress.updates);
+    visitor.integer("progress/consumed_samples", progress.consumed_samples);
+    visitor.integer("progress/consumed_tokens", progress.consumed_tokens);
+    visitor.integer("progress/skipped", progress.skipped);
+    visitor.integer("progress/skipped_in_a_row", progress.skipped_in_a_row);
+  };
+}
+
+void RunSession::refuse_other_model(const LoadReport& found) const {
+  const nlohmann::json& info = found.manifest.info;
+  if (!info.contains("config")) return;
+  const std::vector<std::string> differing = differing_keys(info.at("config"), resolved_json(config_), {KeyScope::kModel, KeyScope::kData});
+  std::string text;
+  for (const std::string& d : differing) text += "\n  " + d;
+  const std::string data = info.value("data", "");
+  if (data != fingerprint_) text += "\n  data files: checkpoint " + data + ", now " + fingerprint_;
+  if (!text.empty()) {
+    throw_bad_config(found.path + ": this checkpoint belongs to another model or other data (checkpoint, configuration):" + text +
+                     "\nset these keys back, choose another run_dir, or start from its weights with load and finetune");
+  }
+}
+
+void RunSession::load_from(const std::string& path, Replica& replica, TrainProgress& progress, LossScaler& scaler) {
+  const RunConfig& run = config_.run;
+  LoadReport found = find_newest_valid(path);
+  if (!run.finetune) refuse_other_model(found);
+  LoadOptions options;
+  options.verify = false;
+  if (run.finetune || run.no_load_optim) options.unwanted_prefixes.assign(std::begin(kOptimizerPrefixes), std::end(kOptimizerPrefixes));
+  if (run.finetune) {
+    options.unwanted_prefixes.insert(options.unwanted_prefixes.end(), {"progress/", "loss_scaler/"});
+    load_generation(found.path, [&](StateVisitor& v) { replica.store().visit(v); }, options);
+  } else {
+    load_generation(found.path, state_of(replica, progress, scaler), options);
+  }
+  log_info("loaded " + found.path + (run.finetune ? " (weights only)" : run.no_load_optim ? " (without optimizer state)" : ""));
+}
+
+void RunSession::import_weights(Replica& replica) {
+  const RunConfig& run = config_.run;
+  const HfMapping mapping(run.model, replica.store().params());
+  mapping.read_hf(HfTensors(run.init_from_hf), [&](const ParamSpec& p, std::vector<float> values) {
+    replica.write(replica.store().master(p.name), values.data(), values.size() * sizeof(float));
+  });
+  log_info("weights from " + run.init_from_hf);
+}
+
+void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgress& progress, LossScaler& scaler) {
+  const RunConfig& run = config_.run;
+  fingerprint_ = stream.fingerprint();
+  if (std::optional<LoadReport> found = store_->newest()) {
+    refuse_other_model(*found);
+    LoadOptions options;
+    options.verify = false;  // newest() has read every byte
+    load_generation(found->path, state_of(replica, progress, scaler), options);
+    last_saved_step_ = progress.step;
+    log_info("resumed from " + found->path + ": step " + std::to_string(progress.step) + ", " + std::to_string(progress.consumed_samples) +
+             " samples consumed");
+  } else if (!run.load.empty()) {
+    replica.store().initialize(replica.exec(), run.seed);
+    load_from(run.load, replica, progress, scaler);
+  } else {
+    replica.store().initialize(replica.exec(), run.seed);
+    if (!run.init_from_hf.empty()) import_weights(replica);
+  }
+  replica.weights_changed();
+  step_ = progress.step;
+  metrics_ = std::make_unique<MetricsLog>(metrics_path(run.run_dir), progress.step);
+  tensorboard_ = std::make_unique<TensorboardWriter>(tensorboard_dir(run.run_dir), progress.step + 1);
+  console_ = std::make_unique<Progress>(stdout, run.train_iters, run.log_interval, progress.step + 1);
+}
+
+void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& progress, const StepTimer& timer, double step_ms, int64_t samples) {
+  const RunConfig& run = config_.run;
+  StepRecord r;
+  step_ = r.step = progress.step;
+  r.consumed_samples = progress.consumed_samples;
+  r.consumed_tokens = progress.consumed_tokens;
+  r.loss = outcome.loss, r.lr = outcome.lr, r.grad_norm = outcome.grad_norm, r.loss_scale = outcome.loss_scale;
+  r.skipped = outcome.skipped, r.non_finite = outcome.non_finite;
+  r.step_ms = step_ms;
+  r.samples_per_s = static_cast<double>(samples) / step_ms * 1e3;
+  r.tokens_per_s = r.samples_per_s * static_cast<double>(run.data.seq_length);
+  r.model_tflops_per_rank = r.tokens_per_s * model_flops_per_token(run.model) / 1e12;
+  r.model_tflops_full_attn = r.tokens_per_s * full_attention_flops_per_token(run.model) / 1e12;
+  r.hw_tflops = r.tokens_per_s * hardware_flops_per_token(run.model) / 1e12;
+  if (run.peak_tflops > 0.0) r.mfu = r.model_tflops_per_rank / run.peak_tflops;
+  r.memory_peak_bytes = peak_rss_bytes();
+  for (StepPart part : {StepPart::kData, StepPart::kForward, StepPart::kBackward, StepPart::kOptimizer, StepPart::kCheckpoint}) {
+    r.time_ms.emplace_back(std::string(name_of(part)), timer.ms(part));
+  }
+  metrics_->write(r);
+  tensorboard_->scalars(r.step, {{"train/loss", r.loss}, {"train/lr", r.lr}, {"train/grad_norm", r.grad_norm}, {"train/loss_scale", r.loss_scale},
+                                 {"speed/tokens_per_s", r.tokens_per_s}, {"speed/model_tflops", r.model_tflops_per_rank}});
+  console_->step(r);
+  status_.running(r.step);
+}
+
+void RunSession::record_evaluation(const Evaluation& evaluation, int64_t step, Split split) {
+  EvalRecord r;
+  r.step = step;
+  r.eval_loss = evaluation.loss, r.perplexity = evaluation.perplexity, r.eval_ms = evaluation.ms, r.eval_tokens = evaluation.tokens;
+  r.split = split == Split::kTest ? "test" : "valid";
+  metrics_->write(r);
+  tensorboard_->scalars(step, {{r.split + "/loss", r.eval_loss}, {r.split + "/perplexity", r.perplexity}});
+  console_->eval(r);
+}
+
+void RunSession::save(Replica& replica, TrainProgress& progress, LossScaler& scaler, bool wait) {
+  if (last_saved_step_ != progress.step) {
+    store_->save(progress.step, state_of(replica, progress, scaler), checkpoint_info());
+    last_saved_step_ = progress.step;
+  }
+  if (wait) store_->wait(true);
+}
+
+void RunSession::finish(ExitCode code, const std::string& message) {
+  if (console_) console_->clear_bar();
+  status_.ended(code, step_, message);
+  metrics_.reset();
+  tensorboard_.reset();
+  try {
+    write_file_atomic(report_path(config_.run.run_dir), report_page({load_run(config_.run.run_dir)}), false);
+  } catch (const Error& e) {
+    log_warning(std::string("no report: ") + e.what());
+  }
+}
+
+}  // namespace thinwire

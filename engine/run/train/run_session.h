@@ -1,0 +1,61 @@
+// The life of a run directory: lock, resume, checkpoints, metrics, status. The trainer's loop tells it what happened.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "engine/run/checkpoint/checkpoint_store.h"
+#include "engine/run/config/load_config.h"
+#include "engine/run/trace/metrics_log.h"
+#include "engine/run/trace/progress.h"
+#include "engine/run/trace/status_file.h"
+#include "engine/run/trace/tensorboard_writer.h"
+#include "engine/run/train/evaluate.h"
+#include "engine/run/train/fault_plan.h"
+#include "engine/run/train/train_step.h"
+
+namespace thinwire {
+
+class RunSession {
+ public:
+  // Makes and locks the run directory; from then on status.json says how the run goes.
+  RunSession(const ResolvedConfig& config, FaultPlan& faults);
+
+  // Fills replica and progress from: the newest checkpoint of the run that verifies; else `load` / `finetune`; else
+  // `init_from_hf`; else initial weights. Refuses (78) a checkpoint whose model or data keys differ, naming both values.
+  // Opens metrics, TensorBoard and the console line at the step that was found.
+  void start(Replica& replica, const SampleStream& stream, TrainProgress& progress, LossScaler& scaler);
+
+  void record_step(const StepOutcome& outcome, const TrainProgress& progress, const StepTimer& timer, double step_ms, int64_t samples);
+  void record_evaluation(const Evaluation& evaluation, int64_t step, Split split);
+
+  // Commits a checkpoint (behind the steps unless `wait`).
+  void save(Replica& replica, TrainProgress& progress, LossScaler& scaler, bool wait);
+
+  // Writes the report and the final status.
+  void finish(ExitCode code, const std::string& message);
+
+  double minutes() const;
+
+ private:
+  nlohmann::json checkpoint_info() const;
+  void refuse_other_model(const LoadReport& found) const;
+  VisitState state_of(Replica& replica, TrainProgress& progress, LossScaler& scaler);
+  void load_from(const std::string& path, Replica& replica, TrainProgress& progress, LossScaler& scaler);
+  void import_weights(Replica& replica);
+
+  const ResolvedConfig& config_;
+  FaultPlan& faults_;
+  std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  std::unique_ptr<CheckpointStore> store_;
+  StatusFile status_;
+  std::unique_ptr<MetricsLog> metrics_;
+  std::unique_ptr<TensorboardWriter> tensorboard_;
+  std::unique_ptr<Progress> console_;
+  std::string fingerprint_;
+  int64_t step_ = 0;
+  int64_t last_saved_step_ = -1;
+};
+
+}  // namespace thinwire

@@ -1,0 +1,213 @@
+// metrics.jsonl: keys, exact numbers, repair after a kill, and a disk that is full.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+
+#include "engine/run/trace/metrics_log.h"
+#include "tests/trace/trace_scratch.h"
+
+namespace thinwire {
+namespace {
+
+using nlohmann::json;
+
+StepRecord step_record(int64_t step) {
+  StepRecord r;
+  r.step = step;
+  r.consumed_samples = 16 * step;
+  r.consumed_tokens = 2048 * step;
+  r.loss = 5.0 / static_cast<double>(step);
+  return r;
+}
+
+std::vector<int64_t> steps_in(const std::string& path) {
+  std::vector<int64_t> steps;
+  std::istringstream lines(slurp(path));
+  for (std::string line; std::getline(lines, line);) steps.push_back(json::parse(line)["step"].get<int64_t>());
+  return steps;
+}
+
+std::set<std::string> keys_of(const json& j) {
+  std::set<std::string> keys;
+  for (const auto& [key, value] : j.items()) keys.insert(key);
+  return keys;
+}
+
+TEST(MetricsLog, StepLineHasExactlyTheDocumentedKeys) {
+  StepRecord r = step_record(7);
+  r.time_ms = {{"data", 0.5}, {"forward", 30.25}};
+  r.comm.push_back({.site = "dp.gradient",
+                    .logical_bytes = 100,
+                    .wire_bytes = 25,
+                    .logical_bytes_total = 400,
+                    .wire_bytes_total = 100,
+                    .baseline_dtype = "fp32",
+                    .encode_ms = 1.5,
+                    .decode_ms = 0.5,
+                    .busy_ms = 3,
+                    .exposed_ms = 1,
+                    .rel_error = 0.01,
+                    .residual_norm = {}});
+  const json j = json::parse(to_json_line(r));
+  EXPECT_EQ(keys_of(j), (std::set<std::string>{"step", "consumed_samples", "consumed_tokens", "loss", "lr", "grad_norm",
+                                               "loss_scale", "skipped", "step_ms", "samples_per_s", "tokens_per_s",
+                                               "model_tflops_per_rank", "model_tflops_full_attn", "hw_tflops", "mfu",
+                                               "memory_peak_bytes", "time_ms", "non_finite", "comm"}));
+  EXPECT_TRUE(j["mfu"].is_null());
+  EXPECT_TRUE(j["non_finite"].is_null());
+  EXPECT_EQ(j["time_ms"]["forward"], 30.25);
+  EXPECT_EQ(
+      keys_of(j["comm"]["dp.gradient"]),
+      (std::set<std::string>{"logical_bytes", "wire_bytes", "logical_bytes_total", "wire_bytes_total", "baseline_dtype",
+                             "encode_ms", "decode_ms", "busy_ms", "exposed_ms", "rel_error", "residual_norm"}));
+  EXPECT_EQ(j["comm"]["dp.gradient"]["rel_error"], 0.01);
+  EXPECT_TRUE(j["comm"]["dp.gradient"]["residual_norm"].is_null());
+  EXPECT_EQ(json::parse(to_json_line(step_record(1)))["comm"], json::object());
+}
+
+TEST(MetricsLog, NumbersComeBackBitForBit) {
+  std::mt19937_64 random(20250131);
+  for (int i = 0; i < 20000; ++i) {
+    const auto value = std::bit_cast<double>(random());
+    if (!std::isfinite(value)) continue;
+    StepRecord r;
+    r.loss = value;
+    const auto back = json::parse(to_json_line(r))["loss"].get<double>();
+    ASSERT_EQ(std::bit_cast<uint64_t>(back), std::bit_cast<uint64_t>(value)) << value;
+  }
+}
+
+TEST(MetricsLog, NonFiniteIsNullWithAWord) {
+  StepRecord r = step_record(3);
+  r.loss = std::nan("");
+  r.grad_norm = -std::numeric_limits<double>::infinity();
+  r.skipped = true;
+  r.non_finite = "layers.0.mlp.fc1.weight";
+  const json j = json::parse(to_json_line(r));
+  EXPECT_TRUE(j["loss"].is_null());
+  EXPECT_EQ(j["loss_text"], "nan");
+  EXPECT_TRUE(j["grad_norm"].is_null());
+  EXPECT_EQ(j["grad_norm_text"], "-inf");
+  EXPECT_EQ(j["non_finite"], "layers.0.mlp.fc1.weight");
+  EXPECT_FALSE(json::parse(to_json_line(step_record(3))).contains("loss_text"));
+}
+
+TEST(MetricsLog, EvaluationLine) {
+  EvalRecord e;
+  e.step = 200;
+  e.eval_loss = 800.0;
+  e.perplexity = std::exp(800.0);
+  const json j = json::parse(to_json_line(e));
+  EXPECT_EQ(j["step"], 200);
+  EXPECT_EQ(j["eval_loss"], 800.0);
+  EXPECT_TRUE(j["perplexity"].is_null());
+  EXPECT_EQ(j["perplexity_text"], "inf");
+}
+
+TEST(MetricsLog, ResumeCutsLaterLinesAndTheTornOne) {
+  const TraceScratch scratch;
+  const std::string path = scratch / "metrics.jsonl";
+  {
+    MetricsLog log(path, 0);
+    for (int64_t s = 1; s <= 10; ++s) {
+      log.write(step_record(s));
+      if (s % 5 == 0) {
+        EvalRecord e;
+        e.step = s;
+        log.write(e);
+      }
+    }
+  }
+  const std::string whole = slurp(path);
+  spill(path, whole + to_json_line(step_record(11)).substr(0, 40));
+  {
+    MetricsLog log(path, 7);
+    EXPECT_EQ(log.cut_lines(), 5);  // steps 8, 9, 10, the evaluation at 10, the torn line
+    log.write(step_record(8));
+  }
+  EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 2, 3, 4, 5, 5, 6, 7, 8}));
+  { MetricsLog log(path, 0); }
+  EXPECT_EQ(slurp(path), "");
+}
+
+// kill -9 may tear a line anywhere: whatever is left, whole lines before it stay byte for byte and nothing else does.
+TEST(MetricsLog, AnyTearIsRepaired) {
+  const TraceScratch scratch;
+  const std::string path = scratch / "metrics.jsonl";
+  const std::string first = to_json_line(step_record(1)) + "\n", second = to_json_line(step_record(2)) + "\n";
+  for (size_t cut = 0; cut <= second.size(); cut += cut + 8 < second.size() ? 7 : 1) {
+    spill(path, first + second.substr(0, cut));
+    { MetricsLog log(path, MetricsLog::kKeepAll); }
+    // Only the newline is missing when cut == size - 1: the record is whole and is kept.
+    ASSERT_EQ(slurp(path), cut + 1 >= second.size() ? first + second : first) << "cut at " << cut;
+  }
+}
+
+TEST(MetricsLog, RubbishInTheMiddleIsRemovedAndForeignSpacingIsRead) {
+  const TraceScratch scratch;
+  const std::string path = scratch / "metrics.jsonl";
+  spill(path, "{ \"loss\": 1, \"step\": 1 }\n\0\0\xff rubbish\n[1,2]\n\n{\"step\":\"x\"}\n{\"step\":2}\n");
+  const std::string zeros(64, '\0');
+  spill(path, "{ \"loss\": 1, \"step\": 1 }\n" + zeros + "\n[1,2]\n\n{\"step\":\"x\"}\n{\"step\":2}\n");
+  MetricsLog log(path, MetricsLog::kKeepAll);
+  EXPECT_EQ(log.cut_lines(), 3);
+  EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 2}));
+}
+
+// A file size limit behaves like a full disk, with short writes. (SIGXFSZ would end the process otherwise.)
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    previous_ = ::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(RLIMIT_FSIZE, &old_);
+    rlimit limit = old_;
+    limit.rlim_cur = bytes;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() { lift(); }
+  void lift() {
+    ::setrlimit(RLIMIT_FSIZE, &old_);
+    ::signal(SIGXFSZ, previous_);
+  }
+
+ private:
+  rlimit old_{};
+  void (*previous_)(int) = nullptr;
+};
+
+TEST(MetricsLog, FullDiskLosesLinesButNeverTearsOne) {
+  const TraceScratch scratch;
+  const std::string path = scratch / "metrics.jsonl";
+  MetricsLog log(path, 0);
+  log.write(step_record(1));
+  const size_t size = slurp(path).size();
+  {
+    FileSizeLimit limit(size + 100);  // room for a third of a line
+    for (int64_t s = 2; s <= 4; ++s) log.write(step_record(s));
+  }
+  EXPECT_EQ(slurp(path).size(), size);
+  EXPECT_EQ(log.lost_lines(), 3);
+  log.write(step_record(5));
+  EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 5}));
+}
+
+TEST(MetricsLog, UnwritablePlacesNeverThrow) {
+  const TraceScratch scratch;
+  spill(scratch / "file", "x");
+  MetricsLog log(scratch / "file/metrics.jsonl", 0);
+  log.write(step_record(1));
+  EXPECT_EQ(log.lost_lines(), 1);
+  MetricsLog full("/dev/full", 0);
+  full.write(step_record(1));
+  EXPECT_EQ(full.lost_lines(), 1);
+}
+
+}  // namespace
+}  // namespace thinwire

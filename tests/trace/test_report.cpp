@@ -1,0 +1,224 @@
+// The report: tolerant reading, escaping, and a page that is well formed and loads nothing from elsewhere.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "engine/base/core/error.h"
+#include "engine/run/trace/metrics_log.h"
+#include "engine/run/trace/report_html.h"
+#include "engine/run/trace/run_files.h"
+#include "engine/run/trace/status_file.h"
+#include "engine/run/trace/svg_chart.h"
+#include "tests/trace/trace_scratch.h"
+
+namespace thinwire {
+namespace {
+
+constexpr const char* kEvil = "</script><script>alert('x')</script>&\"";
+
+void make_run(const std::string& dir, int64_t steps, bool evil = false) {
+  create_run_directory(dir);
+  MetricsLog log(metrics_path(dir), 0);
+  for (int64_t s = 1; s <= steps; ++s) {
+    StepRecord r;
+    r.step = s;
+    r.consumed_tokens = 100 * s;
+    r.loss = s == 3 ? std::nan("") : 5.0 - 0.01 * static_cast<double>(s);
+    r.skipped = s == 3;
+    r.grad_norm = s == 3 ? std::numeric_limits<double>::infinity() : 1.0;
+    r.non_finite = s == 3 ? (evil ? kEvil : "layers.0.norm1.weight") : "";
+    r.step_ms = 10;
+    r.tokens_per_s = 10000;
+    r.memory_peak_bytes = 1 << 20;
+    r.time_ms = {{"forward", 3}, {evil ? kEvil : "backward", 6}};
+    r.comm.push_back(
+        {.site = evil ? kEvil : "dp.gradient", .logical_bytes = 400, .wire_bytes = 100, .baseline_dtype = "fp32"});
+    log.write(r);
+    if (s % 10 == 0) {
+      EvalRecord e;
+      e.step = s;
+      e.eval_loss = 5.0 - 0.009 * static_cast<double>(s);
+      e.perplexity = std::exp(e.eval_loss);
+      log.write(e);
+    }
+  }
+  StatusFile(status_path(dir), steps).ended(ExitCode::kFinished, steps, evil ? kEvil : "");
+  nlohmann::json config = {{"num_layers", 4}, {"optimizer", {{"type", evil ? kEvil : "AdamW"}}}};
+  spill(resolved_config_path(dir), config.dump());
+}
+
+size_t count(const std::string& text, std::string_view what) {
+  size_t n = 0;
+  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + what.size())) ++n;
+  return n;
+}
+
+// Elements open and close in order. Script and style contents run to their end tag; void elements have no end.
+std::string first_fault(const std::string& html) {
+  std::vector<std::string> open;
+  size_t at = html.find("<html");
+  while ((at = html.find('<', at)) != std::string::npos) {
+    const size_t end = html.find('>', at);
+    if (end == std::string::npos) return "unclosed < at " + std::to_string(at);
+    const bool closing = html[at + 1] == '/';
+    const size_t from = at + (closing ? 2 : 1);
+    const std::string name = html.substr(from, html.find_first_of(" />", from) - from);
+    const bool self_closing = html[end - 1] == '/';
+    at = end + 1;
+    if (closing) {
+      if (open.empty() || open.back() != name)
+        return "</" + name + "> closes " + (open.empty() ? "nothing" : open.back());
+      open.pop_back();
+      continue;
+    }
+    if (self_closing || name == "meta" || name == "br") continue;
+    open.push_back(name);
+    if (name == "script" || name == "style") at = html.find("</" + name, at);
+  }
+  return open.empty() ? "" : "<" + open.back() + "> is never closed";
+}
+
+// Every chart carries its data as JSON: all of it must parse.
+void expect_sound_page(const std::string& html) {
+  EXPECT_EQ(first_fault(html), "");
+  EXPECT_EQ(count(html, "<script>"), 1u);
+  constexpr std::string_view kData = "<script type=\"application/json\">";
+  for (size_t at = html.find(kData); at != std::string::npos; at = html.find(kData, at + 1)) {
+    const size_t from = at + kData.size();
+    EXPECT_TRUE(nlohmann::json::accept(html.substr(from, html.find("</script>", from) - from)));
+  }
+  // The only address is the name of the SVG vocabulary, which nothing loads.
+  EXPECT_EQ(count(html, "http"), count(html, "http://www.w3.org/2000/svg"));
+  EXPECT_EQ(count(html, "src=\""), 0u);
+  EXPECT_EQ(count(html, "nan "), 0u);
+  EXPECT_EQ(html.find("inf\""), std::string::npos);
+}
+
+TEST(Report, ReadsBackWhatTheRunWrote) {
+  const TraceScratch scratch;
+  make_run(scratch / "run", 40);
+  const RunData run = load_run(scratch / "run");
+  EXPECT_EQ(run.name, "run");
+  ASSERT_EQ(run.steps.size(), 40u);
+  ASSERT_EQ(run.evals.size(), 4u);
+  EXPECT_TRUE(run.problems.empty());
+  EXPECT_TRUE(run.steps[2].skipped);
+  EXPECT_TRUE(std::isnan(run.steps[2].loss));
+  EXPECT_EQ(run.steps[39].loss, 5.0 - 0.01 * 40);
+  EXPECT_EQ(run.time_names, (std::vector<std::string>{"forward", "backward"}));
+  EXPECT_EQ(run.steps[5].time_ms, (std::vector<double>{3, 6}));
+  ASSERT_EQ(run.sites.size(), 1u);
+  EXPECT_EQ(run.sites[0].wire_bytes, 4000);
+  EXPECT_EQ(run.facts.front(), (std::pair<std::string, std::string>{"layers", "4"}));
+}
+
+TEST(Report, PagesAreSound) {
+  const TraceScratch scratch;
+  make_run(scratch / "a", 200);
+  make_run(scratch / "b", 7);
+  const std::vector<RunData> runs = {load_run(scratch / "a"), load_run(scratch / "b")};
+  const std::string single = report_page({runs[0]});
+  expect_sound_page(single);
+  EXPECT_NE(single.find("layers.0.norm1.weight"), std::string::npos);
+  EXPECT_NE(single.find("200 / 200"), std::string::npos);
+  expect_sound_page(report_page(runs));
+  expect_sound_page(compare_page(runs));
+}
+
+TEST(Report, NothingFromTheRunBecomesMarkup) {
+  const TraceScratch scratch;
+  const std::string dir = scratch / "<img onerror=x>";
+  make_run(dir, 70, true);
+  const std::vector<RunData> runs = {load_run(dir), load_run(dir)};
+  for (const std::string& page : {report_page(runs), compare_page(runs)}) {
+    expect_sound_page(page);
+    EXPECT_EQ(page.find("<img"), std::string::npos);
+    EXPECT_EQ(page.find("<script>alert"), std::string::npos);
+  }
+}
+
+TEST(Report, MissingAndBrokenFilesAreNamed) {
+  const TraceScratch scratch;
+  create_run_directory(scratch / "empty");
+  EXPECT_EQ(load_run(scratch / "empty").problems.size(), 3u);
+  expect_sound_page(report_page({load_run(scratch / "empty")}));
+  expect_sound_page(compare_page({load_run(scratch / "empty"), load_run(scratch / "empty")}));
+
+  make_run(scratch / "torn", 5);
+  const std::string metrics = metrics_path(scratch / "torn");
+  spill(metrics, slurp(metrics) + "\xff\xfe\n{\"step\":6,\"loss\":4.");
+  spill(status_path(scratch / "torn"), "{");
+  spill(resolved_config_path(scratch / "torn"), "\xff");
+  const RunData torn = load_run(scratch / "torn");
+  EXPECT_EQ(torn.steps.size(), 5u);
+  ASSERT_EQ(torn.problems.size(), 3u);
+  EXPECT_NE(torn.problems[0].find("2 lines"), std::string::npos);
+  EXPECT_NE(torn.problems[0].find("torn"), std::string::npos);
+  expect_sound_page(report_page({torn}));
+
+  // Right JSON, wrong kinds of values.
+  spill(metrics,
+        "{\"step\":1,\"loss\":\"x\",\"comm\":[],\"time_ms\":{\"a\":null},\"skipped\":3}\n{\"step\":2,\"comm\":{\"x\":7}"
+        "}\n");
+  const RunData odd = load_run(scratch / "torn");
+  EXPECT_EQ(odd.steps.size(), 2u);
+  expect_sound_page(report_page({odd}));
+
+  try {
+    load_run(scratch / "absent");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::kBadData);
+    EXPECT_NE(std::string(e.what()).find("absent"), std::string::npos);
+  }
+}
+
+TEST(Report, ARepeatedStepCountsOnce) {
+  const TraceScratch scratch;
+  create_run_directory(scratch / "r");
+  const std::string comm = "\"comm\":{\"dp.gradient\":{\"wire_bytes\":10,\"logical_bytes\":20}}";
+  spill(metrics_path(scratch / "r"), "{\"step\":1,\"loss\":9," + comm + "}\n{\"step\":2,\"loss\":8," + comm +
+                                         "}\n{\"step\":1,\"loss\":7," + comm + "}\n");
+  const RunData run = load_run(scratch / "r");
+  ASSERT_EQ(run.steps.size(), 2u);
+  EXPECT_EQ(run.steps[0].loss, 7.0);
+  EXPECT_EQ(run.sites[0].wire_bytes, 20.0);
+}
+
+TEST(SvgChart, Escaping) {
+  EXPECT_EQ(html_escape("<a href='x'>&\"\xc3\xa9"), "&lt;a href=&#39;x&#39;&gt;&amp;&quot;\xc3\xa9");
+  EXPECT_EQ(html_escape("\xff\xc3"), "\xef\xbf\xbd\xef\xbf\xbd");
+  EXPECT_EQ(html_escape(std::string("\0", 1)), "\xef\xbf\xbd");
+}
+
+TEST(SvgChart, TicksAreRoundAndInside) {
+  for (const auto& [low, high] : {std::pair{0.0, 1.0}, {0.0, 97.3}, {-3e-4, 8e-4}, {1.5, 1.6}, {1e9, 3e9}}) {
+    const std::vector<double> ticks = nice_ticks(low, high, 5);
+    EXPECT_GE(ticks.size(), 2u);
+    EXPECT_LE(ticks.size(), 8u);
+    for (const double t : ticks) {
+      EXPECT_GE(t, low - 1e-9 * (high - low));
+      EXPECT_LE(t, high + 1e-9 * (high - low));
+    }
+  }
+  EXPECT_EQ(nice_ticks(2.0, 2.0, 5).size(), 1u);
+}
+
+// A long series is thinned for the page: its single spike must still be there.
+TEST(SvgChart, ThinningKeepsSpikes) {
+  LineChart chart{.title = "t", .series = {{"s", ChartSeries::Style::kLine, 0, {}, {}}}};
+  for (int i = 0; i < 50000; ++i) {
+    chart.series[0].x.push_back(i);
+    chart.series[0].y.push_back(i == 31234 ? 777.0 : 1.0);
+  }
+  const std::string svg = render(chart);
+  EXPECT_LT(svg.size(), 60000u);
+  EXPECT_NE(svg.find("777"), std::string::npos);
+  EXPECT_NE(svg.find("31234"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace thinwire

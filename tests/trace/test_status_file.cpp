@@ -1,0 +1,89 @@
+// status.json: what a batch script reads, and that failing to write it ends nothing.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/run/trace/status_file.h"
+#include "tests/trace/trace_scratch.h"
+
+namespace thinwire {
+namespace {
+
+TEST(StatusFile, FromRunningToPreempted) {
+  const TraceScratch scratch;
+  const std::string path = scratch / "status.json";
+  StatusFile file(path, 500, std::chrono::milliseconds(0));
+  file.running(12);
+  const auto running = nlohmann::json::parse(slurp(path));
+  EXPECT_EQ(running["state"], "running");
+  EXPECT_TRUE(running["code"].is_null());
+  EXPECT_EQ(running["step"], 12);
+  EXPECT_EQ(running["pid"], ::getpid());
+  EXPECT_EQ(running["total_steps"], 500);
+  file.ended(ExitCode::kPreempted, 13, "saved after SIGTERM");
+  const auto ended = nlohmann::json::parse(slurp(path));
+  EXPECT_EQ(ended["state"], "preempted");
+  EXPECT_EQ(ended["code"], 75);
+  EXPECT_EQ(ended["reason"], "preempted");
+  EXPECT_EQ(ended["requeue"], true);
+  EXPECT_EQ(ended["step"], 13);
+  EXPECT_EQ(ended["started"], running["started"]);
+  const RunStatus back = read_status(path);
+  EXPECT_EQ(back.state, "preempted");
+  EXPECT_EQ(back.code, 75);
+  EXPECT_EQ(back.message, "saved after SIGTERM");
+  EXPECT_TRUE(back.requeue);
+}
+
+TEST(StatusFile, OnlyHungPeerAndPreemptedAreRequeued) {
+  const TraceScratch scratch;
+  for (const int code : {0, 64, 65, 70, 71, 73, 74, 75, 76, 78}) {
+    StatusFile file(scratch / "status.json", 1);
+    file.ended(static_cast<ExitCode>(code), 1);
+    const RunStatus s = read_status(scratch / "status.json");
+    EXPECT_EQ(s.code, code);
+    EXPECT_EQ(s.requeue, code == 71 || code == 75) << code;
+    EXPECT_EQ(s.state, code == 0 ? "finished" : code == 75 ? "preempted" : "failed");
+  }
+}
+
+TEST(StatusFile, RunningIsThrottledButTheEndIsNot) {
+  const TraceScratch scratch;
+  StatusFile file(scratch / "status.json", 100, std::chrono::hours(1));
+  file.running(1);
+  file.running(2);
+  EXPECT_EQ(read_status(scratch / "status.json").step, 1);
+  file.ended(ExitCode::kFinished, 3);
+  EXPECT_EQ(read_status(scratch / "status.json").step, 3);
+}
+
+TEST(StatusFile, BytesThatAreNoUtf8DoNotBreakIt) {
+  const TraceScratch scratch;
+  StatusFile file(scratch / "status.json", 1);
+  file.ended(ExitCode::kBadData, 0, "bad name \xff\xfe \"quoted\"");
+  EXPECT_NE(read_status(scratch / "status.json").message.find("\"quoted\""), std::string::npos);
+}
+
+TEST(StatusFile, UnwritableIsAWarningOnly) {
+  const TraceScratch scratch;
+  StatusFile file(scratch / "absent/status.json", 1);
+  EXPECT_NO_THROW(file.running(1));
+  EXPECT_NO_THROW(file.ended(ExitCode::kFinished, 1));
+}
+
+TEST(StatusFile, BrokenFilesAreRefused) {
+  const TraceScratch scratch;
+  for (const char* text : {"", "{", "[1]", "{\"state\":5}", "{\"step\":\"x\"}", "{\"code\":\"x\"}"}) {
+    spill(scratch / "status.json", text);
+    try {
+      read_status(scratch / "status.json");
+      FAIL() << text;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ExitCode::kBadData);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace thinwire

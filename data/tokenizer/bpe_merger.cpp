@@ -2,7 +2,10 @@
 #include "data/tokenizer/bpe_merger.h"
 
 #include <bit>
+#include <cstddef>
+#include <functional>
 #include <queue>
+#include <utility>
 
 namespace thinwire {
 namespace {
@@ -100,7 +103,7 @@ void BpeMerger::append_long(std::string_view word, std::vector<int32_t>& ids) co
   const auto symbol = [&](int32_t i) -> Symbol& { return symbols[static_cast<size_t>(i)]; };
   std::vector<Candidate> heap_storage;
   heap_storage.reserve(word.size());
-  std::priority_queue<Candidate> heap(std::less<>(), std::move(heap_storage));
+  std::priority_queue<Candidate> heap(std::less<Candidate>(), std::move(heap_storage));
   const auto offer = [&](int32_t left) {
     if (left < 0 || symbol(left).next < 0) return;
     const int32_t a = symbol(left).token, b = symbol(symbol(left).next).token;

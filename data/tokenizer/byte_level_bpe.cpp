@@ -167,7 +167,9 @@ class ByteLevelBpe final : public Tokenizer {
   void encode_normalised(std::string_view text, WordCache& cache, std::vector<int32_t>& ids) const {
     split(text, late_, ids, [&](std::string_view piece) {
       if (d_.add_prefix_space && piece[0] != ' ') {
-        encode_words(" " + std::string(piece), cache, ids);
+        std::string prefixed(1, ' ');
+        prefixed += piece;
+        encode_words(prefixed, cache, ids);
       } else {
         encode_words(piece, cache, ids);
       }

@@ -8,11 +8,13 @@
 namespace thinwire {
 
 std::string with_commas(int64_t n) {
-  std::string digits = std::to_string(n);
-  const ptrdiff_t first = n < 0 ? 1 : 0;
-  for (ptrdiff_t at = static_cast<ptrdiff_t>(digits.size()) - 3; at > first; at -= 3)
-    digits.insert(static_cast<size_t>(at), 1, ',');
-  return digits;
+  const std::string digits = std::to_string(n);
+  std::string text;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && digits[i - 1] != '-' && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
 }
 
 std::string progress_text(const TokenizeProgress& state, double seconds, bool bar) {
@@ -24,8 +26,9 @@ std::string progress_text(const TokenizeProgress& state, double seconds, bool ba
   std::string text;
   if (bar) {
     const int filled = static_cast<int>(done * kWidth);
-    text = "[" + std::string(static_cast<size_t>(filled), '=') + (filled < kWidth ? ">" : "") +
-           std::string(static_cast<size_t>(std::max(0, kWidth - filled - 1)), ' ') + "] ";
+    text += '[';
+    for (int i = 0; i < kWidth; ++i) text += i < filled ? '=' : i == filled ? '>' : ' ';
+    text += "] ";
   }
   char numbers[200];
   std::snprintf(numbers, sizeof numbers, "%3d%%  %.1f/%.1f MB  %.1f MB/s  %s documents  %.2f M tokens",

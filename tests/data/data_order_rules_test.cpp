@@ -39,7 +39,8 @@ TEST(NumpyShuffle, TwoInARow) {
 }
 
 TEST(NumpyShuffle, MatchesNumpy) {
-  for (const json& c : golden().at("shuffles")) {
+  const json all = golden();
+  for (const json& c : all.at("shuffles")) {
     RandomState random(c.at("seed").get<uint32_t>());
     std::vector<int64_t> a(c.at("n").get<size_t>());
     std::iota(a.begin(), a.end(), 0);
@@ -81,7 +82,8 @@ TEST(NarrowVector, WideAndNarrowShuffleAlike) {
 }
 
 TEST(NormalizeWeights, SumsAsNumpyDoes) {
-  for (const json& c : golden().at("normalize")) {
+  const json all = golden();
+  for (const json& c : all.at("normalize")) {
     const auto got = normalize_weights(c.at("weights").get<std::vector<double>>(), "w");
     EXPECT_EQ(got, c.at("normalized").get<std::vector<double>>()) << got.size() << " weights";
   }
@@ -148,7 +150,8 @@ DataConfig ramp_config(int64_t start, int64_t increment, int64_t samples, int64_
 }
 
 TEST(BatchRamp, GrowsAsMegatrons) {
-  for (const json& r : golden().at("ramps")) {
+  const json all = golden();
+  for (const json& r : all.at("ramps")) {
     const DataConfig c = ramp_config(r.at("start"), r.at("increment"), r.at("samples"), r.at("global_batch"));
     check_batch_ramp(c);
     int64_t i = 0;

@@ -204,7 +204,7 @@ TEST(HostileFiles, FlippedBytesNeverCrash) {
   std::mt19937 random(1);
   test::spill(dir.file("p.bin"), image.bin);
   int refused = 0;
-  for (int trial = 0; trial < 3000; ++trial) {
+  for (int trial = 0; trial < 1200; ++trial) {
     std::string idx = image.idx();
     for (unsigned k = 0; k < 1 + random() % 3; ++k)
       idx[random() % idx.size()] = static_cast<char>(random() % 3 == 0 ? 0xff : random());
@@ -221,7 +221,7 @@ TEST(HostileFiles, FlippedBytesNeverCrash) {
       ASSERT_NE(std::string(error.what()).find(dir.file("p.")), std::string::npos) << error.what();
     }
   }
-  EXPECT_GT(refused, 2000);
+  EXPECT_GT(refused, 800);
 }
 
 }  // namespace

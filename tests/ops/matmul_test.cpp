@@ -1,4 +1,5 @@
-// Matrix products against a float64 loop: ragged shapes, transposes, dtypes, bias, accumulation, thread counts, steady state.
+// Matrix products against a float64 loop: ragged shapes, transposes, dtypes, bias, accumulation, thread counts, steady
+// state.
 #include <gtest/gtest.h>
 
 #include "engine/base/ops/cpu_state.h"
@@ -10,17 +11,17 @@ namespace thinwire {
 namespace {
 
 using test::CpuExec;
-using test::Tensor;
 using test::random_tensor;
+using test::Tensor;
 
 struct Case {
   int64_t m, n, k;
   bool trans_a, trans_b, bias, accumulate;
   DType input, output;
   std::string name() const {
-    return std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k) + (trans_a ? " ta" : "") + (trans_b ? " tb" : "") +
-           (bias ? " bias" : "") + (accumulate ? " accumulate " : " ") + std::string(name_of(input)) + "->" +
-           std::string(name_of(output));
+    return std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k) + (trans_a ? " ta" : "") +
+           (trans_b ? " tb" : "") + (bias ? " bias" : "") + (accumulate ? " accumulate " : " ") +
+           std::string(name_of(input)) + "->" + std::string(name_of(output));
   }
 };
 
@@ -42,8 +43,9 @@ struct Operands {
   }
 };
 
-// Every product and sum is rounded at most once each to fp32, in any order: |error| <= (k + 3) u32 (sum |a b| + |bias| + |c|);
-// then one rounding to the output type. (AVX-512-bf16 sums two products per rounding, which is within the same bound.)
+// Every product and sum is rounded at most once each to fp32, in any order: |error| <= (k + 3) u32 (sum |a b| + |bias|
+// + |c|); then one rounding to the output type. (AVX-512-bf16 sums two products per rounding, which is within the same
+// bound.)
 void check_against_loop(const Case& p, uint32_t seed, int threads) {
   Operands operands(p, seed);
   const std::vector<double> a = operands.a.values(), b = operands.b.values(), before = operands.c.values();
@@ -86,7 +88,8 @@ TEST(Matmul, RaggedShapesAgreeWithFloat64) {
   const auto draw = [&rng](int64_t limit) { return std::uniform_int_distribution<int64_t>(1, limit)(rng); };
   for (const auto& [input, output] : dtype_pairs()) {
     for (int flags = 0; flags < 16; ++flags) {
-      const Case p{draw(150), draw(150), draw(150), (flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0, (flags & 8) != 0, input, output};
+      const Case p{draw(150),        draw(150), draw(150), (flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0,
+                   (flags & 8) != 0, input,     output};
       check_against_loop(p, static_cast<uint32_t>(flags), flags % 3 + 1);
     }
   }
@@ -137,7 +140,8 @@ TEST(Matmul, EmptyShapes) {
   }
 }
 
-// What a forward, an input gradient and a weight gradient of a block look like, small and large K, more threads than tiles.
+// What a forward, an input gradient and a weight gradient of a block look like, small and large K, more threads than
+// tiles.
 TEST(Matmul, BitsDoNotDependOnThreads) {
   std::mt19937 rng(3);
   std::vector<Case> cases;
@@ -153,7 +157,8 @@ TEST(Matmul, BitsDoNotDependOnThreads) {
     }
     for (int i = 0; i < 12; ++i) {
       const auto draw = [&rng](int64_t limit) { return std::uniform_int_distribution<int64_t>(1, limit)(rng); };
-      cases.push_back({draw(300), draw(300), draw(700), rng() % 2 == 0, rng() % 2 == 0, rng() % 2 == 0, rng() % 2 == 0, input, output});
+      cases.push_back({draw(300), draw(300), draw(700), rng() % 2 == 0, rng() % 2 == 0, rng() % 2 == 0, rng() % 2 == 0,
+                       input, output});
     }
   }
   CpuExec one(1);
@@ -177,7 +182,8 @@ TEST(Matmul, NonFiniteNumbersReachTheResult) {
     Operands operands(p, 31);
     operands.a.set(5 * 300 + 299, std::numeric_limits<double>::quiet_NaN());
     operands.a.set(9 * 300, std::numeric_limits<double>::infinity());
-    for (int64_t i = 0; i < operands.c.count(); ++i) operands.c.set(i, std::numeric_limits<double>::quiet_NaN());  // not read
+    for (int64_t i = 0; i < operands.c.count(); ++i)
+      operands.c.set(i, std::numeric_limits<double>::quiet_NaN());  // not read
     operands.run(*exec, p);
     for (int64_t j = 0; j < 70; ++j) {
       EXPECT_TRUE(std::isnan(operands.c.at(5 * 70 + j)));
@@ -203,7 +209,8 @@ TEST(Matmul, SteadyStateMakesNothing) {
   }
 }
 
-// 16-bit accumulation into a 16-bit c rounds once, after the fp32 sum: 1 + 200 * 2^-9 survives bf16, 200 roundings would not.
+// 16-bit accumulation into a 16-bit c rounds once, after the fp32 sum: 1 + 200 * 2^-9 survives bf16, 200 roundings
+// would not.
 TEST(Matmul, AccumulatorIsWide) {
   CpuExec exec(1);
   for (const DType t : {DType::bf16, DType::f16}) {

@@ -1,4 +1,5 @@
-// AdamW and SGD against a float64 loop over ten steps: decay spans, working copies, gradient scale, ragged lengths, threads.
+// AdamW and SGD against a float64 loop over ten steps: decay spans, working copies, gradient scale, ragged lengths,
+// threads.
 #include <gtest/gtest.h>
 
 #include "engine/base/ops/ops.h"
@@ -8,8 +9,8 @@ namespace thinwire {
 namespace {
 
 using test::CpuExec;
-using test::Tensor;
 using test::random_tensor;
+using test::Tensor;
 
 constexpr int kSteps = 10;
 
@@ -70,9 +71,10 @@ void run_adamw(Exec& exec, Buffers& b, const std::vector<DecaySpan>& spans, bool
   }
 }
 
-// Each step rounds m, v and p a few times in fp32. m and v are convex combinations: their relative error grows by at most 4 u per
-// step for v (all terms positive), for m by 4 u of the largest |g| so far. The update m^ / sqrt(v^) then is off by at most
-// 10 u k relative to max|m^|/sqrt(v^) <= 1/sqrt(1 - beta2) < 5, times lr; p itself rounds twice per step. Sum over ten steps.
+// Each step rounds m, v and p a few times in fp32. m and v are convex combinations: their relative error grows by at
+// most 4 u per step for v (all terms positive), for m by 4 u of the largest |g| so far. The update m^ / sqrt(v^) then
+// is off by at most 10 u k relative to max|m^|/sqrt(v^) <= 1/sqrt(1 - beta2) < 5, times lr; p itself rounds twice per
+// step. Sum over ten steps.
 void check_adamw(int64_t n, DType working, int threads, bool zero) {
   Buffers buffers(n, working, 77);
   const std::vector<DecaySpan> spans = spans_of(n);
@@ -86,7 +88,8 @@ void check_adamw(int64_t n, DType working, int threads, bool zero) {
       const double g = gradients[step - 1][i] * static_cast<double>(s.grad_scale);
       m[i] = 0.9 * m[i] + 0.1 * g;
       v[i] = 0.95 * v[i] + 0.05 * g * g;
-      const double update = (m[i] / (1.0 - std::pow(0.9, step))) / (std::sqrt(v[i] / (1.0 - std::pow(0.95, step))) + 1e-8);
+      const double update =
+          (m[i] / (1.0 - std::pow(0.9, step))) / (std::sqrt(v[i] / (1.0 - std::pow(0.95, step))) + 1e-8);
       const double change = s.lr * (update + s.weight_decay * decay_at(spans, static_cast<int64_t>(i)) * p[i]);
       p[i] -= change;
       bound[i] += s.lr * (10.0 * step * u * 5.0) + 3.0 * u * (std::abs(p[i]) + std::abs(change));
@@ -94,11 +97,16 @@ void check_adamw(int64_t n, DType working, int threads, bool zero) {
   }
   CpuExec exec(threads);
   run_adamw(*exec, buffers, spans, zero);
-  const std::string what = "adamw of " + std::to_string(n) + " elements with a " + std::string(name_of(working)) + " copy";
-  test::expect_close(buffers.master, p, [&](int64_t i) { return bound[i]; }, what + ", master");
-  test::expect_close(buffers.v, v, [&](int64_t i) { return 5.0 * kSteps * u * v[i]; }, what + ", v");
+  const std::string what =
+      "adamw of " + std::to_string(n) + " elements with a " + std::string(name_of(working)) + " copy";
+  test::expect_close(
+      buffers.master, p, [&](int64_t i) { return bound[i]; }, what + ", master");
+  test::expect_close(
+      buffers.v, v, [&](int64_t i) { return 5.0 * kSteps * u * v[i]; }, what + ", v");
   for (int64_t i = 0; i < n; ++i) {
-    if (working != DType::f32) { ASSERT_EQ(buffers.working.at(i), rounded(buffers.master.at(i), working)) << what; }
+    if (working != DType::f32) {
+      ASSERT_EQ(buffers.working.at(i), rounded(buffers.master.at(i), working)) << what;
+    }
     ASSERT_EQ(buffers.gradients[0].at(i), zero ? 0.0 : gradients[0][i]) << what;
   }
 }
@@ -106,7 +114,8 @@ void check_adamw(int64_t n, DType working, int threads, bool zero) {
 TEST(AdamWOp, TenStepsAgreeWithFloat64) {
   int threads = 1;
   for (const int64_t n : {1, 15, 16, 17, 1000, 140001}) {
-    for (const DType working : {DType::f32, DType::bf16, DType::f16}) check_adamw(n, working, threads++ % 3 + 1, n % 2 == 0);
+    for (const DType working : {DType::f32, DType::bf16, DType::f16})
+      check_adamw(n, working, threads++ % 3 + 1, n % 2 == 0);
   }
 }
 
@@ -127,7 +136,8 @@ TEST(AdamWOp, BitsDoNotDependOnThreadsOrSpans) {
   EXPECT_TRUE(whole.working.same_bits(cut.working));
 }
 
-// With a constant gradient m^ = g and v^ = g * g at every step, so every update is lr * sign(g): catches a wrong 1 - beta2.
+// With a constant gradient m^ = g and v^ = g * g at every step, so every update is lr * sign(g): catches a wrong 1 -
+// beta2.
 TEST(AdamWOp, ConstantGradientMovesByTheLearningRate) {
   const int64_t n = 40;
   Tensor master(DType::f32, {n}), m(DType::f32, {n}), v(DType::f32, {n}), state = state_tensor();
@@ -145,7 +155,8 @@ TEST(AdamWOp, ConstantGradientMovesByTheLearningRate) {
     exec->ops.adamw(*exec, op);
     // m and v: 4 u per step each; square root, division and scaling: 6 u; the sum over steps: 1 u each.
     const double u = test::unit_of(DType::f32);
-    for (int64_t i = 0; i < n; ++i) ASSERT_NEAR(master.at(i), step * 0x1p-6, step * 0x1p-6 * (7.0 * step + 8.0) * u) << "step " << step;
+    for (int64_t i = 0; i < n; ++i)
+      ASSERT_NEAR(master.at(i), step * 0x1p-6, step * 0x1p-6 * (7.0 * step + 8.0) * u) << "step " << step;
   }
 }
 
@@ -162,7 +173,8 @@ void check_sgd(int64_t n, float momentum, DType working, int threads) {
       const double decay = s.weight_decay * decay_at(spans, static_cast<int64_t>(i));
       buffer[i] = static_cast<double>(momentum) * buffer[i] + (g + decay * p[i]);
       p[i] -= s.lr * buffer[i];
-      // |buffer| <= 10 * max|step| with momentum 0.9; |g| < 5 here: each rounding is at most u * 60 * lr, about 4 per step so far.
+      // |buffer| <= 10 * max|step| with momentum 0.9; |g| < 5 here: each rounding is at most u * 60 * lr, about 4 per
+      // step so far.
       bound[i] += s.lr * 4.0 * step * u * 60.0 + 2.0 * u * (std::abs(p[i]) + s.lr * std::abs(buffer[i]));
     }
     std::memcpy(buffers.state.view().data, &s, sizeof(s));
@@ -173,10 +185,13 @@ void check_sgd(int64_t n, float momentum, DType working, int threads) {
     op.momentum = momentum, op.spans = spans, op.zero_gradient = true;
     exec->ops.sgd(*exec, op);
   }
-  test::expect_close(buffers.master, p, [&](int64_t i) { return bound[i]; }, "sgd of " + std::to_string(n));
+  test::expect_close(
+      buffers.master, p, [&](int64_t i) { return bound[i]; }, "sgd of " + std::to_string(n));
   for (int64_t i = 0; i < n; ++i) {
     ASSERT_EQ(buffers.gradients[0].at(i), 0.0);
-    if (working != DType::f32) { ASSERT_EQ(buffers.working.at(i), rounded(buffers.master.at(i), working)); }
+    if (working != DType::f32) {
+      ASSERT_EQ(buffers.working.at(i), rounded(buffers.master.at(i), working));
+    }
   }
 }
 

@@ -11,6 +11,15 @@ namespace {
 
 typedef float Word __attribute__((may_alias));
 
+// The same bits in every lane: no arithmetic touches a word, which may be a pair.
+TW_INLINE VecF spread(const Word* p) {
+#ifdef __AVX512F__
+  return (VecF)_mm512_set1_ps(*p);
+#else
+  return (VecF)_mm256_broadcast_ss((const float*)p);
+#endif
+}
+
 #ifdef __AVX512F__
 constexpr int kBlockRows = 6, kBlockVectors = 4;  // 24 accumulators + 4 + 1 of 32 registers
 #else
@@ -50,7 +59,8 @@ struct Product {
 };
 
 template <class Multiply, int kRows, int kVectors>
-[[gnu::noinline]] void product_block(const Product& p) {
+[[gnu::noinline]] void product_block(const Product& product) {
+  const Product p = product;  // a local copy cannot alias the stores: its fields stay in registers
   VecF sum[kRows][kVectors];
   if (p.merge == Merge::kReplace) {
 #pragma GCC unroll 8
@@ -58,10 +68,16 @@ template <class Multiply, int kRows, int kVectors>
 #pragma GCC unroll 4
       for (int n = 0; n < kVectors; ++n) sum[m][n] = VecF{};
     }
+  } else if (p.merge == Merge::kAdd) {
+#pragma GCC unroll 8
+    for (int m = 0; m < kRows; ++m) {
+#pragma GCC unroll 4
+      for (int n = 0; n < kVectors; ++n) sum[m][n] = load(p.c + m * p.c_row + n * kLanes);
+    }
   } else {
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; ++m) {
-      const VecF factor = splat(p.merge == Merge::kScale ? p.factor[m] : 1.0f);
+      const VecF factor = spread(p.factor + m);
 #pragma GCC unroll 4
       for (int n = 0; n < kVectors; ++n) sum[m][n] = load(p.c + m * p.c_row + n * kLanes) * factor;
     }
@@ -75,7 +91,7 @@ template <class Multiply, int kRows, int kVectors>
     for (int n = 0; n < kVectors; ++n) right[n] = load(b + n * kLanes);
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; ++m) {
-      const VecF value = splat(a[m * a_row]);
+      const VecF value = spread(a + m * a_row);
 #pragma GCC unroll 4
       for (int n = 0; n < kVectors; ++n) sum[m][n] = Multiply::add(sum[m][n], value, right[n]);
     }

@@ -8,7 +8,9 @@
 
 namespace thinwire {
 
-ScratchBuffer::~ScratchBuffer() { std::free(data_); }
+ScratchBuffer::~ScratchBuffer() {
+  std::free(data_);
+}
 
 std::span<std::byte> ScratchBuffer::take(size_t bytes) {
   if (bytes > capacity_) {

@@ -12,8 +12,9 @@ namespace thinwire {
 
 class CpuOpState : public OpState {
  public:
-  // Scratch for the op that is running: one buffer, valid until the next call of scratch() on this Exec, so an op asks once
-  // and cuts it up itself. Not initialised. matmul_cpu does not touch it: an op may call products while it holds scratch.
+  // Scratch for the op that is running: one buffer, valid until the next call of scratch() on this Exec, so an op asks
+  // once and cuts it up itself. Not initialised. matmul_cpu does not touch it: an op may call products while it holds
+  // scratch.
   std::span<std::byte> scratch(size_t bytes) { return scratch_.take(bytes); }
 
   // For matmul_cpu alone.

@@ -1,18 +1,19 @@
-// How a kernel family is declared once and defined three times: the pattern is written down in engine/base/ops/CMakeLists.txt.
+// How a kernel family is declared once and defined three times: the pattern is written down in
+// engine/base/ops/CMakeLists.txt.
 #pragma once
 
 #include "engine/base/ops/isa.h"
 
 // In name_kernel.h, inside namespace thinwire: declares the family's table in the namespace of each instruction set.
-#define TW_DECLARE_KERNELS(Table, name)            \
-  namespace isa_avx2 {                             \
-  extern const Table name;                         \
-  }                                                \
-  namespace isa_avx512 {                           \
-  extern const Table name;                         \
-  }                                                \
-  namespace isa_avx512_bf16 {                      \
-  extern const Table name;                         \
+#define TW_DECLARE_KERNELS(Table, name) \
+  namespace isa_avx2 {                  \
+  extern const Table name;              \
+  }                                     \
+  namespace isa_avx512 {                \
+  extern const Table name;              \
+  }                                     \
+  namespace isa_avx512_bf16 {           \
+  extern const Table name;              \
   }
 
 // In name_cpu.cpp, inside namespace thinwire: the table for this machine.

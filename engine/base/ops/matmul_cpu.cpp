@@ -23,14 +23,16 @@ struct Shape {
 Shape check(const Matmul& op) {
   TW_CHECK(op.a.rank == 2 && op.b.rank == 2 && op.c.rank == 2, "matmul takes matrices");
   const Shape s{op.c.shape[0], op.c.shape[1], op.trans_a ? op.a.shape[0] : op.a.shape[1]};
-  TW_CHECK((op.trans_a ? op.a.shape[1] : op.a.shape[0]) == s.m, "a is ", op.a.shape[0], "x", op.a.shape[1], ", c has ", s.m, " rows");
-  TW_CHECK((op.trans_b ? op.b.shape[0] : op.b.shape[1]) == s.n && (op.trans_b ? op.b.shape[1] : op.b.shape[0]) == s.k, "b is ",
-           op.b.shape[0], "x", op.b.shape[1], ", the product ", s.m, "x", s.n, "x", s.k);
+  TW_CHECK((op.trans_a ? op.a.shape[1] : op.a.shape[0]) == s.m, "a is ", op.a.shape[0], "x", op.a.shape[1], ", c has ",
+           s.m, " rows");
+  TW_CHECK((op.trans_b ? op.b.shape[0] : op.b.shape[1]) == s.n && (op.trans_b ? op.b.shape[1] : op.b.shape[0]) == s.k,
+           "b is ", op.b.shape[0], "x", op.b.shape[1], ", the product ", s.m, "x", s.n, "x", s.k);
   const DType t = op.a.dtype;
   TW_CHECK(t == DType::f32 || t == DType::bf16 || t == DType::f16, "matmul of ", name_of(t));
-  TW_CHECK(op.b.dtype == t && (op.c.dtype == t || op.c.dtype == DType::f32), "matmul of ", name_of(t), " and ", name_of(op.b.dtype),
-           " into ", name_of(op.c.dtype));
-  TW_CHECK(!op.bias || (op.bias.count() == s.n && op.bias.dtype == t), "bias has ", op.bias.count(), " ", name_of(op.bias.dtype));
+  TW_CHECK(op.b.dtype == t && (op.c.dtype == t || op.c.dtype == DType::f32), "matmul of ", name_of(t), " and ",
+           name_of(op.b.dtype), " into ", name_of(op.c.dtype));
+  TW_CHECK(!op.bias || (op.bias.count() == s.n && op.bias.dtype == t), "bias has ", op.bias.count(), " ",
+           name_of(op.bias.dtype));
   return s;
 }
 
@@ -40,41 +42,50 @@ const std::byte* at(const View& view, int64_t element) {
 }
 
 // dst[rows, cols] (dense) = src[first_row.., first_col..] of a matrix with `stride` columns.
-void widen(Exec& exec, const View& src, int64_t stride, int64_t first_row, int64_t first_col, int64_t rows, int64_t cols, float* dst) {
+void widen(Exec& exec, const View& src, int64_t stride, int64_t first_row, int64_t first_col, int64_t rows,
+           int64_t cols, float* dst) {
   const MatmulKernels& kernels = TW_PICK_KERNELS(matmul_kernels);
   parallel_blocks(exec.threads, rows, kRowsPerBlock, [&](int64_t from, int64_t to) {
     for (int64_t r = from; r < to; ++r) {
       const std::byte* row = at(src, (first_row + r) * stride + first_col);
-      if (src.dtype == DType::f32) std::memcpy(dst + r * cols, row, static_cast<size_t>(cols) * sizeof(float));
-      else if (src.dtype == DType::bf16) kernels.widen_bf16(reinterpret_cast<const Bf16*>(row), dst + r * cols, cols);
-      else kernels.widen_fp16(reinterpret_cast<const Fp16*>(row), dst + r * cols, cols);
+      if (src.dtype == DType::f32)
+        std::memcpy(dst + r * cols, row, static_cast<size_t>(cols) * sizeof(float));
+      else if (src.dtype == DType::bf16)
+        kernels.widen_bf16(reinterpret_cast<const Bf16*>(row), dst + r * cols, cols);
+      else
+        kernels.widen_fp16(reinterpret_cast<const Fp16*>(row), dst + r * cols, cols);
     }
   });
 }
 
-// c[first_row.., first_col..] = sum (+ bias) (+ c). sum: [rows, cols] with rows `sum_stride` apart (0: one row for all).
-void finish(Exec& exec, const Matmul& op, const float* sum, const float* bias, int64_t n, int64_t first_row, int64_t first_col,
-            int64_t rows, int64_t cols, int64_t sum_stride) {
+// c[first_row.., first_col..] = sum (+ bias) (+ c). sum: [rows, cols] with rows `sum_stride` apart (0: one row for
+// all).
+void finish(Exec& exec, const Matmul& op, const float* sum, const float* bias, int64_t n, int64_t first_row,
+            int64_t first_col, int64_t rows, int64_t cols, int64_t sum_stride) {
   const MatmulKernels& kernels = TW_PICK_KERNELS(matmul_kernels);
   parallel_blocks(exec.threads, rows, kRowsPerBlock, [&](int64_t from, int64_t to) {
     for (int64_t r = from; r < to; ++r) {
       void* row = const_cast<std::byte*>(at(op.c, (first_row + r) * n + first_col));
       const float* in = sum + r * sum_stride;
-      if (op.c.dtype == DType::f32) kernels.finish_f32(in, bias, op.accumulate, static_cast<float*>(row), cols);
-      else if (op.c.dtype == DType::bf16) kernels.finish_bf16(in, bias, op.accumulate, static_cast<Bf16*>(row), cols);
-      else kernels.finish_fp16(in, bias, op.accumulate, static_cast<Fp16*>(row), cols);
+      if (op.c.dtype == DType::f32)
+        kernels.finish_f32(in, bias, op.accumulate, static_cast<float*>(row), cols);
+      else if (op.c.dtype == DType::bf16)
+        kernels.finish_bf16(in, bias, op.accumulate, static_cast<Bf16*>(row), cols);
+      else
+        kernels.finish_fp16(in, bias, op.accumulate, static_cast<Fp16*>(row), cols);
     }
   });
 }
 
-// Pieces of c in turn: each is summed in fp32 over pieces of K in ascending order, then rounded once. The cuts depend on the
-// shape alone.
+// Pieces of c in turn: each is summed in fp32 over pieces of K in ascending order, then rounded once. The cuts depend
+// on the shape alone.
 void widened_product(Exec& exec, const Matmul& op, const Shape& s) {
   CpuOpState& state = cpu_state(exec);
   const int64_t mb = std::min(s.m, kPiece), nb = std::min(s.n, kPiece), kb = std::min(s.k, kPiece);
   const auto padded = [](int64_t n) { return (n + 15) / 16 * 16; };
   const int64_t a_size = padded(mb * kb), b_size = padded(kb * nb), c_size = padded(mb * nb);
-  float* a = reinterpret_cast<float*>(state.product_scratch(static_cast<size_t>(a_size + b_size + c_size + nb) * sizeof(float)).data());
+  float* a = reinterpret_cast<float*>(
+      state.product_scratch(static_cast<size_t>(a_size + b_size + c_size + nb) * sizeof(float)).data());
   float* b = a + a_size;
   float* c = b + b_size;
   float* bias = op.bias ? c + c_size : nullptr;
@@ -85,8 +96,10 @@ void widened_product(Exec& exec, const Matmul& op, const Shape& s) {
       const int64_t m = std::min(mb, s.m - m0);
       for (int64_t k0 = 0; k0 < s.k; k0 += kb) {
         const int64_t k = std::min(kb, s.k - k0);
-        if (op.trans_a) widen(exec, op.a, s.m, k0, m0, k, m, a);
-        else widen(exec, op.a, s.k, m0, k0, m, k, a);
+        if (op.trans_a)
+          widen(exec, op.a, s.m, k0, m0, k, m, a);
+        else
+          widen(exec, op.a, s.k, m0, k0, m, k, a);
         const bool b_is_there = m0 > 0 && k == s.k;
         if (!b_is_there && op.trans_b) widen(exec, op.b, s.k, n0, k0, n, k, b);
         if (!b_is_there && !op.trans_b) widen(exec, op.b, s.n, k0, n0, k, n, b);
@@ -104,7 +117,8 @@ void widened_product(Exec& exec, const Matmul& op, const Shape& s) {
 }
 
 void empty_sum(Exec& exec, const Matmul& op, const Shape& s) {
-  float* zeros = reinterpret_cast<float*>(cpu_state(exec).product_scratch(static_cast<size_t>(2 * s.n) * sizeof(float)).data());
+  float* zeros =
+      reinterpret_cast<float*>(cpu_state(exec).product_scratch(static_cast<size_t>(2 * s.n) * sizeof(float)).data());
   std::fill(zeros, zeros + s.n, 0.0f);
   float* bias = op.bias ? zeros + s.n : nullptr;
   if (op.bias) widen(exec, op.bias, s.n, 0, 0, 1, s.n, bias);

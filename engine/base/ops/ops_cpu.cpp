@@ -1,14 +1,25 @@
 // The CPU table: every op of ops.h by name.
+#include "engine/base/ops/activation_cpu.h"
+#include "engine/base/ops/attention_cpu.h"
 #include "engine/base/ops/cpu_state.h"
+#include "engine/base/ops/cross_entropy_cpu.h"
+#include "engine/base/ops/elementwise_cpu.h"
+#include "engine/base/ops/embedding_cpu.h"
 #include "engine/base/ops/isa.h"
 #include "engine/base/ops/matmul_cpu.h"
+#include "engine/base/ops/norm_cpu.h"
 #include "engine/base/ops/ops.h"
 #include "engine/base/ops/optimizer_cpu.h"
+#include "engine/base/ops/random_cpu.h"
+#include "engine/base/ops/reduce_cpu.h"
+#include "engine/base/ops/rotary_cpu.h"
 
 namespace thinwire {
 namespace {
 
-std::string active_isa_name() { return isa_name(active_isa()); }
+std::string active_isa_name() {
+  return isa_name(active_isa());
+}
 
 std::unique_ptr<OpState> make_cpu_state(Device& device) {
   TW_CHECK(device.kind() == DeviceKind::kCpu, "the CPU table runs on the CPU device");
@@ -20,6 +31,27 @@ constexpr OpTable kCpuOps = {
     .isa = active_isa_name,
     .make_state = make_cpu_state,
     .matmul = matmul_cpu,
+    .norm_forward = norm_forward_cpu,
+    .norm_backward = norm_backward_cpu,
+    .residual_add = residual_add_cpu,
+    .dropout_apply = dropout_apply_cpu,
+    .rotary = rotary_cpu,
+    .attention_forward = attention_forward_cpu,
+    .attention_backward = attention_backward_cpu,
+    .gelu_forward = gelu_forward_cpu,
+    .gelu_backward = gelu_backward_cpu,
+    .swiglu_forward = swiglu_forward_cpu,
+    .swiglu_backward = swiglu_backward_cpu,
+    .embedding_forward = embedding_forward_cpu,
+    .embedding_backward = embedding_backward_cpu,
+    .cross_entropy = cross_entropy_cpu,
+    .weighted_sum = weighted_sum_cpu,
+    .sum_squares = sum_squares_cpu,
+    .bias_gradient = bias_gradient_cpu,
+    .cast = cast_cpu,
+    .axpy = axpy_cpu,
+    .fill_normal = fill_normal_cpu,
+    .fill_constant = fill_constant_cpu,
     .adamw = adamw_cpu,
     .sgd = sgd_cpu,
 };

@@ -38,8 +38,10 @@ template <typename Block>
 void set_working(Block& block, const View& working, int64_t n) {
   if (!working) return;
   TW_CHECK(working.count() == n, "working copy has ", working.count(), " elements, master has ", n);
-  if (working.dtype == DType::bf16) block.working_bf16 = working.as<Bf16>();
-  else block.working_fp16 = working.as<Fp16>();
+  if (working.dtype == DType::bf16)
+    block.working_bf16 = working.as<Bf16>();
+  else
+    block.working_fp16 = working.as<Fp16>();
 }
 
 // Calls kernel for every piece of [0, n) that lies in one block and in one span.

@@ -11,13 +11,17 @@ enum class Working { kNone, kBf16, kFp16 };
 // Loads and stores of a full vector or of the first n lanes, chosen at compile time: the same arithmetic serves both.
 template <bool kFull>
 TW_INLINE VecF take(const float* p, int64_t n) {
-  if constexpr (kFull) return load(p);
-  else return load_first(p, n);
+  if constexpr (kFull)
+    return load(p);
+  else
+    return load_first(p, n);
 }
 template <bool kFull, typename T>
 TW_INLINE void put(T* p, VecF v, int64_t n) {
-  if constexpr (kFull) store(p, v);
-  else store_first(p, v, n);
+  if constexpr (kFull)
+    store(p, v);
+  else
+    store_first(p, v, n);
 }
 template <Working kWorking, bool kFull, typename Block>
 TW_INLINE void put_working(const Block& b, int64_t i, VecF p, int64_t n) {
@@ -71,15 +75,21 @@ void sgd_run(const SgdBlock& block) {
 }
 
 void adamw_block(const AdamWBlock& b) {
-  if (b.working_bf16 != nullptr) adamw_run<Working::kBf16>(b);
-  else if (b.working_fp16 != nullptr) adamw_run<Working::kFp16>(b);
-  else adamw_run<Working::kNone>(b);
+  if (b.working_bf16 != nullptr)
+    adamw_run<Working::kBf16>(b);
+  else if (b.working_fp16 != nullptr)
+    adamw_run<Working::kFp16>(b);
+  else
+    adamw_run<Working::kNone>(b);
 }
 
 void sgd_block(const SgdBlock& b) {
-  if (b.working_bf16 != nullptr) sgd_run<Working::kBf16>(b);
-  else if (b.working_fp16 != nullptr) sgd_run<Working::kFp16>(b);
-  else sgd_run<Working::kNone>(b);
+  if (b.working_bf16 != nullptr)
+    sgd_run<Working::kBf16>(b);
+  else if (b.working_fp16 != nullptr)
+    sgd_run<Working::kFp16>(b);
+  else
+    sgd_run<Working::kNone>(b);
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 
 namespace thinwire {
 
-// All pointers are the starts of the flat buffers; a kernel works on elements [first, last). At most one of the working copies
-// is given. `decay` is the finished product of the step's weight decay and the span's.
+// All pointers are the starts of the flat buffers; a kernel works on elements [first, last). At most one of the working
+// copies is given. `decay` is the finished product of the step's weight decay and the span's.
 struct AdamWBlock {
   float* master;
   float* m;

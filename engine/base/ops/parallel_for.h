@@ -5,9 +5,9 @@
 
 namespace thinwire {
 
-// Calls body(first, last) for [0, block), [block, 2 block), ... of [0, count), the last one ragged, on up to `threads` threads.
-// The cuts depend on `block` alone, so whatever is computed per block has the same bits for any number of threads. `body` must
-// not throw. One block or one thread runs on the caller without waking anybody.
+// Calls body(first, last) for [0, block), [block, 2 block), ... of [0, count), the last one ragged, on up to `threads`
+// threads. The cuts depend on `block` alone, so whatever is computed per block has the same bits for any number of
+// threads. `body` must not throw. One block or one thread runs on the caller without waking anybody.
 template <typename Body>
 void parallel_blocks(int threads, int64_t count, int64_t block, const Body& body) {
   const int64_t blocks = (count + block - 1) / block;

@@ -13,7 +13,8 @@ class ScratchBuffer {
   ScratchBuffer(const ScratchBuffer&) = delete;
   ScratchBuffer& operator=(const ScratchBuffer&) = delete;
   ~ScratchBuffer();
-  // At least `bytes` bytes, valid until the next take; throws Error(kBadConfig) naming the size when there is not enough memory.
+  // At least `bytes` bytes, valid until the next take; throws Error(kBadConfig) naming the size when there is not
+  // enough memory.
   std::span<std::byte> take(size_t bytes);
 
  private:

@@ -1,4 +1,5 @@
-// Dense products of row-major matrices through oneDNN, cut into one tile per thread; primitives are kept for the next call.
+// Dense products of row-major matrices through oneDNN with bits that do not depend on threads; primitives are kept for
+// later calls.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,8 @@
 
 namespace thinwire {
 
-// c[m,n] = op(a) op(b) (+ bias[n]) (+ c). a: [m,k] with row stride lda, or [k,m] when trans_a; b: [k,n], or [n,k] when trans_b.
-// input: fp32 or bf16 (a, b, bias); output: fp32, or bf16 with bf16 inputs. m, n, k > 0. bias may be null.
+// c[m,n] = op(a) op(b) (+ bias[n]) (+ c). a: [m,k] with row stride lda, or [k,m] when trans_a; b: [k,n], or [n,k] when
+// trans_b. input: fp32 or bf16 (a, b, bias); output: fp32, or bf16 with bf16 inputs. m, n, k > 0. bias may be null.
 struct TiledProduct {
   const void* a = nullptr;
   const void* b = nullptr;
@@ -21,9 +22,15 @@ struct TiledProduct {
   DType input = DType::f32, output = DType::f32;
 };
 
-// Every tile is a single-threaded product over all of k, because oneDNN's own threading divides k among threads in some shapes
-// (transposed a, k >= 2048, few tiles; on AVX2 any large k), which changes the bits with the number of threads. Tiles are as fast
-// as its own threading and 8-14 % faster where a is transposed (measured on 2 cores). One user thread at a time.
+// The same bits for any number of threads, which oneDNN alone does not give: where it takes a transposed a (its blocked
+// kernels, K >= 2048) or its classic gemm (AVX2, any layout) it divides K among threads when there are few blocks of c.
+// Two ways out:
+// - a not transposed on AVX-512: its blocked kernels ("brg") never divide K there, and run with its own threads;
+// - else c is cut into tiles, by the shape alone and never by the thread count, and each tile is a single-threaded
+// product.
+//   Measured on 2 cores (AVX-512-bf16), weight gradients with K = 16384 are 3-18 % faster so than with oneDNN's own
+//   threads.
+// Not shared by user threads.
 class TiledProducts {
  public:
   TiledProducts();
@@ -31,7 +38,7 @@ class TiledProducts {
   TiledProducts(const TiledProducts&) = delete;
   TiledProducts& operator=(const TiledProducts&) = delete;
 
-  // Same bits for any `threads`. Makes primitives at the first call with these sizes, flags and threads, nothing later.
+  // Makes primitives at the first call with these sizes, flags and threads, nothing later.
   void run(const TiledProduct& product, int threads);
 
   // Primitives made so far: a test sees that a steady state makes none.

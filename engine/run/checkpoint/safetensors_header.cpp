@@ -19,6 +19,11 @@ constexpr std::array<unsigned, 22> kBits = {8,  4,  6,  6,  8,  8,  8,  8,  8,  
 // serde's recursion limit in the reference is 128; nothing sensible comes near.
 constexpr int kMaxDepth = 100;
 
+std::string quote_name(const std::string& text) {
+  std::string out("\"");
+  return out.append(text, 0, 80).append("\"");
+}
+
 class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderParser(std::string path) : path_(std::move(path)) {}
@@ -175,9 +180,9 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
       case Place::kStart:
         refuse("the header is " + what + ", not an object");
       case Place::kRoot:
-        refuse("\"" + key_.substr(0, 80) + "\" is " + what + ", not an object");
+        refuse(quote_name(key_) + " is " + what + ", not an object");
       case Place::kMetadata:
-        refuse("__metadata__ \"" + key_.substr(0, 80) + "\" is " + what + ", not a string");
+        refuse("__metadata__ " + quote_name(key_) + " is " + what + ", not a string");
       case Place::kShape:
         refuse(where() + ": a dimension is " + what + ", not an unsigned integer");
       case Place::kOffsets:
@@ -237,7 +242,8 @@ bool is_valid_tensor_name(std::string_view name) {
   for (const char c : name) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) return false;
   }
-  const std::string framed = "/" + std::string(name) + "/";
+  std::string framed("/");
+  framed.append(name).append("/");
   return framed.find("/../") == std::string::npos;
 }
 

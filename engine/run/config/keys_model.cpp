@@ -9,19 +9,19 @@ KeyTopic model_keys() {
   t.title = "Model";
   t.intro = "One block covers GPT-2, GPT-NeoX and Llama; these keys choose among them.";
   t.keys = {
-      {.name = "num_layers", .types = kIntKey, .bounds = {1, 100000}, .unit = "blocks",
+      {.name = "num_layers", .types = kIntKey, .bounds = {1, 10000}, .unit = "blocks",
        .doc = "Transformer blocks.", .scope = model, .required = true},
-      {.name = "hidden_size", .types = kIntKey, .bounds = {1, 1 << 20}, .unit = "elements",
+      {.name = "hidden_size", .types = kIntKey, .bounds = {1, 1 << 18}, .unit = "elements",
        .doc = "Width of the residual stream.", .scope = model, .required = true},
-      {.name = "num_attention_heads", .types = kIntKey, .bounds = {1, 65536}, .unit = "heads",
+      {.name = "num_attention_heads", .types = kIntKey, .bounds = {1, 16384}, .unit = "heads",
        .doc = "Query heads.", .scope = model, .required = true},
       {.name = "num_kv_heads", .aliases = {"num_query_groups"}, .types = kIntKey,
-       .default_text = "num_attention_heads", .bounds = {1, 65536}, .unit = "heads",
+       .default_text = "num_attention_heads", .bounds = {1, 16384}, .unit = "heads",
        .doc = "Key / value heads; fewer than the query heads is grouped-query attention.", .scope = model},
       {.name = "head_dim", .aliases = {"kv_channels"}, .types = kIntKey, .default_text = "hidden_size / num_attention_heads",
        .bounds = {1, 65536}, .unit = "elements", .doc = "Width of one head.", .scope = model},
       {.name = "intermediate_size", .aliases = {"ffn_hidden_size"}, .types = kIntKey,
-       .default_text = "4 * hidden_size; 2/3 of that, rounded up to mlp_multiple_of, for swiglu", .bounds = {1, 1 << 24},
+       .default_text = "4 * hidden_size; 2/3 of that, rounded up to mlp_multiple_of, for swiglu", .bounds = {1, 1 << 21},
        .unit = "elements",
        .doc = "Width of the feed-forward part: columns of its second matrix, as Megatron and Hugging Face count it. For swiglu gate "
               "and up have this width each (NeoX divides the number given for gated activations by 3: give a third here).",
@@ -34,7 +34,7 @@ KeyTopic model_keys() {
        .scope = model, .required = true},
       {.name = "max_position_embeddings", .types = kIntKey, .default_text = "seq_length", .bounds = {1, 1 << 24},
        .unit = "tokens", .doc = "Rows of a learned position table; length of the rotary tables.", .scope = model},
-      {.name = "vocab_size", .types = kIntKey, .default_text = "from the tokenizer", .bounds = {1, 2000000000}, .unit = "ids",
+      {.name = "vocab_size", .types = kIntKey, .default_text = "from the tokenizer", .bounds = {1, 100000000}, .unit = "ids",
        .doc = "Token ids that exist.", .scope = model},
       {.name = "make_vocab_size_divisible_by", .types = kIntKey, .default_json = "128", .bounds = {1, 1 << 20}, .unit = "rows",
        .doc = "The embedding is padded to a multiple of this alone, whatever the layout; pad columns never enter the loss.",

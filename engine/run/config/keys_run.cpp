@@ -16,7 +16,7 @@ KeyTopic layout_keys() {
       {.name = "model_parallel_size", .aliases = {"tensor_model_parallel_size"}, .types = kIntKey, .default_json = "1",
        .bounds = {1, 65536}, .unit = "ranks", .doc = "Tensor-parallel ranks.", .scope = layout},
       {.name = "global_num_gpus", .aliases = {"world_size"}, .types = kIntKey,
-       .default_text = "the ranks started, --ranks, or what the batch keys say", .bounds = {1, 1e8}, .unit = "ranks",
+       .default_text = "the ranks started, --ranks, or what the batch keys say", .bounds = {1, 1e6}, .unit = "ranks",
        .doc = "Ranks that the configuration is meant for; --dry-run prices them unless --ranks says otherwise.", .scope = layout},
       {.name = "sequence_parallel", .types = kBoolKey, .default_json = "false",
        .doc = "Norms and dropout are sharded over the tensor-parallel ranks.", .scope = layout},

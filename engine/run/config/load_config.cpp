@@ -32,13 +32,11 @@ ResolvedConfig load_config(const std::vector<std::string>& files, const std::vec
                            const LoadOptions& options) {
   SettingsReader reader;
   for (const std::string& file : files) {
-    std::string text;
     try {
-      text = read_file(file, kMaxConfigBytes);
+      reader.add_text(file, read_file(file, kMaxConfigBytes));
     } catch (const Error& e) {
-      throw_bad_config("configuration file " + file + " cannot be read: " + e.what());
+      reader.add_unreadable(file, e.what());
     }
-    reader.add_text(file, text);
   }
   return finish(reader, files.empty() ? "" : files.front(), overrides, options);
 }

@@ -212,6 +212,11 @@ void SettingsReader::add_text(const std::string& name, const std::string& text) 
   merge(source);
 }
 
+void SettingsReader::add_unreadable(const std::string& name, const std::string& reason) {
+  problem({sources_++, {1, 1}, name + ":1:1"}, "", "cannot be read: " + reason);
+  broken_.insert("*");
+}
+
 void SettingsReader::add_override(const std::string& text) {
   Source source;
   source.order = sources_++;
@@ -408,7 +413,9 @@ void SettingsReader::merge(Source& source) {
         }
       }
     }
-    if (first == nullptr) continue;
+    // `split` alone does not withdraw lists per split: that is a contradiction, found when both are resolved.
+    const bool only_split = first != nullptr && first_side == 0 && sides[0].back() == "split" && given(sides[0].front()) == nullptr;
+    if (first == nullptr || only_split) continue;
     for (size_t side = 0; side < sides.size(); ++side) {
       if (side == first_side) continue;
       for (const std::string& key : sides[side]) merged_.erase(key);

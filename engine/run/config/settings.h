@@ -59,13 +59,15 @@ class SettingsReader {
  public:
   // `name` is shown in messages; `text` is JSON with the extensions of json_text.h.
   void add_text(const std::string& name, const std::string& text);
+  // A file that is not there: one more problem.
+  void add_unreadable(const std::string& name, const std::string& reason);
   // `key.sub=value`: JSON where it parses, else a string.
   void add_override(const std::string& text);
 
   const Settings& settings() const { return merged_; }
   const std::vector<ConfigNote>& notes() const { return notes_; }
   std::vector<ConfigProblem>& problems() { return problems_; }
-  const std::set<std::string>& broken() const { return broken_; }  // keys whose value was refused
+  const std::set<std::string>& broken() const { return broken_; }  // keys whose value was refused; "*": a whole source
   const Place& first_place() const { return first_place_; }        // for keys that are missing altogether
 
  private:

@@ -170,10 +170,16 @@ void load_metrics(RunData& run) {
   if (run.steps.empty()) run.problems.push_back("metrics.jsonl holds no training step yet");
 }
 
-// The first scalar with one of the names, in this object or an object inside it.
+// The first scalar with one of the names, in this object or an object inside it; a name that starts with "/" is a whole
+// path.
 const Json* find_key(const Json& j, const std::vector<std::string>& names, int depth = 0) {
   if (!j.is_object()) return nullptr;
   for (const std::string& name : names) {
+    if (name.starts_with('/')) {
+      const Json::json_pointer path(name);
+      if (depth == 0 && j.contains(path) && j[path].is_primitive() && !j[path].is_null()) return &j[path];
+      continue;
+    }
     const auto it = j.find(name);
     if (it != j.end() && it->is_primitive() && !it->is_null()) return &*it;
   }
@@ -207,9 +213,12 @@ void load_facts(RunData& run) {
       {"vocabulary", {"vocab_size", "vocab", "padded_vocab"}},
       {"batch", {"train_batch_size", "global_batch_size", "global_batch"}},
       {"micro batch", {"train_micro_batch_size_per_gpu", "micro_batch"}},
+      {"positions", {"pos_emb"}},
+      {"norm", {"norm"}},
+      {"activation", {"activation"}},
       {"precision", {"precision", "dtype"}},
-      {"optimizer", {"optimizer_type", "type", "kind"}},
-      {"learning rate", {"lr"}},
+      {"optimizer", {"/optimizer/type"}},
+      {"learning rate", {"/optimizer/params/lr", "lr"}},
       {"steps", {"train_iters"}},
       {"device", {"device"}},
       {"seed", {"seed"}},

@@ -358,10 +358,9 @@ std::string overlay(const std::vector<RunData>& runs, const std::string& title, 
 
 std::string compare_table(const std::vector<RunData>& runs) {
   std::string out =
-      "<div class=\"scroll wide\"><table><tr><th>run</th><th>state</th><th>steps</th><th>tokens</th><th>training "
-      "loss</th><th>eval loss</th><th>best "
-      "evaluation</th><th>tok/s</th><th>step</th><th>TFLOP/s</th><th>MFU</th><th>memory</th><th>wire</"
-      "th><th>skipped</th><th>time</th></tr>";
+      "<div class=\"scroll wide\"><table><tr><th>run</th><th>state</th><th>steps</th><th>tokens</th><th>train loss</th>"
+      "<th>eval loss</th><th>best eval</th><th>tok/s</th><th>step</th><th>TFLOP/s</th><th>MFU</th><th>memory</th>"
+      "<th>wire</th><th>skipped</th><th>time</th></tr>";
   for (size_t i = 0; i < runs.size(); ++i) {
     const Figures f = figures_of(runs[i]);
     const std::string cells[] = {runs[i].status ? runs[i].status->state : "–",

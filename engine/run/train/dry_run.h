@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "engine/base/device/arena.h"
 #include "engine/run/config/run_config.h"
 
 namespace thinwire {

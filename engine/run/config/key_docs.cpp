@@ -1,0 +1,267 @@
+// The table of keys as text for --help, as a JSON schema, and as a page of documentation.
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "engine/run/config/key_table.h"
+
+namespace thinwire {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string number_text(double v) {
+  if (v == std::floor(v) && std::abs(v) < 1e15) return std::to_string(static_cast<long long>(v));
+  return nlohmann::json(v).dump();
+}
+
+std::string join(const std::vector<std::string>& words, const std::string& between) {
+  std::string text;
+  for (const std::string& w : words) text += (text.empty() ? "" : between) + w;
+  return text;
+}
+
+std::string default_of(const KeySpec& key) {
+  if (!key.default_text.empty()) return key.default_text;
+  if (key.required) return "required";
+  return key.default_json == "null" ? "none" : key.default_json;
+}
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (char c : text) {
+    if (c == '|') out += '\\';
+    if (c == '<') out += "&lt;";
+    else out += c;
+  }
+  return out;
+}
+
+std::string wrapped(const std::string& text, size_t indent, size_t width) {
+  std::string out, line(indent, ' ');
+  size_t start = 0;
+  while (start < text.size()) {
+    size_t end = text.find(' ', start);
+    if (end == std::string::npos) end = text.size();
+    const std::string word = text.substr(start, end - start);
+    if (line.size() > indent && line.size() + 1 + word.size() > width) {
+      out += line + "\n";
+      line.assign(indent, ' ');
+    }
+    line += (line.size() > indent ? " " : "") + word;
+    start = end + 1;
+  }
+  return out + line + "\n";
+}
+
+// Groups foreign keys by their reason, in the order of the table.
+std::vector<std::pair<std::string, std::vector<const KeySpec*>>> by_reason(const KeyTopic& topic) {
+  std::vector<std::pair<std::string, std::vector<const KeySpec*>>> groups;
+  for (const KeySpec& key : topic.keys) {
+    bool found = false;
+    for (auto& [reason, keys] : groups) {
+      if (reason != key.doc) continue;
+      keys.push_back(&key);
+      found = true;
+    }
+    if (!found) groups.push_back({key.doc, {&key}});
+  }
+  return groups;
+}
+
+bool is_foreign(const KeyTopic& topic) {
+  const KeyStatus status = topic.keys.front().status;
+  return status == KeyStatus::kNoted || status == KeyStatus::kRefused;
+}
+
+// Site rules have the same fields at every site: documents show one of them.
+bool is_repeated_rule(const KeySpec& key) {
+  return key.name.rfind("compression.", 0) == 0 && key.name != "compression.preset" &&
+         key.name.rfind("compression." + compression_sites().front() + ".", 0) != 0;
+}
+
+std::string shown_name(const KeySpec& key) {
+  const std::string first = "compression." + compression_sites().front() + ".";
+  return key.name.rfind(first, 0) == 0 ? "compression.<site>." + key.name.substr(first.size()) : key.name;
+}
+
+std::string doc_of(const KeySpec& key) {
+  const std::string words = " of the site " + compression_sites().front();
+  std::string doc = key.doc;
+  if (const size_t at = doc.find(words); at != std::string::npos) doc.erase(at, words.size());
+  return doc;
+}
+
+ordered_json type_schema(const KeySpec& key) {
+  if (key.types == kAnyKey) return ordered_json::object();
+  ordered_json types = ordered_json::array();
+  const auto add = [&](unsigned bit, const char* name) {
+    if ((key.types & bit) != 0) types.push_back(name);
+  };
+  const bool list_of_numbers = key.types == (kListKey | kRealKey);
+  add(kBoolKey, "boolean");
+  add(kIntKey, "integer");
+  if (!list_of_numbers) add(kRealKey, "number");
+  add(kStringKey, "string");
+  add(kListKey, "array");
+  add(kObjectKey, "object");
+  types.push_back("null");
+  ordered_json schema;
+  schema["type"] = types;
+  ordered_json bounds;
+  if (std::isfinite(key.bounds.min)) bounds[key.bounds.open_min ? "exclusiveMinimum" : "minimum"] = key.bounds.min;
+  if (std::isfinite(key.bounds.max)) bounds[key.bounds.open_max ? "exclusiveMaximum" : "maximum"] = key.bounds.max;
+  if (list_of_numbers) {
+    schema["items"] = bounds;
+    schema["items"]["type"] = "number";
+  } else if (!bounds.is_null()) {
+    schema.update(bounds);
+  }
+  if (!key.allowed.empty()) {
+    ordered_json values = key.allowed;
+    for (const auto& [theirs, ours] : key.value_aliases) values.push_back(theirs);
+    values.push_back(nullptr);
+    // Editors complete from the list; other spellings (RMSNorm, 1F1B) stay valid.
+    schema["anyOf"] = ordered_json::array({{{"enum", values}}, {{"type", "string"}}});
+  }
+  return schema;
+}
+
+void place_schema(ordered_json& root, const std::string& name, const ordered_json& schema) {
+  std::vector<std::string> path;
+  std::string rest = name;
+  if (name.rfind("compression.", 0) == 0) {
+    path.push_back("compression");
+    rest = name.substr(12);
+    const size_t dot = rest.rfind('.');
+    if (dot != std::string::npos) path.push_back(rest.substr(0, dot));
+    rest = dot == std::string::npos ? rest : rest.substr(dot + 1);
+  } else {
+    for (size_t dot = rest.find('.'); dot != std::string::npos; dot = rest.find('.')) {
+      path.push_back(rest.substr(0, dot));
+      rest = rest.substr(dot + 1);
+    }
+  }
+  ordered_json* node = &root["properties"];
+  std::string section;
+  for (const std::string& part : path) {
+    section += (section.empty() ? "" : ".") + part;
+    ordered_json& child = (*node)[part];
+    if (child.is_null()) {
+      const bool plain = !key_table().section_value_key(section).empty();
+      child["type"] = plain ? ordered_json({"object", "string", "boolean", "null"}) : ordered_json({"object", "null"});
+      child["additionalProperties"] = false;
+      child["properties"] = ordered_json::object();
+    }
+    node = &child["properties"];
+  }
+  (*node)[rest] = schema;
+}
+
+}  // namespace
+
+std::string bounds_text(const KeySpec& key) {
+  const KeyBounds& b = key.bounds;
+  std::string text;
+  if (std::isfinite(b.min)) text += (b.open_min ? "above " : "at least ") + number_text(b.min);
+  if (std::isfinite(b.max)) text += (text.empty() ? "" : ", ") + std::string(b.open_max ? "below " : "at most ") + number_text(b.max);
+  return text;
+}
+
+std::string help_text() {
+  std::string out = "\nConfiguration keys (JSON; '-' equals '_'; comments and trailing commas are allowed):\n";
+  for (const KeyTopic& topic : key_table().topics()) {
+    out += "\n" + topic.title + "\n";
+    if (!topic.intro.empty()) out += wrapped(topic.intro, 2, 120);
+    if (is_foreign(topic)) {
+      for (const auto& [reason, keys] : by_reason(topic)) {
+        std::string names;
+        for (const KeySpec* key : keys) names += (names.empty() ? "" : " ") + key->name;
+        out += wrapped(reason + ":", 2, 120) + wrapped(names, 6, 120);
+      }
+      continue;
+    }
+    for (const KeySpec& key : topic.keys) {
+      if (is_repeated_rule(key)) continue;
+      std::string facts = types_text(key.types);
+      if (!key.allowed.empty()) facts = join(key.allowed, " | ");
+      if (key.status == KeyStatus::kUsed) facts += "; default " + default_of(key);
+      if (!key.unit.empty()) facts += "; " + key.unit;
+      out += "  " + shown_name(key) + (key.aliases.empty() ? "" : " (" + join(key.aliases, ", ") + ")") + "\n";
+      out += wrapped(doc_of(key) + " [" + facts + "]", 6, 120);
+    }
+  }
+  return out;
+}
+
+std::string markdown() {
+  std::string out =
+      "# Configuration keys\n\n"
+      "This page is generated from the table that loads configurations (`config_docs` writes it; a test compares). Keys are spelled as in "
+      "GPT-NeoX and DeepSpeed, Megatron's names are aliases, `-` equals `_`. Comments (`//`, `/* */`, `#`), trailing commas and Python's "
+      "`True`, `False`, `None` are accepted; unknown and duplicate keys are not. `null` means \"not given\". "
+      "Dotted names are nested objects: `zero_optimization.stage` is `\"zero_optimization\": {\"stage\": ...}`. "
+      "On the command line, `key.sub=value` overrides files.\n\n"
+      "Scope: a checkpoint must agree on **model** and **data** keys; **layout** and **runtime** keys may change between runs.\n";
+  for (const KeyTopic& topic : key_table().topics()) {
+    out += "\n## " + topic.title + "\n\n";
+    if (!topic.intro.empty()) out += escaped(topic.intro) + "\n\n";
+    if (is_foreign(topic)) {
+      out += "| keys | reason |\n|---|---|\n";
+      for (const auto& [reason, keys] : by_reason(topic)) {
+        std::string names;
+        for (const KeySpec* key : keys) {
+          names += (names.empty() ? "`" : ", `") + key->name + "`";
+          if (!key->neutral.empty()) names += " (" + escaped(join(key->neutral, ", ")) + " accepted)";
+        }
+        out += "| " + names + " | " + escaped(reason) + " |\n";
+      }
+      continue;
+    }
+    out += "| key | aliases | type and values | default | unit | scope | meaning |\n|---|---|---|---|---|---|---|\n";
+    for (const KeySpec& key : topic.keys) {
+      if (is_repeated_rule(key)) continue;
+      std::string aliases;
+      for (const std::string& a : key.aliases) aliases += (aliases.empty() ? "`" : ", `") + a + "`";
+      std::string values = types_text(key.types);
+      if (!key.allowed.empty()) values = join(key.allowed, " \\| ");
+      const std::string bounds = bounds_text(key);
+      if (!bounds.empty()) values += ", " + bounds;
+      const bool used = key.status == KeyStatus::kUsed;
+      out += "| `" + shown_name(key) + "` | " + aliases + " | " + values + " | " + (used ? escaped(default_of(key)) : "") + " | " +
+             escaped(key.unit) + " | " + scope_name(key.scope) + " | " + escaped(doc_of(key)) + " |\n";
+    }
+  }
+  out += "\nSites of compression rules: ";
+  for (const std::string& site : compression_sites()) out += (site == compression_sites().front() ? "`" : ", `") + site + "`";
+  return out + ".\n";
+}
+
+std::string json_schema() {
+  ordered_json root;
+  root["$schema"] = "http://json-schema.org/draft-07/schema#";
+  root["title"] = "Thinwire configuration";
+  root["type"] = "object";
+  root["additionalProperties"] = false;
+  root["properties"]["$schema"] = {{"type", "string"}};
+  root["properties"]["_notes"] = {{"type", "object"}};
+  for (const KeyTopic& topic : key_table().topics()) {
+    for (const KeySpec& key : topic.keys) {
+      ordered_json schema = type_schema(key);
+      std::string doc = key.doc;
+      if (key.status == KeyStatus::kNoted) doc = "No effect here: " + doc;
+      if (key.status == KeyStatus::kRefused) doc = "Not supported: " + doc;
+      if (!key.unit.empty()) doc += " Unit: " + key.unit + ".";
+      schema["description"] = doc;
+      if (key.status == KeyStatus::kUsed && key.default_json != "null") schema["default"] = ordered_json::parse(key.default_json);
+      place_schema(root, key.name, schema);
+      for (const std::string& alias : key.aliases) {
+        ordered_json other = schema;
+        other["description"] = "Same as " + key.name + ". " + doc;
+        place_schema(root, alias, other);
+      }
+    }
+  }
+  return root.dump(1) + "\n";
+}
+
+}  // namespace thinwire

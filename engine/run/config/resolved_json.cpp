@@ -1,0 +1,88 @@
+// Nests final values as a user writes them, and compares two of them.
+#include "engine/run/config/resolved_json.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+
+#include "engine/run/config/key_table.h"
+
+namespace thinwire {
+namespace {
+
+// "compression.dp.gradient.codec" -> {"compression", "dp.gradient", "codec"}: site names keep their dot.
+std::vector<std::string> path_of(const std::string& name) {
+  std::vector<std::string> path;
+  if (name.rfind("compression.", 0) == 0) {
+    const std::string rest = name.substr(12);
+    const size_t dot = rest.rfind('.');
+    if (dot == std::string::npos) return {"compression", rest};
+    return {"compression", rest.substr(0, dot), rest.substr(dot + 1)};
+  }
+  size_t start = 0;
+  for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', start)) {
+    path.push_back(name.substr(start, dot - start));
+    start = dot + 1;
+  }
+  path.push_back(name.substr(start));
+  return path;
+}
+
+nlohmann::json at_path(const nlohmann::json& resolved, const std::string& name) {
+  const nlohmann::json* node = &resolved;
+  for (const std::string& part : path_of(name)) {
+    if (!node->is_object() || !node->contains(part)) return nullptr;
+    node = &node->at(part);
+  }
+  return *node;
+}
+
+std::vector<std::string> keys_of(const std::vector<KeyScope>& scopes) {
+  std::vector<std::string> names;
+  for (const KeyTopic& topic : key_table().topics())
+    for (const KeySpec& key : topic.keys)
+      if (key.status == KeyStatus::kUsed && std::find(scopes.begin(), scopes.end(), key.scope) != scopes.end()) names.push_back(key.name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace
+
+nlohmann::json resolved_json(const ResolvedConfig& config) {
+  nlohmann::json root = nlohmann::json::object();
+  for (const auto& [name, value] : config.values) {
+    // Rules that nobody gave would bury the ones that somebody did.
+    if (value.is_null() && name.rfind("compression.", 0) == 0) continue;
+    nlohmann::json* node = &root;
+    for (const std::string& part : path_of(name)) node = &(*node)[part];
+    *node = value;
+  }
+  nlohmann::json notes = nlohmann::json::object();
+  for (const ConfigNote& n : config.notes) notes[n.key] = n.text;
+  root["_notes"] = notes;
+  return root;
+}
+
+std::string config_hash(const nlohmann::json& resolved, const std::vector<KeyScope>& scopes) {
+  std::string canonical;
+  for (const std::string& name : keys_of(scopes)) {
+    const nlohmann::json value = at_path(resolved, name);
+    if (!value.is_null()) canonical += name + "=" + value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  }
+  uint64_t hash = XXH3_64bits(canonical.data(), canonical.size());
+  std::string text(16, '0');
+  for (size_t i = 16; i-- > 0; hash >>= 4) text[i] = "0123456789abcdef"[hash & 15];
+  return text;
+}
+
+std::vector<std::string> differing_keys(const nlohmann::json& checkpoint, const nlohmann::json& here, const std::vector<KeyScope>& scopes) {
+  std::vector<std::string> lines;
+  for (const std::string& name : keys_of(scopes)) {
+    const nlohmann::json a = at_path(checkpoint, name), b = at_path(here, name);
+    if (a != b) lines.push_back(name + ": " + shown(a) + " in the checkpoint, " + shown(b) + " here");
+  }
+  return lines;
+}
+
+}  // namespace thinwire

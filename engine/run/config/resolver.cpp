@@ -1,0 +1,176 @@
+// Shared helpers of the resolver, the order of its topics, and the topics of layout, compression and run.
+#include "engine/run/config/resolver.h"
+
+#include <algorithm>
+
+#include "engine/base/core/check.h"
+#include "engine/run/config/key_table.h"
+#include "engine/run/config/resolve.h"
+
+namespace thinwire {
+
+const Setting* Resolver::given(const std::string& key) const {
+  const auto it = reader_.settings().find(key);
+  return it == reader_.settings().end() || broken(key) ? nullptr : &it->second;
+}
+
+nlohmann::json Resolver::value(const std::string& key) const {
+  if (const auto it = values_.find(key); it != values_.end()) return it->second;
+  if (const Setting* s = given(key)) return s->value;
+  const KeySpec* spec = key_table().find(key);
+  TW_CHECK(spec != nullptr, "no configuration key ", key);
+  nlohmann::json v = nlohmann::json::parse(spec->default_json);
+  if (v.is_number_integer() && (spec->types & kRealKey) != 0) v = v.get<double>();
+  return v;
+}
+
+bool Resolver::known(std::initializer_list<const char*> keys) const {
+  for (const char* key : keys)
+    if (broken(key) || value(key).is_null()) return false;
+  return true;
+}
+
+void Resolver::fail(std::initializer_list<const char*> keys, const std::string& message) {
+  for (const char* key : keys) {
+    if (const Setting* s = given(key)) {
+      reader_.problems().push_back({s->place, s->spelled, message});
+      return;
+    }
+  }
+  reader_.problems().push_back({reader_.first_place(), *keys.begin(), message});
+}
+
+void Resolver::required() {
+  for (const KeyTopic& topic : key_table().topics()) {
+    for (const KeySpec& key : topic.keys) {
+      if (!key.required || broken(key.name) || !value(key.name).is_null()) continue;
+      std::string also;
+      for (const std::string& a : key.aliases) also += (also.empty() ? " (or " : ", ") + a;
+      if (!also.empty()) also += ")";
+      fail({key.name.c_str()}, "missing: it has no default" + also);
+    }
+  }
+}
+
+void Resolver::rest() {
+  for (const KeyTopic& topic : key_table().topics())
+    for (const KeySpec& key : topic.keys)
+      if (key.status == KeyStatus::kUsed && values_.count(key.name) == 0) set(key.name, value(key.name));
+}
+
+ResolvedConfig Resolver::take() {
+  ResolvedConfig result;
+  result.values = std::move(values_);
+  for (const auto& [key, setting] : reader_.settings()) result.given.insert(key);
+  std::map<std::string, std::string> notes;  // one per key; later sources speak last
+  for (const ConfigNote& n : reader_.notes()) notes[n.key] = n.text;
+  for (const ConfigNote& n : notes_) notes[n.key] = n.text;
+  for (const auto& [key, message] : notes) result.notes.push_back({key, message});
+  return result;
+}
+
+void Resolver::layout() {
+  if (known({"pipe_parallel_size"}) && integer("pipe_parallel_size") == 0) set("pipe_parallel_size", 1);
+  if (known({"pipe_parallel_size", "num_layers"}) && integer("pipe_parallel_size") > integer("num_layers")) {
+    fail({"pipe_parallel_size", "num_layers"}, std::to_string(integer("pipe_parallel_size")) + " pipeline stages need at least as many layers; num_layers is " +
+                                                   std::to_string(integer("num_layers")));
+  }
+  if (known({"model_parallel_size", "num_attention_heads"}) && integer("num_attention_heads") % integer("model_parallel_size") != 0) {
+    fail({"model_parallel_size", "num_attention_heads"}, "model_parallel_size " + std::to_string(integer("model_parallel_size")) +
+                                                             " must divide num_attention_heads " +
+                                                             std::to_string(integer("num_attention_heads")));
+  } else if (known({"model_parallel_size", "num_kv_heads"}) && integer("num_kv_heads") % integer("model_parallel_size") != 0) {
+    fail({"model_parallel_size", "num_kv_heads"}, "model_parallel_size " + std::to_string(integer("model_parallel_size")) +
+                                                      " must divide num_kv_heads " + std::to_string(integer("num_kv_heads")));
+  }
+  if (known({"model_parallel_size", "sequence_parallel"}) && flag("sequence_parallel") && integer("model_parallel_size") == 1) {
+    fail({"sequence_parallel", "model_parallel_size"}, "needs model_parallel_size above 1: it shards over the tensor-parallel ranks");
+  }
+  if (known({"virtual_pipeline_model_parallel_size", "schedule", "pipe_parallel_size"})) {
+    const int64_t chunks = integer("virtual_pipeline_model_parallel_size"), stages = integer("pipe_parallel_size");
+    if (chunks > 1 && !is("schedule", "interleaved")) {
+      fail({"virtual_pipeline_model_parallel_size", "schedule"}, "chunks of layers need schedule interleaved");
+    } else if (known({"num_layers"}) && chunks > 1 && chunks * stages > integer("num_layers")) {
+      fail({"virtual_pipeline_model_parallel_size", "pipe_parallel_size"},
+           std::to_string(stages) + " stages of " + std::to_string(chunks) + " chunks need at least " + std::to_string(stages * chunks) +
+               " layers; num_layers is " + std::to_string(integer("num_layers")));
+    }
+  }
+
+  // The usual three placements follow from the ZeRO stage; an explicit level wins.
+  if (known({"zero_optimization.stage"})) {
+    const int64_t stage = integer("zero_optimization.stage");
+    const auto derive = [&](const char* key, int64_t from) {
+      if (value(key).is_null()) set(key, stage >= from ? "global" : "replicated");
+    };
+    derive("placement.weights", 3);
+    derive("placement.gradients", 2);
+    derive("placement.optimizer", 1);
+    if (known({"placement.secondary", "placement.weights"}) && is("placement.weights", "replicated")) {
+      fail({"placement.secondary", "placement.weights"}, "a secondary copy needs sharded weights (placement.weights or zero_optimization.stage 3)");
+    }
+  }
+}
+
+void Resolver::compression() {
+  // `select` and its kin mean something only beside a codec; what is inside is checked where rules are resolved.
+  for (const std::string& site : compression_sites()) {
+    const Setting* select = given("compression." + site + ".select");
+    if (select == nullptr) continue;
+    static const std::vector<std::string> fields = {"stages", "layers", "tensor_classes", "micro_batches"};
+    for (const auto& [name, v] : select->value.items()) {
+      if (std::find(fields.begin(), fields.end(), name) == fields.end()) {
+        const std::string key = select->spelled + "." + (name.size() > 60 ? name.substr(0, 60) : name);
+        reader_.problems().push_back({select->place, key, "unknown field of select (allowed: stages | layers | tensor_classes | micro_batches)"});
+      }
+    }
+  }
+}
+
+void Resolver::run(const std::string& stem) {
+  if (!broken("run_dir") && value("run_dir").is_null()) set("run_dir", "runs/" + stem);
+  for (const char* key : {"run_dir", "save", "load", "init_from_hf"})
+    if (is(key, "")) fail({key}, "must not be empty; leave the key out instead");
+  if (known({"run_dir"}) && !broken("save") && value("save").is_null()) set("save", text("run_dir") + "/checkpoints");
+  const auto trimmed = [](std::string path) {
+    while (path.rfind("./", 0) == 0) path.erase(0, 2);
+    while (path.size() > 1 && path.back() == '/') path.pop_back();
+    return path;
+  };
+  if (known({"load", "save"}) && trimmed(text("load")) == trimmed(text("save"))) {
+    note("load", "the same path as save: a run resumes from there by itself");
+    set("load", nullptr);
+  }
+  if (known({"keep_last_n_checkpoints"}) && integer("keep_last_n_checkpoints") == 1)
+    note("keep_last_n_checkpoints", "at least 2 verified checkpoints stay");
+  if (known({"finetune"}) && flag("finetune") && value("load").is_null() && !broken("load"))
+    fail({"finetune"}, "needs load: the checkpoint to take weights from");
+  if (known({"load", "init_from_hf"})) fail({"init_from_hf"}, "contradicts load: weights come from one place");
+  if (const Setting* faults = given("faults"); faults != nullptr && !faults->value.empty() && !options_.allow_faults)
+    fail({"faults"}, "faults are injected only with --allow-faults");
+  if (known({"deterministic"}) && is("device", "cpu") && !flag("deterministic"))
+    note("deterministic", "the CPU is always deterministic");
+}
+
+ResolvedConfig resolve(SettingsReader& reader, const std::string& stem, const LoadOptions& options) {
+  ResolvedConfig result;
+  if (reader.broken().count("*") != 0) return result;  // a source is missing: all that follows would be guesses
+  Resolver resolver(reader, options);
+  resolver.model();
+  resolver.vocabulary();
+  resolver.precision();
+  resolver.layout();
+  resolver.batch();
+  resolver.schedule();
+  resolver.data();
+  resolver.compression();
+  resolver.run(stem);
+  resolver.required();
+  if (!reader.problems().empty()) return result;
+  resolver.rest();
+  result = resolver.take();
+  result.run = to_run_config(result.values);
+  return result;
+}
+
+}  // namespace thinwire

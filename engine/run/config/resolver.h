@@ -1,0 +1,68 @@
+// The work bench of resolve(): settings in, final values out, with the helpers that its topics share.
+#pragma once
+
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/run/config/load_config.h"
+
+namespace thinwire {
+
+class Resolver {
+ public:
+  Resolver(SettingsReader& reader, const LoadOptions& options) : reader_(reader), options_(options) {}
+
+  // Each fills its keys in `values` and appends violations. Order matters: batch needs layout, schedule needs batch.
+  void model();
+  void vocabulary();
+  void precision();
+  void layout();
+  void batch();
+  void schedule();
+  void data();
+  void compression();
+  void run(const std::string& stem);
+  // Keys that no topic derived: what was given, else the default.
+  void rest();
+  // Required keys that are missing.
+  void required();
+
+  ResolvedConfig take();
+
+ private:
+  // Given by the user, not null, and good.
+  const Setting* given(const std::string& key) const;
+  bool broken(const std::string& key) const { return reader_.broken().count(key) != 0; }
+  // The final value so far: derived, given or default.
+  nlohmann::json value(const std::string& key) const;
+  // False when one of the keys has no value or a refused one: then there is nothing to compare.
+  bool known(std::initializer_list<const char*> keys) const;
+  int64_t integer(const std::string& key) const { return value(key).get<int64_t>(); }
+  double real(const std::string& key) const { return value(key).get<double>(); }
+  bool flag(const std::string& key) const { return value(key).get<bool>(); }
+  std::string text(const std::string& key) const { return value(key).get<std::string>(); }
+  bool is(const std::string& key, const char* what) const { return known({key.c_str()}) && value(key) == what; }
+  void set(const std::string& key, nlohmann::json v) { values_[key] = std::move(v); }
+  void note(const std::string& key, const std::string& message) { notes_.push_back({key, message}); }
+  // A violation at the first of `keys` that the user gave (else at the start of the first source), named after it.
+  void fail(std::initializer_list<const char*> keys, const std::string& message);
+
+  void feed_forward();
+  void heads();
+  void parse_ramp();
+  void check_paths(const std::string& paths, const std::string& weights);
+  void split_text();
+  std::optional<int64_t> vocabulary_of(const std::string& tokenizer);
+
+  SettingsReader& reader_;
+  const LoadOptions& options_;
+  std::map<std::string, nlohmann::json> values_;
+  std::vector<ConfigNote> notes_;
+};
+
+// "0.3 a 0.7 b", ["0.3", "a", 0.7, "b"], "a" or ["a", "b"] as weighted prefixes. Throws std::invalid_argument with the reason.
+std::vector<WeightedPrefix> parse_prefixes(const nlohmann::json& value);
+
+}  // namespace thinwire

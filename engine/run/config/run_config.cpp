@@ -1,0 +1,222 @@
+// The plain mapping from final key values to the structs that the rooms read.
+#include "engine/run/config/run_config.h"
+
+#include <cmath>
+
+#include "engine/base/core/check.h"
+#include "engine/run/config/resolve.h"
+#include "engine/run/config/resolver.h"
+
+namespace thinwire {
+namespace {
+
+using Values = std::map<std::string, nlohmann::json>;
+
+class Reader {
+ public:
+  explicit Reader(const Values& values) : values_(values) {}
+  const nlohmann::json& at(const std::string& key) const {
+    const auto it = values_.find(key);
+    TW_CHECK(it != values_.end(), "configuration key ", key, " was not resolved");
+    return it->second;
+  }
+  int64_t integer(const std::string& key) const { return at(key).get<int64_t>(); }
+  double real(const std::string& key) const { return at(key).get<double>(); }
+  bool flag(const std::string& key) const { return at(key).get<bool>(); }
+  std::string text(const std::string& key) const { return at(key).is_null() ? std::string() : at(key).get<std::string>(); }
+
+  // The enumerator beside the text; the table has already refused other texts.
+  template <typename E>
+  E pick(const std::string& key, std::initializer_list<std::pair<const char*, E>> choices) const {
+    const std::string chosen = text(key);
+    for (const auto& [name, value] : choices)
+      if (chosen == name) return value;
+    TW_CHECK(false, "configuration key ", key, " has the unknown value ", chosen);
+    return choices.begin()->second;
+  }
+
+ private:
+  const Values& values_;
+};
+
+ModelConfig model_config(const Reader& r) {
+  ModelConfig m;
+  m.layers = r.integer("num_layers");
+  m.hidden = r.integer("hidden_size");
+  m.heads = r.integer("num_attention_heads");
+  m.kv_heads = r.integer("num_kv_heads");
+  m.head_dim = r.integer("head_dim");
+  m.ffn = r.integer("intermediate_size");
+  m.vocab = r.integer("vocab_size");
+  const int64_t multiple = r.integer("make_vocab_size_divisible_by");
+  m.padded_vocab = (m.vocab + multiple - 1) / multiple * multiple;
+  m.seq_length = r.integer("seq_length");
+  m.max_positions = r.integer("max_position_embeddings");
+  m.positions = r.pick<PositionKind>(
+      "pos_emb", {{"learned", PositionKind::kLearned}, {"rotary", PositionKind::kRotary}, {"none", PositionKind::kNone}});
+  m.rotary_fraction = static_cast<float>(r.real("rotary_pct"));
+  m.rotary_base = static_cast<float>(r.real("rotary_emb_base"));
+  m.norm = r.pick<NormKind>("norm", {{"layernorm", NormKind::kLayerNorm}, {"rmsnorm", NormKind::kRmsNorm}});
+  const bool rms = m.norm == NormKind::kRmsNorm;
+  m.norm_eps = static_cast<float>(r.real(rms ? "rms_norm_epsilon" : "layernorm_epsilon"));
+  m.activation = r.text("activation") == "swiglu" ? ActivationKind::kSwiglu
+                 : r.flag("bias_gelu_fusion")     ? ActivationKind::kGeluTanh
+                                                  : ActivationKind::kGeluExact;
+  m.parallel_residual = r.flag("gpt_j_residual");
+  m.tied_head = !r.flag("no_weight_tying");
+  m.bias_attention = r.flag("use_bias_in_attn_linear");
+  m.bias_mlp = r.flag("use_bias_in_mlp");
+  m.bias_norm = !rms && r.flag("use_bias_in_norms");
+  const std::initializer_list<std::pair<const char*, InitMethod>> inits = {{"normal", InitMethod::kNormal},
+                                                                           {"scaled_normal", InitMethod::kScaledNormal},
+                                                                           {"small_init", InitMethod::kSmallInit},
+                                                                           {"wang_init", InitMethod::kWangInit}};
+  m.init = r.pick<InitMethod>("init_method", inits);
+  m.output_init = r.pick<InitMethod>("output_layer_init_method", inits);
+  m.init_std = static_cast<float>(r.real("init_method_std"));
+  m.hidden_dropout = static_cast<float>(r.real("hidden_dropout"));
+  m.attention_dropout = static_cast<float>(r.real("attention_dropout"));
+  m.recompute = r.pick<Recompute>("recompute_granularity",
+                                  {{"none", Recompute::kNone}, {"selective", Recompute::kSelective}, {"full", Recompute::kFull}});
+  m.dtype = r.pick<DType>("precision", {{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}});
+  m.decay_all_matrices = r.flag("weight_decay_embeddings");
+  return m;
+}
+
+OptimConfig optim_config(const Reader& r) {
+  OptimConfig o;
+  o.kind = r.pick<OptimizerKind>("optimizer.type", {{"adam", OptimizerKind::kAdamW}, {"sgd", OptimizerKind::kSgd}});
+  o.lr = r.real("optimizer.params.lr");
+  o.min_lr = r.real("min_lr");
+  o.beta1 = r.at("optimizer.params.betas").at(0).get<double>();
+  o.beta2 = r.at("optimizer.params.betas").at(1).get<double>();
+  o.eps = r.real("optimizer.params.eps");
+  o.momentum = r.real("optimizer.params.momentum");
+  o.weight_decay = r.real("weight_decay");
+  o.clip = r.real("gradient_clipping");
+  o.decay = r.pick<LrDecay>("lr_decay_style", {{"constant", LrDecay::kConstant},
+                                               {"linear", LrDecay::kLinear},
+                                               {"cosine", LrDecay::kCosine},
+                                               {"inverse_square_root", LrDecay::kInverseSqrt},
+                                               {"wsd", LrDecay::kWsd}});
+  o.decay_iters = r.integer("lr_decay_iters");
+  o.warmup_iters = r.integer("lr_warmup_iters");
+  o.warmup_init = r.real("lr_warmup_init");
+  o.warmup_convention = r.pick<WarmupConvention>(
+      "lr_warmup_convention", {{"neox", WarmupConvention::kNeox}, {"megatron", WarmupConvention::kMegatron}});
+  o.wsd_decay = r.pick<WsdDecay>("lr_wsd_decay_style", {{"linear", WsdDecay::kLinear},
+                                                        {"cosine", WsdDecay::kCosine},
+                                                        {"exponential", WsdDecay::kExponential},
+                                                        {"minus_sqrt", WsdDecay::kMinusSqrt}});
+  o.wsd_decay_iters = r.at("lr_wsd_decay_iters").is_null() ? 0 : r.integer("lr_wsd_decay_iters");
+  const double fixed = r.real("fp16.loss_scale");
+  o.dynamic_loss_scale = fixed == 0.0;
+  o.loss_scale = o.dynamic_loss_scale ? std::ldexp(1.0, static_cast<int>(r.integer("fp16.initial_scale_power"))) : fixed;
+  o.loss_scale_window = r.integer("fp16.loss_scale_window");
+  o.hysteresis = r.integer("fp16.hysteresis");
+  o.min_loss_scale = r.real("fp16.min_loss_scale");
+  o.non_finite_budget = r.integer("non_finite_budget");
+  return o;
+}
+
+std::vector<WeightedPrefix> prefixes(const Reader& r, const std::string& paths, const std::string& weights) {
+  if (r.at(paths).is_null()) return {};
+  std::vector<WeightedPrefix> result = parse_prefixes(r.at(paths));
+  if (weights.empty() || r.at(weights).is_null()) return result;
+  for (size_t i = 0; i < result.size(); ++i) result[i].weight = r.at(weights).at(i).get<double>();
+  return result;
+}
+
+DataConfig data_config(const Reader& r) {
+  DataConfig d;
+  d.data = prefixes(r, "data_path", "");
+  d.train = prefixes(r, "train_data_paths", "train_data_weights");
+  d.valid = prefixes(r, "valid_data_paths", "valid_data_weights");
+  d.test = prefixes(r, "test_data_paths", "test_data_weights");
+  d.split = r.text("split");
+  d.seq_length = r.integer("seq_length");
+  d.seed = static_cast<uint64_t>(r.integer("seed"));
+  d.eod_mask_loss = r.flag("eod_mask_loss");
+  d.eod_token = r.integer("eod_token");
+  d.vocab = r.integer("vocab_size");
+  d.micro_batch = r.integer("train_micro_batch_size_per_gpu");
+  d.global_batch = r.integer("train_batch_size");
+  if (const nlohmann::json& ramp = r.at("rampup_batch_size"); !ramp.is_null()) {
+    d.ramp_start = ramp.at(0).get<int64_t>();
+    d.ramp_increment = ramp.at(1).get<int64_t>();
+    d.ramp_samples = ramp.at(2).get<int64_t>();
+  }
+  d.train_iters = r.integer("train_iters");
+  d.eval_interval = r.integer("eval_interval");
+  d.eval_iters = r.integer("eval_iters");
+  d.prefetch_batches = static_cast<int>(r.integer("prefetch_batches"));
+  return d;
+}
+
+LayoutConfig layout_config(const Reader& r) {
+  LayoutConfig l;
+  l.pipeline = r.integer("pipe_parallel_size");
+  l.tensor = r.integer("model_parallel_size");
+  l.data = r.integer("global_num_gpus") / (l.pipeline * l.tensor);
+  l.sequence_parallel = r.flag("sequence_parallel");
+  l.schedule = r.text("schedule");
+  l.virtual_chunks = r.integer("virtual_pipeline_model_parallel_size");
+  l.zero_stage = static_cast<int>(r.integer("zero_optimization.stage"));
+  l.placement_weights = r.text("placement.weights");
+  l.placement_gradients = r.text("placement.gradients");
+  l.placement_optimizer = r.text("placement.optimizer");
+  l.placement_secondary = r.text("placement.secondary");
+  l.reduce_bucket = r.integer("zero_optimization.reduce_bucket_size");
+  l.gather_bucket = r.integer("zero_optimization.allgather_bucket_size");
+  l.overlap_gradients = r.flag("zero_optimization.overlap_comm");
+  return l;
+}
+
+std::string compression_json(const Values& values) {
+  nlohmann::json rules = nlohmann::json::object();
+  for (const auto& [key, value] : values) {
+    if (key.rfind("compression.", 0) != 0 || value.is_null()) continue;
+    const std::string rest = key.substr(12);
+    const size_t dot = rest.rfind('.');
+    if (dot == std::string::npos) rules[rest] = value;
+    else rules[rest.substr(0, dot)][rest.substr(dot + 1)] = value;
+  }
+  return rules.dump();
+}
+
+}  // namespace
+
+RunConfig to_run_config(const Values& values) {
+  const Reader r(values);
+  RunConfig c;
+  c.model = model_config(r);
+  c.optim = optim_config(r);
+  c.data = data_config(r);
+  c.layout = layout_config(r);
+  c.run_dir = r.text("run_dir");
+  c.device = r.text("device");
+  c.threads_per_rank = r.integer("threads_per_rank");
+  c.seed = static_cast<uint64_t>(r.integer("seed"));
+  c.deterministic = r.flag("deterministic");
+  c.train_iters = r.integer("train_iters");
+  c.accumulation = r.integer("gradient_accumulation_steps");
+  c.eval_interval = r.integer("eval_interval");
+  c.eval_iters = r.integer("eval_iters");
+  c.log_interval = r.integer("log_interval");
+  c.save_interval = r.integer("save_interval");
+  c.keep_last = r.integer("keep_last_n_checkpoints");
+  c.async_save = r.flag("async_save");
+  c.save_dir = r.text("save");
+  c.load = r.text("load");
+  c.finetune = r.flag("finetune");
+  c.no_load_optim = r.flag("no_load_optim");
+  c.init_from_hf = r.text("init_from_hf");
+  c.exit_duration_in_mins = r.real("exit_duration_in_mins");
+  c.peak_tflops = r.real("peak_theoretical_tflops");
+  c.tokenizer = r.text("tokenizer");
+  c.compression_json = compression_json(values);
+  c.faults_json = r.at("faults").is_null() || r.at("faults").empty() ? std::string() : r.at("faults").dump();
+  return c;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,94 @@
+// Small ragged models of the three families, and one micro-batch through them: what the model laws share.
+#pragma once
+
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "engine/base/core/philox.h"
+#include "model/stage.h"
+
+namespace thinwire::testing {
+
+inline ModelConfig small_model(int family) {
+  ModelConfig m;
+  m.layers = 3, m.hidden = 40, m.heads = 4, m.kv_heads = 4, m.head_dim = 10, m.ffn = 72, m.vocab = 61, m.padded_vocab = 64;
+  m.seq_length = 19, m.max_positions = 32, m.activation = ActivationKind::kGeluTanh, m.init_std = 0.2f;
+  if (family == 1) {  // GPT-NeoX
+    m.positions = PositionKind::kRotary, m.rotary_fraction = 0.5f, m.parallel_residual = true, m.tied_head = false;
+    m.activation = ActivationKind::kGeluExact;
+  }
+  if (family == 2) {  // Llama
+    m.positions = PositionKind::kRotary, m.norm = NormKind::kRmsNorm, m.activation = ActivationKind::kSwiglu, m.kv_heads = 2, m.tied_head = false;
+    m.bias_attention = m.bias_mlp = m.bias_norm = false;
+  }
+  return m;
+}
+
+// A model on the CPU with one micro-batch of synthetic tokens.
+struct Bed {
+  ModelConfig config;
+  BatchShape shape;
+  std::unique_ptr<Device> device = make_cpu_device();
+  std::unique_ptr<Stream> stream = device->make_stream();
+  Exec exec;
+  Arena arena{device.get()};
+  Ports ports;
+  ParamStore store;
+  Stage stage;
+  View tokens, targets, weight, ids, scale, loss;
+
+  Bed(const ModelConfig& c, int threads, int64_t batch = 3)
+      : config(c),
+        shape{batch, c.seq_length},
+        exec(make_exec(cpu_ops(), *device, *stream, threads)),
+        store(config, arena, true),
+        stage(config, store, shape, 1, ports, 7, arena, device.get(), stream.get()) {
+    const int64_t n = shape.tokens();
+    tokens = arena.take(MemoryCategory::kData, DType::i32, {n});
+    targets = arena.take(MemoryCategory::kData, DType::i32, {n});
+    weight = arena.take(MemoryCategory::kData, DType::f32, {n});
+    ids = arena.take(MemoryCategory::kData, DType::i64, {batch});
+    scale = arena.take(MemoryCategory::kData, DType::f32, {1});
+    loss = arena.take(MemoryCategory::kData, DType::f64, {1});
+    store.initialize(exec, 99);
+    scale.as<float>()[0] = 1.0f;
+    fill(0, 1.0f / static_cast<float>(n));
+  }
+
+  // Samples first, first + 1, ... with the given weight per token.
+  void fill(int64_t first, float row_weight) {
+    for (int64_t b = 0; b < shape.batch; ++b) {
+      ids.as<int64_t>()[b] = first + b;
+      for (int64_t t = 0; t < shape.length; ++t) {
+        const auto draw = [&](int64_t at) {
+          return static_cast<int32_t>(philox({5, 6}, {static_cast<uint32_t>(at), static_cast<uint32_t>(first + b), 0, 0})[0] % static_cast<uint32_t>(config.vocab));
+        };
+        tokens.as<int32_t>()[b * shape.length + t] = draw(t);
+        targets.as<int32_t>()[b * shape.length + t] = draw(t + 1);
+        weight.as<float>()[b * shape.length + t] = row_weight;
+      }
+    }
+  }
+
+  MicroBatch micro(bool training) {
+    return {tokens, static_cast<const int64_t*>(ids.data), {targets, weight, training ? scale : View{}, loss}};
+  }
+  double train_once() {
+    loss.as<double>()[0] = 0.0;
+    stage.forward(exec, micro(true), 0);
+    stage.backward(exec, 0, [](int) {});
+    return loss.as<double>()[0];
+  }
+  double evaluate() {
+    loss.as<double>()[0] = 0.0;
+    stage.evaluate(exec, micro(false));
+    return loss.as<double>()[0];
+  }
+  std::vector<float> gradients() const {
+    const float* g = store.gradient_flat().as<float>();
+    return {g, g + store.gradient_flat().count()};
+  }
+};
+
+}  // namespace thinwire::testing

@@ -1,0 +1,152 @@
+// Laws of the model: recomputation, threads and micro-batching change no number; gradients are those of the loss; decoding with a
+// cache equals the full forward.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "model/decoder.h"
+#include "tests/model/model_test_support.h"
+
+namespace thinwire::testing {
+namespace {
+
+class Families : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(All, Families, ::testing::Values(0, 1, 2));
+
+TEST_P(Families, RecomputeIsBitEqual) {
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (float dropout : {0.0f, 0.2f}) {
+      ModelConfig m = small_model(GetParam());
+      m.dtype = dtype, m.hidden_dropout = dropout, m.attention_dropout = dropout;
+      Bed plain(m, 2);
+      const double loss = plain.train_once();
+      for (Recompute level : {Recompute::kSelective, Recompute::kFull}) {
+        m.recompute = level;
+        Bed other(m, 2);
+        EXPECT_EQ(loss, other.train_once()) << name_of(dtype) << " dropout " << dropout;
+        EXPECT_EQ(plain.gradients(), other.gradients()) << name_of(dtype) << " dropout " << dropout << " level " << static_cast<int>(level);
+      }
+    }
+  }
+}
+
+TEST_P(Families, ThreadsDoNotChangeABit) {
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    ModelConfig m = small_model(GetParam());
+    m.dtype = dtype, m.hidden_dropout = 0.1f, m.attention_dropout = 0.1f;
+    Bed one(m, 1), two(m, 2), three(m, 3);
+    const double loss = one.train_once();
+    EXPECT_EQ(loss, two.train_once());
+    EXPECT_EQ(loss, three.train_once());
+    EXPECT_EQ(one.gradients(), two.gradients()) << name_of(dtype);
+    EXPECT_EQ(one.gradients(), three.gradients()) << name_of(dtype);
+  }
+}
+
+// d loss / d parameter along a random direction against central differences. The loss is evaluated in fp32 with error about
+// u sqrt(K S) ~ 1e-6; over a step of 2h = 2e-2 that is 1e-4 in the slope, and the cubic term h^2/6 f''' is of the same size.
+TEST_P(Families, GradientIsTheSlopeOfTheLoss) {
+  ModelConfig m = small_model(GetParam());
+  Bed bed(m, 2);
+  bed.train_once();
+  const std::vector<float> gradient = bed.gradients();
+  float* w = bed.store.master_flat().as<float>();
+  const std::vector<float> start(w, w + gradient.size());
+  for (const ParamSpec& p : bed.store.params()) {
+    const Segment segment = bed.store.layout().by_param[p.id];
+    std::vector<float> direction(static_cast<size_t>(segment.count));
+    double slope = 0.0, length = 0.0;
+    for (int64_t i = 0; i < p.valid_rows * p.cols; ++i) {
+      direction[i] = uniform01(philox({3, 4}, {static_cast<uint32_t>(i), p.id, 0, 0})[0]) - 0.5f;
+      slope += static_cast<double>(direction[i]) * gradient[segment.offset + i];
+      length += static_cast<double>(direction[i]) * direction[i];
+    }
+    const double h = 1e-2 / std::sqrt(length);
+    const auto loss_at = [&](double step) {
+      for (int64_t i = 0; i < segment.count; ++i) w[segment.offset + i] = static_cast<float>(start[segment.offset + i] + step * direction[i]);
+      const double loss = bed.evaluate();
+      std::copy(start.begin(), start.end(), w);
+      return loss;
+    };
+    const double numeric = (loss_at(h) - loss_at(-h)) / (2.0 * h);
+    double norm = 0.0;
+    for (int64_t i = 0; i < segment.count; ++i) norm += static_cast<double>(gradient[segment.offset + i]) * gradient[segment.offset + i];
+    EXPECT_NEAR(numeric, slope, 2e-3 * std::sqrt(norm * length) + 1e-4 * std::sqrt(length)) << p.name;
+  }
+}
+
+TEST_P(Families, AccumulationSumsMicroBatches) {
+  ModelConfig m = small_model(GetParam());
+  Bed whole(m, 2, 4);
+  whole.fill(0, 1.0f / static_cast<float>(4 * m.seq_length));
+  whole.train_once();
+  Bed parts(m, 2, 2);
+  for (int64_t first : {0, 2}) {
+    parts.fill(first, 1.0f / static_cast<float>(4 * m.seq_length));
+    parts.train_once();
+  }
+  const std::vector<float> a = whole.gradients(), b = parts.gradients();
+  double error = 0.0, norm = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    error += std::pow(static_cast<double>(a[i]) - b[i], 2);
+    norm += std::pow(static_cast<double>(a[i]), 2);
+  }
+  EXPECT_LE(std::sqrt(error / norm), 6.0 * 0x1p-24 * std::sqrt(76.0 * 72.0));  // lambda u sqrt(K S): 76 tokens, 3 * (7 * 3 + 3) sums
+}
+
+// The dropout of a sample depends on its number, not on its place in a micro-batch.
+TEST_P(Families, DropoutFollowsTheSample) {
+  ModelConfig m = small_model(GetParam());
+  m.hidden_dropout = 0.3f, m.attention_dropout = 0.3f;
+  Bed pair(m, 2, 2), single(m, 2, 1);
+  pair.fill(4, 1.0f);
+  const double both = pair.train_once();
+  single.fill(4, 1.0f);
+  const double first = single.train_once();
+  single.fill(5, 1.0f);
+  const double second = single.train_once();
+  EXPECT_NEAR(both, first + second, 1e-4 * std::abs(both));
+  Bed other(m, 2, 1);
+  other.fill(4, 1.0f);
+  EXPECT_EQ(first, other.train_once());
+  EXPECT_NE(first, other.evaluate());  // and evaluation has none
+}
+
+TEST_P(Families, DecodingEqualsTheFullForward) {
+  ModelConfig m = small_model(GetParam());
+  Bed bed(m, 2, 1);
+  std::vector<std::vector<float>> rows;
+  bed.stage.all_logits(bed.exec, bed.micro(false), [&](int64_t, View chunk) {
+    for (int64_t r = 0; r < chunk.rows(); ++r) rows.emplace_back(chunk.as<float>() + r * chunk.cols(), chunk.as<float>() + r * chunk.cols() + m.vocab);
+  });
+  Decoder decoder(m, bed.store, m.seq_length, 8, bed.ports, bed.arena, bed.device.get(), bed.stream.get());
+  for (int64_t at = 0, n; at < m.seq_length; at += n) {
+    n = at == 0 ? 8 : at == 8 ? 3 : 1;  // a prompt in two pieces, then token by token
+    const View logits = decoder.feed(bed.exec, bed.tokens.element_range(at, n));
+    double largest = 0.0, error = 0.0;
+    for (int64_t c = 0; c < m.vocab; ++c) {
+      largest = std::max(largest, std::abs(static_cast<double>(rows[at + n - 1][c])));
+      error = std::max(error, std::abs(static_cast<double>(rows[at + n - 1][c]) - logits.as<float>()[c]));
+    }
+    EXPECT_LE(error, 6.0 * 0x1p-24 * std::sqrt(72.0 * 24.0) * largest) << "token " << at;  // lambda u sqrt(K S)
+  }
+}
+
+// Padding rows of the vocabulary get no gradient and no probability.
+TEST_P(Families, VocabularyPaddingStaysSilent) {
+  ModelConfig m = small_model(GetParam());
+  Bed bed(m, 2);
+  const double loss = bed.train_once();
+  for (const char* name : {"embedding.word.weight", "head.weight"}) {
+    const View gradient = bed.store.gradient(name), weight = bed.store.master(name);
+    if (!gradient) continue;
+    for (int64_t i = m.vocab * m.hidden; i < gradient.count(); ++i) {
+      ASSERT_EQ(gradient.as<float>()[i], 0.0f);
+      weight.as<float>()[i] = 1e3f;  // were they read, the loss would show it
+    }
+  }
+  EXPECT_EQ(loss, bed.train_once());
+}
+
+}  // namespace
+}  // namespace thinwire::testing

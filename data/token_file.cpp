@@ -272,11 +272,12 @@ void TokenFile::read(int64_t sequence, int64_t first, std::span<int32_t> out) co
   const int64_t limit = vocab_ > 0 ? vocab_ : int64_t{std::numeric_limits<int32_t>::max()} + 1;
   const int64_t bad = widen(type_, buffer.data(), out, limit);
   if (bad >= 0)
-    throw_bad_data(bin_path_ + ": sequence " + std::to_string(sequence) + ", token " + std::to_string(first + bad) +
-                   " (byte " + std::to_string(base + (first + bad) * item) + ") is id " +
-                   std::to_string(stored_value(type_, buffer.data() + bad * item)) + ", outside the vocabulary of " +
-                   std::to_string(limit) +
-                   "; was the file made with another tokenizer? Set the vocabulary size that fits, or tokenize again");
+    throw_bad_data(
+        bin_path_ + ": sequence " + std::to_string(sequence) + ", token " + std::to_string(first + bad) + " (byte " +
+        std::to_string(base + (first + bad) * item) + ") is id " +
+        std::to_string(stored_value(type_, buffer.data() + bad * item)) +
+        (vocab_ > 0 ? ", outside the vocabulary of " + std::to_string(vocab_) : ", not an id of 0 to 2147483647") +
+        "; was the file made with another tokenizer? Set the vocabulary size that fits, or tokenize again");
 }
 
 void TokenFile::check_unchanged() const {

@@ -13,10 +13,14 @@ constexpr double kPi = 3.14159265358979323846;
 
 double wsd_factor(WsdDecay kind, double z) {
   switch (kind) {
-    case WsdDecay::kLinear: return 1.0 - z;
-    case WsdDecay::kCosine: return 0.5 * (std::cos(kPi * z) + 1.0);
-    case WsdDecay::kExponential: return 2.0 * std::pow(0.5, z) - 1.0;
-    case WsdDecay::kMinusSqrt: return 1.0 - std::sqrt(z);
+    case WsdDecay::kLinear:
+      return 1.0 - z;
+    case WsdDecay::kCosine:
+      return 0.5 * (std::cos(kPi * z) + 1.0);
+    case WsdDecay::kExponential:
+      return 2.0 * std::pow(0.5, z) - 1.0;
+    case WsdDecay::kMinusSqrt:
+      return 1.0 - std::sqrt(z);
   }
   return 0.0;
 }
@@ -34,23 +38,27 @@ double learning_rate(const OptimConfig& c, int64_t update) {
     return init + (c.lr - init) * t / w;
   }
   if (c.decay == LrDecay::kConstant) return c.lr;
-  if (c.decay == LrDecay::kInverseSqrt) {
-    const double start = std::max(w, 1.0);
-    return std::max(c.min_lr, c.lr * std::sqrt(start) / std::sqrt(std::max(t, start)));
-  }
-  if (t > d || d <= w) return c.min_lr;
+  if (t > d) return c.min_lr;
+  if (c.decay == LrDecay::kInverseSqrt)
+    return std::max(c.min_lr, c.lr * std::sqrt(std::max(w, 1.0) / std::max(t, 1.0)));
+  if (d <= w) return c.min_lr;
   const double x = (t - w) / (d - w);
   double factor = 1.0;
   switch (c.decay) {
-    case LrDecay::kLinear: factor = 1.0 - x; break;
-    case LrDecay::kCosine: factor = 0.5 * (std::cos(kPi * x) + 1.0); break;
+    case LrDecay::kLinear:
+      factor = 1.0 - x;
+      break;
+    case LrDecay::kCosine:
+      factor = 0.5 * (std::cos(kPi * x) + 1.0);
+      break;
     case LrDecay::kWsd: {
       const double tail = static_cast<double>(c.wsd_decay_iters), start = d - tail;
       factor = t <= start || tail <= 0.0 ? 1.0 : wsd_factor(c.wsd_decay, (t - start) / tail);
       break;
     }
     case LrDecay::kConstant:
-    case LrDecay::kInverseSqrt: break;
+    case LrDecay::kInverseSqrt:
+      break;
   }
   return c.min_lr + factor * (c.lr - c.min_lr);
 }

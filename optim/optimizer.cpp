@@ -5,17 +5,32 @@
 
 namespace thinwire {
 
-Optimizer::Optimizer(const OptimConfig& config, OptimizerBuffers buffers) : config_(config), buffers_(std::move(buffers)) {}
+Optimizer::Optimizer(const OptimConfig& config, OptimizerBuffers buffers)
+    : config_(config), buffers_(std::move(buffers)) {}
 
 void Optimizer::apply(Exec& exec, View state) const {
   const OptimizerBuffers& b = buffers_;
   if (config_.kind == OptimizerKind::kAdamW) {
-    exec.ops.adamw(exec, {.master = b.master, .m = b.m, .v = b.v, .gradient = b.gradient, .working = b.working, .state = state,
-                          .beta1 = static_cast<float>(config_.beta1), .beta2 = static_cast<float>(config_.beta2),
-                          .eps = static_cast<float>(config_.eps), .spans = b.spans, .zero_gradient = true});
+    exec.ops.adamw(exec, {.master = b.master,
+                          .m = b.m,
+                          .v = b.v,
+                          .gradient = b.gradient,
+                          .working = b.working,
+                          .state = state,
+                          .beta1 = config_.beta1,
+                          .beta2 = config_.beta2,
+                          .eps = config_.eps,
+                          .spans = b.spans,
+                          .zero_gradient = true});
   } else {
-    exec.ops.sgd(exec, {.master = b.master, .momentum_buffer = b.momentum, .gradient = b.gradient, .working = b.working, .state = state,
-                        .momentum = static_cast<float>(config_.momentum), .spans = b.spans, .zero_gradient = true});
+    exec.ops.sgd(exec, {.master = b.master,
+                        .momentum_buffer = b.momentum,
+                        .gradient = b.gradient,
+                        .working = b.working,
+                        .state = state,
+                        .momentum = static_cast<float>(config_.momentum),
+                        .spans = b.spans,
+                        .zero_gradient = true});
   }
 }
 

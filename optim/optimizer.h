@@ -8,7 +8,8 @@
 
 namespace thinwire {
 
-// All [n] fp32 but `working` (bf16 / fp16 copy of master, empty in fp32). m, v belong to AdamW, momentum to SGD; the rest stay empty.
+// All [n] fp32 but `working` (bf16 / fp16 copy of master, empty in fp32). m, v belong to AdamW, momentum to SGD; the
+// rest stay empty.
 struct OptimizerBuffers {
   View master, gradient, working;
   View m, v;

@@ -75,16 +75,16 @@ def train(vocab, normalizer=None, prefix=False, regex=True, added=()):
 
 
 def variants():
-    yield "gpt2", train(700)
+    yield "gpt2", train(560)
     # The shape of GPT-NeoX: NFC, and runs of spaces as added tokens that are matched after normalisation.
     runs = [AddedToken(" " * n, normalized=True) for n in range(12, 1, -1)]
-    yield "neox", train(600, normalizers.NFC(), added=runs + [AddedToken("<café>", normalized=True)])
+    yield "neox", train(460, normalizers.NFC(), added=runs + [AddedToken("<café>", normalized=True)])
     strips = [AddedToken("<mask>", lstrip=True, special=True, normalized=False), AddedToken("<r>", rstrip=True, normalized=False),
               AddedToken("<l>", lstrip=True, rstrip=True, normalized=False), AddedToken("<pre>", normalized=False),
               AddedToken("<prefix>", normalized=True), AddedToken("<é>", normalized=False)]
-    yield "strips", train(500, prefix=True, added=strips)
-    yield "whole", train(500, regex=False)
-    ignoring = train(420)
+    yield "strips", train(400, prefix=True, added=strips)
+    yield "whole", train(400, regex=False)
+    ignoring = train(400)
     state = json.loads(ignoring.to_str())
     vocab = state["model"]["vocab"]
     # Words that no merge reaches, found only because ignore_merges looks a word up first.
@@ -96,7 +96,7 @@ def variants():
 
 def main():
     out = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "bpe")
-    count = int(sys.argv[2]) if len(sys.argv) > 2 else 60
+    count = int(sys.argv[2]) if len(sys.argv) > 2 else 24
     for name, tokenizer in variants():
         rng = random.Random(name)
         os.makedirs(os.path.join(out, name), exist_ok=True)
@@ -108,7 +108,7 @@ def main():
             case = {"text": text, "ids": ids}
             decoded = tokenizer.decode(ids, skip_special_tokens=False)
             # The package turns stray bytes of added tokens into U+FFFD; there our own round trip is tested instead.
-            if decoded != text and "\ufffd" not in decoded:
+            if decoded != text and decoded.count("\ufffd") <= text.count("\ufffd"):
                 case["decoded"] = decoded
             lines.append(json.dumps(case, ensure_ascii=True, separators=(",", ":")))
         with open(os.path.join(out, name, "cases.json"), "w", encoding="utf-8") as f:

@@ -147,6 +147,9 @@ def main():
             case("large_ragged", data, "large", 13, "50,25,25", 4294967295, 40, 11, 3),
             case("wide_no_request", data, "wide", 5, "1", 0, None),
             case("wide_long_sequence", data, "wide", 200, "1,0,0", 8, 7),
+            # 168 samples an epoch: int(0.80 * 168) = 134, so 133 of the last epoch set it apart and 134 do not.
+            case("threshold_one_below", data, "short", 1, "1", 6, 168 + 133),
+            case("threshold_met", data, "short", 1, "1", 6, 168 + 134),
             case("shortest_sequence", data, "short", 1, "3,2,1", 1, 150, 60, 20),
         ],
         blend=[

@@ -11,6 +11,8 @@ namespace {
 constexpr double kU = 0x1p-24;
 // The vector exponential is good to 2 ulp; what it flushes to zero (or its inverse to infinity) is below this.
 constexpr double kExpError = 4 * kU, kFlushed = 1e-35;
+// The slope of tanh GELU stops its exponential at e^80 and x at 16: beyond, it returns at most 16 * 57 * e^-80.
+constexpr double kFlatSlope = 2e-32;
 
 struct Value {
   double y, slope;              // of the function
@@ -30,7 +32,7 @@ Value gelu(GeluKind kind, double x) {
     const double s_error = e_error * rest + 3 * kU;
     v.y_error = std::abs(v.y) * (s_error + kU) + kFlushed;
     v.slope_error = s * s_error + std::abs(x * s * rest * derivative) * (e_error + 2 * s_error + 8 * kU) +
-                    kU * std::abs(v.slope) + kFlushed;
+                    kU * std::abs(v.slope) + kFlatSlope;
   } else {
     const double cumulative = 0.5 * std::erfc(-x / std::sqrt(2.0)), bell = std::exp(-x * x / 2);
     v.y = x * cumulative;

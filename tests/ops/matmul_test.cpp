@@ -149,6 +149,10 @@ TEST(Matmul, BitsDoNotDependOnThreads) {
     cases.push_back({256, 384, 192, false, true, true, false, input, output});
     cases.push_back({256, 192, 384, false, false, false, false, input, output});
     cases.push_back({200, 333, 192, false, true, false, false, input, output});
+    // Several tiles: the grid is the shape's.
+    cases.push_back({800, 96, 700, true, false, false, true, input, DType::f32});
+    cases.push_back({96, 1600, 600, true, true, true, false, input, output});
+    cases.push_back({65, 1601, 130, false, false, true, true, input, output});
     for (const int64_t k : {256, 2048, 4096, 5000}) {
       cases.push_back({384, 96, k, true, false, false, true, input, DType::f32});
       cases.push_back({64, 64, k, true, false, false, true, input, DType::f32});

@@ -1,4 +1,5 @@
-// Vocabulary of configuration keys: what a room says about each of its keys. Loading, help, schema and docs read one table of these.
+// Vocabulary of configuration keys: what a room says about each of its keys. Loading, help, schema and docs read one
+// table of these.
 #pragma once
 
 #include <limits>
@@ -38,11 +39,11 @@ struct KeyBounds {
 };
 
 struct KeySpec {
-  std::string name;                  // full dotted name in NeoX / DeepSpeed spelling, e.g. "zero_optimization.stage"
-  std::vector<std::string> aliases;  // other full names with the same meaning and the same values
-  unsigned types = kAnyKey;          // KeyType bits
-  std::string default_json = "null"; // JSON text; "null": none, or derived as `default_text` says
-  std::string default_text = "";     // words for a derived default
+  std::string name;                   // full dotted name in NeoX / DeepSpeed spelling, e.g. "zero_optimization.stage"
+  std::vector<std::string> aliases;   // other full names with the same meaning and the same values
+  unsigned types = kAnyKey;           // KeyType bits
+  std::string default_json = "null";  // JSON text; "null": none, or derived as `default_text` says
+  std::string default_text = "";      // words for a derived default
   KeyBounds bounds = {};
   std::vector<std::string> allowed = {};                                // strings that are accepted; empty: any
   std::vector<std::pair<std::string, std::string>> value_aliases = {};  // other spelling of a value -> ours

@@ -1,4 +1,5 @@
-// Attention backward over tiles: probabilities made again from lse, then the five products; compiled once per instruction set.
+// Attention backward over tiles: probabilities made again from lse, then the five products; compiled once per
+// instruction set.
 #include "engine/base/ops/attention_kernel.h"
 #include "engine/base/ops/attention_mask.h"
 #include "engine/base/ops/attention_pack.h"
@@ -10,8 +11,8 @@ namespace {
 
 constexpr float kLog2e = 1.44269504088896341f;
 
-// Where the pieces of scratch lie. "rows" hold neighbours along the head in a word, "steps" neighbours along tokens; where a word
-// is one float both are the same memory.
+// Where the pieces of scratch lie. "rows" hold neighbours along the head in a word, "steps" neighbours along tokens;
+// where a word is one float both are the same memory.
 template <class Form>
 struct BackwardTiles {
   float *key_rows, *key_steps, *value_rows, *scores, *grads, *factors, *rows;
@@ -67,8 +68,8 @@ TW_INLINE float dot(const T* a, const T* b, int64_t n) {
 
 // Both forms of n rows of one head: `turned` [words][strip] for the scores, `steps` for products that sum over tokens.
 template <class Form>
-TW_INLINE void pack_both(const typename Form::Element* src, int64_t stride, int64_t n, int64_t d, int64_t words, Word* rows,
-                         Word* turned, Word* steps) {
+TW_INLINE void pack_both(const typename Form::Element* src, int64_t stride, int64_t n, int64_t d, int64_t words,
+                         Word* rows, Word* turned, Word* steps) {
   pack_steps<Form>(src, stride, n, d, steps);
   if constexpr (Form::kPack == 1) {
     transpose_rows(steps, words, n, turned, kStrip);
@@ -80,9 +81,9 @@ TW_INLINE void pack_both(const typename Form::Element* src, int64_t stride, int6
 
 // One vector of queries: scores and dP become P (with dropout) and dS, in the forms that the products read.
 template <class Form, bool kDropout>
-TW_INLINE void gradient_column(const BackwardTiles<Form>& tiles, int64_t t, const Column& see, int64_t nk, VecF unit, VecF lse,
-                               VecF delta) {
-  const auto values = [&](int64_t i, VecF& p, VecF& ds) __attribute__((always_inline)) {
+TW_INLINE void gradient_column(const BackwardTiles<Form>& tiles, int64_t t, const Column& see, int64_t nk, VecF unit,
+                               VecF lse, VecF delta) {
+  const auto values = [&](int64_t i, VecF & p, VecF & ds) __attribute__((always_inline)) {
     const int64_t at = i * kStrip + t;
     const VecF q = vexp2(fma(load(tiles.scores + at), unit, -lse));
     VecF g = load(tiles.grads + at);
@@ -94,7 +95,7 @@ TW_INLINE void gradient_column(const BackwardTiles<Form>& tiles, int64_t t, cons
     }
     ds = q * (g - delta);
   };
-  const auto masked_values = [&](int64_t i, VecF& p, VecF& ds) __attribute__((always_inline)) {
+  const auto masked_values = [&](int64_t i, VecF & p, VecF & ds) __attribute__((always_inline)) {
     p = ds = VecF{};
     if (i >= see.some) return;
     values(i, p, ds);
@@ -145,10 +146,11 @@ TW_INLINE void gradient_column(const BackwardTiles<Form>& tiles, int64_t t, cons
   }
 }
 
-// Fills the states of queries [q_first, q_end): packed queries and output gradients, lse in units of log2, delta, zero sums.
+// Fills the states of queries [q_first, q_end): packed queries and output gradients, lse in units of log2, delta, zero
+// sums.
 template <class Form>
-void prepare_queries(const AttentionArgs& args, const AttentionRange& range, int64_t q_first, int64_t q_end, int64_t strips,
-                     const BackwardTiles<Form>& tiles) {
+void prepare_queries(const AttentionArgs& args, const AttentionRange& range, int64_t q_first, int64_t q_end,
+                     int64_t strips, const BackwardTiles<Form>& tiles) {
   using Element = typename Form::Element;
   const AttentionShape& shape = args.shape;
   const int64_t d = shape.head_dim, members = shape.heads_per_group, heads = shape.groups * members;
@@ -157,8 +159,8 @@ void prepare_queries(const AttentionArgs& args, const AttentionRange& range, int
     for (int64_t q0 = q_first, state = head * strips; q0 < q_end; q0 += kStrip, ++state) {
       const int64_t nq = smaller(kStrip, q_end - q0);
       const int64_t row0 = range.batch * shape.q_len + q0;
-      pack_both<Form>(head_at<Element>(args.q, args.q_at, range.batch, q0, range.group, head), args.q_at.token, nq, d, tiles.words,
-                      tiles.rows, tiles.queries + state * tiles.words * kStrip,
+      pack_both<Form>(head_at<Element>(args.q, args.q_at, range.batch, q0, range.group, head), args.q_at.token, nq, d,
+                      tiles.words, tiles.rows, tiles.queries + state * tiles.words * kStrip,
                       tiles.query_steps + state * kStrip / Form::kPack * tiles.floats);
       const Element* dout = (const Element*)args.dout + (row0 * heads + h) * d;
       const Element* out = (const Element*)args.out + (row0 * heads + h) * d;
@@ -178,8 +180,8 @@ void prepare_queries(const AttentionArgs& args, const AttentionRange& range, int
 }
 
 template <class Form>
-void backward_range(const AttentionArgs& args, const AttentionRange& range, int64_t queries_at_a_time, bool want_dq, bool want_dkv,
-                    void* scratch) {
+void backward_range(const AttentionArgs& args, const AttentionRange& range, int64_t queries_at_a_time, bool want_dq,
+                    bool want_dkv, void* scratch) {
   using Element = typename Form::Element;
   using Multiply = typename Form::Multiply;
   constexpr int64_t kPack = Form::kPack;
@@ -217,24 +219,26 @@ void backward_range(const AttentionArgs& args, const AttentionRange& range, int6
           const int64_t nk = smaller(tile_keys, nq + shift);
           if (nk <= 0) continue;
           const int64_t vectors = (nq + kLanes - 1) / kLanes;
-          product_scores<Multiply>(tiles.key_rows, words, tiles.queries + state * words * kStrip, kStrip, steps, nk, vectors,
-                                   shift, tiles.scores);
-          product_scores<Multiply>(tiles.value_rows, words, tiles.douts + state * words * kStrip, kStrip, steps, nk, vectors,
-                                   shift, tiles.grads);
+          product_scores<Multiply>(tiles.key_rows, words, tiles.queries + state * words * kStrip, kStrip, steps, nk,
+                                   vectors, shift, tiles.scores);
+          product_scores<Multiply>(tiles.value_rows, words, tiles.douts + state * words * kStrip, kStrip, steps, nk,
+                                   vectors, shift, tiles.grads);
           if (args.dropout.active) {
             dropout_tile(args, range.batch, range.group * members + head, q0, nq, k0, nk, shift, tiles.factors);
           }
           for (int64_t t = 0; t < nq; t += kLanes) {
             const Column see(nk, t + shift);
             const VecF lse = load(tiles.lse + state * kStrip + t), delta = load(tiles.delta + state * kStrip + t);
-            if (args.dropout.active) gradient_column<Form, true>(tiles, t, see, nk, unit, lse, delta);
-            else gradient_column<Form, false>(tiles, t, see, nk, unit, lse, delta);
+            if (args.dropout.active)
+              gradient_column<Form, true>(tiles, t, see, nk, unit, lse, delta);
+            else
+              gradient_column<Form, false>(tiles, t, see, nk, unit, lse, delta);
           }
           if (want_dkv) {
-            product_keys<Multiply>(tiles.p_rows, kStrip / kPack, tiles.dout_steps + state * kStrip / kPack * floats, floats, kPack,
-                                   nq, nk, shift, tiles.dv + (k0 - range.k_first) * floats);
-            product_keys<Multiply>(tiles.ds_rows, kStrip / kPack, tiles.query_steps + state * kStrip / kPack * floats, floats,
-                                   kPack, nq, nk, shift, tiles.dk + (k0 - range.k_first) * floats);
+            product_keys<Multiply>(tiles.p_rows, kStrip / kPack, tiles.dout_steps + state * kStrip / kPack * floats,
+                                   floats, kPack, nq, nk, shift, tiles.dv + (k0 - range.k_first) * floats);
+            product_keys<Multiply>(tiles.ds_rows, kStrip / kPack, tiles.query_steps + state * kStrip / kPack * floats,
+                                   floats, kPack, nq, nk, shift, tiles.dk + (k0 - range.k_first) * floats);
           }
           if (want_dq) {
             product_queries<Multiply>(tiles.ds_steps, kStrip, tiles.key_steps, floats, kPack, nq, nk, shift,
@@ -270,18 +274,24 @@ using Bf16Form = FloatForm<Bf16>;
 
 int64_t backward_scratch(const AttentionArgs& args, int64_t queries, int64_t keys) {
   switch (args.dtype) {
-    case DType::f32: return BackwardTiles<FloatForm<float>>(args, queries, keys, nullptr).bytes;
-    case DType::bf16: return BackwardTiles<Bf16Form>(args, queries, keys, nullptr).bytes;
-    default: return BackwardTiles<FloatForm<Fp16>>(args, queries, keys, nullptr).bytes;
+    case DType::f32:
+      return BackwardTiles<FloatForm<float>>(args, queries, keys, nullptr).bytes;
+    case DType::bf16:
+      return BackwardTiles<Bf16Form>(args, queries, keys, nullptr).bytes;
+    default:
+      return BackwardTiles<FloatForm<Fp16>>(args, queries, keys, nullptr).bytes;
   }
 }
 
 void backward_run(const AttentionArgs& args, const AttentionRange& range, int64_t queries, bool want_dq, bool want_dkv,
                   void* scratch) {
   switch (args.dtype) {
-    case DType::f32: return backward_range<FloatForm<float>>(args, range, queries, want_dq, want_dkv, scratch);
-    case DType::bf16: return backward_range<Bf16Form>(args, range, queries, want_dq, want_dkv, scratch);
-    default: return backward_range<FloatForm<Fp16>>(args, range, queries, want_dq, want_dkv, scratch);
+    case DType::f32:
+      return backward_range<FloatForm<float>>(args, range, queries, want_dq, want_dkv, scratch);
+    case DType::bf16:
+      return backward_range<Bf16Form>(args, range, queries, want_dq, want_dkv, scratch);
+    default:
+      return backward_range<FloatForm<Fp16>>(args, range, queries, want_dq, want_dkv, scratch);
   }
 }
 

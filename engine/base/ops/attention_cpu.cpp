@@ -12,33 +12,37 @@ namespace thinwire {
 namespace {
 
 void check_shape(const AttentionShape& s) {
-  TW_CHECK(s.batch >= 0 && s.q_len >= 0 && s.kv_len >= s.q_len, "attention of ", s.batch, " samples, ", s.q_len, " queries, ",
-           s.kv_len, " keys: a query must not come before the first key");
-  TW_CHECK(s.groups > 0 && s.heads_per_group > 0 && s.head_dim > 0, s.groups, " groups of ", s.heads_per_group, " heads of ",
-           s.head_dim, " elements");
+  TW_CHECK(s.batch >= 0 && s.q_len >= 0 && s.kv_len >= s.q_len, "attention of ", s.batch, " samples, ", s.q_len,
+           " queries, ", s.kv_len, " keys: a query must not come before the first key");
+  TW_CHECK(s.groups > 0 && s.heads_per_group > 0 && s.head_dim > 0, s.groups, " groups of ", s.heads_per_group,
+           " heads of ", s.head_dim, " elements");
 }
 
 // Every head of every token lies inside the view. Strides are not negative.
-void check_heads(const View& view, DType dtype, const HeadLayout& at, const AttentionShape& s, int64_t length, int64_t members,
-                 const char* what) {
-  TW_CHECK(view.data != nullptr && view.dtype == dtype, what, " holds ", name_of(view.dtype), ", wanted ", name_of(dtype));
-  TW_CHECK(at.offset >= 0 && at.batch >= 0 && at.token >= 0 && at.group >= 0 && at.head >= 0, what, " has a negative stride");
+void check_heads(const View& view, DType dtype, const HeadLayout& at, const AttentionShape& s, int64_t length,
+                 int64_t members, const char* what) {
+  TW_CHECK(view.data != nullptr && view.dtype == dtype, what, " holds ", name_of(view.dtype), ", wanted ",
+           name_of(dtype));
+  TW_CHECK(at.offset >= 0 && at.batch >= 0 && at.token >= 0 && at.group >= 0 && at.head >= 0, what,
+           " has a negative stride");
   const int64_t last = at.offset + (s.batch - 1) * at.batch + (length - 1) * at.token + (s.groups - 1) * at.group +
                        (members - 1) * at.head + s.head_dim;
   TW_CHECK(last <= view.count(), what, " has ", view.count(), " elements, its layout reaches ", last);
 }
 
 void check_output(const View& view, DType dtype, const AttentionShape& s, const char* what) {
-  TW_CHECK(view.dtype == dtype && view.count() == s.batch * s.q_len * s.heads() * s.head_dim, what, " has ", view.count(),
-           " elements of ", name_of(view.dtype));
+  TW_CHECK(view.dtype == dtype && view.count() == s.batch * s.q_len * s.heads() * s.head_dim, what, " has ",
+           view.count(), " elements of ", name_of(view.dtype));
 }
 
 void check_lse(const View& lse, const AttentionShape& s) {
-  TW_CHECK(lse.dtype == DType::f32 && lse.count() == s.batch * s.heads() * s.q_len, "lse has ", lse.count(), " elements of ",
-           name_of(lse.dtype));
+  TW_CHECK(lse.dtype == DType::f32 && lse.count() == s.batch * s.heads() * s.q_len, "lse has ", lse.count(),
+           " elements of ", name_of(lse.dtype));
 }
 
-bool nothing_to_do(const AttentionShape& s) { return s.batch == 0 || s.q_len == 0; }
+bool nothing_to_do(const AttentionShape& s) {
+  return s.batch == 0 || s.q_len == 0;
+}
 
 template <typename Op>
 AttentionArgs common_args(const Op& op) {
@@ -67,8 +71,8 @@ void check_common(const Op& op) {
   check_heads(op.k, t, op.k_at, op.shape, op.shape.kv_len, 1, "k");
   check_heads(op.v, t, op.v_at, op.shape, op.shape.kv_len, 1, "v");
   check_output(op.out, t, op.shape, "out");
-  TW_CHECK(op.dropout.p == 0.0f || op.dropout.batch == op.shape.batch, "dropout of ", op.dropout.batch, " samples, attention of ",
-           op.shape.batch);
+  TW_CHECK(op.dropout.p == 0.0f || op.dropout.batch == op.shape.batch, "dropout of ", op.dropout.batch,
+           " samples, attention of ", op.shape.batch);
 }
 
 DropoutPlan plan_dropout(const Dropout& dropout, const AttentionShape& s) {
@@ -76,15 +80,22 @@ DropoutPlan plan_dropout(const Dropout& dropout, const AttentionShape& s) {
 }
 
 // Queries that share one packing of keys and values: the heads of a group share it already.
-int64_t forward_block(const AttentionShape& s) { return kAttentionStrip * std::max<int64_t>(1, 4 / s.heads_per_group); }
-int64_t backward_block(const AttentionShape& s) { return kAttentionStrip * std::max<int64_t>(1, 2 / s.heads_per_group); }
+int64_t forward_block(const AttentionShape& s) {
+  return kAttentionStrip * std::max<int64_t>(1, 4 / s.heads_per_group);
+}
+int64_t backward_block(const AttentionShape& s) {
+  return kAttentionStrip * std::max<int64_t>(1, 2 / s.heads_per_group);
+}
 // Keys of one piece of the split backward.
 constexpr int64_t kKeyPiece = 4 * kAttentionKeys;
 
-int64_t blocks_of(int64_t n, int64_t block) { return (n + block - 1) / block; }
+int64_t blocks_of(int64_t n, int64_t block) {
+  return (n + block - 1) / block;
+}
 
-// Whether one thread does all five products of a (sample, group), or queries and keys are dealt out separately, which makes
-// scores and dP twice: 7 products instead of 5. Both give the same bits (see attention_kernel.h), so the threads may decide.
+// Whether one thread does all five products of a (sample, group), or queries and keys are dealt out separately, which
+// makes scores and dP twice: 7 products instead of 5. Both give the same bits (see attention_kernel.h), so the threads
+// may decide.
 bool split_backward(const AttentionShape& s, int threads) {
   const int64_t units = s.batch * s.groups;
   return 5 * blocks_of(units, threads) * threads > 7 * units;
@@ -102,10 +113,13 @@ void deal_out(int threads, int64_t tasks, std::byte* scratch, int64_t bytes_per_
 }
 
 // An odd number of lines, so that the threads' pieces do not meet in the same cache sets.
-int64_t padded(int64_t bytes) { return (bytes / 128 + 1) * 128 + 64; }
+int64_t padded(int64_t bytes) {
+  return (bytes / 128 + 1) * 128 + 64;
+}
 
 int64_t forward_bytes(const AttentionArgs& args) {
-  return padded(TW_PICK_KERNELS(attention_forward_kernels).scratch(args, std::min(forward_block(args.shape), args.shape.q_len)));
+  return padded(
+      TW_PICK_KERNELS(attention_forward_kernels).scratch(args, std::min(forward_block(args.shape), args.shape.q_len)));
 }
 
 int64_t backward_bytes(const AttentionArgs& args, int threads) {

@@ -7,10 +7,11 @@
 
 namespace thinwire {
 
-// q, k, v (and dq, dk, dv) share one dtype: fp32, bf16 or fp16. Arithmetic is fp32; with AVX512-BF16, bf16 operands, P and dS enter
-// the products as bf16 with fp32 sums, as flash attention does on GPUs. The bits do not depend on the number of threads.
-// CHECKs: kv_len >= q_len >= 0, positive heads and head_dim, sizes of out, dout and lse, and that every head that the layouts
-// address lies inside its view. dq, dk and dv may share memory with one another (interleaved), not with the inputs.
+// q, k, v (and dq, dk, dv) share one dtype: fp32, bf16 or fp16. Arithmetic is fp32; with AVX512-BF16, bf16 operands, P
+// and dS enter the products as bf16 with fp32 sums, as flash attention does on GPUs. The bits do not depend on the
+// number of threads. CHECKs: kv_len >= q_len >= 0, positive heads and head_dim, sizes of out, dout and lse, and that
+// every head that the layouts address lies inside its view. dq, dk and dv may share memory with one another
+// (interleaved), not with the inputs.
 void attention_forward_cpu(Exec& exec, const AttentionForward& op);
 void attention_backward_cpu(Exec& exec, const AttentionBackward& op);
 

@@ -36,11 +36,11 @@ struct ForwardTiles {
   }
 };
 
-// One vector of queries: scores become probabilities relative to the new running maximum (in units of log2), which `alpha`
-// converts older sums to. A word of the result holds Form::kPack keys.
+// One vector of queries: scores become probabilities relative to the new running maximum (in units of log2), which
+// `alpha` converts older sums to. A word of the result holds Form::kPack keys.
 template <class Form, bool kDropout>
-TW_INLINE void softmax_column(float* scores, const Column& see, int64_t nk, VecF unit, float* maximum, float* total, float* alpha,
-                              const float* factors) {
+TW_INLINE void softmax_column(float* scores, const Column& see, int64_t nk, VecF unit, float* maximum, float* total,
+                              float* alpha, const float* factors) {
   const VecF none = splat(-__builtin_inff());
   const int64_t rows = round_up(nk, Form::kPack) / Form::kPack;
   if (see.some == 0) {
@@ -68,8 +68,10 @@ TW_INLINE void softmax_column(float* scores, const Column& see, int64_t nk, VecF
     return vexp2(fma(load(scores + key * kStrip), unit, -base));
   };
   const auto dropped = [&](int64_t key, VecF p) __attribute__((always_inline)) {
-    if constexpr (kDropout) return p * load(factors + key * kStrip);
-    else return p;
+    if constexpr (kDropout)
+      return p * load(factors + key * kStrip);
+    else
+      return p;
   };
   VecF sum[4] = {};
   i = 0;
@@ -134,7 +136,8 @@ void forward_range(const AttentionArgs& args, const AttentionRange& range, void*
       const int64_t q0 = range.q_first + strip * kStrip, nq = smaller(kStrip, range.q_end - q0);
       // The sums' memory holds the rows while they are turned: row_words <= row_floats.
       float* rows = tiles.sums + state * floats * kStrip;
-      pack_rows<Form>(head_at<Element>(args.q, args.q_at, range.batch, q0, range.group, head), args.q_at.token, nq, d, rows);
+      pack_rows<Form>(head_at<Element>(args.q, args.q_at, range.batch, q0, range.group, head), args.q_at.token, nq, d,
+                      rows);
       transpose_rows(rows, words, nq, tiles.queries + state * words * kStrip, kStrip);
       fill(rows, floats * kStrip, 0.0f);
       fill(tiles.maximum + state * kStrip, kStrip, -__builtin_inff());
@@ -145,9 +148,10 @@ void forward_range(const AttentionArgs& args, const AttentionRange& range, void*
   const int64_t behind = shape.kv_len - shape.q_len;  // query t sees keys 0 .. t + behind
   for (int64_t k0 = 0; k0 < range.q_end + behind; k0 += kKeys) {
     const int64_t tile_keys = smaller(kKeys, range.q_end + behind - k0);
-    pack_rows<Form>(head_at<Element>(args.k, args.k_at, range.batch, k0, range.group, 0), args.k_at.token, tile_keys, d, tiles.keys);
-    pack_steps<Form>(head_at<Element>(args.v, args.v_at, range.batch, k0, range.group, 0), args.v_at.token, tile_keys, d,
-                     tiles.values);
+    pack_rows<Form>(head_at<Element>(args.k, args.k_at, range.batch, k0, range.group, 0), args.k_at.token, tile_keys, d,
+                    tiles.keys);
+    pack_steps<Form>(head_at<Element>(args.v, args.v_at, range.batch, k0, range.group, 0), args.v_at.token, tile_keys,
+                     d, tiles.values);
     for (int64_t head = 0, state = 0; head < members; ++head) {
       for (int64_t strip = 0; strip < tiles.strips; ++strip, ++state) {
         const int64_t q0 = range.q_first + strip * kStrip, nq = smaller(kStrip, range.q_end - q0);
@@ -155,8 +159,8 @@ void forward_range(const AttentionArgs& args, const AttentionRange& range, void*
         const int64_t nk = smaller(tile_keys, nq + shift);
         if (nk <= 0) continue;
         const int64_t vectors = (nq + kLanes - 1) / kLanes;
-        product_scores<Multiply>(tiles.keys, words, tiles.queries + state * words * kStrip, kStrip, steps, nk, vectors, shift,
-                                 tiles.scores);
+        product_scores<Multiply>(tiles.keys, words, tiles.queries + state * words * kStrip, kStrip, steps, nk, vectors,
+                                 shift, tiles.scores);
         if (args.dropout.active) {
           dropout_tile(args, range.batch, range.group * members + head, q0, nq, k0, nk, shift, tiles.factors);
         }
@@ -165,7 +169,8 @@ void forward_range(const AttentionArgs& args, const AttentionRange& range, void*
           float* maximum = tiles.maximum + state * kStrip + t;
           float* total = tiles.total + state * kStrip + t;
           if (args.dropout.active) {
-            softmax_column<Form, true>(tiles.scores + t, see, nk, unit, maximum, total, tiles.alpha + t, tiles.factors + t);
+            softmax_column<Form, true>(tiles.scores + t, see, nk, unit, maximum, total, tiles.alpha + t,
+                                       tiles.factors + t);
           } else {
             softmax_column<Form, false>(tiles.scores + t, see, nk, unit, maximum, total, tiles.alpha + t, nullptr);
           }
@@ -204,17 +209,23 @@ using Bf16Form = FloatForm<Bf16>;
 
 int64_t forward_scratch(const AttentionArgs& args, int64_t queries) {
   switch (args.dtype) {
-    case DType::f32: return scratch_of<FloatForm<float>>(args, queries);
-    case DType::bf16: return scratch_of<Bf16Form>(args, queries);
-    default: return scratch_of<FloatForm<Fp16>>(args, queries);
+    case DType::f32:
+      return scratch_of<FloatForm<float>>(args, queries);
+    case DType::bf16:
+      return scratch_of<Bf16Form>(args, queries);
+    default:
+      return scratch_of<FloatForm<Fp16>>(args, queries);
   }
 }
 
 void forward_run(const AttentionArgs& args, const AttentionRange& range, void* scratch) {
   switch (args.dtype) {
-    case DType::f32: return forward_range<FloatForm<float>>(args, range, scratch);
-    case DType::bf16: return forward_range<Bf16Form>(args, range, scratch);
-    default: return forward_range<FloatForm<Fp16>>(args, range, scratch);
+    case DType::f32:
+      return forward_range<FloatForm<float>>(args, range, scratch);
+    case DType::bf16:
+      return forward_range<Bf16Form>(args, range, scratch);
+    default:
+      return forward_range<FloatForm<Fp16>>(args, range, scratch);
   }
 }
 

@@ -1,9 +1,9 @@
 // The tile loops of attention: plain arguments, and the kernel tables that are compiled once per instruction set.
 //
-// Scores are held transposed (keys down, queries across the lanes), so that the maximum and the sum of a softmax are vertical
-// vector operations. Online softmax after Milakov and Gimelshein (2018); tiling and the recomputing backward after
-// Dao et al. (2022). Tiles start at multiples of kAttentionKeys keys and kAttentionStrip queries, whatever range a call works
-// on, and sums run in tile order: the bits do not depend on how the ranges are dealt out.
+// Scores are held transposed (keys down, queries across the lanes), so that the maximum and the sum of a softmax are
+// vertical vector operations. Online softmax after Milakov and Gimelshein (2018); tiling and the recomputing backward
+// after Dao et al. (2022). Tiles start at multiples of kAttentionKeys keys and kAttentionStrip queries, whatever range
+// a call works on, and sums run in tile order: the bits do not depend on how the ranges are dealt out.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,8 @@ namespace thinwire {
 constexpr int64_t kAttentionStrip = 64;  // queries of one tile
 constexpr int64_t kAttentionKeys = 64;   // keys of one tile
 
-// AttentionForward / AttentionBackward as plain pointers. The forward writes out and lse (or null); the backward reads them.
+// AttentionForward / AttentionBackward as plain pointers. The forward writes out and lse (or null); the backward reads
+// them.
 struct AttentionArgs {
   DType dtype = DType::f32;
   AttentionShape shape;
@@ -50,9 +51,11 @@ TW_DECLARE_KERNELS(AttentionForwardKernels, attention_forward_kernels)
 struct AttentionBackwardKernels {
   // Bytes of scratch for a call with so many queries at a time and so many keys in its range.
   int64_t (*scratch)(const AttentionArgs&, int64_t queries_at_a_time, int64_t keys);
-  // Writes dq of the range's queries when want_dq (the range then holds all keys that they see), and dk and dv of the range's
-  // keys when want_dkv (the range then holds all queries). Queries are taken so many at a time, a multiple of the strip.
-  void (*run)(const AttentionArgs&, const AttentionRange&, int64_t queries_at_a_time, bool want_dq, bool want_dkv, void* scratch);
+  // Writes dq of the range's queries when want_dq (the range then holds all keys that they see), and dk and dv of the
+  // range's keys when want_dkv (the range then holds all queries). Queries are taken so many at a time, a multiple of
+  // the strip.
+  void (*run)(const AttentionArgs&, const AttentionRange&, int64_t queries_at_a_time, bool want_dq, bool want_dkv,
+              void* scratch);
 };
 TW_DECLARE_KERNELS(AttentionBackwardKernels, attention_backward_kernels)
 

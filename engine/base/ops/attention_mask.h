@@ -10,7 +10,8 @@ namespace {
 
 constexpr int64_t kStrip = kAttentionStrip, kKeys = kAttentionKeys;
 
-// One vector of queries against the keys [0, nk) of a tile: keys before `full` are seen by all lanes, keys from `some` on by none.
+// One vector of queries against the keys [0, nk) of a tile: keys before `full` are seen by all lanes, keys from `some`
+// on by none.
 struct Column {
   int64_t full, some, shift;
   TW_INLINE Column(int64_t nk, int64_t shift_of_lane_0)
@@ -23,8 +24,8 @@ struct Column {
   }
 };
 
-// factors[i][t] = 0 or 1 / (1 - p) for key k_first + i and query q_first + t of `head`; rows of kStrip floats. Columns are
-// whole vectors; what no query sees is not written.
+// factors[i][t] = 0 or 1 / (1 - p) for key k_first + i and query q_first + t of `head`; rows of kStrip floats. Columns
+// are whole vectors; what no query sees is not written.
 [[gnu::noinline]] void dropout_tile(const AttentionArgs& args, int64_t batch, int64_t head, int64_t q_first, int64_t nq,
                                     int64_t k_first, int64_t nk, int64_t shift, float* factors) {
   const uint64_t sample = (uint64_t)args.dropout.sample_ids[batch];

@@ -25,8 +25,12 @@ struct PairForm {
 
 // Words of a packed row of d elements, whole vectors; and floats of a row of d sums, whole vectors.
 template <class Form>
-TW_INLINE int64_t row_words(int64_t d) { return round_up((d + Form::kPack - 1) / Form::kPack, kLanes); }
-TW_INLINE int64_t row_floats(int64_t d) { return round_up(d, kLanes); }
+TW_INLINE int64_t row_words(int64_t d) {
+  return round_up((d + Form::kPack - 1) / Form::kPack, kLanes);
+}
+TW_INLINE int64_t row_floats(int64_t d) {
+  return round_up(d, kLanes);
+}
 
 // Cuts scratch memory into pieces on 64-byte lines; with a null base it only counts.
 struct Cutter {
@@ -64,8 +68,8 @@ TW_INLINE void pack_rows(const typename Form::Element* src, int64_t stride, int6
   }
 }
 
-// dst[i / pack][e]: neighbours along the rows' index in a word, zero behind d and behind the last row. The same as pack_rows
-// where a word holds one element.
+// dst[i / pack][e]: neighbours along the rows' index in a word, zero behind d and behind the last row. The same as
+// pack_rows where a word holds one element.
 template <class Form>
 TW_INLINE void pack_steps(const typename Form::Element* src, int64_t stride, int64_t n, int64_t d, Word* dst) {
 #ifdef __AVX512BF16__
@@ -75,7 +79,8 @@ TW_INLINE void pack_steps(const typename Form::Element* src, int64_t stride, int
       for (int64_t e = 0; e < ld; e += kLanes) {
         const __mmask16 mask = d - e >= 16 ? 0xffffu : (1u << (d - e)) - 1u;
         const __m512i even = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, src + e));
-        const __m512i odd = i + 1 < n ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, src + stride + e)) : __m512i{};
+        const __m512i odd =
+            i + 1 < n ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, src + stride + e)) : __m512i{};
         store(dst + e, (VecF)_mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
       }
     }
@@ -85,7 +90,8 @@ TW_INLINE void pack_steps(const typename Form::Element* src, int64_t stride, int
   pack_rows<Form>(src, stride, n, d, dst);
 }
 
-// rows[r] becomes column r, in place: log2(kLanes) rounds that exchange one bit of the row's number with one of the lane's.
+// rows[r] becomes column r, in place: log2(kLanes) rounds that exchange one bit of the row's number with one of the
+// lane's.
 TW_INLINE void transpose_vectors(VecF (&rows)[kLanes]) {
 #pragma GCC unroll 4
   for (int step = 1; step < kLanes; step *= 2) {
@@ -110,7 +116,8 @@ TW_INLINE void transpose_vectors(VecF (&rows)[kLanes]) {
   }
 }
 
-// dst[w][t] = src[t][w]: n rows of ld words become ld rows of `strip` words; columns n and up to the next whole vector are zero.
+// dst[w][t] = src[t][w]: n rows of ld words become ld rows of `strip` words; columns n and up to the next whole vector
+// are zero.
 TW_INLINE void transpose_rows(const Word* src, int64_t ld, int64_t n, Word* dst, int64_t strip) {
   for (int64_t t = 0; t < n; t += kLanes) {
     const int64_t count = smaller(kLanes, n - t);
@@ -134,15 +141,17 @@ TW_INLINE void write_row(const float* row, int64_t d, float factor, T* dst) {
 }
 
 template <typename T>
-TW_INLINE const T* head_at(const void* base, const HeadLayout& at, int64_t batch, int64_t token, int64_t group, int64_t head) {
+TW_INLINE const T* head_at(const void* base, const HeadLayout& at, int64_t batch, int64_t token, int64_t group,
+                           int64_t head) {
   return (const T*)base + at.offset + batch * at.batch + token * at.token + group * at.group + head * at.head;
 }
 
-// 2^x to about 1 ulp; 0 below -127, +inf from 128 on, NaN stays NaN. The fraction lies in [0, 1): degree-6 minimax polynomial of
-// relative error 2e-9, exactly 1 at 0.
+// 2^x to about 1 ulp; 0 below -127, +inf from 128 on, NaN stays NaN. The fraction lies in [0, 1): degree-6 minimax
+// polynomial of relative error 2e-9, exactly 1 at 0.
 TW_INLINE VecF vexp2(VecF x) {
 #ifdef __AVX512F__
-  const VecF r = (VecF)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // x - floor(x); 0 for infinities
+  const VecF r =
+      (VecF)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // x - floor(x); 0 for infinities
 #else
   x = vmin(splat(128.0f), vmax(splat(-127.0f), x));  // in this order of operands NaN comes through
   const VecF n = (VecF)_mm256_floor_ps((__m256)x);
@@ -173,8 +182,8 @@ TW_INLINE VecI lane_numbers() {
 // Words of (low, high) pairs, each rounded to the nearest bf16.
 TW_INLINE VecF round_pairs(VecF low, VecF high) {
   const __m512i halves = (__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
-  alignas(64) static constexpr uint16_t order[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                                                     8,  24, 9,  25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  alignas(64) static constexpr uint16_t order[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   return (VecF)_mm512_permutexvar_epi16(_mm512_load_si512(order), halves);
 }
 #endif

@@ -1,7 +1,7 @@
 // Register-blocked products of small tiles, for the attention kernels only.
 //
-// A tile is made of 32-bit words: a float, or a pair of bf16 that are neighbours along the summed dimension. Both kinds share all
-// code but the multiply-add, which for pairs is the bf16 dot product (fp32 accumulation).
+// A tile is made of 32-bit words: a float, or a pair of bf16 that are neighbours along the summed dimension. Both kinds
+// share all code but the multiply-add, which for pairs is the bf16 dot product (fp32 accumulation).
 #pragma once
 
 #include "engine/base/ops/simd.h"
@@ -37,9 +37,15 @@ struct MultiplyPairs {
 };
 #endif
 
-TW_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-TW_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-TW_INLINE int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+TW_INLINE int64_t smaller(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+TW_INLINE int64_t larger(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+TW_INLINE int64_t round_up(int64_t n, int64_t unit) {
+  return (n + unit - 1) / unit * unit;
+}
 
 // What becomes of the old content of c.
 enum class Merge { kReplace, kAdd, kScale };
@@ -108,10 +114,10 @@ template <class Multiply, int kRows, int kVectors>
 template <class Multiply>
 TW_INLINE void product_any(int64_t rows, int64_t vectors, const Product& p) {
   using Block = void (*)(const Product&);
-#define TW_ROW(n)                                                                                              \
-  {                                                                                                            \
-    product_block<Multiply, 1, n>, product_block<Multiply, 2, n>, product_block<Multiply, 3, n>,               \
-        product_block<Multiply, 4, n>, product_block<Multiply, 5, n>, product_block<Multiply, 6, n>            \
+#define TW_ROW(n)                                                                                   \
+  {                                                                                                 \
+    product_block<Multiply, 1, n>, product_block<Multiply, 2, n>, product_block<Multiply, 3, n>,    \
+        product_block<Multiply, 4, n>, product_block<Multiply, 5, n>, product_block<Multiply, 6, n> \
   }
 #ifdef __AVX512F__
   static constexpr Block blocks[kBlockVectors][kBlockRows] = {TW_ROW(1), TW_ROW(2), TW_ROW(3), TW_ROW(4)};
@@ -133,56 +139,59 @@ TW_INLINE void for_vector_parts(int64_t vectors, const Body& body) {
   }
 }
 
-// The three shapes of product in attention. `shift` says what is visible: key i of the tile to query t when i <= t + shift;
-// work on pairs that are invisible as a whole is left out, so such scores are not written.
+// The three shapes of product in attention. `shift` says what is visible: key i of the tile to query t when i <= t +
+// shift; work on pairs that are invisible as a whole is left out, so such scores are not written.
 
 // scores[i][t] = sum over head elements of keys[i][e] * queries[e][t]; keys: [nk][ld] words, queries: [steps][strip].
 template <class Multiply>
-TW_INLINE void product_scores(const Word* keys, int64_t ld, const Word* queries, int64_t strip, int64_t steps, int64_t nk,
-                              int64_t query_vectors, int64_t shift, float* scores) {
-  for_vector_parts(query_vectors, [&](int64_t first, int64_t count) __attribute__((always_inline)) {
-    for (int64_t i = 0; i < nk; i += kBlockRows) {
-      const int64_t begin = larger(first, larger(0, i - shift) / kLanes);
-      if (begin >= first + count) break;
-      product_any<Multiply>(smaller(kBlockRows, nk - i), first + count - begin,
-                            {keys + i * ld, ld, 1, queries + begin * kLanes, strip, steps, scores + i * strip + begin * kLanes,
-                             strip, Merge::kReplace, nullptr});
-    }
-  });
+TW_INLINE void product_scores(const Word* keys, int64_t ld, const Word* queries, int64_t strip, int64_t steps,
+                              int64_t nk, int64_t query_vectors, int64_t shift, float* scores) {
+  for_vector_parts(
+      query_vectors, [&](int64_t first, int64_t count) __attribute__((always_inline)) {
+        for (int64_t i = 0; i < nk; i += kBlockRows) {
+          const int64_t begin = larger(first, larger(0, i - shift) / kLanes);
+          if (begin >= first + count) break;
+          product_any<Multiply>(smaller(kBlockRows, nk - i), first + count - begin,
+                                {keys + i * ld, ld, 1, queries + begin * kLanes, strip, steps,
+                                 scores + i * strip + begin * kLanes, strip, Merge::kReplace, nullptr});
+        }
+      });
 }
 
-// c[t][e] = old + sum over keys of p[i][t] * b[i][e]; p: [nk / pack][strip] words, b: [nk / pack][ld] words, where a word holds
-// `pack` keys; c: [nq][ld].
+// c[t][e] = old + sum over keys of p[i][t] * b[i][e]; p: [nk / pack][strip] words, b: [nk / pack][ld] words, where a
+// word holds `pack` keys; c: [nq][ld].
 template <class Multiply>
-TW_INLINE void product_queries(const Word* p, int64_t strip, const Word* b, int64_t ld, int64_t pack, int64_t nq, int64_t nk,
-                               int64_t shift, float* c, Merge merge, const float* factor) {
-  for_vector_parts(ld / kLanes, [&](int64_t first, int64_t count) __attribute__((always_inline)) {
-    for (int64_t t = 0; t < nq; t += kBlockRows) {
-      const int64_t rows = smaller(kBlockRows, nq - t);
-      const int64_t visible = smaller(nk, t + rows + shift);
-      if (visible <= 0) continue;
-      product_any<Multiply>(rows, count,
-                            {p + t, 1, strip, b + first * kLanes, ld, (visible + pack - 1) / pack, c + t * ld + first * kLanes, ld,
-                             merge, factor == nullptr ? nullptr : factor + t});
-    }
-  });
+TW_INLINE void product_queries(const Word* p, int64_t strip, const Word* b, int64_t ld, int64_t pack, int64_t nq,
+                               int64_t nk, int64_t shift, float* c, Merge merge, const float* factor) {
+  for_vector_parts(
+      ld / kLanes, [&](int64_t first, int64_t count) __attribute__((always_inline)) {
+        for (int64_t t = 0; t < nq; t += kBlockRows) {
+          const int64_t rows = smaller(kBlockRows, nq - t);
+          const int64_t visible = smaller(nk, t + rows + shift);
+          if (visible <= 0) continue;
+          product_any<Multiply>(rows, count,
+                                {p + t, 1, strip, b + first * kLanes, ld, (visible + pack - 1) / pack,
+                                 c + t * ld + first * kLanes, ld, merge, factor == nullptr ? nullptr : factor + t});
+        }
+      });
 }
 
-// c[i][e] += sum over queries of p[i][t] * b[t][e]; p: [nk][p_row] words, b: [nq / pack][ld] words, where a word holds `pack`
-// queries; c: [nk][ld].
+// c[i][e] += sum over queries of p[i][t] * b[t][e]; p: [nk][p_row] words, b: [nq / pack][ld] words, where a word holds
+// `pack` queries; c: [nk][ld].
 template <class Multiply>
-TW_INLINE void product_keys(const Word* p, int64_t p_row, const Word* b, int64_t ld, int64_t pack, int64_t nq, int64_t nk,
-                            int64_t shift, float* c) {
-  for_vector_parts(ld / kLanes, [&](int64_t first, int64_t count) __attribute__((always_inline)) {
-    for (int64_t i = 0; i < nk; i += kBlockRows) {
-      const int64_t skipped = larger(0, i - shift);
-      if (skipped >= nq) break;
-      const int64_t step = skipped / pack;
-      product_any<Multiply>(smaller(kBlockRows, nk - i), count,
-                            {p + i * p_row + step, p_row, 1, b + step * ld + first * kLanes, ld, (nq + pack - 1) / pack - step,
-                             c + i * ld + first * kLanes, ld, Merge::kAdd, nullptr});
-    }
-  });
+TW_INLINE void product_keys(const Word* p, int64_t p_row, const Word* b, int64_t ld, int64_t pack, int64_t nq,
+                            int64_t nk, int64_t shift, float* c) {
+  for_vector_parts(
+      ld / kLanes, [&](int64_t first, int64_t count) __attribute__((always_inline)) {
+        for (int64_t i = 0; i < nk; i += kBlockRows) {
+          const int64_t skipped = larger(0, i - shift);
+          if (skipped >= nq) break;
+          const int64_t step = skipped / pack;
+          product_any<Multiply>(smaller(kBlockRows, nk - i), count,
+                                {p + i * p_row + step, p_row, 1, b + step * ld + first * kLanes, ld,
+                                 (nq + pack - 1) / pack - step, c + i * ld + first * kLanes, ld, Merge::kAdd, nullptr});
+        }
+      });
 }
 
 }  // namespace

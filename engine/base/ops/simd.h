@@ -164,6 +164,9 @@ TW_INLINE float reduce_max(VecF v) {
 
 // e^x to about 1 ulp (Cody-Waite reduction, degree-6 polynomial); 0 below -87.34, +inf above 88.73, NaN stays NaN.
 TW_INLINE VecF vexp(VecF x) {
+#ifdef __AVX512F__
+  x = at_most(x, 89.0f);  // above it the reduction runs out of digits
+#endif
   const VecF n = vround(x * splat(1.44269504088896341f));
   VecF r = fma(n, splat(-0.693359375f), x);
   r = fma(n, splat(2.12194440e-4f), r);
@@ -174,6 +177,11 @@ TW_INLINE VecF vexp(VecF x) {
   p = fma(p, r, splat(1.6666665459e-1f));
   p = fma(p, r, splat(5.0000001201e-1f));
   p = fma(p * r, r, r) + splat(1.0f);
+#ifdef __AVX512F__
+  // One instruction multiplies by 2^n with all its edges; the comparison lets NaN through.
+  const __mmask16 visible = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.3365f), _CMP_NLT_UQ);
+  return (VecF)_mm512_maskz_scalef_ps(visible, (__m512)p, (__m512)n);
+#else
   // 2^n in two halves, so that n = 128 and n = -126 do not leave the exponent's range.
   const VecF clamped = vmin(vmax(n, splat(-252.0f)), splat(252.0f));
   const VecI k = __builtin_convertvector(clamped, VecI);
@@ -184,6 +192,7 @@ TW_INLINE VecF vexp(VecF x) {
   result = x < splat(-87.3365f) ? VecF{} : result;
   result = x > splat(88.7228f) ? splat(__builtin_inff()) : result;
   return x != x ? x : result;
+#endif
 }
 
 }  // namespace

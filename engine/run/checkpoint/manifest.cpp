@@ -72,17 +72,25 @@ bool is_plain_file_name(const std::string& name) {
   return is_valid_tensor_name(name) && name != "." && name.find('/') == std::string::npos;
 }
 
+// get<int64_t>() would also take a real number and cast it.
+int64_t integer_of(const json& value) {
+  if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX)) {
+    throw_bad_data("an integer is expected, not " + value.dump().substr(0, 40));
+  }
+  return value.get<int64_t>();
+}
+
 void read_body(const json& root, Manifest& m) {
   const auto require = [](bool ok, const std::string& what) {
     if (!ok) throw_bad_data(what);
   };
-  m.step = root.at("step").get<int64_t>();
-  m.sequence = root.at("sequence").get<int64_t>();
+  m.step = integer_of(root.at("step"));
+  m.sequence = integer_of(root.at("sequence"));
   m.job = root.at("job").get<std::string>();
   m.saved_at = root.at("saved_at").get<double>();
   m.info = root.at("info");
   for (const json& item : root.at("files")) {
-    ManifestFile file{item.at("name").get<std::string>(), item.at("bytes").get<uint64_t>(),
+    ManifestFile file{item.at("name").get<std::string>(), static_cast<uint64_t>(integer_of(item.at("bytes"))),
                       item.at("xxh3_128").get<std::string>()};
     require(is_plain_file_name(file.name), "file name \"" + file.name + "\"");
     m.files.push_back(std::move(file));
@@ -90,12 +98,12 @@ void read_body(const json& root, Manifest& m) {
   for (const json& item : root.at("tensors")) {
     ManifestTensor t;
     t.name = item.at("name").get<std::string>();
-    t.rows = item.at("rows").get<int64_t>();
-    t.cols = item.at("cols").get<int64_t>();
-    t.first = item.at("first").get<int64_t>();
-    t.count = item.at("count").get<int64_t>();
+    t.rows = integer_of(item.at("rows"));
+    t.cols = integer_of(item.at("cols"));
+    t.first = integer_of(item.at("first"));
+    t.count = integer_of(item.at("count"));
     t.dtype = dtype_from_name(item.at("dtype").get<std::string>());
-    t.file = item.at("file").get<size_t>();
+    t.file = static_cast<size_t>(integer_of(item.at("file")));
     t.stored_name = item.at("stored").get<std::string>();
     t.hash = item.at("xxh3_128").get<std::string>();
     int64_t whole = 0;
@@ -105,7 +113,7 @@ void read_body(const json& root, Manifest& m) {
     require(t.file < m.files.size(), "tensor \"" + t.name + "\" is in a file that is not listed");
     m.tensors.push_back(std::move(t));
   }
-  for (const auto& [name, value] : root.at("integers").items()) m.integers[name] = value.get<int64_t>();
+  for (const auto& [name, value] : root.at("integers").items()) m.integers[name] = integer_of(value);
   for (const auto& [name, value] : root.at("reals").items()) {
     const std::string digits = value.at("bits").get<std::string>();
     uint64_t bits = 0;

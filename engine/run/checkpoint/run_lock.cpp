@@ -69,7 +69,7 @@ std::optional<Lease> read_lease(const std::string& directory) {
     return std::nullopt;
   }
   const auto root = nlohmann::json::parse(text, nullptr, false);
-  if (!root.is_object()) return std::nullopt;
+  if (!root.is_object() || !root.contains("pid") || !root["pid"].is_number_integer()) return std::nullopt;
   try {
     return Lease{root.at("host").get<std::string>(), root.at("pid").get<long>(), root.at("job").get<std::string>(),
                  root.at("token").get<std::string>(), root.at("heartbeat").get<double>()};

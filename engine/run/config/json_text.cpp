@@ -9,9 +9,15 @@
 namespace thinwire {
 namespace {
 
-bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_word(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || is_digit(c) || c == '_'; }
+bool is_blank(char c) {
+  return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+bool is_word(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || is_digit(c) || c == '_';
+}
 
 TextPosition position_of(const std::string& text, size_t offset) {
   TextPosition at;
@@ -107,7 +113,8 @@ class Parser {
     } else if (word == "NaN" || word == "nan" || word == "Infinity" || word == "inf" || word == "Inf") {
       fail_at(start, "NaN and infinities are not JSON numbers");
     } else {
-      fail_at(start, "the word " + word.substr(0, 40) + " is not JSON: strings take double quotes, the other words are true, false, null");
+      fail_at(start, "the word " + word.substr(0, 40) +
+                         " is not JSON: strings take double quotes, the other words are true, false, null");
     }
   }
 
@@ -121,7 +128,8 @@ class Parser {
     bool real = false;
     if (peek() == '-') take();
     if (!is_digit(peek())) {
-      if (peek() == 'I' || peek() == 'N' || peek() == 'i' || peek() == 'n') fail_at(start, "NaN and infinities are not JSON numbers");
+      if (peek() == 'I' || peek() == 'N' || peek() == 'i' || peek() == 'n')
+        fail_at(start, "NaN and infinities are not JSON numbers");
       fail("a digit is missing after the minus sign");
     }
     if (peek() == '0') {
@@ -164,10 +172,14 @@ class Parser {
     for (int i = 0; i < 4; ++i) {
       const char c = peek();
       unsigned digit = 0;
-      if (is_digit(c)) digit = static_cast<unsigned>(c - '0');
-      else if (c >= 'a' && c <= 'f') digit = static_cast<unsigned>(c - 'a' + 10);
-      else if (c >= 'A' && c <= 'F') digit = static_cast<unsigned>(c - 'A' + 10);
-      else fail("\\u takes four hexadecimal digits");
+      if (is_digit(c))
+        digit = static_cast<unsigned>(c - '0');
+      else if (c >= 'a' && c <= 'f')
+        digit = static_cast<unsigned>(c - 'a' + 10);
+      else if (c >= 'A' && c <= 'F')
+        digit = static_cast<unsigned>(c - 'A' + 10);
+      else
+        fail("\\u takes four hexadecimal digits");
       value = value * 16 + digit;
       advance();
     }
@@ -195,7 +207,10 @@ class Parser {
   // Copies one multi-byte UTF-8 character, refusing overlong forms, surrogates and codes above 0x10ffff.
   void copy_utf8(std::string& out) {
     const unsigned char lead = static_cast<unsigned char>(peek());
-    const int more = lead >= 0xc2 && lead <= 0xdf ? 1 : (lead & 0xf0) == 0xe0 ? 2 : lead >= 0xf0 && lead <= 0xf4 ? 3 : 0;
+    const int more = lead >= 0xc2 && lead <= 0xdf   ? 1
+                     : (lead & 0xf0) == 0xe0        ? 2
+                     : lead >= 0xf0 && lead <= 0xf4 ? 3
+                                                    : 0;
     if (more == 0) fail("the text is not valid UTF-8 (" + shown_character() + ")");
     for (int i = 0; i <= more; ++i) {
       const unsigned char c = static_cast<unsigned char>(peek());
@@ -267,7 +282,8 @@ class Parser {
     for (;;) {
       skip_blanks();
       if (at_end()) fail_open(tree.at, "object");
-      if (peek() != '"') fail(peek() == '\'' ? "keys take double quotes, not single ones" : "a key in double quotes is expected here");
+      if (peek() != '"')
+        fail(peek() == '\'' ? "keys take double quotes, not single ones" : "a key in double quotes is expected here");
       JsonMember member;
       member.at = here();
       member.key = parse_string();
@@ -307,7 +323,8 @@ class Parser {
   }
 
   [[noreturn]] void fail_open(TextPosition start, const std::string& what) const {
-    fail("the text ends inside the " + what + " that opens at " + std::to_string(start.line) + ":" + std::to_string(start.column));
+    fail("the text ends inside the " + what + " that opens at " + std::to_string(start.line) + ":" +
+         std::to_string(start.column));
   }
 
   const std::string& text_;
@@ -344,7 +361,8 @@ std::string blank_extensions(const std::string& text, std::vector<JsonProblem>& 
     const char c = text[i];
     if (c == '"') {
       const size_t start = i++;
-      while (i < n && text[i] != '"' && text[i] != '\n') i += text[i] == '\\' && i + 1 < n && text[i + 1] != '\n' ? 2 : 1;
+      while (i < n && text[i] != '"' && text[i] != '\n')
+        i += text[i] == '\\' && i + 1 < n && text[i + 1] != '\n' ? 2 : 1;
       if (i < n && text[i] == '"') ++i;
       significant('"', start);
     } else if (c == '#' || (c == '/' && i + 1 < n && text[i + 1] == '/')) {
@@ -393,11 +411,16 @@ JsonText parse_json_text(const std::string& text) {
 
 nlohmann::json to_json(const JsonTree& tree) {
   switch (tree.kind) {
-    case JsonTree::Kind::kNull: return nullptr;
-    case JsonTree::Kind::kBool: return tree.boolean;
-    case JsonTree::Kind::kInt: return tree.integer;
-    case JsonTree::Kind::kReal: return tree.real;
-    case JsonTree::Kind::kString: return tree.text;
+    case JsonTree::Kind::kNull:
+      return nullptr;
+    case JsonTree::Kind::kBool:
+      return tree.boolean;
+    case JsonTree::Kind::kInt:
+      return tree.integer;
+    case JsonTree::Kind::kReal:
+      return tree.real;
+    case JsonTree::Kind::kString:
+      return tree.text;
     case JsonTree::Kind::kList: {
       nlohmann::json list = nlohmann::json::array();
       for (const JsonTree& item : tree.items) list.push_back(to_json(item));
@@ -414,13 +437,20 @@ nlohmann::json to_json(const JsonTree& tree) {
 
 const char* kind_name(JsonTree::Kind kind) {
   switch (kind) {
-    case JsonTree::Kind::kNull: return "null";
-    case JsonTree::Kind::kBool: return "a boolean";
-    case JsonTree::Kind::kInt: return "an integer";
-    case JsonTree::Kind::kReal: return "a number with a fraction";
-    case JsonTree::Kind::kString: return "a string";
-    case JsonTree::Kind::kList: return "a list";
-    case JsonTree::Kind::kObject: return "an object";
+    case JsonTree::Kind::kNull:
+      return "null";
+    case JsonTree::Kind::kBool:
+      return "a boolean";
+    case JsonTree::Kind::kInt:
+      return "an integer";
+    case JsonTree::Kind::kReal:
+      return "a number with a fraction";
+    case JsonTree::Kind::kString:
+      return "a string";
+    case JsonTree::Kind::kList:
+      return "a list";
+    case JsonTree::Kind::kObject:
+      return "an object";
   }
   return "?";
 }

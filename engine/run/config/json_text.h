@@ -1,4 +1,5 @@
-// JSON as people type it (comments, trailing commas, Python's True), read strictly and with the line and column of every value.
+// JSON as people type it (comments, trailing commas, Python's True), read strictly and with the line and column of
+// every value.
 #pragma once
 
 #include <cstdint>
@@ -49,13 +50,14 @@ struct JsonText {
 
 constexpr int kMaxJsonDepth = 32;
 
-// Replaces `//`, `/* */` and `#` comments and one trailing comma per list or object by blanks, and the words True, False, None
-// by true, false, null; all outside strings. The result has the same length and the same line breaks as `text`.
-// An unterminated comment is appended to `problems`.
+// Replaces `//`, `/* */` and `#` comments and one trailing comma per list or object by blanks, and the words True,
+// False, None by true, false, null; all outside strings. The result has the same length and the same line breaks as
+// `text`. An unterminated comment is appended to `problems`.
 std::string blank_extensions(const std::string& text, std::vector<JsonProblem>& problems);
 
 // blank_extensions, then RFC 8259: refuses what nlohmann::json refuses, and besides duplicate keys, nesting deeper than
-// kMaxJsonDepth, integers beyond int64 and numbers that overflow a double. Stops at the first syntax error. Never throws on bad text.
+// kMaxJsonDepth, integers beyond int64 and numbers that overflow a double. Stops at the first syntax error. Never
+// throws on bad text.
 JsonText parse_json_text(const std::string& text);
 
 nlohmann::json to_json(const JsonTree& tree);

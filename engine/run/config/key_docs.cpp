@@ -30,8 +30,10 @@ std::string escaped(const std::string& text) {
   std::string out;
   for (char c : text) {
     if (c == '|') out += '\\';
-    if (c == '<') out += "&lt;";
-    else out += c;
+    if (c == '<')
+      out += "&lt;";
+    else
+      out += c;
   }
   return out;
 }
@@ -163,7 +165,8 @@ std::string bounds_text(const KeySpec& key) {
   const KeyBounds& b = key.bounds;
   std::string text;
   if (std::isfinite(b.min)) text += (b.open_min ? "above " : "at least ") + number_text(b.min);
-  if (std::isfinite(b.max)) text += (text.empty() ? "" : ", ") + std::string(b.open_max ? "below " : "at most ") + number_text(b.max);
+  if (std::isfinite(b.max))
+    text += (text.empty() ? "" : ", ") + std::string(b.open_max ? "below " : "at most ") + number_text(b.max);
   return text;
 }
 
@@ -196,12 +199,15 @@ std::string help_text() {
 std::string markdown() {
   std::string out =
       "# Configuration keys\n\n"
-      "This page is generated from the table that loads configurations (`config_docs` writes it; a test compares). Keys are spelled as in "
-      "GPT-NeoX and DeepSpeed, Megatron's names are aliases, `-` equals `_`. Comments (`//`, `/* */`, `#`), trailing commas and Python's "
+      "This page is generated from the table that loads configurations (`config_docs` writes it; a test compares). "
+      "Keys are spelled as in "
+      "GPT-NeoX and DeepSpeed, Megatron's names are aliases, `-` equals `_`. Comments (`//`, `/* */`, `#`), trailing "
+      "commas and Python's "
       "`True`, `False`, `None` are accepted; unknown and duplicate keys are not. `null` means \"not given\". "
       "Dotted names are nested objects: `zero_optimization.stage` is `\"zero_optimization\": {\"stage\": ...}`. "
       "On the command line, `key.sub=value` overrides files.\n\n"
-      "Scope: a checkpoint must agree on **model** and **data** keys; **layout** and **runtime** keys may change between runs.\n";
+      "Scope: a checkpoint must agree on **model** and **data** keys; **layout** and **runtime** keys may change "
+      "between runs.\n";
   for (const KeyTopic& topic : key_table().topics()) {
     out += "\n## " + topic.title + "\n\n";
     if (!topic.intro.empty()) out += escaped(topic.intro) + "\n\n";
@@ -227,12 +233,14 @@ std::string markdown() {
       const std::string bounds = bounds_text(key);
       if (!bounds.empty()) values += ", " + bounds;
       const bool used = key.status == KeyStatus::kUsed;
-      out += "| `" + shown_name(key) + "` | " + aliases + " | " + values + " | " + (used ? escaped(default_of(key)) : "") + " | " +
-             escaped(key.unit) + " | " + scope_name(key.scope) + " | " + escaped(doc_of(key)) + " |\n";
+      out += "| `" + shown_name(key) + "` | " + aliases + " | " + values + " | " +
+             (used ? escaped(default_of(key)) : "") + " | " + escaped(key.unit) + " | " + scope_name(key.scope) +
+             " | " + escaped(doc_of(key)) + " |\n";
     }
   }
   out += "\nSites of compression rules: ";
-  for (const std::string& site : compression_sites()) out += (site == compression_sites().front() ? "`" : ", `") + site + "`";
+  for (const std::string& site : compression_sites())
+    out += (site == compression_sites().front() ? "`" : ", `") + site + "`";
   return out + ".\n";
 }
 
@@ -252,7 +260,8 @@ std::string json_schema() {
       if (key.status == KeyStatus::kRefused) doc = "Not supported: " + doc;
       if (!key.unit.empty()) doc += " Unit: " + key.unit + ".";
       schema["description"] = doc;
-      if (key.status == KeyStatus::kUsed && key.default_json != "null") schema["default"] = ordered_json::parse(key.default_json);
+      if (key.status == KeyStatus::kUsed && key.default_json != "null")
+        schema["default"] = ordered_json::parse(key.default_json);
       place_schema(root, key.name, schema);
       for (const std::string& alias : key.aliases) {
         ordered_json other = schema;

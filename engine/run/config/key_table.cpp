@@ -86,7 +86,8 @@ int edit_distance(const std::string& a, const std::string& b) {
   for (size_t i = 1; i <= n; ++i) {
     for (size_t j = 1; j <= m; ++j) {
       d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
     }
   }
   return d[n][m];
@@ -94,10 +95,14 @@ int edit_distance(const std::string& a, const std::string& b) {
 
 std::string scope_name(KeyScope scope) {
   switch (scope) {
-    case KeyScope::kModel: return "model";
-    case KeyScope::kData: return "data";
-    case KeyScope::kLayout: return "layout";
-    case KeyScope::kRuntime: return "runtime";
+    case KeyScope::kModel:
+      return "model";
+    case KeyScope::kData:
+      return "data";
+    case KeyScope::kLayout:
+      return "layout";
+    case KeyScope::kRuntime:
+      return "runtime";
   }
   return "?";
 }
@@ -124,7 +129,8 @@ KeyTable::KeyTable()
   const auto add_sections = [&](const std::string& name) {
     // Site names hold a dot themselves, so their sections are listed, not cut at dots.
     if (name.rfind("compression.", 0) == 0) return;
-    for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) sections_.insert(name.substr(0, dot));
+    for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1))
+      sections_.insert(name.substr(0, dot));
   };
   for (const KeyTopic& topic : topics_) {
     for (const KeySpec& key : topic.keys) {
@@ -138,7 +144,8 @@ KeyTable::KeyTable()
   }
   sections_.insert("compression");
   for (const std::string& site : compression_sites()) sections_.insert("compression." + site);
-  for (const std::string& section : sections_) TW_CHECK(by_name_.count(section) == 0, section, " is a key and a section");
+  for (const std::string& section : sections_)
+    TW_CHECK(by_name_.count(section) == 0, section, " is a key and a section");
 }
 
 const KeySpec* KeyTable::find(const std::string& name) const {
@@ -172,7 +179,8 @@ std::string KeyTable::nearest(const std::string& name) const {
       best_rank = rank;
     }
   };
-  for (const auto& [candidate, key] : by_name_) consider(candidate, 2 * static_cast<int>(key->status) + (candidate == key->name ? 0 : 1));
+  for (const auto& [candidate, key] : by_name_)
+    consider(candidate, 2 * static_cast<int>(key->status) + (candidate == key->name ? 0 : 1));
   for (const std::string& section : sections_) consider(section, 1);
   return best;
 }

@@ -64,9 +64,9 @@ std::string normalised_key(std::string name);
 // Optimal string alignment distance (insert, delete, replace, swap of neighbours).
 int edit_distance(const std::string& a, const std::string& b);
 
-std::string scope_name(KeyScope scope);    // model | data | layout | runtime
-std::string types_text(unsigned types);    // "integer or list"
-std::string bounds_text(const KeySpec& k); // "at least 1, less than 8", empty without bounds
+std::string scope_name(KeyScope scope);     // model | data | layout | runtime
+std::string types_text(unsigned types);     // "integer or list"
+std::string bounds_text(const KeySpec& k);  // "at least 1, less than 8", empty without bounds
 
 // The same table as text: for --help, as a draft-07 JSON schema, and as docs/config.md.
 std::string help_text();

@@ -1,4 +1,5 @@
-// Keys of other trainers: those accepted without effect, and those refused because we lack the feature, each with the reason.
+// Keys of other trainers: those accepted without effect, and those refused because we lack the feature, each with the
+// reason.
 #include "engine/run/config/key_table.h"
 
 namespace thinwire {
@@ -15,47 +16,95 @@ void add_all(KeyTopic& topic, KeyStatus status, const std::string& reason, const
 KeyTopic noted_keys() {
   KeyTopic t;
   t.title = "Accepted without effect";
-  t.intro = "Keys of NeoX, DeepSpeed and Megatron that have no meaning here. They load, and the log says that they have no effect.";
+  t.intro =
+      "Keys of NeoX, DeepSpeed and Megatron that have no meaning here. They load, and the log says that they have no "
+      "effect.";
   const auto note = [&](const std::string& reason, const std::vector<std::string>& names) {
     add_all(t, KeyStatus::kNoted, reason, names);
   };
   note("the engine chooses its kernels itself; values do not depend on fusion",
-       {"scaled_upper_triang_masked_softmax_fusion", "scaled_masked_softmax_fusion", "bias_dropout_fusion", "rope_fusion",
-        "layernorm_fusion", "rmsnorm_fusion", "no_bias_gelu_fusion", "no_bias_dropout_fusion", "no_masked_softmax_fusion",
-        "no_rope_fusion", "no_persist_layer_norm", "use_flashattn_swiglu", "gradient_accumulation_fusion",
-        "no_gradient_accumulation_fusion", "attention_backend", "use_flash_attn"});
+       {"scaled_upper_triang_masked_softmax_fusion", "scaled_masked_softmax_fusion", "bias_dropout_fusion",
+        "rope_fusion", "layernorm_fusion", "rmsnorm_fusion", "no_bias_gelu_fusion", "no_bias_dropout_fusion",
+        "no_masked_softmax_fusion", "no_rope_fusion", "no_persist_layer_norm", "use_flashattn_swiglu",
+        "gradient_accumulation_fusion", "no_gradient_accumulation_fusion", "attention_backend", "use_flash_attn"});
   note("every block is global causal attention, computed by the fastest kernel there is", {"attention_config"});
   note("ranks come from mpirun, srun or jsrun; nothing is launched by the configuration",
-       {"launcher", "hostfile", "include", "exclude", "num_nodes", "num_gpus", "master_port", "master_addr", "force_multi", "no_ssh_check",
-        "deepspeed_mpi", "deepspeed_slurm", "deepspeed", "deepspeed_extra_args", "comment", "user_script", "local_rank", "rank",
-        "lazy_mpu_init", "detect_nvlink_pairs", "account", "deepscale", "deepscale_config", "use_shared_fs", "git_hash"});
+       {"launcher",         "hostfile",
+        "include",          "exclude",
+        "num_nodes",        "num_gpus",
+        "master_port",      "master_addr",
+        "force_multi",      "no_ssh_check",
+        "deepspeed_mpi",    "deepspeed_slurm",
+        "deepspeed",        "deepspeed_extra_args",
+        "comment",          "user_script",
+        "local_rank",       "rank",
+        "lazy_mpu_init",    "detect_nvlink_pairs",
+        "account",          "deepscale",
+        "deepscale_config", "use_shared_fs",
+        "git_hash"});
   note("the transport follows from the build and the device", {"distributed_backend", "distributed_timeout_minutes"});
-  note("metrics are in <run_dir>/metrics.jsonl and <run_dir>/tensorboard",
-       {"tensorboard_dir", "log_dir", "tensorboard", "csv_monitor", "use_wandb", "wandb", "wandb_group", "wandb_team", "wandb_project",
-        "wandb_host", "wandb_init_all_ranks", "wandb_run_name", "use_comet", "comet_workspace", "comet_project", "comet_experiment_name",
-        "comet_tags", "comet_others", "tensorboard_log_interval", "log_throughput", "log_params_norm", "log_num_zeros_in_grad",
-        "timing_log_level", "timing_log_option", "log_grad_norm", "log_grad_pct_zeros", "log_param_norm", "log_optimizer_states",
-        "log_gradient_noise_scale", "gradient_noise_scale_n_batches", "gradient_noise_scale_cpu_offload", "dump_state", "eval_tasks",
-        "eval_results_prefix", "save_iters", "iteration", "do_train", "do_valid", "do_test", "config_files", "is_pipe_parallel"});
+  note("metrics are in <run_dir>/metrics.jsonl and <run_dir>/tensorboard", {"tensorboard_dir",
+                                                                            "log_dir",
+                                                                            "tensorboard",
+                                                                            "csv_monitor",
+                                                                            "use_wandb",
+                                                                            "wandb",
+                                                                            "wandb_group",
+                                                                            "wandb_team",
+                                                                            "wandb_project",
+                                                                            "wandb_host",
+                                                                            "wandb_init_all_ranks",
+                                                                            "wandb_run_name",
+                                                                            "use_comet",
+                                                                            "comet_workspace",
+                                                                            "comet_project",
+                                                                            "comet_experiment_name",
+                                                                            "comet_tags",
+                                                                            "comet_others",
+                                                                            "tensorboard_log_interval",
+                                                                            "log_throughput",
+                                                                            "log_params_norm",
+                                                                            "log_num_zeros_in_grad",
+                                                                            "timing_log_level",
+                                                                            "timing_log_option",
+                                                                            "log_grad_norm",
+                                                                            "log_grad_pct_zeros",
+                                                                            "log_param_norm",
+                                                                            "log_optimizer_states",
+                                                                            "log_gradient_noise_scale",
+                                                                            "gradient_noise_scale_n_batches",
+                                                                            "gradient_noise_scale_cpu_offload",
+                                                                            "dump_state",
+                                                                            "eval_tasks",
+                                                                            "eval_results_prefix",
+                                                                            "save_iters",
+                                                                            "iteration",
+                                                                            "do_train",
+                                                                            "do_valid",
+                                                                            "do_test",
+                                                                            "config_files",
+                                                                            "is_pipe_parallel"});
   note("the console follows log_interval", {"steps_per_print"});
-  note("times per part of the step are always measured", {"wall_clock_breakdown", "comms_logger", "flops_profiler", "memory_profiling",
-                                                          "memory_profiling_path"});
+  note("times per part of the step are always measured",
+       {"wall_clock_breakdown", "comms_logger", "flops_profiler", "memory_profiling", "memory_profiling_path"});
   note("use --dry-run and the sweep script", {"autotuning", "autotuning_run"});
-  note("use the trace options of train", {"profile", "profile_step_start", "profile_step_stop", "profile_step_end", "profile_ranks"});
+  note("use the trace options of train",
+       {"profile", "profile_step_start", "profile_step_stop", "profile_step_end", "profile_ranks"});
   note("data is always memory-mapped .bin/.idx and indices are rebuilt in memory",
        {"data_impl", "mmap_warmup", "num_workers", "data_cache_path", "short_seq_prob", "merge_file"});
   note("the padded size follows from vocab_size and make_vocab_size_divisible_by", {"padded_vocab_size"});
   note("recomputation is per block, never partitioned, and changes no value",
-       {"checkpoint_num_layers", "recompute_num_layers", "recompute_method", "recompute_modules", "partition_activations",
-        "synchronize_each_layer", "contiguous_checkpointing", "checkpoint_in_cpu", "profile_backward",
-        "deepspeed_activation_checkpointing", "activation_checkpointing"});
+       {"checkpoint_num_layers", "recompute_num_layers", "recompute_method", "recompute_modules",
+        "partition_activations", "synchronize_each_layer", "contiguous_checkpointing", "checkpoint_in_cpu",
+        "profile_backward", "deepspeed_activation_checkpointing", "activation_checkpointing"});
   note("softmax and losses are always computed in fp32", {"attention_softmax_in_fp32"});
   note("gradients are always accumulated and reduced in fp32",
        {"fp32_allreduce", "accumulate_allreduce_grads_in_fp32", "prescale_gradients", "gradient_predivide_factor",
         "fp16.fp16", "fp16.auto_cast", "fp16.consecutive_hysteresis", "bf16.bf16", "dynamic_loss_scale"});
   note("buckets and gathers are planned by the engine",
-       {"zero_optimization.allgather_partitions", "zero_optimization.reduce_scatter", "zero_optimization.contiguous_gradients",
-        "zero_optimization.round_robin_gradients", "zero_optimization.load_from_fp32_weights", "zero_optimization.sub_group_size",
+       {"zero_optimization.allgather_partitions", "zero_optimization.reduce_scatter",
+        "zero_optimization.contiguous_gradients", "zero_optimization.round_robin_gradients",
+        "zero_optimization.load_from_fp32_weights", "zero_optimization.sub_group_size",
         "zero_optimization.stage3_prefetch_bucket_size", "zero_optimization.stage3_param_persistence_threshold",
         "zero_optimization.stage3_max_live_parameters", "zero_optimization.stage3_max_reuse_distance",
         "zero_optimization.stage3_gather_16bit_weights_on_model_save", "zero_optimization.elastic_checkpoint",
@@ -63,33 +112,41 @@ KeyTopic noted_keys() {
         "zero_contiguous_gradients", "zero_reduce_scatter", "overlap_param_gather", "zero_allow_untested_optimizer"});
   note("the head is always cut by vocabulary rows", {"output_layer_parallelism"});
   note("layers are spread over stages by cost", {"pipe_partition_method", "pipeline_model_parallel_layout"});
-  note("initial weights never depend on the layout", {"use_cpu_initialization", "no_load_rng", "no_save_rng", "load_universal"});
+  note("initial weights never depend on the layout",
+       {"use_cpu_initialization", "no_load_rng", "no_save_rng", "load_universal"});
   note("grouped-query attention follows from num_kv_heads", {"group_query_attention"});
-  note("checkpoints have one format and hold what they need", {"ckpt_format", "use_checkpoint_args", "dist_ckpt_format", "checkpoint",
-                                                               "use_mcore_models", "transformer_impl", "s3_path", "s3_chunk_size"});
+  note("checkpoints have one format and hold what they need",
+       {"ckpt_format", "use_checkpoint_args", "dist_ckpt_format", "checkpoint", "use_mcore_models", "transformer_impl",
+        "s3_path", "s3_chunk_size"});
   note("sampling is the program generate's",
-       {"text_gen_type", "temperature", "top_p", "top_k", "return_logits", "maximum_tokens", "prompt_end", "sample_input_file",
-        "sample_output_file", "num_samples", "recompute"});
+       {"text_gen_type", "temperature", "top_p", "top_k", "return_logits", "maximum_tokens", "prompt_end",
+        "sample_input_file", "sample_output_file", "num_samples", "recompute"});
   return t;
 }
 
 KeyTopic refused_keys() {
   KeyTopic t;
   t.title = "Refused by name";
-  t.intro = "Features that other trainers have and this one does not. Null, false and the neutral values named here are accepted.";
+  t.intro =
+      "Features that other trainers have and this one does not. Null, false and the neutral values named here are "
+      "accepted.";
   const auto refuse = [&](const std::string& reason, const std::vector<std::string>& names,
-                          const std::vector<std::string>& neutral = {}) { add_all(t, KeyStatus::kRefused, reason, names, neutral); };
+                          const std::vector<std::string>& neutral = {}) {
+    add_all(t, KeyStatus::kRefused, reason, names, neutral);
+  };
   refuse("mixture of experts is not supported",
-         {"moe_num_experts", "num_experts", "moe_expert_parallel_size", "expert_model_parallel_size", "enable_expert_tensor_parallelism"},
+         {"moe_num_experts", "num_experts", "moe_expert_parallel_size", "expert_model_parallel_size",
+          "enable_expert_tensor_parallelism"},
          {"0", "1"});
   refuse("mixture of experts is not supported",
-         {"moe_top_k", "moe_router_topk", "moe_type", "moe_router_type", "moe_token_dropping", "moe_loss_coeff", "moe_aux_loss_coeff",
-          "moe_train_capacity_factor", "moe_eval_capacity_factor", "moe_min_capacity", "moe_use_residual", "moe_lbl_in_fp32",
-          "moe_jitter_eps", "moe_layer_freq", "moe_ffn_hidden_size", "moe_grouped_gemm", "expert_interval", "moe_glu"},
+         {"moe_top_k", "moe_router_topk", "moe_type", "moe_router_type", "moe_token_dropping", "moe_loss_coeff",
+          "moe_aux_loss_coeff", "moe_train_capacity_factor", "moe_eval_capacity_factor", "moe_min_capacity",
+          "moe_use_residual", "moe_lbl_in_fp32", "moe_jitter_eps", "moe_layer_freq", "moe_ffn_hidden_size",
+          "moe_grouped_gemm", "expert_interval", "moe_glu"},
          {});
   refuse("scaled rotary positions are not supported",
-         {"rope_scaling", "use_rope_scaling", "rope_scaling_factor", "rotary_scaling_factor", "rotary_seq_len_interpolation_factor",
-          "rotary_interleaved", "rotary_save_freqs_buffer"},
+         {"rope_scaling", "use_rope_scaling", "rope_scaling_factor", "rotary_scaling_factor",
+          "rotary_seq_len_interpolation_factor", "rotary_interleaved", "rotary_save_freqs_buffer"},
          {"1", "1.0"});
   refuse("context parallelism is not supported in this version",
          {"context_parallel_size", "cp_comm_type", "hierarchical_context_parallel_sizes", "ulysses_parallel_size",
@@ -101,39 +158,49 @@ KeyTopic refused_keys() {
          {"sliding_window_width", "sliding_window", "window_size", "sparsity_config", "sparse_attention"});
   refuse("attention is always scaled by 1 / sqrt(head_dim)", {"apply_query_key_layer_scaling"});
   refuse("the loss is always computed in fp32", {"fp16_lm_cross_entropy"});
-  refuse("gradients are reduced in fp32; a narrower wire is a compression rule, and no codec but identity is in this version",
-         {"grad_reduce_in_bf16", "communication_data_type", "grad_reduce_in_fp32"}, {"\"fp32\"", "true"});
-  refuse("gradients are always accumulated in fp32", {"data_types.grad_accum_dtype", "data_types.grad_accum_type"}, {"\"fp32\""});
+  refuse(
+      "gradients are reduced in fp32; a narrower wire is a compression rule, and no codec but identity is in this "
+      "version",
+      {"grad_reduce_in_bf16", "communication_data_type", "grad_reduce_in_fp32"}, {"\"fp32\"", "true"});
+  refuse("gradients are always accumulated in fp32", {"data_types.grad_accum_dtype", "data_types.grad_accum_type"},
+         {"\"fp32\""});
   refuse("coded ZeRO traffic is a compression rule, and no codec but identity is in this version",
          {"zero_optimization.zero_quantized_weights", "zero_optimization.zero_quantized_gradients",
           "zero_optimization.zero_quantized_nontrainable_weights", "zero_optimization.zeropp_loco_param"});
   refuse("say placement.secondary: node instead", {"zero_optimization.zero_hpz_partition_size"}, {"1"});
   refuse("say placement.optimizer (pair or node) instead", {"zero_optimization.mics_shard_size"}, {"-1", "0"});
   refuse("offloading to CPU memory or disk is not supported",
-         {"zero_optimization.cpu_offload", "zero_optimization.cpu_offload_params", "zero_optimization.cpu_offload_use_pin_memory",
-          "zero_optimization.offload_optimizer", "zero_optimization.offload_param", "cpu_offload", "optimizer_cpu_offload"});
-  refuse("fp8 and fp4 are not supported", {"fp8", "fp8_format", "fp8_recipe", "fp8_hybrid", "fp4", "te_fp8", "fp8_margin"});
-  refuse("say warm-up and decay in updates: lr_warmup_iters, lr_decay_iters", {"lr_warmup_samples", "lr_decay_samples"}, {"0"});
+         {"zero_optimization.cpu_offload", "zero_optimization.cpu_offload_params",
+          "zero_optimization.cpu_offload_use_pin_memory", "zero_optimization.offload_optimizer",
+          "zero_optimization.offload_param", "cpu_offload", "optimizer_cpu_offload"});
+  refuse("fp8 and fp4 are not supported",
+         {"fp8", "fp8_format", "fp8_recipe", "fp8_hybrid", "fp4", "te_fp8", "fp8_margin"});
+  refuse("say warm-up and decay in updates: lr_warmup_iters, lr_decay_iters", {"lr_warmup_samples", "lr_decay_samples"},
+         {"0"});
   refuse("say lr_decay_iters", {"lr_decay_fraction"});
   refuse("the length of a run is given in updates: say train_iters", {"train_epochs"});
   refuse("the schedule always continues from the configuration and the step of the checkpoint",
-         {"override_lr_scheduler", "use_checkpoint_lr_scheduler", "override_opt_param_scheduler", "use_checkpoint_opt_param_scheduler"});
-  refuse("the batch grows by rampup_batch_size", {"step_batch_size_schedule", "curriculum_learning", "data_efficiency"});
+         {"override_lr_scheduler", "use_checkpoint_lr_scheduler", "override_opt_param_scheduler",
+          "use_checkpoint_opt_param_scheduler"});
+  refuse("the batch grows by rampup_batch_size",
+         {"step_batch_size_schedule", "curriculum_learning", "data_efficiency"});
   refuse("documents are packed into sequences across their ends, with plain causal attention and positions",
-         {"reset_position_ids", "reset_attention_mask", "eod_attention_mask", "pack_impl", "allow_chopped", "label_data_paths",
-          "weight_by_num_documents", "train_label_data_paths", "dataset_impl"},
+         {"reset_position_ids", "reset_attention_mask", "eod_attention_mask", "pack_impl", "allow_chopped",
+          "label_data_paths", "weight_by_num_documents", "train_label_data_paths", "dataset_impl"},
          {"\"packed\"", "true", "\"gpt2\""});
   refuse("say virtual_pipeline_model_parallel_size", {"num_layers_per_virtual_pipeline_stage"});
   refuse("stages are cut by cost, not by given counts",
          {"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "num_unique_layers"});
-  refuse("checkpoints are saved at multiples of save_interval", {"checkpoint_scale", "extra_save_iters", "save_retain_interval"},
-         {"\"linear\"", "[]"});
+  refuse("checkpoints are saved at multiples of save_interval",
+         {"checkpoint_scale", "extra_save_iters", "save_retain_interval"}, {"\"linear\"", "[]"});
   refuse("checkpoints always hold the optimizer", {"no_save_optim"});
   refuse("use exit_duration_in_mins or train_iters", {"exit_interval"}, {"0"});
   refuse("muP is not supported", {"use_mup", "coord_check", "save_base_shapes", "base_shapes_file"});
   refuse("soft prompts and adapters are not supported", {"soft_prompt_tuning", "lora", "peft"});
-  refuse("preference and reinforcement training are not supported", {"train_impl", "kto_beta", "dpo_beta"}, {"\"normal\""});
-  refuse("relative position biases are not supported", {"rpe_num_buckets", "rpe_max_distance", "opt_pos_emb_offset"}, {"0"});
+  refuse("preference and reinforcement training are not supported", {"train_impl", "kto_beta", "dpo_beta"},
+         {"\"normal\""});
+  refuse("relative position biases are not supported", {"rpe_num_buckets", "rpe_max_distance", "opt_pos_emb_offset"},
+         {"0"});
   refuse("automatic mixed precision is not supported: say precision", {"amp"});
   refuse("compressed optimizers are compression rules, and no codec but identity is in this version",
          {"onebit_adam", "compression_training", "sparse_gradients"});

@@ -19,7 +19,7 @@ std::string stem_of(const std::string& path) {
 }
 
 ResolvedConfig finish(SettingsReader& reader, const std::string& first_name, const std::vector<std::string>& overrides,
-                      const LoadOptions& options) {
+                      const ConfigOptions& options) {
   for (const std::string& text : overrides) reader.add_override(text);
   ResolvedConfig resolved = resolve(reader, first_name.empty() ? "run" : stem_of(first_name), options);
   if (!reader.problems().empty()) throw ConfigErrors(std::move(reader.problems()));
@@ -29,7 +29,7 @@ ResolvedConfig finish(SettingsReader& reader, const std::string& first_name, con
 }  // namespace
 
 ResolvedConfig load_config(const std::vector<std::string>& files, const std::vector<std::string>& overrides,
-                           const LoadOptions& options) {
+                           const ConfigOptions& options) {
   SettingsReader reader;
   for (const std::string& file : files) {
     try {
@@ -42,7 +42,7 @@ ResolvedConfig load_config(const std::vector<std::string>& files, const std::vec
 }
 
 ResolvedConfig load_config_text(const std::vector<ConfigSource>& sources, const std::vector<std::string>& overrides,
-                                const LoadOptions& options) {
+                                const ConfigOptions& options) {
   SettingsReader reader;
   for (const ConfigSource& source : sources) reader.add_text(source.name, source.text);
   return finish(reader, sources.empty() ? "" : sources.front().name, overrides, options);

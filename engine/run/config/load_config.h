@@ -12,7 +12,7 @@
 
 namespace thinwire {
 
-struct LoadOptions {
+struct ConfigOptions {
   // Ranks that run, or that --ranks asks to price. 0: not known; then the batch keys say (all three given), or with
   // dry_run global_num_gpus, or there is one data-parallel rank.
   int64_t ranks = 0;
@@ -35,13 +35,13 @@ struct ResolvedConfig {
   std::vector<ConfigNote> notes;  // accepted without effect, or worth knowing; one per key
 };
 
-// Later files win per key, then overrides (`key.sub=value`) in their order. Throws ConfigErrors (an Error with kBadConfig) that
-// lists all violations; a file that cannot be read is one of them. Touches no device and no data.
+// Later files win per key, then overrides (`key.sub=value`) in their order. Throws ConfigErrors (an Error with
+// kBadConfig) that lists all violations; a file that cannot be read is one of them. Touches no device and no data.
 ResolvedConfig load_config(const std::vector<std::string>& files, const std::vector<std::string>& overrides,
-                           const LoadOptions& options = {});
+                           const ConfigOptions& options = {});
 
 // The same for texts in memory. run_dir defaults to runs/<stem of the first name>.
 ResolvedConfig load_config_text(const std::vector<ConfigSource>& sources, const std::vector<std::string>& overrides,
-                                const LoadOptions& options = {});
+                                const ConfigOptions& options = {});
 
 }  // namespace thinwire

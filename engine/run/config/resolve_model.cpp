@@ -9,7 +9,9 @@ namespace {
 
 constexpr int64_t kMaxFeedForward = 1 << 21;  // also the bound of intermediate_size
 
-int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+int64_t round_up(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
 
 // Ids of a Hugging Face tokenizer.json: one more than the largest of its vocabulary and its added tokens.
 int64_t ids_of_tokenizer_json(const std::string& path) {
@@ -33,13 +35,15 @@ void Resolver::heads() {
     set("num_kv_heads", integer("num_attention_heads"));
   if (known({"num_attention_heads", "num_kv_heads"}) && integer("num_attention_heads") % integer("num_kv_heads") != 0) {
     fail({"num_kv_heads", "num_attention_heads"}, "num_kv_heads " + std::to_string(integer("num_kv_heads")) +
-                                                      " must divide num_attention_heads " + std::to_string(integer("num_attention_heads")));
+                                                      " must divide num_attention_heads " +
+                                                      std::to_string(integer("num_attention_heads")));
   }
   if (known({"hidden_size", "num_attention_heads"}) && value("head_dim").is_null() && !broken("head_dim")) {
     const int64_t hidden = integer("hidden_size"), heads = integer("num_attention_heads");
     if (hidden % heads != 0) {
-      fail({"hidden_size", "num_attention_heads"}, "num_attention_heads " + std::to_string(heads) + " must divide hidden_size " +
-                                                       std::to_string(hidden) + " (or give head_dim)");
+      fail({"hidden_size", "num_attention_heads"}, "num_attention_heads " + std::to_string(heads) +
+                                                       " must divide hidden_size " + std::to_string(hidden) +
+                                                       " (or give head_dim)");
     } else {
       set("head_dim", hidden / heads);
     }
@@ -75,7 +79,8 @@ void Resolver::feed_forward() {
   if (!value("intermediate_size").is_null()) {
     width = integer("intermediate_size");
     if (gated && width >= 6 * hidden) {
-      note("intermediate_size", "is the width of gate and of up each, " + std::to_string(width) + " here; NeoX divides the number given by 3");
+      note("intermediate_size", "is the width of gate and of up each, " + std::to_string(width) +
+                                    " here; NeoX divides the number given by 3");
     }
   } else {
     const double factor = value("expansion_factor").is_null() ? 4.0 : real("expansion_factor");
@@ -83,9 +88,12 @@ void Resolver::feed_forward() {
     width = static_cast<int64_t>(factor * static_cast<double>(hidden));
     if (gated) width = 2 * width / 3;
   }
-  if (width < 1) return fail({"expansion_factor", "hidden_size"}, "makes the feed-forward part narrower than one element");
+  if (width < 1)
+    return fail({"expansion_factor", "hidden_size"}, "makes the feed-forward part narrower than one element");
   width = round_up(width, integer("mlp_multiple_of"));
-  if (width > kMaxFeedForward) return fail({"expansion_factor", "intermediate_size", "mlp_multiple_of"}, "makes the feed-forward part " + std::to_string(width) + " wide (at most 2097152)");
+  if (width > kMaxFeedForward)
+    return fail({"expansion_factor", "intermediate_size", "mlp_multiple_of"},
+                "makes the feed-forward part " + std::to_string(width) + " wide (at most 2097152)");
   set("intermediate_size", width);
   set("expansion_factor", nullptr);
 }
@@ -98,14 +106,17 @@ void Resolver::model() {
     if (value("max_position_embeddings").is_null()) set("max_position_embeddings", length);
     const int64_t positions = integer("max_position_embeddings");
     if (length > positions && is("pos_emb", "learned")) {
-      fail({"max_position_embeddings", "seq_length"}, "seq_length " + std::to_string(length) + " needs a learned position table of that many rows; max_position_embeddings is " +
-                                                          std::to_string(positions));
+      fail({"max_position_embeddings", "seq_length"},
+           "seq_length " + std::to_string(length) +
+               " needs a learned position table of that many rows; max_position_embeddings is " +
+               std::to_string(positions));
     } else if (length > positions) {
       note("max_position_embeddings", "raised to seq_length: positions are not learned");
       set("max_position_embeddings", length);
     }
   }
-  if (is("norm", "rmsnorm") && given("use_bias_in_norms") != nullptr && flag("use_bias_in_norms")) note("use_bias_in_norms", "RMSNorm has no shift");
+  if (is("norm", "rmsnorm") && given("use_bias_in_norms") != nullptr && flag("use_bias_in_norms"))
+    note("use_bias_in_norms", "RMSNorm has no shift");
 }
 
 std::optional<int64_t> Resolver::vocabulary_of(const std::string& tokenizer) {
@@ -130,14 +141,19 @@ void Resolver::vocabulary() {
     const std::string kind = type == nullptr ? "" : type->value.get<std::string>();
     const std::string path = file == nullptr ? "" : file->value.get<std::string>();
     if ((kind == "HFTokenizer" || kind == "HuggingFaceTokenizer") && !path.empty()) set("tokenizer", "bpe:" + path);
-    if ((kind == "SPMTokenizer" || kind == "SentencePieceTokenizer") && !path.empty()) set("tokenizer", "sentencepiece:" + path);
-    if (kind == "HFTokenizer" && (path.empty() || file_name(path) == "20B_tokenizer.json")) assumed = "the 20B tokenizer";
+    if ((kind == "SPMTokenizer" || kind == "SentencePieceTokenizer") && !path.empty())
+      set("tokenizer", "sentencepiece:" + path);
+    if (kind == "HFTokenizer" && (path.empty() || file_name(path) == "20B_tokenizer.json"))
+      assumed = "the 20B tokenizer";
     if (kind == "GPT2BPETokenizer" || kind == "HFGPT2Tokenizer") assumed = "GPT-2's tokenizer";
-    if (type != nullptr && value("tokenizer").is_null()) note("tokenizer_type", "is used only for the size of the vocabulary");
+    if (type != nullptr && value("tokenizer").is_null())
+      note("tokenizer_type", "is used only for the size of the vocabulary");
   } else {
     const std::string spec = text("tokenizer");
-    const bool good = spec == "byte" || (spec.rfind("bpe:", 0) == 0 && spec.size() > 4) || (spec.rfind("sentencepiece:", 0) == 0 && spec.size() > 14);
-    if (!good) return fail({"tokenizer"}, shown(spec) + " is not a tokenizer (allowed: byte | bpe:FILE | sentencepiece:FILE)");
+    const bool good = spec == "byte" || (spec.rfind("bpe:", 0) == 0 && spec.size() > 4) ||
+                      (spec.rfind("sentencepiece:", 0) == 0 && spec.size() > 14);
+    if (!good)
+      return fail({"tokenizer"}, shown(spec) + " is not a tokenizer (allowed: byte | bpe:FILE | sentencepiece:FILE)");
   }
   const std::string tokenizer = value("tokenizer").is_null() ? "" : text("tokenizer");
   if (value("vocab_size").is_null()) {
@@ -148,15 +164,18 @@ void Resolver::vocabulary() {
       set("vocab_size", 50257);
       note("vocab_size", "not given; taken as the 50257 ids of " + assumed);
     } else if (!tokenizer.empty()) {
-      return fail({"vocab_size", "tokenizer"}, "missing, and the tokenizer " + shown(tokenizer) + " cannot be read for it");
+      return fail({"vocab_size", "tokenizer"},
+                  "missing, and the tokenizer " + shown(tokenizer) + " cannot be read for it");
     } else {
       return fail({"vocab_size"}, "missing: give it, or a tokenizer (byte | bpe:FILE | sentencepiece:FILE)");
     }
   } else if (tokenizer == "byte" && integer("vocab_size") < 256) {
-    fail({"vocab_size", "tokenizer"}, "the byte tokenizer has 256 ids, vocab_size is " + std::to_string(integer("vocab_size")));
+    fail({"vocab_size", "tokenizer"},
+         "the byte tokenizer has 256 ids, vocab_size is " + std::to_string(integer("vocab_size")));
   }
   if (known({"eod_token", "vocab_size"}) && integer("eod_token") >= integer("vocab_size"))
-    fail({"eod_token", "vocab_size"}, "eod_token " + std::to_string(integer("eod_token")) + " is not below vocab_size " + std::to_string(integer("vocab_size")));
+    fail({"eod_token", "vocab_size"}, "eod_token " + std::to_string(integer("eod_token")) +
+                                          " is not below vocab_size " + std::to_string(integer("vocab_size")));
   if (known({"eod_mask_loss", "eod_token"}) && flag("eod_mask_loss") && integer("eod_token") < 0)
     fail({"eod_mask_loss"}, "needs eod_token: the id whose loss is masked");
 }
@@ -166,7 +185,8 @@ void Resolver::precision() {
     const double fixed = real("fp16.loss_scale");
     const double first = fixed > 0 ? fixed : std::ldexp(1.0, static_cast<int>(integer("fp16.initial_scale_power")));
     if (fixed == 0 && first < real("fp16.min_loss_scale"))
-      fail({"fp16.min_loss_scale", "fp16.initial_scale_power"}, "is above the initial scale 2^" + std::to_string(integer("fp16.initial_scale_power")));
+      fail({"fp16.min_loss_scale", "fp16.initial_scale_power"},
+           "is above the initial scale 2^" + std::to_string(integer("fp16.initial_scale_power")));
   }
   if (given("optimizer.params.betas") != nullptr && value("optimizer.params.betas").size() != 2)
     fail({"optimizer.params.betas"}, "must hold two numbers");

@@ -25,7 +25,9 @@ std::vector<std::string> words_of(const std::string& text, const char* separator
   return words;
 }
 
-std::string str(int64_t n) { return std::to_string(n); }
+std::string str(int64_t n) {
+  return std::to_string(n);
+}
 
 }  // namespace
 
@@ -38,9 +40,12 @@ std::vector<WeightedPrefix> parse_prefixes(const nlohmann::json& value) {
     if (words.size() > 1 && !number_from(words[0], ignored)) words = {value.get<std::string>()};
   } else {
     for (const auto& item : value) {
-      if (item.is_string()) words.push_back(item.get<std::string>());
-      else if (item.is_number()) words.push_back(item.dump());
-      else throw std::invalid_argument("the list holds something that is neither a prefix nor a weight");
+      if (item.is_string())
+        words.push_back(item.get<std::string>());
+      else if (item.is_number())
+        words.push_back(item.dump());
+      else
+        throw std::invalid_argument("the list holds something that is neither a prefix nor a weight");
     }
   }
   if (words.empty()) throw std::invalid_argument("names no data");
@@ -52,9 +57,11 @@ std::vector<WeightedPrefix> parse_prefixes(const nlohmann::json& value) {
       result.push_back({word, 1.0});
     }
   } else {
-    if (words.size() % 2 != 0) throw std::invalid_argument("a blend is weight prefix weight prefix ...; one half of a pair is missing");
+    if (words.size() % 2 != 0)
+      throw std::invalid_argument("a blend is weight prefix weight prefix ...; one half of a pair is missing");
     for (size_t i = 0; i < words.size(); i += 2) {
-      if (!number_from(words[i], weight) || weight <= 0.0) throw std::invalid_argument("\"" + words[i].substr(0, 60) + "\" stands where a positive weight belongs");
+      if (!number_from(words[i], weight) || weight <= 0.0)
+        throw std::invalid_argument("\"" + words[i].substr(0, 60) + "\" stands where a positive weight belongs");
       if (words[i + 1].empty()) throw std::invalid_argument("holds an empty prefix");
       result.push_back({words[i + 1], weight});
     }
@@ -68,21 +75,25 @@ std::vector<WeightedPrefix> parse_prefixes(const nlohmann::json& value) {
 }
 
 void Resolver::batch() {
-  const char *train = "train_batch_size", *micro = "train_micro_batch_size_per_gpu", *accum = "gradient_accumulation_steps";
+  const char *train = "train_batch_size", *micro = "train_micro_batch_size_per_gpu",
+             *accum = "gradient_accumulation_steps";
   if (broken(train) || broken(micro) || broken(accum) || !known({"pipe_parallel_size", "model_parallel_size"})) return;
   const int64_t stage_ranks = integer("pipe_parallel_size") * integer("model_parallel_size");
-  const bool has_train = given(train) != nullptr, has_micro = given(micro) != nullptr, has_accum = given(accum) != nullptr;
+  const bool has_train = given(train) != nullptr, has_micro = given(micro) != nullptr,
+             has_accum = given(accum) != nullptr;
 
   // Data-parallel ranks.
   int64_t ranks = options_.ranks;
   const bool from_key = ranks == 0 && options_.dry_run && known({"global_num_gpus"});
   if (from_key) ranks = integer("global_num_gpus");
   int64_t dp = 1;
-  if (ranks > 1000000 || stage_ranks > 1000000) return fail({"pipe_parallel_size", "model_parallel_size"}, "at most 1000000 ranks can be laid out");
+  if (ranks > 1000000 || stage_ranks > 1000000)
+    return fail({"pipe_parallel_size", "model_parallel_size"}, "at most 1000000 ranks can be laid out");
   if (ranks > 0) {
     if (ranks % stage_ranks != 0) {
-      return fail({"pipe_parallel_size", "model_parallel_size"}, str(ranks) + " ranks are not a multiple of pipe_parallel_size " +
-                                                                     str(integer("pipe_parallel_size")) + " * model_parallel_size " + str(integer("model_parallel_size")));
+      return fail({"pipe_parallel_size", "model_parallel_size"},
+                  str(ranks) + " ranks are not a multiple of pipe_parallel_size " + str(integer("pipe_parallel_size")) +
+                      " * model_parallel_size " + str(integer("model_parallel_size")));
     }
     dp = ranks / stage_ranks;
   } else if (has_train && has_micro && has_accum && integer(train) % (integer(micro) * integer(accum)) == 0) {
@@ -92,13 +103,14 @@ void Resolver::batch() {
 
   const std::string over = dp == 1 ? "one data-parallel rank" : str(dp) + " data-parallel ranks";
   if (!has_train && !has_micro) {
-    return fail({train}, "missing: give two of train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps");
+    return fail({train},
+                "missing: give two of train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps");
   }
   if (has_train && has_micro && has_accum) {
     if (integer(train) != integer(micro) * integer(accum) * dp) {
-      fail({accum}, "train_batch_size " + str(integer(train)) + " is not train_micro_batch_size_per_gpu " + str(integer(micro)) +
-                        " * gradient_accumulation_steps " + str(integer(accum)) + " * " + over + " = " + str(integer(micro) * integer(accum) * dp) +
-                        "; leave one of them out");
+      fail({accum}, "train_batch_size " + str(integer(train)) + " is not train_micro_batch_size_per_gpu " +
+                        str(integer(micro)) + " * gradient_accumulation_steps " + str(integer(accum)) + " * " + over +
+                        " = " + str(integer(micro) * integer(accum) * dp) + "; leave one of them out");
     }
     parse_ramp();
     return;
@@ -107,17 +119,19 @@ void Resolver::batch() {
     // The missing one of micro and accumulation; with train alone the accumulation is 1.
     const int64_t known_part = (has_micro ? integer(micro) : has_accum ? integer(accum) : 1) * dp;
     if (integer(train) % known_part != 0) {
-      const std::string what = has_micro ? "train_micro_batch_size_per_gpu " + str(integer(micro)) + " * "
+      const std::string what = has_micro   ? "train_micro_batch_size_per_gpu " + str(integer(micro)) + " * "
                                : has_accum ? "gradient_accumulation_steps " + str(integer(accum)) + " * "
                                            : "";
-      return fail({train, micro, accum}, "train_batch_size " + str(integer(train)) + " is not a multiple of " + what + over);
+      return fail({train, micro, accum},
+                  "train_batch_size " + str(integer(train)) + " is not a multiple of " + what + over);
     }
     set(has_micro ? accum : micro, integer(train) / known_part);
     if (!has_micro && !has_accum) set(accum, 1);
   } else {
     if (!has_accum) set(accum, 1);
     set(train, integer(micro) * integer(accum) * dp);
-    if (integer(train) > 1000000000) return fail({micro, accum}, "makes a batch of " + str(integer(train)) + " sequences (at most 1e9)");
+    if (integer(train) > 1000000000)
+      return fail({micro, accum}, "makes a batch of " + str(integer(train)) + " sequences (at most 1e9)");
   }
   parse_ramp();
 }
@@ -135,8 +149,10 @@ void Resolver::parse_ramp() {
     for (const auto& item : ramp->value) {
       // Megatron's lists hold strings.
       double n = -1.0;
-      if (item.is_number()) n = item.get<double>();
-      else if (item.is_string() && !number_from(item.get<std::string>(), n)) n = -1.0;
+      if (item.is_number())
+        n = item.get<double>();
+      else if (item.is_string() && !number_from(item.get<std::string>(), n))
+        n = -1.0;
       numbers.push_back(n);
     }
   }
@@ -146,11 +162,14 @@ void Resolver::parse_ramp() {
   const int64_t start = static_cast<int64_t>(numbers[0]), step = static_cast<int64_t>(numbers[1]);
   const int64_t full = integer("train_batch_size");
   if (start > full || (full - start) % step != 0) {
-    return fail({"rampup_batch_size"}, "from " + str(start) + " in steps of " + str(step) + " the batch never becomes train_batch_size " + str(full));
+    return fail({"rampup_batch_size"}, "from " + str(start) + " in steps of " + str(step) +
+                                           " the batch never becomes train_batch_size " + str(full));
   }
-  const int64_t unit = integer("train_micro_batch_size_per_gpu") * (integer("global_num_gpus") / (integer("pipe_parallel_size") * integer("model_parallel_size")));
+  const int64_t unit = integer("train_micro_batch_size_per_gpu") *
+                       (integer("global_num_gpus") / (integer("pipe_parallel_size") * integer("model_parallel_size")));
   if (start % unit != 0 || step % unit != 0) {
-    return fail({"rampup_batch_size"}, "start and increment must be multiples of " + str(unit) + " (train_micro_batch_size_per_gpu * data-parallel ranks)");
+    return fail({"rampup_batch_size"}, "start and increment must be multiples of " + str(unit) +
+                                           " (train_micro_batch_size_per_gpu * data-parallel ranks)");
   }
   set("rampup_batch_size", {start, step, static_cast<int64_t>(numbers[2])});
 }
@@ -158,7 +177,8 @@ void Resolver::parse_ramp() {
 void Resolver::schedule() {
   if (const Setting* samples = given("train_samples"); samples != nullptr && given("train_iters") == nullptr) {
     if (given("rampup_batch_size") != nullptr) {
-      fail({"train_samples"}, "with rampup_batch_size the number of updates is not train_samples / train_batch_size: give train_iters");
+      fail({"train_samples"},
+           "with rampup_batch_size the number of updates is not train_samples / train_batch_size: give train_iters");
     } else if (known({"train_batch_size"})) {
       const int64_t iters = samples->value.get<int64_t>() / integer("train_batch_size");
       if (iters == 0) fail({"train_samples"}, "is less than one batch of " + str(integer("train_batch_size")));
@@ -168,26 +188,34 @@ void Resolver::schedule() {
     }
   }
   if (!known({"train_iters"})) return;
-  if (value("lr_decay_iters").is_null() && !broken("lr_decay_iters")) set("lr_decay_iters", std::max<int64_t>(1, integer("train_iters")));
+  if (value("lr_decay_iters").is_null() && !broken("lr_decay_iters"))
+    set("lr_decay_iters", std::max<int64_t>(1, integer("train_iters")));
   if (!known({"lr_decay_iters"})) return;
   const int64_t decay = integer("lr_decay_iters");
   if (!broken("warmup") && !broken("lr_warmup_iters")) {
-    // NeoX warms up while updates <= warmup * lr_decay_iters. The small addend undoes the binary rounding of fractions like 0.01.
-    if (value("lr_warmup_iters").is_null()) set("lr_warmup_iters", static_cast<int64_t>(std::floor(real("warmup") * static_cast<double>(decay) + 1e-6)));
+    // NeoX warms up while updates <= warmup * lr_decay_iters. The small addend undoes the binary rounding of fractions
+    // like 0.01.
+    if (value("lr_warmup_iters").is_null())
+      set("lr_warmup_iters", static_cast<int64_t>(std::floor(real("warmup") * static_cast<double>(decay) + 1e-6)));
     set("warmup", nullptr);
-    if (integer("lr_warmup_iters") > decay) fail({"lr_warmup_iters", "lr_decay_iters"}, "warm-up of " + str(integer("lr_warmup_iters")) + " updates is longer than lr_decay_iters " + str(decay));
+    if (integer("lr_warmup_iters") > decay)
+      fail({"lr_warmup_iters", "lr_decay_iters"},
+           "warm-up of " + str(integer("lr_warmup_iters")) + " updates is longer than lr_decay_iters " + str(decay));
   }
   if (known({"min_lr", "optimizer.params.lr"}) && real("min_lr") > real("optimizer.params.lr"))
-    fail({"min_lr", "optimizer.params.lr"}, "min_lr " + shown(value("min_lr")) + " is above the peak learning rate " + shown(value("optimizer.params.lr")));
+    fail({"min_lr", "optimizer.params.lr"}, "min_lr " + shown(value("min_lr")) + " is above the peak learning rate " +
+                                                shown(value("optimizer.params.lr")));
   if (known({"lr_warmup_init", "optimizer.params.lr"}) && real("lr_warmup_init") > real("optimizer.params.lr"))
     fail({"lr_warmup_init"}, "is above the peak learning rate " + shown(value("optimizer.params.lr")));
   if (is("lr_decay_style", "wsd") && !broken("lr_wsd_decay_iters")) {
-    if (value("lr_wsd_decay_iters").is_null()) fail({"lr_wsd_decay_iters", "lr_decay_style"}, "lr_decay_style wsd needs lr_wsd_decay_iters");
+    if (value("lr_wsd_decay_iters").is_null())
+      fail({"lr_wsd_decay_iters", "lr_decay_style"}, "lr_decay_style wsd needs lr_wsd_decay_iters");
     else if (known({"lr_warmup_iters"}) && integer("lr_wsd_decay_iters") + integer("lr_warmup_iters") > decay)
       fail({"lr_wsd_decay_iters"}, "warm-up and final decay together are longer than lr_decay_iters " + str(decay));
   }
   const Setting* momentum = given("optimizer.params.momentum");
-  if (momentum != nullptr && momentum->value.get<double>() != 0.0 && !is("optimizer.type", "sgd")) note("optimizer.params.momentum", "only sgd has momentum");
+  if (momentum != nullptr && momentum->value.get<double>() != 0.0 && !is("optimizer.type", "sgd"))
+    note("optimizer.params.momentum", "only sgd has momentum");
 }
 
 void Resolver::check_paths(const std::string& paths, const std::string& weights) {
@@ -200,11 +228,14 @@ void Resolver::check_paths(const std::string& paths, const std::string& weights)
   try {
     std::vector<WeightedPrefix> prefixes = parse_prefixes(p->value);
     if (w == nullptr) return;
-    if (p->value.is_string() || prefixes.size() != p->value.size()) return fail({weights.c_str()}, "weights are already in " + paths);
+    if (p->value.is_string() || prefixes.size() != p->value.size())
+      return fail({weights.c_str()}, "weights are already in " + paths);
     if (w->value.size() != prefixes.size())
-      return fail({weights.c_str()}, str(static_cast<int64_t>(w->value.size())) + " weights for " + str(static_cast<int64_t>(prefixes.size())) + " prefixes");
+      return fail({weights.c_str()}, str(static_cast<int64_t>(w->value.size())) + " weights for " +
+                                         str(static_cast<int64_t>(prefixes.size())) + " prefixes");
     for (const auto& item : w->value)
-      if (item.get<double>() <= 0.0) return fail({weights.c_str()}, "a weight must be positive; leave the data out instead");
+      if (item.get<double>() <= 0.0)
+        return fail({weights.c_str()}, "a weight must be positive; leave the data out instead");
   } catch (const std::invalid_argument& e) {
     fail({paths.c_str()}, e.what());
   }
@@ -244,7 +275,8 @@ void Resolver::data() {
   check_paths("valid_data_paths", "valid_data_weights");
   check_paths("test_data_paths", "test_data_weights");
   for (const char* key : {"valid_data_paths", "test_data_paths"})
-    if (given(key) != nullptr && given("train_data_paths") == nullptr && !broken("train_data_paths")) fail({key}, "needs train_data_paths beside it");
+    if (given(key) != nullptr && given("train_data_paths") == nullptr && !broken("train_data_paths"))
+      fail({key}, "needs train_data_paths beside it");
   if (const Setting* path = given("data_path")) {
     try {
       parse_prefixes(path->value);
@@ -253,7 +285,8 @@ void Resolver::data() {
     }
   }
   split_text();
-  if (options_.data_required && given("data_path") == nullptr && given("train_data_paths") == nullptr && !broken("data_path") && !broken("train_data_paths"))
+  if (options_.data_required && given("data_path") == nullptr && given("train_data_paths") == nullptr &&
+      !broken("data_path") && !broken("train_data_paths"))
     fail({"data_path"}, "missing: the prefix of the training data, without .bin / .idx");
 }
 

@@ -42,7 +42,8 @@ std::vector<std::string> keys_of(const std::vector<KeyScope>& scopes) {
   std::vector<std::string> names;
   for (const KeyTopic& topic : key_table().topics())
     for (const KeySpec& key : topic.keys)
-      if (key.status == KeyStatus::kUsed && std::find(scopes.begin(), scopes.end(), key.scope) != scopes.end()) names.push_back(key.name);
+      if (key.status == KeyStatus::kUsed && std::find(scopes.begin(), scopes.end(), key.scope) != scopes.end())
+        names.push_back(key.name);
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -68,7 +69,8 @@ std::string config_hash(const nlohmann::json& resolved, const std::vector<KeySco
   std::string canonical;
   for (const std::string& name : keys_of(scopes)) {
     const nlohmann::json value = at_path(resolved, name);
-    if (!value.is_null()) canonical += name + "=" + value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    if (!value.is_null())
+      canonical += name + "=" + value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   }
   uint64_t hash = XXH3_64bits(canonical.data(), canonical.size());
   std::string text(16, '0');
@@ -76,7 +78,8 @@ std::string config_hash(const nlohmann::json& resolved, const std::vector<KeySco
   return text;
 }
 
-std::vector<std::string> differing_keys(const nlohmann::json& checkpoint, const nlohmann::json& here, const std::vector<KeyScope>& scopes) {
+std::vector<std::string> differing_keys(const nlohmann::json& checkpoint, const nlohmann::json& here,
+                                        const std::vector<KeyScope>& scopes) {
   std::vector<std::string> lines;
   for (const std::string& name : keys_of(scopes)) {
     const nlohmann::json a = at_path(checkpoint, name), b = at_path(here, name);

@@ -72,19 +72,25 @@ ResolvedConfig Resolver::take() {
 void Resolver::layout() {
   if (known({"pipe_parallel_size"}) && integer("pipe_parallel_size") == 0) set("pipe_parallel_size", 1);
   if (known({"pipe_parallel_size", "num_layers"}) && integer("pipe_parallel_size") > integer("num_layers")) {
-    fail({"pipe_parallel_size", "num_layers"}, std::to_string(integer("pipe_parallel_size")) + " pipeline stages need at least as many layers; num_layers is " +
+    fail({"pipe_parallel_size", "num_layers"}, std::to_string(integer("pipe_parallel_size")) +
+                                                   " pipeline stages need at least as many layers; num_layers is " +
                                                    std::to_string(integer("num_layers")));
   }
-  if (known({"model_parallel_size", "num_attention_heads"}) && integer("num_attention_heads") % integer("model_parallel_size") != 0) {
-    fail({"model_parallel_size", "num_attention_heads"}, "model_parallel_size " + std::to_string(integer("model_parallel_size")) +
-                                                             " must divide num_attention_heads " +
-                                                             std::to_string(integer("num_attention_heads")));
-  } else if (known({"model_parallel_size", "num_kv_heads"}) && integer("num_kv_heads") % integer("model_parallel_size") != 0) {
-    fail({"model_parallel_size", "num_kv_heads"}, "model_parallel_size " + std::to_string(integer("model_parallel_size")) +
-                                                      " must divide num_kv_heads " + std::to_string(integer("num_kv_heads")));
+  if (known({"model_parallel_size", "num_attention_heads"}) &&
+      integer("num_attention_heads") % integer("model_parallel_size") != 0) {
+    fail({"model_parallel_size", "num_attention_heads"},
+         "model_parallel_size " + std::to_string(integer("model_parallel_size")) + " must divide num_attention_heads " +
+             std::to_string(integer("num_attention_heads")));
+  } else if (known({"model_parallel_size", "num_kv_heads"}) &&
+             integer("num_kv_heads") % integer("model_parallel_size") != 0) {
+    fail({"model_parallel_size", "num_kv_heads"},
+         "model_parallel_size " + std::to_string(integer("model_parallel_size")) + " must divide num_kv_heads " +
+             std::to_string(integer("num_kv_heads")));
   }
-  if (known({"model_parallel_size", "sequence_parallel"}) && flag("sequence_parallel") && integer("model_parallel_size") == 1) {
-    fail({"sequence_parallel", "model_parallel_size"}, "needs model_parallel_size above 1: it shards over the tensor-parallel ranks");
+  if (known({"model_parallel_size", "sequence_parallel"}) && flag("sequence_parallel") &&
+      integer("model_parallel_size") == 1) {
+    fail({"sequence_parallel", "model_parallel_size"},
+         "needs model_parallel_size above 1: it shards over the tensor-parallel ranks");
   }
   if (known({"virtual_pipeline_model_parallel_size", "schedule", "pipe_parallel_size"})) {
     const int64_t chunks = integer("virtual_pipeline_model_parallel_size"), stages = integer("pipe_parallel_size");
@@ -92,8 +98,8 @@ void Resolver::layout() {
       fail({"virtual_pipeline_model_parallel_size", "schedule"}, "chunks of layers need schedule interleaved");
     } else if (known({"num_layers"}) && chunks > 1 && chunks * stages > integer("num_layers")) {
       fail({"virtual_pipeline_model_parallel_size", "pipe_parallel_size"},
-           std::to_string(stages) + " stages of " + std::to_string(chunks) + " chunks need at least " + std::to_string(stages * chunks) +
-               " layers; num_layers is " + std::to_string(integer("num_layers")));
+           std::to_string(stages) + " stages of " + std::to_string(chunks) + " chunks need at least " +
+               std::to_string(stages * chunks) + " layers; num_layers is " + std::to_string(integer("num_layers")));
     }
   }
 
@@ -107,7 +113,8 @@ void Resolver::layout() {
     derive("placement.gradients", 2);
     derive("placement.optimizer", 1);
     if (known({"placement.secondary", "placement.weights"}) && is("placement.weights", "replicated")) {
-      fail({"placement.secondary", "placement.weights"}, "a secondary copy needs sharded weights (placement.weights or zero_optimization.stage 3)");
+      fail({"placement.secondary", "placement.weights"},
+           "a secondary copy needs sharded weights (placement.weights or zero_optimization.stage 3)");
     }
   }
 }
@@ -121,7 +128,9 @@ void Resolver::compression() {
     for (const auto& [name, v] : select->value.items()) {
       if (std::find(fields.begin(), fields.end(), name) == fields.end()) {
         const std::string key = select->spelled + "." + (name.size() > 60 ? name.substr(0, 60) : name);
-        reader_.problems().push_back({select->place, key, "unknown field of select (allowed: stages | layers | tensor_classes | micro_batches)"});
+        reader_.problems().push_back(
+            {select->place, key,
+             "unknown field of select (allowed: stages | layers | tensor_classes | micro_batches)"});
       }
     }
   }
@@ -152,7 +161,7 @@ void Resolver::run(const std::string& stem) {
     note("deterministic", "the CPU is always deterministic");
 }
 
-ResolvedConfig resolve(SettingsReader& reader, const std::string& stem, const LoadOptions& options) {
+ResolvedConfig resolve(SettingsReader& reader, const std::string& stem, const ConfigOptions& options) {
   ResolvedConfig result;
   if (reader.broken().count("*") != 0) return result;  // a source is missing: all that follows would be guesses
   Resolver resolver(reader, options);

@@ -12,7 +12,7 @@ namespace thinwire {
 
 class Resolver {
  public:
-  Resolver(SettingsReader& reader, const LoadOptions& options) : reader_(reader), options_(options) {}
+  Resolver(SettingsReader& reader, const ConfigOptions& options) : reader_(reader), options_(options) {}
 
   // Each fills its keys in `values` and appends violations. Order matters: batch needs layout, schedule needs batch.
   void model();
@@ -57,12 +57,13 @@ class Resolver {
   std::optional<int64_t> vocabulary_of(const std::string& tokenizer);
 
   SettingsReader& reader_;
-  const LoadOptions& options_;
+  const ConfigOptions& options_;
   std::map<std::string, nlohmann::json> values_;
   std::vector<ConfigNote> notes_;
 };
 
-// "0.3 a 0.7 b", ["0.3", "a", 0.7, "b"], "a" or ["a", "b"] as weighted prefixes. Throws std::invalid_argument with the reason.
+// "0.3 a 0.7 b", ["0.3", "a", 0.7, "b"], "a" or ["a", "b"] as weighted prefixes. Throws std::invalid_argument with the
+// reason.
 std::vector<WeightedPrefix> parse_prefixes(const nlohmann::json& value);
 
 }  // namespace thinwire

@@ -23,7 +23,9 @@ class Reader {
   int64_t integer(const std::string& key) const { return at(key).get<int64_t>(); }
   double real(const std::string& key) const { return at(key).get<double>(); }
   bool flag(const std::string& key) const { return at(key).get<bool>(); }
-  std::string text(const std::string& key) const { return at(key).is_null() ? std::string() : at(key).get<std::string>(); }
+  std::string text(const std::string& key) const {
+    return at(key).is_null() ? std::string() : at(key).get<std::string>();
+  }
 
   // The enumerator beside the text; the table has already refused other texts.
   template <typename E>
@@ -53,7 +55,8 @@ ModelConfig model_config(const Reader& r) {
   m.seq_length = r.integer("seq_length");
   m.max_positions = r.integer("max_position_embeddings");
   m.positions = r.pick<PositionKind>(
-      "pos_emb", {{"learned", PositionKind::kLearned}, {"rotary", PositionKind::kRotary}, {"none", PositionKind::kNone}});
+      "pos_emb",
+      {{"learned", PositionKind::kLearned}, {"rotary", PositionKind::kRotary}, {"none", PositionKind::kNone}});
   m.rotary_fraction = static_cast<float>(r.real("rotary_pct"));
   m.rotary_base = static_cast<float>(r.real("rotary_emb_base"));
   m.norm = r.pick<NormKind>("norm", {{"layernorm", NormKind::kLayerNorm}, {"rmsnorm", NormKind::kRmsNorm}});
@@ -76,8 +79,9 @@ ModelConfig model_config(const Reader& r) {
   m.init_std = static_cast<float>(r.real("init_method_std"));
   m.hidden_dropout = static_cast<float>(r.real("hidden_dropout"));
   m.attention_dropout = static_cast<float>(r.real("attention_dropout"));
-  m.recompute = r.pick<Recompute>("recompute_granularity",
-                                  {{"none", Recompute::kNone}, {"selective", Recompute::kSelective}, {"full", Recompute::kFull}});
+  m.recompute =
+      r.pick<Recompute>("recompute_granularity",
+                        {{"none", Recompute::kNone}, {"selective", Recompute::kSelective}, {"full", Recompute::kFull}});
   m.dtype = r.pick<DType>("precision", {{"fp32", DType::f32}, {"bf16", DType::bf16}, {"fp16", DType::f16}});
   m.decay_all_matrices = r.flag("weight_decay_embeddings");
   return m;
@@ -111,7 +115,8 @@ OptimConfig optim_config(const Reader& r) {
   o.wsd_decay_iters = r.at("lr_wsd_decay_iters").is_null() ? 0 : r.integer("lr_wsd_decay_iters");
   const double fixed = r.real("fp16.loss_scale");
   o.dynamic_loss_scale = fixed == 0.0;
-  o.loss_scale = o.dynamic_loss_scale ? std::ldexp(1.0, static_cast<int>(r.integer("fp16.initial_scale_power"))) : fixed;
+  o.loss_scale =
+      o.dynamic_loss_scale ? std::ldexp(1.0, static_cast<int>(r.integer("fp16.initial_scale_power"))) : fixed;
   o.loss_scale_window = r.integer("fp16.loss_scale_window");
   o.hysteresis = r.integer("fp16.hysteresis");
   o.min_loss_scale = r.real("fp16.min_loss_scale");
@@ -178,8 +183,10 @@ std::string compression_json(const Values& values) {
     if (key.rfind("compression.", 0) != 0 || value.is_null()) continue;
     const std::string rest = key.substr(12);
     const size_t dot = rest.rfind('.');
-    if (dot == std::string::npos) rules[rest] = value;
-    else rules[rest.substr(0, dot)][rest.substr(dot + 1)] = value;
+    if (dot == std::string::npos)
+      rules[rest] = value;
+    else
+      rules[rest.substr(0, dot)][rest.substr(dot + 1)] = value;
   }
   return rules.dump();
 }

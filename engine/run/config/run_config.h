@@ -1,4 +1,5 @@
-// The resolved configuration of a run: plain numbers that every room above reads. Built by config/resolve, never by hand.
+// The resolved configuration of a run: plain numbers that every room above reads. Built by config/resolve, never by
+// hand.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +14,14 @@
 namespace thinwire {
 
 struct LayoutConfig {
-  int64_t pipeline = 1, tensor = 1, data = 1;  // ranks per dimension; this version runs 1 x 1 x 1, --dry-run prices more
+  int64_t pipeline = 1, tensor = 1,
+          data = 1;  // ranks per dimension; this version runs 1 x 1 x 1, --dry-run prices more
   bool sequence_parallel = false;
   std::string schedule = "1f1b";
   int64_t virtual_chunks = 1;  // chunks of layers per stage, for schedule interleaved
   int zero_stage = 0;
-  std::string placement_weights = "replicated", placement_gradients = "replicated", placement_optimizer = "replicated", placement_secondary;
+  std::string placement_weights = "replicated", placement_gradients = "replicated", placement_optimizer = "replicated",
+              placement_secondary;
   int64_t reduce_bucket = 500000000, gather_bucket = 500000000;  // elements
   bool overlap_gradients = false;                                // reduce while the backward pass runs
 };
@@ -29,30 +32,30 @@ struct RunConfig {
   DataConfig data;
   LayoutConfig layout;
 
-  std::string run_dir;          // default runs/<name of the first config file>
+  std::string run_dir;  // default runs/<name of the first config file>
   std::string device = "cpu";
-  int64_t threads_per_rank = 0; // 0: cores of the node / ranks on it
+  int64_t threads_per_rank = 0;  // 0: cores of the node / ranks on it
   uint64_t seed = 1234;
   bool deterministic = true;
 
   int64_t train_iters = 0;
-  int64_t accumulation = 1;     // micro-batches per update and rank (without ramp)
+  int64_t accumulation = 1;  // micro-batches per update and rank (without ramp)
   int64_t eval_interval = 0, eval_iters = 0;
   int64_t log_interval = 10;
-  int64_t save_interval = 0;    // 0: only at the end and on signals
-  int64_t keep_last = 0;        // keep_last_n_checkpoints; 0 keeps all, otherwise at least 2 verified ones stay
+  int64_t save_interval = 0;  // 0: only at the end and on signals
+  int64_t keep_last = 0;      // keep_last_n_checkpoints; 0 keeps all, otherwise at least 2 verified ones stay
   bool async_save = true;
-  std::string save_dir;         // default <run_dir>/checkpoints
-  std::string load;             // explicit checkpoint or run directory to start from
-  bool finetune = false;        // weights only: step, data position and optimizer start anew
+  std::string save_dir;   // default <run_dir>/checkpoints
+  std::string load;       // explicit checkpoint or run directory to start from
+  bool finetune = false;  // weights only: step, data position and optimizer start anew
   bool no_load_optim = false;
-  std::string init_from_hf;     // directory with HF safetensors to start the weights from
+  std::string init_from_hf;  // directory with HF safetensors to start the weights from
   double exit_duration_in_mins = 0.0;
-  double peak_tflops = 0.0;     // denominator of MFU; 0: measured matrix-product peak is not claimed, MFU is null
+  double peak_tflops = 0.0;  // denominator of MFU; 0: measured matrix-product peak is not claimed, MFU is null
 
-  std::string tokenizer;        // as the `tokenize` program spells it: byte | bpe:FILE | sentencepiece:FILE
-  std::string compression_json; // rules as given, canonical JSON text; "{}" when every site is plain
-  std::string faults_json;      // only with --allow-faults
+  std::string tokenizer;         // as the `tokenize` program spells it: byte | bpe:FILE | sentencepiece:FILE
+  std::string compression_json;  // rules as given, canonical JSON text; "{}" when every site is plain
+  std::string faults_json;       // only with --allow-faults
   std::string command_line;
 };
 

@@ -15,7 +15,9 @@ std::string lower(std::string s) {
   return s;
 }
 
-std::string number_text(double v) { return nlohmann::json(v).dump(); }
+std::string number_text(double v) {
+  return nlohmann::json(v).dump();
+}
 
 // Compares values of strings as users vary them: case and dashes do not matter, value aliases are other words.
 std::optional<std::string> our_spelling(const KeySpec& key, const std::string& text) {
@@ -45,7 +47,17 @@ bool is_number_text(const std::string& text) {
   if (text.empty()) return false;
   std::vector<JsonProblem> none;
   const JsonText parsed = parse_json_text(text);
-  return parsed.problems.empty() && (parsed.root.kind == JsonTree::Kind::kInt || parsed.root.kind == JsonTree::Kind::kReal);
+  return parsed.problems.empty() &&
+         (parsed.root.kind == JsonTree::Kind::kInt || parsed.root.kind == JsonTree::Kind::kReal);
+}
+
+// The first kind of attention in NeoX's [[["global"], 12]] that is not plain causal attention; empty if there is none.
+std::string foreign_attention(const nlohmann::json& value) {
+  if (value.is_string()) return value == "global" || value == "flash" ? "" : value.get<std::string>();
+  if (!value.is_array()) return "";
+  for (const auto& item : value)
+    if (const std::string found = foreign_attention(item); !found.empty()) return found;
+  return "";
 }
 
 struct Checked {
@@ -60,8 +72,10 @@ Checked check_value(const KeySpec& key, const JsonTree& v) {
   Checked r;
   r.at = v.at;
   const auto wrong_type = [&](const std::string& hint) {
-    r.error = "must be " + std::string(types_text(key.types)) + ", not " + kind_name(v.kind) +
-              (v.kind == Kind::kString ? " " + shown(to_json(v)) : "") + hint;
+    r.error = "must be ";
+    r.error.append(types_text(key.types)).append(", not ").append(kind_name(v.kind));
+    if (v.kind == Kind::kString) r.error.append(" ").append(shown(to_json(v)));
+    r.error.append(hint);
     return r;
   };
   if (key.types == kAnyKey) {
@@ -94,14 +108,15 @@ Checked check_value(const KeySpec& key, const JsonTree& v) {
     case Kind::kString: {
       if ((key.types & kStringKey) == 0) {
         if ((key.types & (kIntKey | kRealKey)) != 0 && is_number_text(v.text)) return wrong_type(": drop the quotes");
-        if ((key.types & kBoolKey) != 0 && (lower(v.text) == "true" || lower(v.text) == "false")) return wrong_type(": drop the quotes");
+        if ((key.types & kBoolKey) != 0 && (lower(v.text) == "true" || lower(v.text) == "false"))
+          return wrong_type(": drop the quotes");
         return wrong_type("");
       }
       const auto ours = our_spelling(key, v.text);
       if (!ours) {
         const bool codec = key.name.rfind("compression.", 0) == 0 && key.name.find("algorithm") == std::string::npos;
-        r.error = shown(v.text) + (codec ? " is not in this version" : " is not an allowed value") + " (allowed: " +
-                  join(key.allowed, " | ") + ")";
+        r.error = shown(v.text) + (codec ? " is not in this version" : " is not an allowed value") +
+                  " (allowed: " + join(key.allowed, " | ") + ")";
         return r;
       }
       r.value = *ours;
@@ -127,7 +142,8 @@ Checked check_value(const KeySpec& key, const JsonTree& v) {
       if ((key.types & kObjectKey) == 0) return wrong_type("");
       r.value = to_json(v);
       return r;
-    case Kind::kNull: break;
+    case Kind::kNull:
+      break;
   }
   return r;
 }
@@ -140,19 +156,22 @@ const std::vector<std::vector<std::vector<std::string>>>& exclusive_groups() {
       {{"warmup"}, {"lr_warmup_iters"}},
       {{"train_iters"}, {"train_samples"}},
       {{"data_path", "split"},
-       {"train_data_paths", "train_data_weights", "valid_data_paths", "valid_data_weights", "test_data_paths", "test_data_weights"}}};
+       {"train_data_paths", "train_data_weights", "valid_data_paths", "valid_data_weights", "test_data_paths",
+        "test_data_weights"}}};
   return groups;
 }
 
 std::string headline(const std::vector<ConfigProblem>& problems) {
   std::string text = problems.size() == 1 ? "the configuration has 1 problem"
                                           : "the configuration has " + std::to_string(problems.size()) + " problems";
-  for (const ConfigProblem& p : problems) text += "\n" + p.text();
+  for (const ConfigProblem& p : problems) text.append("\n").append(p.text());
   return text;
 }
 
 std::vector<ConfigProblem> sorted(std::vector<ConfigProblem> problems) {
-  const auto place = [](const ConfigProblem& p) { return std::tuple(p.place.order, p.place.at.line, p.place.at.column); };
+  const auto place = [](const ConfigProblem& p) {
+    return std::tuple(p.place.order, p.place.at.line, p.place.at.column);
+  };
   std::stable_sort(problems.begin(), problems.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
   const auto same = [&](const auto& a, const auto& b) { return place(a) == place(b) && a.key == b.key; };
   problems.erase(std::unique(problems.begin(), problems.end(), same), problems.end());
@@ -176,9 +195,9 @@ std::string shown(const nlohmann::json& value) {
 
 struct SettingsReader::Source {
   int order = 0;
-  std::string name;      // file name, or the whole override
+  std::string name;  // file name, or the whole override
   bool override = false;
-  std::string raw_value; // of an override
+  std::string raw_value;  // of an override
   Settings settings;
 
   Place place(TextPosition at) const {
@@ -203,7 +222,8 @@ void SettingsReader::add_text(const std::string& name, const std::string& text) 
     return;
   }
   if (parsed.root.kind != JsonTree::Kind::kObject) {
-    problem(source.place(parsed.root.at), "", std::string("a configuration is one object { ... }, not ") + kind_name(parsed.root.kind));
+    problem(source.place(parsed.root.at), "",
+            std::string("a configuration is one object { ... }, not ") + kind_name(parsed.root.kind));
     broken_.insert("*");
     return;
   }
@@ -246,7 +266,8 @@ void SettingsReader::read_object(const JsonTree& object, const std::string& pref
   // The parameters of a codec that we do not have are not worth a message each.
   bool foreign_codec = false;
   for (const JsonMember& m : object.members)
-    if (m.key == "codec" && m.value.kind == JsonTree::Kind::kString && lower(m.value.text) != "identity") foreign_codec = true;
+    if (m.key == "codec" && m.value.kind == JsonTree::Kind::kString && lower(m.value.text) != "identity")
+      foreign_codec = true;
   for (const JsonMember& m : object.members) {
     const std::string name = normalised_key(m.key);
     if (prefix.empty() && (m.key == "$schema" || name == "_notes")) continue;
@@ -257,8 +278,8 @@ void SettingsReader::read_object(const JsonTree& object, const std::string& pref
   }
 }
 
-void SettingsReader::read_entry(const std::string& path, const std::string& spelled, const Place& key_place, const JsonTree& value,
-                                Source& source) {
+void SettingsReader::read_entry(const std::string& path, const std::string& spelled, const Place& key_place,
+                                const JsonTree& value, Source& source) {
   const KeyTable& table = key_table();
   if (const KeySpec* key = table.find(path)) return read_value(*key, spelled, key_place, value, source);
   if (!table.is_section(path)) return unknown_key(path, spelled, key_place);
@@ -276,16 +297,18 @@ void SettingsReader::read_entry(const std::string& path, const std::string& spel
 void SettingsReader::unknown_key(const std::string& path, const std::string& spelled, const Place& place) {
   const std::string near = key_table().nearest(path);
   const std::string shown_key = spelled.size() > 80 ? spelled.substr(0, 77) + "..." : spelled;
-  problem(place, shown_key, near.empty() ? "unknown key (docs/config.md and train --help list all)" : "unknown key (nearest key: " + near + ")");
+  problem(place, shown_key,
+          near.empty() ? "unknown key (docs/config.md and train --help list all)"
+                       : "unknown key (nearest key: " + near + ")");
   // What was probably meant is not reported as missing on top.
   if (const KeySpec* key = key_table().find(near)) broken_.insert(key->name);
 }
 
-void SettingsReader::read_value(const KeySpec& key, const std::string& spelled, const Place& key_place, const JsonTree& value,
-                                Source& source) {
+void SettingsReader::read_value(const KeySpec& key, const std::string& spelled, const Place& key_place,
+                                const JsonTree& value, Source& source) {
   if (const auto it = source.settings.find(key.name); it != source.settings.end()) {
-    const std::string first = it->second.spelled == spelled ? "" : " as \"" + it->second.spelled + "\"";
-    return problem(key_place, spelled, "given twice; the first is" + first + " at " + it->second.place.label);
+    return problem(key_place, spelled,
+                   "given twice; the first is \"" + it->second.spelled + "\" at " + it->second.place.label);
   }
   const Place place = source.place(value.at);
   if (value.kind == JsonTree::Kind::kNull) {
@@ -293,6 +316,9 @@ void SettingsReader::read_value(const KeySpec& key, const std::string& spelled, 
     return;
   }
   if (key.status == KeyStatus::kNoted) {
+    const std::string foreign = key.name == "attention_config" ? foreign_attention(to_json(value)) : "";
+    if (!foreign.empty())
+      return problem(place, spelled, shown(foreign) + " attention is not supported (allowed: global | flash)");
     notes_.push_back({spelled, key.doc});
     return;
   }
@@ -312,7 +338,8 @@ void SettingsReader::read_value(const KeySpec& key, const std::string& spelled, 
     return;
   }
   Checked checked = check_value(key, value);
-  if (!checked.error.empty() && source.override && (key.types & kStringKey) != 0 && value.kind != JsonTree::Kind::kString) {
+  if (!checked.error.empty() && source.override && (key.types & kStringKey) != 0 &&
+      value.kind != JsonTree::Kind::kString) {
     // run_dir=2024: the text was meant, not the number that it happens to be.
     JsonTree text;
     text.kind = JsonTree::Kind::kString;
@@ -340,10 +367,13 @@ void SettingsReader::rewrite_shorthands(Source& source) {
   const auto put = [&](const std::string& key, const nlohmann::json& value, const Setting& from) {
     const auto it = s.find(key);
     if (it != s.end() && !it->second.value.is_null() && it->second.value != value)
-      problem(from.place, from.spelled, "contradicts \"" + it->second.spelled + "\" at " + it->second.place.label + ": give one of them");
-    else s[key] = {value, from.place, from.spelled};
+      problem(from.place, from.spelled,
+              "contradicts \"" + it->second.spelled + "\" at " + it->second.place.label + ": give one of them");
+    else
+      s[key] = {value, from.place, from.spelled};
   };
-  if (const auto v = take("use_distributed_optimizer")) put("zero_optimization.stage", v->value.get<bool>() ? 1 : 0, *v);
+  if (const auto v = take("use_distributed_optimizer"))
+    put("zero_optimization.stage", v->value.get<bool>() ? 1 : 0, *v);
   if (const auto v = take("norm_epsilon")) {
     put("layernorm_epsilon", v->value, *v);
     put("rms_norm_epsilon", v->value, *v);
@@ -355,17 +385,21 @@ void SettingsReader::rewrite_shorthands(Source& source) {
     put("use_bias_in_attn_linear", false, *v);
     put("use_bias_in_mlp", false, *v);
   }
-  if (const auto v = take("checkpoint_activations")) put("recompute_granularity", v->value.get<bool>() ? "full" : "none", *v);
+  if (const auto v = take("checkpoint_activations"))
+    put("recompute_granularity", v->value.get<bool>() ? "full" : "none", *v);
   if (const auto v = take("initial_loss_scale")) {
     const double power = std::log2(v->value.get<double>());
-    if (power != std::floor(power)) problem(v->place, v->spelled, "must be a power of two");
-    else put("fp16.initial_scale_power", static_cast<int64_t>(power), *v);
+    if (power != std::floor(power))
+      problem(v->place, v->spelled, "must be a power of two");
+    else
+      put("fp16.initial_scale_power", static_cast<int64_t>(power), *v);
   }
   const auto beta1 = take("adam_beta1"), beta2 = take("adam_beta2");
   if (beta1 || beta2) {
     const auto merged = merged_.find("optimizer.params.betas");
     nlohmann::json betas = {0.9, 0.999};
-    if (merged != merged_.end() && merged->second.value.is_array() && merged->second.value.size() == 2) betas = merged->second.value;
+    if (merged != merged_.end() && merged->second.value.is_array() && merged->second.value.size() == 2)
+      betas = merged->second.value;
     if (beta1) betas[0] = beta1->value;
     if (beta2) betas[1] = beta2->value;
     put("optimizer.params.betas", betas, beta1 ? *beta1 : *beta2);
@@ -375,7 +409,8 @@ void SettingsReader::rewrite_shorthands(Source& source) {
   const auto half = take("fp16.enabled"), bfloat = take("bf16.enabled");
   const bool half_on = half && half->value.get<bool>(), bfloat_on = bfloat && bfloat->value.get<bool>();
   if (half_on && bfloat_on) {
-    problem(bfloat->place, bfloat->spelled, "contradicts \"" + half->spelled + "\" at " + half->place.label + ": fp16 or bf16, not both");
+    problem(bfloat->place, bfloat->spelled,
+            "contradicts \"" + half->spelled + "\" at " + half->place.label + ": fp16 or bf16, not both");
     broken_.insert("precision");
     return;
   }
@@ -406,7 +441,8 @@ void SettingsReader::merge(Source& source) {
         const Setting* s = given(key);
         if (s == nullptr) continue;
         if (first != nullptr && first_side != side) {
-          problem(s->place, s->spelled, "contradicts \"" + first->spelled + "\" at " + first->place.label + ": give one of them");
+          problem(s->place, s->spelled,
+                  "contradicts \"" + first->spelled + "\" at " + first->place.label + ": give one of them");
         } else if (first == nullptr) {
           first = s;
           first_side = side;
@@ -414,7 +450,8 @@ void SettingsReader::merge(Source& source) {
       }
     }
     // `split` alone does not withdraw lists per split: that is a contradiction, found when both are resolved.
-    const bool only_split = first != nullptr && first_side == 0 && sides[0].back() == "split" && given(sides[0].front()) == nullptr;
+    const bool only_split =
+        first != nullptr && first_side == 0 && sides[0].back() == "split" && given(sides[0].front()) == nullptr;
     if (first == nullptr || only_split) continue;
     for (size_t side = 0; side < sides.size(); ++side) {
       if (side == first_side) continue;
@@ -422,8 +459,10 @@ void SettingsReader::merge(Source& source) {
     }
   }
   for (auto& [key, setting] : source.settings) {
-    if (setting.value.is_null()) merged_.erase(key);
-    else merged_[key] = setting;
+    if (setting.value.is_null())
+      merged_.erase(key);
+    else
+      merged_[key] = setting;
   }
 }
 

@@ -1,4 +1,5 @@
-// What the user wrote, flat: one setting per key with its place, checked against the table, and merged over several sources.
+// What the user wrote, flat: one setting per key with its place, checked against the table, and merged over several
+// sources.
 #pragma once
 
 #include <map>
@@ -46,9 +47,10 @@ struct ConfigNote {
 };
 
 struct Setting {
-  nlohmann::json value;  // of a type that the key takes; integers as integers, reals as doubles, strings in our spelling
+  nlohmann::json
+      value;  // of a type that the key takes; integers as integers, reals as doubles, strings in our spelling
   Place place;
-  std::string spelled;   // the name as written
+  std::string spelled;  // the name as written
 };
 
 // By the key's own name (never an alias).
@@ -73,8 +75,10 @@ class SettingsReader {
  private:
   struct Source;
   void read_object(const JsonTree& object, const std::string& prefix, Source& source);
-  void read_entry(const std::string& path, const std::string& spelled, const Place& key_place, const JsonTree& value, Source& source);
-  void read_value(const KeySpec& key, const std::string& spelled, const Place& key_place, const JsonTree& value, Source& source);
+  void read_entry(const std::string& path, const std::string& spelled, const Place& key_place, const JsonTree& value,
+                  Source& source);
+  void read_value(const KeySpec& key, const std::string& spelled, const Place& key_place, const JsonTree& value,
+                  Source& source);
   void unknown_key(const std::string& path, const std::string& spelled, const Place& place);
   void rewrite_shorthands(Source& source);
   void merge(Source& source);

@@ -1,6 +1,7 @@
 // The program `bench`: proves an op against its oracle and times it, or times the whole training step.
 #include <CLI/CLI.hpp>
 
+#include "engine/base/core/error.h"
 #include "engine/base/core/version.h"
 #include "engine/base/ops/ops.h"
 #include "engine/run/train/bench_op.h"

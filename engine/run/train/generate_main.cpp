@@ -37,7 +37,7 @@ class Model {
         decoder_(config_, store_, capacity, static_cast<int64_t>(chunk_), ports_, arena_, device_.get(), stream_.get()) {
     LoadOptions options;
     options.verify = false;  // find_newest_valid has read every byte
-    options.skip_prefixes = {"adam_m/", "adam_v/", "sgd_momentum/"};
+    options.unwanted_prefixes = {"adam_m/", "adam_v/", "sgd_momentum/"};
     load_generation(found.path, [&](StateVisitor& v) { store_.visit(v); }, options);
     store_.refresh_working(exec_);
     host_.resize(static_cast<size_t>(config_.padded_vocab));

@@ -1,6 +1,7 @@
 // The program `reference_check`: proves the reference law on directories of another program's numbers.
 #include <CLI/CLI.hpp>
 
+#include "engine/base/core/error.h"
 #include "engine/base/core/version.h"
 #include "engine/base/ops/ops.h"
 #include "engine/run/train/process_setup.h"

@@ -1,0 +1,266 @@
+// Bad configurations, second half: refused features, contradictions, several keys together, overrides, several at once.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "config_test_support.h"
+
+namespace thinwire {
+
+TEST(BadConfig, RefusedByName) {
+  expect_refused({
+      {"experts", with("\"moe_num_experts\": 8"), {"a.json:3:20: moe_num_experts: not supported: mixture of experts"}},
+      {"Megatron experts", with("\"num_experts\": 16"), {"num_experts: not supported"}},
+      {"RoPE scaling",
+       with("\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}"),
+       {"rope_scaling: not supported: scaled rotary"}},
+      {"context parallel",
+       with("\"context_parallel_size\": 2"),
+       {"context_parallel_size: not supported: context parallelism"}},
+      {"tied norms", with("\"gpt_j_tied\": true"), {"gpt_j_tied: not supported"}},
+      {"qk norm", with("\"use_qk_layernorm\": true"), {"use_qk_layernorm: not supported"}},
+      {"sliding window", with("\"sliding_window_width\": 128"), {"sliding_window_width: not supported"}},
+      {"layer scaling",
+       with("\"apply_query_key_layer_scaling\": true"),
+       {"apply_query_key_layer_scaling: not supported"}},
+      {"wire dtype",
+       with("\"communication_data_type\": \"bf16\""),
+       {"communication_data_type: not supported", "compression rule"}},
+      {"accumulate dtype",
+       with("\"data_types\": {\"grad_accum_dtype\": \"bf16\"}"),
+       {"data_types.grad_accum_dtype: not supported"}},
+      {"quantised ZeRO",
+       with("\"zero_optimization\": {\"zero_quantized_gradients\": true}"),
+       {"zero_quantized_gradients: not supported"}},
+      {"hpZ", with("\"zero_optimization\": {\"zero_hpz_partition_size\": 8}"), {"placement.secondary"}},
+      {"offload",
+       with("\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"cpu\"}}"),
+       {"offload_optimizer: not supported"}},
+      {"fp8", with("\"fp8\": \"hybrid\""), {"fp8: not supported"}},
+      {"warm-up in samples",
+       with("\"lr_warmup_samples\": 100"),
+       {"lr_warmup_samples: not supported", "lr_warmup_iters"}},
+      {"epochs", with("\"train_epochs\": 2"), {"train_epochs: not supported", "train_iters"}},
+      {"muP", with("\"use_mup\": true"), {"use_mup: not supported"}},
+      {"log checkpoints", with("\"checkpoint_scale\": \"log\""), {"checkpoint_scale: not supported", "save_interval"}},
+      {"scheduler", with("\"scheduler\": {\"type\": \"WarmupLR\"}"), {"scheduler: not supported", "lr_decay_style"}},
+      {"elastic", with("\"elasticity\": {\"enabled\": true}"), {"elasticity: not supported"}},
+      {"squared relu", with("\"squared_relu\": true"), {"squared_relu: not supported"}},
+      {"local attention",
+       with("\"attention_config\": [[[\"global\", \"local\"], 2]]"),
+       {"attention_config: ", "\"local\"", "global"}},
+  });
+}
+
+TEST(BadConfig, SeveralKeysTogether) {
+  expect_refused({
+      {"no layers key", without("num_layers", ""), {"a.json:1:1: num_layers: missing"}},
+      {"no hidden key", without("hidden_size", ""), {"hidden_size: missing"}},
+      {"no lr", without("lr", ""), {"optimizer.params.lr: missing", "lr"}},
+      {"no iterations", without("train_iters", ""), {"train_iters: missing"}},
+      {"no vocabulary", without("vocab_size", ""), {"vocab_size: missing", "tokenizer"}},
+      {"tokenizer file missing",
+       without("vocab_size", "\"tokenizer\": \"bpe:nowhere/x.json\""),
+       {"a.json:3:14: tokenizer: missing", "cannot be read"}},
+      {"byte vocabulary",
+       without("vocab_size", "\"tokenizer\": \"byte\", \"vocab_size\": 200"),
+       {"vocab_size: the byte tokenizer has 256"}},
+      {"hidden not divisible",
+       without("hidden_size", "\"hidden_size\": 65"),
+       {"a.json:3:16: hidden_size: num_attention_heads 8 must divide hidden_size 65"}},
+      {"KV heads",
+       with("\"num_kv_heads\": 3"),
+       {"a.json:3:17: num_kv_heads: num_kv_heads 3 must divide num_attention_heads 8"}},
+      {"more KV heads", with("\"num_kv_heads\": 16"), {"num_kv_heads 16 must divide"}},
+      {"tensor ranks",
+       with("\"model_parallel_size\": 3"),
+       {"a.json:3:24: model_parallel_size: model_parallel_size 3 must divide num_attention_heads 8"}},
+      {"tensor ranks and KV heads",
+       with("\"model_parallel_size\": 4, \"num_kv_heads\": 2"),
+       {"model_parallel_size 4 must divide num_kv_heads 2"}},
+      {"stages",
+       with("\"pipe_parallel_size\": 5"),
+       {"a.json:3:23: pipe_parallel_size: 5 pipeline stages", "num_layers is 4"}},
+      {"chunks",
+       with("\"schedule\": \"interleaved\", \"pipe_parallel_size\": 2, \"virtual_pipeline_model_parallel_size\": 3"),
+       {"at least 6 layers"}},
+      {"chunks without schedule", with("\"virtual_pipeline_model_parallel_size\": 2"), {"need schedule interleaved"}},
+      {"sequence parallel",
+       with("\"sequence_parallel\": true"),
+       {"a.json:3:22: sequence_parallel: needs model_parallel_size above 1"}},
+      {"learned positions",
+       with("\"max_position_embeddings\": 16"),
+       {"a.json:3:28: max_position_embeddings: seq_length 32"}},
+      {"odd rotary", with("\"pos_emb\": \"rotary\", \"rotary_pct\": 0.4"), {"rotary_pct: ", "gives 3 rotated"}},
+      {"tiny rotary", with("\"pos_emb\": \"rotary\", \"rotary_pct\": 0.1"), {"rotary_pct: ", "gives 0 rotated"}},
+      {"odd head", with("\"pos_emb\": \"rotary\", \"head_dim\": 7"), {"head_dim: ", "must be even"}},
+      {"silu", with("\"activation\": \"silu\""), {"activation: silu", "swiglu"}},
+      {"gelu in llama", with("\"activation\": \"gelu\", \"mlp_type\": \"llama\""), {"mlp_type: ", "gated"}},
+      {"fusion of swiglu", with("\"activation\": \"swiglu\", \"bias_gelu_fusion\": true"), {"bias_gelu_fusion: "}},
+      {"two widths",
+       with("\"intermediate_size\": 128, \"expansion_factor\": 2"),
+       {"expansion_factor: contradicts \"intermediate_size\""}},
+      {"two warm-ups",
+       with("\"warmup\": 0.1, \"lr_warmup_iters\": 3"),
+       {"lr_warmup_iters: contradicts \"warmup\" at a.json:3:11"}},
+      {"long warm-up",
+       with("\"lr_warmup_iters\": 11"),
+       {"a.json:3:20: lr_warmup_iters: ", "longer than lr_decay_iters 10"}},
+      {"min above peak", with("\"min_lr\": 0.1"), {"a.json:3:11: min_lr: ", "above the peak"}},
+      {"wsd without decay", with("\"lr_decay_style\": \"WSD\""), {"lr_wsd_decay_iters"}},
+      {"wsd too long",
+       with("\"lr_decay_style\": \"wsd\", \"lr_wsd_decay_iters\": 11"),
+       {"lr_wsd_decay_iters: ", "longer"}},
+      {"fp16 and bf16",
+       with("\"fp16\": {\"enabled\": true},\n\"bf16\": {\"enabled\": true}"),
+       {"a.json:4:21: bf16.enabled: ", "fp16 or bf16, not both"}},
+      {"precision and fp16",
+       with("\"precision\": \"bf16\", \"fp16\": {\"enabled\": true}"),
+       {"fp16.enabled: contradicts \"precision\""}},
+      {"precision but disabled",
+       with("\"precision\": \"fp16\", \"fp16\": {\"enabled\": false}"),
+       {"fp16.enabled: contradicts \"precision\""}},
+      {"scale not a power",
+       with("\"fp16\": true, \"initial_loss_scale\": 1000"),
+       {"initial_loss_scale: must be a power of two"}},
+      {"smallest scale",
+       with("\"fp16\": {\"enabled\": true, \"initial_scale_power\": 2, \"min_loss_scale\": 8}"),
+       {"min_loss_scale: is above"}},
+      {"distributed optimizer",
+       with("\"use_distributed_optimizer\": true, \"zero_optimization\": {\"stage\": 2}"),
+       {"use_distributed_optimizer: contradicts \"zero_optimization.stage\""}},
+      {"swiglu twice", with("\"swiglu\": true, \"activation\": \"gelu\""), {"swiglu: contradicts \"activation\""}},
+      {"recompute twice",
+       with("\"checkpoint_activations\": true, \"recompute_granularity\": \"selective\""),
+       {"checkpoint_activations: contradicts"}},
+      {"secondary",
+       with("\"placement\": {\"secondary\": \"node\"}"),
+       {"a.json:3:28: placement.secondary: ", "sharded weights"}},
+      {"no batch",
+       without("train_batch_size", "\"gradient_accumulation_steps\": 2, \"train_micro_batch_size_per_gpu\": null"),
+       {"train_batch_size: missing"}},
+      {"batch triple",
+       with("\"gradient_accumulation_steps\": 3"),
+       {"a.json:3:32: gradient_accumulation_steps: ", "train_batch_size 8", "= 6"},
+       {},
+       {.ranks = 1}},
+      {"batch triple without ranks", with("\"gradient_accumulation_steps\": 3"), {"gradient_accumulation_steps: "}},
+      {"batch not divisible",
+       without("train_micro_batch_size_per_gpu", "\"micro_batch_size\": 3"),
+       {"train_batch_size: train_batch_size 8 is not a multiple of", "3"}},
+      {"batch and ranks",
+       with("\"seed\": 1"),
+       {"train_batch_size 8 is not a multiple of", "3 data-parallel ranks"},
+       {},
+       {.ranks = 3}},
+      {"layout and ranks",
+       with("\"pipe_parallel_size\": 2"),
+       {"a.json:3:23: pipe_parallel_size: 3 ranks are not a multiple"},
+       {},
+       {.ranks = 3}},
+      {"ramp of two", with("\"rampup_batch_size\": [4, 2]"), {"rampup_batch_size: must be three"}},
+      {"ramp never arrives", with("\"rampup_batch_size\": [2, 4, 100]"), {"rampup_batch_size: ", "never becomes"}},
+      {"ramp and micro", with("\"rampup_batch_size\": [1, 1, 100]"), {"rampup_batch_size: ", "multiples of 2"}},
+      {"ramp and samples",
+       without("train_iters", "\"train_samples\": 100, \"rampup_batch_size\": [4, 2, 100]"),
+       {"train_samples: ", "give train_iters"}},
+      {"iterations and samples", with("\"train_samples\": 100"), {"train_samples: contradicts \"train_iters\""}},
+      {"few samples", without("train_iters", "\"train_samples\": 3"), {"train_samples: is less than one batch"}},
+      {"split and lists", with("\"split\": \"9,1\",\n\"train_data_paths\": [\"a\"]"), {"contradicts \"split\""}},
+      {"path and lists", with("\"data_path\": \"a\", \"train_data_paths\": [\"a\"]"), {"contradicts \"data_path\""}},
+      {"weights short",
+       with("\"train_data_paths\": [\"a\", \"b\"], \"train_data_weights\": [1]"),
+       {"train_data_weights: 1 weights for 2 prefixes"}},
+      {"weight of zero",
+       with("\"train_data_paths\": [\"a\", \"b\"], \"train_data_weights\": [1, 0]"),
+       {"train_data_weights: a weight must be positive"}},
+      {"weights alone", with("\"train_data_weights\": [1]"), {"train_data_weights: there is no train_data_paths"}},
+      {"valid alone", with("\"valid_data_paths\": [\"a\"]"), {"valid_data_paths: needs train_data_paths"}},
+      {"blend half", with("\"data_path\": [\"0.3\", \"a\", \"0.7\"]"), {"a.json:3:14: data_path: ", "half of a pair"}},
+      {"blend negative", with("\"data_path\": \"-1 a 2 b\""), {"data_path: ", "positive weight"}},
+      {"blend weight", with("\"data_path\": \"1 a x b\""), {"data_path: \"x\" stands where"}},
+      {"suffix", with("\"data_path\": \"data/x.bin\""), {"data_path: ", "without .bin", "data/x"}},
+      {"no data named", with("\"data_path\": []"), {"data_path: names no data"}},
+      {"split words", with("\"split\": \"all\""), {"a.json:3:10: split: \"all\""}},
+      {"split of four", with("\"split\": \"1,1,1,1\""), {"split: ", "up to three"}},
+      {"split of zeros", with("\"split\": \"0,0,0\""), {"split: "}},
+      {"split negative", with("\"split\": [9, -1]"), {"split: "}},
+      {"data required", with("\"seed\": 1"), {"a.json:1:1: data_path: missing"}, {}, {.data_required = true}},
+      {"eod mask", with("\"eod_mask_loss\": true"), {"eod_mask_loss: needs eod_token"}},
+      {"eod outside", with("\"eod_token\": 256"), {"eod_token: eod_token 256 is not below vocab_size 256"}},
+      {"finetune", with("\"finetune\": true"), {"finetune: needs load"}},
+      {"two sources of weights", with("\"load\": \"x\", \"init_from_hf\": \"y\""), {"init_from_hf: contradicts load"}},
+      {"empty run_dir", with("\"run_dir\": \"\""), {"run_dir: must not be empty"}},
+      {"faults",
+       with("\"faults\": [{\"at\": \"grad\", \"do\": \"nan\"}]"),
+       {"a.json:3:11: faults: ", "--allow-faults"}},
+  });
+}
+
+TEST(BadConfig, Overrides) {
+  const std::string good = with("\"seed\": 1");
+  expect_refused({
+      {"unknown", good, {"command line: hiden_size=3: hiden_size: unknown key", "hidden_size"}, {"hiden_size=3"}},
+      {"type", good, {"command line: num_layers=abc: num_layers: ", "integer"}, {"num_layers=abc"}},
+      {"bounds", good, {"command line: num_layers=0: num_layers: 0 is out of bounds"}, {"num_layers=0"}},
+      {"nested", good, {"command line: optimizer.params.lr=fast: optimizer.params.lr: "}, {"optimizer.params.lr=fast"}},
+      {"codec",
+       good,
+       {"command line: compression.dp.gradient.codec=cast: ", "not in this version"},
+       {"compression.dp.gradient.codec=cast"}},
+      {"codec through its rule",
+       good,
+       {"command line: compression.dp.gradient=", "not in this version"},
+       {"compression.dp.gradient={\"codec\": \"cast\"}"}},
+      {"no equals", good, {"command line: seed: ", "key=value"}, {"seed"}},
+      {"no key", good, {"command line: =3: ", "key=value"}, {"=3"}},
+      {"section", good, {"command line: zero_optimization=2: zero_optimization: ", "object"}, {"zero_optimization=2"}},
+      {"together",
+       good,
+       {"command line: model_parallel_size=3: model_parallel_size: ", "must divide"},
+       {"model_parallel_size=3"}},
+      {"split over lists",
+       with("\"train_data_paths\": [\"a\"]"),
+       {"command line: split=9,1: split: contradicts"},
+       {"split=9,1"}},
+      {"duplicate inside",
+       good,
+       {"command line: fp16={\"enabled\":true,\"enabled\":true}: ", "given twice"},
+       {"fp16={\"enabled\":true,\"enabled\":true}"}},
+  });
+}
+
+// All violations come at once, in the order of the sources and of their lines, and the error keeps them as a list.
+TEST(BadConfig, AllAtOnce) {
+  const std::string text =
+      "{\n\"num_layers\": 0,\n\"hiden_size\": 64,\n\"num_attention_heads\": \"8\",\n\"precision\": \"fp7\"\n}\n";
+  try {
+    load_config_text({{"a.json", text}, {"dir/b.json", "{\"seed\": -1}"}}, {"train_iters=x"});
+    FAIL() << "was accepted";
+  } catch (const ConfigErrors& e) {
+    std::vector<std::string> places;
+    for (const ConfigProblem& p : e.problems()) places.push_back(p.place.label);
+    const std::vector<std::string> wanted = {
+        "a.json:1:1", "a.json:1:1",  "a.json:1:1",  "a.json:1:1",      "a.json:2:15",
+        "a.json:3:1", "a.json:4:24", "a.json:5:14", "dir/b.json:1:10", "command line: train_iters=x"};
+    EXPECT_EQ(places, wanted) << e.what();
+    // Every line of the message but the headline is one violation.
+    const std::string what = e.what();
+    EXPECT_EQ(static_cast<size_t>(std::count(what.begin(), what.end(), '\n')), e.problems().size());
+    EXPECT_EQ(what.substr(0, what.find('\n')), "the configuration has 10 problems");
+    // hidden_size was misspelled, not left out: one message, not two.
+    EXPECT_EQ(what.find("hidden_size: missing"), std::string::npos) << what;
+  }
+}
+
+TEST(BadConfig, FileThatCannotBeRead) {
+  try {
+    load_config({"tests/config/no_such_file.json"}, {});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::kBadConfig);
+    EXPECT_NE(std::string(e.what()).find("no_such_file.json:1:1: cannot be read"), std::string::npos) << e.what();
+  }
+}
+
+}  // namespace thinwire

@@ -1,0 +1,280 @@
+// Good configurations: shipped files, the public recipes retyped, aliases, derived values, merging, overrides.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "config_test_support.h"
+
+namespace thinwire {
+namespace {
+
+RunConfig load(const std::string& extra, const std::vector<std::string>& overrides = {},
+               const LoadOptions& options = {}) {
+  return load_config_text({{"a.json", with(extra)}}, overrides, options).run;
+}
+
+// Unique parameters: embedding, positions, blocks, final norm, head.
+int64_t parameters(const ModelConfig& m) {
+  const int64_t norm = m.hidden * (m.bias_norm ? 2 : 1);
+  const int64_t attention = m.qkv_width() * (m.hidden + (m.bias_attention ? 1 : 0)) +
+                            m.hidden * (m.attention_width() + (m.bias_attention ? 1 : 0));
+  const int64_t mlp = m.ffn_in_width() * (m.hidden + (m.bias_mlp ? 1 : 0)) + m.hidden * (m.ffn + (m.bias_mlp ? 1 : 0));
+  const int64_t positions = m.positions == PositionKind::kLearned ? m.max_positions * m.hidden : 0;
+  return m.padded_vocab * m.hidden * (m.tied_head ? 1 : 2) + positions + m.layers * (attention + mlp + 2 * norm) + norm;
+}
+
+TEST(GoodConfig, ShippedFilesLoad) {
+  for (const char* name : {"quickstart", "gpt2_tiny", "neox_tiny", "llama_tiny", "gpt2_124m", "llama_1b", "gpt20b"}) {
+    SCOPED_TRACE(name);
+    const std::string path = std::string("configs/") + name + ".json";
+    const ResolvedConfig c = load_config({path}, {}, {.data_required = true});
+    EXPECT_EQ(c.run.run_dir, std::string("runs/") + name);
+    EXPECT_TRUE(c.given.count("train_batch_size") == 1 && c.given.count("train_micro_batch_size_per_gpu") == 1);
+    EXPECT_EQ(c.given.count("gradient_accumulation_steps"), 0u);
+  }
+  for (const char* name : {"gpt2_tiny", "neox_tiny", "llama_tiny"}) {
+    SCOPED_TRACE(name);
+    const std::string path = std::string("configs/") + name + ".json";
+    const RunConfig c = load_config({path}, {}).run;
+    EXPECT_GE(c.model.layers, 4);
+    EXPECT_EQ(c.model.heads % 4, 0);
+    EXPECT_EQ(c.model.kv_heads % 4, 0);
+    EXPECT_EQ(c.model.seq_length, 128);
+    EXPECT_EQ(c.model.padded_vocab, 256);
+    // Every layout of up to four ranks, and one override at a time.
+    for (const char* layout : {"model_parallel_size=2", "model_parallel_size=4", "pipe_parallel_size=4",
+                               "pipe_parallel_size=2", "zero_optimization.stage=3"})
+      EXPECT_EQ(load_config({path}, {layout}, {.ranks = 4}).run.layout.data, layout[0] == 'z'                    ? 4
+                                                                             : std::string(layout).back() == '4' ? 1
+                                                                                                                 : 2);
+  }
+  EXPECT_EQ(load_config({"configs/llama_tiny.json"}, {}).run.model.heads_per_group(), 2);
+  EXPECT_EQ(load_config({"configs/neox_tiny.json"}, {}).run.model.rotary_dim(), 4);
+  const int64_t quick = parameters(load_config({"configs/quickstart.json"}, {}).run.model);
+  EXPECT_TRUE(quick > 1000000 && quick < 2000000) << quick;
+  const ModelConfig gpt2 = load_config({"configs/gpt2_124m.json"}, {}).run.model;
+  // 124,439,808 with 50257 rows; padding adds 47 rows of 768.
+  EXPECT_EQ(parameters(gpt2), 124439808 + 47 * 768);
+  const int64_t llama = parameters(load_config({"configs/llama_1b.json"}, {}).run.model);
+  EXPECT_EQ(llama, 1100048384);  // the published count of this shape (TinyLlama 1.1B)
+}
+
+TEST(GoodConfig, TwentyBillion) {
+  const ResolvedConfig r = load_config({"configs/gpt20b.json"}, {}, {.dry_run = true});
+  const RunConfig& c = r.run;
+  EXPECT_EQ(parameters(c.model), 20554567680);  // reference count, padded
+  EXPECT_EQ(c.layout.pipeline * c.layout.tensor * c.layout.data, 96);
+  EXPECT_EQ(c.layout.data, 12);
+  EXPECT_EQ(c.accumulation, 32);
+  EXPECT_EQ(c.data.global_batch, 1536);
+  EXPECT_EQ(c.model.rotary_dim(), 24);
+  EXPECT_EQ(c.model.activation, ActivationKind::kGeluTanh);
+  EXPECT_TRUE(c.model.parallel_residual && !c.model.tied_head);
+  EXPECT_EQ(c.model.init, InitMethod::kSmallInit);
+  EXPECT_EQ(c.model.output_init, InitMethod::kWangInit);
+  EXPECT_EQ(c.model.dtype, DType::f16);
+  EXPECT_EQ(c.model.recompute, Recompute::kFull);
+  EXPECT_EQ(c.optim.warmup_iters, 1500);
+  EXPECT_EQ(c.optim.decay, LrDecay::kCosine);
+  EXPECT_DOUBLE_EQ(c.optim.lr, 0.97e-4);
+  EXPECT_DOUBLE_EQ(c.optim.min_lr, 0.97e-5);
+  EXPECT_DOUBLE_EQ(c.optim.weight_decay, 0.01);
+  EXPECT_TRUE(c.optim.dynamic_loss_scale);
+  EXPECT_EQ(c.optim.loss_scale, 4096.0);
+  EXPECT_EQ(c.layout.zero_stage, 1);
+  EXPECT_EQ(c.layout.placement_optimizer, "global");
+  EXPECT_EQ(c.layout.reduce_bucket, 1260000000);
+  EXPECT_EQ(c.save_interval, 500);
+  std::set<std::string> noted;
+  for (const ConfigNote& n : r.notes) noted.insert(n.key);
+  for (const char* key : {"tensorboard-dir", "data-impl", "rope_fusion", "distributed-backend",
+                          "zero_optimization.reduce_scatter", "fp16.fp16", "gpt_j_tied"})
+    EXPECT_EQ(noted.count(key), 1u) << key;
+  // Other numbers of ranks: the accumulation follows.
+  EXPECT_EQ(load_config({"configs/gpt20b.json"}, {}, {.ranks = 8, .dry_run = true}).run.accumulation, 384);
+}
+
+// The recipe as its authors publish it: flow-style YAML that is nearly JSON. No vocabulary size, no train_batch_size.
+TEST(GoodConfig, PublicRecipeRetyped) {
+  const char* text = R"({
+  # Tokenizer / checkpoint settings
+  "vocab-file": "./20B_checkpoints/20B_tokenizer.json", "save": "./20B_checkpoints", "load": "./20B_checkpoints",
+  "data-path": "./data/pile_20B_tokenizer/pile_20B_tokenizer_text_document",
+  "pipe-parallel-size": 4, "model-parallel-size": 2,
+  "num-layers": 44, "hidden-size": 6144, "num-attention-heads": 64, "seq-length": 2048, "max-position-embeddings": 2048,
+  "norm": "layernorm", "pos-emb": "rotary", "rotary_pct": 0.25, "no-weight-tying": true, "gpt_j_residual": true,
+  "output_layer_parallelism": "column", "scaled-upper-triang-masked-softmax-fusion": true, "bias-gelu-fusion": true,
+  "init_method": "small_init", "output_layer_init_method": "wang_init",
+  "optimizer": { "type": "Adam", "params": { "lr": 0.97e-4, "betas": [0.9, 0.95], "eps": 1.0e-8, } },
+  "min_lr": 0.97e-5,
+  # for all zero_optimization options, see the manual
+  "zero_optimization": { "stage": 1, "allgather_partitions": True, "allgather_bucket_size": 1260000000, "overlap_comm": True,
+    "reduce_scatter": True, "reduce_bucket_size": 1260000000, "contiguous_gradients": True, },
+  "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 32, "data-impl": "mmap", "split": "995,4,1",
+  "checkpoint-activations": true, "checkpoint-num-layers": 1, "partition-activations": false, "synchronize-each-layer": true,
+  "gradient_clipping": 1.0, "weight-decay": 0.01, "hidden-dropout": 0, "attention-dropout": 0,
+  "fp16": { "fp16": true, "enabled": true, "loss_scale": 0, "loss_scale_window": 1000, "initial_scale_power": 12, "hysteresis": 2, "min_loss_scale": 1 },
+  "train-iters": 150000, "lr-decay-iters": 150000, "distributed-backend": "nccl", "lr-decay-style": "cosine", "warmup": 0.01,
+  "save-interval": 500, "eval-interval": 1000, "eval-iters": 10, "log-interval": 2, "steps_per_print": 2, "wall_clock_breakdown": false,
+  ### NEW DATA: ####
+  "tokenizer_type": "HFTokenizer", "tensorboard-dir": "./tensorboard", "log-dir": "./logs",
+})";
+  const ResolvedConfig r = load_config_text({{"20B.json", text}}, {}, {.ranks = 96, .dry_run = true});
+  EXPECT_EQ(r.run.data.global_batch, 1536);
+  EXPECT_EQ(r.run.model.vocab, 50257);
+  EXPECT_EQ(r.run.model.padded_vocab, 50304);  // 128 alone, whatever the layout
+  EXPECT_EQ(r.run.load, "");                   // the same path as save: that is what a resume is
+  EXPECT_EQ(r.run.tokenizer, "bpe:./20B_checkpoints/20B_tokenizer.json");
+  EXPECT_EQ(load_config_text({{"20B.json", text}}, {}, {.dry_run = true}).run.data.global_batch,
+            128);  // one data-parallel rank
+}
+
+// NeoX's Llama files, and Megatron's spelling of the same model: both must give the published widths.
+TEST(GoodConfig, LlamaInThreeSpellings) {
+  const char* neox =
+      R"({ "num-layers": 32, "hidden-size": 4096, "num-attention-heads": 32, "seq-length": 2048, "max-position-embeddings": 2048,
+    "pos-emb": "rotary", "rotary-pct": 1, "no-weight-tying": true, "gpt-j-residual": false, "output-layer-parallelism": "column",
+    "norm": "rmsnorm", "rms_norm_epsilon": 1.0e-5, "make_vocab_size_divisible_by": 1, "bias-gelu-fusion": false, "use_bias_in_norms": false,
+    "use_bias_in_attn_linear": false, "mlp_type": "llama", "activation": "silu", "vocab_size": 32000, "lr": 3e-4, "train_iters": 1, "micro_batch_size": 1 })";
+  const char* megatron =
+      R"({ "num-layers": 32, "hidden-size": 4096, "ffn-hidden-size": 11008, "num-attention-heads": 32, "seq-length": 2048,
+    "max-position-embeddings": 2048, "position-embedding-type": "rope", "untie-embeddings-and-output-weights": true, "normalization": "RMSNorm",
+    "norm-epsilon": 1e-5, "swiglu": true, "disable-bias-linear": true, "group-query-attention": true, "num-query-groups": 32, "kv-channels": 128,
+    "make_vocab_size_divisible_by": 1, "vocab_size": 32000, "lr": 3e-4, "train_iters": 1, "micro-batch-size": 1, "global-batch-size": 1,
+    "adam-beta2": 0.95, "clip-grad": 1.0, "use-distributed-optimizer": true, "attention-backend": "flash", "tensor-model-parallel-size": 1 })";
+  for (const char* text : {neox, megatron}) {
+    const RunConfig c = load_config_text({{"llama.json", text}}, {}).run;
+    EXPECT_EQ(c.model.ffn, 11008);
+    EXPECT_EQ(parameters(c.model), 6738415616);  // Llama-7B's published count
+    EXPECT_EQ(c.model.norm_eps, 1e-5f);
+    EXPECT_EQ(c.model.activation, ActivationKind::kSwiglu);
+  }
+  EXPECT_EQ(load_config_text({{"m.json", megatron}}, {}).run.optim.beta2, 0.95);
+  EXPECT_EQ(load_config_text({{"m.json", megatron}}, {}).run.optim.beta1, 0.9);
+  EXPECT_EQ(load_config_text({{"m.json", megatron}}, {}).run.layout.zero_stage, 1);
+}
+
+TEST(GoodConfig, DefaultsAreNeox) {
+  const RunConfig c = load("\"$schema\": \"../docs/config.schema.json\"");
+  EXPECT_EQ(c.model.ffn, 256);
+  EXPECT_EQ(c.model.head_dim, 8);
+  EXPECT_EQ(c.model.kv_heads, 8);
+  EXPECT_EQ(c.model.max_positions, 32);
+  EXPECT_EQ(c.model.padded_vocab, 256);
+  EXPECT_EQ(c.model.activation, ActivationKind::kGeluExact);
+  EXPECT_EQ(c.model.hidden_dropout, 0.0f);
+  EXPECT_TRUE(c.model.tied_head);
+  EXPECT_EQ(c.optim.weight_decay, 0.1);
+  EXPECT_EQ(c.optim.decay, LrDecay::kLinear);
+  EXPECT_EQ(c.optim.decay_iters, 10);
+  EXPECT_EQ(c.optim.warmup_iters, 0);  // floor(0.01 * 10)
+  EXPECT_EQ(c.optim.loss_scale, 65536.0);
+  EXPECT_EQ(c.data.split, "969, 30, 1");
+  EXPECT_EQ(c.accumulation, 4);
+  EXPECT_EQ(c.seed, 1234u);
+  EXPECT_EQ(c.run_dir, "runs/a");
+  EXPECT_EQ(c.save_dir, "runs/a/checkpoints");
+  EXPECT_EQ(c.compression_json, "{}");
+}
+
+TEST(GoodConfig, DerivedValues) {
+  EXPECT_EQ(load("\"activation\": \"swiglu\"").model.ffn, 170);  // int(8 * 64 / 3)
+  EXPECT_EQ(load("\"activation\": \"swiglu\", \"mlp_multiple_of\": 64").model.ffn, 192);
+  EXPECT_EQ(load("\"expansion_factor\": 2.5").model.ffn, 160);
+  EXPECT_EQ(load("\"ffn_hidden_size\": 100, \"mlp_multiple_of\": 32").model.ffn, 128);
+  EXPECT_EQ(load("\"head_dim\": 16").model.attention_width(), 128);
+  EXPECT_EQ(load("\"norm\": \"rmsnorm\"").model.norm_eps, 1e-8f);
+  EXPECT_FALSE(load("\"norm\": \"rmsnorm\"").model.bias_norm);
+  EXPECT_EQ(load("\"lr_warmup_iters\": 3").optim.warmup_iters, 3);
+  EXPECT_EQ(load("\"warmup\": 0.25").optim.warmup_iters, 2);
+  EXPECT_EQ(load("\"openai_gelu\": true").model.activation, ActivationKind::kGeluTanh);
+  EXPECT_EQ(load("\"initial_loss_scale\": 4294967296, \"fp16\": true").optim.loss_scale, 4294967296.0);
+  EXPECT_FALSE(load("\"fp16\": {\"enabled\": true, \"loss_scale\": 128}").optim.dynamic_loss_scale);
+  EXPECT_EQ(load("\"precision\": \"bfloat16\"").model.dtype, DType::bf16);
+  EXPECT_EQ(load("\"zero_optimization\": {\"stage\": 2, \"reduce_bucket_size\": 5e8}").layout.reduce_bucket, 500000000);
+  const LayoutConfig zero3 =
+      load("\"zero_optimization\": {\"stage\": 3}, \"placement\": {\"weights\": \"node\", \"secondary\": \"pair\"}")
+          .layout;
+  EXPECT_EQ(zero3.placement_weights, "node");
+  EXPECT_EQ(zero3.placement_gradients, "global");
+  EXPECT_EQ(zero3.placement_secondary, "pair");
+  EXPECT_EQ(load("\"pipe_parallel_size\": 0").layout.pipeline, 1);
+  const RunConfig triple = load("\"gradient_accumulation_steps\": 2");
+  EXPECT_EQ(triple.layout.data, 2);  // 8 / (2 * 2)
+  const auto text = [](const char* batch) { return without("train_micro_batch_size_per_gpu", batch); };
+  EXPECT_EQ(load_config_text({{"a", text("\"gradient_accumulation_steps\": 4")}}, {}).run.data.micro_batch, 2);
+  EXPECT_EQ(load_config_text({{"a", text("\"seed\": 1")}}, {}, {.ranks = 4}).run.data.micro_batch, 2);
+  const std::string samples = without("train_iters", "\"train_samples\": 100");
+  EXPECT_EQ(load_config_text({{"a", samples}}, {}).run.train_iters, 12);
+  const RunConfig ramp = load("\"rampup_batch_size\": \"2 2 30\"");
+  EXPECT_EQ(ramp.data.ramp_start, 2);
+  EXPECT_EQ(ramp.data.ramp_samples, 30);
+  EXPECT_EQ(load("\"compression\": {\"dp.gradient\": {\"codec\": \"identity\", \"min_bytes\": 4096}}").compression_json,
+            "{\"dp.gradient\":{\"codec\":\"identity\",\"min_bytes\":4096}}");
+  EXPECT_EQ(load("\"faults\": [{\"at\": \"grad\"}]", {}, {.allow_faults = true}).faults_json, "[{\"at\":\"grad\"}]");
+  EXPECT_EQ(load("\"context_parallel_size\": 1, \"moe_num_experts\": 1, \"gpt_j_tied\": false, \"rope_scaling\": None")
+                .model.layers,
+            4);
+  EXPECT_EQ(load("\"attention_config\": [[[\"flash\"], 4]]").model.layers, 4);
+}
+
+TEST(GoodConfig, DataPaths) {
+  const auto blend = [](const std::string& value) { return load("\"data_path\": " + value).data.data; };
+  EXPECT_EQ(blend("\"x/y\"").size(), 1u);
+  EXPECT_EQ(blend("\"dir with blanks/y\"").front().prefix, "dir with blanks/y");
+  for (const char* text : {"\"0.3 a 0.7 b\"", "[\"0.3\", \"a\", \"0.7\", \"b\"]", "[0.3, \"a\", 0.7, \"b\"]"}) {
+    const auto two = blend(text);
+    ASSERT_EQ(two.size(), 2u) << text;
+    EXPECT_EQ(two[0].prefix, "a");
+    EXPECT_EQ(two[1].weight, 0.7);
+  }
+  EXPECT_EQ(blend("[\"a\", \"b\"]")[1].weight, 1.0);
+  const DataConfig d =
+      load("\"train_data_paths\": [\"a\", \"b\"], \"train_data_weights\": [1, 3], \"valid_data_paths\": [\"c\"]").data;
+  EXPECT_EQ(d.train[1].weight, 3.0);
+  EXPECT_EQ(d.valid.front().prefix, "c");
+  EXPECT_EQ(d.split, "");
+  // A later source that gives one way withdraws the other.
+  const DataConfig over = load("\"train_data_paths\": [\"a\"]", {"data_path=z"}).data;
+  EXPECT_TRUE(over.train.empty());
+  EXPECT_EQ(over.data.front().prefix, "z");
+}
+
+TEST(GoodConfig, MergingAndOverrides) {
+  const std::string second = "{\"optimizer\": {\"params\": {\"eps\": 1e-6}}, \"num_layers\": 2, \"warmup\": None}";
+  const RunConfig c =
+      load_config_text({{"a.json", with("\"optimizer\": {\"params\": {\"betas\": [0.8, 0.9]}}, \"warmup\": 0.5")},
+                        {"b.json", second}},
+                       {"num-layers=3", "lr=2e-3", "fp16.enabled=true", "run_dir=2024", "split=9,1",
+                        "optimizer.params={\"eps\": 1e-7}"})
+          .run;
+  EXPECT_EQ(c.model.layers, 3);
+  EXPECT_EQ(c.optim.beta1, 0.8);  // leaves of an object merge one by one
+  EXPECT_EQ(c.optim.eps, 1e-7);
+  EXPECT_EQ(c.optim.lr, 2e-3);
+  EXPECT_EQ(c.optim.warmup_iters, 0);  // null takes a key back
+  EXPECT_EQ(c.model.dtype, DType::f16);
+  EXPECT_EQ(c.run_dir, "2024");
+  EXPECT_EQ(c.data.split, "9,1");
+  // Later words win over earlier ones in other words.
+  EXPECT_EQ(load("\"fp16\": {\"enabled\": true}", {"bf16.enabled=true"}).model.dtype, DType::bf16);
+  EXPECT_EQ(load("\"fp16\": {\"enabled\": true}", {"fp16.enabled=false"}).model.dtype, DType::f32);
+  EXPECT_EQ(load("\"fp16\": {\"enabled\": true}", {"precision=fp32"}).model.dtype, DType::f32);
+  EXPECT_EQ(load("\"checkpoint_activations\": true", {"recompute_granularity=selective"}).model.recompute,
+            Recompute::kSelective);
+  EXPECT_EQ(load("\"intermediate_size\": 100", {"expansion_factor=2"}).model.ffn, 128);
+  EXPECT_EQ(load("\"lr_warmup_iters\": 5", {"warmup=0.1"}).optim.warmup_iters, 1);
+  EXPECT_EQ(load("\"seed\": 1", {"train_batch_size=16", "micro_batch_size=4"}).accumulation, 4);
+  EXPECT_EQ(load("\"seed\": 1", {"compression.dp.gradient.codec=identity"}).compression_json,
+            "{\"dp.gradient\":{\"codec\":\"identity\"}}");
+  EXPECT_EQ(load("\"seed\": 1", {"finetune=True", "load=runs/x"}).finetune, true);
+  // Overrides alone are enough.
+  EXPECT_EQ(load_config({}, {"num_layers=1", "hidden_size=8", "num_attention_heads=1", "seq_length=4", "vocab_size=9",
+                             "lr=1", "train_iters=1", "micro_batch_size=1"})
+                .run.run_dir,
+            "runs/run");
+}
+
+}  // namespace
+}  // namespace thinwire

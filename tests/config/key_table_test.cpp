@@ -1,0 +1,141 @@
+// The table is consistent with itself, with the committed documents, and with the schema that it generates.
+#include "engine/run/config/key_table.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "config_test_support.h"
+#include "engine/run/config/json_text.h"
+#include "engine/run/config/resolved_json.h"
+
+namespace thinwire {
+namespace {
+
+std::string file_text(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  EXPECT_TRUE(in.good()) << path;
+  std::ostringstream out;
+  out << in.rdbuf();
+  return out.str();
+}
+
+TEST(KeyTable, DefaultsPassTheirOwnChecks) {
+  for (const KeyTopic& topic : key_table().topics()) {
+    EXPECT_FALSE(topic.keys.empty()) << topic.title;
+    for (const KeySpec& key : topic.keys) {
+      EXPECT_FALSE(key.doc.empty()) << key.name;
+      EXPECT_EQ(key.name, normalised_key(key.name));
+      for (const std::string& neutral : key.neutral) EXPECT_NO_THROW((void)nlohmann::json::parse(neutral)) << key.name;
+      const nlohmann::json value = nlohmann::json::parse(key.default_json);
+      if (value.is_string() && !key.allowed.empty()) {
+        EXPECT_NE(std::find(key.allowed.begin(), key.allowed.end(), value.get<std::string>()), key.allowed.end())
+            << key.name;
+      }
+      if (value.is_number()) {
+        EXPECT_GE(value.get<double>(), key.bounds.min) << key.name;
+        EXPECT_LE(value.get<double>(), key.bounds.max) << key.name;
+      }
+    }
+  }
+}
+
+TEST(KeyTable, EditDistance) {
+  EXPECT_EQ(edit_distance("", "abc"), 3);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
+  EXPECT_EQ(edit_distance("ab", "ba"), 1);
+  EXPECT_EQ(edit_distance("same", "same"), 0);
+}
+
+TEST(KeyTable, NearestFindsEveryKeyWithOneLetterMissing) {
+  for (const KeyTopic& topic : key_table().topics()) {
+    for (const KeySpec& key : topic.keys) {
+      if (key.status != KeyStatus::kUsed || key.name.size() - key.name.rfind('.') - 1 < 6) continue;
+      std::string typo = key.name;
+      typo.erase(typo.size() - 2, 1);
+      if (key_table().find(typo) != nullptr) continue;
+      const std::string near = key_table().nearest(typo);
+      EXPECT_LE(edit_distance(near, typo), 1) << typo << " -> " << near;
+    }
+  }
+  EXPECT_EQ(key_table().nearest("something_else_entirely"), "");
+  EXPECT_EQ(key_table().nearest(std::string(100000, 'x')), "");
+}
+
+TEST(KeyTable, CommittedDocumentsAreTheGeneratedOnes) {
+  const char* how = "run the build tool config_docs on docs/";
+  EXPECT_TRUE(file_text("docs/config.md") == markdown()) << how;
+  EXPECT_TRUE(file_text("docs/config.schema.json") == json_schema()) << how;
+}
+
+TEST(KeyTable, HelpNamesEveryKey) {
+  const std::string help = help_text();
+  for (const KeyTopic& topic : key_table().topics())
+    for (const KeySpec& key : topic.keys)
+      if (key.name.rfind("compression.", 0) != 0) {
+        EXPECT_NE(help.find(key.name), std::string::npos) << key.name;
+      }
+}
+
+// A small judge of the schema features that we use: type, properties, additionalProperties, bounds, items, anyOf /
+// enum.
+bool fits(const nlohmann::json& schema, const nlohmann::json& value) {
+  if (schema.contains("type")) {
+    const nlohmann::json types = schema["type"].is_array() ? schema["type"] : nlohmann::json::array({schema["type"]});
+    bool any = false;
+    for (const auto& t : types) {
+      any = any || (t == "null" && value.is_null()) || (t == "boolean" && value.is_boolean()) ||
+            (t == "string" && value.is_string()) || (t == "array" && value.is_array()) ||
+            (t == "object" && value.is_object()) || (t == "number" && value.is_number()) ||
+            (t == "integer" && (value.is_number_integer() ||
+                                (value.is_number() && value.get<double>() == std::floor(value.get<double>()))));
+    }
+    if (!any) return false;
+  }
+  if (value.is_number()) {
+    const double v = value.get<double>();
+    if (schema.contains("minimum") && v < schema["minimum"].get<double>()) return false;
+    if (schema.contains("maximum") && v > schema["maximum"].get<double>()) return false;
+    if (schema.contains("exclusiveMinimum") && v <= schema["exclusiveMinimum"].get<double>()) return false;
+    if (schema.contains("exclusiveMaximum") && v >= schema["exclusiveMaximum"].get<double>()) return false;
+  }
+  if (schema.contains("anyOf")) {
+    bool any = false;
+    for (const auto& option : schema["anyOf"])
+      any = any || (option.contains("enum")
+                        ? std::find(option["enum"].begin(), option["enum"].end(), value) != option["enum"].end()
+                        : fits(option, value));
+    if (!any) return false;
+  }
+  if (value.is_array() && schema.contains("items"))
+    for (const auto& item : value)
+      if (!fits(schema["items"], item)) return false;
+  if (value.is_object() && schema.contains("properties")) {
+    for (const auto& [key, v] : value.items()) {
+      if (!schema["properties"].contains(key)) return schema.value("additionalProperties", true);
+      if (!fits(schema["properties"][key], v)) return false;
+    }
+  }
+  return true;
+}
+
+TEST(KeyTable, SchemaAcceptsWhatLoads) {
+  const nlohmann::json schema = nlohmann::json::parse(json_schema());
+  EXPECT_EQ(schema["$schema"], "http://json-schema.org/draft-07/schema#");
+  for (const char* name : {"quickstart", "gpt2_tiny", "neox_tiny", "llama_tiny", "gpt2_124m", "llama_1b"}) {
+    SCOPED_TRACE(name);
+    const std::string path = std::string("configs/") + name + ".json";
+    EXPECT_TRUE(fits(schema, to_json(parse_json_text(file_text(path)).root)));
+    EXPECT_TRUE(fits(schema, resolved_json(load_config({path}, {}))));
+  }
+  EXPECT_FALSE(fits(schema, {{"num_layer", 4}}));
+  EXPECT_FALSE(fits(schema, {{"num_layers", 0}}));
+  EXPECT_FALSE(fits(schema, {{"optimizer", {{"params", {{"betas", {1.5}}}}}}}));
+  EXPECT_FALSE(fits(schema, {{"compression", {{"dp.gradient", {{"codek", "x"}}}}}}));
+  EXPECT_TRUE(fits(schema, {{"compression", {{"dp.gradient", {{"codec", "identity"}}}}}}));
+}
+
+}  // namespace
+}  // namespace thinwire

@@ -1,0 +1,82 @@
+// Sums in double against long double loops; what is not a number must stay one.
+#include "engine/base/ops/reduce_cpu.h"
+
+#include <limits>
+
+#include "tests/support/op_test_support.h"
+
+namespace thinwire::test {
+namespace {
+
+const std::vector<int64_t> kSizes = {1, 3, 17, 63, 65, 1003, 4096, 4097, 100003, 1100000};
+
+TEST(Reduce, AgreesWithLongDouble) {
+  for (int64_t n : kSizes) {
+    std::mt19937 rng(static_cast<unsigned>(n));
+    const Tensor a = random_tensor(rng, DType::f32, {n}, 3.0, 1.0), b = random_tensor(rng, DType::f32, {n});
+    long double plain = 0, product = 0, squares = 0, plain_size = 1, product_size = 1;
+    for (int64_t i = 0; i < n; ++i) {
+      const long double x = a.at(i), y = b.at(i);
+      plain += x;
+      product += x * y;
+      squares += x * x;
+      plain_size += std::abs(x);
+      product_size += std::abs(x * y);
+    }
+    Tensor sum = constant_tensor(DType::f64, {1}, 1.0), dot = sum, square = sum;
+    CpuExec exec;
+    weighted_sum_cpu(*exec, {a, View(), sum});
+    weighted_sum_cpu(*exec, {a, b, dot});
+    sum_squares_cpu(*exec, {a, square});
+    // 4096 / 16 additions on a path inside a block, then one per block, and the products of fp32 numbers are exact.
+    const double depth = 256 + 16 + static_cast<double>(n) / 4096 + 2;
+    const double unit = 0x1p-53 * depth;
+    EXPECT_NEAR(sum.at(0), static_cast<double>(1 + plain), unit * static_cast<double>(plain_size)) << n;
+    EXPECT_NEAR(dot.at(0), static_cast<double>(1 + product), unit * static_cast<double>(product_size)) << n;
+    EXPECT_NEAR(square.at(0), static_cast<double>(1 + squares), unit * static_cast<double>(1 + squares)) << n;
+  }
+}
+
+TEST(Reduce, LargeAndSmallNumbersDoNotOverflowOrVanish) {
+  const Tensor large = constant_tensor(DType::f32, {5000}, 3e38), small = constant_tensor(DType::f32, {5000}, 1e-38);
+  Tensor a(DType::f64, {1}), b(DType::f64, {1});
+  CpuExec exec;
+  sum_squares_cpu(*exec, {large, a});
+  sum_squares_cpu(*exec, {small, b});
+  EXPECT_NEAR(a.at(0) / (5000 * 9e76), 1.0, 1e-6);
+  EXPECT_NEAR(b.at(0) / (5000 * 1e-76), 1.0, 1e-6);
+}
+
+TEST(Reduce, NonFiniteNumbersShowWhereverTheyAre) {
+  for (int64_t at : {0, 15, 16, 4095, 4096, 9000}) {
+    for (double bad : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+      Tensor x = constant_tensor(DType::f32, {9001}, 1.0);
+      x.set(at, bad);
+      Tensor sum(DType::f64, {1}), squares(DType::f64, {1});
+      CpuExec exec;
+      weighted_sum_cpu(*exec, {x, View(), sum});
+      sum_squares_cpu(*exec, {x, squares});
+      EXPECT_FALSE(std::isfinite(sum.at(0)));
+      EXPECT_FALSE(std::isfinite(squares.at(0)));
+    }
+  }
+}
+
+TEST(Reduce, SameBitsForAnyNumberOfThreads) {
+  for (int64_t n : kSizes) {
+    std::mt19937 rng(1);
+    const Tensor a = random_tensor(rng, DType::f32, {n}), b = random_tensor(rng, DType::f32, {n});
+    expect_same_bits_for_threads(
+        [&](Exec& exec) {
+          std::vector<Tensor> out(3, Tensor(DType::f64, {1}));
+          weighted_sum_cpu(exec, {a, View(), out[0]});
+          weighted_sum_cpu(exec, {a, b, out[1]});
+          sum_squares_cpu(exec, {a, out[2]});
+          return out;
+        },
+        "reduce");
+  }
+}
+
+}  // namespace
+}  // namespace thinwire::test

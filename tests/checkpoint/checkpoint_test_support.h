@@ -51,9 +51,12 @@ inline std::string slurp(const std::string& path) {
   out << in.rdbuf();
   return out.str();
 }
-inline void spill(const std::string& path, const std::string& content) { std::ofstream(path, std::ios::binary) << content; }
+inline void spill(const std::string& path, const std::string& content) {
+  std::ofstream(path, std::ios::binary) << content;
+}
 
-// Tensors of all dtypes and ragged shapes with random BIT PATTERNS (NaN, infinities and denormals included), and scalars.
+// Tensors of all dtypes and ragged shapes with random BIT PATTERNS (NaN, infinities and denormals included), and
+// scalars.
 struct RandomState {
   struct Tensor {
     std::string name;
@@ -68,11 +71,15 @@ struct RandomState {
 
   // `size` scales the tensors; the same seed gives the same state, another one the same shape with other values.
   explicit RandomState(uint64_t seed, int64_t size = 8, int count = 6) {
-    static constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f64, DType::i32, DType::i64, DType::u8, DType::f16, DType::u16};
+    static constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f64, DType::i32,
+                                       DType::i64, DType::u8,   DType::f16, DType::u16};
     std::mt19937_64 shapes(99), random(seed);
     for (int i = 0; i < count; ++i) {
-      Tensor t{"model/tensor." + std::to_string(i), i == 0 ? DType::f32 : kTypes[shapes() % 8], 1 + static_cast<int64_t>(shapes() % size),
-               i == 1 ? 0 : 1 + static_cast<int64_t>(shapes() % (2 * size)), {}};
+      Tensor t{"model/tensor." + std::to_string(i),
+               i == 0 ? DType::f32 : kTypes[shapes() % 8],
+               1 + static_cast<int64_t>(shapes() % size),
+               i == 1 ? 0 : 1 + static_cast<int64_t>(shapes() % (2 * size)),
+               {}};
       t.bytes.resize(static_cast<size_t>(t.rows * t.cols) * size_of(t.dtype));
       for (std::byte& b : t.bytes) b = static_cast<std::byte>(random());
       tensors.push_back(std::move(t));
@@ -116,7 +123,8 @@ inline StoreOptions quick_options(bool async = false) {
   return options;
 }
 
-// Runs `body` in a forked child and returns its wait status. The child leaves by _exit or by a signal: no test code runs twice.
+// Runs `body` in a forked child and returns its wait status. The child leaves by _exit or by a signal: no test code
+// runs twice.
 inline int run_child(const std::function<int()>& body) {
   const pid_t child = ::fork();
   if (child == 0) {

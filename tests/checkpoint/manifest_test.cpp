@@ -19,7 +19,8 @@ Manifest sample() {
   m.files = {{"shard_00000.safetensors", 99, "00ff"}};
   m.tensors = {{"model/a", 2, 3, 1, 4, StDtype::kBF16, 0, "model/a@1", "abcd"}};
   m.integers = {{"i", INT64_MIN}, {"j", INT64_MAX}};
-  m.reals = {{"nan", std::bit_cast<double>(0x7ff4000000000001ull)}, {"inf", -INFINITY}, {"tiny", 5e-324}, {"zero", -0.0}};
+  m.reals = {
+      {"nan", std::bit_cast<double>(0x7ff4000000000001ull)}, {"inf", -INFINITY}, {"tiny", 5e-324}, {"zero", -0.0}};
   m.texts = {{"bytes", std::string("\xff\x00", 2)}, {"plain", "a\nb"}, {"empty", ""}};
   return m;
 }
@@ -34,7 +35,8 @@ TEST(Manifest, ComesBackBitEqual) {
   EXPECT_EQ(back.integers, m.integers);
   EXPECT_EQ(back.texts, m.texts);
   ASSERT_EQ(back.reals.size(), m.reals.size());
-  for (const auto& [name, value] : m.reals) EXPECT_EQ(std::bit_cast<uint64_t>(back.reals.at(name)), std::bit_cast<uint64_t>(value)) << name;
+  for (const auto& [name, value] : m.reals)
+    EXPECT_EQ(std::bit_cast<uint64_t>(back.reals.at(name)), std::bit_cast<uint64_t>(value)) << name;
   ASSERT_EQ(back.tensors.size(), 1u);
   EXPECT_EQ(back.tensors[0].stored_name, "model/a@1");
   EXPECT_EQ(back.tensors[0].dtype, StDtype::kBF16);
@@ -58,7 +60,9 @@ TEST(Manifest, EveryBitFlipAndEveryCutIsRefused) {
 
 // A manifest with a correct seal but impossible content: written by a hostile hand, refused by the content checks.
 TEST(Manifest, SealedNonsenseIsRefused) {
-  const auto sealed = [](const std::string& body) { return body + ",\n\"checksum\": \"" + hash_text(body) + "\"\n}\n"; };
+  const auto sealed = [](const std::string& body) {
+    return body + ",\n\"checksum\": \"" + hash_text(body) + "\"\n}\n";
+  };
   const std::string good = manifest_to_text(sample());
   const std::string body = good.substr(0, good.size() - 52);
   EXPECT_EQ(sealed(body), good);
@@ -93,7 +97,9 @@ TEST(Manifest, SealedNonsenseIsRefused) {
     EXPECT_EQ(e.code(), ExitCode::kBadData) << from << " -> " << to;
     EXPECT_EQ(std::string(e.what()).rfind("the-path", 0), 0u) << e.what();
   }
-  EXPECT_THROW(manifest_from_text("m", sealed("{\n\"format\": " + std::string(100'000, '[') + std::string(100'000, ']'))), Error);
+  EXPECT_THROW(
+      manifest_from_text("m", sealed("{\n\"format\": " + std::string(100'000, '[') + std::string(100'000, ']'))),
+      Error);
 }
 
 }  // namespace

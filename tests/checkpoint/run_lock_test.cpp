@@ -1,4 +1,5 @@
-// One writer: the second is told who the first is, a dead one is succeeded, an orphan that lost the directory commits nothing.
+// One writer: the second is told who the first is, a dead one is succeeded, an orphan that lost the directory commits
+// nothing.
 #include "engine/run/checkpoint/run_lock.h"
 
 #include <signal.h>
@@ -15,9 +16,13 @@ using namespace checkpoint_test;
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
-LockOptions options_of(const std::string& job, double heartbeat = 0, double stale = 0.3) { return {job, heartbeat, stale}; }
+LockOptions options_of(const std::string& job, double heartbeat = 0, double stale = 0.3) {
+  return {job, heartbeat, stale};
+}
 
 // A child that takes the lock, says so through a pipe and sleeps.
 class Holder {
@@ -62,7 +67,8 @@ TEST(RunLock, SecondProcessIsToldWhoHoldsIt) {
   char host[256] = {};
   ::gethostname(host, sizeof host - 1);
   const std::string what = e.what();
-  for (const std::string& part : {std::string("first-job"), "pid " + std::to_string(holder.pid()), std::string(host), std::string("s ago")}) {
+  for (const std::string& part :
+       {std::string("first-job"), "pid " + std::to_string(holder.pid()), std::string(host), std::string("s ago")}) {
     EXPECT_NE(what.find(part), std::string::npos) << what;
   }
   EXPECT_EQ(error_of([&] { CheckpointStore store(scratch.path(), quick_options()); }).code(), ExitCode::kBusy);
@@ -86,11 +92,13 @@ TEST(RunLock, GivenBackInOrder) {
   EXPECT_NO_THROW(RunLock(scratch.path(), options_of("b")));
 }
 
-// A lease of another host, where flock may not reach: a beating heart is respected, a silent one is succeeded after the wait.
+// A lease of another host, where flock may not reach: a beating heart is respected, a silent one is succeeded after the
+// wait.
 TEST(RunLock, ForeignLeaseIsWatched) {
   const Scratch scratch;
   const auto lease = [](double heartbeat) {
-    return "{\"host\": \"elsewhere\", \"pid\": 1, \"job\": \"far\", \"token\": \"t\", \"heartbeat\": " + std::to_string(heartbeat) + "}";
+    return "{\"host\": \"elsewhere\", \"pid\": 1, \"job\": \"far\", \"token\": \"t\", \"heartbeat\": " +
+           std::to_string(heartbeat) + "}";
   };
   spill(scratch / "lease.json", lease(1000));
   const auto start = Clock::now();
@@ -111,7 +119,8 @@ TEST(RunLock, ForeignLeaseIsWatched) {
 
 TEST(RunLock, TornOrHostileLeaseDoesNotBlockOrCrash) {
   const Scratch scratch;
-  for (const char* text : {"", "{", "[]", "{\"host\": 1}", "\xff\xff", "{\"host\":\"h\",\"pid\":1e99,\"job\":\"j\",\"token\":\"t\",\"heartbeat\":0}"}) {
+  for (const char* text : {"", "{", "[]", "{\"host\": 1}", "\xff\xff",
+                           "{\"host\":\"h\",\"pid\":1e99,\"job\":\"j\",\"token\":\"t\",\"heartbeat\":0}"}) {
     spill(scratch / "lease.json", text);
     EXPECT_NO_THROW(RunLock(scratch.path(), options_of("a"))) << text;
   }

@@ -66,7 +66,8 @@ TEST(Safetensors, WritesTheSameBytesAsTheReference) {
   EXPECT_EQ(written.bytes, std::filesystem::file_size(scratch / "copy"));
 }
 
-// Never accepts what the reference refuses; refuses nothing it accepts except the marked cases, which it always refuses.
+// Never accepts what the reference refuses; refuses nothing it accepts except the marked cases, which it always
+// refuses.
 TEST(Safetensors, HostileFilesGetTheReferenceVerdict) {
   const Scratch scratch;
   const auto cases = nlohmann::json::parse(slurp(kGolden + "cases.json"))["cases"];
@@ -107,15 +108,21 @@ TEST(Safetensors, RandomRoundTrips) {
     std::vector<SafetensorsItem> items;
     std::vector<std::vector<std::byte>> data(random() % 12);
     for (size_t i = 0; i < data.size(); ++i) {
-      SafetensorsItem item{"t" + std::to_string(random() % 1000) + "." + std::to_string(i), static_cast<StDtype>(random() % 22), {}, {}, {}};
+      SafetensorsItem item{"t" + std::to_string(random() % 1000) + "." + std::to_string(i),
+                           static_cast<StDtype>(random() % 22),
+                           {},
+                           {},
+                           {}};
       uint64_t count = 1;
       for (size_t d = random() % 4; d > 0; --d) item.shape.push_back(static_cast<int64_t>(random() % 5));
       if (bits_of(item.dtype) < 8) item.shape.push_back(8);
       for (const int64_t extent : item.shape) count *= static_cast<uint64_t>(extent);
       data[i].resize(count * bits_of(item.dtype) / 8);
       for (std::byte& b : data[i]) b = static_cast<std::byte>(random());
-      if (random() % 2 == 0) item.data = data[i];
-      else item.make = [&data, i] { return data[i]; };
+      if (random() % 2 == 0)
+        item.data = data[i];
+      else
+        item.make = [&data, i] { return data[i]; };
       items.push_back(item);
     }
     const auto copy = items;
@@ -143,10 +150,17 @@ TEST(Safetensors, MutatedFilesNeverCrash) {
     for (size_t edits = 1 + random() % 4; edits > 0; --edits) {
       const size_t at = random() % std::min<size_t>(bad.size(), 800);
       switch (random() % 4) {
-        case 0: bad[at] = static_cast<char>(random()); break;
-        case 1: bad.erase(at, random() % 16); break;
-        case 2: bad.insert(at, bad.substr(random() % bad.size(), random() % 32)); break;
-        default: bad[at] = static_cast<char>("0123456789[]{}\",:-\\u"[random() % 20]);
+        case 0:
+          bad[at] = static_cast<char>(random());
+          break;
+        case 1:
+          bad.erase(at, random() % 16);
+          break;
+        case 2:
+          bad.insert(at, bad.substr(random() % bad.size(), random() % 32));
+          break;
+        default:
+          bad[at] = static_cast<char>("0123456789[]{}\",:-\\u"[random() % 20]);
       }
       if (bad.empty()) bad = "x";
     }
@@ -194,7 +208,9 @@ TEST(Safetensors, FailedReplacementKeepsTheOldFile) {
   const std::vector<std::byte> one(4);
   replace_safetensors(scratch / "f", {{"a", StDtype::kF32, {1}, one, {}}});
   const std::string before = slurp(scratch / "f");
-  EXPECT_THROW(replace_safetensors(scratch / "f", {{"a", StDtype::kF32, {1}, {}, []() -> std::vector<std::byte> { throw_io("cannot make it"); }}}),
+  EXPECT_THROW(replace_safetensors(
+                   scratch / "f",
+                   {{"a", StDtype::kF32, {1}, {}, []() -> std::vector<std::byte> { throw_io("cannot make it"); }}}),
                Error);
   EXPECT_EQ(slurp(scratch / "f"), before);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(scratch.path()), {}), 1);

@@ -1,4 +1,5 @@
-// Damage after the commit: every flipped bit and every cut is found, an older generation steps in, and none is no start.
+// Damage after the commit: every flipped bit and every cut is found, an older generation steps in, and none is no
+// start.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -85,7 +86,8 @@ TEST(StoreCorruption, EveryInterestingTruncationIsFound) {
       spill(file.string(), good.substr(0, size));
       const Error e = error_of([&] { verify_generation(scratch / "step_000002"); });
       EXPECT_EQ(e.code(), ExitCode::kBadData);
-      EXPECT_NE(std::string(e.what()).find(file.filename().string()), std::string::npos) << "names the file: " << e.what();
+      EXPECT_NE(std::string(e.what()).find(file.filename().string()), std::string::npos)
+          << "names the file: " << e.what();
       EXPECT_EQ(find_newest_valid(scratch.path()).manifest.step, 1) << file << " cut to " << size;
     }
     for (const std::string& tail : {std::string(1, '\0'), std::string("\n"), good}) {
@@ -111,7 +113,8 @@ TEST(StoreCorruption, DamageAfterVerifyingIsFoundByLoading) {
   spill(shard, bytes);
   LoadOptions options;
   options.verify = false;
-  EXPECT_EQ(error_of([&] { load_generation(scratch / "step_000001", loaded.visitor(), options); }).code(), ExitCode::kBadData);
+  EXPECT_EQ(error_of([&] { load_generation(scratch / "step_000001", loaded.visitor(), options); }).code(),
+            ExitCode::kBadData);
 }
 
 TEST(StoreCorruption, NoneThatVerifiesIsNotAFreshStart) {

@@ -52,7 +52,8 @@ TEST(StoreCrash, KilledAtEverySavePoint) {
       ASSERT_TRUE(report.has_value()) << point;
       // The rename is the commit: before it the old one, after it the new one, nothing else ever.
       const auto position = std::find(std::begin(kSavePoints), std::end(kSavePoints), point);
-      const auto rename = std::find(std::begin(kSavePoints), std::end(kSavePoints), std::string_view("save.after_rename"));
+      const auto rename =
+          std::find(std::begin(kSavePoints), std::end(kSavePoints), std::string_view("save.after_rename"));
       EXPECT_EQ(report->manifest.step, position < rename ? 2 : 3) << point;
       EXPECT_TRUE(loaded == (position < rename ? before : after)) << point;
       // And the directory is usable: the interrupted step saves again.

@@ -1,4 +1,5 @@
-// A disk that fills up, by file-size limit and (as root) by a small tmpfs: an error with the reason, old generations intact.
+// A disk that fills up, by file-size limit and (as root) by a small tmpfs: an error with the reason, old generations
+// intact.
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/resource.h>

@@ -29,7 +29,8 @@ TEST(Store, RandomStatesComeBackBitEqual) {
       EXPECT_FALSE(store.newest().has_value());
       store.save(static_cast<int64_t>(seed), state.visitor(), {{"model", {{"hidden", 7}}}});
       store.wait();
-      EXPECT_EQ(store.last_save().path, scratch / ("step_0000" + std::string(seed < 10 ? "0" : "") + std::to_string(seed)));
+      EXPECT_EQ(store.last_save().path,
+                scratch / ("step_0000" + std::string(seed < 10 ? "0" : "") + std::to_string(seed)));
     }
     CheckpointStore store(scratch.path(), quick_options());
     RandomState other(seed + 1000, 40, 9);
@@ -61,15 +62,18 @@ TEST(Store, AnySlicesLoadAsAnyOtherSlices) {
     for (float& v : whole) v = static_cast<float>(random());
     CheckpointStore store(scratch.path(), quick_options());
     const auto saved = cuts(rows * cols);
-    store.save(1, [&](StateVisitor& v) {
-      // In any order: a rank does not know its neighbours.
-      std::vector<size_t> order(saved.size() - 1);
-      for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-      std::shuffle(order.begin(), order.end(), random);
-      for (const size_t i : order) {
-        v.tensor({"t", rows, cols, saved[i], View(whole.data() + saved[i], DType::f32, {saved[i + 1] - saved[i]})});
-      }
-    }, {});
+    store.save(
+        1,
+        [&](StateVisitor& v) {
+          // In any order: a rank does not know its neighbours.
+          std::vector<size_t> order(saved.size() - 1);
+          for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+          std::shuffle(order.begin(), order.end(), random);
+          for (const size_t i : order) {
+            v.tensor({"t", rows, cols, saved[i], View(whole.data() + saved[i], DType::f32, {saved[i + 1] - saved[i]})});
+          }
+        },
+        {});
     const auto loaded = cuts(rows * cols);
     for (size_t i = 0; i + 1 < loaded.size(); ++i) {
       std::vector<float> part(static_cast<size_t>(loaded[i + 1] - loaded[i]), -1.0f);
@@ -88,31 +92,39 @@ TEST(Store, MissingExtraAndDifferingNamesAreSaid) {
   CheckpointStore store(scratch.path(), quick_options());
   std::vector<float> a(6, 1.0f), m(6, 2.0f);
   int64_t count = 5;
-  store.save(1, [&](StateVisitor& v) {
-    v.tensor({"model/a", 2, 3, 0, View(a.data(), DType::f32, {2, 3})});
-    v.tensor({"adam_m/a", 2, 3, 0, View(m.data(), DType::f32, {2, 3})});
-    v.tensor({"model/half", 2, 3, 0, View(a.data(), DType::f32, {3})});
-    v.integer("count", count);
-  }, {});
+  store.save(1,
+             [&](StateVisitor& v) {
+               v.tensor({"model/a", 2, 3, 0, View(a.data(), DType::f32, {2, 3})});
+               v.tensor({"adam_m/a", 2, 3, 0, View(m.data(), DType::f32, {2, 3})});
+               v.tensor({"model/half", 2, 3, 0, View(a.data(), DType::f32, {3})});
+               v.integer("count", count);
+             },
+             {});
   std::vector<float> out(6);
   const auto ask = [&](const GlobalSlice& slice) {
     return std::string(error_of([&] { store.load_newest([&](StateVisitor& v) { v.tensor(slice); }); }).what());
   };
-  EXPECT_NE(ask({"model/b", 2, 3, 0, View(out.data(), DType::f32, {2, 3})}).find("no tensor \"model/b\""), std::string::npos);
+  EXPECT_NE(ask({"model/b", 2, 3, 0, View(out.data(), DType::f32, {2, 3})}).find("no tensor \"model/b\""),
+            std::string::npos);
   EXPECT_NE(ask({"model/a", 3, 2, 0, View(out.data(), DType::f32, {3, 2})}).find("2 x 3"), std::string::npos);
   EXPECT_NE(ask({"model/a", 2, 3, 0, View(out.data(), DType::i32, {2, 3})}).find("I32"), std::string::npos);
-  EXPECT_NE(ask({"model/half", 2, 3, 0, View(out.data(), DType::f32, {2, 3})}).find("elements from 3"), std::string::npos);
-  int64_t absent = 0;
-  EXPECT_NE(std::string(error_of([&] { store.load_newest([&](StateVisitor& v) { v.integer("absent", absent); }); }).what()).find("absent"),
+  EXPECT_NE(ask({"model/half", 2, 3, 0, View(out.data(), DType::f32, {2, 3})}).find("elements from 3"),
             std::string::npos);
+  int64_t absent = 0;
+  EXPECT_NE(
+      std::string(error_of([&] { store.load_newest([&](StateVisitor& v) { v.integer("absent", absent); }); }).what())
+          .find("absent"),
+      std::string::npos);
   // Fine-tuning: the moments are neither missed nor touched.
   std::vector<float> untouched(6, 9.0f);
   LoadOptions options;
   options.unwanted_prefixes = {"adam_m/", "adam_v/"};
-  const auto report = store.load_newest([&](StateVisitor& v) {
-    v.tensor({"model/a", 2, 3, 0, View(out.data(), DType::f32, {2, 3})});
-    v.tensor({"adam_v/a", 2, 3, 0, View(untouched.data(), DType::f32, {2, 3})});
-  }, options);
+  const auto report = store.load_newest(
+      [&](StateVisitor& v) {
+        v.tensor({"model/a", 2, 3, 0, View(out.data(), DType::f32, {2, 3})});
+        v.tensor({"adam_v/a", 2, 3, 0, View(untouched.data(), DType::f32, {2, 3})});
+      },
+      options);
   EXPECT_EQ(out, a);
   EXPECT_EQ(untouched, std::vector<float>(6, 9.0f));
   EXPECT_EQ(report->unused, (std::vector<std::string>{"model/half", "count"}));
@@ -124,10 +136,14 @@ TEST(Store, ProgrammersMistakesAreChecks) {
   std::vector<float> a(6);
   const auto code = [&](const VisitState& state) { return error_of([&] { store.save(1, state, {}); }).code(); };
   EXPECT_EQ(code([&](StateVisitor& v) {
-    v.tensor({"a", 2, 3, 0, View(a.data(), DType::f32, {4})});
-    v.tensor({"a", 2, 3, 3, View(a.data(), DType::f32, {3})});
-  }), ExitCode::kInternal);
-  EXPECT_EQ(code([&](StateVisitor& v) { v.tensor({"a", 2, 3, 1, View(a.data(), DType::f32, {6})}); }), ExitCode::kInternal);
+              v.tensor({"a", 2, 3, 0, View(a.data(), DType::f32, {4})});
+              v.tensor({"a", 2, 3, 3, View(a.data(), DType::f32, {3})});
+            }),
+            ExitCode::kInternal);
+  EXPECT_EQ(code([&](StateVisitor& v) {
+              v.tensor({"a", 2, 3, 1, View(a.data(), DType::f32, {6})});
+            }),
+            ExitCode::kInternal);
   int64_t i = 0;
   EXPECT_EQ(code([&](StateVisitor& v) { v.integer("i", i), v.integer("i", i); }), ExitCode::kInternal);
   EXPECT_TRUE(generation_names(scratch.path()).empty());
@@ -202,7 +218,8 @@ TEST(Store, TheSameStepAgainIsANewGenerationAndTheNewest) {
   store.save(10, first.visitor(), {});
   store.save(20, second.visitor(), {});
   store.save(10, third.visitor(), {});  // a run that was set back deliberately
-  EXPECT_EQ(generation_names(scratch.path()), (std::vector<std::string>{"step_000010-2", "step_000020", "step_000010"}));
+  EXPECT_EQ(generation_names(scratch.path()),
+            (std::vector<std::string>{"step_000010-2", "step_000020", "step_000010"}));
   EXPECT_EQ(store.load_newest(loaded.visitor())->manifest.step, 10);
   EXPECT_TRUE(loaded == third);
   EXPECT_EQ(nlohmann::json::parse(slurp(scratch / "latest.json"))["generation"], "step_000010-2");

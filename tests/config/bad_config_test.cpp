@@ -9,7 +9,7 @@
 
 namespace thinwire {
 
-std::string refusal(const std::string& text, const std::vector<std::string>& overrides, const LoadOptions& options) {
+std::string refusal(const std::string& text, const std::vector<std::string>& overrides, const ConfigOptions& options) {
   try {
     load_config_text({{"a.json", text}}, overrides, options);
   } catch (const Error& e) {

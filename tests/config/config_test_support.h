@@ -28,12 +28,12 @@ struct BadConfig {
   std::string text;
   std::vector<std::string> fragments;  // all must be in one line of the message
   std::vector<std::string> overrides = {};
-  LoadOptions options = {};
+  ConfigOptions options = {};
 };
 
 // The message of the Error(kBadConfig) that loading throws; a test failure if it does not, or throws something else.
 std::string refusal(const std::string& text, const std::vector<std::string>& overrides = {},
-                    const LoadOptions& options = {});
+                    const ConfigOptions& options = {});
 
 void expect_refused(const std::vector<BadConfig>& table);
 

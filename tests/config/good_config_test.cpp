@@ -10,7 +10,7 @@ namespace thinwire {
 namespace {
 
 RunConfig load(const std::string& extra, const std::vector<std::string>& overrides = {},
-               const LoadOptions& options = {}) {
+               const ConfigOptions& options = {}) {
   return load_config_text({{"a.json", with(extra)}}, overrides, options).run;
 }
 

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -28,7 +30,7 @@ TEST(KeyTable, DefaultsPassTheirOwnChecks) {
     for (const KeySpec& key : topic.keys) {
       EXPECT_FALSE(key.doc.empty()) << key.name;
       EXPECT_EQ(key.name, normalised_key(key.name));
-      for (const std::string& neutral : key.neutral) EXPECT_NO_THROW((void)nlohmann::json::parse(neutral)) << key.name;
+      for (const std::string& neutral : key.neutral) EXPECT_TRUE(nlohmann::json::accept(neutral)) << key.name;
       const nlohmann::json value = nlohmann::json::parse(key.default_json);
       if (value.is_string() && !key.allowed.empty()) {
         EXPECT_NE(std::find(key.allowed.begin(), key.allowed.end(), value.get<std::string>()), key.allowed.end())

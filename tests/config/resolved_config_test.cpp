@@ -55,7 +55,7 @@ void expect_same_run(const RunConfig& a, const RunConfig& b) {
 TEST(ResolvedConfig, LoadsBackToTheSameRun) {
   struct Case {
     std::string text;
-    LoadOptions options;
+    ConfigOptions options;
   };
   std::vector<Case> cases = {
       {with("\"seed\": 7"), {}},
@@ -90,7 +90,7 @@ TEST(ResolvedConfig, LoadsBackToTheSameRun) {
   }
   for (const char* name : {"quickstart", "gpt2_tiny", "neox_tiny", "llama_tiny", "gpt2_124m", "llama_1b", "gpt20b"}) {
     SCOPED_TRACE(name);
-    const LoadOptions options{.dry_run = true};
+    const ConfigOptions options{.dry_run = true};
     const ResolvedConfig first = load_config({std::string("configs/") + name + ".json"}, {}, options);
     const ResolvedConfig second = load_config_text({{"b.json", resolved_json(first).dump()}}, {}, options);
     expect_same_run(first.run, second.run);

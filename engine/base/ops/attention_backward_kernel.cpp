@@ -69,8 +69,8 @@ TW_INLINE float dot(const T* a, const T* b, int64_t n) {
 // Both forms of n rows of one head: `turned` [words][strip] for the scores, `steps` for products that sum over tokens.
 template <class Form>
 TW_INLINE void pack_both(const typename Form::Element* src, int64_t stride, int64_t n, int64_t d, int64_t words,
-                         Word* rows, Word* turned, Word* steps) {
-  pack_steps<Form>(src, stride, n, d, steps);
+                         Word* rows, Word* turned, Word* steps, int64_t ahead) {
+  pack_steps<Form>(src, stride, n, d, steps, ahead);
   if constexpr (Form::kPack == 1) {
     transpose_rows(steps, words, n, turned, kStrip);
   } else {
@@ -161,17 +161,18 @@ void prepare_queries(const AttentionArgs& args, const AttentionRange& range, int
       const int64_t row0 = range.batch * shape.q_len + q0;
       pack_both<Form>(head_at<Element>(args.q, args.q_at, range.batch, q0, range.group, head), args.q_at.token, nq, d,
                       tiles.words, tiles.rows, tiles.queries + state * tiles.words * kStrip,
-                      tiles.query_steps + state * kStrip / Form::kPack * tiles.floats);
+                      tiles.query_steps + state * kStrip / Form::kPack * tiles.floats, args.q_at.group);
       const Element* dout = (const Element*)args.dout + (row0 * heads + h) * d;
       const Element* out = (const Element*)args.out + (row0 * heads + h) * d;
       pack_both<Form>(dout, heads * d, nq, d, tiles.words, tiles.rows, tiles.douts + state * tiles.words * kStrip,
-                      tiles.dout_steps + state * kStrip / Form::kPack * tiles.floats);
+                      tiles.dout_steps + state * kStrip / Form::kPack * tiles.floats, members * d);
       float* lse = tiles.lse + state * kStrip;
       float* delta = tiles.delta + state * kStrip;
       fill(lse, kStrip, 0.0f);
       fill(delta, kStrip, 0.0f);
       for (int64_t t = 0; t < nq; ++t) {
         lse[t] = args.lse[(range.batch * heads + h) * shape.q_len + q0 + t] * kLog2e;
+        prefetch_row(out + t * heads * d, members * d, d);
         delta[t] = dot(dout + t * heads * d, out + t * heads * d, d);
       }
       fill(tiles.dq + state * kStrip * tiles.floats, kStrip * tiles.floats, 0.0f);
@@ -207,8 +208,8 @@ void backward_range(const AttentionArgs& args, const AttentionRange& range, int6
       const int64_t tile_keys = smaller(kKeys, k_end - k0);
       const Element* k = head_at<Element>(args.k, args.k_at, range.batch, k0, range.group, 0);
       const Element* v = head_at<Element>(args.v, args.v_at, range.batch, k0, range.group, 0);
-      pack_rows<Form>(k, args.k_at.token, tile_keys, d, tiles.key_rows);
-      pack_rows<Form>(v, args.v_at.token, tile_keys, d, tiles.value_rows);
+      pack_rows<Form>(k, args.k_at.token, tile_keys, d, tiles.key_rows, args.k_at.group);
+      pack_rows<Form>(v, args.v_at.token, tile_keys, d, tiles.value_rows, args.v_at.group);
       if constexpr (kPack > 1) {
         if (want_dq) pack_steps<Form>(k, args.k_at.token, tile_keys, d, tiles.key_steps);
       }

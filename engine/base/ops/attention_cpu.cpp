@@ -101,14 +101,17 @@ bool split_backward(const AttentionShape& s, int threads) {
   return 5 * blocks_of(units, threads) * threads > 7 * units;
 }
 
-// body(task, scratch of the thread) for [0, tasks) in this order, each by whichever thread is free.
+// body(task, scratch of the thread) for [0, tasks) in this order, a few neighbours at a time by whichever thread is
+// free: neighbours are groups of one sample, and a kernel fetches the next group's rows in advance.
 template <typename Body>
-void deal_out(int threads, int64_t tasks, std::byte* scratch, int64_t bytes_per_thread, const Body& body) {
+void deal_out(int threads, int64_t tasks, int64_t groups, std::byte* scratch, int64_t bytes_per_thread,
+              const Body& body) {
   if (threads <= 1 || tasks <= 1) {
     for (int64_t i = 0; i < tasks; ++i) body(i, scratch);
     return;
   }
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
+  const int64_t neighbours = std::clamp<int64_t>(tasks / (8 * threads), 1, groups);
+#pragma omp parallel for num_threads(threads) schedule(dynamic, neighbours)
   for (int64_t i = 0; i < tasks; ++i) body(i, scratch + omp_get_thread_num() * bytes_per_thread);
 }
 
@@ -165,7 +168,7 @@ void attention_forward_cpu(Exec& exec, const AttentionForward& op) {
   std::byte* scratch = cpu_state(exec).scratch(static_cast<size_t>(bytes * threads)).data();
 
   const int64_t block = forward_block(s), blocks = blocks_of(s.q_len, block), units = s.batch * s.groups;
-  deal_out(threads, blocks * units, scratch, bytes, [&](int64_t task, std::byte* mine) {
+  deal_out(threads, blocks * units, s.groups, scratch, bytes, [&](int64_t task, std::byte* mine) {
     // The last queries see most keys: they go first, and what is left for the end is short.
     const int64_t unit = task % units, q_first = (blocks - 1 - task / units) * block;
     kernels.run(args, {unit / s.groups, unit % s.groups, q_first, std::min(s.q_len, q_first + block), 0, 0}, mine);
@@ -190,13 +193,13 @@ void attention_backward_cpu(Exec& exec, const AttentionBackward& op) {
 
   const int64_t block = backward_block(s), units = s.batch * s.groups;
   if (!split_backward(s, threads)) {
-    deal_out(threads, units, scratch, bytes, [&](int64_t unit, std::byte* mine) {
+    deal_out(threads, units, s.groups, scratch, bytes, [&](int64_t unit, std::byte* mine) {
       kernels.run(args, {unit / s.groups, unit % s.groups, 0, s.q_len, 0, s.kv_len}, block, true, true, mine);
     });
     return;
   }
   const int64_t pieces = blocks_of(s.kv_len, kKeyPiece), blocks = blocks_of(s.q_len, block);
-  deal_out(threads, (pieces + blocks) * units, scratch, bytes, [&](int64_t task, std::byte* mine) {
+  deal_out(threads, (pieces + blocks) * units, s.groups, scratch, bytes, [&](int64_t task, std::byte* mine) {
     const int64_t unit = task % units, part = task / units;
     AttentionRange range{unit / s.groups, unit % s.groups, 0, s.q_len, 0, s.kv_len};
     if (part < pieces) {  // the first keys are seen by most queries

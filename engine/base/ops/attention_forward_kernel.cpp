@@ -137,7 +137,7 @@ void forward_range(const AttentionArgs& args, const AttentionRange& range, void*
       // The sums' memory holds the rows while they are turned: row_words <= row_floats.
       float* rows = tiles.sums + state * floats * kStrip;
       pack_rows<Form>(head_at<Element>(args.q, args.q_at, range.batch, q0, range.group, head), args.q_at.token, nq, d,
-                      rows);
+                      rows, args.q_at.group);
       transpose_rows(rows, words, nq, tiles.queries + state * words * kStrip, kStrip);
       fill(rows, floats * kStrip, 0.0f);
       fill(tiles.maximum + state * kStrip, kStrip, -__builtin_inff());
@@ -149,9 +149,9 @@ void forward_range(const AttentionArgs& args, const AttentionRange& range, void*
   for (int64_t k0 = 0; k0 < range.q_end + behind; k0 += kKeys) {
     const int64_t tile_keys = smaller(kKeys, range.q_end + behind - k0);
     pack_rows<Form>(head_at<Element>(args.k, args.k_at, range.batch, k0, range.group, 0), args.k_at.token, tile_keys, d,
-                    tiles.keys);
+                    tiles.keys, args.k_at.group);
     pack_steps<Form>(head_at<Element>(args.v, args.v_at, range.batch, k0, range.group, 0), args.v_at.token, tile_keys,
-                     d, tiles.values);
+                     d, tiles.values, args.v_at.group);
     for (int64_t head = 0, state = 0; head < members; ++head) {
       for (int64_t strip = 0; strip < tiles.strips; ++strip, ++state) {
         const int64_t q0 = range.q_first + strip * kStrip, nq = smaller(kStrip, range.q_end - q0);

@@ -47,11 +47,23 @@ TW_INLINE void fill(float* p, int64_t n, float value) {  // n: whole vectors
   for (int64_t i = 0; i < n; i += kLanes) store(p + i, splat(value));
 }
 
+// Asks for the cache lines of [p + ahead, p + ahead + n): the same rows of the next group, which this thread packs
+// next. The rows are a token apart, too far for the hardware to guess. Any address is harmless, 0 asks for nothing.
+template <typename T>
+TW_INLINE void prefetch_row(const T* p, int64_t ahead, int64_t n) {
+  if (ahead == 0) return;
+  const uintptr_t first = (uintptr_t)p + (uintptr_t)(ahead * (int64_t)sizeof(T));
+  const uintptr_t bytes = (uintptr_t)n * sizeof(T);
+  for (uintptr_t byte = 0; byte < bytes; byte += 64) _mm_prefetch((const char*)(first + byte), _MM_HINT_T1);
+}
+
 // dst[i][...] = row i of src, neighbours along the row in a word, zero behind d.
 template <class Form>
-TW_INLINE void pack_rows(const typename Form::Element* src, int64_t stride, int64_t n, int64_t d, Word* dst) {
+TW_INLINE void pack_rows(const typename Form::Element* src, int64_t stride, int64_t n, int64_t d, Word* dst,
+                         int64_t ahead = 0) {
   const int64_t ld = row_words<Form>(d);
   for (int64_t i = 0; i < n; ++i, src += stride, dst += ld) {
+    prefetch_row(src, ahead, d);
 #ifdef __AVX512BF16__
     if constexpr (Form::kPack == 2) {
       for (int64_t w = 0; w < ld; w += kLanes) {
@@ -71,11 +83,14 @@ TW_INLINE void pack_rows(const typename Form::Element* src, int64_t stride, int6
 // dst[i / pack][e]: neighbours along the rows' index in a word, zero behind d and behind the last row. The same as
 // pack_rows where a word holds one element.
 template <class Form>
-TW_INLINE void pack_steps(const typename Form::Element* src, int64_t stride, int64_t n, int64_t d, Word* dst) {
+TW_INLINE void pack_steps(const typename Form::Element* src, int64_t stride, int64_t n, int64_t d, Word* dst,
+                          int64_t ahead = 0) {
 #ifdef __AVX512BF16__
   if constexpr (Form::kPack == 2) {
     const int64_t ld = row_floats(d);
     for (int64_t i = 0; i < n; i += 2, src += 2 * stride, dst += ld) {
+      prefetch_row(src, ahead, d);
+      prefetch_row(src + stride, ahead, d);
       for (int64_t e = 0; e < ld; e += kLanes) {
         const __mmask16 mask = d - e >= 16 ? 0xffffu : (1u << (d - e)) - 1u;
         const __m512i even = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, src + e));
@@ -87,7 +102,7 @@ TW_INLINE void pack_steps(const typename Form::Element* src, int64_t stride, int
     return;
   }
 #endif
-  pack_rows<Form>(src, stride, n, d, dst);
+  pack_rows<Form>(src, stride, n, d, dst, ahead);
 }
 
 // rows[r] becomes column r, in place: log2(kLanes) rounds that exchange one bit of the row's number with one of the

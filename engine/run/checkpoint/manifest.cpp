@@ -86,6 +86,7 @@ void read_body(const json& root, Manifest& m) {
   };
   m.step = integer_of(root.at("step"));
   m.sequence = integer_of(root.at("sequence"));
+  require(m.step >= 0 && m.sequence >= 0 && m.sequence < INT64_MAX, "step or sequence out of range");
   m.job = root.at("job").get<std::string>();
   m.saved_at = root.at("saved_at").get<double>();
   m.info = root.at("info");

@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
   ensure_passive_waiting(argv);
   return run_program("bench", [&]() -> int {
     CLI::App app{"Proves and times: bench op [filter], bench step SHAPE [key=value ...]. Every line carries the command that repeats it."};
-    bool version = false, json = false;
+    bool version = false, json = false, profile = false;
     std::string shape, filter;
     std::vector<std::string> overrides;
     int threads = 0;
@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
     step->add_option("shape", shape, "shape name")->required();
     step->add_option("overrides", overrides, "configuration overrides, e.g. precision=bfloat16 threads_per_rank=1 train_iters=20");
     step->add_flag("--json", json, "end with one JSON line");
+    step->add_flag("--profile", profile, "time every op and print its share");
     CLI::App* op = app.add_subcommand("op", "single ops at shapes of real models, with their share of the machine's rate");
     op->add_option("filter", filter, "only ops whose name contains this");
     op->add_option("--threads", threads, "CPU threads (default: all)");
@@ -37,7 +38,7 @@ int main(int argc, char** argv) {
       std::fputs(version_text("bench", cpu_ops().isa()).c_str(), stdout);
       return 0;
     }
-    if (step->parsed()) return bench_step(shape, overrides, json);
+    if (step->parsed()) return bench_step(shape, overrides, json, profile);
     if (op->parsed()) return bench_op(filter, threads, json);
     throw_usage("bench: say what to measure: bench op [filter] or bench step SHAPE (bench --help)");
   });

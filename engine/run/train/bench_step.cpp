@@ -11,6 +11,7 @@
 #include "engine/run/trace/flops.h"
 #include "engine/run/trace/memory_probe.h"
 #include "engine/run/train/dry_run.h"
+#include "engine/run/train/op_profile.h"
 #include "engine/run/train/synthetic_batches.h"
 #include "engine/run/train/train_step.h"
 
@@ -60,7 +61,7 @@ std::string shape_names() {
   return text;
 }
 
-int bench_step(const std::string& shape, const std::vector<std::string>& overrides, bool json) {
+int bench_step(const std::string& shape, const std::vector<std::string>& overrides, bool json, bool profile) {
   std::vector<std::string> all = shape_overrides(shape);
   if (all.empty()) throw_usage("bench step: no shape \"" + shape + "\" (known: " + shape_names() + ")");
   const std::vector<std::string> defaults = {"train_iters=8", "optimizer.params.lr=1e-4", "lr_decay_style=constant", "warmup=0",
@@ -73,6 +74,12 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
 
   const std::unique_ptr<Device> device = make_cpu_device();
   Replica replica(config, device.get(), &cpu_ops(), true);
+  ProfiledExec* profiled = nullptr;
+  if (profile) {
+    auto exec = make_profiled_exec(*device, replica.stream(), replica.exec().threads);
+    profiled = exec.get();
+    replica.use_exec(std::move(exec));
+  }
   replica.store().initialize(replica.exec(), config.seed);
   replica.weights_changed();
   TrainStep step(replica);
@@ -89,7 +96,10 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
   std::vector<double> ms;
   double loss = 0.0;
   for (int64_t i = 0; i < warm_up + counted; ++i) {
-    if (i == warm_up) timer.reset();
+    if (i == warm_up) {
+      timer.reset();
+      if (profiled != nullptr) profiled->times.clear();
+    }
     const auto start = std::chrono::steady_clock::now();
     loss = step.run(micros, batches, progress, scaler, timer).loss;
     const double took = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
@@ -117,8 +127,18 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
   for (StepPart part : {StepPart::kForward, StepPart::kBackward, StepPart::kOptimizer}) {
     line["time_ms"][std::string(name_of(part))] = timer.ms(part) / static_cast<double>(counted);
   }
+  if (profiled != nullptr) {
+    for (const auto& [name, t] : profiled->times) {
+      const double per_step = t.ms / static_cast<double>(counted);
+      line["ops"][name] = {{"ms", per_step}, {"calls", t.calls / counted}, {"share", t.ms / static_cast<double>(counted) / median}};
+      if (t.flops > 0.0) line["ops"][name]["gflops"] = t.flops / t.ms / 1e6;
+      if (!json) std::printf("%-20s %9.2f ms  %5.1f %%  %s\n", name.c_str(), per_step, 100.0 * per_step / median,
+                             t.flops > 0.0 ? (std::to_string(static_cast<int>(t.flops / t.ms / 1e6)) + " GFLOP/s").c_str() : "");
+    }
+  }
   std::string command = "build/bench step " + shape;
   for (const std::string& o : overrides) command += " " + o;
+  if (profile) command += " --profile";
   line["command"] = command + " --json";
   if (json) {
     std::printf("%s\n", line.dump().c_str());

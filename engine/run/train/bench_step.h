@@ -11,6 +11,7 @@ std::vector<std::string> shape_overrides(const std::string& name);
 std::string shape_names();
 
 // Runs the shape with `overrides` on top; prints progress as text, and as its last line one JSON object when `json`.
-int bench_step(const std::string& shape, const std::vector<std::string>& overrides, bool json);
+// `profile` adds the time of each op (and costs a stopwatch per call).
+int bench_step(const std::string& shape, const std::vector<std::string>& overrides, bool json, bool profile);
 
 }  // namespace thinwire

@@ -47,6 +47,9 @@ class Replica {
   // an update's loss is the mean of its micro-batches' means (the NeoX rule).
   MicroBatch upload(const Batch& batch, int micro_batches, bool training);
 
+  // Runs on another Exec from now on (a profiling one).
+  void use_exec(std::unique_ptr<Exec> exec) { exec_ = std::move(exec); }
+
   // One fp64 scalar from the device, and a host value to the device.
   double read_scalar(View scalar);
   void write(View destination, const void* source, size_t bytes);

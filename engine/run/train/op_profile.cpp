@@ -1,0 +1,67 @@
+// Wraps the CPU table entry by entry.
+#include "engine/run/train/op_profile.h"
+
+#include <chrono>
+
+namespace thinwire {
+namespace {
+
+double flops_of(const Matmul& op) {
+  const double k = static_cast<double>(op.trans_a ? op.a.shape[0] : op.a.shape[1]);
+  return 2.0 * static_cast<double>(op.c.rows()) * static_cast<double>(op.c.cols()) * k;
+}
+double causal_pairs(const AttentionShape& s) {
+  const double q = static_cast<double>(s.q_len), kv = static_cast<double>(s.kv_len);
+  return static_cast<double>(s.batch * s.heads() * s.head_dim) * q * (kv - q / 2.0);
+}
+double flops_of(const AttentionForward& op) { return 4.0 * causal_pairs(op.shape); }
+double flops_of(const AttentionBackward& op) { return 10.0 * causal_pairs(op.shape); }
+template <typename Op>
+double flops_of(const Op&) {
+  return 0.0;
+}
+
+// One wrapper per table entry; the name comes in as a template argument so that the wrapper stays a plain function.
+template <size_t N>
+struct Name {
+  char text[N];
+  constexpr Name(const char (&name)[N]) {  // NOLINT: made from a literal
+    for (size_t i = 0; i < N; ++i) text[i] = name[i];
+  }
+};
+
+template <auto Entry, Name name, typename Op>
+void timed(Exec& exec, const Op& op) {
+  const auto start = std::chrono::steady_clock::now();
+  (cpu_ops().*Entry)(exec, op);
+  OpTime& t = static_cast<ProfiledExec&>(exec).times[name.text];
+  t.ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  t.flops += flops_of(op);
+  ++t.calls;
+}
+
+template <auto Entry, Name name, typename Op>
+void wrap(OpTable& table, void (*OpTable::*)(Exec&, const Op&)) {
+  table.*Entry = timed<Entry, name, Op>;
+}
+
+OpTable make_table() {
+  OpTable t = cpu_ops();
+#define TW_WRAP(entry) wrap<&OpTable::entry, #entry>(t, &OpTable::entry)
+  TW_WRAP(matmul), TW_WRAP(norm_forward), TW_WRAP(norm_backward), TW_WRAP(residual_add), TW_WRAP(dropout_apply), TW_WRAP(rotary);
+  TW_WRAP(attention_forward), TW_WRAP(attention_backward), TW_WRAP(gelu_forward), TW_WRAP(gelu_backward), TW_WRAP(swiglu_forward);
+  TW_WRAP(swiglu_backward), TW_WRAP(embedding_forward), TW_WRAP(embedding_backward), TW_WRAP(cross_entropy), TW_WRAP(weighted_sum);
+  TW_WRAP(sum_squares), TW_WRAP(bias_gradient), TW_WRAP(cast), TW_WRAP(axpy), TW_WRAP(fill_normal), TW_WRAP(fill_constant);
+  TW_WRAP(adamw), TW_WRAP(sgd);
+#undef TW_WRAP
+  return t;
+}
+
+}  // namespace
+
+std::unique_ptr<ProfiledExec> make_profiled_exec(Device& device, Stream& stream, int threads) {
+  static const OpTable table = make_table();
+  return std::make_unique<ProfiledExec>(make_exec(table, device, stream, threads));
+}
+
+}  // namespace thinwire

@@ -1,0 +1,28 @@
+// Where the time of a step goes, op by op: the CPU table with a stopwatch around every entry.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "engine/base/ops/ops.h"
+
+namespace thinwire {
+
+struct OpTime {
+  int64_t calls = 0;
+  double ms = 0.0;
+  double flops = 0.0;  // of matrix products and attention (its causal half), 0 elsewhere
+};
+using OpTimes = std::map<std::string, OpTime>;
+
+// An Exec whose table records into `times`. Only for Execs made by make_profiled_exec.
+struct ProfiledExec : Exec {
+  explicit ProfiledExec(Exec&& exec) : Exec(std::move(exec)) {}
+  OpTimes times;
+};
+
+std::unique_ptr<ProfiledExec> make_profiled_exec(Device& device, Stream& stream, int threads);
+
+}  // namespace thinwire

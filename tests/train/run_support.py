@@ -1,0 +1,256 @@
+# What the whole-run tests share: a tiny data set, tiny configurations, programs run with a time limit, and bit-exact comparison.
+import json
+import os
+import queue
+import random
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("THINWIRE_BUILD", ROOT / "build")).resolve()
+LIMIT_S = 120  # no single program of these tests takes longer, however busy the machine
+SAVE_POINTS = ["save.begin", "save.after_copy", "save.after_mkdir", "save.before_shard", "save.mid_shard", "save.after_shard",
+               "save.before_manifest", "save.after_manifest", "save.before_rename", "save.after_rename", "save.before_latest",
+               "save.after_latest", "save.before_prune", "save.after_prune"]
+
+
+def text_of(paragraphs, seed):
+    """Paragraphs of a made-up language: words repeat, so a model has something to learn."""
+    chance = random.Random(seed)
+    words = "the of and a sea wind stone river light house old went under over wide grey boat rain to from".split()
+    return "\n\n".join(" ".join(chance.choice(words) for _ in range(chance.randint(8, 90))) for _ in range(paragraphs))
+
+
+class Finished:
+    """How a program ended: `code` as waitpid gives it (negative: killed by a signal), `out` and `err` as text."""
+
+    def __init__(self, name, code, out, err):
+        self.name, self.code, self.out, self.err = name, code, out, err
+
+    def errors(self):
+        return [line for line in self.err.splitlines() if line.startswith("error:")]
+
+    def __str__(self):
+        return f"{self.name}: code {self.code}\n--- stdout\n{self.out[-3000:]}\n--- stderr\n{self.err[-3000:]}"
+
+
+def environment():
+    env = dict(os.environ)
+    env["OMP_WAIT_POLICY"] = "passive"  # as `train` would set it itself by starting itself again
+    env["LC_ALL"] = "C"
+    for name in ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID"):
+        env.pop(name, None)
+    return env
+
+
+def run_program(name, *arguments, cwd=None, limit=LIMIT_S, stdin=None):
+    command = [str(BUILD / name)] + [str(a) for a in arguments]
+    done = subprocess.run(command, cwd=cwd, env=environment(), stdin=stdin or subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, timeout=limit, check=False)
+    return Finished(name, done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+
+
+class Running:
+    """A program under way whose output can be waited for."""
+
+    def __init__(self, name, *arguments, cwd=None):
+        self.name = name
+        self.process = subprocess.Popen([str(BUILD / name)] + [str(a) for a in arguments], cwd=cwd, env=environment(),
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                        errors="replace")
+        self.lines = queue.Queue()
+        self.text = {"out": "", "err": ""}
+        self.readers = [threading.Thread(target=self._read, args=(w, s), daemon=True)
+                        for w, s in (("out", self.process.stdout), ("err", self.process.stderr))]
+        for reader in self.readers:
+            reader.start()
+
+    def _read(self, which, stream):
+        for line in stream:
+            self.text[which] += line
+            self.lines.put(line)
+        self.lines.put(None)
+
+    def wait_for(self, part, limit=LIMIT_S):
+        """Returns when a line with `part` in it appeared; False when the program ended without it."""
+        deadline = time.monotonic() + limit
+        ended = 0
+        while ended < 2:
+            line = self.lines.get(timeout=max(0.001, deadline - time.monotonic()))
+            if line is None:
+                ended += 1
+            elif part in line:
+                return True
+        return False
+
+    def send(self, number):
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def finish(self, limit=LIMIT_S):
+        try:
+            self.process.wait(timeout=limit)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+        for reader in self.readers:
+            reader.join(10)
+        self.process.stdout.close()
+        self.process.stderr.close()
+        return Finished(self.name, self.process.returncode, self.text["out"], self.text["err"])
+
+
+def read_safetensors(path):
+    """{name: (dtype, shape, bytes)} of one file."""
+    data = Path(path).read_bytes()
+    length = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + length])
+    body = data[8 + length:]
+    return {name: (t["dtype"], tuple(t["shape"]), body[t["data_offsets"][0]:t["data_offsets"][1]])
+            for name, t in header.items() if name != "__metadata__"}
+
+
+def generations(directory):
+    """Committed generations of a checkpoint directory, oldest first."""
+    return sorted((p for p in Path(directory).iterdir() if re.fullmatch(r"step_\d+(-\d+)?", p.name)),
+                  key=lambda p: json.loads((p / "manifest.json").read_text())["sequence"])
+
+
+def read_generation(path):
+    """What a generation holds as training state: tensors by name, integers, reals (as bit patterns), texts."""
+    manifest = json.loads((Path(path) / "manifest.json").read_text())
+    tensors = {}
+    for entry in manifest["files"]:
+        tensors.update(read_safetensors(Path(path) / entry["name"]))
+    reals = {name: value["bits"] for name, value in manifest["reals"].items()}
+    return {"step": manifest["step"], "tensors": tensors, "integers": manifest["integers"], "reals": reals, "texts": manifest["texts"]}
+
+
+def read_metrics(run_dir):
+    """Lines of metrics.jsonl; floating-point numbers stay the text they are, so that equality is equality of every digit."""
+    return [json.loads(line, parse_float=str) for line in (Path(run_dir) / "metrics.jsonl").read_text().splitlines()]
+
+
+STEP_FACTS = ["step", "consumed_samples", "consumed_tokens", "loss", "lr", "grad_norm", "loss_scale", "skipped", "non_finite"]
+EVAL_FACTS = ["step", "split", "eval_loss", "perplexity", "eval_tokens"]
+
+
+def facts(run_dir):
+    """What must be the same in each life of a run: everything but times and memory."""
+    lines = read_metrics(run_dir)
+    steps = [{k: line[k] for k in STEP_FACTS} for line in lines if "loss" in line]
+    evals = [{k: line[k] for k in EVAL_FACTS} for line in lines if "eval_loss" in line]
+    return steps, evals
+
+
+class RunCase(unittest.TestCase):
+    """A scratch directory per test, and one data set per class made by the program `tokenize`."""
+
+    maxDiff = 4000
+
+    @classmethod
+    def setUpClass(cls):
+        cls.shared = Path(tempfile.mkdtemp(prefix="thinwire-runs-"))
+        (cls.shared / "text.txt").write_text(text_of(260, seed=11))
+        made = run_program("tokenize", "--input", cls.shared / "text.txt", "--tokenizer", "byte", "--output", cls.shared / "text")
+        if made.code != 0:
+            raise AssertionError(str(made))
+        cls.prefix = cls.shared / "text_text_document"
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.shared, ignore_errors=True)
+
+    def setUp(self):
+        self.here = Path(tempfile.mkdtemp(prefix="case-", dir=self.shared))
+
+    def config(self, name="run", **keys):
+        """Writes a tiny configuration whose run directory is here/name; returns its path. A key set to None is left out."""
+        value = {
+            "num_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "seq_length": 32, "vocab_size": 256, "tokenizer": "byte",
+            "data_path": str(self.prefix), "split": "80,10,10", "train_batch_size": 4, "train_micro_batch_size_per_gpu": 4,
+            "train_iters": 10, "lr": 1e-3, "warmup": 0.2, "min_lr": 1e-4, "lr_decay_style": "cosine", "eval_interval": 0,
+            "eval_iters": 2, "save_interval": 4, "log_interval": 1, "threads_per_rank": 1, "run_dir": str(self.here / name)}
+        value.update(keys)
+        value = {k: v for k, v in value.items() if v is not None}
+        path = self.here / f"{name}.json"
+        path.write_text(json.dumps(value, indent=1))
+        return path
+
+    def train(self, config, *overrides, faults=None, expect=None, limit=LIMIT_S):
+        done = run_program("train", *self.train_arguments(config, overrides, faults), cwd=self.here, limit=limit)
+        if expect is not None:
+            self.expect(done, expect)
+        return done
+
+    def start(self, config, *overrides, faults=None):
+        return Running("train", *self.train_arguments(config, overrides, faults), cwd=self.here)
+
+    @staticmethod
+    def train_arguments(config, overrides, faults):
+        arguments = ["--config", config, *overrides]
+        return arguments + ["--allow-faults", "faults=" + json.dumps(faults)] if faults else arguments
+
+    def run_dir(self, config):
+        return Path(json.loads(Path(config).read_text())["run_dir"])
+
+    def status(self, config):
+        return json.loads((self.run_dir(config) / "status.json").read_text())
+
+    def expect(self, done, code):
+        self.assertEqual(done.code, code, str(done))
+        if code > 0:
+            self.assertEqual(len(done.errors()), 0 if code == 75 else 1, str(done))
+
+    def assert_same_state(self, left, right, tensors_only=False):
+        a, b = read_generation(left), read_generation(right)
+        self.assertEqual(sorted(a["tensors"]), sorted(b["tensors"]))
+        for name, value in a["tensors"].items():
+            self.assertTrue(value == b["tensors"][name], f"tensor {name} of {left} and {right} differ")
+        self.assertTrue(any(name.startswith("model/") for name in a["tensors"]))
+        if not tensors_only:
+            for kind in ("step", "integers", "reals", "texts"):
+                self.assertEqual(a[kind], b[kind], kind)
+
+    def assert_same_run(self, undisturbed, disturbed):
+        """Losses digit for digit, and weights, optimizer state and counters bit for bit."""
+        a, b = self.run_dir(undisturbed), self.run_dir(disturbed)
+        steps_a, evals_a = facts(a)
+        steps_b, evals_b = facts(b)
+        self.assertEqual(steps_a, steps_b)
+        self.assertEqual(evals_a, evals_b)
+        self.assert_same_state(generations(a / "checkpoints")[-1], generations(b / "checkpoints")[-1])
+        leftovers = [p.name for p in (b / "checkpoints").iterdir() if ".tmp-" in p.name]
+        self.assertEqual(leftovers, [])
+
+
+def mount_small(directory, size):
+    """A file system of its own size in bytes; returns None, or why there is none here."""
+    if os.geteuid() != 0:
+        return "mounting a small tmpfs needs root"
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "thinwire-test", str(directory)], stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, check=False)
+    return None if done.returncode == 0 else "mount refused: " + done.stdout.decode(errors="replace").strip()
+
+
+def resize_mount(directory, size):
+    subprocess.run(["mount", "-o", f"remount,size={size}", str(directory)], check=True)
+
+
+def unmount(directory):
+    subprocess.run(["umount", "-l", str(directory)], check=False)
+
+
+def main():
+    signal.alarm(600)  # a hang is a failure, not a wait
+    unittest.main(verbosity=1)

@@ -29,15 +29,21 @@ std::vector<ActivationSpec> list_block_activations(const ModelConfig& c, const B
   return list;
 }
 
-std::vector<BlockActivations> take_block_activations(const ModelConfig& c, const BatchShape& shape, int64_t blocks, Arena& arena) {
-  std::map<std::string, View BlockActivations::*> field = {
-      {"x_in", &BlockActivations::x_in},           {"norm1_out", &BlockActivations::norm1_out},
-      {"mean1", &BlockActivations::mean1},         {"rstd1", &BlockActivations::rstd1},
-      {"qkv", &BlockActivations::qkv},             {"attention_out", &BlockActivations::attention_out},
-      {"lse", &BlockActivations::lse},             {"x_mid", &BlockActivations::x_mid},
-      {"norm2_out", &BlockActivations::norm2_out}, {"mean2", &BlockActivations::mean2},
-      {"rstd2", &BlockActivations::rstd2},         {"mlp_in", &BlockActivations::mlp_in},
-      {"mlp_act", &BlockActivations::mlp_act}};
+std::vector<BlockActivations> take_block_activations(const ModelConfig& c, const BatchShape& shape, int64_t blocks,
+                                                     Arena& arena) {
+  std::map<std::string, View BlockActivations::*> field = {{"x_in", &BlockActivations::x_in},
+                                                           {"norm1_out", &BlockActivations::norm1_out},
+                                                           {"mean1", &BlockActivations::mean1},
+                                                           {"rstd1", &BlockActivations::rstd1},
+                                                           {"qkv", &BlockActivations::qkv},
+                                                           {"attention_out", &BlockActivations::attention_out},
+                                                           {"lse", &BlockActivations::lse},
+                                                           {"x_mid", &BlockActivations::x_mid},
+                                                           {"norm2_out", &BlockActivations::norm2_out},
+                                                           {"mean2", &BlockActivations::mean2},
+                                                           {"rstd2", &BlockActivations::rstd2},
+                                                           {"mlp_in", &BlockActivations::mlp_in},
+                                                           {"mlp_act", &BlockActivations::mlp_act}};
   std::vector<BlockActivations> slots(static_cast<size_t>(blocks));
   for (const ActivationSpec& spec : list_block_activations(c, shape)) {
     const bool kept = c.recompute <= spec.kept_up_to;

@@ -1,4 +1,5 @@
-// THE list of activations: what each recompute level keeps. It sizes memory before step 1 and is where a slot's views come from.
+// THE list of activations: what each recompute level keeps. It sizes memory before step 1 and is where a slot's views
+// come from.
 #pragma once
 
 #include <cstdint>
@@ -26,19 +27,20 @@ struct ActivationSpec {
 
 // What a block's backward reads. Every view may be shared between blocks where the level recomputes it.
 struct BlockActivations {
-  View x_in;                          // [N,h] residual stream at the block's input
-  View norm1_out, mean1, rstd1;       // [N,h], [N], [N]
-  View qkv;                           // [N,qkv] after rotary
-  View attention_out, lse;            // [N,heads*d], [B,heads,T]
-  View x_mid;                         // [N,h] residual stream between the halves (serial blocks only)
+  View x_in;                     // [N,h] residual stream at the block's input
+  View norm1_out, mean1, rstd1;  // [N,h], [N], [N]
+  View qkv;                      // [N,qkv] after rotary
+  View attention_out, lse;       // [N,heads*d], [B,heads,T]
+  View x_mid;                    // [N,h] residual stream between the halves (serial blocks only)
   View norm2_out, mean2, rstd2;
-  View mlp_in, mlp_act;               // [N,f or 2f] before, [N,f] after the activation function
+  View mlp_in, mlp_act;  // [N,f or 2f] before, [N,f] after the activation function
 };
 
 // The list for one block.
 std::vector<ActivationSpec> list_block_activations(const ModelConfig& config, const BatchShape& shape);
 
 // Takes the activations of all `blocks` blocks for one micro-batch from the arena.
-std::vector<BlockActivations> take_block_activations(const ModelConfig& config, const BatchShape& shape, int64_t blocks, Arena& arena);
+std::vector<BlockActivations> take_block_activations(const ModelConfig& config, const BatchShape& shape, int64_t blocks,
+                                                     Arena& arena);
 
 }  // namespace thinwire

@@ -13,7 +13,8 @@ HeadLayout with_batch(HeadLayout at, int64_t rows) {
 
 }  // namespace
 
-Attention::Attention(const ModelConfig& config, const ParamStore& store, int layer, const RotaryTables* rotary, TpActivation* tp)
+Attention::Attention(const ModelConfig& config, const ParamStore& store, int layer, const RotaryTables* rotary,
+                     TpActivation* tp)
     : config_(&config),
       layer_(layer),
       rotary_(rotary),
@@ -35,9 +36,17 @@ AttentionShape Attention::shape_of(const LayerContext& c) const {
 // Queries and the key of a group lie side by side, so one call rotates them all.
 void Attention::rotate(Exec& exec, const LayerContext& c, View rows, bool inverse) const {
   if (config_->rotary_dim() == 0) return;
-  exec.ops.rotary(exec, {.data = rows, .layout = with_batch(q_at_, c.shape.length), .batch = c.shape.batch, .length = c.shape.length,
-                         .groups = config_->kv_heads, .heads_per_group = config_->heads_per_group() + 1, .rot_dim = config_->rotary_dim(),
-                         .first_position = c.first_position, .cos = rotary_->cos, .sin = rotary_->sin, .inverse = inverse});
+  exec.ops.rotary(exec, {.data = rows,
+                         .layout = with_batch(q_at_, c.shape.length),
+                         .batch = c.shape.batch,
+                         .length = c.shape.length,
+                         .groups = config_->kv_heads,
+                         .heads_per_group = config_->heads_per_group() + 1,
+                         .rot_dim = config_->rotary_dim(),
+                         .first_position = c.first_position,
+                         .cos = rotary_->cos,
+                         .sin = rotary_->sin,
+                         .inverse = inverse});
 }
 
 void Attention::forward(Exec& exec, const LayerContext& c, View x, const BlockActivations& a, View y) const {
@@ -45,22 +54,44 @@ void Attention::forward(Exec& exec, const LayerContext& c, View x, const BlockAc
   rotate(exec, c, a.qkv, false);
   const View keys = c.kv_rows ? c.kv_rows : a.qkv;
   const AttentionShape shape = shape_of(c);
-  exec.ops.attention_forward(exec, {.shape = shape, .scale = scale_, .q = a.qkv, .k = keys, .v = keys,
-                                    .q_at = with_batch(q_at_, shape.q_len), .k_at = with_batch(k_at_, shape.kv_len),
-                                    .v_at = with_batch(v_at_, shape.kv_len), .out = a.attention_out, .lse = a.lse,
-                                    .dropout = make_dropout(c, config_->attention_dropout, RandomPurpose::kAttentionDropout, layer_)});
+  exec.ops.attention_forward(
+      exec, {.shape = shape,
+             .scale = scale_,
+             .q = a.qkv,
+             .k = keys,
+             .v = keys,
+             .q_at = with_batch(q_at_, shape.q_len),
+             .k_at = with_batch(k_at_, shape.kv_len),
+             .v_at = with_batch(v_at_, shape.kv_len),
+             .out = a.attention_out,
+             .lse = a.lse,
+             .dropout = make_dropout(c, config_->attention_dropout, RandomPurpose::kAttentionDropout, layer_)});
   out_.forward(exec, a.attention_out, y);
   tp_->sum_forward(y, exec.stream).wait(exec.stream);
 }
 
-void Attention::backward_input(Exec& exec, const LayerContext& c, const BlockActivations& a, const AttentionWork& work, View scratch, View dx) const {
+void Attention::backward_input(Exec& exec, const LayerContext& c, const BlockActivations& a, const AttentionWork& work,
+                               View scratch, View dx) const {
   out_.backward_input(exec, work.dy, scratch);
   const AttentionShape shape = shape_of(c);
-  const HeadLayout q_at = with_batch(q_at_, shape.q_len), k_at = with_batch(k_at_, shape.kv_len), v_at = with_batch(v_at_, shape.kv_len);
-  exec.ops.attention_backward(exec, {.shape = shape, .scale = scale_, .q = a.qkv, .k = a.qkv, .v = a.qkv, .q_at = q_at, .k_at = k_at,
-                                     .v_at = v_at, .out = a.attention_out, .lse = a.lse, .dout = scratch, .dq = work.d_qkv,
-                                     .dk = work.d_qkv, .dv = work.d_qkv,
-                                     .dropout = make_dropout(c, config_->attention_dropout, RandomPurpose::kAttentionDropout, layer_)});
+  const HeadLayout q_at = with_batch(q_at_, shape.q_len), k_at = with_batch(k_at_, shape.kv_len),
+                   v_at = with_batch(v_at_, shape.kv_len);
+  exec.ops.attention_backward(
+      exec, {.shape = shape,
+             .scale = scale_,
+             .q = a.qkv,
+             .k = a.qkv,
+             .v = a.qkv,
+             .q_at = q_at,
+             .k_at = k_at,
+             .v_at = v_at,
+             .out = a.attention_out,
+             .lse = a.lse,
+             .dout = scratch,
+             .dq = work.d_qkv,
+             .dk = work.d_qkv,
+             .dv = work.d_qkv,
+             .dropout = make_dropout(c, config_->attention_dropout, RandomPurpose::kAttentionDropout, layer_)});
   rotate(exec, c, work.d_qkv, true);
   qkv_.backward_input(exec, work.d_qkv, dx);
   tp_->sum_backward(dx, exec.stream).wait(exec.stream);

@@ -16,12 +16,14 @@ struct AttentionWork {
 
 class Attention {
  public:
-  Attention(const ModelConfig& config, const ParamStore& store, int layer, const RotaryTables* rotary, TpActivation* tp);
+  Attention(const ModelConfig& config, const ParamStore& store, int layer, const RotaryTables* rotary,
+            TpActivation* tp);
 
   // y: [N,h]; a.qkv, a.attention_out and a.lse are filled. x: [N,h] (the norm's output).
   void forward(Exec& exec, const LayerContext& context, View x, const BlockActivations& a, View y) const;
   // dx: [N,h] at the norm's output. scratch: [N, heads*d]. work.d_qkv is filled, work.dy must be set.
-  void backward_input(Exec& exec, const LayerContext& context, const BlockActivations& a, const AttentionWork& work, View scratch, View dx) const;
+  void backward_input(Exec& exec, const LayerContext& context, const BlockActivations& a, const AttentionWork& work,
+                      View scratch, View dx) const;
   void backward_weight(Exec& exec, View x, const BlockActivations& a, const AttentionWork& work) const;
 
  private:

@@ -29,10 +29,12 @@ Block::Block(const ModelConfig& config, const ParamStore& store, int layer, cons
       mlp_(config, store, layer, &ports->tp) {}
 
 Dropout Block::branch_dropout(const LayerContext& context, int place) const {
-  return make_dropout(context, config_->hidden_dropout, RandomPurpose::kHiddenDropout, static_cast<uint32_t>(layer_ * 2 + place));
+  return make_dropout(context, config_->hidden_dropout, RandomPurpose::kHiddenDropout,
+                      static_cast<uint32_t>(layer_ * 2 + place));
 }
 
-ResidualStream Block::forward(Exec& exec, const LayerContext& c, const ResidualStream& in, const BlockActivations& a, BlockScratch& s) const {
+ResidualStream Block::forward(Exec& exec, const LayerContext& c, const ResidualStream& in, const BlockActivations& a,
+                              BlockScratch& s) const {
   // norm1 reads in.branch, which the previous block left in s.branch, before attention overwrites it.
   norm1_.forward(exec, in, a.x_in, a.norm1_out, a.mean1, a.rstd1);
   const View x = in.branch ? a.x_in : in.x;
@@ -80,7 +82,8 @@ View Block::through_dropout(Exec& exec, const Dropout& dropout, View dx, View bu
   return buffer;
 }
 
-WeightWork Block::backward_input(Exec& exec, const LayerContext& c, const BlockActivations& a, BlockScratch& s, View dx_out, View dx_mid, View dx_in) const {
+WeightWork Block::backward_input(Exec& exec, const LayerContext& c, const BlockActivations& a, BlockScratch& s,
+                                 View dx_out, View dx_mid, View dx_in) const {
   WeightWork work;
   work.mlp = {through_dropout(exec, branch_dropout(c, 1), dx_out, s.d_branch2), s.d_mlp_in};
   mlp_.backward_input(exec, a, work.mlp, s.d_act, s.d_norm);

@@ -4,12 +4,14 @@
 namespace thinwire {
 namespace {
 
-View first_rows(View v, int64_t n) { return v ? v.row_range(0, n) : v; }
+View first_rows(View v, int64_t n) {
+  return v ? v.row_range(0, n) : v;
+}
 
 }  // namespace
 
-Decoder::Decoder(const ModelConfig& config, ParamStore& store, int64_t capacity, int64_t chunk, Ports& ports, Arena& arena, Device* device,
-                 Stream* stream)
+Decoder::Decoder(const ModelConfig& config, ParamStore& store, int64_t capacity, int64_t chunk, Ports& ports,
+                 Arena& arena, Device* device, Stream* stream)
     : config_(config),
       capacity_(capacity),
       chunk_(chunk),
@@ -37,9 +39,10 @@ View Decoder::feed(Exec& exec, View tokens) {
   c.first_position = position_;
 
   BlockActivations a = activations_;
-  for (View BlockActivations::* field : {&BlockActivations::x_in, &BlockActivations::norm1_out, &BlockActivations::attention_out,
-                                         &BlockActivations::x_mid, &BlockActivations::norm2_out, &BlockActivations::mlp_in,
-                                         &BlockActivations::mlp_act}) {
+  for (View BlockActivations::*field :
+       {&BlockActivations::x_in, &BlockActivations::norm1_out, &BlockActivations::attention_out,
+        &BlockActivations::x_mid, &BlockActivations::norm2_out, &BlockActivations::mlp_in,
+        &BlockActivations::mlp_act}) {
     a.*field = first_rows(a.*field, n);
   }
   a.mean1 = a.rstd1 = a.mean2 = a.rstd2 = a.lse = View{};  // statistics are for a backward

@@ -1,4 +1,5 @@
-// Inference with a cache: feeds tokens of one sequence, keeps the qkv rows of every layer, returns the last token's logits.
+// Inference with a cache: feeds tokens of one sequence, keeps the qkv rows of every layer, returns the last token's
+// logits.
 #pragma once
 
 #include <vector>
@@ -11,11 +12,13 @@ namespace thinwire {
 class Decoder {
  public:
   // Room for `capacity` positions; at most `chunk` tokens are fed at once (a longer prompt is fed in pieces).
-  Decoder(const ModelConfig& config, ParamStore& store, int64_t capacity, int64_t chunk, Ports& ports, Arena& arena, Device* device, Stream* stream);
+  Decoder(const ModelConfig& config, ParamStore& store, int64_t capacity, int64_t chunk, Ports& ports, Arena& arena,
+          Device* device, Stream* stream);
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
 
-  // Appends tokens ([n] i32 device, n <= chunk) and returns the logits [padded vocab] behind the last one, on the device.
+  // Appends tokens ([n] i32 device, n <= chunk) and returns the logits [padded vocab] behind the last one, on the
+  // device.
   View feed(Exec& exec, View tokens);
   int64_t position() const { return position_; }
   int64_t capacity() const { return capacity_; }
@@ -30,7 +33,8 @@ class Decoder {
   Head head_;
   BlockActivations activations_;  // one shared set: nothing is kept for a backward
   View other_x_;                  // the residual stream alternates between two buffers
-  std::vector<View> cache_;       // per layer: [capacity, qkv] rows; queries are kept too, so that the product writes in place
+  std::vector<View>
+      cache_;  // per layer: [capacity, qkv] rows; queries are kept too, so that the product writes in place
   BlockScratch scratch_;
   HeadActivations head_activations_;
 };

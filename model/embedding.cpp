@@ -16,7 +16,11 @@ Dropout Embedding::dropout(const LayerContext& c) const {
 }
 
 void Embedding::forward(Exec& exec, const LayerContext& c, View tokens, View x) const {
-  exec.ops.embedding_forward(exec, {.tokens = tokens, .table = word_, .positions = position_, .x = x, .length = c.shape.length,
+  exec.ops.embedding_forward(exec, {.tokens = tokens,
+                                    .table = word_,
+                                    .positions = position_,
+                                    .x = x,
+                                    .length = c.shape.length,
                                     .first_position = c.first_position});
   tp_->sum_forward(x, exec.stream).wait(exec.stream);
   const Dropout d = dropout(c);
@@ -26,7 +30,10 @@ void Embedding::forward(Exec& exec, const LayerContext& c, View tokens, View x) 
 void Embedding::backward(Exec& exec, const LayerContext& c, View tokens, View dx) const {
   const Dropout d = dropout(c);
   if (d.p > 0.0f) exec.ops.dropout_apply(exec, {dx, dx, d});
-  exec.ops.embedding_backward(exec, {.tokens = tokens, .dx = dx, .dtable = word_gradient_, .dpositions = position_gradient_,
+  exec.ops.embedding_backward(exec, {.tokens = tokens,
+                                     .dx = dx,
+                                     .dtable = word_gradient_,
+                                     .dpositions = position_gradient_,
                                      .length = c.shape.length});
 }
 

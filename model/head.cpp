@@ -6,7 +6,8 @@
 namespace thinwire {
 namespace {
 
-// Logits of one chunk stay near the size of a last-level cache share; a multiple of 16 rows keeps the products efficient.
+// Logits of one chunk stay near the size of a last-level cache share; a multiple of 16 rows keeps the products
+// efficient.
 constexpr int64_t kChunkBytes = int64_t{64} << 20;
 
 int64_t chunk_rows(const ModelConfig& c, int64_t tokens) {
@@ -43,7 +44,8 @@ void Head::normalise(Exec& exec, const ResidualStream& stream, const HeadActivat
 }
 
 void Head::logits(Exec& exec, const HeadActivations& a, int64_t first, int64_t n, View logits) const {
-  exec.ops.matmul(exec, {.a = a.y.row_range(first, n), .b = matrix_, .c = logits, .trans_b = true, .b_version = store_->version()});
+  exec.ops.matmul(
+      exec, {.a = a.y.row_range(first, n), .b = matrix_, .c = logits, .trans_b = true, .b_version = store_->version()});
 }
 
 void Head::forward(Exec& exec, const ResidualStream& stream, const HeadActivations& a, const LossTargets& loss) const {
@@ -54,14 +56,19 @@ void Head::forward(Exec& exec, const ResidualStream& stream, const HeadActivatio
     const int64_t n = std::min(step, tokens - first);
     const View chunk = a.logits.row_range(0, n);
     logits(exec, a, first, n, chunk);
-    exec.ops.cross_entropy(exec, {.logits = chunk, .targets = loss.targets.element_range(first, n),
-                                  .row_weight = loss.row_weight.element_range(first, n), .loss = a.losses.element_range(first, n),
-                                  .dlogits_scale = loss.dlogits_scale, .valid_cols = config_->vocab});
+    exec.ops.cross_entropy(exec, {.logits = chunk,
+                                  .targets = loss.targets.element_range(first, n),
+                                  .row_weight = loss.row_weight.element_range(first, n),
+                                  .loss = a.losses.element_range(first, n),
+                                  .dlogits_scale = loss.dlogits_scale,
+                                  .valid_cols = config_->vocab});
     if (!training) continue;
     exec.ops.matmul(exec, {.a = chunk, .b = matrix_, .c = a.dy.row_range(first, n), .b_version = store_->version()});
-    exec.ops.matmul(exec, {.a = chunk, .b = a.y.row_range(first, n), .c = matrix_gradient_, .trans_a = true, .accumulate = true});
+    exec.ops.matmul(
+        exec, {.a = chunk, .b = a.y.row_range(first, n), .c = matrix_gradient_, .trans_a = true, .accumulate = true});
   }
-  exec.ops.weighted_sum(exec, {a.losses.element_range(0, tokens), loss.row_weight.element_range(0, tokens), loss.loss_sum});
+  exec.ops.weighted_sum(exec,
+                        {a.losses.element_range(0, tokens), loss.row_weight.element_range(0, tokens), loss.loss_sum});
 }
 
 void Head::backward(Exec& exec, const HeadActivations& a, View dx) const {

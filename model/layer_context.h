@@ -8,11 +8,11 @@ namespace thinwire {
 
 struct LayerContext {
   BatchShape shape;
-  bool training = false;                // dropout acts only in training
+  bool training = false;  // dropout acts only in training
   uint64_t seed = 0;
   const int64_t* sample_ids = nullptr;  // device memory [batch]: consumed-sample numbers, which key dropout
-  // Decoding with a cache: tokens of this call start at first_position, and kv_rows holds the qkv rows of all positions so far
-  // (this call's included). Otherwise empty, and attention looks at the rows of this call alone.
+  // Decoding with a cache: tokens of this call start at first_position, and kv_rows holds the qkv rows of all positions
+  // so far (this call's included). Otherwise empty, and attention looks at the rows of this call alone.
   int64_t first_position = 0;
   View kv_rows;
 };
@@ -21,7 +21,8 @@ struct LayerContext {
 inline Dropout make_dropout(const LayerContext& c, float p, RandomPurpose purpose, uint32_t layer) {
   Dropout d;
   if (!c.training || p == 0.0f) return d;
-  d.p = p, d.key = seed_key(c.seed), d.purpose = purpose, d.layer = layer, d.sample_ids = c.sample_ids, d.batch = c.shape.batch;
+  d.p = p, d.key = seed_key(c.seed), d.purpose = purpose, d.layer = layer, d.sample_ids = c.sample_ids,
+  d.batch = c.shape.batch;
   return d;
 }
 

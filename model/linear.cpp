@@ -13,7 +13,12 @@ Linear::Linear(const ParamStore& store, const std::string& prefix)
 }
 
 void Linear::forward(Exec& exec, View x, View y, bool accumulate) const {
-  exec.ops.matmul(exec, {.a = x.as_2d(), .b = weight_, .c = y.as_2d(), .trans_b = true, .bias = bias_, .accumulate = accumulate,
+  exec.ops.matmul(exec, {.a = x.as_2d(),
+                         .b = weight_,
+                         .c = y.as_2d(),
+                         .trans_b = true,
+                         .bias = bias_,
+                         .accumulate = accumulate,
                          .b_version = store_->version()});
 }
 

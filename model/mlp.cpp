@@ -4,7 +4,9 @@
 namespace thinwire {
 namespace {
 
-GeluKind gelu_kind(ActivationKind kind) { return kind == ActivationKind::kGeluTanh ? GeluKind::kTanh : GeluKind::kExact; }
+GeluKind gelu_kind(ActivationKind kind) {
+  return kind == ActivationKind::kGeluTanh ? GeluKind::kTanh : GeluKind::kExact;
+}
 
 }  // namespace
 

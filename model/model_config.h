@@ -18,13 +18,14 @@ struct ModelConfig {
   int64_t layers = 0;
   int64_t hidden = 0;
   int64_t heads = 0;
-  int64_t kv_heads = 0;        // == heads unless grouped-query attention
-  int64_t head_dim = 0;        // hidden / heads unless said (then the attention's inner width is heads * head_dim)
-  int64_t ffn = 0;             // width of the feed-forward part (one of gate and up for SwiGLU)
-  int64_t vocab = 0;           // ids that exist
-  int64_t padded_vocab = 0;    // rows of the embedding: vocab rounded up to make_vocab_size_divisible_by; pads are masked out
+  int64_t kv_heads = 0;  // == heads unless grouped-query attention
+  int64_t head_dim = 0;  // hidden / heads unless said (then the attention's inner width is heads * head_dim)
+  int64_t ffn = 0;       // width of the feed-forward part (one of gate and up for SwiGLU)
+  int64_t vocab = 0;     // ids that exist
+  int64_t padded_vocab =
+      0;  // rows of the embedding: vocab rounded up to make_vocab_size_divisible_by; pads are masked out
   int64_t seq_length = 0;
-  int64_t max_positions = 0;   // rows of a learned position table, length of the rotary tables
+  int64_t max_positions = 0;  // rows of a learned position table, length of the rotary tables
 
   PositionKind positions = PositionKind::kLearned;
   float rotary_fraction = 1.0f;  // part of each head that is rotated: rot_dim = int(head_dim * fraction), even
@@ -34,9 +35,9 @@ struct ModelConfig {
   ActivationKind activation = ActivationKind::kGeluExact;
   bool parallel_residual = false;  // x + attn(norm1(x)) + mlp(norm2(x)) instead of two residual steps
   bool tied_head = true;
-  bool bias_attention = true;      // on qkv and the output projection
+  bool bias_attention = true;  // on qkv and the output projection
   bool bias_mlp = true;
-  bool bias_norm = true;           // LayerNorm's shift
+  bool bias_norm = true;  // LayerNorm's shift
 
   InitMethod init = InitMethod::kNormal;               // all matrices but the residual outputs
   InitMethod output_init = InitMethod::kScaledNormal;  // attention output and the second feed-forward matrix

@@ -12,8 +12,17 @@ Norm::Norm(const ModelConfig& config, const ParamStore& store, const std::string
       bias_gradient_(store.gradient(prefix + ".bias")) {}
 
 void Norm::forward(Exec& exec, const ResidualStream& stream, View sum, View y, View mean, View rstd) const {
-  exec.ops.norm_forward(exec, {.kind = kind_, .eps = eps_, .x = stream.x, .branch = stream.branch, .sum = stream.branch ? sum : View{},
-                               .dropout = stream.dropout, .weight = weight_, .bias = bias_, .y = y, .mean = mean, .rstd = rstd});
+  exec.ops.norm_forward(exec, {.kind = kind_,
+                               .eps = eps_,
+                               .x = stream.x,
+                               .branch = stream.branch,
+                               .sum = stream.branch ? sum : View{},
+                               .dropout = stream.dropout,
+                               .weight = weight_,
+                               .bias = bias_,
+                               .y = y,
+                               .mean = mean,
+                               .rstd = rstd});
 }
 
 void Norm::forward(Exec& exec, View x, View y, View mean, View rstd) const {
@@ -21,8 +30,16 @@ void Norm::forward(Exec& exec, View x, View y, View mean, View rstd) const {
 }
 
 void Norm::backward(Exec& exec, View dy, View x, View mean, View rstd, View residual, View dx) const {
-  exec.ops.norm_backward(exec, {.kind = kind_, .dy = dy, .x = x, .weight = weight_, .mean = mean, .rstd = rstd, .residual = residual,
-                                .dx = dx, .dweight = weight_gradient_, .dbias = bias_gradient_});
+  exec.ops.norm_backward(exec, {.kind = kind_,
+                                .dy = dy,
+                                .x = x,
+                                .weight = weight_,
+                                .mean = mean,
+                                .rstd = rstd,
+                                .residual = residual,
+                                .dx = dx,
+                                .dweight = weight_gradient_,
+                                .dbias = bias_gradient_});
 }
 
 }  // namespace thinwire

@@ -7,8 +7,8 @@
 
 namespace thinwire {
 
-// The residual stream between two points of the model: its value is x + dropout(branch). Keeping the branch apart lets the next
-// norm do the addition while it reads x anyway. An empty branch means that x is already the value.
+// The residual stream between two points of the model: its value is x + dropout(branch). Keeping the branch apart lets
+// the next norm do the addition while it reads x anyway. An empty branch means that x is already the value.
 struct ResidualStream {
   View x, branch;
   Dropout dropout;

@@ -21,18 +21,29 @@ View ParamStore::slice(View flat, const std::string& name) const {
   return view;
 }
 
-View ParamStore::weight(const std::string& name) const { return slice(working_ ? working_ : master_, name); }
-View ParamStore::gradient(const std::string& name) const { return slice(gradient_, name); }
-View ParamStore::master(const std::string& name) const { return slice(master_, name); }
+View ParamStore::weight(const std::string& name) const {
+  return slice(working_ ? working_ : master_, name);
+}
+View ParamStore::gradient(const std::string& name) const {
+  return slice(gradient_, name);
+}
+View ParamStore::master(const std::string& name) const {
+  return slice(master_, name);
+}
 
 void ParamStore::initialize(Exec& exec, uint64_t seed) {
   for (const ParamSpec& p : params_) {
     View all = master(p.name);
     View valid = p.is_vector ? all : all.row_range(0, p.valid_rows);
     switch (p.init) {
-      case InitKind::kZero: break;  // arenas hand out zeroed memory
-      case InitKind::kOne: exec.ops.fill_constant(exec, {valid, 1.0f}); break;
-      case InitKind::kNormal: exec.ops.fill_normal(exec, {valid, p.init_std, seed, p.id, 0}); break;
+      case InitKind::kZero:
+        break;  // arenas hand out zeroed memory
+      case InitKind::kOne:
+        exec.ops.fill_constant(exec, {valid, 1.0f});
+        break;
+      case InitKind::kNormal:
+        exec.ops.fill_normal(exec, {valid, p.init_std, seed, p.id, 0});
+        break;
     }
   }
   refresh_working(exec);

@@ -20,7 +20,8 @@ class ParamStore {
   const ParamList& params() const { return params_; }
   const FlatLayout& layout() const { return layout_; }
 
-  // Views of one tensor: [rows, cols], or [cols] for vectors. Empty if the model has no such tensor (biases, tied head).
+  // Views of one tensor: [rows, cols], or [cols] for vectors. Empty if the model has no such tensor (biases, tied
+  // head).
   View weight(const std::string& name) const;    // compute dtype
   View gradient(const std::string& name) const;  // fp32
   View master(const std::string& name) const;    // fp32; the same memory as `weight` when computing in fp32

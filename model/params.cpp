@@ -12,8 +12,8 @@ class Builder {
  public:
   explicit Builder(const ModelConfig& config) : config_(config) {}
 
-  void matrix(const std::string& name, int64_t rows, int64_t cols, TensorClass tensor_class, TpAxis axis, InitMethod init, int unit,
-              int64_t valid_rows = -1) {
+  void matrix(const std::string& name, int64_t rows, int64_t cols, TensorClass tensor_class, TpAxis axis,
+              InitMethod init, int unit, int64_t valid_rows = -1) {
     ParamSpec p;
     p.name = name, p.rows = rows, p.cols = cols, p.tensor_class = tensor_class, p.tp_axis = axis, p.unit = unit;
     p.init = InitKind::kNormal;
@@ -25,7 +25,8 @@ class Builder {
 
   void vector(const std::string& name, int64_t count, TensorClass tensor_class, TpAxis axis, InitKind init, int unit) {
     ParamSpec p;
-    p.name = name, p.rows = 1, p.cols = count, p.is_vector = true, p.tensor_class = tensor_class, p.tp_axis = axis, p.unit = unit;
+    p.name = name, p.rows = 1, p.cols = count, p.is_vector = true, p.tensor_class = tensor_class, p.tp_axis = axis,
+    p.unit = unit;
     p.init = init;
     p.valid_rows = 1;
     push(p);
@@ -33,7 +34,8 @@ class Builder {
 
   void norm(const std::string& prefix, int unit) {
     vector(prefix + ".weight", config_.hidden, TensorClass::kNorm, TpAxis::kNone, InitKind::kOne, unit);
-    if (config_.bias_norm) vector(prefix + ".bias", config_.hidden, TensorClass::kNorm, TpAxis::kNone, InitKind::kZero, unit);
+    if (config_.bias_norm)
+      vector(prefix + ".bias", config_.hidden, TensorClass::kNorm, TpAxis::kNone, InitKind::kZero, unit);
   }
 
   ParamList take() { return std::move(list_); }
@@ -53,17 +55,22 @@ class Builder {
 double init_deviation(InitMethod method, const ModelConfig& config) {
   const double layers = static_cast<double>(config.layers), hidden = static_cast<double>(config.hidden);
   switch (method) {
-    case InitMethod::kNormal: return config.init_std;
-    case InitMethod::kScaledNormal: return config.init_std / std::sqrt(2.0 * layers);
-    case InitMethod::kSmallInit: return std::sqrt(2.0 / (5.0 * hidden));
-    case InitMethod::kWangInit: return 2.0 / (layers * std::sqrt(hidden));
+    case InitMethod::kNormal:
+      return config.init_std;
+    case InitMethod::kScaledNormal:
+      return config.init_std / std::sqrt(2.0 * layers);
+    case InitMethod::kSmallInit:
+      return std::sqrt(2.0 / (5.0 * hidden));
+    case InitMethod::kWangInit:
+      return 2.0 / (layers * std::sqrt(hidden));
   }
   return 0.0;
 }
 
 ParamList list_parameters(const ModelConfig& c) {
   Builder b(c);
-  b.matrix("embedding.word.weight", c.padded_vocab, c.hidden, TensorClass::kEmbedding, TpAxis::kVocab, c.init, 0, c.vocab);
+  b.matrix("embedding.word.weight", c.padded_vocab, c.hidden, TensorClass::kEmbedding, TpAxis::kVocab, c.init, 0,
+           c.vocab);
   if (c.positions == PositionKind::kLearned) {
     b.matrix("embedding.position.weight", c.max_positions, c.hidden, TensorClass::kEmbedding, TpAxis::kNone, c.init, 0);
   }
@@ -71,10 +78,14 @@ ParamList list_parameters(const ModelConfig& c) {
     const std::string p = "layers." + std::to_string(layer) + ".";
     const int unit = static_cast<int>(layer) + 1;
     b.norm(p + "norm1", unit);
-    b.matrix(p + "attention.qkv.weight", c.qkv_width(), c.hidden, TensorClass::kAttention, TpAxis::kKvGroups, c.init, unit);
-    if (c.bias_attention) b.vector(p + "attention.qkv.bias", c.qkv_width(), TensorClass::kBias, TpAxis::kKvGroups, InitKind::kZero, unit);
-    b.matrix(p + "attention.out.weight", c.hidden, c.attention_width(), TensorClass::kAttention, TpAxis::kCols, c.output_init, unit);
-    if (c.bias_attention) b.vector(p + "attention.out.bias", c.hidden, TensorClass::kBias, TpAxis::kNone, InitKind::kZero, unit);
+    b.matrix(p + "attention.qkv.weight", c.qkv_width(), c.hidden, TensorClass::kAttention, TpAxis::kKvGroups, c.init,
+             unit);
+    if (c.bias_attention)
+      b.vector(p + "attention.qkv.bias", c.qkv_width(), TensorClass::kBias, TpAxis::kKvGroups, InitKind::kZero, unit);
+    b.matrix(p + "attention.out.weight", c.hidden, c.attention_width(), TensorClass::kAttention, TpAxis::kCols,
+             c.output_init, unit);
+    if (c.bias_attention)
+      b.vector(p + "attention.out.bias", c.hidden, TensorClass::kBias, TpAxis::kNone, InitKind::kZero, unit);
     b.norm(p + "norm2", unit);
     const TpAxis fc1_axis = c.activation == ActivationKind::kSwiglu ? TpAxis::kGateUp : TpAxis::kRows;
     b.matrix(p + "mlp.fc1.weight", c.ffn_in_width(), c.hidden, TensorClass::kMlp, fc1_axis, c.init, unit);
@@ -84,7 +95,8 @@ ParamList list_parameters(const ModelConfig& c) {
   }
   const int head = static_cast<int>(c.layers) + 1;
   b.norm("final_norm", head);
-  if (!c.tied_head) b.matrix("head.weight", c.padded_vocab, c.hidden, TensorClass::kHead, TpAxis::kVocab, c.init, head, c.vocab);
+  if (!c.tied_head)
+    b.matrix("head.weight", c.padded_vocab, c.hidden, TensorClass::kHead, TpAxis::kVocab, c.init, head, c.vocab);
   return b.take();
 }
 

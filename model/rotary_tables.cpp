@@ -6,7 +6,8 @@
 
 namespace thinwire {
 
-RotaryTables make_rotary_tables(const ModelConfig& config, int64_t positions, Arena& arena, Device* device, Stream* stream) {
+RotaryTables make_rotary_tables(const ModelConfig& config, int64_t positions, Arena& arena, Device* device,
+                                Stream* stream) {
   const int64_t rot = config.rotary_dim(), half = rot / 2;
   if (rot == 0) return {};
   RotaryTables tables{arena.take(MemoryCategory::kWorkspace, DType::f32, {positions, half}),

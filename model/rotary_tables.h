@@ -11,6 +11,7 @@ struct RotaryTables {
 };
 
 // Angle of position p and pair i: p * base^(-2i / rot_dim), every step rounded to fp32.
-RotaryTables make_rotary_tables(const ModelConfig& config, int64_t positions, Arena& arena, Device* device, Stream* stream);
+RotaryTables make_rotary_tables(const ModelConfig& config, int64_t positions, Arena& arena, Device* device,
+                                Stream* stream);
 
 }  // namespace thinwire

@@ -5,8 +5,8 @@
 
 namespace thinwire {
 
-Stage::Stage(const ModelConfig& config, ParamStore& store, const BatchShape& shape, int slots, Ports& ports, uint64_t seed, Arena& arena,
-             Device* device, Stream* stream)
+Stage::Stage(const ModelConfig& config, ParamStore& store, const BatchShape& shape, int slots, Ports& ports,
+             uint64_t seed, Arena& arena, Device* device, Stream* stream)
     : config_(config),
       shape_(shape),
       seed_(seed),
@@ -14,7 +14,8 @@ Stage::Stage(const ModelConfig& config, ParamStore& store, const BatchShape& sha
       embedding_(config, store, &ports.tp),
       head_(config, store, embedding_) {
   const bool training = slots > 0;
-  for (int64_t layer = 0; layer < config.layers; ++layer) blocks_.emplace_back(config, store, static_cast<int>(layer), &rotary_, &ports);
+  for (int64_t layer = 0; layer < config.layers; ++layer)
+    blocks_.emplace_back(config, store, static_cast<int>(layer), &rotary_, &ports);
   slots_.resize(static_cast<size_t>(std::max(slots, 1)));
   ModelConfig kept = config;
   if (!training) kept.recompute = Recompute::kFull;  // nothing is read again

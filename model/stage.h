@@ -17,24 +17,25 @@ struct MicroBatch {
 
 class Stage {
  public:
-  // Takes activations for `slots` micro-batches in flight (0: no training) and all scratch from the arena. `device` and `stream`
-  // may be null for a measuring arena. config, store and ports must outlive the stage.
-  Stage(const ModelConfig& config, ParamStore& store, const BatchShape& shape, int slots, Ports& ports, uint64_t seed, Arena& arena,
-        Device* device, Stream* stream);
+  // Takes activations for `slots` micro-batches in flight (0: no training) and all scratch from the arena. `device` and
+  // `stream` may be null for a measuring arena. config, store and ports must outlive the stage.
+  Stage(const ModelConfig& config, ParamStore& store, const BatchShape& shape, int slots, Ports& ports, uint64_t seed,
+        Arena& arena, Device* device, Stream* stream);
   Stage(const Stage&) = delete;
   Stage& operator=(const Stage&) = delete;
 
   // Training forward of one micro-batch into `slot`; adds its loss to loss.loss_sum.
   void forward(Exec& exec, const MicroBatch& micro, int slot);
 
-  // Input and weight gradients of the micro-batch in `slot`. on_unit(u) is called when unit u's gradients of this micro-batch are
-  // complete, in the order head, last block, ..., first block, embedding.
+  // Input and weight gradients of the micro-batch in `slot`. on_unit(u) is called when unit u's gradients of this
+  // micro-batch are complete, in the order head, last block, ..., first block, embedding.
   void backward(Exec& exec, int slot, const std::function<void(int)>& on_unit);
 
   // Loss only, no dropout, nothing kept.
   void evaluate(Exec& exec, const MicroBatch& micro);
 
-  // Logits of all tokens of a micro-batch, without dropout: receive(first_row, logits [n, padded vocab] on the device) per chunk.
+  // Logits of all tokens of a micro-batch, without dropout: receive(first_row, logits [n, padded vocab] on the device)
+  // per chunk.
   void all_logits(Exec& exec, const MicroBatch& micro, const std::function<void(int64_t, View)>& receive);
 
  private:

@@ -12,7 +12,8 @@ Plan one_stage_plan(int micro_batches) {
     plan.nodes.push_back({NodeKind::kForward, micro, false});
     plan.nodes.push_back({NodeKind::kBackward, micro, micro == micro_batches - 1});
   }
-  for (NodeKind kind : {NodeKind::kReduce, NodeKind::kControl, NodeKind::kOptimizer, NodeKind::kGather}) plan.nodes.push_back({kind, -1, false});
+  for (NodeKind kind : {NodeKind::kReduce, NodeKind::kControl, NodeKind::kOptimizer, NodeKind::kGather})
+    plan.nodes.push_back({kind, -1, false});
   return plan;
 }
 

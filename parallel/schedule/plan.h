@@ -20,8 +20,8 @@ enum class NodeKind : uint8_t {
 
 struct PlanNode {
   NodeKind kind;
-  int micro = -1;       // micro-batch, -1 where it has no meaning
-  bool last = false;    // backward: the last one of the update, so that unit gradients are final
+  int micro = -1;     // micro-batch, -1 where it has no meaning
+  bool last = false;  // backward: the last one of the update, so that unit gradients are final
 };
 
 struct Plan {

@@ -10,8 +10,8 @@ namespace thinwire {
 class DpGradient {
  public:
   explicit DpGradient(Group group) : group_(group) { require_single(group, "dp.gradient"); }
-  // Called once per unit and update, when backward announced its gradients. `flat` is the unit's fp32 gradient buffer; it is
-  // leased until the ticket is done.
+  // Called once per unit and update, when backward announced its gradients. `flat` is the unit's fp32 gradient buffer;
+  // it is leased until the ticket is done.
   Ticket reduce_unit(int unit, View flat, Stream& stream) {
     (void)unit, (void)flat, (void)stream;
     return Ticket::finished();

@@ -10,9 +10,11 @@ struct Group {
   int size = 1;
 };
 
-// The sites of this version serve groups of one rank, where every exchange is the identity and returns a finished Ticket.
+// The sites of this version serve groups of one rank, where every exchange is the identity and returns a finished
+// Ticket.
 inline void require_single(const Group& group, const char* site) {
-  TW_CHECK(group.size == 1, "site ", site, " was given a group of ", group.size, " ranks, but this build has no communicator");
+  TW_CHECK(group.size == 1, "site ", site, " was given a group of ", group.size,
+           " ranks, but this build has no communicator");
 }
 
 }  // namespace thinwire

@@ -1,5 +1,5 @@
-// Sites tp.forward and tp.backward: the sums over tensor-parallel ranks behind row-parallel linears and the embedding (forward)
-// and in front of column-parallel ones (backward).
+// Sites tp.forward and tp.backward: the sums over tensor-parallel ranks behind row-parallel linears and the embedding
+// (forward) and in front of column-parallel ones (backward).
 #pragma once
 
 #include "engine/base/core/view.h"

@@ -10,7 +10,9 @@ namespace {
 
 constexpr int64_t kVectorAlignment = 32;  // elements: 64 bytes in a 16-bit working copy
 
-int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+int64_t round_up(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
 
 }  // namespace
 

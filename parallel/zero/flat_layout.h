@@ -1,5 +1,5 @@
-// Where every tensor lives in the flat buffers: units (embedding, each block, head) cut into segments on a fixed quantum, so
-// that shard boundaries, codec blocks and checkpoints never depend on the layout of ranks.
+// Where every tensor lives in the flat buffers: units (embedding, each block, head) cut into segments on a fixed
+// quantum, so that shard boundaries, codec blocks and checkpoints never depend on the layout of ranks.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct Segment {
 };
 
 struct Unit {
-  int64_t first = 0, count = 0;  // elements of the flat buffer, multiples of kQuantum
-  std::vector<Segment> segments; // in storage order; vectors share the unit's tail behind the matrices
+  int64_t first = 0, count = 0;   // elements of the flat buffer, multiples of kQuantum
+  std::vector<Segment> segments;  // in storage order; vectors share the unit's tail behind the matrices
 };
 
 // Padding between segments is zero, takes no part in norms, and stays zero under the optimizer.

@@ -137,7 +137,9 @@ TEST(BadConfig, SeveralKeysTogether) {
        with("\"placement\": {\"secondary\": \"node\"}"),
        {"a.json:3:28: placement.secondary: ", "sharded weights"}},
       {"no batch",
-       without("train_batch_size", "\"gradient_accumulation_steps\": 2, \"train_micro_batch_size_per_gpu\": null"),
+       "{\"num_layers\": 1, \"hidden_size\": 8, \"num_attention_heads\": 1, \"seq_length\": 4, \"vocab_size\": 9, "
+       "\"lr\": 1, "
+       "\"train_iters\": 1, \"gradient_accumulation_steps\": 2}",
        {"train_batch_size: missing"}},
       {"batch triple",
        with("\"gradient_accumulation_steps\": 3"),

@@ -17,8 +17,8 @@ std::string blanked(const std::string& text) {
 }
 
 TEST(JsonText, BlanksKeepPositions) {
-  EXPECT_EQ(blanked("{\"a\": 1, // x\n}"), "{\"a\": 1       \n}");
-  EXPECT_EQ(blanked("{\"a\": 1 /* , */ , # y\n }"), "{\"a\": 1               \n }");
+  EXPECT_EQ(blanked("{\"a\": 1, // x\n}"), "{\"a\": 1" + std::string(6, ' ') + "\n}");
+  EXPECT_EQ(blanked("{\"a\": 1 /* , */ , # y\n }"), "{\"a\": 1" + std::string(14, ' ') + "\n }");
   EXPECT_EQ(blanked("[1,2,]"), "[1,2 ]");
   EXPECT_EQ(blanked("{\"a\": [1,], }"), "{\"a\": [1 ]  }");
   EXPECT_EQ(blanked("{\"a//b\": \"#,]/*\"}"), "{\"a//b\": \"#,]/*\"}");
@@ -73,14 +73,11 @@ TEST(JsonText, DepthLimit) {
   EXPECT_FALSE(parse_json_text(std::string(1 << 20, '[')).syntax_ok());
 }
 
-// nlohmann judges the blanked text. We refuse more: integers beyond int64, nesting, duplicate keys, byte 0 (its end of
-// input).
-bool has_large_integer(const nlohmann::json& v) {
-  if (v.is_number_unsigned()) return v.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
-  if (v.is_structured())
-    for (const auto& item : v)
-      if (has_large_integer(item)) return true;
-  return false;
+// nlohmann judges the blanked text. We refuse more: integers that it rounds or keeps unsigned, and an empty key given
+// twice.
+bool refused_by_us_alone(const std::string& message) {
+  return message.find("does not fit in 64 bits") != std::string::npos ||
+         message.find("given twice") != std::string::npos;
 }
 
 TEST(JsonText, AgreesWithNlohmannOnRandomTexts) {
@@ -128,11 +125,8 @@ TEST(JsonText, AgreesWithNlohmannOnRandomTexts) {
       }
       ++accepted;
     } else {
-      const bool empty_key_twice = text.find("\"\"") != std::string::npos;
-      ASSERT_TRUE(!they_accept || has_large_integer(theirs) || plain.find("1234567890123456789") != std::string::npos ||
-                  empty_key_twice)
-          << text << "\n"
-          << ours.problems[0].message;
+      ASSERT_TRUE(!they_accept || refused_by_us_alone(ours.problems[0].message)) << text << "\n"
+                                                                                 << ours.problems[0].message;
       ++refused;
     }
   }

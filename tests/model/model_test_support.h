@@ -12,14 +12,16 @@ namespace thinwire::testing {
 
 inline ModelConfig small_model(int family) {
   ModelConfig m;
-  m.layers = 3, m.hidden = 40, m.heads = 4, m.kv_heads = 4, m.head_dim = 10, m.ffn = 72, m.vocab = 61, m.padded_vocab = 64;
+  m.layers = 3, m.hidden = 40, m.heads = 4, m.kv_heads = 4, m.head_dim = 10, m.ffn = 72, m.vocab = 61,
+  m.padded_vocab = 64;
   m.seq_length = 19, m.max_positions = 32, m.activation = ActivationKind::kGeluTanh, m.init_std = 0.2f;
   if (family == 1) {  // GPT-NeoX
     m.positions = PositionKind::kRotary, m.rotary_fraction = 0.5f, m.parallel_residual = true, m.tied_head = false;
     m.activation = ActivationKind::kGeluExact;
   }
   if (family == 2) {  // Llama
-    m.positions = PositionKind::kRotary, m.norm = NormKind::kRmsNorm, m.activation = ActivationKind::kSwiglu, m.kv_heads = 2, m.tied_head = false;
+    m.positions = PositionKind::kRotary, m.norm = NormKind::kRmsNorm, m.activation = ActivationKind::kSwiglu,
+    m.kv_heads = 2, m.tied_head = false;
     m.bias_attention = m.bias_mlp = m.bias_norm = false;
   }
   return m;
@@ -62,7 +64,9 @@ struct Bed {
       ids.as<int64_t>()[b] = first + b;
       for (int64_t t = 0; t < shape.length; ++t) {
         const auto draw = [&](int64_t at) {
-          return static_cast<int32_t>(philox({5, 6}, {static_cast<uint32_t>(at), static_cast<uint32_t>(first + b), 0, 0})[0] % static_cast<uint32_t>(config.vocab));
+          return static_cast<int32_t>(
+              philox({5, 6}, {static_cast<uint32_t>(at), static_cast<uint32_t>(first + b), 0, 0})[0] %
+              static_cast<uint32_t>(config.vocab));
         };
         tokens.as<int32_t>()[b * shape.length + t] = draw(t);
         targets.as<int32_t>()[b * shape.length + t] = draw(t + 1);

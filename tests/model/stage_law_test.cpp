@@ -1,5 +1,5 @@
-// Laws of the model: recomputation, threads and micro-batching change no number; gradients are those of the loss; decoding with a
-// cache equals the full forward.
+// Laws of the model: recomputation, threads and micro-batching change no number; gradients are those of the loss;
+// decoding with a cache equals the full forward.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -24,7 +24,8 @@ TEST_P(Families, RecomputeIsBitEqual) {
         m.recompute = level;
         Bed other(m, 2);
         EXPECT_EQ(loss, other.train_once()) << name_of(dtype) << " dropout " << dropout;
-        EXPECT_EQ(plain.gradients(), other.gradients()) << name_of(dtype) << " dropout " << dropout << " level " << static_cast<int>(level);
+        EXPECT_EQ(plain.gradients(), other.gradients())
+            << name_of(dtype) << " dropout " << dropout << " level " << static_cast<int>(level);
       }
     }
   }
@@ -43,8 +44,9 @@ TEST_P(Families, ThreadsDoNotChangeABit) {
   }
 }
 
-// d loss / d parameter along a random direction against central differences. The loss is evaluated in fp32 with error about
-// u sqrt(K S) ~ 1e-6; over a step of 2h = 2e-2 that is 1e-4 in the slope, and the cubic term h^2/6 f''' is of the same size.
+// d loss / d parameter along a random direction against central differences. The loss is evaluated in fp32 with error
+// about u sqrt(K S) ~ 1e-6; over a step of 2h = 2e-2 that is 1e-4 in the slope, and the cubic term h^2/6 f''' is of the
+// same size.
 TEST_P(Families, GradientIsTheSlopeOfTheLoss) {
   ModelConfig m = small_model(GetParam());
   Bed bed(m, 2);
@@ -63,14 +65,16 @@ TEST_P(Families, GradientIsTheSlopeOfTheLoss) {
     }
     const double h = 1e-2 / std::sqrt(length);
     const auto loss_at = [&](double step) {
-      for (int64_t i = 0; i < segment.count; ++i) w[segment.offset + i] = static_cast<float>(start[segment.offset + i] + step * direction[i]);
+      for (int64_t i = 0; i < segment.count; ++i)
+        w[segment.offset + i] = static_cast<float>(start[segment.offset + i] + step * direction[i]);
       const double loss = bed.evaluate();
       std::copy(start.begin(), start.end(), w);
       return loss;
     };
     const double numeric = (loss_at(h) - loss_at(-h)) / (2.0 * h);
     double norm = 0.0;
-    for (int64_t i = 0; i < segment.count; ++i) norm += static_cast<double>(gradient[segment.offset + i]) * gradient[segment.offset + i];
+    for (int64_t i = 0; i < segment.count; ++i)
+      norm += static_cast<double>(gradient[segment.offset + i]) * gradient[segment.offset + i];
     EXPECT_NEAR(numeric, slope, 2e-3 * std::sqrt(norm * length) + 1e-4 * std::sqrt(length)) << p.name;
   }
 }
@@ -91,7 +95,8 @@ TEST_P(Families, AccumulationSumsMicroBatches) {
     error += std::pow(static_cast<double>(a[i]) - b[i], 2);
     norm += std::pow(static_cast<double>(a[i]), 2);
   }
-  EXPECT_LE(std::sqrt(error / norm), 6.0 * 0x1p-24 * std::sqrt(76.0 * 72.0));  // lambda u sqrt(K S): 76 tokens, 3 * (7 * 3 + 3) sums
+  EXPECT_LE(std::sqrt(error / norm),
+            6.0 * 0x1p-24 * std::sqrt(76.0 * 72.0));  // lambda u sqrt(K S): 76 tokens, 3 * (7 * 3 + 3) sums
 }
 
 // The dropout of a sample depends on its number, not on its place in a micro-batch.
@@ -117,7 +122,8 @@ TEST_P(Families, DecodingEqualsTheFullForward) {
   Bed bed(m, 2, 1);
   std::vector<std::vector<float>> rows;
   bed.stage.all_logits(bed.exec, bed.micro(false), [&](int64_t, View chunk) {
-    for (int64_t r = 0; r < chunk.rows(); ++r) rows.emplace_back(chunk.as<float>() + r * chunk.cols(), chunk.as<float>() + r * chunk.cols() + m.vocab);
+    for (int64_t r = 0; r < chunk.rows(); ++r)
+      rows.emplace_back(chunk.as<float>() + r * chunk.cols(), chunk.as<float>() + r * chunk.cols() + m.vocab);
   });
   Decoder decoder(m, bed.store, m.seq_length, 8, bed.ports, bed.arena, bed.device.get(), bed.stream.get());
   for (int64_t at = 0, n; at < m.seq_length; at += n) {

@@ -1,4 +1,5 @@
-// CHECK: states what the programmer relies on; a failure is our fault and leaves with code 70, never undefined behaviour.
+// CHECK: states what the programmer relies on; a failure is our fault and leaves with code 70, never undefined
+// behaviour.
 #pragma once
 
 #include <sstream>
@@ -20,8 +21,8 @@ std::string join(const Args&... args) {
 }  // namespace thinwire
 
 // TW_CHECK(n == 4, "rows ", n): the arguments after the condition are streamed into the message.
-#define TW_CHECK(condition, ...)                                                                                  \
-  do {                                                                                                            \
-    if (!(condition)) [[unlikely]]                                                                                \
-      ::thinwire::check_failed(__FILE__, __LINE__, #condition, ::thinwire::detail::join(__VA_ARGS__));            \
+#define TW_CHECK(condition, ...)                                                                       \
+  do {                                                                                                 \
+    if (!(condition)) [[unlikely]]                                                                     \
+      ::thinwire::check_failed(__FILE__, __LINE__, #condition, ::thinwire::detail::join(__VA_ARGS__)); \
   } while (0)

@@ -19,7 +19,8 @@ Fp16 to_fp16(float v) {
   const uint32_t magnitude = u & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return {static_cast<uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu))};
   if (magnitude >= 0x47800000u) return {static_cast<uint16_t>(sign | 0x7c00u)};  // >= 65536
-  if (magnitude < 0x38800000u) {  // below the smallest normal: adding 0.5 aligns the last bit at 2^-24 and rounds to even
+  if (magnitude <
+      0x38800000u) {  // below the smallest normal: adding 0.5 aligns the last bit at 2^-24 and rounds to even
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return {static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u))};
   }

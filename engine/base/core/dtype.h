@@ -13,10 +13,18 @@ enum class DType : uint8_t { f32, bf16, f16, i32, i64, u8, u16, f64 };
 
 constexpr size_t size_of(DType t) {
   switch (t) {
-    case DType::f32: case DType::i32: return 4;
-    case DType::bf16: case DType::f16: case DType::u16: return 2;
-    case DType::i64: case DType::f64: return 8;
-    case DType::u8: return 1;
+    case DType::f32:
+    case DType::i32:
+      return 4;
+    case DType::bf16:
+    case DType::f16:
+    case DType::u16:
+      return 2;
+    case DType::i64:
+    case DType::f64:
+      return 8;
+    case DType::u8:
+      return 1;
   }
   return 0;
 }
@@ -27,15 +35,25 @@ constexpr std::string_view name_of(DType t) {
 }
 
 // Storage types: a bare 16-bit pattern with a name, so that a kernel cannot mix them up.
-struct Bf16 { uint16_t bits; };
-struct Fp16 { uint16_t bits; };
+struct Bf16 {
+  uint16_t bits;
+};
+struct Fp16 {
+  uint16_t bits;
+};
 
 // Machine epsilon of the type (distance from 1 to the next number); tolerances are derived from it.
 constexpr double epsilon_of(DType t) {
-  return t == DType::f64 ? 0x1p-52 : t == DType::f32 ? 0x1p-23 : t == DType::f16 ? 0x1p-10 : t == DType::bf16 ? 0x1p-7 : 0.0;
+  return t == DType::f64    ? 0x1p-52
+         : t == DType::f32  ? 0x1p-23
+         : t == DType::f16  ? 0x1p-10
+         : t == DType::bf16 ? 0x1p-7
+                            : 0.0;
 }
 
-inline float to_float(Bf16 v) { return std::bit_cast<float>(static_cast<uint32_t>(v.bits) << 16); }
+inline float to_float(Bf16 v) {
+  return std::bit_cast<float>(static_cast<uint32_t>(v.bits) << 16);
+}
 
 // Nearest, ties to even; NaN stays NaN (quiet), overflow becomes infinity.
 inline Bf16 to_bf16(float v) {
@@ -46,23 +64,53 @@ inline Bf16 to_bf16(float v) {
 
 float to_float(Fp16 v);
 Fp16 to_fp16(float v);  // nearest, ties to even; subnormals kept, overflow becomes infinity
-inline float to_float(float v) { return v; }
+inline float to_float(float v) {
+  return v;
+}
 
-template <typename T> struct DTypeOf;
-template <> struct DTypeOf<float> { static constexpr DType value = DType::f32; };
-template <> struct DTypeOf<double> { static constexpr DType value = DType::f64; };
-template <> struct DTypeOf<Bf16> { static constexpr DType value = DType::bf16; };
-template <> struct DTypeOf<Fp16> { static constexpr DType value = DType::f16; };
-template <> struct DTypeOf<int32_t> { static constexpr DType value = DType::i32; };
-template <> struct DTypeOf<int64_t> { static constexpr DType value = DType::i64; };
-template <> struct DTypeOf<uint8_t> { static constexpr DType value = DType::u8; };
-template <> struct DTypeOf<uint16_t> { static constexpr DType value = DType::u16; };
+template <typename T>
+struct DTypeOf;
+template <>
+struct DTypeOf<float> {
+  static constexpr DType value = DType::f32;
+};
+template <>
+struct DTypeOf<double> {
+  static constexpr DType value = DType::f64;
+};
+template <>
+struct DTypeOf<Bf16> {
+  static constexpr DType value = DType::bf16;
+};
+template <>
+struct DTypeOf<Fp16> {
+  static constexpr DType value = DType::f16;
+};
+template <>
+struct DTypeOf<int32_t> {
+  static constexpr DType value = DType::i32;
+};
+template <>
+struct DTypeOf<int64_t> {
+  static constexpr DType value = DType::i64;
+};
+template <>
+struct DTypeOf<uint8_t> {
+  static constexpr DType value = DType::u8;
+};
+template <>
+struct DTypeOf<uint16_t> {
+  static constexpr DType value = DType::u16;
+};
 
 template <typename T>
 T from_float(float v) {
-  if constexpr (std::is_same_v<T, Bf16>) return to_bf16(v);
-  else if constexpr (std::is_same_v<T, Fp16>) return to_fp16(v);
-  else return static_cast<T>(v);
+  if constexpr (std::is_same_v<T, Bf16>)
+    return to_bf16(v);
+  else if constexpr (std::is_same_v<T, Fp16>)
+    return to_fp16(v);
+  else
+    return static_cast<T>(v);
 }
 
 }  // namespace thinwire

@@ -10,18 +10,19 @@ namespace thinwire {
 // Exit codes of every program (docs/running.md lists them for users). Do not change: batch scripts read them.
 enum class ExitCode : int {
   kFinished = 0,
-  kUsage = 64,       // wrong command line
-  kBadData = 65,     // corrupt or hostile data, tokenizer or checkpoint
-  kInternal = 70,    // a CHECK failed: our fault
-  kHungPeer = 71,    // watchdog; requeue
-  kBusy = 73,        // run directory locked by another job, or not writable
-  kIo = 74,          // I/O error, disk full
-  kPreempted = 75,   // saved after a signal; requeue
-  kDiverged = 76,    // non-finite budget spent; do not requeue
-  kBadConfig = 78,   // bad configuration or impossible layout
+  kUsage = 64,      // wrong command line
+  kBadData = 65,    // corrupt or hostile data, tokenizer or checkpoint
+  kInternal = 70,   // a CHECK failed: our fault
+  kHungPeer = 71,   // watchdog; requeue
+  kBusy = 73,       // run directory locked by another job, or not writable
+  kIo = 74,         // I/O error, disk full
+  kPreempted = 75,  // saved after a signal; requeue
+  kDiverged = 76,   // non-finite budget spent; do not requeue
+  kBadConfig = 78,  // bad configuration or impossible layout
 };
 
-// A failure with one message for a person: what, where, how to mend it. Libraries throw it, only `main` turns it into an exit.
+// A failure with one message for a person: what, where, how to mend it. Libraries throw it, only `main` turns it into
+// an exit.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
@@ -31,10 +32,20 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
-[[noreturn]] inline void throw_usage(const std::string& m) { throw Error(ExitCode::kUsage, m); }
-[[noreturn]] inline void throw_bad_data(const std::string& m) { throw Error(ExitCode::kBadData, m); }
-[[noreturn]] inline void throw_io(const std::string& m) { throw Error(ExitCode::kIo, m); }
-[[noreturn]] inline void throw_busy(const std::string& m) { throw Error(ExitCode::kBusy, m); }
-[[noreturn]] inline void throw_bad_config(const std::string& m) { throw Error(ExitCode::kBadConfig, m); }
+[[noreturn]] inline void throw_usage(const std::string& m) {
+  throw Error(ExitCode::kUsage, m);
+}
+[[noreturn]] inline void throw_bad_data(const std::string& m) {
+  throw Error(ExitCode::kBadData, m);
+}
+[[noreturn]] inline void throw_io(const std::string& m) {
+  throw Error(ExitCode::kIo, m);
+}
+[[noreturn]] inline void throw_busy(const std::string& m) {
+  throw Error(ExitCode::kBusy, m);
+}
+[[noreturn]] inline void throw_bad_config(const std::string& m) {
+  throw Error(ExitCode::kBadConfig, m);
+}
 
 }  // namespace thinwire

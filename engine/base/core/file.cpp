@@ -15,7 +15,9 @@
 namespace thinwire {
 namespace {
 
-std::string reason() { return std::strerror(errno); }
+std::string reason() {
+  return std::strerror(errno);
+}
 
 struct Descriptor {
   int fd = -1;
@@ -35,7 +37,8 @@ std::string read_file(const std::string& path, size_t limit) {
   std::string content;
   if (info.st_size > 0) {
     if (static_cast<uint64_t>(info.st_size) > limit) {
-      throw_bad_data(path + ": " + std::to_string(info.st_size) + " bytes, at most " + std::to_string(limit) + " are accepted");
+      throw_bad_data(path + ": " + std::to_string(info.st_size) + " bytes, at most " + std::to_string(limit) +
+                     " are accepted");
     }
     content.reserve(static_cast<size_t>(info.st_size));
   }
@@ -45,7 +48,8 @@ std::string read_file(const std::string& path, size_t limit) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw_bad_data(path + ": cannot read: " + reason());
     if (n == 0) break;
-    if (content.size() + static_cast<size_t>(n) > limit) throw_bad_data(path + ": larger than " + std::to_string(limit) + " bytes");
+    if (content.size() + static_cast<size_t>(n) > limit)
+      throw_bad_data(path + ": larger than " + std::to_string(limit) + " bytes");
     content.append(buffer, static_cast<size_t>(n));
   }
   return content;
@@ -87,7 +91,8 @@ void make_directories(const std::string& path) {
   for (size_t end = 1; end <= path.size(); ++end) {
     if (end != path.size() && path[end] != '/') continue;
     const std::string part = path.substr(0, end);
-    if (::mkdir(part.c_str(), 0755) != 0 && errno != EEXIST) throw_busy(part + ": cannot create directory: " + reason());
+    if (::mkdir(part.c_str(), 0755) != 0 && errno != EEXIST)
+      throw_busy(part + ": cannot create directory: " + reason());
     struct stat info {};
     if (::stat(part.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) throw_busy(part + ": is not a directory");
   }

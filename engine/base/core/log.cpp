@@ -13,10 +13,14 @@ namespace {
 
 spdlog::level::level_enum to_spdlog(LogLevel level) {
   switch (level) {
-    case LogLevel::kDebug: return spdlog::level::debug;
-    case LogLevel::kInfo: return spdlog::level::info;
-    case LogLevel::kWarning: return spdlog::level::warn;
-    case LogLevel::kError: return spdlog::level::err;
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
   }
   return spdlog::level::info;
 }
@@ -65,8 +69,12 @@ void log_close_file() {
   s.file.reset();
 }
 
-void log_set_console_level(LogLevel level) { sinks().console->set_level(to_spdlog(level)); }
+void log_set_console_level(LogLevel level) {
+  sinks().console->set_level(to_spdlog(level));
+}
 
-void log_write(LogLevel level, const std::string& message) { sinks().logger->log(to_spdlog(level), "{}", message); }
+void log_write(LogLevel level, const std::string& message) {
+  sinks().logger->log(to_spdlog(level), "{}", message);
+}
 
 }  // namespace thinwire

@@ -13,9 +13,17 @@ void log_close_file();
 void log_set_console_level(LogLevel level);
 void log_write(LogLevel level, const std::string& message);
 
-inline void log_info(const std::string& m) { log_write(LogLevel::kInfo, m); }
-inline void log_debug(const std::string& m) { log_write(LogLevel::kDebug, m); }
-inline void log_warning(const std::string& m) { log_write(LogLevel::kWarning, m); }
-inline void log_error(const std::string& m) { log_write(LogLevel::kError, m); }
+inline void log_info(const std::string& m) {
+  log_write(LogLevel::kInfo, m);
+}
+inline void log_debug(const std::string& m) {
+  log_write(LogLevel::kDebug, m);
+}
+inline void log_warning(const std::string& m) {
+  log_write(LogLevel::kWarning, m);
+}
+inline void log_error(const std::string& m) {
+  log_write(LogLevel::kError, m);
+}
 
 }  // namespace thinwire

@@ -27,12 +27,23 @@ inline PhiloxBlock philox(PhiloxKey key, PhiloxBlock counter) {
 }
 
 // What a stream of numbers is for: part of the counter, so that no two purposes share numbers.
-enum class RandomPurpose : uint32_t { kInit = 1, kHiddenDropout = 2, kAttentionDropout = 3, kEmbeddingDropout = 4, kRounding = 5, kSampling = 6 };
+enum class RandomPurpose : uint32_t {
+  kInit = 1,
+  kHiddenDropout = 2,
+  kAttentionDropout = 3,
+  kEmbeddingDropout = 4,
+  kRounding = 5,
+  kSampling = 6
+};
 
-inline PhiloxKey seed_key(uint64_t seed) { return {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)}; }
+inline PhiloxKey seed_key(uint64_t seed) {
+  return {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
+}
 
 // In [0, 1), 24 bits.
-inline float uniform01(uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1p-24f; }
+inline float uniform01(uint32_t bits) {
+  return static_cast<float>(bits >> 8) * 0x1p-24f;
+}
 
 // Two standard normal numbers from two words (Box-Muller in double, rounded once).
 inline std::array<float, 2> normal_pair(uint32_t a, uint32_t b) {

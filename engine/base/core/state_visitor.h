@@ -23,7 +23,7 @@ class StateVisitor {
   virtual ~StateVisitor() = default;
   virtual void tensor(const GlobalSlice& slice) = 0;
   virtual void integer(const std::string& name, int64_t& value) = 0;
-  virtual void real(const std::string& name, double& value) = 0;     // stored bit-exactly
+  virtual void real(const std::string& name, double& value) = 0;  // stored bit-exactly
   virtual void text(const std::string& name, std::string& value) = 0;
 };
 

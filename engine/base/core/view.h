@@ -31,7 +31,7 @@ struct View {
     return n;
   }
   size_t bytes() const { return static_cast<size_t>(count()) * size_of(dtype); }
-  int64_t cols() const { return rank == 0 ? 1 : shape[rank - 1]; }  // extent of the last dimension
+  int64_t cols() const { return rank == 0 ? 1 : shape[rank - 1]; }     // extent of the last dimension
   int64_t rows() const { return cols() == 0 ? 0 : count() / cols(); }  // all other dimensions together
 
   template <typename T>

@@ -6,11 +6,14 @@
 namespace thinwire {
 
 std::string_view name_of(MemoryCategory category) {
-  constexpr std::string_view names[] = {"weights", "master_weights", "gradients", "optimizer", "activations", "workspace", "data"};
+  constexpr std::string_view names[] = {"weights",     "master_weights", "gradients", "optimizer",
+                                        "activations", "workspace",      "data"};
   return names[static_cast<size_t>(category)];
 }
 
-size_t MemoryPlan::total() const { return std::accumulate(bytes.begin(), bytes.end(), size_t{0}); }
+size_t MemoryPlan::total() const {
+  return std::accumulate(bytes.begin(), bytes.end(), size_t{0});
+}
 
 Arena::~Arena() {
   while (pieces_ != nullptr) {

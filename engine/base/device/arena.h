@@ -1,4 +1,5 @@
-// Arenas: all memory of a run is sized, named by category and taken before step 1; --dry-run sizes it without taking it.
+// Arenas: all memory of a run is sized, named by category and taken before step 1; --dry-run sizes it without taking
+// it.
 #pragma once
 
 #include <array>
@@ -23,8 +24,8 @@ struct MemoryPlan {
   size_t operator[](MemoryCategory c) const { return bytes[static_cast<size_t>(c)]; }
 };
 
-// Hands out views of device memory that live as long as the arena. A measuring arena (device == nullptr) hands out views
-// that must not be dereferenced and only counts: the same set-up code prices a run and prepares it.
+// Hands out views of device memory that live as long as the arena. A measuring arena (device == nullptr) hands out
+// views that must not be dereferenced and only counts: the same set-up code prices a run and prepares it.
 class Arena {
  public:
   explicit Arena(Device* device) : device_(device) {}
@@ -38,7 +39,11 @@ class Arena {
   bool measuring() const { return device_ == nullptr; }
 
  private:
-  struct Piece { void* memory; size_t bytes; Piece* next; };
+  struct Piece {
+    void* memory;
+    size_t bytes;
+    Piece* next;
+  };
   Device* device_;
   Piece* pieces_ = nullptr;
   MemoryPlan plan_;

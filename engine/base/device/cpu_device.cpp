@@ -36,8 +36,9 @@ class CpuDevice final : public Device {
   void* allocate(size_t bytes) override {
     void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
-      throw_bad_config("not enough memory: " + std::to_string(bytes >> 20) + " MiB more are needed (" + std::strerror(errno) +
-                       "); lower train_micro_batch_size_per_gpu or raise checkpoint_activations; --dry-run prints the plan");
+      throw_bad_config(
+          "not enough memory: " + std::to_string(bytes >> 20) + " MiB more are needed (" + std::strerror(errno) +
+          "); lower train_micro_batch_size_per_gpu or raise checkpoint_activations; --dry-run prints the plan");
     }
     // Large pages cut TLB misses of the big streaming kernels; a refusal is harmless.
     if (bytes >= (size_t{4} << 20)) ::madvise(memory, bytes, MADV_HUGEPAGE);
@@ -59,6 +60,8 @@ class CpuDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_cpu_device() { return std::make_unique<CpuDevice>(); }
+std::unique_ptr<Device> make_cpu_device() {
+  return std::make_unique<CpuDevice>();
+}
 
 }  // namespace thinwire

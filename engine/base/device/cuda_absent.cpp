@@ -5,7 +5,8 @@
 namespace thinwire {
 
 std::unique_ptr<Device> make_cuda_device(int) {
-  throw_bad_config("device: cuda is not built into this program; configure with the preset `cuda`, or set \"device\": \"cpu\"");
+  throw_bad_config(
+      "device: cuda is not built into this program; configure with the preset `cuda`, or set \"device\": \"cpu\"");
 }
 
 }  // namespace thinwire

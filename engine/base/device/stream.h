@@ -1,4 +1,5 @@
-// Streams and tickets: the one idea of time. A Stream is an ordered queue of work; whatever crosses streams is a Ticket.
+// Streams and tickets: the one idea of time. A Stream is an ordered queue of work; whatever crosses streams is a
+// Ticket.
 #pragma once
 
 #include <memory>
@@ -28,8 +29,8 @@ class Operation {
   virtual void wait_on_host() = 0;
 };
 
-// The receipt for an operation. It leases the buffers of that operation: dropping an open one is a CHECK failure, because
-// somebody would then use a buffer too early. A default ticket is finished and costs nothing (group size 1).
+// The receipt for an operation. It leases the buffers of that operation: dropping an open one is a CHECK failure,
+// because somebody would then use a buffer too early. A default ticket is finished and costs nothing (group size 1).
 class [[nodiscard]] Ticket {
  public:
   Ticket() = default;

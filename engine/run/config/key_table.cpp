@@ -173,6 +173,7 @@ std::string KeyTable::nearest(const std::string& name) const {
     const int full = edit_distance(name, candidate);
     const int by_leaf = edit_distance(leaf, leaf_of(candidate)) + 1;  // right word in another place
     const int distance = std::min(full, by_leaf);
+    if (full > by_leaf) rank += 100;  // of two equally near words, the one in its place
     if (distance < best_distance || (distance == best_distance && distance <= limit && rank < best_rank)) {
       best = candidate;
       best_distance = distance;

@@ -16,6 +16,7 @@ std::string lower(std::string s) {
 }
 
 std::string number_text(double v) {
+  if (v == std::floor(v) && std::abs(v) < 1e15) return std::to_string(static_cast<int64_t>(v));
   return nlohmann::json(v).dump();
 }
 

@@ -12,7 +12,9 @@ int main(int argc, char** argv) {
   using namespace thinwire;
   ensure_passive_waiting(argv);
   return run_program("bench", [&]() -> int {
-    CLI::App app{"Proves and times: bench op [filter], bench step SHAPE [key=value ...]. Every line carries the command that repeats it."};
+    CLI::App app{
+        "Proves and times: bench op [filter], bench step SHAPE [key=value ...]. Every line carries the command that "
+        "repeats it."};
     bool version = false, json = false, profile = false;
     std::string shape, filter;
     std::vector<std::string> overrides;
@@ -20,10 +22,12 @@ int main(int argc, char** argv) {
     app.add_flag("--version", version, "version, git hash, backends and instruction set");
     CLI::App* step = app.add_subcommand("step", "the training step of a shape: " + shape_names());
     step->add_option("shape", shape, "shape name")->required();
-    step->add_option("overrides", overrides, "configuration overrides, e.g. precision=bfloat16 threads_per_rank=1 train_iters=20");
+    step->add_option("overrides", overrides,
+                     "configuration overrides, e.g. precision=bfloat16 threads_per_rank=1 train_iters=20");
     step->add_flag("--json", json, "end with one JSON line");
     step->add_flag("--profile", profile, "time every op and print its share");
-    CLI::App* op = app.add_subcommand("op", "single ops at shapes of real models, with their share of the machine's rate");
+    CLI::App* op =
+        app.add_subcommand("op", "single ops at shapes of real models, with their share of the machine's rate");
     op->add_option("filter", filter, "only ops whose name contains this");
     op->add_option("--threads", threads, "CPU threads (default: all)");
     op->add_flag("--json", json, "one JSON object per line");

@@ -1,3 +1,347 @@
-// Placeholder until bench_op is written in this session.
+// The cases of `bench op`: one op, one shape of a real model, one dtype; proved on sampled outputs, then timed.
 #include "engine/run/train/bench_op.h"
-namespace thinwire { int bench_op(const std::string&, int, bool) { return 0; } }
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <vector>
+
+#include "engine/base/device/arena.h"
+#include "engine/base/ops/ops.h"
+
+namespace thinwire {
+namespace {
+
+struct OpCase {
+  std::string name;
+  DType dtype = DType::f32;
+  double flops = 0.0, bytes = 0.0;  // per call; bytes is the least that must move
+  std::function<void()> run;
+  std::function<double()> error;  // largest error of sampled outputs, relative to the largest sampled magnitude
+  double tolerance = 0.0;         // lambda u sqrt(K) plus one rounding of the output, see docs/numerics.md
+};
+
+// Device memory, random contents and sampled reads for the cases; lives as long as one case.
+class Workbench {
+ public:
+  explicit Workbench(int threads)
+      : device_(make_cpu_device()),
+        stream_(device_->make_stream()),
+        exec_(make_exec(cpu_ops(), *device_, *stream_, threads)),
+        arena_(device_.get()) {}
+
+  Exec& exec() { return exec_; }
+  View tensor(DType dtype, std::initializer_list<int64_t> shape, float deviation) {
+    View view = arena_.take(MemoryCategory::kWorkspace, dtype, shape);
+    if (deviation > 0.0f) cpu_ops().fill_normal(exec_, {view, deviation, 11, ++tensors_, 0});
+    return view;
+  }
+  View integers(int64_t count, int64_t below) {
+    View view = arena_.take(MemoryCategory::kWorkspace, DType::i32, {count});
+    std::vector<int32_t> values(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) {
+      values[static_cast<size_t>(i)] =
+          static_cast<int32_t>(philox({9, 9}, {static_cast<uint32_t>(i), 0, 0, 0})[0] % static_cast<uint64_t>(below));
+    }
+    device_->copy_to_device(view.data, values.data(), view.bytes(), *stream_).wait(*stream_);
+    return view;
+  }
+  // One element of a matrix as double.
+  double at(View view, int64_t row, int64_t col) {
+    const int64_t i = row * view.cols() + col;
+    char raw[8];
+    device_
+        ->copy_to_host(raw, static_cast<char*>(view.data) + static_cast<size_t>(i) * size_of(view.dtype),
+                       size_of(view.dtype), *stream_)
+        .wait_on_host();
+    switch (view.dtype) {
+      case DType::f32:
+        return *reinterpret_cast<float*>(raw);
+      case DType::bf16:
+        return to_float(*reinterpret_cast<Bf16*>(raw));
+      case DType::f16:
+        return to_float(*reinterpret_cast<Fp16*>(raw));
+      case DType::i32:
+        return *reinterpret_cast<int32_t*>(raw);
+      default:
+        TW_CHECK(false, name_of(view.dtype));
+        return 0.0;
+    }
+  }
+
+ private:
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  Exec exec_;
+  Arena arena_;
+  uint32_t tensors_ = 0;
+};
+
+// Compares sampled outputs with a float64 oracle.
+double sampled_error(int64_t rows, int64_t cols, const std::function<double(int64_t, int64_t)>& ours,
+                     const std::function<double(int64_t, int64_t)>& oracle) {
+  double largest = 1e-300, error = 0.0;
+  for (int64_t s = 0; s < 24; ++s) {
+    const int64_t r = s * 7919 % rows, c = s * 104729 % cols;
+    const double want = oracle(r, c), e = std::abs(ours(r, c) - want);
+    largest = std::max(largest, std::abs(want));
+    error = e > error || std::isnan(e) ? e : error;
+  }
+  return error / largest;
+}
+
+double tolerance_of(DType t, double terms) {
+  return 6.0 * 0x1p-24 * std::sqrt(terms) + epsilon_of(t) + (t == DType::bf16 ? 6.0 * 0x1p-9 : 0.0);
+}
+
+struct ModelShape {
+  const char* name;
+  int64_t batch, length, hidden, heads, vocab;
+};
+constexpr ModelShape kModels[] = {
+    {"char", 64, 256, 384, 6, 256}, {"124m", 1, 1024, 768, 12, 50304}, {"llama_1b", 1, 1024, 2048, 32, 32000}};
+
+OpCase matmul_case(Workbench& w, const std::string& name, DType t, DType c_type, int64_t m, int64_t n, int64_t k,
+                   bool ta, bool tb, bool accumulate) {
+  const View a = ta ? w.tensor(t, {k, m}, 1.0f) : w.tensor(t, {m, k}, 1.0f);
+  const View b = tb ? w.tensor(t, {n, k}, 1.0f) : w.tensor(t, {k, n}, 1.0f);
+  const View c = w.tensor(c_type, {m, n}, 0.0f);
+  OpCase o;
+  o.name = "matmul/" + name, o.dtype = t;
+  o.flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  o.bytes = static_cast<double>(a.bytes() + b.bytes() + c.bytes());
+  o.run = [=, &w] {
+    cpu_ops().matmul(w.exec(), {.a = a, .b = b, .c = c, .trans_a = ta, .trans_b = tb, .accumulate = accumulate});
+  };
+  o.error = [=, &w] {  // right after the first run: c was zero
+    return sampled_error(
+        m, n, [&](int64_t r, int64_t q) { return w.at(c, r, q); },
+        [&](int64_t r, int64_t q) {
+          double sum = 0.0;
+          for (int64_t i = 0; i < k; ++i)
+            sum += (ta ? w.at(a, i, r) : w.at(a, r, i)) * (tb ? w.at(b, q, i) : w.at(b, i, q));
+          return sum;
+        });
+  };
+  o.tolerance = tolerance_of(c_type, static_cast<double>(k)) * 2.0;  // sampled maximum, not the whole matrix's
+  return o;
+}
+
+OpCase attention_case(Workbench& w, const ModelShape& s, DType t, bool backward) {
+  const int64_t d = s.hidden / s.heads, width = 3 * s.hidden, n = s.batch * s.length;
+  const View qkv = w.tensor(t, {n, width}, 1.0f), out = w.tensor(t, {n, s.hidden}, 0.0f),
+             dout = w.tensor(t, {n, s.hidden}, 1.0f);
+  const View dqkv = w.tensor(t, {n, width}, 0.0f), lse = w.tensor(DType::f32, {s.batch * s.heads, s.length}, 0.0f);
+  const AttentionShape shape{s.batch, s.length, s.length, s.heads, 1, d};
+  const HeadLayout q{0, s.length * width, width, 3 * d, d}, k{d, s.length * width, width, 3 * d, 0},
+      v{2 * d, s.length * width, width, 3 * d, 0};
+  const float scale = 1.0f / std::sqrt(static_cast<float>(d));
+  OpCase o;
+  o.name = std::string(backward ? "attention_backward/" : "attention_forward/") + s.name, o.dtype = t;
+  o.flops = (backward ? 10.0 : 4.0) * static_cast<double>(s.batch * s.length * s.length / 2 * s.hidden);
+  o.bytes = static_cast<double>(qkv.bytes() + out.bytes());
+  const auto forward = [=, &w] {
+    cpu_ops().attention_forward(w.exec(), {.shape = shape,
+                                           .scale = scale,
+                                           .q = qkv,
+                                           .k = qkv,
+                                           .v = qkv,
+                                           .q_at = q,
+                                           .k_at = k,
+                                           .v_at = v,
+                                           .out = out,
+                                           .lse = lse});
+  };
+  if (backward) {
+    forward();
+    o.run = [=, &w] {
+      cpu_ops().attention_backward(w.exec(), {.shape = shape,
+                                              .scale = scale,
+                                              .q = qkv,
+                                              .k = qkv,
+                                              .v = qkv,
+                                              .q_at = q,
+                                              .k_at = k,
+                                              .v_at = v,
+                                              .out = out,
+                                              .lse = lse,
+                                              .dout = dout,
+                                              .dq = dqkv,
+                                              .dk = dqkv,
+                                              .dv = dqkv});
+    };
+  } else {
+    o.run = forward;
+  }
+  const auto probability = [=, &w](int64_t row, int64_t head, int64_t key) {
+    const int64_t base = row / s.length * s.length;
+    double score = 0.0;
+    for (int64_t i = 0; i < d; ++i)
+      score += w.at(qkv, row, head * 3 * d + i) * w.at(qkv, base + key, head * 3 * d + d + i);
+    return std::exp(score * scale - w.at(lse, base / s.length * s.heads + head, row % s.length));
+  };
+  o.error = [=, &w] {
+    if (!backward) {
+      return sampled_error(
+          n, s.hidden, [&](int64_t r, int64_t c) { return w.at(out, r, c); },
+          [&](int64_t r, int64_t c) {
+            double sum = 0.0;
+            for (int64_t key = 0; key <= r % s.length; ++key) {
+              sum +=
+                  probability(r, c / d, key) * w.at(qkv, r / s.length * s.length + key, c / d * 3 * d + 2 * d + c % d);
+            }
+            return sum;
+          });
+    }
+    // dv of a key near the end of its sequence: a short sum over the queries behind it.
+    return sampled_error(
+        s.batch, s.hidden,
+        [&](int64_t b, int64_t c) { return w.at(dqkv, (b + 1) * s.length - 4, c / d * 3 * d + 2 * d + c % d); },
+        [&](int64_t b, int64_t c) {
+          double sum = 0.0;
+          for (int64_t r = (b + 1) * s.length - 4; r < (b + 1) * s.length; ++r) {
+            sum += probability(r, c / d, s.length - 4) * w.at(dout, r, c);
+          }
+          return sum;
+        });
+  };
+  o.tolerance =
+      tolerance_of(t, static_cast<double>(s.length + d)) * 4.0;  // two products in a row, rounded probabilities
+  return o;
+}
+
+// Named before it is made, so that a filter costs nothing.
+struct NamedCase {
+  std::string name;
+  std::function<OpCase(Workbench&)> make;
+};
+
+std::vector<NamedCase> all_cases() {
+  std::vector<NamedCase> list;
+  for (DType t : {DType::f32, DType::bf16}) {
+    for (const ModelShape& s : kModels) {
+      const int64_t n = s.batch * s.length, h = s.hidden;
+      const std::string m = s.name;
+      list.push_back({"matmul/" + m + "/qkv",
+                      [=](Workbench& w) { return matmul_case(w, m + "/qkv", t, t, n, 3 * h, h, false, true, false); }});
+      list.push_back({"matmul/" + m + "/fc1",
+                      [=](Workbench& w) { return matmul_case(w, m + "/fc1", t, t, n, 4 * h, h, false, true, false); }});
+      list.push_back({"matmul/" + m + "/fc2",
+                      [=](Workbench& w) { return matmul_case(w, m + "/fc2", t, t, n, h, 4 * h, false, true, false); }});
+      list.push_back({"matmul/" + m + "/fc1.backward_input", [=](Workbench& w) {
+                        return matmul_case(w, m + "/fc1.backward_input", t, t, n, h, 4 * h, false, false, false);
+                      }});
+      list.push_back({"matmul/" + m + "/fc1.backward_weight", [=](Workbench& w) {
+                        return matmul_case(w, m + "/fc1.backward_weight", t, DType::f32, 4 * h, h, n, true, false,
+                                           true);
+                      }});
+      list.push_back({"matmul/" + m + "/head", [=](Workbench& w) {
+                        return matmul_case(w, m + "/head", t, t, std::min<int64_t>(n, 512), s.vocab, h, false, true,
+                                           false);
+                      }});
+      list.push_back({"attention_forward/" + m, [=](Workbench& w) { return attention_case(w, s, t, false); }});
+      list.push_back({"attention_backward/" + m, [=](Workbench& w) { return attention_case(w, s, t, true); }});
+      list.push_back({"gelu_forward/" + m, [=](Workbench& w) {
+                        const View x = w.tensor(t, {n, 4 * h}, 1.0f), y = w.tensor(t, {n, 4 * h}, 0.0f);
+                        OpCase o;
+                        o.name = "gelu_forward/" + m, o.dtype = t, o.bytes = 2.0 * static_cast<double>(x.bytes());
+                        o.run = [=, &w] { cpu_ops().gelu_forward(w.exec(), {GeluKind::kTanh, x, y}); };
+                        o.error = [=, &w] {
+                          return sampled_error(
+                              n, 4 * h, [&](int64_t r, int64_t c) { return w.at(y, r, c); },
+                              [&](int64_t r, int64_t c) {
+                                const double v = w.at(x, r, c);
+                                return 0.5 * v * (1.0 + std::tanh(0.7978845608028654 * (v + 0.044715 * v * v * v)));
+                              });
+                        };
+                        o.tolerance = tolerance_of(t, 8.0);
+                        return o;
+                      }});
+      list.push_back({"norm_forward/" + m, [=](Workbench& w) {
+                        const View x = w.tensor(t, {n, h}, 1.0f), y = w.tensor(t, {n, h}, 0.0f),
+                                   weight = w.tensor(t, {h}, 1.0f), bias = w.tensor(t, {h}, 1.0f);
+                        const View mean = w.tensor(DType::f32, {n}, 0.0f), rstd = w.tensor(DType::f32, {n}, 0.0f);
+                        OpCase o;
+                        o.name = "norm_forward/" + m, o.dtype = t, o.bytes = 2.0 * static_cast<double>(x.bytes());
+                        o.run = [=, &w] {
+                          cpu_ops().norm_forward(
+                              w.exec(), {.x = x, .weight = weight, .bias = bias, .y = y, .mean = mean, .rstd = rstd});
+                        };
+                        o.error = [=, &w] {
+                          return sampled_error(
+                              n, h, [&](int64_t r, int64_t c) { return w.at(y, r, c); },
+                              [&](int64_t r, int64_t c) {
+                                double sum = 0.0, squares = 0.0;
+                                for (int64_t i = 0; i < h; ++i) sum += w.at(x, r, i);
+                                for (int64_t i = 0; i < h; ++i)
+                                  squares += std::pow(w.at(x, r, i) - sum / static_cast<double>(h), 2);
+                                return (w.at(x, r, c) - sum / static_cast<double>(h)) /
+                                           std::sqrt(squares / static_cast<double>(h) + 1e-5) * w.at(weight, 0, c) +
+                                       w.at(bias, 0, c);
+                              });
+                        };
+                        o.tolerance = tolerance_of(t, static_cast<double>(h));
+                        return o;
+                      }});
+    }
+  }
+  return list;
+}
+
+double median_ms(const std::function<void()>& run) {
+  std::vector<double> ms;
+  double total = 0.0;
+  while (ms.size() < 5 || (total < 300.0 && ms.size() < 200)) {
+    const auto start = std::chrono::steady_clock::now();
+    run();
+    ms.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+    total += ms.back();
+  }
+  std::sort(ms.begin(), ms.end());
+  return ms[ms.size() / 2];
+}
+
+}  // namespace
+
+int bench_op(const std::string& filter, int threads, bool json) {
+  if (threads <= 0) threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  bool all_ok = true;
+  for (const NamedCase& named : all_cases()) {
+    if (named.name.find(filter) == std::string::npos) continue;
+    Workbench bench(threads);
+    const OpCase c = named.make(bench);
+    c.run();
+    const double error = c.error();
+    const bool ok = error <= c.tolerance;
+    all_ok = all_ok && ok;
+    const double ms = median_ms(c.run);
+    const std::string command = "build/bench op " + c.name + " --threads " + std::to_string(threads);
+    if (json) {
+      const nlohmann::ordered_json line = {{"bench", "op"},
+                                           {"op", c.name},
+                                           {"dtype", name_of(c.dtype)},
+                                           {"threads", threads},
+                                           {"ms", ms},
+                                           {"gflops", c.flops / ms / 1e6},
+                                           {"gbytes_per_s", c.bytes / ms / 1e6},
+                                           {"rel_error", error},
+                                           {"tolerance", c.tolerance},
+                                           {"ok", ok},
+                                           {"command", command}};
+      std::printf("%s\n", line.dump().c_str());
+    } else {
+      std::printf("%-36s %-5s %9.3f ms %8.0f GFLOP/s %7.1f GB/s  error %.1e (%.1e) %s  | %s\n", c.name.c_str(),
+                  std::string(name_of(c.dtype)).c_str(), ms, c.flops / ms / 1e6, c.bytes / ms / 1e6, error, c.tolerance,
+                  ok ? "ok" : "FAIL", command.c_str());
+    }
+    std::fflush(stdout);
+  }
+  return all_ok ? 0 : 70;
+}
+
+}  // namespace thinwire

@@ -25,9 +25,15 @@ struct NamedShape {
 
 std::vector<std::string> gpt2_shape(int layers, int heads, int hidden, int vocab, int length, int batch) {
   const auto set = [](const char* key, int value) { return std::string(key) + "=" + std::to_string(value); };
-  return {set("num_layers", layers), set("num_attention_heads", heads), set("hidden_size", hidden), set("vocab_size", vocab),
-          set("seq_length", length), set("max_position_embeddings", length), set("train_micro_batch_size_per_gpu", batch),
-          set("make_vocab_size_divisible_by", vocab % 128 == 0 ? 128 : 1), "bias_gelu_fusion=true"};
+  return {set("num_layers", layers),
+          set("num_attention_heads", heads),
+          set("hidden_size", hidden),
+          set("vocab_size", vocab),
+          set("seq_length", length),
+          set("max_position_embeddings", length),
+          set("train_micro_batch_size_per_gpu", batch),
+          set("make_vocab_size_divisible_by", vocab % 128 == 0 ? 128 : 1),
+          "bias_gelu_fusion=true"};
 }
 
 std::vector<NamedShape> shapes() {
@@ -37,8 +43,9 @@ std::vector<NamedShape> shapes() {
                                   {"124m", gpt2_shape(12, 12, 768, 50304, 1024, 1)},
                                   {"350m", gpt2_shape(24, 16, 1024, 50304, 1024, 1)}};
   std::vector<std::string> llama = gpt2_shape(16, 32, 2048, 32000, 1024, 1);
-  for (const char* o : {"num_kv_heads=8", "intermediate_size=5632", "norm=rmsnorm", "activation=swiglu", "pos_emb=rotary",
-                        "no_weight_tying=true", "use_bias_in_attn_linear=false", "use_bias_in_mlp=false"}) {
+  for (const char* o :
+       {"num_kv_heads=8", "intermediate_size=5632", "norm=rmsnorm", "activation=swiglu", "pos_emb=rotary",
+        "no_weight_tying=true", "use_bias_in_attn_linear=false", "use_bias_in_mlp=false"}) {
     llama.emplace_back(o);
   }
   llama.erase(std::find(llama.begin(), llama.end(), "bias_gelu_fusion=true"));
@@ -64,8 +71,8 @@ std::string shape_names() {
 int bench_step(const std::string& shape, const std::vector<std::string>& overrides, bool json, bool profile) {
   std::vector<std::string> all = shape_overrides(shape);
   if (all.empty()) throw_usage("bench step: no shape \"" + shape + "\" (known: " + shape_names() + ")");
-  const std::vector<std::string> defaults = {"train_iters=8", "optimizer.params.lr=1e-4", "lr_decay_style=constant", "warmup=0",
-                                             "run_dir=runs/bench"};
+  const std::vector<std::string> defaults = {"train_iters=8", "optimizer.params.lr=1e-4", "lr_decay_style=constant",
+                                             "warmup=0", "run_dir=runs/bench"};
   all.insert(all.end(), defaults.begin(), defaults.end());
   all.insert(all.end(), overrides.begin(), overrides.end());
   ConfigOptions options;
@@ -110,30 +117,33 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
   const double median = ms[ms.size() / 2];
   const double tokens = static_cast<double>(config.data.global_batch * config.data.seq_length);
   const double tokens_per_s = tokens / median * 1e3;
-  nlohmann::ordered_json line = {{"bench", "step"},
-                                 {"shape", shape},
-                                 {"dtype", name_of(config.model.dtype)},
-                                 {"threads", replica.exec().threads},
-                                 {"isa", cpu_ops().isa()},
-                                 {"tokens_per_s", tokens_per_s},
-                                 {"step_ms", median},
-                                 {"step_ms_min", ms.front()},
-                                 {"steps", counted},
-                                 {"model_tflops_per_rank", tokens_per_s * model_flops_per_token(config.model) / 1e12},
-                                 {"model_tflops_full_attn", tokens_per_s * full_attention_flops_per_token(config.model) / 1e12},
-                                 {"memory_peak_bytes", peak_rss_bytes()},
-                                 {"memory_plan_bytes", replica.memory().total() + process_overhead(config).bytes},
-                                 {"loss", loss}};
+  nlohmann::ordered_json line = {
+      {"bench", "step"},
+      {"shape", shape},
+      {"dtype", name_of(config.model.dtype)},
+      {"threads", replica.exec().threads},
+      {"isa", cpu_ops().isa()},
+      {"tokens_per_s", tokens_per_s},
+      {"step_ms", median},
+      {"step_ms_min", ms.front()},
+      {"steps", counted},
+      {"model_tflops_per_rank", tokens_per_s * model_flops_per_token(config.model) / 1e12},
+      {"model_tflops_full_attn", tokens_per_s * full_attention_flops_per_token(config.model) / 1e12},
+      {"memory_peak_bytes", peak_rss_bytes()},
+      {"memory_plan_bytes", replica.memory().total() + process_overhead(config).bytes},
+      {"loss", loss}};
   for (StepPart part : {StepPart::kForward, StepPart::kBackward, StepPart::kOptimizer}) {
     line["time_ms"][std::string(name_of(part))] = timer.ms(part) / static_cast<double>(counted);
   }
   if (profiled != nullptr) {
     for (const auto& [name, t] : profiled->times) {
       const double per_step = t.ms / static_cast<double>(counted);
-      line["ops"][name] = {{"ms", per_step}, {"calls", t.calls / counted}, {"share", t.ms / static_cast<double>(counted) / median}};
+      line["ops"][name] = {
+          {"ms", per_step}, {"calls", t.calls / counted}, {"share", t.ms / static_cast<double>(counted) / median}};
       if (t.flops > 0.0) line["ops"][name]["gflops"] = t.flops / t.ms / 1e6;
-      if (!json) std::printf("%-20s %9.2f ms  %5.1f %%  %s\n", name.c_str(), per_step, 100.0 * per_step / median,
-                             t.flops > 0.0 ? (std::to_string(static_cast<int>(t.flops / t.ms / 1e6)) + " GFLOP/s").c_str() : "");
+      if (!json)
+        std::printf("%-20s %9.2f ms  %5.1f %%  %s\n", name.c_str(), per_step, 100.0 * per_step / median,
+                    t.flops > 0.0 ? (std::to_string(static_cast<int>(t.flops / t.ms / 1e6)) + " GFLOP/s").c_str() : "");
     }
   }
   std::string command = "build/bench step " + shape;
@@ -143,8 +153,9 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
   if (json) {
     std::printf("%s\n", line.dump().c_str());
   } else {
-    std::printf("%s %s: %.0f tokens/s, %.1f ms, %.3f model TFLOP/s (causal), peak %lld MiB\n", shape.c_str(), line["dtype"].get<std::string>().c_str(),
-                tokens_per_s, median, line["model_tflops_per_rank"].get<double>(), static_cast<long long>(peak_rss_bytes() >> 20));
+    std::printf("%s %s: %.0f tokens/s, %.1f ms, %.3f model TFLOP/s (causal), peak %lld MiB\n", shape.c_str(),
+                line["dtype"].get<std::string>().c_str(), tokens_per_s, median,
+                line["model_tflops_per_rank"].get<double>(), static_cast<long long>(peak_rss_bytes() >> 20));
     std::printf("again: %s\n", line["command"].get<std::string>().c_str());
   }
   return 0;

@@ -52,7 +52,9 @@ class Text {
   std::string text_;
 };
 
-double mib(double bytes) { return bytes / 1048576.0; }
+double mib(double bytes) {
+  return bytes / 1048576.0;
+}
 
 void print_sites(Text& out, const RunConfig& c) {
   const double t = static_cast<double>(c.layout.tensor), d = static_cast<double>(c.layout.data);
@@ -79,10 +81,14 @@ void print_sites(Text& out, const RunConfig& c) {
 }  // namespace
 
 ProcessOverhead process_overhead(const RunConfig& config) {
-  // Program and libraries (24 MiB here), oneDNN's generated kernels and its copies of a product's operands, the batches read ahead.
-  const size_t operands = static_cast<size_t>(std::max({config.model.ffn_in_width(), config.model.qkv_width(), config.model.hidden}) *
-                                              config.model.hidden) * size_of(config.model.dtype);
-  const size_t queue = static_cast<size_t>(config.data.micro_batch * config.data.seq_length) * 12 * static_cast<size_t>(config.data.prefetch_batches + 1);
+  // Program and libraries (24 MiB here), oneDNN's generated kernels and its copies of a product's operands, the batches
+  // read ahead.
+  const size_t operands =
+      static_cast<size_t>(std::max({config.model.ffn_in_width(), config.model.qkv_width(), config.model.hidden}) *
+                          config.model.hidden) *
+      size_of(config.model.dtype);
+  const size_t queue = static_cast<size_t>(config.data.micro_batch * config.data.seq_length) * 12 *
+                       static_cast<size_t>(config.data.prefetch_batches + 1);
   return {(size_t{40} << 20) + operands + queue};
 }
 
@@ -95,7 +101,8 @@ MemoryPlan plan_memory(const RunConfig& config) {
   plan[MemoryCategory::kOptimizer] /= static_cast<size_t>(width_of(l.placement_optimizer, config));
   plan[MemoryCategory::kMasterWeights] /= static_cast<size_t>(width_of(l.placement_optimizer, config));
   // A pipeline stage keeps as many micro-batches alive as there are stages behind it.
-  if (l.pipeline > 1) plan[MemoryCategory::kActivations] *= static_cast<size_t>(std::min<int64_t>(l.pipeline, config.accumulation));
+  if (l.pipeline > 1)
+    plan[MemoryCategory::kActivations] *= static_cast<size_t>(std::min<int64_t>(l.pipeline, config.accumulation));
   return plan;
 }
 
@@ -104,32 +111,41 @@ std::string dry_run_text(const RunConfig& c) {
   const ModelConfig& m = c.model;
   const ParamList params = list_parameters(m);
   const int64_t ranks = c.layout.pipeline * c.layout.tensor * c.layout.data;
-  out.line("ranks: %lld = pipeline %lld x data %lld x tensor %lld, device %s", static_cast<long long>(ranks), static_cast<long long>(c.layout.pipeline),
-           static_cast<long long>(c.layout.data), static_cast<long long>(c.layout.tensor), c.device.c_str());
-  out.line("parameters: %lld with padding, %lld without (vocabulary %lld, rows %lld)", static_cast<long long>(count_parameters(params, true)),
-           static_cast<long long>(count_parameters(params, false)), static_cast<long long>(m.vocab), static_cast<long long>(m.padded_vocab));
-  out.line("precision: %s compute, fp32 master weights, gradients and optimizer state", std::string(name_of(m.dtype)).c_str());
-  out.line("batch: %lld sequences of %lld tokens = %lld micro-batches of %lld per rank and update", static_cast<long long>(c.data.global_batch),
-           static_cast<long long>(c.data.seq_length), static_cast<long long>(c.accumulation), static_cast<long long>(c.data.micro_batch));
+  out.line("ranks: %lld = pipeline %lld x data %lld x tensor %lld, device %s", static_cast<long long>(ranks),
+           static_cast<long long>(c.layout.pipeline), static_cast<long long>(c.layout.data),
+           static_cast<long long>(c.layout.tensor), c.device.c_str());
+  out.line("parameters: %lld with padding, %lld without (vocabulary %lld, rows %lld)",
+           static_cast<long long>(count_parameters(params, true)),
+           static_cast<long long>(count_parameters(params, false)), static_cast<long long>(m.vocab),
+           static_cast<long long>(m.padded_vocab));
+  out.line("precision: %s compute, fp32 master weights, gradients and optimizer state",
+           std::string(name_of(m.dtype)).c_str());
+  out.line("batch: %lld sequences of %lld tokens = %lld micro-batches of %lld per rank and update",
+           static_cast<long long>(c.data.global_batch), static_cast<long long>(c.data.seq_length),
+           static_cast<long long>(c.accumulation), static_cast<long long>(c.data.micro_batch));
 
   const MemoryPlan plan = plan_memory(c);
   const size_t overhead = process_overhead(c).bytes;
   out.line("memory per rank:");
   for (size_t i = 0; i < plan.bytes.size(); ++i) {
-    out.line("  %-15s %12.1f MiB", std::string(name_of(static_cast<MemoryCategory>(i))).c_str(), mib(static_cast<double>(plan.bytes[i])));
+    out.line("  %-15s %12.1f MiB", std::string(name_of(static_cast<MemoryCategory>(i))).c_str(),
+             mib(static_cast<double>(plan.bytes[i])));
   }
   out.line("  %-15s %12.1f MiB", "process", mib(static_cast<double>(overhead)));
-  out.line("  %-15s %12.1f MiB (%zu bytes)", "total", mib(static_cast<double>(plan.total() + overhead)), plan.total() + overhead);
+  out.line("  %-15s %12.1f MiB (%zu bytes)", "total", mib(static_cast<double>(plan.total() + overhead)),
+           plan.total() + overhead);
 
   out.line("FLOPs per token, forward and backward:");
   out.line("  model (causal half)      %.6g", model_flops_per_token(m));
   out.line("  model (full attention)   %.6g", full_attention_flops_per_token(m));
   out.line("  hardware (recompute)     %.6g", hardware_flops_per_token(m));
-  out.line("tokens per update: %lld, updates: %lld, tokens in all: %.6g", static_cast<long long>(c.data.global_batch * c.data.seq_length),
-           static_cast<long long>(c.train_iters), static_cast<double>(c.data.global_batch * c.data.seq_length) * static_cast<double>(c.train_iters));
+  out.line("tokens per update: %lld, updates: %lld, tokens in all: %.6g",
+           static_cast<long long>(c.data.global_batch * c.data.seq_length), static_cast<long long>(c.train_iters),
+           static_cast<double>(c.data.global_batch * c.data.seq_length) * static_cast<double>(c.train_iters));
   print_sites(out, c);
   const double p = static_cast<double>(c.layout.pipeline), micros = static_cast<double>(c.accumulation);
-  out.line("pipeline bubble: %.1f %% of the step ((p - 1) / (micro-batches + p - 1))", 100.0 * (p - 1.0) / (micros + p - 1.0));
+  out.line("pipeline bubble: %.1f %% of the step ((p - 1) / (micro-batches + p - 1))",
+           100.0 * (p - 1.0) / (micros + p - 1.0));
   return out.take();
 }
 

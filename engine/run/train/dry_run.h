@@ -1,4 +1,5 @@
-// What a configuration will cost, without doing it: parameters, memory by category, FLOPs, bytes per site, pipeline bubble.
+// What a configuration will cost, without doing it: parameters, memory by category, FLOPs, bytes per site, pipeline
+// bubble.
 #pragma once
 
 #include <string>
@@ -8,7 +9,8 @@
 
 namespace thinwire {
 
-// Bytes a process of ours holds before and beside the arenas: program, libraries, oneDNN's code and scratch, data queue.
+// Bytes a process of ours holds before and beside the arenas: program, libraries, oneDNN's code and scratch, data
+// queue.
 struct ProcessOverhead {
   size_t bytes = 0;
 };

@@ -7,8 +7,8 @@
 namespace thinwire {
 
 struct Evaluation {
-  double loss = 0.0;       // mean over batches of the mean token loss
-  double perplexity = 0.0; // exp(loss)
+  double loss = 0.0;        // mean over batches of the mean token loss
+  double perplexity = 0.0;  // exp(loss)
   int64_t tokens = 0;
   double ms = 0.0;
 };

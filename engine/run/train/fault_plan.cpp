@@ -24,7 +24,8 @@ FaultPlan::FaultPlan(const std::string& text, bool allowed) {
   if (!allowed) throw_bad_config("faults: injecting failures needs --allow-faults on the command line");
   for (const nlohmann::json& entry : list) {
     const std::string where = "faults: " + entry.dump();
-    if (!entry.is_object() || !entry.contains("at") || !entry["at"].is_string() || !entry.contains("do") || !entry["do"].is_string()) {
+    if (!entry.is_object() || !entry.contains("at") || !entry["at"].is_string() || !entry.contains("do") ||
+        !entry["do"].is_string()) {
       throw_bad_config(where + ": needs \"at\" and \"do\"");
     }
     Fault fault;
@@ -33,8 +34,10 @@ FaultPlan::FaultPlan(const std::string& text, bool allowed) {
       if (!entry["step"].is_number_integer()) throw_bad_config(where + ": \"step\" is a whole number");
       fault.step = entry["step"];
     }
-    const bool save_point = std::find(std::begin(kSavePoints), std::end(kSavePoints), fault.at) != std::end(kSavePoints);
-    if (!save_point && fault.at != "step.begin" && fault.at != "step.end" && fault.at != "grad") throw_bad_config(where + ": unknown point");
+    const bool save_point =
+        std::find(std::begin(kSavePoints), std::end(kSavePoints), fault.at) != std::end(kSavePoints);
+    if (!save_point && fault.at != "step.begin" && fault.at != "step.end" && fault.at != "grad")
+      throw_bad_config(where + ": unknown point");
     if (fault.action.rfind("delay:", 0) == 0) {
       char* end = nullptr;
       fault.seconds = std::strtod(fault.action.c_str() + 6, &end);
@@ -42,8 +45,10 @@ FaultPlan::FaultPlan(const std::string& text, bool allowed) {
       fault.action = "delay";
     }
     constexpr std::string_view known[] = {"kill9", "stop", "segv", "abort", "enospc", "delay", "nan", "inf"};
-    if (std::find(std::begin(known), std::end(known), fault.action) == std::end(known)) throw_bad_config(where + ": unknown action");
-    if ((fault.action == "nan" || fault.action == "inf") != (fault.at == "grad")) throw_bad_config(where + ": nan and inf go with the point grad");
+    if (std::find(std::begin(known), std::end(known), fault.action) == std::end(known))
+      throw_bad_config(where + ": unknown action");
+    if ((fault.action == "nan" || fault.action == "inf") != (fault.at == "grad"))
+      throw_bad_config(where + ": nan and inf go with the point grad");
     log_warning("fault planned: " + entry.dump());
     faults_.push_back(fault);
   }

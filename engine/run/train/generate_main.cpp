@@ -34,11 +34,13 @@ class Model {
         arena_(device_.get()),
         store_(config_, arena_, false),
         chunk_(static_cast<size_t>(std::min<int64_t>(prompt, 256))),
-        decoder_(config_, store_, capacity, static_cast<int64_t>(chunk_), ports_, arena_, device_.get(), stream_.get()) {
+        decoder_(config_, store_, capacity, static_cast<int64_t>(chunk_), ports_, arena_, device_.get(),
+                 stream_.get()) {
     LoadOptions options;
     options.verify = false;  // find_newest_valid has read every byte
     options.unwanted_prefixes = {"adam_m/", "adam_v/", "sgd_momentum/"};
-    load_generation(found.path, [&](StateVisitor& v) { store_.visit(v); }, options);
+    load_generation(
+        found.path, [&](StateVisitor& v) { store_.visit(v); }, options);
     store_.refresh_working(exec_);
     host_.resize(static_cast<size_t>(config_.padded_vocab));
     tokens_ = arena_.take(MemoryCategory::kData, DType::i32, {256});
@@ -87,8 +89,8 @@ int run(const Options& o) {
   }
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(spec, spec == "byte" && config.vocab == 257);
   if (tokenizer->vocab_size() > config.vocab) {
-    throw_usage("generate: the tokenizer has " + std::to_string(tokenizer->vocab_size()) + " ids, the model " + std::to_string(config.vocab) +
-                "; give the tokenizer that the training data was made with");
+    throw_usage("generate: the tokenizer has " + std::to_string(tokenizer->vocab_size()) + " ids, the model " +
+                std::to_string(config.vocab) + "; give the tokenizer that the training data was made with");
   }
   std::vector<int32_t> prompt = tokenizer->encode(o.prompt);
   if (prompt.empty()) prompt.push_back(tokenizer->eod().value_or(spec == "byte" ? '\n' : 0));
@@ -96,13 +98,15 @@ int run(const Options& o) {
   const bool limited = config.positions == PositionKind::kLearned;
   const int64_t window = limited ? config.max_positions : total;
   if (static_cast<int64_t>(prompt.size()) > window) {
-    throw_usage("generate: the prompt has " + std::to_string(prompt.size()) + " tokens, the model's positions end at " + std::to_string(window));
+    throw_usage("generate: the prompt has " + std::to_string(prompt.size()) + " tokens, the model's positions end at " +
+                std::to_string(window));
   }
 
   std::fputs(o.prompt.c_str(), stdout);
   std::vector<int32_t> all = prompt;
   std::vector<int32_t> pending = prompt;
-  std::unique_ptr<Model> model = std::make_unique<Model>(found, config, window, static_cast<int64_t>(prompt.size()), o.threads);
+  std::unique_ptr<Model> model =
+      std::make_unique<Model>(found, config, window, static_cast<int64_t>(prompt.size()), o.threads);
   int64_t position = 0;
   std::string shown;
   for (int64_t i = 0; i < o.tokens; ++i) {
@@ -114,7 +118,8 @@ int run(const Options& o) {
     }
     const std::span<const float> logits = model->feed(pending);
     position += static_cast<int64_t>(pending.size());
-    const int32_t next = sample_token(logits.first(static_cast<size_t>(std::min(config.vocab, tokenizer->vocab_size()))), o.sampling, i);
+    const int32_t next =
+        sample_token(logits.first(static_cast<size_t>(std::min(config.vocab, tokenizer->vocab_size()))), o.sampling, i);
     if (tokenizer->eod() == next) break;
     all.push_back(next);
     pending.assign(1, next);
@@ -138,8 +143,10 @@ int main(int argc, char** argv) {
     app.add_option("--load", o.load, "run directory, its checkpoints, or one checkpoint");
     app.add_option("--prompt", o.prompt, "text to continue");
     app.add_option("--tokens", o.tokens, "tokens to write")->check(CLI::Range(int64_t{0}, int64_t{1000000}));
-    app.add_option("--temperature", o.sampling.temperature, "0 takes the most likely token")->check(CLI::Range(0.0, 100.0));
-    app.add_option("--top-k", o.sampling.top_k, "choose among the K most likely (0: all)")->check(CLI::NonNegativeNumber);
+    app.add_option("--temperature", o.sampling.temperature, "0 takes the most likely token")
+        ->check(CLI::Range(0.0, 100.0));
+    app.add_option("--top-k", o.sampling.top_k, "choose among the K most likely (0: all)")
+        ->check(CLI::NonNegativeNumber);
     app.add_option("--seed", o.sampling.seed, "same seed, same text");
     app.add_option("--tokenizer", o.tokenizer, "byte | bpe:FILE | sentencepiece:FILE (default: what the run recorded)");
     app.add_option("--threads", o.threads, "CPU threads")->check(CLI::Range(0, 1024));

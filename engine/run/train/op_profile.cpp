@@ -14,8 +14,12 @@ double causal_pairs(const AttentionShape& s) {
   const double q = static_cast<double>(s.q_len), kv = static_cast<double>(s.kv_len);
   return static_cast<double>(s.batch * s.heads() * s.head_dim) * q * (kv - q / 2.0);
 }
-double flops_of(const AttentionForward& op) { return 4.0 * causal_pairs(op.shape); }
-double flops_of(const AttentionBackward& op) { return 10.0 * causal_pairs(op.shape); }
+double flops_of(const AttentionForward& op) {
+  return 4.0 * causal_pairs(op.shape);
+}
+double flops_of(const AttentionBackward& op) {
+  return 10.0 * causal_pairs(op.shape);
+}
 template <typename Op>
 double flops_of(const Op&) {
   return 0.0;
@@ -48,10 +52,14 @@ void wrap(OpTable& table, void (*OpTable::*)(Exec&, const Op&)) {
 OpTable make_table() {
   OpTable t = cpu_ops();
 #define TW_WRAP(entry) wrap<&OpTable::entry, #entry>(t, &OpTable::entry)
-  TW_WRAP(matmul), TW_WRAP(norm_forward), TW_WRAP(norm_backward), TW_WRAP(residual_add), TW_WRAP(dropout_apply), TW_WRAP(rotary);
-  TW_WRAP(attention_forward), TW_WRAP(attention_backward), TW_WRAP(gelu_forward), TW_WRAP(gelu_backward), TW_WRAP(swiglu_forward);
-  TW_WRAP(swiglu_backward), TW_WRAP(embedding_forward), TW_WRAP(embedding_backward), TW_WRAP(cross_entropy), TW_WRAP(weighted_sum);
-  TW_WRAP(sum_squares), TW_WRAP(bias_gradient), TW_WRAP(cast), TW_WRAP(axpy), TW_WRAP(fill_normal), TW_WRAP(fill_constant);
+  TW_WRAP(matmul), TW_WRAP(norm_forward), TW_WRAP(norm_backward), TW_WRAP(residual_add), TW_WRAP(dropout_apply),
+      TW_WRAP(rotary);
+  TW_WRAP(attention_forward), TW_WRAP(attention_backward), TW_WRAP(gelu_forward), TW_WRAP(gelu_backward),
+      TW_WRAP(swiglu_forward);
+  TW_WRAP(swiglu_backward), TW_WRAP(embedding_forward), TW_WRAP(embedding_backward), TW_WRAP(cross_entropy),
+      TW_WRAP(weighted_sum);
+  TW_WRAP(sum_squares), TW_WRAP(bias_gradient), TW_WRAP(cast), TW_WRAP(axpy), TW_WRAP(fill_normal),
+      TW_WRAP(fill_constant);
   TW_WRAP(adamw), TW_WRAP(sgd);
 #undef TW_WRAP
   return t;

@@ -31,7 +31,8 @@ int run_program(const std::string& name, const std::function<int()>& body) {
     std::fprintf(stderr, "error: %s: out of memory; --dry-run prints what a configuration needs\n", name.c_str());
     return static_cast<int>(ExitCode::kIo);
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "error: internal error in %s: %s; this is a fault of thinwire, please report it\n", name.c_str(), e.what());
+    std::fprintf(stderr, "error: internal error in %s: %s; this is a fault of thinwire, please report it\n",
+                 name.c_str(), e.what());
     return static_cast<int>(ExitCode::kInternal);
   }
 }

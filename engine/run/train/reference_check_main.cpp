@@ -11,7 +11,9 @@ int main(int argc, char** argv) {
   using namespace thinwire;
   ensure_passive_waiting(argv);
   return run_program("reference_check", [&]() -> int {
-    CLI::App app{"Compares logits, loss, gradients and ten optimizer steps with dumps of an independent framework. Exit code 0 only if all hold."};
+    CLI::App app{
+        "Compares logits, loss, gradients and ten optimizer steps with dumps of an independent framework. Exit code 0 "
+        "only if all hold."};
     bool version = false;
     std::vector<std::string> arguments;
     app.add_flag("--version", version, "version, git hash, backends and instruction set");
@@ -29,7 +31,8 @@ int main(int argc, char** argv) {
     }
     std::vector<std::string> directories, overrides;
     for (const std::string& a : arguments) (a.find('=') == std::string::npos ? directories : overrides).push_back(a);
-    if (directories.empty()) throw_usage("reference_check: name at least one directory, e.g. tests/golden/models/llama_gqa");
+    if (directories.empty())
+      throw_usage("reference_check: name at least one directory, e.g. tests/golden/models/llama_gqa");
     bool all = true;
     for (const std::string& d : directories) all = check_reference(d, overrides, stdout) && all;
     std::printf("%s\n", all ? "all ok" : "FAILED");

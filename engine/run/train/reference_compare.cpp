@@ -1,12 +1,13 @@
 // Runs a dumped model through our layers and compares every quantity of the dump.
 //
-// Tolerances. One rounding of the compute dtype is at most u = eps / 2 relative. A sum of K terms collects K of them; they are
-// independent and of either sign, so the error grows like a random walk: lambda * u * sqrt(K), exceeded with probability below
-// exp(-lambda^2 / 2) (Higham and Mary 2019); lambda = 6. A value that lies behind S such sums in a row collects S of them, again
-// independent: T = lambda * u * sqrt(K * S), relative to the largest magnitude of the quantity. K is the longest sum of the model
-// (hidden, feed-forward, vocabulary, sequence; for gradients of parameters the tokens of the batch too). S counts the sums on the
-// longest path: 7 per layer (two norms, qkv, scores, values, output, two feed-forward) and 3 (final norm, head, loss) forward, and
-// twice as many backward. Step s of the trajectory has s updates behind it that each carry the gradient's error, so T times s.
+// Tolerances. One rounding of the compute dtype is at most u = eps / 2 relative. A sum of K terms collects K of them;
+// they are independent and of either sign, so the error grows like a random walk: lambda * u * sqrt(K), exceeded with
+// probability below exp(-lambda^2 / 2) (Higham and Mary 2019); lambda = 6. A value that lies behind S such sums in a
+// row collects S of them, again independent: T = lambda * u * sqrt(K * S), relative to the largest magnitude of the
+// quantity. K is the longest sum of the model (hidden, feed-forward, vocabulary, sequence; for gradients of parameters
+// the tokens of the batch too). S counts the sums on the longest path: 7 per layer (two norms, qkv, scores, values,
+// output, two feed-forward) and 3 (final norm, head, loss) forward, and twice as many backward. Step s of the
+// trajectory has s updates behind it that each carry the gradient's error, so T times s.
 #include "engine/run/train/reference_compare.h"
 
 #include <algorithm>
@@ -46,13 +47,15 @@ Dump read_dump(const std::string& directory) {
   d.steps = shape[0], d.batch = shape[1], d.length = shape[2] - 1;
   d.tokens = tokens.read_i64("tokens");
   for (int64_t t : d.tokens) {
-    if (t < 0 || t >= d.model.vocab) throw_bad_data(directory + "/tokens.safetensors: token " + std::to_string(t) + " is outside the vocabulary");
+    if (t < 0 || t >= d.model.vocab)
+      throw_bad_data(directory + "/tokens.safetensors: token " + std::to_string(t) + " is outside the vocabulary");
   }
   d.model.seq_length = d.length;
   const ParamList params = list_parameters(d.model);
   const HfMapping mapping(d.model, params);
   const auto read = [&](const char* file, Values& into) {
-    mapping.read_hf(HfTensors(directory + "/" + file), [&](const ParamSpec& p, std::vector<float> v) { into[p.name] = std::move(v); });
+    mapping.read_hf(HfTensors(directory + "/" + file),
+                    [&](const ParamSpec& p, std::vector<float> v) { into[p.name] = std::move(v); });
   };
   read("model.safetensors", d.initial);
   read("step1_gradients.safetensors", d.gradients);
@@ -60,7 +63,8 @@ Dump read_dump(const std::string& directory) {
   const SafetensorsFile logits(directory + "/step1_logits.safetensors");
   d.logits.resize(static_cast<size_t>(logits.at("logits").count()));
   logits.read_f32("logits", d.logits);
-  if (static_cast<int64_t>(d.logits.size()) != d.batch * d.length * d.model.vocab) throw_bad_data(directory + "/step1_logits.safetensors: wrong size");
+  if (static_cast<int64_t>(d.logits.size()) != d.batch * d.length * d.model.vocab)
+    throw_bad_data(directory + "/step1_logits.safetensors: wrong size");
   d.trajectory = nlohmann::json::parse(read_file(directory + "/trajectory.json", 1 << 24), nullptr, false);
   if (!d.trajectory.is_object() || !d.trajectory.contains("trajectory") || !d.trajectory.contains("optimizer")) {
     throw_bad_data(directory + "/trajectory.json: needs \"optimizer\" and \"trajectory\"");
@@ -70,12 +74,21 @@ Dump read_dump(const std::string& directory) {
 
 RunConfig run_config(const Dump& d, const std::vector<std::string>& overrides) {
   const auto set = [](const char* key, int64_t value) { return std::string(key) + "=" + std::to_string(value); };
-  std::vector<std::string> all = {set("num_layers", d.model.layers), set("hidden_size", d.model.heads * 2), set("num_attention_heads", d.model.heads),
-                                  set("vocab_size", d.model.vocab), set("seq_length", d.length), set("max_position_embeddings", d.model.max_positions),
-                                  set("train_batch_size", d.batch), set("train_iters", d.steps), "lr_decay_style=constant", "warmup=0",
-                                  "optimizer.params.lr=1e-3", "run_dir=runs/reference"};
+  std::vector<std::string> all = {set("num_layers", d.model.layers),
+                                  set("hidden_size", d.model.heads * 2),
+                                  set("num_attention_heads", d.model.heads),
+                                  set("vocab_size", d.model.vocab),
+                                  set("seq_length", d.length),
+                                  set("max_position_embeddings", d.model.max_positions),
+                                  set("train_batch_size", d.batch),
+                                  set("train_iters", d.steps),
+                                  "lr_decay_style=constant",
+                                  "warmup=0",
+                                  "optimizer.params.lr=1e-3",
+                                  "run_dir=runs/reference"};
   const bool batch_given = std::any_of(overrides.begin(), overrides.end(), [](const std::string& o) {
-    return o.rfind("gradient_accumulation_steps", 0) == 0 || o.rfind("train_micro_batch_size_per_gpu", 0) == 0 || o.rfind("micro_batch_size", 0) == 0;
+    return o.rfind("gradient_accumulation_steps", 0) == 0 || o.rfind("train_micro_batch_size_per_gpu", 0) == 0 ||
+           o.rfind("micro_batch_size", 0) == 0;
   });
   if (!batch_given) all.push_back("gradient_accumulation_steps=1");
   all.insert(all.end(), overrides.begin(), overrides.end());
@@ -103,13 +116,16 @@ class Comparison {
   Comparison(const Dump& dump, const RunConfig& run, std::FILE* out) : dump_(dump), run_(run), out_(out) {
     const ModelConfig& m = run.model;
     const double u = epsilon_of(m.dtype) / 2.0;
-    const double k = static_cast<double>(std::max({m.hidden, m.ffn_in_width(), m.padded_vocab, dump.length, m.attention_width()}));
+    const double k =
+        static_cast<double>(std::max({m.hidden, m.ffn_in_width(), m.padded_vocab, dump.length, m.attention_width()}));
     const double tokens = static_cast<double>(dump.batch * dump.length);
     const double s = 7.0 * static_cast<double>(m.layers) + 3.0;
     forward_ = 6.0 * u * std::sqrt(k * s);
     backward_ = 6.0 * u * std::sqrt(std::max(k, tokens) * 3.0 * s);
     std::fprintf(out, "# %s: %s\n", dump.directory.c_str(), std::string(name_of(m.dtype)).c_str());
-    std::fprintf(out, "# tolerance = lambda u sqrt(K S) of the largest magnitude: lambda 6, u %.3g, K %g, S %g -> forward %.3g; K %g, S %g -> backward %.3g\n",
+    std::fprintf(out,
+                 "# tolerance = lambda u sqrt(K S) of the largest magnitude: lambda 6, u %.3g, K %g, S %g -> forward "
+                 "%.3g; K %g, S %g -> backward %.3g\n",
                  u, k, s, forward_, std::max(k, tokens), 3.0 * s, backward_);
     std::fprintf(out, "# step s of the trajectory: s times; final weights: 2e-3 of the ten-step update\n");
   }
@@ -122,7 +138,8 @@ class Comparison {
     all_ok_ = all_ok_ && ok;
     std::fprintf(out_, "%-44s %.3e %.3e %.3e %s\n", name.c_str(), abs_err, rel_err, tolerance, ok ? "ok" : "FAIL");
   }
-  void arrays(const std::string& name, const std::vector<float>& ours, const std::vector<float>& reference, double tolerance) {
+  void arrays(const std::string& name, const std::vector<float>& ours, const std::vector<float>& reference,
+              double tolerance) {
     TW_CHECK(ours.size() == reference.size(), name);
     double largest = 0.0, error = 0.0;
     for (size_t i = 0; i < ours.size(); ++i) {
@@ -147,7 +164,8 @@ class Comparison {
 
 class Subject {
  public:
-  Subject(const Dump& dump, const RunConfig& run) : dump_(dump), device_(make_cpu_device()), replica_(run, device_.get(), &cpu_ops(), true) {
+  Subject(const Dump& dump, const RunConfig& run)
+      : dump_(dump), device_(make_cpu_device()), replica_(run, device_.get(), &cpu_ops(), true) {
     for (const ParamSpec& p : replica_.store().params()) {
       const std::vector<float>& values = dump.initial.at(p.name);
       replica_.write(replica_.store().master(p.name), values.data(), values.size() * sizeof(float));
@@ -185,12 +203,14 @@ class Subject {
     std::vector<float> all;
     Arena arena(&replica_.device());
     for (int64_t micro = 0; micro < micros(); ++micro) {
-      replica_.stage().all_logits(replica_.exec(), replica_.upload(batch(0, micro), micros(), false), [&](int64_t, View chunk) {
-        const View wide = arena.take(MemoryCategory::kWorkspace, DType::f32, {chunk.rows(), chunk.cols()});
-        replica_.exec().ops.cast(replica_.exec(), {chunk, wide});
-        const std::vector<float> rows = read(wide);
-        for (int64_t r = 0; r < chunk.rows(); ++r) all.insert(all.end(), rows.begin() + r * m.padded_vocab, rows.begin() + r * m.padded_vocab + m.vocab);
-      });
+      replica_.stage().all_logits(
+          replica_.exec(), replica_.upload(batch(0, micro), micros(), false), [&](int64_t, View chunk) {
+            const View wide = arena.take(MemoryCategory::kWorkspace, DType::f32, {chunk.rows(), chunk.cols()});
+            replica_.exec().ops.cast(replica_.exec(), {chunk, wide});
+            const std::vector<float> rows = read(wide);
+            for (int64_t r = 0; r < chunk.rows(); ++r)
+              all.insert(all.end(), rows.begin() + r * m.padded_vocab, rows.begin() + r * m.padded_vocab + m.vocab);
+          });
     }
     return all;
   }
@@ -204,7 +224,8 @@ class Subject {
 void compare_final(const Dump& d, Subject& subject, Comparison& compare) {
   for (const ParamSpec& p : subject.replica().store().params()) {
     const std::vector<float> ours = subject.read(subject.replica().store().master(p.name));
-    const std::vector<float>&start = d.initial.at(p.name), &end = d.final.at(p.name), &gradient = d.gradients.at(p.name);
+    const std::vector<float>&start = d.initial.at(p.name), &end = d.final.at(p.name),
+          &gradient = d.gradients.at(p.name);
     double error = 0.0, update = 0.0, largest = 0.0;
     int64_t left_out = 0;
     for (size_t i = 0; i < ours.size(); ++i) {
@@ -240,7 +261,8 @@ bool check_reference(const std::string& directory, const std::vector<std::string
     r.stage().backward(r.exec(), 0, [](int) {});
   }
   for (const ParamSpec& p : r.store().params()) {
-    compare.arrays("gradient." + p.name, subject.read(r.store().gradient(p.name)), dump.gradients.at(p.name), compare.backward());
+    compare.arrays("gradient." + p.name, subject.read(r.store().gradient(p.name)), dump.gradients.at(p.name),
+                   compare.backward());
   }
   r.zero(r.store().gradient_flat());
 
@@ -250,11 +272,13 @@ bool check_reference(const std::string& directory, const std::vector<std::string
   StepTimer timer;
   for (int64_t s = 0; s < dump.steps; ++s) {
     int64_t micro = 0;
-    const StepOutcome outcome = step.run(subject.micros(), [&] { return subject.batch(s, micro++); }, progress, scaler, timer);
+    const StepOutcome outcome = step.run(
+        subject.micros(), [&] { return subject.batch(s, micro++); }, progress, scaler, timer);
     const nlohmann::json& reference = dump.trajectory.at("trajectory").at(static_cast<size_t>(s));
     const double times = static_cast<double>(s + 1);
     compare.scalar("loss.step" + std::to_string(s + 1), outcome.loss, reference.at("loss"), compare.forward() * times);
-    compare.scalar("grad_norm.step" + std::to_string(s + 1), outcome.grad_norm, reference.at("grad_norm"), compare.backward() * times);
+    compare.scalar("grad_norm.step" + std::to_string(s + 1), outcome.grad_norm, reference.at("grad_norm"),
+                   compare.backward() * times);
   }
   compare_final(dump, subject, compare);
   return compare.all_ok();

@@ -53,7 +53,8 @@ Replica::Replica(const RunConfig& config, Device* device, const OpTable* ops, bo
     : config_(config),
       device_(device),
       stream_(device != nullptr ? device->make_stream() : nullptr),
-      exec_(device != nullptr ? std::make_unique<Exec>(make_exec(*ops, *device, *stream_, resolve_threads(config))) : nullptr),
+      exec_(device != nullptr ? std::make_unique<Exec>(make_exec(*ops, *device, *stream_, resolve_threads(config)))
+                              : nullptr),
       arena_(device),
       shape_{config.data.micro_batch, config.data.seq_length},
       store_(config_.model, arena_, training),
@@ -91,7 +92,9 @@ void Replica::write(View destination, const void* source, size_t bytes) {
   device_->copy_to_device(destination.data, source, bytes, *stream_).wait(*stream_);
 }
 
-void Replica::zero(View destination) { device_->fill_zero(destination.data, destination.bytes(), *stream_); }
+void Replica::zero(View destination) {
+  device_->fill_zero(destination.data, destination.bytes(), *stream_);
+}
 
 void Replica::visit(StateVisitor& visitor) {
   store_.visit(visitor);
@@ -101,7 +104,8 @@ void Replica::visit(StateVisitor& visitor) {
     if (!flat) return;
     for (size_t i = 0; i < store_.params().size(); ++i) {
       const ParamSpec& p = store_.params()[i];
-      visitor.tensor({prefix + p.name, p.rows, p.cols, 0, flat.element_range(store_.layout().by_param[i].offset, p.count())});
+      visitor.tensor(
+          {prefix + p.name, p.rows, p.cols, 0, flat.element_range(store_.layout().by_param[i].offset, p.count())});
     }
   };
   show("adam_m/", b.m);

@@ -1,5 +1,5 @@
-// Everything one rank holds of a training run: parameters, optimizer state, activations, and the buffers of a step. The same
-// set-up code runs on a measuring arena for --dry-run and on a device for training.
+// Everything one rank holds of a training run: parameters, optimizer state, activations, and the buffers of a step. The
+// same set-up code runs on a measuring arena for --dry-run and on a device for training.
 #pragma once
 
 #include <memory>
@@ -14,13 +14,13 @@ namespace thinwire {
 
 // Device memory that a step reads and writes besides the model's own.
 struct StepBuffers {
-  View tokens, targets;   // [N] i32
-  View row_weight;        // [N] fp32
-  View sample_ids;        // [batch] i64
-  View loss_sum;          // [1] fp64
-  View norm_squared;      // [1] fp64
-  View dlogits_scale;     // [1] fp32
-  View state;             // one StepState
+  View tokens, targets;  // [N] i32
+  View row_weight;       // [N] fp32
+  View sample_ids;       // [batch] i64
+  View loss_sum;         // [1] fp64
+  View norm_squared;     // [1] fp64
+  View dlogits_scale;    // [1] fp32
+  View state;            // one StepState
 };
 
 class Replica {
@@ -43,8 +43,8 @@ class Replica {
   const StepBuffers& buffers() const { return buffers_; }
   const BatchShape& shape() const { return shape_; }
 
-  // Copies a micro-batch to the device. Each token counts mask / (tokens that count in this micro-batch) / micro_batches, so that
-  // an update's loss is the mean of its micro-batches' means (the NeoX rule).
+  // Copies a micro-batch to the device. Each token counts mask / (tokens that count in this micro-batch) /
+  // micro_batches, so that an update's loss is the mean of its micro-batches' means (the NeoX rule).
   MicroBatch upload(const Batch& batch, int micro_batches, bool training);
 
   // Runs on another Exec from now on (a profiling one).

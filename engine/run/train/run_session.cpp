@@ -34,7 +34,8 @@ RunSession::RunSession(const ResolvedConfig& config, FaultPlan& faults)
     : config_(config), faults_(faults), status_(status_path(config.run.run_dir), config.run.train_iters) {
   const RunConfig& run = config.run;
   create_run_directory(run.run_dir);
-  store_ = std::make_unique<CheckpointStore>(run.save_dir, store_options(run, faults));  // the lock: everything else is ours now
+  store_ = std::make_unique<CheckpointStore>(run.save_dir,
+                                             store_options(run, faults));  // the lock: everything else is ours now
   log_open_file(log_path(run.run_dir));
   write_file_atomic(resolved_config_path(run.run_dir), resolved_json(config).dump(2) + "\n");
   status_.running(0);
@@ -51,7 +52,10 @@ nlohmann::json RunSession::checkpoint_info() const {
           {"config", resolved_json(config_)},
           {"tokenizer", config_.run.tokenizer},
           {"data", fingerprint_},
-          {"layout", {{"pipeline", config_.run.layout.pipeline}, {"tensor", config_.run.layout.tensor}, {"data", config_.run.layout.data}}}};
+          {"layout",
+           {{"pipeline", config_.run.layout.pipeline},
+            {"tensor", config_.run.layout.tensor},
+            {"data", config_.run.layout.data}}}};
 }
 
 VisitState RunSession::state_of(Replica& replica, TrainProgress& progress, LossScaler& scaler) {
@@ -70,13 +74,15 @@ VisitState RunSession::state_of(Replica& replica, TrainProgress& progress, LossS
 void RunSession::refuse_other_model(const LoadReport& found) const {
   const nlohmann::json& info = found.manifest.info;
   if (!info.contains("config")) return;
-  const std::vector<std::string> differing = differing_keys(info.at("config"), resolved_json(config_), {KeyScope::kModel, KeyScope::kData});
+  const std::vector<std::string> differing =
+      differing_keys(info.at("config"), resolved_json(config_), {KeyScope::kModel, KeyScope::kData});
   std::string text;
   for (const std::string& d : differing) text += "\n  " + d;
   const std::string data = info.value("data", "");
   if (data != fingerprint_) text += "\n  data files: checkpoint " + data + ", now " + fingerprint_;
   if (!text.empty()) {
-    throw_bad_config(found.path + ": this checkpoint belongs to another model or other data (checkpoint, configuration):" + text +
+    throw_bad_config(found.path +
+                     ": this checkpoint belongs to another model or other data (checkpoint, configuration):" + text +
                      "\nset these keys back, choose another run_dir, or start from its weights with load and finetune");
   }
 }
@@ -87,14 +93,19 @@ void RunSession::load_from(const std::string& path, Replica& replica, TrainProgr
   if (!run.finetune) refuse_other_model(found);
   LoadOptions options;
   options.verify = false;
-  if (run.finetune || run.no_load_optim) options.unwanted_prefixes.assign(std::begin(kOptimizerPrefixes), std::end(kOptimizerPrefixes));
+  if (run.finetune || run.no_load_optim)
+    options.unwanted_prefixes.assign(std::begin(kOptimizerPrefixes), std::end(kOptimizerPrefixes));
   if (run.finetune) {
     options.unwanted_prefixes.insert(options.unwanted_prefixes.end(), {"progress/", "loss_scaler/"});
-    load_generation(found.path, [&](StateVisitor& v) { replica.store().visit(v); }, options);
+    load_generation(
+        found.path, [&](StateVisitor& v) { replica.store().visit(v); }, options);
   } else {
     load_generation(found.path, state_of(replica, progress, scaler), options);
   }
-  log_info("loaded " + found.path + (run.finetune ? " (weights only)" : run.no_load_optim ? " (without optimizer state)" : ""));
+  log_info("loaded " + found.path +
+           (run.finetune        ? " (weights only)"
+            : run.no_load_optim ? " (without optimizer state)"
+                                : ""));
 }
 
 void RunSession::import_weights(Replica& replica) {
@@ -115,8 +126,8 @@ void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgre
     options.verify = false;  // newest() has read every byte
     load_generation(found->path, state_of(replica, progress, scaler), options);
     last_saved_step_ = progress.step;
-    log_info("resumed from " + found->path + ": step " + std::to_string(progress.step) + ", " + std::to_string(progress.consumed_samples) +
-             " samples consumed");
+    log_info("resumed from " + found->path + ": step " + std::to_string(progress.step) + ", " +
+             std::to_string(progress.consumed_samples) + " samples consumed");
   } else if (!run.load.empty()) {
     replica.store().initialize(replica.exec(), run.seed);
     load_from(run.load, replica, progress, scaler);
@@ -131,7 +142,8 @@ void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgre
   console_ = std::make_unique<Progress>(stdout, run.train_iters, run.log_interval, progress.step + 1);
 }
 
-void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& progress, const StepTimer& timer, double step_ms, int64_t samples) {
+void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& progress, const StepTimer& timer,
+                             double step_ms, int64_t samples) {
   const RunConfig& run = config_.run;
   StepRecord r;
   step_ = r.step = progress.step;
@@ -147,12 +159,17 @@ void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& pr
   r.hw_tflops = r.tokens_per_s * hardware_flops_per_token(run.model) / 1e12;
   if (run.peak_tflops > 0.0) r.mfu = r.model_tflops_per_rank / run.peak_tflops;
   r.memory_peak_bytes = peak_rss_bytes();
-  for (StepPart part : {StepPart::kData, StepPart::kForward, StepPart::kBackward, StepPart::kOptimizer, StepPart::kCheckpoint}) {
+  for (StepPart part :
+       {StepPart::kData, StepPart::kForward, StepPart::kBackward, StepPart::kOptimizer, StepPart::kCheckpoint}) {
     r.time_ms.emplace_back(std::string(name_of(part)), timer.ms(part));
   }
   metrics_->write(r);
-  tensorboard_->scalars(r.step, {{"train/loss", r.loss}, {"train/lr", r.lr}, {"train/grad_norm", r.grad_norm}, {"train/loss_scale", r.loss_scale},
-                                 {"speed/tokens_per_s", r.tokens_per_s}, {"speed/model_tflops", r.model_tflops_per_rank}});
+  tensorboard_->scalars(r.step, {{"train/loss", r.loss},
+                                 {"train/lr", r.lr},
+                                 {"train/grad_norm", r.grad_norm},
+                                 {"train/loss_scale", r.loss_scale},
+                                 {"speed/tokens_per_s", r.tokens_per_s},
+                                 {"speed/model_tflops", r.model_tflops_per_rank}});
   console_->step(r);
   status_.running(r.step);
 }
@@ -160,7 +177,8 @@ void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& pr
 void RunSession::record_evaluation(const Evaluation& evaluation, int64_t step, Split split) {
   EvalRecord r;
   r.step = step;
-  r.eval_loss = evaluation.loss, r.perplexity = evaluation.perplexity, r.eval_ms = evaluation.ms, r.eval_tokens = evaluation.tokens;
+  r.eval_loss = evaluation.loss, r.perplexity = evaluation.perplexity, r.eval_ms = evaluation.ms,
+  r.eval_tokens = evaluation.tokens;
   r.split = split == Split::kTest ? "test" : "valid";
   metrics_->write(r);
   tensorboard_->scalars(step, {{r.split + "/loss", r.eval_loss}, {r.split + "/perplexity", r.perplexity}});

@@ -23,11 +23,12 @@ class RunSession {
   RunSession(const ResolvedConfig& config, FaultPlan& faults);
 
   // Fills replica and progress from: the newest checkpoint of the run that verifies; else `load` / `finetune`; else
-  // `init_from_hf`; else initial weights. Refuses (78) a checkpoint whose model or data keys differ, naming both values.
-  // Opens metrics, TensorBoard and the console line at the step that was found.
+  // `init_from_hf`; else initial weights. Refuses (78) a checkpoint whose model or data keys differ, naming both
+  // values. Opens metrics, TensorBoard and the console line at the step that was found.
   void start(Replica& replica, const SampleStream& stream, TrainProgress& progress, LossScaler& scaler);
 
-  void record_step(const StepOutcome& outcome, const TrainProgress& progress, const StepTimer& timer, double step_ms, int64_t samples);
+  void record_step(const StepOutcome& outcome, const TrainProgress& progress, const StepTimer& timer, double step_ms,
+                   int64_t samples);
   void record_evaluation(const Evaluation& evaluation, int64_t step, Split split);
 
   // Commits a checkpoint (behind the steps unless `wait`).

@@ -29,8 +29,9 @@ int32_t sample_token(std::span<const float> logits, const SamplingOptions& optio
   std::vector<double> mass(ids.size());
   double total = 0.0;
   for (size_t i = 0; i < ids.size(); ++i) total += mass[i] = std::exp((logits[ids[i]] - largest) / options.temperature);
-  const PhiloxBlock bits = philox(seed_key(options.seed), {static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0,
-                                                           static_cast<uint32_t>(RandomPurpose::kSampling)});
+  const PhiloxBlock bits =
+      philox(seed_key(options.seed), {static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0,
+                                      static_cast<uint32_t>(RandomPurpose::kSampling)});
   double left = (static_cast<double>(bits[0]) + static_cast<double>(bits[1]) * 0x1p-32) * 0x1p-32 * total;
   for (size_t i = 0; i < ids.size(); ++i) {
     if (left < mass[i]) return ids[i];

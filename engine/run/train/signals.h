@@ -3,8 +3,8 @@
 
 namespace thinwire {
 
-// Installs handlers for SIGTERM, SIGINT and SIGUSR1, and ignores SIGXFSZ so that a file-size limit is an error of write(2).
-// SIGUSR2 is left alone: some launchers die of it.
+// Installs handlers for SIGTERM, SIGINT and SIGUSR1, and ignores SIGXFSZ so that a file-size limit is an error of
+// write(2). SIGUSR2 is left alone: some launchers die of it.
 void install_signal_handlers();
 
 // The signal that asked to stop, or 0.

@@ -23,7 +23,10 @@ class StepTimer {
   class Scope {
    public:
     Scope(StepTimer& timer, StepPart part) : timer_(timer), part_(part), start_(Clock::now()) {}
-    ~Scope() { timer_.ms_[static_cast<size_t>(part_)] += std::chrono::duration<double, std::milli>(Clock::now() - start_).count(); }
+    ~Scope() {
+      timer_.ms_[static_cast<size_t>(part_)] +=
+          std::chrono::duration<double, std::milli>(Clock::now() - start_).count();
+    }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 

@@ -55,14 +55,17 @@ int main(int argc, char** argv) {
   ensure_passive_waiting(argv);
   return run_program("train", [&]() -> int {
     Options o;
-    CLI::App app{"Trains a GPT-2, GPT-NeoX or Llama model as a JSON configuration says. Exit codes: 0 finished, 64 usage, 65 bad data or "
-                 "checkpoint, 70 internal, 73 run directory busy, 74 I/O, 75 preempted and saved (requeue), 76 diverged, 78 bad "
-                 "configuration."};
+    CLI::App app{
+        "Trains a GPT-2, GPT-NeoX or Llama model as a JSON configuration says. Exit codes: 0 finished, 64 usage, 65 "
+        "bad data or "
+        "checkpoint, 70 internal, 73 run directory busy, 74 I/O, 75 preempted and saved (requeue), 76 diverged, 78 bad "
+        "configuration."};
     app.set_help_flag("");
     bool help = false, version = false;
     app.add_flag("-h,--help", help, "this text and every configuration key");
     app.add_flag("--version", version, "version, git hash, backends and instruction set");
-    app.add_option("--config", o.configs, "configuration file; may be given several times, later ones win")->allow_extra_args(false);
+    app.add_option("--config", o.configs, "configuration file; may be given several times, later ones win")
+        ->allow_extra_args(false);
     app.add_flag("--dry-run", o.dry_run, "print parameters, memory, FLOPs and bytes, or every violation, and exit");
     app.add_option("--ranks", o.ranks, "with --dry-run: price this many ranks");
     app.add_option("--print-samples", o.print_samples, "print the first N samples in consumption order and exit");
@@ -84,7 +87,8 @@ int main(int argc, char** argv) {
       return 0;
     }
     for (const std::string& text : o.overrides) {
-      if (text.find('=') == std::string::npos) throw_usage("train: \"" + text + "\" is not key=value; configuration files follow --config");
+      if (text.find('=') == std::string::npos)
+        throw_usage("train: \"" + text + "\" is not key=value; configuration files follow --config");
     }
     return run(o, argc, argv);
   });

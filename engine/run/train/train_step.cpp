@@ -1,4 +1,5 @@
-// The story of a step: forward and backward of every micro-batch, gradients reduced as they finish, one agreed decision, update.
+// The story of a step: forward and backward of every micro-batch, gradients reduced as they finish, one agreed
+// decision, update.
 #include "engine/run/train/train_step.h"
 
 #include <cmath>
@@ -11,8 +12,8 @@ namespace thinwire {
 
 TrainStep::TrainStep(Replica& replica) : replica_(replica) {}
 
-StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next_micro, TrainProgress& progress, LossScaler& scaler,
-                           StepTimer& timer) {
+StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next_micro, TrainProgress& progress,
+                           LossScaler& scaler, StepTimer& timer) {
   Replica& r = replica_;
   const Plan plan = one_stage_plan(micro_batches);
   StepOutcome outcome;
@@ -41,7 +42,8 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
         r.stage().backward(r.exec(), 0, [&](int unit) {
           if (!node.last) return;  // later micro-batches still add to this unit
           const Unit& u = r.store().layout().units[static_cast<size_t>(unit)];
-          reductions.push_back(r.ports().dp.reduce_unit(unit, r.store().gradient_flat().element_range(u.first, u.count), r.stream()));
+          reductions.push_back(
+              r.ports().dp.reduce_unit(unit, r.store().gradient_flat().element_range(u.first, u.count), r.stream()));
         });
         break;
       }
@@ -59,11 +61,14 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
         break;
       }
       case NodeKind::kGather: {
-        for (size_t u = 0; u < r.store().layout().units.size(); ++u) r.ports().zero.acquire(static_cast<int>(u), {}, r.stream()).wait(r.stream());
+        for (size_t u = 0; u < r.store().layout().units.size(); ++u)
+          r.ports().zero.acquire(static_cast<int>(u), {}, r.stream()).wait(r.stream());
         break;
       }
       case NodeKind::kBackwardInput:
-      case NodeKind::kBackwardWeight: TW_CHECK(false, "a one-stage plan does not split its backward"); break;
+      case NodeKind::kBackwardWeight:
+        TW_CHECK(false, "a one-stage plan does not split its backward");
+        break;
     }
   }
 
@@ -79,7 +84,8 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
   return outcome;
 }
 
-// All ranks decide the same: loss and squared norm are summed first, and everything below follows from those sums alone.
+// All ranks decide the same: loss and squared norm are summed first, and everything below follows from those sums
+// alone.
 void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress, LossScaler&) {
   Replica& r = replica_;
   const OptimConfig& optim = r.config().optim;

@@ -12,8 +12,8 @@
 namespace thinwire {
 
 struct StepOutcome {
-  double loss = 0.0;        // mean over micro-batches of the mean token loss
-  double grad_norm = 0.0;   // global L2 norm before clipping, without the loss scale
+  double loss = 0.0;       // mean over micro-batches of the mean token loss
+  double grad_norm = 0.0;  // global L2 norm before clipping, without the loss scale
   double lr = 0.0;
   double loss_scale = 1.0;  // that this step used
   bool skipped = false;     // non-finite: nothing was updated
@@ -22,11 +22,11 @@ struct StepOutcome {
 
 // Progress of training that is state: goes into every checkpoint.
 struct TrainProgress {
-  int64_t step = 0;              // updates attempted, skipped ones included
-  int64_t updates = 0;           // updates applied: what the schedule and Adam's bias correction count
+  int64_t step = 0;     // updates attempted, skipped ones included
+  int64_t updates = 0;  // updates applied: what the schedule and Adam's bias correction count
   int64_t consumed_samples = 0;
   int64_t consumed_tokens = 0;
-  int64_t skipped = 0;           // in total
+  int64_t skipped = 0;  // in total
   int64_t skipped_in_a_row = 0;
 };
 
@@ -35,7 +35,8 @@ class TrainStep {
   explicit TrainStep(Replica& replica);
 
   // Runs one update. next_micro() gives the micro-batches in consumption order.
-  StepOutcome run(int micro_batches, const std::function<Batch()>& next_micro, TrainProgress& progress, LossScaler& scaler, StepTimer& timer);
+  StepOutcome run(int micro_batches, const std::function<Batch()>& next_micro, TrainProgress& progress,
+                  LossScaler& scaler, StepTimer& timer);
 
  private:
   void control(StepOutcome& outcome, const TrainProgress& progress, LossScaler& scaler);

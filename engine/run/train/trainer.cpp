@@ -12,19 +12,24 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::unique_ptr<Device> open_device(const RunConfig& run) { return run.device == "cuda" ? make_cuda_device(0) : make_cpu_device(); }
+std::unique_ptr<Device> open_device(const RunConfig& run) {
+  return run.device == "cuda" ? make_cuda_device(0) : make_cpu_device();
+}
 
 void refuse_what_is_not_here(const RunConfig& run) {
   const LayoutConfig& l = run.layout;
   if (l.pipeline * l.tensor * l.data > 1) {
-    throw_bad_config("layout: pipeline " + std::to_string(l.pipeline) + " x data " + std::to_string(l.data) + " x tensor " + std::to_string(l.tensor) +
+    throw_bad_config("layout: pipeline " + std::to_string(l.pipeline) + " x data " + std::to_string(l.data) +
+                     " x tensor " + std::to_string(l.tensor) +
                      " ranks: this version trains with one rank; --dry-run prices larger layouts");
   }
   const DataConfig& d = run.data;
   for (int64_t size : {d.global_batch, d.ramp_start, d.ramp_increment}) {
     if (size % d.micro_batch != 0) {
-      throw_bad_config("train_batch_size: " + std::to_string(size) + " sequences (the batch or a step of its ramp) are not a multiple of "
-                       "train_micro_batch_size_per_gpu " + std::to_string(d.micro_batch));
+      throw_bad_config("train_batch_size: " + std::to_string(size) +
+                       " sequences (the batch or a step of its ramp) are not a multiple of "
+                       "train_micro_batch_size_per_gpu " +
+                       std::to_string(d.micro_batch));
     }
   }
 }
@@ -33,7 +38,8 @@ class Trainer {
  public:
   Trainer(const ResolvedConfig& config, FaultPlan& faults, RunSession& session)
       : run_(config.run), faults_(faults), session_(session), device_(open_device(run_)), stream_(run_.data) {
-    log_info("device " + device_->description() + ", " + cpu_ops().isa() + ", " + std::to_string(resolve_threads(run_)) + " threads");
+    log_info("device " + device_->description() + ", " + cpu_ops().isa() + ", " +
+             std::to_string(resolve_threads(run_)) + " threads");
     log_info(stream_.describe());
     replica_ = std::make_unique<Replica>(run_, device_.get(), &cpu_ops(), true);
     log_memory();
@@ -43,7 +49,8 @@ class Trainer {
 
   ExitCode run() {
     if (progress_.step >= run_.train_iters) {
-      log_info("nothing to do: step " + std::to_string(progress_.step) + " of " + std::to_string(run_.train_iters) + " is done");
+      log_info("nothing to do: step " + std::to_string(progress_.step) + " of " + std::to_string(run_.train_iters) +
+               " is done");
       return ExitCode::kFinished;
     }
     TrainStep step(*replica_);
@@ -52,7 +59,8 @@ class Trainer {
     while (progress_.step < run_.train_iters) {
       if (const char* why = wants_to_stop()) return stop(why);
       take_step(step, loader);
-      evaluated = run_.eval_interval > 0 && progress_.step % run_.eval_interval == 0 && evaluate_split(Split::kValid, progress_.step / run_.eval_interval - 1);
+      evaluated = run_.eval_interval > 0 && progress_.step % run_.eval_interval == 0 &&
+                  evaluate_split(Split::kValid, progress_.step / run_.eval_interval - 1);
       if (run_.save_interval > 0 && progress_.step % run_.save_interval == 0 && progress_.step < run_.train_iters) {
         session_.save(*replica_, progress_, *scaler_, false);
       }
@@ -68,7 +76,8 @@ class Trainer {
     const MemoryPlan& plan = replica_->memory();
     std::string text = "memory:";
     for (size_t i = 0; i < plan.bytes.size(); ++i) {
-      text += " " + std::string(name_of(static_cast<MemoryCategory>(i))) + " " + format_bytes(static_cast<double>(plan.bytes[i])) + ",";
+      text += " " + std::string(name_of(static_cast<MemoryCategory>(i))) + " " +
+              format_bytes(static_cast<double>(plan.bytes[i])) + ",";
     }
     log_info(text + " total " + format_bytes(static_cast<double>(plan.total())));
   }
@@ -76,7 +85,8 @@ class Trainer {
   const char* wants_to_stop() {
     const int signal = replica_->ports().control.agree_max(stop_signal());
     if (signal != 0) return signal_name(signal);
-    if (run_.exit_duration_in_mins > 0.0 && session_.minutes() >= run_.exit_duration_in_mins) return "exit_duration_in_mins";
+    if (run_.exit_duration_in_mins > 0.0 && session_.minutes() >= run_.exit_duration_in_mins)
+      return "exit_duration_in_mins";
     return nullptr;
   }
 
@@ -96,11 +106,14 @@ class Trainer {
     timer_.reset();
     const int64_t before = progress_.consumed_samples;
     const int micros = static_cast<int>(micro_steps(global_batch_at(run_.data, before), run_.data.micro_batch, 1));
-    const StepOutcome outcome = step.run(micros, [&] {
-      std::optional<Batch> batch = loader.next();
-      TW_CHECK(batch.has_value(), "the data ended before train_iters");
-      return std::move(*batch);
-    }, progress_, *scaler_, timer_);
+    const StepOutcome outcome = step.run(
+        micros,
+        [&] {
+          std::optional<Batch> batch = loader.next();
+          TW_CHECK(batch.has_value(), "the data ended before train_iters");
+          return std::move(*batch);
+        },
+        progress_, *scaler_, timer_);
     const double ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
     session_.record_step(outcome, progress_, timer_, ms, progress_.consumed_samples - before);
     faults_.reach("step.end");
@@ -108,14 +121,17 @@ class Trainer {
     log_warning("step " + std::to_string(progress_.step) + " skipped: " + outcome.non_finite + " is not finite");
     if (progress_.skipped_in_a_row >= run_.optim.non_finite_budget) {
       session_.save(*replica_, progress_, *scaler_, true);
-      throw Error(ExitCode::kDiverged, std::to_string(progress_.skipped_in_a_row) + " steps in a row were not finite (last: " + outcome.non_finite +
-                                           "); the weights before them are saved; lower the learning rate or raise non_finite_budget");
+      throw Error(ExitCode::kDiverged,
+                  std::to_string(progress_.skipped_in_a_row) +
+                      " steps in a row were not finite (last: " + outcome.non_finite +
+                      "); the weights before them are saved; lower the learning rate or raise non_finite_budget");
     }
   }
 
   bool evaluate_split(Split split, int64_t times_before) {
     if (run_.eval_iters <= 0 || !stream_.has(split)) return false;
-    const Evaluation e = evaluate(*replica_, stream_, split, times_before * run_.eval_iters * run_.data.global_batch, run_.eval_iters);
+    const Evaluation e =
+        evaluate(*replica_, stream_, split, times_before * run_.eval_iters * run_.data.global_batch, run_.eval_iters);
     session_.record_evaluation(e, progress_.step, split);
     return true;
   }

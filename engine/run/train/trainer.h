@@ -1,4 +1,5 @@
-// A training run from start to end: data, steps, evaluation, metrics, checkpoints, signals, and the code it leaves with.
+// A training run from start to end: data, steps, evaluation, metrics, checkpoints, signals, and the code it leaves
+// with.
 #pragma once
 
 #include "engine/base/core/error.h"
@@ -6,9 +7,9 @@
 
 namespace thinwire {
 
-// Trains as configured, resuming from the run directory where it holds a valid checkpoint with the same model and data keys.
-// Returns kFinished or kPreempted; throws Error for everything else (status.json is written in all cases once the run directory
-// is ours).
+// Trains as configured, resuming from the run directory where it holds a valid checkpoint with the same model and data
+// keys. Returns kFinished or kPreempted; throws Error for everything else (status.json is written in all cases once the
+// run directory is ours).
 ExitCode train(const ResolvedConfig& config, bool allow_faults);
 
 }  // namespace thinwire

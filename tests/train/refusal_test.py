@@ -1,0 +1,259 @@
+# What a run refuses and what it accepts when it starts on a directory that has a past, and how it copes with full disks.
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+from run_support import RunCase, facts, generations, main, mount_small, read_generation, resize_mount, run_program, unmount
+
+PACE = {"at": "step.begin", "do": "delay:0.05"}
+
+
+def flip(path, offset, mask=0x10):
+    data = bytearray(Path(path).read_bytes())
+    data[offset] ^= mask
+    Path(path).write_bytes(bytes(data))
+
+
+class Refusals(RunCase):
+    def half_done(self, name="run", **keys):
+        """A run that was stopped by the clock after some steps."""
+        config = self.config(name, **{"train_iters": 12, "save_interval": 2, **keys})
+        done = self.train(config, faults=[{"at": "step.begin", "step": 8, "do": "kill9"}])
+        self.assertEqual(done.code, -9)
+        return config
+
+    def files(self, config):
+        return {str(p): (p.stat().st_size, p.stat().st_mtime_ns) for p in (self.run_dir(config) / "checkpoints").glob("step_*/*")}
+
+    def test_second_process_is_turned_away(self):
+        config = self.config("shared")
+        first = self.start(config, faults=[{"at": "step.begin", "step": 2, "do": "delay:1.5"}])
+        self.assertTrue(first.wait_for("delay at step.begin, step 2"))
+        before = (self.run_dir(config) / "metrics.jsonl").read_text()
+        status = self.status(config)
+        second = self.train(config)
+        self.expect(second, 73)
+        self.assertIn(f"pid {first.process.pid}", second.errors()[0])
+        self.assertIn(os.uname().nodename, second.errors()[0])
+        self.assertEqual((self.run_dir(config) / "metrics.jsonl").read_text(), before)
+        self.assertEqual(self.status(config)["pid"], status["pid"])
+        self.assertEqual(first.finish().code, 0)
+        self.assertEqual(self.status(config)["state"], "finished")
+
+    def test_changed_model_and_data_keys(self):
+        config = self.half_done()
+        files = self.files(config)
+        resolved = (self.run_dir(config) / "config.resolved.json").read_text()
+        other = self.here / "other.txt"
+        other.write_text("another text altogether\n\n" * 900)
+        self.assertEqual(run_program("tokenize", "--input", other, "--tokenizer", "byte", "--output", self.here / "other").code, 0)
+        cases = [("hidden_size=64", "32", "64"), ("num_layers=3", "2", "3"), ("seq_length=16", "32", "16"), ("norm=rmsnorm", "layernorm", "rmsnorm"),
+                 ("precision=bfloat16", "fp32", "bf16"), ("optimizer.type=sgd", "adam", "sgd"), ("seed=4", "1234", "4"),
+                 ("train_batch_size=8", "4", "8"), ("split=70,20,10", "80", "70"), ("hidden_dropout=0.5", "0", "0.5"),
+                 (f"data_path={self.here / 'other_text_document'}", "data files: checkpoint", "now")]
+        for override, was, now in cases:
+            with self.subTest(override):
+                done = self.train(config, override)
+                self.expect(done, 78)
+                self.assertIn(override.split("=")[0].split(".")[-1] if "data_path" not in override else "data", done.err)
+                complaint = done.err[done.err.index("error:"):]
+                self.assertIn(was, complaint)
+                self.assertIn(now, complaint)
+                self.assertEqual(self.status(config)["code"], 78)
+        self.assertEqual(self.files(config), files, "a refusal changes nothing")
+        self.assertEqual((self.run_dir(config) / "config.resolved.json").read_text(), resolved, "nor the record of the run's configuration")
+        self.train(config, expect=0)
+
+    def test_changed_runtime_keys(self):
+        config = self.half_done()
+        done = self.train(config, "lr=5e-4", "save_interval=5", "threads_per_rank=2", "log_interval=3", "eval_interval=4", "async_save=false",
+                          "keep_last_n_checkpoints=2", "recompute_granularity=full", "peak_theoretical_tflops=1")
+        self.expect(done, 0)
+        self.assertIn("resumed from", done.err)
+        self.assertLess(float(facts(self.run_dir(config))[0][-1]["lr"]), 5e-4)
+        self.assertEqual(len(generations(self.run_dir(config) / "checkpoints")), 2)
+
+    def test_moved_data_is_the_same_data(self):
+        config = self.half_done()
+        for end in (".bin", ".idx"):
+            shutil.copy(str(self.prefix) + end, str(self.here / "moved") + end)
+        self.expect(self.train(config, f"data_path={self.here / 'moved'}"), 0)
+
+    def test_newest_damaged_falls_back(self):
+        alone = self.config("alone", train_iters=12, save_interval=2)
+        self.train(alone, expect=0)
+        config = self.half_done(async_save=False)
+        newest = generations(self.run_dir(config) / "checkpoints")[-1]
+        self.assertEqual(newest.name, "step_000006")
+        flip(newest / "shard_00000.safetensors", -5)
+        done = self.train(config)
+        self.expect(done, 0)
+        self.assertIn("step_000006 refused", done.err)
+        self.assertIn("step_000004: step 4", done.err)
+        self.assert_same_run(alone, config)
+
+    def test_all_damaged_is_never_a_silent_restart(self):
+        config = self.half_done()
+        metrics = (self.run_dir(config) / "metrics.jsonl").read_text()
+        damage = [lambda g: flip(g / "shard_00000.safetensors", 900), lambda g: (g / "manifest.json").unlink(),
+                  lambda g: os.truncate(g / "shard_00000.safetensors", 1000), lambda g: (g / "manifest.json").write_text("{}")]
+        all_of_them = generations(self.run_dir(config) / "checkpoints")
+        for i, generation in enumerate(all_of_them):
+            damage[i % len(damage)](generation)
+        done = self.train(config)
+        self.expect(done, 65)
+        for generation in all_of_them:
+            self.assertIn(generation.name, done.err)
+        self.assertEqual(self.status(config)["code"], 65)
+        self.assertEqual((self.run_dir(config) / "metrics.jsonl").read_text(), metrics)
+
+    def test_keep_last(self):
+        for keep, left in ((1, 2), (2, 2), (3, 3), (0, 6)):
+            config = self.config(f"keep{keep}", train_iters=12, save_interval=2, keep_last_n_checkpoints=keep)
+            self.train(config, expect=0)
+            kept = generations(self.run_dir(config) / "checkpoints")
+            self.assertEqual([g.name for g in kept], [f"step_{s:06d}" for s in range(12, 12 - 2 * left, -2)][::-1])
+            self.assertEqual(run_program("checkpoint", "verify", self.run_dir(config)).code, 0)
+
+    def test_load_from_elsewhere(self):
+        old = self.half_done("old", async_save=False)  # saved steps 2, 4, 6
+        alone = self.config("alone", train_iters=12, save_interval=2)
+        self.train(alone, expect=0)
+        with self.subTest("load goes on at the step of the checkpoint"):
+            new = self.config("new", train_iters=12, save_interval=2, load=str(self.run_dir(old)))
+            self.train(new, expect=0)
+            steps = facts(self.run_dir(new))[0]
+            self.assertEqual(steps, facts(self.run_dir(alone))[0][6:])
+            self.assert_same_state(generations(self.run_dir(alone) / "checkpoints")[-1], generations(self.run_dir(new) / "checkpoints")[-1])
+        with self.subTest("load refuses another model"):
+            self.expect(self.train(self.config("wide", load=str(self.run_dir(old)), hidden_size=64)), 78)
+        with self.subTest("finetune takes the weights only"):
+            new = self.config("tuned", train_iters=1, load=str(self.run_dir(old) / "checkpoints" / "step_000006"), finetune=True, lr=1e-9, min_lr=0,
+                              warmup=0, weight_decay=0)
+            self.train(new, expect=0)
+            steps = facts(self.run_dir(new))[0]
+            self.assertEqual((steps[0]["step"], steps[0]["consumed_samples"]), (1, 4))
+            self.assertLess(float(steps[0]["loss"]), float(facts(self.run_dir(alone))[0][0]["loss"]) - 0.1)
+        with self.subTest("finetune may change the data and the sequence"):
+            new = self.config("tuned2", train_iters=2, load=str(self.run_dir(old)), finetune=True, split="60,40,0", seed=8, train_batch_size=8)
+            self.train(new, expect=0)
+        with self.subTest("no_load_optim keeps the step, not the moments"):
+            new = self.config("bare", train_iters=12, save_interval=2, load=str(self.run_dir(old)), no_load_optim=True)
+            self.train(new, expect=0)
+            steps, reference = facts(self.run_dir(new))[0], facts(self.run_dir(alone))[0][6:]
+            self.assertEqual((steps[0]["step"], steps[0]["loss"]), (7, reference[0]["loss"]))
+            self.assertNotEqual(steps[1]["loss"], reference[1]["loss"])
+        with self.subTest("load of nothing"):
+            self.expect(self.train(self.config("none", load=str(self.here / "nowhere"))), 65)
+
+    def test_init_from_hf(self):
+        old = self.config("old", train_iters=6, make_vocab_size_divisible_by=1, bias_gelu_fusion=True, max_position_embeddings=32)
+        self.train(old, expect=0)
+        exported = self.here / "hf"
+        self.assertEqual(run_program("checkpoint", "export", self.run_dir(old), "--format", "hf", "--output", exported).code, 0)
+        new = self.config("new", train_iters=2, save_interval=1, make_vocab_size_divisible_by=1, bias_gelu_fusion=True, lr=0, min_lr=0,
+                          init_from_hf=str(exported))
+        self.train(new, expect=0)
+        weights = lambda c: {k: v for k, v in read_generation(generations(self.run_dir(c) / "checkpoints")[-1])["tensors"].items()
+                             if k.startswith("model/")}
+        self.assertEqual(weights(new), weights(old), "weights go out and come back bit for bit")
+        wrong = self.config("wrong", init_from_hf=str(exported), num_layers=3, make_vocab_size_divisible_by=1, bias_gelu_fusion=True)
+        done = self.train(wrong)
+        self.assertIn(done.code, (65, 78), str(done))
+        self.assertEqual(len(done.errors()), 1)
+
+    def test_what_this_version_cannot_do(self):
+        for override in ("device=cuda", "pipe_parallel_size=2", "model_parallel_size=2"):
+            with self.subTest(override):
+                config = self.config("far", train_batch_size=None)
+                done = self.train(config, override)
+                self.expect(done, 78)
+                self.assertFalse((self.run_dir(config) / "checkpoints").exists(), "refused before anything is touched")
+
+    def test_token_outside_the_vocabulary(self):
+        for end in (".bin", ".idx"):
+            shutil.copy(str(self.prefix) + end, str(self.here / "bad") + end)
+        data = bytearray((self.here / "bad.bin").read_bytes())
+        for at in range(1, len(data), 2):  # little-endian 16-bit ids: each is now 0x05xx
+            data[at] = 5
+        (self.here / "bad.bin").write_bytes(bytes(data))
+        config = self.config("bad", data_path=str(self.here / "bad"))
+        done = self.train(config)
+        self.expect(done, 65)
+        self.assertIn(str(self.here / "bad.bin"), done.errors()[0])
+        self.assertEqual(self.status(config)["code"], 65)
+
+
+class FullDisks(RunCase):
+    def small_disk(self, size):
+        disk = self.here / "disk"
+        refused = mount_small(disk, size)
+        if refused:
+            self.skipTest(refused)
+        self.addCleanup(unmount, disk)
+        return disk
+
+    def test_checkpoints_do_not_fit(self):
+        alone = self.config("alone", train_iters=16, save_interval=2)
+        self.train(alone, expect=0)
+        one = sum(p.stat().st_size for p in generations(self.run_dir(alone) / "checkpoints")[0].iterdir())
+        disk = self.small_disk(int(one * 2.5) + 65536)  # two fit
+        config = self.config("full", train_iters=16, save_interval=2, save=str(disk / "saves"))
+        done = self.train(config, faults=[PACE])
+        self.expect(done, 74)
+        self.assertIn("No space left", done.err)
+        self.assertEqual(done.err.count("2 allowed"), 2, done.err)
+        self.assertEqual([g.name for g in generations(disk / "saves")], ["step_000002", "step_000004"])
+        self.assertEqual(run_program("checkpoint", "verify", disk / "saves").code, 0)
+        self.assertGreaterEqual(len(facts(self.run_dir(config))[0]), 10, "two failed saves do not stop the training")
+        self.assertEqual((self.status(config)["code"], self.status(config)["requeue"]), (74, False))
+        self.assertEqual([p.name for p in (disk / "saves").iterdir() if ".tmp-" in p.name], [])
+        resize_mount(disk, one * 20)
+        self.train(config, expect=0)
+        self.assertEqual(facts(self.run_dir(alone)), facts(self.run_dir(config)))
+        self.assert_same_state(generations(self.run_dir(alone) / "checkpoints")[-1], generations(disk / "saves")[-1])
+
+    def test_one_failed_save_is_made_up_for(self):
+        alone = self.config("alone", train_iters=12, save_interval=2)
+        self.train(alone, expect=0)
+        config = self.config("hiccup", train_iters=12, save_interval=2, async_save=False)
+        done = self.train(config, faults=[{"at": p, "step": s, "do": "enospc"} for p, s in (("save.mid_shard", 2), ("save.before_rename", 6))])
+        self.expect(done, 0)
+        self.assertEqual([g.name for g in generations(self.run_dir(config) / "checkpoints")], [f"step_{s:06d}" for s in (4, 8, 10, 12)])
+        self.assert_same_run(alone, config)
+
+    def test_last_save_must_succeed(self):
+        config = self.config("last", train_iters=4, save_interval=2)
+        self.expect(self.train(config, faults=[{"at": "save.after_shard", "step": 4, "do": "enospc"}]), 74)
+        self.train(config, expect=0)
+
+    def test_metrics_do_not_fit(self):
+        alone = self.config("alone", train_iters=12, save_interval=4)
+        self.train(alone, expect=0)
+        disk = self.small_disk(256 * 1024)
+        config = self.config("quiet", train_iters=12, save_interval=4, run_dir=str(disk / "run"), save=str(self.here / "saves"))
+        life = self.start(config, faults=[PACE])
+        self.assertTrue(life.wait_for("step 3/12"))
+        with open(disk / "ballast", "wb", buffering=0) as ballast:
+            try:
+                while True:
+                    ballast.write(b"\0" * 512)
+            except OSError:
+                pass
+        done = life.finish()
+        self.expect(done, 0)
+        self.assertIn("step 12/12", done.out)
+        self.assertIn("warning:", done.err)
+        self.assert_same_state(generations(self.run_dir(alone) / "checkpoints")[-1], generations(self.here / "saves")[-1])
+        for line in (disk / "run" / "metrics.jsonl").read_text().splitlines():
+            json.loads(line)
+
+    def test_run_directory_cannot_be_made(self):
+        (self.here / "file").write_text("")
+        self.expect(self.train(self.config("x", run_dir=str(self.here / "file" / "run"))), 73)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+# Preemption: a signal at any moment ends the run with code 75 and a checkpoint, and the same command goes on to the same bits.
+import random
+import signal
+import time
+
+from run_support import RunCase, generations, main
+
+COMMON = {"train_iters": 12, "save_interval": 4, "eval_interval": 5, "eval_iters": 3, "hidden_dropout": 0.1}
+PACE = {"at": "step.begin", "do": "delay:0.03"}
+
+
+class Signals(RunCase):
+    def undisturbed(self):
+        config = self.config("alone", **COMMON)
+        self.train(config, expect=0)
+        return config
+
+    def assert_preempted(self, done, config, reason):
+        self.expect(done, 75)
+        status = self.status(config)
+        self.assertEqual((status["state"], status["code"], status["reason"], status["requeue"]), ("preempted", 75, "preempted", True), status)
+        self.assertIn(f"{reason}: saving step {status['step']}", done.err)
+        newest = generations(self.run_dir(config) / "checkpoints")[-1]
+        self.assertEqual(int(newest.name[5:11]), status["step"])
+        return status["step"]
+
+    def finish_and_compare(self, alone, config):
+        self.train(config, expect=0)
+        status = self.status(config)
+        self.assertEqual((status["state"], status["code"], status["requeue"], status["step"]), ("finished", 0, False, COMMON["train_iters"]))
+        self.assert_same_run(alone, config)
+
+    def test_moments(self):
+        alone = self.undisturbed()
+        moments = [
+            # name, signal, a line that says the moment has come, planned faults, steps at which it may leave
+            ("starting", signal.SIGTERM, "memory:", [PACE], range(0, 4)),
+            ("first step", signal.SIGINT, "delay at step.begin, step 1", [{"at": "step.begin", "step": 1, "do": "delay:0.4"}], [1]),
+            ("mid run", signal.SIGUSR1, "delay at step.end, step 6", [{"at": "step.end", "step": 6, "do": "delay:0.4"}], [6]),
+            ("copying a save", signal.SIGTERM, "delay at save.after_copy", [{"at": "save.after_copy", "step": 4, "do": "delay:0.4"}], [4]),
+            ("writing a save", signal.SIGINT, "delay at save.mid_shard", [{"at": "save.mid_shard", "do": "delay:0.3"}, PACE], range(4, 9)),
+            ("after the rename", signal.SIGUSR1, "delay at save.after_rename", [{"at": "save.after_rename", "do": "delay:0.3"}, PACE], range(4, 9)),
+            ("step of an evaluation", signal.SIGTERM, "delay at step.end, step 5", [{"at": "step.end", "step": 5, "do": "delay:0.4"}], [5]),
+        ]
+        for i, (name, number, line, faults, steps) in enumerate(moments):
+            with self.subTest(name):
+                config = self.config(f"moment{i}", **COMMON)
+                life = self.start(config, faults=faults)
+                self.assertTrue(life.wait_for(line), name)
+                life.send(number)
+                step = self.assert_preempted(life.finish(), config, signal.Signals(number).name)
+                self.assertIn(step, steps)
+                self.finish_and_compare(alone, config)
+
+    def test_during_a_long_evaluation(self):
+        keys = {"train_iters": 6, "save_interval": 4, "eval_interval": 3, "eval_iters": 150, "hidden_dropout": 0.1}
+        alone = self.config("alone", **keys)
+        self.train(alone, expect=0)
+        config = self.config("stopped", **keys)
+        life = self.start(config)
+        self.assertTrue(life.wait_for("step 3/6"))
+        life.send(signal.SIGTERM)
+        done = life.finish()
+        self.expect(done, 75)
+        self.assertIn(self.status(config)["step"], (3, 4))
+        self.train(config, expect=0)
+        self.assert_same_run(alone, config)
+
+    def test_again_and_again(self):
+        alone = self.undisturbed()
+        config = self.config("restless", **COMMON)
+        chance = random.Random(5)
+        numbers = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]
+        lives, code = 0, 75
+        while code == 75:
+            self.assertLess(lives, 40, "no life makes progress")
+            life = self.start(config, faults=[PACE])
+            if life.wait_for("| loss "):
+                time.sleep(chance.uniform(0.0, 0.08))
+                life.send(numbers[lives % 3])
+            code = life.finish().code
+            lives += 1
+        self.assertEqual(code, 0)
+        self.assertGreater(lives, 1)
+        self.assert_same_run(alone, config)
+
+    def test_second_signal_leaves_at_once(self):
+        alone = self.undisturbed()
+        config = self.config("hasty", **COMMON)
+        life = self.start(config, faults=[{"at": "step.begin", "step": 6, "do": "delay:60"}])
+        self.assertTrue(life.wait_for("delay at step.begin, step 6"))
+        life.send(signal.SIGTERM)
+        time.sleep(0.3)
+        self.assertIsNone(life.process.poll(), "the first signal waits for the end of the step")
+        life.send(signal.SIGTERM)
+        self.assertEqual(life.finish(limit=20).code, 75)
+        self.finish_and_compare(alone, config)  # from step 4, the last that was saved
+
+    def test_exit_duration(self):
+        alone = self.undisturbed()
+        config = self.config("short", **COMMON)
+        pace = [{"at": "step.begin", "do": "delay:0.1"}]
+        done = self.train(config, "exit_duration_in_mins=0.004", faults=pace)  # 0.24 s
+        step = self.assert_preempted(done, config, "exit_duration_in_mins")
+        self.assertLess(step, COMMON["train_iters"])
+        self.finish_and_compare(alone, config)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,8 +1,8 @@
-// GELU and SwiGLU against float64, over both tails and the special values; the backward against central differences too.
-#include "engine/base/ops/activation_cpu.h"
-
+// GELU and SwiGLU against float64, over both tails and the special values; the backward against central differences
+// too.
 #include <limits>
 
+#include "engine/base/ops/activation_cpu.h"
 #include "tests/support/op_test_support.h"
 
 namespace thinwire::test {
@@ -37,8 +37,8 @@ Value gelu(GeluKind kind, double x) {
     const double cumulative = 0.5 * std::erfc(-x / std::sqrt(2.0)), bell = std::exp(-x * x / 2);
     v.y = x * cumulative;
     v.slope = cumulative + x * bell / std::sqrt(2 * M_PI);
-    // Tail: exponential (its argument's rounding is carried along), polynomial of degree 9 whose terms shrink (4 roundings),
-    // fit 1.4e-8 (a quarter of a unit), quotient and products 6.
+    // Tail: exponential (its argument's rounding is carried along), polynomial of degree 9 whose terms shrink (4
+    // roundings), fit 1.4e-8 (a quarter of a unit), quotient and products 6.
     const double tail_error = kExpError + 12 * kU;
     const double error = x < 0 ? cumulative * tail_error : (1 - cumulative) * tail_error + kU;
     v.y_error = std::abs(x) * error + 2 * kU * std::abs(v.y) + kFlushed;
@@ -68,7 +68,8 @@ TEST(Gelu, ForwardAndBackwardAgreeWithFloat64) {
     for (DType type : compute_types()) {
       for (int64_t n : {1, 3, 17, 63, 65, 1003, 40001}) {
         for (bool alias : {false, true}) {
-          SCOPED_TRACE(testing::Message() << (kind == GeluKind::kTanh ? "tanh " : "exact ") << name_of(type) << " " << n);
+          SCOPED_TRACE(testing::Message()
+                       << (kind == GeluKind::kTanh ? "tanh " : "exact ") << name_of(type) << " " << n);
           std::mt19937 rng(static_cast<unsigned>(n));
           const Tensor x = tensor_of(type, inputs(rng, n));
           Tensor y(type, {1, n}), dy = random_tensor(rng, type, {1, n}), dx(type, {1, n});
@@ -83,10 +84,13 @@ TEST(Gelu, ForwardAndBackwardAgreeWithFloat64) {
             want_y.push_back(v.y);
             want_dx.push_back(d * v.slope);
             bound_y.push_back(v.y_error + unit_of(type) * std::abs(v.y) * 1.01 + tiny_of(type));
-            bound_dx.push_back(std::abs(d) * v.slope_error + (kU + unit_of(type)) * std::abs(d * v.slope) * 1.01 + tiny_of(type));
+            bound_dx.push_back(std::abs(d) * v.slope_error + (kU + unit_of(type)) * std::abs(d * v.slope) * 1.01 +
+                               tiny_of(type));
           }
-          expect_close(y, want_y, [&](int64_t i) { return bound_y[static_cast<size_t>(i)]; }, "gelu");
-          expect_close(alias ? dy : dx, want_dx, [&](int64_t i) { return bound_dx[static_cast<size_t>(i)]; }, "gelu'");
+          expect_close(
+              y, want_y, [&](int64_t i) { return bound_y[static_cast<size_t>(i)]; }, "gelu");
+          expect_close(
+              alias ? dy : dx, want_dx, [&](int64_t i) { return bound_dx[static_cast<size_t>(i)]; }, "gelu'");
         }
       }
     }
@@ -143,13 +147,15 @@ Value silu(double g) {
   const double s_error = kExpError * rest + 3 * kU;
   Value v{g * s, s + g * s * rest, 0, 0};
   v.y_error = std::abs(v.y) * (s_error + kU) + kFlushed;
-  v.slope_error = s * s_error + std::abs(g * s * rest) * (kExpError + 2 * s_error + 4 * kU) + kU * std::abs(v.slope) + kFlushed;
+  v.slope_error =
+      s * s_error + std::abs(g * s * rest) * (kExpError + 2 * s_error + 4 * kU) + kU * std::abs(v.slope) + kFlushed;
   return v;
 }
 
 TEST(Swiglu, ForwardAndBackwardAgreeWithFloat64) {
   for (DType type : compute_types()) {
-    for (auto [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {3, 3}, {5, 17}, {2, 63}, {7, 65}, {3, 1003}, {100, 340}}) {
+    for (auto [rows, cols] :
+         {std::pair<int64_t, int64_t>{1, 1}, {3, 3}, {5, 17}, {2, 63}, {7, 65}, {3, 1003}, {100, 340}}) {
       for (bool alias : {false, true}) {
         SCOPED_TRACE(testing::Message() << name_of(type) << " [" << rows << "," << cols << "]");
         std::mt19937 rng(static_cast<unsigned>(cols));
@@ -163,10 +169,13 @@ TEST(Swiglu, ForwardAndBackwardAgreeWithFloat64) {
         for (int64_t r = 0; r < rows; ++r) {
           for (int64_t c = 0; c < cols; ++c) {
             const int64_t at = r * 2 * cols + c;
-            const size_t i = static_cast<size_t>(r * cols + c), g_at = static_cast<size_t>(at), u_at = static_cast<size_t>(at + cols);
+            const size_t i = static_cast<size_t>(r * cols + c), g_at = static_cast<size_t>(at),
+                         u_at = static_cast<size_t>(at + cols);
             const double g = before.at(at), u = before.at(at + cols), d = dy.at(r * cols + c);
             const Value v = silu(g);
-            const auto rounding = [&](double exact) { return (2 * kU + unit_of(type)) * std::abs(exact) * 1.01 + tiny_of(type); };
+            const auto rounding = [&](double exact) {
+              return (2 * kU + unit_of(type)) * std::abs(exact) * 1.01 + tiny_of(type);
+            };
             want_y[i] = v.y * u;
             bound_y[i] = std::abs(u) * v.y_error + rounding(want_y[i]);
             want_dx[g_at] = d * u * v.slope;
@@ -175,8 +184,10 @@ TEST(Swiglu, ForwardAndBackwardAgreeWithFloat64) {
             bound_dx[u_at] = std::abs(d) * v.y_error + rounding(want_dx[u_at]);
           }
         }
-        expect_close(y, want_y, [&](int64_t i) { return bound_y[static_cast<size_t>(i)]; }, "swiglu");
-        expect_close(alias ? x : dx, want_dx, [&](int64_t i) { return bound_dx[static_cast<size_t>(i)]; }, "swiglu'");
+        expect_close(
+            y, want_y, [&](int64_t i) { return bound_y[static_cast<size_t>(i)]; }, "swiglu");
+        expect_close(
+            alias ? x : dx, want_dx, [&](int64_t i) { return bound_dx[static_cast<size_t>(i)]; }, "swiglu'");
       }
     }
   }

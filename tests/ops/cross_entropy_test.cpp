@@ -1,9 +1,8 @@
 // Softmax cross entropy against float64: losses, gradients, padding, weights and numbers at the edge of the range.
-#include "engine/base/ops/cross_entropy_cpu.h"
-
 #include <algorithm>
 #include <limits>
 
+#include "engine/base/ops/cross_entropy_cpu.h"
 #include "tests/support/op_test_support.h"
 
 namespace thinwire::test {
@@ -25,11 +24,13 @@ Row row_of(const std::vector<double>& v, int64_t start, int64_t valid, int64_t t
 }
 
 void check(DType type, int64_t rows, int64_t cols, int64_t valid, double spread, unsigned seed) {
-  SCOPED_TRACE(testing::Message() << name_of(type) << " [" << rows << "," << valid << " of " << cols << "] spread " << spread);
+  SCOPED_TRACE(testing::Message() << name_of(type) << " [" << rows << "," << valid << " of " << cols << "] spread "
+                                  << spread);
   std::mt19937 rng(seed);
   Tensor logits = random_tensor(rng, type, {rows, cols}, spread);
   for (int64_t r = 0; r < rows; ++r) {  // rubbish in the padding must not be seen
-    for (int64_t c = valid; c < cols; ++c) logits.set(r * cols + c, c % 3 == 0 ? std::nan("") : c % 3 == 1 ? kInf : 6e4);
+    for (int64_t c = valid; c < cols; ++c)
+      logits.set(r * cols + c, c % 3 == 0 ? std::nan("") : c % 3 == 1 ? kInf : 6e4);
   }
   Tensor targets = random_tokens(rng, rows, valid);
   Tensor weight = random_tensor(rng, DType::f32, {rows});
@@ -42,7 +43,8 @@ void check(DType type, int64_t rows, int64_t cols, int64_t valid, double spread,
   const std::vector<double> v = before.values();
   CpuExec exec;
   cross_entropy_cpu(*exec, {logits, targets, weight, loss, View(), valid});
-  EXPECT_EQ(std::memcmp(logits.view().data, before.view().data, logits.view().bytes()), 0) << "evaluation must not write";
+  EXPECT_EQ(std::memcmp(logits.view().data, before.view().data, logits.view().bytes()), 0)
+      << "evaluation must not write";
   const Tensor evaluated = loss;
   cross_entropy_cpu(*exec, {logits, targets, weight, loss, scale, valid});
   EXPECT_TRUE(loss.same_bits(evaluated));
@@ -56,8 +58,9 @@ void check(DType type, int64_t rows, int64_t cols, int64_t valid, double spread,
     }
     const int64_t target = static_cast<int64_t>(targets.at(r));
     const Row row = row_of(v, r * cols, valid, target);
-    // The sum: each term has the rounding of v - max (weight |v - max| <= 80 where the term counts, and it counts little where
-    // that is large: |d| e^-|d| <= 1/e, so one unit) and of the exponential, 3 units; rescaling by chunk 5 more each; addition.
+    // The sum: each term has the rounding of v - max (weight |v - max| <= 80 where the term counts, and it counts
+    // little where that is large: |d| e^-|d| <= 1/e, so one unit) and of the exponential, 3 units; rescaling by chunk 5
+    // more each; addition.
     const double chunks = std::ceil(static_cast<double>(valid) / 512.0);
     double exponent_error = 0.0;
     for (int64_t c = 0; c < valid; ++c) {
@@ -77,8 +80,10 @@ void check(DType type, int64_t rows, int64_t cols, int64_t valid, double spread,
                  unit_of(type) * std::abs(want[i]) * 1.01 + tiny_of(type);
     }
   }
-  expect_close(loss, want_loss, [&](int64_t i) { return bound_loss[static_cast<size_t>(i)]; }, "loss");
-  expect_close(logits, want, [&](int64_t i) { return bound[static_cast<size_t>(i)]; }, "dlogits");
+  expect_close(
+      loss, want_loss, [&](int64_t i) { return bound_loss[static_cast<size_t>(i)]; }, "loss");
+  expect_close(
+      logits, want, [&](int64_t i) { return bound[static_cast<size_t>(i)]; }, "dlogits");
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = valid; c < cols; ++c) ASSERT_EQ(logits.at(r * cols + c), 0.0) << "padding has a gradient";
   }
@@ -129,10 +134,10 @@ TEST(CrossEntropy, GradientAgreesWithCentralDifferences) {
 TEST(CrossEntropy, ExtremeLogits) {
   const int64_t cols = 40;
   Tensor logits = constant_tensor(DType::f32, {4, cols}, -1e30);
-  logits.set(7, 3e38);                                                        // row 0: one giant, it is the target
+  logits.set(7, 3e38);                                                            // row 0: one giant, it is the target
   for (int64_t c = 0; c < cols; ++c) logits.set(cols + c, c == 3 ? 1.0 : -kInf);  // row 1: all others impossible
-  logits.set(2 * cols + 39, std::nan(""));                                    // row 2: NaN must show
-  logits.set(3 * cols + 0, kInf);                                             // row 3: so must infinity
+  logits.set(2 * cols + 39, std::nan(""));                                        // row 2: NaN must show
+  logits.set(3 * cols + 0, kInf);                                                 // row 3: so must infinity
   Tensor targets(DType::i32, {4}), loss(DType::f32, {4});
   targets.set(0, 7);
   targets.set(1, 3);
@@ -167,7 +172,8 @@ TEST(CrossEntropy, WrongArgumentsAreRefused) {
   const Tensor weight = constant_tensor(DType::f32, {2}, 1.0);
   CpuExec exec;
   targets.set(1, 7);
-  EXPECT_ANY_THROW(cross_entropy_cpu(*exec, {logits, targets, weight, loss, View(), 7}));  // the target is a padding column
+  EXPECT_ANY_THROW(
+      cross_entropy_cpu(*exec, {logits, targets, weight, loss, View(), 7}));  // the target is a padding column
   EXPECT_ANY_THROW(cross_entropy_cpu(*exec, {logits, targets, weight, loss, View(), 9}));
   EXPECT_NO_THROW(cross_entropy_cpu(*exec, {logits, targets, weight, loss, View(), 8}));
 }

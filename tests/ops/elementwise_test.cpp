@@ -1,9 +1,8 @@
 // Element-by-element ops, dropout and column sums against their definitions.
-#include "engine/base/ops/elementwise_cpu.h"
-
 #include <bit>
 #include <limits>
 
+#include "engine/base/ops/elementwise_cpu.h"
 #include "tests/support/op_test_support.h"
 
 namespace thinwire::test {
@@ -11,7 +10,8 @@ namespace {
 
 constexpr double kU = 0x1p-24;
 
-const std::vector<std::pair<int64_t, int64_t>> kShapes = {{1, 1}, {3, 1}, {6, 17}, {3, 63}, {9, 65}, {12, 130}, {3, 5003}, {300, 33}};
+const std::vector<std::pair<int64_t, int64_t>> kShapes = {{1, 1},  {3, 1},    {6, 17},   {3, 63},
+                                                          {9, 65}, {12, 130}, {3, 5003}, {300, 33}};
 const int64_t kIds[3] = {0, (int64_t{0x1234} << 32) + 77, 99};
 
 Dropout some_dropout(float p, int64_t rows) {
@@ -36,10 +36,12 @@ TEST(ResidualAdd, AddsTheDroppedBranch) {
             const double dropped = branch.at(i) * dropout_factor(dropout, x.count(), i);
             want.push_back(before.at(i) + dropped);
             // Product and sum rounded to fp32, then once to T.
-            bound.push_back((kU * (std::abs(dropped) + std::abs(want.back())) + unit_of(type) * std::abs(want.back())) * 1.01 +
+            bound.push_back((kU * (std::abs(dropped) + std::abs(want.back())) + unit_of(type) * std::abs(want.back())) *
+                                1.01 +
                             tiny_of(type));
           }
-          expect_close(alias ? x : y, want, [&](int64_t i) { return bound[static_cast<size_t>(i)]; }, "residual_add");
+          expect_close(
+              alias ? x : y, want, [&](int64_t i) { return bound[static_cast<size_t>(i)]; }, "residual_add");
         }
       }
     }
@@ -59,7 +61,8 @@ TEST(Dropout, KeepsExactlyTheElementsOfTheDefinition) {
         for (int64_t i = 0; i < x.count(); ++i) {
           Tensor one(type, {1});
           one.set(0, static_cast<float>(x.at(i)) * static_cast<float>(dropout_factor(dropout, x.count(), i)));
-          ASSERT_EQ(y.at(i), one.at(0)) << name_of(type) << " [" << rows << "," << cols << "] p " << p << " element " << i;
+          ASSERT_EQ(y.at(i), one.at(0)) << name_of(type) << " [" << rows << "," << cols << "] p " << p << " element "
+                                        << i;
         }
       }
     }
@@ -115,10 +118,12 @@ TEST(Cast, EveryPairRoundsLikeTheScalarConversion) {
         std::mt19937 rng(7);
         std::uniform_int_distribution<uint32_t> bits;
         Tensor src(from, {n}), dst(to, {n});
-        const float special[] = {0.0f,    -0.0f,   inf,     -inf,     NAN,      65504.0f, 65519.0f, 65520.0f,
-                                 1e-40f,  3e-8f,   6e-8f,   1.00390625f, 1.01171875f, 3.4e38f, -1e-45f, 2049.0f};
+        const float special[] = {0.0f,   -0.0f, inf,   -inf,        NAN,         65504.0f, 65519.0f, 65520.0f,
+                                 1e-40f, 3e-8f, 6e-8f, 1.00390625f, 1.01171875f, 3.4e38f,  -1e-45f,  2049.0f};
         for (int64_t i = 0; i < n; ++i) {
-          src.set(i, i < 16 ? special[i] : i % 2 == 0 ? std::bit_cast<float>(bits(rng)) : std::ldexp(1.0, -30) * bits(rng));
+          src.set(i, i < 16       ? special[i]
+                     : i % 2 == 0 ? std::bit_cast<float>(bits(rng))
+                                  : std::ldexp(1.0, -30) * bits(rng));
         }
         CpuExec exec;
         cast_cpu(*exec, {src, dst});
@@ -127,7 +132,8 @@ TEST(Cast, EveryPairRoundsLikeTheScalarConversion) {
           want.set(0, src.at(i));
           const double got = dst.at(i), expected = want.at(0);
           ASSERT_TRUE(got == expected || (std::isnan(got) && std::isnan(expected)))
-              << name_of(from) << " to " << name_of(to) << ": " << src.at(i) << " became " << got << ", not " << expected;
+              << name_of(from) << " to " << name_of(to) << ": " << src.at(i) << " became " << got << ", not "
+              << expected;
         }
       }
     }
@@ -147,7 +153,8 @@ TEST(Axpy, RoundsOnce) {
       }
       CpuExec exec;
       axpy_cpu(*exec, {0.7f, x, y});
-      expect_close(y, want, [&](int64_t i) { return bound[static_cast<size_t>(i)]; }, "axpy");
+      expect_close(
+          y, want, [&](int64_t i) { return bound[static_cast<size_t>(i)]; }, "axpy");
     }
   }
 }
@@ -165,7 +172,8 @@ TEST(FillConstant, FillsToTheLastElement) {
 
 TEST(BiasGradient, IsTheColumnSum) {
   for (DType type : compute_types()) {
-    for (auto [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {7, 3}, {8, 17}, {65, 63}, {1000, 65}, {9001, 5}, {3, 1003}}) {
+    for (auto [rows, cols] :
+         {std::pair<int64_t, int64_t>{1, 1}, {7, 3}, {8, 17}, {65, 63}, {1000, 65}, {9001, 5}, {3, 1003}}) {
       std::mt19937 rng(9);
       const Tensor dy = random_tensor(rng, type, {rows, cols}, 1.0, 0.5);
       Tensor dbias = random_tensor(rng, DType::f32, {cols});
@@ -177,9 +185,12 @@ TEST(BiasGradient, IsTheColumnSum) {
       }
       CpuExec exec;
       bias_gradient_cpu(*exec, {dy, dbias});
-      // Levels of addition: rows / 8 groups in a partial sum of max(32, rows / 256) rows, three in a group, 256 partial sums.
-      const double depth = static_cast<double>(std::max<int64_t>(32, rows / 256 + 4)) + 3 + std::min<double>(257, rows / 32.0 + 2);
-      expect_close(dbias, want, [&](int64_t c) { return depth * kU * size[static_cast<size_t>(c)]; }, "bias_gradient");
+      // Levels of addition: rows / 8 groups in a partial sum of max(32, rows / 256) rows, three in a group, 256 partial
+      // sums.
+      const double depth =
+          static_cast<double>(std::max<int64_t>(32, rows / 256 + 4)) + 3 + std::min<double>(257, rows / 32.0 + 2);
+      expect_close(
+          dbias, want, [&](int64_t c) { return depth * kU * size[static_cast<size_t>(c)]; }, "bias_gradient");
     }
   }
 }

@@ -1,6 +1,6 @@
-// Embedding rows and their gradients, compared bit by bit with sequential loops: the order of addition is part of the contract.
+// Embedding rows and their gradients, compared bit by bit with sequential loops: the order of addition is part of the
+// contract.
 #include "engine/base/ops/embedding_cpu.h"
-
 #include "tests/support/op_test_support.h"
 
 namespace thinwire::test {
@@ -9,7 +9,7 @@ namespace {
 struct Case {
   int64_t vocabulary, cols, batch, length;
 };
-const std::vector<Case> kCases = {{1, 1, 1, 1},    {3, 17, 2, 3},   {256, 63, 3, 65}, {1000, 65, 1, 17},
+const std::vector<Case> kCases = {{1, 1, 1, 1},     {3, 17, 2, 3},     {256, 63, 3, 65}, {1000, 65, 1, 17},
                                   {17, 64, 4, 100}, {50, 130, 2, 301}, {5, 1003, 3, 7}};
 
 TEST(EmbeddingForward, IsTableRowPlusPosition) {
@@ -68,11 +68,13 @@ TEST(EmbeddingBackward, AddsInTokenOrder) {
   }
 }
 
-// <forward(table, positions), dx> must equal <table, dtable> + <positions, dpositions>: the backward is the forward's adjoint.
+// <forward(table, positions), dx> must equal <table, dtable> + <positions, dpositions>: the backward is the forward's
+// adjoint.
 TEST(EmbeddingBackward, IsTheAdjointOfTheForward) {
   std::mt19937 rng(3);
   const int64_t vocabulary = 40, cols = 33, batch = 3, length = 21, count = batch * length;
-  const Tensor table = random_tensor(rng, DType::f32, {vocabulary, cols}), positions = random_tensor(rng, DType::f32, {length, cols});
+  const Tensor table = random_tensor(rng, DType::f32, {vocabulary, cols}),
+               positions = random_tensor(rng, DType::f32, {length, cols});
   const Tensor dx = random_tensor(rng, DType::f32, {count, cols}), tokens = random_tokens(rng, count, vocabulary);
   Tensor x(DType::f32, {count, cols}), dtable(DType::f32, {vocabulary, cols}), dpositions(DType::f32, {length, cols});
   CpuExec exec;

@@ -1,9 +1,8 @@
 // LayerNorm and RMSNorm against float64 loops, and their backward against central differences of the float64 forward.
-#include "engine/base/ops/norm_cpu.h"
-
 #include <algorithm>
 #include <map>
 
+#include "engine/base/ops/norm_cpu.h"
 #include "tests/support/op_test_support.h"
 
 namespace thinwire::test {
@@ -31,7 +30,9 @@ RowStatistics statistics_of(const double* x, int64_t cols, NormKind kind, double
 }
 
 // Additions on the longest path of a row sum: 32 running sums at least, then a tree.
-double depth_of(int64_t cols) { return static_cast<double>(cols) / 32.0 + 12.0; }
+double depth_of(int64_t cols) {
+  return static_cast<double>(cols) / 32.0 + 12.0;
+}
 
 struct ForwardCase {
   NormKind kind;
@@ -44,13 +45,14 @@ struct ForwardCase {
 
 void check_forward(const ForwardCase& k, unsigned seed) {
   std::mt19937 rng(seed);
-  SCOPED_TRACE(testing::Message() << (k.kind == NormKind::kLayerNorm ? "layer " : "rms ") << name_of(k.type) << " [" << k.rows
-                                  << "," << k.cols << "] p " << k.p << " shift " << k.shift);
+  SCOPED_TRACE(testing::Message() << (k.kind == NormKind::kLayerNorm ? "layer " : "rms ") << name_of(k.type) << " ["
+                                  << k.rows << "," << k.cols << "] p " << k.p << " shift " << k.shift);
   Tensor x = random_tensor(rng, k.type, {k.rows, k.cols}, 1.0, k.shift);
   const Tensor branch = random_tensor(rng, k.type, {k.rows, k.cols});
   const Tensor weight = random_tensor(rng, k.type, {k.cols}), bias = random_tensor(rng, k.type, {k.cols});
   const Tensor x_before = x;
-  Tensor sum(k.type, {k.rows, k.cols}), y(k.type, {k.rows, k.cols}), mean(DType::f32, {k.rows}), rstd(DType::f32, {k.rows});
+  Tensor sum(k.type, {k.rows, k.cols}), y(k.type, {k.rows, k.cols}), mean(DType::f32, {k.rows}),
+      rstd(DType::f32, {k.rows});
   const int64_t ids[3] = {7, (int64_t{1} << 40) + 3, 12345};
   NormForward op;
   op.kind = k.kind;
@@ -79,7 +81,8 @@ void check_forward(const ForwardCase& k, unsigned seed) {
       bound[static_cast<size_t>(i)] = kU * (std::abs(dropped) + std::abs(exact[static_cast<size_t>(i)])) * 1.01 +
                                       unit_t * std::abs(exact[static_cast<size_t>(i)]) * 1.01 + tiny_of(k.type);
     }
-    expect_close(input, exact, [&](int64_t i) { return bound[static_cast<size_t>(i)]; }, "sum");
+    expect_close(
+        input, exact, [&](int64_t i) { return bound[static_cast<size_t>(i)]; }, "sum");
   } else {
     EXPECT_TRUE(x.same_bits(x_before));
   }
@@ -89,8 +92,10 @@ void check_forward(const ForwardCase& k, unsigned seed) {
   const double depth = depth_of(k.cols);
   for (int64_t r = 0; r < k.rows; ++r) {
     const RowStatistics st = statistics_of(s.data() + r * k.cols, k.cols, k.kind, op.eps);
-    // The mean is corrected by the sum of the deviations: its error is its own rounding and that of a sum of deviations.
-    const double mean_error = k.kind == NormKind::kLayerNorm ? 3 * kU * std::abs(st.mean) + (depth + 2) * kU * st.spread : 0.0;
+    // The mean is corrected by the sum of the deviations: its error is its own rounding and that of a sum of
+    // deviations.
+    const double mean_error =
+        k.kind == NormKind::kLayerNorm ? 3 * kU * std::abs(st.mean) + (depth + 2) * kU * st.spread : 0.0;
     // The variance is a sum of `depth` levels of squares with few roundings each; the root halves its relative error.
     const double rstd_error = st.rstd * (depth / 2 + 6) * kU;
     want_mean.push_back(st.mean);
@@ -106,14 +111,17 @@ void check_forward(const ForwardCase& k, unsigned seed) {
                  unit_t * std::abs(want[i]) * 1.01 + tiny_of(k.type);
     }
   }
-  expect_close(y, want, [&](int64_t i) { return bound[static_cast<size_t>(i)]; }, "y");
-  expect_close(rstd, want_rstd, [&](int64_t i) { return bound_rstd[static_cast<size_t>(i)]; }, "rstd");
+  expect_close(
+      y, want, [&](int64_t i) { return bound[static_cast<size_t>(i)]; }, "y");
+  expect_close(
+      rstd, want_rstd, [&](int64_t i) { return bound_rstd[static_cast<size_t>(i)]; }, "rstd");
   if (k.kind == NormKind::kLayerNorm) {
-    expect_close(mean, want_mean, [&](int64_t i) { return bound_mean[static_cast<size_t>(i)]; }, "mean");
+    expect_close(
+        mean, want_mean, [&](int64_t i) { return bound_mean[static_cast<size_t>(i)]; }, "mean");
   }
 }
 
-const std::vector<std::pair<int64_t, int64_t>> kShapes = {{1, 1},  {1, 17}, {3, 3},   {5, 63},    {6, 65},
+const std::vector<std::pair<int64_t, int64_t>> kShapes = {{1, 1},   {1, 17},  {3, 3},    {5, 63},    {6, 65},
                                                           {33, 16}, {70, 31}, {3, 1027}, {131, 130}, {9, 768}};
 
 TEST(NormForward, AgreesWithFloat64OnRaggedShapes) {
@@ -157,9 +165,12 @@ struct BackwardData {
 };
 
 BackwardData backward_data(std::mt19937& rng, NormKind kind, DType type, int64_t rows, int64_t cols) {
-  BackwardData d = {random_tensor(rng, type, {rows, cols}),    random_tensor(rng, type, {rows, cols}, 1.5, 0.3),
-                    random_tensor(rng, type, {cols}, 0.3, 1.0), Tensor(DType::f32, {rows}),
-                    Tensor(DType::f32, {rows}),                 random_tensor(rng, type, {rows, cols})};
+  BackwardData d = {random_tensor(rng, type, {rows, cols}),
+                    random_tensor(rng, type, {rows, cols}, 1.5, 0.3),
+                    random_tensor(rng, type, {cols}, 0.3, 1.0),
+                    Tensor(DType::f32, {rows}),
+                    Tensor(DType::f32, {rows}),
+                    random_tensor(rng, type, {rows, cols})};
   const std::vector<double> x = d.x.values();
   for (int64_t r = 0; r < rows; ++r) {
     const RowStatistics s = statistics_of(x.data() + r * cols, cols, kind, 1e-5);
@@ -169,7 +180,8 @@ BackwardData backward_data(std::mt19937& rng, NormKind kind, DType type, int64_t
   return d;
 }
 
-NormBackward backward_op(const BackwardData& d, NormKind kind, const Tensor& dx, const Tensor& dweight, const Tensor& dbias) {
+NormBackward backward_op(const BackwardData& d, NormKind kind, const Tensor& dx, const Tensor& dweight,
+                         const Tensor& dbias) {
   NormBackward op;
   op.kind = kind;
   op.dy = d.dy;
@@ -184,8 +196,8 @@ NormBackward backward_op(const BackwardData& d, NormKind kind, const Tensor& dx,
 }
 
 void check_backward(NormKind kind, DType type, int64_t rows, int64_t cols, bool residual, bool alias, unsigned seed) {
-  SCOPED_TRACE(testing::Message() << (kind == NormKind::kLayerNorm ? "layer " : "rms ") << name_of(type) << " [" << rows << ","
-                                  << cols << "]");
+  SCOPED_TRACE(testing::Message() << (kind == NormKind::kLayerNorm ? "layer " : "rms ") << name_of(type) << " [" << rows
+                                  << "," << cols << "]");
   std::mt19937 rng(seed);
   const BackwardData d = backward_data(rng, kind, type, rows, cols);
   Tensor dx = alias ? d.residual : Tensor(type, {rows, cols});
@@ -230,11 +242,14 @@ void check_backward(NormKind kind, DType type, int64_t rows, int64_t cols, bool 
       db_size[at] += std::abs(dy);
     }
   }
-  expect_close(dx, want, [&](int64_t i) { return bound[static_cast<size_t>(i)]; }, "dx");
+  expect_close(
+      dx, want, [&](int64_t i) { return bound[static_cast<size_t>(i)]; }, "dx");
   // Any order of adding rows + 1 terms is within rows roundings; the terms have three of their own.
   const double sum_depth = static_cast<double>(rows) + 4;
-  expect_close(dweight, dw, [&](int64_t i) { return sum_depth * kU * dw_size[static_cast<size_t>(i)] + 1e-37; }, "dweight");
-  expect_close(dbias, db, [&](int64_t i) { return sum_depth * kU * db_size[static_cast<size_t>(i)] + 1e-37; }, "dbias");
+  expect_close(
+      dweight, dw, [&](int64_t i) { return sum_depth * kU * dw_size[static_cast<size_t>(i)] + 1e-37; }, "dweight");
+  expect_close(
+      dbias, db, [&](int64_t i) { return sum_depth * kU * db_size[static_cast<size_t>(i)] + 1e-37; }, "dbias");
 }
 
 TEST(NormBackward, AgreesWithFloat64OnRaggedShapes) {
@@ -279,9 +294,10 @@ TEST(NormBackward, AgreesWithCentralDifferences) {
         variable[i] = kept - h;
         const double below = loss();
         variable[i] = kept;
-        // Differences: h^2 f''' / 6 with f''' of order 10. The op: its inputs mean and rstd were rounded to fp32, and some
-        // tens of roundings of terms of order 1.
-        EXPECT_NEAR(gradient.at(static_cast<int64_t>(i)), (above - below) / (2 * h), 1e-7 + 100 * kU) << what << " " << i;
+        // Differences: h^2 f''' / 6 with f''' of order 10. The op: its inputs mean and rstd were rounded to fp32, and
+        // some tens of roundings of terms of order 1.
+        EXPECT_NEAR(gradient.at(static_cast<int64_t>(i)), (above - below) / (2 * h), 1e-7 + 100 * kU)
+            << what << " " << i;
       }
     };
     check(x, dx, "dx");
@@ -299,8 +315,9 @@ TEST(Norm, SameBitsForAnyNumberOfThreads) {
         const int64_t ids[1] = {4};
         expect_same_bits_for_threads(
             [&](Exec& exec) {
-              std::vector<Tensor> out = {Tensor(type, {rows, cols}), Tensor(DType::f32, {cols}), Tensor(DType::f32, {cols}),
-                                         Tensor(type, {rows, cols}), Tensor(type, {rows, cols})};
+              std::vector<Tensor> out = {Tensor(type, {rows, cols}), Tensor(DType::f32, {cols}),
+                                         Tensor(DType::f32, {cols}), Tensor(type, {rows, cols}),
+                                         Tensor(type, {rows, cols})};
               norm_backward_cpu(exec, backward_op(d, kind, out[0], out[1], out[2]));
               NormForward forward;
               forward.kind = kind;

@@ -1,6 +1,5 @@
 // Normal numbers: the documented counters, any cut into slices, and the moments of the distribution.
 #include "engine/base/ops/random_cpu.h"
-
 #include "tests/support/op_test_support.h"
 
 namespace thinwire::test {
@@ -16,7 +15,8 @@ TEST(FillNormal, FollowsTheDocumentedCounters) {
         fill_normal_cpu(*exec, {x, 0.02f, seed, 42, first});
         for (int64_t i = 0; i < n; ++i) {
           const uint64_t e = static_cast<uint64_t>(first + i);
-          const PhiloxBlock w = philox({0x89abcdefu, 0x01234567u}, {static_cast<uint32_t>(e / 4), static_cast<uint32_t>(e / 4 >> 32), 42, 1});
+          const PhiloxBlock w = philox({0x89abcdefu, 0x01234567u},
+                                       {static_cast<uint32_t>(e / 4), static_cast<uint32_t>(e / 4 >> 32), 42, 1});
           const size_t pair = e % 4 / 2 * 2;
           Tensor want(type, {1});
           want.set(0, normal_pair(w[pair], w[pair + 1])[e % 2] * 0.02f);

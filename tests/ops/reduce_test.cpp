@@ -1,8 +1,7 @@
 // Sums in double against long double loops; what is not a number must stay one.
-#include "engine/base/ops/reduce_cpu.h"
-
 #include <limits>
 
+#include "engine/base/ops/reduce_cpu.h"
 #include "tests/support/op_test_support.h"
 
 namespace thinwire::test {

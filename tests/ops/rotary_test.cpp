@@ -1,6 +1,5 @@
 // Rotary position embedding against float64 in the layouts that models use, and its inverse.
 #include "engine/base/ops/rotary_cpu.h"
-
 #include "tests/support/op_test_support.h"
 
 namespace thinwire::test {
@@ -12,8 +11,9 @@ struct Case {
   int64_t batch, length, groups, heads, head_dim, rot_dim, first;
   bool keys;  // the k of [q .. q | k | v] per group, else the q
 };
-const std::vector<Case> kCases = {{1, 1, 1, 1, 2, 2, 0, false},   {2, 3, 2, 1, 17, 6, 0, true},   {3, 7, 2, 3, 64, 16, 5, false},
-                                  {1, 65, 1, 4, 63, 62, 0, false}, {2, 17, 4, 2, 128, 128, 3, true}, {2, 33, 3, 2, 70, 66, 0, false}};
+const std::vector<Case> kCases = {{1, 1, 1, 1, 2, 2, 0, false},     {2, 3, 2, 1, 17, 6, 0, true},
+                                  {3, 7, 2, 3, 64, 16, 5, false},   {1, 65, 1, 4, 63, 62, 0, false},
+                                  {2, 17, 4, 2, 128, 128, 3, true}, {2, 33, 3, 2, 70, 66, 0, false}};
 
 struct Problem {
   Tensor data, cos, sin;
@@ -23,10 +23,13 @@ struct Problem {
 // data is the fused [tokens, groups * (heads + 2) * head_dim] of a QKV projection.
 Problem make_problem(const Case& k, DType type, std::mt19937& rng) {
   const int64_t row = k.groups * (k.heads + 2) * k.head_dim, half = k.rot_dim / 2, positions = k.first + k.length;
-  Problem p = {random_tensor(rng, type, {k.batch * k.length, row}), Tensor(DType::f32, {positions, half}),
-               Tensor(DType::f32, {positions, half}), {}};
+  Problem p = {random_tensor(rng, type, {k.batch * k.length, row}),
+               Tensor(DType::f32, {positions, half}),
+               Tensor(DType::f32, {positions, half}),
+               {}};
   for (int64_t i = 0; i < positions * half; ++i) {
-    const double angle = static_cast<double>(i / half) * std::pow(10000.0, -static_cast<double>(i % half) / static_cast<double>(half));
+    const double angle =
+        static_cast<double>(i / half) * std::pow(10000.0, -static_cast<double>(i % half) / static_cast<double>(half));
     p.cos.set(i, std::cos(angle));
     p.sin.set(i, std::sin(angle));
   }
@@ -67,13 +70,16 @@ TEST(Rotary, RotatesPairsAndTouchesNothingElse) {
                 const int64_t base = at.offset + b * at.batch + t * at.token + g * at.group + j * at.head;
                 for (int64_t i = 0; i < half; ++i) {
                   const size_t low = static_cast<size_t>(base + i), high = low + static_cast<size_t>(half);
-                  const double c = p.cos.at((k.first + t) * half + i), s = (inverse ? -1 : 1) * p.sin.at((k.first + t) * half + i);
+                  const double c = p.cos.at((k.first + t) * half + i),
+                               s = (inverse ? -1 : 1) * p.sin.at((k.first + t) * half + i);
                   const double x = want[low], y = want[high];
                   want[low] = x * c - y * s;
                   want[high] = y * c + x * s;
                   // One product rounded, then the sum, then the type.
-                  bound[low] = kU * (std::abs(y * s) + std::abs(want[low])) * 1.01 + unit_of(type) * std::abs(want[low]) * 1.01 + tiny_of(type);
-                  bound[high] = kU * (std::abs(x * s) + std::abs(want[high])) * 1.01 + unit_of(type) * std::abs(want[high]) * 1.01 + tiny_of(type);
+                  bound[low] = kU * (std::abs(y * s) + std::abs(want[low])) * 1.01 +
+                               unit_of(type) * std::abs(want[low]) * 1.01 + tiny_of(type);
+                  bound[high] = kU * (std::abs(x * s) + std::abs(want[high])) * 1.01 +
+                                unit_of(type) * std::abs(want[high]) * 1.01 + tiny_of(type);
                 }
               }
             }
@@ -81,7 +87,8 @@ TEST(Rotary, RotatesPairsAndTouchesNothingElse) {
         }
         CpuExec exec;
         rotary_cpu(*exec, p.op);
-        expect_close(p.data, want, [&](int64_t i) { return bound[static_cast<size_t>(i)]; }, "rotary");
+        expect_close(
+            p.data, want, [&](int64_t i) { return bound[static_cast<size_t>(i)]; }, "rotary");
       }
     }
   }
@@ -99,7 +106,9 @@ TEST(Rotary, InverseUndoesTheForward) {
     p.op.inverse = true;
     rotary_cpu(*exec, p.op);
     // Two rotations of numbers up to |v|, with cos^2 + sin^2 off by the rounding of the tables.
-    expect_close(p.data, before, [&](int64_t i) { return 16 * kU * (std::abs(before[static_cast<size_t>(i)]) + 6.0); }, "inverse");
+    expect_close(
+        p.data, before, [&](int64_t i) { return 16 * kU * (std::abs(before[static_cast<size_t>(i)]) + 6.0); },
+        "inverse");
   }
 }
 
@@ -110,7 +119,9 @@ TEST(Rotary, BatchOutermostOrPerHeadPlanesGiveTheSame) {
   bind(fused);
   // The same q heads as planes [batch, heads, length, head_dim].
   Tensor planes(DType::bf16, {k.batch * k.groups * k.heads * k.length, k.head_dim});
-  const auto plane_at = [&](int64_t b, int64_t t, int64_t h, int64_t e) { return ((b * 4 + h) * k.length + t) * k.head_dim + e; };
+  const auto plane_at = [&](int64_t b, int64_t t, int64_t h, int64_t e) {
+    return ((b * 4 + h) * k.length + t) * k.head_dim + e;
+  };
   const auto fused_at = [&](int64_t b, int64_t t, int64_t h, int64_t e) {
     const HeadLayout& at = fused.op.layout;
     return b * at.batch + t * at.token + h / 2 * at.group + h % 2 * at.head + e;

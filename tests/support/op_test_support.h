@@ -18,29 +18,46 @@ namespace thinwire::test {
 
 inline double read_element(const View& v, int64_t i) {
   switch (v.dtype) {
-    case DType::f32: return static_cast<const float*>(v.data)[i];
-    case DType::f64: return static_cast<const double*>(v.data)[i];
-    case DType::bf16: return to_float(static_cast<const Bf16*>(v.data)[i]);
-    case DType::f16: return to_float(static_cast<const Fp16*>(v.data)[i]);
-    case DType::i32: return static_cast<const int32_t*>(v.data)[i];
-    default: TW_CHECK(false, "no numbers in ", name_of(v.dtype));
+    case DType::f32:
+      return static_cast<const float*>(v.data)[i];
+    case DType::f64:
+      return static_cast<const double*>(v.data)[i];
+    case DType::bf16:
+      return to_float(static_cast<const Bf16*>(v.data)[i]);
+    case DType::f16:
+      return to_float(static_cast<const Fp16*>(v.data)[i]);
+    case DType::i32:
+      return static_cast<const int32_t*>(v.data)[i];
+    default:
+      TW_CHECK(false, "no numbers in ", name_of(v.dtype));
   }
   return 0.0;
 }
 
 inline void write_element(const View& v, int64_t i, double x) {
   switch (v.dtype) {
-    case DType::f32: static_cast<float*>(v.data)[i] = static_cast<float>(x); return;
-    case DType::f64: static_cast<double*>(v.data)[i] = x; return;
-    case DType::bf16: static_cast<Bf16*>(v.data)[i] = to_bf16(static_cast<float>(x)); return;
-    case DType::f16: static_cast<Fp16*>(v.data)[i] = to_fp16(static_cast<float>(x)); return;
-    case DType::i32: static_cast<int32_t*>(v.data)[i] = static_cast<int32_t>(x); return;
-    default: TW_CHECK(false, "no numbers in ", name_of(v.dtype));
+    case DType::f32:
+      static_cast<float*>(v.data)[i] = static_cast<float>(x);
+      return;
+    case DType::f64:
+      static_cast<double*>(v.data)[i] = x;
+      return;
+    case DType::bf16:
+      static_cast<Bf16*>(v.data)[i] = to_bf16(static_cast<float>(x));
+      return;
+    case DType::f16:
+      static_cast<Fp16*>(v.data)[i] = to_fp16(static_cast<float>(x));
+      return;
+    case DType::i32:
+      static_cast<int32_t*>(v.data)[i] = static_cast<int32_t>(x);
+      return;
+    default:
+      TW_CHECK(false, "no numbers in ", name_of(v.dtype));
   }
 }
 
-// A tensor on the host with guard bytes on both sides, which the destructor checks: an op that writes outside fails the test.
-// The data starts at an odd multiple of 16 bytes, so that no kernel gets away with aligned access.
+// A tensor on the host with guard bytes on both sides, which the destructor checks: an op that writes outside fails the
+// test. The data starts at an odd multiple of 16 bytes, so that no kernel gets away with aligned access.
 class Tensor {
  public:
   Tensor() = default;
@@ -97,7 +114,8 @@ class Tensor {
   std::vector<unsigned char> storage_;
 };
 
-inline Tensor random_tensor(std::mt19937& rng, DType dtype, std::vector<int64_t> shape, double scale = 1.0, double shift = 0.0) {
+inline Tensor random_tensor(std::mt19937& rng, DType dtype, std::vector<int64_t> shape, double scale = 1.0,
+                            double shift = 0.0) {
   Tensor t(dtype, std::move(shape));
   std::normal_distribution<double> normal(shift, scale);
   for (int64_t i = 0; i < t.count(); ++i) t.set(i, normal(rng));
@@ -121,7 +139,9 @@ inline Tensor random_tokens(std::mt19937& rng, int64_t n, int64_t vocabulary) {
 class CpuExec {
  public:
   explicit CpuExec(int threads = 2)
-      : device_(make_cpu_device()), stream_(device_->make_stream()), exec_(make_exec(cpu_ops(), *device_, *stream_, threads)) {}
+      : device_(make_cpu_device()),
+        stream_(device_->make_stream()),
+        exec_(make_exec(cpu_ops(), *device_, *stream_, threads)) {}
   Exec& operator*() { return exec_; }
   Exec* operator->() { return &exec_; }
   Device& device() { return *device_; }
@@ -133,13 +153,18 @@ class CpuExec {
 };
 
 // Rounding unit (half the epsilon): a result rounded once to the type is off by at most this fraction of itself.
-inline double unit_of(DType t) { return epsilon_of(t) / 2; }
-// The smallest step of a type near zero: what a result may be off by where it is subnormal. Vector code may flush such numbers.
-inline double tiny_of(DType t) { return t == DType::f16 ? 0x1p-24 : 0x1p-126; }
+inline double unit_of(DType t) {
+  return epsilon_of(t) / 2;
+}
+// The smallest step of a type near zero: what a result may be off by where it is subnormal. Vector code may flush such
+// numbers.
+inline double tiny_of(DType t) {
+  return t == DType::f16 ? 0x1p-24 : 0x1p-126;
+}
 
 // |actual - expected| <= bound(i) for every element; the message names the worst one.
-inline void expect_close(const View& actual, const std::vector<double>& expected, const std::function<double(int64_t)>& bound,
-                         const std::string& what) {
+inline void expect_close(const View& actual, const std::vector<double>& expected,
+                         const std::function<double(int64_t)>& bound, const std::string& what) {
   ASSERT_EQ(actual.count(), static_cast<int64_t>(expected.size())) << what;
   int64_t worst = -1;
   double worst_ratio = 1.0;
@@ -158,9 +183,10 @@ inline void expect_close(const View& actual, const std::vector<double>& expected
                 << ", expected " << expected[static_cast<size_t>(worst)] << ", " << worst_ratio << " times the bound";
 }
 
-// The same op on copies of the same tensors with 1, 2 and 3 threads must give the same bits: `run` gets the Exec and returns
-// what the op wrote.
-inline void expect_same_bits_for_threads(const std::function<std::vector<Tensor>(Exec&)>& run, const std::string& what) {
+// The same op on copies of the same tensors with 1, 2 and 3 threads must give the same bits: `run` gets the Exec and
+// returns what the op wrote.
+inline void expect_same_bits_for_threads(const std::function<std::vector<Tensor>(Exec&)>& run,
+                                         const std::string& what) {
   CpuExec one(1);
   const std::vector<Tensor> reference = run(*one);
   for (int threads : {2, 3}) {
@@ -168,7 +194,8 @@ inline void expect_same_bits_for_threads(const std::function<std::vector<Tensor>
     const std::vector<Tensor> other = run(*many);
     ASSERT_EQ(reference.size(), other.size()) << what;
     for (size_t i = 0; i < reference.size(); ++i) {
-      EXPECT_TRUE(reference[i].same_bits(other[i])) << what << ": output " << i << " differs with " << threads << " threads";
+      EXPECT_TRUE(reference[i].same_bits(other[i]))
+          << what << ": output " << i << " differs with " << threads << " threads";
     }
   }
 }
@@ -182,10 +209,12 @@ inline const std::vector<DType>& compute_types() {
 inline double dropout_factor(const Dropout& d, int64_t elements, int64_t i) {
   if (d.p == 0.0f) return 1.0;
   const int64_t per_sample = elements / d.batch;
-  const uint64_t sample = static_cast<uint64_t>(d.sample_ids[i / per_sample]), e = static_cast<uint64_t>(i % per_sample);
-  const PhiloxBlock words = philox(d.key, {static_cast<uint32_t>(e / 4), static_cast<uint32_t>(sample),
-                                           static_cast<uint32_t>((sample >> 32 & 0xffff) << 16 | (e / 4 >> 32 & 0xffff)),
-                                           d.layer << 8 | static_cast<uint32_t>(d.purpose)});
+  const uint64_t sample = static_cast<uint64_t>(d.sample_ids[i / per_sample]),
+                 e = static_cast<uint64_t>(i % per_sample);
+  const PhiloxBlock words =
+      philox(d.key, {static_cast<uint32_t>(e / 4), static_cast<uint32_t>(sample),
+                     static_cast<uint32_t>((sample >> 32 & 0xffff) << 16 | (e / 4 >> 32 & 0xffff)),
+                     d.layer << 8 | static_cast<uint32_t>(d.purpose)});
   return uniform01(words[e % 4]) >= d.p ? static_cast<double>(1.0f / (1.0f - d.p)) : 0.0;
 }
 

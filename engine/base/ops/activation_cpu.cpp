@@ -12,7 +12,9 @@ namespace {
 
 constexpr int64_t kBlock = 1 << 14;
 
-const ActivationKernels& kernels() { return TW_PICK_KERNELS(activation_kernels); }
+const ActivationKernels& kernels() {
+  return TW_PICK_KERNELS(activation_kernels);
+}
 
 }  // namespace
 
@@ -54,9 +56,8 @@ void swiglu_backward_cpu(Exec& exec, const SwigluBackward& op) {
   check_shape(op.dy, rows, cols, op.x.dtype, "gradient of swiglu's output");
   check_shape(op.dx, rows, 2 * cols, op.x.dtype, "gradient of swiglu's input");
   const auto kernel = kernels().swiglu_backward[storage_index(op.x.dtype)];
-  parallel_blocks(exec.threads, rows, std::max<int64_t>(1, kBlock / cols), [&](int64_t first, int64_t last) {
-    kernel(op.x.data, op.dy.data, op.dx.data, cols, first, last);
-  });
+  parallel_blocks(exec.threads, rows, std::max<int64_t>(1, kBlock / cols),
+                  [&](int64_t first, int64_t last) { kernel(op.x.data, op.dy.data, op.dx.data, cols, first, last); });
 }
 
 }  // namespace thinwire

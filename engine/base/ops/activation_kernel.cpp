@@ -7,7 +7,7 @@ namespace thinwire::TW_ISA {
 namespace {
 
 // tanh GELU is x * sigmoid(2u) with 2u = x * (kLinear + kCubic x^2): 0.5 (1 + tanh(u)) would cancel for negative x.
-constexpr float kLinear = 1.5957691216057308f;            // 2 sqrt(2/pi)
+constexpr float kLinear = 1.5957691216057308f;  // 2 sqrt(2/pi)
 constexpr float kCubic = 1.5957691216057308f * 0.044715f;
 constexpr float kInverseSqrt2Pi = 0.3989422804014327f;
 // From here on e^-x stays finite, and what is multiplied by the sigmoid is below 1e-30.
@@ -32,8 +32,8 @@ struct Normal {
   VecF bell;        // e^(-x^2/2)
 };
 
-// The tail beyond a = |x| is bell(a) * mills(a), mills(a) * (1 + a) is a polynomial of degree 9 in (a - 3.5) / (a + 3.5):
-// a minimax fit on [0, 14], relative error 1.4e-8. Beyond 14 the tail is below the smallest float.
+// The tail beyond a = |x| is bell(a) * mills(a), mills(a) * (1 + a) is a polynomial of degree 9 in (a - 3.5) / (a
+// + 3.5): a minimax fit on [0, 14], relative error 1.4e-8. Beyond 14 the tail is below the smallest float.
 TW_INLINE Normal normal_distribution(VecF x) {
   const VecF a = at_most((VecF)((VecI)x & 0x7fffffff), 14.0f);
   const VecF half = a * -0.5f;
@@ -58,7 +58,9 @@ TW_INLINE Normal normal_distribution(VecF x) {
   return {x < VecF{} ? tail : splat(1.0f) - tail, bell};
 }
 
-TW_INLINE VecF gelu_exact(VecF x) { return x * normal_distribution(x).cumulative; }
+TW_INLINE VecF gelu_exact(VecF x) {
+  return x * normal_distribution(x).cumulative;
+}
 
 TW_INLINE VecF gelu_exact_slope(VecF x) {
   const Normal normal = normal_distribution(x);
@@ -101,7 +103,8 @@ void swiglu_forward(const void* x_start, void* y_start, int64_t cols, int64_t fi
 }
 
 template <typename T>
-void swiglu_backward(const void* x_start, const void* dy_start, void* dx_start, int64_t cols, int64_t first, int64_t last) {
+void swiglu_backward(const void* x_start, const void* dy_start, void* dx_start, int64_t cols, int64_t first,
+                     int64_t last) {
   for (int64_t row = first; row < last; ++row) {
     const T* gate = (const T*)x_start + row * 2 * cols;
     const T* up = gate + cols;

@@ -1,5 +1,5 @@
-// Softmax cross entropy on the CPU; contract in ops.h. A target outside the valid columns is a CHECK failure (unless its row
-// has weight 0: its target is not read).
+// Softmax cross entropy on the CPU; contract in ops.h. A target outside the valid columns is a CHECK failure (unless
+// its row has weight 0: its target is not read).
 #pragma once
 
 #include "engine/base/ops/ops.h"

@@ -1,5 +1,5 @@
-// Softmax cross entropy of a row in two visits: maximum and sum together (online softmax, Milakov and Gimelshein 2018), then
-// the gradient.
+// Softmax cross entropy of a row in two visits: maximum and sum together (online softmax, Milakov and Gimelshein 2018),
+// then the gradient.
 #include "engine/base/ops/cross_entropy_kernel.h"
 
 #include "engine/base/ops/simd.h"

@@ -7,7 +7,8 @@
 
 namespace thinwire {
 
-// logits: rows of `cols` elements of the storage type, of which the first valid_cols count. scale null: logits are only read.
+// logits: rows of `cols` elements of the storage type, of which the first valid_cols count. scale null: logits are only
+// read.
 struct CrossEntropyBlock {
   void* logits;
   const int32_t* targets;

@@ -9,26 +9,42 @@
 namespace thinwire::TW_ISA {
 namespace {
 
-constexpr int kPhiloxBlocks = kLanes / 2;        // blocks in flight: one per 64-bit lane
-constexpr int kMaskStep = 4 * kPhiloxBlocks;     // elements made at a time: two vectors
-constexpr int64_t kMaskSlack = kMaskStep + 4;    // what keep_factors needs beyond the elements asked for
+constexpr int kPhiloxBlocks = kLanes / 2;      // blocks in flight: one per 64-bit lane
+constexpr int kMaskStep = 4 * kPhiloxBlocks;   // elements made at a time: two vectors
+constexpr int64_t kMaskSlack = kMaskStep + 4;  // what keep_factors needs beyond the elements asked for
 
 typedef uint64_t VecW __attribute__((vector_size(kLanes * 4), may_alias));
 
 #ifdef __AVX512F__
-TW_INLINE VecW multiply_low_words(VecW a, VecW b) { return (VecW)_mm512_mul_epu32((__m512i)a, (__m512i)b); }
-TW_INLINE VecF interleave_low(VecW a, VecW b) { return (VecF)_mm512_unpacklo_epi64((__m512i)a, (__m512i)b); }
-TW_INLINE VecF interleave_high(VecW a, VecW b) { return (VecF)_mm512_unpackhi_epi64((__m512i)a, (__m512i)b); }
-TW_INLINE VecW block_offsets() { return VecW{0, 4, 1, 5, 2, 6, 3, 7}; }
+TW_INLINE VecW multiply_low_words(VecW a, VecW b) {
+  return (VecW)_mm512_mul_epu32((__m512i)a, (__m512i)b);
+}
+TW_INLINE VecF interleave_low(VecW a, VecW b) {
+  return (VecF)_mm512_unpacklo_epi64((__m512i)a, (__m512i)b);
+}
+TW_INLINE VecF interleave_high(VecW a, VecW b) {
+  return (VecF)_mm512_unpackhi_epi64((__m512i)a, (__m512i)b);
+}
+TW_INLINE VecW block_offsets() {
+  return VecW{0, 4, 1, 5, 2, 6, 3, 7};
+}
 #else
-TW_INLINE VecW multiply_low_words(VecW a, VecW b) { return (VecW)_mm256_mul_epu32((__m256i)a, (__m256i)b); }
-TW_INLINE VecF interleave_low(VecW a, VecW b) { return (VecF)_mm256_unpacklo_epi64((__m256i)a, (__m256i)b); }
-TW_INLINE VecF interleave_high(VecW a, VecW b) { return (VecF)_mm256_unpackhi_epi64((__m256i)a, (__m256i)b); }
-TW_INLINE VecW block_offsets() { return VecW{0, 2, 1, 3}; }
+TW_INLINE VecW multiply_low_words(VecW a, VecW b) {
+  return (VecW)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+}
+TW_INLINE VecF interleave_low(VecW a, VecW b) {
+  return (VecF)_mm256_unpacklo_epi64((__m256i)a, (__m256i)b);
+}
+TW_INLINE VecF interleave_high(VecW a, VecW b) {
+  return (VecF)_mm256_unpackhi_epi64((__m256i)a, (__m256i)b);
+}
+TW_INLINE VecW block_offsets() {
+  return VecW{0, 2, 1, 3};
+}
 #endif
 
-// Factors of elements [4 * block, 4 * block + kMaskStep) of sample `sample`: `low` the first kLanes of them, `high` the rest.
-// Words live in the low half of 64-bit lanes; the high half may hold rubbish, which no step looks at.
+// Factors of elements [4 * block, 4 * block + kMaskStep) of sample `sample`: `low` the first kLanes of them, `high` the
+// rest. Words live in the low half of 64-bit lanes; the high half may hold rubbish, which no step looks at.
 TW_INLINE void keep_factors_of_blocks(const DropoutPlan& plan, uint64_t sample, uint64_t block, VecF& low, VecF& high) {
   const VecW blocks = block_offsets() + block;
   VecW c0 = blocks;
@@ -55,8 +71,8 @@ TW_INLINE void keep_factors_of_blocks(const DropoutPlan& plan, uint64_t sample, 
   high = second >= plan.threshold ? splat(plan.scale) : VecF{};
 }
 
-// Factors of elements [first, first + count) of sample `sample` (an id, not an index): any start, any count. `buffer` holds
-// count + kMaskSlack floats; the result points into it at the factor of `first`.
+// Factors of elements [first, first + count) of sample `sample` (an id, not an index): any start, any count. `buffer`
+// holds count + kMaskSlack floats; the result points into it at the factor of `first`.
 TW_INLINE const float* keep_factors_of_sample(const DropoutPlan& plan, uint64_t sample, int64_t first, int64_t count,
                                               float* buffer) {
   const int64_t shift = first & 3;

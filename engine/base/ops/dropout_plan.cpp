@@ -17,7 +17,8 @@ DropoutPlan make_dropout_plan(const Dropout& dropout, int64_t elements) {
   plan.key0 = dropout.key.k0;
   plan.key1 = dropout.key.k1;
   plan.tag = dropout.layer << 8 | static_cast<uint32_t>(dropout.purpose);
-  // uniform01(w) = (w >> 8) / 2^24 is exact and so is p * 2^24, hence uniform01(w) >= p  <=>  (w >> 8) >= ceil(p * 2^24).
+  // uniform01(w) = (w >> 8) / 2^24 is exact and so is p * 2^24, hence uniform01(w) >= p  <=>  (w >> 8) >= ceil(p *
+  // 2^24).
   plan.threshold = static_cast<uint32_t>(std::ceil(std::ldexp(dropout.p, 24))) << 8;
   plan.scale = 1.0f / (1.0f - dropout.p);
   plan.sample_ids = dropout.sample_ids;

@@ -7,18 +7,19 @@ namespace thinwire {
 
 struct Dropout;
 
-// Word `e % 4` of philox({key0, key1}, {e/4 low, s low, (s bits 32..47) << 16 | (e/4 bits 32..47), tag}) decides about element e
-// of sample s: kept when it is >= threshold, which is the same as uniform01(word) >= p.
+// Word `e % 4` of philox({key0, key1}, {e/4 low, s low, (s bits 32..47) << 16 | (e/4 bits 32..47), tag}) decides about
+// element e of sample s: kept when it is >= threshold, which is the same as uniform01(word) >= p.
 struct DropoutPlan {
   uint32_t key0 = 0, key1 = 0, tag = 0;
   uint32_t threshold = 0;
-  float scale = 1.0f;                   // 1 / (1 - p)
+  float scale = 1.0f;  // 1 / (1 - p)
   const int64_t* sample_ids = nullptr;
-  int64_t per_sample = 1;               // elements of one sample: flat element i belongs to sample i / per_sample
-  bool active = false;                  // false: p == 0, nothing else is set
+  int64_t per_sample = 1;  // elements of one sample: flat element i belongs to sample i / per_sample
+  bool active = false;     // false: p == 0, nothing else is set
 };
 
-// `elements`: all elements of the tensor, divided evenly over dropout.batch samples. CHECKs 0 <= p < 1, ids and divisibility.
+// `elements`: all elements of the tensor, divided evenly over dropout.batch samples. CHECKs 0 <= p < 1, ids and
+// divisibility.
 DropoutPlan make_dropout_plan(const Dropout& dropout, int64_t elements);
 
 }  // namespace thinwire

@@ -14,7 +14,9 @@ namespace {
 
 constexpr int64_t kBlock = 1 << 15;
 
-const ElementwiseKernels& kernels() { return TW_PICK_KERNELS(elementwise_kernels); }
+const ElementwiseKernels& kernels() {
+  return TW_PICK_KERNELS(elementwise_kernels);
+}
 
 }  // namespace
 

@@ -69,8 +69,8 @@ void axpy(float alpha, const void* x_start, void* y_start, int64_t first, int64_
 template <typename T>
 void fill_constant(void* x_start, float value, int64_t first, int64_t last) {
   T* x = (T*)x_start + first;
-  for_vectors(last - first, [&](auto part, int64_t i, int64_t n)
-                                TW_INLINE_LAMBDA { store_at(part, x + i, splat(value), n); });
+  for_vectors(last - first,
+              [&](auto part, int64_t i, int64_t n) TW_INLINE_LAMBDA { store_at(part, x + i, splat(value), n); });
 }
 
 // Eight rows at a time, so that the partial sums are read and written once for eight elements.

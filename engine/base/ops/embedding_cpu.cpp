@@ -11,8 +11,8 @@ namespace thinwire {
 namespace {
 
 constexpr int64_t kBlockElements = 1 << 15;
-constexpr int64_t kColumnSlice = 64;   // fp32 columns: four cache lines, so that owners do not share lines
-constexpr int64_t kSmall = 1 << 15;    // elements: below, one thread does it all
+constexpr int64_t kColumnSlice = 64;  // fp32 columns: four cache lines, so that owners do not share lines
+constexpr int64_t kSmall = 1 << 15;   // elements: below, one thread does it all
 
 void check_tokens(const View& tokens, int64_t count, int64_t vocabulary) {
   check_vector(tokens, count, DType::i32, "tokens");
@@ -36,12 +36,14 @@ void embedding_forward_cpu(Exec& exec, const EmbeddingForward& op) {
   const int64_t length = op.length > 0 ? op.length : count;
   if (op.positions) {
     check_shape(op.positions, op.positions.rows(), cols, t, "position table");
-    TW_CHECK(op.length > 0 && op.first_position >= 0 && op.first_position + std::min(length, count) <= op.positions.rows(),
-             "positions from ", op.first_position, ", ", length, " of them; the table has ", op.positions.rows());
+    TW_CHECK(
+        op.length > 0 && op.first_position >= 0 && op.first_position + std::min(length, count) <= op.positions.rows(),
+        "positions from ", op.first_position, ", ", length, " of them; the table has ", op.positions.rows());
   }
   const auto kernel = TW_PICK_KERNELS(embedding_kernels).forward[storage_index(t)];
   parallel_blocks(exec.threads, count, std::max<int64_t>(1, kBlockElements / cols), [&](int64_t first, int64_t last) {
-    kernel(op.tokens.as<int32_t>(), op.table.data, op.positions.data, op.x.data, cols, length, op.first_position, first, last);
+    kernel(op.tokens.as<int32_t>(), op.table.data, op.positions.data, op.x.data, cols, length, op.first_position, first,
+           last);
   });
 }
 
@@ -54,16 +56,16 @@ void embedding_backward_cpu(Exec& exec, const EmbeddingBackward& op) {
   if (op.dtable) {
     check_shape(op.dtable, op.dtable.rows(), cols, DType::f32, "gradient of the embedding table");
     check_tokens(op.tokens, count, op.dtable.rows());
-    // Owners hold a slice of the columns, and where there are more threads than slices a share of the rows too. Whoever owns
-    // an element adds to it in token order, so the cut does not show in the result.
+    // Owners hold a slice of the columns, and where there are more threads than slices a share of the rows too. Whoever
+    // owns an element adds to it in token order, so the cut does not show in the result.
     const int64_t wanted = (cols + threads - 1) / threads;
     const int64_t slice = std::max((wanted + kColumnSlice - 1) / kColumnSlice * kColumnSlice, kColumnSlice);
     const int64_t slices = (cols + slice - 1) / slice;
     const int64_t shares = std::max<int64_t>(1, threads / slices);
     parallel_blocks(threads, slices * shares, 1, [&](int64_t task, int64_t) {
       const int64_t first = task / shares * slice, last = std::min(cols, first + slice);
-      kernels.backward[index](op.tokens.as<int32_t>(), count, op.dx.data, op.dtable.as<float>(), cols, shares, task % shares,
-                              first, last);
+      kernels.backward[index](op.tokens.as<int32_t>(), count, op.dx.data, op.dtable.as<float>(), cols, shares,
+                              task % shares, first, last);
     });
   }
   if (op.dpositions) {
@@ -72,9 +74,10 @@ void embedding_backward_cpu(Exec& exec, const EmbeddingBackward& op) {
     check_shape(op.dpositions, op.dpositions.rows(), cols, DType::f32, "gradient of the position table");
     TW_CHECK(used <= op.dpositions.rows(), used, " positions, the table has ", op.dpositions.rows());
     const int64_t batch = (count + op.length - 1) / op.length;
-    parallel_blocks(threads, used, std::max<int64_t>(1, kBlockElements / (cols * batch)), [&](int64_t first, int64_t last) {
-      kernels.positions_backward[index](count, op.dx.data, op.dpositions.as<float>(), cols, op.length, first, last);
-    });
+    parallel_blocks(
+        threads, used, std::max<int64_t>(1, kBlockElements / (cols * batch)), [&](int64_t first, int64_t last) {
+          kernels.positions_backward[index](count, op.dx.data, op.dpositions.as<float>(), cols, op.length, first, last);
+        });
   }
 }
 

@@ -43,8 +43,8 @@ void backward(const int32_t* tokens, int64_t count, const void* dx_start, float*
 }
 
 template <typename T>
-void positions_backward(int64_t count, const void* dx_start, float* dpositions, int64_t cols, int64_t length, int64_t first,
-                        int64_t last) {
+void positions_backward(int64_t count, const void* dx_start, float* dpositions, int64_t cols, int64_t length,
+                        int64_t first, int64_t last) {
   const T* dx = (const T*)dx_start;
   for (int64_t p = first; p < last; ++p) {
     for (int64_t n = p; n < count; n += length) add_row(dpositions + p * cols, dx + n * cols, cols);

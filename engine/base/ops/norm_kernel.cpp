@@ -11,7 +11,8 @@ struct TwoSums {
   float a, b;
 };
 
-// body(part, i, n, a, b) adds what vector i of a row gives to the lanes of a and b; four pairs hide the latency of addition.
+// body(part, i, n, a, b) adds what vector i of a row gives to the lanes of a and b; four pairs hide the latency of
+// addition.
 template <typename Body>
 TW_INLINE TwoSums two_sums(int64_t count, const Body& body) {
   VecF a0{}, a1{}, a2{}, a3{}, b0{}, b1{}, b2{}, b3{};
@@ -65,9 +66,10 @@ void forward(const NormForwardBlock& block, int64_t first, int64_t last) {
     }
     float mean = 0.0f, variance;
     if constexpr (kLayer) {
-      mean = two_sums(cols, [&](auto part, int64_t i, int64_t n, VecF& a, VecF&) TW_INLINE_LAMBDA {
-               a += load_at(part, x + i, n);
-             }).a * inverse;
+      mean = two_sums(cols, [&](auto part, int64_t i, int64_t n, VecF& a, VecF&)
+                                TW_INLINE_LAMBDA { a += load_at(part, x + i, n); })
+                 .a *
+             inverse;
       // Second pass around the rounded mean; its own sum corrects the mean and the variance for that rounding.
       const TwoSums s = two_sums(cols, [&](auto part, int64_t i, int64_t n, VecF& a, VecF& b2) TW_INLINE_LAMBDA {
         const VecF d = load_at(part, x + i, n, mean) - mean;
@@ -78,10 +80,13 @@ void forward(const NormForwardBlock& block, int64_t first, int64_t last) {
       mean += shift;
       variance = s.b * inverse - shift * shift;
     } else {
-      variance = two_sums(cols, [&](auto part, int64_t i, int64_t n, VecF& a, VecF&) TW_INLINE_LAMBDA {
-                   const VecF v = load_at(part, x + i, n);
-                   a = fma(v, v, a);
-                 }).a * inverse;
+      variance = two_sums(cols,
+                          [&](auto part, int64_t i, int64_t n, VecF& a, VecF&) TW_INLINE_LAMBDA {
+                            const VecF v = load_at(part, x + i, n);
+                            a = fma(v, v, a);
+                          })
+                     .a *
+                 inverse;
     }
     const float rstd = 1.0f / __builtin_sqrtf(variance + b.eps);
     if (kLayer && b.mean != nullptr) b.mean[row] = mean;
@@ -101,7 +106,8 @@ void forward(const NormForwardBlock& block, int64_t first, int64_t last) {
   }
 }
 
-// Rows [row, row + kRows): the gradient of the input, and kRows' worth of the parameter gradients in one visit of each column.
+// Rows [row, row + kRows): the gradient of the input, and kRows' worth of the parameter gradients in one visit of each
+// column.
 template <typename T, bool kLayer, bool kResidual, int kRows>
 TW_INLINE void backward_rows(const NormBackwardBlock& b, int64_t row, float* dweight, float* dbias) {
   const int64_t cols = b.cols, at = row * cols;
@@ -155,8 +161,10 @@ void backward_block(const NormBackwardBlock& block, int64_t first, int64_t last,
 
 template <typename T, bool kLayer>
 void backward(const NormBackwardBlock& b, int64_t first, int64_t last, float* dweight, float* dbias) {
-  if (b.residual != nullptr) backward_block<T, kLayer, true>(b, first, last, dweight, dbias);
-  else backward_block<T, kLayer, false>(b, first, last, dweight, dbias);
+  if (b.residual != nullptr)
+    backward_block<T, kLayer, true>(b, first, last, dweight, dbias);
+  else
+    backward_block<T, kLayer, false>(b, first, last, dweight, dbias);
 }
 
 }  // namespace

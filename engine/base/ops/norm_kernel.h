@@ -8,7 +8,8 @@
 
 namespace thinwire {
 
-// Pointers to the starts of the tensors, of the storage type of the kernel where they are void. Null where ops.h says "may be empty".
+// Pointers to the starts of the tensors, of the storage type of the kernel where they are void. Null where ops.h says
+// "may be empty".
 struct NormForwardBlock {
   const void* x;
   const void* branch;
@@ -34,8 +35,8 @@ struct NormBackwardBlock {
   int64_t cols;
 };
 
-// Kernels work on rows [first, last). Backward writes (not adds) the block's own sums to dweight and dbias: [cols] each; dbias
-// may be null. Arrays are indexed by storage type.
+// Kernels work on rows [first, last). Backward writes (not adds) the block's own sums to dweight and dbias: [cols]
+// each; dbias may be null. Arrays are indexed by storage type.
 struct NormKernels {
   void (*layer_forward[3])(const NormForwardBlock&, int64_t first, int64_t last);
   void (*rms_forward[3])(const NormForwardBlock&, int64_t first, int64_t last);

@@ -15,7 +15,8 @@ inline int storage_index(DType dtype) {
 
 inline void check_shape(const View& v, int64_t rows, int64_t cols, DType dtype, const char* what) {
   TW_CHECK(v && v.dtype == dtype, what, " is ", v ? name_of(v.dtype) : "missing", ", not ", name_of(dtype));
-  TW_CHECK(v.rows() == rows && v.cols() == cols, what, " is [", v.rows(), ",", v.cols(), "], not [", rows, ",", cols, "]");
+  TW_CHECK(v.rows() == rows && v.cols() == cols, what, " is [", v.rows(), ",", v.cols(), "], not [", rows, ",", cols,
+           "]");
 }
 
 inline void check_vector(const View& v, int64_t count, DType dtype, const char* what) {
@@ -27,8 +28,8 @@ inline void check_optional(const View& v, int64_t count, DType dtype, const char
   if (v) check_vector(v, count, dtype, what);
 }
 
-// Column sums are made of blocks of rows, each with a partial sum of its own, added up in order. The cut depends on the number
-// of rows alone: at least 32 rows a block, and so many that there are at most 256 partial sums.
+// Column sums are made of blocks of rows, each with a partial sum of its own, added up in order. The cut depends on the
+// number of rows alone: at least 32 rows a block, and so many that there are at most 256 partial sums.
 inline int64_t rows_per_partial(int64_t rows) {
   const int64_t even = (rows + 255) / 256;
   return even < 32 ? 32 : (even + 3) / 4 * 4;

@@ -1,5 +1,5 @@
-// Draws the normal numbers of a slice of a tensor; one Philox block gives four elements. Runs once per run, so it is not
-// vectorised: the numbers come from the same double arithmetic on every machine.
+// Draws the normal numbers of a slice of a tensor; one Philox block gives four elements. Runs once per run, so it is
+// not vectorised: the numbers come from the same double arithmetic on every machine.
 #include "engine/base/ops/random_cpu.h"
 
 #include <algorithm>
@@ -30,9 +30,12 @@ void fill_normal_cpu(Exec& exec, const FillNormal& op) {
   TW_CHECK(op.first >= 0, "first element ", op.first);
   const int index = storage_index(op.x.dtype);
   parallel_blocks(exec.threads, op.x.count(), 1 << 12, [&](int64_t first, int64_t last) {
-    if (index == 0) fill<float>(op, first, last);
-    else if (index == 1) fill<Bf16>(op, first, last);
-    else fill<Fp16>(op, first, last);
+    if (index == 0)
+      fill<float>(op, first, last);
+    else if (index == 1)
+      fill<Bf16>(op, first, last);
+    else
+      fill<Fp16>(op, first, last);
   });
 }
 

@@ -11,8 +11,8 @@ namespace thinwire {
 namespace {
 
 constexpr int64_t kBlock = 4096;
-constexpr int64_t kRound = 1024;      // blocks whose sums are kept at a time
-constexpr int64_t kTask = 8;          // blocks that a thread takes together: waking it must pay
+constexpr int64_t kRound = 1024;  // blocks whose sums are kept at a time
+constexpr int64_t kTask = 8;      // blocks that a thread takes together: waking it must pay
 
 template <typename BlockSum>
 double blockwise(int threads, int64_t n, const BlockSum& block_sum) {
@@ -52,9 +52,8 @@ void sum_squares_cpu(Exec& exec, const SumSquares& op) {
   if (op.x.count() == 0) return;
   const float* x = op.x.as<float>();
   const ReduceKernels& kernels = TW_PICK_KERNELS(reduce_kernels);
-  op.out.as<double>()[0] += blockwise(exec.threads, op.x.count(), [&](int64_t at, int64_t count) {
-    return kernels.dot(x + at, x + at, count);
-  });
+  op.out.as<double>()[0] += blockwise(exec.threads, op.x.count(),
+                                      [&](int64_t at, int64_t count) { return kernels.dot(x + at, x + at, count); });
 }
 
 }  // namespace thinwire

@@ -14,7 +14,8 @@ void rotary_cpu(Exec& exec, const Rotary& op) {
   if (tokens == 0 || heads == 0 || op.rot_dim == 0) return;
   TW_CHECK(op.rot_dim > 0 && op.rot_dim % 2 == 0, "rotary over ", op.rot_dim, " elements");
   const HeadLayout& at = op.layout;
-  TW_CHECK(at.offset >= 0 && at.batch >= 0 && at.token >= 0 && at.group >= 0 && at.head >= 0, "negative stride of heads");
+  TW_CHECK(at.offset >= 0 && at.batch >= 0 && at.token >= 0 && at.group >= 0 && at.head >= 0,
+           "negative stride of heads");
   const int64_t end = at.offset + (op.batch - 1) * at.batch + (op.length - 1) * at.token + (op.groups - 1) * at.group +
                       (op.heads_per_group - 1) * at.head + op.rot_dim;
   TW_CHECK(op.data && end <= op.data.count(), "heads end at ", end, ", the tensor has ", op.data.count(), " elements");

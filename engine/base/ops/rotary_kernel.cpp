@@ -32,8 +32,10 @@ TW_INLINE void rotate_tokens(const RotaryBlock& b, int64_t first, int64_t last) 
 template <typename T>
 void tokens(const RotaryBlock& block, int64_t first, int64_t last) {
   const RotaryBlock b = block;
-  if (b.inverse) rotate_tokens<T, true>(b, first, last);
-  else rotate_tokens<T, false>(b, first, last);
+  if (b.inverse)
+    rotate_tokens<T, true>(b, first, last);
+  else
+    rotate_tokens<T, false>(b, first, last);
 }
 
 }  // namespace

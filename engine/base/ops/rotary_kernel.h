@@ -7,7 +7,8 @@
 
 namespace thinwire {
 
-// data: storage type; strides in elements as HeadLayout in ops.h. Kernels work on tokens [first, last) of batch * length.
+// data: storage type; strides in elements as HeadLayout in ops.h. Kernels work on tokens [first, last) of batch *
+// length.
 struct RotaryBlock {
   void* data;
   int64_t batch_stride, token_stride, group_stride, head_stride;

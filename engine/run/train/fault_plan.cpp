@@ -54,10 +54,12 @@ FaultPlan::FaultPlan(const std::string& text, bool allowed) {
   }
 }
 
-void FaultPlan::reach(std::string_view point) const {
+void FaultPlan::reach(std::string_view point) {
+  if (point == "save.begin") saving_step_ = step_;
+  const int64_t step = point.rfind("save.", 0) == 0 ? saving_step_ : step_;
   for (const Fault& f : faults_) {
-    if (f.at != point || f.at == "grad" || (f.step >= 0 && f.step != step_)) continue;
-    log_warning("fault: " + f.action + " at " + f.at + ", step " + std::to_string(step_));
+    if (f.at != point || f.at == "grad" || (f.step >= 0 && f.step != step)) continue;
+    log_warning("fault: " + f.action + " at " + f.at + ", step " + std::to_string(step));
     if (f.action == "kill9") kill(getpid(), SIGKILL);
     if (f.action == "stop") raise(SIGSTOP);
     if (f.action == "segv") raise(SIGSEGV);

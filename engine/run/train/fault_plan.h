@@ -19,7 +19,8 @@ class FaultPlan {
 
   void set_step(int64_t step) { step_ = step; }
   // Strikes if a fault is planned here and now.
-  void reach(std::string_view point) const;
+  // Save points count for the step whose save began last, however far the training thread has come since.
+  void reach(std::string_view point);
   // The value to poison a gradient with at this step, or 0.
   float poison() const;
   bool empty() const { return faults_.empty(); }
@@ -32,6 +33,7 @@ class FaultPlan {
   };
   std::vector<Fault> faults_;
   int64_t step_ = 0;
+  int64_t saving_step_ = 0;  // set while nothing is being written, so the writing thread reads it without a lock
 };
 
 }  // namespace thinwire

@@ -1,7 +1,12 @@
 // What a run leaves behind, and how it finds its way back in.
 #include "engine/run/train/run_session.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <optional>
+#include <sstream>
 
 #include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
@@ -26,7 +31,29 @@ StoreOptions store_options(const RunConfig& run, FaultPlan& faults) {
   return options;
 }
 
+const char* split_name(Split split) {
+  return split == Split::kTest ? "test" : "valid";
+}
+
 constexpr const char* kOptimizerPrefixes[] = {"adam_m/", "adam_v/", "sgd_momentum/"};
+constexpr const char* kPathKeys[] = {"data_path", "train_data_paths", "valid_data_paths", "test_data_paths"};
+
+// As many prefixes in both, with the same weights between them ("0.3 a 0.7 b", or a list of such).
+bool same_but_names(const nlohmann::json& a, const nlohmann::json& b) {
+  if (a.is_array() && b.is_array()) return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_but_names);
+  if (!a.is_string() || !b.is_string()) return a == b;
+  const auto weights = [](const std::string& text) {
+    std::istringstream words(text);
+    std::vector<std::optional<double>> list;
+    for (std::string word; words >> word;) {
+      char* end = nullptr;
+      const double number = std::strtod(word.c_str(), &end);
+      list.push_back(*end == '\0' ? std::optional(number) : std::nullopt);
+    }
+    return list;
+  };
+  return weights(a) == weights(b);
+}
 
 }  // namespace
 
@@ -37,7 +64,6 @@ RunSession::RunSession(const ResolvedConfig& config, FaultPlan& faults)
   store_ = std::make_unique<CheckpointStore>(run.save_dir,
                                              store_options(run, faults));  // the lock: everything else is ours now
   log_open_file(log_path(run.run_dir));
-  write_file_atomic(resolved_config_path(run.run_dir), resolved_json(config).dump(2) + "\n");
   status_.running(0);
   log_info("run directory " + run.run_dir);
   for (const ConfigNote& note : config.notes) log_debug("config: " + note.key + ": " + note.text);
@@ -74,11 +100,19 @@ VisitState RunSession::state_of(Replica& replica, TrainProgress& progress, LossS
 void RunSession::refuse_other_model(const LoadReport& found) const {
   const nlohmann::json& info = found.manifest.info;
   if (!info.contains("config")) return;
+  const std::string data = info.value("data", "");
+  nlohmann::json here = resolved_json(config_);
+  if (data == fingerprint_) {  // the same files in another place are the same data
+    for (const char* key : kPathKeys) {
+      if (here.contains(key) && info.at("config").contains(key) &&
+          same_but_names(info.at("config").at(key), here.at(key)))
+        here[key] = info.at("config").at(key);
+    }
+  }
   const std::vector<std::string> differing =
-      differing_keys(info.at("config"), resolved_json(config_), {KeyScope::kModel, KeyScope::kData});
+      differing_keys(info.at("config"), here, {KeyScope::kModel, KeyScope::kData});
   std::string text;
   for (const std::string& d : differing) text += "\n  " + d;
-  const std::string data = info.value("data", "");
   if (data != fingerprint_) text += "\n  data files: checkpoint " + data + ", now " + fingerprint_;
   if (!text.empty()) {
     throw_bad_config(found.path +
@@ -137,6 +171,8 @@ void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgre
   }
   replica.weights_changed();
   step_ = progress.step;
+  // Only now: a configuration that was refused is not the configuration of this run.
+  write_file_atomic(resolved_config_path(run.run_dir), resolved_json(config_).dump(2) + "\n");
   metrics_ = std::make_unique<MetricsLog>(metrics_path(run.run_dir), progress.step);
   tensorboard_ = std::make_unique<TensorboardWriter>(tensorboard_dir(run.run_dir), progress.step + 1);
   console_ = std::make_unique<Progress>(stdout, run.train_iters, run.log_interval, progress.step + 1);
@@ -179,18 +215,31 @@ void RunSession::record_evaluation(const Evaluation& evaluation, int64_t step, S
   r.step = step;
   r.eval_loss = evaluation.loss, r.perplexity = evaluation.perplexity, r.eval_ms = evaluation.ms,
   r.eval_tokens = evaluation.tokens;
-  r.split = split == Split::kTest ? "test" : "valid";
+  r.split = split_name(split);
   metrics_->write(r);
   tensorboard_->scalars(step, {{r.split + "/loss", r.eval_loss}, {r.split + "/perplexity", r.perplexity}});
   console_->eval(r);
 }
 
 void RunSession::save(Replica& replica, TrainProgress& progress, LossScaler& scaler, bool wait) {
-  if (last_saved_step_ != progress.step) {
+  if (wait) store_->wait();
+  // A save of this very step that failed, and was allowed to, gets a second chance when it is the last one.
+  if (last_saved_step_ != progress.step || (wait && store_->last_save().failed)) {
     store_->save(progress.step, state_of(replica, progress, scaler), checkpoint_info());
     last_saved_step_ = progress.step;
   }
   if (wait) store_->wait(true);
+}
+
+bool RunSession::has_evaluation(int64_t step, Split split) const {
+  std::ifstream lines(metrics_path(config_.run.run_dir));
+  for (std::string line; std::getline(lines, line);) {
+    const nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
+    if (record.is_object() && record.contains("eval_loss") && record.contains("split") && record.contains("step") &&
+        record["step"] == step && record["split"] == split_name(split))
+      return true;
+  }
+  return false;
 }
 
 void RunSession::finish(ExitCode code, const std::string& message) {

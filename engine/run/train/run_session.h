@@ -31,6 +31,9 @@ class RunSession {
                    int64_t samples);
   void record_evaluation(const Evaluation& evaluation, int64_t step, Split split);
 
+  // True if metrics.jsonl holds the evaluation of this split after this step, from this life or one before.
+  bool has_evaluation(int64_t step, Split split) const;
+
   // Commits a checkpoint (behind the steps unless `wait`).
   void save(Replica& replica, TrainProgress& progress, LossScaler& scaler, bool wait);
 

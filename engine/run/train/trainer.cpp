@@ -49,29 +49,35 @@ class Trainer {
 
   ExitCode run() {
     if (progress_.step >= run_.train_iters) {
-      log_info("nothing to do: step " + std::to_string(progress_.step) + " of " + std::to_string(run_.train_iters) +
+      log_info("nothing to train: step " + std::to_string(progress_.step) + " of " + std::to_string(run_.train_iters) +
                " is done");
-      return ExitCode::kFinished;
+    } else if (const char* why = train_on()) {
+      return stop(why);
     }
-    TrainStep step(*replica_);
-    BatchLoader loader(stream_, train_plan(run_.data, progress_.consumed_samples));
-    bool evaluated = false;
-    while (progress_.step < run_.train_iters) {
-      if (const char* why = wants_to_stop()) return stop(why);
-      take_step(step, loader);
-      evaluated = run_.eval_interval > 0 && progress_.step % run_.eval_interval == 0 &&
-                  evaluate_split(Split::kValid, progress_.step / run_.eval_interval - 1);
-      if (run_.save_interval > 0 && progress_.step % run_.save_interval == 0 && progress_.step < run_.train_iters) {
-        session_.save(*replica_, progress_, *scaler_, false);
-      }
-    }
-    session_.save(*replica_, progress_, *scaler_, true);
-    if (!evaluated) evaluate_split(Split::kValid, run_.eval_interval > 0 ? progress_.step / run_.eval_interval : 0);
-    evaluate_split(Split::kTest, 0);
+    // A life that ended after its last save may have left these undone.
+    const int64_t before = run_.eval_interval > 0 ? progress_.step / run_.eval_interval : 0;
+    if (!session_.has_evaluation(progress_.step, Split::kValid)) evaluate_split(Split::kValid, before);
+    if (!session_.has_evaluation(progress_.step, Split::kTest)) evaluate_split(Split::kTest, 0);
     return ExitCode::kFinished;
   }
 
  private:
+  // Until train_iters, saved; or until something asks to stop: returns what.
+  const char* train_on() {
+    TrainStep step(*replica_);
+    BatchLoader loader(stream_, train_plan(run_.data, progress_.consumed_samples));
+    while (progress_.step < run_.train_iters) {
+      if (const char* why = wants_to_stop()) return why;
+      take_step(step, loader);
+      if (run_.eval_interval > 0 && progress_.step % run_.eval_interval == 0)
+        evaluate_split(Split::kValid, progress_.step / run_.eval_interval - 1);
+      if (run_.save_interval > 0 && progress_.step % run_.save_interval == 0 && progress_.step < run_.train_iters)
+        session_.save(*replica_, progress_, *scaler_, false);
+    }
+    session_.save(*replica_, progress_, *scaler_, true);
+    return nullptr;
+  }
+
   void log_memory() const {
     const MemoryPlan& plan = replica_->memory();
     std::string text = "memory:";
@@ -128,12 +134,11 @@ class Trainer {
     }
   }
 
-  bool evaluate_split(Split split, int64_t times_before) {
-    if (run_.eval_iters <= 0 || !stream_.has(split)) return false;
+  void evaluate_split(Split split, int64_t times_before) {
+    if (run_.eval_iters <= 0 || !stream_.has(split)) return;
     const Evaluation e =
         evaluate(*replica_, stream_, split, times_before * run_.eval_iters * run_.data.global_batch, run_.eval_iters);
     session_.record_evaluation(e, progress_.step, split);
-    return true;
   }
 
   const RunConfig& run_;

@@ -1,5 +1,4 @@
-// Byte-level BPE (GPT-2, GPT-NeoX, Pythia, OPT ...) as a `tokenizer.json` of the Hugging Face tokenizers format
-// describes it.
+// Byte-level BPE (GPT-2, GPT-NeoX, Pythia ...) as a `tokenizer.json` of the Hugging Face format describes it.
 #pragma once
 
 #include <memory>

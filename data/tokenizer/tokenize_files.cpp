@@ -1,5 +1,4 @@
-// The three stages of tokenize_files.h. Errors travel with the job they belong to, so the first one in the input is
-// reported.
+// The three stages of tokenize_files.h. Errors travel with their job, so the first one in the input is reported.
 #include "data/tokenizer/tokenize_files.h"
 
 #include <algorithm>

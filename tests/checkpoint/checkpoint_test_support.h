@@ -26,8 +26,11 @@ namespace thinwire::checkpoint_test {
 
 class Scratch {
  public:
-  Scratch() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "thinwire-checkpoint-XXXXXX").string();
+  // In memory where the machine has it (hundreds of flushed files otherwise cost seconds), else, or if asked, on disk.
+  explicit Scratch(bool on_disk = false) {
+    const bool memory = !on_disk && std::filesystem::is_directory("/dev/shm") && ::access("/dev/shm", W_OK) == 0;
+    const auto root = memory ? std::filesystem::path("/dev/shm") : std::filesystem::temp_directory_path();
+    std::string pattern = (root / "thinwire-checkpoint-XXXXXX").string();
     if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary directory");
     path_ = pattern;
     log_set_console_level(LogLevel::kError);  // refusals are expected here by the hundred

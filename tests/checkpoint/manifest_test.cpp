@@ -64,7 +64,7 @@ TEST(Manifest, SealedNonsenseIsRefused) {
     return body + ",\n\"checksum\": \"" + hash_text(body) + "\"\n}\n";
   };
   const std::string good = manifest_to_text(sample());
-  const std::string body = good.substr(0, good.size() - 52);
+  const std::string body = good.substr(0, good.size() - 51);
   EXPECT_EQ(sealed(body), good);
   const auto replaced = [&](const std::string& from, const std::string& to) {
     std::string text = body;

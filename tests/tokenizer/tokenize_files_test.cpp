@@ -1,5 +1,4 @@
-// The pipeline: order, independence of the number of workers, keys, ends of documents, and nothing written after an
-// error.
+// The pipeline: order, independence of the worker count, keys, ends of documents, nothing written after an error.
 #include "data/tokenizer/tokenize_files.h"
 
 #include <nlohmann/json.hpp>

@@ -2,7 +2,6 @@
 import json
 import os
 import shutil
-import time
 from pathlib import Path
 
 from run_support import RunCase, facts, generations, main, mount_small, read_generation, resize_mount, run_program, unmount
@@ -25,7 +24,7 @@ class Refusals(RunCase):
         return config
 
     def files(self, config):
-        return {str(p): (p.stat().st_size, p.stat().st_mtime_ns) for p in (self.run_dir(config) / "checkpoints").glob("step_*/*")}
+        return {str(p): (p.stat().st_size, p.stat().st_mtime_ns) for p in (self.run_dir(config) / "checkpoints").glob("step_??????/*")}
 
     def test_second_process_is_turned_away(self):
         config = self.config("shared")

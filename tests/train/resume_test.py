@@ -46,6 +46,15 @@ class Resume(RunCase):
         self.train(config, expect=0)
         self.assert_same_run(alone, config)
 
+    def test_death_between_the_last_save_and_the_last_evaluation(self):
+        alone = self.undisturbed("bf16_dropout_sync")
+        config = self.config("killed", train_iters=STEPS, save_interval=3, eval_interval=7, **VARIANTS["bf16_dropout_sync"])
+        self.assertEqual(self.train(config, faults=[{"at": "save.after_prune", "step": STEPS, "do": "kill9"}]).code, -9)
+        self.train(config, expect=0)
+        self.assert_same_run(alone, config)
+        self.train(config, expect=0)  # and once more: nothing to do, nothing repeated
+        self.assert_same_run(alone, config)
+
     def killed_at_random(self, variant):
         alone = self.undisturbed(variant)
         config = self.config("killed", train_iters=STEPS, save_interval=3, eval_interval=7, **VARIANTS[variant])

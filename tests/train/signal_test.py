@@ -66,6 +66,20 @@ class Signals(RunCase):
         self.train(config, expect=0)
         self.assert_same_run(alone, config)
 
+    def test_a_failed_save_gets_a_second_chance(self):
+        alone = self.undisturbed()
+        config = self.config("retried", async_save=False, **COMMON)
+        # The save of step 4 fails, which alone would be allowed; but the signal makes it the last one, so it is tried once more.
+        life = self.start(config, faults=[{"at": "save.after_copy", "step": 4, "do": "delay:0.4"},
+                                          {"at": "save.mid_shard", "step": 4, "do": "enospc"}])
+        self.assertTrue(life.wait_for("delay at save.after_copy, step 4"))
+        life.send(signal.SIGTERM)
+        done = life.finish()
+        self.expect(done, 74)
+        self.assertEqual(done.err.count("enospc at save.mid_shard, step 4"), 2, str(done))
+        self.assertFalse(self.status(config)["requeue"])
+        self.finish_and_compare(alone, config)
+
     def test_again_and_again(self):
         alone = self.undisturbed()
         config = self.config("restless", **COMMON)

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "config_test_support.h"
+#include "tests/config/config_test_support.h"
 
 namespace thinwire {
 

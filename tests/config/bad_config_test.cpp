@@ -4,7 +4,7 @@
 
 #include <sstream>
 
-#include "config_test_support.h"
+#include "tests/config/config_test_support.h"
 #include "engine/run/config/key_table.h"
 
 namespace thinwire {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <fstream>
 
-#include "config_test_support.h"
+#include "tests/config/config_test_support.h"
 
 namespace thinwire {
 namespace {

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "config_test_support.h"
+#include "tests/config/config_test_support.h"
 #include "engine/run/config/json_text.h"
 #include "engine/run/config/resolved_json.h"
 

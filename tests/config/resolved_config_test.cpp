@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "config_test_support.h"
+#include "tests/config/config_test_support.h"
 #include "engine/run/config/key_table.h"
 #include "engine/run/config/resolved_json.h"
 

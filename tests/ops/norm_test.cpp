@@ -140,8 +140,6 @@ TEST(NormForward, AgreesWithFloat64OnRaggedShapes) {
 TEST(NormForward, VarianceSurvivesALargeMean) {
   check_forward({NormKind::kLayerNorm, DType::f32, 4, 1536, false, true, false, 0.0f, 1000.0}, 5);
   check_forward({NormKind::kLayerNorm, DType::f32, 4, 1536, false, true, false, 0.0f, -30000.0}, 6);
-  // So long a row that the plain sum alone would be off by more than the rounding of the mean.
-  check_forward({NormKind::kLayerNorm, DType::f32, 2, 200003, false, true, false, 0.0f, 1000.3}, 7);
 }
 
 TEST(NormForward, NanStaysVisible) {

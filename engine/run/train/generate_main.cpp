@@ -1,5 +1,6 @@
 // The program `generate`: continues a prompt with a trained or imported model, token by token with a cache.
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <cstdio>
 
 #include "data/tokenizer/tokenizer.h"
@@ -161,6 +162,8 @@ int main(int argc, char** argv) {
       std::fputs(version_text("generate", cpu_ops().isa()).c_str(), stdout);
       return 0;
     }
+    if (std::isnan(o.sampling.temperature))
+      throw_usage("generate: --temperature is not a number");  // a range lets it pass
     if (o.load.empty()) throw_usage("generate: --load RUN_DIR_OR_CHECKPOINT is needed");
     log_set_console_level(LogLevel::kWarning);
     return run(o);

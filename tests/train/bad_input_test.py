@@ -204,11 +204,11 @@ class BadInput(RunCase):
             cases[name] = ("train", "--config", self.here / f"t{i}.json")
         cases["missing file"] = ("train", "--config", self.here / "none.json")
         for override in ("lr=-1", "lr=x", "train_iters=0.5", "seq_length=0", "num_attention_heads=5", "train_batch_size=7", "hidden_dropout=2", "save_interval=-1",
-                         "faults=[{\"at\":\"save.begin\",\"do\":\"kill9\"}]", "precision=int4", "data_path={}", "split=a,b", "run_dir="):
-            cases[override] = ("train", "--config", self.config("o"), override)
+                         "faults=[{\"at\":\"save.begin\",\"do\":\"kill9\"}]", "precision=int4", "split=a,b", "run_dir=", "threads_per_rank=65536", "seq_length=16777216", "hidden_size=131072"):
+            cases[override] = ("train", "--config", self.config(f"o{len(cases)}"), override)
         for fault in ("{}", "[{}]", '[{"at":"here","do":"kill9"}]', '[{"at":"save.begin","do":"dance"}]', '[{"at":"grad","do":"kill9"}]', '[{"at":"step.end","do":"delay:x"}]',
                       '[{"at":"step.end","step":1.5,"do":"abort"}]', "[5]"):
-            cases["fault " + fault] = ("train", "--config", self.config("f"), "--allow-faults", "faults=" + fault)
+            cases["fault " + fault] = ("train", "--config", self.config(f"f{len(cases)}"), "--allow-faults", "faults=" + fault)
         with ThreadPoolExecutor(2) as pool:
             for name, done in zip(cases, pool.map(lambda c: run_program(c[0], *c[1:], cwd=self.here), cases.values())):
                 with self.subTest(name):

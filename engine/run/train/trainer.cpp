@@ -1,8 +1,13 @@
 // The loop of a run, and how it ends.
 #include "engine/run/train/trainer.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+
 #include "data/batch_ramp.h"
 #include "engine/base/core/log.h"
+#include "engine/run/trace/progress.h"
 #include "engine/run/train/dry_run.h"
 #include "engine/run/train/run_session.h"
 #include "engine/run/train/signals.h"
@@ -23,6 +28,14 @@ void refuse_what_is_not_here(const RunConfig& run) {
                      " x tensor " + std::to_string(l.tensor) +
                      " ranks: this version trains with one rank; --dry-run prices larger layouts");
   }
+  RunConfig automatic = run;
+  automatic.threads_per_rank = 0;
+  const int cores = resolve_threads(automatic);
+  if (run.threads_per_rank > std::max(64, 4 * cores)) {
+    throw_bad_config("threads_per_rank: " + std::to_string(run.threads_per_rank) + " threads on " +
+                     std::to_string(cores) + " cores; at most " + std::to_string(std::max(64, 4 * cores)) +
+                     " are sensible, 0 takes the cores");
+  }
   const DataConfig& d = run.data;
   for (int64_t size : {d.global_batch, d.ramp_start, d.ramp_increment}) {
     if (size % d.micro_batch != 0) {
@@ -34,6 +47,18 @@ void refuse_what_is_not_here(const RunConfig& run) {
   }
 }
 
+// Memory is taken lazily by the system: without this a model that is too large would be killed in the middle of a step.
+void refuse_what_does_not_fit(const RunConfig& run) {
+  const double needed = static_cast<double>(plan_memory(run).total() + process_overhead(run).bytes);
+  const double there = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  if (run.device == "cpu" && needed > there) {
+    throw_bad_config("not enough memory: this configuration needs " + format_bytes(needed) + ", the machine has " +
+                     format_bytes(there) +
+                     "; lower train_micro_batch_size_per_gpu, seq_length or the model, or raise "
+                     "recompute_granularity; --dry-run prints the plan");
+  }
+}
+
 class Trainer {
  public:
   Trainer(const ResolvedConfig& config, FaultPlan& faults, RunSession& session)
@@ -41,6 +66,7 @@ class Trainer {
     log_info("device " + device_->description() + ", " + cpu_ops().isa() + ", " +
              std::to_string(resolve_threads(run_)) + " threads");
     log_info(stream_.describe());
+    refuse_what_does_not_fit(run_);
     replica_ = std::make_unique<Replica>(run_, device_.get(), &cpu_ops(), true);
     log_memory();
     scaler_ = std::make_unique<LossScaler>(run_.optim, run_.model.dtype == DType::f16);

@@ -87,6 +87,29 @@ TEST(Store, AnySlicesLoadAsAnyOtherSlices) {
   }
 }
 
+// A part that no slice holds, in the middle too, is an error and not stale memory.
+TEST(Store, HolesBetweenStoredSlicesAreRefused) {
+  const Scratch scratch;
+  std::vector<float> whole(6, 3.0f);
+  CheckpointStore store(scratch.path(), quick_options());
+  store.save(1,
+             [&](StateVisitor& v) {
+               v.tensor({"t", 2, 3, 0, View(whole.data(), DType::f32, {2})});
+               v.tensor({"t", 2, 3, 4, View(whole.data() + 4, DType::f32, {2})});
+             },
+             {});
+  const auto load = [&](int64_t first, int64_t count) {
+    std::vector<float> out(static_cast<size_t>(count));
+    store.load_newest([&](StateVisitor& v) { v.tensor({"t", 2, 3, first, View(out.data(), DType::f32, {count})}); });
+    return out;
+  };
+  EXPECT_EQ(load(4, 2), std::vector<float>(2, 3.0f));
+  EXPECT_EQ(load(0, 1), std::vector<float>(1, 3.0f));
+  for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 6}, {1, 2}, {2, 1}, {3, 3}}) {
+    EXPECT_EQ(error_of([&, first = first, count = count] { load(first, count); }).code(), ExitCode::kBadData) << first;
+  }
+}
+
 TEST(Store, MissingExtraAndDifferingNamesAreSaid) {
   const Scratch scratch;
   CheckpointStore store(scratch.path(), quick_options());

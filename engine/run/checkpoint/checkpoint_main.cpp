@@ -143,8 +143,10 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   try {
     app.parse(argc, argv);
+  } catch (const CLI::Success& e) {
+    return app.exit(e);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
+    throw_usage(std::string("checkpoint: ") + e.what() + " (checkpoint --help)");
   }
   if (verify_command->parsed()) verify(dir);
   if (show_command->parsed()) show(dir, as_json);

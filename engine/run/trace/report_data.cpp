@@ -59,6 +59,7 @@ class MetricsReader {
     }
     if (j.contains("eval_loss")) {
       const int64_t at = step->get<int64_t>();
+      if (j.value("split", "valid") != "valid") return;  // a test split is no point of the validation curve
       evals_[at] = EvalPoint{at, get(j, "eval_loss"), get(j, "perplexity")};
     } else {
       step_line(step->get<int64_t>(), j);

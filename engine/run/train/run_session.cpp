@@ -196,7 +196,7 @@ void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& pr
   if (run.peak_tflops > 0.0) r.mfu = r.model_tflops_per_rank / run.peak_tflops;
   r.memory_peak_bytes = peak_rss_bytes();
   for (StepPart part :
-       {StepPart::kData, StepPart::kForward, StepPart::kBackward, StepPart::kOptimizer, StepPart::kCheckpoint}) {
+       {StepPart::kData, StepPart::kForward, StepPart::kBackward, StepPart::kOptimizer, StepPart::kEvaluation, StepPart::kCheckpoint}) {
     r.time_ms.emplace_back(std::string(name_of(part)), timer.ms(part));
   }
   metrics_->write(r);

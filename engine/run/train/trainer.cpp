@@ -98,9 +98,9 @@ class Trainer {
       if (run_.eval_interval > 0 && progress_.step % run_.eval_interval == 0)
         evaluate_split(Split::kValid, progress_.step / run_.eval_interval - 1);
       if (run_.save_interval > 0 && progress_.step % run_.save_interval == 0 && progress_.step < run_.train_iters)
-        session_.save(*replica_, progress_, *scaler_, false);
+        save(false);
     }
-    session_.save(*replica_, progress_, *scaler_, true);
+    save(true);
     return nullptr;
   }
 
@@ -124,7 +124,7 @@ class Trainer {
 
   ExitCode stop(const std::string& why) {
     log_info(why + ": saving step " + std::to_string(progress_.step) + " and leaving with code 75");
-    session_.save(*replica_, progress_, *scaler_, true);
+    save(true);
     return ExitCode::kPreempted;
   }
 
@@ -135,7 +135,6 @@ class Trainer {
       replica_->write(replica_->store().gradient(replica_->store().params().front().name), &poison, sizeof poison);
     }
     const auto start = Clock::now();
-    timer_.reset();
     const int64_t before = progress_.consumed_samples;
     const int micros = static_cast<int>(micro_steps(global_batch_at(run_.data, before), run_.data.micro_batch, 1));
     const StepOutcome outcome = step.run(
@@ -148,11 +147,12 @@ class Trainer {
         progress_, *scaler_, timer_);
     const double ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
     session_.record_step(outcome, progress_, timer_, ms, progress_.consumed_samples - before);
+    timer_.reset();  // what saving and evaluation take from here on shows in the next step's line
     faults_.reach("step.end");
     if (!outcome.skipped) return;
     log_warning("step " + std::to_string(progress_.step) + " skipped: " + outcome.non_finite + " is not finite");
     if (progress_.skipped_in_a_row >= run_.optim.non_finite_budget) {
-      session_.save(*replica_, progress_, *scaler_, true);
+      save(true);
       throw Error(ExitCode::kDiverged,
                   std::to_string(progress_.skipped_in_a_row) +
                       " steps in a row were not finite (last: " + outcome.non_finite +
@@ -160,8 +160,14 @@ class Trainer {
     }
   }
 
+  void save(bool wait) {
+    const auto t = timer_.measure(StepPart::kCheckpoint);
+    session_.save(*replica_, progress_, *scaler_, wait);
+  }
+
   void evaluate_split(Split split, int64_t times_before) {
     if (run_.eval_iters <= 0 || !stream_.has(split)) return;
+    const auto t = timer_.measure(StepPart::kEvaluation);
     const Evaluation e =
         evaluate(*replica_, stream_, split, times_before * run_.eval_iters * run_.data.global_batch, run_.eval_iters);
     session_.record_evaluation(e, progress_.step, split);

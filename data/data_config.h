@@ -20,11 +20,11 @@ struct DataConfig {
   int64_t seq_length = 0;
   uint64_t seed = 1234;
   bool eod_mask_loss = false;
-  int64_t eod_token = -1;     // id of the end-of-document token, -1: none
-  int64_t vocab = 0;          // ids >= vocab are corrupt data
+  int64_t eod_token = -1;  // id of the end-of-document token, -1: none
+  int64_t vocab = 0;       // ids >= vocab are corrupt data
 
-  int64_t micro_batch = 1;    // sequences per micro step and rank
-  int64_t global_batch = 1;   // sequences per update over all ranks
+  int64_t micro_batch = 1;   // sequences per micro step and rank
+  int64_t global_batch = 1;  // sequences per update over all ranks
   // Ramp: the batch grows from `ramp_start` by `ramp_increment` over `ramp_samples` samples (0: no ramp).
   int64_t ramp_start = 0, ramp_increment = 0, ramp_samples = 0;
 

@@ -58,7 +58,7 @@ done
 
 say "4/5 training"
 overrides=()
-[ "$long" = 0 ] || overrides=(train_iters=2600 lr_decay_iters=2600 eval_interval=500)
+[ "$long" = 0 ] || overrides=(train_iters=4200 lr_decay_iters=4200 eval_interval=700)
 build/train --config configs/quickstart.json run_dir="$work/run" \
   train_data_paths="[\"$work/text/train_text_document\"]" valid_data_paths="[\"$work/text/valid_text_document\"]" "${overrides[@]}"
 

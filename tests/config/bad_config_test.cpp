@@ -4,8 +4,8 @@
 
 #include <sstream>
 
-#include "tests/config/config_test_support.h"
 #include "engine/run/config/key_table.h"
+#include "tests/config/config_test_support.h"
 
 namespace thinwire {
 

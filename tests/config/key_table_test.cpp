@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "tests/config/config_test_support.h"
 #include "engine/run/config/json_text.h"
 #include "engine/run/config/resolved_json.h"
+#include "tests/config/config_test_support.h"
 
 namespace thinwire {
 namespace {

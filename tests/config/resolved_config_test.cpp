@@ -3,9 +3,9 @@
 
 #include <random>
 
-#include "tests/config/config_test_support.h"
 #include "engine/run/config/key_table.h"
 #include "engine/run/config/resolved_json.h"
+#include "tests/config/config_test_support.h"
 
 namespace thinwire {
 namespace {

@@ -1,5 +1,5 @@
-// Model, optimizer and trainer never read device memory: a whole training step runs on a device whose memory is unreadable except
-// inside ops and copies.
+// Model, optimizer and trainer never read device memory: a whole training step runs on a device whose memory is
+// unreadable except inside ops and copies.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -21,7 +21,8 @@ class Vault {
   size_t regions() const { return regions_.size(); }
   bool holds(const void* p) const {
     const auto next = regions_.upper_bound(const_cast<void*>(p));
-    return next != regions_.begin() && static_cast<const char*>(p) < static_cast<char*>(std::prev(next)->first) + std::prev(next)->second;
+    return next != regions_.begin() &&
+           static_cast<const char*>(p) < static_cast<char*>(std::prev(next)->first) + std::prev(next)->second;
   }
 
  private:
@@ -87,10 +88,14 @@ void wrap(OpTable& table, void (*OpTable::*)(Exec&, const Op&)) {
 OpTable opening_table() {
   OpTable t = cpu_ops();
 #define TW_WRAP(entry) wrap<&OpTable::entry>(t, &OpTable::entry)
-  TW_WRAP(matmul), TW_WRAP(norm_forward), TW_WRAP(norm_backward), TW_WRAP(residual_add), TW_WRAP(dropout_apply), TW_WRAP(rotary);
-  TW_WRAP(attention_forward), TW_WRAP(attention_backward), TW_WRAP(gelu_forward), TW_WRAP(gelu_backward), TW_WRAP(swiglu_forward);
-  TW_WRAP(swiglu_backward), TW_WRAP(embedding_forward), TW_WRAP(embedding_backward), TW_WRAP(cross_entropy), TW_WRAP(weighted_sum);
-  TW_WRAP(sum_squares), TW_WRAP(bias_gradient), TW_WRAP(cast), TW_WRAP(axpy), TW_WRAP(fill_normal), TW_WRAP(fill_constant);
+  TW_WRAP(matmul), TW_WRAP(norm_forward), TW_WRAP(norm_backward), TW_WRAP(residual_add), TW_WRAP(dropout_apply),
+      TW_WRAP(rotary);
+  TW_WRAP(attention_forward), TW_WRAP(attention_backward), TW_WRAP(gelu_forward), TW_WRAP(gelu_backward),
+      TW_WRAP(swiglu_forward);
+  TW_WRAP(swiglu_backward), TW_WRAP(embedding_forward), TW_WRAP(embedding_backward), TW_WRAP(cross_entropy),
+      TW_WRAP(weighted_sum);
+  TW_WRAP(sum_squares), TW_WRAP(bias_gradient), TW_WRAP(cast), TW_WRAP(axpy), TW_WRAP(fill_normal),
+      TW_WRAP(fill_constant);
   TW_WRAP(adamw), TW_WRAP(sgd);
 #undef TW_WRAP
   return t;
@@ -99,8 +104,10 @@ OpTable opening_table() {
 RunConfig config_of(bool parallel, DType dtype, Recompute recompute) {
   RunConfig run;
   ModelConfig& m = run.model;
-  m.layers = 2, m.hidden = 32, m.heads = 4, m.kv_heads = 2, m.head_dim = 8, m.ffn = 48, m.vocab = 61, m.padded_vocab = 64;
-  m.seq_length = 17, m.max_positions = 17, m.dtype = dtype, m.recompute = recompute, m.hidden_dropout = 0.1f, m.attention_dropout = 0.1f;
+  m.layers = 2, m.hidden = 32, m.heads = 4, m.kv_heads = 2, m.head_dim = 8, m.ffn = 48, m.vocab = 61,
+  m.padded_vocab = 64;
+  m.seq_length = 17, m.max_positions = 17, m.dtype = dtype, m.recompute = recompute, m.hidden_dropout = 0.1f,
+  m.attention_dropout = 0.1f;
   m.parallel_residual = parallel;
   if (parallel) m.positions = PositionKind::kRotary, m.activation = ActivationKind::kSwiglu;
   run.data.micro_batch = 2, run.data.global_batch = 4, run.data.seq_length = m.seq_length;
@@ -119,7 +126,9 @@ std::vector<double> losses(const RunConfig& run, Device& device, const OpTable& 
   std::vector<double> result;
   int64_t next = 0;
   for (int i = 0; i < 3; ++i) {
-    const auto batch = [&] { return synthetic_batch(next++, run.data.micro_batch, run.data.seq_length, run.model.vocab); };
+    const auto batch = [&] {
+      return synthetic_batch(next++, run.data.micro_batch, run.data.seq_length, run.model.vocab);
+    };
     result.push_back(step.run(2, batch, progress, scaler, timer).loss);
   }
   return result;

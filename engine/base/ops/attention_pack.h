@@ -1,6 +1,7 @@
 // How rows of heads become tiles of 32-bit words and back, for the attention kernels only; and 2^x.
 #pragma once
 
+#include "engine/base/ops/attention_kernel.h"
 #include "engine/base/ops/attention_tile.h"
 #include "engine/base/ops/simd.h"
 

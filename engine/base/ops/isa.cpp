@@ -22,7 +22,8 @@ Isa detect() {
   if (wanted == nullptr || *wanted == '\0') return best;
   for (Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16}) {
     if (isa_name(isa) != std::string_view(wanted)) continue;
-    if (isa > best) throw_bad_config(std::string("THINWIRE_ISA=") + wanted + ": this machine has at most " + isa_name(best));
+    if (isa > best)
+      throw_bad_config(std::string("THINWIRE_ISA=") + wanted + ": this machine has at most " + isa_name(best));
     return isa;
   }
   throw_bad_config(std::string("THINWIRE_ISA=") + wanted + ": use avx2, avx512 or avx512_bf16");
@@ -37,9 +38,12 @@ Isa active_isa() {
 
 std::string isa_name(Isa isa) {
   switch (isa) {
-    case Isa::kAvx512Bf16: return "avx512_bf16";
-    case Isa::kAvx512: return "avx512";
-    case Isa::kAvx2: return "avx2";
+    case Isa::kAvx512Bf16:
+      return "avx512_bf16";
+    case Isa::kAvx512:
+      return "avx512";
+    case Isa::kAvx2:
+      return "avx2";
   }
   return "?";
 }

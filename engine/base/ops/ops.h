@@ -1,10 +1,10 @@
 // The math: one table of typed functions per backend. Every op states shapes, dtypes and what it does to its outputs.
 //
 // Legend: N tokens (batch * length, batch-major), h hidden, f feed-forward, V vocabulary rows, T length, d head size.
-// "T" as a dtype means the compute dtype of the run (fp32, bf16 or fp16); statistics, losses and gradients of parameters are
-// fp32. Arithmetic inside an op is fp32 (sums over rows in fixed blocks), results are rounded once to the output's dtype.
-// The bits of a result do not depend on the number of threads: reductions are cut by data, never by thread.
-// Wrong shapes or dtypes are CHECK failures. All pointers are device memory of the table's backend.
+// "T" as a dtype means the compute dtype of the run (fp32, bf16 or fp16); statistics, losses and gradients of
+// parameters are fp32. Arithmetic inside an op is fp32 (sums over rows in fixed blocks), results are rounded once to
+// the output's dtype. The bits of a result do not depend on the number of threads: reductions are cut by data, never by
+// thread. Wrong shapes or dtypes are CHECK failures. All pointers are device memory of the table's backend.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@
 
 namespace thinwire {
 
-// What a backend keeps between calls (oneDNN primitives, packed weights, scratch memory). One per Exec; not shared by threads.
+// What a backend keeps between calls (oneDNN primitives, packed weights, scratch memory). One per Exec; not shared by
+// threads.
 class OpState {
  public:
   virtual ~OpState() = default;
@@ -35,8 +36,8 @@ struct Exec {
   std::unique_ptr<OpState> state;
 };
 
-// c = op(a) * op(b) (+ bias over columns) (+ c). 2-D, contiguous. a: [M,K] or [K,M] when trans_a; b: [K,N] or [N,K] when trans_b.
-// a, b: same dtype T; c: T or fp32; bias: [N] of T or empty. Accumulation in fp32.
+// c = op(a) * op(b) (+ bias over columns) (+ c). 2-D, contiguous. a: [M,K] or [K,M] when trans_a; b: [K,N] or [N,K]
+// when trans_b. a, b: same dtype T; c: T or fp32; bias: [N] of T or empty. Accumulation in fp32.
 struct Matmul {
   View a, b, c;
   bool trans_a = false, trans_b = false;
@@ -48,8 +49,9 @@ struct Matmul {
 
 enum class NormKind { kLayerNorm, kRmsNorm };
 
-// Counter-based dropout. Element e of sample s draws word e % 4 of philox(key, {e/4 low, s low, s high 16 | e/4 high 16, layer<<8|purpose})
-// and is kept when uniform01(word) >= p; kept values are scaled by 1/(1-p). p == 0 switches it off and nothing else is read.
+// Counter-based dropout. Element e of sample s draws word e % 4 of philox(key, {e/4 low, s low, s high 16 | e/4 high
+// 16, layer<<8|purpose}) and is kept when uniform01(word) >= p; kept values are scaled by 1/(1-p). p == 0 switches it
+// off and nothing else is read.
 struct Dropout {
   float p = 0.0f;
   PhiloxKey key;
@@ -60,7 +62,8 @@ struct Dropout {
 };
 
 // sum = x + dropout(branch) when `branch` is given (sum: [N,h] T, may alias x), else sum = x and `sum` stays empty;
-// y = norm(sum) * weight + bias. weight, bias (or empty): [h] T. mean (LayerNorm only), rstd: [N] fp32, may be empty in evaluation.
+// y = norm(sum) * weight + bias. weight, bias (or empty): [h] T. mean (LayerNorm only), rstd: [N] fp32, may be empty in
+// evaluation.
 struct NormForward {
   NormKind kind = NormKind::kLayerNorm;
   float eps = 1e-5f;
@@ -69,8 +72,8 @@ struct NormForward {
   View weight, bias, y, mean, rstd;
 };
 
-// dx = residual + d(norm)/dx(dy) ([N,h] T; residual may be empty and may alias dx); dweight, dbias: [h] fp32, accumulated.
-// x is the input of the norm (`sum` of the forward).
+// dx = residual + d(norm)/dx(dy) ([N,h] T; residual may be empty and may alias dx); dweight, dbias: [h] fp32,
+// accumulated. x is the input of the norm (`sum` of the forward).
 struct NormBackward {
   NormKind kind = NormKind::kLayerNorm;
   View dy, x, weight, mean, rstd, residual, dx, dweight, dbias;
@@ -82,13 +85,15 @@ struct ResidualAdd {
   Dropout dropout;
 };
 
-// dx = dropout'(dy): the gradient that reaches the branch. [N,h] T; may alias. Also used as the forward of a bare dropout.
+// dx = dropout'(dy): the gradient that reaches the branch. [N,h] T; may alias. Also used as the forward of a bare
+// dropout.
 struct DropoutApply {
   View x, y;
   Dropout dropout;
 };
 
-// Position of head (group g, member j) of token t of sample b: base + offset + b*batch + t*token + g*group + j*head (elements).
+// Position of head (group g, member j) of token t of sample b: base + offset + b*batch + t*token + g*group + j*head
+// (elements).
 struct HeadLayout {
   int64_t offset = 0, batch = 0, token = 0, group = 0, head = 0;
 };
@@ -98,8 +103,8 @@ struct AttentionShape {
   int64_t heads() const { return groups * heads_per_group; }
 };
 
-// Rotates the first rot_dim elements of every head in place (half-split pairs (i, i + rot/2)); `inverse` for the backward.
-// cos, sin: [>= position + 1, rot_dim/2] fp32. Token t of every sample has position first_position + t.
+// Rotates the first rot_dim elements of every head in place (half-split pairs (i, i + rot/2)); `inverse` for the
+// backward. cos, sin: [>= position + 1, rot_dim/2] fp32. Token t of every sample has position first_position + t.
 struct Rotary {
   View data;
   HeadLayout layout;
@@ -110,9 +115,9 @@ struct Rotary {
 };
 
 // Causal attention: query t attends to keys 0 .. t + (kv_len - q_len). out[b,t,head] = softmax(scale * q k^T) v.
-// q, k, v: T behind their layouts (k and v have one head per group). out: [batch*q_len, heads*d] T. lse: [batch, heads, q_len] fp32
-// (natural log of the sum of exponents), may be empty in evaluation. Memory beyond the outputs is O(tile), never O(q_len * kv_len).
-// Dropout acts on the probabilities; element = (head*q_len + q)*kv_len + k.
+// q, k, v: T behind their layouts (k and v have one head per group). out: [batch*q_len, heads*d] T. lse: [batch, heads,
+// q_len] fp32 (natural log of the sum of exponents), may be empty in evaluation. Memory beyond the outputs is O(tile),
+// never O(q_len * kv_len). Dropout acts on the probabilities; element = (head*q_len + q)*kv_len + k.
 struct AttentionForward {
   AttentionShape shape;
   float scale = 1.0f;
@@ -122,7 +127,8 @@ struct AttentionForward {
   Dropout dropout;
 };
 
-// dq, dk, dv are written (not accumulated) behind the same layouts as q, k, v; dk, dv are sums over the heads of a group.
+// dq, dk, dv are written (not accumulated) behind the same layouts as q, k, v; dk, dv are sums over the heads of a
+// group.
 struct AttentionBackward {
   AttentionShape shape;
   float scale = 1.0f;
@@ -136,14 +142,25 @@ struct AttentionBackward {
 enum class GeluKind { kTanh, kExact };
 
 // y = gelu(x); [N,f] T.
-struct GeluForward { GeluKind kind = GeluKind::kTanh; View x, y; };
+struct GeluForward {
+  GeluKind kind = GeluKind::kTanh;
+  View x, y;
+};
 // dx = dy * gelu'(x); dx may alias dy.
-struct GeluBackward { GeluKind kind = GeluKind::kTanh; View x, dy, dx; };
+struct GeluBackward {
+  GeluKind kind = GeluKind::kTanh;
+  View x, dy, dx;
+};
 // x: [N, 2f] = gate | up; y = silu(gate) * up: [N,f].
-struct SwigluForward { View x, y; };
-struct SwigluBackward { View x, dy, dx; };  // dx: [N, 2f]; may alias x
+struct SwigluForward {
+  View x, y;
+};
+struct SwigluBackward {
+  View x, dy, dx;
+};  // dx: [N, 2f]; may alias x
 
-// x[n] = table[tokens[n]] + positions[first_position + n % length] (positions optional). tokens: [N] i32 in [0, V). x: [N,h] T.
+// x[n] = table[tokens[n]] + positions[first_position + n % length] (positions optional). tokens: [N] i32 in [0, V). x:
+// [N,h] T.
 struct EmbeddingForward {
   View tokens, table, positions, x;
   int64_t length = 0, first_position = 0;
@@ -154,9 +171,9 @@ struct EmbeddingBackward {
   int64_t length = 0;
 };
 
-// Softmax cross entropy over rows. logits: [n,V] T, columns >= valid_cols are padding: they get probability and gradient zero.
-// loss: [n] fp32 = lse - logit[target]. When dlogits_scale is given, logits are overwritten by
-// (softmax - onehot) * row_weight[n] * dlogits_scale[0]. targets: [n] i32; row_weight: [n] fp32 (a row of weight 0 adds nothing,
+// Softmax cross entropy over rows. logits: [n,V] T, columns >= valid_cols are padding: they get probability and
+// gradient zero. loss: [n] fp32 = lse - logit[target]. When dlogits_scale is given, logits are overwritten by (softmax
+// - onehot) * row_weight[n] * dlogits_scale[0]. targets: [n] i32; row_weight: [n] fp32 (a row of weight 0 adds nothing,
 // and its loss is 0). dlogits_scale: [1] fp32 device memory or empty for evaluation.
 struct CrossEntropy {
   View logits, targets, row_weight, loss, dlogits_scale;
@@ -164,19 +181,41 @@ struct CrossEntropy {
 };
 
 // out[0] += sum_i a[i] * b[i] in double (b may be empty: plain sum). a, b: [n] fp32; out: [1] fp64.
-struct WeightedSum { View a, b, out; };
-// out[0] += sum of squares in double over fixed blocks of 4096. x: [n] fp32; out: [1] fp64. NaN and Inf show in the result.
-struct SumSquares { View x, out; };
+struct WeightedSum {
+  View a, b, out;
+};
+// out[0] += sum of squares in double over fixed blocks of 4096. x: [n] fp32; out: [1] fp64. NaN and Inf show in the
+// result.
+struct SumSquares {
+  View x, out;
+};
 // dbias[c] += sum_n dy[n,c]. dy: [N,c] T; dbias: [c] fp32.
-struct BiasGradient { View dy, dbias; };
+struct BiasGradient {
+  View dy, dbias;
+};
 // dst = cast(src), any two of fp32, bf16, fp16.
-struct Cast { View src, dst; };
+struct Cast {
+  View src, dst;
+};
 // y += alpha * x, both fp32, or both T.
-struct Axpy { float alpha = 1.0f; View x, y; };
-// Writes mean 0, standard deviation `std` normal numbers (rounded once to the view's dtype); element i of the view is element
-// first + i of the global tensor `tensor_id`: pair p of words of philox(seed, {e/4 low, e/4 high, tensor_id, kInit}).
-struct FillNormal { View x; float std = 1.0f; uint64_t seed = 0; uint32_t tensor_id = 0; int64_t first = 0; };
-struct FillConstant { View x; float value = 0.0f; };
+struct Axpy {
+  float alpha = 1.0f;
+  View x, y;
+};
+// Writes mean 0, standard deviation `std` normal numbers (rounded once to the view's dtype); element i of the view is
+// element first + i of the global tensor `tensor_id`: pair p of words of philox(seed, {e/4 low, e/4 high, tensor_id,
+// kInit}).
+struct FillNormal {
+  View x;
+  float std = 1.0f;
+  uint64_t seed = 0;
+  uint32_t tensor_id = 0;
+  int64_t first = 0;
+};
+struct FillConstant {
+  View x;
+  float value = 0.0f;
+};
 
 // The scalars of a step that live in device memory, so that a captured step can be replayed with new ones.
 struct StepState {
@@ -189,14 +228,17 @@ struct StepState {
 };
 
 // A run of elements of a flat buffer with one setting of weight decay (0 or 1, times StepState::weight_decay).
-struct DecaySpan { int64_t first = 0, count = 0; float decay = 0.0f; };
+struct DecaySpan {
+  int64_t first = 0, count = 0;
+  float decay = 0.0f;
+};
 
 // p -= lr * (m^ / (sqrt(v^) + eps) + wd * p), decoupled decay, eps outside the root, fp32 math; m, v, master: [n] fp32.
 // working: [n] bf16 / fp16 copy of master, or empty. Gradients are zeroed behind the read when zero_gradient is set.
 struct AdamW {
-  View master, m, v, gradient, working, state;  // state: one StepState as u8[sizeof]
+  View master, m, v, gradient, working, state;    // state: one StepState as u8[sizeof]
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  // double: 1 - 0.999f is off by 1.3e-5 of itself
-  std::span<const DecaySpan> spans;             // host memory; covers [0, n) in order
+  std::span<const DecaySpan> spans;               // host memory; covers [0, n) in order
   bool zero_gradient = false;
 };
 
@@ -211,7 +253,7 @@ struct Sgd {
 // Every entry is filled in every backend or listed in `missing` with the reason (a test walks the tables).
 struct OpTable {
   const char* backend = "";
-  std::string (*isa)() = nullptr;                     // instruction set in use, for --version
+  std::string (*isa)() = nullptr;  // instruction set in use, for --version
   std::unique_ptr<OpState> (*make_state)(Device&) = nullptr;
   void (*matmul)(Exec&, const Matmul&) = nullptr;
   void (*norm_forward)(Exec&, const NormForward&) = nullptr;
@@ -239,8 +281,9 @@ struct OpTable {
   void (*sgd)(Exec&, const Sgd&) = nullptr;
 };
 
-// The CPU table; chooses AVX2, AVX-512 or AVX-512-bf16 kernels once, by what the machine has (THINWIRE_ISA=avx2|avx512|avx512_bf16
-// lowers the choice, for tests). Throws Error(kBadConfig) on a machine without AVX2 and FMA.
+// The CPU table; chooses AVX2, AVX-512 or AVX-512-bf16 kernels once, by what the machine has
+// (THINWIRE_ISA=avx2|avx512|avx512_bf16 lowers the choice, for tests). Throws Error(kBadConfig) on a machine without
+// AVX2 and FMA.
 const OpTable& cpu_ops();
 
 // An Exec for the table's backend on `stream`.

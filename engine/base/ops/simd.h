@@ -1,7 +1,7 @@
-// Vectors of floats for kernels. Included only by *_kernel.cpp files, which are compiled once per instruction set with TW_ISA
-// naming the namespace; everything is in an anonymous namespace and always inlined, so that no code compiled for a newer
-// instruction set can be picked by the linker for an older machine. For the same reason kernel files use no std templates
-// beyond constexpr ones, and call no inline function of other headers that is not always inlined.
+// Vectors of floats for kernels. Included only by *_kernel.cpp files, which are compiled once per instruction set with
+// TW_ISA naming the namespace; everything is in an anonymous namespace and always inlined, so that no code compiled for
+// a newer instruction set can be picked by the linker for an older machine. For the same reason kernel files use no std
+// templates beyond constexpr ones, and call no inline function of other headers that is not always inlined.
 #pragma once
 
 #include <immintrin.h>
@@ -28,16 +28,26 @@ typedef float VecF __attribute__((vector_size(kLanes * 4), may_alias));
 typedef int32_t VecI __attribute__((vector_size(kLanes * 4), may_alias));
 typedef uint32_t VecU __attribute__((vector_size(kLanes * 4), may_alias));
 
-TW_INLINE VecF splat(float v) { return VecF{} + v; }
-TW_INLINE VecI splat_i(int32_t v) { return VecI{} + v; }
+TW_INLINE VecF splat(float v) {
+  return VecF{} + v;
+}
+TW_INLINE VecI splat_i(int32_t v) {
+  return VecI{} + v;
+}
 
 #ifdef __AVX512F__
-TW_INLINE VecF load(const float* p) { return (VecF)_mm512_loadu_ps(p); }
-TW_INLINE void store(float* p, VecF v) { _mm512_storeu_ps(p, (__m512)v); }
+TW_INLINE VecF load(const float* p) {
+  return (VecF)_mm512_loadu_ps(p);
+}
+TW_INLINE void store(float* p, VecF v) {
+  _mm512_storeu_ps(p, (__m512)v);
+}
 TW_INLINE VecF load(const Bf16* p) {
   return (VecF)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16);
 }
-TW_INLINE VecF load(const Fp16* p) { return (VecF)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+TW_INLINE VecF load(const Fp16* p) {
+  return (VecF)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
+}
 TW_INLINE void store(Bf16* p, VecF v) {  // nearest even; NaN stays NaN
   const __m512i u = (__m512i)v;
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
@@ -49,18 +59,34 @@ TW_INLINE void store(Bf16* p, VecF v) {  // nearest even; NaN stays NaN
 TW_INLINE void store(Fp16* p, VecF v) {
   _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-TW_INLINE VecF fma(VecF a, VecF b, VecF c) { return (VecF)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
-TW_INLINE VecF vmax(VecF a, VecF b) { return (VecF)_mm512_max_ps((__m512)a, (__m512)b); }
-TW_INLINE VecF vmin(VecF a, VecF b) { return (VecF)_mm512_min_ps((__m512)a, (__m512)b); }
-TW_INLINE VecF vsqrt(VecF a) { return (VecF)_mm512_sqrt_ps((__m512)a); }
-TW_INLINE VecF vround(VecF a) { return (VecF)_mm512_roundscale_ps((__m512)a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+TW_INLINE VecF fma(VecF a, VecF b, VecF c) {
+  return (VecF)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+TW_INLINE VecF vmax(VecF a, VecF b) {
+  return (VecF)_mm512_max_ps((__m512)a, (__m512)b);
+}
+TW_INLINE VecF vmin(VecF a, VecF b) {
+  return (VecF)_mm512_min_ps((__m512)a, (__m512)b);
+}
+TW_INLINE VecF vsqrt(VecF a) {
+  return (VecF)_mm512_sqrt_ps((__m512)a);
+}
+TW_INLINE VecF vround(VecF a) {
+  return (VecF)_mm512_roundscale_ps((__m512)a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 #else
-TW_INLINE VecF load(const float* p) { return (VecF)_mm256_loadu_ps(p); }
-TW_INLINE void store(float* p, VecF v) { _mm256_storeu_ps(p, (__m256)v); }
+TW_INLINE VecF load(const float* p) {
+  return (VecF)_mm256_loadu_ps(p);
+}
+TW_INLINE void store(float* p, VecF v) {
+  _mm256_storeu_ps(p, (__m256)v);
+}
 TW_INLINE VecF load(const Bf16* p) {
   return (VecF)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
 }
-TW_INLINE VecF load(const Fp16* p) { return (VecF)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
+TW_INLINE VecF load(const Fp16* p) {
+  return (VecF)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
+}
 TW_INLINE void store(Bf16* p, VecF v) {
   const __m256i u = (__m256i)v;
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
@@ -73,15 +99,25 @@ TW_INLINE void store(Bf16* p, VecF v) {
 TW_INLINE void store(Fp16* p, VecF v) {
   _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-TW_INLINE VecF fma(VecF a, VecF b, VecF c) { return (VecF)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
-TW_INLINE VecF vmax(VecF a, VecF b) { return (VecF)_mm256_max_ps((__m256)a, (__m256)b); }
-TW_INLINE VecF vmin(VecF a, VecF b) { return (VecF)_mm256_min_ps((__m256)a, (__m256)b); }
-TW_INLINE VecF vsqrt(VecF a) { return (VecF)_mm256_sqrt_ps((__m256)a); }
-TW_INLINE VecF vround(VecF a) { return (VecF)_mm256_round_ps((__m256)a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+TW_INLINE VecF fma(VecF a, VecF b, VecF c) {
+  return (VecF)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+TW_INLINE VecF vmax(VecF a, VecF b) {
+  return (VecF)_mm256_max_ps((__m256)a, (__m256)b);
+}
+TW_INLINE VecF vmin(VecF a, VecF b) {
+  return (VecF)_mm256_min_ps((__m256)a, (__m256)b);
+}
+TW_INLINE VecF vsqrt(VecF a) {
+  return (VecF)_mm256_sqrt_ps((__m256)a);
+}
+TW_INLINE VecF vround(VecF a) {
+  return (VecF)_mm256_round_ps((__m256)a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 #endif
 
-// The first n lanes (0 < n < kLanes) from memory, the rest `fill`; and the store of the first n lanes. Memory behind the n
-// elements is not touched.
+// The first n lanes (0 < n < kLanes) from memory, the rest `fill`; and the store of the first n lanes. Memory behind
+// the n elements is not touched.
 template <typename T>
 TW_INLINE VecF load_first(const T* p, int64_t n, float fill = 0.0f) {
   alignas(64) T buffer[kLanes] = {};
@@ -97,7 +133,9 @@ TW_INLINE void store_first(T* p, VecF v, int64_t n) {
   for (int64_t i = 0; i < n; ++i) p[i] = buffer[i];
 }
 #ifdef __AVX512F__
-TW_INLINE __mmask16 first_lanes(int64_t n) { return (__mmask16)((1u << n) - 1u); }
+TW_INLINE __mmask16 first_lanes(int64_t n) {
+  return (__mmask16)((1u << n) - 1u);
+}
 TW_INLINE VecF load_first(const float* p, int64_t n, float fill = 0.0f) {
   return (VecF)_mm512_mask_loadu_ps((__m512)splat(fill), first_lanes(n), p);
 }
@@ -108,12 +146,14 @@ TW_INLINE VecF load_first(const Bf16* p, int64_t n, float fill = 0.0f) {
 TW_INLINE VecF load_first(const Fp16* p, int64_t n, float fill = 0.0f) {
   return (VecF)_mm512_mask_cvtph_ps((__m512)splat(fill), first_lanes(n), _mm256_maskz_loadu_epi16(first_lanes(n), p));
 }
-TW_INLINE void store_first(float* p, VecF v, int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), (__m512)v); }
+TW_INLINE void store_first(float* p, VecF v, int64_t n) {
+  _mm512_mask_storeu_ps(p, first_lanes(n), (__m512)v);
+}
 #endif
 
-// One loop body for whole vectors and for the ragged end: body(part, i, n) is called with part = Whole and n = kLanes, or
-// with part = Ragged and 0 < n < kLanes; load_at and store_at pick the access by its type. Lambdas passed as body carry
-// TW_INLINE_LAMBDA behind their parameters.
+// One loop body for whole vectors and for the ragged end: body(part, i, n) is called with part = Whole and n = kLanes,
+// or with part = Ragged and 0 < n < kLanes; load_at and store_at pick the access by its type. Lambdas passed as body
+// carry TW_INLINE_LAMBDA behind their parameters.
 #define TW_INLINE_LAMBDA __attribute__((always_inline))
 struct Whole {};
 struct Ragged {};
@@ -141,8 +181,12 @@ TW_INLINE void for_vectors(int64_t count, const Body& body) {
 }
 
 // Bounds that let NaN through (the vector minimum returns its second operand when one is NaN).
-TW_INLINE VecF at_most(VecF v, float limit) { return vmin(splat(limit), v); }
-TW_INLINE VecF at_least(VecF v, float limit) { return vmax(splat(limit), v); }
+TW_INLINE VecF at_most(VecF v, float limit) {
+  return vmin(splat(limit), v);
+}
+TW_INLINE VecF at_least(VecF v, float limit) {
+  return vmax(splat(limit), v);
+}
 
 // Sum and maximum over lanes in a fixed tree order.
 TW_INLINE float reduce_add(VecF v) {

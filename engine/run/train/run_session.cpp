@@ -195,8 +195,8 @@ void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& pr
   r.hw_tflops = r.tokens_per_s * hardware_flops_per_token(run.model) / 1e12;
   if (run.peak_tflops > 0.0) r.mfu = r.model_tflops_per_rank / run.peak_tflops;
   r.memory_peak_bytes = peak_rss_bytes();
-  for (StepPart part :
-       {StepPart::kData, StepPart::kForward, StepPart::kBackward, StepPart::kOptimizer, StepPart::kEvaluation, StepPart::kCheckpoint}) {
+  for (StepPart part : {StepPart::kData, StepPart::kForward, StepPart::kBackward, StepPart::kOptimizer,
+                        StepPart::kEvaluation, StepPart::kCheckpoint}) {
     r.time_ms.emplace_back(std::string(name_of(part)), timer.ms(part));
   }
   metrics_->write(r);

@@ -46,8 +46,9 @@ function(thinwire_kernels target)
   foreach(isa avx2 avx512 avx512_bf16)
     set(object ${target}_${isa})
     add_library(${object} OBJECT ${ARGN})
-    # -fno-semantic-interposition and hidden visibility keep each instruction set's code to itself.
-    target_compile_options(${object} PRIVATE -O3 ${${isa}} -fvisibility=hidden -fno-math-errno -fno-trapping-math -Wno-psabi -Wno-ignored-attributes)
+    # Hidden visibility keeps each instruction set's code to itself; instrumented -O3 kernels take minutes each to compile, so
+    # sanitized builds make do with -O1.
+    target_compile_options(${object} PRIVATE $<IF:$<BOOL:${THINWIRE_SANITIZE}>,-O1,-O3> ${${isa}} -fvisibility=hidden -fno-math-errno -fno-trapping-math -Wno-psabi -Wno-ignored-attributes)
     # GCC 12 calls the undefined vectors inside its own intrinsics uninitialised.
     target_compile_options(${object} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized -Wno-uninitialized>)
     target_compile_definitions(${object} PRIVATE TW_ISA=isa_${isa} TW_KERNELS=${isa}_kernels)

@@ -81,7 +81,7 @@ void print_sites(Text& out, const RunConfig& c) {
 }  // namespace
 
 ProcessOverhead process_overhead(const RunConfig& config) {
-  // Program and libraries (24 MiB here), oneDNN's generated kernels and its copies of a product's operands, the batches
+  // Program and libraries, oneDNN's generated kernels and its copies of a product's operands, the batches
   // read ahead.
   const size_t operands =
       static_cast<size_t>(std::max({config.model.ffn_in_width(), config.model.qkv_width(), config.model.hidden}) *
@@ -89,7 +89,7 @@ ProcessOverhead process_overhead(const RunConfig& config) {
       size_of(config.model.dtype);
   const size_t queue = static_cast<size_t>(config.data.micro_batch * config.data.seq_length) * 12 *
                        static_cast<size_t>(config.data.prefetch_batches + 1);
-  return {(size_t{40} << 20) + operands + queue};
+  return {(size_t{28} << 20) + operands + queue};
 }
 
 MemoryPlan plan_memory(const RunConfig& config) {
@@ -134,6 +134,13 @@ std::string dry_run_text(const RunConfig& c) {
   out.line("  %-15s %12.1f MiB", "process", mib(static_cast<double>(overhead)));
   out.line("  %-15s %12.1f MiB (%zu bytes)", "total", mib(static_cast<double>(plan.total() + overhead)),
            plan.total() + overhead);
+
+  // A save copies weights and optimizer state at once and writes the copy behind the steps.
+  const size_t staged = 4 * static_cast<size_t>(count_parameters(list_parameters(rank_share(c).model), true)) *
+                        (c.optim.kind == OptimizerKind::kAdamW ? 3
+                         : c.optim.momentum != 0.0             ? 2
+                                                               : 1);
+  out.line("  while a checkpoint is being written: %.1f MiB more", mib(static_cast<double>(staged)));
 
   out.line("FLOPs per token, forward and backward:");
   out.line("  model (causal half)      %.6g", model_flops_per_token(m));

@@ -26,7 +26,7 @@ packages=(--quickstart)
 scripts/install_deps.sh "${packages[@]}"
 
 say "2/5 build (train, tokenize, generate, report)"
-[ -f build/CMakeCache.txt ] || cmake --preset cpu -DTHINWIRE_TESTS=OFF >build-configure.log 2>&1 || { cat build-configure.log >&2; exit 1; }
+[ -f build/build.ninja ] || cmake --preset cpu -DTHINWIRE_TESTS=OFF >build-configure.log 2>&1 || { cat build-configure.log >&2; exit 1; }
 rm -f build-configure.log
 cmake --build build --target train tokenize generate report -j "$(nproc)" | tail -n 1
 

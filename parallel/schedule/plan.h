@@ -35,4 +35,7 @@ Plan one_stage_plan(int micro_batches);
 // One line: "F0 B0 F1 B1 R C O G".
 std::string to_string(const Plan& plan);
 
+// The same as a picture: an SVG document, one box per node from left to right, backward boxes twice as wide as forward.
+std::string to_svg(const Plan& plan);
+
 }  // namespace thinwire

@@ -7,6 +7,7 @@ import tempfile
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from xml.etree import ElementTree
 
 from run_support import ROOT, RunCase, generations, main, read_generation, read_metrics, read_safetensors, run_program
 
@@ -117,6 +118,10 @@ class RunOutputs(RunCase):
                 done = run_program("generate", "--load", back, "--prompt", "sea", "--tokens", 5)
                 self.assertEqual(done.code, 0, str(done))
                 self.assertEqual(run_program("checkpoint", "import", out, "--output", back).code, 73, "never over checkpoints that are there")
+                new = f"run_dir={self.here / (name + '-new')}"
+                done = self.train(config, new, f"load={back}", expect=78)
+                self.assertIn("finetune", done.err)
+                self.train(config, new, f"load={back}", "finetune=true", "train_iters=1", expect=0)
 
     def test_print_samples_and_schedule(self):
         done = self.train(self.path, "run_dir=" + str(self.here / "unused"), "--print-samples", "3", expect=0)
@@ -129,6 +134,10 @@ class RunOutputs(RunCase):
         self.assertEqual(len(done.out.splitlines()), 3)
         done = self.train(self.path, "run_dir=" + str(self.here / "unused"), "--print-schedule", expect=0)
         self.assertEqual(done.out, "rank 0: F0 B0 F1 B1 R C O G\n")
+        done = self.train(self.path, "run_dir=" + str(self.here / "unused"), "--print-schedule", "--format", "svg", expect=0)
+        boxes = [e.text for e in ElementTree.fromstring(done.out).iter("{http://www.w3.org/2000/svg}text")]
+        self.assertEqual(boxes, "F0 B0 F1 B1 R C O G".split())
+        done = self.train(self.path, "run_dir=" + str(self.here / "unused"), "--print-schedule", "pipe_parallel_size=2", expect=78)
         self.assertFalse((self.here / "unused").exists())
 
 

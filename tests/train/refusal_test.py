@@ -4,7 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-from run_support import RunCase, facts, generations, main, mount_small, read_generation, resize_mount, run_program, unmount
+from run_support import ROOT, RunCase, facts, generations, main, mount_small, read_generation, resize_mount, run_program, unmount
 
 PACE = {"at": "step.begin", "do": "delay:0.05"}
 
@@ -40,6 +40,34 @@ class Refusals(RunCase):
         self.assertEqual(self.status(config)["pid"], status["pid"])
         self.assertEqual(first.finish().code, 0)
         self.assertEqual(self.status(config)["state"], "finished")
+
+    def test_several_ranks_are_not_several_runs(self):
+        """One refusal, from rank 0; the others leave with the same code and say nothing. Printing modes speak once."""
+        config = self.config("ranks")
+        for names in (("PMI_SIZE", "PMI_RANK"), ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"), ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID")):
+            for rank in (0, 1):
+                with self.subTest(names=names, rank=rank):
+                    launched = {names[0]: "2", names[1]: str(rank)}
+                    done = run_program("train", "--config", config, cwd=self.here, extra=launched)
+                    self.assertEqual((done.code, len(done.errors())), (78, 1 - rank), str(done))
+                    self.assertIn("2 ranks were started" if rank == 0 else "", done.err)
+                    self.assertFalse(self.run_dir(config).exists())
+                    done = run_program("train", "--config", config, "train_batch_size=8", "--dry-run", cwd=self.here, extra=launched)
+                    self.assertEqual((done.code, "ranks: 2 = pipeline 1 x data 2" in done.out), (0, rank == 0), str(done))
+                    done = run_program("reference_check", ROOT / "tests/golden/models/llama_gqa", cwd=self.here, extra=launched)
+                    self.assertEqual((done.code, len(done.errors())), (78, 1 - rank), str(done))
+        done = run_program("train", "--config", config, cwd=self.here, extra={"PMI_SIZE": "1", "PMI_RANK": "0", "SLURM_NTASKS": "8"})
+        self.expect(done, 0)
+
+    def test_log_holds_how_the_run_ended(self):
+        config = self.config("ended", vocab_size=300, make_vocab_size_divisible_by=1)
+        self.train(config, "save_interval=2", "train_iters=3", expect=0)
+        done = self.train(config, "hidden_size=64", expect=78)
+        log = (self.run_dir(config) / "log.txt").read_text()
+        self.assertIn("ended with code 0 at step 3", log)
+        self.assertIn("belongs to another model", log)
+        self.assertIn("ended with code 78", log)
+        self.assertEqual(len(done.errors()), 1, str(done))
 
     def test_changed_model_and_data_keys(self):
         config = self.half_done()

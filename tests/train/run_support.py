@@ -42,18 +42,19 @@ class Finished:
         return f"{self.name}: code {self.code}\n--- stdout\n{self.out[-3000:]}\n--- stderr\n{self.err[-3000:]}"
 
 
-def environment():
+def environment(extra=None):
     env = dict(os.environ)
     env["OMP_WAIT_POLICY"] = "passive"  # as `train` would set it itself by starting itself again
     env["LC_ALL"] = "C"
-    for name in ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID"):
+    for name in ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"):
         env.pop(name, None)
+    env.update(extra or {})
     return env
 
 
-def run_program(name, *arguments, cwd=None, limit=LIMIT_S, stdin=None):
+def run_program(name, *arguments, cwd=None, limit=LIMIT_S, stdin=None, extra=None):
     command = [str(BUILD / name)] + [str(a) for a in arguments]
-    done = subprocess.run(command, cwd=cwd, env=environment(), stdin=stdin or subprocess.DEVNULL, stdout=subprocess.PIPE,
+    done = subprocess.run(command, cwd=cwd, env=environment(extra), stdin=stdin or subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, timeout=limit, check=False)
     return Finished(name, done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 

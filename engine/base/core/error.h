@@ -7,7 +7,7 @@
 
 namespace thinwire {
 
-// Exit codes of every program (docs/running.md lists them for users). Do not change: batch scripts read them.
+// Exit codes of every program (docs/programs.md lists them for users). Do not change: batch scripts read them.
 enum class ExitCode : int {
   kFinished = 0,
   kUsage = 64,      // wrong command line

@@ -77,4 +77,13 @@ void log_write(LogLevel level, const std::string& message) {
   sinks().logger->log(to_spdlog(level), "{}", message);
 }
 
+void log_write_file(LogLevel level, const std::string& message) {
+  Sinks& s = sinks();
+  if (!s.file) return;
+  const auto before = s.console->level();
+  s.console->set_level(spdlog::level::off);
+  log_write(level, message);
+  s.console->set_level(before);
+}
+
 }  // namespace thinwire

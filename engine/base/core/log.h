@@ -12,6 +12,8 @@ void log_open_file(const std::string& path);
 void log_close_file();
 void log_set_console_level(LogLevel level);
 void log_write(LogLevel level, const std::string& message);
+// To the file alone, for what the console hears from elsewhere. Nothing without a file.
+void log_write_file(LogLevel level, const std::string& message);
 
 inline void log_info(const std::string& m) {
   log_write(LogLevel::kInfo, m);

@@ -39,7 +39,7 @@ KeyTopic layout_keys() {
       {.name = "sequence_parallel",
        .types = kBoolKey,
        .default_json = "false",
-       .doc = "Norms and dropout are sharded over the tensor-parallel ranks.",
+       .doc = "Norms and dropout are sharded over the tensor-parallel ranks; without effect on one.",
        .scope = layout},
       {.name = "schedule",
        .types = kStringKey,

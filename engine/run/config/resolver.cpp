@@ -89,8 +89,7 @@ void Resolver::layout() {
   }
   if (known({"model_parallel_size", "sequence_parallel"}) && flag("sequence_parallel") &&
       integer("model_parallel_size") == 1) {
-    fail({"sequence_parallel", "model_parallel_size"},
-         "needs model_parallel_size above 1: it shards over the tensor-parallel ranks");
+    note("sequence_parallel", "has no effect on one tensor-parallel rank");
   }
   if (known({"virtual_pipeline_model_parallel_size", "schedule", "pipe_parallel_size"})) {
     const int64_t chunks = integer("virtual_pipeline_model_parallel_size"), stages = integer("pipe_parallel_size");

@@ -7,6 +7,7 @@
 #include "engine/run/train/bench_op.h"
 #include "engine/run/train/bench_step.h"
 #include "engine/run/train/process_setup.h"
+#include "engine/run/train/replica.h"
 
 int main(int argc, char** argv) {
   using namespace thinwire;
@@ -29,7 +30,7 @@ int main(int argc, char** argv) {
     CLI::App* op =
         app.add_subcommand("op", "single ops at shapes of real models, with their share of the machine's rate");
     op->add_option("filter", filter, "only ops whose name contains this");
-    op->add_option("--threads", threads, "CPU threads (default: all)");
+    op->add_option("--threads", threads, "CPU threads (default: all)")->check(CLI::Range(0, most_threads()));
     op->add_flag("--json", json, "one JSON object per line");
     try {
       app.parse(argc, argv);

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/base/core/error.h"
 #include "engine/base/device/arena.h"
 #include "engine/base/ops/ops.h"
 
@@ -310,9 +311,12 @@ double median_ms(const std::function<void()>& run) {
 
 int bench_op(const std::string& filter, int threads, bool json) {
   if (threads <= 0) threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  bool all_ok = true;
+  bool all_ok = true, any = false;
+  std::string names;
   for (const NamedCase& named : all_cases()) {
+    if (names.find(" " + named.name + ",") == std::string::npos) names += " " + named.name + ",";
     if (named.name.find(filter) == std::string::npos) continue;
+    any = true;
     Workbench bench(threads);
     const OpCase c = named.make(bench);
     c.run();
@@ -341,6 +345,8 @@ int bench_op(const std::string& filter, int threads, bool json) {
     }
     std::fflush(stdout);
   }
+  if (!any)
+    throw_usage("bench op: no op's name contains \"" + filter + "\" (known:" + names.substr(0, names.size() - 1) + ")");
   return all_ok ? 0 : 70;
 }
 

@@ -14,6 +14,7 @@
 #include "engine/run/train/op_profile.h"
 #include "engine/run/train/synthetic_batches.h"
 #include "engine/run/train/train_step.h"
+#include "engine/run/train/trainer.h"
 
 namespace thinwire {
 namespace {
@@ -78,6 +79,7 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
   ConfigOptions options;
   options.data_required = false;
   const RunConfig config = load_config({}, all, options).run;
+  refuse_what_is_not_here(config);
 
   const std::unique_ptr<Device> device = make_cpu_device();
   Replica replica(config, device.get(), &cpu_ops(), true);

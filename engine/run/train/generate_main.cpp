@@ -10,6 +10,7 @@
 #include "engine/run/checkpoint/checkpoint_store.h"
 #include "engine/run/checkpoint/model_config_json.h"
 #include "engine/run/train/process_setup.h"
+#include "engine/run/train/replica.h"
 #include "engine/run/train/sampler.h"
 #include "model/decoder.h"
 
@@ -150,7 +151,7 @@ int main(int argc, char** argv) {
         ->check(CLI::NonNegativeNumber);
     app.add_option("--seed", o.sampling.seed, "same seed, same text");
     app.add_option("--tokenizer", o.tokenizer, "byte | bpe:FILE | sentencepiece:FILE (default: what the run recorded)");
-    app.add_option("--threads", o.threads, "CPU threads")->check(CLI::Range(0, 1024));
+    app.add_option("--threads", o.threads, "CPU threads")->check(CLI::Range(0, most_threads()));
     try {
       app.parse(argc, argv);
     } catch (const CLI::CallForHelp& e) {

@@ -3,6 +3,8 @@
 
 #include <chrono>
 
+#include "engine/base/ops/op_list.h"
+
 namespace thinwire {
 namespace {
 
@@ -51,16 +53,8 @@ void wrap(OpTable& table, void (*OpTable::*)(Exec&, const Op&)) {
 
 OpTable make_table() {
   OpTable t = cpu_ops();
-#define TW_WRAP(entry) wrap<&OpTable::entry, #entry>(t, &OpTable::entry)
-  TW_WRAP(matmul), TW_WRAP(norm_forward), TW_WRAP(norm_backward), TW_WRAP(residual_add), TW_WRAP(dropout_apply),
-      TW_WRAP(rotary);
-  TW_WRAP(attention_forward), TW_WRAP(attention_backward), TW_WRAP(gelu_forward), TW_WRAP(gelu_backward),
-      TW_WRAP(swiglu_forward);
-  TW_WRAP(swiglu_backward), TW_WRAP(embedding_forward), TW_WRAP(embedding_backward), TW_WRAP(cross_entropy),
-      TW_WRAP(weighted_sum);
-  TW_WRAP(sum_squares), TW_WRAP(bias_gradient), TW_WRAP(cast), TW_WRAP(axpy), TW_WRAP(fill_normal),
-      TW_WRAP(fill_constant);
-  TW_WRAP(adamw), TW_WRAP(sgd);
+#define TW_WRAP(entry) wrap<&OpTable::entry, #entry>(t, &OpTable::entry);
+  TW_FOR_EACH_OP(TW_WRAP)
 #undef TW_WRAP
   return t;
 }

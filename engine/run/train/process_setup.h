@@ -1,6 +1,7 @@
 // What must be in force before the OpenMP runtime starts, and how a program turns an Error into its exit.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -9,6 +10,13 @@ namespace thinwire {
 // OpenMP threads that spin while idle were measured to cost 100 times the CPU time on shared cores. The runtime reads
 // OMP_WAIT_POLICY before main, so this sets it and executes the program again, once. A value set by the user is kept.
 void ensure_passive_waiting(char** argv);
+
+// Ranks that a launcher (mpirun, srun, jsrun) started side by side, and which of them this process is; {1, 0} without
+// one. Read from the environment that the launchers set, so that it needs no MPI.
+struct LaunchedRanks {
+  int64_t count = 1, rank = 0;
+};
+LaunchedRanks launched_ranks();
 
 // Runs body(); an Error becomes "error: ..." on stderr and its exit code, anything else 70. Returns the exit code.
 int run_program(const std::string& name, const std::function<int()>& body);

@@ -29,6 +29,11 @@ int main(int argc, char** argv) {
       std::fputs(version_text("reference_check", cpu_ops().isa()).c_str(), stdout);
       return 0;
     }
+    if (const LaunchedRanks launched = launched_ranks(); launched.count > 1) {
+      if (launched.rank > 0) return static_cast<int>(ExitCode::kBadConfig);  // rank 0 speaks for all
+      throw_bad_config("reference_check: " + std::to_string(launched.count) +
+                       " ranks were started, but this version compares one");
+    }
     std::vector<std::string> directories, overrides;
     for (const std::string& a : arguments) (a.find('=') == std::string::npos ? directories : overrides).push_back(a);
     if (directories.empty())

@@ -49,6 +49,10 @@ int resolve_threads(const RunConfig& config) {
   return std::max(1, CPU_COUNT(&set));
 }
 
+int most_threads() {
+  return std::max(64, 4 * resolve_threads({}));
+}
+
 Replica::Replica(const RunConfig& config, Device* device, const OpTable* ops, bool training)
     : config_(config),
       device_(device),

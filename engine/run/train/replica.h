@@ -76,5 +76,7 @@ class Replica {
 
 // Threads that a rank uses: as configured, else the cores this process may run on.
 int resolve_threads(const RunConfig& config);
+// More than this on this machine is taken for a mistake: every thread has scratch memory of its own.
+int most_threads();
 
 }  // namespace thinwire

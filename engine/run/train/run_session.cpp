@@ -124,6 +124,9 @@ void RunSession::refuse_other_model(const LoadReport& found) const {
 void RunSession::load_from(const std::string& path, Replica& replica, TrainProgress& progress, LossScaler& scaler) {
   const RunConfig& run = config_.run;
   LoadReport found = find_newest_valid(path);
+  if (!run.finetune && found.manifest.info.contains("imported_from")) {
+    throw_bad_config("load: " + found.path + " was imported and holds weights only: say finetune=true beside load");
+  }
   if (!run.finetune) refuse_other_model(found);
   LoadOptions options;
   options.verify = false;
@@ -245,6 +248,9 @@ bool RunSession::has_evaluation(int64_t step, Split split) const {
 void RunSession::finish(ExitCode code, const std::string& message) {
   if (console_) console_->clear_bar();
   status_.ended(code, step_, message);
+  if (!message.empty()) log_write_file(LogLevel::kError, "error: " + message);  // the console hears it from main
+  log_write_file(LogLevel::kInfo,
+                 "ended with code " + std::to_string(static_cast<int>(code)) + " at step " + std::to_string(step_));
   metrics_.reset();
   tensorboard_.reset();
   try {

@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "data/print_samples.h"
+#include "engine/base/core/error.h"
 #include "engine/base/core/version.h"
 #include "engine/base/ops/ops.h"
 #include "engine/run/config/key_table.h"
@@ -20,15 +21,25 @@ struct Options {
   std::vector<std::string> overrides;
   bool dry_run = false, print_schedule = false, allow_faults = false;
   int64_t ranks = 0, print_samples = -1;
+  std::string format = "text";
 };
 
 int run(const Options& o, int argc, char** argv) {
   if (o.configs.empty() && o.overrides.empty()) {
     throw_usage("train: no configuration; use train --config configs/quickstart.json (train --help lists everything)");
   }
+  const LaunchedRanks launched = launched_ranks();
+  const bool trains = !o.dry_run && !o.print_schedule && o.print_samples < 0;
+  // Rank 0 speaks for all, so that a message and a printed line appear once.
+  if (launched.rank > 0) return trains ? static_cast<int>(ExitCode::kBadConfig) : 0;
+  if (launched.count > 1 && trains) {
+    throw_bad_config(std::to_string(launched.count) +
+                     " ranks were started, but this version trains with one: use ./train or mpirun -n 1 ./train "
+                     "(--dry-run prices larger layouts)");
+  }
   ConfigOptions options;
   options.dry_run = o.dry_run;
-  options.ranks = o.ranks;
+  options.ranks = o.ranks > 0 || !o.dry_run || launched.count == 1 ? o.ranks : launched.count;
   options.data_required = !o.dry_run && !o.print_schedule;
   options.allow_faults = o.allow_faults;
   ResolvedConfig config = load_config(o.configs, o.overrides, options);
@@ -38,7 +49,15 @@ int run(const Options& o, int argc, char** argv) {
     return 0;
   }
   if (o.print_schedule) {
-    std::printf("rank 0: %s\n", to_string(one_stage_plan(static_cast<int>(config.run.accumulation))).c_str());
+    if (config.run.layout.pipeline > 1) {
+      throw_bad_config("pipe_parallel_size: " + std::to_string(config.run.layout.pipeline) +
+                       " stages: this version has schedules of one stage only");
+    }
+    const Plan plan = one_stage_plan(static_cast<int>(config.run.accumulation));
+    if (o.format == "svg")
+      std::fputs(to_svg(plan).c_str(), stdout);
+    else
+      std::printf("rank 0: %s\n", to_string(plan).c_str());
     return 0;
   }
   if (o.print_samples >= 0) {
@@ -67,9 +86,12 @@ int main(int argc, char** argv) {
     app.add_option("--config", o.configs, "configuration file; may be given several times, later ones win")
         ->allow_extra_args(false);
     app.add_flag("--dry-run", o.dry_run, "print parameters, memory, FLOPs and bytes, or every violation, and exit");
-    app.add_option("--ranks", o.ranks, "with --dry-run: price this many ranks");
-    app.add_option("--print-samples", o.print_samples, "print the first N samples in consumption order and exit");
+    app.add_option("--ranks", o.ranks, "with --dry-run: price this many ranks")
+        ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
+    app.add_option("--print-samples", o.print_samples, "print the first N samples in consumption order and exit")
+        ->check(CLI::NonNegativeNumber);
     app.add_flag("--print-schedule", o.print_schedule, "print what each pipeline rank executes in one update");
+    app.add_option("--format", o.format, "of --print-schedule: text or svg")->check(CLI::IsMember({"text", "svg"}));
     app.add_flag("--allow-faults", o.allow_faults, "permit the key `faults`, which injects failures for tests");
     app.add_option("overrides", o.overrides, "key.sub=value, as JSON or text");
     try {

@@ -21,32 +21,6 @@ std::unique_ptr<Device> open_device(const RunConfig& run) {
   return run.device == "cuda" ? make_cuda_device(0) : make_cpu_device();
 }
 
-void refuse_what_is_not_here(const RunConfig& run) {
-  const LayoutConfig& l = run.layout;
-  if (l.pipeline * l.tensor * l.data > 1) {
-    throw_bad_config("layout: pipeline " + std::to_string(l.pipeline) + " x data " + std::to_string(l.data) +
-                     " x tensor " + std::to_string(l.tensor) +
-                     " ranks: this version trains with one rank; --dry-run prices larger layouts");
-  }
-  RunConfig automatic = run;
-  automatic.threads_per_rank = 0;
-  const int cores = resolve_threads(automatic);
-  if (run.threads_per_rank > std::max(64, 4 * cores)) {
-    throw_bad_config("threads_per_rank: " + std::to_string(run.threads_per_rank) + " threads on " +
-                     std::to_string(cores) + " cores; at most " + std::to_string(std::max(64, 4 * cores)) +
-                     " are sensible, 0 takes the cores");
-  }
-  const DataConfig& d = run.data;
-  for (int64_t size : {d.global_batch, d.ramp_start, d.ramp_increment}) {
-    if (size % d.micro_batch != 0) {
-      throw_bad_config("train_batch_size: " + std::to_string(size) +
-                       " sequences (the batch or a step of its ramp) are not a multiple of "
-                       "train_micro_batch_size_per_gpu " +
-                       std::to_string(d.micro_batch));
-    }
-  }
-}
-
 // Memory is taken lazily by the system: without this a model that is too large would be killed in the middle of a step.
 void refuse_what_does_not_fit(const RunConfig& run) {
   const double needed = static_cast<double>(plan_memory(run).total() + process_overhead(run).bytes);
@@ -185,6 +159,29 @@ class Trainer {
 };
 
 }  // namespace
+
+void refuse_what_is_not_here(const RunConfig& run) {
+  const LayoutConfig& l = run.layout;
+  if (l.pipeline * l.tensor * l.data > 1) {
+    throw_bad_config("layout: pipeline " + std::to_string(l.pipeline) + " x data " + std::to_string(l.data) +
+                     " x tensor " + std::to_string(l.tensor) +
+                     " ranks: this version trains with one rank; --dry-run prices larger layouts");
+  }
+  if (run.threads_per_rank > most_threads()) {
+    throw_bad_config("threads_per_rank: " + std::to_string(run.threads_per_rank) +
+                     " is more than this machine's cores make sensible; at most " + std::to_string(most_threads()) +
+                     ", 0 takes the cores");
+  }
+  const DataConfig& d = run.data;
+  for (int64_t size : {d.global_batch, d.ramp_start, d.ramp_increment}) {
+    if (size % d.micro_batch != 0) {
+      throw_bad_config("train_batch_size: " + std::to_string(size) +
+                       " sequences (the batch or a step of its ramp) are not a multiple of "
+                       "train_micro_batch_size_per_gpu " +
+                       std::to_string(d.micro_batch));
+    }
+  }
+}
 
 ExitCode train(const ResolvedConfig& config, bool allow_faults) {
   install_signal_handlers();

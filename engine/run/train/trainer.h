@@ -7,6 +7,9 @@
 
 namespace thinwire {
 
+// Throws kBadConfig for layouts, thread counts and batches that this version or this machine cannot run.
+void refuse_what_is_not_here(const RunConfig& run);
+
 // Trains as configured, resuming from the run directory where it holds a valid checkpoint with the same model and data
 // keys. Returns kFinished or kPreempted; throws Error for everything else (status.json is written in all cases once the
 // run directory is ours).

@@ -11,6 +11,9 @@ if(THINWIRE_SANITIZE)
   target_link_options(thinwire_options INTERFACE -fsanitize=${THINWIRE_SANITIZE})
 endif()
 
+# For code that parses words and not numbers (mains, configuration, tests): half the build time, nothing lost.
+set(THINWIRE_COLD $<$<CONFIG:Release>:-O1>)
+
 # thinwire_library(NAME files... LINK targets...): a static library of one room.
 function(thinwire_library name)
   cmake_parse_arguments(ARG "" "" "LINK;PRIVATE_LINK" ${ARGN})
@@ -24,17 +27,23 @@ function(thinwire_program name)
   cmake_parse_arguments(ARG "" "" "LINK" ${ARGN})
   add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE ${ARG_LINK} thinwire_options thinwire_warnings)
+  target_compile_options(${name} PRIVATE ${THINWIRE_COLD})
   set_property(GLOBAL APPEND PROPERTY THINWIRE_PROGRAMS ${name})
 endfunction()
 
-# thinwire_test(NAME file.cpp LINK targets... [SLOW]): a GoogleTest program; SLOW ones run outside `scripts/test.sh fast`.
+# thinwire_test(NAME file.cpp LINK targets... [SLOW] [CORE]): a GoogleTest program. CORE ones are what `scripts/test.sh fast` builds
+# and runs; SLOW ones run in neither `fast` nor the sanitizers.
 function(thinwire_test name)
-  cmake_parse_arguments(ARG "SLOW" "" "LINK" ${ARGN})
+  cmake_parse_arguments(ARG "SLOW;CORE" "" "LINK" ${ARGN})
   add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PRIVATE ${ARG_LINK} thinwire_options thinwire_warnings GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_compile_options(${name} PRIVATE ${THINWIRE_COLD})
+  if(ARG_CORE)
+    set_property(GLOBAL APPEND PROPERTY THINWIRE_CORE_TESTS ${name})
+  endif()
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES LABELS "$<IF:$<BOOL:${ARG_SLOW}>,slow,fast>" TIMEOUT 900
+  set_tests_properties(${name} PROPERTIES LABELS "$<IF:$<BOOL:${ARG_SLOW}>,slow,fast>$<$<BOOL:${ARG_CORE}>:$<SEMICOLON>core>" TIMEOUT 900
     ENVIRONMENT "OMP_WAIT_POLICY=passive")
 endfunction()
 

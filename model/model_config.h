@@ -53,10 +53,14 @@ struct ModelConfig {
   int64_t attention_width() const { return heads * head_dim; }
   int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
   int64_t ffn_in_width() const { return activation == ActivationKind::kSwiglu ? 2 * ffn : ffn; }
-  int64_t rotary_dim() const {
+  // int(head_dim * fraction), as the frameworks cut it; the slack undoes the fraction's rounding to float.
+  int64_t rotary_length() const {
     if (positions != PositionKind::kRotary) return 0;
-    return static_cast<int64_t>(static_cast<double>(head_dim) * static_cast<double>(rotary_fraction) + 1e-6) / 2 * 2;
+    return static_cast<int64_t>(static_cast<double>(head_dim) * static_cast<double>(rotary_fraction) + 1e-4);
   }
+  // Elements of a head that turn, in pairs: transformers gives an odd length one pair more (frequencies
+  // base^(-2i/length)).
+  int64_t rotary_dim() const { return (rotary_length() + 1) / 2 * 2; }
 };
 
 }  // namespace thinwire

@@ -15,7 +15,7 @@ RotaryTables make_rotary_tables(const ModelConfig& config, int64_t positions, Ar
   if (arena.measuring()) return tables;
   std::vector<float> cosines(static_cast<size_t>(positions * half)), sines(cosines.size());
   for (int64_t i = 0; i < half; ++i) {
-    const float exponent = static_cast<float>(2 * i) / static_cast<float>(rot);
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(config.rotary_length());
     const float frequency = 1.0f / std::pow(config.rotary_base, exponent);
     for (int64_t p = 0; p < positions; ++p) {
       const float angle = static_cast<float>(p) * frequency;

@@ -52,12 +52,16 @@ function(thinwire_kernels target)
   set(avx2 -mavx2 -mfma -mf16c)
   set(avx512 ${avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512)
   set(avx512_bf16 ${avx512} -mavx512bf16)
+  set(level -O3)
+  if(THINWIRE_SANITIZE)
+    set(level -O1)
+  endif()
   foreach(isa avx2 avx512 avx512_bf16)
     set(object ${target}_${isa})
     add_library(${object} OBJECT ${ARGN})
     # Hidden visibility keeps each instruction set's code to itself; instrumented -O3 kernels take minutes each to compile, so
     # sanitized builds make do with -O1.
-    target_compile_options(${object} PRIVATE $<IF:$<BOOL:${THINWIRE_SANITIZE}>,-O1,-O3> ${${isa}} -fvisibility=hidden -fno-math-errno -fno-trapping-math -Wno-psabi -Wno-ignored-attributes)
+    target_compile_options(${object} PRIVATE ${level} ${${isa}} -fvisibility=hidden -fno-math-errno -fno-trapping-math -Wno-psabi -Wno-ignored-attributes)
     # GCC 12 calls the undefined vectors inside its own intrinsics uninitialised.
     target_compile_options(${object} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized -Wno-uninitialized>)
     target_compile_definitions(${object} PRIVATE TW_ISA=isa_${isa} TW_KERNELS=${isa}_kernels)

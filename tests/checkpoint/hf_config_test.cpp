@@ -91,7 +91,7 @@ TEST(HfConfig, WhatWeCannotComputeIsRefusedByName) {
       {with(gpt2(), "layer_norm_epsilon", 0.0), "epsilon"},
       {with(gpt2(), "quantization_config", json::object()), "quantization_config"},
       {with(neox(), "rope_scaling", {{"type", "linear"}, {"factor", 2.0}}), "RoPE scaling"},
-      {with(neox(), "rotary_pct", 0.2), "rotated"},
+      {with(neox(), "rotary_pct", 0.05), "rotated"},
       {with(neox(), "rotary_pct", 1.5), "rotary fraction"},
       {with(neox(), "hidden_act", "silu"), "silu"},
       {with(llama(), "rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}), "llama3"},

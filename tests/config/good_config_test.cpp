@@ -178,6 +178,14 @@ TEST(GoodConfig, DefaultsAreNeox) {
   EXPECT_EQ(c.compression_json, "{}");
 }
 
+// A shared NeoX configuration keeps its sequence_parallel on one tensor-parallel rank, where it means nothing.
+TEST(GoodConfig, SequenceParallelOnOneRankIsNoted) {
+  const ResolvedConfig r = load_config_text({{"a.json", with("\"sequence_parallel\": true")}}, {});
+  ASSERT_FALSE(r.notes.empty());
+  EXPECT_EQ(r.notes.front().key, "sequence_parallel");
+  EXPECT_NE(r.notes.front().text.find("no effect"), std::string::npos);
+}
+
 TEST(GoodConfig, DerivedValues) {
   EXPECT_EQ(load("\"activation\": \"swiglu\"").model.ffn, 170);  // int(8 * 64 / 3)
   EXPECT_EQ(load("\"activation\": \"swiglu\", \"mlp_multiple_of\": 64").model.ffn, 192);

@@ -33,7 +33,18 @@ CASES = {
     "llama_tied_mha": (LlamaForCausalLM, LlamaConfig(vocab_size=71, hidden_size=32, intermediate_size=72, num_hidden_layers=2, num_attention_heads=4,
                                                     num_key_value_heads=4, max_position_embeddings=32, rms_norm_eps=1e-6, tie_word_embeddings=True,
                                                     rope_theta=500.0), 4, 29),
+    # A large base turns most pairs so little that the gradient of the bias of k nearly cancels; in NeoX the head is tied.
+    "neox_slow_rotary_tied": (GPTNeoXForCausalLM, GPTNeoXConfig(vocab_size=51, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+                                                               intermediate_size=72, rotary_pct=1.0, rotary_emb_base=1000000, max_position_embeddings=32,
+                                                               hidden_act="gelu", layer_norm_eps=1e-12, tie_word_embeddings=True, hidden_dropout=0.0,
+                                                               attention_dropout=0.0), 4, 23),
+    # Biases, one KV head, heads that are not hidden / heads wide, the older top-level rotary key, more tokens than max_position_embeddings.
+    "llama_bias_mqa": (LlamaForCausalLM, LlamaConfig(vocab_size=57, hidden_size=20, intermediate_size=36, num_hidden_layers=2, num_attention_heads=4,
+                                                    num_key_value_heads=1, head_dim=6, max_position_embeddings=16, rms_norm_eps=1e-3,
+                                                    attention_bias=True, mlp_bias=True, rope_theta=3000.0), 2, 27),
 }
+OLD_SPELLING = ("llama_bias_mqa",)
+LARGE_WEIGHTS = ("neox_slow_rotary_tied", "llama_bias_mqa")  # 0.08 where the library starts with 0.02
 
 
 def f32(tensors):
@@ -52,10 +63,14 @@ def make(name, cls, config, batch, seq):
         for p in model.parameters():
             if p.dim() == 1:
                 p.add_(0.1 * torch.randn_like(p))
+            elif name in LARGE_WEIGHTS:
+                p.mul_(4.0)
     directory = os.path.join(OUT, name)
     os.makedirs(directory, exist_ok=True)
     save_file(f32(named(model)), os.path.join(directory, "model.safetensors"))
     text = config.to_dict()
+    if name in OLD_SPELLING:
+        text["rope_theta"] = text.pop("rope_parameters")["rope_theta"]
     with open(os.path.join(directory, "config.json"), "w") as f:
         json.dump({k: v for k, v in text.items() if v is None or isinstance(v, (int, float, str, bool, dict))}, f, indent=1, sort_keys=True)
     model = model.double()

@@ -173,7 +173,7 @@ class Programs(unittest.TestCase):
 
     def test_reference_law(self):
         cases = [[m] for m in MODELS]
-        self.assertEqual(len(cases), 6)
+        self.assertEqual(len(cases), 8)
         for m in MODELS:
             cases += [[m, "recompute_granularity=full"], [m, "recompute_granularity=selective", "threads_per_rank=2"]]
             if read_safetensors(m / "tokens.safetensors")["tokens"][1][1] % 2 == 0:

@@ -67,14 +67,15 @@ class Keys {
 };
 
 ActivationKind gelu_from_name(const char* key, const std::string& name) {
-  for (const char* tanh_form : {"gelu_new", "gelu_pytorch_tanh", "gelu_fast"}) {
+  for (const char* tanh_form : {"gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_python_tanh", "gelu_accurate"}) {
     if (name == tanh_form) return ActivationKind::kGeluTanh;
   }
   for (const char* exact : {"gelu", "gelu_python"}) {
     if (name == exact) return ActivationKind::kGeluExact;
   }
   refuse(std::string("\"") + key + "\": \"" + name +
-         "\" is not supported here (gelu, gelu_python, gelu_new, gelu_pytorch_tanh, gelu_fast)");
+         "\" is not supported here (gelu, gelu_python, gelu_new, gelu_pytorch_tanh, gelu_fast, gelu_python_tanh, "
+         "gelu_accurate)");
 }
 
 // rope_parameters (transformers 5) or the older top-level keys; anything but the plain rotary table is refused.
@@ -97,10 +98,9 @@ void read_rope(const Keys& keys, ModelConfig& c, const char* old_base, double de
   if (!(c.rotary_base > 0.0f)) refuse("\"rope_theta\" must be positive");
   if (!partial_allowed && c.rotary_fraction != 1.0f)
     refuse("\"partial_rotary_factor\" other than 1 is not supported for llama");
-  const auto rotated =
-      static_cast<int64_t>(static_cast<double>(c.head_dim) * static_cast<double>(c.rotary_fraction) + 1e-6);
-  if (rotated % 2 != 0 || rotated == 0)
-    refuse("the rotated part of a head has " + std::to_string(rotated) + " elements, an even number is needed");
+  if (c.rotary_length() == 0 || c.rotary_dim() > c.head_dim)
+    refuse("the rotated part of a head has " + std::to_string(c.rotary_length()) +
+           " elements; 1 or more are needed, and an even number where they are the whole head");
 }
 
 void read_gpt2(const Keys& keys, ModelConfig& c) {

@@ -87,8 +87,8 @@ KeyTopic noted_keys() {
   note("the console follows log_interval", {"steps_per_print"});
   note("times per part of the step are always measured",
        {"wall_clock_breakdown", "comms_logger", "flops_profiler", "memory_profiling", "memory_profiling_path"});
-  note("use --dry-run and the sweep script", {"autotuning", "autotuning_run"});
-  note("use the trace options of train",
+  note("use --dry-run, which prices a configuration in milliseconds", {"autotuning", "autotuning_run"});
+  note("metrics.jsonl times the parts of every step; bench step SHAPE --profile times single ops",
        {"profile", "profile_step_start", "profile_step_stop", "profile_step_end", "profile_ranks"});
   note("data is always memory-mapped .bin/.idx and indices are rebuilt in memory",
        {"data_impl", "mmap_warmup", "num_workers", "data_cache_path", "short_seq_prob", "merge_file"});

@@ -148,7 +148,7 @@ int main(int argc, char** argv) {
     app.add_option("--temperature", o.sampling.temperature, "0 takes the most likely token")
         ->check(CLI::Range(0.0, 100.0));
     app.add_option("--top-k", o.sampling.top_k, "choose among the K most likely (0: all)")
-        ->check(CLI::NonNegativeNumber);
+        ->check(CLI::Range(int64_t{0}, int64_t{100000000}));
     app.add_option("--seed", o.sampling.seed, "same seed, same text");
     app.add_option("--tokenizer", o.tokenizer, "byte | bpe:FILE | sentencepiece:FILE (default: what the run recorded)");
     app.add_option("--threads", o.threads, "CPU threads")->check(CLI::Range(0, most_threads()));

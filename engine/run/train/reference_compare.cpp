@@ -59,6 +59,12 @@ Dump read_dump(const std::string& directory) {
       throw_bad_data(directory + "/tokens.safetensors: token " + std::to_string(t) + " is outside the vocabulary");
   }
   d.model.seq_length = d.length;
+  // Rotary angles go on past the configured length, as in transformers; a learned table ends there.
+  if (d.model.positions == PositionKind::kRotary)
+    d.model.max_positions = std::max(d.model.max_positions, d.length);
+  else if (d.length > d.model.max_positions)
+    throw_bad_data(directory + "/tokens.safetensors: " + std::to_string(d.length) + " positions, config.json has " +
+                   std::to_string(d.model.max_positions));
   const ParamList params = list_parameters(d.model);
   const HfMapping mapping(d.model, params);
   const auto read = [&](const char* file, Values& into) {
@@ -107,6 +113,7 @@ RunConfig run_config(const Dump& d, const std::vector<std::string>& overrides) {
   const DType dtype = run.model.dtype;
   run.model = d.model;
   run.model.recompute = recompute;
+  run.model.hidden_dropout = run.model.attention_dropout = 0.0f;  // a dump holds no masks: it is made without
   run.model.dtype = dtype;
 
   const nlohmann::json& o = d.trajectory.at("optimizer");
@@ -162,6 +169,7 @@ class Comparison {
   void scalar(const std::string& name, double ours, double reference, double tolerance) {
     report(name, std::abs(ours - reference), std::abs(ours - reference) / std::abs(reference), tolerance);
   }
+  void remark(const std::string& text) { std::fprintf(out_, "# %s\n", text.c_str()); }
   bool all_ok() const { return all_ok_; }
 
  private:
@@ -253,6 +261,10 @@ std::vector<double> row_scales(const ParamSpec& p, const Values& gradients) {
 }
 
 void compare_final(const Dump& d, Subject& subject, Comparison& compare) {
+  if (compare.deviation() > kFinalTolerance) {
+    compare.remark("final weights: not compared, the gradients' rounding alone is more than the tolerance");
+    return;
+  }
   const double reach = static_cast<double>(d.steps) * subject.replica().config().optim.lr;  // of an element's update
   for (const ParamSpec& p : subject.replica().store().params()) {
     const std::vector<float> ours = subject.read(subject.replica().store().master(p.name));

@@ -89,7 +89,7 @@ int main(int argc, char** argv) {
     app.add_option("--ranks", o.ranks, "with --dry-run: price this many ranks")
         ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
     app.add_option("--print-samples", o.print_samples, "print the first N samples in consumption order and exit")
-        ->check(CLI::NonNegativeNumber);
+        ->check(CLI::Range(int64_t{0}, int64_t{1000000000000}));
     app.add_flag("--print-schedule", o.print_schedule, "print what each pipeline rank executes in one update");
     app.add_option("--format", o.format, "of --print-schedule: text or svg")->check(CLI::IsMember({"text", "svg"}));
     app.add_flag("--allow-faults", o.allow_faults, "permit the key `faults`, which injects failures for tests");

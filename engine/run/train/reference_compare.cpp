@@ -27,6 +27,7 @@
 #include "engine/run/checkpoint/hf_names.h"
 #include "engine/run/config/load_config.h"
 #include "engine/run/train/train_step.h"
+#include "engine/run/train/trainer.h"
 
 namespace thinwire {
 namespace {
@@ -109,6 +110,7 @@ RunConfig run_config(const Dump& d, const std::vector<std::string>& overrides) {
   ConfigOptions options;
   options.data_required = false;
   RunConfig run = load_config({}, all, options).run;
+  refuse_what_is_not_here(run);
   const Recompute recompute = run.model.recompute;
   const DType dtype = run.model.dtype;
   run.model = d.model;

@@ -1,55 +1,91 @@
-// The flat buffers that hold a model's parameters: fp32 master, fp32 gradient, and the working copy that computes.
+// The buffers that hold this rank's share of the parameters: fp32 master, fp32 gradient, and the copy that computes.
+//
+// Units lie one behind the other in a flat layout of the local tensors (TP shares). Of each unit a rank keeps what the
+// placement gives it: the weights' range in the compute dtype (the whole unit where weights are replicated), the
+// gradients' range, the optimizer's range of the master. In fp32 the master is the same memory as its range of the
+// weights. Where weights are sharded, `weight()` looks into a gathered copy: every unit has a fixed place - blocks share
+// two in turn (hold = unit) or each has its own (hold = micro_batch, step); embedding, positions and head always have
+// their own. Gradients that are sharded are summed in full-size buffers by the same rule, of their own for every unit
+// when a plan splits the backward pass.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "engine/base/core/state_visitor.h"
 #include "engine/base/device/arena.h"
 #include "engine/base/ops/ops.h"
-#include "model/params.h"
+#include "model/model_shard.h"
 #include "parallel/zero/flat_layout.h"
+#include "parallel/zero/placement.h"
+#include "parallel/zero/unit_traffic.h"
 
 namespace thinwire {
+
+// Where this rank stands in what shards its units.
+struct StorePlacement {
+  Placement placement;
+  int data_rank = 0;
+  int stage = 0;                // of the tied embedding: 0 first, 1 last
+  bool split_backward = false;  // the plan separates input and weight gradients
+};
+
+// One contiguous run of parameters that this rank updates.
+struct OwnedPiece {
+  int unit = 0;
+  Range range;    // of the unit
+  View master;    // fp32
+  View gradient;  // fp32
+  View working;   // the same elements in the compute dtype, inside the weights' range; empty in fp32
+};
 
 class ParamStore {
  public:
   // Takes memory from `arena`. Without `training` there are no gradients.
+  ParamStore(const ModelShard& shard, const StorePlacement& where, Arena& arena, bool training);
+  // One rank that holds the whole model.
   ParamStore(const ModelConfig& config, Arena& arena, bool training);
 
-  const ParamList& params() const { return params_; }
-  const FlatLayout& layout() const { return layout_; }
+  const ParamList& params() const { return params_; }   // local
+  const FlatLayout& layout() const { return layout_; }  // of the local tensors
 
-  // Views of one tensor: [rows, cols], or [cols] for vectors. Empty if the model has no such tensor (biases, tied
-  // head).
+  // Views of one tensor's local part: [local rows, local cols], or [n] for vectors. Empty if this rank has no such
+  // tensor. Addresses never change; content is valid while the unit is acquired.
   View weight(const std::string& name) const;    // compute dtype
   View gradient(const std::string& name) const;  // fp32
-  View master(const std::string& name) const;    // fp32; the same memory as `weight` when computing in fp32
 
-  // Whole flat buffers, [total].
-  View master_flat() const { return master_; }
-  View gradient_flat() const { return gradient_; }
-  View working_flat() const { return working_; }  // empty when computing in fp32
+  // Per unit, for whoever reduces and gathers. Units that this rank does not have are empty.
+  const std::vector<UnitMemory>& units() const { return units_; }
+  // What the optimizer updates, in order; adjacent units are one piece where memory allows.
+  const std::vector<OwnedPiece>& owned() const { return owned_; }
+  // Gradient memory to be zeroed when a step is skipped.
+  std::vector<View> gradient_memory() const;
 
   // Counter-based initial weights: the same for every layout. Vocabulary padding rows are zero.
   void initialize(Exec& exec, uint64_t seed);
-  // working = cast(master), after masters were loaded or set.
+  // Sets one tensor from its global elements (rows * cols fp32, host): every rank takes what it owns. False if this
+  // rank owns nothing of it.
+  bool set(Device& device, Stream& stream, const std::string& name, std::span<const float> values);
+  // working = cast(master) on the owned pieces, after masters were loaded or set; weights still have to be published.
   void refresh_working(Exec& exec);
 
-  // Shows every parameter as "model/<name>".
-  void visit(StateVisitor& visitor);
+  // Shows what this rank owns of every parameter, cut at tensors: prefix + name, from buffers that lie like owned()
+  // (masters: `pieces` empty). writer_only: only what this rank has to save - of replicas one does.
+  void visit(StateVisitor& visitor, const std::string& prefix, std::span<const View> pieces, bool writer_only) const;
 
   // Increases whenever working weights change; backends may keep packed copies until then.
   int64_t version() const { return version_; }
   void bump_version() { ++version_; }
 
  private:
-  View slice(View flat, const std::string& name) const;
-
   ParamList params_;
   FlatLayout layout_;
   std::unordered_map<std::string, int> index_;
-  View master_, gradient_, working_;
+  std::vector<UnitMemory> units_;
+  std::vector<OwnedPiece> owned_;
   int64_t version_ = 0;
 };
 

@@ -1,11 +1,14 @@
-// The layers that this pipeline rank owns, run for one micro-batch at a time: forward, backward, evaluation.
+// One chunk of layers of a pipeline rank, run for one micro-batch at a time: forward, backward, evaluation.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "model/block.h"
 #include "model/head.h"
+#include "model/model_shard.h"
+#include "parallel/zero/unit_events.h"
 
 namespace thinwire {
 
@@ -15,50 +18,59 @@ struct MicroBatch {
   LossTargets loss;
 };
 
+// Memory that the chunks of a rank share.
+struct StageScratch {
+  BlockScratch block;
+  View dx[3];  // gradients of the residual stream: at the block's output, between its halves, at its input
+};
+StageScratch take_stage_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena);
+
+// What backward_input leaves for backward_weight, when a plan splits them: one per block of the largest chunk.
+struct StageWeightWork {
+  std::vector<BlockWorkBuffers> buffers;
+  std::vector<WeightWork> blocks;
+  int chunk_slot = -1;  // the slot whose activations it leases; -1: free
+};
+StageWeightWork take_weight_work(const ModelShard& shard, const BatchShape& shape, Arena& arena);
+
 class Stage {
  public:
-  // Takes activations for `slots` micro-batches in flight (0: no training) and all scratch from the arena. `device` and
-  // `stream` may be null for a measuring arena. config, store and ports must outlive the stage.
-  Stage(const ModelConfig& config, ParamStore& store, const BatchShape& shape, int slots, Ports& ports, uint64_t seed,
-        Arena& arena, Device* device, Stream* stream);
+  // Chunk `chunk` of the shard. Takes activations for `slots` micro-batches in flight (0: no training) from the arena.
+  // `device` and `stream` may be null for a measuring arena. What is referred to must outlive the stage.
+  Stage(const ModelShard& shard, int chunk, ParamStore& store, const BatchShape& shape, int slots, Ports& ports,
+        const RotaryTables* rotary, StageScratch& scratch, UnitEvents& events, uint64_t seed, Arena& arena);
   Stage(const Stage&) = delete;
   Stage& operator=(const Stage&) = delete;
 
-  // Training forward of one micro-batch into `slot`; adds its loss to loss.loss_sum.
+  bool first() const;  // has the embedding: input comes from tokens, not from input()
+  bool last() const;   // has the head: forward adds the loss instead of filling output()
+
+  // Boundaries of a slot, [rows of this rank, h] in the compute dtype: where a receive puts the activation, where the
+  // result lies until it has been sent; and the gradients that travel the other way. Empty at the ends of the model.
+  View input(int slot) const;
+  View output(int slot) const;
+  View output_gradient(int slot) const;  // received
+  View input_gradient(int slot) const;   // to be sent
+
+  // Training forward of one micro-batch into `slot`; on the last chunk adds its loss to loss.loss_sum.
   void forward(Exec& exec, const MicroBatch& micro, int slot);
+  // Input and weight gradients; events announce each unit in the order head, last block, ..., first block, embedding,
+  // positions.
+  void backward(Exec& exec, int slot);
+  // The same in two halves; `work` leases the slot until backward_weight.
+  void backward_input(Exec& exec, int slot, StageWeightWork& work);
+  void backward_weight(Exec& exec, StageWeightWork& work);
 
-  // Input and weight gradients of the micro-batch in `slot`. on_unit(u) is called when unit u's gradients of this
-  // micro-batch are complete, in the order head, last block, ..., first block, embedding.
-  void backward(Exec& exec, int slot, const std::function<void(int)>& on_unit);
-
-  // Loss only, no dropout, nothing kept.
+  // No dropout, nothing kept: from input(0) or tokens to output(0), or the loss.
   void evaluate(Exec& exec, const MicroBatch& micro);
-
-  // Logits of all tokens of a micro-batch, without dropout: receive(first_row, logits [n, padded vocab] on the device)
-  // per chunk.
+  // On the last chunk, instead of the loss: receive(first_row, logits [n, padded vocab of this rank]) per piece.
   void all_logits(Exec& exec, const MicroBatch& micro, const std::function<void(int64_t, View)>& receive);
 
  private:
-  struct Slot {
-    MicroBatch micro;
-    std::vector<BlockActivations> blocks;
-    HeadActivations head;
-    bool live = false;
-  };
-
-  LayerContext context(const MicroBatch& micro, bool training) const;
-  ResidualStream run_blocks(Exec& exec, const LayerContext& c, const MicroBatch& micro, Slot& slot);
-
-  const ModelConfig& config_;
-  BatchShape shape_;
-  uint64_t seed_;
-  RotaryTables rotary_;
-  Embedding embedding_;
-  std::vector<Block> blocks_;
-  Head head_;
-  std::vector<Slot> slots_;
-  BlockScratch scratch_;
-  View dx_[3];  // gradients of the residual stream: at the block's output, between its halves, at its input
+  struct Slot;
+  ModelShard shard_;
+  int chunk_;
+  std::unique_ptr<struct StageParts> parts_;
 };
 
 }  // namespace thinwire

@@ -1,4 +1,4 @@
-// The optimizer over flat buffers: it knows slices and spans of weight decay, not tensors.
+// The optimizer over flat pieces: it knows slices and spans of weight decay, not tensors.
 #pragma once
 
 #include <vector>
@@ -19,15 +19,16 @@ struct OptimizerBuffers {
 
 class Optimizer {
  public:
-  Optimizer(const OptimConfig& config, OptimizerBuffers buffers);
+  // The pieces that this rank updates; usually one.
+  Optimizer(const OptimConfig& config, std::vector<OptimizerBuffers> pieces);
 
   // One update with the scalars of `state` (a StepState on the device). Every gradient is read once and left zero.
   void apply(Exec& exec, View state) const;
-  const OptimizerBuffers& buffers() const { return buffers_; }
+  const std::vector<OptimizerBuffers>& pieces() const { return pieces_; }
 
  private:
   OptimConfig config_;
-  OptimizerBuffers buffers_;
+  std::vector<OptimizerBuffers> pieces_;
 };
 
 }  // namespace thinwire

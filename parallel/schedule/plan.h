@@ -8,34 +8,81 @@
 namespace thinwire {
 
 enum class NodeKind : uint8_t {
-  kForward,         // one micro-batch through this rank's layers; on the last stage the loss too
-  kBackward,        // input and weight gradients of one micro-batch, block by block
+  kForward,         // one micro-batch through one chunk of this rank's layers; behind the last chunk the loss too
+  kBackward,        // input and weight gradients of one micro-batch of a chunk, block by block
   kBackwardInput,   // input gradients only (zero-bubble schedules)
   kBackwardWeight,  // the weight gradients that kBackwardInput left behind
+  kExchange,        // sends and receives that are started together
   kReduce,          // gradients of all units are complete: finish their reductions
   kControl,         // agree on norm, loss and non-finite flags
   kOptimizer,       // update this rank's slices, or skip
-  kGather,          // make updated weights complete again
+  kGather,          // start making updated weights complete again
+};
+
+enum class ScheduleKind : uint8_t { kGpipe, k1f1b, kInterleaved, kZbH1 };
+
+// One activation or gradient between neighbours in the chain of virtual stages (chunk * stages + stage). The edge has
+// the number of its upper end: edge e joins virtual stages e and e + 1. Both ends name a message alike.
+struct Message {
+  bool send = false;
+  bool forward = true;  // activation down, or gradient up
+  int edge = 0;
+  int micro = 0;
+  int peer = 0;  // stage of the other end
+  int slot = 0;  // of this rank's chunk, where the data lies
+  int chunk = 0;
 };
 
 struct PlanNode {
   NodeKind kind;
   int micro = -1;     // micro-batch, -1 where it has no meaning
-  bool last = false;  // backward: the last one of the update, so that unit gradients are final
+  int chunk = 0;      // virtual chunk of this rank
+  int slot = 0;       // activations of this chunk that the micro-batch lives in, from its forward (or its receive) on
+  bool last = false;  // backward (or its weight half): the chunk's last one of the update, unit gradients are then final
+  std::vector<Message> messages;  // kExchange
 };
 
 struct Plan {
   std::vector<PlanNode> nodes;
-  int live_micro_batches = 1;  // upper bound of micro-batches whose activations are alive at once
+  std::vector<int> slots;  // per chunk: micro-batches whose activations are alive at once
+  int weight_works = 0;    // micro-batches whose weight half is outstanding at once, over all chunks (0: never split)
 };
 
-// One stage: forward and backward of each micro-batch in turn.
-Plan one_stage_plan(int micro_batches);
+struct PipelineShape {
+  ScheduleKind kind = ScheduleKind::k1f1b;
+  int stages = 1, chunks = 1, micro_batches = 1;
+};
 
-// One line: "F0 B0 F1 B1 R C O G".
-std::string to_string(const Plan& plan);
+// The plan of `stage`. Fewer micro-batches than stages are fine. chunks > 1 only with kInterleaved, which takes any
+// number of micro-batches. Receives stand in the exchange node before their use, sends in the one behind their making.
+Plan make_plan(const PipelineShape& shape, int stage);
+inline Plan one_stage_plan(int micro_batches) { return make_plan({ScheduleKind::kGpipe, 1, 1, micro_batches}, 0); }
 
-// The same as a picture: an SVG document, one box per node from left to right, backward boxes twice as wide as forward.
-std::string to_svg(const Plan& plan);
+// Runs the plans of all stages in the strictest model: every rank has one queue, an exchange blocks until all its
+// messages have met their partners (rendezvous). Returns the first fault as text, empty if there is none: deadlock,
+// unmatched or differently ordered messages, a use before its receive, a slot used by two micro-batches at once, more
+// slots or weight works alive than the plan says, a micro-batch forgotten, `last` not on the last one.
+std::string validate(const std::vector<Plan>& plans, const PipelineShape& shape);
+
+// Durations in milliseconds; backward = backward_input + backward_weight.
+struct NodeCosts {
+  std::vector<double> forward, backward_input, backward_weight;  // per virtual stage (chunk * stages + stage)
+  double transfer = 0.0;
+};
+struct PlanTimes {
+  double total = 0.0;                            // of the pipelined part
+  std::vector<double> idle;                      // per stage: 1 - busy / total
+  std::vector<std::vector<double>> start, end;   // per stage and node
+};
+PlanTimes price(const std::vector<Plan>& plans, const PipelineShape& shape, const NodeCosts& costs);
+// The published bubble of the schedule with equal stages: idle share of the pipelined part.
+double bubble_formula(const PipelineShape& shape, double forward, double backward_input, double backward_weight);
+
+// One line per rank: "F0 F1 B0 ...", chunks as "F0.1" when there are several; exchanges are left out unless asked for.
+std::string to_string(const Plan& plan, bool with_messages = false);
+// The same as a picture, priced: one row per stage, boxes by time.
+std::string to_svg(const std::vector<Plan>& plans, const PipelineShape& shape, const NodeCosts& costs);
+// Equal on all ranks at start, or the job is refused.
+uint64_t hash_of(const std::vector<Plan>& plans);
 
 }  // namespace thinwire

@@ -1,25 +1,39 @@
-// Site control: losses, norms, overflow flags and votes. Never coded, always exact, summed in rank order.
+// Site control: losses, norms, overflow flags, votes and descriptions of state. Never coded, always exact, summed in rank
+// order.
 #pragma once
+
+#include <span>
+#include <string>
+#include <vector>
 
 #include "engine/base/core/view.h"
 #include "engine/base/device/stream.h"
-#include "parallel/sites/group.h"
+#include "parallel/comm/channel.h"
 
 namespace thinwire {
 
 class Control {
  public:
-  explicit Control(Group group) : group_(group) { require_single(group, "control"); }
-  // Sums fp64 values over the group, in place, in rank order.
-  Ticket sum(View values, Stream& stream) {
-    (void)values, (void)stream;
-    return Ticket::finished();
-  }
-  // The largest value any rank gave: how ranks agree to stop, to skip a step, to save.
-  int agree_max(int value) const { return value; }
+  Control() = default;  // one rank
+  explicit Control(Channel world) : world_(std::move(world)) {}
+
+  int rank() const { return world_.rank(); }
+  int size() const { return world_.size(); }
+  // Sums fp64 values over all ranks, in place, in rank order.
+  Ticket sum(View values, Stream& stream);
+  // The largest value any rank gave: how ranks agree to stop, to skip a step, to save. Blocks the host.
+  int64_t agree_max(int64_t value);
+  // Rank 0 receives every rank's text, in rank order; others an empty list. Blocks the host.
+  std::vector<std::string> collect(const std::string& text);
+  // Everybody receives rank `root`'s text. Blocks the host.
+  std::string share(const std::string& text, int root = 0);
+  void barrier();
+  // An error on one rank becomes the same error on all: call with the message of this rank (empty: fine); throws
+  // Error(code) everywhere with the first rank's message that is not empty. Blocks the host.
+  void agree_on_error(int code, const std::string& message);
 
  private:
-  Group group_;
+  Channel world_;
 };
 
 }  // namespace thinwire

@@ -1,24 +1,21 @@
 // Site dp.gradient: a unit's finished gradients are summed over the data-parallel ranks (all-reduce or reduce-scatter).
 #pragma once
 
-#include "engine/base/core/view.h"
-#include "engine/base/device/stream.h"
-#include "parallel/sites/group.h"
+#include "parallel/sites/reduction_groups.h"
 
 namespace thinwire {
 
 class DpGradient {
  public:
-  explicit DpGradient(Group group) : group_(group) { require_single(group, "dp.gradient"); }
-  // Called once per unit and update, when backward announced its gradients. `flat` is the unit's fp32 gradient buffer;
-  // it is leased until the ticket is done.
-  Ticket reduce_unit(int unit, View flat, Stream& stream) {
-    (void)unit, (void)flat, (void)stream;
-    return Ticket::finished();
+  DpGradient() = default;  // one rank
+  explicit DpGradient(GradientChannels channels) : channels_(std::move(channels)) {}
+  // See reduce_unit. Called once per unit and update, or, where gradients are sharded, once per micro-batch.
+  Ticket reduce(const UnitShard& unit, const GradientBuffers& buffers, bool last, Stream& stream) {
+    return reduce_unit(channels_, unit, buffers, last, stream);
   }
 
  private:
-  Group group_;
+  GradientChannels channels_;
 };
 
 }  // namespace thinwire

@@ -1,22 +1,23 @@
-// Site embedding: the tied embedding's gradient is summed over its holders (first and last stage, data-parallel ranks).
+// Site embedding: the tied embedding's gradient is summed over its holders: first and last stage, data-parallel ranks.
+//
+// Fused (default): one reduction over the 2 D ranks, (2D - 1) / D of its bytes for an all-reduce. Two-step: first over
+// the D ranks of each stage, then between the two stages, (3D - 2) / D. Same sums.
 #pragma once
 
-#include "engine/base/core/view.h"
-#include "engine/base/device/stream.h"
-#include "parallel/sites/group.h"
+#include "parallel/sites/reduction_groups.h"
 
 namespace thinwire {
 
 class EmbeddingSync {
  public:
-  explicit EmbeddingSync(Group group) : group_(group) { require_single(group, "embedding"); }
-  Ticket reduce(View flat_gradient, Stream& stream) {
-    (void)flat_gradient, (void)stream;
-    return Ticket::finished();
+  EmbeddingSync() = default;  // one rank
+  explicit EmbeddingSync(GradientChannels channels) : channels_(std::move(channels)) {}
+  Ticket reduce(const UnitShard& unit, const GradientBuffers& buffers, bool last, Stream& stream) {
+    return reduce_unit(channels_, unit, buffers, last, stream);
   }
 
  private:
-  Group group_;
+  GradientChannels channels_;
 };
 
 }  // namespace thinwire

@@ -10,13 +10,17 @@
 
 namespace thinwire {
 
+// Default: one rank, where every exchange returns a finished Ticket at no cost.
 struct Ports {
-  TpActivation tp{Group{}};
-  PpBoundary pp{Group{}};
-  DpGradient dp{Group{}};
-  ZeroParameter zero{Group{}};
-  EmbeddingSync embedding{Group{}};
-  Control control{Group{}};
+  TpActivation tp;
+  PpBoundary pp;
+  DpGradient dp;
+  ZeroParameter zero;
+  EmbeddingSync embedding;
+  Control control;
 };
+
+// tied_across_stages: the model's head shares the embedding and there is more than one stage.
+Ports make_ports(Mesh& mesh, const Placement& placement, bool sequence_parallel, bool tied_across_stages);
 
 }  // namespace thinwire

@@ -3,18 +3,26 @@
 
 #include "engine/base/core/view.h"
 #include "engine/base/device/stream.h"
-#include "parallel/sites/group.h"
+#include "parallel/comm/channel.h"
 
 namespace thinwire {
 
+// Stages form a ring, so that virtual chunks wrap from the last stage to the first. Messages of one direction between two
+// stages are matched in the order of the plan.
 class PpBoundary {
  public:
-  explicit PpBoundary(Group stages) : stages_(stages) { require_single(stages, "pp.forward"); }
-  bool first() const { return stages_.rank == 0; }
-  bool last() const { return stages_.rank == stages_.size - 1; }
+  PpBoundary() = default;  // one stage
+  PpBoundary(Channel forward, Channel backward);
+
+  int stage() const { return forward_.rank(); }
+  int stages() const { return forward_.size(); }
+  Ticket send_forward(View activation, Stream& stream);      // to the next stage
+  Ticket receive_forward(View activation, Stream& stream);   // from the stage before
+  Ticket send_backward(View gradient, Stream& stream);       // to the stage before
+  Ticket receive_backward(View gradient, Stream& stream);    // from the next stage
 
  private:
-  Group stages_;
+  Channel forward_, backward_;
 };
 
 }  // namespace thinwire

@@ -1,30 +1,50 @@
-// Sites tp.forward and tp.backward: the sums over tensor-parallel ranks behind row-parallel linears and the embedding
-// (forward) and in front of column-parallel ones (backward).
+// Sites tp.forward and tp.backward: what tensor-parallel ranks exchange around their share of a layer.
+//
+// A layer's sharded part lies between enter and leave. Without sequence parallelism activations outside are whole on
+// every rank: entering is free forward and sums the input gradient backward; leaving sums the partial results forward and
+// is free backward. With it, outside a rank holds its rows only: entering gathers rows (backward: reduce-scatters),
+// leaving reduce-scatters (backward: gathers). Views are [rows, h]; `part` is this rank's rows, `whole` all N of them.
+// Without sequence parallelism `part` and `whole` are the same view, and nothing is copied.
 #pragma once
+
+#include <vector>
 
 #include "engine/base/core/view.h"
 #include "engine/base/device/stream.h"
-#include "parallel/sites/group.h"
+#include "parallel/comm/channel.h"
 
 namespace thinwire {
 
 class TpActivation {
  public:
-  explicit TpActivation(Group group) : group_(group) { require_single(group, "tp.forward"); }
-  // Sums `partial` [N,h] over the group, in place. The view is leased until the ticket is done.
-  Ticket sum_forward(View partial, Stream& stream) {
-    (void)partial, (void)stream;
-    return Ticket::finished();
-  }
-  // Sums the input gradient `partial` [N,h] over the group, in place.
-  Ticket sum_backward(View partial, Stream& stream) {
-    (void)partial, (void)stream;
-    return Ticket::finished();
-  }
-  const Group& group() const { return group_; }
+  TpActivation() = default;  // one rank
+  TpActivation(Channel forward, Channel backward, Channel control, bool sequence_parallel);
+
+  int rank() const { return forward_.rank(); }
+  int size() const { return forward_.size(); }
+  bool sequence_parallel() const { return sequence_parallel_; }
+  // Rows of N that this rank holds outside a sharded part: [first, first + count).
+  int64_t first_row(int64_t rows) const;
+  int64_t part_rows(int64_t rows) const;
+
+  Ticket enter_forward(View part, View whole, Stream& stream);
+  Ticket leave_forward(View whole, View part, Stream& stream);
+  Ticket leave_backward(View part, View whole, Stream& stream);  // the gradient comes back in where the result left
+  Ticket enter_backward(View whole, View part, Stream& stream);
+  // Rows of an activation again whole for a weight gradient (sequence parallel; site tp.backward).
+  Ticket gather_again(View part, View whole, Stream& stream);
+
+  // Sums, over the tensor ranks, gradients of replicated tensors that each rank holds a part of (site tp.backward).
+  Ticket sum_gradients(View packed, Stream& stream);
+  // The vocabulary-parallel loss: every rank gives `mine` [n] fp32 and receives all of them in `all` [size, n], in rank
+  // order (site control).
+  Ticket gather_statistics(View mine, View all, Stream& stream);
 
  private:
-  Group group_;
+  std::vector<int64_t> row_bounds(View whole) const;  // in elements
+
+  Channel forward_, backward_, control_;
+  bool sequence_parallel_ = false;
 };
 
 }  // namespace thinwire

@@ -1,23 +1,26 @@
 // Site zero.parameter: a unit's weights are gathered before use and after the update, where they are sharded.
 #pragma once
 
-#include "engine/base/core/view.h"
-#include "engine/base/device/stream.h"
-#include "parallel/sites/group.h"
+#include "parallel/sites/reduction_groups.h"
 
 namespace thinwire {
 
 class ZeroParameter {
  public:
-  explicit ZeroParameter(Group group) : group_(group) { require_single(group, "zero.parameter"); }
-  // After the ticket, `flat` (the unit's working weights) is complete on this rank.
-  Ticket acquire(int unit, View flat, Stream& stream) {
-    (void)unit, (void)flat, (void)stream;
-    return Ticket::finished();
-  }
+  ZeroParameter() = default;  // one rank
+  explicit ZeroParameter(ParameterChannels units, ParameterChannels tied_embedding = {})
+      : units_(std::move(units)), tied_(std::move(tied_embedding)) {}
+
+  // After the optimizer: `weights` [unit.weights.count], of which this rank has updated its optimizer range, becomes
+  // whole. tied: the unit is the embedding that two stages share.
+  Ticket publish(const UnitShard& unit, View weights, bool tied, Stream& stream);
+  // Before use: `full` [unit] from the `weights` ranges of the group.
+  Ticket gather(const UnitShard& unit, View weights, View full, bool tied, Stream& stream);
+  // In the backward pass from the secondary copy: `kept` [unit.secondary.count].
+  Ticket gather_kept(const UnitShard& unit, View kept, View full, bool tied, Stream& stream);
 
  private:
-  Group group_;
+  ParameterChannels units_, tied_;
 };
 
 }  // namespace thinwire

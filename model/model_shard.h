@@ -1,0 +1,36 @@
+// What one rank has of the model: its share of every width, and the layers of its chunks.
+#pragma once
+
+#include <vector>
+
+#include "engine/base/core/param_spec.h"
+#include "model/model_config.h"
+#include "parallel/schedule/partition.h"
+
+namespace thinwire {
+
+struct ModelShard {
+  ModelConfig whole;  // the model's own numbers
+  int tensor_rank = 0, tensor_size = 1;
+  bool sequence_parallel = false;
+  std::vector<LayerRange> chunks;  // this rank's layers, chunk by chunk
+  bool first = true;               // chunk 0 begins the model: it has the embedding
+  bool last = true;                // the last chunk ends it: it has the head
+
+  static ModelShard all_of(const ModelConfig& config);
+
+  // The widths of this rank: heads, KV heads, feed-forward width, padded vocabulary divided; everything else as in
+  // `whole`. KV heads must be divisible by tensor_size (CHECK; the config refuses first); feed-forward and vocabulary
+  // are cut as evenly as possible.
+  ModelConfig local() const;
+  LayerRange heads() const;  // query heads of this rank
+  LayerRange vocab() const;  // rows of the padded vocabulary
+  LayerRange ffn() const;
+  bool tied_across_stages() const { return whole.tied_head && first != last; }
+};
+
+// list_parameters(shard.whole) without what other stages have, with `local` and `tp_partial` filled. A tied embedding
+// is on the first and on the last stage. Unit numbers and ids are those of the whole model.
+ParamList list_local_parameters(const ModelShard& shard);
+
+}  // namespace thinwire

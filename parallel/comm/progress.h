@@ -1,0 +1,79 @@
+// Drives a rank's transfers: coroutines under one baton, polled by whoever waits, or by a thread while nobody does.
+//
+// Issuing an operation runs its coroutine to the first suspension on the caller's thread. Ticket::wait takes the baton
+// and polls itself, for a short while at full speed and then with growing sleeps; the progress thread polls only while
+// operations are open and nobody waits, backing off from 50 us to 1 ms. Nobody spins without bound: ranks may outnumber
+// cores. Coroutine frames, operations and scratch come from pools: the steady state allocates nothing.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "compression/site.h"
+#include "engine/base/device/stream.h"
+#include "parallel/comm/counters.h"
+#include "parallel/comm/task.h"
+#include "parallel/comm/transport.h"
+
+namespace thinwire {
+
+// What the flight recorder, the watchdog and the trace know of an operation.
+struct OperationNote {
+  Site site = Site::kControl;
+  const char* verb = "";  // static text
+  int group = 0;          // number of the communicator
+  int peer = -1;          // world rank for send / receive, -1 for collectives
+  uint32_t sequence = 0;  // within the communicator
+  int64_t bytes = 0;
+};
+
+struct ProgressOptions {
+  bool thread = true;               // false: operations move only while somebody waits or issues (tests)
+  int spin_us = 50;                 // polling at full speed before a waiter starts to sleep; 0 with more ranks than cores
+  double watchdog_seconds = 0.0;    // silence that ends the job with code 71; 0: no watchdog
+  std::string report_directory;     // where the watchdog leaves who-waits-for-whom; empty: stderr only
+};
+
+class FlightRecorder;
+class TransferTable;
+
+// Called with every finished operation and every wait of the compute thread (trace, tests). Runs under the baton.
+class OperationSink {
+ public:
+  virtual ~OperationSink() = default;
+  using Clock = std::chrono::steady_clock;
+  virtual void operation(const OperationNote& note, Clock::time_point issued, Clock::time_point done) = 0;
+  virtual void waited(const OperationNote& note, Clock::time_point from, Clock::time_point to) = 0;
+};
+
+// One per rank. Thread-safe: operations may be issued and awaited from any thread of the rank, collectives of one
+// communicator in the same order on all its ranks.
+class Progress {
+ public:
+  Progress(Transport& transport, ProgressOptions options = {});
+  ~Progress();  // CHECKs that nothing is open
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  Transport& transport();
+  // Runs `task` to its first suspension; the ticket is done when it has returned. Exceptions of the task surface in the
+  // ticket's wait.
+  Ticket start(Task task, const OperationNote& note, SiteCounters* counters);
+
+  void set_sink(OperationSink* sink);  // nullptr: none
+  // Scratch memory for an algorithm, from a pool; held until the object goes. Only while a task runs.
+  class Scratch;
+  // For the watchdog's report: what this rank is doing outside communication ("step 12").
+  void set_activity(const std::string& text);
+
+  struct Core;
+  Core& core() { return *core_; }
+
+ private:
+  std::unique_ptr<Core> core_;
+};
+
+}  // namespace thinwire

@@ -17,6 +17,12 @@ class Stream {
   virtual void synchronize() = 0;
 };
 
+// Host memory: the calling thread is the queue. Also the stream to give where nothing else touches the buffers.
+class HostStream final : public Stream {
+ public:
+  void synchronize() override {}
+};
+
 // Something under way that a Ticket watches; implemented by communicators and by copy engines.
 class Operation {
  public:

@@ -1,61 +1,301 @@
-// Flat storage of parameters and the views into it.
+// Sizes and takes the buffers of a rank's share, and walks what it owns of every tensor.
 #include "model/param_store.h"
 
-namespace thinwire {
+#include <algorithm>
+#include <utility>
 
-ParamStore::ParamStore(const ModelConfig& config, Arena& arena, bool training)
-    : params_(list_parameters(config)), layout_(make_flat_layout(params_)) {
-  for (size_t i = 0; i < params_.size(); ++i) index_[params_[i].name] = static_cast<int>(i);
-  const bool mixed = config.dtype != DType::f32;
-  master_ = arena.take(mixed ? MemoryCategory::kMasterWeights : MemoryCategory::kWeights, DType::f32, {layout_.total});
-  if (mixed) working_ = arena.take(MemoryCategory::kWeights, config.dtype, {layout_.total});
-  if (training) gradient_ = arena.take(MemoryCategory::kGradients, DType::f32, {layout_.total});
+#include "engine/base/core/check.h"
+
+namespace thinwire {
+namespace {
+
+// Hands out consecutive parts of a buffer. An empty buffer gives empty views.
+class Cutter {
+ public:
+  explicit Cutter(View whole) : whole_(whole) {}
+  View next(int64_t count) {
+    View part = whole_ ? whole_.element_range(at_, count) : View{};
+    at_ += count;
+    return part;
+  }
+
+ private:
+  View whole_;
+  int64_t at_ = 0;
+};
+
+template <typename F>
+int64_t sum_over(const std::vector<UnitMemory>& units, F&& count) {
+  int64_t total = 0;
+  for (const UnitMemory& unit : units) total += count(unit);
+  return total;
 }
 
-View ParamStore::slice(View flat, const std::string& name) const {
-  const auto found = index_.find(name);
-  if (found == index_.end() || !flat) return {};
-  const ParamSpec& p = params_[found->second];
-  View view = flat.element_range(layout_.by_param[found->second].offset, p.count());
-  if (!p.is_vector) view = View(view.data, view.dtype, {p.rows, p.cols});
-  return view;
+View end_of(View v) {
+  return v.element_range(v.count(), 0);
+}
+
+View inside(View range, Range of, Range part) {
+  return range.element_range(part.first - of.first, part.count);
+}
+
+}  // namespace
+
+ParamStore::ParamStore(const ModelConfig& config, Arena& arena, bool training)
+    : ParamStore(ModelShard::all_of(config), StorePlacement{}, arena, training) {}
+
+ParamStore::ParamStore(const ModelShard& shard, const StorePlacement& where, Arena& arena, bool training)
+    : params_(list_local_parameters(shard)),
+      layout_(make_flat_layout(params_)),
+      tensor_rank_(shard.tensor_rank),
+      tensor_size_(shard.tensor_size) {
+  for (size_t i = 0; i < params_.size(); ++i) index_[params_[i].name] = static_cast<int>(i);
+  plan_units(shard, where);
+  take_weights(shard.whole.dtype, arena);
+  if (training) take_gradients(arena);
+  View masters;
+  if (shard.whole.dtype != DType::f32) {
+    const int64_t total = sum_over(units_, [](const UnitMemory& u) { return u.shard.optimizer.count; });
+    masters = arena.take(MemoryCategory::kMasterWeights, DType::f32, {total});
+  }
+  list_owned(shard.whole.dtype, masters);
+}
+
+// Ranges and places of every unit; no memory yet.
+void ParamStore::plan_units(const ModelShard& shard, const StorePlacement& where) {
+  const Placement& placement = where.placement;
+  units_.resize(layout_.units.size());
+  for (size_t u = 0; u < units_.size(); ++u) {
+    UnitMemory& unit = units_[u];
+    unit.count = layout_.units[u].count;
+    if (unit.count == 0) continue;
+    unit.tied = u == 0 && shard.tied_across_stages();
+    TW_CHECK(!unit.tied || layout_.units[u].segments.size() == 1, "the tied embedding is a unit of its own");
+    unit.shard = unit.tied ? shard_unit(unit.count, placement, where.data_rank, where.stage, 2)
+                           : shard_unit(unit.count, placement, where.data_rank);
+    for (const Segment& s : layout_.units[u].segments) {
+      if (!params_[static_cast<size_t>(s.param)].tp_partial || s.count == 0) continue;
+      const int64_t first = s.offset - layout_.units[u].first;
+      std::vector<Range>& runs = unit.tp_partial;
+      if (!runs.empty() && runs.back().first + runs.back().count == first)
+        runs.back().count += s.count;
+      else
+        runs.push_back({first, s.count});
+    }
+  }
+  int ordinal = 0;
+  for (const LayerRange& chunk : shard.chunks) {
+    for (int64_t layer = 0; layer < chunk.count; ++layer, ++ordinal) {
+      UnitMemory& unit = units_.at(static_cast<size_t>(chunk.first + layer + 1));
+      if (placement.weights > 1 && placement.hold == Hold::kUnit) unit.place = ordinal % 2;
+      if (placement.weights > 1 && placement.hold == Hold::kMicroBatch) unit.place = static_cast<int>(layer);
+      if (placement.gradients > 1 && !where.split_backward) unit.gradient_place = ordinal % 2;
+      shared_places_ = shared_places_ || unit.place >= 0;
+    }
+  }
+}
+
+// Takes one full-size buffer per place, and per unit that has none, and points `full` of every unit at it.
+static void take_full(std::vector<UnitMemory>& units, int UnitMemory::* place_of, View UnitMemory::* full,
+                      MemoryCategory category, DType dtype, Arena& arena, std::vector<View>* taken) {
+  std::vector<int64_t> sizes;
+  for (const UnitMemory& unit : units) {
+    const int place = unit.*place_of;
+    if (place < 0) continue;
+    sizes.resize(std::max(sizes.size(), static_cast<size_t>(place) + 1));
+    sizes[static_cast<size_t>(place)] = std::max(sizes[static_cast<size_t>(place)], unit.count);
+  }
+  std::vector<View> places;
+  for (int64_t size : sizes) places.push_back(arena.take(category, dtype, {size}));
+  for (UnitMemory& unit : units) {
+    if (unit.count == 0) continue;
+    const int place = unit.*place_of;
+    if (place < 0) {
+      unit.*full = arena.take(category, dtype, {unit.count});
+      if (taken != nullptr) taken->push_back(unit.*full);
+    } else {
+      unit.*full = places[static_cast<size_t>(place)].element_range(0, unit.count);
+    }
+  }
+  if (taken != nullptr) taken->insert(taken->end(), places.begin(), places.end());
+}
+
+void ParamStore::take_weights(DType dtype, Arena& arena) {
+  const auto count = [](const UnitMemory& u) { return u.shard.weights.count; };
+  const auto kept_count = [](const UnitMemory& u) { return u.shard.secondary.count; };
+  Cutter weights(arena.take(MemoryCategory::kWeights, dtype, {sum_over(units_, count)}));
+  Cutter kept(arena.take(MemoryCategory::kWeights, dtype, {sum_over(units_, kept_count)}));
+  bool sharded = false;
+  for (UnitMemory& unit : units_) {
+    if (unit.count == 0) continue;
+    unit.weights = weights.next(count(unit));
+    unit.kept = kept.next(kept_count(unit));
+    unit.full = unit.weights;
+    sharded = sharded || unit.shard.gather.members.size() > 1;
+  }
+  if (sharded)
+    take_full(units_, &UnitMemory::place, &UnitMemory::full, MemoryCategory::kWeights, dtype, arena, nullptr);
+}
+
+void ParamStore::take_gradients(Arena& arena) {
+  bool sharded = false;
+  for (const UnitMemory& unit : units_) sharded = sharded || unit.shard.shard.members.size() > 1;
+  const auto count = [sharded](const UnitMemory& u) { return sharded ? u.shard.gradients.count : u.count; };
+  const View memory = arena.take(MemoryCategory::kGradients, DType::f32, {sum_over(units_, count)});
+  if (memory) gradient_memory_.push_back(memory);
+  Cutter gradients(memory);
+  for (UnitMemory& unit : units_) {
+    if (unit.count > 0) unit.gradient_shard = unit.gradient = gradients.next(count(unit));
+  }
+  if (sharded) {
+    take_full(units_, &UnitMemory::gradient_place, &UnitMemory::gradient, MemoryCategory::kGradients, DType::f32, arena,
+              &gradient_memory_);
+  }
+}
+
+void ParamStore::list_owned(DType dtype, View masters) {
+  Cutter cut(masters);
+  const bool mixed = dtype != DType::f32;
+  for (size_t u = 0; u < units_.size(); ++u) {
+    const UnitMemory& unit = units_[u];
+    const UnitShard& s = unit.shard;
+    if (s.optimizer.count == 0) continue;
+    OwnedPiece piece{static_cast<int>(u), s.optimizer, {}, {}, {}};
+    const View mine = inside(unit.weights, s.weights, s.optimizer);
+    piece.master = mixed ? cut.next(s.optimizer.count) : mine;
+    if (mixed) piece.working = mine;
+    if (unit.gradient_shard) piece.gradient = inside(unit.gradient_shard, s.gradients, s.optimizer);
+    if (!owned_.empty() && tensor_size_ == 1) {
+      OwnedPiece& before = owned_.back();
+      const UnitMemory& unit_before = units_[static_cast<size_t>(before.unit)];
+      const auto adjacent = [](View a, View b) { return !a ? !b : end_of(a).data == b.data; };
+      if (layout_.units[static_cast<size_t>(before.unit)].first + before.range.first + before.range.count ==
+              layout_.units[u].first + piece.range.first &&
+          unit_before.shard.counted == s.counted && adjacent(before.master, piece.master) &&
+          adjacent(before.working, piece.working) && adjacent(before.gradient, piece.gradient)) {
+        const auto longer = [&](View v) { return v ? View(v.data, v.dtype, {v.count() + piece.range.count}) : v; };
+        before.master = longer(before.master), before.working = longer(before.working),
+        before.gradient = longer(before.gradient);
+        before.range.count += piece.range.count;
+        continue;
+      }
+    }
+    owned_.push_back(piece);
+  }
 }
 
 View ParamStore::weight(const std::string& name) const {
-  return slice(working_ ? working_ : master_, name);
+  return tensor_of(name, &UnitMemory::full);
 }
+
 View ParamStore::gradient(const std::string& name) const {
-  return slice(gradient_, name);
+  return tensor_of(name, &UnitMemory::gradient);
 }
-View ParamStore::master(const std::string& name) const {
-  return slice(master_, name);
+
+View ParamStore::tensor_of(const std::string& name, View UnitMemory::* field) const {
+  const auto found = index_.find(name);
+  if (found == index_.end()) return {};
+  const ParamSpec& p = params_[static_cast<size_t>(found->second)];
+  const size_t u = static_cast<size_t>(p.unit);
+  const View buffer = units_[u].*field;
+  if (!buffer) return {};
+  const Segment& s = layout_.by_param[static_cast<size_t>(found->second)];
+  const View flat = buffer.element_range(s.offset - layout_.units[u].first, s.count);
+  return p.is_vector ? flat : View(flat.data, flat.dtype, {p.local_rows(), p.local_cols()});
+}
+
+template <typename F>
+void ParamStore::for_each_owned(F&& part) const {
+  for (size_t i = 0; i < owned_.size(); ++i) {
+    const OwnedPiece& piece = owned_[i];
+    const int64_t first = layout_.units[static_cast<size_t>(piece.unit)].first + piece.range.first;
+    const int64_t end = first + piece.range.count;
+    for (size_t u = static_cast<size_t>(piece.unit); u < units_.size() && layout_.units[u].first < end; ++u) {
+      for (const Segment& s : layout_.units[u].segments) {
+        const int64_t a = std::max(first, s.offset), b = std::min(end, s.offset + s.count);
+        if (a < b) part(params_[static_cast<size_t>(s.param)], i, a - first, a - s.offset, b - a);
+      }
+    }
+  }
+}
+
+// Of copies one counts: tensors that are whole on every tensor rank are the first one's, replicas see UnitShard.
+bool ParamStore::counts(const UnitMemory& unit, const ParamSpec& p) const {
+  return unit.shard.counted && (tensor_rank_ == 0 || p.tp_axis != TpAxis::kNone);
+}
+
+std::vector<View> ParamStore::counted_gradients() const {
+  std::vector<View> views;
+  if (tensor_rank_ == 0) {  // padding is zero and may be among them
+    for (const OwnedPiece& piece : owned_) {
+      if (piece.gradient && units_[static_cast<size_t>(piece.unit)].shard.counted) views.push_back(piece.gradient);
+    }
+    return views;
+  }
+  for_each_owned([&](const ParamSpec& p, size_t i, int64_t at, int64_t, int64_t count) {
+    if (owned_[i].gradient && counts(units_[static_cast<size_t>(p.unit)], p))
+      views.push_back(owned_[i].gradient.element_range(at, count));
+  });
+  return views;
 }
 
 void ParamStore::initialize(Exec& exec, uint64_t seed) {
-  for (const ParamSpec& p : params_) {
-    View all = master(p.name);
-    View valid = p.is_vector ? all : all.row_range(0, p.valid_rows);
-    switch (p.init) {
-      case InitKind::kZero:
-        break;  // arenas hand out zeroed memory
-      case InitKind::kOne:
-        exec.ops.fill_constant(exec, {valid, 1.0f});
-        break;
-      case InitKind::kNormal:
-        exec.ops.fill_normal(exec, {valid, p.init_std, seed, p.id, 0});
-        break;
-    }
-  }
+  for_each_owned([&](const ParamSpec& p, size_t i, int64_t at, int64_t local, int64_t count) {
+    if (p.init == InitKind::kZero) return;  // arenas hand out zeroed memory
+    const int64_t valid = p.valid_rows * p.cols;
+    for_each_run(p, local, count, [&](int64_t first, int64_t global, int64_t length) {
+      length = std::min(length, valid - global);
+      if (length <= 0) return;
+      const View run = owned_[i].master.element_range(at + first - local, length);
+      if (p.init == InitKind::kOne)
+        exec.ops.fill_constant(exec, {run, 1.0f});
+      else
+        exec.ops.fill_normal(exec, {run, p.init_std, seed, p.id, global});
+    });
+  });
   refresh_working(exec);
 }
 
+bool ParamStore::set(Device& device, Stream& stream, const std::string& name, std::span<const float> values) {
+  const auto found = index_.find(name);
+  if (found == index_.end()) return false;
+  TW_CHECK(static_cast<int64_t>(values.size()) == params_[static_cast<size_t>(found->second)].count(), name, ": ",
+           values.size(), " values");
+  bool any = false;
+  for_each_owned([&](const ParamSpec& p, size_t i, int64_t at, int64_t local, int64_t count) {
+    if (p.name != name) return;
+    any = true;
+    for_each_run(p, local, count, [&](int64_t first, int64_t global, int64_t length) {
+      const View run = owned_[i].master.element_range(at + first - local, length);
+      device.copy_to_device(run.data, values.data() + global, run.bytes(), stream).wait_on_host();
+    });
+  });
+  return any;
+}
+
 void ParamStore::refresh_working(Exec& exec) {
-  if (working_) exec.ops.cast(exec, {master_, working_});
+  for (const OwnedPiece& piece : owned_) {
+    if (piece.working) exec.ops.cast(exec, {piece.master, piece.working});
+  }
   bump_version();
 }
 
-void ParamStore::visit(StateVisitor& visitor) {
-  for (const ParamSpec& p : params_) visitor.tensor({"model/" + p.name, p.rows, p.cols, 0, master(p.name)});
+void ParamStore::visit(StateVisitor& visitor, const std::string& prefix, std::span<const View> pieces,
+                       bool writer_only) const {
+  TW_CHECK(pieces.empty() || pieces.size() == owned_.size(), pieces.size(), " buffers for ", owned_.size(), " pieces");
+  for_each_owned([&](const ParamSpec& p, size_t i, int64_t at, int64_t local, int64_t count) {
+    if (writer_only && !counts(units_[static_cast<size_t>(p.unit)], p)) return;
+    const View buffer = pieces.empty() ? owned_[i].master : pieces[i];
+    int64_t start = 0;  // of the rectangle, in local elements
+    for (const ParamRect& r : p.local) {
+      const int64_t a = std::max(local, start), b = std::min(local + count, start + r.count());
+      if (a < b) {
+        visitor.tensor({prefix + p.name, p.rows, p.cols, r.row, r.rows, r.col, r.cols, a - start,
+                        buffer.element_range(at + a - local, b - a)});
+      }
+      start += r.count();
+    }
+  });
 }
 
 }  // namespace thinwire

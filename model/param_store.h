@@ -3,10 +3,10 @@
 // Units lie one behind the other in a flat layout of the local tensors (TP shares). Of each unit a rank keeps what the
 // placement gives it: the weights' range in the compute dtype (the whole unit where weights are replicated), the
 // gradients' range, the optimizer's range of the master. In fp32 the master is the same memory as its range of the
-// weights. Where weights are sharded, `weight()` looks into a gathered copy: every unit has a fixed place - blocks share
-// two in turn (hold = unit) or each has its own (hold = micro_batch, step); embedding, positions and head always have
-// their own. Gradients that are sharded are summed in full-size buffers by the same rule, of their own for every unit
-// when a plan splits the backward pass.
+// weights. Where weights are sharded, `weight()` looks into a gathered copy: every unit has a fixed place. Blocks share
+// two in turn (hold = unit), or as many as the longest chunk has blocks (hold = micro_batch), or each has its own (hold =
+// step); embedding, positions and head always have their own. Gradients that are sharded are summed in full-size
+// buffers, two that the blocks share in turn, or one for every unit when a plan splits the backward pass.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +33,11 @@ struct StorePlacement {
   bool split_backward = false;  // the plan separates input and weight gradients
 };
 
-// One contiguous run of parameters that this rank updates.
+// One contiguous run of parameters that this rank updates. It may run on into the units behind its own: element 0 is
+// element layout().units[unit].first + range.first of the flat layout.
 struct OwnedPiece {
   int unit = 0;
-  Range range;    // of the unit
+  Range range;    // from the start of the unit
   View master;    // fp32
   View gradient;  // fp32
   View working;   // the same elements in the compute dtype, inside the weights' range; empty in fp32
@@ -59,10 +60,13 @@ class ParamStore {
 
   // Per unit, for whoever reduces and gathers. Units that this rank does not have are empty.
   const std::vector<UnitMemory>& units() const { return units_; }
-  // What the optimizer updates, in order; adjacent units are one piece where memory allows.
+  // What the optimizer updates, in order; without tensor parallelism adjacent units are one piece where they lie side
+  // by side.
   const std::vector<OwnedPiece>& owned() const { return owned_; }
+  // Owned gradients that count in norms: over all ranks, every element of the model exactly once.
+  std::vector<View> counted_gradients() const;
   // Gradient memory to be zeroed when a step is skipped.
-  std::vector<View> gradient_memory() const;
+  const std::vector<View>& gradient_memory() const { return gradient_memory_; }
 
   // Counter-based initial weights: the same for every layout. Vocabulary padding rows are zero.
   void initialize(Exec& exec, uint64_t seed);
@@ -76,16 +80,30 @@ class ParamStore {
   // (masters: `pieces` empty). writer_only: only what this rank has to save - of replicas one does.
   void visit(StateVisitor& visitor, const std::string& prefix, std::span<const View> pieces, bool writer_only) const;
 
-  // Increases whenever working weights change; backends may keep packed copies until then.
-  int64_t version() const { return version_; }
+  // Increases whenever working weights change; backends may keep packed copies until then. -1: units share memory, and
+  // nothing may be kept.
+  int64_t version() const { return shared_places_ ? -1 : version_; }
   void bump_version() { ++version_; }
 
  private:
+  void plan_units(const ModelShard& shard, const StorePlacement& where);
+  void take_weights(DType dtype, Arena& arena);
+  void take_gradients(Arena& arena);
+  void list_owned(DType dtype, View masters);
+  View tensor_of(const std::string& name, View UnitMemory::* field) const;
+  bool counts(const UnitMemory& unit, const ParamSpec& p) const;
+  // Calls part(spec, piece index, element of the piece, local element of the tensor, count) for what this rank owns.
+  template <typename F>
+  void for_each_owned(F&& part) const;
+
   ParamList params_;
   FlatLayout layout_;
   std::unordered_map<std::string, int> index_;
+  int tensor_rank_ = 0, tensor_size_ = 1;
   std::vector<UnitMemory> units_;
   std::vector<OwnedPiece> owned_;
+  std::vector<View> gradient_memory_;
+  bool shared_places_ = false;
   int64_t version_ = 0;
 };
 

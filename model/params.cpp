@@ -43,6 +43,7 @@ class Builder {
  private:
   void push(ParamSpec& p) {
     p.id = static_cast<uint32_t>(list_.size());
+    p.local = {{0, p.rows, 0, p.cols}};
     list_.push_back(p);
   }
 
@@ -69,14 +70,15 @@ double init_deviation(InitMethod method, const ModelConfig& config) {
 
 ParamList list_parameters(const ModelConfig& c) {
   Builder b(c);
-  b.matrix("embedding.word.weight", c.padded_vocab, c.hidden, TensorClass::kEmbedding, TpAxis::kVocab, c.init, 0,
-           c.vocab);
+  b.matrix("embedding.word.weight", c.padded_vocab, c.hidden, TensorClass::kEmbedding, TpAxis::kVocab, c.init,
+           kEmbeddingUnit, c.vocab);
   if (c.positions == PositionKind::kLearned) {
-    b.matrix("embedding.position.weight", c.max_positions, c.hidden, TensorClass::kEmbedding, TpAxis::kNone, c.init, 0);
+    b.matrix("embedding.position.weight", c.max_positions, c.hidden, TensorClass::kEmbedding, TpAxis::kNone, c.init,
+             position_unit(c));
   }
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     const std::string p = "layers." + std::to_string(layer) + ".";
-    const int unit = static_cast<int>(layer) + 1;
+    const int unit = block_unit(layer);
     b.norm(p + "norm1", unit);
     b.matrix(p + "attention.qkv.weight", c.qkv_width(), c.hidden, TensorClass::kAttention, TpAxis::kKvGroups, c.init,
              unit);
@@ -93,7 +95,7 @@ ParamList list_parameters(const ModelConfig& c) {
     b.matrix(p + "mlp.fc2.weight", c.hidden, c.ffn, TensorClass::kMlp, TpAxis::kCols, c.output_init, unit);
     if (c.bias_mlp) b.vector(p + "mlp.fc2.bias", c.hidden, TensorClass::kBias, TpAxis::kNone, InitKind::kZero, unit);
   }
-  const int head = static_cast<int>(c.layers) + 1;
+  const int head = head_unit(c);
   b.norm("final_norm", head);
   if (!c.tied_head)
     b.matrix("head.weight", c.padded_vocab, c.hidden, TensorClass::kHead, TpAxis::kVocab, c.init, head, c.vocab);

@@ -8,6 +8,7 @@
 #include "model/block.h"
 #include "model/head.h"
 #include "model/model_shard.h"
+#include "parallel/schedule/plan.h"
 #include "parallel/zero/unit_events.h"
 
 namespace thinwire {
@@ -60,6 +61,9 @@ class Stage {
   // The same in two halves; `work` leases the slot until backward_weight.
   void backward_input(Exec& exec, int slot, StageWeightWork& work);
   void backward_weight(Exec& exec, StageWeightWork& work);
+
+  // Appends the units that a node of this kind acquires, in that order.
+  void list_uses(NodeKind kind, std::vector<UnitUse>& uses) const;
 
   // No dropout, nothing kept: from input(0) or tokens to output(0), or the loss.
   void evaluate(Exec& exec, const MicroBatch& micro);

@@ -1,36 +1,37 @@
-// Chooses the fused update op.
+// Chooses the fused update op and runs it over every piece.
 #include "optim/optimizer.h"
 
 #include <utility>
 
 namespace thinwire {
 
-Optimizer::Optimizer(const OptimConfig& config, OptimizerBuffers buffers)
-    : config_(config), buffers_(std::move(buffers)) {}
+Optimizer::Optimizer(const OptimConfig& config, std::vector<OptimizerBuffers> pieces)
+    : config_(config), pieces_(std::move(pieces)) {}
 
 void Optimizer::apply(Exec& exec, View state) const {
-  const OptimizerBuffers& b = buffers_;
-  if (config_.kind == OptimizerKind::kAdamW) {
-    exec.ops.adamw(exec, {.master = b.master,
-                          .m = b.m,
-                          .v = b.v,
+  for (const OptimizerBuffers& b : pieces_) {
+    if (config_.kind == OptimizerKind::kAdamW) {
+      exec.ops.adamw(exec, {.master = b.master,
+                            .m = b.m,
+                            .v = b.v,
+                            .gradient = b.gradient,
+                            .working = b.working,
+                            .state = state,
+                            .beta1 = config_.beta1,
+                            .beta2 = config_.beta2,
+                            .eps = config_.eps,
+                            .spans = b.spans,
+                            .zero_gradient = true});
+    } else {
+      exec.ops.sgd(exec, {.master = b.master,
+                          .momentum_buffer = b.momentum,
                           .gradient = b.gradient,
                           .working = b.working,
                           .state = state,
-                          .beta1 = config_.beta1,
-                          .beta2 = config_.beta2,
-                          .eps = config_.eps,
+                          .momentum = static_cast<float>(config_.momentum),
                           .spans = b.spans,
                           .zero_gradient = true});
-  } else {
-    exec.ops.sgd(exec, {.master = b.master,
-                        .momentum_buffer = b.momentum,
-                        .gradient = b.gradient,
-                        .working = b.working,
-                        .state = state,
-                        .momentum = static_cast<float>(config_.momentum),
-                        .spans = b.spans,
-                        .zero_gradient = true});
+    }
   }
 }
 

@@ -1,54 +1,96 @@
-// The one-stage plan and the printed form of plans.
+// Plans put together from works and messages, their printed form and their hash.
 #include "parallel/schedule/plan.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+
 #include "engine/base/core/check.h"
+#include "parallel/schedule/exchanges.h"
+#include "parallel/schedule/schedules.h"
 
 namespace thinwire {
 namespace {
 
-std::string label_of(const PlanNode& node) {
-  constexpr const char* letters[] = {"F", "B", "I", "W", "R", "C", "O", "G"};
-  return letters[static_cast<int>(node.kind)] + (node.micro >= 0 ? std::to_string(node.micro) : std::string());
+// Marks each chunk's last backward (or weight half), and counts how many weight halves wait at once.
+void mark_last_and_waiting(Plan& plan) {
+  std::vector<PlanNode*> last(plan.slots.size(), nullptr);
+  int waiting = 0;
+  for (PlanNode& node : plan.nodes) {
+    if (node.kind == NodeKind::kBackwardInput) plan.weight_works = std::max(plan.weight_works, ++waiting);
+    if (node.kind == NodeKind::kBackwardWeight) --waiting;
+    if (node.kind == NodeKind::kBackward || node.kind == NodeKind::kBackwardWeight)
+      last[static_cast<size_t>(node.chunk)] = &node;
+  }
+  for (PlanNode* node : last) node->last = true;
+}
+
+std::string label_of(int micro, int chunk, bool with_chunk) {
+  return micro < 0 ? std::string() : std::to_string(micro) + (with_chunk ? "." + std::to_string(chunk) : "");
 }
 
 }  // namespace
 
-Plan one_stage_plan(int micro_batches) {
-  TW_CHECK(micro_batches >= 1);
-  Plan plan;
-  for (int micro = 0; micro < micro_batches; ++micro) {
-    plan.nodes.push_back({NodeKind::kForward, micro, false});
-    plan.nodes.push_back({NodeKind::kBackward, micro, micro == micro_batches - 1});
+std::vector<Plan> make_plans(const PipelineShape& shape) {
+  check_shape(shape);
+  std::vector<std::vector<Work>> orders;
+  for (int stage = 0; stage < shape.stages; ++stage) orders.push_back(compute_order(shape, stage));
+  std::vector<Plan> plans = place_exchanges(shape, orders);
+  for (Plan& plan : plans) {
+    mark_last_and_waiting(plan);
+    for (NodeKind kind : {NodeKind::kReduce, NodeKind::kControl, NodeKind::kOptimizer, NodeKind::kGather})
+      plan.nodes.push_back({kind});
   }
-  for (NodeKind kind : {NodeKind::kReduce, NodeKind::kControl, NodeKind::kOptimizer, NodeKind::kGather})
-    plan.nodes.push_back({kind, -1, false});
-  return plan;
+  return plans;
 }
 
-std::string to_string(const Plan& plan) {
+Plan make_plan(const PipelineShape& shape, int stage) {
+  std::vector<Plan> plans = make_plans(shape);
+  TW_CHECK(stage >= 0 && stage < shape.stages, "stage ", stage, " of ", shape.stages);
+  return std::move(plans[static_cast<size_t>(stage)]);
+}
+
+std::string to_string(const PlanNode& node, bool with_chunk) {
+  constexpr const char* letters[] = {"F", "B", "I", "W", "", "R", "C", "O", "G"};
+  if (node.kind != NodeKind::kExchange)
+    return letters[static_cast<int>(node.kind)] + label_of(node.micro, node.chunk, with_chunk);
   std::string text;
-  for (const PlanNode& node : plan.nodes) text += (text.empty() ? "" : " ") + label_of(node);
+  for (const Message& m : node.messages)
+    text += std::string(text.empty() ? "" : " ") + (m.send ? ">" : "<") + (m.forward ? "f" : "b") +
+            label_of(m.micro, m.chunk, with_chunk);
+  return "[" + text + "]";
+}
+
+std::string to_string(const Plan& plan, bool with_messages) {
+  std::string text;
+  for (const PlanNode& node : plan.nodes) {
+    if (node.kind == NodeKind::kExchange && !with_messages) continue;
+    text += (text.empty() ? "" : " ") + to_string(node, plan.slots.size() > 1);
+  }
   return text;
 }
 
-std::string to_svg(const Plan& plan) {
-  constexpr const char* colours[] = {"#9ecae1", "#fdae6b", "#fdd0a2", "#fee6ce",
-                                     "#bdbdbd", "#d9d9d9", "#a1d99b", "#dadaeb"};
-  constexpr int kUnit = 36, kHeight = 28, kMargin = 8;
-  std::string boxes;
-  int x = kMargin;
-  for (const PlanNode& node : plan.nodes) {
-    const int width = node.kind == NodeKind::kBackward ? 2 * kUnit : kUnit;
-    const std::string at = std::to_string(x), middle = std::to_string(x + width / 2);
-    boxes += "<rect x=\"" + at + "\" y=\"" + std::to_string(kMargin) + "\" width=\"" + std::to_string(width) +
-             "\" height=\"" + std::to_string(kHeight) + "\" fill=\"" + colours[static_cast<int>(node.kind)] +
-             "\" stroke=\"#555\"/><text x=\"" + middle + "\" y=\"" + std::to_string(kMargin + 19) +
-             "\" text-anchor=\"middle\">" + label_of(node) + "</text>\n";
-    x += width;
+uint64_t hash_of(const std::vector<Plan>& plans) {
+  // Every number as four little-endian bytes, lists behind their length: the same on every machine and compiler.
+  std::string bytes;
+  const auto put = [&](int64_t value) {
+    for (int shift = 0; shift < 32; shift += 8) bytes.push_back(static_cast<char>(value >> shift & 0xff));
+  };
+  put(static_cast<int64_t>(plans.size()));
+  for (const Plan& plan : plans) {
+    put(static_cast<int64_t>(plan.slots.size()));
+    for (int slots : plan.slots) put(slots);
+    put(plan.weight_works);
+    put(static_cast<int64_t>(plan.nodes.size()));
+    for (const PlanNode& node : plan.nodes) {
+      for (int value : {static_cast<int>(node.kind), node.micro, node.chunk, node.slot, node.last ? 1 : 0}) put(value);
+      put(static_cast<int64_t>(node.messages.size()));
+      for (const Message& m : node.messages)
+        for (int value : {m.send ? 1 : 0, m.forward ? 1 : 0, m.edge, m.micro, m.peer, m.slot, m.chunk}) put(value);
+    }
   }
-  return "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + std::to_string(x + kMargin) + "\" height=\"" +
-         std::to_string(kHeight + 2 * kMargin) + "\" font-family=\"sans-serif\" font-size=\"13\">\n" + boxes +
-         "</svg>\n";
+  return XXH3_64bits(bytes.data(), bytes.size());
 }
 
 }  // namespace thinwire

@@ -53,9 +53,20 @@ struct PipelineShape {
   int stages = 1, chunks = 1, micro_batches = 1;
 };
 
-// The plan of `stage`. Fewer micro-batches than stages are fine. chunks > 1 only with kInterleaved, which takes any
-// number of micro-batches. Receives stand in the exchange node before their use, sends in the one behind their making.
+// The plan of `stage`, or of all stages. Any number of micro-batches, fewer than stages too; with one stage and one chunk
+// every schedule is F0 B0 F1 B1. chunks > 1 only with kInterleaved (Error(kBadConfig)); with one stage such chunks send
+// to their own rank, both ends of a message in one exchange node.
+//
+// How an exchange is executed: all its messages are issued, nothing is waited for. Each message has a ticket of its own:
+// a receive's is waited for where its micro-batch is used (forward, or backward / backward_input), a send's where its
+// slot is taken again, by a receive of an activation or, on the first virtual stage, by a forward. Sends stand directly
+// behind their making where the order of messages permits, receives before the work during which they arrive.
+//
+// Slots: in a chunk, a micro-batch has its slot from its forward's receive (first virtual stage: from its forward) until
+// its backward, weight half included, is done and its gradient was sent in an earlier node. As few as the order of
+// works permits (live_bound in schedules.h says how many that is).
 Plan make_plan(const PipelineShape& shape, int stage);
+std::vector<Plan> make_plans(const PipelineShape& shape);
 inline Plan one_stage_plan(int micro_batches) { return make_plan({ScheduleKind::kGpipe, 1, 1, micro_batches}, 0); }
 
 // Runs the plans of all stages in the strictest model: every rank has one queue, an exchange blocks until all its
@@ -70,16 +81,24 @@ struct NodeCosts {
   double transfer = 0.0;
 };
 struct PlanTimes {
-  double total = 0.0;                            // of the pipelined part
-  std::vector<double> idle;                      // per stage: 1 - busy / total
-  std::vector<std::vector<double>> start, end;   // per stage and node
+  double total = 0.0;                           // of the pipelined part
+  std::vector<double> idle;                     // per stage: 1 - busy / total
+  std::vector<std::vector<double>> start, end;  // per stage and node
 };
+// Events of the asynchronous runtime: works in order on every rank, a message takes `transfer` from when both ends are
+// issued, tickets are waited for as make_plan says. Messages do not slow each other down. The closing nodes take no
+// time and start at `total`. CHECKs that the plans can be executed.
 PlanTimes price(const std::vector<Plan>& plans, const PipelineShape& shape, const NodeCosts& costs);
-// The published bubble of the schedule with equal stages: idle share of the pipelined part.
+// The published bubble of the schedule with equal stages: idle share of the pipelined part, durations per virtual stage.
+// What price() gives with transfer 0: exactly for GPipe and 1F1B with any number of micro-batches, for interleaved where
+// stages divide them, and for ZB-H1 under the conditions in docs/schedules.md.
 double bubble_formula(const PipelineShape& shape, double forward, double backward_input, double backward_weight);
 
-// One line per rank: "F0 F1 B0 ...", chunks as "F0.1" when there are several; exchanges are left out unless asked for.
+// One line per rank: "F0 F1 B0 ... R C O G", letters F B I W (backward, its input half, its weight half), chunks as
+// "F0.1" when there are several. with_messages: exchanges as "[>f3 <b1]": activation of micro-batch 3 sent, gradient of
+// micro-batch 1 received; the chunk named is this rank's.
 std::string to_string(const Plan& plan, bool with_messages = false);
+std::string to_string(const PlanNode& node, bool with_chunk);
 // The same as a picture, priced: one row per stage, boxes by time.
 std::string to_svg(const std::vector<Plan>& plans, const PipelineShape& shape, const NodeCosts& costs);
 // Equal on all ranks at start, or the job is refused.

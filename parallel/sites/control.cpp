@@ -67,8 +67,8 @@ void Control::agree_on_error(int code, const std::string& message) {
   if (first == size()) return;
   const std::string from = share(std::to_string(code) + " " + message, static_cast<int>(first));
   const size_t space = from.find(' ');
-  throw Error(static_cast<ExitCode>(std::stoi(from.substr(0, space))),
-              "rank " + std::to_string(first) + ": " + from.substr(space + 1));
+  throw AgreedError(static_cast<ExitCode>(std::stoi(from.substr(0, space))),
+                    (first == 0 ? "" : "rank " + std::to_string(first) + ": ") + from.substr(space + 1));
 }
 
 }  // namespace thinwire

@@ -29,7 +29,7 @@ class Control {
   std::string share(const std::string& text, int root = 0);
   void barrier();
   // An error on one rank becomes the same error on all: call with code and message of this rank (code 0: fine); throws
-  // Error(code) everywhere with the message of the first rank whose code is not 0. Blocks the host.
+  // AgreedError(code) everywhere with the message of the first rank whose code is not 0. Blocks the host.
   void agree_on_error(int code, const std::string& message);
 
  private:

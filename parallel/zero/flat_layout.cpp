@@ -31,7 +31,7 @@ FlatLayout make_flat_layout(const ParamList& params) {
         if (params[i].unit != u || params[i].is_vector != vectors) continue;
         TW_CHECK(params[i].tied_to.empty(), "tied tensors have no storage: ", params[i].name);
         at = round_up(at, vectors ? kVectorAlignment : kQuantum);
-        const Segment segment{static_cast<int>(i), at, params[i].count()};
+        const Segment segment{static_cast<int>(i), at, params[i].local_count()};
         unit.segments.push_back(segment);
         layout.by_param[i] = segment;
         at += segment.count;

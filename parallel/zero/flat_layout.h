@@ -15,7 +15,7 @@ inline constexpr int64_t kQuantum = 4096;  // elements; every matrix and every u
 struct Segment {
   int param = -1;      // index in the ParamList
   int64_t offset = 0;  // elements from the start of the flat buffer
-  int64_t count = 0;   // without padding
+  int64_t count = 0;   // local elements, without padding
 };
 
 struct Unit {
@@ -23,7 +23,8 @@ struct Unit {
   std::vector<Segment> segments;  // in storage order; vectors share the unit's tail behind the matrices
 };
 
-// Padding between segments is zero, takes no part in norms, and stays zero under the optimizer.
+// The layout of the local parts of tensors; units of which this rank has nothing are empty, so that unit indices mean the
+// same on every rank. Padding between segments is zero, takes no part in norms, and stays zero under the optimizer.
 struct FlatLayout {
   std::vector<Unit> units;
   std::vector<Segment> by_param;  // same segments, indexed like the ParamList

@@ -3,6 +3,12 @@
 
 namespace thinwire {
 
+// One use of a unit in an update, in the order of execution.
+struct UnitUse {
+  int unit = 0;
+  bool backward = false;
+};
+
 class UnitEvents {
  public:
   virtual ~UnitEvents() = default;
@@ -10,6 +16,9 @@ class UnitEvents {
   // serve it).
   virtual void acquire(int unit, bool backward) = 0;
   virtual void release(int unit, bool backward) = 0;
+  // Before the micro-batch at hand adds the first of its gradients to the unit: their buffer is free, and zero or holds
+  // the sum so far, when this returns.
+  virtual void gradients_begin(int unit) = 0;
   // The micro-batch at hand has added all it will add to the unit's gradients.
   virtual void gradients_complete(int unit) = 0;
 };
@@ -19,6 +28,7 @@ class NoUnitEvents final : public UnitEvents {
  public:
   void acquire(int, bool) override {}
   void release(int, bool) override {}
+  void gradients_begin(int) override {}
   void gradients_complete(int) override {}
 };
 

@@ -33,12 +33,6 @@ struct UnitMemory {
   std::vector<Range> tp_partial;
 };
 
-// One use of a unit in an update, in the order of execution.
-struct UnitUse {
-  int unit = 0;
-  bool backward = false;
-};
-
 class UnitTraffic final : public UnitEvents {
  public:
   // uses: of one update (evaluation walks the forward uses alone). packed: [max tp_partial elements of a unit] fp32

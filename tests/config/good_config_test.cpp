@@ -83,7 +83,7 @@ TEST(GoodConfig, TwentyBillion) {
   EXPECT_TRUE(c.optim.dynamic_loss_scale);
   EXPECT_EQ(c.optim.loss_scale, 4096.0);
   EXPECT_EQ(c.layout.zero_stage, 1);
-  EXPECT_EQ(c.layout.placement_optimizer, "global");
+  EXPECT_EQ(c.layout.placement.optimizer, Level::kGlobal);
   EXPECT_EQ(c.layout.reduce_bucket, 1260000000);
   EXPECT_EQ(c.save_interval, 500);
   std::set<std::string> noted;
@@ -204,9 +204,9 @@ TEST(GoodConfig, DerivedValues) {
   const LayoutConfig zero3 =
       load("\"zero_optimization\": {\"stage\": 3}, \"placement\": {\"weights\": \"node\", \"secondary\": \"pair\"}")
           .layout;
-  EXPECT_EQ(zero3.placement_weights, "node");
-  EXPECT_EQ(zero3.placement_gradients, "global");
-  EXPECT_EQ(zero3.placement_secondary, "pair");
+  EXPECT_EQ(zero3.placement.weights, Level::kNode);
+  EXPECT_EQ(zero3.placement.gradients, Level::kGlobal);
+  EXPECT_EQ(zero3.placement.secondary, Level::kPair);
   EXPECT_EQ(load("\"pipe_parallel_size\": 0").layout.pipeline, 1);
   const RunConfig triple = load("\"gradient_accumulation_steps\": 2");
   EXPECT_EQ(triple.layout.data, 2);  // 8 / (2 * 2)

@@ -42,10 +42,18 @@ void expect_same_run(const RunConfig& a, const RunConfig& b) {
   for (size_t i = 0; i < d.data.size(); ++i)
     EXPECT_EQ(std::tie(d.data[i].prefix, d.data[i].weight), std::tie(e.data[i].prefix, e.data[i].weight));
   const LayoutConfig &l = a.layout, &k = b.layout;
-  EXPECT_EQ(std::tie(l.pipeline, l.tensor, l.data, l.schedule, l.virtual_chunks, l.zero_stage, l.placement_weights,
-                     l.placement_gradients, l.placement_secondary),
-            std::tie(k.pipeline, k.tensor, k.data, k.schedule, k.virtual_chunks, k.zero_stage, k.placement_weights,
-                     k.placement_gradients, k.placement_secondary));
+  EXPECT_EQ(std::tie(l.pipeline, l.tensor, l.data, l.schedule_kind, l.virtual_chunks, l.zero_stage, l.placement.weights,
+                     l.placement.gradients, l.placement.optimizer, l.placement.secondary, l.hold, l.hold_given),
+            std::tie(k.pipeline, k.tensor, k.data, k.schedule_kind, k.virtual_chunks, k.zero_stage, k.placement.weights,
+                     k.placement.gradients, k.placement.optimizer, k.placement.secondary, k.hold, k.hold_given));
+  EXPECT_EQ(std::tie(l.partition, l.costs_given, l.layer_ms, l.embedding_ms, l.head_ms, l.embedding_sync,
+                     l.ranks_per_node, l.watchdog_seconds, l.link_gbps, l.overlap_communication),
+            std::tie(k.partition, k.costs_given, k.layer_ms, k.embedding_ms, k.head_ms, k.embedding_sync,
+                     k.ranks_per_node, k.watchdog_seconds, k.link_gbps, k.overlap_communication));
+  EXPECT_EQ(std::tie(l.tuning.all_reduce, l.tuning.reduce_scatter, l.tuning.all_gather, l.tuning.chunk_bytes,
+                     l.tuning.small_bytes, l.trace, l.trace_first, l.trace_steps),
+            std::tie(k.tuning.all_reduce, k.tuning.reduce_scatter, k.tuning.all_gather, k.tuning.chunk_bytes,
+                     k.tuning.small_bytes, k.trace, k.trace_first, k.trace_steps));
   EXPECT_EQ(std::tie(a.run_dir, a.device, a.seed, a.accumulation, a.save_dir, a.load, a.tokenizer, a.compression_json,
                      a.faults_json, a.eval_interval),
             std::tie(b.run_dir, b.device, b.seed, b.accumulation, b.save_dir, b.load, b.tokenizer, b.compression_json,
@@ -68,8 +76,16 @@ TEST(ResolvedConfig, LoadsBackToTheSameRun) {
       {with("\"train_data_paths\": [\"a\", \"b\"], \"train_data_weights\": [0.1, 0.3], \"valid_data_paths\": \"c\""),
        {}},
       {with("\"data_path\": \"0.1 a 0.9 b\", \"split\": [90, 10], \"rampup_batch_size\": [\"2\", \"2\", \"40\"]"), {}},
-      {with("\"zero_optimization\": {\"stage\": 3}, \"placement\": {\"weights\": \"pair\", \"secondary\": \"node\"}"),
+      {with("\"zero_optimization\": {\"stage\": 3}, \"placement\": {\"weights\": \"node\", \"secondary\": \"pair\"}"),
        {.ranks = 4}},
+      {with("\"zero_optimization\": {\"stage\": 3, \"zero_hpz_partition_size\": 8}, \"hold\": \"step\", "
+            "\"embedding_sync\": \"two-step\", \"ranks_per_node\": 2, \"distributed_timeout_minutes\": 0.5"),
+       {.ranks = 4}},
+      {with("\"trace\": true, \"trace_steps\": \"3-9\", \"pipe_partition_method\": \"time\", \"pipe_partition_costs\": "
+            "[2, 0.5, 1], \"communication\": {\"all_reduce\": \"ring\", \"chunk_bytes\": 65536}, \"link_gbps\": 1"),
+       {.ranks = 2}},
+      {with("\"pipe_parallel_size\": 2, \"schedule\": \"interleaved\", \"num_layers_per_virtual_pipeline_stage\": 1"),
+       {.ranks = 2}},
       {with("\"pipe_parallel_size\": 2, \"schedule\": \"interleaved\", \"virtual_pipeline_model_parallel_size\": 2"),
        {.ranks = 4}},
       {with("\"compression\": {\"dp.gradient\": {\"codec\": \"identity\", \"min_bytes\": 10}, \"preset\": \"none\"}"),

@@ -1,6 +1,9 @@
 // The Optimizer object hands its configuration and buffers to the right op.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "optim/optimizer.h"
 #include "tests/support/op_test_support.h"
 
@@ -27,7 +30,7 @@ TEST(OptimizerObject, AdamWUsesItsConstantsAndZeroesGradients) {
   StepState s;
   s.lr = 0.5f, s.bias_correction1 = 0.1f, s.bias_correction2 = 0.001f, s.weight_decay = 0.25f;
   test::CpuExec exec(1);
-  Optimizer(c, b).apply(*exec, state_of(s));
+  Optimizer(c, {b}).apply(*exec, state_of(s));
   // m^ = 3, v^ = 9: the update is 3 / (3 + 0.5), the decay 0.25 * 2. A beta2 rounded to fp32 shows as 6e-6 of the
   // update.
   const double update = 3.0 / 3.5;
@@ -51,13 +54,60 @@ TEST(OptimizerObject, SgdWithAndWithoutMomentum) {
     StepState s;
     s.lr = 0.25f, s.grad_scale = 0.5f;
     test::CpuExec exec(1);
-    const Optimizer optimizer(c, b);
+    const Optimizer optimizer(c, {b});
     for (int step = 0; step < 2; ++step) {
       for (int64_t i = 0; i < 5; ++i) write_element(gradient, i, 2.0);
       optimizer.apply(*exec, state_of(s));
     }
     // Steps of 0.25 * 1, then 0.25 * (1 + momentum): all exact.
     for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(master.at(i), 1.0 - 0.25 - 0.25 * (1.0 + momentum));
+  }
+}
+
+// Cutting a buffer into pieces, with spans cut along, changes no bit; a rank that owns nothing has no piece.
+TEST(OptimizerObject, PiecesGiveTheBitsOfTheWhole) {
+  constexpr int64_t kSize = 100;
+  for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
+    OptimConfig c;
+    c.kind = kind, c.momentum = 0.9;
+    StepState s;
+    s.lr = 0.1f, s.bias_correction1 = 0.1f, s.bias_correction2 = 0.001f, s.weight_decay = 0.25f;
+    test::CpuExec exec(1);
+    std::vector<float> results[2];
+    for (const std::vector<int64_t>& bounds : {std::vector<int64_t>{0, kSize}, {0, 7, 40, 41, kSize}}) {
+      const Tensor master(DType::f32, {kSize}), gradient(DType::f32, {kSize}), m(DType::f32, {kSize}),
+          v(DType::f32, {kSize}), momentum(DType::f32, {kSize}), working(DType::bf16, {kSize});
+      std::vector<OptimizerBuffers> pieces;
+      for (size_t p = 0; p + 1 < bounds.size(); ++p) {
+        const int64_t first = bounds[p], n = bounds[p + 1] - first;
+        const auto cut = [&](const Tensor& t) { return t.view().element_range(first, n); };
+        OptimizerBuffers b;
+        b.master = cut(master), b.gradient = cut(gradient), b.working = cut(working);
+        if (kind == OptimizerKind::kAdamW) b.m = cut(m), b.v = cut(v);
+        if (kind == OptimizerKind::kSgd) b.momentum = cut(momentum);
+        const int64_t decayed = std::clamp<int64_t>(60 - first, 0, n);  // elements 0 .. 59 take weight decay
+        if (decayed > 0) b.spans.push_back({0, decayed, 1.0f});
+        if (decayed < n) b.spans.push_back({decayed, n - decayed, 0.0f});
+        pieces.push_back(b);
+      }
+      const Optimizer optimizer(c, pieces);
+      EXPECT_EQ(optimizer.pieces().size(), bounds.size() - 1);
+      for (int step = 0; step < 3; ++step) {
+        for (int64_t i = 0; i < kSize; ++i) {
+          if (step == 0) write_element(master, i, std::sin(static_cast<double>(i)));
+          write_element(gradient, i, std::cos(static_cast<double>(i * (step + 1))));
+        }
+        optimizer.apply(*exec, state_of(s));
+      }
+      std::vector<float>& out = results[bounds.size() > 2];
+      for (int64_t i = 0; i < kSize; ++i) {
+        out.push_back(static_cast<float>(master.at(i)));
+        out.push_back(static_cast<float>(working.at(i)));
+        EXPECT_EQ(gradient.at(i), 0.0);
+      }
+    }
+    EXPECT_EQ(results[0], results[1]);
+    Optimizer(c, {}).apply(*exec, state_of(s));
   }
 }
 

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "engine/run/trace/progress.h"
+#include "engine/run/trace/console_progress.h"
 #include "tests/trace/trace_scratch.h"
 
 namespace thinwire {
@@ -87,7 +87,7 @@ TEST(Progress, PlainLinesOffATerminal) {
   std::FILE* out = std::fopen((scratch / "out").c_str(), "w");
   ASSERT_NE(out, nullptr);
   {
-    Progress progress(out, 25, 10, 4);
+    ConsoleProgress progress(out, 25, 10, 4);
     for (int64_t s = 4; s <= 25; ++s) {
       StepRecord r = record();
       r.step = s;

@@ -32,6 +32,12 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
+// An Error that all ranks of the job have agreed on: every one of them leaves with its code, rank 0 prints it.
+class AgreedError : public Error {
+ public:
+  using Error::Error;
+};
+
 [[noreturn]] inline void throw_usage(const std::string& m) {
   throw Error(ExitCode::kUsage, m);
 }

@@ -76,7 +76,11 @@ void check_common(const Op& op) {
 }
 
 DropoutPlan plan_dropout(const Dropout& dropout, const AttentionShape& s) {
-  return make_dropout_plan(dropout, s.batch * s.heads() * s.q_len * s.kv_len);
+  TW_CHECK(dropout.rows == 0 && dropout.first_head >= 0, "attention takes whole sequences");
+  const int64_t per_head = s.q_len * s.kv_len;
+  DropoutPlan plan = make_dropout_plan(dropout, s.batch, s.heads() * per_head);
+  plan.first = dropout.first_head * per_head;
+  return plan;
 }
 
 // Queries that share one packing of keys and values: the heads of a group share it already.

@@ -36,7 +36,7 @@ struct Column {
     const float* rows[kLanes];
     for (int64_t lane = 0; lane < kLanes; ++lane) {
       const int64_t query = q_first + (t + lane < nq ? t + lane : nq - 1);
-      const int64_t first = (head * args.shape.q_len + query) * args.shape.kv_len + k_first;
+      const int64_t first = args.dropout.first + (head * args.shape.q_len + query) * args.shape.kv_len + k_first;
       rows[lane] = keep_factors_of_sample(args.dropout, sample, first, seen, buffers[lane]);
     }
     for (int64_t i = 0; i < seen; i += kLanes) {

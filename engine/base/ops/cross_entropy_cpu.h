@@ -7,5 +7,8 @@
 namespace thinwire {
 
 void cross_entropy_cpu(Exec& exec, const CrossEntropy& op);
+// The target may be any column of the vocabulary.
+void vocab_statistics_cpu(Exec& exec, const VocabStatistics& op);
+void vocab_loss_cpu(Exec& exec, const VocabLoss& op);
 
 }  // namespace thinwire

@@ -52,6 +52,22 @@ TW_INLINE float element(const T* p) {
   return load_first(p, 1)[0];
 }
 
+// Overwrites a row by (softmax - onehot) * weight; target < 0: it is not in this row.
+template <typename T>
+TW_INLINE void gradient_of_row(T* row, int64_t valid_cols, int64_t cols, RowSum s, float weight, int64_t target,
+                               float logit) {
+  const float inverse = 1.0f / s.sum;
+  const VecF factor = splat(inverse * weight);
+  for_vectors(valid_cols, [&](auto part, int64_t i, int64_t n) TW_INLINE_LAMBDA {
+    store_at(part, row + i, vexp(load_at(part, row + i, n) - s.maximum) * factor, n);
+  });
+  if (target >= 0) {
+    const float probability = vexp(splat(logit - s.maximum))[0] * inverse;
+    store_first(row + target, splat((probability - 1.0f) * weight), 1);
+  }
+  if (valid_cols < cols) __builtin_memset(row + valid_cols, 0, (size_t)(cols - valid_cols) * sizeof(T));
+}
+
 template <typename T>
 void rows(const CrossEntropyBlock& block, int64_t first, int64_t last) {
   const CrossEntropyBlock b = block;
@@ -67,20 +83,62 @@ void rows(const CrossEntropyBlock& block, int64_t first, int64_t last) {
     const float logit = element(row + target);
     b.loss[r] = __builtin_logf(s.sum) + (s.maximum - logit);
     if (b.scale == nullptr) continue;
-    const float weight = b.row_weight[r] * b.scale[0];
-    const float inverse = 1.0f / s.sum;
-    const VecF factor = splat(inverse * weight);
-    for_vectors(b.valid_cols, [&](auto part, int64_t i, int64_t n) TW_INLINE_LAMBDA {
-      store_at(part, row + i, vexp(load_at(part, row + i, n) - s.maximum) * factor, n);
-    });
-    const float probability = vexp(splat(logit - s.maximum))[0] * inverse;
-    store_first(row + target, splat((probability - 1.0f) * weight), 1);
-    if (b.valid_cols < b.cols) __builtin_memset(row + b.valid_cols, 0, (size_t)(b.cols - b.valid_cols) * sizeof(T));
+    gradient_of_row(row, b.valid_cols, b.cols, s, b.row_weight[r] * b.scale[0], target, logit);
+  }
+}
+
+template <typename T>
+void statistics(const VocabBlock& vocab, int64_t first, int64_t last) {
+  const CrossEntropyBlock b = vocab.block;
+  for (int64_t r = first; r < last; ++r) {
+    const T* row = (const T*)b.logits + r * b.cols;
+    float* out = vocab.statistics + 3 * r;
+    out[0] = out[1] = out[2] = 0.0f;
+    if (b.row_weight[r] == 0.0f) continue;
+    const RowSum s = row_sum(row, b.valid_cols);
+    out[0] = s.maximum;
+    out[1] = s.sum;
+    const int64_t target = b.targets[r] - vocab.first_col;
+    if (target >= 0 && target < b.valid_cols) out[2] = element(row + target);
+  }
+}
+
+// Every rank does the same sums in the same order.
+template <typename T>
+void vocab_rows(const VocabBlock& vocab, int64_t first, int64_t last) {
+  const CrossEntropyBlock b = vocab.block;
+  for (int64_t r = first; r < last; ++r) {
+    T* row = (T*)b.logits + r * b.cols;
+    if (b.row_weight[r] == 0.0f) {
+      b.loss[r] = 0.0f;
+      if (b.scale != nullptr) __builtin_memset(row, 0, (size_t)b.cols * sizeof(T));
+      continue;
+    }
+    RowSum s = {kLowest, 0.0f};
+    float logit = 0.0f;
+    for (int64_t k = 0; k < vocab.ranks; ++k) {
+      const float* of = vocab.all + (k * vocab.n + r) * 3;
+      s.maximum = of[0] > s.maximum ? of[0] : s.maximum;
+      logit += of[2];
+    }
+    for (int64_t k = 0; k < vocab.ranks; ++k) {
+      const float* of = vocab.all + (k * vocab.n + r) * 3;
+      s.sum += of[1] * vexp(splat(of[0] - s.maximum))[0];
+    }
+    b.loss[r] = __builtin_logf(s.sum) + (s.maximum - logit);
+    if (b.scale == nullptr) continue;
+    const int64_t target = b.targets[r] - vocab.first_col;
+    const bool here = target >= 0 && target < b.valid_cols;
+    gradient_of_row(row, b.valid_cols, b.cols, s, b.row_weight[r] * b.scale[0], here ? target : -1, logit);
   }
 }
 
 }  // namespace
 
-constinit const CrossEntropyKernels cross_entropy_kernels = {{rows<float>, rows<Bf16>, rows<Fp16>}};
+constinit const CrossEntropyKernels cross_entropy_kernels = {
+    {rows<float>, rows<Bf16>, rows<Fp16>},
+    {statistics<float>, statistics<Bf16>, statistics<Fp16>},
+    {vocab_rows<float>, vocab_rows<Bf16>, vocab_rows<Fp16>},
+};
 
 }  // namespace thinwire::TW_ISA

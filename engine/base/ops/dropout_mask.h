@@ -85,10 +85,10 @@ TW_INLINE const float* keep_factors_of_sample(const DropoutPlan& plan, uint64_t 
   return buffer + shift;
 }
 
-// The same for flat elements [first, first + count) of the tensor of the plan, which may cross from sample to sample.
+// The same for flat elements [first, first + count) of the tensor at hand, which may cross from sample to sample.
 TW_INLINE const float* keep_factors(const DropoutPlan& plan, int64_t first, int64_t count, float* buffer) {
-  int64_t sample = first / plan.per_sample;
-  int64_t element = first - sample * plan.per_sample;
+  int64_t sample = (plan.first + first) / plan.per_sample;
+  int64_t element = plan.first + first - sample * plan.per_sample;
   if (element + count <= plan.per_sample) {
     return keep_factors_of_sample(plan, (uint64_t)plan.sample_ids[sample], element, count, buffer);
   }

@@ -7,12 +7,15 @@
 
 namespace thinwire {
 
-DropoutPlan make_dropout_plan(const Dropout& dropout, int64_t elements) {
+DropoutPlan make_dropout_plan(const Dropout& dropout, int64_t rows, int64_t cols) {
   DropoutPlan plan;
   TW_CHECK(dropout.p >= 0.0f && dropout.p < 1.0f, "dropout probability ", dropout.p);
-  if (dropout.p == 0.0f || elements == 0) return plan;
+  if (dropout.p == 0.0f || rows * cols == 0) return plan;
   TW_CHECK(dropout.sample_ids != nullptr, "dropout needs the ids of the samples");
+  const int64_t whole = dropout.rows > 0 ? dropout.rows : rows, elements = whole * cols;
   TW_CHECK(dropout.batch > 0 && elements % dropout.batch == 0, elements, " elements over ", dropout.batch, " samples");
+  TW_CHECK(dropout.first_row >= 0 && dropout.first_row + rows <= whole, "rows ", dropout.first_row, "+", rows, " of ",
+           whole);
   TW_CHECK(dropout.layer < 1u << 24, "layer ", dropout.layer);
   plan.key0 = dropout.key.k0;
   plan.key1 = dropout.key.k1;
@@ -22,6 +25,7 @@ DropoutPlan make_dropout_plan(const Dropout& dropout, int64_t elements) {
   plan.threshold = static_cast<uint32_t>(std::ceil(std::ldexp(dropout.p, 24))) << 8;
   plan.scale = 1.0f / (1.0f - dropout.p);
   plan.sample_ids = dropout.sample_ids;
+  plan.first = dropout.first_row * cols;
   plan.per_sample = elements / dropout.batch;
   plan.active = true;
   return plan;

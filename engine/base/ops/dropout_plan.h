@@ -14,12 +14,13 @@ struct DropoutPlan {
   uint32_t threshold = 0;
   float scale = 1.0f;  // 1 / (1 - p)
   const int64_t* sample_ids = nullptr;
-  int64_t per_sample = 1;  // elements of one sample: flat element i belongs to sample i / per_sample
+  int64_t first = 0;       // number of flat element 0 in the whole tensor (attention: in its sample)
+  int64_t per_sample = 1;  // elements of one sample: element i of the whole belongs to sample i / per_sample
   bool active = false;     // false: p == 0, nothing else is set
 };
 
-// `elements`: all elements of the tensor, divided evenly over dropout.batch samples. CHECKs 0 <= p < 1, ids and
-// divisibility.
-DropoutPlan make_dropout_plan(const Dropout& dropout, int64_t elements);
+// For a tensor [rows, cols]; the whole one (dropout.rows, or this) divides evenly over dropout.batch samples. CHECKs
+// 0 <= p < 1, ids, divisibility, and that the rows lie in the whole.
+DropoutPlan make_dropout_plan(const Dropout& dropout, int64_t rows, int64_t cols);
 
 }  // namespace thinwire

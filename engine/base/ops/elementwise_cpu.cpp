@@ -25,7 +25,7 @@ void residual_add_cpu(Exec& exec, const ResidualAdd& op) {
   if (n == 0) return;
   check_vector(op.branch, n, op.x.dtype, "branch of a residual addition");
   check_vector(op.y, n, op.x.dtype, "output of a residual addition");
-  const DropoutPlan plan = make_dropout_plan(op.dropout, n);
+  const DropoutPlan plan = make_dropout_plan(op.dropout, op.x.rows(), op.x.cols());
   const auto kernel = kernels().residual_add[storage_index(op.x.dtype)];
   parallel_blocks(exec.threads, n, kBlock, [&](int64_t first, int64_t last) {
     kernel(op.x.data, op.branch.data, op.y.data, plan, first, last);
@@ -36,7 +36,7 @@ void dropout_apply_cpu(Exec& exec, const DropoutApply& op) {
   const int64_t n = op.x.count();
   if (n == 0) return;
   check_vector(op.y, n, op.x.dtype, "output of dropout");
-  const DropoutPlan plan = make_dropout_plan(op.dropout, n);
+  const DropoutPlan plan = make_dropout_plan(op.dropout, op.x.rows(), op.x.cols());
   const int index = storage_index(op.x.dtype);
   if (!plan.active) {
     if (op.x.data == op.y.data) return;

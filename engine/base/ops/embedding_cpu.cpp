@@ -25,6 +25,13 @@ void check_tokens(const View& tokens, int64_t count, int64_t vocabulary) {
   }
 }
 
+// The rows of the table, which lie inside the vocabulary.
+TokenRows rows_of(const View& table, int64_t first_token, int64_t vocabulary) {
+  TW_CHECK(first_token >= 0 && first_token + table.rows() <= vocabulary, "rows ", first_token, "+", table.rows(), " of ",
+           vocabulary);
+  return {first_token, table.rows()};
+}
+
 }  // namespace
 
 void embedding_forward_cpu(Exec& exec, const EmbeddingForward& op) {
@@ -32,7 +39,9 @@ void embedding_forward_cpu(Exec& exec, const EmbeddingForward& op) {
   if (op.x.count() == 0) return;
   const DType t = op.x.dtype;
   check_shape(op.table, op.table.rows(), cols, t, "embedding table");
-  check_tokens(op.tokens, count, op.table.rows());
+  const int64_t vocabulary = op.vocabulary > 0 ? op.vocabulary : op.table.rows();
+  const TokenRows rows = rows_of(op.table, op.first_token, vocabulary);
+  check_tokens(op.tokens, count, vocabulary);
   const int64_t length = op.length > 0 ? op.length : count;
   if (op.positions) {
     check_shape(op.positions, op.positions.rows(), cols, t, "position table");
@@ -42,8 +51,8 @@ void embedding_forward_cpu(Exec& exec, const EmbeddingForward& op) {
   }
   const auto kernel = TW_PICK_KERNELS(embedding_kernels).forward[storage_index(t)];
   parallel_blocks(exec.threads, count, std::max<int64_t>(1, kBlockElements / cols), [&](int64_t first, int64_t last) {
-    kernel(op.tokens.as<int32_t>(), op.table.data, op.positions.data, op.x.data, cols, length, op.first_position, first,
-           last);
+    kernel(op.tokens.as<int32_t>(), rows, op.table.data, op.positions.data, op.x.data, cols, length, op.first_position,
+           first, last);
   });
 }
 
@@ -55,7 +64,9 @@ void embedding_backward_cpu(Exec& exec, const EmbeddingBackward& op) {
   const int threads = op.dx.count() < kSmall ? 1 : exec.threads;
   if (op.dtable) {
     check_shape(op.dtable, op.dtable.rows(), cols, DType::f32, "gradient of the embedding table");
-    check_tokens(op.tokens, count, op.dtable.rows());
+    const int64_t vocabulary = op.vocabulary > 0 ? op.vocabulary : op.dtable.rows();
+    const TokenRows rows = rows_of(op.dtable, op.first_token, vocabulary);
+    check_tokens(op.tokens, count, vocabulary);
     // Owners hold a slice of the columns, and where there are more threads than slices a share of the rows too. Whoever
     // owns an element adds to it in token order, so the cut does not show in the result.
     const int64_t wanted = (cols + threads - 1) / threads;
@@ -64,7 +75,7 @@ void embedding_backward_cpu(Exec& exec, const EmbeddingBackward& op) {
     const int64_t shares = std::max<int64_t>(1, threads / slices);
     parallel_blocks(threads, slices * shares, 1, [&](int64_t task, int64_t) {
       const int64_t first = task / shares * slice, last = std::min(cols, first + slice);
-      kernels.backward[index](op.tokens.as<int32_t>(), count, op.dx.data, op.dtable.as<float>(), cols, shares,
+      kernels.backward[index](op.tokens.as<int32_t>(), rows, count, op.dx.data, op.dtable.as<float>(), cols, shares,
                               task % shares, first, last);
     });
   }

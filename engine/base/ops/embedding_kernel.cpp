@@ -6,14 +6,27 @@
 namespace thinwire::TW_ISA {
 namespace {
 
+TW_INLINE bool inside(TokenRows rows, int64_t row) {
+  return (uint64_t)row < (uint64_t)rows.count;
+}
+
 template <typename T>
-void forward(const int32_t* tokens, const void* table_start, const void* positions_start, void* x_start, int64_t cols,
-             int64_t length, int64_t first_position, int64_t first, int64_t last) {
+void forward(const int32_t* tokens, TokenRows rows, const void* table_start, const void* positions_start, void* x_start,
+             int64_t cols, int64_t length, int64_t first_position, int64_t first, int64_t last) {
   for (int64_t n = first; n < last; ++n) {
-    const T* row = (const T*)table_start + tokens[n] * cols;
+    const int64_t index = tokens[n] - rows.first;
+    const T* row = (const T*)table_start + (inside(rows, index) ? index : 0) * cols;
     T* x = (T*)x_start + n * cols;
     if (positions_start == nullptr) {
-      __builtin_memcpy(x, row, (size_t)cols * sizeof(T));
+      if (inside(rows, index)) {
+        __builtin_memcpy(x, row, (size_t)cols * sizeof(T));
+      } else {
+        __builtin_memset(x, 0, (size_t)cols * sizeof(T));
+      }
+      continue;
+    }
+    if (!inside(rows, index)) {
+      __builtin_memcpy(x, (const T*)positions_start + (first_position + n % length) * cols, (size_t)cols * sizeof(T));
       continue;
     }
     const T* position = (const T*)positions_start + (first_position + n % length) * cols;
@@ -31,14 +44,16 @@ TW_INLINE void add_row(float* to, const T* from, int64_t count) {
 }
 
 template <typename T>
-void backward(const int32_t* tokens, int64_t count, const void* dx_start, float* dtable, int64_t cols, int64_t shares,
-              int64_t share, int64_t first, int64_t last) {
+void backward(const int32_t* tokens, TokenRows rows, int64_t count, const void* dx_start, float* dtable, int64_t cols,
+              int64_t shares, int64_t share, int64_t first, int64_t last) {
   const T* dx = (const T*)dx_start + first;
   for (int64_t n = 0; n < count; ++n) {
     if (shares > 1 && tokens[n] % shares != share) continue;
+    const int64_t row = tokens[n] - rows.first;
+    if (!inside(rows, row)) continue;
     // Rows of a large table are cold: ask for the one after next while this one is added.
-    if (n + 2 < count) __builtin_prefetch(dtable + tokens[n + 2] * cols + first, 1);
-    add_row(dtable + tokens[n] * cols + first, dx + n * cols, last - first);
+    if (n + 2 < count) __builtin_prefetch(dtable + (tokens[n + 2] - rows.first) * cols + first, 1);
+    add_row(dtable + row * cols + first, dx + n * cols, last - first);
   }
 }
 

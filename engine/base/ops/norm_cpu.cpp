@@ -43,7 +43,7 @@ void norm_forward_cpu(Exec& exec, const NormForward& op) {
                                   static_cast<float*>(op.rstd.data),
                                   cols,
                                   op.eps,
-                                  op.branch ? make_dropout_plan(op.dropout, rows * cols) : DropoutPlan{}};
+                                  op.branch ? make_dropout_plan(op.dropout, rows, cols) : DropoutPlan{}};
   const NormKernels& kernels = TW_PICK_KERNELS(norm_kernels);
   const auto kernel = (layer ? kernels.layer_forward : kernels.rms_forward)[index];
   parallel_blocks(exec.threads, rows, std::max<int64_t>(1, kBlockElements / cols),

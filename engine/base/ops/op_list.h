@@ -20,6 +20,8 @@
   X(embedding_forward)    \
   X(embedding_backward)   \
   X(cross_entropy)        \
+  X(vocab_statistics)     \
+  X(vocab_loss)           \
   X(weighted_sum)         \
   X(sum_squares)          \
   X(bias_gradient)        \

@@ -59,6 +59,9 @@ struct Dropout {
   uint32_t layer = 0;
   const int64_t* sample_ids = nullptr;  // device memory, one per batch row
   int64_t batch = 1;                    // rows are divided evenly over the samples: element e counts within its sample
+  // Where the tensor is a part of a larger one, elements are numbered in the whole, so that any cut gives the same bits.
+  int64_t rows = 0, first_row = 0;  // rows of all samples, and which of them is the first here; 0: this is all
+  int64_t first_head = 0;           // attention: number of the first head here
 };
 
 // sum = x + dropout(branch) when `branch` is given (sum: [N,h] T, may alias x), else sum = x and `sum` stays empty;
@@ -117,7 +120,7 @@ struct Rotary {
 // Causal attention: query t attends to keys 0 .. t + (kv_len - q_len). out[b,t,head] = softmax(scale * q k^T) v.
 // q, k, v: T behind their layouts (k and v have one head per group). out: [batch*q_len, heads*d] T. lse: [batch, heads,
 // q_len] fp32 (natural log of the sum of exponents), may be empty in evaluation. Memory beyond the outputs is O(tile),
-// never O(q_len * kv_len). Dropout acts on the probabilities; element = (head*q_len + q)*kv_len + k.
+// never O(q_len * kv_len). Dropout acts on the probabilities; element = ((first_head + head)*q_len + q)*kv_len + k.
 struct AttentionForward {
   AttentionShape shape;
   float scale = 1.0f;
@@ -160,15 +163,19 @@ struct SwigluBackward {
 };  // dx: [N, 2f]; may alias x
 
 // x[n] = table[tokens[n]] + positions[first_position + n % length] (positions optional). tokens: [N] i32 in [0, V). x:
-// [N,h] T.
+// [N,h] T. A table may hold rows [first_token, first_token + rows) of a vocabulary of that many tokens (0: all of it):
+// tokens of other rows read as zero.
 struct EmbeddingForward {
   View tokens, table, positions, x;
   int64_t length = 0, first_position = 0;
+  int64_t first_token = 0, vocabulary = 0;
 };
-// dtable: [V,h] fp32, accumulated in token order; dpositions: [*,h] fp32, accumulated.
+// dtable: [V,h] fp32, accumulated in token order; dpositions: [*,h] fp32, accumulated. Tokens outside a partial table add
+// nothing to it.
 struct EmbeddingBackward {
   View tokens, dx, dtable, dpositions;
   int64_t length = 0;
+  int64_t first_token = 0, vocabulary = 0;
 };
 
 // Softmax cross entropy over rows. logits: [n,V] T, columns >= valid_cols are padding: they get probability and
@@ -178,6 +185,20 @@ struct EmbeddingBackward {
 struct CrossEntropy {
   View logits, targets, row_weight, loss, dlogits_scale;
   int64_t valid_cols = 0;
+};
+
+// The same loss where every rank has columns [first_col, first_col + cols) of the logits, in two halves around an
+// exchange; columns >= vocabulary - first_col are padding. First what this rank's columns say of a row: statistics [n,3]
+// fp32 = maximum, sum of e^(x - maximum), the target's logit or 0 where it lies elsewhere. No column: lowest float, 0, 0.
+struct VocabStatistics {
+  View logits, targets, row_weight, statistics;
+  int64_t vocabulary = 0, first_col = 0;
+};
+// Then, from `all` [ranks,n,3] in rank order, the loss of whole rows, on every rank the same bits, and the gradient of the
+// own columns in place (dlogits_scale given), with the conventions of CrossEntropy.
+struct VocabLoss {
+  View logits, targets, row_weight, all, loss, dlogits_scale;
+  int64_t vocabulary = 0, first_col = 0;
 };
 
 // out[0] += sum_i a[i] * b[i] in double (b may be empty: plain sum). a, b: [n] fp32; out: [1] fp64.
@@ -270,6 +291,8 @@ struct OpTable {
   void (*embedding_forward)(Exec&, const EmbeddingForward&) = nullptr;
   void (*embedding_backward)(Exec&, const EmbeddingBackward&) = nullptr;
   void (*cross_entropy)(Exec&, const CrossEntropy&) = nullptr;
+  void (*vocab_statistics)(Exec&, const VocabStatistics&) = nullptr;
+  void (*vocab_loss)(Exec&, const VocabLoss&) = nullptr;
   void (*weighted_sum)(Exec&, const WeightedSum&) = nullptr;
   void (*sum_squares)(Exec&, const SumSquares&) = nullptr;
   void (*bias_gradient)(Exec&, const BiasGradient&) = nullptr;

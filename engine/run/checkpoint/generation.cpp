@@ -17,7 +17,9 @@
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/log.h"
+#include "engine/run/checkpoint/agreement.h"
 #include "engine/run/checkpoint/output_file.h"
+#include "engine/run/checkpoint/stored_tensors.h"
 
 namespace thinwire {
 namespace {
@@ -73,63 +75,6 @@ void verify_file(const std::string& path, const ManifestFile& expected) {
   }
 }
 
-// The files of a generation opened once, and the stored slices of each tensor in order.
-class StoredTensors {
- public:
-  StoredTensors(const std::string& dir, const Manifest& manifest) {
-    for (const ManifestFile& file : manifest.files) files_.emplace_back(dir + "/" + file.name);
-    for (const ManifestTensor& t : manifest.tensors) slices_[t.name].push_back(&t);
-    for (auto& [name, list] : slices_) {
-      std::sort(list.begin(), list.end(),
-                [](const ManifestTensor* a, const ManifestTensor* b) { return a->first < b->first; });
-    }
-  }
-
-  const std::vector<const ManifestTensor*>* find(const std::string& name) const {
-    const auto found = slices_.find(name);
-    return found == slices_.end() ? nullptr : &found->second;
-  }
-
-  // Elements [first, first + count) of a stored slice's tensor; whole slices are held against their hash once more.
-  void read(const ManifestTensor& t, int64_t first, std::span<std::byte> out) const {
-    const SafetensorsFile& file = files_[t.file];
-    const SafetensorsEntry& entry = file.at(t.stored_name);
-    const size_t size = bits_of(t.dtype) / 8;
-    if (entry.bytes != static_cast<uint64_t>(t.count) * size) {
-      throw_bad_data(file.path() + ": tensor \"" + t.stored_name + "\" has another size than the manifest says");
-    }
-    file.read_bytes(entry, static_cast<uint64_t>(first - t.first) * size, out);
-    if (out.size() == entry.bytes && hash_bytes(out) != t.hash) {
-      throw_bad_data(file.path() + ": tensor \"" + t.stored_name + "\" does not match its hash");
-    }
-  }
-
-  const std::map<std::string, std::vector<const ManifestTensor*>>& all() const { return slices_; }
-  const std::string& file_of(const ManifestTensor& t) const { return files_[t.file].path(); }
-
-  // Fills `out` with elements [first, first + count) from all slices; throws naming the first element nobody stored.
-  void assemble(const std::string& name, const std::vector<const ManifestTensor*>& list, int64_t first, int64_t count,
-                size_t size, std::byte* out) const {
-    int64_t next = first;
-    const int64_t end = first + count;
-    for (const ManifestTensor* t : list) {
-      const int64_t begin = std::max(next, t->first), stop = std::min(end, t->first + t->count);
-      if (t->first > next) break;  // a hole: reported below
-      if (begin >= stop) continue;
-      read(*t, begin, {out + static_cast<size_t>(begin - first) * size, static_cast<size_t>(stop - begin) * size});
-      next = stop;
-    }
-    if (next < end) {
-      throw_bad_data("checkpoint tensor \"" + name + "\": elements from " + std::to_string(next) +
-                     " on are stored nowhere (asked for " + std::to_string(first) + " to " + std::to_string(end) + ")");
-    }
-  }
-
- private:
-  std::vector<SafetensorsFile> files_;
-  std::map<std::string, std::vector<const ManifestTensor*>> slices_;
-};
-
 class FillState : public StateVisitor {
  public:
   FillState(const std::string& dir, const Manifest& manifest, const LoadOptions& options)
@@ -137,30 +82,29 @@ class FillState : public StateVisitor {
 
   void tensor(const GlobalSlice& slice) override {
     if (!wanted(slice.name)) return;
-    const auto* list = stored_.find(slice.name);
-    if (list == nullptr) missing("tensor", slice.name);
+    const ManifestTensor* stored = stored_.find(slice.name);
+    if (stored == nullptr) missing("tensor", slice.name);
     asked_.insert(slice.name);
-    const ManifestTensor& any = *list->front();
+    const SlicePlace place = place_of(slice);
+    TW_CHECK(place.is_possible(), slice.name, ": slice outside its tensor");
     const auto shape = [](int64_t rows, int64_t cols) { return std::to_string(rows) + " x " + std::to_string(cols); };
-    for (const ManifestTensor* t : *list) {
-      if (t->rows != slice.rows || t->cols != slice.cols) {
-        throw_bad_data(dir_ + ": tensor \"" + slice.name + "\" is " + shape(t->rows, t->cols) +
-                       " in the checkpoint and " + shape(slice.rows, slice.cols) +
-                       " in this model; the model keys must be those of the checkpoint");
-      }
-      if (t->dtype != to_st_dtype(slice.local.dtype)) {
-        throw_bad_data(dir_ + ": tensor \"" + slice.name + "\" is " + std::string(name_of(any.dtype)) +
-                       " in the checkpoint and " + std::string(name_of(to_st_dtype(slice.local.dtype))) + " here");
-      }
+    // All slices of a tensor have one shape and type: the manifest was held to that.
+    if (stored->place.rows != slice.rows || stored->place.cols != slice.cols) {
+      throw_bad_data(dir_ + ": tensor \"" + slice.name + "\" is " + shape(stored->place.rows, stored->place.cols) +
+                     " in the checkpoint and " + shape(slice.rows, slice.cols) +
+                     " in this model; the model keys must be those of the checkpoint");
     }
-    auto* out = static_cast<std::byte*>(slice.local.data);
-    const size_t size = size_of(slice.local.dtype);
+    if (stored->dtype != to_st_dtype(slice.local.dtype)) {
+      throw_bad_data(dir_ + ": tensor \"" + slice.name + "\" is " + std::string(name_of(stored->dtype)) +
+                     " in the checkpoint and " + std::string(name_of(to_st_dtype(slice.local.dtype))) + " here");
+    }
+    std::span<std::byte> out(static_cast<std::byte*>(slice.local.data), slice.local.bytes());
     if (!options_.copy) {
-      stored_.assemble(slice.name, *list, slice.first, slice.local.count(), size, out);
+      stored_.read(slice.name, place, out);
     } else {
-      scratch_.resize(slice.local.bytes());
-      stored_.assemble(slice.name, *list, slice.first, slice.local.count(), size, scratch_.data());
-      options_.copy(out, scratch_.data(), scratch_.size());
+      scratch_.resize(out.size());
+      stored_.read(slice.name, place, scratch_);
+      options_.copy(out.data(), scratch_.data(), scratch_.size());
     }
   }
   void integer(const std::string& name, int64_t& value) override { scalar("integer", manifest_.integers, name, value); }
@@ -174,7 +118,9 @@ class FillState : public StateVisitor {
         if (wanted(name) && !asked_.contains(name)) list.push_back(name);
       }
     };
-    look(stored_.all());
+    std::map<std::string, int> tensors;
+    for (const ManifestTensor& t : manifest_.tensors) tensors.emplace(t.name, 0);
+    look(tensors);
     look(manifest_.integers);
     look(manifest_.reals);
     look(manifest_.texts);
@@ -235,24 +181,23 @@ std::vector<FoundGeneration> list_generations(const std::string& directory) {
 
 Manifest verify_generation(const std::string& generation_dir) {
   Manifest manifest = read_manifest(generation_dir);
-  for (const ManifestFile& file : manifest.files) verify_file(generation_dir + "/" + file.name, file);
-  std::vector<SafetensorsFile> files;
-  size_t stored = 0;
-  for (const ManifestFile& file : manifest.files) {
-    files.emplace_back(generation_dir + "/" + file.name);
-    stored += files.back().entries().size();
-  }
-  std::set<std::pair<size_t, std::string>> named;
-  for (const ManifestTensor& t : manifest.tensors) {
-    const SafetensorsEntry& entry = files[t.file].at(t.stored_name);
-    if (entry.dtype != t.dtype || entry.count() != t.count) {
-      throw_bad_data(files[t.file].path() + ": tensor \"" + t.stored_name +
-                     "\" has another type or size than the manifest says");
+  std::vector<std::vector<const ManifestTensor*>> in_file(manifest.files.size());
+  for (const ManifestTensor& t : manifest.tensors) in_file[t.file].push_back(&t);
+  for (size_t f = 0; f < manifest.files.size(); ++f) {
+    const std::string path = generation_dir + "/" + manifest.files[f].name;
+    verify_file(path, manifest.files[f]);
+    const SafetensorsFile file(path);
+    std::set<std::string_view> named;
+    for (const ManifestTensor* t : in_file[f]) {
+      const SafetensorsEntry& entry = file.at(t->stored_name);
+      if (entry.dtype != t->dtype || entry.count() != t->place.count) {
+        throw_bad_data(path + ": tensor \"" + t->stored_name + "\" has another type or size than the manifest says");
+      }
+      if (!named.insert(t->stored_name).second)
+        throw_bad_data(path + ": the manifest lists tensor \"" + t->stored_name + "\" twice");
     }
-    named.emplace(t.file, t.stored_name);
+    if (named.size() != file.entries().size()) throw_bad_data(path + ": holds tensors that the manifest does not list");
   }
-  if (named.size() != stored)
-    throw_bad_data(generation_dir + ": its files hold tensors that the manifest does not list");
   return manifest;
 }
 
@@ -271,28 +216,35 @@ std::vector<FoundGeneration> resolve_checkpoint_path(const std::string& path) {
   throw_bad_data(path + ": no checkpoint here (neither manifest.json nor step_* nor checkpoints/step_*)");
 }
 
-LoadReport load_generation(const std::string& generation_dir, const VisitState& state, const LoadOptions& options) {
-  LoadReport report{
-      generation_dir, options.verify ? verify_generation(generation_dir) : read_manifest(generation_dir), {}};
-  FillState filler(report.path, report.manifest, options);
-  state(filler);
-  report.unused = filler.unused();
+LoadReport load_generation(const std::string& generation_dir, const VisitState& state, const LoadOptions& options,
+                           Control* control) {
+  LoadReport report{generation_dir, {}, {}};
+  on_rank_0(control, [&] {
+    report.manifest = options.verify ? verify_generation(generation_dir) : read_manifest(generation_dir);
+  });
+  on_all_ranks(control, [&] {
+    if (!is_rank_0(control)) report.manifest = read_manifest(generation_dir);
+    FillState filler(report.path, report.manifest, options);
+    state(filler);
+    report.unused = filler.unused();
+  });
+  report.unused = common_to_all(control, std::move(report.unused));
   return report;
 }
 
 TensorReader open_tensors(const std::string& generation_dir, const Manifest& manifest) {
   const auto kept = std::make_shared<const Manifest>(manifest);
-  const auto stored = std::make_shared<const StoredTensors>(generation_dir, *kept);
+  const auto stored = std::make_shared<StoredTensors>(generation_dir, *kept);
   return [generation_dir, kept, stored](const std::string& name) {
-    const auto* list = stored->find(name);
-    if (list == nullptr) throw_bad_data(generation_dir + ": the checkpoint has no tensor \"" + name + "\"");
-    const ManifestTensor& t = *list->front();
-    if (t.dtype != StDtype::kF32) {
-      throw_bad_data(generation_dir + ": tensor \"" + name + "\" is " + std::string(name_of(t.dtype)) +
+    const ManifestTensor* t = stored->find(name);
+    if (t == nullptr) throw_bad_data(generation_dir + ": the checkpoint has no tensor \"" + name + "\"");
+    if (t->dtype != StDtype::kF32) {
+      throw_bad_data(generation_dir + ": tensor \"" + name + "\" is " + std::string(name_of(t->dtype)) +
                      ", F32 is expected");
     }
-    std::vector<float> values(static_cast<size_t>(t.rows * t.cols));
-    stored->assemble(name, *list, 0, t.rows * t.cols, sizeof(float), reinterpret_cast<std::byte*>(values.data()));
+    const SlicePlace whole = SlicePlace::whole(t->place.rows, t->place.cols);
+    std::vector<float> values(static_cast<size_t>(whole.count));
+    stored->read(name, whole, std::as_writable_bytes(std::span(values)));
     return values;
   };
 }

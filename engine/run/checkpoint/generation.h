@@ -13,6 +13,7 @@
 
 namespace thinwire {
 
+class Control;
 using VisitState = std::function<void(StateVisitor&)>;
 
 // Directories `step_<number>` or `step_<number>-<again>` below `directory`, newest first: by the sequence number in the
@@ -45,15 +46,18 @@ struct LoadOptions {
 struct LoadReport {
   std::string path;
   Manifest manifest;
-  std::vector<std::string> unused;  // stored, wanted by no prefix rule, and never asked for
+  std::vector<std::string> unused;  // stored, wanted by no prefix rule, and never asked for by any rank
 };
 
 // Shows a filling visitor to `state`. Tensors match by name; rows, cols and dtype must be equal; the asked slice is put
-// together from all stored slices that intersect it. Throws Error(kBadData) naming what is missing or differs; `state`
-// may then be partly filled.
-LoadReport load_generation(const std::string& generation_dir, const VisitState& state, const LoadOptions& options = {});
+// together from all stored slices that intersect it, whatever their rectangles and ranges: only what is asked for is
+// read. Throws Error(kBadData) naming what is missing or differs; `state` may then be partly filled.
+// With `control`, a collective of its ranks (on the calling thread): rank 0 verifies, each rank fills its own state, an
+// error of one is thrown by all.
+LoadReport load_generation(const std::string& generation_dir, const VisitState& state, const LoadOptions& options = {},
+                           Control* control = nullptr);
 
-// Opens the files once; each call gives one whole tensor as floats (stored as F32), assembled from its slices, for
+// Opens files as they are needed; each call gives one whole tensor as floats (stored as F32), assembled from its slices, for
 // export and inspection. Throws Error(kBadData) for absent names.
 using TensorReader = std::function<std::vector<float>(const std::string& name)>;
 TensorReader open_tensors(const std::string& generation_dir, const Manifest& manifest);

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <charconv>
+#include <set>
 
 #include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
@@ -90,27 +91,36 @@ void read_body(const json& root, Manifest& m) {
   m.job = root.at("job").get<std::string>();
   m.saved_at = root.at("saved_at").get<double>();
   m.info = root.at("info");
+  m.ranks = root.contains("ranks") ? integer_of(root["ranks"]) : 1;
+  require(m.ranks >= 1, "written by no rank");
+  std::set<std::string> names;
   for (const json& item : root.at("files")) {
     ManifestFile file{item.at("name").get<std::string>(), static_cast<uint64_t>(integer_of(item.at("bytes"))),
                       item.at("xxh3_128").get<std::string>()};
     require(is_plain_file_name(file.name), "file name \"" + file.name + "\"");
+    require(names.insert(file.name).second, "file name \"" + file.name + "\" twice");
     m.files.push_back(std::move(file));
   }
   for (const json& item : root.at("tensors")) {
     ManifestTensor t;
     t.name = item.at("name").get<std::string>();
-    t.rows = integer_of(item.at("rows"));
-    t.cols = integer_of(item.at("cols"));
-    t.first = integer_of(item.at("first"));
-    t.count = integer_of(item.at("count"));
+    t.place.rows = integer_of(item.at("rows"));
+    t.place.cols = integer_of(item.at("cols"));
+    if (item.contains("rectangle")) {
+      const json& r = item["rectangle"];
+      require(r.is_array() && r.size() == 4, "tensor \"" + t.name + "\" has an impossible rectangle");
+      t.place.row = integer_of(r[0]), t.place.part_rows = integer_of(r[1]);
+      t.place.col = integer_of(r[2]), t.place.part_cols = integer_of(r[3]);
+    } else {
+      t.place.part_rows = t.place.rows, t.place.part_cols = t.place.cols;
+    }
+    t.place.first = integer_of(item.at("first"));
+    t.place.count = integer_of(item.at("count"));
     t.dtype = dtype_from_name(item.at("dtype").get<std::string>());
     t.file = static_cast<size_t>(integer_of(item.at("file")));
     t.stored_name = item.at("stored").get<std::string>();
     t.hash = item.at("xxh3_128").get<std::string>();
-    int64_t whole = 0;
-    require(t.rows >= 0 && t.cols >= 0 && !__builtin_mul_overflow(t.rows, t.cols, &whole) && t.first >= 0 &&
-                t.count >= 0 && t.first <= whole && t.count <= whole - t.first,
-            "tensor \"" + t.name + "\" has an impossible range");
+    require(t.place.is_possible(), "tensor \"" + t.name + "\" has an impossible range");
     require(t.file < m.files.size(), "tensor \"" + t.name + "\" is in a file that is not listed");
     m.tensors.push_back(std::move(t));
   }
@@ -141,6 +151,7 @@ std::string manifest_to_text(const Manifest& m) {
   root["sequence"] = m.sequence;
   root["job"] = m.job;
   root["saved_at"] = m.saved_at;
+  root["ranks"] = m.ranks;
   root["info"] = m.info;
   root["integers"] = m.integers;
   root["reals"] = ordered_json::object();
@@ -153,15 +164,16 @@ std::string manifest_to_text(const Manifest& m) {
     root["files"].push_back({{"name", f.name}, {"bytes", f.bytes}, {"xxh3_128", f.hash}});
   root["tensors"] = ordered_json::array();
   for (const ManifestTensor& t : m.tensors) {
-    root["tensors"].push_back({{"name", t.name},
-                               {"rows", t.rows},
-                               {"cols", t.cols},
-                               {"first", t.first},
-                               {"count", t.count},
-                               {"dtype", name_of(t.dtype)},
-                               {"file", t.file},
-                               {"stored", t.stored_name},
-                               {"xxh3_128", t.hash}});
+    const SlicePlace& p = t.place;
+    ordered_json item{{"name", t.name}, {"rows", p.rows}, {"cols", p.cols}};
+    if (!p.is_full_rectangle()) item["rectangle"] = {p.row, p.part_rows, p.col, p.part_cols};
+    item["first"] = p.first;
+    item["count"] = p.count;
+    item["dtype"] = name_of(t.dtype);
+    item["file"] = t.file;
+    item["stored"] = t.stored_name;
+    item["xxh3_128"] = t.hash;
+    root["tensors"].push_back(std::move(item));
   }
   // One line per key, and one per file and tensor: readable, and a difference of two manifests is too.
   std::string text = "{\n";
@@ -180,7 +192,7 @@ std::string manifest_to_text(const Manifest& m) {
   return text;
 }
 
-Manifest manifest_from_text(const std::string& path, const std::string& text) {
+Manifest part_from_text(const std::string& path, const std::string& text) {
   if (text.size() < kSealSize)
     throw_bad_data(path + ": not a complete manifest (" + std::to_string(text.size()) + " bytes)");
   const std::string_view body(text.data(), text.size() - kSealSize);
@@ -197,8 +209,8 @@ Manifest manifest_from_text(const std::string& path, const std::string& text) {
       return true;
     });
     if (root.at("format") != kFormat) throw_bad_data("not a checkpoint manifest of ours");
-    if (root.at("version") != kManifestVersion) {
-      throw_bad_data("format version " + root.at("version").dump() + ", this program reads " +
+    if (const json& version = root.at("version"); version != kManifestVersion && version != 1) {
+      throw_bad_data("format version " + version.dump() + ", this program reads 1 and " +
                      std::to_string(kManifestVersion));
     }
     read_body(root, manifest);
@@ -208,6 +220,41 @@ Manifest manifest_from_text(const std::string& path, const std::string& text) {
     throw_bad_data(path + ": bad manifest: " + e.what());
   }
   return manifest;
+}
+
+Manifest manifest_from_text(const std::string& path, const std::string& text) {
+  Manifest manifest = part_from_text(path, text);
+  if (const std::string fault = find_slice_fault(manifest); !fault.empty())
+    throw_bad_data(path + ": bad manifest: " + fault);
+  return manifest;
+}
+
+std::string find_slice_fault(const Manifest& manifest) {
+  std::map<std::string_view, std::vector<const ManifestTensor*>> by_name;
+  for (const ManifestTensor& t : manifest.tensors) by_name[t.name].push_back(&t);
+  std::vector<const SlicePlace*> places;
+  for (const auto& [name, slices] : by_name) {
+    const ManifestTensor& any = *slices.front();
+    const std::string tensor = "tensor \"" + std::string(name) + "\"";
+    places.clear();
+    for (const ManifestTensor* t : slices) {
+      if (t->place.rows != any.place.rows || t->place.cols != any.place.cols || t->dtype != any.dtype)
+        return tensor + " has slices of different shapes or types";
+      places.push_back(&t->place);
+    }
+    if (const auto fault = find_cover_fault(any.place.rows, any.place.cols, places, true)) {
+      return tensor + ": elements " + std::to_string(fault->first) + " to " + std::to_string(fault->end) +
+             (fault->twice ? " are stored twice" : " are stored nowhere");
+    }
+  }
+  return {};
+}
+
+std::string stored_name_of(const std::string& name, const SlicePlace& p) {
+  if (p.is_whole_tensor()) return name;
+  if (p.is_full_rectangle()) return name + "@" + std::to_string(p.first);
+  return name + "@" + std::to_string(p.row) + "+" + std::to_string(p.part_rows) + "," + std::to_string(p.col) + "+" +
+         std::to_string(p.part_cols) + "@" + std::to_string(p.first);
 }
 
 Manifest read_manifest(const std::string& generation_dir) {

@@ -9,11 +9,12 @@
 #include <vector>
 
 #include "engine/run/checkpoint/safetensors.h"
+#include "engine/run/checkpoint/slice_place.h"
 
 namespace thinwire {
 
 inline constexpr char kManifestName[] = "manifest.json";
-inline constexpr int kManifestVersion = 1;
+inline constexpr int kManifestVersion = 2;  // 1 knew no rectangles: its slices are ranges of the whole tensor
 
 struct ManifestFile {
   std::string name;  // plain file name in the generation's directory
@@ -21,22 +22,25 @@ struct ManifestFile {
   std::string hash;  // XXH3-128 of every byte, header included
 };
 
-// A stored slice of a global tensor: elements [first, first + count) of rows x cols.
+// A stored slice of a global tensor.
 struct ManifestTensor {
   std::string name;
-  int64_t rows = 0, cols = 0;
-  int64_t first = 0, count = 0;
+  SlicePlace place;
   StDtype dtype = StDtype::kF32;
   size_t file = 0;          // index into files
-  std::string stored_name;  // in that file: `name`, or `name@first` for a part
+  std::string stored_name;  // in that file, see stored_name_of
   std::string hash;
 };
+
+// `name` for a whole tensor, `name@first` for a range of it, `name@row+rows,col+cols@first` for (part of) a rectangle.
+std::string stored_name_of(const std::string& name, const SlicePlace& place);
 
 struct Manifest {
   int64_t step = 0;
   int64_t sequence = 0;  // grows with every save in the directory; the newest generation has the largest
   std::string job;
   double saved_at = 0.0;  // seconds since 1970
+  int64_t ranks = 1;      // that wrote it
   nlohmann::json info;    // the caller's: model, data and layout keys, config hash
   std::vector<ManifestFile> files;
   std::vector<ManifestTensor> tensors;
@@ -49,8 +53,15 @@ struct Manifest {
 std::string manifest_to_text(const Manifest& manifest);
 
 // Throws Error(kBadData), message starting with `path`, unless the text is exactly one that manifest_to_text wrote (of
-// a version we know). All indices, ranges and names are checked, so that readers may rely on them.
+// a version we know). All indices, ranges and names are checked, so that readers may rely on them; the slices of each
+// tensor cover it exactly.
 Manifest manifest_from_text(const std::string& path, const std::string& text);
+// The same for what one of several ranks wrote: its slices need not cover anything.
+Manifest part_from_text(const std::string& path, const std::string& text);
+
+// What is wrong with the slices of some tensor (held twice, held nowhere, of different shapes or types), naming tensor
+// and elements; empty if every tensor is covered exactly.
+std::string find_slice_fault(const Manifest& manifest);
 
 // DIR/manifest.json.
 Manifest read_manifest(const std::string& generation_dir);

@@ -1,7 +1,6 @@
 // Copying state aside, see staged_state.h.
 #include "engine/run/checkpoint/staged_state.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "engine/run/checkpoint/safetensors.h"
@@ -16,23 +15,26 @@ void StagedState::clear() {
   texts_.clear();
 }
 
+SlicePlace place_of(const GlobalSlice& s) {
+  return {s.rows, s.cols, s.row, s.part_rows, s.col, s.part_cols, s.first, s.local.count()};
+}
+
 void StagedState::tensor(const GlobalSlice& slice) {
-  const int64_t count = slice.local.count();
+  const SlicePlace place = place_of(slice);
   TW_CHECK(is_valid_tensor_name(slice.name), slice.name);
-  TW_CHECK(slice.first >= 0 && slice.first + count <= slice.rows * slice.cols, slice.name,
-           ": slice outside its tensor");
+  TW_CHECK(place.is_possible(), slice.name, ": slice outside its tensor");
+  if (place.count == 0 && !place.is_whole_tensor()) return;
   if (used_ == tensors_.size()) tensors_.emplace_back();
   StagedTensor& staged = tensors_[used_++];
   staged.name = slice.name;
-  staged.rows = slice.rows;
-  staged.cols = slice.cols;
-  staged.first = slice.first;
-  staged.count = count;
+  staged.place = place;
   staged.dtype = slice.local.dtype;
-  if (count == slice.rows * slice.cols)
+  if (place.is_whole_tensor())
     staged.shape.assign(slice.local.shape.begin(), slice.local.shape.begin() + slice.local.rank);
+  else if (place.is_whole_rectangle())
+    staged.shape = {place.part_rows, place.part_cols};
   else
-    staged.shape = {count};
+    staged.shape = {place.count};
   staged.bytes.resize(slice.local.bytes());
   bytes_ += staged.bytes.size();
   if (staged.bytes.empty()) return;
@@ -55,16 +57,20 @@ void StagedState::text(const std::string& name, std::string& value) {
 
 void StagedState::finish() {
   tensors_.resize(used_);
-  std::vector<const StagedTensor*> sorted;
-  for (const StagedTensor& t : tensors_) sorted.push_back(&t);
-  std::sort(sorted.begin(), sorted.end(), [](const StagedTensor* a, const StagedTensor* b) {
-    return a->name != b->name ? a->name < b->name : a->first < b->first;
-  });
-  for (size_t i = 1; i < sorted.size(); ++i) {
-    const StagedTensor &a = *sorted[i - 1], &b = *sorted[i];
-    if (a.name != b.name) continue;
-    TW_CHECK(a.rows == b.rows && a.cols == b.cols && a.dtype == b.dtype, "two kinds of ", a.name);
-    TW_CHECK(a.first + a.count <= b.first && a.first != b.first, "overlapping slices of ", a.name);
+  std::map<std::string_view, std::vector<const StagedTensor*>> by_name;
+  for (const StagedTensor& t : tensors_) by_name[t.name].push_back(&t);
+  std::vector<const SlicePlace*> places;
+  for (const auto& [name, slices] : by_name) {
+    const StagedTensor& any = *slices.front();
+    places.clear();
+    for (const StagedTensor* t : slices) {
+      TW_CHECK(t->place.rows == any.place.rows && t->place.cols == any.place.cols && t->dtype == any.dtype,
+               "two kinds of ", name);
+      TW_CHECK(t == &any || t->place.count > 0, name, " shown twice");
+      places.push_back(&t->place);
+    }
+    const auto fault = find_cover_fault(any.place.rows, any.place.cols, places, false);
+    TW_CHECK(!fault, "elements ", fault->first, " to ", fault->end, " of ", name, " shown twice");
   }
 }
 

@@ -10,24 +10,26 @@
 #include <vector>
 
 #include "engine/base/core/state_visitor.h"
+#include "engine/run/checkpoint/slice_place.h"
 
 namespace thinwire {
 
 // memcpy unless the state lives in device memory; (to, from, bytes).
 using CopyBytes = std::function<void(std::byte* to, const std::byte* from, size_t bytes)>;
 
+SlicePlace place_of(const GlobalSlice& slice);
+
 struct StagedTensor {
   std::string name;
-  int64_t rows = 0, cols = 0, first = 0, count = 0;
+  SlicePlace place;
   DType dtype = DType::f32;
-  std::vector<int64_t> shape;  // as stored: the view's shape if it is the whole tensor, else [count]
+  std::vector<int64_t> shape;  // as stored: the view's if it is the whole tensor, its rectangle if whole, else [count]
   std::vector<std::byte> bytes;
-
-  std::string stored_name() const { return count == rows * cols ? name : name + "@" + std::to_string(first); }
 };
 
 // Copies what it is shown. Its memory is kept from save to save: the same owners show the same tensors in the same
-// order. The same slice twice, overlapping slices of one name, or one name with two shapes or types are a CHECK.
+// order. Slices without elements are left out. Overlapping slices of one name, or one name with two shapes or types, are
+// a CHECK.
 class StagedState : public StateVisitor {
  public:
   explicit StagedState(CopyBytes copy = {}) : copy_(std::move(copy)) {}

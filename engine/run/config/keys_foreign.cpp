@@ -42,7 +42,7 @@ KeyTopic noted_keys() {
         "account",          "deepscale",
         "deepscale_config", "use_shared_fs",
         "git_hash"});
-  note("the transport follows from the build and the device", {"distributed_backend", "distributed_timeout_minutes"});
+  note("the transport follows from the build and the device", {"distributed_backend"});
   note("metrics are in <run_dir>/metrics.jsonl and <run_dir>/tensorboard", {"tensorboard_dir",
                                                                             "log_dir",
                                                                             "tensorboard",
@@ -111,7 +111,6 @@ KeyTopic noted_keys() {
         "zero_optimization.use_multi_rank_bucket_allreduce", "zero_optimization.ignore_unused_parameters",
         "zero_contiguous_gradients", "zero_reduce_scatter", "overlap_param_gather", "zero_allow_untested_optimizer"});
   note("the head is always cut by vocabulary rows", {"output_layer_parallelism"});
-  note("layers are spread over stages by cost", {"pipe_partition_method", "pipeline_model_parallel_layout"});
   note("initial weights never depend on the layout",
        {"use_cpu_initialization", "no_load_rng", "no_save_rng", "load_universal"});
   note("grouped-query attention follows from num_kv_heads", {"group_query_attention"});
@@ -167,8 +166,8 @@ KeyTopic refused_keys() {
   refuse("coded ZeRO traffic is a compression rule, and no codec but identity is in this version",
          {"zero_optimization.zero_quantized_weights", "zero_optimization.zero_quantized_gradients",
           "zero_optimization.zero_quantized_nontrainable_weights", "zero_optimization.zeropp_loco_param"});
-  refuse("say placement.secondary: node instead", {"zero_optimization.zero_hpz_partition_size"}, {"1"});
-  refuse("say placement.optimizer (pair or node) instead", {"zero_optimization.mics_shard_size"}, {"-1", "0"});
+  refuse("say placement {weights, gradients, optimizer}: node instead",
+         {"zero_optimization.mics_shard_size", "zero_optimization.mics_hierarchical_params_gather"}, {"-1", "0"});
   refuse("offloading to CPU memory or disk is not supported",
          {"zero_optimization.cpu_offload", "zero_optimization.cpu_offload_params",
           "zero_optimization.cpu_offload_use_pin_memory", "zero_optimization.offload_optimizer",
@@ -188,9 +187,10 @@ KeyTopic refused_keys() {
          {"reset_position_ids", "reset_attention_mask", "eod_attention_mask", "pack_impl", "allow_chopped",
           "label_data_paths", "weight_by_num_documents", "train_label_data_paths", "dataset_impl"},
          {"\"packed\"", "true", "\"gpt2\""});
-  refuse("say virtual_pipeline_model_parallel_size", {"num_layers_per_virtual_pipeline_stage"});
-  refuse("stages are cut by cost, not by given counts",
-         {"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "num_unique_layers"});
+  refuse("stages are cut by pipe_partition_method, not by given counts",
+         {"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "num_unique_layers",
+          "pipeline_model_parallel_layout", "account_for_embedding_in_pipeline_split",
+          "account_for_loss_in_pipeline_split"});
   refuse("checkpoints are saved at multiples of save_interval",
          {"checkpoint_scale", "extra_save_iters", "save_retain_interval"}, {"\"linear\"", "[]"});
   refuse("checkpoints always hold the optimizer", {"no_save_optim"});

@@ -1,4 +1,4 @@
-// Shared helpers of the resolver, the order of its topics, and the topics of layout, compression and run.
+// Shared helpers of the resolver, the order of its topics, and the topics of compression and run.
 #include "engine/run/config/resolver.h"
 
 #include <algorithm>
@@ -69,55 +69,6 @@ ResolvedConfig Resolver::take() {
   return result;
 }
 
-void Resolver::layout() {
-  if (known({"pipe_parallel_size"}) && integer("pipe_parallel_size") == 0) set("pipe_parallel_size", 1);
-  if (known({"pipe_parallel_size", "num_layers"}) && integer("pipe_parallel_size") > integer("num_layers")) {
-    fail({"pipe_parallel_size", "num_layers"}, std::to_string(integer("pipe_parallel_size")) +
-                                                   " pipeline stages need at least as many layers; num_layers is " +
-                                                   std::to_string(integer("num_layers")));
-  }
-  if (known({"model_parallel_size", "num_attention_heads"}) &&
-      integer("num_attention_heads") % integer("model_parallel_size") != 0) {
-    fail({"model_parallel_size", "num_attention_heads"},
-         "model_parallel_size " + std::to_string(integer("model_parallel_size")) + " must divide num_attention_heads " +
-             std::to_string(integer("num_attention_heads")));
-  } else if (known({"model_parallel_size", "num_kv_heads"}) &&
-             integer("num_kv_heads") % integer("model_parallel_size") != 0) {
-    fail({"model_parallel_size", "num_kv_heads"},
-         "model_parallel_size " + std::to_string(integer("model_parallel_size")) + " must divide num_kv_heads " +
-             std::to_string(integer("num_kv_heads")));
-  }
-  if (known({"model_parallel_size", "sequence_parallel"}) && flag("sequence_parallel") &&
-      integer("model_parallel_size") == 1) {
-    note("sequence_parallel", "has no effect on one tensor-parallel rank");
-  }
-  if (known({"virtual_pipeline_model_parallel_size", "schedule", "pipe_parallel_size"})) {
-    const int64_t chunks = integer("virtual_pipeline_model_parallel_size"), stages = integer("pipe_parallel_size");
-    if (chunks > 1 && !is("schedule", "interleaved")) {
-      fail({"virtual_pipeline_model_parallel_size", "schedule"}, "chunks of layers need schedule interleaved");
-    } else if (known({"num_layers"}) && chunks > 1 && chunks * stages > integer("num_layers")) {
-      fail({"virtual_pipeline_model_parallel_size", "pipe_parallel_size"},
-           std::to_string(stages) + " stages of " + std::to_string(chunks) + " chunks need at least " +
-               std::to_string(stages * chunks) + " layers; num_layers is " + std::to_string(integer("num_layers")));
-    }
-  }
-
-  // The usual three placements follow from the ZeRO stage; an explicit level wins.
-  if (known({"zero_optimization.stage"})) {
-    const int64_t stage = integer("zero_optimization.stage");
-    const auto derive = [&](const char* key, int64_t from) {
-      if (value(key).is_null()) set(key, stage >= from ? "global" : "replicated");
-    };
-    derive("placement.weights", 3);
-    derive("placement.gradients", 2);
-    derive("placement.optimizer", 1);
-    if (known({"placement.secondary", "placement.weights"}) && is("placement.weights", "replicated")) {
-      fail({"placement.secondary", "placement.weights"},
-           "a secondary copy needs sharded weights (placement.weights or zero_optimization.stage 3)");
-    }
-  }
-}
-
 void Resolver::compression() {
   // `select` and its kin mean something only beside a codec; what is inside is checked where rules are resolved.
   for (const std::string& site : compression_sites()) {
@@ -154,6 +105,7 @@ void Resolver::run(const std::string& stem) {
   if (known({"finetune"}) && flag("finetune") && value("load").is_null() && !broken("load"))
     fail({"finetune"}, "needs load: the checkpoint to take weights from");
   if (known({"load", "init_from_hf"})) fail({"init_from_hf"}, "contradicts load: weights come from one place");
+  trace_range();
   if (const Setting* faults = given("faults"); faults != nullptr && !faults->value.empty() && !options_.allow_faults)
     fail({"faults"}, "faults are injected only with --allow-faults");
   if (known({"deterministic"}) && is("device", "cpu") && !flag("deterministic"))
@@ -169,6 +121,8 @@ ResolvedConfig resolve(SettingsReader& reader, const std::string& stem, const Co
   resolver.precision();
   resolver.layout();
   resolver.batch();
+  resolver.placement();
+  resolver.communication();
   resolver.schedule();
   resolver.data();
   resolver.compression();

@@ -14,12 +14,15 @@ class Resolver {
  public:
   Resolver(SettingsReader& reader, const ConfigOptions& options) : reader_(reader), options_(options) {}
 
-  // Each fills its keys in `values` and appends violations. Order matters: batch needs layout, schedule needs batch.
+  // Each fills its keys in `values` and appends violations. Order matters: batch needs layout, placement and schedule
+  // need batch.
   void model();
   void vocabulary();
   void precision();
   void layout();
   void batch();
+  void placement();
+  void communication();
   void schedule();
   void data();
   void compression();
@@ -49,6 +52,9 @@ class Resolver {
   // A violation at the first of `keys` that the user gave (else at the start of the first source), named after it.
   void fail(std::initializer_list<const char*> keys, const std::string& message);
 
+  void tensor_cut();
+  void pipeline_cut();
+  void trace_range();
   void feed_forward();
   void heads();
   void parse_ramp();

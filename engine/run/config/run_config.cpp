@@ -164,16 +164,56 @@ LayoutConfig layout_config(const Reader& r) {
   l.tensor = r.integer("model_parallel_size");
   l.data = r.integer("global_num_gpus") / (l.pipeline * l.tensor);
   l.sequence_parallel = r.flag("sequence_parallel");
-  l.schedule = r.text("schedule");
-  l.virtual_chunks = r.integer("virtual_pipeline_model_parallel_size");
+  l.schedule_kind = r.pick<ScheduleKind>("schedule", {{"gpipe", ScheduleKind::kGpipe},
+                                                      {"1f1b", ScheduleKind::k1f1b},
+                                                      {"interleaved", ScheduleKind::kInterleaved},
+                                                      {"zb_h1", ScheduleKind::kZbH1}});
+  l.virtual_chunks = r.integer("virtual_chunks");
+  l.partition = r.pick<PartitionMethod>("pipe_partition_method", {{"uniform", PartitionMethod::kUniform},
+                                                                  {"parameters", PartitionMethod::kParameters},
+                                                                  {"time", PartitionMethod::kTime}});
+  if (const nlohmann::json& costs = r.at("pipe_partition_costs"); !costs.is_null()) {
+    l.costs_given = true;
+    l.layer_ms = costs.at(0).get<double>();
+    l.embedding_ms = costs.at(1).get<double>();
+    l.head_ms = costs.at(2).get<double>();
+  }
   l.zero_stage = static_cast<int>(r.integer("zero_optimization.stage"));
-  l.placement_weights = r.text("placement.weights");
-  l.placement_gradients = r.text("placement.gradients");
-  l.placement_optimizer = r.text("placement.optimizer");
-  l.placement_secondary = r.text("placement.secondary");
+  const std::initializer_list<std::pair<const char*, Level>> levels = {{"replicated", Level::kReplicated},
+                                                                       {"pair", Level::kPair},
+                                                                       {"node", Level::kNode},
+                                                                       {"global", Level::kGlobal}};
+  l.placement.weights = r.pick<Level>("placement.weights", levels);
+  l.placement.gradients = r.pick<Level>("placement.gradients", levels);
+  l.placement.optimizer = r.pick<Level>("placement.optimizer", levels);
+  if (!r.at("placement.secondary").is_null()) l.placement.secondary = r.pick<Level>("placement.secondary", levels);
+  l.hold_given = r.text("hold") != "auto";
+  if (l.hold_given)
+    l.hold = r.pick<Hold>("hold", {{"unit", Hold::kUnit}, {"micro_batch", Hold::kMicroBatch}, {"step", Hold::kStep}});
+  l.embedding_sync = r.pick<EmbeddingSyncKind>(
+      "embedding_sync", {{"fused", EmbeddingSyncKind::kFused}, {"two_step", EmbeddingSyncKind::kTwoStep}});
   l.reduce_bucket = r.integer("zero_optimization.reduce_bucket_size");
   l.gather_bucket = r.integer("zero_optimization.allgather_bucket_size");
-  l.overlap_gradients = r.flag("zero_optimization.overlap_comm");
+  l.overlap_communication = r.flag("zero_optimization.overlap_comm");
+  l.ranks_per_node = r.integer("ranks_per_node");
+  l.watchdog_seconds = r.real("watchdog_seconds");
+  l.link_gbps = r.real("link_gbps");
+  const std::initializer_list<std::pair<const char*, Algorithm>> algorithms = {{"auto", Algorithm::kAuto},
+                                                                               {"direct", Algorithm::kDirect},
+                                                                               {"ring", Algorithm::kRing},
+                                                                               {"two_level", Algorithm::kTwoLevel}};
+  l.tuning.all_reduce = r.pick<Algorithm>("communication.all_reduce", algorithms);
+  l.tuning.reduce_scatter = r.pick<Algorithm>("communication.reduce_scatter", algorithms);
+  l.tuning.all_gather = r.pick<Algorithm>("communication.all_gather", algorithms);
+  l.tuning.chunk_bytes = r.integer("communication.chunk_bytes");
+  l.tuning.small_bytes = r.integer("communication.small_bytes");
+  l.trace = r.flag("trace");
+  if (const nlohmann::json& range = r.at("trace_steps"); range.is_array()) {
+    l.trace_first = range.at(0).get<int64_t>();
+    l.trace_steps = range.at(1).get<int64_t>() - l.trace_first + 1;
+  } else {
+    l.trace_steps = range.get<int64_t>();
+  }
   return l;
 }
 

@@ -10,20 +10,37 @@
 #include "engine/base/core/key_spec.h"
 #include "model/model_config.h"
 #include "optim/optim_config.h"
+#include "parallel/comm/communicator.h"
+#include "parallel/schedule/partition.h"
+#include "parallel/schedule/plan.h"
+#include "parallel/zero/placement.h"
 
 namespace thinwire {
 
 struct LayoutConfig {
-  int64_t pipeline = 1, tensor = 1,
-          data = 1;  // ranks per dimension; this version runs 1 x 1 x 1, --dry-run prices more
+  int64_t pipeline = 1, tensor = 1, data = 1;  // ranks per dimension
   bool sequence_parallel = false;
-  std::string schedule = "1f1b";
+  ScheduleKind schedule_kind = ScheduleKind::k1f1b;
   int64_t virtual_chunks = 1;  // chunks of layers per stage, for schedule interleaved
+  PartitionMethod partition = PartitionMethod::kUniform;
+  // For kTime: measured once (unless given), then part of the configuration.
+  bool costs_given = false;
+  double layer_ms = 1.0, embedding_ms = 0.0, head_ms = 0.0;
+
   int zero_stage = 0;
-  std::string placement_weights = "replicated", placement_gradients = "replicated", placement_optimizer = "replicated",
-              placement_secondary;
+  PlacementLevels placement;
+  Hold hold = Hold::kUnit;
+  bool hold_given = false;  // otherwise chosen by memory
+  EmbeddingSyncKind embedding_sync = EmbeddingSyncKind::kFused;
   int64_t reduce_bucket = 500000000, gather_bucket = 500000000;  // elements
-  bool overlap_gradients = false;                                // reduce while the backward pass runs
+  bool overlap_communication = true;  // false: every reduction and gather is waited for where it is started
+
+  int64_t ranks_per_node = 0;  // 0: nodes as discovered; otherwise pretend that so many consecutive ranks are a node
+  double watchdog_seconds = 600.0;
+  double link_gbps = 0.0;  // --dry-run derives milliseconds from it; 0: bytes only
+  CommTuning tuning;
+  bool trace = false;
+  int64_t trace_first = 0, trace_steps = 20;  // updates that a trace shows; first 0: from the start (or resume) on
 };
 
 struct RunConfig {

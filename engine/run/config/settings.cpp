@@ -83,7 +83,7 @@ Checked check_value(const KeySpec& key, const JsonTree& v) {
     r.value = to_json(v);
     return r;
   }
-  const bool numbers_only_in_lists = (key.types & kListKey) != 0;
+  const bool numbers_only_in_lists = key.types == (kListKey | kRealKey);
   switch (v.kind) {
     case Kind::kBool:
       if ((key.types & kBoolKey) == 0) return wrong_type("");
@@ -116,7 +116,11 @@ Checked check_value(const KeySpec& key, const JsonTree& v) {
       const auto ours = our_spelling(key, v.text);
       if (!ours) {
         const bool codec = key.name.rfind("compression.", 0) == 0 && key.name.find("algorithm") == std::string::npos;
-        r.error = shown(v.text) + (codec ? " is not in this version" : " is not an allowed value") +
+        const bool layer_type = key.name == "pipe_partition_method" && lower(v.text).rfind("type:", 0) == 0;
+        r.error = shown(v.text) +
+                  (codec        ? " is not in this version"
+                   : layer_type ? " is not supported: all layers are of one class, so there is none to count"
+                                : " is not an allowed value") +
                   " (allowed: " + join(key.allowed, " | ") + ")";
         return r;
       }
@@ -155,6 +159,7 @@ const std::vector<std::vector<std::vector<std::string>>>& exclusive_groups() {
   static const std::vector<std::vector<std::vector<std::string>>> groups = {
       {{"intermediate_size"}, {"expansion_factor"}},
       {{"warmup"}, {"lr_warmup_iters"}},
+      {{"virtual_chunks"}, {"num_layers_per_virtual_pipeline_stage"}},
       {{"train_iters"}, {"train_samples"}},
       {{"data_path", "split"},
        {"train_data_paths", "train_data_weights", "valid_data_paths", "valid_data_weights", "test_data_paths",
@@ -174,7 +179,9 @@ std::vector<ConfigProblem> sorted(std::vector<ConfigProblem> problems) {
     return std::tuple(p.place.order, p.place.at.line, p.place.at.column);
   };
   std::stable_sort(problems.begin(), problems.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
-  const auto same = [&](const auto& a, const auto& b) { return place(a) == place(b) && a.key == b.key; };
+  const auto same = [&](const auto& a, const auto& b) {
+    return place(a) == place(b) && a.key == b.key && a.message == b.message;
+  };
   problems.erase(std::unique(problems.begin(), problems.end(), same), problems.end());
   return problems;
 }
@@ -375,6 +382,9 @@ void SettingsReader::rewrite_shorthands(Source& source) {
   };
   if (const auto v = take("use_distributed_optimizer"))
     put("zero_optimization.stage", v->value.get<bool>() ? 1 : 0, *v);
+  if (const auto v = take("distributed_timeout_minutes")) put("watchdog_seconds", v->value.get<double>() * 60.0, *v);
+  if (const auto v = take("zero_optimization.zero_hpz_partition_size"); v && v->value.get<int64_t>() > 1)
+    put("placement.secondary", v->value.get<int64_t>() == 2 ? "pair" : "node", *v);
   if (const auto v = take("norm_epsilon")) {
     put("layernorm_epsilon", v->value, *v);
     put("rms_norm_epsilon", v->value, *v);

@@ -7,7 +7,7 @@
 #include <functional>
 #include <limits>
 
-#include "engine/run/trace/progress.h"
+#include "engine/run/trace/console_progress.h"
 #include "engine/run/trace/report_assets.h"
 #include "engine/run/trace/svg_chart.h"
 

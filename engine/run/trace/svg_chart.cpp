@@ -8,7 +8,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "engine/run/trace/progress.h"
+#include "engine/run/trace/console_progress.h"
 
 namespace thinwire {
 namespace {

@@ -43,7 +43,8 @@ int main(int argc, char** argv) {
       std::fputs(version_text("bench", cpu_ops().isa()).c_str(), stdout);
       return 0;
     }
-    if (step->parsed()) return bench_step(shape, overrides, json, profile);
+    if (step->parsed())
+      return run_job("bench", [&](Job& job) { return bench_step(shape, overrides, json, profile, job); });
     if (op->parsed()) return bench_op(filter, threads, json);
     throw_usage("bench: say what to measure: bench op [filter] or bench step SHAPE (bench --help)");
   });

@@ -54,6 +54,15 @@ std::vector<NamedShape> shapes() {
   return list;
 }
 
+void add_sites(std::array<SiteCounters, kSiteNames.size()>& sum, const StepOutcome& outcome) {
+  for (size_t site = 0; site < sum.size(); ++site) {
+    sum[site].operations += outcome.sites[site].operations;
+    sum[site].wire_bytes += outcome.sites[site].wire_bytes;
+    sum[site].busy_ns += outcome.sites[site].busy_ns;
+    sum[site].exposed_ns += outcome.sites[site].exposed_ns;
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> shape_overrides(const std::string& name) {
@@ -69,7 +78,7 @@ std::string shape_names() {
   return text;
 }
 
-int bench_step(const std::string& shape, const std::vector<std::string>& overrides, bool json, bool profile) {
+int bench_step(const std::string& shape, const std::vector<std::string>& overrides, bool json, bool profile, Job& job) {
   std::vector<std::string> all = shape_overrides(shape);
   if (all.empty()) throw_usage("bench step: no shape \"" + shape + "\" (known: " + shape_names() + ")");
   const std::vector<std::string> defaults = {"train_iters=8", "optimizer.params.lr=1e-4", "lr_decay_style=constant",
@@ -78,11 +87,18 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
   all.insert(all.end(), overrides.begin(), overrides.end());
   ConfigOptions options;
   options.data_required = false;
-  const RunConfig config = load_config({}, all, options).run;
-  refuse_what_is_not_here(config);
+  options.ranks = job.size();
+  RunConfig config;
+  job.agree([&] {
+    config = load_config({}, all, options).run;
+    refuse_what_is_not_here(config);
+  });
+  job.form_mesh(config, shape);
+  job.share_cores(config);
 
   const std::unique_ptr<Device> device = make_cpu_device();
-  Replica replica(config, device.get(), &cpu_ops(), true);
+  const RankLayout layout = layout_of(config, job.rank(), job.nodes());
+  Replica replica(config, layout, job.mesh(), device.get(), &cpu_ops(), true);
   ProfiledExec* profiled = nullptr;
   if (profile) {
     auto exec = make_profiled_exec(*device, replica.stream(), replica.exec().threads);
@@ -98,11 +114,13 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
   const int micros = static_cast<int>(config.accumulation);
   int64_t next = 0;
   const auto batches = [&] {
-    return synthetic_batch(next++, config.data.micro_batch, config.data.seq_length, config.model.vocab);
+    const int64_t index = next++ * layout.mesh.data + layout.at.data;
+    return synthetic_batch(index, config.data.micro_batch, config.data.seq_length, config.model.vocab);
   };
 
   const int64_t warm_up = 2, counted = std::max<int64_t>(1, config.train_iters);
   std::vector<double> ms;
+  std::array<SiteCounters, kSiteNames.size()> sites{};
   double loss = 0.0;
   for (int64_t i = 0; i < warm_up + counted; ++i) {
     if (i == warm_up) {
@@ -110,11 +128,15 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
       if (profiled != nullptr) profiled->times.clear();
     }
     const auto start = std::chrono::steady_clock::now();
-    loss = step.run(micros, batches, progress, scaler, timer).loss;
+    const StepOutcome outcome = step.run(micros, batches, progress, scaler, timer);
+    loss = outcome.loss;
+    if (i >= warm_up) add_sites(sites, outcome);
     const double took = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
     if (i >= warm_up) ms.push_back(took);
-    if (!json) std::printf("step %lld: %.1f ms, loss %.4f\n", static_cast<long long>(i + 1), took, loss);
+    if (!json && job.first()) std::printf("step %lld: %.1f ms, loss %.4f\n", static_cast<long long>(i + 1), took, loss);
   }
+  replica.traffic().drain();
+  if (!job.first()) return 0;
   std::sort(ms.begin(), ms.end());
   const double median = ms[ms.size() / 2];
   const double tokens = static_cast<double>(config.data.global_batch * config.data.seq_length);
@@ -129,13 +151,22 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
       {"step_ms", median},
       {"step_ms_min", ms.front()},
       {"steps", counted},
-      {"model_tflops_per_rank", tokens_per_s * model_flops_per_token(config.model) / 1e12},
-      {"model_tflops_full_attn", tokens_per_s * full_attention_flops_per_token(config.model) / 1e12},
+      {"ranks", job.size()},
+      {"model_tflops_per_rank", tokens_per_s * model_flops_per_token(config.model) / 1e12 / job.size()},
+      {"model_tflops_full_attn", tokens_per_s * full_attention_flops_per_token(config.model) / 1e12 / job.size()},
       {"memory_peak_bytes", peak_rss_bytes()},
       {"memory_plan_bytes", replica.memory().total() + process_overhead(config).bytes},
       {"loss", loss}};
   for (StepPart part : {StepPart::kForward, StepPart::kBackward, StepPart::kOptimizer}) {
     line["time_ms"][std::string(name_of(part))] = timer.ms(part) / static_cast<double>(counted);
+  }
+  for (size_t site = 0; site < sites.size(); ++site) {
+    const SiteCounters& c = sites[site];
+    if (c.operations == 0) continue;
+    const double n = static_cast<double>(counted);
+    line["comm"][std::string(kSiteNames[site])] = {{"wire_bytes", static_cast<double>(c.wire_bytes) / n},
+                                                   {"busy_ms", static_cast<double>(c.busy_ns) * 1e-6 / n},
+                                                   {"exposed_ms", static_cast<double>(c.exposed_ns) * 1e-6 / n}};
   }
   if (profiled != nullptr) {
     for (const auto& [name, t] : profiled->times) {
@@ -148,7 +179,8 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
                     t.flops > 0.0 ? (std::to_string(static_cast<int>(t.flops / t.ms / 1e6)) + " GFLOP/s").c_str() : "");
     }
   }
-  std::string command = "build/bench step " + shape;
+  std::string command = (job.size() > 1 ? "mpirun -n " + std::to_string(job.size()) + " " : "") +
+                        "build/bench step " + shape;
   for (const std::string& o : overrides) command += " " + o;
   if (profile) command += " --profile";
   line["command"] = command + " --json";

@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "engine/run/trace/flops.h"
-#include "engine/run/trace/progress.h"
+#include "engine/run/trace/console_progress.h"
 #include "engine/run/train/replica.h"
 
 namespace thinwire {

@@ -1,4 +1,4 @@
-// Runs the stage forward over evaluation batches and averages.
+// Runs the stages forward over evaluation batches and averages.
 #include "engine/run/train/evaluate.h"
 
 #include <chrono>
@@ -6,21 +6,47 @@
 
 namespace thinwire {
 
-Evaluation evaluate(Replica& replica, const SampleStream& stream, Split split, int64_t first, int64_t iters) {
+void run_micro_batch(Replica& r, const Batch& batch, Ticket& leaving, const AtTheHead& at_the_head) {
+  for (int chunk = 0; chunk < r.chunks(); ++chunk) {
+    Stage& stage = r.stage(chunk);
+    const bool first = chunk == 0 && r.layout().shard.first, last = chunk == r.chunks() - 1 && r.layout().shard.last;
+    if (!first) r.ports().pp.receive_forward(stage.input(0), r.stream()).wait(r.stream());
+    leaving.wait(r.stream());  // also: chunks share nothing, but one message under way is enough
+    const MicroBatch micro = r.upload(batch, 1, false, chunk, 0);
+    if (last && at_the_head) {
+      at_the_head(stage, micro);
+    } else {
+      stage.evaluate(r.exec(), micro);
+    }
+    r.traffic().set_node_end();
+    if (!last) leaving = r.ports().pp.send_forward(stage.output(0), r.stream());
+  }
+}
+
+Evaluation evaluate(Replica& r, const SampleStream& stream, Split split, int64_t first, int64_t iters) {
   const auto start = std::chrono::steady_clock::now();
-  const DataConfig& data = replica.config().data;
-  BatchLoader loader(stream, eval_plan(data, split, first, iters));
+  const DataConfig& data = r.config().data;
+  const RankLayout& layout = r.layout();
+  BatchLoader loader(stream, eval_plan(data, split, first, iters, layout.at.data, layout.mesh.data));
   Evaluation result;
-  replica.zero(replica.buffers().loss_sum);
+  const double zero[kSumCount] = {};
+  r.write(r.buffers().sums, zero, sizeof zero);
+  const std::vector<UnitUse> uses = r.evaluation_uses();
   int64_t batches = 0;
+  Ticket leaving;
   while (std::optional<Batch> batch = loader.next()) {
-    replica.stage().evaluate(replica.exec(), replica.upload(*batch, 1, false));
-    result.tokens += batch->rows * data.seq_length;
+    r.traffic().begin(uses);
+    run_micro_batch(r, *batch, leaving);
+    result.tokens += batch->rows * data.seq_length * layout.mesh.data;
     ++batches;
   }
+  leaving.wait(r.stream());
   TW_CHECK(batches > 0, "evaluation without a batch");
-  replica.ports().control.sum(replica.buffers().loss_sum, replica.stream()).wait(replica.stream());
-  result.loss = replica.read_scalar(replica.buffers().loss_sum) / static_cast<double>(batches);
+  if (!r.reports_loss()) r.zero(r.buffers().sums.element_range(kSumLoss, 1));
+  r.ports().control.sum(r.buffers().sums, r.stream()).wait(r.stream());
+  double sums[kSumCount];
+  r.read(r.buffers().sums, sums);
+  result.loss = sums[kSumLoss] / static_cast<double>(batches * layout.mesh.data);
   result.perplexity = std::exp(result.loss);
   result.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return result;

@@ -1,6 +1,8 @@
 // Evaluation: the mean token loss over a run of global batches of a split, without touching any training state.
 #pragma once
 
+#include <functional>
+
 #include "data/batch_loader.h"
 #include "engine/run/train/replica.h"
 
@@ -12,6 +14,12 @@ struct Evaluation {
   int64_t tokens = 0;
   double ms = 0.0;
 };
+
+// One micro-batch through this rank's chunks, without dropout; what arrives from other stages is waited for, what leaves for
+// them is under way in `leaving`. `at_the_head` replaces the loss on the last chunk, if given. begin() of the traffic is
+// the caller's.
+using AtTheHead = std::function<void(Stage& stage, const MicroBatch& micro)>;
+void run_micro_batch(Replica& replica, const Batch& batch, Ticket& leaving, const AtTheHead& at_the_head = {});
 
 // Reads `iters` global batches of `split` from sample `first` on.
 Evaluation evaluate(Replica& replica, const SampleStream& stream, Split split, int64_t first, int64_t iters);

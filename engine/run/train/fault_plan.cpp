@@ -17,7 +17,7 @@
 
 namespace thinwire {
 
-FaultPlan::FaultPlan(const std::string& text, bool allowed) {
+FaultPlan::FaultPlan(const std::string& text, bool allowed, int rank) {
   if (text.empty() || text == "null" || text == "[]") return;
   const nlohmann::json list = nlohmann::json::parse(text, nullptr, false);
   if (!list.is_array()) throw_bad_config("faults: a list of {\"at\", \"step\", \"do\"} is expected");
@@ -49,6 +49,12 @@ FaultPlan::FaultPlan(const std::string& text, bool allowed) {
       throw_bad_config(where + ": unknown action");
     if ((fault.action == "nan" || fault.action == "inf") != (fault.at == "grad"))
       throw_bad_config(where + ": nan and inf go with the point grad");
+    if (entry.contains("rank")) {
+      if (!entry["rank"].is_number_integer() || entry["rank"] < 0)
+        throw_bad_config(where + ": \"rank\" is a whole number, 0 or more");
+      fault.rank = entry["rank"];
+    }
+    if (fault.rank != rank) continue;
     log_warning("fault planned: " + entry.dump());
     faults_.push_back(fault);
   }

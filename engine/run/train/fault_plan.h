@@ -8,14 +8,14 @@
 
 namespace thinwire {
 
-// faults: [{"at": POINT, "step": N, "do": ACTION}, ...]. Points: "step.begin", "grad", "step.end", and the save points
+// faults: [{"at": POINT, "step": N, "rank": R, "do": ACTION}, ...]; rank 0 unless said. Points: "step.begin", "grad", "step.end", and the save points
 // ("save.begin" ... "save.after_prune"). A fault without "step" strikes each time. Actions: kill9, stop, segv, abort,
 // enospc (a write error), delay:SECONDS, and nan or inf at the point "grad" (the first weight gradient of the step).
 class FaultPlan {
  public:
   FaultPlan() = default;
   // Throws Error(kBadConfig) naming the entry that is wrong, or if faults are given without being allowed.
-  FaultPlan(const std::string& json_text, bool allowed);
+  FaultPlan(const std::string& json_text, bool allowed, int rank = 0);
 
   void set_step(int64_t step) { step_ = step; }
   // Strikes if a fault is planned here and now.
@@ -29,6 +29,7 @@ class FaultPlan {
   struct Fault {
     std::string at, action;
     int64_t step = -1;
+    int64_t rank = 0;
     double seconds = 0.0;
   };
   std::vector<Fault> faults_;

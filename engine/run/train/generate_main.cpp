@@ -42,7 +42,7 @@ class Model {
     options.verify = false;  // find_newest_valid has read every byte
     options.unwanted_prefixes = {"adam_m/", "adam_v/", "sgd_momentum/"};
     load_generation(
-        found.path, [&](StateVisitor& v) { store_.visit(v); }, options);
+        found.path, [&](StateVisitor& v) { store_.visit(v, "model/", {}, false); }, options);
     store_.refresh_working(exec_);
     host_.resize(static_cast<size_t>(config_.padded_vocab));
     tokens_ = arena_.take(MemoryCategory::kData, DType::i32, {256});

@@ -29,18 +29,15 @@ int main(int argc, char** argv) {
       std::fputs(version_text("reference_check", cpu_ops().isa()).c_str(), stdout);
       return 0;
     }
-    if (const LaunchedRanks launched = launched_ranks(); launched.count > 1) {
-      if (launched.rank > 0) return static_cast<int>(ExitCode::kBadConfig);  // rank 0 speaks for all
-      throw_bad_config("reference_check: " + std::to_string(launched.count) +
-                       " ranks were started, but this version compares one");
-    }
     std::vector<std::string> directories, overrides;
     for (const std::string& a : arguments) (a.find('=') == std::string::npos ? directories : overrides).push_back(a);
     if (directories.empty())
       throw_usage("reference_check: name at least one directory, e.g. tests/golden/models/llama_gqa");
-    bool all = true;
-    for (const std::string& d : directories) all = check_reference(d, overrides, stdout) && all;
-    std::printf("%s\n", all ? "all ok" : "FAILED");
-    return all ? 0 : 1;
+    return run_job("reference_check", [&](Job& job) {
+      bool all = true;
+      for (const std::string& d : directories) all = check_reference(d, overrides, stdout, job) && all;
+      if (job.first()) std::printf("%s\n", all ? "all ok" : "FAILED");
+      return all ? 0 : 1;
+    });
   });
 }

@@ -21,11 +21,15 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
 #include "engine/run/checkpoint/hf_names.h"
 #include "engine/run/config/load_config.h"
+#include "engine/run/train/evaluate.h"
+#include "engine/run/train/gather_tensors.h"
 #include "engine/run/train/train_step.h"
 #include "engine/run/train/trainer.h"
 
@@ -87,7 +91,7 @@ Dump read_dump(const std::string& directory) {
   return d;
 }
 
-RunConfig run_config(const Dump& d, const std::vector<std::string>& overrides) {
+RunConfig run_config(const Dump& d, const std::vector<std::string>& overrides, int ranks) {
   const auto set = [](const char* key, int64_t value) { return std::string(key) + "=" + std::to_string(value); };
   std::vector<std::string> all = {set("num_layers", d.model.layers),
                                   set("hidden_size", d.model.heads * 2),
@@ -101,6 +105,8 @@ RunConfig run_config(const Dump& d, const std::vector<std::string>& overrides) {
                                   "warmup=0",
                                   "optimizer.params.lr=1e-3",
                                   "run_dir=runs/reference"};
+  // The configuration knows only the shape of a GPT-2; heads and widths of the dump take its place below.
+  if (d.model.kv_heads != d.model.heads) all.push_back(set("num_kv_heads", d.model.kv_heads));
   const bool batch_given = std::any_of(overrides.begin(), overrides.end(), [](const std::string& o) {
     return o.rfind("gradient_accumulation_steps", 0) == 0 || o.rfind("train_micro_batch_size_per_gpu", 0) == 0 ||
            o.rfind("micro_batch_size", 0) == 0;
@@ -109,6 +115,7 @@ RunConfig run_config(const Dump& d, const std::vector<std::string>& overrides) {
   all.insert(all.end(), overrides.begin(), overrides.end());
   ConfigOptions options;
   options.data_required = false;
+  options.ranks = ranks;
   RunConfig run = load_config({}, all, options).run;
   refuse_what_is_not_here(run);
   const Recompute recompute = run.model.recompute;
@@ -182,24 +189,26 @@ class Comparison {
   bool all_ok_ = true;
 };
 
+// The model of the dump on all ranks of the job.
 class Subject {
  public:
-  Subject(const Dump& dump, const RunConfig& run)
-      : dump_(dump), device_(make_cpu_device()), replica_(run, device_.get(), &cpu_ops(), true) {
-    for (const ParamSpec& p : replica_.store().params()) {
-      const std::vector<float>& values = dump.initial.at(p.name);
-      replica_.write(replica_.store().master(p.name), values.data(), values.size() * sizeof(float));
-    }
+  Subject(const Dump& dump, const RunConfig& run, Job& job)
+      : dump_(dump),
+        device_(make_cpu_device()),
+        replica_(run, layout_of(run, job.rank(), job.nodes()), job.mesh(), device_.get(), &cpu_ops(), true) {
+    for (const ParamSpec& p : replica_.store().params())
+      replica_.store().set(replica_.device(), replica_.stream(), p.name, dump.initial.at(p.name));
     replica_.weights_changed();
   }
 
   Replica& replica() { return replica_; }
   int micros() const { return static_cast<int>(replica_.config().accumulation); }
 
+  // Micro-batch `micro` of this rank: the ranks of the data-parallel group take turns within a micro-step.
   Batch batch(int64_t step, int64_t micro) const {
     const int64_t rows = replica_.config().data.micro_batch, width = dump_.length + 1;
     Batch b;
-    b.first_sample = step * dump_.batch + micro * rows, b.rows = rows;
+    b.first_sample = step * dump_.batch + first_row(micro), b.rows = rows;
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t* row = &dump_.tokens[static_cast<size_t>((b.first_sample + r) * width)];
       for (int64_t t = 0; t < dump_.length; ++t) {
@@ -212,30 +221,42 @@ class Subject {
     return b;
   }
 
-  std::vector<float> read(View view) {
-    std::vector<float> values(static_cast<size_t>(view.count()));
-    replica_.device().copy_to_host(values.data(), view.data, view.bytes(), replica_.stream()).wait_on_host();
-    return values;
-  }
-
+  // Of the first step, [batch * length, vocab], on rank 0.
   std::vector<float> logits() {
-    const ModelConfig& m = replica_.config().model;
-    std::vector<float> all;
-    Arena arena(&replica_.device());
+    Replica& r = replica_;
+    const ModelConfig& m = r.config().model;
+    const LayerRange columns = r.layout().shard.vocab();
+    const int64_t used = std::max<int64_t>(0, std::min(columns.first + columns.count, m.vocab) - columns.first);
+    std::string parts;
+    Arena arena(&r.device());
+    Ticket leaving;
     for (int64_t micro = 0; micro < micros(); ++micro) {
-      replica_.stage().all_logits(
-          replica_.exec(), replica_.upload(batch(0, micro), micros(), false), [&](int64_t, View chunk) {
-            const View wide = arena.take(MemoryCategory::kWorkspace, DType::f32, {chunk.rows(), chunk.cols()});
-            replica_.exec().ops.cast(replica_.exec(), {chunk, wide});
-            const std::vector<float> rows = read(wide);
-            for (int64_t r = 0; r < chunk.rows(); ++r)
-              all.insert(all.end(), rows.begin() + r * m.padded_vocab, rows.begin() + r * m.padded_vocab + m.vocab);
-          });
+      r.traffic().begin(r.evaluation_uses());
+      run_micro_batch(r, batch(0, micro), leaving, [&](Stage& stage, const MicroBatch& on_device) {
+        stage.all_logits(r.exec(), on_device, [&](int64_t first, View chunk) {
+          const View wide = arena.take(MemoryCategory::kWorkspace, DType::f32, {chunk.rows(), chunk.cols()});
+          r.exec().ops.cast(r.exec(), {chunk, wide});
+          std::vector<float> rows(static_cast<size_t>(wide.count())), kept;
+          r.read(wide, rows.data());
+          for (int64_t i = 0; i < chunk.rows(); ++i)
+            kept.insert(kept.end(), rows.begin() + i * chunk.cols(), rows.begin() + i * chunk.cols() + used);
+          append_part(parts, "logits", dump_.batch * dump_.length, m.vocab, first_row(micro) * dump_.length + first,
+                      chunk.rows(), columns.first, used, 0, kept);
+        });
+      });
     }
-    return all;
+    leaving.wait(r.stream());
+    PartsInto whole;
+    for (const std::string& part : r.ports().control.collect(parts)) whole.add(part);
+    return whole.finish()["logits"];
   }
 
  private:
+  int64_t first_row(int64_t micro) const {
+    const RankLayout& layout = replica_.layout();
+    return (micro * layout.mesh.data + layout.at.data) * replica_.config().data.micro_batch;
+  }
+
   const Dump& dump_;
   std::unique_ptr<Device> device_;
   Replica replica_;
@@ -262,14 +283,14 @@ std::vector<double> row_scales(const ParamSpec& p, const Values& gradients) {
   return scales;
 }
 
-void compare_final(const Dump& d, Subject& subject, Comparison& compare) {
+void compare_final(const Dump& d, const OptimConfig& optim, const Values& weights, Comparison& compare) {
   if (compare.deviation() > kFinalTolerance) {
     compare.remark("final weights: not compared, the gradients' rounding alone is more than the tolerance");
     return;
   }
-  const double reach = static_cast<double>(d.steps) * subject.replica().config().optim.lr;  // of an element's update
-  for (const ParamSpec& p : subject.replica().store().params()) {
-    const std::vector<float> ours = subject.read(subject.replica().store().master(p.name));
+  const double reach = static_cast<double>(d.steps) * optim.lr;  // of an element's update
+  for (const ParamSpec& p : list_parameters(d.model)) {
+    const std::vector<float>& ours = weights.at(p.name);
     const std::vector<float>&start = d.initial.at(p.name), &end = d.final.at(p.name),
           &gradient = d.gradients.at(p.name);
     const std::vector<double> scales = row_scales(p, d.gradients);
@@ -300,44 +321,60 @@ void compare_final(const Dump& d, Subject& subject, Comparison& compare) {
 
 }  // namespace
 
-bool check_reference(const std::string& directory, const std::vector<std::string>& overrides, std::FILE* out) {
-  if (!std::filesystem::is_directory(directory)) throw_bad_data(directory + ": no such directory");
-  const Dump dump = read_dump(directory);
-  const RunConfig run = run_config(dump, overrides);
-  Comparison compare(dump, run, out);
-  Subject subject(dump, run);
+bool check_reference(const std::string& directory, const std::vector<std::string>& overrides, std::FILE* out,
+                     Job& job) {
+  Dump dump;
+  RunConfig run;
+  job.agree([&] {
+    if (!std::filesystem::is_directory(directory)) throw_bad_data(directory + ": no such directory");
+    dump = read_dump(directory);
+    run = run_config(dump, overrides, job.size());
+  });
+  job.form_mesh(run, directory);
+  job.share_cores(run);
+  Subject subject(dump, run, job);
   Replica& r = subject.replica();
+  std::optional<Comparison> compare;
+  if (job.first()) compare.emplace(dump, run, out);
 
-  compare.arrays("logits", subject.logits(), dump.logits, compare.forward());
+  const std::vector<float> logits = subject.logits();
+  if (compare) compare->arrays("logits", logits, dump.logits, compare->forward());
 
-  const float one = 1.0f;
-  r.write(r.buffers().dlogits_scale, &one, sizeof one);
-  for (int micro = 0; micro < subject.micros(); ++micro) {
-    r.stage().forward(r.exec(), r.upload(subject.batch(0, micro), subject.micros(), true), 0);
-    r.stage().backward(r.exec(), 0, [](int) {});
-  }
-  for (const ParamSpec& p : r.store().params()) {
-    compare.arrays("gradient." + p.name, subject.read(r.store().gradient(p.name)), dump.gradients.at(p.name),
-                   compare.backward());
-  }
-  r.zero(r.store().gradient_flat());
-
-  TrainStep step(r);
-  TrainProgress progress;
   LossScaler scaler(run.optim, run.model.dtype == DType::f16);
+  TrainStep step(r);
+  Values gradients;
+  bool taken = false;
+  step.set_gradient_sink([&] {
+    if (std::exchange(taken, true)) return;
+    std::vector<View> pieces;
+    for (const OwnedPiece& piece : r.store().owned()) pieces.push_back(piece.gradient);
+    gradients = gather_tensors(r, pieces);
+    for (auto& [name, values] : gradients) {
+      for (float& g : values) g /= static_cast<float>(scaler.scale());
+    }
+  });
+  TrainProgress progress;
   StepTimer timer;
   for (int64_t s = 0; s < dump.steps; ++s) {
     int64_t micro = 0;
     const StepOutcome outcome = step.run(
         subject.micros(), [&] { return subject.batch(s, micro++); }, progress, scaler, timer);
+    if (!compare) continue;
+    if (s == 0) {
+      for (const ParamSpec& p : list_parameters(dump.model))
+        compare->arrays("gradient." + p.name, gradients.at(p.name), dump.gradients.at(p.name), compare->backward());
+    }
     const nlohmann::json& reference = dump.trajectory.at("trajectory").at(static_cast<size_t>(s));
     const double times = static_cast<double>(s + 1);
-    compare.scalar("loss.step" + std::to_string(s + 1), outcome.loss, reference.at("loss"), compare.forward() * times);
-    compare.scalar("grad_norm.step" + std::to_string(s + 1), outcome.grad_norm, reference.at("grad_norm"),
-                   compare.backward() * times);
+    compare->scalar("loss.step" + std::to_string(s + 1), outcome.loss, reference.at("loss"),
+                    compare->forward() * times);
+    compare->scalar("grad_norm.step" + std::to_string(s + 1), outcome.grad_norm, reference.at("grad_norm"),
+                    compare->backward() * times);
   }
-  compare_final(dump, subject, compare);
-  return compare.all_ok();
+  r.traffic().drain();
+  const Values weights = gather_tensors(r, {});
+  if (compare) compare_final(dump, run.optim, weights, *compare);
+  return job.control().agree_max(compare && !compare->all_ok()) == 0;
 }
 
 }  // namespace thinwire

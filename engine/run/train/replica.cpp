@@ -6,37 +6,41 @@
 #include <algorithm>
 #include <vector>
 
+#include "model/rotary_tables.h"
+
 namespace thinwire {
 namespace {
 
-std::unique_ptr<Optimizer> make_optimizer(const RunConfig& config, ParamStore& store, Arena& arena) {
-  const int64_t n = store.layout().total;
-  OptimizerBuffers buffers;
-  buffers.master = store.master_flat();
-  buffers.gradient = store.gradient_flat();
-  buffers.working = store.working_flat();
+std::unique_ptr<Optimizer> make_optimizer(const RunConfig& config, const ParamStore& store, Arena& arena) {
+  int64_t total = 0;
+  for (const OwnedPiece& piece : store.owned()) total += piece.range.count;
+  View m, v, momentum;
   if (config.optim.kind == OptimizerKind::kAdamW) {
-    buffers.m = arena.take(MemoryCategory::kOptimizer, DType::f32, {n});
-    buffers.v = arena.take(MemoryCategory::kOptimizer, DType::f32, {n});
+    m = arena.take(MemoryCategory::kOptimizer, DType::f32, {total});
+    v = arena.take(MemoryCategory::kOptimizer, DType::f32, {total});
   } else if (config.optim.momentum != 0.0) {
-    buffers.momentum = arena.take(MemoryCategory::kOptimizer, DType::f32, {n});
+    momentum = arena.take(MemoryCategory::kOptimizer, DType::f32, {total});
   }
-  buffers.spans = store.layout().decay_spans(store.params(), 0, n);
-  return std::make_unique<Optimizer>(config.optim, std::move(buffers));
+  std::vector<OptimizerBuffers> pieces;
+  int64_t at = 0;
+  for (const OwnedPiece& piece : store.owned()) {
+    const int64_t n = piece.range.count;
+    OptimizerBuffers b;
+    b.master = piece.master, b.gradient = piece.gradient, b.working = piece.working;
+    if (m) b.m = m.element_range(at, n), b.v = v.element_range(at, n);
+    if (momentum) b.momentum = momentum.element_range(at, n);
+    const Unit& unit = store.layout().units[static_cast<size_t>(piece.unit)];
+    b.spans = store.layout().decay_spans(store.params(), unit.first + piece.range.first, n);
+    pieces.push_back(std::move(b));
+    at += n;
+  }
+  return std::make_unique<Optimizer>(config.optim, std::move(pieces));
 }
 
-StepBuffers take_step_buffers(const BatchShape& shape, Arena& arena) {
-  const int64_t n = shape.tokens();
-  StepBuffers b;
-  b.tokens = arena.take(MemoryCategory::kData, DType::i32, {n});
-  b.targets = arena.take(MemoryCategory::kData, DType::i32, {n});
-  b.row_weight = arena.take(MemoryCategory::kData, DType::f32, {n});
-  b.sample_ids = arena.take(MemoryCategory::kData, DType::i64, {shape.batch});
-  b.loss_sum = arena.take(MemoryCategory::kWorkspace, DType::f64, {1});
-  b.norm_squared = arena.take(MemoryCategory::kWorkspace, DType::f64, {1});
-  b.dlogits_scale = arena.take(MemoryCategory::kWorkspace, DType::f32, {1});
-  b.state = arena.take(MemoryCategory::kWorkspace, DType::u8, {static_cast<int64_t>(sizeof(StepState))});
-  return b;
+Ports ports_of(const RankLayout& layout, Mesh* mesh) {
+  if (mesh == nullptr) return {};
+  return make_ports(*mesh, layout.where.placement, layout.shard.sequence_parallel,
+                    layout.shard.whole.tied_head && layout.mesh.pipeline > 1);
 }
 
 }  // namespace
@@ -53,42 +57,136 @@ int most_threads() {
   return std::max(64, 4 * resolve_threads({}));
 }
 
-Replica::Replica(const RunConfig& config, Device* device, const OpTable* ops, bool training)
+MemoryPlan measure_rank(const RunConfig& config, int stage) {
+  return Replica(config, layout_of(config, first_rank_of_stage(config, stage)), nullptr, nullptr, nullptr, true)
+      .memory();
+}
+
+Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, Device* device, const OpTable* ops,
+                 bool training)
     : config_(config),
+      layout_(layout),
+      mesh_(mesh),
       device_(device),
       stream_(device != nullptr ? device->make_stream() : nullptr),
       exec_(device != nullptr ? std::make_unique<Exec>(make_exec(*ops, *device, *stream_, resolve_threads(config)))
                               : nullptr),
       arena_(device),
+      ports_(ports_of(layout, mesh)),
       shape_{config.data.micro_batch, config.data.seq_length},
-      store_(config_.model, arena_, training),
+      store_(layout.shard, layout.where, arena_, training),
       optimizer_(training ? make_optimizer(config_, store_, arena_) : nullptr),
-      stage_(config_.model, store_, shape_, training ? 1 : 0, ports_, config.seed, arena_, device, stream_.get()),
-      buffers_(take_step_buffers(shape_, arena_)) {}
+      rotary_(make_rotary_tables(config.model, std::max(config.model.max_positions, shape_.length), arena_, device,
+                                 stream_.get())),
+      scratch_(take_stage_scratch(layout.shard, shape_, training, arena_)) {
+  int64_t largest_partial = 0;
+  for (const UnitMemory& unit : store_.units()) {
+    int64_t partial = 0;
+    for (const Range& r : unit.tp_partial) partial += r.count;
+    largest_partial = std::max(largest_partial, partial);
+  }
+  View packed[2];
+  for (View& p : packed) p = arena_.take(MemoryCategory::kWorkspace, DType::f32, {training ? largest_partial : 0});
+  if (device_ != nullptr) {
+    traffic_ = std::make_unique<UnitTraffic>(store_.units(), layout_.where.placement, ports_, *device_, *stream_,
+                                             packed);
+  }
+  std::vector<int> slots(layout_.shard.chunks.size(), 1);
+  if (training) {
+    const Plan plan = make_plan(layout_.pipeline, layout_.at.pipeline);
+    slots = plan.slots;
+    for (int i = 0; i < plan.weight_works; ++i)
+      weight_works_.push_back(take_weight_work(layout_.shard, shape_, arena_));
+  }
+  UnitEvents* events = &nothing_;
+  if (traffic_ && mesh_ != nullptr) events = traffic_.get();
+  for (int chunk = 0; chunk < static_cast<int>(slots.size()); ++chunk) {
+    stages_.push_back(std::make_unique<Stage>(layout_.shard, chunk, store_, shape_,
+                                              training ? slots[static_cast<size_t>(chunk)] : 0, ports_, &rotary_,
+                                              scratch_, *events, config.seed, arena_));
+  }
+  take_micro_buffers(slots);
+  buffers_.sums = arena_.take(MemoryCategory::kWorkspace, DType::f64, {kSumCount});
+  buffers_.dlogits_scale = arena_.take(MemoryCategory::kWorkspace, DType::f32, {1});
+  buffers_.state = arena_.take(MemoryCategory::kWorkspace, DType::u8, {static_cast<int64_t>(sizeof(StepState))});
+  if (training) list_counted_gradients();
+}
 
-MicroBatch Replica::upload(const Batch& batch, int micro_batches, bool training) {
+Replica::~Replica() {
+  if (traffic_) traffic_->drain();
+}
+
+void Replica::take_micro_buffers(const std::vector<int>& slots) {
+  const int64_t n = shape_.tokens();
+  for (int count : slots) {
+    std::vector<MicroBuffers> chunk;
+    for (int slot = 0; slot < count; ++slot) {
+      MicroBuffers b;
+      b.tokens = arena_.take(MemoryCategory::kData, DType::i32, {n});
+      b.targets = arena_.take(MemoryCategory::kData, DType::i32, {n});
+      b.row_weight = arena_.take(MemoryCategory::kData, DType::f32, {n});
+      b.sample_ids = arena_.take(MemoryCategory::kData, DType::i64, {shape_.batch});
+      chunk.push_back(b);
+    }
+    micro_.push_back(std::move(chunk));
+  }
+}
+
+// Tensors that are whole on every tensor rank count on the first one; padding is zero and may go either way.
+void Replica::list_counted_gradients() {
+  for (const OwnedPiece& piece : store_.owned()) {
+    if (!store_.units()[static_cast<size_t>(piece.unit)].shard.counted) continue;
+    if (layout_.at.tensor == 0) {
+      counted_.push_back(piece.gradient);
+      continue;
+    }
+    const Unit& unit = store_.layout().units[static_cast<size_t>(piece.unit)];
+    const int64_t first = unit.first + piece.range.first, end = first + piece.range.count;
+    for (const Segment& s : unit.segments) {
+      if (store_.params()[static_cast<size_t>(s.param)].tp_axis == TpAxis::kNone) continue;
+      const int64_t a = std::max(first, s.offset), b = std::min(end, s.offset + s.count);
+      if (a < b) counted_.push_back(piece.gradient.element_range(a - first, b - a));
+    }
+  }
+}
+
+MicroBatch Replica::upload(const Batch& batch, int64_t shares, bool training, int chunk, int slot) {
   TW_CHECK(batch.rows == shape_.batch, "micro-batch of ", batch.rows, " rows");
+  const MicroBuffers& b = micro_.at(static_cast<size_t>(chunk)).at(static_cast<size_t>(slot));
   double counted = 0.0;
   for (float mask : batch.loss_mask) counted += mask;
   std::vector<float> weight(batch.loss_mask);
-  const double share = counted > 0.0 ? 1.0 / (counted * micro_batches) : 0.0;
+  const double share = counted > 0.0 ? 1.0 / (counted * static_cast<double>(shares)) : 0.0;
   for (float& w : weight) w = static_cast<float>(w * share);
-  write(buffers_.tokens, batch.inputs.data(), batch.inputs.size() * sizeof(int32_t));
-  write(buffers_.targets, batch.targets.data(), batch.targets.size() * sizeof(int32_t));
-  write(buffers_.row_weight, weight.data(), weight.size() * sizeof(float));
-  write(buffers_.sample_ids, batch.sample_ids.data(), batch.sample_ids.size() * sizeof(int64_t));
+  write(b.tokens, batch.inputs.data(), batch.inputs.size() * sizeof(int32_t));
+  write(b.targets, batch.targets.data(), batch.targets.size() * sizeof(int32_t));
+  write(b.row_weight, weight.data(), weight.size() * sizeof(float));
+  write(b.sample_ids, batch.sample_ids.data(), batch.sample_ids.size() * sizeof(int64_t));
   MicroBatch micro;
-  micro.tokens = buffers_.tokens;
-  micro.sample_ids = static_cast<const int64_t*>(buffers_.sample_ids.data);
-  micro.loss = {buffers_.targets, buffers_.row_weight, training ? buffers_.dlogits_scale : View{}, buffers_.loss_sum};
+  micro.tokens = b.tokens;
+  micro.sample_ids = static_cast<const int64_t*>(b.sample_ids.data);
+  micro.loss = {b.targets, b.row_weight, training ? buffers_.dlogits_scale : View{},
+                buffers_.sums.element_range(kSumLoss, 1)};
   return micro;
 }
 
-double Replica::read_scalar(View scalar) {
-  double value = 0.0;
-  TW_CHECK(scalar.dtype == DType::f64 && scalar.count() == 1);
-  device_->copy_to_host(&value, scalar.data, sizeof value, *stream_).wait_on_host();
-  return value;
+std::vector<UnitUse> Replica::uses_of(const Plan& plan) const {
+  std::vector<UnitUse> uses;
+  for (const PlanNode& node : plan.nodes) {
+    if (node.kind > NodeKind::kBackwardWeight) continue;
+    stages_[static_cast<size_t>(node.chunk)]->list_uses(node.kind, uses);
+  }
+  return uses;
+}
+
+std::vector<UnitUse> Replica::evaluation_uses() const {
+  std::vector<UnitUse> uses;
+  for (const auto& stage : stages_) stage->list_uses(NodeKind::kForward, uses);
+  return uses;
+}
+
+void Replica::read(View source, void* destination) {
+  device_->copy_to_host(destination, source.data, source.bytes(), *stream_).wait_on_host();
 }
 
 void Replica::write(View destination, const void* source, size_t bytes) {
@@ -100,21 +198,29 @@ void Replica::zero(View destination) {
   device_->fill_zero(destination.data, destination.bytes(), *stream_);
 }
 
-void Replica::visit(StateVisitor& visitor) {
-  store_.visit(visitor);
+void Replica::visit_weights(StateVisitor& visitor, bool writer_only) {
+  store_.visit(visitor, "model/", {}, writer_only);
+}
+
+void Replica::visit(StateVisitor& visitor, bool writer_only) {
+  visit_weights(visitor, writer_only);
   if (!optimizer_) return;
-  const OptimizerBuffers& b = optimizer_->buffers();
-  const auto show = [&](const char* prefix, View flat) {
-    if (!flat) return;
-    for (size_t i = 0; i < store_.params().size(); ++i) {
-      const ParamSpec& p = store_.params()[i];
-      visitor.tensor(
-          {prefix + p.name, p.rows, p.cols, 0, flat.element_range(store_.layout().by_param[i].offset, p.count())});
+  const auto show = [&](const char* prefix, View OptimizerBuffers::* field) {
+    std::vector<View> pieces;
+    for (const OptimizerBuffers& b : optimizer_->pieces()) {
+      if (!(b.*field)) return;
+      pieces.push_back(b.*field);
     }
+    if (!pieces.empty()) store_.visit(visitor, prefix, pieces, writer_only);
   };
-  show("adam_m/", b.m);
-  show("adam_v/", b.v);
-  show("sgd_momentum/", b.momentum);
+  show("adam_m/", &OptimizerBuffers::m);
+  show("adam_v/", &OptimizerBuffers::v);
+  show("sgd_momentum/", &OptimizerBuffers::momentum);
+}
+
+void Replica::weights_changed() {
+  store_.refresh_working(*exec_);
+  if (mesh_ != nullptr) traffic_->publish_all();
 }
 
 }  // namespace thinwire

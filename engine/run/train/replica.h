@@ -1,67 +1,104 @@
-// Everything one rank holds of a training run: parameters, optimizer state, activations, and the buffers of a step. The
-// same set-up code runs on a measuring arena for --dry-run and on a device for training.
+// Everything one rank holds of a training run: its share of the parameters, optimizer state, activations, and the buffers of
+// a step. The same set-up code runs on a measuring arena for --dry-run and on a device for training.
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "data/batch_loader.h"
 #include "engine/run/config/run_config.h"
+#include "engine/run/train/rank_layout.h"
 #include "model/stage.h"
 #include "optim/optimizer.h"
 #include "parallel/sites/ports.h"
+#include "parallel/zero/unit_traffic.h"
 
 namespace thinwire {
 
 // Device memory that a step reads and writes besides the model's own.
 struct StepBuffers {
+  View sums;           // [kSumCount] fp64: what the ranks add up in a step (see the constants below)
+  View dlogits_scale;  // [1] fp32
+  View state;          // one StepState
+};
+inline constexpr int kSumLoss = 0, kSumNorm = 1, kSumStop = 2, kSumLogical = 3;
+inline constexpr int kSumWire = kSumLogical + static_cast<int>(kSiteNames.size());
+inline constexpr int kSumCount = kSumWire + static_cast<int>(kSiteNames.size());
+
+// The tokens of a micro-batch in flight.
+struct MicroBuffers {
   View tokens, targets;  // [N] i32
   View row_weight;       // [N] fp32
   View sample_ids;       // [batch] i64
-  View loss_sum;         // [1] fp64
-  View norm_squared;     // [1] fp64
-  View dlogits_scale;    // [1] fp32
-  View state;            // one StepState
 };
 
 class Replica {
  public:
-  // `training` false: evaluation only, no gradients and optimizer state. device == nullptr: measures.
-  Replica(const RunConfig& config, Device* device, const OpTable* ops, bool training);
+  // `training` false: evaluation only, no gradients and optimizer state. device == nullptr: measures. mesh == nullptr:
+  // one rank, or measuring. The mesh outlives the replica.
+  Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, Device* device, const OpTable* ops,
+          bool training);
+  // One rank.
+  Replica(const RunConfig& config, Device* device, const OpTable* ops, bool training)
+      : Replica(config, layout_of(config, 0), nullptr, device, ops, training) {}
+  ~Replica();
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
 
   const RunConfig& config() const { return config_; }
+  const RankLayout& layout() const { return layout_; }
   const MemoryPlan& memory() const { return arena_.plan(); }
   bool measuring() const { return device_ == nullptr; }
   Device& device() { return *device_; }
   Stream& stream() { return *stream_; }
   Exec& exec() { return *exec_; }
+  Mesh* mesh() { return mesh_; }
   Ports& ports() { return ports_; }
   ParamStore& store() { return store_; }
   Optimizer& optimizer() { return *optimizer_; }
-  Stage& stage() { return stage_; }
+  UnitTraffic& traffic() { return *traffic_; }
+  int chunks() const { return static_cast<int>(stages_.size()); }
+  Stage& stage(int chunk = 0) { return *stages_.at(static_cast<size_t>(chunk)); }
+  StageWeightWork& weight_work(int index) { return weight_works_.at(static_cast<size_t>(index)); }
+  int weight_works() const { return static_cast<int>(weight_works_.size()); }
   const StepBuffers& buffers() const { return buffers_; }
   const BatchShape& shape() const { return shape_; }
 
-  // Copies a micro-batch to the device. Each token counts mask / (tokens that count in this micro-batch) /
-  // micro_batches, so that an update's loss is the mean of its micro-batches' means (the NeoX rule).
-  MicroBatch upload(const Batch& batch, int micro_batches, bool training);
+  // Copies a micro-batch to the device, into the buffers of (chunk, slot). Each token counts mask / (tokens that count
+  // in this micro-batch) / shares, so that an update's loss is the mean of its micro-batches' means (the NeoX rule);
+  // shares: micro-batches of the update over all data-parallel ranks.
+  MicroBatch upload(const Batch& batch, int64_t shares, bool training, int chunk = 0, int slot = 0);
+
+  // Whether this rank's loss counts: the last stage, once per tensor group.
+  bool reports_loss() const { return layout_.shard.last && layout_.at.tensor == 0; }
+  // Gradients of this rank that count in the global norm: every element of the model is one rank's.
+  const std::vector<View>& counted_gradients() const { return counted_; }
+  // Order in which an update (or an evaluation of one micro-batch) uses units on this rank.
+  std::vector<UnitUse> uses_of(const Plan& plan) const;
+  std::vector<UnitUse> evaluation_uses() const;
 
   // Runs on another Exec from now on (a profiling one).
   void use_exec(std::unique_ptr<Exec> exec) { exec_ = std::move(exec); }
 
-  // One fp64 scalar from the device, and a host value to the device.
-  double read_scalar(View scalar);
+  // Device memory to the host, and back.
+  void read(View source, void* destination);
   void write(View destination, const void* source, size_t bytes);
   void zero(View destination);
 
-  // Shows weights and optimizer state to a checkpoint visitor.
-  void visit(StateVisitor& visitor);
-  // After weights were loaded or set from outside.
-  void weights_changed() { store_.refresh_working(*exec_); }
+  // Shows weights and optimizer state to a checkpoint visitor. writer_only: what this rank has to save; otherwise all it
+  // holds.
+  void visit(StateVisitor& visitor, bool writer_only);
+  void visit_weights(StateVisitor& visitor, bool writer_only);
+  // After weights were loaded or set from outside: working copies, and the shares of other ranks.
+  void weights_changed();
 
  private:
+  void list_counted_gradients();
+  void take_micro_buffers(const std::vector<int>& slots);
+
   RunConfig config_;
+  RankLayout layout_;
+  Mesh* mesh_;
   Device* device_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Exec> exec_;
@@ -70,13 +107,23 @@ class Replica {
   BatchShape shape_;
   ParamStore store_;
   std::unique_ptr<Optimizer> optimizer_;
-  Stage stage_;
+  std::unique_ptr<UnitTraffic> traffic_;
+  RotaryTables rotary_;
+  StageScratch scratch_;
+  std::vector<StageWeightWork> weight_works_;
+  std::vector<std::unique_ptr<Stage>> stages_;
+  std::vector<std::vector<MicroBuffers>> micro_;  // per chunk and slot
   StepBuffers buffers_;
+  std::vector<View> counted_;
+  NoUnitEvents nothing_;
 };
 
 // Threads that a rank uses: as configured, else the cores this process may run on.
 int resolve_threads(const RunConfig& config);
 // More than this on this machine is taken for a mistake: every thread has scratch memory of its own.
 int most_threads();
+
+// Arena bytes of a rank of this stage, by the same set-up code that a run uses.
+MemoryPlan measure_rank(const RunConfig& config, int stage);
 
 }  // namespace thinwire

@@ -55,16 +55,41 @@ bool same_but_names(const nlohmann::json& a, const nlohmann::json& b) {
   return weights(a) == weights(b);
 }
 
+std::vector<SiteRecord> site_records(const RunConfig& run, const StepOutcome& outcome) {
+  std::vector<SiteRecord> records;
+  for (size_t site = 0; site < kSiteNames.size(); ++site) {
+    const SiteCounters& c = outcome.sites[site];
+    if (c.operations == 0 && outcome.wire_total[site] == 0.0) continue;
+    const Site which = static_cast<Site>(site);
+    const bool wide = which == Site::kDpGradient || which == Site::kEmbedding || which == Site::kControl;
+    SiteRecord r;
+    r.site = std::string(kSiteNames[site]);
+    r.logical_bytes = c.logical_bytes, r.wire_bytes = c.wire_bytes;
+    r.logical_bytes_total = static_cast<int64_t>(outcome.logical_total[site]);
+    r.wire_bytes_total = static_cast<int64_t>(outcome.wire_total[site]);
+    r.baseline_dtype = std::string(name_of(wide ? DType::f32 : run.model.dtype));
+    r.encode_ms = static_cast<double>(c.encode_ns) * 1e-6, r.decode_ms = static_cast<double>(c.decode_ns) * 1e-6;
+    r.busy_ms = static_cast<double>(c.busy_ns) * 1e-6, r.exposed_ms = static_cast<double>(c.exposed_ns) * 1e-6;
+    records.push_back(std::move(r));
+  }
+  return records;
+}
+
 }  // namespace
 
-RunSession::RunSession(const ResolvedConfig& config, FaultPlan& faults)
-    : config_(config), faults_(faults), status_(status_path(config.run.run_dir), config.run.train_iters) {
+RunSession::RunSession(const ResolvedConfig& config, FaultPlan& faults, Job& job)
+    : config_(config), faults_(faults), job_(job) {
   const RunConfig& run = config.run;
-  create_run_directory(run.run_dir);
-  store_ = std::make_unique<CheckpointStore>(run.save_dir,
-                                             store_options(run, faults));  // the lock: everything else is ours now
+  job.agree([&] {
+    if (!job.first()) return log_set_console_level(LogLevel::kError);  // rank 0 speaks for all
+    create_run_directory(run.run_dir);
+    status_ = std::make_unique<StatusFile>(status_path(run.run_dir), run.train_iters);
+  });
+  store_ = std::make_unique<CheckpointStore>(run.save_dir, store_options(run, faults),
+                                             &job.control());  // the lock: everything else is ours now
+  if (!job.first()) return;
   log_open_file(log_path(run.run_dir));
-  status_.running(0);
+  status_->running(0);
   log_info("run directory " + run.run_dir);
   for (const ConfigNote& note : config.notes) log_debug("config: " + note.key + ": " + note.text);
 }
@@ -84,9 +109,9 @@ nlohmann::json RunSession::checkpoint_info() const {
             {"data", config_.run.layout.data}}}};
 }
 
-VisitState RunSession::state_of(Replica& replica, TrainProgress& progress, LossScaler& scaler) {
-  return [&](StateVisitor& visitor) {
-    replica.visit(visitor);
+VisitState RunSession::state_of(Replica& replica, TrainProgress& progress, LossScaler& scaler, bool writer_only) {
+  return [&, writer_only](StateVisitor& visitor) {
+    replica.visit(visitor, writer_only);
     scaler.visit(visitor);
     visitor.integer("progress/step", progress.step);
     visitor.integer("progress/updates", progress.updates);
@@ -135,9 +160,9 @@ void RunSession::load_from(const std::string& path, Replica& replica, TrainProgr
   if (run.finetune) {
     options.unwanted_prefixes.insert(options.unwanted_prefixes.end(), {"progress/", "loss_scaler/"});
     load_generation(
-        found.path, [&](StateVisitor& v) { replica.store().visit(v); }, options);
+        found.path, [&](StateVisitor& v) { replica.visit_weights(v, false); }, options);
   } else {
-    load_generation(found.path, state_of(replica, progress, scaler), options);
+    load_generation(found.path, state_of(replica, progress, scaler, false), options);
   }
   log_info("loaded " + found.path +
            (run.finetune        ? " (weights only)"
@@ -147,9 +172,10 @@ void RunSession::load_from(const std::string& path, Replica& replica, TrainProgr
 
 void RunSession::import_weights(Replica& replica) {
   const RunConfig& run = config_.run;
-  const HfMapping mapping(run.model, replica.store().params());
+  const ParamList params = list_parameters(run.model);
+  const HfMapping mapping(run.model, params);
   mapping.read_hf(HfTensors(run.init_from_hf), [&](const ParamSpec& p, std::vector<float> values) {
-    replica.write(replica.store().master(p.name), values.data(), values.size() * sizeof(float));
+    replica.store().set(replica.device(), replica.stream(), p.name, values);
   });
   log_info("weights from " + run.init_from_hf);
 }
@@ -157,35 +183,48 @@ void RunSession::import_weights(Replica& replica) {
 void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgress& progress, LossScaler& scaler) {
   const RunConfig& run = config_.run;
   fingerprint_ = stream.fingerprint();
-  if (std::optional<LoadReport> found = store_->newest()) {
-    refuse_other_model(*found);
-    LoadOptions options;
-    options.verify = false;  // newest() has read every byte
-    load_generation(found->path, state_of(replica, progress, scaler), options);
-    last_saved_step_ = progress.step;
-    log_info("resumed from " + found->path + ": step " + std::to_string(progress.step) + ", " +
-             std::to_string(progress.consumed_samples) + " samples consumed");
-  } else if (!run.load.empty()) {
+  const std::optional<LoadReport> found = store_->newest();
+  job_.agree([&] {
+    if (found) {
+      refuse_other_model(*found);
+      LoadOptions options;
+      options.verify = false;  // newest() has read every byte
+      load_generation(found->path, state_of(replica, progress, scaler, false), options);
+      last_saved_step_ = progress.step;
+      log_info("resumed from " + found->path + ": step " + std::to_string(progress.step) + ", " +
+               std::to_string(progress.consumed_samples) + " samples consumed" + other_layout(found->manifest.info));
+      return;
+    }
     replica.store().initialize(replica.exec(), run.seed);
-    load_from(run.load, replica, progress, scaler);
-  } else {
-    replica.store().initialize(replica.exec(), run.seed);
-    if (!run.init_from_hf.empty()) import_weights(replica);
-  }
+    if (!run.load.empty()) {
+      load_from(run.load, replica, progress, scaler);
+    } else if (!run.init_from_hf.empty()) {
+      import_weights(replica);
+    }
+  });
   replica.weights_changed();
   step_ = progress.step;
+  if (!job_.first()) return;
   // Only now: a configuration that was refused is not the configuration of this run.
   write_file_atomic(resolved_config_path(run.run_dir), resolved_json(config_).dump(2) + "\n");
   metrics_ = std::make_unique<MetricsLog>(metrics_path(run.run_dir), progress.step);
   tensorboard_ = std::make_unique<TensorboardWriter>(tensorboard_dir(run.run_dir), progress.step + 1);
-  console_ = std::make_unique<Progress>(stdout, run.train_iters, run.log_interval, progress.step + 1);
+  console_ = std::make_unique<ConsoleProgress>(stdout, run.train_iters, run.log_interval, progress.step + 1);
+}
+
+std::string RunSession::other_layout(const nlohmann::json& info) const {
+  const nlohmann::json here = checkpoint_info().at("layout");
+  if (!info.contains("layout") || info.at("layout") == here) return "";
+  return "; it was saved by another layout: " + info.at("layout").dump() + ", now " + here.dump();
 }
 
 void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& progress, const StepTimer& timer,
                              double step_ms, int64_t samples) {
   const RunConfig& run = config_.run;
+  step_ = progress.step;
+  if (!job_.first()) return;
   StepRecord r;
-  step_ = r.step = progress.step;
+  r.step = progress.step;
   r.consumed_samples = progress.consumed_samples;
   r.consumed_tokens = progress.consumed_tokens;
   r.loss = outcome.loss, r.lr = outcome.lr, r.grad_norm = outcome.grad_norm, r.loss_scale = outcome.loss_scale;
@@ -193,15 +232,17 @@ void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& pr
   r.step_ms = step_ms;
   r.samples_per_s = static_cast<double>(samples) / step_ms * 1e3;
   r.tokens_per_s = r.samples_per_s * static_cast<double>(run.data.seq_length);
-  r.model_tflops_per_rank = r.tokens_per_s * model_flops_per_token(run.model) / 1e12;
-  r.model_tflops_full_attn = r.tokens_per_s * full_attention_flops_per_token(run.model) / 1e12;
-  r.hw_tflops = r.tokens_per_s * hardware_flops_per_token(run.model) / 1e12;
+  const double share = r.tokens_per_s / static_cast<double>(job_.size());
+  r.model_tflops_per_rank = share * model_flops_per_token(run.model) / 1e12;
+  r.model_tflops_full_attn = share * full_attention_flops_per_token(run.model) / 1e12;
+  r.hw_tflops = share * hardware_flops_per_token(run.model) / 1e12;
   if (run.peak_tflops > 0.0) r.mfu = r.model_tflops_per_rank / run.peak_tflops;
   r.memory_peak_bytes = peak_rss_bytes();
   for (StepPart part : {StepPart::kData, StepPart::kForward, StepPart::kBackward, StepPart::kOptimizer,
                         StepPart::kEvaluation, StepPart::kCheckpoint}) {
     r.time_ms.emplace_back(std::string(name_of(part)), timer.ms(part));
   }
+  r.comm = site_records(run, outcome);
   metrics_->write(r);
   tensorboard_->scalars(r.step, {{"train/loss", r.loss},
                                  {"train/lr", r.lr},
@@ -210,10 +251,11 @@ void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& pr
                                  {"speed/tokens_per_s", r.tokens_per_s},
                                  {"speed/model_tflops", r.model_tflops_per_rank}});
   console_->step(r);
-  status_.running(r.step);
+  status_->running(r.step);
 }
 
 void RunSession::record_evaluation(const Evaluation& evaluation, int64_t step, Split split) {
+  if (!job_.first()) return;
   EvalRecord r;
   r.step = step;
   r.eval_loss = evaluation.loss, r.perplexity = evaluation.perplexity, r.eval_ms = evaluation.ms,
@@ -228,13 +270,17 @@ void RunSession::save(Replica& replica, TrainProgress& progress, LossScaler& sca
   if (wait) store_->wait();
   // A save of this very step that failed, and was allowed to, gets a second chance when it is the last one.
   if (last_saved_step_ != progress.step || (wait && store_->last_save().failed)) {
-    store_->save(progress.step, state_of(replica, progress, scaler), checkpoint_info());
+    store_->save(progress.step, state_of(replica, progress, scaler, true), checkpoint_info());
     last_saved_step_ = progress.step;
   }
   if (wait) store_->wait(true);
 }
 
 bool RunSession::has_evaluation(int64_t step, Split split) const {
+  return job_.control().agree_max(job_.first() && finds_evaluation(step, split)) != 0;
+}
+
+bool RunSession::finds_evaluation(int64_t step, Split split) const {
   std::ifstream lines(metrics_path(config_.run.run_dir));
   for (std::string line; std::getline(lines, line);) {
     const nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
@@ -246,8 +292,15 @@ bool RunSession::has_evaluation(int64_t step, Split split) const {
 }
 
 void RunSession::finish(ExitCode code, const std::string& message) {
+  if (!job_.first()) {
+    if (code == ExitCode::kFinished || code == ExitCode::kPreempted) return;
+    // This rank alone knows why the job ends; rank 0 will not get the chance to write it down.
+    StatusFile(status_path(config_.run.run_dir), config_.run.train_iters)
+        .ended(code, step_, "rank " + std::to_string(job_.rank()) + ": " + message);
+    return;
+  }
   if (console_) console_->clear_bar();
-  status_.ended(code, step_, message);
+  status_->ended(code, step_, message);
   if (!message.empty()) log_write_file(LogLevel::kError, "error: " + message);  // the console hears it from main
   log_write_file(LogLevel::kInfo,
                  "ended with code " + std::to_string(static_cast<int>(code)) + " at step " + std::to_string(step_));

@@ -8,19 +8,21 @@
 #include "engine/run/checkpoint/checkpoint_store.h"
 #include "engine/run/config/load_config.h"
 #include "engine/run/trace/metrics_log.h"
-#include "engine/run/trace/progress.h"
+#include "engine/run/trace/console_progress.h"
 #include "engine/run/trace/status_file.h"
 #include "engine/run/trace/tensorboard_writer.h"
 #include "engine/run/train/evaluate.h"
 #include "engine/run/train/fault_plan.h"
+#include "engine/run/train/job.h"
 #include "engine/run/train/train_step.h"
 
 namespace thinwire {
 
 class RunSession {
  public:
-  // Makes and locks the run directory; from then on status.json says how the run goes.
-  RunSession(const ResolvedConfig& config, FaultPlan& faults);
+  // Makes and locks the run directory; from then on status.json says how the run goes. Rank 0 writes everything but the
+  // other ranks' parts of checkpoints; all ranks call the same functions in the same order.
+  RunSession(const ResolvedConfig& config, FaultPlan& faults, Job& job);
 
   // Fills replica and progress from: the newest checkpoint of the run that verifies; else `load` / `finetune`; else
   // `init_from_hf`; else initial weights. Refuses (78) a checkpoint whose model or data keys differ, naming both
@@ -44,19 +46,22 @@ class RunSession {
 
  private:
   nlohmann::json checkpoint_info() const;
+  std::string other_layout(const nlohmann::json& info) const;  // words for the log, empty when it is the same
+  bool finds_evaluation(int64_t step, Split split) const;
   void refuse_other_model(const LoadReport& found) const;
-  VisitState state_of(Replica& replica, TrainProgress& progress, LossScaler& scaler);
+  VisitState state_of(Replica& replica, TrainProgress& progress, LossScaler& scaler, bool writer_only);
   void load_from(const std::string& path, Replica& replica, TrainProgress& progress, LossScaler& scaler);
   void import_weights(Replica& replica);
 
   const ResolvedConfig& config_;
   FaultPlan& faults_;
+  Job& job_;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::unique_ptr<CheckpointStore> store_;
-  StatusFile status_;
+  std::unique_ptr<StatusFile> status_;  // this and the next three: rank 0 alone
   std::unique_ptr<MetricsLog> metrics_;
   std::unique_ptr<TensorboardWriter> tensorboard_;
-  std::unique_ptr<Progress> console_;
+  std::unique_ptr<ConsoleProgress> console_;
   std::string fingerprint_;
   int64_t step_ = 0;
   int64_t last_saved_step_ = -1;

@@ -1,5 +1,6 @@
 // The program `train`: reads its command line and configuration, then prices, prints or trains.
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <iostream>
 
 #include "data/print_samples.h"
@@ -7,8 +8,10 @@
 #include "engine/base/core/version.h"
 #include "engine/base/ops/ops.h"
 #include "engine/run/config/key_table.h"
+#include "engine/run/config/resolved_json.h"
 #include "engine/run/train/dry_run.h"
 #include "engine/run/train/process_setup.h"
+#include "engine/run/train/rank_layout.h"
 #include "engine/run/train/trainer.h"
 #include "parallel/schedule/plan.h"
 
@@ -24,48 +27,60 @@ struct Options {
   std::string format = "text";
 };
 
-int run(const Options& o, int argc, char** argv) {
-  if (o.configs.empty() && o.overrides.empty()) {
-    throw_usage("train: no configuration; use train --config configs/quickstart.json (train --help lists everything)");
-  }
-  const LaunchedRanks launched = launched_ranks();
-  const bool trains = !o.dry_run && !o.print_schedule && o.print_samples < 0;
-  // Rank 0 speaks for all, so that a message and a printed line appear once.
-  if (launched.rank > 0) return trains ? static_cast<int>(ExitCode::kBadConfig) : 0;
-  if (launched.count > 1 && trains) {
-    throw_bad_config(std::to_string(launched.count) +
-                     " ranks were started, but this version trains with one: use ./train or mpirun -n 1 ./train "
-                     "(--dry-run prices larger layouts)");
-  }
+ResolvedConfig load(const Options& o, int64_t ranks, int argc, char** argv) {
   ConfigOptions options;
   options.dry_run = o.dry_run;
-  options.ranks = o.ranks > 0 || !o.dry_run || launched.count == 1 ? o.ranks : launched.count;
+  options.ranks = ranks;
   options.data_required = !o.dry_run && !o.print_schedule;
   options.allow_faults = o.allow_faults;
   ResolvedConfig config = load_config(o.configs, o.overrides, options);
   for (int i = 0; i < argc; ++i) config.run.command_line += (i > 0 ? " " : "") + std::string(argv[i]);
+  return config;
+}
+
+// What must be equal on all ranks: the build and every key.
+std::string fingerprint_of(const ResolvedConfig& config) {
+  const std::string keys = resolved_json(config).dump();
+  return version_text("train", cpu_ops().isa()).substr(0, 40) + " keys " +
+         std::to_string(std::hash<std::string>{}(keys));
+}
+
+int print(const Options& o, const ResolvedConfig& config) {
   if (o.dry_run) {
     std::fputs(dry_run_text(config.run).c_str(), stdout);
-    return 0;
-  }
-  if (o.print_schedule) {
-    if (config.run.layout.pipeline > 1) {
-      throw_bad_config("pipe_parallel_size: " + std::to_string(config.run.layout.pipeline) +
-                       " stages: this version has schedules of one stage only");
+  } else if (o.print_schedule) {
+    const RankLayout layout = layout_of(config.run, 0);
+    const std::vector<Plan> plans = make_plans(layout, layout.pipeline.micro_batches);
+    if (o.format == "svg") {
+      std::fputs(to_svg(plans, layout.pipeline, equal_costs(layout.pipeline)).c_str(), stdout);
+    } else {
+      for (size_t stage = 0; stage < plans.size(); ++stage)
+        std::printf("stage %zu: %s\n", stage, to_string(plans[stage]).c_str());
     }
-    const Plan plan = one_stage_plan(static_cast<int>(config.run.accumulation));
-    if (o.format == "svg")
-      std::fputs(to_svg(plan).c_str(), stdout);
-    else
-      std::printf("rank 0: %s\n", to_string(plan).c_str());
-    return 0;
-  }
-  if (o.print_samples >= 0) {
+  } else {
     SampleStream stream(config.run.data, EvalCheck::kLeaveOut);
     print_samples(stream, o.print_samples, std::cout);
-    return 0;
   }
-  return static_cast<int>(train(config, o.allow_faults));
+  return 0;
+}
+
+int run(const Options& o, int argc, char** argv) {
+  if (o.configs.empty() && o.overrides.empty()) {
+    throw_usage("train: no configuration; use train --config configs/quickstart.json (train --help lists everything)");
+  }
+  const bool trains = !o.dry_run && !o.print_schedule && o.print_samples < 0;
+  const LaunchedRanks launched = launched_ranks();
+  if (!trains) {
+    // Needs no other ranks: rank 0 speaks for all, so that a message and a printed line appear once.
+    if (launched.rank > 0) return 0;
+    return print(o, load(o, o.ranks > 0 || launched.count == 1 ? o.ranks : launched.count, argc, argv));
+  }
+  return run_job("train", [&](Job& job) {
+    ResolvedConfig config;
+    job.agree([&] { config = load(o, job.size(), argc, argv); });
+    job.form_mesh(config.run, fingerprint_of(config));
+    return static_cast<int>(train(config, o.allow_faults, job));
+  });
 }
 
 }  // namespace
@@ -77,7 +92,7 @@ int main(int argc, char** argv) {
     CLI::App app{
         "Trains a GPT-2, GPT-NeoX or Llama model as a JSON configuration says. Exit codes: 0 finished, 64 usage, 65 "
         "bad data or "
-        "checkpoint, 70 internal, 73 run directory busy, 74 I/O, 75 preempted and saved (requeue), 76 diverged, 78 bad "
+        "checkpoint, 70 internal, 71 hung peer (requeue), 73 run directory busy, 74 I/O, 75 preempted and saved (requeue), 76 diverged, 78 bad "
         "configuration."};
     app.set_help_flag("");
     bool help = false, version = false;

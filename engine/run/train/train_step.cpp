@@ -2,6 +2,7 @@
 // decision, update.
 #include "engine/run/train/train_step.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -10,66 +11,36 @@
 
 namespace thinwire {
 
-TrainStep::TrainStep(Replica& replica) : replica_(replica) {}
+TrainStep::TrainStep(Replica& replica) : replica_(replica) {
+  const Plan plan = make_plan(replica.layout().pipeline, replica.layout().at.pipeline);
+  for (int slots : plan.slots) {
+    mail_.emplace_back(static_cast<size_t>(slots));
+    work_of_.emplace_back(static_cast<size_t>(slots), -1);
+  }
+}
+
+TrainStep::~TrainStep() = default;
 
 StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next_micro, TrainProgress& progress,
-                           LossScaler& scaler, StepTimer& timer) {
+                           LossScaler& scaler, StepTimer& timer, bool stop_wish) {
   Replica& r = replica_;
-  const Plan plan = one_stage_plan(micro_batches);
+  prepare(micro_batches);
   StepOutcome outcome;
   outcome.loss_scale = scaler.scale();
   const float scale = static_cast<float>(outcome.loss_scale);
   r.write(r.buffers().dlogits_scale, &scale, sizeof scale);
-  r.zero(r.buffers().loss_sum);
-  std::vector<Ticket> reductions;
+  double sums[kSumCount] = {};
+  sums[kSumStop] = stop_wish ? 1.0 : 0.0;
+  r.write(r.buffers().sums, sums, sizeof sums);
+  r.traffic().begin(uses_);
 
-  for (const PlanNode& node : plan.nodes) {
-    switch (node.kind) {
-      case NodeKind::kForward: {
-        Batch batch;
-        {
-          const auto t = timer.measure(StepPart::kData);
-          batch = next_micro();
-        }
-        const auto t = timer.measure(StepPart::kForward);
-        r.stage().forward(r.exec(), r.upload(batch, micro_batches, true), 0);
-        progress.consumed_samples += batch.rows;
-        progress.consumed_tokens += batch.rows * r.shape().length;
-        break;
-      }
-      case NodeKind::kBackward: {
-        const auto t = timer.measure(StepPart::kBackward);
-        r.stage().backward(r.exec(), 0, [&](int unit) {
-          if (!node.last) return;  // later micro-batches still add to this unit
-          const Unit& u = r.store().layout().units[static_cast<size_t>(unit)];
-          reductions.push_back(
-              r.ports().dp.reduce_unit(unit, r.store().gradient_flat().element_range(u.first, u.count), r.stream()));
-        });
-        break;
-      }
-      case NodeKind::kReduce:
-        for (Ticket& ticket : reductions) ticket.wait(r.stream());
-        break;
-      case NodeKind::kControl: {
-        const auto t = timer.measure(StepPart::kOptimizer);
-        control(outcome, progress, scaler);
-        break;
-      }
-      case NodeKind::kOptimizer: {
-        const auto t = timer.measure(StepPart::kOptimizer);
-        update(outcome);
-        break;
-      }
-      case NodeKind::kGather: {
-        for (size_t u = 0; u < r.store().layout().units.size(); ++u)
-          r.ports().zero.acquire(static_cast<int>(u), {}, r.stream()).wait(r.stream());
-        break;
-      }
-      case NodeKind::kBackwardInput:
-      case NodeKind::kBackwardWeight:
-        TW_CHECK(false, "a one-stage plan does not split its backward");
-        break;
-    }
+  for (const PlanNode& node : plan_.nodes) {
+    const auto from = StepTimer::Clock::now();
+    execute(node, micro_batches, next_micro, progress, outcome, timer);
+    if (node_sink_) node_sink_(node, from, StepTimer::Clock::now());
+  }
+  for (auto& chunk : mail_) {
+    for (Mail& m : chunk) m.activation_out.wait(r.stream()), m.gradient_out.wait(r.stream());
   }
 
   ++progress.step;
@@ -84,17 +55,139 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
   return outcome;
 }
 
-// All ranks decide the same: loss and squared norm are summed first, and everything below follows from those sums
-// alone.
-void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress, LossScaler&) {
+// The plan depends on the number of micro-batches alone, which changes with the batch ramp.
+void TrainStep::prepare(int micro_batches) {
+  batches_.clear();
+  batches_read_ = 0;
+  if (planned_micro_batches_ == micro_batches) return;
+  PipelineShape shape = replica_.layout().pipeline;
+  shape.micro_batches = micro_batches;
+  plan_ = make_plan(shape, replica_.layout().at.pipeline);
+  uses_ = replica_.uses_of(plan_);
+  planned_micro_batches_ = micro_batches;
+  TW_CHECK(plan_.weight_works <= replica_.weight_works() && plan_.slots.size() == mail_.size());
+  for (size_t c = 0; c < mail_.size(); ++c)
+    TW_CHECK(plan_.slots[c] <= static_cast<int>(mail_[c].size()), "more slots than a full batch needs");
+}
+
+void TrainStep::execute(const PlanNode& node, int micro_batches, const std::function<Batch()>& next_micro,
+                        TrainProgress& progress, StepOutcome& outcome, StepTimer& timer) {
+  switch (node.kind) {
+    case NodeKind::kForward:
+      return forward(node, micro_batches, next_micro, progress, timer);
+    case NodeKind::kBackward:
+    case NodeKind::kBackwardInput:
+    case NodeKind::kBackwardWeight: {
+      const auto t = timer.measure(StepPart::kBackward);
+      return backward(node);
+    }
+    case NodeKind::kExchange:
+      return exchange(node);
+    case NodeKind::kReduce: {
+      const auto t = timer.measure(StepPart::kBackward);
+      return replica_.traffic().finish_reductions();
+    }
+    case NodeKind::kControl: {
+      const auto t = timer.measure(StepPart::kOptimizer);
+      return control(outcome, progress);
+    }
+    case NodeKind::kOptimizer: {
+      const auto t = timer.measure(StepPart::kOptimizer);
+      return update(outcome);
+    }
+    case NodeKind::kGather:
+      if (!outcome.skipped) replica_.traffic().publish_all();  // runs on under the next step's forward
+      return;
+  }
+}
+
+void TrainStep::forward(const PlanNode& node, int micro_batches, const std::function<Batch()>& next_micro,
+                        TrainProgress& progress, StepTimer& timer) {
+  Replica& r = replica_;
+  Stage& stage = r.stage(node.chunk);
+  const int64_t dp = r.layout().mesh.data;
+  {
+    const auto t = timer.measure(StepPart::kData);
+    for (; batches_read_ <= node.micro; ++batches_read_) {
+      batches_[batches_read_] = next_micro();
+      progress.consumed_samples += batches_[batches_read_].rows * dp;
+      progress.consumed_tokens += batches_[batches_read_].rows * r.shape().length * dp;
+    }
+  }
+  const auto t = timer.measure(StepPart::kForward);
+  Mail& m = mail(node.chunk, node.slot);
+  m.activation_in.wait(r.stream());
+  m.activation_out.wait(r.stream());
+  const MicroBatch micro = r.upload(batches_.at(node.micro), micro_batches * dp, true, node.chunk, node.slot);
+  if (node.chunk == r.chunks() - 1) batches_.erase(node.micro);
+  r.traffic().set_last(false);
+  stage.forward(r.exec(), micro, node.slot);
+  r.traffic().set_node_end();
+}
+
+void TrainStep::backward(const PlanNode& node) {
+  Replica& r = replica_;
+  Stage& stage = r.stage(node.chunk);
+  Mail& m = mail(node.chunk, node.slot);
+  int& work = work_of_.at(static_cast<size_t>(node.chunk)).at(static_cast<size_t>(node.slot));
+  r.traffic().set_last(node.last);
+  if (node.kind == NodeKind::kBackwardWeight) {
+    stage.backward_weight(r.exec(), r.weight_work(work));
+    work = -1;
+  } else {
+    m.gradient_in.wait(r.stream());
+    m.gradient_out.wait(r.stream());
+    if (node.kind == NodeKind::kBackward) {
+      stage.backward(r.exec(), node.slot);
+    } else {
+      for (work = 0; work < r.weight_works() && r.weight_work(work).chunk_slot >= 0;) ++work;
+      TW_CHECK(work < r.weight_works(), "more weight halves outstanding than planned");
+      stage.backward_input(r.exec(), node.slot, r.weight_work(work));
+    }
+  }
+  r.traffic().set_node_end();
+}
+
+void TrainStep::exchange(const PlanNode& node) {
+  Replica& r = replica_;
+  for (const Message& message : node.messages) {
+    Mail& m = mail(message.chunk, message.slot);
+    Stage& stage = r.stage(message.chunk);
+    PpBoundary& pp = r.ports().pp;
+    if (message.forward) {
+      if (message.send)
+        m.activation_out = pp.send_forward(stage.output(message.slot), r.stream());
+      else
+        m.activation_in = pp.receive_forward(stage.input(message.slot), r.stream());
+    } else if (message.send) {
+      m.gradient_out = pp.send_backward(stage.input_gradient(message.slot), r.stream());
+    } else {
+      m.gradient_in = pp.receive_backward(stage.output_gradient(message.slot), r.stream());
+    }
+  }
+}
+
+// All ranks decide the same: loss, squared norm and wishes are summed first, and everything below follows from those
+// sums alone.
+void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress) {
   Replica& r = replica_;
   const OptimConfig& optim = r.config().optim;
-  r.zero(r.buffers().norm_squared);
-  r.exec().ops.sum_squares(r.exec(), {r.store().gradient_flat(), r.buffers().norm_squared});
-  r.ports().control.sum(r.buffers().norm_squared, r.stream()).wait(r.stream());
-  r.ports().control.sum(r.buffers().loss_sum, r.stream()).wait(r.stream());
-  outcome.loss = r.read_scalar(r.buffers().loss_sum);
-  outcome.grad_norm = std::sqrt(r.read_scalar(r.buffers().norm_squared)) / outcome.loss_scale;
+  if (gradient_sink_) gradient_sink_();
+  const View sums = r.buffers().sums;
+  if (!r.reports_loss()) r.zero(sums.element_range(kSumLoss, 1));
+  for (const View& gradient : r.counted_gradients())
+    r.exec().ops.sum_squares(r.exec(), {gradient, sums.element_range(kSumNorm, 1)});
+  take_counters(outcome);
+  r.ports().control.sum(sums, r.stream()).wait(r.stream());
+  double total[kSumCount];
+  r.read(sums, total);
+  for (size_t site = 0; site < kSiteNames.size(); ++site) {
+    outcome.logical_total[site] = total[kSumLogical + site];
+    outcome.wire_total[site] = total[kSumWire + site];
+  }
+  outcome.loss = total[kSumLoss];
+  outcome.grad_norm = std::sqrt(total[kSumNorm]) / outcome.loss_scale;
+  outcome.stop = total[kSumStop] > 0.0;
   outcome.lr = learning_rate(optim, progress.updates + 1);
   outcome.skipped = !std::isfinite(outcome.grad_norm) || !std::isfinite(outcome.loss);
   if (outcome.skipped) {
@@ -112,25 +205,57 @@ void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress, Los
   r.write(r.buffers().state, &state, sizeof state);
 }
 
+// Nothing is under way here, so the counters are complete; byte counts below 2^53 are exact in a double.
+void TrainStep::take_counters(StepOutcome& outcome) {
+  Replica& r = replica_;
+  if (r.mesh() == nullptr) return;
+  double bytes[2 * kSiteNames.size()];
+  for (size_t site = 0; site < kSiteNames.size(); ++site) {
+    SiteCounters& counters = r.mesh()->counters(static_cast<Site>(site));
+    outcome.sites[site] = counters;
+    counters = {};
+    bytes[site] = static_cast<double>(outcome.sites[site].logical_bytes);
+    bytes[kSiteNames.size() + site] = static_cast<double>(outcome.sites[site].wire_bytes);
+  }
+  r.write(r.buffers().sums.element_range(kSumLogical, kSumCount - kSumLogical), bytes, sizeof bytes);
+}
+
 void TrainStep::update(const StepOutcome& outcome) {
   Replica& r = replica_;
   if (outcome.skipped) {
-    r.zero(r.store().gradient_flat());  // a skipped step leaves no trace
+    for (const View& memory : r.store().gradient_memory()) r.zero(memory);  // a skipped step leaves no trace
     return;
   }
   r.optimizer().apply(r.exec(), r.buffers().state);  // reads each gradient once and leaves it zero
   r.store().bump_version();
 }
 
+// The first tensor, in the order of the model, in which some rank found a value that is not finite.
 std::string TrainStep::first_non_finite() {
   Replica& r = replica_;
-  for (const ParamSpec& p : r.store().params()) {
-    const View gradient = r.store().gradient(p.name);
-    r.zero(r.buffers().norm_squared);
-    r.exec().ops.sum_squares(r.exec(), {gradient.element_range(0, gradient.count()), r.buffers().norm_squared});
-    if (!std::isfinite(r.read_scalar(r.buffers().norm_squared))) return p.name;
+  const View norm = r.buffers().sums.element_range(kSumNorm, 1);
+  constexpr int64_t kNone = int64_t{1} << 40;
+  int64_t found = kNone;
+  std::string name = "sum of gradients";  // every tensor is finite, their squares together are not
+  for (const OwnedPiece& piece : r.store().owned()) {
+    const Unit& unit = r.store().layout().units[static_cast<size_t>(piece.unit)];
+    const int64_t first = unit.first + piece.range.first, end = first + piece.range.count;
+    for (size_t i = 0; i < r.store().params().size(); ++i) {
+      const ParamSpec& p = r.store().params()[i];
+      const Segment& s = r.store().layout().by_param[i];
+      const int64_t a = std::max(first, s.offset), b = std::min(end, s.offset + s.count);
+      if (a >= b || static_cast<int64_t>(p.id) >= found) continue;
+      r.zero(norm);
+      r.exec().ops.sum_squares(r.exec(), {piece.gradient.element_range(a - first, b - a), norm});
+      double value = 0.0;
+      r.read(norm, &value);
+      if (!std::isfinite(value)) found = p.id, name = p.name;
+    }
   }
-  return "sum of gradients";  // every tensor is finite, their squares together are not
+  const int64_t least = -r.ports().control.agree_max(-found);
+  if (least == kNone) return name;
+  const int64_t holder = r.ports().control.agree_max(found == least ? r.ports().control.rank() : -1);
+  return r.ports().control.share(name, static_cast<int>(holder));
 }
 
 }  // namespace thinwire

@@ -1,8 +1,11 @@
 // One update: the story of a step, told by walking its plan.
 #pragma once
 
+#include <array>
 #include <functional>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "engine/run/train/replica.h"
 #include "engine/run/train/step_timer.h"
@@ -18,6 +21,11 @@ struct StepOutcome {
   double loss_scale = 1.0;  // that this step used
   bool skipped = false;     // non-finite: nothing was updated
   std::string non_finite;   // name of the first tensor whose gradient is not finite, or "loss"
+  bool stop = false;        // some rank wished to stop; all know it in the same step
+  // Traffic from the control node of the step before to this one's: with the gathers behind the update before, which run
+  // under this step's forward. Of this rank, and the bytes of all ranks.
+  std::array<SiteCounters, kSiteNames.size()> sites{};
+  std::array<double, kSiteNames.size()> logical_total{}, wire_total{};
 };
 
 // Progress of training that is state: goes into every checkpoint.
@@ -30,20 +38,53 @@ struct TrainProgress {
   int64_t skipped_in_a_row = 0;
 };
 
+// Told what the compute thread does, node by node (trace, bubble measurements).
+using NodeSink =
+    std::function<void(const PlanNode& node, StepTimer::Clock::time_point from, StepTimer::Clock::time_point to)>;
+
 class TrainStep {
  public:
   explicit TrainStep(Replica& replica);
+  ~TrainStep();
 
-  // Runs one update. next_micro() gives the micro-batches in consumption order.
+  // Runs one update of `micro_batches` per data-parallel rank. next_micro() gives this rank's in consumption order.
+  // stop_wish: whether this rank would like to stop behind this step.
   StepOutcome run(int micro_batches, const std::function<Batch()>& next_micro, TrainProgress& progress,
-                  LossScaler& scaler, StepTimer& timer);
+                  LossScaler& scaler, StepTimer& timer, bool stop_wish = false);
+
+  // Called in every update when all gradients are reduced and none is used yet: they lie in the owned pieces.
+  void set_gradient_sink(std::function<void()> sink) { gradient_sink_ = std::move(sink); }
+  void set_node_sink(NodeSink sink) { node_sink_ = std::move(sink); }
 
  private:
-  void control(StepOutcome& outcome, const TrainProgress& progress, LossScaler& scaler);
+  // Messages of one slot of a chunk that are under way.
+  struct Mail {
+    Ticket activation_in, activation_out, gradient_in, gradient_out;
+  };
+
+  void prepare(int micro_batches);
+  void execute(const PlanNode& node, int micro_batches, const std::function<Batch()>& next_micro,
+               TrainProgress& progress, StepOutcome& outcome, StepTimer& timer);
+  void forward(const PlanNode& node, int micro_batches, const std::function<Batch()>& next_micro,
+               TrainProgress& progress, StepTimer& timer);
+  void backward(const PlanNode& node);
+  void exchange(const PlanNode& node);
+  void control(StepOutcome& outcome, const TrainProgress& progress);
+  void take_counters(StepOutcome& outcome);
   void update(const StepOutcome& outcome);
   std::string first_non_finite();
+  Mail& mail(int chunk, int slot) { return mail_.at(static_cast<size_t>(chunk)).at(static_cast<size_t>(slot)); }
 
   Replica& replica_;
+  Plan plan_;
+  std::vector<UnitUse> uses_;
+  int planned_micro_batches_ = 0;
+  std::vector<std::vector<Mail>> mail_;
+  std::vector<std::vector<int>> work_of_;  // per chunk and slot: the weight work that leases it
+  std::map<int, Batch> batches_;           // host copies that later chunks still need
+  int batches_read_ = 0;
+  NodeSink node_sink_;
+  std::function<void()> gradient_sink_;
 };
 
 }  // namespace thinwire

@@ -7,7 +7,7 @@
 
 #include "data/batch_ramp.h"
 #include "engine/base/core/log.h"
-#include "engine/run/trace/progress.h"
+#include "engine/run/trace/console_progress.h"
 #include "engine/run/train/dry_run.h"
 #include "engine/run/train/run_session.h"
 #include "engine/run/train/signals.h"
@@ -22,26 +22,48 @@ std::unique_ptr<Device> open_device(const RunConfig& run) {
 }
 
 // Memory is taken lazily by the system: without this a model that is too large would be killed in the middle of a step.
-void refuse_what_does_not_fit(const RunConfig& run) {
-  const double needed = static_cast<double>(plan_memory(run).total() + process_overhead(run).bytes);
+void refuse_what_does_not_fit(const RunConfig& run, int ranks_here) {
+  const double needed = static_cast<double>(plan_memory(run).total() + process_overhead(run).bytes) * ranks_here;
   const double there = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   if (run.device == "cpu" && needed > there) {
-    throw_bad_config("not enough memory: this configuration needs " + format_bytes(needed) + ", the machine has " +
-                     format_bytes(there) +
+    throw_bad_config("not enough memory: this configuration needs " + format_bytes(needed) +
+                     (ranks_here > 1 ? " for the " + std::to_string(ranks_here) + " ranks of a node" : "") +
+                     ", the machine has " + format_bytes(there) +
                      "; lower train_micro_batch_size_per_gpu, seq_length or the model, or raise "
                      "recompute_granularity; --dry-run prints the plan");
   }
 }
 
+std::unique_ptr<SampleStream> open_data(const RunConfig& run, Job& job) {
+  std::unique_ptr<SampleStream> stream;
+  job.agree([&] { stream = std::make_unique<SampleStream>(run.data); });
+  return stream;
+}
+
+// The schedules are proved before they run; that all ranks made the same ones is part of the configuration's fingerprint.
+void prove_plan(const RankLayout& layout) {
+  const std::string fault = validate(make_plans(layout, layout.pipeline.micro_batches), layout.pipeline);
+  TW_CHECK(fault.empty(), "the schedule is wrong: ", fault);
+}
+
 class Trainer {
  public:
-  Trainer(const ResolvedConfig& config, FaultPlan& faults, RunSession& session)
-      : run_(config.run), faults_(faults), session_(session), device_(open_device(run_)), stream_(run_.data) {
+  Trainer(const ResolvedConfig& config, FaultPlan& faults, RunSession& session, Job& job)
+      : run_(config.run),
+        faults_(faults),
+        session_(session),
+        job_(job),
+        device_(open_device(run_)),
+        data_(open_data(run_, job)), stream_(*data_) {
     log_info("device " + device_->description() + ", " + cpu_ops().isa() + ", " +
              std::to_string(resolve_threads(run_)) + " threads");
     log_info(stream_.describe());
-    refuse_what_does_not_fit(run_);
-    replica_ = std::make_unique<Replica>(run_, device_.get(), &cpu_ops(), true);
+    job.agree([&] {
+      refuse_what_does_not_fit(run_, job.local_size());
+      const RankLayout layout = layout_of(run_, job.rank(), job.nodes());
+      prove_plan(layout);
+      replica_ = std::make_unique<Replica>(run_, layout, job.mesh(), device_.get(), &cpu_ops(), true);
+    });
     log_memory();
     scaler_ = std::make_unique<LossScaler>(run_.optim, run_.model.dtype == DType::f16);
     session_.start(*replica_, stream_, progress_, *scaler_);
@@ -65,7 +87,9 @@ class Trainer {
   // Until train_iters, saved; or until something asks to stop: returns what.
   const char* train_on() {
     TrainStep step(*replica_);
-    BatchLoader loader(stream_, train_plan(run_.data, progress_.consumed_samples));
+    const RankLayout& layout = replica_->layout();
+    BatchLoader loader(stream_,
+                       train_plan(run_.data, progress_.consumed_samples, layout.at.data, layout.mesh.data));
     while (progress_.step < run_.train_iters) {
       if (const char* why = wants_to_stop()) return why;
       take_step(step, loader);
@@ -88,12 +112,17 @@ class Trainer {
     log_info(text + " total " + format_bytes(static_cast<double>(plan.total())));
   }
 
+  bool wish_to_stop() const { return stop_signal() != 0 || (job_.first() && time_is_up()); }
+  bool time_is_up() const {
+    return run_.exit_duration_in_mins > 0.0 && session_.minutes() >= run_.exit_duration_in_mins;
+  }
+
+  // Several ranks have agreed in the step before that somebody wishes to stop; which wish it was takes one more vote.
   const char* wants_to_stop() {
-    const int signal = replica_->ports().control.agree_max(stop_signal());
+    if (job_.size() > 1 && !stop_agreed_) return nullptr;
+    const int signal = static_cast<int>(job_.control().agree_max(stop_signal()));
     if (signal != 0) return signal_name(signal);
-    if (run_.exit_duration_in_mins > 0.0 && session_.minutes() >= run_.exit_duration_in_mins)
-      return "exit_duration_in_mins";
-    return nullptr;
+    return job_.control().agree_max(job_.first() && time_is_up()) != 0 ? "exit_duration_in_mins" : nullptr;
   }
 
   ExitCode stop(const std::string& why) {
@@ -110,7 +139,8 @@ class Trainer {
     }
     const auto start = Clock::now();
     const int64_t before = progress_.consumed_samples;
-    const int micros = static_cast<int>(micro_steps(global_batch_at(run_.data, before), run_.data.micro_batch, 1));
+    const int micros = static_cast<int>(
+        micro_steps(global_batch_at(run_.data, before), run_.data.micro_batch, replica_->layout().mesh.data));
     const StepOutcome outcome = step.run(
         micros,
         [&] {
@@ -118,7 +148,8 @@ class Trainer {
           TW_CHECK(batch.has_value(), "the data ended before train_iters");
           return std::move(*batch);
         },
-        progress_, *scaler_, timer_);
+        progress_, *scaler_, timer_, wish_to_stop());
+    stop_agreed_ = outcome.stop;
     const double ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
     session_.record_step(outcome, progress_, timer_, ms, progress_.consumed_samples - before);
     timer_.reset();  // what saving and evaluation take from here on shows in the next step's line
@@ -127,7 +158,7 @@ class Trainer {
     log_warning("step " + std::to_string(progress_.step) + " skipped: " + outcome.non_finite + " is not finite");
     if (progress_.skipped_in_a_row >= run_.optim.non_finite_budget) {
       save(true);
-      throw Error(ExitCode::kDiverged,
+      throw AgreedError(ExitCode::kDiverged,
                   std::to_string(progress_.skipped_in_a_row) +
                       " steps in a row were not finite (last: " + outcome.non_finite +
                       "); the weights before them are saved; lower the learning rate or raise non_finite_budget");
@@ -150,23 +181,20 @@ class Trainer {
   const RunConfig& run_;
   FaultPlan& faults_;
   RunSession& session_;
+  Job& job_;
   std::unique_ptr<Device> device_;
-  SampleStream stream_;
+  std::unique_ptr<SampleStream> data_;
+  SampleStream& stream_;
   std::unique_ptr<Replica> replica_;
   std::unique_ptr<LossScaler> scaler_;
   TrainProgress progress_;
   StepTimer timer_;
+  bool stop_agreed_ = false;
 };
 
 }  // namespace
 
 void refuse_what_is_not_here(const RunConfig& run) {
-  const LayoutConfig& l = run.layout;
-  if (l.pipeline * l.tensor * l.data > 1) {
-    throw_bad_config("layout: pipeline " + std::to_string(l.pipeline) + " x data " + std::to_string(l.data) +
-                     " x tensor " + std::to_string(l.tensor) +
-                     " ranks: this version trains with one rank; --dry-run prices larger layouts");
-  }
   if (run.threads_per_rank > most_threads()) {
     throw_bad_config("threads_per_rank: " + std::to_string(run.threads_per_rank) +
                      " is more than this machine's cores make sensible; at most " + std::to_string(most_threads()) +
@@ -183,14 +211,17 @@ void refuse_what_is_not_here(const RunConfig& run) {
   }
 }
 
-ExitCode train(const ResolvedConfig& config, bool allow_faults) {
+ExitCode train(const ResolvedConfig& config, bool allow_faults, Job& job) {
   install_signal_handlers();
-  if (config.run.device == "cuda") open_device(config.run);  // the device is checked before anything is touched
-  refuse_what_is_not_here(config.run);
-  FaultPlan faults(config.run.faults_json, allow_faults);
-  RunSession session(config, faults);
+  job.agree([&] {
+    if (config.run.device == "cuda") open_device(config.run);  // the device is checked before anything is touched
+    refuse_what_is_not_here(config.run);
+  });
+  FaultPlan faults;
+  job.agree([&] { faults = FaultPlan(config.run.faults_json, allow_faults, job.rank()); });
+  RunSession session(config, faults, job);
   try {
-    Trainer trainer(config, faults, session);
+    Trainer trainer(config, faults, session, job);
     const ExitCode code = trainer.run();
     session.finish(code, "");
     return code;

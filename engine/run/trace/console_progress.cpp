@@ -1,5 +1,5 @@
 // Text of the console lines and the bar.
-#include "engine/run/trace/progress.h"
+#include "engine/run/trace/console_progress.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -116,23 +116,23 @@ std::string format_bar(int64_t step, int64_t total_steps, std::optional<double> 
   return "[" + bar + "]" + tail;
 }
 
-Progress::Progress(std::FILE* out, int64_t total_steps, int64_t log_interval, int64_t first_step)
+ConsoleProgress::ConsoleProgress(std::FILE* out, int64_t total_steps, int64_t log_interval, int64_t first_step)
     : out_(out),
       terminal_(::isatty(::fileno(out)) == 1),
       total_steps_(total_steps),
       log_interval_(std::max<int64_t>(log_interval, 1)),
       first_step_(first_step) {}
 
-Progress::~Progress() {
+ConsoleProgress::~ConsoleProgress() {
   clear_bar();
 }
 
-std::optional<double> Progress::eta(int64_t step) const {
+std::optional<double> ConsoleProgress::eta(int64_t step) const {
   if (timed_steps_ == 0 || total_steps_ <= 0 || step >= total_steps_) return std::nullopt;
   return seconds_per_step_ * static_cast<double>(total_steps_ - step);
 }
 
-void Progress::step(const StepRecord& record) {
+void ConsoleProgress::step(const StepRecord& record) {
   const Clock::time_point now = Clock::now();
   // The first step carries one-time costs (page faults, primitives being built): it is timed only by its own duration.
   const double seconds =
@@ -157,21 +157,21 @@ void Progress::step(const StepRecord& record) {
   last_bar_ = now;
 }
 
-void Progress::eval(const EvalRecord& record) {
+void ConsoleProgress::eval(const EvalRecord& record) {
   print(format_eval_line(record));
 }
-void Progress::note(const std::string& line) {
+void ConsoleProgress::note(const std::string& line) {
   print(line);
 }
 
-void Progress::clear_bar() {
+void ConsoleProgress::clear_bar() {
   if (!bar_shown_) return;
   std::fwrite(kClearLine.data(), 1, kClearLine.size(), out_);
   std::fflush(out_);
   bar_shown_ = false;
 }
 
-void Progress::print(const std::string& line) {
+void ConsoleProgress::print(const std::string& line) {
   clear_bar();
   std::fwrite(line.data(), 1, line.size(), out_);
   std::fputc('\n', out_);

@@ -27,14 +27,14 @@ std::string format_eval_line(const EvalRecord& record);
 std::string format_bar(int64_t step, int64_t total_steps, std::optional<double> eta_seconds, int width);
 
 // Prints to `out` (not owned). On a terminal the bar is redrawn below the lines at most ten times a second.
-class Progress {
+class ConsoleProgress {
  public:
   // `first_step`: the step after the one that was resumed from; the remaining time is judged from this life only.
   // Lines appear every `log_interval` steps, and for the first, the last and every skipped step.
-  Progress(std::FILE* out, int64_t total_steps, int64_t log_interval, int64_t first_step = 1);
-  ~Progress();
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
+  ConsoleProgress(std::FILE* out, int64_t total_steps, int64_t log_interval, int64_t first_step = 1);
+  ~ConsoleProgress();
+  ConsoleProgress(const ConsoleProgress&) = delete;
+  ConsoleProgress& operator=(const ConsoleProgress&) = delete;
 
   void step(const StepRecord& record);
   void eval(const EvalRecord& record);

@@ -1,0 +1,61 @@
+// Errors and lists agreed through the control site, see agreement.h.
+#include "engine/run/checkpoint/agreement.h"
+
+#include <algorithm>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "engine/base/core/error.h"
+#include "parallel/sites/control.h"
+
+namespace thinwire {
+
+int ranks_of(const Control* control) {
+  return control == nullptr ? 1 : control->size();
+}
+
+bool is_rank_0(const Control* control) {
+  return control == nullptr || control->rank() == 0;
+}
+
+void on_all_ranks(Control* control, const std::function<void()>& action) {
+  if (ranks_of(control) == 1) return action();
+  int code = 0;
+  std::string message;
+  try {
+    action();
+  } catch (const Error& e) {
+    code = static_cast<int>(e.code());
+    message = e.what();
+  } catch (const std::bad_alloc&) {
+    code = static_cast<int>(ExitCode::kIo);
+    message = "out of memory";
+  } catch (const std::exception& e) {
+    code = static_cast<int>(ExitCode::kInternal);
+    message = e.what();
+  }
+  control->agree_on_error(code, message);
+}
+
+void on_rank_0(Control* control, const std::function<void()>& action) {
+  on_all_ranks(control, [&] {
+    if (is_rank_0(control)) action();
+  });
+}
+
+std::string share_from_rank_0(Control* control, const std::string& text) {
+  return ranks_of(control) == 1 ? text : control->share(text);
+}
+
+std::vector<std::string> common_to_all(Control* control, std::vector<std::string> words) {
+  if (ranks_of(control) == 1) return words;
+  const auto lists = control->collect(nlohmann::json(words).dump());
+  for (size_t r = 1; r < lists.size(); ++r) {
+    const auto other = nlohmann::json::parse(lists[r]).get<std::set<std::string>>();
+    std::erase_if(words, [&](const std::string& word) { return !other.contains(word); });
+  }
+  return nlohmann::json::parse(control->share(nlohmann::json(words).dump())).get<std::vector<std::string>>();
+}
+
+}  // namespace thinwire

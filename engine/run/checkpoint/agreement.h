@@ -1,0 +1,27 @@
+// How the ranks of a job do things in step: what fails on one of them fails on all, with the same message.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace thinwire {
+
+class Control;
+
+// A null Control is one rank. All of these are collectives on the calling thread.
+int ranks_of(const Control* control);
+bool is_rank_0(const Control* control);
+
+// Runs `action` on every rank, or on rank 0 alone; when it throws anywhere, every rank throws the same Error (of the
+// first rank that failed). With one rank what it throws comes through as it is.
+void on_all_ranks(Control* control, const std::function<void()>& action);
+void on_rank_0(Control* control, const std::function<void()>& action);
+
+// Rank 0's text.
+std::string share_from_rank_0(Control* control, const std::string& text);
+
+// The words that every rank has in its list, in rank 0's order. Words are UTF-8.
+std::vector<std::string> common_to_all(Control* control, std::vector<std::string> words);
+
+}  // namespace thinwire

@@ -1,0 +1,24 @@
+// A layout in words, for logs and for --dry-run.
+#pragma once
+
+#include <string>
+
+#include "engine/run/config/run_config.h"
+
+namespace thinwire {
+
+// The value as the configuration spells it.
+const char* name_of(Level level);
+const char* name_of(Hold hold);
+const char* name_of(ScheduleKind kind);
+const char* name_of(PartitionMethod method);
+const char* name_of(Algorithm algorithm);
+
+// "ZeRO-3 + secondary node (hpZ)", "3-level partition (pair, node, global)", "replicated (ZeRO-0)" ...
+std::string placement_text(const PlacementLevels& levels);
+
+// One line: "16 ranks = 2 stages (interleaved, 2 chunks) x 4 data (ZeRO-1) x 2 tensor (sequence parallel); 8
+// micro-batches".
+std::string layout_text(const RunConfig& config);
+
+}  // namespace thinwire

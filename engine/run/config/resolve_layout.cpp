@@ -1,0 +1,208 @@
+// The resolver's topics about the layout: tensor and pipeline cuts, placement, how messages travel, what is traced.
+#include <charconv>
+
+#include "engine/run/config/resolver.h"
+#include "parallel/zero/placement.h"
+
+namespace thinwire {
+namespace {
+
+std::string str(int64_t n) {
+  return std::to_string(n);
+}
+
+// 0 replicated, 1 pair, 2 node, 3 global: each level holds the ones before it.
+int width_of(const std::string& level) {
+  return level == "global" ? 3 : level == "node" ? 2 : level == "pair" ? 1 : 0;
+}
+
+// "7", "5-20", [5, 20]: a count, or first and last; nullopt if it is neither.
+std::optional<nlohmann::json> range_of(const nlohmann::json& value) {
+  const auto whole = [](const nlohmann::json& n) {
+    return n.is_number_integer() || (n.is_number() && n.get<double>() == static_cast<double>(n.get<int64_t>()));
+  };
+  if (value.is_array()) {
+    if (value.size() != 2 || !whole(value[0]) || !whole(value[1])) return std::nullopt;
+    return nlohmann::json{value[0].get<int64_t>(), value[1].get<int64_t>()};
+  }
+  if (!value.is_string()) return value;
+  const std::string text = value.get<std::string>();
+  int64_t first = 0, last = 0;
+  const char* const end = text.data() + text.size();
+  auto r = std::from_chars(text.data(), end, first);
+  if (r.ec != std::errc()) return std::nullopt;
+  if (r.ptr == end) return nlohmann::json(first);
+  if (*r.ptr != '-' && *r.ptr != ':') return std::nullopt;
+  r = std::from_chars(r.ptr + 1, end, last);
+  if (r.ec != std::errc() || r.ptr != end) return std::nullopt;
+  return nlohmann::json{first, last};
+}
+
+// Whether every data-parallel group (ranks `tensor` apart, data of them) has equally many ranks on each node it touches.
+bool even_nodes(int64_t ranks, int64_t data, int64_t tensor, int64_t on_node) {
+  for (int64_t base = 0; base < ranks; base += data * tensor) {
+    for (int64_t t = 0; t < tensor; ++t) {
+      int64_t run = 0, first_run = 0;
+      for (int64_t d = 0; d <= data; ++d) {
+        const int64_t rank = base + d * tensor + t;
+        if (d == data || (d > 0 && rank / on_node != (rank - tensor) / on_node)) {
+          if (first_run == 0) first_run = run;
+          if (run != first_run) return false;
+          run = 0;
+        }
+        ++run;
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+void Resolver::tensor_cut() {
+  if (!known({"model_parallel_size"})) return;
+  const int64_t t = integer("model_parallel_size");
+  for (const char* key : {"num_attention_heads", "num_kv_heads"}) {
+    if (!known({key}) || integer(key) % t == 0) continue;
+    // KV heads default to the query heads: one message is enough.
+    if (key == std::string("num_kv_heads") && known({"num_attention_heads"}) &&
+        integer(key) == integer("num_attention_heads"))
+      continue;
+    fail({"model_parallel_size", key}, "model_parallel_size " + str(t) + " must divide " + key + " " +
+                                           str(integer(key)) + ": a rank holds whole heads");
+  }
+  // Feed-forward width and vocabulary are cut unevenly where need be, but nobody may go without.
+  const auto enough = [&](const char* key, int64_t parts) {
+    if (parts < t)
+      fail({"model_parallel_size", key}, "model_parallel_size " + str(t) + " leaves ranks without a part of " + key +
+                                             " (" + str(parts) + "); give at most as many");
+  };
+  if (known({"intermediate_size"})) enough("intermediate_size", integer("intermediate_size"));
+  if (known({"vocab_size", "make_vocab_size_divisible_by"})) {
+    const int64_t multiple = integer("make_vocab_size_divisible_by");
+    enough("vocab_size", (integer("vocab_size") + multiple - 1) / multiple * multiple);
+  }
+  if (t == 1 && known({"sequence_parallel"}) && flag("sequence_parallel"))
+    note("sequence_parallel", "has no effect on one tensor-parallel rank");
+}
+
+void Resolver::pipeline_cut() {
+  if (!known({"pipe_parallel_size"})) return;
+  const int64_t stages = integer("pipe_parallel_size");
+  if (known({"num_layers"}) && stages > integer("num_layers")) {
+    return fail({"pipe_parallel_size", "num_layers"}, str(stages) +
+                                                          " pipeline stages need at least as many layers; num_layers "
+                                                          "is " +
+                                                          str(integer("num_layers")));
+  }
+  if (const Setting* per = given("num_layers_per_virtual_pipeline_stage"); per != nullptr && known({"num_layers"})) {
+    const int64_t each = per->value.get<int64_t>(), layers = integer("num_layers");
+    if (layers % (stages * each) != 0) {
+      return fail({"num_layers_per_virtual_pipeline_stage"},
+                  str(layers) + " layers are not a multiple of pipe_parallel_size " + str(stages) + " * " + str(each) +
+                      " layers; virtual_chunks cuts unevenly, too");
+    }
+    set("virtual_chunks", layers / (stages * each));
+  }
+  if (!known({"virtual_chunks", "schedule"})) return;
+  const int64_t chunks = integer("virtual_chunks");
+  const bool interleaved = is("schedule", "interleaved");
+  if (chunks > 1 && !interleaved) {
+    fail({"virtual_chunks", "num_layers_per_virtual_pipeline_stage", "schedule"},
+         str(chunks) + " chunks of layers per stage need schedule interleaved, not " + text("schedule"));
+  } else if (known({"num_layers"}) && chunks > 1 && chunks * stages > integer("num_layers")) {
+    fail({"virtual_chunks", "pipe_parallel_size"},
+         str(stages) + " stages of " + str(chunks) + " chunks need at least " + str(stages * chunks) +
+             " layers; num_layers is " + str(integer("num_layers")));
+  }
+  if (interleaved && chunks == 1 && stages > 1)
+    fail({"schedule"}, "interleaved needs virtual_chunks of at least 2; with one chunk per stage say 1f1b");
+  if (stages == 1 && given("schedule") != nullptr) note("schedule", "has no effect on one pipeline stage");
+}
+
+void Resolver::layout() {
+  if (known({"pipe_parallel_size"}) && integer("pipe_parallel_size") == 0) set("pipe_parallel_size", 1);
+  tensor_cut();
+  pipeline_cut();
+  if (known({"pipe_partition_costs"})) {
+    const nlohmann::json costs = value("pipe_partition_costs");
+    if (costs.size() != 3 || costs.at(0).get<double>() <= 0.0)
+      fail({"pipe_partition_costs"}, "must hold three numbers: layer (above 0), embedding, head");
+    else if (known({"pipe_partition_method"}) && !is("pipe_partition_method", "time"))
+      note("pipe_partition_costs", "has no effect without pipe_partition_method time");
+  }
+}
+
+void Resolver::placement() {
+  // The usual three placements follow from the ZeRO stage; an explicit level wins.
+  if (!known({"zero_optimization.stage"})) return;
+  const int64_t stage = integer("zero_optimization.stage");
+  const auto derive = [&](const char* key, int64_t from) {
+    if (!broken(key) && value(key).is_null()) set(key, stage >= from ? "global" : "replicated");
+  };
+  derive("placement.weights", 3);
+  derive("placement.gradients", 2);
+  derive("placement.optimizer", 1);
+  const auto nest = [&](const char* inner, const char* outer) {
+    if (!known({inner, outer}) || width_of(text(inner)) <= width_of(text(outer))) return;
+    fail({inner, outer, "zero_optimization.stage"},
+         std::string(inner) + " " + text(inner) + " is wider than " + outer + " " + text(outer) +
+             "; widths nest: weights <= gradients <= optimizer, of replicated < pair < node < global");
+  };
+  nest("placement.weights", "placement.gradients");
+  nest("placement.gradients", "placement.optimizer");
+  const bool second = known({"placement.secondary"}) && !is("placement.secondary", "replicated");
+  if (second && known({"placement.weights"})) {
+    if (is("placement.weights", "replicated")) {
+      fail({"placement.secondary", "placement.weights"},
+           "a secondary copy needs sharded weights (placement.weights or zero_optimization.stage 3)");
+    } else if (width_of(text("placement.secondary")) >= width_of(text("placement.weights"))) {
+      fail({"placement.secondary", "placement.weights"}, "the secondary copy must be narrower than placement.weights " +
+                                                             text("placement.weights") +
+                                                             "; otherwise it is of no use");
+    }
+  }
+  if (known({"hold"}) && !is("hold", "auto") && is("placement.weights", "replicated"))
+    note("hold", "has no effect while weights are replicated");
+  if (!known({"global_num_gpus", "pipe_parallel_size", "model_parallel_size"})) return;
+  const int64_t ranks = integer("global_num_gpus"), tensor = integer("model_parallel_size");
+  const int64_t data = ranks / (integer("pipe_parallel_size") * tensor);
+  const int64_t on_node = known({"ranks_per_node"}) ? integer("ranks_per_node") : 0;
+  for (const char* key : {"placement.weights", "placement.gradients", "placement.optimizer", "placement.secondary"}) {
+    if (is(key, "pair") && data > 1 && data % 2 != 0)
+      fail({key}, "a pair needs an even number of data-parallel ranks; there are " + str(data));
+  }
+  for (const char* key : {"placement.weights", "placement.gradients", "placement.optimizer", "placement.secondary"}) {
+    if (!is(key, "node") || on_node == 0 || even_nodes(ranks, data, tensor, on_node)) continue;
+    return fail({"ranks_per_node", key}, std::string(key) + " node: nodes of " + str(on_node) + " ranks do not hold " +
+                                             "equally many of the " + str(data) + " ranks of each data-parallel group" +
+                                             (tensor > 1 ? " (model_parallel_size " + str(tensor) + ")" : ""));
+  }
+}
+
+void Resolver::communication() {
+  if (known({"communication.chunk_bytes"}) && integer("communication.chunk_bytes") % 64 != 0)
+    fail({"communication.chunk_bytes"}, str(integer("communication.chunk_bytes")) +
+                                            " is not a multiple of 64: pieces hold whole elements of every type");
+  const bool ranks = known({"global_num_gpus"}) && integer("global_num_gpus") > 1;
+  for (const char* key : {"communication.all_reduce", "communication.reduce_scatter", "communication.all_gather"})
+    if (ranks && is(key, "two_level") && known({"ranks_per_node"}) && integer("ranks_per_node") == 1)
+      note(key, "with one rank per node two_level is ring");
+}
+
+void Resolver::trace_range() {
+  if (!known({"trace_steps"})) return;
+  const auto range = range_of(value("trace_steps"));
+  const char* const how = "must be a number of updates, or first and last: 20, [100, 110] or \"100-110\"";
+  if (!range) return fail({"trace_steps"}, how);
+  if (range->is_array() ? range->at(0).get<int64_t>() < 1 : range->get<int64_t>() < 1)
+    return fail({"trace_steps"}, std::string(how) + "; updates count from 1");
+  if (range->is_array() && range->at(1).get<int64_t>() < range->at(0).get<int64_t>())
+    return fail({"trace_steps"}, "ends at update " + str(range->at(1).get<int64_t>()) + " before it starts at " +
+                                     str(range->at(0).get<int64_t>()));
+  set("trace_steps", *range);
+  if (given("trace_steps") != nullptr && known({"trace"}) && !flag("trace"))
+    note("trace_steps", "has no effect without trace");
+}
+
+}  // namespace thinwire

@@ -1,0 +1,119 @@
+// Start-up of a job: who is there, what they agree on, which mesh they form.
+#include "engine/run/train/job.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "engine/base/core/error.h"
+#include "engine/base/core/log.h"
+#include "engine/run/train/rank_layout.h"
+
+namespace thinwire {
+namespace {
+
+std::vector<int> all_ranks(int size) {
+  std::vector<int> ranks;
+  for (int r = 0; r < size; ++r) ranks.push_back(r);
+  return ranks;
+}
+
+Control make_control(Progress& progress, int size, SiteCounters* counters) {
+  return Control(
+      Channel(Communicator(progress, all_ranks(size), static_cast<int>(GroupKind::kWorld), Site::kControl, counters)));
+}
+
+// Cores that this process may use, shared with the other ranks of the node unless a launcher has divided them already.
+int cores_of_this_rank(int, int local_size) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  const long online = sysconf(_SC_NPROCESSORS_ONLN);
+  const int mine = CPU_COUNT(&set);
+  return mine < online ? mine : mine / local_size;
+}
+
+}  // namespace
+
+Job::Job() : world_(open_world()), transport_(world_.transport.get()) {
+  nodes_ = number_nodes(world_.hosts);
+  local_rank_ = world_.local_rank, local_size_ = world_.local_size;
+  if (size() == 1) return;
+  progress_ = std::make_unique<Progress>(*transport_);
+  control_ = make_control(*progress_, size(), nullptr);
+}
+
+Job::Job(Transport& transport) : transport_(&transport) {
+  nodes_.assign(static_cast<size_t>(size()), 0);
+  local_rank_ = rank(), local_size_ = size();
+  if (size() == 1) return;
+  progress_ = std::make_unique<Progress>(*transport_);
+  control_ = make_control(*progress_, size(), nullptr);
+}
+
+Job::~Job() {
+  control_ = Control();
+  mesh_.reset();
+  progress_.reset();
+}
+
+int Job::rank() const {
+  return transport_->rank();
+}
+
+int Job::size() const {
+  return transport_->size();
+}
+
+void Job::agree(const std::function<void()>& body) {
+  int code = 0;
+  std::string message;
+  try {
+    body();
+  } catch (const Error& e) {
+    code = static_cast<int>(e.code()), message = e.what();
+  }
+  control_.agree_on_error(code, message);
+}
+
+void Job::form_mesh(const RunConfig& config, const std::string& fingerprint) {
+  if (size() == 1) return;
+  const MeshShape shape = mesh_shape(config);
+  agree([&] {
+    if (shape.ranks() != size()) {
+      throw_bad_config("layout: pipeline " + std::to_string(shape.pipeline) + " x data " + std::to_string(shape.data) +
+                       " x tensor " + std::to_string(shape.tensor) + " ranks, but " + std::to_string(size()) +
+                       " were started; start that many, or change pipe_parallel_size, model_parallel_size or the batch "
+                       "keys");
+    }
+  });
+  const std::string first = control_.share(fingerprint);
+  agree([&] {
+    if (first != fingerprint)
+      throw_bad_config("this rank resolves to another configuration, or is another build, than rank 0: " + fingerprint +
+                       " here, " + first + " there; start the same program with the same files on every node");
+  });
+  if (config.layout.ranks_per_node > 0)
+    nodes_ = pretend_nodes(size(), static_cast<int>(config.layout.ranks_per_node));
+  control_ = Control();
+  mesh_.reset();
+  progress_.reset();
+  ProgressOptions options;
+  options.watchdog_seconds = config.layout.watchdog_seconds;
+  options.report_directory = config.run_dir;
+  progress_ = std::make_unique<Progress>(*transport_, options);
+  mesh_ = std::make_unique<Mesh>(*progress_, shape, nodes_, config.layout.tuning);
+  control_ = make_control(*progress_, size(), &mesh_->counters(Site::kControl));
+}
+
+void Job::share_cores(RunConfig& config) const {
+  if (config.threads_per_rank > 0 || local_size_ == 1) return;
+  config.threads_per_rank = std::max(1, cores_of_this_rank(local_rank_, local_size_));
+}
+
+void Job::abort(int code) {
+  if (size() > 1) transport_->abort(code);
+}
+
+}  // namespace thinwire

@@ -1,0 +1,61 @@
+// The job as one rank sees it: the ranks that were started together, how they agree, and - once the configuration is known -
+// the mesh they form.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/run/config/run_config.h"
+#include "parallel/comm/mesh.h"
+#include "parallel/comm/transport.h"
+#include "parallel/sites/control.h"
+
+namespace thinwire {
+
+class Job {
+ public:
+  // What the launcher started; without one, this process alone.
+  Job();
+  // Ranks as threads, for tests.
+  explicit Job(Transport& transport);
+  ~Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  int rank() const;
+  int size() const;
+  bool first() const { return rank() == 0; }
+
+  // Runs body on every rank; an Error on any of them becomes an AgreedError on all, with the message of the first.
+  void agree(const std::function<void()>& body);
+  Control& control() { return control_; }
+
+  // Builds the mesh for a configuration, after agreeing that all ranks have the same one (`fingerprint`), and starts the
+  // watchdog. May be called again with nothing under way.
+  void form_mesh(const RunConfig& config, const std::string& fingerprint);
+  Mesh* mesh() { return mesh_.get(); }  // nullptr for one rank
+  const std::vector<int>& nodes() const { return nodes_; }
+
+  // Ranks of this node, and which of them this is.
+  int local_rank() const { return local_rank_; }
+  int local_size() const { return local_size_; }
+
+  // Threads of a rank, where the configuration leaves them open: the cores of the node divided by its ranks.
+  void share_cores(RunConfig& config) const;
+
+  // Ends all ranks with this code. For one rank it returns, and the caller leaves by itself.
+  void abort(int code);
+
+ private:
+  World world_;
+  Transport* transport_ = nullptr;
+  std::unique_ptr<Progress> progress_;
+  std::unique_ptr<Mesh> mesh_;
+  Control control_;
+  std::vector<int> nodes_;
+  int local_rank_ = 0, local_size_ = 1;
+};
+
+}  // namespace thinwire

@@ -1,0 +1,104 @@
+// From (configuration, rank) to coordinates, shard, placement and plans.
+#include "engine/run/train/rank_layout.h"
+
+#include <algorithm>
+
+namespace thinwire {
+namespace {
+
+// What a layer, the embedding and the head cost, in the unit that the method counts.
+std::vector<LayerRange> cut_layers(const RunConfig& config, int parts) {
+  const ModelConfig& m = config.model;
+  std::vector<double> costs(static_cast<size_t>(m.layers), 1.0);
+  double first = 0.0, last = 0.0;
+  if (config.layout.partition == PartitionMethod::kParameters) {
+    const ParamList params = list_parameters(m);
+    std::fill(costs.begin(), costs.end(), 0.0);
+    for (const ParamSpec& p : params) {
+      const double n = static_cast<double>(p.count());
+      if (p.unit >= 1 && p.unit <= m.layers)
+        costs[static_cast<size_t>(p.unit - 1)] += n;
+      else if (p.unit == m.layers + 1)
+        last += n;
+      else
+        first += n;
+    }
+    if (m.tied_head && parts > 1) last += static_cast<double>(m.padded_vocab * m.hidden);
+  } else if (config.layout.partition == PartitionMethod::kTime) {
+    std::fill(costs.begin(), costs.end(), config.layout.layer_ms);
+    first = config.layout.embedding_ms, last = config.layout.head_ms;
+  }
+  return partition_layers(costs, parts, first, last);
+}
+
+}  // namespace
+
+MeshShape mesh_shape(const RunConfig& config) {
+  return {static_cast<int>(config.layout.pipeline), static_cast<int>(config.layout.data),
+          static_cast<int>(config.layout.tensor)};
+}
+
+RankLayout layout_of(const RunConfig& config, int rank, std::vector<int> nodes) {
+  const LayoutConfig& l = config.layout;
+  RankLayout layout;
+  layout.mesh = mesh_shape(config);
+  layout.at = coordinates_of(layout.mesh, rank);
+  if (nodes.empty()) {
+    nodes = l.ranks_per_node > 0 ? pretend_nodes(layout.mesh.ranks(), static_cast<int>(l.ranks_per_node))
+                                 : std::vector<int>(static_cast<size_t>(layout.mesh.ranks()), 0);
+  }
+  layout.nodes = std::move(nodes);
+
+  layout.pipeline.kind = l.schedule_kind;
+  layout.pipeline.stages = layout.mesh.pipeline;
+  layout.pipeline.chunks = layout.mesh.pipeline > 1 && l.schedule_kind == ScheduleKind::kInterleaved
+                               ? static_cast<int>(l.virtual_chunks)
+                               : 1;
+  if (layout.mesh.pipeline == 1) layout.pipeline.kind = ScheduleKind::k1f1b;
+  layout.pipeline.micro_batches = static_cast<int>(config.accumulation);
+
+  const int stages = layout.pipeline.stages, chunks = layout.pipeline.chunks;
+  const std::vector<LayerRange> cut = cut_layers(config, stages * chunks);
+  layout.shard.whole = config.model;
+  layout.shard.tensor_rank = layout.at.tensor;
+  layout.shard.tensor_size = layout.mesh.tensor;
+  layout.shard.sequence_parallel = l.sequence_parallel && layout.mesh.tensor > 1;
+  for (int chunk = 0; chunk < chunks; ++chunk)
+    layout.shard.chunks.push_back(cut[static_cast<size_t>(chunk * stages + layout.at.pipeline)]);
+  layout.shard.first = layout.at.pipeline == 0;
+  layout.shard.last = layout.at.pipeline == stages - 1;
+
+  std::vector<int> data_nodes;
+  for (int r : data_ranks(layout.mesh, layout.at)) data_nodes.push_back(layout.nodes[static_cast<size_t>(r)]);
+  layout.where.placement = resolve_placement(l.placement, data_nodes);
+  layout.where.placement.hold = l.hold;
+  layout.where.placement.embedding = l.embedding_sync;
+  layout.where.data_rank = layout.at.data;
+  layout.where.stage = layout.shard.first ? 0 : 1;
+  layout.where.split_backward = layout.pipeline.kind == ScheduleKind::kZbH1;
+  return layout;
+}
+
+int first_rank_of_stage(const RunConfig& config, int stage) {
+  return rank_at(mesh_shape(config), {stage, 0, 0});
+}
+
+std::vector<Plan> make_plans(const RankLayout& layout, int micro_batches) {
+  PipelineShape shape = layout.pipeline;
+  shape.micro_batches = micro_batches;
+  std::vector<Plan> plans;
+  for (int stage = 0; stage < shape.stages; ++stage) plans.push_back(make_plan(shape, stage));
+  return plans;
+}
+
+NodeCosts equal_costs(const PipelineShape& shape) {
+  const size_t virtual_stages = static_cast<size_t>(shape.stages * shape.chunks);
+  NodeCosts costs;
+  const double forward = 1.0 / shape.chunks;
+  costs.forward.assign(virtual_stages, forward);
+  costs.backward_input.assign(virtual_stages, forward);
+  costs.backward_weight.assign(virtual_stages, forward);
+  return costs;
+}
+
+}  // namespace thinwire

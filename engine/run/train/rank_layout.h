@@ -1,0 +1,41 @@
+// Where one rank stands: its coordinates, its share of the model and of the placement, and the order of its work. All of it
+// follows from the configuration and the rank's number, so that every rank (and --dry-run) can work it out for any other.
+#pragma once
+
+#include <vector>
+
+#include "engine/run/config/run_config.h"
+#include "model/model_shard.h"
+#include "model/param_store.h"
+#include "parallel/comm/mesh.h"
+#include "parallel/schedule/plan.h"
+
+namespace thinwire {
+
+struct RankLayout {
+  MeshShape mesh;
+  Coordinates at;
+  ModelShard shard;
+  StorePlacement where;
+  PipelineShape pipeline;  // micro_batches: of a full batch
+  std::vector<int> nodes;  // per world rank
+
+  bool one_rank() const { return mesh.ranks() == 1; }
+};
+
+MeshShape mesh_shape(const RunConfig& config);
+
+// nodes: per world rank; empty: all on one node, or what `ranks_per_node` pretends. Throws Error(kBadConfig) where the
+// placement does not fit the nodes or there are fewer layers than virtual stages.
+RankLayout layout_of(const RunConfig& config, int rank, std::vector<int> nodes = {});
+
+// The first rank of a pipeline stage: data and tensor coordinate 0.
+int first_rank_of_stage(const RunConfig& config, int stage);
+
+// Plans of all stages for an update of `micro_batches`.
+std::vector<Plan> make_plans(const RankLayout& layout, int micro_batches);
+
+// Stages that cost the same, backward twice the forward: for pictures and estimates.
+NodeCosts equal_costs(const PipelineShape& shape);
+
+}  // namespace thinwire

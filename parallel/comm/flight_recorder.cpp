@@ -1,0 +1,144 @@
+// The ring of the last operations: entries are replaced under a version number, so that a reader never mixes two.
+#include "parallel/comm/flight_recorder.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "engine/base/core/check.h"
+#include "parallel/comm/progress.h"
+
+namespace thinwire {
+namespace {
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+constexpr auto kAcquire = std::memory_order_acquire;
+constexpr auto kRelease = std::memory_order_release;
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// There is one writer at a time: no read-modify-write is needed, and none is paid for.
+template <typename T>
+void add(std::atomic<T>& value, int delta) {
+  value.store(static_cast<T>(value.load(kRelaxed) + delta), kRelaxed);
+}
+
+}  // namespace
+
+FlightRecorder::FlightRecorder(int world_size)
+    : world_size_(world_size),
+      peers_(std::make_unique<std::atomic<uint16_t>[]>(static_cast<size_t>(kEntries) *
+                                                       static_cast<size_t>(world_size))) {
+  TW_CHECK(world_size > 0);
+}
+
+FlightRecorder::Entry* FlightRecorder::entry_of(uint64_t index) {
+  Entry& entry = entries_[index % kEntries];
+  return entry.number.load(kRelaxed) == index / kEntries ? &entry : nullptr;
+}
+
+uint64_t FlightRecorder::begin(const OperationNote& note) {
+  // The oldest place whose operation is over; with 256 open ones the oldest of all.
+  int place = place_;
+  for (int tries = 0; tries < kEntries && entries_[place].state.load(kRelaxed) == FlightEntry::State::kIssued; ++tries)
+    place = (place + 1) % kEntries;
+  place_ = (place + 1) % kEntries;
+  Entry& e = entries_[place];
+  if (e.transfers.load(kRelaxed) != 0) {
+    for (int r = 0; r < world_size_; ++r) transfers_of(place)[r].store(0, kRelaxed);
+    e.transfers.store(0, kRelaxed);
+  }
+  // A reader that sees any of the values stored below (release) and then looks at the version sees that it changed.
+  const uint32_t version = e.version.load(kRelaxed);
+  e.version.store(version + 1, kRelaxed);
+  e.number.store(next_, kRelease);
+  e.verb.store(note.verb, kRelease);
+  e.bytes.store(note.bytes, kRelease);
+  e.issued_ns.store(now_ns(), kRelease);
+  e.done_ns.store(0, kRelease);
+  e.sequence.store(note.sequence, kRelease);
+  e.group.store(note.group, kRelease);
+  e.peer.store(note.peer, kRelease);
+  e.site.store(note.site, kRelease);
+  e.state.store(FlightEntry::State::kIssued, kRelease);
+  e.version.store(version + 2, kRelease);
+  add(open_, 1);
+  sign();
+  return next_++ * kEntries + static_cast<uint64_t>(place);
+}
+
+void FlightRecorder::waiting_for(uint64_t index, int peer, bool waiting) {
+  sign();
+  Entry* entry = entry_of(index);
+  if (entry == nullptr || peer < 0 || peer >= world_size_) return;
+  std::atomic<uint16_t>& count = transfers_of(static_cast<int>(index % kEntries))[peer];
+  if (!waiting && count.load(kRelaxed) == 0) return;
+  add(count, waiting ? 1 : -1);
+  add(entry->transfers, waiting ? 1 : -1);
+}
+
+void FlightRecorder::finish(uint64_t index, bool failed) {
+  sign();
+  add(open_, -1);
+  Entry* entry = entry_of(index);
+  if (entry == nullptr) return;
+  entry->done_ns.store(now_ns(), kRelaxed);
+  entry->state.store(failed ? FlightEntry::State::kError : FlightEntry::State::kDone, kRelaxed);
+}
+
+void FlightRecorder::enter_wait(uint64_t index) {
+  waited_.store(index, kRelaxed);
+  add(waiters_, 1);
+  sign();
+}
+
+void FlightRecorder::leave_wait() {
+  add(waiters_, -1);
+  sign();
+}
+
+void FlightRecorder::set_activity(const std::string& text) {
+  std::lock_guard lock(activity_mutex_);
+  const size_t n = std::min(text.size(), activity_.size() - 1);
+  std::memcpy(activity_.data(), text.data(), n);
+  activity_[n] = '\0';
+}
+
+std::string FlightRecorder::activity() const {
+  std::lock_guard lock(activity_mutex_);
+  return activity_.data();
+}
+
+std::vector<FlightEntry> FlightRecorder::read() const {
+  std::vector<FlightEntry> list;
+  list.reserve(kEntries);
+  for (int place = 0; place < kEntries; ++place) {
+    const Entry& e = entries_[place];
+    const uint32_t version = e.version.load(kAcquire);
+    if (version == 0 || version % 2 != 0) continue;
+    FlightEntry out;
+    out.number = e.number.load(kAcquire);
+    out.verb = e.verb.load(kAcquire);
+    out.bytes = e.bytes.load(kAcquire);
+    out.issued_ns = e.issued_ns.load(kAcquire);
+    out.done_ns = e.done_ns.load(kAcquire);
+    out.sequence = e.sequence.load(kAcquire);
+    out.group = e.group.load(kAcquire);
+    out.peer = e.peer.load(kAcquire);
+    out.site = e.site.load(kAcquire);
+    out.state = e.state.load(kAcquire);
+    if (out.state == FlightEntry::State::kIssued && e.transfers.load(kAcquire) != 0) {
+      for (int r = 0; r < world_size_; ++r) {
+        if (transfers_of(place)[r].load(kAcquire) != 0) out.missing.push_back(r);
+      }
+    }
+    if (e.version.load(kRelaxed) == version) list.push_back(std::move(out));
+  }
+  std::sort(list.begin(), list.end(), [](const FlightEntry& a, const FlightEntry& b) { return a.number < b.number; });
+  return list;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,409 @@
+// The baton: running coroutines, waiting for them, and the thread that polls while nobody waits.
+#include "parallel/comm/progress.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include <algorithm>
+
+#include "engine/base/core/error.h"
+#include "parallel/comm/progress_core.h"
+
+namespace thinwire {
+namespace {
+
+using Clock = OperationSink::Clock;
+using std::chrono::duration_cast;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+constexpr size_t kPollBatch = 32;   // completions per poll: others get the baton in between
+constexpr int kResumes = 32;        // coroutines continued per poll
+constexpr microseconds kShortestSleep{20}, kLongestSleep{1000}, kSilentSleep{2000};
+constexpr milliseconds kSilence{1000};  // after which a waiter sleeps kSilentSleep at a time
+constexpr microseconds kYieldAfter{10};
+constexpr microseconds kThreadShortest{50}, kThreadLongest{1000};
+constexpr milliseconds kLinger{100};       // the thread rests in short naps for so long after the last activity
+constexpr int64_t kWorthWaking = 128 << 10;  // an operation of so many bytes does not wait for the end of a nap
+
+int64_t since_ns(Clock::time_point from, Clock::time_point to) {
+  return duration_cast<nanoseconds>(to - from).count();
+}
+
+void sleep_for(microseconds time) {
+  const timespec request{time.count() / 1000000, (time.count() % 1000000) * 1000};
+  ::nanosleep(&request, nullptr);  // an early end by a signal only means an early poll
+}
+
+// What a waiter does between two polls: nothing, give way, sleep. The sleep is a small part of the silence so far, so
+// that it delays what is awaited by a few percent at most.
+class Patience {
+ public:
+  Patience(Clock::time_point now, int spin_us) : quiet_since_(now), spin_(spin_us) {}
+  void moved(Clock::time_point now) { quiet_since_ = now; }
+  void pause(Clock::time_point now) {
+    const auto silence = now - quiet_since_;
+    if (silence < std::min(spin_, kYieldAfter)) return;
+    if (silence < spin_) {
+      ::sched_yield();
+      return;
+    }
+    if (!slept_) {
+      slept_ = true;
+      ::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // otherwise a nap of 20 us takes 70
+    }
+    if (silence > kSilence) return sleep_for(kSilentSleep);
+    sleep_for(std::clamp(duration_cast<microseconds>(silence / 32), kShortestSleep, kLongestSleep));
+  }
+
+ private:
+  Clock::time_point quiet_since_;
+  microseconds spin_;
+  bool slept_ = false;
+};
+
+}  // namespace
+
+// --- Exchange ---------------------------------------------------------------------------------------------------
+
+void Exchange::send(const void* data, size_t bytes, int peer, int tag) {
+  Progress::Core& core = *lane_.core;
+  operation_ = core.running;
+  if (lane_.counters != nullptr) {
+    lane_.counters->wire_bytes += static_cast<int64_t>(bytes);
+    lane_.counters->logical_bytes += static_cast<int64_t>(bytes);
+    ++lane_.counters->messages;
+  }
+  const int slot = core.take_slot({this, operation_, bytes, peer, true});
+  if (core.transport->post_send(data, bytes, peer, tag, static_cast<uint32_t>(slot))) return core.free_up(slot);
+  ++pending_;
+  core.recorder.waiting_for(operation_->flight_, peer, true);
+}
+
+void Exchange::receive(void* data, size_t bytes, int peer, int tag) {
+  Progress::Core& core = *lane_.core;
+  operation_ = core.running;
+  const int slot = core.take_slot({this, operation_, bytes, peer, false});
+  if (core.transport->post_receive(data, bytes, peer, tag, static_cast<uint32_t>(slot))) return core.free_up(slot);
+  ++pending_;
+  core.recorder.waiting_for(operation_->flight_, peer, true);
+}
+
+void Exchange::await_resume() {
+  waiter_ = {};
+  TW_CHECK(wrong_peer_ < 0, "rank ", wrong_peer_, " sent ", wrong_bytes_, " bytes where ", wrong_expected_,
+           " were expected");
+}
+
+Exchange::~Exchange() {
+  if (pending_ > 0 || ready_) lane_.core->withdraw(*this);
+}
+
+// --- Core -------------------------------------------------------------------------------------------------------
+
+Progress::Core::Core(Transport& transport_, ProgressOptions options_)
+    : transport(&transport_), options(std::move(options_)), pool(BlockPool::create()), recorder(transport_.size()) {
+  slots.reserve(256);
+  if (options.thread && transport->size() > 1) {
+    // Signals are the main thread's: they must not end a poll in the middle of somebody's handler.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    thread = std::thread([this] { run_thread(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  if (options.watchdog_seconds > 0.0 && transport->size() > 1) {
+    watchdog = std::make_unique<Watchdog>(
+        *transport, recorder,
+        WatchdogOptions{.seconds = options.watchdog_seconds, .directory = options.report_directory});
+  }
+}
+
+Progress::Core::~Core() {
+  watchdog.reset();
+  if (thread.joinable()) {
+    {
+      std::lock_guard lock(rest_mutex);
+      stop = true;
+    }
+    rest_wake.notify_all();
+    thread.join();
+  }
+  {
+    std::lock_guard lock(baton);
+    // A ticket that is still open learns it here, and says so where it is dropped.
+    if (first_open != nullptr) {
+      fail_all(std::make_exception_ptr(
+          Error(ExitCode::kInternal, "the engine of communication went while operations were open")));
+    }
+  }
+  pool->retire();
+}
+
+int Progress::Core::take_slot(const Slot& content) {
+  if (free_slot < 0) {
+    slots.push_back(content);
+    return static_cast<int>(slots.size()) - 1;
+  }
+  const int slot = free_slot;
+  free_slot = slots[static_cast<size_t>(slot)].next_free;
+  slots[static_cast<size_t>(slot)] = content;
+  return slot;
+}
+
+void Progress::Core::free_up(int slot) {
+  slots[static_cast<size_t>(slot)] = Slot{.next_free = free_slot};
+  free_slot = slot;
+}
+
+void Progress::Core::start(RunningOperation& operation) {
+  if (failure) std::rethrow_exception(failure);
+  operation.issued_ = Clock::now();
+  operation.flight_ = recorder.begin(operation.note_);
+  if (SiteCounters* counters = operation.counters_; counters != nullptr) {
+    ++counters->operations;
+    if (counters->open++ == 0) counters->opened_at = operation.issued_.time_since_epoch().count();
+  }
+  operation.previous_ = last_open;
+  (last_open != nullptr ? last_open->next_ : first_open) = &operation;
+  last_open = &operation;
+  open.fetch_add(1);
+  issued.fetch_add(1, std::memory_order_relaxed);
+  run(operation, operation.task_.handle());
+}
+
+void Progress::Core::run(RunningOperation& operation, std::coroutine_handle<> frame) {
+  running = &operation;
+  frame.resume();
+  running = nullptr;
+  if (operation.task_.returned()) finish(operation, operation.task_.error());
+}
+
+// Everything about the operation is over before its state says so: from then on it may vanish.
+void Progress::Core::finish(RunningOperation& operation, std::exception_ptr error) {
+  operation.task_.clear();
+  const Clock::time_point now = Clock::now();
+  if (SiteCounters* counters = operation.counters_; counters != nullptr && --counters->open == 0)
+    counters->busy_ns += now.time_since_epoch().count() - counters->opened_at;
+  recorder.finish(operation.flight_, error != nullptr);
+  if (sink != nullptr) sink->operation(operation.note_, operation.issued_, now);
+  (operation.previous_ != nullptr ? operation.previous_->next_ : first_open) = operation.next_;
+  (operation.next_ != nullptr ? operation.next_->previous_ : last_open) = operation.previous_;
+  open.fetch_sub(1);
+  operation.error_ = error;
+  operation.state_.store(error ? Operation::State::kError : Operation::State::kDone, std::memory_order_release);
+}
+
+void Progress::Core::fail_all(std::exception_ptr error) {
+  failure = error;
+  while (first_open != nullptr) finish(*first_open, error);
+}
+
+void Progress::Core::give_up(RunningOperation& operation) {
+  if (operation.open()) finish(operation, std::make_exception_ptr(Error(ExitCode::kInternal, "given up")));
+}
+
+void Progress::Core::withdraw(Exchange& exchange) {
+  for (size_t i = 0; i < slots.size() && exchange.pending_ > 0; ++i) {
+    Slot& slot = slots[i];
+    if (slot.owner != &exchange) continue;
+    recorder.waiting_for(slot.operation->flight_, slot.peer, false);
+    --exchange.pending_;
+    slot.owner = nullptr;
+    if (transport->withdraw(static_cast<uint32_t>(i))) free_up(static_cast<int>(i));
+  }
+  if (!exchange.ready_) return;
+  Exchange* before = nullptr;
+  for (Exchange* e = first_ready; e != &exchange; e = e->next_ready_) before = e;
+  (before != nullptr ? before->next_ready_ : first_ready) = exchange.next_ready_;
+  if (last_ready == &exchange) last_ready = before;
+}
+
+bool Progress::Core::poll() {
+  std::array<Completion, kPollBatch> done;
+  size_t n = 0;
+  try {
+    n = transport->poll(done);
+  } catch (...) {
+    fail_all(std::current_exception());
+    return true;
+  }
+  for (size_t i = 0; i < n; ++i) {
+    const int token = static_cast<int>(done[i].token);
+    const Slot slot = slots[static_cast<size_t>(token)];
+    free_up(token);
+    Exchange* exchange = slot.owner;
+    if (exchange == nullptr) continue;
+    recorder.waiting_for(slot.operation->flight_, slot.peer, false);
+    if (!slot.is_send && done[i].bytes != slot.bytes) {
+      exchange->wrong_peer_ = slot.peer;
+      exchange->wrong_bytes_ = done[i].bytes;
+      exchange->wrong_expected_ = slot.bytes;
+    }
+    if (--exchange->pending_ > 0 || !exchange->waiter_) continue;
+    exchange->ready_ = true;
+    exchange->next_ready_ = nullptr;
+    (last_ready != nullptr ? last_ready->next_ready_ : first_ready) = exchange;
+    last_ready = exchange;
+  }
+  int resumed = 0;
+  for (; first_ready != nullptr && resumed < kResumes; ++resumed) {
+    Exchange* exchange = first_ready;
+    first_ready = exchange->next_ready_;
+    if (first_ready == nullptr) last_ready = nullptr;
+    exchange->ready_ = false;
+    run(*exchange->operation_, exchange->waiter_);
+  }
+  return n > 0 || resumed > 0;
+}
+
+void Progress::Core::drive(RunningOperation& operation) {
+  const Clock::time_point from = Clock::now();
+  Patience patience(from, options.spin_us);
+  waiters.fetch_add(1);
+  for (bool first = true;; first = false) {
+    bool moved = false;
+    {
+      std::lock_guard lock(baton);
+      if (first) recorder.enter_wait(operation.flight_);
+      if (operation.open()) moved = poll();
+      if (!operation.open()) {
+        const Clock::time_point to = Clock::now();
+        if (operation.counters_ != nullptr) operation.counters_->exposed_ns += since_ns(from, to);
+        recorder.leave_wait();
+        if (sink != nullptr) sink->waited(operation.note_, from, to);
+        break;
+      }
+    }
+    const Clock::time_point now = Clock::now();
+    if (moved) {
+      patience.moved(now);
+    } else {
+      patience.pause(now);
+    }
+  }
+  if (waiters.fetch_sub(1) == 1 && open.load() > 0 && rest.load() == Rest::kLong) nudge();
+}
+
+// --- the thread -------------------------------------------------------------------------------------------------
+
+void Progress::Core::nudge() {
+  {
+    std::lock_guard lock(rest_mutex);
+    nudged = true;
+  }
+  rest_wake.notify_one();
+}
+
+// False: the thread has to end.
+bool Progress::Core::rest_for(Rest how, microseconds limit) {
+  std::unique_lock lock(rest_mutex);
+  rest.store(how);
+  // Whoever made work before it could see `how` is seen here.
+  const bool work = how == Rest::kLong && open.load() > 0 && waiters.load() == 0;
+  if (!work && !nudged && !stop) {
+    const auto called = [this] { return nudged || stop; };
+    if (how == Rest::kLong) {
+      rest_wake.wait(lock, called);
+    } else {
+      rest_wake.wait_for(lock, limit, called);
+    }
+  }
+  nudged = false;
+  rest.store(Rest::kAwake);
+  return !stop;
+}
+
+void Progress::Core::run_thread() {
+  pthread_setname_np(pthread_self(), "tw-progress");
+  ::prctl(PR_SET_TIMERSLACK, 5000UL, 0UL, 0UL, 0UL);
+  microseconds nap = kThreadLongest;
+  uint64_t seen = 0;
+  Clock::time_point active = Clock::now();
+  Rest how = Rest::kShort;
+  while (rest_for(how, nap)) {
+    const Clock::time_point now = Clock::now();
+    const uint64_t count = issued.load(std::memory_order_relaxed);
+    const bool fresh = count != seen;
+    seen = count;
+    if (open.load() == 0 || waiters.load() > 0) {
+      // In a run of short operations this branch is all the thread does.
+      nap = kThreadLongest;
+      if (fresh) active = now;
+      how = now - active > kLinger ? Rest::kLong : Rest::kShort;
+      continue;
+    }
+    how = Rest::kShort;
+    active = now;
+    bool moved = fresh;
+    if (std::unique_lock lock(baton, std::try_to_lock); lock.owns_lock()) moved = poll() || moved;
+    nap = moved ? kThreadShortest : std::min(nap * 3 / 2, kThreadLongest);
+  }
+}
+
+// --- RunningOperation -------------------------------------------------------------------------------------------
+
+RunningOperation::RunningOperation(Progress::Core& core, Task task, const OperationNote& note, SiteCounters* counters)
+    : core_(&core), task_(std::move(task)), note_(note), counters_(counters) {}
+
+RunningOperation::~RunningOperation() {
+  if (!open() || previous_ == nullptr) {
+    if (!open()) return;
+  }
+  std::lock_guard lock(core_->baton);
+  core_->give_up(*this);
+}
+
+void RunningOperation::wait_on(Stream&) {
+  wait_on_host();  // host memory: later work of the calling thread follows by itself
+}
+
+void RunningOperation::wait_on_host() {
+  if (open()) core_->drive(*this);
+  if (state() != State::kError) return;
+  state_.store(State::kDone);  // it was told; dropping the ticket is fine now
+  std::rethrow_exception(error_);
+}
+
+// --- Progress ---------------------------------------------------------------------------------------------------
+
+Progress::Progress(Transport& transport, ProgressOptions options)
+    : core_(std::make_unique<Core>(transport, std::move(options))) {}
+
+Progress::~Progress() = default;
+
+Transport& Progress::transport() {
+  return *core_->transport;
+}
+
+Ticket Progress::start(Task task, const OperationNote& note, SiteCounters* counters) {
+  Core& core = *core_;
+  auto operation = std::allocate_shared<RunningOperation>(PoolAllocator<RunningOperation>(*core.pool), core,
+                                                          std::move(task), note, counters);
+  bool finished = false;
+  {
+    std::lock_guard lock(core.baton);
+    core.start(*operation);
+    finished = operation->state() == Operation::State::kDone;
+  }
+  if (finished) return Ticket::finished();
+  // Waking the thread costs microseconds, so only what is large, or what the thread would not notice, is worth it.
+  const Core::Rest rest = core.rest.load();
+  if (rest == Core::Rest::kLong || (rest == Core::Rest::kShort && note.bytes >= kWorthWaking)) core.nudge();
+  return Ticket(std::move(operation));
+}
+
+void Progress::set_sink(OperationSink* sink) {
+  std::lock_guard lock(core_->baton);
+  core_->sink = sink;
+}
+
+void Progress::set_activity(const std::string& text) {
+  core_->recorder.set_activity(text);
+}
+
+}  // namespace thinwire

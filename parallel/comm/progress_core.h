@@ -1,0 +1,155 @@
+// Inside of Progress, for the coroutines of parallel/comm: how a transfer is posted and awaited.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <coroutine>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "parallel/comm/flight_recorder.h"
+#include "parallel/comm/progress.h"
+#include "parallel/comm/scratch.h"
+#include "parallel/comm/watchdog.h"
+
+namespace thinwire {
+
+// What a coroutine of this folder is handed first: where its transfers go, under which tag, and who counts them. The
+// pool makes its frame cheap (task.h).
+struct Lane {
+  Progress::Core* core = nullptr;
+  int tag = 0;
+  SiteCounters* counters = nullptr;
+  BlockPool& pool() const;
+};
+
+// A task under way, as the ticket sees it. The ticket is its only owner: one that is dropped in an error takes its
+// transfers back.
+class RunningOperation final : public Operation {
+ public:
+  RunningOperation(Progress::Core& core, Task task, const OperationNote& note, SiteCounters* counters);
+  ~RunningOperation() override;
+  State state() const override { return state_.load(std::memory_order_acquire); }
+  void wait_on(Stream& stream) override;
+  void wait_on_host() override;
+
+ private:
+  friend struct Progress::Core;
+  friend class Exchange;
+  bool open() const { return state_.load(std::memory_order_acquire) == State::kIssued; }
+
+  Progress::Core* core_;
+  Task task_;
+  OperationNote note_;
+  SiteCounters* counters_;
+  std::exception_ptr error_;
+  std::atomic<State> state_{State::kIssued};  // stored last: whoever sees the end may drop the operation
+  uint64_t flight_ = 0;                       // number in the flight recorder
+  OperationSink::Clock::time_point issued_;
+  RunningOperation *previous_ = nullptr, *next_ = nullptr;  // open ones, in order of issue
+};
+
+// Transfers that are awaited together (all_of). Each is posted when it is named; co_await continues when all are over,
+// at once if they are. Lives in the frame of a coroutine; used under the baton, as all coroutine code is. May be used
+// again after it was awaited.
+class Exchange {
+ public:
+  explicit Exchange(const Lane& lane) : lane_(lane) {}
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+  ~Exchange();
+
+  // peer: world rank. A receive must bring exactly `bytes`.
+  void send(const void* data, size_t bytes, int peer) { send(data, bytes, peer, lane_.tag); }
+  void receive(void* data, size_t bytes, int peer) { receive(data, bytes, peer, lane_.tag); }
+  void send(const void* data, size_t bytes, int peer, int tag);
+  void receive(void* data, size_t bytes, int peer, int tag);
+  int pending() const { return pending_; }
+
+  bool await_ready() const noexcept { return pending_ == 0; }
+  void await_suspend(std::coroutine_handle<> awaiting) noexcept { waiter_ = awaiting; }
+  void await_resume();
+
+ private:
+  friend struct Progress::Core;
+  Lane lane_;
+  RunningOperation* operation_ = nullptr;
+  std::coroutine_handle<> waiter_;
+  Exchange* next_ready_ = nullptr;
+  int pending_ = 0;
+  bool ready_ = false;
+  size_t wrong_bytes_ = 0, wrong_expected_ = 0;
+  int wrong_peer_ = -1;
+};
+
+// The largest single message: MPI counts are int.
+inline constexpr size_t kLargestMessage = size_t{1} << 30;
+
+struct Progress::Core {
+  using Clock = OperationSink::Clock;
+  Core(Transport& transport, ProgressOptions options);
+  ~Core();
+
+  // All below: under the baton, unless said otherwise.
+  std::mutex baton;
+  Transport* transport;
+  ProgressOptions options;
+  BlockPool* pool;
+  FlightRecorder recorder;
+  OperationSink* sink = nullptr;
+
+  // A posted transfer; its place is the token.
+  struct Slot {
+    Exchange* owner = nullptr;  // nullptr: given up, or free
+    RunningOperation* operation = nullptr;
+    size_t bytes = 0;
+    int peer = -1;
+    bool is_send = false;
+    int next_free = -1;
+  };
+  std::vector<Slot> slots;
+  int free_slot = -1;
+  RunningOperation *first_open = nullptr, *last_open = nullptr;
+  RunningOperation* running = nullptr;  // whose coroutine runs now
+  Exchange *first_ready = nullptr, *last_ready = nullptr;
+  std::exception_ptr failure;  // of the transport: nothing works any more
+
+  // Written under the baton, read by anybody.
+  std::atomic<int> open{0}, waiters{0};
+  std::atomic<uint64_t> issued{0};
+
+  void start(RunningOperation& operation);
+  void drive(RunningOperation& operation);  // takes the baton itself
+  void give_up(RunningOperation& operation);
+  bool poll();  // true: something moved
+  void withdraw(Exchange& exchange);
+  int take_slot(const Slot& content);
+  void free_up(int slot);
+
+  // The thread that polls while nobody waits.
+  enum class Rest : int { kAwake, kShort, kLong };
+  std::atomic<Rest> rest{Rest::kAwake};
+  std::mutex rest_mutex;
+  std::condition_variable rest_wake;
+  bool nudged = false, stop = false;
+  std::thread thread;
+  void run_thread();
+  bool rest_for(Rest how, std::chrono::microseconds limit);
+  void nudge();  // any thread
+  std::unique_ptr<Watchdog> watchdog;
+
+ private:
+  void run(RunningOperation& operation, std::coroutine_handle<> frame);
+  void finish(RunningOperation& operation, std::exception_ptr error);
+  void fail_all(std::exception_ptr error);
+};
+
+inline BlockPool& Lane::pool() const {
+  return *core->pool;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,118 @@
+// Task: a coroutine that starts when it is awaited (or given to Progress::start), and whose frame comes from a pool.
+//
+// The pool is that of the first argument of the coroutine that has a `pool()`; a coroutine without such an argument
+// takes its frame from the heap. Arguments are kept in the frame: pass what dies with the caller by value. A Task that
+// is dropped before it was started does nothing.
+#pragma once
+
+#include <coroutine>
+#include <cstddef>
+#include <exception>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+#include "parallel/comm/scratch.h"
+
+namespace thinwire {
+
+namespace detail {
+
+template <typename T>
+BlockPool* pool_from(T& argument) {
+  if constexpr (requires { { argument.pool() } -> std::same_as<BlockPool&>; }) {
+    return &argument.pool();
+  } else {
+    return nullptr;
+  }
+}
+
+// What stands in front of a frame. Keeps the frame on the alignment that operator new promises.
+struct alignas(__STDCPP_DEFAULT_NEW_ALIGNMENT__) FrameHead {
+  BlockPool* pool;
+};
+
+}  // namespace detail
+
+class [[nodiscard]] Task {
+ public:
+  struct promise_type {
+    template <typename... Args>
+    static void* operator new(size_t bytes, Args&... args) {
+      BlockPool* pool = nullptr;
+      ((pool = pool != nullptr ? pool : detail::pool_from(args)), ...);
+      const size_t whole = bytes + sizeof(detail::FrameHead);
+      auto* head = static_cast<detail::FrameHead*>(pool != nullptr ? pool->allocate(whole) : ::operator new(whole));
+      head->pool = pool;
+      return head + 1;
+    }
+    static void operator delete(void* frame, size_t bytes) noexcept {
+      detail::FrameHead* head = static_cast<detail::FrameHead*>(frame) - 1;
+      if (head->pool != nullptr) {
+        head->pool->release(head, bytes + sizeof(detail::FrameHead));
+      } else {
+        ::operator delete(head);
+      }
+    }
+
+    Task get_return_object() { return Task(Handle::from_promise(*this)); }
+    std::suspend_always initial_suspend() noexcept { return {}; }
+    struct Final {
+      bool await_ready() noexcept { return false; }
+      std::coroutine_handle<> await_suspend(std::coroutine_handle<promise_type> frame) noexcept {
+        std::coroutine_handle<> next = frame.promise().continuation;
+        return next ? next : std::noop_coroutine();
+      }
+      void await_resume() noexcept {}
+    };
+    Final final_suspend() noexcept { return {}; }
+    void return_void() {}
+    void unhandled_exception() { error = std::current_exception(); }
+
+    std::coroutine_handle<> continuation;
+    std::exception_ptr error;
+  };
+  using Handle = std::coroutine_handle<promise_type>;
+
+  Task() = default;
+  explicit Task(Handle frame) : frame_(frame) {}
+  Task(Task&& other) noexcept : frame_(std::exchange(other.frame_, {})) {}
+  Task& operator=(Task&& other) noexcept {
+    if (this != &other) {
+      clear();
+      frame_ = std::exchange(other.frame_, {});
+    }
+    return *this;
+  }
+  ~Task() { clear(); }
+
+  // Of the outermost task, for Progress.
+  explicit operator bool() const { return static_cast<bool>(frame_); }
+  void resume() { frame_.resume(); }
+  Handle handle() const { return frame_; }
+  bool returned() const { return frame_.done(); }
+  std::exception_ptr error() const { return frame_.promise().error; }
+  void clear() {
+    if (frame_) std::exchange(frame_, {}).destroy();
+  }
+
+  // co_await: runs the task to its end inside the awaiting one; its exception is thrown there.
+  struct Awaiter {
+    Handle frame;
+    bool await_ready() const noexcept { return false; }
+    std::coroutine_handle<> await_suspend(std::coroutine_handle<> awaiting) noexcept {
+      frame.promise().continuation = awaiting;
+      return frame;
+    }
+    void await_resume() const {
+      if (frame.promise().error) std::rethrow_exception(frame.promise().error);
+    }
+  };
+  Awaiter operator co_await() && { return Awaiter{frame_}; }
+  Awaiter operator co_await() & { return Awaiter{frame_}; }
+
+ private:
+  Handle frame_;
+};
+
+}  // namespace thinwire

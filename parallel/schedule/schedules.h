@@ -1,0 +1,28 @@
+// In which order a stage computes under each schedule; messages are placed around this order afterwards.
+#pragma once
+
+#include <vector>
+
+#include "parallel/schedule/plan.h"
+
+namespace thinwire {
+
+struct Work {
+  NodeKind kind = NodeKind::kForward;
+  int micro = 0;
+  int chunk = 0;
+};
+
+// Throws Error(kBadConfig) for a shape that no plan exists for: chunks without kInterleaved, sizes below one.
+void check_shape(const PipelineShape& shape);
+
+// Forwards and backwards of one stage in order. Sources: GPipe (Huang et al. 2019) with backwards in the order of the
+// forwards; 1F1B and interleaved 1F1B as in Megatron-LM (Narayanan et al. 2021); ZB-H1 (Qi et al. 2023).
+std::vector<Work> compute_order(const PipelineShape& shape, int stage);
+
+// Most micro-batches that are alive at once on a stage, summed over its chunks, as the schedule's authors bound it: a
+// micro-batch lives in a chunk from its forward until its backward, weight half included, is done. compute_order
+// reaches the bound and never exceeds it, except that ragged interleaved plans may stay below.
+int live_bound(const PipelineShape& shape, int stage);
+
+}  // namespace thinwire

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/base/device/arena.h"
-#include "model/model_config.h"
+#include "model/model_shard.h"
 
 namespace thinwire {
 
@@ -25,22 +25,29 @@ struct ActivationSpec {
   Recompute kept_up_to;  // kept per block at this recompute level and below; above it, one shared copy is recomputed
 };
 
-// What a block's backward reads. Every view may be shared between blocks where the level recomputes it.
+// What a block's backward reads. Every view may be shared between blocks where the level recomputes it. Widths and
+// heads are this rank's; P are the rows that it holds outside of sharded parts (N without sequence parallelism).
 struct BlockActivations {
-  View x_in;                     // [N,h] residual stream at the block's input
-  View norm1_out, mean1, rstd1;  // [N,h], [N], [N]
+  View x_in;                     // [P,h] residual stream at the block's input
+  View norm1_out, mean1, rstd1;  // [P,h], [P], [P]
   View qkv;                      // [N,qkv] after rotary
   View attention_out, lse;       // [N,heads*d], [B,heads,T]
-  View x_mid;                    // [N,h] residual stream between the halves (serial blocks only)
+  View x_mid;                    // [P,h] residual stream between the halves (serial blocks only)
   View norm2_out, mean2, rstd2;
   View mlp_in, mlp_act;  // [N,f or 2f] before, [N,f] after the activation function
 };
 
 // The list for one block.
-std::vector<ActivationSpec> list_block_activations(const ModelConfig& config, const BatchShape& shape);
+std::vector<ActivationSpec> list_block_activations(const ModelShard& shard, const BatchShape& shape);
 
-// Takes the activations of all `blocks` blocks for one micro-batch from the arena.
-std::vector<BlockActivations> take_block_activations(const ModelConfig& config, const BatchShape& shape, int64_t blocks,
-                                                     Arena& arena);
+// Takes the activations of `blocks` blocks for one micro-batch from the arena, for recompute level `level`.
+std::vector<BlockActivations> take_block_activations(const ModelShard& shard, const BatchShape& shape, int64_t blocks,
+                                                     Recompute level, Arena& arena);
+
+// The inputs of a block's matrices, which the weight half of a backward needs: those that `level` recomputes get memory
+// of their own, the other views stay empty.
+BlockActivations take_weight_inputs(const ModelShard& shard, const BatchShape& shape, Recompute level, Arena& arena);
+// `a` with the views that `own` has.
+BlockActivations with_weight_inputs(BlockActivations a, const BlockActivations& own);
 
 }  // namespace thinwire

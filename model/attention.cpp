@@ -13,36 +13,41 @@ HeadLayout with_batch(HeadLayout at, int64_t rows) {
 
 }  // namespace
 
-Attention::Attention(const ModelConfig& config, const ParamStore& store, int layer, const RotaryTables* rotary,
-                     TpActivation* tp)
-    : config_(&config),
+Attention::Attention(const ModelShard& shard, const ParamStore& store, int layer, const RotaryTables* rotary)
+    : config_(shard.local()),
+      first_head_(shard.heads().first),
       layer_(layer),
       rotary_(rotary),
-      tp_(tp),
       qkv_(store, "layers." + std::to_string(layer) + ".attention.qkv"),
-      out_(store, "layers." + std::to_string(layer) + ".attention.out"),
-      scale_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)))) {
-  const int64_t d = config.head_dim, r = config.heads_per_group(), group = (r + 2) * d;
-  q_at_ = {0, 0, config.qkv_width(), group, d};
-  k_at_ = {r * d, 0, config.qkv_width(), group, 0};
-  v_at_ = {(r + 1) * d, 0, config.qkv_width(), group, 0};
+      out_(store, "layers." + std::to_string(layer) + ".attention.out", shard.tensor_rank == 0),
+      scale_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)))) {
+  const int64_t d = config_.head_dim, r = config_.heads_per_group(), group = (r + 2) * d;
+  q_at_ = {0, 0, config_.qkv_width(), group, d};
+  k_at_ = {r * d, 0, config_.qkv_width(), group, 0};
+  v_at_ = {(r + 1) * d, 0, config_.qkv_width(), group, 0};
+}
+
+Dropout Attention::dropout(const LayerContext& c) const {
+  Dropout d = make_dropout(c, config_.attention_dropout, RandomPurpose::kAttentionDropout, static_cast<uint32_t>(layer_));
+  d.first_head = first_head_;
+  return d;
 }
 
 AttentionShape Attention::shape_of(const LayerContext& c) const {
   const int64_t keys = c.kv_rows ? c.kv_rows.rows() / c.shape.batch : c.shape.length;
-  return {c.shape.batch, c.shape.length, keys, config_->kv_heads, config_->heads_per_group(), config_->head_dim};
+  return {c.shape.batch, c.shape.length, keys, config_.kv_heads, config_.heads_per_group(), config_.head_dim};
 }
 
 // Queries and the key of a group lie side by side, so one call rotates them all.
 void Attention::rotate(Exec& exec, const LayerContext& c, View rows, bool inverse) const {
-  if (config_->rotary_dim() == 0) return;
+  if (config_.rotary_dim() == 0) return;
   exec.ops.rotary(exec, {.data = rows,
                          .layout = with_batch(q_at_, c.shape.length),
                          .batch = c.shape.batch,
                          .length = c.shape.length,
-                         .groups = config_->kv_heads,
-                         .heads_per_group = config_->heads_per_group() + 1,
-                         .rot_dim = config_->rotary_dim(),
+                         .groups = config_.kv_heads,
+                         .heads_per_group = config_.heads_per_group() + 1,
+                         .rot_dim = config_.rotary_dim(),
                          .first_position = c.first_position,
                          .cos = rotary_->cos,
                          .sin = rotary_->sin,
@@ -50,6 +55,11 @@ void Attention::rotate(Exec& exec, const LayerContext& c, View rows, bool invers
 }
 
 void Attention::forward(Exec& exec, const LayerContext& c, View x, const BlockActivations& a, View y) const {
+  forward_inner(exec, c, x, a);
+  out_.forward(exec, a.attention_out, y);
+}
+
+void Attention::forward_inner(Exec& exec, const LayerContext& c, View x, const BlockActivations& a) const {
   qkv_.forward(exec, x, a.qkv);
   rotate(exec, c, a.qkv, false);
   const View keys = c.kv_rows ? c.kv_rows : a.qkv;
@@ -65,9 +75,7 @@ void Attention::forward(Exec& exec, const LayerContext& c, View x, const BlockAc
              .v_at = with_batch(v_at_, shape.kv_len),
              .out = a.attention_out,
              .lse = a.lse,
-             .dropout = make_dropout(c, config_->attention_dropout, RandomPurpose::kAttentionDropout, layer_)});
-  out_.forward(exec, a.attention_out, y);
-  tp_->sum_forward(y, exec.stream).wait(exec.stream);
+             .dropout = dropout(c)});
 }
 
 void Attention::backward_input(Exec& exec, const LayerContext& c, const BlockActivations& a, const AttentionWork& work,
@@ -91,10 +99,9 @@ void Attention::backward_input(Exec& exec, const LayerContext& c, const BlockAct
              .dq = work.d_qkv,
              .dk = work.d_qkv,
              .dv = work.d_qkv,
-             .dropout = make_dropout(c, config_->attention_dropout, RandomPurpose::kAttentionDropout, layer_)});
+             .dropout = dropout(c)});
   rotate(exec, c, work.d_qkv, true);
   qkv_.backward_input(exec, work.d_qkv, dx);
-  tp_->sum_backward(dx, exec.stream).wait(exec.stream);
 }
 
 void Attention::backward_weight(Exec& exec, View x, const BlockActivations& a, const AttentionWork& work) const {

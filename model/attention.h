@@ -1,10 +1,10 @@
-// Self-attention: qkv projection, rotary positions, causal attention, output projection.
+// Self-attention over the heads of one rank: its share of the qkv projection, rotary positions, causal attention, its share
+// of the output projection. Between tensor ranks, results and input gradients are partial sums, which the block sums.
 #pragma once
 
 #include "model/layer_context.h"
 #include "model/linear.h"
 #include "model/rotary_tables.h"
-#include "parallel/sites/tp_activation.h"
 
 namespace thinwire {
 
@@ -16,11 +16,12 @@ struct AttentionWork {
 
 class Attention {
  public:
-  Attention(const ModelConfig& config, const ParamStore& store, int layer, const RotaryTables* rotary,
-            TpActivation* tp);
+  Attention(const ModelShard& shard, const ParamStore& store, int layer, const RotaryTables* rotary);
 
-  // y: [N,h]; a.qkv, a.attention_out and a.lse are filled. x: [N,h] (the norm's output).
+  // y: [N,h]; a.qkv, a.attention_out and a.lse are filled. x: [N,h] (the norm's output, all rows).
   void forward(Exec& exec, const LayerContext& context, View x, const BlockActivations& a, View y) const;
+  // All but the output projection: what a recomputing backward needs.
+  void forward_inner(Exec& exec, const LayerContext& context, View x, const BlockActivations& a) const;
   // dx: [N,h] at the norm's output. scratch: [N, heads*d]. work.d_qkv is filled, work.dy must be set.
   void backward_input(Exec& exec, const LayerContext& context, const BlockActivations& a, const AttentionWork& work,
                       View scratch, View dx) const;
@@ -30,10 +31,12 @@ class Attention {
   AttentionShape shape_of(const LayerContext& context) const;
   void rotate(Exec& exec, const LayerContext& context, View rows, bool inverse) const;
 
-  const ModelConfig* config_;
+  Dropout dropout(const LayerContext& context) const;
+
+  ModelConfig config_;  // with this rank's heads
+  int64_t first_head_;
   int layer_;
   const RotaryTables* rotary_;
-  TpActivation* tp_;
   Linear qkv_, out_;
   HeadLayout q_at_, k_at_, v_at_;  // without the batch stride
   float scale_;

@@ -2,78 +2,145 @@
 #include "model/block.h"
 
 namespace thinwire {
+namespace {
 
-BlockScratch take_block_scratch(const ModelConfig& c, const BatchShape& shape, bool training, Arena& arena) {
-  const int64_t n = shape.tokens();
-  const auto take = [&](int64_t cols) { return arena.take(MemoryCategory::kWorkspace, c.dtype, {n, cols}); };
+// Whether the gradient at a branch's result is the stream's own: nothing lies between them.
+bool stream_serves(const ModelShard& shard) {
+  return shard.whole.hidden_dropout == 0.0f && !shard.splits_rows();
+}
+
+struct Taker {
+  const ModelConfig c;
+  Arena& arena;
+  MemoryCategory category;
+  View operator()(int64_t rows, int64_t cols) const { return arena.take(category, c.dtype, {rows, cols}); }
+};
+
+}  // namespace
+
+BlockScratch take_block_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena) {
+  const Taker take{shard.local(), arena, MemoryCategory::kWorkspace};
+  const ModelConfig& c = take.c;
+  const int64_t n = shape.tokens(), part = shard.part_rows(n);
+  const bool splits = shard.splits_rows(), dropout = training && c.hidden_dropout > 0.0f;
   BlockScratch s;
-  s.branch = take(c.hidden);
-  const bool dropout = training && c.hidden_dropout > 0.0f;
-  if (dropout && c.parallel_residual) s.branch2 = take(c.hidden);
+  s.branch = take(part, c.hidden);
+  s.partial = splits ? take(n, c.hidden) : s.branch;
+  if (dropout && c.parallel_residual) s.branch2 = take(n, c.hidden);
+  if (splits) s.whole = take(n, c.hidden);
   if (!training) return s;
-  s.d_act = take(c.ffn);
-  s.d_mlp_in = c.activation == ActivationKind::kSwiglu ? take(2 * c.ffn) : s.d_act;
-  s.d_attention = take(c.attention_width());
-  s.d_qkv = take(c.qkv_width());
-  s.d_norm = take(c.hidden);
-  if (dropout) s.d_branch1 = take(c.hidden), s.d_branch2 = take(c.hidden);
+  s.d_act = take(n, c.ffn);
+  s.d_mlp_in = c.activation == ActivationKind::kSwiglu ? take(n, 2 * c.ffn) : s.d_act;
+  s.d_attention = take(n, c.attention_width());
+  s.d_qkv = take(n, c.qkv_width());
+  s.d_norm = take(n, c.hidden);
+  s.d_norm_part = splits ? take(part, c.hidden) : s.d_norm;
+  if (stream_serves(shard)) return s;
+  s.d_branch2 = take(n, c.hidden);
+  if (dropout || !c.parallel_residual) s.d_branch1 = take(n, c.hidden);
+  if (splits && dropout && !c.parallel_residual) s.d_branch_part = take(part, c.hidden);
   return s;
 }
 
-Block::Block(const ModelConfig& config, const ParamStore& store, int layer, const RotaryTables* rotary, Ports* ports)
-    : config_(&config),
-      layer_(layer),
-      norm1_(config, store, "layers." + std::to_string(layer) + ".norm1"),
-      norm2_(config, store, "layers." + std::to_string(layer) + ".norm2"),
-      attention_(config, store, layer, rotary, &ports->tp),
-      mlp_(config, store, layer, &ports->tp) {}
+BlockWorkBuffers take_block_work(const ModelShard& shard, const BatchShape& shape, Arena& arena) {
+  const Taker take{shard.local(), arena, MemoryCategory::kActivations};
+  const ModelConfig& c = take.c;
+  const int64_t n = shape.tokens();
+  BlockWorkBuffers w;
+  if (stream_serves(shard)) {
+    w.dx_out = take(n, c.hidden);
+    if (!c.parallel_residual) w.dx_mid = take(n, c.hidden);
+  } else {
+    w.d_branch2 = take(n, c.hidden);
+    if (c.hidden_dropout > 0.0f || !c.parallel_residual) w.d_branch1 = take(n, c.hidden);
+  }
+  w.d_qkv = take(n, c.qkv_width());
+  w.d_mlp_in = take(n, c.ffn_in_width());
+  w.inputs = take_weight_inputs(shard, shape, c.recompute, arena);
+  return w;
+}
 
-Dropout Block::branch_dropout(const LayerContext& context, int place) const {
-  return make_dropout(context, config_->hidden_dropout, RandomPurpose::kHiddenDropout,
-                      static_cast<uint32_t>(layer_ * 2 + place));
+Block::Block(const ModelShard& shard, const ParamStore& store, int layer, const RotaryTables* rotary, Ports& ports)
+    : parallel_(shard.whole.parallel_residual),
+      splits_rows_(shard.splits_rows()),
+      adds_stream_(shard.tensor_rank == 0),
+      dropout_(shard.whole.hidden_dropout),
+      level_(shard.whole.recompute),
+      layer_(layer),
+      tp_(&ports.tp),
+      norm1_(shard.whole, store, "layers." + std::to_string(layer) + ".norm1"),
+      norm2_(shard.whole, store, "layers." + std::to_string(layer) + ".norm2"),
+      attention_(shard, store, layer, rotary),
+      mlp_(shard, store, layer) {}
+
+Dropout Block::row_dropout(const LayerContext& c, int place) const {
+  return make_row_dropout(c, dropout_, RandomPurpose::kHiddenDropout, static_cast<uint32_t>(layer_ * 2 + place),
+                          c.first_row);
+}
+
+Dropout Block::whole_dropout(const LayerContext& c, int place) const {
+  return make_row_dropout(c, dropout_, RandomPurpose::kHiddenDropout, static_cast<uint32_t>(layer_ * 2 + place), 0);
+}
+
+View Block::enter(Exec& exec, View part, const BlockScratch& s) const {
+  const View whole = splits_rows_ ? s.whole : part;
+  tp_->enter_forward(part, whole, exec.stream).wait(exec.stream);
+  return whole;
+}
+
+void Block::leave(Exec& exec, const BlockScratch& s) const {
+  tp_->leave_forward(s.partial, s.branch, exec.stream).wait(exec.stream);
 }
 
 ResidualStream Block::forward(Exec& exec, const LayerContext& c, const ResidualStream& in, const BlockActivations& a,
-                              BlockScratch& s) const {
+                              const BlockScratch& s) const {
   // norm1 reads in.branch, which the previous block left in s.branch, before attention overwrites it.
   norm1_.forward(exec, in, a.x_in, a.norm1_out, a.mean1, a.rstd1);
   const View x = in.branch ? a.x_in : in.x;
-  attention_.forward(exec, c, a.norm1_out, a, s.branch);
+  attention_.forward(exec, c, enter(exec, a.norm1_out, s), a, s.partial);
 
-  if (!config_->parallel_residual) {
-    norm2_.forward(exec, {x, s.branch, branch_dropout(c, 0)}, a.x_mid, a.norm2_out, a.mean2, a.rstd2);
-    mlp_.forward(exec, a.norm2_out, a, s.branch, false);
-    return {a.x_mid, s.branch, branch_dropout(c, 1)};
+  if (!parallel_) {
+    leave(exec, s);
+    norm2_.forward(exec, {x, s.branch, row_dropout(c, 0)}, a.x_mid, a.norm2_out, a.mean2, a.rstd2);
+    mlp_.forward(exec, enter(exec, a.norm2_out, s), a, s.partial, false);
+    leave(exec, s);
+    return {a.x_mid, s.branch, row_dropout(c, 1)};
   }
 
   norm2_.forward(exec, x, a.norm2_out, a.mean2, a.rstd2);
+  const View normed = enter(exec, a.norm2_out, s);
   if (!s.branch2) {
-    mlp_.forward(exec, a.norm2_out, a, s.branch, true);
-    return {x, s.branch, {}};
+    mlp_.forward(exec, normed, a, s.partial, true);
+  } else {
+    // Each branch has a mask of its own, so they cannot be added before their dropouts; but a mask is the same on all
+    // ranks, so it may act on partial sums.
+    mlp_.forward(exec, normed, a, s.branch2, false);
+    exec.ops.dropout_apply(exec, {s.partial, s.partial, whole_dropout(c, 0)});
+    exec.ops.dropout_apply(exec, {s.branch2, s.branch2, whole_dropout(c, 1)});
+    exec.ops.axpy(exec, {1.0f, s.branch2, s.partial});
   }
-  // Each branch has a mask of its own, so they cannot be summed before their dropouts.
-  mlp_.forward(exec, a.norm2_out, a, s.branch2, false);
-  exec.ops.dropout_apply(exec, {s.branch, s.branch, branch_dropout(c, 0)});
-  exec.ops.dropout_apply(exec, {s.branch2, s.branch2, branch_dropout(c, 1)});
-  exec.ops.axpy(exec, {1.0f, s.branch2, s.branch});
+  leave(exec, s);
   return {x, s.branch, {}};
 }
 
-void Block::recompute(Exec& exec, const LayerContext& c, const BlockActivations& a, BlockScratch& s) const {
-  if (config_->recompute == Recompute::kNone) return;
+void Block::recompute(Exec& exec, const LayerContext& c, const BlockActivations& a, const BlockScratch& s) const {
+  if (level_ == Recompute::kNone) return;
   norm1_.forward(exec, a.x_in, a.norm1_out, a.mean1, a.rstd1);
-  if (config_->recompute == Recompute::kSelective) {
-    norm2_.forward(exec, config_->parallel_residual ? a.x_in : a.x_mid, a.norm2_out, a.mean2, a.rstd2);
+  if (level_ == Recompute::kSelective) {
+    norm2_.forward(exec, parallel_ ? a.x_in : a.x_mid, a.norm2_out, a.mean2, a.rstd2);
     mlp_.activate(exec, a);
     return;
   }
-  attention_.forward(exec, c, a.norm1_out, a, s.branch);
-  if (config_->parallel_residual) {
+  const View normed = enter(exec, a.norm1_out, s);
+  if (parallel_) {
+    attention_.forward_inner(exec, c, normed, a);
     norm2_.forward(exec, a.x_in, a.norm2_out, a.mean2, a.rstd2);
   } else {
-    norm2_.forward(exec, {a.x_in, s.branch, branch_dropout(c, 0)}, a.x_mid, a.norm2_out, a.mean2, a.rstd2);
+    attention_.forward(exec, c, normed, a, s.partial);
+    leave(exec, s);
+    norm2_.forward(exec, {a.x_in, s.branch, row_dropout(c, 0)}, a.x_mid, a.norm2_out, a.mean2, a.rstd2);
   }
-  mlp_.forward_inner(exec, a.norm2_out, a);
+  mlp_.forward_inner(exec, enter(exec, a.norm2_out, s), a);
 }
 
 View Block::through_dropout(Exec& exec, const Dropout& dropout, View dx, View buffer) const {
@@ -82,24 +149,85 @@ View Block::through_dropout(Exec& exec, const Dropout& dropout, View dx, View bu
   return buffer;
 }
 
-WeightWork Block::backward_input(Exec& exec, const LayerContext& c, const BlockActivations& a, BlockScratch& s,
-                                 View dx_out, View dx_mid, View dx_in) const {
-  WeightWork work;
-  work.mlp = {through_dropout(exec, branch_dropout(c, 1), dx_out, s.d_branch2), s.d_mlp_in};
-  mlp_.backward_input(exec, a, work.mlp, s.d_act, s.d_norm);
-  const View norm2_input = config_->parallel_residual ? a.x_in : a.x_mid;
-  norm2_.backward(exec, s.d_norm, norm2_input, a.mean2, a.rstd2, dx_out, dx_mid);
+View Block::to_branch(Exec& exec, const LayerContext& c, int place, View dx, View buffer, const BlockScratch& s) const {
+  const View part = through_dropout(exec, row_dropout(c, place), dx, splits_rows_ ? s.d_branch_part : buffer);
+  const View whole = splits_rows_ ? buffer : part;
+  tp_->leave_backward(part, whole, exec.stream).wait(exec.stream);
+  return whole;
+}
 
-  const View at_attention = config_->parallel_residual ? dx_out : dx_mid;
-  work.attention = {through_dropout(exec, branch_dropout(c, 0), at_attention, s.d_branch1), s.d_qkv};
-  attention_.backward_input(exec, c, a, work.attention, s.d_attention, s.d_norm);
-  norm1_.backward(exec, s.d_norm, a.x_in, a.mean1, a.rstd1, dx_mid, dx_in);
+WeightWork Block::to_both_branches(Exec& exec, const LayerContext& c, View dx, const BlockScratch& s) const {
+  const View whole = splits_rows_ ? s.d_branch2 : dx;
+  tp_->leave_backward(dx, whole, exec.stream).wait(exec.stream);
+  WeightWork work;
+  work.attention = {through_dropout(exec, whole_dropout(c, 0), whole, s.d_branch1), s.d_qkv};
+  work.mlp = {through_dropout(exec, whole_dropout(c, 1), whole, s.d_branch2), s.d_mlp_in};
   return work;
 }
 
-void Block::backward_weight(Exec& exec, const BlockActivations& a, const WeightWork& work) const {
-  mlp_.backward_weight(exec, a.norm2_out, a, work.mlp);
-  attention_.backward_weight(exec, a.norm1_out, a, work.attention);
+WeightWork Block::run_backward(Exec& exec, const LayerContext& c, const BlockActivations& a, const BlockScratch& s,
+                               View dx_out, View dx_mid, View dx_in, bool weights) const {
+  Stream& stream = exec.stream;
+  // The rows that weight gradients need travel while the input gradient is made.
+  const auto gather = [&](View normed) {
+    return weights && splits_rows_ ? tp_->gather_again(normed, s.whole, stream) : Ticket::finished();
+  };
+  const auto rows = [&](View normed) { return splits_rows_ ? s.whole : normed; };
+  const View x2 = parallel_ ? a.x_in : a.x_mid;
+  WeightWork work;
+  if (parallel_) work = to_both_branches(exec, c, dx_out, s);
+
+  if (parallel_ && !splits_rows_) {
+    // One sum for both branches: the norms' backward is linear in dy, so it may act on partial sums.
+    mlp_.backward_input(exec, a, work.mlp, s.d_act, s.d_norm);
+    norm2_.backward(exec, s.d_norm, x2, a.mean2, a.rstd2, adds_stream_ ? dx_out : View{}, dx_mid);
+    attention_.backward_input(exec, c, a, work.attention, s.d_attention, s.d_norm);
+    norm1_.backward(exec, s.d_norm, a.x_in, a.mean1, a.rstd1, dx_mid, dx_in);
+    Ticket sum = tp_->enter_backward(dx_in, dx_in, stream);
+    if (weights) backward_weight(exec, a, work, s);
+    sum.wait(stream);
+    return work;
+  }
+
+  Ticket gathered = gather(a.norm2_out);
+  if (!parallel_) work.mlp = {to_branch(exec, c, 1, dx_out, s.d_branch2, s), s.d_mlp_in};
+  mlp_.backward_input(exec, a, work.mlp, s.d_act, s.d_norm);
+  gathered.wait(stream);
+  Ticket sum = tp_->enter_backward(s.d_norm, s.d_norm_part, stream);
+  if (weights) mlp_.backward_weight(exec, rows(a.norm2_out), a, work.mlp);
+  sum.wait(stream);
+  norm2_.backward(exec, s.d_norm_part, x2, a.mean2, a.rstd2, dx_out, dx_mid);
+
+  gathered = gather(a.norm1_out);
+  if (!parallel_) work.attention = {to_branch(exec, c, 0, dx_mid, s.d_branch1, s), s.d_qkv};
+  attention_.backward_input(exec, c, a, work.attention, s.d_attention, s.d_norm);
+  gathered.wait(stream);
+  sum = tp_->enter_backward(s.d_norm, s.d_norm_part, stream);
+  if (weights) attention_.backward_weight(exec, rows(a.norm1_out), a, work.attention);
+  sum.wait(stream);
+  norm1_.backward(exec, s.d_norm_part, a.x_in, a.mean1, a.rstd1, dx_mid, dx_in);
+  return work;
+}
+
+void Block::backward(Exec& exec, const LayerContext& c, const BlockActivations& a, const BlockScratch& s, View dx_out,
+                     View dx_mid, View dx_in) const {
+  run_backward(exec, c, a, s, dx_out, dx_mid, dx_in, true);
+}
+
+WeightWork Block::backward_input(Exec& exec, const LayerContext& c, const BlockActivations& a, const BlockScratch& s,
+                                 View dx_out, View dx_mid, View dx_in) const {
+  return run_backward(exec, c, a, s, dx_out, dx_mid, dx_in, false);
+}
+
+void Block::backward_weight(Exec& exec, const BlockActivations& a, const WeightWork& work,
+                            const BlockScratch& s) const {
+  const View x2 = splits_rows_ ? s.whole : a.norm2_out, x1 = splits_rows_ ? s.partial : a.norm1_out;
+  Ticket second = tp_->gather_again(a.norm2_out, x2, exec.stream);
+  Ticket first = tp_->gather_again(a.norm1_out, x1, exec.stream);
+  second.wait(exec.stream);
+  mlp_.backward_weight(exec, x2, a, work.mlp);
+  first.wait(exec.stream);
+  attention_.backward_weight(exec, x1, a, work.attention);
 }
 
 }  // namespace thinwire

@@ -4,6 +4,12 @@
 //   parallel:  out = x + attention(norm1(x)) + mlp(norm2(x))
 //
 // The block leaves its last addition to whoever reads the stream next (see ResidualStream).
+//
+// Between tensor ranks attention and mlp are cut, everything else is whole on every rank: one sum per branch and
+// direction, and one per direction for both branches of a parallel block together - forward of their added results,
+// backward of what their norms make of the input gradients, so that norm weights get partial gradients there. With
+// sequence parallelism a rank holds P of the N rows of everything that is not cut: norm outputs are gathered (again in
+// the backward pass), results are summed and scattered.
 #pragma once
 
 #include "model/attention.h"
@@ -13,18 +19,22 @@
 
 namespace thinwire {
 
-// Memory that blocks share: nothing in it survives the call that filled it, except what a WeightWork leases.
+// Memory that blocks share: nothing in it survives the call that filled it. Without sequence parallelism `partial` is
+// `branch`, and d_norm_part is d_norm.
 struct BlockScratch {
-  View branch;                // [N,h] the branch that leaves the block
-  View branch2;               // [N,h] second branch of a parallel block under dropout
+  View branch;                // [P,h] the branch that leaves the block
+  View partial;               // [N,h] this rank's part of the sum that it is
+  View branch2;               // [N,h] second partial result of a parallel block under dropout
+  View whole;                 // [N,h] gathered rows; only with sequence parallelism
   View d_act;                 // [N,f]
   View d_mlp_in;              // [N,f or 2f]; the same memory as d_act for GELU
   View d_attention;           // [N,heads*d]
   View d_qkv;                 // [N,qkv]
-  View d_norm;                // [N,h]
-  View d_branch1, d_branch2;  // [N,h] gradients behind dropout; empty without dropout
+  View d_norm, d_norm_part;   // [N,h], [P,h]
+  View d_branch1, d_branch2;  // [N,h] gradients at the results of attention and mlp; empty where the stream's serves
+  View d_branch_part;         // [P,h] behind dropout, before they are gathered
 };
-BlockScratch take_block_scratch(const ModelConfig& config, const BatchShape& shape, bool training, Arena& arena);
+BlockScratch take_block_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena);
 
 // The weight half of a block's backward: leases x (activations) and dy until backward_weight has run.
 struct WeightWork {
@@ -32,30 +42,58 @@ struct WeightWork {
   MlpWork mlp;
 };
 
+// What must survive between the halves, per block; takes the places of the shared scratch and of shared activations.
+// dx_out and dx_mid are there where the stream's gradients are themselves the dy of a branch.
+struct BlockWorkBuffers {
+  View dx_out, dx_mid;        // [N,h]
+  View d_branch1, d_branch2;  // as in BlockScratch
+  View d_qkv, d_mlp_in;
+  BlockActivations inputs;  // see take_weight_inputs
+};
+BlockWorkBuffers take_block_work(const ModelShard& shard, const BatchShape& shape, Arena& arena);
+
 class Block {
  public:
-  Block(const ModelConfig& config, const ParamStore& store, int layer, const RotaryTables* rotary, Ports* ports);
+  Block(const ModelShard& shard, const ParamStore& store, int layer, const RotaryTables* rotary, Ports& ports);
 
   // Reads the stream, fills `a`, and returns the stream behind the block; its branch lives in scratch.branch.
   ResidualStream forward(Exec& exec, const LayerContext& context, const ResidualStream& in, const BlockActivations& a,
-                         BlockScratch& scratch) const;
+                         const BlockScratch& scratch) const;
 
   // Brings back what the recompute level did not keep. Nothing to do for Recompute::kNone.
-  void recompute(Exec& exec, const LayerContext& context, const BlockActivations& a, BlockScratch& scratch) const;
+  void recompute(Exec& exec, const LayerContext& context, const BlockActivations& a, const BlockScratch& scratch) const;
 
-  // dx_out: gradient at the block's output stream; dx_mid: [N,h] scratch that the work may lease; dx_in receives the
-  // gradient at a.x_in. The three must be distinct.
-  WeightWork backward_input(Exec& exec, const LayerContext& context, const BlockActivations& a, BlockScratch& scratch,
-                            View dx_out, View dx_mid, View dx_in) const;
-  void backward_weight(Exec& exec, const BlockActivations& a, const WeightWork& work) const;
+  // dx_out: [P,h] gradient at the block's output stream; dx_mid: [P,h] scratch; dx_in receives the gradient at a.x_in.
+  // The three are distinct. Input and weight gradients; sums between ranks run under the weight gradients.
+  void backward(Exec& exec, const LayerContext& context, const BlockActivations& a, const BlockScratch& scratch,
+                View dx_out, View dx_mid, View dx_in) const;
+  // The same in two halves: norm weights get their gradients in the first, matrices and biases in the second. The work
+  // leases `a`, dx_out, dx_mid and what `scratch` has for d_branch1, d_branch2, d_qkv and d_mlp_in.
+  WeightWork backward_input(Exec& exec, const LayerContext& context, const BlockActivations& a,
+                            const BlockScratch& scratch, View dx_out, View dx_mid, View dx_in) const;
+  void backward_weight(Exec& exec, const BlockActivations& a, const WeightWork& work, const BlockScratch& scratch) const;
 
  private:
-  // The gradient that reaches a branch: through dropout, or dx itself where there is none.
+  WeightWork run_backward(Exec& exec, const LayerContext& context, const BlockActivations& a, const BlockScratch& s,
+                          View dx_out, View dx_mid, View dx_in, bool weights) const;
+  // Rows [P,h] for a cut layer, which wants all of them.
+  View enter(Exec& exec, View part, const BlockScratch& s) const;
+  void leave(Exec& exec, const BlockScratch& s) const;
+  // From the stream's gradient to the gradients at the branches' results, all rows.
+  View to_branch(Exec& exec, const LayerContext& context, int place, View dx, View buffer, const BlockScratch& s) const;
+  WeightWork to_both_branches(Exec& exec, const LayerContext& context, View dx, const BlockScratch& s) const;
   View through_dropout(Exec& exec, const Dropout& dropout, View dx, View buffer) const;
-  Dropout branch_dropout(const LayerContext& context, int place) const;
+  // Dropout of a branch: on this rank's rows, or on all.
+  Dropout row_dropout(const LayerContext& context, int place) const;
+  Dropout whole_dropout(const LayerContext& context, int place) const;
 
-  const ModelConfig* config_;
+  bool parallel_;     // residual
+  bool splits_rows_;  // sequence parallel
+  bool adds_stream_;  // of the ranks that sum, the one that adds what is whole on all
+  float dropout_;
+  Recompute level_;
   int layer_;
+  TpActivation* tp_;
   Norm norm1_, norm2_;
   Attention attention_;
   Mlp mlp_;

@@ -12,21 +12,20 @@ View first_rows(View v, int64_t n) {
 
 Decoder::Decoder(const ModelConfig& config, ParamStore& store, int64_t capacity, int64_t chunk, Ports& ports,
                  Arena& arena, Device* device, Stream* stream)
-    : config_(config),
-      capacity_(capacity),
+    : capacity_(capacity),
       chunk_(chunk),
       rotary_(make_rotary_tables(config, capacity, arena, device, stream)),
-      embedding_(config, store, &ports.tp),
-      head_(config, store, embedding_) {
+      embedding_(ModelShard::all_of(config), store, ports.tp),
+      head_(ModelShard::all_of(config), store, ports.tp) {
+  const ModelShard shard = ModelShard::all_of(config);
   const BatchShape shape{1, chunk};
-  ModelConfig kept = config;
-  kept.recompute = Recompute::kFull;
-  activations_ = take_block_activations(kept, shape, 1, arena)[0];
+  activations_ = take_block_activations(shard, shape, 1, Recompute::kFull, arena)[0];
   other_x_ = arena.take(MemoryCategory::kActivations, config.dtype, {chunk, config.hidden});
-  scratch_ = take_block_scratch(config, shape, false, arena);
-  head_activations_ = take_head_activations(config, shape, false, arena);
+  scratch_ = take_block_scratch(shard, shape, false, arena);
+  head_activations_ = take_head_activations(shard, shape, false, arena);
+  head_scratch_ = take_head_scratch(shard, shape, false, arena);
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    blocks_.emplace_back(config, store, static_cast<int>(layer), &rotary_, &ports);
+    blocks_.emplace_back(shard, store, static_cast<int>(layer), &rotary_, ports);
     cache_.push_back(arena.take(MemoryCategory::kActivations, config.dtype, {capacity, config.qkv_width()}));
   }
 }
@@ -47,11 +46,13 @@ View Decoder::feed(Exec& exec, View tokens) {
   }
   a.mean1 = a.rstd1 = a.mean2 = a.rstd2 = a.lse = View{};  // statistics are for a backward
   BlockScratch scratch = scratch_;
-  scratch.branch = first_rows(scratch.branch, n);
+  scratch.branch = scratch.partial = first_rows(scratch.branch, n);
   HeadActivations head = head_activations_;
-  head.x = first_rows(head.x, n), head.y = first_rows(head.y, n), head.mean = head.rstd = View{};
+  head.x = first_rows(head.x, n), head.mean = head.rstd = View{};
+  HeadScratch head_scratch = head_scratch_;
+  head_scratch.y = head_scratch.whole = first_rows(head_scratch.y, n);
 
-  embedding_.forward(exec, c, tokens, a.x_in);
+  embedding_.forward(exec, c, tokens, a.x_in, {});
   ResidualStream stream{a.x_in, {}, {}};
   View next_x = first_rows(other_x_, n);
   for (size_t i = 0; i < blocks_.size(); ++i) {
@@ -60,9 +61,9 @@ View Decoder::feed(Exec& exec, View tokens) {
     if (i > 0) std::swap(a.x_in, next_x);  // a parallel block's stream still lives in the previous x_in
     stream = blocks_[i].forward(exec, c, stream, a, scratch);
   }
-  head_.normalise(exec, stream, head);
-  const View logits = head.logits.row_range(0, 1);
-  head_.logits(exec, head, n - 1, 1, logits);
+  head_.normalise(exec, stream, head, head_scratch);
+  const View logits = head_scratch.logits.row_range(0, 1);
+  head_.logits(exec, head_scratch, n - 1, 1, logits);
   position_ += n;
   return View(logits.data, logits.dtype, {logits.cols()});
 }

@@ -5,13 +5,14 @@
 #include <vector>
 
 #include "model/block.h"
+#include "model/embedding.h"
 #include "model/head.h"
 
 namespace thinwire {
 
 class Decoder {
  public:
-  // Room for `capacity` positions; at most `chunk` tokens are fed at once (a longer prompt is fed in pieces).
+  // One rank that holds the whole model. Room for `capacity` positions; at most `chunk` tokens are fed at once (a longer prompt is fed in pieces).
   Decoder(const ModelConfig& config, ParamStore& store, int64_t capacity, int64_t chunk, Ports& ports, Arena& arena,
           Device* device, Stream* stream);
   Decoder(const Decoder&) = delete;
@@ -25,7 +26,6 @@ class Decoder {
   void reset() { position_ = 0; }
 
  private:
-  const ModelConfig& config_;
   int64_t capacity_, chunk_, position_ = 0;
   RotaryTables rotary_;
   Embedding embedding_;
@@ -37,6 +37,7 @@ class Decoder {
       cache_;  // per layer: [capacity, qkv] rows; queries are kept too, so that the product writes in place
   BlockScratch scratch_;
   HeadActivations head_activations_;
+  HeadScratch head_scratch_;
 };
 
 }  // namespace thinwire

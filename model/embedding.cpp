@@ -3,38 +3,51 @@
 
 namespace thinwire {
 
-Embedding::Embedding(const ModelConfig& config, const ParamStore& store, TpActivation* tp)
-    : config_(&config),
-      tp_(tp),
+Embedding::Embedding(const ModelShard& shard, const ParamStore& store, TpActivation& tp)
+    : dropout_(shard.whole.hidden_dropout),
+      splits_rows_(shard.splits_rows()),
+      adds_positions_(shard.tensor_rank == 0),
+      first_token_(shard.vocab().first),
+      vocabulary_(shard.whole.padded_vocab),
+      tp_(&tp),
       word_(store.weight("embedding.word.weight")),
       position_(store.weight("embedding.position.weight")),
       word_gradient_(store.gradient("embedding.word.weight")),
-      position_gradient_(store.gradient("embedding.position.weight")) {}
-
-Dropout Embedding::dropout(const LayerContext& c) const {
-  return make_dropout(c, config_->hidden_dropout, RandomPurpose::kEmbeddingDropout, 0);
+      position_gradient_(store.gradient("embedding.position.weight")) {
+  TW_CHECK(word_);
 }
 
-void Embedding::forward(Exec& exec, const LayerContext& c, View tokens, View x) const {
+Dropout Embedding::dropout(const LayerContext& c) const {
+  return make_row_dropout(c, dropout_, RandomPurpose::kEmbeddingDropout, 0, c.first_row);
+}
+
+void Embedding::forward(Exec& exec, const LayerContext& c, View tokens, View x, View whole) const {
+  const View found = splits_rows_ ? whole : x;
   exec.ops.embedding_forward(exec, {.tokens = tokens,
                                     .table = word_,
-                                    .positions = position_,
-                                    .x = x,
+                                    .positions = adds_positions_ ? position_ : View{},
+                                    .x = found,
                                     .length = c.shape.length,
-                                    .first_position = c.first_position});
-  tp_->sum_forward(x, exec.stream).wait(exec.stream);
+                                    .first_position = c.first_position,
+                                    .first_token = first_token_,
+                                    .vocabulary = vocabulary_});
+  tp_->leave_forward(found, x, exec.stream).wait(exec.stream);
   const Dropout d = dropout(c);
   if (d.p > 0.0f) exec.ops.dropout_apply(exec, {x, x, d});
 }
 
-void Embedding::backward(Exec& exec, const LayerContext& c, View tokens, View dx) const {
+void Embedding::backward(Exec& exec, const LayerContext& c, View tokens, View dx, View whole) const {
   const Dropout d = dropout(c);
   if (d.p > 0.0f) exec.ops.dropout_apply(exec, {dx, dx, d});
+  const View rows = splits_rows_ ? whole : dx;
+  tp_->leave_backward(dx, rows, exec.stream).wait(exec.stream);
   exec.ops.embedding_backward(exec, {.tokens = tokens,
-                                     .dx = dx,
+                                     .dx = rows,
                                      .dtable = word_gradient_,
                                      .dpositions = position_gradient_,
-                                     .length = c.shape.length});
+                                     .length = c.shape.length,
+                                     .first_token = first_token_,
+                                     .vocabulary = vocabulary_});
 }
 
 }  // namespace thinwire

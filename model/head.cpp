@@ -10,65 +10,123 @@ namespace {
 // efficient.
 constexpr int64_t kChunkBytes = int64_t{64} << 20;
 
-int64_t chunk_rows(const ModelConfig& c, int64_t tokens) {
-  const int64_t fit = std::max<int64_t>(16, kChunkBytes / (c.padded_vocab * static_cast<int64_t>(size_of(c.dtype))));
+// All tensor ranks must agree on it, so it follows from the whole vocabulary.
+int64_t chunk_rows(const ModelShard& shard, int64_t tokens) {
+  const ModelConfig& c = shard.whole;
+  const int64_t row = (c.padded_vocab + shard.tensor_size - 1) / shard.tensor_size * static_cast<int64_t>(size_of(c.dtype));
+  const int64_t fit = std::max<int64_t>(16, kChunkBytes / row);
   const int64_t chunks = (tokens + fit - 1) / fit;
   return std::min(tokens, ((tokens + chunks - 1) / chunks + 15) / 16 * 16);
 }
 
+const char* matrix_name(const ModelShard& shard) {
+  return shard.whole.tied_head ? "embedding.word.weight" : "head.weight";
+}
+
 }  // namespace
 
-HeadActivations take_head_activations(const ModelConfig& c, const BatchShape& shape, bool training, Arena& arena) {
-  const int64_t n = shape.tokens();
+HeadActivations take_head_activations(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena) {
+  const ModelConfig& c = shard.whole;
+  const int64_t part = shard.part_rows(shape.tokens());
   HeadActivations a;
-  a.x = arena.take(MemoryCategory::kActivations, c.dtype, {n, c.hidden});
-  a.y = arena.take(MemoryCategory::kActivations, c.dtype, {n, c.hidden});
-  if (c.norm == NormKind::kLayerNorm) a.mean = arena.take(MemoryCategory::kActivations, DType::f32, {n});
-  a.rstd = arena.take(MemoryCategory::kActivations, DType::f32, {n});
-  if (training) a.dy = arena.take(MemoryCategory::kActivations, c.dtype, {n, c.hidden});
-  a.logits = arena.take(MemoryCategory::kWorkspace, c.dtype, {chunk_rows(c, n), c.padded_vocab});
-  a.losses = arena.take(MemoryCategory::kWorkspace, DType::f32, {n});
+  a.x = arena.take(MemoryCategory::kActivations, c.dtype, {part, c.hidden});
+  if (c.norm == NormKind::kLayerNorm) a.mean = arena.take(MemoryCategory::kActivations, DType::f32, {part});
+  a.rstd = arena.take(MemoryCategory::kActivations, DType::f32, {part});
+  if (training) a.dy = arena.take(MemoryCategory::kActivations, c.dtype, {part, c.hidden});
   return a;
 }
 
-Head::Head(const ModelConfig& config, const ParamStore& store, const Embedding& embedding)
-    : config_(&config),
+HeadScratch take_head_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena) {
+  const ModelConfig c = shard.local();
+  const int64_t n = shape.tokens(), part = shard.part_rows(n), chunk = chunk_rows(shard, n);
+  const auto take = [&](DType dtype, int64_t rows, int64_t cols) {
+    return arena.take(MemoryCategory::kWorkspace, dtype, {rows, cols});
+  };
+  HeadScratch s;
+  s.y = take(c.dtype, part, c.hidden);
+  s.whole = shard.splits_rows() ? take(c.dtype, n, c.hidden) : s.y;
+  if (training && shard.splits_rows()) s.d_whole = take(c.dtype, n, c.hidden);
+  s.logits = take(c.dtype, chunk, c.padded_vocab);
+  s.losses = arena.take(MemoryCategory::kWorkspace, DType::f32, {n});
+  if (shard.tensor_size > 1) {
+    s.statistics = take(DType::f32, chunk, 3);
+    s.all_statistics = arena.take(MemoryCategory::kWorkspace, DType::f32, {shard.tensor_size * chunk * 3});
+  }
+  return s;
+}
+
+Head::Head(const ModelShard& shard, const ParamStore& store, TpActivation& tp)
+    : vocabulary_(shard.whole.vocab),
+      first_col_(shard.vocab().first),
+      splits_rows_(shard.splits_rows()),
+      tp_(&tp),
       store_(&store),
-      final_norm_(config, store, "final_norm"),
-      matrix_(config.tied_head ? embedding.word() : store.weight("head.weight")),
-      matrix_gradient_(config.tied_head ? embedding.word_gradient() : store.gradient("head.weight")) {}
+      final_norm_(shard.whole, store, "final_norm"),
+      matrix_(store.weight(matrix_name(shard))),
+      matrix_gradient_(store.gradient(matrix_name(shard))) {
+  TW_CHECK(matrix_, matrix_name(shard));
+}
 
-void Head::normalise(Exec& exec, const ResidualStream& stream, const HeadActivations& a) const {
+void Head::normalise(Exec& exec, const ResidualStream& stream, const HeadActivations& a, const HeadScratch& s) const {
   TW_CHECK(stream.branch, "the head follows at least one block");
-  final_norm_.forward(exec, stream, a.x, a.y, a.mean, a.rstd);
+  final_norm_.forward(exec, stream, a.x, s.y, a.mean, a.rstd);
+  tp_->enter_forward(s.y, s.whole, exec.stream).wait(exec.stream);
 }
 
-void Head::logits(Exec& exec, const HeadActivations& a, int64_t first, int64_t n, View logits) const {
-  exec.ops.matmul(
-      exec, {.a = a.y.row_range(first, n), .b = matrix_, .c = logits, .trans_b = true, .b_version = store_->version()});
+void Head::logits(Exec& exec, const HeadScratch& s, int64_t first, int64_t n, View logits) const {
+  exec.ops.matmul(exec, {.a = s.whole.row_range(first, n),
+                         .b = matrix_,
+                         .c = logits,
+                         .trans_b = true,
+                         .b_version = store_->version()});
 }
 
-void Head::forward(Exec& exec, const ResidualStream& stream, const HeadActivations& a, const LossTargets& loss) const {
-  normalise(exec, stream, a);
-  const int64_t tokens = a.y.rows(), step = a.logits.rows();
+// Losses of rows [first, first + logits.rows()), and in training the gradient in place of the logits.
+void Head::losses(Exec& exec, const HeadScratch& s, View logits, int64_t first, const LossTargets& loss) const {
+  const int64_t n = logits.rows();
+  const View targets = loss.targets.element_range(first, n), row_weight = loss.row_weight.element_range(first, n),
+             losses = s.losses.element_range(first, n);
+  if (tp_->size() == 1) {
+    exec.ops.cross_entropy(exec, {.logits = logits,
+                                  .targets = targets,
+                                  .row_weight = row_weight,
+                                  .loss = losses,
+                                  .dlogits_scale = loss.dlogits_scale,
+                                  .valid_cols = vocabulary_});
+    return;
+  }
+  const View mine = s.statistics.row_range(0, n), all = s.all_statistics.element_range(0, tp_->size() * n * 3);
+  exec.ops.vocab_statistics(exec, {logits, targets, row_weight, mine, vocabulary_, first_col_});
+  tp_->gather_statistics(mine, all, exec.stream).wait(exec.stream);
+  exec.ops.vocab_loss(exec,
+                      {logits, targets, row_weight, all, losses, loss.dlogits_scale, vocabulary_, first_col_});
+}
+
+void Head::forward(Exec& exec, const ResidualStream& stream, const HeadActivations& a, const HeadScratch& s,
+                   const LossTargets& loss) const {
+  normalise(exec, stream, a, s);
+  const int64_t tokens = s.whole.rows(), step = s.logits.rows();
   const bool training = static_cast<bool>(loss.dlogits_scale);
+  const View dy = splits_rows_ ? s.d_whole : a.dy;
+  Ticket sum;
   for (int64_t first = 0; first < tokens; first += step) {
     const int64_t n = std::min(step, tokens - first);
-    const View chunk = a.logits.row_range(0, n);
-    logits(exec, a, first, n, chunk);
-    exec.ops.cross_entropy(exec, {.logits = chunk,
-                                  .targets = loss.targets.element_range(first, n),
-                                  .row_weight = loss.row_weight.element_range(first, n),
-                                  .loss = a.losses.element_range(first, n),
-                                  .dlogits_scale = loss.dlogits_scale,
-                                  .valid_cols = config_->vocab});
+    const View chunk = s.logits.row_range(0, n);
+    logits(exec, s, first, n, chunk);
+    losses(exec, s, chunk, first, loss);
     if (!training) continue;
-    exec.ops.matmul(exec, {.a = chunk, .b = matrix_, .c = a.dy.row_range(first, n), .b_version = store_->version()});
-    exec.ops.matmul(
-        exec, {.a = chunk, .b = a.y.row_range(first, n), .c = matrix_gradient_, .trans_a = true, .accumulate = true});
+    exec.ops.matmul(exec, {.a = chunk, .b = matrix_, .c = dy.row_range(first, n), .b_version = store_->version()});
+    // The last piece's weight gradient hides the sum of all of dy.
+    if (first + n == tokens) sum = tp_->enter_backward(dy, a.dy, exec.stream);
+    exec.ops.matmul(exec, {.a = chunk,
+                           .b = s.whole.row_range(first, n),
+                           .c = matrix_gradient_,
+                           .trans_a = true,
+                           .accumulate = true});
   }
   exec.ops.weighted_sum(exec,
-                        {a.losses.element_range(0, tokens), loss.row_weight.element_range(0, tokens), loss.loss_sum});
+                        {s.losses.element_range(0, tokens), loss.row_weight.element_range(0, tokens), loss.loss_sum});
+  sum.wait(exec.stream);
 }
 
 void Head::backward(Exec& exec, const HeadActivations& a, View dx) const {

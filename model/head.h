@@ -1,44 +1,61 @@
 // The head: final norm, the product with the vocabulary matrix, and the loss, in chunks of rows so that the logits of a
-// whole micro-batch never exist at once.
+// whole micro-batch never exist at once. Tensor ranks have columns of the logits; they exchange three numbers per row.
 #pragma once
 
-#include "model/embedding.h"
+#include "model/layer_context.h"
 #include "model/norm.h"
+#include "parallel/sites/tp_activation.h"
 
 namespace thinwire {
 
+// Per micro-batch in flight.
 struct HeadActivations {
-  View x;              // [N,h] value of the residual stream behind the last block
-  View y, mean, rstd;  // final norm
-  View dy;             // [N,h] gradient at y, found in the forward pass while the logits exist
-  View logits;         // [chunk, padded vocab]
-  View losses;         // [N] fp32
+  View x;           // [P,h] value of the residual stream behind the last block
+  View mean, rstd;  // final norm
+  View dy;          // [P,h] gradient at the final norm's output, found in the forward pass while the logits exist
 };
-HeadActivations take_head_activations(const ModelConfig& config, const BatchShape& shape, bool training, Arena& arena);
+// Memory that heads share; nothing in it survives a call. Without sequence parallelism `whole` is `y`, and d_whole is
+// empty.
+struct HeadScratch {
+  View y;                  // [P,h] the final norm's output
+  View whole;              // [N,h] its rows from all ranks
+  View d_whole;            // [N,h] partial sums of dy
+  View logits;             // [chunk, padded vocab of this rank]
+  View losses;             // [N] fp32
+  View statistics;         // [chunk, 3] fp32 of this rank's columns; empty for one rank
+  View all_statistics;     // [ranks * chunk * 3]
+};
+HeadActivations take_head_activations(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena);
+HeadScratch take_head_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena);
 
 struct LossTargets {
   View targets;        // [N] i32
   View row_weight;     // [N] fp32: what each token's loss counts; the weights of an update's micro-batches sum to 1
   View dlogits_scale;  // [1] fp32, the loss scale; empty in evaluation
-  View loss_sum;       // [1] fp64, += sum of row_weight * loss
+  View loss_sum;       // [1] fp64, += sum of row_weight * loss, on every tensor rank
 };
 
 class Head {
  public:
-  Head(const ModelConfig& config, const ParamStore& store, const Embedding& embedding);
+  Head(const ModelShard& shard, const ParamStore& store, TpActivation& tp);
 
   // Loss of the stream's tokens. In training (dlogits_scale given) also a.dy and the head matrix's gradient: the logits
   // are gone afterwards, so that gradient is accumulated here and not in a backward_weight.
-  void forward(Exec& exec, const ResidualStream& stream, const HeadActivations& a, const LossTargets& loss) const;
-  // Final norm alone, then logits of rows [first, first + n) of y into `logits` [n, padded vocab]: for generation and
-  // checks.
-  void normalise(Exec& exec, const ResidualStream& stream, const HeadActivations& a) const;
-  void logits(Exec& exec, const HeadActivations& a, int64_t first, int64_t n, View logits) const;
-  // dx: [N,h] gradient at the stream's value.
+  void forward(Exec& exec, const ResidualStream& stream, const HeadActivations& a, const HeadScratch& s,
+               const LossTargets& loss) const;
+  // Final norm alone (all rows of it in s.whole), then logits of rows [first, first + n) into `logits` [n, padded vocab
+  // of this rank]: for generation and checks.
+  void normalise(Exec& exec, const ResidualStream& stream, const HeadActivations& a, const HeadScratch& s) const;
+  void logits(Exec& exec, const HeadScratch& s, int64_t first, int64_t n, View logits) const;
+  // dx: [P,h] gradient at the stream's value.
   void backward(Exec& exec, const HeadActivations& a, View dx) const;
 
  private:
-  const ModelConfig* config_;
+  void losses(Exec& exec, const HeadScratch& s, View logits, int64_t first, const LossTargets& loss) const;
+
+  int64_t vocabulary_, first_col_;
+  bool splits_rows_;
+  TpActivation* tp_;
   const ParamStore* store_;
   Norm final_norm_;
   View matrix_, matrix_gradient_;  // the embedding's own when tied

@@ -11,6 +11,7 @@ struct LayerContext {
   bool training = false;  // dropout acts only in training
   uint64_t seed = 0;
   const int64_t* sample_ids = nullptr;  // device memory [batch]: consumed-sample numbers, which key dropout
+  int64_t first_row = 0;                // which token this rank's rows outside of sharded parts begin with
   // Decoding with a cache: tokens of this call start at first_position, and kv_rows holds the qkv rows of all positions
   // so far (this call's included). Otherwise empty, and attention looks at the rows of this call alone.
   int64_t first_position = 0;
@@ -23,6 +24,14 @@ inline Dropout make_dropout(const LayerContext& c, float p, RandomPurpose purpos
   if (!c.training || p == 0.0f) return d;
   d.p = p, d.key = seed_key(c.seed), d.purpose = purpose, d.layer = layer, d.sample_ids = c.sample_ids,
   d.batch = c.shape.batch;
+  return d;
+}
+
+// The same for rows of the hidden state, of which the tensor at hand holds some from `first_row` on.
+inline Dropout make_row_dropout(const LayerContext& c, float p, RandomPurpose purpose, uint32_t layer,
+                                int64_t first_row) {
+  Dropout d = make_dropout(c, p, purpose, layer);
+  d.rows = c.shape.tokens(), d.first_row = first_row;
   return d;
 }
 

@@ -3,10 +3,10 @@
 
 namespace thinwire {
 
-Linear::Linear(const ParamStore& store, const std::string& prefix)
+Linear::Linear(const ParamStore& store, const std::string& prefix, bool adds_bias)
     : store_(&store),
       weight_(store.weight(prefix + ".weight")),
-      bias_(store.weight(prefix + ".bias")),
+      bias_(adds_bias ? store.weight(prefix + ".bias") : View{}),
       weight_gradient_(store.gradient(prefix + ".weight")),
       bias_gradient_(store.gradient(prefix + ".bias")) {
   TW_CHECK(weight_, prefix);

@@ -9,8 +9,9 @@ namespace thinwire {
 
 class Linear {
  public:
-  // `prefix` + ".weight" [out, in] and ".bias" [out] (may be absent) of the store.
-  Linear(const ParamStore& store, const std::string& prefix);
+  // `prefix` + ".weight" [out, in] and ".bias" [out] (may be absent) of the store. adds_bias: of the tensor ranks whose
+  // results are summed, one adds the bias; its gradient is whole on all of them.
+  Linear(const ParamStore& store, const std::string& prefix, bool adds_bias = true);
 
   // y: [N,out]. accumulate: y += instead of y =, the bias added all the same.
   void forward(Exec& exec, View x, View y, bool accumulate = false) const;

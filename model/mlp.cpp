@@ -10,11 +10,10 @@ GeluKind gelu_kind(ActivationKind kind) {
 
 }  // namespace
 
-Mlp::Mlp(const ModelConfig& config, const ParamStore& store, int layer, TpActivation* tp)
-    : activation_(config.activation),
-      tp_(tp),
+Mlp::Mlp(const ModelShard& shard, const ParamStore& store, int layer)
+    : activation_(shard.whole.activation),
       fc1_(store, "layers." + std::to_string(layer) + ".mlp.fc1"),
-      fc2_(store, "layers." + std::to_string(layer) + ".mlp.fc2") {}
+      fc2_(store, "layers." + std::to_string(layer) + ".mlp.fc2", shard.tensor_rank == 0) {}
 
 void Mlp::activate(Exec& exec, const BlockActivations& a) const {
   if (activation_ == ActivationKind::kSwiglu) {
@@ -32,7 +31,6 @@ void Mlp::forward_inner(Exec& exec, View x, const BlockActivations& a) const {
 void Mlp::forward(Exec& exec, View x, const BlockActivations& a, View y, bool accumulate) const {
   forward_inner(exec, x, a);
   fc2_.forward(exec, a.mlp_act, y, accumulate);
-  tp_->sum_forward(y, exec.stream).wait(exec.stream);
 }
 
 void Mlp::backward_input(Exec& exec, const BlockActivations& a, const MlpWork& work, View d_act, View dx) const {
@@ -43,7 +41,6 @@ void Mlp::backward_input(Exec& exec, const BlockActivations& a, const MlpWork& w
     exec.ops.gelu_backward(exec, {gelu_kind(activation_), a.mlp_in, d_act, work.d_in});
   }
   fc1_.backward_input(exec, work.d_in, dx);
-  tp_->sum_backward(dx, exec.stream).wait(exec.stream);
 }
 
 void Mlp::backward_weight(Exec& exec, View x, const BlockActivations& a, const MlpWork& work) const {

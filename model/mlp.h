@@ -1,9 +1,9 @@
-// The feed-forward part: fc1, GELU or SwiGLU, fc2.
+// The feed-forward part of one rank: its share of fc1, GELU or SwiGLU, its share of fc2. Between tensor ranks, results
+// and input gradients are partial sums, which the block sums.
 #pragma once
 
 #include "model/layer_context.h"
 #include "model/linear.h"
-#include "parallel/sites/tp_activation.h"
 
 namespace thinwire {
 
@@ -14,9 +14,9 @@ struct MlpWork {
 
 class Mlp {
  public:
-  Mlp(const ModelConfig& config, const ParamStore& store, int layer, TpActivation* tp);
+  Mlp(const ModelShard& shard, const ParamStore& store, int layer);
 
-  // y = mlp(x), or y += mlp(x). Fills a.mlp_in and a.mlp_act.
+  // y = mlp(x), or y += mlp(x). Fills a.mlp_in and a.mlp_act. x: [N,h], all rows.
   void forward(Exec& exec, View x, const BlockActivations& a, View y, bool accumulate) const;
   // fc1 and the activation function only: what a recomputing backward needs.
   void forward_inner(Exec& exec, View x, const BlockActivations& a) const;
@@ -27,7 +27,6 @@ class Mlp {
 
  private:
   ActivationKind activation_;
-  TpActivation* tp_;
   Linear fc1_, fc2_;
 };
 

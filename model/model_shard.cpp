@@ -26,10 +26,8 @@ std::vector<ParamRect> cut(const ParamSpec& p, const ModelShard& shard) {
       const LayerRange part = part_of(length, shard.tensor_rank, shard.tensor_size);
       return {rows_of(p, part.first, part.count)};
     }
-    case TpAxis::kCols: {  // the feed-forward width may be ragged, the attention's goes by KV groups
-      const LayerRange part = p.cols == shard.whole.ffn && p.tensor_class == TensorClass::kMlp
-                                  ? shard.ffn()
-                                  : part_of(p.cols, shard.tensor_rank, shard.tensor_size);
+    case TpAxis::kCols: {
+      const LayerRange part = part_of(p.cols, shard.tensor_rank, shard.tensor_size);
       return {{0, p.rows, part.first, part.count}};
     }
     case TpAxis::kKvGroups: {
@@ -97,6 +95,13 @@ LayerRange ModelShard::vocab() const {
 }
 LayerRange ModelShard::ffn() const {
   return part_of(whole.ffn, tensor_rank, tensor_size);
+}
+
+int64_t ModelShard::first_row(int64_t rows) const {
+  return splits_rows() ? part_of(rows, tensor_rank, tensor_size).first : 0;
+}
+int64_t ModelShard::part_rows(int64_t rows) const {
+  return splits_rows() ? part_of(rows, tensor_rank, tensor_size).count : rows;
 }
 
 ParamList list_local_parameters(const ModelShard& shard) {

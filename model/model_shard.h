@@ -27,6 +27,12 @@ struct ModelShard {
   LayerRange vocab() const;  // rows of the padded vocabulary
   LayerRange ffn() const;
   bool tied_across_stages() const { return whole.tied_head && first != last; }
+
+  // Rows of N that this rank holds outside of sharded parts: [first_row, first_row + part_rows), as TpActivation cuts
+  // them. All of them without sequence parallelism.
+  bool splits_rows() const { return sequence_parallel && tensor_size > 1; }
+  int64_t first_row(int64_t rows) const;
+  int64_t part_rows(int64_t rows) const;
 };
 
 // list_parameters(shard.whole) without what other stages have, with `local` and `tp_partial` filled. A tied embedding

@@ -168,6 +168,7 @@ void Progress::Core::start(RunningOperation& operation) {
     ++counters->operations;
     if (counters->open++ == 0) counters->opened_at = operation.issued_.time_since_epoch().count();
   }
+  operation.started_ = true;
   operation.previous_ = last_open;
   (last_open != nullptr ? last_open->next_ : first_open) = &operation;
   last_open = &operation;
@@ -351,9 +352,7 @@ RunningOperation::RunningOperation(Progress::Core& core, Task task, const Operat
     : core_(&core), task_(std::move(task)), note_(note), counters_(counters) {}
 
 RunningOperation::~RunningOperation() {
-  if (!open() || previous_ == nullptr) {
-    if (!open()) return;
-  }
+  if (!started_ || !open()) return;
   std::lock_guard lock(core_->baton);
   core_->give_up(*this);
 }
@@ -378,6 +377,10 @@ Progress::~Progress() = default;
 
 Transport& Progress::transport() {
   return *core_->transport;
+}
+
+BlockPool& Progress::pool() {
+  return *core_->pool;
 }
 
 Ticket Progress::start(Task task, const OperationNote& note, SiteCounters* counters) {

@@ -35,10 +35,8 @@ struct ProgressOptions {
   int spin_us = 50;                 // polling at full speed before a waiter starts to sleep; 0 with more ranks than cores
   double watchdog_seconds = 0.0;    // silence that ends the job with code 71; 0: no watchdog
   std::string report_directory;     // where the watchdog leaves who-waits-for-whom; empty: stderr only
+  std::vector<std::string> hosts;   // per world rank, for the watchdog's message; may be empty
 };
-
-class FlightRecorder;
-class TransferTable;
 
 // Called with every finished operation and every wait of the compute thread (trace, tests). Runs under the baton.
 class OperationSink {
@@ -54,22 +52,21 @@ class OperationSink {
 class Progress {
  public:
   Progress(Transport& transport, ProgressOptions options = {});
-  ~Progress();  // CHECKs that nothing is open
+  ~Progress();  // operations that are still open fail: their tickets say so
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
   Transport& transport();
   // Runs `task` to its first suspension; the ticket is done when it has returned. Exceptions of the task surface in the
-  // ticket's wait.
+  // ticket's wait. Not to be called from inside a task. The counters outlive the ticket.
   Ticket start(Task task, const OperationNote& note, SiteCounters* counters);
 
   void set_sink(OperationSink* sink);  // nullptr: none
-  // Scratch memory for an algorithm, from a pool; held until the object goes. Only while a task runs.
-  class Scratch;
+  BlockPool& pool();  // for frames and scratch (scratch.h)
   // For the watchdog's report: what this rank is doing outside communication ("step 12").
   void set_activity(const std::string& text);
 
-  struct Core;
+  struct Core;  // progress_core.h
   Core& core() { return *core_; }
 
  private:

@@ -33,8 +33,12 @@ class Transport {
   virtual bool post_receive(void* data, size_t bytes, int peer, int tag, uint32_t token) = 0;
   // Moves things on, never blocks; reports at most done.size() transfers that are over.
   virtual size_t poll(std::span<Completion> done) = 0;
+  // Gives a posted transfer up, in an error: true if its memory will not be touched any more and its token not be
+  // reported; false if both may still happen (MPI: the job is about to end).
+  virtual bool withdraw(uint32_t token) noexcept = 0;
 
-  // Ends all ranks with this code, at once; may be called from any thread without the baton. Does not return.
+  // Ends all ranks with this code, at once; may be called from any thread without the baton. Does not return: threads
+  // of one process leave with Error(code), in the caller and in every poll; processes end.
   [[noreturn]] virtual void abort(int code) = 0;
 };
 
@@ -48,6 +52,8 @@ class LocalWorld {
   explicit LocalWorld(int size, uint64_t shuffle_seed = 0);
   ~LocalWorld();
   std::unique_ptr<Transport> make_endpoint(int rank);
+  // Ends every rank's waits with Error(kHungPeer): one of them will not come any more.
+  void fail(const std::string& message);
 
   struct Shared;
 
@@ -56,7 +62,7 @@ class LocalWorld {
 };
 
 // Runs body(endpoint) on `size` threads and rethrows the first error after all have ended (an error in one rank ends
-// the others' waits with Error(kWatchdog)).
+// the others' waits with Error(kHungPeer)).
 void run_local_ranks(int size, const std::function<void(Transport&)>& body, uint64_t shuffle_seed = 0);
 
 // What the launcher started. Built with MPI and started by mpirun / srun: MPI (initialised here, finalised by the

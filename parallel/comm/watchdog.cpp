@@ -1,6 +1,8 @@
 // The watchdog's thread: sleeps, compares signs of life, writes reports, and at the limit ends the job.
 #include "parallel/comm/watchdog.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -102,7 +104,18 @@ Watchdog::Watchdog(Transport& transport, const FlightRecorder& recorder, Watchdo
       folder_.clear();
     }
   }
-  thread_ = std::thread([this] { run(); });
+  // Signals are the main thread's.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] {
+    try {
+      run();
+    } catch (const Error&) {
+      // Where ranks are threads, abort() leaves with what every other thread of the world gets as well.
+    }
+  });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 Watchdog::~Watchdog() {
@@ -146,6 +159,7 @@ void Watchdog::raise(const char* file) const {
 }
 
 void Watchdog::run() {
+  pthread_setname_np(pthread_self(), "tw-watchdog");
   const double limit = options_.seconds;
   const std::string alarm_file = folder_ + "/alarm", verdict_file = folder_ + "/verdict";
   // Left over from an earlier run unless they change.

@@ -126,8 +126,8 @@ TEST(PartialDropout, PartsOutsideTheWholeAreRefused) {
   EXPECT_ANY_THROW(dropout_apply_cpu(*exec, {x, y, dropout}));
   dropout.first_row = 2;
   EXPECT_NO_THROW(dropout_apply_cpu(*exec, {x, y, dropout}));
-  dropout.batch = 4;
-  EXPECT_ANY_THROW(dropout_apply_cpu(*exec, {x, y, dropout}));  // six rows are not four samples
+  dropout.batch = 5;
+  EXPECT_ANY_THROW(dropout_apply_cpu(*exec, {x, y, dropout}));  // 48 elements are not five samples
 }
 
 }  // namespace

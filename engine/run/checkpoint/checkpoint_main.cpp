@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <ctime>
 #include <iostream>
+#include <map>
+#include <vector>
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
@@ -24,6 +26,8 @@ constexpr char kFooter[] =
     "Exit codes: 0 all good; 64 wrong command line; 65 corrupt or missing checkpoint; 73 directory in use; 74 I/O "
     "error;\n"
     "78 a model that the format cannot express.";
+
+constexpr size_t kSlicesShown = 4;  // of each tensor
 
 // Says for every generation whether it verifies; Error(kBadData) unless all do.
 void verify(const std::string& dir) {
@@ -57,14 +61,28 @@ void show(const std::string& dir, bool as_json) {
   char when[32];
   std::strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
   std::cout << path << "\nstep " << m.step << ", saved " << when << " by job " << m.job << "\n";
+  std::cout << "layout  written by " << m.ranks << (m.ranks == 1 ? " rank" : " ranks");
+  if (m.info.is_object() && m.info.contains("layout")) std::cout << ": " << m.info["layout"].dump();
+  std::cout << "\n";
   for (const ManifestFile& file : m.files) std::cout << "file  " << file.name << "  " << file.bytes << " bytes\n";
   std::cout << "info  " << m.info.dump(2) << "\n";
   for (const auto& [name, value] : m.integers) std::cout << "integer  " << name << " = " << value << "\n";
   for (const auto& [name, value] : m.reals) std::cout << "real  " << name << " = " << value << "\n";
   for (const auto& [name, value] : m.texts) std::cout << "text  " << name << " (" << value.size() << " bytes)\n";
-  for (const ManifestTensor& t : m.tensors) {
-    std::cout << "tensor  " << t.name << "  " << name_of(t.dtype) << " " << t.rows << " x " << t.cols;
-    if (t.count != t.rows * t.cols) std::cout << "  elements " << t.first << " to " << t.first + t.count;
+  // Slices of one tensor are written one after another by each rank, so they are gathered first.
+  std::map<std::string, std::vector<const ManifestTensor*>> tensors;
+  for (const ManifestTensor& t : m.tensors) tensors[t.name].push_back(&t);
+  for (const auto& [name, slices] : tensors) {
+    const ManifestTensor& any = *slices.front();
+    std::cout << "tensor  " << name << "  " << name_of(any.dtype) << " " << any.place.rows << " x " << any.place.cols;
+    if (slices.size() > 1) std::cout << "  in " << slices.size() << " slices:";
+    for (size_t i = 0; i < slices.size() && slices.size() > 1; ++i) {
+      if (i == kSlicesShown) {
+        std::cout << "; ...";
+        break;
+      }
+      std::cout << (i ? "; " : " ") << describe(slices[i]->place);
+    }
     std::cout << "\n";
   }
 }
@@ -103,7 +121,7 @@ void import_hf(const std::string& input, const std::string& output, int64_t voca
     mapping.read_hf(tensors, [&](const ParamSpec& param, std::vector<float> values) {
       const View view = param.is_vector ? View(values.data(), DType::f32, {param.cols})
                                         : View(values.data(), DType::f32, {param.rows, param.cols});
-      visitor.tensor({"model/" + param.name, param.rows, param.cols, 0, view});
+      visitor.tensor(GlobalSlice::whole("model/" + param.name, param.rows, param.cols, view));
     });
   };
   store.save(0, state, {{"model", model_config_to_json(config)}, {"imported_from", "hf"}});

@@ -10,17 +10,22 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <system_error>
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
+#include "engine/run/checkpoint/agreement.h"
 #include "engine/run/checkpoint/output_file.h"
+#include "parallel/sites/control.h"
 
 namespace thinwire {
 namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
+
+constexpr double kLeaveSeconds = 30;
 
 double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
@@ -53,6 +58,17 @@ std::optional<LoadReport> first_valid(const std::vector<FoundGeneration>& found,
   return std::nullopt;
 }
 
+// Gives every rank what rank 0 found: they read the manifest where it did.
+std::optional<LoadReport> share_report(Control* control, std::optional<LoadReport> report) {
+  if (ranks_of(control) == 1) return report;
+  const std::string path = control->share(report ? report->path : "");
+  if (path.empty()) return std::nullopt;
+  on_all_ranks(control, [&] {
+    if (!is_rank_0(control)) report = LoadReport{path, read_manifest(path), {}};
+  });
+  return report;
+}
+
 [[noreturn]] void throw_none_valid(const std::string& where, const std::vector<std::string>& refused) {
   std::string message = where + ": there are checkpoints, but none verifies:";
   for (const std::string& reason : refused) message += "\n  " + reason;
@@ -61,11 +77,24 @@ std::optional<LoadReport> first_valid(const std::vector<FoundGeneration>& found,
 
 }  // namespace
 
-CheckpointStore::CheckpointStore(const std::string& directory, StoreOptions options)
-    : directory_(directory), options_(std::move(options)), lock_(directory, options_.lock), staged_(options_.copy) {
+CheckpointStore::CheckpointStore(const std::string& directory, StoreOptions options, Control* control)
+    : directory_(directory),
+      options_(std::move(options)),
+      control_(control),
+      rank_(control == nullptr ? 0 : control->rank()),
+      ranks_(ranks_of(control)),
+      staged_(options_.copy) {
   while (directory_.size() > 1 && directory_.back() == '/') directory_.pop_back();
-  for (const FoundGeneration& g : list_generations(directory_))
-    next_sequence_ = std::max(next_sequence_, g.sequence + 1);
+  on_rank_0(control_, [&] {
+    lock_.emplace(directory_, options_.lock);
+    for (const FoundGeneration& g : list_generations(directory_))
+      next_sequence_ = std::max(next_sequence_, g.sequence + 1);
+    remove_leftovers();
+  });
+  if (ranks_ > 1) require_shared_directory();
+}
+
+void CheckpointStore::remove_leftovers() {
   std::error_code ignored;
   for (fs::directory_iterator it(directory_, ignored), end; !ignored && it != end; it.increment(ignored)) {
     const std::string name = it->path().filename().string();
@@ -78,13 +107,29 @@ CheckpointStore::CheckpointStore(const std::string& directory, StoreOptions opti
   }
 }
 
+// The lease that rank 0 has just written must be there for everybody: else ranks would fill directories of their own.
+void CheckpointStore::require_shared_directory() {
+  const std::string token = share_from_rank_0(control_, lock_ ? lock_->token() : "");
+  on_all_ranks(control_, [&] {
+    const auto deadline = Clock::now() + std::chrono::seconds(5);  // another node may see it a little later
+    for (int pause_ms = 1; !lease_has_token(directory_, token); pause_ms = std::min(2 * pause_ms, 250)) {
+      if (Clock::now() > deadline) {
+        throw_io(directory_ + ": rank " + std::to_string(rank_) +
+                 " does not see there what rank 0 wrote; all ranks write their part of a checkpoint into one directory, "
+                 "so it must be on a file system that all nodes share");
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
+    }
+  });
+}
+
 CheckpointStore::~CheckpointStore() {
-  if (writer_.joinable()) writer_.join();
-  try {
-    if (error_) std::rethrow_exception(error_);
-  } catch (const std::exception& e) {
-    log_error(std::string("checkpoint not saved: ") + e.what());
+  if (writer_.joinable()) {
+    // Whoever leaves in a hurry (an error elsewhere) does not wait for ranks that may be gone.
+    if (parts_) parts_->hurry(std::min(options_.peer_seconds, kLeaveSeconds));
+    writer_.join();
   }
+  if (pending_ != Pending::kNone && outcome_.code != 0) log_error("checkpoint not saved: " + outcome_.message);
 }
 
 void CheckpointStore::point(std::string_view name) const {
@@ -95,47 +140,134 @@ void CheckpointStore::save(int64_t step, const VisitState& state, const nlohmann
   const auto start = Clock::now();
   settle();
   stats_ = {};
-  written_ = {};
   stats_.step = step;
   stats_.wait_ms = ms_since(start);
-  lock_.check();
-  point("save.begin");
-  const auto copy_start = Clock::now();
-  staged_.clear();
-  try {
-    state(staged_);
-  } catch (const std::bad_alloc&) {
-    throw_io(directory_ + ": not enough memory to copy the state of a checkpoint (" + std::to_string(staged_.bytes()) +
-             " bytes so far)");
-  }
-  staged_.finish();
-  stats_.copy_ms = ms_since(copy_start);
-  stats_.bytes = staged_.bytes();
-  point("save.after_copy");
-  if (options_.async) {
-    writer_ = std::thread([this, step, info] { write(step, info); });
+  on_all_ranks(control_, [&] {
+    if (lock_) lock_->check();
+    point("save.begin");
+    const auto copy_start = Clock::now();
+    staged_.clear();
+    try {
+      state(staged_);
+    } catch (const std::bad_alloc&) {
+      throw_io(directory_ + ": not enough memory to copy the state of a checkpoint (" + std::to_string(staged_.bytes()) +
+               " bytes so far)");
+    }
+    staged_.finish();
+    stats_.copy_ms = ms_since(copy_start);
+    stats_.bytes = staged_.bytes();
+    point("save.after_copy");
+  });
+  if (rank_ == 0) outcome_ = attempt([&] { return make_temporary(step); });
+  outcome_ = Outcome::from_text(share_from_rank_0(control_, outcome_.to_text()));
+  if (outcome_.code != 0) {
+    pending_ = Pending::kFailed;
   } else {
-    write(step, info);
-    settle();
+    temporary_ = directory_ + "/" + outcome_.path;
+    pending_ = Pending::kWriting;
+    parts_.reset();
+    if (rank_ == 0 && ranks_ > 1) parts_.emplace();
+    if (options_.async || ranks_ > 1) {
+      try {
+        writer_ = std::thread([this, step, info] { write(step, info); });
+      } catch (const std::system_error&) {  // no more threads: the step waits
+        write(step, info);
+      }
+    } else {
+      write(step, info);
+    }
   }
+  if (!options_.async) settle();
 }
 
-// Joins the writer and judges how it fared.
-void CheckpointStore::settle() {
-  if (writer_.joinable()) writer_.join();
-  stats_.path = written_.path;
-  stats_.write_ms = written_.write_ms;
-  stats_.failed = written_.failed;
-  if (!error_) return;
-  const std::exception_ptr error = std::exchange(error_, nullptr);
+// Runs `action`; what it throws becomes an outcome.
+CheckpointStore::Outcome CheckpointStore::attempt(const std::function<std::string()>& action) const {
+  Outcome outcome;
   try {
-    std::rethrow_exception(error);
+    outcome.path = action();
+    return outcome;
   } catch (const Error& e) {
-    if (e.code() != ExitCode::kIo || failures_in_a_row_ > options_.failed_saves_allowed) throw;
-    log_warning("warning: checkpoint of step " + std::to_string(stats_.step) + " not saved (" +
-                std::to_string(failures_in_a_row_) + " in a row, " + std::to_string(options_.failed_saves_allowed) +
-                " allowed): " + e.what());
+    outcome.code = static_cast<int>(e.code());
+    outcome.message = e.what();
+  } catch (const std::bad_alloc&) {
+    outcome.code = static_cast<int>(ExitCode::kIo);
+    outcome.message = directory_ + ": out of memory while saving a checkpoint";
+  } catch (const fs::filesystem_error& e) {
+    outcome.code = static_cast<int>(ExitCode::kIo);
+    outcome.message = e.what();
+  } catch (const std::exception& e) {
+    outcome.code = static_cast<int>(ExitCode::kInternal);
+    outcome.message = e.what();
   }
+  return outcome;
+}
+
+std::string CheckpointStore::Outcome::to_text() const {
+  return std::to_string(code) + "\n" + std::to_string(write_ms) + "\n" + path + "\n" + message;
+}
+
+CheckpointStore::Outcome CheckpointStore::Outcome::from_text(const std::string& text) {
+  const size_t a = text.find('\n'), b = text.find('\n', a + 1), c = text.find('\n', b + 1);
+  TW_CHECK(c != std::string::npos, text);
+  return {std::stoi(text), std::stod(text.substr(a + 1)), text.substr(b + 1, c - b - 1), text.substr(c + 1)};
+}
+
+// Rank 0 makes it while all ranks wait for its name, so that every writer finds it.
+std::string CheckpointStore::make_temporary(int64_t step) {
+  const std::string name = generation_name(step) + ".tmp-" + tame(lock_->job()) + "-" + lock_->token().substr(0, 8);
+  temporary_ = directory_ + "/" + name;
+  fs::remove_all(temporary_);
+  if (::mkdir(temporary_.c_str(), 0755) != 0) throw_io(temporary_ + ": cannot create: " + std::strerror(errno));
+  try {
+    point("save.after_mkdir");
+  } catch (...) {
+    fs::remove_all(temporary_);
+    throw;
+  }
+  return name;
+}
+
+// Waits for the writers of all ranks; what became of the save, the same on all of them.
+CheckpointStore::Outcome CheckpointStore::join() {
+  const auto join_writer = [this] {
+    if (writer_.joinable()) writer_.join();
+  };
+  if (ranks_ == 1) {
+    join_writer();
+    return outcome_;
+  }
+  if (rank_ != 0) {
+    join_writer();
+    control_->collect(outcome_.code == 0 ? "" : std::to_string(outcome_.code) + " " + outcome_.message);
+  } else {
+    // The other writers end without rank 0's; then it need not wait for files that will not come.
+    parts_->all_ended(control_->collect(""));
+    join_writer();
+    std::error_code ignored;
+    if (outcome_.code != 0) fs::remove_all(temporary_, ignored);  // again: others may still have been writing
+  }
+  return Outcome::from_text(share_from_rank_0(control_, outcome_.to_text()));
+}
+
+// Ends the save at hand, if any, and judges how it fared.
+void CheckpointStore::settle() {
+  if (pending_ == Pending::kNone) return;
+  if (pending_ == Pending::kWriting) outcome_ = join();
+  pending_ = Pending::kNone;
+  stats_.write_ms = outcome_.write_ms;
+  stats_.failed = outcome_.code != 0;
+  if (!stats_.failed) {
+    stats_.path = outcome_.path;
+    failures_in_a_row_ = 0;
+    return;
+  }
+  ++failures_in_a_row_;
+  if (outcome_.code != static_cast<int>(ExitCode::kIo) || failures_in_a_row_ > options_.failed_saves_allowed)
+    throw Error(static_cast<ExitCode>(outcome_.code), outcome_.message);
+  if (rank_ != 0) return;
+  log_warning("warning: checkpoint of step " + std::to_string(stats_.step) + " not saved (" +
+              std::to_string(failures_in_a_row_) + " in a row, " + std::to_string(options_.failed_saves_allowed) +
+              " allowed): " + outcome_.message);
 }
 
 void CheckpointStore::wait(bool must_succeed) {
@@ -146,30 +278,16 @@ void CheckpointStore::wait(bool must_succeed) {
   }
 }
 
-// Runs on the writing thread: nothing may leave it but error_ and written_.
+// Runs on the writing thread: nothing may leave it but outcome_, and it does not communicate.
 void CheckpointStore::write(int64_t step, const nlohmann::json& info) {
   const auto start = Clock::now();
-  std::string temporary;
-  try {
-    temporary =
-        directory_ + "/" + generation_name(step) + ".tmp-" + tame(lock_.job()) + "-" + lock_.token().substr(0, 8);
-    written_.path = commit(step, info, temporary);
-    failures_in_a_row_ = 0;
-  } catch (const std::bad_alloc&) {
-    written_.failed = true;
-    error_ = std::make_exception_ptr(Error(ExitCode::kIo, directory_ + ": out of memory while saving a checkpoint"));
-  } catch (const fs::filesystem_error& e) {
-    written_.failed = true;
-    error_ = std::make_exception_ptr(Error(ExitCode::kIo, e.what()));
-  } catch (...) {
-    written_.failed = true;
-    error_ = std::current_exception();
-  }
-  if (written_.failed) {
-    ++failures_in_a_row_;
+  outcome_ = attempt([&] { return rank_ == 0 ? commit(step, info) : write_part(step); });
+  if (outcome_.code != 0 && rank_ != 0) {
+    write_failed(temporary_, rank_, outcome_.code, outcome_.message);
+  } else if (outcome_.code != 0) {
     std::error_code ignored;
-    fs::remove_all(temporary, ignored);
-  } else {
+    fs::remove_all(temporary_, ignored);
+  } else if (rank_ == 0) {
     try {
       point("save.before_prune");
       prune();
@@ -179,58 +297,46 @@ void CheckpointStore::write(int64_t step, const nlohmann::json& info) {
       log_warning(std::string("warning: pruning checkpoints: ") + e.what());
     }
   }
-  written_.write_ms = ms_since(start);
+  outcome_.write_ms = ms_since(start);
 }
 
-std::string CheckpointStore::commit(int64_t step, const nlohmann::json& info, const std::string& temporary) {
-  fs::remove_all(temporary);
-  if (::mkdir(temporary.c_str(), 0755) != 0) throw_io(temporary + ": cannot create: " + std::strerror(errno));
+std::string CheckpointStore::write_part(int64_t step) {
+  const auto reach = [this](std::string_view name) { point(name); };
   point("save.after_mkdir");
+  Manifest part;
+  part.step = step;
+  part.ranks = ranks_;
+  write_shards(temporary_, shard_stem(rank_, ranks_), staged_, options_.shard_bytes, reach, part);
+  point("save.before_manifest");
+  write_done(temporary_, rank_, part);
+  point("save.after_manifest");
+  return {};
+}
 
+std::string CheckpointStore::commit(int64_t step, const nlohmann::json& info) {
+  const auto reach = [this](std::string_view name) { point(name); };
   Manifest manifest;
   manifest.step = step;
   manifest.sequence = next_sequence_;
-  manifest.job = lock_.job();
+  manifest.job = lock_->job();
   manifest.saved_at = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  manifest.ranks = ranks_;
   manifest.info = info;
   manifest.integers = staged_.integers();
   manifest.reals = staged_.reals();
   manifest.texts = staged_.texts();
-  const auto& tensors = staged_.tensors();
-  size_t next = 0;
-  do {  // at least one file, even without tensors: readers need not know the exception
-    std::vector<SafetensorsItem> items;
-    const size_t first = next;
-    uint64_t bytes = 0;
-    while (next < tensors.size() && (next == first || bytes + tensors[next].bytes.size() <= options_.shard_bytes) &&
-           next - first < 500'000) {
-      const StagedTensor& t = tensors[next++];
-      items.push_back({t.stored_name(), to_st_dtype(t.dtype), t.shape, t.bytes, {}});
-      bytes += t.bytes.size();
-    }
-    char name[40];
-    std::snprintf(name, sizeof name, "shard_%05zu.safetensors", manifest.files.size());
-    point("save.before_shard");
-    const WrittenFile written =
-        write_safetensors(temporary + "/" + name, std::move(items), {}, [this] { point("save.mid_shard"); });
-    point("save.after_shard");
-    std::map<std::string_view, std::string_view> hash_of;
-    for (const WrittenTensor& t : written.tensors) hash_of[t.name] = t.hash;
-    for (size_t i = first; i < next; ++i) {
-      const StagedTensor& t = tensors[i];
-      manifest.tensors.push_back({t.name, t.rows, t.cols, t.first, t.count, to_st_dtype(t.dtype), manifest.files.size(),
-                                  t.stored_name(), std::string(hash_of.at(t.stored_name()))});
-    }
-    manifest.files.push_back({name, written.bytes, written.hash});
-  } while (next < tensors.size());
+  write_shards(temporary_, shard_stem(0, ranks_), staged_, options_.shard_bytes, reach, manifest);
+  if (parts_) parts_->gather(temporary_, ranks_, options_.peer_seconds, manifest);
+  const std::string fault = find_slice_fault(manifest);
+  TW_CHECK(fault.empty(), directory_, ": the ranks' slices do not make whole tensors: ", fault);
 
   point("save.before_manifest");
   const std::string text = manifest_to_text(manifest);
-  OutputFile file(temporary + "/" + kManifestName, text.size());
+  OutputFile file(temporary_ + "/" + kManifestName, text.size());
   file.write(std::as_bytes(std::span(text)));
   file.finish();
   point("save.after_manifest");
-  sync_directory(temporary);
+  sync_directory(temporary_);
 
   std::string final_path = directory_ + "/" + generation_name(step);
   struct stat ignored {};
@@ -238,8 +344,8 @@ std::string CheckpointStore::commit(int64_t step, const nlohmann::json& info, co
     final_path = directory_ + "/" + generation_name(step) + "-" + std::to_string(again);
   }
   point("save.before_rename");
-  lock_.check();
-  if (::rename(temporary.c_str(), final_path.c_str()) != 0)
+  lock_->check();
+  if (::rename(temporary_.c_str(), final_path.c_str()) != 0)
     throw_io(final_path + ": cannot rename: " + std::strerror(errno));
   sync_directory(directory_);
   ++next_sequence_;
@@ -276,7 +382,7 @@ void CheckpointStore::prune() {
       continue;
     }
     // Renamed first: a half-removed directory must not look like a generation.
-    lock_.check();
+    lock_->check();
     const std::string doomed = generation.path + ".tmp-prune";
     if (::rename(generation.path.c_str(), doomed.c_str()) != 0)
       throw_io(generation.path + ": cannot rename: " + std::strerror(errno));
@@ -287,26 +393,32 @@ void CheckpointStore::prune() {
 
 std::optional<LoadReport> CheckpointStore::newest() {
   wait();
-  const auto found = list_generations(directory_);
-  if (found.empty()) return std::nullopt;
-  std::vector<std::string> refused;
-  auto report = first_valid(found, refused);
-  if (!report) throw_none_valid(directory_, refused);
-  return report;
+  std::optional<LoadReport> report;
+  on_rank_0(control_, [&] {
+    const auto found = list_generations(directory_);
+    if (found.empty()) return;
+    std::vector<std::string> refused;
+    report = first_valid(found, refused);
+    if (!report) throw_none_valid(directory_, refused);
+  });
+  return share_report(control_, std::move(report));
 }
 
 std::optional<LoadReport> CheckpointStore::load_newest(const VisitState& state, LoadOptions options) {
   auto report = newest();
   if (!report) return std::nullopt;
   options.verify = false;  // just done
-  return load_generation(report->path, state, options);
+  return load_generation(report->path, state, options, control_);
 }
 
-LoadReport find_newest_valid(const std::string& path) {
-  std::vector<std::string> refused;
-  auto report = first_valid(resolve_checkpoint_path(path), refused);
-  if (!report) throw_none_valid(path, refused);
-  return *std::move(report);
+LoadReport find_newest_valid(const std::string& path, Control* control) {
+  std::optional<LoadReport> report;
+  on_rank_0(control, [&] {
+    std::vector<std::string> refused;
+    report = first_valid(resolve_checkpoint_path(path), refused);
+    if (!report) throw_none_valid(path, refused);
+  });
+  return *share_report(control, std::move(report));
 }
 
 }  // namespace thinwire

@@ -1,13 +1,12 @@
 // The writer's side of a directory of checkpoints: copy, write behind, commit, prune; and finding the newest good one.
 //
 // Commit: step_000123.tmp-<job>-<nonce>/ is filled with shard files (hashed in memory before they are written,
-// flushed), then manifest.json (flushed), then the directory is flushed, the lease token read again, the directory
-// renamed to step_000123 (step_000123-2 if that exists) and its parent flushed. latest.json is a convenience for
-// people: loading scans.
+// flushed), by all ranks at once; when rank 0 has found every rank's note of completion it writes manifest.json
+// (flushed), flushes the directory, reads the lease token again, renames the directory to step_000123 (step_000123-2 if
+// that exists) and flushes its parent. latest.json is a convenience for people: loading scans.
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -17,12 +16,14 @@
 #include <thread>
 
 #include "engine/run/checkpoint/generation.h"
+#include "engine/run/checkpoint/rank_parts.h"
 #include "engine/run/checkpoint/run_lock.h"
 #include "engine/run/checkpoint/staged_state.h"
 
 namespace thinwire {
 
-// Every place where a save can be struck, in order; tests and configured faults sweep this list.
+// Every place where a save can be struck, in order; tests and configured faults sweep this list. Rank 0 (or the only one)
+// passes them all; other ranks those up to save.after_manifest, their manifest being the note that their part is there.
 inline constexpr std::string_view kSavePoints[] = {
     "save.begin",         "save.after_copy",      "save.after_mkdir",    "save.before_shard",  "save.mid_shard",
     "save.after_shard",   "save.before_manifest", "save.after_manifest", "save.before_rename", "save.after_rename",
@@ -34,6 +35,7 @@ struct StoreOptions {
   int64_t failed_saves_allowed = 0;  // consecutive failures to write that are only logged
   uint64_t shard_bytes = uint64_t{4} << 30;  // a file takes tensors until it is this large (never splits one)
   LockOptions lock;                          // job id, heartbeat
+  double peer_seconds = 600;  // how long rank 0 waits for the other ranks' parts once its own is written
   CopyBytes copy;                            // state out of device memory; default memcpy
   std::function<void(std::string_view point)>
       fault;  // called at every save point, mostly on the writing thread; may throw Error
@@ -42,7 +44,7 @@ struct StoreOptions {
 struct SaveStats {
   int64_t step = -1;
   std::string path;     // of the committed generation; empty while writing or after a failure
-  uint64_t bytes = 0;   // tensor bytes
+  uint64_t bytes = 0;   // tensor bytes of this rank
   double wait_ms = 0;   // the step stood still for the save before it ...
   double copy_ms = 0;   // ... and for the copy
   double write_ms = 0;  // behind the step, when async
@@ -50,54 +52,81 @@ struct SaveStats {
 };
 
 // Not thread-safe: one thread saves and waits.
+//
+// With a Control of several ranks, the constructor, save(), wait(), newest() and load_newest() are collectives: every rank
+// calls them, in the same order, on the thread that may use `control` (which outlives the store). The writing threads do
+// not communicate. What fails on one rank is the same Error on all, and the policy of failed saves counts alike on all.
 class CheckpointStore {
  public:
-  // Takes the lock (Error(kBusy)), removes what interrupted saves left behind.
-  explicit CheckpointStore(const std::string& directory, StoreOptions options = {});
-  // Waits for the writer; a failure is logged.
+  // Rank 0 takes the lock (Error(kBusy)) and removes what interrupted saves left behind; Error(kIo) when the directory of
+  // another rank is not the one that rank 0 sees.
+  explicit CheckpointStore(const std::string& directory, StoreOptions options = {}, Control* control = nullptr);
+  // Waits for the writer, without communication; a failure is logged.
   ~CheckpointStore();
 
-  // Shows a copying visitor to `state`, then commits a generation. `info` is stored as it is (model, data, layout,
-  // hashes). Errors of this or an earlier save that was written behind surface here and in wait(): Error(kIo) when a
-  // save could not be written (after failed_saves_allowed in a row), Error(kBusy) at once when the directory was taken
-  // over.
+  // Shows a copying visitor to `state`, then commits a generation. Each rank shows the tensor slices that it is to write:
+  // those of all ranks together must cover each tensor exactly once (a CHECK); integers, reals and texts are taken from
+  // rank 0. `info` (rank 0's) is stored as it is (model, data, layout, hashes). Errors of this or an earlier save that was
+  // written behind surface here and in wait(): Error(kIo) when a save could not be written (after failed_saves_allowed in
+  // a row), Error(kBusy) at once when the directory was taken over.
   void save(int64_t step, const VisitState& state, const nlohmann::json& info);
   // Returns when nothing is being written. `must_succeed`: a last save that failed throws whatever is allowed (end of a
   // run).
   void wait(bool must_succeed = false);
   const SaveStats& last_save() const { return stats_; }  // path, write_ms and failed are known after wait()
 
-  // The newest generation that verifies completely; why newer ones were refused is logged. nullopt: there are none at
-  // all. Error(kBadData) listing every reason when there are some and none verifies: never a silent start from scratch.
+  // The newest generation that verifies completely (rank 0 reads every byte, the others its manifest); why newer ones were
+  // refused is logged. nullopt: there are none at all. Error(kBadData) listing every reason when there are some and none
+  // verifies: never a silent start from scratch.
   std::optional<LoadReport> newest();
-  // The same, filled into `state`.
+  // The same, filled into `state`: each rank reads what its visitor asks for.
   std::optional<LoadReport> load_newest(const VisitState& state, LoadOptions options = {});
 
   const std::string& directory() const { return directory_; }
-  const RunLock& lock() const { return lock_; }
+  const RunLock& lock() const { return *lock_; }  // rank 0 only
 
  private:
+  // How a write fared; travels between ranks as text.
+  struct Outcome {
+    int code = 0;  // of the Error, 0: good
+    double write_ms = 0;
+    std::string path, message;
+    std::string to_text() const;
+    static Outcome from_text(const std::string& text);
+  };
+  enum class Pending { kNone, kWriting, kFailed };
+
   void point(std::string_view name) const;
+  void remove_leftovers();
+  void require_shared_directory();
+  Outcome attempt(const std::function<std::string()>& action) const;
+  std::string make_temporary(int64_t step);
   void write(int64_t step, const nlohmann::json& info);
-  std::string commit(int64_t step, const nlohmann::json& info, const std::string& temporary);
+  std::string write_part(int64_t step);
+  std::string commit(int64_t step, const nlohmann::json& info);
   void prune();
+  Outcome join();
   void settle();
 
   std::string directory_;
   StoreOptions options_;
-  RunLock lock_;
+  Control* control_;
+  int rank_, ranks_;
+  std::optional<RunLock> lock_;
   StagedState staged_;
   SaveStats stats_;
   int64_t next_sequence_ = 0;
   std::set<std::string> verified_;  // generations that prune has read back
+  Pending pending_ = Pending::kNone;
+  std::string temporary_;  // directory of the save at hand
+  std::optional<RankParts> parts_;
   std::thread writer_;
-  std::exception_ptr error_;  // of the last write ...
-  SaveStats written_;         // ... and its results: the writing thread's, read after join
+  Outcome outcome_;  // the writing thread's, read after join
   int64_t failures_in_a_row_ = 0;
 };
 
 // For readers that hold no lock (generate, checkpoint verify). `path` as in resolve_checkpoint_path; the newest
-// generation that verifies, or Error(kBadData) listing every reason.
-LoadReport find_newest_valid(const std::string& path);
+// generation that verifies, or Error(kBadData) listing every reason. With `control` a collective: rank 0 looks.
+LoadReport find_newest_valid(const std::string& path, Control* control = nullptr);
 
 }  // namespace thinwire

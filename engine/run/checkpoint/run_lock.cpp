@@ -91,6 +91,11 @@ std::string Lease::describe() const {
   return "host " + host + " (pid " + std::to_string(pid) + ", job " + job + ", last heartbeat " + age + " s ago)";
 }
 
+bool lease_has_token(const std::string& directory, const std::string& token) {
+  const auto lease = read_lease(directory);
+  return lease && lease->token == token;
+}
+
 RunLock::RunLock(const std::string& directory, const LockOptions& options) : directory_(directory) {
   make_directories(directory);
   lease_ = {host_name(), static_cast<long>(::getpid()), options.job.empty() ? job_name() : options.job, random_token(),
@@ -116,8 +121,7 @@ RunLock::~RunLock() {
     heart_.join();
   }
   // Give the lease back only if it is still ours.
-  const auto lease = read_lease(directory_);
-  if (lease && lease->token == lease_.token) ::unlink((directory_ + kLeaseName).c_str());
+  if (lease_has_token(directory_, lease_.token)) ::unlink((directory_ + kLeaseName).c_str());
   if (lease_fd_ >= 0) ::close(lease_fd_);
   if (lock_fd_ >= 0) ::close(lock_fd_);
 }

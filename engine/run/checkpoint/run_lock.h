@@ -28,6 +28,10 @@ struct Lease {
   std::string describe() const;  // "host 7 (pid 123, job 9, last heartbeat 3 s ago)"
 };
 
+// Whether the lease of the directory, as this process sees it, carries this token: how other ranks know that they and
+// the holder mean the same directory.
+bool lease_has_token(const std::string& directory, const std::string& token);
+
 // Holds DIR/.lock and DIR/lease.json from construction to destruction. Busy: Error(kBusy) naming the holder. Where the
 // file system has no flock, lease age decides alone, and a warning says so.
 class RunLock {

@@ -1,7 +1,6 @@
 // Start-up of a job: who is there, what they agree on, which mesh they form.
 #include "engine/run/train/job.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include "engine/base/core/error.h"
 #include "engine/base/core/log.h"
 #include "engine/run/train/rank_layout.h"
+#include "parallel/comm/binding.h"
 
 namespace thinwire {
 namespace {
@@ -24,22 +24,15 @@ Control make_control(Progress& progress, int size, SiteCounters* counters) {
       Channel(Communicator(progress, all_ranks(size), static_cast<int>(GroupKind::kWorld), Site::kControl, counters)));
 }
 
-// Cores that this process may use, shared with the other ranks of the node unless a launcher has divided them already.
-int cores_of_this_rank(int, int local_size) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  const long online = sysconf(_SC_NPROCESSORS_ONLN);
-  const int mine = CPU_COUNT(&set);
-  return mine < online ? mine : mine / local_size;
-}
-
 }  // namespace
 
 Job::Job() : world_(open_world()), transport_(world_.transport.get()) {
   nodes_ = number_nodes(world_.hosts);
   local_rank_ = world_.local_rank, local_size_ = world_.local_size;
   if (size() == 1) return;
+  const std::vector<int> all = allowed_cpus();
+  bound_ = !bind_to_cores(*transport_, world_.hosts).empty() ||
+           static_cast<long>(all.size()) < sysconf(_SC_NPROCESSORS_ONLN);  // the launcher has divided them
   progress_ = std::make_unique<Progress>(*transport_);
   control_ = make_control(*progress_, size(), nullptr);
 }
@@ -109,7 +102,8 @@ void Job::form_mesh(const RunConfig& config, const std::string& fingerprint) {
 
 void Job::share_cores(RunConfig& config) const {
   if (config.threads_per_rank > 0 || local_size_ == 1) return;
-  config.threads_per_rank = std::max(1, cores_of_this_rank(local_rank_, local_size_));
+  const int cores = static_cast<int>(allowed_cpus().size());
+  config.threads_per_rank = std::max(1, bound_ ? cores : cores / local_size_);
 }
 
 void Job::abort(int code) {

@@ -56,6 +56,7 @@ class Job {
   Control control_;
   std::vector<int> nodes_;
   int local_rank_ = 0, local_size_ = 1;
+  bool bound_ = false;  // this rank has cores of its own
 };
 
 }  // namespace thinwire

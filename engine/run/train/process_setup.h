@@ -11,13 +11,6 @@ namespace thinwire {
 // OMP_WAIT_POLICY before main, so this sets it and executes the program again, once. A value set by the user is kept.
 void ensure_passive_waiting(char** argv);
 
-// Ranks that a launcher (mpirun, srun, jsrun) started side by side, and which of them this process is; {1, 0} without
-// one. Read from the environment that the launchers set, so that it needs no MPI.
-struct LaunchedRanks {
-  int64_t count = 1, rank = 0;
-};
-LaunchedRanks launched_ranks();
-
 class Job;
 
 // Runs body(); an Error becomes "error: ..." on stderr and its exit code, anything else 70. Returns the exit code.

@@ -1,5 +1,6 @@
 // From (configuration, rank) to coordinates, shard, placement and plans.
 #include "engine/run/train/rank_layout.h"
+#include "model/params.h"
 
 #include <algorithm>
 

@@ -15,6 +15,7 @@
 // what goes beyond lambda * n / g of the longest update (steps * rate; a flipped sign is 2 of it) counts as error.
 // Elements without a gradient (below 1e-12: noise alone) are left out.
 #include "engine/run/train/reference_compare.h"
+#include "model/params.h"
 
 #include <algorithm>
 #include <cmath>

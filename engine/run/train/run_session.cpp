@@ -1,5 +1,6 @@
 // What a run leaves behind, and how it finds its way back in.
 #include "engine/run/train/run_session.h"
+#include "model/params.h"
 
 #include <algorithm>
 #include <cmath>

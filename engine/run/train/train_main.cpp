@@ -13,6 +13,7 @@
 #include "engine/run/train/process_setup.h"
 #include "engine/run/train/rank_layout.h"
 #include "engine/run/train/trainer.h"
+#include "parallel/comm/launcher.h"
 #include "parallel/schedule/plan.h"
 
 namespace {
@@ -69,7 +70,7 @@ int run(const Options& o, int argc, char** argv) {
     throw_usage("train: no configuration; use train --config configs/quickstart.json (train --help lists everything)");
   }
   const bool trains = !o.dry_run && !o.print_schedule && o.print_samples < 0;
-  const LaunchedRanks launched = launched_ranks();
+  const Launch launched = launch_of_environment();
   if (!trains) {
     // Needs no other ranks: rank 0 speaks for all, so that a message and a printed line appear once.
     if (launched.rank > 0) return 0;

@@ -1,0 +1,244 @@
+// Records events into memory taken beforehand, and writes them as trace JSON.
+#include "engine/run/train/step_trace.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <sstream>
+
+#include "engine/base/core/file.h"
+
+namespace thinwire {
+namespace {
+
+// Numbers of the tracks; a site has kLanes of them, which is more than operations of one site overlap.
+constexpr int kStepTrack = 1, kComputeTrack = 2, kWaitTrack = 3, kFirstSite = 16, kLanes = 64;
+
+int64_t nanoseconds(StepTrace::Clock::time_point t) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(t.time_since_epoch()).count();
+}
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
+  }
+  return out;
+}
+
+// Nanoseconds as microseconds with three decimals, exactly.
+std::string microseconds(int64_t ns) {
+  char text[40];
+  const char* sign = ns < 0 ? "-" : "";
+  const uint64_t n = ns < 0 ? 0 - static_cast<uint64_t>(ns) : static_cast<uint64_t>(ns);
+  std::snprintf(text, sizeof text, "%s%llu.%03llu", sign, static_cast<unsigned long long>(n / 1000),
+                static_cast<unsigned long long>(n % 1000));
+  return text;
+}
+
+const char* name_of(NodeKind kind) {
+  constexpr const char* names[] = {"F", "B", "I", "W", "exchange", "reduce", "control", "optimizer", "gather"};
+  return names[static_cast<size_t>(kind)];
+}
+
+// Puts each interval (in order of start) on the first lane that is free again.
+class Lanes {
+ public:
+  int place(int64_t from, int64_t to) {
+    for (size_t i = 0; i < free_from_.size(); ++i) {
+      if (free_from_[i] > from) continue;
+      free_from_[i] = to;
+      return static_cast<int>(i);
+    }
+    // More at once than anybody can look at: they share the last lane.
+    if (free_from_.size() == static_cast<size_t>(kLanes)) return kLanes - 1;
+    free_from_.push_back(to);
+    return static_cast<int>(free_from_.size()) - 1;
+  }
+  int count() const { return static_cast<int>(free_from_.size()); }
+
+ private:
+  std::vector<int64_t> free_from_;
+};
+
+}  // namespace
+
+StepTrace::StepTrace(int rank, size_t capacity) : rank_(rank), events_(capacity) {}
+
+void StepTrace::add(const Event& event) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (used_ == events_.size()) {
+    ++dropped_;
+    return;
+  }
+  events_[used_++] = event;
+}
+
+void StepTrace::step(int64_t number, Clock::time_point from, Clock::time_point to) {
+  Event e;
+  e.kind = Kind::kStep, e.name = "step", e.number = number;
+  e.from = nanoseconds(from), e.to = nanoseconds(to);
+  add(e);
+}
+
+void StepTrace::compute(const char* name, int micro, int chunk, Clock::time_point from, Clock::time_point to) {
+  Event e;
+  e.kind = Kind::kCompute, e.name = name, e.micro = micro, e.chunk = chunk;
+  e.from = nanoseconds(from), e.to = nanoseconds(to);
+  add(e);
+}
+
+void StepTrace::node(const PlanNode& node, Clock::time_point from, Clock::time_point to) {
+  compute(name_of(node.kind), node.micro, node.chunk, from, to);
+}
+
+void StepTrace::operation(const OperationNote& note, Clock::time_point issued, Clock::time_point done) {
+  Event e;
+  e.kind = Kind::kOperation, e.site = note.site, e.name = note.verb, e.group = note.group, e.peer = note.peer;
+  e.number = note.sequence, e.bytes = note.bytes;
+  e.from = nanoseconds(issued), e.to = nanoseconds(done);
+  add(e);
+}
+
+void StepTrace::waited(const OperationNote& note, Clock::time_point from, Clock::time_point to) {
+  Event e;
+  e.kind = Kind::kWait, e.site = note.site, e.name = note.verb, e.group = note.group, e.peer = note.peer;
+  e.number = note.sequence, e.bytes = note.bytes;
+  e.from = nanoseconds(from), e.to = nanoseconds(to);
+  add(e);
+}
+
+void StepTrace::align(int64_t origin_ns, int64_t offset_ns, const std::string& clock_note) {
+  origin_ = origin_ns, offset_ = offset_ns, clock_note_ = clock_note;
+}
+
+size_t StepTrace::events() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return used_;
+}
+
+int64_t StepTrace::dropped() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return dropped_;
+}
+
+std::string StepTrace::json() const {
+  std::vector<Event> events;
+  int64_t dropped = 0;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    events.assign(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(used_));
+    dropped = dropped_;
+  }
+  std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
+    return a.from != b.from ? a.from < b.from : a.to > b.to;  // what encloses comes first
+  });
+
+  std::string body;
+  body.reserve(events.size() * 180 + 4096);
+  Lanes compute, waits;
+  Lanes sites[kSiteNames.size()];
+  for (const Event& e : events) {
+    const int64_t to = std::max(e.from, e.to);
+    const size_t site = static_cast<size_t>(e.site);
+    int track = kStepTrack;
+    std::string name, category, arguments;
+    switch (e.kind) {
+      case Kind::kStep:
+        name = "step " + std::to_string(e.number), category = "step";
+        break;
+      case Kind::kCompute:
+        track = kComputeTrack, category = "compute";
+        name = e.name + (e.micro >= 0 ? std::to_string(e.micro) : std::string());
+        if (e.chunk > 0) name += "." + std::to_string(e.chunk);
+        arguments = "\"micro\":" + std::to_string(e.micro) + ",\"chunk\":" + std::to_string(e.chunk);
+        break;
+      case Kind::kOperation:
+      case Kind::kWait: {
+        const bool wait = e.kind == Kind::kWait;
+        const bool pipeline = e.site == Site::kPpForward || e.site == Site::kPpBackward;
+        category = !wait ? "communication" : pipeline ? "bubble" : "exposed";
+        name = wait ? "wait " + std::string(thinwire::name_of(e.site)) : std::string(e.name);
+        track = wait ? kWaitTrack + waits.place(e.from, to)
+                     : kFirstSite + kLanes * (static_cast<int>(site) + 1) + sites[site].place(e.from, to);
+        arguments = "\"verb\":\"" + escaped(e.name) + "\",\"bytes\":" + std::to_string(e.bytes) +
+                    ",\"group\":" + std::to_string(e.group) + ",\"sequence\":" + std::to_string(e.number);
+        if (e.peer >= 0) arguments += ",\"peer\":" + std::to_string(e.peer);
+        break;
+      }
+    }
+    body += ",\n{\"ph\":\"X\",\"pid\":" + std::to_string(rank_) + ",\"tid\":" + std::to_string(track) +
+            ",\"ts\":" + microseconds(e.from + offset_ - origin_) + ",\"dur\":" + microseconds(to - e.from) +
+            ",\"name\":\"" + escaped(name) + "\",\"cat\":\"" + category + "\"" +
+            (arguments.empty() ? "" : ",\"args\":{" + arguments + "}") + "}";
+  }
+
+  const auto meta = [&](const char* what, int track, const std::string& arguments) {
+    return ",\n{\"ph\":\"M\",\"pid\":" + std::to_string(rank_) + ",\"tid\":" + std::to_string(track) + ",\"name\":\"" +
+           what + "\",\"args\":{" + arguments + "}}";
+  };
+  const auto track_name = [&](int track, const std::string& name) {
+    return meta("thread_name", track, "\"name\":\"" + escaped(name) + "\"") +
+           meta("thread_sort_index", track, "\"sort_index\":" + std::to_string(track));
+  };
+  const std::string process = description_.empty() ? "rank " + std::to_string(rank_) : description_;
+  std::string head = meta("process_name", 0, "\"name\":\"" + escaped(process) + "\"").substr(2);
+  head += meta("process_sort_index", 0, "\"sort_index\":" + std::to_string(rank_));
+  head += track_name(kStepTrack, "steps") + track_name(kComputeTrack, "compute");
+  for (int lane = 0; lane < std::max(1, waits.count()); ++lane) head += track_name(kWaitTrack + lane, "waiting");
+  for (size_t s = 0; s < kSiteNames.size(); ++s) {
+    for (int lane = 0; lane < sites[s].count(); ++lane) {
+      const std::string name(kSiteNames[s]);
+      head += track_name(kFirstSite + kLanes * (static_cast<int>(s) + 1) + lane,
+                         lane == 0 ? name : name + " +" + std::to_string(lane));
+    }
+  }
+  return "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"rank\":" + std::to_string(rank_) + ",\"clock\":\"" +
+         escaped(clock_note_) + "\",\"dropped_events\":" + std::to_string(dropped) + "},\n\"traceEvents\":[\n" + head +
+         body + "\n]}\n";
+}
+
+void StepTrace::write(const std::string& path) const {
+  write_file_atomic(path, json(), false);
+}
+
+std::string trace_path(const std::string& run_dir, int rank) {
+  return run_dir + "/trace.rank" + std::to_string(rank) + ".json";
+}
+
+bool traces_step(const LayoutConfig& layout, int64_t step, int64_t first_step) {
+  if (!layout.trace) return false;
+  const int64_t first = layout.trace_first > 0 ? layout.trace_first : first_step;
+  return step >= first && step < first + layout.trace_steps;
+}
+
+ClockAlignment align_clocks(bool one_machine, const std::function<void()>& barrier,
+                            const std::function<std::string(const std::string&)>& from_first) {
+  constexpr int kRounds = 9;
+  std::vector<int64_t> mine;
+  for (int i = 0; i < kRounds; ++i) {
+    barrier();
+    mine.push_back(nanoseconds(StepTrace::Clock::now()));
+  }
+  std::string text;
+  for (const int64_t t : mine) text += std::to_string(t) + " ";
+  std::istringstream first(from_first(text));
+  std::vector<int64_t> theirs, offsets;
+  for (int64_t t = 0; first >> t;) theirs.push_back(t);
+  ClockAlignment result;
+  if (theirs.empty()) return result;
+  result.origin_ns = theirs.front();
+  if (one_machine) {
+    result.note = "all ranks share one machine's steady clock";
+    return result;
+  }
+  for (size_t i = 0; i < std::min(mine.size(), theirs.size()); ++i) offsets.push_back(theirs[i] - mine[i]);
+  std::sort(offsets.begin(), offsets.end());
+  result.offset_ns = offsets[offsets.size() / 2];
+  result.note = "clocks of several machines, aligned at the start by the median of " + std::to_string(offsets.size()) +
+                " barriers (these spread over " + microseconds(offsets.back() - offsets.front()) +
+                " us); drift is not corrected";
+  return result;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,285 @@
+// Ranks as threads: messages meet in the mailbox of the receiver and are copied once.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "engine/base/core/error.h"
+#include "parallel/comm/transport.h"
+
+namespace thinwire {
+namespace {
+
+constexpr size_t kCopiedBytes = 4096;  // up to here a send does not wait for its receive
+
+struct PostedReceive {
+  void* data;
+  size_t bytes;
+  int source, tag;
+  uint32_t token;
+};
+
+struct PostedSend {
+  const void* data;  // of the sender, or of `copy`
+  size_t bytes;
+  int source, tag;
+  uint32_t token;
+  int copy;  // index of a buffer of the mailbox, -1: rendezvous
+};
+
+// A message that has met its receive; only with a seed, where the copy happens when it is reported.
+struct Met {
+  PostedReceive receive;
+  PostedSend send;
+};
+
+struct Mailbox {
+  std::mutex mutex;
+  std::vector<PostedReceive> receives;
+  std::vector<PostedSend> sends;
+  std::vector<Met> met;
+  std::vector<Completion> done;  // to be reported to this rank
+  std::vector<std::unique_ptr<char[]>> copies;
+  std::vector<int> free_copies;
+  std::atomic<size_t> news{0};  // done + met: a poll with nothing to do takes no lock
+};
+
+}  // namespace
+
+struct LocalWorld::Shared {
+  Shared(int size_, uint64_t seed_) : size(size_), seed(seed_), boxes(static_cast<size_t>(size_)) {}
+  const int size;
+  const uint64_t seed;
+  std::vector<Mailbox> boxes;
+  std::mutex failure_mutex;
+  std::string failure;
+  ExitCode failure_code = ExitCode::kHungPeer;
+  std::atomic<bool> failed{false};
+
+  void fail(ExitCode code, const std::string& message) {
+    std::lock_guard lock(failure_mutex);
+    if (failed.load()) return;
+    failure = message;
+    failure_code = code;
+    failed.store(true);
+  }
+  void check() {
+    if (!failed.load(std::memory_order_acquire)) return;
+    std::lock_guard lock(failure_mutex);
+    throw Error(failure_code, failure);
+  }
+};
+
+namespace {
+
+class LocalTransport final : public Transport {
+ public:
+  LocalTransport(std::shared_ptr<LocalWorld::Shared> world, int rank)
+      : world_(std::move(world)), rank_(rank), random_(world_->seed * 1000003 + static_cast<uint64_t>(rank)) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return world_->size; }
+  const char* name() const override { return "threads"; }
+
+  bool post_send(const void* data, size_t bytes, int peer, int tag, uint32_t token) override {
+    check_arguments(peer, tag);
+    Mailbox& box = world_->boxes[static_cast<size_t>(peer)];
+    PostedSend send{data, bytes, rank_, tag, token, -1};
+    std::lock_guard lock(box.mutex);
+    for (size_t i = 0; i < box.receives.size(); ++i) {
+      const PostedReceive receive = box.receives[i];
+      if (receive.source != rank_ || receive.tag != tag) continue;
+      check_fits(receive, send);
+      box.receives.erase(box.receives.begin() + static_cast<ptrdiff_t>(i));
+      if (world_->seed != 0) {
+        box.met.push_back({receive, send});
+        ++box.news;
+        return false;
+      }
+      copy(receive, send);
+      box.done.push_back({receive.token, bytes});
+      ++box.news;
+      return true;
+    }
+    if (world_->seed == 0 && bytes <= kCopiedBytes) {
+      if (box.free_copies.empty()) {
+        box.copies.push_back(std::make_unique<char[]>(kCopiedBytes));
+        box.free_copies.push_back(static_cast<int>(box.copies.size()) - 1);
+      }
+      send.copy = box.free_copies.back();
+      box.free_copies.pop_back();
+      if (bytes > 0) std::memcpy(box.copies[static_cast<size_t>(send.copy)].get(), data, bytes);
+    }
+    box.sends.push_back(send);
+    return send.copy >= 0;
+  }
+
+  bool post_receive(void* data, size_t bytes, int peer, int tag, uint32_t token) override {
+    check_arguments(peer, tag);
+    Mailbox& box = world_->boxes[static_cast<size_t>(rank_)];
+    const PostedReceive receive{data, bytes, peer, tag, token};
+    std::unique_lock lock(box.mutex);
+    for (size_t i = 0; i < box.sends.size(); ++i) {
+      const PostedSend send = box.sends[i];
+      if (send.source != peer || send.tag != tag) continue;
+      check_fits(receive, send);
+      box.sends.erase(box.sends.begin() + static_cast<ptrdiff_t>(i));
+      if (world_->seed != 0) {
+        box.met.push_back({receive, send});
+        ++box.news;
+        return false;
+      }
+      copy(receive, send);
+      if (send.copy >= 0) {
+        box.free_copies.push_back(send.copy);
+      } else {
+        lock.unlock();
+        report(send.source, {send.token, send.bytes});
+      }
+      if (send.bytes == bytes) return true;
+      // Shorter than it might be: only a completion can say so.
+      report(rank_, {token, send.bytes});
+      return false;
+    }
+    box.receives.push_back(receive);
+    return false;
+  }
+
+  size_t poll(std::span<Completion> done) override {
+    world_->check();
+    Mailbox& box = world_->boxes[static_cast<size_t>(rank_)];
+    if (box.news.load(std::memory_order_acquire) == 0 || done.empty()) return 0;
+    if (world_->seed != 0) return poll_shuffled(box, done);
+    std::lock_guard lock(box.mutex);
+    const size_t n = std::min(done.size(), box.done.size());
+    std::copy_n(box.done.begin(), n, done.begin());
+    box.done.erase(box.done.begin(), box.done.begin() + static_cast<ptrdiff_t>(n));
+    box.news -= n;
+    return n;
+  }
+
+  bool withdraw(uint32_t token) noexcept override {
+    // Sends wait in the peers' mailboxes, and so may messages that have met.
+    for (int r = 0; r < world_->size; ++r) {
+      Mailbox& box = world_->boxes[static_cast<size_t>(r)];
+      std::lock_guard lock(box.mutex);
+      std::erase_if(box.sends, [&](const PostedSend& s) { return s.source == rank_ && s.token == token && s.copy < 0; });
+      box.news -= std::erase_if(box.met, [&](const Met& m) {
+        return (m.send.source == rank_ && m.send.token == token) || (r == rank_ && m.receive.token == token);
+      });
+      if (r != rank_) continue;
+      std::erase_if(box.receives, [&](const PostedReceive& p) { return p.token == token; });
+      box.news -= std::erase_if(box.done, [&](const Completion& c) { return c.token == token; });
+    }
+    return true;
+  }
+
+  [[noreturn]] void abort(int code) override {
+    const std::string message = "rank " + std::to_string(rank_) + " ended the job with code " + std::to_string(code);
+    world_->fail(static_cast<ExitCode>(code), message);
+    throw Error(static_cast<ExitCode>(code), message);
+  }
+
+ private:
+  void check_arguments(int peer, int tag) {
+    world_->check();
+    TW_CHECK(peer >= 0 && peer < world_->size && peer != rank_, "rank ", rank_, " to ", peer);
+    TW_CHECK(tag >= 0 && tag < kTags, "tag ", tag);
+  }
+  static void check_fits(const PostedReceive& receive, const PostedSend& send) {
+    TW_CHECK(send.bytes <= receive.bytes, "rank ", send.source, " sent ", send.bytes, " bytes into a receive of ",
+             receive.bytes);
+  }
+  static void copy(const PostedReceive& receive, const PostedSend& send) {
+    if (send.bytes > 0) std::memcpy(receive.data, send.data, send.bytes);
+  }
+  void report(int rank, Completion completion) {
+    Mailbox& box = world_->boxes[static_cast<size_t>(rank)];
+    std::unique_lock lock(box.mutex, std::defer_lock);
+    lock.lock();
+    box.done.push_back(completion);
+    ++box.news;
+  }
+
+  // Holds things back, and lets go of them in any order; memory is read and written as late as the rules allow.
+  size_t poll_shuffled(Mailbox& box, std::span<Completion> done) {
+    size_t n = 0;
+    while (n < done.size() && random_() % 3 != 0) {
+      Met met{};
+      {
+        std::lock_guard lock(box.mutex);
+        const size_t choices = box.done.size() + box.met.size();
+        if (choices == 0) break;
+        const size_t pick = random_() % choices;
+        --box.news;
+        if (pick < box.done.size()) {
+          done[n++] = box.done[pick];
+          box.done.erase(box.done.begin() + static_cast<ptrdiff_t>(pick));
+          continue;
+        }
+        met = box.met[pick - box.done.size()];
+        box.met.erase(box.met.begin() + static_cast<ptrdiff_t>(pick - box.done.size()));
+        copy(met.receive, met.send);
+      }
+      done[n++] = {met.receive.token, met.send.bytes};
+      report(met.send.source, {met.send.token, met.send.bytes});
+    }
+    return n;
+  }
+
+  std::shared_ptr<LocalWorld::Shared> world_;
+  int rank_;
+  std::mt19937_64 random_;
+};
+
+}  // namespace
+
+LocalWorld::LocalWorld(int size, uint64_t shuffle_seed) {
+  TW_CHECK(size >= 1);
+  shared_ = std::make_shared<Shared>(size, shuffle_seed);
+}
+
+LocalWorld::~LocalWorld() = default;
+
+std::unique_ptr<Transport> LocalWorld::make_endpoint(int rank) {
+  TW_CHECK(rank >= 0 && rank < shared_->size, "rank ", rank, " of ", shared_->size);
+  return std::make_unique<LocalTransport>(shared_, rank);
+}
+
+void LocalWorld::fail(const std::string& message) {
+  shared_->fail(ExitCode::kHungPeer, message);
+}
+
+void run_local_ranks(int size, const std::function<void(Transport&)>& body, uint64_t shuffle_seed) {
+  LocalWorld world(size, shuffle_seed);
+  std::mutex mutex;
+  std::exception_ptr first;
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        const auto endpoint = world.make_endpoint(r);
+        body(*endpoint);
+      } catch (const std::exception& e) {
+        {
+          std::lock_guard lock(mutex);
+          if (!first) first = std::current_exception();
+        }
+        world.fail("rank " + std::to_string(r) + " left: " + e.what());
+      } catch (...) {
+        {
+          std::lock_guard lock(mutex);
+          if (!first) first = std::current_exception();
+        }
+        world.fail("rank " + std::to_string(r) + " left");
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (first) std::rethrow_exception(first);
+}
+
+}  // namespace thinwire

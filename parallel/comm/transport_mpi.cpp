@@ -1,0 +1,193 @@
+// Transfers as MPI_Isend and MPI_Irecv, tested in one sweep; the only file that calls MPI.
+#include "parallel/comm/transport_mpi.h"
+
+#include <mpi.h>
+#include <time.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+#include "engine/base/core/check.h"
+#include "engine/base/core/error.h"
+
+namespace thinwire {
+namespace {
+
+constexpr size_t kProbablyOver = 16 << 10;  // sends up to here are usually buffered: worth a look at once
+
+void check_mpi(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  throw Error(ExitCode::kInternal, std::string(call) + " failed: " + text);
+}
+
+class MpiTransport final : public Transport {
+ public:
+  explicit MpiTransport(MPI_Comm comm) : comm_(comm) {
+    MPI_Comm_rank(comm_, &rank_);
+    MPI_Comm_size(comm_, &size_);
+    reserve(256);
+  }
+
+  ~MpiTransport() override {
+    // After an error the others may never come here, and what was posted may still be written: the process is about to
+    // end, with the code of that error, and the launcher ends the rest.
+    if (!requests_.empty() || std::uncaught_exceptions() > 0) return;
+    // MPI_Finalize may spin until the last rank arrives; wait for it with our eyes closed.
+    MPI_Request all_here = MPI_REQUEST_NULL;
+    if (MPI_Ibarrier(comm_, &all_here) == MPI_SUCCESS) {
+      int here = 0;
+      for (long nap_us = 10; here == 0; nap_us = std::min(nap_us * 2, 1000L)) {
+        if (MPI_Test(&all_here, &here, MPI_STATUS_IGNORE) != MPI_SUCCESS) break;
+        const timespec nap{0, nap_us * 1000};
+        if (here == 0) ::nanosleep(&nap, nullptr);
+      }
+    }
+    MPI_Comm_free(&comm_);
+    MPI_Finalize();
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  const char* name() const override { return "mpi"; }
+
+  bool post_send(const void* data, size_t bytes, int peer, int tag, uint32_t token) override {
+    MPI_Request request = MPI_REQUEST_NULL;
+    check_mpi(MPI_Isend(data, count_of(bytes), MPI_BYTE, peer, tag, comm_, &request), "MPI_Isend");
+    if (bytes <= kProbablyOver) {
+      int over = 0;
+      check_mpi(MPI_Test(&request, &over, MPI_STATUS_IGNORE), "MPI_Test");
+      if (over != 0) return true;
+    }
+    add(request, token, bytes, true);
+    return false;
+  }
+
+  bool post_receive(void* data, size_t bytes, int peer, int tag, uint32_t token) override {
+    MPI_Request request = MPI_REQUEST_NULL;
+    check_mpi(MPI_Irecv(data, count_of(bytes), MPI_BYTE, peer, tag, comm_, &request), "MPI_Irecv");
+    add(request, token, bytes, false);
+    return false;
+  }
+
+  size_t poll(std::span<Completion> done) override {
+    const size_t open = requests_.size();
+    if (open == 0) return 0;
+    // Nothing is tested that could not be reported.
+    const size_t window = std::min(open, done.size());
+    // With more open than fit, the window moves: none is forgotten.
+    if (first_ >= open) first_ = 0;
+    const size_t first = std::min(first_, open - window);
+    first_ = first + window;
+    int n = 0;
+    const int code = MPI_Testsome(static_cast<int>(window), &requests_[first], &n, indices_.data(), statuses_.data());
+    if (code != MPI_SUCCESS) {
+      for (int i = 0; code == MPI_ERR_IN_STATUS && i < n; ++i)
+        check_mpi(statuses_[static_cast<size_t>(i)].MPI_ERROR, "a transfer of MPI");
+      check_mpi(code, "MPI_Testsome");
+    }
+    if (n == MPI_UNDEFINED || n <= 0) return 0;
+    for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
+      const Posted& posted = posted_[first + static_cast<size_t>(indices_[i])];
+      done[i] = {posted.token, posted.bytes};
+      if (posted.is_send) continue;
+      int bytes = 0;
+      MPI_Get_count(&statuses_[i], MPI_BYTE, &bytes);
+      done[i].bytes = static_cast<size_t>(bytes);
+    }
+    // Close the gaps, keeping the order of posting.
+    size_t kept = first;
+    for (size_t i = first; i < open; ++i) {
+      if (i < first + window && requests_[i] == MPI_REQUEST_NULL) continue;
+      requests_[kept] = requests_[i];
+      posted_[kept++] = posted_[i];
+    }
+    requests_.resize(kept);
+    posted_.resize(kept);
+    return static_cast<size_t>(n);
+  }
+
+  bool withdraw(uint32_t token) noexcept override {
+    for (size_t i = 0; i < posted_.size(); ++i)
+      if (posted_[i].token == token && !posted_[i].is_send) MPI_Cancel(&requests_[i]);
+    return false;
+  }
+
+  [[noreturn]] void abort(int code) override {
+    std::fflush(nullptr);
+    MPI_Abort(MPI_COMM_WORLD, code);
+    std::_Exit(code);
+  }
+
+ private:
+  struct Posted {
+    uint32_t token;
+    bool is_send;
+    size_t bytes;
+  };
+
+  static int count_of(size_t bytes) {
+    TW_CHECK(bytes <= INT_MAX, bytes, " bytes in one message");
+    return static_cast<int>(bytes);
+  }
+  void reserve(size_t n) {
+    requests_.reserve(n);
+    posted_.reserve(n);
+    indices_.resize(n);
+    statuses_.resize(n);
+  }
+  void add(MPI_Request request, uint32_t token, size_t bytes, bool is_send) {
+    if (requests_.size() == indices_.size()) reserve(indices_.size() * 2);
+    requests_.push_back(request);
+    posted_.push_back({token, is_send, bytes});
+  }
+
+  MPI_Comm comm_;
+  int rank_ = 0, size_ = 1;
+  std::vector<MPI_Request> requests_;  // dense, so that one call tests them all
+  std::vector<Posted> posted_;
+  size_t first_ = 0;
+  std::vector<int> indices_;
+  std::vector<MPI_Status> statuses_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, std::vector<std::string>& hosts) {
+  int provided = MPI_THREAD_SINGLE, size = 0;
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (provided < MPI_THREAD_SERIALIZED)
+    throw_bad_config("this MPI was built without thread support (MPI_THREAD_SERIALIZED is needed)");
+  if (size != expected_ranks) {
+    MPI_Finalize();
+    throw_bad_config("the launcher started " + std::to_string(expected_ranks) + " processes, but MPI joins only " +
+                     std::to_string(size) +
+                     " of them: use the mpirun of the MPI that this program was built with, or srun --mpi=pmi2 | pmix");
+  }
+  MPI_Comm comm = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
+  MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+  void* largest_tag = nullptr;
+  int known = 0;
+  MPI_Comm_get_attr(comm, MPI_TAG_UB, &largest_tag, &known);
+  if (known == 0 || *static_cast<int*>(largest_tag) < kTags - 1)
+    throw_bad_config("this MPI grants too few tags: 2^28 are needed");
+
+  std::vector<char> names(static_cast<size_t>(size) * MPI_MAX_PROCESSOR_NAME, '\0');
+  char mine[MPI_MAX_PROCESSOR_NAME] = {};
+  int length = 0;
+  MPI_Get_processor_name(mine, &length);
+  check_mpi(MPI_Allgather(mine, MPI_MAX_PROCESSOR_NAME, MPI_CHAR, names.data(), MPI_MAX_PROCESSOR_NAME, MPI_CHAR, comm),
+            "MPI_Allgather");
+  hosts.clear();
+  for (int r = 0; r < size; ++r) hosts.emplace_back(&names[static_cast<size_t>(r) * MPI_MAX_PROCESSOR_NAME]);
+  return std::make_unique<MpiTransport>(comm);
+}
+
+}  // namespace thinwire

@@ -1,0 +1,338 @@
+// The watchdog's reasoning on made-up reports, and its thread on recorders that a test plays with.
+#include "parallel/comm/watchdog.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <thread>
+
+#include "parallel/comm/progress.h"
+
+namespace thinwire {
+namespace {
+
+using State = WaitReport::State;
+using Kind = Verdict::Kind;
+
+WaitReport waiting(int rank, std::vector<int> missing, const std::string& operation = "control all_reduce #1") {
+  WaitReport r;
+  r.rank = rank, r.state = State::kWaiting, r.operation = operation, r.missing = std::move(missing), r.silent_s = 6.0;
+  r.host = "node" + std::to_string(rank);
+  return r;
+}
+WaitReport outside(int rank) {
+  WaitReport r;
+  r.rank = rank, r.state = State::kOutside, r.activity = "reading batch 7", r.host = "node" + std::to_string(rank);
+  return r;
+}
+WaitReport absent(int rank) {
+  WaitReport r;
+  r.rank = rank, r.host = "node" + std::to_string(rank);
+  return r;
+}
+
+TEST(Judge, NamesWhoeverGivesNoSign) {
+  const std::vector<WaitReport> reports = {waiting(0, {1, 2}), waiting(1, {0, 2}), absent(2), outside(3)};
+  const Verdict v = judge(reports);
+  EXPECT_EQ(v.kind, Kind::kAbsent);
+  EXPECT_EQ(v.culprits, std::vector<int>{2});
+  const std::string text = verdict_text(v, reports, 6.0, "runs/a");
+  EXPECT_NE(text.find("Culprit: rank 2 (host node2) gives no sign of life"), std::string::npos) << text;
+  EXPECT_NE(text.find("rank 1 (host node1) waits for rank 0, 2 in control all_reduce #1"), std::string::npos) << text;
+  EXPECT_NE(text.find("code 71"), std::string::npos);
+  EXPECT_NE(text.find("runs/a/watchdog/"), std::string::npos);
+}
+
+TEST(Judge, NamesWhoeverIsAwaitedAndWaitsForNobody) {
+  // Rank 3 computes too, but nobody waits for it.
+  const std::vector<WaitReport> reports = {waiting(0, {1}), waiting(1, {2}), outside(2), outside(3)};
+  const Verdict v = judge(reports);
+  EXPECT_EQ(v.kind, Kind::kOutside);
+  EXPECT_EQ(v.culprits, std::vector<int>{2});
+  EXPECT_NE(verdict_text(v, reports, 6.0, "").find("[reading batch 7]"), std::string::npos);
+  EXPECT_EQ(judge({waiting(0, {}), outside(1), outside(2)}).culprits, (std::vector<int>{1, 2}));
+}
+
+TEST(Judge, FindsTheCycle) {
+  std::vector<WaitReport> reports = {waiting(0, {3}), waiting(1, {2}), waiting(2, {3}), waiting(3, {1})};
+  const Verdict v = judge(reports);
+  EXPECT_EQ(v.kind, Kind::kCycle);
+  EXPECT_EQ(v.culprits, (std::vector<int>{1, 2, 3}));
+  EXPECT_NE(verdict_text(v, reports, 6.0, "").find("carries nothing"), std::string::npos);
+  reports[2].operation = "control broadcast #9";
+  EXPECT_NE(verdict_text(v, reports, 6.0, "").find("do not agree on the order"), std::string::npos);
+}
+
+TEST(Judge, SaysWhenItDoesNotKnow) {
+  const Verdict v = judge({waiting(0, {1}), waiting(1, {})});
+  EXPECT_EQ(v.kind, Kind::kUnknown);
+  EXPECT_EQ(v.culprits, std::vector<int>{1});
+}
+
+TEST(Report, SurvivesTheFile) {
+  FlightRecorder recorder(5);
+  const uint64_t index = recorder.begin({.site = Site::kPpForward,
+                                         .verb = "receive",
+                                         .group = 5,
+                                         .peer = 3,
+                                         .sequence = 41,
+                                         .bytes = 1024});
+  recorder.waiting_for(index, 3, true);
+  recorder.enter_wait(index);
+  recorder.set_activity("step 12\nforward");
+  WaitReport r = make_report(2, recorder, 5.5);
+  r.host = "node b", r.pid = 4711, r.answers = "123.0";
+  const std::string text = to_text(r, recorder);
+  const WaitReport back = parse_report(text);
+  EXPECT_EQ(back.rank, 2);
+  EXPECT_EQ(back.state, State::kWaiting);
+  EXPECT_EQ(back.host, "node b");
+  EXPECT_EQ(back.pid, 4711);
+  EXPECT_EQ(back.answers, "123.0");
+  EXPECT_EQ(back.silent_s, 5.5);
+  EXPECT_EQ(back.operation, "pp.forward receive with rank 3 #41 (group 5, 1024 bytes)");
+  EXPECT_EQ(back.missing, std::vector<int>{3});
+  EXPECT_EQ(back.activity, "step 12 forward");
+  // Whatever else may lie there is not a report, nor is one that was cut off.
+  for (const char* other : {"", "x", "thinwire watchdog report", "thinwire watchdog report\nrank 3\n"})
+    EXPECT_EQ(parse_report(other).state, State::kAbsent);
+  for (size_t n = 0; n < text.find("\nactivity"); ++n) EXPECT_EQ(parse_report(text.substr(0, n)).state, State::kAbsent);
+}
+
+// --- the thread ---------------------------------------------------------------------------------------------------
+
+class FakeTransport final : public Transport {
+ public:
+  FakeTransport(int rank, int size) : rank_(rank), size_(size) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  const char* name() const override { return "fake"; }
+  bool post_send(const void*, size_t, int, int, uint32_t) override { return true; }
+  bool post_receive(void*, size_t, int, int, uint32_t) override { return true; }
+  bool withdraw(uint32_t) override { return true; }
+  size_t poll(std::span<Completion>) override { return 0; }
+  void abort(int) override { std::abort(); }
+
+ private:
+  int rank_, size_;
+};
+
+// `size` ranks with a recorder and a watchdog each, in one directory.
+class WatchdogThread : public testing::Test {
+ protected:
+  static constexpr double kLimit = 0.8;
+  struct Rank {
+    std::unique_ptr<FakeTransport> transport;
+    std::unique_ptr<FlightRecorder> recorder;
+    std::unique_ptr<Watchdog> watchdog;
+    std::atomic<int> code{0};
+    std::atomic<int> messages{0};
+    std::string message;
+  };
+
+  void SetUp() override {
+    char name[] = "/tmp/watchdog_test_XXXXXX";
+    directory_ = ::mkdtemp(name);
+  }
+  void TearDown() override {
+    ranks_.clear();
+    std::filesystem::remove_all(directory_);
+  }
+  void start(int size, bool with_directory = true, int without_watchdog = -1) {
+    for (int r = 0; r < size; ++r) {
+      ranks_.push_back(std::make_unique<Rank>());
+      Rank& rank = *ranks_.back();
+      rank.transport = std::make_unique<FakeTransport>(r, size);
+      rank.recorder = std::make_unique<FlightRecorder>(size);
+      if (r == without_watchdog) continue;
+      rank.watchdog = std::make_unique<Watchdog>(
+          *rank.transport, *rank.recorder,
+          WatchdogOptions{.seconds = kLimit,
+                          .directory = with_directory ? directory_ : "",
+                          .hosts = std::vector<std::string>(static_cast<size_t>(size), "somehost"),
+                          .answer_seconds = 0.4,
+                          .grace_seconds = 0.1,
+                          .end = [&rank](int code) { rank.code = code; },
+                          .print =
+                              [&rank](const std::string& text) {
+                                rank.message = text;
+                                ++rank.messages;
+                              }});
+    }
+  }
+  // Rank r issues an operation that misses `peer`, and stands still for it.
+  uint64_t block(int r, int peer, uint32_t sequence = 1) {
+    FlightRecorder& recorder = *ranks_[static_cast<size_t>(r)]->recorder;
+    const uint64_t index = recorder.begin(
+        {.site = Site::kTpForward, .verb = "all_reduce", .group = 1, .sequence = sequence, .bytes = 64});
+    recorder.waiting_for(index, peer, true);
+    recorder.enter_wait(index);
+    return index;
+  }
+  void unblock(int r, uint64_t index, int peer) {
+    FlightRecorder& recorder = *ranks_[static_cast<size_t>(r)]->recorder;
+    recorder.waiting_for(index, peer, false);
+    recorder.finish(index);
+    recorder.leave_wait();
+  }
+  // Waits until all ranks but `except` have ended; the seconds that took, or -1.
+  double wait_for_end(int except = -1, double limit = 20.0) {
+    const auto start = std::chrono::steady_clock::now();
+    for (;;) {
+      const double t = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      bool all = true;
+      for (size_t r = 0; r < ranks_.size(); ++r) all = all && (ranks_[r]->code != 0 || static_cast<int>(r) == except);
+      if (all) return t;
+      if (t > limit) return -1.0;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+  std::string file(const std::string& name) const {
+    std::ifstream in(directory_ + "/" + name);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  void expect_one_message(int reporter) {
+    for (size_t r = 0; r < ranks_.size(); ++r)
+      EXPECT_EQ(ranks_[r]->messages, static_cast<int>(r) == reporter ? 1 : 0) << "rank " << r;
+  }
+
+  std::string directory_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+};
+
+TEST_F(WatchdogThread, NamesTheRankThatIsGone) {
+  start(4, true, 2);  // rank 2 has no watchdog: as good as dead
+  block(0, 2), block(1, 2), block(3, 2);
+  const double took = wait_for_end(2);
+  EXPECT_GE(took, kLimit * 0.99);
+  EXPECT_LT(took, kLimit + 4.0);
+  expect_one_message(0);
+  EXPECT_NE(ranks_[0]->message.find("Culprit: rank 2 (host somehost) gives no sign of life"), std::string::npos)
+      << ranks_[0]->message;
+  EXPECT_NE(file("watchdog.json").find("{\"code\":71,\"culprits\":[2],\"reporter\":0,\"silence_s\":"),
+            std::string::npos)
+      << file("watchdog.json");
+  for (int r : {0, 1, 3}) {
+    EXPECT_EQ(ranks_[static_cast<size_t>(r)]->code, 71);
+    EXPECT_NE(file("watchdog/rank" + std::to_string(r) + ".txt").find("OPEN"), std::string::npos);
+  }
+}
+
+TEST_F(WatchdogThread, TheLowestRankThatAnswersPrints) {
+  start(3, true, 0);
+  block(1, 0), block(2, 0);
+  ASSERT_GT(wait_for_end(0), 0.0);
+  expect_one_message(1);
+}
+
+TEST_F(WatchdogThread, NamesTheRankThatIsBusyElsewhere) {
+  start(4);
+  ranks_[3]->recorder->set_activity("reading batch 7");
+  block(0, 3), block(1, 3), block(2, 3);
+  ASSERT_GT(wait_for_end(), 0.0);
+  expect_one_message(0);
+  EXPECT_NE(ranks_[0]->message.find("Culprit: rank 3 (host somehost) waits for nobody"), std::string::npos)
+      << ranks_[0]->message;
+  EXPECT_NE(ranks_[0]->message.find("[reading batch 7]"), std::string::npos);
+  EXPECT_EQ(ranks_[3]->code, 71) << "the busy rank ends too";
+}
+
+// Its own receive is open, but it does not stand still for it: it is still the one that is late.
+TEST_F(WatchdogThread, BusyElsewhereWithAnOpenOperation) {
+  start(2);
+  FlightRecorder& recorder = *ranks_[1]->recorder;
+  recorder.waiting_for(recorder.begin({.verb = "receive", .peer = 0}), 0, true);
+  block(0, 1);
+  ASSERT_GT(wait_for_end(), 0.0);
+  EXPECT_NE(ranks_[0]->message.find("Culprit: rank 1"), std::string::npos) << ranks_[0]->message;
+}
+
+TEST_F(WatchdogThread, NamesTheCycle) {
+  start(3);
+  block(0, 1, 5), block(1, 2, 6), block(2, 1, 7);
+  ASSERT_GT(wait_for_end(), 0.0);
+  EXPECT_NE(ranks_[0]->message.find("Culprit: rank 1 (host somehost) and rank 2 (host somehost) wait for each other, "
+                                    "in different operations"),
+            std::string::npos)
+      << ranks_[0]->message;
+}
+
+TEST_F(WatchdogThread, AShorterStallIsForgiven) {
+  start(2);
+  for (int round = 0; round < 2; ++round) {
+    const uint64_t index = block(0, 1);
+    std::this_thread::sleep_for(std::chrono::duration<double>(kLimit * 0.75));
+    unblock(0, index, 1);
+    std::this_thread::sleep_for(std::chrono::duration<double>(kLimit * 0.1));
+  }
+  // Nothing open, nobody waits: silence for longer than the limit is no fault.
+  std::this_thread::sleep_for(std::chrono::duration<double>(kLimit * 1.5));
+  EXPECT_EQ(ranks_[0]->code, 0);
+  EXPECT_EQ(ranks_[1]->code, 0);
+  EXPECT_EQ(file("watchdog.json"), "");
+  ranks_.clear();
+  EXPECT_FALSE(std::filesystem::exists(directory_ + "/watchdog")) << "a clean end leaves nothing";
+}
+
+TEST_F(WatchdogThread, SlowTransfersAreSignsOfLife) {
+  start(2);
+  const uint64_t index = block(0, 1);
+  for (int i = 0; i < 5; ++i) {  // one operation of many messages, three times as long as the limit
+    std::this_thread::sleep_for(std::chrono::duration<double>(kLimit * 0.6));
+    ranks_[0]->recorder->waiting_for(index, 1, true);
+    ranks_[0]->recorder->waiting_for(index, 1, false);
+  }
+  EXPECT_EQ(ranks_[0]->code, 0);
+  unblock(0, index, 1);
+}
+
+// What an earlier run left must not end this one, nor speak for a rank that is dead now.
+TEST_F(WatchdogThread, LeftoversAreNotBelieved) {
+  std::filesystem::create_directories(directory_ + "/watchdog");
+  std::ofstream(directory_ + "/watchdog/verdict") << "1.0";
+  std::ofstream(directory_ + "/watchdog/alarm") << "1.0";
+  std::ofstream(directory_ + "/watchdog.json") << "{}";
+  {
+    FlightRecorder recorder(2);
+    WaitReport old = make_report(1, recorder, 3.0);
+    old.answers = "1.0", old.host = "oldhost";
+    std::ofstream(directory_ + "/watchdog/rank1.txt") << to_text(old, recorder);
+  }
+  start(2, true, 1);
+  std::this_thread::sleep_for(std::chrono::duration<double>(kLimit * 0.5));
+  EXPECT_EQ(ranks_[0]->code, 0);
+  EXPECT_EQ(file("watchdog.json"), "");
+  block(0, 1);
+  ASSERT_GT(wait_for_end(1), 0.0);
+  EXPECT_NE(ranks_[0]->message.find("Culprit: rank 1"), std::string::npos) << ranks_[0]->message;
+}
+
+TEST_F(WatchdogThread, WithoutDirectoryEachSaysWhatItKnows) {
+  start(2, false);
+  block(0, 1);
+  ASSERT_GT(wait_for_end(1), 0.0);
+  EXPECT_NE(ranks_[0]->message.find("rank 0 (host somehost) waits for rank 1 in tp.forward all_reduce #1"),
+            std::string::npos)
+      << ranks_[0]->message;
+  EXPECT_EQ(ranks_[0]->code, 71);
+  EXPECT_EQ(ranks_[1]->code, 0);
+}
+
+TEST_F(WatchdogThread, ADirectoryThatGoesBadStillEndsTheJob) {
+  start(2);
+  block(0, 1), block(1, 0);
+  std::filesystem::remove_all(directory_);
+  std::ofstream(directory_) << "a file now";
+  EXPECT_GT(wait_for_end(), 0.0);
+  EXPECT_EQ(ranks_[0]->messages, 1);
+  std::filesystem::remove(directory_);
+}
+
+}  // namespace
+}  // namespace thinwire

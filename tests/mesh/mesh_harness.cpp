@@ -1,0 +1,196 @@
+// Configuration text, threads and tolerances behind the mesh law.
+#include "tests/mesh/mesh_harness.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <sstream>
+
+#include "engine/base/core/philox.h"
+#include "engine/run/config/load_config.h"
+#include "engine/run/train/job.h"
+#include "engine/run/train/train_step.h"
+
+namespace thinwire::mesh {
+namespace {
+
+constexpr int kLength = 24, kVocab = 97;
+
+std::vector<std::string> model_overrides(const Model& m) {
+  std::vector<std::string> o = {"num_layers=" + std::to_string(m.layers),
+                                "hidden_size=96",
+                                "seq_length=" + std::to_string(kLength),
+                                "max_position_embeddings=" + std::to_string(kLength),
+                                "vocab_size=" + std::to_string(kVocab),
+                                "make_vocab_size_divisible_by=1",
+                                "precision=" + m.dtype,
+                                "threads_per_rank=1",
+                                "optimizer.params.lr=1e-3",
+                                "lr_decay_style=constant",
+                                "warmup=0",
+                                "train_iters=10",
+                                "run_dir=runs/mesh"};
+  const auto add = [&](std::initializer_list<const char*> list) { o.insert(o.end(), list.begin(), list.end()); };
+  if (m.family.rfind("gpt2", 0) == 0) {
+    add({"num_attention_heads=12", "pos_emb=learned", "norm=layernorm", "bias_gelu_fusion=true"});
+    o.push_back(std::string("no_weight_tying=") + (m.family == "gpt2_untied" ? "true" : "false"));
+  } else if (m.family == "neox") {
+    add({"num_attention_heads=12", "pos_emb=rotary", "rotary_pct=0.5", "gpt_j_residual=true", "no_weight_tying=true"});
+  } else {
+    add({"num_attention_heads=24", "num_kv_heads=12", "pos_emb=rotary", "norm=rmsnorm", "activation=swiglu",
+         "intermediate_size=100", "use_bias_in_attn_linear=false", "use_bias_in_mlp=false"});
+    o.push_back(std::string("no_weight_tying=") + (m.family == "llama_tied" ? "false" : "true"));
+  }
+  if (m.dropout > 0.0) {
+    o.push_back("hidden_dropout=" + std::to_string(m.dropout));
+    o.push_back("attention_dropout=" + std::to_string(m.dropout));
+  }
+  return o;
+}
+
+std::vector<std::string> layout_overrides(const Layout& l, int samples) {
+  std::vector<std::string> o = {
+      "pipe_parallel_size=" + std::to_string(l.pipeline),
+      "model_parallel_size=" + std::to_string(l.tensor),
+      "train_batch_size=" + std::to_string(samples),
+      "train_micro_batch_size_per_gpu=" + std::to_string(samples / (l.data * l.accumulation)),
+      "schedule=" + l.schedule,
+      "placement.weights=" + l.weights,
+      "placement.gradients=" + l.gradients,
+      "placement.optimizer=" + l.optimizer,
+      "watchdog_seconds=60",
+  };
+  if (l.chunks > 1) o.push_back("virtual_chunks=" + std::to_string(l.chunks));
+  if (l.sequence_parallel) o.push_back("sequence_parallel=true");
+  if (!l.secondary.empty()) o.push_back("placement.secondary=" + l.secondary);
+  if (!l.hold.empty()) o.push_back("hold=" + l.hold);
+  if (!l.embedding.empty()) o.push_back("embedding_sync=" + l.embedding);
+  if (!l.partition.empty()) o.push_back("pipe_partition_method=" + l.partition);
+  if (l.ranks_per_node > 0) o.push_back("ranks_per_node=" + std::to_string(l.ranks_per_node));
+  if (l.recompute == "full") o.push_back("checkpoint_activations=true");
+  if (l.recompute == "selective") o.push_back("recompute_granularity=selective");
+  o.insert(o.end(), l.more.begin(), l.more.end());
+  return o;
+}
+
+// Sample `number` of the stream: its tokens follow a noisy rule, so that there is something to learn.
+Batch make_batch(int64_t first, int64_t rows) {
+  Batch b;
+  b.first_sample = first, b.rows = rows;
+  for (int64_t r = 0; r < rows; ++r) {
+    uint64_t state = static_cast<uint64_t>(first + r) * 0x9E3779B97F4A7C15ull + 1;
+    int32_t token = static_cast<int32_t>(state >> 33) % kVocab;
+    for (int t = 0; t < kLength; ++t) {
+      b.inputs.push_back(token);
+      state = state * 6364136223846793005ull + 1442695040888963407ull;
+      token = (state >> 60) < 3 ? static_cast<int32_t>((state >> 33) % kVocab) : (token * 5 + 7) % kVocab;
+      b.targets.push_back(token);
+      b.loss_mask.push_back(1.0f);
+    }
+    b.sample_ids.push_back(first + r);
+  }
+  return b;
+}
+
+Curve run_rank(Transport& transport, const std::vector<std::string>& overrides, int steps) {
+  Job job(transport);
+  ConfigOptions options;
+  options.ranks = job.size();
+  RunConfig config;
+  job.agree([&] { config = load_config({}, overrides, options).run; });
+  job.form_mesh(config, "mesh law");
+  const std::unique_ptr<Device> device = make_cpu_device();
+  Replica replica(config, layout_of(config, job.rank(), job.nodes()), job.mesh(), device.get(), &cpu_ops(), true);
+  replica.store().initialize(replica.exec(), config.seed);
+  replica.weights_changed();
+  TrainStep step(replica);
+  TrainProgress progress;
+  LossScaler scaler(config.optim, config.model.dtype == DType::f16);
+  StepTimer timer;
+  Curve curve;
+  const int64_t dp = replica.layout().mesh.data, d = replica.layout().at.data, rows = config.data.micro_batch;
+  for (int s = 0; s < steps; ++s) {
+    int64_t micro = 0;
+    const StepOutcome outcome = step.run(
+        static_cast<int>(config.accumulation),
+        [&] { return make_batch(s * config.data.global_batch + (micro++ * dp + d) * rows, rows); }, progress, scaler,
+        timer);
+    curve.loss.push_back(outcome.loss), curve.norm.push_back(outcome.grad_norm);
+  }
+  replica.traffic().drain();
+  job.control().barrier();
+  return curve;
+}
+
+}  // namespace
+
+std::string Layout::name() const {
+  std::ostringstream text;
+  text << "pp" << pipeline << " dp" << data << " tp" << tensor << (sequence_parallel ? " sp" : "") << " " << schedule;
+  if (chunks > 1) text << " v" << chunks;
+  text << " w=" << weights << " g=" << gradients << " o=" << optimizer;
+  if (!secondary.empty()) text << " s=" << secondary;
+  if (!hold.empty()) text << " hold=" << hold;
+  if (!embedding.empty()) text << " embedding=" << embedding;
+  text << " acc" << accumulation;
+  if (!recompute.empty()) text << " recompute=" << recompute;
+  if (ranks_per_node > 0) text << " per_node=" << ranks_per_node;
+  if (!partition.empty()) text << " partition=" << partition;
+  for (const std::string& o : more) text << " " << o;
+  return text.str();
+}
+
+Curve run(const Model& model, const Layout& layout, int samples, int steps) {
+  std::vector<std::string> overrides = model_overrides(model);
+  for (const std::string& o : layout_overrides(layout, samples)) overrides.push_back(o);
+  std::vector<Curve> curves(static_cast<size_t>(layout.ranks()));
+  run_local_ranks(layout.ranks(), [&](Transport& transport) {
+    curves[static_cast<size_t>(transport.rank())] = run_rank(transport, overrides, steps);
+  });
+  for (const Curve& c : curves) TW_CHECK(c == curves[0], "ranks report different losses or norms");
+  return curves[0];
+}
+
+double tolerance(const Model& model, int samples, int step, bool of_norm) {
+  const double u = (model.dtype == "fp32" ? std::ldexp(1.0, -23) : std::ldexp(1.0, -7)) / 2.0;
+  const double longest = std::max(400.0, of_norm ? static_cast<double>(samples * kLength) : 0.0);
+  const double sums = (7.0 * model.layers + 3.0) * (of_norm ? 3.0 : 1.0);
+  return 6.0 * u * std::sqrt(longest * sums) * std::sqrt(2.0) * step;
+}
+
+std::string compare(const Model& model, const Layout& layout, int samples, int steps) {
+  static std::mutex mutex;
+  static std::map<std::string, Curve> known;  // the one-rank runs, by model and batch
+  const std::string key = model.family + "/" + std::to_string(model.layers) + "/" + model.dtype + "/" +
+                          std::to_string(model.dropout) + "/" + std::to_string(samples) + "/" + std::to_string(steps);
+  Curve one;
+  {
+    const std::lock_guard lock(mutex);
+    if (known.find(key) == known.end()) known[key] = run(model, Layout{}, samples, steps);
+    one = known[key];
+  }
+  Curve many;
+  try {
+    many = run(model, layout, samples, steps);
+  } catch (const std::exception& e) {
+    return model.family + ", " + layout.name() + ": " + e.what();
+  }
+  for (int s = 0; s < steps; ++s) {
+    const size_t i = static_cast<size_t>(s);
+    const double loss = std::abs(many.loss[i] - one.loss[i]) / std::abs(one.loss[i]);
+    const double norm = std::abs(many.norm[i] - one.norm[i]) / std::abs(one.norm[i]);
+    if (!(loss <= tolerance(model, samples, s + 1, false)) || !(norm <= tolerance(model, samples, s + 1, true))) {
+      std::ostringstream text;
+      text.precision(9);
+      text << model.family << " " << model.layers << " layers " << model.dtype << ", " << layout.name() << ": step "
+           << s + 1 << " loss " << many.loss[i] << " (one rank " << one.loss[i] << ", off " << loss << " of "
+           << tolerance(model, samples, s + 1, false) << "), norm " << many.norm[i] << " (" << one.norm[i] << ", off "
+           << norm << " of " << tolerance(model, samples, s + 1, true) << ")";
+      return text.str();
+    }
+  }
+  return "";
+}
+
+}  // namespace thinwire::mesh

@@ -1,0 +1,52 @@
+// Runs a few updates of a small model under any layout, with ranks as threads, and compares with one rank.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace thinwire::mesh {
+
+struct Layout {
+  int pipeline = 1, data = 1, tensor = 1;
+  bool sequence_parallel = false;
+  std::string schedule = "1f1b";
+  int chunks = 1;
+  std::string weights = "replicated", gradients = "replicated", optimizer = "replicated", secondary;
+  std::string hold;       // empty: the engine's choice
+  std::string embedding;  // fused | two_step, empty: default
+  int accumulation = 1;   // micro-batches per data rank
+  std::string recompute;  // "", "selective", "full"
+  int ranks_per_node = 0;
+  std::string partition;
+  std::vector<std::string> more;  // further overrides
+
+  int ranks() const { return pipeline * data * tensor; }
+  std::string name() const;  // for messages and for repeating a failure
+};
+
+// gpt2 | gpt2_untied | neox | llama | llama_tied; layers, vocabulary and widths do not divide evenly.
+struct Model {
+  std::string family = "gpt2";
+  int layers = 5;
+  std::string dtype = "fp32";
+  double dropout = 0.0;
+};
+
+struct Curve {
+  std::vector<double> loss, norm;
+  bool operator==(const Curve&) const = default;
+};
+
+// `steps` updates over `samples` sequences each. The engine's own configuration, plan, replica and step.
+Curve run(const Model& model, const Layout& layout, int samples, int steps);
+
+// Relative difference allowed at update `step` (1 first) between two runs of this model: each sum of K terms in dtype
+// epsilon errs by lambda * u * sqrt(K) of its size, S such sums lie in a row, both runs err, and update s has s updates
+// behind it.
+double tolerance(const Model& model, int samples, int step, bool of_norm);
+
+// Empty if `layout` gives the numbers of one rank; else what differs.
+std::string compare(const Model& model, const Layout& layout, int samples, int steps);
+
+}  // namespace thinwire::mesh

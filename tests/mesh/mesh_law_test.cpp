@@ -1,0 +1,208 @@
+// The mesh law: 10 updates under each of more than 80 layouts and three families equal one rank's.
+#include <gtest/gtest.h>
+
+#include "tests/mesh/mesh_harness.h"
+
+namespace thinwire::mesh {
+namespace {
+
+constexpr int kSamples = 24, kSteps = 10;
+
+std::vector<Layout> table() {
+  std::vector<Layout> list;
+  const auto add = [&](Layout l) { list.push_back(std::move(l)); };
+  // One dimension.
+  for (int n : {2, 3, 4}) {
+    add({.tensor = n});
+    add({.tensor = n, .sequence_parallel = true});
+    add({.data = n});
+    for (const char* schedule : {"gpipe", "1f1b", "zb_h1"}) {
+      add({.pipeline = n, .schedule = schedule, .accumulation = 6});
+    }
+    add({.pipeline = n, .schedule = "1f1b", .accumulation = 1});  // fewer micro-batches than stages
+    add({.pipeline = n, .schedule = "zb_h1", .accumulation = 2});
+  }
+  add({.pipeline = 2, .schedule = "interleaved", .chunks = 2, .accumulation = 4});
+  add({.pipeline = 2, .schedule = "interleaved", .chunks = 2, .accumulation = 3});
+  // Every placement, with 2, 4 and 8 data ranks on pretended nodes.
+  struct Levels {
+    const char *w, *g, *o, *s;
+  };
+  const Levels placements[] = {{"replicated", "replicated", "global", ""},
+                               {"replicated", "global", "global", ""},
+                               {"global", "global", "global", ""},
+                               {"global", "global", "global", "node"},
+                               {"pair", "node", "global", ""},
+                               {"node", "node", "node", ""},
+                               {"replicated", "node", "global", ""},
+                               {"replicated", "replicated", "node", ""},
+                               {"pair", "pair", "pair", ""},
+                               {"global", "global", "global", "pair"},
+                               {"node", "global", "global", ""},
+                               {"replicated", "pair", "node", ""}};
+  for (const Levels& p : placements) {
+    add({.data = 4,
+         .weights = p.w,
+         .gradients = p.g,
+         .optimizer = p.o,
+         .secondary = p.s,
+         .accumulation = 2,
+         .ranks_per_node = 2});
+    add({.data = 8,
+         .weights = p.w,
+         .gradients = p.g,
+         .optimizer = p.o,
+         .secondary = p.s,
+         .accumulation = 3,
+         .ranks_per_node = 4});
+  }
+  for (const char* hold : {"unit", "micro_batch", "step"})
+    add({.data = 3,
+         .weights = "global",
+         .gradients = "global",
+         .optimizer = "global",
+         .hold = hold,
+         .accumulation = 2});
+  // Placements with tensor and pipeline parallelism.
+  for (int stage = 1; stage <= 3; ++stage) {
+    const char* g = stage >= 2 ? "global" : "replicated";
+    const char* w = stage >= 3 ? "global" : "replicated";
+    add({.data = 2, .tensor = 2, .weights = w, .gradients = g, .optimizer = "global", .accumulation = 2});
+    add({.data = 2, .tensor = 3, .sequence_parallel = true, .weights = w, .gradients = g, .optimizer = "global"});
+    for (const char* schedule : {"gpipe", "1f1b", "zb_h1"}) {
+      add({.pipeline = 2,
+           .data = 2,
+           .schedule = schedule,
+           .weights = w,
+           .gradients = g,
+           .optimizer = "global",
+           .accumulation = 3});
+      add({.pipeline = 2,
+           .data = 2,
+           .tensor = 2,
+           .sequence_parallel = stage == 2,
+           .schedule = schedule,
+           .weights = w,
+           .gradients = g,
+           .optimizer = "global",
+           .accumulation = 2});
+    }
+    add({.pipeline = 2,
+         .data = 2,
+         .schedule = "interleaved",
+         .chunks = 2,
+         .weights = w,
+         .gradients = g,
+         .optimizer = "global",
+         .accumulation = 3});
+  }
+  // The tied embedding, its two ways.
+  for (const char* way : {"fused", "two_step"}) {
+    add({.pipeline = 2, .data = 2, .embedding = way, .accumulation = 2});
+    add({.pipeline = 3, .data = 2, .optimizer = "global", .embedding = way, .accumulation = 2});
+    add({.pipeline = 2,
+         .data = 4,
+         .weights = "pair",
+         .gradients = "node",
+         .optimizer = "global",
+         .embedding = way,
+         .accumulation = 1,
+         .ranks_per_node = 2});
+    add({.pipeline = 2,
+         .data = 2,
+         .tensor = 2,
+         .weights = "global",
+         .gradients = "global",
+         .optimizer = "global",
+         .embedding = way,
+         .accumulation = 3});
+  }
+  // Recompute.
+  for (const char* level : {"selective", "full"}) {
+    add({.tensor = 4, .recompute = level});
+    add({.tensor = 2, .sequence_parallel = true, .accumulation = 2, .recompute = level});
+    add({.pipeline = 2, .schedule = "zb_h1", .accumulation = 4, .recompute = level});
+    add({.pipeline = 2,
+         .data = 2,
+         .tensor = 2,
+         .schedule = "1f1b",
+         .weights = "global",
+         .gradients = "global",
+         .optimizer = "global",
+         .accumulation = 2,
+         .recompute = level});
+  }
+  add({.pipeline = 3, .accumulation = 4, .partition = "parameters"});
+  add({.pipeline = 4, .tensor = 2, .sequence_parallel = true, .schedule = "zb_h1", .accumulation = 4});
+  return list;
+}
+
+class MeshLaw : public testing::TestWithParam<const char*> {};
+
+TEST_P(MeshLaw, EveryLayoutGivesTheNumbersOfOneRank) {
+  const std::vector<Layout> layouts = table();
+  ASSERT_GE(layouts.size(), 80u);
+  for (const Layout& layout : layouts) {
+    const std::string what = compare({.family = GetParam()}, layout, kSamples, kSteps);
+    EXPECT_EQ(what, "");
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Families, MeshLaw, testing::Values("gpt2", "neox", "llama"));
+
+TEST(MeshLawMore, ThreeChunksSevenLayersOtherTying) {
+  const Layout three{.pipeline = 2, .schedule = "interleaved", .chunks = 3, .accumulation = 4};
+  for (const char* family : {"gpt2_untied", "llama_tied", "neox"})
+    EXPECT_EQ(compare({.family = family, .layers = 7}, three, kSamples, kSteps), "");
+  const Layout deep{
+      .pipeline = 3, .data = 2, .schedule = "interleaved", .chunks = 2, .optimizer = "global", .accumulation = 4};
+  for (const char* family : {"gpt2", "llama_tied"})
+    EXPECT_EQ(compare({.family = family, .layers = 7}, deep, kSamples, kSteps), "");
+}
+
+// Masks are keyed by sample, layer and global element: cutting the model does not change them.
+TEST(MeshLawMore, Dropout) {
+  for (const char* family : {"gpt2", "neox", "llama"}) {
+    const Model model{.family = family, .layers = 3, .dropout = 0.2};
+    EXPECT_EQ(compare(model, {.data = 2, .tensor = 2, .sequence_parallel = true}, 12, 5), "");
+    EXPECT_EQ(compare(model, {.pipeline = 3, .tensor = 2, .accumulation = 2, .recompute = "full"}, 12, 5), "");
+    EXPECT_EQ(compare(model, {.pipeline = 2, .schedule = "zb_h1", .accumulation = 3, .recompute = "selective"}, 12, 5),
+              "");
+  }
+}
+
+TEST(MeshLawMore, Bf16) {
+  for (const char* family : {"gpt2", "neox", "llama"}) {
+    const Model model{.family = family, .dtype = "bf16"};
+    for (const Layout& l : {Layout{.data = 2, .optimizer = "global"}, Layout{.tensor = 2, .sequence_parallel = true},
+                            Layout{.pipeline = 2,
+                            .data = 2,
+                            .weights = "global",
+                            .gradients = "global",
+                            .optimizer = "global",
+                            .accumulation = 2}}) {
+      EXPECT_EQ(compare(model, l, 12, 5), "");
+    }
+  }
+}
+
+// Same layout, same bits: nothing depends on which thread was faster.
+TEST(MeshLawMore, SameBitsAgain) {
+  const Layout cube{.pipeline = 2,
+                    .data = 2,
+                    .tensor = 2,
+                    .sequence_parallel = true,
+                    .weights = "global",
+                    .gradients = "global",
+                    .optimizer = "global",
+                    .accumulation = 3};
+  const Curve first = run({}, cube, 12, 5);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(run({}, cube, 12, 5) == first);
+}
+
+// The comparison can fail: another learning rate is another curve.
+TEST(MeshLawMore, TheComparisonSeesADifference) {
+  EXPECT_NE(compare({}, {.data = 2, .more = {"optimizer.params.lr=1.01e-3"}}, kSamples, kSteps), "");
+}
+
+}  // namespace
+}  // namespace thinwire::mesh

@@ -1,0 +1,81 @@
+// Random layouts against one rank, for as long as it is told: mesh_soak [--minutes M] [--seed S] [--ranks N].
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+
+#include "tests/mesh/mesh_harness.h"
+
+namespace {
+
+using namespace thinwire::mesh;
+
+template <typename T>
+T pick(std::mt19937_64& random, std::initializer_list<T> choices) {
+  return *(choices.begin() + random() % choices.size());
+}
+
+Layout random_layout(std::mt19937_64& random, const Model& model, int samples, int most) {
+  Layout l;
+  do {
+    l.pipeline = pick(random, {1, 1, 2, 3, 4}), l.tensor = pick(random, {1, 1, 2, 3, 4});
+    l.data = pick(random, {1, 2, 3, 4, 6, 8});
+  } while (l.ranks() > most || l.ranks() == 1 || samples % l.data != 0);
+  do {
+    l.accumulation = 1 + static_cast<int>(random() % 6);
+  } while (samples % (l.data * l.accumulation) != 0);
+  l.sequence_parallel = random() % 2 == 0;
+  if (l.pipeline > 1) {
+    l.schedule = pick(random, {"gpipe", "1f1b", "interleaved", "zb_h1"});
+    if (l.schedule == "interleaved") {
+      l.chunks = 2 + static_cast<int>(random() % 2);
+      if (l.pipeline * l.chunks > model.layers) l.schedule = "1f1b", l.chunks = 1;
+    }
+    l.embedding = pick(random, {"", "fused", "two_step"});
+    l.partition = pick(random, {"", "uniform", "parameters"});
+  }
+  const char* levels[] = {"replicated", "pair", "node", "global"};
+  const bool nodes = l.data % 4 == 0 && l.pipeline * l.tensor == 1;
+  const auto usable = [&](int level) { return (level != 1 || l.data % 2 == 0) && (level != 2 || nodes); };
+  int w, g, o;
+  do {
+    w = static_cast<int>(random() % 4), g = static_cast<int>(random() % 4), o = static_cast<int>(random() % 4);
+  } while (w > g || g > o || !usable(w) || !usable(g) || !usable(o));
+  if (nodes) l.ranks_per_node = 2 * (1 + static_cast<int>(random() % 2));
+  if (nodes && l.ranks_per_node == 2 && (w == 1 || g == 1 || o == 1)) l.ranks_per_node = 4;
+  l.weights = levels[w], l.gradients = levels[g], l.optimizer = levels[o];
+  if (w == 3 && nodes && random() % 2 == 0) l.secondary = l.data > l.ranks_per_node ? "node" : "";
+  if (w > 0) l.hold = pick(random, {"", "unit", "micro_batch", "step"});
+  l.recompute = pick(random, {"", "", "selective", "full"});
+  return l;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  double minutes = 1.0;
+  uint64_t seed = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+  int most = 8;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    if (std::strcmp(argv[i], "--minutes") == 0) minutes = std::atof(argv[i + 1]);
+    if (std::strcmp(argv[i], "--seed") == 0) seed = std::strtoull(argv[i + 1], nullptr, 10);
+    if (std::strcmp(argv[i], "--ranks") == 0) most = std::atoi(argv[i + 1]);
+  }
+  std::mt19937_64 random(seed);
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(minutes * 60.0);
+  int runs = 0, failures = 0;
+  while (std::chrono::steady_clock::now() < end) {
+    Model model;
+    model.family = pick(random, {"gpt2", "gpt2_untied", "neox", "llama", "llama_tied"});
+    model.layers = pick(random, {5, 7});
+    if (random() % 4 == 0) model.dropout = 0.1;
+    const Layout layout = random_layout(random, model, 24, most);
+    const std::string what = compare(model, layout, 24, 4);
+    ++runs;
+    if (!what.empty()) ++failures, std::printf("FAIL %s\n", what.c_str());
+  }
+  std::printf("%d layouts, %d failures\n", runs, failures);
+  return failures == 0 && runs > 0 ? 0 : 1;
+}

@@ -1,91 +1,260 @@
 // Runs embedding, blocks and head over slots of activations.
 #include "model/stage.h"
 
-#include <utility>
+#include <algorithm>
+#include <initializer_list>
 
 namespace thinwire {
+namespace {
 
-Stage::Stage(const ModelConfig& config, ParamStore& store, const BatchShape& shape, int slots, Ports& ports,
-             uint64_t seed, Arena& arena, Device* device, Stream* stream)
-    : config_(config),
+// Runs `use` while the units' weights are whole.
+template <typename Use>
+void with_weights(UnitEvents& events, std::initializer_list<int> units, bool backward, const Use& use) {
+  for (int unit : units) {
+    if (unit >= 0) events.acquire(unit, backward);
+  }
+  use();
+  for (int unit : units) {
+    if (unit >= 0) events.release(unit, backward);
+  }
+}
+
+View take_rows(const ModelShard& shard, const BatchShape& shape, MemoryCategory category, Arena& arena) {
+  return arena.take(category, shard.whole.dtype, {shard.part_rows(shape.tokens()), shard.whole.hidden});
+}
+
+}  // namespace
+
+StageScratch take_stage_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena) {
+  StageScratch s;
+  s.block = take_block_scratch(shard, shape, training, arena);
+  if (shard.last) s.head = take_head_scratch(shard, shape, training, arena);
+  if (!training) return s;
+  for (View& dx : s.dx) dx = take_rows(shard, shape, MemoryCategory::kWorkspace, arena);
+  return s;
+}
+
+StageWeightWork take_weight_work(const ModelShard& shard, const BatchShape& shape, Arena& arena) {
+  int64_t blocks = 0;
+  for (const LayerRange& chunk : shard.chunks) blocks = std::max(blocks, chunk.count);
+  StageWeightWork work;
+  for (int64_t i = 0; i < blocks; ++i) work.buffers.push_back(take_block_work(shard, shape, arena));
+  work.blocks.resize(work.buffers.size());
+  return work;
+}
+
+Stage::Stage(const ModelShard& shard, int chunk, ParamStore& store, const BatchShape& shape, int slots, Ports& ports,
+             const RotaryTables* rotary, StageScratch& scratch, UnitEvents& events, uint64_t seed, Arena& arena)
+    : shard_(shard),
+      chunk_(chunk),
+      layers_(shard.chunks.at(static_cast<size_t>(chunk))),
       shape_(shape),
       seed_(seed),
-      rotary_(make_rotary_tables(config, std::max(config.max_positions, shape.length), arena, device, stream)),
-      embedding_(config, store, &ports.tp),
-      head_(config, store, embedding_) {
+      scratch_(&scratch),
+      events_(&events) {
+  TW_CHECK(layers_.count > 0, "chunk ", chunk, " has no layer");
+  TW_CHECK(arena.measuring() || (ports.tp.size() == shard.tensor_size && ports.tp.rank() == shard.tensor_rank &&
+                                 ports.tp.sequence_parallel() == shard.splits_rows()),
+           "tensor rank ", ports.tp.rank(), " of ", ports.tp.size(), ", the shard is ", shard.tensor_rank, " of ",
+           shard.tensor_size);
+  if (shard.first && chunk == 0) embedding_.emplace(shard, store, ports.tp);
+  for (int64_t i = 0; i < layers_.count; ++i)
+    blocks_.emplace_back(shard, store, static_cast<int>(layers_.first + i), rotary, ports);
+  if (shard.last && chunk + 1 == static_cast<int>(shard.chunks.size())) head_.emplace(shard, store, ports.tp);
+
   const bool training = slots > 0;
-  for (int64_t layer = 0; layer < config.layers; ++layer)
-    blocks_.emplace_back(config, store, static_cast<int>(layer), &rotary_, &ports);
+  const Recompute level = training ? shard.whole.recompute : Recompute::kFull;  // nothing is read again
   slots_.resize(static_cast<size_t>(std::max(slots, 1)));
-  ModelConfig kept = config;
-  if (!training) kept.recompute = Recompute::kFull;  // nothing is read again
   for (Slot& slot : slots_) {
-    slot.blocks = take_block_activations(kept, shape, config.layers, arena);
-    slot.head = take_head_activations(config, shape, training, arena);
+    slot.blocks = take_block_activations(shard, shape, layers_.count, level, arena);
+    const auto boundary = [&] { return take_rows(shard, shape, MemoryCategory::kActivations, arena); };
+    if (last()) {
+      slot.head = take_head_activations(shard, shape, training, arena);
+    } else {
+      slot.output = boundary();
+      if (training) slot.output_gradient = boundary();
+    }
+    if (!first() && training) slot.input_gradient = boundary();
   }
-  scratch_ = take_block_scratch(config, shape, training, arena);
-  if (!training) return;
-  for (View& dx : dx_) dx = arena.take(MemoryCategory::kWorkspace, config.dtype, {shape.tokens(), config.hidden});
+}
+
+Stage::Slot& Stage::live_slot(int slot) {
+  Slot& s = slots_.at(static_cast<size_t>(slot));
+  TW_CHECK(s.live, "slot ", slot, " of chunk ", chunk_, " holds no micro-batch");
+  return s;
 }
 
 LayerContext Stage::context(const MicroBatch& micro, bool training) const {
   LayerContext c;
   c.shape = shape_, c.training = training, c.seed = seed_, c.sample_ids = micro.sample_ids;
+  c.first_row = shard_.first_row(shape_.tokens());
   return c;
 }
 
+void Stage::list_uses(NodeKind kind, std::vector<UnitUse>& uses) const {
+  if (kind == NodeKind::kForward) {
+    if (first()) uses.push_back({kEmbeddingUnit, false});
+    if (first() && has_positions()) uses.push_back({position_unit(shard_.whole), false});
+    for (size_t i = 0; i < blocks_.size(); ++i) uses.push_back({unit_of(i), false});
+    if (last()) uses.push_back({head_unit(shard_.whole), false});
+    if (shares_embedding()) uses.push_back({kEmbeddingUnit, false});
+  } else if (kind == NodeKind::kBackward || kind == NodeKind::kBackwardInput) {
+    if (last()) uses.push_back({head_unit(shard_.whole), true});
+    for (size_t i = blocks_.size(); i-- > 0;) uses.push_back({unit_of(i), true});
+  }
+}
+
 ResidualStream Stage::run_blocks(Exec& exec, const LayerContext& c, const MicroBatch& micro, Slot& slot) {
-  embedding_.forward(exec, c, micro.tokens, slot.blocks[0].x_in);
-  ResidualStream stream{slot.blocks[0].x_in, {}, {}};
-  for (size_t i = 0; i < blocks_.size(); ++i) stream = blocks_[i].forward(exec, c, stream, slot.blocks[i], scratch_);
+  const View x = slot.blocks[0].x_in;
+  if (first()) {
+    with_weights(*events_, {kEmbeddingUnit, has_positions() ? position_unit(shard_.whole) : -1}, false,
+                 [&] { embedding_->forward(exec, c, micro.tokens, x, scratch_->block.partial); });
+  }
+  ResidualStream stream{x, {}, {}};
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    with_weights(*events_, {unit_of(i)}, false,
+                 [&] { stream = blocks_[i].forward(exec, c, stream, slot.blocks[i], scratch_->block); });
+  }
   return stream;
+}
+
+// The loss, or the stream's value for the next stage.
+void Stage::finish(Exec& exec, const ResidualStream& stream, const MicroBatch& micro, Slot& slot) {
+  if (!last()) {
+    exec.ops.residual_add(exec, {stream.x, stream.branch, slot.output, stream.dropout});
+    return;
+  }
+  const int head = head_unit(shard_.whole), words = shares_embedding() ? kEmbeddingUnit : -1;
+  with_weights(*events_, {head, words}, false, [&] {
+    if (micro.loss.dlogits_scale) events_->gradients_begin(shares_embedding() ? kEmbeddingUnit : head);
+    head_->forward(exec, stream, slot.head, scratch_->head, micro.loss);
+  });
 }
 
 void Stage::forward(Exec& exec, const MicroBatch& micro, int slot_index) {
   Slot& slot = slots_.at(static_cast<size_t>(slot_index));
-  TW_CHECK(!slot.live, "slot ", slot_index, " still waits for its backward");
+  TW_CHECK(!slot.live, "slot ", slot_index, " of chunk ", chunk_, " still waits for its backward");
   slot.micro = micro;
   slot.live = true;
-  const ResidualStream stream = run_blocks(exec, context(micro, true), micro, slot);
-  head_.forward(exec, stream, slot.head, micro.loss);
+  finish(exec, run_blocks(exec, context(micro, true), micro, slot), micro, slot);
 }
 
-void Stage::backward(Exec& exec, int slot_index, const std::function<void(int)>& on_unit) {
-  Slot& slot = slots_.at(static_cast<size_t>(slot_index));
-  TW_CHECK(slot.live, "slot ", slot_index, " holds no micro-batch");
+// The gradient at the last block's output: received, or the head's in `buffer`.
+View Stage::begin_backward(Exec& exec, Slot& slot, View buffer) {
+  if (!last()) return slot.output_gradient;
+  const int head = head_unit(shard_.whole);
+  with_weights(*events_, {head}, true, [&] {
+    events_->gradients_begin(head);
+    head_->backward(exec, slot.head, buffer);
+  });
+  return buffer;
+}
+
+void Stage::end_backward(Exec& exec, const LayerContext& c, Slot& slot, View dx) {
+  if (!first()) return;
+  events_->gradients_begin(kEmbeddingUnit);
+  if (has_positions()) events_->gradients_begin(position_unit(shard_.whole));
+  embedding_->backward(exec, c, slot.micro.tokens, dx, scratch_->block.partial);
+}
+
+void Stage::announce_head() {
+  if (!last()) return;
+  events_->gradients_complete(head_unit(shard_.whole));
+  if (shares_embedding() && !shard_.first) events_->gradients_complete(kEmbeddingUnit);
+}
+
+void Stage::announce_embedding() {
+  if (!first()) return;
+  events_->gradients_complete(kEmbeddingUnit);
+  if (has_positions()) events_->gradients_complete(position_unit(shard_.whole));
+}
+
+void Stage::backward(Exec& exec, int slot_index) {
+  Slot& slot = live_slot(slot_index);
   const LayerContext c = context(slot.micro, true);
-  View out = dx_[0], mid = dx_[1], in = dx_[2];
-  head_.backward(exec, slot.head, out);
-  on_unit(static_cast<int>(blocks_.size()) + 1);
+  const View* dx = scratch_->dx;
+  View out = begin_backward(exec, slot, dx[0]);
+  announce_head();
   for (size_t i = blocks_.size(); i-- > 0;) {
-    blocks_[i].recompute(exec, c, slot.blocks[i], scratch_);
-    const WeightWork work = blocks_[i].backward_input(exec, c, slot.blocks[i], scratch_, out, mid, in);
-    blocks_[i].backward_weight(exec, slot.blocks[i], work);
-    on_unit(static_cast<int>(i) + 1);
-    std::swap(out, in);
+    const BlockActivations& a = slot.blocks[i];
+    const View in = i == 0 && !first() ? slot.input_gradient : out.data == dx[0].data ? dx[2] : dx[0];
+    with_weights(*events_, {unit_of(i)}, true, [&] {
+      events_->gradients_begin(unit_of(i));
+      blocks_[i].recompute(exec, c, a, scratch_->block);
+      blocks_[i].backward(exec, c, a, scratch_->block, out, dx[1], in);
+    });
+    events_->gradients_complete(unit_of(i));
+    out = in;
   }
-  embedding_.backward(exec, c, slot.micro.tokens, out);
-  on_unit(0);
+  end_backward(exec, c, slot, out);
+  announce_embedding();
   slot.live = false;
+}
+
+void Stage::backward_input(Exec& exec, int slot_index, StageWeightWork& work) {
+  Slot& slot = live_slot(slot_index);
+  TW_CHECK(work.chunk_slot < 0 && work.buffers.size() >= blocks_.size(), "the weight work is in use");
+  work.chunk_slot = slot_index, work.chunk = chunk_;
+  const LayerContext c = context(slot.micro, true);
+  const View* dx = scratch_->dx;
+  // Where the gradient behind block i goes: memory of its own if it must survive.
+  const auto behind = [&](size_t i, View spare) { return work.buffers[i].dx_out ? work.buffers[i].dx_out : spare; };
+  View out = begin_backward(exec, slot, behind(blocks_.size() - 1, dx[0]));
+  for (size_t i = blocks_.size(); i-- > 0;) {
+    const BlockWorkBuffers& own = work.buffers[i];
+    const BlockActivations a = with_weight_inputs(slot.blocks[i], own.inputs);
+    BlockScratch scratch = scratch_->block;
+    if (own.d_branch1) scratch.d_branch1 = own.d_branch1;
+    if (own.d_branch2) scratch.d_branch2 = own.d_branch2;
+    scratch.d_qkv = own.d_qkv, scratch.d_mlp_in = own.d_mlp_in;
+    const View spare = out.data == dx[0].data ? dx[2] : dx[0];
+    const View in = i > 0 ? behind(i - 1, spare) : first() ? spare : slot.input_gradient;
+    with_weights(*events_, {unit_of(i)}, true, [&] {
+      events_->gradients_begin(unit_of(i));
+      blocks_[i].recompute(exec, c, a, scratch);
+      work.blocks[i] = blocks_[i].backward_input(exec, c, a, scratch, out, own.dx_mid ? own.dx_mid : dx[1], in);
+    });
+    out = in;
+  }
+  end_backward(exec, c, slot, out);
+}
+
+void Stage::backward_weight(Exec& exec, StageWeightWork& work) {
+  TW_CHECK(work.chunk_slot >= 0 && work.chunk == chunk_, "weight work of chunk ", work.chunk, ", slot ", work.chunk_slot);
+  Slot& slot = live_slot(work.chunk_slot);
+  announce_head();
+  for (size_t i = blocks_.size(); i-- > 0;) {
+    events_->gradients_begin(unit_of(i));
+    blocks_[i].backward_weight(exec, with_weight_inputs(slot.blocks[i], work.buffers[i].inputs), work.blocks[i],
+                               scratch_->block);
+    events_->gradients_complete(unit_of(i));
+  }
+  announce_embedding();
+  slot.live = false;
+  work.chunk_slot = -1;
 }
 
 void Stage::evaluate(Exec& exec, const MicroBatch& micro) {
   Slot& slot = slots_[0];
   TW_CHECK(!slot.live && !micro.loss.dlogits_scale);
-  head_.forward(exec, run_blocks(exec, context(micro, false), micro, slot), slot.head, micro.loss);
+  finish(exec, run_blocks(exec, context(micro, false), micro, slot), micro, slot);
 }
 
 void Stage::all_logits(Exec& exec, const MicroBatch& micro, const std::function<void(int64_t, View)>& receive) {
   Slot& slot = slots_[0];
-  TW_CHECK(!slot.live);
-  head_.normalise(exec, run_blocks(exec, context(micro, false), micro, slot), slot.head);
-  const int64_t step = slot.head.logits.rows();
-  for (int64_t first = 0; first < shape_.tokens(); first += step) {
-    const int64_t n = std::min(step, shape_.tokens() - first);
-    const View chunk = slot.head.logits.row_range(0, n);
-    head_.logits(exec, slot.head, first, n, chunk);
-    receive(first, chunk);
-  }
+  TW_CHECK(!slot.live && last());
+  const ResidualStream stream = run_blocks(exec, context(micro, false), micro, slot);
+  const HeadScratch& scratch = scratch_->head;
+  with_weights(*events_, {head_unit(shard_.whole), shares_embedding() ? kEmbeddingUnit : -1}, false, [&] {
+    head_->normalise(exec, stream, slot.head, scratch);
+    const int64_t step = scratch.logits.rows();
+    for (int64_t first = 0; first < shape_.tokens(); first += step) {
+      const int64_t n = std::min(step, shape_.tokens() - first);
+      const View chunk = scratch.logits.row_range(0, n);
+      head_->logits(exec, scratch, first, n, chunk);
+      receive(first, chunk);
+    }
+  });
 }
 
 }  // namespace thinwire

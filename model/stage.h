@@ -2,12 +2,13 @@
 #pragma once
 
 #include <functional>
-#include <memory>
+#include <optional>
 #include <vector>
 
 #include "model/block.h"
+#include "model/embedding.h"
 #include "model/head.h"
-#include "model/model_shard.h"
+#include "model/params.h"
 #include "parallel/schedule/plan.h"
 #include "parallel/zero/unit_events.h"
 
@@ -22,6 +23,7 @@ struct MicroBatch {
 // Memory that the chunks of a rank share.
 struct StageScratch {
   BlockScratch block;
+  HeadScratch head;  // on the last stage
   View dx[3];  // gradients of the residual stream: at the block's output, between its halves, at its input
 };
 StageScratch take_stage_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena);
@@ -30,35 +32,40 @@ StageScratch take_stage_scratch(const ModelShard& shard, const BatchShape& shape
 struct StageWeightWork {
   std::vector<BlockWorkBuffers> buffers;
   std::vector<WeightWork> blocks;
-  int chunk_slot = -1;  // the slot whose activations it leases; -1: free
+  int chunk_slot = -1;  // the slot of `chunk` whose activations it leases; -1: free
+  int chunk = 0;
 };
 StageWeightWork take_weight_work(const ModelShard& shard, const BatchShape& shape, Arena& arena);
 
 class Stage {
  public:
   // Chunk `chunk` of the shard. Takes activations for `slots` micro-batches in flight (0: no training) from the arena.
-  // `device` and `stream` may be null for a measuring arena. What is referred to must outlive the stage.
+  // What is referred to must outlive the stage. Weights are read between acquire and release, gradients are added between
+  // gradients_begin and gradients_complete.
   Stage(const ModelShard& shard, int chunk, ParamStore& store, const BatchShape& shape, int slots, Ports& ports,
         const RotaryTables* rotary, StageScratch& scratch, UnitEvents& events, uint64_t seed, Arena& arena);
   Stage(const Stage&) = delete;
   Stage& operator=(const Stage&) = delete;
 
-  bool first() const;  // has the embedding: input comes from tokens, not from input()
-  bool last() const;   // has the head: forward adds the loss instead of filling output()
+  bool first() const { return embedding_.has_value(); }  // input comes from tokens, not from input()
+  bool last() const { return head_.has_value(); }        // forward adds the loss instead of filling output()
 
   // Boundaries of a slot, [rows of this rank, h] in the compute dtype: where a receive puts the activation, where the
   // result lies until it has been sent; and the gradients that travel the other way. Empty at the ends of the model.
-  View input(int slot) const;
-  View output(int slot) const;
-  View output_gradient(int slot) const;  // received
-  View input_gradient(int slot) const;   // to be sent
+  View input(int slot) const { return first() ? View{} : at(slot).blocks.front().x_in; }
+  View output(int slot) const { return at(slot).output; }
+  View output_gradient(int slot) const { return at(slot).output_gradient; }  // received
+  View input_gradient(int slot) const { return at(slot).input_gradient; }    // to be sent
 
-  // Training forward of one micro-batch into `slot`; on the last chunk adds its loss to loss.loss_sum.
+  // Training forward of one micro-batch into `slot`; on the last chunk adds its loss to loss.loss_sum, and the head
+  // matrix gets its gradient (announced by the backward).
   void forward(Exec& exec, const MicroBatch& micro, int slot);
   // Input and weight gradients; events announce each unit in the order head, last block, ..., first block, embedding,
-  // positions.
+  // positions. A tied embedding is announced behind the head where that is its last gradient, on the last of several
+  // stages.
   void backward(Exec& exec, int slot);
-  // The same in two halves; `work` leases the slot until backward_weight.
+  // The same in two halves; `work` leases the slot until backward_weight, which adds the gradients of blocks' matrices
+  // and biases and announces all units. Norms, embedding and positions have been added to in the first half.
   void backward_input(Exec& exec, int slot, StageWeightWork& work);
   void backward_weight(Exec& exec, StageWeightWork& work);
 
@@ -71,10 +78,38 @@ class Stage {
   void all_logits(Exec& exec, const MicroBatch& micro, const std::function<void(int64_t, View)>& receive);
 
  private:
-  struct Slot;
+  struct Slot {
+    std::vector<BlockActivations> blocks;
+    HeadActivations head;
+    View output, output_gradient, input_gradient;
+    MicroBatch micro;
+    bool live = false;
+  };
+
+  const Slot& at(int slot) const { return slots_.at(static_cast<size_t>(slot)); }
+  Slot& live_slot(int slot);
+  LayerContext context(const MicroBatch& micro, bool training) const;
+  bool has_positions() const { return shard_.whole.positions == PositionKind::kLearned; }
+  bool shares_embedding() const { return last() && shard_.whole.tied_head; }
+  int unit_of(size_t block) const { return block_unit(layers_.first + static_cast<int64_t>(block)); }
+  ResidualStream run_blocks(Exec& exec, const LayerContext& context, const MicroBatch& micro, Slot& slot);
+  void finish(Exec& exec, const ResidualStream& stream, const MicroBatch& micro, Slot& slot);
+  View begin_backward(Exec& exec, Slot& slot, View buffer);
+  void end_backward(Exec& exec, const LayerContext& context, Slot& slot, View dx);
+  void announce_head();
+  void announce_embedding();
+
   ModelShard shard_;
   int chunk_;
-  std::unique_ptr<struct StageParts> parts_;
+  LayerRange layers_;
+  BatchShape shape_;
+  uint64_t seed_;
+  StageScratch* scratch_;
+  UnitEvents* events_;
+  std::optional<Embedding> embedding_;
+  std::vector<Block> blocks_;
+  std::optional<Head> head_;
+  std::vector<Slot> slots_;
 };
 
 }  // namespace thinwire

@@ -9,11 +9,14 @@
 
 namespace thinwire {
 
-// An empty channel stands for a group of one rank: every verb is finished at once and moves nothing.
+// An empty channel stands for a group of one rank: every verb is finished at once and moves nothing
+// (send and receive have no peer, and are a CHECK).
 class Channel {
  public:
   Channel() = default;
-  explicit Channel(Communicator communicator, std::shared_ptr<const Codec> codec = std::make_shared<Identity>());
+  // CHECKs that the codec is one whose wire bytes are the caller's memory: no others exist yet.
+  explicit Channel(std::unique_ptr<Communicator> communicator,
+                   std::shared_ptr<const Codec> codec = std::make_shared<Identity>());
 
   int rank() const { return communicator_ ? communicator_->rank() : 0; }
   int size() const { return communicator_ ? communicator_->size() : 1; }

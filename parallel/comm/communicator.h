@@ -13,11 +13,14 @@
 #include "engine/base/core/view.h"
 #include "engine/base/device/stream.h"
 #include "parallel/comm/progress.h"
+#include "parallel/comm/rank_sum.h"
 
 namespace thinwire {
 
-enum class ReduceKind : uint8_t { kSum, kMax, kMin, kOr };  // kOr: integers
-enum class Algorithm : uint8_t { kAuto, kDirect, kRing, kTwoLevel, kLibrary };  // kLibrary: the MPI's own
+struct GroupLane;
+
+// kLibrary: the MPI's own where a transport offers it, otherwise kDirect.
+enum class Algorithm : uint8_t { kAuto, kDirect, kRing, kTwoLevel, kLibrary };
 
 // Which algorithm a verb takes at which size, and in which pieces messages travel. Resolved configuration: the same on
 // all ranks.
@@ -27,6 +30,7 @@ struct CommTuning {
   int64_t small_bytes = 16 << 10;    // up to here an all-reduce is one exchange of whole vectors
 };
 
+// Outlives the operations it issued.
 class Communicator {
  public:
   // `ranks`: world ranks in group order, containing this one. `number`: below kMaxGroups, equal on all members, and
@@ -34,6 +38,8 @@ class Communicator {
   // the number of its node (empty: all on one). Creating one exchanges nothing. counters may be nullptr.
   Communicator(Progress& progress, std::vector<int> ranks, int number, Site site, SiteCounters* counters,
                std::vector<int> nodes = {}, const CommTuning& tuning = {});
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(ranks_.size()); }
@@ -45,31 +51,52 @@ class Communicator {
   // Rank r owns elements [bounds[r], bounds[r+1]) of `whole`; bounds has size() + 1 entries, from 0 to whole.count(),
   // and may be uneven or empty for some. The sum of my range goes to `out` (its size; may be that range of `whole`
   // itself). accumulate: out += sum (then `out` must not lie in `whole`). `whole` elsewhere is left as it is by the
-  // direct algorithm and destroyed by others: treat it as destroyed. out may be fp32 where whole is bf16.
+  // direct algorithm and destroyed by others: treat it as destroyed. out may be fp32 where whole is bf16 or fp16.
   Ticket reduce_scatter(View whole, std::span<const int64_t> bounds, View out, bool accumulate, Stream& stream);
   // My range of `whole` is filled; afterwards all ranges are. `mine` (may lie in `whole`, then nothing is copied).
   Ticket all_gather(View mine, View whole, std::span<const int64_t> bounds, Stream& stream);
-  // Rank r's part of `from` goes to rank r's ... and arrives ordered by sender. Bounds in elements, size() + 1 each.
+  // Part r of `from` goes to rank r; what comes from rank r lands in part r of `to`. Bounds in elements, size() + 1
+  // entries each.
   Ticket all_to_all(View from, std::span<const int64_t> from_bounds, View to, std::span<const int64_t> to_bounds,
                     Stream& stream);
   Ticket broadcast(View data, int root, Stream& stream);
-  Ticket send(View data, int peer, Stream& stream);     // peer: rank in this group
+  Ticket send(View data, int peer, Stream& stream);     // peer: rank in this group, not this one
   Ticket receive(View data, int peer, Stream& stream);  // exactly data.bytes()
   Ticket barrier();
 
-  // Of two-level and ring algorithms, for tests, pricing and counters: bytes this rank sends for a verb on `bytes`.
+  // The same verbs as steps of an operation of the caller's, who gives his own task to Progress::start:
+  //   Task both(Task first, Task second) { co_await first; co_await second; }
+  // A task takes its place among the group's operations when it is made; it must run, and on the same terms as a ticket
+  // (order on all ranks, leased buffers). `bounds` are copied.
+  Task all_reduce_task(View data, ReduceKind kind);
+  Task reduce_scatter_task(View whole, std::span<const int64_t> bounds, View out, bool accumulate);
+  Task all_gather_task(View mine, View whole, std::span<const int64_t> bounds);
+  Task all_to_all_task(View from, std::span<const int64_t> from_bounds, View to, std::span<const int64_t> to_bounds);
+  Task broadcast_task(View data, int root);
+  Task send_task(View data, int peer);
+  Task receive_task(View data, int peer);
+  Task barrier_task();
+  // Starts a task made of the above, under this communicator's site and number.
+  Ticket start(Task task, const char* verb, int64_t bytes);
+
   Progress& progress() { return *progress_; }
+  BlockPool& pool() const { return progress_->pool(); }  // task.h: coroutines on a communicator take frames from here
 
  private:
-  friend struct CollectiveContext;
+  GroupLane next_lane();                          // of a collective
+  GroupLane peer_lane(uint32_t sequence) const;  // of a point-to-point message
+  Ticket begin(Task task, const char* verb, int64_t bytes, int peer, uint32_t sequence);
+  void check_peer(int peer) const;
+  void check_bounds(std::span<const int64_t> bounds, View whole) const;
+
   Progress* progress_;
   std::vector<int> ranks_, nodes_;
   int rank_ = 0, number_ = 0;
   Site site_;
   SiteCounters* counters_;
   CommTuning tuning_;
-  uint32_t sequence_ = 0;
-  std::vector<uint32_t> sent_, received_;  // point-to-point sequence per peer
+  uint32_t sequence_ = 0;                  // tags handed out to collectives
+  std::vector<uint32_t> sent_, received_;  // and to messages, per peer
 };
 
 inline constexpr int kMaxGroups = 1024;

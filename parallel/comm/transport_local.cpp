@@ -7,6 +7,7 @@
 #include <random>
 #include <thread>
 
+#include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
 #include "parallel/comm/transport.h"
 

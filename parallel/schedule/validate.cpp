@@ -2,12 +2,15 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <tuple>
 
 #include "parallel/schedule/plan.h"
 #include "parallel/schedule/schedules.h"
 
 namespace thinwire {
 namespace {
+
+constexpr int kClosingNodes = 4;
 
 std::string place_of(int stage, size_t node) {
   return "stage " + std::to_string(stage) + ", node " + std::to_string(node);
@@ -18,11 +21,20 @@ std::string name_of(const Message& m) {
          " on edge " + std::to_string(m.edge);
 }
 
+// One message end: not yet in an exchange, in one that is under way, in one that has completed.
+enum class Passage : uint8_t { kNone, kPosted, kMet };
+
 // One micro-batch in one virtual stage.
 struct Life {
-  bool received = false, forward = false, sent_down = false;
-  bool gradient = false, input_done = false, weight_done = false, sent_up = false;
+  Passage activation_in = Passage::kNone, activation_out = Passage::kNone;
+  Passage gradient_in = Passage::kNone, gradient_out = Passage::kNone;
+  bool forward = false, input_done = false, weight_done = false;
   int slot = -1;
+
+  Passage& passage(const Message& m) {
+    if (m.forward) return m.send ? activation_out : activation_in;
+    return m.send ? gradient_out : gradient_in;
+  }
 };
 
 class Validation {
@@ -43,20 +55,22 @@ class Validation {
         while (step(stage)) moved = true;
       if (!fault_.empty()) return fault_;
     }
+    if (std::string fault = deadlock(); !fault.empty()) return fault;
     for (int stage = 0; stage < shape_.stages; ++stage)
-      if (rank(stage).node < plan(stage).nodes.size()) return stuck(stage);
-    return unfinished();
+      if (rank(stage).closing < kClosingNodes)
+        return "stage " + std::to_string(stage) + " does not end with reduce, control, optimizer, gather";
+    return "";
   }
 
  private:
   struct Rank {
     size_t node = 0;
-    bool posted = false;             // the exchange at `node`
-    size_t unmet = 0;                // its messages that wait for a partner
+    bool posted = false;                   // the exchange at `node`
+    size_t unmet = 0;                      // its messages that wait for a partner
     std::vector<std::vector<int>> holder;  // per chunk and slot: micro-batch, -1 free
-    std::vector<int> undone;         // per chunk: micro-batches without a finished backward
+    std::vector<int> undone;               // per chunk: micro-batches without a finished backward
     int weight_works = 0;
-    int closing = 0;                 // nodes kReduce .. kGather seen
+    int closing = 0;  // nodes kReduce .. kGather seen
   };
   struct Posted {
     int stage;
@@ -98,13 +112,12 @@ class Validation {
     const PlanNode& node = plan(stage).nodes[r.node];
     if (node.kind != NodeKind::kExchange) {
       if (!compute(stage, node)) return false;
-    } else if (!r.posted) {
-      if (!post(stage, node)) return false;
-      if (r.unmet > 0) return true;  // posting may have let others go on
-    } else if (r.unmet > 0) {
-      return false;
+      ++r.node;
+      return true;
     }
-    if (node.kind == NodeKind::kExchange && !complete(stage, node)) return false;
+    if (!r.posted) return post(stage, node);
+    if (r.unmet > 0) return false;
+    complete(stage, node);
     r.posted = false;
     ++r.node;
     return true;
@@ -126,7 +139,7 @@ class Validation {
     if (node.kind == NodeKind::kForward) {
       if (l.forward) return fail(stage, "a second forward of " + micro);
       if (vs == 0 && !take_slot(stage, node.chunk, node.slot, node.micro)) return false;
-      if (!l.received && vs > 0) return fail(stage, "forward of " + micro + " before its activation is received");
+      if (l.activation_in != Passage::kMet && vs > 0) return fail(stage, "forward of " + micro + " before its activation is received");
       if (l.slot != node.slot) return fail(stage, "forward of " + micro + " in a slot that is not its own");
       if (node.last) return fail(stage, "`last` on a forward");
       l.forward = true;
@@ -136,7 +149,7 @@ class Validation {
     if (l.slot != node.slot) return fail(stage, "backward of " + micro + " in a slot that is not its own");
     if (node.kind != NodeKind::kBackwardWeight) {
       if (l.input_done) return fail(stage, "a second backward of " + micro);
-      if (!l.gradient && vs + 1 < depth_)
+      if (l.gradient_in != Passage::kMet && vs + 1 < depth_)
         return fail(stage, "backward of " + micro + " before its gradient is received");
       l.input_done = true;
     } else if (!l.input_done) {
@@ -183,7 +196,8 @@ class Validation {
   // A slot is free again when its micro-batch is done and its gradient has met its receiver.
   void free_slot(int vs, int micro) {
     const Life& l = life(vs, micro);
-    if (l.weight_done && (l.sent_up || vs == 0) && (l.sent_down || vs + 1 == depth_))
+    if (l.weight_done && (l.gradient_out == Passage::kMet || vs == 0) &&
+        (l.activation_out == Passage::kMet || vs + 1 == depth_))
       holder(vs % shape_.stages, vs / shape_.stages, l.slot) = -1;
   }
 
@@ -218,57 +232,64 @@ class Validation {
     if (m.edge < 0 || m.edge + 1 >= depth_ || m.micro < 0 || m.micro >= shape_.micro_batches || m.chunk < 0 ||
         m.chunk >= shape_.chunks)
       return fail(stage, "no such edge, micro-batch or chunk: " + name_of(m));
-    const int vs = m.edge + (m.send == m.forward ? 0 : 1), other = m.edge + (m.send == m.forward ? 1 : 0);
+    const bool upper = m.send == m.forward;  // of the edge's two ends
+    const int vs = m.edge + (upper ? 0 : 1), other = m.edge + (upper ? 1 : 0);
     if (vs_of(m.chunk, stage) != vs) return fail(stage, "the " + name_of(m) + " has no end in this chunk");
     if (m.peer != other % shape_.stages) return fail(stage, "the " + name_of(m) + " goes to a wrong peer");
     Life& l = life(vs, m.micro);
-    if (m.send) {
-      bool& sent = m.forward ? l.sent_down : l.sent_up;
-      if (!(m.forward ? l.forward : l.input_done)) return fail(stage, "the " + name_of(m) + " is sent before it is made");
-      if (sent) return fail(stage, "the " + name_of(m) + " is sent twice");
-      if (l.slot != m.slot) return fail(stage, "the " + name_of(m) + " is sent from a slot that is not its own");
-      sending(vs, m.micro, m.forward) = true;
-      return true;
-    }
-    if (m.forward) {
-      if (l.slot >= 0) return fail(stage, "the " + name_of(m) + " is received twice");
-      return take_slot(stage, m.chunk, m.slot, m.micro);
-    }
-    if (l.gradient || sending_set_.count({vs, m.micro, 2}) > 0)
-      return fail(stage, "the " + name_of(m) + " is received twice");
-    if (l.slot < 0 || l.slot != m.slot) return fail(stage, "the " + name_of(m) + " is received into a slot that is not its own");
-    sending_set_[{vs, m.micro, 2}] = true;
+    if (l.passage(m) != Passage::kNone)
+      return fail(stage, "the " + name_of(m) + (m.send ? " is sent" : " is received") + " twice");
+    l.passage(m) = Passage::kPosted;
+    if (m.send && !(m.forward ? l.forward : l.input_done))
+      return fail(stage, "the " + name_of(m) + " is sent before it is made");
+    if (m.forward && !m.send) return take_slot(stage, m.chunk, m.slot, m.micro);
+    if (l.slot < 0 || l.slot != m.slot) return fail(stage, "the " + name_of(m) + " uses a slot that is not its own");
     return true;
   }
 
-  bool& sending(int vs, int micro, bool forward) { return sending_set_[{vs, micro, forward ? 0 : 1}]; }
-
-  bool complete(int stage, const PlanNode& node) {
+  void complete(int stage, const PlanNode& node) {
     for (const Message& m : node.messages) {
       const int vs = vs_of(m.chunk, stage);
-      Life& l = life(vs, m.micro);
-      if (m.send) {
-        (m.forward ? l.sent_down : l.sent_up) = true;
-        free_slot(vs, m.micro);
-      } else {
-        (m.forward ? l.received : l.gradient) = true;
-      }
+      life(vs, m.micro).passage(m) = Passage::kMet;
+      if (m.send) free_slot(vs, m.micro);
     }
-    return true;
   }
 
-  std::string stuck(int) { return ""; }
-  std::string unfinished() { return ""; }
+  // Nobody moves any more: the whole circle, or the partner that has ended.
+  std::string deadlock() {
+    std::string text;
+    for (int stage = 0; stage < shape_.stages; ++stage) {
+      const Rank& r = rank(stage);
+      if (r.node >= plan(stage).nodes.size()) continue;
+      std::string peers;
+      for (const auto& [ends, line] : lines_)
+        for (const std::deque<Posted>* waiting : {&line.sends, &line.receives})
+          for (const Posted& posted : *waiting) {
+            if (posted.stage != stage) continue;
+            const int peer = posted.message->peer;
+            peers += (peers.empty() ? "" : ", ") + name_of(*posted.message) + " with stage " + std::to_string(peer) +
+                     (rank(peer).node < plan(peer).nodes.size() ? "" : " (which has ended)");
+          }
+      text += (text.empty() ? "deadlock: " : "; ") + place_of(stage, r.node) + " " +
+              to_string(plan(stage).nodes[r.node], shape_.chunks > 1) + " waits for the " + peers;
+    }
+    return text;
+  }
 
   const std::vector<Plan>& plans_;
   const PipelineShape& shape_;
   int depth_;
   std::vector<Life> lives_;
   std::vector<Rank> ranks_;
-  std::map<std::tuple<int, int, bool>, Line> lines_;
-  std::map<std::tuple<int, int, int>, bool> sending_set_;
+  std::map<std::tuple<int, int, bool>, Line> lines_;  // from, to, forward
   std::string fault_;
 };
 
 }  // namespace
+
+std::string validate(const std::vector<Plan>& plans, const PipelineShape& shape) {
+  check_shape(shape);
+  return Validation(plans, shape).run();
+}
+
 }  // namespace thinwire

@@ -33,35 +33,53 @@ struct UnitMemory {
   std::vector<Range> tp_partial;
 };
 
+// How often an update gathers each unit that starts out ungathered: from the ranges of the weights, and from the
+// secondary copies. For pricing; indexed by unit.
+struct GatherCounts {
+  std::vector<int64_t> whole, kept;
+};
+GatherCounts count_gathers(const std::vector<UnitMemory>& units, std::span<const UnitUse> uses);
+
+// Order and waits. All ranks of a data-parallel group run the same plan, so they pass the same events in the same order:
+// what is started here depends on events alone, and every communicator sees the same sequence of operations on all its
+// ranks. The host waits in acquire (for a gather or a publication that was started by an earlier or the same event),
+// gradients_begin (for a reduction whose buffer is written next), finish_reductions and drain. Give every event its
+// place in the plan of its stage: a wait for an operation of a data-parallel or tensor group needs only that the peers
+// reach the same place of the same plan, and plans alone are free of deadlock (schedule/validate). Only the tied
+// embedding's groups join two stages, whose places differ. Its gradient is waited for in finish_reductions alone, behind
+// all pipeline traffic of both stages, and both have started it by then. Its publication is the first thing that
+// publish_all starts, before anything waits: so a stage that waits for it in its first forward needs nothing of the other
+// stage's next update.
 class UnitTraffic final : public UnitEvents {
  public:
-  // uses: of one update (evaluation walks the forward uses alone). packed: [max tp_partial elements of a unit] fp32
-  // scratch, two of them. All references outlive this.
+  // packed: [max tp_partial elements of a unit] fp32 scratch, two of them (empty where no unit has any). All references
+  // outlive this.
   UnitTraffic(std::vector<UnitMemory> units, const Placement& placement, Ports& ports, Device& device, Stream& stream,
               View packed[2]);
-  ~UnitTraffic() override;
+  ~UnitTraffic() override;  // waits for what is open; failures of peers are not reported from here
 
-  // Before an update, or an evaluation: the uses to come, in order, and how many micro-batches add to each unit.
+  // Before an update, or an evaluation: the uses to come, in order (may be empty where weights are replicated).
   void begin(std::span<const UnitUse> uses);
-  // Reductions of the current micro-batch (chunk node) are the unit's last of this update.
-  void set_last(bool last) { last_ = last; }
+  // Whether the reductions that follow are the units' last of this update.
+  void set_last(bool last);
   void set_node_end();  // hold = micro_batch: what was acquired in this node is released
 
   void acquire(int unit, bool backward) override;
   void release(int unit, bool backward) override;
+  void gradients_begin(int unit) override;
   void gradients_complete(int unit) override;
 
-  // Waits until all gradients are reduced.
+  // Waits until all gradients are reduced. Gradient memory that the optimizer does not own is zero then.
   void finish_reductions();
-  // Starts the all-gathers behind the update, in the order of the next forward pass; acquire() waits for each.
+  // Weights have changed: gathered copies are stale. Starts the all-gathers behind the update, those of the first units
+  // of the next forward pass first and the rest as it goes on; acquire() waits for each.
   void publish_all();
-  // Waits for everything still open (before a save, at the end, on an error).
+  // Waits for everything that is open (before a save, at the end, on an error). Starts nothing.
   void drain();
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
-  bool last_ = false;
 };
 
 }  // namespace thinwire

@@ -115,7 +115,7 @@ class FakeTransport final : public Transport {
   const char* name() const override { return "fake"; }
   bool post_send(const void*, size_t, int, int, uint32_t) override { return true; }
   bool post_receive(void*, size_t, int, int, uint32_t) override { return true; }
-  bool withdraw(uint32_t) override { return true; }
+  bool withdraw(uint32_t) noexcept override { return true; }
   size_t poll(std::span<Completion>) override { return 0; }
   void abort(int) override { std::abort(); }
 

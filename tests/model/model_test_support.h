@@ -36,7 +36,10 @@ struct Bed {
   Exec exec;
   Arena arena{device.get()};
   Ports ports;
+  NoUnitEvents events;
   ParamStore store;
+  RotaryTables rotary;
+  StageScratch scratch;
   Stage stage;
   View tokens, targets, weight, ids, scale, loss;
 
@@ -45,7 +48,9 @@ struct Bed {
         shape{batch, c.seq_length},
         exec(make_exec(cpu_ops(), *device, *stream, threads)),
         store(config, arena, true),
-        stage(config, store, shape, 1, ports, 7, arena, device.get(), stream.get()) {
+        rotary(make_rotary_tables(config, config.max_positions, arena, device.get(), stream.get())),
+        scratch(take_stage_scratch(ModelShard::all_of(config), shape, true, arena)),
+        stage(ModelShard::all_of(config), 0, store, shape, 1, ports, &rotary, scratch, events, 7, arena) {
     const int64_t n = shape.tokens();
     tokens = arena.take(MemoryCategory::kData, DType::i32, {n});
     targets = arena.take(MemoryCategory::kData, DType::i32, {n});
@@ -81,7 +86,7 @@ struct Bed {
   double train_once() {
     loss.as<double>()[0] = 0.0;
     stage.forward(exec, micro(true), 0);
-    stage.backward(exec, 0, [](int) {});
+    stage.backward(exec, 0);
     return loss.as<double>()[0];
   }
   double evaluate() {
@@ -89,9 +94,14 @@ struct Bed {
     stage.evaluate(exec, micro(false));
     return loss.as<double>()[0];
   }
+  // All gradients, tensor after tensor.
   std::vector<float> gradients() const {
-    const float* g = store.gradient_flat().as<float>();
-    return {g, g + store.gradient_flat().count()};
+    std::vector<float> all;
+    for (const ParamSpec& p : store.params()) {
+      const View g = store.gradient(p.name);
+      all.insert(all.end(), g.as<float>(), g.as<float>() + g.count());
+    }
+    return all;
   }
 };
 

@@ -51,30 +51,28 @@ TEST_P(Families, GradientIsTheSlopeOfTheLoss) {
   ModelConfig m = small_model(GetParam());
   Bed bed(m, 2);
   bed.train_once();
-  const std::vector<float> gradient = bed.gradients();
-  float* w = bed.store.master_flat().as<float>();
-  const std::vector<float> start(w, w + gradient.size());
   for (const ParamSpec& p : bed.store.params()) {
-    const Segment segment = bed.store.layout().by_param[p.id];
-    std::vector<float> direction(static_cast<size_t>(segment.count));
+    const float* gradient = bed.store.gradient(p.name).as<float>();
+    float* w = bed.store.weight(p.name).as<float>();  // fp32: the master itself
+    const std::vector<float> start(w, w + p.count());
+    std::vector<float> direction(start.size());
     double slope = 0.0, length = 0.0;
     for (int64_t i = 0; i < p.valid_rows * p.cols; ++i) {
       direction[i] = uniform01(philox({3, 4}, {static_cast<uint32_t>(i), p.id, 0, 0})[0]) - 0.5f;
-      slope += static_cast<double>(direction[i]) * gradient[segment.offset + i];
+      slope += static_cast<double>(direction[i]) * gradient[i];
       length += static_cast<double>(direction[i]) * direction[i];
     }
     const double h = 1e-2 / std::sqrt(length);
     const auto loss_at = [&](double step) {
-      for (int64_t i = 0; i < segment.count; ++i)
-        w[segment.offset + i] = static_cast<float>(start[segment.offset + i] + step * direction[i]);
+      for (size_t i = 0; i < start.size(); ++i) w[i] = static_cast<float>(start[i] + step * direction[i]);
       const double loss = bed.evaluate();
       std::copy(start.begin(), start.end(), w);
       return loss;
     };
     const double numeric = (loss_at(h) - loss_at(-h)) / (2.0 * h);
     double norm = 0.0;
-    for (int64_t i = 0; i < segment.count; ++i)
-      norm += static_cast<double>(gradient[segment.offset + i]) * gradient[segment.offset + i];
+    for (int64_t i = 0; i < p.count(); ++i)
+      norm += static_cast<double>(gradient[i]) * gradient[i];
     EXPECT_NEAR(numeric, slope, 2e-3 * std::sqrt(norm * length) + 1e-4 * std::sqrt(length)) << p.name;
   }
 }

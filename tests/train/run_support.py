@@ -52,8 +52,14 @@ def environment(extra=None):
     return env
 
 
-def run_program(name, *arguments, cwd=None, limit=LIMIT_S, stdin=None, extra=None):
+def command_of(name, arguments, ranks):
+    """One rank: the program itself. More: mpirun in front, also with more ranks than cores and as root in a container."""
     command = [str(BUILD / name)] + [str(a) for a in arguments]
+    return command if ranks == 1 else ["mpirun", "-n", str(ranks)] + command
+
+
+def run_program(name, *arguments, cwd=None, limit=LIMIT_S, stdin=None, extra=None, ranks=1):
+    command = command_of(name, arguments, ranks)
     done = subprocess.run(command, cwd=cwd, env=environment(extra), stdin=stdin or subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, timeout=limit, check=False)
     return Finished(name, done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
@@ -62,9 +68,9 @@ def run_program(name, *arguments, cwd=None, limit=LIMIT_S, stdin=None, extra=Non
 class Running:
     """A program under way whose output can be waited for."""
 
-    def __init__(self, name, *arguments, cwd=None):
+    def __init__(self, name, *arguments, cwd=None, ranks=1):
         self.name = name
-        self.process = subprocess.Popen([str(BUILD / name)] + [str(a) for a in arguments], cwd=cwd, env=environment(),
+        self.process = subprocess.Popen(command_of(name, arguments, ranks), cwd=cwd, env=environment(),
                                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                         errors="replace")
         self.lines = queue.Queue()
@@ -127,11 +133,14 @@ def generations(directory):
 
 
 def read_generation(path):
-    """What a generation holds as training state: tensors by name, integers, reals (as bit patterns), texts."""
+    """What a generation holds as training state: stored pieces of tensors by name, integers, reals (as bit patterns), texts."""
     manifest = json.loads((Path(path) / "manifest.json").read_text())
     tensors = {}
     for entry in manifest["files"]:
-        tensors.update(read_safetensors(Path(path) / entry["name"]))
+        for name, value in read_safetensors(Path(path) / entry["name"]).items():
+            if name in tensors:  # pieces of a tensor may have one name in the files of several ranks
+                name = entry["name"] + ":" + name
+            tensors[name] = value
     reals = {name: value["bits"] for name, value in manifest["reals"].items()}
     return {"step": manifest["step"], "tensors": tensors, "integers": manifest["integers"], "reals": reals, "texts": manifest["texts"]}
 
@@ -187,14 +196,14 @@ class RunCase(unittest.TestCase):
         path.write_text(json.dumps(value, indent=1))
         return path
 
-    def train(self, config, *overrides, faults=None, expect=None, limit=LIMIT_S):
-        done = run_program("train", *self.train_arguments(config, overrides, faults), cwd=self.here, limit=limit)
+    def train(self, config, *overrides, faults=None, expect=None, limit=LIMIT_S, ranks=1):
+        done = run_program("train", *self.train_arguments(config, overrides, faults), cwd=self.here, limit=limit, ranks=ranks)
         if expect is not None:
             self.expect(done, expect)
         return done
 
-    def start(self, config, *overrides, faults=None):
-        return Running("train", *self.train_arguments(config, overrides, faults), cwd=self.here)
+    def start(self, config, *overrides, faults=None, ranks=1):
+        return Running("train", *self.train_arguments(config, overrides, faults), cwd=self.here, ranks=ranks)
 
     @staticmethod
     def train_arguments(config, overrides, faults):

@@ -26,6 +26,10 @@ class Device {
   // Copies between host and device memory, ordered on `stream`. The host side may be reused once the ticket is done.
   virtual Ticket copy_to_device(void* device, const void* host, size_t bytes, Stream& stream) = 0;
   virtual Ticket copy_to_host(void* host, const void* device, size_t bytes, Stream& stream) = 0;
+  // Between two places of device memory that do not overlap.
+  virtual Ticket copy(void* to, const void* from, size_t bytes, Stream& stream) {
+    return copy_to_device(to, from, bytes, stream);
+  }
   virtual void fill_zero(void* device, size_t bytes, Stream& stream) = 0;
 };
 

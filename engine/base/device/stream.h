@@ -2,6 +2,7 @@
 // Ticket.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <utility>
 
@@ -43,7 +44,10 @@ class [[nodiscard]] Ticket {
   explicit Ticket(std::shared_ptr<Operation> operation) : operation_(std::move(operation)) {}
   Ticket(Ticket&& other) noexcept = default;
   Ticket& operator=(Ticket&& other) noexcept = default;
-  ~Ticket() noexcept(false) { TW_CHECK(!open(), "a ticket was dropped before anybody waited for it"); }
+  // (While an exception unwinds, the job is about to end, and the first failure is the one to report.)
+  ~Ticket() noexcept(false) {
+    TW_CHECK(!open() || std::uncaught_exceptions() > 0, "a ticket was dropped before anybody waited for it");
+  }
 
   static Ticket finished() { return {}; }
   bool open() const { return operation_ != nullptr && operation_->state() != Operation::State::kDone; }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/log.h"
@@ -106,8 +107,11 @@ void Job::share_cores(RunConfig& config) const {
   config.threads_per_rank = std::max(1, bound_ ? cores : cores / local_size_);
 }
 
-void Job::abort(int code) {
-  if (size() > 1) transport_->abort(code);
+void Job::end_all(ExitCode code, const std::string& message) {
+  if (size() == 1) return;
+  std::fprintf(stderr, "error: rank %d: %s\n", rank(), message.c_str());
+  std::fflush(nullptr);
+  transport_->abort(static_cast<int>(code));
 }
 
 }  // namespace thinwire

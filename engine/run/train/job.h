@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/core/error.h"
 #include "engine/run/config/run_config.h"
 #include "parallel/comm/mesh.h"
 #include "parallel/comm/transport.h"
@@ -45,8 +46,8 @@ class Job {
   // Threads of a rank, where the configuration leaves them open: the cores of the node divided by its ranks.
   void share_cores(RunConfig& config) const;
 
-  // Ends all ranks with this code. For one rank it returns, and the caller leaves by itself.
-  void abort(int code);
+  // Ends all ranks with this code, after this rank's message. For one rank it returns, and the caller leaves by itself.
+  void end_all(ExitCode code, const std::string& message);
 
  private:
   World world_;

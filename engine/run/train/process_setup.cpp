@@ -41,22 +41,16 @@ int run_program(const std::string& name, const std::function<int()>& body) {
 int run_job(const std::string& name, const std::function<int(Job&)>& body) {
   return run_program(name, [&]() -> int {
     Job job;
-    const auto end_all = [&](ExitCode code, const std::string& message) {
-      if (job.size() == 1) return;
-      std::fprintf(stderr, "error: rank %d: %s\n", job.rank(), message.c_str());
-      std::fflush(nullptr);
-      job.abort(static_cast<int>(code));
-    };
     try {
       return body(job);
     } catch (const AgreedError& e) {
       if (job.first()) throw;
       return static_cast<int>(e.code());
     } catch (const Error& e) {
-      end_all(e.code(), e.what());
+      job.end_all(e.code(), e.what());
       throw;
     } catch (const std::exception& e) {
-      end_all(ExitCode::kInternal, e.what());
+      job.end_all(ExitCode::kInternal, e.what());
       throw;
     }
   });

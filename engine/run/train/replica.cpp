@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <exception>
 #include <vector>
 
 #include "model/rotary_tables.h"
@@ -113,7 +114,7 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
 }
 
 Replica::~Replica() {
-  if (traffic_) traffic_->drain();
+  if (traffic_ && std::uncaught_exceptions() == 0) traffic_->drain();
 }
 
 void Replica::take_micro_buffers(const std::vector<int>& slots) {

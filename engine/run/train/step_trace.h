@@ -5,7 +5,6 @@
 // lanes as it has operations at once. Times are microseconds since the origin that all ranks agreed on.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>

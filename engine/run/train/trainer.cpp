@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "data/batch_ramp.h"
 #include "engine/base/core/log.h"
@@ -11,6 +12,7 @@
 #include "engine/run/train/dry_run.h"
 #include "engine/run/train/run_session.h"
 #include "engine/run/train/signals.h"
+#include "engine/run/train/step_trace.h"
 
 namespace thinwire {
 namespace {
@@ -40,6 +42,24 @@ std::unique_ptr<SampleStream> open_data(const RunConfig& run, Job& job) {
   return stream;
 }
 
+// What a configuration leaves to the machine; rank 0 decides for all. Gathered weights stay for a whole step where a
+// pipeline would gather them again for every micro-batch and half of the memory has room for them.
+void settle_layout(RunConfig& run, Job& job) {
+  LayoutConfig& layout = run.layout;
+  if (layout.hold_given || layout.placement.weights == Level::kReplicated) return;
+  Hold hold = Hold::kUnit;
+  job.agree([&] {
+    if (layout.pipeline == 1 || !job.first()) return;
+    RunConfig held = run;
+    held.layout.hold = Hold::kStep;
+    const double needed = static_cast<double>(measure_rank(held, 0).total()) * job.local_size();
+    const double there = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+    if (needed < there / 2.0) hold = Hold::kStep;
+  });
+  layout.hold = static_cast<Hold>(job.control().agree_max(static_cast<int64_t>(hold)));
+  log_info(std::string("hold: gathered weights stay for one ") + (layout.hold == Hold::kStep ? "step" : "unit"));
+}
+
 // The schedules are proved before they run; that all ranks made the same ones is part of the configuration's fingerprint.
 void prove_plan(const RankLayout& layout) {
   const std::string fault = validate(make_plans(layout, layout.pipeline.micro_batches), layout.pipeline);
@@ -48,8 +68,8 @@ void prove_plan(const RankLayout& layout) {
 
 class Trainer {
  public:
-  Trainer(const ResolvedConfig& config, FaultPlan& faults, RunSession& session, Job& job)
-      : run_(config.run),
+  Trainer(const RunConfig& run, FaultPlan& faults, RunSession& session, Job& job)
+      : run_(run),
         faults_(faults),
         session_(session),
         job_(job),
@@ -69,7 +89,33 @@ class Trainer {
     session_.start(*replica_, stream_, progress_, *scaler_);
   }
 
+  ~Trainer() {
+    if (job_.mesh() != nullptr) job_.mesh()->progress().set_sink(nullptr);
+  }
+
+  // A failure of this rank alone ends the job here, while everything that messages under way point to still exists.
   ExitCode run() {
+    try {
+      return run_to_the_end();
+    } catch (const AgreedError&) {
+      throw;
+    } catch (const Error& e) {
+      end_all(e.code(), e.what());
+      throw;
+    } catch (const std::exception& e) {
+      end_all(ExitCode::kInternal, e.what());
+      throw;
+    }
+  }
+
+ private:
+  void end_all(ExitCode code, const std::string& message) {
+    if (job_.size() == 1) return;
+    session_.finish(code, message);
+    job_.end_all(code, message);
+  }
+
+  ExitCode run_to_the_end() {
     if (progress_.step >= run_.train_iters) {
       log_info("nothing to train: step " + std::to_string(progress_.step) + " of " + std::to_string(run_.train_iters) +
                " is done");
@@ -83,23 +129,57 @@ class Trainer {
     return ExitCode::kFinished;
   }
 
- private:
   // Until train_iters, saved; or until something asks to stop: returns what.
   const char* train_on() {
-    TrainStep step(*replica_);
+    step_.emplace(*replica_);
+    open_trace();
     const RankLayout& layout = replica_->layout();
-    BatchLoader loader(stream_,
-                       train_plan(run_.data, progress_.consumed_samples, layout.at.data, layout.mesh.data));
+    loader_ = std::make_unique<BatchLoader>(
+        stream_, train_plan(run_.data, progress_.consumed_samples, layout.at.data, layout.mesh.data));
     while (progress_.step < run_.train_iters) {
       if (const char* why = wants_to_stop()) return why;
-      take_step(step, loader);
+      take_step();
+      trace_until(progress_.step);
       if (run_.eval_interval > 0 && progress_.step % run_.eval_interval == 0)
         evaluate_split(Split::kValid, progress_.step / run_.eval_interval - 1);
       if (run_.save_interval > 0 && progress_.step % run_.save_interval == 0 && progress_.step < run_.train_iters)
         save(false);
     }
+    if (trace_ && traced_) {
+      if (job_.mesh() != nullptr) job_.mesh()->progress().set_sink(nullptr);
+      trace_->write(trace_path(run_.run_dir, job_.rank()));
+    }
     save(true);
     return nullptr;
+  }
+
+  void open_trace() {
+    if (!run_.layout.trace) return;
+    trace_ = std::make_unique<StepTrace>(job_.rank());
+    const ClockAlignment clock = align_clocks(
+        job_.local_size() == job_.size(), [&] { job_.control().barrier(); },
+        [&](const std::string& text) { return job_.control().share(text); });
+    trace_->align(clock.origin_ns, clock.offset_ns, clock.note);
+    const Coordinates& at = replica_->layout().at;
+    trace_->describe("rank " + std::to_string(job_.rank()) + ": stage " + std::to_string(at.pipeline) + ", data " +
+                     std::to_string(at.data) + ", tensor " + std::to_string(at.tensor));
+    first_step_ = progress_.step + 1;
+    step_->set_node_sink([this](const PlanNode& node, StepTimer::Clock::time_point from, StepTimer::Clock::time_point to) {
+      if (trace_ && traces_step(run_.layout, progress_.step + 1, first_step_)) trace_->node(node, from, to);
+    });
+    trace_until(progress_.step);
+  }
+
+  // Operations are recorded while the next step is one that the trace shows; behind the last one the file is written.
+  void trace_until(int64_t done) {
+    if (!trace_) return;
+    const bool next = traces_step(run_.layout, done + 1, first_step_);
+    if (job_.mesh() != nullptr) job_.mesh()->progress().set_sink(next ? trace_->sink() : nullptr);
+    if (traced_ && !next) {
+      trace_->write(trace_path(run_.run_dir, job_.rank()));
+      trace_.reset();
+    }
+    traced_ = next;
   }
 
   void log_memory() const {
@@ -131,7 +211,7 @@ class Trainer {
     return ExitCode::kPreempted;
   }
 
-  void take_step(TrainStep& step, BatchLoader& loader) {
+  void take_step() {
     faults_.set_step(progress_.step + 1);
     faults_.reach("step.begin");
     if (const float poison = faults_.poison(); poison != 0.0f) {
@@ -141,16 +221,18 @@ class Trainer {
     const int64_t before = progress_.consumed_samples;
     const int micros = static_cast<int>(
         micro_steps(global_batch_at(run_.data, before), run_.data.micro_batch, replica_->layout().mesh.data));
-    const StepOutcome outcome = step.run(
+    const StepOutcome outcome = step_->run(
         micros,
         [&] {
-          std::optional<Batch> batch = loader.next();
+          std::optional<Batch> batch = loader_->next();
           TW_CHECK(batch.has_value(), "the data ended before train_iters");
           return std::move(*batch);
         },
         progress_, *scaler_, timer_, wish_to_stop());
     stop_agreed_ = outcome.stop;
-    const double ms = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+    const auto end = Clock::now();
+    const double ms = std::chrono::duration<double, std::milli>(end - start).count();
+    if (trace_ && traced_) trace_->step(progress_.step, start, end);
     session_.record_step(outcome, progress_, timer_, ms, progress_.consumed_samples - before);
     timer_.reset();  // what saving and evaluation take from here on shows in the next step's line
     faults_.reach("step.end");
@@ -187,9 +269,14 @@ class Trainer {
   SampleStream& stream_;
   std::unique_ptr<Replica> replica_;
   std::unique_ptr<LossScaler> scaler_;
+  std::optional<TrainStep> step_;
+  std::unique_ptr<BatchLoader> loader_;
   TrainProgress progress_;
   StepTimer timer_;
   bool stop_agreed_ = false;
+  std::unique_ptr<StepTrace> trace_;
+  bool traced_ = false;
+  int64_t first_step_ = 1;
 };
 
 }  // namespace
@@ -220,8 +307,11 @@ ExitCode train(const ResolvedConfig& config, bool allow_faults, Job& job) {
   FaultPlan faults;
   job.agree([&] { faults = FaultPlan(config.run.faults_json, allow_faults, job.rank()); });
   RunSession session(config, faults, job);
+  RunConfig run = config.run;
+  job.share_cores(run);
   try {
-    Trainer trainer(config, faults, session, job);
+    settle_layout(run, job);
+    Trainer trainer(run, faults, session, job);
     const ExitCode code = trainer.run();
     session.finish(code, "");
     return code;

@@ -1,0 +1,389 @@
+// Direct exchanges, rings, trees. Ranks are group members here; Exchange wants world ranks.
+#include "parallel/comm/collectives.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "parallel/comm/rank_sum.h"
+
+namespace thinwire {
+namespace {
+
+constexpr int64_t kCut = 16;  // elements: slices start on vectors where they may be cut anywhere
+
+char* at(const View& view, int64_t element) {
+  return static_cast<char*>(view.data) + static_cast<size_t>(element) * size_of(view.dtype);
+}
+
+int64_t pieces(int64_t count, int64_t chunk) {
+  return (count + chunk - 1) / chunk;
+}
+
+// Elements [first, first + count) of chunk k of rank r's range; count 0 where it has no such chunk.
+struct Piece {
+  int64_t first = 0, count = 0;
+};
+Piece piece_of(const Bounds& bounds, int r, int64_t k, int64_t chunk) {
+  const int64_t begin = bounds[r] + k * chunk;
+  return {begin, std::max<int64_t>(0, std::min(chunk, bounds[r + 1] - begin))};
+}
+
+int64_t most_pieces(const Bounds& bounds, int ranks, int64_t chunk) {
+  int64_t most = 0;
+  for (int r = 0; r < ranks; ++r) most = std::max(most, pieces(bounds[r + 1] - bounds[r], chunk));
+  return most;
+}
+
+// A range of any size as messages that MPI can count.
+void send_range(Exchange& exchange, const char* data, size_t bytes, int peer) {
+  for (size_t first = 0; first < bytes; first += kLargestMessage)
+    exchange.send(data + first, std::min(kLargestMessage, bytes - first), peer);
+}
+void receive_range(Exchange& exchange, char* data, size_t bytes, int peer) {
+  for (size_t first = 0; first < bytes; first += kLargestMessage)
+    exchange.receive(data + first, std::min(kLargestMessage, bytes - first), peer);
+}
+
+// Contributions of one chunk of my range, from everybody, twice: one is summed while the next arrives.
+class Landing {
+ public:
+  Landing(const GroupLane& lane, int64_t elements, DType dtype)
+      : me_(lane.me),
+        stride_((static_cast<size_t>(elements) * size_of(dtype) + 63) / 64 * 64),
+        space_(lane.pool(), static_cast<int64_t>(2 * stride_) * (lane.size() - 1)),
+        sources_(lane.pool(), lane.size()) {}
+  char* of(int64_t k, int peer) const {
+    const size_t place = static_cast<size_t>(peer < me_ ? peer : peer - 1) * 2 + static_cast<size_t>(k & 1);
+    return space_.data() + place * stride_;
+  }
+  const void* const* sources(int64_t k, const void* mine) const {
+    for (int r = 0; r < static_cast<int>(sources_.count()); ++r) sources_[r] = r == me_ ? mine : of(k, r);
+    return sources_.data();
+  }
+
+ private:
+  int me_;
+  size_t stride_;
+  Scratch<char> space_;
+  Scratch<const void*> sources_;
+};
+
+}  // namespace
+
+int64_t GroupLane::chunk_elements(DType dtype) const {
+  const int64_t elements = tuning->chunk_bytes / static_cast<int64_t>(size_of(dtype));
+  return std::max(kCut, elements / kCut * kCut);
+}
+
+Bounds even_bounds(BlockPool& pool, int64_t count, int ranks) {
+  Bounds bounds(pool, ranks + 1);
+  for (int r = 0; r <= ranks; ++r) bounds[r] = std::min(count, (count * r / ranks + kCut - 1) / kCut * kCut);
+  return bounds;
+}
+
+Task nothing(GroupLane) {
+  co_return;
+}
+
+Task exchange_all_reduce(GroupLane lane, View data, ReduceKind kind) {
+  const int n = lane.size();
+  const Landing landing(lane, data.count(), data.dtype);
+  Exchange exchange(lane);
+  for (int i = 1; i < n; ++i) {
+    const int peer = (lane.me + n - i) % n;
+    exchange.receive(landing.of(0, peer), data.bytes(), lane.world_rank(peer));
+  }
+  for (int i = 1; i < n; ++i) exchange.send(data.data, data.bytes(), lane.world_rank((lane.me + i) % n));
+  co_await exchange;
+  combine_in_rank_order(kind, data.dtype, landing.sources(0, data.data), n, data.dtype, data.data, data.count(), false);
+}
+
+Task direct_reduce_scatter(GroupLane lane, View whole, Bounds bounds, View out, bool accumulate) {
+  const int n = lane.size(), me = lane.me;
+  const int64_t chunk = lane.chunk_elements(whole.dtype), steps = most_pieces(bounds, n, chunk);
+  const size_t element = size_of(whole.dtype);
+  const Landing landing(lane, std::min(chunk, bounds[me + 1] - bounds[me]), whole.dtype);
+  Exchange in_even(lane), in_odd(lane), out_even(lane), out_odd(lane);
+  const auto post = [&](int64_t k) {
+    if (k >= steps) return;
+    Exchange& in = k % 2 == 0 ? in_even : in_odd;
+    Exchange& sends = k % 2 == 0 ? out_even : out_odd;
+    const Piece mine = piece_of(bounds, me, k, chunk);
+    for (int i = 1; i < n && mine.count > 0; ++i) {
+      const int peer = (me + n - i) % n;
+      in.receive(landing.of(k, peer), static_cast<size_t>(mine.count) * element, lane.world_rank(peer));
+    }
+    for (int i = 1; i < n; ++i) {
+      const int peer = (me + i) % n;
+      const Piece theirs = piece_of(bounds, peer, k, chunk);
+      if (theirs.count > 0)
+        sends.send(at(whole, theirs.first), static_cast<size_t>(theirs.count) * element, lane.world_rank(peer));
+    }
+  };
+  post(0);
+  post(1);
+  for (int64_t k = 0; k < steps; ++k) {
+    Exchange& in = k % 2 == 0 ? in_even : in_odd;
+    Exchange& sends = k % 2 == 0 ? out_even : out_odd;
+    co_await in;
+    if (const Piece mine = piece_of(bounds, me, k, chunk); mine.count > 0) {
+      combine_in_rank_order(ReduceKind::kSum, whole.dtype, landing.sources(k, at(whole, mine.first)), n, out.dtype,
+                            at(out, mine.first - bounds[me]), mine.count, accumulate);
+    }
+    co_await sends;
+    post(k + 2);
+  }
+}
+
+Task direct_all_reduce(GroupLane lane, View data, ReduceKind kind) {
+  const int n = lane.size(), me = lane.me;
+  const Bounds bounds = even_bounds(lane.pool(), data.count(), n);
+  const int64_t chunk = lane.chunk_elements(data.dtype), steps = most_pieces(bounds, n, chunk);
+  const size_t element = size_of(data.dtype);
+  const Landing landing(lane, std::min(chunk, bounds[me + 1] - bounds[me]), data.dtype);
+  Exchange in_even(lane), in_odd(lane), out_even(lane), out_odd(lane), back_even(lane), back_odd(lane);
+  const auto post = [&](int64_t k) {
+    if (k >= steps) return;
+    Exchange& in = k % 2 == 0 ? in_even : in_odd;
+    Exchange& sends = k % 2 == 0 ? out_even : out_odd;
+    const Piece mine = piece_of(bounds, me, k, chunk);
+    for (int i = 1; i < n && mine.count > 0; ++i) {
+      const int peer = (me + n - i) % n;
+      in.receive(landing.of(k, peer), static_cast<size_t>(mine.count) * element, lane.world_rank(peer));
+    }
+    for (int i = 1; i < n; ++i) {
+      const int peer = (me + i) % n;
+      const Piece theirs = piece_of(bounds, peer, k, chunk);
+      if (theirs.count > 0)
+        sends.send(at(data, theirs.first), static_cast<size_t>(theirs.count) * element, lane.world_rank(peer));
+    }
+  };
+  post(0);
+  post(1);
+  for (int64_t k = 0; k < steps; ++k) {
+    Exchange& in = k % 2 == 0 ? in_even : in_odd;
+    Exchange& sends = k % 2 == 0 ? out_even : out_odd;
+    Exchange& back = k % 2 == 0 ? back_even : back_odd;
+    co_await in;
+    const Piece mine = piece_of(bounds, me, k, chunk);
+    if (mine.count > 0) {
+      char* const sum = at(data, mine.first);
+      combine_in_rank_order(kind, data.dtype, landing.sources(k, sum), n, data.dtype, sum, mine.count, false);
+    }
+    // Only what has been sent may be overwritten by the sums that come back.
+    co_await sends;
+    co_await back;
+    for (int i = 1; i < n; ++i) {
+      const int peer = (me + n - i) % n;
+      const Piece theirs = piece_of(bounds, peer, k, chunk);
+      if (theirs.count > 0)
+        back.receive(at(data, theirs.first), static_cast<size_t>(theirs.count) * element, lane.world_rank(peer),
+                     lane.tag + 1);
+    }
+    for (int i = 1; i < n && mine.count > 0; ++i)
+      back.send(at(data, mine.first), static_cast<size_t>(mine.count) * element, lane.world_rank((me + i) % n),
+                lane.tag + 1);
+    post(k + 2);
+  }
+  co_await back_even;
+  co_await back_odd;
+}
+
+Task direct_all_gather(GroupLane lane, View whole, Bounds bounds) {
+  const int n = lane.size(), me = lane.me;
+  const size_t element = size_of(whole.dtype);
+  Exchange exchange(lane);
+  for (int i = 1; i < n; ++i) {
+    const int peer = (me + n - i) % n;
+    receive_range(exchange, at(whole, bounds[peer]), static_cast<size_t>(bounds[peer + 1] - bounds[peer]) * element,
+                  lane.world_rank(peer));
+  }
+  for (int i = 1; i < n; ++i)
+    send_range(exchange, at(whole, bounds[me]), static_cast<size_t>(bounds[me + 1] - bounds[me]) * element,
+               lane.world_rank((me + i) % n));
+  co_await exchange;
+}
+
+Task ring_reduce_scatter(GroupLane lane, View whole, Bounds bounds, View out, bool accumulate, ReduceKind kind) {
+  const int n = lane.size(), me = lane.me;
+  const int to = lane.world_rank((me + 1) % n), from = lane.world_rank((me + n - 1) % n);
+  const int64_t chunk = lane.chunk_elements(whole.dtype);
+  const size_t element = size_of(whole.dtype);
+  const Scratch<char> landing(lane.pool(), 2 * chunk * static_cast<int64_t>(element));
+  Exchange in_even(lane), in_odd(lane), sends(lane);
+  // What arrives, in order: step s brings the partial sums of slice me - s - 2, chunk by chunk.
+  struct Cursor {
+    int step = 0;
+    int64_t k = 0;
+  };
+  const auto slice = [n, me](int step) { return (me - step - 2 + 2 * n) % n; };
+  const auto settle = [&](Cursor& c) {  // moves on to a chunk that exists, or to the end
+    while (c.step < n - 1 && piece_of(bounds, slice(c.step), c.k, chunk).count == 0) c = {c.step + 1, 0};
+  };
+  Cursor posted;
+  int64_t receives = 0;
+  const auto post = [&] {
+    settle(posted);
+    if (posted.step >= n - 1) return;
+    const Piece piece = piece_of(bounds, slice(posted.step), posted.k++, chunk);
+    (receives % 2 == 0 ? in_even : in_odd)
+        .receive(landing.data() + (receives % 2) * chunk * static_cast<int64_t>(element),
+                 static_cast<size_t>(piece.count) * element, from);
+    ++receives;
+  };
+  post();
+  post();
+  const int first = (me + n - 1) % n;
+  for (int64_t k = 0; k * chunk < bounds[first + 1] - bounds[first]; ++k) {
+    const Piece piece = piece_of(bounds, first, k, chunk);
+    sends.send(at(whole, piece.first), static_cast<size_t>(piece.count) * element, to);
+  }
+  Cursor taken;
+  for (int64_t i = 0;; ++i) {
+    settle(taken);
+    if (taken.step >= n - 1) break;
+    Exchange& in = i % 2 == 0 ? in_even : in_odd;
+    co_await in;
+    const int r = slice(taken.step);
+    const Piece piece = piece_of(bounds, r, taken.k++, chunk);
+    char* const mine = at(whole, piece.first);
+    const void* sources[2] = {landing.data() + (i % 2) * chunk * static_cast<int64_t>(element), mine};
+    if (r == me) {
+      combine_in_rank_order(kind, whole.dtype, sources, 2, out.dtype, at(out, piece.first - bounds[me]), piece.count,
+                            accumulate);
+    } else {
+      combine_in_rank_order(kind, whole.dtype, sources, 2, whole.dtype, mine, piece.count, false);
+      sends.send(mine, static_cast<size_t>(piece.count) * element, to);
+    }
+    post();
+  }
+  co_await sends;
+}
+
+Task ring_all_gather(GroupLane lane, View whole, Bounds bounds) {
+  const int n = lane.size(), me = lane.me;
+  const int to = lane.world_rank((me + 1) % n), from = lane.world_rank((me + n - 1) % n);
+  const int64_t chunk = lane.chunk_elements(whole.dtype);
+  const size_t element = size_of(whole.dtype);
+  Exchange in_even(lane), in_odd(lane), sends(lane);
+  struct Cursor {
+    int step = 0;
+    int64_t k = 0;
+  };
+  const auto slice = [n, me](int step) { return (me - step - 1 + n) % n; };
+  const auto settle = [&](Cursor& c) {
+    while (c.step < n - 1 && piece_of(bounds, slice(c.step), c.k, chunk).count == 0) c = {c.step + 1, 0};
+  };
+  Cursor posted;
+  int64_t receives = 0;
+  const auto post = [&] {
+    settle(posted);
+    if (posted.step >= n - 1) return;
+    const Piece piece = piece_of(bounds, slice(posted.step), posted.k++, chunk);
+    (receives++ % 2 == 0 ? in_even : in_odd)
+        .receive(at(whole, piece.first), static_cast<size_t>(piece.count) * element, from);
+  };
+  post();
+  post();
+  for (int64_t k = 0; k * chunk < bounds[me + 1] - bounds[me]; ++k) {
+    const Piece piece = piece_of(bounds, me, k, chunk);
+    sends.send(at(whole, piece.first), static_cast<size_t>(piece.count) * element, to);
+  }
+  Cursor taken;
+  for (int64_t i = 0;; ++i) {
+    settle(taken);
+    if (taken.step >= n - 1) break;
+    Exchange& in = i % 2 == 0 ? in_even : in_odd;
+    co_await in;
+    const Piece piece = piece_of(bounds, slice(taken.step), taken.k++, chunk);
+    if (taken.step < n - 2) sends.send(at(whole, piece.first), static_cast<size_t>(piece.count) * element, to);
+    post();
+  }
+  co_await sends;
+}
+
+Task ring_all_reduce(GroupLane lane, View data, ReduceKind kind) {
+  const int n = lane.size();
+  Bounds bounds = even_bounds(lane.pool(), data.count(), n);
+  Bounds again(lane.pool(), std::span<const int64_t>(bounds.data(), static_cast<size_t>(n + 1)));
+  const View mine = data.element_range(bounds[lane.me], bounds[lane.me + 1] - bounds[lane.me]);
+  Task reduce = ring_reduce_scatter(lane, data, std::move(bounds), mine, false, kind);
+  co_await reduce;
+  GroupLane back = lane;
+  back.tag = lane.tag + 1;
+  Task gather = ring_all_gather(back, data, std::move(again));
+  co_await gather;
+}
+
+Task direct_all_to_all(GroupLane lane, View from, Bounds from_bounds, View to, Bounds to_bounds) {
+  const int n = lane.size(), me = lane.me;
+  const size_t element = size_of(from.dtype);
+  Exchange exchange(lane);
+  for (int i = 1; i < n; ++i) {
+    const int peer = (me + n - i) % n;
+    receive_range(exchange, at(to, to_bounds[peer]),
+                  static_cast<size_t>(to_bounds[peer + 1] - to_bounds[peer]) * element, lane.world_rank(peer));
+  }
+  for (int i = 1; i < n; ++i) {
+    const int peer = (me + i) % n;
+    send_range(exchange, at(from, from_bounds[peer]),
+               static_cast<size_t>(from_bounds[peer + 1] - from_bounds[peer]) * element, lane.world_rank(peer));
+  }
+  const size_t mine = static_cast<size_t>(from_bounds[me + 1] - from_bounds[me]) * element;
+  if (mine > 0) std::memmove(at(to, to_bounds[me]), at(from, from_bounds[me]), mine);
+  co_await exchange;
+}
+
+Task tree_broadcast(GroupLane lane, View data, int root) {
+  const int n = lane.size();
+  const int place = (lane.me - root + n) % n;  // in a tree with the root at 0: parents differ in their lowest set bit
+  const int parent = lane.world_rank(((place & (place - 1)) + root) % n);
+  const int64_t chunk = lane.chunk_elements(data.dtype), steps = pieces(data.count(), chunk);
+  const size_t element = size_of(data.dtype);
+  Exchange in_even(lane), in_odd(lane), sends(lane);
+  const auto piece = [&](int64_t k) { return Piece{k * chunk, std::min(chunk, data.count() - k * chunk)}; };
+  const auto post = [&](int64_t k) {
+    if (place == 0 || k >= steps) return;
+    (k % 2 == 0 ? in_even : in_odd)
+        .receive(at(data, piece(k).first), static_cast<size_t>(piece(k).count) * element, parent);
+  };
+  post(0);
+  post(1);
+  int farthest = 1;
+  while (farthest < n && (place & farthest) == 0) farthest *= 2;
+  for (int64_t k = 0; k < steps; ++k) {
+    Exchange& in = k % 2 == 0 ? in_even : in_odd;
+    co_await in;
+    for (int step = farthest / 2; step >= 1; step /= 2) {
+      if (place + step >= n) continue;
+      sends.send(at(data, piece(k).first), static_cast<size_t>(piece(k).count) * element,
+                 lane.world_rank((place + step + root) % n));
+    }
+    post(k + 2);
+  }
+  co_await sends;
+}
+
+Task dissemination_barrier(GroupLane lane) {
+  const int n = lane.size();
+  for (int step = 1; step < n; step *= 2) {
+    Exchange exchange(lane);
+    exchange.receive(nullptr, 0, lane.world_rank((lane.me + n - step) % n));
+    exchange.send(nullptr, 0, lane.world_rank((lane.me + step) % n));
+    co_await exchange;
+  }
+}
+
+Task send_task(GroupLane lane, View data, int peer) {
+  Exchange exchange(lane);
+  send_range(exchange, static_cast<const char*>(data.data), data.bytes(), lane.world_rank(peer));
+  co_await exchange;
+}
+
+Task receive_task(GroupLane lane, View data, int peer) {
+  Exchange exchange(lane);
+  receive_range(exchange, static_cast<char*>(data.data), data.bytes(), lane.world_rank(peer));
+  co_await exchange;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,54 @@
+// The algorithms of collectives, as coroutines over Exchange. Callers have checked shapes; see Communicator for the verbs.
+//
+// Everybody in the group runs the same one with the same bounds and tuning. Chunks follow from these alone, and
+// contributions are combined in an order that follows from the group alone. A collective may use two tags: lane.tag and
+// lane.tag + 1 (Communicator reserves both).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "engine/base/core/view.h"
+#include "parallel/comm/communicator.h"
+#include "parallel/comm/progress_core.h"
+
+namespace thinwire {
+
+// A Lane within a group. The spans belong to the communicator, which outlives what it issued.
+struct GroupLane : Lane {
+  std::span<const int> ranks;  // world ranks in group order
+  std::span<const int> nodes;  // per member, empty: all on one
+  int me = 0;
+  const CommTuning* tuning = nullptr;
+
+  int size() const { return static_cast<int>(ranks.size()); }
+  int world_rank(int member) const { return ranks[static_cast<size_t>(member)]; }
+  int64_t chunk_elements(DType dtype) const;
+};
+
+// Elements [bounds[r], bounds[r+1]) are rank r's; a copy that lives as long as the coroutine.
+using Bounds = Scratch<int64_t>;
+// Equal parts of `count` elements, cut at multiples of 16.
+Bounds even_bounds(BlockPool& pool, int64_t count, int ranks);
+
+// Everybody sends its whole vector to everybody: one latency, (n - 1) times the bytes.
+Task exchange_all_reduce(GroupLane lane, View data, ReduceKind kind);
+// Slices travel straight to their owner, who sums them chunk by chunk and, in the all-reduce, sends each chunk back to
+// all while the next one arrives. Rank order.
+Task direct_all_reduce(GroupLane lane, View data, ReduceKind kind);
+Task direct_reduce_scatter(GroupLane lane, View whole, Bounds bounds, View out, bool accumulate);
+Task direct_all_gather(GroupLane lane, View whole, Bounds bounds);
+// Partial sums travel once around: slice r starts at rank r + 1 and ends at rank r; rounded to the wire's dtype at each
+// hop. Destroys `whole`.
+Task ring_reduce_scatter(GroupLane lane, View whole, Bounds bounds, View out, bool accumulate, ReduceKind kind);
+Task ring_all_gather(GroupLane lane, View whole, Bounds bounds);
+Task ring_all_reduce(GroupLane lane, View data, ReduceKind kind);
+
+Task direct_all_to_all(GroupLane lane, View from, Bounds from_bounds, View to, Bounds to_bounds);
+Task tree_broadcast(GroupLane lane, View data, int root);  // binomial tree, chunk by chunk
+Task dissemination_barrier(GroupLane lane);
+Task send_task(GroupLane lane, View data, int peer);
+Task receive_task(GroupLane lane, View data, int peer);
+Task nothing(GroupLane lane);
+
+}  // namespace thinwire

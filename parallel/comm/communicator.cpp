@@ -1,0 +1,243 @@
+// The verbs of a group: arguments checked, a tag taken, an algorithm picked, a task started.
+#include "parallel/comm/communicator.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "parallel/comm/collectives.h"
+
+namespace thinwire {
+namespace {
+
+// A tag: number of the communicator | collective or message | sequence, which may wrap: far fewer are open at a time.
+constexpr int kNumberBits = 10, kSequenceBits = kTagBits - kNumberBits - 1;
+static_assert(kMaxGroups == 1 << kNumberBits);
+constexpr uint32_t kTagsPerCollective = 2;  // collectives.h
+
+int make_tag(int number, bool message, uint32_t sequence) {
+  return static_cast<int>(static_cast<uint32_t>(number) << (kSequenceBits + 1) |
+                          static_cast<uint32_t>(message) << kSequenceBits | sequence % (1u << kSequenceBits));
+}
+
+char* start_of(View whole, std::span<const int64_t> bounds, int rank) {
+  return static_cast<char*>(whole.data) + static_cast<size_t>(bounds[static_cast<size_t>(rank)]) * size_of(whole.dtype);
+}
+
+Algorithm pick(Algorithm configured) {
+  return configured == Algorithm::kAuto ? Algorithm::kDirect : configured;
+}
+
+// A group of one: the sum is the contribution.
+Task reduce_alone(GroupLane, View whole, View out, bool accumulate) {
+  const void* source = whole.data;
+  if (accumulate || out.data != whole.data)
+    combine_in_rank_order(ReduceKind::kSum, whole.dtype, &source, 1, out.dtype, out.data, out.count(), accumulate);
+  co_return;
+}
+
+Task gather_from(GroupLane, View mine, char* place, Task gather) {
+  std::memmove(place, mine.data, mine.bytes());
+  co_await gather;
+}
+
+}  // namespace
+
+Communicator::Communicator(Progress& progress, std::vector<int> ranks, int number, Site site, SiteCounters* counters,
+                           std::vector<int> nodes, const CommTuning& tuning)
+    : progress_(&progress),
+      ranks_(std::move(ranks)),
+      nodes_(std::move(nodes)),
+      number_(number),
+      site_(site),
+      counters_(counters),
+      tuning_(tuning),
+      sent_(ranks_.size(), 0),
+      received_(ranks_.size(), 0) {
+  TW_CHECK(number >= 0 && number < kMaxGroups, "communicator ", number);
+  TW_CHECK(nodes_.empty() || nodes_.size() == ranks_.size());
+  TW_CHECK(tuning_.chunk_bytes > 0 && tuning_.chunk_bytes <= static_cast<int64_t>(kLargestMessage) &&
+           tuning_.small_bytes <= static_cast<int64_t>(kLargestMessage));
+  const auto me = std::find(ranks_.begin(), ranks_.end(), progress.transport().rank());
+  TW_CHECK(me != ranks_.end(), "rank ", progress.transport().rank(), " is not in its group");
+  rank_ = static_cast<int>(me - ranks_.begin());
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    TW_CHECK(ranks_[i] >= 0 && ranks_[i] < progress.transport().size(), "rank ", ranks_[i]);
+    TW_CHECK(std::find(ranks_.begin() + static_cast<ptrdiff_t>(i) + 1, ranks_.end(), ranks_[i]) == ranks_.end(),
+             "rank ", ranks_[i], " is twice in a group");
+  }
+}
+
+GroupLane Communicator::next_lane() {
+  const uint32_t sequence = sequence_;
+  sequence_ += kTagsPerCollective;
+  GroupLane lane = peer_lane(0);
+  lane.tag = make_tag(number_, false, sequence);
+  return lane;
+}
+
+GroupLane Communicator::peer_lane(uint32_t sequence) const {
+  GroupLane lane;
+  lane.core = &progress_->core();
+  lane.tag = make_tag(number_, true, sequence);
+  lane.counters = counters_;
+  lane.ranks = ranks_;
+  lane.nodes = nodes_;
+  lane.me = rank_;
+  lane.tuning = &tuning_;
+  return lane;
+}
+
+Ticket Communicator::begin(Task task, const char* verb, int64_t bytes, int peer, uint32_t sequence) {
+  return progress_->start(
+      std::move(task),
+      OperationNote{.site = site_, .verb = verb, .group = number_, .peer = peer, .sequence = sequence, .bytes = bytes},
+      counters_);
+}
+
+Ticket Communicator::start(Task task, const char* verb, int64_t bytes) {
+  return begin(std::move(task), verb, bytes, -1, sequence_ / kTagsPerCollective);
+}
+
+void Communicator::check_peer(int peer) const {
+  TW_CHECK(peer >= 0 && peer < size() && peer != rank_, "rank ", rank_, " of ", size(), " and its peer ", peer);
+}
+
+void Communicator::check_bounds(std::span<const int64_t> bounds, View whole) const {
+  TW_CHECK(static_cast<int>(bounds.size()) == size() + 1 && bounds.front() == 0 && bounds.back() == whole.count(),
+           "bounds do not divide ", whole.count(), " elements among ", size(), " ranks");
+  TW_CHECK(std::is_sorted(bounds.begin(), bounds.end()), "bounds go backwards");
+}
+
+// --- tasks ------------------------------------------------------------------------------------------------------
+
+Task Communicator::all_reduce_task(View data, ReduceKind kind) {
+  TW_CHECK(can_reduce(data.dtype, kind), "no such reduction of ", name_of(data.dtype));
+  const GroupLane lane = next_lane();
+  const int64_t bytes = static_cast<int64_t>(data.bytes());
+  if (size() == 1 || bytes == 0) return nothing(lane);
+  switch (pick(tuning_.all_reduce)) {
+    case Algorithm::kRing:
+      return ring_all_reduce(lane, data, kind);
+    default:
+      if (bytes <= tuning_.small_bytes) return exchange_all_reduce(lane, data, kind);
+      return direct_all_reduce(lane, data, kind);
+  }
+}
+
+Task Communicator::reduce_scatter_task(View whole, std::span<const int64_t> bounds, View out, bool accumulate) {
+  check_bounds(bounds, whole);
+  const int64_t mine = bounds[static_cast<size_t>(rank_) + 1] - bounds[static_cast<size_t>(rank_)];
+  TW_CHECK(out.count() == mine, out.count(), " elements for a range of ", mine);
+  TW_CHECK(can_reduce(whole.dtype, ReduceKind::kSum), "no sums of ", name_of(whole.dtype));
+  TW_CHECK(out.dtype == whole.dtype ||
+               (out.dtype == DType::f32 && (whole.dtype == DType::bf16 || whole.dtype == DType::f16)),
+           name_of(whole.dtype), " into ", name_of(out.dtype));
+  const char *first = static_cast<const char*>(whole.data), *place = static_cast<const char*>(out.data);
+  TW_CHECK(mine == 0 || place + out.bytes() <= first || place >= first + whole.bytes() ||
+               (!accumulate && place == start_of(whole, bounds, rank_) && out.dtype == whole.dtype),
+           "the result overlaps what is reduced");
+  const GroupLane lane = next_lane();
+  if (whole.count() == 0) return nothing(lane);
+  if (size() == 1) return reduce_alone(lane, whole, out, accumulate);
+  Bounds kept(pool(), bounds);
+  switch (pick(tuning_.reduce_scatter)) {
+    case Algorithm::kRing:
+      return ring_reduce_scatter(lane, whole, std::move(kept), out, accumulate, ReduceKind::kSum);
+    default:
+      return direct_reduce_scatter(lane, whole, std::move(kept), out, accumulate);
+  }
+}
+
+Task Communicator::all_gather_task(View mine, View whole, std::span<const int64_t> bounds) {
+  check_bounds(bounds, whole);
+  char* const place = start_of(whole, bounds, rank_);
+  const int64_t count = bounds[static_cast<size_t>(rank_) + 1] - bounds[static_cast<size_t>(rank_)];
+  TW_CHECK(mine.count() == count && mine.dtype == whole.dtype, mine.count(), " elements for a range of ", count);
+  const GroupLane lane = next_lane();
+  if (whole.count() == 0) return nothing(lane);
+  Bounds kept(pool(), bounds);
+  Task gather = size() == 1                              ? nothing(lane)
+                : pick(tuning_.all_gather) == Algorithm::kRing ? ring_all_gather(lane, whole, std::move(kept))
+                                                         : direct_all_gather(lane, whole, std::move(kept));
+  if (count == 0 || mine.data == place) return gather;
+  return gather_from(lane, mine, place, std::move(gather));
+}
+
+Task Communicator::all_to_all_task(View from, std::span<const int64_t> from_bounds, View to,
+                                   std::span<const int64_t> to_bounds) {
+  check_bounds(from_bounds, from);
+  check_bounds(to_bounds, to);
+  TW_CHECK(from.dtype == to.dtype);
+  const auto mine = [this](std::span<const int64_t> bounds) {
+    return bounds[static_cast<size_t>(rank_) + 1] - bounds[static_cast<size_t>(rank_)];
+  };
+  TW_CHECK(mine(from_bounds) == mine(to_bounds), "what this rank keeps differs in length");
+  return direct_all_to_all(next_lane(), from, Bounds(pool(), from_bounds), to, Bounds(pool(), to_bounds));
+}
+
+Task Communicator::broadcast_task(View data, int root) {
+  TW_CHECK(root >= 0 && root < size(), "rank ", root, " of ", size());
+  const GroupLane lane = next_lane();
+  return size() == 1 || data.bytes() == 0 ? nothing(lane) : tree_broadcast(lane, data, root);
+}
+
+Task Communicator::send_task(View data, int peer) {
+  check_peer(peer);
+  return thinwire::send_task(peer_lane(sent_[static_cast<size_t>(peer)]++), data, peer);
+}
+
+Task Communicator::receive_task(View data, int peer) {
+  check_peer(peer);
+  return thinwire::receive_task(peer_lane(received_[static_cast<size_t>(peer)]++), data, peer);
+}
+
+Task Communicator::barrier_task() {
+  return dissemination_barrier(next_lane());
+}
+
+// --- tickets ----------------------------------------------------------------------------------------------------
+
+Ticket Communicator::all_reduce(View data, ReduceKind kind, Stream&) {
+  if (size() == 1) return Ticket::finished();
+  return start(all_reduce_task(data, kind), "all_reduce", static_cast<int64_t>(data.bytes()));
+}
+
+Ticket Communicator::reduce_scatter(View whole, std::span<const int64_t> bounds, View out, bool accumulate, Stream&) {
+  return start(reduce_scatter_task(whole, bounds, out, accumulate), "reduce_scatter",
+               static_cast<int64_t>(whole.bytes()));
+}
+
+Ticket Communicator::all_gather(View mine, View whole, std::span<const int64_t> bounds, Stream&) {
+  return start(all_gather_task(mine, whole, bounds), "all_gather", static_cast<int64_t>(whole.bytes()));
+}
+
+Ticket Communicator::all_to_all(View from, std::span<const int64_t> from_bounds, View to,
+                                std::span<const int64_t> to_bounds, Stream&) {
+  return start(all_to_all_task(from, from_bounds, to, to_bounds), "all_to_all", static_cast<int64_t>(from.bytes()));
+}
+
+Ticket Communicator::broadcast(View data, int root, Stream&) {
+  if (size() == 1) return Ticket::finished();
+  return start(broadcast_task(data, root), "broadcast", static_cast<int64_t>(data.bytes()));
+}
+
+Ticket Communicator::send(View data, int peer, Stream&) {
+  const uint32_t sequence = size() > peer && peer >= 0 ? sent_[static_cast<size_t>(peer)] : 0;
+  Task task = send_task(data, peer);
+  return begin(std::move(task), "send", static_cast<int64_t>(data.bytes()), ranks_[static_cast<size_t>(peer)],
+               sequence);
+}
+
+Ticket Communicator::receive(View data, int peer, Stream&) {
+  const uint32_t sequence = size() > peer && peer >= 0 ? received_[static_cast<size_t>(peer)] : 0;
+  Task task = receive_task(data, peer);
+  return begin(std::move(task), "receive", static_cast<int64_t>(data.bytes()), ranks_[static_cast<size_t>(peer)],
+               sequence);
+}
+
+Ticket Communicator::barrier() {
+  if (size() == 1) return Ticket::finished();
+  return start(barrier_task(), "barrier", 0);
+}
+
+}  // namespace thinwire

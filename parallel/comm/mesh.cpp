@@ -1,0 +1,86 @@
+// Coordinates, groups and channels of the mesh.
+#include "parallel/comm/mesh.h"
+
+#include <algorithm>
+#include <set>
+
+#include "engine/base/core/check.h"
+
+namespace thinwire {
+
+static_assert(static_cast<int>(GroupKind::kCount) <= kMaxGroups);
+
+int rank_at(const MeshShape& shape, const Coordinates& at) {
+  return (at.pipeline * shape.data + at.data) * shape.tensor + at.tensor;
+}
+
+Coordinates coordinates_of(const MeshShape& shape, int rank) {
+  TW_CHECK(rank >= 0 && rank < shape.ranks(), "rank ", rank, " of ", shape.ranks());
+  return {rank / (shape.data * shape.tensor), rank / shape.tensor % shape.data, rank % shape.tensor};
+}
+
+std::vector<int> tensor_ranks(const MeshShape& shape, const Coordinates& at) {
+  std::vector<int> ranks;
+  for (int t = 0; t < shape.tensor; ++t) ranks.push_back(rank_at(shape, {at.pipeline, at.data, t}));
+  return ranks;
+}
+
+std::vector<int> data_ranks(const MeshShape& shape, const Coordinates& at) {
+  std::vector<int> ranks;
+  for (int d = 0; d < shape.data; ++d) ranks.push_back(rank_at(shape, {at.pipeline, d, at.tensor}));
+  return ranks;
+}
+
+std::vector<int> pipeline_ranks(const MeshShape& shape, const Coordinates& at) {
+  std::vector<int> ranks;
+  for (int p = 0; p < shape.pipeline; ++p) ranks.push_back(rank_at(shape, {p, at.data, at.tensor}));
+  return ranks;
+}
+
+std::vector<int> number_nodes(const std::vector<std::string>& names) {
+  std::vector<std::string> seen;
+  std::vector<int> nodes;
+  for (const std::string& name : names) {
+    const auto found = std::find(seen.begin(), seen.end(), name);
+    nodes.push_back(static_cast<int>(found - seen.begin()));
+    if (found == seen.end()) seen.push_back(name);
+  }
+  return nodes;
+}
+
+std::vector<int> pretend_nodes(int ranks, int ranks_per_node) {
+  TW_CHECK(ranks_per_node >= 1);
+  std::vector<int> nodes;
+  for (int r = 0; r < ranks; ++r) nodes.push_back(r / ranks_per_node);
+  return nodes;
+}
+
+Mesh::Mesh(Progress& progress, const MeshShape& shape, std::vector<int> nodes, const CommTuning& tuning)
+    : progress_(&progress),
+      shape_(shape),
+      rank_(progress.transport().rank()),
+      nodes_(std::move(nodes)),
+      tuning_(tuning) {
+  TW_CHECK(shape.pipeline >= 1 && shape.data >= 1 && shape.tensor >= 1 &&
+               shape.ranks() == progress.transport().size(),
+           "a mesh of ", shape.ranks(), " ranks over ", progress.transport().size());
+  TW_CHECK(static_cast<int>(nodes_.size()) == shape.ranks(), nodes_.size(), " nodes for ", shape.ranks(), " ranks");
+  at_ = coordinates_of(shape_, rank_);
+}
+
+int Mesh::node_count() const {
+  return static_cast<int>(std::set<int>(nodes_.begin(), nodes_.end()).size());
+}
+
+Channel Mesh::channel(GroupKind kind, Site site, std::vector<int> ranks) {
+  if (ranks.size() <= 1) return {};
+  std::vector<int> nodes;
+  for (int r : ranks) {
+    TW_CHECK(r >= 0 && r < shape_.ranks(), "rank ", r, " of ", shape_.ranks());
+    nodes.push_back(nodes_[static_cast<size_t>(r)]);
+  }
+  return Channel(std::make_unique<Communicator>(*progress_, std::move(ranks), static_cast<int>(kind), site,
+                                                &counters(site), std::move(nodes), tuning_));
+}
+
+}  // namespace thinwire

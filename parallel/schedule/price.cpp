@@ -1,0 +1,184 @@
+// Event simulation of the asynchronous runtime, and the published bubbles to compare it with.
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "engine/base/core/check.h"
+#include "parallel/schedule/plan.h"
+#include "parallel/schedule/schedules.h"
+
+namespace thinwire {
+namespace {
+
+constexpr double kUnknown = -1.0;
+
+struct Flight {
+  double sent = kUnknown, received = kUnknown;  // when its ends were issued
+};
+
+class Simulation {
+ public:
+  Simulation(const std::vector<Plan>& plans, const PipelineShape& shape, const NodeCosts& costs)
+      : plans_(plans), shape_(shape), costs_(costs), ranks_(plans.size()) {
+    const size_t depth = static_cast<size_t>(shape.stages * shape.chunks);
+    TW_CHECK(plans.size() == static_cast<size_t>(shape.stages));
+    TW_CHECK(costs.forward.size() == depth && costs.backward_input.size() == depth &&
+             costs.backward_weight.size() == depth);
+    flights_.resize(depth * static_cast<size_t>(shape.micro_batches) * 2);
+  }
+
+  PlanTimes run() {
+    for (const Plan& plan : plans_) {
+      times_.start.emplace_back(plan.nodes.size(), 0.0);
+      times_.end.emplace_back(plan.nodes.size(), 0.0);
+    }
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (int stage = 0; stage < shape_.stages; ++stage)
+        while (step(stage)) moved = true;
+    }
+    for (size_t stage = 0; stage < plans_.size(); ++stage)
+      TW_CHECK(ranks_[stage].node == plans_[stage].nodes.size(), "stage ", stage, " waits for ever in node ",
+               ranks_[stage].node);
+    finish();
+    return std::move(times_);
+  }
+
+ private:
+  struct Rank {
+    size_t node = 0;
+    double free = 0.0, busy = 0.0;
+    std::map<std::pair<int, int>, std::vector<Message>> sends;  // of a (chunk, slot), since it was taken
+  };
+
+  Flight& flight(bool forward, int edge, int micro) {
+    return flights_[static_cast<size_t>((edge * shape_.micro_batches + micro) * 2 + (forward ? 1 : 0))];
+  }
+
+  // When the message is over; kUnknown as long as an end has not been issued.
+  double arrival(bool forward, int edge, int micro) {
+    const Flight& f = flight(forward, edge, micro);
+    if (f.sent == kUnknown || f.received == kUnknown) return kUnknown;
+    return std::max(f.sent, f.received) + costs_.transfer;
+  }
+
+  bool wait(double& time, bool forward, int edge, int micro) {
+    const double over = arrival(forward, edge, micro);
+    if (over == kUnknown) return false;
+    time = std::max(time, over);
+    return true;
+  }
+
+  // Whoever takes a slot waits until what was sent from it has gone.
+  bool take_slot(Rank& rank, double& time, int chunk, int slot) {
+    for (const Message& m : rank.sends[{chunk, slot}])
+      if (!wait(time, m.forward, m.edge, m.micro)) return false;
+    return true;
+  }
+
+  bool step(int stage) {
+    Rank& rank = ranks_[static_cast<size_t>(stage)];
+    const Plan& plan = plans_[static_cast<size_t>(stage)];
+    if (rank.node >= plan.nodes.size()) return false;
+    const PlanNode& node = plan.nodes[rank.node];
+    double time = rank.free;
+    if (node.kind == NodeKind::kExchange ? !issue(rank, node, time) : !inputs_here(stage, rank, node, time))
+      return false;
+    times_.start[static_cast<size_t>(stage)][rank.node] = time;
+    const double cost = cost_of(stage, node);
+    rank.busy += cost;
+    rank.free = time + cost;
+    times_.end[static_cast<size_t>(stage)][rank.node] = rank.free;
+    ++rank.node;
+    return true;
+  }
+
+  bool issue(Rank& rank, const PlanNode& node, double& time) {
+    for (const Message& m : node.messages)  // sends first: they never block
+      if (m.send) flight(m.forward, m.edge, m.micro).sent = time;
+    for (const Message& m : node.messages)
+      if (!m.send && !m.forward) flight(false, m.edge, m.micro).received = time;
+    for (const Message& m : node.messages) {
+      if (m.send || !m.forward) continue;
+      if (!take_slot(rank, time, m.chunk, m.slot)) return false;
+      flight(true, m.edge, m.micro).received = time;
+    }
+    for (const Message& m : node.messages)
+      if (!m.send && m.forward) rank.sends[{m.chunk, m.slot}].clear();
+    for (const Message& m : node.messages)
+      if (m.send) rank.sends[{m.chunk, m.slot}].push_back(m);
+    return true;
+  }
+
+  bool inputs_here(int stage, Rank& rank, const PlanNode& node, double& time) {
+    const int vs = node.chunk * shape_.stages + stage;
+    if (node.kind == NodeKind::kForward) {
+      if (vs == 0) {
+        if (!take_slot(rank, time, node.chunk, node.slot)) return false;
+        rank.sends[{node.chunk, node.slot}].clear();
+        return true;
+      }
+      return wait(time, true, vs - 1, node.micro);
+    }
+    if (node.kind == NodeKind::kBackward || node.kind == NodeKind::kBackwardInput)
+      return vs + 1 == shape_.stages * shape_.chunks || wait(time, false, vs, node.micro);
+    return true;
+  }
+
+  double cost_of(int stage, const PlanNode& node) const {
+    const size_t vs = static_cast<size_t>(node.chunk * shape_.stages + stage);
+    switch (node.kind) {
+      case NodeKind::kForward:
+        return costs_.forward[vs];
+      case NodeKind::kBackward:
+        return costs_.backward_input[vs] + costs_.backward_weight[vs];
+      case NodeKind::kBackwardInput:
+        return costs_.backward_input[vs];
+      case NodeKind::kBackwardWeight:
+        return costs_.backward_weight[vs];
+      default:
+        return 0.0;
+    }
+  }
+
+  void finish() {
+    for (size_t stage = 0; stage < plans_.size(); ++stage)
+      for (size_t i = 0; i < plans_[stage].nodes.size(); ++i)
+        if (plans_[stage].nodes[i].kind < NodeKind::kExchange)
+          times_.total = std::max(times_.total, times_.end[stage][i]);
+    for (size_t stage = 0; stage < plans_.size(); ++stage) {
+      times_.idle.push_back(times_.total > 0.0 ? 1.0 - ranks_[stage].busy / times_.total : 0.0);
+      for (size_t i = 0; i < plans_[stage].nodes.size(); ++i)
+        if (plans_[stage].nodes[i].kind > NodeKind::kExchange)
+          times_.start[stage][i] = times_.end[stage][i] = times_.total;
+    }
+  }
+
+  const std::vector<Plan>& plans_;
+  const PipelineShape& shape_;
+  const NodeCosts& costs_;
+  std::vector<Rank> ranks_;
+  std::vector<Flight> flights_;
+  PlanTimes times_;
+};
+
+}  // namespace
+
+PlanTimes price(const std::vector<Plan>& plans, const PipelineShape& shape, const NodeCosts& costs) {
+  check_shape(shape);
+  return Simulation(plans, shape, costs).run();
+}
+
+double bubble_formula(const PipelineShape& shape, double forward, double backward_input, double backward_weight) {
+  check_shape(shape);
+  const double waiting = shape.stages - 1, works = static_cast<double>(shape.micro_batches) * shape.chunks;
+  const double whole = forward + backward_input + backward_weight;
+  if (whole <= 0.0) return 0.0;
+  // Waiting at the start for the first forward, at the end for the last gradient: per stage one work each. Interleaved
+  // waits as often for works that are `chunks` times shorter; ZB-H1 has weight halves to do meanwhile.
+  double gap = whole;
+  if (shape.kind == ScheduleKind::kZbH1) gap = std::max(0.0, forward + backward_input - backward_weight);
+  return waiting * gap / (works * whole + waiting * gap);
+}
+
+}  // namespace thinwire

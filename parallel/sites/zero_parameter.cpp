@@ -1,0 +1,32 @@
+// Publications and gathers as all-gathers over the channels of the unit's kind.
+#include "parallel/sites/zero_parameter.h"
+
+#include "engine/base/core/check.h"
+
+namespace thinwire {
+namespace {
+
+// Where nobody has a piece there is nothing to tell: all members see the same bounds.
+Ticket gather_pieces(Channel& channel, View mine, View whole, const ShardGroup& group, Stream& stream) {
+  TW_CHECK(static_cast<int>(group.members.size()) == channel.size(), group.members.size(), " pieces over ",
+           channel.size(), " ranks");
+  if (channel.size() == 1 || whole.count() == 0) return Ticket::finished();
+  return channel.all_gather(mine, whole, group.bounds, stream);
+}
+
+}  // namespace
+
+Ticket ZeroParameter::publish(const UnitShard& unit, View weights, bool tied, Stream& stream) {
+  const View mine = weights.element_range(unit.optimizer.first - unit.weights.first, unit.optimizer.count);
+  return gather_pieces((tied ? tied_ : units_).update, mine, weights, unit.update, stream);
+}
+
+Ticket ZeroParameter::gather(const UnitShard& unit, View weights, View full, bool tied, Stream& stream) {
+  return gather_pieces((tied ? tied_ : units_).gather, weights, full, unit.gather, stream);
+}
+
+Ticket ZeroParameter::gather_kept(const UnitShard& unit, View kept, View full, bool tied, Stream& stream) {
+  return gather_pieces((tied ? tied_ : units_).keep, kept, full, unit.keep, stream);
+}
+
+}  // namespace thinwire

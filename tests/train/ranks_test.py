@@ -1,0 +1,163 @@
+# Several ranks under mpirun: the same losses as one rank, agreement on every end, and what a user sees when it cannot start.
+import json
+import os
+import signal
+import time
+import unittest
+
+from run_support import ROOT, RunCase, facts, generations, main, read_metrics, run_program
+
+FOUR = {"num_attention_heads": 4, "num_layers": 5, "train_batch_size": 8, "train_micro_batch_size_per_gpu": 2}
+LAYOUTS = {
+    "data": (4, {}),
+    "tensor_sequence": (2, {"model_parallel_size": 2, "sequence_parallel": True}),
+    "pipeline": (4, {"pipe_parallel_size": 4, "schedule": "zb_h1"}),
+    "cube": (8, {"pipe_parallel_size": 2, "model_parallel_size": 2, "zero_optimization": {"stage": 3},
+                 "train_micro_batch_size_per_gpu": 2}),
+}
+
+
+class Ranks(RunCase):
+    def losses(self, config):
+        return [float(s["loss"]) for s in facts(self.run_dir(config))[0]]
+
+    def test_every_dimension_trains_to_the_losses_of_one_rank(self):
+        alone = self.config("alone", **FOUR)
+        self.train(alone, expect=0)
+        expected, held_out = self.losses(alone), facts(self.run_dir(alone))[1]
+        for name, (ranks, keys) in LAYOUTS.items():
+            config = self.config(name, **{**FOUR, **keys})
+            self.train(config, ranks=ranks, expect=0)
+            for a, b in zip(expected, self.losses(config), strict=True):
+                self.assertAlmostEqual(a, b, delta=2e-5 * abs(a), msg=name)
+            evals = facts(self.run_dir(config))[1]
+            self.assertEqual([e["eval_tokens"] for e in evals], [e["eval_tokens"] for e in held_out])
+            for a, b in zip(held_out, evals, strict=True):
+                self.assertAlmostEqual(float(a["eval_loss"]), float(b["eval_loss"]), delta=1e-4, msg=name)
+
+    def test_metrics_tell_the_traffic_of_each_site(self):
+        config = self.config("cube", **{**FOUR, **LAYOUTS["cube"][1]})
+        self.train(config, ranks=8, expect=0)
+        for line in (m for m in read_metrics(self.run_dir(config)) if "loss" in m):
+            comm = line["comm"]
+            for site in ("tp.forward", "tp.backward", "pp.forward", "dp.gradient", "zero.parameter", "control"):
+                self.assertIn(site, comm)
+                self.assertEqual(comm[site]["wire_bytes"], comm[site]["logical_bytes"])
+                self.assertGreaterEqual(comm[site]["wire_bytes_total"], comm[site]["wire_bytes"])
+
+    def test_refusals_are_said_once_and_leave_78(self):
+        config = self.config("refused", **FOUR)
+        for ranks, keys, word in ((3, ["pipe_parallel_size=2"], "3"), (2, ["model_parallel_size=3"], "model_parallel_size"),
+                                  (4, ["placement.weights=global"], "placement")):
+            done = self.train(config, *keys, ranks=ranks)
+            self.assertEqual(done.code, 78, str(done))
+            self.assertEqual(len(done.errors()), 1, str(done))
+            self.assertIn(word, done.err)
+
+    def test_a_signal_to_mpirun_saves_and_leaves_75_and_the_next_life_goes_on(self):
+        config = self.config("stopped", train_iters=4000, save_interval=0, **FOUR)
+        running = self.start(config, ranks=4)
+        self.assertTrue(running.wait_for("step 20"))
+        running.send(signal.SIGTERM)
+        done = running.finish()
+        self.assertEqual(done.code, 75, str(done))
+        status = self.status(config)
+        self.assertTrue(status["requeue"])
+        again = self.train(config, f"train_iters={status['step'] + 3}", ranks=4, expect=0)
+        self.assertIn("resumed", again.out + again.err)
+
+    def test_a_signal_to_one_rank_stops_all(self):
+        config = self.config("stopped", train_iters=4000, save_interval=0, **FOUR)
+        running = self.start(config, ranks=2)
+        self.assertTrue(running.wait_for("step 20"))
+        os.kill(self.rank_pids(running)[-1], signal.SIGUSR1)
+        self.assertEqual(running.finish().code, 75)
+
+    def test_a_stopped_rank_ends_the_job_with_71_and_its_name(self):
+        config = self.config("hung", train_iters=100000, save_interval=10, **FOUR)
+        running = self.start(config, "watchdog_seconds=4", ranks=4)
+        self.assertTrue(running.wait_for("step 20"))
+        pids = self.rank_pids(running)
+        os.kill(pids[2], signal.SIGSTOP)
+        start = time.monotonic()
+        done = running.finish(limit=60)
+        self.assertEqual(done.code, 71, str(done))
+        self.assertLess(time.monotonic() - start, 15)
+        self.assertIn("rank 2", done.err + done.out)
+        self.assertTrue(all(not os.path.exists(f"/proc/{pid}") for pid in pids))
+        status = self.status(config)
+        self.assertEqual((status["code"], status["requeue"]), (71, True))
+        self.train(config, f"train_iters={status['step'] + 20}", ranks=4, expect=0)
+
+    def test_a_killed_rank_ends_the_job_at_once_and_the_restart_resumes(self):
+        config = self.config("killed", train_iters=100000, save_interval=10, **FOUR)
+        running = self.start(config, ranks=4)
+        self.assertTrue(running.wait_for("step 20"))
+        start = time.monotonic()
+        os.kill(self.rank_pids(running)[1], signal.SIGKILL)
+        self.assertNotEqual(running.finish().code, 0)
+        self.assertLess(time.monotonic() - start, 5)
+        again = self.train(config, "train_iters=40", ranks=4, expect=0)
+        self.assertIn("resumed", again.out + again.err)
+
+    def test_a_failure_of_one_rank_alone_has_its_code_and_is_written_down(self):
+        config = self.config("alone_failing", **FOUR)
+        done = self.train(config, ranks=4, faults=[{"at": "step.begin", "step": 5, "rank": 2, "do": "enospc"}])
+        self.assertEqual(done.code, 74, str(done))
+        self.assertIn("rank 2", done.err)
+        self.assertEqual(self.status(config)["code"], 74)
+
+    def test_a_gradient_that_is_not_finite_on_one_rank_is_skipped_by_all(self):
+        config = self.config("poisoned", **{**FOUR, "zero_optimization": {"stage": 2}})
+        self.train(config, ranks=4, faults=[{"at": "grad", "step": 4, "rank": 3, "do": "nan"}], expect=0)
+        skipped = [m["step"] for m in read_metrics(self.run_dir(config)) if m.get("skipped")]
+        self.assertEqual(skipped, [4])
+
+    def rank_pids(self, running):
+        """Pids of the program's ranks below mpirun, in rank order (PMI_RANK of their environment)."""
+        pids = {}
+        for entry in os.listdir("/proc"):
+            try:
+                with open(f"/proc/{entry}/environ", "rb") as f:
+                    values = dict(v.split(b"=", 1) for v in f.read().split(b"\0") if b"=" in v)
+                if b"PMI_RANK" in values and self.below(int(entry), running.process.pid):
+                    pids[int(values[b"PMI_RANK"])] = int(entry)
+            except (OSError, ValueError):
+                continue
+        return [pids[r] for r in sorted(pids)]
+
+    @staticmethod
+    def below(pid, ancestor):
+        while pid > 1:
+            if pid == ancestor:
+                return True
+            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
+                pid = int(f.read().rsplit(")", 1)[1].split()[1])
+        return False
+
+
+class Reference(unittest.TestCase):
+    """The reference law under layouts: an independent program's numbers, whatever the cut."""
+
+    LAYOUTS = [(2, []), (2, ["model_parallel_size=2"]), (2, ["model_parallel_size=2", "sequence_parallel=true"]),
+               (2, ["pipe_parallel_size=2"]), (2, ["zero_optimization.stage=1"]), (2, ["zero_optimization.stage=2"]),
+               (2, ["zero_optimization.stage=3"]), (2, ["pipe_parallel_size=2", "schedule=zb_h1"]),
+               (2, ["pipe_parallel_size=2", "schedule=gpipe"]),
+               (4, ["pipe_parallel_size=2", "model_parallel_size=2", "sequence_parallel=true"]),
+               (4, ["pipe_parallel_size=2", "zero_optimization.stage=3", "gradient_accumulation_steps=1"]),
+               (4, ["model_parallel_size=2", "zero_optimization.stage=2", "checkpoint_activations=true"])]
+
+    def directories(self):
+        shared = ROOT.parent / "shared" / "vectors" / "models"
+        golden = ROOT / "tests" / "golden" / "models"
+        return sorted(str(d) for d in (shared if shared.is_dir() else golden).iterdir() if d.is_dir())
+
+    def test_twelve_layouts(self):
+        for ranks, keys in self.LAYOUTS:
+            done = run_program("reference_check", *self.directories(), *keys, ranks=ranks)
+            self.assertEqual(done.code, 0, f"{keys}\n{done}")
+            self.assertIn("all ok", done.out)
+
+
+if __name__ == "__main__":
+    main()

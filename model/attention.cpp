@@ -28,7 +28,8 @@ Attention::Attention(const ModelShard& shard, const ParamStore& store, int layer
 }
 
 Dropout Attention::dropout(const LayerContext& c) const {
-  Dropout d = make_dropout(c, config_.attention_dropout, RandomPurpose::kAttentionDropout, static_cast<uint32_t>(layer_));
+  Dropout d =
+      make_dropout(c, config_.attention_dropout, RandomPurpose::kAttentionDropout, static_cast<uint32_t>(layer_));
   d.first_head = first_head_;
   return d;
 }
@@ -64,18 +65,17 @@ void Attention::forward_inner(Exec& exec, const LayerContext& c, View x, const B
   rotate(exec, c, a.qkv, false);
   const View keys = c.kv_rows ? c.kv_rows : a.qkv;
   const AttentionShape shape = shape_of(c);
-  exec.ops.attention_forward(
-      exec, {.shape = shape,
-             .scale = scale_,
-             .q = a.qkv,
-             .k = keys,
-             .v = keys,
-             .q_at = with_batch(q_at_, shape.q_len),
-             .k_at = with_batch(k_at_, shape.kv_len),
-             .v_at = with_batch(v_at_, shape.kv_len),
-             .out = a.attention_out,
-             .lse = a.lse,
-             .dropout = dropout(c)});
+  exec.ops.attention_forward(exec, {.shape = shape,
+                                    .scale = scale_,
+                                    .q = a.qkv,
+                                    .k = keys,
+                                    .v = keys,
+                                    .q_at = with_batch(q_at_, shape.q_len),
+                                    .k_at = with_batch(k_at_, shape.kv_len),
+                                    .v_at = with_batch(v_at_, shape.kv_len),
+                                    .out = a.attention_out,
+                                    .lse = a.lse,
+                                    .dropout = dropout(c)});
 }
 
 void Attention::backward_input(Exec& exec, const LayerContext& c, const BlockActivations& a, const AttentionWork& work,
@@ -84,22 +84,21 @@ void Attention::backward_input(Exec& exec, const LayerContext& c, const BlockAct
   const AttentionShape shape = shape_of(c);
   const HeadLayout q_at = with_batch(q_at_, shape.q_len), k_at = with_batch(k_at_, shape.kv_len),
                    v_at = with_batch(v_at_, shape.kv_len);
-  exec.ops.attention_backward(
-      exec, {.shape = shape,
-             .scale = scale_,
-             .q = a.qkv,
-             .k = a.qkv,
-             .v = a.qkv,
-             .q_at = q_at,
-             .k_at = k_at,
-             .v_at = v_at,
-             .out = a.attention_out,
-             .lse = a.lse,
-             .dout = scratch,
-             .dq = work.d_qkv,
-             .dk = work.d_qkv,
-             .dv = work.d_qkv,
-             .dropout = dropout(c)});
+  exec.ops.attention_backward(exec, {.shape = shape,
+                                     .scale = scale_,
+                                     .q = a.qkv,
+                                     .k = a.qkv,
+                                     .v = a.qkv,
+                                     .q_at = q_at,
+                                     .k_at = k_at,
+                                     .v_at = v_at,
+                                     .out = a.attention_out,
+                                     .lse = a.lse,
+                                     .dout = scratch,
+                                     .dq = work.d_qkv,
+                                     .dk = work.d_qkv,
+                                     .dv = work.d_qkv,
+                                     .dropout = dropout(c)});
   rotate(exec, c, work.d_qkv, true);
   qkv_.backward_input(exec, work.d_qkv, dx);
 }

@@ -1,5 +1,6 @@
-// Self-attention over the heads of one rank: its share of the qkv projection, rotary positions, causal attention, its share
-// of the output projection. Between tensor ranks, results and input gradients are partial sums, which the block sums.
+// Self-attention over the heads of one rank: its share of the qkv projection, rotary positions, causal attention, its
+// share of the output projection. Between tensor ranks, results and input gradients are partial sums, which the block
+// sums.
 #pragma once
 
 #include "model/layer_context.h"

@@ -71,7 +71,8 @@ class Block {
   // leases `a`, dx_out, dx_mid and what `scratch` has for d_branch1, d_branch2, d_qkv and d_mlp_in.
   WeightWork backward_input(Exec& exec, const LayerContext& context, const BlockActivations& a,
                             const BlockScratch& scratch, View dx_out, View dx_mid, View dx_in) const;
-  void backward_weight(Exec& exec, const BlockActivations& a, const WeightWork& work, const BlockScratch& scratch) const;
+  void backward_weight(Exec& exec, const BlockActivations& a, const WeightWork& work,
+                       const BlockScratch& scratch) const;
 
  private:
   WeightWork run_backward(Exec& exec, const LayerContext& context, const BlockActivations& a, const BlockScratch& s,

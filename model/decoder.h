@@ -12,7 +12,8 @@ namespace thinwire {
 
 class Decoder {
  public:
-  // One rank that holds the whole model. Room for `capacity` positions; at most `chunk` tokens are fed at once (a longer prompt is fed in pieces).
+  // One rank that holds the whole model. Room for `capacity` positions; at most `chunk` tokens are fed at once (a
+  // longer prompt is fed in pieces).
   Decoder(const ModelConfig& config, ParamStore& store, int64_t capacity, int64_t chunk, Ports& ports, Arena& arena,
           Device* device, Stream* stream);
   Decoder(const Decoder&) = delete;

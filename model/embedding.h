@@ -1,5 +1,5 @@
-// Word and position embeddings, with the dropout behind them. Tensor ranks have rows of the word table and sum what they
-// find; the positions are added by one of them.
+// Word and position embeddings, with the dropout behind them. Tensor ranks have rows of the word table and sum what
+// they find; the positions are added by one of them.
 #pragma once
 
 #include "model/layer_context.h"

@@ -13,7 +13,8 @@ constexpr int64_t kChunkBytes = int64_t{64} << 20;
 // All tensor ranks must agree on it, so it follows from the whole vocabulary.
 int64_t chunk_rows(const ModelShard& shard, int64_t tokens) {
   const ModelConfig& c = shard.whole;
-  const int64_t row = (c.padded_vocab + shard.tensor_size - 1) / shard.tensor_size * static_cast<int64_t>(size_of(c.dtype));
+  const int64_t row =
+      (c.padded_vocab + shard.tensor_size - 1) / shard.tensor_size * static_cast<int64_t>(size_of(c.dtype));
   const int64_t fit = std::max<int64_t>(16, kChunkBytes / row);
   const int64_t chunks = (tokens + fit - 1) / fit;
   return std::min(tokens, ((tokens + chunks - 1) / chunks + 15) / 16 * 16);
@@ -74,11 +75,9 @@ void Head::normalise(Exec& exec, const ResidualStream& stream, const HeadActivat
 }
 
 void Head::logits(Exec& exec, const HeadScratch& s, int64_t first, int64_t n, View logits) const {
-  exec.ops.matmul(exec, {.a = s.whole.row_range(first, n),
-                         .b = matrix_,
-                         .c = logits,
-                         .trans_b = true,
-                         .b_version = store_->version()});
+  exec.ops.matmul(
+      exec,
+      {.a = s.whole.row_range(first, n), .b = matrix_, .c = logits, .trans_b = true, .b_version = store_->version()});
 }
 
 // Losses of rows [first, first + logits.rows()), and in training the gradient in place of the logits.
@@ -98,8 +97,7 @@ void Head::losses(Exec& exec, const HeadScratch& s, View logits, int64_t first, 
   const View mine = s.statistics.row_range(0, n), all = s.all_statistics.element_range(0, tp_->size() * n * 3);
   exec.ops.vocab_statistics(exec, {logits, targets, row_weight, mine, vocabulary_, first_col_});
   tp_->gather_statistics(mine, all, exec.stream).wait(exec.stream);
-  exec.ops.vocab_loss(exec,
-                      {logits, targets, row_weight, all, losses, loss.dlogits_scale, vocabulary_, first_col_});
+  exec.ops.vocab_loss(exec, {logits, targets, row_weight, all, losses, loss.dlogits_scale, vocabulary_, first_col_});
 }
 
 void Head::forward(Exec& exec, const ResidualStream& stream, const HeadActivations& a, const HeadScratch& s,
@@ -118,11 +116,9 @@ void Head::forward(Exec& exec, const ResidualStream& stream, const HeadActivatio
     exec.ops.matmul(exec, {.a = chunk, .b = matrix_, .c = dy.row_range(first, n), .b_version = store_->version()});
     // The last piece's weight gradient hides the sum of all of dy.
     if (first + n == tokens) sum = tp_->enter_backward(dy, a.dy, exec.stream);
-    exec.ops.matmul(exec, {.a = chunk,
-                           .b = s.whole.row_range(first, n),
-                           .c = matrix_gradient_,
-                           .trans_a = true,
-                           .accumulate = true});
+    exec.ops.matmul(
+        exec,
+        {.a = chunk, .b = s.whole.row_range(first, n), .c = matrix_gradient_, .trans_a = true, .accumulate = true});
   }
   exec.ops.weighted_sum(exec,
                         {s.losses.element_range(0, tokens), loss.row_weight.element_range(0, tokens), loss.loss_sum});

@@ -17,13 +17,13 @@ struct HeadActivations {
 // Memory that heads share; nothing in it survives a call. Without sequence parallelism `whole` is `y`, and d_whole is
 // empty.
 struct HeadScratch {
-  View y;                  // [P,h] the final norm's output
-  View whole;              // [N,h] its rows from all ranks
-  View d_whole;            // [N,h] partial sums of dy
-  View logits;             // [chunk, padded vocab of this rank]
-  View losses;             // [N] fp32
-  View statistics;         // [chunk, 3] fp32 of this rank's columns; empty for one rank
-  View all_statistics;     // [ranks * chunk * 3]
+  View y;               // [P,h] the final norm's output
+  View whole;           // [N,h] its rows from all ranks
+  View d_whole;         // [N,h] partial sums of dy
+  View logits;          // [chunk, padded vocab of this rank]
+  View losses;          // [N] fp32
+  View statistics;      // [chunk, 3] fp32 of this rank's columns; empty for one rank
+  View all_statistics;  // [ranks * chunk * 3]
 };
 HeadActivations take_head_activations(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena);
 HeadScratch take_head_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena);

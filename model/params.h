@@ -6,8 +6,8 @@
 
 namespace thinwire {
 
-// Units: 0 = word embedding, 1..layers = blocks, layers + 1 = head (final norm and, untied, the head matrix), layers + 2
-// = learned positions (a unit of their own, because a tied word embedding lives on two stages and they do not).
+// Units: 0 = word embedding, 1..layers = blocks, layers + 1 = head (final norm and, untied, the head matrix), layers +
+// 2 = learned positions (a unit of their own, because a tied word embedding lives on two stages and they do not).
 inline constexpr int kEmbeddingUnit = 0;
 inline int block_unit(int64_t layer) {
   return static_cast<int>(layer) + 1;

@@ -220,7 +220,8 @@ void Stage::backward_input(Exec& exec, int slot_index, StageWeightWork& work) {
 }
 
 void Stage::backward_weight(Exec& exec, StageWeightWork& work) {
-  TW_CHECK(work.chunk_slot >= 0 && work.chunk == chunk_, "weight work of chunk ", work.chunk, ", slot ", work.chunk_slot);
+  TW_CHECK(work.chunk_slot >= 0 && work.chunk == chunk_, "weight work of chunk ", work.chunk, ", slot ",
+           work.chunk_slot);
   Slot& slot = live_slot(work.chunk_slot);
   announce_head();
   for (size_t i = blocks_.size(); i-- > 0;) {

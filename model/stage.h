@@ -24,7 +24,7 @@ struct MicroBatch {
 struct StageScratch {
   BlockScratch block;
   HeadScratch head;  // on the last stage
-  View dx[3];  // gradients of the residual stream: at the block's output, between its halves, at its input
+  View dx[3];        // gradients of the residual stream: at the block's output, between its halves, at its input
 };
 StageScratch take_stage_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena);
 
@@ -40,8 +40,8 @@ StageWeightWork take_weight_work(const ModelShard& shard, const BatchShape& shap
 class Stage {
  public:
   // Chunk `chunk` of the shard. Takes activations for `slots` micro-batches in flight (0: no training) from the arena.
-  // What is referred to must outlive the stage. Weights are read between acquire and release, gradients are added between
-  // gradients_begin and gradients_complete.
+  // What is referred to must outlive the stage. Weights are read between acquire and release, gradients are added
+  // between gradients_begin and gradients_complete.
   Stage(const ModelShard& shard, int chunk, ParamStore& store, const BatchShape& shape, int slots, Ports& ports,
         const RotaryTables* rotary, StageScratch& scratch, UnitEvents& events, uint64_t seed, Arena& arena);
   Stage(const Stage&) = delete;

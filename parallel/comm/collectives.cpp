@@ -5,11 +5,13 @@
 #include <cstring>
 
 #include "parallel/comm/rank_sum.h"
+#include "parallel/comm/tuning.h"
+#include "parallel/comm/tuning.h"
 
 namespace thinwire {
 namespace {
 
-constexpr int64_t kCut = 16;  // elements: slices start on vectors where they may be cut anywhere
+constexpr int64_t kCut = 16;  // elements: chunks end on whole vectors
 
 char* at(const View& view, int64_t element) {
   return static_cast<char*>(view.data) + static_cast<size_t>(element) * size_of(view.dtype);
@@ -77,7 +79,7 @@ int64_t GroupLane::chunk_elements(DType dtype) const {
 
 Bounds even_bounds(BlockPool& pool, int64_t count, int ranks) {
   Bounds bounds(pool, ranks + 1);
-  for (int r = 0; r <= ranks; ++r) bounds[r] = std::min(count, (count * r / ranks + kCut - 1) / kCut * kCut);
+  for (int r = 0; r <= ranks; ++r) bounds[r] = even_bound(count, ranks, r);
   return bounds;
 }
 

@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "parallel/comm/collectives.h"
+#include "parallel/comm/tuning.h"
+#include "parallel/comm/two_level.h"
 
 namespace thinwire {
 namespace {
@@ -23,10 +25,6 @@ char* start_of(View whole, std::span<const int64_t> bounds, int rank) {
   return static_cast<char*>(whole.data) + static_cast<size_t>(bounds[static_cast<size_t>(rank)]) * size_of(whole.dtype);
 }
 
-Algorithm pick(Algorithm configured) {
-  return configured == Algorithm::kAuto ? Algorithm::kDirect : configured;
-}
-
 // A group of one: the sum is the contribution.
 Task reduce_alone(GroupLane, View whole, View out, bool accumulate) {
   const void* source = whole.data;
@@ -35,6 +33,7 @@ Task reduce_alone(GroupLane, View whole, View out, bool accumulate) {
   co_return;
 }
 
+// Copies first, when the task runs.
 Task gather_from(GroupLane, View mine, char* place, Task gather) {
   std::memmove(place, mine.data, mine.bytes());
   co_await gather;
@@ -115,9 +114,11 @@ Task Communicator::all_reduce_task(View data, ReduceKind kind) {
   const GroupLane lane = next_lane();
   const int64_t bytes = static_cast<int64_t>(data.bytes());
   if (size() == 1 || bytes == 0) return nothing(lane);
-  switch (pick(tuning_.all_reduce)) {
+  switch (choose_algorithm(tuning_, Verb::kAllReduce, nodes_, size(), bytes, kind)) {
     case Algorithm::kRing:
       return ring_all_reduce(lane, data, kind);
+    case Algorithm::kTwoLevel:
+      return two_level_all_reduce(lane, data);
     default:
       if (bytes <= tuning_.small_bytes) return exchange_all_reduce(lane, data, kind);
       return direct_all_reduce(lane, data, kind);
@@ -140,9 +141,11 @@ Task Communicator::reduce_scatter_task(View whole, std::span<const int64_t> boun
   if (whole.count() == 0) return nothing(lane);
   if (size() == 1) return reduce_alone(lane, whole, out, accumulate);
   Bounds kept(pool(), bounds);
-  switch (pick(tuning_.reduce_scatter)) {
+  switch (choose_algorithm(tuning_, Verb::kReduceScatter, nodes_, size(), static_cast<int64_t>(whole.bytes()))) {
     case Algorithm::kRing:
       return ring_reduce_scatter(lane, whole, std::move(kept), out, accumulate, ReduceKind::kSum);
+    case Algorithm::kTwoLevel:
+      return two_level_reduce_scatter(lane, whole, std::move(kept), out, accumulate);
     default:
       return direct_reduce_scatter(lane, whole, std::move(kept), out, accumulate);
   }
@@ -155,12 +158,20 @@ Task Communicator::all_gather_task(View mine, View whole, std::span<const int64_
   TW_CHECK(mine.count() == count && mine.dtype == whole.dtype, mine.count(), " elements for a range of ", count);
   const GroupLane lane = next_lane();
   if (whole.count() == 0) return nothing(lane);
-  Bounds kept(pool(), bounds);
-  Task gather = size() == 1                              ? nothing(lane)
-                : pick(tuning_.all_gather) == Algorithm::kRing ? ring_all_gather(lane, whole, std::move(kept))
-                                                         : direct_all_gather(lane, whole, std::move(kept));
+  Task gather = size() == 1 ? nothing(lane) : gather_task(lane, whole, Bounds(pool(), bounds));
   if (count == 0 || mine.data == place) return gather;
   return gather_from(lane, mine, place, std::move(gather));
+}
+
+Task Communicator::gather_task(const GroupLane& lane, View whole, Scratch<int64_t> bounds) const {
+  switch (choose_algorithm(tuning_, Verb::kAllGather, nodes_, size(), static_cast<int64_t>(whole.bytes()))) {
+    case Algorithm::kRing:
+      return ring_all_gather(lane, whole, std::move(bounds));
+    case Algorithm::kTwoLevel:
+      return two_level_all_gather(lane, whole, std::move(bounds));
+    default:
+      return direct_all_gather(lane, whole, std::move(bounds));
+  }
 }
 
 Task Communicator::all_to_all_task(View from, std::span<const int64_t> from_bounds, View to,

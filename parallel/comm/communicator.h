@@ -86,6 +86,7 @@ class Communicator {
   GroupLane next_lane();                          // of a collective
   GroupLane peer_lane(uint32_t sequence) const;  // of a point-to-point message
   Ticket begin(Task task, const char* verb, int64_t bytes, int peer, uint32_t sequence);
+  Task gather_task(const GroupLane& lane, View whole, Scratch<int64_t> bounds) const;
   void check_peer(int peer) const;
   void check_bounds(std::span<const int64_t> bounds, View whole) const;
 

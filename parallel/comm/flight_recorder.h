@@ -6,7 +6,8 @@
 //   recorder.waiting_for(index, peer, false);      ... it is over; calls balance, several may be open per peer
 //   recorder.finish(index) / finish(index, true);  the operation is over / has failed
 //   recorder.enter_wait(index); recorder.leave_wait();  a thread of the program stands still for it
-// Every one of these calls is a sign of life to the watchdog.
+//   recorder.polled();                             the transport came back from a poll
+// Every one of these calls but the last is a sign of life to the watchdog.
 #pragma once
 
 #include <array>
@@ -51,6 +52,7 @@ class FlightRecorder {
   void finish(uint64_t index, bool failed = false);
   void enter_wait(uint64_t index);
   void leave_wait();
+  void polled() { polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
 
   // What the rank does outside communication; cut at 119 bytes. Any thread, no baton.
   void set_activity(const std::string& text);
@@ -58,6 +60,7 @@ class FlightRecorder {
 
   // The reader's side: any thread, at any time.
   uint64_t signs_of_life() const { return signs_.load(std::memory_order_relaxed); }
+  uint64_t polls() const { return polls_.load(std::memory_order_relaxed); }
   int open_operations() const { return open_.load(std::memory_order_relaxed); }
   int waiting_threads() const { return waiters_.load(std::memory_order_relaxed); }
   // Number of the operation that a thread entered its wait for last.
@@ -87,7 +90,7 @@ class FlightRecorder {
   std::unique_ptr<std::atomic<uint16_t>[]> peers_;  // per entry and world rank: open transfers
   uint64_t next_ = 0;                               // number of the next operation
   int place_ = 0;                                   // where the search for its entry starts
-  std::atomic<uint64_t> signs_{0}, waited_{0};
+  std::atomic<uint64_t> signs_{0}, waited_{0}, polls_{0};
   std::atomic<int> open_{0}, waiters_{0};
   mutable std::mutex activity_mutex_;
   std::array<char, 120> activity_{};

@@ -229,6 +229,7 @@ bool Progress::Core::poll() {
   size_t n = 0;
   try {
     n = transport->poll(done);
+    recorder.polled();
   } catch (...) {
     fail_all(std::current_exception());
     return true;

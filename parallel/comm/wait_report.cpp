@@ -77,7 +77,7 @@ std::string to_text(const WaitReport& r, const FlightRecorder& recorder) {
   const bool waiting = r.state == WaitReport::State::kWaiting;
   out << kHeading << "\nrank: " << r.rank << "\nhost: " << r.host << "\npid: " << r.pid << "\nanswers: " << r.answers
       << "\nstate: " << (waiting ? "waiting" : "outside") << "\nsilent_s: " << r.silent_s
-      << "\noperation: " << r.operation << "\nmissing: " << numbers(r.missing, " ") << "\nactivity: " << r.activity
+      << "\nstuck: " << (r.stuck ? 1 : 0) << "\noperation: " << r.operation << "\nmissing: " << numbers(r.missing, " ") << "\nactivity: " << r.activity
       << "\n\n";
   if (waiting) {
     out << "This rank waits in " << (r.operation.empty() ? "an operation that is not recorded" : r.operation);
@@ -125,6 +125,7 @@ WaitReport parse_report(const std::string& text) {
     if (key == "answers") r.answers = value;
     if (key == "state") waiting = value == "waiting";
     if (key == "silent_s") words >> r.silent_s;
+    if (key == "stuck") r.stuck = value == "1";
     if (key == "operation") r.operation = value;
     if (key == "missing")
       for (int rank = 0; words >> rank;) r.missing.push_back(rank);
@@ -152,6 +153,10 @@ Verdict judge(const std::vector<WaitReport>& reports) {
     }
     return {Verdict::Kind::kOutside, needed.empty() ? outside : needed};
   }
+  for (const WaitReport& r : reports) {
+    if (r.stuck) v.culprits.push_back(r.rank);
+  }
+  if (!v.culprits.empty()) return {Verdict::Kind::kStuck, v.culprits};
   // All wait: following "waits for" from anybody ends in a cycle, unless somebody does not know for whom.
   const int size = static_cast<int>(reports.size());
   for (int start = 0; start < size; ++start) {
@@ -208,6 +213,9 @@ std::string verdict_text(const Verdict& verdict, const std::vector<WaitReport>& 
       out << "  Culprit: " << who << (one ? " waits" : " wait")
           << " for nobody, busy outside communication while others wait.\n";
       break;
+    case Verdict::Kind::kStuck:
+      out << "  Culprit: " << who << (one ? " hangs" : " hang") << " inside the transport (MPI, network driver).\n";
+      break;
     case Verdict::Kind::kCycle:
       out << "  Culprit: " << who << " wait for each other, "
           << (same_operation ? "in the same operation: the connection between them carries nothing.\n"
@@ -231,6 +239,10 @@ std::string verdict_text(const Verdict& verdict, const std::vector<WaitReport>& 
     case Verdict::Kind::kAbsent:
       out << "  What to do: look at " << (one ? "that process and its host" : "those processes and their hosts")
           << " (stopped? out of memory? node down?), then start again: the run resumes from its last checkpoint.\n";
+      break;
+    case Verdict::Kind::kStuck:
+      out << "  What to do: look at the network of " << (one ? "that host" : "those hosts")
+          << ", then start again: the run resumes from its last checkpoint.\n";
       break;
     case Verdict::Kind::kOutside:
       out << "  What to do: see what " << (one ? "that rank" : "those ranks")

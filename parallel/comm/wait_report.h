@@ -18,6 +18,7 @@ struct WaitReport {
   int64_t pid = 0;
   std::string answers;       // the verdict that this report answers; empty: none
   double silent_s = 0.0;
+  bool stuck = false;        // it waits, but has not come back from the transport for a while
   std::string operation;     // "dp.gradient all_reduce #57 (group 3, 4194304 bytes)"; equal on ranks in the same one
   std::vector<int> missing;  // ranks it waits for
   std::string activity;      // what the rank does outside communication
@@ -33,6 +34,7 @@ struct Verdict {
   enum class Kind : uint8_t {
     kAbsent,   // they give no sign of life
     kOutside,  // they wait for nobody, and others wait for them
+    kStuck,    // their thread does not come back from the transport
     kCycle,    // they wait for each other
     kUnknown   // all wait, nobody knows for whom
   };

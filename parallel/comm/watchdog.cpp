@@ -20,6 +20,7 @@ namespace thinwire {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+constexpr double kStuckSeconds = 0.3;
 
 double since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -136,10 +137,17 @@ bool Watchdog::sleep(double seconds) {
   return !wake_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return stop_; });
 }
 
+void Watchdog::look_at_polls() {
+  const uint64_t polls = recorder_->polls();
+  if (polls != polls_) polls_ = polls, polled_ = Clock::now();
+}
+
 WaitReport Watchdog::own_report() const {
   WaitReport report = make_report(transport_->rank(), *recorder_, silence_s_);
   report.host = host_;
   report.pid = ::getpid();
+  // A waiting thread polls every few milliseconds.
+  report.stuck = report.state == WaitReport::State::kWaiting && polls_ > 0 && since(polled_) > kStuckSeconds;
   return report;
 }
 
@@ -178,6 +186,7 @@ void Watchdog::run() {
     // This process was stopped, or the machine was: nobody's fault, and not silence.
     if (slept > 4.0 * nap + 1.0)
       quiet += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(slept - nap));
+    look_at_polls();
     const uint64_t now_signs = recorder_->signs_of_life();
     if (now_signs != signs) signs = now_signs, quiet = Clock::now(), written = 0;
     silence_s_ = since(quiet);

@@ -9,6 +9,7 @@
 // did not run (a suspended job) does not count as silence.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -45,6 +46,7 @@ class Watchdog {
  private:
   void run();
   bool sleep(double seconds);  // false: the destructor wants the thread back
+  void look_at_polls();
   WaitReport own_report() const;
   void write_report(const std::string& answers) const;
   void raise(const char* file) const;
@@ -56,7 +58,9 @@ class Watchdog {
   const FlightRecorder* recorder_;
   WatchdogOptions options_;
   std::string folder_, own_file_, host_;
-  double silence_s_ = 0.0;  // the thread's
+  double silence_s_ = 0.0;  // the thread's, as are:
+  uint64_t polls_ = 0;
+  std::chrono::steady_clock::time_point polled_;
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stop_ = false;

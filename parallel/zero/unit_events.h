@@ -19,7 +19,7 @@ class UnitEvents {
   // Before the micro-batch at hand adds the first of its gradients to the unit: their buffer is free, and zero or holds
   // the sum so far, when this returns.
   virtual void gradients_begin(int unit) = 0;
-  // The micro-batch at hand has added all it will add to the unit's gradients.
+  // The micro-batch at hand has added all it will add to the unit's gradients. (Others may have added some of theirs.)
   virtual void gradients_complete(int unit) = 0;
 };
 

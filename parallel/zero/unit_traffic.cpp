@@ -269,10 +269,10 @@ struct UnitTraffic::Impl {
   void gradients_complete(int u) {
     UnitMemory& unit = memory(u);
     if (unit.count == 0 || !unit.gradient) return;
-    UnitState& s = state(u);
-    TW_CHECK(s.begun || !sharded_gradients, "gradients of unit ", u, " were not begun");
-    s.begun = false;
     if (!sharded_gradients && !last) return;
+    // Everything may have gone with an earlier micro-batch (whose input half was later than another's): then zeros go.
+    UnitState& s = state(u);
+    if (!std::exchange(s.begun, false)) settle(u);
     if (unit.tp_partial.empty() || ports.tp.size() == 1) {
       flush();
       start_reduction(u, last);
@@ -331,13 +331,23 @@ struct UnitTraffic::Impl {
     reduce_order.clear();
   }
 
+  // All of them, also when one has failed; then rethrows the first failure.
   void wait_all() {
-    if (waiting.unit >= 0) waiting.sum.wait(stream);
+    std::exception_ptr failure;
+    const auto wait = [&](Ticket& ticket) {
+      try {
+        ticket.wait(stream);
+      } catch (...) {
+        if (!failure) failure = std::current_exception();
+      }
+    };
+    wait(waiting.sum);
     for (UnitState& s : states) {
-      s.gather.wait(stream);
-      s.publication.wait(stream);
-      s.reduction.wait(stream);
+      wait(s.gather);
+      wait(s.publication);
+      wait(s.reduction);
     }
+    if (failure) std::rethrow_exception(failure);
   }
 
   std::vector<UnitMemory> units;

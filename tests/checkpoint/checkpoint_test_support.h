@@ -95,7 +95,7 @@ struct RandomState {
   }
 
   void visit(StateVisitor& v) {
-    for (Tensor& t : tensors) v.tensor({t.name, t.rows, t.cols, 0, View(t.bytes.data(), t.dtype, {t.rows, t.cols})});
+    for (Tensor& t : tensors) v.tensor(GlobalSlice::whole(t.name, t.rows, t.cols, View(t.bytes.data(), t.dtype, {t.rows, t.cols})));
     scalars(v);
   }
   void scalars(StateVisitor& v) {
@@ -116,6 +116,11 @@ struct RandomState {
            std::memcmp(reals.data(), other.reals.data(), reals.size() * sizeof(double)) == 0;
   }
 };
+
+// Elements from `first` on of a whole tensor.
+inline GlobalSlice range_of(const std::string& name, int64_t rows, int64_t cols, int64_t first, View local) {
+  return {name, rows, cols, 0, rows, 0, cols, first, local};
+}
 
 inline StoreOptions quick_options(bool async = false) {
   StoreOptions options;

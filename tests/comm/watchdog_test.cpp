@@ -69,6 +69,14 @@ TEST(Judge, FindsTheCycle) {
   EXPECT_NE(verdict_text(v, reports, 6.0, "").find("do not agree on the order"), std::string::npos);
 }
 
+TEST(Judge, NamesWhoeverHangsInTheTransport) {
+  std::vector<WaitReport> reports = {waiting(0, {1}), waiting(1, {0})};
+  reports[1].stuck = true;
+  EXPECT_EQ(judge(reports).kind, Kind::kStuck);
+  EXPECT_EQ(judge(reports).culprits, std::vector<int>{1});
+  EXPECT_NE(verdict_text(judge(reports), reports, 6.0, "").find("inside the transport"), std::string::npos);
+}
+
 TEST(Judge, SaysWhenItDoesNotKnow) {
   const Verdict v = judge({waiting(0, {1}), waiting(1, {})});
   EXPECT_EQ(v.kind, Kind::kUnknown);

@@ -27,30 +27,36 @@ inline ModelConfig small_model(int family) {
   return m;
 }
 
-// A model on the CPU with one micro-batch of synthetic tokens.
-struct Bed {
-  ModelConfig config;
+// One rank's share of a model on the CPU, with one micro-batch of synthetic tokens: the same on every rank.
+struct RankBed {
+  ModelConfig config;  // of the whole model
+  ModelShard shard;
   BatchShape shape;
   std::unique_ptr<Device> device = make_cpu_device();
   std::unique_ptr<Stream> stream = device->make_stream();
   Exec exec;
   Arena arena{device.get()};
   Ports ports;
-  NoUnitEvents events;
   ParamStore store;
   RotaryTables rotary;
   StageScratch scratch;
-  Stage stage;
+  std::vector<std::unique_ptr<Stage>> stages;  // one per chunk
   View tokens, targets, weight, ids, scale, loss;
 
-  Bed(const ModelConfig& c, int threads, int64_t batch = 3)
-      : config(c),
-        shape{batch, c.seq_length},
+  RankBed(const ModelShard& share, Ports site_objects, UnitEvents& events, int threads, int64_t batch = 3,
+          int slots = 1, const StorePlacement& where = {})
+      : config(share.whole),
+        shard(share),
+        shape{batch, config.seq_length},
         exec(make_exec(cpu_ops(), *device, *stream, threads)),
-        store(config, arena, true),
+        ports(std::move(site_objects)),
+        store(shard, where, arena, true),
         rotary(make_rotary_tables(config, config.max_positions, arena, device.get(), stream.get())),
-        scratch(take_stage_scratch(ModelShard::all_of(config), shape, true, arena)),
-        stage(ModelShard::all_of(config), 0, store, shape, 1, ports, &rotary, scratch, events, 7, arena) {
+        scratch(take_stage_scratch(shard, shape, true, arena)) {
+    for (int chunk = 0; chunk < static_cast<int>(shard.chunks.size()); ++chunk) {
+      stages.push_back(
+          std::make_unique<Stage>(shard, chunk, store, shape, slots, ports, &rotary, scratch, events, 7, arena));
+    }
     const int64_t n = shape.tokens();
     tokens = arena.take(MemoryCategory::kData, DType::i32, {n});
     targets = arena.take(MemoryCategory::kData, DType::i32, {n});
@@ -83,16 +89,10 @@ struct Bed {
   MicroBatch micro(bool training) {
     return {tokens, static_cast<const int64_t*>(ids.data), {targets, weight, training ? scale : View{}, loss}};
   }
-  double train_once() {
+  double take_loss() const {
+    const double sum = loss.as<double>()[0];
     loss.as<double>()[0] = 0.0;
-    stage.forward(exec, micro(true), 0);
-    stage.backward(exec, 0);
-    return loss.as<double>()[0];
-  }
-  double evaluate() {
-    loss.as<double>()[0] = 0.0;
-    stage.evaluate(exec, micro(false));
-    return loss.as<double>()[0];
+    return sum;
   }
   // All gradients, tensor after tensor.
   std::vector<float> gradients() const {
@@ -102,6 +102,30 @@ struct Bed {
       all.insert(all.end(), g.as<float>(), g.as<float>() + g.count());
     }
     return all;
+  }
+};
+
+// One rank that holds everything.
+struct Bed : RankBed {
+  explicit Bed(const ModelConfig& c, int threads, int64_t batch = 3)
+      : RankBed(ModelShard::all_of(c), Ports(), nothing(), threads, batch), stage(*stages[0]) {}
+
+  double train_once() {
+    stage.forward(exec, micro(true), 0);
+    stage.backward(exec, 0);
+    return take_loss();
+  }
+  double evaluate() {
+    stage.evaluate(exec, micro(false));
+    return take_loss();
+  }
+
+  Stage& stage;
+
+ private:
+  static UnitEvents& nothing() {
+    static NoUnitEvents events;
+    return events;
   }
 };
 

@@ -71,8 +71,7 @@ TEST_P(Families, GradientIsTheSlopeOfTheLoss) {
     };
     const double numeric = (loss_at(h) - loss_at(-h)) / (2.0 * h);
     double norm = 0.0;
-    for (int64_t i = 0; i < p.count(); ++i)
-      norm += static_cast<double>(gradient[i]) * gradient[i];
+    for (int64_t i = 0; i < p.count(); ++i) norm += static_cast<double>(gradient[i]) * gradient[i];
     EXPECT_NEAR(numeric, slope, 2e-3 * std::sqrt(norm * length) + 1e-4 * std::sqrt(length)) << p.name;
   }
 }
@@ -142,7 +141,7 @@ TEST_P(Families, VocabularyPaddingStaysSilent) {
   Bed bed(m, 2);
   const double loss = bed.train_once();
   for (const char* name : {"embedding.word.weight", "head.weight"}) {
-    const View gradient = bed.store.gradient(name), weight = bed.store.master(name);
+    const View gradient = bed.store.gradient(name), weight = bed.store.weight(name);
     if (!gradient) continue;
     for (int64_t i = m.vocab * m.hidden; i < gradient.count(); ++i) {
       ASSERT_EQ(gradient.as<float>()[i], 0.0f);

@@ -13,14 +13,16 @@ const int64_t kIds[4] = {3, (int64_t{0x1234} << 32) + 77, 99, int64_t{1} << 47};
 // Random places to cut `count` into at most 5 parts, some of them empty.
 std::vector<int64_t> random_cuts(std::mt19937& rng, int64_t count) {
   std::vector<int64_t> cuts = {0, count};
-  for (unsigned i = rng() % 5; i > 0; --i) cuts.push_back(static_cast<int64_t>(rng() % static_cast<unsigned>(count + 1)));
+  for (unsigned i = rng() % 5; i > 0; --i)
+    cuts.push_back(static_cast<int64_t>(rng() % static_cast<unsigned>(count + 1)));
   std::sort(cuts.begin(), cuts.end());
   return cuts;
 }
 
 bool same_rows(const Tensor& part, const Tensor& whole, int64_t first) {
   if (part.view().bytes() == 0) return true;
-  return std::memcmp(part.view().data, whole.view().row_range(first, part.view().rows()).data, part.view().bytes()) == 0;
+  return std::memcmp(part.view().data, whole.view().row_range(first, part.view().rows()).data, part.view().bytes()) ==
+         0;
 }
 
 TEST(PartialDropout, RowsAreNumberedInTheWhole) {
@@ -82,7 +84,8 @@ TEST(PartialDropout, HeadsAreNumberedInTheWhole) {
     for (size_t i = 1; i < cuts.size(); ++i) {
       const int64_t first = cuts[i - 1], groups = cuts[i] - first, heads = groups * c.heads_per_group;
       if (groups == 0) continue;
-      SCOPED_TRACE(testing::Message() << name_of(c.dtype) << " groups " << first << "+" << groups << " of " << c.groups);
+      SCOPED_TRACE(testing::Message() << name_of(c.dtype) << " groups " << first << "+" << groups << " of "
+                                      << c.groups);
       const int64_t head = first * c.heads_per_group;
       Tensor out(c.dtype, {tokens, heads * d}), lse(DType::f32, {c.batch, heads, c.q_len}),
           dout(c.dtype, {tokens, heads * d}), dq = x.dq;

@@ -56,8 +56,8 @@ Loss vocab_parallel(Exec& exec, const Tensor& logits, const Tensor& targets, con
 }
 
 void check(DType type, int64_t rows, int64_t cols, int64_t valid, int ranks, double spread, unsigned seed) {
-  SCOPED_TRACE(testing::Message() << name_of(type) << " [" << rows << "," << valid << " of " << cols << "] over " << ranks
-                                  << " spread " << spread);
+  SCOPED_TRACE(testing::Message() << name_of(type) << " [" << rows << "," << valid << " of " << cols << "] over "
+                                  << ranks << " spread " << spread);
   std::mt19937 rng(seed);
   Tensor logits = random_tensor(rng, type, {rows, cols}, spread);
   for (int64_t r = 0; r < rows; ++r) {  // rubbish in the padding must not be seen
@@ -198,8 +198,8 @@ TEST(PartialEmbedding, PartsAddUpToTheWhole) {
           const int64_t first = vocabulary * k / ranks, n = vocabulary * (k + 1) / ranks - first;
           Tensor part(type, {count, cols}), dpart(DType::f32, {n, cols});
           // Positions on one rank: wherever the token is, the sum is one rounding of word + position.
-          embedding_forward_cpu(*exec, {tokens, table.view().row_range(first, n), k == 0 ? positions.view() : View(), part,
-                                        length, 0, first, vocabulary});
+          embedding_forward_cpu(*exec, {tokens, table.view().row_range(first, n), k == 0 ? positions.view() : View(),
+                                        part, length, 0, first, vocabulary});
           for (int64_t i = 0; i < part.count(); ++i) sum.set(i, sum.at(i) + part.at(i));
           embedding_backward_cpu(*exec, {tokens, dx, dpart, View(), length, first, vocabulary});
           EXPECT_EQ(std::memcmp(dpart.view().data, dtable.view().row_range(first, n).data, dpart.view().bytes()), 0)

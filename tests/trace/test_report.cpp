@@ -34,8 +34,14 @@ void make_run(const std::string& dir, int64_t steps, bool evil = false) {
     r.tokens_per_s = 10000;
     r.memory_peak_bytes = 1 << 20;
     r.time_ms = {{"forward", 3}, {evil ? kEvil : "backward", 6}};
-    r.comm.push_back(
-        {.site = evil ? kEvil : "dp.gradient", .logical_bytes = 400, .wire_bytes = 100, .baseline_dtype = "fp32"});
+    r.comm.push_back({.site = evil ? kEvil : "dp.gradient",
+                      .logical_bytes = 400,
+                      .wire_bytes = 100,
+                      .wire_bytes_total = 800,
+                      .baseline_dtype = "fp32",
+                      .busy_ms = 4,
+                      .exposed_ms = 1});
+    if (s > 2) r.comm.push_back({.site = "tp.forward", .wire_bytes = s, .baseline_dtype = "fp32", .exposed_ms = 0.5});
     log.write(r);
     if (s % 10 == 0) {
       EvalRecord e;
@@ -110,8 +116,15 @@ TEST(Report, ReadsBackWhatTheRunWrote) {
   EXPECT_EQ(run.steps[39].loss, 5.0 - 0.01 * 40);
   EXPECT_EQ(run.time_names, (std::vector<std::string>{"forward", "backward"}));
   EXPECT_EQ(run.steps[5].time_ms, (std::vector<double>{3, 6}));
-  ASSERT_EQ(run.sites.size(), 1u);
+  ASSERT_EQ(run.sites.size(), 2u);
   EXPECT_EQ(run.sites[0].wire_bytes, 4000);
+  EXPECT_EQ(run.sites[0].wire_bytes_total, 32000);
+  EXPECT_EQ(run.sites[0].busy_ms, 160);
+  EXPECT_EQ(run.sites[1].site, "tp.forward");
+  EXPECT_EQ(run.steps[0].site_bytes, (std::vector<double>{100, 0}));  // before the site appeared
+  EXPECT_EQ(run.steps[9].site_bytes, (std::vector<double>{100, 10}));
+  EXPECT_EQ(run.steps[9].site_exposed_ms, (std::vector<double>{1, 0.5}));
+  EXPECT_EQ(run.steps[9].site_busy_ms, (std::vector<double>{4, 0}));
   EXPECT_EQ(run.facts.front(), (std::pair<std::string, std::string>{"layers", "4"}));
 }
 
@@ -124,8 +137,11 @@ TEST(Report, PagesAreSound) {
   expect_sound_page(single);
   EXPECT_NE(single.find("layers.0.norm1.weight"), std::string::npos);
   EXPECT_NE(single.find("200 / 200"), std::string::npos);
+  for (const char* part : {"Communication", "Bytes sent per step", "Exposed per step", "Busy per step", "tp.forward: 6"})
+    EXPECT_NE(single.find(part), std::string::npos) << part;
   expect_sound_page(report_page(runs));
   expect_sound_page(compare_page(runs));
+  EXPECT_NE(compare_page(runs).find("Exposed communication per step"), std::string::npos);
 }
 
 TEST(Report, NothingFromTheRunBecomesMarkup) {

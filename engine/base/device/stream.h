@@ -54,14 +54,14 @@ class [[nodiscard]] Ticket {
   // Later work queued on `stream` sees the result.
   void wait(Stream& stream) {
     if (operation_ == nullptr) return;
-    operation_->wait_on(stream);
-    operation_.reset();
+    const std::shared_ptr<Operation> operation = std::move(operation_);  // over in any case, also when it failed
+    operation->wait_on(stream);
   }
   // The host may look at the result.
   void wait_on_host() {
     if (operation_ == nullptr) return;
-    operation_->wait_on_host();
-    operation_.reset();
+    const std::shared_ptr<Operation> operation = std::move(operation_);
+    operation->wait_on_host();
   }
 
  private:

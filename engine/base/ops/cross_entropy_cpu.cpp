@@ -25,7 +25,8 @@ int64_t rows_at_a_time(int64_t cols) {
 template <typename Op>
 VocabBlock vocab_block(const Op& op) {
   const int64_t rows = op.logits.rows(), cols = op.logits.cols();
-  TW_CHECK(op.vocabulary > 0 && op.first_col >= 0, "columns from ", op.first_col, " of a vocabulary of ", op.vocabulary);
+  TW_CHECK(op.vocabulary > 0 && op.first_col >= 0, "columns from ", op.first_col, " of a vocabulary of ",
+           op.vocabulary);
   check_vector(op.targets, rows, DType::i32, "targets");
   check_vector(op.row_weight, rows, DType::f32, "weights of rows");
   VocabBlock b = {};

@@ -27,8 +27,8 @@ void check_tokens(const View& tokens, int64_t count, int64_t vocabulary) {
 
 // The rows of the table, which lie inside the vocabulary.
 TokenRows rows_of(const View& table, int64_t first_token, int64_t vocabulary) {
-  TW_CHECK(first_token >= 0 && first_token + table.rows() <= vocabulary, "rows ", first_token, "+", table.rows(), " of ",
-           vocabulary);
+  TW_CHECK(first_token >= 0 && first_token + table.rows() <= vocabulary, "rows ", first_token, "+", table.rows(),
+           " of ", vocabulary);
   return {first_token, table.rows()};
 }
 

@@ -18,8 +18,8 @@ struct EmbeddingKernels {
   // for tokens [first, last).
   void (*forward[3])(const int32_t* tokens, TokenRows rows, const void* table, const void* positions, void* x,
                      int64_t cols, int64_t length, int64_t first_position, int64_t first, int64_t last);
-  // dtable[tokens[n] - rows.first, c] += dx[n, c] for columns [first, last) and the tokens inside `rows` with tokens[n] %
-  // shares == share, n ascending.
+  // dtable[tokens[n] - rows.first, c] += dx[n, c] for columns [first, last) and the tokens inside `rows` with tokens[n]
+  // % shares == share, n ascending.
   void (*backward[3])(const int32_t* tokens, TokenRows rows, int64_t count, const void* dx, float* dtable, int64_t cols,
                       int64_t shares, int64_t share, int64_t first, int64_t last);
   // dpositions[p] += dx[p] + dx[p + length] + ... in order, for positions [first, last) of a batch of `count` tokens.

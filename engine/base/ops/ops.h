@@ -59,7 +59,8 @@ struct Dropout {
   uint32_t layer = 0;
   const int64_t* sample_ids = nullptr;  // device memory, one per batch row
   int64_t batch = 1;                    // rows are divided evenly over the samples: element e counts within its sample
-  // Where the tensor is a part of a larger one, elements are numbered in the whole, so that any cut gives the same bits.
+  // Where the tensor is a part of a larger one, elements are numbered in the whole, so that any cut gives the same
+  // bits.
   int64_t rows = 0, first_row = 0;  // rows of all samples, and which of them is the first here; 0: this is all
   int64_t first_head = 0;           // attention: number of the first head here
 };
@@ -170,8 +171,8 @@ struct EmbeddingForward {
   int64_t length = 0, first_position = 0;
   int64_t first_token = 0, vocabulary = 0;
 };
-// dtable: [V,h] fp32, accumulated in token order; dpositions: [*,h] fp32, accumulated. Tokens outside a partial table add
-// nothing to it.
+// dtable: [V,h] fp32, accumulated in token order; dpositions: [*,h] fp32, accumulated. Tokens outside a partial table
+// add nothing to it.
 struct EmbeddingBackward {
   View tokens, dx, dtable, dpositions;
   int64_t length = 0;
@@ -188,14 +189,15 @@ struct CrossEntropy {
 };
 
 // The same loss where every rank has columns [first_col, first_col + cols) of the logits, in two halves around an
-// exchange; columns >= vocabulary - first_col are padding. First what this rank's columns say of a row: statistics [n,3]
-// fp32 = maximum, sum of e^(x - maximum), the target's logit or 0 where it lies elsewhere. No column: lowest float, 0, 0.
+// exchange; columns >= vocabulary - first_col are padding. First what this rank's columns say of a row: statistics
+// [n,3] fp32 = maximum, sum of e^(x - maximum), the target's logit or 0 where it lies elsewhere. No column: lowest
+// float, 0, 0.
 struct VocabStatistics {
   View logits, targets, row_weight, statistics;
   int64_t vocabulary = 0, first_col = 0;
 };
-// Then, from `all` [ranks,n,3] in rank order, the loss of whole rows, on every rank the same bits, and the gradient of the
-// own columns in place (dlogits_scale given), with the conventions of CrossEntropy.
+// Then, from `all` [ranks,n,3] in rank order, the loss of whole rows, on every rank the same bits, and the gradient of
+// the own columns in place (dlogits_scale given), with the conventions of CrossEntropy.
 struct VocabLoss {
   View logits, targets, row_weight, all, loss, dlogits_scale;
   int64_t vocabulary = 0, first_col = 0;

@@ -25,7 +25,8 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr double kLeaveSeconds = 30;
+constexpr double kSeeSeconds = 5;     // until another node sees what rank 0 wrote
+constexpr double kLeaveSeconds = 30;  // until a store that is given up stops waiting for other ranks
 
 double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
@@ -111,7 +112,8 @@ void CheckpointStore::remove_leftovers() {
 void CheckpointStore::require_shared_directory() {
   const std::string token = share_from_rank_0(control_, lock_ ? lock_->token() : "");
   on_all_ranks(control_, [&] {
-    const auto deadline = Clock::now() + std::chrono::seconds(5);  // another node may see it a little later
+    const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                            std::chrono::duration<double>(std::min(options_.peer_seconds, kSeeSeconds)));
     for (int pause_ms = 1; !lease_has_token(directory_, token); pause_ms = std::min(2 * pause_ms, 250)) {
       if (Clock::now() > deadline) {
         throw_io(directory_ + ": rank " + std::to_string(rank_) +

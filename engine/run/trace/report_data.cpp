@@ -70,9 +70,13 @@ class MetricsReader {
     for (auto& [step, point] : steps_) run_.steps.push_back(std::move(point));
     for (const auto& [step, point] : evals_) run_.evals.push_back(point);
     for (StepPoint& p : run_.steps) p.time_ms.resize(run_.time_names.size(), 0.0);
+    size_t point = 0;
     for (auto& [step, sites] : comm_) {
-      for (SiteTotals& s : sites) add(std::move(s));
+      while (run_.steps[point].step < step) ++point;
+      for (SiteTotals& s : sites) add(run_.steps[point], std::move(s));
     }
+    for (StepPoint& p : run_.steps)
+      for (auto* column : {&p.site_bytes, &p.site_busy_ms, &p.site_exposed_ms}) column->resize(run_.sites.size(), 0.0);
     if (broken_ > 0) {
       run_.problems.push_back("metrics.jsonl: " + std::to_string(broken_) + (broken_ == 1 ? " line is" : " lines are") +
                               " no complete JSON record and left out" +
@@ -113,7 +117,9 @@ class MetricsReader {
                         get_or_zero(s, "wire_bytes"),
                         get_or_zero(s, "encode_ms"),
                         get_or_zero(s, "decode_ms"),
+                        get_or_zero(s, "busy_ms"),
                         get_or_zero(s, "exposed_ms"),
+                        get_or_zero(s, "wire_bytes_total"),
                         {},
                         {}};
         if (const double v = get(s, "rel_error"); v == v) site.last_rel_error = v;
@@ -130,19 +136,25 @@ class MetricsReader {
       comm_[step] = std::move(sites);
   }
 
-  void add(SiteTotals s) {
-    for (SiteTotals& total : run_.sites) {
-      if (total.site != s.site) continue;
-      total.logical_bytes += s.logical_bytes;
-      total.wire_bytes += s.wire_bytes;
-      total.encode_ms += s.encode_ms;
-      total.decode_ms += s.decode_ms;
-      total.exposed_ms += s.exposed_ms;
-      if (s.last_rel_error) total.last_rel_error = s.last_rel_error;
-      if (s.last_residual_norm) total.last_residual_norm = s.last_residual_norm;
-      return;
-    }
-    run_.sites.push_back(std::move(s));
+  void add(StepPoint& p, SiteTotals s) {
+    size_t at = 0;
+    while (at < run_.sites.size() && run_.sites[at].site != s.site) ++at;
+    for (auto* column : {&p.site_bytes, &p.site_busy_ms, &p.site_exposed_ms})
+      if (column->size() <= at) column->resize(at + 1, 0.0);
+    p.site_bytes[at] = std::max(0.0, s.wire_bytes);
+    p.site_busy_ms[at] = std::max(0.0, s.busy_ms);
+    p.site_exposed_ms[at] = std::max(0.0, s.exposed_ms);
+    if (at == run_.sites.size()) return run_.sites.push_back(std::move(s));
+    SiteTotals& total = run_.sites[at];
+    total.logical_bytes += s.logical_bytes;
+    total.wire_bytes += s.wire_bytes;
+    total.wire_bytes_total += s.wire_bytes_total;
+    total.encode_ms += s.encode_ms;
+    total.decode_ms += s.decode_ms;
+    total.busy_ms += s.busy_ms;
+    total.exposed_ms += s.exposed_ms;
+    if (s.last_rel_error) total.last_rel_error = s.last_rel_error;
+    if (s.last_residual_norm) total.last_residual_norm = s.last_residual_norm;
   }
 
   RunData& run_;
@@ -214,6 +226,11 @@ void load_facts(RunData& run) {
       {"vocabulary", {"vocab_size", "vocab", "padded_vocab"}},
       {"batch", {"train_batch_size", "global_batch_size", "global_batch"}},
       {"micro batch", {"train_micro_batch_size_per_gpu", "micro_batch"}},
+      {"ranks", {"global_num_gpus"}},
+      {"stages", {"pipe_parallel_size"}},
+      {"tensor ranks", {"model_parallel_size"}},
+      {"schedule", {"schedule"}},
+      {"ZeRO stage", {"/zero_optimization/stage"}},
       {"positions", {"pos_emb"}},
       {"norm", {"norm"}},
       {"activation", {"activation"}},

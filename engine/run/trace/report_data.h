@@ -21,6 +21,8 @@ struct StepPoint {
   bool skipped = false;
   std::string non_finite;
   std::vector<double> time_ms;  // by RunData::time_names
+  // By RunData::sites: bytes sent, time with at least one operation open, and the part that compute stood still.
+  std::vector<double> site_bytes, site_busy_ms, site_exposed_ms;
 };
 
 struct EvalPoint {
@@ -31,7 +33,8 @@ struct EvalPoint {
 // One site over the whole run.
 struct SiteTotals {
   std::string site, baseline_dtype;
-  double logical_bytes = 0, wire_bytes = 0, encode_ms = 0, decode_ms = 0, exposed_ms = 0;
+  double logical_bytes = 0, wire_bytes = 0, encode_ms = 0, decode_ms = 0, busy_ms = 0, exposed_ms = 0;
+  double wire_bytes_total = 0;  // of all ranks
   std::optional<double> last_rel_error, last_residual_norm;
 };
 

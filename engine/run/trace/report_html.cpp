@@ -33,12 +33,19 @@ double quantile(std::vector<double> v, double q) {
   return v[at];
 }
 
+double sum_of(const std::vector<double>& values) {
+  double sum = 0.0;
+  for (const double v : values) sum += v;
+  return sum;
+}
+
 struct Figures {
   int64_t steps = 0, skipped = 0;
   double loss = kNone;  // mean of the last tenth of the steps, at most 20
   double best_eval = kNone, last_eval = kNone, perplexity = kNone;
   int64_t best_eval_step = 0;
   double step_ms = kNone, step_ms_p95 = kNone, tokens_per_s = kNone, tflops = kNone, mfu = kNone;
+  double exposed_ms = kNone;
   double tokens = kNone, memory = kNone, hours = 0, wire = 0, logical = 0;
 };
 
@@ -84,6 +91,7 @@ Figures figures_of(const RunData& run) {
   f.step_ms_p95 = quantile(column(run, [](const StepPoint& p) { return p.step_ms; }), 0.95);
   f.tokens_per_s = quantile(column(run, [](const StepPoint& p) { return p.tokens_per_s; }), 0.5);
   f.tflops = quantile(column(run, [](const StepPoint& p) { return p.tflops; }), 0.5);
+  f.exposed_ms = quantile(column(run, [](const StepPoint& p) { return sum_of(p.site_exposed_ms); }), 0.5);
   f.mfu = quantile(column(run, [](const StepPoint& p) { return p.mfu; }), 0.5);
   return f;
 }
@@ -200,6 +208,20 @@ std::string simple_chart(const RunData& run, const std::string& title, const std
   return render(chart);
 }
 
+// At most 36 bars, each the mean over a stretch of steps.
+void fill_bars(const RunData& run, StackedBars& chart, const std::function<double(size_t step, size_t part)>& value) {
+  const size_t n = run.steps.size(), bars = std::min<size_t>(n, 36);
+  for (size_t b = 0; b < bars; ++b) {
+    const size_t first = b * n / bars, end = (b + 1) * n / bars;
+    std::vector<double> mean(chart.parts.size(), 0.0);
+    for (size_t i = first; i < end; ++i)
+      for (size_t part = 0; part < mean.size(); ++part) mean[part] += value(i, part);
+    for (double& v : mean) v /= static_cast<double>(end - first);
+    chart.values.push_back(mean);
+    chart.labels.push_back(std::to_string(run.steps[first].step));
+  }
+}
+
 std::string time_chart(const RunData& run) {
   StackedBars chart{.title = "Where the time of a step goes",
                     .note = "mean per step; the rest is time that no part claims",
@@ -209,38 +231,61 @@ std::string time_chart(const RunData& run) {
   const size_t parts = run.time_names.size(), n = run.steps.size();
   if (parts == 0) return render(chart);
   chart.parts.push_back("rest");
-  const size_t bars = std::min<size_t>(n, 36);
-  for (size_t b = 0; b < bars; ++b) {
-    const size_t first = b * n / bars, end = (b + 1) * n / bars;
-    std::vector<double> mean(parts + 1, 0.0);
-    for (size_t i = first; i < end; ++i) {
-      const StepPoint& p = run.steps[i];
-      double claimed = 0;
-      for (size_t k = 0; k < parts; ++k) {
-        mean[k] += p.time_ms[k];
-        claimed += p.time_ms[k];
-      }
-      if (std::isfinite(p.step_ms)) mean[parts] += std::max(0.0, p.step_ms - claimed);
-    }
-    for (double& v : mean) v /= static_cast<double>(end - first);
-    chart.values.push_back(mean);
-    chart.labels.push_back(std::to_string(run.steps[first].step));
+  std::vector<std::vector<double>> rest(n);
+  for (size_t i = 0; i < n; ++i) {
+    rest[i] = run.steps[i].time_ms;
+    double claimed = 0;
+    for (const double ms : rest[i]) claimed += ms;
+    const double step_ms = run.steps[i].step_ms;
+    rest[i].push_back(std::isfinite(step_ms) ? std::max(0.0, step_ms - claimed) : 0.0);
   }
+  fill_bars(run, chart, [&](size_t step, size_t part) { return rest[step][part]; });
   return render(chart);
+}
+
+using SiteColumn = std::vector<double> StepPoint::*;
+
+std::string site_bars(const RunData& run, const std::string& title, const std::string& note, AxisFormat format,
+                      SiteColumn column) {
+  StackedBars chart{.title = title, .note = note, .format = format, .parts = {}, .labels = {}, .values = {}};
+  for (const SiteTotals& s : run.sites) chart.parts.push_back(s.site);
+  fill_bars(run, chart, [&](size_t step, size_t part) { return (run.steps[step].*column)[part]; });
+  return render(chart);
+}
+
+// What communication costs: bytes, time on the wire, and the part of it that compute had to wait for.
+std::string communication_charts(const RunData& run) {
+  if (run.sites.empty()) return "";
+  std::string out = "<h2>Communication</h2><div class=\"charts\">";
+  out += site_bars(run, "Bytes sent per step", "rank 0, by site, mean", AxisFormat::kBytes, &StepPoint::site_bytes);
+  out += site_bars(run, "Exposed per step", "rank 0: time that compute stood still for a site", AxisFormat::kMilliseconds,
+                   &StepPoint::site_exposed_ms);
+  out += site_bars(run, "Busy per step", "rank 0: time with an operation of the site under way; sites overlap each other",
+                   AxisFormat::kMilliseconds, &StepPoint::site_busy_ms);
+  LineChart chart{.title = "Exposed communication against the step",
+                  .note = "rank 0, all sites; what lies between is hidden under compute or compute itself",
+                  .y_format = AxisFormat::kMilliseconds,
+                  .from_zero = true,
+                  .series = {}};
+  chart.series.push_back(series(run, "step", 7, [](const StepPoint& p) { return p.step_ms; }));
+  chart.series.push_back(series(run, "exposed", 1, [](const StepPoint& p) { return sum_of(p.site_exposed_ms); }));
+  return out + render(chart) + "</div>";
 }
 
 std::string site_table(const RunData& run) {
   if (run.sites.empty()) return "";
   std::string out =
-      "<h2>Bytes per site</h2><div "
+      "<h2>Sites over the whole run</h2><div "
       "class=\"scroll\"><table><tr><th>site</th><th>uncompressed</th><th>wire</th><th>ratio</th><th>baseline</"
-      "th><th>encode</th><th>decode</th><th>exposed</th><th>relative error</th><th>residual norm</th></tr>";
+      "th><th>all ranks</th><th>encode</th><th>decode</th><th>busy</th><th>exposed</th><th>hidden</th><th>relative error</th><th>residual norm</th></tr>";
   for (const SiteTotals& s : run.sites) {
     out += "<tr><td>" + html_escape(s.site) + "</td><td>" + format_bytes(s.logical_bytes) + "</td><td>" +
            format_bytes(s.wire_bytes) + "</td><td>" +
            (s.wire_bytes > 0 ? number("%.2f", s.logical_bytes / s.wire_bytes) : "–") + "</td><td>" +
-           html_escape(s.baseline_dtype) + "</td><td>" + format_duration(s.encode_ms / 1000) + "</td><td>" +
-           format_duration(s.decode_ms / 1000) + "</td><td>" + format_duration(s.exposed_ms / 1000) + "</td><td>" +
+           html_escape(s.baseline_dtype) + "</td><td>" + bytes_or_dash(s.wire_bytes_total) + "</td><td>" +
+           format_duration(s.encode_ms / 1000) + "</td><td>" + format_duration(s.decode_ms / 1000) + "</td><td>" +
+           format_duration(s.busy_ms / 1000) + "</td><td>" + format_duration(s.exposed_ms / 1000) + "</td><td>" +
+           number("%.0f %%", s.busy_ms > 0 ? 100 * std::max(0.0, 1 - s.exposed_ms / s.busy_ms) : kNone) + "</td><td>" +
            number("%.3g", s.last_rel_error.value_or(kNone)) + "</td><td>" +
            number("%.3g", s.last_residual_norm.value_or(kNone)) + "</td></tr>";
   }
@@ -325,7 +370,7 @@ std::string run_section(const RunData& run) {
       out += simple_chart(run, "Loss scale", "fp16", 3, AxisFormat::kCount, true, true,
                           [](const StepPoint& p) { return p.loss_scale; });
     }
-    out += "</div>" + skipped_table(run) + site_table(run);
+    out += "</div>" + skipped_table(run) + communication_charts(run) + site_table(run);
   }
   if (!run.config_text.empty()) {
     out += "<h2>Configuration</h2><details><summary>config.resolved.json</summary><pre>" +
@@ -360,7 +405,7 @@ std::string compare_table(const std::vector<RunData>& runs) {
   std::string out =
       "<div class=\"scroll wide\"><table><tr><th>run</th><th>state</th><th>steps</th><th>tokens</th><th>train loss</th>"
       "<th>eval loss</th><th>best eval</th><th>tok/s</th><th>step</th><th>TFLOP/s</th><th>MFU</th><th>memory</th>"
-      "<th>wire</th><th>skipped</th><th>time</th></tr>";
+      "<th>wire</th><th>exposed</th><th>skipped</th><th>time</th></tr>";
   for (size_t i = 0; i < runs.size(); ++i) {
     const Figures f = figures_of(runs[i]);
     const std::string cells[] = {runs[i].status ? runs[i].status->state : "–",
@@ -375,6 +420,7 @@ std::string compare_table(const std::vector<RunData>& runs) {
                                  number("%.1f %%", f.mfu * 100),
                                  bytes_or_dash(f.memory),
                                  bytes_or_dash(f.wire),
+                                 f.wire > 0 ? number("%.4g ms", f.exposed_ms) : "–",
                                  std::to_string(f.skipped),
                                  format_duration(f.hours * 3600)};
     out += "<tr><td class=\"c" + std::to_string(i % 8) + "\"><i></i>" + html_escape(runs[i].name) + "</td>";
@@ -455,6 +501,10 @@ std::string compare_page(const std::vector<RunData>& given) {
   if (std::any_of(runs.begin(), runs.end(), [](const RunData& r) { return !r.sites.empty(); })) {
     body += overlay(runs, "Wire bytes per step", "rank 0, all sites", AxisFormat::kBytes, true, false, true,
                     [](const StepPoint& p) { return p.wire_bytes; });
+    body += overlay(runs, "Exposed communication per step", "rank 0, all sites", AxisFormat::kMilliseconds, true, false,
+                    true, [](const StepPoint& p) { return sum_of(p.site_exposed_ms); });
+    body += overlay(runs, "Busy communication per step", "rank 0, sum over sites", AxisFormat::kMilliseconds, true, false,
+                    true, [](const StepPoint& p) { return sum_of(p.site_busy_ms); });
   }
   body += "</div>" + difference_table(runs) + "</section>";
   return page("Comparison of " + std::to_string(runs.size()) + " runs", body);

@@ -1,39 +1,19 @@
-// Prices a configuration with a measuring arena and the published formulas.
+// Prices a configuration with measuring arenas, plans, and the published formulas.
 #include "engine/run/train/dry_run.h"
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 
+#include "engine/run/config/layout_text.h"
 #include "engine/run/trace/flops.h"
-#include "engine/run/trace/console_progress.h"
+#include "engine/run/train/rank_layout.h"
 #include "engine/run/train/replica.h"
 
 namespace thinwire {
 namespace {
-
-// The part of the model that one rank of the largest stage holds.
-RunConfig rank_share(const RunConfig& config) {
-  RunConfig share = config;
-  const int64_t tp = config.layout.tensor;
-  const int64_t pp = config.layout.pipeline;
-  ModelConfig& m = share.model;
-  m.layers = (m.layers + pp - 1) / pp;
-  m.heads = std::max<int64_t>(1, m.heads / tp);
-  m.kv_heads = std::max<int64_t>(1, m.kv_heads / tp);
-  m.ffn = (m.ffn + tp - 1) / tp;
-  m.padded_vocab = (m.padded_vocab + tp - 1) / tp;
-  m.vocab = std::min(m.vocab, m.padded_vocab);
-  return share;
-}
-
-// Width of a placement level in ranks: what a tensor kind is divided by.
-int64_t width_of(const std::string& level, const RunConfig& config) {
-  const int64_t dp = config.layout.data;
-  if (level == "global") return dp;
-  if (level == "pair") return std::min<int64_t>(2, dp);
-  return 1;  // replicated; node without a known machine counts as one rank
-}
 
 class Text {
  public:
@@ -56,26 +36,127 @@ double mib(double bytes) {
   return bytes / 1048576.0;
 }
 
-void print_sites(Text& out, const RunConfig& c) {
-  const double t = static_cast<double>(c.layout.tensor), d = static_cast<double>(c.layout.data);
-  const double tokens = static_cast<double>(c.data.micro_batch * c.data.seq_length);
-  const double activation = tokens * static_cast<double>(c.model.hidden) * static_cast<double>(size_of(c.model.dtype));
-  const double micros = static_cast<double>(c.accumulation);
-  const double layers = static_cast<double>((c.model.layers + c.layout.pipeline - 1) / c.layout.pipeline);
-  const RunConfig share = rank_share(c);
-  const double params = static_cast<double>(count_parameters(list_parameters(share.model), true));
-  const double tp_bytes = (c.model.parallel_residual ? 1.0 : 2.0) * layers * micros * activation * 2.0 * (t - 1.0) / t;
-  const double pp_bytes = c.layout.pipeline > 1 ? micros * activation : 0.0;
-  const bool sharded = c.layout.placement_optimizer != "replicated";
-  const double dp_bytes = 4.0 * params * (sharded ? 1.0 : 2.0) * (d - 1.0) / d;
-  const double gather_bytes = sharded ? static_cast<double>(size_of(c.model.dtype)) * params * (d - 1.0) / d : 0.0;
-  out.line("bytes sent per rank and step (uncoded; ring volumes):");
-  out.line("  tp.forward      %12.1f MiB", mib(tp_bytes));
-  out.line("  tp.backward     %12.1f MiB", mib(tp_bytes));
-  out.line("  pp.forward      %12.1f MiB", mib(pp_bytes));
-  out.line("  pp.backward     %12.1f MiB", mib(pp_bytes));
-  out.line("  dp.gradient     %12.1f MiB  (fp32)", mib(dp_bytes));
-  out.line("  zero.parameter  %12.1f MiB", mib(gather_bytes));
+long long ll(int64_t n) {
+  return static_cast<long long>(n);
+}
+
+// One rank of a stage.
+struct StagePrice {
+  MemoryPlan memory;
+  SitePrices sites;
+  int64_t layers = 0, owned = 0;  // owned: parameters whose optimizer state is here
+};
+
+StagePrice price_stage(const RunConfig& config, int stage) {
+  const Replica replica(config, layout_of(config, first_rank_of_stage(config, stage)), nullptr, nullptr, nullptr, true);
+  StagePrice price;
+  price.memory = replica.memory();
+  price.sites = price_sites(replica, static_cast<int>(config.accumulation));
+  for (const LayerRange& chunk : replica.layout().shard.chunks) price.layers += chunk.count;
+  for (const OwnedPiece& piece : replica.store().owned()) price.owned += piece.range.count;
+  return price;
+}
+
+std::string wire_type(const RunConfig& c, Site site) {
+  switch (site) {
+    case Site::kDpGradient:
+    case Site::kEmbedding:
+      return "fp32";
+    case Site::kControl:
+      return "";
+    default:
+      return std::string(name_of(c.model.dtype));
+  }
+}
+
+void print_sites(Text& out, const RunConfig& c, const std::vector<StagePrice>& stages) {
+  const double rate = c.layout.link_gbps * 1e9 / 8.0;  // bytes per second
+  out.line("bytes that a rank sends per update (uncoded)%s:", stages.size() > 1 ? ", of each stage's first rank" : "");
+  double total[2] = {};
+  for (size_t s = 0; s < kSiteNames.size(); ++s) {
+    int64_t least = INT64_MAX, most = 0, operations = 0;
+    for (const StagePrice& stage : stages) {
+      least = std::min(least, stage.sites.bytes[s]);
+      most = std::max(most, stage.sites.bytes[s]);
+      operations = std::max(operations, stage.sites.operations[s]);
+    }
+    if (most == 0) continue;
+    std::string line = std::to_string(most) + " bytes";
+    if (least != most) line = std::to_string(least) + " to " + line;
+    line += " in " + std::to_string(operations) + (operations == 1 ? " operation" : " operations");
+    const std::string type = wire_type(c, static_cast<Site>(s));
+    if (!type.empty()) line += ", " + type;
+    char number[64];
+    std::snprintf(number, sizeof number, "%12.3f MiB", mib(static_cast<double>(most)));
+    std::string ms;
+    if (rate > 0.0) {
+      char time[64];
+      std::snprintf(time, sizeof time, " %10.2f ms", 1e3 * static_cast<double>(most) / rate);
+      ms = time;
+    }
+    out.line("  %-15s%s%s  (%s)", std::string(kSiteNames[s]).c_str(), number, ms.c_str(), line.c_str());
+  }
+  for (const StagePrice& stage : stages) {
+    double sum = 0.0;
+    for (int64_t bytes : stage.sites.bytes) sum += static_cast<double>(bytes);
+    total[0] = std::max(total[0], sum);
+    total[1] += sum;
+  }
+  if (total[0] == 0.0) {
+    out.line("  nothing: one rank");
+    return;
+  }
+  if (rate > 0.0)
+    out.line("  %-15s%12.3f MiB %10.2f ms at %g Gbit/s, before any of it is hidden under compute", "all sites",
+             mib(total[0]), 1e3 * total[0] / rate, c.layout.link_gbps);
+  else
+    out.line("  %-15s%12.3f MiB  (link_gbps gives milliseconds)", "all sites", mib(total[0]));
+}
+
+// Where in the model each virtual stage's layers lie, from the layouts of all stages.
+std::vector<LayerRange> virtual_stages(const RunConfig& config) {
+  const int stages = static_cast<int>(config.layout.pipeline);
+  std::vector<LayerRange> ranges;
+  for (int stage = 0; stage < stages; ++stage) {
+    const RankLayout layout = layout_of(config, first_rank_of_stage(config, stage));
+    ranges.resize(layout.shard.chunks.size() * static_cast<size_t>(stages));
+    for (size_t chunk = 0; chunk < layout.shard.chunks.size(); ++chunk)
+      ranges[chunk * static_cast<size_t>(stages) + static_cast<size_t>(stage)] = layout.shard.chunks[chunk];
+  }
+  return ranges;
+}
+
+std::string join_layers(const std::vector<StagePrice>& stages) {
+  std::string text;
+  for (const StagePrice& s : stages) text += (text.empty() ? "" : ", ") + std::to_string(s.layers);
+  return text;
+}
+
+void print_pipeline(Text& out, const RunConfig& c, const std::vector<StagePrice>& stages) {
+  if (c.layout.pipeline == 1) {
+    out.line("pipeline bubble: none, one stage");
+    return;
+  }
+  const RankLayout layout = layout_of(c, 0);
+  const PipelineShape& shape = layout.pipeline;
+  const std::vector<Plan> plans = make_plans(layout, shape.micro_batches);
+  NodeCosts equal;
+  const size_t depth = static_cast<size_t>(shape.stages * shape.chunks);
+  equal.forward.assign(depth, 1.0);
+  const double recomputed = c.model.recompute == Recompute::kFull ? 1.0 : 0.0;
+  equal.backward_input.assign(depth, 1.0 + recomputed);
+  equal.backward_weight.assign(depth, 1.0);
+  const auto mean_idle = [](const PlanTimes& times) {
+    double sum = 0.0;
+    for (double idle : times.idle) sum += idle;
+    return 100.0 * sum / static_cast<double>(times.idle.size());
+  };
+  out.line("pipeline: %s, layers per stage %s (%s), %d micro-batches", name_of(shape.kind), join_layers(stages).c_str(),
+           name_of(c.layout.partition), shape.micro_batches);
+  out.line("pipeline bubble: %.1f %% of the update by the schedule's formula, %.1f %% by its plan with equal stages, %.1f %% "
+           "with the layers and the head where they are",
+           100.0 * bubble_formula(shape, 1.0, 1.0 + recomputed, 1.0), mean_idle(price(plans, shape, equal)),
+           mean_idle(price(plans, shape, node_costs(c))));
 }
 
 }  // namespace
@@ -83,50 +164,86 @@ void print_sites(Text& out, const RunConfig& c) {
 ProcessOverhead process_overhead(const RunConfig& config) {
   // Program and libraries, oneDNN's generated kernels and its copies of a product's operands, the batches
   // read ahead.
-  const size_t operands =
-      static_cast<size_t>(std::max({config.model.ffn_in_width(), config.model.qkv_width(), config.model.hidden}) *
-                          config.model.hidden) *
-      size_of(config.model.dtype);
+  const ModelConfig local = layout_of(config, 0).shard.local();
+  const size_t operands = static_cast<size_t>(std::max({local.ffn_in_width(), local.qkv_width(), local.hidden}) *
+                                              local.hidden) *
+                          size_of(config.model.dtype);
   const size_t queue = static_cast<size_t>(config.data.micro_batch * config.data.seq_length) * 12 *
                        static_cast<size_t>(config.data.prefetch_batches + 1);
   return {(size_t{28} << 20) + operands + queue};
 }
 
 MemoryPlan plan_memory(const RunConfig& config) {
-  const Replica replica(rank_share(config), nullptr, nullptr, true);
-  MemoryPlan plan = replica.memory();
-  const LayoutConfig& l = config.layout;
-  plan[MemoryCategory::kWeights] /= static_cast<size_t>(width_of(l.placement_weights, config));
-  plan[MemoryCategory::kGradients] /= static_cast<size_t>(width_of(l.placement_gradients, config));
-  plan[MemoryCategory::kOptimizer] /= static_cast<size_t>(width_of(l.placement_optimizer, config));
-  plan[MemoryCategory::kMasterWeights] /= static_cast<size_t>(width_of(l.placement_optimizer, config));
-  // A pipeline stage keeps as many micro-batches alive as there are stages behind it.
-  if (l.pipeline > 1)
-    plan[MemoryCategory::kActivations] *= static_cast<size_t>(std::min<int64_t>(l.pipeline, config.accumulation));
-  return plan;
+  MemoryPlan largest;
+  for (int stage = 0; stage < config.layout.pipeline; ++stage) {
+    const MemoryPlan plan = measure_rank(config, stage);
+    if (plan.total() > largest.total()) largest = plan;
+  }
+  return largest;
 }
 
-std::string dry_run_text(const RunConfig& c) {
+Hold choose_hold(const RunConfig& config, int ranks_here, double memory_here) {
+  const LayoutConfig& l = config.layout;
+  if (l.hold_given) return l.hold;
+  if (l.pipeline == 1 || l.data == 1 || l.placement.weights == Level::kReplicated) return Hold::kUnit;
+  RunConfig held = config;
+  held.layout.hold = Hold::kStep;
+  const double needed = static_cast<double>(plan_memory(held).total()) * ranks_here;
+  return needed < memory_here / 2.0 ? Hold::kStep : Hold::kUnit;
+}
+
+NodeCosts node_costs(const RunConfig& config) {
+  // Of one layer and of the head, by the formula of the whole: three passes, so a third is the forward's.
+  const ModelConfig& m = config.model;
+  ModelConfig none = m;
+  none.layers = 0;
+  const double head = model_flops_per_token(none), layer = (model_flops_per_token(m) - head) / static_cast<double>(m.layers);
+  const double recomputed = m.recompute == Recompute::kFull ? 1.0 : 0.0;
+  const std::vector<LayerRange> ranges = virtual_stages(config);
+  NodeCosts costs;
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const double layers = static_cast<double>(ranges[i].count), end = i + 1 == ranges.size() ? head / layer : 0.0;
+    // The head's gradients are made with its loss, in the forward node.
+    costs.forward.push_back(layers + 3.0 * end);
+    costs.backward_input.push_back(layers * (1.0 + recomputed));
+    costs.backward_weight.push_back(layers);
+  }
+  return costs;
+}
+
+std::string dry_run_text(const RunConfig& config) {
+  RunConfig c = config;
   Text out;
   const ModelConfig& m = c.model;
   const ParamList params = list_parameters(m);
   const int64_t ranks = c.layout.pipeline * c.layout.tensor * c.layout.data;
-  out.line("ranks: %lld = pipeline %lld x data %lld x tensor %lld, device %s", static_cast<long long>(ranks),
-           static_cast<long long>(c.layout.pipeline), static_cast<long long>(c.layout.data),
-           static_cast<long long>(c.layout.tensor), c.device.c_str());
+  out.line("ranks: %lld = pipeline %lld x data %lld x tensor %lld, device %s", ll(ranks), ll(c.layout.pipeline),
+           ll(c.layout.data), ll(c.layout.tensor), c.device.c_str());
+  const bool gathers = c.layout.data > 1 && c.layout.placement.weights != Level::kReplicated;
+  if (gathers) {
+    const int ranks_here = static_cast<int>(c.layout.ranks_per_node > 0 ? c.layout.ranks_per_node : ranks);
+    c.layout.hold = choose_hold(c, ranks_here,
+                                static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)));
+  }
+  out.line("layout: %s", layout_text(c).c_str());
+  if (gathers)
+    out.line("hold: %s (%s)", name_of(c.layout.hold),
+             config.layout.hold_given ? "as configured" : "chosen by this machine's memory; key hold fixes it");
   out.line("parameters: %lld with padding, %lld without (vocabulary %lld, rows %lld)",
-           static_cast<long long>(count_parameters(params, true)),
-           static_cast<long long>(count_parameters(params, false)), static_cast<long long>(m.vocab),
-           static_cast<long long>(m.padded_vocab));
+           ll(count_parameters(params, true)), ll(count_parameters(params, false)), ll(m.vocab), ll(m.padded_vocab));
   out.line("precision: %s compute, fp32 master weights, gradients and optimizer state",
            std::string(name_of(m.dtype)).c_str());
-  out.line("batch: %lld sequences of %lld tokens = %lld micro-batches of %lld per rank and update",
-           static_cast<long long>(c.data.global_batch), static_cast<long long>(c.data.seq_length),
-           static_cast<long long>(c.accumulation), static_cast<long long>(c.data.micro_batch));
+  out.line("batch: %lld sequences of %lld tokens = %lld micro-batches of %lld per rank and update", ll(c.data.global_batch),
+           ll(c.data.seq_length), ll(c.accumulation), ll(c.data.micro_batch));
 
-  const MemoryPlan plan = plan_memory(c);
+  std::vector<StagePrice> stages;
+  for (int stage = 0; stage < c.layout.pipeline; ++stage) stages.push_back(price_stage(c, stage));
+  size_t largest = 0;
+  for (size_t s = 1; s < stages.size(); ++s)
+    if (stages[s].memory.total() > stages[largest].memory.total()) largest = s;
+  const MemoryPlan& plan = stages[largest].memory;
   const size_t overhead = process_overhead(c).bytes;
-  out.line("memory per rank:");
+  out.line(stages.size() > 1 ? "memory per rank, of stage %zu, which needs most:" : "memory per rank:", largest);
   for (size_t i = 0; i < plan.bytes.size(); ++i) {
     out.line("  %-15s %12.1f MiB", std::string(name_of(static_cast<MemoryCategory>(i))).c_str(),
              mib(static_cast<double>(plan.bytes[i])));
@@ -136,23 +253,20 @@ std::string dry_run_text(const RunConfig& c) {
            plan.total() + overhead);
 
   // A save copies weights and optimizer state at once and writes the copy behind the steps.
-  const size_t staged = 4 * static_cast<size_t>(count_parameters(list_parameters(rank_share(c).model), true)) *
-                        (c.optim.kind == OptimizerKind::kAdamW ? 3
-                         : c.optim.momentum != 0.0             ? 2
-                                                               : 1);
-  out.line("  while a checkpoint is being written: %.1f MiB more", mib(static_cast<double>(staged)));
+  int64_t owned = 0;
+  for (const StagePrice& stage : stages) owned = std::max(owned, stage.owned);
+  const double staged = 4.0 * static_cast<double>(owned) *
+                        (c.optim.kind == OptimizerKind::kAdamW ? 3 : c.optim.momentum != 0.0 ? 2 : 1);
+  out.line("  while a checkpoint is being written: %.1f MiB more", mib(staged));
 
   out.line("FLOPs per token, forward and backward:");
   out.line("  model (causal half)      %.6g", model_flops_per_token(m));
   out.line("  model (full attention)   %.6g", full_attention_flops_per_token(m));
   out.line("  hardware (recompute)     %.6g", hardware_flops_per_token(m));
-  out.line("tokens per update: %lld, updates: %lld, tokens in all: %.6g",
-           static_cast<long long>(c.data.global_batch * c.data.seq_length), static_cast<long long>(c.train_iters),
-           static_cast<double>(c.data.global_batch * c.data.seq_length) * static_cast<double>(c.train_iters));
-  print_sites(out, c);
-  const double p = static_cast<double>(c.layout.pipeline), micros = static_cast<double>(c.accumulation);
-  out.line("pipeline bubble: %.1f %% of the step ((p - 1) / (micro-batches + p - 1))",
-           100.0 * (p - 1.0) / (micros + p - 1.0));
+  out.line("tokens per update: %lld, updates: %lld, tokens in all: %.6g", ll(c.data.global_batch * c.data.seq_length),
+           ll(c.train_iters), static_cast<double>(c.data.global_batch * c.data.seq_length) * static_cast<double>(c.train_iters));
+  print_sites(out, c, stages);
+  print_pipeline(out, c, stages);
   return out.take();
 }
 

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "engine/base/device/arena.h"
 #include "engine/run/config/run_config.h"
+#include "engine/run/train/site_price.h"
 
 namespace thinwire {
 
@@ -18,6 +20,14 @@ ProcessOverhead process_overhead(const RunConfig& config);
 
 // Arena bytes of one rank of this layout (the largest stage), by the same set-up code that a run uses.
 MemoryPlan plan_memory(const RunConfig& config);
+
+// How long gathered weights stay where the configuration leaves it open: for the whole update where a pipeline would
+// gather them again for every micro-batch and `ranks_here` ranks would then need less than half of `memory_here` bytes.
+Hold choose_hold(const RunConfig& config, int ranks_here, double memory_here);
+
+// Cost of one micro-batch on every virtual stage, in forward passes of the average layer: what its matrix products and
+// its share of the head count, recomputation included.
+NodeCosts node_costs(const RunConfig& config);
 
 // The text that --dry-run prints. Allocates nothing large and touches no accelerator.
 std::string dry_run_text(const RunConfig& config);

@@ -21,8 +21,8 @@ std::vector<int> all_ranks(int size) {
 }
 
 Control make_control(Progress& progress, int size, SiteCounters* counters) {
-  return Control(
-      Channel(Communicator(progress, all_ranks(size), static_cast<int>(GroupKind::kWorld), Site::kControl, counters)));
+  return Control(Channel(std::make_unique<Communicator>(progress, all_ranks(size), static_cast<int>(GroupKind::kWorld),
+                                                        Site::kControl, counters)));
 }
 
 }  // namespace

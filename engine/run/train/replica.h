@@ -55,6 +55,7 @@ class Replica {
   Mesh* mesh() { return mesh_; }
   Ports& ports() { return ports_; }
   ParamStore& store() { return store_; }
+  const ParamStore& store() const { return store_; }
   Optimizer& optimizer() { return *optimizer_; }
   UnitTraffic& traffic() { return *traffic_; }
   int chunks() const { return static_cast<int>(stages_.size()); }

@@ -1,0 +1,22 @@
+// What one rank sends in one update, site by site, worked out beforehand: by the same plans, placements and bounds that
+// a run uses, so that counters of a run agree to the byte.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "engine/run/train/replica.h"
+
+namespace thinwire {
+
+struct SitePrices {
+  std::array<int64_t, kSiteNames.size()> bytes{};       // sent by this rank
+  std::array<int64_t, kSiteNames.size()> operations{};  // collectives, or messages sent
+  int64_t operator[](Site site) const { return bytes[static_cast<size_t>(site)]; }
+};
+
+// One update of `micro_batches` on the replica's rank; the replica may be a measuring one. Site control counts what the
+// step itself does: losses of the vocabulary's shards, and the sum over all ranks that decides about the update.
+SitePrices price_sites(const Replica& replica, int micro_batches);
+
+}  // namespace thinwire

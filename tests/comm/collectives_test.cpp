@@ -1,0 +1,304 @@
+// Every verb against a plain loop in double: random sizes, groups, types, cuts, algorithms and orders of completion.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "tests/comm/local_group.h"
+
+namespace thinwire {
+namespace {
+
+constexpr DType kReal[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
+constexpr DType kWhole[] = {DType::i32, DType::i64, DType::u8};
+
+// What a random case runs under.
+struct Terms {
+  int size;
+  uint64_t shuffle;
+  CommTuning tuning;
+};
+
+Terms random_terms(std::mt19937_64& random, Algorithm algorithm) {
+  Terms terms;
+  terms.size = 1 + static_cast<int>(random() % 8);
+  terms.shuffle = random() % 2 == 0 ? 0 : random() % 1000 + 1;
+  terms.tuning.all_reduce = terms.tuning.reduce_scatter = terms.tuning.all_gather = algorithm;
+  constexpr int64_t kChunks[] = {64, 1000, 4096, 65536, 262144};
+  terms.tuning.chunk_bytes = kChunks[random() % 5];
+  terms.tuning.small_bytes = random() % 2 == 0 ? 0 : 2048;
+  return terms;
+}
+
+// A test case moves at most so much through 64-byte chunks: the number of messages stays sane.
+int64_t most_elements(const Terms& terms) {
+  return std::min<int64_t>(1000000, terms.tuning.chunk_bytes * 400);
+}
+
+struct Reference {
+  double sum = 0.0, magnitude = 0.0, largest = -std::numeric_limits<double>::infinity(),
+         smallest = std::numeric_limits<double>::infinity();
+  int64_t any = 0;
+};
+Reference reference_of(const std::vector<Buffer>& all, int64_t i) {
+  Reference ref;
+  for (const Buffer& b : all) {
+    const double v = b.get(i);
+    ref.sum += v;
+    ref.magnitude += std::abs(v);
+    ref.largest = std::max(ref.largest, v);
+    ref.smallest = std::min(ref.smallest, v);
+    if (std::abs(v) < 1e9) ref.any |= static_cast<int64_t>(v);
+  }
+  return ref;
+}
+
+class Verbs : public ::testing::TestWithParam<Algorithm> {
+ protected:
+  static int hops(int size) { return GetParam() == Algorithm::kDirect ? 1 : size; }
+};
+
+TEST_P(Verbs, AllReduceMatchesPlainLoop) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    std::mt19937_64 random(seed);
+    const Terms terms = random_terms(random, GetParam());
+    const bool real = random() % 3 != 0;
+    const DType dtype = real ? kReal[random() % 4] : kWhole[random() % 3];
+    ReduceKind kind = static_cast<ReduceKind>(random() % 4);
+    if (!can_reduce(dtype, kind)) kind = ReduceKind::kMax;
+    const int64_t count = random_count(random, most_elements(terms));
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << " size " << terms.size << " count " << count << " "
+                                      << name_of(dtype) << " kind " << static_cast<int>(kind));
+    const std::vector<Buffer> all = contributions(dtype, count, seed, terms.size);
+    std::vector<Buffer> results = all;
+    run_ranks(
+        terms.size,
+        [&](Progress& progress) {
+          HostStream stream;
+          const int me = progress.transport().rank();
+          Communicator group(progress, all_ranks(terms.size), 3, Site::kControl, nullptr, {}, terms.tuning);
+          group.all_reduce(results[static_cast<size_t>(me)].view(), kind, stream).wait(stream);
+        },
+        terms.shuffle);
+    for (int r = 1; r < terms.size; ++r) ASSERT_EQ(results[0].bytes(), results[static_cast<size_t>(r)].bytes());
+    for (int64_t i = 0; i < count; ++i) {
+      const Reference ref = reference_of(all, i);
+      const double got = results[0].get(i);
+      switch (kind) {
+        case ReduceKind::kSum:
+          ASSERT_LE(std::abs(got - ref.sum), real ? sum_tolerance(dtype, terms.size, ref.magnitude, hops(terms.size)) : 0.0)
+              << i;
+          break;
+        case ReduceKind::kMax:
+          ASSERT_EQ(got, ref.largest);
+          break;
+        case ReduceKind::kMin:
+          ASSERT_EQ(got, ref.smallest);
+          break;
+        case ReduceKind::kOr:
+          ASSERT_EQ(got, static_cast<double>(ref.any));
+          break;
+      }
+    }
+  }
+}
+
+TEST_P(Verbs, ReduceScatterMatchesPlainLoop) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    std::mt19937_64 random(seed + 100);
+    const Terms terms = random_terms(random, GetParam());
+    const DType dtype = kReal[random() % 4];
+    const int64_t count = random_count(random, most_elements(terms));
+    const std::vector<int64_t> bounds = ragged_bounds(random, count, terms.size);
+    const bool in_place = random() % 2 == 0, accumulate = !in_place && random() % 2 == 0;
+    const bool half = dtype == DType::bf16 || dtype == DType::f16;
+    const DType out_type = half && !in_place && random() % 2 == 0 ? DType::f32 : dtype;
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << " size " << terms.size << " count " << count << " "
+                                      << name_of(dtype) << " into " << name_of(out_type) << " in place " << in_place
+                                      << " accumulate " << accumulate);
+    const std::vector<Buffer> all = contributions(dtype, count, seed, terms.size);
+    std::vector<Buffer> whole = all;
+    std::vector<Buffer> outs, before;
+    for (int r = 0; r < terms.size; ++r) {
+      const auto place = static_cast<size_t>(r);
+      outs.emplace_back(out_type, bounds[place + 1] - bounds[place]).fill(seed + 5, r);
+    }
+    before = outs;
+    run_ranks(
+        terms.size,
+        [&](Progress& progress) {
+          HostStream stream;
+          const auto me = static_cast<size_t>(progress.transport().rank());
+          Communicator group(progress, all_ranks(terms.size), 3, Site::kControl, nullptr, {}, terms.tuning);
+          View mine = whole[me].view().element_range(bounds[me], bounds[me + 1] - bounds[me]);
+          group.reduce_scatter(whole[me].view(), bounds, in_place ? mine : outs[me].view(), accumulate, stream)
+              .wait(stream);
+        },
+        terms.shuffle);
+    for (int r = 0; r < terms.size; ++r) {
+      const auto place = static_cast<size_t>(r);
+      for (int64_t i = bounds[place]; i < bounds[place + 1]; ++i) {
+        Reference ref = reference_of(all, i);
+        if (accumulate) {
+          ref.sum += before[place].get(i - bounds[place]);
+          ref.magnitude += std::abs(before[place].get(i - bounds[place]));
+        }
+        const double got = in_place ? whole[place].get(i) : outs[place].get(i - bounds[place]);
+        // An fp32 result of the direct algorithm was never rounded to 16 bits.
+        const double tolerance = out_type == DType::f32 && hops(terms.size) == 1
+                                     ? sum_tolerance(DType::f32, terms.size + 1, ref.magnitude, 0)
+                                     : sum_tolerance(dtype, terms.size + 1, ref.magnitude, hops(terms.size));
+        ASSERT_LE(std::abs(got - ref.sum), tolerance) << "rank " << r << " element " << i;
+      }
+    }
+  }
+}
+
+TEST_P(Verbs, AllGatherCopiesExactly) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    std::mt19937_64 random(seed + 200);
+    const Terms terms = random_terms(random, GetParam());
+    const DType dtype = random() % 2 == 0 ? kReal[random() % 4] : DType::u16;
+    const int64_t count = random_count(random, most_elements(terms));
+    const std::vector<int64_t> bounds = ragged_bounds(random, count, terms.size);
+    const bool in_place = random() % 2 == 0;
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << " size " << terms.size << " count " << count);
+    Buffer want(dtype, count);
+    want.fill(seed, 0);
+    std::vector<Buffer> got;
+    for (int r = 0; r < terms.size; ++r) got.emplace_back(dtype, count);
+    run_ranks(
+        terms.size,
+        [&](Progress& progress) {
+          HostStream stream;
+          const auto me = static_cast<size_t>(progress.transport().rank());
+          Communicator group(progress, all_ranks(terms.size), 3, Site::kControl, nullptr, {}, terms.tuning);
+          View mine = got[me].view().element_range(bounds[me], bounds[me + 1] - bounds[me]);
+          Buffer elsewhere(dtype, mine.count());
+          const auto from = want.bytes().begin() + bounds[me] * static_cast<int64_t>(size_of(dtype));
+          std::copy_n(from, mine.bytes(), static_cast<char*>(in_place ? mine.data : elsewhere.view().data));
+          group.all_gather(in_place ? mine : elsewhere.view(), got[me].view(), bounds, stream).wait(stream);
+        },
+        terms.shuffle);
+    for (const Buffer& b : got) ASSERT_EQ(b.bytes(), want.bytes());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Algorithms, Verbs, ::testing::Values(Algorithm::kDirect, Algorithm::kRing),
+                         [](const auto& info) { return info.param == Algorithm::kRing ? "ring" : "direct"; });
+
+TEST(Collectives, AllToAllBroadcastBarrier) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    std::mt19937_64 random(seed + 300);
+    const Terms terms = random_terms(random, Algorithm::kAuto);
+    const auto n = static_cast<size_t>(terms.size);
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << " size " << terms.size);
+    // length[i][j]: what rank i sends to rank j
+    std::vector<std::vector<int64_t>> length(n, std::vector<int64_t>(n));
+    for (auto& row : length)
+      for (int64_t& l : row) l = random() % 4 == 0 ? 0 : static_cast<int64_t>(random() % 3000);
+    const int root = static_cast<int>(random() % n);
+    const int64_t count = random_count(random, most_elements(terms));
+    std::vector<int> entered(n, 0);
+    std::atomic<int> arrived{0};
+    std::atomic<bool> early{false}, wrong{false};
+    run_ranks(
+        terms.size,
+        [&](Progress& progress) {
+          HostStream stream;
+          const auto me = static_cast<size_t>(progress.transport().rank());
+          Communicator group(progress, all_ranks(terms.size), 3, Site::kControl, nullptr, {}, terms.tuning);
+          std::vector<int64_t> out_bounds = {0}, in_bounds = {0};
+          for (size_t r = 0; r < n; ++r) {
+            out_bounds.push_back(out_bounds.back() + length[me][r]);
+            in_bounds.push_back(in_bounds.back() + length[r][me]);
+          }
+          Buffer out(DType::i64, out_bounds.back()), in(DType::i64, in_bounds.back());
+          for (size_t r = 0; r < n; ++r)
+            for (int64_t i = out_bounds[r]; i < out_bounds[r + 1]; ++i)
+              out.set(i, static_cast<double>((me * 10 + r) * 10000 + static_cast<size_t>(i - out_bounds[r])));
+          Buffer shared(DType::f32, count);
+          shared.fill(seed, static_cast<int>(me));
+          Ticket first = group.all_to_all(out.view(), out_bounds, in.view(), in_bounds, stream);
+          Ticket second = group.broadcast(shared.view(), root, stream);
+          second.wait(stream);
+          first.wait(stream);
+          for (size_t r = 0; r < n; ++r)
+            for (int64_t i = in_bounds[r]; i < in_bounds[r + 1]; ++i)
+              if (in.get(i) != static_cast<double>((r * 10 + me) * 10000 + static_cast<size_t>(i - in_bounds[r])))
+                wrong = true;
+          Buffer want(DType::f32, count);
+          want.fill(seed, root);
+          if (want.bytes() != shared.bytes()) wrong = true;
+          ++arrived;
+          group.barrier().wait(stream);
+          if (arrived != terms.size) early = true;
+        },
+        terms.shuffle);
+    ASSERT_FALSE(wrong);
+    ASSERT_FALSE(early);
+  }
+}
+
+TEST(Collectives, NanSurvivesEveryKind) {
+  for (const DType dtype : kReal) {
+    for (const ReduceKind kind : {ReduceKind::kSum, ReduceKind::kMax, ReduceKind::kMin}) {
+      for (const Algorithm algorithm : {Algorithm::kDirect, Algorithm::kRing}) {
+        for (int holder = 0; holder < 3; ++holder) {
+          std::vector<Buffer> data = contributions(dtype, 5000, 1, 3);
+          data[static_cast<size_t>(holder)].set(4321, std::nan(""));
+          run_ranks(3, [&](Progress& progress) {
+            HostStream stream;
+            Communicator group(progress, all_ranks(3), 1, Site::kControl, nullptr, {},
+                               {.all_reduce = algorithm, .small_bytes = 0});
+            group.all_reduce(data[static_cast<size_t>(progress.transport().rank())].view(), kind, stream).wait(stream);
+          });
+          for (const Buffer& b : data) {
+            ASSERT_TRUE(std::isnan(b.get(4321)));
+            ASSERT_FALSE(std::isnan(b.get(4320)));
+          }
+        }
+      }
+    }
+  }
+}
+
+// 200 orders of completion, one result.
+TEST(Collectives, TimingNeverChangesTheBits) {
+  std::vector<char> expected;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    const int size = 4;
+    std::vector<Buffer> direct = contributions(DType::f32, 3001, 9, size);
+    std::vector<Buffer> ring = contributions(DType::bf16, 2003, 9, size);
+    std::vector<Buffer> small = contributions(DType::f16, 77, 9, size);
+    run_ranks(
+        size,
+        [&](Progress& progress) {
+          HostStream stream;
+          const auto me = static_cast<size_t>(progress.transport().rank());
+          Communicator a(progress, all_ranks(size), 1, Site::kDpGradient, nullptr, {},
+                         {.all_reduce = Algorithm::kDirect, .chunk_bytes = 512, .small_bytes = 1000});
+          Communicator b(progress, {3, 1, 0, 2}, 2, Site::kControl, nullptr, {},
+                         {.all_reduce = Algorithm::kRing, .chunk_bytes = 256});
+          Ticket first = a.all_reduce(direct[me].view(), ReduceKind::kSum, stream);
+          Ticket second = b.all_reduce(ring[me].view(), ReduceKind::kSum, stream);
+          Ticket third = a.all_reduce(small[me].view(), ReduceKind::kSum, stream);
+          third.wait(stream);
+          first.wait(stream);
+          second.wait(stream);
+        },
+        seed);
+    std::vector<char> got;
+    for (size_t r = 0; r < 4; ++r) {
+      std::vector<char> mine = direct[r].bytes();
+      mine.insert(mine.end(), ring[r].bytes().begin(), ring[r].bytes().end());
+      mine.insert(mine.end(), small[r].bytes().begin(), small[r].bytes().end());
+      if (r == 0) got = mine;
+      ASSERT_EQ(got, mine) << "rank " << r;
+    }
+    if (seed == 0) expected = got;
+    ASSERT_EQ(got, expected) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace thinwire

@@ -1,0 +1,90 @@
+// A rank for watchdog_mpi_test.sh: sums over all ranks until told to stop, and misbehaves on request.
+//
+//   watch_rank DIRECTORY LIMIT_S STEPS [sleep|stuck RANK SECONDS]
+#include <mpi.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/base/core/error.h"
+#include "parallel/comm/communicator.h"
+
+namespace {
+
+using namespace thinwire;
+
+// Goes on as the transport below it until told otherwise; then its poll does not come back from MPI.
+class StuckTransport final : public Transport {
+ public:
+  explicit StuckTransport(std::unique_ptr<Transport> real) : real_(std::move(real)) {}
+  int rank() const override { return real_->rank(); }
+  int size() const override { return real_->size(); }
+  const char* name() const override { return real_->name(); }
+  bool post_send(const void* data, size_t bytes, int peer, int tag, uint32_t token) override {
+    return real_->post_send(data, bytes, peer, tag, token);
+  }
+  bool post_receive(void* data, size_t bytes, int peer, int tag, uint32_t token) override {
+    return real_->post_receive(data, bytes, peer, tag, token);
+  }
+  size_t poll(std::span<Completion> done) override {
+    char byte = 0;
+    if (stuck) MPI_Recv(&byte, 1, MPI_CHAR, (rank() + 1) % size(), 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    return real_->poll(done);
+  }
+  bool withdraw(uint32_t token) noexcept override { return real_->withdraw(token); }
+  void abort(int code) override { real_->abort(code); }
+
+  bool stuck = false;
+
+ private:
+  std::unique_ptr<Transport> real_;
+};
+
+int run(int argc, char** argv) {
+  const std::string directory = argv[1], fault = argc > 4 ? argv[4] : "";
+  const int steps = std::atoi(argv[3]), victim = argc > 5 ? std::atoi(argv[5]) : -1;
+  World world = open_world();
+  StuckTransport transport(std::move(world.transport));
+  const int rank = transport.rank(), size = transport.size();
+  std::ofstream(directory + "/pid." + std::to_string(rank)) << ::getpid() << "\n";
+  Progress progress(transport, {.spin_us = 0,
+                                .watchdog_seconds = std::atof(argv[2]),
+                                .report_directory = directory,
+                                .hosts = world.hosts});
+  std::vector<int> all;
+  for (int r = 0; r < size; ++r) all.push_back(r);
+  Communicator communicator(progress, all, 0, Site::kDpGradient, nullptr);
+  std::vector<float> data(1 << 16);
+  HostStream stream;
+  for (int step = 0; step < steps; ++step) {
+    progress.set_activity("step " + std::to_string(step));
+    if (step == steps / 2 && rank == victim) {
+      progress.set_activity("reading a batch for step " + std::to_string(step));
+      if (fault == "sleep") std::this_thread::sleep_for(std::chrono::duration<double>(std::atof(argv[6])));
+      transport.stuck = fault == "stuck";
+    }
+    for (float& x : data) x = static_cast<float>(rank + 1);
+    communicator.all_reduce(View(data.data(), DType::f32, {1 << 16}), ReduceKind::kSum, stream).wait(stream);
+    if (data[0] != static_cast<float>(size * (size + 1) / 2)) throw Error(ExitCode::kInternal, "wrong sum");
+    if (step == 0 && rank == 0) std::ofstream(directory + "/running") << "1\n";
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return argc < 4 ? 64 : run(argc, argv);
+  } catch (const Error& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    std::_Exit(static_cast<int>(e.code()));
+  }
+}

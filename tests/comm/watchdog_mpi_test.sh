@@ -1,0 +1,98 @@
+#!/bin/bash
+# The watchdog under a launcher: stopped, killed, late and stuck ranks. usage: watchdog_mpi_test.sh MPIEXEC WATCH_RANK
+#
+# Seen with MPICH 4.0 (Hydra): a coded end gives mpiexec's own code 71; kill -9 of a rank gives 9 and the others are killed
+# at once, without any watchdog. Open MPI gives 137 for the latter.
+set -u
+mpiexec=$1 rank_program=$2
+limit=2 slack=4
+work=$(mktemp -d)
+launcher=
+failures=0
+
+leftovers() { cat "$work"/pid.* 2>/dev/null; }
+cleanup() {
+  for pid in $(leftovers); do kill -KILL "$pid" 2>/dev/null; done
+  [ -n "$launcher" ] && kill -KILL "$launcher" 2>/dev/null
+  rm -rf "$work"
+}
+trap cleanup EXIT
+
+say() { echo "$*"; }
+fail() { say "FAIL $*"; failures=$((failures + 1)); [ -f "$work/log" ] && sed 's/^/    | /' "$work/log"; }
+now() { date +%s.%N; }
+# The oversubscription flag is Open MPI's; MPICH needs none.
+flags=
+"$mpiexec" --version 2>&1 | grep -qi "open.\?mpi\|openrte" && flags="--oversubscribe --allow-run-as-root"
+
+# begin STEPS [fault rank seconds]: starts four ranks and waits for their first sum.
+begin() {
+  rm -rf "$work"/*
+  # shellcheck disable=SC2086
+  "$mpiexec" $flags -n 4 "$rank_program" "$work" "$limit" "$@" >"$work/log" 2>&1 &
+  launcher=$!
+  for _ in $(seq 300); do [ -f "$work/running" ] && return; sleep 0.1; done
+  fail "the ranks did not start"
+}
+# end_within SECONDS SINCE: waits for the launcher; sets code and took.
+end_within() {
+  for _ in $(seq $(($1 * 20))); do kill -0 "$launcher" 2>/dev/null || break; sleep 0.05; done
+  took=$(echo "$(now) - $2" | bc)
+  if kill -0 "$launcher" 2>/dev/null; then fail "still running after $1 s"; kill -KILL "$launcher"; fi
+  wait "$launcher"
+  code=$?
+  launcher=
+  sleep 0.3
+  for pid in $(leftovers); do
+    # A zombie whose parent is gone is over, even where nobody collects it.
+    if grep -q '^State:[[:space:]]*[^ZX]' "/proc/$pid/status" 2>/dev/null; then fail "process $pid is left over"; kill -KILL "$pid"; fi
+  done
+}
+expect_code() { [ "$code" = "$1" ] || fail "mpiexec gave $code instead of $1"; }
+expect_said() { grep -q "$1" "$work/log" || fail "nobody said '$1'"; }
+expect_once() { [ "$(grep -c "$1" "$work/log")" = 1 ] || fail "'$1' was said $(grep -c "$1" "$work/log") times"; }
+expect_culprit() {
+  grep -q "\"code\":71,\"culprits\":\[$1\]" "$work/watchdog.json" 2>/dev/null || fail "watchdog.json does not name $1"
+}
+
+begin 100000
+kill -STOP "$(cat "$work/pid.2")"; start=$(now)
+end_within $((limit + slack)) "$start"
+expect_code 71; expect_once "watchdog: nothing moved"; expect_said "Culprit: rank 2 (host .*no sign of life"; expect_culprit 2
+for r in 0 1 3; do grep -q OPEN "$work/watchdog/rank$r.txt" || fail "rank $r left no report"; done
+say "rank stopped: code $code after $took s (limit $limit s)"
+
+begin 40 sleep 1 $((limit * 4)); start=$(now)
+end_within $((limit + slack + 2)) "$start"
+expect_code 71; expect_once "watchdog: nothing moved"; expect_said "Culprit: rank 1 (host .*waits for nobody"; expect_culprit 1
+expect_said "reading a batch for step 20"
+say "rank late: code $code after $took s"
+
+begin 40 stuck 3 0; start=$(now)
+end_within $((limit + slack + 2)) "$start"
+expect_code 71; expect_once "watchdog: nothing moved"; expect_said "Culprit: rank 3 (host .*inside the transport"; expect_culprit 3
+say "rank stuck inside MPI: code $code after $took s"
+
+begin 40 sleep 1 $(echo "$limit * 0.6" | bc); start=$(now)
+end_within 20 "$start"
+expect_code 0
+grep -q watchdog "$work/log" && fail "a short stall was reported"
+[ -e "$work/watchdog" ] && fail "reports are left after a clean end"
+say "short stall: code $code after $took s"
+
+begin 100
+for r in 0 1 2 3; do kill -STOP "$(cat "$work/pid.$r")"; done
+sleep $((limit * 2))
+for r in 0 1 2 3; do kill -CONT "$(cat "$work/pid.$r")"; done
+end_within 20 "$(now)"
+expect_code 0
+say "all suspended for twice the limit: code $code"
+
+begin 100000
+kill -KILL "$(cat "$work/pid.3")"; start=$(now)
+end_within 3 "$start"
+[ "$code" = 9 ] || [ "$code" = 137 ] || fail "mpiexec gave $code for a killed rank"
+say "rank killed: code $code after $took s"
+
+[ "$failures" = 0 ] && say "all as expected"
+exit $((failures > 0))

@@ -19,16 +19,17 @@ def distribute(ranks, hosts, per_host=None):
 
 
 def environment(directory, shared_memory):
-    """For all ranks: TCP over eth0, and between ranks of one host too unless shared memory is allowed there."""
+    """For all ranks: TCP over eth0, and between ranks of one host too unless shared memory is allowed there.
+
+    MPICH leaves shared memory to UCX, whose `posix` tells hosts apart by their IPC namespace. `cma` must stay out: it copies between
+    processes by number, and would do so between hosts, since they share the numbering.
+    """
     env = dict(os.environ)
     env[MARK] = directory
-    env["UCX_TLS"] = "tcp,self"
+    env["UCX_TLS"] = "tcp,self,posix" if shared_memory else "tcp,self"
     env["UCX_NET_DEVICES"] = "eth0"
     env["GLOO_SOCKET_IFNAME"] = "eth0"
     env["NCCL_SOCKET_IFNAME"] = "eth0"
-    env.pop("MPIR_CVAR_NOLOCAL", None)
-    if not shared_memory:
-        env["MPIR_CVAR_NOLOCAL"] = "1"
     return env
 
 

@@ -26,6 +26,7 @@ constexpr int kResumes = 32;        // coroutines continued per poll
 constexpr microseconds kShortestSleep{20}, kLongestSleep{1000}, kSilentSleep{2000};
 constexpr milliseconds kSilence{1000};  // after which a waiter sleeps kSilentSleep at a time
 constexpr microseconds kYieldAfter{10};
+constexpr int64_t kBytesPerUs = 1000, kLongestSpinUs = 20000;
 constexpr microseconds kThreadShortest{50}, kThreadLongest{1000};
 constexpr milliseconds kLinger{100};       // the thread rests in short naps for so long after the last activity
 constexpr int64_t kWorthWaking = 128 << 10;  // an operation of so many bytes does not wait for the end of a nap
@@ -43,7 +44,9 @@ void sleep_for(microseconds time) {
 // that it delays what is awaited by a few percent at most.
 class Patience {
  public:
-  Patience(Clock::time_point now, int spin_us) : quiet_since_(now), spin_(spin_us) {}
+  // A transport may need a poll for every piece of a large message: as long as it can take to arrive, nobody sleeps.
+  Patience(Clock::time_point now, int spin_us, int64_t bytes)
+      : quiet_since_(now), spin_(spin_us > 0 ? spin_us + std::min(bytes / kBytesPerUs, kLongestSpinUs) : 0) {}
   void moved(Clock::time_point now) { quiet_since_ = now; }
   void pause(Clock::time_point now) {
     const auto silence = now - quiet_since_;
@@ -265,7 +268,7 @@ bool Progress::Core::poll() {
 
 void Progress::Core::drive(RunningOperation& operation) {
   const Clock::time_point from = Clock::now();
-  Patience patience(from, options.spin_us);
+  Patience patience(from, options.spin_us, operation.note_.bytes);
   waiters.fetch_add(1);
   for (bool first = true;; first = false) {
     bool moved = false;

@@ -5,11 +5,11 @@
 // is dropped before it was started does nothing.
 #pragma once
 
+#include <concepts>
 #include <coroutine>
 #include <cstddef>
 #include <exception>
 #include <new>
-#include <type_traits>
 #include <utility>
 
 #include "parallel/comm/scratch.h"
@@ -32,6 +32,22 @@ struct alignas(__STDCPP_DEFAULT_NEW_ALIGNMENT__) FrameHead {
   BlockPool* pool;
 };
 
+// Not inlined: GCC 12 would take the two for a mismatched pair.
+[[gnu::noinline]] inline void* allocate_frame(BlockPool* pool, size_t bytes) {
+  const size_t whole = bytes + sizeof(FrameHead);
+  auto* head = static_cast<FrameHead*>(pool != nullptr ? pool->allocate(whole) : ::operator new(whole));
+  head->pool = pool;
+  return head + 1;
+}
+[[gnu::noinline]] inline void release_frame(void* frame, size_t bytes) noexcept {
+  FrameHead* head = static_cast<FrameHead*>(frame) - 1;
+  if (head->pool != nullptr) {
+    head->pool->release(head, bytes + sizeof(FrameHead));
+  } else {
+    ::operator delete(head);
+  }
+}
+
 }  // namespace detail
 
 class [[nodiscard]] Task {
@@ -41,19 +57,9 @@ class [[nodiscard]] Task {
     static void* operator new(size_t bytes, Args&... args) {
       BlockPool* pool = nullptr;
       ((pool = pool != nullptr ? pool : detail::pool_from(args)), ...);
-      const size_t whole = bytes + sizeof(detail::FrameHead);
-      auto* head = static_cast<detail::FrameHead*>(pool != nullptr ? pool->allocate(whole) : ::operator new(whole));
-      head->pool = pool;
-      return head + 1;
+      return detail::allocate_frame(pool, bytes);
     }
-    static void operator delete(void* frame, size_t bytes) noexcept {
-      detail::FrameHead* head = static_cast<detail::FrameHead*>(frame) - 1;
-      if (head->pool != nullptr) {
-        head->pool->release(head, bytes + sizeof(detail::FrameHead));
-      } else {
-        ::operator delete(head);
-      }
-    }
+    static void operator delete(void* frame, size_t bytes) noexcept { detail::release_frame(frame, bytes); }
 
     Task get_return_object() { return Task(Handle::from_promise(*this)); }
     std::suspend_always initial_suspend() noexcept { return {}; }

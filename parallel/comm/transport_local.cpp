@@ -134,12 +134,9 @@ class LocalTransport final : public Transport {
         return false;
       }
       copy(receive, send);
-      if (send.copy >= 0) {
-        box.free_copies.push_back(send.copy);
-      } else {
-        lock.unlock();
-        report(send.source, {send.token, send.bytes});
-      }
+      if (send.copy >= 0) box.free_copies.push_back(send.copy);
+      lock.unlock();
+      if (send.copy < 0) report(send.source, {send.token, send.bytes});
       if (send.bytes == bytes) return true;
       // Shorter than it might be: only a completion can say so.
       report(rank_, {token, send.bytes});
@@ -199,8 +196,7 @@ class LocalTransport final : public Transport {
   }
   void report(int rank, Completion completion) {
     Mailbox& box = world_->boxes[static_cast<size_t>(rank)];
-    std::unique_lock lock(box.mutex, std::defer_lock);
-    lock.lock();
+    std::lock_guard lock(box.mutex);
     box.done.push_back(completion);
     ++box.news;
   }

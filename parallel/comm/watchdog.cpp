@@ -221,6 +221,7 @@ void Watchdog::end_job() {
   bool printer = true, all = false;
   while (!all && since(start) < options_.answer_seconds) {
     silence_s_ = silence_before + since(start);
+    look_at_polls();
     if (const std::string now = content_of(folder_ + "/verdict"); !now.empty() && now != id) {
       id = now;
       write_report(id);

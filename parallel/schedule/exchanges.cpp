@@ -14,7 +14,9 @@ namespace {
 
 constexpr int64_t kUnknown = -1;
 
-int64_t nominal_cost(NodeKind kind) { return kind == NodeKind::kBackward ? 2 : 1; }
+int64_t nominal_cost(NodeKind kind) {
+  return kind == NodeKind::kBackward ? 2 : 1;
+}
 
 // A micro-batch in a virtual stage.
 struct Life {
@@ -63,13 +65,13 @@ class Placement {
 
  private:
   struct Rank {
-    int next = 0;       // work
-    int64_t free = 0;   // when it may start
+    int next = 0;      // work
+    int64_t free = 0;  // when it may start
     std::vector<int64_t> start;
-    std::vector<int> slots;                            // per chunk
+    std::vector<int> slots;                                        // per chunk
     std::vector<std::deque<std::tuple<int64_t, int, int>>> spare;  // per chunk: since when, slot, work that freed it
-    std::vector<std::vector<int>> forwards;            // per chunk: micro-batches in order of their forwards
-    std::vector<size_t> granted;                       // per chunk: forwards that have their slot
+    std::vector<std::vector<int>> forwards;  // per chunk: micro-batches in order of their forwards
+    std::vector<size_t> granted;             // per chunk: forwards that have their slot
     std::vector<End> ends;
   };
   // Earlier meetings first; of those at once, the ones that prefetch deeper: activations from the front of the chain,

@@ -7,8 +7,8 @@
 
 namespace thinwire {
 
-// orders[s]: the works of stage s. Returns the nodes of every stage, kExchange and compute, with slots; and the number of
-// slots per chunk. CHECKs that the orders can be executed.
+// orders[s]: the works of stage s. Returns the nodes of every stage, kExchange and compute, with slots; and the number
+// of slots per chunk. CHECKs that the orders can be executed.
 //
 // All messages get one order that is the same on all ranks, and every rank has its own ones in that order: then even
 // ranks that do one exchange at a time and wait for it cannot wait in a circle. The order is that in which messages

@@ -35,10 +35,11 @@ struct Message {
 
 struct PlanNode {
   NodeKind kind;
-  int micro = -1;     // micro-batch, -1 where it has no meaning
-  int chunk = 0;      // virtual chunk of this rank
-  int slot = 0;       // activations of this chunk that the micro-batch lives in, from its forward (or its receive) on
-  bool last = false;  // backward (or its weight half): the chunk's last one of the update, unit gradients are then final
+  int micro = -1;  // micro-batch, -1 where it has no meaning
+  int chunk = 0;   // virtual chunk of this rank
+  int slot = 0;    // activations of this chunk that the micro-batch lives in, from its forward (or its receive) on
+  bool last =
+      false;  // backward (or its weight half): the chunk's last one of the update, unit gradients are then final
   std::vector<Message> messages;  // kExchange
 };
 
@@ -53,21 +54,24 @@ struct PipelineShape {
   int stages = 1, chunks = 1, micro_batches = 1;
 };
 
-// The plan of `stage`, or of all stages. Any number of micro-batches, fewer than stages too; with one stage and one chunk
-// every schedule is F0 B0 F1 B1. chunks > 1 only with kInterleaved (Error(kBadConfig)); with one stage such chunks send
-// to their own rank, both ends of a message in one exchange node.
+// The plan of `stage`, or of all stages. Any number of micro-batches, fewer than stages too; with one stage and one
+// chunk every schedule is F0 B0 F1 B1. chunks > 1 only with kInterleaved (Error(kBadConfig)); with one stage such
+// chunks send to their own rank, both ends of a message in one exchange node.
 //
-// How an exchange is executed: all its messages are issued, nothing is waited for. Each message has a ticket of its own:
-// a receive's is waited for where its micro-batch is used (forward, or backward / backward_input), a send's where its
-// slot is taken again, by a receive of an activation or, on the first virtual stage, by a forward. Sends stand directly
-// behind their making where the order of messages permits, receives before the work during which they arrive.
+// How an exchange is executed: all its messages are issued, nothing is waited for. Each message has a ticket of its
+// own. A receive's is waited for where its data is used (forward; backward or backward_input), a send's before its
+// buffer is written again (the slot's output by the next forward in it, its input gradient by the next backward). Sends
+// stand directly behind their making where the order of messages permits, receives before the work during which they
+// arrive.
 //
-// Slots: in a chunk, a micro-batch has its slot from its forward's receive (first virtual stage: from its forward) until
-// its backward, weight half included, is done and its gradient was sent in an earlier node. As few as the order of
-// works permits (live_bound in schedules.h says how many that is).
+// Slots: in a chunk, a micro-batch has its slot from its forward's receive (first virtual stage: from its forward)
+// until its backward, weight half included, is done and its gradient was sent in an earlier node. As few as the order
+// of works permits (live_bound in schedules.h says how many that is); never more than with more micro-batches.
 Plan make_plan(const PipelineShape& shape, int stage);
 std::vector<Plan> make_plans(const PipelineShape& shape);
-inline Plan one_stage_plan(int micro_batches) { return make_plan({ScheduleKind::kGpipe, 1, 1, micro_batches}, 0); }
+inline Plan one_stage_plan(int micro_batches) {
+  return make_plan({ScheduleKind::kGpipe, 1, 1, micro_batches}, 0);
+}
 
 // Runs the plans of all stages in the strictest model: every rank has one queue, an exchange blocks until all its
 // messages have met their partners (rendezvous). Returns the first fault as text, empty if there is none: deadlock,
@@ -89,9 +93,9 @@ struct PlanTimes {
 // issued, tickets are waited for as make_plan says. Messages do not slow each other down. The closing nodes take no
 // time and start at `total`. CHECKs that the plans can be executed.
 PlanTimes price(const std::vector<Plan>& plans, const PipelineShape& shape, const NodeCosts& costs);
-// The published bubble of the schedule with equal stages: idle share of the pipelined part, durations per virtual stage.
-// What price() gives with transfer 0: exactly for GPipe and 1F1B with any number of micro-batches, for interleaved where
-// stages divide them, and for ZB-H1 under the conditions in docs/schedules.md.
+// The published bubble of the schedule with equal stages: idle share of the pipelined part, durations per virtual
+// stage. What price() gives with transfer 0: exactly for GPipe and 1F1B with any number of micro-batches, for
+// interleaved and ZB-H1 under the conditions in docs/schedules.md.
 double bubble_formula(const PipelineShape& shape, double forward, double backward_input, double backward_weight);
 
 // One line per rank: "F0 F1 B0 ... R C O G", letters F B I W (backward, its input half, its weight half), chunks as

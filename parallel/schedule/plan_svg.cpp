@@ -12,10 +12,14 @@ struct Look {
   const char* name;
   const char* colour;
 };
-constexpr Look kLooks[] = {{"forward", "#9ecae1"},        {"backward", "#fdae6b"},
-                           {"backward, input half", "#fdd0a2"}, {"backward, weight half", "#a1d99b"},
-                           {"", ""},                      {"reduce", "#bcbddc"},
-                           {"control", "#d9d9d9"},        {"optimizer", "#fa9fb5"},
+constexpr Look kLooks[] = {{"forward", "#9ecae1"},
+                           {"backward", "#fdae6b"},
+                           {"backward, input half", "#fdd0a2"},
+                           {"backward, weight half", "#a1d99b"},
+                           {"", ""},
+                           {"reduce", "#bcbddc"},
+                           {"control", "#d9d9d9"},
+                           {"optimizer", "#fa9fb5"},
                            {"gather", "#dadaeb"}};
 // Later chunks are darker, so that the way of a micro-batch through them can be followed.
 constexpr const char* kForwardShades[] = {"#c6dbef", "#9ecae1", "#6baed6", "#4292c6"};
@@ -85,8 +89,9 @@ std::string to_svg(const std::vector<Plan>& plans, const PipelineShape& shape, c
       split = split || plans[stage].nodes[i].kind == NodeKind::kBackwardInput;
     }
   const double letters = static_cast<double>(std::to_string(shape.micro_batches - 1).size());
-  const double scale =
-      times.total > 0.0 ? std::clamp((7.0 * letters + 10.0) / shortest, 400.0 / times.total, 2400.0 / times.total) : 1.0;
+  const double scale = times.total > 0.0
+                           ? std::clamp((7.0 * letters + 10.0) / shortest, 400.0 / times.total, 2400.0 / times.total)
+                           : 1.0;
   const double end = kLeft + times.total * scale;
   const double closing = 4 * kClosing + 8;
   double width = end + closing + kRight, idle = 0.0;

@@ -48,7 +48,7 @@ class Simulation {
   struct Rank {
     size_t node = 0;
     double free = 0.0, busy = 0.0;
-    std::map<std::pair<int, int>, std::vector<Message>> sends;  // of a (chunk, slot), since it was taken
+    std::map<std::tuple<int, int, bool>, Message> sends;  // last one of a (chunk, slot, forward)
   };
 
   Flight& flight(bool forward, int edge, int micro) {
@@ -69,11 +69,10 @@ class Simulation {
     return true;
   }
 
-  // Whoever takes a slot waits until what was sent from it has gone.
-  bool take_slot(Rank& rank, double& time, int chunk, int slot) {
-    for (const Message& m : rank.sends[{chunk, slot}])
-      if (!wait(time, m.forward, m.edge, m.micro)) return false;
-    return true;
+  // What was last sent from this buffer of the slot must have gone before the buffer is written again.
+  bool wait_sent(Rank& rank, double& time, const PlanNode& node, bool forward) {
+    const auto last = rank.sends.find({node.chunk, node.slot, forward});
+    return last == rank.sends.end() || wait(time, forward, last->second.edge, last->second.micro);
   }
 
   bool step(int stage) {
@@ -82,8 +81,11 @@ class Simulation {
     if (rank.node >= plan.nodes.size()) return false;
     const PlanNode& node = plan.nodes[rank.node];
     double time = rank.free;
-    if (node.kind == NodeKind::kExchange ? !issue(rank, node, time) : !inputs_here(stage, rank, node, time))
+    if (node.kind == NodeKind::kExchange) {
+      issue(rank, node, time);
+    } else if (!ready(stage, rank, node, time)) {
       return false;
+    }
     times_.start[static_cast<size_t>(stage)][rank.node] = time;
     const double cost = cost_of(stage, node);
     rank.busy += cost;
@@ -93,35 +95,21 @@ class Simulation {
     return true;
   }
 
-  bool issue(Rank& rank, const PlanNode& node, double& time) {
-    for (const Message& m : node.messages)  // sends first: they never block
-      if (m.send) flight(m.forward, m.edge, m.micro).sent = time;
-    for (const Message& m : node.messages)
-      if (!m.send && !m.forward) flight(false, m.edge, m.micro).received = time;
+  void issue(Rank& rank, const PlanNode& node, double time) {
     for (const Message& m : node.messages) {
-      if (m.send || !m.forward) continue;
-      if (!take_slot(rank, time, m.chunk, m.slot)) return false;
-      flight(true, m.edge, m.micro).received = time;
+      Flight& f = flight(m.forward, m.edge, m.micro);
+      (m.send ? f.sent : f.received) = time;
+      if (m.send) rank.sends[{m.chunk, m.slot, m.forward}] = m;
     }
-    for (const Message& m : node.messages)
-      if (!m.send && m.forward) rank.sends[{m.chunk, m.slot}].clear();
-    for (const Message& m : node.messages)
-      if (m.send) rank.sends[{m.chunk, m.slot}].push_back(m);
-    return true;
   }
 
-  bool inputs_here(int stage, Rank& rank, const PlanNode& node, double& time) {
+  bool ready(int stage, Rank& rank, const PlanNode& node, double& time) {
     const int vs = node.chunk * shape_.stages + stage;
-    if (node.kind == NodeKind::kForward) {
-      if (vs == 0) {
-        if (!take_slot(rank, time, node.chunk, node.slot)) return false;
-        rank.sends[{node.chunk, node.slot}].clear();
-        return true;
-      }
-      return wait(time, true, vs - 1, node.micro);
-    }
+    if (node.kind == NodeKind::kForward)
+      return (vs == 0 || wait(time, true, vs - 1, node.micro)) && wait_sent(rank, time, node, true);
     if (node.kind == NodeKind::kBackward || node.kind == NodeKind::kBackwardInput)
-      return vs + 1 == shape_.stages * shape_.chunks || wait(time, false, vs, node.micro);
+      return (vs + 1 == shape_.stages * shape_.chunks || wait(time, false, vs, node.micro)) &&
+             wait_sent(rank, time, node, false);
     return true;
   }
 

@@ -139,7 +139,8 @@ class Validation {
     if (node.kind == NodeKind::kForward) {
       if (l.forward) return fail(stage, "a second forward of " + micro);
       if (vs == 0 && !take_slot(stage, node.chunk, node.slot, node.micro)) return false;
-      if (l.activation_in != Passage::kMet && vs > 0) return fail(stage, "forward of " + micro + " before its activation is received");
+      if (l.activation_in != Passage::kMet && vs > 0)
+        return fail(stage, "forward of " + micro + " before its activation is received");
       if (l.slot != node.slot) return fail(stage, "forward of " + micro + " in a slot that is not its own");
       if (node.last) return fail(stage, "`last` on a forward");
       l.forward = true;
@@ -158,7 +159,8 @@ class Validation {
     if (node.kind == NodeKind::kBackwardInput) {
       if (node.last) return fail(stage, "`last` on an input half: its weight gradients are not done");
       if (++r.weight_works > plan(stage).weight_works)
-        return fail(stage, "more weight halves wait than the plan says (" + std::to_string(plan(stage).weight_works) + ")");
+        return fail(stage,
+                    "more weight halves wait than the plan says (" + std::to_string(plan(stage).weight_works) + ")");
       return true;
     }
     if (l.weight_done) return fail(stage, "a second weight half of " + micro);

@@ -18,15 +18,18 @@
 
 namespace thinwire::checkpoint_test {
 
-// Runs body(control) on `size` ranks; the first error of any is thrown here.
+// Runs body(control) on `size` ranks, whose messages come late and in any order; the first error of any is thrown here.
 inline void run_control_ranks(int size, const std::function<void(Control&)>& body) {
-  run_local_ranks(size, [&](Transport& transport) {
-    Progress progress(transport, {.spin_us = 0});
-    std::vector<int> ranks(static_cast<size_t>(size));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    Control control(Channel(std::make_unique<Communicator>(progress, ranks, 1, Site::kControl, nullptr)));
-    body(control);
-  });
+  run_local_ranks(
+      size,
+      [&](Transport& transport) {
+        Progress progress(transport, {.spin_us = 0});
+        std::vector<int> ranks(static_cast<size_t>(size));
+        std::iota(ranks.begin(), ranks.end(), 0);
+        Control control(Channel(std::make_unique<Communicator>(progress, ranks, 1, Site::kControl, nullptr)));
+        body(control);
+      },
+      1);
 }
 
 // What each rank threw, "code message"; "" where nothing. All must be as many as there are ranks.

@@ -245,7 +245,10 @@ TEST(Reshard, GenerationsWithoutRectanglesStillLoad) {
       for (CutTensor& t : tensors) {
         const int64_t count = t.rows * t.cols, half = count / 2;
         const size_t size = size_of(t.dtype);
-        if (count == 0) v.tensor(GlobalSlice::whole(t.name, t.rows, t.cols, View(t.whole.data(), t.dtype, {t.rows, t.cols})));
+        if (count == 0) {
+          v.tensor(GlobalSlice::whole(t.name, t.rows, t.cols, View(t.whole.data(), t.dtype, {t.rows, t.cols})));
+          continue;
+        }
         v.tensor(range_of(t.name, t.rows, t.cols, 0, View(t.whole.data(), t.dtype, {half})));
         v.tensor(range_of(t.name, t.rows, t.cols, half,
                           View(t.whole.data() + static_cast<size_t>(half) * size, t.dtype, {count - half})));

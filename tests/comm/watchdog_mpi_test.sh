@@ -45,7 +45,7 @@ end_within() {
   sleep 0.3
   for pid in $(leftovers); do
     # A zombie whose parent is gone is over, even where nobody collects it.
-    if grep -q '^State:[[:space:]]*[^ZX]' "/proc/$pid/status" 2>/dev/null; then fail "process $pid is left over"; kill -KILL "$pid"; fi
+    if grep -q '^State:[[:space:]]*[^[:space:]ZX]' "/proc/$pid/status" 2>/dev/null; then fail "process $pid is left over"; kill -KILL "$pid"; fi
   done
 }
 expect_code() { [ "$code" = "$1" ] || fail "mpiexec gave $code instead of $1"; }

@@ -4,6 +4,7 @@
 //   lab_probe latency                  8-byte ping-pong between rank 0 and the last rank; prints microseconds one way
 //   lab_probe isolation                rank 0 makes shared memory of every kind; every rank says what it can reach
 //   lab_probe exit CODE                rank 1 (or the only one) ends all by MPI_Abort(CODE)
+//   lab_probe stream MEGABYTES         rank 0 sends megabyte after megabyte to the last rank
 //   lab_probe wait SECONDS             all ranks sit in a barrier of rank 0
 #include <fcntl.h>
 #include <mpi.h>
@@ -84,6 +85,14 @@ void bandwidth(int megabytes) {
   if (rank == 0) std::printf("%.2f\n", bytes * 8e-6 / (MPI_Wtime() - start));
 }
 
+void stream(int megabytes) {
+  std::vector<char> data(1000 * 1000);
+  for (int i = 0; i < megabytes; ++i) {
+    if (rank == 0) MPI_Ssend(data.data(), 1000 * 1000, MPI_CHAR, size - 1, 0, MPI_COMM_WORLD);
+    if (rank == size - 1) MPI_Recv(data.data(), 1000 * 1000, MPI_CHAR, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  }
+}
+
 void latency() {
   const int peer = size - 1;
   std::vector<double> times;
@@ -159,6 +168,8 @@ int main(int argc, char** argv) {
     names();
   } else if (mode == "bandwidth" && number > 0) {
     bandwidth(number);
+  } else if (mode == "stream" && number > 0) {
+    stream(number);
   } else if (mode == "latency") {
     latency();
   } else if (mode == "isolation") {

@@ -65,6 +65,7 @@ struct RankBed {
     scale = arena.take(MemoryCategory::kData, DType::f32, {1});
     loss = arena.take(MemoryCategory::kData, DType::f64, {1});
     store.initialize(exec, 99);
+    disturb_vectors();
     scale.as<float>()[0] = 1.0f;
     fill(0, 1.0f / static_cast<float>(n));
   }
@@ -84,6 +85,20 @@ struct RankBed {
         weight.as<float>()[b * shape.length + t] = row_weight;
       }
     }
+  }
+
+  // Biases start at zero and norm weights at one, where doubling or forgetting them would not show.
+  void disturb_vectors() {
+    for (const ParamSpec& p : list_parameters(config)) {
+      if (!p.is_vector) continue;
+      std::vector<float> values(static_cast<size_t>(p.cols));
+      for (size_t i = 0; i < values.size(); ++i) {
+        const float draw = uniform01(philox({8, 9}, {static_cast<uint32_t>(i), p.id, 0, 0})[0]) - 0.5f;
+        values[i] = (p.init == InitKind::kOne ? 1.0f : 0.0f) + 0.3f * draw;
+      }
+      store.set(*device, *stream, p.name, values);
+    }
+    store.refresh_working(exec);
   }
 
   MicroBatch micro(bool training) {

@@ -26,7 +26,11 @@ inline void for_all_shapes(int stages, int chunks, int micro_batches,
         for (int m = 1; m <= micro_batches; ++m) visit({kind, p, v, m});
 }
 
-inline bool is_work(NodeKind kind) { return kind < NodeKind::kExchange; }
-inline bool finishes(NodeKind kind) { return kind == NodeKind::kBackward || kind == NodeKind::kBackwardWeight; }
+inline bool is_work(NodeKind kind) {
+  return kind < NodeKind::kExchange;
+}
+inline bool finishes(NodeKind kind) {
+  return kind == NodeKind::kBackward || kind == NodeKind::kBackwardWeight;
+}
 
 }  // namespace thinwire

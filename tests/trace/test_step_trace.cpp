@@ -7,6 +7,7 @@
 #include <set>
 #include <thread>
 
+#include "engine/run/trace/run_files.h"
 #include "engine/run/train/step_trace.h"
 #include "tests/trace/trace_scratch.h"
 

@@ -24,6 +24,7 @@ struct Case {
   MeshShape shape;
   Placement placement;
   bool split_backward = false, sequence_parallel = false, tied = true, bf16 = false;
+  bool linked = false;  // stages wait for each other as in a pipeline
   int micro_batches = 1, updates = 3, seed = 0;
 };
 
@@ -66,10 +67,10 @@ float gradient_at(const Case& c, int update, int holder, int micro, uint32_t ten
   return static_cast<float>(static_cast<int>(word % 127) - 63) / 256.0f;
 }
 
-// Who adds a gradient of its own to an element: data ranks; tensor ranks where the tensor is partial; both holders of a
-// tied embedding.
-int holder_of(const ParamSpec& p, const Coordinates& at, bool tied_end) {
-  return at.data * 64 + (p.tp_partial ? at.tensor : 0) * 2 + (tied_end ? 1 : 0);
+// Who adds a gradient of its own to an element: data ranks; tensor ranks where the tensor is partial; both ends of a tied
+// embedding.
+int holder_of(const ParamSpec& p, const Coordinates& at, bool head_end) {
+  return at.data * 64 + (p.tp_partial ? at.tensor : 0) * 2 + (head_end ? 1 : 0);
 }
 
 constexpr float kRate = 0.0625f;
@@ -95,8 +96,8 @@ class Reference {
     double total = 0.0;
     for (int data = 0; data < case_.shape.data; ++data) {
       for (int tensor = 0; tensor < (p.tp_partial ? case_.shape.tensor : 1); ++tensor) {
-        const bool tied = p.unit == kEmbeddingUnit && case_.tied && case_.shape.pipeline > 1;
-        for (int end = 0; end < (tied ? 2 : 1); ++end) {
+        const int ends = p.unit == kEmbeddingUnit && case_.tied ? 2 : 1;
+        for (int end = 0; end < ends; ++end) {
           for (int micro = 0; micro < case_.micro_batches; ++micro)
             total += gradient_at(case_, update, data * 64 + tensor * 2 + end, micro, p.id, element);
         }
@@ -137,8 +138,20 @@ struct Node {
   bool last = false;
 };
 
+std::vector<Node> pipeline_nodes(const Case& c) {
+  std::vector<Node> nodes;
+  for (int m = 0; m < c.micro_batches; ++m) {
+    for (int chunk : {0, 1}) nodes.push_back({Node::kForward, chunk, m});
+  }
+  for (int m = 0; m < c.micro_batches; ++m) {
+    for (int chunk : {1, 0}) nodes.push_back({Node::kBackward, chunk, m, m + 1 == c.micro_batches});
+  }
+  return nodes;
+}
+
 // A random order that a pipeline could take, the same on all ranks of a stage.
 std::vector<Node> random_nodes(const Case& c, int stage, int update) {
+  if (c.linked) return pipeline_nodes(c);
   std::mt19937 random(static_cast<unsigned>(c.seed * 1000 + stage * 100 + update));
   const auto count = static_cast<size_t>(c.micro_batches);
   std::vector<int> forward(count), backward(count), weight(count);  // chunks done
@@ -231,7 +244,9 @@ class FakeRank {
     for (const Node& node : nodes) {
       if (before_node) before_node(update);
       traffic_->set_last(node.last);
+      if (case_.linked) receive_before(node);
       walk(node, *traffic_, update);
+      if (case_.linked) send_behind(node);
       traffic_->set_node_end();
     }
     traffic_->finish_reductions();
@@ -248,11 +263,28 @@ class FakeRank {
   }
 
  private:
+  enum class Part { kAll, kMatrices, kVectors };
+
   void publish() {
     traffic_->publish_all();
     for (const UnitMemory& unit : store_.units()) {  // whatever was gathered is stale
       if (unit.count > 0 && case_.placement.weights > 1) std::memset(unit.full.data, 0xff, unit.full.bytes());
     }
+  }
+
+  void receive_before(const Node& node) {
+    const bool forward = node.kind == Node::kForward;
+    float value = 0.0f;
+    const View message(&value, DType::f32, {1});
+    if (forward && node.chunk == 0 && !shard_.first) ports_.pp.receive_forward(message, *stream_).wait(*stream_);
+    if (!forward && node.chunk == 1 && !shard_.last) ports_.pp.receive_backward(message, *stream_).wait(*stream_);
+  }
+  void send_behind(const Node& node) {
+    const bool forward = node.kind == Node::kForward;
+    float value = 1.0f;
+    const View message(&value, DType::f32, {1});
+    if (forward && node.chunk == 1 && !shard_.last) ports_.pp.send_forward(message, *stream_).wait(*stream_);
+    if (!forward && node.chunk == 0 && !shard_.first) ports_.pp.send_backward(message, *stream_).wait(*stream_);
   }
 
   void evaluate() {
@@ -264,44 +296,63 @@ class FakeRank {
     }
   }
 
-  std::vector<int> units_of(int chunk) const {
-    std::vector<int> units;
-    if (chunk == 0 && shard_.first) units = {kEmbeddingUnit, position_unit(shard_.whole)};
-    const LayerRange& range = shard_.chunks[static_cast<size_t>(chunk)];
-    for (int64_t l = 0; l < range.count; ++l) units.push_back(block_unit(range.first + l));
-    if (chunk == 1 && shard_.last) {
-      units.push_back(head_unit(shard_.whole));
-      if (case_.tied) units.push_back(kEmbeddingUnit);
-    }
-    return units;
-  }
-
-  // update < 0: only the uses (or an evaluation).
+  // Announces what model/stage.cpp announces for such a node, in its order. update < 0: without gradients.
   void walk(const Node& node, UnitEvents& events, int update) {
-    const bool checking = &events == traffic_.get(), backward = node.kind != Node::kForward;
-    std::vector<int> units = units_of(node.chunk);
-    if (backward) std::reverse(units.begin(), units.end());
-    for (size_t i = 0; i < units.size(); ++i) {
-      const int u = units[i];
-      // Embeddings need no weights for their gradients, but the head's product does.
-      const bool lookup = node.chunk == 0 && (u == kEmbeddingUnit || u == position_unit(shard_.whole));
-      const bool writes = node.kind == Node::kBackward || node.kind == Node::kWeight;
-      if (node.kind != Node::kWeight && !(backward && lookup)) {
-        events.acquire(u, backward);
-        if (checking) check_weights(u);
+    const bool checking = &events == traffic_.get(), adds = update >= 0;
+    const int head = head_unit(shard_.whole), positions = position_unit(shard_.whole);
+    const bool first = node.chunk == 0 && shard_.first, last = node.chunk == 1 && shard_.last;
+    const LayerRange& layers = shard_.chunks[static_cast<size_t>(node.chunk)];
+    const auto with = [&](std::vector<int> units, const std::function<void()>& use) {
+      const bool backward = node.kind != Node::kForward;
+      for (int u : units) events.acquire(u, backward);
+      for (int u : units) check_weights(u, checking);
+      use();
+      for (int u : units) check_weights(u, checking);
+      for (int u : units) events.release(u, backward);
+    };
+    const auto add = [&](int unit, Part part, bool at_head = false) {
+      if (!adds) return;
+      events.gradients_begin(unit);
+      add_gradients(unit, update, node.micro, part, at_head);
+    };
+    const auto complete = [&](int unit) {
+      if (adds) events.gradients_complete(unit);
+    };
+    const auto head_is_complete = [&] {
+      if (!last) return;
+      complete(head);
+      if (case_.tied && !shard_.first) complete(kEmbeddingUnit);
+    };
+    const auto embedding_is_complete = [&] {
+      if (!first) return;
+      complete(kEmbeddingUnit);
+      complete(positions);
+    };
+
+    if (node.kind == Node::kForward) {
+      if (first) with({kEmbeddingUnit, positions}, [] {});
+      for (int64_t l = 0; l < layers.count; ++l) with({block_unit(layers.first + l)}, [] {});
+      if (last) {
+        with(case_.tied ? std::vector<int>{head, kEmbeddingUnit} : std::vector<int>{head},
+             [&] { add(case_.tied ? kEmbeddingUnit : head, Part::kMatrices, true); });
       }
-      if (writes && update >= 0) {
-        events.gradients_begin(u);
-        add_gradients(u, update, node.micro, lookup);
-      }
-      if (node.kind != Node::kWeight && !(backward && lookup)) {
-        if (checking) check_weights(u);
-        events.release(u, backward);
-      }
-      // A table that both ends of one rank use is complete after the lookup.
-      const bool more = u == kEmbeddingUnit && !lookup && shard_.first;
-      if (writes && update >= 0 && !more) events.gradients_complete(u);
+      return;
     }
+    if (node.kind == Node::kWeight) {
+      head_is_complete();
+    } else if (last) {
+      with({head}, [&] { add(head, Part::kVectors); });
+      if (node.kind == Node::kBackward) head_is_complete();
+    }
+    for (int64_t l = layers.count; l-- > 0;) {
+      const int u = block_unit(layers.first + l);
+      if (node.kind == Node::kWeight) add(u, Part::kMatrices);
+      if (node.kind == Node::kInput) with({u}, [&] { add(u, Part::kVectors); });
+      if (node.kind == Node::kBackward) with({u}, [&] { add(u, Part::kAll); });
+      if (node.kind != Node::kInput) complete(u);
+    }
+    if (first && node.kind != Node::kWeight) add(kEmbeddingUnit, Part::kAll), add(positions, Part::kAll);
+    if (node.kind != Node::kInput) embedding_is_complete();
   }
 
   template <typename F>
@@ -314,17 +365,17 @@ class FakeRank {
     }
   }
 
-  void add_gradients(int unit, int update, int micro, bool lookup) {
-    const bool both = unit == kEmbeddingUnit && case_.tied && shard_.first && shard_.last;
-    const bool tied_end = unit == kEmbeddingUnit && case_.tied && !shard_.first;
-    if (both && !lookup) return;  // one share each, all of it at the lookup
+  void add_gradients(int unit, int update, int micro, Part part, bool at_head) {
+    const bool head_end = at_head && unit == kEmbeddingUnit;
     for_each_element(unit, [&](const ParamSpec& p, int64_t local, int64_t global) {
+      if (part != Part::kAll && p.is_vector != (part == Part::kVectors)) return;
       store_.gradient(p.name).as<float>()[local] +=
-          gradient_at(case_, update, holder_of(p, at_, tied_end), micro, p.id, global);
+          gradient_at(case_, update, holder_of(p, at_, head_end), micro, p.id, global);
     });
   }
 
-  void check_weights(int unit) const {
+  void check_weights(int unit, bool really) const {
+    if (!really) return;
     for (const ParamSpec& p : store_.params()) {
       if (p.unit != unit) continue;
       const View view = store_.weight(p.name);
@@ -401,7 +452,9 @@ void run_case(const Case& c, const std::function<void(FakeRank&, Mesh&)>& body) 
   run_local_ranks(
       c.shape.ranks(),
       [&](Transport& transport) {
-        Progress progress(transport);
+        ProgressOptions options;
+        options.watchdog_seconds = 60.0;  // a deadlock fails and does not hang
+        Progress progress(transport, options);
         Mesh mesh(progress, c.shape, std::vector<int>(static_cast<size_t>(c.shape.ranks()), 0));
         FakeRank rank(c, mesh);
         body(rank, mesh);
@@ -442,6 +495,146 @@ TEST(UnitTraffic, AnyPlacementGivesTheBitsOfOneRank) {
     SCOPED_TRACE(describe(c));
     run_case(c, [](FakeRank& rank, Mesh&) { rank.run(); });
     if (HasFailure()) return;
+  }
+}
+
+// Bytes sent by all ranks together at one site.
+class SiteBytes {
+ public:
+  void add(int64_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    total_ += bytes;
+  }
+  int64_t total() const { return total_; }
+
+ private:
+  std::mutex mutex_;
+  int64_t total_ = 0;
+};
+
+// Stages that wait for each other, and one table on two of them: nobody waits for what the other has not started.
+TEST(UnitTraffic, TiedStagesDoNotDeadlock) {
+  for (int seed = 1; seed <= 12; ++seed) {
+    Case c;
+    c.seed = seed, c.linked = true, c.micro_batches = 1 + seed % 2;
+    c.shape = {seed % 3 == 0 ? 3 : 2, 2, 1};
+    const int weights = seed % 4 == 0 ? 2 : 1;
+    c.placement = {weights, seed % 2 == 0 ? 2 : 1, 2, 2, 0, static_cast<Hold>(seed % 3), EmbeddingSyncKind::kFused};
+    if (seed % 5 == 0) c.placement.embedding = EmbeddingSyncKind::kTwoStep;
+    SCOPED_TRACE(describe(c));
+    run_case(c, [](FakeRank& rank, Mesh&) { rank.run(); });
+    if (HasFailure()) return;
+  }
+}
+
+// The table's V bytes over D ranks of two stages: one sum over all of them, or two in a row.
+TEST(UnitTraffic, FusedEmbeddingSyncSendsFewerBytes) {
+  for (int dp : {1, 2, 3, 4}) {
+    for (EmbeddingSyncKind kind : {EmbeddingSyncKind::kFused, EmbeddingSyncKind::kTwoStep}) {
+      Case c;
+      c.shape = {2, dp, 1};
+      c.placement.replicas = dp, c.placement.embedding = kind;
+      c.micro_batches = 2;  // and still only one reduction
+      SiteBytes sent;
+      int64_t bytes = 0;
+      run_case(c, [&](FakeRank& rank, Mesh& mesh) {
+        rank.train(0, false);
+        sent.add(mesh.counters(Site::kEmbedding).wire_bytes);
+        if (mesh.rank() == 0) bytes = rank.units()[kEmbeddingUnit].count * 4;
+      });
+      // Per rank (2D - 1) / D and (3D - 2) / D; over the 2D ranks:
+      EXPECT_EQ(sent.total(), (kind == EmbeddingSyncKind::kFused ? 2 * (2 * dp - 1) : 2 * (3 * dp - 2)) * bytes)
+          << dp << " ranks";
+    }
+  }
+}
+
+// What is priced is what is sent: gathers as counted from the uses, reductions per micro-batch or per update.
+TEST(UnitTraffic, SendsWhatIsCounted) {
+  for (Hold hold : {Hold::kUnit, Hold::kMicroBatch, Hold::kStep}) {
+    for (int weights : {1, 2, 4}) {
+      for (int secondary : {0, 2}) {
+        if (secondary >= weights) continue;
+        Case c;
+        c.shape = {1, 4, 1};
+        c.placement = {weights, weights, 4, 4, secondary, hold, EmbeddingSyncKind::kFused};
+        c.micro_batches = 2;
+        SCOPED_TRACE(describe(c));
+        SiteBytes gathered, reduced;
+        int64_t expected_gathered = 0, expected_reduced = 0;
+        run_case(c, [&](FakeRank& rank, Mesh& mesh) {
+          const std::vector<UnitUse> uses = rank.uses_of(random_nodes(c, 0, 0));
+          rank.train(0, true);  // skipped: nothing is published but the initial weights
+          gathered.add(mesh.counters(Site::kZeroParameter).wire_bytes);
+          reduced.add(mesh.counters(Site::kDpGradient).wire_bytes);
+          if (mesh.rank() != 0) return;
+          const GatherCounts counts = count_gathers(rank.units(), uses);
+          for (size_t u = 0; u < rank.units().size(); ++u) {
+            // A gather over n ranks sends the unit n - 1 times; 4 / n groups do.
+            const auto over = [&](int n) { return n > 1 ? rank.units()[u].count * 4 * (n - 1) * (4 / n) : 0; };
+            // Scattered sums of every micro-batch, then of a shard of 1 / weights over 4 / weights ranks; the other way
+            // round behind the optimizer.
+            const int64_t across = rank.units()[u].count * 4 * (4 / weights - 1);
+            expected_reduced += c.micro_batches * over(weights) + across;
+            expected_gathered += across + counts.whole[u] * over(weights) + counts.kept[u] * over(secondary);
+          }
+        });
+        EXPECT_EQ(gathered.total(), expected_gathered);
+        EXPECT_EQ(reduced.total(), expected_reduced);
+      }
+    }
+  }
+}
+
+// By hand: two chunks of one and three blocks, two micro-batches one after the other.
+TEST(UnitTraffic, CountsGathersByHold) {
+  Case c;
+  c.shape = {1, 4, 1};
+  const auto count = [&](Hold hold, int secondary) {
+    std::vector<UnitMemory> units(6);
+    for (size_t u = 0; u < units.size(); ++u) {
+      units[u].count = 16 * 4096;
+      units[u].shard = shard_unit(units[u].count, {4, 4, 4, 4, secondary, hold, EmbeddingSyncKind::kFused}, 0);
+      const bool block = u >= 1 && u <= 4;
+      if (block && hold == Hold::kUnit) units[u].place = static_cast<int>(u - 1) % 2;
+      if (block && hold == Hold::kMicroBatch) units[u].place = u == 1 ? 0 : static_cast<int>(u) - 2;
+    }
+    std::vector<UnitUse> uses;
+    for (int micro = 0; micro < 2; ++micro) {
+      for (int u : {0, 1, 2, 3, 4, 5}) uses.push_back({u, false});
+      for (int u : {5, 4, 3, 2, 1}) uses.push_back({u, true});
+    }
+    return count_gathers(units, uses);
+  };
+  using V = std::vector<int64_t>;
+  // unit: the last two blocks are still there when the backward begins, the first two when the next forward does.
+  EXPECT_EQ(count(Hold::kUnit, 0).whole, (V{1, 3, 3, 2, 2, 1}));
+  EXPECT_EQ(count(Hold::kUnit, 2).whole, (V{1, 1, 1, 2, 2, 1}));
+  EXPECT_EQ(count(Hold::kUnit, 2).kept, (V{0, 2, 2, 0, 0, 0}));
+  // micro_batch: only blocks 1 and 2 meet in a place.
+  EXPECT_EQ(count(Hold::kMicroBatch, 0).whole, (V{1, 3, 2, 1, 1, 1}));
+  EXPECT_EQ(count(Hold::kStep, 0).whole, (V{1, 1, 1, 1, 1, 1}));
+}
+
+// A rank that fails takes the others along, and every one of them unwinds with its transfers open.
+TEST(UnitTraffic, AFailureEndsAllRanks) {
+  for (int seed = 1; seed <= 6; ++seed) {
+    Case c = random_case(seed);
+    c.shape = {2, 2, 1}, c.tied = true, c.micro_batches = 2;
+    c.placement = {seed % 2 + 1, 2, 2, 2, 0, static_cast<Hold>(seed % 3), EmbeddingSyncKind::kFused};
+    std::string message;
+    try {
+      run_case(c, [&](FakeRank& rank, Mesh& mesh) {
+        int nodes = 0;
+        rank.before_node = [&, me = mesh.rank()](int) mutable {
+          if (me == seed % 4 && ++nodes == 2 + seed % 3) throw std::runtime_error("the disk is full");
+        };
+        rank.run();
+      });
+    } catch (const std::exception& error) {
+      message = error.what();
+    }
+    EXPECT_EQ(message, "the disk is full");
   }
 }
 

@@ -127,7 +127,8 @@ std::string tiles(const RunData& run) {
   out += tile(bytes_or_dash(f.memory), "peak memory", "per rank");
   if (f.wire > 0)
     out += tile(format_bytes(f.wire), "sent over the wire",
-                number("%.2f", f.logical / f.wire) + " times less than uncompressed");
+                f.logical > 1.005 * f.wire ? number("%.2f", f.logical / f.wire) + " times less than uncompressed"
+                                           : "rank 0, uncompressed");
   out +=
       tile(std::to_string(f.skipped), "skipped steps", f.skipped == 0 ? "all numbers finite" : "non-finite gradients");
   out += tile(format_duration(f.hours * 3600), "time in steps");
@@ -276,7 +277,7 @@ std::string site_table(const RunData& run) {
   if (run.sites.empty()) return "";
   std::string out =
       "<h2>Sites over the whole run</h2><div "
-      "class=\"scroll\"><table><tr><th>site</th><th>uncompressed</th><th>wire</th><th>ratio</th><th>baseline</"
+      "class=\"scroll wide\"><table><tr><th>site</th><th>uncompressed</th><th>wire</th><th>ratio</th><th>baseline</"
       "th><th>all ranks</th><th>encode</th><th>decode</th><th>busy</th><th>exposed</th><th>hidden</th><th>relative error</th><th>residual norm</th></tr>";
   for (const SiteTotals& s : run.sites) {
     out += "<tr><td>" + html_escape(s.site) + "</td><td>" + format_bytes(s.logical_bytes) + "</td><td>" +

@@ -4,6 +4,7 @@
 #include "engine/base/core/error.h"
 #include "engine/base/core/version.h"
 #include "engine/base/ops/ops.h"
+#include "engine/run/train/bench_comm.h"
 #include "engine/run/train/bench_op.h"
 #include "engine/run/train/bench_step.h"
 #include "engine/run/train/process_setup.h"
@@ -14,7 +15,7 @@ int main(int argc, char** argv) {
   ensure_passive_waiting(argv);
   return run_program("bench", [&]() -> int {
     CLI::App app{
-        "Proves and times: bench op [filter], bench step SHAPE [key=value ...]. Every line carries the command that "
+        "Proves and times: bench op [filter], bench comm [filter], bench step SHAPE [key=value ...]. Every line carries the command that "
         "repeats it."};
     bool version = false, json = false, profile = false;
     std::string shape, filter;
@@ -32,6 +33,9 @@ int main(int argc, char** argv) {
     op->add_option("filter", filter, "only ops whose name contains this");
     op->add_option("--threads", threads, "CPU threads (default: all)")->check(CLI::Range(0, most_threads()));
     op->add_flag("--json", json, "one JSON object per line");
+    CLI::App* comm = app.add_subcommand("comm", "messages and collectives between ranks, beside plain MPI");
+    comm->add_option("filter", filter, "only cases whose name (verb/bytes) contains this");
+    comm->add_flag("--json", json, "one JSON object per line");
     try {
       app.parse(argc, argv);
     } catch (const CLI::CallForHelp& e) {
@@ -46,6 +50,7 @@ int main(int argc, char** argv) {
     if (step->parsed())
       return run_job("bench", [&](Job& job) { return bench_step(shape, overrides, json, profile, job); });
     if (op->parsed()) return bench_op(filter, threads, json);
-    throw_usage("bench: say what to measure: bench op [filter] or bench step SHAPE (bench --help)");
+    if (comm->parsed()) return bench_comm(filter, json);
+    throw_usage("bench: say what to measure: bench op [filter], bench comm [filter] or bench step SHAPE (bench --help)");
   });
 }

@@ -202,10 +202,6 @@ void StepTrace::write(const std::string& path) const {
   write_file_atomic(path, json(), false);
 }
 
-std::string trace_path(const std::string& run_dir, int rank) {
-  return run_dir + "/trace.rank" + std::to_string(rank) + ".json";
-}
-
 bool traces_step(const LayoutConfig& layout, int64_t step, int64_t first_step) {
   if (!layout.trace) return false;
   const int64_t first = layout.trace_first > 0 ? layout.trace_first : first_step;

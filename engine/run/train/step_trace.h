@@ -73,9 +73,6 @@ class StepTrace final : public OperationSink {
   int64_t dropped_ = 0;
 };
 
-// "<run_dir>/trace.rank<k>.json".
-std::string trace_path(const std::string& run_dir, int rank);
-
 // Whether a trace shows update `step` (from 1), in a life of the run whose first update is `first_step`.
 bool traces_step(const LayoutConfig& layout, int64_t step, int64_t first_step);
 

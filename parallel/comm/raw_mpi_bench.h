@@ -1,0 +1,30 @@
+// Plain blocking MPI calls on all ranks, for `bench comm` to time beside ours; nothing else uses them.
+//
+// Only in a process whose World is MPI, and only while no operation of ours is open. Sums are fp32.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+namespace thinwire::raw_mpi {
+
+bool present();  // this build has MPI
+void send(const void* data, size_t bytes, int peer);
+void receive(void* data, size_t bytes, int peer);
+// `window` messages under way at once, then one empty answer.
+void send_window(const void* data, size_t bytes, int peer, int window);
+void receive_window(void* data, size_t bytes, int peer, int window);
+void all_reduce(float* data, int64_t count);
+// The same without blocking, with work() between start and wait.
+void all_reduce_beside(float* data, int64_t count, const std::function<void()>& work);
+// counts: elements per rank. The blocked forms are used where all are equal.
+void reduce_scatter(const float* whole, float* mine, std::span<const int> counts);
+void all_gather(const float* mine, float* whole, std::span<const int> counts);
+void all_to_all(const float* from, float* to, std::span<const int> counts);  // rank r takes counts[r] from everybody
+void broadcast(void* data, size_t bytes, int root);
+void barrier();
+double largest(double value);  // over all ranks, on all ranks
+
+}  // namespace thinwire::raw_mpi

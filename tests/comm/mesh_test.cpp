@@ -1,0 +1,114 @@
+// Coordinates and groups of the mesh against brute force, and channels on it.
+#include "parallel/comm/mesh.h"
+
+#include <set>
+
+#include "engine/base/core/error.h"
+#include "tests/comm/local_group.h"
+
+namespace thinwire {
+namespace {
+
+TEST(Mesh, CoordinatesAndGroupsMatchBruteForce) {
+  for (int pipeline = 1; pipeline <= 4; ++pipeline) {
+    for (int data = 1; data <= 4; ++data) {
+      for (int tensor = 1; tensor <= 4; ++tensor) {
+        const MeshShape shape{pipeline, data, tensor};
+        int rank = 0;
+        for (int p = 0; p < pipeline; ++p) {
+          for (int d = 0; d < data; ++d) {
+            for (int t = 0; t < tensor; ++t, ++rank) {
+              const Coordinates at = coordinates_of(shape, rank);
+              ASSERT_EQ(rank_at(shape, {p, d, t}), rank);
+              ASSERT_TRUE(at.pipeline == p && at.data == d && at.tensor == t);
+              // A group is all ranks that agree with me in the two other coordinates, ascending.
+              std::vector<int> same[3];
+              for (int r = 0; r < shape.ranks(); ++r) {
+                const Coordinates c = coordinates_of(shape, r);
+                if (c.pipeline == p && c.data == d) same[0].push_back(r);
+                if (c.pipeline == p && c.tensor == t) same[1].push_back(r);
+                if (c.data == d && c.tensor == t) same[2].push_back(r);
+              }
+              ASSERT_EQ(tensor_ranks(shape, at), same[0]);
+              ASSERT_EQ(data_ranks(shape, at), same[1]);
+              ASSERT_EQ(pipeline_ranks(shape, at), same[2]);
+            }
+          }
+        }
+        ASSERT_EQ(rank, shape.ranks());
+      }
+    }
+  }
+}
+
+TEST(Mesh, NodesAreNumberedByFirstAppearance) {
+  EXPECT_EQ(number_nodes({"a", "a", "b"}), (std::vector<int>{0, 0, 1}));
+  EXPECT_EQ(number_nodes({"x", "y", "x", "z", "y"}), (std::vector<int>{0, 1, 0, 2, 1}));
+  EXPECT_EQ(pretend_nodes(5, 2), (std::vector<int>{0, 0, 1, 1, 2}));
+}
+
+TEST(Mesh, ChannelsAddWithinTheirGroups) {
+  const MeshShape shape{2, 2, 2};
+  run_ranks(8, [&](Progress& progress) {
+    HostStream stream;
+    Mesh mesh(progress, shape, pretend_nodes(8, 4));
+    EXPECT_EQ(mesh.node_count(), 2);
+    struct Case {
+      GroupKind kind;
+      Site site;
+      std::vector<int> ranks;
+    };
+    const Case cases[] = {{GroupKind::kTpForward, Site::kTpForward, tensor_ranks(shape, mesh.at())},
+                          {GroupKind::kGradientShard, Site::kDpGradient, data_ranks(shape, mesh.at())},
+                          {GroupKind::kPpForward, Site::kPpForward, pipeline_ranks(shape, mesh.at())},
+                          {GroupKind::kWorld, Site::kControl, all_ranks(8)}};
+    // All at once: they must not take each other's messages.
+    std::vector<Channel> channels;
+    std::vector<std::vector<int64_t>> data(4, std::vector<int64_t>(1000, mesh.rank() + 1));
+    std::vector<Ticket> open;
+    for (size_t i = 0; i < 4; ++i) channels.push_back(mesh.channel(cases[i].kind, cases[i].site, cases[i].ranks));
+    for (size_t i = 0; i < 4; ++i)
+      open.push_back(channels[i].all_reduce(View(data[i].data(), DType::i64, {1000}), ReduceKind::kSum, stream));
+    for (size_t i = 4; i-- > 0;) open[i].wait(stream);
+    for (size_t i = 0; i < 4; ++i) {
+      int64_t sum = 0;
+      for (int r : cases[i].ranks) sum += r + 1;
+      for (int64_t v : data[i]) ASSERT_EQ(v, sum);
+      EXPECT_EQ(mesh.counters(cases[i].site).operations, 1);
+    }
+  });
+}
+
+TEST(Mesh, ChannelOfOneRankMovesNothing) {
+  run_ranks(1, [](Progress& progress) {
+    HostStream stream;
+    Mesh mesh(progress, {1, 1, 1}, {0});
+    Channel channel = mesh.channel(GroupKind::kWorld, Site::kControl, {0});
+    EXPECT_FALSE(static_cast<bool>(channel));
+    EXPECT_EQ(channel.size(), 1);
+    std::vector<float> data = {1.0f, 2.0f};
+    const View view(data.data(), DType::f32, {2});
+    const std::vector<int64_t> bounds = {0, 2};
+    EXPECT_FALSE(channel.all_reduce(view, ReduceKind::kSum, stream).open());
+    EXPECT_FALSE(channel.reduce_scatter(view, bounds, view, false, stream).open());
+    EXPECT_FALSE(channel.all_gather(view, view, bounds, stream).open());
+    EXPECT_FALSE(channel.barrier().open());
+    EXPECT_EQ(data, (std::vector<float>{1.0f, 2.0f}));
+  });
+}
+
+TEST(Mesh, CodecThatChangesBytesIsRefused) {
+  struct Half final : Codec {
+    std::string_view name() const override { return "half"; }
+    Traits traits() const override { return {}; }
+    size_t wire_bytes(int64_t count, DType) const override { return static_cast<size_t>(count) * 2; }
+  };
+  run_ranks(1, [](Progress& progress) {
+    EXPECT_THROW(Channel(std::make_unique<Communicator>(progress, std::vector<int>{0}, 0, Site::kControl, nullptr),
+                         std::make_shared<Half>()),
+                 Error);
+  });
+}
+
+}  // namespace
+}  // namespace thinwire

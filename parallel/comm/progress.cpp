@@ -122,7 +122,10 @@ Progress::Core::Core(Transport& transport_, ProgressOptions options_)
   if (options.watchdog_seconds > 0.0 && transport->size() > 1) {
     watchdog = std::make_unique<Watchdog>(
         *transport, recorder,
-        WatchdogOptions{.seconds = options.watchdog_seconds, .directory = options.report_directory});
+        WatchdogOptions{.seconds = options.watchdog_seconds,
+                        .directory = options.report_directory,
+                        .hosts = options.hosts,
+                        .on_verdict = options.on_hang});
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,6 +37,7 @@ struct ProgressOptions {
   double watchdog_seconds = 0.0;    // silence that ends the job with code 71; 0: no watchdog
   std::string report_directory;     // where the watchdog leaves who-waits-for-whom; empty: stderr only
   std::vector<std::string> hosts;   // per world rank, for the watchdog's message; may be empty
+  std::function<void(const std::string& message)> on_hang;  // on the watchdog's thread, before it ends the job
 };
 
 // Called with every finished operation and every wait of the compute thread (trace, tests). Runs under the baton.

@@ -270,6 +270,7 @@ void Watchdog::end_job_without_directory() {
 }
 
 void Watchdog::finish(const std::string& message) {
+  if (options_.on_verdict) options_.on_verdict(message);
   options_.print(message);
   if (sleep(options_.grace_seconds)) options_.end(static_cast<int>(ExitCode::kHungPeer));
 }

@@ -30,6 +30,8 @@ struct WatchdogOptions {
   std::vector<std::string> hosts;  // per world rank, for the message; may be empty
   double answer_seconds = 1.0;     // how long the others have to answer once the limit is reached
   double grace_seconds = 1.0;      // between the message and the end (twice that where nothing is printed)
+  // Called once, by the rank that speaks for all, before it prints: leaves the reason where the next life looks for it.
+  std::function<void(const std::string& message)> on_verdict;
   // Tests: what ends the job (default: Transport::abort) and what prints (default: stderr and the log file).
   std::function<void(int code)> end;
   std::function<void(const std::string& message)> print;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
 
 #include "model/decoder.h"
 #include "tests/model/model_test_support.h"
@@ -44,36 +45,47 @@ TEST_P(Families, ThreadsDoNotChangeABit) {
   }
 }
 
-// d loss / d parameter along a random direction against central differences. The loss is evaluated in fp32 with error
-// about u sqrt(K S) ~ 1e-6; over a step of 2h = 2e-2 that is 1e-4 in the slope, and the cubic term h^2/6 f''' is of the
-// same size.
-TEST_P(Families, GradientIsTheSlopeOfTheLoss) {
-  ModelConfig m = small_model(GetParam());
+// d loss / d parameter along a random direction against central differences; with dropout, whose masks are the same at
+// every point. The loss is evaluated in fp32 with error about u sqrt(K S) ~ 1e-6; over a step of 2h = 2e-2 that is 1e-4
+// in the slope, and the cubic term (h^2/6 times the third derivative) is of the same size.
+void expect_slope(const ModelConfig& m) {
   Bed bed(m, 2);
   bed.train_once();
+  std::map<std::string, std::vector<float>> gradients;
   for (const ParamSpec& p : bed.store.params()) {
-    const float* gradient = bed.store.gradient(p.name).as<float>();
+    const float* g = bed.store.gradient(p.name).as<float>();
+    gradients[p.name].assign(g, g + p.count());
+  }
+  for (const ParamSpec& p : bed.store.params()) {
+    const std::vector<float>& gradient = gradients.at(p.name);
     float* w = bed.store.weight(p.name).as<float>();  // fp32: the master itself
     const std::vector<float> start(w, w + p.count());
     std::vector<float> direction(start.size());
-    double slope = 0.0, length = 0.0;
-    for (int64_t i = 0; i < p.valid_rows * p.cols; ++i) {
+    double slope = 0.0, length = 0.0, norm = 0.0;
+    for (size_t i = 0; i < static_cast<size_t>(p.valid_rows * p.cols); ++i) {
       direction[i] = uniform01(philox({3, 4}, {static_cast<uint32_t>(i), p.id, 0, 0})[0]) - 0.5f;
       slope += static_cast<double>(direction[i]) * gradient[i];
       length += static_cast<double>(direction[i]) * direction[i];
+      norm += static_cast<double>(gradient[i]) * gradient[i];
     }
     const double h = 1e-2 / std::sqrt(length);
     const auto loss_at = [&](double step) {
       for (size_t i = 0; i < start.size(); ++i) w[i] = static_cast<float>(start[i] + step * direction[i]);
-      const double loss = bed.evaluate();
+      bed.store.bump_version();
+      const double loss = m.hidden_dropout > 0.0f ? bed.train_once() : bed.evaluate();
       std::copy(start.begin(), start.end(), w);
       return loss;
     };
     const double numeric = (loss_at(h) - loss_at(-h)) / (2.0 * h);
-    double norm = 0.0;
-    for (int64_t i = 0; i < p.count(); ++i) norm += static_cast<double>(gradient[i]) * gradient[i];
     EXPECT_NEAR(numeric, slope, 2e-3 * std::sqrt(norm * length) + 1e-4 * std::sqrt(length)) << p.name;
   }
+}
+
+TEST_P(Families, GradientIsTheSlopeOfTheLoss) {
+  ModelConfig m = small_model(GetParam());
+  expect_slope(m);
+  m.hidden_dropout = m.attention_dropout = 0.3f;
+  expect_slope(m);
 }
 
 TEST_P(Families, AccumulationSumsMicroBatches) {

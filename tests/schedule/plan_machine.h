@@ -44,7 +44,8 @@ class PlanMachine {
   };
   struct Rank {
     size_t node = 0;
-    std::vector<bool> met;  // of the posted exchange; empty: not posted
+    bool posted = false;
+    std::vector<bool> met;  // messages of the posted exchange
     std::vector<std::vector<Slot>> memory;
   };
 
@@ -72,7 +73,8 @@ class PlanMachine {
       ++rank.node;
       return good_;
     }
-    if (rank.met.empty()) {
+    if (!rank.posted) {
+      rank.posted = true;
       rank.met.assign(node.messages.size(), false);
       // From now on data may arrive at any time: whatever lay in the slot is gone.
       for (const Message& m : node.messages)
@@ -86,7 +88,7 @@ class PlanMachine {
     bool moved = false;
     for (size_t i = 0; i < node.messages.size(); ++i) moved = (!rank.met[i] && try_meet(stage, i)) || moved;
     if (std::all_of(rank.met.begin(), rank.met.end(), [](bool m) { return m; })) {
-      rank.met.clear();
+      rank.posted = false;
       ++rank.node;
       return true;
     }
@@ -109,7 +111,7 @@ class PlanMachine {
     if (m.peer < 0 || m.peer >= shape_.stages) return good_ = false;
     Rank& other = ranks_[static_cast<size_t>(m.peer)];
     const auto& other_nodes = plans_[static_cast<size_t>(m.peer)].nodes;
-    if (other.node >= other_nodes.size() || other.met.empty()) return false;
+    if (other.node >= other_nodes.size() || !other.posted) return false;
     const PlanNode& other_node = other_nodes[other.node];
     if (head(mine, node, m.send, m.forward, m.peer) != static_cast<int>(index)) return false;
     const int partner = head(other, other_node, !m.send, m.forward, stage);

@@ -300,7 +300,7 @@ TEST(Validate, RandomMutationsAreNoticed) {
     int done = 0, noticed = 0, harmless = 0, strict = 0;
   };
   std::vector<Tally> tallies(static_cast<size_t>(Mutation::kCount));
-  for (int round = 0; round < 20000; ++round) {
+  for (int round = 0; round < 60000; ++round) {
     PipelineShape shape;
     shape.kind = kSchedules[mutator.below(4)];
     shape.stages = 1 + mutator.below(5);

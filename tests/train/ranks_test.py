@@ -84,7 +84,10 @@ class Ranks(RunCase):
         self.assertEqual(done.code, 71, str(done))
         self.assertLess(time.monotonic() - start, 15)
         self.assertIn("rank 2", done.err + done.out)
-        self.assertTrue(all(not os.path.exists(f"/proc/{pid}") for pid in pids))
+        deadline = time.monotonic() + 5
+        while any(os.path.exists(f"/proc/{pid}") for pid in pids) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self.assertEqual([pid for pid in pids if os.path.exists(f"/proc/{pid}")], [])
         status = self.status(config)
         self.assertEqual((status["code"], status["requeue"]), (71, True))
         self.train(config, f"train_iters={status['step'] + 20}", ranks=4, expect=0)

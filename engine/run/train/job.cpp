@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <thread>
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/log.h"
@@ -13,6 +15,9 @@
 
 namespace thinwire {
 namespace {
+
+// The launcher passes on what ranks print; one that ends the job at once takes the last lines with it.
+constexpr std::chrono::milliseconds kGrace{300};
 
 std::vector<int> all_ranks(int size) {
   std::vector<int> ranks;
@@ -96,6 +101,8 @@ void Job::form_mesh(const RunConfig& config, const std::string& fingerprint) {
   ProgressOptions options;
   options.watchdog_seconds = config.layout.watchdog_seconds;
   options.report_directory = config.run_dir;
+  options.hosts = world_.hosts;
+  options.on_hang = on_hang_;
   progress_ = std::make_unique<Progress>(*transport_, options);
   mesh_ = std::make_unique<Mesh>(*progress_, shape, nodes_, config.layout.tuning);
   control_ = make_control(*progress_, size(), &mesh_->counters(Site::kControl));
@@ -107,10 +114,22 @@ void Job::share_cores(RunConfig& config) const {
   config.threads_per_rank = std::max(1, bound_ ? cores : cores / local_size_);
 }
 
+// A launcher that sees one rank end with a code kills the others, and may then report their end instead of the code: so
+// rank 0 says it for all, when all are ready.
+void Job::leave_together(ExitCode code) {
+  if (size() == 1) return;
+  std::fflush(nullptr);
+  control_.barrier();
+  if (!first()) std::this_thread::sleep_for(std::chrono::seconds(20));  // until the launcher ends us
+  std::this_thread::sleep_for(kGrace);
+  transport_->abort(static_cast<int>(code));
+}
+
 void Job::end_all(ExitCode code, const std::string& message) {
   if (size() == 1) return;
   std::fprintf(stderr, "error: rank %d: %s\n", rank(), message.c_str());
   std::fflush(nullptr);
+  std::this_thread::sleep_for(kGrace);
   transport_->abort(static_cast<int>(code));
 }
 

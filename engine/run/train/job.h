@@ -46,6 +46,11 @@ class Job {
   // Threads of a rank, where the configuration leaves them open: the cores of the node divided by its ranks.
   void share_cores(RunConfig& config) const;
 
+  // What to do, on the rank that speaks for all, before the watchdog ends a job in which nothing moves. Before form_mesh.
+  void on_hang(std::function<void(const std::string& message)> hook) { on_hang_ = std::move(hook); }
+
+  // All ranks call it with the same code that is not 0; does not return with several ranks.
+  void leave_together(ExitCode code);
   // Ends all ranks with this code, after this rank's message. For one rank it returns, and the caller leaves by itself.
   void end_all(ExitCode code, const std::string& message);
 
@@ -56,6 +61,7 @@ class Job {
   std::unique_ptr<Mesh> mesh_;
   Control control_;
   std::vector<int> nodes_;
+  std::function<void(const std::string&)> on_hang_;
   int local_rank_ = 0, local_size_ = 1;
   bool bound_ = false;  // this rank has cores of its own
 };

@@ -42,9 +42,13 @@ int run_job(const std::string& name, const std::function<int(Job&)>& body) {
   return run_program(name, [&]() -> int {
     Job job;
     try {
-      return body(job);
+      const int code = body(job);
+      if (code != 0) job.leave_together(static_cast<ExitCode>(code));
+      return code;
     } catch (const AgreedError& e) {
-      if (job.first()) throw;
+      if (job.size() == 1) throw;
+      if (job.first()) std::fprintf(stderr, "error: %s\n", e.what());
+      job.leave_together(e.code());
       return static_cast<int>(e.code());
     } catch (const Error& e) {
       job.end_all(e.code(), e.what());

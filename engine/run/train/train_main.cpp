@@ -9,6 +9,8 @@
 #include "engine/base/ops/ops.h"
 #include "engine/run/config/key_table.h"
 #include "engine/run/config/resolved_json.h"
+#include "engine/run/trace/run_files.h"
+#include "engine/run/trace/status_file.h"
 #include "engine/run/train/dry_run.h"
 #include "engine/run/train/process_setup.h"
 #include "engine/run/train/rank_layout.h"
@@ -37,6 +39,15 @@ ResolvedConfig load(const Options& o, int64_t ranks, int argc, char** argv) {
   ResolvedConfig config = load_config(o.configs, o.overrides, options);
   for (int i = 0; i < argc; ++i) config.run.command_line += (i > 0 ? " " : "") + std::string(argv[i]);
   return config;
+}
+
+// Of the last status that rank 0 wrote; 0 if there is none.
+int64_t last_step(const std::string& run_dir) {
+  try {
+    return read_status(status_path(run_dir)).step;
+  } catch (const Error&) {
+    return 0;
+  }
 }
 
 // What must be equal on all ranks: the build and every key.
@@ -79,6 +90,10 @@ int run(const Options& o, int argc, char** argv) {
   return run_job("train", [&](Job& job) {
     ResolvedConfig config;
     job.agree([&] { config = load(o, job.size(), argc, argv); });
+    job.on_hang([&config](const std::string& message) {
+      StatusFile(status_path(config.run.run_dir), config.run.train_iters)
+          .ended(ExitCode::kHungPeer, last_step(config.run.run_dir), message);
+    });
     job.form_mesh(config.run, fingerprint_of(config));
     return static_cast<int>(train(config, o.allow_faults, job));
   });

@@ -1,0 +1,180 @@
+// Collectives in two levels against a float64 loop, and every algorithm's bytes against the counters.
+#include "parallel/comm/two_level.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <mutex>
+
+#include "parallel/comm/tuning.h"
+#include "tests/comm/local_group.h"
+
+namespace thinwire {
+namespace {
+
+CommTuning only(Algorithm algorithm) {
+  CommTuning tuning;
+  tuning.all_reduce = tuning.reduce_scatter = tuning.all_gather = algorithm;
+  return tuning;
+}
+
+std::vector<int> blocks(int nodes, int local) {
+  std::vector<int> list;
+  for (int r = 0; r < nodes * local; ++r) list.push_back(r / local + 3);
+  return list;
+}
+
+TEST(NodeGrid, KnowsEvenGroups) {
+  EXPECT_FALSE(node_grid({}, 4).two_level());
+  const std::vector<int> one = {2, 2, 2}, own = {0, 1, 2}, even = {5, 5, 1, 1}, uneven = {0, 0, 0, 1},
+                         interleaved = {0, 1, 0, 1}, back = {0, 0, 1, 1, 0, 0};
+  EXPECT_FALSE(node_grid(one, 3).two_level());
+  EXPECT_FALSE(node_grid(own, 3).two_level());
+  EXPECT_TRUE(node_grid(even, 4).two_level());
+  EXPECT_EQ(node_grid(even, 4).nodes, 2);
+  EXPECT_EQ(node_grid(even, 4).local, 2);
+  EXPECT_FALSE(node_grid(uneven, 4).two_level());
+  EXPECT_FALSE(node_grid(interleaved, 4).two_level());
+  EXPECT_FALSE(node_grid(back, 6).two_level());
+}
+
+TEST(Tuning, ChoosesWhatTheGroupCanDo) {
+  const std::vector<int> even = blocks(2, 2), interleaved = {0, 1, 0, 1};
+  const CommTuning two = only(Algorithm::kTwoLevel), automatic;
+  EXPECT_EQ(choose_algorithm(two, Verb::kAllReduce, even, 4, 8), Algorithm::kTwoLevel);
+  EXPECT_EQ(choose_algorithm(two, Verb::kAllReduce, even, 4, 8, ReduceKind::kMax), Algorithm::kDirect);
+  EXPECT_EQ(choose_algorithm(two, Verb::kAllGather, interleaved, 4, 1 << 20), Algorithm::kDirect);
+  EXPECT_EQ(choose_algorithm(automatic, Verb::kReduceScatter, even, 4, 1 << 20), Algorithm::kTwoLevel);
+  EXPECT_EQ(choose_algorithm(automatic, Verb::kReduceScatter, even, 4, 1 << 10), Algorithm::kDirect);
+  EXPECT_EQ(choose_algorithm(automatic, Verb::kAllReduce, {}, 4, 64 << 20), Algorithm::kDirect);
+  EXPECT_EQ(choose_algorithm(only(Algorithm::kRing), Verb::kAllReduce, even, 4, 8), Algorithm::kRing);
+  EXPECT_EQ(choose_algorithm(only(Algorithm::kLibrary), Verb::kAllReduce, even, 4, 8), Algorithm::kDirect);
+}
+
+TEST(Tuning, PartsCoverEverything) {
+  for (int64_t count : {0, 1, 15, 16, 17, 1000, 4096, 123457}) {
+    for (int parts = 1; parts < 20; ++parts) {
+      EXPECT_EQ(even_bound(count, parts, 0), 0);
+      EXPECT_EQ(even_bound(count, parts, parts), count);
+      for (int r = 0; r < parts; ++r) EXPECT_LE(even_bound(count, parts, r), even_bound(count, parts, r + 1));
+    }
+  }
+}
+
+// One random case: sizes, cuts and types, on `nodes` x `local` ranks.
+void check_case(uint64_t seed, int nodes, int local, DType dtype) {
+  std::mt19937_64 random(seed);
+  const int n = nodes * local;
+  const int64_t count = random_count(random, 40000);
+  const std::vector<int64_t> bounds = ragged_bounds(random, count, n);
+  const std::vector<Buffer> all = contributions(dtype, count, seed, n);
+  const bool wide = dtype == DType::bf16 && random() % 2 == 0, accumulate = random() % 2 == 0;
+  CommTuning tuning = only(Algorithm::kTwoLevel);
+  tuning.chunk_bytes = 64 << (random() % 10);
+  std::vector<std::vector<char>> results(static_cast<size_t>(n));
+  std::mutex mutex;
+  run_ranks(
+      n,
+      [&](Progress& progress) {
+        SiteCounters counters;
+        Communicator group(progress, all_ranks(n), 7, Site::kDpGradient, &counters, blocks(nodes, local), tuning);
+        HostStream stream;
+        const int me = group.rank();
+        const std::vector<int> on = blocks(nodes, local);
+        const auto expect_bytes = [&](int64_t bytes) {
+          std::lock_guard lock(mutex);
+          EXPECT_EQ(counters.wire_bytes, bytes);
+          counters = {};
+        };
+        const auto bytes_of = static_cast<int64_t>(size_of(dtype));
+        // all-reduce: two roundings of a partial sum (node, total) to the wire's type
+        Buffer data(dtype, count);
+        data.fill(seed, me);
+        group.all_reduce(data.view(), ReduceKind::kSum, stream).wait(stream);
+        expect_bytes(all_reduce_bytes(tuning, on, n, me, count, bytes_of));
+        double worst = 0.0;
+        const auto compare = [&](double got, double start, int64_t i, int hops) {
+          double sum = start, magnitude = std::abs(start);
+          for (const Buffer& b : all) sum += b.get(i), magnitude += std::abs(b.get(i));
+          const double over = std::abs(got - sum) - sum_tolerance(dtype, n + 1, magnitude, hops);
+          worst = std::max(worst, over);
+        };
+        for (int64_t i = 0; i < count; ++i) compare(data.get(i), 0.0, i, 2);
+        // reduce-scatter into a buffer of its own
+        const int64_t first = bounds[static_cast<size_t>(me)], mine = bounds[static_cast<size_t>(me) + 1] - first;
+        Buffer whole(dtype, count), out(wide ? DType::f32 : dtype, mine), before(wide ? DType::f32 : dtype, mine);
+        whole.fill(seed, me), out.fill(seed + 99, me), before.fill(seed + 99, me);
+        group.reduce_scatter(whole.view(), bounds, out.view(), accumulate, stream).wait(stream);
+        expect_bytes(reduce_scatter_bytes(tuning, on, me, bounds, bytes_of));
+        for (int64_t i = 0; i < mine; ++i) compare(out.get(i), accumulate ? before.get(i) : 0.0, first + i, 2);
+        // all-gather
+        Buffer gathered(dtype, count), part(dtype, mine);
+        for (int64_t i = 0; i < mine; ++i) part.set(i, all[static_cast<size_t>(me)].get(first + i));
+        group.all_gather(part.view(), gathered.view(), bounds, stream).wait(stream);
+        expect_bytes(all_gather_bytes(tuning, on, me, bounds, bytes_of));
+        bool same = true;
+        for (int r = 0; r < n; ++r)
+          for (int64_t i = bounds[static_cast<size_t>(r)]; i < bounds[static_cast<size_t>(r) + 1]; ++i)
+            same = same && gathered.get(i) == all[static_cast<size_t>(r)].get(i);
+        std::lock_guard lock(mutex);
+        EXPECT_LE(worst, 0.0);
+        EXPECT_TRUE(same);
+        results[static_cast<size_t>(me)] = data.bytes();
+      },
+      seed);
+  for (const std::vector<char>& r : results) EXPECT_EQ(r, results[0]) << "ranks differ";
+}
+
+TEST(TwoLevel, RandomRaggedCases) {
+  const std::pair<int, int> grids[] = {{2, 2}, {2, 3}, {3, 2}, {4, 2}, {2, 4}};
+  const DType types[] = {DType::f32, DType::bf16, DType::f64};
+  for (uint64_t seed = 1; seed <= 45; ++seed) {
+    SCOPED_TRACE(seed);
+    check_case(seed, grids[seed % 5].first, grids[seed % 5].second, types[seed % 3]);
+    if (HasFailure()) return;
+  }
+}
+
+// The closed forms of the other algorithms, on ragged bounds.
+TEST(Bytes, EqualTheCounters) {
+  for (uint64_t seed = 1; seed <= 24; ++seed) {
+    std::mt19937_64 random(seed * 31);
+    const int n = 2 + static_cast<int>(random() % 5);
+    const int64_t count = random_count(random, 30000);
+    const std::vector<int64_t> bounds = ragged_bounds(random, count, n);
+    CommTuning tuning = only(seed % 2 == 0 ? Algorithm::kRing : Algorithm::kDirect);
+    tuning.chunk_bytes = 512;
+    const int root = static_cast<int>(random() % static_cast<uint64_t>(n));
+    std::mutex mutex;
+    run_ranks(n, [&](Progress& progress) {
+      SiteCounters counters;
+      Communicator group(progress, all_ranks(n), 7, Site::kDpGradient, &counters, {}, tuning);
+      HostStream stream;
+      const int me = group.rank();
+      const auto expect_bytes = [&](const char* verb, int64_t bytes) {
+        std::lock_guard lock(mutex);
+        EXPECT_EQ(counters.wire_bytes, bytes) << verb << " seed " << seed << " rank " << me;
+        counters = {};
+      };
+      Buffer whole(DType::f32, count);
+      whole.fill(seed, me);
+      const int64_t first = bounds[static_cast<size_t>(me)], mine = bounds[static_cast<size_t>(me) + 1] - first;
+      group.all_reduce(whole.view(), ReduceKind::kSum, stream).wait(stream);
+      expect_bytes("all_reduce", all_reduce_bytes(tuning, {}, n, me, count, 4));
+      group.all_gather(whole.view().element_range(first, mine), whole.view(), bounds, stream).wait(stream);
+      expect_bytes("all_gather", all_gather_bytes(tuning, {}, me, bounds, 4));
+      group.reduce_scatter(whole.view(), bounds, whole.view().element_range(first, mine), false, stream).wait(stream);
+      expect_bytes("reduce_scatter", reduce_scatter_bytes(tuning, {}, me, bounds, 4));
+      group.broadcast(whole.view(), root, stream).wait(stream);
+      expect_bytes("broadcast", broadcast_bytes(n, me, root, count * 4));
+      std::vector<int64_t> to_bounds;
+      for (int r = 0; r <= n; ++r) to_bounds.push_back(mine * r);
+      Buffer to(DType::f32, mine * n);
+      group.all_to_all(whole.view(), bounds, to.view(), to_bounds, stream).wait(stream);
+      expect_bytes("all_to_all", all_to_all_bytes(me, bounds, 4));
+    });
+  }
+}
+
+}  // namespace
+}  // namespace thinwire

@@ -112,6 +112,7 @@ class LocalTransport final : public Transport {
       }
       send.copy = box.free_copies.back();
       box.free_copies.pop_back();
+      send.data = box.copies[static_cast<size_t>(send.copy)].get();
       if (bytes > 0) std::memcpy(box.copies[static_cast<size_t>(send.copy)].get(), data, bytes);
     }
     box.sends.push_back(send);

@@ -23,10 +23,13 @@
 #include <string>
 #include <vector>
 
-// MPICH before 4.2 over UCX tcp can hang in MPI_Finalize with more than two ranks: a rank that has closed its connections
-// waits for the others in PMI, deaf to those that still need its answer to close theirs (pmodels/mpich pull request 6596). Here all
-// messages have been received by then, so the connections need no farewell; libmpich finds this before UCX's own.
-extern "C" void* ucp_disconnect_nb(void*) { return nullptr; }
+// MPICH before 4.2 over UCX tcp can hang in MPI_Finalize with more than two ranks: a rank that has closed its
+// connections waits for the others in PMI, deaf to those that still need its answer to close theirs (pmodels/mpich pull
+// request 6596). Here all messages have been received by then, so the connections need no farewell; libmpich finds this
+// before UCX's own.
+extern "C" void* ucp_disconnect_nb(void*) {
+  return nullptr;
+}
 
 namespace {
 
@@ -63,7 +66,8 @@ void names() {
   int first = 0;
   while (first < CPU_SETSIZE && !CPU_ISSET(first, &cores)) ++first;
   print_all("rank " + std::to_string(rank) + " host " + host() + " processor " + processor + " node_size " +
-            std::to_string(node_size) + " cores " + std::to_string(CPU_COUNT(&cores)) + " first " + std::to_string(first));
+            std::to_string(node_size) + " cores " + std::to_string(CPU_COUNT(&cores)) + " first " +
+            std::to_string(first));
 }
 
 void bandwidth(int megabytes) {

@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""How much of the communication hides behind compute: data parallelism and ZeRO 1 to 3 in the emulated cluster.
+
+    scripts/check_overlap.py [--hosts 2 4] [--rate 1gbit] [--stages 0 1 2 3] [--steps N] [--shape char] [--out FILE.md] [key=value ...]
+
+For every number of hosts and stage, one rank per host and core, `bench step` runs three ways in the emulated cluster:
+  compute   the same ranks at the same time, each alone with its share of the batch, so that they share the machine alike
+  waiting   the layout with zero_optimization.overlap_comm=false: every transfer is waited for where it starts
+  overlap   the layout as it is meant
+communication = what the compute thread stood still for while waiting; hideable = min(compute, communication); a perfect step takes
+max(compute, communication); hidden = 1 - (exposed - unavoidable) / hideable, where unavoidable = max(0, communication - compute) waits in any
+order. Exit code 1 when less than --least (0.7) is hidden somewhere. Needs root (scripts/lab); build/bench (--build DIR).
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LAB = os.path.join(ROOT, "scripts", "lab")
+
+
+def fail(text):
+    sys.exit(f"error: check_overlap: {text}")
+
+
+def lab(name, *arguments):
+    cut = arguments.index("--") if "--" in arguments else len(arguments)
+    done = subprocess.run([LAB, *arguments[:cut], "--name", name, *arguments[cut:]], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        fail(f"{' '.join(arguments)}: exit {done.returncode}: {(done.stderr or done.stdout).strip()}")
+    return done.stdout
+
+
+def parsed(text):
+    """The JSON lines that `bench step --json` ends with; several where ranks ran alone."""
+    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    if not lines:
+        fail(f"bench step printed no JSON: {text!r}")
+    return lines
+
+
+def exposed(line):
+    """{site: (busy_ms, exposed_ms, megabytes sent by rank 0)} of one result."""
+    return {site: (c["busy_ms"], c["exposed_ms"], c["wire_bytes"] / 1e6) for site, c in line.get("comm", {}).items()}
+
+
+def measure(o, name, hosts, stage):
+    def command(*more):
+        return [os.path.join(o.build, "bench"), "step", o.shape, f"train_micro_batch_size_per_gpu={o.micro}", "threads_per_rank=1",
+                f"train_iters={o.steps}", *o.keys, *more, "--json"]
+    layout = f"zero_optimization.stage={stage}"
+    # Alone: without the launcher's variables a rank knows of no other.
+    alone = ["env", *(f"-u{v}" for v in ("PMI_SIZE", "PMI_RANK", "PMI_FD")), *command()]
+    runs = {"compute": [], "waiting": [], "overlap": []}
+    for _ in range(o.rounds):  # in turn, so that a machine whose speed drifts treats all alike
+        runs["compute"] += parsed(lab(name, "run", "-n", str(hosts), "--bind", "--", *alone))
+        runs["waiting"] += parsed(lab(name, "run", "-n", str(hosts), "--bind", "--", *command(layout, "zero_optimization.overlap_comm=false")))
+        runs["overlap"] += parsed(lab(name, "run", "-n", str(hosts), "--bind", "--", *command(layout)))
+    compute = statistics.median(r["step_ms"] for r in runs["compute"])
+
+    def total(which, index):
+        return statistics.median(sum(site[index] for site in exposed(r).values()) for r in runs[which])
+    communication, still = total("waiting", 1), total("overlap", 1)
+    unavoidable = max(0.0, communication - compute)
+    hideable = min(compute, communication)
+    sites = {}
+    for r in runs["overlap"]:
+        for site, numbers in exposed(r).items():
+            sites.setdefault(site, []).append(numbers)
+    return {"hosts": hosts, "stage": stage, "compute": compute, "communication": communication, "exposed": still,
+            "step": statistics.median(r["step_ms"] for r in runs["overlap"]), "waiting": statistics.median(r["step_ms"] for r in runs["waiting"]),
+            "best": max(compute, communication), "hidden": 1 - max(0.0, still - unavoidable) / hideable if hideable > 0 else 1.0,
+            "busy": total("overlap", 0), "sent": total("overlap", 2),
+            "sites": {site: [statistics.median(n[i] for n in all_of) for i in range(3)] for site, all_of in sites.items()},
+            "command": f"scripts/lab run -n {hosts} --bind -- {' '.join(['build/bench', *command(layout)[1:]])}"}
+
+
+def table(results, o):
+    lines = ["| hosts | ZeRO | compute ms | communication ms | max of both | step ms | step / max | waiting for each | busy ms | exposed ms | hidden | MB sent |",
+             "|---|---|---|---|---|---|---|---|---|---|---|---|"]
+    for r in results:
+        lines.append(f"| {r['hosts']} | {r['stage']} | {r['compute']:.0f} | {r['communication']:.0f} | {r['best']:.0f} | {r['step']:.0f} | {r['step'] / r['best']:.2f} "
+                     f"| {r['waiting']:.0f} | {r['busy']:.0f} | {r['exposed']:.0f} | {100 * r['hidden']:.0f} % | {r['sent']:.1f} |")
+    lines += ["", "Sites of the overlapped runs (ms per step and rank 0; MB sent):", "", "| hosts | ZeRO | site | busy ms | exposed ms | MB |", "|---|---|---|---|---|---|"]
+    for r in results:
+        for site, (busy, still, sent) in sorted(r["sites"].items()):
+            lines.append(f"| {r['hosts']} | {r['stage']} | {site} | {busy:.1f} | {still:.1f} | {sent:.2f} |")
+    cores = len(os.sched_getaffinity(0))
+    lines += ["", f"`{o.shape}`, micro batch {o.micro}, {o.rate} links, one rank per host, medians of {o.rounds} rounds of {o.steps} steps, {cores} cores.",
+              "compute: all ranks at once, alone; communication: what a step stands still for when every transfer is waited for; hidden: 1 - (exposed - what",
+              "no order could hide) / min(compute, communication). With more ranks than cores, ranks share cores, and a rank that waits lends its core to another.",
+              "", *(f"- `{r['command']}`" for r in results)]
+    return "\n".join(lines)
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--hosts", type=int, nargs="+", default=[2, 4])
+    options.add_argument("--stages", type=int, nargs="+", default=[0, 1, 2, 3])
+    options.add_argument("--rate", default="1gbit")
+    options.add_argument("--shape", default="char")
+    options.add_argument("--micro", type=int, default=4)
+    options.add_argument("--steps", type=int, default=8)
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--least", type=float, default=0.7)
+    options.add_argument("--build", default=os.path.join(ROOT, "build"))
+    options.add_argument("--out")
+    o, o.keys = options.parse_known_args()
+    if any("=" not in k or k.startswith("-") for k in o.keys):
+        options.error(f"not key=value: {' '.join(o.keys)}")
+    if not os.access(os.path.join(o.build, "bench"), os.X_OK):
+        fail(f"{o.build}/bench is missing; cmake --build build first")
+    o.build = os.path.abspath(o.build)
+    results = []
+    for hosts in o.hosts:
+        name = f"overlap-{os.getpid()}"
+        try:
+            lab(name, "up", "--hosts", str(hosts), "--rate", o.rate)
+            for stage in o.stages:
+                results.append(measure(o, name, hosts, stage))
+                r = results[-1]
+                print(f"{hosts} hosts, ZeRO {stage}: step {r['step']:.0f} ms, best {r['best']:.0f}, hidden {100 * r['hidden']:.0f} %", file=sys.stderr, flush=True)
+        finally:
+            subprocess.run([LAB, "down", "--name", name], capture_output=True, check=False)
+    text = table(results, o)
+    print(text)
+    if o.out:
+        with open(o.out, "w", encoding="utf-8") as f:
+            f.write("# Communication behind compute\n\n" + text + "\n")
+    least = min(r["hidden"] for r in results)
+    print(f"\nleast hidden: {100 * least:.0f} % ({'at least' if least >= o.least else 'BELOW'} {100 * o.least:.0f} %)")
+    return 0 if least >= o.least else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -30,8 +30,8 @@ void add(std::atomic<T>& value, int delta) {
 
 FlightRecorder::FlightRecorder(int world_size)
     : world_size_(world_size),
-      peers_(std::make_unique<std::atomic<uint16_t>[]>(static_cast<size_t>(kEntries) *
-                                                       static_cast<size_t>(world_size))) {
+      peers_(
+          std::make_unique<std::atomic<uint16_t>[]>(static_cast<size_t>(kEntries) * static_cast<size_t>(world_size))) {
   TW_CHECK(world_size > 0);
 }
 

@@ -43,8 +43,8 @@ std::span<const TuningRow> tuning_table() {
 NodeGrid node_grid(std::span<const int> nodes, int members) {
   if (nodes.empty()) return {1, members};
   TW_CHECK(static_cast<int>(nodes.size()) == members);
-  const auto local = static_cast<int>(std::find_if(nodes.begin(), nodes.end(), [&](int n) { return n != nodes[0]; }) -
-                                      nodes.begin());
+  const auto local =
+      static_cast<int>(std::find_if(nodes.begin(), nodes.end(), [&](int n) { return n != nodes[0]; }) - nodes.begin());
   if (members % local != 0) return {0, 0};
   for (int r = 0; r < members; ++r) {
     const bool first = r % local == 0;
@@ -105,8 +105,8 @@ int64_t reduce_scatter_bytes(const CommTuning& tuning, std::span<const int> node
   return (count - length(bounds, me)) * element_bytes;
 }
 
-int64_t all_gather_bytes(const CommTuning& tuning, std::span<const int> nodes, int me,
-                         std::span<const int64_t> bounds, int64_t element_bytes) {
+int64_t all_gather_bytes(const CommTuning& tuning, std::span<const int> nodes, int me, std::span<const int64_t> bounds,
+                         int64_t element_bytes) {
   const int members = static_cast<int>(bounds.size()) - 1;
   const int64_t count = bounds.back();
   switch (choose_algorithm(tuning, Verb::kAllGather, nodes, members, count * element_bytes)) {

@@ -36,8 +36,8 @@ NodeGrid node_grid(std::span<const int> nodes, int members);
 
 // kDirect, kRing or kTwoLevel: what the configuration names if the group can do it (two levels need a two_level() grid,
 // and a sum), otherwise by the table.
-Algorithm choose_algorithm(const CommTuning& tuning, Verb verb, std::span<const int> nodes, int members,
-                           int64_t bytes, ReduceKind kind = ReduceKind::kSum);
+Algorithm choose_algorithm(const CommTuning& tuning, Verb verb, std::span<const int> nodes, int members, int64_t bytes,
+                           ReduceKind kind = ReduceKind::kSum);
 
 // Bytes that member `me` hands to the transport for one call, with the algorithm that choose_algorithm gives.
 // bounds: members + 1 entries, in elements; an all-reduce has none but a count.
@@ -45,8 +45,8 @@ int64_t all_reduce_bytes(const CommTuning& tuning, std::span<const int> nodes, i
                          int64_t element_bytes, ReduceKind kind = ReduceKind::kSum);
 int64_t reduce_scatter_bytes(const CommTuning& tuning, std::span<const int> nodes, int me,
                              std::span<const int64_t> bounds, int64_t element_bytes);
-int64_t all_gather_bytes(const CommTuning& tuning, std::span<const int> nodes, int me,
-                         std::span<const int64_t> bounds, int64_t element_bytes);
+int64_t all_gather_bytes(const CommTuning& tuning, std::span<const int> nodes, int me, std::span<const int64_t> bounds,
+                         int64_t element_bytes);
 int64_t all_to_all_bytes(int me, std::span<const int64_t> from_bounds, int64_t element_bytes);
 int64_t broadcast_bytes(int members, int me, int root, int64_t bytes);
 

@@ -77,8 +77,8 @@ std::string to_text(const WaitReport& r, const FlightRecorder& recorder) {
   const bool waiting = r.state == WaitReport::State::kWaiting;
   out << kHeading << "\nrank: " << r.rank << "\nhost: " << r.host << "\npid: " << r.pid << "\nanswers: " << r.answers
       << "\nstate: " << (waiting ? "waiting" : "outside") << "\nsilent_s: " << r.silent_s
-      << "\nstuck: " << (r.stuck ? 1 : 0) << "\noperation: " << r.operation << "\nmissing: " << numbers(r.missing, " ") << "\nactivity: " << r.activity
-      << "\n\n";
+      << "\nstuck: " << (r.stuck ? 1 : 0) << "\noperation: " << r.operation << "\nmissing: " << numbers(r.missing, " ")
+      << "\nactivity: " << r.activity << "\n\n";
   if (waiting) {
     out << "This rank waits in " << (r.operation.empty() ? "an operation that is not recorded" : r.operation);
     if (!r.missing.empty()) out << "; transfers are open with rank " << numbers(r.missing, ", ");
@@ -86,9 +86,8 @@ std::string to_text(const WaitReport& r, const FlightRecorder& recorder) {
   } else {
     out << "No thread of this rank waits for communication.\n";
   }
-  const int64_t now = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                          std::chrono::steady_clock::now().time_since_epoch())
-                          .count();
+  const int64_t now =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
   out << "\nThe last operations, oldest first (seconds ago):\n";
   for (const FlightEntry& e : recorder.read()) {
     char line[96];

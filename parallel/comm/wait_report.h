@@ -16,7 +16,7 @@ struct WaitReport {
   State state = State::kAbsent;
   std::string host;
   int64_t pid = 0;
-  std::string answers;       // the verdict that this report answers; empty: none
+  std::string answers;  // the verdict that this report answers; empty: none
   double silent_s = 0.0;
   bool stuck = false;        // it waits, but has not come back from the transport for a while
   std::string operation;     // "dp.gradient all_reduce #57 (group 3, 4194304 bytes)"; equal on ranks in the same one

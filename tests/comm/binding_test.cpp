@@ -68,8 +68,7 @@ TEST(Binding, RandomMasksAreCoveredDisjointlyAndEvenly) {
   std::mt19937 random(7);
   for (int trial = 0; trial < 500; ++trial) {
     const int threads = 1 + static_cast<int>(random() % 3);
-    const std::vector<Cpu> m =
-        machine(1 + static_cast<int>(random() % 3), 1 + static_cast<int>(random() % 9), threads);
+    const std::vector<Cpu> m = machine(1 + static_cast<int>(random() % 3), 1 + static_cast<int>(random() % 9), threads);
     std::vector<int> mask;
     for (const Cpu& cpu : m) {
       if (random() % 4 != 0) mask.push_back(cpu.number);

@@ -53,10 +53,9 @@ int run(int argc, char** argv) {
   StuckTransport transport(std::move(world.transport));
   const int rank = transport.rank(), size = transport.size();
   std::ofstream(directory + "/pid." + std::to_string(rank)) << ::getpid() << "\n";
-  Progress progress(transport, {.spin_us = 0,
-                                .watchdog_seconds = std::atof(argv[2]),
-                                .report_directory = directory,
-                                .hosts = world.hosts});
+  Progress progress(
+      transport,
+      {.spin_us = 0, .watchdog_seconds = std::atof(argv[2]), .report_directory = directory, .hosts = world.hosts});
   std::vector<int> all;
   for (int r = 0; r < size; ++r) all.push_back(r);
   Communicator communicator(progress, all, 0, Site::kDpGradient, nullptr);

@@ -85,12 +85,8 @@ TEST(Judge, SaysWhenItDoesNotKnow) {
 
 TEST(Report, SurvivesTheFile) {
   FlightRecorder recorder(5);
-  const uint64_t index = recorder.begin({.site = Site::kPpForward,
-                                         .verb = "receive",
-                                         .group = 5,
-                                         .peer = 3,
-                                         .sequence = 41,
-                                         .bytes = 1024});
+  const uint64_t index = recorder.begin(
+      {.site = Site::kPpForward, .verb = "receive", .group = 5, .peer = 3, .sequence = 41, .bytes = 1024});
   recorder.waiting_for(index, 3, true);
   recorder.enter_wait(index);
   recorder.set_activity("step 12\nforward");
@@ -177,8 +173,8 @@ class WatchdogThread : public testing::Test {
   // Rank r issues an operation that misses `peer`, and stands still for it.
   uint64_t block(int r, int peer, uint32_t sequence = 1) {
     FlightRecorder& recorder = *ranks_[static_cast<size_t>(r)]->recorder;
-    const uint64_t index = recorder.begin(
-        {.site = Site::kTpForward, .verb = "all_reduce", .group = 1, .sequence = sequence, .bytes = 64});
+    const uint64_t index =
+        recorder.begin({.site = Site::kTpForward, .verb = "all_reduce", .group = 1, .sequence = sequence, .bytes = 64});
     recorder.waiting_for(index, peer, true);
     recorder.enter_wait(index);
     return index;

@@ -3,7 +3,7 @@
 //   lab_probe bandwidth MEGABYTES      rank 0 sends to the last rank; prints Mbit/s of payload
 //   lab_probe latency                  8-byte ping-pong between rank 0 and the last rank; prints microseconds one way
 //   lab_probe isolation                rank 0 makes shared memory of every kind; every rank says what it can reach
-//   lab_probe exit CODE                rank 1 (or the only one) ends all by MPI_Abort(CODE)
+//   lab_probe exit CODE [SECONDS]      rank 1 (or the only one) ends all by MPI_Abort(CODE), after SECONDS
 //   lab_probe stream MEGABYTES         rank 0 sends megabyte after megabyte to the last rank
 //   lab_probe wait SECONDS             all ranks sit in a barrier of rank 0
 #include <fcntl.h>
@@ -179,7 +179,10 @@ int main(int argc, char** argv) {
   } else if (mode == "isolation") {
     isolation();
   } else if (mode == "exit") {
-    if (rank == std::min(1, size - 1)) MPI_Abort(MPI_COMM_WORLD, number);
+    if (rank == std::min(1, size - 1)) {
+      if (argc > 3) sleep(static_cast<unsigned>(std::atoi(argv[3])));
+      MPI_Abort(MPI_COMM_WORLD, number);
+    }
     MPI_Barrier(MPI_COMM_WORLD);
   } else if (mode == "wait") {
     if (rank == 0) sleep(static_cast<unsigned>(number));

@@ -7,7 +7,7 @@ from run_support import RunCase, facts, generations, main
 STEPS = 16
 MODEL = {"num_layers": 5, "hidden_size": 48, "num_attention_heads": 12, "num_kv_heads": 12, "train_batch_size": 12,
          "train_iters": STEPS, "save_interval": 5, "hidden_dropout": 0.1, "make_vocab_size_divisible_by": 1, "vocab_size": 257,
-         "train_micro_batch_size_per_gpu": 1, "ranks_per_node": 2}
+         "train_micro_batch_size_per_gpu": 1, "ranks_per_node": 2, "async_save": False}
 
 
 def random_layout(chance):
@@ -26,15 +26,15 @@ def random_layout(chance):
 
 
 class Reshape(RunCase):
-    def alone(self, **more):
-        config = self.config("alone", **{**MODEL, **more})
+    def alone(self, name, **more):
+        config = self.config(name, **{**MODEL, **more})
         self.train(config, expect=0)
         return [float(s["loss"]) for s in facts(self.run_dir(config))[0]]
 
     def test_twenty_random_pairs(self):
         chance = random.Random(5)
         for family, more in (("gpt2", {}), ("llama", {"norm": "rmsnorm", "activation": "swiglu", "pos_emb": "rotary"})):
-            expected = self.alone(**more)
+            expected = self.alone(f"{family}_alone", **more)
             for pair in range(10):
                 (first, m), (second, n) = random_layout(chance), random_layout(chance)
                 config = self.config(f"{family}{pair}", **{**MODEL, **more, **first})

@@ -22,8 +22,7 @@ namespace thinwire {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int64_t kSizes[] = {8,       64,      512,     4 << 10, 16 << 10, 64 << 10,
-                              256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
+constexpr int64_t kSizes[] = {8, 64, 512, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
 constexpr int kWindow = 64;
 constexpr double kBlockSeconds = 3e-3;  // calls timed in one go
 constexpr int kBlocks = 15;             // per side, in turns; their median counts
@@ -36,7 +35,7 @@ float value(int rank, int64_t i) {
 struct Case {
   std::string name;
   int64_t bytes = 0;
-  std::function<void()> fill;   // fresh contents for the proof
+  std::function<void()> fill;  // fresh contents for the proof
   std::function<void()> ours, theirs;
   std::function<double()> error;  // of what `ours` left, relative to the sum of magnitudes; huge if a byte is wrong
   double tolerance = 0.0;
@@ -48,7 +47,8 @@ class Bench {
   Bench(World& world, bool json)
       : world_(world), json_(json), rank_(world.transport->rank()), size_(world.transport->size()) {
     const auto cores = static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
-    progress_ = std::make_unique<Progress>(*world.transport, ProgressOptions{.spin_us = world.local_size > cores ? 0 : 50});
+    progress_ =
+        std::make_unique<Progress>(*world.transport, ProgressOptions{.spin_us = world.local_size > cores ? 0 : 50});
     std::vector<int> all;
     for (int r = 0; r < size_; ++r) all.push_back(r);
     communicator_ = std::make_unique<Communicator>(*progress_, all, 0, Site::kControl, nullptr);
@@ -188,7 +188,8 @@ void Bench::add_collectives(int64_t bytes) {
   std::vector<int64_t> bounds;
   std::vector<int> counts;
   for (int r = 0; r <= size_; ++r) bounds.push_back(count * r / size_);
-  for (int r = 0; r < size_; ++r) counts.push_back(static_cast<int>(bounds[static_cast<size_t>(r) + 1] - bounds[static_cast<size_t>(r)]));
+  for (int r = 0; r < size_; ++r)
+    counts.push_back(static_cast<int>(bounds[static_cast<size_t>(r) + 1] - bounds[static_cast<size_t>(r)]));
   const int64_t first = bounds[static_cast<size_t>(rank_)], mine = counts[static_cast<size_t>(rank_)];
   const auto fill = [=, this] {
     for (int64_t i = 0; i < count; ++i) a_[static_cast<size_t>(i)] = value(rank_, i);
@@ -279,20 +280,16 @@ void Bench::overlap(int64_t bytes, const std::string& command) {
           ticket.wait(stream_);
         },
         1);
-    const double mpi_both =
-        seconds([&] { raw_mpi::all_reduce_beside(a_.data(), count, [&] { busy(mpi_pure); }); }, 1);
+    const double mpi_both = seconds([&] { raw_mpi::all_reduce_beside(a_.data(), count, [&] { busy(mpi_pure); }); }, 1);
     hidden.push_back(std::clamp(100.0 * (2.0 * pure - both) / pure, 0.0, 100.0));
     mpi_hidden.push_back(std::clamp(100.0 * (2.0 * mpi_pure - mpi_both) / mpi_pure, 0.0, 100.0));
   }
   if (rank_ != 0) return;
   if (json_) {
-    const nlohmann::ordered_json line = {{"bench", "comm"},
-                                         {"case", "overlap/" + std::to_string(bytes)},
-                                         {"ranks", size_},
-                                         {"bytes", bytes},
-                                         {"overlap_percent", median(hidden)},
-                                         {"mpi_overlap_percent", median(mpi_hidden)},
-                                         {"command", command}};
+    const nlohmann::ordered_json line = {
+        {"bench", "comm"},   {"case", "overlap/" + std::to_string(bytes)}, {"ranks", size_},
+        {"bytes", bytes},    {"overlap_percent", median(hidden)},          {"mpi_overlap_percent", median(mpi_hidden)},
+        {"command", command}};
     std::printf("%s\n", line.dump().c_str());
   } else {
     std::printf("%-26s %10.0f %%   MPI %10.0f %%   of an all-reduce hidden behind work  | %s\n",

@@ -96,7 +96,7 @@ void ParamStore::plan_units(const ModelShard& shard, const StorePlacement& where
 }
 
 // Takes one full-size buffer per place, and per unit that has none, and points `full` of every unit at it.
-static void take_full(std::vector<UnitMemory>& units, int UnitMemory::* place_of, View UnitMemory::* full,
+static void take_full(std::vector<UnitMemory>& units, int UnitMemory::*place_of, View UnitMemory::*full,
                       MemoryCategory category, DType dtype, Arena& arena, std::vector<View>* taken) {
   std::vector<int64_t> sizes;
   for (const UnitMemory& unit : units) {
@@ -192,7 +192,7 @@ View ParamStore::gradient(const std::string& name) const {
   return tensor_of(name, &UnitMemory::gradient);
 }
 
-View ParamStore::tensor_of(const std::string& name, View UnitMemory::* field) const {
+View ParamStore::tensor_of(const std::string& name, View UnitMemory::*field) const {
   const auto found = index_.find(name);
   if (found == index_.end()) return {};
   const ParamSpec& p = params_[static_cast<size_t>(found->second)];

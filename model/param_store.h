@@ -4,8 +4,8 @@
 // placement gives it: the weights' range in the compute dtype (the whole unit where weights are replicated), the
 // gradients' range, the optimizer's range of the master. In fp32 the master is the same memory as its range of the
 // weights. Where weights are sharded, `weight()` looks into a gathered copy: every unit has a fixed place. Blocks share
-// two in turn (hold = unit), or as many as the longest chunk has blocks (hold = micro_batch), or each has its own (hold =
-// step); embedding, positions and head always have their own. Gradients that are sharded are summed in full-size
+// two in turn (hold = unit), or as many as the longest chunk has blocks (hold = micro_batch), or each has its own (hold
+// = step); embedding, positions and head always have their own. Gradients that are sharded are summed in full-size
 // buffers, two that the blocks share in turn, or one for every unit when a plan splits the backward pass.
 #pragma once
 
@@ -90,7 +90,7 @@ class ParamStore {
   void take_weights(DType dtype, Arena& arena);
   void take_gradients(Arena& arena);
   void list_owned(DType dtype, View masters);
-  View tensor_of(const std::string& name, View UnitMemory::* field) const;
+  View tensor_of(const std::string& name, View UnitMemory::*field) const;
   bool counts(const UnitMemory& unit, const ParamSpec& p) const;
   // Calls part(spec, piece index, element of the piece, local element of the tensor, count) for what this rank owns.
   template <typename F>

@@ -84,8 +84,8 @@ GradientChannels make_gradient_channels(Mesh& mesh, const Placement& placement, 
   }
   GradientChannels c;
   c.shard = groups.channel(GroupKind::kGradientShard, GroupKind::kEmbeddingShard, site, groups.shard().shard.members);
-  c.refine =
-      groups.channel(GroupKind::kGradientOptimizer, GroupKind::kEmbeddingOptimizer, site, groups.shard().refine.members);
+  c.refine = groups.channel(GroupKind::kGradientOptimizer, GroupKind::kEmbeddingOptimizer, site,
+                            groups.shard().refine.members);
   c.replicas = groups.channel(GroupKind::kGradientReplicas, GroupKind::kEmbeddingReplicas, site, replicas);
   if (!pair.empty()) c.pair = groups.channel(GroupKind::kEmbeddingPair, GroupKind::kEmbeddingPair, site, pair);
   return c;
@@ -100,8 +100,8 @@ ParameterChannels make_parameter_channels(Mesh& mesh, const Placement& placement
   c.gather =
       groups.channel(GroupKind::kParameterGather, GroupKind::kEmbeddingGather, site, groups.shard().gather.members);
   if (placement.secondary > 0) {
-    c.keep =
-        groups.channel(GroupKind::kParameterSecondary, GroupKind::kEmbeddingSecondary, site, groups.shard().keep.members);
+    c.keep = groups.channel(GroupKind::kParameterSecondary, GroupKind::kEmbeddingSecondary, site,
+                            groups.shard().keep.members);
   }
   return c;
 }

@@ -23,8 +23,8 @@ struct Unit {
   std::vector<Segment> segments;  // in storage order; vectors share the unit's tail behind the matrices
 };
 
-// The layout of the local parts of tensors; units of which this rank has nothing are empty, so that unit indices mean the
-// same on every rank. Padding between segments is zero, takes no part in norms, and stays zero under the optimizer.
+// The layout of the local parts of tensors; units of which this rank has nothing are empty, so that unit indices mean
+// the same on every rank. Padding between segments is zero, takes no part in norms, and stays zero under the optimizer.
 struct FlatLayout {
   std::vector<Unit> units;
   std::vector<Segment> by_param;  // same segments, indexed like the ParamList

@@ -18,8 +18,10 @@ const char* name_of(Level level) {
 // Ranks of the group on each node; refused where slices would not fall on whole nodes.
 int node_width(const std::vector<int>& nodes) {
   const auto explain = [](const std::string& what) {
-    throw_bad_config("placement: level \"node\" needs the data-parallel ranks of a group spread evenly over nodes, in "
-                     "order; " + what + ". Use \"pair\" or \"global\", or start the same number of ranks on every node");
+    throw_bad_config(
+        "placement: level \"node\" needs the data-parallel ranks of a group spread evenly over nodes, in "
+        "order; " +
+        what + ". Use \"pair\" or \"global\", or start the same number of ranks on every node");
   };
   const int size = static_cast<int>(nodes.size());
   int width = 1;
@@ -32,7 +34,8 @@ int node_width(const std::vector<int>& nodes) {
               std::to_string(width));
     }
     for (int r = first; r < first + width; ++r) {
-      if (nodes[static_cast<size_t>(r)] != node) explain("those of node " + std::to_string(node) + " are not neighbours");
+      if (nodes[static_cast<size_t>(r)] != node)
+        explain("those of node " + std::to_string(node) + " are not neighbours");
     }
   }
   return width;
@@ -45,8 +48,8 @@ int width_of(Level level, const std::vector<int>& nodes, const char* what) {
       return 1;
     case Level::kPair:
       if (size % 2 != 0 && size > 1) {
-        throw_bad_config(std::string("placement.") + what + ": \"pair\" needs an even number of data-parallel ranks, there are " +
-                         std::to_string(size));
+        throw_bad_config(std::string("placement.") + what +
+                         ": \"pair\" needs an even number of data-parallel ranks, there are " + std::to_string(size));
       }
       return std::min(size, 2);
     case Level::kNode:
@@ -121,7 +124,8 @@ std::vector<int64_t> split_bounds(int64_t count, int parts) {
 UnitShard shard_unit(int64_t count, const Placement& p, int dp_rank, int stage, int stage_count) {
   TW_CHECK(p.weights >= 1 && p.gradients % p.weights == 0 && p.optimizer % p.gradients == 0 &&
                p.replicas % p.optimizer == 0 && (p.secondary == 0 || p.weights % p.secondary == 0),
-           "placement ", p.weights, " | ", p.gradients, " | ", p.optimizer, " | ", p.replicas, ", secondary ", p.secondary);
+           "placement ", p.weights, " | ", p.gradients, " | ", p.optimizer, " | ", p.replicas, ", secondary ",
+           p.secondary);
   TW_CHECK(dp_rank >= 0 && dp_rank < p.replicas && stage >= 0 && stage < stage_count && stage_count <= 2);
   const bool fused = stage_count == 2 && p.embedding == EmbeddingSyncKind::kFused;
   const bool joined = fused && p.optimizer == p.replicas && p.optimizer > 1;  // both stages cut one optimizer state

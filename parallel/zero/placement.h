@@ -19,8 +19,8 @@ struct PlacementLevels {
   Level secondary = Level::kReplicated;  // kReplicated: none
 };
 
-// Widths in ranks: weights | gradients | optimizer | replicas, each divides the next; secondary 0: none, else it divides
-// weights. replicas is the size of the data-parallel group.
+// Widths in ranks: weights | gradients | optimizer | replicas, each divides the next; secondary 0: none, else it
+// divides weights. replicas is the size of the data-parallel group.
 struct Placement {
   int weights = 1, gradients = 1, optimizer = 1, replicas = 1, secondary = 0;
   Hold hold = Hold::kUnit;
@@ -40,22 +40,23 @@ struct Range {
 // Cuts [0, count) into `parts` on multiples of kQuantum: parts + 1 bounds. count is a multiple of kQuantum.
 std::vector<int64_t> split_bounds(int64_t count, int parts);
 
-// The groups of one unit on one data-parallel rank, and its ranges. With dp = k * gradients + j * weights + i a rank owns
-// piece i of the unit as weights, piece j of that as gradients, piece k of that as optimizer state. `members` are indices
-// of the data-parallel group (of stage_count stages, see below), ordered so that pieces lie in order of members.
+// The groups of one unit on one data-parallel rank, and its ranges. With dp = k * gradients + j * weights + i a rank
+// owns piece i of the unit as weights, piece j of that as gradients, piece k of that as optimizer state. `members` are
+// indices of the data-parallel group (of stage_count stages, see below), ordered so that pieces lie in order of
+// members.
 struct ShardGroup {
   std::vector<int> members;     // dp + stage * replicas
   std::vector<int64_t> bounds;  // members + 1; elements, relative to the range that the group cuts
 };
 struct UnitShard {
   Range weights, gradients, optimizer, secondary;  // elements relative to the unit's start
-  ShardGroup gather;      // unit over the weights' width
-  ShardGroup shard;       // unit over the gradients' width
-  ShardGroup refine;      // `gradients` over optimizer / gradients
-  ShardGroup update;      // `weights` over optimizer / weights
-  ShardGroup keep;        // unit over the secondary width
-  std::vector<int> replicas;  // members that hold the same optimizer range
-  bool counted = true;    // one of the replicas counts in norms and saves: this one
+  ShardGroup gather;                               // unit over the weights' width
+  ShardGroup shard;                                // unit over the gradients' width
+  ShardGroup refine;                               // `gradients` over optimizer / gradients
+  ShardGroup update;                               // `weights` over optimizer / weights
+  ShardGroup keep;                                 // unit over the secondary width
+  std::vector<int> replicas;                       // members that hold the same optimizer range
+  bool counted = true;                             // one of the replicas counts in norms and saves: this one
 };
 // A tied embedding lives on two stages (stage_count 2, `stage` 0 = first, 1 = last). Fused: the two stages join the
 // optimizer's cut when it is global, else the replicas. Two-step: they are always replicas, reduced in a second step

@@ -12,8 +12,8 @@ struct UnitUse {
 class UnitEvents {
  public:
   virtual ~UnitEvents() = default;
-  // Before the unit's weights are read: they are whole when this returns. backward: for a gradient (a secondary copy may
-  // serve it).
+  // Before the unit's weights are read: they are whole when this returns. backward: for a gradient (a secondary copy
+  // may serve it).
   virtual void acquire(int unit, bool backward) = 0;
   virtual void release(int unit, bool backward) = 0;
   // Before the micro-batch at hand adds the first of its gradients to the unit: their buffer is free, and zero or holds

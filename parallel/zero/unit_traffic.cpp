@@ -48,16 +48,16 @@ struct UnitTraffic::Impl {
   // What is under way for a unit.
   struct UnitState {
     Ticket gather, publication, reduction;
-    bool whole = false;        // `full` holds the weights, or a gather into it was started
-    bool kept = false;         // the secondary copy is that of the weights
-    bool gathering = false;    // a gather was started that nobody has waited for
-    int coming = 0;            // uses whose gather was started (or found done) and that were not acquired yet
-    int acquired = 0;          // uses that were not released yet
-    int node_releases = 0;     // of them, those that end with the node
-    int publish_place = -1;    // in publish_order, until it was acquired
-    bool reduced = false;      // a reduction was started whose leftovers are not zeroed yet
-    bool listed = false;       // in reduce_order
-    bool begun = false;        // between gradients_begin and gradients_complete
+    bool whole = false;      // `full` holds the weights, or a gather into it was started
+    bool kept = false;       // the secondary copy is that of the weights
+    bool gathering = false;  // a gather was started that nobody has waited for
+    int coming = 0;          // uses whose gather was started (or found done) and that were not acquired yet
+    int acquired = 0;        // uses that were not released yet
+    int node_releases = 0;   // of them, those that end with the node
+    int publish_place = -1;  // in publish_order, until it was acquired
+    bool reduced = false;    // a reduction was started whose leftovers are not zeroed yet
+    bool listed = false;     // in reduce_order
+    bool begun = false;      // between gradients_begin and gradients_complete
   };
 
   Impl(std::vector<UnitMemory> units_, const Placement& placement_, Ports& ports_, Device& device_, Stream& stream_)
@@ -88,7 +88,8 @@ struct UnitTraffic::Impl {
   }
   UnitState& state(int unit) { return states[static_cast<size_t>(unit)]; }
 
-  // Gathers -------------------------------------------------------------------------------------------------------------
+  // Gathers
+  // -------------------------------------------------------------------------------------------------------------
 
   bool sharded(const UnitMemory& unit) const { return unit.shard.gather.members.size() > 1; }
 
@@ -188,7 +189,8 @@ struct UnitTraffic::Impl {
     start_gathers();
   }
 
-  // Publications --------------------------------------------------------------------------------------------------------
+  // Publications
+  // --------------------------------------------------------------------------------------------------------
 
   // The tied embedding first (see the header), then in the order in which units are used.
   void list_publications() {
@@ -237,7 +239,8 @@ struct UnitTraffic::Impl {
     start_publications(kPublicationsAhead);
   }
 
-  // Reductions ----------------------------------------------------------------------------------------------------------
+  // Reductions
+  // ----------------------------------------------------------------------------------------------------------
 
   // The unit's reduction has ended and what it left behind is zeroed: the buffer may be added to.
   void settle(int u) {
@@ -324,8 +327,8 @@ struct UnitTraffic::Impl {
       const UnitMemory& unit = memory(u);
       settle(u);
       const Range& owned = unit.shard.optimizer;
-      zero_outside(device, unit.gradient_shard, {owned.first - (sharded_gradients ? unit.shard.gradients.first : 0), owned.count},
-                   stream);
+      zero_outside(device, unit.gradient_shard,
+                   {owned.first - (sharded_gradients ? unit.shard.gradients.first : 0), owned.count}, stream);
       state(u).listed = false;
     }
     reduce_order.clear();
@@ -359,8 +362,8 @@ struct UnitTraffic::Impl {
   bool gathers = false, sharded_gradients = false, publishes = false, last = false;
 
   std::vector<UnitUse> uses;
-  size_t next = 0, started = 0;  // use that is acquired next; first one whose gather was not started
-  int open_gathers = 0;          // started and not acquired
+  size_t next = 0, started = 0;                    // use that is acquired next; first one whose gather was not started
+  int open_gathers = 0;                            // started and not acquired
   std::vector<int> occupants, gradient_occupants;  // unit per place, -1: none yet
 
   std::vector<int> publish_order;

@@ -20,7 +20,7 @@ namespace thinwire {
 
 // One unit of this rank. tp_partial: runs of elements whose gradient each tensor rank holds a part of.
 struct UnitMemory {
-  int64_t count = 0;        // elements, with padding; 0: this rank does not have the unit
+  int64_t count = 0;  // elements, with padding; 0: this rank does not have the unit
   UnitShard shard;
   View weights;             // [shard.weights.count] compute dtype
   View full;                // [count]; the same memory as weights when they are replicated
@@ -40,16 +40,16 @@ struct GatherCounts {
 };
 GatherCounts count_gathers(const std::vector<UnitMemory>& units, std::span<const UnitUse> uses);
 
-// Order and waits. All ranks of a data-parallel group run the same plan, so they pass the same events in the same order:
-// what is started here depends on events alone, and every communicator sees the same sequence of operations on all its
-// ranks. The host waits in acquire (for a gather or a publication that was started by an earlier or the same event),
-// gradients_begin (for a reduction whose buffer is written next), finish_reductions and drain. Give every event its
-// place in the plan of its stage: a wait for an operation of a data-parallel or tensor group needs only that the peers
-// reach the same place of the same plan, and plans alone are free of deadlock (schedule/validate). Only the tied
-// embedding's groups join two stages, whose places differ. Its gradient is waited for in finish_reductions alone, behind
-// all pipeline traffic of both stages, and both have started it by then. Its publication is the first thing that
-// publish_all starts, before anything waits: so a stage that waits for it in its first forward needs nothing of the other
-// stage's next update.
+// Order and waits. All ranks of a data-parallel group run the same plan, so they pass the same events in the same
+// order: what is started here depends on events alone, and every communicator sees the same sequence of operations on
+// all its ranks. The host waits in acquire (for a gather or a publication that was started by an earlier or the same
+// event), gradients_begin (for a reduction whose buffer is written next), finish_reductions and drain. Give every event
+// its place in the plan of its stage: a wait for an operation of a data-parallel or tensor group needs only that the
+// peers reach the same place of the same plan, and plans alone are free of deadlock (schedule/validate). Only the tied
+// embedding's groups join two stages, whose places differ. Its gradient is waited for in finish_reductions alone,
+// behind all pipeline traffic of both stages, and both have started it by then. Its publication is the first thing that
+// publish_all starts, before anything waits: so a stage that waits for it in its first forward needs nothing of the
+// other stage's next update.
 class UnitTraffic final : public UnitEvents {
  public:
   // packed: [max tp_partial elements of a unit] fp32 scratch, two of them (empty where no unit has any). All references

@@ -95,7 +95,8 @@ struct RandomState {
   }
 
   void visit(StateVisitor& v) {
-    for (Tensor& t : tensors) v.tensor(GlobalSlice::whole(t.name, t.rows, t.cols, View(t.bytes.data(), t.dtype, {t.rows, t.cols})));
+    for (Tensor& t : tensors)
+      v.tensor(GlobalSlice::whole(t.name, t.rows, t.cols, View(t.bytes.data(), t.dtype, {t.rows, t.cols})));
     scalars(v);
   }
   void scalars(StateVisitor& v) {

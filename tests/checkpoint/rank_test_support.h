@@ -113,7 +113,9 @@ inline OwnSlice take(const SlicePlace& place, const std::vector<std::byte>& whol
 
 inline GlobalSlice show(const std::string& name, OwnSlice& slice, DType dtype) {
   const SlicePlace& p = slice.place;
-  return {name, p.rows, p.cols, p.row, p.part_rows, p.col, p.part_cols, p.first, View(slice.bytes.data(), dtype, {p.count})};
+  return {name,        p.rows,      p.cols,
+          p.row,       p.part_rows, p.col,
+          p.part_cols, p.first,     View(slice.bytes.data(), dtype, {p.count})};
 }
 
 }  // namespace thinwire::checkpoint_test

@@ -35,7 +35,8 @@ struct Columns {
   explicit Columns(int ranks_, float seed = 0) : ranks(ranks_), alone(9, seed) {
     for (int r = 0; r < ranks; ++r) {
       columns.emplace_back(kRows);
-      for (int64_t i = 0; i < kRows; ++i) columns.back()[static_cast<size_t>(i)] = seed + static_cast<float>(i * ranks + r);
+      for (int64_t i = 0; i < kRows; ++i)
+        columns.back()[static_cast<size_t>(i)] = seed + static_cast<float>(i * ranks + r);
     }
     count = static_cast<int64_t>(seed);
   }
@@ -110,7 +111,8 @@ TEST(RanksStore, AnErrorAtAnySavePointOfAnyRankIsTheErrorOfAll) {
         });
         // Ranks behind rank 0 have nothing to do after their manifest; a part that is complete may be committed.
         const auto position = std::find(std::begin(kSavePoints), std::end(kSavePoints), point);
-        const auto last = std::find(std::begin(kSavePoints), std::end(kSavePoints), std::string_view("save.after_manifest"));
+        const auto last =
+            std::find(std::begin(kSavePoints), std::end(kSavePoints), std::string_view("save.after_manifest"));
         EXPECT_EQ(struck, victim == 0 || position <= last) << victim << " " << point;
         const bool pruning = point == "save.before_prune" || point == "save.after_prune";
         const std::string error = errors.common();
@@ -156,7 +158,8 @@ TEST(RanksStore, AllRanksKilledAtAnySavePointOfAny) {
       int64_t step = 0;
       EXPECT_TRUE(load_all(scratch.path(), kRanks, &step) == (step == 3 ? after : before)) << victim << " " << point;
       const auto position = std::find(std::begin(kSavePoints), std::end(kSavePoints), point);
-      const auto rename = std::find(std::begin(kSavePoints), std::end(kSavePoints), std::string_view("save.after_rename"));
+      const auto rename =
+          std::find(std::begin(kSavePoints), std::end(kSavePoints), std::string_view("save.after_rename"));
       if (victim == 0) {
         EXPECT_EQ(step, position < rename ? 2 : 3) << point;
       }
@@ -224,7 +227,8 @@ TEST(RanksStore, AFailureThatLeavesNoNoteIsHeardAtTheNextMeeting) {
     options.fault = [&](std::string_view at) {
       if (control.rank() != 1 || at != "save.before_shard") return;
       for (const auto& entry : fs::directory_iterator(scratch.path())) {
-        if (entry.path().string().find(".tmp-") != std::string::npos) fs::create_directory(entry.path() / "rank1.failed.part");
+        if (entry.path().string().find(".tmp-") != std::string::npos)
+          fs::create_directory(entry.path() / "rank1.failed.part");
       }
       throw_io("quota");
     };
@@ -320,15 +324,18 @@ TEST(RanksStore, SlicesThatDoNotMakeWholeTensorsAreACheckOnAllRanks) {
       const int64_t from = control.rank() * 2 + (control.rank() == 2 ? (overlap ? -1 : 1) : 0);
       CheckpointStore store(scratch.path(), quick_options(true), &control);
       errors.of(control, [&] {
-        store.save(1, [&](StateVisitor& v) {
-          v.tensor({"t", 7, 2, from, 2, 0, 2, 0, View(values.data(), DType::f32, {4})});
-        }, {});
+        store.save(1,
+                   [&](StateVisitor& v) {
+                     v.tensor({"t", 7, 2, from, 2, 0, 2, 0, View(values.data(), DType::f32, {4})});
+                   },
+                   {});
         store.wait();
       });
       EXPECT_FALSE(store.newest().has_value());
     });
     EXPECT_TRUE(errors.common().starts_with("70 ")) << errors.common();
-    EXPECT_NE(errors.common().find(overlap ? "\"t\": elements 6 to 8 are stored twice" : "\"t\": elements 8 to 10 are stored nowhere"),
+    EXPECT_NE(errors.common().find(overlap ? "\"t\": elements 6 to 8 are stored twice"
+                                           : "\"t\": elements 8 to 10 are stored nowhere"),
               std::string::npos)
         << errors.common();
     EXPECT_FALSE(has_leftovers(scratch.path()));
@@ -355,10 +362,12 @@ TEST(RanksStore, OneRanksErrorWhileLoadingIsTheErrorOfAll) {
       });
     });
     thrown.of(control, [&] {
-      store.save(2, [&](StateVisitor& v) {
-        if (rank == 1) throw_bad_data("cannot show this");
-        state.visit(rank, v);
-      }, {});
+      store.save(2,
+                 [&](StateVisitor& v) {
+                   if (rank == 1) throw_bad_data("cannot show this");
+                   state.visit(rank, v);
+                 },
+                 {});
     });
     const auto report = store.load_newest([&](StateVisitor& v) {
       if (rank == 1) v.integer("count", state.count);

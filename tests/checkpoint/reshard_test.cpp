@@ -132,7 +132,8 @@ struct CutTensor {
   }
   void expect_equal() const {
     for (const auto& slices : of_rank) {
-      for (const OwnSlice& slice : slices) EXPECT_EQ(slice.bytes, take(slice.place, whole, size_of(dtype)).bytes) << name;
+      for (const OwnSlice& slice : slices)
+        EXPECT_EQ(slice.bytes, take(slice.place, whole, size_of(dtype)).bytes) << name;
     }
   }
 };
@@ -144,7 +145,8 @@ std::vector<CutTensor> random_tensors(std::mt19937_64& random, bool large) {
   };
   std::vector<Shape> shapes = {{DType::f32, 37, 53}, {DType::bf16, 1, 91}, {DType::f32, 64, 1}, {DType::f64, 7, 7},
                                {DType::u8, 29, 3},   {DType::i64, 1, 1},   {DType::f32, 0, 5},  {DType::u16, 5, 200}};
-  if (large) shapes.push_back({DType::f32, 1500, 1100});  // more than one window, and runs that go straight to their place
+  if (large)
+    shapes.push_back({DType::f32, 1500, 1100});  // more than one window, and runs that go straight to their place
   std::vector<CutTensor> tensors;
   for (const Shape& s : shapes) {
     CutTensor t{"model/t" + std::to_string(tensors.size()), s.dtype, s.rows, s.cols, {}, {}};
@@ -222,14 +224,19 @@ TEST(Reshard, FilesThatHoldNothingOfInterestAreNotOpened) {
   run_control_ranks(4, [&](Control& control) {
     CheckpointStore store(scratch.path(), quick_options(), &control);
     const int r = control.rank();
-    store.save(1, [&](StateVisitor& v) {
-      v.tensor({"t", 8, 8, 2 * r, 2, 0, 8, 0, View(values.data(), DType::f32, {2, 8})});
-    }, {});
+    store.save(1,
+               [&](StateVisitor& v) {
+                 v.tensor({"t", 8, 8, 2 * r, 2, 0, 8, 0, View(values.data(), DType::f32, {2, 8})});
+               },
+               {});
   });
-  for (const char* rank : {"0", "1", "3"}) fs::remove(scratch / ("step_000001/rank" + std::string(rank) + "-00000.safetensors"));
+  for (const char* rank : {"0", "1", "3"})
+    fs::remove(scratch / ("step_000001/rank" + std::string(rank) + "-00000.safetensors"));
   std::vector<float> out(6);
   load_generation(scratch / "step_000001",
-                  [&](StateVisitor& v) { v.tensor({"t", 8, 8, 4, 2, 1, 3, 0, View(out.data(), DType::f32, {6})}); },
+                  [&](StateVisitor& v) {
+                    v.tensor({"t", 8, 8, 4, 2, 1, 3, 0, View(out.data(), DType::f32, {6})});
+                  },
                   {.verify = false});
   EXPECT_EQ(out, std::vector<float>(6, 1.0f));
 }
@@ -241,19 +248,22 @@ TEST(Reshard, GenerationsWithoutRectanglesStillLoad) {
   std::vector<CutTensor> tensors = random_tensors(random, false);
   {
     CheckpointStore store(scratch.path(), quick_options());
-    store.save(1, [&](StateVisitor& v) {
-      for (CutTensor& t : tensors) {
-        const int64_t count = t.rows * t.cols, half = count / 2;
-        const size_t size = size_of(t.dtype);
-        if (count == 0) {
-          v.tensor(GlobalSlice::whole(t.name, t.rows, t.cols, View(t.whole.data(), t.dtype, {t.rows, t.cols})));
-          continue;
-        }
-        v.tensor(range_of(t.name, t.rows, t.cols, 0, View(t.whole.data(), t.dtype, {half})));
-        v.tensor(range_of(t.name, t.rows, t.cols, half,
-                          View(t.whole.data() + static_cast<size_t>(half) * size, t.dtype, {count - half})));
-      }
-    }, {});
+    store.save(
+        1,
+        [&](StateVisitor& v) {
+          for (CutTensor& t : tensors) {
+            const int64_t count = t.rows * t.cols, half = count / 2;
+            const size_t size = size_of(t.dtype);
+            if (count == 0) {
+              v.tensor(GlobalSlice::whole(t.name, t.rows, t.cols, View(t.whole.data(), t.dtype, {t.rows, t.cols})));
+              continue;
+            }
+            v.tensor(range_of(t.name, t.rows, t.cols, 0, View(t.whole.data(), t.dtype, {half})));
+            v.tensor(range_of(t.name, t.rows, t.cols, half,
+                              View(t.whole.data() + static_cast<size_t>(half) * size, t.dtype, {count - half})));
+          }
+        },
+        {});
   }
   const std::string path = scratch / "step_000001/manifest.json";
   std::string text = slurp(path);
@@ -270,9 +280,12 @@ TEST(Reshard, GenerationsWithoutRectanglesStillLoad) {
   for (int readers : {1, 3, 5}) {
     for (CutTensor& t : tensors) t.cut(readers, random, false);
     run_control_ranks(readers, [&](Control& control) {
-      load_generation(scratch / "step_000001", [&](StateVisitor& v) {
-        for (CutTensor& t : tensors) t.show_rank(control.rank(), v);
-      }, {}, &control);
+      load_generation(
+          scratch / "step_000001",
+          [&](StateVisitor& v) {
+            for (CutTensor& t : tensors) t.show_rank(control.rank(), v);
+          },
+          {}, &control);
     });
     for (const CutTensor& t : tensors) t.expect_equal();
   }

@@ -63,23 +63,24 @@ TEST(Store, AnySlicesLoadAsAnyOtherSlices) {
     for (float& v : whole) v = static_cast<float>(random());
     CheckpointStore store(scratch.path(), quick_options());
     const auto saved = cuts(rows * cols);
-    store.save(
-        1,
-        [&](StateVisitor& v) {
-          // In any order: a rank does not know its neighbours.
-          std::vector<size_t> order(saved.size() - 1);
-          for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-          std::shuffle(order.begin(), order.end(), random);
-          for (const size_t i : order) {
-            v.tensor(range_of("t", rows, cols, saved[i], View(whole.data() + saved[i], DType::f32, {saved[i + 1] - saved[i]})));
-          }
-        },
-        {});
+    store.save(1,
+               [&](StateVisitor& v) {
+                 // In any order: a rank does not know its neighbours.
+                 std::vector<size_t> order(saved.size() - 1);
+                 for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+                 std::shuffle(order.begin(), order.end(), random);
+                 for (const size_t i : order) {
+                   v.tensor(range_of("t", rows, cols, saved[i],
+                                     View(whole.data() + saved[i], DType::f32, {saved[i + 1] - saved[i]})));
+                 }
+               },
+               {});
     const auto loaded = cuts(rows * cols);
     for (size_t i = 0; i + 1 < loaded.size(); ++i) {
       std::vector<float> part(static_cast<size_t>(loaded[i + 1] - loaded[i]), -1.0f);
       store.load_newest([&](StateVisitor& v) {
-        v.tensor(range_of("t", rows, cols, loaded[i], View(part.data(), DType::f32, {static_cast<int64_t>(part.size())})));
+        v.tensor(
+            range_of("t", rows, cols, loaded[i], View(part.data(), DType::f32, {static_cast<int64_t>(part.size())})));
       });
       EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + loaded[i]));
     }
@@ -130,10 +131,13 @@ TEST(Store, MissingExtraAndDifferingNamesAreSaid) {
   const auto ask = [&](const GlobalSlice& slice) {
     return std::string(error_of([&] { store.load_newest([&](StateVisitor& v) { v.tensor(slice); }); }).what());
   };
-  EXPECT_NE(ask(GlobalSlice::whole("model/b", 2, 3, View(out.data(), DType::f32, {2, 3}))).find("no tensor \"model/b\""),
+  EXPECT_NE(
+      ask(GlobalSlice::whole("model/b", 2, 3, View(out.data(), DType::f32, {2, 3}))).find("no tensor \"model/b\""),
+      std::string::npos);
+  EXPECT_NE(ask(GlobalSlice::whole("model/a", 3, 2, View(out.data(), DType::f32, {3, 2}))).find("2 x 3"),
             std::string::npos);
-  EXPECT_NE(ask(GlobalSlice::whole("model/a", 3, 2, View(out.data(), DType::f32, {3, 2}))).find("2 x 3"), std::string::npos);
-  EXPECT_NE(ask(GlobalSlice::whole("model/a", 2, 3, View(out.data(), DType::i32, {2, 3}))).find("I32"), std::string::npos);
+  EXPECT_NE(ask(GlobalSlice::whole("model/a", 2, 3, View(out.data(), DType::i32, {2, 3}))).find("I32"),
+            std::string::npos);
   EXPECT_NE(ask(range_of("model/a", 2, 3, 1, View(out.data(), DType::f32, {6}))).find("outside"), std::string::npos);
   int64_t absent = 0;
   EXPECT_NE(
@@ -165,9 +169,7 @@ TEST(Store, ProgrammersMistakesAreChecks) {
               v.tensor(range_of("a", 2, 3, 3, View(a.data(), DType::f32, {3})));
             }),
             ExitCode::kInternal);
-  EXPECT_EQ(code([&](StateVisitor& v) {
-              v.tensor(range_of("a", 2, 3, 1, View(a.data(), DType::f32, {6})));
-            }),
+  EXPECT_EQ(code([&](StateVisitor& v) { v.tensor(range_of("a", 2, 3, 1, View(a.data(), DType::f32, {6}))); }),
             ExitCode::kInternal);
   int64_t i = 0;
   EXPECT_EQ(code([&](StateVisitor& v) { v.integer("i", i), v.integer("i", i); }), ExitCode::kInternal);

@@ -21,9 +21,8 @@ LayoutConfig layout(const std::string& extra, int64_t ranks = 0) {
 }
 
 bool noted(const ResolvedConfig& config, const std::string& key, const std::string& word = "") {
-  return std::any_of(config.notes.begin(), config.notes.end(), [&](const ConfigNote& n) {
-    return n.key == key && n.text.find(word) != std::string::npos;
-  });
+  return std::any_of(config.notes.begin(), config.notes.end(),
+                     [&](const ConfigNote& n) { return n.key == key && n.text.find(word) != std::string::npos; });
 }
 
 std::string placement(const std::string& levels) {
@@ -176,7 +175,9 @@ TEST(LayoutConfigBad, CommunicationWatchdogTrace) {
       {"the library's", with("\"communication\": {\"all_gather\": \"library\"}"), {"auto | direct | ring | two_level"}},
       {"verb", with("\"communication\": {\"broadcast\": \"ring\"}"), {"communication.broadcast: unknown key"}},
       {"odd chunks", with("\"communication\": {\"chunk_bytes\": 1000}"), {"1000 is not a multiple of 64"}},
-      {"tiny chunks", with("\"communication\": {\"chunk_bytes\": 8}"), {"communication.chunk_bytes: 8 is out of bounds"}},
+      {"tiny chunks",
+       with("\"communication\": {\"chunk_bytes\": 8}"),
+       {"communication.chunk_bytes: 8 is out of bounds"}},
       {"negative size", with("\"communication\": {\"small_bytes\": -1}"), {"-1 is out of bounds"}},
       {"communication as word", with("\"communication\": \"ring\""), {"communication: must be an object"}},
       {"watchdog", with("\"watchdog_seconds\": -5"), {"watchdog_seconds: -5 is out of bounds"}},
@@ -203,10 +204,9 @@ TEST(LayoutConfigBad, AllAtOnce) {
            "\"placement\": {\"weights\": \"node\", \"secondary\": \"global\"},\n\"trace_steps\": 0,\n"
            "\"communication\": {\"chunk_bytes\": 100}"),
       {}, {.ranks = 4});
-  for (const char* fragment :
-       {"must divide num_attention_heads 8", "must divide num_kv_heads 4", "9 pipeline stages",
-        "4 ranks are not a multiple of pipe_parallel_size 9 * model_parallel_size 3", "wider than placement.gradients",
-        "must be narrower", "trace_steps", "multiple of 64"})
+  for (const char* fragment : {"must divide num_attention_heads 8", "must divide num_kv_heads 4", "9 pipeline stages",
+                               "4 ranks are not a multiple of pipe_parallel_size 9 * model_parallel_size 3",
+                               "wider than placement.gradients", "must be narrower", "trace_steps", "multiple of 64"})
     EXPECT_NE(message.find(fragment), std::string::npos) << fragment << "\n" << message;
 }
 
@@ -274,9 +274,10 @@ TEST(LayoutConfigGood, Placements) {
             Level::kPair);
   EXPECT_EQ(layout("\"zero_optimization\": {\"zero_hpz_partition_size\": 1}").placement.secondary, Level::kReplicated);
   const PlacementLevels three =
-      layout("\"placement\": {\"weights\": \"pair\", \"gradients\": \"node\", \"optimizer\": \"global\"}, "
-             "\"ranks_per_node\": 2",
-             4)
+      layout(
+          "\"placement\": {\"weights\": \"pair\", \"gradients\": \"node\", \"optimizer\": \"global\"}, "
+          "\"ranks_per_node\": 2",
+          4)
           .placement;
   EXPECT_EQ(std::tie(three.weights, three.gradients, three.optimizer),
             std::make_tuple(Level::kPair, Level::kNode, Level::kGlobal));
@@ -286,8 +287,8 @@ TEST(LayoutConfigGood, Placements) {
   // One data-parallel rank: any level is one rank wide.
   EXPECT_EQ(layout("\"placement\": {\"optimizer\": \"pair\"}", 1).data, 1);
   // Nodes that hold whole tensor groups and equally many of each data-parallel group.
-  EXPECT_EQ(layout("\"placement\": {\"optimizer\": \"node\"}, \"ranks_per_node\": 4, \"model_parallel_size\": 2", 8).data,
-            4);
+  EXPECT_EQ(
+      layout("\"placement\": {\"optimizer\": \"node\"}, \"ranks_per_node\": 4, \"model_parallel_size\": 2", 8).data, 4);
   EXPECT_TRUE(noted(resolved("\"hold\": \"step\""), "hold", "replicated"));
   const LayoutConfig held = layout("\"placement\": {\"hold\": \"micro-batch\"}, " + std::string(kZero3), 2);
   EXPECT_TRUE(held.hold_given);

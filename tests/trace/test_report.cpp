@@ -137,7 +137,8 @@ TEST(Report, PagesAreSound) {
   expect_sound_page(single);
   EXPECT_NE(single.find("layers.0.norm1.weight"), std::string::npos);
   EXPECT_NE(single.find("200 / 200"), std::string::npos);
-  for (const char* part : {"Communication", "Bytes sent per step", "Exposed per step", "Busy per step", "tp.forward: 6"})
+  for (const char* part :
+       {"Communication", "Bytes sent per step", "Exposed per step", "Busy per step", "tp.forward: 6"})
     EXPECT_NE(single.find(part), std::string::npos) << part;
   expect_sound_page(report_page(runs));
   expect_sound_page(compare_page(runs));

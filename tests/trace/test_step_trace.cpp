@@ -200,16 +200,21 @@ TEST(StepTrace, ClocksMeet) {
   // Another machine's clock runs 5 s ahead of rank 0's.
   std::string first;
   const auto keep = [&](const std::string& mine) { return first = mine; };
-  const ClockAlignment zero = align_clocks(false, [] {}, keep);
+  const ClockAlignment zero = align_clocks(
+      false, [] {}, keep);
   EXPECT_EQ(zero.offset_ns, 0);
   std::string ahead;
   std::istringstream times(first);
   for (int64_t t = 0; times >> t;) ahead += std::to_string(t - 5'000'000'000) + " ";
-  const ClockAlignment other = align_clocks(false, [] {}, [&](const std::string&) { return ahead; });
+  const ClockAlignment other = align_clocks(
+      false, [] {}, [&](const std::string&) { return ahead; });
   EXPECT_LT(std::abs(other.offset_ns + 5'000'000'000), 1'000'000'000);
   EXPECT_LT(other.offset_ns, -5'000'000'000);  // my times are later than rank 0's by the run of this test as well
   EXPECT_NE(other.note.find("several machines"), std::string::npos);
-  EXPECT_EQ(align_clocks(true, [] {}, [&](const std::string&) { return ahead; }).offset_ns, 0);
+  EXPECT_EQ(align_clocks(
+                true, [] {}, [&](const std::string&) { return ahead; })
+                .offset_ns,
+            0);
 }
 
 }  // namespace

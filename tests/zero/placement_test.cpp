@@ -45,8 +45,8 @@ bool inside(Range a, Range b) {
 }
 
 // Members of a group hold the pieces of `field` in order, and each of them sees the same group.
-void check_group(const std::vector<UnitShard>& all, int me, const ShardGroup UnitShard::* field,
-                 const Range UnitShard::* piece, Range cut) {
+void check_group(const std::vector<UnitShard>& all, int me, const ShardGroup UnitShard::*field,
+                 const Range UnitShard::*piece, Range cut) {
   const ShardGroup& group = all[static_cast<size_t>(me)].*field;
   ASSERT_EQ(group.bounds.size(), group.members.size() + 1);
   EXPECT_EQ(group.bounds.front(), 0);

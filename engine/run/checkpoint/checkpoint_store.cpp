@@ -112,13 +112,14 @@ void CheckpointStore::remove_leftovers() {
 void CheckpointStore::require_shared_directory() {
   const std::string token = share_from_rank_0(control_, lock_ ? lock_->token() : "");
   on_all_ranks(control_, [&] {
-    const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                            std::chrono::duration<double>(std::min(options_.peer_seconds, kSeeSeconds)));
+    const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(
+                                             std::min(options_.peer_seconds, kSeeSeconds)));
     for (int pause_ms = 1; !lease_has_token(directory_, token); pause_ms = std::min(2 * pause_ms, 250)) {
       if (Clock::now() > deadline) {
-        throw_io(directory_ + ": rank " + std::to_string(rank_) +
-                 " does not see there what rank 0 wrote; all ranks write their part of a checkpoint into one directory, "
-                 "so it must be on a file system that all nodes share");
+        throw_io(
+            directory_ + ": rank " + std::to_string(rank_) +
+            " does not see there what rank 0 wrote; all ranks write their part of a checkpoint into one directory, "
+            "so it must be on a file system that all nodes share");
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
     }
@@ -152,8 +153,8 @@ void CheckpointStore::save(int64_t step, const VisitState& state, const nlohmann
     try {
       state(staged_);
     } catch (const std::bad_alloc&) {
-      throw_io(directory_ + ": not enough memory to copy the state of a checkpoint (" + std::to_string(staged_.bytes()) +
-               " bytes so far)");
+      throw_io(directory_ + ": not enough memory to copy the state of a checkpoint (" +
+               std::to_string(staged_.bytes()) + " bytes so far)");
     }
     staged_.finish();
     stats_.copy_ms = ms_since(copy_start);
@@ -265,7 +266,7 @@ void CheckpointStore::settle() {
   }
   ++failures_in_a_row_;
   if (outcome_.code != static_cast<int>(ExitCode::kIo) || failures_in_a_row_ > options_.failed_saves_allowed)
-    throw Error(static_cast<ExitCode>(outcome_.code), outcome_.message);
+    throw AgreedError(static_cast<ExitCode>(outcome_.code), outcome_.message);
   if (rank_ != 0) return;
   log_warning("warning: checkpoint of step " + std::to_string(stats_.step) + " not saved (" +
               std::to_string(failures_in_a_row_) + " in a row, " + std::to_string(options_.failed_saves_allowed) +
@@ -275,8 +276,8 @@ void CheckpointStore::settle() {
 void CheckpointStore::wait(bool must_succeed) {
   settle();
   if (must_succeed && stats_.failed) {
-    throw_io(directory_ + ": the checkpoint of step " + std::to_string(stats_.step) +
-             " could not be saved; see the log for the reason");
+    throw AgreedError(ExitCode::kIo, directory_ + ": the checkpoint of step " + std::to_string(stats_.step) +
+                                         " could not be saved; see the log for the reason");
   }
 }
 

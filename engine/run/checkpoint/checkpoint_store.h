@@ -22,8 +22,9 @@
 
 namespace thinwire {
 
-// Every place where a save can be struck, in order; tests and configured faults sweep this list. Rank 0 (or the only one)
-// passes them all; other ranks those up to save.after_manifest, their manifest being the note that their part is there.
+// Every place where a save can be struck, in order; tests and configured faults sweep this list. Rank 0 (or the only
+// one) passes them all; other ranks those up to save.after_manifest, their manifest being the note that their part is
+// there.
 inline constexpr std::string_view kSavePoints[] = {
     "save.begin",         "save.after_copy",      "save.after_mkdir",    "save.before_shard",  "save.mid_shard",
     "save.after_shard",   "save.before_manifest", "save.after_manifest", "save.before_rename", "save.after_rename",
@@ -35,7 +36,7 @@ struct StoreOptions {
   int64_t failed_saves_allowed = 0;  // consecutive failures to write that are only logged
   uint64_t shard_bytes = uint64_t{4} << 30;  // a file takes tensors until it is this large (never splits one)
   LockOptions lock;                          // job id, heartbeat
-  double peer_seconds = 600;  // how long rank 0 waits for the other ranks' parts once its own is written
+  double peer_seconds = 600;                 // how long rank 0 waits for the other ranks' parts once its own is written
   CopyBytes copy;                            // state out of device memory; default memcpy
   std::function<void(std::string_view point)>
       fault;  // called at every save point, mostly on the writing thread; may throw Error
@@ -53,31 +54,32 @@ struct SaveStats {
 
 // Not thread-safe: one thread saves and waits.
 //
-// With a Control of several ranks, the constructor, save(), wait(), newest() and load_newest() are collectives: every rank
-// calls them, in the same order, on the thread that may use `control` (which outlives the store). The writing threads do
-// not communicate. What fails on one rank is the same Error on all, and the policy of failed saves counts alike on all.
+// With a Control of several ranks, the constructor, save(), wait(), newest() and load_newest() are collectives: every
+// rank calls them, in the same order, on the thread that may use `control` (which outlives the store). The writing
+// threads do not communicate. What fails on one rank is the same AgreedError on all, and the policy of failed saves
+// counts alike on all.
 class CheckpointStore {
  public:
-  // Rank 0 takes the lock (Error(kBusy)) and removes what interrupted saves left behind; Error(kIo) when the directory of
-  // another rank is not the one that rank 0 sees.
+  // Rank 0 takes the lock (Error(kBusy)) and removes what interrupted saves left behind; Error(kIo) when the directory
+  // of another rank is not the one that rank 0 sees.
   explicit CheckpointStore(const std::string& directory, StoreOptions options = {}, Control* control = nullptr);
   // Waits for the writer, without communication; a failure is logged.
   ~CheckpointStore();
 
-  // Shows a copying visitor to `state`, then commits a generation. Each rank shows the tensor slices that it is to write:
-  // those of all ranks together must cover each tensor exactly once (a CHECK); integers, reals and texts are taken from
-  // rank 0. `info` (rank 0's) is stored as it is (model, data, layout, hashes). Errors of this or an earlier save that was
-  // written behind surface here and in wait(): Error(kIo) when a save could not be written (after failed_saves_allowed in
-  // a row), Error(kBusy) at once when the directory was taken over.
+  // Shows a copying visitor to `state`, then commits a generation. Each rank shows the tensor slices that it is to
+  // write: those of all ranks together must cover each tensor exactly once (a CHECK); integers, reals and texts are
+  // taken from rank 0. `info` (rank 0's) is stored as it is (model, data, layout, hashes). Errors of this or an earlier
+  // save that was written behind surface here and in wait(): Error(kIo) when a save could not be written (after
+  // failed_saves_allowed in a row), Error(kBusy) at once when the directory was taken over.
   void save(int64_t step, const VisitState& state, const nlohmann::json& info);
   // Returns when nothing is being written. `must_succeed`: a last save that failed throws whatever is allowed (end of a
   // run).
   void wait(bool must_succeed = false);
   const SaveStats& last_save() const { return stats_; }  // path, write_ms and failed are known after wait()
 
-  // The newest generation that verifies completely (rank 0 reads every byte, the others its manifest); why newer ones were
-  // refused is logged. nullopt: there are none at all. Error(kBadData) listing every reason when there are some and none
-  // verifies: never a silent start from scratch.
+  // The newest generation that verifies completely (rank 0 reads every byte, the others its manifest); why newer ones
+  // were refused is logged. nullopt: there are none at all. Error(kBadData) listing every reason when there are some
+  // and none verifies: never a silent start from scratch.
   std::optional<LoadReport> newest();
   // The same, filled into `state`: each rank reads what its visitor asks for.
   std::optional<LoadReport> load_newest(const VisitState& state, LoadOptions options = {});

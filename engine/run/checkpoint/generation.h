@@ -57,8 +57,8 @@ struct LoadReport {
 LoadReport load_generation(const std::string& generation_dir, const VisitState& state, const LoadOptions& options = {},
                            Control* control = nullptr);
 
-// Opens files as they are needed; each call gives one whole tensor as floats (stored as F32), assembled from its slices, for
-// export and inspection. Throws Error(kBadData) for absent names.
+// Opens files as they are needed; each call gives one whole tensor as floats (stored as F32), assembled from its
+// slices, for export and inspection. Throws Error(kBadData) for absent names.
 using TensorReader = std::function<std::vector<float>(const std::string& name)>;
 TensorReader open_tensors(const std::string& generation_dir, const Manifest& manifest);
 

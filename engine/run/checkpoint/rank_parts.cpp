@@ -54,7 +54,8 @@ void write_note(const std::string& dir, int rank, const char* suffix, const std:
   int code = 0;
   const auto [at, error] = std::from_chars(note.data(), note.data() + note.size(), code);
   if (error != std::errc() || code == 0) throw_io("rank " + std::to_string(rank) + " could not write its part");
-  throw Error(static_cast<ExitCode>(code), "rank " + std::to_string(rank) + ":" + std::string(at, note.data() + note.size()));
+  throw Error(static_cast<ExitCode>(code),
+              "rank " + std::to_string(rank) + ":" + std::string(at, note.data() + note.size()));
 }
 
 void require_file(const std::string& dir, const ManifestFile& file, int rank) {
@@ -165,7 +166,9 @@ void RankParts::gather(const std::string& dir, int ranks, double seconds, Manife
   std::vector<Manifest> parts(ranks);
   std::vector<bool> have(ranks, false);
   have[0] = true;
-  const auto after = [](double s) { return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s)); };
+  const auto after = [](double s) {
+    return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
+  };
   const auto start = Clock::now();
   auto deadline = after(seconds);
   bool heard_end = false, heard_hurry = false;
@@ -191,9 +194,10 @@ void RankParts::gather(const std::string& dir, int ranks, double seconds, Manife
       char waited[32];
       std::snprintf(waited, sizeof waited, "%.1f", std::chrono::duration<double>(Clock::now() - start).count());
       throw_io(dir + ": after " + waited + " s there is still no part of this checkpoint from rank(s) " + missing +
-               (heard_end ? ", which wrote it: rank 0 does not see their files; checkpoints need one directory that all "
-                            "ranks share"
-                          : ": stopped or gone, too slow, or their directory is not the one that rank 0 sees"));
+               (heard_end
+                    ? ", which wrote it: rank 0 does not see their files; checkpoints need one directory that all "
+                      "ranks share"
+                    : ": stopped or gone, too slow, or their directory is not the one that rank 0 sees"));
     }
     news_.wait_for(guard, std::chrono::duration<double>(pause));
   }

@@ -40,8 +40,9 @@ class RankParts {
   void hurry(double seconds);
 
   // The writing thread: adds files and slices of ranks 1 to ranks - 1 to `manifest`, removes their notes and holds the
-  // sizes of their files against what they say. Polls with back-off, between 1 ms and 1/4 s. Throws Error: the failure of
-  // a rank; kIo naming all ranks whose part is missing after `seconds`; kIo when a file is not there as its rank wrote it.
+  // sizes of their files against what they say. Polls with back-off, between 1 ms and 1/4 s. Throws Error: the failure
+  // of a rank; kIo naming all ranks whose part is missing after `seconds`; kIo when a file is not there as its rank
+  // wrote it.
   void gather(const std::string& dir, int ranks, double seconds, Manifest& manifest);
 
  private:

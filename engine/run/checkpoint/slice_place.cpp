@@ -84,7 +84,8 @@ std::string describe(const SlicePlace& p) {
     text = "elements " + std::to_string(p.first) + " to " + std::to_string(p.first + p.count) + " of ";
   if (p.is_full_rectangle()) return text + "all";
   text += "rows " + std::to_string(p.row) + " to " + std::to_string(p.row + p.part_rows);
-  if (p.part_cols != p.cols) text += ", columns " + std::to_string(p.col) + " to " + std::to_string(p.col + p.part_cols);
+  if (p.part_cols != p.cols)
+    text += ", columns " + std::to_string(p.col) + " to " + std::to_string(p.col + p.part_cols);
   return text;
 }
 
@@ -98,9 +99,8 @@ std::optional<CoverFault> find_cover_fault(int64_t rows, int64_t cols, std::span
     const int n = boxes_of(*place, parts);
     boxes.insert(boxes.end(), parts, parts + n);
   }
-  std::sort(boxes.begin(), boxes.end(), [](const Box& a, const Box& b) {
-    return a.row != b.row ? a.row < b.row : a.col < b.col;
-  });
+  std::sort(boxes.begin(), boxes.end(),
+            [](const Box& a, const Box& b) { return a.row != b.row ? a.row < b.row : a.col < b.col; });
   const auto ends_later = [&](size_t a, size_t b) { return boxes[a].end_row < boxes[b].end_row; };
   std::multiset<size_t, decltype(ends_later)> open(ends_later);  // soonest end first
   Strip strip(cols);

@@ -11,8 +11,8 @@
 
 namespace thinwire {
 
-// Elements [first, first + count) of rows [row, row + part_rows) x columns [col, col + part_cols), flattened row by row,
-// of a tensor of rows x cols.
+// Elements [first, first + count) of rows [row, row + part_rows) x columns [col, col + part_cols), flattened row by
+// row, of a tensor of rows x cols.
 struct SlicePlace {
   int64_t rows = 0, cols = 0;
   int64_t row = 0, part_rows = 0, col = 0, part_cols = 0;

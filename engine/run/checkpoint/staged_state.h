@@ -28,8 +28,8 @@ struct StagedTensor {
 };
 
 // Copies what it is shown. Its memory is kept from save to save: the same owners show the same tensors in the same
-// order. Slices without elements are left out. Overlapping slices of one name, or one name with two shapes or types, are
-// a CHECK.
+// order. Slices without elements are left out. Overlapping slices of one name, or one name with two shapes or types,
+// are a CHECK.
 class StagedState : public StateVisitor {
  public:
   explicit StagedState(CopyBytes copy = {}) : copy_(std::move(copy)) {}

@@ -46,8 +46,8 @@ void StoredTensors::read(const std::string& name, const SlicePlace& place, std::
   const std::vector<Stored>& list = found->second;
   const SlicePlace& shape = list.front().tensor->place;
   TW_CHECK(place.is_possible() && place.rows == shape.rows && place.cols == shape.cols, name);
-  auto at = std::partition_point(list.begin(), list.end(),
-                                 [&](const Stored& s) { return s.reach <= place.begin_row(); });
+  auto at =
+      std::partition_point(list.begin(), list.end(), [&](const Stored& s) { return s.reach <= place.begin_row(); });
   int64_t filled = 0;
   for (; at != list.end() && at->begin_row < place.end_row(); ++at) {
     const int64_t shared = shared_count(at->tensor->place, place);
@@ -77,7 +77,8 @@ void StoredTensors::read_shared(const ManifestTensor& stored, const SlicePlace& 
   size_t window_begin = 0, window_end = 0;  // bytes of the stored slice that are in window_
   const SlicePlace& at = stored.place;
   const int64_t last_row = std::min(at.end_row(), place.end_row());
-  const size_t needed_end = static_cast<size_t>(std::min(at.count, (last_row - at.row) * at.part_cols - at.first)) * size;
+  const size_t needed_end =
+      static_cast<size_t>(std::min(at.count, (last_row - at.row) * at.part_cols - at.first)) * size;
   const size_t stride = static_cast<size_t>(at.part_cols) * size;
   for_each_shared_run(stored.place, place, [&](int64_t from_element, int64_t to_element, int64_t count) {
     size_t from = static_cast<size_t>(from_element) * size, to = static_cast<size_t>(to_element) * size;

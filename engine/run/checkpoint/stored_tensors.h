@@ -27,8 +27,8 @@ class StoredTensors {
   void read(const std::string& name, const SlicePlace& place, std::span<std::byte> out);
 
  private:
-  // The slices of one tensor by their first row; `reach` is the largest end row of this slice and all before it, so that
-  // those which meet some rows lie between two binary searches (and mostly touch them).
+  // The slices of one tensor by their first row; `reach` is the largest end row of this slice and all before it, so
+  // that those which meet some rows lie between two binary searches (and mostly touch them).
   struct Stored {
     const ManifestTensor* tensor;
     int64_t begin_row, end_row, reach;

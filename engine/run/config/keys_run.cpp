@@ -10,7 +10,8 @@ KeyTopic layout_keys() {
   KeyTopic t;
   t.title = "Layout and placement";
   t.intro =
-      "Ranks = pipe_parallel_size * model_parallel_size * data-parallel ranks; the launcher says how many there are, so "
+      "Ranks = pipe_parallel_size * model_parallel_size * data-parallel ranks; the launcher says how many there are, "
+      "so "
       "the data-parallel ranks follow. None of these keys changes what is learned: a run may go on under another "
       "layout.";
   t.keys = {
@@ -41,8 +42,9 @@ KeyTopic layout_keys() {
       {.name = "sequence_parallel",
        .types = kBoolKey,
        .default_json = "false",
-       .doc = "Norms, dropout and the residual stream are cut by rows over the tensor-parallel ranks; without effect on "
-              "one.",
+       .doc =
+           "Norms, dropout and the residual stream are cut by rows over the tensor-parallel ranks; without effect on "
+           "one.",
        .scope = layout},
       {.name = "schedule",
        .types = kStringKey,
@@ -162,8 +164,9 @@ KeyTopic layout_keys() {
        .types = kStringKey,
        .default_json = "\"fused\"",
        .allowed = {"fused", "two_step"},
-       .doc = "How the gradient of an embedding that the head shares is summed over first and last stage: one reduction "
-              "over both stages' data-parallel ranks, or per stage and then between the two.",
+       .doc =
+           "How the gradient of an embedding that the head shares is summed over first and last stage: one reduction "
+           "over both stages' data-parallel ranks, or per stage and then between the two.",
        .scope = layout},
       {.name = "ranks_per_node",
        .types = kIntKey,
@@ -178,7 +181,8 @@ KeyTopic layout_keys() {
        .default_json = "600",
        .bounds = {0, 1e9},
        .unit = "s",
-       .doc = "A rank that waits so long for another reports who waits for whom and ends the job with code 71; 0: never."},
+       .doc =
+           "A rank that waits so long for another reports who waits for whom and ends the job with code 71; 0: never."},
       {.name = "distributed_timeout_minutes",
        .types = kRealKey,
        .bounds = {0, 1e7},
@@ -370,7 +374,8 @@ KeyTopic run_keys() {
        .types = kIntKey | kStringKey | kListKey,
        .default_json = "20",
        .unit = "updates",
-       .doc = "What a trace shows: so many updates from the start (or resume) on, or [first, last], also \"first-last\"."},
+       .doc =
+           "What a trace shows: so many updates from the start (or resume) on, or [first, last], also \"first-last\"."},
       {.name = "exit_duration_in_mins",
        .types = kRealKey,
        .default_json = "0",

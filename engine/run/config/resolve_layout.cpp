@@ -38,7 +38,8 @@ std::optional<nlohmann::json> range_of(const nlohmann::json& value) {
   return nlohmann::json{first, last};
 }
 
-// Whether every data-parallel group (ranks `tensor` apart, data of them) has equally many ranks on each node it touches.
+// Whether every data-parallel group (ranks `tensor` apart, data of them) has equally many ranks on each node it
+// touches.
 bool even_nodes(int64_t ranks, int64_t data, int64_t tensor, int64_t on_node) {
   for (int64_t base = 0; base < ranks; base += data * tensor) {
     for (int64_t t = 0; t < tensor; ++t) {
@@ -111,9 +112,9 @@ void Resolver::pipeline_cut() {
     fail({"virtual_chunks", "num_layers_per_virtual_pipeline_stage", "schedule"},
          str(chunks) + " chunks of layers per stage need schedule interleaved, not " + text("schedule"));
   } else if (known({"num_layers"}) && chunks > 1 && chunks * stages > integer("num_layers")) {
-    fail({"virtual_chunks", "pipe_parallel_size"},
-         str(stages) + " stages of " + str(chunks) + " chunks need at least " + str(stages * chunks) +
-             " layers; num_layers is " + str(integer("num_layers")));
+    fail({"virtual_chunks", "pipe_parallel_size"}, str(stages) + " stages of " + str(chunks) +
+                                                       " chunks need at least " + str(stages * chunks) +
+                                                       " layers; num_layers is " + str(integer("num_layers")));
   }
   if (interleaved && chunks == 1 && stages > 1)
     fail({"schedule"}, "interleaved needs virtual_chunks of at least 2; with one chunk per stage say 1f1b");
@@ -158,8 +159,7 @@ void Resolver::placement() {
            "a secondary copy needs sharded weights (placement.weights or zero_optimization.stage 3)");
     } else if (width_of(text("placement.secondary")) >= width_of(text("placement.weights"))) {
       fail({"placement.secondary", "placement.weights"}, "the secondary copy must be narrower than placement.weights " +
-                                                             text("placement.weights") +
-                                                             "; otherwise it is of no use");
+                                                             text("placement.weights") + "; otherwise it is of no use");
     }
   }
   if (known({"hold"}) && !is("hold", "auto") && is("placement.weights", "replicated"))

@@ -179,10 +179,8 @@ LayoutConfig layout_config(const Reader& r) {
     l.head_ms = costs.at(2).get<double>();
   }
   l.zero_stage = static_cast<int>(r.integer("zero_optimization.stage"));
-  const std::initializer_list<std::pair<const char*, Level>> levels = {{"replicated", Level::kReplicated},
-                                                                       {"pair", Level::kPair},
-                                                                       {"node", Level::kNode},
-                                                                       {"global", Level::kGlobal}};
+  const std::initializer_list<std::pair<const char*, Level>> levels = {
+      {"replicated", Level::kReplicated}, {"pair", Level::kPair}, {"node", Level::kNode}, {"global", Level::kGlobal}};
   l.placement.weights = r.pick<Level>("placement.weights", levels);
   l.placement.gradients = r.pick<Level>("placement.gradients", levels);
   l.placement.optimizer = r.pick<Level>("placement.optimizer", levels);

@@ -259,10 +259,11 @@ std::string communication_charts(const RunData& run) {
   if (run.sites.empty()) return "";
   std::string out = "<h2>Communication</h2><div class=\"charts\">";
   out += site_bars(run, "Bytes sent per step", "rank 0, by site, mean", AxisFormat::kBytes, &StepPoint::site_bytes);
-  out += site_bars(run, "Exposed per step", "rank 0: time that compute stood still for a site", AxisFormat::kMilliseconds,
-                   &StepPoint::site_exposed_ms);
-  out += site_bars(run, "Busy per step", "rank 0: time with an operation of the site under way; sites overlap each other",
-                   AxisFormat::kMilliseconds, &StepPoint::site_busy_ms);
+  out += site_bars(run, "Exposed per step", "rank 0: time that compute stood still for a site",
+                   AxisFormat::kMilliseconds, &StepPoint::site_exposed_ms);
+  out +=
+      site_bars(run, "Busy per step", "rank 0: time with an operation of the site under way; sites overlap each other",
+                AxisFormat::kMilliseconds, &StepPoint::site_busy_ms);
   LineChart chart{.title = "Exposed communication against the step",
                   .note = "rank 0, all sites; what lies between is hidden under compute or compute itself",
                   .y_format = AxisFormat::kMilliseconds,
@@ -278,7 +279,8 @@ std::string site_table(const RunData& run) {
   std::string out =
       "<h2>Sites over the whole run</h2><div "
       "class=\"scroll wide\"><table><tr><th>site</th><th>uncompressed</th><th>wire</th><th>ratio</th><th>baseline</"
-      "th><th>all ranks</th><th>encode</th><th>decode</th><th>busy</th><th>exposed</th><th>hidden</th><th>relative error</th><th>residual norm</th></tr>";
+      "th><th>all ranks</th><th>encode</th><th>decode</th><th>busy</th><th>exposed</th><th>hidden</th><th>relative "
+      "error</th><th>residual norm</th></tr>";
   for (const SiteTotals& s : run.sites) {
     out += "<tr><td>" + html_escape(s.site) + "</td><td>" + format_bytes(s.logical_bytes) + "</td><td>" +
            format_bytes(s.wire_bytes) + "</td><td>" +
@@ -504,8 +506,8 @@ std::string compare_page(const std::vector<RunData>& given) {
                     [](const StepPoint& p) { return p.wire_bytes; });
     body += overlay(runs, "Exposed communication per step", "rank 0, all sites", AxisFormat::kMilliseconds, true, false,
                     true, [](const StepPoint& p) { return sum_of(p.site_exposed_ms); });
-    body += overlay(runs, "Busy communication per step", "rank 0, sum over sites", AxisFormat::kMilliseconds, true, false,
-                    true, [](const StepPoint& p) { return sum_of(p.site_busy_ms); });
+    body += overlay(runs, "Busy communication per step", "rank 0, sum over sites", AxisFormat::kMilliseconds, true,
+                    false, true, [](const StepPoint& p) { return sum_of(p.site_busy_ms); });
   }
   body += "</div>" + difference_table(runs) + "</section>";
   return page("Comparison of " + std::to_string(runs.size()) + " runs", body);

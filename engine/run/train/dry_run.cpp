@@ -153,10 +153,12 @@ void print_pipeline(Text& out, const RunConfig& c, const std::vector<StagePrice>
   };
   out.line("pipeline: %s, layers per stage %s (%s), %d micro-batches", name_of(shape.kind), join_layers(stages).c_str(),
            name_of(c.layout.partition), shape.micro_batches);
-  out.line("pipeline bubble: %.1f %% of the update by the schedule's formula, %.1f %% by its plan with equal stages, %.1f %% "
-           "with the layers and the head where they are",
-           100.0 * bubble_formula(shape, 1.0, 1.0 + recomputed, 1.0), mean_idle(price(plans, shape, equal)),
-           mean_idle(price(plans, shape, node_costs(c))));
+  out.line(
+      "pipeline bubble: %.1f %% of the update by the schedule's formula, %.1f %% by its plan with equal stages, %.1f "
+      "%% "
+      "with the layers and the head where they are",
+      100.0 * bubble_formula(shape, 1.0, 1.0 + recomputed, 1.0), mean_idle(price(plans, shape, equal)),
+      mean_idle(price(plans, shape, node_costs(c))));
 }
 
 }  // namespace
@@ -165,9 +167,9 @@ ProcessOverhead process_overhead(const RunConfig& config) {
   // Program and libraries, oneDNN's generated kernels and its copies of a product's operands, the batches
   // read ahead.
   const ModelConfig local = layout_of(config, 0).shard.local();
-  const size_t operands = static_cast<size_t>(std::max({local.ffn_in_width(), local.qkv_width(), local.hidden}) *
-                                              local.hidden) *
-                          size_of(config.model.dtype);
+  const size_t operands =
+      static_cast<size_t>(std::max({local.ffn_in_width(), local.qkv_width(), local.hidden}) * local.hidden) *
+      size_of(config.model.dtype);
   const size_t queue = static_cast<size_t>(config.data.micro_batch * config.data.seq_length) * 12 *
                        static_cast<size_t>(config.data.prefetch_batches + 1);
   return {(size_t{28} << 20) + operands + queue};
@@ -197,7 +199,8 @@ NodeCosts node_costs(const RunConfig& config) {
   const ModelConfig& m = config.model;
   ModelConfig none = m;
   none.layers = 0;
-  const double head = model_flops_per_token(none), layer = (model_flops_per_token(m) - head) / static_cast<double>(m.layers);
+  const double head = model_flops_per_token(none),
+               layer = (model_flops_per_token(m) - head) / static_cast<double>(m.layers);
   const double recomputed = m.recompute == Recompute::kFull ? 1.0 : 0.0;
   const std::vector<LayerRange> ranges = virtual_stages(config);
   NodeCosts costs;
@@ -222,8 +225,8 @@ std::string dry_run_text(const RunConfig& config) {
   const bool gathers = c.layout.data > 1 && c.layout.placement.weights != Level::kReplicated;
   if (gathers) {
     const int ranks_here = static_cast<int>(c.layout.ranks_per_node > 0 ? c.layout.ranks_per_node : ranks);
-    c.layout.hold = choose_hold(c, ranks_here,
-                                static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)));
+    c.layout.hold = choose_hold(
+        c, ranks_here, static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)));
   }
   out.line("layout: %s", layout_text(c).c_str());
   if (gathers)
@@ -233,8 +236,8 @@ std::string dry_run_text(const RunConfig& config) {
            ll(count_parameters(params, true)), ll(count_parameters(params, false)), ll(m.vocab), ll(m.padded_vocab));
   out.line("precision: %s compute, fp32 master weights, gradients and optimizer state",
            std::string(name_of(m.dtype)).c_str());
-  out.line("batch: %lld sequences of %lld tokens = %lld micro-batches of %lld per rank and update", ll(c.data.global_batch),
-           ll(c.data.seq_length), ll(c.accumulation), ll(c.data.micro_batch));
+  out.line("batch: %lld sequences of %lld tokens = %lld micro-batches of %lld per rank and update",
+           ll(c.data.global_batch), ll(c.data.seq_length), ll(c.accumulation), ll(c.data.micro_batch));
 
   std::vector<StagePrice> stages;
   for (int stage = 0; stage < c.layout.pipeline; ++stage) stages.push_back(price_stage(c, stage));
@@ -256,7 +259,9 @@ std::string dry_run_text(const RunConfig& config) {
   int64_t owned = 0;
   for (const StagePrice& stage : stages) owned = std::max(owned, stage.owned);
   const double staged = 4.0 * static_cast<double>(owned) *
-                        (c.optim.kind == OptimizerKind::kAdamW ? 3 : c.optim.momentum != 0.0 ? 2 : 1);
+                        (c.optim.kind == OptimizerKind::kAdamW ? 3
+                         : c.optim.momentum != 0.0             ? 2
+                                                               : 1);
   out.line("  while a checkpoint is being written: %.1f MiB more", mib(staged));
 
   out.line("FLOPs per token, forward and backward:");
@@ -264,7 +269,8 @@ std::string dry_run_text(const RunConfig& config) {
   out.line("  model (full attention)   %.6g", full_attention_flops_per_token(m));
   out.line("  hardware (recompute)     %.6g", hardware_flops_per_token(m));
   out.line("tokens per update: %lld, updates: %lld, tokens in all: %.6g", ll(c.data.global_batch * c.data.seq_length),
-           ll(c.train_iters), static_cast<double>(c.data.global_batch * c.data.seq_length) * static_cast<double>(c.train_iters));
+           ll(c.train_iters),
+           static_cast<double>(c.data.global_batch * c.data.seq_length) * static_cast<double>(c.train_iters));
   print_sites(out, c, stages);
   print_pipeline(out, c, stages);
   return out.take();

@@ -120,7 +120,7 @@ class SitePricer {
     sum_rows(Site::kTpForward, branches * n);
     if (!ends(node)) return;
     gather_rows(Site::kTpForward, 1);
-    sum_rows(Site::kTpBackward, 1);  // the head's input gradient is made with the loss
+    sum_rows(Site::kTpBackward, 1);   // the head's input gradient is made with the loss
     std::vector<int64_t> statistics;  // of all of the head's pieces together
     for (int64_t r = 0; r <= tensor_; ++r) statistics.push_back(r * tokens_ * 3);
     all_gather(Site::kControl, tensor_group_, statistics, kFloat);

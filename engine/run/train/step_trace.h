@@ -1,4 +1,5 @@
-// What one rank did and when, as a Chrome / Perfetto trace: compute, every site's operations, and the waits between them.
+// What one rank did and when, as a Chrome / Perfetto trace: compute, every site's operations, and the waits between
+// them.
 //
 // Tracks of `trace.rank<k>.json`: "steps"; "compute" (plan nodes F, B, I, W ... with micro-batch and chunk); "waiting"
 // (the compute thread stood still for an operation: what is exposed, and the pipeline's bubble); and per site as many
@@ -34,14 +35,14 @@ class StepTrace final : public OperationSink {
   void waited(const OperationNote& note, Clock::time_point from, Clock::time_point to) override;
   OperationSink* sink() { return this; }
 
-  // Times in the file are `steady clock + offset_ns - origin_ns`. clock_note: a sentence about how good that is, kept in
-  // the file.
+  // Times in the file are `steady clock + offset_ns - origin_ns`. clock_note: a sentence about how good that is, kept
+  // in the file.
   void align(int64_t origin_ns, int64_t offset_ns, const std::string& clock_note);
   // What the process is called: "rank 3: stage 1, data 0, tensor 1".
   void describe(const std::string& text) { description_ = text; }
 
-  // Writes everything recorded so far (atomically). Throws Error(kIo). Nothing may be recorded meanwhile by this thread;
-  // others wait.
+  // Writes everything recorded so far (atomically). Throws Error(kIo). Nothing may be recorded meanwhile by this
+  // thread; others wait.
   void write(const std::string& path) const;
   std::string json() const;
 
@@ -76,9 +77,9 @@ class StepTrace final : public OperationSink {
 // Whether a trace shows update `step` (from 1), in a life of the run whose first update is `first_step`.
 bool traces_step(const LayoutConfig& layout, int64_t step, int64_t first_step);
 
-// How the clocks of all ranks meet: all call it together. barrier() lets ranks go on at about the same moment; from_first
-// hands everybody rank 0's text. On one machine the steady clock is shared and the offset is 0; otherwise it is the
-// median over several barriers of (rank 0's time - mine), good to about the latency of a message.
+// How the clocks of all ranks meet: all call it together. barrier() lets ranks go on at about the same moment;
+// from_first hands everybody rank 0's text. On one machine the steady clock is shared and the offset is 0; otherwise it
+// is the median over several barriers of (rank 0's time - mine), good to about the latency of a message.
 struct ClockAlignment {
   int64_t origin_ns = 0, offset_ns = 0;
   std::string note;

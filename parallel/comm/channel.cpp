@@ -8,15 +8,15 @@ namespace thinwire {
 Channel::Channel(std::unique_ptr<Communicator> communicator, std::shared_ptr<const Codec> codec)
     : communicator_(std::move(communicator)), codec_(std::move(codec)) {
   TW_CHECK(communicator_ != nullptr && codec_ != nullptr);
-  TW_CHECK(codec_->traits().alias, "codec ", codec_->name(), " changes bytes, and this version has no coded collectives");
+  TW_CHECK(codec_->traits().alias, "codec ", codec_->name(),
+           " changes bytes, and this version has no coded collectives");
 }
 
 Ticket Channel::all_reduce(View data, ReduceKind kind, Stream& stream) {
   return communicator_ ? communicator_->all_reduce(data, kind, stream) : Ticket::finished();
 }
 
-Ticket Channel::reduce_scatter(View whole, std::span<const int64_t> bounds, View out, bool accumulate,
-                               Stream& stream) {
+Ticket Channel::reduce_scatter(View whole, std::span<const int64_t> bounds, View out, bool accumulate, Stream& stream) {
   if (communicator_) return communicator_->reduce_scatter(whole, bounds, out, accumulate, stream);
   TW_CHECK(out.data == whole.data && out.count() == whole.count(),
            "an empty channel moves nothing: the result has to be where the contribution is");

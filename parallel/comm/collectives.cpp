@@ -6,7 +6,6 @@
 
 #include "parallel/comm/rank_sum.h"
 #include "parallel/comm/tuning.h"
-#include "parallel/comm/tuning.h"
 
 namespace thinwire {
 namespace {

@@ -1,4 +1,5 @@
-// The algorithms of collectives, as coroutines over Exchange. Callers have checked shapes; see Communicator for the verbs.
+// The algorithms of collectives, as coroutines over Exchange. Callers have checked shapes; see Communicator for the
+// verbs.
 //
 // Everybody in the group runs the same one with the same bounds and tuning. Chunks follow from these alone, and
 // contributions are combined in an order that follows from the group alone. A collective may use two tags: lane.tag and

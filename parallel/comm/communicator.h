@@ -26,8 +26,8 @@ enum class Algorithm : uint8_t { kAuto, kDirect, kRing, kTwoLevel, kLibrary };
 // all ranks.
 struct CommTuning {
   Algorithm all_reduce = Algorithm::kAuto, reduce_scatter = Algorithm::kAuto, all_gather = Algorithm::kAuto;
-  int64_t chunk_bytes = 256 << 10;   // pieces of a large message: sums of one overlap the wire of the next
-  int64_t small_bytes = 16 << 10;    // up to here an all-reduce is one exchange of whole vectors
+  int64_t chunk_bytes = 256 << 10;  // pieces of a large message: sums of one overlap the wire of the next
+  int64_t small_bytes = 8 << 10;   // up to here an all-reduce is one exchange of whole vectors
 };
 
 // Outlives the operations it issued.
@@ -83,7 +83,7 @@ class Communicator {
   BlockPool& pool() const { return progress_->pool(); }  // task.h: coroutines on a communicator take frames from here
 
  private:
-  GroupLane next_lane();                          // of a collective
+  GroupLane next_lane();                         // of a collective
   GroupLane peer_lane(uint32_t sequence) const;  // of a point-to-point message
   Ticket begin(Task task, const char* verb, int64_t bytes, int peer, uint32_t sequence);
   Task gather_task(const GroupLane& lane, View whole, Scratch<int64_t> bounds) const;

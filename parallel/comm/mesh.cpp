@@ -61,8 +61,7 @@ Mesh::Mesh(Progress& progress, const MeshShape& shape, std::vector<int> nodes, c
       rank_(progress.transport().rank()),
       nodes_(std::move(nodes)),
       tuning_(tuning) {
-  TW_CHECK(shape.pipeline >= 1 && shape.data >= 1 && shape.tensor >= 1 &&
-               shape.ranks() == progress.transport().size(),
+  TW_CHECK(shape.pipeline >= 1 && shape.data >= 1 && shape.tensor >= 1 && shape.ranks() == progress.transport().size(),
            "a mesh of ", shape.ranks(), " ranks over ", progress.transport().size());
   TW_CHECK(static_cast<int>(nodes_.size()) == shape.ranks(), nodes_.size(), " nodes for ", shape.ranks(), " ranks");
   at_ = coordinates_of(shape_, rank_);

@@ -41,19 +41,19 @@ enum class GroupKind : int {
   kPpForward,
   kPpBackward,
   kDpControl,
-  kGradientShard,      // reduce-scatter of every micro-batch, inside the gradients' level
-  kGradientOptimizer,  // gradients' level -> optimizer's level, at the last micro-batch
-  kGradientReplicas,   // between the replicas of the optimizer's level
-  kParameterUpdate,    // optimizer's level -> weights' level, after the update
-  kParameterGather,    // weights' level -> whole unit, before use
-  kParameterSecondary, // secondary level -> whole unit, in the backward pass
-  kEmbeddingShard,     // the same six for the tied embedding's unit
+  kGradientShard,       // reduce-scatter of every micro-batch, inside the gradients' level
+  kGradientOptimizer,   // gradients' level -> optimizer's level, at the last micro-batch
+  kGradientReplicas,    // between the replicas of the optimizer's level
+  kParameterUpdate,     // optimizer's level -> weights' level, after the update
+  kParameterGather,     // weights' level -> whole unit, before use
+  kParameterSecondary,  // secondary level -> whole unit, in the backward pass
+  kEmbeddingShard,      // the same six for the tied embedding's unit
   kEmbeddingOptimizer,
   kEmbeddingReplicas,
   kEmbeddingUpdate,
   kEmbeddingGather,
   kEmbeddingSecondary,
-  kEmbeddingPair,      // first and last stage, for the two-step synchronisation
+  kEmbeddingPair,  // first and last stage, for the two-step synchronisation
   kCheckpoint,
   kCount
 };

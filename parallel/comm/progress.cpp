@@ -21,15 +21,15 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-constexpr size_t kPollBatch = 32;   // completions per poll: others get the baton in between
-constexpr int kResumes = 32;        // coroutines continued per poll
+constexpr size_t kPollBatch = 32;  // completions per poll: others get the baton in between
+constexpr int kResumes = 32;       // coroutines continued per poll
 constexpr microseconds kShortestSleep{20}, kLongestSleep{1000}, kSilentSleep{2000};
 constexpr milliseconds kSilence{1000};  // after which a waiter sleeps kSilentSleep at a time
 constexpr microseconds kYieldAfter{10};
 constexpr int64_t kBytesPerUs = 1000, kLongestSpinUs = 20000;
 constexpr microseconds kThreadShortest{50}, kThreadLongest{1000};
-constexpr milliseconds kLinger{100};       // the thread rests in short naps for so long after the last activity
-constexpr int64_t kWorthWaking = 128 << 10;  // an operation of so many bytes does not wait for the end of a nap
+constexpr milliseconds kLinger{100};         // the thread rests in short naps for so long after the last activity
+constexpr int64_t kWorthWaking = 2 << 20;  // an operation of so many bytes does not wait for the end of a nap
 
 int64_t since_ns(Clock::time_point from, Clock::time_point to) {
   return duration_cast<nanoseconds>(to - from).count();
@@ -120,12 +120,11 @@ Progress::Core::Core(Transport& transport_, ProgressOptions options_)
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   if (options.watchdog_seconds > 0.0 && transport->size() > 1) {
-    watchdog = std::make_unique<Watchdog>(
-        *transport, recorder,
-        WatchdogOptions{.seconds = options.watchdog_seconds,
-                        .directory = options.report_directory,
-                        .hosts = options.hosts,
-                        .on_verdict = options.on_hang});
+    watchdog = std::make_unique<Watchdog>(*transport, recorder,
+                                          WatchdogOptions{.seconds = options.watchdog_seconds,
+                                                          .directory = options.report_directory,
+                                                          .hosts = options.hosts,
+                                                          .on_verdict = options.on_hang});
   }
 }
 

@@ -32,11 +32,11 @@ struct OperationNote {
 };
 
 struct ProgressOptions {
-  bool thread = true;               // false: operations move only while somebody waits or issues (tests)
-  int spin_us = 50;                 // polling at full speed before a waiter starts to sleep; 0 with more ranks than cores
-  double watchdog_seconds = 0.0;    // silence that ends the job with code 71; 0: no watchdog
-  std::string report_directory;     // where the watchdog leaves who-waits-for-whom; empty: stderr only
-  std::vector<std::string> hosts;   // per world rank, for the watchdog's message; may be empty
+  bool thread = true;             // false: operations move only while somebody waits or issues (tests)
+  int spin_us = 50;               // polling at full speed before a waiter starts to sleep; 0 with more ranks than cores
+  double watchdog_seconds = 0.0;  // silence that ends the job with code 71; 0: no watchdog
+  std::string report_directory;   // where the watchdog leaves who-waits-for-whom; empty: stderr only
+  std::vector<std::string> hosts;                           // per world rank, for the watchdog's message; may be empty
   std::function<void(const std::string& message)> on_hang;  // on the watchdog's thread, before it ends the job
 };
 
@@ -64,7 +64,7 @@ class Progress {
   Ticket start(Task task, const OperationNote& note, SiteCounters* counters);
 
   void set_sink(OperationSink* sink);  // nullptr: none
-  BlockPool& pool();  // for frames and scratch (scratch.h)
+  BlockPool& pool();                   // for frames and scratch (scratch.h)
   // For the watchdog's report: what this rank is doing outside communication ("step 12").
   void set_activity(const std::string& text);
 

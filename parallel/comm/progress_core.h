@@ -49,7 +49,7 @@ class RunningOperation final : public Operation {
   std::exception_ptr error_;
   std::atomic<State> state_{State::kIssued};  // stored last: whoever sees the end may drop the operation
   bool started_ = false;
-  uint64_t flight_ = 0;                       // number in the flight recorder
+  uint64_t flight_ = 0;  // number in the flight recorder
   OperationSink::Clock::time_point issued_;
   RunningOperation *previous_ = nullptr, *next_ = nullptr;  // open ones, in order of issue
 };

@@ -27,7 +27,7 @@ void* BlockPool::allocate(size_t bytes) {
       return block;
     }
   }
-  return ::operator new(size_t{1} << (size_class + kSmallestBits), kAlignment);
+  return ::operator new (size_t{1} << (size_class + kSmallestBits), kAlignment);
 }
 
 void BlockPool::release(void* block, size_t bytes) noexcept {

@@ -20,7 +20,9 @@ namespace detail {
 
 template <typename T>
 BlockPool* pool_from(T& argument) {
-  if constexpr (requires { { argument.pool() } -> std::same_as<BlockPool&>; }) {
+  if constexpr (requires {
+                  { argument.pool() } -> std::same_as<BlockPool&>;
+                }) {
     return &argument.pool();
   } else {
     return nullptr;

@@ -165,7 +165,8 @@ class LocalTransport final : public Transport {
     for (int r = 0; r < world_->size; ++r) {
       Mailbox& box = world_->boxes[static_cast<size_t>(r)];
       std::lock_guard lock(box.mutex);
-      std::erase_if(box.sends, [&](const PostedSend& s) { return s.source == rank_ && s.token == token && s.copy < 0; });
+      std::erase_if(box.sends,
+                    [&](const PostedSend& s) { return s.source == rank_ && s.token == token && s.copy < 0; });
       box.news -= std::erase_if(box.met, [&](const Met& m) {
         return (m.send.source == rank_ && m.send.token == token) || (r == rank_ && m.receive.token == token);
       });

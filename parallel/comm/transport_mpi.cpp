@@ -13,6 +13,15 @@
 #include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
 
+#if defined(MPICH_NUMVERSION) && MPICH_NUMVERSION < 40200300
+// MPICH before 4.2 over UCX's tcp can hang in MPI_Finalize: a rank that has closed its connections waits for the others
+// in PMI, deaf to those that still need its answer to close theirs (pmodels/mpich pull request 6596). By then all
+// messages have been received, so connections need no farewell; libmpich finds this function before UCX's own.
+extern "C" void* ucp_disconnect_nb(void*) {
+  return nullptr;
+}
+#endif
+
 namespace thinwire {
 namespace {
 

@@ -156,7 +156,8 @@ TEST(RanksStore, AllRanksKilledAtAnySavePointOfAny) {
       });
       ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << victim << " " << point << " was never reached";
       int64_t step = 0;
-      EXPECT_TRUE(load_all(scratch.path(), kRanks, &step) == (step == 3 ? after : before)) << victim << " " << point;
+      const Columns loaded = load_all(scratch.path(), kRanks, &step);
+      EXPECT_TRUE(loaded == (step == 3 ? after : before)) << victim << " " << point;
       const auto position = std::find(std::begin(kSavePoints), std::end(kSavePoints), point);
       const auto rename =
           std::find(std::begin(kSavePoints), std::end(kSavePoints), std::string_view("save.after_rename"));

@@ -85,7 +85,8 @@ TEST_P(Verbs, AllReduceMatchesPlainLoop) {
       const double got = results[0].get(i);
       switch (kind) {
         case ReduceKind::kSum:
-          ASSERT_LE(std::abs(got - ref.sum), real ? sum_tolerance(dtype, terms.size, ref.magnitude, hops(terms.size)) : 0.0)
+          ASSERT_LE(std::abs(got - ref.sum),
+                    real ? sum_tolerance(dtype, terms.size, ref.magnitude, hops(terms.size)) : 0.0)
               << i;
           break;
         case ReduceKind::kMax:

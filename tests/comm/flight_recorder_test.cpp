@@ -136,6 +136,7 @@ TEST(FlightRecorder, ReadersSeeWholeEntries) {
       recorder.set_activity("step " + std::to_string(i));
     }
   });
+  while (recorder.signs_of_life() < 1000) std::this_thread::yield();  // the writer is at it
   uint64_t seen = 0;
   for (int reads = 0; reads < 3000; ++reads) {
     uint64_t last = 0;

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -38,7 +37,8 @@ inline std::vector<int> all_ranks(int size) {
 // Elements of any type in plain memory; get() reads them as doubles, which is what oracles compute with.
 class Buffer {
  public:
-  Buffer(DType dtype, int64_t count) : dtype_(dtype), count_(count), bytes_(static_cast<size_t>(count) * size_of(dtype)) {
+  Buffer(DType dtype, int64_t count)
+      : dtype_(dtype), count_(count), bytes_(static_cast<size_t>(count) * size_of(dtype)) {
     bytes_.resize(bytes_.size() + 1);  // data() is never null
   }
   View view() { return View(bytes_.data(), dtype_, {count_}); }
@@ -124,7 +124,8 @@ inline std::vector<Buffer> contributions(DType dtype, int64_t count, uint64_t se
 inline std::vector<int64_t> ragged_bounds(std::mt19937_64& random, int64_t count, int size) {
   std::vector<int64_t> bounds = {0};
   for (int r = 1; r < size; ++r)
-    bounds.push_back(random() % 4 == 0 ? bounds.back() : static_cast<int64_t>(random() % static_cast<uint64_t>(count + 1)));
+    bounds.push_back(random() % 4 == 0 ? bounds.back()
+                                       : static_cast<int64_t>(random() % static_cast<uint64_t>(count + 1)));
   bounds.push_back(count);
   std::sort(bounds.begin(), bounds.end());
   return bounds;

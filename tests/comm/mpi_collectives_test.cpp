@@ -17,12 +17,12 @@ namespace {
 
 int failures = 0;
 
-#define EXPECT(condition)                                                            \
-  do {                                                                               \
-    if (!(condition)) {                                                              \
-      std::printf("%s:%d: %s\n", __FILE__, __LINE__, #condition);                    \
-      ++failures;                                                                    \
-    }                                                                                \
+#define EXPECT(condition)                                         \
+  do {                                                            \
+    if (!(condition)) {                                           \
+      std::printf("%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+      ++failures;                                                 \
+    }                                                             \
   } while (0)
 
 View view_of(std::vector<double>& v) {
@@ -37,8 +37,9 @@ void check_group(Progress& progress, MPI_Comm comm, std::vector<int> ranks, int 
   int me = 0;
   MPI_Comm_rank(comm, &me);
   SiteCounters counters;
-  Communicator group(progress, std::move(ranks), number, Site::kControl, &counters, std::move(nodes),
-                     {.all_reduce = algorithm, .reduce_scatter = algorithm, .all_gather = algorithm, .chunk_bytes = 20000});
+  Communicator group(
+      progress, std::move(ranks), number, Site::kControl, &counters, std::move(nodes),
+      {.all_reduce = algorithm, .reduce_scatter = algorithm, .all_gather = algorithm, .chunk_bytes = 20000});
   std::mt19937_64 same(static_cast<uint64_t>(number));  // equal on all ranks
   std::mt19937_64 own(static_cast<uint64_t>(number * 100 + me));
   const auto random_vector = [&](int64_t count) {

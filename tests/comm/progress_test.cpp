@@ -32,7 +32,9 @@ TEST(Progress, SteadyStateAllocatesNothing) {
     SiteCounters counters;
     Communicator group(progress, all_ranks(kSize), 1, Site::kControl, &counters, {}, {.chunk_bytes = 4096});
     Communicator ring(progress, all_ranks(kSize), 2, Site::kControl, &counters, {},
-                      {.all_reduce = Algorithm::kRing, .reduce_scatter = Algorithm::kRing, .all_gather = Algorithm::kRing,
+                      {.all_reduce = Algorithm::kRing,
+                       .reduce_scatter = Algorithm::kRing,
+                       .all_gather = Algorithm::kRing,
                        .chunk_bytes = 4096});
     std::vector<float> large(30000), small(10), out(10000), message(5000);
     const std::vector<int64_t> bounds = {0, 10000, 20000, 30000};

@@ -10,6 +10,7 @@
 #include "engine/base/core/philox.h"
 #include "engine/run/config/load_config.h"
 #include "engine/run/train/job.h"
+#include "engine/run/train/site_price.h"
 #include "engine/run/train/train_step.h"
 
 namespace thinwire::mesh {
@@ -93,6 +94,15 @@ Batch make_batch(int64_t first, int64_t rows) {
   return b;
 }
 
+// The wire law, at run time: every site sends what --dry-run says, to the byte.
+void check_prices(const Replica& replica, const StepOutcome& outcome) {
+  const SitePrices prices = price_sites(replica, static_cast<int>(replica.config().accumulation));
+  for (size_t site = 0; site < kSiteNames.size(); ++site) {
+    TW_CHECK(outcome.sites[site].wire_bytes == prices.bytes[site], kSiteNames[site], ": sent ",
+             outcome.sites[site].wire_bytes, " bytes, priced ", prices.bytes[site]);
+  }
+}
+
 Curve run_rank(Transport& transport, const std::vector<std::string>& overrides, int steps) {
   Job job(transport);
   ConfigOptions options;
@@ -117,6 +127,7 @@ Curve run_rank(Transport& transport, const std::vector<std::string>& overrides, 
         [&] { return make_batch(s * config.data.global_batch + (micro++ * dp + d) * rows, rows); }, progress, scaler,
         timer);
     curve.loss.push_back(outcome.loss), curve.norm.push_back(outcome.grad_norm);
+    if (s > 0 && job.mesh() != nullptr) check_prices(replica, outcome);  // the first has no gathers behind an update
   }
   replica.traffic().drain();
   job.control().barrier();

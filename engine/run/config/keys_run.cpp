@@ -216,7 +216,7 @@ KeyTopic layout_keys() {
        .scope = layout},
       {.name = "communication.small_bytes",
        .types = kIntKey,
-       .default_json = "16384",
+       .default_json = "8192",
        .bounds = {0, 1e12},
        .unit = "bytes",
        .doc = "Up to this size an all-reduce is one exchange of whole vectors.",

@@ -101,6 +101,7 @@ void Job::form_mesh(const RunConfig& config, const std::string& fingerprint) {
   ProgressOptions options;
   options.watchdog_seconds = config.layout.watchdog_seconds;
   options.report_directory = config.run_dir;
+  if (local_size_ > static_cast<int>(allowed_cpus().size()) && !bound_) options.spin_us = 0;  // leave the core to them
   options.hosts = world_.hosts;
   options.on_hang = on_hang_;
   progress_ = std::make_unique<Progress>(*transport_, options);

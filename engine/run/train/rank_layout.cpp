@@ -92,14 +92,4 @@ std::vector<Plan> make_plans(const RankLayout& layout, int micro_batches) {
   return plans;
 }
 
-NodeCosts equal_costs(const PipelineShape& shape) {
-  const size_t virtual_stages = static_cast<size_t>(shape.stages * shape.chunks);
-  NodeCosts costs;
-  const double forward = 1.0 / shape.chunks;
-  costs.forward.assign(virtual_stages, forward);
-  costs.backward_input.assign(virtual_stages, forward);
-  costs.backward_weight.assign(virtual_stages, forward);
-  return costs;
-}
-
 }  // namespace thinwire

@@ -35,7 +35,4 @@ int first_rank_of_stage(const RunConfig& config, int stage);
 // Plans of all stages for an update of `micro_batches`.
 std::vector<Plan> make_plans(const RankLayout& layout, int micro_batches);
 
-// Stages that cost the same, backward twice the forward: for pictures and estimates.
-NodeCosts equal_costs(const PipelineShape& shape);
-
 }  // namespace thinwire

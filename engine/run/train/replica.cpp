@@ -106,11 +106,11 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
                                               training ? slots[static_cast<size_t>(chunk)] : 0, ports_, &rotary_,
                                               scratch_, *events, config.seed, arena_));
   }
+  if (training) counted_ = store_.counted_gradients();
   take_micro_buffers(slots);
   buffers_.sums = arena_.take(MemoryCategory::kWorkspace, DType::f64, {kSumCount});
   buffers_.dlogits_scale = arena_.take(MemoryCategory::kWorkspace, DType::f32, {1});
   buffers_.state = arena_.take(MemoryCategory::kWorkspace, DType::u8, {static_cast<int64_t>(sizeof(StepState))});
-  if (training) list_counted_gradients();
 }
 
 Replica::~Replica() {
@@ -130,24 +130,6 @@ void Replica::take_micro_buffers(const std::vector<int>& slots) {
       chunk.push_back(b);
     }
     micro_.push_back(std::move(chunk));
-  }
-}
-
-// Tensors that are whole on every tensor rank count on the first one; padding is zero and may go either way.
-void Replica::list_counted_gradients() {
-  for (const OwnedPiece& piece : store_.owned()) {
-    if (!store_.units()[static_cast<size_t>(piece.unit)].shard.counted) continue;
-    if (layout_.at.tensor == 0) {
-      counted_.push_back(piece.gradient);
-      continue;
-    }
-    const Unit& unit = store_.layout().units[static_cast<size_t>(piece.unit)];
-    const int64_t first = unit.first + piece.range.first, end = first + piece.range.count;
-    for (const Segment& s : unit.segments) {
-      if (store_.params()[static_cast<size_t>(s.param)].tp_axis == TpAxis::kNone) continue;
-      const int64_t a = std::max(first, s.offset), b = std::min(end, s.offset + s.count);
-      if (a < b) counted_.push_back(piece.gradient.element_range(a - first, b - a));
-    }
   }
 }
 

@@ -94,7 +94,6 @@ class Replica {
   void weights_changed();
 
  private:
-  void list_counted_gradients();
   void take_micro_buffers(const std::vector<int>& slots);
 
   RunConfig config_;

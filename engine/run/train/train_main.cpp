@@ -64,7 +64,7 @@ int print(const Options& o, const ResolvedConfig& config) {
     const RankLayout layout = layout_of(config.run, 0);
     const std::vector<Plan> plans = make_plans(layout, layout.pipeline.micro_batches);
     if (o.format == "svg") {
-      std::fputs(to_svg(plans, layout.pipeline, equal_costs(layout.pipeline)).c_str(), stdout);
+      std::fputs(to_svg(plans, layout.pipeline, node_costs(config.run)).c_str(), stdout);
     } else {
       for (size_t stage = 0; stage < plans.size(); ++stage)
         std::printf("stage %zu: %s\n", stage, to_string(plans[stage]).c_str());

@@ -43,22 +43,18 @@ std::unique_ptr<SampleStream> open_data(const RunConfig& run, Job& job) {
   return stream;
 }
 
-// What a configuration leaves to the machine; rank 0 decides for all. Gathered weights stay for a whole step where a
-// pipeline would gather them again for every micro-batch and half of the memory has room for them.
+// What a configuration leaves to the machine; rank 0 decides for all.
 void settle_layout(RunConfig& run, Job& job) {
   LayoutConfig& layout = run.layout;
   if (layout.hold_given || layout.placement.weights == Level::kReplicated) return;
   Hold hold = Hold::kUnit;
   job.agree([&] {
-    if (layout.pipeline == 1 || !job.first()) return;
-    RunConfig held = run;
-    held.layout.hold = Hold::kStep;
-    const double needed = static_cast<double>(measure_rank(held, 0).total()) * job.local_size();
+    if (!job.first()) return;
     const double there = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-    if (needed < there / 2.0) hold = Hold::kStep;
+    hold = choose_hold(run, job.local_size(), there);
   });
   layout.hold = static_cast<Hold>(job.control().agree_max(static_cast<int64_t>(hold)));
-  log_info(std::string("hold: gathered weights stay for one ") + (layout.hold == Hold::kStep ? "step" : "unit"));
+  log_info("hold: gathered weights stay for one " + std::string(name_of(layout.hold)));
 }
 
 // The schedules are proved before they run; that all ranks made the same ones is part of the configuration's fingerprint.

@@ -149,7 +149,7 @@ void RunSession::refuse_other_model(const LoadReport& found) const {
 
 void RunSession::load_from(const std::string& path, Replica& replica, TrainProgress& progress, LossScaler& scaler) {
   const RunConfig& run = config_.run;
-  LoadReport found = find_newest_valid(path);
+  LoadReport found = find_newest_valid(path, &job_.control());
   if (!run.finetune && found.manifest.info.contains("imported_from")) {
     throw_bad_config("load: " + found.path + " was imported and holds weights only: say finetune=true beside load");
   }
@@ -161,9 +161,9 @@ void RunSession::load_from(const std::string& path, Replica& replica, TrainProgr
   if (run.finetune) {
     options.unwanted_prefixes.insert(options.unwanted_prefixes.end(), {"progress/", "loss_scaler/"});
     load_generation(
-        found.path, [&](StateVisitor& v) { replica.visit_weights(v, false); }, options);
+        found.path, [&](StateVisitor& v) { replica.visit_weights(v, false); }, options, &job_.control());
   } else {
-    load_generation(found.path, state_of(replica, progress, scaler, false), options);
+    load_generation(found.path, state_of(replica, progress, scaler, false), options, &job_.control());
   }
   log_info("loaded " + found.path +
            (run.finetune        ? " (weights only)"
@@ -190,7 +190,7 @@ void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgre
       refuse_other_model(*found);
       LoadOptions options;
       options.verify = false;  // newest() has read every byte
-      load_generation(found->path, state_of(replica, progress, scaler, false), options);
+      load_generation(found->path, state_of(replica, progress, scaler, false), options, &job_.control());
       last_saved_step_ = progress.step;
       log_info("resumed from " + found->path + ": step " + std::to_string(progress.step) + ", " +
                std::to_string(progress.consumed_samples) + " samples consumed" + other_layout(found->manifest.info));

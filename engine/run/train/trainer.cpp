@@ -8,6 +8,7 @@
 
 #include "data/batch_ramp.h"
 #include "engine/base/core/log.h"
+#include "engine/run/config/layout_text.h"
 #include "engine/run/trace/console_progress.h"
 #include "engine/run/trace/run_files.h"
 #include "engine/run/train/dry_run.h"

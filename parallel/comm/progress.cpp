@@ -23,12 +23,11 @@ using std::chrono::nanoseconds;
 
 constexpr size_t kPollBatch = 32;  // completions per poll: others get the baton in between
 constexpr int kResumes = 32;       // coroutines continued per poll
-constexpr microseconds kShortestSleep{20}, kLongestSleep{1000}, kSilentSleep{2000};
-constexpr milliseconds kSilence{1000};  // after which a waiter sleeps kSilentSleep at a time
+constexpr microseconds kShortestSleep{20}, kLongestSleep{1000}, kSilentSleep{5000};
 constexpr microseconds kYieldAfter{10};
 constexpr int64_t kBytesPerUs = 1000, kLongestSpinUs = 20000;
 constexpr microseconds kThreadShortest{50}, kThreadLongest{1000};
-constexpr milliseconds kLinger{100};         // the thread rests in short naps for so long after the last activity
+constexpr milliseconds kLinger{100};       // the thread rests in short naps for so long after the last activity
 constexpr int64_t kWorthWaking = 2 << 20;  // an operation of so many bytes does not wait for the end of a nap
 
 int64_t since_ns(Clock::time_point from, Clock::time_point to) {
@@ -59,8 +58,9 @@ class Patience {
       slept_ = true;
       ::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // otherwise a nap of 20 us takes 70
     }
-    if (silence > kSilence) return sleep_for(kSilentSleep);
-    sleep_for(std::clamp(duration_cast<microseconds>(silence / 32), kShortestSleep, kLongestSleep));
+    // After a while half a percent is enough: at one poll per millisecond a wait of minutes would be work.
+    const auto whole = duration_cast<microseconds>(silence);
+    sleep_for(std::max(std::clamp(whole / 32, kShortestSleep, kLongestSleep), std::min(whole / 200, kSilentSleep)));
   }
 
  private:

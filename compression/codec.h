@@ -1,7 +1,7 @@
 // The narrow door between compression and communication: a codec describes rounds, coded collectives perform them.
 //
-// So far one codec exists, `identity`: its wire bytes are the caller's own memory, and a Channel that holds it calls the
-// plain collective (law 3). Codecs that change bytes join with their packing verbs.
+// So far one codec exists, `identity`: its wire bytes are the caller's own memory, and a Channel that holds it calls
+// the plain collective (law 3). Codecs that change bytes join with their packing verbs.
 #pragma once
 
 #include <cstdint>

@@ -290,8 +290,9 @@ void ParamStore::visit(StateVisitor& visitor, const std::string& prefix, std::sp
     for (const ParamRect& r : p.local) {
       const int64_t a = std::max(local, start), b = std::min(local + count, start + r.count());
       if (a < b) {
-        visitor.tensor({prefix + p.name, p.rows, p.cols, r.row, r.rows, r.col, r.cols, a - start,
-                        buffer.element_range(at + a - local, b - a)});
+        View part = buffer.element_range(at + a - local, b - a);
+        if (b - a == p.count() && !p.is_vector) part = View(part.data, part.dtype, {p.rows, p.cols});
+        visitor.tensor({prefix + p.name, p.rows, p.cols, r.row, r.rows, r.col, r.cols, a - start, part});
       }
       start += r.count();
     }

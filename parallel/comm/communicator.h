@@ -27,7 +27,7 @@ enum class Algorithm : uint8_t { kAuto, kDirect, kRing, kTwoLevel, kLibrary };
 struct CommTuning {
   Algorithm all_reduce = Algorithm::kAuto, reduce_scatter = Algorithm::kAuto, all_gather = Algorithm::kAuto;
   int64_t chunk_bytes = 256 << 10;  // pieces of a large message: sums of one overlap the wire of the next
-  int64_t small_bytes = 8 << 10;   // up to here an all-reduce is one exchange of whole vectors
+  int64_t small_bytes = 8 << 10;    // up to here an all-reduce is one exchange of whole vectors
 };
 
 // Outlives the operations it issued.

@@ -37,8 +37,7 @@ std::vector<std::string> Control::collect(const std::string& text) {
   for (int r = 1; r < size(); ++r) {
     std::string from(static_cast<size_t>(sizes[static_cast<size_t>(r)]), '\0');
     if (!from.empty())
-      world_.receive(View(from.data(), DType::u8, {static_cast<int64_t>(from.size())}), r, host)
-          .wait_on_host();
+      world_.receive(View(from.data(), DType::u8, {static_cast<int64_t>(from.size())}), r, host).wait_on_host();
     texts.push_back(std::move(from));
   }
   return texts;

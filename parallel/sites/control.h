@@ -1,5 +1,5 @@
-// Site control: losses, norms, overflow flags, votes and descriptions of state. Never coded, always exact, summed in rank
-// order.
+// Site control: losses, norms, overflow flags, votes and descriptions of state. Never coded, always exact, summed in
+// rank order.
 #pragma once
 
 #include <span>

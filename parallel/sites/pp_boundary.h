@@ -7,8 +7,8 @@
 
 namespace thinwire {
 
-// Stages form a ring, so that virtual chunks wrap from the last stage to the first. Messages of one direction between two
-// stages are matched in the order of the plan.
+// Stages form a ring, so that virtual chunks wrap from the last stage to the first. Messages of one direction between
+// two stages are matched in the order of the plan.
 class PpBoundary {
  public:
   PpBoundary() = default;  // one stage
@@ -16,10 +16,10 @@ class PpBoundary {
 
   int stage() const { return forward_.rank(); }
   int stages() const { return forward_.size(); }
-  Ticket send_forward(View activation, Stream& stream);      // to the next stage
-  Ticket receive_forward(View activation, Stream& stream);   // from the stage before
-  Ticket send_backward(View gradient, Stream& stream);       // to the stage before
-  Ticket receive_backward(View gradient, Stream& stream);    // from the next stage
+  Ticket send_forward(View activation, Stream& stream);     // to the next stage
+  Ticket receive_forward(View activation, Stream& stream);  // from the stage before
+  Ticket send_backward(View gradient, Stream& stream);      // to the stage before
+  Ticket receive_backward(View gradient, Stream& stream);   // from the next stage
 
  private:
   Channel forward_, backward_;

@@ -1,5 +1,5 @@
-// The channels over which one kind of unit is reduced and gathered; sites dp.gradient, zero.parameter and embedding share
-// the shape.
+// The channels over which one kind of unit is reduced and gathered; sites dp.gradient, zero.parameter and embedding
+// share the shape.
 #pragma once
 
 #include "parallel/comm/mesh.h"
@@ -16,8 +16,8 @@ struct ParameterChannels {
   Channel update, gather, keep;
 };
 
-// Built from any UnitShard of the kind: groups do not depend on the unit's size. `tied`: the embedding shared by first and
-// last stage; its members then count both stages.
+// Built from any UnitShard of the kind: groups do not depend on the unit's size. `tied`: the embedding shared by first
+// and last stage; its members then count both stages.
 GradientChannels make_gradient_channels(Mesh& mesh, const Placement& placement, bool tied);
 ParameterChannels make_parameter_channels(Mesh& mesh, const Placement& placement, bool tied);
 

@@ -1,8 +1,8 @@
 // Sites tp.forward and tp.backward: what tensor-parallel ranks exchange around their share of a layer.
 //
 // A layer's sharded part lies between enter and leave. Without sequence parallelism activations outside are whole on
-// every rank: entering is free forward and sums the input gradient backward; leaving sums the partial results forward and
-// is free backward. With it, outside a rank holds its rows only: entering gathers rows (backward: reduce-scatters),
+// every rank: entering is free forward and sums the input gradient backward; leaving sums the partial results forward
+// and is free backward. With it, outside a rank holds its rows only: entering gathers rows (backward: reduce-scatters),
 // leaving reduce-scatters (backward: gathers). Views are [rows, h]; `part` is this rank's rows, `whole` all N of them.
 // Without sequence parallelism `part` and `whole` are the same view, and nothing is copied.
 #pragma once

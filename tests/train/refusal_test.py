@@ -50,7 +50,7 @@ class Refusals(RunCase):
                     launched = {names[0]: "2", names[1]: str(rank)}
                     done = run_program("train", "--config", config, cwd=self.here, extra=launched)
                     self.assertEqual((done.code, len(done.errors())), (78, 1 - rank), str(done))
-                    self.assertIn("2 ranks were started" if rank == 0 else "", done.err)
+                    self.assertIn("the launcher started 2 processes" if rank == 0 else "", done.err)
                     self.assertFalse(self.run_dir(config).exists())
                     done = run_program("train", "--config", config, "train_batch_size=8", "--dry-run", cwd=self.here, extra=launched)
                     self.assertEqual((done.code, "ranks: 2 = pipeline 1 x data 2" in done.out), (0, rank == 0), str(done))

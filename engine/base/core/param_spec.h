@@ -38,8 +38,8 @@ struct ParamSpec {
   // What a rank holds of the tensor: these rectangles, stacked (gate | up are two, everything else is one). Local
   // element e lies in them row by row. Vectors are one row, cut by columns.
   std::vector<ParamRect> local;
-  // The gradient of this rank is only its part of a sum over the tensor-parallel ranks (norms under sequence parallelism
-  // and in parallel-residual blocks).
+  // The gradient of this rank is only its part of a sum over the tensor-parallel ranks (norms under sequence
+  // parallelism and in parallel-residual blocks).
   bool tp_partial = false;
 
   int64_t count() const { return rows * cols; }

@@ -15,7 +15,8 @@ int main(int argc, char** argv) {
   ensure_passive_waiting(argv);
   return run_program("bench", [&]() -> int {
     CLI::App app{
-        "Proves and times: bench op [filter], bench comm [filter], bench step SHAPE [key=value ...]. Every line carries the command that "
+        "Proves and times: bench op [filter], bench comm [filter], bench step SHAPE [key=value ...]. Every line "
+        "carries the command that "
         "repeats it."};
     bool version = false, json = false, profile = false;
     std::string shape, filter;
@@ -51,6 +52,7 @@ int main(int argc, char** argv) {
       return run_job("bench", [&](Job& job) { return bench_step(shape, overrides, json, profile, job); });
     if (op->parsed()) return bench_op(filter, threads, json);
     if (comm->parsed()) return bench_comm(filter, json);
-    throw_usage("bench: say what to measure: bench op [filter], bench comm [filter] or bench step SHAPE (bench --help)");
+    throw_usage(
+        "bench: say what to measure: bench op [filter], bench comm [filter] or bench step SHAPE (bench --help)");
   });
 }

@@ -179,8 +179,8 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
                     t.flops > 0.0 ? (std::to_string(static_cast<int>(t.flops / t.ms / 1e6)) + " GFLOP/s").c_str() : "");
     }
   }
-  std::string command = (job.size() > 1 ? "mpirun -n " + std::to_string(job.size()) + " " : "") +
-                        "build/bench step " + shape;
+  std::string command =
+      (job.size() > 1 ? "mpirun -n " + std::to_string(job.size()) + " " : "") + "build/bench step " + shape;
   for (const std::string& o : overrides) command += " " + o;
   if (profile) command += " --profile";
   line["command"] = command + " --json";

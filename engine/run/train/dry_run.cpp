@@ -80,7 +80,7 @@ void print_sites(Text& out, const RunConfig& c, const std::vector<StagePrice>& s
       most = std::max(most, stage.sites.bytes[s]);
       operations = std::max(operations, stage.sites.operations[s]);
     }
-    if (most == 0) continue;
+    if (most == 0 && (static_cast<Site>(s) == Site::kSequence || static_cast<Site>(s) == Site::kOuter)) continue;
     std::string line = std::to_string(most) + " bytes";
     if (least != most) line = std::to_string(least) + " to " + line;
     line += " in " + std::to_string(operations) + (operations == 1 ? " operation" : " operations");
@@ -102,10 +102,7 @@ void print_sites(Text& out, const RunConfig& c, const std::vector<StagePrice>& s
     total[0] = std::max(total[0], sum);
     total[1] += sum;
   }
-  if (total[0] == 0.0) {
-    out.line("  nothing: one rank");
-    return;
-  }
+  if (total[0] == 0.0) return;
   if (rate > 0.0)
     out.line("  %-15s%12.3f MiB %10.2f ms at %g Gbit/s, before any of it is hidden under compute", "all sites",
              mib(total[0]), 1e3 * total[0] / rate, c.layout.link_gbps);
@@ -246,7 +243,7 @@ std::string dry_run_text(const RunConfig& config) {
     if (stages[s].memory.total() > stages[largest].memory.total()) largest = s;
   const MemoryPlan& plan = stages[largest].memory;
   const size_t overhead = process_overhead(c).bytes;
-  out.line(stages.size() > 1 ? "memory per rank, of stage %zu, which needs most:" : "memory per rank:", largest);
+  out.line(stages.size() > 1 ? "memory per rank: (stage %zu, which needs most)" : "memory per rank:", largest);
   for (size_t i = 0; i < plan.bytes.size(); ++i) {
     out.line("  %-15s %12.1f MiB", std::string(name_of(static_cast<MemoryCategory>(i))).c_str(),
              mib(static_cast<double>(plan.bytes[i])));

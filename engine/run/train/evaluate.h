@@ -15,9 +15,9 @@ struct Evaluation {
   double ms = 0.0;
 };
 
-// One micro-batch through this rank's chunks, without dropout; what arrives from other stages is waited for, what leaves for
-// them is under way in `leaving`. `at_the_head` replaces the loss on the last chunk, if given. begin() of the traffic is
-// the caller's.
+// One micro-batch through this rank's chunks, without dropout; what arrives from other stages is waited for, what
+// leaves for them is under way in `leaving`. `at_the_head` replaces the loss on the last chunk, if given. begin() of
+// the traffic is the caller's.
 using AtTheHead = std::function<void(Stage& stage, const MicroBatch& micro)>;
 void run_micro_batch(Replica& replica, const Batch& batch, Ticket& leaving, const AtTheHead& at_the_head = {});
 

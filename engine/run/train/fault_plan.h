@@ -8,7 +8,8 @@
 
 namespace thinwire {
 
-// faults: [{"at": POINT, "step": N, "rank": R, "do": ACTION}, ...]; rank 0 unless said. Points: "step.begin", "grad", "step.end", and the save points
+// faults: [{"at": POINT, "step": N, "rank": R, "do": ACTION}, ...]; rank 0 unless said. Points: "step.begin", "grad",
+// "step.end", and the save points
 // ("save.begin" ... "save.after_prune"). A fault without "step" strikes each time. Actions: kill9, stop, segv, abort,
 // enospc (a write error), delay:SECONDS, and nan or inf at the point "grad" (the first weight gradient of the step).
 class FaultPlan {

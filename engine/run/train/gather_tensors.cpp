@@ -34,8 +34,7 @@ class Collector final : public StateVisitor {
 
 void append_part(std::string& text, const std::string& name, int64_t rows, int64_t cols, int64_t row, int64_t part_rows,
                  int64_t col, int64_t part_cols, int64_t first, std::span<const float> values) {
-  const PartHeader header{static_cast<int64_t>(name.size()), rows,      cols,  row,
-                          part_rows,                         col,       part_cols, first,
+  const PartHeader header{static_cast<int64_t>(name.size()),  rows, cols, row, part_rows, col, part_cols, first,
                           static_cast<int64_t>(values.size())};
   text.append(reinterpret_cast<const char*>(&header), sizeof header);
   text.append(name);

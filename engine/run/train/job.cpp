@@ -93,8 +93,7 @@ void Job::form_mesh(const RunConfig& config, const std::string& fingerprint) {
       throw_bad_config("this rank resolves to another configuration, or is another build, than rank 0: " + fingerprint +
                        " here, " + first + " there; start the same program with the same files on every node");
   });
-  if (config.layout.ranks_per_node > 0)
-    nodes_ = pretend_nodes(size(), static_cast<int>(config.layout.ranks_per_node));
+  if (config.layout.ranks_per_node > 0) nodes_ = pretend_nodes(size(), static_cast<int>(config.layout.ranks_per_node));
   control_ = Control();
   mesh_.reset();
   progress_.reset();

@@ -1,5 +1,5 @@
-// The job as one rank sees it: the ranks that were started together, how they agree, and - once the configuration is known -
-// the mesh they form.
+// The job as one rank sees it: the ranks that were started together, how they agree, and - once the configuration is
+// known - the mesh they form.
 #pragma once
 
 #include <functional>
@@ -33,8 +33,8 @@ class Job {
   void agree(const std::function<void()>& body);
   Control& control() { return control_; }
 
-  // Builds the mesh for a configuration, after agreeing that all ranks have the same one (`fingerprint`), and starts the
-  // watchdog. May be called again with nothing under way.
+  // Builds the mesh for a configuration, after agreeing that all ranks have the same one (`fingerprint`), and starts
+  // the watchdog. May be called again with nothing under way.
   void form_mesh(const RunConfig& config, const std::string& fingerprint);
   Mesh* mesh() { return mesh_.get(); }  // nullptr for one rank
   const std::vector<int>& nodes() const { return nodes_; }
@@ -46,7 +46,8 @@ class Job {
   // Threads of a rank, where the configuration leaves them open: the cores of the node divided by its ranks.
   void share_cores(RunConfig& config) const;
 
-  // What to do, on the rank that speaks for all, before the watchdog ends a job in which nothing moves. Before form_mesh.
+  // What to do, on the rank that speaks for all, before the watchdog ends a job in which nothing moves. Before
+  // form_mesh.
   void on_hang(std::function<void(const std::string& message)> hook) { on_hang_ = std::move(hook); }
 
   // All ranks call it with the same code that is not 0; does not return with several ranks.

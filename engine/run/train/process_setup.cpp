@@ -7,9 +7,11 @@
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <optional>
 
 #include "engine/base/core/error.h"
 #include "engine/run/train/job.h"
+#include "parallel/comm/launcher.h"
 
 namespace thinwire {
 
@@ -40,7 +42,14 @@ int run_program(const std::string& name, const std::function<int()>& body) {
 
 int run_job(const std::string& name, const std::function<int(Job&)>& body) {
   return run_program(name, [&]() -> int {
-    Job job;
+    std::optional<Job> opened;
+    try {
+      opened.emplace();
+    } catch (const Error& e) {
+      if (launch_of_environment().rank > 0) return static_cast<int>(e.code());  // rank 0 speaks for all
+      throw;
+    }
+    Job& job = *opened;
     try {
       const int code = body(job);
       if (code != 0) job.leave_together(static_cast<ExitCode>(code));

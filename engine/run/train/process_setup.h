@@ -17,8 +17,8 @@ class Job;
 int run_program(const std::string& name, const std::function<int()>& body);
 
 // The same for a program of several ranks, started together or alone: a failure that all ranks agreed on is printed by
-// rank 0 and every rank returns its code; a failure of one rank is printed by that rank, which then ends the others with
-// its code. Returns the exit code; by then MPI is finalised.
+// rank 0 and every rank returns its code; a failure of one rank is printed by that rank, which then ends the others
+// with its code. Returns the exit code; by then MPI is finalised.
 int run_job(const std::string& name, const std::function<int(Job&)>& body);
 
 }  // namespace thinwire

@@ -1,8 +1,9 @@
 // From (configuration, rank) to coordinates, shard, placement and plans.
 #include "engine/run/train/rank_layout.h"
-#include "model/params.h"
 
 #include <algorithm>
+
+#include "model/params.h"
 
 namespace thinwire {
 namespace {

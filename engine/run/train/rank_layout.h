@@ -1,5 +1,6 @@
-// Where one rank stands: its coordinates, its share of the model and of the placement, and the order of its work. All of it
-// follows from the configuration and the rank's number, so that every rank (and --dry-run) can work it out for any other.
+// Where one rank stands: its coordinates, its share of the model and of the placement, and the order of its work. All
+// of it follows from the configuration and the rank's number, so that every rank (and --dry-run) can work it out for
+// any other.
 #pragma once
 
 #include <vector>

@@ -15,7 +15,6 @@
 // what goes beyond lambda * n / g of the longest update (steps * rate; a flipped sign is 2 of it) counts as error.
 // Elements without a gradient (below 1e-12: noise alone) are left out.
 #include "engine/run/train/reference_compare.h"
-#include "model/params.h"
 
 #include <algorithm>
 #include <cmath>
@@ -33,6 +32,7 @@
 #include "engine/run/train/gather_tensors.h"
 #include "engine/run/train/train_step.h"
 #include "engine/run/train/trainer.h"
+#include "model/params.h"
 
 namespace thinwire {
 namespace {

@@ -89,8 +89,8 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
   View packed[2];
   for (View& p : packed) p = arena_.take(MemoryCategory::kWorkspace, DType::f32, {training ? largest_partial : 0});
   if (device_ != nullptr) {
-    traffic_ = std::make_unique<UnitTraffic>(store_.units(), layout_.where.placement, ports_, *device_, *stream_,
-                                             packed);
+    traffic_ =
+        std::make_unique<UnitTraffic>(store_.units(), layout_.where.placement, ports_, *device_, *stream_, packed);
   }
   std::vector<int> slots(layout_.shard.chunks.size(), 1);
   if (training) {
@@ -188,7 +188,7 @@ void Replica::visit_weights(StateVisitor& visitor, bool writer_only) {
 void Replica::visit(StateVisitor& visitor, bool writer_only) {
   visit_weights(visitor, writer_only);
   if (!optimizer_) return;
-  const auto show = [&](const char* prefix, View OptimizerBuffers::* field) {
+  const auto show = [&](const char* prefix, View OptimizerBuffers::*field) {
     std::vector<View> pieces;
     for (const OptimizerBuffers& b : optimizer_->pieces()) {
       if (!(b.*field)) return;

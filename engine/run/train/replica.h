@@ -1,5 +1,5 @@
-// Everything one rank holds of a training run: its share of the parameters, optimizer state, activations, and the buffers of
-// a step. The same set-up code runs on a measuring arena for --dry-run and on a device for training.
+// Everything one rank holds of a training run: its share of the parameters, optimizer state, activations, and the
+// buffers of a step. The same set-up code runs on a measuring arena for --dry-run and on a device for training.
 #pragma once
 
 #include <memory>
@@ -86,8 +86,8 @@ class Replica {
   void write(View destination, const void* source, size_t bytes);
   void zero(View destination);
 
-  // Shows weights and optimizer state to a checkpoint visitor. writer_only: what this rank has to save; otherwise all it
-  // holds.
+  // Shows weights and optimizer state to a checkpoint visitor. writer_only: what this rank has to save; otherwise all
+  // it holds.
   void visit(StateVisitor& visitor, bool writer_only);
   void visit_weights(StateVisitor& visitor, bool writer_only);
   // After weights were loaded or set from outside: working copies, and the shares of other ranks.

@@ -1,6 +1,5 @@
 // What a run leaves behind, and how it finds its way back in.
 #include "engine/run/train/run_session.h"
-#include "model/params.h"
 
 #include <algorithm>
 #include <cmath>
@@ -19,6 +18,7 @@
 #include "engine/run/trace/report_html.h"
 #include "engine/run/trace/run_files.h"
 #include "engine/run/train/signals.h"
+#include "model/params.h"
 
 namespace thinwire {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "engine/run/checkpoint/checkpoint_store.h"
 #include "engine/run/config/load_config.h"
-#include "engine/run/trace/metrics_log.h"
 #include "engine/run/trace/console_progress.h"
+#include "engine/run/trace/metrics_log.h"
 #include "engine/run/trace/status_file.h"
 #include "engine/run/trace/tensorboard_writer.h"
 #include "engine/run/train/evaluate.h"

@@ -67,7 +67,7 @@ int print(const Options& o, const ResolvedConfig& config) {
       std::fputs(to_svg(plans, layout.pipeline, node_costs(config.run)).c_str(), stdout);
     } else {
       for (size_t stage = 0; stage < plans.size(); ++stage)
-        std::printf("stage %zu: %s\n", stage, to_string(plans[stage]).c_str());
+        std::printf("rank %zu: %s\n", stage, to_string(plans[stage]).c_str());
     }
   } else {
     SampleStream stream(config.run.data, EvalCheck::kLeaveOut);
@@ -108,7 +108,8 @@ int main(int argc, char** argv) {
     CLI::App app{
         "Trains a GPT-2, GPT-NeoX or Llama model as a JSON configuration says. Exit codes: 0 finished, 64 usage, 65 "
         "bad data or "
-        "checkpoint, 70 internal, 71 hung peer (requeue), 73 run directory busy, 74 I/O, 75 preempted and saved (requeue), 76 diverged, 78 bad "
+        "checkpoint, 70 internal, 71 hung peer (requeue), 73 run directory busy, 74 I/O, 75 preempted and saved "
+        "(requeue), 76 diverged, 78 bad "
         "configuration."};
     app.set_help_flag("");
     bool help = false, version = false;

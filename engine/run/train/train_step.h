@@ -22,8 +22,8 @@ struct StepOutcome {
   bool skipped = false;     // non-finite: nothing was updated
   std::string non_finite;   // name of the first tensor whose gradient is not finite, or "loss"
   bool stop = false;        // some rank wished to stop; all know it in the same step
-  // Traffic from the control node of the step before to this one's: with the gathers behind the update before, which run
-  // under this step's forward. Of this rank, and the bytes of all ranks.
+  // Traffic from the control node of the step before to this one's: with the gathers behind the update before, which
+  // run under this step's forward. Of this rank, and the bytes of all ranks.
   std::array<SiteCounters, kSiteNames.size()> sites{};
   std::array<double, kSiteNames.size()> logical_total{}, wire_total{};
 };

@@ -58,7 +58,8 @@ void settle_layout(RunConfig& run, Job& job) {
   log_info("hold: gathered weights stay for one " + std::string(name_of(layout.hold)));
 }
 
-// The schedules are proved before they run; that all ranks made the same ones is part of the configuration's fingerprint.
+// The schedules are proved before they run; that all ranks made the same ones is part of the configuration's
+// fingerprint.
 void prove_plan(const RankLayout& layout) {
   const std::string fault = validate(make_plans(layout, layout.pipeline.micro_batches), layout.pipeline);
   TW_CHECK(fault.empty(), "the schedule is wrong: ", fault);
@@ -72,7 +73,8 @@ class Trainer {
         session_(session),
         job_(job),
         device_(open_device(run_)),
-        data_(open_data(run_, job)), stream_(*data_) {
+        data_(open_data(run_, job)),
+        stream_(*data_) {
     log_info("device " + device_->description() + ", " + cpu_ops().isa() + ", " +
              std::to_string(resolve_threads(run_)) + " threads");
     log_info(stream_.describe());
@@ -162,9 +164,10 @@ class Trainer {
     trace_->describe("rank " + std::to_string(job_.rank()) + ": stage " + std::to_string(at.pipeline) + ", data " +
                      std::to_string(at.data) + ", tensor " + std::to_string(at.tensor));
     first_step_ = progress_.step + 1;
-    step_->set_node_sink([this](const PlanNode& node, StepTimer::Clock::time_point from, StepTimer::Clock::time_point to) {
-      if (trace_ && traces_step(run_.layout, progress_.step + 1, first_step_)) trace_->node(node, from, to);
-    });
+    step_->set_node_sink(
+        [this](const PlanNode& node, StepTimer::Clock::time_point from, StepTimer::Clock::time_point to) {
+          if (trace_ && traces_step(run_.layout, progress_.step + 1, first_step_)) trace_->node(node, from, to);
+        });
     trace_until(progress_.step);
   }
 
@@ -239,9 +242,9 @@ class Trainer {
     if (progress_.skipped_in_a_row >= run_.optim.non_finite_budget) {
       save(true);
       throw AgreedError(ExitCode::kDiverged,
-                  std::to_string(progress_.skipped_in_a_row) +
-                      " steps in a row were not finite (last: " + outcome.non_finite +
-                      "); the weights before them are saved; lower the learning rate or raise non_finite_budget");
+                        std::to_string(progress_.skipped_in_a_row) +
+                            " steps in a row were not finite (last: " + outcome.non_finite +
+                            "); the weights before them are saved; lower the learning rate or raise non_finite_budget");
     }
   }
 

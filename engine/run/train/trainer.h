@@ -11,10 +11,10 @@ namespace thinwire {
 // Throws kBadConfig for thread counts and batches that this version or this machine cannot run.
 void refuse_what_is_not_here(const RunConfig& run);
 
-// Trains as configured on all ranks of the job, resuming from the run directory where it holds a valid checkpoint with the
-// same model and data keys. Returns kFinished or kPreempted; throws Error for everything else: an AgreedError where all
-// ranks leave together, otherwise the caller ends the others (status.json is written in all cases once the run directory
-// is ours).
+// Trains as configured on all ranks of the job, resuming from the run directory where it holds a valid checkpoint with
+// the same model and data keys. Returns kFinished or kPreempted; throws Error for everything else: an AgreedError where
+// all ranks leave together, otherwise the caller ends the others (status.json is written in all cases once the run
+// directory is ours).
 ExitCode train(const ResolvedConfig& config, bool allow_faults, Job& job);
 
 }  // namespace thinwire

@@ -28,7 +28,7 @@ constexpr microseconds kYieldAfter{10};
 constexpr int64_t kBytesPerUs = 1000, kLongestSpinUs = 20000;
 constexpr microseconds kThreadShortest{50}, kThreadLongest{1000};
 constexpr milliseconds kLinger{100};       // the thread rests in short naps for so long after the last activity
-constexpr int64_t kWorthWaking = 2 << 20;  // an operation of so many bytes does not wait for the end of a nap
+constexpr int64_t kWorthWaking = 8 << 20;  // an operation of so many bytes does not wait for the end of a nap
 
 int64_t since_ns(Clock::time_point from, Clock::time_point to) {
   return duration_cast<nanoseconds>(to - from).count();

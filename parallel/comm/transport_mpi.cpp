@@ -3,6 +3,7 @@
 
 #include <mpi.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <climits>
@@ -167,7 +168,19 @@ class MpiTransport final : public Transport {
 
 }  // namespace
 
+namespace {
+
+// Without a network card that reads memory by itself, UCX's rendezvous buys nothing: over TCP its handshake queues behind
+// the bulk data (measured at 1 Gbit/s: 69 % of the wire used, 97 % without), and copies through shared memory are
+// faster, too. The user's own setting wins.
+void prefer_eager_messages() {
+  if (::access("/sys/class/infiniband", F_OK) != 0) ::setenv("UCX_RNDV_THRESH", "inf", 0);
+}
+
+}  // namespace
+
 std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, std::vector<std::string>& hosts) {
+  prefer_eager_messages();
   int provided = MPI_THREAD_SINGLE, size = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
   MPI_Comm_size(MPI_COMM_WORLD, &size);

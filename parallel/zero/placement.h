@@ -25,6 +25,9 @@ struct Placement {
   int weights = 1, gradients = 1, optimizer = 1, replicas = 1, secondary = 0;
   Hold hold = Hold::kUnit;
   EmbeddingSyncKind embedding = EmbeddingSyncKind::kFused;
+  // false, for measuring: gathers and reductions are waited for where they start. Not those of a tied embedding, whose
+  // other stage comes to them at another point of its plan.
+  bool overlap = true;
 };
 
 // nodes: node number of each data-parallel rank. Throws Error(kBadConfig) with the reason: levels that do not nest

@@ -118,6 +118,7 @@ struct UnitTraffic::Impl {
         s.gather = ports.zero.gather_kept(unit.shard, unit.kept, unit.full, unit.tied, stream);
       else
         s.gather = device.copy(unit.full.data, unit.kept.data, unit.kept.bytes(), stream);
+      if (!placement.overlap && !unit.tied) s.gather.wait(stream);
       s.whole = true;
       s.gathering = true;
       ++open_gathers;
@@ -215,6 +216,7 @@ struct UnitTraffic::Impl {
       const int u = publish_order[published];
       UnitMemory& unit = memory(u);
       state(u).publication = ports.zero.publish(unit.shard, unit.weights, unit.tied, stream);
+      if (!placement.overlap && !unit.tied) state(u).publication.wait(stream);
     }
   }
 
@@ -236,7 +238,7 @@ struct UnitTraffic::Impl {
     list_publications();
     published = 0;
     publishing = true;
-    start_publications(kPublicationsAhead);
+    start_publications(placement.overlap ? kPublicationsAhead : publish_order.size());
   }
 
   // Reductions
@@ -317,6 +319,7 @@ struct UnitTraffic::Impl {
     s.reduction.wait(stream);
     s.reduction = unit.tied ? ports.embedding.reduce(unit.shard, buffers, is_last, stream)
                             : ports.dp.reduce(unit.shard, buffers, is_last, stream);
+    if (!placement.overlap && !unit.tied) s.reduction.wait(stream);
     s.reduced = true;
     if (is_last && !s.listed) s.listed = true, reduce_order.push_back(u);
   }

@@ -75,6 +75,7 @@ RankLayout layout_of(const RunConfig& config, int rank, std::vector<int> nodes) 
   layout.where.placement = resolve_placement(l.placement, data_nodes);
   layout.where.placement.hold = l.hold;
   layout.where.placement.embedding = l.embedding_sync;
+  layout.where.placement.overlap = l.overlap_communication;
   layout.where.data_rank = layout.at.data;
   layout.where.stage = layout.shard.first ? 0 : 1;
   layout.where.split_backward = layout.pipeline.kind == ScheduleKind::kZbH1;

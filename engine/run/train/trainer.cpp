@@ -8,11 +8,11 @@
 
 #include "data/batch_ramp.h"
 #include "engine/base/core/log.h"
-#include "engine/run/config/layout_text.h"
 #include "engine/run/trace/console_progress.h"
 #include "engine/run/trace/run_files.h"
 #include "engine/run/train/dry_run.h"
 #include "engine/run/train/run_session.h"
+#include "engine/run/train/settle_layout.h"
 #include "engine/run/train/signals.h"
 #include "engine/run/train/step_trace.h"
 
@@ -42,20 +42,6 @@ std::unique_ptr<SampleStream> open_data(const RunConfig& run, Job& job) {
   std::unique_ptr<SampleStream> stream;
   job.agree([&] { stream = std::make_unique<SampleStream>(run.data); });
   return stream;
-}
-
-// What a configuration leaves to the machine; rank 0 decides for all.
-void settle_layout(RunConfig& run, Job& job) {
-  LayoutConfig& layout = run.layout;
-  if (layout.hold_given || layout.placement.weights == Level::kReplicated) return;
-  Hold hold = Hold::kUnit;
-  job.agree([&] {
-    if (!job.first()) return;
-    const double there = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-    hold = choose_hold(run, job.local_size(), there);
-  });
-  layout.hold = static_cast<Hold>(job.control().agree_max(static_cast<int64_t>(hold)));
-  log_info("hold: gathered weights stay for one " + std::string(name_of(layout.hold)));
 }
 
 // The schedules are proved before they run; that all ranks made the same ones is part of the configuration's

@@ -1,0 +1,94 @@
+// Measures and chooses on rank 0, and tells the others.
+#include "engine/run/train/settle_layout.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "engine/base/core/log.h"
+#include "engine/run/config/layout_text.h"
+#include "engine/run/train/dry_run.h"
+#include "engine/run/train/synthetic_batches.h"
+#include "engine/run/train/train_step.h"
+
+namespace thinwire {
+namespace {
+
+// The fastest of a few updates of a model of so many layers, one micro-batch each, on one rank.
+double time_of_layers(RunConfig run, int64_t layers) {
+  run.model.layers = layers;
+  run.layout = LayoutConfig();
+  run.data.global_batch = run.data.micro_batch;
+  run.accumulation = 1;
+  const std::unique_ptr<Device> device = make_cpu_device();
+  Replica replica(run, device.get(), &cpu_ops(), true);
+  replica.store().initialize(replica.exec(), run.seed);
+  replica.weights_changed();
+  TrainStep step(replica);
+  TrainProgress progress;
+  LossScaler scaler(run.optim, run.model.dtype == DType::f16);
+  double best = 1e300;
+  for (int64_t i = 0; i < 5; ++i) {
+    StepTimer timer;
+    step.run(
+        1, [&] { return synthetic_batch(i, run.data.micro_batch, run.data.seq_length, run.model.vocab); }, progress,
+        scaler, timer);
+    best = std::min(best, timer.ms(StepPart::kForward) + timer.ms(StepPart::kBackward));
+  }
+  return best;
+}
+
+// As stored and shared: two digits say as much as a measurement does.
+double rounded(double ms) {
+  if (!(ms > 0.0)) return 0.0;
+  const double unit = std::pow(10.0, std::floor(std::log10(ms)) - 1.0);
+  return std::round(ms / unit) * unit;
+}
+
+void settle_costs(RunConfig& run, Job& job) {
+  LayoutConfig& layout = run.layout;
+  if (layout.partition != PartitionMethod::kTime || layout.costs_given || layout.pipeline == 1) return;
+  std::string text;
+  job.agree([&] {
+    if (!job.first()) return;
+    const MeasuredCosts costs = measure_costs(run);
+    text = std::to_string(rounded(costs.layer_ms)) + " " + std::to_string(rounded(costs.rest_ms));
+  });
+  text = job.control().share(text);
+  const size_t space = text.find(' ');
+  layout.layer_ms = std::stod(text.substr(0, space)), layout.embedding_ms = 0.0;
+  layout.head_ms = std::stod(text.substr(space + 1));
+  log_info("pipe_partition_method time: a layer takes " + text.substr(0, space) + " ms, the head " +
+           text.substr(space + 1) + " ms; pipe_partition_costs=[" + text.substr(0, space) + ",0," +
+           text.substr(space + 1) + "] repeats this cut");
+}
+
+void settle_hold(RunConfig& run, Job& job) {
+  LayoutConfig& layout = run.layout;
+  if (layout.hold_given || layout.placement.weights == Level::kReplicated) return;
+  Hold hold = Hold::kUnit;
+  job.agree([&] {
+    if (!job.first()) return;
+    const double there = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+    hold = choose_hold(run, job.local_size(), there);
+  });
+  layout.hold = static_cast<Hold>(job.control().agree_max(static_cast<int64_t>(hold)));
+  log_info("hold: gathered weights stay for one " + std::string(name_of(layout.hold)));
+}
+
+}  // namespace
+
+MeasuredCosts measure_costs(const RunConfig& run) {
+  const double one = time_of_layers(run, 1), three = time_of_layers(run, 3);
+  const double layer = std::max(0.0, (three - one) / 2.0);
+  return {layer, std::max(0.0, one - layer)};
+}
+
+void settle_layout(RunConfig& run, Job& job) {
+  settle_costs(run, job);
+  settle_hold(run, job);
+}
+
+}  // namespace thinwire

@@ -1,0 +1,21 @@
+// What a configuration leaves to the machine - which layers a stage takes, how long gathered weights stay - decided by rank
+// 0 for all.
+#pragma once
+
+#include "engine/run/config/run_config.h"
+#include "engine/run/train/job.h"
+
+namespace thinwire {
+
+// Fills hold, and for pipe_partition_method "time" without pipe_partition_costs the milliseconds of a layer and of the
+// head, measured here. All ranks call it; afterwards all have the same numbers.
+void settle_layout(RunConfig& run, Job& job);
+
+// Milliseconds of forward and backward of one micro-batch through one layer, and through what is left (embedding, head
+// and loss), on this machine with one rank.
+struct MeasuredCosts {
+  double layer_ms = 0.0, rest_ms = 0.0;
+};
+MeasuredCosts measure_costs(const RunConfig& run);
+
+}  // namespace thinwire

@@ -24,6 +24,7 @@ using std::chrono::nanoseconds;
 constexpr size_t kPollBatch = 32;  // completions per poll: others get the baton in between
 constexpr int kResumes = 32;       // coroutines continued per poll
 constexpr microseconds kShortestSleep{20}, kLongestSleep{1000}, kSilentSleep{5000};
+constexpr microseconds kCrowdedSleep{250};  // shortest, where a rank that wakes up takes the core from one that works
 constexpr microseconds kYieldAfter{10};
 constexpr int64_t kBytesPerUs = 1000, kLongestSpinUs = 20000;
 constexpr microseconds kThreadShortest{50}, kThreadLongest{1000};
@@ -60,7 +61,8 @@ class Patience {
     }
     // After a while half a percent is enough: at one poll per millisecond a wait of minutes would be work.
     const auto whole = duration_cast<microseconds>(silence);
-    sleep_for(std::max(std::clamp(whole / 32, kShortestSleep, kLongestSleep), std::min(whole / 200, kSilentSleep)));
+    const microseconds shortest = spin_ == spin_.zero() ? kCrowdedSleep : kShortestSleep;
+    sleep_for(std::max(std::clamp(whole / 32, shortest, kLongestSleep), std::min(whole / 200, kSilentSleep)));
   }
 
  private:
@@ -348,7 +350,7 @@ void Progress::Core::run_thread() {
     active = now;
     bool moved = fresh;
     if (std::unique_lock lock(baton, std::try_to_lock); lock.owns_lock()) moved = poll() || moved;
-    nap = moved ? kThreadShortest : std::min(nap * 3 / 2, kThreadLongest);
+    nap = moved ? (options.spin_us > 0 ? kThreadShortest : kCrowdedSleep) : std::min(nap * 3 / 2, kThreadLongest);
   }
 }
 

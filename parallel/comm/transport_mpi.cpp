@@ -170,9 +170,9 @@ class MpiTransport final : public Transport {
 
 namespace {
 
-// Without a network card that reads memory by itself, UCX's rendezvous buys nothing: over TCP its handshake queues behind
-// the bulk data (measured at 1 Gbit/s: 69 % of the wire used, 97 % without), and copies through shared memory are
-// faster, too. The user's own setting wins.
+// Without a network card that reads memory by itself, UCX's rendezvous buys nothing: over TCP its handshake queues
+// behind the bulk data (measured at 1 Gbit/s: 69 % of the wire used, 97 % without), and copies through shared memory
+// are faster, too. The user's own setting wins.
 void prefer_eager_messages() {
   if (::access("/sys/class/infiniband", F_OK) != 0) ::setenv("UCX_RNDV_THRESH", "inf", 0);
 }

@@ -1,5 +1,5 @@
-// What a configuration leaves to the machine - which layers a stage takes, how long gathered weights stay - decided by rank
-// 0 for all.
+// What a configuration leaves to the machine - which layers a stage takes, how long gathered weights stay - decided by
+// rank 0 for all.
 #pragma once
 
 #include "engine/run/config/run_config.h"

@@ -321,7 +321,7 @@ TEST(Progress, WaitingCostsNextToNothing) {
         Communicator group(progress, all_ranks(2), 1, Site::kControl, nullptr);
         group.barrier().wait(stream);
         if (progress.transport().rank() == 1) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(2100));
+          std::this_thread::sleep_for(std::chrono::milliseconds(10100));
           group.barrier().wait(stream);
           return;
         }
@@ -330,7 +330,7 @@ TEST(Progress, WaitingCostsNextToNothing) {
         used = cpu_seconds(RUSAGE_SELF) - before;
       },
       0, ProgressOptions{.spin_us = 50});
-  EXPECT_LT(used, 0.05);
+  EXPECT_LT(used, 0.2);  // of ten seconds, all threads of the rank
   EXPECT_GE(used, 0.0);
 }
 

@@ -69,6 +69,55 @@ class Landing {
   Scratch<const void*> sources_;
 };
 
+// The first half of both direct reductions: in step k every rank sends piece k of each peer's range and receives the
+// peers' parts of its own, two steps under way at a time. Lives in the frame of the task that awaits it.
+class DirectScatter {
+ public:
+  DirectScatter(GroupLane lane, View whole, const Bounds& bounds)
+      : lane_(lane),
+        whole_(whole),
+        bounds_(bounds),
+        chunk_(lane.chunk_elements(whole.dtype)),
+        steps_(most_pieces(bounds, lane.size(), chunk_)),
+        landing_(lane, std::min(chunk_, bounds[lane.me + 1] - bounds[lane.me]), whole.dtype),
+        arrivals_{Exchange(lane), Exchange(lane)},
+        departures_{Exchange(lane), Exchange(lane)} {}
+
+  int64_t steps() const { return steps_; }
+  Piece piece(int rank, int64_t k) const { return piece_of(bounds_, rank, k, chunk_); }
+  Piece mine(int64_t k) const { return piece(lane_.me, k); }
+  Exchange& arrivals(int64_t k) { return arrivals_[k % 2]; }
+  Exchange& departures(int64_t k) { return departures_[k % 2]; }
+  // This rank's own part and, where they landed, those of the others, in rank order.
+  auto sources(int64_t k) { return landing_.sources(k, at(whole_, mine(k).first)); }
+
+  void post(int64_t k) {
+    if (k >= steps_) return;
+    const int n = lane_.size(), me = lane_.me;
+    const size_t element = size_of(whole_.dtype);
+    const Piece own = mine(k);
+    for (int i = 1; i < n && own.count > 0; ++i) {
+      const int peer = (me + n - i) % n;
+      arrivals(k).receive(landing_.of(k, peer), static_cast<size_t>(own.count) * element, lane_.world_rank(peer));
+    }
+    for (int i = 1; i < n; ++i) {
+      const int peer = (me + i) % n;
+      const Piece theirs = piece(peer, k);
+      if (theirs.count > 0)
+        departures(k).send(at(whole_, theirs.first), static_cast<size_t>(theirs.count) * element,
+                           lane_.world_rank(peer));
+    }
+  }
+
+ private:
+  GroupLane lane_;
+  View whole_;
+  const Bounds& bounds_;
+  int64_t chunk_, steps_;
+  Landing landing_;
+  Exchange arrivals_[2], departures_[2];
+};
+
 }  // namespace
 
 int64_t GroupLane::chunk_elements(DType dtype) const {
@@ -100,91 +149,54 @@ Task exchange_all_reduce(GroupLane lane, View data, ReduceKind kind) {
 }
 
 Task direct_reduce_scatter(GroupLane lane, View whole, Bounds bounds, View out, bool accumulate) {
-  const int n = lane.size(), me = lane.me;
-  const int64_t chunk = lane.chunk_elements(whole.dtype), steps = most_pieces(bounds, n, chunk);
-  const size_t element = size_of(whole.dtype);
-  const Landing landing(lane, std::min(chunk, bounds[me + 1] - bounds[me]), whole.dtype);
-  Exchange in_even(lane), in_odd(lane), out_even(lane), out_odd(lane);
-  const auto post = [&](int64_t k) {
-    if (k >= steps) return;
-    Exchange& in = k % 2 == 0 ? in_even : in_odd;
-    Exchange& sends = k % 2 == 0 ? out_even : out_odd;
-    const Piece mine = piece_of(bounds, me, k, chunk);
-    for (int i = 1; i < n && mine.count > 0; ++i) {
-      const int peer = (me + n - i) % n;
-      in.receive(landing.of(k, peer), static_cast<size_t>(mine.count) * element, lane.world_rank(peer));
+  DirectScatter scatter(lane, whole, bounds);
+  scatter.post(0);
+  scatter.post(1);
+  for (int64_t k = 0; k < scatter.steps(); ++k) {
+    Exchange& arrivals = scatter.arrivals(k);  // named: GCC 12 would copy what a call returns
+    Exchange& departures = scatter.departures(k);
+    co_await arrivals;
+    if (const Piece mine = scatter.mine(k); mine.count > 0) {
+      combine_in_rank_order(ReduceKind::kSum, whole.dtype, scatter.sources(k), lane.size(), out.dtype,
+                            at(out, mine.first - bounds[lane.me]), mine.count, accumulate);
     }
-    for (int i = 1; i < n; ++i) {
-      const int peer = (me + i) % n;
-      const Piece theirs = piece_of(bounds, peer, k, chunk);
-      if (theirs.count > 0)
-        sends.send(at(whole, theirs.first), static_cast<size_t>(theirs.count) * element, lane.world_rank(peer));
-    }
-  };
-  post(0);
-  post(1);
-  for (int64_t k = 0; k < steps; ++k) {
-    Exchange& in = k % 2 == 0 ? in_even : in_odd;
-    Exchange& sends = k % 2 == 0 ? out_even : out_odd;
-    co_await in;
-    if (const Piece mine = piece_of(bounds, me, k, chunk); mine.count > 0) {
-      combine_in_rank_order(ReduceKind::kSum, whole.dtype, landing.sources(k, at(whole, mine.first)), n, out.dtype,
-                            at(out, mine.first - bounds[me]), mine.count, accumulate);
-    }
-    co_await sends;
-    post(k + 2);
+    co_await departures;
+    scatter.post(k + 2);
   }
 }
 
 Task direct_all_reduce(GroupLane lane, View data, ReduceKind kind) {
   const int n = lane.size(), me = lane.me;
   const Bounds bounds = even_bounds(lane.pool(), data.count(), n);
-  const int64_t chunk = lane.chunk_elements(data.dtype), steps = most_pieces(bounds, n, chunk);
   const size_t element = size_of(data.dtype);
-  const Landing landing(lane, std::min(chunk, bounds[me + 1] - bounds[me]), data.dtype);
-  Exchange in_even(lane), in_odd(lane), out_even(lane), out_odd(lane), back_even(lane), back_odd(lane);
-  const auto post = [&](int64_t k) {
-    if (k >= steps) return;
-    Exchange& in = k % 2 == 0 ? in_even : in_odd;
-    Exchange& sends = k % 2 == 0 ? out_even : out_odd;
-    const Piece mine = piece_of(bounds, me, k, chunk);
-    for (int i = 1; i < n && mine.count > 0; ++i) {
-      const int peer = (me + n - i) % n;
-      in.receive(landing.of(k, peer), static_cast<size_t>(mine.count) * element, lane.world_rank(peer));
-    }
-    for (int i = 1; i < n; ++i) {
-      const int peer = (me + i) % n;
-      const Piece theirs = piece_of(bounds, peer, k, chunk);
-      if (theirs.count > 0)
-        sends.send(at(data, theirs.first), static_cast<size_t>(theirs.count) * element, lane.world_rank(peer));
-    }
-  };
-  post(0);
-  post(1);
-  for (int64_t k = 0; k < steps; ++k) {
-    Exchange& in = k % 2 == 0 ? in_even : in_odd;
-    Exchange& sends = k % 2 == 0 ? out_even : out_odd;
-    Exchange& back = k % 2 == 0 ? back_even : back_odd;
-    co_await in;
-    const Piece mine = piece_of(bounds, me, k, chunk);
+  DirectScatter scatter(lane, data, bounds);
+  Exchange back_even(lane), back_odd(lane);
+  scatter.post(0);
+  scatter.post(1);
+  for (int64_t k = 0; k < scatter.steps(); ++k) {
+    Exchange& arrivals = scatter.arrivals(k);  // named: GCC 12 would copy what a call returns
+    Exchange& departures = scatter.departures(k);
+    co_await arrivals;
+    const Piece mine = scatter.mine(k);
     if (mine.count > 0) {
-      char* const sum = at(data, mine.first);
-      combine_in_rank_order(kind, data.dtype, landing.sources(k, sum), n, data.dtype, sum, mine.count, false);
+      combine_in_rank_order(kind, data.dtype, scatter.sources(k), n, data.dtype, at(data, mine.first), mine.count,
+                            false);
     }
     // Only what has been sent may be overwritten by the sums that come back.
-    co_await sends;
-    co_await back;
+    co_await departures;
+    Exchange& sums = k % 2 == 0 ? back_even : back_odd;
+    co_await sums;
     for (int i = 1; i < n; ++i) {
       const int peer = (me + n - i) % n;
-      const Piece theirs = piece_of(bounds, peer, k, chunk);
+      const Piece theirs = scatter.piece(peer, k);
       if (theirs.count > 0)
-        back.receive(at(data, theirs.first), static_cast<size_t>(theirs.count) * element, lane.world_rank(peer),
+        sums.receive(at(data, theirs.first), static_cast<size_t>(theirs.count) * element, lane.world_rank(peer),
                      lane.tag + 1);
     }
     for (int i = 1; i < n && mine.count > 0; ++i)
-      back.send(at(data, mine.first), static_cast<size_t>(mine.count) * element, lane.world_rank((me + i) % n),
+      sums.send(at(data, mine.first), static_cast<size_t>(mine.count) * element, lane.world_rank((me + i) % n),
                 lane.tag + 1);
-    post(k + 2);
+    scatter.post(k + 2);
   }
   co_await back_even;
   co_await back_odd;

@@ -136,7 +136,7 @@ void print_pipeline(Text& out, const RunConfig& c, const std::vector<StagePrice>
   }
   const RankLayout layout = layout_of(c, 0);
   const PipelineShape& shape = layout.pipeline;
-  const std::vector<Plan> plans = make_plans(layout, shape.micro_batches);
+  const std::vector<Plan> plans = make_plans(shape);
   NodeCosts equal;
   const size_t depth = static_cast<size_t>(shape.stages * shape.chunks);
   equal.forward.assign(depth, 1.0);

@@ -86,12 +86,4 @@ int first_rank_of_stage(const RunConfig& config, int stage) {
   return rank_at(mesh_shape(config), {stage, 0, 0});
 }
 
-std::vector<Plan> make_plans(const RankLayout& layout, int micro_batches) {
-  PipelineShape shape = layout.pipeline;
-  shape.micro_batches = micro_batches;
-  std::vector<Plan> plans;
-  for (int stage = 0; stage < shape.stages; ++stage) plans.push_back(make_plan(shape, stage));
-  return plans;
-}
-
 }  // namespace thinwire

@@ -33,7 +33,4 @@ RankLayout layout_of(const RunConfig& config, int rank, std::vector<int> nodes =
 // The first rank of a pipeline stage: data and tensor coordinate 0.
 int first_rank_of_stage(const RunConfig& config, int stage);
 
-// Plans of all stages for an update of `micro_batches`.
-std::vector<Plan> make_plans(const RankLayout& layout, int micro_batches);
-
 }  // namespace thinwire

@@ -62,7 +62,7 @@ int print(const Options& o, const ResolvedConfig& config) {
     std::fputs(dry_run_text(config.run).c_str(), stdout);
   } else if (o.print_schedule) {
     const RankLayout layout = layout_of(config.run, 0);
-    const std::vector<Plan> plans = make_plans(layout, layout.pipeline.micro_batches);
+    const std::vector<Plan> plans = make_plans(layout.pipeline);
     if (o.format == "svg") {
       std::fputs(to_svg(plans, layout.pipeline, node_costs(config.run)).c_str(), stdout);
     } else {

@@ -47,7 +47,7 @@ std::unique_ptr<SampleStream> open_data(const RunConfig& run, Job& job) {
 // The schedules are proved before they run; that all ranks made the same ones is part of the configuration's
 // fingerprint.
 void prove_plan(const RankLayout& layout) {
-  const std::string fault = validate(make_plans(layout, layout.pipeline.micro_batches), layout.pipeline);
+  const std::string fault = validate(make_plans(layout.pipeline), layout.pipeline);
   TW_CHECK(fault.empty(), "the schedule is wrong: ", fault);
 }
 
@@ -131,10 +131,7 @@ class Trainer {
       if (run_.save_interval > 0 && progress_.step % run_.save_interval == 0 && progress_.step < run_.train_iters)
         save(false);
     }
-    if (trace_ && traced_) {
-      if (job_.mesh() != nullptr) job_.mesh()->progress().set_sink(nullptr);
-      trace_->write(trace_path(run_.run_dir, job_.rank()));
-    }
+    end_trace();
     save(true);
     return nullptr;
   }
@@ -162,11 +159,17 @@ class Trainer {
     if (!trace_) return;
     const bool next = traces_step(run_.layout, done + 1, first_step_);
     if (job_.mesh() != nullptr) job_.mesh()->progress().set_sink(next ? trace_->sink() : nullptr);
-    if (traced_ && !next) {
-      trace_->write(trace_path(run_.run_dir, job_.rank()));
-      trace_.reset();
-    }
+    if (traced_ && !next) end_trace();
     traced_ = next;
+  }
+
+  // Also where a run ends, or is asked to, before the last update that the trace would show.
+  void end_trace() {
+    if (trace_ && traced_) {
+      if (job_.mesh() != nullptr) job_.mesh()->progress().set_sink(nullptr);
+      trace_->write(trace_path(run_.run_dir, job_.rank()));
+    }
+    trace_.reset();
   }
 
   void log_memory() const {
@@ -194,11 +197,19 @@ class Trainer {
 
   ExitCode stop(const std::string& why) {
     log_info(why + ": saving step " + std::to_string(progress_.step) + " and leaving with code 75");
+    end_trace();
     save(true);
     return ExitCode::kPreempted;
   }
 
+  // What the watchdog reports of a rank that waits for nobody.
+  void now_doing(const char* what) {
+    if (job_.mesh() != nullptr)
+      job_.mesh()->progress().set_activity(what + std::string(" after update ") + std::to_string(progress_.step));
+  }
+
   void take_step() {
+    now_doing("training");
     faults_.set_step(progress_.step + 1);
     faults_.reach("step.begin");
     if (const float poison = faults_.poison(); poison != 0.0f) {
@@ -235,12 +246,14 @@ class Trainer {
   }
 
   void save(bool wait) {
+    now_doing("saving");
     const auto t = timer_.measure(StepPart::kCheckpoint);
     session_.save(*replica_, progress_, *scaler_, wait);
   }
 
   void evaluate_split(Split split, int64_t times_before) {
     if (run_.eval_iters <= 0 || !stream_.has(split)) return;
+    now_doing("evaluating");
     const auto t = timer_.measure(StepPart::kEvaluation);
     const Evaluation e =
         evaluate(*replica_, stream_, split, times_before * run_.eval_iters * run_.data.global_batch, run_.eval_iters);

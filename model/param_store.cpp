@@ -53,12 +53,20 @@ ParamStore::ParamStore(const ModelShard& shard, const StorePlacement& where, Are
   plan_units(shard, where);
   take_weights(shard.whole.dtype, arena);
   if (training) take_gradients(arena);
+  // In fp32 the master is its range of the weights, unless a coded publication decides what these are.
+  const bool mixed = shard.whole.dtype != DType::f32;
+  const auto separate = [&](const UnitMemory& u) {
+    return mixed || (where.coded_publication && u.shard.update.members.size() > 1);
+  };
+  const int64_t total =
+      sum_over(units_, [&](const UnitMemory& u) { return separate(u) ? u.shard.optimizer.count : 0; });
   View masters;
-  if (shard.whole.dtype != DType::f32) {
-    const int64_t total = sum_over(units_, [](const UnitMemory& u) { return u.shard.optimizer.count; });
-    masters = arena.take(MemoryCategory::kMasterWeights, DType::f32, {total});
+  if (total > 0) masters = arena.take(MemoryCategory::kMasterWeights, DType::f32, {total});
+  Cutter cut(masters);
+  for (UnitMemory& unit : units_) {
+    if (separate(unit)) unit.master = cut.next(unit.shard.optimizer.count);
   }
-  list_owned(shard.whole.dtype, masters);
+  list_owned(where.coded_publication);
 }
 
 // Ranges and places of every unit; no memory yet.
@@ -153,17 +161,18 @@ void ParamStore::take_gradients(Arena& arena) {
   }
 }
 
-void ParamStore::list_owned(DType dtype, View masters) {
-  Cutter cut(masters);
-  const bool mixed = dtype != DType::f32;
+void ParamStore::list_owned(bool coded_publication) {
   for (size_t u = 0; u < units_.size(); ++u) {
-    const UnitMemory& unit = units_[u];
+    UnitMemory& unit = units_[u];
     const UnitShard& s = unit.shard;
     if (s.optimizer.count == 0) continue;
-    OwnedPiece piece{static_cast<int>(u), s.optimizer, {}, {}, {}};
+    OwnedPiece piece{static_cast<int>(u), s.optimizer, {}, {}, {}, false};
     const View mine = inside(unit.weights, s.weights, s.optimizer);
-    piece.master = mixed ? cut.next(s.optimizer.count) : mine;
-    if (mixed) piece.working = mine;
+    const bool separate = unit.master.rank > 0;
+    piece.master = separate ? unit.master : mine;
+    if (separate) piece.working = mine;
+    piece.published = coded_publication && s.update.members.size() > 1;
+    if (!piece.published) unit.master = {};  // publications start from the working range
     if (unit.gradient_shard) piece.gradient = inside(unit.gradient_shard, s.gradients, s.optimizer);
     if (!owned_.empty() && tensor_size_ == 1) {
       OwnedPiece& before = owned_.back();
@@ -171,7 +180,7 @@ void ParamStore::list_owned(DType dtype, View masters) {
       const auto adjacent = [](View a, View b) { return !a ? !b : end_of(a).data == b.data; };
       if (layout_.units[static_cast<size_t>(before.unit)].first + before.range.first + before.range.count ==
               layout_.units[u].first + piece.range.first &&
-          unit_before.shard.counted == s.counted && adjacent(before.master, piece.master) &&
+          unit_before.shard.counted == s.counted && before.published == piece.published && adjacent(before.master, piece.master) &&
           adjacent(before.working, piece.working) && adjacent(before.gradient, piece.gradient)) {
         const auto longer = [&](View v) { return v ? View(v.data, v.dtype, {v.count() + piece.range.count}) : v; };
         before.master = longer(before.master), before.working = longer(before.working),

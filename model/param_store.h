@@ -31,6 +31,8 @@ struct StorePlacement {
   int data_rank = 0;
   int stage = 0;                // of the tied embedding: 0 first, 1 last
   bool split_backward = false;  // the plan separates input and weight gradients
+  // Weights are published coded: what computes (`weights`) is then not cast(master), and has memory of its own in fp32.
+  bool coded_publication = false;
 };
 
 // One contiguous run of parameters that this rank updates. It may run on into the units behind its own: element 0 is
@@ -40,7 +42,8 @@ struct OwnedPiece {
   Range range;    // from the start of the unit
   View master;    // fp32
   View gradient;  // fp32
-  View working;   // the same elements in the compute dtype, inside the weights' range; empty in fp32
+  View working;   // the same elements in the compute dtype, inside the weights' range; empty where that is the master
+  bool published = false;  // `working` is what a coded publication makes of it, not the optimizer
 };
 
 class ParamStore {
@@ -89,7 +92,7 @@ class ParamStore {
   void plan_units(const ModelShard& shard, const StorePlacement& where);
   void take_weights(DType dtype, Arena& arena);
   void take_gradients(Arena& arena);
-  void list_owned(DType dtype, View masters);
+  void list_owned(bool coded_publication);
   View tensor_of(const std::string& name, View UnitMemory::*field) const;
   bool counts(const UnitMemory& unit, const ParamSpec& p) const;
   // Calls part(spec, piece index, element of the piece, local element of the tensor, count) for what this rank owns.

@@ -203,8 +203,14 @@ Task direct_all_reduce(GroupLane lane, View data, ReduceKind kind) {
 }
 
 Task direct_all_gather(GroupLane lane, View whole, Bounds bounds) {
+  const View mine = whole.element_range(bounds[lane.me], bounds[lane.me + 1] - bounds[lane.me]);
+  return direct_all_gather(lane, mine, whole, std::move(bounds));
+}
+
+Task direct_all_gather(GroupLane lane, View mine, View whole, Bounds bounds) {
   const int n = lane.size(), me = lane.me;
   const size_t element = size_of(whole.dtype);
+  char* const place = at(whole, bounds[me]);
   Exchange exchange(lane);
   for (int i = 1; i < n; ++i) {
     const int peer = (me + n - i) % n;
@@ -212,8 +218,8 @@ Task direct_all_gather(GroupLane lane, View whole, Bounds bounds) {
                   lane.world_rank(peer));
   }
   for (int i = 1; i < n; ++i)
-    send_range(exchange, at(whole, bounds[me]), static_cast<size_t>(bounds[me + 1] - bounds[me]) * element,
-               lane.world_rank((me + i) % n));
+    send_range(exchange, static_cast<const char*>(mine.data), mine.bytes(), lane.world_rank((me + i) % n));
+  if (mine.data != place && mine.bytes() > 0) std::memcpy(place, mine.data, mine.bytes());  // while others send
   co_await exchange;
 }
 
@@ -351,8 +357,10 @@ Task tree_broadcast(GroupLane lane, View data, int root) {
   const int n = lane.size();
   const int place = (lane.me - root + n) % n;  // in a tree with the root at 0: parents differ in their lowest set bit
   const int parent = lane.world_rank(((place & (place - 1)) + root) % n);
-  const int64_t chunk = lane.chunk_elements(data.dtype), steps = pieces(data.count(), chunk);
   const size_t element = size_of(data.dtype);
+  // Pieces are for those who pass them on: with two ranks nobody does.
+  const int64_t chunk = n > 2 ? lane.chunk_elements(data.dtype) : static_cast<int64_t>(kLargestMessage / element);
+  const int64_t steps = pieces(data.count(), chunk);
   Exchange in_even(lane), in_odd(lane), sends(lane);
   const auto piece = [&](int64_t k) { return Piece{k * chunk, std::min(chunk, data.count() - k * chunk)}; };
   const auto post = [&](int64_t k) {

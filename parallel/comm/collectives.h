@@ -39,6 +39,8 @@ Task exchange_all_reduce(GroupLane lane, View data, ReduceKind kind);
 Task direct_all_reduce(GroupLane lane, View data, ReduceKind kind);
 Task direct_reduce_scatter(GroupLane lane, View whole, Bounds bounds, View out, bool accumulate);
 Task direct_all_gather(GroupLane lane, View whole, Bounds bounds);
+// The same where the contents of my range are `mine`: that range itself, or memory outside `whole`.
+Task direct_all_gather(GroupLane lane, View mine, View whole, Bounds bounds);
 // Partial sums travel once around: slice r starts at rank r + 1 and ends at rank r; rounded to the wire's dtype at each
 // hop. Destroys `whole`.
 Task ring_reduce_scatter(GroupLane lane, View whole, Bounds bounds, View out, bool accumulate, ReduceKind kind);

@@ -25,6 +25,11 @@ char* start_of(View whole, std::span<const int64_t> bounds, int rank) {
   return static_cast<char*>(whole.data) + static_cast<size_t>(bounds[static_cast<size_t>(rank)]) * size_of(whole.dtype);
 }
 
+bool overlap(View a, View b) {
+  const char *first = static_cast<const char*>(a.data), *second = static_cast<const char*>(b.data);
+  return first < second + b.bytes() && second < first + a.bytes();
+}
+
 // A group of one: the sum is the contribution.
 Task reduce_alone(GroupLane, View whole, View out, bool accumulate) {
   const void* source = whole.data;
@@ -86,15 +91,29 @@ GroupLane Communicator::peer_lane(uint32_t sequence) const {
   return lane;
 }
 
-Ticket Communicator::begin(Task task, const char* verb, int64_t bytes, int peer, uint32_t sequence) {
-  return progress_->start(
-      std::move(task),
-      OperationNote{.site = site_, .verb = verb, .group = number_, .peer = peer, .sequence = sequence, .bytes = bytes},
-      counters_);
+Ticket Communicator::start(Task task, const char* verb, int64_t bytes, int peer) {
+  return progress_->start(std::move(task),
+                          OperationNote{.site = site_,
+                                        .verb = verb,
+                                        .group = number_,
+                                        .peer = peer < 0 ? -1 : ranks_[static_cast<size_t>(peer)],
+                                        .sequence = sequence_ / kTagsPerCollective,
+                                        .bytes = bytes},
+                          counters_);
 }
 
-Ticket Communicator::start(Task task, const char* verb, int64_t bytes) {
-  return begin(std::move(task), verb, bytes, -1, sequence_ / kTagsPerCollective);
+GroupLane Communicator::lane() {
+  return next_lane();
+}
+
+GroupLane Communicator::lane_to(int peer) {
+  check_peer(peer);
+  return peer_lane(sent_[static_cast<size_t>(peer)]++);
+}
+
+GroupLane Communicator::lane_from(int peer) {
+  check_peer(peer);
+  return peer_lane(received_[static_cast<size_t>(peer)]++);
 }
 
 void Communicator::check_peer(int peer) const {
@@ -158,6 +177,9 @@ Task Communicator::all_gather_task(View mine, View whole, std::span<const int64_
   TW_CHECK(mine.count() == count && mine.dtype == whole.dtype, mine.count(), " elements for a range of ", count);
   const GroupLane lane = next_lane();
   if (whole.count() == 0) return nothing(lane);
+  const bool direct = size() > 1 && choose_algorithm(tuning_, Verb::kAllGather, nodes_, size(),
+                                                     static_cast<int64_t>(whole.bytes())) == Algorithm::kDirect;
+  if (direct && !overlap(mine, whole)) return direct_all_gather(lane, mine, whole, Bounds(pool(), bounds));
   Task gather = size() == 1 ? nothing(lane) : gather_task(lane, whole, Bounds(pool(), bounds));
   if (count == 0 || mine.data == place) return gather;
   return gather_from(lane, mine, place, std::move(gather));
@@ -233,17 +255,28 @@ Ticket Communicator::broadcast(View data, int root, Stream&) {
 }
 
 Ticket Communicator::send(View data, int peer, Stream&) {
-  const uint32_t sequence = size() > peer && peer >= 0 ? sent_[static_cast<size_t>(peer)] : 0;
-  Task task = send_task(data, peer);
-  return begin(std::move(task), "send", static_cast<int64_t>(data.bytes()), ranks_[static_cast<size_t>(peer)],
-               sequence);
+  return point_to_point(data, peer, true);
 }
 
 Ticket Communicator::receive(View data, int peer, Stream&) {
-  const uint32_t sequence = size() > peer && peer >= 0 ? received_[static_cast<size_t>(peer)] : 0;
-  Task task = receive_task(data, peer);
-  return begin(std::move(task), "receive", static_cast<int64_t>(data.bytes()), ranks_[static_cast<size_t>(peer)],
-               sequence);
+  return point_to_point(data, peer, false);
+}
+
+Ticket Communicator::point_to_point(View data, int peer, bool is_send) {
+  check_peer(peer);
+  uint32_t& sequence = (is_send ? sent_ : received_)[static_cast<size_t>(peer)];
+  const OperationNote note{.site = site_,
+                           .verb = is_send ? "send" : "receive",
+                           .group = number_,
+                           .peer = ranks_[static_cast<size_t>(peer)],
+                           .sequence = sequence,
+                           .bytes = static_cast<int64_t>(data.bytes())};
+  if (data.bytes() == 0 || data.bytes() > kLargestMessage) {
+    Task task = is_send ? send_task(data, peer) : receive_task(data, peer);
+    return progress_->start(std::move(task), note, counters_);
+  }
+  const Transfer transfer{is_send, data.data, data.bytes(), note.peer, make_tag(number_, true, sequence++)};
+  return progress_->core().start(transfer, note, counters_);
 }
 
 Ticket Communicator::barrier() {

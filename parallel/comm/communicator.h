@@ -77,7 +77,14 @@ class Communicator {
   Task receive_task(View data, int peer);
   Task barrier_task();
   // Starts a task made of the above, under this communicator's site and number.
-  Ticket start(Task task, const char* verb, int64_t bytes);
+  Ticket start(Task task, const char* verb, int64_t bytes, int peer = -1);  // peer: in this group, for messages
+
+  // For the coded collectives: the next collective's place, or that of the next message to or from a peer.
+  GroupLane lane();
+  GroupLane lane_to(int peer);
+  GroupLane lane_from(int peer);
+  std::span<const int> nodes() const { return nodes_; }
+  const CommTuning& tuning() const { return tuning_; }
 
   Progress& progress() { return *progress_; }
   BlockPool& pool() const { return progress_->pool(); }  // task.h: coroutines on a communicator take frames from here
@@ -85,7 +92,7 @@ class Communicator {
  private:
   GroupLane next_lane();                         // of a collective
   GroupLane peer_lane(uint32_t sequence) const;  // of a point-to-point message
-  Ticket begin(Task task, const char* verb, int64_t bytes, int peer, uint32_t sequence);
+  Ticket point_to_point(View data, int peer, bool is_send);
   Task gather_task(const GroupLane& lane, View whole, Scratch<int64_t> bounds) const;
   void check_peer(int peer) const;
   void check_bounds(std::span<const int64_t> bounds, View whole) const;

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "compression/coder.h"
+
 namespace thinwire {
 
 // One per site and rank; read and reset between steps while nothing is open. Written under the baton, except
@@ -14,7 +16,7 @@ struct SiteCounters {
   int64_t operations = 0;
   int64_t busy_ns = 0;     // time during which at least one operation of the site was open
   int64_t exposed_ns = 0;  // time that the compute thread stood still for it
-  int64_t encode_ns = 0, decode_ns = 0;
+  CodingStats coding;
 
   int open = 0;  // operations under way; with opened_at the running part of busy_ns
   int64_t opened_at = 0;

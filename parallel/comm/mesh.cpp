@@ -71,15 +71,65 @@ int Mesh::node_count() const {
   return static_cast<int>(std::set<int>(nodes_.begin(), nodes_.end()).size());
 }
 
-Channel Mesh::channel(GroupKind kind, Site site, std::vector<int> ranks) {
+Channel Mesh::channel(GroupKind kind, Site site, std::vector<int> ranks, bool further) {
   if (ranks.size() <= 1) return {};
   std::vector<int> nodes;
   for (int r : ranks) {
     TW_CHECK(r >= 0 && r < shape_.ranks(), "rank ", r, " of ", shape_.ranks());
     nodes.push_back(nodes_[static_cast<size_t>(r)]);
   }
-  return Channel(std::make_unique<Communicator>(*progress_, std::move(ranks), static_cast<int>(kind), site,
-                                                &counters(site), std::move(nodes), tuning_));
+  auto communicator = std::make_unique<Communicator>(*progress_, std::move(ranks), static_cast<int>(kind), site,
+                                                     &counters(site), std::move(nodes), tuning_);
+  std::shared_ptr<SiteCoding> coding = codings_[static_cast<size_t>(site)];
+  if (further) coding = further_coding(coding);
+  auto states = std::make_shared<ChannelStates>(std::string(name_of(site)) + "/" +
+                                                std::to_string(static_cast<int>(kind)) + "/rank" +
+                                                std::to_string(at_.pipeline) + "." + std::to_string(at_.data) + "." +
+                                                std::to_string(at_.tensor));
+  states_.push_back(states);
+  return Channel(std::move(communicator), std::move(coding), &clock_, &counters(site), std::move(states));
+}
+
+void Mesh::settle_states(bool applied) {
+  for (const auto& weak : states_) {
+    if (const auto states = weak.lock()) states->settle(applied);
+  }
+}
+
+namespace {
+
+// A checkpoint takes single numbers from rank 0; those of a coding state are each rank's own, and go as tensors.
+class NumbersAsTensors final : public StateVisitor {
+ public:
+  explicit NumbersAsTensors(StateVisitor& to) : to_(to) {}
+  void tensor(const GlobalSlice& slice) override { to_.tensor(slice); }
+  void integer(const std::string& name, int64_t& value) override {
+    to_.tensor(GlobalSlice::whole(name, 1, 1, View(&value, DType::i64, {1})));
+  }
+  void real(const std::string& name, double& value) override {
+    to_.tensor(GlobalSlice::whole(name, 1, 1, View(&value, DType::f64, {1})));
+  }
+  void text(const std::string& name, std::string&) override { TW_CHECK(false, name, ": a coding state holds numbers"); }
+
+ private:
+  StateVisitor& to_;
+};
+
+}  // namespace
+
+void Mesh::visit_states(StateVisitor& real_visitor) {
+  NumbersAsTensors visitor(real_visitor);
+  for (const auto& weak : states_) {
+    if (const auto states = weak.lock()) states->visit(visitor);
+  }
+}
+
+int64_t Mesh::state_bytes() const {
+  int64_t total = 0;
+  for (const auto& weak : states_) {
+    if (const auto states = weak.lock()) total += states->bytes();
+  }
+  return total;
 }
 
 }  // namespace thinwire

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -73,8 +74,20 @@ class Mesh {
   const std::vector<int>& nodes() const { return nodes_; }
   int node_count() const;
 
-  // The channel of `ranks` (world ranks, in group order); empty for one rank.
-  Channel channel(GroupKind kind, Site site, std::vector<int> ranks);
+  // How the sites' messages are coded; nullptr: as they are. Before channels are made.
+  using Codings = std::array<std::shared_ptr<SiteCoding>, kSiteNames.size()>;
+  void use_codings(Codings codings) { codings_ = std::move(codings); }
+  const std::shared_ptr<SiteCoding>& coding(Site site) const { return codings_[static_cast<size_t>(site)]; }
+  CodingClock& clock() { return clock_; }
+
+  // The channel of `ranks` (world ranks, in group order); empty for one rank. further: its messages were coded and
+  // summed once before (further_coding).
+  Channel channel(GroupKind kind, Site site, std::vector<int> ranks, bool further = false);
+  // The states of all channels that still exist: the step's writes count, or are taken back.
+  void settle_states(bool applied);
+  // Named by this rank's coordinates: states have one owner, and fit only the layout that wrote them.
+  void visit_states(StateVisitor& visitor);
+  int64_t state_bytes() const;
   SiteCounters& counters(Site site) { return counters_[static_cast<size_t>(site)]; }
   Progress& progress() { return *progress_; }
 
@@ -86,6 +99,9 @@ class Mesh {
   std::vector<int> nodes_;
   CommTuning tuning_;
   std::array<SiteCounters, kSiteNames.size()> counters_{};
+  Codings codings_{};
+  CodingClock clock_;
+  std::vector<std::weak_ptr<ChannelStates>> states_;
 };
 
 }  // namespace thinwire

@@ -21,11 +21,12 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-constexpr size_t kPollBatch = 32;  // completions per poll: others get the baton in between
 constexpr int kResumes = 32;       // coroutines continued per poll
 constexpr microseconds kShortestSleep{20}, kLongestSleep{1000}, kSilentSleep{5000};
 constexpr microseconds kCrowdedSleep{250};  // shortest, where a rank that wakes up takes the core from one that works
-constexpr microseconds kYieldAfter{10};
+constexpr int kPollsInARow = 16;           // before a waiter gives up the baton and looks at the clock
+constexpr int kYieldsToIssuer = 100;
+constexpr microseconds kYieldEvery{20};    // a yield costs as much as ten polls: more of them would slow large messages
 constexpr int64_t kBytesPerUs = 1000, kLongestSpinUs = 20000;
 constexpr microseconds kThreadShortest{50}, kThreadLongest{1000};
 constexpr milliseconds kLinger{100};       // the thread rests in short naps for so long after the last activity
@@ -33,6 +34,26 @@ constexpr int64_t kWorthWaking = 8 << 20;  // an operation of so many bytes does
 
 int64_t since_ns(Clock::time_point from, Clock::time_point to) {
   return duration_cast<nanoseconds>(to - from).count();
+}
+
+void count_sent(SiteCounters* counters, size_t bytes) {
+  if (counters == nullptr) return;
+  counters->wire_bytes += static_cast<int64_t>(bytes);
+  counters->logical_bytes += static_cast<int64_t>(bytes);
+  ++counters->messages;
+}
+
+void check_length(int peer, size_t bytes, size_t expected) {
+  TW_CHECK(bytes == expected, "rank ", peer, " sent ", bytes, " bytes where ", expected, " were expected");
+}
+
+std::exception_ptr wrong_length(int peer, size_t bytes, size_t expected) {
+  try {
+    check_length(peer, bytes, expected);
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
 }
 
 void sleep_for(microseconds time) {
@@ -46,13 +67,14 @@ class Patience {
  public:
   // A transport may need a poll for every piece of a large message: as long as it can take to arrive, nobody sleeps.
   Patience(Clock::time_point now, int spin_us, int64_t bytes)
-      : quiet_since_(now), spin_(spin_us > 0 ? spin_us + std::min(bytes / kBytesPerUs, kLongestSpinUs) : 0) {}
+      : quiet_since_(now), yielded_(now), spin_(spin_us > 0 ? spin_us + std::min(bytes / kBytesPerUs, kLongestSpinUs) : 0) {}
   void moved(Clock::time_point now) { quiet_since_ = now; }
   void pause(Clock::time_point now) {
     const auto silence = now - quiet_since_;
-    if (silence < std::min(spin_, kYieldAfter)) return;
     if (silence < spin_) {
+      if (now - yielded_ < kYieldEvery) return;
       ::sched_yield();
+      yielded_ = now;
       return;
     }
     if (!slept_) {
@@ -66,7 +88,7 @@ class Patience {
   }
 
  private:
-  Clock::time_point quiet_since_;
+  Clock::time_point quiet_since_, yielded_;
   microseconds spin_;
   bool slept_ = false;
 };
@@ -78,11 +100,7 @@ class Patience {
 void Exchange::send(const void* data, size_t bytes, int peer, int tag) {
   Progress::Core& core = *lane_.core;
   operation_ = core.running;
-  if (lane_.counters != nullptr) {
-    lane_.counters->wire_bytes += static_cast<int64_t>(bytes);
-    lane_.counters->logical_bytes += static_cast<int64_t>(bytes);
-    ++lane_.counters->messages;
-  }
+  count_sent(lane_.counters, bytes);
   const int slot = core.take_slot({this, operation_, bytes, peer, true});
   if (core.transport->post_send(data, bytes, peer, tag, static_cast<uint32_t>(slot))) return core.free_up(slot);
   ++pending_;
@@ -100,8 +118,7 @@ void Exchange::receive(void* data, size_t bytes, int peer, int tag) {
 
 void Exchange::await_resume() {
   waiter_ = {};
-  TW_CHECK(wrong_peer_ < 0, "rank ", wrong_peer_, " sent ", wrong_bytes_, " bytes where ", wrong_expected_,
-           " were expected");
+  if (wrong_peer_ >= 0) check_length(wrong_peer_, wrong_bytes_, wrong_expected_);
 }
 
 Exchange::~Exchange() {
@@ -169,7 +186,52 @@ void Progress::Core::free_up(int slot) {
 
 void Progress::Core::start(RunningOperation& operation) {
   if (failure) std::rethrow_exception(failure);
-  operation.issued_ = Clock::now();
+  enlist(operation, Clock::now());
+  run(operation, operation.task_.handle());
+}
+
+// What a peer waits for goes out first; the books are kept while it travels.
+Ticket Progress::Core::start(const Transfer& transfer, const OperationNote& note, SiteCounters* counters) {
+  std::shared_ptr<RunningOperation> operation;
+  const auto make = [&] {
+    return std::allocate_shared<RunningOperation>(PoolAllocator<RunningOperation>(*pool), *this, Task(), note,
+                                                  counters);
+  };
+  if (!transfer.is_send) operation = make();
+  {
+    IssueLock lock(*this);
+    if (failure) std::rethrow_exception(failure);
+    const Clock::time_point now = Clock::now();
+    const int slot = take_slot({nullptr, operation.get(), transfer.bytes, transfer.peer, transfer.is_send});
+    const auto token = static_cast<uint32_t>(slot);
+    bool over = false;
+    std::exception_ptr error;
+    try {
+      over = transfer.is_send
+                 ? transport->post_send(transfer.data, transfer.bytes, transfer.peer, transfer.tag, token)
+                 : transport->post_receive(transfer.data, transfer.bytes, transfer.peer, transfer.tag, token);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    if (transfer.is_send) count_sent(counters, transfer.bytes);
+    if (operation == nullptr) operation = make();
+    enlist(*operation, now);
+    if (over || error) {
+      free_up(slot);
+      finish(*operation, error);
+      if (!error) return Ticket::finished();
+      return Ticket(std::move(operation));
+    }
+    slots[static_cast<size_t>(slot)].operation = operation.get();
+    operation->slot_ = slot;
+    recorder.waiting_for(operation->flight_, transfer.peer, true);
+  }
+  wake_for(note.bytes);
+  return Ticket(std::move(operation));
+}
+
+void Progress::Core::enlist(RunningOperation& operation, Clock::time_point now) {
+  operation.issued_ = now;
   operation.flight_ = recorder.begin(operation.note_);
   if (SiteCounters* counters = operation.counters_; counters != nullptr) {
     ++counters->operations;
@@ -181,7 +243,6 @@ void Progress::Core::start(RunningOperation& operation) {
   last_open = &operation;
   open.fetch_add(1);
   issued.fetch_add(1, std::memory_order_relaxed);
-  run(operation, operation.task_.handle());
 }
 
 void Progress::Core::run(RunningOperation& operation, std::coroutine_handle<> frame) {
@@ -194,14 +255,20 @@ void Progress::Core::run(RunningOperation& operation, std::coroutine_handle<> fr
 // Everything about the operation is over before its state says so: from then on it may vanish.
 void Progress::Core::finish(RunningOperation& operation, std::exception_ptr error) {
   operation.task_.clear();
+  if (operation.slot_ >= 0) {  // still under way: given up
+    slots[static_cast<size_t>(operation.slot_)].operation = nullptr;
+    if (transport->withdraw(static_cast<uint32_t>(operation.slot_))) free_up(operation.slot_);
+    operation.slot_ = -1;
+  }
   const Clock::time_point now = Clock::now();
+  operation.done_ = now;
   if (SiteCounters* counters = operation.counters_; counters != nullptr && --counters->open == 0)
     counters->busy_ns += now.time_since_epoch().count() - counters->opened_at;
   recorder.finish(operation.flight_, error != nullptr);
   if (sink != nullptr) sink->operation(operation.note_, operation.issued_, now);
   (operation.previous_ != nullptr ? operation.previous_->next_ : first_open) = operation.next_;
   (operation.next_ != nullptr ? operation.next_->previous_ : last_open) = operation.previous_;
-  open.fetch_sub(1);
+  open.store(open.load(std::memory_order_relaxed) - 1, std::memory_order_release);  // written under the baton alone
   operation.error_ = error;
   operation.state_.store(error ? Operation::State::kError : Operation::State::kDone, std::memory_order_release);
 }
@@ -222,6 +289,7 @@ void Progress::Core::withdraw(Exchange& exchange) {
     recorder.waiting_for(slot.operation->flight_, slot.peer, false);
     --exchange.pending_;
     slot.owner = nullptr;
+    slot.operation = nullptr;
     if (transport->withdraw(static_cast<uint32_t>(i))) free_up(static_cast<int>(i));
   }
   if (!exchange.ready_) return;
@@ -232,7 +300,6 @@ void Progress::Core::withdraw(Exchange& exchange) {
 }
 
 bool Progress::Core::poll() {
-  std::array<Completion, kPollBatch> done;
   size_t n = 0;
   try {
     n = transport->poll(done);
@@ -245,10 +312,16 @@ bool Progress::Core::poll() {
     const int token = static_cast<int>(done[i].token);
     const Slot slot = slots[static_cast<size_t>(token)];
     free_up(token);
+    if (slot.operation == nullptr) continue;
     Exchange* exchange = slot.owner;
-    if (exchange == nullptr) continue;
     recorder.waiting_for(slot.operation->flight_, slot.peer, false);
-    if (!slot.is_send && done[i].bytes != slot.bytes) {
+    const bool wrong = !slot.is_send && done[i].bytes != slot.bytes;
+    if (exchange == nullptr) {
+      slot.operation->slot_ = -1;
+      finish(*slot.operation, wrong ? wrong_length(slot.peer, done[i].bytes, slot.bytes) : nullptr);
+      continue;
+    }
+    if (wrong) {
       exchange->wrong_peer_ = slot.peer;
       exchange->wrong_bytes_ = done[i].bytes;
       exchange->wrong_expected_ = slot.bytes;
@@ -273,15 +346,19 @@ bool Progress::Core::poll() {
 void Progress::Core::drive(RunningOperation& operation) {
   const Clock::time_point from = Clock::now();
   Patience patience(from, options.spin_us, operation.note_.bytes);
+  const int polls = options.spin_us > 0 ? kPollsInARow : 1;
   waiters.fetch_add(1);
   for (bool first = true;; first = false) {
     bool moved = false;
     {
       std::lock_guard lock(baton);
       if (first) recorder.enter_wait(operation.flight_);
-      if (operation.open()) moved = poll();
+      for (int i = 0; i < polls && operation.open() && !moved; ++i) {
+        moved = poll();
+        if (wanted.load(std::memory_order_relaxed) > 0) break;
+      }
       if (!operation.open()) {
-        const Clock::time_point to = Clock::now();
+        const Clock::time_point to = std::max(from, operation.done_);
         if (operation.counters_ != nullptr) operation.counters_->exposed_ns += since_ns(from, to);
         recorder.leave_wait();
         if (sink != nullptr) sink->waited(operation.note_, from, to);
@@ -294,6 +371,8 @@ void Progress::Core::drive(RunningOperation& operation) {
     } else {
       patience.pause(now);
     }
+    // Who sleeps before the baton needs longer to wake up than we to take it again.
+    for (int i = 0; i < kYieldsToIssuer && wanted.load(std::memory_order_relaxed) > 0; ++i) ::sched_yield();
   }
   if (waiters.fetch_sub(1) == 1 && open.load() > 0 && rest.load() == Rest::kLong) nudge();
 }
@@ -306,6 +385,12 @@ void Progress::Core::nudge() {
     nudged = true;
   }
   rest_wake.notify_one();
+}
+
+// Waking the thread costs microseconds, so only what is large, or what the thread would not notice, is worth it.
+void Progress::Core::wake_for(int64_t bytes) {
+  const Rest now = rest.load();
+  if (now == Rest::kLong || (now == Rest::kShort && bytes >= kWorthWaking)) nudge();
 }
 
 // False: the thread has to end.
@@ -348,8 +433,12 @@ void Progress::Core::run_thread() {
     }
     how = Rest::kShort;
     active = now;
-    bool moved = fresh;
-    if (std::unique_lock lock(baton, std::try_to_lock); lock.owns_lock()) moved = poll() || moved;
+    std::unique_lock lock(baton, std::try_to_lock);
+    // Somebody is at it, most likely issuing what he is about to wait for. To come back soon would only take his core
+    // away: that cost up to a fifth of a large transfer's time.
+    if (!lock.owns_lock()) continue;
+    const bool moved = poll() || fresh;
+    lock.unlock();
     nap = moved ? (options.spin_us > 0 ? kThreadShortest : kCrowdedSleep) : std::min(nap * 3 / 2, kThreadLongest);
   }
 }
@@ -397,14 +486,12 @@ Ticket Progress::start(Task task, const OperationNote& note, SiteCounters* count
                                                           std::move(task), note, counters);
   bool finished = false;
   {
-    std::lock_guard lock(core.baton);
+    IssueLock lock(core);
     core.start(*operation);
     finished = operation->state() == Operation::State::kDone;
   }
   if (finished) return Ticket::finished();
-  // Waking the thread costs microseconds, so only what is large, or what the thread would not notice, is worth it.
-  const Core::Rest rest = core.rest.load();
-  if (rest == Core::Rest::kLong || (rest == Core::Rest::kShort && note.bytes >= kWorthWaking)) core.nudge();
+  core.wake_for(note.bytes);
   return Ticket(std::move(operation));
 }
 

@@ -27,8 +27,8 @@ struct Lane {
   BlockPool& pool() const;
 };
 
-// A task under way, as the ticket sees it. The ticket is its only owner: one that is dropped in an error takes its
-// transfers back.
+// A task under way, or a single transfer, as the ticket sees it. The ticket is its only owner: one that is dropped in
+// an error takes its transfers back.
 class RunningOperation final : public Operation {
  public:
   RunningOperation(Progress::Core& core, Task task, const OperationNote& note, SiteCounters* counters);
@@ -49,8 +49,9 @@ class RunningOperation final : public Operation {
   std::exception_ptr error_;
   std::atomic<State> state_{State::kIssued};  // stored last: whoever sees the end may drop the operation
   bool started_ = false;
+  int slot_ = -1;        // of the transfer, where there is no task; -1: over
   uint64_t flight_ = 0;  // number in the flight recorder
-  OperationSink::Clock::time_point issued_;
+  OperationSink::Clock::time_point issued_, done_;
   RunningOperation *previous_ = nullptr, *next_ = nullptr;  // open ones, in order of issue
 };
 
@@ -90,6 +91,15 @@ class Exchange {
 // The largest single message: MPI counts are int.
 inline constexpr size_t kLargestMessage = size_t{1} << 30;
 
+// One message: an operation that needs no coroutine.
+struct Transfer {
+  bool is_send = false;
+  void* data = nullptr;  // only read where it is sent
+  size_t bytes = 0;      // at most kLargestMessage
+  int peer = 0;          // world rank
+  int tag = 0;
+};
+
 struct Progress::Core {
   using Clock = OperationSink::Clock;
   Core(Transport& transport, ProgressOptions options);
@@ -103,15 +113,18 @@ struct Progress::Core {
   FlightRecorder recorder;
   OperationSink* sink = nullptr;
 
-  // A posted transfer; its place is the token.
+  // A posted transfer; its place is the token. Without an owner it is all there is to its operation; without an
+  // operation it was given up, or is free.
   struct Slot {
-    Exchange* owner = nullptr;  // nullptr: given up, or free
+    Exchange* owner = nullptr;
     RunningOperation* operation = nullptr;
     size_t bytes = 0;
     int peer = -1;
     bool is_send = false;
     int next_free = -1;
   };
+  static constexpr size_t kPollBatch = 32;  // completions per poll: others get the baton in between
+  std::array<Completion, kPollBatch> done;   // what the transport reports; here so that a poll need not clear it
   std::vector<Slot> slots;
   int free_slot = -1;
   RunningOperation *first_open = nullptr, *last_open = nullptr;
@@ -121,9 +134,11 @@ struct Progress::Core {
 
   // Written under the baton, read by anybody.
   std::atomic<int> open{0}, waiters{0};
+  std::atomic<int> wanted{0};  // threads that stand before the baton with an operation to issue: pollers make way
   std::atomic<uint64_t> issued{0};
 
   void start(RunningOperation& operation);
+  Ticket start(const Transfer& transfer, const OperationNote& note, SiteCounters* counters);  // takes the baton itself
   void drive(RunningOperation& operation);  // takes the baton itself
   void give_up(RunningOperation& operation);
   bool poll();  // true: something moved
@@ -141,12 +156,28 @@ struct Progress::Core {
   void run_thread();
   bool rest_for(Rest how, std::chrono::microseconds limit);
   void nudge();  // any thread
+  void wake_for(int64_t bytes);  // an operation of so many bytes was issued, and stayed open
   std::unique_ptr<Watchdog> watchdog;
 
  private:
+  void enlist(RunningOperation& operation, Clock::time_point now);
   void run(RunningOperation& operation, std::coroutine_handle<> frame);
   void finish(RunningOperation& operation, std::exception_ptr error);
   void fail_all(std::exception_ptr error);
+};
+
+// The baton for whoever issues: a thread that polls at full speed would hardly ever let it go.
+class IssueLock {
+ public:
+  explicit IssueLock(Progress::Core& core) : lock_(core.baton, std::try_to_lock) {
+    if (lock_.owns_lock()) return;
+    core.wanted.fetch_add(1);
+    lock_.lock();
+    core.wanted.fetch_sub(1);
+  }
+
+ private:
+  std::unique_lock<std::mutex> lock_;
 };
 
 inline BlockPool& Lane::pool() const {

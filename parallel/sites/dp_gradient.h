@@ -10,9 +10,11 @@ class DpGradient {
   DpGradient() = default;  // one rank
   explicit DpGradient(GradientChannels channels) : channels_(std::move(channels)) {}
   // See reduce_unit. Called once per unit and update, or, where gradients are sharded, once per micro-batch.
-  Ticket reduce(const UnitShard& unit, const GradientBuffers& buffers, bool last, Stream& stream) {
-    return reduce_unit(channels_, unit, buffers, last, stream);
+  Ticket reduce(const UnitShard& unit, std::span<const UnitPiece> pieces, const GradientBuffers& buffers, bool last,
+                Stream& stream) {
+    return reduce_unit(channels_, unit, pieces, buffers, last, stream);
   }
+  void prepare(const UnitShard& unit, std::span<const UnitPiece> pieces) { prepare_unit(channels_, unit, pieces); }
 
  private:
   GradientChannels channels_;

@@ -12,9 +12,11 @@ class EmbeddingSync {
  public:
   EmbeddingSync() = default;  // one rank
   explicit EmbeddingSync(GradientChannels channels) : channels_(std::move(channels)) {}
-  Ticket reduce(const UnitShard& unit, const GradientBuffers& buffers, bool last, Stream& stream) {
-    return reduce_unit(channels_, unit, buffers, last, stream);
+  Ticket reduce(const UnitShard& unit, std::span<const UnitPiece> pieces, const GradientBuffers& buffers, bool last,
+                Stream& stream) {
+    return reduce_unit(channels_, unit, pieces, buffers, last, stream);
   }
+  void prepare(const UnitShard& unit, std::span<const UnitPiece> pieces) { prepare_unit(channels_, unit, pieces); }
 
  private:
   GradientChannels channels_;

@@ -9,6 +9,12 @@ namespace thinwire {
 
 // Stages form a ring, so that virtual chunks wrap from the last stage to the first. Messages of one direction between
 // two stages are matched in the order of the plan.
+// Which message: `edge` as in schedule/plan.h; coded: the rule is for it (rules/message_rules.h).
+struct PpMessage {
+  int edge = 0;
+  bool coded = true;
+};
+
 class PpBoundary {
  public:
   PpBoundary() = default;  // one stage
@@ -16,10 +22,12 @@ class PpBoundary {
 
   int stage() const { return forward_.rank(); }
   int stages() const { return forward_.size(); }
-  Ticket send_forward(View activation, Stream& stream);     // to the next stage
-  Ticket receive_forward(View activation, Stream& stream);  // from the stage before
-  Ticket send_backward(View gradient, Stream& stream);      // to the stage before
-  Ticket receive_backward(View gradient, Stream& stream);   // from the next stage
+  Ticket send_forward(View activation, Stream& stream, PpMessage m = {});     // to the next stage
+  Ticket receive_forward(View activation, Stream& stream, PpMessage m = {});  // from the stage before
+  Ticket send_backward(View gradient, Stream& stream, PpMessage m = {});      // to the stage before
+  Ticket receive_backward(View gradient, Stream& stream, PpMessage m = {});   // from the next stage
+  // Makes the states of the messages that this rank sends over `edge`, each [rows, cols].
+  void prepare(int edge, bool forward, int64_t rows, int64_t cols);
 
  private:
   Channel forward_, backward_;

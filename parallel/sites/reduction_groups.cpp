@@ -2,6 +2,7 @@
 #include "parallel/sites/reduction_groups.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "engine/base/core/check.h"
@@ -9,35 +10,51 @@
 namespace thinwire {
 namespace {
 
-Task one_after_another(Communicator& pool, Task first, Task second, Task third, Task fourth) {
+// Steps of one operation. As many as a unit has pieces, on three ways.
+constexpr int kMostSteps = 24;
+
+Task one_after_another(Communicator& pool, std::array<Task, kMostSteps> tasks, int count) {
   static_cast<void>(pool);  // where the frame comes from
-  co_await first;
-  co_await second;
-  if (third) co_await third;
-  if (fourth) co_await fourth;
+  for (int i = 0; i < count; ++i) {
+    Task& task = tasks[static_cast<size_t>(i)];
+    co_await task;
+  }
 }
 
-// Collects the steps of one operation.
 class Steps {
  public:
-  void add(Communicator& communicator, Task task) {
-    if (count_ == 0) first_ = &communicator;
-    TW_CHECK(count_ < 4);
-    tasks_[count_++] = std::move(task);
+  void add(Channel& channel, Task task) {
+    if (count_ == 0) first_ = channel.communicator();
+    TW_CHECK(count_ < kMostSteps, "a unit in more than ", kMostSteps, " messages");
+    tasks_[static_cast<size_t>(count_++)] = std::move(task);
   }
   Ticket start(int64_t bytes) {
     if (count_ == 0) return Ticket::finished();
     if (count_ == 1) return first_->start(std::move(tasks_[0]), "reduce", bytes);
-    return first_->start(one_after_another(*first_, std::move(tasks_[0]), std::move(tasks_[1]), std::move(tasks_[2]),
-                                           std::move(tasks_[3])),
-                         "reduce", bytes);
+    return first_->start(one_after_another(*first_, std::move(tasks_), count_), "reduce", bytes);
   }
 
  private:
   Communicator* first_ = nullptr;
-  Task tasks_[4];
+  std::array<Task, kMostSteps> tasks_;
   int count_ = 0;
 };
+
+Range intersection(Range a, Range b) {
+  const int64_t first = std::max(a.first, b.first), end = std::min(a.first + a.count, b.first + b.count);
+  return {first, std::max<int64_t>(0, end - first)};
+}
+
+// Bounds that cut `whole` (relative to its start), cut down to [part] of it and relative to that.
+std::vector<int64_t> bounds_within(std::span<const int64_t> bounds, Range whole, Range part) {
+  std::vector<int64_t> inside;
+  for (int64_t b : bounds) inside.push_back(std::clamp<int64_t>(b + whole.first - part.first, 0, part.count));
+  return inside;
+}
+
+View part_of(View buffer, Range of, Range part) {
+  return buffer.element_range(part.first - of.first, part.count);
+}
 
 // The groups of one kind of unit as this rank sees them. They are the same for every size.
 class Groups {
@@ -53,7 +70,8 @@ class Groups {
   }
 
   const UnitShard& shard() const { return shard_; }
-  Channel channel(GroupKind kind, GroupKind tied_kind, Site site, const std::vector<int>& members) {
+  Channel channel(GroupKind kind, GroupKind tied_kind, Site site, const std::vector<int>& members,
+                  bool further = false) {
     const MeshShape& shape = mesh_.shape();
     std::vector<int> ranks;
     for (int m : members) {
@@ -62,7 +80,7 @@ class Groups {
       if (tied_) at.pipeline = m < shape.data ? 0 : shape.pipeline - 1;
       ranks.push_back(rank_at(shape, at));
     }
-    return mesh_.channel(tied_ ? tied_kind : kind, site, std::move(ranks));
+    return mesh_.channel(tied_ ? tied_kind : kind, site, std::move(ranks), further);
   }
 
  private:
@@ -85,9 +103,11 @@ GradientChannels make_gradient_channels(Mesh& mesh, const Placement& placement, 
   GradientChannels c;
   c.shard = groups.channel(GroupKind::kGradientShard, GroupKind::kEmbeddingShard, site, groups.shard().shard.members);
   c.refine = groups.channel(GroupKind::kGradientOptimizer, GroupKind::kEmbeddingOptimizer, site,
-                            groups.shard().refine.members);
-  c.replicas = groups.channel(GroupKind::kGradientReplicas, GroupKind::kEmbeddingReplicas, site, replicas);
-  if (!pair.empty()) c.pair = groups.channel(GroupKind::kEmbeddingPair, GroupKind::kEmbeddingPair, site, pair);
+                            groups.shard().refine.members, static_cast<bool>(c.shard));
+  const bool summed = c.shard || c.refine;
+  c.replicas = groups.channel(GroupKind::kGradientReplicas, GroupKind::kEmbeddingReplicas, site, replicas, summed);
+  if (!pair.empty())
+    c.pair = groups.channel(GroupKind::kEmbeddingPair, GroupKind::kEmbeddingPair, site, pair, summed || c.replicas);
   return c;
 }
 
@@ -106,26 +126,90 @@ ParameterChannels make_parameter_channels(Mesh& mesh, const Placement& placement
   return c;
 }
 
-// All members of a group see the same ranges, so they leave out the same steps.
-Ticket reduce_unit(GradientChannels& channels, const UnitShard& unit, const GradientBuffers& buffers, bool last,
-                   Stream&) {
-  Steps steps;
-  if (channels.shard && buffers.full.count() > 0) {
-    Communicator& c = *channels.shard.communicator();
-    steps.add(c, c.reduce_scatter_task(buffers.full, unit.shard.bounds, buffers.shard, true));
+std::vector<UnitPiece> cut_unit(const SelectSpec* select, int unit_number, const UnitShard& shard, const Unit& unit,
+                                const ParamList& params, int layers) {
+  std::vector<UnitPiece> pieces;
+  const auto add = [&](Range range, bool coded) {
+    if (range.count == 0) return;
+    UnitPiece piece;
+    piece.range = range;
+    piece.coded = coded;
+    piece.slot = static_cast<uint32_t>(unit_number * kMostSteps) + static_cast<uint32_t>(pieces.size());
+    const Range refined = intersection(range, shard.gradients), mine = intersection(range, shard.optimizer);
+    piece.shard_matrices = matrices_in(range, unit, params);
+    if (refined.count > 0) piece.refine_matrices = matrices_in(refined, unit, params);
+    if (mine.count > 0) piece.mine_matrices = matrices_in(mine, unit, params);
+    pieces.push_back(std::move(piece));
+  };
+  if (select == nullptr || (select->layers.empty() && select->tensor_classes.empty())) {
+    add({0, unit.count}, true);
+    return pieces;
   }
-  if (last && unit.gradients.count > 0) {
-    const View mine = buffers.shard.element_range(unit.optimizer.first - unit.gradients.first, unit.optimizer.count);
+  std::vector<Range> coded;
+  if (selects_unit(*select, unit_number, layers)) coded = coded_ranges(*select, unit, params);
+  int64_t at = 0;
+  for (const Range& range : coded) {
+    add({at, range.first - at}, false);
+    add(range, true);
+    at = range.first + range.count;
+  }
+  add({at, unit.count - at}, false);
+  return pieces;
+}
+
+PieceRanges ranges_of(const UnitPiece& piece, const UnitShard& unit) {
+  PieceRanges r;
+  r.refined = intersection(piece.range, unit.gradients);
+  r.mine = intersection(piece.range, unit.optimizer);
+  const int64_t end = unit.shard.bounds.empty() ? 0 : unit.shard.bounds.back();
+  r.shard_bounds = bounds_within(unit.shard.bounds, {0, end}, piece.range);
+  r.refine_bounds = bounds_within(unit.refine.bounds, unit.gradients, r.refined);
+  return r;
+}
+
+// All members of a group see the same ranges, so they leave out the same steps.
+Ticket reduce_unit(GradientChannels& channels, const UnitShard& unit, std::span<const UnitPiece> pieces,
+                   const GradientBuffers& buffers, bool last, Stream&) {
+  Steps steps;
+  const Range whole{0, buffers.full.count()};
+  const auto part_of_shard = [&](Range part) {
+    return part.count > 0 ? part_of(buffers.shard, unit.gradients, part) : buffers.shard.element_range(0, 0);
+  };
+  for (const UnitPiece& piece : pieces) {
+    if (!channels.shard || buffers.full.count() == 0) break;
+    const PieceRanges ranges = ranges_of(piece, unit);
+    steps.add(channels.shard,
+              channels.shard.reduce_scatter_task(part_of(buffers.full, whole, piece.range), ranges.shard_bounds,
+                                                 part_of_shard(ranges.refined), true,
+                                                 {piece.slot, piece.coded, piece.shard_matrices}));
+  }
+  for (const UnitPiece& piece : pieces) {
+    const PieceRanges ranges = ranges_of(piece, unit);
+    if (!last || ranges.refined.count == 0) continue;
+    const View sum = part_of_shard(ranges.mine);
     if (channels.refine) {
-      Communicator& c = *channels.refine.communicator();
-      steps.add(c, c.reduce_scatter_task(buffers.shard, unit.refine.bounds, mine, false));
+      steps.add(channels.refine, channels.refine.reduce_scatter_task(
+                                     part_of_shard(ranges.refined), ranges.refine_bounds, sum, false,
+                                     {piece.slot, piece.coded, piece.refine_matrices}));
     }
     for (Channel* channel : {&channels.replicas, &channels.pair}) {
-      if (!*channel || mine.count() == 0) continue;
-      steps.add(*channel->communicator(), channel->communicator()->all_reduce_task(mine, ReduceKind::kSum));
+      if (!*channel || ranges.mine.count == 0) continue;
+      steps.add(*channel, channel->all_reduce_task(sum, ReduceKind::kSum,
+                                                   {piece.slot, piece.coded, piece.mine_matrices}));
     }
   }
   return steps.start(static_cast<int64_t>(buffers.full.bytes()));
+}
+
+void prepare_unit(GradientChannels& channels, const UnitShard& unit, std::span<const UnitPiece> pieces) {
+  for (const UnitPiece& piece : pieces) {
+    const PieceRanges ranges = ranges_of(piece, unit);
+    channels.shard.prepare({piece.slot, piece.coded, piece.shard_matrices}, piece.range.count, ChannelUse::kScatter);
+    channels.refine.prepare({piece.slot, piece.coded, piece.refine_matrices}, ranges.refined.count,
+                            ChannelUse::kScatter);
+    for (Channel* channel : {&channels.replicas, &channels.pair})
+      channel->prepare({piece.slot, piece.coded, piece.mine_matrices}, ranges.mine.count, ChannelUse::kAllReduce);
+  }
 }
 
 }  // namespace thinwire

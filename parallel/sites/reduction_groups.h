@@ -2,7 +2,12 @@
 // share the shape.
 #pragma once
 
+#include <span>
+#include <vector>
+
 #include "parallel/comm/mesh.h"
+#include "parallel/rules/message_rules.h"
+#include "parallel/zero/flat_layout.h"
 #include "parallel/zero/placement.h"
 
 namespace thinwire {
@@ -21,13 +26,36 @@ struct ParameterChannels {
 GradientChannels make_gradient_channels(Mesh& mesh, const Placement& placement, bool tied);
 ParameterChannels make_parameter_channels(Mesh& mesh, const Placement& placement, bool tied);
 
+// A stretch of a unit that travels as one message: what a rule codes and what it leaves as it is are different pieces.
+struct UnitPiece {
+  Range range;  // elements, relative to the unit's start
+  uint32_t slot = 0;
+  bool coded = true;
+  // Of the piece as it is summed over the gradients' level, over the optimizer's level (the part of it inside this
+  // rank's `gradients`), and between replicas (inside `optimizer`): matrices that lie in it whole, positions from there.
+  std::vector<MatrixShape> shard_matrices, refine_matrices, mine_matrices;
+};
+// select == nullptr: one piece, coded if the channel codes. `unit_number` numbers the slots.
+std::vector<UnitPiece> cut_unit(const SelectSpec* select, int unit_number, const UnitShard& shard, const Unit& unit,
+                                const ParamList& params, int layers);
+
+// How the pieces of a unit fall on the groups: bounds relative to the piece (shard), to its part inside `gradients`
+// (refine), and the part of it that is this rank's.
+struct PieceRanges {
+  std::vector<int64_t> shard_bounds, refine_bounds;
+  Range refined, mine;  // relative to the unit's start
+};
+PieceRanges ranges_of(const UnitPiece& piece, const UnitShard& unit);
+
 // Starts the whole way of one unit's gradient as one operation: reduce-scatter, refine, replicas. `full` [unit] fp32 is
 // this rank's sum; `shard` receives (accumulate) the range of the gradients' level - the same memory as in `full` where
 // that level is one rank wide -; with `last`, the optimizer's range inside `shard` ends up with the sum over all.
 struct GradientBuffers {
   View full, shard;
 };
-Ticket reduce_unit(GradientChannels& channels, const UnitShard& unit, const GradientBuffers& buffers, bool last,
-                   Stream& stream);
+Ticket reduce_unit(GradientChannels& channels, const UnitShard& unit, std::span<const UnitPiece> pieces,
+                   const GradientBuffers& buffers, bool last, Stream& stream);
+// Makes the states of those messages, so that a checkpoint can fill them before the first update.
+void prepare_unit(GradientChannels& channels, const UnitShard& unit, std::span<const UnitPiece> pieces);
 
 }  // namespace thinwire

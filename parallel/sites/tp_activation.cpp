@@ -25,33 +25,43 @@ std::vector<int64_t> TpActivation::row_bounds(View whole) const {
   return bounds;
 }
 
+MessageKey TpActivation::key(const std::vector<bool>& units) const {
+  MessageKey key;
+  key.slot = static_cast<uint32_t>(unit_);
+  key.coded = units.empty() || units.at(static_cast<size_t>(unit_));
+  return key;
+}
+
 Ticket TpActivation::enter_forward(View part, View whole, Stream& stream) {
   if (!sequence_parallel_) return Ticket::finished();
-  return forward_.all_gather(part, whole, row_bounds(whole), stream);
+  return forward_.all_gather(part, whole, row_bounds(whole), stream, forward_key());
 }
 
 Ticket TpActivation::leave_forward(View whole, View part, Stream& stream) {
-  if (!sequence_parallel_) return forward_.all_reduce(whole, ReduceKind::kSum, stream);
-  return forward_.reduce_scatter(whole, row_bounds(whole), part, false, stream);
+  if (!sequence_parallel_) return forward_.all_reduce(whole, ReduceKind::kSum, stream, forward_key());
+  return forward_.reduce_scatter(whole, row_bounds(whole), part, false, stream, forward_key());
 }
 
 Ticket TpActivation::leave_backward(View part, View whole, Stream& stream) {
   if (!sequence_parallel_) return Ticket::finished();
-  return backward_.all_gather(part, whole, row_bounds(whole), stream);
+  return backward_.all_gather(part, whole, row_bounds(whole), stream, backward_key());
 }
 
 Ticket TpActivation::enter_backward(View whole, View part, Stream& stream) {
-  if (!sequence_parallel_) return backward_.all_reduce(whole, ReduceKind::kSum, stream);
-  return backward_.reduce_scatter(whole, row_bounds(whole), part, false, stream);
+  if (!sequence_parallel_) return backward_.all_reduce(whole, ReduceKind::kSum, stream, backward_key());
+  return backward_.reduce_scatter(whole, row_bounds(whole), part, false, stream, backward_key());
 }
 
 Ticket TpActivation::gather_again(View part, View whole, Stream& stream) {
   if (!sequence_parallel_) return Ticket::finished();
-  return backward_.all_gather(part, whole, row_bounds(whole), stream);
+  MessageKey key = forward_key();
+  key.as = forward_.coding();
+  key.coded = key.coded && key.as != nullptr;
+  return backward_.all_gather(part, whole, row_bounds(whole), stream, key);
 }
 
 Ticket TpActivation::sum_gradients(View packed, Stream& stream) {
-  return backward_.all_reduce(packed, ReduceKind::kSum, stream);
+  return backward_.all_reduce(packed, ReduceKind::kSum, stream, {0, false});
 }
 
 Ticket TpActivation::gather_statistics(View mine, View all, Stream& stream) {

@@ -23,6 +23,13 @@ class TpActivation {
   int rank() const { return forward_.rank(); }
   int size() const { return forward_.size(); }
   bool sequence_parallel() const { return sequence_parallel_; }
+  // What follows belongs to this unit of the model (0 = embedding, 1.. = blocks), for rules that name layers.
+  void enter_unit(int unit) { unit_ = unit; }
+  // Units that the rules are for, indexed by unit; empty: all.
+  void select_units(std::vector<bool> forward, std::vector<bool> backward) {
+    forward_units_ = std::move(forward), backward_units_ = std::move(backward);
+  }
+
   // Rows of N that this rank holds outside a sharded part: [first, first + count).
   int64_t first_row(int64_t rows) const;
   int64_t part_rows(int64_t rows) const;
@@ -31,7 +38,8 @@ class TpActivation {
   Ticket leave_forward(View whole, View part, Stream& stream);
   Ticket leave_backward(View part, View whole, Stream& stream);  // the gradient comes back in where the result left
   Ticket enter_backward(View whole, View part, Stream& stream);
-  // Rows of an activation again whole for a weight gradient (sequence parallel; site tp.backward).
+  // Rows of an activation again whole for a weight gradient (sequence parallel; site tp.backward), coded as when they
+  // were gathered forward: the gradient belongs to the activation that was computed with.
   Ticket gather_again(View part, View whole, Stream& stream);
 
   // Sums, over the tensor ranks, gradients of replicated tensors that each rank holds a part of (site tp.backward).
@@ -42,9 +50,14 @@ class TpActivation {
 
  private:
   std::vector<int64_t> row_bounds(View whole) const;  // in elements
+  MessageKey forward_key() const { return key(forward_units_); }
+  MessageKey backward_key() const { return key(backward_units_); }
+  MessageKey key(const std::vector<bool>& units) const;
 
   Channel forward_, backward_, control_;
   bool sequence_parallel_ = false;
+  int unit_ = 0;
+  std::vector<bool> forward_units_, backward_units_;
 };
 
 }  // namespace thinwire

@@ -11,13 +11,18 @@ class ZeroParameter {
   explicit ZeroParameter(ParameterChannels units, ParameterChannels tied_embedding = {})
       : units_(std::move(units)), tied_(std::move(tied_embedding)) {}
 
+  // Which unit, and how: tied: the embedding that two stages share; coded: the rule is for it.
+  struct What {
+    int unit = 0;
+    bool tied = false, coded = true;
+  };
   // After the optimizer: `weights` [unit.weights.count], of which this rank has updated its optimizer range, becomes
-  // whole. tied: the unit is the embedding that two stages share.
-  Ticket publish(const UnitShard& unit, View weights, bool tied, Stream& stream);
+  // whole. master: that range in fp32 where it does not lie in `weights` and coding starts from it, else empty.
+  Ticket publish(What what, const UnitShard& unit, View master, View weights, Stream& stream);
   // Before use: `full` [unit] from the `weights` ranges of the group.
-  Ticket gather(const UnitShard& unit, View weights, View full, bool tied, Stream& stream);
+  Ticket gather(What what, const UnitShard& unit, View weights, View full, Stream& stream);
   // In the backward pass from the secondary copy: `kept` [unit.secondary.count].
-  Ticket gather_kept(const UnitShard& unit, View kept, View full, bool tied, Stream& stream);
+  Ticket gather_kept(What what, const UnitShard& unit, View kept, View full, Stream& stream);
 
  private:
   ParameterChannels units_, tied_;

@@ -77,6 +77,10 @@ struct UnitTraffic::Impl {
         gradient_occupants.resize(static_cast<size_t>(place) + 1, -1);
       }
     }
+    for (size_t u = 0; u < units.size(); ++u) {
+      UnitMemory& unit = units[u];
+      if (unit.count > 0 && unit.pieces.empty()) unit.pieces.push_back({{0, unit.count}, static_cast<uint32_t>(u)});
+    }
     reduce_order.reserve(units.size());
     publish_order.reserve(units.size());
     list_publications();
@@ -90,6 +94,11 @@ struct UnitTraffic::Impl {
 
   // Gathers
   // -------------------------------------------------------------------------------------------------------------
+
+  ZeroParameter::What what(int u) {
+    const UnitMemory& unit = memory(u);
+    return {u, unit.tied, unit.coded_weights};
+  }
 
   bool sharded(const UnitMemory& unit) const { return unit.shard.gather.members.size() > 1; }
 
@@ -113,9 +122,9 @@ struct UnitTraffic::Impl {
       }
       wait_publication(use.unit);
       if (!use.backward || !s.kept)
-        s.gather = ports.zero.gather(unit.shard, unit.weights, unit.full, unit.tied, stream);
+        s.gather = ports.zero.gather(what(use.unit), unit.shard, unit.weights, unit.full, stream);
       else if (unit.shard.keep.members.size() > 1)
-        s.gather = ports.zero.gather_kept(unit.shard, unit.kept, unit.full, unit.tied, stream);
+        s.gather = ports.zero.gather_kept(what(use.unit), unit.shard, unit.kept, unit.full, stream);
       else
         s.gather = device.copy(unit.full.data, unit.kept.data, unit.kept.bytes(), stream);
       if (!placement.overlap && !unit.tied) s.gather.wait(stream);
@@ -147,6 +156,7 @@ struct UnitTraffic::Impl {
 
   void acquire(int u, bool backward) {
     UnitMemory& unit = memory(u);
+    ports.tp.enter_unit(u);
     if (unit.count == 0 || !(gathers || publishes)) return;
     UnitState& s = state(u);
     if (!sharded(unit)) {
@@ -211,11 +221,18 @@ struct UnitTraffic::Impl {
     published = publish_order.size();  // none is due
   }
 
+  Ticket publish(int u, Stream& s) {
+    UnitMemory& unit = memory(u);
+    ZeroParameter::What which = what(u);
+    which.coded = which.coded && !publishing_raw;
+    return ports.zero.publish(which, unit.shard, publishing_raw ? View{} : unit.master, unit.weights, s);
+  }
+
   void start_publications(size_t up_to) {
     for (up_to = std::min(up_to, publish_order.size()); published < up_to; ++published) {
       const int u = publish_order[published];
       UnitMemory& unit = memory(u);
-      state(u).publication = ports.zero.publish(unit.shard, unit.weights, unit.tied, stream);
+      state(u).publication = publish(u, stream);
       if (!placement.overlap && !unit.tied) state(u).publication.wait(stream);
     }
   }
@@ -227,7 +244,8 @@ struct UnitTraffic::Impl {
     s.publication.wait(stream);
   }
 
-  void publish_all() {
+  void publish_all(bool raw) {
+    publishing_raw = raw;
     abandon_uses();
     for (size_t u = 0; u < units.size(); ++u) {
       TW_CHECK(states[u].acquired == 0, "unit ", u, " is in use while weights change");
@@ -317,8 +335,8 @@ struct UnitTraffic::Impl {
     UnitState& s = state(u);
     const GradientBuffers buffers{unit.gradient, unit.gradient_shard};
     s.reduction.wait(stream);
-    s.reduction = unit.tied ? ports.embedding.reduce(unit.shard, buffers, is_last, stream)
-                            : ports.dp.reduce(unit.shard, buffers, is_last, stream);
+    s.reduction = unit.tied ? ports.embedding.reduce(unit.shard, unit.pieces, buffers, is_last, stream)
+                            : ports.dp.reduce(unit.shard, unit.pieces, buffers, is_last, stream);
     if (!placement.overlap && !unit.tied) s.reduction.wait(stream);
     s.reduced = true;
     if (is_last && !s.listed) s.listed = true, reduce_order.push_back(u);
@@ -371,7 +389,7 @@ struct UnitTraffic::Impl {
 
   std::vector<int> publish_order;
   size_t published = 0;
-  bool publishing = false;
+  bool publishing = false, publishing_raw = false;
 
   struct Waiting {
     int unit = -1;
@@ -424,8 +442,8 @@ void UnitTraffic::gradients_complete(int unit) {
 void UnitTraffic::finish_reductions() {
   impl_->finish_reductions();
 }
-void UnitTraffic::publish_all() {
-  impl_->publish_all();
+void UnitTraffic::publish_all(bool raw) {
+  impl_->publish_all(raw);
 }
 void UnitTraffic::drain() {
   impl_->wait_all();

@@ -31,6 +31,10 @@ struct UnitMemory {
   int gradient_place = -1;  // and `gradient`
   bool tied = false;        // the embedding that two stages share
   std::vector<Range> tp_partial;
+  // [shard.optimizer.count] fp32, where publications are coded from it instead of from the range of `weights`.
+  View master;
+  std::vector<UnitPiece> pieces;  // the messages of its gradient; empty: one, coded as the site is
+  bool coded_weights = true;      // the rule of zero.parameter is for this unit
 };
 
 // How often an update gathers each unit that starts out ungathered: from the ranges of the weights, and from the
@@ -73,7 +77,8 @@ class UnitTraffic final : public UnitEvents {
   void finish_reductions();
   // Weights have changed: gathered copies are stale. Starts the all-gathers behind the update, those of the first units
   // of the next forward pass first and the rest as it goes on; acquire() waits for each.
-  void publish_all();
+  // raw: as they are, whatever the rule says (after weights were loaded or set).
+  void publish_all(bool raw = false);
   // Waits for everything that is open (before a save, at the end, on an error). Starts nothing.
   void drain();
 

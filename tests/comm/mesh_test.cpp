@@ -97,18 +97,5 @@ TEST(Mesh, ChannelOfOneRankMovesNothing) {
   });
 }
 
-TEST(Mesh, CodecThatChangesBytesIsRefused) {
-  struct Half final : Codec {
-    std::string_view name() const override { return "half"; }
-    Traits traits() const override { return {}; }
-    size_t wire_bytes(int64_t count, DType) const override { return static_cast<size_t>(count) * 2; }
-  };
-  run_ranks(1, [](Progress& progress) {
-    EXPECT_THROW(Channel(std::make_unique<Communicator>(progress, std::vector<int>{0}, 0, Site::kControl, nullptr),
-                         std::make_shared<Half>()),
-                 Error);
-  });
-}
-
 }  // namespace
 }  // namespace thinwire

@@ -175,7 +175,8 @@ TEST(GoodConfig, DefaultsAreNeox) {
   EXPECT_EQ(c.seed, 1234u);
   EXPECT_EQ(c.run_dir, "runs/a");
   EXPECT_EQ(c.save_dir, "runs/a/checkpoints");
-  EXPECT_EQ(c.compression_json, "{}");
+  EXPECT_TRUE(c.compression.rules.empty());
+  EXPECT_EQ(c.compression.preset, "none");
 }
 
 // A shared NeoX configuration keeps its sequence_parallel on one tensor-parallel rank, where it means nothing.
@@ -218,8 +219,10 @@ TEST(GoodConfig, DerivedValues) {
   const RunConfig ramp = load("\"rampup_batch_size\": \"2 2 30\"");
   EXPECT_EQ(ramp.data.ramp_start, 2);
   EXPECT_EQ(ramp.data.ramp_samples, 30);
-  EXPECT_EQ(load("\"compression\": {\"dp.gradient\": {\"codec\": \"identity\", \"min_bytes\": 4096}}").compression_json,
-            "{\"dp.gradient\":{\"codec\":\"identity\",\"min_bytes\":4096}}");
+  EXPECT_EQ(load("\"compression\": {\"dp.gradient\": {\"codec\": \"identity\", \"min_bytes\": 4096}}")
+                .compression.rules.at(Site::kDpGradient)
+                .min_bytes,
+            4096);
   EXPECT_EQ(load("\"faults\": [{\"at\": \"grad\"}]", {}, {.allow_faults = true}).faults_json, "[{\"at\":\"grad\"}]");
   EXPECT_EQ(load("\"context_parallel_size\": 1, \"moe_num_experts\": 1, \"gpt_j_tied\": false, \"rope_scaling\": None")
                 .model.layers,
@@ -274,8 +277,9 @@ TEST(GoodConfig, MergingAndOverrides) {
   EXPECT_EQ(load("\"intermediate_size\": 100", {"expansion_factor=2"}).model.ffn, 128);
   EXPECT_EQ(load("\"lr_warmup_iters\": 5", {"warmup=0.1"}).optim.warmup_iters, 1);
   EXPECT_EQ(load("\"seed\": 1", {"train_batch_size=16", "micro_batch_size=4"}).accumulation, 4);
-  EXPECT_EQ(load("\"seed\": 1", {"compression.dp.gradient.codec=identity"}).compression_json,
-            "{\"dp.gradient\":{\"codec\":\"identity\"}}");
+  EXPECT_EQ(
+      load("\"seed\": 1", {"compression.dp.gradient.codec=cast"}).compression.rules.at(Site::kDpGradient).codec.codec,
+      "cast");
   EXPECT_EQ(load("\"seed\": 1", {"finetune=True", "load=runs/x"}).finetune, true);
   // Overrides alone are enough.
   EXPECT_EQ(load_config({}, {"num_layers=1", "hidden_size=8", "num_attention_heads=1", "seq_length=4", "vocab_size=9",

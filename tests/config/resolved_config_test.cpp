@@ -54,9 +54,9 @@ void expect_same_run(const RunConfig& a, const RunConfig& b) {
                      l.tuning.small_bytes, l.trace, l.trace_first, l.trace_steps),
             std::tie(k.tuning.all_reduce, k.tuning.reduce_scatter, k.tuning.all_gather, k.tuning.chunk_bytes,
                      k.tuning.small_bytes, k.trace, k.trace_first, k.trace_steps));
-  EXPECT_EQ(std::tie(a.run_dir, a.device, a.seed, a.accumulation, a.save_dir, a.load, a.tokenizer, a.compression_json,
+  EXPECT_EQ(std::tie(a.run_dir, a.device, a.seed, a.accumulation, a.save_dir, a.load, a.tokenizer, a.compression,
                      a.faults_json, a.eval_interval),
-            std::tie(b.run_dir, b.device, b.seed, b.accumulation, b.save_dir, b.load, b.tokenizer, b.compression_json,
+            std::tie(b.run_dir, b.device, b.seed, b.accumulation, b.save_dir, b.load, b.tokenizer, b.compression,
                      b.faults_json, b.eval_interval));
 }
 

@@ -75,22 +75,16 @@ bool is_foreign(const KeyTopic& topic) {
   return status == KeyStatus::kNoted || status == KeyStatus::kRefused;
 }
 
-// Site rules have the same fields at every site: documents show one of them.
+// Site rules have the same fields at every site, and `sum` those of the rule itself: documents show one of each.
 bool is_repeated_rule(const KeySpec& key) {
-  return key.name.rfind("compression.", 0) == 0 && key.name != "compression.preset" &&
-         key.name.rfind("compression." + compression_sites().front() + ".", 0) != 0;
+  const std::vector<std::string> path = key_path(key.name);
+  if (path.front() != "compression" || path.size() < 3) return false;
+  return path[1] != compression_sites().front() || (path[2] == "sum" && path.back() != "codec");
 }
 
 std::string shown_name(const KeySpec& key) {
   const std::string first = "compression." + compression_sites().front() + ".";
   return key.name.rfind(first, 0) == 0 ? "compression.<site>." + key.name.substr(first.size()) : key.name;
-}
-
-std::string doc_of(const KeySpec& key) {
-  const std::string words = " of the site " + compression_sites().front();
-  std::string doc = key.doc;
-  if (const size_t at = doc.find(words); at != std::string::npos) doc.erase(at, words.size());
-  return doc;
 }
 
 ordered_json type_schema(const KeySpec& key) {
@@ -129,20 +123,9 @@ ordered_json type_schema(const KeySpec& key) {
 }
 
 void place_schema(ordered_json& root, const std::string& name, const ordered_json& schema) {
-  std::vector<std::string> path;
-  std::string rest = name;
-  if (name.rfind("compression.", 0) == 0) {
-    path.push_back("compression");
-    rest = name.substr(12);
-    const size_t dot = rest.rfind('.');
-    if (dot != std::string::npos) path.push_back(rest.substr(0, dot));
-    rest = dot == std::string::npos ? rest : rest.substr(dot + 1);
-  } else {
-    for (size_t dot = rest.find('.'); dot != std::string::npos; dot = rest.find('.')) {
-      path.push_back(rest.substr(0, dot));
-      rest = rest.substr(dot + 1);
-    }
-  }
+  std::vector<std::string> path = key_path(name);
+  const std::string leaf = path.back();
+  path.pop_back();
   ordered_json* node = &root["properties"];
   std::string section;
   for (const std::string& part : path) {
@@ -156,7 +139,7 @@ void place_schema(ordered_json& root, const std::string& name, const ordered_jso
     }
     node = &child["properties"];
   }
-  (*node)[rest] = schema;
+  (*node)[leaf] = schema;
 }
 
 }  // namespace
@@ -190,7 +173,7 @@ std::string help_text() {
       if (key.status == KeyStatus::kUsed) facts += "; default " + default_of(key);
       if (!key.unit.empty()) facts += "; " + key.unit;
       out += "  " + shown_name(key) + (key.aliases.empty() ? "" : " (" + join(key.aliases, ", ") + ")") + "\n";
-      out += wrapped(doc_of(key) + " [" + facts + "]", 6, 120);
+      out += wrapped(key.doc + " [" + facts + "]", 6, 120);
     }
   }
   return out;
@@ -235,7 +218,7 @@ std::string markdown() {
       const bool used = key.status == KeyStatus::kUsed;
       out += "| `" + shown_name(key) + "` | " + aliases + " | " + values + " | " +
              (used ? escaped(default_of(key)) : "") + " | " + escaped(key.unit) + " | " + scope_name(key.scope) +
-             " | " + escaped(doc_of(key)) + " |\n";
+             " | " + escaped(key.doc) + " |\n";
     }
   }
   out += "\nSites of compression rules: ";

@@ -2,6 +2,7 @@
 #include "engine/run/config/key_table.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "engine/base/core/check.h"
 
@@ -80,6 +81,41 @@ const std::map<std::string, std::string>& foreign_names() {
   return names;
 }
 
+// The same inside of a compression rule.
+const std::map<std::string, std::string>& foreign_fields() {
+  static const std::map<std::string, std::string> names = {
+      {"dtype", "format"},
+      {"type", "codec"},
+      {"quantiser", "codec"},
+      {"quantizer", "codec"},
+      {"compressor", "codec"},
+      {"bit_width", "bits"},
+      {"num_bits", "bits"},
+      {"group", "block"},
+      {"group_size", "block"},
+      {"block_size", "block"},
+      {"err_beta", "beta"},
+      {"reset_t", "reset_every"},
+      {"error_feedback", "residual"},
+      {"use_error_feedback", "residual"},
+      {"k", "density"},
+      {"sparsity", "density"},
+      {"transform", "hadamard"},
+      {"crc", "checksum"},
+      {"warmup", "warmup_steps"},
+      {"freeze_step", "warmup_steps"},
+      {"start_powersgd_iter", "warmup_steps"},
+      {"matrix_approximation_rank", "rank"},
+      {"recipe", "algorithm"},
+      {"threshold", "min_bytes"},
+      {"stages", "select.stages"},
+      {"layers", "select.layers"},
+      {"tensor_classes", "select.tensor_classes"},
+      {"micro_batches", "select.micro_batches"},
+  };
+  return names;
+}
+
 std::string leaf_of(const std::string& name) {
   const size_t dot = name.rfind('.');
   return dot == std::string::npos ? name : name.substr(dot + 1);
@@ -105,6 +141,26 @@ int edit_distance(const std::string& a, const std::string& b) {
     }
   }
   return d[n][m];
+}
+
+std::vector<std::string> key_path(const std::string& name) {
+  std::vector<std::string> path;
+  std::string rest = name;
+  if (rest.rfind("compression.", 0) == 0) {
+    path.push_back("compression");
+    rest = rest.substr(12);
+    for (const std::string& site : compression_sites()) {
+      if (rest.rfind(site + ".", 0) != 0) continue;
+      path.push_back(site);
+      rest = rest.substr(site.size() + 1);
+    }
+  }
+  for (size_t dot = rest.find('.'); dot != std::string::npos; dot = rest.find('.')) {
+    path.push_back(rest.substr(0, dot));
+    rest = rest.substr(dot + 1);
+  }
+  path.push_back(rest);
+  return path;
 }
 
 std::string scope_name(KeyScope scope) {
@@ -157,7 +213,8 @@ KeyTable::KeyTable()
     }
   }
   sections_.insert("compression");
-  for (const std::string& site : compression_sites()) sections_.insert("compression." + site);
+  for (const std::string& site : compression_sites())
+    for (const char* object : {"", ".sum", ".select"}) sections_.insert("compression." + site + object);
   for (const std::string& section : sections_)
     TW_CHECK(by_name_.count(section) == 0, section, " is a key and a section");
 }
@@ -172,20 +229,31 @@ std::string KeyTable::section_value_key(const std::string& section) const {
   if (section == "fp16") return "fp16.enabled";
   if (section == "bf16") return "bf16.enabled";
   if (section == "compression") return "compression.preset";
-  if (section.rfind("compression.", 0) == 0) return section + ".codec";
+  if (section.rfind("compression.", 0) == 0 && !section.ends_with(".select")) return section + ".codec";
   return "";
 }
 
 std::string KeyTable::nearest(const std::string& name) const {
   if (name.size() > 80) return "";  // no word of ours is that long, and the search is quadratic
   const std::string leaf = leaf_of(name);
-  if (const auto it = foreign_names().find(leaf); it != foreign_names().end()) return it->second;
+  const bool rule = name.rfind("compression.", 0) == 0;
+  const std::map<std::string, std::string>& foreign = rule ? foreign_fields() : foreign_names();
+  if (const auto it = foreign.find(leaf); it != foreign.end()) {
+    const std::string other = rule ? name.substr(0, name.size() - leaf.size()) + it->second : it->second;
+    if (find(other) != nullptr) return other;
+  }
   const int limit = leaf.size() <= 3 ? 1 : leaf.size() <= 6 ? 2 : static_cast<int>(leaf.size()) / 3;
   std::string best;
   int best_distance = limit + 1, best_rank = 0;
+  // Words whose lengths differ by more than the limit are further apart than it.
+  const auto distance_of = [&](const std::string& a, const std::string& b) {
+    const int64_t longer = std::abs(static_cast<int64_t>(a.size()) - static_cast<int64_t>(b.size()));
+    return longer > limit ? limit + 1 : edit_distance(a, b);
+  };
   const auto consider = [&](const std::string& candidate, int rank) {
-    const int full = edit_distance(name, candidate);
-    const int by_leaf = edit_distance(leaf, leaf_of(candidate)) + 1;  // right word in another place
+    if (!rule && candidate.rfind("compression.", 0) == 0) return;  // fields of rules have common names: bits, rate ...
+    const int full = distance_of(name, candidate);
+    const int by_leaf = distance_of(leaf, leaf_of(candidate)) + 1;  // right word in another place
     const int distance = std::min(full, by_leaf);
     if (full > by_leaf) rank += 100;  // of two equally near words, the one in its place
     if (distance < best_distance || (distance == best_distance && distance <= limit && rank < best_rank)) {

@@ -17,7 +17,7 @@ struct KeyTopic {
   std::vector<KeySpec> keys;
 };
 
-// The topics, each in a file of its own (keys_model.cpp, keys_training.cpp, keys_run.cpp, keys_foreign.cpp).
+// The topics (keys_model.cpp, keys_training.cpp, keys_run.cpp, keys_compression.cpp, keys_foreign.cpp).
 KeyTopic model_keys();
 KeyTopic numerics_keys();
 KeyTopic optimizer_keys();
@@ -31,6 +31,10 @@ KeyTopic refused_keys();
 
 // Sites of the compression rules, literal dotted names (DESIGN: where bytes leave a rank).
 const std::vector<std::string>& compression_sites();
+
+// The objects that hold a key, outermost first, and its own name last: "compression.dp.gradient.sum.codec" is
+// {compression, dp.gradient, sum, codec}, since names of sites keep their dot.
+std::vector<std::string> key_path(const std::string& name);
 
 class KeyTable {
  public:

@@ -158,14 +158,23 @@ KeyTopic refused_keys() {
   refuse("attention is always scaled by 1 / sqrt(head_dim)", {"apply_query_key_layer_scaling"});
   refuse("the loss is always computed in fp32", {"fp16_lm_cross_entropy"});
   refuse(
-      "gradients are reduced in fp32; a narrower wire is a compression rule, and no codec but identity is in this "
-      "version",
+      "gradients are summed in fp32; for a narrower wire say \"compression\": {\"dp.gradient\": \"cast\"} (bf16), or "
+      "\"compression\": \"bf16_wire\" for every site",
       {"grad_reduce_in_bf16", "communication_data_type", "grad_reduce_in_fp32"}, {"\"fp32\"", "true"});
   refuse("gradients are always accumulated in fp32", {"data_types.grad_accum_dtype", "data_types.grad_accum_type"},
          {"\"fp32\""});
-  refuse("coded ZeRO traffic is a compression rule, and no codec but identity is in this version",
-         {"zero_optimization.zero_quantized_weights", "zero_optimization.zero_quantized_gradients",
-          "zero_optimization.zero_quantized_nontrainable_weights", "zero_optimization.zeropp_loco_param"});
+  refuse(
+      "say \"compression\": \"zeropp\", or a rule for weights alone: {\"zero.parameter\": {\"codec\": \"block_int\", "
+      "\"bits\": 8}}",
+      {"zero_optimization.zero_quantized_weights"});
+  refuse(
+      "say \"compression\": \"zeropp\", or a rule for gradients alone: {\"dp.gradient\": {\"codec\": \"block_int\", "
+      "\"bits\": 4}}",
+      {"zero_optimization.zero_quantized_gradients"});
+  refuse("all weights are trained, and stored as they are computed with",
+         {"zero_optimization.zero_quantized_nontrainable_weights"});
+  refuse("say \"compression\": \"loco\", or residual ema with beta and reset_every in the rule of dp.gradient",
+         {"zero_optimization.zeropp_loco_param"});
   refuse("say placement {weights, gradients, optimizer}: node instead",
          {"zero_optimization.mics_shard_size", "zero_optimization.mics_hierarchical_params_gather"}, {"-1", "0"});
   refuse("offloading to CPU memory or disk is not supported",
@@ -202,8 +211,14 @@ KeyTopic refused_keys() {
   refuse("relative position biases are not supported", {"rpe_num_buckets", "rpe_max_distance", "opt_pos_emb_offset"},
          {"0"});
   refuse("automatic mixed precision is not supported: say precision", {"amp"});
-  refuse("compressed optimizers are compression rules, and no codec but identity is in this version",
-         {"onebit_adam", "compression_training", "sparse_gradients"});
+  refuse("say optimizer.type adam and \"compression\": \"one_bit_adam\"",
+         {"onebit_adam", "optimizer.params.freeze_step", "optimizer.params.cuda_aware",
+          "optimizer.params.comm_backend_name"});
+  refuse(
+      "weights are not pruned or quantised in training; what travels is coded by compression rules (docs/presets.md)",
+      {"compression_training"});
+  refuse("embedding gradients are dense; a rule for dp.gradient or embedding with codec top_k sends few of them",
+         {"sparse_gradients"});
   refuse("control messages (norms, losses, flags) are never coded", {"compression.control"});
   refuse("8-bit optimizer state is not supported", {"use_bnb_optimizer"});
   refuse("schedules are given by lr_decay_style", {"scheduler"});

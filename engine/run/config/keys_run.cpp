@@ -1,4 +1,4 @@
-// Keys of the layout, placement, compression, and of how a run goes about its files.
+// Keys of the layout, placement, and of how a run goes about its files.
 #include "engine/run/config/key_table.h"
 
 namespace thinwire {
@@ -241,66 +241,6 @@ KeyTopic layout_keys() {
        .doc = "CPU threads of each rank; 0: cores of the node / ranks on it.",
        .scope = layout},
   };
-  return t;
-}
-
-const std::vector<std::string>& compression_sites() {
-  static const std::vector<std::string> sites = {"tp.forward",  "tp.backward", "pp.forward",
-                                                 "pp.backward", "dp.gradient", "zero.parameter",
-                                                 "embedding",   "sequence",    "outer"};
-  return sites;
-}
-
-KeyTopic compression_keys() {
-  const KeyScope layout = KeyScope::kLayout;
-  KeyTopic t;
-  t.title = "Compression";
-  t.intro =
-      "\"compression\": {\"preset\": NAME} or {\"<site>\": rule, ...}; site names are literal dotted keys. `control` "
-      "(norms, losses, flags) "
-      "is never coded. This version has no codec but identity.";
-  t.keys = {{.name = "compression.preset",
-             .types = kStringKey,
-             .default_text = "none",
-             .allowed = {"none", "identity"},
-             .doc = "Name of a published system whose rules are meant; \"compression\": NAME means the same.",
-             .scope = layout}};
-  for (const std::string& site : compression_sites()) {
-    const std::string prefix = "compression." + site + ".";
-    t.keys.push_back({.name = prefix + "codec",
-                      .types = kStringKey,
-                      .default_text = "identity",
-                      .allowed = {"identity"},
-                      .doc = "How messages of the site " + site + " are coded.",
-                      .scope = layout});
-    t.keys.push_back({.name = prefix + "residual",
-                      .types = kStringKey,
-                      .default_text = "none",
-                      .allowed = {"none"},
-                      .doc = "What becomes of the coding error.",
-                      .scope = layout});
-    t.keys.push_back({.name = prefix + "select",
-                      .types = kObjectKey,
-                      .doc = "{stages, layers, tensor_classes, micro_batches}: the messages the rule is for.",
-                      .scope = layout});
-    t.keys.push_back({.name = prefix + "min_bytes",
-                      .types = kIntKey,
-                      .bounds = {0, 1e15},
-                      .unit = "bytes",
-                      .doc = "Smaller messages are sent as they are.",
-                      .scope = layout});
-    t.keys.push_back({.name = prefix + "warmup_steps",
-                      .types = kIntKey,
-                      .bounds = {0, 1e12},
-                      .unit = "updates",
-                      .doc = "Updates before the rule starts.",
-                      .scope = layout});
-    t.keys.push_back({.name = prefix + "algorithm",
-                      .types = kStringKey,
-                      .allowed = {"ring", "direct", "two_level"},
-                      .doc = "Shape of the collective.",
-                      .scope = layout});
-  }
   return t;
 }
 

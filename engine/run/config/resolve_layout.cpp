@@ -38,27 +38,26 @@ std::optional<nlohmann::json> range_of(const nlohmann::json& value) {
   return nlohmann::json{first, last};
 }
 
-// Whether every data-parallel group (ranks `tensor` apart, data of them) has equally many ranks on each node it
-// touches.
-bool even_nodes(int64_t ranks, int64_t data, int64_t tensor, int64_t on_node) {
+}  // namespace
+
+int64_t data_ranks_on_node(int64_t ranks, int64_t data, int64_t tensor, int64_t on_node) {
+  int64_t first_run = 0;
   for (int64_t base = 0; base < ranks; base += data * tensor) {
     for (int64_t t = 0; t < tensor; ++t) {
-      int64_t run = 0, first_run = 0;
+      int64_t run = 0;
       for (int64_t d = 0; d <= data; ++d) {
         const int64_t rank = base + d * tensor + t;
         if (d == data || (d > 0 && rank / on_node != (rank - tensor) / on_node)) {
           if (first_run == 0) first_run = run;
-          if (run != first_run) return false;
+          if (run != first_run) return 0;
           run = 0;
         }
         ++run;
       }
     }
   }
-  return true;
+  return first_run;
 }
-
-}  // namespace
 
 void Resolver::tensor_cut() {
   if (!known({"model_parallel_size"})) return;
@@ -173,7 +172,7 @@ void Resolver::placement() {
       fail({key}, "a pair needs an even number of data-parallel ranks; there are " + str(data));
   }
   for (const char* key : {"placement.weights", "placement.gradients", "placement.optimizer", "placement.secondary"}) {
-    if (!is(key, "node") || on_node == 0 || even_nodes(ranks, data, tensor, on_node)) continue;
+    if (!is(key, "node") || on_node == 0 || data_ranks_on_node(ranks, data, tensor, on_node) > 0) continue;
     return fail({"ranks_per_node", key}, std::string(key) + " node: nodes of " + str(on_node) + " ranks do not hold " +
                                              "equally many of the " + str(data) + " ranks of each data-parallel group" +
                                              (tensor > 1 ? " (model_parallel_size " + str(tensor) + ")" : ""));

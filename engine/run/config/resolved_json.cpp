@@ -11,27 +11,9 @@
 namespace thinwire {
 namespace {
 
-// "compression.dp.gradient.codec" -> {"compression", "dp.gradient", "codec"}: site names keep their dot.
-std::vector<std::string> path_of(const std::string& name) {
-  std::vector<std::string> path;
-  if (name.rfind("compression.", 0) == 0) {
-    const std::string rest = name.substr(12);
-    const size_t dot = rest.rfind('.');
-    if (dot == std::string::npos) return {"compression", rest};
-    return {"compression", rest.substr(0, dot), rest.substr(dot + 1)};
-  }
-  size_t start = 0;
-  for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', start)) {
-    path.push_back(name.substr(start, dot - start));
-    start = dot + 1;
-  }
-  path.push_back(name.substr(start));
-  return path;
-}
-
 nlohmann::json at_path(const nlohmann::json& resolved, const std::string& name) {
   const nlohmann::json* node = &resolved;
-  for (const std::string& part : path_of(name)) {
+  for (const std::string& part : key_path(name)) {
     if (!node->is_object() || !node->contains(part)) return nullptr;
     node = &node->at(part);
   }
@@ -56,7 +38,7 @@ nlohmann::json resolved_json(const ResolvedConfig& config) {
     // Rules that nobody gave would bury the ones that somebody did.
     if (value.is_null() && name.rfind("compression.", 0) == 0) continue;
     nlohmann::json* node = &root;
-    for (const std::string& part : path_of(name)) node = &(*node)[part];
+    for (const std::string& part : key_path(name)) node = &(*node)[part];
     *node = value;
   }
   nlohmann::json notes = nlohmann::json::object();

@@ -1,4 +1,4 @@
-// Shared helpers of the resolver, the order of its topics, and the topics of compression and run.
+// Shared helpers of the resolver, the order of its topics, and the topic of the run itself.
 #include "engine/run/config/resolver.h"
 
 #include <algorithm>
@@ -69,23 +69,6 @@ ResolvedConfig Resolver::take() {
   return result;
 }
 
-void Resolver::compression() {
-  // `select` and its kin mean something only beside a codec; what is inside is checked where rules are resolved.
-  for (const std::string& site : compression_sites()) {
-    const Setting* select = given("compression." + site + ".select");
-    if (select == nullptr) continue;
-    static const std::vector<std::string> fields = {"stages", "layers", "tensor_classes", "micro_batches"};
-    for (const auto& [name, v] : select->value.items()) {
-      if (std::find(fields.begin(), fields.end(), name) == fields.end()) {
-        const std::string key = select->spelled + "." + (name.size() > 60 ? name.substr(0, 60) : name);
-        reader_.problems().push_back(
-            {select->place, key,
-             "unknown field of select (allowed: stages | layers | tensor_classes | micro_batches)"});
-      }
-    }
-  }
-}
-
 void Resolver::run(const std::string& stem) {
   if (!broken("run_dir") && value("run_dir").is_null()) set("run_dir", "runs/" + stem);
   for (const char* key : {"run_dir", "save", "load", "init_from_hf"})
@@ -121,6 +104,7 @@ ResolvedConfig resolve(SettingsReader& reader, const std::string& stem, const Co
   resolver.precision();
   resolver.layout();
   resolver.batch();
+  resolver.preset();
   resolver.placement();
   resolver.communication();
   resolver.schedule();

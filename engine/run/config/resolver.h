@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "compression/presets.h"
 #include "engine/run/config/load_config.h"
+#include "engine/run/config/rule_check.h"
 
 namespace thinwire {
 
@@ -15,12 +17,13 @@ class Resolver {
   Resolver(SettingsReader& reader, const ConfigOptions& options) : reader_(reader), options_(options) {}
 
   // Each fills its keys in `values` and appends violations. Order matters: batch needs layout, placement and schedule
-  // need batch.
+  // need batch, and a preset may set what placement starts from.
   void model();
   void vocabulary();
   void precision();
   void layout();
   void batch();
+  void preset();
   void placement();
   void communication();
   void schedule();
@@ -51,6 +54,7 @@ class Resolver {
   void note(const std::string& key, const std::string& message) { notes_.push_back({key, message}); }
   // A violation at the first of `keys` that the user gave (else at the start of the first source), named after it.
   void fail(std::initializer_list<const char*> keys, const std::string& message);
+  void refuse(const std::string& key, const std::string& message) { fail({key.c_str()}, message); }
 
   void tensor_cut();
   void pipeline_cut();
@@ -61,12 +65,22 @@ class Resolver {
   void check_paths(const std::string& paths, const std::string& weights);
   void split_text();
   std::optional<int64_t> vocabulary_of(const std::string& tokenizer);
+  bool weights_persist() const;
+  std::optional<SiteRule> site_rule(Site site);
+  void select_lists(Site site);
+  void check_site(Site site, const SiteRule& rule, const RuleContext& context);
+  void sends();
 
   SettingsReader& reader_;
   const ConfigOptions& options_;
   std::map<std::string, nlohmann::json> values_;
   std::vector<ConfigNote> notes_;
+  PresetRules preset_;
 };
+
+// How many ranks of each data-parallel group (`data` ranks, `tensor` apart) every node that it touches holds, with
+// nodes of `on_node` consecutive ranks; 0: not equally many.
+int64_t data_ranks_on_node(int64_t ranks, int64_t data, int64_t tensor, int64_t on_node);
 
 // "0.3 a 0.7 b", ["0.3", "a", 0.7, "b"], "a" or ["a", "b"] as weighted prefixes. Throws std::invalid_argument with the
 // reason.

@@ -6,6 +6,7 @@
 #include "engine/base/core/check.h"
 #include "engine/run/config/resolve.h"
 #include "engine/run/config/resolver.h"
+#include "engine/run/config/rule_fields.h"
 
 namespace thinwire {
 namespace {
@@ -215,18 +216,19 @@ LayoutConfig layout_config(const Reader& r) {
   return l;
 }
 
-std::string compression_json(const Values& values) {
-  nlohmann::json rules = nlohmann::json::object();
-  for (const auto& [key, value] : values) {
-    if (key.rfind("compression.", 0) != 0 || value.is_null()) continue;
-    const std::string rest = key.substr(12);
-    const size_t dot = rest.rfind('.');
-    if (dot == std::string::npos)
-      rules[rest] = value;
-    else
-      rules[rest.substr(0, dot)][rest.substr(dot + 1)] = value;
+CompressionConfig compression_config(const Reader& r) {
+  CompressionConfig c;
+  c.preset = r.text("compression.preset");
+  c.sends_momentum = r.text("compression.sends") == "momentum";
+  for (size_t i = 0; i < kSiteNames.size(); ++i) {
+    const Site site = static_cast<Site>(i);
+    if (site == Site::kControl) continue;
+    for (const KeySpec& field : rule_fields()) {
+      const nlohmann::json& value = r.at("compression." + std::string(name_of(site)) + "." + field.name);
+      if (!value.is_null()) set_rule_value(c.rules[site], field.name, value);
+    }
   }
-  return rules.dump();
+  return c;
 }
 
 }  // namespace
@@ -259,7 +261,7 @@ RunConfig to_run_config(const Values& values) {
   c.exit_duration_in_mins = r.real("exit_duration_in_mins");
   c.peak_tflops = r.real("peak_theoretical_tflops");
   c.tokenizer = r.text("tokenizer");
-  c.compression_json = compression_json(values);
+  c.compression = compression_config(r);
   c.faults_json = r.at("faults").is_null() || r.at("faults").empty() ? std::string() : r.at("faults").dump();
   return c;
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "compression/rule.h"
 #include "data/data_config.h"
 #include "engine/base/core/key_spec.h"
 #include "model/model_config.h"
@@ -70,9 +71,9 @@ struct RunConfig {
   double exit_duration_in_mins = 0.0;
   double peak_tflops = 0.0;  // denominator of MFU; 0: measured matrix-product peak is not claimed, MFU is null
 
-  std::string tokenizer;         // as the `tokenize` program spells it: byte | bpe:FILE | sentencepiece:FILE
-  std::string compression_json;  // rules as given, canonical JSON text; "{}" when every site is plain
-  std::string faults_json;       // only with --allow-faults
+  std::string tokenizer;  // as the `tokenize` program spells it: byte | bpe:FILE | sentencepiece:FILE
+  CompressionConfig compression;
+  std::string faults_json;  // only with --allow-faults
   std::string command_line;
 };
 

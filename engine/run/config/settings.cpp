@@ -37,6 +37,17 @@ std::string join(const std::vector<std::string>& words, const char* between) {
   return text;
 }
 
+// ", nearest: zeropp", where one of many words is near enough to be meant.
+std::string nearest_word(const KeySpec& key, const std::string& text) {
+  if (key.allowed.size() < 6 || text.size() > 40) return "";
+  const std::string wanted = lower(text);
+  int best = static_cast<int>(wanted.size()) / 3 + 1;
+  std::string nearest;
+  for (const std::string& a : key.allowed)
+    if (const int d = edit_distance(wanted, a); d < best) best = d, nearest = a;
+  return nearest.empty() ? "" : ", nearest: " + nearest;
+}
+
 std::string out_of_bounds(const KeySpec& key, double v) {
   const KeyBounds& b = key.bounds;
   const bool low = b.open_min ? !(v > b.min) : !(v >= b.min);
@@ -115,12 +126,13 @@ Checked check_value(const KeySpec& key, const JsonTree& v) {
       }
       const auto ours = our_spelling(key, v.text);
       if (!ours) {
-        const bool codec = key.name.rfind("compression.", 0) == 0 && key.name.find("algorithm") == std::string::npos;
+        const bool one_bit = key.name == "optimizer.type" &&
+                             (lower(v.text).find("onebit") == 0 || lower(v.text).find("zerooneadam") == 0);
         const bool layer_type = key.name == "pipe_partition_method" && lower(v.text).rfind("type:", 0) == 0;
         r.error = shown(v.text) +
-                  (codec        ? " is not in this version"
-                   : layer_type ? " is not supported: all layers are of one class, so there is none to count"
-                                : " is not an allowed value") +
+                  (layer_type ? " is not supported: all layers are of one class, so there is none to count"
+                   : one_bit  ? " is a preset here: say adam and \"compression\": \"one_bit_adam\""
+                              : " is not an allowed value" + nearest_word(key, v.text)) +
                   " (allowed: " + join(key.allowed, " | ") + ")";
         return r;
       }
@@ -271,17 +283,11 @@ void SettingsReader::add_override(const std::string& text) {
 }
 
 void SettingsReader::read_object(const JsonTree& object, const std::string& prefix, Source& source) {
-  // The parameters of a codec that we do not have are not worth a message each.
-  bool foreign_codec = false;
-  for (const JsonMember& m : object.members)
-    if (m.key == "codec" && m.value.kind == JsonTree::Kind::kString && lower(m.value.text) != "identity")
-      foreign_codec = true;
   for (const JsonMember& m : object.members) {
     const std::string name = normalised_key(m.key);
     if (prefix.empty() && (m.key == "$schema" || name == "_notes")) continue;
     const std::string path = prefix.empty() ? name : prefix + "." + name;
     const std::string spelled = prefix.empty() ? m.key : prefix + "." + m.key;
-    if (foreign_codec && prefix.rfind("compression.", 0) == 0 && key_table().find(path) == nullptr) continue;
     read_entry(path, spelled, source.place(m.at), m.value, source);
   }
 }
@@ -292,7 +298,7 @@ void SettingsReader::read_entry(const std::string& path, const std::string& spel
   if (const KeySpec* key = table.find(path)) return read_value(*key, spelled, key_place, value, source);
   if (!table.is_section(path)) return unknown_key(path, spelled, key_place);
   if (value.kind == JsonTree::Kind::kObject) return read_object(value, path, source);
-  if (value.kind == JsonTree::Kind::kNull) return;
+  if (value.kind == JsonTree::Kind::kNull) return withdraw(path, spelled, source.place(value.at), source);
   const std::string meant = table.section_value_key(path);
   const KeySpec* key = meant.empty() ? nullptr : table.find(meant);
   const bool fits = key != nullptr && ((value.kind == JsonTree::Kind::kBool && (key->types & kBoolKey) != 0) ||
@@ -300,6 +306,16 @@ void SettingsReader::read_entry(const std::string& path, const std::string& spel
   if (fits) return read_value(*key, spelled, key_place, value, source);
   problem(source.place(value.at), spelled, std::string("must be an object { ... }, not ") + kind_name(value.kind));
   broken_.insert(path);
+}
+
+// A rule (or all of them) is taken back as a whole; other objects are only headings, and null says nothing.
+void SettingsReader::withdraw(const std::string& section, const std::string& spelled, const Place& place,
+                              Source& source) {
+  if (section.rfind("compression", 0) != 0) return;
+  for (const KeyTopic& topic : key_table().topics())
+    for (const KeySpec& key : topic.keys)
+      if (key.status == KeyStatus::kUsed && key.name.rfind(section + ".", 0) == 0)
+        source.settings.emplace(key.name, Setting{nullptr, place, spelled});
 }
 
 void SettingsReader::unknown_key(const std::string& path, const std::string& spelled, const Place& place) {

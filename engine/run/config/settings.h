@@ -79,6 +79,7 @@ class SettingsReader {
                   Source& source);
   void read_value(const KeySpec& key, const std::string& spelled, const Place& key_place, const JsonTree& value,
                   Source& source);
+  void withdraw(const std::string& section, const std::string& spelled, const Place& place, Source& source);
   void unknown_key(const std::string& path, const std::string& spelled, const Place& place);
   void rewrite_shorthands(Source& source);
   void merge(Source& source);

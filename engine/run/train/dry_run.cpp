@@ -10,6 +10,7 @@
 #include "engine/run/config/layout_text.h"
 #include "engine/run/trace/flops.h"
 #include "engine/run/train/rank_layout.h"
+#include "engine/run/train/coding_setup.h"
 #include "engine/run/train/replica.h"
 
 namespace thinwire {
@@ -69,15 +70,29 @@ std::string wire_type(const RunConfig& c, Site site) {
   }
 }
 
+// "block_int(bits=4,...) + error_feedback" of a site's rule; empty without one.
+std::string coding_name(const RunConfig& c, Site site) {
+  const SiteRule* rule = rule_of(c, site);
+  const std::shared_ptr<SiteCoding> coding = rule != nullptr ? make_site_coding(site, *rule) : nullptr;
+  if (coding == nullptr) return "";
+  std::string name = coding->rounds != nullptr ? coding->rounds->name() : "";
+  if (name.empty()) name = coding->first != nullptr ? coding->first->name() : "as it is";
+  if (rule->has_sum_codec) name += ", sums " + (coding->sums != nullptr ? coding->sums->name() : "as they are");
+  return name;
+}
+
 void print_sites(Text& out, const RunConfig& c, const std::vector<StagePrice>& stages) {
   const double rate = c.layout.link_gbps * 1e9 / 8.0;  // bytes per second
-  out.line("bytes that a rank sends per update (uncoded)%s:", stages.size() > 1 ? ", of each stage's first rank" : "");
+  const bool coded = !c.compression.rules.empty();
+  out.line("bytes that a rank sends per update (%s)%s:", coded ? "as coded" : "uncoded", stages.size() > 1 ? ", of each stage's first rank" : "");
   double total[2] = {};
   for (size_t s = 0; s < kSiteNames.size(); ++s) {
-    int64_t least = INT64_MAX, most = 0, operations = 0;
+    int64_t least = INT64_MAX, most = 0, operations = 0, plain = 0;
+    bool exact = true;
     for (const StagePrice& stage : stages) {
       least = std::min(least, stage.sites.bytes[s]);
-      most = std::max(most, stage.sites.bytes[s]);
+      if (stage.sites.bytes[s] >= most) most = stage.sites.bytes[s], plain = stage.sites.plain_bytes[s];
+      exact = exact && stage.sites.exact[s];
       operations = std::max(operations, stage.sites.operations[s]);
     }
     if (most == 0 && (static_cast<Site>(s) == Site::kSequence || static_cast<Site>(s) == Site::kOuter)) continue;
@@ -86,6 +101,12 @@ void print_sites(Text& out, const RunConfig& c, const std::vector<StagePrice>& s
     line += " in " + std::to_string(operations) + (operations == 1 ? " operation" : " operations");
     const std::string type = wire_type(c, static_cast<Site>(s));
     if (!type.empty()) line += ", " + type;
+    if (!exact) line = "at most " + line;
+    if (const std::string name = coding_name(c, static_cast<Site>(s)); !name.empty() && most > 0) {
+      char ratio[64];
+      std::snprintf(ratio, sizeof ratio, ", 1/%.2f of it by ", static_cast<double>(plain) / static_cast<double>(most));
+      line += ratio + name;
+    }
     char number[64];
     std::snprintf(number, sizeof number, "%12.3f MiB", mib(static_cast<double>(most)));
     std::string ms;

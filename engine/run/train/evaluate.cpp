@@ -1,6 +1,8 @@
 // Runs the stages forward over evaluation batches and averages.
 #include "engine/run/train/evaluate.h"
 
+#include "engine/run/train/coding_setup.h"
+
 #include <chrono>
 #include <cmath>
 
@@ -10,7 +12,10 @@ void run_micro_batch(Replica& r, const Batch& batch, Ticket& leaving, const AtTh
   for (int chunk = 0; chunk < r.chunks(); ++chunk) {
     Stage& stage = r.stage(chunk);
     const bool first = chunk == 0 && r.layout().shard.first, last = chunk == r.chunks() - 1 && r.layout().shard.last;
-    if (!first) r.ports().pp.receive_forward(stage.input(0), r.stream()).wait(r.stream());
+    const int stages = r.layout().pipeline.stages, below = chunk * stages + r.layout().at.pipeline;
+    const SiteRule* rule = rule_of(r.config(), Site::kPpForward);
+    const bool coded = rule == nullptr || rule->select.micro_batches == MicroBatches::kAll;
+    if (!first) r.ports().pp.receive_forward(stage.input(0), r.stream(), {below - 1, coded}).wait(r.stream());
     leaving.wait(r.stream());  // also: chunks share nothing, but one message under way is enough
     const MicroBatch micro = r.upload(batch, 1, false, chunk, 0);
     if (last && at_the_head) {
@@ -19,7 +24,7 @@ void run_micro_batch(Replica& r, const Batch& batch, Ticket& leaving, const AtTh
       stage.evaluate(r.exec(), micro);
     }
     r.traffic().set_node_end();
-    if (!last) leaving = r.ports().pp.send_forward(stage.output(0), r.stream());
+    if (!last) leaving = r.ports().pp.send_forward(stage.output(0), r.stream(), {below, coded});
   }
 }
 
@@ -29,6 +34,7 @@ Evaluation evaluate(Replica& r, const SampleStream& stream, Split split, int64_t
   const RankLayout& layout = r.layout();
   BatchLoader loader(stream, eval_plan(data, split, first, iters, layout.at.data, layout.mesh.data));
   Evaluation result;
+  if (r.mesh() != nullptr) ++r.mesh()->clock().pass, r.mesh()->clock().train = false;
   const double zero[kSumCount] = {};
   r.write(r.buffers().sums, zero, sizeof zero);
   const std::vector<UnitUse> uses = r.evaluation_uses();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "engine/run/train/coding_setup.h"
 #include "model/params.h"
 
 namespace thinwire {
@@ -77,6 +78,7 @@ RankLayout layout_of(const RunConfig& config, int rank, std::vector<int> nodes) 
   layout.where.placement.embedding = l.embedding_sync;
   layout.where.placement.overlap = l.overlap_communication;
   layout.where.data_rank = layout.at.data;
+  layout.where.coded_publication = codes_publications(config, layout.at.pipeline);
   layout.where.stage = layout.shard.first ? 0 : 1;
   layout.where.split_backward = layout.pipeline.kind == ScheduleKind::kZbH1;
   return layout;

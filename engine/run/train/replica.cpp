@@ -7,6 +7,7 @@
 #include <exception>
 #include <vector>
 
+#include "engine/run/train/coding_setup.h"
 #include "model/rotary_tables.h"
 
 namespace thinwire {
@@ -27,7 +28,8 @@ std::unique_ptr<Optimizer> make_optimizer(const RunConfig& config, const ParamSt
   for (const OwnedPiece& piece : store.owned()) {
     const int64_t n = piece.range.count;
     OptimizerBuffers b;
-    b.master = piece.master, b.gradient = piece.gradient, b.working = piece.working;
+    b.master = piece.master, b.gradient = piece.gradient;
+    if (!piece.published) b.working = piece.working;
     if (m) b.m = m.element_range(at, n), b.v = v.element_range(at, n);
     if (momentum) b.momentum = momentum.element_range(at, n);
     const Unit& unit = store.layout().units[static_cast<size_t>(piece.unit)];
@@ -38,8 +40,11 @@ std::unique_ptr<Optimizer> make_optimizer(const RunConfig& config, const ParamSt
   return std::make_unique<Optimizer>(config.optim, std::move(pieces));
 }
 
-Ports ports_of(const RankLayout& layout, Mesh* mesh) {
+Ports ports_of(const RunConfig& config, const RankLayout& layout, Mesh* mesh) {
   if (mesh == nullptr) return {};
+  mesh->use_codings(codings_of(config, layout));
+  mesh->clock().seed = config.seed;
+  mesh->clock().threads = resolve_threads(config);
   return make_ports(*mesh, layout.where.placement, layout.shard.sequence_parallel,
                     layout.shard.whole.tied_head && layout.mesh.pipeline > 1);
 }
@@ -73,7 +78,7 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
       exec_(device != nullptr ? std::make_unique<Exec>(make_exec(*ops, *device, *stream_, resolve_threads(config)))
                               : nullptr),
       arena_(device),
-      ports_(ports_of(layout, mesh)),
+      ports_(ports_of(config_, layout, mesh)),
       shape_{config.data.micro_batch, config.data.seq_length},
       store_(layout.shard, layout.where, arena_, training),
       optimizer_(training ? make_optimizer(config_, store_, arena_) : nullptr),
@@ -89,8 +94,14 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
   View packed[2];
   for (View& p : packed) p = arena_.take(MemoryCategory::kWorkspace, DType::f32, {training ? largest_partial : 0});
   if (device_ != nullptr) {
+    std::vector<UnitMemory> units = store_.units();
+    if (mesh_ != nullptr && !config_.compression.rules.empty()) {
+      select_unit_messages(config_, layout_, store_, units);
+      select_tp_units(config_, layout_, ports_.tp);
+      if (training) prepare_states(layout_, shape_, units, ports_);
+    }
     traffic_ =
-        std::make_unique<UnitTraffic>(store_.units(), layout_.where.placement, ports_, *device_, *stream_, packed);
+        std::make_unique<UnitTraffic>(std::move(units), layout_.where.placement, ports_, *device_, *stream_, packed);
   }
   std::vector<int> slots(layout_.shard.chunks.size(), 1);
   if (training) {
@@ -199,11 +210,22 @@ void Replica::visit(StateVisitor& visitor, bool writer_only) {
   show("adam_m/", &OptimizerBuffers::m);
   show("adam_v/", &OptimizerBuffers::v);
   show("sgd_momentum/", &OptimizerBuffers::momentum);
+  if (has_replica_state()) {
+    std::vector<View> replicas;
+    for (const OwnedPiece& piece : store_.owned()) replicas.push_back(piece.working ? piece.working : piece.master);
+    store_.visit(visitor, "replica/", replicas, writer_only);
+  }
+  if (mesh_ != nullptr) mesh_->visit_states(visitor);
 }
 
-void Replica::weights_changed() {
-  store_.refresh_working(*exec_);
-  if (mesh_ != nullptr) traffic_->publish_all();
+bool Replica::has_replica_state() const {
+  return std::any_of(store_.owned().begin(), store_.owned().end(), [](const OwnedPiece& p) { return p.published; });
+}
+
+void Replica::weights_changed(bool replica_loaded) {
+  if (!replica_loaded) store_.refresh_working(*exec_);
+  store_.bump_version();
+  if (mesh_ != nullptr) traffic_->publish_all(true);
 }
 
 }  // namespace thinwire

@@ -21,7 +21,7 @@ struct StepBuffers {
   View dlogits_scale;  // [1] fp32
   View state;          // one StepState
 };
-inline constexpr int kSumLoss = 0, kSumNorm = 1, kSumStop = 2, kSumLogical = 3;
+inline constexpr int kSumLoss = 0, kSumNorm = 1, kSumStop = 2, kSumNonFinite = 3, kSumLogical = 4;
 inline constexpr int kSumWire = kSumLogical + static_cast<int>(kSiteNames.size());
 inline constexpr int kSumCount = kSumWire + static_cast<int>(kSiteNames.size());
 
@@ -90,8 +90,11 @@ class Replica {
   // it holds.
   void visit(StateVisitor& visitor, bool writer_only);
   void visit_weights(StateVisitor& visitor, bool writer_only);
-  // After weights were loaded or set from outside: working copies, and the shares of other ranks.
-  void weights_changed();
+  // After weights were loaded or set from outside: working copies, and the shares of other ranks. replica_loaded: what
+  // a coded publication had made of them was loaded, too, and stays.
+  void weights_changed(bool replica_loaded = false);
+  // Whether weights that compute are more than a copy of the masters (coded publication), and part of the state.
+  bool has_replica_state() const;
 
  private:
   void take_micro_buffers(const std::vector<int>& slots);

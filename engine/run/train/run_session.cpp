@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <sstream>
 
@@ -56,6 +57,26 @@ bool same_but_names(const nlohmann::json& a, const nlohmann::json& b) {
   return weights(a) == weights(b);
 }
 
+// Whether a checkpoint holds everything that is shown to it, with the same sizes.
+class StateNames final : public StateVisitor {
+ public:
+  explicit StateNames(const Manifest& manifest) {
+    for (const auto& t : manifest.tensors) sizes_[t.name] = t.place.rows * t.place.cols;
+  }
+  void tensor(const GlobalSlice& slice) override {
+    const auto found = sizes_.find(slice.name);
+    all_ = all_ && found != sizes_.end() && found->second == slice.rows * slice.cols;
+  }
+  void integer(const std::string&, int64_t&) override {}
+  void real(const std::string&, double&) override {}
+  void text(const std::string&, std::string&) override {}
+  bool all_found() const { return all_; }
+
+ private:
+  std::map<std::string, int64_t> sizes_;
+  bool all_ = true;
+};
+
 std::vector<SiteRecord> site_records(const RunConfig& run, const StepOutcome& outcome) {
   std::vector<SiteRecord> records;
   for (size_t site = 0; site < kSiteNames.size(); ++site) {
@@ -69,7 +90,9 @@ std::vector<SiteRecord> site_records(const RunConfig& run, const StepOutcome& ou
     r.logical_bytes_total = static_cast<int64_t>(outcome.logical_total[site]);
     r.wire_bytes_total = static_cast<int64_t>(outcome.wire_total[site]);
     r.baseline_dtype = std::string(name_of(wide ? DType::f32 : run.model.dtype));
-    r.encode_ms = static_cast<double>(c.encode_ns) * 1e-6, r.decode_ms = static_cast<double>(c.decode_ns) * 1e-6;
+    r.encode_ms = static_cast<double>(c.coding.encode_ns) * 1e-6, r.decode_ms = static_cast<double>(c.coding.decode_ns) * 1e-6;
+    if (c.coding.signal_square > 0.0) r.rel_error = std::sqrt(c.coding.error_square / c.coding.signal_square);
+    if (c.coding.residual_square > 0.0) r.residual_norm = std::sqrt(c.coding.residual_square);
     r.busy_ms = static_cast<double>(c.busy_ns) * 1e-6, r.exposed_ms = static_cast<double>(c.exposed_ns) * 1e-6;
     records.push_back(std::move(r));
   }
@@ -110,10 +133,12 @@ nlohmann::json RunSession::checkpoint_info() const {
             {"data", config_.run.layout.data}}}};
 }
 
-VisitState RunSession::state_of(Replica& replica, TrainProgress& progress, LossScaler& scaler, bool writer_only) {
+VisitState RunSession::state_of(Replica& replica, TrainProgress& progress, LossScaler& scaler,
+                                CodingController& controller, bool writer_only) {
   return [&, writer_only](StateVisitor& visitor) {
     replica.visit(visitor, writer_only);
     scaler.visit(visitor);
+    controller.visit(visitor);
     visitor.integer("progress/step", progress.step);
     visitor.integer("progress/updates", progress.updates);
     visitor.integer("progress/consumed_samples", progress.consumed_samples);
@@ -147,7 +172,8 @@ void RunSession::refuse_other_model(const LoadReport& found) const {
   }
 }
 
-void RunSession::load_from(const std::string& path, Replica& replica, TrainProgress& progress, LossScaler& scaler) {
+void RunSession::load_from(const std::string& path, Replica& replica, TrainProgress& progress, LossScaler& scaler,
+                           CodingController& controller) {
   const RunConfig& run = config_.run;
   LoadReport found = find_newest_valid(path, &job_.control());
   if (!run.finetune && found.manifest.info.contains("imported_from")) {
@@ -163,7 +189,8 @@ void RunSession::load_from(const std::string& path, Replica& replica, TrainProgr
     load_generation(
         found.path, [&](StateVisitor& v) { replica.visit_weights(v, false); }, options, &job_.control());
   } else {
-    load_generation(found.path, state_of(replica, progress, scaler, false), options, &job_.control());
+    options.unwanted_prefixes.insert(options.unwanted_prefixes.end(), {"coding/", "replica/", "revision/"});
+    load_generation(found.path, state_of(replica, progress, scaler, controller, false), options, &job_.control());
   }
   log_info("loaded " + found.path +
            (run.finetune        ? " (weights only)"
@@ -181,16 +208,43 @@ void RunSession::import_weights(Replica& replica) {
   log_info("weights from " + run.init_from_hf);
 }
 
-void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgress& progress, LossScaler& scaler) {
+// What coding remembers fits only the layout and the rules that wrote it; otherwise it starts anew, and says so. Returns
+// whether the checkpoint holds weights as a coded publication left them.
+bool RunSession::take_coding_state(const Manifest& manifest, Replica& replica, LoadOptions& options) {
+  const bool replica_stored = std::any_of(manifest.tensors.begin(), manifest.tensors.end(),
+                                          [](const auto& t) { return t.name.starts_with("replica/"); });
+  const bool replica_loaded = replica.has_replica_state() && replica_stored;
+  if (!replica_loaded) options.unwanted_prefixes.push_back("replica/");
+  if (manifest.integers.count("revision/decided") == 0) options.unwanted_prefixes.push_back("revision/");
+  bool fits = true;
+  if (replica.mesh() != nullptr) {
+    StateNames names(manifest);
+    replica.mesh()->visit_states(names);
+    fits = names.all_found();
+  }
+  if (job_.control().agree_max(fits ? 0 : 1) != 0) {
+    options.unwanted_prefixes.push_back("coding/");
+    log_warning("residuals and warm starts of the compression start at zero: the checkpoint was written by another layout "
+             "or other rules");
+  } else if (replica.mesh() == nullptr) {
+    options.unwanted_prefixes.push_back("coding/");
+  }
+  return job_.control().agree_max(replica_loaded ? 1 : 0) != 0;
+}
+
+void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgress& progress, LossScaler& scaler,
+                       CodingController& controller) {
   const RunConfig& run = config_.run;
   fingerprint_ = stream.fingerprint();
   const std::optional<LoadReport> found = store_->newest();
+  bool replica_loaded = false;
   job_.agree([&] {
     if (found) {
       refuse_other_model(*found);
       LoadOptions options;
       options.verify = false;  // newest() has read every byte
-      load_generation(found->path, state_of(replica, progress, scaler, false), options, &job_.control());
+      replica_loaded = take_coding_state(found->manifest, replica, options);
+      load_generation(found->path, state_of(replica, progress, scaler, controller, false), options, &job_.control());
       last_saved_step_ = progress.step;
       log_info("resumed from " + found->path + ": step " + std::to_string(progress.step) + ", " +
                std::to_string(progress.consumed_samples) + " samples consumed" + other_layout(found->manifest.info));
@@ -198,12 +252,12 @@ void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgre
     }
     replica.store().initialize(replica.exec(), run.seed);
     if (!run.load.empty()) {
-      load_from(run.load, replica, progress, scaler);
+      load_from(run.load, replica, progress, scaler, controller);
     } else if (!run.init_from_hf.empty()) {
       import_weights(replica);
     }
   });
-  replica.weights_changed();
+  replica.weights_changed(replica_loaded);
   step_ = progress.step;
   if (!job_.first()) return;
   // Only now: a configuration that was refused is not the configuration of this run.
@@ -267,11 +321,12 @@ void RunSession::record_evaluation(const Evaluation& evaluation, int64_t step, S
   console_->eval(r);
 }
 
-void RunSession::save(Replica& replica, TrainProgress& progress, LossScaler& scaler, bool wait) {
+void RunSession::save(Replica& replica, TrainProgress& progress, LossScaler& scaler, CodingController& controller,
+                      bool wait) {
   if (wait) store_->wait();
   // A save of this very step that failed, and was allowed to, gets a second chance when it is the last one.
   if (last_saved_step_ != progress.step || (wait && store_->last_save().failed)) {
-    store_->save(progress.step, state_of(replica, progress, scaler, true), checkpoint_info());
+    store_->save(progress.step, state_of(replica, progress, scaler, controller, true), checkpoint_info());
     last_saved_step_ = progress.step;
   }
   if (wait) store_->wait(true);

@@ -11,6 +11,7 @@
 #include "engine/run/trace/metrics_log.h"
 #include "engine/run/trace/status_file.h"
 #include "engine/run/trace/tensorboard_writer.h"
+#include "engine/run/train/coding_controller.h"
 #include "engine/run/train/evaluate.h"
 #include "engine/run/train/fault_plan.h"
 #include "engine/run/train/job.h"
@@ -27,7 +28,8 @@ class RunSession {
   // Fills replica and progress from: the newest checkpoint of the run that verifies; else `load` / `finetune`; else
   // `init_from_hf`; else initial weights. Refuses (78) a checkpoint whose model or data keys differ, naming both
   // values. Opens metrics, TensorBoard and the console line at the step that was found.
-  void start(Replica& replica, const SampleStream& stream, TrainProgress& progress, LossScaler& scaler);
+  void start(Replica& replica, const SampleStream& stream, TrainProgress& progress, LossScaler& scaler,
+             CodingController& controller);
 
   void record_step(const StepOutcome& outcome, const TrainProgress& progress, const StepTimer& timer, double step_ms,
                    int64_t samples);
@@ -37,7 +39,7 @@ class RunSession {
   bool has_evaluation(int64_t step, Split split) const;
 
   // Commits a checkpoint (behind the steps unless `wait`).
-  void save(Replica& replica, TrainProgress& progress, LossScaler& scaler, bool wait);
+  void save(Replica& replica, TrainProgress& progress, LossScaler& scaler, CodingController& controller, bool wait);
 
   // Writes the report and the final status.
   void finish(ExitCode code, const std::string& message);
@@ -49,8 +51,11 @@ class RunSession {
   std::string other_layout(const nlohmann::json& info) const;  // words for the log, empty when it is the same
   bool finds_evaluation(int64_t step, Split split) const;
   void refuse_other_model(const LoadReport& found) const;
-  VisitState state_of(Replica& replica, TrainProgress& progress, LossScaler& scaler, bool writer_only);
-  void load_from(const std::string& path, Replica& replica, TrainProgress& progress, LossScaler& scaler);
+  VisitState state_of(Replica& replica, TrainProgress& progress, LossScaler& scaler, CodingController& controller,
+                      bool writer_only);
+  bool take_coding_state(const Manifest& manifest, Replica& replica, LoadOptions& options);
+  void load_from(const std::string& path, Replica& replica, TrainProgress& progress, LossScaler& scaler,
+                 CodingController& controller);
   void import_weights(Replica& replica);
 
   const ResolvedConfig& config_;

@@ -6,19 +6,11 @@
 #include <vector>
 
 #include "engine/base/core/check.h"
-#include "parallel/comm/tuning.h"
+#include "engine/run/train/coding_setup.h"
+#include "parallel/comm/channel_price.h"
 
 namespace thinwire {
 namespace {
-
-constexpr int64_t kFloat = 4;
-
-// A group as its communicator sees it.
-struct Group {
-  std::vector<int> nodes;  // of each member
-  int me = 0;
-  int size() const { return static_cast<int>(nodes.size()); }
-};
 
 class SitePricer {
  public:
@@ -34,7 +26,12 @@ class SitePricer {
     shape.micro_batches = micro_batches;
     plan_ = make_plan(shape, layout_.at.pipeline);
     for (int r = 0; r <= tensor_; ++r) rows_.push_back(tokens_ * r / tensor_ * model_.hidden);
-    tensor_group_ = group_of(tensor_ranks(layout_.mesh, layout_.at));
+    tensor_ranks_ = tensor_ranks(layout_.mesh, layout_.at);
+    codings_ = codings_of(replica.config(), layout_);
+    for (size_t site = 0; site < codings_.size(); ++site) further_[site] = further_coding(codings_[site]);
+    messages_ = pipeline_coding(replica.config(), shape);
+    units_ = replica.store().units();
+    select_unit_messages(replica.config(), layout_, replica.store(), units_);
   }
 
   SitePrices run() {
@@ -44,8 +41,12 @@ class SitePricer {
       if (node.kind == NodeKind::kBackwardWeight) late_gathers(node);
       for (const Message& message : node.messages) {
         if (!message.send) continue;
-        const int64_t rows = layout_.shard.part_rows(tokens_);
-        add(message.forward ? Site::kPpForward : Site::kPpBackward, rows * model_.hidden * element());
+        const Site site = message.forward ? Site::kPpForward : Site::kPpBackward;
+        const PipelineMessages& which = message.forward ? messages_.forward : messages_.backward;
+        const MatrixShape matrix{0, layout_.shard.part_rows(tokens_), model_.hidden};
+        MessageKey key{static_cast<uint32_t>(message.edge), which.coded(message.edge, message.micro)};
+        key.matrices = {&matrix, 1};
+        add(site, price_send(group_of(site, {}), key, matrix.rows * matrix.cols, model_.dtype));
       }
     }
     units();
@@ -54,15 +55,19 @@ class SitePricer {
   }
 
  private:
-  int64_t element() const { return static_cast<int64_t>(size_of(model_.dtype)); }
-  void add(Site site, int64_t bytes, int64_t times = 1) {
-    if (bytes == 0 || times == 0) return;
-    prices_.bytes[static_cast<size_t>(site)] += bytes * times;
-    prices_.operations[static_cast<size_t>(site)] += times;
+  void add(Site site, const Price& price, int64_t times = 1) {
+    const size_t at = static_cast<size_t>(site);
+    if (price.bytes == 0 || times == 0) return;
+    prices_.bytes[at] += price.bytes * times;
+    prices_.plain_bytes[at] += price.plain * times;
+    prices_.operations[at] += times;
+    prices_.exact[at] = prices_.exact[at] && price.exact;
   }
 
-  Group group_of(const std::vector<int>& ranks) const {
-    Group group;
+  PricedGroup group_of(Site site, const std::vector<int>& ranks, bool further = false) const {
+    PricedGroup group;
+    group.coding = (further ? further_ : codings_)[static_cast<size_t>(site)].get();
+    group.tuning = &tuning_;
     const int me = rank_at(layout_.mesh, layout_.at);
     for (size_t i = 0; i < ranks.size(); ++i) {
       group.nodes.push_back(layout_.nodes.at(static_cast<size_t>(ranks[i])));
@@ -71,7 +76,7 @@ class SitePricer {
     return group;
   }
   // Members of a unit's group count data-parallel ranks, those of the last stage behind those of the first.
-  Group group_of(const std::vector<int>& members, const UnitMemory& unit) const {
+  PricedGroup group_of(Site site, const std::vector<int>& members, const UnitMemory& unit, bool further) const {
     std::vector<int> ranks;
     for (int m : members) {
       Coordinates at = layout_.at;
@@ -79,109 +84,155 @@ class SitePricer {
       if (unit.tied) at.pipeline = m < layout_.mesh.data ? 0 : layout_.mesh.pipeline - 1;
       ranks.push_back(rank_at(layout_.mesh, at));
     }
-    return group_of(ranks);
-  }
-
-  void all_reduce(Site site, const Group& group, int64_t count, int64_t element, int64_t times = 1) {
-    if (group.size() > 1)
-      add(site, all_reduce_bytes(tuning_, group.nodes, group.size(), group.me, count, element), times);
-  }
-  void reduce_scatter(Site site, const Group& group, std::span<const int64_t> bounds, int64_t element,
-                      int64_t times = 1) {
-    if (group.size() > 1) add(site, reduce_scatter_bytes(tuning_, group.nodes, group.me, bounds, element), times);
-  }
-  void all_gather(Site site, const Group& group, std::span<const int64_t> bounds, int64_t element, int64_t times = 1) {
-    if (group.size() > 1) add(site, all_gather_bytes(tuning_, group.nodes, group.me, bounds, element), times);
+    return group_of(site, ranks, further);
   }
 
   // Activations [tokens, hidden] between tensor-parallel ranks: whole sums, or with sequence parallelism scattered sums
   // and gathers of rows.
   void sum_rows(Site site, int64_t times) {
-    if (layout_.shard.splits_rows())
-      reduce_scatter(site, tensor_group_, rows_, element(), times);
-    else
-      all_reduce(site, tensor_group_, tokens_ * model_.hidden, element(), times);
+    const PricedGroup group = group_of(site, tensor_ranks_);
+    add(site,
+        layout_.shard.splits_rows() ? price_reduce_scatter(group, unit_key(site), rows_, model_.dtype)
+                                    : price_all_reduce(group, unit_key(site), tokens_ * model_.hidden, model_.dtype),
+        times);
   }
   void gather_rows(Site site, int64_t times) {
-    if (layout_.shard.splits_rows()) all_gather(site, tensor_group_, rows_, element(), times);
+    if (layout_.shard.splits_rows())
+      add(site, price_all_gather(group_of(site, tensor_ranks_), unit_key(site), rows_, model_.dtype), times);
+  }
+  // Rows that the forward pass gathered, again: coded as they were then, counted under tp.backward.
+  void gather_rows_again(int64_t times) {
+    if (!layout_.shard.splits_rows()) return;
+    MessageKey key = unit_key(Site::kTpForward);
+    key.as = codings_[static_cast<size_t>(Site::kTpForward)].get();
+    key.coded = key.coded && key.as != nullptr;
+    add(Site::kTpBackward, price_all_gather(group_of(Site::kTpBackward, tensor_ranks_), key, rows_, model_.dtype),
+        times);
+  }
+  // For a rule that names layers.
+  MessageKey unit_key(Site site) const {
+    const SiteRule* rule = rule_of(replica_.config(), site);
+    MessageKey key;
+    key.coded = rule == nullptr || selects_unit(rule->select, unit_, static_cast<int>(model_.layers));
+    return key;
   }
 
   bool begins(const PlanNode& node) const { return layout_.shard.first && node.chunk == 0; }
   bool ends(const PlanNode& node) const {
     return layout_.shard.last && node.chunk + 1 == static_cast<int>(layout_.shard.chunks.size());
   }
-  int64_t layers(const PlanNode& node) const { return layout_.shard.chunks[static_cast<size_t>(node.chunk)].count; }
+  // Calls body() for each block of the chunk, with `unit_` saying which.
+  template <typename F>
+  void each_block(const PlanNode& node, F&& body) {
+    const LayerRange& chunk = layout_.shard.chunks[static_cast<size_t>(node.chunk)];
+    for (int64_t layer = 0; layer < chunk.count; ++layer) {
+      unit_ = static_cast<int>(chunk.first + layer + 1);
+      body();
+    }
+  }
 
   // The entries and exits of model/block.cpp, embedding.cpp and head.cpp.
   void forward(const PlanNode& node) {
-    const int64_t n = layers(node), branches = model_.parallel_residual ? 1 : 2;
+    const int64_t branches = model_.parallel_residual ? 1 : 2;
+    unit_ = 0;
     if (begins(node)) sum_rows(Site::kTpForward, 1);
-    gather_rows(Site::kTpForward, 2 * n);
-    sum_rows(Site::kTpForward, branches * n);
+    each_block(node, [&] {
+      gather_rows(Site::kTpForward, 2);
+      sum_rows(Site::kTpForward, branches);
+    });
     if (!ends(node)) return;
+    unit_ = static_cast<int>(model_.layers) + 1;
     gather_rows(Site::kTpForward, 1);
     sum_rows(Site::kTpBackward, 1);   // the head's input gradient is made with the loss
     std::vector<int64_t> statistics;  // of all of the head's pieces together
     for (int64_t r = 0; r <= tensor_; ++r) statistics.push_back(r * tokens_ * 3);
-    all_gather(Site::kControl, tensor_group_, statistics, kFloat);
+    add(Site::kControl, price_all_gather(group_of(Site::kControl, tensor_ranks_), {}, statistics, DType::f32));
   }
 
   void backward(const PlanNode& node) {
-    const int64_t n = layers(node), branches = model_.parallel_residual ? 1 : 2;
-    if (model_.recompute == Recompute::kFull) {
-      gather_rows(Site::kTpForward, 2 * n);
-      if (!model_.parallel_residual) sum_rows(Site::kTpForward, n);
-    }
+    const int64_t branches = model_.parallel_residual ? 1 : 2;
     const bool rows = layout_.shard.splits_rows();
-    gather_rows(Site::kTpBackward, branches * n);
-    if (node.kind == NodeKind::kBackward) gather_rows(Site::kTpBackward, 2 * n);
-    sum_rows(Site::kTpBackward, (rows ? 2 : branches) * n);
+    each_block(node, [&] {
+      if (model_.recompute == Recompute::kFull) {
+        gather_rows(Site::kTpForward, 2);
+        if (!model_.parallel_residual) sum_rows(Site::kTpForward, 1);
+      }
+      gather_rows(Site::kTpBackward, branches);
+      if (node.kind == NodeKind::kBackward) gather_rows_again(2);
+      sum_rows(Site::kTpBackward, rows ? 2 : branches);
+    });
+    unit_ = 0;
     if (begins(node)) gather_rows(Site::kTpBackward, 1);
   }
 
   // The weight half gathers again what the input half had.
-  void late_gathers(const PlanNode& node) { gather_rows(Site::kTpBackward, 2 * layers(node)); }
+  void late_gathers(const PlanNode& node) {
+    each_block(node, [&] { gather_rows_again(2); });
+  }
 
   void units() {
-    const std::vector<UnitMemory>& units = replica_.store().units();
-    const GatherCounts gathers = count_gathers(units, replica_.uses_of(plan_));
-    for (size_t u = 0; u < units.size(); ++u) {
-      if (units[u].count == 0) continue;
-      const UnitShard& shard = units[u].shard;
-      reductions(units[u]);
+    const GatherCounts gathers = count_gathers(units_, replica_.uses_of(plan_));
+    for (size_t u = 0; u < units_.size(); ++u) {
+      const UnitMemory& unit = units_[u];
+      if (unit.count == 0) continue;
+      reductions(unit);
+      const MessageKey key{static_cast<uint32_t>(u), unit.coded_weights};
       const auto gather = [&](const ShardGroup& group, int64_t times) {
         if (group.members.size() > 1)
-          all_gather(Site::kZeroParameter, group_of(group.members, units[u]), group.bounds, element(), times);
+          add(Site::kZeroParameter,
+              price_all_gather(group_of(Site::kZeroParameter, group.members, unit, false), key, group.bounds,
+                               model_.dtype),
+              times);
       };
-      gather(shard.update, 1);
-      gather(shard.gather, gathers.whole[u]);
-      gather(shard.keep, gathers.kept[u]);
+      gather(unit.shard.update, 1);
+      gather(unit.shard.gather, gathers.whole[u]);
+      gather(unit.shard.keep, gathers.kept[u]);
     }
   }
 
   void reductions(const UnitMemory& unit) {
     const UnitShard& shard = unit.shard;
     const Site site = unit.tied ? Site::kEmbedding : Site::kDpGradient;
-    const bool sharded = shard.shard.members.size() > 1;
+    const bool sharded = shard.shard.members.size() > 1, refined = shard.refine.members.size() > 1;
     int64_t partial = 0;
     for (const Range& r : unit.tp_partial) partial += r.count;
-    all_reduce(Site::kTpBackward, tensor_group_, partial, kFloat, sharded ? micros_ : 1);
-    if (sharded) reduce_scatter(site, group_of(shard.shard.members, unit), shard.shard.bounds, kFloat, micros_);
-    if (shard.refine.members.size() > 1)
-      reduce_scatter(site, group_of(shard.refine.members, unit), shard.refine.bounds, kFloat);
-    std::vector<int> replicas = shard.replicas;
+    MessageKey plain;
+    plain.coded = false;
+    add(Site::kTpBackward,
+        price_all_reduce(group_of(Site::kTpBackward, tensor_ranks_), plain, partial, DType::f32),
+        sharded ? micros_ : 1);
+    std::vector<int> replicas = shard.replicas, pair;
     if (unit.tied && layout_.where.placement.embedding == EmbeddingSyncKind::kTwoStep) {
       const int other = replicas.back(), me = layout_.at.data + layout_.where.stage * layout_.mesh.data;
-      all_reduce(site, group_of({std::min(me, other), std::max(me, other)}, unit), shard.optimizer.count, kFloat);
+      pair = {std::min(me, other), std::max(me, other)};
       replicas.pop_back();
     }
-    all_reduce(site, group_of(replicas, unit), shard.optimizer.count, kFloat);
+    for (const UnitPiece& piece : unit.pieces) {
+      const PieceRanges ranges = ranges_of(piece, shard);
+      if (sharded) {
+        add(site,
+            price_reduce_scatter(group_of(site, shard.shard.members, unit, false),
+                                 {piece.slot, piece.coded, piece.shard_matrices}, ranges.shard_bounds, DType::f32),
+            micros_);
+      }
+      if (refined) {
+        add(site, price_reduce_scatter(group_of(site, shard.refine.members, unit, sharded),
+                                       {piece.slot, piece.coded, piece.refine_matrices}, ranges.refine_bounds,
+                                       DType::f32));
+      }
+      const MessageKey mine{piece.slot, piece.coded, piece.mine_matrices};
+      const bool summed = sharded || refined;
+      add(site, price_all_reduce(group_of(site, replicas, unit, summed), mine, ranges.mine.count, DType::f32));
+      if (!pair.empty())
+        add(site, price_all_reduce(group_of(site, pair, unit, summed || replicas.size() > 1), mine, ranges.mine.count,
+                                   DType::f32));
+    }
   }
 
   void control() {
     std::vector<int> world;
     for (int r = 0; r < layout_.mesh.ranks(); ++r) world.push_back(r);
-    all_reduce(Site::kControl, group_of(world), kSumCount, 8);
+    add(Site::kControl, price_all_reduce(group_of(Site::kControl, world), {}, kSumCount, DType::f64));
   }
 
   const Replica& replica_;
@@ -192,8 +243,12 @@ class SitePricer {
   int tensor_;
   int64_t tokens_;
   Plan plan_;
-  Group tensor_group_;
+  std::vector<int> tensor_ranks_;
   std::vector<int64_t> rows_;  // bounds of the residual stream's rows, in elements
+  Mesh::Codings codings_, further_;
+  PipelineCoding messages_;
+  std::vector<UnitMemory> units_;  // with the pieces that a rule cuts them into
+  int unit_ = 0;                   // that tensor-parallel traffic belongs to
   SitePrices prices_;
 };
 

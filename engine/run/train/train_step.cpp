@@ -29,6 +29,11 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
   outcome.loss_scale = scaler.scale();
   const float scale = static_cast<float>(outcome.loss_scale);
   r.write(r.buffers().dlogits_scale, &scale, sizeof scale);
+  if (r.mesh() != nullptr) {
+    CodingClock& clock = r.mesh()->clock();
+    clock.step = progress.updates, ++clock.pass;
+    clock.loss_scale = scale, clock.train = true;
+  }
   double sums[kSumCount] = {};
   sums[kSumStop] = stop_wish ? 1.0 : 0.0;
   r.write(r.buffers().sums, sums, sizeof sums);
@@ -39,10 +44,6 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
     execute(node, micro_batches, next_micro, progress, outcome, timer);
     if (node_sink_) node_sink_(node, from, StepTimer::Clock::now());
   }
-  for (auto& chunk : mail_) {
-    for (Mail& m : chunk) m.activation_out.wait(r.stream()), m.gradient_out.wait(r.stream());
-  }
-
   ++progress.step;
   if (outcome.skipped) {
     ++progress.skipped;
@@ -64,6 +65,7 @@ void TrainStep::prepare(int micro_batches) {
   shape.micro_batches = micro_batches;
   plan_ = make_plan(shape, replica_.layout().at.pipeline);
   uses_ = replica_.uses_of(plan_);
+  coding_ = pipeline_coding(replica_.config(), shape);
   planned_micro_batches_ = micro_batches;
   TW_CHECK(plan_.weight_works <= replica_.weight_works() && plan_.slots.size() == mail_.size());
   for (size_t c = 0; c < mail_.size(); ++c)
@@ -154,15 +156,17 @@ void TrainStep::exchange(const PlanNode& node) {
     Mail& m = mail(message.chunk, message.slot);
     Stage& stage = r.stage(message.chunk);
     PpBoundary& pp = r.ports().pp;
+    const PpMessage which{message.edge, (message.forward ? coding_.forward : coding_.backward)
+                                            .coded(message.edge, message.micro)};
     if (message.forward) {
       if (message.send)
-        m.activation_out = pp.send_forward(stage.output(message.slot), r.stream());
+        m.activation_out = pp.send_forward(stage.output(message.slot), r.stream(), which);
       else
-        m.activation_in = pp.receive_forward(stage.input(message.slot), r.stream());
+        m.activation_in = pp.receive_forward(stage.input(message.slot), r.stream(), which);
     } else if (message.send) {
-      m.gradient_out = pp.send_backward(stage.input_gradient(message.slot), r.stream());
+      m.gradient_out = pp.send_backward(stage.input_gradient(message.slot), r.stream(), which);
     } else {
-      m.gradient_in = pp.receive_backward(stage.output_gradient(message.slot), r.stream());
+      m.gradient_in = pp.receive_backward(stage.output_gradient(message.slot), r.stream(), which);
     }
   }
 }
@@ -172,6 +176,10 @@ void TrainStep::exchange(const PlanNode& node) {
 void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress) {
   Replica& r = replica_;
   const OptimConfig& optim = r.config().optim;
+  // Counters are complete, and states may be settled, only when the last messages have left.
+  for (auto& chunk : mail_) {
+    for (Mail& m : chunk) m.activation_out.wait(r.stream()), m.gradient_out.wait(r.stream());
+  }
   if (gradient_sink_) gradient_sink_();
   const View sums = r.buffers().sums;
   if (!r.reports_loss()) r.zero(sums.element_range(kSumLoss, 1));
@@ -189,9 +197,13 @@ void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress) {
   outcome.grad_norm = std::sqrt(total[kSumNorm]) / outcome.loss_scale;
   outcome.stop = total[kSumStop] > 0.0;
   outcome.lr = learning_rate(optim, progress.updates + 1);
-  outcome.skipped = !std::isfinite(outcome.grad_norm) || !std::isfinite(outcome.loss);
+  // A codec may have made something finite of what was not (law 8): whoever packed it says so here.
+  const bool coded_non_finite = total[kSumNonFinite] > 0.0;
+  outcome.skipped = coded_non_finite || !std::isfinite(outcome.grad_norm) || !std::isfinite(outcome.loss);
   if (outcome.skipped) {
-    outcome.non_finite = std::isfinite(outcome.grad_norm) ? "loss" : first_non_finite();
+    outcome.non_finite = !std::isfinite(outcome.grad_norm) ? first_non_finite()
+                         : coded_non_finite               ? "a coded message"
+                                                          : "loss";
     return;
   }
   const double t = static_cast<double>(progress.updates + 1);
@@ -209,19 +221,22 @@ void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress) {
 void TrainStep::take_counters(StepOutcome& outcome) {
   Replica& r = replica_;
   if (r.mesh() == nullptr) return;
-  double bytes[2 * kSiteNames.size()];
+  double bytes[2 * kSiteNames.size()], non_finite = 0.0;
   for (size_t site = 0; site < kSiteNames.size(); ++site) {
     SiteCounters& counters = r.mesh()->counters(static_cast<Site>(site));
     outcome.sites[site] = counters;
     counters = {};
+    non_finite += static_cast<double>(outcome.sites[site].coding.non_finite);
     bytes[site] = static_cast<double>(outcome.sites[site].logical_bytes);
     bytes[kSiteNames.size() + site] = static_cast<double>(outcome.sites[site].wire_bytes);
   }
   r.write(r.buffers().sums.element_range(kSumLogical, kSumCount - kSumLogical), bytes, sizeof bytes);
+  r.write(r.buffers().sums.element_range(kSumNonFinite, 1), &non_finite, sizeof non_finite);
 }
 
 void TrainStep::update(const StepOutcome& outcome) {
   Replica& r = replica_;
+  if (r.mesh() != nullptr) r.mesh()->settle_states(!outcome.skipped);
   if (outcome.skipped) {
     for (const View& memory : r.store().gradient_memory()) r.zero(memory);  // a skipped step leaves no trace
     return;

@@ -72,7 +72,9 @@ class Trainer {
     });
     log_memory();
     scaler_ = std::make_unique<LossScaler>(run_.optim, run_.model.dtype == DType::f16);
-    session_.start(*replica_, stream_, progress_, *scaler_);
+    controller_ = std::make_unique<CodingController>(run_.compression.adapt && !run_.compression.rules.empty(),
+                                                     job_.mesh(), job_.control());
+    session_.start(*replica_, stream_, progress_, *scaler_, *controller_);
   }
 
   ~Trainer() {
@@ -215,6 +217,7 @@ class Trainer {
     if (const float poison = faults_.poison(); poison != 0.0f) {
       replica_->write(replica_->store().gradient(replica_->store().params().front().name), &poison, sizeof poison);
     }
+    controller_->before();
     const auto start = Clock::now();
     const int64_t before = progress_.consumed_samples;
     const int micros = static_cast<int>(
@@ -232,6 +235,10 @@ class Trainer {
     const double ms = std::chrono::duration<double, std::milli>(end - start).count();
     if (trace_ && traced_) trace_->step(progress_.step, start, end);
     session_.record_step(outcome, progress_, timer_, ms, progress_.consumed_samples - before);
+    int64_t logical = 0;
+    for (const SiteCounters& site : outcome.sites) logical += site.logical_bytes;
+    if (const std::string revision = controller_->after(ms, progress_.step, logical); !revision.empty())
+      log_info(revision);
     timer_.reset();  // what saving and evaluation take from here on shows in the next step's line
     faults_.reach("step.end");
     if (!outcome.skipped) return;
@@ -248,7 +255,7 @@ class Trainer {
   void save(bool wait) {
     now_doing("saving");
     const auto t = timer_.measure(StepPart::kCheckpoint);
-    session_.save(*replica_, progress_, *scaler_, wait);
+    session_.save(*replica_, progress_, *scaler_, *controller_, wait);
   }
 
   void evaluate_split(Split split, int64_t times_before) {
@@ -269,6 +276,7 @@ class Trainer {
   SampleStream& stream_;
   std::unique_ptr<Replica> replica_;
   std::unique_ptr<LossScaler> scaler_;
+  std::unique_ptr<CodingController> controller_;
   std::optional<TrainStep> step_;
   std::unique_ptr<BatchLoader> loader_;
   TrainProgress progress_;

@@ -1,0 +1,482 @@
+// Integers with a scale per block: scales, rounding, packing; compiled once per instruction set.
+#include "compression/codecs/block_int_kernel.h"
+
+#include "compression/codecs/block_simd.h"
+
+namespace thinwire::TW_ISA {
+namespace {
+
+constexpr float kLargestFloat = 0x1.fffffep127f;
+constexpr float kSmallestStep = 0x1p-126f;  // its inverse is finite
+
+constexpr int64_t scale_size(BlockScale scale) {
+  return scale == BlockScale::kFp32 ? 4 : scale == BlockScale::kE8m0 ? 1 : 2;
+}
+
+// ---- scales --------------------------------------------------------------------------------------------------------
+// A step of at least `wanted` (>= 0; 0 stays 0) that the type can hold, or the type's nearest.
+template <int Bits>
+TW_INLINE VecF storable_step(VecF wanted, BlockScale scale) {
+  // The lowest code times the largest step must be finite.
+  constexpr float kHalf = 1 << (Bits - 1);
+  VecF step;
+  switch (scale) {
+    case BlockScale::kFp32:
+      step = vmin(vmax(wanted, splat(kSmallestStep)), splat(kLargestFloat / kHalf));
+      break;
+    case BlockScale::kFp16: {
+      const VecF v = vmin(wanted, splat(65504.0f));
+#ifdef __AVX512F__
+      step = (VecF)_mm512_cvtph_ps(_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC));
+#else
+      step = (VecF)_mm256_cvtph_ps(_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC));
+#endif
+      break;
+    }
+    case BlockScale::kBf16: {
+      const VecF v = (VecF)(((VecU)wanted + 0xffffu) & 0xffff0000u);
+      step = vmin(vmax(v, splat(kSmallestStep)), splat(0x1.fep127f / kHalf));
+      break;
+    }
+    case BlockScale::kE8m0: {
+      const VecF v = (VecF)(((VecU)wanted + 0x7fffffu) & 0x7f800000u);
+      step = vmin(vmax(v, splat(kSmallestStep)), splat(0x1p127f / kHalf));
+      break;
+    }
+  }
+  return wanted == splat(0.0f) ? splat(0.0f) : step;
+}
+// An offset: nearest, and finite.
+TW_INLINE VecF storable_offset(VecF v, BlockScale scale) {
+  if (scale == BlockScale::kFp32) return v;
+  const float most = scale == BlockScale::kFp16 ? 65504.0f : 0x1.fep127f;
+  v = vmin(vmax(v, splat(-most)), splat(most));
+  if (scale == BlockScale::kFp16) {
+    Fp16 h[kLanes];
+    store(h, v);
+    return load(h);
+  }
+  Bf16 h[kLanes];
+  store(h, v);
+  return load(h);
+}
+
+// Writes `count` (<= kLanes) values exactly as they are at index `at` of an array with `stride` entries between them.
+TW_INLINE void write_scales(uint8_t* out, BlockScale scale, int64_t at, int stride, VecF v, int64_t count) {
+  if (scale == BlockScale::kFp32) {
+    float f[kLanes];
+    store(f, v);
+    for (int64_t i = 0; i < count; ++i) __builtin_memcpy(out + (at + i * stride) * 4, &f[i], 4);
+  } else if (scale == BlockScale::kE8m0) {
+    uint32_t u[kLanes];
+    store_u(u, (VecU)v >> 23);
+    for (int64_t i = 0; i < count; ++i) out[at + i * stride] = (uint8_t)u[i];
+  } else {
+    uint16_t h[kLanes];
+    if (scale == BlockScale::kFp16) {
+      store((Fp16*)h, v);
+    } else {
+      store((Bf16*)h, v);
+    }
+    if (stride == 1 && count == kLanes) {
+      __builtin_memcpy(out + at * 2, h, sizeof h);
+      return;
+    }
+    for (int64_t i = 0; i < count; ++i) __builtin_memcpy(out + (at + i * stride) * 2, &h[i], 2);
+  }
+}
+TW_INLINE VecF read_scales(const uint8_t* in, BlockScale scale, int64_t at, int stride, int64_t count) {
+  uint32_t u[kLanes] = {};
+  if (scale == BlockScale::kFp32) {
+    for (int64_t i = 0; i < count; ++i) __builtin_memcpy(&u[i], in + (at + i * stride) * 4, 4);
+    return (VecF)load_u(u);
+  }
+  if (scale == BlockScale::kE8m0) {
+    for (int64_t i = 0; i < count; ++i) u[i] = in[at + i * stride];
+    const VecU e = load_u(u);
+    const VecU bits = e == 0u ? VecU{} + 0x00400000u : e << 23;
+    return (VecF)(e == 255u ? VecU{} + 0x7fc00000u : bits);
+  }
+  uint16_t h[kLanes] = {};
+  if (stride == 1 && count == kLanes) {
+    __builtin_memcpy(h, in + at * 2, sizeof h);
+  } else {
+    for (int64_t i = 0; i < count; ++i) __builtin_memcpy(&h[i], in + (at + i * stride) * 2, 2);
+  }
+  return scale == BlockScale::kFp16 ? load((const Fp16*)h) : load((const Bf16*)h);
+}
+
+// ---- rounding ------------------------------------------------------------------------------------------------------
+#ifdef __AVX512F__
+TW_INLINE VecU multiply_even(VecU a, VecU b) {
+  return (VecU)_mm512_mul_epu32((__m512i)a, (__m512i)b);
+}
+TW_INLINE VecU odd_to_even(VecU a) {
+  return (VecU)_mm512_srli_epi64((__m512i)a, 32);
+}
+TW_INLINE VecU blend_odd(VecU even, VecU odd) {
+  return (VecU)_mm512_mask_mov_epi32((__m512i)even, 0xaaaa, (__m512i)odd);
+}
+TW_INLINE VecU unpack32(VecU a, VecU b, bool high) {
+  return (VecU)(high ? _mm512_unpackhi_epi32((__m512i)a, (__m512i)b) : _mm512_unpacklo_epi32((__m512i)a, (__m512i)b));
+}
+TW_INLINE VecU unpack64(VecU a, VecU b, bool high) {
+  return (VecU)(high ? _mm512_unpackhi_epi64((__m512i)a, (__m512i)b) : _mm512_unpacklo_epi64((__m512i)a, (__m512i)b));
+}
+TW_INLINE VecI widen(const uint16_t* p) {
+  return (VecI)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p));
+}
+#else
+TW_INLINE VecU multiply_even(VecU a, VecU b) {
+  return (VecU)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+}
+TW_INLINE VecU odd_to_even(VecU a) {
+  return (VecU)_mm256_srli_epi64((__m256i)a, 32);
+}
+TW_INLINE VecU blend_odd(VecU even, VecU odd) {
+  return (VecU)_mm256_blend_epi32((__m256i)even, (__m256i)odd, 0xaa);
+}
+TW_INLINE VecU unpack32(VecU a, VecU b, bool high) {
+  return (VecU)(high ? _mm256_unpackhi_epi32((__m256i)a, (__m256i)b) : _mm256_unpacklo_epi32((__m256i)a, (__m256i)b));
+}
+TW_INLINE VecU unpack64(VecU a, VecU b, bool high) {
+  return (VecU)(high ? _mm256_unpackhi_epi64((__m256i)a, (__m256i)b) : _mm256_unpacklo_epi64((__m256i)a, (__m256i)b));
+}
+TW_INLINE VecI widen(const uint16_t* p) {
+  return (VecI)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p));
+}
+#endif
+
+// 32 x 32 -> 64 bits: the halves of the products of all lanes.
+TW_INLINE void multiply_wide(VecU a, uint32_t by, VecU& high, VecU& low) {
+  const VecU b = VecU{} + by;
+  const VecU even = multiply_even(a, b), odd = multiply_even(odd_to_even(a), b);
+  high = blend_odd(odd_to_even(even), odd);
+  low = a * b;
+}
+
+// The words of Philox blocks [block, block + kLanes) in memory order: 4 * kLanes words.
+TW_INLINE void philox_words(uint32_t key0, uint32_t key1, uint64_t block, uint32_t* out) {
+  uint32_t low[kLanes], high[kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    // Lane 4 l + j holds block kLanes / 4 * j + l, which is where the transposition below wants it.
+    const uint64_t b = block + (uint64_t)(kLanes / 4 * (i % 4) + i / 4);
+    low[i] = (uint32_t)b;
+    high[i] = (uint32_t)(b >> 32);
+  }
+  constexpr uint32_t kRoundingPurpose = 5;  // RandomPurpose::kRounding
+  VecU c0 = load_u(low), c1 = load_u(high), c2 = VecU{} + kRoundingPurpose, c3{};
+  for (int round = 0; round < 10; ++round) {
+    VecU h0, l0, h1, l1;
+    multiply_wide(c0, 0xD2511F53u, h0, l0);
+    multiply_wide(c2, 0xCD9E8D57u, h1, l1);
+    c0 = h1 ^ c1 ^ key0;
+    c1 = l1;
+    c2 = h0 ^ c3 ^ key1;
+    c3 = l0;
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  const VecU a = unpack32(c0, c1, false), b = unpack32(c0, c1, true);
+  const VecU c = unpack32(c2, c3, false), d = unpack32(c2, c3, true);
+  store_u(out, unpack64(a, c, false));
+  store_u(out + kLanes, unpack64(a, c, true));
+  store_u(out + 2 * kLanes, unpack64(b, d, false));
+  store_u(out + 3 * kLanes, unpack64(b, d, true));
+}
+
+// Blocks whose step fp16 cannot hold have quotients that no int32 holds, which would all convert to the lowest one; NaN
+// passes.
+TW_INLINE VecF in_int_range(VecF v) {
+  return at_most(v, 0x1p30f);
+}
+
+// Nearest, ties to even.
+struct Nearest {
+  TW_INLINE explicit Nearest(const BlockIntNoise&) {}
+  TW_INLINE void prepare(int64_t) {}
+  TW_INLINE VecI round(VecF v, int64_t) const { return to_nearest(v); }
+};
+struct NearestOfHuge : Nearest {
+  using Nearest::Nearest;
+  TW_INLINE VecI round(VecF v, int64_t) const { return to_nearest(in_int_range(v)); }
+};
+// Down or up with the probability of the distance: floor(v + (k + 0.5) / 65536), k 16 random bits.
+struct Stochastic {
+  static constexpr int kPerCall = 8 * kLanes;
+  const BlockIntNoise& noise;
+  int64_t from = 0, to = 0;  // elements that `buffer` covers
+  uint16_t buffer[kChunk + 2 * kPerCall];
+  TW_INLINE explicit Stochastic(const BlockIntNoise& n) : noise(n) {}
+  // Makes numbers for elements [i, i + kUnit).
+  TW_INLINE void prepare(int64_t i) {
+    if (i >= from && i + kUnit <= to) return;
+    const int64_t skew = (int64_t)((noise.first + (uint64_t)i) & 7);
+    const uint64_t block = (noise.first + (uint64_t)i) >> 3;
+    int64_t made = 0;
+    for (; made < kChunk + skew; made += kPerCall) {
+      uint32_t words[4 * kLanes];
+      philox_words(noise.key0, noise.key1, block + (uint64_t)(made / 8), words);
+      __builtin_memcpy(buffer + made, words, sizeof words);
+    }
+    from = i - skew;
+    to = from + made;
+  }
+  TW_INLINE VecI round(VecF v, int64_t i) const {
+    const VecF u = fma(__builtin_convertvector(widen(buffer + (i - from)), VecF), splat(0x1p-16f), splat(0x1p-17f));
+    return to_nearest(in_int_range(vfloor(v + u)));
+  }
+};
+
+// ---- encode --------------------------------------------------------------------------------------------------------
+template <int Bits, bool Asymmetric, typename Rounding>
+struct IntEncoder {
+  Rounding rounding;
+  const float* offsets;  // per block
+  int64_t block;
+
+  template <typename Scales>
+  TW_INLINE Codes unit(const float* x, const Scales& scales, int64_t first) {
+    constexpr int8_t kLowest = -(1 << (Bits - 1)), kHighest = (1 << (Bits - 1)) - 1;
+    float offset[Asymmetric ? kUnit : 1];
+    if constexpr (Asymmetric) spread(offsets, block, first, kUnit, offset);
+    rounding.prepare(first);
+    VecI q[kUnitVectors];
+    for (int j = 0; j < kUnitVectors; ++j) {
+      VecF v = load(x + j * kLanes);
+      if constexpr (Asymmetric) v = v - load(offset + j * kLanes);
+      q[j] = rounding.round(product(v, scales.at(j)), first + j * kLanes);
+    }
+    const Codes codes = narrow(q);
+    return Bits == 8 ? codes : bounded(codes, kLowest, kHighest);
+  }
+};
+
+struct Seen {
+  bool finite;
+  bool huge;  // beyond what fp16 steps can hold
+};
+// Steps and their inverses, from the keys of the blocks.
+template <int Bits>
+TW_INLINE Seen symmetric_scales(const BlockIntForm& form, const uint32_t* keys, int64_t blocks, float* inverses,
+                                uint8_t* out) {
+  constexpr float kHalf = 1 << (Bits - 1);
+  const bool with_sign = !form.stochastic && form.scale != BlockScale::kE8m0;
+  const float levels = form.stochastic ? kHalf - 1.0f : kHalf;
+  VecI bad{}, huge{};
+  for (int64_t b = 0; b < blocks; b += kLanes) {
+    const VecU key = load_u(keys + b);
+    const VecI wrong = key >= kBadKey;
+    const VecF largest = value_of_key(key), wanted = magnitude(largest) / splat(levels);
+    huge |= wanted > splat(65504.0f);
+    VecF step = storable_step<Bits>(wanted, form.scale);
+    if (with_sign) {  // the sign that is not the element's: -2^(b-1) times it is the element
+      const VecU sign = ~(VecU)largest & 0x80000000u;
+      step = step == splat(0.0f) ? step : (VecF)((VecU)step | sign);
+    }
+    step = wrong ? (VecF)(VecU{} + 0x7fc00000u) : step;
+    bad |= wrong;
+    store(inverses + b, step == splat(0.0f) ? splat(0.0f) : splat(1.0f) / step);
+    write_scales(out, form.scale, b, 1, step, blocks - b < kLanes ? blocks - b : kLanes);
+  }
+  return {!any(bad), form.scale == BlockScale::kFp16 && any(huge)};
+}
+
+struct Range {
+  float low, high;
+};
+TW_INLINE Range range_of(const float* x, int64_t n) {
+  VecF low = splat(kLargestFloat), high = splat(-kLargestFloat);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    low = vmin(load(x + i), low);
+    high = vmax(load(x + i), high);
+  }
+  if (i < n) {
+    low = vmin(load_first(x + i, n - i, kLargestFloat), low);
+    high = vmax(load_first(x + i, n - i, -kLargestFloat), high);
+  }
+  return {-reduce_max(-low), reduce_max(high)};
+}
+
+template <int Bits>
+TW_INLINE bool asymmetric_scales(const BlockIntForm& form, const uint32_t* keys, const float* x, int64_t n,
+                                 int64_t blocks, float* offsets, float* inverses, uint8_t* out) {
+  constexpr float kHalf = 1 << (Bits - 1), kLevels = 2.0f * kHalf - 1.0f;
+  float lows[kLanes], highs[kLanes];
+  VecI bad{};
+  for (int64_t b = 0; b < blocks; b += kLanes) {
+    const int64_t count = blocks - b < kLanes ? blocks - b : kLanes;
+    store(lows, VecF{});
+    store(highs, VecF{});
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t first = (b + i) * form.block, left = n - first;
+      const Range range = range_of(x + first, left < form.block ? left : form.block);
+      lows[i] = range.low;
+      highs[i] = range.high;
+    }
+    const VecI wrong = load_u(keys + b) >= kBadKey;
+    bad |= wrong;
+    // In halves: the range of a block can be larger than the largest float (an infinite step is bounded below).
+    const VecF low = load(lows), high = load(highs);
+    const VecF half_low = product(low, splat(0.5f)), half_high = product(high, splat(0.5f));
+    const VecF middle = half_low + half_high;
+    VecF offset = middle + product(half_high - half_low, splat(1.0f / kLevels));
+    offset = storable_offset(offset, form.scale);
+    const VecF below = (offset - low) / splat(kHalf), above = (high - offset) / splat(kHalf - 1.0f);
+    VecF step = storable_step<Bits>(vmax(vmax(below, above), splat(0.0f)), form.scale);
+    const VecF nan = (VecF)(VecU{} + 0x7fc00000u);
+    step = wrong ? nan : step;
+    offset = wrong ? nan : offset;
+    store(offsets + b, offset);
+    store(inverses + b, step == splat(0.0f) ? splat(0.0f) : splat(1.0f) / step);
+    write_scales(out, form.scale, 2 * b, 2, offset, count);
+    write_scales(out, form.scale, 2 * b + 1, 2, step, count);
+  }
+  return !any(bad);
+}
+
+template <int Bits, bool Asymmetric, typename Rounding>
+bool encode_as(const BlockIntForm& form, const BlockIntNoise& noise, const float* x, int64_t n, uint8_t* out) {
+  uint32_t keys[kMaxBlocks];
+  float inverses[kMaxBlocks], offsets[Asymmetric ? kMaxBlocks + kUnit : 1];
+  const int64_t blocks = block_keys(x, n, form.block, keys);
+  uint8_t* codes = out + blocks * scale_size(form.scale) * (Asymmetric ? 2 : 1);
+  Seen seen{};
+  if constexpr (Asymmetric) {
+    seen.finite = asymmetric_scales<Bits>(form, keys, x, n, blocks, offsets, inverses, out);
+    // Units that reach behind the last element read on.
+    for (int64_t b = blocks; b < blocks + kUnit; ++b) offsets[b] = 0.0f;
+  } else {
+    seen = symmetric_scales<Bits>(form, keys, blocks, inverses, out);
+    if (seen.huge && !form.stochastic) {
+      IntEncoder<Bits, false, NearestOfHuge> body{NearestOfHuge(noise), offsets, form.block};
+      encode_units<Bits>(x, n, form.block, inverses, codes, body);
+      return seen.finite;
+    }
+  }
+  IntEncoder<Bits, Asymmetric, Rounding> body{Rounding(noise), offsets, form.block};
+  encode_units<Bits>(x, n, form.block, inverses, codes, body);
+  return seen.finite;
+}
+
+template <int Bits>
+bool encode_bits(const BlockIntForm& form, const BlockIntNoise& noise, const float* x, int64_t n, uint8_t* out) {
+  if (form.asymmetric) {
+    return form.stochastic ? encode_as<Bits, true, Stochastic>(form, noise, x, n, out)
+                           : encode_as<Bits, true, NearestOfHuge>(form, noise, x, n, out);
+  }
+  return form.stochastic ? encode_as<Bits, false, Stochastic>(form, noise, x, n, out)
+                         : encode_as<Bits, false, Nearest>(form, noise, x, n, out);
+}
+
+bool encode(const BlockIntForm& form, const BlockIntNoise& noise, const float* x, int64_t n, uint8_t* out) {
+  switch (form.bits) {
+    case 2:
+      return encode_bits<2>(form, noise, x, n, out);
+    case 4:
+      return encode_bits<4>(form, noise, x, n, out);
+    case 6:
+      return encode_bits<6>(form, noise, x, n, out);
+    default:
+      return encode_bits<8>(form, noise, x, n, out);
+  }
+}
+
+// ---- decode --------------------------------------------------------------------------------------------------------
+template <int Bits, bool Asymmetric>
+struct IntDecoder {
+  const float* offsets;
+  int64_t block;
+
+  // What the codes decode to where a whole unit has one step: looked up by lane.
+  TW_INLINE VecF values(VecF step) const {
+#ifdef __AVX512F__
+    if constexpr (Bits == 4 && !Asymmetric) {
+      const __m512 codes = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1);
+      return product((VecF)codes, step);
+    }
+    if constexpr (Bits == 2 && !Asymmetric) {
+      const __m512 codes = _mm512_setr_ps(0, 1, -2, -1, 0, 1, -2, -1, 0, 1, -2, -1, 0, 1, -2, -1);
+      return product((VecF)codes, step);
+    }
+#endif
+    return step;
+  }
+  template <typename Scales>
+  TW_INLINE VecF vector(const uint8_t* in, const Scales& scales, int j, int64_t first) const {
+    const VecF v = __builtin_convertvector(signed_codes<Bits>(in), VecF);
+    if constexpr (Asymmetric) {
+      float offset[kLanes];
+      spread(offsets, block, first, kLanes, offset);
+      // The largest levels of a block that spans the floats may round to infinity; NaN passes both bounds.
+      return at_most(at_least(fma(v, scales.at(j), load(offset)), -kLargestFloat), kLargestFloat);
+    } else {
+      return product(v, scales.at(j));
+    }
+  }
+#ifdef __AVX512F__
+  TW_INLINE VecF vector(const uint8_t* in, const OneScale& scales, int j, int64_t first) const {
+    if constexpr ((Bits == 4 || Bits == 2) && !Asymmetric) {
+      return (VecF)_mm512_permutexvar_ps((__m512i)loose_codes<Bits>(in), (__m512)scales.values);
+    } else {
+      return vector<OneScale>(in, scales, j, first);
+    }
+  }
+#endif
+};
+
+template <int Bits, bool Asymmetric>
+bool decode_as(const BlockIntForm& form, const uint8_t* in, int64_t n, float* out, bool accumulate) {
+  float steps[kMaxBlocks], offsets[Asymmetric ? kMaxBlocks + kUnit : 1];
+  const int64_t blocks = (n + form.block - 1) / form.block;
+  VecI bad{};
+  for (int64_t b = 0; b < blocks; b += kLanes) {
+    const int64_t count = blocks - b < kLanes ? blocks - b : kLanes;
+    const VecF step = read_scales(in, form.scale, Asymmetric ? 2 * b + 1 : b, Asymmetric ? 2 : 1, count);
+    bad |= magnitude(step) == splat(__builtin_inff());
+    store(steps + b, step);
+    if constexpr (Asymmetric) {
+      const VecF offset = read_scales(in, form.scale, 2 * b, 2, count);
+      bad |= magnitude(offset) == splat(__builtin_inff());
+      store(offsets + b, offset);
+    }
+  }
+  if (any(bad)) return false;
+  if constexpr (Asymmetric) {
+    for (int64_t b = blocks; b < blocks + kUnit; ++b) offsets[b] = 0.0f;
+  }
+  const IntDecoder<Bits, Asymmetric> body{offsets, form.block};
+  in += blocks * scale_size(form.scale) * (Asymmetric ? 2 : 1);
+  if (accumulate) {
+    decode_units<true, Bits>(in, n, form.block, steps, out, body);
+  } else {
+    decode_units<false, Bits>(in, n, form.block, steps, out, body);
+  }
+  return true;
+}
+
+template <int Bits>
+bool decode_bits(const BlockIntForm& form, const uint8_t* in, int64_t n, float* out, bool accumulate) {
+  return form.asymmetric ? decode_as<Bits, true>(form, in, n, out, accumulate)
+                         : decode_as<Bits, false>(form, in, n, out, accumulate);
+}
+
+bool decode(const BlockIntForm& form, const uint8_t* in, int64_t n, float* out, bool accumulate) {
+  switch (form.bits) {
+    case 2:
+      return decode_bits<2>(form, in, n, out, accumulate);
+    case 4:
+      return decode_bits<4>(form, in, n, out, accumulate);
+    case 6:
+      return decode_bits<6>(form, in, n, out, accumulate);
+    default:
+      return decode_bits<8>(form, in, n, out, accumulate);
+  }
+}
+
+}  // namespace
+
+constinit const BlockIntKernels block_int_kernels = {encode, decode};
+
+}  // namespace thinwire::TW_ISA

@@ -1,0 +1,168 @@
+// Top-k within chunks: each chunk is a payload of its own, so that messages may be cut between them.
+#include "compression/codecs/chunked_top_k.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "engine/base/core/error.h"
+#include "engine/base/ops/parallel_for.h"
+
+namespace thinwire {
+namespace {
+
+constexpr int64_t kTask = 1 << 15;  // elements that a thread takes together
+
+struct TwoLevels {
+  float split, small, large;
+};
+
+// In double and in order: the bytes must not depend on the instruction set.
+TwoLevels two_levels(const float* values, int64_t count) {
+  double sum = 0.0;
+  for (int64_t i = 0; i < count; ++i) sum += std::fabs(static_cast<double>(values[i]));
+  double split = sum / static_cast<double>(count), small = split, large = split;
+  for (int step = 0; step < 2; ++step) {
+    double low = 0.0, high = 0.0;
+    int64_t below = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const double v = std::fabs(static_cast<double>(values[i]));
+      const bool is_large = v > split;
+      below += !is_large;
+      high += is_large ? v : 0.0;  // no branch: which it is cannot be predicted
+      low += is_large ? 0.0 : v;
+    }
+    if (below > 0) small = low / static_cast<double>(below);
+    if (below < count) large = high / static_cast<double>(count - below);
+    if (step == 0) split = static_cast<float>(0.5 * (small + large));  // what the codes are made with
+  }
+  return {static_cast<float>(split), static_cast<float>(small), static_cast<float>(large)};
+}
+
+}  // namespace
+
+ChunkedTopK::ChunkedTopK(int64_t keep, int64_t block, ValueFormat format)
+    : keep_(keep), block_(block), index_bits_(std::countr_zero(static_cast<uint64_t>(block))), format_(format) {}
+
+std::string ChunkedTopK::name() const {
+  return detail::join("chunked_top_k(keep=", keep_, ",block=", block_, ",format=", name_of(format_), ")");
+}
+
+ChunkedTopK::Layout ChunkedTopK::layout(int64_t elements) const {
+  Layout l{elements, (keep_ * elements + block_ - 1) / block_, 0, 0, 0};
+  if (elements == 0) return l;
+  const bool two_bits = format_ == ValueFormat::kTwoBits;
+  l.head = two_bits ? 4 : value_header(format_);
+  l.codes = l.head + (l.kept * index_bits_ + 7) / 8;
+  l.bytes = l.codes + (two_bits ? (l.kept + 3) / 4 : l.kept * value_bytes(format_));
+  return l;
+}
+
+size_t ChunkedTopK::wire_bytes(int64_t count, DType) const {
+  return static_cast<size_t>(count / block_ * layout(block_).bytes + layout(count % block_).bytes);
+}
+
+Encoded ChunkedTopK::encode(const Msg& msg, View in, std::span<std::byte> out, CodingState*) const {
+  const float* x = in.as<float>();
+  const int64_t n = in.count(), chunks = (n + block_ - 1) / block_, stride = layout(block_).bytes;
+  TW_CHECK(out.size() >= wire_bytes(n, DType::f32));
+  const SparseKernels& kernels = sparse_table();
+  std::atomic<bool> non_finite{false};
+  parallel_blocks(msg.threads, chunks, std::max<int64_t>(1, kTask / block_), [&](int64_t first, int64_t last) {
+    std::vector<uint32_t> scratch(static_cast<size_t>(block_ + 2 * kSparseSlack));
+    std::vector<float> values(static_cast<size_t>(keep_ + kSparseSlack));
+    for (int64_t c = first; c < last; ++c) {
+      const Layout l = layout(std::min(block_, n - c * block_));
+      std::byte* to = out.data() + c * stride;
+      Threshold t = kernels.find_small(x + c * block_, l.elements, l.kept, scratch.data());
+      if (t.max_key >= kInfiniteKey) non_finite.store(true, std::memory_order_relaxed);
+      const int64_t count = kernels.take(x + c * block_, l.elements, t.key, &t.ties, scratch.data(), values.data());
+      BitWriter indices(to + l.head);
+      for (int64_t i = 0; i < count; ++i) indices.put(scratch[static_cast<size_t>(i)], index_bits_);
+      indices.finish();
+      if (format_ != ValueFormat::kTwoBits) {
+        const int exponent = value_exponent(format_, t.max_key);
+        write_header(format_, exponent, to);
+        write_values(format_, exponent, values.data(), count, to + l.codes);
+        continue;
+      }
+      const TwoLevels levels = two_levels(values.data(), count);
+      const float magnitudes[2] = {levels.small, levels.large};
+      write_values(ValueFormat::kBf16, 0, magnitudes, 2, to);
+      BitWriter codes(to + l.codes);
+      for (int64_t i = 0; i < count; ++i) {
+        const float v = values[static_cast<size_t>(i)];
+        codes.put(static_cast<uint32_t>(std::fabs(v) > levels.split) | static_cast<uint32_t>(std::signbit(v)) << 1, 2);
+      }
+      codes.finish();
+    }
+  });
+  return {wire_bytes(n, DType::f32), non_finite.load()};
+}
+
+void ChunkedTopK::decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const {
+  float* y = out.as<float>();
+  const int64_t n = out.count(), chunks = (n + block_ - 1) / block_, stride = layout(block_).bytes;
+  if (in.size() != wire_bytes(n, DType::f32))
+    throw_bad_data(detail::join(name(), ": a payload of ", in.size(), " bytes where ", n, " elements take ",
+                                wire_bytes(n, DType::f32)));
+  std::atomic<int64_t> corrupt{-1};  // threads must not throw
+  parallel_blocks(msg.threads, chunks, std::max<int64_t>(1, kTask / block_), [&](int64_t first, int64_t last) {
+    std::vector<uint32_t> index(static_cast<size_t>(keep_));
+    std::vector<float> values(static_cast<size_t>(keep_));
+    for (int64_t c = first; c < last; ++c) {
+      const Layout l = layout(std::min(block_, n - c * block_));
+      const std::byte* from = in.data() + c * stride;
+      BitReader indices(from + l.head);
+      int64_t previous = -1;
+      bool good = true;
+      for (int64_t i = 0; i < l.kept; ++i) {
+        const int64_t at = indices.get(index_bits_);
+        good &= at > previous && at < l.elements;
+        previous = at;
+        index[static_cast<size_t>(i)] = static_cast<uint32_t>(at);
+      }
+      good &= indices.padding_is_zero();
+      if (format_ == ValueFormat::kTwoBits) {
+        float magnitudes[2];
+        read_values(ValueFormat::kBf16, 0, from, 2, magnitudes);
+        const float meaning[4] = {magnitudes[0], magnitudes[1], -magnitudes[0], -magnitudes[1]};
+        BitReader codes(from + l.codes);
+        for (int64_t i = 0; i < l.kept; ++i) values[static_cast<size_t>(i)] = meaning[codes.get(2)];
+        good &= codes.padding_is_zero();
+      } else {
+        const int exponent = format_ == ValueFormat::kFp16 ? static_cast<int8_t>(*from) : 0;
+        good &= exponent >= kMinValueExponent && exponent <= kMaxValueExponent;
+        if (good) read_values(format_, exponent, from + l.codes, l.kept, values.data());
+      }
+      if (!good) {
+        corrupt.store(c, std::memory_order_relaxed);
+        continue;
+      }
+      float* to = y + c * block_;
+      if (!accumulate) std::memset(to, 0, static_cast<size_t>(l.elements) * sizeof(float));
+      for (int64_t i = 0; i < l.kept; ++i) {
+        float& v = to[index[static_cast<size_t>(i)]];
+        v = accumulate ? v + values[static_cast<size_t>(i)] : values[static_cast<size_t>(i)];
+      }
+    }
+  });
+  if (corrupt.load() >= 0)
+    throw_bad_data(detail::join(name(), ": chunk ", corrupt.load(),
+                                " does not hold ascending indices and sound values: the payload is corrupt"));
+}
+
+std::shared_ptr<const Codec> make_chunked_top_k(const CodecSpec& spec) {
+  const int64_t block = spec.block == 0 ? 4096 : spec.block;
+  if (block < 16 || block > 65536 || !std::has_single_bit(static_cast<uint64_t>(block)))
+    throw_bad_config(detail::join("chunked_top_k: block is a power of two from 16 to 65536, not ", spec.block));
+  if (spec.keep < 1 || spec.keep > block)
+    throw_bad_config(
+        detail::join("chunked_top_k: keep is from 1 to the block's ", block, " elements, not ", spec.keep));
+  return std::make_shared<ChunkedTopK>(spec.keep, block, parse_value_format("chunked_top_k", spec.format, true));
+}
+
+}  // namespace thinwire

@@ -1,0 +1,149 @@
+// Codec mpc: headers, bounds, frames and threads around the unit kernels.
+#include "compression/codecs/mpc.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "compression/codecs/frame_chain.h"
+#include "compression/codecs/mpc_kernel.h"
+
+namespace thinwire {
+namespace {
+
+constexpr int64_t kFrame = 65536;           // elements
+constexpr uint32_t kMagic = 0x63706d00u;    // plus dimension - 1, plus 32 for bf16 pairs, 64 for fp16 pairs
+constexpr size_t kHeader = 2 * sizeof(uint32_t);
+
+uint32_t kind_of(DType dtype) {
+  return dtype == DType::f32 ? 0 : dtype == DType::bf16 ? 1 : 2;
+}
+DType dtype_of(uint32_t kind) {
+  return kind == 0 ? DType::f32 : kind == 1 ? DType::bf16 : DType::f16;
+}
+int64_t words_of(int64_t count, DType dtype) {
+  return dtype == DType::f32 ? count : (count + 1) / 2;
+}
+int64_t groups_of(int64_t words) {
+  return (words + 31) / 32;
+}
+// A cut-short group of 32 still has 32 planes.
+size_t frame_bound(int64_t count, DType dtype) {
+  return kHeader + 33 * sizeof(uint32_t) * static_cast<size_t>(groups_of(words_of(count, dtype)));
+}
+uint32_t read_word(const std::byte* p) {
+  uint32_t word;
+  std::memcpy(&word, p, sizeof word);
+  return word;
+}
+void write_word(std::byte* p, uint32_t word) {
+  std::memcpy(p, &word, sizeof word);
+}
+
+class Mpc final : public Codec {
+ public:
+  explicit Mpc(int dimension) : dimension_(dimension) {}
+  std::string name() const override { return "mpc(dimension=" + std::to_string(dimension_) + ")"; }
+  Traits traits() const override {
+    return {.lossless = true, .unbiased = true, .framed = true, .native = true, .contractive = true, .granule = kFrame};
+  }
+  size_t wire_bytes(int64_t count, DType dtype) const override {
+    const int64_t rest = count % kFrame;
+    return static_cast<size_t>(count / kFrame) * frame_bound(kFrame, dtype) + (rest > 0 ? frame_bound(rest, dtype) : 0);
+  }
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const override;
+  void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
+
+ private:
+  size_t encode_frame(const std::byte* in, DType dtype, int64_t count, std::byte* out) const;
+
+  int dimension_;
+};
+
+size_t Mpc::encode_frame(const std::byte* in, DType dtype, int64_t count, std::byte* out) const {
+  const MpcKernels& kernels = TW_PICK_KERNELS(mpc_kernels);
+  const int64_t words = words_of(count, dtype);
+  write_word(out, kMagic + 32 * kind_of(dtype) + static_cast<uint32_t>(dimension_ - 1));
+  write_word(out + 4, static_cast<uint32_t>(words));
+  std::byte* bitmap = out + kHeader;
+  std::byte* const first = bitmap + 4 * groups_of(words);
+  std::byte* payload = first;
+  for (int64_t at = 0; at < words; at += kMpcUnit, bitmap += 4 * (kMpcUnit / 32)) {
+    const int64_t n = std::min(kMpcUnit, words - at);
+    const std::byte* from = in + 4 * at;
+    std::byte odd[4 * kMpcUnit];
+    if (dtype != DType::f32 && count % 2 != 0 && at + n == words) {  // half of the last word is not there
+      const size_t bytes = static_cast<size_t>(4 * n) - 2;
+      std::memcpy(odd, from, bytes);
+      std::memset(odd + bytes, 0, 2);
+      from = odd;
+    }
+    payload += 4 * kernels.encode_unit(from, n, dimension_, bitmap, payload);
+  }
+  return static_cast<size_t>(payload - out);
+}
+
+Encoded Mpc::encode(const Msg& msg, View in, std::span<std::byte> out, CodingState*) const {
+  const int64_t count = in.count(), frames = (count + kFrame - 1) / kFrame;
+  TW_CHECK(in.dtype == DType::f32 || in.dtype == DType::bf16 || in.dtype == DType::f16, "mpc: ", name_of(in.dtype));
+  TW_CHECK(out.size() >= wire_bytes(count, in.dtype), "mpc: too little room: ", out.size(), " bytes");
+  const MpcKernels& kernels = TW_PICK_KERNELS(mpc_kernels);
+  const std::byte* x = static_cast<const std::byte*>(in.data);
+  bool finite = true;
+  const size_t length =
+      encode_chain(msg.threads, frames, frame_bound(kFrame, in.dtype), out.data(), [&](int64_t f, std::byte* to) {
+        const int64_t n = std::min(kFrame, count - f * kFrame);
+        const std::byte* from = x + static_cast<size_t>(f * kFrame) * size_of(in.dtype);
+        if (!kernels.all_finite(from, in.dtype, n)) __atomic_store_n(&finite, false, __ATOMIC_RELAXED);
+        return encode_frame(from, in.dtype, n, to);
+      });
+  return {length, !finite};
+}
+
+void Mpc::decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const {
+  const MpcKernels& kernels = TW_PICK_KERNELS(mpc_kernels);
+  const int64_t count = out.count(), frames = (count + kFrame - 1) / kFrame;
+  TW_CHECK(!accumulate || out.dtype == DType::f32, "mpc: sums are fp32, not ", name_of(out.dtype));
+  const auto size_at = [&](int64_t f) { return std::min(kFrame, count - f * kFrame); };
+  const auto length_of = [&](int64_t f, std::span<const std::byte> rest) -> size_t {
+    if (rest.size() < kHeader) return 0;
+    const uint32_t kind = (read_word(rest.data()) - kMagic) >> 5;
+    if (kind > 2 || (out.dtype != DType::f32 && out.dtype != dtype_of(kind))) return 0;
+    const int64_t words = words_of(size_at(f), dtype_of(kind)), groups = groups_of(words);
+    if (read_word(rest.data() + 4) != words || (rest.size() - kHeader) / 4 < static_cast<size_t>(groups)) return 0;
+    return kHeader + 4 * static_cast<size_t>(groups + kernels.count_bits(rest.data() + kHeader, groups));
+  };
+  const auto decode_one = [&](int64_t f, std::span<const std::byte> frame) {
+    const uint32_t head = read_word(frame.data()) - kMagic;
+    const DType dtype = dtype_of(head >> 5);
+    const int dimension = static_cast<int>(head & 31) + 1;
+    const int64_t n = size_at(f), words = words_of(n, dtype), per_word = dtype == DType::f32 ? 1 : 2;
+    const std::byte* bitmap = frame.data() + kHeader;
+    const std::byte* payload = bitmap + 4 * groups_of(words);
+    for (int64_t at = 0; at < words; at += kMpcUnit) {
+      const int64_t m = std::min(kMpcUnit, words - at), groups = groups_of(m);
+      uint32_t unit[kMpcUnit];
+      kernels.decode_unit(bitmap, payload, m, dimension, unit);
+      payload += 4 * kernels.count_bits(bitmap, groups);
+      bitmap += 4 * groups;
+      const int64_t first = f * kFrame + at * per_word, values = std::min(m * per_word, n - at * per_word);
+      if (out.dtype == dtype && !accumulate)
+        std::memcpy(static_cast<std::byte*>(out.data) + static_cast<size_t>(first) * size_of(dtype), unit,
+                    static_cast<size_t>(values) * size_of(dtype));
+      else
+        kernels.widen(unit, dtype, values, out.as<float>() + first, accumulate);
+    }
+    return true;
+  };
+  decode_chain(msg.threads, in, frames, name() + " into " + std::string(name_of(out.dtype)), length_of, decode_one);
+}
+
+}  // namespace
+
+std::shared_ptr<const Codec> make_mpc(const CodecSpec& spec) {
+  if (spec.dimension < 1 || spec.dimension > 32)
+    throw_bad_config("codec mpc: \"dimension\" is " + std::to_string(spec.dimension) +
+                     ", it may be 1 to 32 (1 is best for tensors of a model)");
+  return std::make_shared<Mpc>(static_cast<int>(spec.dimension));
+}
+
+}  // namespace thinwire

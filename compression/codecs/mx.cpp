@@ -1,0 +1,76 @@
+// Formats, sizes and threads of mx; the loops are in mx_kernel.cpp.
+#include "compression/codecs/mx.h"
+
+#include "compression/codecs/block_layout.h"
+#include "compression/codecs/mx_kernel.h"
+
+namespace thinwire {
+namespace {
+
+struct Format {
+  const char* name;
+  MxFormat format;
+  int64_t block;
+  int bits;
+};
+constexpr Format kFormats[] = {{"mxfp8_e4m3", MxFormat::kE4m3, 32, 8}, {"mxfp8_e5m2", MxFormat::kE5m2, 32, 8},
+                               {"mxfp6_e2m3", MxFormat::kE2m3, 32, 6}, {"mxfp6_e3m2", MxFormat::kE3m2, 32, 6},
+                               {"mxfp4", MxFormat::kE2m1, 32, 4},      {"nvfp4", MxFormat::kNvfp4, 16, 4}};
+
+class Mx final : public Codec {
+ public:
+  explicit Mx(const Format& format)
+      : format_(format.format),
+        layout_{format.block, format.bits, 1, format.format == MxFormat::kNvfp4 ? size_t{4} : 0},
+        name_(std::string("mx(format=") + format.name + ")") {}
+  std::string name() const override { return name_; }
+  // 0 is a code and rounding is to the nearest, so no element's error exceeds the element.
+  Traits traits() const override { return {.contractive = true, .linear = true, .granule = layout_.group()}; }
+  size_t wire_bytes(int64_t count, DType) const override { return layout_.bytes(count); }
+
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState*) const override {
+    const float* x = in.as<float>();
+    const int64_t n = in.count();
+    const size_t bytes = layout_.bytes(n);
+    TW_CHECK(out.size() >= bytes, name_, ": room for ", out.size(), " bytes, needs ", bytes);
+    const MxKernels& kernels = TW_PICK_KERNELS(mx_kernels);
+    uint8_t* to = reinterpret_cast<uint8_t*>(out.data());
+    const bool finite = layout_.for_groups(msg.threads, n, [&](int64_t first, int64_t count, size_t offset) {
+      return kernels.encode(format_, x + first, count, to + offset);
+    });
+    return {bytes, !finite};
+  }
+  void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override {
+    float* y = out.as<float>();
+    const int64_t n = out.count();
+    check_payload(name_, in, layout_.bytes(n), n);
+    const MxKernels& kernels = TW_PICK_KERNELS(mx_kernels);
+    const uint8_t* from = reinterpret_cast<const uint8_t*>(in.data());
+    const bool good = layout_.for_groups(msg.threads, n, [&](int64_t first, int64_t count, size_t offset) {
+      return kernels.decode(format_, from + offset, count, y + first, accumulate);
+    });
+    if (!good) throw_bad_data(name_ + ": a scale in a payload that no encoder writes; it was damaged");
+  }
+
+ private:
+  MxFormat format_;
+  BlockLayout layout_;
+  std::string name_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Codec> make_mx(const CodecSpec& spec) {
+  refuse_rounding_parameters(spec);
+  for (const Format& format : kFormats) {
+    if (spec.format != format.name) continue;
+    if (spec.block != 0 && spec.block != format.block)
+      throw_bad_config("codec mx: block is " + std::to_string(spec.block) + ", but " + spec.format + " has blocks of " +
+                       std::to_string(format.block) + "; remove the key");
+    return std::make_shared<Mx>(format);
+  }
+  throw_bad_config("codec mx: format is '" + spec.format +
+                   "'; it may be mxfp8_e4m3, mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4 or nvfp4");
+}
+
+}  // namespace thinwire

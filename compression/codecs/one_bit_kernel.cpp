@@ -1,0 +1,120 @@
+// Signs and sums in double; compiled once per instruction set.
+#include "compression/codecs/one_bit_kernel.h"
+
+#include "compression/codecs/block_simd.h"
+
+namespace thinwire::TW_ISA {
+namespace {
+
+// Sixteen partial sums, whatever the width of a vector: element i goes to number i % 16.
+constexpr int kPartial = 16;
+#ifdef __AVX512F__
+constexpr int kWide = 8;
+typedef double VecD __attribute__((vector_size(64), may_alias));
+TW_INLINE VecD widened(const float* p) {
+  return (VecD)_mm512_cvtps_pd(_mm256_loadu_ps(p));
+}
+TW_INLINE VecD absolute(VecD v) {
+  return (VecD)_mm512_abs_pd((__m512d)v);
+}
+#else
+constexpr int kWide = 4;
+typedef double VecD __attribute__((vector_size(32), may_alias));
+TW_INLINE VecD widened(const float* p) {
+  return (VecD)_mm256_cvtps_pd(_mm_loadu_ps(p));
+}
+TW_INLINE VecD absolute(VecD v) {
+  return (VecD)_mm256_andnot_pd(_mm256_set1_pd(-0.0), (__m256d)v);
+}
+#endif
+
+template <bool Squares>
+TW_INLINE double sum_of(const float* x, int64_t n) {
+  VecD part[kPartial / kWide] = {};
+  const auto add = [&](const float* p) TW_INLINE_LAMBDA {
+    for (int j = 0; j < kPartial / kWide; ++j) {
+      const VecD v = widened(p + j * kWide);
+      part[j] += Squares ? v * v : absolute(v);  // squares of floats are exact in double: fused or not is the same
+    }
+  };
+  int64_t i = 0;
+  for (; i + kPartial <= n; i += kPartial) add(x + i);
+  if (i < n) {
+    float last[kPartial] = {};
+    for (int64_t j = i; j < n; ++j) last[j - i] = x[j];
+    add(last);
+  }
+  double each[kPartial];
+  for (int j = 0; j < kPartial; ++j) each[j] = part[j / kWide][j % kWide];
+  for (int half = kPartial / 2; half > 0; half /= 2)
+    for (int j = 0; j < half; ++j) each[j] += each[j + half];
+  // An infinity makes the sum infinite, a NaN makes it NaN; finite floats cannot reach either.
+  return each[0] - each[0] == 0.0 ? each[0] : __builtin_nan("");
+}
+
+double sum(const float* x, int64_t n, bool squares) {
+  return squares ? sum_of<true>(x, n) : sum_of<false>(x, n);
+}
+
+// Bit i: lane i is below zero.
+TW_INLINE uint32_t below_zero(VecF v) {
+#ifdef __AVX512F__
+  return _mm512_cmp_ps_mask((__m512)v, _mm512_setzero_ps(), _CMP_LT_OQ);
+#else
+  return (uint32_t)_mm256_movemask_ps((__m256)(v < splat(0.0f)));
+#endif
+}
+TW_INLINE VecF signed_scale(VecF scale, uint32_t bits) {
+#ifdef __AVX512F__
+  return (VecF)_mm512_mask_xor_epi32((__m512i)scale, (__mmask16)bits, (__m512i)scale, _mm512_set1_epi32(INT32_MIN));
+#else
+  const VecU picked = (VecU{} + bits) << VecU{31, 30, 29, 28, 27, 26, 25, 24};
+  return (VecF)((VecU)scale ^ (picked & 0x80000000u));
+#endif
+}
+
+void pack(const float* x, int64_t n, uint8_t* out) {
+  int64_t i = 0;
+  for (; i + 64 <= n; i += 64) {
+    uint64_t word = 0;
+    for (int j = 0; j < kUnitVectors; ++j) word |= (uint64_t)below_zero(load(x + i + j * kLanes)) << (j * kLanes);
+    __builtin_memcpy(out + i / 8, &word, 8);
+  }
+  for (; i < n; i += 8) {
+    uint8_t byte = 0;
+    for (int64_t j = i; j < n && j < i + 8; ++j) byte |= (uint8_t)((x[j] < 0.0f) << (j - i));
+    out[i / 8] = byte;
+  }
+}
+
+template <bool Add>
+TW_INLINE void unpack_as(const uint8_t* in, int64_t n, float scale, float* out) {
+  const VecF s = splat(scale);
+  int64_t i = 0;
+  for (; i + 64 <= n; i += 64) {
+    uint64_t word;
+    __builtin_memcpy(&word, in + i / 8, 8);
+    for (int j = 0; j < kUnitVectors; ++j) {
+      float* p = out + i + j * kLanes;
+      const VecF v = signed_scale(s, (uint32_t)(word >> (j * kLanes)));
+      store(p, Add ? load(p) + v : v);
+    }
+  }
+  for (; i < n; ++i) {
+    const float v = in[i / 8] >> (i % 8) & 1 ? -scale : scale;
+    out[i] = Add ? out[i] + v : v;
+  }
+}
+void unpack(const uint8_t* in, int64_t n, float scale, float* out, bool accumulate) {
+  if (accumulate) {
+    unpack_as<true>(in, n, scale, out);
+  } else {
+    unpack_as<false>(in, n, scale, out);
+  }
+}
+
+}  // namespace
+
+constinit const OneBitKernels one_bit_kernels = {sum, pack, unpack};
+
+}  // namespace thinwire::TW_ISA

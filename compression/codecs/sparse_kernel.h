@@ -1,0 +1,56 @@
+// The inner loops of selectors: counting, finding and packing the largest numbers of a vector.
+//
+// The key of a number is the bits of its absolute value: keys order like magnitudes, infinity is kInfiniteKey and NaN
+// lies above it. Memory "with slack" may be written up to kSlack elements behind what the result says.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/base/ops/kernel_table.h"
+
+namespace thinwire {
+
+inline constexpr int64_t kSparseSlack = 16;
+inline constexpr uint32_t kInfiniteKey = 0x7f800000u;
+
+// Which numbers are taken: keys above `key`, and of those equal to it the first `ties` in order of index.
+struct Threshold {
+  uint32_t key = 0;
+  int64_t ties = 0;
+  uint32_t max_key = 0;  // of the vector; >= kInfiniteKey: something is not finite
+};
+
+// Counts of one pass against two keys low <= high.
+struct Bracket {
+  int64_t above = 0, at_high = 0, between = 0, at_low = 0;  // at_low is 0 where low == high
+  uint32_t max_key = 0;
+};
+
+struct SparseKernels {
+  void (*bracket)(const float* x, int64_t n, uint32_t low, uint32_t high, Bracket* counts);  // adds to *counts
+  // Keys strictly between low and high; keys with slack. Returns how many.
+  int64_t (*gather_keys)(const float* x, int64_t n, uint32_t low, uint32_t high, uint32_t* keys);
+  // The k-th largest (1 <= k <= n) of keys, known to lie in [low, high].
+  uint32_t (*kth_largest)(const uint32_t* keys, int64_t n, int64_t k, uint32_t low, uint32_t high);
+  // The threshold of the `keep` largest of a cache-resident piece; scratch: [n + 2 kSparseSlack].
+  Threshold (*find_small)(const float* x, int64_t n, int64_t keep, uint32_t* scratch);
+  // Indices (from 0) and values of what the threshold takes, both with slack; *ties counts down. Returns how many.
+  int64_t (*take)(const float* x, int64_t n, uint32_t key, int64_t* ties, uint32_t* index, float* value);
+  // The same as a bitmap: bit i % 8 of bits[i / 8]; writes exactly ceil(n / 8) bytes. value: with slack, or nullptr.
+  int64_t (*take_bits)(const float* x, int64_t n, uint32_t key, int64_t* ties, uint8_t* bits, float* value);
+  // values (with slack) = the x whose bits are set. Returns how many.
+  int64_t (*pack)(const float* x, int64_t n, const uint8_t* bits, float* values);
+  // out = or += values where bits are set, 0 elsewhere; values are read with slack. Returns how many were set.
+  int64_t (*unpack)(const uint8_t* bits, int64_t n, const float* values, float* out, bool accumulate);
+  // Sets x to zero where bits are set.
+  void (*clear)(float* x, int64_t n, const uint8_t* bits);
+  // Values to and from their wire types. Finite ones saturate, infinity and NaN stay; fp16 holds v * scale.
+  void (*to_bf16)(const float* v, int64_t n, uint16_t* out);
+  void (*to_fp16)(const float* v, int64_t n, float scale, uint16_t* out);
+  void (*from_bf16)(const uint16_t* v, int64_t n, float* out);
+  void (*from_fp16)(const uint16_t* v, int64_t n, float scale, float* out);
+  uint32_t (*max_key)(const float* x, int64_t n);
+};
+TW_DECLARE_KERNELS(SparseKernels, sparse_kernels)
+
+}  // namespace thinwire

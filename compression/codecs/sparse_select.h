@@ -1,0 +1,111 @@
+// What the selectors share: which elements are taken, how their indices are written, how their values travel.
+//
+// Selection is exact and does not depend on threads or instruction set: the k largest |x|, of equal ones those with the
+// lower index; NaN counts as larger than infinity. A sample of keys brackets the threshold, one pass over x counts
+// around the bracket, and only the keys inside it are looked at again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "compression/codecs/sparse_kernel.h"
+#include "compression/rule.h"
+
+namespace thinwire {
+
+// Tasks of this many elements; a multiple of 16, so that bitmaps of tasks share no byte.
+inline constexpr int64_t kSparseBlock = 1 << 14;
+
+const SparseKernels& sparse_table();
+
+// Elements of n that a share `density` keeps: max(1, round(density n)), at most n; 0 of 0. Halves round away from 0.
+int64_t kept_of(int64_t n, double density);
+// Throws Error(kBadConfig) naming `codec` and the key unless 0 < density <= 1.
+void check_density(const std::string& codec, double density);
+
+// x [n], 1 <= k <= n.
+Threshold find_threshold(const float* x, int64_t n, int64_t k, int threads);
+
+// ---- indices -------------------------------------------------------------------------------------------------------
+// k of n ascending indices in a number of bytes that n and k alone decide: a bitmap (bit i % 8 of byte i / 8), or
+// Elias-Fano: the low `low_bits` bits of all indices packed one behind the other (least significant first), then a
+// bit string in which index i of them sets bit (index >> low_bits) + i. Whichever is shorter; the bitmap if equal, the
+// fewer low bits if equal. With `dense` always the bitmap: near the break-even it is several times as fast.
+struct IndexCode {
+  bool bitmap = true;
+  int low_bits = 0;
+  int64_t low_bytes = 0, high_bytes = 0;  // of Elias-Fano
+  int64_t bytes = 0;
+};
+IndexCode index_code(int64_t n, int64_t k, bool dense);
+inline constexpr double kDenseDensity = 0.2;  // what selectors call dense; there Elias-Fano would save 0.15 bits an element
+
+// Appends fields of up to 32 bits, least significant bit first. finish() pads the last byte with zeros.
+class BitWriter {
+ public:
+  explicit BitWriter(std::byte* out) : out_(out) {}
+  void put(uint32_t value, int bits) {
+    buffer_ |= static_cast<uint64_t>(value) << used_;
+    used_ += bits;
+    if (used_ < 32) return;
+    std::memcpy(out_, &buffer_, 4);
+    out_ += 4;
+    buffer_ >>= 32;
+    used_ -= 32;
+  }
+  void finish() {
+    for (; used_ > 0; used_ -= 8, buffer_ >>= 8) *out_++ = static_cast<std::byte>(buffer_);
+    used_ = 0;
+  }
+
+ private:
+  std::byte* out_;
+  uint64_t buffer_ = 0;
+  int used_ = 0;
+};
+class BitReader {
+ public:
+  explicit BitReader(const std::byte* in) : in_(in) {}
+  uint32_t get(int bits) {
+    for (; used_ < bits; used_ += 8) buffer_ |= static_cast<uint64_t>(*in_++) << used_;
+    const uint32_t value = static_cast<uint32_t>(buffer_ & ((uint64_t{1} << bits) - 1));
+    buffer_ >>= bits;
+    used_ -= bits;
+    return value;
+  }
+  bool padding_is_zero() const { return buffer_ == 0; }  // after the last field
+
+ private:
+  const std::byte* in_;
+  uint64_t buffer_ = 0;
+  int used_ = 0;
+};
+
+// ---- values --------------------------------------------------------------------------------------------------------
+// fp32, bf16 (nearest even, finite values saturate) or fp16 behind one byte e: the values are fp16 numbers times 2^e,
+// where e = max(-126, min(112, floor(log2 max|v|) - 14)), so that the range of fp16 does not matter.
+inline constexpr int kMinValueExponent = -126, kMaxValueExponent = 112;
+enum class ValueFormat : uint8_t { kFp32, kBf16, kFp16, kTwoBits };
+// Empty is fp32. kTwoBits (chunked_top_k alone reads and writes it) is "2bit". Throws Error(kBadConfig).
+ValueFormat parse_value_format(const std::string& codec, const std::string& format, bool two_bits_allowed);
+const char* name_of(ValueFormat format);
+inline int64_t value_bytes(ValueFormat format) {
+  return format == ValueFormat::kFp32 ? 4 : 2;
+}
+inline int64_t value_header(ValueFormat format) {
+  return format == ValueFormat::kFp16 ? 1 : 0;
+}
+// Of a group of values whose largest key is max_key; 0 unless fp16.
+int value_exponent(ValueFormat format, uint32_t max_key);
+// Without the header. `out` and `in` need no alignment.
+void write_values(ValueFormat format, int exponent, const float* values, int64_t count, std::byte* out);
+void read_values(ValueFormat format, int exponent, const std::byte* in, int64_t count, float* values);
+// The header, where there is one. read_header throws Error(kBadData) for an exponent that no encoder writes.
+void write_header(ValueFormat format, int exponent, std::byte* out);
+int read_header(ValueFormat format, const std::byte* in);
+
+}  // namespace thinwire

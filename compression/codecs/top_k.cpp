@@ -1,0 +1,235 @@
+// Top-k of a whole message: exact selection, indices in the shorter of two codes, values behind them.
+#include "compression/codecs/top_k.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <vector>
+
+#include "engine/base/core/error.h"
+#include "engine/base/ops/parallel_for.h"
+
+namespace thinwire {
+namespace {
+
+struct Layout {
+  int64_t n, kept;
+  IndexCode index;
+  int64_t header;  // offset of the fp16 exponent
+  int64_t values;  // offset of the values
+  int64_t bytes;
+};
+
+Layout layout_of(int64_t n, double density, ValueFormat format) {
+  Layout l{n, kept_of(n, density), {}, 0, 0, 0};
+  if (n == 0) return l;
+  l.index = index_code(n, l.kept, density >= kDenseDensity);
+  l.header = l.index.bytes;
+  l.values = l.header + value_header(format);
+  l.bytes = l.values + l.kept * value_bytes(format);
+  return l;
+}
+
+[[noreturn]] void corrupt(const std::string& name, const char* what) {
+  throw_bad_data(name + ": " + what + ": the payload is corrupt or was made by another configuration");
+}
+
+// What each block of kSparseBlock elements holds: where its values start, and its share of the ties.
+struct Share {
+  int64_t first = 0, ties = 0;
+};
+
+std::vector<Share> shares_of(const float* x, int64_t n, const Threshold& t, int threads) {
+  const int64_t blocks = (n + kSparseBlock - 1) / kSparseBlock;
+  std::vector<Bracket> counts(static_cast<size_t>(blocks));
+  parallel_blocks(threads, n, kSparseBlock, [&](int64_t first, int64_t last) {
+    sparse_table().bracket(x + first, last - first, t.key, t.key, &counts[static_cast<size_t>(first / kSparseBlock)]);
+  });
+  std::vector<Share> shares(static_cast<size_t>(blocks));
+  int64_t first = 0, left = t.ties;
+  for (size_t b = 0; b < shares.size(); ++b) {
+    shares[b] = {first, std::min(left, counts[b].at_high)};
+    first += counts[b].above + shares[b].ties;
+    left -= shares[b].ties;
+  }
+  return shares;
+}
+
+// Appends ascending indices to a cleared Elias-Fano section.
+class IndexWriter {
+ public:
+  IndexWriter(const IndexCode& code, std::byte* out) : code_(code), low_(out), high_(out + code.low_bytes) {
+    std::memset(high_, 0, static_cast<size_t>(code.high_bytes));
+  }
+  void put(int64_t index) {
+    if (code_.low_bits <= 32) {
+      low_.put(static_cast<uint32_t>(index & ((int64_t{1} << code_.low_bits) - 1)), code_.low_bits);
+    } else {
+      low_.put(static_cast<uint32_t>(index), 32);
+      low_.put(static_cast<uint32_t>((index >> 32) & ((int64_t{1} << (code_.low_bits - 32)) - 1)),
+               code_.low_bits - 32);
+    }
+    const int64_t bit = (index >> code_.low_bits) + count_++;
+    high_[bit / 8] |= static_cast<std::byte>(1u << (bit % 8));
+  }
+  void finish() { low_.finish(); }
+
+ private:
+  IndexCode code_;
+  BitWriter low_;
+  std::byte* high_;
+  int64_t count_ = 0;
+};
+
+// Calls found(i, index) for the k indices of an Elias-Fano section; throws where they are not k ascending ones below n.
+template <typename Found>
+void read_indices(const Layout& l, const std::byte* in, const std::string& name, const Found& found) {
+  const std::byte* high = in + l.index.low_bytes;
+  int64_t set = 0;
+  for (int64_t b = 0; b < l.index.high_bytes; ++b) set += std::popcount(static_cast<uint8_t>(high[b]));
+  if (set != l.kept) corrupt(name, "it does not hold as many indices as it must");
+  BitReader low(in);
+  int64_t i = 0, last = -1;
+  for (int64_t b = 0; b < l.index.high_bytes; b += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, high + b, static_cast<size_t>(std::min<int64_t>(8, l.index.high_bytes - b)));
+    for (; word != 0; word &= word - 1, ++i) {
+      const int64_t upper = b * 8 + std::countr_zero(word) - i;
+      int64_t index = upper << l.index.low_bits;
+      if (l.index.low_bits <= 32) {
+        index |= low.get(l.index.low_bits);
+      } else {
+        index |= low.get(32);
+        index |= static_cast<int64_t>(low.get(l.index.low_bits - 32)) << 32;
+      }
+      if (index <= last || index >= l.n) corrupt(name, "its indices do not ascend within the message");
+      last = index;
+      found(i, index);
+    }
+  }
+  if (!low.padding_is_zero()) corrupt(name, "its padding is not zero");
+}
+
+}  // namespace
+
+std::string TopK::name() const {
+  return detail::join("top_k(density=", density_, ",format=", name_of(format_), ")");
+}
+
+size_t TopK::wire_bytes(int64_t count, DType) const {
+  return static_cast<size_t>(layout_of(count, density_, format_).bytes);
+}
+
+Encoded TopK::encode(const Msg& msg, View in, std::span<std::byte> out, CodingState*) const {
+  const float* x = in.as<float>();
+  const Layout l = layout_of(in.count(), density_, format_);
+  if (l.n == 0) return {};
+  TW_CHECK(static_cast<int64_t>(out.size()) >= l.bytes);
+  const SparseKernels& kernels = sparse_table();
+  const Threshold t = find_threshold(x, l.n, l.kept, msg.threads);
+  const int exponent = value_exponent(format_, t.max_key);
+  write_header(format_, exponent, out.data() + l.header);
+  std::byte* values = out.data() + l.values;
+  const int64_t width = value_bytes(format_);
+  const bool shared = msg.threads > 1 && l.n > kSparseBlock;
+  const std::vector<Share> shares = shared ? shares_of(x, l.n, t, msg.threads) : std::vector<Share>();
+  const size_t room = static_cast<size_t>(std::min(l.n, kSparseBlock) + kSparseSlack);
+  const auto first_of = [&](int64_t at, int64_t running) {
+    return shared ? shares[static_cast<size_t>(at / kSparseBlock)].first : running;
+  };
+
+  int64_t running = 0, ties = t.ties;  // of one thread's walk; with more, each block knows its own
+  if (l.index.bitmap) {
+    uint8_t* bits = reinterpret_cast<uint8_t*>(out.data());
+    const auto block = [&](int64_t first, int64_t last) {
+      const auto v = std::make_unique_for_overwrite<float[]>(room);
+      int64_t own = shared ? shares[static_cast<size_t>(first / kSparseBlock)].ties : ties;
+      const int64_t count = kernels.take_bits(x + first, last - first, t.key, &own, bits + first / 8, v.get());
+      write_values(format_, exponent, v.get(), count, values + first_of(first, running) * width);
+      if (shared) return;
+      ties = own;
+      running += count;
+    };
+    parallel_blocks(shared ? msg.threads : 1, l.n, kSparseBlock, block);
+  } else {
+    // Indices of different blocks share bytes: they are written by one thread behind the parallel part.
+    const int64_t blocks = (l.n + kSparseBlock - 1) / kSparseBlock;
+    const auto kept = std::make_unique_for_overwrite<uint32_t[]>(static_cast<size_t>(l.kept));
+    std::vector<int64_t> counts(static_cast<size_t>(blocks));
+    parallel_blocks(shared ? msg.threads : 1, l.n, kSparseBlock, [&](int64_t first, int64_t last) {
+      const auto v = std::make_unique_for_overwrite<float[]>(room);
+      const auto index = std::make_unique_for_overwrite<uint32_t[]>(room);
+      const size_t b = static_cast<size_t>(first / kSparseBlock);
+      int64_t own = shared ? shares[b].ties : ties;
+      const int64_t count = kernels.take(x + first, last - first, t.key, &own, index.get(), v.get());
+      const int64_t at = first_of(first, running);
+      std::memcpy(kept.get() + at, index.get(), static_cast<size_t>(count) * 4);
+      write_values(format_, exponent, v.get(), count, values + at * width);
+      counts[b] = count;
+      if (shared) return;
+      ties = own;
+      running += count;
+    });
+    IndexWriter writer(l.index, out.data());
+    int64_t i = 0;
+    for (int64_t b = 0; b < blocks; ++b)
+      for (const int64_t end = i + counts[static_cast<size_t>(b)]; i < end; ++i) writer.put(b * kSparseBlock + kept[i]);
+    TW_CHECK(i == l.kept);
+    writer.finish();
+  }
+  return {static_cast<size_t>(l.bytes), t.max_key >= kInfiniteKey};
+}
+
+void TopK::decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const {
+  float* y = out.as<float>();
+  const Layout l = layout_of(out.count(), density_, format_);
+  if (static_cast<int64_t>(in.size()) != l.bytes)
+    throw_bad_data(detail::join(name(), ": a payload of ", in.size(), " bytes where ", l.n, " elements take ", l.bytes));
+  if (l.n == 0) return;
+  const int exponent = read_header(format_, in.data() + l.header);
+  const std::byte* values = in.data() + l.values;
+  const int64_t width = value_bytes(format_);
+  if (!l.index.bitmap) {
+    if (!accumulate)
+      parallel_blocks(msg.threads, l.n, kSparseBlock, [&](int64_t first, int64_t last) {
+        std::memset(y + first, 0, static_cast<size_t>(last - first) * sizeof(float));
+      });
+    constexpr int64_t kRun = 256;
+    float run[kRun];
+    read_indices(l, in.data(), name(), [&](int64_t i, int64_t index) {
+      if (i % kRun == 0) read_values(format_, exponent, values + i * width, std::min(kRun, l.kept - i), run);
+      y[index] = accumulate ? y[index] + run[i % kRun] : run[i % kRun];
+    });
+    return;
+  }
+  const uint8_t* bits = reinterpret_cast<const uint8_t*>(in.data());
+  const int64_t blocks = (l.n + kSparseBlock - 1) / kSparseBlock;
+  std::vector<int64_t> start(static_cast<size_t>(blocks) + 1);
+  for (int64_t b = 0; b < blocks; ++b) {
+    const int64_t last = std::min(l.index.bytes, (b + 1) * kSparseBlock / 8);
+    int64_t set = 0, at = b * kSparseBlock / 8;
+    for (; at + 8 <= last; at += 8) {
+      uint64_t word;
+      std::memcpy(&word, bits + at, 8);
+      set += std::popcount(word);
+    }
+    for (; at < last; ++at) set += std::popcount(bits[at]);
+    start[static_cast<size_t>(b) + 1] = start[static_cast<size_t>(b)] + set;
+  }
+  const bool padded = l.n % 8 != 0 && (bits[l.index.bytes - 1] >> (l.n % 8)) != 0;
+  if (start.back() != l.kept || padded) corrupt(name(), "its bitmap does not hold as many elements as it must");
+  parallel_blocks(msg.threads, l.n, kSparseBlock, [&](int64_t first, int64_t last) {
+    const size_t b = static_cast<size_t>(first / kSparseBlock);
+    const int64_t count = start[b + 1] - start[b];
+    const auto v = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(count + kSparseSlack));
+    read_values(format_, exponent, values + start[b] * width, count, v.get());
+    sparse_table().unpack(bits + first / 8, last - first, v.get(), y + first, accumulate);
+  });
+}
+
+std::shared_ptr<const Codec> make_top_k(const CodecSpec& spec) {
+  check_density("top_k", spec.density);
+  return std::make_shared<TopK>(spec.density, parse_value_format("top_k", spec.format, false));
+}
+
+}  // namespace thinwire

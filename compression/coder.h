@@ -1,0 +1,75 @@
+// A point of the design as configured, {transform} x {codec} x {residual}, applied to pieces of a message.
+//
+// pack() adds the residual, transforms, encodes and keeps the new residual; absorb() decodes the payloads of several
+// ranks in rank order in fp32, undoes the transform once behind the sum, and writes or adds. Both work tile by tile in
+// cache where the codec has a granule. A checksum, if the spec asks for one, is CRC-32C of the payload in its last four
+// bytes. The bytes and the bits of the result do not depend on `threads` or on how a message is cut into pieces at
+// multiples of granule().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "compression/codec.h"
+#include "compression/rule.h"
+
+namespace thinwire {
+
+// What coding did, for metrics. rel_error^2 = error_square / signal_square; taken from every tile where a residual
+// makes it free, else from a sample of tiles.
+struct CodingStats {
+  int64_t encode_ns = 0, decode_ns = 0;
+  double error_square = 0.0, signal_square = 0.0;
+  double residual_square = 0.0;  // of residuals just written, without the loss scale
+  int64_t non_finite = 0;        // pieces that held NaN or infinity: law 8's flag
+  void add(const CodingStats& other);
+};
+
+// One rank's share of a sum: its payload, or - `raw` - its values as they are (the owner's own contribution to a
+// reduce-scatter needs no coding). Both empty: nothing.
+struct Share {
+  std::span<const std::byte> payload;
+  View raw;
+  int rank = 0;  // in the group: Msg::rank of whoever packed it
+};
+
+class Coder {
+ public:
+  // Throws Error(kBadConfig) for combinations that make no sense (see docs/codecs.md): hadamard around a codec that is
+  // not linear or lossless, a residual around a lossless codec, error feedback around one that is not contractive.
+  Coder(std::shared_ptr<const Codec> codec, const CodecSpec& spec, const ResidualSpec& residual);
+
+  std::string name() const;
+  Traits traits() const;  // of the whole: granule counts the transform, stateful the residual
+  int64_t granule() const { return traits().granule; }
+  bool value_difference() const;
+  size_t wire_bytes(int64_t count, DType dtype) const;  // with the checksum
+  // Whether a message of this size gets smaller than `count` elements of `dtype`.
+  bool shrinks(int64_t count, DType dtype) const;
+
+  // State of one slot: residual of `count` elements (the whole message) and the codec's own. nullptr if there is none.
+  std::unique_ptr<CodingState> make_state(int64_t count, std::span<const MatrixShape> matrices) const;
+  int64_t state_bytes(int64_t count) const;  // for the memory plan
+
+  // in: [n] fp32, bf16 or fp16, elements [msg.first, msg.first + n) of the message. out: room for wire_bytes(n).
+  // Returns the payload's length. reference: with value_difference [n] in the replica's dtype (what receivers hold);
+  // else empty.
+  size_t pack(const Msg& msg, View in, View reference, std::span<std::byte> out, CodingState* state,
+              CodingStats& stats) const;
+  // out [n] (fp32, bf16, fp16) = sum over shares in the order given; accumulate: out += it. With value_difference
+  // there is one share, out holds the reference and the difference is added to it whatever `accumulate` says.
+  // Throws Error(kBadData) for a bad payload or checksum; the message names the sender's rank in the group.
+  void absorb(const Msg& msg, std::span<const Share> shares, View out, bool accumulate, CodingStats& stats) const;
+
+ private:
+  struct Parts;
+  std::shared_ptr<const Parts> parts_;
+};
+
+// In place on fp32: orthonormal Hadamard transform of each block of 32 elements (its own inverse); a last block that is
+// not full is left as it is.
+void hadamard32(float* x, int64_t n);
+
+}  // namespace thinwire

@@ -1,0 +1,57 @@
+// What a coder keeps between the messages of one slot: its residual, its codec's own state, and scratch.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "compression/coding_state.h"
+#include "compression/rule.h"
+
+namespace thinwire {
+
+// Kinds that keep something: error_feedback and lazy keep fp32 [count]; ema keeps int8 [count] with an fp32 scale per
+// kEmaBlock elements. Both without the loss scale. value_difference keeps nothing here: its memory is the replica.
+class CoderState final : public CodingState {
+ public:
+  // scratch: floats that whole-message coding works in (0: it works in tiles on the stack). codec: may be nullptr.
+  CoderState(const ResidualSpec& residual, int64_t count, int64_t scratch, std::unique_ptr<CodingState> codec);
+
+  // The residual of elements [first, first + n) of the message: read the old, write the new, all of it. In units of
+  // kEmaBlock where the kind is ema.
+  struct Open {
+    StateVector<float>::Range values;  // error_feedback, lazy
+    StateVector<int8_t>::Range codes;  // ema
+    StateVector<float>::Range scales;  // ema: [ceil(n / kEmaBlock)]
+  };
+  // `step` counts updates: with reset_every the residual restarts from zero when the first message of update
+  // k * reset_every (or a later one) is packed, however many messages or slots there are.
+  Open open(int64_t first, int64_t n, int64_t step);
+
+  CodingState* codec() const { return codec_.get(); }
+  float* scratch() { return scratch_.data(); }
+  int64_t scratch_count() const { return static_cast<int64_t>(scratch_.size()); }
+  StateVector<float>& residual() { return values_; }  // error_feedback, lazy
+  int64_t count() const { return count_; }
+
+  void commit() override;
+  void roll_back() override;
+  void visit(StateVisitor& visitor, const std::string& prefix) override;
+  int64_t bytes() const override;
+
+ private:
+  ResidualSpec spec_;
+  int64_t count_ = 0;
+  StateVector<float> values_;
+  StateVector<int8_t> codes_;
+  StateVector<float> scales_;
+  StateVector<int64_t> epoch_;  // ema with resets: update number / reset_every of what is kept
+  std::unique_ptr<CodingState> codec_;
+  std::vector<float> scratch_;
+};
+
+// Bytes of memory that the residual takes, without codec and scratch.
+int64_t residual_bytes(const ResidualSpec& residual, int64_t count);
+
+}  // namespace thinwire

@@ -1,0 +1,279 @@
+// The refusals, by topic: residuals, codecs at sites, selections, algorithms; parameters are left to the codecs.
+#include "engine/run/config/rule_check.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "compression/coder.h"
+#include "compression/make_codec.h"
+#include "engine/base/core/error.h"
+#include "engine/run/config/rule_fields.h"
+
+namespace thinwire {
+namespace {
+
+bool any_of(const std::string& codec, std::initializer_list<const char*> names) {
+  return std::any_of(names.begin(), names.end(), [&](const char* n) { return codec == n; });
+}
+bool lossless(const std::string& codec) {
+  return any_of(codec, {"identity", "mpc", "entropy"});
+}
+bool selects_elements(const std::string& codec) {
+  return any_of(codec, {"top_k", "random_k", "chunked_top_k", "sketch"});
+}
+bool is_pipeline(Site s) {
+  return s == Site::kPpForward || s == Site::kPpBackward;
+}
+bool is_tensor(Site s) {
+  return s == Site::kTpForward || s == Site::kTpBackward;
+}
+bool holds_tensors(Site s) {
+  return s == Site::kDpGradient || s == Site::kZeroParameter || s == Site::kOuter;
+}
+std::string str(int64_t n) {
+  return std::to_string(n);
+}
+
+class Check {
+ public:
+  Check(Site site, const SiteRule& rule, const RuleContext& context) : site_(site), rule_(rule), context_(context) {}
+
+  std::vector<RuleFault> run() {
+    coding(rule_.codec, rule_.residual, "");
+    if (rule_.has_sum_codec) {
+      if (is_pipeline(site_))
+        fail({"sum.codec"}, at() + " is sent from one stage to one other: there is no sum on its way back");
+      else if (site_ == Site::kZeroParameter || site_ == Site::kSequence)
+        fail({"sum.codec"}, at() + " carries no sums: everything is coded once, where it comes from");
+      else
+        coding(rule_.sum_codec, rule_.sum_residual, "sum.");
+    }
+    selection();
+    algorithm();
+    if (context_.train_iters > 0 && rule_.warmup_steps >= context_.train_iters && rule_.codec.codec != "identity")
+      note({"warmup_steps"}, "the rule never starts: train_iters is " + str(context_.train_iters));
+    return std::move(faults_);
+  }
+
+ private:
+  std::string at() const { return std::string(name_of(site_)); }
+  void fail(std::vector<std::string> fields, const std::string& message) {
+    faults_.push_back({std::move(fields), message, false});
+  }
+  void note(std::vector<std::string> fields, const std::string& message) {
+    faults_.push_back({std::move(fields), message, true});
+  }
+
+  void coding(const CodecSpec& c, const ResidualSpec& r, const std::string& p) {
+    if (residual(c, r, p)) codec_at_site(c, r, p);
+    parameters(c, r, p);
+  }
+
+  // False when refused: what else could be said about the codec would be about the same mistake.
+  bool residual(const CodecSpec& c, const ResidualSpec& r, const std::string& p) {
+    if (r.kind == ResidualKind::kNone) {
+      if (c.codec == "one_bit")
+        note({p + "codec"}, "one_bit without residual error_feedback does not converge");
+      else if (selects_elements(c.codec) && c.codec != "random_k" && site_ == Site::kDpGradient)
+        note({p + "codec"}, c.codec + " without residual error_feedback loses for good what it does not send");
+      return true;
+    }
+    const std::string kind = word_of(r.kind);
+    const auto refuse = [&](const std::string& why) {
+      fail({p + "residual", p + "codec"}, "residual " + kind + " " + why);
+      return false;
+    };
+    if (is_tensor(site_) || site_ == Site::kSequence)
+      return refuse("cannot be at " + at() +
+                    ": what a layer sends must come out the same when it is computed again (recompute), and a residual "
+                    "moves on; say none");
+    if (lossless(c.codec))
+      return refuse("around codec " + c.codec + ", which loses nothing: there is no error to keep; say none");
+    if (r.kind == ResidualKind::kValueDifference && site_ != Site::kZeroParameter)
+      return refuse("is for zero.parameter alone: only weights have a copy at the receivers to take a difference to");
+    if (r.kind == ResidualKind::kLazy && !is_pipeline(site_))
+      return refuse("is for pp.forward and pp.backward, from one micro-batch to the next; here say error_feedback");
+    if (site_ == Site::kZeroParameter && r.kind != ResidualKind::kValueDifference)
+      return refuse(
+          "cannot be at zero.parameter: the error of old weights is none of the new ones, and the master "
+          "weights are exact anyway; say none or value_difference");
+    if (r.kind == ResidualKind::kValueDifference && !context_.weights_persist)
+      return refuse(
+          "needs weights that stay: placement.weights shards them without a secondary copy, so receivers keep "
+          "nothing to add a difference to; say placement.secondary node, weights replicated, or residual none");
+    if (c.codec == "sketch" && r.kind != ResidualKind::kErrorFeedback)
+      return refuse("cannot be around codec sketch; say error_feedback or none");
+    if (c.codec == "low_rank" && r.kind == ResidualKind::kEma)
+      return refuse("cannot be around codec low_rank; say " +
+                    std::string(is_pipeline(site_) ? "lazy" : "error_feedback") + " or none");
+    return true;
+  }
+
+  void codec_at_site(const CodecSpec& c, const ResidualSpec& r, const std::string& p) {
+    const std::string& name = c.codec;
+    if (name == "low_rank" && (is_tensor(site_) || site_ == Site::kZeroParameter || site_ == Site::kSequence))
+      fail({p + "codec"}, "low_rank cannot be at " + at() +
+                              (site_ == Site::kZeroParameter
+                                   ? ": weights, and their differences, are of full rank"
+                                   : ": activations are of full rank, and its warm start could not be replayed under "
+                                     "recompute") +
+                              "; block_int can");
+    if (name == "sketch" && !(site_ == Site::kDpGradient || site_ == Site::kEmbedding || site_ == Site::kOuter))
+      fail({p + "codec"},
+           "sketch cannot be at " + at() +
+               ": it adds up sparse contributions of several ranks, which only gradients are; block_int can");
+    const bool partial = selects_elements(name) || name == "one_bit";
+    if (partial && name != "sketch" && site_ == Site::kZeroParameter && r.kind != ResidualKind::kValueDifference)
+      fail({p + "codec"},
+           name + " at zero.parameter needs residual value_difference: weights that are not sent would be " +
+               (name == "one_bit" ? "replaced by their signs" : "zero"));
+    if (c.hadamard && any_of(name, {"low_rank", "sketch"}))
+      fail({p + "hadamard", p + "codec"},
+           "hadamard cannot be in front of codec " + name + ": " +
+               (name == "low_rank" ? "it would mix the columns of matrices" : "it would fill what is to be sparse"));
+    if (c.checksum && any_of(name, {"identity", "low_rank", "sketch"}))
+      fail({p + "checksum", p + "codec"},
+           name == "identity" ? "codec identity packs nothing, so there is no payload to put a checksum behind"
+                              : "codec " + name +
+                                    " sends numbers that are added up on the way: a checksum "
+                                    "would be added up, too");
+  }
+
+  // What codecs and coders themselves refuse; the field to blame is the one that their message names.
+  void parameters(const CodecSpec& c, const ResidualSpec& r, const std::string& p) {
+    const bool said = std::any_of(faults_.begin(), faults_.end(), [](const RuleFault& f) { return !f.note; });
+    try {
+      const MadeCodec made = make_codec(c);
+      if (!said && made.codec != nullptr) Coder(made.codec, c, r);
+    } catch (const Error& e) {
+      std::vector<std::string> fields;
+      const std::string what = e.what();
+      for (const KeySpec& field : rule_fields())
+        if (field.name.find('.') == std::string::npos && field.name != "codec" && names(what, field.name) &&
+            field_matters(rule_, p + field.name))
+          fields.push_back(p + field.name);
+      fields.push_back(p + "codec");
+      fail(std::move(fields), what);
+    }
+  }
+
+  static bool names(const std::string& text, const std::string& word) {
+    const auto letter = [](char ch) { return std::isalnum(static_cast<unsigned char>(ch)) != 0 || ch == '_'; };
+    for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1))
+      if ((at == 0 || !letter(text[at - 1])) && (at + word.size() == text.size() || !letter(text[at + word.size()])))
+        return true;
+    return false;
+  }
+
+  void selection() {
+    const SelectSpec& s = rule_.select;
+    for (int stage : s.stages)
+      if (stage >= context_.stages)
+        fail({"select.stages"}, "stage " + str(stage) + " does not exist: pipe_parallel_size is " +
+                                    str(context_.stages) + ", stages count from 0");
+    for (int layer : s.layers)
+      if (layer >= context_.layers)
+        fail({"select.layers"}, "layer " + str(layer) + " does not exist: num_layers is " + str(context_.layers) +
+                                    ", layers count from 0");
+    if (s.micro_batches != MicroBatches::kAll) {
+      const std::string kind = word_of(s.micro_batches);
+      if (!is_pipeline(site_))
+        fail({"select.micro_batches"}, kind + " is for pp.forward and pp.backward: " + at() +
+                                           " has no message per micro-batch on the plan; say all");
+      else if (s.micro_batches == MicroBatches::kEpilogue && site_ == Site::kPpForward)
+        fail({"select.micro_batches"},
+             "epilogue means gradients sent by stages that have no forward left, so there are none "
+             "at pp.forward; say critical or all");
+    }
+    if (is_pipeline(site_) || site_ == Site::kSequence) {
+      const std::string what = is_pipeline(site_) ? "messages between stages are activations of no one tensor"
+                                                  : "messages of attention belong to no tensor";
+      if (!s.tensor_classes.empty()) fail({"select.tensor_classes"}, what + "; leave it out");
+      if (!s.layers.empty() && is_pipeline(site_))
+        fail({"select.layers"}, what + "; say select.stages, which names senders");
+    }
+    nothing_left();
+  }
+
+  // Selections that no message or matrix is in.
+  void nothing_left() {
+    const SelectSpec& s = rule_.select;
+    const auto only = [&](std::initializer_list<TensorClass> classes) {
+      return !s.tensor_classes.empty() &&
+             std::all_of(s.tensor_classes.begin(), s.tensor_classes.end(),
+                         [&](TensorClass c) { return std::find(classes.begin(), classes.end(), c) != classes.end(); });
+    };
+    if (site_ == Site::kEmbedding) {
+      if (!s.tensor_classes.empty() && std::find(s.tensor_classes.begin(), s.tensor_classes.end(),
+                                                 TensorClass::kEmbedding) == s.tensor_classes.end())
+        fail({"select.tensor_classes"}, "leaves nothing: the site embedding carries class embedding alone");
+      if (!s.layers.empty()) fail({"select.layers"}, "leaves nothing: layers are blocks, and the embedding is none");
+      return;
+    }
+    if (holds_tensors(site_) && !s.layers.empty() && only({TensorClass::kEmbedding, TensorClass::kHead}))
+      fail({"select.layers", "select.tensor_classes"},
+           "leaves nothing: layers are blocks, and no block has tensors of class embedding or head");
+    else if (is_tensor(site_) && only({TensorClass::kNorm, TensorClass::kBias}))
+      fail({"select.tensor_classes"}, "leaves nothing: norms and biases send nothing at " + at());
+    else if (rule_.codec.codec == "low_rank" && holds_tensors(site_) && only({TensorClass::kNorm, TensorClass::kBias}))
+      fail({"select.tensor_classes", "codec"},
+           "leaves nothing: low_rank codes matrices, and norms and biases are vectors");
+  }
+
+  void algorithm() {
+    const RuleAlgorithm a = rule_.algorithm;
+    if (a == RuleAlgorithm::kDirect || rule_.codec.codec == "identity") return;
+    const std::string name = word_of(a);
+    if (is_pipeline(site_))
+      return fail({"algorithm"}, name + " is a shape of collectives; " + at() + " is sent from one stage to one other");
+    if (any_of(rule_.codec.codec, {"low_rank", "sketch"}))
+      return fail({"algorithm", "codec"},
+                  "codec " + rule_.codec.codec +
+                      " adds up its payloads by plain reductions (communication.all_reduce says "
+                      "how); leave algorithm out");
+    if (a == RuleAlgorithm::kRing) {
+      if (site_ == Site::kZeroParameter || site_ == Site::kSequence)
+        fail({"algorithm"}, "ring codes partial sums again at every hop; " + at() + " carries no sums");
+      return;
+    }
+    if (site_ == Site::kSequence)
+      return fail({"algorithm"}, "two_level is for sums and gathers; sequence exchanges pieces one to one");
+    if (context_.ranks_per_node == 0)
+      return fail({"algorithm"},
+                  "two_level needs to know which ranks share a node, to say what travels where: give "
+                  "ranks_per_node");
+    if (!holds_tensors(site_) || context_.data == 1) return;
+    if (context_.data_on_node == 0)
+      return fail({"algorithm"}, "two_level: nodes of " + str(context_.ranks_per_node) +
+                                     " ranks do not hold equally many of "
+                                     "the " +
+                                     str(context_.data) + " ranks of each data-parallel group");
+    if (context_.data_on_node == 1 || context_.data_on_node == context_.data)
+      note({"algorithm"}, context_.data_on_node == 1 ? "two_level is direct: no two ranks of a group share a node"
+                                                     : "two_level is direct: each group is inside of one node");
+  }
+
+  Site site_;
+  const SiteRule& rule_;
+  const RuleContext& context_;
+  std::vector<RuleFault> faults_;
+};
+
+}  // namespace
+
+std::vector<RuleFault> check_rule(Site site, const SiteRule& rule, const RuleContext& context) {
+  return Check(site, rule, context).run();
+}
+
+std::string absent(Site site, const RuleContext& context) {
+  if (is_pipeline(site) && context.stages == 1) return "there is one pipeline stage";
+  if (is_tensor(site) && context.tensor == 1) return "there is one tensor-parallel rank";
+  if ((site == Site::kDpGradient || site == Site::kZeroParameter) && context.data == 1)
+    return "there is one data-parallel rank";
+  if (site == Site::kEmbedding && context.stages == 1)
+    return "there is one pipeline stage, so the embedding's gradient is dp.gradient's";
+  if (site == Site::kSequence || site == Site::kOuter) return "nothing is sent there in this version";
+  return "";
+}
+
+}  // namespace thinwire

@@ -1,0 +1,44 @@
+// Switches the coding of messages off where it costs more than it saves: measured on this run, agreed by all ranks,
+// logged, and part of every checkpoint (a plan revision).
+//
+// A few updates run coded, a few plain, in turn, and the faster way stays. Where the wire alone would make plain
+// updates much slower - so say their bytes and one timed exchange between all ranks - nobody tries them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/base/core/state_visitor.h"
+#include "parallel/comm/mesh.h"
+#include "parallel/sites/control.h"
+
+namespace thinwire {
+
+class CodingController {
+ public:
+  // enabled: the configuration asks for it, and something is coded. mesh may be nullptr (one rank).
+  CodingController(bool enabled, Mesh* mesh, Control& control);
+
+  // Around every update; collectives until it has decided. after() returns a line for the log when it decides, else an
+  // empty one. logical_bytes: what this rank would have sent plain, over all sites.
+  void before();
+  std::string after(double step_ms, int64_t update, int64_t logical_bytes);
+  void visit(StateVisitor& visitor);
+  bool decided() const { return decided_ != 0; }
+
+ private:
+  enum Phase : int { kWarmUp = 3, kBlock = 4, kRounds = 2 };
+  bool plain_now() const;
+  double measure_bytes_per_ms();
+  void apply();
+
+  bool enabled_ = false;
+  Mesh* mesh_;
+  Control* control_;
+  int64_t decided_ = 0, off_ = 0, revised_at_ = 0;  // state
+  int64_t seen_ = 0;                                // updates of this life
+  std::vector<double> coded_ms_, plain_ms_;
+};
+
+}  // namespace thinwire

@@ -1,0 +1,90 @@
+// Walks sites, units and edges and asks the rules about each.
+#include "engine/run/train/coding_setup.h"
+
+#include <algorithm>
+
+namespace thinwire {
+
+const SiteRule* rule_of(const RunConfig& config, Site site) {
+  const auto found = config.compression.rules.find(site);
+  return found == config.compression.rules.end() ? nullptr : &found->second;
+}
+
+bool codes_publications(const RunConfig& config, int stage) {
+  const SiteRule* rule = rule_of(config, Site::kZeroParameter);
+  return rule != nullptr && rule->codec.codec != "identity" && selects_stage(rule->select, stage);
+}
+
+Mesh::Codings codings_of(const RunConfig& config, const RankLayout& layout) {
+  Mesh::Codings codings;
+  for (const auto& [site, rule] : config.compression.rules) {
+    const bool joins_stages = site == Site::kPpForward || site == Site::kPpBackward || site == Site::kEmbedding;
+    if (!joins_stages && !selects_stage(rule.select, layout.at.pipeline)) continue;
+    codings[static_cast<size_t>(site)] = make_site_coding(site, rule);
+  }
+  return codings;
+}
+
+void select_unit_messages(const RunConfig& config, const RankLayout& layout, const ParamStore& store,
+                          std::vector<UnitMemory>& units) {
+  const SiteRule *gradient = rule_of(config, Site::kDpGradient), *embedding = rule_of(config, Site::kEmbedding),
+                 *parameter = rule_of(config, Site::kZeroParameter);
+  const int layers = static_cast<int>(layout.shard.whole.layers);
+  for (size_t u = 0; u < units.size(); ++u) {
+    UnitMemory& unit = units[u];
+    if (unit.count == 0) continue;
+    const SiteRule* rule = unit.tied ? embedding : gradient;
+    // A rule for matrices leaves out what is none.
+    unit.pieces = cut_unit(rule != nullptr ? &rule->select : nullptr, static_cast<int>(u), unit.shard,
+                           store.layout().units[u], store.params(), layers);
+    unit.coded_weights = parameter == nullptr || selects_unit(parameter->select, static_cast<int>(u), layers);
+  }
+}
+
+void select_tp_units(const RunConfig& config, const RankLayout& layout, TpActivation& tp) {
+  const int layers = static_cast<int>(layout.shard.whole.layers);
+  const auto selected = [&](Site site) {
+    std::vector<bool> units;
+    const SiteRule* rule = rule_of(config, site);
+    if (rule == nullptr || rule->select.layers.empty()) return units;
+    for (int u = 0; u < layers + 2; ++u) units.push_back(selects_unit(rule->select, u, layers));
+    return units;
+  };
+  tp.select_units(selected(Site::kTpForward), selected(Site::kTpBackward));
+}
+
+void prepare_states(const RankLayout& layout, const BatchShape& shape, const std::vector<UnitMemory>& units,
+                    Ports& ports) {
+  for (const UnitMemory& unit : units) {
+    if (unit.count == 0) continue;
+    unit.tied ? ports.embedding.prepare(unit.shard, unit.pieces) : ports.dp.prepare(unit.shard, unit.pieces);
+  }
+  const int stages = layout.pipeline.stages, last = stages * layout.pipeline.chunks - 1;
+  const int64_t rows = layout.shard.part_rows(shape.tokens()), cols = layout.shard.whole.hidden;
+  for (int chunk = 0; stages > 1 && chunk < layout.pipeline.chunks; ++chunk) {
+    const int edge = chunk * stages + layout.at.pipeline;  // below this virtual stage
+    if (edge < last) ports.pp.prepare(edge, true, rows, cols);
+    if (edge > 0) ports.pp.prepare(edge - 1, false, rows, cols);
+  }
+}
+
+PipelineCoding pipeline_coding(const RunConfig& config, const PipelineShape& shape) {
+  PipelineCoding coding;
+  if (shape.stages == 1) return coding;
+  // The plan is priced with the costs that the configuration carries, which are the same on all ranks.
+  NodeCosts costs;
+  const double layer = config.layout.layer_ms > 0.0 ? config.layout.layer_ms : 1.0;
+  const double layers = static_cast<double>(config.model.layers) / (shape.stages * shape.chunks);
+  const size_t virtual_stages = static_cast<size_t>(shape.stages * shape.chunks);
+  costs.forward.assign(virtual_stages, layer * layers / 3.0);
+  costs.backward_input.assign(virtual_stages, layer * layers / 3.0);
+  costs.backward_weight.assign(virtual_stages, layer * layers / 3.0);
+  costs.transfer = layer * layers / 10.0;
+  if (const SiteRule* rule = rule_of(config, Site::kPpForward))
+    coding.forward = PipelineMessages(rule->select, true, shape, costs);
+  if (const SiteRule* rule = rule_of(config, Site::kPpBackward))
+    coding.backward = PipelineMessages(rule->select, false, shape, costs);
+  return coding;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,36 @@
+// From the rules of a configuration to what one rank codes: coders per site, the messages of its units, its pipeline
+// messages.
+#pragma once
+
+#include "engine/run/config/run_config.h"
+#include "engine/run/train/rank_layout.h"
+#include "model/activations.h"
+#include "parallel/comm/mesh.h"
+#include "parallel/rules/message_rules.h"
+#include "parallel/sites/ports.h"
+#include "parallel/zero/unit_traffic.h"
+
+namespace thinwire {
+
+// nullptr where the site has no rule.
+const SiteRule* rule_of(const RunConfig& config, Site site);
+// Whether the optimizer's result is published coded, by a rank of this pipeline stage.
+bool codes_publications(const RunConfig& config, int stage);
+// The coders of a rank: rules whose stages leave this one out are left out. Sites pp.* and embedding join stages, so
+// their rules hold on all ranks, and the plan says which messages are coded.
+Mesh::Codings codings_of(const RunConfig& config, const RankLayout& layout);
+// Cuts the units' gradients into what is coded and what is not, and marks the units that zero.parameter is for.
+void select_unit_messages(const RunConfig& config, const RankLayout& layout, const ParamStore& store,
+                          std::vector<UnitMemory>& units);
+void select_tp_units(const RunConfig& config, const RankLayout& layout, TpActivation& tp);
+// Makes the states of all messages that keep any, so that a checkpoint can fill them.
+void prepare_states(const RankLayout& layout, const BatchShape& shape, const std::vector<UnitMemory>& units,
+                    Ports& ports);
+
+// Which pipeline messages are coded in an update of so many micro-batches.
+struct PipelineCoding {
+  PipelineMessages forward, backward;
+};
+PipelineCoding pipeline_coding(const RunConfig& config, const PipelineShape& shape);
+
+}  // namespace thinwire

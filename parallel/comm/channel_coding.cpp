@@ -1,0 +1,71 @@
+// Makes the coders of a site from its rule, and keeps the states of a channel's slots.
+#include "parallel/comm/channel_coding.h"
+
+#include <algorithm>
+
+#include "compression/make_codec.h"
+
+namespace thinwire {
+
+std::shared_ptr<SiteCoding> make_site_coding(Site site, const SiteRule& rule) {
+  if (rule.codec.codec == "identity" && !rule.has_sum_codec) return nullptr;
+  auto coding = std::make_shared<SiteCoding>();
+  coding->site = site;
+  coding->rule = rule;
+  const MadeCodec first = make_codec(rule.codec);
+  coding->rounds = first.rounds;
+  if (first.codec != nullptr) coding->first = std::make_shared<Coder>(first.codec, rule.codec, rule.residual);
+  // Sums go back the way they came unless the rule says otherwise. Without a residual of their own: the error of a
+  // sum's coding belongs to nobody's contribution.
+  const CodecSpec& spec = rule.has_sum_codec ? rule.sum_codec : rule.codec;
+  const MadeCodec sums = make_codec(spec);
+  if (sums.codec != nullptr && first.rounds == nullptr && spec.codec != "identity") {
+    ResidualSpec residual = rule.sum_residual;
+    coding->sums = std::make_shared<Coder>(sums.codec, spec, residual);
+  }
+  return coding;
+}
+
+std::shared_ptr<SiteCoding> further_coding(const std::shared_ptr<SiteCoding>& coding) {
+  if (coding == nullptr || !coding->rule.has_sum_codec) return coding;
+  auto further = std::make_shared<SiteCoding>(*coding);
+  further->first = coding->sums;
+  further->rounds = nullptr;
+  return further;
+}
+
+void ChannelStates::settle(bool applied) {
+  for (auto& [number, slot] : slots_) {
+    for (CodingState* state : {slot.first.get(), slot.sums.get(), slot.rounds.get()}) {
+      if (state == nullptr) continue;
+      applied ? state->commit() : state->roll_back();
+    }
+    if (slot.round_residual) applied ? slot.round_residual->commit() : slot.round_residual->roll_back();
+  }
+}
+
+void ChannelStates::visit(StateVisitor& visitor) {
+  for (auto& [number, slot] : slots_) {
+    const std::string prefix = "coding/" + name_ + "/" + std::to_string(number) + "/";
+    if (slot.first) slot.first->visit(visitor, prefix + "first/");
+    if (slot.sums) slot.sums->visit(visitor, prefix + "sums/");
+    if (slot.rounds) slot.rounds->visit(visitor, prefix + "rounds/");
+    if (slot.round_residual) {
+      const int64_t n = slot.round_residual->count();
+      visitor.tensor(GlobalSlice::whole(prefix + "residual", 1, n,
+                                        View(slot.round_residual->settled(), DType::f32, {n})));
+    }
+  }
+}
+
+int64_t ChannelStates::bytes() const {
+  int64_t total = 0;
+  for (const auto& [number, slot] : slots_) {
+    for (const CodingState* state : {slot.first.get(), slot.sums.get(), slot.rounds.get()})
+      total += state != nullptr ? state->bytes() : 0;
+    if (slot.round_residual) total += slot.round_residual->bytes();
+  }
+  return total;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,57 @@
+// Which messages a rule is for: stages, layers, tensor classes and micro-batches, resolved on the plan before step 1,
+// so that both ends of every message agree.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "compression/codec.h"
+#include "compression/rule.h"
+#include "engine/base/core/param_spec.h"
+#include "parallel/schedule/plan.h"
+#include "parallel/zero/flat_layout.h"
+#include "parallel/zero/placement.h"
+
+namespace thinwire {
+
+bool selects_stage(const SelectSpec& select, int stage);
+// unit: 0 = embedding, 1..layers = blocks (layer unit - 1), layers + 1 = head. A list of layers names blocks only.
+bool selects_unit(const SelectSpec& select, int unit, int layers);
+
+// Ranges of a unit's elements (relative to its start) that a rule's tensor classes select, as few and long as possible,
+// ascending; padding behind a selected tensor belongs to it. Stages and layers are the two functions above. `params`:
+// local tensors, indexed as layout.by_param is.
+std::vector<Range> coded_ranges(const SelectSpec& select, const Unit& unit, const ParamList& params);
+// The matrices inside [range] of a unit, positions relative to the range: for matrix codecs. Left out are vectors and
+// matrices that the range cuts, which travel as they are: matrix codecs take whole matrices. A matrix is what this rank
+// holds of it (rectangles stacked, as in its segment).
+std::vector<MatrixShape> matrices_in(const Range& range, const Unit& unit, const ParamList& params);
+
+// Which messages between stages a rule codes. Computed from the plans of all stages, so it is the same on all ranks.
+//
+// epilogue (Optimus-CC, section 2.2 of its reference page): gradients whose backward (or backward-input) stands behind
+//   the last forward, of any chunk, in the plan of the stage that sends them. On 1F1B these are, on the boundary below
+//   stage r of p, the last min(p - 1 - r, micro-batches) gradients. No activation is.
+// critical: messages whose slack is less than their transfer time, or that have none. Slack is by how much a message
+//   may arrive later, with everything else as fast as it can be, before the pipelined part becomes longer: total float
+//   on the longest path through the events of price(), waits for send buffers included.
+// select.stages: of the sender.
+class PipelineMessages {
+ public:
+  PipelineMessages() = default;  // codes everything
+  PipelineMessages(const SelectSpec& select, bool forward, const PipelineShape& shape, const NodeCosts& costs);
+  // edge: as in Message. For micro-batch counts of a batch ramp another object is made.
+  bool coded(int edge, int micro) const;
+  int64_t count() const;  // of coded messages; 0 for an object without a plan
+
+ private:
+  int micro_batches_ = 0;
+  std::vector<bool> coded_;  // edge * micro_batches + micro; empty: all
+};
+
+// Slack of every message in milliseconds: [edge * micro_batches + micro], of activations (forward) or gradients.
+std::vector<double> message_slack(const std::vector<Plan>& plans, const PipelineShape& shape, const NodeCosts& costs,
+                                  bool forward);
+
+}  // namespace thinwire

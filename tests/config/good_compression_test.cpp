@@ -1,0 +1,262 @@
+// Good compression rules: presets and what overrides them, key by key; every expansion survives a round trip through
+// config.resolved.json.
+#include <gtest/gtest.h>
+
+#include "compression/make_codec.h"
+#include "compression/presets.h"
+#include "engine/run/config/key_table.h"
+#include "engine/run/config/resolved_json.h"
+#include "engine/run/config/rule_fields.h"
+#include "tests/config/config_test_support.h"
+
+namespace thinwire {
+namespace {
+
+ResolvedConfig load(const std::string& extra, const std::vector<std::string>& overrides = {},
+                    const ConfigOptions& options = {}) {
+  return load_config_text({{"a.json", with(extra)}}, overrides, options);
+}
+
+const SiteRule& rule(const ResolvedConfig& c, Site site) {
+  static const SiteRule none;
+  const SiteRule* found = c.run.compression.rule(site);
+  EXPECT_NE(found, nullptr) << name_of(site);
+  return found == nullptr ? none : *found;
+}
+
+std::string note_at(const ResolvedConfig& c, const std::string& key) {
+  for (const ConfigNote& n : c.notes)
+    if (n.key == key) return n.text;
+  return "";
+}
+
+TEST(GoodCompression, TheTableKnowsEveryCodecAndPreset) {
+  EXPECT_EQ(key_table().find("compression.dp.gradient.codec")->allowed, codec_names());
+  std::vector<std::string> names;
+  for (const Preset& p : presets()) names.push_back(p.name);
+  EXPECT_EQ(key_table().find("compression.preset")->allowed, names);
+}
+
+// Default of a field in the documentation = what a rule has when nothing is said.
+TEST(GoodCompression, FieldsReadWhatTheyWrite) {
+  for (const KeySpec& field : rule_fields()) {
+    SCOPED_TRACE(field.name);
+    SiteRule rule;
+    const nlohmann::json value = rule_value(rule, field.name);
+    set_rule_value(rule, field.name, value);
+    EXPECT_EQ(rule_value(rule, field.name), value);
+    rule.has_sum_codec = false;
+    EXPECT_EQ(rule, SiteRule());
+  }
+}
+
+TEST(GoodCompression, EveryPresetOnEveryLayoutSurvivesTheRoundTrip) {
+  for (const Preset& preset : presets()) {
+    for (int pp : {1, 2, 4}) {
+      for (int dp : {1, 2, 4}) {
+        for (int tp : {1, 2, 4}) {
+          for (int per_node : {0, 2}) {
+            SCOPED_TRACE(preset.name + " " + std::to_string(pp) + "x" + std::to_string(dp) + "x" + std::to_string(tp));
+            const ConfigOptions options{.ranks = pp * dp * tp};
+            const std::string text =
+                with("\"compression\": \"" + preset.name + "\", \"pipe_parallel_size\": " + std::to_string(pp) +
+                     ", \"model_parallel_size\": " + std::to_string(tp) +
+                     ", \"ranks_per_node\": " + std::to_string(per_node * tp));
+            const ResolvedConfig first = load_config_text({{"a.json", text}}, {}, options);
+            const nlohmann::json json = resolved_json(first);
+            const ResolvedConfig second = load_config_text({{"b.json", json.dump(1)}}, {}, options);
+            EXPECT_EQ(first.values, second.values);
+            EXPECT_EQ(first.run.compression, second.run.compression);
+            EXPECT_EQ(first.run.compression.preset, preset.name);
+            // What was resolved is the expansion, and config.resolved.json holds all of it.
+            for (const auto& [site, r] : first.run.compression.rules) {
+              EXPECT_EQ(canonical(r), r) << name_of(site);
+              for (const KeySpec& field : rule_fields()) {
+                if (!field_matters(r, field.name)) continue;
+                const nlohmann::json* node = &json["compression"][std::string(name_of(site))];
+                std::string leaf = field.name;
+                if (const size_t dot = leaf.find('.'); dot != std::string::npos)
+                  node = &(*node)[leaf.substr(0, dot)], leaf = leaf.substr(dot + 1);
+                EXPECT_EQ(node->value(leaf, nlohmann::json()), rule_value(r, field.name)) << field.name;
+              }
+            }
+            EXPECT_EQ(rules_json(first.run.compression)["preset"], preset.name);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(GoodCompression, AllThreeWaysToNameAPreset) {
+  const CompressionConfig word = load("\"compression\": \"zhybrid\"").run.compression;
+  EXPECT_EQ(load("\"compression\": {\"preset\": \"ZHybrid\"}").run.compression, word);
+  EXPECT_EQ(load("\"seed\": 1", {"compression=zhybrid"}).run.compression, word);
+  EXPECT_EQ(load("\"compression\": \"loco\"", {"compression.preset=zhybrid"}).run.compression, word);
+  EXPECT_TRUE(load("\"compression\": \"loco\"", {"compression=null"}).run.compression.rules.empty());
+}
+
+TEST(GoodCompression, ExplicitRulesWinKeyByKey) {
+  const ResolvedConfig c = load(
+      "\"compression\": {\"preset\": \"thinwire\", \"dp.gradient\": {\"block\": 64, \"min_bytes\": 100}, "
+      "\"tp.forward\": \"cast\"}");
+  const SiteRule& gradient = rule(c, Site::kDpGradient);
+  EXPECT_EQ(gradient.codec.block, 64);
+  EXPECT_EQ(gradient.codec.bits, 4);  // the preset's
+  EXPECT_EQ(gradient.residual.kind, ResidualKind::kErrorFeedback);
+  EXPECT_EQ(gradient.sum_codec.block, 128);
+  EXPECT_EQ(gradient.min_bytes, 100);
+  EXPECT_EQ(rule(c, Site::kTpForward).codec.format, "bf16");
+  EXPECT_EQ(rule(c, Site::kTpBackward).codec.bits, 8);
+}
+
+// Another codec takes nothing over from the preset's but what belongs to the site.
+TEST(GoodCompression, AnotherCodecStartsAnew) {
+  const ResolvedConfig c =
+      load("\"compression\": \"optimus_cc\", \"pipe_parallel_size\": 2",
+           {"compression.pp.backward.codec=block_int", "compression.dp.gradient=identity"}, {.ranks = 4});
+  const SiteRule& backward = rule(c, Site::kPpBackward);
+  EXPECT_EQ(backward.codec, default_codec("block_int"));
+  EXPECT_EQ(backward.residual, ResidualSpec());
+  EXPECT_EQ(backward.select.micro_batches, MicroBatches::kEpilogue);
+  EXPECT_EQ(rule(c, Site::kDpGradient).codec.codec, "identity");
+  EXPECT_EQ(rule(c, Site::kDpGradient).residual.kind, ResidualKind::kNone);
+}
+
+TEST(GoodCompression, SecondCoding) {
+  const SiteRule like =
+      rule(load("\"compression\": {\"dp.gradient\": {\"codec\": \"block_int\", \"bits\": 4, \"residual\": "
+                "\"error_feedback\", \"sum\": {\"bits\": 8}}}"),
+           Site::kDpGradient);
+  EXPECT_TRUE(like.has_sum_codec);
+  EXPECT_EQ(like.sum_codec.codec, "block_int");
+  EXPECT_EQ(like.sum_codec.bits, 8);
+  EXPECT_EQ(like.sum_residual.kind, ResidualKind::kNone);
+  const SiteRule other =
+      rule(load("\"compression\": {\"dp.gradient\": {\"codec\": \"block_int\", \"bits\": 4, \"sum\": "
+                "\"cast\"}}"),
+           Site::kDpGradient);
+  EXPECT_EQ(other.sum_codec, default_codec("cast"));
+  const SiteRule none = rule(load("\"compression\": {\"dp.gradient\": {\"codec\": \"block_int\"}}"), Site::kDpGradient);
+  EXPECT_FALSE(none.has_sum_codec);
+}
+
+TEST(GoodCompression, NullTakesBack) {
+  const std::string both =
+      "\"compression\": {\"dp.gradient\": {\"codec\": \"block_int\", \"bits\": 4}, \"embedding\": \"cast\"}";
+  const ResolvedConfig c = load(both, {"compression.dp.gradient=null"});
+  EXPECT_EQ(c.run.compression.rule(Site::kDpGradient), nullptr);
+  EXPECT_EQ(rule(c, Site::kEmbedding).codec.codec, "cast");
+  EXPECT_EQ(rule(load(both, {"compression.dp.gradient.bits=null"}), Site::kDpGradient).codec.bits, 8);
+}
+
+TEST(GoodCompression, SelectionsAreNormalised) {
+  const ResolvedConfig c = load(
+      "\"compression\": {\"dp.gradient\": {\"codec\": \"cast\", \"select\": {\"stages\": [1, 0, 1], \"layers\": [3.0, "
+      "2], "
+      "\"tensor_classes\": [\"mlp\", \"attention\", \"mlp\"]}}}, \"pipe_parallel_size\": 2",
+      {}, {.ranks = 2});
+  const SelectSpec& select = rule(c, Site::kDpGradient).select;
+  EXPECT_EQ(select.stages, (std::vector<int>{0, 1}));
+  EXPECT_EQ(select.layers, (std::vector<int>{2, 3}));
+  EXPECT_EQ(select.tensor_classes, (std::vector<TensorClass>{TensorClass::kAttention, TensorClass::kMlp}));
+  EXPECT_EQ(resolved_json(c)["compression"]["dp.gradient"]["select"]["stages"], nlohmann::json({0, 1}));
+}
+
+TEST(GoodCompression, PlacementOfPresets) {
+  const auto placement = [](const std::string& extra) { return load(extra, {}, {.ranks = 4}).run.layout.placement; };
+  const PlacementLevels topo = placement("\"compression\": \"zero_topo\"");
+  EXPECT_EQ(std::tie(topo.weights, topo.gradients, topo.optimizer),
+            std::tuple(Level::kPair, Level::kNode, Level::kGlobal));
+  const PlacementLevels mine =
+      placement("\"compression\": \"zero_topo\", \"placement\": {\"weights\": \"replicated\"}");
+  EXPECT_EQ(std::tie(mine.weights, mine.gradients), std::tuple(Level::kReplicated, Level::kNode));
+  const PlacementLevels stage = placement("\"compression\": \"zeropp\", \"zero_optimization\": {\"stage\": 1}");
+  EXPECT_EQ(std::tie(stage.weights, stage.secondary), std::tuple(Level::kGlobal, Level::kNode));
+  EXPECT_EQ(load("\"compression\": \"optimus_cc_cb\"").run.layout.embedding_sync, EmbeddingSyncKind::kTwoStep);
+  EXPECT_EQ(load("\"compression\": \"optimus_cc_cb\", \"embedding_sync\": \"fused\"").run.layout.embedding_sync,
+            EmbeddingSyncKind::kFused);
+  EXPECT_TRUE(load("\"compression\": \"one_bit_adam\"").run.compression.sends_momentum);
+  EXPECT_FALSE(
+      load("\"compression\": {\"preset\": \"one_bit_adam\", \"sends\": \"gradient\"}").run.compression.sends_momentum);
+}
+
+TEST(GoodCompression, DifferencesNeedACopy) {
+  const auto weights = [](const std::string& extra) {
+    return rule(load("\"compression\": \"thinwire\", " + extra, {}, {.ranks = 4}), Site::kZeroParameter);
+  };
+  EXPECT_EQ(weights("\"zero_optimization\": {\"stage\": 1}").residual.kind, ResidualKind::kValueDifference);
+  EXPECT_EQ(weights("\"zero_optimization\": {\"stage\": 3}").residual.kind, ResidualKind::kNone);
+  EXPECT_EQ(weights("\"zero_optimization\": {\"stage\": 3}").codec.bits, 8);
+  EXPECT_EQ(weights("\"zero_optimization\": {\"stage\": 3}, \"placement\": {\"secondary\": \"node\"}").codec.bits, 4);
+}
+
+TEST(GoodCompression, TwoLevelsWhereNodesAreKnown) {
+  const auto algorithm = [](const char* preset, int per_node) {
+    return rule(
+               load("\"compression\": \"" + std::string(preset) + "\", \"ranks_per_node\": " + std::to_string(per_node),
+                    {}, {.ranks = 4}),
+               Site::kDpGradient)
+        .algorithm;
+  };
+  for (const char* preset : {"zeropp", "loco", "sdp4bit", "thinwire"}) {
+    EXPECT_EQ(algorithm(preset, 2), RuleAlgorithm::kTwoLevel) << preset;
+    for (int per_node : {0, 1, 4}) EXPECT_EQ(algorithm(preset, per_node), RuleAlgorithm::kDirect) << preset;
+  }
+}
+
+TEST(GoodCompression, Notes) {
+  const auto note = [](const std::string& extra, const std::string& key,
+                       const std::vector<std::string>& overrides = {}) { return note_at(load(extra, overrides), key); };
+  EXPECT_EQ(note("\"compression\": {\"dp.gradient\": {\"codec\": \"one_bit\"}}", "compression.dp.gradient.codec"),
+            "has no effect: there is one data-parallel rank");
+  EXPECT_EQ(note_at(load("\"compression\": {\"dp.gradient\": {\"codec\": \"one_bit\"}}", {}, {.ranks = 2}),
+                    "compression.dp.gradient.codec"),
+            "one_bit without residual error_feedback does not converge");
+  EXPECT_EQ(
+      note("\"compression\": {\"dp.gradient\": {\"codec\": \"cast\", \"bits\": 4}}", "compression.dp.gradient.bits"),
+      "has no effect beside codec cast");
+  EXPECT_EQ(note("\"compression\": {\"pp.forward\": {\"codec\": \"cast\"}}", "compression.pp.forward.codec"),
+            "has no effect: there is one pipeline stage");
+  EXPECT_EQ(note("\"compression\": {\"outer\": \"cast\"}", "compression.outer.codec"),
+            "has no effect: nothing is sent there in this version");
+  EXPECT_EQ(note("\"compression\": {\"dp.gradient\": {\"codec\": \"cast\", \"warmup_steps\": 10}}",
+                 "compression.dp.gradient.warmup_steps"),
+            "the rule never starts: train_iters is 10");
+}
+
+TEST(GoodCompression, ShippedOverlays) {
+  for (const Preset& preset : presets()) {
+    if (preset.name == "none") continue;
+    SCOPED_TRACE(preset.name);
+    const ResolvedConfig c =
+        load_config({"configs/gpt2_tiny.json", "configs/compression/" + preset.name + ".json"}, {}, {.ranks = 4});
+    EXPECT_EQ(c.run.compression.preset, preset.name);
+    EXPECT_EQ(c.run.run_dir, "runs/gpt2_tiny");  // the overlay names nothing but the preset
+  }
+}
+
+TEST(GoodCompression, OptimusModels) {
+  struct Model {
+    const char* name;
+    int64_t layers, hidden;
+    double parameters;
+  };
+  for (const Model& m : {Model{"optimus_cc_2p5b", 52, 1920, 2.5e9}, {"optimus_cc_8p3b", 72, 3072, 8.3e9}}) {
+    SCOPED_TRACE(m.name);
+    const RunConfig c = load_config({std::string("configs/") + m.name + ".json"}, {}, {.dry_run = true}).run;
+    EXPECT_EQ(std::tie(c.model.layers, c.model.hidden, c.model.heads, c.model.seq_length),
+              std::tuple(m.layers, m.hidden, int64_t{24}, int64_t{1024}));
+    EXPECT_EQ(std::tie(c.layout.tensor, c.layout.pipeline, c.data.micro_batch, c.data.global_batch),
+              std::tuple(int64_t{8}, int64_t{4}, int64_t{8}, int64_t{512}));
+    EXPECT_EQ(c.train_iters, 230000);
+    EXPECT_EQ(c.model.padded_vocab, 51200);
+    const double blocks = 12.0 * static_cast<double>(m.layers * m.hidden * m.hidden);
+    EXPECT_NEAR(blocks + 51200.0 * static_cast<double>(m.hidden), m.parameters, 0.03 * m.parameters);
+    EXPECT_EQ(c.compression.preset, "optimus_cc");
+    EXPECT_EQ(c.compression.rules.at(Site::kDpGradient).select.stages, (std::vector<int>{0, 1, 2}));
+  }
+}
+
+}  // namespace
+}  // namespace thinwire

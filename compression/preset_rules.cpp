@@ -240,6 +240,7 @@ PresetRules expand_powersgd(const PresetContext& c) {
 
 PresetRules expand_thinwire(const PresetContext& c) {
   PresetRules p;
+  p.adapt = true;
   // Gradients: 4.125 bits both ways. The transform spreads outliers over 32 elements, error feedback returns what the
   // rounding took; sums have a residual of their own, at their owner.
   SiteRule gradient = block_rule(4, 128, "bf16");

@@ -13,10 +13,10 @@ constexpr int64_t kDefaultBlock = 128, kLargestBlock = int64_t{1} << 20;
 // A key of its own for every message: seed, slot, sequence, step and rank all count.
 PhiloxKey rounding_key(const Msg& msg) {
   const uint64_t step = static_cast<uint64_t>(msg.step);
-  const PhiloxBlock a = philox(seed_key(msg.seed), {msg.slot, msg.sequence, static_cast<uint32_t>(step),
-                                                    static_cast<uint32_t>(step >> 32)});
-  const PhiloxBlock b = philox({a[0], a[1]}, {static_cast<uint32_t>(msg.rank), a[2], a[3],
-                                              static_cast<uint32_t>(RandomPurpose::kRounding)});
+  const PhiloxBlock a = philox(
+      seed_key(msg.seed), {msg.slot, msg.sequence, static_cast<uint32_t>(step), static_cast<uint32_t>(step >> 32)});
+  const PhiloxBlock b = philox(
+      {a[0], a[1]}, {static_cast<uint32_t>(msg.rank), a[2], a[3], static_cast<uint32_t>(RandomPurpose::kRounding)});
   return {b[0], b[1]};
 }
 
@@ -25,8 +25,8 @@ class BlockInt final : public Codec {
   BlockInt(const BlockIntForm& form, const std::string& scale) : form_(form), layout_{form.block, form.bits} {
     const size_t size = form.scale == BlockScale::kFp32 ? 4 : form.scale == BlockScale::kE8m0 ? 1 : 2;
     layout_.scale_bytes = form.asymmetric ? 2 * size : size;
-    name_ = "block_int(bits=" + std::to_string(form.bits) + ",block=" + std::to_string(form.block) +
-            ",scale=" + scale + (form.asymmetric ? ",asymmetric" : "") + (form.stochastic ? ",stochastic" : "") + ")";
+    name_ = "block_int(bits=" + std::to_string(form.bits) + ",block=" + std::to_string(form.block) + ",scale=" + scale +
+            (form.asymmetric ? ",asymmetric" : "") + (form.stochastic ? ",stochastic" : "") + ")";
   }
   std::string name() const override { return name_; }
   Traits traits() const override {
@@ -103,7 +103,8 @@ std::shared_ptr<const Codec> make_block_int(const CodecSpec& spec) {
   form.stochastic = spec.rounding == "stochastic";
   form.asymmetric = spec.asymmetric;
   if (form.asymmetric && form.scale == BlockScale::kE8m0)
-    throw_bad_config("codec block_int: asymmetric needs an offset, which e8m0 cannot hold; scale may be fp32, fp16 or bf16");
+    throw_bad_config(
+        "codec block_int: asymmetric needs an offset, which e8m0 cannot hold; scale may be fp32, fp16 or bf16");
   return std::make_shared<BlockInt>(form, spec.scale);
 }
 

@@ -9,8 +9,8 @@ namespace {
 
 constexpr int64_t kUnit = 64;  // elements packed at a time: whole bytes for any width
 constexpr int kUnitVectors = kUnit / kLanes;
-constexpr int64_t kChunk = 1024;        // elements whose scales are spread out at a time
-constexpr int64_t kMaxBlocks = 2048;    // of a group: 4096 / 2
+constexpr int64_t kChunk = 1024;           // elements whose scales are spread out at a time
+constexpr int64_t kMaxBlocks = 2048;       // of a group: 4096 / 2
 constexpr uint32_t kBadKey = 0xff000000u;  // keys from here on are of NaN or infinity
 
 // A product that is rounded before anything else happens to it: without the barrier the compiler may fuse it with a
@@ -93,10 +93,10 @@ TW_INLINE VecU lane_maxima(const VecU* v) {
     const __m512i cd = _mm512_max_epu32(_mm512_shuffle_i32x4(c, d, 0x44), _mm512_shuffle_i32x4(c, d, 0xee));
     quarter[j] = _mm512_max_epu32(_mm512_shuffle_i32x4(ab, cd, 0x88), _mm512_shuffle_i32x4(ab, cd, 0xdd));
   }
-  const __m512i p = _mm512_max_epu32(_mm512_unpacklo_epi64(quarter[0], quarter[1]),
-                                     _mm512_unpackhi_epi64(quarter[0], quarter[1]));
-  const __m512i q = _mm512_max_epu32(_mm512_unpacklo_epi64(quarter[2], quarter[3]),
-                                     _mm512_unpackhi_epi64(quarter[2], quarter[3]));
+  const __m512i p =
+      _mm512_max_epu32(_mm512_unpacklo_epi64(quarter[0], quarter[1]), _mm512_unpackhi_epi64(quarter[0], quarter[1]));
+  const __m512i q =
+      _mm512_max_epu32(_mm512_unpacklo_epi64(quarter[2], quarter[3]), _mm512_unpackhi_epi64(quarter[2], quarter[3]));
   return (VecU)_mm512_max_epu32((__m512i)_mm512_shuffle_ps((__m512)p, (__m512)q, 0x88),
                                 (__m512i)_mm512_shuffle_ps((__m512)p, (__m512)q, 0xdd));
 }
@@ -207,8 +207,8 @@ TW_INLINE void store_codes(uint8_t* out, Codes c) {
       if constexpr (Bits == 2) {
         _mm_storeu_si128((__m128i*)out, _mm512_cvtepi32_epi8(fours));
       } else {
-        const __m512i squeeze = _mm512_broadcast_i32x4(
-            _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1));
+        const __m512i squeeze =
+            _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1));
         const __m512i order = _mm512_setr_epi32(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 3, 7, 11, 15);
         _mm512_mask_storeu_epi32(out, 0x0fff, _mm512_permutexvar_epi32(order, _mm512_shuffle_epi8(fours, squeeze)));
       }
@@ -234,8 +234,8 @@ TW_INLINE void store_codes(uint8_t* out, Codes c) {
         const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5);
         _mm_storeu_si128((__m128i*)out, _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(bytes, order)));
       } else {
-        const __m256i squeeze = _mm256_broadcastsi128_si256(
-            _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1));
+        const __m256i squeeze =
+            _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1));
         const __m256i order = _mm256_setr_epi32(0, 1, 2, 4, 5, 6, 3, 7);
         const __m256i first_six = _mm256_setr_epi32(-1, -1, -1, -1, -1, -1, 0, 0);
         _mm256_maskstore_epi32((int*)out, first_six,
@@ -338,15 +338,15 @@ TW_INLINE void spread(const float* per_block, int64_t block, int64_t first, int6
 // Codes of the n elements of a group: body.unit(x, scales, i) -> Codes of 64 elements from element i of the
 // group on. `factors`: per block.
 template <int Bits, typename Body>
-TW_INLINE void encode_units(const float* x, int64_t n, int64_t block, const float* factors, uint8_t* out,
-                            Body& body) {
+TW_INLINE void encode_units(const float* x, int64_t n, int64_t block, const float* factors, uint8_t* out, Body& body) {
   constexpr int64_t kBytes = kUnit * Bits / 8;
   const int64_t whole = n / kUnit * kUnit;
   if (block % kUnit == 0) {
     for (int64_t first = 0, b = 0; first < whole; first += block, ++b) {
       const int64_t stop = first + block < whole ? first + block : whole;
       const OneScale scales{splat(factors[b]), VecF{}};
-      for (int64_t i = first; i < stop; i += kUnit) store_codes<Bits>(out + i / kUnit * kBytes, body.unit(x + i, scales, i));
+      for (int64_t i = first; i < stop; i += kUnit)
+        store_codes<Bits>(out + i / kUnit * kBytes, body.unit(x + i, scales, i));
     }
   } else if (block == 32) {
     for (int64_t u = 0; u < whole / kUnit; ++u)
@@ -360,7 +360,8 @@ TW_INLINE void encode_units(const float* x, int64_t n, int64_t block, const floa
       const int64_t count = whole - first < kChunk ? whole - first : kChunk;
       spread(factors, block, first, count, each);
       for (int64_t i = 0; i < count; i += kUnit)
-        store_codes<Bits>(out + (first + i) / kUnit * kBytes, body.unit(x + first + i, ManyScales{each + i}, first + i));
+        store_codes<Bits>(out + (first + i) / kUnit * kBytes,
+                          body.unit(x + first + i, ManyScales{each + i}, first + i));
     }
   }
   if (whole < n) {
@@ -384,7 +385,8 @@ TW_INLINE void decode_unit(const uint8_t* in, float* out, const Body& body, cons
   }
 }
 
-// out = or += body.vector(bytes, scales, j, element) over the n elements of a group; body.values(step) is the table of OneScale.
+// out = or += body.vector(bytes, scales, j, element) over the n elements of a group; body.values(step) is the table of
+// OneScale.
 template <bool Add, int Bits, typename Body>
 TW_INLINE void decode_units(const uint8_t* in, int64_t n, int64_t block, const float* steps, float* out,
                             const Body& body) {
@@ -410,7 +412,8 @@ TW_INLINE void decode_units(const uint8_t* in, int64_t n, int64_t block, const f
       const int64_t count = whole - first < kChunk ? whole - first : kChunk;
       spread(steps, block, first, count, each);
       for (int64_t i = 0; i < count; i += kUnit)
-        decode_unit<Add, Bits>(in + (first + i) / kUnit * kBytes, out + first + i, body, ManyScales{each + i}, first + i);
+        decode_unit<Add, Bits>(in + (first + i) / kUnit * kBytes, out + first + i, body, ManyScales{each + i},
+                               first + i);
     }
   }
   if (whole < n) {

@@ -29,7 +29,9 @@ struct PowerDecoder {
     return (VecF)_mm512_setr_ps(0, 0x1p-6f, 0x1p-5f, 0x1p-4f, 0x1p-3f, 0x1p-2f, 0x1p-1f, 1, 0, -0x1p-6f, -0x1p-5f,
                                 -0x1p-4f, -0x1p-3f, -0x1p-2f, -0x1p-1f, -1);
   }
-  TW_INLINE VecF values(VecF step) const { return product(levels(), step); }
+  TW_INLINE VecF values(VecF step) const {
+    return product(levels(), step);
+  }
   template <typename Scales>
   TW_INLINE VecF vector(const uint8_t* in, const Scales& scales, int j, int64_t) const {
     return product((VecF)_mm512_permutexvar_ps((__m512i)loose_codes<4>(in), (__m512)levels()), scales.at(j));
@@ -38,7 +40,9 @@ struct PowerDecoder {
     return (VecF)_mm512_permutexvar_ps((__m512i)loose_codes<4>(in), (__m512)scales.values);
   }
 #else
-  TW_INLINE VecF values(VecF) const { return VecF{}; }
+  TW_INLINE VecF values(VecF) const {
+    return VecF{};
+  }
   template <typename Scales>
   TW_INLINE VecF vector(const uint8_t* in, const Scales& scales, int j, int64_t) const {
     const __m256 levels = _mm256_setr_ps(0, 0x1p-6f, 0x1p-5f, 0x1p-4f, 0x1p-3f, 0x1p-2f, 0x1p-1f, 1);

@@ -61,9 +61,8 @@ Lengths lengths_of(const std::array<uint32_t, 256>& counts) {
   int leaves = 0;
   for (int s = 0; s < 256; ++s)
     if (counts[static_cast<size_t>(s)] > 0) order[static_cast<size_t>(leaves++)] = static_cast<uint8_t>(s);
-  std::sort(order.begin(), order.begin() + leaves, [&](uint8_t a, uint8_t b) {
-    return counts[a] != counts[b] ? counts[a] < counts[b] : a < b;
-  });
+  std::sort(order.begin(), order.begin() + leaves,
+            [&](uint8_t a, uint8_t b) { return counts[a] != counts[b] ? counts[a] < counts[b] : a < b; });
   // Leaves in rising order and inner nodes, made in rising order: the two lightest are at the heads of two queues.
   std::array<Node, 511> nodes;
   for (int i = 0; i < leaves; ++i) nodes[static_cast<size_t>(i)] = {counts[order[static_cast<size_t>(i)]], 0};
@@ -194,14 +193,13 @@ size_t encode_frame(const EntropyKernels& kernels, const std::byte* in, DType dt
 
 Encoded Entropy::encode(const Msg& msg, View in, std::span<std::byte> out, CodingState*) const {
   const int64_t count = in.count(), frames = (count + kFrame - 1) / kFrame;
-  TW_CHECK(in.dtype == DType::f32 || in.dtype == DType::bf16 || in.dtype == DType::f16, "entropy: ",
-           name_of(in.dtype));
+  TW_CHECK(in.dtype == DType::f32 || in.dtype == DType::bf16 || in.dtype == DType::f16, "entropy: ", name_of(in.dtype));
   TW_CHECK(out.size() >= wire_bytes(count, in.dtype), "entropy: too little room: ", out.size(), " bytes");
   const EntropyKernels& kernels = TW_PICK_KERNELS(entropy_kernels);
   const std::byte* x = static_cast<const std::byte*>(in.data);
   bool all_finite = true;
-  const size_t length = encode_chain(
-      msg.threads, frames, wire_bytes(kFrame, in.dtype), out.data(), [&](int64_t f, std::byte* to) {
+  const size_t length =
+      encode_chain(msg.threads, frames, wire_bytes(kFrame, in.dtype), out.data(), [&](int64_t f, std::byte* to) {
         bool finite = true;
         const size_t bytes = encode_frame(kernels, x + static_cast<size_t>(f * kFrame) * size_of(in.dtype), in.dtype,
                                           std::min(kFrame, count - f * kFrame), to, finite);

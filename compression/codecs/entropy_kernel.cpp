@@ -112,77 +112,11 @@ TW_INLINE void flush8(Writer& w) {
   w.held &= 7u;
 }
 
-#ifdef __AVX512F__
-// Four codes in a row as one of at most 44 bits, with its length << 48. All symbols are in [first, first + 64).
-struct QuadCoder {
-  __m512i low, high;
-  __m256i first;
-  TW_INLINE QuadCoder(const uint32_t* codes, int first_symbol) : first(_mm256_set1_epi8((char)first_symbol)) {
-    alignas(64) uint16_t table[64];
-    for (int i = 0; i < 64; ++i) {
-      const uint32_t code = first_symbol + i < 256 ? codes[first_symbol + i] : 0;
-      table[i] = (uint16_t)((code & 0xfffu) | code >> 16 << 12);
-    }
-    low = _mm512_load_si512(table);
-    high = _mm512_load_si512(table + 32);
-  }
-  TW_INLINE void eight_quads(const uint8_t* symbols, uint64_t* quads) const {
-    const __m256i index = _mm256_sub_epi8(_mm256_loadu_si256((const __m256i*)symbols), first);
-    const __m512i found = _mm512_permutex2var_epi16(low, _mm512_cvtepu8_epi16(index), high);
-    const __m512i bits = _mm512_and_si512(found, _mm512_set1_epi16(0xfff)), length = _mm512_srli_epi16(found, 12);
-    // Neighbours join: the odd ones move behind the even ones.
-    const __m512i even = _mm512_set1_epi32(0xffff), low_half = _mm512_set1_epi64(0xffffffff);
-    const __m512i bits2 = _mm512_or_si512(
-        _mm512_and_si512(bits, even), _mm512_sllv_epi32(_mm512_srli_epi32(bits, 16), _mm512_and_si512(length, even)));
-    const __m512i length2 = _mm512_add_epi32(_mm512_and_si512(length, even), _mm512_srli_epi32(length, 16));
-    const __m512i bits4 =
-        _mm512_or_si512(_mm512_and_si512(bits2, low_half),
-                        _mm512_sllv_epi64(_mm512_srli_epi64(bits2, 32), _mm512_and_si512(length2, low_half)));
-    const __m512i length4 = _mm512_add_epi64(length2, _mm512_srli_epi64(length2, 32));
-    _mm512_storeu_si512(quads, _mm512_or_si512(bits4, _mm512_slli_epi64(length4, 48)));
-  }
-};
-TW_INLINE void put_quad(Writer& w, uint64_t quad) {
-  w.hold |= (quad & 0xffffffffffffu) << w.held;  // 7 bits left over and 44 fit in 64
-  w.held += (uint32_t)(quad >> 48) & 0xffu;
-  flush8(w);
-}
-// From symbol i of every quarter on, while there are kPart more in all and room for 8 bytes behind them.
-TW_INLINE int64_t encode_quads(const uint8_t* symbols, int64_t size, int64_t common, const uint32_t* codes, int first,
-                               Writer* w) {
-  constexpr int64_t kPart = 128, kMost = kPart * kEntropyBits / 8 + 16;
-  const QuadCoder coder(codes, first);
-  alignas(64) uint64_t quads[4][kPart / 4];
-  Writer a = w[0], b = w[1], c = w[2], d = w[3];
-  int64_t i = 0;
-  while (i + kPart <= common && a.end - a.to >= kMost && b.end - b.to >= kMost && c.end - c.to >= kMost &&
-         d.end - d.to >= kMost) {
-    for (int q = 0; q < 4; ++q)
-      for (int64_t k = 0; k < kPart; k += 32) coder.eight_quads(symbols + q * size + i + k, quads[q] + k / 4);
-    for (int64_t k = 0; k < kPart / 4; ++k) {
-      put_quad(a, quads[0][k]);
-      put_quad(b, quads[1][k]);
-      put_quad(c, quads[2][k]);
-      put_quad(d, quads[3][k]);
-    }
-    i += kPart;
-  }
-  w[0] = a, w[1] = b, w[2] = c, w[3] = d;
-  return i;
-}
-#endif
-
 void encode(const uint8_t* symbols, int64_t n, const uint32_t* codes, std::byte* const* out, const size_t* bytes) {
   const int64_t size = (n + 3) / 4, common = n - 3 * size;
   Writer w[4];
   for (int q = 0; q < 4; ++q) w[q] = {out[q], out[q] + bytes[q], 0, 0};
   int64_t i = 0;
-#ifdef __AVX512F__
-  int first = 0, last = 255;
-  while (first < 255 && codes[first] == 0) ++first;
-  while (last > 0 && codes[last] == 0) --last;
-  if (last - first < 64) i = encode_quads(symbols, size, common, codes, first, w);
-#endif
   {
     // In registers. 5 codes and 7 bits left over fit in 64; the store of 8 bytes must stay inside of the quarter.
     Writer a = w[0], b = w[1], c = w[2], d = w[3];
@@ -223,8 +157,8 @@ TW_INLINE uint32_t number_in(uint64_t entry) {
 }
 // a, followed by what b decodes behind it, if all of b's bits are inside of the index.
 TW_INLINE uint64_t join(uint64_t a, uint64_t b) {
-  const uint64_t both =
-      entry_of((a & 0xffffffffu) | (b & 0xffffffffu) << 8 * number_in(a), length_in(a) + length_in(b), number_in(a) + number_in(b));
+  const uint64_t both = entry_of((a & 0xffffffffu) | (b & 0xffffffffu) << 8 * number_in(a), length_in(a) + length_in(b),
+                                 number_in(a) + number_in(b));
   return length_in(both) <= (uint32_t)kEntropyBits ? both : a;
 }
 

@@ -10,8 +10,8 @@
 namespace thinwire {
 namespace {
 
-constexpr int64_t kFrame = 65536;           // elements
-constexpr uint32_t kMagic = 0x63706d00u;    // plus dimension - 1, plus 32 for bf16 pairs, 64 for fp16 pairs
+constexpr int64_t kFrame = 65536;         // elements
+constexpr uint32_t kMagic = 0x63706d00u;  // plus dimension - 1, plus 32 for bf16 pairs, 64 for fp16 pairs
 constexpr size_t kHeader = 2 * sizeof(uint32_t);
 
 uint32_t kind_of(DType dtype) {

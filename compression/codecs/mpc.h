@@ -1,7 +1,7 @@
 // Codec mpc: the lossless stream of MPC 1.2 (float) for fp32, and the same on packed pairs for bf16 and fp16.
 //
-// Source: A. Yang, H. Mukka, F. Hesaaraki, M. Burtscher, "MPC: A Massively Parallel Compression Algorithm for Scientific
-// Data" (2015), and its stream as described in docs/codecs.md. Units of 1024 words: differences at distance
+// Source: A. Yang, H. Mukka, F. Hesaaraki, M. Burtscher, "MPC: A Massively Parallel Compression Algorithm for
+// Scientific Data" (2015), and its stream as described in docs/codecs.md. Units of 1024 words: differences at distance
 // `dimension`, 32 x 32 bit transposes, differences of neighbouring planes, and a bitmap with the planes that are not
 // zero. Lossless bit for bit, NaN payloads and -0 included.
 #pragma once

@@ -11,9 +11,8 @@ typedef uint32_t Loose32 __attribute__((aligned(1), may_alias));
 // Word l of the result holds bit l of the 32 words, that of word i in bit i. Its own inverse.
 TW_INLINE void transpose32(const uint32_t* in, uint32_t* out) {
   // Bytes first: v[k] becomes byte k of words 0..31.
-  const __m256i by_byte =
-      _mm256_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15, 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7,
-                       11, 15);
+  const __m256i by_byte = _mm256_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15, 0, 4, 8, 12, 1, 5, 9,
+                                           13, 2, 6, 10, 14, 3, 7, 11, 15);
   const __m256i join = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   __m256i q[4];
   for (int i = 0; i < 4; ++i) {

@@ -127,7 +127,8 @@ std::shared_ptr<const Codec> make_random_k(const CodecSpec& spec) {
     throw_bad_config(detail::join("random_k: block is from 16 to 65536 elements, not ", spec.block));
   const ValueFormat format = parse_value_format("random_k", spec.format, false);
   if (spec.rounding != "nearest" && spec.rounding != "stochastic")
-    throw_bad_config("random_k: rounding is nearest, or stochastic for an unbiased decoded message, not " + spec.rounding);
+    throw_bad_config("random_k: rounding is nearest, or stochastic for an unbiased decoded message, not " +
+                     spec.rounding);
   const bool unbiased = spec.rounding == "stochastic";
   if (unbiased && format != ValueFormat::kFp32)
     throw_bad_config("random_k: rounding stochastic (unbiased) takes format fp32: rounded values have a bias");

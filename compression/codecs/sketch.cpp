@@ -45,12 +45,12 @@ struct State final : CodingState {
   // Tables.
   bool tables = false;  // of this message, once the union is known
   uint64_t hash_key = 0;
-  int64_t rows = 0;              // of each table
-  float step = 1.0f;             // of the grid
-  bool poisoned = false;         // something was not finite on some rank
-  std::vector<uint8_t> in_table;    // the union without the tail
-  std::vector<uint32_t> where;      // 2 bits per element: the table that it is read from, or kTail
-  std::vector<uint32_t> peel_cell;  // in order of peeling: the cell that holds one element only,
+  int64_t rows = 0;                  // of each table
+  float step = 1.0f;                 // of the grid
+  bool poisoned = false;             // something was not finite on some rank
+  std::vector<uint8_t> in_table;     // the union without the tail
+  std::vector<uint32_t> where;       // 2 bits per element: the table that it is read from, or kTail
+  std::vector<uint32_t> peel_cell;   // in order of peeling: the cell that holds one element only,
   std::vector<uint32_t> peel_block;  // and the block of that element
   std::vector<int64_t> tail;         // unpeelable elements, ascending
   std::vector<int32_t> sums;         // the tables, then the tail
@@ -60,10 +60,10 @@ struct State final : CodingState {
   void roll_back() override {}
   void visit(StateVisitor&, const std::string&) override {}  // nothing outlives a message
   int64_t bytes() const override {
-    return static_cast<int64_t>(bits.capacity() + in_table.capacity() +
-                                4 * (values.capacity() + where.capacity() + peel_cell.capacity() +
-                                     peel_block.capacity() + sums.capacity()) +
-                                8 * (before.capacity() + tail.capacity()));
+    return static_cast<int64_t>(
+        bits.capacity() + in_table.capacity() +
+        4 * (values.capacity() + where.capacity() + peel_cell.capacity() + peel_block.capacity() + sums.capacity()) +
+        8 * (before.capacity() + tail.capacity()));
   }
 
   uint32_t lanes(const std::vector<uint8_t>& map, int64_t block) const {
@@ -75,8 +75,8 @@ struct State final : CodingState {
     const uint64_t a = mix(hash_key + static_cast<uint64_t>(block) * 0x9E3779B97F4A7C15u), b = mix(a + hash_key);
     const uint64_t words[3] = {a & 0xffffffffu, a >> 32, b >> 32};
     for (int64_t j = 0; j < 3; ++j)
-      out[j] = static_cast<uint32_t>(
-          (j * rows + static_cast<int64_t>((words[j] * static_cast<uint64_t>(rows)) >> 32)) * kLanes);
+      out[j] = static_cast<uint32_t>((j * rows + static_cast<int64_t>((words[j] * static_cast<uint64_t>(rows)) >> 32)) *
+                                     kLanes);
   }
   int64_t rank_of(int64_t element) const {
     if (element >= count) return united;
@@ -89,7 +89,8 @@ struct State final : CodingState {
     }
     for (; byte < element / 8; ++byte) r += std::popcount(bits[static_cast<size_t>(byte)]);
     const int rest = static_cast<int>(element % 8);
-    return rest == 0 ? r : r + std::popcount(static_cast<uint8_t>(bits[static_cast<size_t>(byte)] & ((1u << rest) - 1u)));
+    return rest == 0 ? r
+                     : r + std::popcount(static_cast<uint8_t>(bits[static_cast<size_t>(byte)] & ((1u << rest) - 1u)));
   }
 };
 
@@ -180,7 +181,8 @@ float grid_step(float largest, int ranks) {
   return std::ldexp(1.0f, std::clamp(std::ilogb(largest) + 1 - (30 - log_ranks), -126, 126));
 }
 
-// Calls body(bits, x offset, count, union rank of the first) for whole blocks of [first, first + count), first % 8 == 0.
+// Calls body(bits, x offset, count, union rank of the first) for whole blocks of [first, first + count), first % 8 ==
+// 0.
 template <typename Body>
 void for_union(const State& s, int64_t first, int64_t count, int threads, const Body& body) {
   parallel_blocks(threads, count, kSparseBlock, [&](int64_t from, int64_t to) {
@@ -228,8 +230,7 @@ Round Sketch::round(int r, const Msg&, int64_t count, const CodingState& state) 
   TW_CHECK(count == s.count, "a state for ", s.count, " elements, a message of ", count);
   if (r == 0) return {Reduction::kOr, DType::u8, bit_bytes(count), false};
   if (!compact_ && r == 1) return {Reduction::kMax, DType::f32, count == 0 ? 0 : 1, false};
-  if (s.tables)
-    return {Reduction::kSum, DType::i32, s.rows * 3 * kLanes + static_cast<int64_t>(s.tail.size()), false};
+  if (s.tables) return {Reduction::kSum, DType::i32, s.rows * 3 * kLanes + static_cast<int64_t>(s.tail.size()), false};
   return {Reduction::kSum, DType::f32, s.united, true};
 }
 
@@ -300,8 +301,8 @@ void Sketch::absorb(int r, const Msg& msg, View payload, int64_t slice_first, Co
     const int64_t all = cells(n);
     if (static_cast<double>(s.united) <= kPeelable * static_cast<double>(all) &&
         all < std::numeric_limits<int32_t>::max() && n / kLanes < std::numeric_limits<int32_t>::max()) {
-      s.hash_key = mix(msg.seed ^ mix(static_cast<uint64_t>(msg.step) << 20 ^ static_cast<uint64_t>(msg.slot) << 4 ^
-                                      msg.sequence));
+      s.hash_key = mix(
+          msg.seed ^ mix(static_cast<uint64_t>(msg.step) << 20 ^ static_cast<uint64_t>(msg.slot) << 4 ^ msg.sequence));
       plan_peeling(s);
       s.tables = static_cast<int64_t>(s.tail.size()) <= tail_room(all);
     }
@@ -357,9 +358,10 @@ void Sketch::result(const Msg& msg, int64_t first, View out_view, bool accumulat
       if (!in && !accumulate) out[i] = 0.0f;
       rank += in;
     }
-    for_union(s, first + head, n - head, msg.threads, [&](const uint8_t* bits, int64_t from, int64_t count, int64_t at) {
-      sparse_table().unpack(bits, count, s.values.data() + at, out + head + from, accumulate);
-    });
+    for_union(s, first + head, n - head, msg.threads,
+              [&](const uint8_t* bits, int64_t from, int64_t count, int64_t at) {
+                sparse_table().unpack(bits, count, s.values.data() + at, out + head + from, accumulate);
+              });
     return;
   }
   const double step = s.step;

@@ -144,7 +144,8 @@ TW_INLINE int64_t count_at_least(const uint32_t* keys, int64_t n, uint32_t key) 
     count += __builtin_popcount(above(load_keys(keys + i), limit));
     i += kLanes;
   }
-  if (i < n) count += __builtin_popcount(above((VecI)load_first((const float*)keys + i, n - i), limit) & lanes_of(n - i));
+  if (i < n)
+    count += __builtin_popcount(above((VecI)load_first((const float*)keys + i, n - i), limit) & lanes_of(n - i));
   return count;
 }
 
@@ -314,7 +315,8 @@ uint32_t max_key(const float* x, int64_t n) {
 
 }  // namespace
 
-constinit const SparseKernels sparse_kernels = {bracket, gather_keys, kth_largest, find_small, take,      take_bits, pack,
-                                                unpack,  clear,       to_bf16,     to_fp16,    from_bf16, from_fp16, max_key};
+constinit const SparseKernels sparse_kernels = {bracket,   gather_keys, kth_largest, find_small, take,
+                                                take_bits, pack,        unpack,      clear,      to_bf16,
+                                                to_fp16,   from_bf16,   from_fp16,   max_key};
 
 }  // namespace thinwire::TW_ISA

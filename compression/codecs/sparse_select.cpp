@@ -34,7 +34,8 @@ std::array<uint32_t, 2> sample_bracket(const float* x, int64_t n, int64_t k) {
   }
   const double p = static_cast<double>(k) / static_cast<double>(n);
   const double mean = p * kSample, slack = 4.0 * std::sqrt(mean * (1.0 - p)) + 2.0;
-  const int64_t upper = static_cast<int64_t>(std::floor(mean - slack));  // this many of the sample lie above the high key
+  const int64_t upper =
+      static_cast<int64_t>(std::floor(mean - slack));  // this many of the sample lie above the high key
   const int64_t lower = static_cast<int64_t>(std::ceil(mean + slack));
   const auto& kernels = sparse_table();
   const uint32_t high = upper < 1 ? 0x7fffffffu : kernels.kth_largest(sample.get(), kSample, upper, 0, 0x7fffffffu);

@@ -42,7 +42,8 @@ struct IndexCode {
   int64_t bytes = 0;
 };
 IndexCode index_code(int64_t n, int64_t k, bool dense);
-inline constexpr double kDenseDensity = 0.2;  // what selectors call dense; there Elias-Fano would save 0.15 bits an element
+inline constexpr double kDenseDensity =
+    0.2;  // what selectors call dense; there Elias-Fano would save 0.15 bits an element
 
 // Appends fields of up to 32 bits, least significant bit first. finish() pads the last byte with zeros.
 class BitWriter {

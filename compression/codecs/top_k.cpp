@@ -66,8 +66,7 @@ class IndexWriter {
       low_.put(static_cast<uint32_t>(index & ((int64_t{1} << code_.low_bits) - 1)), code_.low_bits);
     } else {
       low_.put(static_cast<uint32_t>(index), 32);
-      low_.put(static_cast<uint32_t>((index >> 32) & ((int64_t{1} << (code_.low_bits - 32)) - 1)),
-               code_.low_bits - 32);
+      low_.put(static_cast<uint32_t>((index >> 32) & ((int64_t{1} << (code_.low_bits - 32)) - 1)), code_.low_bits - 32);
     }
     const int64_t bit = (index >> code_.low_bits) + count_++;
     high_[bit / 8] |= static_cast<std::byte>(1u << (bit % 8));
@@ -184,7 +183,8 @@ void TopK::decode(const Msg& msg, std::span<const std::byte> in, View out, bool 
   float* y = out.as<float>();
   const Layout l = layout_of(out.count(), density_, format_);
   if (static_cast<int64_t>(in.size()) != l.bytes)
-    throw_bad_data(detail::join(name(), ": a payload of ", in.size(), " bytes where ", l.n, " elements take ", l.bytes));
+    throw_bad_data(
+        detail::join(name(), ": a payload of ", in.size(), " bytes where ", l.n, " elements take ", l.bytes));
   if (l.n == 0) return;
   const int exponent = read_header(format_, in.data() + l.header);
   const std::byte* values = in.data() + l.values;

@@ -1,7 +1,8 @@
 // Codec top_k: the largest share `density` of a message, indices and values; the rest is left to the residual.
 //
 // Payload of n elements, k = max(1, round(density n)): the indices (sparse_select.h: a bitmap or Elias-Fano, whichever
-// is shorter for this n and k; from density 0.2 on the bitmap), the byte of the exponent if format is fp16, then k values in ascending order of index.
+// is shorter for this n and k; from density 0.2 on the bitmap), the byte of the exponent if format is fp16, then k
+// values in ascending order of index.
 //   wire_bytes = index_code(n, k, density >= 0.2).bytes + (fp16: 1) + k * (fp32: 4, bf16 and fp16: 2)
 // A message is encoded whole: the threshold is the message's.
 #pragma once

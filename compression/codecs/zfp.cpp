@@ -12,7 +12,7 @@
 namespace thinwire {
 namespace {
 
-constexpr int64_t kGranule = 256;         // 64 blocks: a multiple of 64 bits at any rate
+constexpr int64_t kGranule = 256;        // 64 blocks: a multiple of 64 bits at any rate
 constexpr int64_t kRun = 64 * kGranule;  // elements that one thread codes at a time
 
 class Zfp final : public Codec {

@@ -44,8 +44,8 @@ constexpr PlaneCode code_of(uint32_t n, uint32_t plane) {
 // the length is without the n raw bits and the test bit.
 template <typename Entry>
 struct Tables {
-  Entry encode[80] = {};
-  Entry decode[128] = {};
+  alignas(64) Entry encode[80] = {};
+  alignas(64) Entry decode[128] = {};
 };
 template <typename Entry>
 constexpr Tables<Entry> make_tables() {
@@ -202,7 +202,7 @@ TW_INLINE bool encode_lanes(const float* x, int maxbits, const EncodeTable& tabl
   const VecI live = field > splat_i(28), bad = field == splat_i(255);
   const VecF scale = (VecF)((splat_i(283) - field) << 23 & live);  // 2^(30 - e), or 0
   VecI q[4];
-  for (int i = 0; i < 4; ++i) q[i] = truncate(v[i] * scale);
+  for (int i = 0; i < 4; ++i) q[i] = bad ? VecI{} : truncate(v[i] * scale);
   VecI a = q[0], b = q[1], c = q[2], d = q[3];
   a += d, a >>= 1, d -= a;
   c += b, c >>= 1, b -= c;
@@ -211,9 +211,6 @@ TW_INLINE bool encode_lanes(const float* x, int maxbits, const EncodeTable& tabl
   d += b >> 1, b -= d >> 1;
   // (2^30, 0, 0, 0) with the largest exponent decodes to four times infinity.
   a = bad ? splat_i(1 << 30) : a;
-  b = bad ? VecI{} : b;
-  c = bad ? VecI{} : c;
-  d = bad ? VecI{} : d;
   const VecI exponent = bad ? field : field + 1;
   const VecU u[4] = {((VecU)a + kNegabinary) ^ kNegabinary, ((VecU)b + kNegabinary) ^ kNegabinary,
                      ((VecU)c + kNegabinary) ^ kNegabinary, ((VecU)d + kNegabinary) ^ kNegabinary};
@@ -230,8 +227,7 @@ TW_INLINE bool encode_lanes(const float* x, int maxbits, const EncodeTable& tabl
       const VecU entry = table.at(n16, nibbles >> j & 0xfu);
       const VecU bits = entry & 0x7fu;
       acc[0] |= shl(bits, position);
-      for (int w = 1; w < kWords; ++w)
-        acc[w] |= shl(bits, position - 32u * w) | shr(bits, splat_u(32u * w) - position);
+      for (int w = 1; w < kWords; ++w) acc[w] |= shl(bits, position - 32u * w) | shr(bits, splat_u(32u * w) - position);
       position += entry >> 7 & 7u;
       n16 = entry >> 6 & 0x70u;
       full = !any(splat_i(maxbits) > (VecI)position);

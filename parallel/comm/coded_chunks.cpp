@@ -245,7 +245,9 @@ Outbox::Outbox(const GroupLane& lane, int places, size_t longest, bool framed, i
       stride_(rounded(longest)),
       space_(lane.pool(), static_cast<int64_t>(stride_) * places * kInFlight),
       lengths_(lane.pool(), framed ? places * kInFlight : 0),
-      exchanges_{Exchange(lane), Exchange(lane), Exchange(lane)} {}
+      exchanges_{Exchange(lane), Exchange(lane), Exchange(lane)} {
+  std::fill_n(lengths_.data(), lengths_.count(), ~uint64_t{0});
+}
 
 char* Outbox::of(int64_t k, int place) const {
   return space_.data() + static_cast<size_t>((k % kInFlight) * places_ + place) * stride_;
@@ -255,7 +257,8 @@ void Outbox::send(int64_t k, int place, const char* data, size_t bytes, int worl
   Exchange& exchange = departures(k);
   if (framed_) {
     uint64_t& length = lengths_[(k % kInFlight) * places_ + place];
-    length = bytes;
+    // Several peers may get one payload: what the first of them reads already is not written again.
+    if (length != bytes) length = bytes;
     exchange.send(&length, kLengthBytes, world_rank, length_tag_);
   }
   for (size_t first = 0; first < bytes; first += kLargestMessage)

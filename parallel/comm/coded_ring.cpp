@@ -13,7 +13,7 @@ struct Cursor {
 };
 
 // Slice r starts at rank r + 1, where it is packed as it is, and ends at rank r; in between it is decoded, added to and
-// packed again at every rank. `longest`: of a payload. Payloads of two slices may be on their way out.
+// packed again at every rank. Payloads of two slices may be on their way out.
 Task ring_scatter_pieces(GroupLane lane, CodedCall call, View whole, Bounds bounds, View out, bool accumulate) {
   const int n = lane.size(), me = lane.me;
   const int to = lane.world_rank((me + 1) % n), from = lane.world_rank((me + n - 1) % n), previous = (me + n - 1) % n;

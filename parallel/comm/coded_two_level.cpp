@@ -34,15 +34,15 @@ Bounds block_bounds(const GroupLane& lane, const NodeSeat& g, const Bounds& boun
   return block;
 }
 
-// What my place's column sends: `nodes` ranges, mine among them.
+// Elements that I send: all ranges of other places inside my node, and my place's node sums to the other nodes.
 int64_t two_level_elements(const NodeSeat& g, const Bounds& bounds, int64_t count) {
   int64_t column = 0;
   for (int j = 0; j < g.nodes; ++j) column += slice_of(bounds, g.member(j, g.place)).count;
   return count - column + column - slice_of(bounds, g.member(g.node, g.place)).count;
 }
 
-// The column's own part: node sums of everybody's range go to their owners, who add them up in node order. node_sums
-// [column]: block j's from column_bounds[j] on. `whole_first`: where block j's range starts in the message.
+// Inside each node first, block by block; then the node sums of everybody's range go to their owners, who add them up
+// in node order.
 Task two_level_scatter_pieces(GroupLane lane, CodedCall intra, CodedCall inter, View whole, Bounds bounds, View out,
                               bool accumulate) {
   const NodeSeat g(lane);

@@ -21,16 +21,17 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-constexpr int kResumes = 32;       // coroutines continued per poll
+constexpr int kResumes = 32;  // coroutines continued per poll
 constexpr microseconds kShortestSleep{20}, kLongestSleep{1000}, kSilentSleep{5000};
 constexpr microseconds kCrowdedSleep{250};  // shortest, where a rank that wakes up takes the core from one that works
-constexpr int kPollsInARow = 16;           // before a waiter gives up the baton and looks at the clock
+constexpr int kPollsInARow = 16;            // before a waiter gives up the baton and looks at the clock
 constexpr int kYieldsToIssuer = 100;
-constexpr microseconds kYieldEvery{20};    // a yield costs as much as ten polls: more of them would slow large messages
+constexpr microseconds kYieldEvery{100};  // a yield costs as much as ten polls: more of them would slow large messages
 constexpr int64_t kBytesPerUs = 1000, kLongestSpinUs = 20000;
 constexpr microseconds kThreadShortest{50}, kThreadLongest{1000};
 constexpr milliseconds kLinger{100};       // the thread rests in short naps for so long after the last activity
 constexpr int64_t kWorthWaking = 8 << 20;  // an operation of so many bytes does not wait for the end of a nap
+constexpr microseconds kAtOnce{100};       // from its issue to somebody's wait
 
 int64_t since_ns(Clock::time_point from, Clock::time_point to) {
   return duration_cast<nanoseconds>(to - from).count();
@@ -67,7 +68,9 @@ class Patience {
  public:
   // A transport may need a poll for every piece of a large message: as long as it can take to arrive, nobody sleeps.
   Patience(Clock::time_point now, int spin_us, int64_t bytes)
-      : quiet_since_(now), yielded_(now), spin_(spin_us > 0 ? spin_us + std::min(bytes / kBytesPerUs, kLongestSpinUs) : 0) {}
+      : quiet_since_(now),
+        yielded_(now),
+        spin_(spin_us > 0 ? spin_us + std::min(bytes / kBytesPerUs, kLongestSpinUs) : 0) {}
   void moved(Clock::time_point now) { quiet_since_ = now; }
   void pause(Clock::time_point now) {
     const auto silence = now - quiet_since_;
@@ -347,6 +350,7 @@ void Progress::Core::drive(RunningOperation& operation) {
   const Clock::time_point from = Clock::now();
   Patience patience(from, options.spin_us, operation.note_.bytes);
   const int polls = options.spin_us > 0 ? kPollsInARow : 1;
+  if (operation.note_.bytes >= kWorthWaking) awaited_at_once.store(from - operation.issued_ < kAtOnce);
   waiters.fetch_add(1);
   for (bool first = true;; first = false) {
     bool moved = false;
@@ -387,10 +391,11 @@ void Progress::Core::nudge() {
   rest_wake.notify_one();
 }
 
-// Waking the thread costs microseconds, so only what is large, or what the thread would not notice, is worth it.
+// Waking the thread costs microseconds of the caller's core, so only what the thread would not notice is worth it, or
+// what is large and, as the last one of its kind, not waited for at once.
 void Progress::Core::wake_for(int64_t bytes) {
   const Rest now = rest.load();
-  if (now == Rest::kLong || (now == Rest::kShort && bytes >= kWorthWaking)) nudge();
+  if (now == Rest::kLong || (now == Rest::kShort && bytes >= kWorthWaking && !awaited_at_once.load())) nudge();
 }
 
 // False: the thread has to end.

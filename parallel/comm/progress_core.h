@@ -124,7 +124,7 @@ struct Progress::Core {
     int next_free = -1;
   };
   static constexpr size_t kPollBatch = 32;  // completions per poll: others get the baton in between
-  std::array<Completion, kPollBatch> done;   // what the transport reports; here so that a poll need not clear it
+  std::array<Completion, kPollBatch> done;  // what the transport reports; here so that a poll need not clear it
   std::vector<Slot> slots;
   int free_slot = -1;
   RunningOperation *first_open = nullptr, *last_open = nullptr;
@@ -139,7 +139,7 @@ struct Progress::Core {
 
   void start(RunningOperation& operation);
   Ticket start(const Transfer& transfer, const OperationNote& note, SiteCounters* counters);  // takes the baton itself
-  void drive(RunningOperation& operation);  // takes the baton itself
+  void drive(RunningOperation& operation);                                                    // takes the baton itself
   void give_up(RunningOperation& operation);
   bool poll();  // true: something moved
   void withdraw(Exchange& exchange);
@@ -149,13 +149,14 @@ struct Progress::Core {
   // The thread that polls while nobody waits.
   enum class Rest : int { kAwake, kShort, kLong };
   std::atomic<Rest> rest{Rest::kAwake};
+  std::atomic<bool> awaited_at_once{false};  // the last large operation: the thread was not needed
   std::mutex rest_mutex;
   std::condition_variable rest_wake;
   bool nudged = false, stop = false;
   std::thread thread;
   void run_thread();
   bool rest_for(Rest how, std::chrono::microseconds limit);
-  void nudge();  // any thread
+  void nudge();                  // any thread
   void wake_for(int64_t bytes);  // an operation of so many bytes was issued, and stayed open
   std::unique_ptr<Watchdog> watchdog;
 

@@ -77,28 +77,54 @@ void reduce_scatter(const float* whole, float* mine, std::span<const int> counts
   }
 }
 
-void all_gather(const float* mine, float* whole, std::span<const int> counts) {
-  if (all_equal(counts)) {
-    MPI_Allgather(mine, counts[0], MPI_FLOAT, whole, counts[0], MPI_FLOAT, kWorld);
+void all_gather(const float* mine, float* whole, std::span<const int> counts, bool started) {
+  const int own = counts[static_cast<size_t>(rank())];
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (started && all_equal(counts)) {
+    MPI_Iallgather(mine, own, MPI_FLOAT, whole, own, MPI_FLOAT, kWorld, &request);
+  } else if (started) {
+    const std::vector<int> offsets = offsets_of(counts);
+    MPI_Iallgatherv(mine, own, MPI_FLOAT, whole, counts.data(), offsets.data(), MPI_FLOAT, kWorld, &request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+  } else if (all_equal(counts)) {
+    MPI_Allgather(mine, own, MPI_FLOAT, whole, own, MPI_FLOAT, kWorld);
   } else {
-    MPI_Allgatherv(mine, counts[static_cast<size_t>(rank())], MPI_FLOAT, whole, counts.data(),
-                   offsets_of(counts).data(), MPI_FLOAT, kWorld);
+    MPI_Allgatherv(mine, own, MPI_FLOAT, whole, counts.data(), offsets_of(counts).data(), MPI_FLOAT, kWorld);
   }
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
 }
 
-void all_to_all(const float* from, float* to, std::span<const int> counts) {
+void all_to_all(const float* from, float* to, std::span<const int> counts, bool started) {
+  const int own = counts[static_cast<size_t>(rank())];
+  MPI_Request request = MPI_REQUEST_NULL;
   if (all_equal(counts)) {
-    MPI_Alltoall(from, counts[0], MPI_FLOAT, to, counts[0], MPI_FLOAT, kWorld);
+    if (started) {
+      MPI_Ialltoall(from, own, MPI_FLOAT, to, own, MPI_FLOAT, kWorld, &request);
+    } else {
+      MPI_Alltoall(from, own, MPI_FLOAT, to, own, MPI_FLOAT, kWorld);
+    }
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
     return;
   }
   // Rank r takes counts[r] elements from everybody.
-  const std::vector<int> offsets = offsets_of(counts), take(counts.size(), counts[static_cast<size_t>(rank())]);
-  MPI_Alltoallv(from, counts.data(), offsets.data(), MPI_FLOAT, to, take.data(), offsets_of(take).data(), MPI_FLOAT,
-                kWorld);
+  const std::vector<int> offsets = offsets_of(counts), take(counts.size(), own), places = offsets_of(take);
+  if (started) {
+    MPI_Ialltoallv(from, counts.data(), offsets.data(), MPI_FLOAT, to, take.data(), places.data(), MPI_FLOAT, kWorld,
+                   &request);
+  } else {
+    MPI_Alltoallv(from, counts.data(), offsets.data(), MPI_FLOAT, to, take.data(), places.data(), MPI_FLOAT, kWorld);
+  }
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
 }
 
-void broadcast(void* data, size_t bytes, int root) {
-  MPI_Bcast(data, static_cast<int>(bytes), MPI_BYTE, root, kWorld);
+void broadcast(void* data, size_t bytes, int root, bool started) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (started) {
+    MPI_Ibcast(data, static_cast<int>(bytes), MPI_BYTE, root, kWorld, &request);
+  } else {
+    MPI_Bcast(data, static_cast<int>(bytes), MPI_BYTE, root, kWorld);
+  }
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
 }
 
 void barrier() {

@@ -1,4 +1,4 @@
-// Plain blocking MPI calls on all ranks, for `bench comm` to time beside ours; nothing else uses them.
+// Plain MPI calls on all ranks, for `bench comm` to time beside ours; nothing else uses them.
 //
 // Only in a process whose World is MPI, and only while no operation of ours is open. Sums are fp32.
 #pragma once
@@ -21,9 +21,11 @@ void all_reduce(float* data, int64_t count);
 void all_reduce_beside(float* data, int64_t count, const std::function<void()>& work);
 // counts: elements per rank. The blocked forms are used where all are equal.
 void reduce_scatter(const float* whole, float* mine, std::span<const int> counts);
-void all_gather(const float* mine, float* whole, std::span<const int> counts);
-void all_to_all(const float* from, float* to, std::span<const int> counts);  // rank r takes counts[r] from everybody
-void broadcast(void* data, size_t bytes, int root);
+// `started`: the call that only starts, and a wait for it, in place of the blocking one.
+void all_gather(const float* mine, float* whole, std::span<const int> counts, bool started = false);
+// Rank r takes counts[r] from everybody.
+void all_to_all(const float* from, float* to, std::span<const int> counts, bool started = false);
+void broadcast(void* data, size_t bytes, int root, bool started = false);
 void barrier();
 double largest(double value);  // over all ranks, on all ranks
 

@@ -35,13 +35,13 @@ void all_reduce_beside(float*, int64_t, const std::function<void()>&) {
 void reduce_scatter(const float*, float*, std::span<const int>) {
   none();
 }
-void all_gather(const float*, float*, std::span<const int>) {
+void all_gather(const float*, float*, std::span<const int>, bool) {
   none();
 }
-void all_to_all(const float*, float*, std::span<const int>) {
+void all_to_all(const float*, float*, std::span<const int>, bool) {
   none();
 }
-void broadcast(void*, size_t, int) {
+void broadcast(void*, size_t, int, bool) {
   none();
 }
 void barrier() {

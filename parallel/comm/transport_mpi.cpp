@@ -26,7 +26,7 @@ extern "C" void* ucp_disconnect_nb(void*) {
 namespace thinwire {
 namespace {
 
-constexpr int kRounds = 4;                    // tests per poll: a large message needs one for every few pieces
+constexpr int kRounds = 4;                   // tests per poll: a large message needs one for every few pieces
 constexpr size_t kProbablyOver = 512 << 10;  // sends up to here are often buffered: worth a look at once
 
 void check_mpi(int code, const char* call) {
@@ -131,7 +131,8 @@ class MpiTransport final : public Transport {
   }
 
  private:
-  // How many of them are over; indices_ and statuses_ tell which. MPI_UNDEFINED (negative) does not occur: all are open.
+  // How many of them are over; indices_ and statuses_ tell which. MPI_UNDEFINED (negative) does not occur: all are
+  // open.
   int test(size_t first, int window) {
     int n = 0;
     if (window == 1) {  // a tenth cheaper, and the usual case of a wait

@@ -445,6 +445,11 @@ void UnitTraffic::finish_reductions() {
 void UnitTraffic::publish_all(bool raw) {
   impl_->publish_all(raw);
 }
+void UnitTraffic::finish_publications() {
+  if (!impl_->publishing) return;
+  impl_->start_publications(impl_->publish_order.size());
+  for (Impl::UnitState& s : impl_->states) s.publication.wait(impl_->stream);
+}
 void UnitTraffic::drain() {
   impl_->wait_all();
 }

@@ -79,6 +79,9 @@ class UnitTraffic final : public UnitEvents {
   // of the next forward pass first and the rest as it goes on; acquire() waits for each.
   // raw: as they are, whatever the rule says (after weights were loaded or set).
   void publish_all(bool raw = false);
+  // Starts and finishes what publish_all has left for later: weights are whole, and are what computes (before a save of
+  // them; all ranks together).
+  void finish_publications();
   // Waits for everything that is open (before a save, at the end, on an error). Starts nothing.
   void drain();
 

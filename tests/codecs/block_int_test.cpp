@@ -2,7 +2,7 @@
 // published quantisers (reference/zero-and-tagc.md 1.8, 1.9, 1.12) by name.
 #include "compression/codecs/block_int.h"
 
-#include "codec_laws.h"
+#include "tests/codecs/codec_laws.h"
 #include "compression/codecs/block_int_kernel.h"
 #include "engine/base/core/philox.h"
 
@@ -32,7 +32,8 @@ std::shared_ptr<const Codec> make(int64_t bits, int64_t block, const std::string
   return make_block_int(spec_of(bits, block, scale, asymmetric, rounding));
 }
 
-// ---- golden bytes: each can be followed with pencil and paper --------------------------------------------------------
+// ---- golden bytes: each can be followed with pencil and paper
+// --------------------------------------------------------
 TEST(BlockIntGolden, Symmetric) {
   // Largest element -2: step 2 / 128 = 2^-6 (3c800000), codes 64, -128, 32, 0.
   expect_hex(encode_bytes(*make(8, 4, "fp32"), std::vector<float>{1, -2, 0.5f, 0}), "0000803c 40802000");
@@ -54,9 +55,9 @@ TEST(BlockIntGolden, Asymmetric) {
 }
 TEST(BlockIntGolden, NonFinite) {
   bool bad = false;
-  const Bytes payload = encode_bytes(*make(4, 4, "fp16"),
-                                     std::vector<float>{1, std::numeric_limits<float>::infinity(), 0, -1, 2, 1, 0, -2},
-                                     law_msg(), &bad);
+  const Bytes payload =
+      encode_bytes(*make(4, 4, "fp16"),
+                   std::vector<float>{1, std::numeric_limits<float>::infinity(), 0, -1, 2, 1, 0, -2}, law_msg(), &bad);
   EXPECT_TRUE(bad);
   expect_hex(payload, "007e 0034 8888 4780");  // NaN; the second block: largest -2, step 1/4 (fp16 3400)
 }
@@ -106,12 +107,12 @@ struct Oracle {
   // Rounding number of element i of the message.
   static float noise(const Msg& msg, uint64_t i) {
     const uint64_t step = static_cast<uint64_t>(msg.step);
-    const PhiloxBlock a = philox({static_cast<uint32_t>(msg.seed), static_cast<uint32_t>(msg.seed >> 32)},
-                                 {msg.slot, msg.sequence, static_cast<uint32_t>(step),
-                                  static_cast<uint32_t>(step >> 32)});
+    const PhiloxBlock a =
+        philox({static_cast<uint32_t>(msg.seed), static_cast<uint32_t>(msg.seed >> 32)},
+               {msg.slot, msg.sequence, static_cast<uint32_t>(step), static_cast<uint32_t>(step >> 32)});
     const PhiloxBlock b = philox({a[0], a[1]}, {static_cast<uint32_t>(msg.rank), a[2], a[3], 5});
-    const PhiloxBlock words = philox({b[0], b[1]},
-                                     {static_cast<uint32_t>(i / 8), static_cast<uint32_t>(i / 8 >> 32), 5, 0});
+    const PhiloxBlock words =
+        philox({b[0], b[1]}, {static_cast<uint32_t>(i / 8), static_cast<uint32_t>(i / 8 >> 32), 5, 0});
     const uint32_t word = words[i % 8 / 2];
     return (static_cast<float>(i % 2 ? word >> 16 : word & 0xffff) + 0.5f) / 65536.0f;
   }
@@ -133,8 +134,8 @@ struct Oracle {
         }
         float offset = 0.0f, step;
         if (asymmetric) {
-          offset = offset_for((low * 0.5f + high * 0.5f) +
-                              (high * 0.5f - low * 0.5f) * (1.0f / (2.0f * half() - 1.0f)));
+          offset =
+              offset_for((low * 0.5f + high * 0.5f) + (high * 0.5f - low * 0.5f) * (1.0f / (2.0f * half() - 1.0f)));
           step = step_for(std::max(0.0f, std::max((offset - low) / half(), (high - offset) / (half() - 1.0f))));
           put(out, offset);
         } else {
@@ -225,7 +226,9 @@ TEST(BlockInt, AllInstructionSetsWriteTheSameBytes) {
     const int64_t group = form.block * std::max<int64_t>(1, 4096 / form.block);
     const int64_t n = 1 + static_cast<int64_t>(rng()) % group;
     std::vector<float> x = wild_data(rng, n);
-    if (round % 5 == 0) x[rng() % x.size()] = std::bit_cast<float>(static_cast<uint32_t>(0xff800000u | (rng() & 0x7fffffu)));  // -inf or NaN
+    if (round % 5 == 0)
+      x[rng() % x.size()] =
+          std::bit_cast<float>(static_cast<uint32_t>(0xff800000u | (rng() & 0x7fffffu)));  // -inf or NaN
     const BlockIntNoise noise{static_cast<uint32_t>(rng()), static_cast<uint32_t>(rng()), (rng() << 8) + rng() % 8};
     std::vector<uint8_t> first(static_cast<size_t>(n) * 9 + 64, 0xee);
     std::vector<float> first_out(x.size(), 0.25f);
@@ -382,7 +385,8 @@ TEST(BlockInt, StochasticRoundingIsUnbiasedElementByElement) {
         const auto [low, high] = std::minmax_element(block.begin(), block.end());
         const double levels = static_cast<double>(int64_t{1} << bits) - 1.0;
         const double most = std::max(std::fabs(*low), std::fabs(*high));
-        const double step = asymmetric ? (static_cast<double>(*high) - *low) / levels * 1.001 : 2.0 * most / (levels - 1.0);
+        const double step =
+            asymmetric ? (static_cast<double>(*high) - *low) / levels * 1.001 : 2.0 * most / (levels - 1.0);
         EXPECT_NEAR(mean[i], x[i], step * (3.0 / std::sqrt(kDraws) + 0x1p-15)) << "element " << i;
       }
     }
@@ -394,12 +398,15 @@ TEST(BlockInt, EveryPartOfTheKeyChangesTheRoundingNumbers) {
   const Msg base = law_msg();
   const Bytes reference = encode_bytes(*codec, x, base);
   EXPECT_TRUE(encode_bytes(*codec, x, base) == reference);
-  const std::function<void(Msg&)> changes[] = {
-      [](Msg& m) { m.seed ^= 1; },          [](Msg& m) { m.seed ^= uint64_t{1} << 40; },
-      [](Msg& m) { ++m.slot; },             [](Msg& m) { ++m.sequence; },
-      [](Msg& m) { ++m.step; },             [](Msg& m) { m.step += int64_t{1} << 33; },
-      [](Msg& m) { ++m.rank; },             [](Msg& m) { m.first += 4096; },
-      [](Msg& m) { m.first += int64_t{1} << 36; }};
+  const std::function<void(Msg&)> changes[] = {[](Msg& m) { m.seed ^= 1; },
+                                               [](Msg& m) { m.seed ^= uint64_t{1} << 40; },
+                                               [](Msg& m) { ++m.slot; },
+                                               [](Msg& m) { ++m.sequence; },
+                                               [](Msg& m) { ++m.step; },
+                                               [](Msg& m) { m.step += int64_t{1} << 33; },
+                                               [](Msg& m) { ++m.rank; },
+                                               [](Msg& m) { m.first += 4096; },
+                                               [](Msg& m) { m.first += int64_t{1} << 36; }};
   for (size_t c = 0; c < std::size(changes); ++c) {
     Msg msg = base;
     changes[c](msg);
@@ -446,8 +453,7 @@ TEST(BlockIntDefect, SumsOfLossScaledGradientsDoNotOverflow) {  // 1.8 item 4: h
   const std::vector<float> x(256, -60000.0f);
   const Bytes payload = encode_bytes(*codec, x);
   std::vector<float> sum(x.size());
-  for (int rank = 0; rank < 64; ++rank)
-    codec->decode(law_msg(), payload, View(sum.data(), DType::f32, {256}), true);
+  for (int rank = 0; rank < 64; ++rank) codec->decode(law_msg(), payload, View(sum.data(), DType::f32, {256}), true);
   for (float v : sum) EXPECT_NEAR(v, -64.0f * 60000.0f, 64.0f * 60000.0f * 0x1p-10f);
 }
 TEST(BlockIntDefect, OddSizesAndTinyParametersWork) {  // 1.9: #3864, #4309, #4386, #6659

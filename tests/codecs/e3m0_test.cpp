@@ -1,8 +1,8 @@
 // e3m0: golden bytes, an oracle that searches all levels, fidelity, and error feedback.
 #include "compression/codecs/e3m0.h"
 
-#include "codec_laws.h"
 #include "compression/codecs/e3m0_kernel.h"
+#include "tests/codecs/codec_laws.h"
 
 namespace thinwire {
 namespace {
@@ -114,7 +114,9 @@ TEST(E3m0, ErrorFeedbackContractsByAThird) {
     float most = 0.0f;
     for (size_t i = b; i < b + 128; ++i) most = std::max(most, std::fabs(x[i]));
     for (size_t i = b; i < b + 128; ++i)
-      if (std::fabs(x[i]) > most * 0.012f) EXPECT_LE(std::fabs(x[i] - y[i]), std::fabs(x[i]) * 0.34f);
+      if (std::fabs(x[i]) > most * 0.012f) {
+        EXPECT_LE(std::fabs(x[i] - y[i]), std::fabs(x[i]) * 0.34f);
+      }
   }
 }
 

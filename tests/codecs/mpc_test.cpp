@@ -83,7 +83,8 @@ TEST(MpcTest, Laws) {
 TEST(MpcTest, Golden) {
   const float x[] = {1.0f, 1.0f, 1.5f, -2.0f, 0.0f};
   expect_hex(encode_bytes(*mpc_of(), x), "006d7063 05000000 0000c0c0 0c000000 f5ffffff 0f000000 f8ffffff");
-  expect_hex(encode_raw(*mpc_of(3), as_dtype(x, DType::bf16), DType::bf16, law_msg()), "226d7063 03000000 c0408040 02000000 01000000 fdffffff 01000000 01000000");
+  expect_hex(encode_raw(*mpc_of(3), as_dtype(x, DType::bf16), DType::bf16, law_msg()),
+             "226d7063 03000000 c0408040 02000000 01000000 fdffffff 01000000 01000000");
 }
 
 TEST(MpcTest, StreamIsTheOneOfTheDescription) {

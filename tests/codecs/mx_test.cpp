@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "codec_laws.h"
+#include "tests/codecs/codec_laws.h"
 #include "compression/codecs/mx_kernel.h"
 
 namespace thinwire {
@@ -71,7 +71,8 @@ TEST(Mx, EveryCodeDecodesToItsDefinition) {
       payload.resize(head + static_cast<size_t>(codes * d.bits / 8));
       for (int i = 0; i < codes; ++i)
         for (int k = 0; k < d.bits; ++k)
-          if (i >> k & 1) payload[head + static_cast<size_t>((i * d.bits + k) / 8)] |= std::byte(1 << (i * d.bits + k) % 8);
+          if (i >> k & 1)
+            payload[head + static_cast<size_t>((i * d.bits + k) / 8)] |= std::byte(1 << (i * d.bits + k) % 8);
       const auto y = decode_floats(*codec, payload, codes);
       for (int i = 0; i < codes; ++i) {
         SCOPED_TRACE(std::string(d.name) + ", code " + std::to_string(i) + ", scale " + std::to_string(scale));

@@ -279,7 +279,7 @@ TEST(Orthonormalize, HouseholderKeepsTheSameContract) {
 // The tables of all instruction sets compute the same bits (run where the machine has them).
 TEST(LowRankKernels, InstructionSetsAgreeBitForBit) {
   if (active_isa() == Isa::kAvx2) GTEST_SKIP() << "this machine has one instruction set only";
-  const LowRankKernels &narrow = isa_avx2::low_rank_kernels, &wide = isa_avx512::low_rank_kernels;
+  const LowRankKernels &narrow = isa_avx2::low_rank_kernels, &wide = TW_PICK_KERNELS(low_rank_kernels);
   for (const auto& [rows, cols, rank] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1},
                                          {5, 700, 3},
                                          {37, 53, 4},

@@ -1,11 +1,12 @@
 // Sketch: sums over simulated ranks against float64, both forms, whole and sliced; and the published defects by name.
+#include "compression/codecs/sketch.h"
+
 #include <gtest/gtest.h>
 
 #include <map>
 #include <numeric>
 
-#include "codec_laws.h"
-#include "compression/codecs/sketch.h"
+#include "tests/codecs/codec_laws.h"
 #include "compression/codecs/sparse_select.h"
 
 namespace thinwire::test {
@@ -68,7 +69,8 @@ struct Group {
         if (r == 0) out.finite &= finite;
         reduce(round, payload.span(), sum, rank == 0);
       }
-      if (r == 0) out.index.assign(reinterpret_cast<uint8_t*>(sum.data()), reinterpret_cast<uint8_t*>(sum.data()) + bytes);
+      if (r == 0)
+        out.index.assign(reinterpret_cast<uint8_t*>(sum.data()), reinterpret_cast<uint8_t*>(sum.data()) + bytes);
       for (int rank = 0; rank < ranks; ++rank) {
         CodingState& state = *states[static_cast<size_t>(rank)];
         int64_t first = 0, last = round.count;
@@ -167,7 +169,8 @@ std::vector<uint8_t> brute_union(const Sketch& codec, const Vectors& xs, int64_t
     const int64_t quota = codec.quota(rank_msg(static_cast<int>(r), static_cast<int>(xs.size()), step), n);
     for (int64_t i = 0; i < quota; ++i) {
       const int64_t e = order[static_cast<size_t>(i)];
-      if (xs[r][static_cast<size_t>(e)] != 0.0f) bits[static_cast<size_t>(e / 8)] |= static_cast<uint8_t>(1u << (e % 8));
+      if (xs[r][static_cast<size_t>(e)] != 0.0f)
+        bits[static_cast<size_t>(e / 8)] |= static_cast<uint8_t>(1u << (e % 8));
     }
   }
   return bits;
@@ -203,8 +206,8 @@ void check_message(const Sketch& codec, const Vectors& xs, const Outcome& out, i
     ASSERT_TRUE(table || got == in_order) << "element " << i << ": " << got << " not " << in_order;
     ASSERT_NEAR(got, exact, grid + ranks * 0x1p-24 * size) << "element " << i;
     // Law 5: in the table form the only rounding is that of the decoded sum.
-    ASSERT_NEAR(got + errors, exact, table ? 0x1p-24 * std::fabs(exact) + 1e-300 + 0x1p-24 * grid
-                                           : ranks * 0x1p-24 * size)
+    ASSERT_NEAR(got + errors, exact,
+                table ? 0x1p-24 * std::fabs(exact) + 1e-300 + 0x1p-24 * grid : ranks * 0x1p-24 * size)
         << "element " << i;
   }
 }
@@ -359,7 +362,8 @@ TEST(Sketch, defect_more_bytes_than_bf16_reduce_scatter) {
       Group group(codec, n, ranks);
       const Outcome out = group.run(xs);
       // The index is all-reduced (twice the bytes), the values are reduce-scattered once.
-      const double bits = (2.0 * 8.0 * static_cast<double>(out.counts[0]) + 32.0 * static_cast<double>(out.counts[1])) / n;
+      const double bits =
+          (2.0 * 8.0 * static_cast<double>(out.counts[0]) + 32.0 * static_cast<double>(out.counts[1])) / n;
       EXPECT_LE(bits, 2.0 + 32 * 0.2 + 0.01);
       EXPECT_LT(bits, 16.0);
       EXPECT_EQ(out.counts[0], n / 8);
@@ -385,7 +389,8 @@ TEST(Sketch, defect_not_bit_exact) {
   Vectors xs(ranks, std::vector<float>(static_cast<size_t>(n)));
   std::mt19937_64 rng(8);
   for (auto& x : xs)
-    for (float& v : x) v = rng() % 10 == 0 ? static_cast<float>(static_cast<int>(rng() % (1 << (1 + rng() % 20)))) : 0.0f;
+    for (float& v : x)
+      v = rng() % 10 == 0 ? static_cast<float>(static_cast<int>(rng() % (1 << (1 + rng() % 20)))) : 0.0f;
   for (bool compact : {true, false}) {
     const Sketch codec(0.4, 2.0, compact);
     Group group(codec, n, ranks);
@@ -395,8 +400,7 @@ TEST(Sketch, defect_not_bit_exact) {
       double exact = 0.0;
       for (const auto& x : xs) exact += x[static_cast<size_t>(i)];
       ASSERT_EQ(out.sum[static_cast<size_t>(i)], bit(out.index, i) ? exact : 0.0) << "element " << i;
-      for (const auto& e : out.errors)
-        ASSERT_TRUE(!bit(out.index, i) || e[static_cast<size_t>(i)] == 0.0f);
+      for (const auto& e : out.errors) ASSERT_TRUE(!bit(out.index, i) || e[static_cast<size_t>(i)] == 0.0f);
     }
   }
   // One rank, any numbers: the packed form gives back every bit, the last one too.
@@ -409,7 +413,8 @@ TEST(Sketch, defect_not_bit_exact) {
 // (5) Elements behind the last whole block of the index got no index.
 TEST(Sketch, defect_index_remainder_blocks) {
   for (bool compact : {true, false})
-    for (int64_t n : {1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, 1023, 1024, 1025, 1031, 4 * 1024 + 3, 16 * 1024 + 1, 3 * 16384 + 9}) {
+    for (int64_t n : {1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, 1023, 1024, 1025, 1031, 4 * 1024 + 3, 16 * 1024 + 1,
+                      3 * 16384 + 9}) {
       const Sketch codec(0.3, 2.0, compact);
       Vectors xs = inputs(DataKind::kGaussian, n, 2, 6);
       for (auto& x : xs) x.back() = 1000.0f;
@@ -491,7 +496,8 @@ TEST(Sketch, non_finite_input_is_flagged_and_stays_non_finite) {
   for (int rank = 0; rank < 4; ++rank) {
     const auto state = codec.make_state(100, {});
     std::vector<uint8_t> bits(13);
-    EXPECT_FALSE(codec.pack(0, rank_msg(rank, 4), View(x.data(), DType::f32, {100}), View(bits.data(), DType::u8, {13}), *state));
+    EXPECT_FALSE(codec.pack(0, rank_msg(rank, 4), View(x.data(), DType::f32, {100}), View(bits.data(), DType::u8, {13}),
+                            *state));
   }
 }
 

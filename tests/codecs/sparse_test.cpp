@@ -6,7 +6,7 @@
 #include <numeric>
 #include <set>
 
-#include "codec_laws.h"
+#include "tests/codecs/codec_laws.h"
 #include "compression/codecs/chunked_top_k.h"
 #include "compression/codecs/random_k.h"
 #include "compression/codecs/sparse_kernel.h"
@@ -56,9 +56,9 @@ std::vector<float> awkward(int kind, int64_t n, uint64_t seed) {
     if (kind == 2) v = std::nearbyint(v * 2.0f) * 0.5f;
     if (kind == 3 && i / 300 % 40 != 7) v = 0.0f;
     if (kind == 4) v = 1.0f;
-    if (kind == 5) v = static_cast<float>(i);          // the largest at the end
-    if (kind == 6 && i % 64 != 0) v *= 1e-3f;          // large ones in one column
-    if (kind == 7) v = i < n / 50 ? v : v * 1e-30f;    // the sample sees little of what counts
+    if (kind == 5) v = static_cast<float>(i);        // the largest at the end
+    if (kind == 6 && i % 64 != 0) v *= 1e-3f;        // large ones in one column
+    if (kind == 7) v = i < n / 50 ? v : v * 1e-30f;  // the sample sees little of what counts
   }
   return x;
 }
@@ -182,7 +182,7 @@ TEST(SparseKernels, instruction_sets_agree) {
       b.unpack(m1.data(), n, v1.data(), y2.data(), accumulate);
       ASSERT_EQ(std::memcmp(y1.data(), y2.data(), y1.size() * 4), 0);
       for (size_t i = 0; accumulate && i < y1.size(); ++i)
-          ASSERT_TRUE((m1[i / 8] >> (i % 8) & 1) || std::signbit(y1[i])) << "touched an element that was not sent";
+        ASSERT_TRUE((m1[i / 8] >> (i % 8) & 1) || std::signbit(y1[i])) << "touched an element that was not sent";
     }
     std::vector<float> c1 = x, c2 = x;
     a.clear(c1.data(), n, m1.data());
@@ -239,7 +239,8 @@ TEST(ChunkedTopK, sparse_loco_is_0_219_bits_and_its_two_magnitudes) {
   const auto codec = make_chunked_top_k(chunked_spec(64, 4096, "2bit"));
   EXPECT_EQ(codec->wire_bytes(4096, DType::f32), 64u * (2 + 12) / 8 + 4);
   const int64_t n = int64_t{4096} * 1000000;
-  EXPECT_NEAR(8.0 * static_cast<double>(codec->wire_bytes(n, DType::f32)) / static_cast<double>(n), 0.21875 + 32.0 / 4096, 1e-9);
+  EXPECT_NEAR(8.0 * static_cast<double>(codec->wire_bytes(n, DType::f32)) / static_cast<double>(n),
+              0.21875 + 32.0 / 4096, 1e-9);
   EXPECT_EQ(codec->wire_bytes(4096 + 1, DType::f32), 116u + 4 + 2 + 1);
   EXPECT_EQ(codec->wire_bytes(4096 + 100, DType::f32), 116u + 4 + 3 + 1);  // ceil(64 * 100 / 4096) = 2
   EXPECT_EQ(codec->wire_bytes(64, DType::f32), 4u + 2 + 1);
@@ -273,7 +274,8 @@ std::vector<float> golden_input(int64_t n) {
 TEST(TopK, golden_bytes) {
   // -4, 3.875 and -3.875 at 0, 19 and 45, with 4 low bits; then a bitmap, the exponent -12 and 8 values of fp16.
   expect_hex(encode_bytes(*make_top_k(spec_of(0.05, "bf16")), golden_input(64)), "300d15 80c0 7840 78c0");
-  expect_hex(encode_bytes(*make_top_k(spec_of(0.5, "fp16")), golden_input(16)), "a556 f4 00f4 80f1 4072 40f3 c0f0 8070 0073 80f2");
+  expect_hex(encode_bytes(*make_top_k(spec_of(0.5, "fp16")), golden_input(16)),
+             "a556 f4 00f4 80f1 4072 40f3 c0f0 8070 0073 80f2");
 }
 TEST(RandomK, golden_bytes) {
   CodecSpec spec = spec_of(0.25, "bf16");
@@ -281,8 +283,10 @@ TEST(RandomK, golden_bytes) {
   expect_hex(encode_bytes(*make_random_k(spec), golden_input(40)), "30c068c01040003e 00c038c070c05840 08c0c03e");
 }
 TEST(ChunkedTopK, golden_bytes) {
-  expect_hex(encode_bytes(*make_chunked_top_k(chunked_spec(4, 32, "2bit")), golden_input(40)), "6c407c40 e04c0d 9b 70407040 06 00");
-  expect_hex(encode_bytes(*make_chunked_top_k(chunked_spec(4, 32, "fp16")), golden_input(32)), "f4 e04c0d 00f4 40f3 c073 80f3");
+  expect_hex(encode_bytes(*make_chunked_top_k(chunked_spec(4, 32, "2bit")), golden_input(40)),
+             "6c407c40 e04c0d 9b 70407040 06 00");
+  expect_hex(encode_bytes(*make_chunked_top_k(chunked_spec(4, 32, "fp16")), golden_input(32)),
+             "f4 e04c0d 00f4 40f3 c073 80f3");
 }
 
 // ---- random_k ------------------------------------------------------------------------------------------------------
@@ -339,7 +343,8 @@ TEST(Sparse, conservation_over_ranks_and_steps_whatever_the_order_of_messages) {
     for (int ranks : {1, 2, 3, 4, 8, 16}) {
       std::map<bool, std::vector<std::vector<float>>> decoded_by_order;
       for (bool backwards : {false, true}) {
-        std::vector<std::vector<float>> residual(static_cast<size_t>(2 * ranks), std::vector<float>(static_cast<size_t>(n)));
+        std::vector<std::vector<float>> residual(static_cast<size_t>(2 * ranks),
+                                                 std::vector<float>(static_cast<size_t>(n)));
         std::vector<double> in(static_cast<size_t>(n)), out(static_cast<size_t>(n)), size(static_cast<size_t>(n));
         for (int step = 0; step < 6; ++step)
           for (int i = 0; i < 2 * ranks; ++i) {
@@ -361,7 +366,9 @@ TEST(Sparse, conservation_over_ranks_and_steps_whatever_the_order_of_messages) {
               out[j] += y[j];
               e[j] = x[j] - y[j];
             }
-            if (step == 5) decoded_by_order[backwards].resize(static_cast<size_t>(2 * ranks)), decoded_by_order[backwards][static_cast<size_t>(which)] = y;
+            if (step == 5)
+              decoded_by_order[backwards].resize(static_cast<size_t>(2 * ranks)),
+                  decoded_by_order[backwards][static_cast<size_t>(which)] = y;
           }
         for (size_t j = 0; j < in.size(); ++j) {
           double left = out[j];
@@ -512,7 +519,8 @@ TEST(Sparse, bad_parameters_name_the_key) {
   spec = spec_of(0.1, "");
   spec.block = 8;
   expect_bad_config([&] { make_random_k(spec); }, "block");
-  for (int64_t block : {8, 100, 1 << 17}) expect_bad_config([&] { make_chunked_top_k(chunked_spec(4, block, "")); }, "block");
+  for (int64_t block : {8, 100, 1 << 17})
+    expect_bad_config([&] { make_chunked_top_k(chunked_spec(4, block, "")); }, "block");
   for (int64_t keep : {0, -3, 4097}) expect_bad_config([&] { make_chunked_top_k(chunked_spec(keep, 0, "")); }, "keep");
   expect_bad_config([] { make_chunked_top_k(chunked_spec(64, 0, "fp8")); }, "format");
 }

@@ -136,13 +136,14 @@ std::vector<float> random_case(std::mt19937_64& rng, int64_t n) {
     const double g = normal(rng);
     double v = g;
     if (kind == 1) v = g * scale;
-    if (kind == 2) v = g * std::exp(8 * normal(rng));                                // wild within a block
-    if (kind == 3) v = rng() % 10 ? 0.0 : g;                                         // sparse
-    if (kind == 4) v = std::sin(0.01 * static_cast<double>(i)) * scale;              // smooth
-    if (kind == 5) v = scale;                                                        // constant
-    if (kind == 6) v = static_cast<double>(static_cast<int64_t>(rng() % 17) - 8);    // small integers
-    if (kind == 7) v = g * 1e-38;                                                    // denormals and just above
-    if (kind == 8) v = (rng() % 2 ? 1.0 : -1.0) * std::ldexp(1.0 + 0.9 * (static_cast<double>(rng() % 1000) / 1e3), 126);
+    if (kind == 2) v = g * std::exp(8 * normal(rng));                              // wild within a block
+    if (kind == 3) v = rng() % 10 ? 0.0 : g;                                       // sparse
+    if (kind == 4) v = std::sin(0.01 * static_cast<double>(i)) * scale;            // smooth
+    if (kind == 5) v = scale;                                                      // constant
+    if (kind == 6) v = static_cast<double>(static_cast<int64_t>(rng() % 17) - 8);  // small integers
+    if (kind == 7) v = g * 1e-38;                                                  // denormals and just above
+    if (kind == 8)
+      v = (rng() % 2 ? 1.0 : -1.0) * std::ldexp(1.0 + 0.9 * (static_cast<double>(rng() % 1000) / 1e3), 126);
     x[i] = static_cast<float>(v);
     if (!std::isfinite(x[i])) x[i] = 1.0f;
   }
@@ -154,7 +155,8 @@ void flush_tiny_blocks(std::vector<float>& x) {
     const size_t last = std::min(first + 4, x.size());
     float most = 0.0f;
     for (size_t i = first; i < last; ++i) most = std::max(most, std::fabs(x[i]));
-    if (most < 0x1p-98f) std::fill(x.begin() + static_cast<int64_t>(first), x.begin() + static_cast<int64_t>(last), 0.0f);
+    if (most < 0x1p-98f)
+      std::fill(x.begin() + static_cast<int64_t>(first), x.begin() + static_cast<int64_t>(last), 0.0f);
   }
 }
 
@@ -459,8 +461,8 @@ TEST(ZfpLibrary, DISABLED_Speed) {
       time(3, [&] { library.decode(payload, y); });
     }
     const double bytes = 4e-9 * static_cast<double>(n);
-    std::printf("rate %2.0f  encode %5.2f GB/s (libzfp %5.3f, %4.1fx)  decode %5.2f GB/s (libzfp %5.3f, %4.1fx)\n", rate,
-                bytes / best[0], bytes / best[1], best[1] / best[0], bytes / best[2], bytes / best[3],
+    std::printf("rate %2.0f  encode %5.2f GB/s (libzfp %5.3f, %4.1fx)  decode %5.2f GB/s (libzfp %5.3f, %4.1fx)\n",
+                rate, bytes / best[0], bytes / best[1], best[1] / best[0], bytes / best[2], bytes / best[3],
                 best[3] / best[2]);
     EXPECT_GE(best[1] / best[0], 2.0) << "encode at rate " << rate;
     EXPECT_GE(best[3] / best[2], 1.0) << "decode at rate " << rate;

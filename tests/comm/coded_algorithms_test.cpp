@@ -435,15 +435,15 @@ double snr_of(bool ring, int n, const std::shared_ptr<const Coder>& coder) {
 }
 
 // Coding again at every hop adds up; coding every contribution once does not. The table of independent Gaussian
-// gradients, SNR of the sum in dB. Its quantiser uses 2^b - 1 levels; ours all 2^b, which is worth the difference of
-// the first column.
+// gradients, SNR of the sum in dB: steps are max|x| / (2^(b-1) - 1) there. block_int has one level more, which is worth
+// 20 log10(8 / 7) = 1.16 dB with 4 bits and 0.07 dB with 8.
 TEST(RingAgainstDirect, ReproducesThePublishedTable) {
   struct Row {
     int ranks;
     double ring8, direct8, ring4, direct4;
   };
   constexpr Row kTable[] = {{4, 43.6, 46.5, 18.4, 21.5}, {8, 39.8, 45.9, 14.6, 20.8}, {16, 36.5, 45.6, 11.1, 20.5}};
-  const auto make = [](int64_t bits) {
+  const auto make = [](int64_t bits) -> std::shared_ptr<const Coder> {
     CodecSpec spec;
     spec.codec = "block_int";
     spec.bits = bits;
@@ -451,14 +451,17 @@ TEST(RingAgainstDirect, ReproducesThePublishedTable) {
     return std::make_shared<Coder>(make_codec(spec).codec, spec, ResidualSpec{});
   };
   const auto int8 = make(8), int4 = make(4);
+  const auto as_published = coder_of(std::make_shared<Block8>(7.0f));
   for (const Row& row : kTable) {
-    const double measured[] = {snr_of(true, row.ranks, int8), snr_of(false, row.ranks, int8),
-                               snr_of(true, row.ranks, int4), snr_of(false, row.ranks, int4)};
     const double published[] = {row.ring8, row.direct8, row.ring4, row.direct4};
     for (int i = 0; i < 4; ++i) {
-      std::printf("ranks %2d %s %s: %.1f dB, published %.1f\n", row.ranks, i < 2 ? "int8/32" : "int4/32",
-                  i % 2 == 0 ? "ring  " : "direct", measured[i], published[i]);
-      EXPECT_NEAR(measured[i], published[i], 0.7);
+      const bool ring = i % 2 == 0;
+      const double measured = snr_of(ring, row.ranks, i < 2 ? int8 : as_published);
+      const double ours = i < 2 ? measured : snr_of(ring, row.ranks, int4);
+      std::printf("ranks %2d %s %s: %.1f dB, published %.1f, block_int %.1f\n", row.ranks,
+                  i < 2 ? "int8/32" : "int4/32", ring ? "ring  " : "direct", measured, published[i], ours);
+      EXPECT_NEAR(measured, published[i], 0.7);
+      EXPECT_GE(ours, published[i] - 0.1);
     }
   }
 }

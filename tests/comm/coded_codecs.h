@@ -15,19 +15,20 @@
 
 namespace thinwire {
 
-// Blocks of 32: an fp32 step max|x| / 127, then a signed byte each.
+// Blocks of 32: an fp32 step max|x| / levels, then a signed byte each.
 class Block8 : public Codec {
  public:
   static constexpr int64_t kBlock = 32;
+  explicit Block8(float levels = 127.0f) : levels_(levels) {}
   std::string name() const override { return "block8"; }
   Traits traits() const override { return {.contractive = true, .linear = true, .granule = kBlock}; }
   size_t wire_bytes(int64_t n, DType) const override {
     return static_cast<size_t>(n + (n + kBlock - 1) / kBlock * static_cast<int64_t>(sizeof(float)));
   }
-  static float step_of(const float* x, int64_t n) {
+  static float step_of(const float* x, int64_t n, float levels = 127.0f) {
     float largest = 0.0f;
     for (int64_t i = 0; i < n; ++i) largest = std::max(largest, std::abs(x[i]));
-    return largest / 127.0f;
+    return largest / levels;
   }
   static float decoded(float x, float step) { return step == 0.0f ? 0.0f : std::nearbyint(x / step) * step; }
 
@@ -38,7 +39,7 @@ class Block8 : public Codec {
     for (int64_t first = 0; first < in.count(); first += kBlock) {
       const int64_t n = std::min(kBlock, in.count() - first);
       for (int64_t i = 0; i < n; ++i) encoded.non_finite |= !std::isfinite(x[first + i]);
-      const float step = step_of(x + first, n);
+      const float step = step_of(x + first, n, levels_);
       std::memcpy(to, &step, sizeof step);
       to += sizeof step;
       for (int64_t i = 0; i < n; ++i) {
@@ -62,6 +63,9 @@ class Block8 : public Codec {
       }
     }
   }
+
+ private:
+  float levels_;
 };
 
 // Only what is not zero: a bit per element, then these elements. Lossless, framed; granule 8, or 0: a message whole.

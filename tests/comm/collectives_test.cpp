@@ -161,8 +161,11 @@ TEST_P(Verbs, AllGatherCopiesExactly) {
     const DType dtype = random() % 2 == 0 ? kReal[random() % 4] : DType::u16;
     const int64_t count = random_count(random, most_elements(terms));
     const std::vector<int64_t> bounds = ragged_bounds(random, count, terms.size);
-    const bool in_place = random() % 2 == 0;
-    SCOPED_TRACE(::testing::Message() << "seed " << seed << " size " << terms.size << " count " << count);
+    // Where a rank keeps its part: in its place, in memory of its own, or anywhere in the whole, where others land.
+    enum class Home { kPlace, kElsewhere, kAnywhere };
+    const Home home = static_cast<Home>(random() % 3);
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << " size " << terms.size << " count " << count << " home "
+                                      << static_cast<int>(home));
     Buffer want(dtype, count);
     want.fill(seed, 0);
     std::vector<Buffer> got;
@@ -173,14 +176,38 @@ TEST_P(Verbs, AllGatherCopiesExactly) {
           HostStream stream;
           const auto me = static_cast<size_t>(progress.transport().rank());
           Communicator group(progress, all_ranks(terms.size), 3, Site::kControl, nullptr, {}, terms.tuning);
-          View mine = got[me].view().element_range(bounds[me], bounds[me + 1] - bounds[me]);
-          Buffer elsewhere(dtype, mine.count());
+          const int64_t length = bounds[me + 1] - bounds[me];
+          View mine = got[me].view().element_range(bounds[me], length);
+          Buffer elsewhere(dtype, length);
+          if (home == Home::kElsewhere) mine = elsewhere.view();
+          if (home == Home::kAnywhere) {
+            std::mt19937_64 own(seed * 100 + me);
+            const auto first = static_cast<int64_t>(own() % static_cast<uint64_t>(count - length + 1));
+            mine = got[me].view().element_range(first, length);
+          }
           const auto from = want.bytes().begin() + bounds[me] * static_cast<int64_t>(size_of(dtype));
-          std::copy_n(from, mine.bytes(), static_cast<char*>(in_place ? mine.data : elsewhere.view().data));
-          group.all_gather(in_place ? mine : elsewhere.view(), got[me].view(), bounds, stream).wait(stream);
+          std::copy_n(from, mine.bytes(), static_cast<char*>(mine.data));
+          group.all_gather(mine, got[me].view(), bounds, stream).wait(stream);
         },
         terms.shuffle);
     for (const Buffer& b : got) ASSERT_EQ(b.bytes(), want.bytes());
+  }
+}
+
+// Pieces are for ranks that pass them on.
+TEST(Collectives, BroadcastIsCutOnlyWhereItIsPassedOn) {
+  for (const int size : {2, 3}) {
+    run_ranks(size, [size](Progress& progress) {
+      HostStream stream;
+      SiteCounters counters;
+      Communicator group(progress, all_ranks(size), 3, Site::kControl, &counters, {}, {.chunk_bytes = 1024});
+      const int me = progress.transport().rank();
+      std::vector<float> data(1000, static_cast<float>(me));
+      group.broadcast(View(data.data(), DType::f32, {1000}), 1, stream).wait(stream);
+      for (const float v : data) ASSERT_EQ(v, 1.0f);
+      EXPECT_EQ(counters.messages, me != 1 ? 0 : size == 2 ? 1 : 2 * 4);  // four pieces to each of two
+      EXPECT_EQ(counters.wire_bytes, me == 1 ? (size - 1) * 4000 : 0);
+    });
   }
 }
 

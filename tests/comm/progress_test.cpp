@@ -334,5 +334,127 @@ TEST(Progress, WaitingCostsNextToNothing) {
   EXPECT_GE(used, 0.0);
 }
 
+// One message is an operation of its own kind, without a task: any number under way, any order of completion.
+TEST(Progress, SingleTransfersArriveAndAreCounted) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    constexpr int kSize = 3, kEach = 40;
+    std::atomic<int> wrong{0};
+    run_ranks(
+        kSize,
+        [&](Progress& progress) {
+          HostStream stream;
+          const int me = progress.transport().rank();
+          std::mt19937_64 same(seed + 7), own(seed * 100 + static_cast<uint64_t>(me));
+          SiteCounters counters;
+          Communicator group(progress, all_ranks(kSize), 1, Site::kPpForward, &counters);
+          std::vector<size_t> length(kEach);  // 0: nothing travels
+          for (size_t& n : length) n = same() % 4 == 0 ? same() % 3 : same() % 20000;
+          const int next = (me + 1) % kSize, previous = (me + kSize - 1) % kSize;
+          const auto letter = [&](int from, int i) { return static_cast<unsigned char>(from * 71 + i); };
+          std::vector<std::vector<unsigned char>> out(kEach), in(kEach);
+          std::vector<Ticket> open;
+          int64_t sent = 0, messages = 0;
+          for (int i = 0; i < kEach; ++i) {
+            const size_t n = length[static_cast<size_t>(i)];
+            out[static_cast<size_t>(i)].assign(n, letter(me, i));
+            in[static_cast<size_t>(i)].assign(n, 0);
+            const auto bytes = static_cast<int64_t>(n);
+            const bool receive_first = own() % 2 == 0;
+            for (int half = 0; half < 2; ++half) {
+              if ((half == 0) == receive_first) {
+                open.push_back(
+                    group.receive(View(in[static_cast<size_t>(i)].data(), DType::u8, {bytes}), previous, stream));
+              } else {
+                open.push_back(group.send(View(out[static_cast<size_t>(i)].data(), DType::u8, {bytes}), next, stream));
+              }
+            }
+            sent += bytes;
+            messages += n > 0 ? 1 : 0;
+          }
+          std::shuffle(open.begin(), open.end(), own);
+          for (Ticket& t : open) t.wait(stream);
+          for (int i = 0; i < kEach; ++i)
+            for (const unsigned char c : in[static_cast<size_t>(i)]) wrong += c != letter(previous, i);
+          EXPECT_EQ(counters.wire_bytes, sent);
+          EXPECT_EQ(counters.logical_bytes, sent);
+          EXPECT_EQ(counters.messages, messages);
+          EXPECT_EQ(counters.operations, 2 * kEach);
+          EXPECT_EQ(counters.open, 0);
+          EXPECT_GE(counters.busy_ns, 0);
+        },
+        seed);
+    ASSERT_EQ(wrong, 0) << "seed " << seed;
+  }
+}
+
+TEST(Progress, ErrorEndsSingleTransfersToo) {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    std::atomic<int> told{0};
+    EXPECT_THROW(run_ranks(
+                     2,
+                     [&](Progress& progress) {
+                       HostStream stream;
+                       Communicator group(progress, all_ranks(2), 1, Site::kControl, nullptr);
+                       std::vector<float> data(50000), more(50000);
+                       const View in(data.data(), DType::f32, {50000}), out(more.data(), DType::f32, {50000});
+                       if (progress.transport().rank() == 1) throw Error(ExitCode::kDiverged, "rank one is gone");
+                       Ticket receive, send;
+                       try {
+                         receive = group.receive(in, 1, stream);
+                         send = group.send(out, 1, stream);
+                       } catch (const Error&) {
+                         // The peer was gone before anything could be posted.
+                       }
+                       for (Ticket* t : {&receive, &send}) {
+                         if (!t->open()) continue;
+                         EXPECT_THROW(t->wait(stream), Error);
+                         EXPECT_FALSE(t->open());
+                       }
+                       ++told;
+                       throw Error(ExitCode::kDiverged, "and so is rank zero");
+                     },
+                     seed),
+                 Error);
+    EXPECT_EQ(told, 1);
+  }
+}
+
+// One thread polls at full speed for a long message while another issues and waits: all of it arrives.
+TEST(Progress, ThreadsIssueBesideAWaiterAtFullSpeed) {
+  constexpr int kMessages = 400;
+  constexpr int64_t kLong = 4 << 20;  // polled for 4 ms without a sleep
+  int wrong = 0;
+  run_ranks(
+      2,
+      [&](Progress& progress) {
+        const int me = progress.transport().rank(), peer = 1 - me;
+        HostStream stream;
+        Communicator one(progress, all_ranks(2), 1, Site::kControl, nullptr);
+        Communicator two(progress, all_ranks(2), 2, Site::kControl, nullptr);
+        std::vector<unsigned char> large(kLong, static_cast<unsigned char>(me)), small(8, 0);
+        const View all(large.data(), DType::u8, {kLong}), text(small.data(), DType::u8, {8});
+        if (me == 1) {
+          for (int i = 0; i < kMessages; ++i) {
+            two.receive(text, peer, stream).wait(stream);
+            wrong += small[7] != static_cast<unsigned char>(i);
+          }
+          one.send(all, peer, stream).wait(stream);
+          return;
+        }
+        std::thread waiter([&] {
+          HostStream other;
+          one.receive(all, peer, other).wait(other);
+        });
+        for (int i = 0; i < kMessages; ++i) {
+          small[7] = static_cast<unsigned char>(i);
+          two.send(text, peer, stream).wait(stream);
+        }
+        waiter.join();
+        for (const unsigned char c : large) wrong += c != 1;
+      },
+      0, ProgressOptions{.spin_us = 50});
+  EXPECT_EQ(wrong, 0);
+}
+
 }  // namespace
 }  // namespace thinwire

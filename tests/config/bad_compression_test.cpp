@@ -150,8 +150,8 @@ TEST(BadCompression, ParametersAreTheCodecsBusiness) {
       names("\"codec\": \"block_int\", \"bits\": 2, \"rounding\": \"stochastic\", \"residual\": \"error_feedback\"",
             {"compression.dp.gradient.", "nearest"}),
       // Bounds of the table.
-      names("\"codec\": \"zfp\", \"rate\": 40", {"a.json:4:25: ", "40 is out of bounds (at least 2.25, at most 32)"}),
-      names("\"codec\": \"top_k\", \"density\": 0", {"a.json:4:30: ", "0 is out of bounds (above 0, at most 1)"}),
+      names("\"codec\": \"zfp\", \"rate\": 40", {"a.json:4:26: ", "40 is out of bounds (at least 2.25, at most 32)"}),
+      names("\"codec\": \"top_k\", \"density\": 0", {"a.json:4:31: ", "0 is out of bounds (above 0, at most 1)"}),
       names("\"codec\": \"low_rank\", \"rank\": 0", {"0 is out of bounds (at least 1, at most 65536)"}),
       names("\"codec\": \"low_rank\", \"sides\": 3", {"3 is out of bounds (at least 1, at most 2)"}),
       names("\"codec\": \"mpc\", \"dimension\": 33", {"33 is out of bounds"}),
@@ -167,58 +167,68 @@ TEST(BadCompression, Selections) {
   const std::string cast = "\"codec\": \"cast\", ";
   expect_lines({
       {"stage", rule("dp.gradient", cast + "\"select\": {\"stages\": [0, 2]}", kStages),
-       "a.json:5:39: compression.dp.gradient.select.stages: stage 2 does not exist: pipe_parallel_size is 2, stages "
+       "a.json:5:40: compression.dp.gradient.select.stages: stage 2 does not exist: pipe_parallel_size is 2, stages "
        "count "
        "from 0",
        kTwo},
       {"negative stage", rule("dp.gradient", cast + "\"select\": {\"stages\": [-1]}"),
-       "a.json:4:40: compression.dp.gradient.select.stages: -1 is out of bounds (at least 0, at most 65535)"},
+       "a.json:4:41: compression.dp.gradient.select.stages: -1 is out of bounds (at least 0, at most 65535)"},
       {"half a stage", rule("dp.gradient", cast + "\"select\": {\"stages\": [0.5]}"),
-       "a.json:4:39: compression.dp.gradient.select.stages: holds 0.5, which is no whole number"},
+       "a.json:4:40: compression.dp.gradient.select.stages: holds 0.5, which is no whole number"},
       {"layer", rule("dp.gradient", cast + "\"select\": {\"layers\": [4]}"),
-       "a.json:4:39: compression.dp.gradient.select.layers: layer 4 does not exist: num_layers is 4, layers count from "
+       "a.json:4:40: compression.dp.gradient.select.layers: layer 4 does not exist: num_layers is 4, layers count from "
        "0"},
       {"class", rule("dp.gradient", cast + "\"select\": {\"tensor_classes\": [\"mlp\", \"qkv\"]}"),
-       "a.json:4:47: compression.dp.gradient.select.tensor_classes: \"qkv\" is no class of tensors (allowed: embedding "
+       "a.json:4:48: compression.dp.gradient.select.tensor_classes: \"qkv\" is no class of tensors (allowed: embedding "
        "| "
        "attention | mlp | norm | bias | head)"},
       {"epilogue of gradients", rule("dp.gradient", cast + "\"select\": {\"micro_batches\": \"epilogue\"}"),
-       "a.json:4:46: compression.dp.gradient.select.micro_batches: epilogue is for pp.forward and pp.backward: "
+       "a.json:4:47: compression.dp.gradient.select.micro_batches: epilogue is for pp.forward and pp.backward: "
        "dp.gradient "
        "has no message per micro-batch on the plan; say all"},
       {"epilogue forward", rule("pp.forward", cast + "\"select\": {\"micro_batches\": \"epilogue\"}", kStages),
-       "a.json:5:46: compression.pp.forward.select.micro_batches: epilogue means gradients sent by stages that have no "
+       "a.json:5:47: compression.pp.forward.select.micro_batches: epilogue means gradients sent by stages that have no "
        "forward left, so there are none at pp.forward; say critical or all",
        kTwo},
       {"layers between stages", rule("pp.forward", cast + "\"select\": {\"layers\": [1]}", kStages),
-       "a.json:5:39: compression.pp.forward.select.layers: messages between stages are activations of no one tensor; "
+       "a.json:5:40: compression.pp.forward.select.layers: messages between stages are activations of no one tensor; "
        "say "
        "select.stages, which names senders",
        kTwo},
       {"classes between stages", rule("pp.backward", cast + "\"select\": {\"tensor_classes\": [\"mlp\"]}", kStages),
-       "a.json:5:47: compression.pp.backward.select.tensor_classes: messages between stages are activations of no one "
+       "a.json:5:48: compression.pp.backward.select.tensor_classes: messages between stages are activations of no one "
        "tensor; leave it out",
        kTwo},
       {"low-rank vectors",
        rule("dp.gradient", "\"codec\": \"low_rank\", \"select\": {\"tensor_classes\": [\"norm\", \"bias\"]}"),
-       "a.json:4:51: compression.dp.gradient.select.tensor_classes: leaves nothing: low_rank codes matrices, and norms "
+       "a.json:4:52: compression.dp.gradient.select.tensor_classes: leaves nothing: low_rank codes matrices, and norms "
        "and "
        "biases are vectors"},
       {"layers of the embedding",
        rule("dp.gradient", cast + "\"select\": {\"layers\": [1], \"tensor_classes\": [\"embedding\"]}"),
-       "a.json:4:39: compression.dp.gradient.select.layers: leaves nothing: layers are blocks, and no block has "
+       "a.json:4:40: compression.dp.gradient.select.layers: leaves nothing: layers are blocks, and no block has "
        "tensors of "
        "class embedding or head"},
-      {"norms at tp", rule("tp.forward", cast + "\"select\": {\"tensor_classes\": [\"norm\"]}"),
-       "a.json:4:47: compression.tp.forward.select.tensor_classes: leaves nothing: norms and biases send nothing at "
-       "tp.forward"},
+      {"classes at tp", rule("tp.forward", cast + "\"select\": {\"tensor_classes\": [\"mlp\"]}"),
+       "a.json:4:48: compression.tp.forward.select.tensor_classes: all messages of a layer at tp.forward are coded "
+       "alike; "
+       "say select.layers"},
+      {"classes of weights", rule("zero.parameter", cast + "\"select\": {\"tensor_classes\": [\"mlp\"]}"),
+       "a.json:4:48: compression.zero.parameter.select.tensor_classes: weights are gathered unit by unit, all tensors "
+       "of a "
+       "block together; say select.layers"},
+      {"stages of the embedding", rule("embedding", cast + "\"select\": {\"stages\": [0]}", kStages),
+       "a.json:5:40: compression.embedding.select.stages: first and last stage sum the embedding together, so both "
+       "code "
+       "it; leave it out",
+       kTwo},
       {"attention at the embedding",
        rule("embedding", cast + "\"select\": {\"tensor_classes\": [\"attention\"]}", kStages),
-       "a.json:5:47: compression.embedding.select.tensor_classes: leaves nothing: the site embedding carries class "
+       "a.json:5:48: compression.embedding.select.tensor_classes: leaves nothing: the site embedding carries class "
        "embedding alone",
        kTwo},
       {"layers at the embedding", rule("embedding", cast + "\"select\": {\"layers\": [0]}", kStages),
-       "a.json:5:39: compression.embedding.select.layers: leaves nothing: layers are blocks, and the embedding is none",
+       "a.json:5:40: compression.embedding.select.layers: leaves nothing: layers are blocks, and the embedding is none",
        kTwo},
       {"unknown field", rule("pp.forward", "\"select\": {\"stage\": [0]}"),
        "a.json:4:13: compression.pp.forward.select.stage: unknown key (nearest key: "
@@ -301,9 +311,9 @@ TEST(BadCompression, PresetsAndWhatTheyMean) {
        "a.json:3:57: optimizer.params.freeze_step: not supported: say optimizer.type adam and \"compression\": "
        "\"one_bit_adam\""},
       {"other systems' words", rule("dp.gradient", "\"codec\": \"block_int\", \"group_size\": 128"),
-       "a.json:4:23: compression.dp.gradient.group_size: unknown key (nearest key: compression.dp.gradient.block)"},
+       "a.json:4:24: compression.dp.gradient.group_size: unknown key (nearest key: compression.dp.gradient.block)"},
       {"dtype", rule("dp.gradient", "\"codec\": \"cast\", \"dtype\": \"bf16\""),
-       "a.json:4:18: compression.dp.gradient.dtype: unknown key (nearest key: compression.dp.gradient.format)"},
+       "a.json:4:19: compression.dp.gradient.dtype: unknown key (nearest key: compression.dp.gradient.format)"},
   });
 }
 

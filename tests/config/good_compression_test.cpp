@@ -242,7 +242,8 @@ TEST(GoodCompression, OptimusModels) {
     int64_t layers, hidden;
     double parameters;
   };
-  for (const Model& m : {Model{"optimus_cc_2p5b", 52, 1920, 2.5e9}, {"optimus_cc_8p3b", 72, 3072, 8.3e9}}) {
+  // 52 layers of 1920 are 2.4 billion: the name is that of a model with 54.
+  for (const Model& m : {Model{"optimus_cc_2p5b", 52, 1920, 2.4e9}, {"optimus_cc_8p3b", 72, 3072, 8.3e9}}) {
     SCOPED_TRACE(m.name);
     const RunConfig c = load_config({std::string("configs/") + m.name + ".json"}, {}, {.dry_run = true}).run;
     EXPECT_EQ(std::tie(c.model.layers, c.model.hidden, c.model.heads, c.model.seq_length),
@@ -252,7 +253,7 @@ TEST(GoodCompression, OptimusModels) {
     EXPECT_EQ(c.train_iters, 230000);
     EXPECT_EQ(c.model.padded_vocab, 51200);
     const double blocks = 12.0 * static_cast<double>(m.layers * m.hidden * m.hidden);
-    EXPECT_NEAR(blocks + 51200.0 * static_cast<double>(m.hidden), m.parameters, 0.03 * m.parameters);
+    EXPECT_NEAR(blocks + 51200.0 * static_cast<double>(m.hidden), m.parameters, 0.01 * m.parameters);
     EXPECT_EQ(c.compression.preset, "optimus_cc");
     EXPECT_EQ(c.compression.rules.at(Site::kDpGradient).select.stages, (std::vector<int>{0, 1, 2}));
   }

@@ -114,7 +114,6 @@ void check_replicas(Job& job, Replica& replica) {
     for (size_t u = 0; u < replica.store().units().size(); ++u) {
       const UnitMemory& unit = replica.store().units()[u];
       if (unit.count == 0) continue;
-      if (job.mesh() != nullptr) replica.traffic().acquire(static_cast<int>(u), false);  // publications may be due
       const auto* bytes = static_cast<const unsigned char*>(unit.full.data);
       for (size_t i = 0; i < unit.full.bytes(); ++i) hash = (hash ^ bytes[i]) * 1099511628211ull;
     }
@@ -154,6 +153,7 @@ Curve run_rank(Transport& transport, const std::vector<std::string>& overrides, 
     curve.loss.push_back(outcome.loss), curve.norm.push_back(outcome.grad_norm);
     if (s > 0 && job.mesh() != nullptr) check_prices(replica, outcome);  // the first has no gathers behind an update
   }
+  replica.traffic().finish_publications();
   replica.traffic().drain();
   check_replicas(job, replica);
   job.control().barrier();

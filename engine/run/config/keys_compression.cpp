@@ -41,7 +41,13 @@ KeyTopic compression_keys() {
        .allowed = {"gradient", "momentum"},
        .doc = "What dp.gradient carries once its warm-up is over: gradients, or momenta of an Adam whose variance "
               "then stays as it is (1-bit Adam).",
-       .scope = KeyScope::kLayout}};
+       .scope = KeyScope::kLayout},
+      {.name = "compression.adapt",
+       .types = kBoolKey,
+       .default_text = "as the preset says, else false",
+       .doc = "Measure in the first updates whether coding saves time, and switch it off for the rest of the run if "
+              "not. What was decided is logged and saved, but may differ between machines.",
+       .scope = KeyScope::kRuntime}};
   for (const std::string& site : compression_sites()) {
     for (KeySpec key : rule_fields()) {
       key.name = "compression." + site + "." + key.name;

@@ -169,6 +169,7 @@ void Resolver::check_site(Site site, const SiteRule& rule, const RuleContext& co
 
 // What dp.gradient carries.
 void Resolver::sends() {
+  if (!broken("compression.adapt") && value("compression.adapt").is_null()) set("compression.adapt", preset_.adapt);
   if (broken("compression.sends")) return;
   if (value("compression.sends").is_null()) {
     if (!preset_.sends) return;

@@ -146,23 +146,28 @@ class Check {
       const MadeCodec made = make_codec(c);
       if (!said && made.codec != nullptr) Coder(made.codec, c, r);
     } catch (const Error& e) {
-      std::vector<std::string> fields;
       const std::string what = e.what();
+      std::vector<std::pair<size_t, std::string>> named;  // by where the message names them
       for (const KeySpec& field : rule_fields())
-        if (field.name.find('.') == std::string::npos && field.name != "codec" && names(what, field.name) &&
-            field_matters(rule_, p + field.name))
-          fields.push_back(p + field.name);
+        if (field.name.find('.') == std::string::npos && field.name != "codec" && field_matters(rule_, p + field.name))
+          if (const size_t at = place_of(field.name, what); at != std::string::npos)
+            named.push_back({at, p + field.name});
+      std::sort(named.begin(), named.end());
+      std::vector<std::string> fields;
+      for (const auto& [at, field] : named) fields.push_back(field);
       fields.push_back(p + "codec");
       fail(std::move(fields), what);
     }
   }
 
-  static bool names(const std::string& text, const std::string& word) {
+  // Of a whole word; npos: not in the text.
+  static size_t place_of(const std::string& word, const std::string& text) {
     const auto letter = [](char ch) { return std::isalnum(static_cast<unsigned char>(ch)) != 0 || ch == '_'; };
-    for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1))
-      if ((at == 0 || !letter(text[at - 1])) && (at + word.size() == text.size() || !letter(text[at + word.size()])))
-        return true;
-    return false;
+    for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
+      const size_t end = at + word.size();
+      if ((at == 0 || !letter(text[at - 1])) && (end == text.size() || !letter(text[end]))) return at;
+    }
+    return std::string::npos;
   }
 
   void selection() {
@@ -192,6 +197,13 @@ class Check {
       if (!s.layers.empty() && is_pipeline(site_))
         fail({"select.layers"}, what + "; say select.stages, which names senders");
     }
+    if (site_ == Site::kEmbedding && !s.stages.empty())
+      fail({"select.stages"}, "first and last stage sum the embedding together, so both code it; leave it out");
+    if ((is_tensor(site_) || site_ == Site::kZeroParameter) && !s.tensor_classes.empty())
+      fail({"select.tensor_classes"},
+           (is_tensor(site_) ? "all messages of a layer at " + at() + " are coded alike"
+                             : "weights are gathered unit by unit, all tensors of a block together") +
+               "; say select.layers");
     nothing_left();
   }
 
@@ -213,8 +225,6 @@ class Check {
     if (holds_tensors(site_) && !s.layers.empty() && only({TensorClass::kEmbedding, TensorClass::kHead}))
       fail({"select.layers", "select.tensor_classes"},
            "leaves nothing: layers are blocks, and no block has tensors of class embedding or head");
-    else if (is_tensor(site_) && only({TensorClass::kNorm, TensorClass::kBias}))
-      fail({"select.tensor_classes"}, "leaves nothing: norms and biases send nothing at " + at());
     else if (rule_.codec.codec == "low_rank" && holds_tensors(site_) && only({TensorClass::kNorm, TensorClass::kBias}))
       fail({"select.tensor_classes", "codec"},
            "leaves nothing: low_rank codes matrices, and norms and biases are vectors");

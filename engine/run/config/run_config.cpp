@@ -219,6 +219,7 @@ LayoutConfig layout_config(const Reader& r) {
 CompressionConfig compression_config(const Reader& r) {
   CompressionConfig c;
   c.preset = r.text("compression.preset");
+  c.adapt = r.flag("compression.adapt");
   c.sends_momentum = r.text("compression.sends") == "momentum";
   for (size_t i = 0; i < kSiteNames.size(); ++i) {
     const Site site = static_cast<Site>(i);

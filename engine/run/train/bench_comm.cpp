@@ -106,29 +106,24 @@ void Bench::run_case(const Case& c) {
   for (int block = 0; block < kBlocks; ++block) {
     ours.push_back(seconds(c.ours, times) * 1e6 / c.calls);
     theirs.push_back(seconds(c.theirs, times) * 1e6 / c.calls);
-    ratios.push_back(ours.back() / theirs.back());  // of neighbours in time: a machine whose speed drifts treats both alike
+    // Of neighbours in time: a machine whose speed drifts treats both alike.
+    ratios.push_back(ours.back() / theirs.back());
   }
   if (rank_ != 0) return;
   const double us = median(ours), mpi_us = median(theirs), ratio = median(ratios);
   const std::string command = command_of(c.name);
   if (json_) {
-    const nlohmann::ordered_json line = {{"bench", "comm"},
-                                         {"case", c.name},
-                                         {"ranks", size_},
-                                         {"bytes", c.bytes},
-                                         {"us", us},
-                                         {"mpi_us", mpi_us},
-                                         {"ratio", ratio},
-                                         {"gbytes_per_s", static_cast<double>(c.bytes) / us * 1e-3},
-                                         {"rel_error", error},
-                                         {"tolerance", c.tolerance},
-                                         {"ok", ok},
-                                         {"command", command}};
+    const nlohmann::ordered_json line = {
+        {"bench", "comm"},    {"case", c.name},
+        {"ranks", size_},     {"bytes", c.bytes},
+        {"us", us},           {"mpi_us", mpi_us},
+        {"ratio", ratio},     {"gbytes_per_s", static_cast<double>(c.bytes) / us * 1e-3},
+        {"rel_error", error}, {"tolerance", c.tolerance},
+        {"ok", ok},           {"command", command}};
     std::printf("%s\n", line.dump().c_str());
   } else {
     std::printf("%-26s %11.2f us  MPI %11.2f us  ratio %5.2f %8.2f GB/s  error %.1e %s  | %s\n", c.name.c_str(), us,
-                mpi_us, ratio, static_cast<double>(c.bytes) / us * 1e-3, error, ok ? "ok" : "FAIL",
-                command.c_str());
+                mpi_us, ratio, static_cast<double>(c.bytes) / us * 1e-3, error, ok ? "ok" : "FAIL", command.c_str());
   }
   std::fflush(stdout);
 }
@@ -235,6 +230,9 @@ void Bench::add_collectives(int64_t bytes) {
     return 0.0;
   };
   cases_.push_back(c);
+  c.name = "mpi_iallgather" + size_text;
+  c.theirs = [=, this] { raw_mpi::all_gather(b_.data(), a_.data(), counts, true); };
+  cases_.push_back(c);
   c.name = "all_to_all" + size_text, c.fill = fill;
   std::vector<int64_t> to_bounds;
   for (int r = 0; r <= size_; ++r) to_bounds.push_back(mine * r);
@@ -249,6 +247,9 @@ void Bench::add_collectives(int64_t bytes) {
     return 0.0;
   };
   cases_.push_back(c);
+  c.name = "mpi_ialltoall" + size_text;
+  c.theirs = [=, this] { raw_mpi::all_to_all(a_.data(), b_.data(), counts, true); };
+  cases_.push_back(c);
   c.name = "broadcast" + size_text;
   c.ours = [=, this] { communicator_->broadcast(whole(count), 0, stream_).wait(stream_); };
   c.theirs = [=, this] { raw_mpi::broadcast(a_.data(), static_cast<size_t>(bytes), 0); };
@@ -257,6 +258,9 @@ void Bench::add_collectives(int64_t bytes) {
       if (a_[static_cast<size_t>(i)] != value(0, i)) return 1.0;
     return 0.0;
   };
+  cases_.push_back(c);
+  c.name = "mpi_ibcast" + size_text;
+  c.theirs = [=, this] { raw_mpi::broadcast(a_.data(), static_cast<size_t>(bytes), 0, true); };
   cases_.push_back(c);
 }
 
@@ -326,7 +330,8 @@ int Bench::run(const std::string& filter) {
   if (!any && overlaps.empty()) {
     throw_usage("bench comm: no case's name contains \"" + filter +
                 "\" (known: ping_pong, message_rate, all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, "
-                "barrier, overlap; each with /BYTES)");
+                "barrier, overlap, and beside MPI's calls that only start: mpi_iallgather, mpi_ialltoall, mpi_ibcast; "
+                "each with /BYTES)");
   }
   for (const Case& c : cases_)
     if (matches(c.name)) most = std::max(most, c.bytes);

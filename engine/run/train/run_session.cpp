@@ -326,6 +326,7 @@ void RunSession::save(Replica& replica, TrainProgress& progress, LossScaler& sca
   if (wait) store_->wait();
   // A save of this very step that failed, and was allowed to, gets a second chance when it is the last one.
   if (last_saved_step_ != progress.step || (wait && store_->last_save().failed)) {
+    if (replica.has_replica_state()) replica.traffic().finish_publications();
     store_->save(progress.step, state_of(replica, progress, scaler, controller, true), checkpoint_info());
     last_saved_step_ = progress.step;
   }

@@ -435,20 +435,20 @@ void Coder::Parts::verify(std::span<const Share> shares, int64_t n) const {
   for (const Share& share : shares) {
     if (share.raw) TW_CHECK(share.raw.count() == n && share.payload.empty(), "a raw share of ", share.raw.count());
     if (share.payload.empty()) continue;
-    const std::string whose = "a payload of rank " + std::to_string(share.rank) + " in its group";
+    const auto whose = [&] { return "a payload of rank " + std::to_string(share.rank) + " in its group"; };
     if (share.payload.size() <= rest)
-      throw_bad_data(whose + " has " + std::to_string(share.payload.size()) + " bytes, less than its checksum");
+      throw_bad_data(whose() + " has " + std::to_string(share.payload.size()) + " bytes, less than its checksum");
     const std::span<const std::byte> body = payload_of(share);
     if (!inner.framed && !inner.alias && body.size() != codec->wire_bytes(n, DType::f32) &&
         body.size() != codec->wire_bytes(n, DType::bf16))
-      throw_bad_data(whose + " has " + std::to_string(share.payload.size()) + " bytes where " + codec->name() + " of " +
+      throw_bad_data(whose() + " has " + std::to_string(share.payload.size()) + " bytes where " + codec->name() + " of " +
                      std::to_string(n) + " elements has " + std::to_string(codec->wire_bytes(n, DType::f32) + rest));
     if (!spec.checksum) continue;
     uint32_t sent = 0;
     for (size_t i = 0; i < kChecksumBytes; ++i)
       sent |= static_cast<uint32_t>(share.payload[body.size() + i]) << (8 * i);
     if (sent != crc32c(body))
-      throw_bad_data(whose + " was damaged on its way: its checksum does not match (" + codec->name() + ", " +
+      throw_bad_data(whose() + " was damaged on its way: its checksum does not match (" + codec->name() + ", " +
                      std::to_string(share.payload.size()) + " bytes)");
   }
 }

@@ -3,12 +3,15 @@
 
 #include <utility>
 
+#include "engine/base/core/check.h"
+
 namespace thinwire {
 
 Optimizer::Optimizer(const OptimConfig& config, std::vector<OptimizerBuffers> pieces)
     : config_(config), pieces_(std::move(pieces)) {}
 
-void Optimizer::apply(Exec& exec, View state) const {
+void Optimizer::apply(Exec& exec, View state, Summed summed) const {
+  TW_CHECK(summed == Summed::kGradient || config_.kind == OptimizerKind::kAdamW, "only AdamW takes a momentum");
   for (const OptimizerBuffers& b : pieces_) {
     if (config_.kind == OptimizerKind::kAdamW) {
       exec.ops.adamw(exec, {.master = b.master,
@@ -21,7 +24,8 @@ void Optimizer::apply(Exec& exec, View state) const {
                             .beta2 = config_.beta2,
                             .eps = config_.eps,
                             .spans = b.spans,
-                            .zero_gradient = true});
+                            .zero_gradient = true,
+                            .takes_momentum = summed == Summed::kMomentum});
     } else {
       exec.ops.sgd(exec, {.master = b.master,
                           .momentum_buffer = b.momentum,

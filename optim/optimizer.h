@@ -17,13 +17,17 @@ struct OptimizerBuffers {
   std::vector<DecaySpan> spans;  // covers [0, n)
 };
 
+// What the buffers `gradient` hold when an update is applied (parallel/zero/sent_value.h says who decides).
+enum class Summed : uint8_t { kGradient, kMomentum };
+
 class Optimizer {
  public:
   // The pieces that this rank updates; usually one.
   Optimizer(const OptimConfig& config, std::vector<OptimizerBuffers> pieces);
 
   // One update with the scalars of `state` (a StepState on the device). Every gradient is read once and left zero.
-  void apply(Exec& exec, View state) const;
+  // kMomentum (AdamW only): the sum is the new momentum; the variance stays as it is (AdamW::takes_momentum).
+  void apply(Exec& exec, View state, Summed summed = Summed::kGradient) const;
   const std::vector<OptimizerBuffers>& pieces() const { return pieces_; }
 
  private:

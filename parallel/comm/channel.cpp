@@ -45,10 +45,10 @@ Channel::Channel(std::unique_ptr<Communicator> communicator, std::shared_ptr<con
   TW_CHECK(clock_ != nullptr && counters_ != nullptr && states_ != nullptr);
 }
 
-bool Channel::codes(const MessageKey& key, int64_t count, DType dtype) const {
+bool Channel::codes(const MessageKey& key, int64_t count, DType dtype, bool summed) const {
   if (!communicator_ || (coding_ == nullptr && key.as == nullptr)) return false;
   const SiteCoding& coding = coding_of(key);
-  return !clock_->off[static_cast<size_t>(coding.site)] && is_coded(&coding, clock_->step, key, count, dtype);
+  return !clock_->off[static_cast<size_t>(coding.site)] && is_coded(&coding, clock_->step, key, count, dtype, summed);
 }
 
 // rows: of the one matrix that a message without a list of matrices is; 0: it has none.
@@ -69,6 +69,7 @@ void Channel::prepare(const MessageKey& key, int64_t count, ChannelUse use) {
   if (!communicator_ || !coding_ || !key.coded || count == 0) return;
   ChannelStates::Slot& slot = open_slot(key, count, 0);
   const bool summed = use == ChannelUse::kScatter || use == ChannelUse::kAllReduce;
+  if (coding_->rounds != nullptr && summed && coding_->rule.codec.codec == "low_rank" && key.matrices.empty()) return;
   if (coding_->rounds != nullptr && summed) {
     round_call(*coding_, Msg{}, slot);
     return;
@@ -128,7 +129,7 @@ RoundCall Channel::round_call(const SiteCoding& coding, const Msg& msg, ChannelS
 }
 
 Task Channel::all_reduce_task(View data, ReduceKind kind, const MessageKey& key) {
-  if (kind != ReduceKind::kSum || !codes(key, data.count(), data.dtype))
+  if (kind != ReduceKind::kSum || !codes(key, data.count(), data.dtype, true))
     return communicator_->all_reduce_task(data, kind);
   const SiteCoding& coding = coding_of(key);
   ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
@@ -139,9 +140,8 @@ Task Channel::all_reduce_task(View data, ReduceKind kind, const MessageKey& key)
   const CodedCall back = call(coding.sums.get(), key, msg, slot, slot.sums);
   if (coding.rule.algorithm == RuleAlgorithm::kTwoLevel && grid.two_level()) {
     const CodedCall intra = call(coding.first.get(), key, msg, slot, slot.first);
-    CodedCall gather = back;
-    gather.state = nullptr;  // the state is that of the hop between nodes
-    return coded_two_level_all_reduce(lane, intra, back, gather, data);
+    // The hop between nodes and the way back pack different elements: they share a state.
+    return coded_two_level_all_reduce(lane, intra, back, back, data);
   }
   const CodedCall first = call(coding.first.get(), key, msg, slot, slot.first);
   if (coding.rule.algorithm == RuleAlgorithm::kRing) return coded_ring_all_reduce(lane, first, back, data);
@@ -150,7 +150,7 @@ Task Channel::all_reduce_task(View data, ReduceKind kind, const MessageKey& key)
 
 Task Channel::reduce_scatter_task(View whole, std::span<const int64_t> bounds, View out, bool accumulate,
                                   const MessageKey& key) {
-  if (!codes(key, whole.count(), whole.dtype))
+  if (!codes(key, whole.count(), whole.dtype, true))
     return communicator_->reduce_scatter_task(whole, bounds, out, accumulate);
   const SiteCoding& coding = coding_of(key);
   ChannelStates::Slot& slot = open_slot(key, whole.count(), whole.rank > 1 ? whole.rows() : 0);
@@ -172,7 +172,7 @@ Task Channel::reduce_scatter_task(View whole, std::span<const int64_t> bounds, V
 }
 
 Task Channel::all_gather_task(View mine, View whole, std::span<const int64_t> bounds, const MessageKey& key) {
-  if (!codes(key, whole.count(), whole.dtype)) {
+  if (!codes(key, whole.count(), whole.dtype, false)) {
     if (mine.dtype != whole.dtype) {
       const size_t me = static_cast<size_t>(rank());
       const View place = whole.element_range(bounds[me], bounds[me + 1] - bounds[me]);
@@ -195,7 +195,7 @@ Task Channel::all_gather_task(View mine, View whole, std::span<const int64_t> bo
 
 Ticket Channel::all_reduce(View data, ReduceKind kind, Stream& stream, const MessageKey& key) {
   if (!communicator_) return Ticket::finished();
-  if (!codes(key, data.count(), data.dtype)) return communicator_->all_reduce(data, kind, stream);
+  if (!codes(key, data.count(), data.dtype, true)) return communicator_->all_reduce(data, kind, stream);
   return communicator_->start(all_reduce_task(data, kind, key), "all_reduce", static_cast<int64_t>(data.bytes()));
 }
 
@@ -206,7 +206,7 @@ Ticket Channel::reduce_scatter(View whole, std::span<const int64_t> bounds, View
              "an empty channel moves nothing: the result has to be where the contribution is");
     return Ticket::finished();
   }
-  if (!codes(key, whole.count(), whole.dtype))
+  if (!codes(key, whole.count(), whole.dtype, true))
     return communicator_->reduce_scatter(whole, bounds, out, accumulate, stream);
   return communicator_->start(reduce_scatter_task(whole, bounds, out, accumulate, key), "reduce_scatter",
                               static_cast<int64_t>(whole.bytes()));
@@ -219,7 +219,7 @@ Ticket Channel::all_gather(View mine, View whole, std::span<const int64_t> bound
              "an empty channel moves nothing: the result has to be where the contribution is");
     return Ticket::finished();
   }
-  if (!codes(key, whole.count(), whole.dtype) && mine.dtype == whole.dtype)
+  if (!codes(key, whole.count(), whole.dtype, false) && mine.dtype == whole.dtype)
     return communicator_->all_gather(mine, whole, bounds, stream);
   return communicator_->start(all_gather_task(mine, whole, bounds, key), "all_gather",
                               static_cast<int64_t>(whole.bytes()));
@@ -231,7 +231,7 @@ Ticket Channel::broadcast(View data, int root, Stream& stream) {
 
 Ticket Channel::send(View data, int peer, Stream& stream, const MessageKey& key) {
   TW_CHECK(communicator_ != nullptr, "a group of one rank has nobody to send to");
-  if (!codes(key, data.count(), data.dtype)) return communicator_->send(data, peer, stream);
+  if (!codes(key, data.count(), data.dtype, false)) return communicator_->send(data, peer, stream);
   ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
   const CodedCall coded = call(coding_of(key).first.get(), key, next_message(key, slot), slot, slot.first);
   return communicator_->start(coded_send(communicator_->lane_to(peer), coded, data, peer), "send",
@@ -240,7 +240,7 @@ Ticket Channel::send(View data, int peer, Stream& stream, const MessageKey& key)
 
 Ticket Channel::receive(View data, int peer, Stream& stream, const MessageKey& key) {
   TW_CHECK(communicator_ != nullptr, "a group of one rank has nobody to receive from");
-  if (!codes(key, data.count(), data.dtype)) return communicator_->receive(data, peer, stream);
+  if (!codes(key, data.count(), data.dtype, false)) return communicator_->receive(data, peer, stream);
   // What was sent from slot k is received in slot k: both ends count the same messages. A stage may be at both ends of
   // one slot only if it sends to itself, which point-to-point messages do not.
   ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);

@@ -34,7 +34,7 @@ class Channel {
   explicit operator bool() const { return communicator_ != nullptr; }
   const SiteCoding* coding() const { return coding_.get(); }
   // Whether the rule codes a message of `count` elements of `dtype` now.
-  bool codes(const MessageKey& key, int64_t count, DType dtype) const;
+  bool codes(const MessageKey& key, int64_t count, DType dtype, bool summed) const;
 
   // Makes the states of a slot whose messages hold `count` elements, before the first of them. Slots that nobody
   // prepared get theirs when they are first used, which a checkpoint then does not know.

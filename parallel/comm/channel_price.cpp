@@ -15,8 +15,8 @@ const SiteCoding* coding_of(const PricedGroup& group, const MessageKey& key) {
   return key.as != nullptr ? key.as : group.coding;
 }
 
-bool coded_here(const PricedGroup& group, const MessageKey& key, int64_t count, DType dtype) {
-  return is_coded(coding_of(group, key), kBehindWarmUp, key, count, dtype);
+bool coded_here(const PricedGroup& group, const MessageKey& key, int64_t count, DType dtype, bool summed) {
+  return is_coded(coding_of(group, key), kBehindWarmUp, key, count, dtype, summed);
 }
 
 bool framed(const Coder* coder) {
@@ -36,17 +36,18 @@ Price rounds_price(const PricedGroup& group, const SiteCoding& coding, const Mes
 
 }  // namespace
 
-bool is_coded(const SiteCoding* coding, int64_t step, const MessageKey& key, int64_t count, DType dtype) {
+bool is_coded(const SiteCoding* coding, int64_t step, const MessageKey& key, int64_t count, DType dtype, bool summed) {
   if (coding == nullptr || !key.coded || count == 0 || step < coding->rule.warmup_steps) return false;
   if (count * static_cast<int64_t>(size_of(dtype)) < coding->rule.min_bytes) return false;
-  return coding->rounds != nullptr || (coding->first != nullptr && coding->first->shrinks(count, dtype));
+  if (summed && coding->rounds != nullptr) return coding->rule.codec.codec != "low_rank" || !key.matrices.empty();
+  return coding->first != nullptr && coding->first->shrinks(count, dtype);
 }
 
 Price price_all_reduce(const PricedGroup& group, const MessageKey& key, int64_t count, DType dtype) {
   if (group.size() < 2 || count == 0) return {};
   const int64_t element = static_cast<int64_t>(size_of(dtype));
   const int64_t plain = all_reduce_bytes(*group.tuning, group.nodes, group.size(), group.me, count, element);
-  if (!coded_here(group, key, count, dtype)) return {plain, true, plain, false};
+  if (!coded_here(group, key, count, dtype, true)) return {plain, true, plain, false};
   const SiteCoding& coding = *coding_of(group, key);
   if (coding.rounds != nullptr) return rounds_price(group, coding, key, count, plain);
   const Coder *first = coding.first.get(), *sums = coding.sums.get();
@@ -69,7 +70,7 @@ Price price_reduce_scatter(const PricedGroup& group, const MessageKey& key, std:
   if (group.size() < 2 || bounds.back() == 0) return {};
   const int64_t element = static_cast<int64_t>(size_of(dtype));
   const int64_t plain = reduce_scatter_bytes(*group.tuning, group.nodes, group.me, bounds, element);
-  if (!coded_here(group, key, bounds.back(), dtype)) return {plain, true, plain, false};
+  if (!coded_here(group, key, bounds.back(), dtype, true)) return {plain, true, plain, false};
   const SiteCoding& coding = *coding_of(group, key);
   if (coding.rounds != nullptr) return rounds_price(group, coding, key, bounds.back(), plain);
   const Coder *first = coding.first.get(), *sums = coding.sums.get();
@@ -88,7 +89,7 @@ Price price_all_gather(const PricedGroup& group, const MessageKey& key, std::spa
   if (group.size() < 2 || bounds.back() == 0) return {};
   const int64_t element = static_cast<int64_t>(size_of(dtype));
   const int64_t plain = all_gather_bytes(*group.tuning, group.nodes, group.me, bounds, element);
-  if (!coded_here(group, key, bounds.back(), dtype)) return {plain, true, plain, false};
+  if (!coded_here(group, key, bounds.back(), dtype, false)) return {plain, true, plain, false};
   const SiteCoding& coding = *coding_of(group, key);
   const Coder* first = coding.first.get();
   const NodeGrid grid = node_grid(group.nodes, group.size());
@@ -101,7 +102,7 @@ Price price_all_gather(const PricedGroup& group, const MessageKey& key, std::spa
 
 Price price_send(const PricedGroup& group, const MessageKey& key, int64_t count, DType dtype) {
   const int64_t plain = count * static_cast<int64_t>(size_of(dtype));
-  if (!coded_here(group, key, count, dtype)) return {plain, true, plain, false};
+  if (!coded_here(group, key, count, dtype, false)) return {plain, true, plain, false};
   const Coder& first = *coding_of(group, key)->first;
   return {coded_message_bytes(first, *group.tuning, count, dtype), !first.traits().framed, plain, true};
 }

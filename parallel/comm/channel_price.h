@@ -12,7 +12,8 @@
 namespace thinwire {
 
 // Whether a message of `count` elements is coded in update `step`; the one place that decides.
-bool is_coded(const SiteCoding* coding, int64_t step, const MessageKey& key, int64_t count, DType dtype);
+// summed: rounds carry it, if the rule has any (and matrices to work on); what is not summed needs a codec of its own.
+bool is_coded(const SiteCoding* coding, int64_t step, const MessageKey& key, int64_t count, DType dtype, bool summed);
 
 // A group as a channel of it would see it.
 struct PricedGroup {

@@ -335,6 +335,7 @@ struct UnitTraffic::Impl {
     UnitState& s = state(u);
     const GradientBuffers buffers{unit.gradient, unit.gradient_shard};
     s.reduction.wait(stream);
+    if (sent_value != nullptr) sent_value->transform(u, unit.gradient, placement.replicas * (unit.tied ? 2 : 1));
     s.reduction = unit.tied ? ports.embedding.reduce(unit.shard, unit.pieces, buffers, is_last, stream)
                             : ports.dp.reduce(unit.shard, unit.pieces, buffers, is_last, stream);
     if (!placement.overlap && !unit.tied) s.reduction.wait(stream);
@@ -380,6 +381,7 @@ struct UnitTraffic::Impl {
   Ports& ports;
   Device& device;
   Stream& stream;
+  SentValue* sent_value = nullptr;
   bool gathers = false, sharded_gradients = false, publishes = false, last = false;
 
   std::vector<UnitUse> uses;
@@ -420,6 +422,10 @@ UnitTraffic::~UnitTraffic() {
 
 void UnitTraffic::begin(std::span<const UnitUse> uses) {
   impl_->begin(uses);
+}
+void UnitTraffic::set_sent_value(SentValue* value) {
+  TW_CHECK(value == nullptr || !impl_->sharded_gradients, "only replicated gradients can be sent as something else");
+  impl_->sent_value = value;
 }
 void UnitTraffic::set_last(bool last) {
   impl_->last = last;

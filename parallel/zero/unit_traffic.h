@@ -14,6 +14,7 @@
 #include "engine/base/device/stream.h"
 #include "parallel/sites/ports.h"
 #include "parallel/zero/placement.h"
+#include "parallel/zero/sent_value.h"
 #include "parallel/zero/unit_events.h"
 
 namespace thinwire {
@@ -61,6 +62,9 @@ class UnitTraffic final : public UnitEvents {
   UnitTraffic(std::vector<UnitMemory> units, const Placement& placement, Ports& ports, Device& device, Stream& stream,
               View packed[2]);
   ~UnitTraffic() override;  // waits for what is open; failures of peers are not reported from here
+
+  // What the reductions of an update send instead of gradients (sent_value.h); nullptr: gradients. It outlives this.
+  void set_sent_value(SentValue* value);
 
   // Before an update, or an evaluation: the uses to come, in order (may be empty where weights are replicated).
   void begin(std::span<const UnitUse> uses);

@@ -2,9 +2,9 @@
 // published quantisers (reference/zero-and-tagc.md 1.8, 1.9, 1.12) by name.
 #include "compression/codecs/block_int.h"
 
-#include "tests/codecs/codec_laws.h"
 #include "compression/codecs/block_int_kernel.h"
 #include "engine/base/core/philox.h"
+#include "tests/codecs/codec_laws.h"
 
 namespace thinwire {
 namespace {
@@ -344,7 +344,7 @@ std::vector<float> published(std::span<const float> x, int64_t bits, int64_t blo
   return y;
 }
 TEST(BlockInt, SignedScaleIsBetterThanBothPublishedChoices) {
-  const int64_t n = 6144 * 160;
+  const int64_t n = 6144 * 80;
   const double table[] = {0.106, 0.119, 0.132, 0.141};  // Gaussian, int4, published form
   std::mt19937_64 rng(3);
   std::student_t_distribution<double> t3(3.0);
@@ -374,10 +374,13 @@ TEST(BlockInt, StochasticRoundingIsUnbiasedElementByElement) {
       const auto codec = make(bits, 64, "fp32", asymmetric, "stochastic");
       const auto x = test::make_data(test::DataKind::kHeavyTail, 256, 4);
       std::vector<double> mean(x.size());
+      std::vector<float> y(x.size());
+      Bytes payload(codec->wire_bytes(256, DType::f32));  // not fenced: that is most of the time
       for (int k = 0; k < kDraws; ++k) {
         Msg msg = law_msg();
         msg.step = k;
-        const auto y = round_trip(*codec, x, msg);
+        codec->encode(msg, View(const_cast<float*>(x.data()), DType::f32, {256}), payload, nullptr);
+        codec->decode(msg, payload, View(y.data(), DType::f32, {256}), false);
         for (size_t i = 0; i < x.size(); ++i) mean[i] += y[i] / static_cast<double>(kDraws);
       }
       for (size_t i = 0; i < x.size(); ++i) {

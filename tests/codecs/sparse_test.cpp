@@ -6,13 +6,13 @@
 #include <numeric>
 #include <set>
 
-#include "tests/codecs/codec_laws.h"
 #include "compression/codecs/chunked_top_k.h"
 #include "compression/codecs/random_k.h"
 #include "compression/codecs/sparse_kernel.h"
 #include "compression/codecs/sparse_select.h"
 #include "compression/codecs/top_k.h"
 #include "engine/base/ops/isa.h"
+#include "tests/codecs/codec_laws.h"
 
 namespace thinwire::test {
 namespace {
@@ -21,16 +21,23 @@ uint32_t key_of(float v) {
   return std::bit_cast<uint32_t>(v) & 0x7fffffffu;
 }
 
-// Indices of the k largest |x|, the lower index first among equals; ascending.
-std::vector<int64_t> brute_top(std::span<const float> x, int64_t k) {
+// All indices by falling |x|, the lower index first among equals.
+std::vector<int64_t> brute_order(std::span<const float> x) {
   std::vector<int64_t> order(x.size());
   std::iota(order.begin(), order.end(), int64_t{0});
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
     return key_of(x[static_cast<size_t>(a)]) > key_of(x[static_cast<size_t>(b)]);
   });
+  return order;
+}
+// The first k of them, ascending.
+std::vector<int64_t> first_of(std::vector<int64_t> order, int64_t k) {
   order.resize(static_cast<size_t>(k));
   std::sort(order.begin(), order.end());
   return order;
+}
+std::vector<int64_t> brute_top(std::span<const float> x, int64_t k) {
+  return first_of(brute_order(x), k);
 }
 
 CodecSpec spec_of(double density, const std::string& format) {
@@ -98,10 +105,11 @@ TEST(FindThreshold, takes_what_a_full_sort_takes) {
   for (int64_t n : {1, 7, 16, 100, 1000, 16384, 16385, 50000, 200003}) {
     for (int kind = 0; kind <= 7; ++kind) {
       const std::vector<float> x = awkward(kind, n, static_cast<uint64_t>(n + kind));
+      const std::vector<int64_t> order = brute_order(x);
       for (int64_t k : {int64_t{1}, n / 1000, n / 64, n / 5, n / 2, n - 1, n}) {
         if (k < 1) continue;
         const Threshold t = find_threshold(x.data(), n, k, 1 + static_cast<int>(k % 3));
-        const std::vector<int64_t> expected = brute_top(x, k);
+        const std::vector<int64_t> expected = first_of(order, k);
         int64_t ties = t.ties;
         std::vector<int64_t> taken;
         uint32_t largest = 0;
@@ -119,16 +127,18 @@ TEST(FindThreshold, takes_what_a_full_sort_takes) {
 
 TEST(TopK, keeps_exactly_the_k_largest_and_nothing_else) {
   for (int64_t n : {1, 9, 255, 4096, 16384, 40000, 100003})
-    for (int kind = 0; kind <= 7; ++kind)
+    for (int kind = 0; kind <= 7; ++kind) {
+      const std::vector<float> x = awkward(kind, n, 3);
+      const std::vector<int64_t> order = brute_order(x);
       for (double density : {0.001, 0.03, 0.2, 0.3, 0.9}) {
         const auto codec = make_top_k(spec_of(density, "fp32"));
-        const std::vector<float> x = awkward(kind, n, 3);
         const int64_t k = std::max<int64_t>(1, std::llround(density * static_cast<double>(n)));
         std::vector<float> expected(x.size());
-        for (int64_t i : brute_top(x, k)) expected[static_cast<size_t>(i)] = x[static_cast<size_t>(i)];
+        for (int64_t i : first_of(order, k)) expected[static_cast<size_t>(i)] = x[static_cast<size_t>(i)];
         for (int threads : {1, 3})
           ASSERT_EQ(round_trip(*codec, x, law_msg(threads)), expected) << codec->name() << ", " << n << ", " << kind;
       }
+    }
 }
 
 TEST(ChunkedTopK, keeps_exactly_the_largest_of_every_chunk) {
@@ -339,6 +349,8 @@ TEST(Sparse, conservation_over_ranks_and_steps_whatever_the_order_of_messages) {
   }
   codecs.push_back(make_chunked_top_k(chunked_spec(8, 256, "2bit")));
   const int64_t n = 5000;
+  std::vector<std::vector<float>> inputs;  // [32 * step + message], of all codecs and numbers of ranks
+  for (uint64_t i = 0; i < 6 * 32; ++i) inputs.push_back(make_data(DataKind::kHeavyTail, n, i));
   for (const auto& codec : codecs)
     for (int ranks : {1, 2, 3, 4, 8, 16}) {
       std::map<bool, std::vector<std::vector<float>>> decoded_by_order;
@@ -349,7 +361,7 @@ TEST(Sparse, conservation_over_ranks_and_steps_whatever_the_order_of_messages) {
         for (int step = 0; step < 6; ++step)
           for (int i = 0; i < 2 * ranks; ++i) {
             const int which = backwards ? 2 * ranks - 1 - i : i, slot = which / ranks, rank = which % ranks;
-            std::vector<float> x = make_data(DataKind::kHeavyTail, n, static_cast<uint64_t>(100 * step + which));
+            std::vector<float> x = inputs[static_cast<size_t>(32 * step + which)];
             std::vector<float>& e = residual[static_cast<size_t>(which)];
             Msg msg = law_msg();
             msg.step = step;

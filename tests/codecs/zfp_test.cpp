@@ -164,6 +164,7 @@ TEST(ZfpTest, Laws) {
   for (double rate : {3.0, 8.0, 9.25, 23.5}) {
     LawOptions options;
     options.huge_overflows = true;
+    options.fuzz = 60;
     options.unit = 64;
     options.extra_counts = {5, 6, 7, 8, 63, 65, 16384 + 3};
     check_codec_laws(*zfp_of(rate), options);

@@ -39,8 +39,12 @@ void make_run(const std::string& dir, int64_t steps, bool evil = false) {
                       .wire_bytes = 100,
                       .wire_bytes_total = 800,
                       .baseline_dtype = "fp32",
+                      .encode_ms = 0.25,
+                      .decode_ms = 0.125,
                       .busy_ms = 4,
                       .exposed_ms = 1});
+    if (s % 2 == 0) r.comm.back().rel_error = s % 4 == 0 ? 0.375 : 0.5;
+    if (s > 5) r.comm.back().residual_norm = 0.0625 * static_cast<double>(s);
     if (s > 2) r.comm.push_back({.site = "tp.forward", .wire_bytes = s, .baseline_dtype = "fp32", .exposed_ms = 0.5});
     log.write(r);
     if (s % 10 == 0) {
@@ -53,6 +57,11 @@ void make_run(const std::string& dir, int64_t steps, bool evil = false) {
   }
   StatusFile(status_path(dir), steps).ended(ExitCode::kFinished, steps, evil ? kEvil : "");
   nlohmann::json config = {{"num_layers", 4}, {"optimizer", {{"type", evil ? kEvil : "AdamW"}}}};
+  config["compression"] = {{"preset", evil ? kEvil : "thinwire"}, {"adapt", true}, {"sends", "gradient"}};
+  config["compression"][evil ? kEvil : "dp.gradient"] = {
+      {"codec", evil ? kEvil : "block_int"}, {"bits", 4}, {"block", 128}, {"hadamard", true}, {"warmup_steps", 7},
+      {"residual", evil ? kEvil : "error_feedback"}, {"algorithm", evil ? kEvil : "two_level"},
+      {"sum", {{"codec", "cast"}, {"format", evil ? kEvil : "bf16"}, {"residual", "none"}}}};
   spill(resolved_config_path(dir), config.dump());
 }
 
@@ -126,6 +135,81 @@ TEST(Report, ReadsBackWhatTheRunWrote) {
   EXPECT_EQ(run.steps[9].site_exposed_ms, (std::vector<double>{1, 0.5}));
   EXPECT_EQ(run.steps[9].site_busy_ms, (std::vector<double>{4, 0}));
   EXPECT_EQ(run.facts.front(), (std::pair<std::string, std::string>{"layers", "4"}));
+  EXPECT_EQ(run.steps[9].wire_bytes_total, 800);
+  EXPECT_EQ(run.steps[7].site_rel_error[0], 0.375);
+  EXPECT_TRUE(std::isnan(run.steps[8].site_rel_error[0]));  // not measured in this step
+  EXPECT_TRUE(std::isnan(run.steps[8].site_rel_error[1]));
+  EXPECT_TRUE(std::isnan(run.steps[4].site_residual_norm[0]));
+  EXPECT_EQ(run.steps[7].site_residual_norm[0], 0.5);
+  EXPECT_NEAR(run.sites[0].rel_error().value(), std::sqrt((0.375 * 0.375 + 0.25) / 2), 1e-12);
+  EXPECT_FALSE(run.sites[1].rel_error().has_value());
+  EXPECT_EQ(run.sites[1].steps, 38);
+  EXPECT_EQ(run.preset, "thinwire");
+  ASSERT_EQ(run.rules.size(), 1u);
+  EXPECT_EQ(run.rules[0].first, "dp.gradient");
+  EXPECT_EQ(run.rules[0].second,
+            "block_int, 4 bits, block 128, hadamard, error_feedback; sums: cast, bf16; two_level; after 7 updates");
+}
+
+// Every column that the contract of metrics.jsonl has, from the numbers that went in.
+TEST(Report, SitesHaveATableAndBars) {
+  const TraceScratch scratch;
+  make_run(scratch / "run", 40);
+  const std::string page = report_page({load_run(scratch / "run")});
+  const size_t at = page.find("<td>dp.gradient</td>");
+  ASSERT_NE(at, std::string::npos);
+  const std::string row = page.substr(at, page.find("</tr>", at) - at);
+  EXPECT_EQ(row,
+            "<td>dp.gradient</td><td>15.6 KiB</td><td>3.9 KiB</td><td>4.00</td><td>fp32</td><td>31.2 KiB</td>"
+            "<td>0.25 ms</td><td>0.125 ms</td><td>4 ms</td><td>1 ms</td><td>75 %</td><td>0.442</td><td>2.5</td>"
+            "<td class=\"words\">block_int, 4 bits, block 128, hadamard, error_feedback; sums: cast, bf16; two_level; "
+            "after 7 updates</td>");
+  for (const char* part : {"Bytes by site", "dp.gradient\nsent: 100 B\nsaved: 300 B", "Time by site",
+                           "exposed: 1 ms\nhidden under compute: 3 ms", "Relative error of coded messages",
+                           "Norm of residuals"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  // A site whose lines have neither error nor residual, nor a count of what it would be: dashes, no curve of its own.
+  const size_t other = page.find("<td>tp.forward</td>");
+  const std::string bare = page.substr(other, page.find("</tr>", other) - other);
+  EXPECT_NE(bare.find("<td>–</td><td>–</td><td class=\"words\">as it is</td>"), std::string::npos) << bare;
+}
+
+TEST(Report, ComparisonShowsWhatCompressionBuys) {
+  const TraceScratch scratch;
+  make_run(scratch / "plain", 80);
+  make_run(scratch / "coded", 80);
+  // The plain run: no rules, and its metrics from before some fields were written.
+  spill(resolved_config_path(scratch / "plain"), "{\"num_layers\": 4, \"compression\": {\"preset\": \"none\"}}");
+  const std::string path = metrics_path(scratch / "plain");
+  std::string lines;
+  for (int s = 1; s <= 80; ++s) {
+    lines += "{\"step\":" + std::to_string(s) + ",\"loss\":4,\"tokens_per_s\":2500,\"comm\":{\"dp.gradient\":{\"wire_bytes\":" +
+             "400,\"wire_bytes_total\":1600,\"logical_bytes\":400,\"exposed_ms\":6}}}\n";
+  }
+  spill(path, lines + "{\"step\":80,\"eval_loss\":4.0,\"perplexity\":54}\n");
+  const std::vector<RunData> runs = {load_run(scratch / "plain"), load_run(scratch / "coded")};
+  const std::string page = compare_page(runs);
+  expect_sound_page(page);
+  const auto row = [&](const std::string& after, const std::string& name) {
+    const size_t table = page.find(after), at = page.find("</i>" + name + "</td>", table);
+    return page.substr(at, page.find("</tr>", at) - at);
+  };
+  EXPECT_EQ(row("<h2>Compression</h2>", "plain"),
+            "</i>plain</td><td>none</td><td>4.0000</td><td>baseline</td><td>125.0 KiB</td><td>1.6 KiB</td><td>1x</td>"
+            "<td>1.00</td><td>6 ms</td><td>0 ms</td><td>2.5k</td><td>1x</td>");
+  // 5 - 0.009 * 80 = 4.28 after 800 bytes a step.
+  EXPECT_EQ(row("<h2>Compression</h2>", "coded").substr(0, 150),
+            std::string("</i>coded</td><td>thinwire</td><td>4.2800</td><td>+7.00 %</td><td>62.5 KiB</td><td>800 B</td><td>0.5x"
+                        "</td><td>3.09</td><td>1.5 ms</td><td>0.375 ms</td><td>10.0k</td><td>4x</td>").substr(0, 150));
+  for (const char* part : {"Training loss by tokens", "Training loss by bytes sent", "all ranks, all sites", "Evaluation loss",
+                           "What each site sends", "<td>dp.gradient</td><td>as it is</td><td>block_int, 4 bits"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  // Runs that never sent anything have no such tables, and no chart by bytes.
+  for (const char* name : {"plain", "coded"}) spill(metrics_path(scratch / name), "{\"step\":1,\"loss\":4,\"comm\":{}}\n");
+  const std::string silent = compare_page({load_run(scratch / "plain"), load_run(scratch / "coded")});
+  expect_sound_page(silent);
+  EXPECT_EQ(silent.find("bytes sent"), std::string::npos);
+  EXPECT_EQ(silent.find("<h2>Compression</h2>"), std::string::npos);
 }
 
 TEST(Report, PagesAreSound) {
@@ -222,6 +306,20 @@ TEST(SvgChart, TicksAreRoundAndInside) {
     }
   }
   EXPECT_EQ(nice_ticks(2.0, 2.0, 5).size(), 1u);
+}
+
+// Long names would run into each other under the bars; whole they are in the legend and in what the pointer shows.
+TEST(SvgChart, BarsShortenLabelsBetweenCharacters) {
+  StackedBars chart{.title = "t", .parts = {""}, .labels = {}, .values = {}, .totals = true, .bar_colors = true};
+  for (int i = 0; i < 8; ++i) {
+    chart.labels.push_back(std::string("\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9"));
+    chart.values.push_back({100.0 + i});
+  }
+  const std::string svg = render(chart);
+  EXPECT_EQ(svg.find("\xef\xbf\xbd"), std::string::npos);
+  EXPECT_EQ(count(svg, "\xc3\xa9\xe2\x80\xa6</text>"), 8u);
+  EXPECT_EQ(count(svg, ">107 ms</text>"), 1u);
+  EXPECT_EQ(count(svg, "class=\"fill c7\""), 1u);
 }
 
 // A long series is thinned for the page: its single spike must still be there.

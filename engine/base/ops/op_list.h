@@ -30,6 +30,7 @@
   X(fill_normal)          \
   X(fill_constant)        \
   X(adamw)                \
+  X(momentum_share)       \
   X(sgd)
 
 namespace thinwire {

@@ -263,6 +263,21 @@ struct AdamW {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  // double: 1 - 0.999f is off by 1.3e-5 of itself
   std::span<const DecaySpan> spans;               // host memory; covers [0, n) in order
   bool zero_gradient = false;
+  // Behind the warm-up of 1-bit Adam: `gradient` holds the new momentum (times 1 / grad_scale), which becomes m; v is
+  // read and not written, and |m^| counts up to kMomentumLimit * sqrt(v^) in the step (m itself stays whole). What has
+  // no variance gets no momentum: padding stays zero, and out of checkpoints, whatever a codec makes of its zeros.
+  bool takes_momentum = false;
+};
+// Adam's own bound on |m^| / sqrt(v^) is (1 - beta1) / sqrt((1 - beta2) (1 - beta1^2 / beta2)), 7.3 with its usual
+// betas. With a variance that no longer follows, a lossy momentum has none: an element whose gradient was always zero
+// (padding, words that have not occurred, biases of keys) would be thrown out by scale / eps in one step.
+inline constexpr float kMomentumLimit = 10.0f;
+
+// gradient = gradient_factor * gradient + momentum_factor * m, [n] fp32: a rank's share of a sum that is the new
+// momentum.
+struct MomentumShare {
+  View m, gradient;
+  double momentum_factor = 0.0, gradient_factor = 1.0;
 };
 
 // buf = momentum * buf + (g + wd * p); p -= lr * buf (momentum 0: buf empty).
@@ -303,6 +318,7 @@ struct OpTable {
   void (*fill_normal)(Exec&, const FillNormal&) = nullptr;
   void (*fill_constant)(Exec&, const FillConstant&) = nullptr;
   void (*adamw)(Exec&, const AdamW&) = nullptr;
+  void (*momentum_share)(Exec&, const MomentumShare&) = nullptr;
   void (*sgd)(Exec&, const Sgd&) = nullptr;
 };
 

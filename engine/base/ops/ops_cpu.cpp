@@ -55,6 +55,7 @@ constexpr OpTable kCpuOps = {
     .fill_normal = fill_normal_cpu,
     .fill_constant = fill_constant_cpu,
     .adamw = adamw_cpu,
+    .momentum_share = momentum_share_cpu,
     .sgd = sgd_cpu,
 };
 

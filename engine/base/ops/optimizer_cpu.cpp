@@ -85,7 +85,21 @@ void adamw_cpu(Exec& exec, const AdamW& op) {
   block.inverse_correction1 = 1.0f / state.bias_correction1;
   block.inverse_correction2 = 1.0f / state.bias_correction2;
   block.zero_gradient = op.zero_gradient;
+  block.takes_momentum = op.takes_momentum;
+  block.momentum_limit = kMomentumLimit;
   walk(exec, block, op.spans, state.weight_decay, n, TW_PICK_KERNELS(optimizer_kernels).adamw_block);
+}
+
+void momentum_share_cpu(Exec& exec, const MomentumShare& op) {
+  const int64_t n = op.m.count();
+  const float* m = op.m.as<float>();
+  TW_CHECK(op.gradient.count() == n, "gradient has ", op.gradient.count(), " elements, m has ", n);
+  auto* gradient = op.gradient.as<float>();
+  const auto kernel = TW_PICK_KERNELS(optimizer_kernels).momentum_share;
+  parallel_blocks(exec.threads, n, kBlock, [&](int64_t first, int64_t last) {
+    kernel(m + first, gradient + first, last - first, static_cast<float>(op.momentum_factor),
+           static_cast<float>(op.gradient_factor));
+  });
 }
 
 void sgd_cpu(Exec& exec, const Sgd& op) {

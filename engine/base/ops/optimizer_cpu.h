@@ -9,6 +9,7 @@ namespace thinwire {
 // calls. CHECKs that all buffers are fp32 of one length, that working is bf16 / fp16 of that length or empty, that
 // state is one StepState and that the spans cover [0, n) in order without gaps.
 void adamw_cpu(Exec& exec, const AdamW& op);
+void momentum_share_cpu(Exec& exec, const MomentumShare& op);
 void sgd_cpu(Exec& exec, const Sgd& op);
 
 }  // namespace thinwire

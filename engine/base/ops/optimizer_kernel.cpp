@@ -44,6 +44,23 @@ TW_INLINE void adamw_vector(const AdamWBlock& b, int64_t i, int64_t n) {
   if (b.zero_gradient) put<kFull>(b.gradient + i, VecF{}, n);
 }
 
+// The momentum comes ready, and v is that of the last plain update. Where v is zero m stays zero: times a huge number,
+// the root is a limit that holds nowhere else.
+template <Working kWorking, bool kFull>
+TW_INLINE void momentum_vector(const AdamWBlock& b, int64_t i, int64_t n) {
+  const VecF m = take<kFull>(b.gradient + i, n) * splat(b.grad_scale);
+  VecF p = take<kFull>(b.master + i, n);
+  const VecF root = vsqrt(take<kFull>(b.v + i, n) * splat(b.inverse_correction2));
+  const VecF limit = root * splat(b.momentum_limit);
+  const VecF step = vmin(vmax(m * splat(b.inverse_correction1), VecF{} - limit), limit);
+  p = p - splat(b.lr) * fma(splat(b.decay), p, step / (root + splat(b.eps)));
+  const VecF mask = root * splat(1e30f);
+  put<kFull>(b.m + i, vmin(vmax(m, VecF{} - mask), mask), n);
+  put<kFull>(b.master + i, p, n);
+  put_working<kWorking, kFull>(b, i, p, n);
+  if (b.zero_gradient) put<kFull>(b.gradient + i, VecF{}, n);
+}
+
 template <Working kWorking, bool kFull>
 TW_INLINE void sgd_vector(const SgdBlock& b, int64_t i, int64_t n) {
   VecF p = take<kFull>(b.master + i, n);
@@ -62,6 +79,11 @@ template <Working kWorking>
 void adamw_run(const AdamWBlock& block) {
   const AdamWBlock b = block;  // a local copy cannot alias the stores: its fields stay in registers
   int64_t i = b.first;
+  if (b.takes_momentum) {
+    for (; i + kLanes <= b.last; i += kLanes) momentum_vector<kWorking, true>(b, i, kLanes);
+    if (i < b.last) momentum_vector<kWorking, false>(b, i, b.last - i);
+    return;
+  }
   for (; i + kLanes <= b.last; i += kLanes) adamw_vector<kWorking, true>(b, i, kLanes);
   if (i < b.last) adamw_vector<kWorking, false>(b, i, b.last - i);
 }
@@ -92,8 +114,18 @@ void sgd_block(const SgdBlock& b) {
     sgd_run<Working::kNone>(b);
 }
 
+void momentum_share_block(const float* m, float* gradient, int64_t n, float momentum_factor, float gradient_factor) {
+  const auto one = [&]<bool kFull>(int64_t i, int64_t lanes) {
+    const VecF g = take<kFull>(gradient + i, lanes) * splat(gradient_factor);
+    put<kFull>(gradient + i, fma(splat(momentum_factor), take<kFull>(m + i, lanes), g), lanes);
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) one.template operator()<true>(i, kLanes);
+  if (i < n) one.template operator()<false>(i, n - i);
+}
+
 }  // namespace
 
-constinit const OptimizerKernels optimizer_kernels = {adamw_block, sgd_block};
+constinit const OptimizerKernels optimizer_kernels = {adamw_block, sgd_block, momentum_share_block};
 
 }  // namespace thinwire::TW_ISA

@@ -21,7 +21,8 @@ struct AdamWBlock {
   float lr, grad_scale, decay;
   float beta1, one_minus_beta1, beta2, one_minus_beta2, eps;
   float inverse_correction1, inverse_correction2;
-  bool zero_gradient;
+  float momentum_limit;  // of |m^| / sqrt(v^), where the momentum is taken as it comes
+  bool zero_gradient, takes_momentum;
 };
 
 struct SgdBlock {
@@ -38,6 +39,8 @@ struct SgdBlock {
 struct OptimizerKernels {
   void (*adamw_block)(const AdamWBlock&);
   void (*sgd_block)(const SgdBlock&);
+  // gradient = gradient_factor * gradient + momentum_factor * m over n elements
+  void (*momentum_share)(const float* m, float* gradient, int64_t n, float momentum_factor, float gradient_factor);
 };
 TW_DECLARE_KERNELS(OptimizerKernels, optimizer_kernels)
 

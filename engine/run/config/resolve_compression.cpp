@@ -46,8 +46,10 @@ void Resolver::preset() {
     set("embedding_sync", *preset_.embedding_sync);
   if (preset_.weights && given("zero_optimization.stage") != nullptr && given("placement.optimizer") == nullptr)
     note("zero_optimization.stage", "compression.preset " + name + " says which state is sharded");
-  // Whether weights persist is known now, and some presets look at it.
+  // What is sharded is known now, and some presets look at it.
   c.weights_persist = weights_persist();
+  const bool by_stage = known({"zero_optimization.stage"}) && integer("zero_optimization.stage") >= 1;
+  c.shards_optimizer = known({"placement.optimizer"}) ? !is("placement.optimizer", "replicated") : by_stage;
   preset_ = expand_preset(name, c);
 }
 
@@ -183,6 +185,8 @@ void Resolver::sends() {
   if (known({"optimizer.type"}) && !is("optimizer.type", "adam")) blame("is for optimizer.type adam");
   if (known({"placement.optimizer"}) && !is("placement.optimizer", "replicated"))
     blame("needs the whole momentum on every rank: placement.optimizer replicated (zero_optimization.stage 0)");
+  if (given("gradient_clipping") != nullptr && known({"gradient_clipping"}) && real("gradient_clipping") > 0.0)
+    note("gradient_clipping", "momenta are not clipped: it ends with compression.dp.gradient.warmup_steps");
 }
 
 }  // namespace thinwire

@@ -48,6 +48,8 @@ class Check {
       else
         coding(rule_.sum_codec, rule_.sum_residual, "sum.");
     }
+    if (rule_.codec.codec == "low_rank" && rule_.codec.sides == 1 && is_pipeline(site_))
+      fail({"sides"}, "one factor a message is for sums over ranks: a stage that receives one keeps no other; say 2");
     selection();
     algorithm();
     if (context_.train_iters > 0 && rule_.warmup_steps >= context_.train_iters && rule_.codec.codec != "identity")

@@ -53,6 +53,8 @@ th,td{padding:7px 14px;text-align:right;border-bottom:1px solid var(--grid);whit
 th{color:var(--soft);font-weight:600;font-size:13px}th:first-child,td:first-child{text-align:left}tr:last-child td{border-bottom:0}
 td i{display:inline-block;width:10px;height:10px;border-radius:2px;background:var(--c);margin-right:8px}
 .wide th,.wide td{padding:7px 9px;font-size:13px}
+.words td+td,.words th+th{text-align:left;white-space:normal;min-width:150px}
+td.words{text-align:left;white-space:normal;min-width:200px}
 .notice{border:1px solid var(--warn);border-radius:10px;padding:9px 14px 9px 32px;margin:18px 0 0;background:var(--card)}
 details{background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:10px 16px;margin-top:12px}
 summary{cursor:pointer;font-weight:600}pre{overflow-x:auto;font:12.5px/1.45 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}

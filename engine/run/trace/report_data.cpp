@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -75,8 +76,10 @@ class MetricsReader {
       while (run_.steps[point].step < step) ++point;
       for (SiteTotals& s : sites) add(run_.steps[point], std::move(s));
     }
-    for (StepPoint& p : run_.steps)
+    for (StepPoint& p : run_.steps) {
       for (auto* column : {&p.site_bytes, &p.site_busy_ms, &p.site_exposed_ms}) column->resize(run_.sites.size(), 0.0);
+      for (auto* column : {&p.site_rel_error, &p.site_residual_norm}) column->resize(run_.sites.size(), kNone);
+    }
     if (broken_ > 0) {
       run_.problems.push_back("metrics.jsonl: " + std::to_string(broken_) + (broken_ == 1 ? " line is" : " lines are") +
                               " no complete JSON record and left out" +
@@ -122,10 +125,16 @@ class MetricsReader {
                         get_or_zero(s, "wire_bytes_total"),
                         {},
                         {}};
-        if (const double v = get(s, "rel_error"); v == v) site.last_rel_error = v;
+        site.steps = 1;
+        if (const double v = get(s, "rel_error"); v == v) {
+          site.last_rel_error = v;
+          site.rel_error_square = v * v;
+          site.rel_errors = 1;
+        }
         if (const double v = get(s, "residual_norm"); v == v) site.last_residual_norm = v;
         p.wire_bytes += site.wire_bytes;
         p.logical_bytes += site.logical_bytes;
+        p.wire_bytes_total += site.wire_bytes_total;
         sites.push_back(std::move(site));
       }
     }
@@ -141,9 +150,13 @@ class MetricsReader {
     while (at < run_.sites.size() && run_.sites[at].site != s.site) ++at;
     for (auto* column : {&p.site_bytes, &p.site_busy_ms, &p.site_exposed_ms})
       if (column->size() <= at) column->resize(at + 1, 0.0);
+    for (auto* column : {&p.site_rel_error, &p.site_residual_norm})
+      if (column->size() <= at) column->resize(at + 1, kNone);
     p.site_bytes[at] = std::max(0.0, s.wire_bytes);
     p.site_busy_ms[at] = std::max(0.0, s.busy_ms);
     p.site_exposed_ms[at] = std::max(0.0, s.exposed_ms);
+    p.site_rel_error[at] = s.last_rel_error.value_or(kNone);
+    p.site_residual_norm[at] = s.last_residual_norm.value_or(kNone);
     if (at == run_.sites.size()) return run_.sites.push_back(std::move(s));
     SiteTotals& total = run_.sites[at];
     total.logical_bytes += s.logical_bytes;
@@ -153,6 +166,9 @@ class MetricsReader {
     total.decode_ms += s.decode_ms;
     total.busy_ms += s.busy_ms;
     total.exposed_ms += s.exposed_ms;
+    total.steps += s.steps;
+    total.rel_error_square += s.rel_error_square;
+    total.rel_errors += s.rel_errors;
     if (s.last_rel_error) total.last_rel_error = s.last_rel_error;
     if (s.last_residual_norm) total.last_residual_norm = s.last_residual_norm;
   }
@@ -203,6 +219,45 @@ const Json* find_key(const Json& j, const std::vector<std::string>& names, int d
   return nullptr;
 }
 
+// "block_int, 4 bits, block 128, hadamard, error_feedback": what of a coding tells it from others of its kind.
+std::string coding_in_words(const Json& c) {
+  if (!c.is_object()) return "";
+  std::string words = get_text(c, "codec");
+  if (words.empty()) words = "as it is";
+  const auto add = [&](const std::string& text) { words += ", " + text; };
+  const auto plain = [&](const char* key) { return c[key].is_string() ? get_text(c, key) : c[key].dump(); };
+  for (const char* key : {"format", "bits", "rate", "rank", "density", "keep", "block"}) {
+    if (!c.contains(key) || !c[key].is_primitive() || c[key].is_null() || plain(key).empty() || plain(key) == "0")
+      continue;
+    const std::string name = key;
+    add(name == "format" ? plain(key) : name == "bits" ? plain(key) + " bits" : name + " " + plain(key));
+  }
+  if (c.contains("hadamard") && c["hadamard"].is_boolean() && c["hadamard"].get<bool>()) add("hadamard");
+  if (const std::string residual = get_text(c, "residual"); !residual.empty() && residual != "none") add(residual);
+  return words;
+}
+
+std::string rule_in_words(const Json& rule) {
+  std::string words = coding_in_words(rule);
+  if (const auto sum = rule.find("sum"); sum != rule.end() && sum->is_object()) {
+    const std::string of_sums = coding_in_words(*sum);
+    words += "; sums: " + (of_sums == words ? "likewise" : of_sums);
+  }
+  if (const std::string a = get_text(rule, "algorithm"); !a.empty() && a != "direct") words += "; " + a;
+  if (const double w = get(rule, "warmup_steps"); w > 0)
+    words += "; after " + std::to_string(std::llround(w)) + " updates";
+  return words;
+}
+
+void load_rules(RunData& run, const Json& config) {
+  const auto all = config.find("compression");
+  if (all == config.end() || !all->is_object()) return;
+  run.preset = get_text(*all, "preset");
+  if (get_text(*all, "sends") == "momentum") run.preset += run.preset.empty() ? "sends momenta" : " (sends momenta)";
+  for (const auto& [site, rule] : all->items())
+    if (rule.is_object() && rule.contains("codec")) run.rules.emplace_back(site, rule_in_words(rule));
+}
+
 void load_facts(RunData& run) {
   const std::string path = resolved_config_path(run.directory);
   if (!exists(path)) {
@@ -216,6 +271,7 @@ void load_facts(RunData& run) {
         "config.resolved.json is no JSON object: the facts about model and configuration are not shown");
     return;
   }
+  load_rules(run, j);
   const std::pair<const char*, std::vector<std::string>> wanted[] = {
       {"layers", {"num_layers", "layers"}},
       {"hidden", {"hidden_size", "hidden"}},
@@ -240,6 +296,7 @@ void load_facts(RunData& run) {
       {"steps", {"train_iters"}},
       {"device", {"device"}},
       {"seed", {"seed"}},
+      {"compression", {"/compression/preset"}},
       {"tokenizer", {"tokenizer", "tokenizer_type"}},
       {"version", {"git_hash", "version"}},
   };
@@ -263,6 +320,11 @@ void load_status(RunData& run) {
 }
 
 }  // namespace
+
+std::optional<double> SiteTotals::rel_error() const {
+  if (rel_errors == 0) return std::nullopt;
+  return std::sqrt(rel_error_square / static_cast<double>(rel_errors));
+}
 
 RunData load_run(const std::string& run_dir) {
   struct stat info {};

@@ -18,11 +18,14 @@ struct StepPoint {
          tflops = 0, mfu = 0;
   double memory_bytes = 0;
   double wire_bytes = 0, logical_bytes = 0;  // summed over sites
+  double wire_bytes_total = 0;               // and over ranks; 0: the line does not say
   bool skipped = false;
   std::string non_finite;
   std::vector<double> time_ms;  // by RunData::time_names
   // By RunData::sites: bytes sent, time with at least one operation open, and the part that compute stood still.
   std::vector<double> site_bytes, site_busy_ms, site_exposed_ms;
+  // Likewise; NaN where the step has none: error of coded messages against what was put in, and what residuals hold.
+  std::vector<double> site_rel_error, site_residual_norm;
 };
 
 struct EvalPoint {
@@ -36,6 +39,10 @@ struct SiteTotals {
   double logical_bytes = 0, wire_bytes = 0, encode_ms = 0, decode_ms = 0, busy_ms = 0, exposed_ms = 0;
   double wire_bytes_total = 0;  // of all ranks
   std::optional<double> last_rel_error, last_residual_norm;
+  // Root of the mean square over the steps that measured it.
+  std::optional<double> rel_error() const;
+  double rel_error_square = 0;
+  int64_t rel_errors = 0, steps = 0;
 };
 
 struct RunData {
@@ -47,6 +54,8 @@ struct RunData {
   std::optional<RunStatus> status;
   std::string config_text;                                 // config.resolved.json as it is, empty if missing
   std::vector<std::pair<std::string, std::string>> facts;  // label and value for the header, from the config
+  std::string preset;                                      // of compression; empty: the configuration does not say
+  std::vector<std::pair<std::string, std::string>> rules;  // site and its coding in words, of sites that have a rule
   std::vector<std::string> problems;                       // what was missing or broken, for a person
 };
 

@@ -3,109 +3,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <functional>
-#include <limits>
 
 #include "engine/run/trace/console_progress.h"
-#include "engine/run/trace/report_assets.h"
+#include "engine/run/trace/report_parts.h"
 #include "engine/run/trace/svg_chart.h"
 
 namespace thinwire {
 namespace {
 
+using namespace report;
 using Style = ChartSeries::Style;
-using Field = std::function<double(const StepPoint&)>;
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-
-std::string number(const char* format, double v) {
-  if (!std::isfinite(v)) return "–";
-  char text[48];
-  std::snprintf(text, sizeof text, format, v);
-  return text;
-}
-
-double quantile(std::vector<double> v, double q) {
-  std::erase_if(v, [](double x) { return !std::isfinite(x); });
-  if (v.empty()) return kNone;
-  const auto at = static_cast<size_t>(q * static_cast<double>(v.size() - 1) + 0.5);
-  std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(at), v.end());
-  return v[at];
-}
-
-double sum_of(const std::vector<double>& values) {
-  double sum = 0.0;
-  for (const double v : values) sum += v;
-  return sum;
-}
-
-struct Figures {
-  int64_t steps = 0, skipped = 0;
-  double loss = kNone;  // mean of the last tenth of the steps, at most 20
-  double best_eval = kNone, last_eval = kNone, perplexity = kNone;
-  int64_t best_eval_step = 0;
-  double step_ms = kNone, step_ms_p95 = kNone, tokens_per_s = kNone, tflops = kNone, mfu = kNone;
-  double exposed_ms = kNone;
-  double tokens = kNone, memory = kNone, hours = 0, wire = 0, logical = 0;
-};
-
-std::vector<double> column(const RunData& run, const Field& field) {
-  std::vector<double> out;
-  out.reserve(run.steps.size());
-  for (const StepPoint& p : run.steps) out.push_back(field(p));
-  return out;
-}
-
-Figures figures_of(const RunData& run) {
-  Figures f;
-  if (!run.steps.empty()) {
-    f.steps = run.steps.back().step;
-    f.tokens = run.steps.back().consumed_tokens;
-  }
-  const size_t n = run.steps.size(), tail = std::min<size_t>(20, (n + 9) / 10);
-  double sum = 0;
-  int64_t counted = 0;
-  for (size_t i = 0; i < n; ++i) {
-    const StepPoint& p = run.steps[i];
-    f.skipped += p.skipped ? 1 : 0;
-    if (std::isfinite(p.step_ms)) f.hours += p.step_ms / 3.6e6;
-    if (std::isfinite(p.memory_bytes))
-      f.memory = std::isnan(f.memory) ? p.memory_bytes : std::max(f.memory, p.memory_bytes);
-    f.wire += p.wire_bytes;
-    f.logical += p.logical_bytes;
-    if (i + tail >= n && std::isfinite(p.loss)) {
-      sum += p.loss;
-      ++counted;
-    }
-  }
-  if (counted > 0) f.loss = sum / static_cast<double>(counted);
-  for (const EvalPoint& e : run.evals) {
-    f.last_eval = e.loss;
-    f.perplexity = e.perplexity;
-    if (std::isfinite(e.loss) && !(f.best_eval <= e.loss)) {
-      f.best_eval = e.loss;
-      f.best_eval_step = e.step;
-    }
-  }
-  f.step_ms = quantile(column(run, [](const StepPoint& p) { return p.step_ms; }), 0.5);
-  f.step_ms_p95 = quantile(column(run, [](const StepPoint& p) { return p.step_ms; }), 0.95);
-  f.tokens_per_s = quantile(column(run, [](const StepPoint& p) { return p.tokens_per_s; }), 0.5);
-  f.tflops = quantile(column(run, [](const StepPoint& p) { return p.tflops; }), 0.5);
-  f.exposed_ms = quantile(column(run, [](const StepPoint& p) { return sum_of(p.site_exposed_ms); }), 0.5);
-  f.mfu = quantile(column(run, [](const StepPoint& p) { return p.mfu; }), 0.5);
-  return f;
-}
 
 std::string tile(const std::string& value, const std::string& label, const std::string& detail = "") {
   return "<div class=\"tile\"><span>" + html_escape(label) + "</span><b>" + html_escape(value) + "</b>" +
          (detail.empty() ? "" : "<em>" + html_escape(detail) + "</em>") + "</div>";
-}
-
-std::string count_or_dash(double v) {
-  return std::isfinite(v) ? format_count(v) : "–";
-}
-std::string bytes_or_dash(double v) {
-  return std::isfinite(v) && v > 0 ? format_bytes(v) : "–";
 }
 
 std::string tiles(const RunData& run) {
@@ -135,41 +47,6 @@ std::string tiles(const RunData& run) {
   return out + "</div>";
 }
 
-ChartSeries series(
-    const RunData& run, const std::string& name, int color, const Field& y, Style style = Style::kLine,
-    const Field& x = [](const StepPoint& p) { return static_cast<double>(p.step); }) {
-  return {name, style, color, column(run, x), column(run, y)};
-}
-
-// Mean over about a fortieth of the run around each point, as far back as forward while the curve starts (so that a
-// steep start is not bent) and only back where it ends; gaps are bridged.
-ChartSeries smooth(ChartSeries s) {
-  const size_t n = s.y.size();
-  std::vector<double> sum(n + 1, 0.0), count(n + 1, 0.0);
-  for (size_t i = 0; i < n; ++i) {
-    const bool finite = std::isfinite(s.y[i]);
-    sum[i + 1] = sum[i] + (finite ? s.y[i] : 0.0);
-    count[i + 1] = count[i] + (finite ? 1.0 : 0.0);
-  }
-  const size_t reach = n / 80 + 1;
-  for (size_t i = 0; i < n; ++i) {
-    const size_t back = std::min(reach, i), ahead = std::min({reach, i, n - 1 - i});
-    const double values = count[i + ahead + 1] - count[i - back];
-    if (values > 0) s.y[i] = (sum[i + ahead + 1] - sum[i - back]) / values;
-  }
-  s.style = Style::kLine;
-  return s;
-}
-
-ChartSeries eval_series(const RunData& run, const std::string& name, int color) {
-  ChartSeries s{name, Style::kDashedPoints, color, {}, {}};
-  for (const EvalPoint& e : run.evals) {
-    s.x.push_back(static_cast<double>(e.step));
-    s.y.push_back(e.loss);
-  }
-  return s;
-}
-
 ChartSeries skipped_series(const RunData& run) {
   ChartSeries s{"skipped step", Style::kMarks, 0, {}, {}};
   for (const StepPoint& p : run.steps) {
@@ -179,8 +56,6 @@ ChartSeries skipped_series(const RunData& run) {
   }
   return s;
 }
-
-constexpr size_t kSmoothFrom = 60;  // shorter runs are shown as they are
 
 std::string loss_chart(const RunData& run) {
   LineChart chart{
@@ -254,10 +129,54 @@ std::string site_bars(const RunData& run, const std::string& title, const std::s
   return render(chart);
 }
 
+// One bar per site, cut in two: means per step.
+std::string halves(const RunData& run, const std::string& title, const std::string& note, AxisFormat format,
+                   const std::vector<std::string>& parts,
+                   const std::function<std::pair<double, double>(const SiteTotals&)>& value) {
+  StackedBars chart{.title = title,
+                    .note = note,
+                    .x_label = "",
+                    .format = format,
+                    .parts = parts,
+                    .labels = {},
+                    .values = {},
+                    .totals = true};
+  for (const SiteTotals& s : run.sites) {
+    const auto [lower, upper] = value(s);
+    const double steps = static_cast<double>(std::max<int64_t>(1, s.steps));
+    chart.labels.push_back(s.site);
+    chart.values.push_back({std::max(0.0, lower) / steps, std::max(0.0, upper) / steps});
+  }
+  return render(chart);
+}
+
+// A curve per site that has one finite value at least.
+std::string site_lines(const RunData& run, const std::string& title, const std::string& note, SiteColumn column) {
+  LineChart chart{.title = title, .note = note, .from_zero = true, .allow_log = true, .series = {}};
+  for (size_t i = 0; i < run.sites.size(); ++i) {
+    ChartSeries s =
+        series(run, run.sites[i].site, static_cast<int>(i), [&](const StepPoint& p) { return (p.*column)[i]; });
+    // Steps that measured nothing are left out: a sampled error is a curve, not a row of dots.
+    ChartSeries measured = s;
+    measured.x.clear(), measured.y.clear();
+    for (size_t k = 0; k < s.y.size(); ++k)
+      if (std::isfinite(s.y[k])) measured.x.push_back(s.x[k]), measured.y.push_back(s.y[k]);
+    if (!measured.x.empty()) chart.series.push_back(std::move(measured));
+  }
+  if (chart.series.size() == 1) chart.note = chart.series.front().name + ", " + chart.note;
+  return chart.series.empty() ? "" : render(chart);
+}
+
 // What communication costs: bytes, time on the wire, and the part of it that compute had to wait for.
 std::string communication_charts(const RunData& run) {
   if (run.sites.empty()) return "";
   std::string out = "<h2>Communication</h2><div class=\"charts\">";
+  out += halves(run, "Bytes by site", "rank 0, mean per step; both parts together: uncompressed in the baseline dtype",
+                AxisFormat::kBytes, {"sent", "saved"},
+                [](const SiteTotals& s) { return std::pair(s.wire_bytes, s.logical_bytes - s.wire_bytes); });
+  out += halves(run, "Time by site", "rank 0, mean per step; both parts together: an operation was under way",
+                AxisFormat::kMilliseconds, {"exposed", "hidden under compute"},
+                [](const SiteTotals& s) { return std::pair(s.exposed_ms, s.busy_ms - s.exposed_ms); });
   out += site_bars(run, "Bytes sent per step", "rank 0, by site, mean", AxisFormat::kBytes, &StepPoint::site_bytes);
   out += site_bars(run, "Exposed per step", "rank 0: time that compute stood still for a site",
                    AxisFormat::kMilliseconds, &StepPoint::site_exposed_ms);
@@ -271,28 +190,50 @@ std::string communication_charts(const RunData& run) {
                   .series = {}};
   chart.series.push_back(series(run, "step", 7, [](const StepPoint& p) { return p.step_ms; }));
   chart.series.push_back(series(run, "exposed", 1, [](const StepPoint& p) { return sum_of(p.site_exposed_ms); }));
-  return out + render(chart) + "</div>";
+  out += render(chart);
+  out += site_lines(run, "Relative error of coded messages", "rank 0, by site; of decoded against what was put in",
+                    &StepPoint::site_rel_error);
+  out +=
+      site_lines(run, "Norm of residuals", "rank 0, by site; what coding still owes", &StepPoint::site_residual_norm);
+  return out + "</div>";
 }
 
+// A line per site: what went into it and out of it over the run, and what that costs in a step.
 std::string site_table(const RunData& run) {
   if (run.sites.empty()) return "";
   std::string out =
-      "<h2>Sites over the whole run</h2><div "
-      "class=\"scroll wide\"><table><tr><th>site</th><th>uncompressed</th><th>wire</th><th>ratio</th><th>baseline</"
-      "th><th>all ranks</th><th>encode</th><th>decode</th><th>busy</th><th>exposed</th><th>hidden</th><th>relative "
-      "error</th><th>residual norm</th></tr>";
+      "<h2>Sites over the whole run</h2><div class=\"scroll wide\"><table><tr><th>site</th><th>logical</th>"
+      "<th>wire</th><th>ratio</th><th>baseline</th><th>all ranks</th><th>encode</th><th>decode</th><th>busy</th>"
+      "<th>exposed</th><th>hidden</th><th>relative error</th><th>residual norm</th><th>coding</th></tr>";
   for (const SiteTotals& s : run.sites) {
-    out += "<tr><td>" + html_escape(s.site) + "</td><td>" + format_bytes(s.logical_bytes) + "</td><td>" +
-           format_bytes(s.wire_bytes) + "</td><td>" +
-           (s.wire_bytes > 0 ? number("%.2f", s.logical_bytes / s.wire_bytes) : "–") + "</td><td>" +
-           html_escape(s.baseline_dtype) + "</td><td>" + bytes_or_dash(s.wire_bytes_total) + "</td><td>" +
-           format_duration(s.encode_ms / 1000) + "</td><td>" + format_duration(s.decode_ms / 1000) + "</td><td>" +
-           format_duration(s.busy_ms / 1000) + "</td><td>" + format_duration(s.exposed_ms / 1000) + "</td><td>" +
-           number("%.0f %%", s.busy_ms > 0 ? 100 * std::max(0.0, 1 - s.exposed_ms / s.busy_ms) : kNone) + "</td><td>" +
-           number("%.3g", s.last_rel_error.value_or(kNone)) + "</td><td>" +
-           number("%.3g", s.last_residual_norm.value_or(kNone)) + "</td></tr>";
+    const auto rule =
+        std::find_if(run.rules.begin(), run.rules.end(), [&](const auto& r) { return r.first == s.site; });
+    const auto ms = [&](double whole) {
+      return number("%.3g ms", s.steps > 0 ? whole / static_cast<double>(s.steps) : kNone);
+    };
+    const std::string cells[] = {
+        format_bytes(s.logical_bytes),
+        format_bytes(s.wire_bytes),
+        s.wire_bytes > 0 && s.logical_bytes > 0 ? number("%.2f", s.logical_bytes / s.wire_bytes) : "–",
+        s.baseline_dtype.empty() ? "–" : s.baseline_dtype,
+        bytes_or_dash(s.wire_bytes_total),
+        ms(s.encode_ms),
+        ms(s.decode_ms),
+        ms(s.busy_ms),
+        ms(s.exposed_ms),
+        number("%.0f %%", s.busy_ms > 0 ? 100 * std::max(0.0, 1 - s.exposed_ms / s.busy_ms) : kNone),
+        number("%.3g", s.rel_error().value_or(kNone)),
+        number("%.3g", s.last_residual_norm.value_or(kNone))};
+    out += "<tr><td>" + html_escape(s.site) + "</td>";
+    for (const std::string& cell : cells) out += "<td>" + html_escape(cell) + "</td>";
+    out += "<td class=\"words\">" + html_escape(rule == run.rules.end() ? "as it is" : rule->second) + "</td></tr>";
   }
-  return out + "</table></div>";
+  return out +
+         "</table></div><p class=\"sub\">Bytes of rank 0 over the whole run (logical: the same collectives "
+         "uncompressed "
+         "in the baseline dtype); times: mean per step; relative error: root mean square over the steps that measured "
+         "it; "
+         "residual norm: of the last step.</p>";
 }
 
 std::string skipped_table(const RunData& run) {
@@ -326,13 +267,6 @@ std::string pill(const RunData& run) {
   if (s.code && *s.code != 0)
     text += ", code " + std::to_string(*s.code) + (s.reason.empty() ? "" : " (" + s.reason + ")");
   return std::string("<span class=\"pill ") + kind + "\">" + html_escape(text) + "</span>";
-}
-
-std::string notices(const RunData& run, bool with_name) {
-  std::string items;
-  for (const std::string& p : run.problems)
-    items += "<li>" + (with_name ? "<b>" + html_escape(run.name) + "</b>: " : "") + html_escape(p) + "</li>";
-  return items.empty() ? "" : "<ul class=\"notice\">" + items + "</ul>";
 }
 
 std::string header(const RunData& run) {
@@ -382,135 +316,12 @@ std::string run_section(const RunData& run) {
   return out + "</section>";
 }
 
-std::string page(const std::string& title, const std::string& body) {
-  return "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-         "content=\"width=device-width,initial-scale=1\">"
-         "<title>" +
-         html_escape(title) + "</title><style>" + std::string(report_style()) + "</style></head><body><main>\n" + body +
-         "<footer>Model FLOP/s count matrix products of forward and backward with the causal half of attention; "
-         "recomputation is not counted. "
-         "Written by thinwire report.</footer></main><script>" +
-         std::string(report_script()) + "</script></body></html>\n";
-}
-
-std::string overlay(const std::vector<RunData>& runs, const std::string& title, const std::string& note,
-                    AxisFormat format, bool from_zero, bool allow_log, bool smoothed, const Field& y) {
-  LineChart chart{
-      .title = title, .note = note, .y_format = format, .from_zero = from_zero, .allow_log = allow_log, .series = {}};
-  for (size_t i = 0; i < runs.size(); ++i) {
-    ChartSeries s = series(runs[i], runs[i].name, static_cast<int>(i), y);
-    chart.series.push_back(smoothed && s.x.size() >= kSmoothFrom ? smooth(std::move(s)) : std::move(s));
-  }
-  return render(chart);
-}
-
-std::string compare_table(const std::vector<RunData>& runs) {
-  std::string out =
-      "<div class=\"scroll wide\"><table><tr><th>run</th><th>state</th><th>steps</th><th>tokens</th><th>train loss</th>"
-      "<th>eval loss</th><th>best eval</th><th>tok/s</th><th>step</th><th>TFLOP/s</th><th>MFU</th><th>memory</th>"
-      "<th>wire</th><th>exposed</th><th>skipped</th><th>time</th></tr>";
-  for (size_t i = 0; i < runs.size(); ++i) {
-    const Figures f = figures_of(runs[i]);
-    const std::string cells[] = {runs[i].status ? runs[i].status->state : "–",
-                                 std::to_string(f.steps),
-                                 count_or_dash(f.tokens),
-                                 number("%.4f", f.loss),
-                                 number("%.4f", f.last_eval),
-                                 number("%.4f", f.best_eval),
-                                 count_or_dash(f.tokens_per_s),
-                                 number("%.4g ms", f.step_ms),
-                                 number("%.3g", f.tflops),
-                                 number("%.1f %%", f.mfu * 100),
-                                 bytes_or_dash(f.memory),
-                                 bytes_or_dash(f.wire),
-                                 f.wire > 0 ? number("%.4g ms", f.exposed_ms) : "–",
-                                 std::to_string(f.skipped),
-                                 format_duration(f.hours * 3600)};
-    out += "<tr><td class=\"c" + std::to_string(i % 8) + "\"><i></i>" + html_escape(runs[i].name) + "</td>";
-    for (const std::string& cell : cells) out += "<td>" + html_escape(cell) + "</td>";
-    out += "</tr>";
-  }
-  return out + "</table></div>";
-}
-
-// Facts in which the runs differ, one column per run.
-std::string difference_table(const std::vector<RunData>& runs) {
-  std::vector<std::string> labels;
-  for (const RunData& run : runs) {
-    for (const auto& [label, value] : run.facts) {
-      if (std::find(labels.begin(), labels.end(), label) == labels.end()) labels.push_back(label);
-    }
-  }
-  std::string rows;
-  for (const std::string& label : labels) {
-    std::vector<std::string> values;
-    for (const RunData& run : runs) {
-      const auto it =
-          std::find_if(run.facts.begin(), run.facts.end(), [&](const auto& fact) { return fact.first == label; });
-      values.push_back(it == run.facts.end() ? "–" : it->second);
-    }
-    if (std::all_of(values.begin(), values.end(), [&](const std::string& v) { return v == values.front(); })) continue;
-    rows += "<tr><td>" + html_escape(label) + "</td>";
-    for (const std::string& v : values) rows += "<td>" + html_escape(v) + "</td>";
-    rows += "</tr>";
-  }
-  if (rows.empty()) return "";
-  std::string out = "<h2>What differs</h2><div class=\"scroll\"><table><tr><th>setting</th>";
-  for (const RunData& run : runs) out += "<th>" + html_escape(run.name) + "</th>";
-  return out + "</tr>" + rows + "</table></div>";
-}
-
 }  // namespace
 
 std::string report_page(const std::vector<RunData>& runs) {
   std::string body;
   for (const RunData& run : runs) body += run_section(run);
   return page(runs.size() == 1 ? runs.front().name : std::to_string(runs.size()) + " runs", body);
-}
-
-std::string compare_page(const std::vector<RunData>& given) {
-  // Two directories may end in the same name: then the whole path tells them apart.
-  std::vector<RunData> runs = given;
-  for (size_t i = 0; i < runs.size(); ++i) {
-    const bool twice =
-        std::count_if(given.begin(), given.end(), [&](const RunData& r) { return r.name == given[i].name; }) > 1;
-    if (twice) runs[i].name = runs[i].directory;
-  }
-  const auto loss = [](const StepPoint& p) { return p.loss; };
-  std::string body = "<section><h1>Comparison of " + std::to_string(runs.size()) + " runs</h1>";
-  for (const RunData& run : runs) body += notices(run, true);
-  body += "<h2>Key figures</h2>" + compare_table(runs) + "<h2>Curves</h2><div class=\"charts\">";
-  body += overlay(runs, "Training loss", "smoothed where a run has 60 steps or more", AxisFormat::kPlain, false, false,
-                  true, loss);
-  LineChart eval{.title = "Evaluation loss", .series = {}};
-  LineChart tokens{
-      .title = "Training loss by tokens", .note = "for runs with different batches", .x_label = "tokens", .series = {}};
-  for (size_t i = 0; i < runs.size(); ++i) {
-    eval.series.push_back(eval_series(runs[i], runs[i].name, static_cast<int>(i)));
-    ChartSeries s = series(runs[i], runs[i].name, static_cast<int>(i), loss, Style::kLine,
-                           [](const StepPoint& p) { return p.consumed_tokens; });
-    const bool placed = std::all_of(s.x.begin(), s.x.end(), [](double x) { return std::isfinite(x); });
-    if (placed) tokens.series.push_back(s.x.size() >= kSmoothFrom ? smooth(std::move(s)) : std::move(s));
-  }
-  body += render(eval) + render(tokens);
-  body += overlay(runs, "Gradient norm", "global, before clipping", AxisFormat::kPlain, true, true, false,
-                  [](const StepPoint& p) { return p.grad_norm; });
-  body += overlay(runs, "Learning rate", "", AxisFormat::kScientific, true, false, false,
-                  [](const StepPoint& p) { return p.lr; });
-  body += overlay(runs, "Tokens per second", "", AxisFormat::kCount, true, false, true,
-                  [](const StepPoint& p) { return p.tokens_per_s; });
-  body += overlay(runs, "Peak memory", "per rank", AxisFormat::kBytes, true, false, false,
-                  [](const StepPoint& p) { return p.memory_bytes; });
-  if (std::any_of(runs.begin(), runs.end(), [](const RunData& r) { return !r.sites.empty(); })) {
-    body += overlay(runs, "Wire bytes per step", "rank 0, all sites", AxisFormat::kBytes, true, false, true,
-                    [](const StepPoint& p) { return p.wire_bytes; });
-    body += overlay(runs, "Exposed communication per step", "rank 0, all sites", AxisFormat::kMilliseconds, true, false,
-                    true, [](const StepPoint& p) { return sum_of(p.site_exposed_ms); });
-    body += overlay(runs, "Busy communication per step", "rank 0, sum over sites", AxisFormat::kMilliseconds, true,
-                    false, true, [](const StepPoint& p) { return sum_of(p.site_busy_ms); });
-  }
-  body += "</div>" + difference_table(runs) + "</section>";
-  return page("Comparison of " + std::to_string(runs.size()) + " runs", body);
 }
 
 }  // namespace thinwire

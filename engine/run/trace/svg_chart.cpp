@@ -107,6 +107,18 @@ std::string text_at(double x, double y, const char* anchor, const std::string& t
          "</text>";
 }
 
+// Cut to about as many letters as there is room for, between characters.
+std::string shortened(const std::string& text, size_t room) {
+  size_t letters = 0, end = 0;
+  room = std::max<size_t>(room, 2);
+  const auto continues = [&](size_t at) { return at < text.size() && (static_cast<uint8_t>(text[at]) & 0xc0) == 0x80; };
+  for (size_t at = 0; at < text.size(); ++letters) {
+    if (letters == room - 1) end = at;
+    for (++at; continues(at);) ++at;
+  }
+  return letters <= room ? text : text.substr(0, end) + "\xe2\x80\xa6";
+}
+
 std::string value_axis(const Scale& scale, AxisFormat format) {
   std::string out;
   for (const double tick : value_ticks(scale, format)) {
@@ -348,12 +360,13 @@ std::string render(const StackedBars& chart) {
     highest = std::max(highest, sum);
   }
   if (!(highest > 0.0)) return card(chart.title, chart.note, "", "<p class=\"empty\">no values in this run</p>");
-  const Scale y{0.0, highest * 1.04, kPlotFoot, kTop, false};
+  const Scale y{0.0, highest * (chart.totals ? 1.12 : 1.04), kPlotFoot, kTop, false};
   std::string svg = svg_open(chart.title) + value_axis(y, chart.format);
   const size_t bars = chart.values.size();
   const double pitch = (kPlotRight - kLeft) / static_cast<double>(bars);
   const double width = std::min(pitch * 0.86, 46.0);
-  const size_t label_stride = (bars + 7) / 8;
+  const size_t label_stride = chart.totals || chart.bar_colors ? 1 : (bars + 7) / 8;
+  const size_t label_room = static_cast<size_t>(pitch * static_cast<double>(label_stride) / 6.2);
   for (size_t b = 0; b < bars; ++b) {
     const double center = kLeft + (static_cast<double>(b) + 0.5) * pitch;
     std::string tip = chart.labels[b];
@@ -361,22 +374,25 @@ std::string render(const StackedBars& chart) {
     std::string rects;
     for (size_t p = 0; p < chart.parts.size(); ++p) {
       const double v = chart.values[b][p];
-      tip += "\n" + chart.parts[p] + ": " + format_axis_value(chart.format, v);
+      tip += "\n" + chart.parts[p] + (chart.parts[p].empty() ? "" : ": ") + format_axis_value(chart.format, v);
       const double height = y(sum) - y(sum + v);
       sum += v;
       if (height < 0.05) continue;
-      rects += "<rect class=\"fill " + color_class(static_cast<int>(p)) + "\" x=\"" + fixed(center - width / 2) +
-               "\" width=\"" + fixed(width) + "\" y=\"" + fixed(y(sum)) + "\" height=\"" + fixed(height) + "\"/>";
+      rects += "<rect class=\"fill " + color_class(static_cast<int>(chart.bar_colors ? b : p)) + "\" x=\"" +
+               fixed(center - width / 2) + "\" width=\"" + fixed(width) + "\" y=\"" + fixed(y(sum)) + "\" height=\"" +
+               fixed(height) + "\"/>";
     }
     svg += "<g><title>" + html_escape(tip) + "</title>" + rects + "</g>";
-    if (b % label_stride == 0) svg += text_at(center, kPlotFoot + 15, "middle", chart.labels[b]);
+    if (b % label_stride == 0) svg += text_at(center, kPlotFoot + 15, "middle", shortened(chart.labels[b], label_room));
+    if (chart.totals && sum > 0.0) svg += text_at(center, y(sum) - 4, "middle", format_axis_value(chart.format, sum));
   }
   svg += text_at((kLeft + kPlotRight) / 2, kHeight - 4, "middle", chart.x_label);
   svg += "<line class=\"axis\" x1=\"" + fixed(kLeft) + "\" x2=\"" + fixed(kPlotRight) + "\" y1=\"" + fixed(kPlotFoot) +
          "\" y2=\"" + fixed(kPlotFoot) + "\"/></svg>";
   std::string legend;
-  for (size_t p = 0; p < chart.parts.size(); ++p)
-    legend += legend_entry(chart.parts[p], "boxkey " + color_class(static_cast<int>(p)));
+  const std::vector<std::string>& names = chart.bar_colors ? chart.labels : chart.parts;
+  for (size_t p = 0; p < names.size(); ++p)
+    legend += legend_entry(names[p], "boxkey " + color_class(static_cast<int>(p)));
   return card(chart.title, chart.note, legend, "<div class=\"plot\">" + svg + "</div>");
 }
 

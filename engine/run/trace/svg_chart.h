@@ -43,6 +43,8 @@ struct StackedBars {
   std::vector<std::string> parts;           // legend, bottom to top
   std::vector<std::string> labels;          // one per bar
   std::vector<std::vector<double>> values;  // [bar][part], >= 0
+  bool totals = false;                      // the sum of each bar written above it (few bars)
+  bool bar_colors = false;                  // a colour per bar and a legend of labels, instead of one per part
 };
 
 // A card of the page: heading, legend, drawing, and the data that the tooltip shows. A chart without one finite point

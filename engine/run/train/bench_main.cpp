@@ -1,9 +1,11 @@
-// The program `bench`: proves an op against its oracle and times it, or times the whole training step.
+// The program `bench`: proves ops, codecs and collectives against oracles and times them, or times the whole training
+// step.
 #include <CLI/CLI.hpp>
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/version.h"
 #include "engine/base/ops/ops.h"
+#include "engine/run/train/bench_codec.h"
 #include "engine/run/train/bench_comm.h"
 #include "engine/run/train/bench_op.h"
 #include "engine/run/train/bench_step.h"
@@ -15,12 +17,11 @@ int main(int argc, char** argv) {
   ensure_passive_waiting(argv);
   return run_program("bench", [&]() -> int {
     CLI::App app{
-        "Proves and times: bench op [filter], bench comm [filter], bench step SHAPE [key=value ...]. Every line "
-        "carries the command that "
-        "repeats it."};
+        "Proves and times: bench op [filter], bench codec [filter ...], bench comm [filter], bench step SHAPE [key="
+        "value ...]. Every line carries the command that repeats it."};
     bool version = false, json = false, profile = false;
     std::string shape, filter;
-    std::vector<std::string> overrides;
+    std::vector<std::string> overrides, filters;
     int threads = 0;
     app.add_flag("--version", version, "version, git hash, backends and instruction set");
     CLI::App* step = app.add_subcommand("step", "the training step of a shape: " + shape_names());
@@ -37,6 +38,10 @@ int main(int argc, char** argv) {
     CLI::App* comm = app.add_subcommand("comm", "messages and collectives between ranks, beside plain MPI");
     comm->add_option("filter", filter, "only cases whose name (verb/bytes) contains this");
     comm->add_flag("--json", json, "one JSON object per line");
+    CLI::App* codec = app.add_subcommand(
+        "codec", "codecs on one core beside memcpy, libzfp and zstd, and their fidelity (cases CODEC/snr)");
+    codec->add_option("filters", filters, "only cases whose name (codec/bytes, codec/snr) contains all of these");
+    codec->add_flag("--json", json, "one JSON object per line");
     try {
       app.parse(argc, argv);
     } catch (const CLI::CallForHelp& e) {
@@ -51,8 +56,10 @@ int main(int argc, char** argv) {
     if (step->parsed())
       return run_job("bench", [&](Job& job) { return bench_step(shape, overrides, json, profile, job); });
     if (op->parsed()) return bench_op(filter, threads, json);
+    if (codec->parsed()) return bench_codec(filters, json);
     if (comm->parsed()) return bench_comm(filter, json);
     throw_usage(
-        "bench: say what to measure: bench op [filter], bench comm [filter] or bench step SHAPE (bench --help)");
+        "bench: say what to measure: bench op [filter], bench codec [filter ...], bench comm [filter] or bench step "
+        "SHAPE (bench --help)");
   });
 }

@@ -82,6 +82,7 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
       shape_{config.data.micro_batch, config.data.seq_length},
       store_(layout.shard, layout.where, arena_, training),
       optimizer_(training ? make_optimizer(config_, store_, arena_) : nullptr),
+      momentum_(training ? make_momentum_sender(config_, store_, *optimizer_) : nullptr),
       rotary_(make_rotary_tables(config.model, std::max(config.model.max_positions, shape_.length), arena_, device,
                                  stream_.get())),
       scratch_(take_stage_scratch(layout.shard, shape_, training, arena_)) {
@@ -102,6 +103,7 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
     }
     traffic_ =
         std::make_unique<UnitTraffic>(std::move(units), layout_.where.placement, ports_, *device_, *stream_, packed);
+    traffic_->set_sent_value(momentum_.get());
   }
   std::vector<int> slots(layout_.shard.chunks.size(), 1);
   if (training) {
@@ -111,7 +113,7 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
       weight_works_.push_back(take_weight_work(layout_.shard, shape_, arena_));
   }
   UnitEvents* events = &nothing_;
-  if (traffic_ && mesh_ != nullptr) events = traffic_.get();
+  if (traffic_ && (mesh_ != nullptr || momentum_)) events = traffic_.get();
   for (int chunk = 0; chunk < static_cast<int>(slots.size()); ++chunk) {
     stages_.push_back(std::make_unique<Stage>(layout_.shard, chunk, store_, shape_,
                                               training ? slots[static_cast<size_t>(chunk)] : 0, ports_, &rotary_,
@@ -210,6 +212,7 @@ void Replica::visit(StateVisitor& visitor, bool writer_only) {
   show("adam_m/", &OptimizerBuffers::m);
   show("adam_v/", &OptimizerBuffers::v);
   show("sgd_momentum/", &OptimizerBuffers::momentum);
+  if (momentum_) momentum_->visit(visitor);
   if (has_replica_state()) {
     std::vector<View> replicas;
     for (const OwnedPiece& piece : store_.owned()) replicas.push_back(piece.working ? piece.working : piece.master);

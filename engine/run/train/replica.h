@@ -7,6 +7,7 @@
 
 #include "data/batch_loader.h"
 #include "engine/run/config/run_config.h"
+#include "engine/run/train/momentum_sender.h"
 #include "engine/run/train/rank_layout.h"
 #include "model/stage.h"
 #include "optim/optimizer.h"
@@ -58,6 +59,7 @@ class Replica {
   const ParamStore& store() const { return store_; }
   Optimizer& optimizer() { return *optimizer_; }
   UnitTraffic& traffic() { return *traffic_; }
+  MomentumSender* momentum() { return momentum_.get(); }  // nullptr where gradients are summed
   int chunks() const { return static_cast<int>(stages_.size()); }
   Stage& stage(int chunk = 0) { return *stages_.at(static_cast<size_t>(chunk)); }
   StageWeightWork& weight_work(int index) { return weight_works_.at(static_cast<size_t>(index)); }
@@ -110,6 +112,7 @@ class Replica {
   BatchShape shape_;
   ParamStore store_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<MomentumSender> momentum_;
   std::unique_ptr<UnitTraffic> traffic_;
   RotaryTables rotary_;
   StageScratch scratch_;

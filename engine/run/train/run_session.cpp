@@ -190,6 +190,7 @@ void RunSession::load_from(const std::string& path, Replica& replica, TrainProgr
         found.path, [&](StateVisitor& v) { replica.visit_weights(v, false); }, options, &job_.control());
   } else {
     options.unwanted_prefixes.insert(options.unwanted_prefixes.end(), {"coding/", "replica/", "revision/"});
+    if (found.manifest.integers.count("momentum/frozen_at") == 0) options.unwanted_prefixes.push_back("momentum/");
     load_generation(found.path, state_of(replica, progress, scaler, controller, false), options, &job_.control());
   }
   log_info("loaded " + found.path +
@@ -216,6 +217,7 @@ bool RunSession::take_coding_state(const Manifest& manifest, Replica& replica, L
   const bool replica_loaded = replica.has_replica_state() && replica_stored;
   if (!replica_loaded) options.unwanted_prefixes.push_back("replica/");
   if (manifest.integers.count("revision/decided") == 0) options.unwanted_prefixes.push_back("revision/");
+  if (manifest.integers.count("momentum/frozen_at") == 0) options.unwanted_prefixes.push_back("momentum/");
   bool fits = true;
   if (replica.mesh() != nullptr) {
     StateNames names(manifest);

@@ -34,6 +34,7 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
     clock.step = progress.updates, ++clock.pass;
     clock.loss_scale = scale, clock.train = true;
   }
+  if (r.momentum() != nullptr) r.momentum()->begin(r.exec(), progress.updates, outcome.loss_scale);
   double sums[kSumCount] = {};
   sums[kSumStop] = stop_wish ? 1.0 : 0.0;
   r.write(r.buffers().sums, sums, sizeof sums);
@@ -207,11 +208,14 @@ void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress) {
     return;
   }
   const double t = static_cast<double>(progress.updates + 1);
+  const bool momentum = r.momentum() != nullptr && r.momentum()->active();
   StepState state;
   state.lr = static_cast<float>(outcome.lr);
   state.bias_correction1 = static_cast<float>(1.0 - std::pow(optim.beta1, t));
-  state.bias_correction2 = static_cast<float>(1.0 - std::pow(optim.beta2, t));
-  state.grad_scale = static_cast<float>(clip_coefficient(outcome.grad_norm, optim.clip) / outcome.loss_scale);
+  const double v_updates = momentum ? static_cast<double>(r.momentum()->variance_updates()) : t;
+  state.bias_correction2 = static_cast<float>(1.0 - std::pow(optim.beta2, v_updates));
+  const double clip = momentum ? 1.0 : clip_coefficient(outcome.grad_norm, optim.clip);
+  state.grad_scale = static_cast<float>(clip / outcome.loss_scale);
   state.loss_scale = static_cast<float>(outcome.loss_scale);
   state.weight_decay = static_cast<float>(optim.weight_decay);
   r.write(r.buffers().state, &state, sizeof state);
@@ -241,7 +245,8 @@ void TrainStep::update(const StepOutcome& outcome) {
     for (const View& memory : r.store().gradient_memory()) r.zero(memory);  // a skipped step leaves no trace
     return;
   }
-  r.optimizer().apply(r.exec(), r.buffers().state);  // reads each gradient once and leaves it zero
+  // Reads each gradient once and leaves it zero.
+  r.optimizer().apply(r.exec(), r.buffers().state, r.momentum() != nullptr ? r.momentum()->summed() : Summed::kGradient);
   r.store().bump_version();
 }
 

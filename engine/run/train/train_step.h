@@ -17,7 +17,7 @@ namespace thinwire {
 
 struct StepOutcome {
   double loss = 0.0;       // mean over micro-batches of the mean token loss
-  double grad_norm = 0.0;  // global L2 norm before clipping, without the loss scale
+  double grad_norm = 0.0;  // global L2 norm before clipping, without the loss scale; of momenta where they are summed
   double lr = 0.0;
   double loss_scale = 1.0;  // that this step used
   bool skipped = false;     // non-finite: nothing was updated

@@ -1,0 +1,293 @@
+// Several runs in each chart, the first of them as what the others are measured against.
+#include <algorithm>
+#include <cmath>
+
+#include "engine/run/trace/console_progress.h"
+#include "engine/run/trace/report_html.h"
+#include "engine/run/trace/report_parts.h"
+
+namespace thinwire {
+namespace {
+
+using namespace report;
+using Style = ChartSeries::Style;
+
+double training_loss(const StepPoint& p) {
+  return p.loss;
+}
+
+std::string overlay(const std::vector<RunData>& runs, const std::string& title, const std::string& note,
+                    AxisFormat format, bool from_zero, bool allow_log, bool smoothed, const Field& y) {
+  LineChart chart{
+      .title = title, .note = note, .y_format = format, .from_zero = from_zero, .allow_log = allow_log, .series = {}};
+  for (size_t i = 0; i < runs.size(); ++i) {
+    ChartSeries s = series(runs[i], runs[i].name, static_cast<int>(i), y);
+    chart.series.push_back(smoothed && s.x.size() >= kSmoothFrom ? smooth(std::move(s)) : std::move(s));
+  }
+  return render(chart);
+}
+
+// Against something else than steps: position() gives x of every step of a run, or nothing where it is not known.
+std::string overlay_by(const std::vector<RunData>& runs, LineChart chart,
+                       const std::function<std::vector<double>(const RunData&)>& position) {
+  for (size_t i = 0; i < runs.size(); ++i) {
+    ChartSeries s = series(runs[i], runs[i].name, static_cast<int>(i), training_loss);
+    s.x = position(runs[i]);
+    const bool placed = s.x.size() == s.y.size() && !s.x.empty() && s.x.back() > 0.0 &&
+                        std::all_of(s.x.begin(), s.x.end(), [](double x) { return std::isfinite(x); });
+    if (placed) chart.series.push_back(s.x.size() >= kSmoothFrom ? smooth(std::move(s)) : std::move(s));
+  }
+  return render(chart);
+}
+
+std::vector<double> tokens_of(const RunData& run) {
+  return column(run, [](const StepPoint& p) { return p.consumed_tokens; });
+}
+
+bool knows_all_ranks(const RunData& run) {
+  return std::any_of(run.steps.begin(), run.steps.end(), [](const StepPoint& p) { return p.wire_bytes_total > 0; });
+}
+
+// Sent so far, by all ranks where every run knows that, else by rank 0.
+std::function<std::vector<double>(const RunData&)> bytes_so_far(bool all_ranks) {
+  return [all_ranks](const RunData& run) {
+    double sum = 0.0;
+    return column(run, [&](const StepPoint& p) { return sum += all_ranks ? p.wire_bytes_total : p.wire_bytes; });
+  };
+}
+
+bool communicates(const RunData& run) {
+  return !run.sites.empty();
+}
+
+double per_step(const RunData& run, double whole) {
+  return run.steps.empty() ? kNone : whole / static_cast<double>(run.steps.size());
+}
+
+std::string times(double value, double of_first) {
+  return std::isfinite(value) && of_first > 0 ? number("%.3g", value / of_first) + "x" : "–";
+}
+
+std::string compare_table(const std::vector<RunData>& runs) {
+  std::string out =
+      "<div class=\"scroll wide\"><table><tr><th>run</th><th>state</th><th>steps</th><th>tokens</th><th>train loss</th>"
+      "<th>eval loss</th><th>best eval</th><th>tok/s</th><th>step</th><th>TFLOP/s</th><th>MFU</th><th>memory</th>"
+      "<th>wire</th><th>exposed</th><th>skipped</th><th>time</th></tr>";
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const Figures f = figures_of(runs[i]);
+    const std::string cells[] = {runs[i].status ? runs[i].status->state : "–",
+                                 std::to_string(f.steps),
+                                 count_or_dash(f.tokens),
+                                 number("%.4f", f.loss),
+                                 number("%.4f", f.last_eval),
+                                 number("%.4f", f.best_eval),
+                                 count_or_dash(f.tokens_per_s),
+                                 number("%.4g ms", f.step_ms),
+                                 number("%.3g", f.tflops),
+                                 number("%.1f %%", f.mfu * 100),
+                                 bytes_or_dash(f.memory),
+                                 bytes_or_dash(f.wire),
+                                 f.wire > 0 ? number("%.4g ms", f.exposed_ms) : "–",
+                                 std::to_string(f.skipped),
+                                 format_duration(f.hours * 3600)};
+    out += "<tr><td class=\"c" + std::to_string(i % 8) + "\"><i></i>" + html_escape(runs[i].name) + "</td>";
+    for (const std::string& cell : cells) out += "<td>" + html_escape(cell) + "</td>";
+    out += "</tr>";
+  }
+  return out + "</table></div>";
+}
+
+// What compression costs in loss and buys in bytes and time. The first run is the baseline of the columns "of first".
+std::string compression_table(const std::vector<RunData>& runs, bool all_ranks) {
+  std::string out =
+      "<h2>Compression</h2><div class=\"scroll wide\"><table><tr><th>run</th><th>preset</th><th>eval loss</th>"
+      "<th>against first</th><th>bytes sent</th><th>per step</th><th>of first</th><th>wire ratio</th><th>exposed per "
+      "step</th><th>encode + decode</th><th>tok/s</th><th>of first</th></tr>";
+  const auto sent = [&](const Figures& f) { return all_ranks ? f.wire_total : f.wire; };
+  const Figures first = figures_of(runs.front());
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const RunData& run = runs[i];
+    const Figures f = figures_of(run);
+    double coding = 0.0;
+    for (const SiteTotals& s : run.sites) coding += s.encode_ms + s.decode_ms;
+    const double off = 100 * (f.last_eval / first.last_eval - 1);
+    const std::string cells[] = {
+        run.preset.empty() ? "–" : run.preset,
+        number("%.4f", f.last_eval),
+        i == 0 ? "baseline" : number("%+.2f %%", off),
+        bytes_or_dash(sent(f)),
+        bytes_or_dash(per_step(run, sent(f))),
+        sent(first) > 0 ? times(per_step(run, sent(f)), per_step(runs.front(), sent(first))) : "–",
+        f.wire > 0 ? number("%.2f", f.logical / f.wire) : "–",
+        f.wire > 0 ? number("%.3g ms", f.exposed_ms) : "–",
+        f.wire > 0 ? number("%.3g ms", per_step(run, coding)) : "–",
+        count_or_dash(f.tokens_per_s),
+        times(f.tokens_per_s, first.tokens_per_s)};
+    out += "<tr><td class=\"c" + std::to_string(i % 8) + "\"><i></i>" + html_escape(run.name) + "</td>";
+    for (const std::string& cell : cells) out += "<td>" + html_escape(cell) + "</td>";
+    out += "</tr>";
+  }
+  return out + "</table></div><p class=\"sub\">Bytes " + (all_ranks ? "of all ranks" : "of rank 0") +
+         " over the whole run; wire ratio: the same collectives uncompressed, in the run's own baseline dtype, over "
+         "what was "
+         "sent (rank 0); exposed: median, rank 0; tokens per second: median.</p>";
+}
+
+// The rule of every site, in words, one column per run.
+std::string rules_table(const std::vector<RunData>& runs) {
+  std::vector<std::string> sites;
+  for (const RunData& run : runs) {
+    for (const auto& [site, rule] : run.rules)
+      if (std::find(sites.begin(), sites.end(), site) == sites.end()) sites.push_back(site);
+  }
+  if (sites.empty()) return "";
+  std::string out = "<h2>What each site sends</h2><div class=\"scroll words\"><table><tr><th>site</th>";
+  for (const RunData& run : runs) out += "<th>" + html_escape(run.name) + "</th>";
+  out += "</tr>";
+  for (const std::string& site : sites) {
+    out += "<tr><td>" + html_escape(site) + "</td>";
+    for (const RunData& run : runs) {
+      const auto found =
+          std::find_if(run.rules.begin(), run.rules.end(), [&](const auto& rule) { return rule.first == site; });
+      out += "<td>" + html_escape(found == run.rules.end() ? "as it is" : found->second) + "</td>";
+    }
+    out += "</tr>";
+  }
+  return out + "</table></div>";
+}
+
+// Facts in which the runs differ, one column per run.
+std::string difference_table(const std::vector<RunData>& runs) {
+  std::vector<std::string> labels;
+  for (const RunData& run : runs) {
+    for (const auto& [label, value] : run.facts) {
+      if (std::find(labels.begin(), labels.end(), label) == labels.end()) labels.push_back(label);
+    }
+  }
+  std::string rows;
+  for (const std::string& label : labels) {
+    std::vector<std::string> values;
+    for (const RunData& run : runs) {
+      const auto it =
+          std::find_if(run.facts.begin(), run.facts.end(), [&](const auto& fact) { return fact.first == label; });
+      values.push_back(it == run.facts.end() ? "–" : it->second);
+    }
+    if (std::all_of(values.begin(), values.end(), [&](const std::string& v) { return v == values.front(); })) continue;
+    rows += "<tr><td>" + html_escape(label) + "</td>";
+    for (const std::string& v : values) rows += "<td>" + html_escape(v) + "</td>";
+    rows += "</tr>";
+  }
+  if (rows.empty()) return "";
+  std::string out = "<h2>What differs</h2><div class=\"scroll\"><table><tr><th>setting</th>";
+  for (const RunData& run : runs) out += "<th>" + html_escape(run.name) + "</th>";
+  return out + "</tr>" + rows + "</table></div>";
+}
+
+StackedBars bars_of(const std::vector<RunData>& runs, std::string title, std::string note, AxisFormat format) {
+  StackedBars chart{.title = std::move(title),
+                    .note = std::move(note),
+                    .x_label = "",
+                    .format = format,
+                    .parts = {},
+                    .labels = {},
+                    .values = {},
+                    .totals = runs.size() <= 8};
+  for (const RunData& run : runs) chart.labels.push_back(run.name);
+  return chart;
+}
+
+std::string speed_bars(const std::vector<RunData>& runs) {
+  StackedBars chart = bars_of(runs, "Tokens per second", "median over steps", AxisFormat::kCount);
+  chart.bar_colors = true;
+  chart.parts = {""};
+  for (const RunData& run : runs) {
+    const double speed = figures_of(run).tokens_per_s;
+    chart.values.push_back({std::isfinite(speed) ? speed : 0.0});
+  }
+  return render(chart);
+}
+
+// One bar per run, one part per site: means per step.
+std::string site_bars(const std::vector<RunData>& runs, const std::string& title, const std::string& note,
+                      AxisFormat format, double SiteTotals::*field) {
+  StackedBars chart = bars_of(runs, title, note, format);
+  for (const RunData& run : runs) {
+    for (const SiteTotals& s : run.sites)
+      if (std::find(chart.parts.begin(), chart.parts.end(), s.site) == chart.parts.end()) chart.parts.push_back(s.site);
+  }
+  for (const RunData& run : runs) {
+    std::vector<double> values(chart.parts.size(), 0.0);
+    for (const SiteTotals& s : run.sites) {
+      const auto at = std::find(chart.parts.begin(), chart.parts.end(), s.site) - chart.parts.begin();
+      const double mean = per_step(run, s.*field);
+      values[static_cast<size_t>(at)] = std::isfinite(mean) ? std::max(0.0, mean) : 0.0;
+    }
+    chart.values.push_back(std::move(values));
+  }
+  return render(chart);
+}
+
+}  // namespace
+
+std::string compare_page(const std::vector<RunData>& given) {
+  // Two directories may end in the same name: then the whole path tells them apart.
+  std::vector<RunData> runs = given;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const bool twice =
+        std::count_if(given.begin(), given.end(), [&](const RunData& r) { return r.name == given[i].name; }) > 1;
+    if (twice) runs[i].name = runs[i].directory;
+  }
+  const bool any_sites = std::any_of(runs.begin(), runs.end(), communicates);
+  const bool all_ranks =
+      std::all_of(runs.begin(), runs.end(), [](const RunData& r) { return !communicates(r) || knows_all_ranks(r); });
+  std::string body = "<section><h1>Comparison of " + std::to_string(runs.size()) + " runs</h1>";
+  for (const RunData& run : runs) body += notices(run, true);
+  body += "<h2>Key figures</h2>" + compare_table(runs);
+  if (any_sites) body += compression_table(runs, all_ranks);
+  body += "<h2>Curves</h2><div class=\"charts\">";
+  body += overlay(runs, "Training loss", "smoothed where a run has 60 steps or more", AxisFormat::kPlain, false, false,
+                  true, training_loss);
+  body += overlay_by(runs,
+                     {.title = "Training loss by tokens",
+                      .note = "for runs with different batches",
+                      .x_label = "tokens",
+                      .series = {}},
+                     tokens_of);
+  if (any_sites) {
+    body += overlay_by(runs,
+                       {.title = "Training loss by bytes sent",
+                        .note = all_ranks ? "all ranks, all sites" : "rank 0, all sites",
+                        .x_label = "bytes",
+                        .x_format = AxisFormat::kBytes,
+                        .series = {}},
+                       bytes_so_far(all_ranks));
+  }
+  LineChart eval{.title = "Evaluation loss", .series = {}};
+  for (size_t i = 0; i < runs.size(); ++i)
+    eval.series.push_back(eval_series(runs[i], runs[i].name, static_cast<int>(i)));
+  body += render(eval) + speed_bars(runs);
+  if (any_sites) {
+    body +=
+        site_bars(runs, "Bytes sent per step", "by site, mean, rank 0", AxisFormat::kBytes, &SiteTotals::wire_bytes);
+    body += site_bars(runs, "Exposed per step", "time that compute stood still, by site, mean, rank 0",
+                      AxisFormat::kMilliseconds, &SiteTotals::exposed_ms);
+  }
+  body += overlay(runs, "Tokens per second over the run", "", AxisFormat::kCount, true, false, true,
+                  [](const StepPoint& p) { return p.tokens_per_s; });
+  body += overlay(runs, "Gradient norm", "global, before clipping", AxisFormat::kPlain, true, true, false,
+                  [](const StepPoint& p) { return p.grad_norm; });
+  body += overlay(runs, "Learning rate", "", AxisFormat::kScientific, true, false, false,
+                  [](const StepPoint& p) { return p.lr; });
+  body += overlay(runs, "Peak memory", "per rank", AxisFormat::kBytes, true, false, false,
+                  [](const StepPoint& p) { return p.memory_bytes; });
+  if (any_sites) {
+    body += overlay(runs, "Exposed communication per step", "rank 0, all sites", AxisFormat::kMilliseconds, true, false,
+                    true, [](const StepPoint& p) { return sum_of(p.site_exposed_ms); });
+    body += overlay(runs, "Busy communication per step", "rank 0, sum over sites", AxisFormat::kMilliseconds, true,
+                    false, true, [](const StepPoint& p) { return sum_of(p.site_busy_ms); });
+  }
+  body += "</div>" + rules_table(runs) + difference_table(runs) + "</section>";
+  return page("Comparison of " + std::to_string(runs.size()) + " runs", body);
+}
+
+}  // namespace thinwire

@@ -1,0 +1,147 @@
+// Words, numbers and curves of report_parts.h.
+#include "engine/run/trace/report_parts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "engine/run/trace/console_progress.h"
+#include "engine/run/trace/report_assets.h"
+
+namespace thinwire::report {
+
+using Style = ChartSeries::Style;
+
+std::string number(const char* format, double v) {
+  if (!std::isfinite(v)) return "–";
+  char text[48];
+  std::snprintf(text, sizeof text, format, v);
+  return text;
+}
+
+namespace {
+
+double quantile(std::vector<double> v, double q) {
+  std::erase_if(v, [](double x) { return !std::isfinite(x); });
+  if (v.empty()) return kNone;
+  const auto at = static_cast<size_t>(q * static_cast<double>(v.size() - 1) + 0.5);
+  std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(at), v.end());
+  return v[at];
+}
+
+}  // namespace
+
+double sum_of(const std::vector<double>& values) {
+  double sum = 0.0;
+  for (const double v : values) sum += v;
+  return sum;
+}
+
+std::vector<double> column(const RunData& run, const Field& field) {
+  std::vector<double> out;
+  out.reserve(run.steps.size());
+  for (const StepPoint& p : run.steps) out.push_back(field(p));
+  return out;
+}
+
+Figures figures_of(const RunData& run) {
+  Figures f;
+  if (!run.steps.empty()) {
+    f.steps = run.steps.back().step;
+    f.tokens = run.steps.back().consumed_tokens;
+  }
+  const size_t n = run.steps.size(), tail = std::min<size_t>(20, (n + 9) / 10);
+  double sum = 0;
+  int64_t counted = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const StepPoint& p = run.steps[i];
+    f.skipped += p.skipped ? 1 : 0;
+    if (std::isfinite(p.step_ms)) f.hours += p.step_ms / 3.6e6;
+    if (std::isfinite(p.memory_bytes))
+      f.memory = std::isnan(f.memory) ? p.memory_bytes : std::max(f.memory, p.memory_bytes);
+    f.wire += p.wire_bytes;
+    f.logical += p.logical_bytes;
+    f.wire_total += p.wire_bytes_total;
+    if (i + tail >= n && std::isfinite(p.loss)) {
+      sum += p.loss;
+      ++counted;
+    }
+  }
+  if (counted > 0) f.loss = sum / static_cast<double>(counted);
+  for (const EvalPoint& e : run.evals) {
+    f.last_eval = e.loss;
+    f.perplexity = e.perplexity;
+    if (std::isfinite(e.loss) && !(f.best_eval <= e.loss)) {
+      f.best_eval = e.loss;
+      f.best_eval_step = e.step;
+    }
+  }
+  f.step_ms = quantile(column(run, [](const StepPoint& p) { return p.step_ms; }), 0.5);
+  f.step_ms_p95 = quantile(column(run, [](const StepPoint& p) { return p.step_ms; }), 0.95);
+  f.tokens_per_s = quantile(column(run, [](const StepPoint& p) { return p.tokens_per_s; }), 0.5);
+  f.tflops = quantile(column(run, [](const StepPoint& p) { return p.tflops; }), 0.5);
+  f.exposed_ms = quantile(column(run, [](const StepPoint& p) { return sum_of(p.site_exposed_ms); }), 0.5);
+  f.mfu = quantile(column(run, [](const StepPoint& p) { return p.mfu; }), 0.5);
+  return f;
+}
+
+std::string count_or_dash(double v) {
+  return std::isfinite(v) ? format_count(v) : "–";
+}
+std::string bytes_or_dash(double v) {
+  return std::isfinite(v) && v > 0 ? format_bytes(v) : "–";
+}
+
+ChartSeries series(const RunData& run, const std::string& name, int color, const Field& y, ChartSeries::Style style,
+                   const Field& x) {
+  return {name, style, color, column(run, x), column(run, y)};
+}
+
+// Mean over about a fortieth of the run around each point, as far back as forward while the curve starts (so that a
+// steep start is not bent) and only back where it ends; gaps are bridged.
+ChartSeries smooth(ChartSeries s) {
+  const size_t n = s.y.size();
+  std::vector<double> sum(n + 1, 0.0), count(n + 1, 0.0);
+  for (size_t i = 0; i < n; ++i) {
+    const bool finite = std::isfinite(s.y[i]);
+    sum[i + 1] = sum[i] + (finite ? s.y[i] : 0.0);
+    count[i + 1] = count[i] + (finite ? 1.0 : 0.0);
+  }
+  const size_t reach = n / 80 + 1;
+  for (size_t i = 0; i < n; ++i) {
+    const size_t back = std::min(reach, i), ahead = std::min({reach, i, n - 1 - i});
+    const double values = count[i + ahead + 1] - count[i - back];
+    if (values > 0) s.y[i] = (sum[i + ahead + 1] - sum[i - back]) / values;
+  }
+  s.style = Style::kLine;
+  return s;
+}
+
+ChartSeries eval_series(const RunData& run, const std::string& name, int color) {
+  ChartSeries s{name, Style::kDashedPoints, color, {}, {}};
+  for (const EvalPoint& e : run.evals) {
+    s.x.push_back(static_cast<double>(e.step));
+    s.y.push_back(e.loss);
+  }
+  return s;
+}
+
+std::string notices(const RunData& run, bool with_name) {
+  std::string items;
+  for (const std::string& p : run.problems)
+    items += "<li>" + (with_name ? "<b>" + html_escape(run.name) + "</b>: " : "") + html_escape(p) + "</li>";
+  return items.empty() ? "" : "<ul class=\"notice\">" + items + "</ul>";
+}
+
+std::string page(const std::string& title, const std::string& body) {
+  return "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+         "content=\"width=device-width,initial-scale=1\">"
+         "<title>" +
+         html_escape(title) + "</title><style>" + std::string(report_style()) + "</style></head><body><main>\n" + body +
+         "<footer>Model FLOP/s count matrix products of forward and backward with the causal half of attention; "
+         "recomputation is not counted. "
+         "Written by thinwire report.</footer></main><script>" +
+         std::string(report_script()) + "</script></body></html>\n";
+}
+
+}  // namespace thinwire::report

@@ -1,0 +1,52 @@
+// What the pages of a report share: numbers in words, key figures, curves out of runs, and the frame of a page.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "engine/run/trace/report_data.h"
+#include "engine/run/trace/svg_chart.h"
+
+namespace thinwire::report {
+
+using Field = std::function<double(const StepPoint&)>;
+inline constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+inline constexpr size_t kSmoothFrom = 60;  // steps; shorter runs are shown as they are
+
+// A dash for what is not finite.
+std::string number(const char* format, double v);
+std::string count_or_dash(double v);
+std::string bytes_or_dash(double v);  // 0 is a dash, too
+
+struct Figures {
+  int64_t steps = 0, skipped = 0;
+  double loss = kNone;  // mean of the last tenth of the steps, at most 20
+  double best_eval = kNone, last_eval = kNone, perplexity = kNone;
+  int64_t best_eval_step = 0;
+  double step_ms = kNone, step_ms_p95 = kNone, tokens_per_s = kNone, tflops = kNone, mfu = kNone;
+  double exposed_ms = kNone;  // per step, median
+  double tokens = kNone, memory = kNone, hours = 0;
+  double wire = 0, logical = 0;  // rank 0, whole run
+  double wire_total = 0;         // all ranks, whole run; 0: not known
+};
+Figures figures_of(const RunData& run);
+
+double sum_of(const std::vector<double>& values);
+std::vector<double> column(const RunData& run, const Field& field);
+inline double step_of(const StepPoint& p) {
+  return static_cast<double>(p.step);
+}
+ChartSeries series(const RunData& run, const std::string& name, int color, const Field& y,
+                   ChartSeries::Style style = ChartSeries::Style::kLine, const Field& x = step_of);
+ChartSeries smooth(ChartSeries s);
+ChartSeries eval_series(const RunData& run, const std::string& name, int color);
+
+// What was missing or broken in the run's files; with_name: says which run.
+std::string notices(const RunData& run, bool with_name);
+// A whole page around `body`.
+std::string page(const std::string& title, const std::string& body);
+
+}  // namespace thinwire::report

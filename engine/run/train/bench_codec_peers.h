@@ -1,0 +1,32 @@
+// What `bench codec` times beside ours in the same run: libzfp and zstd where the build found them, and the matrix
+// products of a low-rank message alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace thinwire {
+
+// One message of a fixed size, coded again and again by somebody else's code, on one core.
+class CodecPeer {
+ public:
+  virtual ~CodecPeer() = default;
+  virtual std::string name() const = 0;
+  virtual bool has_payload() const { return true; }  // false: only the work is comparable (products)
+  // Returns the payload, which stays until the next call.
+  virtual std::span<const std::byte> encode(std::span<const float> x) = 0;
+  virtual void decode(std::span<const std::byte> payload, std::span<float> y) = 0;
+};
+
+// nullptr where the library was not there when the build was configured.
+std::unique_ptr<CodecPeer> make_libzfp_peer(double rate, int64_t count);
+std::unique_ptr<CodecPeer> make_zstd_peer(int level, int64_t count);
+
+// encode: x q and x^T p of x [rows, cols] and factors of `rank` vectors; decode: p q^T. By the engine's matmul
+// (oneDNN), in whichever orientation of the thin operand is the faster one here.
+std::unique_ptr<CodecPeer> make_products_peer(int64_t rows, int64_t cols, int64_t rank);
+
+}  // namespace thinwire

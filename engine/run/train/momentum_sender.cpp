@@ -1,0 +1,64 @@
+// Finds a unit's momentum among the optimizer's pieces, and turns gradients into shares of the next momentum.
+#include "engine/run/train/momentum_sender.h"
+
+#include <algorithm>
+#include <string>
+
+#include "engine/base/core/check.h"
+#include "engine/base/core/error.h"
+
+namespace thinwire {
+
+std::unique_ptr<MomentumSender> make_momentum_sender(const RunConfig& config, const ParamStore& store,
+                                                     const Optimizer& optimizer) {
+  if (!config.compression.sends_momentum) return nullptr;
+  return std::make_unique<MomentumSender>(config, store, optimizer);
+}
+
+MomentumSender::MomentumSender(const RunConfig& config, const ParamStore& store, const Optimizer& optimizer)
+    : store_(store), optimizer_(optimizer), beta1_(config.optim.beta1) {
+  const SiteRule* rule = config.compression.rule(Site::kDpGradient);
+  warmup_ = std::max<int64_t>(1, rule == nullptr ? 0 : rule->warmup_steps);
+  if (config.no_load_optim && !config.finetune && !config.load.empty()) {
+    throw_bad_config(
+        "compression.sends: momentum needs the variance that no_load_optim leaves out; load the optimizer's state, or "
+        "say finetune=true to start with a warm-up of its own");
+  }
+  TW_CHECK(config.optim.kind == OptimizerKind::kAdamW && optimizer.pieces().size() == store.owned().size());
+}
+
+void MomentumSender::begin(Exec& exec, int64_t updates, double loss_scale) {
+  exec_ = &exec;
+  loss_scale_ = loss_scale;
+  active_ = updates >= warmup_;
+  if (!active_)
+    frozen_at_ = 0;  // a longer warm-up than before: v follows again
+  else if (frozen_at_ == 0)
+    frozen_at_ = updates;
+}
+
+void MomentumSender::transform(int unit, View gradient, int shares) {
+  if (!active_) return;
+  exec_->ops.momentum_share(*exec_, {.m = momentum_of(unit, gradient.count()),
+                                     .gradient = gradient,
+                                     .momentum_factor = beta1_ * loss_scale_ / shares,
+                                     .gradient_factor = 1.0 - beta1_});
+}
+
+// Pieces are runs of the flat layout that may go on over several units.
+View MomentumSender::momentum_of(int unit, int64_t count) const {
+  const std::vector<Unit>& units = store_.layout().units;
+  const int64_t first = units[static_cast<size_t>(unit)].first;
+  for (size_t i = 0; i < store_.owned().size(); ++i) {
+    const OwnedPiece& piece = store_.owned()[i];
+    const int64_t at = first - (units[static_cast<size_t>(piece.unit)].first + piece.range.first);
+    if (at >= 0 && at + count <= piece.range.count) return optimizer_.pieces()[i].m.element_range(at, count);
+  }
+  check_failed(__FILE__, __LINE__, "one piece holds the unit", "unit " + std::to_string(unit));
+}
+
+void MomentumSender::visit(StateVisitor& visitor) {
+  visitor.integer("momentum/frozen_at", frozen_at_);
+}
+
+}  // namespace thinwire

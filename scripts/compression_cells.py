@@ -1,0 +1,274 @@
+# One cell of a compression table: runs `train`, alone or in the emulated cluster, and reads what it left behind.
+import contextlib
+import datetime
+import json
+import os
+import re
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LAB = os.path.join(ROOT, "scripts", "lab")
+FORTUNES = "/usr/share/games/fortunes"
+
+
+class CellError(Exception):
+    """One message for the user."""
+
+
+class Store:
+    """Results as JSON lines in a folder: what is in there is not measured again."""
+
+    def __init__(self, folder):
+        self.folder = os.path.abspath(folder)
+        if os.path.commonpath([self.folder, ROOT]) == ROOT:
+            raise CellError(f"--out {folder} is inside the tree; name a folder elsewhere")
+        os.makedirs(self.folder, exist_ok=True)
+        self.path = os.path.join(self.folder, "results.jsonl")
+        self.records = {}
+        if os.path.exists(self.path):
+            with open(self.path, encoding="utf-8") as f:
+                for line in f:
+                    if line.endswith("\n"):  # else cut off by a kill: measured again
+                        record = json.loads(line)
+                        self.records[record["key"]] = record
+
+    def has(self, key):
+        return key in self.records and "error" not in self.records[key]
+
+    def of(self, table):
+        return [r for r in self.records.values() if r["table"] == table and "error" not in r]
+
+    def failed(self, table):
+        return [r for r in self.records.values() if r["table"] == table and "error" in r]
+
+    def add(self, record):
+        self.records[record["key"]] = record
+        with open(self.path, "a", encoding="utf-8") as f:
+            f.write(json.dumps(record) + "\n")
+
+
+class Emulated:
+    """A lab of its own: made when first used with so many hosts, changed in rate, removed at the end."""
+
+    def __init__(self):
+        self.name, self.hosts, self.rate = f"tables-{os.getpid()}", 0, None
+
+    def call(self, *arguments):
+        done = subprocess.run([LAB, *arguments, "--name", self.name], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise CellError(f"lab {' '.join(arguments)}: {(done.stderr or done.stdout).strip()}")
+        return done.stdout
+
+    def be(self, hosts, rate):
+        if hosts != self.hosts:
+            self.down()
+            self.call("up", "--hosts", str(hosts), "--rate", rate)
+            self.hosts, self.rate = hosts, rate
+        elif rate != self.rate:
+            self.call("rate", rate)
+            self.rate = rate
+
+    def down(self):
+        if self.hosts:
+            self.hosts = 0
+            subprocess.run([LAB, "down", "--name", self.name], capture_output=True, check=False)
+
+    def run(self, ranks):
+        """The words in front of a program: ranks in blocks over the hosts, rank i on core i modulo cores."""
+        return [LAB, "run", "--name", self.name, "-n", str(ranks), "--bind", "--"]
+
+    def sent(self):
+        return sum(h["eth0"]["tx_bytes"] for h in json.loads(self.call("show", "--json"))["hosts"])
+
+
+@contextlib.contextmanager
+def emulated():
+    lab = Emulated()
+    try:
+        yield lab
+    finally:
+        lab.down()
+
+
+def layout_keys(layout, zero=1):
+    """pp x dp x tp -> (keys, ranks, data-parallel ranks)."""
+    pp, dp, tp = (int(n) for n in layout.split("x"))
+    keys = [f"pipe_parallel_size={pp}", f"model_parallel_size={tp}"]
+    if dp > 1 and zero:
+        keys.append(f"zero_optimization.stage={zero}")
+    return keys, pp * dp * tp, dp
+
+
+def presets():
+    """none, and every file of configs/compression."""
+    return ["none"] + sorted(f[:-5] for f in os.listdir(os.path.join(ROOT, "configs", "compression")) if f.endswith(".json"))
+
+
+def text(folder, build, given=None):
+    """Training and validation text as the quickstart makes them (the last 5 % held out). Returns (keys, facts: bigram, trigram, bytes)."""
+    where = os.path.join(folder, "text")
+    facts = os.path.join(where, "facts.json")
+    if not os.path.exists(facts):
+        os.makedirs(where, exist_ok=True)
+        if given:
+            with open(given, "rb") as f:
+                whole = f.read()
+        else:
+            if not os.path.isdir(FORTUNES):
+                raise CellError("no text: scripts/install_deps.sh --with fortunes, or name one with --text")
+            whole = b""
+            for name in sorted(os.listdir(FORTUNES)):
+                path = os.path.join(FORTUNES, name)
+                if os.path.isfile(path) and not os.path.islink(path) and not name.endswith((".dat", ".u8")):
+                    with open(path, "rb") as f:
+                        whole += re.sub(rb"(?m)^%$", b"", f.read()) + b"\n"
+        if len(whole) < 100000:
+            raise CellError(f"the text has {len(whole)} bytes; at least 100000 are needed to learn anything")
+        cut = len(whole) * 95 // 100
+        for part, content in (("train", whole[:cut]), ("valid", whole[cut:])):
+            with open(os.path.join(where, part + ".txt"), "wb") as f:
+                f.write(content)
+            plain([os.path.join(build, "tokenize"), "--input", os.path.join(where, part + ".txt"), "--tokenizer", "byte", "--output", os.path.join(where, part)])
+        printed = plain([sys.executable, os.path.join(ROOT, "scripts", "ngram_baseline.py"), *(os.path.join(where, p + "_text_document") for p in ("train", "valid"))])
+        words = printed.split()
+        with open(facts, "w", encoding="utf-8") as f:
+            json.dump({"bigram": float(words[1]), "trigram": float(words[3]), "bytes": len(whole), "valid_bytes": len(whole) - cut, "source": "given" if given else "fortunes"}, f)
+    with open(facts, encoding="utf-8") as f:
+        known = json.load(f)
+    return [f'{part}_data_paths=["{where}/{part}_text_document"]' for part in ("train", "valid")], known
+
+
+def plain(command, limit=600):
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=limit)
+    if done.returncode != 0:
+        raise CellError(f"{shlex.join(command)}: exit {done.returncode}: {(done.stderr or done.stdout).strip()[-400:]}")
+    return done.stdout
+
+
+SITE_LINE = re.compile(r"^  (\S+) +[\d.]+ MiB.*?\((at most )?(?:(\d+) to )?(\d+) bytes in (\d+) operations?, (\w+)(?:, 1/([\d.]+) of it by (.+))?\)$")
+
+
+def predicted(build, keys, ranks):
+    """{site: {low, high, at_most, ratio, codec}} of `--dry-run`: bytes that a stage's first rank sends per update. Raises CellError with the refusal."""
+    sites = {}
+    for line in plain([os.path.join(build, "train"), *keys, "--dry-run", "--ranks", str(ranks)]).splitlines():
+        match = SITE_LINE.match(line)
+        if match and int(match[5]) > 0:
+            sites[match[1]] = {"low": int(match[3] or match[4]), "high": int(match[4]), "at_most": bool(match[2]),
+                               "ratio": float(match[7]) if match[7] else 1.0, "codec": match[8]}
+    return sites
+
+
+def shown(words, folder, build):
+    """A command for the reader: no folders of this machine."""
+    line = shlex.join(words).replace(build + "/", "build/").replace(ROOT + "/", "").replace(folder, "OUT")
+    return re.sub(r" --name tables-\d+", "", line)
+
+
+def train(front, build, keys, run_dir, limit, may_stop=False):
+    """Runs train; returns (lines of metrics.jsonl, log.txt, seconds). may_stop: its own time limit may end it."""
+    shutil.rmtree(run_dir, ignore_errors=True)
+    command = [*front, os.path.join(build, "train"), *keys, f"run_dir={run_dir}"]
+    start = time.monotonic()
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=limit)
+    except subprocess.TimeoutExpired:
+        raise CellError(f"not done after {limit} s") from None
+    seconds = time.monotonic() - start
+    result = read_run(run_dir, done.returncode, (done.stderr or done.stdout).strip()[-400:], may_stop)
+    shutil.rmtree(run_dir, ignore_errors=True)
+    return (*result, seconds, command)
+
+
+def read_run(run_dir, code, said, may_stop):
+    try:
+        with open(os.path.join(run_dir, "status.json"), encoding="utf-8") as f:
+            state = json.load(f)
+    except FileNotFoundError:
+        raise CellError(f"exit {code}: {said}") from None
+    if state["code"] != 0 and not (may_stop and state["code"] == 75):
+        raise CellError(f"exit {state['code']}: {state['reason']} {state['message']}"[:400])
+    if code != 0 and state["code"] == 0:
+        raise CellError(f"exit {code} though the run had finished: {said}")
+    with open(os.path.join(run_dir, "metrics.jsonl"), encoding="utf-8") as f:
+        lines = [json.loads(line) for line in f]
+    with open(os.path.join(run_dir, "log.txt"), encoding="utf-8") as f:
+        return lines, f.read()
+
+
+def decided_at(log):
+    """After which update the run settled whether to code, and the line that says so; (0, "") where nothing was to settle."""
+    match = re.search(r"plan revision after update (\d+): [^\n]*", log)
+    if match:
+        return int(match[1]), match[0]
+    match = re.search(r"compression stays on: [^\n]*", log)
+    return (8, match[0]) if match else (0, "")  # decided behind the warm-up and the first block of coded updates
+
+
+def summary(lines, skip):
+    """Medians over the updates behind `skip`; bytes are means, since some codecs send different factors in turn."""
+    steps = [x for x in lines if "loss" in x and x["step"] > skip]
+    if not steps:
+        raise CellError(f"no update behind the first {skip}: more time is needed")
+    out = {"steps": len(steps), "skipped": skip, "step_ms": statistics.median(x["step_ms"] for x in steps),
+           "step_ms_low": min(x["step_ms"] for x in steps), "step_ms_high": max(x["step_ms"] for x in steps),
+           "tokens_per_step": steps[-1]["samples_per_s"] and round(steps[-1]["tokens_per_s"] * steps[-1]["step_ms"] / 1e3), "loss": steps[-1]["loss"], "sites": {}}
+    out["tokens_per_s"] = out["tokens_per_step"] / out["step_ms"] * 1e3
+    for site in steps[-1]["comm"]:
+        rows = [x["comm"].get(site) for x in steps]
+        rows = [r for r in rows if r]
+        out["sites"][site] = {name: statistics.fmean(r[name] for r in rows) for name in ("wire_bytes", "logical_bytes", "wire_bytes_total", "logical_bytes_total")}
+        out["sites"][site].update({name: statistics.median(r[name] for r in rows) for name in ("encode_ms", "decode_ms", "busy_ms", "exposed_ms")})
+        out["sites"][site]["last_wire_bytes"] = rows[-1]["wire_bytes"]
+        errors = [r["rel_error"] for r in rows if r["rel_error"] is not None]
+        out["sites"][site]["rel_error"] = statistics.median(errors) if errors else None
+        out["sites"][site]["baseline_dtype"] = rows[-1]["baseline_dtype"]
+    out["exposed_ms"] = statistics.median(sum(s["exposed_ms"] for s in x["comm"].values()) for x in steps)
+    return out
+
+
+def final_loss(lines):
+    losses = [x["eval_loss"] for x in lines if "eval_loss" in x]
+    if not losses:
+        raise CellError("no evaluation")
+    return losses[-1]
+
+
+def agrees(site, row):
+    """Whether the bytes of a site are those of the dry run: 'equal', 'bounded' (a codec whose size depends on the data) or what differs."""
+    sent = row["last_wire_bytes"]
+    if site["at_most"]:
+        return "bounded" if sent <= site["high"] else f"{sent:.0f} > {site['high']}"
+    if site["low"] <= sent <= site["high"] and (site["low"] == site["high"] or sent in (site["low"], site["high"])):
+        return "equal"
+    return "between" if site["low"] <= sent <= site["high"] else f"{sent:.0f}, not {site['low']} to {site['high']}"
+
+
+def machine():
+    with open("/proc/cpuinfo", encoding="utf-8") as f:
+        names = [line.split(":", 1)[1].strip() for line in f if line.startswith("model name")]
+    return f"{len(os.sched_getaffinity(0))} cores of {names[0] if names else 'an unknown processor'}"
+
+
+def measure(store, table, key, words, what):
+    """Runs one cell unless it is known: what() returns the fields of its record. words: said on the console."""
+    if store.has(key):
+        return store.records[key]
+    record = {"table": table, "key": key, **words, "date": datetime.datetime.now().strftime("%Y-%m-%d"), "machine": machine()}
+    start = time.monotonic()
+    try:
+        record.update(what())
+    except CellError as e:
+        record["error"] = str(e)
+    record["seconds"] = round(time.monotonic() - start, 1)
+    store.add(record)
+    said = record.get("error") or record.get("said", "done")
+    print(f"{key}: {said}  [{record['seconds']:.0f} s]", flush=True)
+    if "command" in record:
+        print(f"    {record['command']}", flush=True)
+    return record

@@ -1,0 +1,220 @@
+#!/usr/bin/env python3
+"""What compression costs in loss and buys in speed: the measurements behind docs/results/compression.md.
+
+    scripts/compression_tables.py TABLE --out DIR [options]
+  presets   every preset x the layouts it applies to, a tiny model, 300 updates of real text: loss beside the uncompressed run, bytes per site
+  loss      evaluation loss after equal tokens, one layout per preset, 3 seeds for the systems with a bar
+  speed     tokens/s in the emulated cluster (needs root): rates x layouts x {none, bf16_wire, thinwire}, every system's preset at 100 Mbit/s
+  ladder    Optimus-CC's ladder at 4 stages and a vocabulary of 16k: bytes and exposed time
+  page      writes docs/results/compression.md from what is in DIR (also of scripts/compare_hooks.py); prints the bars
+
+Every cell prints its command. Results go to DIR/results.jsonl, line by line; a cell that is in there is not run again (one that failed is).
+  --only TEXT ...  cells whose key contains one of them       --list         print the keys and stop
+  --seconds S      speed: time of a cell                      --rounds N     speed: so often, in turn; tables take medians
+  --build DIR      default build                              --text FILE    instead of Debian's fortunes (the quickstart's text)
+  --page FILE      default docs/results/compression.md
+Run it on an otherwise idle machine. Exit code 1: a cell failed, or a bar was missed (page).
+"""
+import argparse
+import os
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+import compression_page
+from compression_cells import (ROOT, CellError, Store, agrees, decided_at, emulated, final_loss, layout_keys, measure, predicted, presets, shown, summary,
+                               text, train)
+
+PRESET_LAYOUTS = ("1x2x1", "2x1x1", "1x1x2", "2x2x1")
+TINY = ["--config", "configs/gpt2_tiny.json", "hidden_size=128", "num_attention_heads=4", "train_batch_size=16", "train_micro_batch_size_per_gpu=4", "train_iters=300",
+        "optimizer.params.lr=3e-3", "min_lr=3e-4", "eval_interval=0", "eval_iters=10000", "threads_per_rank=1", "log_interval=1000"]
+
+LOSS_ITERS = 500
+THREE_SEEDS = (1234, 1235, 1236)
+SEEDED = ("none", "bf16_wire", "thinwire", "mzhybrid", "zhybrid", "sdp4bit", "loco", "optimus_cc")
+# The layout that a system is made for, as far as two cores carry it: hybrids and Optimus-CC need stages and replicas, the others replicas.
+LOSS_LAYOUTS = {"1x2x1": ("none", "bf16_wire", "thinwire", "sdp4bit", "loco", "zeropp", "zero_topo", "tagc", "one_bit_adam", "powersgd"),
+                "2x2x1": ("none", "bf16_wire", "thinwire", "mzhybrid", "zhybrid", "optimus_cc", "optimus_cc_cb_no_lep", "optimus_cc_cb", "optimus_cc_emb",
+                          "naive_mpc", "naive_zfp", "naive_zfp:4", "naive_zfp:3")}
+ZFP_SITES = ("pp.forward", "pp.backward", "dp.gradient", "zero.parameter", "embedding")
+
+RATES = ("100mbit", "1gbit", "10gbit", "none")
+LAYOUTS = ("1x2x1", "1x4x1", "2x2x1", "2x1x2", "4x1x1")
+EVERYWHERE = ("none", "bf16_wire", "thinwire")
+# At 100 Mbit/s and micro batch 1, beside none, bf16_wire and thinwire on the same layout.
+MADE_FOR = {"1x2x1": ("sdp4bit", "loco", "zeropp", "zero_topo", "tagc", "one_bit_adam", "powersgd"),
+            "2x2x1": ("mzhybrid", "zhybrid", "naive_mpc", "naive_zfp", "optimus_cc", "optimus_cc_cb")}
+# Warm-up is a tenth of a run; here the run is 60 updates and its uncoded part is not what is measured.
+NO_WARM_UP = {name: ["compression.dp.gradient.warmup_steps=2"] for name in ("one_bit_adam", "powersgd")}
+SPEED_ITERS = 60
+LADDER = ("none", "optimus_cc_cb_no_lep", "optimus_cc_cb", "optimus_cc_cb_fe", "optimus_cc_cb_fe_sc", "optimus_cc_emb", "thinwire")
+
+
+class Tables:
+    def __init__(self, o):
+        self.o, self.store = o, Store(o.out)
+        self.run_dir = os.path.join(self.store.folder, "run")
+        self.text_keys, self.facts = text(self.store.folder, o.build, o.text)
+        self.asked = []
+
+    def wanted(self, key):
+        chosen = not self.o.only or any(t in key for t in self.o.only)
+        if chosen:
+            self.asked.append(key)
+        return chosen and not self.o.list
+
+    def learn(self, table, key, preset, layout, seed, keys, skip):
+        """One run on this machine as it is, to the end, with an evaluation of the whole held-out part."""
+        if not self.wanted(key):
+            return
+        name, _, rate = preset.partition(":")
+        more, ranks, _ = layout_keys(layout)
+        coded = [f"compression.preset={name}", "compression.adapt=false", *(f"compression.{s}.rate={rate}" for s in ZFP_SITES if rate)]
+        keys = [*keys, *more, *coded, f"seed={seed}", *self.text_keys, *self.o.keys]
+
+        def what():
+            sites = predicted(self.o.build, keys, ranks)
+            if name not in ("none", "identity") and not any(s["codec"] for s in sites.values()):
+                return {"applies": False, "said": "codes nothing on this layout"}
+            lines, _, seconds, command = train(["mpirun", "-n", str(ranks)], self.o.build, keys, self.run_dir, 240)
+            got = summary(lines, skip)
+            loss = final_loss(lines)
+            bytes_ = {site: agrees(sites[site], got["sites"][site]) for site in sites if site in got["sites"]}
+            said = f"loss {loss:.4f}, {got['tokens_per_s']:.0f} tok/s, {sum(s['wire_bytes_total'] for s in got['sites'].values()) / 1e6:.3f} MB per update"
+            return {"applies": True, "eval_loss": loss, **got, "predicted": sites, "agrees": bytes_, "run_seconds": seconds, "said": said,
+                    "bigram": self.facts["bigram"], "command": shown(command, self.store.folder, self.o.build)}
+        measure(self.store, table, key, {"preset": preset, "layout": layout, "seed": seed}, what)
+
+    def presets(self):
+        for layout in PRESET_LAYOUTS:
+            for preset in presets():
+                self.learn("presets", f"presets {layout} {preset}", preset, layout, 1234, TINY, 150)
+
+    def loss(self):
+        for seed in THREE_SEEDS:
+            for layout, names in LOSS_LAYOUTS.items():
+                for preset in names:
+                    if seed != THREE_SEEDS[0] and preset not in SEEDED:
+                        continue
+                    micro = 8 if layout == "2x2x1" else 16
+                    keys = ["--config", "configs/sweeps/loss_1m.json", f"train_micro_batch_size_per_gpu={micro}", f"train_iters={LOSS_ITERS}", "eval_iters=10000"]
+                    self.learn("loss", f"loss {layout} {preset} seed {seed}", preset, layout, seed, keys, LOSS_ITERS // 2)
+
+    def clock(self, lab, table, key, preset, layout, rate, micro, keys=(), seconds=None):
+        """One run in the emulated cluster, as many updates as its time allows."""
+        if not self.wanted(key):
+            return
+        more, ranks, data = layout_keys(layout)
+        stages = int(layout[0])
+        accumulation = {1: 1, 2: 4, 4: 8}[stages]
+        seconds = seconds or self.o.seconds or (20 if rate == "100mbit" else 10)
+        if preset == "none" and rate == "100mbit":
+            seconds *= 1.25  # 3.7 s an update
+        if preset == "thinwire":
+            seconds *= 2.2  # it tries plain updates in between before it settles; what is measured is what it settles on
+        all_keys = ["--config", "configs/sweeps/speed_10m.json", *more, f"train_micro_batch_size_per_gpu={micro}", f"gradient_accumulation_steps={accumulation}",
+                    f"train_iters={SPEED_ITERS}", f"compression.preset={preset}", *NO_WARM_UP.get(preset, []), *keys,
+                    f"exit_duration_in_mins={seconds / 60:.3f}", *self.text_keys, *self.o.keys]
+
+        def what():
+            lab.be(ranks, rate)
+            before = lab.sent()
+            lines, log, took, command = train(lab.run(ranks), self.o.build, all_keys, self.run_dir, 3 * seconds + 60, may_stop=True)
+            sent = lab.sent() - before
+            settled, line = decided_at(log)
+            got = summary(lines, max(4, settled))
+            updates = sum(1 for x in lines if "loss" in x)
+            said = f"{got['step_ms']:.0f} ms, {got['tokens_per_s']:.0f} tok/s, exposed {got['exposed_ms']:.0f} ms, {got['steps']} of {updates} updates" + (f"; {line}" if line else "")
+            return {**got, "settled": line, "eth0_mb_per_update": sent / 1e6 / updates, "run_seconds": took, "said": said,
+                    "command": f"scripts/lab up --hosts {ranks} --rate {rate}; " + shown(command, self.store.folder, self.o.build)}
+        words = {"preset": preset, "layout": layout, "rate": rate, "micro": micro, "accumulation": accumulation, "data": data}
+        measure(self.store, table, key, words, what)
+
+    def alone(self, lab, key, ranks, micro):
+        """The work of a data-parallel rank without any communication: so many ranks at once, each a run of its own."""
+        if not self.wanted(key):
+            return
+        keys = ["--config", "configs/sweeps/speed_10m.json", f"train_micro_batch_size_per_gpu={micro}", "gradient_accumulation_steps=1", f"train_iters={SPEED_ITERS}",
+                f"exit_duration_in_mins={(self.o.seconds or 12) / 60:.3f}", *self.text_keys, *self.o.keys]
+
+        def what():
+            lab.be(ranks, "none")
+            # Without the launcher's variables a rank knows of no other.
+            front = [*lab.run(ranks), "sh", "-c", 'k=$PMI_RANK; unset PMI_SIZE PMI_RANK PMI_FD; exec "$0" "$@" run_dir=' + self.run_dir + "/$k"]
+            os.makedirs(self.run_dir, exist_ok=True)
+            return self.alone_once(front, keys, ranks)
+        measure(self.store, "speed", key, {"preset": "alone", "layout": f"1x{ranks}x1", "rate": "alone", "micro": micro, "data": ranks}, what)
+
+    def alone_once(self, front, keys, ranks):
+        import shutil
+        import statistics
+        import subprocess
+        from compression_cells import read_run
+        shutil.rmtree(self.run_dir, ignore_errors=True)
+        os.makedirs(self.run_dir)
+        command = [*front, os.path.join(self.o.build, "train"), *keys]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+        each = [summary(read_run(os.path.join(self.run_dir, str(r)), 0, (done.stderr or done.stdout)[-400:], True)[0], 4) for r in range(ranks)]
+        shutil.rmtree(self.run_dir, ignore_errors=True)
+        ms = statistics.median(e["step_ms"] for e in each)
+        tokens = sum(e["tokens_per_step"] for e in each) / ms * 1e3
+        return {"step_ms": ms, "step_ms_low": min(e["step_ms_low"] for e in each), "step_ms_high": max(e["step_ms_high"] for e in each), "exposed_ms": 0.0, "sites": {},
+                "tokens_per_s": tokens, "steps": min(e["steps"] for e in each), "said": f"{ms:.0f} ms, {tokens:.0f} tok/s over {ranks} ranks, each alone",
+                "command": shown(command, self.store.folder, self.o.build)}
+
+    def speed(self):
+        with emulated() as lab:
+            for round_ in range(1, self.o.rounds + 1):
+                mark = f" round {round_}" if round_ > 1 else ""
+                for layout in LAYOUTS:
+                    ranks = layout_keys(layout)[1]
+                    for micro in (1, 8) if layout == "1x2x1" else (1,):
+                        if layout in ("1x2x1", "1x4x1"):
+                            self.alone(lab, f"speed {layout} mb {micro} alone{mark}", ranks, micro)
+                        for rate in RATES:
+                            extra = MADE_FOR.get(layout, ()) if rate == "100mbit" and micro == 1 else ()
+                            for preset in (*EVERYWHERE, *extra):
+                                self.clock(lab, "speed", f"speed {layout} mb {micro} {rate} {preset}{mark}", preset, layout, rate, micro)
+
+    def ladder(self):
+        keys = ["num_layers=4", "vocab_size=16384", "tokenizer=byte"]
+        with emulated() as lab:
+            for preset in LADDER:
+                self.clock(lab, "ladder", f"ladder 4x2x1 100mbit {preset}", preset, "4x2x1", "100mbit", 1, keys, 20)
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("table", choices=("presets", "loss", "speed", "ladder", "page"))
+    options.add_argument("--out", required=True)
+    options.add_argument("--only", nargs="+", default=[])
+    options.add_argument("--list", action="store_true")
+    options.add_argument("--seconds", type=float)
+    options.add_argument("--rounds", type=int, default=1)
+    options.add_argument("--build", default=os.path.join(ROOT, "build"))
+    options.add_argument("--text")
+    options.add_argument("--page", default=os.path.join(ROOT, "docs", "results", "compression.md"))
+    options.add_argument("--set", dest="keys", nargs="+", default=[], metavar="key=value", help="more configuration keys, for trials")
+    o = options.parse_args()
+    o.build = os.path.abspath(o.build)
+    try:
+        if o.table == "page":
+            return compression_page.write(Store(o.out), o.page)
+        for program in ("train", "tokenize"):
+            if not os.access(os.path.join(o.build, program), os.X_OK):
+                raise CellError(f"{o.build}/{program} is missing; cmake --build build first")
+        tables = Tables(o)
+        getattr(tables, o.table)()
+        if o.list:
+            print("\n".join(f"{'done  ' if tables.store.has(k) else '      '}{k}" for k in tables.asked))
+            return 0
+        bad = [k for k in tables.asked if not tables.store.has(k)]
+        print(f"{len(tables.asked)} cells, {len(bad)} failed" + "".join(f"\n  {k}: {tables.store.records[k]['error']}" for k in bad))
+        return 1 if bad else 0
+    except CellError as e:
+        print(f"error: compression_tables: {e}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

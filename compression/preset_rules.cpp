@@ -255,12 +255,6 @@ PresetRules expand_thinwire(const PresetContext& c) {
     gradient.algorithm = RuleAlgorithm::kTwoLevel;
   }
   p.rules[Site::kDpGradient] = gradient;
-  // Where every rank updates all weights nothing follows the sum, and a thin factor per update is all that travels.
-  if (!c.shards_optimizer && !c.two_level) {
-    SiteRule& thin = p.rules[Site::kDpGradient] = low_rank(16);
-    thin.codec.sides = 1;
-    thin.residual.kind = ResidualKind::kErrorFeedback;
-  }
   // The embedding's two stages are neighbours of nobody: no levels. Rows of rare words are zero, and stay zero.
   SiteRule embedding = gradient;
   embedding.algorithm = RuleAlgorithm::kDirect;

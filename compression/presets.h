@@ -17,7 +17,6 @@ struct PresetContext {
   int ranks_per_node = 0;  // 0: unknown
   int64_t layers = 1;
   int64_t train_iters = 0;      // for warm-ups that are a share of the run
-  bool shards_optimizer = false;  // the optimizer's result is published to the others
   bool weights_persist = true;  // each rank keeps whole weights between steps, or a secondary copy of them
   // Whether the nodes form two levels inside every data-parallel group: known, and several ranks on each of several.
   bool two_level = false;

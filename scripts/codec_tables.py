@@ -1,37 +1,54 @@
 #!/usr/bin/env python3
 """Tables of docs/results/codecs.md: runs `build/bench codec` in pieces and prints Markdown.
 
-scripts/codec_tables.py run FILE.jsonl [PREFIX ...]   measures; every piece is run as PREFIX build/bench codec PIECE --json
-scripts/codec_tables.py print FILE.jsonl              the tables of such a file
-Exit code 1 when a proof does not hold. Standard library only.
+scripts/codec_tables.py run FILE.jsonl [SECONDS]   measures piece by piece; pieces in the file are not run again, and none is begun
+                                                   after so many seconds (a shared machine is borrowed for a minute at a time)
+scripts/codec_tables.py print FILE.jsonl           the tables of such a file
+scripts/codec_tables.py page FILE.jsonl            puts them behind the marker in docs/results/codecs.md
+THINWIRE_BUILD: where `bench` is (default build). Exit code 1 when a proof does not hold. Standard library only.
 """
+import contextlib
+import io
 import json
+import os
 import subprocess
 import sys
 import time
 
-# Filters of pieces that take less than a minute each; together all cases.
+# Filters of pieces that take less than a minute each; together all cases. The first ones are what goals are about; a case that two
+# pieces have counts as the first measured it.
 LARGE = "/67108864"
-PIECES = [["/65536"], ["/1048576"], ["identity", LARGE], ["cast", LARGE], ["block_int(bits=8", LARGE], ["block_int(bits=6", LARGE],
+PIECES = [["low_rank", "1024x1920"], ["zfp(rate=8)/", "6"], ["block_int(bits=8,block=128,scale=fp16)/6"], ["block_int(bits=8,block=32,scale=fp16)/6"],
+          ["/snr"], ["/65536"], ["/1048576"], ["identity", LARGE], ["cast", LARGE], ["block_int(bits=8", LARGE], ["block_int(bits=6", LARGE],
           ["block_int(bits=4", LARGE], ["block_int(bits=2", LARGE], ["mx(", LARGE], ["e3m0", LARGE], ["one_bit", LARGE],
-          ["zfp(rate=8)", LARGE], ["zfp(rate=16)", LARGE], ["zfp(rate=24)", LARGE], ["mpc", LARGE], ["entropy", LARGE], ["top_k", LARGE],
-          ["random_k", LARGE], ["sketch", LARGE], ["low_rank", "1024x1920"], ["/snr"]]
+          ["zfp(rate=16)", LARGE], ["zfp(rate=24)", LARGE], ["mpc", LARGE], ["entropy", LARGE], ["top_k", LARGE],
+          ["random_k", LARGE], ["sketch", LARGE]]
+PAGE = "docs/results/codecs.md"
+MARKER = "<!-- from here on: scripts/codec_tables.py page -->"
 SIZES = [(1 << 16, "64 KiB"), (1 << 20, "1 MiB"), (1 << 26, "64 MiB")]
 SETS = ["gaussian", "heavy_tail", "outliers", "sine", "zeros", "gradient", "activation", "weight"]
 
 
-def run(path, prefix):
-    cases = {}
+def run(path, seconds):
+    began = time.time()
+    try:
+        with open(path, encoding="utf-8") as f:
+            done = {json.loads(line)["piece"] for line in f}
+    except FileNotFoundError:
+        done = set()
     for piece in PIECES:
+        name = " ".join(piece)
+        if name in done:
+            continue
+        if time.time() - began > seconds:
+            print(f"{name}: not yet", file=sys.stderr)
+            return
         start = time.time()
-        out = subprocess.run([*prefix, "build/bench", "codec", *piece, "--json"], stdout=subprocess.PIPE, text=True, check=False)
-        for line in out.stdout.splitlines():
-            case = json.loads(line)
-            cases.setdefault(case["case"], case)
-        print(f"{' '.join(piece)}: {time.time() - start:.0f} s, exit code {out.returncode}", file=sys.stderr)
-    with open(path, "w", encoding="utf-8") as f:
-        for case in cases.values():
-            f.write(json.dumps(case) + "\n")
+        out = subprocess.run([os.path.join(os.environ.get("THINWIRE_BUILD", "build"), "bench"), "codec", *piece, "--json"], stdout=subprocess.PIPE, text=True, check=False)
+        with open(path, "a", encoding="utf-8") as f:
+            for line in out.stdout.splitlines():
+                f.write(json.dumps({"piece": name, **json.loads(line)}) + "\n")
+        print(f"{name}: {time.time() - start:.0f} s, exit code {out.returncode}", file=sys.stderr)
 
 
 def pair(case, which):
@@ -41,11 +58,15 @@ def pair(case, which):
 def speed(cases):
     print("| codec | bits | " + " | ".join(f"encode {name} | decode {name}" for _, name in SIZES) + " |")
     print("|---|---|" + "---|---|" * len(SIZES))
-    codecs = list(dict.fromkeys(c["codec"] for c in cases if "codec" in c and "low_rank" not in c["codec"]))
+    # In the order of the list, which is that of the fidelity cases.
+    timed = {c["codec"] for c in cases if "codec" in c}
+    codecs = [c["case"].removesuffix("/snr") for c in cases if "snr_db" in c]
     for codec in codecs:
+        if codec not in timed or "low_rank" in codec:
+            continue
         rows = {c["input_bytes"]: c for c in cases if c.get("codec") == codec}
-        cells = [pair(rows[size], which) for size, _ in SIZES for which in ("encode", "decode")]
-        print(f"| `{codec}` | {rows[SIZES[-1][0]]['bits_per_value']:.3f} | " + " | ".join(cells) + " |")
+        cells = [pair(rows[size], which) if size in rows else "-" for size, _ in SIZES for which in ("encode", "decode")]
+        print(f"| `{codec}` | {rows[max(rows)]['bits_per_value']:.3f} | " + " | ".join(cells) + " |")
     copies = {size: sorted(c["memcpy_gbytes_per_s"] for c in cases if c.get("input_bytes") == size) for size, _ in SIZES}
     print("\nmemcpy in the same runs, median over codecs: " +
           ", ".join(f"{v[len(v) // 2]:.1f} GB/s at {name}" for (_, name), v in zip(SIZES, copies.values())) + ".")
@@ -123,7 +144,11 @@ def goals(cases):
 
 def print_tables(path):
     with open(path, encoding="utf-8") as f:
-        cases = [json.loads(line) for line in f]
+        by_name = {}
+        for line in f:
+            case = json.loads(line)
+            by_name.setdefault(case["case"], case)
+        cases = list(by_name.values())
     for title, table in (("Goals", goals), ("Speed", speed), ("Beside others", peers), ("Low rank", low_rank), ("Fidelity", fidelity)):
         print(f"## {title}\n")
         table(cases)
@@ -137,10 +162,21 @@ def print_tables(path):
     return 1 if bad else 0
 
 
+def page(path):
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        code = print_tables(path)
+    with open(PAGE, encoding="utf-8") as f:
+        head = f.read().split(MARKER)[0]
+    with open(PAGE, "w", encoding="utf-8") as f:
+        f.write(head + MARKER + "\n\n" + text.getvalue())
+    return code
+
+
 if __name__ == "__main__":
     if len(sys.argv) >= 3 and sys.argv[1] == "run":
-        run(sys.argv[2], sys.argv[3:])
-    elif len(sys.argv) == 3 and sys.argv[1] == "print":
-        sys.exit(print_tables(sys.argv[2]))
+        run(sys.argv[2], float(sys.argv[3]) if len(sys.argv) > 3 else 1e9)
+    elif len(sys.argv) == 3 and sys.argv[1] in ("print", "page"):
+        sys.exit({"print": print_tables, "page": page}[sys.argv[1]](sys.argv[2]))
     else:
         sys.exit(__doc__)

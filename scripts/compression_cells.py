@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -88,14 +89,17 @@ class Emulated:
 
 @contextlib.contextmanager
 def emulated():
+    def stop(number, _):
+        raise SystemExit(128 + number)
     lab = Emulated()
+    signal.signal(signal.SIGTERM, stop)
     try:
         yield lab
     finally:
         lab.down()
 
 
-def layout_keys(layout, zero=1):
+def layout_keys(layout, zero=0):
     """pp x dp x tp -> (keys, ranks, data-parallel ranks)."""
     pp, dp, tp = (int(n) for n in layout.split("x"))
     keys = [f"pipe_parallel_size={pp}", f"model_parallel_size={tp}"]
@@ -109,8 +113,8 @@ def presets():
     return ["none"] + sorted(f[:-5] for f in os.listdir(os.path.join(ROOT, "configs", "compression")) if f.endswith(".json"))
 
 
-def text(folder, build, given=None):
-    """Training and validation text as the quickstart makes them (the last 5 % held out). Returns (keys, facts: bigram, trigram, bytes)."""
+def text(folder, build, given=None, percent=95):
+    """Training and validation text as the quickstart makes them (percent of it, and the rest held out). Returns (keys, facts: bigram, trigram, bytes)."""
     where = os.path.join(folder, "text")
     facts = os.path.join(where, "facts.json")
     if not os.path.exists(facts):
@@ -129,7 +133,7 @@ def text(folder, build, given=None):
                         whole += re.sub(rb"(?m)^%$", b"", f.read()) + b"\n"
         if len(whole) < 100000:
             raise CellError(f"the text has {len(whole)} bytes; at least 100000 are needed to learn anything")
-        cut = len(whole) * 95 // 100
+        cut = len(whole) * percent // 100
         for part, content in (("train", whole[:cut]), ("valid", whole[cut:])):
             with open(os.path.join(where, part + ".txt"), "wb") as f:
                 f.write(content)
@@ -170,17 +174,37 @@ def shown(words, folder, build):
     return re.sub(r" --name tables-\d+", "", line)
 
 
+def launch(command, limit):
+    """Runs mpirun or the lab's; returns (exit code, what it said last). Whatever ends this script ends the ranks: mpirun is asked, not killed,
+    since ranks outlive a killed one."""
+    def stop(number, _):
+        raise SystemExit(128 + number)
+    old = signal.signal(signal.SIGTERM, stop)
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            out, err = process.communicate(timeout=limit)
+        except BaseException as e:
+            process.terminate()
+            try:
+                process.communicate(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            if isinstance(e, subprocess.TimeoutExpired):
+                raise CellError(f"not done after {limit:.0f} s") from None
+            raise
+        finally:
+            signal.signal(signal.SIGTERM, old)
+    return process.returncode, (err or out).strip()[-800:]
+
+
 def train(front, build, keys, run_dir, limit, may_stop=False):
     """Runs train; returns (lines of metrics.jsonl, log.txt, seconds). may_stop: its own time limit may end it."""
     shutil.rmtree(run_dir, ignore_errors=True)
     command = [*front, os.path.join(build, "train"), *keys, f"run_dir={run_dir}"]
     start = time.monotonic()
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=limit)
-    except subprocess.TimeoutExpired:
-        raise CellError(f"not done after {limit} s") from None
+    code, said = launch(command, limit)
     seconds = time.monotonic() - start
-    result = read_run(run_dir, done.returncode, (done.stderr or done.stdout).strip()[-400:], may_stop)
+    result = read_run(run_dir, code, said, may_stop)
     shutil.rmtree(run_dir, ignore_errors=True)
     return (*result, seconds, command)
 

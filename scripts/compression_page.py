@@ -1,2 +1,230 @@
-"""stub"""
-def write(store, path): return 0
+# docs/results/compression.md from collected cells: tables, bars with met or MISSED, commands. No number is typed here but the bars' own.
+import math
+import statistics
+
+SEED_BAR = ("thinwire", "mzhybrid", "zhybrid", "sdp4bit", "loco", "optimus_cc")
+HEAD = """# What compression costs and what it buys
+
+Written by `scripts/compression_tables.py page` from the cells that `scripts/compression_tables.py` and `scripts/compare_hooks.py` measured; `OUT` in commands is
+their `--out` folder. Bytes and milliseconds of sites are those of rank 0 (first stage) per update. `exposed` is what computing stood still for: on pipelines it holds the bubble, too,
+which no codec shortens. Links are those of `scripts/lab` (docs/lab.md): all ranks share the machine's cores.
+"""
+
+
+def table(head, rows):
+    return ["| " + " | ".join(head) + " |", "|" + "---|" * len(head), *("| " + " | ".join(str(c) for c in row) + " |" for row in rows), ""]
+
+
+def kb(value):
+    return f"{value / 1e3:.1f}" if value < 1e6 else f"{value / 1e3:.0f}"
+
+
+def sites_cell(record):
+    return "; ".join(f"{site} {kb(s['wire_bytes'])} / {kb(s['logical_bytes'])}" for site, s in record["sites"].items() if site != "control" and s["logical_bytes"] > 0)
+
+
+class Bars:
+    def __init__(self):
+        self.lines, self.missed = [], 0
+
+    def add(self, said, met):
+        self.lines.append(f"- {'met' if met else '**MISSED**'}: {said}")
+        self.missed += not met
+
+
+def presets_part(store, out):
+    records = store.of("presets")
+    if not records:
+        return
+    base = {r["layout"]: r for r in records if r["preset"] == "none"}
+    rows = []
+    for r in records:
+        if not r["applies"]:
+            continue
+        plain = base.get(r["layout"])
+        gap = f"{100 * (r['eval_loss'] / plain['eval_loss'] - 1):+.2f} %" if plain else "-"
+        rows.append([r["layout"], r["preset"], f"{r['eval_loss']:.4f}", gap, sites_cell(r), f"{r['exposed_ms']:.1f}", f"{r['tokens_per_s']:.0f}", agreement(r)])
+    bigram = next((r["bigram"] for r in records if r["applies"]), "-")
+    out.lines += ["## Every preset trains", "",
+                  "A tiny byte model, 300 updates, one seed, unshaped, coding never switched off (`compression.adapt=false`); exposed and tokens/s of this machine's memory, not of a link. "
+                  f"A bigram reaches {bigram} on the held-out text. Bytes against the formula: `equal` to the dry run's, `between` its smallest and largest stage, or within its bound (`bounded`, codecs whose size depends on the data).", ""]
+    out.lines += table(["pp x dp x tp", "preset", "loss", "against none", "site: kB on the wire / plain", "exposed ms", "tokens/s", "bytes against the formula"], rows)
+    void = {}
+    for r in records:
+        if not r["applies"]:
+            void.setdefault(r["layout"], []).append(r["preset"])
+    out.lines += ["Codes nothing on a layout: " + "; ".join(f"{layout}: {', '.join(names)}" for layout, names in void.items()) + ".", ""] if void else []
+    for layout, r in base.items():
+        out.bars.add(f"uncompressed {layout} learned: loss {r['eval_loss']:.4f}, bigram {r['bigram']}", r["eval_loss"] < r["bigram"])
+    bad = [r["key"] for r in records if r["applies"] and not math.isfinite(r["eval_loss"])]
+    out.bars.add(f"every preset trains on every layout that it applies to ({sum(r['applies'] for r in records)} runs)" + (f"; not: {', '.join(bad + [f['key'] for f in store.failed('presets')])}" if bad or store.failed("presets") else ""),
+                 not bad and not store.failed("presets"))
+    wrong = [f"{r['key']}: {site} {v}" for r in records if r["applies"] for site, v in r["agrees"].items() if v not in ("equal", "bounded", "between")]
+    out.bars.add("bytes on the wire are those of the dry run" + ("".join(f"; {w}" for w in wrong[:6])), not wrong)
+    commands(out, [r for r in records if r["applies"]][:1], "one of them")
+
+
+def agreement(record):
+    kinds = sorted(set(record["agrees"].values()))
+    return ", ".join(kinds)
+
+
+def loss_part(store, out):
+    records = store.of("loss")
+    if not records:
+        return
+    by = {}
+    for r in records:
+        if r["applies"]:
+            by.setdefault((r["layout"], r["preset"]), {})[r["seed"]] = r
+    rows = []
+    for (layout, preset), seeds in by.items():
+        plain = by.get((layout, "none"), {})
+        both = [s for s in seeds if s in plain]
+        losses = [r["eval_loss"] for r in seeds.values()]
+        gaps = [100 * (seeds[s]["eval_loss"] / plain[s]["eval_loss"] - 1) for s in both]
+        base = [r["eval_loss"] for r in plain.values()]
+        spread = 100 * (max(base) - min(base)) / statistics.fmean(base) if len(base) > 1 else 0.0
+        first = next(iter(seeds.values()))
+        wire = sum(s["wire_bytes_total"] for s in first["sites"].values())
+        logical = sum(s["logical_bytes_total"] for s in first["sites"].values())
+        gap = f"{statistics.fmean(gaps):+.2f} ({min(gaps):+.2f} to {max(gaps):+.2f})" if gaps else "-"
+        rows.append([layout, preset, len(seeds), f"{statistics.fmean(losses):.4f}", gap, f"{spread:.2f}", f"{logical / wire:.2f}x", agreement(first)])
+        if preset.partition("@")[0] in SEED_BAR and gaps:
+            mean = statistics.fmean(gaps)
+            out.bars.add(f"loss of {preset} on {layout}: {mean:+.2f} % of the baseline's (allowed 0.5 % or the seeds' spread of {spread:.2f} %; {len(gaps)} seeds)", mean <= max(0.5, spread))
+        if preset == "none":
+            out.bars.add(f"loss baseline on {layout} well below the bigram: {max(losses):.4f} against {first['bigram']}", max(losses) < 0.95 * first["bigram"])
+    out.lines += ["## Loss after equal tokens", "", f"0.8 M parameters, unshaped, no warm-up but the preset's own tenth; `NAME@1` is NAME with ZeRO 1; gaps against the uncompressed run of the same seed and layout; `naive_zfp:R` is `naive_zfp` at rate R. Bigram {records[0].get('bigram', '')}.", ""]
+    out.lines += table(["pp x dp x tp", "preset", "seeds", "loss", "gap in %, mean (least to most)", "baseline's seed spread in %", "all bytes shrink", "bytes against the formula"], rows)
+    commands(out, [r for r in records if r["applies"]][:1], "one of them")
+
+
+def pooled(records):
+    """{(layout, micro, rate, preset): cell with medians over rounds}."""
+    groups = {}
+    for r in records:
+        groups.setdefault((r["layout"], r["micro"], r["rate"], r["preset"]), []).append(r)
+    return {key: {**rs[-1], "step_ms": statistics.median(r["step_ms"] for r in rs), "tokens_per_s": statistics.median(r["tokens_per_s"] for r in rs),
+                  "exposed_ms": statistics.median(r["exposed_ms"] for r in rs), "rounds": len(rs), "steps": sum(r["steps"] for r in rs)} for key, rs in groups.items()}
+
+
+def speed_part(store, out):
+    cells = pooled(store.of("speed"))
+    if not cells:
+        return
+    rows = []
+    for (layout, micro, rate, preset), r in cells.items():
+        none, bf16 = cells.get((layout, micro, rate, "none")), cells.get((layout, micro, rate, "bf16_wire"))
+        rows.append([layout, micro, rate, preset, f"{r['tokens_per_s']:.0f}", f"{r['step_ms']:.0f}", f"{r['exposed_ms']:.0f}", f"{r['eth0_mb_per_update']:.2f}" if "eth0_mb_per_update" in r else "-",
+                     f"{r['tokens_per_s'] / bf16['tokens_per_s']:.2f}" if bf16 else "-", f"{r['tokens_per_s'] / none['tokens_per_s']:.2f}" if none else "-", r["steps"], "off" if "compression off" in r.get("settled", "") else "on" if r.get("settled") else ""])
+    out.lines += ["## What it buys", "", "10.8 M parameters, fp32 compute, one thread a rank, one rank a host; same buckets and overlap for all. "
+                  "`NAME@1` is NAME with ZeRO 1, whose gathers may hide under the next forward pass. `alone`: the same work of every rank with no communication, all ranks at once. "
+                  "MB: what all hosts sent per update, with start and end of the run. "
+                  "Coding: what the engine settled on where it may switch coding off; only updates behind that are counted.", ""]
+    out.lines += table(["pp x dp x tp", "micro batch", "link", "preset", "tokens/s", "step ms", "exposed ms", "MB", "x bf16_wire", "x fp32", "updates counted", "coding"], rows)
+
+    def ratio(a, b, what):
+        return cells[a][what] / cells[b][what] if a in cells and b in cells and cells[b][what] > 0 else None
+    for layout in ("1x2x1", "1x4x1"):
+        for preset, least in (("bf16_wire", 2.5), ("none", 4.5)):
+            base = max((p for p in (preset, preset + "@1") if (layout, 1, "100mbit", p) in cells), key=lambda p: cells[layout, 1, "100mbit", p]["tokens_per_s"], default=preset)
+            got = ratio((layout, 1, "100mbit", "thinwire"), (layout, 1, "100mbit", base), "tokens_per_s")
+            if got is not None:
+                out.bars.add(f"{layout}, micro batch 1, 100 Mbit/s: thinwire {got:.2f}x {base} (at least {least}x)", got >= least)
+    got = ratio(("1x2x1", 8, "100mbit", "thinwire"), ("1x2x1", 8, "alone", "alone"), "step_ms")
+    if got is not None:
+        out.bars.add(f"1x2x1, micro batch 8, 100 Mbit/s: thinwire's step {100 * (got - 1):+.1f} % of the one without communication (at most +8 %)", got <= 1.08)
+    for layout in ("2x2x1", "2x1x2", "4x1x1"):
+        got = ratio((layout, 1, "100mbit", "thinwire"), (layout, 1, "100mbit", "bf16_wire"), "exposed_ms")
+        if got is not None:
+            out.bars.add(f"{layout}, 100 Mbit/s: exposed_ms of thinwire {got:.2f} of bf16_wire's (at most 0.5)", got <= 0.5)
+    for layout, micro in sorted({(k[0], k[1]) for k in cells}):
+        got = ratio((layout, micro, "1gbit", "thinwire"), (layout, micro, "none", "thinwire"), "step_ms")
+        if got is not None:
+            out.bars.add(f"{layout}, micro batch {micro}: thinwire at 1 Gbit/s {100 * (got - 1):+.1f} % of its unshaped step (at most +5 %)", got <= 1.05)
+        got = ratio((layout, micro, "10gbit", "thinwire"), (layout, micro, "10gbit", "none"), "step_ms")
+        if got is not None:
+            out.bars.add(f"{layout}, micro batch {micro}, 10 Gbit/s: thinwire's step {100 * (got - 1):+.1f} % of the uncompressed (at most +2 %)", got <= 1.02)
+    for preset in ("mzhybrid", "zhybrid"):
+        got = ratio(("2x2x1", 1, "100mbit", preset), ("2x2x1", 1, "100mbit", "none"), "tokens_per_s")
+        if got is not None:
+            out.bars.add(f"{preset} on 2x2x1 at 100 Mbit/s: {100 * (got - 1):+.1f} % over fp32 wire (above +17.3 %)", got > 1.173)
+    commands(out, list(cells.values()), "all, first round")
+
+
+def ladder_part(store, out):
+    records = store.of("ladder")
+    if not records:
+        return
+    rows = [[r["preset"], sites_cell(r), f"{sum(s['wire_bytes_total'] for s in r['sites'].values()) / 1e6:.2f}", f"{r['exposed_ms']:.0f}", f"{r['step_ms']:.0f}"] for r in records]
+    out.lines += ["## Optimus-CC's ladder", "", "4 stages x 2 replicas, vocabulary 16384, 100 Mbit/s.", ""]
+    out.lines += table(["preset", "site: kB on the wire / plain, rank 0", "MB of all ranks", "exposed ms, rank 0", "step ms"], rows)
+    total = {r["preset"]: sum(s["wire_bytes_total"] for s in r["sites"].values()) for r in records}
+    steps = [n for n in ("none", "optimus_cc_cb", "optimus_cc_cb_fe", "optimus_cc_cb_fe_sc", "optimus_cc_emb") if n in total]
+    for a, b in zip(steps, steps[1:]):
+        out.bars.add(f"ladder: {b} sends less than {a} ({total[b] / 1e6:.2f} and {total[a] / 1e6:.2f} MB)", total[b] < total[a])
+    commands(out, records[:1], "one of them")
+
+
+def hooks_part(store, out):
+    groups = {}
+    for r in store.of("hooks"):
+        groups.setdefault((r["micro"], r["rate"], r["who"], r["mode"]), []).append(r)
+    if groups:
+        def middle(key, what):
+            return statistics.median(r[what] for r in groups[key])
+        rows = [[*key, f"{middle(key, 'tokens_per_s'):.0f}", f"{middle(key, 'step_ms'):.0f}", f"{middle(key, 'mb_per_rank'):.2f}", len(rs)] for key, rs in groups.items()]
+        out.lines += ["## Beside PyTorch DDP and its hooks", "", "Two hosts, 10.8 M parameters, fp32 compute, one thread and core a rank, ours and theirs in turn.", ""]
+        out.lines += table(["micro batch", "link", "", "wire or hook", "tokens/s", "step ms", "MB per rank and update", "rounds"], rows)
+        alone = pooled(store.of("speed")).get(("1x2x1", 8, "alone", "alone"))
+        for micro, rate in sorted({k[:2] for k in groups}):
+            ours, theirs = (micro, rate, "ours", "thinwire"), [k for k in groups if k[:3] == (micro, rate, "ddp")]
+            if ours not in groups or not theirs:
+                continue
+            best = max(theirs, key=lambda k: middle(k, "tokens_per_s"))
+            got, least = middle(ours, "tokens_per_s") / middle(best, "tokens_per_s"), 1.2 if micro == 1 else 1.0
+            out.bars.add(f"micro batch {micro}, {rate}: thinwire {got:.2f}x the best hook, {best[3]} (at least {least}x)", got >= least)
+            if micro == 8 and alone:
+                share = middle(ours, "tokens_per_s") / alone["tokens_per_s"]
+                out.bars.add(f"micro batch 8, {rate}: thinwire {100 * share:.1f} % of its own speed without communication (at least 95 %)", share >= 0.95)
+        commands(out, [rs[0] for rs in groups.values()], "all, first round")
+    losses = {}
+    for r in store.of("hooks_loss"):
+        losses.setdefault((r["who"], r["mode"]), []).append(r["eval_loss"])
+    if losses:
+        out.lines += ["### Evaluation loss after equal tokens", "", "Micro batch 1 on two ranks, the same text, optimizer and number of updates; own initial weights and order of data. "
+                  "The peer evaluates 160 windows of the last tenth of the text, ours all of it.", ""]
+        out.lines += table(["", "wire or hook", "seeds", "loss, mean", "least to most"], [[*k, len(v), f"{statistics.fmean(v):.4f}", f"{min(v):.4f} to {max(v):.4f}"] for k, v in losses.items()])
+        if ("ours", "thinwire") in losses and ("ddp", "none") in losses:
+            gap = 100 * (statistics.fmean(losses["ours", "thinwire"]) / statistics.fmean(losses["ddp", "none"]) - 1)
+            out.bars.add(f"evaluation loss of thinwire {gap:+.2f} % of plain DDP's (at most +0.5 %)", gap <= 0.5)
+
+
+def commands(out, records, which):
+    out.lines += [f"Commands ({which}):", "", *(f"    {r['command']}" for r in records if "command" in r), ""]
+
+
+class Out:
+    def __init__(self):
+        self.lines, self.bars = [], Bars()
+
+
+def write(store, path):
+    out = Out()
+    for part in (presets_part, loss_part, speed_part, ladder_part, hooks_part):
+        part(store, out)
+    if not out.lines:
+        print("nothing collected yet")
+        return 1
+    dates = sorted({r["date"] for r in store.records.values()})
+    machines = sorted({r["machine"] for r in store.records.values()})
+    bad = [f"- {r['key']}: {r['error'].splitlines()[0]}" for r in store.records.values() if "error" in r]
+    text = [HEAD, f"Machine: {'; '.join(machines)}. {dates[0]}" + (f" to {dates[-1]}" if dates[-1] != dates[0] else "") + ".", "", "## Bars", "", *out.bars.lines, "", *out.lines]
+    if bad:
+        text += ["## Cells that failed", "", *bad, ""]
+    with open(path, "w", encoding="utf-8") as f:
+        f.write("\n".join(text).rstrip() + "\n")
+    print("\n".join(out.bars.lines))
+    print(f"{len(out.bars.lines)} bars, {out.bars.missed} missed; {len(bad)} cells failed; {path}")
+    return 1 if out.bars.missed or bad else 0

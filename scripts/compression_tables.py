@@ -12,28 +12,30 @@ Every cell prints its command. Results go to DIR/results.jsonl, line by line; a 
   --only TEXT ...  cells whose key contains one of them       --list         print the keys and stop
   --seconds S      speed: time of a cell                      --rounds N     speed: so often, in turn; tables take medians
   --build DIR      default build                              --text FILE    instead of Debian's fortunes (the quickstart's text)
-  --page FILE      default docs/results/compression.md
+  --page FILE      default docs/results/compression.md        --zero STAGE   of data-parallel layouts where the preset has no placement (0)
 Run it on an otherwise idle machine. Exit code 1: a cell failed, or a bar was missed (page).
 """
 import argparse
 import os
+import shutil
+import statistics
 import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 import compression_page
-from compression_cells import (ROOT, CellError, Store, agrees, decided_at, emulated, final_loss, layout_keys, measure, predicted, presets, shown, summary,
-                               text, train)
+from compression_cells import (ROOT, CellError, Store, agrees, decided_at, emulated, final_loss, launch, layout_keys, measure, predicted, presets,
+                               read_run, shown, summary, text, train)
 
 PRESET_LAYOUTS = ("1x2x1", "2x1x1", "1x1x2", "2x2x1")
 TINY = ["--config", "configs/gpt2_tiny.json", "hidden_size=128", "num_attention_heads=4", "train_batch_size=16", "train_micro_batch_size_per_gpu=4", "train_iters=300",
-        "optimizer.params.lr=3e-3", "min_lr=3e-4", "eval_interval=0", "eval_iters=10000", "threads_per_rank=1", "log_interval=1000"]
+        "optimizer.params.lr=3e-3", "min_lr=3e-4", "eval_interval=0", "threads_per_rank=1", "log_interval=1000"]
 
 LOSS_ITERS = 500
 THREE_SEEDS = (1234, 1235, 1236)
-SEEDED = ("none", "bf16_wire", "thinwire", "mzhybrid", "zhybrid", "sdp4bit", "loco", "optimus_cc")
+SEEDED = ("none", "bf16_wire", "thinwire", "thinwire@1", "mzhybrid", "zhybrid", "sdp4bit", "loco", "optimus_cc")
 # The layout that a system is made for, as far as two cores carry it: hybrids and Optimus-CC need stages and replicas, the others replicas.
-LOSS_LAYOUTS = {"1x2x1": ("none", "bf16_wire", "thinwire", "sdp4bit", "loco", "zeropp", "zero_topo", "tagc", "one_bit_adam", "powersgd"),
+LOSS_LAYOUTS = {"1x2x1": ("none", "bf16_wire", "thinwire", "thinwire@1", "sdp4bit", "loco", "zeropp", "zero_topo", "tagc", "one_bit_adam", "powersgd"),
                 "2x2x1": ("none", "bf16_wire", "thinwire", "mzhybrid", "zhybrid", "optimus_cc", "optimus_cc_cb_no_lep", "optimus_cc_cb", "optimus_cc_emb",
                           "naive_mpc", "naive_zfp", "naive_zfp:4", "naive_zfp:3")}
 ZFP_SITES = ("pp.forward", "pp.backward", "dp.gradient", "zero.parameter", "embedding")
@@ -42,12 +44,22 @@ RATES = ("100mbit", "1gbit", "10gbit", "none")
 LAYOUTS = ("1x2x1", "1x4x1", "2x2x1", "2x1x2", "4x1x1")
 EVERYWHERE = ("none", "bf16_wire", "thinwire")
 # At 100 Mbit/s and micro batch 1, beside none, bf16_wire and thinwire on the same layout.
-MADE_FOR = {"1x2x1": ("sdp4bit", "loco", "zeropp", "zero_topo", "tagc", "one_bit_adam", "powersgd"),
+MADE_FOR = {"1x2x1": ("none@1", "bf16_wire@1", "thinwire@1", "sdp4bit", "loco", "zeropp", "zero_topo", "tagc", "one_bit_adam", "powersgd"),
+            "1x4x1": ("none@1", "bf16_wire@1", "thinwire@1"),
             "2x2x1": ("mzhybrid", "zhybrid", "naive_mpc", "naive_zfp", "optimus_cc", "optimus_cc_cb")}
 # Warm-up is a tenth of a run; here the run is 60 updates and its uncoded part is not what is measured.
 NO_WARM_UP = {name: ["compression.dp.gradient.warmup_steps=2"] for name in ("one_bit_adam", "powersgd")}
+# Systems that are made for a sharded optimizer run with ZeRO 1; the others with --zero. NAME@1 asks for it, NAME:R for ZFP at rate R.
+SHARDED = ("loco", "mzhybrid", "zhybrid")
 SPEED_ITERS = 60
 LADDER = ("none", "optimus_cc_cb_no_lep", "optimus_cc_cb", "optimus_cc_cb_fe", "optimus_cc_cb_fe_sc", "optimus_cc_emb", "thinwire")
+
+
+def parts(spec, zero):
+    """NAME[:RATE][@ZERO] -> name, rate or "", ZeRO stage."""
+    spec, _, stage = spec.partition("@")
+    name, _, rate = spec.partition(":")
+    return name, rate, int(stage) if stage else 1 if name in SHARDED else zero
 
 
 class Tables:
@@ -67,27 +79,30 @@ class Tables:
         """One run on this machine as it is, to the end, with an evaluation of the whole held-out part."""
         if not self.wanted(key):
             return
-        name, _, rate = preset.partition(":")
-        more, ranks, _ = layout_keys(layout)
+        name, rate, zero = parts(preset, self.o.zero)
+        more, ranks, _ = layout_keys(layout, zero)
         coded = [f"compression.preset={name}", "compression.adapt=false", *(f"compression.{s}.rate={rate}" for s in ZFP_SITES if rate)]
-        keys = [*keys, *more, *coded, f"seed={seed}", *self.text_keys, *self.o.keys]
+        # Evaluation of the whole held-out part, once.
+        batch, length = (32, 128) if table == "loss" else (16, 128)
+        whole = (self.facts["valid_bytes"] - 1) // length // batch
+        keys = [*keys, f"eval_iters={whole}", *more, *coded, f"seed={seed}", *self.text_keys, *self.o.keys]
 
         def what():
             sites = predicted(self.o.build, keys, ranks)
             if name not in ("none", "identity") and not any(s["codec"] for s in sites.values()):
                 return {"applies": False, "said": "codes nothing on this layout"}
             lines, _, seconds, command = train(["mpirun", "-n", str(ranks)], self.o.build, keys, self.run_dir, 240)
-            got = summary(lines, skip)
+            got = summary(lines, min(skip, max(x["step"] for x in lines if "loss" in x) // 2))
             loss = final_loss(lines)
             bytes_ = {site: agrees(sites[site], got["sites"][site]) for site in sites if site in got["sites"]}
             said = f"loss {loss:.4f}, {got['tokens_per_s']:.0f} tok/s, {sum(s['wire_bytes_total'] for s in got['sites'].values()) / 1e6:.3f} MB per update"
             return {"applies": True, "eval_loss": loss, **got, "predicted": sites, "agrees": bytes_, "run_seconds": seconds, "said": said,
                     "bigram": self.facts["bigram"], "command": shown(command, self.store.folder, self.o.build)}
-        measure(self.store, table, key, {"preset": preset, "layout": layout, "seed": seed}, what)
+        measure(self.store, table, key, {"preset": preset, "layout": layout, "seed": seed, "zero": zero}, what)
 
     def presets(self):
         for layout in PRESET_LAYOUTS:
-            for preset in presets():
+            for preset in [*presets(), *(["thinwire@1"] if layout in ("1x2x1", "2x2x1") else [])]:
                 self.learn("presets", f"presets {layout} {preset}", preset, layout, 1234, TINY, 150)
 
     def loss(self):
@@ -97,23 +112,27 @@ class Tables:
                     if seed != THREE_SEEDS[0] and preset not in SEEDED:
                         continue
                     micro = 8 if layout == "2x2x1" else 16
-                    keys = ["--config", "configs/sweeps/loss_1m.json", f"train_micro_batch_size_per_gpu={micro}", f"train_iters={LOSS_ITERS}", "eval_iters=10000"]
+                    keys = ["--config", "configs/sweeps/loss_1m.json", f"train_micro_batch_size_per_gpu={micro}", f"train_iters={LOSS_ITERS}"]
                     self.learn("loss", f"loss {layout} {preset} seed {seed}", preset, layout, seed, keys, LOSS_ITERS // 2)
 
     def clock(self, lab, table, key, preset, layout, rate, micro, keys=(), seconds=None):
         """One run in the emulated cluster, as many updates as its time allows."""
         if not self.wanted(key):
             return
-        more, ranks, data = layout_keys(layout)
+        name, _, zero = parts(preset, self.o.zero)
+        more, ranks, data = layout_keys(layout, zero)
         stages = int(layout[0])
         accumulation = {1: 1, 2: 4, 4: 8}[stages]
-        seconds = seconds or self.o.seconds or (20 if rate == "100mbit" else 10)
-        if preset == "none" and rate == "100mbit":
-            seconds *= 1.25  # 3.7 s an update
-        if preset == "thinwire":
-            seconds *= 2.2  # it tries plain updates in between before it settles; what is measured is what it settles on
+        slow = rate == "100mbit"
+        seconds = seconds or self.o.seconds or (14 if slow else 5)
+        if slow and name in ("none", "bf16_wire"):  # up to 5.4 s an update
+            seconds *= (1.6 if name == "none" else 1.0) * (1.5 if layout == "1x4x1" else 1.0)
+        elif name == "thinwire":
+            seconds *= 2.2 if slow else 3.0  # it tries plain updates in between before it settles; what is measured is what it settles on
+        if micro == 8 and not slow:
+            seconds *= 1.8
         all_keys = ["--config", "configs/sweeps/speed_10m.json", *more, f"train_micro_batch_size_per_gpu={micro}", f"gradient_accumulation_steps={accumulation}",
-                    f"train_iters={SPEED_ITERS}", f"compression.preset={preset}", *NO_WARM_UP.get(preset, []), *keys,
+                    f"train_iters={SPEED_ITERS}", f"compression.preset={name}", *NO_WARM_UP.get(name, []), *keys,
                     f"exit_duration_in_mins={seconds / 60:.3f}", *self.text_keys, *self.o.keys]
 
         def what():
@@ -122,12 +141,12 @@ class Tables:
             lines, log, took, command = train(lab.run(ranks), self.o.build, all_keys, self.run_dir, 3 * seconds + 60, may_stop=True)
             sent = lab.sent() - before
             settled, line = decided_at(log)
-            got = summary(lines, max(4, settled))
+            got = summary(lines, max(3, settled))
             updates = sum(1 for x in lines if "loss" in x)
             said = f"{got['step_ms']:.0f} ms, {got['tokens_per_s']:.0f} tok/s, exposed {got['exposed_ms']:.0f} ms, {got['steps']} of {updates} updates" + (f"; {line}" if line else "")
             return {**got, "settled": line, "eth0_mb_per_update": sent / 1e6 / updates, "run_seconds": took, "said": said,
                     "command": f"scripts/lab up --hosts {ranks} --rate {rate}; " + shown(command, self.store.folder, self.o.build)}
-        words = {"preset": preset, "layout": layout, "rate": rate, "micro": micro, "accumulation": accumulation, "data": data}
+        words = {"preset": preset, "layout": layout, "rate": rate, "micro": micro, "accumulation": accumulation, "data": data, "zero": zero if data > 1 else 0}
         measure(self.store, table, key, words, what)
 
     def alone(self, lab, key, ranks, micro):
@@ -146,15 +165,11 @@ class Tables:
         measure(self.store, "speed", key, {"preset": "alone", "layout": f"1x{ranks}x1", "rate": "alone", "micro": micro, "data": ranks}, what)
 
     def alone_once(self, front, keys, ranks):
-        import shutil
-        import statistics
-        import subprocess
-        from compression_cells import read_run
         shutil.rmtree(self.run_dir, ignore_errors=True)
         os.makedirs(self.run_dir)
         command = [*front, os.path.join(self.o.build, "train"), *keys]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
-        each = [summary(read_run(os.path.join(self.run_dir, str(r)), 0, (done.stderr or done.stdout)[-400:], True)[0], 4) for r in range(ranks)]
+        _, said = launch(command, 120)
+        each = [summary(read_run(os.path.join(self.run_dir, str(r)), 0, said, True)[0], 4) for r in range(ranks)]
         shutil.rmtree(self.run_dir, ignore_errors=True)
         ms = statistics.median(e["step_ms"] for e in each)
         tokens = sum(e["tokens_per_step"] for e in each) / ms * 1e3
@@ -193,6 +208,7 @@ def main():
     options.add_argument("--rounds", type=int, default=1)
     options.add_argument("--build", default=os.path.join(ROOT, "build"))
     options.add_argument("--text")
+    options.add_argument("--zero", type=int, default=0)
     options.add_argument("--page", default=os.path.join(ROOT, "docs", "results", "compression.md"))
     options.add_argument("--set", dest="keys", nargs="+", default=[], metavar="key=value", help="more configuration keys, for trials")
     o = options.parse_args()

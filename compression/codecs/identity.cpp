@@ -18,7 +18,7 @@ bool all_finite(const T* x, int64_t n) {
 }  // namespace
 
 Encoded Identity::encode(const Msg&, View in, std::span<std::byte> out, CodingState*) const {
-  std::memcpy(out.data(), in.data, in.bytes());
+  if (in.bytes() > 0) std::memcpy(out.data(), in.data, in.bytes());
   const int64_t n = in.count();
   const bool finite = in.dtype == DType::f32    ? all_finite(in.as<float>(), n)
                       : in.dtype == DType::bf16 ? all_finite(in.as<Bf16>(), n)
@@ -30,7 +30,7 @@ void Identity::decode(const Msg&, std::span<const std::byte> in, View out, bool 
   if (in.size() != out.bytes())
     throw_bad_data("identity: a payload of " + std::to_string(in.size()) + " bytes for " + std::to_string(out.bytes()));
   if (!accumulate) {
-    std::memcpy(out.data, in.data(), in.size());
+    if (!in.empty()) std::memcpy(out.data, in.data(), in.size());
     return;
   }
   float* sum = out.as<float>();

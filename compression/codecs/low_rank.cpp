@@ -341,7 +341,7 @@ class LowRank final : public Codec {
                      std::to_string(numbers * sizeof(float)));
     const float* p = reinterpret_cast<const float*>(in.data());
     std::vector<float> aligned;
-    if (reinterpret_cast<uintptr_t>(in.data()) % alignof(float) != 0) {
+    if (numbers > 0 && reinterpret_cast<uintptr_t>(in.data()) % alignof(float) != 0) {
       aligned.resize(numbers);
       std::memcpy(aligned.data(), in.data(), in.size());
       p = aligned.data();

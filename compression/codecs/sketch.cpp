@@ -263,7 +263,7 @@ bool Sketch::pack(int r, const Msg& msg, View x_view, View payload, CodingState&
     for_union(s, 0, n, msg.threads, [&](const uint8_t* bits, int64_t from, int64_t count, int64_t rank) {
       const auto packed = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(count + kSparseSlack));
       const int64_t m = sparse_table().pack(x + from, count, bits, packed.get());
-      std::memcpy(out + rank, packed.get(), static_cast<size_t>(m) * sizeof(float));
+      if (m > 0) std::memcpy(out + rank, packed.get(), static_cast<size_t>(m) * sizeof(float));
     });
     return true;
   }

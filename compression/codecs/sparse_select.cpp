@@ -78,7 +78,8 @@ Threshold find_threshold(const float* x, int64_t n, int64_t k, int threads) {
   }
   const int64_t blocks = (n + kSparseBlock - 1) / kSparseBlock;
   std::vector<Bracket> counts(static_cast<size_t>(blocks));
-  auto [low, high] = sample_bracket(x, n, k);
+  const std::array<uint32_t, 2> sampled = sample_bracket(x, n, k);
+  uint32_t low = sampled[0], high = sampled[1];  // clang 14 lets no lambda capture structured bindings
   for (;;) {
     std::fill(counts.begin(), counts.end(), Bracket{});
     parallel_blocks(threads, n, kSparseBlock, [&](int64_t first, int64_t last) {

@@ -191,8 +191,8 @@ inline std::vector<DType> law_dtypes(const Codec& codec) {
 inline std::vector<int64_t> law_counts(const Codec& codec, const LawOptions& options) {
   std::vector<int64_t> counts = {0, 1, 2, 3, 17, 101, 1021, 4099};
   for (int64_t g : {codec.traits().granule, options.unit})
-    for (int64_t c : {g - 1, g, g + 1, 3 * g, 5 * g + g / 2 + 1})
-      if (g > 1 && c >= 1) counts.push_back(c);
+    for (int64_t c : {g - 1, g, g + 1, 2 * g + g / 2 + 1, 5 * g})
+      if (g > 1 && c >= 1 && (g <= 16384 || c < 3 * g)) counts.push_back(c);
   counts.insert(counts.end(), options.extra_counts.begin(), options.extra_counts.end());
   return counts;
 }

@@ -39,7 +39,8 @@ class TinyInt final : public Codec {
       const float scale = most / 7.0f;
       std::memcpy(block, &scale, 4);
       for (int64_t i = 0; i < m; ++i) {
-        const float q = scale > 0.0f && std::isfinite(scale) ? std::nearbyint(x[first + i] / scale) : 0.0f;
+        const float v = x[first + i] / scale;
+        const float q = scale > 0.0f && std::isfinite(scale) && std::isfinite(v) ? std::nearbyint(v) : 0.0f;
         const int code = static_cast<int>(std::clamp(q, -7.0f, 7.0f)) & 15;
         std::byte& b = block[4 + i / 2];
         b = i % 2 == 0 ? static_cast<std::byte>(code) : b | static_cast<std::byte>(code << 4);

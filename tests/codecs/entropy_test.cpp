@@ -257,6 +257,12 @@ TEST(EntropyTest, HostileFramesAreRefused) {
   refused(moved);
   refused(good, DType::f16);
   for (size_t count : {n - 1, n + 1, n / 2, n + kFrame}) refused(good, DType::bf16, count);
+  Bytes longer = good;  // a byte behind the last quarter that nobody needs
+  longer.push_back(std::byte{0});
+  longer[0] = static_cast<std::byte>(number(good, 0, 1) + 1);
+  longer[14] = static_cast<std::byte>(number(good, 14, 1) + 1);
+  ASSERT_TRUE(number(good, 0, 1) < 255 && number(good, 14, 1) < 255);
+  refused(longer);
   Bytes shorter(good.begin(), good.end() - 1);
   refused(shorter);
   refused({});

@@ -3,8 +3,8 @@
 
 #include <map>
 
-#include "tests/codecs/codec_laws.h"
 #include "compression/codecs/mx_kernel.h"
+#include "tests/codecs/codec_laws.h"
 
 namespace thinwire {
 namespace {

@@ -1,8 +1,8 @@
 // one_bit: golden bytes, float64 oracles for both scales, and error feedback over many steps.
 #include "compression/codecs/one_bit.h"
 
-#include "tests/codecs/codec_laws.h"
 #include "compression/codecs/one_bit_kernel.h"
+#include "tests/codecs/codec_laws.h"
 
 namespace thinwire {
 namespace {
@@ -34,6 +34,18 @@ TEST(OneBit, GoldenBytes) {
   bool bad = false;
   expect_hex(encode_bytes(*make(64), blocks, law_msg(), &bad), "0000c07f 00000041 f7ffffffffffffff 00");
   EXPECT_TRUE(bad);
+}
+
+// Whole vectors as the tail above: both zeros and what is above are +, the least number below 0 is -.
+TEST(OneBit, ZerosArePositiveInEveryLane) {
+  for (int64_t i = 0; i < 128; ++i) {
+    std::vector<float> x(128, 0.0f);
+    for (int64_t j = 0; j < 128; j += 3) x[static_cast<size_t>(j)] = -0.0f;
+    x[static_cast<size_t>(i)] = -std::numeric_limits<float>::denorm_min();
+    const auto payload = encode_bytes(*make(), x);
+    for (int64_t j = 0; j < 128; ++j)
+      ASSERT_EQ(static_cast<int>(payload[static_cast<size_t>(4 + j / 8)]) >> (j % 8) & 1, j == i) << i << ", " << j;
+  }
 }
 
 TEST(OneBit, ScalesEqualAFloat64Oracle) {

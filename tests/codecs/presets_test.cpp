@@ -37,8 +37,9 @@ SiteRule rule_of(const std::string& preset, Site site, const PresetContext& cont
 
 double bits_per_value(const CodecSpec& spec) {
   constexpr int64_t kCount = int64_t{1} << 20;
-  return 8.0 * static_cast<double>(make_codec(spec).codec->wire_bytes(kCount, DType::f32)) /
-         static_cast<double>(kCount);
+  const auto codec = make_codec(spec).codec;
+  if (!codec) throw std::logic_error(spec.codec + " travels in rounds only");
+  return 8.0 * static_cast<double>(codec->wire_bytes(kCount, DType::f32)) / static_cast<double>(kCount);
 }
 
 TEST(Presets, NamesAreUniqueAndExplained) {

@@ -6,8 +6,8 @@
 #include <map>
 #include <numeric>
 
-#include "tests/codecs/codec_laws.h"
 #include "compression/codecs/sparse_select.h"
+#include "tests/codecs/codec_laws.h"
 
 namespace thinwire::test {
 namespace {
@@ -90,7 +90,7 @@ struct Group {
       const int64_t first = scatter ? n * rank / ranks : 0, last = scatter ? n * (rank + 1) / ranks : n;
       Fenced got(static_cast<size_t>(last - first) * 4);
       codec.result(msg, first, got.view(DType::f32), false, state);
-      if (!scatter && rank > 0) {
+      if (!scatter && rank > 0 && got.size() > 0) {
         EXPECT_EQ(std::memcmp(got.data(), out.sum.data(), got.size()), 0) << "replicas differ";
       }
       if (got.size() > 0) std::memcpy(out.sum.data() + first, got.data(), got.size());
@@ -217,6 +217,7 @@ TEST(Sketch, sums_and_residuals_are_right_on_any_number_of_ranks) {
   for (bool compact : {true, false})
     for (int ranks : {1, 2, 3, 4, 8, 16, 17})
       for (int64_t n : {1, 5, 17, 100, 1021, 4099, 40003}) {
+        if (n > 5000 && ranks != 4 && ranks != 17) continue;  // several blocks: once is enough
         const Sketch codec(0.2, 2.0, compact);
         for (bool scatter : {false, true}) {
           Group group(codec, n, ranks);

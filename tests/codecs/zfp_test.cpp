@@ -290,6 +290,8 @@ TEST(ZfpPitfalls, NearFltMaxLowRatesDecodeToInfinity) {
     bool bad = false;
     encode_bytes(*zfp_of(maxbits / 4.0), x, law_msg(), &bad);
     EXPECT_TRUE(bad) << "what may come back as infinity counts as non-finite";
+    encode_bytes(*zfp_of(maxbits / 4.0), std::vector<float>{0.0f, 0x1p126f, 0.0f, 0.0f}, law_msg(), &bad);
+    EXPECT_TRUE(bad) << "2^126 is where that begins";
   }
 }
 TEST(ZfpPitfalls, Below2To126NothingDecodesToInfinity) {

@@ -73,10 +73,13 @@ TEST(OptimizerObject, AMomentumIsTakenAsItComes) {
   StepState s;
   s.lr = 0.25f, s.bias_correction1 = 0.3f, s.bias_correction2 = 0.125f, s.grad_scale = 0.5f, s.weight_decay = 0.0625f;
   std::mt19937 rng(3);
-  const Tensor start = test::random_tensor(rng, DType::f32, {kSize}, 1.0), sum = test::random_tensor(rng, DType::f32, {kSize}, 4.0);
-  const Tensor master(DType::f32, {kSize}), gradient(DType::f32, {kSize}), m(DType::f32, {kSize}), v(DType::f32, {kSize}),
-      working(DType::bf16, {kSize});
-  const auto variance = [](int64_t i) { return i % 5 == 0 ? 0.0 : i % 5 == 1 ? 1e-12 : 0.25 + 0.001 * static_cast<double>(i); };
+  const Tensor start = test::random_tensor(rng, DType::f32, {kSize}, 1.0),
+               sum = test::random_tensor(rng, DType::f32, {kSize}, 4.0);
+  const Tensor master(DType::f32, {kSize}), gradient(DType::f32, {kSize}), m(DType::f32, {kSize}),
+      v(DType::f32, {kSize}), working(DType::bf16, {kSize});
+  const auto variance = [](int64_t i) {
+    return i % 5 == 0 ? 0.0 : i % 5 == 1 ? 1e-12 : 0.25 + 0.001 * static_cast<double>(i);
+  };
   for (int64_t i = 0; i < kSize; ++i) {
     write_element(master, i, start.at(i)), write_element(gradient, i, sum.at(i)), write_element(v, i, variance(i));
     write_element(m, i, 123.0);
@@ -94,7 +97,8 @@ TEST(OptimizerObject, AMomentumIsTakenAsItComes) {
     cut += std::abs(whole) > limit;
     const double update = std::clamp(whole, -limit, limit) / (root + 1e-8);
     const double expected = start.at(i) - 0.25 * (update + (i < 500 ? 0.0625 * start.at(i) : 0.0));
-    EXPECT_NEAR(master.at(i), expected, 0.25 * 10.0 * u * std::abs(update) + 3.0 * u * (std::abs(expected) + std::abs(start.at(i))));
+    EXPECT_NEAR(master.at(i), expected,
+                0.25 * 10.0 * u * std::abs(update) + 3.0 * u * (std::abs(expected) + std::abs(start.at(i))));
     if (i % 5 == 0 && i >= 500) {
       EXPECT_EQ(master.at(i), start.at(i)) << "without variance";
     }
@@ -110,13 +114,15 @@ TEST(OptimizerObject, AMomentumIsTakenAsItComes) {
 TEST(OptimizerObject, AShareOfTheMomentum) {
   for (const int64_t size : {1, 7, 16, 70001}) {
     std::mt19937 rng(5);
-    const Tensor m = test::random_tensor(rng, DType::f32, {size}, 1.0), g = test::random_tensor(rng, DType::f32, {size}, 1.0);
+    const Tensor m = test::random_tensor(rng, DType::f32, {size}, 1.0),
+                 g = test::random_tensor(rng, DType::f32, {size}, 1.0);
     std::vector<Tensor> results;
     for (const int threads : {1, 3}) {
       Tensor out(DType::f32, {size});
       for (int64_t i = 0; i < size; ++i) write_element(out, i, g.at(i));
       test::CpuExec exec(threads);
-      exec->ops.momentum_share(*exec, {.m = m, .gradient = out, .momentum_factor = 0.9 * 8 / 3, .gradient_factor = 1.0 - 0.9});
+      exec->ops.momentum_share(*exec,
+                               {.m = m, .gradient = out, .momentum_factor = 0.9 * 8 / 3, .gradient_factor = 1.0 - 0.9});
       // Two factors rounded to fp32, a product and a sum.
       const double u = test::unit_of(DType::f32);
       for (int64_t i = 0; i < size; ++i) {

@@ -48,8 +48,6 @@ void Resolver::preset() {
     note("zero_optimization.stage", "compression.preset " + name + " says which state is sharded");
   // What is sharded is known now, and some presets look at it.
   c.weights_persist = weights_persist();
-  const bool by_stage = known({"zero_optimization.stage"}) && integer("zero_optimization.stage") >= 1;
-  c.shards_optimizer = known({"placement.optimizer"}) ? !is("placement.optimizer", "replicated") : by_stage;
   preset_ = expand_preset(name, c);
 }
 

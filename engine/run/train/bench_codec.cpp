@@ -162,7 +162,7 @@ std::vector<Subject> all_subjects() {
   };
   add("identity");
   for (const char* format : {"bf16", "fp16", "e4m3", "e5m2"}) add("cast", [=](CodecSpec& s) { s.format = format; });
-  for (int64_t block : {32, 128, 2048}) add("block_int", block_int(8, block, "fp16"));
+  for (int64_t block : {32, 128, 256, 2048}) add("block_int", block_int(8, block, "fp16"));
   for (const char* scale : {"fp32", "bf16", "e8m0"}) add("block_int", block_int(8, 128, scale));
   add("block_int", block_int(6, 128, "fp16"));
   for (int64_t block : {32, 128, 2048}) add("block_int", block_int(4, block, "fp16"));

@@ -22,7 +22,8 @@ using Values = std::map<std::string, std::vector<float>>;
 
 RunConfig tiny(int ranks, std::vector<std::string> more) {
   std::vector<std::string> all = shape_overrides("tiny");
-  for (const char* o : {"optimizer.params.lr=2e-3", "lr_decay_style=constant", "warmup=0", "run_dir=runs/bench"})
+  for (const char* o :
+       {"train_iters=1", "optimizer.params.lr=2e-3", "lr_decay_style=constant", "warmup=0", "run_dir=runs/bench"})
     all.emplace_back(o);
   all.insert(all.end(), more.begin(), more.end());
   ConfigOptions options;
@@ -89,7 +90,7 @@ DataSet activations(const Values& weights, int64_t first_batch) {
 }  // namespace
 
 TrainedData train_for_data(int64_t updates) {
-  const RunConfig config = tiny(1, {"train_iters=" + std::to_string(updates)});
+  const RunConfig config = tiny(1, {});
   const std::unique_ptr<Device> device = make_cpu_device();
   Replica replica(config, device.get(), &cpu_ops(), true);
   replica.store().initialize(replica.exec(), config.seed);

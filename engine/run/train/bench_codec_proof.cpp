@@ -115,7 +115,11 @@ Verdict prove_block_int(const CodedMessage& m) {
     }
     const bool stochastic = s.rounding == "stochastic";
     const double step = top / (stochastic ? levels - 1.0 : levels) * (1.0 + rounded) + least;
-    return [=](std::span<const double>, size_t) { return stochastic ? step : step / 2.0; };
+    if (stochastic) return [=](std::span<const double>, size_t) { return step; };
+    // The largest element has the one level more; those of the other sign that come near its size are clipped.
+    const double lowest = *std::min_element(part.begin(), part.end());
+    const double sign = -lowest >= top ? -1.0 : 1.0, most = (levels - 1.0) * top / levels;
+    return [=](std::span<const double> x, size_t i) { return std::max(step / 2.0, -sign * x[i] - most); };
   };
   return {over_blocks(m, block, make), s.rounding == "stochastic" ? "within a step" : "within half a step"};
 }

@@ -2,6 +2,7 @@
 // alone, in float64. They share no code with the codecs.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>

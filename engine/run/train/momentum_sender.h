@@ -13,11 +13,11 @@
 
 namespace thinwire {
 
-// compression.sends = momentum. The first dp.gradient.warmup_steps updates, at least one, are plain AdamW. From then on a rank of N
-// sends beta1 * s * m / N + (1 - beta1) * g (g: its share of the mean gradient, times the loss scale s), through the
-// same channels, coders and residuals as gradients. The sum, divided by s, is the new m on every rank; v and its bias
-// correction stay those of the last plain update, m's correction goes on. Gradients are not clipped any more: there is
-// no sum of gradients to take a norm of, and the norm that is reported is the momentum's.
+// compression.sends = momentum. The first dp.gradient.warmup_steps updates, at least one, are plain AdamW. From then on
+// a rank of N sends beta1 * s * m / N + (1 - beta1) * g (g: its share of the mean gradient, times the loss scale s),
+// through the same channels, coders and residuals as gradients. The sum, divided by s, is the new m on every rank; v
+// and its bias correction stay those of the last plain update, m's correction goes on. Gradients are not clipped any
+// more: there is no sum of gradients to take a norm of, and the norm that is reported is the momentum's.
 //
 // Every unit takes part, the tied embedding of two stages too (its 2 N holders send shares of 1 / 2 N each, whatever
 // the rule of site embedding does with them): so all layouts train alike, and the variance is frozen everywhere at one
@@ -25,8 +25,8 @@ namespace thinwire {
 // code needs a hand-made mask for parameters whose gradient is always zero, or they are thrown out by scale / eps.
 class MomentumSender final : public SentValue {
  public:
-  // store and optimizer outlive this. Throws Error(kBadConfig) where weights are loaded without the optimizer's state in
-  // mid-run: no variance would be learned.
+  // store and optimizer outlive this. Throws Error(kBadConfig) where weights are loaded without the optimizer's state
+  // in mid-run: no variance would be learned.
   MomentumSender(const RunConfig& config, const ParamStore& store, const Optimizer& optimizer);
 
   // Before an update. updates: applied so far.

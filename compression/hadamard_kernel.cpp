@@ -1,21 +1,22 @@
 // Butterflies in registers, and element-by-element loops over tiles.
 #include "compression/hadamard_kernel.h"
 
+#include <utility>
+
 #include "engine/base/ops/simd.h"
 
 namespace thinwire::TW_ISA {
 namespace {
 
 // One butterfly stage inside a vector: lane i and lane i ^ d become their sum and (lower minus upper) difference.
+template <int d, int... i>
+TW_INLINE VecF stage_of(VecF v, std::integer_sequence<int, i...>) {
+  const VecF sign = {((i & d) ? -1.0f : 1.0f)...};
+  return fma(v, sign, __builtin_shufflevector(v, v, (i ^ d)...));
+}
 template <int d>
 TW_INLINE VecF stage(VecF v) {
-  VecI partner{};
-  VecF sign{};
-  for (int i = 0; i < kLanes; ++i) {
-    partner[i] = i ^ d;
-    sign[i] = (i & d) ? -1.0f : 1.0f;
-  }
-  return fma(v, sign, __builtin_shuffle(v, partner));
+  return stage_of<d>(v, std::make_integer_sequence<int, kLanes>());
 }
 
 void hadamard(const float* x, float* out, int64_t n) {

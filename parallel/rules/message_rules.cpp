@@ -23,11 +23,18 @@ bool selects_unit(const SelectSpec& select, int unit, int layers) {
          std::find(select.layers.begin(), select.layers.end(), unit - 1) != select.layers.end();
 }
 
-std::vector<Range> coded_ranges(const SelectSpec& select, const Unit& unit, const ParamList& params) {
+bool keeps_to_quantum(const CodecSpec& codec) {
+  if (codec.codec == "top_k" || codec.codec == "sketch") return false;
+  if (codec.codec == "one_bit" && codec.block == 0) return false;
+  return codec.block == 0 || kQuantum % codec.block == 0;
+}
+
+std::vector<Range> coded_ranges(const SelectSpec& select, const Unit& unit, const ParamList& params, bool leave_whole) {
   std::vector<Range> ranges;
   for (size_t i = 0; i < unit.segments.size(); ++i) {
     const Segment& segment = unit.segments[i];
-    if (!selects_class(select, params[static_cast<size_t>(segment.param)].tensor_class)) continue;
+    const ParamSpec& p = params[static_cast<size_t>(segment.param)];
+    if (!selects_class(select, p.tensor_class) || (leave_whole && p.local_count() == p.count())) continue;
     const int64_t first = segment.offset - unit.first;
     const int64_t end = i + 1 < unit.segments.size() ? unit.segments[i + 1].offset - unit.first : unit.count;
     if (end == first) continue;

@@ -127,7 +127,7 @@ ParameterChannels make_parameter_channels(Mesh& mesh, const Placement& placement
 }
 
 std::vector<UnitPiece> cut_unit(const SelectSpec* select, int unit_number, const UnitShard& shard, const Unit& unit,
-                                const ParamList& params, int layers) {
+                                const ParamList& params, int layers, bool leave_whole) {
   std::vector<UnitPiece> pieces;
   const auto add = [&](Range range, bool coded) {
     if (range.count == 0) return;
@@ -141,12 +141,12 @@ std::vector<UnitPiece> cut_unit(const SelectSpec* select, int unit_number, const
     if (mine.count > 0) piece.mine_matrices = matrices_in(mine, unit, params);
     pieces.push_back(std::move(piece));
   };
-  if (select == nullptr || (select->layers.empty() && select->tensor_classes.empty())) {
+  if (select == nullptr || (!leave_whole && select->layers.empty() && select->tensor_classes.empty())) {
     add({0, unit.count}, true);
     return pieces;
   }
   std::vector<Range> coded;
-  if (selects_unit(*select, unit_number, layers)) coded = coded_ranges(*select, unit, params);
+  if (selects_unit(*select, unit_number, layers)) coded = coded_ranges(*select, unit, params, leave_whole);
   int64_t at = 0;
   for (const Range& range : coded) {
     add({at, range.first - at}, false);

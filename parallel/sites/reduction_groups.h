@@ -35,9 +35,10 @@ struct UnitPiece {
   // rank's `gradients`), and between replicas (inside `optimizer`): matrices that lie in it whole, positions from there.
   std::vector<MatrixShape> shard_matrices, refine_matrices, mine_matrices;
 };
-// select == nullptr: one piece, coded if the channel codes. `unit_number` numbers the slots.
+// select == nullptr: one piece, coded if the channel codes. `unit_number` numbers the slots. leave_whole: see
+// coded_ranges.
 std::vector<UnitPiece> cut_unit(const SelectSpec* select, int unit_number, const UnitShard& shard, const Unit& unit,
-                                const ParamList& params, int layers);
+                                const ParamList& params, int layers, bool leave_whole = false);
 
 // How the pieces of a unit fall on the groups: bounds relative to the piece (shard), to its part inside `gradients`
 // (refine), and the part of it that is this rank's.

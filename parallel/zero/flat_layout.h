@@ -20,7 +20,10 @@ struct Segment {
 
 struct Unit {
   int64_t first = 0, count = 0;   // elements of the flat buffer, multiples of kQuantum
-  std::vector<Segment> segments;  // in storage order; vectors share the unit's tail behind the matrices
+  // In storage order: matrices, then vectors, which share the unit's tail. Under tensor parallelism vectors that are whole
+  // on every tensor rank have a tail of their own: codec blocks must not mix them with cut ones, or a lossy block's
+  // scale - and with it the copies of one tensor - would differ between tensor ranks.
+  std::vector<Segment> segments;
 };
 
 // The layout of the local parts of tensors; units of which this rank has nothing are empty, so that unit indices mean

@@ -104,6 +104,31 @@ void check_prices(const Replica& replica, const StepOutcome& outcome) {
   }
 }
 
+uint64_t hash_of(View v, uint64_t hash) {
+  const auto* bytes = static_cast<const unsigned char*>(v.data);
+  for (size_t i = 0; i < v.bytes(); ++i) hash = (hash ^ bytes[i]) * 1099511628211ull;
+  return hash;
+}
+
+// Tensors that are whole on every tensor rank are the same on all ranks of a stage.
+void check_whole_tensors(Job& job, Replica& replica) {
+  std::ostringstream mine;
+  mine << replica.layout().at.pipeline << ' ';
+  if (replica.layout().where.placement.weights == 1) {
+    uint64_t hash = 1469598103934665603ull;
+    for (const ParamSpec& p : replica.store().params()) {
+      if (p.tp_axis == TpAxis::kNone && p.local_count() > 0) hash = hash_of(replica.store().weight(p.name), hash);
+    }
+    mine << hash;
+  }
+  std::map<std::string, std::string> of_stage;
+  for (const std::string& text : job.control().collect(mine.str())) {
+    const size_t space = text.find(' ');
+    const auto [at, first] = of_stage.emplace(text.substr(0, space), text.substr(space));
+    TW_CHECK(at->second == text.substr(space), "whole tensors of stage ", at->first, " differ");
+  }
+}
+
 // The replica law: where weights are replicated, ranks that hold the same tensors hold the same bits.
 void check_replicas(Job& job, Replica& replica) {
   const RankLayout& layout = replica.layout();
@@ -114,8 +139,7 @@ void check_replicas(Job& job, Replica& replica) {
     for (size_t u = 0; u < replica.store().units().size(); ++u) {
       const UnitMemory& unit = replica.store().units()[u];
       if (unit.count == 0) continue;
-      const auto* bytes = static_cast<const unsigned char*>(unit.full.data);
-      for (size_t i = 0; i < unit.full.bytes(); ++i) hash = (hash ^ bytes[i]) * 1099511628211ull;
+      hash = hash_of(unit.full, hash);
     }
     mine << hash;
   }
@@ -143,6 +167,8 @@ Curve run_rank(Transport& transport, const std::vector<std::string>& overrides, 
   LossScaler scaler(config.optim, config.model.dtype == DType::f16);
   StepTimer timer;
   Curve curve;
+  int64_t warm_up = 0;  // prices are those behind it
+  for (const auto& [site, rule] : config.compression.rules) warm_up = std::max(warm_up, rule.warmup_steps);
   const int64_t dp = replica.layout().mesh.data, d = replica.layout().at.data, rows = config.data.micro_batch;
   for (int s = 0; s < steps; ++s) {
     int64_t micro = 0;
@@ -151,11 +177,12 @@ Curve run_rank(Transport& transport, const std::vector<std::string>& overrides, 
         [&] { return make_batch(s * config.data.global_batch + (micro++ * dp + d) * rows, rows); }, progress, scaler,
         timer);
     curve.loss.push_back(outcome.loss), curve.norm.push_back(outcome.grad_norm);
-    if (s > 0 && job.mesh() != nullptr) check_prices(replica, outcome);  // the first has no gathers behind an update
+    if (s > warm_up && job.mesh() != nullptr) check_prices(replica, outcome);  // the first has no gathers behind an update
   }
   replica.traffic().finish_publications();
   replica.traffic().drain();
   check_replicas(job, replica);
+  check_whole_tensors(job, replica);
   job.control().barrier();
   return curve;
 }

@@ -34,9 +34,10 @@ void select_unit_messages(const RunConfig& config, const RankLayout& layout, con
     UnitMemory& unit = units[u];
     if (unit.count == 0) continue;
     const SiteRule* rule = unit.tied ? embedding : gradient;
-    // A rule for matrices leaves out what is none.
+    const bool leave_whole = rule != nullptr && layout.mesh.tensor > 1 &&
+                             (!keeps_to_quantum(rule->codec) || !keeps_to_quantum(rule->sum_codec));
     unit.pieces = cut_unit(rule != nullptr ? &rule->select : nullptr, static_cast<int>(u), unit.shard,
-                           store.layout().units[u], store.params(), layers);
+                           store.layout().units[u], store.params(), layers, leave_whole);
     unit.coded_weights = parameter == nullptr || selects_unit(parameter->select, static_cast<int>(u), layers);
   }
 }

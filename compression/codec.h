@@ -25,25 +25,25 @@ struct MatrixShape {
 
 // What a codec knows of the message that a piece belongs to. Sender and receivers hold the same values, but `threads`.
 struct Msg {
-  uint64_t seed = 0;       // of this site and group: keys random numbers
-  uint32_t slot = 0;       // which of the channel's messages: unit, pipeline chunk, place in a layer
-  uint32_t sequence = 0;   // how many of this slot came before in this step
-  int64_t step = 0;        // update that the message belongs to
-  int64_t first = 0;       // index of the piece's first element within the message
-  float loss_scale = 1.0f; // the elements are multiplied by this; residuals are kept without it
-  int rank = 0, ranks = 1; // in the group: whose piece this is
+  uint64_t seed = 0;        // of this site and group: keys random numbers
+  uint32_t slot = 0;        // which of the channel's messages: unit, pipeline chunk, place in a layer
+  uint32_t sequence = 0;    // how many of this slot came before in this step
+  int64_t step = 0;         // update that the message belongs to
+  int64_t first = 0;        // index of the piece's first element within the message
+  float loss_scale = 1.0f;  // the elements are multiplied by this; residuals are kept without it
+  int rank = 0, ranks = 1;  // in the group: whose piece this is
   int threads = 1;
   bool train = true;                      // false (evaluation): states do not change
   std::span<const MatrixShape> matrices;  // of the message, for matrix codecs; else empty
 };
 
 struct Traits {
-  bool alias = false;     // identity: the wire bytes are the input's memory, nothing is packed
-  bool lossless = false;  // decode(encode(x)) == x, bit for bit (NaN payloads included)
-  bool unbiased = false;  // the mean of decode(encode(x)) over random numbers is x
-  bool stateful = false;  // keeps something between messages (warm starts); make_state() gives it
-  bool framed = false;    // the payload's length depends on the values: wire_bytes() is its bound
-  bool native = false;    // takes bf16 and fp16 as they are; others are handed fp32
+  bool alias = false;        // identity: the wire bytes are the input's memory, nothing is packed
+  bool lossless = false;     // decode(encode(x)) == x, bit for bit (NaN payloads included)
+  bool unbiased = false;     // the mean of decode(encode(x)) over random numbers is x
+  bool stateful = false;     // keeps something between messages (warm starts); make_state() gives it
+  bool framed = false;       // the payload's length depends on the values: wire_bytes() is its bound
+  bool native = false;       // takes bf16 and fp16 as they are; others are handed fp32
   bool contractive = false;  // |x - decode(encode(x))| <= q |x| with q < 1: error feedback converges
   bool linear = false;       // decode is linear in the payload's values: a linear transform of the input may be undone
                              // once, behind the sum over ranks
@@ -71,8 +71,8 @@ class Codec {
 
   // in: [n] fp32 (native: fp32, bf16 or fp16). out: room for wire_bytes(). `in` and `out` do not overlap.
   virtual Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const = 0;
-  // out [n] (dtype as encoded, or fp32) = decoded, or += decoded (fp32 only). `in` is exactly one payload of n elements.
-  // Throws Error(kBadData) for bytes that no encoder writes where it can tell; never touches memory outside.
+  // out [n] (dtype as encoded, or fp32) = decoded, or += decoded (fp32 only). `in` is exactly one payload of n
+  // elements. Throws Error(kBadData) for bytes that no encoder writes where it can tell; never touches memory outside.
   virtual void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const = 0;
 };
 

@@ -441,8 +441,9 @@ void Coder::Parts::verify(std::span<const Share> shares, int64_t n) const {
     const std::span<const std::byte> body = payload_of(share);
     if (!inner.framed && !inner.alias && body.size() != codec->wire_bytes(n, DType::f32) &&
         body.size() != codec->wire_bytes(n, DType::bf16))
-      throw_bad_data(whose() + " has " + std::to_string(share.payload.size()) + " bytes where " + codec->name() + " of " +
-                     std::to_string(n) + " elements has " + std::to_string(codec->wire_bytes(n, DType::f32) + rest));
+      throw_bad_data(whose() + " has " + std::to_string(share.payload.size()) + " bytes where " + codec->name() +
+                     " of " + std::to_string(n) + " elements has " +
+                     std::to_string(codec->wire_bytes(n, DType::f32) + rest));
     if (!spec.checksum) continue;
     uint32_t sent = 0;
     for (size_t i = 0; i < kChecksumBytes; ++i)

@@ -29,20 +29,62 @@ struct Entry {
 
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> all = {
-      {"identity", [](const CodecSpec&) { return MadeCodec{std::make_shared<Identity>(), nullptr}; }},
-      {"cast", [](const CodecSpec& s) { return MadeCodec{make_cast(s), nullptr}; }},
-      {"block_int", [](const CodecSpec& s) { return MadeCodec{make_block_int(s), nullptr}; }},
-      {"mx", [](const CodecSpec& s) { return MadeCodec{make_mx(s), nullptr}; }},
-      {"e3m0", [](const CodecSpec& s) { return MadeCodec{make_e3m0(s), nullptr}; }},
-      {"one_bit", [](const CodecSpec& s) { return MadeCodec{make_one_bit(s), nullptr}; }},
-      {"zfp", [](const CodecSpec& s) { return MadeCodec{make_zfp(s), nullptr}; }},
-      {"mpc", [](const CodecSpec& s) { return MadeCodec{make_mpc(s), nullptr}; }},
-      {"entropy", [](const CodecSpec& s) { return MadeCodec{make_entropy(s), nullptr}; }},
-      {"low_rank", [](const CodecSpec& s) { return MadeCodec{make_low_rank(s), make_low_rank_rounds(s)}; }},
-      {"top_k", [](const CodecSpec& s) { return MadeCodec{make_top_k(s), nullptr}; }},
-      {"random_k", [](const CodecSpec& s) { return MadeCodec{make_random_k(s), nullptr}; }},
-      {"chunked_top_k", [](const CodecSpec& s) { return MadeCodec{make_chunked_top_k(s), nullptr}; }},
-      {"sketch", [](const CodecSpec& s) { return MadeCodec{nullptr, make_sketch(s)}; }},
+      {"identity",
+       [](const CodecSpec&) {
+         return MadeCodec{std::make_shared<Identity>(), nullptr};
+       }},
+      {"cast",
+       [](const CodecSpec& s) {
+         return MadeCodec{make_cast(s), nullptr};
+       }},
+      {"block_int",
+       [](const CodecSpec& s) {
+         return MadeCodec{make_block_int(s), nullptr};
+       }},
+      {"mx",
+       [](const CodecSpec& s) {
+         return MadeCodec{make_mx(s), nullptr};
+       }},
+      {"e3m0",
+       [](const CodecSpec& s) {
+         return MadeCodec{make_e3m0(s), nullptr};
+       }},
+      {"one_bit",
+       [](const CodecSpec& s) {
+         return MadeCodec{make_one_bit(s), nullptr};
+       }},
+      {"zfp",
+       [](const CodecSpec& s) {
+         return MadeCodec{make_zfp(s), nullptr};
+       }},
+      {"mpc",
+       [](const CodecSpec& s) {
+         return MadeCodec{make_mpc(s), nullptr};
+       }},
+      {"entropy",
+       [](const CodecSpec& s) {
+         return MadeCodec{make_entropy(s), nullptr};
+       }},
+      {"low_rank",
+       [](const CodecSpec& s) {
+         return MadeCodec{make_low_rank(s), make_low_rank_rounds(s)};
+       }},
+      {"top_k",
+       [](const CodecSpec& s) {
+         return MadeCodec{make_top_k(s), nullptr};
+       }},
+      {"random_k",
+       [](const CodecSpec& s) {
+         return MadeCodec{make_random_k(s), nullptr};
+       }},
+      {"chunked_top_k",
+       [](const CodecSpec& s) {
+         return MadeCodec{make_chunked_top_k(s), nullptr};
+       }},
+      {"sketch",
+       [](const CodecSpec& s) {
+         return MadeCodec{nullptr, make_sketch(s)};
+       }},
   };
   return all;
 }

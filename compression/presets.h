@@ -28,7 +28,7 @@ struct PresetRules {
   std::map<Site, SiteRule> rules;
   std::optional<std::string> weights, gradients, optimizer, secondary;  // placement levels, if the preset sets them
   std::optional<std::string> embedding_sync;                            // "fused" | "two_step"
-  bool adapt = false;  // switches itself off where it does not pay
+  bool adapt = false;                                                   // switches itself off where it does not pay
   std::optional<std::string> sends;  // dp.gradient sends "momentum" instead of the gradient (one_bit_adam)
 };
 

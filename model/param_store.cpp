@@ -180,8 +180,9 @@ void ParamStore::list_owned(bool coded_publication) {
       const auto adjacent = [](View a, View b) { return !a ? !b : end_of(a).data == b.data; };
       if (layout_.units[static_cast<size_t>(before.unit)].first + before.range.first + before.range.count ==
               layout_.units[u].first + piece.range.first &&
-          unit_before.shard.counted == s.counted && before.published == piece.published && adjacent(before.master, piece.master) &&
-          adjacent(before.working, piece.working) && adjacent(before.gradient, piece.gradient)) {
+          unit_before.shard.counted == s.counted && before.published == piece.published &&
+          adjacent(before.master, piece.master) && adjacent(before.working, piece.working) &&
+          adjacent(before.gradient, piece.gradient)) {
         const auto longer = [&](View v) { return v ? View(v.data, v.dtype, {v.count() + piece.range.count}) : v; };
         before.master = longer(before.master), before.working = longer(before.working),
         before.gradient = longer(before.gradient);

@@ -52,8 +52,8 @@ void ChannelStates::visit(StateVisitor& visitor) {
     if (slot.rounds) slot.rounds->visit(visitor, prefix + "rounds/");
     if (slot.round_residual) {
       const int64_t n = slot.round_residual->count();
-      visitor.tensor(GlobalSlice::whole(prefix + "residual", 1, n,
-                                        View(slot.round_residual->settled(), DType::f32, {n})));
+      visitor.tensor(
+          GlobalSlice::whole(prefix + "residual", 1, n, View(slot.round_residual->settled(), DType::f32, {n})));
     }
   }
 }

@@ -18,7 +18,7 @@ namespace thinwire {
 
 // When it is: set by the training loop, read by every channel of the rank.
 struct CodingClock {
-  int64_t step = 0;  // updates applied so far
+  int64_t step = 0;   // updates applied so far
   uint64_t pass = 0;  // counts updates attempted and evaluations: messages are numbered within a pass
   float loss_scale = 1.0f;
   bool train = true;  // false: evaluation; states do not change

@@ -26,8 +26,8 @@ struct PricedGroup {
 
 struct Price {
   int64_t bytes = 0;
-  bool exact = true;   // false: at most (lengths depend on values)
-  int64_t plain = 0;   // the same uncoded
+  bool exact = true;  // false: at most (lengths depend on values)
+  int64_t plain = 0;  // the same uncoded
   bool coded = false;
 };
 // Behind the warm-up of the rule. key.as is heeded. A group of one sends nothing.

@@ -82,10 +82,9 @@ Channel Mesh::channel(GroupKind kind, Site site, std::vector<int> ranks, bool fu
                                                      &counters(site), std::move(nodes), tuning_);
   std::shared_ptr<SiteCoding> coding = codings_[static_cast<size_t>(site)];
   if (further) coding = further_coding(coding);
-  auto states = std::make_shared<ChannelStates>(std::string(name_of(site)) + "/" +
-                                                std::to_string(static_cast<int>(kind)) + "/rank" +
-                                                std::to_string(at_.pipeline) + "." + std::to_string(at_.data) + "." +
-                                                std::to_string(at_.tensor));
+  auto states = std::make_shared<ChannelStates>(
+      std::string(name_of(site)) + "/" + std::to_string(static_cast<int>(kind)) + "/rank" +
+      std::to_string(at_.pipeline) + "." + std::to_string(at_.data) + "." + std::to_string(at_.tensor));
   states_.push_back(states);
   return Channel(std::move(communicator), std::move(coding), &clock_, &counters(site), std::move(states));
 }

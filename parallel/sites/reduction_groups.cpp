@@ -188,14 +188,14 @@ Ticket reduce_unit(GradientChannels& channels, const UnitShard& unit, std::span<
     if (!last || ranges.refined.count == 0) continue;
     const View sum = part_of_shard(ranges.mine);
     if (channels.refine) {
-      steps.add(channels.refine, channels.refine.reduce_scatter_task(
-                                     part_of_shard(ranges.refined), ranges.refine_bounds, sum, false,
-                                     {piece.slot, piece.coded, piece.refine_matrices}));
+      steps.add(channels.refine,
+                channels.refine.reduce_scatter_task(part_of_shard(ranges.refined), ranges.refine_bounds, sum, false,
+                                                    {piece.slot, piece.coded, piece.refine_matrices}));
     }
     for (Channel* channel : {&channels.replicas, &channels.pair}) {
       if (!*channel || ranges.mine.count == 0) continue;
-      steps.add(*channel, channel->all_reduce_task(sum, ReduceKind::kSum,
-                                                   {piece.slot, piece.coded, piece.mine_matrices}));
+      steps.add(*channel,
+                channel->all_reduce_task(sum, ReduceKind::kSum, {piece.slot, piece.coded, piece.mine_matrices}));
     }
   }
   return steps.start(static_cast<int64_t>(buffers.full.bytes()));

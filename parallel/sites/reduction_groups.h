@@ -32,7 +32,8 @@ struct UnitPiece {
   uint32_t slot = 0;
   bool coded = true;
   // Of the piece as it is summed over the gradients' level, over the optimizer's level (the part of it inside this
-  // rank's `gradients`), and between replicas (inside `optimizer`): matrices that lie in it whole, positions from there.
+  // rank's `gradients`), and between replicas (inside `optimizer`): matrices that lie in it whole, positions from
+  // there.
   std::vector<MatrixShape> shard_matrices, refine_matrices, mine_matrices;
 };
 // select == nullptr: one piece, coded if the channel codes. `unit_number` numbers the slots. leave_whole: see

@@ -32,9 +32,8 @@ FlatLayout make_flat_layout(const ParamList& params) {
     Unit unit;
     unit.first = layout.total;
     int64_t at = unit.first;
-    const bool any_cut = std::any_of(params.begin(), params.end(), [&](const ParamSpec& p) {
-      return p.unit == u && p.is_vector && is_cut(p);
-    });
+    const bool any_cut = std::any_of(params.begin(), params.end(),
+                                     [&](const ParamSpec& p) { return p.unit == u && p.is_vector && is_cut(p); });
     for (const Part part : {Part::kMatrices, Part::kVectors, Part::kWholeVectors}) {
       const bool vectors = part != Part::kMatrices;
       if (vectors) at = round_up(at, kQuantum);

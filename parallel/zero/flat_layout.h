@@ -19,10 +19,10 @@ struct Segment {
 };
 
 struct Unit {
-  int64_t first = 0, count = 0;   // elements of the flat buffer, multiples of kQuantum
-  // In storage order: matrices, then vectors, which share the unit's tail. Under tensor parallelism vectors that are whole
-  // on every tensor rank have a tail of their own: codec blocks must not mix them with cut ones, or a lossy block's
-  // scale - and with it the copies of one tensor - would differ between tensor ranks.
+  int64_t first = 0, count = 0;  // elements of the flat buffer, multiples of kQuantum
+  // In storage order: matrices, then vectors, which share the unit's tail. Under tensor parallelism vectors that are
+  // whole on every tensor rank have a tail of their own: codec blocks must not mix them with cut ones, or a lossy
+  // block's scale - and with it the copies of one tensor - would differ between tensor ranks.
   std::vector<Segment> segments;
 };
 

@@ -1,6 +1,4 @@
 // What the released PowerSGD code of Optimus-CC got wrong: one test per defect, named after it.
-#include "compression/codecs/low_rank.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "compression/codecs/low_rank.h"
 #include "engine/base/core/error.h"
 #include "tests/codecs/low_rank_harness.h"
 

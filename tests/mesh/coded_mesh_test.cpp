@@ -34,6 +34,8 @@ TEST_P(CodedMesh, TrainsUnderEveryLayout) {
     const Curve plain = run({}, layout, kSamples, kSteps);
     // A preset may bring a placement of its own, which an explicit one would override.
     layout.more = {"compression=" + preset};
+    // A tenth of twelve updates is no warm-up for a variance that is frozen behind it.
+    if (preset == "one_bit_adam") layout.more.push_back("compression.dp.gradient.warmup_steps=6");
     SCOPED_TRACE(preset + " " + layout.name());
     Curve coded;
     ASSERT_NO_THROW(coded = run({}, layout, kSamples, kSteps));

@@ -177,7 +177,8 @@ Curve run_rank(Transport& transport, const std::vector<std::string>& overrides, 
         [&] { return make_batch(s * config.data.global_batch + (micro++ * dp + d) * rows, rows); }, progress, scaler,
         timer);
     curve.loss.push_back(outcome.loss), curve.norm.push_back(outcome.grad_norm);
-    if (s > warm_up && job.mesh() != nullptr) check_prices(replica, outcome);  // the first has no gathers behind an update
+    if (s > warm_up && job.mesh() != nullptr)
+      check_prices(replica, outcome);  // the first has no gathers behind an update
   }
   replica.traffic().finish_publications();
   replica.traffic().drain();

@@ -466,7 +466,8 @@ SiteRule canonical(const SiteRule& rule) {
 }
 
 json rules_json(const CompressionConfig& config) {
-  json all = {{"preset", config.preset}, {"adapt", config.adapt}, {"sends", config.sends_momentum ? "momentum" : "gradient"}};
+  json all = {
+      {"preset", config.preset}, {"adapt", config.adapt}, {"sends", config.sends_momentum ? "momentum" : "gradient"}};
   for (const auto& [site, rule] : config.rules) {
     json& object = all[std::string(name_of(site))] = json::object();
     for (const KeySpec& key : rule_fields()) {

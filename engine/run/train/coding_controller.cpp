@@ -62,11 +62,11 @@ std::string CodingController::after(double step_ms, int64_t update, int64_t logi
   if (since < 0) return "";
   // All ranks compare the slowest rank's times: equal numbers, equal decisions.
   const double ms = static_cast<double>(control_->agree_max(static_cast<int64_t>(step_ms * 1e3))) * 1e-3;
-  if (since % kBlock > 0) (was_plain ? plain_ms_ : coded_ms_).push_back(ms);  // the first of a block still sees the other kind
+  if (since % kBlock > 0)
+    (was_plain ? plain_ms_ : coded_ms_).push_back(ms);  // the first of a block still sees the other kind
   char text[200];
   if (since == kBlock - 1) {
-    const double plain_wire =
-        static_cast<double>(control_->agree_max(logical_bytes)) / measure_bytes_per_ms();
+    const double plain_wire = static_cast<double>(control_->agree_max(logical_bytes)) / measure_bytes_per_ms();
     if (plain_wire > kHopeless * median(coded_ms_)) {
       decided_ = 1, off_ = 0, revised_at_ = update;
       std::snprintf(text, sizeof text,

@@ -9,8 +9,8 @@
 
 #include "engine/run/config/layout_text.h"
 #include "engine/run/trace/flops.h"
-#include "engine/run/train/rank_layout.h"
 #include "engine/run/train/coding_setup.h"
+#include "engine/run/train/rank_layout.h"
 #include "engine/run/train/replica.h"
 
 namespace thinwire {
@@ -84,7 +84,8 @@ std::string coding_name(const RunConfig& c, Site site) {
 void print_sites(Text& out, const RunConfig& c, const std::vector<StagePrice>& stages) {
   const double rate = c.layout.link_gbps * 1e9 / 8.0;  // bytes per second
   const bool coded = !c.compression.rules.empty();
-  out.line("bytes that a rank sends per update (%s)%s:", coded ? "as coded" : "uncoded", stages.size() > 1 ? ", of each stage's first rank" : "");
+  out.line("bytes that a rank sends per update (%s)%s:", coded ? "as coded" : "uncoded",
+           stages.size() > 1 ? ", of each stage's first rank" : "");
   double total[2] = {};
   for (size_t s = 0; s < kSiteNames.size(); ++s) {
     int64_t least = INT64_MAX, most = 0, operations = 0, plain = 0;

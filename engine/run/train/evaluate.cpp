@@ -1,10 +1,10 @@
 // Runs the stages forward over evaluation batches and averages.
 #include "engine/run/train/evaluate.h"
 
-#include "engine/run/train/coding_setup.h"
-
 #include <chrono>
 #include <cmath>
+
+#include "engine/run/train/coding_setup.h"
 
 namespace thinwire {
 

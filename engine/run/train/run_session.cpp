@@ -90,7 +90,8 @@ std::vector<SiteRecord> site_records(const RunConfig& run, const StepOutcome& ou
     r.logical_bytes_total = static_cast<int64_t>(outcome.logical_total[site]);
     r.wire_bytes_total = static_cast<int64_t>(outcome.wire_total[site]);
     r.baseline_dtype = std::string(name_of(wide ? DType::f32 : run.model.dtype));
-    r.encode_ms = static_cast<double>(c.coding.encode_ns) * 1e-6, r.decode_ms = static_cast<double>(c.coding.decode_ns) * 1e-6;
+    r.encode_ms = static_cast<double>(c.coding.encode_ns) * 1e-6,
+    r.decode_ms = static_cast<double>(c.coding.decode_ns) * 1e-6;
     if (c.coding.signal_square > 0.0) r.rel_error = std::sqrt(c.coding.error_square / c.coding.signal_square);
     if (c.coding.residual_square > 0.0) r.residual_norm = std::sqrt(c.coding.residual_square);
     r.busy_ms = static_cast<double>(c.busy_ns) * 1e-6, r.exposed_ms = static_cast<double>(c.exposed_ns) * 1e-6;
@@ -209,8 +210,8 @@ void RunSession::import_weights(Replica& replica) {
   log_info("weights from " + run.init_from_hf);
 }
 
-// What coding remembers fits only the layout and the rules that wrote it; otherwise it starts anew, and says so. Returns
-// whether the checkpoint holds weights as a coded publication left them.
+// What coding remembers fits only the layout and the rules that wrote it; otherwise it starts anew, and says so.
+// Returns whether the checkpoint holds weights as a coded publication left them.
 bool RunSession::take_coding_state(const Manifest& manifest, Replica& replica, LoadOptions& options) {
   const bool replica_stored = std::any_of(manifest.tensors.begin(), manifest.tensors.end(),
                                           [](const auto& t) { return t.name.starts_with("replica/"); });
@@ -226,8 +227,9 @@ bool RunSession::take_coding_state(const Manifest& manifest, Replica& replica, L
   }
   if (job_.control().agree_max(fits ? 0 : 1) != 0) {
     options.unwanted_prefixes.push_back("coding/");
-    log_warning("residuals and warm starts of the compression start at zero: the checkpoint was written by another layout "
-             "or other rules");
+    log_warning(
+        "residuals and warm starts of the compression start at zero: the checkpoint was written by another layout "
+        "or other rules");
   } else if (replica.mesh() == nullptr) {
     options.unwanted_prefixes.push_back("coding/");
   }

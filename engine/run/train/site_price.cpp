@@ -198,8 +198,7 @@ class SitePricer {
     for (const Range& r : unit.tp_partial) partial += r.count;
     MessageKey plain;
     plain.coded = false;
-    add(Site::kTpBackward,
-        price_all_reduce(group_of(Site::kTpBackward, tensor_ranks_), plain, partial, DType::f32),
+    add(Site::kTpBackward, price_all_reduce(group_of(Site::kTpBackward, tensor_ranks_), plain, partial, DType::f32),
         sharded ? micros_ : 1);
     std::vector<int> replicas = shard.replicas, pair;
     if (unit.tied && layout_.where.placement.embedding == EmbeddingSyncKind::kTwoStep) {
@@ -216,9 +215,9 @@ class SitePricer {
             micros_);
       }
       if (refined) {
-        add(site, price_reduce_scatter(group_of(site, shard.refine.members, unit, sharded),
-                                       {piece.slot, piece.coded, piece.refine_matrices}, ranges.refine_bounds,
-                                       DType::f32));
+        add(site,
+            price_reduce_scatter(group_of(site, shard.refine.members, unit, sharded),
+                                 {piece.slot, piece.coded, piece.refine_matrices}, ranges.refine_bounds, DType::f32));
       }
       const MessageKey mine{piece.slot, piece.coded, piece.mine_matrices};
       const bool summed = sharded || refined;

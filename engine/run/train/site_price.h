@@ -14,7 +14,7 @@ struct SitePrices {
   std::array<int64_t, kSiteNames.size()> bytes{};        // sent by this rank
   std::array<int64_t, kSiteNames.size()> plain_bytes{};  // the same messages uncoded
   std::array<bool, kSiteNames.size()> exact{};           // false: bytes is a bound, lengths depend on values
-  std::array<int64_t, kSiteNames.size()> operations{};  // collectives, or messages sent
+  std::array<int64_t, kSiteNames.size()> operations{};   // collectives, or messages sent
   int64_t operator[](Site site) const { return bytes[static_cast<size_t>(site)]; }
 };
 

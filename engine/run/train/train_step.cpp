@@ -157,8 +157,8 @@ void TrainStep::exchange(const PlanNode& node) {
     Mail& m = mail(message.chunk, message.slot);
     Stage& stage = r.stage(message.chunk);
     PpBoundary& pp = r.ports().pp;
-    const PpMessage which{message.edge, (message.forward ? coding_.forward : coding_.backward)
-                                            .coded(message.edge, message.micro)};
+    const PpMessage which{message.edge,
+                          (message.forward ? coding_.forward : coding_.backward).coded(message.edge, message.micro)};
     if (message.forward) {
       if (message.send)
         m.activation_out = pp.send_forward(stage.output(message.slot), r.stream(), which);
@@ -203,8 +203,8 @@ void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress) {
   outcome.skipped = coded_non_finite || !std::isfinite(outcome.grad_norm) || !std::isfinite(outcome.loss);
   if (outcome.skipped) {
     outcome.non_finite = !std::isfinite(outcome.grad_norm) ? first_non_finite()
-                         : coded_non_finite               ? "a coded message"
-                                                          : "loss";
+                         : coded_non_finite                ? "a coded message"
+                                                           : "loss";
     return;
   }
   const double t = static_cast<double>(progress.updates + 1);
@@ -246,7 +246,8 @@ void TrainStep::update(const StepOutcome& outcome) {
     return;
   }
   // Reads each gradient once and leaves it zero.
-  r.optimizer().apply(r.exec(), r.buffers().state, r.momentum() != nullptr ? r.momentum()->summed() : Summed::kGradient);
+  r.optimizer().apply(r.exec(), r.buffers().state,
+                      r.momentum() != nullptr ? r.momentum()->summed() : Summed::kGradient);
   r.store().bump_version();
 }
 

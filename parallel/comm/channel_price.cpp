@@ -34,12 +34,21 @@ Price rounds_price(const PricedGroup& group, const SiteCoding& coding, const Mes
   return {bytes + slack, exact, plain, true};
 }
 
+// Low rank: whether factors and what travels beside them are fewer numbers than the message.
+bool thinner(const RoundCodec& rounds, const MessageKey& key, int64_t count) {
+  if (key.matrices.empty()) return false;
+  int64_t numbers = 0;
+  for (int r = 0; r < rounds.rounds(); ++r) numbers += rounds.bound(r, count, key.matrices);
+  return numbers < count;
+}
+
 }  // namespace
 
 bool is_coded(const SiteCoding* coding, int64_t step, const MessageKey& key, int64_t count, DType dtype, bool summed) {
   if (coding == nullptr || !key.coded || count == 0 || step < coding->rule.warmup_steps) return false;
   if (count * static_cast<int64_t>(size_of(dtype)) < coding->rule.min_bytes) return false;
-  if (summed && coding->rounds != nullptr) return coding->rule.codec.codec != "low_rank" || !key.matrices.empty();
+  if (summed && coding->rounds != nullptr)
+    return coding->rule.codec.codec != "low_rank" || thinner(*coding->rounds, key, count);
   return coding->first != nullptr && coding->first->shrinks(count, dtype);
 }
 

@@ -1,7 +1,7 @@
 // The bytes that coded collectives make a rank send, in closed form. Tests compare them with what is counted.
 #include "parallel/comm/coded.h"
 #include "parallel/comm/coded_chunks.h"
-#include "parallel/comm/coded_nodes.h"
+#include "parallel/comm/node_seat.h"
 #include "parallel/comm/tuning.h"
 
 namespace thinwire {

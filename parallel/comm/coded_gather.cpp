@@ -1,7 +1,7 @@
 // Coded all-gathers: the owner packs once, everybody absorbs the same bytes.
 #include "parallel/comm/coded.h"
 #include "parallel/comm/coded_chunks.h"
-#include "parallel/comm/coded_nodes.h"
+#include "parallel/comm/node_seat.h"
 
 namespace thinwire {
 namespace {

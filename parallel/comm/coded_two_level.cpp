@@ -1,39 +1,15 @@
 // Coded reductions in two levels: a coding inside each node, another one between nodes, fp32 sums in between.
 #include "parallel/comm/coded.h"
 #include "parallel/comm/coded_chunks.h"
-#include "parallel/comm/coded_nodes.h"
+#include "parallel/comm/node_seat.h"
 
 namespace thinwire {
 namespace {
-
-GroupLane inside_node(const GroupLane& lane, const NodeSeat& g) {
-  GroupLane part = lane;
-  part.ranks = lane.ranks.subspan(static_cast<size_t>(g.member(g.node, 0)), static_cast<size_t>(g.local));
-  part.nodes = {};
-  part.me = g.place;
-  return part;
-}
-
-// `ranks` gets the world ranks at my place of each node, and must live as long as the lane.
-GroupLane across_nodes(const GroupLane& lane, const NodeSeat& g, Scratch<int>& ranks) {
-  for (int j = 0; j < g.nodes; ++j) ranks[j] = lane.world_rank(g.member(j, g.place));
-  GroupLane part = lane;
-  part.ranks = std::span<const int>(ranks.data(), static_cast<size_t>(g.nodes));
-  part.nodes = {};
-  part.me = g.node;
-  return part;
-}
 
 Slice block_of(const NodeSeat& g, const Bounds& bounds, int j) {
   const int64_t first = bounds[g.member(j, 0)];
   return {first, bounds[g.member(j, 0) + g.local] - first};
 }
-Bounds block_bounds(const GroupLane& lane, const NodeSeat& g, const Bounds& bounds, int j) {
-  Bounds block(lane.pool(), g.local + 1);
-  for (int l = 0; l <= g.local; ++l) block[l] = bounds[g.member(j, 0) + l] - bounds[g.member(j, 0)];
-  return block;
-}
-
 // Elements that I send: all ranges of other places inside my node, and my place's node sums to the other nodes.
 int64_t two_level_elements(const NodeSeat& g, const Bounds& bounds, int64_t count) {
   int64_t column = 0;

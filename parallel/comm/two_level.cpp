@@ -1,49 +1,13 @@
 // Two levels put together from direct exchanges on parts of the group.
 #include "parallel/comm/two_level.h"
 
+#include "parallel/comm/node_seat.h"
 #include "parallel/comm/rank_sum.h"
-#include "parallel/comm/tuning.h"
 
 namespace thinwire {
 namespace {
 
-// Where I am: node `node` of `nodes`, place `place` of `local`.
-struct Grid {
-  int nodes, local, node, place;
-  explicit Grid(const GroupLane& lane) {
-    const NodeGrid grid = node_grid(lane.nodes, lane.size());
-    TW_CHECK(grid.two_level());
-    nodes = grid.nodes, local = grid.local;
-    node = lane.me / local, place = lane.me % local;
-  }
-  int member(int of_node, int of_place) const { return of_node * local + of_place; }
-};
-
-GroupLane inside_node(const GroupLane& lane, const Grid& g) {
-  GroupLane part = lane;
-  part.ranks = lane.ranks.subspan(static_cast<size_t>(g.member(g.node, 0)), static_cast<size_t>(g.local));
-  part.nodes = {};
-  part.me = g.place;
-  return part;
-}
-
-// `ranks` gets the world ranks at my place of each node, and must live as long as the lane.
-GroupLane across_nodes(const GroupLane& lane, const Grid& g, Scratch<int>& ranks) {
-  for (int j = 0; j < g.nodes; ++j) ranks[j] = lane.world_rank(g.member(j, g.place));
-  GroupLane part = lane;
-  part.ranks = std::span<const int>(ranks.data(), static_cast<size_t>(g.nodes));
-  part.nodes = {};
-  part.me = g.node;
-  return part;
-}
-
-// Bounds of node j's ranges, from the first of them.
-Bounds block_bounds(const GroupLane& lane, const Grid& g, const Bounds& bounds, int j) {
-  Bounds block(lane.pool(), g.local + 1);
-  for (int l = 0; l <= g.local; ++l) block[l] = bounds[g.member(j, 0) + l] - bounds[g.member(j, 0)];
-  return block;
-}
-View block_of(View whole, const Grid& g, const Bounds& bounds, int j) {
+View block_of(View whole, const NodeSeat& g, const Bounds& bounds, int j) {
   const int64_t first = bounds[g.member(j, 0)];
   return whole.element_range(first, bounds[g.member(j, 0) + g.local] - first);
 }
@@ -63,7 +27,7 @@ void receive_view(Exchange& exchange, char* data, size_t bytes, int peer) {
 }  // namespace
 
 Task two_level_all_reduce(GroupLane lane, View data) {
-  const Grid g(lane);
+  const NodeSeat g(lane);
   const GroupLane inner = inside_node(lane, g);
   Scratch<int> column(lane.pool(), g.nodes);
   const GroupLane outer = across_nodes(lane, g, column);
@@ -83,7 +47,7 @@ Task two_level_all_reduce(GroupLane lane, View data) {
 }
 
 Task two_level_reduce_scatter(GroupLane lane, View whole, Bounds bounds, View out, bool accumulate) {
-  const Grid g(lane);
+  const NodeSeat g(lane);
   const GroupLane inner = inside_node(lane, g);
   const View mine = range_of(whole, bounds, lane.me);
   // Node sums of my range from the other nodes land here, in node order without mine.
@@ -115,7 +79,7 @@ Task two_level_reduce_scatter(GroupLane lane, View whole, Bounds bounds, View ou
 }
 
 Task two_level_all_gather(GroupLane lane, View whole, Bounds bounds) {
-  const Grid g(lane);
+  const NodeSeat g(lane);
   const GroupLane inner = inside_node(lane, g);
   const View mine = range_of(whole, bounds, lane.me);
   Exchange network(lane);

@@ -16,7 +16,7 @@ class EmbeddingSync {
                 Stream& stream) {
     return reduce_unit(channels_, unit, pieces, buffers, last, stream);
   }
-  void prepare(const UnitShard& unit, std::span<const UnitPiece> pieces) { prepare_unit(channels_, unit, pieces); }
+  void prepare(std::span<const UnitPiece> pieces) { prepare_unit(channels_, pieces); }
 
  private:
   GradientChannels channels_;

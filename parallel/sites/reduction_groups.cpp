@@ -126,19 +126,27 @@ ParameterChannels make_parameter_channels(Mesh& mesh, const Placement& placement
   return c;
 }
 
+UnitPiece make_piece(Range range, uint32_t slot, bool coded, const UnitShard& shard) {
+  UnitPiece piece{range, slot, coded, {}, {}, {}, {}};
+  PieceRanges& r = piece.ranges;
+  r.refined = intersection(range, shard.gradients);
+  r.mine = intersection(range, shard.optimizer);
+  const int64_t end = shard.shard.bounds.empty() ? 0 : shard.shard.bounds.back();
+  r.shard_bounds = bounds_within(shard.shard.bounds, {0, end}, range);
+  r.refine_bounds = bounds_within(shard.refine.bounds, shard.gradients, r.refined);
+  return piece;
+}
+
 std::vector<UnitPiece> cut_unit(const SelectSpec* select, int unit_number, const UnitShard& shard, const Unit& unit,
                                 const ParamList& params, int layers, bool leave_whole) {
   std::vector<UnitPiece> pieces;
   const auto add = [&](Range range, bool coded) {
     if (range.count == 0) return;
-    UnitPiece piece;
-    piece.range = range;
-    piece.coded = coded;
-    piece.slot = static_cast<uint32_t>(unit_number * kMostSteps) + static_cast<uint32_t>(pieces.size());
-    const Range refined = intersection(range, shard.gradients), mine = intersection(range, shard.optimizer);
+    const size_t number = static_cast<size_t>(unit_number * kMostSteps) + pieces.size();
+    UnitPiece piece = make_piece(range, static_cast<uint32_t>(number), coded, shard);
     piece.shard_matrices = matrices_in(range, unit, params);
-    if (refined.count > 0) piece.refine_matrices = matrices_in(refined, unit, params);
-    if (mine.count > 0) piece.mine_matrices = matrices_in(mine, unit, params);
+    if (piece.ranges.refined.count > 0) piece.refine_matrices = matrices_in(piece.ranges.refined, unit, params);
+    if (piece.ranges.mine.count > 0) piece.mine_matrices = matrices_in(piece.ranges.mine, unit, params);
     pieces.push_back(std::move(piece));
   };
   if (select == nullptr || (!leave_whole && select->layers.empty() && select->tensor_classes.empty())) {
@@ -157,16 +165,6 @@ std::vector<UnitPiece> cut_unit(const SelectSpec* select, int unit_number, const
   return pieces;
 }
 
-PieceRanges ranges_of(const UnitPiece& piece, const UnitShard& unit) {
-  PieceRanges r;
-  r.refined = intersection(piece.range, unit.gradients);
-  r.mine = intersection(piece.range, unit.optimizer);
-  const int64_t end = unit.shard.bounds.empty() ? 0 : unit.shard.bounds.back();
-  r.shard_bounds = bounds_within(unit.shard.bounds, {0, end}, piece.range);
-  r.refine_bounds = bounds_within(unit.refine.bounds, unit.gradients, r.refined);
-  return r;
-}
-
 // All members of a group see the same ranges, so they leave out the same steps.
 Ticket reduce_unit(GradientChannels& channels, const UnitShard& unit, std::span<const UnitPiece> pieces,
                    const GradientBuffers& buffers, bool last, Stream&) {
@@ -177,14 +175,14 @@ Ticket reduce_unit(GradientChannels& channels, const UnitShard& unit, std::span<
   };
   for (const UnitPiece& piece : pieces) {
     if (!channels.shard || buffers.full.count() == 0) break;
-    const PieceRanges ranges = ranges_of(piece, unit);
+    const PieceRanges& ranges = piece.ranges;
     steps.add(channels.shard,
               channels.shard.reduce_scatter_task(part_of(buffers.full, whole, piece.range), ranges.shard_bounds,
                                                  part_of_shard(ranges.refined), true,
                                                  {piece.slot, piece.coded, piece.shard_matrices}));
   }
   for (const UnitPiece& piece : pieces) {
-    const PieceRanges ranges = ranges_of(piece, unit);
+    const PieceRanges& ranges = piece.ranges;
     if (!last || ranges.refined.count == 0) continue;
     const View sum = part_of_shard(ranges.mine);
     if (channels.refine) {
@@ -201,9 +199,9 @@ Ticket reduce_unit(GradientChannels& channels, const UnitShard& unit, std::span<
   return steps.start(static_cast<int64_t>(buffers.full.bytes()));
 }
 
-void prepare_unit(GradientChannels& channels, const UnitShard& unit, std::span<const UnitPiece> pieces) {
+void prepare_unit(GradientChannels& channels, std::span<const UnitPiece> pieces) {
   for (const UnitPiece& piece : pieces) {
-    const PieceRanges ranges = ranges_of(piece, unit);
+    const PieceRanges& ranges = piece.ranges;
     channels.shard.prepare({piece.slot, piece.coded, piece.shard_matrices}, piece.range.count, ChannelUse::kScatter);
     channels.refine.prepare({piece.slot, piece.coded, piece.refine_matrices}, ranges.refined.count,
                             ChannelUse::kScatter);

@@ -26,6 +26,13 @@ struct ParameterChannels {
 GradientChannels make_gradient_channels(Mesh& mesh, const Placement& placement, bool tied);
 ParameterChannels make_parameter_channels(Mesh& mesh, const Placement& placement, bool tied);
 
+// How a piece of a unit falls on the groups: bounds relative to the piece (shard), to its part inside `gradients`
+// (refine), and the part of it that is this rank's.
+struct PieceRanges {
+  std::vector<int64_t> shard_bounds, refine_bounds;
+  Range refined, mine;  // relative to the unit's start
+};
+
 // A stretch of a unit that travels as one message: what a rule codes and what it leaves as it is are different pieces.
 struct UnitPiece {
   Range range;  // elements, relative to the unit's start
@@ -35,19 +42,14 @@ struct UnitPiece {
   // rank's `gradients`), and between replicas (inside `optimizer`): matrices that lie in it whole, positions from
   // there.
   std::vector<MatrixShape> shard_matrices, refine_matrices, mine_matrices;
+  PieceRanges ranges;
 };
+// A piece without matrices.
+UnitPiece make_piece(Range range, uint32_t slot, bool coded, const UnitShard& shard);
 // select == nullptr: one piece, coded if the channel codes. `unit_number` numbers the slots. leave_whole: see
 // coded_ranges.
 std::vector<UnitPiece> cut_unit(const SelectSpec* select, int unit_number, const UnitShard& shard, const Unit& unit,
                                 const ParamList& params, int layers, bool leave_whole = false);
-
-// How the pieces of a unit fall on the groups: bounds relative to the piece (shard), to its part inside `gradients`
-// (refine), and the part of it that is this rank's.
-struct PieceRanges {
-  std::vector<int64_t> shard_bounds, refine_bounds;
-  Range refined, mine;  // relative to the unit's start
-};
-PieceRanges ranges_of(const UnitPiece& piece, const UnitShard& unit);
 
 // Starts the whole way of one unit's gradient as one operation: reduce-scatter, refine, replicas. `full` [unit] fp32 is
 // this rank's sum; `shard` receives (accumulate) the range of the gradients' level - the same memory as in `full` where
@@ -58,6 +60,6 @@ struct GradientBuffers {
 Ticket reduce_unit(GradientChannels& channels, const UnitShard& unit, std::span<const UnitPiece> pieces,
                    const GradientBuffers& buffers, bool last, Stream& stream);
 // Makes the states of those messages, so that a checkpoint can fill them before the first update.
-void prepare_unit(GradientChannels& channels, const UnitShard& unit, std::span<const UnitPiece> pieces);
+void prepare_unit(GradientChannels& channels, std::span<const UnitPiece> pieces);
 
 }  // namespace thinwire

@@ -79,7 +79,8 @@ struct UnitTraffic::Impl {
     }
     for (size_t u = 0; u < units.size(); ++u) {
       UnitMemory& unit = units[u];
-      if (unit.count > 0 && unit.pieces.empty()) unit.pieces.push_back({{0, unit.count}, static_cast<uint32_t>(u)});
+      if (unit.count > 0 && unit.pieces.empty())
+        unit.pieces.push_back(make_piece({0, unit.count}, static_cast<uint32_t>(u), true, unit.shard));
     }
     reduce_order.reserve(units.size());
     publish_order.reserve(units.size());

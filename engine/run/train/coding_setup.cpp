@@ -58,7 +58,7 @@ void prepare_states(const RankLayout& layout, const BatchShape& shape, const std
                     Ports& ports) {
   for (const UnitMemory& unit : units) {
     if (unit.count == 0) continue;
-    unit.tied ? ports.embedding.prepare(unit.shard, unit.pieces) : ports.dp.prepare(unit.shard, unit.pieces);
+    unit.tied ? ports.embedding.prepare(unit.pieces) : ports.dp.prepare(unit.pieces);
   }
   const int stages = layout.pipeline.stages, last = stages * layout.pipeline.chunks - 1;
   const int64_t rows = layout.shard.part_rows(shape.tokens()), cols = layout.shard.whole.hidden;

@@ -207,7 +207,7 @@ class SitePricer {
       replicas.pop_back();
     }
     for (const UnitPiece& piece : unit.pieces) {
-      const PieceRanges ranges = ranges_of(piece, shard);
+      const PieceRanges& ranges = piece.ranges;
       if (sharded) {
         add(site,
             price_reduce_scatter(group_of(site, shard.shard.members, unit, false),

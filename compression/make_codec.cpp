@@ -9,6 +9,7 @@
 #include "compression/codecs/e3m0.h"
 #include "compression/codecs/entropy.h"
 #include "compression/codecs/identity.h"
+#include "compression/codecs/lloyd_max.h"
 #include "compression/codecs/low_rank.h"
 #include "compression/codecs/mpc.h"
 #include "compression/codecs/mx.h"
@@ -48,6 +49,10 @@ const std::vector<Entry>& entries() {
       {"e3m0",
        [](const CodecSpec& s) {
          return MadeCodec{make_e3m0(s), nullptr};
+       }},
+      {"lloyd_max",
+       [](const CodecSpec& s) {
+         return MadeCodec{make_lloyd_max(s), nullptr};
        }},
       {"one_bit",
        [](const CodecSpec& s) {

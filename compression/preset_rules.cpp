@@ -241,30 +241,37 @@ PresetRules expand_powersgd(const PresetContext& c) {
 PresetRules expand_thinwire(const PresetContext& c) {
   PresetRules p;
   p.adapt = true;
-  // Gradients: 4.125 bits both ways. The transform spreads outliers over 32 elements, error feedback returns what the
-  // rounding took; sums have a residual of their own, at their owner.
-  SiteRule gradient = block_rule(4, 128, "bf16");
-  gradient.codec.hadamard = true;
+  // Gradients: 3.13 bits to their owner, sums 4.13 back. Small blocks rather than a transform: rows and columns of a
+  // gradient differ much in size, and what spreads the large ones drowns the small (docs/presets.md has the losses).
+  // Error feedback returns what the rounding took; sums have a residual of their own, at their owner.
+  SiteRule gradient = plain("lloyd_max");
+  gradient.codec.bits = 3;
+  gradient.codec.block = 64;
   gradient.residual.kind = ResidualKind::kErrorFeedback;
   gradient.sum_codec = gradient.codec;
+  gradient.sum_codec.bits = 4;
   gradient.sum_residual = gradient.residual;
   gradient.has_sum_codec = true;
   if (c.two_level) {  // the links inside a node are the fast ones: spend bits there
     gradient.codec = block_int(8, 128, "bf16");
-    gradient.codec.hadamard = true;
     gradient.algorithm = RuleAlgorithm::kTwoLevel;
   }
   p.rules[Site::kDpGradient] = gradient;
-  // The embedding's two stages are neighbours of nobody: no levels. Rows of rare words are zero, and stay zero.
+  // The embedding's two stages are neighbours of nobody: no levels. Rows of rare words are zero, and integers have a
+  // zero.
   SiteRule embedding = gradient;
   embedding.algorithm = RuleAlgorithm::kDirect;
-  embedding.codec = gradient.sum_codec;
-  embedding.codec.hadamard = embedding.sum_codec.hadamard = false;
+  embedding.codec = embedding.sum_codec = block_int(4, 128, "bf16");
   p.rules[Site::kEmbedding] = embedding;
-  // Weights: an update changes them little, so the difference to the replica needs few bits; where nothing persists to
-  // take a difference to, 8 bits of the weights themselves.
-  SiteRule& weights = p.rules[Site::kZeroParameter] = block_rule(c.weights_persist ? 4 : 8, 128, "bf16");
-  if (c.weights_persist) weights.residual.kind = ResidualKind::kValueDifference;
+  // Weights: what a replica lacks after one update comes with the next difference, so 2.13 bits are enough; where
+  // nothing persists to take a difference to, 8 bits of the weights themselves.
+  SiteRule& weights = p.rules[Site::kZeroParameter] = block_rule(8, 128, "bf16");
+  if (c.weights_persist) {
+    weights = plain("lloyd_max");
+    weights.codec.bits = 2;
+    weights.codec.block = 64;
+    weights.residual.kind = ResidualKind::kValueDifference;
+  }
   // Activations and their gradients: 8 bits, no state to replay. Smaller blocks where a sum over ranks goes on from
   // them, 8.5 bits against 8.125.
   p.rules[Site::kPpForward] = p.rules[Site::kPpBackward] = block_rule(8, 128, "bf16");

@@ -191,6 +191,13 @@ TW_INLINE Codes bounded(Codes c, int8_t lowest, int8_t highest) {
 #endif
 }
 
+// 24 bytes: words hold four codes of three bits each.
+TW_INLINE void store_three_bits(uint8_t* out, const uint32_t* words) {
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t eight = words[2 * i] | words[2 * i + 1] << 12;
+    __builtin_memcpy(out + 3 * i, &eight, 3);
+  }
+}
 // Writes the low Bits bits of each code: 8 * Bits bytes, first code in the low bits.
 template <int Bits>
 TW_INLINE void store_codes(uint8_t* out, Codes c) {
@@ -204,7 +211,11 @@ TW_INLINE void store_codes(uint8_t* out, Codes c) {
       _mm256_storeu_si256((__m256i*)out, _mm512_cvtepi16_epi8(pairs));
     } else {
       const __m512i fours = _mm512_madd_epi16(pairs, _mm512_set1_epi32(1 | (1 << 2 * Bits) << 16));
-      if constexpr (Bits == 2) {
+      if constexpr (Bits == 3) {
+        uint32_t words[16];
+        _mm512_storeu_si512(words, fours);
+        store_three_bits(out, words);
+      } else if constexpr (Bits == 2) {
         _mm_storeu_si128((__m128i*)out, _mm512_cvtepi32_epi8(fours));
       } else {
         const __m512i squeeze =
@@ -228,7 +239,12 @@ TW_INLINE void store_codes(uint8_t* out, Codes c) {
     } else {
       const __m256i weights2 = _mm256_set1_epi32(1 | (1 << 2 * Bits) << 16);
       const __m256i fa = _mm256_madd_epi16(a, weights2), fb = _mm256_madd_epi16(b, weights2);
-      if constexpr (Bits == 2) {
+      if constexpr (Bits == 3) {
+        uint32_t words[16];
+        _mm256_storeu_si256((__m256i*)words, fa);
+        _mm256_storeu_si256((__m256i*)(words + 8), fb);
+        store_three_bits(out, words);
+      } else if constexpr (Bits == 2) {
         const __m256i words = _mm256_packs_epi32(fa, fb);
         const __m256i bytes = _mm256_packus_epi16(words, words);
         const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 0, 4, 1, 5);
@@ -263,6 +279,12 @@ TW_INLINE VecU loose_codes(const uint8_t* p) {
     __builtin_memcpy(&word, p, 4);
     const __m512i shifts = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     return (VecU)_mm512_srlv_epi32(_mm512_set1_epi32(word), shifts);
+  } else if constexpr (Bits == 3) {
+    int32_t low = 0, high = 0;
+    __builtin_memcpy(&low, p, 3);
+    __builtin_memcpy(&high, p + 3, 3);
+    const __m512i words = _mm512_inserti64x4(_mm512_set1_epi32(low), _mm256_set1_epi32(high), 1);
+    return (VecU)_mm512_srlv_epi32(words, _mm512_setr_epi32(0, 3, 6, 9, 12, 15, 18, 21, 0, 3, 6, 9, 12, 15, 18, 21));
   } else {
     const __m512i bytes = _mm512_broadcast_i32x4(_mm_maskz_loadu_epi8(0x0fff, p));
     const __m512i pick = _mm512_setr_epi32(0x0100, 0x0100, 0x0201, 0x0302, 0x0403, 0x0403, 0x0504, 0x0605, 0x0706,
@@ -282,6 +304,10 @@ TW_INLINE VecU loose_codes(const uint8_t* p) {
     uint16_t word;
     __builtin_memcpy(&word, p, 2);
     return (VecU)_mm256_srlv_epi32(_mm256_set1_epi32(word), _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14));
+  } else if constexpr (Bits == 3) {
+    int32_t word = 0;
+    __builtin_memcpy(&word, p, 3);
+    return (VecU)_mm256_srlv_epi32(_mm256_set1_epi32(word), _mm256_setr_epi32(0, 3, 6, 9, 12, 15, 18, 21));
   } else {
     int32_t low;
     uint16_t high;

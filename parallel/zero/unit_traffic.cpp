@@ -12,7 +12,7 @@ namespace {
 
 // Collectives started ahead of their use. More would share the wire with the one that is needed next.
 constexpr int kGathersAhead = 2;
-constexpr int kPublicationsAhead = 3;
+constexpr int kPublicationsAhead = 2;
 
 // Elements of a unit's gradient buffer: all of it, but for `keep`, is zeroed.
 void zero_outside(Device& device, View buffer, Range keep, Stream& stream) {

@@ -70,6 +70,7 @@ std::vector<CodecSpec> coder_specs() {
                                   spec_of("block_int", [](CodecSpec& s) { s.bits = 4, s.hadamard = true; }),
                                   spec_of("mx", [](CodecSpec& s) { s.format = "mxfp4"; }),
                                   plain("e3m0"),
+                                  spec_of("lloyd_max", [](CodecSpec& s) { s.bits = 3; }),
                                   plain("one_bit"),
                                   spec_of("one_bit", [](CodecSpec& s) { s.block = 64; }),
                                   plain("zfp"),
@@ -232,6 +233,11 @@ const std::vector<Target>& targets() {
     list.push_back(
         {"mx", formats("mx", {"mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp4", "nvfp4"}), 700});
     list.push_back({"e3m0", {plain("e3m0"), spec_of("e3m0", [](CodecSpec& s) { s.block = 21; })}, 700});
+    std::vector<CodecSpec> lloyd_max;
+    for (int64_t bits : {2, 3, 4})
+      for (int64_t block : {16, 64})
+        lloyd_max.push_back(spec_of("lloyd_max", [&](CodecSpec& s) { s.bits = bits, s.block = block; }));
+    list.push_back({"lloyd_max", std::move(lloyd_max), 700});
     std::vector<CodecSpec> one_bit = formats("one_bit", {"mean", "rms"});
     one_bit.push_back(spec_of("one_bit", [](CodecSpec& s) { s.block = 64; }));
     list.push_back({"one_bit", std::move(one_bit), 2000});

@@ -38,6 +38,7 @@ std::vector<Case> cases() {
   for (const char* format : {"mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp4", "nvfp4"})
     add("mx", 0.5, [=](CodecSpec& s) { s.format = format; });
   add("e3m0", 0.6);
+  for (int64_t bits : {4, 3, 2}) add("lloyd_max", 1.0, [=](CodecSpec& s) { s.bits = bits; });
   for (int64_t block : {0, 1024}) add("one_bit", 1e-3, [=](CodecSpec& s) { s.block = block; });
   for (double rate : {8.0, 16.0}) add("zfp", 1.0, [=](CodecSpec& s) { s.rate = rate; });
   for (const char* codec : {"identity", "mpc", "entropy"}) add(codec, 1e-6);

@@ -91,9 +91,9 @@ std::vector<CodingField> make_coding_fields() {
   const auto coded = [](const Coding& c) { return c.codec.codec != "identity"; };
   const auto any_residual = [](const Coding& c) { return c.residual.kind != ResidualKind::kNone; };
   const auto ema = [](const Coding& c) { return c.residual.kind == ResidualKind::kEma; };
-  const std::vector<std::string> codecs = {"identity", "cast",     "block_int",     "mx",      "e3m0",
-                                           "one_bit",  "zfp",      "mpc",           "entropy", "low_rank",
-                                           "top_k",    "random_k", "chunked_top_k", "sketch"};
+  const std::vector<std::string> codecs = {"identity", "cast",          "block_int", "mx",      "e3m0",     "lloyd_max",
+                                           "one_bit",  "zfp",           "mpc",       "entropy", "low_rank", "top_k",
+                                           "random_k", "chunked_top_k", "sketch"};
   std::vector<CodingField> f;
   f.push_back(
       of_codec({.name = "codec",
@@ -119,15 +119,16 @@ std::vector<CodingField> make_coding_fields() {
                         .default_text = "8",
                         .bounds = {2, 8},
                         .unit = "bits",
-                        .doc = "block_int: bits per value, 8, 6, 4 or 2."},
-                       &CodecSpec::bits, {"block_int"}));
+                        .doc = "Bits per value: block_int 8, 6, 4 or 2; lloyd_max 4, 3 or 2."},
+                       &CodecSpec::bits, {"block_int", "lloyd_max"}));
   f.push_back(of_codec({.name = "block",
                         .types = kIntKey,
                         .default_text = "0",
                         .bounds = {0, 1 << 24},
                         .unit = "elements",
                         .doc = "Elements that share a scale (chunked_top_k: a choice); 0: as the codec has it."},
-                       &CodecSpec::block, {"block_int", "mx", "one_bit", "e3m0", "random_k", "chunked_top_k"}));
+                       &CodecSpec::block,
+                       {"block_int", "mx", "one_bit", "e3m0", "lloyd_max", "random_k", "chunked_top_k"}));
   f.push_back(
       of_codec({.name = "scale",
                 .types = kStringKey,

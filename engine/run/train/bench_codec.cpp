@@ -183,6 +183,7 @@ std::vector<Subject> all_subjects() {
   for (const char* format : {"mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp4", "nvfp4"})
     add("mx", [=](CodecSpec& s) { s.format = format; });
   add("e3m0");
+  for (int64_t bits : {4, 3, 2}) add("lloyd_max", [=](CodecSpec& s) { s.bits = bits; });
   add("one_bit");
   add("one_bit", [](CodecSpec& s) { s.block = 1024; });
   for (double rate : {8.0, 16.0, 24.0}) add("zfp", [=](CodecSpec& s) { s.rate = rate; });

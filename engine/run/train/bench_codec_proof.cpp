@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <numbers>
 #include <set>
 #include <utility>
 #include <vector>
@@ -162,6 +163,47 @@ Verdict prove_e3m0(const CodedMessage& m) {
     };
   };
   return {over_blocks(m, m.spec.block > 0 ? static_cast<size_t>(m.spec.block) : 128, make), "the nearest of 15 levels"};
+}
+
+// Levels by Lloyd's iteration for a standard normal distribution's magnitudes.
+std::vector<double> lloyd_levels(int64_t bits) {
+  const auto density = [](double x) { return std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi); };
+  const auto below = [](double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); };
+  const size_t n = size_t{1} << (bits - 1);
+  std::vector<double> level(n);
+  for (size_t i = 0; i < n; ++i) level[i] = 3.0 * (static_cast<double>(i) + 0.5) / static_cast<double>(n);
+  for (int round = 0; round < 5000; ++round) {
+    const std::vector<double> old = level;
+    for (size_t i = 0; i < n; ++i) {
+      const double low = i == 0 ? 0.0 : (old[i - 1] + old[i]) / 2, high = i + 1 == n ? 40.0 : (old[i] + old[i + 1]) / 2;
+      level[i] = (density(low) - density(high)) / (below(high) - below(low));
+    }
+  }
+  return level;
+}
+
+Verdict prove_lloyd_max(const CodedMessage& m) {
+  const std::vector<double> level = lloyd_levels(m.spec.bits);
+  const auto make = [&](std::span<const double> part) -> Allowance {
+    double mean = 0.0, with = 0.0, of = 0.0;
+    for (double v : part) mean += std::fabs(v) / static_cast<double>(part.size());
+    const auto level_of = [&level, unit = mean * std::sqrt(std::numbers::pi / 2)](double x) {
+      size_t k = 0;
+      while (k + 1 < level.size() && std::fabs(x) >= unit * (level[k] + level[k + 1]) / 2) ++k;
+      return level[k];
+    };
+    for (double v : part) {
+      with += std::fabs(v) * level_of(v);
+      of += level_of(v) * level_of(v);
+    }
+    // The scale's logarithm travels in steps of an eighth.
+    const double scale = with / of, off = std::exp2(1.0 / 16) - 1.0;
+    return [=](std::span<const double> x, size_t i) {
+      const double expected = scale * level_of(x[i]);
+      return std::fabs(std::fabs(x[i]) - expected) + off * expected;
+    };
+  };
+  return {over_blocks(m, m.spec.block > 0 ? static_cast<size_t>(m.spec.block) : 64, make), "the best of normal levels"};
 }
 
 Verdict prove_one_bit(const CodedMessage& m) {
@@ -330,6 +372,7 @@ Verdict prove(const CodedMessage& m) {
   if (name == "block_int") return prove_block_int(m);
   if (name == "mx") return prove_mx(m);
   if (name == "e3m0") return prove_e3m0(m);
+  if (name == "lloyd_max") return prove_lloyd_max(m);
   if (name == "one_bit") return prove_one_bit(m);
   if (name == "cast") return prove_cast(m);
   if (name == "zfp") return prove_zfp(m);

@@ -7,15 +7,12 @@ namespace thinwire {
 namespace {
 
 // Logits of one chunk stay near the size of a last-level cache share; a multiple of 16 rows keeps the products
-// efficient.
-constexpr int64_t kChunkBytes = int64_t{64} << 20;
-
-// All tensor ranks must agree on it, so it follows from the whole vocabulary.
+// efficient. All tensor ranks must agree on it, so it follows from the whole vocabulary.
 int64_t chunk_rows(const ModelShard& shard, int64_t tokens) {
   const ModelConfig& c = shard.whole;
   const int64_t row =
       (c.padded_vocab + shard.tensor_size - 1) / shard.tensor_size * static_cast<int64_t>(size_of(c.dtype));
-  const int64_t fit = std::max<int64_t>(16, kChunkBytes / row);
+  const int64_t fit = std::max<int64_t>(16, c.head_chunk_bytes / row);
   const int64_t chunks = (tokens + fit - 1) / fit;
   return std::min(tokens, ((tokens + chunks - 1) / chunks + 15) / 16 * 16);
 }

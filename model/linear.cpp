@@ -10,6 +10,7 @@ Linear::Linear(const ParamStore& store, const std::string& prefix, bool adds_bia
       weight_gradient_(store.gradient(prefix + ".weight")),
       bias_gradient_(store.gradient(prefix + ".bias")) {
   TW_CHECK(weight_, prefix);
+  if (store.fp8()) forward_fp8_ = Fp8::kForward, backward_fp8_ = Fp8::kGradient;
 }
 
 void Linear::forward(Exec& exec, View x, View y, bool accumulate) const {
@@ -19,15 +20,62 @@ void Linear::forward(Exec& exec, View x, View y, bool accumulate) const {
                          .trans_b = true,
                          .bias = bias_,
                          .accumulate = accumulate,
-                         .b_version = store_->version()});
+                         .b_version = store_->version(),
+                         .fp8 = forward_fp8_});
+}
+
+void Linear::forward_gelu(Exec& exec, View x, View pre, View y) const {
+  if (!exec.ops.fused_products) {
+    forward(exec, x, pre);
+    exec.ops.gelu_forward(exec, {GeluKind::kTanh, pre, y});
+    return;
+  }
+  exec.ops.matmul(exec, {.a = x.as_2d(),
+                         .b = weight_,
+                         .c = y.as_2d(),
+                         .trans_b = true,
+                         .bias = bias_,
+                         .b_version = store_->version(),
+                         .gelu_input = pre.as_2d(),
+                         .fp8 = forward_fp8_});
 }
 
 void Linear::backward_input(Exec& exec, View dy, View dx) const {
-  exec.ops.matmul(exec, {.a = dy.as_2d(), .b = weight_, .c = dx.as_2d(), .b_version = store_->version()});
+  exec.ops.matmul(
+      exec, {.a = dy.as_2d(), .b = weight_, .c = dx.as_2d(), .b_version = store_->version(), .fp8 = backward_fp8_});
+}
+
+void Linear::backward_input_gelu(Exec& exec, View dy, View pre, View dx, View d_pre) const {
+  if (!exec.ops.fused_products) {
+    backward_input(exec, dy, dx);
+    exec.ops.gelu_backward(exec, {GeluKind::kTanh, pre, dx, d_pre});
+    return;
+  }
+  exec.ops.matmul(exec, {.a = dy.as_2d(),
+                         .b = weight_,
+                         .c = d_pre.as_2d(),
+                         .b_version = store_->version(),
+                         .dgelu_input = pre.as_2d(),
+                         .fp8 = backward_fp8_});
 }
 
 void Linear::backward_weight(Exec& exec, View x, View dy) const {
-  exec.ops.matmul(exec, {.a = dy.as_2d(), .b = x.as_2d(), .c = weight_gradient_, .trans_a = true, .accumulate = true});
+  if (bias_gradient_ && exec.ops.fused_products) {
+    exec.ops.matmul(exec, {.a = dy.as_2d(),
+                           .b = x.as_2d(),
+                           .c = weight_gradient_,
+                           .trans_a = true,
+                           .accumulate = true,
+                           .a_sums = bias_gradient_,
+                           .fp8 = backward_fp8_});
+    return;
+  }
+  exec.ops.matmul(exec, {.a = dy.as_2d(),
+                         .b = x.as_2d(),
+                         .c = weight_gradient_,
+                         .trans_a = true,
+                         .accumulate = true,
+                         .fp8 = backward_fp8_});
   if (bias_gradient_) exec.ops.bias_gradient(exec, {dy.as_2d(), bias_gradient_});
 }
 

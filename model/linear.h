@@ -15,14 +15,19 @@ class Linear {
 
   // y: [N,out]. accumulate: y += instead of y =, the bias added all the same.
   void forward(Exec& exec, View x, View y, bool accumulate = false) const;
+  // y = gelu_tanh(pre), pre = x W^T + b: one op where the table fuses them.
+  void forward_gelu(Exec& exec, View x, View pre, View y) const;
   // dx: [N,in] = dy W.
   void backward_input(Exec& exec, View dy, View dx) const;
+  // d_pre = (dy W) * gelu_tanh'(pre), [N,in]: of what was activated before it came in. dx: [N,in], may be written.
+  void backward_input_gelu(Exec& exec, View dy, View pre, View dx, View d_pre) const;
   // dW += dy^T x, db += column sums of dy. x, dy: [N,in], [N,out].
   void backward_weight(Exec& exec, View x, View dy) const;
 
  private:
   const ParamStore* store_;
   View weight_, bias_, weight_gradient_, bias_gradient_;
+  Fp8 forward_fp8_ = Fp8::kOff, backward_fp8_ = Fp8::kOff;
 };
 
 }  // namespace thinwire

@@ -24,6 +24,7 @@ void Mlp::activate(Exec& exec, const BlockActivations& a) const {
 }
 
 void Mlp::forward_inner(Exec& exec, View x, const BlockActivations& a) const {
+  if (activation_ == ActivationKind::kGeluTanh) return fc1_.forward_gelu(exec, x, a.mlp_in, a.mlp_act);
   fc1_.forward(exec, x, a.mlp_in);
   activate(exec, a);
 }
@@ -34,11 +35,14 @@ void Mlp::forward(Exec& exec, View x, const BlockActivations& a, View y, bool ac
 }
 
 void Mlp::backward_input(Exec& exec, const BlockActivations& a, const MlpWork& work, View d_act, View dx) const {
-  fc2_.backward_input(exec, work.dy, d_act);
-  if (activation_ == ActivationKind::kSwiglu) {
-    exec.ops.swiglu_backward(exec, {a.mlp_in, d_act, work.d_in});
+  if (activation_ == ActivationKind::kGeluTanh) {
+    fc2_.backward_input_gelu(exec, work.dy, a.mlp_in, d_act, work.d_in);
   } else {
-    exec.ops.gelu_backward(exec, {gelu_kind(activation_), a.mlp_in, d_act, work.d_in});
+    fc2_.backward_input(exec, work.dy, d_act);
+    if (activation_ == ActivationKind::kSwiglu)
+      exec.ops.swiglu_backward(exec, {a.mlp_in, d_act, work.d_in});
+    else
+      exec.ops.gelu_backward(exec, {GeluKind::kExact, a.mlp_in, d_act, work.d_in});
   }
   fc1_.backward_input(exec, work.d_in, dx);
 }

@@ -48,7 +48,8 @@ ParamStore::ParamStore(const ModelShard& shard, const StorePlacement& where, Are
     : params_(list_local_parameters(shard)),
       layout_(make_flat_layout(params_)),
       tensor_rank_(shard.tensor_rank),
-      tensor_size_(shard.tensor_size) {
+      tensor_size_(shard.tensor_size),
+      fp8_(shard.whole.fp8) {
   for (size_t i = 0; i < params_.size(); ++i) index_[params_[i].name] = static_cast<int>(i);
   plan_units(shard, where);
   take_weights(shard.whole.dtype, arena);

@@ -83,6 +83,9 @@ class ParamStore {
   // (masters: `pieces` empty). writer_only: only what this rank has to save - of replicas one does.
   void visit(StateVisitor& visitor, const std::string& prefix, std::span<const View> pieces, bool writer_only) const;
 
+  // Whether products with these weights are made in fp8.
+  bool fp8() const { return fp8_; }
+
   // Increases whenever working weights change; backends may keep packed copies until then. -1: units share memory, and
   // nothing may be kept.
   int64_t version() const { return shared_places_ ? -1 : version_; }
@@ -103,6 +106,7 @@ class ParamStore {
   FlatLayout layout_;
   std::unordered_map<std::string, int> index_;
   int tensor_rank_ = 0, tensor_size_ = 1;
+  bool fp8_ = false;
   std::vector<UnitMemory> units_;
   std::vector<OwnedPiece> owned_;
   std::vector<View> gradient_memory_;

@@ -7,6 +7,7 @@
 #include "engine/base/core/check.h"
 #include "parallel/comm/channel_price.h"
 #include "parallel/comm/coded.h"
+#include "parallel/comm/host_staging.h"
 #include "parallel/comm/tuning.h"
 
 namespace thinwire {
@@ -195,6 +196,11 @@ Task Channel::all_gather_task(View mine, View whole, std::span<const int64_t> bo
 
 Ticket Channel::all_reduce(View data, ReduceKind kind, Stream& stream, const MessageKey& key) {
   if (!communicator_) return Ticket::finished();
+  if (stream.device() != nullptr) {
+    HostStaging staged(stream);
+    const View there = staged.both(data);
+    return staged.finish(all_reduce(there, kind, staged.host(), key));
+  }
   if (!codes(key, data.count(), data.dtype, true)) return communicator_->all_reduce(data, kind, stream);
   return communicator_->start(all_reduce_task(data, kind, key), "all_reduce", static_cast<int64_t>(data.bytes()));
 }
@@ -205,6 +211,11 @@ Ticket Channel::reduce_scatter(View whole, std::span<const int64_t> bounds, View
     TW_CHECK(out.data == whole.data && out.count() == whole.count(),
              "an empty channel moves nothing: the result has to be where the contribution is");
     return Ticket::finished();
+  }
+  if (stream.device() != nullptr) {
+    HostStaging staged(stream);
+    const View there = staged.in(whole), result = accumulate ? staged.both(out) : staged.out(out);
+    return staged.finish(reduce_scatter(there, bounds, result, accumulate, staged.host(), key));
   }
   if (!codes(key, whole.count(), whole.dtype, true))
     return communicator_->reduce_scatter(whole, bounds, out, accumulate, stream);
@@ -219,6 +230,11 @@ Ticket Channel::all_gather(View mine, View whole, std::span<const int64_t> bound
              "an empty channel moves nothing: the result has to be where the contribution is");
     return Ticket::finished();
   }
+  if (stream.device() != nullptr) {
+    HostStaging staged(stream);
+    const View there = staged.both(whole), part = staged.in(mine);
+    return staged.finish(all_gather(part, there, bounds, staged.host(), key));
+  }
   if (!codes(key, whole.count(), whole.dtype, false) && mine.dtype == whole.dtype)
     return communicator_->all_gather(mine, whole, bounds, stream);
   return communicator_->start(all_gather_task(mine, whole, bounds, key), "all_gather",
@@ -231,6 +247,11 @@ Ticket Channel::broadcast(View data, int root, Stream& stream) {
 
 Ticket Channel::send(View data, int peer, Stream& stream, const MessageKey& key) {
   TW_CHECK(communicator_ != nullptr, "a group of one rank has nobody to send to");
+  if (stream.device() != nullptr) {
+    HostStaging staged(stream);
+    const View there = staged.in(data);
+    return staged.finish(send(there, peer, staged.host(), key));
+  }
   if (!codes(key, data.count(), data.dtype, false)) return communicator_->send(data, peer, stream);
   ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
   const CodedCall coded = call(coding_of(key).first.get(), key, next_message(key, slot), slot, slot.first);
@@ -240,6 +261,11 @@ Ticket Channel::send(View data, int peer, Stream& stream, const MessageKey& key)
 
 Ticket Channel::receive(View data, int peer, Stream& stream, const MessageKey& key) {
   TW_CHECK(communicator_ != nullptr, "a group of one rank has nobody to receive from");
+  if (stream.device() != nullptr) {
+    HostStaging staged(stream);
+    const View there = staged.out(data);
+    return staged.finish(receive(there, peer, staged.host(), key));
+  }
   if (!codes(key, data.count(), data.dtype, false)) return communicator_->receive(data, peer, stream);
   // What was sent from slot k is received in slot k: both ends count the same messages. A stage may be at both ends of
   // one slot only if it sends to itself, which point-to-point messages do not.

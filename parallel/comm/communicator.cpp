@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "parallel/comm/collectives.h"
+#include "parallel/comm/host_staging.h"
 #include "parallel/comm/tuning.h"
 #include "parallel/comm/two_level.h"
 
@@ -230,35 +231,71 @@ Task Communicator::barrier_task() {
 
 // --- tickets ----------------------------------------------------------------------------------------------------
 
-Ticket Communicator::all_reduce(View data, ReduceKind kind, Stream&) {
+Ticket Communicator::all_reduce(View data, ReduceKind kind, Stream& stream) {
   if (size() == 1) return Ticket::finished();
+  if (stream.device() != nullptr) {
+    HostStaging staged(stream);
+    const View there = staged.both(data);
+    return staged.finish(all_reduce(there, kind, staged.host()));
+  }
   return start(all_reduce_task(data, kind), "all_reduce", static_cast<int64_t>(data.bytes()));
 }
 
-Ticket Communicator::reduce_scatter(View whole, std::span<const int64_t> bounds, View out, bool accumulate, Stream&) {
+Ticket Communicator::reduce_scatter(View whole, std::span<const int64_t> bounds, View out, bool accumulate,
+                                    Stream& stream) {
+  if (stream.device() != nullptr) {
+    HostStaging staged(stream);
+    const View there = staged.in(whole), result = accumulate ? staged.both(out) : staged.out(out);
+    return staged.finish(reduce_scatter(there, bounds, result, accumulate, staged.host()));
+  }
   return start(reduce_scatter_task(whole, bounds, out, accumulate), "reduce_scatter",
                static_cast<int64_t>(whole.bytes()));
 }
 
-Ticket Communicator::all_gather(View mine, View whole, std::span<const int64_t> bounds, Stream&) {
+Ticket Communicator::all_gather(View mine, View whole, std::span<const int64_t> bounds, Stream& stream) {
+  if (stream.device() != nullptr) {
+    HostStaging staged(stream);
+    const View there = staged.both(whole), part = staged.in(mine);
+    return staged.finish(all_gather(part, there, bounds, staged.host()));
+  }
   return start(all_gather_task(mine, whole, bounds), "all_gather", static_cast<int64_t>(whole.bytes()));
 }
 
 Ticket Communicator::all_to_all(View from, std::span<const int64_t> from_bounds, View to,
-                                std::span<const int64_t> to_bounds, Stream&) {
+                                std::span<const int64_t> to_bounds, Stream& stream) {
+  if (stream.device() != nullptr) {
+    HostStaging staged(stream);
+    const View there = staged.in(from), result = staged.out(to);
+    return staged.finish(all_to_all(there, from_bounds, result, to_bounds, staged.host()));
+  }
   return start(all_to_all_task(from, from_bounds, to, to_bounds), "all_to_all", static_cast<int64_t>(from.bytes()));
 }
 
-Ticket Communicator::broadcast(View data, int root, Stream&) {
+Ticket Communicator::broadcast(View data, int root, Stream& stream) {
   if (size() == 1) return Ticket::finished();
+  if (stream.device() != nullptr) {
+    HostStaging staged(stream);
+    const View there = rank() == root ? staged.in(data) : staged.out(data);
+    return staged.finish(broadcast(there, root, staged.host()));
+  }
   return start(broadcast_task(data, root), "broadcast", static_cast<int64_t>(data.bytes()));
 }
 
-Ticket Communicator::send(View data, int peer, Stream&) {
+Ticket Communicator::send(View data, int peer, Stream& stream) {
+  if (stream.device() != nullptr) {
+    HostStaging staged(stream);
+    const View there = staged.in(data);
+    return staged.finish(send(there, peer, staged.host()));
+  }
   return point_to_point(data, peer, true);
 }
 
-Ticket Communicator::receive(View data, int peer, Stream&) {
+Ticket Communicator::receive(View data, int peer, Stream& stream) {
+  if (stream.device() != nullptr) {
+    HostStaging staged(stream);
+    const View there = staged.out(data);
+    return staged.finish(receive(there, peer, staged.host()));
+  }
   return point_to_point(data, peer, false);
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/base/core/check.h"
+#include "parallel/comm/host_staging.h"
 
 namespace thinwire {
 namespace {
@@ -167,7 +168,14 @@ std::vector<UnitPiece> cut_unit(const SelectSpec* select, int unit_number, const
 
 // All members of a group see the same ranges, so they leave out the same steps.
 Ticket reduce_unit(GradientChannels& channels, const UnitShard& unit, std::span<const UnitPiece> pieces,
-                   const GradientBuffers& buffers, bool last, Stream&) {
+                   const GradientBuffers& buffers, bool last, Stream& stream) {
+  if (stream.device() != nullptr) {
+    if (!channels.shard && !channels.refine && !channels.replicas && !channels.pair) return Ticket::finished();
+    HostStaging staged(stream);
+    // What is not this rank's in the end may go lost; where both are the same memory it comes back whole.
+    const View full = staged.in(buffers.full), shard = staged.both(buffers.shard);
+    return staged.finish(reduce_unit(channels, unit, pieces, {full, shard}, last, staged.host()));
+  }
   Steps steps;
   const Range whole{0, buffers.full.count()};
   const auto part_of_shard = [&](Range part) {

@@ -4,15 +4,18 @@ target_compile_features(thinwire_options INTERFACE cxx_std_20)
 target_include_directories(thinwire_options INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}> $<INSTALL_INTERFACE:include/thinwire>)
 add_library(thinwire_warnings INTERFACE)
 # Members left out of a designated initialiser take their defaults: that is how optional op arguments are written.
-target_compile_options(thinwire_warnings INTERFACE -Wall -Wextra -Werror -Wno-missing-field-initializers
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)  # GCC 12 sees overlaps in its own std::string (PR 105329)
+target_compile_options(thinwire_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror -Wno-missing-field-initializers>
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>)  # GCC 12 sees overlaps in its own std::string (PR 105329)
+# -Wpedantic is out for nvcc: the line directives of its front end break it.
+target_compile_options(thinwire_warnings INTERFACE
+  $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-Wno-restrict>)
 if(THINWIRE_SANITIZE)
   target_compile_options(thinwire_options INTERFACE -fsanitize=${THINWIRE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(thinwire_options INTERFACE -fsanitize=${THINWIRE_SANITIZE})
 endif()
 
 # For code that parses words and not numbers (mains, configuration, tests): half the build time, nothing lost.
-set(THINWIRE_COLD $<$<CONFIG:Release>:-O1>)
+set(THINWIRE_COLD $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
 
 # thinwire_library(NAME files... LINK targets...): a static library of one room.
 function(thinwire_library name)
@@ -81,5 +84,5 @@ if(GIT_FOUND)
 endif()
 set(THINWIRE_BACKENDS "cpu")
 if(THINWIRE_CUDA)
-  string(APPEND THINWIRE_BACKENDS " (cuda: kernels absent in this version)")
+  string(APPEND THINWIRE_BACKENDS ", cuda ${CUDAToolkit_VERSION} (sm ${THINWIRE_CUDA_ARCHITECTURES_TEXT})")
 endif()

@@ -3,15 +3,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <sstream>
 
 #include "engine/base/core/philox.h"
 #include "engine/run/config/load_config.h"
+#include "engine/run/train/backend.h"
 #include "engine/run/train/job.h"
 #include "engine/run/train/site_price.h"
 #include "engine/run/train/train_step.h"
+#include "tests/support/fake_gpu.h"
 
 namespace thinwire::mesh {
 namespace {
@@ -104,9 +107,10 @@ void check_prices(const Replica& replica, const StepOutcome& outcome) {
   }
 }
 
-uint64_t hash_of(View v, uint64_t hash) {
-  const auto* bytes = static_cast<const unsigned char*>(v.data);
-  for (size_t i = 0; i < v.bytes(); ++i) hash = (hash ^ bytes[i]) * 1099511628211ull;
+uint64_t hash_of(Replica& replica, View v, uint64_t hash) {
+  std::vector<unsigned char> bytes(v.bytes());
+  if (!bytes.empty()) replica.read(v, bytes.data());
+  for (size_t i = 0; i < bytes.size(); ++i) hash = (hash ^ bytes[i]) * 1099511628211ull;
   return hash;
 }
 
@@ -117,7 +121,8 @@ void check_whole_tensors(Job& job, Replica& replica) {
   if (replica.layout().where.placement.weights == 1) {
     uint64_t hash = 1469598103934665603ull;
     for (const ParamSpec& p : replica.store().params()) {
-      if (p.tp_axis == TpAxis::kNone && p.local_count() > 0) hash = hash_of(replica.store().weight(p.name), hash);
+      if (p.tp_axis == TpAxis::kNone && p.local_count() > 0)
+        hash = hash_of(replica, replica.store().weight(p.name), hash);
     }
     mine << hash;
   }
@@ -139,7 +144,7 @@ void check_replicas(Job& job, Replica& replica) {
     for (size_t u = 0; u < replica.store().units().size(); ++u) {
       const UnitMemory& unit = replica.store().units()[u];
       if (unit.count == 0) continue;
-      hash = hash_of(unit.full, hash);
+      hash = hash_of(replica, unit.full, hash);
     }
     mine << hash;
   }
@@ -151,15 +156,20 @@ void check_replicas(Job& job, Replica& replica) {
   }
 }
 
-Curve run_rank(Transport& transport, const std::vector<std::string>& overrides, int steps) {
+Curve run_rank(Transport& transport, const std::vector<std::string>& overrides, int steps, bool fake_gpu) {
   Job job(transport);
   ConfigOptions options;
   options.ranks = job.size();
   RunConfig config;
   job.agree([&] { config = load_config({}, overrides, options).run; });
   job.form_mesh(config, "mesh law");
-  const std::unique_ptr<Device> device = make_cpu_device();
-  Replica replica(config, layout_of(config, job.rank(), job.nodes()), job.mesh(), device.get(), &cpu_ops(), true);
+  Backend backend;
+  if (fake_gpu)
+    backend = {std::make_unique<test::FakeGpu>(), &test::fake_gpu_ops()};
+  else
+    backend = open_backend(config.device, job.rank());
+  Replica replica(config, layout_of(config, job.rank(), job.nodes()), job.mesh(), backend.device.get(), backend.ops,
+                  true);
   replica.store().initialize(replica.exec(), config.seed);
   replica.weights_changed();
   TrainStep step(replica);
@@ -208,10 +218,12 @@ std::string Layout::name() const {
 
 Curve run(const Model& model, const Layout& layout, int samples, int steps) {
   std::vector<std::string> overrides = model_overrides(model);
+  // The same laws on a GPU: ranks are threads that share it.
+  if (const char* device = std::getenv("THINWIRE_TEST_DEVICE")) overrides.push_back(std::string("device=") + device);
   for (const std::string& o : layout_overrides(layout, samples)) overrides.push_back(o);
   std::vector<Curve> curves(static_cast<size_t>(layout.ranks()));
   run_local_ranks(layout.ranks(), [&](Transport& transport) {
-    curves[static_cast<size_t>(transport.rank())] = run_rank(transport, overrides, steps);
+    curves[static_cast<size_t>(transport.rank())] = run_rank(transport, overrides, steps, layout.fake_gpu);
   });
   for (const Curve& c : curves) TW_CHECK(c == curves[0], "ranks report different losses or norms");
   return curves[0];

@@ -20,6 +20,7 @@ struct Layout {
   int ranks_per_node = 0;
   std::string partition;
   std::vector<std::string> more;  // further overrides
+  bool fake_gpu = false;          // on a device whose memory the host cannot touch (tests/support/fake_gpu.h)
 
   int ranks() const { return pipeline * data * tensor; }
   std::string name() const;  // for messages and for repeating a failure

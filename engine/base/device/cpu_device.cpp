@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <string>
@@ -54,6 +55,21 @@ class CpuDevice final : public Device {
 };
 
 }  // namespace
+
+void Device::copy_at_rest(void* to, const void* from, size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
+
+void* Device::allocate_host(size_t bytes) {
+  if (bytes == 0) return nullptr;
+  void* memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+  if (memory == nullptr) throw_bad_config("not enough memory: " + std::to_string(bytes >> 20) + " MiB more are needed");
+  return memory;
+}
+
+void Device::release_host(void* memory, size_t) {
+  std::free(memory);
+}
 
 std::unique_ptr<Device> make_cpu_device() {
   return std::make_unique<CpuDevice>();

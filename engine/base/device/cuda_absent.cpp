@@ -9,4 +9,8 @@ std::unique_ptr<Device> make_cuda_device(int) {
       "device: cuda is not built into this program; configure with the preset `cuda`, or set \"device\": \"cpu\"");
 }
 
+bool cuda_is_built() {
+  return false;
+}
+
 }  // namespace thinwire

@@ -10,10 +10,14 @@
 
 namespace thinwire {
 
+class Device;
+
 // An ordered queue. On CPU it is the calling thread: work is done when the call returns.
 class Stream {
  public:
   virtual ~Stream() = default;
+  // The device whose memory work on this stream uses, where the host cannot look into that memory; else nullptr.
+  virtual Device* device() { return nullptr; }
   // Blocks the host until everything queued so far has happened.
   virtual void synchronize() = 0;
 };

@@ -129,6 +129,8 @@ void empty_sum(Exec& exec, const Matmul& op, const Shape& s) {
 
 void matmul_cpu(Exec& exec, const Matmul& op) {
   const Shape s = check(op);
+  TW_CHECK(!op.gelu_input && !op.dgelu_input && !op.a_sums && op.fp8 == Fp8::kOff,
+           "the CPU table has no fused products and no fp8");
   if (s.m == 0 || s.n == 0) return;
   if (s.k == 0) return empty_sum(exec, op, s);
   const bool native = op.a.dtype == DType::f32 || (op.a.dtype == DType::bf16 && active_isa() == Isa::kAvx512Bf16);

@@ -38,7 +38,8 @@ namespace thinwire {
 #define TW_COUNT_ONE(name) +1
 inline constexpr int kOpCount = TW_FOR_EACH_OP(TW_COUNT_ONE);
 #undef TW_COUNT_ONE
-// backend, isa and make_state stand in front of the ops: an op that is missing from the list fails here.
-static_assert(sizeof(OpTable) == (3 + kOpCount) * sizeof(void*), "TW_FOR_EACH_OP and OpTable must name the same ops");
+// backend, isa, make_state and fused_products stand in front of the ops: an op that is missing from the list fails
+// here.
+static_assert(sizeof(OpTable) == (4 + kOpCount) * sizeof(void*), "TW_FOR_EACH_OP and OpTable must name the same ops");
 
 }  // namespace thinwire

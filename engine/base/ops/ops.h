@@ -24,6 +24,9 @@ namespace thinwire {
 class OpState {
  public:
   virtual ~OpState() = default;
+  // Where ops run on a device of their own, a token or target out of range shows here: waits for the stream, and is a
+  // CHECK failure if there was one. (On CPU the op itself is.)
+  virtual void check_faults(Stream&) {}
 };
 
 struct OpTable;
@@ -34,7 +37,14 @@ struct Exec {
   Stream& stream;
   int threads = 1;
   std::unique_ptr<OpState> state;
+  // false lets a backend take a faster algorithm whose bits differ from run to run (only GPUs have any).
+  bool deterministic = true;
 };
+
+// How the operands of a product are rounded before it, where the backend can (kForward and kGradient: only CUDA, with
+// 16-bit inputs): to fp8 by one scale per tensor, taken from its largest magnitude at that moment; e4m3 both, or e5m2
+// for a gradient `a`.
+enum class Fp8 { kOff, kForward, kGradient };
 
 // c = op(a) * op(b) (+ bias over columns) (+ c). 2-D, contiguous. a: [M,K] or [K,M] when trans_a; b: [K,N] or [N,K]
 // when trans_b. a, b: same dtype T; c: T or fp32; bias: [N] of T or empty. Accumulation in fp32.
@@ -45,6 +55,11 @@ struct Matmul {
   bool accumulate = false;
   // >= 0: b is a weight whose content changes only when this number does; the backend may keep a packed copy.
   int64_t b_version = -1;
+  // Forms that save passes over memory, at most one of them, where OpTable::fused_products says so (else a CHECK).
+  View gelu_input;   // [M,N] of c's dtype: becomes product + bias, and c = gelu_tanh of it; no accumulate
+  View dgelu_input;  // [M,N] of c's dtype: c = product * gelu_tanh'(dgelu_input); no bias, no accumulate
+  View a_sums;       // [M] fp32: += sums over k of op(a), the bias gradient beside a weight gradient
+  Fp8 fp8 = Fp8::kOff;
 };
 
 enum class NormKind { kLayerNorm, kRmsNorm };
@@ -293,6 +308,7 @@ struct OpTable {
   const char* backend = "";
   std::string (*isa)() = nullptr;  // instruction set in use, for --version
   std::unique_ptr<OpState> (*make_state)(Device&) = nullptr;
+  bool fused_products = false;  // whether matmul takes gelu_input, dgelu_input and a_sums
   void (*matmul)(Exec&, const Matmul&) = nullptr;
   void (*norm_forward)(Exec&, const NormForward&) = nullptr;
   void (*norm_backward)(Exec&, const NormBackward&) = nullptr;
@@ -326,6 +342,9 @@ struct OpTable {
 // (THINWIRE_ISA=avx2|avx512|avx512_bf16 lowers the choice, for tests). Throws Error(kBadConfig) on a machine without
 // AVX2 and FMA.
 const OpTable& cpu_ops();
+
+// The CUDA table. Builds without CUDA throw Error(kBadConfig); so does making a state where there is no GPU.
+const OpTable& cuda_ops();
 
 // An Exec for the table's backend on `stream`.
 Exec make_exec(const OpTable& ops, Device& device, Stream& stream, int threads);

@@ -181,8 +181,8 @@ KeyTopic refused_keys() {
          {"zero_optimization.cpu_offload", "zero_optimization.cpu_offload_params",
           "zero_optimization.cpu_offload_use_pin_memory", "zero_optimization.offload_optimizer",
           "zero_optimization.offload_param", "cpu_offload", "optimizer_cpu_offload"});
-  refuse("fp8 and fp4 are not supported",
-         {"fp8", "fp8_format", "fp8_recipe", "fp8_hybrid", "fp4", "te_fp8", "fp8_margin"});
+  refuse("products in fp8 are fp8_format: hybrid; fp4 is not supported",
+         {"fp8", "fp8_recipe", "fp8_hybrid", "fp4", "te_fp8", "fp8_margin"});
   refuse("say warm-up and decay in updates: lr_warmup_iters, lr_decay_iters", {"lr_warmup_samples", "lr_decay_samples"},
          {"0"});
   refuse("say lr_decay_iters", {"lr_decay_fraction"});

@@ -252,6 +252,14 @@ KeyTopic numerics_keys() {
        .value_aliases = {{"bfloat16", "bf16"}, {"float32", "fp32"}, {"float16", "fp16"}, {"half", "fp16"}},
        .doc = "Compute dtype; bf16 and fp16 keep fp32 master weights and accumulate gradients in fp32.",
        .scope = model},
+      {.name = "fp8_format",
+       .types = kStringKey,
+       .default_json = "\"none\"",
+       .allowed = {"none", "hybrid"},
+       .doc = "hybrid: linear layers (not the head) round the operands of their products to fp8 by one scale per "
+              "tensor: e4m3 "
+              "forward, e5m2 for gradients. For precision bf16 on a GPU from sm_89 on.",
+       .scope = model},
       {.name = "fp16.enabled",
        .types = kBoolKey,
        .doc = "true is precision fp16; \"fp16\": true means the same.",

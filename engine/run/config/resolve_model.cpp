@@ -188,6 +188,10 @@ void Resolver::precision() {
       fail({"fp16.min_loss_scale", "fp16.initial_scale_power"},
            "is above the initial scale 2^" + std::to_string(integer("fp16.initial_scale_power")));
   }
+  if (known({"fp8_format", "precision", "device"}) && is("fp8_format", "hybrid")) {
+    if (!is("precision", "bf16")) fail({"fp8_format", "precision"}, "hybrid goes with precision bf16");
+    if (!is("device", "cuda")) fail({"fp8_format", "device"}, "hybrid needs device cuda");
+  }
   if (given("optimizer.params.betas") != nullptr && value("optimizer.params.betas").size() != 2)
     fail({"optimizer.params.betas"}, "must hold two numbers");
 }

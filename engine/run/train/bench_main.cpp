@@ -20,7 +20,7 @@ int main(int argc, char** argv) {
         "Proves and times: bench op [filter], bench codec [filter ...], bench comm [filter], bench step SHAPE [key="
         "value ...]. Every line carries the command that repeats it."};
     bool version = false, json = false, profile = false;
-    std::string shape, filter;
+    std::string shape, filter, device = "cpu";
     std::vector<std::string> overrides, filters;
     int threads = 0;
     app.add_flag("--version", version, "version, git hash, backends and instruction set");
@@ -34,6 +34,7 @@ int main(int argc, char** argv) {
         app.add_subcommand("op", "single ops at shapes of real models, with their share of the machine's rate");
     op->add_option("filter", filter, "only ops whose name contains this");
     op->add_option("--threads", threads, "CPU threads (default: all)")->check(CLI::Range(0, most_threads()));
+    op->add_option("--device", device, "cpu | cuda")->check(CLI::IsMember({"cpu", "cuda"}));
     op->add_flag("--json", json, "one JSON object per line");
     CLI::App* comm = app.add_subcommand("comm", "messages and collectives between ranks, beside plain MPI");
     comm->add_option("filter", filter, "only cases whose name (verb/bytes) contains this");
@@ -55,7 +56,7 @@ int main(int argc, char** argv) {
     }
     if (step->parsed())
       return run_job("bench", [&](Job& job) { return bench_step(shape, overrides, json, profile, job); });
-    if (op->parsed()) return bench_op(filter, threads, json);
+    if (op->parsed()) return bench_op(filter, device, threads, json);
     if (codec->parsed()) return bench_codec(filters, json);
     if (comm->parsed()) return bench_comm(filter, json);
     throw_usage(

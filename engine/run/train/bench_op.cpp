@@ -6,106 +6,23 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <vector>
 
 #include "engine/base/core/error.h"
-#include "engine/base/device/arena.h"
-#include "engine/base/ops/ops.h"
+#include "engine/run/train/bench_op_cases.h"
 
 namespace thinwire {
 namespace {
 
-struct OpCase {
-  std::string name;
-  DType dtype = DType::f32;
-  double flops = 0.0, bytes = 0.0;  // per call; bytes is the least that must move
-  std::function<void()> run;
-  std::function<double()> error;  // largest error of sampled outputs, relative to the largest sampled magnitude
-  double tolerance = 0.0;         // lambda u sqrt(K) plus one rounding of the output, see docs/numerics.md
-};
-
-// Device memory, random contents and sampled reads for the cases; lives as long as one case.
-class Workbench {
- public:
-  explicit Workbench(int threads)
-      : device_(make_cpu_device()),
-        stream_(device_->make_stream()),
-        exec_(make_exec(cpu_ops(), *device_, *stream_, threads)),
-        arena_(device_.get()) {}
-
-  Exec& exec() { return exec_; }
-  View tensor(DType dtype, std::initializer_list<int64_t> shape, float deviation) {
-    View view = arena_.take(MemoryCategory::kWorkspace, dtype, shape);
-    if (deviation > 0.0f) cpu_ops().fill_normal(exec_, {view, deviation, 11, ++tensors_, 0});
-    return view;
-  }
-  View integers(int64_t count, int64_t below) {
-    View view = arena_.take(MemoryCategory::kWorkspace, DType::i32, {count});
-    std::vector<int32_t> values(static_cast<size_t>(count));
-    for (int64_t i = 0; i < count; ++i) {
-      values[static_cast<size_t>(i)] =
-          static_cast<int32_t>(philox({9, 9}, {static_cast<uint32_t>(i), 0, 0, 0})[0] % static_cast<uint64_t>(below));
-    }
-    device_->copy_to_device(view.data, values.data(), view.bytes(), *stream_).wait(*stream_);
-    return view;
-  }
-  // One element of a matrix as double.
-  double at(View view, int64_t row, int64_t col) {
-    const int64_t i = row * view.cols() + col;
-    char raw[8];
-    device_
-        ->copy_to_host(raw, static_cast<char*>(view.data) + static_cast<size_t>(i) * size_of(view.dtype),
-                       size_of(view.dtype), *stream_)
-        .wait_on_host();
-    switch (view.dtype) {
-      case DType::f32:
-        return *reinterpret_cast<float*>(raw);
-      case DType::bf16:
-        return to_float(*reinterpret_cast<Bf16*>(raw));
-      case DType::f16:
-        return to_float(*reinterpret_cast<Fp16*>(raw));
-      case DType::i32:
-        return *reinterpret_cast<int32_t*>(raw);
-      default:
-        TW_CHECK(false, name_of(view.dtype));
-        return 0.0;
-    }
-  }
-
- private:
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<Stream> stream_;
-  Exec exec_;
-  Arena arena_;
-  uint32_t tensors_ = 0;
-};
-
-// Compares sampled outputs with a float64 oracle.
-double sampled_error(int64_t rows, int64_t cols, const std::function<double(int64_t, int64_t)>& ours,
-                     const std::function<double(int64_t, int64_t)>& oracle) {
-  double largest = 1e-300, error = 0.0;
-  for (int64_t s = 0; s < 24; ++s) {
-    const int64_t r = s * 7919 % rows, c = s * 104729 % cols;
-    const double want = oracle(r, c), e = std::abs(ours(r, c) - want);
-    largest = std::max(largest, std::abs(want));
-    error = e > error || std::isnan(e) ? e : error;
-  }
-  return error / largest;
-}
-
-double tolerance_of(DType t, double terms) {
-  return 6.0 * 0x1p-24 * std::sqrt(terms) + epsilon_of(t) + (t == DType::bf16 ? 6.0 * 0x1p-9 : 0.0);
-}
-
-struct ModelShape {
-  const char* name;
-  int64_t batch, length, hidden, heads, vocab;
-};
 constexpr ModelShape kModels[] = {
     {"char", 64, 256, 384, 6, 256}, {"124m", 1, 1024, 768, 12, 50304}, {"llama_1b", 1, 1024, 2048, 32, 32000}};
+// What a GPU is asked for at once.
+constexpr ModelShape kLargeModels[] = {{"124m_b32", 32, 1024, 768, 12, 50304},
+                                       {"llama_1b_b8", 8, 2048, 2048, 32, 128256}};
 
 OpCase matmul_case(Workbench& w, const std::string& name, DType t, DType c_type, int64_t m, int64_t n, int64_t k,
                    bool ta, bool tb, bool accumulate) {
@@ -117,7 +34,7 @@ OpCase matmul_case(Workbench& w, const std::string& name, DType t, DType c_type,
   o.flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
   o.bytes = static_cast<double>(a.bytes() + b.bytes() + c.bytes());
   o.run = [=, &w] {
-    cpu_ops().matmul(w.exec(), {.a = a, .b = b, .c = c, .trans_a = ta, .trans_b = tb, .accumulate = accumulate});
+    w.ops().matmul(w.exec(), {.a = a, .b = b, .c = c, .trans_a = ta, .trans_b = tb, .accumulate = accumulate});
   };
   o.error = [=, &w] {  // right after the first run: c was zero
     return sampled_error(
@@ -147,34 +64,34 @@ OpCase attention_case(Workbench& w, const ModelShape& s, DType t, bool backward)
   o.flops = (backward ? 10.0 : 4.0) * static_cast<double>(s.batch * s.length * s.length / 2 * s.hidden);
   o.bytes = static_cast<double>(qkv.bytes() + out.bytes());
   const auto forward = [=, &w] {
-    cpu_ops().attention_forward(w.exec(), {.shape = shape,
-                                           .scale = scale,
-                                           .q = qkv,
-                                           .k = qkv,
-                                           .v = qkv,
-                                           .q_at = q,
-                                           .k_at = k,
-                                           .v_at = v,
-                                           .out = out,
-                                           .lse = lse});
+    w.ops().attention_forward(w.exec(), {.shape = shape,
+                                         .scale = scale,
+                                         .q = qkv,
+                                         .k = qkv,
+                                         .v = qkv,
+                                         .q_at = q,
+                                         .k_at = k,
+                                         .v_at = v,
+                                         .out = out,
+                                         .lse = lse});
   };
   if (backward) {
     forward();
     o.run = [=, &w] {
-      cpu_ops().attention_backward(w.exec(), {.shape = shape,
-                                              .scale = scale,
-                                              .q = qkv,
-                                              .k = qkv,
-                                              .v = qkv,
-                                              .q_at = q,
-                                              .k_at = k,
-                                              .v_at = v,
-                                              .out = out,
-                                              .lse = lse,
-                                              .dout = dout,
-                                              .dq = dqkv,
-                                              .dk = dqkv,
-                                              .dv = dqkv});
+      w.ops().attention_backward(w.exec(), {.shape = shape,
+                                            .scale = scale,
+                                            .q = qkv,
+                                            .k = qkv,
+                                            .v = qkv,
+                                            .q_at = q,
+                                            .k_at = k,
+                                            .v_at = v,
+                                            .out = out,
+                                            .lse = lse,
+                                            .dout = dout,
+                                            .dq = dqkv,
+                                            .dk = dqkv,
+                                            .dv = dqkv});
     };
   } else {
     o.run = forward;
@@ -216,16 +133,19 @@ OpCase attention_case(Workbench& w, const ModelShape& s, DType t, bool backward)
   return o;
 }
 
-// Named before it is made, so that a filter costs nothing.
-struct NamedCase {
-  std::string name;
-  std::function<OpCase(Workbench&)> make;
-};
-
-std::vector<NamedCase> all_cases() {
+std::vector<NamedCase> all_cases(bool large) {
   std::vector<NamedCase> list;
-  for (DType t : {DType::f32, DType::bf16}) {
-    for (const ModelShape& s : kModels) {
+  if (large) {
+    list.push_back({"matmul/8192", [](Workbench& w) {  // what a product can reach at all
+                      return matmul_case(w, "8192", DType::bf16, DType::bf16, 8192, 8192, 8192, false, true, false);
+                    }});
+  }
+  std::vector<ModelShape> models(std::begin(kModels), std::end(kModels));
+  if (large) models.assign(std::begin(kLargeModels), std::end(kLargeModels));
+  std::vector<DType> dtypes = {DType::f32, DType::bf16};
+  if (large) dtypes = {DType::bf16};
+  for (DType t : dtypes) {
+    for (const ModelShape& s : models) {
       const int64_t n = s.batch * s.length, h = s.hidden;
       const std::string m = s.name;
       list.push_back({"matmul/" + m + "/qkv",
@@ -242,8 +162,8 @@ std::vector<NamedCase> all_cases() {
                                            true);
                       }});
       list.push_back({"matmul/" + m + "/head", [=](Workbench& w) {
-                        return matmul_case(w, m + "/head", t, t, std::min<int64_t>(n, 512), s.vocab, h, false, true,
-                                           false);
+                        return matmul_case(w, m + "/head", t, t, std::min<int64_t>(n, large ? 4096 : 512), s.vocab, h,
+                                           false, true, false);
                       }});
       list.push_back({"attention_forward/" + m, [=](Workbench& w) { return attention_case(w, s, t, false); }});
       list.push_back({"attention_backward/" + m, [=](Workbench& w) { return attention_case(w, s, t, true); }});
@@ -251,7 +171,7 @@ std::vector<NamedCase> all_cases() {
                         const View x = w.tensor(t, {n, 4 * h}, 1.0f), y = w.tensor(t, {n, 4 * h}, 0.0f);
                         OpCase o;
                         o.name = "gelu_forward/" + m, o.dtype = t, o.bytes = 2.0 * static_cast<double>(x.bytes());
-                        o.run = [=, &w] { cpu_ops().gelu_forward(w.exec(), {GeluKind::kTanh, x, y}); };
+                        o.run = [=, &w] { w.ops().gelu_forward(w.exec(), {GeluKind::kTanh, x, y}); };
                         o.error = [=, &w] {
                           return sampled_error(
                               n, 4 * h, [&](int64_t r, int64_t c) { return w.at(y, r, c); },
@@ -270,7 +190,7 @@ std::vector<NamedCase> all_cases() {
                         OpCase o;
                         o.name = "norm_forward/" + m, o.dtype = t, o.bytes = 2.0 * static_cast<double>(x.bytes());
                         o.run = [=, &w] {
-                          cpu_ops().norm_forward(
+                          w.ops().norm_forward(
                               w.exec(), {.x = x, .weight = weight, .bias = bias, .y = y, .mean = mean, .rstd = rstd});
                         };
                         o.error = [=, &w] {
@@ -289,19 +209,24 @@ std::vector<NamedCase> all_cases() {
                         o.tolerance = tolerance_of(t, static_cast<double>(h));
                         return o;
                       }});
+      list_memory_cases(s, t, list);
     }
   }
   return list;
 }
 
-double median_ms(const std::function<void()>& run) {
+// Runs are queued in bunches and waited for, so that the time of a launch hides behind the one before, as in a step.
+double median_ms(const std::function<void()>& run, Workbench& w) {
+  const int bunch = w.device().memory_total() > 0 ? 10 : 1;
   std::vector<double> ms;
   double total = 0.0;
   while (ms.size() < 5 || (total < 300.0 && ms.size() < 200)) {
     const auto start = std::chrono::steady_clock::now();
-    run();
-    ms.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
-    total += ms.back();
+    for (int i = 0; i < bunch; ++i) run();
+    w.stream().synchronize();
+    const double took = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    ms.push_back(took / bunch);
+    total += took;
   }
   std::sort(ms.begin(), ms.end());
   return ms[ms.size() / 2];
@@ -309,26 +234,34 @@ double median_ms(const std::function<void()>& run) {
 
 }  // namespace
 
-int bench_op(const std::string& filter, int threads, bool json) {
+int bench_op(const std::string& filter, const std::string& device, int threads, bool json) {
   if (threads <= 0) threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   bool all_ok = true, any = false;
   std::string names;
-  for (const NamedCase& named : all_cases()) {
+  std::vector<NamedCase> cases = all_cases(false);
+  if (device != "cpu") {
+    const std::vector<NamedCase> large = all_cases(true);
+    cases.insert(cases.end(), large.begin(), large.end());
+  }
+  for (const NamedCase& named : cases) {
     if (names.find(" " + named.name + ",") == std::string::npos) names += " " + named.name + ",";
     if (named.name.find(filter) == std::string::npos) continue;
     any = true;
-    Workbench bench(threads);
+    Workbench bench(device, threads);
     const OpCase c = named.make(bench);
     c.run();
+    bench.forget();
     const double error = c.error();
     const bool ok = error <= c.tolerance;
     all_ok = all_ok && ok;
-    const double ms = median_ms(c.run);
-    const std::string command = "build/bench op " + c.name + " --threads " + std::to_string(threads);
+    const double ms = median_ms(c.run, bench);
+    const std::string command = (device == "cpu" ? "build/bench op " : "build-cuda/bench op ") + c.name +
+                                (device == "cpu" ? " --threads " + std::to_string(threads) : " --device " + device);
     if (json) {
       const nlohmann::ordered_json line = {{"bench", "op"},
                                            {"op", c.name},
                                            {"dtype", name_of(c.dtype)},
+                                           {"device", device},
                                            {"threads", threads},
                                            {"ms", ms},
                                            {"gflops", c.flops / ms / 1e6},

@@ -180,12 +180,28 @@ void print_pipeline(Text& out, const RunConfig& c, const std::vector<StagePrice>
       mean_idle(price(plans, shape, node_costs(c))));
 }
 
+// What a GPU holds beside the arenas: the context with all kernels, cuBLASLt's workspace, and that of fused attention.
+// To give the same bits at every run its backward pass keeps a matrix of scores per call, padded to 64 x 128; else only
+// an fp32 copy of dq and the row sums. (Without fused attention - fp32, dropout - our own kernels need neither.)
+size_t gpu_overhead(const RunConfig& config, const ModelConfig& local) {
+  constexpr size_t kContext = size_t{512} << 20, kProducts = size_t{32} << 20;
+  if (config.model.dtype == DType::f32 || config.model.attention_dropout > 0.0f) return kContext + kProducts;
+  const auto padded = [](int64_t n, int64_t to) { return (n + to - 1) / to * to; };
+  const int64_t t = config.data.seq_length;
+  // One call takes the whole batch, or, where heads share keys, one sample (attention_fused_cudnn.cpp).
+  const int64_t units = local.heads * (local.heads_per_group() == 1 ? config.data.micro_batch : 1);
+  const int64_t attention =
+      config.deterministic ? 2 * units * padded(t, 64) * padded(t, 128) : 4 * units * t * (local.head_dim + 1);
+  return kContext + kProducts + static_cast<size_t>(attention);
+}
+
 }  // namespace
 
 ProcessOverhead process_overhead(const RunConfig& config) {
   // Program and libraries, oneDNN's generated kernels and its copies of a product's operands, the batches
   // read ahead.
   const ModelConfig local = layout_of(config, 0).shard.local();
+  if (config.device == "cuda") return {gpu_overhead(config, local)};
   const size_t operands =
       static_cast<size_t>(std::max({local.ffn_in_width(), local.qkv_width(), local.hidden}) * local.hidden) *
       size_of(config.model.dtype);

@@ -12,7 +12,7 @@
 namespace thinwire {
 
 // Bytes a process of ours holds before and beside the arenas: program, libraries, oneDNN's code and scratch, data
-// queue.
+// queue; on a GPU, in its memory: context, workspaces of products and attention.
 struct ProcessOverhead {
   size_t bytes = 0;
 };

@@ -52,6 +52,7 @@ Evaluation evaluate(Replica& r, const SampleStream& stream, Split split, int64_t
   r.ports().control.sum(r.buffers().sums, r.stream()).wait(r.stream());
   double sums[kSumCount];
   r.read(r.buffers().sums, sums);
+  r.exec().state->check_faults(r.stream());
   result.loss = sums[kSumLoss] / static_cast<double>(batches * layout.mesh.data);
   result.perplexity = std::exp(result.loss);
   result.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();

@@ -9,6 +9,7 @@
 #include "engine/base/core/version.h"
 #include "engine/run/checkpoint/checkpoint_store.h"
 #include "engine/run/checkpoint/model_config_json.h"
+#include "engine/run/train/backend.h"
 #include "engine/run/train/process_setup.h"
 #include "engine/run/train/replica.h"
 #include "engine/run/train/sampler.h"
@@ -23,23 +24,29 @@ struct Options {
   int64_t tokens = 200;
   SamplingOptions sampling;
   int threads = 0;
+  std::string device = "cpu";
 };
 
 // Holds what decoding needs, from a verified checkpoint.
 class Model {
  public:
-  Model(const LoadReport& found, const ModelConfig& config, int64_t capacity, int64_t prompt, int threads)
+  Model(const LoadReport& found, const ModelConfig& config, int64_t capacity, int64_t prompt, const Options& o)
       : config_(config),
-        device_(make_cpu_device()),
-        stream_(device_->make_stream()),
-        exec_(make_exec(cpu_ops(), *device_, *stream_, threads > 0 ? threads : 2)),
-        arena_(device_.get()),
+        backend_(open_backend(o.device, 0)),
+        stream_(backend_.device->make_stream()),
+        exec_(make_exec(*backend_.ops, *backend_.device, *stream_, o.threads > 0 ? o.threads : 2)),
+        arena_(backend_.device.get()),
         store_(config_, arena_, false),
         chunk_(static_cast<size_t>(std::min<int64_t>(prompt, 256))),
-        decoder_(config_, store_, capacity, static_cast<int64_t>(chunk_), ports_, arena_, device_.get(),
+        decoder_(config_, store_, capacity, static_cast<int64_t>(chunk_), ports_, arena_, backend_.device.get(),
                  stream_.get()) {
     LoadOptions options;
     options.verify = false;  // find_newest_valid has read every byte
+    if (backend_.device->memory_total() > 0) {
+      options.copy = [this](std::byte* to, const std::byte* from, size_t bytes) {
+        backend_.device->copy_at_rest(to, from, bytes);
+      };
+    }
     options.unwanted_prefixes = {"adam_m/", "adam_v/", "sgd_momentum/"};
     load_generation(
         found.path, [&](StateVisitor& v) { store_.visit(v, "model/", {}, false); }, options);
@@ -54,17 +61,17 @@ class Model {
     View last;
     for (size_t at = 0; at < ids.size(); at += chunk_) {
       const auto piece = ids.subspan(at, std::min<size_t>(chunk_, ids.size() - at));
-      device_->copy_to_device(tokens_.data, piece.data(), piece.size_bytes(), *stream_).wait(*stream_);
+      backend_.device->copy_to_device(tokens_.data, piece.data(), piece.size_bytes(), *stream_).wait(*stream_);
       last = decoder_.feed(exec_, tokens_.element_range(0, static_cast<int64_t>(piece.size())));
     }
     exec_.ops.cast(exec_, {last, logits_});
-    device_->copy_to_host(host_.data(), logits_.data, logits_.bytes(), *stream_).wait_on_host();
+    backend_.device->copy_to_host(host_.data(), logits_.data, logits_.bytes(), *stream_).wait_on_host();
     return {host_.data(), static_cast<size_t>(config_.vocab)};
   }
 
  private:
   ModelConfig config_;
-  std::unique_ptr<Device> device_;
+  Backend backend_;
   std::unique_ptr<Stream> stream_;
   Exec exec_;
   Arena arena_;
@@ -77,6 +84,7 @@ class Model {
 };
 
 int run(const Options& o) {
+  if (o.device != "cpu") open_backend(o.device, 0);  // the device is checked before the data
   const LoadReport found = find_newest_valid(o.load);
   const nlohmann::json& info = found.manifest.info;
   if (!info.contains("model")) throw_bad_data(found.path + ": this checkpoint does not say which model it holds");
@@ -107,15 +115,14 @@ int run(const Options& o) {
   std::fputs(o.prompt.c_str(), stdout);
   std::vector<int32_t> all = prompt;
   std::vector<int32_t> pending = prompt;
-  std::unique_ptr<Model> model =
-      std::make_unique<Model>(found, config, window, static_cast<int64_t>(prompt.size()), o.threads);
+  std::unique_ptr<Model> model = std::make_unique<Model>(found, config, window, static_cast<int64_t>(prompt.size()), o);
   int64_t position = 0;
   std::string shown;
   for (int64_t i = 0; i < o.tokens; ++i) {
     if (position + static_cast<int64_t>(pending.size()) > window) {
       // Learned positions are used up: go on from the last half of the text.
       pending.assign(all.end() - window / 2, all.end());
-      model = std::make_unique<Model>(found, config, window, static_cast<int64_t>(pending.size()), o.threads);
+      model = std::make_unique<Model>(found, config, window, static_cast<int64_t>(pending.size()), o);
       position = 0;
     }
     const std::span<const float> logits = model->feed(pending);
@@ -151,6 +158,7 @@ int main(int argc, char** argv) {
         ->check(CLI::Range(int64_t{0}, int64_t{100000000}));
     app.add_option("--seed", o.sampling.seed, "same seed, same text");
     app.add_option("--tokenizer", o.tokenizer, "byte | bpe:FILE | sentencepiece:FILE (default: what the run recorded)");
+    app.add_option("--device", o.device, "cpu | cuda")->check(CLI::IsMember({"cpu", "cuda"}));
     app.add_option("--threads", o.threads, "CPU threads")->check(CLI::Range(0, most_threads()));
     try {
       app.parse(argc, argv);

@@ -1,4 +1,4 @@
-// Wraps the CPU table entry by entry.
+// Wraps a table entry by entry.
 #include "engine/run/train/op_profile.h"
 
 #include <chrono>
@@ -38,9 +38,11 @@ struct Name {
 
 template <auto Entry, Name name, typename Op>
 void timed(Exec& exec, const Op& op) {
+  ProfiledExec& profiled = static_cast<ProfiledExec&>(exec);
   const auto start = std::chrono::steady_clock::now();
-  (cpu_ops().*Entry)(exec, op);
-  OpTime& t = static_cast<ProfiledExec&>(exec).times[name.text];
+  (profiled.timed->*Entry)(exec, op);
+  exec.stream.synchronize();  // what runs on a device of its own is timed one by one
+  OpTime& t = profiled.times[name.text];
   t.ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   t.flops += flops_of(op);
   ++t.calls;
@@ -51,8 +53,8 @@ void wrap(OpTable& table, void (*OpTable::*)(Exec&, const Op&)) {
   table.*Entry = timed<Entry, name, Op>;
 }
 
-OpTable make_table() {
-  OpTable t = cpu_ops();
+OpTable make_table(const OpTable& timed_ops) {
+  OpTable t = timed_ops;
 #define TW_WRAP(entry) wrap<&OpTable::entry, #entry>(t, &OpTable::entry);
   TW_FOR_EACH_OP(TW_WRAP)
 #undef TW_WRAP
@@ -61,9 +63,15 @@ OpTable make_table() {
 
 }  // namespace
 
-std::unique_ptr<ProfiledExec> make_profiled_exec(Device& device, Stream& stream, int threads) {
-  static const OpTable table = make_table();
-  return std::make_unique<ProfiledExec>(make_exec(table, device, stream, threads));
+std::unique_ptr<ProfiledTable> make_profiled_table(const OpTable& ops) {
+  return std::make_unique<ProfiledTable>(ProfiledTable{ops, make_table(ops)});
+}
+
+std::unique_ptr<ProfiledExec> make_profiled_exec(const ProfiledTable& table, Device& device, Stream& stream,
+                                                 int threads) {
+  auto exec = std::make_unique<ProfiledExec>(make_exec(table.wrapped, device, stream, threads));
+  exec->timed = &table.timed;
+  return exec;
 }
 
 }  // namespace thinwire

@@ -1,4 +1,4 @@
-// Where the time of a step goes, op by op: the CPU table with a stopwatch around every entry.
+// Where the time of a step goes, op by op: a table with a stopwatch around every entry.
 #pragma once
 
 #include <map>
@@ -21,8 +21,17 @@ using OpTimes = std::map<std::string, OpTime>;
 struct ProfiledExec : Exec {
   explicit ProfiledExec(Exec&& exec) : Exec(std::move(exec)) {}
   OpTimes times;
+  const OpTable* timed = nullptr;
 };
 
-std::unique_ptr<ProfiledExec> make_profiled_exec(Device& device, Stream& stream, int threads);
+struct ProfiledTable {
+  const OpTable& timed;
+  OpTable wrapped;
+};
+std::unique_ptr<ProfiledTable> make_profiled_table(const OpTable& ops);
+
+// The table outlives the Exec. Every op is waited for: on a GPU the gaps between kernels show, and nothing overlaps.
+std::unique_ptr<ProfiledExec> make_profiled_exec(const ProfiledTable& table, Device& device, Stream& stream,
+                                                 int threads);
 
 }  // namespace thinwire

@@ -28,6 +28,7 @@
 #include "engine/base/core/file.h"
 #include "engine/run/checkpoint/hf_names.h"
 #include "engine/run/config/load_config.h"
+#include "engine/run/train/backend.h"
 #include "engine/run/train/evaluate.h"
 #include "engine/run/train/gather_tensors.h"
 #include "engine/run/train/train_step.h"
@@ -195,8 +196,8 @@ class Subject {
  public:
   Subject(const Dump& dump, const RunConfig& run, Job& job)
       : dump_(dump),
-        device_(make_cpu_device()),
-        replica_(run, layout_of(run, job.rank(), job.nodes()), job.mesh(), device_.get(), &cpu_ops(), true) {
+        backend_(open_backend(run.device, job.local_rank())),
+        replica_(run, layout_of(run, job.rank(), job.nodes()), job.mesh(), backend_.device.get(), backend_.ops, true) {
     for (const ParamSpec& p : replica_.store().params())
       replica_.store().set(replica_.device(), replica_.stream(), p.name, dump.initial.at(p.name));
     replica_.weights_changed();
@@ -259,7 +260,7 @@ class Subject {
   }
 
   const Dump& dump_;
-  std::unique_ptr<Device> device_;
+  Backend backend_;
   Replica replica_;
 };
 

@@ -86,6 +86,7 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
       rotary_(make_rotary_tables(config.model, std::max(config.model.max_positions, shape_.length), arena_, device,
                                  stream_.get())),
       scratch_(take_stage_scratch(layout.shard, shape_, training, arena_)) {
+  if (exec_) exec_->deterministic = config_.deterministic;
   int64_t largest_partial = 0;
   for (const UnitMemory& unit : store_.units()) {
     int64_t partial = 0;

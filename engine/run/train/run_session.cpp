@@ -110,13 +110,23 @@ RunSession::RunSession(const ResolvedConfig& config, FaultPlan& faults, Job& job
     create_run_directory(run.run_dir);
     status_ = std::make_unique<StatusFile>(status_path(run.run_dir), run.train_iters);
   });
-  store_ = std::make_unique<CheckpointStore>(run.save_dir, store_options(run, faults),
+  StoreOptions options = store_options(run, faults);
+  options.copy = copy_state();
+  store_ = std::make_unique<CheckpointStore>(run.save_dir, std::move(options),
                                              &job.control());  // the lock: everything else is ours now
   if (!job.first()) return;
   log_open_file(log_path(run.run_dir));
   status_->running(0);
   log_info("run directory " + run.run_dir);
   for (const ConfigNote& note : config.notes) log_debug("config: " + note.key + ": " + note.text);
+}
+
+// State may lie in device memory; before start() there is none.
+CopyBytes RunSession::copy_state() {
+  return [this](std::byte* to, const std::byte* from, size_t bytes) {
+    TW_CHECK(device_ != nullptr, "state without a device");
+    device_->copy_at_rest(to, from, bytes);
+  };
 }
 
 double RunSession::minutes() const {
@@ -183,6 +193,7 @@ void RunSession::load_from(const std::string& path, Replica& replica, TrainProgr
   if (!run.finetune) refuse_other_model(found);
   LoadOptions options;
   options.verify = false;
+  if (device_->memory_total() > 0) options.copy = copy_state();
   if (run.finetune || run.no_load_optim)
     options.unwanted_prefixes.assign(std::begin(kOptimizerPrefixes), std::end(kOptimizerPrefixes));
   if (run.finetune) {
@@ -240,6 +251,7 @@ void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgre
                        CodingController& controller) {
   const RunConfig& run = config_.run;
   fingerprint_ = stream.fingerprint();
+  device_ = &replica.device();
   const std::optional<LoadReport> found = store_->newest();
   bool replica_loaded = false;
   job_.agree([&] {
@@ -247,6 +259,7 @@ void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgre
       refuse_other_model(*found);
       LoadOptions options;
       options.verify = false;  // newest() has read every byte
+      if (device_->memory_total() > 0) options.copy = copy_state();
       replica_loaded = take_coding_state(found->manifest, replica, options);
       load_generation(found->path, state_of(replica, progress, scaler, controller, false), options, &job_.control());
       last_saved_step_ = progress.step;
@@ -296,7 +309,8 @@ void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& pr
   r.model_tflops_full_attn = share * full_attention_flops_per_token(run.model) / 1e12;
   r.hw_tflops = share * hardware_flops_per_token(run.model) / 1e12;
   if (run.peak_tflops > 0.0) r.mfu = r.model_tflops_per_rank / run.peak_tflops;
-  r.memory_peak_bytes = peak_rss_bytes();
+  const size_t device_peak = device_ != nullptr ? device_->memory_peak() : 0;
+  r.memory_peak_bytes = device_peak > 0 ? static_cast<int64_t>(device_peak) : peak_rss_bytes();
   for (StepPart part : {StepPart::kData, StepPart::kForward, StepPart::kBackward, StepPart::kOptimizer,
                         StepPart::kEvaluation, StepPart::kCheckpoint}) {
     r.time_ms.emplace_back(std::string(name_of(part)), timer.ms(part));

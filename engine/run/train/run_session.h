@@ -57,6 +57,7 @@ class RunSession {
   void load_from(const std::string& path, Replica& replica, TrainProgress& progress, LossScaler& scaler,
                  CodingController& controller);
   void import_weights(Replica& replica);
+  CopyBytes copy_state();
 
   const ResolvedConfig& config_;
   FaultPlan& faults_;
@@ -68,6 +69,7 @@ class RunSession {
   std::unique_ptr<TensorboardWriter> tensorboard_;
   std::unique_ptr<ConsoleProgress> console_;
   std::string fingerprint_;
+  Device* device_ = nullptr;  // the replica's, from start() on
   int64_t step_ = 0;
   int64_t last_saved_step_ = -1;
 };

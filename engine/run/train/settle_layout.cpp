@@ -9,6 +9,7 @@
 
 #include "engine/base/core/log.h"
 #include "engine/run/config/layout_text.h"
+#include "engine/run/train/backend.h"
 #include "engine/run/train/dry_run.h"
 #include "engine/run/train/synthetic_batches.h"
 #include "engine/run/train/train_step.h"
@@ -22,8 +23,8 @@ double time_of_layers(RunConfig run, int64_t layers) {
   run.layout = LayoutConfig();
   run.data.global_batch = run.data.micro_batch;
   run.accumulation = 1;
-  const std::unique_ptr<Device> device = make_cpu_device();
-  Replica replica(run, device.get(), &cpu_ops(), true);
+  const Backend backend = open_backend(run.device, 0);
+  Replica replica(run, backend.device.get(), backend.ops, true);
   replica.store().initialize(replica.exec(), run.seed);
   replica.weights_changed();
   TrainStep step(replica);

@@ -190,6 +190,7 @@ void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress) {
   r.ports().control.sum(sums, r.stream()).wait(r.stream());
   double total[kSumCount];
   r.read(sums, total);
+  r.exec().state->check_faults(r.stream());
   for (size_t site = 0; site < kSiteNames.size(); ++site) {
     outcome.logical_total[site] = total[kSumLogical + site];
     outcome.wire_total[site] = total[kSumWire + site];

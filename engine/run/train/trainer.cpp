@@ -10,6 +10,7 @@
 #include "engine/base/core/log.h"
 #include "engine/run/trace/console_progress.h"
 #include "engine/run/trace/run_files.h"
+#include "engine/run/train/backend.h"
 #include "engine/run/train/dry_run.h"
 #include "engine/run/train/run_session.h"
 #include "engine/run/train/settle_layout.h"
@@ -21,15 +22,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::unique_ptr<Device> open_device(const RunConfig& run) {
-  return run.device == "cuda" ? make_cuda_device(0) : make_cpu_device();
-}
-
 // Memory is taken lazily by the system: without this a model that is too large would be killed in the middle of a step.
-void refuse_what_does_not_fit(const RunConfig& run, int ranks_here) {
+void refuse_what_does_not_fit(const RunConfig& run, int ranks_here, const Device& device) {
+  if (const size_t own = device.memory_total(); own > 0) {
+    const size_t planned = plan_memory(run).total() + process_overhead(run).bytes;
+    if (planned <= own) return;  // what else is in use shows when the memory is taken
+    throw_bad_config("not enough GPU memory: this configuration needs " + format_bytes(static_cast<double>(planned)) +
+                     " of a rank, the device has " + format_bytes(static_cast<double>(own)) +
+                     "; lower train_micro_batch_size_per_gpu, raise recompute_granularity or shard by "
+                     "zero_optimization.stage; --dry-run prints the plan");
+  }
   const double needed = static_cast<double>(plan_memory(run).total() + process_overhead(run).bytes) * ranks_here;
   const double there = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  if (run.device == "cpu" && needed > there) {
+  if (needed > there) {
     throw_bad_config("not enough memory: this configuration needs " + format_bytes(needed) +
                      (ranks_here > 1 ? " for the " + std::to_string(ranks_here) + " ranks of a node" : "") +
                      ", the machine has " + format_bytes(there) +
@@ -58,17 +63,17 @@ class Trainer {
         faults_(faults),
         session_(session),
         job_(job),
-        device_(open_device(run_)),
+        backend_(open_backend(run_.device, job.local_rank())),
         data_(open_data(run_, job)),
         stream_(*data_) {
-    log_info("device " + device_->description() + ", " + cpu_ops().isa() + ", " +
+    log_info("device " + backend_.device->description() + ", " + backend_.ops->isa() + ", " +
              std::to_string(resolve_threads(run_)) + " threads");
     log_info(stream_.describe());
     job.agree([&] {
-      refuse_what_does_not_fit(run_, job.local_size());
+      refuse_what_does_not_fit(run_, job.local_size(), *backend_.device);
       const RankLayout layout = layout_of(run_, job.rank(), job.nodes());
       prove_plan(layout);
-      replica_ = std::make_unique<Replica>(run_, layout, job.mesh(), device_.get(), &cpu_ops(), true);
+      replica_ = std::make_unique<Replica>(run_, layout, job.mesh(), backend_.device.get(), backend_.ops, true);
     });
     log_memory();
     scaler_ = std::make_unique<LossScaler>(run_.optim, run_.model.dtype == DType::f16);
@@ -271,7 +276,7 @@ class Trainer {
   FaultPlan& faults_;
   RunSession& session_;
   Job& job_;
-  std::unique_ptr<Device> device_;
+  Backend backend_;
   std::unique_ptr<SampleStream> data_;
   SampleStream& stream_;
   std::unique_ptr<Replica> replica_;
@@ -309,7 +314,8 @@ void refuse_what_is_not_here(const RunConfig& run) {
 ExitCode train(const ResolvedConfig& config, bool allow_faults, Job& job) {
   install_signal_handlers();
   job.agree([&] {
-    if (config.run.device == "cuda") open_device(config.run);  // the device is checked before anything is touched
+    // The device is checked before anything is touched.
+    if (config.run.device != "cpu") open_backend(config.run.device, job.local_rank());
     refuse_what_is_not_here(config.run);
   });
   FaultPlan faults;

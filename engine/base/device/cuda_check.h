@@ -1,0 +1,25 @@
+// How CUDA calls are checked: every failure names the call, its file and line, and CUDA's own name for it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+namespace thinwire {
+
+// Throws Error: kBadConfig where memory ran out, else kInternal (a fault of ours or of the machine; a context that a
+// kernel broke stays broken, so nobody tries again).
+[[noreturn]] void cuda_failed(cudaError_t error, const char* call, const char* file, int line);
+
+// Behind the launch of kernel `what`: throws what the launch reported. With THINWIRE_CUDA_SYNC=1 in the environment it
+// also waits for the kernel, so that an error names the kernel that made it and not a later call.
+void cuda_launched(const char* what, cudaStream_t stream, const char* file, int line);
+
+}  // namespace thinwire
+
+#define TW_CUDA(call)                                                              \
+  do {                                                                             \
+    if (const cudaError_t tw_error = (call); tw_error != cudaSuccess) [[unlikely]] \
+      ::thinwire::cuda_failed(tw_error, #call, __FILE__, __LINE__);                \
+  } while (0)
+
+// TW_CUDA_LAUNCHED("norm_forward", stream) behind kernel<<<...>>>(...).
+#define TW_CUDA_LAUNCHED(what, stream) ::thinwire::cuda_launched(what, stream, __FILE__, __LINE__)

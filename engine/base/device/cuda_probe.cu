@@ -1,0 +1,27 @@
+// An empty kernel: whether the program holds code for the GPU at hand.
+#include <cuda_runtime.h>
+
+#include "engine/base/device/cuda_probe.h"
+
+namespace thinwire {
+
+// CMake 3.25 drops the language standard for this compiler in silence; the build passes it by hand.
+static_assert(__cplusplus >= 202002L, "CUDA sources are compiled as C++20");
+
+namespace {
+__global__ void nothing() {}
+}  // namespace
+
+std::string probe_kernels() {
+  nothing<<<1, 1>>>();
+  cudaError_t error = cudaGetLastError();
+  if (error == cudaSuccess) error = cudaDeviceSynchronize();
+  if (error == cudaSuccess) return {};
+  return std::string(cudaGetErrorName(error)) + ": " + cudaGetErrorString(error);
+}
+
+std::string built_architectures() {
+  return THINWIRE_CUDA_BUILT_FOR;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,33 @@
+// The CUDA side of a Stream, for files that launch kernels.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "engine/base/device/stream.h"
+
+namespace thinwire {
+
+// A non-blocking cudaStream (never the legacy default stream, which would order everything with everything).
+class CudaStream final : public Stream {
+ public:
+  // `device`: whose memory the stream works on; it outlives the stream.
+  CudaStream(int ordinal, Device* device);
+  ~CudaStream() override;
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  void synchronize() override;
+  Device* device() override { return device_; }
+  cudaStream_t handle() const { return handle_; }
+  int ordinal() const { return ordinal_; }
+
+ private:
+  cudaStream_t handle_ = nullptr;
+  int ordinal_;
+  Device* device_;
+};
+
+// CHECKs that `stream` was made by a CUDA device.
+cudaStream_t cuda_stream_of(Stream& stream);
+
+}  // namespace thinwire

@@ -1,0 +1,48 @@
+// Fused attention of a vendor's library (cuDNN), behind an interface of ours: which shapes it takes, and running them.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "engine/base/ops/ops.h"
+
+namespace thinwire {
+
+class CudaState;
+
+// Both calls return false, with nothing queued, for what the library does not take (fp32, dropout, decoding with a
+// cache, one token, head sizes that are no multiple of 8 and what its own support check refuses): the caller then runs
+// our own kernel. Plans are made at the first call of a shape and kept. `Exec::deterministic` chooses the backward
+// algorithm that gives the same bits at every run.
+class FusedAttention {
+ public:
+  virtual ~FusedAttention() = default;
+  virtual bool forward(Exec& exec, const AttentionForward& op) = 0;
+  virtual bool backward(Exec& exec, const AttentionBackward& op) = 0;
+};
+
+// nullptr where the library is not built in (attention_fused_absent.cpp), does not start, or THINWIRE_ATTENTION=own is
+// in the environment.
+std::unique_ptr<FusedAttention> make_fused_attention(CudaState& state);
+
+// The library in use, for --version: "cuDNN 9.19.0", or "no cuDNN".
+std::string fused_attention_name();
+
+// What the library's support check says of a shape on a GPU that need not be there, whose properties `device_json` the
+// library itself has written (or our table for tests): empty when it takes it. sm: 80, 90, 100. Asks for libcuda.so.1,
+// of which the toolkit's stub is enough. GQA is asked for as it is run: q heads of one group over one kv head.
+struct AttentionQuestion {
+  int64_t batch = 1, length = 1024, groups = 12, heads_per_group = 1, head_dim = 64;
+  DType dtype = DType::bf16;
+  bool backward = false, deterministic = true;
+};
+std::string attention_support_fault(int sm, const std::string& device_json, const AttentionQuestion& question);
+// That description of the GPU at hand, to be kept as test data.
+std::string device_properties_json(int ordinal);
+
+// The table's entries: fused where possible, else attention_*_cuda.
+void attention_forward_picked(Exec& exec, const AttentionForward& op);
+void attention_backward_picked(Exec& exec, const AttentionBackward& op);
+
+}  // namespace thinwire

@@ -1,0 +1,292 @@
+// Element-by-element ops and column sums on CUDA: one pass over memory each.
+#include <type_traits>
+
+#include "engine/base/ops/cuda_columns.h"
+#include "engine/base/ops/cuda_dropout.h"
+#include "engine/base/ops/cuda_flat.h"
+#include "engine/base/ops/elementwise_cuda.h"
+#include "engine/base/ops/op_checks.h"
+
+namespace thinwire {
+namespace {
+
+template <typename T, bool kDropout>
+struct ResidualAddBody {
+  static constexpr int kWidth = kVector<T>;
+  const T* x;
+  const T* branch;
+  T* y;
+  DropoutPlan plan;
+  template <int W>
+  struct Data {
+    T x[W], branch[W];
+  };
+  template <int W>
+  TW_DEVICE void load(int64_t i, Data<W>& d) const {
+    load_values<W>(x + i, d.x);
+    load_values<W>(branch + i, d.branch);
+  }
+  template <int W>
+  TW_DEVICE void finish(int64_t i, const Data<W>& d) const {
+    float out[W];
+    if constexpr (kDropout) {
+      float keep[W];
+      keep_factors<W>(plan, i, keep);
+      TW_UNROLL
+      for (int k = 0; k < W; ++k) out[k] = widen(d.x[k]) + widen(d.branch[k]) * keep[k];
+    } else {
+      TW_UNROLL
+      for (int k = 0; k < W; ++k) out[k] = widen(d.x[k]) + widen(d.branch[k]);
+    }
+    store_floats<W>(y + i, out);
+  }
+};
+
+template <typename T>
+struct DropoutBody {
+  static constexpr int kWidth = kVector<T>;
+  const T* x;
+  T* y;
+  DropoutPlan plan;
+  template <int W>
+  struct Data {
+    T x[W];
+  };
+  template <int W>
+  TW_DEVICE void load(int64_t i, Data<W>& d) const {
+    load_values<W>(x + i, d.x);
+  }
+  template <int W>
+  TW_DEVICE void finish(int64_t i, const Data<W>& d) const {
+    float out[W];
+    keep_factors<W>(plan, i, out);
+    TW_UNROLL
+    for (int k = 0; k < W; ++k) out[k] *= widen(d.x[k]);
+    store_floats<W>(y + i, out);
+  }
+};
+
+template <typename From, typename To>
+struct CastBody {
+  static constexpr int kWidth = kVector<From> < kVector<To> ? kVector<From> : kVector<To>;
+  const From* src;
+  To* dst;
+  template <int W>
+  struct Data {
+    From x[W];
+  };
+  template <int W>
+  TW_DEVICE void load(int64_t i, Data<W>& d) const {
+    load_values<W>(src + i, d.x);
+  }
+  template <int W>
+  TW_DEVICE void finish(int64_t i, const Data<W>& d) const {
+    if constexpr (std::is_same_v<From, To>) {  // bits are kept, those of NaN too
+      store_values<W>(dst + i, d.x);
+    } else {
+      float out[W];
+      TW_UNROLL
+      for (int k = 0; k < W; ++k) out[k] = widen(d.x[k]);
+      store_floats<W>(dst + i, out);
+    }
+  }
+};
+
+template <typename T>
+struct AxpyBody {
+  static constexpr int kWidth = kVector<T>;
+  float alpha;
+  const T* x;
+  T* y;
+  template <int W>
+  struct Data {
+    T x[W], y[W];
+  };
+  template <int W>
+  TW_DEVICE void load(int64_t i, Data<W>& d) const {
+    load_values<W>(x + i, d.x);
+    load_values<W>(y + i, d.y);
+  }
+  template <int W>
+  TW_DEVICE void finish(int64_t i, const Data<W>& d) const {
+    float out[W];
+    TW_UNROLL
+    for (int k = 0; k < W; ++k) out[k] = fmaf(alpha, widen(d.x[k]), widen(d.y[k]));
+    store_floats<W>(y + i, out);
+  }
+};
+
+template <typename T>
+struct FillBody {
+  static constexpr int kWidth = kVector<T>;
+  float value;
+  T* x;
+  template <int W>
+  struct Data {};
+  template <int W>
+  TW_DEVICE void load(int64_t, Data<W>&) const {}
+  template <int W>
+  TW_DEVICE void finish(int64_t i, const Data<W>&) const {
+    float out[W];
+    TW_UNROLL
+    for (int k = 0; k < W; ++k) out[k] = value;
+    store_floats<W>(x + i, out);
+  }
+};
+
+constexpr int kColumnLanes = 8;  // rows that a block of column sums reads at a time
+
+// partials[blockIdx.y][c] = sum over rows [blockIdx.y * step, ...) of dy[row][c]; W columns per thread, 32 threads side
+// by side, kColumnLanes rows.
+template <typename T, int W>
+TW_KERNEL void __launch_bounds__(kWarp* kColumnLanes)
+    column_sums_kernel(const T* dy, float* partials, int64_t rows, int64_t cols, int64_t step) {
+  TW_SHARED_ARRAY(float, lanes, kColumnLanes* kWarp* W);
+  const int group = static_cast<int>(threadIdx.x % kWarp), lane = static_cast<int>(threadIdx.x / kWarp);
+  const int64_t slab = static_cast<int64_t>(blockIdx.x) * kWarp * W, c = slab + group * W;
+  const int64_t first = static_cast<int64_t>(blockIdx.y) * step, last = first + step < rows ? first + step : rows;
+  float sums[W] = {};
+  if (c < cols) {  // W divides cols
+    TW_UNROLL_BY(4)
+    for (int64_t r = first + lane; r < last; r += kColumnLanes) {
+      float v[W];
+      load_floats<W>(dy + r * cols + c, v);
+      TW_UNROLL
+      for (int k = 0; k < W; ++k) sums[k] += v[k];
+    }
+  }
+  TW_UNROLL
+  for (int k = 0; k < W; ++k) lanes[(lane * kWarp + group) * W + k] = sums[k];
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < kWarp * W && slab + i < cols; i += kWarp * kColumnLanes) {
+    float sum = 0.0f;
+    for (int l = 0; l < kColumnLanes; ++l) sum += lanes[l * kWarp * W + i];
+    partials[static_cast<int64_t>(blockIdx.y) * cols + slab + i] = sum;
+  }
+}
+
+constexpr int kPartialSlices = 32;
+
+TW_KERNEL void __launch_bounds__(kWarp* kPartialSlices)
+    add_partials_kernel(float* out, const float* partials, int64_t stride, int64_t parts, int64_t cols) {
+  TW_SHARED_ARRAY(float, slices, kPartialSlices* kWarp);
+  const int column = static_cast<int>(threadIdx.x % kWarp), slice = static_cast<int>(threadIdx.x / kWarp);
+  const int64_t c = static_cast<int64_t>(blockIdx.x) * kWarp + column;
+  const int64_t per_slice = (parts + kPartialSlices - 1) / kPartialSlices, first = slice * per_slice;
+  const int64_t last = first + per_slice < parts ? first + per_slice : parts;
+  float sum = 0.0f;
+  if (c < cols) {
+    TW_UNROLL_BY(8)
+    for (int64_t p = first; p < last; ++p) sum += partials[p * stride + c];
+  }
+  slices[slice * kWarp + column] = sum;
+  __syncthreads();
+  if (slice == 0 && c < cols) {
+    sum = 0.0f;
+    for (int s = 0; s < kPartialSlices; ++s) sum += slices[s * kWarp + column];
+    out[c] += sum;
+  }
+}
+
+}  // namespace
+
+void residual_add_cuda(Exec& exec, const ResidualAdd& op) {
+  const int64_t n = op.x.count();
+  if (n == 0) return;
+  check_vector(op.branch, n, op.x.dtype, "branch of a residual addition");
+  check_vector(op.y, n, op.x.dtype, "output of a residual addition");
+  const DropoutPlan plan = make_dropout_plan(op.dropout, op.x.rows(), op.x.cols());
+  CudaQueue queue(exec);
+  with_storage(op.x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const T *x = op.x.as<T>(), *branch = op.branch.as<T>();
+    T* y = op.y.as<T>();
+    const bool vectors = aligned16(x, branch, y) && groups_allowed(plan, kVector<T>);
+    if (plan.active)
+      launch_flat<2>(queue, "residual_add", ResidualAddBody<T, true>{x, branch, y, plan}, n, vectors);
+    else
+      launch_flat(queue, "residual_add", ResidualAddBody<T, false>{x, branch, y, plan}, n, vectors);
+  });
+}
+
+void dropout_apply_cuda(Exec& exec, const DropoutApply& op) {
+  const int64_t n = op.x.count();
+  if (n == 0) return;
+  check_vector(op.y, n, op.x.dtype, "output of dropout");
+  const DropoutPlan plan = make_dropout_plan(op.dropout, op.x.rows(), op.x.cols());
+  if (!plan.active) return cast_cuda(exec, {op.x, op.y});
+  CudaQueue queue(exec);
+  with_storage(op.x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* x = op.x.as<T>();
+    T* y = op.y.as<T>();
+    launch_flat<2>(queue, "dropout_apply", DropoutBody<T>{x, y, plan}, n,
+                   aligned16(x, y) && groups_allowed(plan, kVector<T>));
+  });
+}
+
+void cast_cuda(Exec& exec, const Cast& op) {
+  const int64_t n = op.src.count();
+  if (n == 0) return;
+  check_vector(op.dst, n, op.dst.dtype, "destination of a cast");
+  if (op.src.data == op.dst.data && op.src.dtype == op.dst.dtype) return;
+  CudaQueue queue(exec);
+  with_storage(op.src.dtype, [&](auto from) {
+    with_storage(op.dst.dtype, [&](auto to) {
+      using From = decltype(from);
+      using To = decltype(to);
+      const From* src = op.src.as<From>();
+      To* dst = op.dst.as<To>();
+      launch_flat(queue, "cast", CastBody<From, To>{src, dst}, n, aligned16(src, dst));
+    });
+  });
+}
+
+void axpy_cuda(Exec& exec, const Axpy& op) {
+  const int64_t n = op.x.count();
+  if (n == 0) return;
+  check_vector(op.y, n, op.x.dtype, "y of axpy");
+  CudaQueue queue(exec);
+  with_storage(op.x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* x = op.x.as<T>();
+    T* y = op.y.as<T>();
+    launch_flat(queue, "axpy", AxpyBody<T>{op.alpha, x, y}, n, aligned16(x, y));
+  });
+}
+
+void fill_constant_cuda(Exec& exec, const FillConstant& op) {
+  CudaQueue queue(exec);
+  with_storage(op.x.dtype, [&](auto type) {
+    using T = decltype(type);
+    T* x = op.x.as<T>();
+    launch_flat(queue, "fill_constant", FillBody<T>{op.value, x}, op.x.count(), aligned16(x));
+  });
+}
+
+void bias_gradient_cuda(Exec& exec, const BiasGradient& op) {
+  const int64_t rows = op.dy.rows(), cols = op.dy.cols();
+  check_vector(op.dbias, cols, DType::f32, "bias gradient");
+  if (op.dy.count() == 0) return;
+  const int64_t step = rows_per_partial(rows), parts = ceil_div(rows, step);
+  CudaQueue queue(exec);
+  auto* partials = reinterpret_cast<float*>(queue.scratch(static_cast<size_t>(parts * cols) * sizeof(float)));
+  with_storage(op.dy.dtype, [&](auto type) {
+    using T = decltype(type);
+    constexpr int W = kVector<T>;
+    const T* dy = op.dy.as<T>();
+    const bool vectors = aligned16(dy) && cols % W == 0;
+    queue.launch("bias_gradient", vectors ? column_sums_kernel<T, W> : column_sums_kernel<T, 1>,
+                 {ceil_div(cols, kWarp * (vectors ? W : 1)), parts}, kWarp * kColumnLanes, 0, dy, partials, rows, cols,
+                 step);
+  });
+  add_partials_cuda(queue, op.dbias.as<float>(), partials, cols, parts, cols);
+}
+
+void add_partials_cuda(CudaQueue& queue, float* out, const float* partials, int64_t stride, int64_t parts,
+                       int64_t cols) {
+  queue.launch("add_partials", add_partials_kernel, {ceil_div(cols, kWarp)}, kWarp * kPartialSlices, 0, out, partials,
+               stride, parts, cols);
+}
+
+}  // namespace thinwire

@@ -1,0 +1,94 @@
+// Sums in double on CUDA: a grid that depends on the number of elements alone, then one block that adds up the blocks.
+#include <algorithm>
+
+#include "engine/base/ops/cuda_reduce.h"
+#include "engine/base/ops/cuda_vector.h"
+#include "engine/base/ops/op_checks.h"
+#include "engine/base/ops/reduce_cuda.h"
+
+namespace thinwire {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kPiece = 4096;   // elements that a block reads at a time
+constexpr int kMostBlocks = 1024;  // partial sums
+
+enum class Terms { kPlain, kProducts, kSquares };
+
+template <Terms kTerms>
+TW_DEVICE double term(float a, float b) {
+  if constexpr (kTerms == Terms::kPlain) return static_cast<double>(a);
+  return static_cast<double>(a) * static_cast<double>(kTerms == Terms::kSquares ? a : b);
+}
+
+// partials[block] = sum over the pieces block, block + blocks, ...
+template <Terms kTerms>
+TW_KERNEL void __launch_bounds__(kThreads)
+    sum_kernel(const float* a, const float* b, double* partials, int64_t count, bool vectors) {
+  TW_SHARED_ARRAY(double, slots, kMostWarps);
+  constexpr int kSteps = static_cast<int>(kPiece / (4 * kThreads));
+  double sum = 0.0;
+  for (int64_t start = static_cast<int64_t>(blockIdx.x) * kPiece; start < count;
+       start += static_cast<int64_t>(gridDim.x) * kPiece) {
+    if (vectors && start + kPiece <= count) {
+      float x[kSteps][4], y[kSteps][4] = {};
+      TW_UNROLL
+      for (int s = 0; s < kSteps; ++s) {
+        const int64_t i = start + (s * kThreads + static_cast<int>(threadIdx.x)) * 4;
+        load_floats<4>(a + i, x[s]);
+        if constexpr (kTerms == Terms::kProducts) load_floats<4>(b + i, y[s]);
+      }
+      TW_UNROLL
+      for (int s = 0; s < kSteps; ++s) {
+        TW_UNROLL
+        for (int k = 0; k < 4; ++k) sum += term<kTerms>(x[s][k], y[s][k]);
+      }
+    } else {
+      const int64_t end = start + kPiece < count ? start + kPiece : count;
+      for (int64_t i = start + threadIdx.x; i < end; i += kThreads) {
+        sum += term<kTerms>(a[i], kTerms == Terms::kProducts ? b[i] : 0.0f);
+      }
+    }
+  }
+  sum = block_sum(sum, slots);
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+TW_KERNEL void __launch_bounds__(kMostBlocks) add_sums_kernel(const double* partials, double* out, int count) {
+  TW_SHARED_ARRAY(double, slots, kMostWarps);
+  const int i = static_cast<int>(threadIdx.x);
+  const double sum = block_sum(i < count ? partials[i] : 0.0, slots);
+  if (i == 0) out[0] += sum;
+}
+
+template <Terms kTerms>
+void queue_sum(Exec& exec, const float* a, const float* b, double* out, int64_t n) {
+  CudaQueue queue(exec);
+  const int64_t blocks = std::min<int64_t>(kMostBlocks, ceil_div(n, kPiece));
+  auto* partials = reinterpret_cast<double*>(queue.scratch(kMostBlocks * sizeof(double)));
+  queue.launch("sum", sum_kernel<kTerms>, {blocks}, kThreads, 0, a, b, partials, n, aligned16(a, b));
+  queue.launch("add_sums", add_sums_kernel, {1}, static_cast<int>(ceil_div(blocks, kWarp) * kWarp), 0, partials, out,
+               blocks);
+}
+
+}  // namespace
+
+void weighted_sum_cuda(Exec& exec, const WeightedSum& op) {
+  const int64_t n = op.a.count();
+  check_vector(op.out, 1, DType::f64, "sum");
+  if (n == 0) return;
+  const float* a = op.a.as<float>();
+  check_optional(op.b, n, DType::f32, "weights of a sum");
+  if (op.b)
+    queue_sum<Terms::kProducts>(exec, a, op.b.as<float>(), op.out.as<double>(), n);
+  else
+    queue_sum<Terms::kPlain>(exec, a, nullptr, op.out.as<double>(), n);
+}
+
+void sum_squares_cuda(Exec& exec, const SumSquares& op) {
+  check_vector(op.out, 1, DType::f64, "sum of squares");
+  if (op.x.count() == 0) return;
+  queue_sum<Terms::kSquares>(exec, op.x.as<float>(), nullptr, op.out.as<double>(), op.x.count());
+}
+
+}  // namespace thinwire

@@ -1,0 +1,468 @@
+# shellcheck shell=bash
+# What all batch scripts share: arguments, site hooks, the walltime signal, and whether the run goes back into the queue.
+#
+# A script sources this file, then calls
+#   tw_begin SYSTEM SCRIPT "$@"     reads the arguments and the site's hooks, installs the traps; SYSTEM: slurm | slurm_chain | lsf |
+#                                   lsf_chain | pbs | flux; SCRIPT: the file to submit when the system cannot queue a job again
+#   tw_begin_element ...            the same for one line of a list, in the array scripts
+#   tw_launch LAUNCHER OPTION ...   runs train under that launcher and waits for its end, passing signals on
+#   tw_end                          decides from status.json: finished, failed for good, or once more; exits
+#
+# What a person may set (in the environment when submitting, or in the site file):
+#   THINWIRE_ARGS       arguments of train where the batch system passes none to a script (LSF, PBS): words, no quoting
+#   THINWIRE_ARGS_FILE  the same, one argument per line
+#   THINWIRE_SITE       a shell file of the site, sourced first: modules, paths, variables
+#   THINWIRE_MODULES    environment modules to load, words
+#   THINWIRE_CONTAINER  image.sif (apptainer or singularity), or a whole command to put before train ("podman run ...")
+#   THINWIRE_TRAIN      the program; ./train unless said, build-cuda/train in the GPU scripts
+#   THINWIRE_ROOT       the repository, when not submitted from there
+#   THINWIRE_LAUNCHER   srun | mpirun | jsrun, where a script knows several
+#   THINWIRE_RANKS      number of ranks, where it is not the number of slots
+#   THINWIRE_LOG        a file that gets the output instead; %d in it is the folder that holds the run directory
+#   THINWIRE_CHECK      0: do not ask `train --dry-run` on this node before the ranks are started
+#   THINWIRE_FORWARD    1 or 0: whether this shell passes the walltime signal on to the launcher (see tw_on_signal)
+#
+# Exit codes: those of train (README); 75 stopped and not queued again; 99 (LSF only, see -Q) queue me again.
+# The exit code of a launcher is never what decides: a killed rank, a full disk and a lost node may all look the same there.
+
+tw_most_without=3 # cycles without a new step, then a person has to look
+
+tw_say() { printf 'thinwire %s: %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$*"; }
+
+tw_fail() { # CODE MESSAGE
+  printf 'error: %s: %s\n' "${tw_script:-batch_common.sh}" "$2" >&2
+  exit "$1"
+}
+
+# Value of a key of a flat JSON object, as status.json is; nothing when absent. (Inside a text a quotation mark has a backslash
+# before it, so a message cannot be taken for a key.)
+tw_json() { # KEY FILE
+  [ -r "$2" ] || return 0
+  grep -oE "\"$1\"[[:space:]]*:[[:space:]]*(\"[^\"]*\"|[^,}[:space:]]+)" "$2" | sed 's/^[^:]*:[[:space:]]*//; s/^"//; s/"$//; q'
+}
+
+tw_number() { case $1 in '' | *[!0-9]*) echo 0 ;; *) echo "$1" ;; esac; }
+
+tw_load_site() {
+  local module image
+  if [ -n "${THINWIRE_SITE:-}" ]; then
+    # shellcheck source=/dev/null
+    . "$THINWIRE_SITE" || tw_fail 78 "THINWIRE_SITE: cannot source $THINWIRE_SITE"
+  fi
+  if [ -n "${THINWIRE_MODULES:-}" ]; then
+    # A batch shell is no login shell: the function `module` is often missing.
+    if ! type module >/dev/null 2>&1; then
+      for module in /etc/profile.d/lmod.sh /etc/profile.d/modules.sh "${MODULESHOME:-/usr/share/modules}/init/bash"; do
+        # shellcheck source=/dev/null
+        if [ -r "$module" ]; then . "$module" && break; fi
+      done
+    fi
+    type module >/dev/null 2>&1 || tw_fail 78 "THINWIRE_MODULES is set but there is no command module; source it in THINWIRE_SITE"
+    for module in $THINWIRE_MODULES; do
+      module load "$module" || tw_fail 78 "module load $module failed"
+    done
+  fi
+  tw_container=()
+  case ${THINWIRE_CONTAINER:-} in
+    '') ;;
+    *' '*) read -r -a tw_container <<<"$THINWIRE_CONTAINER" ;;
+    *)
+      image=$(command -v apptainer || command -v singularity) || tw_fail 78 "THINWIRE_CONTAINER: neither apptainer nor singularity is here"
+      tw_container=("$image" exec)
+      # Without --nv the container sees no driver.
+      [ "$tw_device" != cuda ] || tw_container+=(--nv)
+      tw_container+=("$THINWIRE_CONTAINER")
+      ;;
+  esac
+}
+
+# The run directory train will use: the last run_dir= among the arguments, else that of the last configuration that has one,
+# else runs/<name of the first>.
+tw_find_run_dir() {
+  local word found first=''
+  tw_run_dir=
+  for word in "${tw_args[@]}"; do
+    case $word in
+      *.json)
+        word=${word#--config=}
+        [ -r "$word" ] || tw_fail 78 "cannot read $word (directory $PWD; submit from the repository or set THINWIRE_ROOT)"
+        [ -n "$first" ] || first=${word##*/}
+        found=$(sed '/^[[:space:]]*\/\//d' "$word" | grep -oE '"run[-_]dir"[[:space:]]*:[[:space:]]*"[^"]*"' | tail -n 1)
+        found=${found%\"}
+        [ -z "$found" ] || tw_run_dir=${found##*\"}
+        ;;
+    esac
+  done
+  local rest=()
+  for word in "${tw_args[@]}"; do
+    case $word in run_dir=*) tw_run_dir=${word#run_dir=} ;; *) rest+=("$word") ;; esac
+  done
+  [ -n "$tw_run_dir" ] || tw_run_dir=runs/${first%.json} # train's own default
+  tw_args=("${rest[@]}" "run_dir=$tw_run_dir")           # what is watched here is what train uses
+}
+
+tw_begin() { # SYSTEM SCRIPT [ARGUMENT ...]
+  tw_system=$1 tw_script=$2
+  shift 2
+  # First of all: a signal may come at any time, and bash dies of USR1 without a trap.
+  tw_asked='' tw_pid='' tw_interrupted='' tw_timer=''
+  trap 'tw_on_signal USR1' USR1
+  trap 'tw_on_signal TERM' TERM
+  trap 'tw_on_signal INT' INT
+  trap '' USR2 # the second warning of some LSF versions; Hydra's mpirun would die of it and leave its ranks behind
+
+  tw_args=()
+  if [ $# -gt 0 ]; then
+    tw_args=("$@")
+  elif [ -n "${THINWIRE_ARGS_FILE:-}" ]; then
+    mapfile -t tw_args <"$THINWIRE_ARGS_FILE" || tw_fail 78 "THINWIRE_ARGS_FILE: cannot read $THINWIRE_ARGS_FILE"
+  elif [ -n "${THINWIRE_ARGS:-}" ]; then
+    read -r -a tw_args <<<"$THINWIRE_ARGS"
+  fi
+  [ ${#tw_args[@]} -gt 0 ] || tw_fail 64 "no arguments for train: give them to the script, or in THINWIRE_ARGS (example: --config configs/gpt2_tiny.json)"
+  tw_device=${tw_device:-cpu}
+  tw_find_run_dir
+  if [ -n "${THINWIRE_LOG:-}" ]; then exec >>"${THINWIRE_LOG//%d/$(dirname "$tw_run_dir")}" 2>&1; fi
+  tw_load_site
+  tw_find_job
+  case "${tw_args[*]}" in *device=*) ;; *) [ "$tw_device" = cpu ] || tw_args+=("device=$tw_device") ;; esac
+  tw_train=${THINWIRE_TRAIN:-}
+  if [ -z "$tw_train" ]; then
+    if [ "$tw_device" = cuda ]; then tw_train=./build-cuda/train; else tw_train=./train; fi
+  fi
+  # In a container the program may live where this shell cannot see it.
+  [ ${#tw_container[@]} -gt 0 ] || [ -x "$tw_train" ] || tw_fail 78 "no program $tw_train: build it, or set THINWIRE_TRAIN (directory $PWD)"
+  tw_status=$tw_run_dir/status.json
+  tw_cycles=$tw_run_dir/batch_cycles.json
+  tw_open_cycle
+}
+
+# The name by which the batch system knows this job.
+tw_find_job() {
+  tw_job=
+  case $tw_system in
+    slurm*) tw_job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID} tw_job=${tw_job:-${SLURM_JOB_ID:-}} ;;
+    lsf*) if [ "${LSB_JOBINDEX:-0}" -gt 0 ]; then tw_job="${LSB_JOBID}[$LSB_JOBINDEX]"; else tw_job=${LSB_JOBID:-}; fi ;;
+    pbs) tw_job=${PBS_JOBID:-} ;;
+    flux) tw_job=$(flux getattr jobid) ;;
+  esac
+}
+
+# One run of a list: a line of words, or of fields between tabs where a path has blanks. INDEX counts from FIRST.
+tw_begin_element() { # SYSTEM SCRIPT LIST INDEX FIRST
+  local line words
+  tw_script=$2 tw_list=$3 tw_index=$4
+  [ -n "$3" ] || tw_fail 64 "no list of runs: give a file that holds the arguments of one run per line"
+  [ -n "$4" ] || tw_fail 64 "not an element of an array: submit with an array of indices (see the head of $2)"
+  [ -r "$3" ] || tw_fail 78 "cannot read the list of runs $3 (directory $PWD)"
+  line=$(sed -n "$(($4 - $5 + 1))p" "$3")
+  [ -n "$line" ] || tw_fail 78 "$3 has no line for index $4: give the array as many indices as the list has lines, from $5"
+  case $line in
+    *$'\t'*) IFS=$'\t' read -r -a words <<<"$line" ;;
+    *) read -r -a words <<<"$line" ;;
+  esac
+  tw_begin "$1" "$2" "${words[@]}"
+}
+
+# ---- signals -------------------------------------------------------------------------------------------------------------------
+
+# bash runs a trap only when its foreground command has ended: so launchers run in the background, and `wait` is what is interrupted.
+tw_on_signal() { # NAME
+  tw_interrupted=1
+  [ -n "$tw_asked" ] || tw_asked=$1
+  if [ -z "$tw_pid" ]; then
+    tw_say "$1 before the launcher was started"
+    return
+  fi
+  case ${THINWIRE_FORWARD:-}:$tw_system:$1 in
+    1:*:USR1) kill -USR1 "$tw_pid" 2>/dev/null ;;
+    0:*:USR1) ;;
+    # Slurm's --signal=B:USR1 reaches this shell alone. srun hands USR1 on to every rank; TERM would make it kill them.
+    :slurm*:USR1 | :pbs:USR1)
+      tw_say "$1: asking the ranks to save and leave"
+      kill -USR1 "$tw_pid" 2>/dev/null
+      ;;
+    # LSF signals the whole process group, and Flux every job inside the allocation: the launcher has it already, and the ranks
+    # take a second signal as "leave now, without saving".
+    :lsf*:USR1 | :flux:USR1) tw_say "$1: the ranks have been asked to save and leave" ;;
+    # TERM is cancellation or preemption: the batch system sends it to all processes itself and queues again itself, if at all.
+    *) tw_say "$1: the batch system ends this job" ;;
+  esac
+}
+
+# Where the system has no warning before the walltime (PBS): a clock of our own. SECONDS_FROM_NOW <= 0: none.
+tw_warn_after() { # SECONDS_FROM_NOW
+  [ "$1" -gt 0 ] || return 0
+  (
+    trap 'kill "$nap" 2>/dev/null; exit 0' TERM
+    trap '' USR1
+    sleep "$1" &
+    nap=$!
+    wait "$nap" && kill -USR1 $$
+  ) &
+  tw_timer=$!
+}
+
+# "[[days:]hours:]minutes:seconds" or seconds, as seconds.
+tw_seconds() { # TEXT
+  awk -F: '{ n = 0; unit = 1; for (i = NF; i > 0; --i) { n += $i * unit; unit *= (unit == 3600 ? 24 : 60) } print n }' <<<"$1"
+}
+
+# ---- the run -------------------------------------------------------------------------------------------------------------------
+
+tw_fingerprint() { if [ -e "$tw_status" ]; then cksum <"$tw_status"; else echo none; fi; }
+
+tw_launch() { # LAUNCHER [OPTION ...]
+  tw_code=75
+  tw_before=$(tw_fingerprint)
+  [ -z "$tw_asked" ] || return 0
+  tw_say "starting: $* ${tw_container[*]} $tw_train ${tw_args[*]}"
+  "$@" "${tw_container[@]}" "$tw_train" "${tw_args[@]}" </dev/null &
+  tw_pid=$!
+  while :; do
+    tw_interrupted=
+    wait "$tw_pid"
+    tw_code=$?
+    # Interrupted by a trap: the launcher lives on, or has ended meanwhile and bash keeps its code.
+    [ -n "$tw_interrupted" ] || break
+    kill -0 "$tw_pid" 2>/dev/null || { wait "$tw_pid"; tw_code=$?; break; }
+  done
+  [ -z "$tw_timer" ] || kill "$tw_timer" 2>/dev/null
+}
+
+# Asks train whether it would run, before ranks are started: a launcher that ends all of them may lose the code 78 (srun says 137),
+# and a refusal should not cost a start on all nodes. Any other answer leaves it to the run itself.
+tw_check() { # RANKS
+  local code said
+  [ "${THINWIRE_CHECK:-1}" = 1 ] && [ -z "$tw_asked" ] || return 0
+  said=$("${tw_container[@]}" "$tw_train" "${tw_args[@]}" --dry-run --ranks "$1" </dev/null 2>&1 >/dev/null)
+  code=$?
+  [ "$code" -eq 78 ] || return 0
+  printf '%s\n' "$said" >&2
+  tw_say "failed, not queued again: train refuses this configuration"
+  tw_write_cycles false
+  exit 78
+}
+
+tw_launch_slurm_cpu() {
+  local ranks=${THINWIRE_RANKS:-$SLURM_NTASKS} cores=${SLURM_CPUS_PER_TASK:-1}
+  case ${THINWIRE_LAUNCHER:-srun} in
+    # srun does not take --cpus-per-task over from the job by itself any more.
+    srun) tw_launch srun --mpi="${THINWIRE_PMI:-pmi2}" --ntasks="$ranks" --cpus-per-task="$cores" --cpu-bind=cores \
+      --distribution=block:block --kill-on-bad-exit=1 ;;
+    mpirun) tw_launch mpirun -n "$ranks" -bind-to "core:$cores" ;;
+    *) tw_fail 78 "THINWIRE_LAUNCHER=$THINWIRE_LAUNCHER: known here are srun and mpirun" ;;
+  esac
+}
+
+tw_launch_slurm_gpu() {
+  local ranks=${THINWIRE_RANKS:-$SLURM_NTASKS} cores=${SLURM_CPUS_PER_TASK:-1}
+  case ${THINWIRE_LAUNCHER:-srun} in
+    srun) tw_launch srun --mpi="${THINWIRE_PMI:-pmi2}" --ntasks="$ranks" --cpus-per-task="$cores" --cpu-bind=cores \
+      --gpu-bind=none --distribution=block:block --kill-on-bad-exit=1 ;;
+    mpirun) tw_launch mpirun -n "$ranks" ;;
+    *) tw_fail 78 "THINWIRE_LAUNCHER=$THINWIRE_LAUNCHER: known here are srun and mpirun" ;;
+  esac
+}
+
+# Hosts of an allocation by CSM: the first that LSF lists is the launch node, which takes no ranks.
+tw_lsf_nodes() {
+  local hosts
+  hosts=$(sort -u "${LSB_DJOB_HOSTFILE:?jsrun needs an allocation by LSF}" | wc -l)
+  echo $((hosts > 1 ? hosts - 1 : 1))
+}
+
+# Seconds until the warning: THINWIRE_WARN (120) before the walltime, or half of a very short one.
+tw_pbs_seconds_left() {
+  local limit warn=${THINWIRE_WARN:-120}
+  limit=$(qstat -f "$PBS_JOBID" 2>/dev/null | sed -n 's/^ *Resource_List.walltime = *//p')
+  [ -n "$limit" ] || { tw_say "warning: qstat -f shows no walltime; nothing will be saved before it" >&2; echo 0; return; }
+  limit=$(tw_seconds "$limit")
+  if [ $((limit - warn)) -gt $((limit / 2)) ]; then echo $((limit - warn)); else echo $((limit / 2)); fi
+}
+
+# Cores for each of RANKS ranks in this Flux instance.
+tw_flux_cores() { # RANKS
+  local cores
+  cores=$(flux resource list -s up -no '{ncores}')
+  echo $((cores >= $1 ? cores / $1 : 1))
+}
+
+# ---- cycles: how often the job has come round, and whether that helped ------------------------------------------------------------
+
+tw_write_cycles() { # OPEN
+  mkdir -p "$tw_run_dir" || tw_fail 73 "cannot make $tw_run_dir"
+  printf '{\n "cycles": %d,\n "without_progress": %d,\n "step": %d,\n "open": %s,\n "job": "%s"\n}\n' \
+    "$tw_cycle" "$tw_without" "$tw_step" "$1" "$tw_job" >"$tw_cycles.tmp" || tw_say "warning: cannot write $tw_cycles; endless cycles are not noticed"
+  mv "$tw_cycles.tmp" "$tw_cycles"
+}
+
+# Progress is a larger step than ever before. Called once per cycle, at its end, or at the next start when it had no end.
+tw_close_cycle() {
+  local step
+  step=$(tw_number "$(tw_json step "$tw_status")")
+  if [ "$step" -gt "$tw_step" ]; then tw_without=0 tw_step=$step; else tw_without=$((tw_without + 1)); fi
+}
+
+tw_open_cycle() {
+  local state
+  tw_cycle=$(tw_number "$(tw_json cycles "$tw_cycles")")
+  tw_without=$(tw_number "$(tw_json without_progress "$tw_cycles")")
+  tw_step=$(tw_number "$(tw_json step "$tw_cycles")")
+  state=$(tw_json state "$tw_status")
+  if [ "$state" = finished ] && [[ $tw_system == *_chain ]]; then
+    tw_say "$tw_run_dir is finished; nothing to do"
+    exit 0
+  fi
+  if [ "$(tw_json open "$tw_cycles")" = true ]; then
+    tw_close_cycle # the last one was killed with its shell
+    [ "$tw_without" -lt "$tw_most_without" ] || tw_give_up
+  fi
+  tw_cycle=$((tw_cycle + 1))
+  tw_write_cycles true
+  tw_say "cycle $tw_cycle of $tw_run_dir, from step $(tw_number "$(tw_json step "$tw_status")"), job $tw_job on ${HOSTNAME:-?}"
+}
+
+tw_give_up() {
+  tw_write_cycles false
+  tw_say "not queued again: $tw_without cycles in a row ended at step $tw_step, without a single new one; see $tw_run_dir/log.txt. Submit again by hand when it is mended"
+  exit 75
+}
+
+# ---- the decision ----------------------------------------------------------------------------------------------------------------
+
+# Sets tw_verdict: finished | again | failed | cancelled, tw_exit and tw_why.
+tw_decide() {
+  local state code reason
+  state=$(tw_json state "$tw_status") code=$(tw_json code "$tw_status") reason=$(tw_json reason "$tw_status")
+  tw_verdict=failed tw_exit=$tw_code tw_why=
+  [ "$tw_exit" -ne 0 ] || tw_exit=70
+  if [ "$tw_asked" = TERM ] || [ "$tw_asked" = INT ]; then
+    tw_verdict=cancelled tw_exit=75 tw_why="ended by the batch system ($tw_asked), state ${state:-unknown}"
+  elif [ "$tw_before" = "$(tw_fingerprint)" ]; then
+    # status.json, if any, is that of an earlier cycle. A refused configuration ends here, too: it never gets as far.
+    tw_why="the run did not begin, launcher ended with code $tw_code; its message is above"
+    if [ "$tw_asked" = USR1 ]; then
+      case $tw_code in
+        64 | 65 | 70 | 73 | 74 | 76 | 78) ;;
+        *) tw_verdict=again tw_why="asked to stop before the run began" ;;
+      esac
+    fi
+  elif [ "$state" = finished ]; then
+    tw_verdict=finished tw_exit=0
+  elif [ "$(tw_json requeue "$tw_status")" = true ]; then
+    tw_verdict=again tw_exit=75 tw_why="$reason at step $(tw_json step "$tw_status")"
+  elif [ "$state" = running ]; then
+    tw_verdict=again tw_exit=75 tw_why="ended without a word (killed, lost its node, out of memory?)"
+  else
+    [ -z "$code" ] || [ "$code" = null ] || tw_exit=$code
+    tw_why="$reason (code $tw_exit): it would fail again"
+  fi
+}
+
+tw_end() {
+  tw_decide
+  [ "$tw_exit" -ne 99 ] || tw_exit=70 # a code of somebody else's that LSF would take for ours
+  case $tw_verdict in
+    finished) tw_say "finished: $tw_run_dir, report in $tw_run_dir/report.html" ;;
+    failed) tw_say "failed, not queued again: $tw_why" ;;
+    cancelled) tw_say "not queued again by this script: $tw_why" ;;
+  esac
+  tw_close_cycle
+  tw_write_cycles false
+  if [ "$tw_verdict" != again ]; then
+    tw_drop_successor
+    exit "$tw_exit"
+  fi
+  if [ "$tw_without" -ge "$tw_most_without" ]; then
+    tw_drop_successor
+    tw_give_up
+  fi
+  tw_say "once more: $tw_why ($tw_without cycles without progress)"
+  tw_queue_again
+}
+
+# The chain scripts submit their successor before they begin, so that it is there even when they are killed with the node.
+tw_successor=
+tw_submit_successor() {
+  local limit output options=()
+  case $tw_system in
+    slurm_chain)
+      limit=$(squeue -h -j "$SLURM_JOB_ID" -o %l) output=$(scontrol show -o job "$SLURM_JOB_ID" | sed -n 's/.* StdOut=\([^ ]*\).*/\1/p')
+      options=(--job-name="$SLURM_JOB_NAME" --nodes="$SLURM_JOB_NUM_NODES" --partition="$SLURM_JOB_PARTITION")
+      [ -z "$limit" ] || options+=(--time="$limit")
+      [ -z "$output" ] || options+=(--output="$output")
+      [ -z "${SLURM_NTASKS_PER_NODE:-}" ] || options+=(--ntasks-per-node="$SLURM_NTASKS_PER_NODE")
+      [ -z "${SLURM_CPUS_PER_TASK:-}" ] || options+=(--cpus-per-task="$SLURM_CPUS_PER_TASK")
+      [ -z "${SLURM_JOB_ACCOUNT:-}" ] || options+=(--account="$SLURM_JOB_ACCOUNT")
+      tw_successor=$(sbatch --parsable --dependency=singleton "${options[@]}" "$tw_script" "${tw_args[@]}") ;;
+    lsf_chain) tw_successor=$(bsub -w "ended($LSB_JOBID)" <"$tw_script" | sed -n 's/^Job <\([0-9]*\)>.*/\1/p') ;;
+  esac
+  if [ -n "$tw_successor" ]; then
+    tw_say "job $tw_successor waits for the end of this one"
+  else
+    tw_say "warning: no successor could be submitted; the chain ends with this job"
+  fi
+}
+
+tw_drop_successor() {
+  [ -n "$tw_successor" ] || return 0
+  case $tw_system in
+    slurm_chain) scancel "$tw_successor" ;;
+    lsf_chain) bkill "$tw_successor" ;;
+  esac || tw_say "warning: could not cancel the successor $tw_successor; it will find nothing to do"
+}
+
+tw_queue_again() {
+  local list=$tw_run_dir/batch_args id
+  case $tw_system in
+    slurm)
+      # The same job id and the same output file; Slurm ends this script.
+      if scontrol requeue "$SLURM_JOB_ID"; then exit 75; fi
+      tw_say "Slurm refuses to queue the job again (site setting?): submit it again by hand, or use scripts/slurm/chain.sh"
+      exit 75
+      ;;
+    *_chain)
+      if [ -n "$tw_successor" ]; then tw_say "job $tw_successor goes on"; else tw_say "there is no successor: submit again by hand"; fi
+      exit 75
+      ;;
+    lsf) exit 99 ;; # what the directive -Q names
+    pbs)
+      # qrerun is for operators: a new job takes over. Its arguments travel in a file, since -v does not take commas.
+      if [ -n "${tw_list:-}" ]; then
+        list="THINWIRE_LIST=$tw_list,THINWIRE_INDEX=$tw_index"
+      else
+        printf '%s\n' "${tw_args[@]}" >"$list"
+        list="THINWIRE_ARGS_FILE=$(tw_absolute "$list")"
+      fi
+      id=$(qsub -v "THINWIRE_ROOT=$PWD,$list$(tw_hooks)" "$tw_script")
+      ;;
+    flux)
+      # Inside the allocation `flux` means its own instance; --parent is the one that queues jobs.
+      id=$(flux --parent batch "$tw_script" "${tw_args[@]}")
+      ;;
+  esac
+  # shellcheck disable=SC2181 # the status of either assignment above
+  if [ $? -eq 0 ] && [ -n "$id" ]; then
+    tw_job=$id
+    tw_write_cycles false # whoever watches follows it
+    tw_say "job $id goes on"
+  else
+    tw_say "could not submit $tw_script again: do it by hand"
+  fi
+  exit 75
+}
+
+tw_absolute() { case $1 in /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac; }
+
+# The hooks that were set, for a job that does not inherit the environment.
+tw_hooks() {
+  local name
+  for name in THINWIRE_SITE THINWIRE_MODULES THINWIRE_CONTAINER THINWIRE_TRAIN THINWIRE_LAUNCHER THINWIRE_RANKS THINWIRE_GPUS THINWIRE_SCRIPT THINWIRE_WARN THINWIRE_FORWARD; do
+    case ${!name:-} in
+      '' ) ;;
+      *,*) printf ',%s' "\"$name='${!name}'\"" ;;
+      *) printf ',%s=%s' "$name" "${!name}" ;;
+    esac
+  done
+}

@@ -1,0 +1,557 @@
+#!/usr/bin/env python3
+"""The steps of gpu_check.sh: each adds to one JSON and one page as it ends, so that a run that is cut off still says something.
+
+Children run in process groups of their own under a time limit, and only those are ever ended. The GPU's settings are left alone.
+"""
+import argparse
+import glob
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import site
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+DENSE_BF16_TFLOPS = {"H100": 989.4, "H200": 989.4, "A100": 312.0, "B200": 2250.0}
+
+
+def run(command, limit, env=None, cwd=ROOT):
+    """Returns (exit code, output, seconds); code 124 where the time was up. Output is stdout and stderr together."""
+    start = time.time()
+    full = dict(os.environ, OMP_WAIT_POLICY="passive", **(env or {}))
+    try:
+        child = subprocess.Popen(command, cwd=cwd, env=full, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    except OSError as error:
+        return 127, str(error), 0.0
+    try:
+        output, _ = child.communicate(timeout=max(1, limit))
+        code = child.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        output, _ = child.communicate()
+        code = 124
+    return code, output.decode(errors="replace"), round(time.time() - start, 1)
+
+
+def json_lines(text):
+    lines = []
+    for line in text.splitlines():
+        if line.startswith("{"):
+            try:
+                lines.append(json.loads(line))
+            except ValueError:
+                pass
+    return lines
+
+
+def tail(text, lines=25):
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def python_library_folders():
+    """Folders of the CUDA libraries that Python packages bring: cuBLASLt, cuDNN, NVRTC where the toolkit has none."""
+    places = site.getsitepackages() + [os.path.join(sys.prefix, "lib", f"python3.{sys.version_info.minor}", "site-packages")]
+    libraries, includes = [], []
+    for place in dict.fromkeys(places):
+        libraries += sorted(glob.glob(os.path.join(place, "nvidia", "*", "lib")))
+        includes += sorted(glob.glob(os.path.join(place, "nvidia", "*", "include")))
+    return libraries, includes
+
+
+class Check:
+    def __init__(self, options):
+        self.options = options
+        self.started = time.time()
+        self.out = os.path.abspath(options.out)
+        os.makedirs(self.out, exist_ok=True)
+        self.build = os.path.abspath(options.build)
+        self.deps = None
+        self.result = {"mode": options.mode, "started": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "steps": {}}
+        self.page = []
+        self.copy_gbs = 0.0
+
+    # ---- bookkeeping
+
+    def left(self):
+        return self.options.minutes * 60 - (time.time() - self.started)
+
+    def tool(self, name):
+        return os.path.join(self.build, name)
+
+    def env(self, **more):
+        folders = []
+        if self.deps:
+            folders += [os.path.join(self.deps, "usr/lib/x86_64-linux-gnu")]
+        folders += python_library_folders()[0]
+        path = ":".join(folders + [os.environ.get("LD_LIBRARY_PATH", "")]).strip(":")
+        return dict({"LD_LIBRARY_PATH": path}, **more)
+
+    def step(self, name, body, limit):
+        if self.options.only and name not in self.options.only:
+            return
+        if self.left() < 15:
+            self.result["steps"][name] = {"ok": None, "skipped": "no time left"}
+            self.write()
+            return
+        start = time.time()
+        try:
+            record = body(min(limit, self.left())) or {}
+        except Exception as error:  # a step that breaks is a finding, and the others still run
+            record = {"ok": False, "error": f"{type(error).__name__}: {error}"}
+        record.setdefault("ok", True)
+        record["seconds"] = round(time.time() - start, 1)
+        self.result["steps"][name] = record
+        word = {True: "ok", False: "FAILED", None: "skipped"}[record["ok"]]
+        print(f"gpu_check: {name}: {word} ({record['seconds']} s)" + (f": {record['error']}" if record.get("error") else ""))
+        self.write()
+
+    def write(self):
+        self.result["seconds"] = round(time.time() - self.started, 1)
+        path = os.path.join(self.out, "gpu_check.json")
+        with open(path + ".new", "w") as file:
+            json.dump(self.result, file, indent=1)
+        os.replace(path + ".new", path)
+        lines = [f"# gpu_check {self.options.mode}, {self.result['started']}", ""]
+        device = self.result["steps"].get("device", {})
+        lines += [f"Device: {device.get('gpu', 'unknown')}; driver {device.get('driver', '?')}; {device.get('nvcc', '')}", ""]
+        lines += ["| step | result | seconds | what |", "|---|---|---|---|"]
+        for name, record in self.result["steps"].items():
+            word = {True: "ok", False: "**failed**", None: "skipped"}[record["ok"]]
+            what = str(record.get("error") or record.get("skipped") or record.get("summary", "")).replace("\n", " ").replace("|", "/")
+            lines.append(f"| {name} | {word} | {record.get('seconds', '')} | {what[:300]} |")
+        lines += [""] + self.page
+        with open(os.path.join(self.out, "gpu_check.md"), "w") as file:
+            file.write("\n".join(lines) + "\n")
+
+    def log(self, name, text):
+        """Long outputs, joined into one file: few files come back from such machines."""
+        with open(os.path.join(self.out, "gpu_check.log"), "a") as file:
+            file.write(f"==== {name}\n{text[-200000:]}\n")
+
+    # ---- steps
+
+    def device(self, limit):
+        query = "name,memory.total,memory.free,driver_version,compute_cap,clocks.sm,clocks.mem"
+        code, text, _ = run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], 30)
+        if code != 0 or not text.strip():
+            raise RuntimeError("nvidia-smi finds no GPU: " + tail(text, 2))
+        fields = [f.strip() for f in text.splitlines()[0].split(",")]
+        nvcc = self.nvcc()
+        version = run([nvcc, "--version"], 30)[1] if nvcc else "no nvcc"
+        found = re.search(r"release ([\d.]+)", version)
+        return {"gpu": fields[0], "memory_mib": int(fields[1].split()[0]), "free_mib": int(fields[2].split()[0]), "driver": fields[3],
+                "capability": fields[4], "clocks": fields[5:], "nvcc": "CUDA " + (found.group(1) if found else "?"),
+                "summary": text.strip()}
+
+    @staticmethod
+    def nvcc():
+        for candidate in [shutil.which("nvcc"), "/usr/local/cuda/bin/nvcc"]:
+            if candidate and os.path.exists(candidate):
+                return candidate
+        return None
+
+    def unpack(self, limit):
+        """Into /tmp by content, once per machine."""
+        packs = {name: os.path.join(ROOT, ".cache/gpu", name + ".tar.xz") for name in ("deps", "vectors")}
+        record = {"summary": ""}
+        for name, path in packs.items():
+            if not os.path.exists(path):
+                record["summary"] += f"no {name} pack; "
+                continue
+            with open(path, "rb") as file:
+                digest = hashlib.sha256(file.read()).hexdigest()[:16]
+            target = f"/tmp/thinwire-{name}-{digest}"
+            if not os.path.exists(target + "/.done"):
+                os.makedirs(target, exist_ok=True)
+                code, text, _ = run(["tar", "-C", target, "-xf", path], limit)
+                if code != 0:
+                    raise RuntimeError(f"{name}: {tail(text, 3)}")
+                open(target + "/.done", "w").close()
+            if name == "deps":
+                self.deps = target + "/deps"
+            else:
+                self.vectors = target + "/vectors"
+            record["summary"] += f"{name} in {target}; "
+        return record
+
+    vectors = os.environ.get("THINWIRE_VECTORS", os.path.join(ROOT, "../shared/vectors"))
+
+    def targets(self):
+        programs = ["train", "reference_check", "bench", "tiny_data"]
+        if self.options.mode == "speed":
+            return ["bench"]
+        code, text, _ = run(["ninja", "-C", self.build, "-t", "targets", "all"], 60)
+        tests = sorted(set(re.findall(r"^tests/(\w*cuda\w*_test):", text, re.M)))
+        if self.options.mode == "full":
+            tests += ["mesh_smoke_test", "mesh_law_test", "coded_mesh_test"]
+        return programs + tests
+
+    def make(self, limit):
+        start = time.time()
+        capability = self.result["steps"].get("device", {}).get("capability", "9.0").replace(".", "")
+        architecture = {"90": "90a-real"}.get(capability, capability + "-real")
+        libraries, includes = python_library_folders()
+        command = ["cmake", "-S", ROOT, "-B", self.build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DTHINWIRE_CUDA=ON",
+                   f"-DTHINWIRE_CUDA_ARCHITECTURES={architecture}", f"-DTHINWIRE_CUDA_LIBS={';'.join(libraries)}",
+                   f"-DTHINWIRE_CUDA_INCLUDES={';'.join(includes)}", f"-DCMAKE_CUDA_COMPILER={self.nvcc()}"]
+        env = self.env()
+        if self.deps:
+            command += [f"-DCMAKE_PREFIX_PATH={self.deps}/usr", f"-DONEDNN_ROOT={self.deps}/usr",
+                        f"-DCUDNN_FRONTEND_INCLUDE_DIR={self.deps}/cudnn-frontend/include", f"-DMPI_CXX_COMPILER={self.deps}/bin/mpicxx"]
+            env["PATH"] = f"{self.deps}/bin:" + os.environ["PATH"]
+            env["CPATH"] = f"{self.deps}/usr/include:{self.deps}/usr/include/x86_64-linux-gnu"
+            env["LIBRARY_PATH"] = f"{self.deps}/usr/lib/x86_64-linux-gnu"
+        code, text, _ = run(command, limit, env)
+        self.log("cmake", text)
+        if code != 0:
+            raise RuntimeError("cmake: " + tail("\n".join(l for l in text.splitlines() if "rror" in l) or text, 6))
+        fused = "OFF" if "Fused attention: OFF" in text else "ON"
+        code, text, _ = run(["ninja", "-C", self.build] + self.targets(), limit - (time.time() - start), env)
+        self.log("ninja", text)
+        if code != 0:
+            raise RuntimeError("ninja: " + tail("\n".join(l for l in text.splitlines() if "error" in l) or text, 6))
+        code, text, _ = run([self.tool("bench"), "--version"], 30, self.env())
+        return {"version": text, "summary": f"{architecture}, cuDNN attention {fused}"}
+
+    def ceilings(self, limit):
+        """What the machine gives at most: a device copy and a large product on random numbers."""
+        record = {}
+        for name, what in [("copy/llama_1b_b8", "copy"), ("matmul/8192", "product")]:
+            code, text, _ = run([self.tool("bench"), "op", name, "--device", "cuda", "--json"], limit / 2, self.env())
+            lines = json_lines(text)
+            if code != 0 or not lines:
+                raise RuntimeError(f"{name}: code {code}: {tail(text, 3)}")
+            record[what] = lines[0]
+        self.copy_gbs = record["copy"]["gbytes_per_s"]
+        self.product_gflops = record["product"]["gflops"]
+        record["summary"] = f"copy {self.copy_gbs:.0f} GB/s, 8192^3 bf16 {self.product_gflops / 1e3:.0f} TFLOP/s"
+        return record
+
+    product_gflops = 0.0
+
+    def gtest(self, names, limit, env=None, wrap=(), arguments=()):
+        record, failed = {"tests": {}}, []
+        end = time.time() + limit
+        for name in names:
+            path = os.path.join(self.build, "tests", name)
+            if not os.path.exists(path):
+                continue
+            if time.time() > end - 5:
+                record["tests"][name] = {"ok": None, "skipped": "no time left"}
+                continue
+            code, text, seconds = run(list(wrap) + [path, "--gtest_brief=1"] + list(arguments), end - time.time(), self.env(**(env or {})))
+            passed, skipped = re.search(r"\[  PASSED  \] (\d+)", text), re.search(r"\[  SKIPPED \] (\d+)", text)
+            entry = {"ok": code == 0, "code": code, "seconds": seconds, "passed": int(passed.group(1)) if passed else 0,
+                     "skipped": int(skipped.group(1)) if skipped else 0}
+            record["tests"][name] = entry
+            if code != 0:
+                failed.append(f"{name} ({'time' if code == 124 else code})")
+                entry["tail"] = tail(text, 40)
+                self.log(" ".join(wrap) + " " + name, text)
+        record["ok"] = not failed
+        total = sum(t.get("passed", 0) for t in record["tests"].values())
+        record["summary"] = f"{total} tests in {len(record['tests'])} programs passed"
+        if failed:
+            record["error"] = "failed: " + ", ".join(failed)
+        return record
+
+    def cuda_tests(self):
+        tests = [os.path.basename(p) for p in glob.glob(os.path.join(self.build, "tests", "*cuda*_test"))]
+        return sorted(tests, key=lambda n: ("attention" in n, n))  # the slow ones last
+
+    def ops(self, limit):
+        return self.gtest(self.cuda_tests(), limit)
+
+    def ops_own_attention(self, limit):
+        return self.gtest([t for t in self.cuda_tests() if "attention" in t], limit, {"THINWIRE_ATTENTION": "own"})
+
+    def reference(self, limit):
+        families = sorted(glob.glob(os.path.join(self.vectors, "models", "*")))
+        if not families:
+            return {"ok": None, "skipped": f"no vectors in {self.vectors}"}
+        record, bad = {}, []
+        for precision in ["fp32"] + (["bfloat16"] if self.options.mode == "full" else []):
+            code, text, _ = run([self.tool("reference_check")] + families + ["device=cuda", f"precision={precision}"], limit, self.env())
+            lines = [l for l in text.splitlines() if l.endswith(" ok") or l.endswith(" FAIL")]
+            fails = [l for l in lines if l.endswith(" FAIL")]
+            record[precision] = {"code": code, "quantities": len(lines), "failed": fails[:20]}
+            self.log("reference_check " + precision, text)
+            if code != 0:
+                bad.append(f"{precision}: code {code}, {len(fails)} of {len(lines)} quantities: {fails[0] if fails else tail(text, 2)}")
+        record["ok"] = not bad
+        record["summary"] = ", ".join(f"{p}: {r['quantities']} quantities" for p, r in record.items() if isinstance(r, dict))
+        if bad:
+            record["error"] = "; ".join(bad)
+        return record
+
+    # ---- training
+
+    def train(self, name, device, limit, *more, launcher=()):
+        directory = os.path.join("/tmp", f"thinwire-check-{os.getpid()}", name)
+        command = list(launcher) + [self.tool("train"), "--config", "configs/gpt2_tiny.json", f"device={device}", f"run_dir={directory}",
+                                    f"data_path={self.build}/data/tiny_text_document", "train_iters=50", "eval_iters=0"] + list(more)
+        code, text, seconds = run(command, limit, self.env())
+        return directory, code, text, seconds
+
+    @staticmethod
+    def losses(directory):
+        losses = {}
+        with open(os.path.join(directory, "metrics.jsonl")) as file:
+            for line in file:
+                record = json.loads(line)
+                if "loss" in record:
+                    losses[record["step"]] = record["loss"]
+        return losses
+
+    def trained(self, name, device, limit, *more, **keys):
+        directory, code, text, _ = self.train(name, device, limit, *more, **keys)
+        if code != 0:
+            self.log("train " + name, text)
+            raise RuntimeError(f"train {name} on {device}: code {code}: {tail(text, 3)}")
+        return self.losses(directory)
+
+    @staticmethod
+    def apart(a, b):
+        """The largest difference over its tolerance: lambda u sqrt(K S) sqrt(2) step, as in the mesh law (gpt2_tiny: K 256, S 31)."""
+        unit = 6.0 * 2.0**-24 * math.sqrt(256 * 31) * math.sqrt(2.0)
+        if sorted(a) != sorted(b) or not a:
+            return float("inf")
+        return max(abs(a[s] - b[s]) / abs(b[s]) / (unit * s) for s in a)
+
+    def training(self, limit):
+        cpu = self.trained("cpu", "cpu", limit / 4, "precision=fp32")
+        gpu = self.trained("gpu", "cuda", limit / 4, "precision=fp32")
+        again = self.trained("gpu2", "cuda", limit / 4, "precision=fp32")
+        ratio = self.apart(gpu, cpu)
+        record = {"ratio_to_tolerance": ratio, "same_bits": gpu == again, "losses": {"cpu": cpu, "gpu": gpu}, "ok": ratio <= 1.0 and gpu == again}
+        record["summary"] = f"50 steps fp32: {ratio:.2f} of the tolerance from the CPU, repetition {'bit-equal' if gpu == again else 'DIFFERS'}"
+        for precision in ["bfloat16", "fp16"]:
+            one = self.trained(precision + "1", "cuda", limit / 8, f"precision={precision}")
+            two = self.trained(precision + "2", "cuda", limit / 8, f"precision={precision}")
+            record[precision] = {"same_bits": one == two, "last": one[max(one)]}
+            record["ok"] = record["ok"] and one == two
+            record["summary"] += f"; {precision} {'bit-equal' if one == two else 'DIFFERS'}, loss {one[max(one)]:.3f} (fp32 {gpu[max(gpu)]:.3f})"
+        if not record["ok"]:
+            record["error"] = record["summary"]
+        return record
+
+    def resume(self, limit):
+        whole = self.trained("whole", "cuda", limit / 3, "precision=bfloat16")
+        directory = os.path.join("/tmp", f"thinwire-check-{os.getpid()}", "cut")
+        command = [self.tool("train"), "--config", "configs/gpt2_tiny.json", "device=cuda", f"run_dir={directory}", "precision=bfloat16",
+                   f"data_path={self.build}/data/tiny_text_document", "train_iters=50", "eval_iters=0"]
+        child = subprocess.Popen(command, cwd=ROOT, env=dict(os.environ, OMP_WAIT_POLICY="passive", **self.env()), stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL, start_new_session=True)
+        metrics, end = os.path.join(directory, "metrics.jsonl"), time.time() + limit / 3
+        while child.poll() is None and time.time() < end:
+            if os.path.exists(metrics) and sum(1 for _ in open(metrics)) >= 8:
+                child.send_signal(signal.SIGTERM)
+                break
+            time.sleep(0.002)
+        try:
+            code = child.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            raise RuntimeError("the interrupted run does not end")
+        at = max(self.losses(directory))
+        code2, text, _ = run(command, limit / 3, self.env())
+        parts = self.losses(directory)
+        ok = code2 == 0 and parts == whole and (code == 75 or at == 50)
+        record = {"ok": ok, "stopped_at": at, "summary": f"stopped after step {at} with code {code}, resumed: {'bit-equal' if parts == whole else 'DIFFERS'}"}
+        if not ok:
+            record["error"] = record["summary"] + " " + tail(text, 2)
+        return record
+
+    def mesh(self, limit):
+        return self.gtest(["mesh_smoke_test", "coded_mesh_test", "mesh_law_test"], limit, {"THINWIRE_TEST_DEVICE": "cuda"})
+
+    def mpi(self, limit):
+        """Several processes share the GPU; messages go through the host. Correctness, never speed."""
+        launcher = shutil.which("mpiexec.hydra", path=f"{self.deps}/bin:" + os.environ["PATH"]) if self.deps else shutil.which("mpiexec")
+        if not launcher:
+            return {"ok": None, "skipped": "no MPI launcher here"}
+        one = self.trained("one", "cuda", limit / 4, "precision=fp32")
+        record, worst = {"layouts": {}}, 0.0
+        for ranks, keys in [(2, []), (2, ["zero_optimization.stage=3"]), (4, ["model_parallel_size=2", "pipe_parallel_size=2"])]:
+            name = f"mpi{ranks}" + "".join(re.sub(r"\W", "", k) for k in keys)
+            many = self.trained(name, "cuda", limit / 4, "precision=fp32", "train_micro_batch_size_per_gpu=4", *keys,
+                                launcher=[launcher, "-launcher", "fork", "-n", str(ranks)])
+            ratio = self.apart(many, one)
+            worst = max(worst, ratio)
+            record["layouts"][name] = ratio
+        record["ok"] = worst <= 1.0
+        record["summary"] = f"{len(record['layouts'])} layouts, at most {worst:.2f} of the tolerance from one rank"
+        if not record["ok"]:
+            record["error"] = record["summary"]
+        return record
+
+    # ---- speed
+
+    def bench_op(self, limit):
+        lines, code, text = [], 0, ""
+        for shapes in ("_b32", "_b8"):
+            one, text, _ = run([self.tool("bench"), "op", shapes, "--device", "cuda", "--json"], limit / 2, self.env())
+            lines += json_lines(text)
+            code = code or one
+        self.page += ["## Ops", "", f"Copy {self.copy_gbs:.0f} GB/s (bytes read and written), 8192^3 bf16 product {self.product_gflops / 1e3:.0f} TFLOP/s.", "",
+                      "| op | dtype | ms | GB/s | of copy | TFLOP/s | of product | error / tolerance |", "|---|---|---|---|---|---|---|---|"]
+        slow = []
+        for l in lines:
+            share = l["gbytes_per_s"] / self.copy_gbs if self.copy_gbs else 0.0
+            rate = l["gflops"] / self.product_gflops if self.product_gflops else 0.0
+            self.page.append(f"| {l['op']} | {l['dtype']} | {l['ms']:.4f} | {l['gbytes_per_s']:.0f} | {100 * share:.0f} % | {l['gflops'] / 1e3:.1f} | "
+                             f"{100 * rate:.0f} % | {l['rel_error']:.1e} / {l['tolerance']:.1e}{'' if l['ok'] else ' **FAIL**'} |")
+            if l["gflops"] == 0 and share < 0.8:
+                slow.append(f"{l['op']} {100 * share:.0f} %")
+        self.page.append("")
+        record = {"ok": code == 0 and bool(lines), "lines": lines, "below_80_percent_of_copy": slow,
+                  "summary": f"{len(lines)} cases; below 80 % of copy speed: {', '.join(slow) or 'none'}"}
+        if not record["ok"]:
+            record["error"] = f"code {code}: {tail(text, 3)}"
+        return record
+
+    def steps(self, limit):
+        """Ours beside PyTorch's, in turns: ours, theirs, ours, theirs."""
+        device = self.result["steps"].get("device", {})
+        gib = device.get("memory_mib", 0) / 1024
+        peak = next((v for k, v in DENSE_BF16_TFLOPS.items() if k in device.get("gpu", "")), 0.0)
+        shapes = [("124m", ["train_micro_batch_size_per_gpu=32"], 0), ("llama3_1b", [], 60), ("llama3_3b", ["recompute_granularity=selective"], 72),
+                  ("llama2_7b", ["checkpoint_activations=true"], 130)]
+        table, record, end = ["## Training step", "", "Model FLOPs: 6 x matrix parameters x tokens + causal attention (half); MFU of the dense bf16 rate "
+                              f"{peak} TFLOP/s.", "", "| shape | who | tokens/s | ms | TFLOP/s | MFU | peak GiB |", "|---|---|---|---|---|---|---|"], {}, time.time() + limit
+        failures = []
+        for shape, keys, needs in shapes:
+            if gib and gib < needs:
+                record[shape] = {"skipped": f"needs {needs} GiB, the GPU has {gib:.0f}"}
+                table.append(f"| {shape} | skipped: {record[shape]['skipped']} | | | | | |")
+                continue
+            entry = {"ours": [], "ours_nondeterministic": [], "pytorch": []}
+            record[shape] = entry
+            ours = [self.tool("bench"), "step", shape, "device=cuda", "precision=bfloat16", "train_iters=10", "--json"] + keys
+            for who, command in [("ours", ours), ("pytorch", None), ("ours_nondeterministic", ours + ["deterministic=false"]), ("ours", ours), ("pytorch", None)]:
+                if end - time.time() < 20:
+                    break
+                if command is None:
+                    batch = {"124m": 32, "llama3_1b": 8}.get(shape, 4)
+                    command = [sys.executable, os.path.join(ROOT, "scripts/gpu_peer.py"), shape, "--batch", str(batch)]
+                code, text, _ = run(command, min(150, end - time.time()), self.env() if who != "pytorch" else None)
+                lines = json_lines(text)
+                if code == 0 and lines:
+                    entry[who].append(lines[-1])
+                else:
+                    entry.setdefault("failures", []).append(f"{who}: code {code}: {tail(text, 3)}")
+                    self.log(f"{shape} {who}", text)
+                    if who != "pytorch":
+                        failures.append(f"{shape} {who}: code {code}")
+            flops_per_token = 0.0
+            for who in ("ours", "ours_nondeterministic", "pytorch"):
+                if not entry[who]:
+                    continue
+                best = max(entry[who], key=lambda l: l["tokens_per_s"])
+                if who == "ours":
+                    flops_per_token = best["model_tflops_per_rank"] * 1e12 / best["tokens_per_s"]
+                tflops = best["tokens_per_s"] * flops_per_token / 1e12
+                mfu = f"{100 * tflops / peak:.1f} %" if peak else "?"
+                table.append(f"| {shape} | {who} | {best['tokens_per_s']:.0f} | {best['step_ms']:.1f} | {tflops:.0f} | {mfu} | "
+                             f"{best.get('memory_peak_bytes', 0) / 2**30:.1f} |")
+            if entry["ours"] and entry["pytorch"]:
+                entry["ratio"] = max(l["tokens_per_s"] for l in entry["ours"]) / max(l["tokens_per_s"] for l in entry["pytorch"])
+                table.append(f"| {shape} | ours over PyTorch | {entry['ratio']:.2f}x | | | | |")
+            self.result["steps"]["steps"] = dict(record, ok=None, skipped="under way")
+            self.write()
+        self.page += table + [""]
+        record["ok"] = not failures
+        record["summary"] = ", ".join(f"{s} {r['ratio']:.2f}x" for s, r in record.items() if isinstance(r, dict) and "ratio" in r)
+        if failures:
+            record["error"] = "; ".join(failures)
+        return record
+
+    def profile(self, limit):
+        code, text, _ = run([self.tool("bench"), "step", "124m", "device=cuda", "precision=bfloat16", "train_micro_batch_size_per_gpu=32", "train_iters=5",
+                             "--profile", "--json"], limit, self.env())
+        lines = json_lines(text)
+        if code != 0 or not lines:
+            raise RuntimeError(f"code {code}: {tail(text, 3)}")
+        ops = lines[-1].get("ops", {})
+        self.page += ["## Where the time goes (124m, batch 32, every op waited for)", "", "| op | ms | share | calls | TFLOP/s |", "|---|---|---|---|---|"]
+        for name, o in sorted(ops.items(), key=lambda item: -item[1]["ms"]):
+            self.page.append(f"| {name} | {o['ms']:.2f} | {100 * o['share']:.1f} % | {o['calls']} | {o.get('gflops', 0) / 1e3:.0f} |")
+        self.page.append("")
+        return {"line": lines[-1], "summary": f"{len(ops)} ops"}
+
+    def sanitizer(self, limit):
+        tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+        if not os.path.exists(tool):
+            return {"ok": None, "skipped": "no compute-sanitizer here"}
+        record, bad, end = {}, [], time.time() + limit
+        for kind in ["memcheck", "racecheck"]:
+            share = (end - time.time()) / (2 if kind == "memcheck" else 1)
+            wrap = [tool, "--tool", kind, "--error-exitcode", "9"]
+            one = self.gtest(self.cuda_tests(), share, {"THINWIRE_CUDA_GUARD": "1", "THINWIRE_TEST_SMALL": "1"}, wrap)
+            found = [n for n, t in one["tests"].items() if t.get("code") == 9]
+            slow = [n for n, t in one["tests"].items() if t.get("code") == 124 or t.get("ok") is None]
+            broken = [n for n, t in one["tests"].items() if t.get("code") not in (0, 9, 124, None)]
+            record[kind] = {"tests": one["tests"], "errors": found, "out_of_time": slow, "broken": broken}
+            bad += [f"{kind}: {n}" for n in found + broken]
+        record["ok"] = not bad
+        record["summary"] = "; ".join(f"{k}: {sum(1 for t in record[k]['tests'].values() if t.get('ok'))} programs clean, {len(record[k]['out_of_time'])} out of time"
+                                      for k in ("memcheck", "racecheck"))
+        if bad:
+            record["error"] = ", ".join(bad)
+        return record
+
+    def go(self):
+        mode = self.options.mode
+        self.step("device", self.device, 30)
+        if not self.result["steps"].get("device", {"ok": True})["ok"]:
+            print("error: gpu_check: no GPU here", file=sys.stderr)
+            return 78
+        self.step("unpack", self.unpack, 60)
+        self.step("build", self.make, 420)
+        if not self.result["steps"].get("build", {"ok": True})["ok"]:
+            return 70
+        self.step("ceilings", self.ceilings, 40)
+        if mode == "speed":
+            self.step("bench_op", self.bench_op, 120)
+            self.step("profile", self.profile, 60)
+            self.step("steps", self.steps, 420)
+        else:
+            self.step("ops", self.ops, 60 if mode == "quick" else 120)
+            self.step("reference", self.reference, 60)
+            self.step("training", self.training, 60)
+        if mode == "full":
+            self.step("ops_own_attention", self.ops_own_attention, 40)
+            self.step("resume", self.resume, 40)
+            self.step("mesh", self.mesh, 90)
+            self.step("mpi", self.mpi, 60)
+            self.step("bench_op", self.bench_op, 90)
+            self.step("sanitizer", self.sanitizer, 120)
+        failed = [n for n, r in self.result["steps"].items() if r["ok"] is False]
+        self.result["ok"] = not failed
+        self.write()
+        print(f"gpu_check: {mode}: " + ("all held" if not failed else "FAILED: " + ", ".join(failed)) + f" ({self.result['seconds']} s), see {self.out}/gpu_check.md")
+        return 70 if failed else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="gpu_check.sh", description="Builds and checks the CUDA backend on a machine with a GPU.")
+    parser.add_argument("mode", choices=["quick", "full", "speed"])
+    parser.add_argument("--out", required=True, help="folder for gpu_check.json, .md and .log")
+    parser.add_argument("--build", default=os.path.join(ROOT, "build-gpu"))
+    parser.add_argument("--minutes", type=float, default=9.5, help="no step is started behind this")
+    parser.add_argument("--only", type=lambda text: text.split(","), help="steps to run (unpack and build are needed once)")
+    try:
+        options = parser.parse_args()
+    except SystemExit as end:
+        return 64 if end.code else 0
+    return Check(options).go()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Packs what a bare GPU machine lacks into .cache/gpu (ignored by git): headers and libraries of our dependencies, MPICH with its
+# launcher, the headers of cudnn-frontend, the test vectors. The GPU machine needs CUDA, a C++ compiler, cmake and ninja alone.
+#   scripts/gpu_pack.sh [--vectors DIR]      (default: ../shared/vectors, or $THINWIRE_VECTORS)
+# Writes .cache/gpu/deps.tar.xz and .cache/gpu/vectors.tar.xz; carry the folder .cache/gpu with the tree. Exit codes: 0, 1, 64.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+vectors=${THINWIRE_VECTORS:-../shared/vectors}
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --vectors)
+      if [ $# -lt 2 ]; then echo "error: gpu_pack: --vectors needs a directory" >&2; exit 64; fi
+      vectors=$2
+      shift
+      ;;
+    -h | --help) sed -n '2,6p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+    *) echo "error: gpu_pack: unknown option $1 (known: --vectors DIR)" >&2; exit 64 ;;
+  esac
+  shift
+done
+out=.cache/gpu
+mkdir -p "$out"
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+root=$scratch/deps
+mkdir -p "$root"
+
+# Files of Debian packages, in their places below the root: CMake's package files find their libraries relative to themselves.
+packages=(libdnnl-dev libdnnl2 nlohmann-json3-dev libspdlog-dev libspdlog1.10 libfmt-dev libfmt9 libcli11-dev libxxhash-dev libxxhash0
+  libzstd-dev libzstd1 libgtest-dev libmpich-dev libmpich12 mpich libhwloc15 libhwloc-dev libucx0 libslurm38 libnuma1 libudev1
+  libsentencepiece-dev libsentencepiece0 libprotobuf-lite32 libprotobuf32)
+for package in "${packages[@]}"; do
+  if ! dpkg-query -W -f='${db:Status-Abbrev}' "$package" 2>/dev/null | grep -q '^ii'; then
+    echo "gpu_pack: $package is not installed here: left out"
+    continue
+  fi
+  dpkg -L "$package" | grep -E '^(/usr/(include|lib|bin|share/cmake)|/lib|/etc/alternatives)' | grep -vE '\.a$|/(man|doc|fortran|pkgconfig)/|\.mod$|/examples/' |
+    while IFS= read -r file; do
+      if [ -d "$file" ] && [ ! -L "$file" ]; then continue; fi
+      case "$file" in /lib/*) to=$root/usr$file ;; *) to=$root$file ;; esac
+      mkdir -p "$(dirname "$to")"
+      cp -a "$file" "$to"
+    done || true
+done
+# The test library is static there; links that leave the folder are made files.
+cp -a /usr/lib/*/libgtest*.a "$root/usr/lib/x86_64-linux-gnu/" 2>/dev/null || true
+find "$root" -type l | while IFS= read -r link; do
+  target=$(readlink "$link")
+  case "$target" in
+    /*) real=$(readlink -f "${link#"$root"}" || true)
+        if [ -n "$real" ] && [ -f "$real" ]; then rm "$link"; cp "$real" "$link"; fi ;;
+  esac
+done
+find "$root" -type f -name '*.so*' -exec strip --strip-unneeded {} + 2>/dev/null || true
+
+# MPI by hand: the packed wrapper knows only its old place.
+rm -rf "$root/usr/bin"
+mkdir -p "$root/bin"
+cat >"$root/bin/mpicxx" <<'WRAPPER'
+#!/bin/sh
+here=$(cd "$(dirname "$0")/../usr" && pwd)
+flags="-I$here/include/x86_64-linux-gnu/mpich -L$here/lib/x86_64-linux-gnu -lmpichcxx -lmpich"
+case "$1" in -show | -compile_info | -link_info | --showme*) echo "g++ $flags" ;; *) exec g++ "$@" $flags ;; esac
+WRAPPER
+chmod +x "$root/bin/mpicxx"
+for name in mpiexec.hydra hydra_pmi_proxy hydra_nameserver; do
+  if [ -f "/usr/bin/$name" ]; then cp "/usr/bin/$name" "$root/bin/$name"; fi
+done
+if [ -f .cache/cudnn-frontend/include/cudnn_frontend.h ]; then
+  mkdir -p "$root/cudnn-frontend"
+  cp -R .cache/cudnn-frontend/include "$root/cudnn-frontend/"
+else
+  echo "gpu_pack: the headers of cudnn-frontend are missing (scripts/install_deps.sh fetches them): no fused attention there"
+fi
+tar -C "$scratch" -cf - deps | xz -6 -T0 >"$out/deps.tar.xz"
+if [ -d "$vectors" ]; then
+  tar -C "$(dirname "$vectors")" -cf - "$(basename "$vectors")" | xz -6 -T0 >"$out/vectors.tar.xz"
+else
+  echo "gpu_pack: no vectors at $vectors: reference_check has nothing to check there"
+fi
+du -k "$out"/*.tar.xz | awk '{printf "gpu_pack: %s %.1f MiB\n", $2, $1 / 1024}'

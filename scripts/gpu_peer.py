@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""PyTorch's training step of the shapes of `bench step`, for the table beside ours: torch.compile, bf16 weights and activations by
+autocast over fp32 master weights, fused AdamW, clipping, scaled_dot_product_attention by cuDNN and by flash attention, the faster
+of both. Prints one JSON line. usage: gpu_peer.py 124m|llama3_1b|llama3_3b|llama2_7b [--batch N] [--length T] [--steps N]"""
+import argparse
+import json
+import time
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
+
+#        layers, heads, kv heads, hidden, feed-forward, vocabulary, length, tied, llama, recompute
+SHAPES = {
+    "124m": (12, 12, 12, 768, 3072, 50304, 1024, True, False, False),
+    "llama3_1b": (16, 32, 8, 2048, 8192, 128256, 2048, True, True, False),
+    "llama3_3b": (28, 24, 8, 3072, 8192, 128256, 2048, True, True, True),
+    "llama2_7b": (32, 32, 32, 4096, 11008, 32000, 2048, False, True, True),
+}
+
+
+class Block(nn.Module):
+    def __init__(self, heads, kv_heads, hidden, ffn, llama):
+        super().__init__()
+        self.heads, self.kv_heads, self.size, self.llama = heads, kv_heads, hidden // heads, llama
+        norm = (lambda: nn.RMSNorm(hidden, eps=1e-5)) if llama else (lambda: nn.LayerNorm(hidden))
+        self.norm1, self.norm2 = norm(), norm()
+        self.qkv = nn.Linear(hidden, (heads + 2 * kv_heads) * self.size, bias=not llama)
+        self.out = nn.Linear(hidden, hidden, bias=not llama)
+        self.up = nn.Linear(hidden, 2 * ffn if llama else ffn, bias=not llama)
+        self.down = nn.Linear(ffn, hidden, bias=not llama)
+
+    def rotate(self, x, cos, sin):
+        a, b = x.chunk(2, -1)
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(x.dtype)
+
+    def forward(self, x, cos, sin):
+        batch, length, hidden = x.shape
+        q, k, v = self.qkv(self.norm1(x)).split([self.heads * self.size, self.kv_heads * self.size, self.kv_heads * self.size], 2)
+        q = q.view(batch, length, self.heads, self.size).transpose(1, 2)
+        k, v = (t.view(batch, length, self.kv_heads, self.size).transpose(1, 2) for t in (k, v))
+        if self.llama:
+            q, k = self.rotate(q, cos, sin), self.rotate(k, cos, sin)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
+        x = x + self.out(y.transpose(1, 2).reshape(batch, length, hidden))
+        h = self.up(self.norm2(x))
+        if self.llama:
+            gate, up = h.chunk(2, -1)
+            return x + self.down(F.silu(gate) * up)
+        return x + self.down(F.gelu(h, approximate="tanh"))
+
+
+class Model(nn.Module):
+    def __init__(self, layers, heads, kv_heads, hidden, ffn, vocab, length, tied, llama, recompute):
+        super().__init__()
+        self.llama, self.recompute = llama, recompute
+        self.tokens = nn.Embedding(vocab, hidden)
+        self.positions = None if llama else nn.Embedding(length, hidden)
+        self.blocks = nn.ModuleList(Block(heads, kv_heads, hidden, ffn, llama) for _ in range(layers))
+        self.norm = nn.RMSNorm(hidden, eps=1e-5) if llama else nn.LayerNorm(hidden)
+        self.head = nn.Linear(hidden, vocab, bias=False)
+        for p in self.parameters():
+            if p.dim() > 1:
+                nn.init.normal_(p, std=0.02)
+        if tied:
+            self.head.weight = self.tokens.weight
+        size = hidden // heads
+        angles = torch.outer(torch.arange(length).float(), 10000.0 ** (-torch.arange(0, size, 2).float() / size))
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    def forward(self, tokens, targets):
+        length = tokens.shape[1]
+        x = self.tokens(tokens)
+        if self.positions is not None:
+            x = x + self.positions.weight[:length]
+        cos, sin = self.cos[:length], self.sin[:length]
+        for block in self.blocks:
+            x = checkpoint(block, x, cos, sin, use_reentrant=False) if self.recompute else block(x, cos, sin)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), targets.flatten())
+
+
+def measure(shape, batch, length, steps, backend):
+    layers, heads, kv_heads, hidden, ffn, vocab, default_length, tied, llama, recompute = SHAPES[shape]
+    length = length or default_length
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        model = Model(layers, heads, kv_heads, hidden, ffn, vocab, length, tied, llama, recompute)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    compiled = torch.compile(model)
+    data = torch.randint(0, vocab, (steps + 4, batch, length + 1), device="cuda")
+    times = []
+    with sdpa_kernel(backend):
+        for i in range(steps + 4):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                loss = compiled(data[i, :, :-1], data[i, :, 1:])
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            loss.item()
+            torch.cuda.synchronize()
+            times.append(time.perf_counter() - start)
+    times = sorted(times[4:])
+    median = times[len(times) // 2]
+    return {"peer": "pytorch", "version": torch.__version__, "shape": shape, "attention": backend.name, "batch": batch, "length": length,
+            "tokens_per_s": batch * length / median, "step_ms": median * 1e3, "memory_peak_bytes": torch.cuda.max_memory_allocated(), "loss": loss.item(),
+            "recompute": recompute, "parameters": sum(p.numel() for p in model.parameters())}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("--batch", type=int, default=0)
+    parser.add_argument("--length", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=10)
+    options = parser.parse_args()
+    torch.set_float32_matmul_precision("high")
+    batch = options.batch or {"124m": 32, "llama3_1b": 8}.get(options.shape, 4)
+    best, faults = None, []
+    for backend in (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION):
+        try:
+            torch._dynamo.reset()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            one = measure(options.shape, batch, options.length, options.steps, backend)
+            if best is None or one["tokens_per_s"] > best["tokens_per_s"]:
+                best = one
+        except Exception as error:
+            faults.append(f"{backend.name}: {type(error).__name__}: {str(error)[:200]}")
+    if best is None:
+        raise SystemExit("error: gpu_peer: " + "; ".join(faults))
+    best["faults"] = faults
+    print(json.dumps(best), flush=True)
+
+
+if __name__ == "__main__":
+    main()

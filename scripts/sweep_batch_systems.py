@@ -1,0 +1,365 @@
+# The batch systems that a sweep knows: directives for what a point asks for, submitting, looking into the queue, ending.
+#
+# A system has: kind, the prefix of its directives, first (index of an array's first element), arrays (whether it has any), least (elements
+# of the smallest array), how (the command that submits a script by hand), and
+#   template(size, array)              the shipped script that the point's is made from
+#   direct(script, size, name, output) sets the directives          output(base, array)   where the output of a job goes
+#   fixed(words) / listed(path)        shell lines that give the script its arguments, or its list of runs
+#   submit(path, count, at_once)       submits it, as an array of `count` where that is not 0; returns the job
+#   element(job, index)                the job of one element
+#   queue()                            {job: (pending | running, why)} of what has not ended
+#   named()                            {name: job} of all that is known
+#   ended(job)                         (COMPLETED | FAILED | CANCELLED | TIMEOUT | OUT_OF_MEMORY | ... or "", exit code or None)
+#   cancel(jobs)
+import json
+import math
+import os
+import pwd
+import re
+import shlex
+import shutil
+import subprocess
+
+import sweep_plan
+from sweep_store import StoreError
+
+ROOT = sweep_plan.ROOT
+ASK_LIMIT_S = 60
+
+
+def ask(*command, stdin=None, allow=()):
+    """Standard output of a command of the batch system. Its refusal is a StoreError: nothing is known then. allow: texts of refusals
+    that are answers."""
+    try:
+        done = subprocess.run(command, cwd=ROOT, stdin=stdin or subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, timeout=ASK_LIMIT_S)
+    except FileNotFoundError:
+        raise StoreError(f"{command[0]}: there is no such command here; is this a machine of that batch system, are its modules loaded?", 78) from None
+    except subprocess.TimeoutExpired:
+        raise StoreError(f"{command[0]} did not answer in {ASK_LIMIT_S} s; try again later") from None
+    out, said = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace").strip()
+    if done.returncode != 0 and not any(word in said for word in allow):
+        raise StoreError(f"{command[0]} refused: {said or f'code {done.returncode}'} (command: {shlex.join(command)})")
+    return out
+
+
+def me():
+    return pwd.getpwuid(os.geteuid()).pw_name
+
+
+class Size:
+    """What a point asks the batch system for."""
+
+    def __init__(self, point):
+        f = point.launcher
+        self.ranks = f["ranks"]
+        each = f.get("ranks_per_node")
+        self.nodes = f.get("nodes") or (math.ceil(self.ranks / each) if each else 1)
+        self.each = each or math.ceil(self.ranks / self.nodes)
+        self.threads = f.get("threads", 1)
+        self.device = point.config.get("device", "cpu")
+        self.gpus = f.get("gpus_per_node", self.each if self.device == "cuda" else 0)
+        limit = f.get("walltime") or f.get("time_limit")
+        self.seconds = int(sweep_plan.seconds_of(limit)) if limit else None
+        self.queue = f.get("partition") or f.get("queue")
+        self.account = f.get("account")
+        lines = f.get("extra", [])
+        self.extra = [lines] if isinstance(lines, str) else lines
+
+    def key(self):
+        return tuple(v if not isinstance(v, list) else tuple(v) for v in vars(self).values())
+
+
+def clock(seconds, with_seconds=True):
+    minutes, rest = divmod(seconds, 60)
+    if with_seconds:
+        return f"{minutes // 60:02d}:{minutes % 60:02d}:{rest:02d}"
+    minutes += rest > 0
+    return f"{minutes // 60}:{minutes % 60:02d}"
+
+
+class Script:
+    """A shipped script taken apart: directives that can be changed, and the commands below its explanation."""
+
+    def __init__(self, system, name):
+        self.source, self.prefix = f"scripts/{system.kind}/{name}", system.prefix
+        self.directives, self.body = [], []
+        with open(os.path.join(ROOT, self.source), encoding="utf-8") as f:
+            for line in f.read().splitlines():
+                if line.startswith(self.prefix + " "):
+                    self.directives.append(line[len(self.prefix) + 1:].strip())
+                elif not line.startswith("#") and line not in ("", "set -uo pipefail"):
+                    self.body.append(line)
+
+    def set(self, flag, value, join):
+        """Replaces the directive that begins with `flag`, or adds it; value None: takes it out, "": a flag alone."""
+        self.directives = [d for d in self.directives if d != flag and not d.startswith(flag + join)]
+        if value is not None:
+            self.directives.append(flag + (join + str(value) if value != "" else ""))
+
+    def text(self, about, setup):
+        return "\n".join(["#!/bin/bash", *(f"{self.prefix} {d}" for d in self.directives), *(f"# {line}" for line in about),
+                          f"# The commands are those of {self.source}; it explains them, the head of scripts/batch_common.sh what can be set.",
+                          "set -uo pipefail", *setup, *self.body]) + "\n"
+
+
+class System:
+    first, arrays, least = 0, True, 1
+
+    def fixed(self, words):
+        return ["set -- " + shlex.join(words)]
+
+    def listed(self, path):
+        return ["export THINWIRE_LIST=" + shlex.quote(path)]
+
+    def sizes(self, size):
+        """Shell lines for what a script cannot read from its job."""
+        return [f"export THINWIRE_RANKS={size.ranks}"] if size.ranks != size.nodes * size.each else []
+
+
+class Slurm(System):
+    kind, prefix, how = "slurm", "#SBATCH", "sbatch"
+
+    def template(self, size, array):
+        return "array.sh" if array else "many_nodes_gpu.sh" if size.gpus else "many_nodes_cpu.sh"
+
+    def direct(self, script, size, name, output):
+        def put(flag, value):
+            script.set("--" + flag, value, "=")
+        put("job-name", name)
+        put("nodes", size.nodes)
+        put("ntasks-per-node", size.each)
+        put("cpus-per-task", size.threads)
+        put("gpus-per-node", size.gpus or None)
+        put("exclusive", None)
+        put("output", shlex.quote(output))
+        if size.seconds:
+            put("time", clock(size.seconds))
+            put("signal", f"B:USR1@{min(120, max(10, size.seconds // 4))}")
+        for flag, value in (("partition", size.queue), ("account", size.account)):
+            if value:
+                put(flag, value)
+
+    def output(self, base, array):
+        return base + ("-%a.out" if array else "")
+
+    def listed(self, path):
+        return ["set -- " + shlex.quote(path)]
+
+    def submit(self, path, count, at_once):
+        options = [f"--array=0-{count - 1}" + (f"%{at_once}" if at_once else "")] if count else []
+        return ask("sbatch", "--parsable", *options, path).strip().split(";")[0]
+
+    def element(self, job, index):
+        return f"{job}_{index}"
+
+    def queue(self):
+        """{job: (pending | running, why)} of this user's jobs that have not ended."""
+        found = {}
+        for line in ask("squeue", "-h", "-r", "-u", me(), "-o", "%i|%T|%r|%j").splitlines():
+            job, state, why, _name = line.split("|", 3)
+            found[job] = ("pending" if state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING", "RESV_DEL_HOLD") else "running",
+                          "" if why == "None" else why)
+        return found
+
+    def named(self):
+        return {line.split("|", 1)[1]: line.split("|", 1)[0].split("_")[0] for line in
+                ask("squeue", "-h", "-u", me(), "-o", "%i|%j").splitlines()}
+
+    def ended(self, job):
+        """How the batch system says that a job ended, a word in capitals, or ""; and its exit code or None."""
+        text = ""
+        try:
+            text = ask("scontrol", "show", "-o", "job", job)
+            state, code = re.search(r"JobState=(\S+)", text), re.search(r"\bExitCode=(\d+):", text)
+            return state[1] if state else "", int(code[1]) if code else None
+        except StoreError:  # forgotten after a while: the accounting, where there is one, knows longer
+            if shutil.which("sacct"):
+                try:
+                    text = ask("sacct", "-nPX", "-j", job, "-o", "State,ExitCode")
+                except StoreError:
+                    return "", None
+        state, _, code = text.partition("\n")[0].partition("|")
+        return state.split(" ")[0], int(code.split(":")[0]) if code[:1].isdigit() else None
+
+    def cancel(self, jobs):
+        ask("scancel", *jobs)
+
+
+class Lsf(System):
+    kind, prefix, how, first = "lsf", "#BSUB", "bsub <", 1
+
+    def __init__(self):
+        self.jsrun = shutil.which("jsrun") is not None  # whole nodes, and no arrays of steps
+        self.arrays = not self.jsrun
+
+    def template(self, size, array):
+        return "many_nodes_jsrun.sh" if self.jsrun else "array.sh" if array else "one_node_gpu.sh" if size.gpus else "many_nodes_cpu.sh"
+
+    def direct(self, script, size, name, output):
+        def put(flag, value):
+            script.set("-" + flag, value, " ")
+        put("J", name)
+        put("o", shlex.quote(output))
+        if self.jsrun:
+            put("nnodes", size.nodes)
+        else:
+            put("n", size.nodes * size.each)
+            put("R", f'"span[ptile={size.each}]' + (f' affinity[core({size.threads})]"' if size.threads > 1 else '"'))
+            put("gpu", f'"num={size.gpus}:mode=shared:j_exclusive=yes"' if size.gpus else None)
+            put("x", None)
+        if size.seconds:
+            put("W", clock(size.seconds, False))
+            put("wt", 5 if size.seconds >= 1800 else 1)
+        for flag, value in (("q", size.queue), ("P", size.account)):
+            if value:
+                put(flag, shlex.quote(value))
+
+    def output(self, base, array):
+        return base + ("-%I.out" if array else "")
+
+    def sizes(self, size):
+        return [f"export THINWIRE_GPUS_PER_NODE={size.gpus} THINWIRE_RANKS_PER_NODE={size.each} THINWIRE_NODES={size.nodes}"] if self.jsrun else super().sizes(size)
+
+    def submit(self, path, count, at_once):
+        options = []
+        if count:
+            with open(path, encoding="utf-8") as f:
+                name = re.search(r"(?m)^#BSUB -J (\S+)$", f.read())[1]
+            options = ["-J", f"{name}[1-{count}]" + (f"%{at_once}" if at_once else "")]
+        with open(path, "rb") as f:  # only on its standard input does bsub look for directives
+            said = ask("bsub", *options, stdin=f)
+        found = re.search(r"Job <(\d+)> is submitted", said)
+        if not found:
+            raise StoreError(f"bsub said no job number: {said.strip()}")
+        return found[1]
+
+    def element(self, job, index):
+        return f"{job}[{index}]"
+
+    def look(self):
+        for line in ask("bjobs", "-a", "-noheader", "-o", "jobid jobindex stat exit_code job_name delimiter='|'", allow=("No job found", "No unfinished job found")).splitlines():
+            fields = [f.strip() for f in line.split("|")]
+            if len(fields) == 5:
+                yield (fields[0] if fields[1] in ("0", "-", "") else f"{fields[0]}[{fields[1]}]"), fields[2], fields[3], fields[4]
+
+    def queue(self):
+        states = {"PEND": "pending", "PSUSP": "pending", "WAIT": "pending", "RUN": "running", "USUSP": "running", "SSUSP": "running", "PROV": "running", "UNKWN": "running"}
+        return {job: (states[stat], "") for job, stat, _, _ in self.look() if stat in states}
+
+    def named(self):
+        return {re.sub(r"\[.*", "", name): job.split("[")[0] for job, _, _, name in self.look()}
+
+    def ended(self, job):
+        for found, stat, code, _ in self.look():
+            if found == job:
+                return {"DONE": "COMPLETED", "EXIT": "FAILED"}.get(stat, stat), int(code) if code.isdigit() else None
+        return "", None
+
+    def cancel(self, jobs):
+        ask("bkill", *jobs, allow=("already finished",))
+
+
+class Pbs(System):
+    kind, prefix, how, least = "pbs", "#PBS", "qsub", 2
+
+    def template(self, size, array):
+        return "array.sh" if array else "many_nodes_gpu.sh" if size.gpus else "one_node_cpu.sh"
+
+    def direct(self, script, size, name, output):
+        script.set("-N", name[:15], " ")  # older servers take no longer name
+        script.set("-o", shlex.quote(output), " ")
+        chunk = f"ncpus={size.each * size.threads}:mpiprocs={size.each}" + (f":ompthreads={size.threads}" if size.threads > 1 else "") + (f":ngpus={size.gpus}" if size.gpus else "")
+        script.set("-l select", f"{size.nodes}:{chunk}", "=")
+        script.set("-l place", "scatter" if size.nodes > 1 else "pack", "=")
+        if size.seconds:
+            script.set("-l walltime", clock(size.seconds), "=")
+        for flag, value in (("-q", size.queue), ("-A", size.account)):
+            if value:
+                script.set(flag, value, " ")
+
+    def output(self, base, array):
+        return base + ("-^array_index^.out" if array else "")
+
+    def submit(self, path, count, at_once):
+        options = ["-J", f"0-{count - 1}" + (f"%{at_once}" if at_once else "")] if count else []
+        return ask("qsub", *options, path).strip()
+
+    def element(self, job, index):
+        return job.replace("[]", f"[{index}]")
+
+    def queue(self):
+        states = {"Q": "pending", "H": "pending", "W": "pending", "T": "pending", "M": "pending", "R": "running", "B": "running", "E": "running", "S": "running", "U": "running"}
+        found = {}
+        for job, facts in self.look().items():
+            if facts.get("job_state") in states:
+                found[job] = (states[facts["job_state"]], facts.get("comment", "") if facts["job_state"] == "H" else "")
+        return found
+
+    def look(self):
+        text = ask("qstat", "-x", "-t", "-f", "-F", "json", allow=("Unknown Job", "Unknown job"))
+        try:
+            return json.loads(text).get("Jobs", {}) if text.strip() else {}
+        except ValueError:
+            raise StoreError(f"qstat -F json said no JSON: {text[:200]}") from None
+
+    def named(self):
+        return {facts.get("Job_Name", ""): job for job, facts in self.look().items() if not re.search(r"\[\d+\]", job)}
+
+    def ended(self, job):
+        facts = self.look().get(job, {})
+        code = facts.get("Exit_status")
+        return ("" if not facts else "COMPLETED" if code == 0 else "FAILED"), code if isinstance(code, int) else None
+
+    def cancel(self, jobs):
+        ask("qdel", *jobs, allow=("Job has finished", "Unknown Job"))
+
+
+class Flux(System):
+    kind, prefix, how, arrays = "flux", "# flux:", "flux batch", False
+
+    def template(self, size, _):
+        return "one_node_cpu.sh" if size.nodes == 1 and not size.gpus else "many_nodes_gpu.sh"
+
+    def direct(self, script, size, name, output):
+        def put(flag, value):
+            script.set("--" + flag, value, "=")
+        put("job-name", name)
+        put("nodes", size.nodes)
+        put("output", shlex.quote(output))
+        if size.seconds:
+            put("time-limit", f"{size.seconds}s")
+            put("signal", f"USR1@{min(120, max(10, size.seconds // 4))}s")
+        for flag, value in (("queue", size.queue), ("bank", size.account)):
+            if value:
+                put(flag, value)
+
+    def output(self, base, _):
+        return base
+
+    def sizes(self, size):
+        return [f"export THINWIRE_RANKS={size.ranks} THINWIRE_RANKS_PER_NODE={size.each}"]
+
+    def submit(self, path, _, __):
+        return ask("flux", "batch", path).strip()
+
+    def look(self):
+        for line in ask("flux", "jobs", "-a", "-n", "-o", "{id.f58}|{state}|{result}|{name}").splitlines():
+            yield line.split("|", 3)
+
+    def queue(self):
+        return {job: ("running" if state in ("RUN", "CLEANUP") else "pending", "") for job, state, _, _ in self.look() if state != "INACTIVE"}
+
+    def named(self):
+        return {name: job for job, _, _, name in self.look()}
+
+    def ended(self, job):
+        for found, _, result, _ in self.look():
+            if found == job:
+                return {"CANCELED": "CANCELLED"}.get(result, result), None
+        return "", None
+
+    def cancel(self, jobs):
+        ask("flux", "cancel", *jobs, allow=("inactive", "unknown"))
+
+
+SYSTEMS = {"slurm": Slurm, "lsf": Lsf, "pbs": Pbs, "flux": Flux}

@@ -1,0 +1,402 @@
+#!/usr/bin/env python3
+# The folder of a sweep as one table: a row per point with every metric, its distance from the baseline point, its spread over seeds.
+"""Reads the runs of a sweep and writes DIR/results.csv and DIR/index.html, whatever state the points are in.
+
+    scripts/sweep_collect.py DIR [--build DIR] [--no-reports]
+
+Columns: what the point is (`id`, the axes, `seed`, ranks), how it ended (`state`, `code`, `reason`), then the metrics under the names of
+metrics.jsonl, and what is computed from them:
+  times, speeds, norms   medians over the second half of the updates, so that start and warm-up do not count
+  SITE.*_bytes           mean per update over the second half (some codecs send different factors in turn); `wire_bytes` is the sum over sites
+  run_wire_bytes_total   sum over all ranks and all updates: the abscissa of loss against bytes
+  train_loss             mean over the last tenth of the updates, at most 20 (one update's loss is noise); `loss` is the last one
+  gap.X                  percent above the baseline point that has the same remaining axes; `baseline` is its id
+  mean.X low.X high.X    over the seeds of a point, `seeds` of them finished
+  pareto.X               1 where no other point of the panel has both a smaller loss and a better X; judged on means over seeds
+"""
+
+import argparse
+import collections
+import csv
+import io
+import json
+import math
+import os
+import re
+import statistics
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+import sweep_json
+from sweep_store import write_atomic
+
+LAST = {"step", "consumed_samples", "consumed_tokens", "loss", "lr", "loss_scale"}  # the last value says it
+COMPARED = (
+    "eval_loss",
+    "train_loss",
+    "tokens_per_s",
+    "step_ms",
+    "model_tflops_per_rank",
+    "samples_per_s",
+    "exposed_ms",
+    "wire_bytes",
+    "wire_bytes_total",
+    "run_wire_bytes_total",
+    "memory_peak_bytes",
+)
+SUMMED = ("wire_bytes", "logical_bytes", "wire_bytes_total", "logical_bytes_total", "encode_ms", "decode_ms", "busy_ms", "exposed_ms")
+PARETO = {"tokens_per_s": 1, "run_wire_bytes_total": -1}  # name -> which direction is better
+
+
+def finite(x):
+    return isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)
+
+
+def load(path, default=None):
+    try:
+        with open(path, encoding="utf-8") as f:
+            return json.load(f)
+    except (OSError, ValueError):
+        return default
+
+
+def metrics_of(path):
+    """(updates, evaluations) of a metrics.jsonl; broken, half-written and foreign lines are left out, of a step that is there twice the later counts."""
+    updates, evaluations = {}, {}
+    try:
+        with open(path, encoding="utf-8", errors="replace") as f:
+            for line in f:
+                try:
+                    entry = json.loads(line)
+                except ValueError:
+                    continue
+                if not isinstance(entry, dict) or not finite(entry.get("step")):
+                    continue
+                (evaluations if "eval_loss" in entry else updates)[entry["step"]] = entry
+    except OSError:
+        pass
+    return [updates[s] for s in sorted(updates) if "loss" in updates[s]], [evaluations[s] for s in sorted(evaluations)]
+
+
+def tail_loss(updates):
+    losses = [u["loss"] for u in updates[-min(20, (len(updates) + 9) // 10) :] if finite(u["loss"])] if updates else []
+    return statistics.fmean(losses) if losses else None
+
+
+def sites_of(update):
+    """The sites of an update; anything else than objects is not one."""
+    comm = update.get("comm")
+    return {k: v for k, v in comm.items() if isinstance(v, dict)} if isinstance(comm, dict) else {}
+
+
+def measured(updates, evaluations):
+    """Metric columns of one run; a column is missing where nothing says it."""
+    row = {}
+    late = updates[len(updates) // 2 :]
+
+    def put(name, values, how=statistics.median):
+        values = [v for v in values if finite(v)]
+        if values:
+            row[name] = how(values)
+
+    for name in dict.fromkeys(k for u in late for k in u):
+        values = [u.get(name) for u in late]
+        if name in LAST:
+            put(name, values, lambda v: v[-1])
+        elif name == "memory_peak_bytes":
+            put(name, [u.get(name) for u in updates], max)
+        elif name == "time_ms":
+            for part in dict.fromkeys(p for v in values if isinstance(v, dict) for p in v):
+                put(f"time_ms.{part}", [v.get(part) for v in values if isinstance(v, dict)])
+        elif name not in ("comm", "skipped", "non_finite"):
+            put(name, values)
+    if updates:
+        row["updates"] = len(updates)
+        row["skipped"] = sum(1 for u in updates if u.get("skipped"))
+        loss = tail_loss(updates)
+        if loss is not None:
+            row["train_loss"] = loss
+    for name in ("eval_loss", "perplexity", "eval_ms", "eval_tokens", "split"):
+        if evaluations and evaluations[-1].get(name) is not None:
+            row[name] = evaluations[-1][name]
+    put("best_eval_loss", [e.get("eval_loss") for e in evaluations], min)
+    sites = [sites_of(u) for u in late]
+    for site in dict.fromkeys(s for u in sites for s in u):
+        here = [u[site] for u in sites if site in u]
+        for name in dict.fromkeys(k for s in here for k in s):
+            values = [s.get(name) for s in here]
+            if name == "baseline_dtype":
+                row[f"{site}.{name}"] = values[-1]
+            else:
+                put(f"{site}.{name}", values, statistics.fmean if "_bytes" in name else statistics.median)
+    for name in SUMMED:
+        sums = [sum(s[name] for s in u.values() if finite(s.get(name))) for u in sites if u]
+        put(name, sums, statistics.fmean if "_bytes" in name else statistics.median)
+    for name in ("wire_bytes_total", "logical_bytes_total"):
+        if updates:
+            row["run_" + name] = sum(s[name] for u in updates for s in sites_of(u).values() if finite(s.get(name)))
+    if row.get("wire_bytes_total"):
+        row["compression_ratio"] = row["logical_bytes_total"] / row["wire_bytes_total"]
+    return row
+
+
+# ---- what varies, and what is compared with what
+
+
+class Axes:
+    """The axes of a plan: each a list of keys that change together."""
+
+    def __init__(self, plan, points):
+        seen = list(dict.fromkeys(k for p in points for k in values_of(p)))
+        together = [k for k in plan.get("zip") or {} if k in seen]
+        self.names = [[k] for k in seen if k not in together and k != "seed"] + ([together] if together else []) + [["seed"]]
+        self.columns = [k for axis in self.names for k in axis]
+        self.baseline = {"list" if k == "name" else k for k in plan.get("baseline") or {}}
+
+    def place(self, values, axis):
+        return tuple(json.dumps(values.get(k), sort_keys=True) for k in axis)
+
+    def group(self, values):
+        """What all seeds of a point share."""
+        return tuple(self.place(values, axis) for axis in self.names if axis != ["seed"])
+
+    def compared(self, axis):
+        return bool(self.baseline & set(axis))
+
+    def panel(self, values):
+        """Axes that change the task and not how it is solved: points of different panels are never on one Pareto front."""
+
+        def task(axis):
+            if axis == ["seed"] or self.compared(axis):
+                return False
+            return all(k.startswith("@") or bool(self.baseline) and not k.startswith(("compression", "placement", "list")) for k in axis)
+
+        return tuple((k, values.get(k)) for axis in self.names if task(axis) for k in axis if k in values)
+
+
+def values_of(point):
+    """What a point has on the axes; `list` is the name of its entry."""
+    axes = point.get("axes")
+    values = dict(axes) if isinstance(axes, dict) else {}
+    if point.get("seed") is not None:
+        values.setdefault("seed", point["seed"])
+    return values
+
+
+def read_points(folder):
+    """Every point of the sweep in order, each with `_dir`; one without a readable point.json is taken from sweep.json, if it is there."""
+    runs = os.path.join(folder, "runs")
+    listed = load(os.path.join(folder, "sweep.json"), {})
+    listed = listed.get("points", []) if isinstance(listed, dict) else listed
+    points = {p["id"]: p for p in listed if isinstance(p, dict) and "id" in p}
+    for name in sorted(os.listdir(runs)) if os.path.isdir(runs) else []:
+        point = load(os.path.join(runs, name, "point.json"))
+        if isinstance(point, dict):
+            points[name] = {**points.get(name, {}), **point}
+    return [{**p, "id": i, "_dir": os.path.join(runs, i)} for i, p in sorted(points.items())]
+
+
+def read_plan(folder):
+    try:
+        return sweep_json.read(os.path.join(folder, "plan.json"))
+    except sweep_json.TextError:
+        return {}  # rows are worth having without it
+
+
+def device_of(path):
+    """What the run's log says it ran on."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as f:
+            for _, line in zip(range(20), f):
+                if match := re.search(r"(?:^| )device (\w+, .+)", line):
+                    return match[1].strip()
+    except OSError:
+        pass
+    return None
+
+
+def gap(value, base):
+    return 100.0 * (value / base - 1.0) if finite(value) and finite(base) and base != 0 else None
+
+
+def dominated(a, others, name, sign):
+    """Whether another (loss, value) is at least as good in both and better in one."""
+    return any(
+        b is not a and b["loss"] <= a["loss"] and sign * b[name] >= sign * a[name] and (b["loss"] < a["loss"] or sign * b[name] > sign * a[name])
+        for b in others
+    )
+
+
+class Sweep:
+    """All that the pages need: rows (dicts, in order), axes, plan, curves by id."""
+
+    def __init__(self, folder):
+        self.folder = os.path.abspath(folder)
+        self.plan = read_plan(folder)
+        self.points = read_points(folder)
+        self.axes = Axes(self.plan, self.points)
+        self.values = [values_of(p) for p in self.points]
+        self.curves, self.rows = {}, []
+        for point, values in zip(self.points, self.values):
+            self.rows.append(self.row(point, values))
+        # One loss for the whole sweep: the evaluation's where every finished point has it.
+        done = [r for r in self.rows if r["state"] == "finished"]
+        self.loss = "eval_loss" if done and all(finite(r.get("eval_loss")) for r in done) else "train_loss"
+        self.compare()
+        self.over_seeds()
+        self.fronts()
+
+    def row(self, point, values):
+        status = load(os.path.join(point["_dir"], "status.json"), {})
+        status = status if isinstance(status, dict) else {}
+        run = os.path.join(point["_dir"], "run")
+        ended = load(os.path.join(run, "status.json"), {})
+        updates, evaluations = metrics_of(os.path.join(run, "metrics.jsonl"))
+        self.curves[point["id"]] = (updates, evaluations)
+        row = {
+            "id": point["id"],
+            "state": status.get("state", "init"),
+            "code": status.get("code"),
+            "reason": status.get("reason") or (ended.get("message") if isinstance(ended, dict) else "") or "",
+            "attempts": status.get("attempts"),
+        }
+        measured_row = measured(updates, evaluations)
+        for key in self.axes.columns:
+            row["config." + key if key in measured_row else key] = values.get(key)
+        launcher = point.get("launcher") if isinstance(point.get("launcher"), dict) else {}
+        for key in ("kind", "ranks", "hosts", "rate"):
+            if launcher.get(key) is not None:
+                row["launcher." + key] = launcher[key]
+        row["device"] = device_of(os.path.join(run, "log.txt"))
+        row["report"] = f"runs/{point['id']}/run/report.html" if os.path.exists(os.path.join(run, "report.html")) else None
+        for key in ("started", "ended", "seconds"):
+            row[key] = status.get(key)
+        row.update(measured_row)
+        return row
+
+    def compare(self):
+        by_id = {row["id"]: row for row in self.rows}
+        for row, point in zip(self.rows, self.points):
+            base = by_id.get(point.get("baseline"))
+            row["baseline"] = point.get("baseline")
+            if base is None or base["state"] != "finished" or row["state"] != "finished":
+                continue
+            for name in COMPARED + tuple(k for k in row if k.endswith((".wire_bytes_total", ".exposed_ms"))):
+                percent = gap(row.get(name), base.get(name))
+                if percent is not None:
+                    row["gap." + name] = percent
+
+    def groups(self):
+        """Points that differ by nothing but the seed, in order: lists of indices."""
+        found = {}
+        for i, values in enumerate(self.values):
+            found.setdefault(self.axes.group(values), []).append(i)
+        return list(found.values())
+
+    def over_seeds(self):
+        for group in self.groups():
+            done = [self.rows[i] for i in group if self.rows[i]["state"] == "finished"]
+            shared = {"seeds": len(done)}
+            for name in dict.fromkeys([*COMPARED, *("gap." + c for c in COMPARED)]):
+                have = [r[name] for r in done if finite(r.get(name))]
+                if have:
+                    shared.update({"mean." + name: statistics.fmean(have), "low." + name: min(have), "high." + name: max(have)})
+            for i in group:
+                self.rows[i].update(shared)
+
+    def fronts(self):
+        panels = {}
+        for group in self.groups():
+            row = self.rows[group[0]]
+            if finite(row.get("mean." + self.loss)):
+                panels.setdefault(json.dumps(self.axes.panel(self.values[group[0]])), []).append(group)
+        for groups in panels.values():
+            for name, sign in PARETO.items():
+                have = [
+                    {"group": g, "loss": self.rows[g[0]]["mean." + self.loss], name: self.rows[g[0]]["mean." + name]}
+                    for g in groups
+                    if finite(self.rows[g[0]].get("mean." + name))
+                ]
+                for a in have:
+                    for i in a["group"]:
+                        if self.rows[i]["state"] == "finished":
+                            self.rows[i]["pareto." + name] = 0 if dominated(a, have, name, sign) else 1
+
+    def columns(self):
+        """First what a point is and how it ended, then metrics in the order met, sites together, computed columns last."""
+        names = list(dict.fromkeys(k for r in self.rows for k in r))
+
+        def rank(name):
+            kinds = ("gap.", "mean.", "low.", "high.", "pareto.")
+            return 1 + [name.startswith(k) for k in kinds].index(True) if name.startswith(kinds) else 0
+
+        return sorted(names, key=rank)
+
+
+def text_of(value):
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return repr(value)
+    return value if isinstance(value, (str, int)) else json.dumps(value, sort_keys=True)
+
+
+def write_csv(sweep, path):
+    out = io.StringIO()
+    names = sweep.columns()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    for row in sweep.rows:
+        writer.writerow([text_of(row.get(n)) for n in names])
+    write_atomic(path, out.getvalue())
+
+
+def make_reports(folder, build):
+    """Runs `report` where a run has metrics newer than its page. Returns what went wrong, for one warning."""
+    program, problems = os.path.join(build, "report"), []
+    runs = os.path.join(folder, "runs")
+    for name in sorted(os.listdir(runs)) if os.path.isdir(runs) else []:
+        run = os.path.join(runs, name, "run")
+        metrics, page = os.path.join(run, "metrics.jsonl"), os.path.join(run, "report.html")
+        if not os.path.exists(metrics) or os.path.exists(page) and os.path.getmtime(page) >= os.path.getmtime(metrics):
+            continue
+        if not os.access(program, os.X_OK):
+            return [f"{program} is missing: no reports of single runs"]
+        done = subprocess.run([program, run, "--output", page], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            problems.append(f"report {name}: {(done.stderr or done.stdout).strip()}")
+    return problems
+
+
+def collect(folder, build=None, reports=True):
+    """Writes results.csv and index.html into the folder of a sweep and says so; returns the Sweep."""
+    import sweep_html
+
+    for warning in make_reports(folder, build or os.environ.get("THINWIRE_BUILD") or os.path.join(ROOT, "build"))[:3] if reports else []:
+        print(f"warning: {warning}", file=sys.stderr)
+    sweep = Sweep(folder)
+    write_csv(sweep, os.path.join(folder, "results.csv"))
+    write_atomic(os.path.join(folder, "index.html"), sweep_html.page(sweep))
+    states = collections.Counter(row["state"] for row in sweep.rows)
+    print(f"{os.path.join(folder, 'results.csv')}, {os.path.join(folder, 'index.html')}: " + ", ".join(f"{n} {s}" for s, n in sorted(states.items())))
+    return sweep
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("dir")
+    options.add_argument("--build", help="folder of the programs (default: THINWIRE_BUILD, else build)")
+    options.add_argument("--no-reports", action="store_true")
+    o = options.parse_args()
+    if not os.path.isdir(o.dir):
+        print(f"error: sweep_collect: {o.dir} is no folder of a sweep", file=sys.stderr)
+        return 64
+    collect(o.dir, o.build, not o.no_reports)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

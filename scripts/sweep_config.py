@@ -1,0 +1,179 @@
+# Configurations as flat keys: what two files and some overrides say together, as `train` itself would merge them.
+import json
+import math
+import os
+import re
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+SCHEMA = os.path.join(ROOT, "docs", "config.schema.json")
+SKIPPED = ("$schema", "_notes")
+
+# Two ways to say one thing: where a later source uses one, the other of earlier sources is withdrawn.
+EITHER_OR = (
+    ("intermediate_size", "expansion_factor"),
+    ("warmup", "lr_warmup_iters"),
+    ("virtual_chunks", "num_layers_per_virtual_pipeline_stage"),
+    ("train_iters", "train_samples"),
+)
+ONE_PREFIX = ("data_path", "split")
+LISTS_PER_SPLIT = tuple(f"{part}_data_{what}" for part in ("train", "valid", "test") for what in ("paths", "weights"))
+BETAS = "optimizer.params.betas"
+
+
+class Keys:
+    """The keys that configurations may have, from the schema that the build writes."""
+
+    def __init__(self, path=SCHEMA):
+        with open(path, encoding="utf-8") as f:
+            schema = json.load(f)
+        self.sections, self.same_as, self.types = set(), {}, {}
+        self._walk(schema["properties"], "")
+
+    def _walk(self, properties, prefix):
+        for key, spec in properties.items():
+            name = prefix + key
+            if "properties" in spec:
+                self.sections.add(name)
+                self._walk(spec["properties"], name + ".")
+            else:
+                self.types[name] = spec.get("type")
+                alias = re.match(r"Same as ([\w.]+)\. ", spec.get("description", "") + " ")
+                if alias:
+                    self.same_as[name] = alias[1]
+
+    def known(self, name):
+        return name in self.types or name in self.sections
+
+    def canonical(self, name):
+        """The key's own name; '-' equals '_'."""
+        name = name.replace("-", "_")
+        return self.same_as.get(name, name)
+
+    def nearest(self, name):
+        """The known key that was probably meant, or None."""
+        last = name.rsplit(".", 1)[-1]
+        best, found = max(2, len(name) // 3), None
+        for candidate in list(self.types) + sorted(self.sections):
+            for wanted in {name, last}:
+                distance = edit_distance(wanted.lower(), candidate, best)
+                if distance < best:
+                    best, found = distance, candidate
+        return found
+
+    def flatten(self, value, prefix=""):
+        """[(key, value)] of nested objects; keys by their own names, shorthands ("optimizer": "adam") written out."""
+        out = []
+        for key, item in value.items():
+            name = (prefix + key).replace("-", "_")
+            if not prefix and key in SKIPPED:
+                continue
+            if name in self.sections:
+                if isinstance(item, dict):
+                    out += self.flatten(item, name + ".")
+                else:
+                    out.append((section_value(name, item), item))
+            else:
+                out.append((self.canonical(name), item))
+        return out
+
+
+def section_value(name, value):
+    """The key that a plain value for a section means."""
+    if isinstance(value, bool) and name in ("fp16", "bf16"):
+        return name + ".enabled"
+    if isinstance(value, str):
+        if name == "optimizer":
+            return "optimizer.type"
+        if name == "compression":
+            return "compression.preset"
+        if name.startswith("compression."):
+            return name + ".codec"
+    return name
+
+
+def edit_distance(a, b, limit):
+    """Insertions, deletions and replacements between two words; `limit` where there are at least that many."""
+    if abs(len(a) - len(b)) >= limit:
+        return limit
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        above, row[0] = row[0], i
+        for j, y in enumerate(b, 1):
+            above, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, above + (x != y))
+        if min(row) >= limit:
+            return limit
+    return min(row[-1], limit)
+
+
+def written_out(key, value):
+    """What a word of other trainers stands for, in our keys: {key: value}; None for a key of our own."""
+    true = value is True
+    words = {
+        "use_distributed_optimizer": {"zero_optimization.stage": int(true)},
+        "norm_epsilon": {"layernorm_epsilon": value, "rms_norm_epsilon": value},
+        "swiglu": {"activation": "swiglu"} if true else {},
+        "use_rotary_position_embeddings": {"pos_emb": "rotary"} if true else {},
+        "openai_gelu": {"bias_gelu_fusion": True} if true else {},
+        "disable_bias_linear": {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False} if true else {},
+        "checkpoint_activations": {"recompute_granularity": "full" if true else "none"},
+    }
+    switches = ("fp16.enabled", "bf16.enabled")
+    if isinstance(value, bool) and key in switches:
+        return {"precision": key[:4]} if value else {}
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if key == "distributed_timeout_minutes":
+            return {"watchdog_seconds": value * 60.0}
+        if key == "zero_optimization.zero_hpz_partition_size":
+            return {"placement.secondary": "pair" if value == 2 else "node"} if value > 1 else {}
+        if key == "initial_loss_scale" and value > 0 and math.log2(value).is_integer():
+            return {"fp16.initial_scale_power": int(math.log2(value))}
+    if isinstance(value, bool) != (key == "norm_epsilon"):
+        return words.get(key)
+    return None
+
+
+def lay_over(base, later):
+    """Changes the flat configuration `base` as a later source [(key, value)] would."""
+    given = {key: value for key, value in later if value is not None}
+    for key, value in list(given.items()):
+        meant = written_out(key, value)
+        if meant is not None and not set(meant) & set(given):  # both said in one source: `train` finds the contradiction, if it is one
+            del given[key]
+            given.update(meant)
+            if value is False and base.get("precision") == key[:4]:  # "fp16": false
+                del base["precision"]
+    for family in EITHER_OR:
+        if any(name in given for name in family):
+            for name in family:
+                base.pop(name, None)
+    if "data_path" in given:
+        for name in LISTS_PER_SPLIT:
+            base.pop(name, None)
+    elif any(name in given for name in LISTS_PER_SPLIT):
+        for name in ONE_PREFIX:
+            base.pop(name, None)
+    betas = list(given.get(BETAS) or base.get(BETAS) or [0.9, 0.999])
+    for i, name in enumerate(("adam_beta1", "adam_beta2")):
+        if name in given:
+            betas[i] = given.pop(name)
+            given[BETAS] = betas
+    for key, value in later:
+        if value is None:
+            base.pop(key, None)
+            for name in [n for n in base if n.startswith(key + ".")] if key.startswith("compression") else []:
+                del base[name]  # null takes back a rule, or all of them
+    base.update(given)
+
+
+def merged(keys, sources):
+    """One flat configuration of several, later ones winning. sources: objects as they were read, or lists of (key, value)."""
+    out = {}
+    for source in sources:
+        lay_over(out, keys.flatten(source) if isinstance(source, dict) else source)
+    return out
+
+
+def text_of(config):
+    """A configuration file of flat keys, one per line, in order of their names."""
+    lines = [f"  {json.dumps(key)}: {json.dumps(config[key])}" for key in sorted(config)]
+    return "{\n" + ",\n".join(lines) + "\n}\n"

@@ -1,0 +1,480 @@
+# One self-contained HTML page about a sweep: what ended how, loss against tokens and bytes, speed, Pareto fronts, waiting per site, every point in a table.
+import math
+
+import sweep_svg as svg
+from sweep_svg import esc
+
+STYLE = """
+*{box-sizing:border-box}
+body{margin:0;background:var(--bg);color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI","Helvetica Neue",Arial,sans-serif}
+main{max-width:1240px;margin:0 auto;padding:28px 20px 48px}
+h1{font-size:26px;line-height:1.2;margin:0;overflow-wrap:anywhere}h2{font-size:18px;margin:32px 0 12px}h3{font-size:14px;margin:0;font-weight:600}
+.sub{color:var(--soft);margin:4px 0 0;max-width:90ch}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(165px,1fr));gap:12px;margin:22px 0 12px}
+.tile{background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:12px 14px}
+.tile b{display:block;font-size:23px;line-height:1.25;font-weight:600;font-variant-numeric:tabular-nums}.tile span{color:var(--soft);font-size:13px}
+.tile em{display:block;font-style:normal;color:var(--soft);font-size:12.5px;overflow-wrap:anywhere}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(500px,100%),1fr));gap:14px;align-items:start}
+.card{margin:0 0 14px;background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:14px 16px 10px;min-width:0;break-inside:avoid}
+.charts .card{margin:0}figcaption{margin-bottom:6px}figcaption p{margin:0;color:var(--soft);font-size:12.5px}
+svg{display:block;width:100%;height:auto;overflow:visible}
+.scroll{overflow-x:auto;background:var(--card);border:1px solid var(--rule);border-radius:10px}
+table{border-collapse:collapse;width:100%;font-size:12.5px;font-variant-numeric:tabular-nums}
+th,td{padding:5px 8px;text-align:right;border-bottom:1px solid var(--grid);white-space:nowrap}th{color:var(--soft);font-weight:600}
+td.w,th.w{text-align:left}td.reason{text-align:left;white-space:normal}tr:last-child td{border-bottom:0}
+a{color:var(--p0)}.bad{color:var(--bad);font-weight:600}.good{color:var(--good)}.best{font-weight:700}.base td{background:var(--grid)}
+footer{color:var(--soft);font-size:13px;margin-top:32px;max-width:100ch}
+@media print{body{background:#fff}}
+"""
+POINTS_OF_A_CURVE = 110
+MOST_PANELS = 6  # more sections than that are one
+
+
+def short_key(key):
+    return "point" if key == "list" else key[1:] if key.startswith("@") else key.rsplit(".", 1)[-1]
+
+
+def shown(value):
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "–" if value is None else str(value)
+
+
+def label_of(values, axes):
+    """What a reader calls a point: the values on these axes; a preset, a rate and a named point without their key."""
+    words = []
+    for axis in axes:
+        for key in axis:
+            if key in values:
+                bare = key == "list" or key.endswith("preset") or isinstance(values[key], str) and len(axis) == 1
+                words.append(shown(values[key]) if bare else f"{short_key(key)} {shown(values[key])}")
+    return ", ".join(words)
+
+
+def panel_name(pairs):
+    """What the points of a panel share. Where the machine is named, what was adapted to it need not be."""
+    launcher = [(k, v) for k, v in pairs if k.startswith("@")]
+    return ", ".join(
+        f"{shown(v)} {short_key(k)}" if k in ("@hosts", "@ranks", "@nodes", "@threads") else f"{short_key(k)} {shown(v)}" for k, v in launcher or pairs
+    )
+
+
+class View:
+    """The points of a sweep as pages show them: groups (points that differ by the seed) with names, colours and shapes, gathered in panels."""
+
+    def __init__(self, sweep):
+        self.sweep, self.loss = sweep, sweep.loss
+        axes = [a for a in sweep.axes.names if a != ["seed"]]
+        groups = [{"indices": g, "rows": [sweep.rows[i] for i in g], "values": sweep.values[g[0]]} for g in sweep.groups()]
+        panels = {}
+        for g in groups:
+            panels.setdefault(sweep.axes.panel(g["values"]), []).append(g)
+        if len(panels) > MOST_PANELS:
+            panels = {(): groups}
+        self.panels = [(panel_name(key), members) for key, members in panels.items()]
+        in_panel = {k for key in panels for k, _ in key}
+        # Axes that vary, and name the points of a panel.
+        varies = [a for a in axes if not set(a) <= in_panel and len({repr(sweep.axes.place(g["values"], a)) for g in groups}) > 1]
+        compared = [a for a in varies if sweep.axes.compared(a)]
+        kinds = {}
+        for g in groups:
+            g["name"] = label_of(g["values"], varies) or g["rows"][0]["id"]
+            g["kind"] = label_of(g["values"], compared) if compared else g["name"]
+            kinds.setdefault(g["kind"], len(kinds))
+            g["base"] = is_base(g["rows"][0])
+        by_kind = 1 < len(kinds) <= 8
+        for panel in panels.values():
+            times = {}
+            for n, g in enumerate(panel):
+                color = kinds[g["kind"]] if by_kind else n
+                turn = times[color % 8] = times.get(color % 8, -1) + 1
+                g["color"], g["dash"], g["shape"] = color % 8, turn, (color + turn) % 5
+        self.groups = groups
+
+    def many(self):
+        return len(self.panels) > 1
+
+
+def is_base(row):
+    return row.get("baseline") == row["id"]
+
+
+def hint(row, loss):
+    """What a pointer over a point says."""
+    words = [row["id"]]
+    if isinstance(row.get(loss), (int, float)) and math.isfinite(row[loss]):
+        words.append(f"{loss.replace('_', ' ')} {row[loss]:.4f}")
+    if row.get("tokens_per_s"):
+        words.append(f"{svg.number(row['tokens_per_s'])} tokens/s")
+    if row.get("gap." + loss) is not None:
+        words.append(f"{svg.percent_text(row['gap.' + loss])} above {row['baseline']}")
+    return ", ".join(words)
+
+
+def smoothed(values, parts=80):
+    """Mean over about a fortieth of the run (two of so many parts) around each value, less where it starts and ends (as in report.html)."""
+    sums = [0.0]
+    for v in values:
+        sums.append(sums[-1] + v)
+    n, reach, out = len(values), len(values) // parts + 1, []
+    for i in range(n):
+        back, ahead = min(reach, i), min(reach, i, n - 1 - i)
+        out.append((sums[i + ahead + 1] - sums[i - back]) / (ahead + back + 1))
+    return out
+
+
+def curve(updates):
+    """[(step, tokens, bytes sent so far by all ranks, smoothed loss)] of the updates that have a finite loss."""
+    sent, kept = 0, []
+    for u in updates:
+        sites = u.get("comm") if isinstance(u.get("comm"), dict) else {}
+        sent += sum(s["wire_bytes_total"] for s in sites.values() if isinstance(s, dict) and isinstance(s.get("wire_bytes_total"), (int, float)))
+        if isinstance(u.get("loss"), (int, float)) and math.isfinite(u["loss"]) and isinstance(u.get("consumed_tokens"), (int, float)):
+            kept.append((u["step"], u["consumed_tokens"], sent, u["loss"]))
+    return [(s, t, b, l) for (s, t, b, _), l in zip(kept, smoothed([k[3] for k in kept]))]
+
+
+def mean_curve(curves):
+    """Over seeds: mean, smallest and largest loss at the steps that all of them have; the seeds' mean of tokens and bytes."""
+    curves = [c for c in curves if c]
+    if len(curves) < 2:
+        return [(t, b, l, l, l, s) for s, t, b, l in (curves[0] if curves else [])]
+    by_step = [{p[0]: p for p in c} for c in curves]
+    out = []
+    for step in sorted(set.intersection(*(set(c) for c in by_step))):
+        here = [c[step] for c in by_step]
+        losses = [p[3] for p in here]
+        out.append((sum(p[1] for p in here) / len(here), sum(p[2] for p in here) / len(here), sum(losses) / len(losses), min(losses), max(losses), step))
+    return out
+
+
+def thin(points):
+    """At most so many; first and last stay."""
+    if len(points) <= POINTS_OF_A_CURVE:
+        return points
+    last = len(points) - 1
+    return [points[round(i * last / (POINTS_OF_A_CURVE - 1))] for i in range(POINTS_OF_A_CURVE)]
+
+
+def card(title, note, body):
+    return f'<figure class="card"><figcaption><h3>{esc(title)}</h3><p>{esc(note)}</p></figcaption>{body}</figure>' if body else ""
+
+
+def loss_charts(view, members):
+    """Loss against tokens, against bytes on the wire, and above the baseline's at equal tokens."""
+    tokens, sent, above = [], [], []
+    means = {id(g): mean_curve([curve(view.sweep.curves[r["id"]][0]) for r in g["rows"]]) for g in members}
+    base_of = {r["id"]: means[id(g)] for g in members if g["base"] for r in g["rows"]}
+    for g in members:
+        mean = means[id(g)]
+        if not mean:
+            continue
+        look = {"name": g["name"], "color": g["color"], "dash": g["dash"], "shape": g["shape"]}
+        fine = thin(mean)
+        seeds = len([r for r in g["rows"] if view.sweep.curves[r["id"]][0]]) > 1
+        ends = []
+        for r in g["rows"]:
+            c = curve(view.sweep.curves[r["id"]][0])
+            if c:
+                ends.append((c[-1], r["report"], hint(r, view.loss)))
+        tokens.append(
+            {
+                **look,
+                "points": [(p[0], p[2]) for p in fine],
+                "band": [(p[0], p[3], p[4]) for p in fine] if seeds else [],
+                "ends": [(e[1], e[3], href, words) for e, href, words in ends],
+            }
+        )
+        if any(p[1] > 0 for p in mean):
+            sent.append(
+                {**look, "points": [(p[1], p[2]) for p in fine if p[1] > 0], "ends": [(e[2], e[3], href, words) for e, href, words in ends if e[2] > 0]}
+            )
+        base = base_of.get(g["rows"][0]["baseline"])
+        if base and not g["base"]:
+            at = {p[5]: p[2] for p in base}
+            points = [(p[0], 100.0 * (p[2] / at[p[5]] - 1.0)) for p in mean if at.get(p[5])]
+            if points:
+                points = list(zip((p[0] for p in points), smoothed([p[1] for p in points], 16)))
+                fine_gap = thin(points)
+                above.append(
+                    {
+                        **look,
+                        "points": fine_gap,
+                        "ends": [(*fine_gap[-1], g["rows"][0]["report"], f"{g['name']}: {svg.percent_text(fine_gap[-1][1])} above the baseline")],
+                    }
+                )
+    out = card(
+        "Loss against tokens",
+        "training loss, smoothed; bands: over seeds; the first quarter may lie above the picture",
+        svg.lines(tokens, "loss against tokens", "tokens", y_from=0.25, log_x=False),
+    )
+    out += card(
+        "Loss against bytes on the wire",
+        "sent by all ranks up to there",
+        svg.lines(sent, "loss against bytes", "bytes on the wire", x_say=svg.bytes_text, y_from=0.1, log_x=spans(sent), on_line=True),
+    )
+    if above:
+        out += card(
+            "Training loss above the baseline's",
+            "percent at equal tokens, smoothed; below the dotted line: better than the baseline",
+            svg.lines(above, "loss above the baseline", "tokens", y_say=svg.percent_text, y_from=0.1, zero_line=True, log_x=False, log_y="signed"),
+        )
+    return out
+
+
+def spans(series):
+    """Whether the ends of the lines lie so far apart that their abscissa needs logarithms."""
+    ends = [s["points"][-1][0] for s in series if s["points"]]
+    return bool(ends) and max(ends) > 3 * min(ends)
+
+
+def loss_rows(view, members, head=None):
+    """Rows of dots(): the loss at the end, in percent above the baseline where the panel has one."""
+    gapped = any(g["base"] for g in members)
+    column, rows = ("gap." if gapped else "") + view.loss, []
+    for g in members:
+        r, done = g["rows"][0], [x for x in g["rows"] if x["state"] == "finished" and x.get(column) is not None]
+        if not done or gapped and g["base"]:
+            continue
+        rows.append(
+            {
+                "label": g["name"],
+                "value": r["mean." + column],
+                "low": r["low." + column],
+                "high": r["high." + column],
+                "color": g["color"],
+                "shape": g["shape"],
+                "head": head,
+                "href": done[0]["report"],
+                "title": hint(done[0], view.loss),
+                "each": [(x[column], x["report"], hint(x, view.loss)) for x in done] if len(done) > 1 else [],
+            }
+        )
+        head = None
+    return rows
+
+
+def loss_dots(view, members):
+    gapped, words = any(g["base"] for g in members), view.loss.replace("_", " ")
+    note = "percent above the baseline of the same seed; left of the line: better than it" if gapped else "at the end of the run"
+    return card(
+        f"{words.capitalize()} at the end",
+        note,
+        svg.dots(
+            loss_rows(view, members), words, words + (" above the baseline" if gapped else ""), svg.percent_text if gapped else lambda v: f"{v:.3f}", gapped
+        ),
+    )
+
+
+def pareto_svg(view, members, name, x_label, better, say=svg.number):
+    loss = view.loss
+    gapped = any(g["rows"][0].get("mean.gap." + loss) is not None for g in members)
+    column = "gap." + loss if gapped else loss
+    points, front = [], []
+    for g in members:
+        done = [r for r in g["rows"] if r["state"] == "finished"]
+        if not done or done[0].get("mean." + name) is None or done[0].get("mean." + column) is None:
+            continue
+        many = len(done) > 1
+        look = {"color": g["color"], "shape": g["shape"]}
+        if many:
+            points += [{**look, "x": r.get(name), "y": r.get(column), "href": r["report"], "title": hint(r, loss), "small": True} for r in done]
+        points.append(
+            {
+                **look,
+                "x": done[0]["mean." + name],
+                "y": done[0]["mean." + column],
+                "name": g["name"],
+                "href": done[0]["report"],
+                "first": g["base"],
+                "title": (f"mean of {len(done)} seeds; " if many else "") + hint(done[0], loss),
+            }
+        )
+        if done[0].get("pareto." + name) == 1:
+            front.append(len(points) - 1)
+    what = f"{loss.replace('_', ' ')} above the baseline" if gapped else loss.replace("_", " ")
+    return svg.scatter(
+        points, x_label, x_label, what, x_say=say, y_say=svg.percent_text if gapped else svg.number, better_x=better, front=front, zero_line=gapped
+    )
+
+
+def bar_rows(view, column, note):
+    """Rows of a bar chart over all panels; note(row) is said behind the value."""
+    rows = []
+    for title, members in view.panels:
+        head = title if view.many() else None
+        for g in members:
+            r = g["rows"][0]
+            if r.get("mean." + column) is None:
+                continue
+            done = next(x for x in g["rows"] if x["state"] == "finished")
+            rows.append(
+                {
+                    "label": g["name"],
+                    "value": r["mean." + column],
+                    "low": r.get("low." + column),
+                    "high": r.get("high." + column),
+                    "color": g["color"],
+                    "href": done["report"],
+                    "title": hint(done, view.loss),
+                    "note": note(r, g),
+                    "head": head,
+                }
+            )
+            head = None
+    return rows
+
+
+def speed_note(row, group):
+    percent = row.get("mean.gap.tokens_per_s")
+    return "baseline" if group["base"] else svg.percent_text(percent) if percent is not None else ""
+
+
+def sites_of(view):
+    """Sites that compute waited for anywhere, the one waited for longest first."""
+    totals = {}
+    for r in view.sweep.rows:
+        for k, v in r.items():
+            if k.endswith(".exposed_ms") and not k.startswith(("gap.", "mean.", "low.", "high.")) and isinstance(v, (int, float)):
+                totals[k[: -len(".exposed_ms")]] = totals.get(k[: -len(".exposed_ms")], 0.0) + v
+    found = [s for s, t in sorted(totals.items(), key=lambda e: -e[1]) if t > 0]
+    return found
+
+
+def exposed_rows(view, parts):
+    rows = []
+    for title, members in view.panels:
+        head = title if view.many() else None
+        for g in members:
+            done = [r for r in g["rows"] if r["state"] == "finished" and r.get("step_ms") is not None]
+            if not done:
+                continue
+            values = [sum(r.get(f"{s}.exposed_ms") or 0.0 for r in done) / len(done) for s in parts]
+            step = sum(r["step_ms"] for r in done) / len(done)
+            rows.append(
+                {
+                    "label": g["name"],
+                    "values": values,
+                    "href": done[0]["report"],
+                    "title": f"{g['name']}: {svg.ms_text(sum(values))} of a step of {svg.ms_text(step)}",
+                    "head": head,
+                }
+            )
+            head = None
+    return rows
+
+
+def tiles(view):
+    rows, loss = view.sweep.rows, view.loss
+    states = {}
+    for r in rows:
+        states[r["state"]] = states.get(r["state"], 0) + 1
+    out = [("points", str(len(rows)), ", ".join(f"{n} {s}" for s, n in sorted(states.items(), key=lambda e: -e[1])))]
+    done = [g for g in view.groups if g["rows"][0].get("mean." + loss) is not None]
+    if done:
+        best = min(done, key=lambda g: g["rows"][0]["mean." + loss])
+        out.append((f"smallest {loss.replace('_', ' ')}", f"{best['rows'][0]['mean.' + loss]:.4f}", named(view, best)))
+    fast = [g for g in view.groups if g["rows"][0].get("mean.tokens_per_s") is not None]
+    if fast:
+        best = max(fast, key=lambda g: g["rows"][0]["mean.tokens_per_s"])
+        out.append(("most tokens per second", svg.number(best["rows"][0]["mean.tokens_per_s"]), named(view, best)))
+    thin_ = [g for g in view.groups if g["rows"][0].get("mean.wire_bytes_total")]
+    if thin_:
+        best = min(thin_, key=lambda g: g["rows"][0]["mean.wire_bytes_total"])
+        out.append(("fewest bytes per update", svg.bytes_text(best["rows"][0]["mean.wire_bytes_total"]), named(view, best)))
+    return '<div class="tiles">' + "".join(f'<div class="tile"><span>{esc(a)}</span><b>{esc(b)}</b><em>{esc(c)}</em></div>' for a, b, c in out) + "</div>"
+
+
+def named(view, group):
+    title = next(t for t, members in view.panels if group in members)
+    return f"{group['name']} ({title})" if title else group["name"]
+
+
+COLUMNS = (
+    ("{loss}", "loss", lambda v: f"{v:.4f}"),
+    ("gap.{loss}", "loss gap", svg.percent_text),
+    ("tokens_per_s", "tokens/s", svg.number),
+    ("gap.tokens_per_s", "speed gap", svg.percent_text),
+    ("step_ms", "step", svg.ms_text),
+    ("exposed_ms", "exposed", svg.ms_text),
+    ("mfu", "MFU", lambda v: svg.trimmed(100 * v, 3) + " %"),
+    ("wire_bytes_total", "wire / update", svg.bytes_text),
+    ("compression_ratio", "ratio", lambda v: f"{v:.2f}x"),
+    ("memory_peak_bytes", "memory", svg.bytes_text),
+    ("consumed_tokens", "tokens", svg.number),
+)
+
+
+def table(view):
+    sweep = view.sweep
+    keys = [k for k in sweep.axes.columns if len({repr(v.get(k)) for v in sweep.values}) > 1]
+    columns = [(c.format(loss=view.loss), view.loss.replace("_", " ") if title == "loss" else title, say) for c, title, say in COLUMNS]
+    columns = [c for c in columns if any(isinstance(r.get(c[0]), (int, float)) for r in sweep.rows)]
+    columns = [c for c in columns if c[0] != "consumed_tokens" or len({r.get(c[0]) for r in sweep.rows if r["state"] == "finished"}) > 1]
+    head = (
+        '<th class="w">run</th>'
+        + "".join(f'<th class="w">{esc(short_key(k))}</th>' for k in keys)
+        + '<th class="w">state</th>'
+        + "".join(f"<th>{esc(t)}</th>" for _, t, _ in columns)
+    )
+    body = ""
+    for row, values in zip(sweep.rows, sweep.values):
+        name = f'<a href="{esc(row["report"])}">{esc(row["id"])}</a>' if row["report"] else esc(row["id"])
+        base = is_base(row)
+        cells = f'<td class="w">{name}</td>' + "".join(f'<td class="w">{esc(shown(values.get(k)))}</td>' for k in keys)
+        good = row["state"] == "finished"
+        look = "good" if good else "" if row["state"] in ("init", "pending", "running") else "bad"
+        cells += f'<td class="w {look}">{esc(row["state"])}{" (baseline)" if base else ""}</td>'
+        if not good and row.get("reason"):
+            cells += f'<td class="reason" colspan="{len(columns)}">{esc(row["reason"])}</td>'
+        else:
+            for column, _, say in columns:
+                v = row.get(column)
+                best = (
+                    column in ("tokens_per_s", "wire_bytes_total")
+                    and row.get("pareto." + {"tokens_per_s": "tokens_per_s", "wire_bytes_total": "run_wire_bytes_total"}[column]) == 1
+                )
+                cells += f'<td{" class=best" if best else ""}>{esc(say(v)) if isinstance(v, (int, float)) and math.isfinite(v) else "–"}</td>'
+        body += f'<tr{" class=base" if base else ""}>{cells}</tr>'
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def page(sweep):
+    """The page as text."""
+    view = View(sweep)
+    title = sweep.plan.get("name") or "sweep"
+    out = f"<h1>{esc(title)}</h1>" + (f'<p class="sub">{esc(sweep.plan["about"])}</p>' if sweep.plan.get("about") else "")
+    out += tiles(view)
+    for name, members in view.panels:
+        charts = loss_charts(view, members)
+        charts += loss_dots(view, members)
+        charts += card(
+            "Loss against tokens/s",
+            "dashed: points that no other beats in both; small marks: single seeds",
+            pareto_svg(view, members, "tokens_per_s", "tokens/s", 1),
+        )
+        charts += card(
+            "Loss against bytes of the whole run",
+            "sent by all ranks; dashed: points that no other beats in both",
+            pareto_svg(view, members, "run_wire_bytes_total", "bytes of the whole run", -1, svg.bytes_text),
+        )
+        if charts:
+            out += (f"<h2>{esc(name)}</h2>" if view.many() else "") + f'<div class="charts">{charts}</div>'
+    speed = svg.bars(bar_rows(view, "tokens_per_s", speed_note), "tokens per second", "tokens/s")
+    parts = sites_of(view)
+    exposed = svg.stacked(exposed_rows(view, parts), parts, "exposed time", "ms per update")
+    if speed or exposed:
+        out += (
+            "<h2>Speed</h2>"
+            + '<div class="charts">'
+            + card("Tokens per second", "median over the second half of the updates; whisker: seeds; percent: against the baseline", speed)
+        )
+        out += card("What compute waits for", "exposed time per site and update on rank 0, medians over the second half", exposed) + "</div>"
+    out += "<h2>Points</h2>" + table(view)
+    out += "<footer>Times, speeds and memory: medians over the second half of the updates. Train loss: mean over the last tenth of the updates, at most 20. "
+    out += "Gaps are in percent of the baseline point with the same remaining axes. Bold: on a Pareto front. Points and lines lead to the page of their run. "
+    out += 'All columns: <a href="results.csv">results.csv</a>; what they mean: scripts/sweep_collect.py --help.</footer>'
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{esc(title)}</title><style>{svg.STYLE}{STYLE}</style></head><body><main>\n{out}</main></body></html>\n"
+    )

@@ -1,0 +1,395 @@
+#!/usr/bin/env python3
+# Writes docs/results/<name>.md and its pictures: a paper's claims beside what a sweep measured, judged by rules that the page states. No number is typed by hand.
+"""A page about a reproduction sweep, from its results.csv, its plan and the paper's claims (configs/sweeps/papers/<name>.json).
+
+    scripts/sweep_page.py DIR [--output docs/results/NAME.md]
+
+Claims are data: {"claim", "paper": what it says, "metric": column or list of columns that are added, "of": {axis: value}, "over": {...}, "rule", ...}. Rules:
+  more, less    A is above (below) B: agrees where it is so for every seed and by at least `noise` percent on average, does not where it is the other way round by
+                as much, and cannot be told in between
+  equal         A is within `tolerance` percent of B: agrees where mean and half the spread over seeds fit in, does not where the mean without half
+                the spread does not
+  no_worse      the same, where a smaller loss is as good as the same one: the mean may lie below by any amount
+  between       the ratio A / B lies in [low, high] (for what is counted, not timed)
+  ordered       `points` (each {axis: value}) in this order, each above the one before by `noise` percent: does not where one is below by as much
+  not_told      cannot be told here, and `why`
+"""
+
+import argparse
+import csv
+import json
+import os
+import statistics
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import sweep_collect
+import sweep_html
+import sweep_json
+import sweep_svg as svg
+from sweep_store import StoreError, write_atomic
+
+ROOT = sweep_collect.ROOT
+PAPERS = os.path.join(ROOT, "configs", "sweeps", "papers")
+AGREES, DIFFERS, OPEN = "agrees", "does not agree", "cannot be told here"
+RULES = {
+    "more": "is above in every seed, and by at least {noise} % on average",
+    "less": "is below in every seed, and by at least {noise} % on average",
+    "equal": "is within {tolerance} %, half the spread over seeds included",
+    "no_worse": "is at most {tolerance} % above, half the spread over seeds included",
+    "between": "the ratio lies between {low} and {high}",
+    "ordered": "each above the one before by at least {noise} %",
+    "not_told": "–",
+}
+
+
+class PageError(StoreError):
+    """One message for the user."""
+
+
+def value_of(text):
+    """A cell of the CSV as it was: number, JSON or text."""
+    if text == "":
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+class FromCsv(sweep_collect.Sweep):
+    """A Sweep whose rows come out of results.csv; it has no curves."""
+
+    def __init__(self, folder):
+        self.folder = os.path.abspath(folder)
+        self.plan = sweep_collect.read_plan(folder)
+        if not self.plan:
+            raise PageError(f"{folder}: plan.json is missing or unreadable")
+        self.points = sweep_collect.read_points(folder)
+        self.axes = sweep_collect.Axes(self.plan, self.points)
+        self.values = [sweep_collect.values_of(p) for p in self.points]
+        self.curves = {}
+        try:
+            with open(os.path.join(folder, "results.csv"), encoding="utf-8", newline="") as f:
+                rows = {r["id"]: {k: r[k] if k in ("id", "baseline", "reason") else value_of(r[k]) for k in r} for r in csv.DictReader(f)}
+        except OSError as e:
+            raise PageError(f"{folder}: no results.csv ({e.strerror}); run `scripts/sweep collect` first") from None
+        if set(rows) != {p["id"] for p in self.points}:
+            raise PageError(f"{folder}: results.csv is not of these points; run `scripts/sweep collect` again")
+        self.rows = [rows[p["id"]] for p in self.points]
+        done = [r for r in self.rows if r["state"] == "finished"]
+        self.loss = "eval_loss" if done and all(sweep_collect.finite(r.get("eval_loss")) for r in done) else "train_loss"
+
+
+# ---- claims
+
+
+def matching(sweep, wanted):
+    """Rows that are finished and have these axis values, by what else they are (seed and the axes not named)."""
+    wanted = {"list" if k == "name" else k: v for k, v in wanted.items()}
+    unknown = [k for k in wanted if k not in sweep.axes.columns]
+    if unknown:
+        raise PageError(f"claims: {unknown[0]} is no axis of the plan (axes: {', '.join(sweep.axes.columns)})")
+    found = {}
+    for row, values in zip(sweep.rows, sweep.values):
+        if all(values.get(k) == v for k, v in wanted.items()) and row["state"] == "finished":
+            found.setdefault(row.get("seed"), []).append(row)
+    return {seed: rows[0] for seed, rows in found.items() if len(rows) == 1}
+
+
+def metric_of(row, metric):
+    """A column, or the sum of several; None where none of them has a number. A site that is missing sent nothing."""
+    columns = metric if isinstance(metric, list) else [metric]
+    values = [row.get(c) for c in columns if sweep_collect.finite(row.get(c))]
+    return sum(values) if values else None
+
+
+def ratios(sweep, claim):
+    """A / B of every seed that has both."""
+    a, b = matching(sweep, claim["of"]), matching(sweep, claim["over"])
+    out = []
+    for seed in sorted(set(a) & set(b), key=str):
+        x, y = metric_of(a[seed], claim["metric"]), metric_of(b[seed], claim["metric"])
+        if x is not None and y:
+            out.append(x / y)
+    return out
+
+
+def signed(values, noise):
+    """1: above zero in every seed and by noise on average; -1: below; 0: neither."""
+    mean = statistics.fmean(values)
+    if abs(mean) < noise:
+        return 0
+    return 1 if min(values) > 0 else -1 if max(values) < 0 else 0
+
+
+def spread_text(values, say):
+    mean = say(statistics.fmean(values))
+    return mean if len(values) == 1 or say(min(values)) == say(max(values)) else f"{mean} ({say(min(values))} to {say(max(values))})"
+
+
+def judge(sweep, claim):
+    """(what was measured, verdict)."""
+    rule = claim["rule"]
+    if rule == "not_told":
+        return claim.get("measured", "–"), OPEN
+    if rule == "ordered":
+        return judge_order(sweep, claim)
+    found = ratios(sweep, claim)
+    if not found:
+        return "not measured: a run is missing", OPEN
+    percent = [100.0 * (r - 1.0) for r in found]
+    said = spread_text(percent, svg.percent_text)
+    if rule == "between":
+        mean = statistics.fmean(found)
+        return spread_text(found, lambda v: svg.trimmed(v, 4)), AGREES if claim["low"] <= mean <= claim["high"] else DIFFERS
+    if rule in ("equal", "no_worse"):
+        half, mean, tolerance = (max(percent) - min(percent)) / 2, statistics.fmean(percent), claim["tolerance"]
+        away = abs(mean) if rule == "equal" else mean
+        return said, AGREES if away + half <= tolerance else DIFFERS if away - half > tolerance else OPEN
+    way = signed(percent, claim["noise"]) * (1 if rule == "more" else -1)
+    return said, {1: AGREES, 0: OPEN, -1: DIFFERS}[way]
+
+
+def judge_order(sweep, claim):
+    words, ways = [], []
+    for before, after in zip(claim["points"], claim["points"][1:]):
+        found = ratios(sweep, {**claim, "of": after, "over": before})
+        if not found:
+            return "not measured: a run is missing", OPEN
+        percent = [100.0 * (r - 1.0) for r in found]
+        words.append(svg.percent_text(statistics.fmean(percent)))
+        ways.append(signed(percent, claim["noise"]))
+    return " → ".join(words), DIFFERS if -1 in ways else AGREES if all(w == 1 for w in ways) else OPEN
+
+
+# ---- text
+
+
+def cell(text):
+    return str(text).replace("|", "\\|").replace("\n", " ")
+
+
+def table(head, rows, right=()):
+    marks = ["---:" if i in right else "---" for i in range(len(head))]
+    return "\n".join("| " + " | ".join(cell(c) for c in line) + " |" for line in (head, marks, *rows)) + "\n"
+
+
+def config_of(point):
+    return point.get("config") if isinstance(point.get("config"), dict) else {}
+
+
+def among(values):
+    """Distinct values as words, in order."""
+    out = list(dict.fromkeys(str(v) for v in values if v is not None))
+    return ", ".join(out)
+
+
+def our_setup(sweep):
+    """What ran, out of the configurations of the points."""
+    configs = [config_of(p) for p in sweep.points]
+
+    def each(key, default=None):
+        return among(c.get(key, default) for c in configs)
+
+    launchers = [p.get("launcher", {}) for p in sweep.points]
+    rows = [
+        (
+            "model",
+            f"GPT, {each('num_layers')} blocks of {each('hidden_size')}, sequences of {each('seq_length')}, {each('tokenizer')} tokens ({each('vocab_size')})",
+        ),
+        (
+            "layout",
+            f"{among(l.get('ranks') for l in launchers)} ranks: pipeline {each('pipe_parallel_size', 1)}, tensor {each('model_parallel_size', 1)}, the rest data; "
+            f"{each('train_batch_size')} sequences an update, micro batch {each('train_micro_batch_size_per_gpu')}",
+        ),
+    ]
+    if launchers and launchers[0].get("kind") == "lab":
+        rows.append(
+            (
+                "network",
+                f"{among(l.get('hosts') for l in launchers)} emulated hosts (`scripts/lab`), {among(l.get('rate') for l in launchers)} each; "
+                "ranks of one host reach each other unhindered",
+            )
+        )
+    rows += [
+        (
+            "length",
+            f"{each('train_iters')} updates, {svg.number(max((r['consumed_tokens'] for r in sweep.rows if r.get('consumed_tokens')), default=0))} tokens; "
+            f"seeds {among(v.get('seed') for v in sweep.values)}",
+        ),
+        ("machine", among(r.get("device") for r in sweep.rows) or "–"),
+        ("arithmetic", f"{each('precision')}"),
+    ]
+    return rows
+
+
+def duration(sweep):
+    seconds = sum(r["seconds"] for r in sweep.rows if sweep_collect.finite(r.get("seconds")))
+    return f"{svg.trimmed(seconds / 60, 2)} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"
+
+
+def results(view):
+    """One line per group of points, means over seeds."""
+    loss, rows = view.loss, []
+    columns = [
+        ("mean." + loss, loss.replace("_", " "), lambda v: f"{v:.4f}"),
+        ("mean.gap." + loss, "above baseline", svg.percent_text),
+        ("mean.tokens_per_s", "tokens/s", svg.number),
+        ("mean.gap.tokens_per_s", "against baseline", svg.percent_text),
+        ("mean.model_tflops_per_rank", "model FLOP/s a rank", lambda v: svg.number(v * 1e12)),
+        ("mean.step_ms", "step", svg.ms_text),
+        ("mean.exposed_ms", "waits", svg.ms_text),
+        ("mean.wire_bytes_total", "bytes an update", svg.bytes_text),
+        ("ratio", "ratio", lambda v: f"{v:.2f}"),
+        ("mean.memory_peak_bytes", "memory", svg.bytes_text),
+    ]
+    for title, members in view.panels:
+        for g in members:
+            done = [r for r in g["rows"] if r["state"] == "finished"]
+            first = [title] if view.many() else []
+            if not done:
+                rows.append([*first, g["name"], f"{g['rows'][0]['state']}: {g['rows'][0].get('reason') or ''}", *[""] * (len(columns) - 1)])
+                continue
+            values = {**done[0], "ratio": done[0].get("compression_ratio")}
+            spread = (values.get("high." + loss) or 0) - (values.get("low." + loss) or 0)
+            line = [*first, g["name"] + (" (baseline)" if g["base"] else "")]
+            for column, _, say in columns:
+                v = values.get(column)
+                words = say(v) if sweep_collect.finite(v) else "–"
+                line.append(words + (f" ± {spread / 2:.4f}" if column == "mean." + loss and len(done) > 1 else ""))
+            rows.append(line)
+    head = [*(["where"] if view.many() else []), "point", *(c[1] for c in columns)]
+    return table(head, rows, right=range(len(head) - len(columns), len(head)))
+
+
+def site_table(view):
+    """Bytes an update of every site, all ranks together."""
+    sites = [
+        c[: -len(".wire_bytes_total")] for c in view.sweep.rows[0] if c.endswith(".wire_bytes_total") and not c.startswith(("gap.", "mean.", "low.", "high."))
+    ]
+    sites = [s for s in sites if any(r.get(s + ".wire_bytes_total") for r in view.sweep.rows)]
+    rows = []
+    for title, members in view.panels:
+        for g in members:
+            done = next((r for r in g["rows"] if r["state"] == "finished"), None)
+            if done:
+                cells = []
+                for s in sites:
+                    sent, waited = done.get(s + ".wire_bytes_total"), done.get(s + ".exposed_ms")
+                    cells.append(
+                        "–" if not sweep_collect.finite(sent) else svg.bytes_text(sent) + (f", {svg.ms_text(waited)}" if sweep_collect.finite(waited) else "")
+                    )
+                rows.append([*([title] if view.many() else []), g["name"], *cells])
+    head = [*(["where"] if view.many() else []), "point", *sites]
+    return table(head, rows, right=range(len(head) - len(sites), len(head))) if sites and rows else ""
+
+
+def pictures(view, base):
+    """Writes the SVG files; returns markdown for those that there are."""
+    out = []
+
+    def keep(what, title, note, body):
+        path = f"{base}_{what}.svg"
+        if body:
+            write_atomic(path, svg.picture(body, title, note))
+            out.append(f"![{title}]({os.path.basename(path)})")
+        elif os.path.exists(path):
+            os.unlink(path)
+
+    loss_words = view.loss.replace("_", " ")
+    keep(
+        "speed",
+        "Tokens per second",
+        "median over the second half of the updates; whisker: seeds",
+        svg.bars(sweep_html.bar_rows(view, "tokens_per_s", sweep_html.speed_note), "tokens per second", "tokens/s"),
+    )
+    gapped = any(g["base"] for g in view.groups)
+    rows = [r for title, members in view.panels for r in sweep_html.loss_rows(view, members, title if view.many() else None)]
+    keep(
+        "loss",
+        f"{loss_words.capitalize()} " + ("above the baseline" if gapped else "at the end"),
+        "large: mean over seeds, small: single seeds",
+        svg.dots(rows, loss_words, loss_words, svg.percent_text if gapped else lambda v: f"{v:.3f}", gapped),
+    )
+    parts = sweep_html.sites_of(view)
+    keep(
+        "waiting",
+        "What compute waits for",
+        "exposed time per site and update on rank 0",
+        svg.stacked(sweep_html.exposed_rows(view, parts), parts, "exposed time", "ms per update"),
+    )
+    for n, (title, members) in enumerate(view.panels[:4]):
+        mark = f"_{n + 1}" if view.many() else ""
+        keep(
+            "front" + mark,
+            f"{loss_words.capitalize()} against tokens/s" + (f", {title}" if title else ""),
+            "dashed: points that no other beats in both",
+            sweep_html.pareto_svg(view, members, "tokens_per_s", "tokens/s", 1),
+        )
+    return "\n\n".join(out) + "\n" if out else ""
+
+
+def write(folder, output=None, papers=PAPERS):
+    """Writes the page and its pictures; papers: the folder of the claims. Returns (path, number of claims by verdict)."""
+    sweep = FromCsv(folder)
+    name = sweep.plan["name"]
+    claims_path = os.path.join(papers, name + ".json")
+    try:
+        paper = sweep_json.read(claims_path, os.path.relpath(claims_path, ROOT))
+    except sweep_json.TextError as e:
+        raise PageError(f"{e}; a page needs the paper's claims there (scripts/sweep_page.py --help)") from None
+    output = output or os.path.join(ROOT, "docs", "results", name + ".md")
+    os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
+    view = sweep_html.View(sweep)
+    verdicts, rows, reasons = {}, [], []
+    for claim in paper["claims"]:
+        measured, verdict = judge(sweep, claim)
+        verdicts[verdict] = verdicts.get(verdict, 0) + 1
+        rule = RULES[claim["rule"]].format(**claim)
+        rows.append([claim["claim"], claim["paper"], measured, rule, f"**{verdict}**" if verdict != OPEN else verdict])
+        why = claim.get({AGREES: "if_agrees", DIFFERS: "if_not", OPEN: "if_open"}[verdict]) or claim.get("why")
+        if why:
+            reasons.append(f"- **{claim['claim'].rstrip('.')}**: {why}")
+    plan = f"configs/sweeps/{name}.json"
+    text = f"# {paper['title']}\n\n{paper['about']}\n\n"
+    text += "## What the paper claims, and what came out\n\n" + table(["claim", "paper", "here", "agrees where it", "verdict"], rows) + "\n"
+    several = {AGREES: "agree", DIFFERS: "do not agree"}
+    text += (
+        f"Of {len(rows)} claims: " + ", ".join(f"{n} {several.get(v, v) if n > 1 else v}" for v in (AGREES, DIFFERS, OPEN) if (n := verdicts.get(v))) + ".\n"
+    )
+    if reasons:
+        text += "\n### Why\n\n" + "\n".join(reasons) + "\n"
+    text += "\n## Set-up\n\n**The paper's.** " + paper["setup"] + "\n\n**Ours.** " + paper["ours"] + "\n\n" + table(["", "here"], our_setup(sweep))
+    text += "\n## Results\n\n" + results(view) + "\n"
+    text += pictures(view, os.path.splitext(output)[0]) + "\n"
+    sites = site_table(view)
+    if sites:
+        text += "Bytes an update over all ranks, and what compute waits for them on rank 0:\n\n" + sites + "\n"
+    text += "## Repeat\n\n    scripts/sweep " + plan + f"\n    scripts/sweep page {plan}\n\nThe runs took {duration(sweep)} together. "
+    text += (
+        "This page is written by `scripts/sweep page` out of `results.csv`; its rules are in `scripts/sweep_page.py`, the claims in `"
+        + os.path.relpath(claims_path, ROOT)
+        + "`.\n"
+    )
+    write_atomic(output, text)
+    return output, verdicts
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("dir")
+    options.add_argument("--output")
+    o = options.parse_args()
+    try:
+        path, verdicts = write(o.dir, o.output)
+    except PageError as e:
+        print(f"error: sweep_page: {e}", file=sys.stderr)
+        return 1
+    print(f"{path}: " + ", ".join(f"{n} {v}" for v, n in verdicts.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,296 @@
+# The folder of a sweep: points, their status.json, and the lock that only one runner holds.
+#
+#   DIR/plan.json                 the plan as it was given
+#   DIR/sweep.json                the expanded points, written whole by `create`: the truth from then on
+#   DIR/runner.lock               held (flock) by whoever starts runs; says who that is
+#   DIR/runs/<id>/point.json      what this point is          config.json  the whole configuration: `train --config` repeats the run
+#   DIR/runs/<id>/job.sh          runs it by hand             log.txt      what every attempt printed
+#   DIR/runs/<id>/status.json     where it stands             run/         run_dir of `train`
+#   DIR/runs/<id>/cancelled       there: it is not started (again) until `sweep resume`
+import contextlib
+import datetime
+import fcntl
+import json
+import os
+import socket
+import tempfile
+import time
+
+import sweep_plan
+import sweep_process
+
+STATES = ("init", "pending", "running", "finished", "failed", "refused", "oom", "timeout", "preempted")
+FRESH = {
+    "state": "init",
+    "attempts": 0,          # how often it was started
+    "code": None,           # exit code of the last attempt
+    "reason": "",           # for a person
+    "started": None,        # UTC, of the last attempt
+    "ended": None,
+    "step": 0,              # last update that is known to be done
+    "total_steps": 0,
+    "progress_without": 0,  # attempts in a row that ended by themselves, to be continued, without a new update
+    "seconds": 0.0,         # all attempts together
+    "job": None,            # of a batch system
+    "pid": None,            # of train or mpirun while it runs
+    "host": None,
+    # Who the processes of the last attempt are: every one of them has the mark in its environment.
+    "mark": None, "start": None, "boot": None,
+    "from_step": 0,         # where the last attempt began
+    "checked": False,       # `train --dry-run` has seen this configuration
+}
+
+
+class StoreError(Exception):
+    """A folder that is no sweep, or cannot be read or written. `code`: the exit code."""
+
+    def __init__(self, message, code=1):
+        super().__init__(message)
+        self.code = code
+
+
+class Locked(StoreError):
+    """Another runner works on the sweep."""
+
+    def __init__(self, message):
+        super().__init__(message, 75)
+
+
+def now():
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def write_atomic(path, text, mode=0o644):
+    """The file has the old or the new content whatever happens, also to the machine."""
+    folder = os.path.dirname(path)
+    fd, temporary = tempfile.mkstemp(prefix="." + os.path.basename(path) + ".", dir=folder)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as f:
+            f.write(text)
+            f.flush()
+            os.fchmod(f.fileno(), mode)
+            os.fsync(f.fileno())
+        os.rename(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    sync_folder(folder)
+
+
+def sync_folder(folder):
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    except OSError:
+        pass  # some network file systems cannot; the rename itself is atomic there
+    finally:
+        os.close(fd)
+
+
+def read_object(path):
+    """The JSON object of a file; None where it is missing or is none."""
+    try:
+        with open(path, encoding="utf-8") as f:
+            value = json.load(f)
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def last_lines(path, limit=65536):
+    """Complete lines of the end of a file, oldest first."""
+    try:
+        with open(path, "rb") as f:
+            size = f.seek(0, os.SEEK_END)
+            f.seek(max(0, size - limit))
+            data = f.read()
+    except OSError:
+        return []
+    lines = data.split(b"\n")
+    return [line.decode(errors="replace") for line in lines[1 if size > limit else 0:-1]]
+
+
+def recent_steps(run_dir, count=20):
+    """The last lines of metrics.jsonl that are updates, as objects."""
+    steps = []
+    for line in reversed(last_lines(os.path.join(run_dir, "metrics.jsonl"))):
+        with contextlib.suppress(ValueError):
+            entry = json.loads(line)
+            if isinstance(entry, dict) and "step_ms" in entry and isinstance(entry.get("step"), int):
+                steps.append(entry)
+                if len(steps) == count:
+                    break
+    return steps[::-1]
+
+
+class Sweep:
+    """One folder. Reading needs no lock; whoever changes the state of points holds it."""
+
+    def __init__(self, directory, facts=None):
+        self.dir = os.path.abspath(directory)
+        self.facts = facts or read_object(os.path.join(self.dir, "sweep.json"))
+        if self.facts is None or not isinstance(self.facts.get("points"), list):
+            there = os.path.exists(os.path.join(self.dir, "sweep.json"))
+            raise StoreError(f"{directory}: " + ("sweep.json is damaged; `sweep create PLAN.json` writes it anew" if there else
+                                                 "no sweep.json here; make it with `scripts/sweep create PLAN.json`"), 78)
+        try:
+            self._points = [sweep_plan.Point(**p) for p in self.facts["points"]]
+            if not all(isinstance(p.id, str) and isinstance(p.config, dict) and p.launcher["ranks"] for p in self._points):
+                raise ValueError
+        except (TypeError, ValueError, KeyError):
+            raise StoreError(f"{directory}: sweep.json was written by another version or changed by hand; write it anew with `sweep create PLAN.json`", 78) from None
+        self._by_id = {p.id: p for p in self._points}
+
+    @property
+    def name(self):
+        return self.facts["name"]
+
+    @property
+    def kind(self):
+        return self.facts["launcher"]["kind"]
+
+    @property
+    def launcher(self):
+        return self.facts["launcher"]
+
+    def points(self, only=None):
+        """In the order of their numbers; only: a part of the id."""
+        return [p for p in self._points if only is None or only in p.id]
+
+    def point(self, id_):
+        return self._by_id[id_]
+
+    def folder(self, id_):
+        return os.path.join(self.dir, "runs", id_)
+
+    def path(self, id_, name):
+        return os.path.join(self.folder(id_), name)
+
+    def run_dir(self, id_):
+        return self.path(id_, "run")
+
+    def status(self, id_):
+        """All fields of FRESH. A status.json that is missing or makes no sense counts as never started: what `train` has left in run/
+        decides then what is still to be done."""
+        found = read_object(self.path(id_, "status.json"))
+        status = dict(FRESH, total_steps=self._by_id[id_].config.get("train_iters") or 0)
+        if found is None:
+            if os.path.exists(self.path(id_, "status.json")):
+                status["reason"] = "status.json was unreadable"
+            return status
+        good = {k: v for k, v in found.items() if k in FRESH and sensible(k, v)}
+        if found.get("state") not in STATES:
+            return dict(status, reason=f"status.json had no state {found.get('state')!r}", attempts=good.get("attempts", 0))
+        status.update(good)
+        return status
+
+    def set_status(self, id_, **fields):
+        unknown = set(fields) - set(FRESH)
+        if unknown or fields.get("state", "init") not in STATES:
+            raise ValueError(f"status of {id_}: {unknown or fields['state']}")
+        status = {**self.status(id_), **fields}
+        os.makedirs(self.folder(id_), exist_ok=True)  # somebody may have removed it meanwhile
+        write_atomic(self.path(id_, "status.json"), json.dumps(status, indent=1) + "\n")
+        return status
+
+    def train_status(self, id_):
+        """What `train` itself says of its run (status.json in its run_dir), {} where there is nothing."""
+        return read_object(os.path.join(self.run_dir(id_), "status.json")) or {}
+
+    def says_finished(self, id_):
+        """Whether `train` says that this run is done."""
+        status = self.train_status(id_)
+        return status.get("state") == "finished" and status.get("code") == 0
+
+    def step(self, id_):
+        """The last update that is known to be done."""
+        steps = recent_steps(self.run_dir(id_), 1)
+        said = self.train_status(id_).get("step")
+        return max(steps[-1]["step"] if steps else 0, said if isinstance(said, int) and not isinstance(said, bool) else 0)
+
+    def is_cancelled(self, id_):
+        return os.path.exists(self.path(id_, "cancelled"))
+
+    def cancel_mark(self, id_, there):
+        if there:
+            os.makedirs(self.folder(id_), exist_ok=True)
+            with open(self.path(id_, "cancelled"), "w", encoding="ascii"):
+                pass
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.path(id_, "cancelled"))
+
+    def lock(self, what="run"):
+        """A context: within it this process is the one that changes the sweep. Locked otherwise."""
+        return hold(self.dir, what)
+
+    def holder(self):
+        """Who holds the lock, as runner.lock says; None where that process is gone. (Not asked by taking the lock: that would be in
+        the way of a runner which starts just now.)"""
+        return holder_of(self.dir)
+
+
+def sensible(key, value):
+    kinds = {"attempts": int, "step": int, "total_steps": int, "progress_without": int, "from_step": int, "seconds": (int, float)}
+    if key in kinds:
+        return isinstance(value, kinds[key]) and not isinstance(value, bool) and value >= 0
+    if key in ("code", "pid", "start"):
+        return value is None or isinstance(value, int) and not isinstance(value, bool)
+    if key == "checked":
+        return isinstance(value, bool)
+    return key == "job" or value is None or isinstance(value, str)
+
+
+def holder_of(directory):
+    found = read_object(os.path.join(directory, "runner.lock"))
+    if not found or not isinstance(found.get("pid"), int):
+        return None
+    here = found.get("host") == socket.gethostname() and found.get("boot") == sweep_process.boot_id()
+    return found if not here or sweep_process.start_time(found["pid"]) == found.get("start") else None
+
+
+def describe(holder):
+    if not holder:
+        return "another process"
+    return f"`sweep {holder.get('what')}` on host {holder.get('host')}, pid {holder['pid']}, since {holder.get('since')}"
+
+
+@contextlib.contextmanager
+def hold(directory, what):
+    """The kernel drops the lock with the process, whatever ends it; the text inside is for people. It is taken over a second of trying,
+    since a process that was killed while it started another one may leave the lock to it for a moment."""
+    path = os.path.join(directory, "runner.lock")
+    deadline = time.monotonic() + 1.0
+    while True:
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as e:
+            raise StoreError(f"{path}: {e.strerror}") from None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            if time.monotonic() > deadline:
+                raise Locked(f"{directory}: {describe(holder_of(directory))} works on this sweep; wait for it, watch it with `sweep status`, "
+                             "or end it with `sweep cancel`") from None
+            time.sleep(0.05)
+            continue
+        except OSError as e:
+            os.close(fd)
+            raise StoreError(f"{path}: this file system has no flock ({e.strerror}), so nothing keeps two runners apart; name a local folder with --out") from None
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(path).st_ino == os.fstat(fd).st_ino:  # else it was removed in between and protects nothing
+                break
+        os.close(fd)
+    try:
+        me = {"what": what, "pid": os.getpid(), "start": sweep_process.start_time(os.getpid()), "host": socket.gethostname(),
+              "boot": sweep_process.boot_id(), "since": now()}
+        with contextlib.suppress(OSError):  # a full disk: the lock holds all the same
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, (json.dumps(me) + "\n").encode(), 0)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, 0)
+        os.close(fd)

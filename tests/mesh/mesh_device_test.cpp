@@ -1,0 +1,48 @@
+// Training on devices whose memory the host cannot touch, over ranks: everything that leaves a rank is staged through
+// the host. Same bits as on the CPU.
+#include <gtest/gtest.h>
+
+#include "tests/mesh/mesh_harness.h"
+
+namespace thinwire::mesh {
+namespace {
+
+void expect_same_bits(const Model& model, Layout layout, int samples) {
+  const Curve host = run(model, layout, samples, 3);
+  layout.fake_gpu = true;
+  const Curve device = run(model, layout, samples, 3);
+  EXPECT_EQ(host.loss, device.loss) << layout.name();
+  EXPECT_EQ(host.norm, device.norm) << layout.name();
+}
+
+TEST(MeshDevice, PlainLayouts) {
+  expect_same_bits({.family = "gpt2", .layers = 2, .dropout = 0.1}, {}, 2);
+  expect_same_bits({.family = "gpt2", .layers = 2}, {.data = 2, .accumulation = 2}, 4);
+  expect_same_bits({.family = "llama", .layers = 2, .dtype = "bf16"}, {.tensor = 2, .sequence_parallel = true}, 2);
+  expect_same_bits({.family = "gpt2", .layers = 3, .dropout = 0.1},
+                   {.pipeline = 2, .data = 2, .embedding = "two_step", .accumulation = 2}, 4);
+  expect_same_bits({.family = "neox", .layers = 4}, {.pipeline = 2, .schedule = "zb_h1", .accumulation = 3}, 3);
+}
+
+TEST(MeshDevice, ShardedPlacements) {
+  Layout sharded{.data = 2, .weights = "global", .gradients = "global", .optimizer = "global", .accumulation = 2};
+  expect_same_bits({.family = "llama_tied", .layers = 3, .dtype = "bf16"}, sharded, 4);
+  Layout kept{.data = 4, .weights = "global", .gradients = "global", .optimizer = "global", .secondary = "node"};
+  kept.ranks_per_node = 2;
+  expect_same_bits({.family = "gpt2", .layers = 2}, kept, 4);
+  Layout states{.data = 2, .tensor = 2, .optimizer = "global", .accumulation = 2};
+  expect_same_bits({.family = "gpt2", .layers = 2, .dtype = "bf16"}, states, 4);
+}
+
+TEST(MeshDevice, CodedSites) {
+  Layout coded{.data = 2, .accumulation = 2};
+  coded.more = {"compression.dp.gradient.codec=block_int", "compression.dp.gradient.bits=8",
+                "compression.dp.gradient.residual=error_feedback"};
+  expect_same_bits({.family = "gpt2", .layers = 2}, coded, 4);
+  Layout wire{.pipeline = 2, .data = 2, .accumulation = 2};
+  wire.more = {"compression.preset=bf16_wire"};
+  expect_same_bits({.family = "llama", .layers = 2}, wire, 4);
+}
+
+}  // namespace
+}  // namespace thinwire::mesh

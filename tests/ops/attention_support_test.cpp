@@ -1,0 +1,75 @@
+// Which shapes cuDNN's fused attention takes on which GPU, by its own support check, which needs no GPU: so that a
+// change of the library, or of how we describe our tensors to it, shows before anybody pays for one.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "engine/base/ops/attention_fused.h"
+
+namespace thinwire {
+namespace {
+
+// The properties that the library asks for, as it writes them itself on a GPU (device_properties_json), for GPUs of
+// each kind.
+std::string device_json(int sm) {
+  struct Kind {
+    int sm, processors, shared, shared_optin, l2;
+    const char* name;
+  };
+  constexpr Kind kinds[] = {{80, 108, 49152, 166912, 41943040, "NVIDIA A100-SXM4-80GB"},
+                            {90, 132, 49152, 232448, 52428800, "NVIDIA H100 80GB HBM3"},
+                            {100, 148, 49152, 232448, 132644864, "NVIDIA B200"}};
+  const Kind& k = sm == 80 ? kinds[0] : sm == 90 ? kinds[1] : kinds[2];
+  const auto number = [](const char* name, long long value) {
+    return "\"" + std::string(name) + "\": " + std::to_string(value) + ", ";
+  };
+  return "{" + std::string("\"maxGridSize\": [2147483647, 65535, 65535], \"maxBlockSize\": [1024, 1024, 64], ") +
+         number("regsPerBlock", 65536) + number("multiProcessorCount", k.processors) + number("warpSize", 32) +
+         number("maxSharedMemoryPerBlock", k.shared) + number("maxSharedMemoryPerBlockOptin", k.shared_optin) +
+         number("reservedSharedMemoryPerBlock", 1024) + number("maxRegistersPerSM", 65536) +
+         number("maxCtasPerSM", 32) + number("maxThreadsPerBlock", 1024) + number("maxThreadsPerSM", 2048) +
+         number("pciDeviceId", 0) + number("isTccDriver", 0) + number("supportCoopLaunch", 1) +
+         number("totalGlobalMem", 85000000000LL) + number("smClockRateKHz", 1980000) +
+         number("memClockRateKHz", 2619000) + number("l2CacheSize", k.l2) + number("cudaDeviceId", 0) +
+         number("deviceVer", sm * 10) + number("driverVer", 13000) + "\"deviceName\": \"" + k.name + "\"}";
+}
+
+struct Wanted {
+  AttentionQuestion question;
+  const char* what;
+};
+
+TEST(AttentionSupport, TheShapesWeTrainRunFused) {
+  const Wanted wanted[] = {
+      {{.batch = 32, .length = 1024, .groups = 12, .head_dim = 64}, "GPT-2 124M"},
+      {{.batch = 8, .length = 2048, .groups = 8, .heads_per_group = 4, .head_dim = 64}, "Llama 1B"},
+      {{.batch = 4, .length = 2048, .groups = 8, .heads_per_group = 3, .head_dim = 128}, "Llama 3B"},
+      {{.batch = 4, .length = 2048, .groups = 32, .head_dim = 128}, "Llama 7B"},
+      {{.batch = 4, .length = 2048, .groups = 64, .head_dim = 96}, "GPT-NeoX 20B"},
+      {{.batch = 2, .length = 1000, .groups = 6, .head_dim = 72}, "a ragged length"}};
+  for (int sm : {80, 90, 100}) {
+    for (const Wanted& w : wanted) {
+      for (DType dtype : {DType::bf16, DType::f16}) {
+        AttentionQuestion q = w.question;
+        q.dtype = dtype;
+        EXPECT_EQ(attention_support_fault(sm, device_json(sm), q), "") << w.what << " forward, sm_" << sm;
+        q.backward = true;
+        for (bool deterministic : {true, false}) {
+          q.deterministic = deterministic;
+          EXPECT_EQ(attention_support_fault(sm, device_json(sm), q), "")
+              << w.what << " backward, sm_" << sm << (deterministic ? ", deterministic" : "");
+        }
+      }
+    }
+  }
+}
+
+// What goes to our own kernels, and why they have to be there.
+TEST(AttentionSupport, WhatIsRefused) {
+  EXPECT_NE(attention_support_fault(90, device_json(90), {.head_dim = 60}), "");
+  EXPECT_NE(attention_support_fault(80, device_json(80), {.head_dim = 256, .backward = true}), "");
+  EXPECT_EQ(attention_support_fault(90, device_json(90), {.head_dim = 256, .backward = true}), "");
+}
+
+}  // namespace
+}  // namespace thinwire

@@ -1,0 +1,44 @@
+# The CUDA kernels under the tests of the CPU ops. NAME_emulated_test runs them thread by thread on the CPU, in every build
+# (engine/base/ops/cuda_emulation.h); NAME_cuda_test, in CUDA builds, runs them on a GPU and skips where there is none.
+if(THINWIRE_SANITIZE MATCHES "thread")
+  return()  # it does not follow the emulation's switching of stacks
+endif()
+set(emulated_files)
+foreach(family norm elementwise activation embedding cross_entropy reduce optimizer rotary random attention_forward attention_backward)
+  list(APPEND emulated_files ${CMAKE_SOURCE_DIR}/engine/base/ops/${family}_cuda.cu)
+endforeach()
+set_source_files_properties(${emulated_files} PROPERTIES LANGUAGE CXX)  # for the targets of this folder
+add_library(thinwire_emulated STATIC ${emulated_files} ${CMAKE_SOURCE_DIR}/engine/base/ops/cuda_emulation.cpp
+  ${CMAKE_SOURCE_DIR}/engine/base/ops/cuda_emulated_ops.cpp ${CMAKE_SOURCE_DIR}/tests/support/emulated_backend.cpp)
+target_compile_options(thinwire_emulated PRIVATE -mavx2 -mfma)  # what the CPU ops need too; fmaf is an instruction then
+target_link_libraries(thinwire_emulated PUBLIC thinwire_ops PRIVATE thinwire_warnings)
+if(THINWIRE_CUDA)
+  add_library(thinwire_mirrored STATIC ${CMAKE_SOURCE_DIR}/tests/support/mirrored_backend.cpp)
+  target_link_libraries(thinwire_mirrored PUBLIC thinwire_ops PRIVATE thinwire_warnings GTest::gtest)
+endif()
+
+# cuda_op_test(NAME FILE [SLOW]): FILE, which calls ops of the CPU (by tested_ops.h) or of tested_ops().
+function(cuda_op_test name file)
+  thinwire_test(${name}_emulated_test ${file} ${ARGN} LINK thinwire_emulated)
+  set(variants ${name}_emulated_test)
+  if(THINWIRE_CUDA)
+    thinwire_test(${name}_cuda_test ${file} LINK thinwire_mirrored)
+    list(APPEND variants ${name}_cuda_test)
+  endif()
+  if(NOT file STREQUAL ops_cuda_test.cpp)
+    foreach(variant ${variants})
+      target_compile_options(${variant} PRIVATE -include ${CMAKE_SOURCE_DIR}/tests/support/tested_ops.h)
+    endforeach()
+  endif()
+endfunction()
+
+foreach(name norm elementwise activation embedding cross_entropy vocab_parallel reduce random rotary optimizer partial_dropout attention)
+  cuda_op_test(${name} ${name}_test.cpp)
+endforeach()
+cuda_op_test(attention_backward attention_backward_test.cpp SLOW)
+cuda_op_test(ops ops_cuda_test.cpp)
+thinwire_test(emulation_test emulation_cuda_test.cpp CORE LINK thinwire_emulated)
+thinwire_test(table_emulated_test table_cuda_test.cpp ${CMAKE_SOURCE_DIR}/tests/support/walked_emulated.cpp CORE LINK thinwire_emulated)
+if(THINWIRE_CUDA)
+  thinwire_test(table_cuda_test table_cuda_test.cpp ${CMAKE_SOURCE_DIR}/tests/support/walked_cuda.cpp CORE LINK thinwire_ops)
+endif()

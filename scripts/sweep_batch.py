@@ -147,9 +147,9 @@ def poll(sweep):
     queue = system.queue()
     for point in watched:
         id_, status, cycles = point.id, sweep.status(point.id), cycles_of(sweep, point.id)
-        job, follower = status["job"], cycles.get("job")
-        if job not in queue and follower and follower != job and follower in queue:
-            job = follower  # where a job cannot go back into the queue, another one takes over
+        job, age = status["job"], cycles_age(sweep, id_, status["started"])
+        if job not in queue and cycles.get("job") and age is not None:
+            job = cycles["job"]  # where a job cannot go back into the queue, another one takes over
         fields = {"job": job, "step": max(status["step"], sweep.step(id_))}
         if cycles and not stale(cycles, status):
             fields.update(attempts=cycles.get("cycles", 0), progress_without=cycles.get("without_progress", 0))
@@ -160,10 +160,11 @@ def poll(sweep):
             fields.update(state=state, reason=f"saved at update {train.get('step')}, back in the queue" if again else why if state == "pending" else "")
             if state == "running" and train.get("host"):
                 fields["host"] = train["host"]
-        elif follower and follower != job and young(sweep, id_):
-            continue  # just submitted, the queue does not show it yet
         else:
-            fields.update(outcome(sweep, point, system.ended(job)))
+            ended = system.ended(job)
+            if job != status["job"] and not ended[0] and not sweep.says_finished(id_) and age < 30:
+                continue  # just submitted, the queue does not show it yet
+            fields.update(outcome(sweep, point, ended))
         if any(status.get(k) != v for k, v in fields.items()):
             sweep.set_status(id_, **fields)
 
@@ -172,11 +173,13 @@ def stale(cycles, status):
     return not isinstance(cycles.get("cycles"), int) or cycles["cycles"] < status["attempts"]
 
 
-def young(sweep, id_):
+def cycles_age(sweep, id_, since):
+    """Seconds since a script of this submission wrote batch_cycles.json; None: none has (it is missing, or of an earlier submission)."""
     try:
-        return time.time() - os.stat(os.path.join(sweep.run_dir(id_), "batch_cycles.json")).st_mtime < 30
+        written = os.stat(os.path.join(sweep.run_dir(id_), "batch_cycles.json")).st_mtime
     except OSError:
-        return False
+        return None
+    return time.time() - written if time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(written)) >= str(since or "") else None
 
 
 def said_by_scripts(lines):

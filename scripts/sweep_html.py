@@ -211,7 +211,7 @@ def loss_charts(view, members):
     out += card(
         "Loss against bytes on the wire",
         "sent by all ranks up to there",
-        svg.lines(sent, "loss against bytes", "bytes on the wire", x_say=svg.bytes_text, y_from=0.1, log_x=spans(sent), on_line=True),
+        svg.lines(sent, "loss against bytes", "bytes on the wire", x_say=svg.bytes_text, y_from=0.1, log_x=spans(sent), on_line=len(sent) <= 12),
     )
     if above:
         out += card(

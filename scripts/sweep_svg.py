@@ -30,6 +30,7 @@ svg text.on{fill:var(--ink);paint-order:stroke;stroke:var(--card);stroke-width:4
 .paper{fill:var(--card)}
 """
 WIDTH = 560
+LEAST_PERCENT = 0.1  # smaller differences of losses are not worth a decade of their own
 LETTER = 6.1  # of 11 px text; a little more than most are, so that what is measured with it fits
 
 
@@ -106,7 +107,7 @@ def log_ticks(low, high):
 
 class Scale:
     """Values to positions. log: None means where the range demands it (more than a factor of 20, all positive); "signed": logarithms on both sides of a
-    linear middle, where the largest value is more than 10 times the usual one."""
+    linear middle, where the largest of these percents is more than 15 times the usual one."""
 
     def __init__(self, values, start, end, zero=False, log=None, pad=0.06):
         values = [v for v in values if v is not None and math.isfinite(v)] or [0.0, 1.0]
@@ -114,8 +115,8 @@ class Scale:
         self.start, self.end, self.linear = start, end, 0.0
         if log == "signed":
             sizes = sorted(abs(v) for v in values if v)
-            usual = sizes[(len(sizes) - 1) // 2] if sizes else 0.0
-            self.linear = usual if usual and sizes[-1] > 10 * usual else 0.0
+            usual = max(sizes[(len(sizes) - 1) // 2], LEAST_PERCENT) if sizes else 0.0
+            self.linear = usual if usual and sizes[-1] > 15 * usual else 0.0
         self.log = low > 0 and log != "signed" and (log if log is not None else high > 20 * low)
         if self.log:
             room = (high / low) ** pad if high > low * (1 + 1e-12) else 1.5
@@ -169,6 +170,8 @@ class Scale:
 
 def tick_text(scale, value, say):
     """Ticks that lie close together need more digits than say() prints."""
+    if say is percent_text:
+        return ("+" if value > 0 else "") + trimmed(value, 4) + " %"
     ticks = scale.ticks()
     texts = [say(t) for t in ticks]
     return say(value) if len(set(texts)) == len(texts) else trimmed(value, 5)

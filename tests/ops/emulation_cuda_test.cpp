@@ -16,6 +16,18 @@ TW_KERNEL void neighbours_kernel(int* out, bool with_barrier) {
   out[blockIdx.x * blockDim.x + threadIdx.x] = shared[(threadIdx.x + 1) % blockDim.x];
 }
 
+// Shuffles keep the lanes of a warp together, not the warps: the second use of `shared` needs a barrier.
+TW_KERNEL void reuse_kernel(int* out, bool with_barrier) {
+  TW_SHARED_ARRAY(int, shared, 256);
+  const unsigned other = (threadIdx.x + 128) % 256;
+  shared[threadIdx.x] = static_cast<int>(threadIdx.x);
+  __syncthreads();
+  const int seen = shuffle_xor(shared[other], 0);
+  if (with_barrier) __syncthreads();
+  shared[threadIdx.x] = shuffle_xor(-1, 1);
+  out[blockIdx.x * blockDim.x + threadIdx.x] = seen;
+}
+
 TW_KERNEL void divergent_barrier_kernel(bool at_two_lines) {
   if (threadIdx.x < 40) {
     __syncthreads();
@@ -64,6 +76,17 @@ TEST(CudaEmulation, BarriersMakeWritesVisibleAndMissingOnesShow) {
   for (bool with_barrier : {false, true}) {
     run(neighbours_kernel, 4, 256, 0, out.data(), with_barrier);
     for (int i = 0; i < 4 * 256; ++i) wrong[with_barrier] += out[static_cast<size_t>(i)] != (i % 256 + 1) % 256;
+  }
+  EXPECT_GT(wrong[0], 100);
+  EXPECT_EQ(wrong[1], 0);
+}
+
+TEST(CudaEmulation, WarpsRunAheadWhereNoBarrierHoldsThem) {
+  std::vector<int> out(16 * 256);
+  int wrong[2] = {};
+  for (bool with_barrier : {false, true}) {
+    run(reuse_kernel, 16, 256, 0, out.data(), with_barrier);
+    for (int i = 0; i < 16 * 256; ++i) wrong[with_barrier] += out[static_cast<size_t>(i)] != (i + 128) % 256;
   }
   EXPECT_GT(wrong[0], 100);
   EXPECT_EQ(wrong[1], 0);

@@ -33,7 +33,7 @@ std::string fault_of_device() {
 class NeedsDevice : public testing::Environment {
  public:
   void SetUp() override {
-    if (const std::string fault = fault_of_device(); !fault.empty()) GTEST_SKIP() << fault;
+    if (const std::string fault = fault_of_device(); !fault.empty()) GTEST_SKIP() << "no GPU: " << fault;
   }
 };
 [[maybe_unused]] const testing::Environment* const needs_device =

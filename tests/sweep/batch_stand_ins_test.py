@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 from batch_queue import STAND_INS, Queue
+from batch_wrong_variants import WRONG, WRONG_JSRUN
 from sweep_support import ROOT, SweepCase, main
 
 SCRIPTS = ROOT / "scripts"
@@ -66,76 +67,6 @@ class StandInCase(SweepCase):
 
 
 # ---- refusals ----------------------------------------------------------------------------------------------------------------------
-
-# name, script, what is replaced, by what, options of the command line, what the refusal must say
-WRONG = [
-    ("lsf: walltime with seconds", "lsf/one_node_cpu.sh", "-W 4:00", "-W 4:00:00", [], "Bad time specification"),
-    ("lsf: signal with SIG", "lsf/one_node_cpu.sh", "-wa USR1", "-wa SIGUSR1", [], "Bad warning action"),
-    ("lsf: a signal that does not exist", "lsf/one_node_cpu.sh", "-wa USR1", "-wa USR3", [], "Bad warning action"),
-    ("lsf: a warning without its time", "lsf/one_node_cpu.sh", "#BSUB -wt 5\n", "", [], "must be given together"),
-    ("lsf: a time without a warning", "lsf/one_node_cpu.sh", "#BSUB -wa USR1\n", "", [], "must be given together"),
-    ("lsf: the warning after the end", "lsf/array.sh", "-wt 5", "-wt 90", [], "within the run limit"),
-    ("lsf: warning in seconds of a duration", "lsf/one_node_cpu.sh", "-wt 5", "-wt 300s", [], "Bad time specification"),
-    ("lsf: requeue values with commas", "lsf/one_node_cpu.sh", "-Q 99", '-Q "75,99"', [], "Bad requeue exit values"),
-    ("lsf: a requeue value that is no exit code", "lsf/one_node_cpu.sh", "-Q 99", "-Q 999", [], "Bad requeue exit values"),
-    ("lsf: both rerunnable and not", "lsf/one_node_cpu.sh", "#BSUB -r\n", "#BSUB -r\n#BSUB -rn\n", [], "conflicting"),
-    ("lsf: no ranks", "lsf/one_node_cpu.sh", "-n 8", "-n 0", [], "Bad number of slots"),
-    ("lsf: nodes where slots are meant", "lsf/many_nodes_cpu.sh", "-n 128", "-n 4x32", [], "Bad number of slots"),
-    ("lsf: span without closing", "lsf/many_nodes_cpu.sh", "span[ptile=32]", "span[ptile=32", [], "syntax"),
-    ("lsf: an unknown section", "lsf/many_nodes_cpu.sh", "span[ptile=32]", "spread[ptile=32]", [], "Unknown section"),
-    ("lsf: span of nothing known", "lsf/one_node_cpu.sh", "span[hosts=1]", "span[nodes=1]", [], "Bad span section"),
-    ("lsf: an array from zero", "lsf/array.sh", "[1-12]", "[0-11]", [], "Bad job array index list"),
-    ("lsf: an array that runs backwards", "lsf/array.sh", "[1-12]", "[12-1]", [], "Bad job array index list"),
-    ("lsf: GPUs as Slurm has them", "lsf/one_node_gpu.sh", "num=4:mode", "gpus=4:mode", [], "unknown GPU requirement"),
-    ("lsf: a GPU mode that does not exist", "lsf/one_node_gpu.sh", "mode=shared", "mode=exclusive", [], "bad value of mode"),
-    ("lsf: an option of Slurm", "lsf/one_node_cpu.sh", "#BSUB -r\n", "#BSUB --requeue\n", [], "illegal option"),
-    ("lsf: nodes that are no number", "lsf/many_nodes_jsrun.sh", "-nnodes 4", "-nnodes all", [], "positive number"),
-    ("lsf: flags with a comma", "lsf/many_nodes_jsrun.sh", '"smt1"', '"smt1,gpumps"', [], "alphanumeric"),
-    ("lsf: a chain behind a job that does not exist", "lsf/chain.sh", None, None, ["-w", "ended(999999)"], "No matching job"),
-    ("lsf: a dependency of Slurm", "lsf/chain.sh", None, None, ["-w", "singleton"], "Bad dependency"),
-    ("pbs: walltime outside of the right list", "pbs/one_node_cpu.sh", "select=1:ncpus=32", "select=1:walltime=04:00:00:ncpus=32", [], "invalid in \"select\""),
-    ("pbs: the old form beside the new", "pbs/one_node_cpu.sh", "#PBS -l place", "#PBS -l nodes=1:ppn=32\n#PBS -l place", [], "Cannot combine"),
-    ("pbs: ppn in a chunk", "pbs/one_node_cpu.sh", "mpiprocs=8", "ppn=8", [], "invalid in \"select\""),
-    ("pbs: an unknown resource", "pbs/one_node_cpu.sh", "ncpus=32", "cpus=32", [], "Unknown resource"),
-    ("pbs: a chunk without a value", "pbs/one_node_cpu.sh", "ncpus=32", "ncpus", [], "Illegal attribute"),
-    ("pbs: a place that does not exist", "pbs/one_node_cpu.sh", "pack:excl", "spread:excl", [], "Resource_List.place"),
-    ("pbs: two places", "pbs/many_nodes_gpu.sh", "scatter:excl", "scatter:pack", [], "Resource_List.place"),
-    ("pbs: place with a colon first", "pbs/many_nodes_gpu.sh", "scatter:excl", ":excl", [], "Resource_List.place"),
-    ("pbs: walltime in words", "pbs/one_node_cpu.sh", "04:00:00", "4h", [], "Resource_List.walltime"),
-    ("pbs: joined the wrong way", "pbs/one_node_cpu.sh", "-j oe", "-j both", [], "illegal -j"),
-    ("pbs: rerunnable in full", "pbs/one_node_cpu.sh", "-r y", "-r yes", [], "illegal -r"),
-    ("pbs: an array of one", "pbs/array.sh", None, None, ["-J", "0-0"], "illegal -J"),
-    ("pbs: an array as Slurm writes it", "pbs/array.sh", None, None, ["-J", "0,1,2"], "illegal -J"),
-    ("pbs: a name with a blank", "pbs/one_node_cpu.sh", "-N thinwire", '-N "thin wire"', [], "illegal -N"),
-    ("pbs: a long option", "pbs/one_node_cpu.sh", "#PBS -r y", "#PBS --rerun", [], "illegal option"),
-    ("pbs: a dependency of LSF", "pbs/one_node_cpu.sh", None, None, ["-W", "depend=ended:12"], "illegal -W"),
-    ("pbs: a variable list with a wrong name", "pbs/one_node_cpu.sh", None, None, ["-v", "1ARGS=x"], "illegal -v"),
-    ("flux: two kinds of directive", "flux/one_node_cpu.sh", "# flux: --exclusive", "#FLUX: --exclusive", [], "sentinel changed"),
-    ("flux: a directive below a command", "flux/one_node_cpu.sh", "set -uo pipefail\n", "set -uo pipefail\n# flux: --queue=batch\n", [], "orphan"),
-    ("flux: ranks in place of slots", "flux/one_node_cpu.sh", "--nodes=1", "--ntasks=8", [], "unrecognized arguments: --ntasks"),
-    ("flux: no size", "flux/one_node_cpu.sh", "# flux: --nodes=1\n# flux: --exclusive\n", "", [], "--nslots or --nodes"),
-    ("flux: exclusive without nodes", "flux/one_node_cpu.sh", "--nodes=1", "--nslots=8", [], "--exclusive can only be set"),
-    ("flux: a time limit as a clock", "flux/one_node_cpu.sh", "--time-limit=4h", "--time-limit=04:00:00", [], "standard duration"),
-    ("flux: a signal that does not exist", "flux/one_node_cpu.sh", "USR1@2m", "USR9@2m", [], "invalid signal"),
-    ("flux: a warning as a clock", "flux/one_node_cpu.sh", "USR1@2m", "USR1@0:02", [], "invalid time"),
-    ("flux: Slurm's signal", "flux/one_node_cpu.sh", "USR1@2m", "B:USR1@120", [], "invalid signal"),
-    ("flux: Slurm's dependency", "flux/many_nodes_gpu.sh", None, None, ["--dependency=aftercorr:f12"], "not supported"),
-    ("flux: an unknown flag", "flux/many_nodes_gpu.sh", None, None, ["--flags=requeue"], "unknown flag"),
-    ("flux: too few slots", "flux/many_nodes_gpu.sh", "--exclusive", "--nslots=2", [], "must not be greater"),
-]
-# name, words of jsrun, what the refusal must say; an allocation of four hosts of 42 cores and 6 GPUs
-WRONG_JSRUN = [
-    ("a set larger than a host", "-n 1 -a 1 -c 84 -g 0", "does not fit on a host"),
-    ("more GPUs than a host has", "-n 1 -a 8 -c 42 -g 8", "does not fit on a host"),
-    ("more sets on a host than fit", "-n 8 -r 2 -a 6 -c 42 -g 6", "resource sets per host"),
-    ("more sets than there is room for", "-n 8 -r 1 -a 6 -c 42 -g 6", "not available"),
-    ("cores bound twice", "-n 4 -r 1 -a 6 -c 42 -g 6 -b packed:8", "binding"),
-    ("an unknown binding", "-n 4 -r 1 -a 6 -c 42 -g 6 -b cores", "--bind"),
-    ("an unknown spread", "-n 4 -r 1 -a 6 -c 42 -g 6 -d block", "--launch_distribution"),
-    ("an unknown nearness", "-n 4 -r 1 -a 6 -c 42 -g 6 -l near", "--latency_priority"),
-    ("an option of srun", "-n 4 --ntasks-per-node=6", "unknown option"),
-    ("sets and ranks in all", "-n 4 -a 6 -p 24", "cannot be combined"),
-]
 
 
 class Refusals(StandInCase):
@@ -495,13 +426,21 @@ class Kinds(StandInCase):
 class Sweeps(StandInCase):
     """`sweep` with launchers lsf, pbs and flux; what they accept is run by the queue."""
 
+    nodes = 2
+
     def setUp(self):
         super().setUp()
         self.build = self.here / "build"
         self.build.mkdir()
         shutil.copy(TRAIN, self.build / "train")
+        # A machine without jsrun: where it is, LSF gives whole nodes, and no arrays are made.
+        self.bin = self.here / "bin"
+        self.bin.mkdir()
+        for name in ("bsub", "bjobs", "bkill", "qsub", "qstat", "qdel", "flux", "mpirun"):
+            (self.bin / name).symlink_to(STAND_INS / name)
 
     def sweep_here(self, *arguments, expect=None, env=None):
+        env = {"PATH": self.queue.environment()["PATH"].replace(str(STAND_INS), str(self.bin), 1), **(env or {})}
         return self.sweep(*arguments, expect=expect, extra={**{k: v for k, v in self.queue.environment(**(env or {})).items() if k.startswith(("PATH", "STAND_IN"))}, "THINWIRE_BUILD": str(self.build)})
 
     def states_of(self):
@@ -617,6 +556,15 @@ class Sweeps(StandInCase):
         self.assertEqual(self.states_of(), ["pending"] * 2)
         self.queue.drain()
         self.sweep_here("status", self.out, "--once", expect=0)
+
+    def test_where_jsrun_is(self):
+        everything = {"PATH": self.queue.environment()["PATH"]}
+        self.sweep_here(self.plan_for("lsf", seeds=[1, 2], launcher={"ranks": 12, "nodes": 2, "gpus_per_node": 6}), "--out", self.out, expect=0, env=everything)
+        jobs = list(self.queue.jobs().values())
+        self.assertEqual([(j["index"], j["options"]["-nnodes"]) for j in jobs], [(None, "2")] * 2)
+        self.queue.drain()
+        self.sweep_here("status", self.out, "--once", expect=0, env=everything)
+        self.assertIn("starting: jsrun -n 2 -r 1 -a 6 -c 42 -g 6", "".join(p.read_text() for p in self.out.glob("runs/*/log.txt")))
 
     def test_a_batch_system_that_is_not_there(self):
         plan = self.plan_for("pbs", seeds=[1, 2])

@@ -289,6 +289,9 @@ class Comparisons(Folder):
             self.collect()
             text = self.html()
             links = check_html(self, text)
+            charts = ["loss against tokens", "loss against bytes", "eval loss", "tokens/s", "bytes of the whole run", "tokens per second", "exposed time"]
+            missing = [c for c in charts if f'aria-label="{c}"' not in text]
+            self.assertEqual(missing, [] if sizes[0] > 1 else ["eval loss"])  # a baseline alone has no distance from it
             for id_ in ids.values():
                 self.assertIn(f"runs/{id_}/run/report.html", links)
             for link in links - {"results.csv"}:

@@ -49,8 +49,10 @@ std::vector<int64_t> with_unit(const Strides& s) {
   return {s[0], s[1], s[2], 1};
 }
 
-std::shared_ptr<fe::graph::Graph> make_graph(const Call& c) {
+// sm: of a GPU that need not be there; 0: the one at hand. (Nodes copy it when they are added.)
+std::shared_ptr<fe::graph::Graph> make_graph(const Call& c, int sm = 0) {
   auto graph = std::make_shared<fe::graph::Graph>();
+  if (sm > 0) graph->set_sm_version(sm);
   graph->set_io_data_type(c.dtype == DType::f16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
       .set_compute_data_type(fe::DataType_t::FLOAT);
@@ -268,9 +270,8 @@ std::string attention_support_fault(int sm, const std::string& device_json, cons
     c.q = {group, d, row}, c.k = c.v = {group, group, row};
     c.o = {m * d, d, width};
   }
-  const std::shared_ptr<fe::graph::Graph> graph = make_graph(c);
+  const std::shared_ptr<fe::graph::Graph> graph = make_graph(c, sm);
   graph->set_device_properties(properties);
-  graph->set_sm_version(sm);
   fe::error_t fault = graph->validate();
   if (fault.is_good()) fault = graph->build_operation_graph(nullptr);
   if (fault.is_good()) fault = graph->create_execution_plans({fe::HeurMode_t::A});

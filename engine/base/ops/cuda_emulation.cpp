@@ -2,9 +2,11 @@
 #include "engine/base/ops/cuda_emulation.h"
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <utility>
@@ -157,24 +159,36 @@ void poison(unsigned char* memory, size_t bytes) {
   throw Error(ExitCode::kInternal, std::string(m.what) + ": threads wait for one another at different places:" + list);
 }
 
-// Lets every waiting group go that is complete; true if there was one.
-bool release(Machine& m, size_t threads) {
-  bool any = false, all_at_block = true;
-  for (size_t w = 0; w < threads; w += kWarp) {
-    bool complete = true;
-    for (size_t i = w; i < w + kWarp; ++i) {
-      const Fiber& f = *m.fibers[i];
-      complete &= f.at == At::kWarp && f.where == m.fibers[w]->where;
-      all_at_block &= f.at == At::kBlock && f.where == m.fibers[0]->where;
-    }
-    if (!complete) continue;
-    for (size_t i = w; i < w + kWarp; ++i) m.fibers[i]->at = At::kReady;
-    any = true;
+// Lets a warp go on whose lanes have all come to the same shuffle; true if it was so.
+bool release_warp(Machine& m, size_t first) {
+  for (size_t i = first; i < first + kWarp; ++i) {
+    const Fiber& f = *m.fibers[i];
+    if (f.at != At::kWarp || f.where != m.fibers[first]->where) return false;
   }
-  if (all_at_block) {
-    for (size_t i = 0; i < threads; ++i) m.fibers[i]->at = At::kReady;
+  for (size_t i = first; i < first + kWarp; ++i) m.fibers[i]->at = At::kReady;
+  return true;
+}
+
+// The same for the block at a barrier.
+bool release_block(Machine& m, size_t threads) {
+  for (size_t i = 0; i < threads; ++i) {
+    const Fiber& f = *m.fibers[i];
+    if (f.at != At::kBlock || f.where != m.fibers[0]->where) return false;
   }
-  return any || all_at_block;
+  for (size_t i = 0; i < threads; ++i) m.fibers[i]->at = At::kReady;
+  return true;
+}
+
+// The lanes of a warp, in random order, each up to its next barrier or shuffle; false when one of them threw.
+bool run_lanes(Machine& m, size_t first) {
+  std::array<unsigned, kWarp> lanes;
+  std::iota(lanes.begin(), lanes.end(), static_cast<unsigned>(first));
+  std::shuffle(lanes.begin(), lanes.end(), m.order);
+  for (unsigned i : lanes) {
+    if (m.fibers[i]->at == At::kReady) to_fiber(m, i);
+    if (m.failure) return false;
+  }
+  return true;
 }
 
 void run_block(Machine& m, size_t threads) {
@@ -183,22 +197,30 @@ void run_block(Machine& m, size_t threads) {
   m.shared_used = 0;
   m.dynamic.reset(new unsigned char[m.dynamic_bytes + 16]);
   poison(m.dynamic.get(), m.dynamic_bytes);
-  std::vector<unsigned> order(threads);
   for (size_t i = 0; i < threads; ++i) {
-    order[i] = static_cast<unsigned>(i);
     m.fibers[i]->at = At::kReady;
     m.fibers[i]->turn = 0;
   }
+  std::vector<size_t> warps;
+  for (size_t w = 0; w < threads; w += kWarp) warps.push_back(w);
+  // Half of the blocks let a warp run through its shuffles to the next barrier before the next warp moves: whoever
+  // relies on other warps without a barrier then finds them far ahead or far behind. The others go from one shuffle to
+  // the next together.
+  const bool run_ahead = m.order() % 2 == 0;
   for (;;) {
-    std::shuffle(order.begin(), order.end(), m.order);
-    bool ended = true;
-    for (unsigned i : order) {
-      if (m.fibers[i]->at == At::kReady) to_fiber(m, i);
-      if (m.failure) return;
+    std::shuffle(warps.begin(), warps.end(), m.order);
+    bool moved = false;
+    for (size_t w : warps) {
+      do {
+        if (!run_lanes(m, w)) return;
+      } while (run_ahead && release_warp(m, w));
     }
-    for (unsigned i : order) ended &= m.fibers[i]->at == At::kEnd;
+    for (size_t w : warps) moved = release_warp(m, w) || moved;
+    if (moved) continue;
+    bool ended = true;
+    for (size_t i = 0; i < threads; ++i) ended = ended && m.fibers[i]->at == At::kEnd;
     if (ended) return;
-    if (!release(m, threads)) stuck(m, threads);
+    if (!release_block(m, threads)) stuck(m, threads);
   }
 }
 

@@ -1,11 +1,11 @@
 // The programming model of CUDA on one CPU thread: runs the source of our kernels where there is no GPU, for tests.
 //
 // Every thread of a block is a fiber with a stack of its own. Fibers run one at a time until they reach a barrier or a
-// shuffle, in an order drawn anew each time (seeded), so that a missing barrier shows as a wrong result. What CUDA
-// leaves undefined is an Error here: a barrier or shuffle that some threads of the block (warp) do not reach or reach
-// at another line, unaligned vector access, launches beyond the limits. Blocks run one after the other, in random order
-// too; shared memory starts as NaN patterns. What it does not show: timing, memory ordering between blocks, and the
-// last bits of the GPU's own exp, log and division.
+// shuffle, in an order drawn anew each time (seeded), and warps run ahead of one another as far as barriers let them,
+// so that a missing barrier shows as a wrong result. What CUDA leaves undefined is an Error here: a barrier or shuffle
+// that some threads of the block (warp) do not reach or reach at another line, unaligned vector access, launches beyond
+// the limits. Blocks run one after the other, in random order too; shared memory starts as NaN patterns. What it does
+// not show: timing, memory ordering between blocks, and the last bits of the GPU's own exp, log and division.
 #pragma once
 
 #include <cmath>

@@ -3,21 +3,21 @@
 //
 // Kernels are written against the names below, and nothing else of CUDA, so that any C++ compiler can build and run the
 // same source: tests do, with threads of a block scheduled in random order between barriers (cuda_emulation.h).
-//   TW_KERNEL, TW_DEVICE                   a kernel, a function that kernels call (inlined)
-//   TW_GRID_CONSTANT                       a parameter that stays where it is when it is indexed
-//   TW_UNROLL, TW_UNROLL_BY(n)             in front of a loop
-//   TW_SHARED_ARRAY(Type, name, count)     an array that the block shares, content undefined
-//   TW_DYNAMIC_SHARED(name)                unsigned char* to the shared bytes that the launch asked for, 16-byte
-//   aligned threadIdx, blockIdx, blockDim, gridDim, __syncthreads, shuffle_xor, atomic_or Raw<kBytes> a register word
-//   of 2, 4, 8, 16 or 32 bytes, loaded and stored at once half_to_float, float_to_half           fp16 conversions,
-//   nearest even; float_to_bf16 likewise; pair_of_half and
-//                                          pair_of_bf16 round two numbers into a word
-//   fast_exp2, fast_divide                 the GPU's approximations; where results are rounded to 16 bits, or bounded
-//   CudaQueue                              where an op puts its kernels: launch(), scratch(), fault_word()
+//
+// - TW_KERNEL, TW_DEVICE: a kernel; a function that kernels call, inlined.
+// - TW_GRID_CONSTANT: a parameter that stays where it is when it is indexed.
+// - TW_UNROLL, TW_UNROLL_BY(n): in front of a loop.
+// - TW_SHARED_ARRAY(Type, name, count): an array that the block shares, content undefined.
+// - TW_DYNAMIC_SHARED(name): unsigned char* to the shared bytes that the launch asked for, aligned to 16.
+// - threadIdx, blockIdx, blockDim, gridDim, __syncthreads, shuffle_xor, atomic_or.
+// - Raw<kBytes>: a register word of 2, 4, 8, 16 or 32 bytes; load_raw and store_raw move it at once.
+// - half_to_float, float_to_half, float_to_bf16, pair_of_half, pair_of_bf16: conversions, nearest even.
+// - fast_exp2, fast_divide: the GPU's approximations, where results are rounded to 16 bits or the error is bounded.
+// - CudaQueue: where an op puts its kernels: launch(), scratch(), fault_word().
 #pragma once
 
 #ifdef __CUDACC__
-#include "engine/base/ops/cuda_native.h"
+#include "engine/base/ops/cuda_native.cuh"
 #else
 #include "engine/base/ops/cuda_emulation.h"
 #endif

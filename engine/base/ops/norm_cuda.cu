@@ -202,7 +202,8 @@ TW_KERNEL void __launch_bounds__(kBackwardThreads, kPacks == 1   ? 3
   for (int p = 0; p < kPacks; ++p) {
     if (column(p) < cols) load_values<W>(a.weight + column(p), weight[p]);
   }
-  constexpr bool kAhead = kPacks == 1;  // with more there are no registers for it
+  // The next row is fetched while this one is reduced, where registers allow it; else the row is widened twice.
+  constexpr bool kAhead = kPacks == 1;
   if (kAhead) fetch(first);
   for (int64_t row = first; row < last; ++row) {
     if (!kAhead) fetch(row);
@@ -234,10 +235,12 @@ TW_KERNEL void __launch_bounds__(kBackwardThreads, kPacks == 1   ? 3
       float out[W];
       TW_UNROLL
       for (int k = 0; k < W; ++k) {
-        dweight[p][k] = fmaf(dy[p][k], unit[p][k], dweight[p][k]);
-        dbias[p][k] += dy[p][k];
-        out[k] = input_gradient(dy[p][k], widen(weight[p][k]), unit[p][k], r);
-        if (a.residual != nullptr) out[k] += widen(residual[p][k]);
+        const float g = kAhead ? dy[p][k] : widen(dy_next[p][k]);
+        const float u = kAhead ? unit[p][k] : (widen(x_next[p][k]) - r.mean) * r.rstd;
+        dweight[p][k] = fmaf(g, u, dweight[p][k]);
+        dbias[p][k] += g;
+        out[k] = input_gradient(g, widen(weight[p][k]), u, r);
+        if (a.residual != nullptr) out[k] += widen(kAhead ? residual[p][k] : residual_next[p][k]);
       }
       store_floats<W>(a.dx + row * cols + column(p), out);
     }

@@ -1,4 +1,5 @@
-// Signals as a wish: TERM, INT and USR1 ask to finish the step, save and leave with 75; a second one means leave now.
+// Signals as a wish: TERM, INT and USR1 ask to finish the step, save and leave with 75; a second INT, or a TERM more
+// than two seconds later, means leave now.
 #pragma once
 
 namespace thinwire {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <span>
 #include <utility>
 
 #include "engine/base/core/check.h"
@@ -13,6 +14,17 @@ namespace {
 // Collectives started ahead of their use. More would share the wire with the one that is needed next.
 constexpr int kGathersAhead = 2;
 constexpr int kPublicationsAhead = 2;
+
+// What of `ranges` of the unit lies in a buffer whose first element is the unit's element `first`.
+void zero_ranges(Device& device, View buffer, int64_t first, std::span<const Range> ranges, Stream& stream) {
+  for (const Range& range : ranges) {
+    const int64_t from = std::max(range.first - first, int64_t{0});
+    const int64_t to = std::min(range.first + range.count - first, buffer.count());
+    if (from >= to) continue;
+    const View part = buffer.element_range(from, to - from);
+    device.fill_zero(part.data, part.bytes(), stream);
+  }
+}
 
 // Elements of a unit's gradient buffer: all of it, but for `keep`, is zeroed.
 void zero_outside(Device& device, View buffer, Range keep, Stream& stream) {
@@ -224,6 +236,7 @@ struct UnitTraffic::Impl {
 
   Ticket publish(int u, Stream& s) {
     UnitMemory& unit = memory(u);
+    zero_ranges(device, unit.weights, unit.shard.weights.first, unit.padding, s);
     ZeroParameter::What which = what(u);
     which.coded = which.coded && !publishing_raw;
     return ports.zero.publish(which, unit.shard, publishing_raw ? View{} : unit.master, unit.weights, s);
@@ -352,6 +365,8 @@ struct UnitTraffic::Impl {
       const Range& owned = unit.shard.optimizer;
       zero_outside(device, unit.gradient_shard,
                    {owned.first - (sharded_gradients ? unit.shard.gradients.first : 0), owned.count}, stream);
+      zero_ranges(device, unit.gradient_shard, sharded_gradients ? unit.shard.gradients.first : 0, unit.padding,
+                  stream);
       state(u).listed = false;
     }
     reduce_order.clear();

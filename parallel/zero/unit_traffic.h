@@ -36,6 +36,9 @@ struct UnitMemory {
   View master;
   std::vector<UnitPiece> pieces;  // the messages of its gradient; empty: one, coded as the site is
   bool coded_weights = true;      // the rule of zero.parameter is for this unit
+  // Elements of no tensor, where something is coded: a lossy block that holds some beside others makes noise of them,
+  // which nobody saves, and would make another noise of it next time. Zeroed behind reductions, before publications.
+  std::vector<Range> padding;
 };
 
 // How often an update gathers each unit that starts out ungathered: from the ranges of the weights, and from the

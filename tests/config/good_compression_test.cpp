@@ -98,13 +98,13 @@ TEST(GoodCompression, AllThreeWaysToNameAPreset) {
 
 TEST(GoodCompression, ExplicitRulesWinKeyByKey) {
   const ResolvedConfig c = load(
-      "\"compression\": {\"preset\": \"thinwire\", \"dp.gradient\": {\"block\": 64, \"min_bytes\": 100}, "
+      "\"compression\": {\"preset\": \"thinwire\", \"dp.gradient\": {\"block\": 128, \"min_bytes\": 100}, "
       "\"tp.forward\": \"cast\"}");
   const SiteRule& gradient = rule(c, Site::kDpGradient);
-  EXPECT_EQ(gradient.codec.block, 64);
-  EXPECT_EQ(gradient.codec.bits, 4);  // the preset's
+  EXPECT_EQ(gradient.codec.block, 128);
+  EXPECT_EQ(gradient.codec.bits, 3);  // the preset's
   EXPECT_EQ(gradient.residual.kind, ResidualKind::kErrorFeedback);
-  EXPECT_EQ(gradient.sum_codec.block, 128);
+  EXPECT_EQ(gradient.sum_codec.block, 64);
   EXPECT_EQ(gradient.min_bytes, 100);
   EXPECT_EQ(rule(c, Site::kTpForward).codec.format, "bf16");
   EXPECT_EQ(rule(c, Site::kTpBackward).codec.bits, 8);
@@ -188,7 +188,7 @@ TEST(GoodCompression, DifferencesNeedACopy) {
   EXPECT_EQ(weights("\"zero_optimization\": {\"stage\": 1}").residual.kind, ResidualKind::kValueDifference);
   EXPECT_EQ(weights("\"zero_optimization\": {\"stage\": 3}").residual.kind, ResidualKind::kNone);
   EXPECT_EQ(weights("\"zero_optimization\": {\"stage\": 3}").codec.bits, 8);
-  EXPECT_EQ(weights("\"zero_optimization\": {\"stage\": 3}, \"placement\": {\"secondary\": \"node\"}").codec.bits, 4);
+  EXPECT_EQ(weights("\"zero_optimization\": {\"stage\": 3}, \"placement\": {\"secondary\": \"node\"}").codec.bits, 2);
 }
 
 TEST(GoodCompression, TwoLevelsWhereNodesAreKnown) {

@@ -76,7 +76,8 @@ class Killed(SweepCase):
             self.assertEqual(json.loads((self.out / "runs" / id_ / "run" / "status.json").read_text())["state"], "finished")
             log = (self.out / "runs" / id_ / "log.txt").read_text()
             self.assertEqual(log.count("--- attempt "), status["attempts"], id_)
-            self.assertEqual(log.count("step 16/16 "), 1, f"{id_} came to its end more than once")
+            # Killed between its last update and its last save, a run does that update again; a finished one never.
+            self.assertIn(log.count("step 16/16 "), range(1, 1 + status["attempts"]), f"{id_} came to its end too often")
             again += status["attempts"] - 1
         self.assertLessEqual(again, 2 * KILLS)  # at most the two that were under way when a runner died
         before = {id_: (self.out / "runs" / id_ / "run" / "metrics.jsonl").stat().st_mtime_ns for id_ in final}

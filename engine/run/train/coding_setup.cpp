@@ -25,6 +25,21 @@ Mesh::Codings codings_of(const RunConfig& config, const RankLayout& layout) {
   return codings;
 }
 
+namespace {
+
+std::vector<Range> padding_of(const Unit& unit) {
+  std::vector<Range> ranges;
+  int64_t at = unit.first;
+  for (const Segment& s : unit.segments) {
+    if (s.offset > at) ranges.push_back({at - unit.first, s.offset - at});
+    at = s.offset + s.count;
+  }
+  if (at < unit.first + unit.count) ranges.push_back({at - unit.first, unit.first + unit.count - at});
+  return ranges;
+}
+
+}  // namespace
+
 void select_unit_messages(const RunConfig& config, const RankLayout& layout, const ParamStore& store,
                           std::vector<UnitMemory>& units) {
   const SiteRule *gradient = rule_of(config, Site::kDpGradient), *embedding = rule_of(config, Site::kEmbedding),
@@ -38,6 +53,7 @@ void select_unit_messages(const RunConfig& config, const RankLayout& layout, con
                              (!keeps_to_quantum(rule->codec) || !keeps_to_quantum(rule->sum_codec));
     unit.pieces = cut_unit(rule != nullptr ? &rule->select : nullptr, static_cast<int>(u), unit.shard,
                            store.layout().units[u], store.params(), layers, leave_whole);
+    if (rule != nullptr || parameter != nullptr) unit.padding = padding_of(store.layout().units[u]);
     unit.coded_weights = parameter == nullptr || selects_unit(parameter->select, static_cast<int>(u), layers);
   }
 }

@@ -1,5 +1,5 @@
-// Softmax cross entropy, on CUDA; contracts in ops.h. A target outside of the valid columns, which only the device sees,
-// sets a bit of the fault word (cuda_state.h) and makes its row's loss NaN.
+// Softmax cross entropy, on CUDA; contracts in ops.h. A target outside of the valid columns, which only the device
+// sees, sets a bit of the fault word (cuda_state.h) and makes its row's loss NaN.
 #pragma once
 
 #include "engine/base/ops/ops.h"

@@ -214,8 +214,13 @@ class SlurmTest(SweepCase):
         self.after_step("changed", 3)
         self.cluster.run("scancel", "--batch", "--signal=USR1", job)
         self.until(lambda: "once more" in self.text("changed"), "the first cycle's end")
-        self.cluster.run("scancel", job)
+
+        def cancelled():  # a job on its way back into the queue does not hear it
+            self.cluster.run("scancel", job, check=False)
+            return self.cluster.job(job)["JobState"] in ("CANCELLED", "COMPLETED")
+        self.until(cancelled, "the end of the second cycle")
         self.ended(job, ["CANCELLED"])
+        self.until(lambda: self.status_of("changed")["state"] != "running", "the save")
         self.assertEqual((self.status_of("changed")["state"], self.status_of("changed")["requeue"]), ("preempted", True))
         job = self.submit("one_node_cpu.sh", "short", "changed", "hidden_size=31")
         found = self.ended(job, ["FAILED"])
@@ -232,8 +237,14 @@ class SlurmTest(SweepCase):
     def during_killed_rank(self):
         job = self.submit("one_node_cpu.sh", "short", "killed", "save_interval=5", *paced(0.1))
         self.after_step("killed", 8)
-        ranks = [p for p in slurm_cluster.processes_of(self.cluster.conf) if f"run_dir={self.shared}/killed".encode() in Path(f"/proc/{p}/cmdline").read_bytes()
-                 and Path(f"/proc/{p}/exe").resolve() == (BUILD / "train").resolve()]
+
+        def is_rank(pid):
+            try:
+                words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            except (FileNotFoundError, ProcessLookupError):
+                return False  # it has ended since
+            return f"run_dir={self.shared}/killed".encode() in words and Path(f"/proc/{pid}/exe").resolve() == (BUILD / "train").resolve()
+        ranks = [p for p in slurm_cluster.processes_of(self.cluster.conf) if is_rank(p)]
         self.assertEqual(len(ranks), 2)
         os.kill(ranks[-1], signal.SIGKILL)
         self.assertEqual(self.ended(job)["Restarts"], "1")

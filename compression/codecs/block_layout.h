@@ -59,6 +59,35 @@ inline void check_payload(const std::string& codec, std::span<const std::byte> i
                  " elements, which take " + std::to_string(expected) +
                  "; sender and receiver disagree about the codec or the message was damaged");
 }
+// Whole pieces by way of group(x, first element, elements, bytes out) -> whether all were finite.
+template <typename Group>
+Encoded encode_groups(const BlockLayout& layout, const std::string& codec, const Msg& msg, View in,
+                      std::span<std::byte> out, const Group& group) {
+  const float* x = in.as<float>();
+  const int64_t n = in.count();
+  const size_t bytes = layout.bytes(n);
+  TW_CHECK(out.size() >= bytes, codec, ": room for ", out.size(), " bytes, needs ", bytes);
+  uint8_t* to = reinterpret_cast<uint8_t*>(out.data());
+  const bool finite = layout.for_groups(msg.threads, n, [&](int64_t first, int64_t count, size_t offset) {
+    return group(x + first, first, count, to + offset);
+  });
+  return {bytes, !finite};
+}
+// group(bytes, elements, y) -> whether an encoder may have written it.
+template <typename Group>
+void decode_groups(const BlockLayout& layout, const std::string& codec, const Msg& msg, std::span<const std::byte> in,
+                   View out, const Group& group) {
+  float* y = out.as<float>();
+  const int64_t n = out.count();
+  check_payload(codec, in, layout.bytes(n), n);
+  const uint8_t* from = reinterpret_cast<const uint8_t*>(in.data());
+  const bool good = layout.for_groups(msg.threads, n, [&](int64_t first, int64_t count, size_t offset) {
+    return group(from + offset, count, y + first);
+  });
+  if (!good)
+    throw_bad_data(codec + ": an infinite scale, or another that no encoder writes, in a payload; it was damaged");
+}
+
 // Parameters that a codec does not have must not be set: they would be ignored in silence.
 inline void refuse_rounding_parameters(const CodecSpec& spec) {
   if (spec.rounding != "nearest")

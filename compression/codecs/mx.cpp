@@ -29,27 +29,16 @@ class Mx final : public Codec {
   size_t wire_bytes(int64_t count, DType) const override { return layout_.bytes(count); }
 
   Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState*) const override {
-    const float* x = in.as<float>();
-    const int64_t n = in.count();
-    const size_t bytes = layout_.bytes(n);
-    TW_CHECK(out.size() >= bytes, name_, ": room for ", out.size(), " bytes, needs ", bytes);
-    const MxKernels& kernels = TW_PICK_KERNELS(mx_kernels);
-    uint8_t* to = reinterpret_cast<uint8_t*>(out.data());
-    const bool finite = layout_.for_groups(msg.threads, n, [&](int64_t first, int64_t count, size_t offset) {
-      return kernels.encode(format_, x + first, count, to + offset);
-    });
-    return {bytes, !finite};
+    return encode_groups(
+        layout_, name_, msg, in, out,
+        [&, encode = TW_PICK_KERNELS(mx_kernels).encode](const float* x, [[maybe_unused]] int64_t first, int64_t count,
+                                                         uint8_t* to) { return encode(format_, x, count, to); });
   }
   void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override {
-    float* y = out.as<float>();
-    const int64_t n = out.count();
-    check_payload(name_, in, layout_.bytes(n), n);
-    const MxKernels& kernels = TW_PICK_KERNELS(mx_kernels);
-    const uint8_t* from = reinterpret_cast<const uint8_t*>(in.data());
-    const bool good = layout_.for_groups(msg.threads, n, [&](int64_t first, int64_t count, size_t offset) {
-      return kernels.decode(format_, from + offset, count, y + first, accumulate);
-    });
-    if (!good) throw_bad_data(name_ + ": a scale in a payload that no encoder writes; it was damaged");
+    decode_groups(layout_, name_, msg, in, out,
+                  [&, decode = TW_PICK_KERNELS(mx_kernels).decode](const uint8_t* from, int64_t count, float* y) {
+                    return decode(format_, from, count, y, accumulate);
+                  });
   }
 
  private:

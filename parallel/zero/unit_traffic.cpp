@@ -13,7 +13,7 @@ namespace {
 
 // Collectives started ahead of their use. More would share the wire with the one that is needed next.
 constexpr int kGathersAhead = 2;
-constexpr int kPublicationsAhead = 2;
+constexpr int kPublicationsAhead = 3;
 
 // What of `ranges` of the unit lies in a buffer whose first element is the unit's element `first`.
 void zero_ranges(Device& device, View buffer, int64_t first, std::span<const Range> ranges, Stream& stream) {

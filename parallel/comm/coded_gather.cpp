@@ -30,6 +30,7 @@ Task gather_pieces(GroupLane lane, CodedCall call, Seat seat, View mine, View wh
   PieceCoder coder(lane, call, seat);
   if (n == 1 || coder.plain()) convert(source, range);
   if (n == 1) co_return;
+  Turn turn(lane, *lane.gathers);
   const DType dtype = source.dtype;
   const Cut cut(*lane.tuning, dtype, call.coder);
   const int64_t steps = cut.most_pieces(bounds, n);
@@ -47,7 +48,9 @@ Task gather_pieces(GroupLane lane, CodedCall call, Seat seat, View mine, View wh
                   coder.plain() ? static_cast<char*>(part_of(whole, piece).data) : nullptr);
     }
   };
+  const int64_t own_steps = cut.pieces(own.count);
   const auto send = [&](int64_t k) {
+    if (k + 1 >= own_steps) turn.pass_on();
     const Slice piece = cut.piece(own, k);
     if (piece.count == 0) return;
     const View place = part_of(whole, piece);
@@ -63,6 +66,7 @@ Task gather_pieces(GroupLane lane, CodedCall call, Seat seat, View mine, View wh
     if (!coder.plain()) coder.absorb_one(payload, bytes, me, dtype, place, piece.first, k);
   };
   for (int k = 0; k < kInFlight; ++k) post(k);
+  co_await turn;
   send(0);
   send(1);
   for (int64_t k = 0; k < steps; ++k) {

@@ -21,6 +21,7 @@ struct GroupLane : Lane {
   std::span<const int> nodes;  // per member, empty: all on one
   int me = 0;
   const CommTuning* tuning = nullptr;
+  TurnQueue* gathers = nullptr;  // of the communicator's all-gathers
 
   int size() const { return static_cast<int>(ranks.size()); }
   int world_rank(int member) const { return ranks[static_cast<size_t>(member)]; }

@@ -62,6 +62,11 @@ Communicator::Communicator(Progress& progress, std::vector<int> ranks, int numbe
   TW_CHECK(nodes_.empty() || nodes_.size() == ranks_.size());
   TW_CHECK(tuning_.chunk_bytes > 0 && tuning_.chunk_bytes <= static_cast<int64_t>(kLargestMessage) &&
            tuning_.small_bytes <= static_cast<int64_t>(kLargestMessage));
+  Progress::Core& core = progress.core();
+  {
+    IssueLock lock(core);
+    gathers_ = &core.gathers[number];
+  }
   const auto me = std::find(ranks_.begin(), ranks_.end(), progress.transport().rank());
   TW_CHECK(me != ranks_.end(), "rank ", progress.transport().rank(), " is not in its group");
   rank_ = static_cast<int>(me - ranks_.begin());
@@ -89,6 +94,7 @@ GroupLane Communicator::peer_lane(uint32_t sequence) const {
   lane.nodes = nodes_;
   lane.me = rank_;
   lane.tuning = &tuning_;
+  lane.gathers = gathers_;
   return lane;
 }
 

@@ -17,6 +17,8 @@
 
 namespace thinwire {
 
+struct TurnQueue;  // progress_core.h
+
 struct GroupLane;
 
 // kLibrary: the MPI's own where a transport offers it, otherwise kDirect.
@@ -103,6 +105,7 @@ class Communicator {
   Site site_;
   SiteCounters* counters_;
   CommTuning tuning_;
+  TurnQueue* gathers_ = nullptr;
   uint32_t sequence_ = 0;                  // tags handed out to collectives
   std::vector<uint32_t> sent_, received_;  // and to messages, per peer
 };

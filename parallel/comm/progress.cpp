@@ -128,6 +128,24 @@ Exchange::~Exchange() {
   if (pending_ > 0 || ready_) lane_.core->withdraw(*this);
 }
 
+// --- Turn -------------------------------------------------------------------------------------------------------
+
+Turn::Turn(const Lane& lane, TurnQueue& queue) : core_(lane.core), queue_(&queue), before_(queue.last) {
+  operation_ = core_->running;
+  (before_ != nullptr ? before_->behind_ : queue.first) = this;
+  queue.last = this;
+}
+
+void Turn::pass_on() {
+  if (passed_) return;
+  passed_ = true;
+  if (ready_) core_->forget_ready(*this);
+  const bool was_first = before_ == nullptr;
+  (before_ != nullptr ? before_->behind_ : queue_->first) = behind_;
+  (behind_ != nullptr ? behind_->before_ : queue_->last) = before_;
+  if (was_first && behind_ != nullptr && behind_->waiter_) core_->make_ready(*behind_);
+}
+
 // --- Core -------------------------------------------------------------------------------------------------------
 
 Progress::Core::Core(Transport& transport_, ProgressOptions options_)
@@ -295,11 +313,22 @@ void Progress::Core::withdraw(Exchange& exchange) {
     slot.operation = nullptr;
     if (transport->withdraw(static_cast<uint32_t>(i))) free_up(static_cast<int>(i));
   }
-  if (!exchange.ready_) return;
-  Exchange* before = nullptr;
-  for (Exchange* e = first_ready; e != &exchange; e = e->next_ready_) before = e;
-  (before != nullptr ? before->next_ready_ : first_ready) = exchange.next_ready_;
-  if (last_ready == &exchange) last_ready = before;
+  if (exchange.ready_) forget_ready(exchange);
+}
+
+void Progress::Core::make_ready(Waiter& waiter) {
+  waiter.ready_ = true;
+  waiter.next_ready_ = nullptr;
+  (last_ready != nullptr ? last_ready->next_ready_ : first_ready) = &waiter;
+  last_ready = &waiter;
+}
+
+void Progress::Core::forget_ready(Waiter& waiter) {
+  Waiter* before = nullptr;
+  for (Waiter* w = first_ready; w != &waiter; w = w->next_ready_) before = w;
+  (before != nullptr ? before->next_ready_ : first_ready) = waiter.next_ready_;
+  if (last_ready == &waiter) last_ready = before;
+  waiter.ready_ = false;
 }
 
 bool Progress::Core::poll() {
@@ -330,18 +359,15 @@ bool Progress::Core::poll() {
       exchange->wrong_expected_ = slot.bytes;
     }
     if (--exchange->pending_ > 0 || !exchange->waiter_) continue;
-    exchange->ready_ = true;
-    exchange->next_ready_ = nullptr;
-    (last_ready != nullptr ? last_ready->next_ready_ : first_ready) = exchange;
-    last_ready = exchange;
+    make_ready(*exchange);
   }
   int resumed = 0;
   for (; first_ready != nullptr && resumed < kResumes; ++resumed) {
-    Exchange* exchange = first_ready;
-    first_ready = exchange->next_ready_;
+    Waiter* waiter = first_ready;
+    first_ready = waiter->next_ready_;
     if (first_ready == nullptr) last_ready = nullptr;
-    exchange->ready_ = false;
-    run(*exchange->operation_, exchange->waiter_);
+    waiter->ready_ = false;
+    run(*waiter->operation_, waiter->waiter_);
   }
   return n > 0 || resumed > 0;
 }

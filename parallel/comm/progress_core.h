@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <coroutine>
 #include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -55,10 +56,20 @@ class RunningOperation final : public Operation {
   RunningOperation *previous_ = nullptr, *next_ = nullptr;  // open ones, in order of issue
 };
 
+// A coroutine that waits for something under the baton.
+class Waiter {
+ protected:
+  friend struct Progress::Core;
+  RunningOperation* operation_ = nullptr;
+  std::coroutine_handle<> waiter_;
+  Waiter* next_ready_ = nullptr;
+  bool ready_ = false;  // in the list of those that go on with the next poll
+};
+
 // Transfers that are awaited together (all_of). Each is posted when it is named; co_await continues when all are over,
 // at once if they are. Lives in the frame of a coroutine; used under the baton, as all coroutine code is. May be used
 // again after it was awaited.
-class Exchange {
+class Exchange : private Waiter {
  public:
   explicit Exchange(const Lane& lane) : lane_(lane) {}
   Exchange(const Exchange&) = delete;
@@ -79,13 +90,40 @@ class Exchange {
  private:
   friend struct Progress::Core;
   Lane lane_;
-  RunningOperation* operation_ = nullptr;
-  std::coroutine_handle<> waiter_;
-  Exchange* next_ready_ = nullptr;
   int pending_ = 0;
-  bool ready_ = false;
   size_t wrong_bytes_ = 0, wrong_expected_ = 0;
   int wrong_peer_ = -1;
+};
+
+// Who sends first. Operations that stand in one queue put their messages on the wire one behind the other, in the order
+// of issue: what is needed first arrives first, and not with the last of what shares the wire with it.
+class Turn;
+struct TurnQueue {
+  Turn *first = nullptr, *last = nullptr;
+};
+
+// A place in a queue, taken where it is made: before the first suspension of an operation, so that all ranks have the
+// same order. Lives in the frame of a coroutine; co_await continues when all before it have passed on. What an
+// operation receives does not wait for its turn.
+class Turn : private Waiter {
+ public:
+  Turn(const Lane& lane, TurnQueue& queue);
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  ~Turn() { pass_on(); }
+
+  // The last message was posted: the next may begin. May be called again.
+  void pass_on();
+
+  bool await_ready() const noexcept { return queue_->first == this; }
+  void await_suspend(std::coroutine_handle<> awaiting) noexcept { waiter_ = awaiting; }
+  void await_resume() const noexcept {}
+
+ private:
+  Progress::Core* core_;
+  TurnQueue* queue_;
+  Turn *before_ = nullptr, *behind_ = nullptr;
+  bool passed_ = false;
 };
 
 // The largest single message: MPI counts are int.
@@ -129,7 +167,8 @@ struct Progress::Core {
   int free_slot = -1;
   RunningOperation *first_open = nullptr, *last_open = nullptr;
   RunningOperation* running = nullptr;  // whose coroutine runs now
-  Exchange *first_ready = nullptr, *last_ready = nullptr;
+  Waiter *first_ready = nullptr, *last_ready = nullptr;
+  std::map<int, TurnQueue> gathers;  // by the communicator's number; here because operations may outlive it in an error
   std::exception_ptr failure;  // of the transport: nothing works any more
 
   // Written under the baton, read by anybody.
@@ -143,6 +182,8 @@ struct Progress::Core {
   void give_up(RunningOperation& operation);
   bool poll();  // true: something moved
   void withdraw(Exchange& exchange);
+  void make_ready(Waiter& waiter);    // goes on with the next poll
+  void forget_ready(Waiter& waiter);  // it is going away
   int take_slot(const Slot& content);
   void free_up(int slot);
 

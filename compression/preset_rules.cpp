@@ -163,8 +163,10 @@ PresetRules expand_zeropp(const PresetContext& c) {
 
 PresetRules expand_zero_topo(const PresetContext& c) {
   PresetRules p;
-  p.weights = c.data % 2 == 0 ? "pair" : "replicated";
-  p.gradients = "node";
+  const bool pairs = c.data % 2 == 0;
+  p.weights = pairs ? "pair" : "replicated";
+  // A node that holds no whole pairs is no level between pair and all.
+  p.gradients = pairs && c.data_per_node % 2 != 0 ? "pair" : "node";
   p.optimizer = "global";
   p.rules[Site::kZeroParameter] = block_rule(8, 256, "fp32");
   p.rules[Site::kDpGradient] = block_rule(8, 256, "fp32");

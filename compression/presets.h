@@ -15,6 +15,7 @@ namespace thinwire {
 struct PresetContext {
   int pipeline = 1, data = 1, tensor = 1;
   int ranks_per_node = 0;  // 0: unknown
+  int data_per_node = 0;   // ranks of a data-parallel group on one node; 0: unknown, or not the same on all
   int64_t layers = 1;
   int64_t train_iters = 0;      // for warm-ups that are a share of the run
   bool weights_persist = true;  // each rank keeps whole weights between steps, or a secondary copy of them

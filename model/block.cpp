@@ -1,6 +1,8 @@
 // The block's story, forward and backward.
 #include "model/block.h"
 
+#include "engine/base/core/model_units.h"
+
 namespace thinwire {
 namespace {
 
@@ -60,7 +62,8 @@ BlockWorkBuffers take_block_work(const ModelShard& shard, const BatchShape& shap
   return w;
 }
 
-Block::Block(const ModelShard& shard, const ParamStore& store, int layer, const RotaryTables* rotary, Ports& ports)
+Block::Block(const ModelShard& shard, const ParamStore& store, int layer, const RotaryTables* rotary, Ports& ports,
+             UnitEvents& events)
     : parallel_(shard.whole.parallel_residual),
       splits_rows_(shard.splits_rows()),
       adds_stream_(shard.tensor_rank == 0),
@@ -68,10 +71,17 @@ Block::Block(const ModelShard& shard, const ParamStore& store, int layer, const 
       level_(shard.whole.recompute),
       layer_(layer),
       tp_(&ports.tp),
+      events_(&events),
       norm1_(shard.whole, store, "layers." + std::to_string(layer) + ".norm1"),
       norm2_(shard.whole, store, "layers." + std::to_string(layer) + ".norm2"),
       attention_(shard, store, layer, rotary),
       mlp_(shard, store, layer) {}
+
+void Block::list_uses(bool backward, std::vector<UnitUse>& uses) const {
+  const UnitUse attention{attention_unit(layer_), backward}, mlp{mlp_unit(layer_), backward};
+  uses.push_back(backward ? mlp : attention);
+  uses.push_back(backward ? attention : mlp);
+}
 
 Dropout Block::row_dropout(const LayerContext& c, int place) const {
   return make_row_dropout(c, dropout_, RandomPurpose::kHiddenDropout, static_cast<uint32_t>(layer_ * 2 + place),
@@ -94,11 +104,24 @@ void Block::leave(Exec& exec, const BlockScratch& s) const {
 
 ResidualStream Block::forward(Exec& exec, const LayerContext& c, const ResidualStream& in, const BlockActivations& a,
                               const BlockScratch& s) const {
+  View x;
+  with_weights(*events_, {attention_unit(layer_)}, false, [&] { x = attend(exec, c, in, a, s); });
+  ResidualStream out;
+  with_weights(*events_, {mlp_unit(layer_)}, false, [&] { out = add_mlp(exec, c, x, a, s); });
+  return out;
+}
+
+// The stream at the block's input; attention's part of the branch is in s.partial.
+View Block::attend(Exec& exec, const LayerContext& c, const ResidualStream& in, const BlockActivations& a,
+                   const BlockScratch& s) const {
   // norm1 reads in.branch, which the previous block left in s.branch, before attention overwrites it.
   norm1_.forward(exec, in, a.x_in, a.norm1_out, a.mean1, a.rstd1);
-  const View x = in.branch ? a.x_in : in.x;
   attention_.forward(exec, c, enter(exec, a.norm1_out, s), a, s.partial);
+  return in.branch ? a.x_in : in.x;
+}
 
+ResidualStream Block::add_mlp(Exec& exec, const LayerContext& c, View x, const BlockActivations& a,
+                              const BlockScratch& s) const {
   if (!parallel_) {
     leave(exec, s);
     norm2_.forward(exec, {x, s.branch, row_dropout(c, 0)}, a.x_mid, a.norm2_out, a.mean2, a.rstd2);
@@ -168,6 +191,15 @@ WeightWork Block::to_both_branches(Exec& exec, const LayerContext& c, View dx, c
 WeightWork Block::run_backward(Exec& exec, const LayerContext& c, const BlockActivations& a, const BlockScratch& s,
                                View dx_out, View dx_mid, View dx_in, bool weights) const {
   Stream& stream = exec.stream;
+  const int attention = attention_unit(layer_), mlp = mlp_unit(layer_);
+  // Both at once: recomputing needs them, and norms in the input half get gradients too.
+  for (int unit : {mlp, attention}) events_->acquire(unit, true);
+  for (int unit : {mlp, attention}) events_->gradients_begin(unit);
+  const auto over = [&](int unit) {
+    events_->release(unit, true);
+    if (weights) events_->gradients_complete(unit);
+  };
+  recompute(exec, c, a, s);
   // The rows that weight gradients need travel while the input gradient is made.
   const auto gather = [&](View normed) {
     return weights && splits_rows_ ? tp_->gather_again(normed, s.whole, stream) : Ticket::finished();
@@ -184,8 +216,9 @@ WeightWork Block::run_backward(Exec& exec, const LayerContext& c, const BlockAct
     attention_.backward_input(exec, c, a, work.attention, s.d_attention, s.d_norm);
     norm1_.backward(exec, s.d_norm, a.x_in, a.mean1, a.rstd1, dx_mid, dx_in);
     Ticket sum = tp_->enter_backward(dx_in, dx_in, stream);
-    if (weights) backward_weight(exec, a, work, s);
+    if (weights) weight_gradients(exec, a, work, s, false);
     sum.wait(stream);
+    over(mlp), over(attention);
     return work;
   }
 
@@ -197,6 +230,7 @@ WeightWork Block::run_backward(Exec& exec, const LayerContext& c, const BlockAct
   if (weights) mlp_.backward_weight(exec, rows(a.norm2_out), a, work.mlp);
   sum.wait(stream);
   norm2_.backward(exec, s.d_norm_part, x2, a.mean2, a.rstd2, dx_out, dx_mid);
+  over(mlp);
 
   gathered = gather(a.norm1_out);
   if (!parallel_) work.attention = {to_branch(exec, c, 0, dx_mid, s.d_branch1, s), s.d_qkv};
@@ -206,6 +240,7 @@ WeightWork Block::run_backward(Exec& exec, const LayerContext& c, const BlockAct
   if (weights) attention_.backward_weight(exec, rows(a.norm1_out), a, work.attention);
   sum.wait(stream);
   norm1_.backward(exec, s.d_norm_part, a.x_in, a.mean1, a.rstd1, dx_mid, dx_in);
+  over(attention);
   return work;
 }
 
@@ -219,15 +254,23 @@ WeightWork Block::backward_input(Exec& exec, const LayerContext& c, const BlockA
   return run_backward(exec, c, a, s, dx_out, dx_mid, dx_in, false);
 }
 
-void Block::backward_weight(Exec& exec, const BlockActivations& a, const WeightWork& work,
-                            const BlockScratch& s) const {
+void Block::weight_gradients(Exec& exec, const BlockActivations& a, const WeightWork& work, const BlockScratch& s,
+                             bool announce) const {
   const View x2 = splits_rows_ ? s.whole : a.norm2_out, x1 = splits_rows_ ? s.partial : a.norm1_out;
   Ticket second = tp_->gather_again(a.norm2_out, x2, exec.stream);
   Ticket first = tp_->gather_again(a.norm1_out, x1, exec.stream);
   second.wait(exec.stream);
   mlp_.backward_weight(exec, x2, a, work.mlp);
+  if (announce) events_->gradients_complete(mlp_unit(layer_));
   first.wait(exec.stream);
   attention_.backward_weight(exec, x1, a, work.attention);
+  if (announce) events_->gradients_complete(attention_unit(layer_));
+}
+
+void Block::backward_weight(Exec& exec, const BlockActivations& a, const WeightWork& work,
+                            const BlockScratch& s) const {
+  for (int unit : {mlp_unit(layer_), attention_unit(layer_)}) events_->gradients_begin(unit);
+  weight_gradients(exec, a, work, s, true);
 }
 
 }  // namespace thinwire

@@ -12,10 +12,13 @@
 // the backward pass), results are summed and scattered.
 #pragma once
 
+#include <vector>
+
 #include "model/attention.h"
 #include "model/mlp.h"
 #include "model/norm.h"
 #include "parallel/sites/ports.h"
+#include "parallel/zero/unit_events.h"
 
 namespace thinwire {
 
@@ -54,17 +57,20 @@ BlockWorkBuffers take_block_work(const ModelShard& shard, const BatchShape& shap
 
 class Block {
  public:
-  Block(const ModelShard& shard, const ParamStore& store, int layer, const RotaryTables* rotary, Ports& ports);
+  // Tells `events` of its two units, attention and mlp: when their weights are read and their gradients added to.
+  Block(const ModelShard& shard, const ParamStore& store, int layer, const RotaryTables* rotary, Ports& ports,
+        UnitEvents& events);
+
+  // Appends the units that it acquires, in that order.
+  void list_uses(bool backward, std::vector<UnitUse>& uses) const;
 
   // Reads the stream, fills `a`, and returns the stream behind the block; its branch lives in scratch.branch.
   ResidualStream forward(Exec& exec, const LayerContext& context, const ResidualStream& in, const BlockActivations& a,
                          const BlockScratch& scratch) const;
 
-  // Brings back what the recompute level did not keep. Nothing to do for Recompute::kNone.
-  void recompute(Exec& exec, const LayerContext& context, const BlockActivations& a, const BlockScratch& scratch) const;
-
   // dx_out: [P,h] gradient at the block's output stream; dx_mid: [P,h] scratch; dx_in receives the gradient at a.x_in.
-  // The three are distinct. Input and weight gradients; sums between ranks run under the weight gradients.
+  // The three are distinct. Input and weight gradients; sums between ranks run under the weight gradients. What the
+  // recompute level did not keep is made again first.
   void backward(Exec& exec, const LayerContext& context, const BlockActivations& a, const BlockScratch& scratch,
                 View dx_out, View dx_mid, View dx_in) const;
   // The same in two halves: norm weights get their gradients in the first, matrices and biases in the second. The work
@@ -75,6 +81,14 @@ class Block {
                        const BlockScratch& scratch) const;
 
  private:
+  View attend(Exec& exec, const LayerContext& context, const ResidualStream& in, const BlockActivations& a,
+              const BlockScratch& s) const;
+  ResidualStream add_mlp(Exec& exec, const LayerContext& context, View x, const BlockActivations& a,
+                         const BlockScratch& s) const;
+  // Brings back what the recompute level did not keep. Nothing to do for Recompute::kNone.
+  void recompute(Exec& exec, const LayerContext& context, const BlockActivations& a, const BlockScratch& s) const;
+  void weight_gradients(Exec& exec, const BlockActivations& a, const WeightWork& work, const BlockScratch& s,
+                        bool announce) const;
   WeightWork run_backward(Exec& exec, const LayerContext& context, const BlockActivations& a, const BlockScratch& s,
                           View dx_out, View dx_mid, View dx_in, bool weights) const;
   // Rows [P,h] for a cut layer, which wants all of them.
@@ -95,6 +109,7 @@ class Block {
   Recompute level_;
   int layer_;
   TpActivation* tp_;
+  UnitEvents* events_;
   Norm norm1_, norm2_;
   Attention attention_;
   Mlp mlp_;

@@ -25,7 +25,7 @@ Decoder::Decoder(const ModelConfig& config, ParamStore& store, int64_t capacity,
   head_activations_ = take_head_activations(shard, shape, false, arena);
   head_scratch_ = take_head_scratch(shard, shape, false, arena);
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    blocks_.emplace_back(shard, store, static_cast<int>(layer), &rotary_, ports);
+    blocks_.emplace_back(shard, store, static_cast<int>(layer), &rotary_, ports, events_);
     cache_.push_back(arena.take(MemoryCategory::kActivations, config.dtype, {capacity, config.qkv_width()}));
   }
 }

@@ -30,6 +30,7 @@ class Decoder {
   int64_t capacity_, chunk_, position_ = 0;
   RotaryTables rotary_;
   Embedding embedding_;
+  NoUnitEvents events_;
   std::vector<Block> blocks_;
   Head head_;
   BlockActivations activations_;  // one shared set: nothing is kept for a backward

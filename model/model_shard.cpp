@@ -51,9 +51,10 @@ bool has_unit(const ModelShard& shard, int unit) {
   if (unit == kEmbeddingUnit) return shard.first || (shard.last && shard.whole.tied_head);
   if (unit == position_unit(shard.whole)) return shard.first;
   if (unit == head_unit(shard.whole)) return shard.last;
-  TW_CHECK(unit >= 1 && unit <= layers, "unit ", unit);
+  const int64_t layer = layer_of_unit(unit, layers);
+  TW_CHECK(layer >= 0, "unit ", unit);
   for (const LayerRange& chunk : shard.chunks) {
-    if (unit > chunk.first && unit <= chunk.first + chunk.count) return true;
+    if (layer >= chunk.first && layer < chunk.first + chunk.count) return true;
   }
   return false;
 }

@@ -5,22 +5,24 @@
 #include <utility>
 
 #include "engine/base/core/check.h"
+#include "engine/base/core/model_units.h"
 
 namespace thinwire {
 namespace {
 
-// Hands out consecutive parts of a buffer. An empty buffer gives empty views.
+// Hands out consecutive parts of a buffer. An empty buffer gives empty views: of no elements where a rank has none.
 class Cutter {
  public:
-  explicit Cutter(View whole) : whole_(whole) {}
+  Cutter(View whole, DType dtype) : whole_(whole), dtype_(dtype) {}
   View next(int64_t count) {
-    View part = whole_ ? whole_.element_range(at_, count) : View{};
+    View part = whole_ ? whole_.element_range(at_, count) : count == 0 ? View(nullptr, dtype_, {0}) : View{};
     at_ += count;
     return part;
   }
 
  private:
   View whole_;
+  DType dtype_;
   int64_t at_ = 0;
 };
 
@@ -63,7 +65,7 @@ ParamStore::ParamStore(const ModelShard& shard, const StorePlacement& where, Are
       sum_over(units_, [&](const UnitMemory& u) { return separate(u) ? u.shard.optimizer.count : 0; });
   View masters;
   if (total > 0) masters = arena.take(MemoryCategory::kMasterWeights, DType::f32, {total});
-  Cutter cut(masters);
+  Cutter cut(masters, DType::f32);
   for (UnitMemory& unit : units_) {
     if (separate(unit)) unit.master = cut.next(unit.shard.optimizer.count);
   }
@@ -95,11 +97,16 @@ void ParamStore::plan_units(const ModelShard& shard, const StorePlacement& where
   int ordinal = 0;
   for (const LayerRange& chunk : shard.chunks) {
     for (int64_t layer = 0; layer < chunk.count; ++layer, ++ordinal) {
-      UnitMemory& unit = units_.at(static_cast<size_t>(chunk.first + layer + 1));
-      if (placement.weights > 1 && placement.hold == Hold::kUnit) unit.place = ordinal % 2;
-      if (placement.weights > 1 && placement.hold == Hold::kMicroBatch) unit.place = static_cast<int>(layer);
-      if (placement.gradients > 1 && !where.split_backward) unit.gradient_place = ordinal % 2;
-      shared_places_ = shared_places_ || unit.place >= 0;
+      for (int half = 0; half < 2; ++half) {  // halves of one kind take turns: they have one size
+        const int64_t block = chunk.first + layer;
+        UnitMemory& unit = units_.at(static_cast<size_t>(half == 0 ? attention_unit(block) : mlp_unit(block)));
+        const int in_turn = ordinal % 2 * 2 + half;
+        if (placement.weights > 1 && placement.hold == Hold::kUnit) unit.place = in_turn;
+        if (placement.weights > 1 && placement.hold == Hold::kMicroBatch)
+          unit.place = static_cast<int>(layer * 2) + half;
+        if (placement.gradients > 1 && !where.split_backward) unit.gradient_place = in_turn;
+        shared_places_ = shared_places_ || unit.place >= 0;
+      }
     }
   }
 }
@@ -132,8 +139,8 @@ static void take_full(std::vector<UnitMemory>& units, int UnitMemory::*place_of,
 void ParamStore::take_weights(DType dtype, Arena& arena) {
   const auto count = [](const UnitMemory& u) { return u.shard.weights.count; };
   const auto kept_count = [](const UnitMemory& u) { return u.shard.secondary.count; };
-  Cutter weights(arena.take(MemoryCategory::kWeights, dtype, {sum_over(units_, count)}));
-  Cutter kept(arena.take(MemoryCategory::kWeights, dtype, {sum_over(units_, kept_count)}));
+  Cutter weights(arena.take(MemoryCategory::kWeights, dtype, {sum_over(units_, count)}), dtype);
+  Cutter kept(arena.take(MemoryCategory::kWeights, dtype, {sum_over(units_, kept_count)}), dtype);
   bool sharded = false;
   for (UnitMemory& unit : units_) {
     if (unit.count == 0) continue;
@@ -152,7 +159,7 @@ void ParamStore::take_gradients(Arena& arena) {
   const auto count = [sharded](const UnitMemory& u) { return sharded ? u.shard.gradients.count : u.count; };
   const View memory = arena.take(MemoryCategory::kGradients, DType::f32, {sum_over(units_, count)});
   if (memory) gradient_memory_.push_back(memory);
-  Cutter gradients(memory);
+  Cutter gradients(memory, DType::f32);
   for (UnitMemory& unit : units_) {
     if (unit.count > 0) unit.gradient_shard = unit.gradient = gradients.next(count(unit));
   }

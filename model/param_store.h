@@ -3,10 +3,11 @@
 // Units lie one behind the other in a flat layout of the local tensors (TP shares). Of each unit a rank keeps what the
 // placement gives it: the weights' range in the compute dtype (the whole unit where weights are replicated), the
 // gradients' range, the optimizer's range of the master. In fp32 the master is the same memory as its range of the
-// weights. Where weights are sharded, `weight()` looks into a gathered copy: every unit has a fixed place. Blocks share
-// two in turn (hold = unit), or as many as the longest chunk has blocks (hold = micro_batch), or each has its own (hold
-// = step); embedding, positions and head always have their own. Gradients that are sharded are summed in full-size
-// buffers, two that the blocks share in turn, or one for every unit when a plan splits the backward pass.
+// weights. Where weights are sharded, `weight()` looks into a gathered copy: every unit has a fixed place. Halves
+// of blocks share two of each kind in turn (hold = unit), or as many as the longest chunk has blocks (hold =
+// micro_batch), or each has its own (hold = step); embedding, positions and head always have their own. Gradients that
+// are sharded are summed in full-size buffers, two of each kind that the blocks share in turn, or one for every unit
+// when a plan splits the backward pass.
 #pragma once
 
 #include <cstdint>

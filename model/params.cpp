@@ -78,7 +78,7 @@ ParamList list_parameters(const ModelConfig& c) {
   }
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     const std::string p = "layers." + std::to_string(layer) + ".";
-    const int unit = block_unit(layer);
+    int unit = attention_unit(layer);
     b.norm(p + "norm1", unit);
     b.matrix(p + "attention.qkv.weight", c.qkv_width(), c.hidden, TensorClass::kAttention, TpAxis::kKvGroups, c.init,
              unit);
@@ -88,6 +88,7 @@ ParamList list_parameters(const ModelConfig& c) {
              c.output_init, unit);
     if (c.bias_attention)
       b.vector(p + "attention.out.bias", c.hidden, TensorClass::kBias, TpAxis::kNone, InitKind::kZero, unit);
+    unit = mlp_unit(layer);
     b.norm(p + "norm2", unit);
     const TpAxis fc1_axis = c.activation == ActivationKind::kSwiglu ? TpAxis::kGateUp : TpAxis::kRows;
     b.matrix(p + "mlp.fc1.weight", c.ffn_in_width(), c.hidden, TensorClass::kMlp, fc1_axis, c.init, unit);

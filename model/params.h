@@ -1,22 +1,17 @@
 // THE list of parameters of a model: init, sharding, optimizer, checkpoint and import / export iterate it.
 #pragma once
 
+#include "engine/base/core/model_units.h"
 #include "engine/base/core/param_spec.h"
 #include "model/model_config.h"
 
 namespace thinwire {
 
-// Units: 0 = word embedding, 1..layers = blocks, layers + 1 = head (final norm and, untied, the head matrix), layers +
-// 2 = learned positions (a unit of their own, because a tied word embedding lives on two stages and they do not).
-inline constexpr int kEmbeddingUnit = 0;
-inline int block_unit(int64_t layer) {
-  return static_cast<int>(layer) + 1;
-}
 inline int head_unit(const ModelConfig& config) {
-  return static_cast<int>(config.layers) + 1;
+  return head_unit(config.layers);
 }
 inline int position_unit(const ModelConfig& config) {
-  return static_cast<int>(config.layers) + 2;
+  return position_unit(config.layers);
 }
 
 // The whole model: `local` is the whole tensor.

@@ -2,22 +2,9 @@
 #include "model/stage.h"
 
 #include <algorithm>
-#include <initializer_list>
 
 namespace thinwire {
 namespace {
-
-// Runs `use` while the units' weights are whole.
-template <typename Use>
-void with_weights(UnitEvents& events, std::initializer_list<int> units, bool backward, const Use& use) {
-  for (int unit : units) {
-    if (unit >= 0) events.acquire(unit, backward);
-  }
-  use();
-  for (int unit : units) {
-    if (unit >= 0) events.release(unit, backward);
-  }
-}
 
 View take_rows(const ModelShard& shard, const BatchShape& shape, MemoryCategory category, Arena& arena) {
   return arena.take(category, shard.whole.dtype, {shard.part_rows(shape.tokens()), shard.whole.hidden});
@@ -59,7 +46,7 @@ Stage::Stage(const ModelShard& shard, int chunk, ParamStore& store, const BatchS
            shard.tensor_size);
   if (shard.first && chunk == 0) embedding_.emplace(shard, store, ports.tp);
   for (int64_t i = 0; i < layers_.count; ++i)
-    blocks_.emplace_back(shard, store, static_cast<int>(layers_.first + i), rotary, ports);
+    blocks_.emplace_back(shard, store, static_cast<int>(layers_.first + i), rotary, ports, events);
   if (shard.last && chunk + 1 == static_cast<int>(shard.chunks.size())) head_.emplace(shard, store, ports.tp);
 
   const bool training = slots > 0;
@@ -95,12 +82,12 @@ void Stage::list_uses(NodeKind kind, std::vector<UnitUse>& uses) const {
   if (kind == NodeKind::kForward) {
     if (first()) uses.push_back({kEmbeddingUnit, false});
     if (first() && has_positions()) uses.push_back({position_unit(shard_.whole), false});
-    for (size_t i = 0; i < blocks_.size(); ++i) uses.push_back({unit_of(i), false});
+    for (const Block& block : blocks_) block.list_uses(false, uses);
     if (last()) uses.push_back({head_unit(shard_.whole), false});
     if (shares_embedding()) uses.push_back({kEmbeddingUnit, false});
   } else if (kind == NodeKind::kBackward || kind == NodeKind::kBackwardInput) {
     if (last()) uses.push_back({head_unit(shard_.whole), true});
-    for (size_t i = blocks_.size(); i-- > 0;) uses.push_back({unit_of(i), true});
+    for (size_t i = blocks_.size(); i-- > 0;) blocks_[i].list_uses(true, uses);
   }
 }
 
@@ -111,10 +98,8 @@ ResidualStream Stage::run_blocks(Exec& exec, const LayerContext& c, const MicroB
                  [&] { embedding_->forward(exec, c, micro.tokens, x, scratch_->block.partial); });
   }
   ResidualStream stream{x, {}, {}};
-  for (size_t i = 0; i < blocks_.size(); ++i) {
-    with_weights(*events_, {unit_of(i)}, false,
-                 [&] { stream = blocks_[i].forward(exec, c, stream, slot.blocks[i], scratch_->block); });
-  }
+  for (size_t i = 0; i < blocks_.size(); ++i)
+    stream = blocks_[i].forward(exec, c, stream, slot.blocks[i], scratch_->block);
   return stream;
 }
 
@@ -178,12 +163,7 @@ void Stage::backward(Exec& exec, int slot_index) {
   for (size_t i = blocks_.size(); i-- > 0;) {
     const BlockActivations& a = slot.blocks[i];
     const View in = i == 0 && !first() ? slot.input_gradient : out.data == dx[0].data ? dx[2] : dx[0];
-    with_weights(*events_, {unit_of(i)}, true, [&] {
-      events_->gradients_begin(unit_of(i));
-      blocks_[i].recompute(exec, c, a, scratch_->block);
-      blocks_[i].backward(exec, c, a, scratch_->block, out, dx[1], in);
-    });
-    events_->gradients_complete(unit_of(i));
+    blocks_[i].backward(exec, c, a, scratch_->block, out, dx[1], in);
     out = in;
   }
   end_backward(exec, c, slot, out);
@@ -209,11 +189,7 @@ void Stage::backward_input(Exec& exec, int slot_index, StageWeightWork& work) {
     scratch.d_qkv = own.d_qkv, scratch.d_mlp_in = own.d_mlp_in;
     const View spare = out.data == dx[0].data ? dx[2] : dx[0];
     const View in = i > 0 ? behind(i - 1, spare) : first() ? spare : slot.input_gradient;
-    with_weights(*events_, {unit_of(i)}, true, [&] {
-      events_->gradients_begin(unit_of(i));
-      blocks_[i].recompute(exec, c, a, scratch);
-      work.blocks[i] = blocks_[i].backward_input(exec, c, a, scratch, out, own.dx_mid ? own.dx_mid : dx[1], in);
-    });
+    work.blocks[i] = blocks_[i].backward_input(exec, c, a, scratch, out, own.dx_mid ? own.dx_mid : dx[1], in);
     out = in;
   }
   end_backward(exec, c, slot, out);
@@ -224,12 +200,9 @@ void Stage::backward_weight(Exec& exec, StageWeightWork& work) {
            work.chunk_slot);
   Slot& slot = live_slot(work.chunk_slot);
   announce_head();
-  for (size_t i = blocks_.size(); i-- > 0;) {
-    events_->gradients_begin(unit_of(i));
+  for (size_t i = blocks_.size(); i-- > 0;)
     blocks_[i].backward_weight(exec, with_weight_inputs(slot.blocks[i], work.buffers[i].inputs), work.blocks[i],
                                scratch_->block);
-    events_->gradients_complete(unit_of(i));
-  }
   announce_embedding();
   slot.live = false;
   work.chunk_slot = -1;

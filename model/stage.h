@@ -60,9 +60,9 @@ class Stage {
   // Training forward of one micro-batch into `slot`; on the last chunk adds its loss to loss.loss_sum, and the head
   // matrix gets its gradient (announced by the backward).
   void forward(Exec& exec, const MicroBatch& micro, int slot);
-  // Input and weight gradients; events announce each unit in the order head, last block, ..., first block, embedding,
-  // positions. A tied embedding is announced behind the head where that is its last gradient, on the last of several
-  // stages.
+  // Input and weight gradients; events announce each unit in the order head, last block (mlp, attention), ..., first
+  // block, embedding, positions. A tied embedding is announced behind the head where that is its last gradient, on the
+  // last of several stages.
   void backward(Exec& exec, int slot);
   // The same in two halves; `work` leases the slot until backward_weight, which adds the gradients of blocks' matrices
   // and biases and announces all units. Norms, embedding and positions have been added to in the first half.
@@ -91,7 +91,6 @@ class Stage {
   LayerContext context(const MicroBatch& micro, bool training) const;
   bool has_positions() const { return shard_.whole.positions == PositionKind::kLearned; }
   bool shares_embedding() const { return last() && shard_.whole.tied_head; }
-  int unit_of(size_t block) const { return block_unit(layers_.first + static_cast<int64_t>(block)); }
   ResidualStream run_blocks(Exec& exec, const LayerContext& context, const MicroBatch& micro, Slot& slot);
   void finish(Exec& exec, const ResidualStream& stream, const MicroBatch& micro, Slot& slot);
   View begin_backward(Exec& exec, Slot& slot, View buffer);

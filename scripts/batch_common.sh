@@ -20,7 +20,7 @@
 #   THINWIRE_RANKS      number of ranks, where it is not the number of slots
 #   THINWIRE_LOG        a file that gets the output instead; %d in it is the folder that holds the run directory
 #   THINWIRE_CHECK      0: do not ask `train --dry-run` on this node before the ranks are started
-#   THINWIRE_FORWARD    1 or 0: whether this shell passes the walltime signal on to the launcher (see tw_on_signal)
+#   THINWIRE_FORWARD    0: this shell does not pass the walltime signal on to the launcher (see tw_on_signal)
 #
 # Exit codes: those of train (README); 75 stopped and not queued again; 99 (LSF only, see -Q) queue me again.
 # The exit code of a launcher is never what decides: a killed rank, a full disk and a lost node may all look the same there.
@@ -174,17 +174,15 @@ tw_on_signal() { # NAME
     tw_say "$1 before the launcher was started"
     return
   fi
-  case ${THINWIRE_FORWARD:-}:$tw_system:$1 in
-    1:*:USR1) kill -USR1 "$tw_pid" 2>/dev/null ;;
-    0:*:USR1) ;;
-    # Slurm's --signal=B:USR1 reaches this shell alone. srun hands USR1 on to every rank; TERM would make it kill them.
-    :slurm*:USR1 | :pbs:USR1)
+  case ${THINWIRE_FORWARD:-1}:$1 in
+    0:USR1) tw_say "$1: the ranks have been asked to save and leave" ;;
+    # Slurm's --signal=B:USR1 reaches this shell alone; LSF signals the whole process group and Flux every job inside the
+    # allocation, so that the launcher has it already: ranks take what comes twice within two seconds as one wish. Launchers
+    # hand USR1 on to every rank; TERM would make srun kill them.
+    *:USR1)
       tw_say "$1: asking the ranks to save and leave"
       kill -USR1 "$tw_pid" 2>/dev/null
       ;;
-    # LSF signals the whole process group, and Flux every job inside the allocation: the launcher has it already, and the ranks
-    # take a second signal as "leave now, without saving".
-    :lsf*:USR1 | :flux:USR1) tw_say "$1: the ranks have been asked to save and leave" ;;
     # TERM is cancellation or preemption: the batch system sends it to all processes itself and queues again itself, if at all.
     *) tw_say "$1: the batch system ends this job" ;;
   esac

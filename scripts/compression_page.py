@@ -119,7 +119,7 @@ def speed_part(store, out):
         rows.append([layout, micro, rate, preset, f"{r['tokens_per_s']:.0f}", f"{r['step_ms']:.0f}", f"{r['exposed_ms']:.0f}", f"{r['eth0_mb_per_update']:.2f}" if "eth0_mb_per_update" in r else "-",
                      f"{r['tokens_per_s'] / bf16['tokens_per_s']:.2f}" if bf16 else "-", f"{r['tokens_per_s'] / none['tokens_per_s']:.2f}" if none else "-", r["steps"], "off" if "compression off" in r.get("settled", "") else "on" if r.get("settled") else ""])
     out.lines += ["## What it buys", "", "10.8 M parameters, fp32 compute, one thread a rank, one rank a host; same buckets and overlap for all. "
-                  "`NAME@1` is NAME with ZeRO 1, whose gathers may hide under the next forward pass. `alone`: the same work of every rank with no communication, all ranks at once. "
+                  "`NAME@1` is NAME with ZeRO 1, whose gathers may hide under the next forward pass. `alone`: the same work of every rank with no communication, all ranks at once, the slowest of them in each update. "
                   "MB: what all hosts sent per update, with start and end of the run. "
                   "Coding: what the engine settled on where it may switch coding off; only updates behind that are counted.", ""]
     out.lines += table(["pp x dp x tp", "micro batch", "link", "preset", "tokens/s", "step ms", "exposed ms", "MB", "x bf16_wire", "x fp32", "updates counted", "coding"], rows)

@@ -83,34 +83,49 @@ TW_INLINE VecF value_of_key(VecU key) {
 #endif
 }
 
-// Lane i of the result: the largest lane of v[i].
+// Lane i of the result: fold of the lanes of v[i]. Lane k meets lane k + half, then halves of halves: pairwise, the
+// same way in every instruction set.
 #ifdef __AVX512F__
-TW_INLINE VecU lane_maxima(const VecU* v) {
+template <typename Fold>
+TW_INLINE VecU folded_lanes(const VecU* v, const Fold& fold) {
   __m512i quarter[4];
   for (int j = 0; j < 4; ++j) {
     const __m512i a = (__m512i)v[j], b = (__m512i)v[4 + j], c = (__m512i)v[8 + j], d = (__m512i)v[12 + j];
-    const __m512i ab = _mm512_max_epu32(_mm512_shuffle_i32x4(a, b, 0x44), _mm512_shuffle_i32x4(a, b, 0xee));
-    const __m512i cd = _mm512_max_epu32(_mm512_shuffle_i32x4(c, d, 0x44), _mm512_shuffle_i32x4(c, d, 0xee));
-    quarter[j] = _mm512_max_epu32(_mm512_shuffle_i32x4(ab, cd, 0x88), _mm512_shuffle_i32x4(ab, cd, 0xdd));
+    const __m512i ab = fold(_mm512_shuffle_i32x4(a, b, 0x44), _mm512_shuffle_i32x4(a, b, 0xee));
+    const __m512i cd = fold(_mm512_shuffle_i32x4(c, d, 0x44), _mm512_shuffle_i32x4(c, d, 0xee));
+    quarter[j] = fold(_mm512_shuffle_i32x4(ab, cd, 0x88), _mm512_shuffle_i32x4(ab, cd, 0xdd));
   }
-  const __m512i p =
-      _mm512_max_epu32(_mm512_unpacklo_epi64(quarter[0], quarter[1]), _mm512_unpackhi_epi64(quarter[0], quarter[1]));
-  const __m512i q =
-      _mm512_max_epu32(_mm512_unpacklo_epi64(quarter[2], quarter[3]), _mm512_unpackhi_epi64(quarter[2], quarter[3]));
-  return (VecU)_mm512_max_epu32((__m512i)_mm512_shuffle_ps((__m512)p, (__m512)q, 0x88),
-                                (__m512i)_mm512_shuffle_ps((__m512)p, (__m512)q, 0xdd));
+  const __m512i p = fold(_mm512_unpacklo_epi64(quarter[0], quarter[1]), _mm512_unpackhi_epi64(quarter[0], quarter[1]));
+  const __m512i q = fold(_mm512_unpacklo_epi64(quarter[2], quarter[3]), _mm512_unpackhi_epi64(quarter[2], quarter[3]));
+  return (VecU)fold((__m512i)_mm512_shuffle_ps((__m512)p, (__m512)q, 0x88),
+                    (__m512i)_mm512_shuffle_ps((__m512)p, (__m512)q, 0xdd));
+}
+TW_INLINE VecU lane_maxima(const VecU* v) {
+  return folded_lanes(v, [](__m512i a, __m512i b) TW_INLINE_LAMBDA { return _mm512_max_epu32(a, b); });
+}
+TW_INLINE VecF lane_sums(const VecF* v) {
+  const auto add = [](__m512i a, __m512i b) TW_INLINE_LAMBDA { return (__m512i)_mm512_add_ps((__m512)a, (__m512)b); };
+  return (VecF)folded_lanes((const VecU*)v, add);
 }
 #else
-TW_INLINE VecU lane_maxima(const VecU* v) {
+template <typename Fold>
+TW_INLINE VecU folded_lanes(const VecU* v, const Fold& fold) {
   __m256i half[4];
   for (int j = 0; j < 4; ++j) {
     const __m256i a = (__m256i)v[j], b = (__m256i)v[4 + j];
-    half[j] = _mm256_max_epu32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
+    half[j] = fold(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
   }
-  const __m256i p = _mm256_max_epu32(_mm256_unpacklo_epi64(half[0], half[1]), _mm256_unpackhi_epi64(half[0], half[1]));
-  const __m256i q = _mm256_max_epu32(_mm256_unpacklo_epi64(half[2], half[3]), _mm256_unpackhi_epi64(half[2], half[3]));
-  return (VecU)_mm256_max_epu32((__m256i)_mm256_shuffle_ps((__m256)p, (__m256)q, 0x88),
-                                (__m256i)_mm256_shuffle_ps((__m256)p, (__m256)q, 0xdd));
+  const __m256i p = fold(_mm256_unpacklo_epi64(half[0], half[1]), _mm256_unpackhi_epi64(half[0], half[1]));
+  const __m256i q = fold(_mm256_unpacklo_epi64(half[2], half[3]), _mm256_unpackhi_epi64(half[2], half[3]));
+  return (VecU)fold((__m256i)_mm256_shuffle_ps((__m256)p, (__m256)q, 0x88),
+                    (__m256i)_mm256_shuffle_ps((__m256)p, (__m256)q, 0xdd));
+}
+TW_INLINE VecU lane_maxima(const VecU* v) {
+  return folded_lanes(v, [](__m256i a, __m256i b) TW_INLINE_LAMBDA { return _mm256_max_epu32(a, b); });
+}
+TW_INLINE VecF lane_sums(const VecF* v) {
+  const auto add = [](__m256i a, __m256i b) TW_INLINE_LAMBDA { return (__m256i)_mm256_add_ps((__m256)a, (__m256)b); };
+  return (VecF)folded_lanes((const VecU*)v, add);
 }
 #endif
 
@@ -191,12 +206,21 @@ TW_INLINE Codes bounded(Codes c, int8_t lowest, int8_t highest) {
 #endif
 }
 
-// 24 bytes: words hold four codes of three bits each.
-TW_INLINE void store_three_bits(uint8_t* out, const uint32_t* words) {
-  for (int i = 0; i < 8; ++i) {
-    const uint32_t eight = words[2 * i] | words[2 * i + 1] << 12;
-    __builtin_memcpy(out + 3 * i, &eight, 3);
-  }
+// Four codes of three bits in each of four words become six bytes, in the low half.
+TW_INLINE __m128i three_bits(__m128i words) {
+  const __m128i eights = _mm_or_si128(words, _mm_srli_epi64(words, 20));  // in the low 24 bits of each half
+  return _mm_shuffle_epi8(eights, _mm_setr_epi8(0, 1, 2, 8, 9, 10, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
+}
+// 24 bytes of four times six; each store reaches into the next one's place, but for the last.
+TW_INLINE void store_three_bits(uint8_t* out, __m128i a, __m128i b, __m128i c, __m128i d) {
+  _mm_storel_epi64((__m128i*)out, three_bits(a));
+  _mm_storel_epi64((__m128i*)(out + 6), three_bits(b));
+  _mm_storel_epi64((__m128i*)(out + 12), three_bits(c));
+  const __m128i last = three_bits(d);
+  const int32_t four = _mm_cvtsi128_si32(last);
+  const auto two = (uint16_t)_mm_extract_epi16(last, 2);
+  __builtin_memcpy(out + 18, &four, 4);
+  __builtin_memcpy(out + 22, &two, 2);
 }
 // Writes the low Bits bits of each code: 8 * Bits bytes, first code in the low bits.
 template <int Bits>
@@ -212,9 +236,8 @@ TW_INLINE void store_codes(uint8_t* out, Codes c) {
     } else {
       const __m512i fours = _mm512_madd_epi16(pairs, _mm512_set1_epi32(1 | (1 << 2 * Bits) << 16));
       if constexpr (Bits == 3) {
-        uint32_t words[16];
-        _mm512_storeu_si512(words, fours);
-        store_three_bits(out, words);
+        store_three_bits(out, _mm512_castsi512_si128(fours), _mm512_extracti32x4_epi32(fours, 1),
+                         _mm512_extracti32x4_epi32(fours, 2), _mm512_extracti32x4_epi32(fours, 3));
       } else if constexpr (Bits == 2) {
         _mm_storeu_si128((__m128i*)out, _mm512_cvtepi32_epi8(fours));
       } else {
@@ -240,10 +263,8 @@ TW_INLINE void store_codes(uint8_t* out, Codes c) {
       const __m256i weights2 = _mm256_set1_epi32(1 | (1 << 2 * Bits) << 16);
       const __m256i fa = _mm256_madd_epi16(a, weights2), fb = _mm256_madd_epi16(b, weights2);
       if constexpr (Bits == 3) {
-        uint32_t words[16];
-        _mm256_storeu_si256((__m256i*)words, fa);
-        _mm256_storeu_si256((__m256i*)(words + 8), fb);
-        store_three_bits(out, words);
+        store_three_bits(out, _mm256_castsi256_si128(fa), _mm256_extracti128_si256(fa, 1), _mm256_castsi256_si128(fb),
+                         _mm256_extracti128_si256(fb, 1));
       } else if constexpr (Bits == 2) {
         const __m256i words = _mm256_packs_epi32(fa, fb);
         const __m256i bytes = _mm256_packus_epi16(words, words);

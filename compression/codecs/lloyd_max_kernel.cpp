@@ -31,6 +31,21 @@ struct Table<4> {
 constexpr float kLargestScale = 0x1.fcp+125f;
 constexpr uint16_t kLargestHead = 0x7e7e;  // in bf16
 
+// Level k in lane k, over and over.
+template <int Bits>
+TW_INLINE VecF magnitudes() {
+  float v[kLanes];
+  for (int i = 0; i < kLanes; ++i) v[i] = Table<Bits>::kLevels[i % (1 << (Bits - 1))];
+  return load(v);
+}
+TW_INLINE VecF look_up(VecF table, VecI lane) {
+#ifdef __AVX512F__
+  return (VecF)_mm512_permutexvar_ps((__m512i)lane, (__m512)table);
+#else
+  return (VecF)_mm256_permutevar8x32_ps((__m256)table, (__m256i)lane);
+#endif
+}
+
 // Number of thresholds that y reaches.
 template <int Bits>
 TW_INLINE VecI rank_of(VecF y) {
@@ -44,6 +59,12 @@ TW_INLINE VecI rank_of(VecF y) {
 struct Lanes {
   static constexpr int kParts = 16 / kLanes;
   VecF part[kParts] = {};
+  // Of 16 / kParts lanes, the first step taken.
+  TW_INLINE VecF folded() const {
+    VecF sum = part[0];
+    if constexpr (kParts == 2) sum += part[kParts - 1];
+    return sum;
+  }
   TW_INLINE float total() const {
     float v[16];
     for (int j = 0; j < kParts; ++j) store(v + j * kLanes, part[j]);
@@ -59,7 +80,10 @@ struct BlockScales {
   float scale;  // NaN where something is not finite
 };
 
-// Zeros behind the last element count in neither sum: their level is masked out.
+// Below this mean the inverse overflows: nothing is left of such a block (a residual keeps it).
+constexpr float kSmallestMean = 0x1p-120f;
+
+// One block. Zeros behind the last element count in neither sum: their level is masked out.
 template <int Bits>
 TW_INLINE BlockScales scales_of(const float* x, int64_t n) {
   const float share = 1.0f / (float)n;
@@ -75,8 +99,7 @@ TW_INLINE BlockScales scales_of(const float* x, int64_t n) {
   }
   if (any(bad)) return {0.0f, __builtin_nanf("")};
   const float m = mean.total();
-  // Below this the inverse overflows: nothing is left of such a block (a residual keeps it).
-  if (!(m >= 0x1p-120f)) return {0.0f, 0.0f};
+  if (!(m >= kSmallestMean)) return {0.0f, 0.0f};
   const float inverse = 1.0f / m;
   Lanes with, of;
   for (int64_t i = 0; i < n; i += 16) {
@@ -84,9 +107,7 @@ TW_INLINE BlockScales scales_of(const float* x, int64_t n) {
       const int64_t at = i + j * kLanes, left = n - at;
       if (left <= 0) continue;
       const VecF y = product(magnitude(left >= kLanes ? load(x + at) : load_first(x + at, left)), splat(inverse));
-      const VecI rank = rank_of<Bits>(y);
-      VecF level = splat(Table<Bits>::kLevels[0]);
-      for (int k = 1; k < 1 << (Bits - 1); ++k) level = rank >= splat_i(k) ? splat(Table<Bits>::kLevels[k]) : level;
+      VecF level = look_up(magnitudes<Bits>(), rank_of<Bits>(y));
       if (left < kLanes) {
         float l[kLanes] = {}, all[kLanes];
         store(all, level);
@@ -100,6 +121,60 @@ TW_INLINE BlockScales scales_of(const float* x, int64_t n) {
   // y is in units of the mean, so neither sum can overflow. The highest level of the largest scale must be finite.
   const float scale = with.total() / of.total() * m;
   return {inverse, scale < kLargestScale ? scale : kLargestScale};
+}
+
+// kLanes whole blocks at once, with the same sums; also their codes, where blocks are whole units and `codes` is there.
+// False: something is not finite, and what was written is worth nothing.
+template <int Bits>
+TW_INLINE bool scales_of_blocks(const float* x, int64_t block, float* inverses, float* scales, uint8_t* codes) {
+  const VecF share = splat(1.0f / (float)block);
+  VecF sums[kLanes], weights[kLanes];
+  VecI bad{};
+  for (int b = 0; b < kLanes; ++b) {
+    Lanes mean;
+    for (int64_t i = 0; i < block; i += 16) {
+      for (int j = 0; j < Lanes::kParts; ++j) {
+        const VecF v = magnitude(load(x + b * block + i + j * kLanes));
+        bad |= (VecI)v >= 0x7f800000;
+        mean.part[j] = fma(v, share, mean.part[j]);
+      }
+    }
+    sums[b] = mean.folded();
+  }
+  if (any(bad)) return false;
+  const VecF m = lane_sums(sums);
+  const VecI there = m >= splat(kSmallestMean);
+  store(inverses, there ? splat(1.0f) / m : VecF{});
+  const VecF levels = magnitudes<Bits>();
+  for (int b = 0; b < kLanes; ++b) {
+    const VecF inverse = splat(inverses[b]);
+    Lanes with, of;
+    const float* const from = x + b * block;
+    const auto add = [&](const float* p, int part) TW_INLINE_LAMBDA {
+      const VecF v = load(p), y = product(magnitude(v), inverse);
+      const VecI rank = rank_of<Bits>(y);
+      const VecF level = look_up(levels, rank);
+      with.part[part] = fma(y, level, with.part[part]);
+      of.part[part] = fma(level, level, of.part[part]);
+      return rank | ((VecI)v >> 31 & (1 << (Bits - 1)));
+    };
+    if (codes == nullptr) {
+      for (int64_t i = 0; i < block; i += 16) {
+        for (int j = 0; j < Lanes::kParts; ++j) add(from + i + j * kLanes, j);
+      }
+    } else {
+      for (int64_t i = 0; i < block; i += kUnit, codes += kUnit * Bits / 8) {
+        VecI q[kUnitVectors];
+        for (int j = 0; j < kUnitVectors; ++j) q[j] = add(from + i + j * kLanes, j % Lanes::kParts);
+        store_codes<Bits>(codes, narrow(q));
+      }
+    }
+    sums[b] = with.folded();
+    weights[b] = of.folded();
+  }
+  const VecF scale = product(lane_sums(sums) / lane_sums(weights), m);
+  store(scales, there ? (scale < splat(kLargestScale) ? scale : splat(kLargestScale)) : VecF{});
+  return true;
 }
 
 // A group's largest scale travels in bf16, rounded up, and that of a block as its logarithm below: code c stands for
@@ -116,21 +191,15 @@ TW_INLINE float scale_of(float head, uint8_t code) {
   const int steps = code - 255 + 256;  // > 0
   return code == 0 ? 0.0f : head * power_of_two(steps / 8 - 32) * kEighths[steps % 8];
 }
-// The nearest code, in the logarithm; ratio = scale / head in [0, 1].
-TW_INLINE uint8_t code_of(float ratio) {
-  if (!(ratio >= 0x1p-31f)) return 0;
+// The nearest codes, in the logarithm; ratio = scale / head in [0, 1], or NaN.
+TW_INLINE VecI codes_of(VecF ratio) {
   constexpr float kHalf = 1.04427378f;  // 2^(1/16)
-  const float r = ratio * kHalf;
-  uint32_t bits;
-  __builtin_memcpy(&bits, &r, 4);
-  const int exponent = (int)(bits >> 23) - 127;
-  bits = (bits & 0x7fffffu) | 0x3f800000u;
-  float fraction;
-  __builtin_memcpy(&fraction, &bits, 4);
-  int eighth = 0;
-  for (int k = 1; k < 8; ++k) eighth += fraction >= kEighths[k];
-  const int code = 255 + exponent * 8 + eighth;
-  return (uint8_t)(code > 255 ? 255 : code);
+  const VecI bits = (VecI)product(ratio, splat(kHalf));
+  const VecF fraction = (VecF)((bits & 0x7fffff) | 0x3f800000);
+  VecI code = ((bits >> 23) - 127) * 8 + 255;
+  for (int k = 1; k < 8; ++k) code -= fraction >= splat(kEighths[k]);
+  code = code > 255 ? splat_i(255) : code;
+  return ratio >= splat(0x1p-31f) ? code : VecI{};
 }
 
 // ---- encode --------------------------------------------------------------------------------------------------------
@@ -149,17 +218,27 @@ struct LevelEncoder {
 
 template <int Bits>
 bool encode_bits(int64_t block, const float* x, int64_t n, uint8_t* out) {
-  float inverses[kMaxBlocks], scales[kMaxBlocks];
+  float inverses[kMaxBlocks], scales[kMaxBlocks + kLanes];
   const int64_t blocks = (n + block - 1) / block;
-  float largest = 0.0f;
-  bool good = true;
-  for (int64_t b = 0; b < blocks; ++b) {
+  uint8_t* const codes = out + 2 + blocks;
+  const bool whole_units = block % kUnit == 0;
+  int64_t done = 0;  // blocks
+  for (; (done + kLanes) * block <= n; done += kLanes) {
+    const int64_t first = done * block;
+    uint8_t* const to = whole_units ? codes + first * Bits / 8 : nullptr;
+    if (!scales_of_blocks<Bits>(x + first, block, inverses + done, scales + done, to)) break;
+  }
+  for (int64_t b = done; b < blocks; ++b) {
     const int64_t first = b * block, left = n - first;
     const BlockScales s = scales_of<Bits>(x + first, left < block ? left : block);
     inverses[b] = s.inverse_mean;
     scales[b] = s.scale;
-    good &= s.scale == s.scale;
-    largest = s.scale > largest ? s.scale : largest;
+  }
+  float largest = 0.0f;
+  bool good = true;
+  for (int64_t b = 0; b < blocks; ++b) {
+    good &= scales[b] == scales[b];
+    largest = scales[b] > largest ? scales[b] : largest;
   }
   uint32_t bits;
   __builtin_memcpy(&bits, &largest, 4);
@@ -168,10 +247,18 @@ bool encode_bits(int64_t block, const float* x, int64_t n, uint8_t* out) {
   __builtin_memcpy(out, &half, 2);
   float head;
   __builtin_memcpy(&head, &bits, 4);
-  const float inverse = good && head > 0.0f ? 1.0f / head : 0.0f;
-  for (int64_t b = 0; b < blocks; ++b) out[2 + b] = code_of(scales[b] * inverse);
+  const VecF inverse = splat(good && head > 0.0f ? 1.0f / head : 0.0f);
+  for (int i = 0; i < kLanes; ++i) scales[blocks + i] = 0.0f;
+  for (int64_t b = 0; b < blocks; b += kLanes) {
+    int32_t each[kLanes];
+    store_u((uint32_t*)each, (VecU)codes_of(product(load(scales + b), inverse)));
+    const int64_t count = blocks - b < kLanes ? blocks - b : kLanes;
+    for (int64_t i = 0; i < count; ++i) out[2 + b + i] = (uint8_t)each[i];
+  }
   LevelEncoder<Bits> body;
-  encode_units<Bits>(x, n, block, inverses, out + 2 + blocks, body);
+  const int64_t first = whole_units ? done * block : 0;
+  if (first < n)
+    encode_units<Bits>(x + first, n - first, block, inverses + first / block, codes + first * Bits / 8, body);
   return good;
 }
 

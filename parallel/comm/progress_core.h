@@ -169,7 +169,7 @@ struct Progress::Core {
   RunningOperation* running = nullptr;  // whose coroutine runs now
   Waiter *first_ready = nullptr, *last_ready = nullptr;
   std::map<int, TurnQueue> gathers;  // by the communicator's number; here because operations may outlive it in an error
-  std::exception_ptr failure;  // of the transport: nothing works any more
+  std::exception_ptr failure;        // of the transport: nothing works any more
 
   // Written under the baton, read by anybody.
   std::atomic<int> open{0}, waiters{0};

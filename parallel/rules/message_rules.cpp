@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "engine/base/core/model_units.h"
+
 namespace thinwire {
 namespace {
 
@@ -19,8 +21,8 @@ bool selects_stage(const SelectSpec& select, int stage) {
 
 bool selects_unit(const SelectSpec& select, int unit, int layers) {
   if (select.layers.empty()) return true;
-  return unit >= 1 && unit <= layers &&
-         std::find(select.layers.begin(), select.layers.end(), unit - 1) != select.layers.end();
+  const int64_t layer = layer_of_unit(unit, layers);
+  return layer >= 0 && std::find(select.layers.begin(), select.layers.end(), layer) != select.layers.end();
 }
 
 bool keeps_to_quantum(const CodecSpec& codec) {

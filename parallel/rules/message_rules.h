@@ -16,7 +16,7 @@
 namespace thinwire {
 
 bool selects_stage(const SelectSpec& select, int stage);
-// unit: 0 = embedding, 1..layers = blocks (layer unit - 1), layers + 1 = head. A list of layers names blocks only.
+// A list of layers names both halves of these blocks and nothing else (model_units.h).
 bool selects_unit(const SelectSpec& select, int unit, int layers);
 
 // Ranges of a unit's elements (relative to its start) that a rule's tensor classes select, as few and long as possible,

@@ -23,7 +23,7 @@ class TpActivation {
   int rank() const { return forward_.rank(); }
   int size() const { return forward_.size(); }
   bool sequence_parallel() const { return sequence_parallel_; }
-  // What follows belongs to this unit of the model (0 = embedding, 1.. = blocks), for rules that name layers.
+  // What follows belongs to this unit of the model (model_units.h), for rules that name layers.
   void enter_unit(int unit) { unit_ = unit; }
   // Units that the rules are for, indexed by unit; empty: all.
   void select_units(std::vector<bool> forward, std::vector<bool> backward) {

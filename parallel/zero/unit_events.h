@@ -1,6 +1,8 @@
 // What a stage tells about its units while it runs: weights are needed, no longer needed, gradients are complete.
 #pragma once
 
+#include <initializer_list>
+
 namespace thinwire {
 
 // One use of a unit in an update, in the order of execution.
@@ -22,6 +24,18 @@ class UnitEvents {
   // The micro-batch at hand has added all it will add to the unit's gradients. (Others may have added some of theirs.)
   virtual void gradients_complete(int unit) = 0;
 };
+
+// Runs `use` while the units' weights are whole. Units below 0 are none.
+template <typename Use>
+void with_weights(UnitEvents& events, std::initializer_list<int> units, bool backward, const Use& use) {
+  for (int unit : units) {
+    if (unit >= 0) events.acquire(unit, backward);
+  }
+  use();
+  for (int unit : units) {
+    if (unit >= 0) events.release(unit, backward);
+  }
+}
 
 // One rank that holds everything: nothing to do.
 class NoUnitEvents final : public UnitEvents {

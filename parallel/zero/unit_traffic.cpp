@@ -12,8 +12,8 @@ namespace thinwire {
 namespace {
 
 // Collectives started ahead of their use. More would share the wire with the one that is needed next.
-constexpr int kGathersAhead = 2;
-constexpr int kPublicationsAhead = 3;
+constexpr int kGathersAhead = 3;
+constexpr int kPublicationsAhead = 6;
 
 // What of `ranges` of the unit lies in a buffer whose first element is the unit's element `first`.
 void zero_ranges(Device& device, View buffer, int64_t first, std::span<const Range> ranges, Stream& stream) {

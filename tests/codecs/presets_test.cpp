@@ -171,6 +171,10 @@ TEST(Presets, PlacementsAndMomentum) {
   c.data = 4;
   const PresetRules topo = expand_preset("zero_topo", c);
   EXPECT_EQ(std::tie(*topo.weights, *topo.gradients, *topo.optimizer), std::tuple("pair", "node", "global"));
+  c.data_per_node = 1;
+  const PresetRules apart = expand_preset("zero_topo", c);
+  EXPECT_EQ(std::tie(*apart.weights, *apart.gradients, *apart.optimizer), std::tuple("pair", "pair", "global"));
+  c.data_per_node = 0;
   c.data = 3;
   EXPECT_EQ(*expand_preset("zero_topo", c).weights, "replicated");  // no pairs
   const PresetRules pp = expand_preset("zeropp", c);

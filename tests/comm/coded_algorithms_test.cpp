@@ -1,4 +1,5 @@
 // Coded rings and two levels, laws of all coded collectives over many steps, and what damaged payloads do.
+#include <algorithm>
 #include <cmath>
 #include <exception>
 #include <limits>
@@ -321,17 +322,14 @@ TEST(NonFinite, IsRaisedWhereItIsPacked) {
   EXPECT_EQ(flags, (std::vector<int64_t>{0, 0, 1, 0}));
 }
 
-// --- law 9 ------------------------------------------------------------------------------------------------------
-
-// Turns a bit of one message over as it leaves.
-class Flipping : public Transport {
+// A transport that is looked at, or meddled with.
+class Between : public Transport {
  public:
-  Flipping(Transport& inner, int at_send, size_t byte) : inner_(inner), at_(at_send), byte_(byte) {}
+  explicit Between(Transport& inner) : inner_(inner) {}
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
   const char* name() const override { return inner_.name(); }
   bool post_send(const void* data, size_t bytes, int peer, int tag, uint32_t token) override {
-    if (at_-- == 0) const_cast<char*>(static_cast<const char*>(data))[byte_] ^= 16;
     return inner_.post_send(data, bytes, peer, tag, token);
   }
   bool post_receive(void* data, size_t bytes, int peer, int tag, uint32_t token) override {
@@ -346,6 +344,63 @@ class Flipping : public Transport {
 
  private:
   Transport& inner_;
+};
+
+// --- turns ------------------------------------------------------------------------------------------------------
+
+// Keeps the tags of what is sent.
+class Listening final : public Between {
+ public:
+  using Between::Between;
+  bool post_send(const void* data, size_t bytes, int peer, int tag, uint32_t token) override {
+    tags.push_back(tag);
+    return Between::post_send(data, bytes, peer, tag, token);
+  }
+  std::vector<int> tags;
+};
+
+TEST(CodedAlgorithms, GathersThatAreUnderWayTogetherSendOneBehindTheOther) {
+  const int n = 3;
+  const int64_t part = 8 * 128;  // eight chunks; rank 2 has nothing of its own to send in the second gather
+  const auto coder = coder_of(std::make_shared<Block8>());
+  run_local_ranks(n, [&](Transport& transport) {
+    Listening listening(transport);
+    Progress progress(listening, {.spin_us = 0});
+    CodedRank rank(progress, n, small_chunks(512));
+    std::vector<std::vector<int64_t>> bounds(4, {0, part, 2 * part, 3 * part});
+    bounds[1] = {0, part, 3 * part, 3 * part};
+    std::vector<Buffer> whole;
+    for (size_t i = 0; i < bounds.size(); ++i) whole.emplace_back(DType::f32, 3 * part);
+    std::vector<Ticket> open;
+    for (size_t i = 0; i < bounds.size(); ++i) {
+      whole[i].fill(i, 0);
+      const auto me = static_cast<size_t>(rank.me());
+      const View mine = whole[i].view().element_range(bounds[i][me], bounds[i][me + 1] - bounds[i][me]);
+      open.push_back(rank.group.start(coded_all_gather(rank.group.lane(), rank.call(coder.get()), mine, whole[i].view(),
+                                                       bounds_in(rank.group, bounds[i])),
+                                      "coded", 1));
+    }
+    // The last one first: whoever waits for it moves those before it.
+    for (size_t i = open.size(); i-- > 0;) open[i].wait(rank.stream);
+    const size_t chunks = rank.me() == 0 ? 4 * 8 : rank.me() == 1 ? 5 * 8 : 3 * 8;
+    EXPECT_EQ(listening.tags.size(), chunks * (n - 1));
+    EXPECT_TRUE(std::is_sorted(listening.tags.begin(), listening.tags.end())) << "rank " << rank.me();
+    rank.group.barrier().wait(rank.stream);
+  });
+}
+
+// --- law 9 ------------------------------------------------------------------------------------------------------
+
+// Turns a bit of one message over as it leaves.
+class Flipping final : public Between {
+ public:
+  Flipping(Transport& inner, int at_send, size_t byte) : Between(inner), at_(at_send), byte_(byte) {}
+  bool post_send(const void* data, size_t bytes, int peer, int tag, uint32_t token) override {
+    if (at_-- == 0) const_cast<char*>(static_cast<const char*>(data))[byte_] ^= 16;
+    return Between::post_send(data, bytes, peer, tag, token);
+  }
+
+ private:
   int at_;
   size_t byte_;
 };

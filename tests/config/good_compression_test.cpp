@@ -171,6 +171,20 @@ TEST(GoodCompression, PlacementOfPresets) {
   const PlacementLevels mine =
       placement("\"compression\": \"zero_topo\", \"placement\": {\"weights\": \"replicated\"}");
   EXPECT_EQ(std::tie(mine.weights, mine.gradients), std::tuple(Level::kReplicated, Level::kNode));
+  // Nodes as found, unless the key says otherwise: no pair fits into one rank.
+  const auto found = [](const char* keys, int64_t each) {
+    ConfigOptions options;
+    options.ranks = 4, options.found_ranks_per_node = each;
+    return load(keys, {}, options).run;
+  };
+  EXPECT_EQ(found("\"compression\": \"zero_topo\"", 1).layout.placement.gradients, Level::kPair);
+  EXPECT_EQ(found("\"compression\": \"zero_topo\", \"ranks_per_node\": 2", 1).layout.placement.gradients, Level::kNode);
+  EXPECT_EQ(found("\"compression\": \"zero_topo\"", 2).layout.ranks_per_node, 0) << "found is not said";
+  const auto algorithm = [&](const char* keys, int64_t each) {
+    return found(keys, each).compression.rule(Site::kDpGradient)->algorithm;
+  };
+  EXPECT_EQ(algorithm("\"compression\": \"thinwire\"", 2), RuleAlgorithm::kTwoLevel);
+  EXPECT_EQ(algorithm("\"compression\": \"thinwire\"", 4), RuleAlgorithm::kDirect);
   const PlacementLevels stage = placement("\"compression\": \"zeropp\", \"zero_optimization\": {\"stage\": 1}");
   EXPECT_EQ(std::tie(stage.weights, stage.secondary), std::tuple(Level::kGlobal, Level::kNode));
   EXPECT_EQ(load("\"compression\": \"optimus_cc_cb\"").run.layout.embedding_sync, EmbeddingSyncKind::kTwoStep);

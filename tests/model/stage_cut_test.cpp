@@ -120,9 +120,10 @@ TEST_P(StageCut, ChunksOfOneRankEqualOnePiece) {
       }
       EXPECT_EQ(whole.gradients(), bed.gradients());
       events.expect_quiet();
-      // Every unit is announced once: head, blocks from the last to the first, embedding, positions.
+      // Every unit is announced once: head, halves of blocks from the last to the first, embedding, positions.
       std::vector<int> order = {head_unit(m)};
-      for (int64_t layer = m.layers; layer-- > 0;) order.push_back(block_unit(layer));
+      for (int64_t layer = m.layers; layer-- > 0;)
+        order.push_back(mlp_unit(layer)), order.push_back(attention_unit(layer));
       order.push_back(kEmbeddingUnit);
       if (m.positions == PositionKind::kLearned) order.push_back(position_unit(m));
       EXPECT_EQ(order, events.complete);

@@ -148,10 +148,10 @@ TEST(MessageRules, GateAndUpAreOneMatrix) {
   const FlatLayout layout = make_flat_layout(params);
   bool seen = false;
   for (size_t i = 0; i < params.size(); ++i) {
-    if (params[i].tp_axis != TpAxis::kGateUp || params[i].unit != 1) continue;
+    if (params[i].tp_axis != TpAxis::kGateUp || params[i].unit != mlp_unit(0)) continue;
     seen = true;
     ASSERT_EQ(params[i].local.size(), 2u);
-    const Unit& unit = layout.units[1];
+    const Unit& unit = layout.units[static_cast<size_t>(mlp_unit(0))];
     const Range range{layout.by_param[i].offset - unit.first, layout.by_param[i].count};
     const std::vector<MatrixShape> found = matrices_in(range, unit, params);
     ASSERT_EQ(found.size(), 1u);
@@ -164,14 +164,15 @@ TEST(MessageRules, GateAndUpAreOneMatrix) {
 TEST(MessageRules, StagesAndUnits) {
   SelectSpec select;
   EXPECT_TRUE(selects_stage(select, 3));
-  EXPECT_TRUE(selects_unit(select, 0, 4) && selects_unit(select, 5, 4));
+  EXPECT_TRUE(selects_unit(select, 0, 4) && selects_unit(select, 9, 4));
   select.stages = {0, 2};
   select.layers = {0, 3};
   EXPECT_TRUE(selects_stage(select, 2));
   EXPECT_FALSE(selects_stage(select, 1));
-  EXPECT_TRUE(selects_unit(select, 1, 4) && selects_unit(select, 4, 4));
-  // Embedding, another block, head, positions.
-  for (int unit : {0, 2, 5, 6}) EXPECT_FALSE(selects_unit(select, unit, 4)) << unit;
+  // Both halves of blocks 0 and 3.
+  for (int unit : {1, 2, 7, 8}) EXPECT_TRUE(selects_unit(select, unit, 4)) << unit;
+  // Embedding, other blocks, head, positions.
+  for (int unit : {0, 3, 4, 5, 6, 9, 10}) EXPECT_FALSE(selects_unit(select, unit, 4)) << unit;
 }
 
 }  // namespace

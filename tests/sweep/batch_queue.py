@@ -1,4 +1,5 @@
 # Runs jobs that the stand-ins of LSF, PBS and Flux have accepted, with the surroundings and the signals that the real ones give.
+import contextlib
 import os
 import re
 import signal
@@ -107,8 +108,10 @@ class Queue:
         if job["system"] == "lsf":
             os.killpg(process.pid, signal.SIGUSR1)  # the shell and the launcher at once
         elif job["system"] == "flux":
-            os.kill(process.pid, signal.SIGUSR1)  # the script, and the ranks by their shells
-            os.kill(int(ranks.read_text()), signal.SIGUSR1)
+            pids = [process.pid, int(ranks.read_text())]  # the script, and the ranks by their shells
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):  # the script has handed it on, and they are gone
+                    os.kill(pid, signal.SIGUSR1)
 
     def start(self, **options):
         thread = threading.Thread(target=self.drain, kwargs=options, daemon=True)

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -334,7 +335,10 @@ class FakeRank {
 
     if (node.kind == Node::kForward) {
       if (first) with({kEmbeddingUnit, positions}, [] {});
-      for (int64_t l = 0; l < layers.count; ++l) with({block_unit(layers.first + l)}, [] {});
+      for (int64_t l = 0; l < layers.count; ++l) {
+        with({attention_unit(layers.first + l)}, [] {});
+        with({mlp_unit(layers.first + l)}, [] {});
+      }
       if (last) {
         with(case_.tied ? std::vector<int>{head, kEmbeddingUnit} : std::vector<int>{head},
              [&] { add(case_.tied ? kEmbeddingUnit : head, Part::kMatrices, true); });
@@ -348,11 +352,23 @@ class FakeRank {
       if (node.kind == Node::kBackward) head_is_complete();
     }
     for (int64_t l = layers.count; l-- > 0;) {
-      const int u = block_unit(layers.first + l);
-      if (node.kind == Node::kWeight) add(u, Part::kMatrices);
-      if (node.kind == Node::kInput) with({u}, [&] { add(u, Part::kVectors); });
-      if (node.kind == Node::kBackward) with({u}, [&] { add(u, Part::kAll); });
-      if (node.kind != Node::kInput) complete(u);
+      const std::array<int, 2> halves{mlp_unit(layers.first + l), attention_unit(layers.first + l)};
+      const bool reads = node.kind != Node::kWeight;
+      for (int u : halves)
+        if (reads) events.acquire(u, true);
+      for (int u : halves)
+        if (adds) events.gradients_begin(u);
+      for (int u : halves) {
+        if (reads) check_weights(u, checking);
+        if (adds)
+          add_gradients(u, update, node.micro,
+                        node.kind == Node::kWeight  ? Part::kMatrices
+                        : node.kind == Node::kInput ? Part::kVectors
+                                                    : Part::kAll,
+                        false);
+        if (reads) events.release(u, true);
+        if (node.kind != Node::kInput) complete(u);
+      }
     }
     if (first && node.kind != Node::kWeight) add(kEmbeddingUnit, Part::kAll), add(positions, Part::kAll);
     if (node.kind != Node::kInput) embedding_is_complete();

@@ -234,7 +234,7 @@ TEST(ShardedStore, TakesTheMemoryThatThePlacementSays) {
     Arena arena(nullptr);
     ModelShard shard = ModelShard::all_of(model);
     const ParamStore store(shard, {l.placement, 1, 0, false}, arena, true);
-    int64_t block = store.units()[1].count, rest = 0, owned = 0, gradient = 0, weight = 0;
+    int64_t block = store.units()[1].count + store.units()[2].count, rest = 0, owned = 0, gradient = 0, weight = 0;
     for (const UnitMemory& unit : store.units()) {
       owned += unit.shard.optimizer.count, gradient += unit.shard.gradients.count, weight += unit.shard.weights.count;
       rest += unit.count;

@@ -29,7 +29,7 @@ struct ParamSpec {
   InitKind init = InitKind::kZero;
   float init_std = 0.0f;  // for kNormal
   TpAxis tp_axis = TpAxis::kNone;
-  int unit = 0;            // index of the unit (0 = embedding, 1..L = blocks, L+1 = head)
+  int unit = 0;            // model_units.h
   bool decay = false;      // takes weight decay
   int64_t valid_rows = 0;  // rows that are not vocabulary padding (== rows elsewhere)
   std::string tied_to;     // name of the tensor that owns the storage, empty if its own

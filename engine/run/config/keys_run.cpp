@@ -174,7 +174,7 @@ KeyTopic layout_keys() {
        .bounds = {0, 1e6},
        .unit = "ranks",
        .doc = "Take so many consecutive ranks for a node, whatever the machines say (to rehearse on one); 0: nodes as "
-              "found.",
+              "found, which --dry-run cannot know.",
        .scope = layout},
       {.name = "watchdog_seconds",
        .types = kRealKey,

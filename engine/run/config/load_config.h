@@ -16,6 +16,9 @@ struct ConfigOptions {
   // Ranks that run, or that --ranks asks to price. 0: not known; then the batch keys say (all three given), or with
   // dry_run global_num_gpus, or there is one data-parallel rank.
   int64_t ranks = 0;
+  // Consecutive ranks that each node was found to hold, for whatever looks at nodes while the key ranks_per_node leaves
+  // them as found. 0: not known, or not the same on all.
+  int64_t found_ranks_per_node = 0;
   bool dry_run = false;
   bool data_required = false;  // a configuration without data_path / train_data_paths is a violation
   bool allow_faults = false;   // otherwise the key `faults` is a violation

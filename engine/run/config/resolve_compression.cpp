@@ -26,10 +26,11 @@ void Resolver::preset() {
   c.pipeline = static_cast<int>(stages);
   c.tensor = static_cast<int>(tensor);
   c.data = static_cast<int>(ranks / (stages * tensor));
-  c.ranks_per_node = static_cast<int>(number("ranks_per_node"));
+  c.ranks_per_node = static_cast<int>(ranks_per_node());
   c.layers = number("num_layers");
   c.train_iters = number("train_iters");
   const int64_t local = c.ranks_per_node > 0 ? data_ranks_on_node(ranks, c.data, tensor, c.ranks_per_node) : 0;
+  c.data_per_node = static_cast<int>(local);
   c.two_level = local > 1 && local < c.data;
   const std::string name = text("compression.preset");
   preset_ = expand_preset(name, c);
@@ -99,7 +100,7 @@ void Resolver::compression() {
   context.layers = number("num_layers", 10000);
   context.tensor = number("model_parallel_size", 1);
   context.data = std::max<int64_t>(1, number("global_num_gpus", 1) / (context.stages * context.tensor));
-  context.ranks_per_node = number("ranks_per_node", 0);
+  context.ranks_per_node = ranks_per_node();
   context.train_iters = number("train_iters", 0);
   context.weights_persist = weights_persist();
   if (context.ranks_per_node > 0 && known({"global_num_gpus", "pipe_parallel_size"}))

@@ -166,7 +166,7 @@ void Resolver::placement() {
   if (!known({"global_num_gpus", "pipe_parallel_size", "model_parallel_size"})) return;
   const int64_t ranks = integer("global_num_gpus"), tensor = integer("model_parallel_size");
   const int64_t data = ranks / (integer("pipe_parallel_size") * tensor);
-  const int64_t on_node = known({"ranks_per_node"}) ? integer("ranks_per_node") : 0;
+  const int64_t on_node = ranks_per_node();
   for (const char* key : {"placement.weights", "placement.gradients", "placement.optimizer", "placement.secondary"}) {
     if (is(key, "pair") && data > 1 && data % 2 != 0)
       fail({key}, "a pair needs an even number of data-parallel ranks; there are " + str(data));
@@ -185,8 +185,7 @@ void Resolver::communication() {
                                             " is not a multiple of 64: pieces hold whole elements of every type");
   const bool ranks = known({"global_num_gpus"}) && integer("global_num_gpus") > 1;
   for (const char* key : {"communication.all_reduce", "communication.reduce_scatter", "communication.all_gather"})
-    if (ranks && is(key, "two_level") && known({"ranks_per_node"}) && integer("ranks_per_node") == 1)
-      note(key, "with one rank per node two_level is ring");
+    if (ranks && is(key, "two_level") && ranks_per_node() == 1) note(key, "with one rank per node two_level is ring");
 }
 
 void Resolver::trace_range() {

@@ -49,6 +49,11 @@ class Resolver {
   double real(const std::string& key) const { return value(key).get<double>(); }
   bool flag(const std::string& key) const { return value(key).get<bool>(); }
   std::string text(const std::string& key) const { return value(key).get<std::string>(); }
+  // As the key says, else as found; 0: not known.
+  int64_t ranks_per_node() const {
+    const int64_t said = known({"ranks_per_node"}) ? integer("ranks_per_node") : 0;
+    return said > 0 ? said : options_.found_ranks_per_node;
+  }
   bool is(const std::string& key, const char* what) const { return known({key.c_str()}) && value(key) == what; }
   void set(const std::string& key, nlohmann::json v) { values_[key] = std::move(v); }
   void note(const std::string& key, const std::string& message) { notes_.push_back({key, message}); }

@@ -1,4 +1,5 @@
-// The cases of `bench comm`: a verb at a size, proved against a float64 loop, then timed in turns with the MPI library.
+// The cases of `bench comm`: a verb at a size, proved against a float64 loop, then timed in turns with the MPI library,
+// or, for channels under the rule "identity", with the same verb without a channel.
 #include "engine/run/train/bench_comm.h"
 
 #include <unistd.h>
@@ -14,6 +15,7 @@
 
 #include "engine/base/core/error.h"
 #include "parallel/comm/binding.h"
+#include "parallel/comm/channel.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/raw_mpi_bench.h"
 #include "parallel/comm/tuning.h"
@@ -24,8 +26,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int64_t kSizes[] = {8, 64, 512, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
 constexpr int kWindow = 64;
-constexpr double kBlockSeconds = 3e-3;  // calls timed in one go
-constexpr int kBlocks = 15;             // per side, in turns; their median counts
+constexpr const char* kPlain = "plain";  // the verb of the communicator
+constexpr double kBlockSeconds = 3e-3;   // calls timed in one go
+constexpr int kBlocks = 15;              // per side, in turns; their median counts
 
 // Exact in fp32, different on every rank and element.
 float value(int rank, int64_t i) {
@@ -34,6 +37,7 @@ float value(int rank, int64_t i) {
 
 struct Case {
   std::string name;
+  const char* beside = "MPI";  // whose is `theirs`
   int64_t bytes = 0;
   std::function<void()> fill;  // fresh contents for the proof
   std::function<void()> ours, theirs;
@@ -52,6 +56,9 @@ class Bench {
     std::vector<int> all;
     for (int r = 0; r < size_; ++r) all.push_back(r);
     communicator_ = std::make_unique<Communicator>(*progress_, all, 0, Site::kControl, nullptr);
+    channel_ = Channel(std::make_unique<Communicator>(*progress_, all, 1, Site::kDpGradient, &counters_),
+                       make_site_coding(Site::kDpGradient, SiteRule{}), &clock_, &counters_,
+                       std::make_shared<ChannelStates>("dp.gradient/0"));
   }
 
   int run(const std::string& filter);
@@ -61,6 +68,7 @@ class Bench {
   View other(int64_t first, int64_t count) { return View(b_.data() + first, DType::f32, {count}); }
   void add_point_to_point(int64_t bytes);
   void add_collectives(int64_t bytes);
+  void add_channel(const Case& plain, std::function<void()> ours);
   void overlap(int64_t bytes, const std::string& command);
   double seconds(const std::function<void()>& call, int64_t times);
   void run_case(const Case& c);
@@ -74,6 +82,9 @@ class Bench {
   HostStream stream_;
   std::unique_ptr<Progress> progress_;
   std::unique_ptr<Communicator> communicator_;
+  SiteCounters counters_;
+  CodingClock clock_;
+  Channel channel_;
   std::vector<float> a_, b_;
   std::vector<Case> cases_;
 };
@@ -110,20 +121,21 @@ void Bench::run_case(const Case& c) {
     ratios.push_back(ours.back() / theirs.back());
   }
   if (rank_ != 0) return;
-  const double us = median(ours), mpi_us = median(theirs), ratio = median(ratios);
+  const double us = median(ours), their_us = median(theirs), ratio = median(ratios);
   const std::string command = command_of(c.name);
   if (json_) {
     const nlohmann::ordered_json line = {
         {"bench", "comm"},    {"case", c.name},
         {"ranks", size_},     {"bytes", c.bytes},
-        {"us", us},           {"mpi_us", mpi_us},
+        {"us", us},           {c.beside == kPlain ? "plain_us" : "mpi_us", their_us},
         {"ratio", ratio},     {"gbytes_per_s", static_cast<double>(c.bytes) / us * 1e-3},
         {"rel_error", error}, {"tolerance", c.tolerance},
         {"ok", ok},           {"command", command}};
     std::printf("%s\n", line.dump().c_str());
   } else {
-    std::printf("%-26s %11.2f us  MPI %11.2f us  ratio %5.2f %8.2f GB/s  error %.1e %s  | %s\n", c.name.c_str(), us,
-                mpi_us, ratio, static_cast<double>(c.bytes) / us * 1e-3, error, ok ? "ok" : "FAIL", command.c_str());
+    std::printf("%-26s %11.2f us  %s %11.2f us  ratio %5.2f %8.2f GB/s  error %.1e %s  | %s\n", c.name.c_str(), us,
+                c.beside, their_us, ratio, static_cast<double>(c.bytes) / us * 1e-3, error, ok ? "ok" : "FAIL",
+                command.c_str());
   }
   std::fflush(stdout);
 }
@@ -177,6 +189,15 @@ void Bench::add_point_to_point(int64_t bytes) {
   cases_.push_back(c);
 }
 
+// The same through a channel that codes nothing, beside it without.
+void Bench::add_channel(const Case& plain, std::function<void()> ours) {
+  Case c = plain;
+  c.name = "channel_" + plain.name, c.beside = kPlain;
+  c.theirs = plain.ours;
+  c.ours = std::move(ours);
+  cases_.push_back(c);
+}
+
 // `bytes` is the whole vector, for every verb.
 void Bench::add_collectives(int64_t bytes) {
   const int64_t count = bytes / 4;
@@ -209,6 +230,7 @@ void Bench::add_collectives(int64_t bytes) {
   c.theirs = [=, this] { raw_mpi::all_reduce(a_.data(), count); };
   c.error = [=, this] { return sum_error(0, count, a_.data()); };
   cases_.push_back(c);
+  add_channel(c, [=, this] { channel_.all_reduce(whole(count), ReduceKind::kSum, stream_).wait(stream_); });
   c.name = "reduce_scatter" + size_text;
   c.ours = [=, this] {
     communicator_->reduce_scatter(whole(count), bounds, other(0, mine), false, stream_).wait(stream_);
@@ -216,6 +238,8 @@ void Bench::add_collectives(int64_t bytes) {
   c.theirs = [=, this] { raw_mpi::reduce_scatter(a_.data(), b_.data(), counts); };
   c.error = [=, this] { return sum_error(first, mine, b_.data()); };
   cases_.push_back(c);
+  add_channel(
+      c, [=, this] { channel_.reduce_scatter(whole(count), bounds, other(0, mine), false, stream_).wait(stream_); });
   c.name = "all_gather" + size_text, c.tolerance = 0.0;
   c.fill = [=, this] {
     std::fill_n(a_.begin(), count, 0.0f);
@@ -230,6 +254,7 @@ void Bench::add_collectives(int64_t bytes) {
     return 0.0;
   };
   cases_.push_back(c);
+  add_channel(c, [=, this] { channel_.all_gather(other(0, mine), whole(count), bounds, stream_).wait(stream_); });
   c.name = "mpi_iallgather" + size_text;
   c.theirs = [=, this] { raw_mpi::all_gather(b_.data(), a_.data(), counts, true); };
   cases_.push_back(c);
@@ -328,10 +353,12 @@ int Bench::run(const std::string& filter) {
   for (int64_t bytes : kSizes)
     if (bytes >= (256 << 10) && matches("overlap/" + std::to_string(bytes))) overlaps.push_back(bytes);
   if (!any && overlaps.empty()) {
-    throw_usage("bench comm: no case's name contains \"" + filter +
-                "\" (known: ping_pong, message_rate, all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, "
-                "barrier, overlap, and beside MPI's calls that only start: mpi_iallgather, mpi_ialltoall, mpi_ibcast; "
-                "each with /BYTES)");
+    throw_usage(
+        "bench comm: no case's name contains \"" + filter +
+        "\" (known: ping_pong, message_rate, all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, "
+        "barrier, overlap, beside MPI's calls that only start: mpi_iallgather, mpi_ialltoall, mpi_ibcast, and beside "
+        "the same verb without a channel: channel_all_reduce, channel_reduce_scatter, channel_all_gather; "
+        "each with /BYTES)");
   }
   for (const Case& c : cases_)
     if (matches(c.name)) most = std::max(most, c.bytes);

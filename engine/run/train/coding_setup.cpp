@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "engine/base/core/model_units.h"
+
 namespace thinwire {
 
 const SiteRule* rule_of(const RunConfig& config, Site site) {
@@ -64,7 +66,7 @@ void select_tp_units(const RunConfig& config, const RankLayout& layout, TpActiva
     std::vector<bool> units;
     const SiteRule* rule = rule_of(config, site);
     if (rule == nullptr || rule->select.layers.empty()) return units;
-    for (int u = 0; u < layers + 2; ++u) units.push_back(selects_unit(rule->select, u, layers));
+    for (int u = 0; u <= head_unit(layers); ++u) units.push_back(selects_unit(rule->select, u, layers));
     return units;
   };
   tp.select_units(selected(Site::kTpForward), selected(Site::kTpBackward));

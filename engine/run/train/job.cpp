@@ -108,6 +108,11 @@ void Job::form_mesh(const RunConfig& config, const std::string& fingerprint) {
   control_ = make_control(*progress_, size(), &mesh_->counters(Site::kControl));
 }
 
+int Job::ranks_per_node() const {
+  const auto each = static_cast<int>(std::count(nodes_.begin(), nodes_.end(), nodes_.front()));
+  return size() % each == 0 && nodes_ == pretend_nodes(size(), each) ? each : 0;
+}
+
 void Job::share_cores(RunConfig& config) const {
   if (config.threads_per_rank > 0 || local_size_ == 1) return;
   const int cores = static_cast<int>(allowed_cpus().size());

@@ -38,6 +38,8 @@ class Job {
   void form_mesh(const RunConfig& config, const std::string& fingerprint);
   Mesh* mesh() { return mesh_.get(); }  // nullptr for one rank
   const std::vector<int>& nodes() const { return nodes_; }
+  // Consecutive ranks on each node; 0: they differ, or lie otherwise.
+  int ranks_per_node() const;
 
   // Ranks of this node, and which of them this is.
   int local_rank() const { return local_rank_; }

@@ -19,9 +19,9 @@ std::vector<LayerRange> cut_layers(const RunConfig& config, int parts) {
     std::fill(costs.begin(), costs.end(), 0.0);
     for (const ParamSpec& p : params) {
       const double n = static_cast<double>(p.count());
-      if (p.unit >= 1 && p.unit <= m.layers)
-        costs[static_cast<size_t>(p.unit - 1)] += n;
-      else if (p.unit == m.layers + 1)
+      if (const int64_t layer = layer_of_unit(p.unit, m.layers); layer >= 0)
+        costs[static_cast<size_t>(layer)] += n;
+      else if (p.unit == head_unit(m))
         last += n;
       else
         first += n;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/base/core/check.h"
+#include "engine/base/core/model_units.h"
 #include "engine/run/train/coding_setup.h"
 #include "parallel/comm/channel_price.h"
 
@@ -126,7 +127,7 @@ class SitePricer {
   void each_block(const PlanNode& node, F&& body) {
     const LayerRange& chunk = layout_.shard.chunks[static_cast<size_t>(node.chunk)];
     for (int64_t layer = 0; layer < chunk.count; ++layer) {
-      unit_ = static_cast<int>(chunk.first + layer + 1);
+      unit_ = attention_unit(chunk.first + layer);  // the other half counts alike
       body();
     }
   }
@@ -134,14 +135,14 @@ class SitePricer {
   // The entries and exits of model/block.cpp, embedding.cpp and head.cpp.
   void forward(const PlanNode& node) {
     const int64_t branches = model_.parallel_residual ? 1 : 2;
-    unit_ = 0;
+    unit_ = kEmbeddingUnit;
     if (begins(node)) sum_rows(Site::kTpForward, 1);
     each_block(node, [&] {
       gather_rows(Site::kTpForward, 2);
       sum_rows(Site::kTpForward, branches);
     });
     if (!ends(node)) return;
-    unit_ = static_cast<int>(model_.layers) + 1;
+    unit_ = head_unit(model_);
     gather_rows(Site::kTpForward, 1);
     sum_rows(Site::kTpBackward, 1);   // the head's input gradient is made with the loss
     std::vector<int64_t> statistics;  // of all of the head's pieces together
@@ -161,7 +162,7 @@ class SitePricer {
       if (node.kind == NodeKind::kBackward) gather_rows_again(2);
       sum_rows(Site::kTpBackward, rows ? 2 : branches);
     });
-    unit_ = 0;
+    unit_ = kEmbeddingUnit;
     if (begins(node)) gather_rows(Site::kTpBackward, 1);
   }
 

@@ -30,8 +30,9 @@ struct Options {
   std::string format = "text";
 };
 
-ResolvedConfig load(const Options& o, int64_t ranks, int argc, char** argv) {
+ResolvedConfig load(const Options& o, int64_t ranks, int64_t ranks_per_node, int argc, char** argv) {
   ConfigOptions options;
+  options.found_ranks_per_node = ranks_per_node;
   options.dry_run = o.dry_run;
   options.ranks = ranks;
   options.data_required = !o.dry_run && !o.print_schedule;
@@ -85,11 +86,11 @@ int run(const Options& o, int argc, char** argv) {
   if (!trains) {
     // Needs no other ranks: rank 0 speaks for all, so that a message and a printed line appear once.
     if (launched.rank > 0) return 0;
-    return print(o, load(o, o.ranks > 0 || launched.count == 1 ? o.ranks : launched.count, argc, argv));
+    return print(o, load(o, o.ranks > 0 || launched.count == 1 ? o.ranks : launched.count, 0, argc, argv));
   }
   return run_job("train", [&](Job& job) {
     ResolvedConfig config;
-    job.agree([&] { config = load(o, job.size(), argc, argv); });
+    job.agree([&] { config = load(o, job.size(), job.ranks_per_node(), argc, argv); });
     job.on_hang([&config](const std::string& message) {
       StatusFile(status_path(config.run.run_dir), config.run.train_iters)
           .ended(ExitCode::kHungPeer, last_step(config.run.run_dir), message);

@@ -1,8 +1,12 @@
 # docs/results/compression.md from collected cells: tables, bars with met or MISSED, commands. No number is typed here but the bars' own.
 import math
+import os
 import statistics
 
 SEED_BAR = ("thinwire", "mzhybrid", "zhybrid", "sdp4bit", "loco", "optimus_cc")
+MARK = "<!-- from here on: scripts/compression_tables.py page -->"
+TABLES = ("presets", "loss", "speed", "ladder", "hooks", "hooks_loss")
+HOOKS = ("none", "bf16", "psgd4", "psgd32", "psgd4_bf16")
 HEAD = """# What compression costs and what it buys
 
 Written by `scripts/compression_tables.py page` from the cells that `scripts/compression_tables.py` and `scripts/compare_hooks.py` measured; `OUT` in commands is
@@ -184,7 +188,9 @@ def hooks_part(store, out):
                 continue
             best = max(theirs, key=lambda k: middle(k, "tokens_per_s"))
             got, least = middle(ours, "tokens_per_s") / middle(best, "tokens_per_s"), 1.2 if micro == 1 else 1.0
-            out.bars.add(f"micro batch {micro}, {rate}: thinwire {got:.2f}x the best hook, {best[3]} (at least {least}x)", got >= least)
+            lacking = sorted(set(HOOKS) - {k[3] for k in theirs})
+            out.bars.add(f"micro batch {micro}, {rate}: thinwire {got:.2f}x the best hook, {best[3]} (at least {least}x)"
+                         + (f"; not measured: {', '.join(lacking)}" if lacking else ""), got >= least and not lacking)
             if micro == 8 and alone:
                 share = middle(ours, "tokens_per_s") / alone["tokens_per_s"]
                 out.bars.add(f"micro batch 8, {rate}: thinwire {100 * share:.1f} % of its own speed without communication (at least 95 %)", share >= 0.95)
@@ -210,6 +216,16 @@ class Out:
         self.lines, self.bars = [], Bars()
 
 
+def head_of(path):
+    """What a person has written in front of the mark stays."""
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as f:
+            before, mark, _ = f.read().partition(MARK)
+        if mark:
+            return before + MARK + "\n"
+    return HEAD + "\n" + MARK + "\n"
+
+
 def write(store, path):
     out = Out()
     for part in (presets_part, loss_part, speed_part, ladder_part, hooks_part):
@@ -220,7 +236,9 @@ def write(store, path):
     dates = sorted({r["date"] for r in store.records.values()})
     machines = sorted({r["machine"] for r in store.records.values()})
     bad = [f"- {r['key']}: {r['error'].splitlines()[0]}" for r in store.records.values() if "error" in r]
-    text = [HEAD, f"Machine: {'; '.join(machines)}. {dates[0]}" + (f" to {dates[-1]}" if dates[-1] != dates[0] else "") + ".", "", "## Bars", "", *out.bars.lines, "", *out.lines]
+    missing = [name for name in TABLES if not store.of(name)]
+    text = [head_of(path), f"Machine: {'; '.join(machines)}. {dates[0]}" + (f" to {dates[-1]}" if dates[-1] != dates[0] else "") + ".", "",
+            *([f"Not measured yet: {', '.join(missing)}.", ""] if missing else []), "## Bars", "", *out.bars.lines, "", *out.lines]
     if bad:
         text += ["## Cells that failed", "", *bad, ""]
     with open(path, "w", encoding="utf-8") as f:

@@ -49,8 +49,10 @@ MADE_FOR = {"1x2x1": ("none@1", "bf16_wire@1", "thinwire@1", "sdp4bit", "loco", 
             "2x2x1": ("mzhybrid", "zhybrid", "naive_mpc", "naive_zfp", "optimus_cc", "optimus_cc_cb")}
 # Warm-up is a tenth of a run; here the run is 60 updates and its uncoded part is not what is measured.
 NO_WARM_UP = {name: ["compression.dp.gradient.warmup_steps=2"] for name in ("one_bit_adam", "powersgd")}
-# Systems that are made for a sharded optimizer run with ZeRO 1; the others with --zero. NAME@1 asks for it, NAME:R for ZFP at rate R.
-SHARDED = ("loco", "mzhybrid", "zhybrid")
+# The ZeRO stage that a system is made for, where its preset has no placement of its own; the others run with --zero. NAME@1 asks for
+# stage 1, NAME:R for ZFP at rate R.
+MADE_FOR_ZERO = {"loco": 1, "mzhybrid": 1, "zhybrid": 1, "powersgd": 0, "optimus_cc": 0, "optimus_cc_cb": 0, "optimus_cc_cb_no_lep": 0,
+                 "optimus_cc_cb_fe": 0, "optimus_cc_cb_fe_sc": 0, "optimus_cc_emb": 0, "tagc": 3}
 SPEED_ITERS = 60
 LADDER = ("none", "optimus_cc_cb_no_lep", "optimus_cc_cb", "optimus_cc_cb_fe", "optimus_cc_cb_fe_sc", "optimus_cc_emb", "thinwire")
 
@@ -59,7 +61,7 @@ def parts(spec, zero):
     """NAME[:RATE][@ZERO] -> name, rate or "", ZeRO stage."""
     spec, _, stage = spec.partition("@")
     name, _, rate = spec.partition(":")
-    return name, rate, int(stage) if stage else 1 if name in SHARDED else zero
+    return name, rate, int(stage) if stage else MADE_FOR_ZERO.get(name, zero)
 
 
 class Tables:

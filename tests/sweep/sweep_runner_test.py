@@ -295,8 +295,8 @@ write("finished", 0, 12)
     def test_one_that_does_not_leave_is_killed(self):
         build = stand_in(self.here / "bin", """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if os.fork() == 0: os.setsid()  # and one that has moved away
 write("running", None, 1)
+if os.fork() == 0: os.setsid()  # and one that has moved away
 time.sleep(60)
 """)
         extra = {"THINWIRE_BUILD": str(build), "THINWIRE_SWEEP_GRACE": "0.5"}

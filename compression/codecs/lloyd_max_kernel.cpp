@@ -54,6 +54,12 @@ TW_INLINE VecI rank_of(VecF y) {
   return rank;
 }
 
+// The code of an element v of that rank.
+template <int Bits>
+TW_INLINE VecI with_sign(VecI rank, VecF v) {
+  return rank | ((VecI)v >> 31 & (1 << (Bits - 1)));
+}
+
 // ---- scales --------------------------------------------------------------------------------------------------------
 // Sums over a block in 16 lanes, element i in lane i % 16, and the lanes pairwise: the same in every instruction set.
 struct Lanes {
@@ -156,7 +162,7 @@ TW_INLINE bool scales_of_blocks(const float* x, int64_t block, float* inverses, 
       const VecF level = look_up(levels, rank);
       with.part[part] = fma(y, level, with.part[part]);
       of.part[part] = fma(level, level, of.part[part]);
-      return rank | ((VecI)v >> 31 & (1 << (Bits - 1)));
+      return with_sign<Bits>(rank, v);
     };
     if (codes == nullptr) {
       for (int64_t i = 0; i < block; i += 16) {
@@ -210,7 +216,7 @@ struct LevelEncoder {
     VecI q[kUnitVectors];
     for (int j = 0; j < kUnitVectors; ++j) {
       const VecF v = load(x + j * kLanes);
-      q[j] = rank_of<Bits>(product(magnitude(v), scales.at(j))) | ((VecI)v >> 31 & (1 << (Bits - 1)));
+      q[j] = with_sign<Bits>(rank_of<Bits>(product(magnitude(v), scales.at(j))), v);
     }
     return narrow(q);
   }

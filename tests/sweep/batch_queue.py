@@ -104,8 +104,12 @@ class Queue:
         env["STAND_IN_FLUX_JOB"] = f"f{job['number']}Aa"
         return env, job["cwd"], job["arguments"]
 
+    shell_alone = False  # whether a warning reaches the script and nobody else, as some sites have it
+
     def warn(self, job, process, ranks):
-        if job["system"] == "lsf":
+        if self.shell_alone:
+            os.kill(process.pid, signal.SIGUSR1)
+        elif job["system"] == "lsf":
             os.killpg(process.pid, signal.SIGUSR1)  # the shell and the launcher at once
         elif job["system"] == "flux":
             pids = [process.pid, int(ranks.read_text())]  # the script, and the ranks by their shells

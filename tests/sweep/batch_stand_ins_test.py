@@ -183,6 +183,16 @@ class Runs(StandInCase):
         self.assertEqual((job["code"], self.status()["state"]), (0, "finished"), self.queue.all_output())
         self.assertEqual(self.cycles()["cycles"], 1)
 
+    def test_a_warning_to_the_shell_alone_is_handed_on(self):
+        self.queue.shell_alone = True
+        code, said = self.offer(SCRIPTS / "lsf/one_node_cpu.sh", arguments=self.words("train_iters=30", "pace=0.05"))
+        self.assertEqual(code, 0, said)
+        warned = []
+        self.queue.drain(warn=lambda job, seconds: not warned and self.at_step(5)(job, seconds) and not warned.append(job))
+        text = self.queue.all_output()
+        self.assertRegex(text, r"once more: preempted at step \d+ \(0 cycles without progress\)")
+        self.assertEqual((self.status()["state"], self.status()["step"]), ("finished", 30), text)
+
     @each
     def test_warning_saves_and_goes_on(self, path):
         # PBS warns nobody: the script's own clock does, after half of a limit this short. Its directives come back when it submits itself.
@@ -201,7 +211,7 @@ class Runs(StandInCase):
         text = self.queue.all_output()
         self.assertGreaterEqual(starts, 2, text)
         self.assertEqual((self.status()["state"], self.status()["step"]), ("finished", 30), text)
-        self.assertFalse((self.run_dir() / "hurried").exists(), "the ranks got the warning twice and left without saving:\n" + text)
+        self.assertFalse((self.run_dir() / "hurried").exists(), "the ranks were told to leave at once:\n" + text)
         self.assertRegex(text, r"once more: preempted at step \d+ \(0 cycles without progress\)")
         jobs = list(self.queue.jobs().values())
         if path.startswith("lsf"):

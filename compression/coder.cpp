@@ -17,9 +17,9 @@
 namespace thinwire {
 namespace {
 
-constexpr int64_t kTile = 4096;         // elements, rounded down to the granule
-constexpr int64_t kLargestTile = 8192;  // granules beyond it are coded as whole messages, with scratch on the heap
-constexpr int64_t kSampleEvery = 64;    // tiles (or whole messages): how often an error that is not free is measured
+constexpr int64_t kTile = 4096;          // elements, rounded down to the granule
+constexpr int64_t kLargestTile = 32768;  // granules beyond it are coded as whole messages, with scratch on the heap
+constexpr int64_t kSampleEvery = 64;     // tiles (or whole messages): how often an error that is not free is measured
 constexpr size_t kChecksumBytes = 4;
 
 size_t index_of(DType dtype) {
@@ -70,7 +70,7 @@ class FirstError {
 constexpr int64_t kRuns = 64;
 template <typename Body>
 void for_runs(int threads, int64_t n, int64_t unit, const Body& body) {
-  if (n <= std::max(unit, kLargestTile / 2)) {
+  if (n <= std::max(unit, kTile)) {
     body(0, 0, n);
     return;
   }
@@ -291,7 +291,10 @@ Encoded Coder::Parts::pack_tile(const Piece& piece, int64_t at, int64_t n, float
   const size_t start = at == 0 ? 0 : codec->wire_bytes(at, DType::f32);
   const std::span<std::byte> room = piece.out.subspan(start, codec->wire_bytes(n, DType::f32));
   CodingState* codec_state = piece.state ? piece.state->codec() : nullptr;
-  const Encoded encoded = codec->encode(msg, View(spec.hadamard ? work : x, DType::f32, {n}), room, codec_state);
+  const View given(spec.hadamard ? work : x, DType::f32, {n});
+  const bool both = piece.remember || sample;
+  const Encoded encoded = both ? codec->round_trip(msg, given, room, codec_state, View(work, DType::f32, {n}))
+                               : codec->encode(msg, given, room, codec_state);
   if (encoded.non_finite) {
     // The step will be skipped. Should it not be: the old residual, and no NaN in it for ever.
     sums.non_finite = true;
@@ -304,9 +307,8 @@ Encoded Coder::Parts::pack_tile(const Piece& piece, int64_t at, int64_t n, float
     }
     return encoded;
   }
-  if (!piece.remember && !differences() && !sample) return encoded;
+  if (!both) return encoded;
 
-  codec->decode(msg, room.first(encoded.bytes), View(work, DType::f32, {n}), false);
   TileSums run_sums[kRuns];
   for_runs(threads, n, kEmaBlock, [&](int64_t run, int64_t a, int64_t b) {
     const int64_t count = b - a;

@@ -7,6 +7,7 @@
 #include "compression/codecs/cast.h"
 #include "compression/codecs/chunked_top_k.h"
 #include "compression/codecs/e3m0.h"
+#include "compression/codecs/ecsq.h"
 #include "compression/codecs/entropy.h"
 #include "compression/codecs/identity.h"
 #include "compression/codecs/lloyd_max.h"
@@ -53,6 +54,10 @@ const std::vector<Entry>& entries() {
       {"lloyd_max",
        [](const CodecSpec& s) {
          return MadeCodec{make_lloyd_max(s), nullptr};
+       }},
+      {"ecsq",
+       [](const CodecSpec& s) {
+         return MadeCodec{make_ecsq(s), nullptr};
        }},
       {"one_bit",
        [](const CodecSpec& s) {
@@ -103,6 +108,12 @@ MadeCodec make_codec(const CodecSpec& spec) {
   std::string names;
   for (const std::string& name : codec_names()) names += (names.empty() ? "" : " | ") + name;
   throw_bad_config("codec: \"" + spec.codec + "\" is none of " + names);
+}
+
+bool codes_within(const CodecSpec& spec, int64_t elements) {
+  if (spec.codec == "top_k" || spec.codec == "sketch" || spec.codec == "ecsq") return false;
+  if (spec.codec == "one_bit" && spec.block == 0) return false;
+  return spec.block == 0 || elements % spec.block == 0;
 }
 
 const std::vector<std::string>& codec_names() {

@@ -22,4 +22,8 @@ MadeCodec make_codec(const CodecSpec& spec);
 // Names that `codec` may have, in the order of docs/codecs.md.
 const std::vector<std::string>& codec_names();
 
+// Whether what becomes of an element depends on none outside of its own aligned run of `elements` (a matrix codec: of
+// its matrix). Ranks that hold a tensor among different neighbours get equal copies from such a codec alone.
+bool codes_within(const CodecSpec& spec, int64_t elements);
+
 }  // namespace thinwire

@@ -28,6 +28,20 @@ SiteRule zfp(double rate) {
   return rule;
 }
 
+SiteRule ecsq(double rate, int64_t block) {
+  SiteRule rule = plain("ecsq");
+  rule.codec.rate = rate;
+  rule.codec.block = block;
+  return rule;
+}
+
+SiteRule lloyd_max(int64_t bits) {
+  SiteRule rule = plain("lloyd_max");
+  rule.codec.bits = bits;
+  rule.codec.block = 64;
+  return rule;
+}
+
 SiteRule low_rank(int64_t rank) {
   SiteRule rule = plain("low_rank");
   rule.codec.rank = rank;
@@ -243,15 +257,15 @@ PresetRules expand_powersgd(const PresetContext& c) {
 PresetRules expand_thinwire(const PresetContext& c) {
   PresetRules p;
   p.adapt = true;
-  // Gradients: 3.13 bits to their owner, sums 4.13 back. Small blocks rather than a transform: rows and columns of a
+  // Gradients: 2.63 bits to their owner, as many back. Small blocks rather than a transform: rows and columns of a
   // gradient differ much in size, and what spreads the large ones drowns the small (docs/presets.md has the losses).
-  // Error feedback returns what the rounding took; sums have a residual of their own, at their owner.
-  SiteRule gradient = plain("lloyd_max");
-  gradient.codec.bits = 3;
-  gradient.codec.block = 64;
+  // Error feedback returns what the rounding took; sums have a residual of their own, at their owner. Tensor-parallel
+  // ranks hold some tensors whole, among neighbours that differ: there, blocks that stay inside of a tensor, 3.13 bits
+  // and 4.13 back.
+  const bool entropy_coded = c.tensor == 1;
+  SiteRule gradient = entropy_coded ? ecsq(2.5, 64) : lloyd_max(3);
   gradient.residual.kind = ResidualKind::kErrorFeedback;
-  gradient.sum_codec = gradient.codec;
-  gradient.sum_codec.bits = 4;
+  gradient.sum_codec = entropy_coded ? gradient.codec : lloyd_max(4).codec;
   gradient.sum_residual = gradient.residual;
   gradient.has_sum_codec = true;
   if (c.two_level) {  // the links inside a node are the fast ones: spend bits there
@@ -265,13 +279,12 @@ PresetRules expand_thinwire(const PresetContext& c) {
   embedding.algorithm = RuleAlgorithm::kDirect;
   embedding.codec = embedding.sum_codec = block_int(4, 128, "bf16");
   p.rules[Site::kEmbedding] = embedding;
-  // Weights: what a replica lacks after one update comes with the next difference, so 2.13 bits are enough; where
-  // nothing persists to take a difference to, 8 bits of the weights themselves.
+  // Weights: what a replica lacks after one update comes with the next difference, so 2.28 bits are enough (3.13 with
+  // tensor parallelism); Adam makes neighbours' differences alike, so blocks are long. Where nothing persists to take a
+  // difference to, 8 bits of the weights themselves.
   SiteRule& weights = p.rules[Site::kZeroParameter] = block_rule(8, 128, "bf16");
   if (c.weights_persist) {
-    weights = plain("lloyd_max");
-    weights.codec.bits = 2;
-    weights.codec.block = 64;
+    weights = entropy_coded ? ecsq(2.25, 256) : lloyd_max(3);
     weights.residual.kind = ResidualKind::kValueDifference;
   }
   // Activations and their gradients: 8 bits, no state to replay. Smaller blocks where a sum over ranks goes on from

@@ -25,7 +25,7 @@ struct CodecSpec {
   std::string scale = "fp16";         // block_int: fp32 | fp16 | bf16 | e8m0
   bool asymmetric = false;            // block_int: (min, max) instead of max|x|
   std::string rounding = "nearest";   // block_int: nearest (ties to even) | stochastic
-  double rate = 8.0;                  // zfp: bits per value
+  double rate = 8.0;                  // zfp, ecsq: bits per value
   int64_t dimension = 1;              // mpc: stride of its predictor, 1-32
   int64_t rank = 4;                   // low_rank
   int64_t sides = 2;                  // low_rank: 2 classic (P, then Q), 1 alternating

@@ -7,6 +7,8 @@
 
 #include "compression/codecs/entropy_kernel.h"
 #include "compression/codecs/frame_chain.h"
+#include "compression/codecs/huffman.h"
+#include "compression/codecs/huffman_kernel.h"
 
 namespace thinwire {
 namespace {
@@ -32,92 +34,6 @@ struct Header {
 };
 static_assert(sizeof(Header) == kHeader);
 
-using Lengths = std::array<uint8_t, 256>;
-
-// Canonical: codes of one length are consecutive in the order of symbols, read from the most significant bit on; the
-// stream takes them from the least significant one, so they are turned around. codes[s] = code | length << 16.
-std::array<uint32_t, 256> codes_of(const Lengths& lengths) {
-  std::array<uint32_t, 256> codes{};
-  uint32_t next = 0;
-  for (uint32_t length = 1; length <= kEntropyBits; ++length, next <<= 1)
-    for (size_t s = 0; s < 256; ++s) {
-      if (lengths[s] != length) continue;
-      uint32_t turned = 0;
-      for (uint32_t i = 0; i < length; ++i) turned |= (next >> i & 1u) << (length - 1 - i);
-      codes[s] = turned | length << 16;
-      ++next;
-    }
-  return codes;
-}
-
-// Of a Huffman code for these counts, of which at least two are not zero; then no code longer than kEntropyBits, and
-// complete.
-Lengths lengths_of(const std::array<uint32_t, 256>& counts) {
-  struct Node {
-    uint64_t weight;
-    int parent;
-  };
-  std::array<uint8_t, 256> order;
-  int leaves = 0;
-  for (int s = 0; s < 256; ++s)
-    if (counts[static_cast<size_t>(s)] > 0) order[static_cast<size_t>(leaves++)] = static_cast<uint8_t>(s);
-  std::sort(order.begin(), order.begin() + leaves,
-            [&](uint8_t a, uint8_t b) { return counts[a] != counts[b] ? counts[a] < counts[b] : a < b; });
-  // Leaves in rising order and inner nodes, made in rising order: the two lightest are at the heads of two queues.
-  std::array<Node, 511> nodes;
-  for (int i = 0; i < leaves; ++i) nodes[static_cast<size_t>(i)] = {counts[order[static_cast<size_t>(i)]], 0};
-  int leaf = 0, inner = leaves;
-  for (int made = leaves; made < 2 * leaves - 1; ++made) {
-    uint64_t weight = 0;
-    for (int k = 0; k < 2; ++k) {
-      const bool take_leaf = leaf < leaves && (inner == made || nodes[static_cast<size_t>(leaf)].weight <=
-                                                                    nodes[static_cast<size_t>(inner)].weight);
-      Node& node = nodes[static_cast<size_t>(take_leaf ? leaf++ : inner++)];
-      node.parent = made;
-      weight += node.weight;
-    }
-    nodes[static_cast<size_t>(made)] = {weight, 0};
-  }
-  std::array<uint16_t, 511> depth{};
-  for (int i = 2 * leaves - 3; i >= 0; --i)
-    depth[static_cast<size_t>(i)] =
-        static_cast<uint16_t>(depth[static_cast<size_t>(nodes[static_cast<size_t>(i)].parent)] + 1);
-
-  // Cut to the limit, then lengthen the rarest codes until they fit, then shorten where room was left. One code takes
-  // `share` of the table; what is missing is a multiple of the smallest share, so the last loop ends with none.
-  Lengths lengths{};
-  const auto share = [&](int i) { return 1 << (kEntropyBits - lengths[order[static_cast<size_t>(i)]]); };
-  int room = 1 << kEntropyBits;
-  for (int i = 0; i < leaves; ++i) {
-    lengths[order[static_cast<size_t>(i)]] =
-        static_cast<uint8_t>(std::min<int>(depth[static_cast<size_t>(i)], kEntropyBits));
-    room -= share(i);
-  }
-  while (room < 0) {
-    int longest = -1;
-    for (int i = 0; i < leaves; ++i)
-      if (share(i) > 1 && (longest < 0 || share(i) < share(longest))) longest = i;
-    room += share(longest) / 2;
-    ++lengths[order[static_cast<size_t>(longest)]];
-  }
-  while (room > 0)
-    for (int i = leaves - 1; i >= 0 && room > 0; --i)
-      if (share(i) <= room) {
-        room -= share(i);
-        --lengths[order[static_cast<size_t>(i)]];
-      }
-  return lengths;
-}
-
-bool complete(const Lengths& lengths) {
-  int sum = 0;
-  for (uint8_t length : lengths) {
-    if (length > kEntropyBits) return false;
-    if (length > 0) sum += 1 << (kEntropyBits - length);
-  }
-  return sum == 1 << kEntropyBits;
-}
-
 bool non_finite_symbol(DType dtype, size_t symbol) {
   return dtype == DType::f16 ? (symbol & 0x7c) == 0x7c : symbol == 0xff;
 }
@@ -135,13 +51,13 @@ class Entropy final : public Codec {
   void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
 };
 
-size_t encode_frame(const EntropyKernels& kernels, const std::byte* in, DType dtype, int64_t n, std::byte* out,
-                    bool& finite) {
+size_t encode_frame(const EntropyKernels& kernels, const HuffmanKernels& huffman, const std::byte* in, DType dtype,
+                    int64_t n, std::byte* out, bool& finite) {
   uint8_t symbols[kFrame];
   uint32_t quarter[4][256];
   // The rest goes where it stands if there is just one symbol, and is moved otherwise.
   kernels.split(in, dtype, n, symbols, out + kHeader);
-  kernels.count(symbols, n, quarter);
+  huffman.count(symbols, n, quarter);
   std::array<uint32_t, 256> counts{};
   size_t distinct = 0;
   Header header;
@@ -162,7 +78,7 @@ size_t encode_frame(const EntropyKernels& kernels, const std::byte* in, DType dt
   };
   if (distinct == 1) return finish(kConstant, kHeader + rest);
 
-  const Lengths lengths = lengths_of(counts);
+  const HuffmanLengths lengths = huffman_lengths(counts);
   const size_t span = static_cast<size_t>(header.last - header.first) + 1, table = (span + 1) / 2;
   size_t bytes[4], total = kHeader + kStreams + table + rest;
   for (int q = 0; q < 4; ++q) {
@@ -187,7 +103,7 @@ size_t encode_frame(const EntropyKernels& kernels, const std::byte* in, DType dt
   at += rest;
   std::byte* streams[4];
   for (int q = 0; q < 4; at += bytes[q++]) streams[q] = at;
-  kernels.encode(symbols, n, codes_of(lengths).data(), streams, bytes);
+  huffman.encode(symbols, n, huffman_codes(lengths).data(), streams, bytes);
   return finish(kCoded, total);
 }
 
@@ -196,13 +112,14 @@ Encoded Entropy::encode(const Msg& msg, View in, std::span<std::byte> out, Codin
   TW_CHECK(in.dtype == DType::f32 || in.dtype == DType::bf16 || in.dtype == DType::f16, "entropy: ", name_of(in.dtype));
   TW_CHECK(out.size() >= wire_bytes(count, in.dtype), "entropy: too little room: ", out.size(), " bytes");
   const EntropyKernels& kernels = TW_PICK_KERNELS(entropy_kernels);
+  const HuffmanKernels& huffman = TW_PICK_KERNELS(huffman_kernels);
   const std::byte* x = static_cast<const std::byte*>(in.data);
   bool all_finite = true;
   const size_t length =
       encode_chain(msg.threads, frames, wire_bytes(kFrame, in.dtype), out.data(), [&](int64_t f, std::byte* to) {
         bool finite = true;
-        const size_t bytes = encode_frame(kernels, x + static_cast<size_t>(f * kFrame) * size_of(in.dtype), in.dtype,
-                                          std::min(kFrame, count - f * kFrame), to, finite);
+        const size_t bytes = encode_frame(kernels, huffman, x + static_cast<size_t>(f * kFrame) * size_of(in.dtype),
+                                          in.dtype, std::min(kFrame, count - f * kFrame), to, finite);
         if (!finite) __atomic_store_n(&all_finite, false, __ATOMIC_RELAXED);
         return bytes;
       });
@@ -210,7 +127,7 @@ Encoded Entropy::encode(const Msg& msg, View in, std::span<std::byte> out, Codin
 }
 
 // Symbols of a frame, and where its other bits are; nullptr for a frame that no encoder writes.
-const std::byte* decode_symbols(const EntropyKernels& kernels, const Header& header, std::span<const std::byte> frame,
+const std::byte* decode_symbols(const HuffmanKernels& huffman, const Header& header, std::span<const std::byte> frame,
                                 DType dtype, int64_t n, uint8_t* symbols) {
   const size_t rest = rest_bytes(dtype, n);
   const std::byte* at = frame.data() + kHeader;
@@ -229,18 +146,19 @@ const std::byte* decode_symbols(const EntropyKernels& kernels, const Header& hea
     total += length;
   }
   if (total != frame.size()) return nullptr;
-  Lengths lengths{};
+  HuffmanLengths lengths{};
   for (size_t s = 0; s < span; ++s)
     lengths[header.first + s] = static_cast<uint8_t>(static_cast<uint8_t>(at[s / 2]) >> s % 2 * 4 & 15);
-  if (!complete(lengths)) return nullptr;
+  if (!huffman_complete(lengths)) return nullptr;
   at += table;
   const std::byte* streams[4] = {at + rest, at + rest + bytes[0], at + rest + bytes[0] + bytes[1],
                                  at + rest + bytes[0] + bytes[1] + bytes[2]};
-  return kernels.decode(streams, bytes, codes_of(lengths).data(), n, symbols) ? at : nullptr;
+  return huffman.decode(streams, bytes, huffman_codes(lengths).data(), n, symbols) ? at : nullptr;
 }
 
 void Entropy::decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const {
   const EntropyKernels& kernels = TW_PICK_KERNELS(entropy_kernels);
+  const HuffmanKernels& huffman = TW_PICK_KERNELS(huffman_kernels);
   const int64_t count = out.count(), frames = (count + kFrame - 1) / kFrame;
   TW_CHECK(!accumulate || out.dtype == DType::f32, "entropy: sums are fp32, not ", name_of(out.dtype));
   const auto length_of = [&](int64_t, std::span<const std::byte> left) -> size_t {
@@ -269,7 +187,7 @@ void Entropy::decode(const Msg& msg, std::span<const std::byte> in, View out, bo
       }
       return true;
     }
-    const std::byte* rest = decode_symbols(kernels, header, frame, dtype, n, symbols);
+    const std::byte* rest = decode_symbols(huffman, header, frame, dtype, n, symbols);
     if (!rest) return false;
     if (same)
       kernels.merge(symbols, rest, dtype, n, to);

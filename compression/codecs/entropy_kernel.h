@@ -9,10 +9,6 @@
 
 namespace thinwire {
 
-inline constexpr int kEntropyBits = 11;  // longest code
-
-// A frame's n symbols are coded as four quarters: symbols [q * size, min((q + 1) * size, n)) with size = ceil(n / 4).
-// Codes are written from the least significant bit on; each quarter's stream ends with its byte.
 struct EntropyKernels {
   // Symbols of n values: the exponent (fp32, bf16) or the upper byte (fp16). rest: sign and upper 7 mantissa bits, a
   // byte each, then for fp32 the lower 16 bits, two bytes each; fp16: the lower byte.
@@ -21,13 +17,6 @@ struct EntropyKernels {
   // The same into fp32: out = or += values.
   void (*merge_wide)(const uint8_t* symbols, const std::byte* rest, DType dtype, int64_t n, float* out,
                      bool accumulate);
-  // counts[q][s]: how often quarter q has symbol s.
-  void (*count)(const uint8_t* symbols, int64_t n, uint32_t (*counts)[256]);
-  // codes[s] = code | length << 16. bytes[q] is exactly what the quarter takes; nothing else is written.
-  void (*encode)(const uint8_t* symbols, int64_t n, const uint32_t* codes, std::byte* const* out, const size_t* bytes);
-  // lengths[s] and codes[s] of a complete prefix code, 0 for symbols without one. Returns whether the streams held
-  // exactly n symbols; never reads beyond bytes[q].
-  bool (*decode)(const std::byte* const* in, const size_t* bytes, const uint32_t* codes, int64_t n, uint8_t* symbols);
 };
 TW_DECLARE_KERNELS(EntropyKernels, entropy_kernels)
 

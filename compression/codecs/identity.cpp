@@ -41,6 +41,12 @@ void Identity::decode(const Msg&, std::span<const std::byte> in, View out, bool 
   }
 }
 
+Encoded Codec::round_trip(const Msg& msg, View in, std::span<std::byte> out, CodingState* state, View decoded) const {
+  const Encoded encoded = encode(msg, in, out, state);
+  if (!encoded.non_finite) decode(msg, out.first(encoded.bytes), decoded, false);
+  return encoded;
+}
+
 std::unique_ptr<CodingState> Codec::make_state(int64_t, std::span<const MatrixShape>) const {
   return nullptr;
 }

@@ -25,12 +25,6 @@ bool selects_unit(const SelectSpec& select, int unit, int layers) {
   return layer >= 0 && std::find(select.layers.begin(), select.layers.end(), layer) != select.layers.end();
 }
 
-bool keeps_to_quantum(const CodecSpec& codec) {
-  if (codec.codec == "top_k" || codec.codec == "sketch") return false;
-  if (codec.codec == "one_bit" && codec.block == 0) return false;
-  return codec.block == 0 || kQuantum % codec.block == 0;
-}
-
 std::vector<Range> coded_ranges(const SelectSpec& select, const Unit& unit, const ParamList& params, bool leave_whole) {
   std::vector<Range> ranges;
   for (size_t i = 0; i < unit.segments.size(); ++i) {

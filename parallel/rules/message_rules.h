@@ -22,12 +22,10 @@ bool selects_unit(const SelectSpec& select, int unit, int layers);
 // Ranges of a unit's elements (relative to its start) that a rule's tensor classes select, as few and long as possible,
 // ascending; padding behind a selected tensor belongs to it. Stages and layers are the two functions above. `params`:
 // local tensors, indexed as layout.by_param is.
-// leave_whole: without tensors that are whole on every tensor rank (for codecs whose blocks are no divisors of the
-// quantum: ranks would code the same tensor among different neighbours, and their copies would drift apart).
+// leave_whole: without tensors that are whole on every tensor rank (for codecs that do not code within the quantum:
+// ranks would code the same tensor among different neighbours, and their copies would drift apart).
 std::vector<Range> coded_ranges(const SelectSpec& select, const Unit& unit, const ParamList& params,
                                 bool leave_whole = false);
-// Whether the blocks of such a codec stay inside of what starts on the quantum.
-bool keeps_to_quantum(const CodecSpec& codec);
 // The matrices inside [range] of a unit, positions relative to the range: for matrix codecs. Left out are vectors and
 // matrices that the range cuts, which travel as they are: matrix codecs take whole matrices. A matrix is what this rank
 // holds of it (rectangles stacked, as in its segment).

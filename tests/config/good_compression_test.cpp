@@ -102,7 +102,7 @@ TEST(GoodCompression, ExplicitRulesWinKeyByKey) {
       "\"tp.forward\": \"cast\"}");
   const SiteRule& gradient = rule(c, Site::kDpGradient);
   EXPECT_EQ(gradient.codec.block, 128);
-  EXPECT_EQ(gradient.codec.bits, 3);  // the preset's
+  EXPECT_EQ(gradient.codec.rate, 2.5);  // the preset's
   EXPECT_EQ(gradient.residual.kind, ResidualKind::kErrorFeedback);
   EXPECT_EQ(gradient.sum_codec.block, 64);
   EXPECT_EQ(gradient.min_bytes, 100);
@@ -202,7 +202,7 @@ TEST(GoodCompression, DifferencesNeedACopy) {
   EXPECT_EQ(weights("\"zero_optimization\": {\"stage\": 1}").residual.kind, ResidualKind::kValueDifference);
   EXPECT_EQ(weights("\"zero_optimization\": {\"stage\": 3}").residual.kind, ResidualKind::kNone);
   EXPECT_EQ(weights("\"zero_optimization\": {\"stage\": 3}").codec.bits, 8);
-  EXPECT_EQ(weights("\"zero_optimization\": {\"stage\": 3}, \"placement\": {\"secondary\": \"node\"}").codec.bits, 2);
+  EXPECT_EQ(weights("\"zero_optimization\": {\"stage\": 3}, \"placement\": {\"secondary\": \"node\"}").codec.rate, 2.25);
 }
 
 TEST(GoodCompression, TwoLevelsWhereNodesAreKnown) {

@@ -8,6 +8,7 @@
 #include "compression/make_codec.h"
 #include "engine/base/core/error.h"
 #include "engine/run/config/rule_fields.h"
+#include "parallel/zero/flat_layout.h"
 
 namespace thinwire {
 namespace {
@@ -206,6 +207,12 @@ class Check {
            (is_tensor(site_) ? "all messages of a layer at " + at() + " are coded alike"
                              : "weights are gathered unit by unit, all tensors of a block together") +
                "; say select.layers");
+    if (site_ == Site::kZeroParameter && context_.tensor > 1 && !codes_within(rule_.codec, kQuantum))
+      fail({"codec", "block"},
+           "codec " + rule_.codec.codec +
+               " codes a tensor together with its neighbours, and tensor-parallel ranks hold some tensors whole among "
+               "neighbours that differ: their copies would drift apart; take block_int or lloyd_max with a block that "
+               "divides 4096");
     nothing_left();
   }
 

@@ -91,9 +91,9 @@ std::vector<CodingField> make_coding_fields() {
   const auto coded = [](const Coding& c) { return c.codec.codec != "identity"; };
   const auto any_residual = [](const Coding& c) { return c.residual.kind != ResidualKind::kNone; };
   const auto ema = [](const Coding& c) { return c.residual.kind == ResidualKind::kEma; };
-  const std::vector<std::string> codecs = {"identity", "cast",          "block_int", "mx",      "e3m0",     "lloyd_max",
-                                           "one_bit",  "zfp",           "mpc",       "entropy", "low_rank", "top_k",
-                                           "random_k", "chunked_top_k", "sketch"};
+  const std::vector<std::string> codecs = {"identity", "cast",     "block_int",     "mx",    "e3m0",    "lloyd_max",
+                                           "ecsq",     "one_bit",  "zfp",           "mpc",   "entropy", "low_rank",
+                                           "top_k",    "random_k", "chunked_top_k", "sketch"};
   std::vector<CodingField> f;
   f.push_back(
       of_codec({.name = "codec",
@@ -128,7 +128,7 @@ std::vector<CodingField> make_coding_fields() {
                         .unit = "elements",
                         .doc = "Elements that share a scale (chunked_top_k: a choice); 0: as the codec has it."},
                        &CodecSpec::block,
-                       {"block_int", "mx", "one_bit", "e3m0", "lloyd_max", "random_k", "chunked_top_k"}));
+                       {"block_int", "mx", "one_bit", "e3m0", "lloyd_max", "ecsq", "random_k", "chunked_top_k"}));
   f.push_back(
       of_codec({.name = "scale",
                 .types = kStringKey,
@@ -153,10 +153,10 @@ std::vector<CodingField> make_coding_fields() {
   f.push_back(of_codec({.name = "rate",
                         .types = kRealKey,
                         .default_text = "8",
-                        .bounds = {2.25, 32},
+                        .bounds = {2, 32},
                         .unit = "bits",
-                        .doc = "zfp: bits per value."},
-                       &CodecSpec::rate, {"zfp"}));
+                        .doc = "Bits per value: zfp 2.25 to 32; ecsq 2 to 5, blocks' scales not counted."},
+                       &CodecSpec::rate, {"zfp", "ecsq"}));
   f.push_back(of_codec({.name = "dimension",
                         .types = kIntKey,
                         .default_text = "1",

@@ -184,6 +184,7 @@ std::vector<Subject> all_subjects() {
     add("mx", [=](CodecSpec& s) { s.format = format; });
   add("e3m0");
   for (int64_t bits : {4, 3, 2}) add("lloyd_max", [=](CodecSpec& s) { s.bits = bits; });
+  for (double rate : {2.0, 2.5, 3.0}) add("ecsq", [=](CodecSpec& s) { s.rate = rate; });
   add("one_bit");
   add("one_bit", [](CodecSpec& s) { s.block = 1024; });
   for (double rate : {8.0, 16.0, 24.0}) add("zfp", [=](CodecSpec& s) { s.rate = rate; });

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "compression/make_codec.h"
 #include "engine/base/core/model_units.h"
 
 namespace thinwire {
@@ -52,7 +53,7 @@ void select_unit_messages(const RunConfig& config, const RankLayout& layout, con
     if (unit.count == 0) continue;
     const SiteRule* rule = unit.tied ? embedding : gradient;
     const bool leave_whole = rule != nullptr && layout.mesh.tensor > 1 &&
-                             (!keeps_to_quantum(rule->codec) || !keeps_to_quantum(rule->sum_codec));
+                             (!codes_within(rule->codec, kQuantum) || !codes_within(rule->sum_codec, kQuantum));
     unit.pieces = cut_unit(rule != nullptr ? &rule->select : nullptr, static_cast<int>(u), unit.shard,
                            store.layout().units[u], store.params(), layers, leave_whole);
     if (rule != nullptr || parameter != nullptr) unit.padding = padding_of(store.layout().units[u]);

@@ -1,0 +1,387 @@
+// Frames of ecsq: which grid fits the rate, headers and their checks, threads; the loops are in ecsq_kernel.cpp.
+#include "compression/codecs/ecsq.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "compression/codecs/block_layout.h"
+#include "compression/codecs/ecsq_kernel.h"
+#include "compression/codecs/huffman.h"
+
+namespace thinwire {
+namespace {
+
+constexpr int64_t kDefaultBlock = 64, kLargestBlock = 4096;
+constexpr int kCoarsest = 4, kFinest = 96;  // notches: steps of 1.68 and 1/32 units
+constexpr int64_t kFewest = 512;            // below, a frame's code would not earn its table
+
+enum Mode : uint8_t { kFixed = 0, kHuffman = 1, kConstant = 2 };
+
+// In front of a frame's units, codes and streams.
+struct Header {
+  uint8_t mode = kFixed, notch = 0, first = 0, last = 0;  // symbols
+  uint16_t stream[4] = {};                                // bytes
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(Header) == 16);
+
+float step_of(int notch) {
+  constexpr double kSixteenth = 1.0442737824274138;
+  double step = 2.0;
+  for (int i = 0; i < notch; ++i) step /= kSixteenth;
+  return static_cast<float>(step);
+}
+const std::array<float, kFinest + 1>& steps() {
+  static const std::array<float, kFinest + 1> all = [] {
+    std::array<float, kFinest + 1> s{};
+    for (int n = 0; n <= kFinest; ++n) s[static_cast<size_t>(n)] = step_of(n);
+    return s;
+  }();
+  return all;
+}
+
+// Where a frame has fixed codes: the notch whose 2^bits - 1 levels lose least of normal numbers.
+int fixed_notch(int bits) {
+  constexpr int kNotches[] = {6, 21, 34, 47};
+  return kNotches[bits - 2];
+}
+
+// Base-2 logarithm of v >= 1 to within 0.003. Arithmetic that is the same on every machine: it decides about bytes.
+float log2_of(float v) {
+  const uint32_t bits = std::bit_cast<uint32_t>(v);
+  const float m = std::bit_cast<float>((bits & 0x7fffffu) | 0x3f800000u);
+  return static_cast<float>(static_cast<int>(bits >> 23) - 127) + ((-0.33582878f * m + 2.0f) * m - 1.65871022f);
+}
+
+// How many bits an element's integer takes on a grid, from the magnitudes of a sample: the entropy, signs included, and
+// what a Huffman code loses on it.
+class RateModel {
+ public:
+  RateModel(const uint32_t* bins, int64_t seen) : seen_(static_cast<float>(seen)) {
+    below_[0] = 0.0f;
+    for (size_t i = 0; i < kEcsqBins; ++i) below_[i + 1] = below_[i] + static_cast<float>(bins[i]);
+  }
+  float bits(float step) const {
+    float sum = 0.0f, under = count_below(0.5f * step);
+    sum += cost(under) + (seen_ - under);
+    for (float k = 1.5f; under < seen_; k += 1.0f) {
+      const float next = count_below(k * step);
+      sum += cost(next - under);
+      under = next;
+    }
+    return sum / seen_ + kLost;
+  }
+
+ private:
+  static constexpr float kLost = 0.04f;
+  float cost(float count) const { return count < 1.0f ? 0.0f : count * log2_of(seen_ / count); }
+  float count_below(float magnitude) const {
+    const float at = magnitude * kEcsqPerUnit;
+    if (at >= static_cast<float>(kEcsqBins)) return seen_;
+    const auto bin = static_cast<size_t>(at);
+    return below_[bin] + (at - static_cast<float>(bin)) * (below_[bin + 1] - below_[bin]);
+  }
+  float below_[kEcsqBins + 1];
+  float seen_;
+};
+
+class Ecsq final : public Codec {
+ public:
+  Ecsq(double rate, int64_t block) : rate_(rate), block_(block), bits_(static_cast<int>(rate)) {
+    name_ = std::to_string(rate);
+    name_.erase(name_.find_last_not_of('0') + 1);
+    if (name_.back() == '.') name_.pop_back();
+    name_ = "ecsq(rate=" + name_ + ",block=" + std::to_string(block) + ")";
+  }
+  std::string name() const override { return name_; }
+  Traits traits() const override { return {.contractive = true, .linear = true, .granule = kEcsqFrame}; }
+  size_t wire_bytes(int64_t count, DType) const override {
+    return static_cast<size_t>(count / kEcsqFrame) * frame_bytes(kEcsqFrame) + frame_bytes(count % kEcsqFrame);
+  }
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const override;
+  Encoded round_trip(const Msg& msg, View in, std::span<std::byte> out, CodingState* state,
+                     View decoded) const override;
+  void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
+
+ private:
+  size_t unit_bytes(int64_t n) const { return 2 + static_cast<size_t>((n + block_ - 1) / block_); }
+  size_t code_bytes(int64_t n) const { return static_cast<size_t>(std::ceil(static_cast<double>(n) * rate_ / 8)); }
+  size_t frame_bytes(int64_t n) const { return n == 0 ? 0 : sizeof(Header) + unit_bytes(n) + code_bytes(n); }
+
+  Encoded encode_frames(const Msg& msg, View in, std::span<std::byte> out, float* decoded) const;
+  bool encode_frame(const float* x, int64_t n, std::byte* out, float* decoded) const;
+  bool encode_huffman(const uint8_t* symbols, int64_t n, bool few, Header& header, std::byte* codes,
+                      size_t& missing) const;
+  bool decode_frame(const std::byte* in, int64_t n, float* out, bool accumulate) const;
+  bool decode_huffman(const Header& header, const std::byte* codes, int64_t n, uint8_t* symbols) const;
+
+  double rate_;
+  int64_t block_;
+  int bits_;  // of fixed codes
+  std::string name_;
+};
+
+void pack(const uint8_t* symbols, int64_t n, int bits, std::byte* out, size_t bytes) {
+  std::memset(out, 0, bytes);
+  const uint32_t mask = (1u << bits) - 1;
+  for (int64_t i = 0, at = 0; i < n; ++i, at += bits) {
+    const uint32_t code = (static_cast<uint32_t>(symbols[i]) - kEcsqZero) & mask;
+    out[at / 8] |= static_cast<std::byte>(code << at % 8);
+    if (at % 8 + bits > 8) out[at / 8 + 1] |= static_cast<std::byte>(code >> (8 - at % 8));
+  }
+}
+void unpack(const std::byte* in, int64_t n, int bits, uint8_t* symbols) {
+  const uint32_t half = 1u << (bits - 1);
+  for (int64_t i = 0, at = 0; i < n; ++i, at += bits) {
+    uint32_t code = static_cast<uint32_t>(in[at / 8]) >> at % 8;
+    if (at % 8 + bits > 8) code |= static_cast<uint32_t>(in[at / 8 + 1]) << (8 - at % 8);
+    code &= 2 * half - 1;
+    symbols[i] = static_cast<uint8_t>(kEcsqZero + code - (code >= half ? 2 * half : 0));
+  }
+}
+
+// Symbols of a frame, counted by quarters, and ready to be written: in pairs where all are within kFew of zero.
+class SymbolStream {
+ public:
+  static constexpr int kFew = 7;
+  SymbolStream(const uint8_t* symbols, int64_t n, bool few) : symbols_(symbols), n_(n), in_pairs_(few && n % 8 == 0) {
+    if (!in_pairs_) {
+      kernels_.count(symbols, n, quarter);
+      return;
+    }
+    uint32_t both[4][256];
+    kernels_.pair(symbols, n, kBase, pairs_);
+    kernels_.count(pairs_, n / 2, both);
+    std::memset(quarter, 0, sizeof(quarter));
+    for (int q = 0; q < 4; ++q)
+      for (size_t p = 0; p < 256; ++p) {
+        quarter[q][kBase + p % 16] += both[q][p];
+        quarter[q][kBase + p / 16] += both[q][p];
+      }
+  }
+  void write(const HuffmanLengths& lengths, std::byte* const* streams, const size_t* bytes) const {
+    const std::array<uint32_t, 256> codes = huffman_codes(lengths);
+    if (!in_pairs_) {
+      kernels_.encode(symbols_, n_, codes.data(), streams, bytes);
+      return;
+    }
+    std::array<uint32_t, 256> both;
+    uint32_t longest = 0;
+    for (size_t p = 0; p < 256; ++p) {
+      const uint32_t first = codes[kBase + p % 16], second = codes[kBase + p / 16];
+      const uint32_t length = (first >> 16) + (second >> 16);
+      both[p] = (first & 0xffffu) | (second & 0xffffu) << (first >> 16) | length << 24;
+      longest = std::max(longest, length);
+    }
+    kernels_.encode_pairs(pairs_, n_ / 2, both.data(), longest, streams, bytes);
+  }
+
+  uint32_t quarter[4][256];  // how often each quarter of the frame has each symbol
+
+ private:
+  static constexpr uint8_t kBase = kEcsqZero - 8;
+  const HuffmanKernels& kernels_ = TW_PICK_KERNELS(huffman_kernels);
+  const uint8_t* symbols_;
+  int64_t n_;
+  bool in_pairs_;
+  uint8_t pairs_[kEcsqFrame / 2];
+};
+
+// Codes for all symbols if they fit; else `missing` says by how many bytes they do not.
+bool Ecsq::encode_huffman(const uint8_t* symbols, int64_t n, bool few, Header& header, std::byte* codes,
+                          size_t& missing) const {
+  const SymbolStream stream(symbols, n, few);
+  std::array<uint32_t, 256> counts{};
+  size_t distinct = 0;
+  for (size_t s = 0; s < 256; ++s) {
+    counts[s] = stream.quarter[0][s] + stream.quarter[1][s] + stream.quarter[2][s] + stream.quarter[3][s];
+    if (counts[s] == 0) continue;
+    if (distinct++ == 0) header.first = static_cast<uint8_t>(s);
+    header.last = static_cast<uint8_t>(s);
+  }
+  const size_t room = code_bytes(n);
+  if (distinct == 1) {
+    header.mode = kConstant;
+    std::memset(codes, 0, room);
+    return true;
+  }
+  const HuffmanLengths lengths = huffman_lengths(counts);
+  const size_t span = static_cast<size_t>(header.last - header.first) + 1, table = (span + 1) / 2;
+  size_t bytes[4], total = table;
+  for (int q = 0; q < 4; ++q) {
+    size_t bits = 0;
+    for (size_t s = header.first; s <= header.last; ++s) bits += size_t{stream.quarter[q][s]} * lengths[s];
+    bytes[q] = (bits + 7) / 8;
+    total += bytes[q];
+    header.stream[q] = static_cast<uint16_t>(bytes[q]);
+  }
+  if (total > room) {
+    missing = total - room;
+    return false;
+  }
+  header.mode = kHuffman;
+  for (size_t s = 0; s < span; s += 2)
+    codes[s / 2] =
+        static_cast<std::byte>(lengths[header.first + s] | (s + 1 < span ? lengths[header.first + s + 1] << 4 : 0));
+  std::byte* streams[4];
+  std::byte* at = codes + table;
+  for (int q = 0; q < 4; at += bytes[q++]) streams[q] = at;
+  stream.write(lengths, streams, bytes);
+  std::memset(at, 0, room - total);
+  return true;
+}
+
+// Returns whether all elements were finite. decoded: nullptr, or [n], may be x.
+bool Ecsq::encode_frame(const float* x, int64_t n, std::byte* out, float* decoded) const {
+  const EcsqKernels& kernels = TW_PICK_KERNELS(ecsq_kernels);
+  float inverses[kEcsqFrame / 64], reach = 0.0f;
+  uint8_t symbols[kEcsqFrame];
+  std::byte* const units = out + sizeof(Header);
+  std::byte* const codes = units + unit_bytes(n);
+  Header header;
+  const auto finish = [&](bool finite) {
+    std::memcpy(out, &header, sizeof(header));
+    if (decoded && finite)
+      kernels.restore(symbols, n, block_, reinterpret_cast<const uint8_t*>(units), steps()[header.notch], decoded,
+                      false);
+    return finite;
+  };
+  if (!kernels.units(x, n, block_, reinterpret_cast<uint8_t*>(units), inverses, &reach)) {
+    header.mode = kConstant;
+    header.first = header.last = kEcsqZero;
+    std::memset(codes, 0, code_bytes(n));
+    return finish(false);
+  }
+  uint32_t bins[kEcsqBins];
+  const int64_t seen = n < kFewest ? 0 : kernels.sample(x, n, block_, inverses, bins);
+  if (seen > 0) {
+    // The finest grid that cuts nothing and, as the sample has it, fits: bits fall as steps grow.
+    const RateModel model(bins, seen);
+    const float budget = static_cast<float>(rate_);
+    int low = kCoarsest, high = kFinest;
+    while (high > low && reach > 127.0f * steps()[static_cast<size_t>(high)]) --high;
+    while (low < high) {
+      const int middle = (low + high + 1) / 2;
+      if (model.bits(steps()[static_cast<size_t>(middle)]) <= budget)
+        low = middle;
+      else
+        high = middle - 1;
+    }
+    // The rest of the frame may differ from the sample: a sixteenth of a bit an element for each notch.
+    for (int notch = low; notch >= kCoarsest;) {
+      header.notch = static_cast<uint8_t>(notch);
+      kernels.quantize(x, n, block_, inverses, 1.0f / steps()[header.notch], symbols);
+      size_t missing = 0;
+      const bool few = reach < (SymbolStream::kFew + 0.49f) * steps()[header.notch];
+      if (encode_huffman(symbols, n, few, header, codes, missing)) return finish(true);
+      notch -= std::max(1, static_cast<int>(missing * 128 / static_cast<size_t>(n)));
+    }
+  }
+  header = Header();
+  header.notch = static_cast<uint8_t>(fixed_notch(bits_));
+  kernels.quantize(x, n, block_, inverses, 1.0f / steps()[header.notch], symbols);
+  const int highest = (1 << (bits_ - 1)) - 1;
+  for (int64_t i = 0; i < n; ++i)
+    symbols[i] = static_cast<uint8_t>(std::clamp<int>(symbols[i], kEcsqZero - highest, kEcsqZero + highest));
+  pack(symbols, n, bits_, codes, code_bytes(n));
+  return finish(true);
+}
+
+Encoded Ecsq::encode_frames(const Msg& msg, View in, std::span<std::byte> out, float* decoded) const {
+  const float* x = in.as<float>();
+  const int64_t n = in.count();
+  const size_t bytes = wire_bytes(n, DType::f32);
+  TW_CHECK(out.size() >= bytes, name_, ": room for ", out.size(), " bytes, needs ", bytes);
+  bool finite = true;
+  parallel_blocks(msg.threads, n, kEcsqFrame, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; i += kEcsqFrame) {
+      std::byte* const to = out.data() + static_cast<size_t>(i / kEcsqFrame) * frame_bytes(kEcsqFrame);
+      if (!encode_frame(x + i, std::min(kEcsqFrame, last - i), to, decoded ? decoded + i : nullptr))
+        __atomic_store_n(&finite, false, __ATOMIC_RELAXED);  // read behind the loop's barrier
+    }
+  });
+  return {bytes, !finite};
+}
+
+Encoded Ecsq::encode(const Msg& msg, View in, std::span<std::byte> out, CodingState*) const {
+  return encode_frames(msg, in, out, nullptr);
+}
+Encoded Ecsq::round_trip(const Msg& msg, View in, std::span<std::byte> out, CodingState*, View decoded) const {
+  return encode_frames(msg, in, out, decoded.as<float>());
+}
+
+bool Ecsq::decode_huffman(const Header& header, const std::byte* codes, int64_t n, uint8_t* symbols) const {
+  if (header.first > header.last) return false;
+  const size_t span = static_cast<size_t>(header.last - header.first) + 1, table = (span + 1) / 2;
+  size_t bytes[4], total = table;
+  for (size_t q = 0; q < 4; ++q) total += bytes[q] = header.stream[q];
+  if (total > code_bytes(n)) return false;
+  HuffmanLengths lengths{};
+  for (size_t s = 0; s < span; ++s)
+    lengths[header.first + s] = static_cast<uint8_t>(static_cast<uint8_t>(codes[s / 2]) >> s % 2 * 4 & 15);
+  if (!huffman_complete(lengths)) return false;
+  const std::byte* streams[4];
+  const std::byte* at = codes + table;
+  for (int q = 0; q < 4; at += bytes[q++]) streams[q] = at;
+  return TW_PICK_KERNELS(huffman_kernels).decode(streams, bytes, huffman_codes(lengths).data(), n, symbols);
+}
+
+// False for a frame that no encoder writes.
+bool Ecsq::decode_frame(const std::byte* in, int64_t n, float* out, bool accumulate) const {
+  uint8_t symbols[kEcsqFrame];
+  Header header;
+  std::memcpy(&header, in, sizeof(header));
+  const std::byte* const units = in + sizeof(Header);
+  const std::byte* const codes = units + unit_bytes(n);
+  if (header.notch > kFinest) return false;
+  switch (header.mode) {
+    case kConstant:
+      std::memset(symbols, header.first, static_cast<size_t>(n));
+      break;
+    case kFixed:
+      unpack(codes, n, bits_, symbols);
+      break;
+    case kHuffman:
+      if (!decode_huffman(header, codes, n, symbols)) return false;
+      break;
+    default:
+      return false;
+  }
+  return TW_PICK_KERNELS(ecsq_kernels)
+      .restore(symbols, n, block_, reinterpret_cast<const uint8_t*>(units), steps()[header.notch], out, accumulate);
+}
+
+void Ecsq::decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const {
+  float* y = out.as<float>();
+  const int64_t n = out.count();
+  check_payload(name_, in, wire_bytes(n, DType::f32), n);
+  int64_t bad = -1;
+  parallel_blocks(msg.threads, n, kEcsqFrame, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; i += kEcsqFrame) {
+      const std::byte* const from = in.data() + static_cast<size_t>(i / kEcsqFrame) * frame_bytes(kEcsqFrame);
+      if (!decode_frame(from, std::min(kEcsqFrame, last - i), y + i, accumulate))
+        __atomic_store_n(&bad, i / kEcsqFrame, __ATOMIC_RELAXED);
+    }
+  });
+  if (bad >= 0)
+    throw_bad_data(name_ + ": frame " + std::to_string(bad) +
+                   " is one that no encoder writes; the payload was damaged or written by another codec");
+}
+
+}  // namespace
+
+std::shared_ptr<const Codec> make_ecsq(const CodecSpec& spec) {
+  refuse_rounding_parameters(spec);
+  if (!(spec.rate >= 2.0 && spec.rate <= 5.0))
+    throw_bad_config("codec ecsq: rate is " + std::to_string(spec.rate) + "; it may be 2 to 5 bits an element");
+  const int64_t block = spec.block == 0 ? kDefaultBlock : spec.block;
+  if (block < 64 || block > kLargestBlock || block % 64 != 0)
+    throw_bad_config("codec ecsq: block is " + std::to_string(spec.block) + "; it may be a multiple of 64 up to " +
+                     std::to_string(kLargestBlock) + ", or 0 for " + std::to_string(kDefaultBlock));
+  return std::make_shared<Ecsq>(spec.rate, block);
+}
+
+}  // namespace thinwire

@@ -1,0 +1,32 @@
+// Inner loops of Huffman coding, for one frame of bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/base/ops/kernel_table.h"
+
+namespace thinwire {
+
+inline constexpr int kHuffmanBits = 11;  // longest code
+
+// A frame's n symbols are coded as four quarters: symbols [q * size, min((q + 1) * size, n)) with size = ceil(n / 4).
+// Codes are written from the least significant bit on; each quarter's stream ends with its byte.
+struct HuffmanKernels {
+  // counts[q][s]: how often quarter q has symbol s.
+  void (*count)(const uint8_t* symbols, int64_t n, uint32_t (*counts)[256]);
+  // codes[s] = code | length << 16. bytes[q] is exactly what the quarter takes; nothing else is written.
+  void (*encode)(const uint8_t* symbols, int64_t n, const uint32_t* codes, std::byte* const* out, const size_t* bytes);
+  // The same streams in half the steps where symbols are few: two neighbours in [base, base + 16) become one byte,
+  // second - base in its upper half. n is a multiple of 8, so that quarters hold whole pairs. pairs [n / 2].
+  void (*pair)(const uint8_t* symbols, int64_t n, uint8_t base, uint8_t* pairs);
+  // codes[p] = both codes, the first in the lower bits | their length << 24; longest: of the lengths.
+  void (*encode_pairs)(const uint8_t* pairs, int64_t n, const uint32_t* codes, uint32_t longest, std::byte* const* out,
+                       const size_t* bytes);
+  // lengths[s] and codes[s] of a complete prefix code, 0 for symbols without one. Returns whether the streams held
+  // exactly n symbols; never reads beyond bytes[q].
+  bool (*decode)(const std::byte* const* in, const size_t* bytes, const uint32_t* codes, int64_t n, uint8_t* symbols);
+};
+TW_DECLARE_KERNELS(HuffmanKernels, huffman_kernels)
+
+}  // namespace thinwire

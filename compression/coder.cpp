@@ -133,7 +133,7 @@ struct Coder::Parts {
 
   struct Piece {
     const Msg& msg;
-    View in, reference;
+    View in, reference, own;
     std::span<std::byte> out;
     CoderState* state;
     CoderState::Open open;  // of the whole piece; unused unless `remember`
@@ -292,12 +292,22 @@ Encoded Coder::Parts::pack_tile(const Piece& piece, int64_t at, int64_t n, float
   const std::span<std::byte> room = piece.out.subspan(start, codec->wire_bytes(n, DType::f32));
   CodingState* codec_state = piece.state ? piece.state->codec() : nullptr;
   const View given(spec.hadamard ? work : x, DType::f32, {n});
-  const bool both = piece.remember || sample;
+  const bool both = piece.remember || sample || piece.own;
+  const auto keep = [&](int64_t a, int64_t count) {
+    if (!piece.own) return;
+    const auto& finish = differences() ? kernels.add_store : kernels.store;
+    finish[index_of(piece.own.dtype)](work + a, at_element(piece.own, at + a), count);
+  };
   const Encoded encoded = both ? codec->round_trip(msg, given, room, codec_state, View(work, DType::f32, {n}))
                                : codec->encode(msg, given, room, codec_state);
   if (encoded.non_finite) {
     // The step will be skipped. Should it not be: the old residual, and no NaN in it for ever.
     sums.non_finite = true;
+    if (piece.own) {
+      codec->decode(msg, room.first(encoded.bytes), View(work, DType::f32, {n}), false);
+      if (spec.hadamard) kernels.hadamard(work, work, n);
+      keep(0, n);
+    }
     if (piece.remember && !ema && piece.open.values.read != piece.open.values.write)
       std::memcpy(piece.open.values.write + at, piece.open.values.read + at, static_cast<size_t>(n) * sizeof(float));
     if (ema && piece.open.codes.read != piece.open.codes.write) {
@@ -314,6 +324,7 @@ Encoded Coder::Parts::pack_tile(const Piece& piece, int64_t at, int64_t n, float
     const int64_t count = b - a;
     TileSums& s = run_sums[run];
     if (spec.hadamard) kernels.hadamard(work + a, work + a, count);
+    keep(a, count);
     if (ema) {
       kernels.ema(x + a, work + a, old + a, static_cast<float>(residual.beta), 1.0f / scale, work + a, count, s);
       kernels.pack8(work + a, piece.open.codes.write + at + a, piece.open.scales.write + block + a / kEmaBlock, count);
@@ -395,7 +406,7 @@ size_t Coder::Parts::pack_direct(const Piece& piece, PieceSums& sums) const {
 }
 
 size_t Coder::pack(const Msg& msg, View in, View reference, std::span<std::byte> out, CodingState* state,
-                   CodingStats& stats) const {
+                   CodingStats& stats, View own_copy) const {
   const Parts& p = *parts_;
   const int64_t n = in.count();
   if (n == 0) return 0;
@@ -411,7 +422,8 @@ size_t Coder::pack(const Msg& msg, View in, View reference, std::span<std::byte>
 
   // Evaluation neither adds residuals nor changes them: they belong to other data.
   const bool remember = keeps_residual(p.residual.kind) && msg.train;
-  Parts::Piece piece{msg, in, reference, out.first(bound), own, {}, remember};
+  TW_CHECK(!own_copy || (keeps_decoded(msg) && own_copy.count() == n), name(), ": a copy of what others decode");
+  Parts::Piece piece{msg, in, reference, own_copy, out.first(bound), own, {}, remember};
   if (remember) {
     TW_CHECK(msg.first + n <= own->count(), "a piece at ", msg.first, "+", n, " of a state of ", own->count());
     piece.open = own->open(msg.first, n, msg.step);
@@ -429,6 +441,10 @@ size_t Coder::pack(const Msg& msg, View in, View reference, std::span<std::byte>
   stats.residual_square += sums.residual;
   stats.non_finite += sums.non_finite ? 1 : 0;
   return bytes;
+}
+
+bool Coder::keeps_decoded(const Msg& msg) const {
+  return parts_->differences() || (keeps_residual(parts_->residual.kind) && msg.train);
 }
 
 // Lengths and checksums, before anything is written.

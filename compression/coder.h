@@ -58,9 +58,12 @@ class Coder {
 
   // in: [n] fp32, bf16 or fp16, elements [msg.first, msg.first + n) of the message. out: room for wire_bytes(n).
   // Returns the payload's length. Without msg.train residuals are neither added nor changed. reference: with
-  // value_difference [n] in the replica's dtype (what receivers hold); else empty.
-  size_t pack(const Msg& msg, View in, View reference, std::span<std::byte> out, CodingState* state,
-              CodingStats& stats) const;
+  // value_difference [n] in the replica's dtype (what receivers hold); else empty. own: empty, or [n] that becomes what
+  // absorb() would make of the payload there, bit for bit; only where keeps_decoded() says so.
+  size_t pack(const Msg& msg, View in, View reference, std::span<std::byte> out, CodingState* state, CodingStats& stats,
+              View own = View()) const;
+  // Packing gives the decoded numbers anyway, or nearly.
+  bool keeps_decoded(const Msg& msg) const;
   // out [n] (fp32, bf16, fp16) = sum over shares in the order given; accumulate: out += it. With value_difference
   // there is one share, out holds the reference and the difference is added to it whatever `accumulate` says.
   // Throws Error(kBadData) for a bad payload or checksum; the message names the sender's rank in the group.

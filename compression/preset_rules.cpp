@@ -257,7 +257,7 @@ PresetRules expand_powersgd(const PresetContext& c) {
 PresetRules expand_thinwire(const PresetContext& c) {
   PresetRules p;
   p.adapt = true;
-  // Gradients: 2.63 bits to their owner, as many back. Small blocks rather than a transform: rows and columns of a
+  // Gradients: 2.63 bits to their owner, sums 3.63 back. Small blocks rather than a transform: rows and columns of a
   // gradient differ much in size, and what spreads the large ones drowns the small (docs/presets.md has the losses).
   // Error feedback returns what the rounding took; sums have a residual of their own, at their owner. Tensor-parallel
   // ranks hold some tensors whole, among neighbours that differ: there, blocks that stay inside of a tensor, 3.13 bits
@@ -265,7 +265,7 @@ PresetRules expand_thinwire(const PresetContext& c) {
   const bool entropy_coded = c.tensor == 1;
   SiteRule gradient = entropy_coded ? ecsq(2.5, 64) : lloyd_max(3);
   gradient.residual.kind = ResidualKind::kErrorFeedback;
-  gradient.sum_codec = entropy_coded ? gradient.codec : lloyd_max(4).codec;
+  gradient.sum_codec = entropy_coded ? ecsq(3.5, 64).codec : lloyd_max(4).codec;
   gradient.sum_residual = gradient.residual;
   gradient.has_sum_codec = true;
   if (c.two_level) {  // the links inside a node are the fast ones: spend bits there

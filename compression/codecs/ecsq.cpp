@@ -256,7 +256,10 @@ bool Ecsq::encode_frame(const float* x, int64_t n, std::byte* out, float* decode
     return finish(false);
   }
   uint32_t bins[kEcsqBins];
-  const int64_t seen = n < kFewest ? 0 : kernels.sample(x, n, block_, inverses, bins);
+  int64_t seen = 0;
+  // All of it where a quarter is nothing but zeros.
+  for (int64_t stride = 4; n >= kFewest && seen == 0 && stride > 0; stride -= 3)
+    seen = kernels.sample(x, n, block_, inverses, stride, bins);
   if (seen > 0) {
     // The finest grid that cuts nothing and, as the sample has it, fits: bits fall as steps grow.
     const RateModel model(bins, seen);
@@ -271,13 +274,14 @@ bool Ecsq::encode_frame(const float* x, int64_t n, std::byte* out, float* decode
         high = middle - 1;
     }
     // The rest of the frame may differ from the sample: a sixteenth of a bit an element for each notch.
-    for (int notch = low; notch >= kCoarsest;) {
+    for (int notch = low, tried = kFinest + 1; notch < tried;) {
       header.notch = static_cast<uint8_t>(notch);
       kernels.quantize(x, n, block_, inverses, 1.0f / steps()[header.notch], symbols);
       size_t missing = 0;
       const bool few = reach < (SymbolStream::kFew + 0.49f) * steps()[header.notch];
       if (encode_huffman(symbols, n, few, header, codes, missing)) return finish(true);
-      notch -= std::max(1, static_cast<int>(missing * 128 / static_cast<size_t>(n)));
+      tried = notch;
+      notch = std::max(kCoarsest, notch - std::max(1, static_cast<int>(missing * 128 / static_cast<size_t>(n))));
     }
   }
   header = Header();

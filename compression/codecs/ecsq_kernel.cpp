@@ -79,10 +79,10 @@ bool units(const float* x, int64_t n, int64_t block, uint8_t* out, float* invers
   return true;
 }
 
-int64_t sample(const float* x, int64_t n, int64_t block, const float* inverses, uint32_t* bins) {
+int64_t sample(const float* x, int64_t n, int64_t block, const float* inverses, int64_t stride, uint32_t* bins) {
   for (int i = 0; i < kEcsqBins; ++i) bins[i] = 0;
   int64_t seen = 0;
-  for (int64_t first = 0; first + kUnit <= n; first += 4 * kUnit) {
+  for (int64_t first = 0; first + kUnit <= n; first += stride * kUnit) {
     const float inverse = inverses[first / block];
     if (inverse == 0.0f) continue;
     const VecF factor = splat(inverse * kEcsqPerUnit), last = splat((float)(kEcsqBins - 1));

@@ -17,9 +17,9 @@ struct EcsqKernels {
   // largest magnitude in units of its block. Returns false if an element is not finite,
   // or beyond 2^126.
   bool (*units)(const float* x, int64_t n, int64_t block, uint8_t* out, float* inverses, float* reach);
-  // bins[i]: how many of a sample's magnitudes are there. Returns the size of the sample: every fourth 64 elements, and
-  // none where a block has no unit.
-  int64_t (*sample)(const float* x, int64_t n, int64_t block, const float* inverses, uint32_t* bins);
+  // bins[i]: how many of a sample's magnitudes are there. Returns the size of the sample: the first of every `stride`
+  // runs of 64 elements, and none where a block has no unit.
+  int64_t (*sample)(const float* x, int64_t n, int64_t block, const float* inverses, int64_t stride, uint32_t* bins);
   // symbols = kEcsqZero + the integer nearest to x * inverse * fineness, ties to even, at most 127 either way.
   void (*quantize)(const float* x, int64_t n, int64_t block, const float* inverses, float fineness, uint8_t* symbols);
   // out = or += (symbol - kEcsqZero) * step * unit, the units as units() wrote them. Returns false for a head that no

@@ -99,12 +99,12 @@ Task all_reduce_pieces(GroupLane lane, CodedCall scatter_call, CodedCall gather_
       const View total(sum.data(), sum_type, {mine.count});
       scatter.sum(k, total, false);
       char* const room = back.of(k, 0);
-      bytes = sums.pack(total, View(), mine.first, room);
+      bytes = sums.pack(total, View(), mine.first, room, result);
       payload = room;
     }
     for (int i = 1; i < n; ++i) back.send(k, 0, payload, bytes, lane.world_rank((me + i) % n));
     // The owner takes what the others take.
-    if (!sums.plain()) sums.absorb_one(payload, bytes, me, sum_type, result, mine.first, k);
+    if (!sums.plain()) sums.absorb_own(payload, bytes, sum_type, result, mine.first, k);
   };
   const auto take_sums = [&](int64_t k) {
     for (int peer = 0; peer < n; ++peer) {

@@ -140,16 +140,21 @@ PieceCoder::PieceCoder(const GroupLane& lane, const CodedCall& call, const Seat&
   call_.msg.ranks = seat.ranks;
 }
 
-size_t PieceCoder::pack(View in, View reference, int64_t first, char* out) {
+size_t PieceCoder::pack(View in, View reference, int64_t first, char* out, View own) {
   Msg msg = call_.msg;
   msg.first = seat_.first + first;
   msg.rank = seat_.rank_of(lane_.me);
   const size_t bound = bytes(in.count(), in.dtype);
   const std::span<std::byte> room(reinterpret_cast<std::byte*>(out), bound);
-  const size_t length = call_.coder->pack(msg, in, reference, room, call_.state, *call_.stats);
+  if (!call_.coder->keeps_decoded(msg)) own = View();
+  const size_t length = call_.coder->pack(msg, in, reference, room, call_.state, *call_.stats, own);
   TW_CHECK(framed() ? length <= bound : length == bound, call_.coder->name(), " packed ", in.count(), " elements into ",
            length, " bytes where ", bound, " were promised");
   return length;
+}
+
+void PieceCoder::absorb_own(const char* payload, size_t bytes, DType dtype, View own, int64_t first, int64_t k) {
+  if (!call_.coder->keeps_decoded(call_.msg)) absorb_one(payload, bytes, lane_.me, dtype, own, first, k);
 }
 
 Share PieceCoder::share(const char* payload, size_t bytes, int member, DType dtype, int64_t count) const {

@@ -75,8 +75,10 @@ class PieceCoder {
   int rank_of(int member) const { return seat_.rank_of(member); }
   size_t bytes(int64_t count, DType dtype) const { return payload_bytes(call_.coder, count, dtype); }
 
-  // in: elements from `first` on of the lane's message. Not for plain calls. Returns the payload's length.
-  size_t pack(View in, View reference, int64_t first, char* out);
+  // in: elements from `first` on of the lane's message. Not for plain calls. Returns the payload's length. own: where
+  // the packer, too, gets what the others decode; complete once absorb_own() was called.
+  size_t pack(View in, View reference, int64_t first, char* out, View own = View());
+  void absorb_own(const char* payload, size_t bytes, DType dtype, View own, int64_t first, int64_t k);
   // out = or += the sum of the shares, in their order; k: number of the piece, for messages. dtype: of what was packed,
   // and of raw shares, which are all that plain calls have. `out` is not one of the raw shares.
   void absorb(std::span<const Share> shares, DType dtype, View out, bool accumulate, int64_t first, int64_t k);

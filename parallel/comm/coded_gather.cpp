@@ -59,11 +59,11 @@ Task gather_pieces(GroupLane lane, CodedCall call, Seat seat, View mine, View wh
     if (!coder.plain()) {
       char* const room = out.of(k, 0);
       bytes = coder.pack(source.element_range(piece.first - own.first, piece.count),
-                         has_references(call) ? place : View(), piece.first, room);
+                         has_references(call) ? place : View(), piece.first, room, place);
       payload = room;
     }
     for (int i = 1; i < n; ++i) out.send(k, 0, payload, bytes, lane.world_rank((me + i) % n));
-    if (!coder.plain()) coder.absorb_one(payload, bytes, me, dtype, place, piece.first, k);
+    if (!coder.plain()) coder.absorb_own(payload, bytes, dtype, place, piece.first, k);
   };
   for (int k = 0; k < kInFlight; ++k) post(k);
   co_await turn;
@@ -156,14 +156,14 @@ Task two_level_gather_pieces(GroupLane lane, CodedCall call, View mine, View who
     if (!coder.plain()) {
       char* const room = out.of(k, 0);
       bytes = coder.pack(source.element_range(piece.first - own.first, piece.count),
-                         has_references(call) ? place : View(), piece.first, room);
+                         has_references(call) ? place : View(), piece.first, room, place);
       payload = room;
     }
     for (int i = 1; i < g.nodes; ++i)
       out.send(k, 0, payload, bytes, lane.world_rank(g.member((g.node + i) % g.nodes, g.place)));
     for (int i = 1; i < g.local; ++i)
       out.send(k, 0, payload, bytes, lane.world_rank(g.member(g.node, (g.place + i) % g.local)));
-    if (!coder.plain()) coder.absorb_one(payload, bytes, me, dtype, place, piece.first, k);
+    if (!coder.plain()) coder.absorb_own(payload, bytes, dtype, place, piece.first, k);
   };
   const auto hand_on = [&](int64_t k) {
     for (int j = 0; j < g.nodes; ++j) {

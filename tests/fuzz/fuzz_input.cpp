@@ -79,7 +79,8 @@ std::vector<CodecSpec> coder_specs() {
                                   plain("low_rank"),
                                   spec_of("top_k", [](CodecSpec& s) { s.density = 0.1; }),
                                   plain("random_k"),
-                                  plain("chunked_top_k")};
+                                  plain("chunked_top_k"),
+                                  spec_of("ecsq", [](CodecSpec& s) { s.rate = 2.5; })};
   for (CodecSpec& s : specs) s.checksum = true;
   return specs;
 }
@@ -238,6 +239,11 @@ const std::vector<Target>& targets() {
       for (int64_t block : {16, 64})
         lloyd_max.push_back(spec_of("lloyd_max", [&](CodecSpec& s) { s.bits = bits, s.block = block; }));
     list.push_back({"lloyd_max", std::move(lloyd_max), 700});
+    std::vector<CodecSpec> ecsq;
+    for (double rate : {2.0, 2.5, 3.3, 5.0})
+      for (int64_t block : {64, 192})
+        ecsq.push_back(spec_of("ecsq", [&](CodecSpec& s) { s.rate = rate, s.block = block; }));
+    list.push_back({"ecsq", std::move(ecsq), 1200});
     std::vector<CodecSpec> one_bit = formats("one_bit", {"mean", "rms"});
     one_bit.push_back(spec_of("one_bit", [](CodecSpec& s) { s.block = 64; }));
     list.push_back({"one_bit", std::move(one_bit), 2000});

@@ -206,6 +206,45 @@ Verdict prove_lloyd_max(const CodedMessage& m) {
   return {over_blocks(m, m.spec.block > 0 ? static_cast<size_t>(m.spec.block) : 64, make), "the best of normal levels"};
 }
 
+// A unit is at most 2^(1/16) means of its block, the coarsest grid has steps of 2^(3/4) units, and what is nearest to
+// an element is no farther than 0 is. Beyond 127 steps elements are cut (in blocks of up to 204, none is that large).
+// The message may hold no frame that a Huffman code does not fit: those of 512 elements and more do, unless made not
+// to.
+Verdict prove_ecsq(const CodedMessage& m) {
+  constexpr size_t kFrame = 32768, kShort = 512;
+  const size_t block = m.spec.block > 0 ? static_cast<size_t>(m.spec.block) : 64;
+  // Sums of block / 16 magnitudes in fp32; units, steps and their inverses.
+  const double rounding = 1.0 + (static_cast<double>(block) / 16 + 16) * kFp32;
+  const double coarsest = std::exp2(0.75), unit_off = std::exp2(1.0 / 16);
+  const auto mean_of = [](std::span<const double> part) {
+    double mean = 0.0;
+    for (double v : part) mean += std::fabs(v) / static_cast<double>(part.size());
+    return mean;
+  };
+  double worst = 0.0;
+  for (size_t at = 0; at < m.x.size(); at += kFrame) {  // frames begin blocks anew
+    CodedMessage frame = m;
+    frame.x = m.x.subspan(at, std::min(kFrame, m.x.size() - at));
+    frame.y = m.y.subspan(at, frame.x.size());
+    double largest = 0.0;
+    for (size_t i = 0; i < frame.x.size(); i += block)
+      largest = std::max(largest, mean_of(frame.x.subspan(i, std::min(block, frame.x.size() - i))));
+    const auto make = [&](std::span<const double> part) -> Allowance {
+      const double mean = mean_of(part);
+      const bool nothing = mean < std::max(0x1p-120, largest * 0x1p-31) * rounding;  // has no unit
+      const bool cut = nothing || frame.x.size() < kShort;                           // to the levels of fixed codes
+      const double half = coarsest / 2 * mean * unit_off * rounding;
+      const double reach = 127 * coarsest * mean / unit_off / rounding;
+      return [=](std::span<const double> x, size_t i) {
+        const double size = std::fabs(x[i]), far = std::max(0.0, size - reach);
+        return (cut ? size : std::min(size, half + far)) * rounding;
+      };
+    };
+    raise(worst, over_blocks(frame, block, make));
+  }
+  return {worst, "within half of the coarsest step, and no farther than zero"};
+}
+
 Verdict prove_one_bit(const CodedMessage& m) {
   const auto make = [](std::span<const double> part) -> Allowance {
     double sum = 0.0;
@@ -373,6 +412,7 @@ Verdict prove(const CodedMessage& m) {
   if (name == "mx") return prove_mx(m);
   if (name == "e3m0") return prove_e3m0(m);
   if (name == "lloyd_max") return prove_lloyd_max(m);
+  if (name == "ecsq") return prove_ecsq(m);
   if (name == "one_bit") return prove_one_bit(m);
   if (name == "cast") return prove_cast(m);
   if (name == "zfp") return prove_zfp(m);

@@ -258,9 +258,11 @@ std::unique_ptr<CodingState> Coder::make_state(int64_t count, std::span<const Ma
                                       parts_->codec->make_state(count, matrices));
 }
 
-int64_t Coder::state_bytes(int64_t count) const {
+int64_t Coder::state_bytes(int64_t count, std::span<const MatrixShape> matrices) const {
   if (!parts_->outer.stateful) return 0;
-  return residual_bytes(parts_->residual, count) + parts_->scratch(count) * static_cast<int64_t>(sizeof(float));
+  const auto own = parts_->codec->make_state(count, matrices);
+  return (own ? own->bytes() : 0) + residual_bytes(parts_->residual, count) +
+         parts_->scratch(count) * static_cast<int64_t>(sizeof(float));
 }
 
 // One tile (or, with threads, a whole piece): x [n] and work [n] are scratch, old [n] too where the residual is ema.

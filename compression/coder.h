@@ -54,7 +54,8 @@ class Coder {
 
   // State of one slot: residual of `count` elements (the whole message) and the codec's own. nullptr if there is none.
   std::unique_ptr<CodingState> make_state(int64_t count, std::span<const MatrixShape> matrices) const;
-  int64_t state_bytes(int64_t count) const;  // for the memory plan, without the codec's own state
+  // Of what make_state() makes, for the memory plan.
+  int64_t state_bytes(int64_t count, std::span<const MatrixShape> matrices) const;
 
   // in: [n] fp32, bf16 or fp16, elements [msg.first, msg.first + n) of the message. out: room for wire_bytes(n).
   // Returns the payload's length. Without msg.train residuals are neither added nor changed. reference: with

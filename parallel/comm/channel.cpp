@@ -69,15 +69,10 @@ ChannelStates::Slot& Channel::open_slot(const MessageKey& key, int64_t count, in
 void Channel::prepare(const MessageKey& key, int64_t count, ChannelUse use) {
   if (!communicator_ || !coding_ || !key.coded || count == 0) return;
   ChannelStates::Slot& slot = open_slot(key, count, 0);
-  const bool summed = use == ChannelUse::kScatter || use == ChannelUse::kAllReduce;
-  if (coding_->rounds != nullptr && summed && coding_->rule.codec.codec == "low_rank" && key.matrices.empty()) return;
-  if (coding_->rounds != nullptr && summed) {
-    round_call(*coding_, Msg{}, slot);
-    return;
-  }
-  if (coding_->first != nullptr) call(coding_->first.get(), key, Msg{}, slot, slot.first);
-  const bool second = use == ChannelUse::kAllReduce || coding_->rule.algorithm == RuleAlgorithm::kTwoLevel;
-  if (summed && second && coding_->sums != nullptr) call(coding_->sums.get(), key, Msg{}, slot, slot.sums);
+  const SlotStates states = states_of(*coding_, key.matrices, use);
+  if (states.rounds) round_call(*coding_, Msg{}, slot);
+  if (states.first) call(coding_->first.get(), key, Msg{}, slot, slot.first);
+  if (states.sums) call(coding_->sums.get(), key, Msg{}, slot, slot.sums);
 }
 
 Msg Channel::next_message(const MessageKey& key, ChannelStates::Slot& slot) {

@@ -16,9 +16,6 @@ namespace thinwire {
 struct CodedCall;
 struct RoundCall;
 
-// Which states a slot needs.
-enum class ChannelUse : uint8_t { kScatter, kAllReduce, kGather, kSend };
-
 // An empty channel stands for a group of one rank: every verb is finished at once and moves nothing
 // (send and receive have no peer, and are a CHECK).
 class Channel {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "compression/make_codec.h"
+#include "compression/residual.h"
 
 namespace thinwire {
 
@@ -32,6 +33,35 @@ std::shared_ptr<SiteCoding> further_coding(const std::shared_ptr<SiteCoding>& co
   further->first = coding->sums;
   further->rounds = nullptr;
   return further;
+}
+
+SlotStates states_of(const SiteCoding& coding, std::span<const MatrixShape> matrices, ChannelUse use) {
+  const bool summed = use == ChannelUse::kScatter || use == ChannelUse::kAllReduce;
+  SlotStates states;
+  if (coding.rounds != nullptr && summed) {
+    // Without a matrix low_rank sends the elements as they are.
+    states.rounds = coding.rule.codec.codec != "low_rank" || !matrices.empty();
+    return states;
+  }
+  const bool second = use == ChannelUse::kAllReduce || coding.rule.algorithm == RuleAlgorithm::kTwoLevel;
+  states.first = coding.first != nullptr && coding.first->traits().stateful;
+  states.sums = summed && second && coding.sums != nullptr && coding.sums->traits().stateful;
+  return states;
+}
+
+int64_t state_bytes(const SiteCoding& coding, std::span<const MatrixShape> matrices, int64_t count, ChannelUse use) {
+  if (count == 0) return 0;
+  const SlotStates states = states_of(coding, matrices, use);
+  int64_t bytes = 0;
+  if (states.rounds) {
+    bytes += coding.rounds->make_state(count, matrices)->bytes();
+    const bool kept = coding.rule.residual.kind != ResidualKind::kNone;
+    if (kept)
+      bytes += residual_bytes({.kind = ResidualKind::kErrorFeedback, .on_skip = coding.rule.residual.on_skip}, count);
+  }
+  if (states.first) bytes += coding.first->state_bytes(count, matrices);
+  if (states.sums) bytes += coding.sums->state_bytes(count, matrices);
+  return bytes;
 }
 
 void ChannelStates::settle(bool applied) {

@@ -35,6 +35,17 @@ struct SiteCoding {
   std::shared_ptr<const Coder> sums;         // of sums on their way back, and between nodes; nullptr: as they are
   std::shared_ptr<const RoundCodec> rounds;  // low_rank, sketch: instead of both where something is summed
 };
+// Which states a slot needs.
+enum class ChannelUse : uint8_t { kScatter, kAllReduce, kGather, kSend };
+
+// What is kept between the messages of a slot, by its coders or its rounds.
+struct SlotStates {
+  bool first = false, sums = false, rounds = false;
+};
+SlotStates states_of(const SiteCoding& coding, std::span<const MatrixShape> matrices, ChannelUse use);
+// Bytes of memory that they take for messages of `count` elements.
+int64_t state_bytes(const SiteCoding& coding, std::span<const MatrixShape> matrices, int64_t count, ChannelUse use);
+
 // nullptr for codec identity. Throws Error(kBadConfig) for rules that make no sense.
 std::shared_ptr<SiteCoding> make_site_coding(Site site, const SiteRule& rule);
 // For what was summed once already (inside the node, inside the gradients' level) and is summed further: the rule's

@@ -90,17 +90,26 @@ class Groups {
   UnitShard shard_;
 };
 
+// Who sums what is whole already: replicas, and behind them the two stages of a tied embedding in two steps.
+struct LastGroups {
+  std::vector<int> replicas, pair;
+};
+LastGroups last_groups(const Placement& placement, bool tied, const UnitShard& shard) {
+  LastGroups g{shard.replicas, {}};
+  if (tied && placement.embedding == EmbeddingSyncKind::kTwoStep) {
+    const int other = g.replicas.back(), me = (other + placement.replicas) % (2 * placement.replicas);
+    g.pair = {std::min(me, other), std::max(me, other)};
+    g.replicas.pop_back();
+  }
+  return g;
+}
+
 }  // namespace
 
 GradientChannels make_gradient_channels(Mesh& mesh, const Placement& placement, bool tied) {
   Groups groups(mesh, placement, tied);
   const Site site = tied ? Site::kEmbedding : Site::kDpGradient;
-  std::vector<int> replicas = groups.shard().replicas, pair;
-  if (tied && placement.embedding == EmbeddingSyncKind::kTwoStep) {
-    const int other = replicas.back(), me = (other + placement.replicas) % (2 * placement.replicas);
-    pair = {std::min(me, other), std::max(me, other)};
-    replicas.pop_back();
-  }
+  const auto [replicas, pair] = last_groups(placement, tied, groups.shard());
   GradientChannels c;
   c.shard = groups.channel(GroupKind::kGradientShard, GroupKind::kEmbeddingShard, site, groups.shard().shard.members);
   c.refine = groups.channel(GroupKind::kGradientOptimizer, GroupKind::kEmbeddingOptimizer, site,
@@ -216,6 +225,29 @@ void prepare_unit(GradientChannels& channels, std::span<const UnitPiece> pieces)
     for (Channel* channel : {&channels.replicas, &channels.pair})
       channel->prepare({piece.slot, piece.coded, piece.mine_matrices}, ranges.mine.count, ChannelUse::kAllReduce);
   }
+}
+
+int64_t gradient_state_bytes(const std::shared_ptr<SiteCoding>& coding, const Placement& placement, bool tied,
+                             const UnitShard& shard, std::span<const UnitPiece> pieces) {
+  const LastGroups last = last_groups(placement, tied, shard);
+  const auto further = further_coding(coding);
+  const bool shards = shard.shard.members.size() > 1, refines = shard.refine.members.size() > 1;
+  const bool replicates = last.replicas.size() > 1;
+  int64_t bytes = 0;
+  for (const UnitPiece& piece : pieces) {
+    if (!piece.coded) continue;
+    const PieceRanges& r = piece.ranges;
+    if (shards) bytes += state_bytes(*coding, piece.shard_matrices, piece.range.count, ChannelUse::kScatter);
+    if (refines)
+      bytes += state_bytes(shards ? *further : *coding, piece.refine_matrices, r.refined.count, ChannelUse::kScatter);
+    const bool summed = shards || refines;
+    if (replicates)
+      bytes += state_bytes(summed ? *further : *coding, piece.mine_matrices, r.mine.count, ChannelUse::kAllReduce);
+    if (!last.pair.empty())
+      bytes += state_bytes(summed || replicates ? *further : *coding, piece.mine_matrices, r.mine.count,
+                           ChannelUse::kAllReduce);
+  }
+  return bytes;
 }
 
 }  // namespace thinwire

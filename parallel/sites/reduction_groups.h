@@ -62,4 +62,8 @@ Ticket reduce_unit(GradientChannels& channels, const UnitShard& unit, std::span<
 // Makes the states of those messages, so that a checkpoint can fill them before the first update.
 void prepare_unit(GradientChannels& channels, std::span<const UnitPiece> pieces);
 
+// Bytes of memory that they take: `coding` is the site's.
+int64_t gradient_state_bytes(const std::shared_ptr<SiteCoding>& coding, const Placement& placement, bool tied,
+                             const UnitShard& shard, std::span<const UnitPiece> pieces);
+
 }  // namespace thinwire

@@ -194,6 +194,15 @@ Curve run_rank(Transport& transport, const std::vector<std::string>& overrides, 
   replica.traffic().drain();
   check_replicas(job, replica);
   check_whole_tensors(job, replica);
+  // What codecs keep is what was planned before the mesh was there, but for a few KiB of lists and of small matrices
+  // that low_rank and sketch take when they are first used.
+  const int64_t kept = job.mesh() != nullptr ? job.mesh()->state_bytes() : 0;
+  const auto planned = static_cast<int64_t>(replica.memory()[MemoryCategory::kResiduals]);
+  const bool rounds = std::ranges::any_of(config.compression.rules, [](const auto& rule) {
+    return rule.second.codec.codec == "low_rank" || rule.second.codec.codec == "sketch";
+  });
+  TW_CHECK(kept >= planned && kept <= planned + (rounds ? planned / 200 + (16 << 10) : 0), "codecs keep ", kept,
+           " bytes where ", planned, " were planned");
   job.control().barrier();
   return curve;
 }

@@ -7,7 +7,7 @@ namespace thinwire {
 
 std::string_view name_of(MemoryCategory category) {
   constexpr std::string_view names[] = {"weights",     "master_weights", "gradients", "optimizer",
-                                        "activations", "workspace",      "data"};
+                                        "activations", "workspace",      "data",      "residuals"};
   return names[static_cast<size_t>(category)];
 }
 

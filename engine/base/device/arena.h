@@ -13,7 +13,17 @@
 
 namespace thinwire {
 
-enum class MemoryCategory { kWeights, kMasterWeights, kGradients, kOptimizer, kActivations, kWorkspace, kData, kCount };
+enum class MemoryCategory {
+  kWeights,
+  kMasterWeights,
+  kGradients,
+  kOptimizer,
+  kActivations,
+  kWorkspace,
+  kData,
+  kResiduals,  // and what else codecs keep between messages
+  kCount
+};
 std::string_view name_of(MemoryCategory category);
 
 // Bytes per category.
@@ -35,6 +45,8 @@ class Arena {
 
   // Zeroed, aligned to 4096 bytes for large tensors and 64 otherwise. Zero elements give an empty view.
   View take(MemoryCategory category, DType dtype, std::initializer_list<int64_t> shape);
+  // Memory that somebody else takes for as long.
+  void count(MemoryCategory category, int64_t bytes) { plan_[category] += static_cast<size_t>(bytes); }
   const MemoryPlan& plan() const { return plan_; }
   bool measuring() const { return device_ == nullptr; }
 

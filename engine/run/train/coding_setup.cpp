@@ -73,19 +73,47 @@ void select_tp_units(const RunConfig& config, const RankLayout& layout, TpActiva
   tp.select_units(selected(Site::kTpForward), selected(Site::kTpBackward));
 }
 
+namespace {
+
+// body(edge, forward) for each boundary message that this rank sends.
+template <typename Body>
+void for_sent_edges(const RankLayout& layout, const Body& body) {
+  const int stages = layout.pipeline.stages, last = stages * layout.pipeline.chunks - 1;
+  for (int chunk = 0; stages > 1 && chunk < layout.pipeline.chunks; ++chunk) {
+    const int edge = chunk * stages + layout.at.pipeline;  // below this virtual stage
+    if (edge < last) body(edge, true);
+    if (edge > 0) body(edge - 1, false);
+  }
+}
+
+}  // namespace
+
 void prepare_states(const RankLayout& layout, const BatchShape& shape, const std::vector<UnitMemory>& units,
                     Ports& ports) {
   for (const UnitMemory& unit : units) {
     if (unit.count == 0) continue;
     unit.tied ? ports.embedding.prepare(unit.pieces) : ports.dp.prepare(unit.pieces);
   }
-  const int stages = layout.pipeline.stages, last = stages * layout.pipeline.chunks - 1;
   const int64_t rows = layout.shard.part_rows(shape.tokens()), cols = layout.shard.whole.hidden;
-  for (int chunk = 0; stages > 1 && chunk < layout.pipeline.chunks; ++chunk) {
-    const int edge = chunk * stages + layout.at.pipeline;  // below this virtual stage
-    if (edge < last) ports.pp.prepare(edge, true, rows, cols);
-    if (edge > 0) ports.pp.prepare(edge - 1, false, rows, cols);
+  for_sent_edges(layout, [&](int edge, bool forward) { ports.pp.prepare(edge, forward, rows, cols); });
+}
+
+int64_t coding_state_bytes(const RunConfig& config, const RankLayout& layout, const BatchShape& shape,
+                           const std::vector<UnitMemory>& units) {
+  const Mesh::Codings codings = codings_of(config, layout);
+  const auto coding_of = [&](Site site) { return codings[static_cast<size_t>(site)]; };
+  int64_t bytes = 0;
+  for (const UnitMemory& unit : units) {
+    if (unit.count == 0) continue;
+    const auto coding = coding_of(unit.tied ? Site::kEmbedding : Site::kDpGradient);
+    if (coding) bytes += gradient_state_bytes(coding, layout.where.placement, unit.tied, unit.shard, unit.pieces);
   }
+  const MatrixShape matrix{0, layout.shard.part_rows(shape.tokens()), layout.shard.whole.hidden};
+  for_sent_edges(layout, [&](int, bool forward) {
+    const auto coding = coding_of(forward ? Site::kPpForward : Site::kPpBackward);
+    if (coding) bytes += state_bytes(*coding, {&matrix, 1}, matrix.rows * matrix.cols, ChannelUse::kSend);
+  });
+  return bytes;
 }
 
 PipelineCoding pipeline_coding(const RunConfig& config, const PipelineShape& shape) {

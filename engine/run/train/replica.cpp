@@ -95,10 +95,12 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
   }
   View packed[2];
   for (View& p : packed) p = arena_.take(MemoryCategory::kWorkspace, DType::f32, {training ? largest_partial : 0});
+  std::vector<UnitMemory> units = store_.units();
+  const bool coded = !config_.compression.rules.empty() && (mesh_ != nullptr || arena_.measuring());
+  if (coded) select_unit_messages(config_, layout_, store_, units);
+  if (coded && training) arena_.count(MemoryCategory::kResiduals, coding_state_bytes(config_, layout_, shape_, units));
   if (device_ != nullptr) {
-    std::vector<UnitMemory> units = store_.units();
-    if (mesh_ != nullptr && !config_.compression.rules.empty()) {
-      select_unit_messages(config_, layout_, store_, units);
+    if (coded) {
       select_tp_units(config_, layout_, ports_.tp);
       if (training) prepare_states(layout_, shape_, units, ports_);
     }

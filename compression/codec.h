@@ -73,8 +73,7 @@ class Codec {
   virtual Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const = 0;
   // encode() of fp32, and into decoded [n] (fp32, may be in's memory) what decode() makes of the payload, unless
   // something is not finite. Cheaper than one after the other where a codec knows its decoded numbers while it packs.
-  virtual Encoded round_trip(const Msg& msg, View in, std::span<std::byte> out, CodingState* state,
-                             View decoded) const;
+  virtual Encoded round_trip(const Msg& msg, View in, std::span<std::byte> out, CodingState* state, View decoded) const;
   // out [n] (dtype as encoded, or fp32) = decoded, or += decoded (fp32 only). `in` is exactly one payload of n
   // elements. Throws Error(kBadData) for bytes that no encoder writes where it can tell; never touches memory outside.
   virtual void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const = 0;

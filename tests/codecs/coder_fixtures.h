@@ -207,4 +207,18 @@ inline std::vector<float> residual_of(CodingState& state) {
   return e;
 }
 
+// Codecs x transform that the residual tests run over.
+struct Subject {
+  std::string name;
+  std::shared_ptr<const Codec> codec;
+  bool hadamard;
+};
+inline std::vector<Subject> subjects() {
+  return {{"e4m3", cast_to("e4m3"), false},
+          {"tiny_int", std::make_shared<TinyInt>(), false},
+          {"tiny_int + hadamard", std::make_shared<TinyInt>(), true},
+          {"tiny_dither", std::make_shared<TinyDither>(), false},
+          {"tiny_select", std::make_shared<TinySelect>(), false}};
+}
+
 }  // namespace thinwire::test

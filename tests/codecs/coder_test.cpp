@@ -5,7 +5,6 @@
 
 #include <memory>
 
-#include "compression/codecs/ecsq.h"
 #include "compression/codecs/identity.h"
 #include "compression/crc32c.h"
 #include "tests/codecs/coder_fixtures.h"
@@ -13,19 +12,6 @@
 namespace thinwire::test {
 namespace {
 
-// Codecs x transform that the residual tests run over.
-struct Subject {
-  std::string name;
-  std::shared_ptr<const Codec> codec;
-  bool hadamard;
-};
-std::vector<Subject> subjects() {
-  return {{"e4m3", cast_to("e4m3"), false},
-          {"tiny_int", std::make_shared<TinyInt>(), false},
-          {"tiny_int + hadamard", std::make_shared<TinyInt>(), true},
-          {"tiny_dither", std::make_shared<TinyDither>(), false},
-          {"tiny_select", std::make_shared<TinySelect>(), false}};
-}
 constexpr ResidualKind kMemories[] = {ResidualKind::kErrorFeedback, ResidualKind::kLazy, ResidualKind::kEma};
 
 // Law 5, element by element. Each step rounds twice: x = in + e (half an ulp of x) and e' = x - decoded (of e').
@@ -120,50 +106,6 @@ TEST(Coder, ValueDifferenceKeepsReplicasEqualAndFollowsTheMaster) {
         ASSERT_NEAR(replica[i], master[i], epsilon * std::max(1.0f, std::fabs(master[i]))) << name_of(dtype);
     }
   }
-}
-
-// What pack() leaves at the owner is what absorb() makes of the payload elsewhere, NaN and infinity included.
-TEST(Coder, OwnCopyIsWhatOthersDecode) {
-  std::vector<Subject> all = subjects();
-  CodecSpec spec;
-  spec.codec = "ecsq";
-  spec.rate = 2.5;
-  all.push_back({"ecsq", make_ecsq(spec), false});  // knows its decoded numbers while it packs
-  const int64_t n = 2 * 32768 + 357;
-  for (const Subject& s : all) {
-    for (ResidualKind kind :
-         {ResidualKind::kErrorFeedback, ResidualKind::kLazy, ResidualKind::kEma, ResidualKind::kValueDifference}) {
-      const Coder coder(s.codec, with(s.hadamard), keeping(kind));
-      const bool differences = kind == ResidualKind::kValueDifference;
-      for (DType dtype : {DType::f32, DType::bf16}) {
-        SCOPED_TRACE(coder.name() + " into " + std::string(name_of(dtype)));
-        const auto state = coder.make_state(n, {}), twin = coder.make_state(n, {});
-        const Bytes start = as_dtype(make_data(DataKind::kHeavyTail, n, 4), dtype);
-        Fenced own(start.data(), start.size()), other(start.data(), start.size());
-        for (int64_t step = 0; step < 3; ++step) {
-          std::vector<float> x = make_data(DataKind::kGaussian, n, static_cast<uint64_t>(step) + 10);
-          if (step == 2) x[n / 2] = std::numeric_limits<float>::quiet_NaN();
-          ASSERT_TRUE(coder.keeps_decoded(message(step)));
-          const View reference = differences ? own.view(dtype) : View();
-          Fenced given(x.data(), x.size() * 4), out(coder.wire_bytes(n, DType::f32), 3);
-          CodingStats stats;
-          coder.pack(message(step), given.view(DType::f32), reference, out.span(), state.get(), stats, own.view(dtype));
-          const Bytes payload(out.data(), out.data() + out.size());
-          ASSERT_TRUE(payload ==
-                      pack(coder, x, twin.get(), message(step), nullptr, differences ? other.view(dtype) : View()));
-          const Share share{payload, View(), message(step).rank};
-          coder.absorb(message(step, 2), {&share, 1}, other.view(dtype), false, stats);
-          ASSERT_EQ(std::memcmp(own.data(), other.data(), own.span().size()), 0) << "step " << step;
-          for (CodingState* each : {state.get(), twin.get()})
-            if (each) each->commit();
-        }
-      }
-    }
-  }
-  Msg evaluation = message(0);
-  evaluation.train = false;
-  EXPECT_FALSE(Coder(all[0].codec, with(false), keeping(ResidualKind::kLazy)).keeps_decoded(evaluation));
-  EXPECT_FALSE(Coder(all[0].codec, with(false), {}).keeps_decoded(message(0)));
 }
 
 // Bytes, residuals and decoded numbers depend neither on threads nor on how the message is cut.

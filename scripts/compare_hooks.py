@@ -38,7 +38,8 @@ class Compare:
         def what():
             lab.be(2, rate)
             out = os.path.join(self.store.folder, "theirs.jsonl")
-            peer = [os.path.join(self.o.venv, "bin", "python"), self.o.peer, "--modes", mode, "--warm", "4", "--steps", str(steps), "--B", str(micro), "--one_bucket", *more]
+            whole = [os.path.join(ROOT, "scripts", "peer_whole_eval.py")] if "--eval" in more else []
+            peer = [os.path.join(self.o.venv, "bin", "python"), *whole, self.o.peer, "--modes", mode, "--warm", "4", "--steps", str(steps), "--B", str(micro), "--one_bucket", *more]
             words = [*lab.run(2), "env", "OMP_NUM_THREADS=1", "MASTER_ADDR=h0", "MASTER_PORT=29500", "sh", "-c", 'RANK=$PMI_RANK WORLD_SIZE=$PMI_SIZE exec "$0" "$@"', *peer, "--out", out]
             if os.path.exists(out):
                 os.remove(out)
@@ -98,7 +99,7 @@ class Compare:
                             self.theirs(lab, "hooks", key, name, micro, rate, max(5, min(40, int(self.o.seconds / each))))
 
     def loss(self, lab):
-        """The peer's text, model, optimizer and number of updates; its evaluation takes 160 windows of the last tenth, ours the whole of it."""
+        """The peer's text, model, optimizer and number of updates; both evaluate the last tenth of the text, all of it."""
         folder = os.path.join(self.store.folder, "peer_text")
         text_keys, facts = text(folder, self.o.build, self.data, 90)
         for seed in SEEDS:

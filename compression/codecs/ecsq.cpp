@@ -10,6 +10,7 @@
 #include "compression/codecs/block_layout.h"
 #include "compression/codecs/ecsq_kernel.h"
 #include "compression/codecs/huffman.h"
+#include "compression/codecs/rate_text.h"
 
 namespace thinwire {
 namespace {
@@ -28,16 +29,12 @@ struct Header {
 };
 static_assert(sizeof(Header) == 16);
 
-float step_of(int notch) {
-  constexpr double kSixteenth = 1.0442737824274138;
-  double step = 2.0;
-  for (int i = 0; i < notch; ++i) step /= kSixteenth;
-  return static_cast<float>(step);
-}
+// 2^(1 - notch / 16) by divisions, which are the same on every machine.
 const std::array<float, kFinest + 1>& steps() {
   static const std::array<float, kFinest + 1> all = [] {
     std::array<float, kFinest + 1> s{};
-    for (int n = 0; n <= kFinest; ++n) s[static_cast<size_t>(n)] = step_of(n);
+    double step = 2.0;
+    for (float& each : s) each = static_cast<float>(step), step /= 1.0442737824274138;
     return s;
   }();
   return all;
@@ -90,12 +87,11 @@ class RateModel {
 
 class Ecsq final : public Codec {
  public:
-  Ecsq(double rate, int64_t block) : rate_(rate), block_(block), bits_(static_cast<int>(rate)) {
-    name_ = std::to_string(rate);
-    name_.erase(name_.find_last_not_of('0') + 1);
-    if (name_.back() == '.') name_.pop_back();
-    name_ = "ecsq(rate=" + name_ + ",block=" + std::to_string(block) + ")";
-  }
+  Ecsq(double rate, int64_t block)
+      : rate_(rate),
+        block_(block),
+        bits_(static_cast<int>(rate)),
+        name_("ecsq(rate=" + rate_text(rate) + ",block=" + std::to_string(block) + ")") {}
   std::string name() const override { return name_; }
   Traits traits() const override { return {.contractive = true, .linear = true, .granule = kEcsqFrame}; }
   size_t wire_bytes(int64_t count, DType) const override {
@@ -194,42 +190,26 @@ class SymbolStream {
 bool Ecsq::encode_huffman(const uint8_t* symbols, int64_t n, bool few, Header& header, std::byte* codes,
                           size_t& missing) const {
   const SymbolStream stream(symbols, n, few);
-  std::array<uint32_t, 256> counts{};
-  size_t distinct = 0;
-  for (size_t s = 0; s < 256; ++s) {
-    counts[s] = stream.quarter[0][s] + stream.quarter[1][s] + stream.quarter[2][s] + stream.quarter[3][s];
-    if (counts[s] == 0) continue;
-    if (distinct++ == 0) header.first = static_cast<uint8_t>(s);
-    header.last = static_cast<uint8_t>(s);
-  }
+  const HuffmanPlan plan = plan_huffman(stream.quarter);
+  header.first = plan.first, header.last = plan.last;
   const size_t room = code_bytes(n);
-  if (distinct == 1) {
+  if (plan.first == plan.last) {
     header.mode = kConstant;
     std::memset(codes, 0, room);
     return true;
   }
-  const HuffmanLengths lengths = huffman_lengths(counts);
-  const size_t span = static_cast<size_t>(header.last - header.first) + 1, table = (span + 1) / 2;
-  size_t bytes[4], total = table;
-  for (int q = 0; q < 4; ++q) {
-    size_t bits = 0;
-    for (size_t s = header.first; s <= header.last; ++s) bits += size_t{stream.quarter[q][s]} * lengths[s];
-    bytes[q] = (bits + 7) / 8;
-    total += bytes[q];
-    header.stream[q] = static_cast<uint16_t>(bytes[q]);
-  }
+  const size_t total = plan.table_bytes() + plan.stream_bytes();
+  for (size_t q = 0; q < 4; ++q) header.stream[q] = static_cast<uint16_t>(plan.bytes[q]);
   if (total > room) {
     missing = total - room;
     return false;
   }
   header.mode = kHuffman;
-  for (size_t s = 0; s < span; s += 2)
-    codes[s / 2] =
-        static_cast<std::byte>(lengths[header.first + s] | (s + 1 < span ? lengths[header.first + s + 1] << 4 : 0));
+  write_huffman_table(plan, codes);
   std::byte* streams[4];
-  std::byte* at = codes + table;
-  for (int q = 0; q < 4; at += bytes[q++]) streams[q] = at;
-  stream.write(lengths, streams, bytes);
+  std::byte* at = codes + plan.table_bytes();
+  for (size_t q = 0; q < 4; at += plan.bytes[q++]) streams[q] = at;
+  stream.write(plan.lengths, streams, plan.bytes);
   std::memset(at, 0, room - total);
   return true;
 }
@@ -319,14 +299,11 @@ Encoded Ecsq::round_trip(const Msg& msg, View in, std::span<std::byte> out, Codi
 
 bool Ecsq::decode_huffman(const Header& header, const std::byte* codes, int64_t n, uint8_t* symbols) const {
   if (header.first > header.last) return false;
-  const size_t span = static_cast<size_t>(header.last - header.first) + 1, table = (span + 1) / 2;
+  const size_t table = huffman_table_bytes(header.first, header.last);
   size_t bytes[4], total = table;
   for (size_t q = 0; q < 4; ++q) total += bytes[q] = header.stream[q];
-  if (total > code_bytes(n)) return false;
-  HuffmanLengths lengths{};
-  for (size_t s = 0; s < span; ++s)
-    lengths[header.first + s] = static_cast<uint8_t>(static_cast<uint8_t>(codes[s / 2]) >> s % 2 * 4 & 15);
-  if (!huffman_complete(lengths)) return false;
+  HuffmanLengths lengths;
+  if (total > code_bytes(n) || !read_huffman_table(codes, header.first, header.last, lengths)) return false;
   const std::byte* streams[4];
   const std::byte* at = codes + table;
   for (int q = 0; q < 4; at += bytes[q++]) streams[q] = at;

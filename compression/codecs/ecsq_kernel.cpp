@@ -9,55 +9,13 @@ namespace {
 constexpr int64_t kMostBlocks = kEcsqFrame / kUnit;
 constexpr float kLargest = 0x1p+126f;  // half a step above what is larger may be infinite
 
-// Means of magnitudes, and the largest; not finite where an element is not.
-struct Size {
-  float mean, largest;
-};
-
-TW_INLINE Size size_of_block(const float* x, int64_t n) {
-  const VecF share = splat(1.0f / (float)n);
-  Lanes mean;
-  VecF largest{};
-  for (int64_t i = 0; i < n; i += 16) {
-    for (int j = 0; j < Lanes::kParts; ++j) {
-      const int64_t at = i + j * kLanes, left = n - at;
-      const VecF v = magnitude(left >= kLanes ? load(x + at) : left > 0 ? load_first(x + at, left) : VecF{});
-      largest = (VecF)vmax_u((VecU)largest, (VecU)v);  // of magnitudes' bits: NaN is above infinity
-      mean.part[j] = fma(v, share, mean.part[j]);
-    }
-  }
-  float most = 0.0f, each[kLanes];
-  store(each, largest);
-  for (const float v : each) most = most >= v ? most : v;  // NaN wins
-  return {mean.total(), most};
-}
-
-// kLanes whole blocks.
-TW_INLINE void sizes_of_blocks(const float* x, int64_t block, float* means, float* largest) {
-  const VecF share = splat(1.0f / (float)block);
-  VecF sums[kLanes], most[kLanes];
-  for (int b = 0; b < kLanes; ++b) {
-    Lanes mean;
-    VecF top{};
-    for (int64_t i = 0; i < block; i += 16) {
-      for (int j = 0; j < Lanes::kParts; ++j) {
-        const VecF v = magnitude(load(x + b * block + i + j * kLanes));
-        top = (VecF)vmax_u((VecU)top, (VecU)v);
-        mean.part[j] = fma(v, share, mean.part[j]);
-      }
-    }
-    sums[b] = mean.folded();
-    most[b] = top;
-  }
-  store(means, lane_sums(sums));
-  store_u((uint32_t*)largest, lane_maxima((const VecU*)most));
-}
-
 bool units(const float* x, int64_t n, int64_t block, uint8_t* out, float* inverses, float* reach) {
   float scales[kMostBlocks + kLanes], largest[kMostBlocks];
   const int64_t blocks = (n + block - 1) / block;
   int64_t b = 0;
-  for (; (b + kLanes) * block <= n; b += kLanes) sizes_of_blocks(x + b * block, block, scales + b, largest + b);
+  for (; (b + kLanes) * block <= n; b += kLanes) {
+    store(scales + b, sizes_of_blocks(x + b * block, block, largest + b));
+  }
   for (; b < blocks; ++b) {
     const Size size = size_of_block(x + b * block, n - b * block < block ? n - b * block : block);
     scales[b] = size.mean;

@@ -58,17 +58,11 @@ size_t encode_frame(const EntropyKernels& kernels, const HuffmanKernels& huffman
   // The rest goes where it stands if there is just one symbol, and is moved otherwise.
   kernels.split(in, dtype, n, symbols, out + kHeader);
   huffman.count(symbols, n, quarter);
-  std::array<uint32_t, 256> counts{};
-  size_t distinct = 0;
+  const HuffmanPlan plan = plan_huffman(quarter);
   Header header;
   header.kind = kind_of(dtype);
-  for (size_t s = 0; s < 256; ++s) {
-    counts[s] = quarter[0][s] + quarter[1][s] + quarter[2][s] + quarter[3][s];
-    if (counts[s] == 0) continue;
-    if (distinct++ == 0) header.first = static_cast<uint8_t>(s);
-    header.last = static_cast<uint8_t>(s);
-    if (non_finite_symbol(dtype, s)) finite = false;
-  }
+  header.first = plan.first, header.last = plan.last;
+  for (size_t s = 0; s < 256; ++s) finite &= plan.counts[s] == 0 || !non_finite_symbol(dtype, s);
   const size_t rest = rest_bytes(dtype, n), raw = static_cast<size_t>(n) * size_of(dtype);
   const auto finish = [&](Mode mode, size_t length) {
     header.mode = mode;
@@ -76,17 +70,9 @@ size_t encode_frame(const EntropyKernels& kernels, const HuffmanKernels& huffman
     std::memcpy(out, &header, kHeader);
     return length;
   };
-  if (distinct == 1) return finish(kConstant, kHeader + rest);
+  if (plan.first == plan.last) return finish(kConstant, kHeader + rest);
 
-  const HuffmanLengths lengths = huffman_lengths(counts);
-  const size_t span = static_cast<size_t>(header.last - header.first) + 1, table = (span + 1) / 2;
-  size_t bytes[4], total = kHeader + kStreams + table + rest;
-  for (int q = 0; q < 4; ++q) {
-    size_t bits = 0;
-    for (size_t s = header.first; s <= header.last; ++s) bits += size_t{quarter[q][s]} * lengths[s];
-    bytes[q] = (bits + 7) / 8;
-    total += bytes[q];
-  }
+  const size_t table = plan.table_bytes(), total = kHeader + kStreams + table + rest + plan.stream_bytes();
   if (total >= kHeader + raw) {
     std::memcpy(out + kHeader, in, raw);
     header.first = header.last = 0;
@@ -95,15 +81,14 @@ size_t encode_frame(const EntropyKernels& kernels, const HuffmanKernels& huffman
   std::byte* at = out + kHeader;
   std::memmove(at + kStreams + table, at, rest);
   for (int q = 0; q < 4; ++q, at += 2) {
-    const uint16_t length = static_cast<uint16_t>(bytes[q]);
+    const uint16_t length = static_cast<uint16_t>(plan.bytes[q]);
     std::memcpy(at, &length, 2);
   }
-  for (size_t s = 0; s < span; s += 2, ++at)
-    *at = static_cast<std::byte>(lengths[header.first + s] | (s + 1 < span ? lengths[header.first + s + 1] << 4 : 0));
-  at += rest;
+  write_huffman_table(plan, at);
+  at += table + rest;
   std::byte* streams[4];
-  for (int q = 0; q < 4; at += bytes[q++]) streams[q] = at;
-  huffman.encode(symbols, n, huffman_codes(lengths).data(), streams, bytes);
+  for (int q = 0; q < 4; at += plan.bytes[q++]) streams[q] = at;
+  huffman.encode(symbols, n, huffman_codes(plan.lengths).data(), streams, plan.bytes);
   return finish(kCoded, total);
 }
 
@@ -136,7 +121,7 @@ const std::byte* decode_symbols(const HuffmanKernels& huffman, const Header& hea
     return frame.size() == kHeader + rest ? at : nullptr;
   }
   if (header.first > header.last) return nullptr;
-  const size_t span = static_cast<size_t>(header.last - header.first) + 1, table = (span + 1) / 2;
+  const size_t table = huffman_table_bytes(header.first, header.last);
   if (frame.size() < kHeader + kStreams + table + rest) return nullptr;
   size_t bytes[4], total = kHeader + kStreams + table + rest;
   for (int q = 0; q < 4; ++q, at += 2) {
@@ -146,10 +131,8 @@ const std::byte* decode_symbols(const HuffmanKernels& huffman, const Header& hea
     total += length;
   }
   if (total != frame.size()) return nullptr;
-  HuffmanLengths lengths{};
-  for (size_t s = 0; s < span; ++s)
-    lengths[header.first + s] = static_cast<uint8_t>(static_cast<uint8_t>(at[s / 2]) >> s % 2 * 4 & 15);
-  if (!huffman_complete(lengths)) return nullptr;
+  HuffmanLengths lengths;
+  if (!read_huffman_table(at, header.first, header.last, lengths)) return nullptr;
   at += table;
   const std::byte* streams[4] = {at + rest, at + rest + bytes[0], at + rest + bytes[0] + bytes[1],
                                  at + rest + bytes[0] + bytes[1] + bytes[2]};

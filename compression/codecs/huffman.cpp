@@ -85,4 +85,43 @@ bool huffman_complete(const HuffmanLengths& lengths) {
   return sum == 1 << kHuffmanBits;
 }
 
+size_t huffman_table_bytes(uint8_t first, uint8_t last) {
+  return (static_cast<size_t>(last - first) + 2) / 2;
+}
+size_t HuffmanPlan::table_bytes() const {
+  return huffman_table_bytes(first, last);
+}
+
+HuffmanPlan plan_huffman(const uint32_t (*quarter)[256]) {
+  HuffmanPlan plan;
+  bool any = false;
+  for (size_t s = 0; s < 256; ++s) {
+    plan.counts[s] = quarter[0][s] + quarter[1][s] + quarter[2][s] + quarter[3][s];
+    if (plan.counts[s] == 0) continue;
+    if (!any) plan.first = static_cast<uint8_t>(s);
+    plan.last = static_cast<uint8_t>(s);
+    any = true;
+  }
+  if (plan.first == plan.last) return plan;
+  plan.lengths = huffman_lengths(plan.counts);
+  for (int q = 0; q < 4; ++q) {
+    size_t bits = 0;
+    for (size_t s = plan.first; s <= plan.last; ++s) bits += size_t{quarter[q][s]} * plan.lengths[s];
+    plan.bytes[q] = (bits + 7) / 8;
+  }
+  return plan;
+}
+
+void write_huffman_table(const HuffmanPlan& plan, std::byte* out) {
+  for (size_t s = plan.first; s <= plan.last; s += 2)
+    *out++ = static_cast<std::byte>(plan.lengths[s] | (s < plan.last ? plan.lengths[s + 1] << 4 : 0));
+}
+
+bool read_huffman_table(const std::byte* in, uint8_t first, uint8_t last, HuffmanLengths& lengths) {
+  lengths = {};
+  for (size_t s = 0; s <= static_cast<size_t>(last - first); ++s)
+    lengths[first + s] = static_cast<uint8_t>(static_cast<uint8_t>(in[s / 2]) >> s % 2 * 4 & 15);
+  return huffman_complete(lengths);
+}
+
 }  // namespace thinwire

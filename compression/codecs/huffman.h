@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "compression/codecs/huffman_kernel.h"
@@ -20,7 +21,25 @@ HuffmanLengths huffman_lengths(const std::array<uint32_t, 256>& counts);
 // from the least significant one, so they are turned around. [s] = code | length << 16.
 std::array<uint32_t, 256> huffman_codes(const HuffmanLengths& lengths);
 
-// Whether every string of bits begins with exactly one of the codes: what a decoder needs of lengths from outside.
+// Whether every string of bits begins with exactly one of the codes, of at most kHuffmanBits bits.
 bool huffman_complete(const HuffmanLengths& lengths);
+
+// How a frame is coded, from how often each quarter has each symbol (HuffmanKernels::count).
+struct HuffmanPlan {
+  std::array<uint32_t, 256> counts{};  // of the whole frame
+  uint8_t first = 0, last = 0;         // symbols; of one symbol alone there are neither lengths nor streams
+  HuffmanLengths lengths{};
+  size_t bytes[4] = {};  // of each quarter's stream
+
+  size_t table_bytes() const;
+  size_t stream_bytes() const { return bytes[0] + bytes[1] + bytes[2] + bytes[3]; }
+};
+HuffmanPlan plan_huffman(const uint32_t (*quarter)[256]);
+
+// A table: the lengths from the first symbol to the last, four bits each, the even ones in the low bits.
+size_t huffman_table_bytes(uint8_t first, uint8_t last);
+void write_huffman_table(const HuffmanPlan& plan, std::byte* out);
+// Returns whether they are complete: what a decoder needs of lengths from outside.
+bool read_huffman_table(const std::byte* in, uint8_t first, uint8_t last, HuffmanLengths& lengths);
 
 }  // namespace thinwire

@@ -67,19 +67,9 @@ struct BlockScales {
 // One block. Zeros behind the last element count in neither sum: their level is masked out.
 template <int Bits>
 TW_INLINE BlockScales scales_of(const float* x, int64_t n) {
-  const float share = 1.0f / (float)n;
-  Lanes mean;
-  VecI bad{};
-  for (int64_t i = 0; i < n; i += 16) {
-    for (int j = 0; j < Lanes::kParts; ++j) {
-      const int64_t at = i + j * kLanes, left = n - at;
-      const VecF v = magnitude(left >= kLanes ? load(x + at) : left > 0 ? load_first(x + at, left) : VecF{});
-      bad |= (VecI)v >= 0x7f800000;
-      mean.part[j] = fma(v, splat(share), mean.part[j]);
-    }
-  }
-  if (any(bad)) return {0.0f, __builtin_nanf("")};
-  const float m = mean.total();
+  const Size size = size_of_block(x, n);
+  if (!finite(size.largest)) return {0.0f, __builtin_nanf("")};
+  const float m = size.mean;
   if (!(m >= kSmallestMean)) return {0.0f, 0.0f};
   const float inverse = 1.0f / m;
   Lanes with, of;
@@ -108,22 +98,12 @@ TW_INLINE BlockScales scales_of(const float* x, int64_t n) {
 // False: something is not finite, and what was written is worth nothing.
 template <int Bits>
 TW_INLINE bool scales_of_blocks(const float* x, int64_t block, float* inverses, float* scales, uint8_t* codes) {
-  const VecF share = splat(1.0f / (float)block);
-  VecF sums[kLanes], weights[kLanes];
-  VecI bad{};
-  for (int b = 0; b < kLanes; ++b) {
-    Lanes mean;
-    for (int64_t i = 0; i < block; i += 16) {
-      for (int j = 0; j < Lanes::kParts; ++j) {
-        const VecF v = magnitude(load(x + b * block + i + j * kLanes));
-        bad |= (VecI)v >= 0x7f800000;
-        mean.part[j] = fma(v, share, mean.part[j]);
-      }
-    }
-    sums[b] = mean.folded();
+  float largest[kLanes];
+  const VecF m = sizes_of_blocks(x, block, largest);
+  for (const float v : largest) {
+    if (!finite(v)) return false;
   }
-  if (any(bad)) return false;
-  const VecF m = lane_sums(sums);
+  VecF sums[kLanes], weights[kLanes];
   const VecI there = m >= splat(kSmallestMean);
   store(inverses, there ? splat(1.0f) / m : VecF{});
   const VecF levels = magnitudes<Bits>();

@@ -34,6 +34,55 @@ struct Lanes {
   }
 };
 
+// Mean and largest of a block's magnitudes; the largest is not finite where an element is not.
+struct Size {
+  float mean, largest;
+};
+TW_INLINE bool finite(float largest) {
+  return largest <= 0x1.fffffep+127f;
+}
+
+TW_INLINE Size size_of_block(const float* x, int64_t n) {
+  const VecF share = splat(1.0f / (float)n);
+  Lanes mean;
+  VecF largest{};
+  for (int64_t i = 0; i < n; i += 16) {
+    for (int j = 0; j < Lanes::kParts; ++j) {
+      const int64_t at = i + j * kLanes, left = n - at;
+      const VecF v = magnitude(left >= kLanes ? load(x + at) : left > 0 ? load_first(x + at, left) : VecF{});
+      largest = (VecF)vmax_u((VecU)largest, (VecU)v);  // of magnitudes' bits: NaN is above infinity
+      mean.part[j] = fma(v, share, mean.part[j]);
+    }
+  }
+  uint32_t most = 0, each[kLanes];
+  store_u(each, (VecU)largest);
+  for (const uint32_t v : each) most = most >= v ? most : v;
+  float top;
+  __builtin_memcpy(&top, &most, 4);
+  return {mean.total(), top};
+}
+
+// kLanes whole blocks: returns their means; largest [kLanes].
+TW_INLINE VecF sizes_of_blocks(const float* x, int64_t block, float* largest) {
+  const VecF share = splat(1.0f / (float)block);
+  VecF sums[kLanes], most[kLanes];
+  for (int b = 0; b < kLanes; ++b) {
+    Lanes mean;
+    VecF top{};
+    for (int64_t i = 0; i < block; i += 16) {
+      for (int j = 0; j < Lanes::kParts; ++j) {
+        const VecF v = magnitude(load(x + b * block + i + j * kLanes));
+        top = (VecF)vmax_u((VecU)top, (VecU)v);
+        mean.part[j] = fma(v, share, mean.part[j]);
+      }
+    }
+    sums[b] = mean.folded();
+    most[b] = top;
+  }
+  store_u((uint32_t*)largest, lane_maxima((const VecU*)most));
+  return lane_sums(sums);
+}
+
 // A group's largest scale travels in bf16, rounded up, and that of a block as its logarithm below: code c stands for
 // head * 2^((c - 255) / 8), 0 for nothing at all.
 constexpr float kEighths[] = {1.0f,        1.09050773f, 1.18920712f, 1.29683955f,

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "compression/codecs/rate_text.h"
 #include "compression/codecs/zfp_kernel.h"
 #include "engine/base/core/error.h"
 #include "engine/base/ops/parallel_for.h"
@@ -19,12 +20,7 @@ class Zfp final : public Codec {
  public:
   Zfp(double rate, int maxbits) : rate_(rate), maxbits_(maxbits) {}
 
-  std::string name() const override {
-    std::string rate = std::to_string(rate_);
-    rate.erase(rate.find_last_not_of('0') + 1);
-    if (rate.back() == '.') rate.pop_back();
-    return "zfp(rate=" + rate + ")";
-  }
+  std::string name() const override { return "zfp(rate=" + rate_text(rate_) + ")"; }
   Traits traits() const override { return {.contractive = maxbits_ >= 32, .granule = kGranule}; }
   size_t wire_bytes(int64_t count, DType) const override { return (stream_bytes(count) + 7) / 8 * 8; }
   Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const override;

@@ -151,6 +151,8 @@ struct Coder::Parts {
   void verify(std::span<const Share> shares, int64_t n) const;
   void decode(const Msg& msg, const Share& share, int64_t at, int64_t n, int64_t total, int threads, View out,
               bool accumulate) const;
+  static bool overwrites_share(std::span<const Share> shares, const View& out);
+  bool sums_in_place(std::span<const Share> shares, const View& out, bool accumulate) const;
   void absorb_tile(const Msg& msg, std::span<const Share> shares, int64_t at, int64_t n, int threads, float* work,
                    View out, bool accumulate) const;
 };
@@ -494,13 +496,26 @@ void Coder::Parts::decode(const Msg& msg, const Share& share, int64_t at, int64_
   }
 }
 
-// Sum of the shares' elements [at, at + n) into `out` (the whole piece). work [n] may be nullptr where `out` itself can
-// hold the sum: fp32, not accumulated to.
+// Whether a raw share is `out` itself.
+bool Coder::Parts::overwrites_share(std::span<const Share> shares, const View& out) {
+  return std::any_of(shares.begin(), shares.end(), [&](const Share& s) { return s.raw && s.raw.data == out.data; });
+}
+
+// Whether `out` can hold the sum while it grows: fp32, not accumulated to. A share in its place has to be where the sum
+// begins, or one of two, whose order does not matter.
+bool Coder::Parts::sums_in_place(std::span<const Share> shares, const View& out, bool accumulate) const {
+  if (out.dtype != DType::f32 || accumulate) return false;
+  return !overwrites_share(shares, out) || (!spec.hadamard && (shares[0].raw.data == out.data || shares.size() == 2));
+}
+
+// Sum of the shares' elements [at, at + n) into `out` (the whole piece). work [n] may be nullptr where the sum is taken
+// in place.
 void Coder::Parts::absorb_tile(const Msg& msg, std::span<const Share> shares, int64_t at, int64_t n, int threads,
                                float* work, View out, bool accumulate) const {
-  const bool in_place = out.dtype == DType::f32 && !accumulate;
+  const bool in_place = sums_in_place(shares, out, accumulate);
+  const bool begun = in_place && overwrites_share(shares, out);
   float* sum = in_place ? reinterpret_cast<float*>(at_element(out, at)) : work;
-  bool empty = true;
+  bool empty = !begun;
   const auto add = [&](const View& raw) {
     const size_t type = index_of(raw.dtype);
     for_runs(threads, n, kEmaBlock, [&](int64_t, int64_t a, int64_t b) {
@@ -521,6 +536,7 @@ void Coder::Parts::absorb_tile(const Msg& msg, std::span<const Share> shares, in
   };
   for (const Share& share : shares) {
     const View raw = raw_of(share);
+    if (begun && raw && raw.data == out.data) continue;
     if (raw && !spec.hadamard) add(raw);
     if (raw || share.payload.empty()) continue;
     decode(msg, share, at, n, out.count(), threads, View(sum, DType::f32, {n}), !empty);
@@ -547,6 +563,7 @@ void Coder::absorb(const Msg& msg, std::span<const Share> shares, View out, bool
   if (n == 0) return;
   const Stopwatch watch(stats.decode_ns);
   p.verify(shares, n);
+  TW_CHECK(!accumulate || !Parts::overwrites_share(shares, out), name(), ": a share in the place of what it adds to");
   if (p.differences()) {
     TW_CHECK(shares.size() == 1 && !shares[0].raw, name(), ": one difference at a time, not ", shares.size(),
              " shares");
@@ -558,7 +575,7 @@ void Coder::absorb(const Msg& msg, std::span<const Share> shares, View out, bool
     return;
   }
   if (!p.tiled) {
-    std::vector<float> work(out.dtype == DType::f32 && !accumulate ? 0 : static_cast<size_t>(n));
+    std::vector<float> work(p.sums_in_place(shares, out, accumulate) ? 0 : static_cast<size_t>(n));
     p.absorb_tile(msg, shares, 0, n, msg.threads, work.data(), out, accumulate);
     return;
   }

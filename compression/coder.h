@@ -67,6 +67,7 @@ class Coder {
   bool keeps_decoded(const Msg& msg) const;
   // out [n] (fp32, bf16, fp16) = sum over shares in the order given; accumulate: out += it. With value_difference
   // there is one share, out holds the reference and the difference is added to it whatever `accumulate` says.
+  // Without `accumulate` a raw share of the same type may be `out` itself.
   // Throws Error(kBadData) for a bad payload or checksum; the message names the sender's rank in the group.
   void absorb(const Msg& msg, std::span<const Share> shares, View out, bool accumulate, CodingStats& stats) const;
 

@@ -6,16 +6,19 @@
 namespace thinwire {
 
 std::array<uint32_t, 256> huffman_codes(const HuffmanLengths& lengths) {
+  uint32_t next[kHuffmanBits + 2] = {};
+  for (const uint8_t length : lengths) ++next[length + 1];
+  next[1] = 0;
+  for (int length = 2; length <= kHuffmanBits; ++length) next[length] = (next[length] + next[length - 1]) << 1;
   std::array<uint32_t, 256> codes{};
-  uint32_t next = 0;
-  for (uint32_t length = 1; length <= kHuffmanBits; ++length, next <<= 1)
-    for (size_t s = 0; s < 256; ++s) {
-      if (lengths[s] != length) continue;
-      uint32_t turned = 0;
-      for (uint32_t i = 0; i < length; ++i) turned |= (next >> i & 1u) << (length - 1 - i);
-      codes[s] = turned | length << 16;
-      ++next;
-    }
+  for (size_t s = 0; s < 256; ++s) {
+    const uint32_t length = lengths[s];
+    if (length == 0) continue;
+    const uint32_t code = next[length]++;
+    uint32_t turned = 0;
+    for (uint32_t i = 0; i < length; ++i) turned |= (code >> i & 1u) << (length - 1 - i);
+    codes[s] = turned | length << 16;
+  }
   return codes;
 }
 

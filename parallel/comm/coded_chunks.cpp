@@ -382,12 +382,7 @@ void CodedScatter::sum(int64_t k, View out, bool accumulate) {
     }
   }
   const std::span<const Share> all(shares_.data(), static_cast<size_t>(lane_.size()));
-  const bool in_place = out.data == shares_[lane_.me].raw.data;
-  if (!in_place || coder_.plain()) return coder_.absorb(all, whole_.dtype, out, accumulate, own.first, k);
-  const Scratch<char> space(lane_.pool(), static_cast<int64_t>(out.bytes()));
-  const View sum(space.data(), out.dtype, {out.count()});
-  coder_.absorb(all, whole_.dtype, sum, accumulate, own.first, k);
-  std::memcpy(out.data, sum.data, sum.bytes());
+  coder_.absorb(all, whole_.dtype, out, accumulate, own.first, k);
 }
 
 // --- Tally ------------------------------------------------------------------------------------------------------

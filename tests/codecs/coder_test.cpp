@@ -371,6 +371,39 @@ TEST(Coder, AbsorbAddsInOrder) {
   }
 }
 
+// A raw share may lie where the sum goes, whatever its turn, and gives the bits of one that lies elsewhere.
+TEST(Coder, AShareInThePlaceOfTheSum) {
+  for (const Subject& s : subjects()) {
+    const Coder coder(s.codec, with(s.hadamard), {});
+    const int64_t n = 70000 + 13;
+    for (size_t ranks : {1, 2, 3, 4}) {
+      for (size_t own = 0; own < ranks; ++own) {
+        for (DType dtype : {DType::f32, DType::bf16}) {
+          for (int threads : {1, 5}) {
+            const Bytes raw = as_dtype(make_data(DataKind::kGaussian, n, 9), dtype);
+            Fenced place(raw.data(), raw.size()), elsewhere(raw.data(), raw.size()), out(raw.size());
+            std::vector<Bytes> payloads(ranks);
+            std::vector<Share> shares(ranks);
+            for (size_t rank = 0; rank < ranks; ++rank) {
+              Msg msg = message(0);
+              msg.rank = static_cast<int>(rank);
+              payloads[rank] = pack(coder, make_data(DataKind::kHeavyTail, n, rank), nullptr, msg);
+              shares[rank] = {payloads[rank], View(), msg.rank};
+            }
+            CodingStats stats;
+            shares[own] = {{}, elsewhere.view(dtype), static_cast<int>(own)};
+            coder.absorb(message(0, threads), shares, out.view(dtype), false, stats);
+            shares[own] = {{}, place.view(dtype), static_cast<int>(own)};
+            coder.absorb(message(0, threads), shares, place.view(dtype), false, stats);
+            ASSERT_TRUE(Bytes(out.data(), out.data() + out.size()) == Bytes(place.data(), place.data() + place.size()))
+                << s.name << " " << name_of(dtype) << " rank " << own << " of " << ranks;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Hadamard, AgreesWithTheMatrixAndIsItsOwnInverse) {
   const int64_t n = 32 * 7 + 19;
   const std::vector<float> x = make_data(DataKind::kHeavyTail, n, 3);

@@ -1,6 +1,8 @@
 // How rows of heads become tiles of 32-bit words and back, for the attention kernels only; and 2^x.
 #pragma once
 
+#include <utility>
+
 #include "engine/base/ops/attention_kernel.h"
 #include "engine/base/ops/attention_tile.h"
 #include "engine/base/ops/simd.h"
@@ -106,30 +108,32 @@ TW_INLINE void pack_steps(const typename Form::Element* src, int64_t stride, int
   pack_rows<Form>(src, stride, n, d, dst, ahead);
 }
 
+// Lane l of an exchange: of the second row (l and above kLanes) where bit `kStep` of the lane's number asks for it.
+template <int kStep>
+constexpr int low_lane(int l) {
+  return (l & kStep) != 0 ? kLanes + l - kStep : l;
+}
+template <int kStep>
+constexpr int high_lane(int l) {
+  return (l & kStep) != 0 ? kLanes + l : l + kStep;
+}
+template <int kStep, int... kLane>
+TW_INLINE void exchange(VecF (&rows)[kLanes], std::integer_sequence<int, kLane...>) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kLanes; ++r) {
+    if ((r & kStep) != 0) continue;
+    const VecF a = rows[r], b = rows[r + kStep];
+    rows[r] = __builtin_shufflevector(a, b, low_lane<kStep>(kLane)...);
+    rows[r + kStep] = __builtin_shufflevector(a, b, high_lane<kStep>(kLane)...);
+  }
+}
+
 // rows[r] becomes column r, in place: log2(kLanes) rounds that exchange one bit of the row's number with one of the
 // lane's.
+template <int kStep = 1>
 TW_INLINE void transpose_vectors(VecF (&rows)[kLanes]) {
-#pragma GCC unroll 4
-  for (int step = 1; step < kLanes; step *= 2) {
-    VecI low, high;
-#pragma GCC unroll 16
-    for (int l = 0; l < kLanes; ++l) {
-      low[l] = (l & step) != 0 ? kLanes + l - step : l;
-      high[l] = (l & step) != 0 ? kLanes + l : l + step;
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < kLanes; ++r) {
-      if ((r & step) != 0) continue;
-      const VecF a = rows[r], b = rows[r + step];
-#ifdef __AVX512F__
-      rows[r] = (VecF)_mm512_permutex2var_ps((__m512)a, (__m512i)low, (__m512)b);
-      rows[r + step] = (VecF)_mm512_permutex2var_ps((__m512)a, (__m512i)high, (__m512)b);
-#else
-      rows[r] = __builtin_shuffle(a, b, low);
-      rows[r + step] = __builtin_shuffle(a, b, high);
-#endif
-    }
-  }
+  exchange<kStep>(rows, std::make_integer_sequence<int, kLanes>());
+  if constexpr (2 * kStep < kLanes) transpose_vectors<2 * kStep>(rows);
 }
 
 // dst[w][t] = src[t][w]: n rows of ld words become ld rows of `strip` words; columns n and up to the next whole vector

@@ -2,8 +2,9 @@
 //
 // Issuing an operation runs its coroutine to the first suspension on the caller's thread. Ticket::wait takes the baton
 // and polls itself, for a short while at full speed and then with growing sleeps; the progress thread polls only while
-// operations are open and nobody waits, backing off from 50 us to 1 ms. Nobody spins without bound: ranks may outnumber
-// cores. Coroutine frames, operations and scratch come from pools: the steady state allocates nothing.
+// operations are open and nobody waits, napping for a quarter of the usual time between two moves, 50 us to 4 ms.
+// Nobody spins without bound: ranks may outnumber cores. Coroutine frames, operations and scratch come from pools: the
+// steady state allocates nothing.
 #pragma once
 
 #include <chrono>

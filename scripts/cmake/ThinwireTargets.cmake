@@ -12,6 +12,9 @@ target_compile_options(thinwire_warnings INTERFACE
 if(THINWIRE_SANITIZE)
   target_compile_options(thinwire_options INTERFACE -fsanitize=${THINWIRE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(thinwire_options INTERFACE -fsanitize=${THINWIRE_SANITIZE})
+  if(THINWIRE_SANITIZE MATCHES thread)
+    set(THINWIRE_SANITIZER_ENVIRONMENT ";UCX_MEM_EVENTS=n")  # UCX's hooks run where a thread of ThreadSanitizer has ended: a crash
+  endif()
 endif()
 
 # For code that parses words and not numbers (mains, configuration, tests): half the build time, nothing lost.
@@ -47,7 +50,7 @@ function(thinwire_test name)
   endif()
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES LABELS "$<IF:$<BOOL:${ARG_SLOW}>,slow,fast>$<$<BOOL:${ARG_CORE}>:$<SEMICOLON>core>" TIMEOUT 900
-    ENVIRONMENT "OMP_WAIT_POLICY=passive")
+    ENVIRONMENT "OMP_WAIT_POLICY=passive${THINWIRE_SANITIZER_ENVIRONMENT}")
 endfunction()
 
 # thinwire_kernels(TARGET files...): compiles kernel files once per instruction set into TARGET (see engine/base/ops/isa.h).

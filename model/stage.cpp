@@ -116,12 +116,21 @@ void Stage::finish(Exec& exec, const ResidualStream& stream, const MicroBatch& m
   });
 }
 
-void Stage::forward(Exec& exec, const MicroBatch& micro, int slot_index) {
+void Stage::forward(Exec& exec, const MicroBatch& micro, int slot) {
+  occupy(micro, slot);
+  queue_forward(exec, slot);
+}
+
+void Stage::occupy(const MicroBatch& micro, int slot_index) {
   Slot& slot = slots_.at(static_cast<size_t>(slot_index));
   TW_CHECK(!slot.live, "slot ", slot_index, " of chunk ", chunk_, " still waits for its backward");
   slot.micro = micro;
   slot.live = true;
-  finish(exec, run_blocks(exec, context(micro, true), micro, slot), micro, slot);
+}
+
+void Stage::queue_forward(Exec& exec, int slot_index) {
+  Slot& slot = live_slot(slot_index);
+  finish(exec, run_blocks(exec, context(slot.micro, true), slot.micro, slot), slot.micro, slot);
 }
 
 // The gradient at the last block's output: received, or the head's in `buffer`.
@@ -154,7 +163,16 @@ void Stage::announce_embedding() {
   if (has_positions()) events_->gradients_complete(position_unit(shard_.whole));
 }
 
-void Stage::backward(Exec& exec, int slot_index) {
+void Stage::backward(Exec& exec, int slot) {
+  queue_backward(exec, slot);
+  vacate(slot);
+}
+
+void Stage::vacate(int slot) {
+  live_slot(slot).live = false;
+}
+
+void Stage::queue_backward(Exec& exec, int slot_index) {
   Slot& slot = live_slot(slot_index);
   const LayerContext c = context(slot.micro, true);
   const View* dx = scratch_->dx;
@@ -168,7 +186,6 @@ void Stage::backward(Exec& exec, int slot_index) {
   }
   end_backward(exec, c, slot, out);
   announce_embedding();
-  slot.live = false;
 }
 
 void Stage::backward_input(Exec& exec, int slot_index, StageWeightWork& work) {

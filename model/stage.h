@@ -64,7 +64,15 @@ class Stage {
   // block, embedding, positions. A tied embedding is announced behind the head where that is its last gradient, on the
   // last of several stages.
   void backward(Exec& exec, int slot);
-  // The same in two halves; `work` leases the slot until backward_weight, which adds the gradients of blocks' matrices
+  // What the stage remembers of these two apart from the work that they queue, for callers that may queue a recording
+  // of that work instead: forward = occupy + queue_forward, backward = queue_backward + vacate. What they queue for a
+  // slot differs by the content of memory alone, as long as the micro-batch lies in the same memory and events do
+  // nothing.
+  void occupy(const MicroBatch& micro, int slot);
+  void queue_forward(Exec& exec, int slot);
+  void queue_backward(Exec& exec, int slot);
+  void vacate(int slot);
+  // Backward in two halves; `work` leases the slot until backward_weight, which adds the gradients of blocks' matrices
   // and biases and announces all units. Norms, embedding and positions have been added to in the first half.
   void backward_input(Exec& exec, int slot, StageWeightWork& work);
   void backward_weight(Exec& exec, StageWeightWork& work);

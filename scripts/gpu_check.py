@@ -341,6 +341,23 @@ class Check:
             record["error"] = record["summary"]
         return record
 
+    def graphs(self, limit):
+        """Steps queued as CUDA graphs train to the bits of steps queued op by op; several micro-batches an update."""
+        record, bad = {}, []
+        cases = [("fp32", ["precision=fp32", "hidden_dropout=0.1", "attention_dropout=0.1"]), ("bfloat16", ["precision=bfloat16"]),
+                 ("fp16", ["precision=fp16", "hidden_dropout=0.1"])]
+        for name, keys in cases:
+            plain = self.trained(name + "-plain", "cuda", limit / 6, *keys)
+            directory, code, text, _ = self.train(name + "-graphs", "cuda", limit / 6, "cuda_graphs=true", *keys)
+            made = [int(n) for n in re.findall(r"cuda_graphs: [^\n]*: recorded, (\d+) launches", text)]
+            same = code == 0 and self.losses(directory) == plain
+            record[name] = {"same_bits": same, "launches": made, "code": code}
+            if not same or len(made) < 4:
+                self.log("graphs " + name, text)
+                bad.append(f"{name}: code {code}, {len(made)} of 4 parts recorded, losses {'bit-equal' if same else 'DIFFER'}: {tail(text, 2)}")
+        record["summary"] = "; ".join(bad) or "bit-equal; " + ", ".join(f"{n} {sum(r['launches'])} launches" for n, r in record.items())
+        return dict(record, ok=not bad, error=record["summary"] if bad else "")
+
     def resume(self, limit):
         whole = self.trained("whole", "cuda", limit / 3, "precision=bfloat16")
         directory = os.path.join("/tmp", f"thinwire-check-{os.getpid()}", "cut")
@@ -472,6 +489,23 @@ class Check:
             record["error"] = "; ".join(failures)
         return record
 
+    def graph_speed(self, limit):
+        """GPT-2 124M with one sequence a step, where the host is the limit: op by op and as graphs, in turns."""
+        command = [self.tool("bench"), "step", "124m", "device=cuda", "precision=bfloat16", "train_iters=40", "--json"]
+        record = {"plain": [], "graphs": []}
+        for who in ["plain", "graphs", "plain", "graphs"]:
+            code, text, _ = run(command + (["cuda_graphs=true"] if who == "graphs" else []), limit / 4, self.env())
+            lines, made = json_lines(text), text.count(": recorded, ")
+            if code != 0 or not lines or made != (4 if who == "graphs" else 0):
+                raise RuntimeError(f"{who}: code {code}, {made} graphs: {tail(text, 3)}")
+            record[who].append(lines[-1])
+        best = {who: min(l["step_ms"] for l in record[who]) for who in ("plain", "graphs")}
+        same = len({l["loss"] for who in ("plain", "graphs") for l in record[who]}) == 1
+        text = (f"124m, batch 1: {best['plain']:.2f} ms op by op, {best['graphs']:.2f} ms as graphs "
+                f"({best['plain'] / best['graphs']:.2f}x), losses {'bit-equal' if same else 'DIFFER'}")
+        self.page += ["## CUDA graphs", "", text + ".", ""]
+        return dict(record, ok=same, summary=text, error="" if same else text)
+
     def profile(self, limit):
         code, text, _ = run([self.tool("bench"), "step", "124m", "device=cuda", "precision=bfloat16", "train_micro_batch_size_per_gpu=32", "train_iters=5",
                              "--profile", "--json"], limit, self.env())
@@ -520,11 +554,13 @@ class Check:
         if mode == "speed":
             self.step("bench_op", self.bench_op, 120)
             self.step("profile", self.profile, 60)
+            self.step("graph_speed", self.graph_speed, 60)
             self.step("steps", self.steps, 420)
         else:
             self.step("ops", self.ops, 60 if mode == "quick" else 120)
             self.step("reference", self.reference, 60)
             self.step("training", self.training, 60)
+            self.step("graphs", self.graphs, 40)
         if mode == "full":
             self.step("ops_own_attention", self.ops_own_attention, 40)
             self.step("resume", self.resume, 40)

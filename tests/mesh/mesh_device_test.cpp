@@ -7,10 +7,10 @@
 namespace thinwire::mesh {
 namespace {
 
-void expect_same_bits(const Model& model, Layout layout, int samples) {
-  const Curve host = run(model, layout, samples, 3);
+void expect_same_bits(const Model& model, Layout layout, int samples, int steps = 3) {
+  const Curve host = run(model, layout, samples, steps);
   layout.fake_gpu = true;
-  const Curve device = run(model, layout, samples, 3);
+  const Curve device = run(model, layout, samples, steps);
   EXPECT_EQ(host.loss, device.loss) << layout.name();
   EXPECT_EQ(host.norm, device.norm) << layout.name();
 }
@@ -22,6 +22,17 @@ TEST(MeshDevice, PlainLayouts) {
   expect_same_bits({.family = "gpt2", .layers = 3, .dropout = 0.1},
                    {.pipeline = 2, .data = 2, .embedding = "two_step", .accumulation = 2}, 4);
   expect_same_bits({.family = "neox", .layers = 4}, {.pipeline = 2, .schedule = "zb_h1", .accumulation = 3}, 3);
+}
+
+// With the key cuda_graphs, passes of one rank and the norms and updates of all are recorded and queued again.
+TEST(MeshDevice, RecordedSteps) {
+  const std::vector<std::string> graphs = {"cuda_graphs=true"};
+  expect_same_bits({.family = "gpt2", .layers = 2, .dropout = 0.1}, {.accumulation = 2, .more = graphs}, 4, 5);
+  expect_same_bits({.family = "llama", .layers = 2, .dtype = "bf16"}, {.recompute = "selective", .more = graphs}, 2, 5);
+  Layout sharded{.data = 2, .gradients = "global", .optimizer = "global", .accumulation = 2, .more = graphs};
+  expect_same_bits({.family = "gpt2", .layers = 2, .dtype = "bf16"}, sharded, 4, 5);
+  expect_same_bits({.family = "neox", .layers = 4},
+                   {.pipeline = 2, .schedule = "zb_h1", .accumulation = 3, .more = graphs}, 3, 5);
 }
 
 TEST(MeshDevice, ShardedPlacements) {

@@ -10,6 +10,7 @@ endforeach()
 set_source_files_properties(${emulated_files} PROPERTIES LANGUAGE CXX)  # for the targets of this folder
 add_library(thinwire_emulated STATIC ${emulated_files} ${CMAKE_SOURCE_DIR}/engine/base/ops/cuda_emulation.cpp
   ${CMAKE_SOURCE_DIR}/engine/base/ops/cuda_emulated_ops.cpp ${CMAKE_SOURCE_DIR}/tests/support/emulated_backend.cpp)
+target_include_directories(thinwire_emulated PUBLIC ${CMAKE_SOURCE_DIR}/engine/base/ops/cuda_emulated)
 target_compile_options(thinwire_emulated PRIVATE -mavx2 -mfma)  # what the CPU ops need too; fmaf is an instruction then
 target_link_libraries(thinwire_emulated PUBLIC thinwire_ops PRIVATE thinwire_warnings)
 if(THINWIRE_CUDA)

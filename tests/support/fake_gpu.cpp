@@ -29,7 +29,9 @@ FakeStream& fake(Stream& stream) {
 
 class Passed final : public Operation {
  public:
-  explicit Passed(FakeStream& stream) : stream_(stream), number_(stream.queued()) {}
+  explicit Passed(FakeStream& stream) : stream_(stream), number_(stream.queued()) {
+    TW_CHECK(!stream.records(), "a ticket of a stream that records");
+  }
   State state() const override { return stream_.done() >= number_ ? State::kDone : State::kRecorded; }
   void wait_on(Stream& stream) override {
     auto* lazy = dynamic_cast<FakeStream*>(&stream);
@@ -52,10 +54,38 @@ const void* region_of(const std::map<char*, size_t>& regions, const void* memory
   return static_cast<const char*>(memory) < first + bytes ? first : nullptr;
 }
 
+class FakeRecording final : public Recording {
+ public:
+  FakeRecording(FakeStream& stream, std::vector<std::function<void()>> work)
+      : stream_(stream), work_(std::move(work)) {}
+  void queue() override {
+    for (const std::function<void()>& work : work_) stream_.add(work);
+  }
+  int64_t size() const override { return static_cast<int64_t>(work_.size()); }
+
+ private:
+  FakeStream& stream_;
+  std::vector<std::function<void()>> work_;
+};
+
+// What the CPU keeps from one product to the next is not the same when a recording is queued again.
+void forget_versions(Matmul& op) {
+  op.b_version = -1;
+}
+template <typename Op>
+void forget_versions(Op&) {}
+
 template <auto Entry, typename Op>
 void opened(Exec& exec, const Op& op) {
-  exec.stream.synchronize();
-  FakeGpu& gpu = fake(exec.stream).gpu();
+  FakeStream& stream = fake(exec.stream);
+  if (stream.records()) {
+    Op kept = op;
+    forget_versions(kept);
+    stream.add([&exec, kept] { (cpu_ops().*Entry)(exec, kept); });
+    return;
+  }
+  stream.synchronize();
+  FakeGpu& gpu = stream.gpu();
   gpu.open();
   (cpu_ops().*Entry)(exec, op);
   gpu.close();
@@ -76,9 +106,27 @@ FakeStream::~FakeStream() {
   gpu_.streams_.erase(this);
 }
 
+void FakeStream::synchronize() {
+  TW_CHECK(!records(), "somebody waits for a stream that records");
+  run_until(queued_);
+}
+
 void FakeStream::add(std::function<void()> work) {
+  if (recorded_) return recorded_->push_back(std::move(work));
   work_.push_back(std::move(work));
   ++queued_;
+}
+
+void FakeStream::begin_recording() {
+  TW_CHECK(!records(), "a stream records one thing at a time");
+  recorded_.emplace();
+}
+
+std::unique_ptr<Recording> FakeStream::end_recording() {
+  TW_CHECK(records(), "nothing is recorded");
+  auto recording = std::make_unique<FakeRecording>(*this, std::move(*recorded_));
+  recorded_.reset();
+  return recording;
 }
 
 void FakeStream::run_until(size_t number) {
@@ -94,6 +142,10 @@ void FakeStream::run_until(size_t number) {
 
 Device* FakeStream::device() {
   return &gpu_;
+}
+
+void FakeGpu::expect_no_recording(const char* what) const {
+  for (const FakeStream* stream : streams_) TW_CHECK(!stream->records(), what, " while a stream records");
 }
 
 FakeGpu::~FakeGpu() {
@@ -113,6 +165,7 @@ void FakeGpu::close() {
 }
 
 void* FakeGpu::allocate(size_t bytes) {
+  expect_no_recording("memory is taken");
   void* memory = ::mmap(nullptr, pages(bytes), opened_ > 0 ? PROT_READ | PROT_WRITE : PROT_NONE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   TW_CHECK(memory != MAP_FAILED, "mmap of ", bytes);
@@ -123,6 +176,7 @@ void* FakeGpu::allocate(size_t bytes) {
 }
 
 void FakeGpu::release(void* memory, size_t bytes) {
+  expect_no_recording("memory is given back");
   for (FakeStream* stream : streams_) stream->synchronize();  // as a GPU does
   TW_CHECK(regions_.erase(static_cast<char*>(memory)) == 1, "memory that was not taken here");
   held_ -= bytes;
@@ -139,6 +193,7 @@ bool FakeGpu::owns_host(const void* memory) const {
 
 Ticket FakeGpu::copy_to_device(void* device, const void* host, size_t bytes, Stream& stream) {
   TW_CHECK(bytes == 0 || (holds(device) && !holds(host)), "a copy to the device between other places");
+  TW_CHECK(!fake(stream).records(), "a recording would copy from a place of the host again and again");
   if (owns_host(host)) {
     fake(stream).add([=] { std::memcpy(device, host, bytes); });
   } else {
@@ -150,6 +205,7 @@ Ticket FakeGpu::copy_to_device(void* device, const void* host, size_t bytes, Str
 
 Ticket FakeGpu::copy_to_host(void* host, const void* device, size_t bytes, Stream& stream) {
   TW_CHECK(bytes == 0 || (holds(device) && !holds(host)), "a copy to the host between other places");
+  TW_CHECK(!fake(stream).records(), "a recording would copy to a place of the host again and again");
   fake(stream).add([=] { std::memcpy(host, device, bytes); });
   return mark(stream);
 }

@@ -7,9 +7,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
+#include <vector>
 
 #include "engine/base/device/device.h"
+#include "engine/base/ops/deferred_stream.h"
 #include "engine/base/ops/ops.h"
 
 namespace thinwire::test {
@@ -17,27 +20,32 @@ namespace thinwire::test {
 class FakeGpu;
 
 // Work that was queued and has not happened yet. One thread at a time.
-class FakeStream final : public Stream {
+class FakeStream final : public DeferredStream {
  public:
   explicit FakeStream(FakeGpu& gpu);
   ~FakeStream() override;
-  void synchronize() override { run_until(queued_); }
+  void synchronize() override;
   Device* device() override;
   FakeGpu& gpu() { return gpu_; }
 
-  void add(std::function<void()> work);
+  void add(std::function<void()> work) override;
   void run_until(size_t number);
+  void begin_recording() override;
+  std::unique_ptr<Recording> end_recording() override;
+  void drop_recording() noexcept override { recorded_.reset(); }
+  bool records() const { return recorded_.has_value(); }
   size_t queued() const { return queued_; }
   size_t done() const { return done_; }
 
  private:
   FakeGpu& gpu_;
   std::deque<std::function<void()>> work_;
+  std::optional<std::vector<std::function<void()>>> recorded_;
   size_t queued_ = 0, done_ = 0;
 };
 
 // Every byte of its memory is unreadable, except while work of a stream runs. Host memory that was given back is
-// overwritten.
+// overwritten. What a GPU refuses on a stream that records is a CHECK failure.
 class FakeGpu final : public Device {
  public:
   ~FakeGpu() override;
@@ -66,13 +74,14 @@ class FakeGpu final : public Device {
  private:
   friend class FakeStream;
   bool owns_host(const void* memory) const;
+  void expect_no_recording(const char* what) const;
   std::map<char*, size_t> regions_, host_;
   std::set<FakeStream*> streams_;
   size_t held_ = 0, peak_ = 0;
   int opened_ = 0;
 };
 
-// The CPU table for Execs on a FakeStream: an op runs what is queued before it, then itself.
+// The CPU table for Execs on a FakeStream: an op runs what is queued before it, then itself, or is recorded.
 const OpTable& fake_gpu_ops();
 
 }  // namespace thinwire::test

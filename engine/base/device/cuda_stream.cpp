@@ -8,6 +8,37 @@
 #include "engine/base/device/cuda_check.h"
 
 namespace thinwire {
+namespace {
+
+bool waits_for_every_kernel() {
+  static const bool waits = std::getenv("THINWIRE_CUDA_SYNC") != nullptr;
+  return waits;
+}
+
+class CudaGraph final : public Recording {
+ public:
+  // Owns and ends `graph`, out of which it makes what can be queued.
+  CudaGraph(cudaGraph_t graph, cudaStream_t stream) : stream_(stream) {
+    size_t nodes = 0;
+    cudaError_t error = cudaGraphGetNodes(graph, nullptr, &nodes);
+    if (error == cudaSuccess) error = cudaGraphInstantiate(&ready_, graph, 0);
+    (void)cudaGraphDestroy(graph);
+    if (error != cudaSuccess) cuda_failed(error, "cudaGraphInstantiate", __FILE__, __LINE__);
+    size_ = static_cast<int64_t>(nodes);
+  }
+  // (One that still runs is freed behind that.)
+  ~CudaGraph() override { (void)cudaGraphExecDestroy(ready_); }
+
+  void queue() override { TW_CUDA(cudaGraphLaunch(ready_, stream_)); }
+  int64_t size() const override { return size_; }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraphExec_t ready_ = nullptr;
+  int64_t size_ = 0;
+};
+
+}  // namespace
 
 CudaStream::CudaStream(int ordinal, Device* device) : ordinal_(ordinal), device_(device) {
   TW_CUDA(cudaSetDevice(ordinal));
@@ -21,6 +52,28 @@ CudaStream::~CudaStream() {
 
 void CudaStream::synchronize() {
   TW_CUDA(cudaStreamSynchronize(handle_));
+}
+
+std::string CudaStream::cannot_record() const {
+  return waits_for_every_kernel() ? "THINWIRE_CUDA_SYNC waits for every kernel" : "";
+}
+
+void CudaStream::begin_recording() {
+  TW_CUDA(cudaSetDevice(ordinal_));
+  TW_CUDA(cudaStreamBeginCapture(handle_, cudaStreamCaptureModeThreadLocal));
+}
+
+std::unique_ptr<Recording> CudaStream::end_recording() {
+  cudaGraph_t graph = nullptr;
+  TW_CUDA(cudaStreamEndCapture(handle_, &graph));
+  return std::make_unique<CudaGraph>(graph, handle_);
+}
+
+void CudaStream::drop_recording() noexcept {
+  cudaGraph_t graph = nullptr;
+  (void)cudaStreamEndCapture(handle_, &graph);
+  if (graph != nullptr) (void)cudaGraphDestroy(graph);
+  (void)cudaGetLastError();  // the caller reports what came first
 }
 
 cudaStream_t cuda_stream_of(Stream& stream) {
@@ -42,9 +95,8 @@ void cuda_failed(cudaError_t error, const char* call, const char* file, int line
 }
 
 void cuda_launched(const char* what, cudaStream_t stream, const char* file, int line) {
-  static const bool synchronous = std::getenv("THINWIRE_CUDA_SYNC") != nullptr;
   cudaError_t error = cudaGetLastError();
-  if (error == cudaSuccess && synchronous) error = cudaStreamSynchronize(stream);
+  if (error == cudaSuccess && waits_for_every_kernel()) error = cudaStreamSynchronize(stream);
   if (error != cudaSuccess) cuda_failed(error, (std::string("kernel ") + what).c_str(), file, line);
 }
 

@@ -3,12 +3,13 @@
 
 #include <cuda_runtime_api.h>
 
-#include "engine/base/device/stream.h"
+#include "engine/base/device/recording.h"
 
 namespace thinwire {
 
-// A non-blocking cudaStream (never the legacy default stream, which would order everything with everything).
-class CudaStream final : public Stream {
+// A non-blocking cudaStream (never the legacy default stream, which would order everything with everything). Recordings
+// are CUDA graphs, captured in the mode that leaves the driver to other threads.
+class CudaStream final : public RecordingStream {
  public:
   // `device`: whose memory the stream works on; it outlives the stream.
   CudaStream(int ordinal, Device* device);
@@ -20,6 +21,11 @@ class CudaStream final : public Stream {
   Device* device() override { return device_; }
   cudaStream_t handle() const { return handle_; }
   int ordinal() const { return ordinal_; }
+
+  std::string cannot_record() const override;
+  void begin_recording() override;
+  std::unique_ptr<Recording> end_recording() override;
+  void drop_recording() noexcept override;
 
  private:
   cudaStream_t handle_ = nullptr;

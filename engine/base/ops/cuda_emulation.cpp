@@ -304,13 +304,15 @@ int64_t launches() {
 
 }  // namespace emulation
 
-std::byte* EmulatedState::scratch(size_t bytes) {
-  scratch_ = std::vector<std::byte>(bytes + 512, std::byte{0xff});
-  const auto at = reinterpret_cast<uintptr_t>(scratch_.data());
-  return scratch_.data() + (512 - at % 512) % 512;
+std::byte* CudaQueue::scratch(size_t bytes) {
+  scratch_ = std::make_shared<std::vector<std::byte>>(bytes + 512);
+  add([memory = scratch_.get()] { std::fill(memory->begin(), memory->end(), std::byte{0xff}); });
+  const auto at = reinterpret_cast<uintptr_t>(scratch_->data());
+  return scratch_->data() + (512 - at % 512) % 512;
 }
 
-void EmulatedState::check_faults(Stream&) {
+void EmulatedState::check_faults(Stream& stream) {
+  stream.synchronize();
   const unsigned faults = std::exchange(fault_word_, 0u);
   TW_CHECK((faults & kFaultToken) == 0, "a token lies outside the embedding table");
   TW_CHECK((faults & kFaultTarget) == 0, "a target lies outside the valid columns");
@@ -326,6 +328,7 @@ EmulatedState& emulated_state(Exec& exec) {
 
 }  // namespace
 
-CudaQueue::CudaQueue(Exec& exec) : state_(emulated_state(exec)) {}
+CudaQueue::CudaQueue(Exec& exec)
+    : state_(emulated_state(exec)), deferred_(dynamic_cast<DeferredStream*>(&exec.stream)) {}
 
 }  // namespace thinwire

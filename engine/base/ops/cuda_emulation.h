@@ -6,16 +6,22 @@
 // that some threads of the block (warp) do not reach or reach at another line, unaligned vector access, launches beyond
 // the limits. Blocks run one after the other, in random order too; shared memory starts as NaN patterns. What it does
 // not show: timing, memory ordering between blocks, and the last bits of the GPU's own exp, log and division.
+//
+// On a stream of the host kernels run when they are launched. On a DeferredStream they are queued with copies of their
+// arguments, as on a GPU, and may be recorded and queued again.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <memory>
+#include <tuple>
 #include <vector>
 
 #include "engine/base/core/check.h"
 #include "engine/base/core/dtype.h"
+#include "engine/base/ops/deferred_stream.h"
 #include "engine/base/ops/ops.h"
 
 #define TW_KERNEL inline
@@ -126,12 +132,10 @@ struct Grid {
   int64_t x = 1, y = 1;
 };
 
-// What the emulated CUDA table keeps: scratch memory of exactly the size asked for, filled with a NaN pattern, and the
-// fault word.
+// What the emulated CUDA table keeps: the fault word, and the CPU's table for products.
 class EmulatedState : public OpState {
  public:
   explicit EmulatedState(Device& device) : cpu_(make_exec(cpu_ops(), device, stream_, 1)) {}
-  std::byte* scratch(size_t bytes);
   unsigned* fault_word() { return &fault_word_; }
   void check_faults(Stream&) override;  // as that of the CUDA state
   Exec& cpu() { return cpu_; }
@@ -139,7 +143,6 @@ class EmulatedState : public OpState {
  private:
   HostStream stream_;
   Exec cpu_;
-  std::vector<std::byte> scratch_;
   unsigned fault_word_ = 0;
 };
 
@@ -149,22 +152,36 @@ enum CudaFault : unsigned { kFaultToken = 1, kFaultTarget = 2 };
 class CudaQueue {
  public:
   explicit CudaQueue(Exec& exec);
-  std::byte* scratch(size_t bytes) { return state_.scratch(bytes); }
+  // Of exactly this size, filled with a NaN pattern.
+  std::byte* scratch(size_t bytes);
   unsigned* fault_word() { return state_.fault_word(); }
+
+  // What happens on the stream in its turn; `work` owns what it needs, but for tensors and this queue's scratch.
+  template <typename Work>
+  void add(const Work& work) {
+    if (deferred_ == nullptr)
+      work();
+    else
+      deferred_->add([work, kept = scratch_] { work(); });
+  }
 
   template <typename... Parameters, typename... Arguments>
   void launch(const char* what, void (*kernel)(Parameters...), Grid grid, int threads, size_t shared,
               const Arguments&... arguments) {
     if (grid.x == 0 || grid.y == 0) return;
-    emulation::run_grid(what, grid.x, grid.y, threads, shared, [&] { kernel(static_cast<Parameters>(arguments)...); });
+    add([=, copies = std::tuple<Parameters...>(static_cast<Parameters>(arguments)...)] {
+      emulation::run_grid(what, grid.x, grid.y, threads, shared, [&] { std::apply(kernel, copies); });
+    });
   }
 
  private:
   EmulatedState& state_;
+  DeferredStream* deferred_;  // nullptr: work happens at once
+  std::shared_ptr<std::vector<std::byte>> scratch_;
 };
 
-// The CUDA table with emulated kernels, on the CPU device; products are those of the CPU. After every op it checks the
-// fault word.
+// The CUDA table with emulated kernels; products are those of the CPU. Where work happens at once it checks the fault
+// word after every op.
 const OpTable& emulated_cuda_ops();
 
 }  // namespace thinwire

@@ -1,5 +1,5 @@
-// The one door of files with CUDA kernels: the GPU itself under nvcc, its programming model on one CPU thread
-// elsewhere.
+// The one door of files with CUDA kernels: the GPU itself, or its programming model on one CPU thread, whichever folder
+// the build names: cuda_native/ or cuda_emulated/.
 //
 // Kernels are written against the names below, and nothing else of CUDA, so that any C++ compiler can build and run the
 // same source: tests do, with threads of a block scheduled in random order between barriers (cuda_emulation.h).
@@ -16,8 +16,4 @@
 // - CudaQueue: where an op puts its kernels: launch(), scratch(), fault_word().
 #pragma once
 
-#ifdef __CUDACC__
-#include "engine/base/ops/cuda_native.cuh"
-#else
-#include "engine/base/ops/cuda_emulation.h"
-#endif
+#include <cuda_backend.cuh>

@@ -27,6 +27,7 @@ std::byte* CudaScratch::take(size_t bytes, cudaStream_t stream) {
   const size_t wanted = (std::max(bytes, capacity_ + capacity_ / 2) + 511) / 512 * 512;
   if (data_ != nullptr) device_.release(data_, capacity_);
   data_ = nullptr, capacity_ = 0;
+  ++moves_;
   data_ = static_cast<std::byte*>(device_.allocate(wanted));
   capacity_ = wanted;
   return data_;

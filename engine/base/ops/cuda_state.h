@@ -29,11 +29,13 @@ class CudaScratch {
   // At least `bytes` bytes, aligned to 512; content not defined.
   std::byte* take(size_t bytes, cudaStream_t stream);
   size_t capacity() const { return capacity_; }
+  uint64_t moves() const { return moves_; }  // how often the memory was replaced
 
  private:
   Device& device_;
   std::byte* data_ = nullptr;
   size_t capacity_ = 0;
+  uint64_t moves_ = 0;
 };
 
 class CudaState : public OpState {
@@ -57,6 +59,9 @@ class CudaState : public OpState {
   // where it waits anyway.
   unsigned* fault_word() { return fault_word_; }
   void check_faults(Stream& stream) override;
+  uint64_t memory_moves() const override {
+    return scratch_.moves() + product_scratch_.moves() + attention_scratch_.moves();
+  }
 
   // Whether products of 16-bit inputs take GELU and row sums along (THINWIRE_CUDA_FUSE=0 in the environment: they do
   // not; the bits differ).

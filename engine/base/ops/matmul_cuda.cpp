@@ -107,6 +107,8 @@ bool product_with_gelu(Exec& exec, const Matmul& op) {
                                                op.bias.data, op.gelu_input.data);
 }
 
+// (The library could sum the result's columns as well, the bias gradient of the layer before, but as numbers of the
+// result's 16 bits: ours are fp32. They come with that layer's weight gradient, below, without a pass of their own.)
 bool product_with_dgelu(Exec& exec, const Matmul& op) {
   return may_fuse(exec, op) && library_product(exec, op, MatmulEpilogue::kGeluGradient, nullptr, op.dgelu_input.data);
 }

@@ -27,6 +27,9 @@ class OpState {
   // Where ops run on a device of their own, a token or target out of range shows here: waits for the stream, and is a
   // CHECK failure if there was one. (On CPU the op itself is.)
   virtual void check_faults(Stream&) {}
+  // How often memory that ops work in, and their arguments point at, was replaced by larger memory: what was recorded
+  // before (engine/base/device/recording.h) must not be queued again.
+  virtual uint64_t memory_moves() const { return 0; }
 };
 
 struct OpTable;

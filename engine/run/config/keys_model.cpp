@@ -343,6 +343,11 @@ KeyTopic numerics_keys() {
        .types = kBoolKey,
        .default_json = "true",
        .doc = "Same configuration, layout and kind of machine: same bits. false only buys speed on GPUs."},
+      {.name = "cuda_graphs",
+       .types = kBoolKey,
+       .default_json = "false",
+       .doc = "Queues a step's forward and backward passes, norms and update as CUDA graphs where nothing is "
+              "communicated within them; what is not, and why, is logged. Changes time, never values."},
       {.name = "seed",
        .types = kIntKey,
        .default_json = "1234",

@@ -93,6 +93,8 @@ void Resolver::run(const std::string& stem) {
     fail({"faults"}, "faults are injected only with --allow-faults");
   if (known({"deterministic"}) && is("device", "cpu") && !flag("deterministic"))
     note("deterministic", "the CPU is always deterministic");
+  if (known({"cuda_graphs"}) && is("device", "cpu") && flag("cuda_graphs"))
+    note("cuda_graphs", "the CPU has no launches to save");
 }
 
 ResolvedConfig resolve(SettingsReader& reader, const std::string& stem, const ConfigOptions& options) {

@@ -249,6 +249,7 @@ RunConfig to_run_config(const Values& values) {
   c.threads_per_rank = r.integer("threads_per_rank");
   c.seed = static_cast<uint64_t>(r.integer("seed"));
   c.deterministic = r.flag("deterministic");
+  c.cuda_graphs = r.flag("cuda_graphs");
   c.train_iters = r.integer("train_iters");
   c.accumulation = r.integer("gradient_accumulation_steps");
   c.eval_interval = r.integer("eval_interval");

@@ -55,6 +55,7 @@ struct RunConfig {
   int64_t threads_per_rank = 0;  // 0: cores of the node / ranks on it
   uint64_t seed = 1234;
   bool deterministic = true;
+  bool cuda_graphs = false;
 
   int64_t train_iters = 0;
   int64_t accumulation = 1;  // micro-batches per update and rank (without ramp)

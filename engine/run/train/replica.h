@@ -81,7 +81,8 @@ class Replica {
   std::vector<UnitUse> evaluation_uses() const;
 
   // Runs on another Exec from now on (a profiling one).
-  void use_exec(std::unique_ptr<Exec> exec) { exec_ = std::move(exec); }
+  void use_exec(std::unique_ptr<Exec> exec) { exec_ = std::move(exec), profiled_ = true; }
+  bool profiled() const { return profiled_; }
 
   // Device memory to the host, and back.
   void read(View source, void* destination);
@@ -107,6 +108,7 @@ class Replica {
   Device* device_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Exec> exec_;
+  bool profiled_ = false;
   Arena arena_;
   Ports ports_;
   BatchShape shape_;

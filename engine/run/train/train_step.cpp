@@ -11,7 +11,7 @@
 
 namespace thinwire {
 
-TrainStep::TrainStep(Replica& replica) : replica_(replica) {
+TrainStep::TrainStep(Replica& replica) : replica_(replica), graphs_(replica) {
   const Plan plan = make_plan(replica.layout().pipeline, replica.layout().at.pipeline);
   for (int slots : plan.slots) {
     mail_.emplace_back(static_cast<size_t>(slots));
@@ -124,7 +124,8 @@ void TrainStep::forward(const PlanNode& node, int micro_batches, const std::func
   const MicroBatch micro = r.upload(batches_.at(node.micro), micro_batches * dp, true, node.chunk, node.slot);
   if (node.chunk == r.chunks() - 1) batches_.erase(node.micro);
   r.traffic().set_last(false);
-  stage.forward(r.exec(), micro, node.slot);
+  stage.occupy(micro, node.slot);
+  graphs_.run(StepGraphs::kForward, node.chunk, node.slot, [&] { stage.queue_forward(r.exec(), node.slot); });
   r.traffic().set_node_end();
 }
 
@@ -141,7 +142,8 @@ void TrainStep::backward(const PlanNode& node) {
     m.gradient_in.wait(r.stream());
     m.gradient_out.wait(r.stream());
     if (node.kind == NodeKind::kBackward) {
-      stage.backward(r.exec(), node.slot);
+      graphs_.run(StepGraphs::kBackward, node.chunk, node.slot, [&] { stage.queue_backward(r.exec(), node.slot); });
+      stage.vacate(node.slot);
     } else {
       for (work = 0; work < r.weight_works() && r.weight_work(work).chunk_slot >= 0;) ++work;
       TW_CHECK(work < r.weight_works(), "more weight halves outstanding than planned");
@@ -184,8 +186,10 @@ void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress) {
   if (gradient_sink_) gradient_sink_();
   const View sums = r.buffers().sums;
   if (!r.reports_loss()) r.zero(sums.element_range(kSumLoss, 1));
-  for (const View& gradient : r.counted_gradients())
-    r.exec().ops.sum_squares(r.exec(), {gradient, sums.element_range(kSumNorm, 1)});
+  graphs_.run(StepGraphs::kNorms, 0, 0, [&] {
+    for (const View& gradient : r.counted_gradients())
+      r.exec().ops.sum_squares(r.exec(), {gradient, sums.element_range(kSumNorm, 1)});
+  });
   take_counters(outcome);
   r.ports().control.sum(sums, r.stream()).wait(r.stream());
   double total[kSumCount];
@@ -247,8 +251,8 @@ void TrainStep::update(const StepOutcome& outcome) {
     return;
   }
   // Reads each gradient once and leaves it zero.
-  r.optimizer().apply(r.exec(), r.buffers().state,
-                      r.momentum() != nullptr ? r.momentum()->summed() : Summed::kGradient);
+  const Summed summed = r.momentum() != nullptr ? r.momentum()->summed() : Summed::kGradient;
+  graphs_.run(StepGraphs::kUpdate, 0, 0, [&] { r.optimizer().apply(r.exec(), r.buffers().state, summed); });
   r.store().bump_version();
 }
 

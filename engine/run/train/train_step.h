@@ -9,6 +9,7 @@
 
 #include "engine/run/train/coding_setup.h"
 #include "engine/run/train/replica.h"
+#include "engine/run/train/step_graphs.h"
 #include "engine/run/train/step_timer.h"
 #include "optim/loss_scaler.h"
 #include "parallel/schedule/plan.h"
@@ -56,6 +57,7 @@ class TrainStep {
   // Called in every update when all gradients are reduced and none is used yet: they lie in the owned pieces.
   void set_gradient_sink(std::function<void()> sink) { gradient_sink_ = std::move(sink); }
   void set_node_sink(NodeSink sink) { node_sink_ = std::move(sink); }
+  const StepGraphs& graphs() const { return graphs_; }
 
  private:
   // Messages of one slot of a chunk that are under way.
@@ -77,6 +79,7 @@ class TrainStep {
   Mail& mail(int chunk, int slot) { return mail_.at(static_cast<size_t>(chunk)).at(static_cast<size_t>(slot)); }
 
   Replica& replica_;
+  StepGraphs graphs_;
   Plan plan_;
   std::vector<UnitUse> uses_;
   int planned_micro_batches_ = 0;

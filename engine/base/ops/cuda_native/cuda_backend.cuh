@@ -1,4 +1,4 @@
-// Kernels on the GPU: what cuda_kernel.h promises, said in CUDA. For nvcc alone.
+// Kernels on the GPU: what cuda_kernel.h promises, said in CUDA. For nvcc alone; the include folder of the CUDA build.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,0 +1,49 @@
+// Decides once, at the start, and says so in the log.
+#include "engine/run/train/step_graphs.h"
+
+#include <array>
+
+#include "engine/base/core/log.h"
+
+namespace thinwire {
+namespace {
+
+constexpr std::array<const char*, 4> kPartNames = {"forward pass", "backward pass", "gradient norms", "update"};
+
+RecordingStream* recording_stream(Replica& r) {
+  return r.config().cuda_graphs ? dynamic_cast<RecordingStream*>(&r.stream()) : nullptr;
+}
+
+// Why no part can be recorded, or nothing.
+std::string nothing_because(Replica& r) {
+  const RecordingStream* stream = recording_stream(r);
+  if (stream == nullptr) return "device " + r.config().device + " has no launches to save";
+  if (const std::string why = stream->cannot_record(); !why.empty()) return why;
+  if (r.profiled()) return "every op is timed on its own";
+  return r.momentum() != nullptr ? "compression.sends = momentum changes what an update does" : "";
+}
+
+}  // namespace
+
+StepGraphs::StepGraphs(Replica& replica) : replica_(replica), segments_(recording_stream(replica)) {
+  if (!replica.config().cuda_graphs) return;
+  if (const std::string why = nothing_because(replica); !why.empty()) {
+    log_info("cuda_graphs: steps are queued op by op: " + why);
+    return;
+  }
+  rest_ = true;
+  passes_ = replica.mesh() == nullptr;
+  if (!passes_)
+    log_info("cuda_graphs: gradient norms and updates alone; ranks communicate within forward and backward passes");
+}
+
+void StepGraphs::run(Part part, int chunk, int slot, const std::function<void()>& body) {
+  if (!(part <= kBackward ? passes_ : rest_)) return body();
+  const Recording* made = segments_.run({part, chunk, slot}, replica_.exec().state->memory_moves(), body);
+  if (made == nullptr) return;
+  std::string where = kPartNames.at(static_cast<size_t>(part));
+  if (part <= kBackward) where += " of chunk " + std::to_string(chunk) + ", slot " + std::to_string(slot);
+  log_info("cuda_graphs: " + where + ": recorded, " + std::to_string(made->size()) + " launches");
+}
+
+}  // namespace thinwire

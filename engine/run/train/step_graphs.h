@@ -1,0 +1,32 @@
+// Which parts of a step are queued as recordings (CUDA graphs; key cuda_graphs), and why others are not.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "engine/base/device/stream_segments.h"
+#include "engine/run/train/replica.h"
+
+namespace thinwire {
+
+// Everything that differs from step to step lies in device memory: tokens, targets, weights of rows and sample numbers
+// (which key dropout) in the buffers of a (chunk, slot), the loss scale in dlogits_scale, and what an update needs in
+// its StepState. So a part queues the same work in every step, as long as nothing is communicated within it: passes of
+// one rank, norms and updates of any number of ranks.
+class StepGraphs {
+ public:
+  enum Part : int { kForward, kBackward, kNorms, kUpdate };
+
+  explicit StepGraphs(Replica& replica);
+
+  // Queues the part; `body` as in StreamSegments::run. chunk and slot: of a pass, else 0.
+  void run(Part part, int chunk, int slot, const std::function<void()>& body);
+  int64_t replays() const { return segments_.replays(); }
+
+ private:
+  Replica& replica_;
+  bool passes_ = false, rest_ = false;  // what is recorded
+  StreamSegments segments_;
+};
+
+}  // namespace thinwire

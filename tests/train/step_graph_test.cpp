@@ -1,0 +1,181 @@
+// Steps that are queued as recordings train to the bits of steps that are queued op by op: the kernels of the CUDA
+// table, emulated, on a device whose streams record launches with copies of their arguments, as CUDA graphs do.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "engine/base/ops/cuda_emulation.h"
+#include "engine/run/config/load_config.h"
+#include "engine/run/train/evaluate.h"
+#include "engine/run/train/op_profile.h"
+#include "engine/run/train/synthetic_batches.h"
+#include "engine/run/train/train_step.h"
+#include "tests/support/fake_gpu.h"
+
+namespace thinwire::test {
+namespace {
+
+constexpr int kSteps = 6, kPoisoned = 4;
+
+struct Trained {
+  std::vector<double> loss, norm, scale;
+  std::vector<float> weights;
+  int64_t passes = 0, updates = 0, replays = 0;
+};
+
+// Everything that may differ from step to step does: tokens, dropout (by sample), the learning rate, bias corrections,
+// clipping, weights of rows (one micro-batch or two, which share the slot), loss scale, a step that is skipped; and
+// evaluations lie between.
+RunConfig config_of(const std::vector<std::string>& more) {
+  std::vector<std::string> o = {"num_layers=2",
+                                "hidden_size=32",
+                                "num_attention_heads=4",
+                                "seq_length=12",
+                                "max_position_embeddings=12",
+                                "vocab_size=61",
+                                "make_vocab_size_divisible_by=1",
+                                "threads_per_rank=1",
+                                "train_micro_batch_size_per_gpu=2",
+                                "train_batch_size=4",
+                                "optimizer.params.lr=1e-2",
+                                "lr_decay_style=cosine",
+                                "lr_warmup_iters=3",
+                                "train_iters=8",
+                                "gradient_clipping=0.5",
+                                "hidden_dropout=0.2",
+                                "attention_dropout=0.2",
+                                "bias_gelu_fusion=true",
+                                "run_dir=runs/step_graph_test"};
+  o.insert(o.end(), more.begin(), more.end());
+  ConfigOptions options;
+  options.data_required = false;
+  return load_config({}, o, options).run;
+}
+
+int step_now = 0;  // what a careless op below takes for the step's number
+
+Trained train(const RunConfig& config, Device& device, const OpTable& ops, bool profile = false) {
+  Replica replica(config, &device, &ops, true);
+  const std::unique_ptr<ProfiledTable> table = make_profiled_table(ops);
+  if (profile) replica.use_exec(make_profiled_exec(*table, device, replica.stream(), 1));
+  replica.store().initialize(replica.exec(), config.seed);
+  replica.weights_changed();
+  TrainStep step(replica);
+  TrainProgress progress;
+  LossScaler scaler(config.optim, config.model.dtype == DType::f16);
+  StepTimer timer;
+  Trained result;
+  int64_t next = 0;
+  const auto batch = [&] {
+    ++result.passes;
+    return synthetic_batch(next++, config.data.micro_batch, config.data.seq_length, config.model.vocab);
+  };
+  for (int s = 1; s <= kSteps; ++s) {
+    step_now = s;
+    if (s == kPoisoned) {
+      const float poison = std::numeric_limits<float>::quiet_NaN();
+      replica.write(replica.store().gradient(replica.store().params().front().name), &poison, sizeof poison);
+    }
+    const StepOutcome outcome = step.run(s % 3 == 2 ? 1 : 2, batch, progress, scaler, timer);
+    EXPECT_EQ(outcome.skipped, s == kPoisoned) << s;
+    result.loss.push_back(outcome.loss), result.scale.push_back(outcome.loss_scale);
+    result.norm.push_back(outcome.skipped ? -1.0 : outcome.grad_norm);
+    if (s % 2 == 0) {
+      Ticket leaving;
+      replica.traffic().begin(replica.evaluation_uses());
+      run_micro_batch(replica, synthetic_batch(1000 + s, 2, config.data.seq_length, config.model.vocab), leaving);
+    }
+  }
+  for (const OwnedPiece& piece : replica.store().owned()) {
+    std::vector<float> values(static_cast<size_t>(piece.master.count()));
+    replica.read(piece.master, values.data());
+    result.weights.insert(result.weights.end(), values.begin(), values.end());
+  }
+  result.updates = progress.updates, result.replays = step.graphs().replays();
+  return result;
+}
+
+void expect_equal(const Trained& a, const Trained& b) {
+  EXPECT_EQ(a.loss, b.loss);
+  EXPECT_EQ(a.norm, b.norm);
+  EXPECT_EQ(a.scale, b.scale);
+  EXPECT_TRUE(a.weights == b.weights) << "weights differ";
+}
+
+void expect_same_bits(std::vector<std::string> more) {
+  const std::unique_ptr<Device> cpu = make_cpu_device();
+  FakeGpu eager_gpu, graph_gpu;
+  const Trained at_once = train(config_of(more), *cpu, emulated_cuda_ops());
+  const Trained eager = train(config_of(more), eager_gpu, emulated_cuda_ops());
+  more.emplace_back("cuda_graphs=true");
+  const Trained graphs = train(config_of(more), graph_gpu, emulated_cuda_ops());
+  expect_equal(at_once, eager);
+  expect_equal(eager, graphs);
+  EXPECT_EQ(eager.replays, 0);
+  // Of each part but two runs: the first, and the one that was recorded.
+  EXPECT_EQ(graphs.replays, 2 * (graphs.passes - 2) + (kSteps - 2) + (graphs.updates - 2));
+  EXPECT_EQ(graphs.updates, kSteps - 1);
+}
+
+TEST(StepGraph, Gpt2InFp32) {
+  expect_same_bits({"pos_emb=learned", "norm=layernorm"});
+}
+
+TEST(StepGraph, GroupedQueriesInFp16WithALossScaleThatMoves) {
+  expect_same_bits({"precision=fp16", "fp16.loss_scale_window=2", "fp16.hysteresis=1", "num_kv_heads=2",
+                    "pos_emb=rotary", "norm=rmsnorm", "activation=swiglu", "no_weight_tying=true",
+                    "bias_gelu_fusion=false"});
+}
+
+TEST(StepGraph, ParallelResidualInBf16Recomputed) {
+  expect_same_bits({"precision=bf16", "pos_emb=rotary", "gpt_j_residual=true", "no_weight_tying=true",
+                    "recompute_granularity=full"});
+}
+
+TEST(StepGraph, SgdWithMomentum) {
+  expect_same_bits({"pos_emb=learned", "optimizer.type=sgd", "optimizer.params.momentum=0.9"});
+}
+
+// The comparison has teeth: an op that takes something of the step as a number, and not from memory, is found out.
+void careless_norm(Exec& exec, const NormForward& op) {
+  NormForward own = op;
+  own.dropout.layer += static_cast<uint32_t>(100 * step_now);
+  emulated_cuda_ops().norm_forward(exec, own);
+}
+
+void careless_adamw(Exec& exec, const AdamW& op) {
+  AdamW own = op;
+  own.beta1 = op.beta1 - 0.01 * step_now;
+  emulated_cuda_ops().adamw(exec, own);
+}
+
+TEST(StepGraph, ANumberOfTheStepInALaunchIsFoundOut) {
+  OpTable norm = emulated_cuda_ops(), update = emulated_cuda_ops();
+  norm.norm_forward = careless_norm;
+  update.adamw = careless_adamw;
+  for (const OpTable* table : {&norm, &update}) {
+    FakeGpu eager_gpu, graph_gpu;
+    const Trained eager = train(config_of({}), eager_gpu, *table);
+    const Trained graphs = train(config_of({"cuda_graphs=true"}), graph_gpu, *table);
+    EXPECT_EQ(eager.loss[0], graphs.loss[0]);
+    EXPECT_NE(eager.loss.back(), graphs.loss.back());
+    EXPECT_FALSE(eager.weights == graphs.weights);
+  }
+}
+
+TEST(StepGraph, StepsWhoseOpsAreTimedAreQueuedOpByOp) {
+  FakeGpu plain_gpu, profiled_gpu;
+  const Trained plain = train(config_of({}), plain_gpu, emulated_cuda_ops());
+  const Trained profiled = train(config_of({"cuda_graphs=true"}), profiled_gpu, emulated_cuda_ops(), true);
+  EXPECT_EQ(profiled.replays, 0);
+  expect_equal(plain, profiled);
+}
+
+TEST(StepGraph, TheCpuTakesTheKeyAndIgnoresIt) {
+  const std::unique_ptr<Device> cpu = make_cpu_device();
+  const Trained graphs = train(config_of({"cuda_graphs=true"}), *cpu, cpu_ops());
+  EXPECT_EQ(graphs.replays, 0);
+}
+
+}  // namespace
+}  // namespace thinwire::test

@@ -301,10 +301,13 @@ TW_INLINE VecU loose_codes(const uint8_t* p) {
     const __m512i shifts = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     return (VecU)_mm512_srlv_epi32(_mm512_set1_epi32(word), shifts);
   } else if constexpr (Bits == 3) {
-    int32_t low = 0, high = 0;
-    __builtin_memcpy(&low, p, 3);
-    __builtin_memcpy(&high, p + 3, 3);
-    const __m512i words = _mm512_inserti64x4(_mm512_set1_epi32(low), _mm256_set1_epi32(high), 1);
+    // Not three bytes into a word of zeros: it would be read before they are there.
+    uint32_t low;
+    uint16_t rest;
+    __builtin_memcpy(&low, p, 4);
+    __builtin_memcpy(&rest, p + 4, 2);
+    const auto high = (int32_t)(low >> 24 | (uint32_t)rest << 8);
+    const __m512i words = _mm512_inserti64x4(_mm512_set1_epi32((int32_t)low), _mm256_set1_epi32(high), 1);
     return (VecU)_mm512_srlv_epi32(words, _mm512_setr_epi32(0, 3, 6, 9, 12, 15, 18, 21, 0, 3, 6, 9, 12, 15, 18, 21));
   } else {
     const __m512i bytes = _mm512_broadcast_i32x4(_mm_maskz_loadu_epi8(0x0fff, p));
@@ -326,8 +329,9 @@ TW_INLINE VecU loose_codes(const uint8_t* p) {
     __builtin_memcpy(&word, p, 2);
     return (VecU)_mm256_srlv_epi32(_mm256_set1_epi32(word), _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14));
   } else if constexpr (Bits == 3) {
-    int32_t word = 0;
-    __builtin_memcpy(&word, p, 3);
+    uint16_t low;
+    __builtin_memcpy(&low, p, 2);
+    const int32_t word = low | p[2] << 16;
     return (VecU)_mm256_srlv_epi32(_mm256_set1_epi32(word), _mm256_setr_epi32(0, 3, 6, 9, 12, 15, 18, 21));
   } else {
     int32_t low;

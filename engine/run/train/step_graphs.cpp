@@ -37,8 +37,7 @@ StepGraphs::StepGraphs(Replica& replica) : replica_(replica), segments_(recordin
     log_info("cuda_graphs: gradient norms and updates alone; ranks communicate within forward and backward passes");
 }
 
-void StepGraphs::run(Part part, int chunk, int slot, const std::function<void()>& body) {
-  if (!(part <= kBackward ? passes_ : rest_)) return body();
+void StepGraphs::record(Part part, int chunk, int slot, const std::function<void()>& body) {
   const Recording* made = segments_.run({part, chunk, slot}, replica_.exec().state->memory_moves(), body);
   if (made == nullptr) return;
   std::string where = kPartNames.at(static_cast<size_t>(part));

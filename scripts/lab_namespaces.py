@@ -75,8 +75,12 @@ def furnish(name, hosts_file):
             pass
 
 
-def start_holder(lab, directory, name, hosts_file):
-    """Starts the process that holds the namespaces of host `name`; returns what `down` must know of it."""
+def start_holder(lab, directory, name, hosts_file, lock):
+    """Starts the process that holds the namespaces of host `name`; returns what `down` must know of it.
+
+    Until the holder carries its mark (a new environment shows with the exec) nobody could find it. So it keeps the lab's lock, an
+    open file that the exec closes, until then: whoever ends a half-made lab waits for that, even when the caller was killed.
+    """
     told, tell = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -84,10 +88,11 @@ def start_holder(lab, directory, name, hosts_file):
             os.setsid()
             for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(s, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
             null = os.open(os.devnull, os.O_RDWR)
             for fd in (0, 1, 2):
                 os.dup2(null, fd)
-            close_all_but({tell})
+            close_all_but({tell, lock})
             os.set_inheritable(tell, False)  # closed by the exec: that is the good news
             os.environ[MARK] = directory
             os.chdir("/")
@@ -158,14 +163,16 @@ def members(directory, holders):
 
 
 def kill_members(directory, holders, seconds=10.0):
-    """SIGKILL until nobody is left: stopped processes die of it too, and children born meanwhile are found in the next round."""
+    """SIGKILL until two looks in turn find nobody: stopped processes die of it too, children born meanwhile are found in the next
+    round, and a process in the middle of an exec, which shows no environment for a moment, does not hide from both."""
     end = time.monotonic() + seconds
-    killed = set()
+    killed, empty = set(), 0
     while True:
         left = members(directory, holders)
         if left & ancestors():
             raise LabError("this shell is inside the lab that it wants to take down: leave it first (exit)")
-        if not left:
+        empty = 0 if left else empty + 1
+        if empty == 2:
             return len(killed)
         if time.monotonic() > end:
             raise LabError(f"processes {sorted(left)} do not die; see ps -o pid,stat,wchan -p PID")

@@ -99,9 +99,11 @@ def processes_of(conf):
 
 
 def end_all(conf, grace_s=3.0):
-    """TERM for a moment, then KILL, until nothing is left: slurmstepd may start another process while it is looked at."""
-    begin = time.monotonic()
-    while (found := processes_of(conf)) and time.monotonic() - begin < grace_s + 10:
+    """TERM for a moment, then KILL, until two looks in turn find nothing: a process that just turns into another shows no environment."""
+    begin, empty = time.monotonic(), 0
+    while empty < 2 and time.monotonic() - begin < grace_s + 10:
+        found = processes_of(conf)
+        empty = 0 if found else empty + 1
         for pid in found:
             try:
                 os.kill(pid, signal.SIGTERM if time.monotonic() - begin < grace_s else signal.SIGKILL)
@@ -144,7 +146,11 @@ def keep(folder, names):
         end_all(conf)
         for child in children:
             child.wait()
-        shutil.rmtree(folder, ignore_errors=True)
+        for _ in range(50):  # a step that dies may still have put a file into a folder that was just emptied
+            shutil.rmtree(folder, ignore_errors=True)
+            if not os.path.exists(folder):
+                break
+            time.sleep(0.1)
 
 
 class Cluster:

@@ -342,12 +342,13 @@ class SlurmTest(SweepCase):
 
     def test_nothing_outlives_a_killed_owner(self):
         owner = subprocess.Popen([sys.executable, "-c", """
-import sys, time
+import os, sys, time
 sys.path.insert(0, sys.argv[1])
 import slurm_cluster
 with slurm_cluster.Cluster({"x0": (2, 0)}) as c:
-    c.run("sbatch", "--wrap", "sleep 1000 & exec sleep 2000", "--output=/dev/null")
-    while "R" not in c.run("squeue", "-h", "-o", "%t"):
+    # squeue calls a job running before its node has heard of it: the job says itself that it is there.
+    c.run("sbatch", "--wrap", f"sleep 1000 & touch {c.folder}/job; exec sleep 2000", "--output=/dev/null")
+    while not os.path.exists(f"{c.folder}/job"):
         time.sleep(0.1)
     print(c.conf, flush=True)
     time.sleep(1000)

@@ -49,15 +49,22 @@ BlockWorkBuffers take_block_work(const ModelShard& shard, const BatchShape& shap
   const ModelConfig& c = take.c;
   const int64_t n = shape.tokens();
   BlockWorkBuffers w;
+  const bool kept = c.recompute <= Recompute::kSelective, all_rows = !shard.splits_rows();
+  // The two dy: mlp's takes the place of x_mid, or of a parallel block's x_in, attention's that of a serial block's
+  // x_in.
+  const bool mlp_fits = all_rows && (c.parallel_residual || kept), attention_fits = all_rows && !c.parallel_residual;
   if (stream_serves(shard)) {
-    w.dx_out = take(n, c.hidden);
-    if (!c.parallel_residual) w.dx_mid = take(n, c.hidden);
+    if (!mlp_fits) w.dx_out = take(n, c.hidden);
+    if (!c.parallel_residual && !attention_fits) w.dx_mid = take(n, c.hidden);
   } else {
-    w.d_branch2 = take(n, c.hidden);
-    if (c.hidden_dropout > 0.0f || !c.parallel_residual) w.d_branch1 = take(n, c.hidden);
+    if (!mlp_fits) w.d_branch2 = take(n, c.hidden);
+    const bool two = c.hidden_dropout > 0.0f || !c.parallel_residual;
+    if (two && !attention_fits) w.d_branch1 = take(n, c.hidden);
   }
-  w.d_qkv = take(n, c.qkv_width());
-  w.d_mlp_in = take(n, c.ffn_in_width());
+  if (!kept) {
+    w.d_qkv = take(n, c.qkv_width());
+    w.d_mlp_in = take(n, c.ffn_in_width());
+  }
   w.inputs = take_weight_inputs(shard, shape, c.recompute, arena);
   return w;
 }
@@ -250,8 +257,30 @@ void Block::backward(Exec& exec, const LayerContext& c, const BlockActivations& 
 }
 
 WeightWork Block::backward_input(Exec& exec, const LayerContext& c, const BlockActivations& a, const BlockScratch& s,
-                                 View dx_out, View dx_mid, View dx_in) const {
-  return run_backward(exec, c, a, s, dx_out, dx_mid, dx_in, false);
+                                 const BlockWorkBuffers& own, View dx_out, View dx_mid, View dx_in) const {
+  BlockScratch scratch = s;
+  if (own.d_branch1) scratch.d_branch1 = own.d_branch1;
+  if (own.d_branch2) scratch.d_branch2 = own.d_branch2;
+  if (own.d_qkv) scratch.d_qkv = own.d_qkv;
+  if (own.d_mlp_in) scratch.d_mlp_in = own.d_mlp_in;
+  WeightWork work = run_backward(exec, c, a, scratch, dx_out, dx_mid, dx_in, false);
+
+  // Gradients without memory of their own move to where nothing will be read again, since the next block's backward
+  // overwrites the scratch. Not written there at once: until its end the backward pass reads what lies there.
+  const auto settle = [&](View& gradient, bool has_own, View dead) {
+    if (has_own) return;
+    exec.ops.cast(exec, {gradient, dead});
+    gradient = dead;
+  };
+  const bool one_dy = work.attention.dy.data == work.mlp.dy.data;
+  settle(work.mlp.d_in, static_cast<bool>(own.d_mlp_in), a.mlp_in);
+  settle(work.attention.d_qkv, static_cast<bool>(own.d_qkv), a.qkv);
+  settle(work.mlp.dy, own.dx_out || own.d_branch2, parallel_ ? a.x_in : a.x_mid);
+  if (one_dy)
+    work.attention.dy = work.mlp.dy;
+  else
+    settle(work.attention.dy, own.dx_mid || own.d_branch1, a.x_in);
+  return work;
 }
 
 void Block::weight_gradients(Exec& exec, const BlockActivations& a, const WeightWork& work, const BlockScratch& s,

@@ -45,8 +45,10 @@ struct WeightWork {
   MlpWork mlp;
 };
 
-// What must survive between the halves, per block; takes the places of the shared scratch and of shared activations.
-// dx_out and dx_mid are there where the stream's gradients are themselves the dy of a branch.
+// What must survive between the halves, per block, and finds no place in what the first half has read for the last time
+// (the slot's x_in, x_mid, qkv, mlp_in): under full recomputation these are shared, with sequence parallelism they hold
+// fewer rows, and a parallel block has no x_mid. Without any of these every view is empty. dx_out and dx_mid are there
+// where the stream's gradients are themselves the dy of a branch.
 struct BlockWorkBuffers {
   View dx_out, dx_mid;        // [N,h]
   View d_branch1, d_branch2;  // as in BlockScratch
@@ -74,9 +76,11 @@ class Block {
   void backward(Exec& exec, const LayerContext& context, const BlockActivations& a, const BlockScratch& scratch,
                 View dx_out, View dx_mid, View dx_in) const;
   // The same in two halves: norm weights get their gradients in the first, matrices and biases in the second. The work
-  // leases `a`, dx_out, dx_mid and what `scratch` has for d_branch1, d_branch2, d_qkv and d_mlp_in.
+  // leases `a`, whose x_in, x_mid, qkv and mlp_in may be overwritten, and `own`. Where `own` has dx_out and dx_mid,
+  // they must be what is given for them.
   WeightWork backward_input(Exec& exec, const LayerContext& context, const BlockActivations& a,
-                            const BlockScratch& scratch, View dx_out, View dx_mid, View dx_in) const;
+                            const BlockScratch& scratch, const BlockWorkBuffers& own, View dx_out, View dx_mid,
+                            View dx_in) const;
   void backward_weight(Exec& exec, const BlockActivations& a, const WeightWork& work,
                        const BlockScratch& scratch) const;
 

@@ -200,13 +200,10 @@ void Stage::backward_input(Exec& exec, int slot_index, StageWeightWork& work) {
   for (size_t i = blocks_.size(); i-- > 0;) {
     const BlockWorkBuffers& own = work.buffers[i];
     const BlockActivations a = with_weight_inputs(slot.blocks[i], own.inputs);
-    BlockScratch scratch = scratch_->block;
-    if (own.d_branch1) scratch.d_branch1 = own.d_branch1;
-    if (own.d_branch2) scratch.d_branch2 = own.d_branch2;
-    scratch.d_qkv = own.d_qkv, scratch.d_mlp_in = own.d_mlp_in;
     const View spare = out.data == dx[0].data ? dx[2] : dx[0];
     const View in = i > 0 ? behind(i - 1, spare) : first() ? spare : slot.input_gradient;
-    work.blocks[i] = blocks_[i].backward_input(exec, c, a, scratch, out, own.dx_mid ? own.dx_mid : dx[1], in);
+    const View mid = own.dx_mid ? own.dx_mid : dx[1];
+    work.blocks[i] = blocks_[i].backward_input(exec, c, a, scratch_->block, own, out, mid, in);
     out = in;
   }
   end_backward(exec, c, slot, out);

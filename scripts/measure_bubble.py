@@ -247,8 +247,8 @@ def main():
                       "- **idle**: share of the time between the first forward and the last end of a backward in which a rank neither computes nor hands a message over.",
                       "- **dry run**: `--dry-run` of the same keys, before anything was measured (a forward and each half of a backward taken as equally long).",
                       "- **alive**: from a micro-batch's forward to the end of its backward, or of its weight half. The largest stage of zb_h1 keeps as many as that of 1f1b; its last",
-                      "  stage has one more than under 1f1b, beside the head, and weight halves that wait keep the gradients of their layers' outputs: the activations that",
-                      "  `--dry-run` states (of the stage that needs most) are therefore larger, while their count is not.",
+                      "  stage has one more than under 1f1b, beside the head. Weight halves that wait keep the gradients of their layers' outputs in the place of activations",
+                      "  that are done with. **activations**: what `--dry-run` states for the stage that needs most.",
                       "- F, B, I, W: forward, whole backward, its input and weight half, per stage (and chunk), waits taken out.", "",
                       "Made by", "", "    scripts/measure_bubble.py" + "".join(f" {a}" for a in shown_arguments()), "", "which runs", "",
                       *(f"    mpirun -n {STAGES} build/train {' '.join(keys_of(o, s, m))} train_iters={SKIPPED + o.steps} eval_interval=0 eval_iters=1 "

@@ -10,7 +10,7 @@ namespace thinwire::raw_mpi {
 namespace {
 
 constexpr int kTag = 3;
-constexpr MPI_Comm kWorld = MPI_COMM_WORLD;
+const MPI_Comm kWorld = MPI_COMM_WORLD;  // a pointer to a global in Open MPI: no constant expression
 
 bool all_equal(std::span<const int> counts) {
   return std::all_of(counts.begin(), counts.end(), [&](int n) { return n == counts[0]; });

@@ -2,7 +2,6 @@
 #include "parallel/comm/flight_recorder.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 #include "engine/base/core/check.h"
@@ -15,9 +14,8 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr auto kAcquire = std::memory_order_acquire;
 constexpr auto kRelease = std::memory_order_release;
 
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+int64_t in_ns(FlightRecorder::Clock::time_point now) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now.time_since_epoch()).count();
 }
 
 // There is one writer at a time: no read-modify-write is needed, and none is paid for.
@@ -40,7 +38,7 @@ FlightRecorder::Entry* FlightRecorder::entry_of(uint64_t index) {
   return entry.number.load(kRelaxed) == index / kEntries ? &entry : nullptr;
 }
 
-uint64_t FlightRecorder::begin(const OperationNote& note) {
+uint64_t FlightRecorder::begin(const OperationNote& note, Clock::time_point now) {
   // The oldest place whose operation is over; with 256 open ones the oldest of all.
   int place = place_;
   for (int tries = 0; tries < kEntries && entries_[place].state.load(kRelaxed) == FlightEntry::State::kIssued; ++tries)
@@ -57,7 +55,7 @@ uint64_t FlightRecorder::begin(const OperationNote& note) {
   e.number.store(next_, kRelease);
   e.verb.store(note.verb, kRelease);
   e.bytes.store(note.bytes, kRelease);
-  e.issued_ns.store(now_ns(), kRelease);
+  e.issued_ns.store(in_ns(now), kRelease);
   e.done_ns.store(0, kRelease);
   e.sequence.store(note.sequence, kRelease);
   e.group.store(note.group, kRelease);
@@ -80,12 +78,12 @@ void FlightRecorder::waiting_for(uint64_t index, int peer, bool waiting) {
   add(entry->transfers, waiting ? 1 : -1);
 }
 
-void FlightRecorder::finish(uint64_t index, bool failed) {
+void FlightRecorder::finish(uint64_t index, bool failed, Clock::time_point now) {
   sign();
   add(open_, -1);
   Entry* entry = entry_of(index);
   if (entry == nullptr) return;
-  entry->done_ns.store(now_ns(), kRelaxed);
+  entry->done_ns.store(in_ns(now), kRelaxed);
   entry->state.store(failed ? FlightEntry::State::kError : FlightEntry::State::kDone, kRelaxed);
 }
 

@@ -12,6 +12,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -47,9 +48,11 @@ class FlightRecorder {
   FlightRecorder& operator=(const FlightRecorder&) = delete;
 
   // The writer's side: under the baton.
-  uint64_t begin(const OperationNote& note);
+  // `now`: given by who has just read the clock, for a reading costs as much as everything else here.
+  using Clock = std::chrono::steady_clock;
+  uint64_t begin(const OperationNote& note, Clock::time_point now = Clock::now());
   void waiting_for(uint64_t index, int peer, bool waiting);
-  void finish(uint64_t index, bool failed = false);
+  void finish(uint64_t index, bool failed = false, Clock::time_point now = Clock::now());
   void enter_wait(uint64_t index);
   void leave_wait();
   void polled() { polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }

@@ -274,7 +274,7 @@ Ticket Progress::Core::start(const Transfer& transfer, const OperationNote& note
 
 void Progress::Core::enlist(RunningOperation& operation, Clock::time_point now) {
   operation.issued_ = now;
-  operation.flight_ = recorder.begin(operation.note_);
+  operation.flight_ = recorder.begin(operation.note_, now);
   if (SiteCounters* counters = operation.counters_; counters != nullptr) {
     ++counters->operations;
     if (counters->open++ == 0) counters->opened_at = operation.issued_.time_since_epoch().count();
@@ -306,7 +306,7 @@ void Progress::Core::finish(RunningOperation& operation, std::exception_ptr erro
   operation.done_ = now;
   if (SiteCounters* counters = operation.counters_; counters != nullptr && --counters->open == 0)
     counters->busy_ns += now.time_since_epoch().count() - counters->opened_at;
-  recorder.finish(operation.flight_, error != nullptr);
+  recorder.finish(operation.flight_, error != nullptr, now);
   if (sink != nullptr) sink->operation(operation.note_, operation.issued_, now);
   (operation.previous_ != nullptr ? operation.previous_->next_ : first_open) = operation.next_;
   (operation.next_ != nullptr ? operation.next_->previous_ : last_open) = operation.previous_;

@@ -31,7 +31,7 @@ constexpr int64_t kBytesPerUs = 1000, kLongestSpinUs = 20000;
 constexpr microseconds kThreadShortest{50}, kThreadLongest{4000};
 constexpr milliseconds kLinger{100};       // the thread rests in short naps for so long after the last activity
 constexpr int64_t kWorthWaking = 8 << 20;  // an operation of so many bytes does not wait for the end of a nap
-constexpr microseconds kAtOnce{100};       // from its issue to somebody's wait
+constexpr microseconds kAtOnce{100};       // from the end of its issue to somebody's wait
 
 int64_t since_ns(Clock::time_point from, Clock::time_point to) {
   return duration_cast<nanoseconds>(to - from).count();
@@ -268,7 +268,7 @@ Ticket Progress::Core::start(const Transfer& transfer, const OperationNote& note
     operation->slot_ = slot;
     recorder.waiting_for(operation->flight_, transfer.peer, true);
   }
-  wake_for(note.bytes);
+  wake_for(*operation);
   return Ticket(std::move(operation));
 }
 
@@ -397,7 +397,7 @@ void Progress::Core::drive(RunningOperation& operation) {
   const Clock::time_point from = Clock::now();
   Patience patience(from, options.spin_us, operation.note_.bytes);
   const int polls = options.spin_us > 0 ? kPollsInARow : 1;
-  if (operation.note_.bytes >= kWorthWaking) awaited_at_once.store(from - operation.issued_ < kAtOnce);
+  if (operation.note_.bytes >= kWorthWaking) awaited_at_once.store(from - operation.handed_ < kAtOnce);
   waiters.fetch_add(1);
   for (bool first = true;; first = false) {
     bool moved = false;
@@ -440,9 +440,11 @@ void Progress::Core::nudge() {
 
 // Waking the thread costs microseconds of the caller's core, so only what the thread would not notice is worth it, or
 // what is large and, as the last one of its kind, not waited for at once.
-void Progress::Core::wake_for(int64_t bytes) {
+void Progress::Core::wake_for(RunningOperation& operation) {
+  const bool large = operation.note_.bytes >= kWorthWaking;
+  if (large) operation.handed_ = Clock::now();
   const Rest now = rest.load();
-  if (now == Rest::kLong || (now == Rest::kShort && bytes >= kWorthWaking && !awaited_at_once.load())) nudge();
+  if (now == Rest::kLong || (now == Rest::kShort && large && !awaited_at_once.load())) nudge();
 }
 
 // False: the thread has to end.
@@ -545,7 +547,7 @@ Ticket Progress::start(Task task, const OperationNote& note, SiteCounters* count
     finished = operation->state() == Operation::State::kDone;
   }
   if (finished) return Ticket::finished();
-  core.wake_for(note.bytes);
+  core.wake_for(*operation);
   return Ticket(std::move(operation));
 }
 

@@ -53,6 +53,7 @@ class RunningOperation final : public Operation {
   int slot_ = -1;        // of the transfer, where there is no task; -1: over
   uint64_t flight_ = 0;  // number in the flight recorder
   OperationSink::Clock::time_point issued_, done_;
+  OperationSink::Clock::time_point handed_;  // where large: when the issuer, with its part of the copying, went on
   RunningOperation *previous_ = nullptr, *next_ = nullptr;  // open ones, in order of issue
 };
 
@@ -197,8 +198,8 @@ struct Progress::Core {
   std::thread thread;
   void run_thread();
   bool rest_for(Rest how, std::chrono::microseconds limit);
-  void nudge();                  // any thread
-  void wake_for(int64_t bytes);  // an operation of so many bytes was issued, and stayed open
+  void nudge();                                // any thread
+  void wake_for(RunningOperation& operation);  // it was issued, and stayed open
   std::unique_ptr<Watchdog> watchdog;
 
  private:

@@ -11,8 +11,9 @@
 namespace thinwire::raw_mpi {
 
 bool present();  // this build has MPI
-void send(const void* data, size_t bytes, int peer);
-void receive(void* data, size_t bytes, int peer);
+// `started`: by the calls that only start, tested until they are over, in place of the blocking ones.
+void send(const void* data, size_t bytes, int peer, bool started = false);
+void receive(void* data, size_t bytes, int peer, bool started = false);
 // `window` messages under way at once, then one empty answer.
 void send_window(const void* data, size_t bytes, int peer, int window);
 void receive_window(void* data, size_t bytes, int peer, int window);
@@ -21,7 +22,7 @@ void all_reduce(float* data, int64_t count);
 void all_reduce_beside(float* data, int64_t count, const std::function<void()>& work);
 // counts: elements per rank. The blocked forms are used where all are equal.
 void reduce_scatter(const float* whole, float* mine, std::span<const int> counts);
-// `started`: the call that only starts, and a wait for it, in place of the blocking one.
+// `started`, here and below: the call that only starts, and a wait for it, in place of the blocking one.
 void all_gather(const float* mine, float* whole, std::span<const int> counts, bool started = false);
 // Rank r takes counts[r] from everybody.
 void all_to_all(const float* from, float* to, std::span<const int> counts, bool started = false);

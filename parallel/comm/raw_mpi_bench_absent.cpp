@@ -14,10 +14,10 @@ namespace {
 bool present() {
   return false;
 }
-void send(const void*, size_t, int) {
+void send(const void*, size_t, int, bool) {
   none();
 }
-void receive(void*, size_t, int) {
+void receive(void*, size_t, int, bool) {
   none();
 }
 void send_window(const void*, size_t, int, int) {

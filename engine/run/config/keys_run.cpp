@@ -212,7 +212,8 @@ KeyTopic layout_keys() {
        .default_json = "262144",
        .bounds = {64, 1e12},
        .unit = "bytes",
-       .doc = "Pieces in which large messages travel: the sums of one overlap the wire of the next.",
+       .doc = "Pieces in which large messages travel: the sums of one overlap the wire of the next. Uncoded ones "
+              "between the nodes of a small group are up to four times as large.",
        .scope = layout},
       {.name = "communication.small_bytes",
        .types = kIntKey,

@@ -55,8 +55,11 @@ class Bench {
         std::make_unique<Progress>(*world.transport, ProgressOptions{.spin_us = world.local_size > cores ? 0 : 50});
     std::vector<int> all;
     for (int r = 0; r < size_; ++r) all.push_back(r);
-    communicator_ = std::make_unique<Communicator>(*progress_, all, 0, Site::kControl, nullptr);
-    channel_ = Channel(std::make_unique<Communicator>(*progress_, all, 1, Site::kDpGradient, &counters_),
+    std::vector<int> nodes;  // numbered by their first rank
+    for (const std::string& host : world.hosts)
+      nodes.push_back(static_cast<int>(std::find(world.hosts.begin(), world.hosts.end(), host) - world.hosts.begin()));
+    communicator_ = std::make_unique<Communicator>(*progress_, all, 0, Site::kControl, nullptr, nodes);
+    channel_ = Channel(std::make_unique<Communicator>(*progress_, all, 1, Site::kDpGradient, &counters_, nodes),
                        make_site_coding(Site::kDpGradient, SiteRule{}), &clock_, &counters_,
                        std::make_shared<ChannelStates>("dp.gradient/0"));
   }
@@ -157,16 +160,20 @@ void Bench::add_point_to_point(int64_t bytes) {
     if (first || partner) communicator_->receive(whole(count), peer, stream_).wait(stream_);
     if (partner) communicator_->send(whole(count), peer, stream_).wait(stream_);
   };
-  c.theirs = [=, this] {
-    if (first) raw_mpi::send(a_.data(), n, peer);
-    if (first || partner) raw_mpi::receive(a_.data(), n, peer);
-    if (partner) raw_mpi::send(a_.data(), n, peer);
+  const auto raw = [=, this](bool started) {
+    if (first) raw_mpi::send(a_.data(), n, peer, started);
+    if (first || partner) raw_mpi::receive(a_.data(), n, peer, started);
+    if (partner) raw_mpi::send(a_.data(), n, peer, started);
   };
+  c.theirs = [=] { raw(false); };
   c.error = [=, this] {
     for (int64_t i = 0; i < count && (first || partner); ++i)
       if (a_[static_cast<size_t>(i)] != value(3, i)) return 1.0;
     return 0.0;
   };
+  cases_.push_back(c);
+  c.name = "mpi_isend/" + std::to_string(bytes);
+  c.theirs = [=] { raw(true); };
   cases_.push_back(c);
   if (bytes > (64 << 10)) return;
   // One way, many at once: us per message.
@@ -353,12 +360,12 @@ int Bench::run(const std::string& filter) {
   for (int64_t bytes : kSizes)
     if (bytes >= (256 << 10) && matches("overlap/" + std::to_string(bytes))) overlaps.push_back(bytes);
   if (!any && overlaps.empty()) {
-    throw_usage(
-        "bench comm: no case's name contains \"" + filter +
-        "\" (known: ping_pong, message_rate, all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, "
-        "barrier, overlap, beside MPI's calls that only start: mpi_iallgather, mpi_ialltoall, mpi_ibcast, and beside "
-        "the same verb without a channel: channel_all_reduce, channel_reduce_scatter, channel_all_gather; "
-        "each with /BYTES)");
+    throw_usage("bench comm: no case's name contains \"" + filter +
+                "\" (known: ping_pong, message_rate, all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, "
+                "barrier, overlap, beside MPI's calls that only start: mpi_isend, mpi_iallgather, mpi_ialltoall, "
+                "mpi_ibcast, and beside "
+                "the same verb without a channel: channel_all_reduce, channel_reduce_scatter, channel_all_gather; "
+                "each with /BYTES)");
   }
   for (const Case& c : cases_)
     if (matches(c.name)) most = std::max(most, c.bytes);

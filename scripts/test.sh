@@ -39,6 +39,7 @@ if [ "$mode" = full ]; then
   cmake --preset asan >/dev/null
   cmake --build build-asan -j "$(nproc)" | tail -n 1
   ctest --test-dir build-asan -L fast --output-on-failure -j 2 --no-tests=error
+  scripts/check_sanitized_runs build-asan
 
   # The normal run replays tests/fuzz/corpora; here every decoder gets a minute of new inputs.
   clang=$(command -v clang++-14 || command -v clang++ || true)

@@ -11,9 +11,9 @@
 #include "engine/base/core/philox.h"
 #include "engine/run/config/load_config.h"
 #include "engine/run/train/backend.h"
+#include "engine/run/train/bare_training.h"
 #include "engine/run/train/job.h"
 #include "engine/run/train/site_price.h"
-#include "engine/run/train/train_step.h"
 #include "tests/support/fake_gpu.h"
 
 namespace thinwire::mesh {
@@ -170,22 +170,17 @@ Curve run_rank(Transport& transport, const std::vector<std::string>& overrides, 
     backend = open_backend(config.device, job.rank());
   Replica replica(config, layout_of(config, job.rank(), job.nodes()), job.mesh(), backend.device.get(), backend.ops,
                   true);
-  replica.store().initialize(replica.exec(), config.seed);
-  replica.weights_changed();
-  TrainStep step(replica);
-  TrainProgress progress;
-  LossScaler scaler(config.optim, config.model.dtype == DType::f16);
-  StepTimer timer;
+  replica.set_fresh_weights();
+  BareTraining training(replica);
   Curve curve;
   int64_t warm_up = 0;  // prices are those behind it
   for (const auto& [site, rule] : config.compression.rules) warm_up = std::max(warm_up, rule.warmup_steps);
   const int64_t dp = replica.layout().mesh.data, d = replica.layout().at.data, rows = config.data.micro_batch;
   for (int s = 0; s < steps; ++s) {
     int64_t micro = 0;
-    const StepOutcome outcome = step.run(
-        static_cast<int>(config.accumulation),
-        [&] { return make_batch(s * config.data.global_batch + (micro++ * dp + d) * rows, rows); }, progress, scaler,
-        timer);
+    const StepOutcome outcome = training.update(static_cast<int>(config.accumulation), [&] {
+      return make_batch(s * config.data.global_batch + (micro++ * dp + d) * rows, rows);
+    });
     curve.loss.push_back(outcome.loss), curve.norm.push_back(outcome.grad_norm);
     if (s > warm_up && job.mesh() != nullptr)
       check_prices(replica, outcome);  // the first has no gathers behind an update

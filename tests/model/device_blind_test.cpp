@@ -6,8 +6,8 @@
 #include <map>
 
 #include "engine/base/ops/op_list.h"
+#include "engine/run/train/bare_training.h"
 #include "engine/run/train/synthetic_batches.h"
-#include "engine/run/train/train_step.h"
 
 namespace thinwire::testing {
 namespace {
@@ -111,18 +111,15 @@ RunConfig config_of(bool parallel, DType dtype, Recompute recompute) {
 
 std::vector<double> losses(const RunConfig& run, Device& device, const OpTable& ops) {
   Replica replica(run, &device, &ops, true);
-  replica.store().initialize(replica.exec(), 3);
-  TrainStep step(replica);
-  TrainProgress progress;
-  LossScaler scaler(run.optim, run.model.dtype == DType::f16);
-  StepTimer timer;
+  replica.set_fresh_weights();
+  BareTraining training(replica);
   std::vector<double> result;
   int64_t next = 0;
   for (int i = 0; i < 3; ++i) {
     const auto batch = [&] {
       return synthetic_batch(next++, run.data.micro_batch, run.data.seq_length, run.model.vocab);
     };
-    result.push_back(step.run(2, batch, progress, scaler, timer).loss);
+    result.push_back(training.update(2, batch).loss);
   }
   return result;
 }

@@ -10,8 +10,8 @@
 #include <optional>
 
 #include "engine/run/config/load_config.h"
+#include "engine/run/train/bare_training.h"
 #include "engine/run/train/job.h"
-#include "engine/run/train/train_step.h"
 #include "tests/mesh/mesh_harness.h"
 
 namespace thinwire {
@@ -107,10 +107,7 @@ struct Engine {
   RunConfig config;
   std::unique_ptr<Device> device = make_cpu_device();
   std::optional<Replica> replica;
-  std::optional<TrainStep> step;
-  std::optional<LossScaler> scaler;
-  TrainProgress progress;
-  StepTimer timer;
+  std::optional<BareTraining> training;
 
   Engine(Transport& transport, const std::vector<std::string>& overrides) : job(transport) {
     ConfigOptions options;
@@ -118,10 +115,8 @@ struct Engine {
     job.agree([&] { config = load_config({}, overrides, options).run; });
     job.form_mesh(config, "one-bit adam");
     replica.emplace(config, layout_of(config, job.rank(), job.nodes()), job.mesh(), device.get(), &cpu_ops(), true);
-    replica->store().initialize(replica->exec(), config.seed);
-    replica->weights_changed();
-    step.emplace(*replica);
-    scaler.emplace(config.optim, config.model.dtype == DType::f16);
+    replica->set_fresh_weights();
+    training.emplace(*replica);
   }
   ~Engine() {
     if (std::uncaught_exceptions() > 0) return;
@@ -132,10 +127,9 @@ struct Engine {
   StepOutcome run(int64_t batch) {
     const int64_t rows = config.data.micro_batch, dp = replica->layout().mesh.data, d = replica->layout().at.data;
     int64_t micro = 0;
-    return step->run(
-        static_cast<int>(config.accumulation),
-        [&] { return batch_of(batch * config.data.global_batch + (micro++ * dp + d) * rows, rows); }, progress, *scaler,
-        timer);
+    return training->update(static_cast<int>(config.accumulation), [&] {
+      return batch_of(batch * config.data.global_batch + (micro++ * dp + d) * rows, rows);
+    });
   }
   void poison() {
     const float nan = std::nanf("");
@@ -143,6 +137,7 @@ struct Engine {
   }
   void visit(Memory& memory) {
     replica->visit(memory, false);
+    TrainProgress& progress = training->progress;
     memory.integer("step", progress.step), memory.integer("updates", progress.updates);
   }
   Memory state() {
@@ -240,13 +235,13 @@ void follow(int ranks, const std::vector<std::string>& more, int samples, bool m
     for (int64_t s = 1; s <= 9; ++s) {
       if (moving_scale && s == 6) {
         Memory scale;  // a smaller scale in mid-momentum: m is kept in units of its own
-        engine.scaler->visit(scale);
+        engine.training->scaler.visit(scale);
         scale.filling = true;
-        double half = engine.scaler->scale() / 4.0;
+        double half = engine.training->scaler.scale() / 4.0;
         for (auto& [name, bytes] : scale.values)
           if (name.ends_with("scale")) std::memcpy(bytes.data(), &half, sizeof half);
-        engine.scaler->visit(scale);
-        ASSERT_EQ(engine.scaler->scale(), half);
+        engine.training->scaler.visit(scale);
+        ASSERT_EQ(engine.training->scaler.scale(), half);
       }
       recorder.gradients.clear();
       const StepOutcome outcome = engine.run(s - 1);
@@ -448,7 +443,7 @@ TEST(OneBitAdam, ResumesBitForBit) {
 TEST(OneBitAdam, AVarianceThatWasLearnedLongerKeepsItsCorrection) {
   run_local_ranks(1, [&](Transport& transport) {
     Engine engine(transport, overrides_of(4, {"train_micro_batch_size_per_gpu=4"}));
-    engine.progress.updates = 500;  // plain updates of an earlier life
+    engine.training->progress.updates = 500;  // plain updates of an earlier life
     engine.run(0);
     EXPECT_EQ(engine.replica->momentum()->variance_updates(), 500);
     engine.run(1);

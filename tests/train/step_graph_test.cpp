@@ -6,10 +6,10 @@
 
 #include "engine/base/ops/cuda_emulation.h"
 #include "engine/run/config/load_config.h"
+#include "engine/run/train/bare_training.h"
 #include "engine/run/train/evaluate.h"
 #include "engine/run/train/op_profile.h"
 #include "engine/run/train/synthetic_batches.h"
-#include "engine/run/train/train_step.h"
 #include "tests/support/fake_gpu.h"
 
 namespace thinwire::test {
@@ -58,12 +58,8 @@ Trained train(const RunConfig& config, Device& device, const OpTable& ops, bool 
   Replica replica(config, &device, &ops, true);
   const std::unique_ptr<ProfiledTable> table = make_profiled_table(ops);
   if (profile) replica.use_exec(make_profiled_exec(*table, device, replica.stream(), 1));
-  replica.store().initialize(replica.exec(), config.seed);
-  replica.weights_changed();
-  TrainStep step(replica);
-  TrainProgress progress;
-  LossScaler scaler(config.optim, config.model.dtype == DType::f16);
-  StepTimer timer;
+  replica.set_fresh_weights();
+  BareTraining training(replica);
   Trained result;
   int64_t next = 0;
   const auto batch = [&] {
@@ -76,7 +72,7 @@ Trained train(const RunConfig& config, Device& device, const OpTable& ops, bool 
       const float poison = std::numeric_limits<float>::quiet_NaN();
       replica.write(replica.store().gradient(replica.store().params().front().name), &poison, sizeof poison);
     }
-    const StepOutcome outcome = step.run(s % 3 == 2 ? 1 : 2, batch, progress, scaler, timer);
+    const StepOutcome outcome = training.update(s % 3 == 2 ? 1 : 2, batch);
     EXPECT_EQ(outcome.skipped, s == kPoisoned) << s;
     result.loss.push_back(outcome.loss), result.scale.push_back(outcome.loss_scale);
     result.norm.push_back(outcome.skipped ? -1.0 : outcome.grad_norm);
@@ -91,7 +87,7 @@ Trained train(const RunConfig& config, Device& device, const OpTable& ops, bool 
     replica.read(piece.master, values.data());
     result.weights.insert(result.weights.end(), values.begin(), values.end());
   }
-  result.updates = progress.updates, result.replays = step.graphs().replays();
+  result.updates = training.progress.updates, result.replays = training.step.graphs().replays();
   return result;
 }
 

@@ -213,7 +213,7 @@ KeyTopic layout_keys() {
        .bounds = {64, 1e12},
        .unit = "bytes",
        .doc = "Pieces in which large messages travel: the sums of one overlap the wire of the next. Uncoded ones "
-              "between the nodes of a small group are up to four times as large.",
+              "between two ranks on different nodes are twice as large.",
        .scope = layout},
       {.name = "communication.small_bytes",
        .types = kIntKey,

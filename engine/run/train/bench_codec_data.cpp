@@ -8,11 +8,11 @@
 
 #include "engine/base/core/philox.h"
 #include "engine/run/config/load_config.h"
+#include "engine/run/train/bare_training.h"
 #include "engine/run/train/bench_step.h"
 #include "engine/run/train/gather_tensors.h"
 #include "engine/run/train/rank_layout.h"
 #include "engine/run/train/synthetic_batches.h"
-#include "engine/run/train/train_step.h"
 
 namespace thinwire {
 namespace {
@@ -93,26 +93,22 @@ TrainedData train_for_data(int64_t updates) {
   const RunConfig config = tiny(1, {});
   const std::unique_ptr<Device> device = make_cpu_device();
   Replica replica(config, device.get(), &cpu_ops(), true);
-  replica.store().initialize(replica.exec(), config.seed);
-  replica.weights_changed();
-  TrainStep step(replica);
+  replica.set_fresh_weights();
+  BareTraining training(replica);
   Values gradients;
-  TrainProgress progress;
   bool last = false;
-  step.set_gradient_sink([&] {
+  training.step.set_gradient_sink([&] {
     if (!last) return;
     std::vector<View> pieces;
     for (const OwnedPiece& piece : replica.store().owned()) pieces.push_back(piece.gradient);
     gradients = gather_tensors(replica, pieces);
   });
-  LossScaler scaler(config.optim, false);
-  StepTimer timer;
   int64_t next = 0;
   TrainedData data;
   for (int64_t i = 0; i < updates; ++i) {
     last = i + 1 == updates;
-    const StepOutcome outcome = step.run(
-        static_cast<int>(config.accumulation), [&] { return chain_batch(next++, config); }, progress, scaler, timer);
+    const StepOutcome outcome =
+        training.update(static_cast<int>(config.accumulation), [&] { return chain_batch(next++, config); });
     if (i == 0) data.first_loss = outcome.loss;
     data.last_loss = outcome.loss;
   }

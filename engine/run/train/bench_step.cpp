@@ -11,10 +11,10 @@
 #include "engine/run/trace/flops.h"
 #include "engine/run/trace/memory_probe.h"
 #include "engine/run/train/backend.h"
+#include "engine/run/train/bare_training.h"
 #include "engine/run/train/dry_run.h"
 #include "engine/run/train/op_profile.h"
 #include "engine/run/train/synthetic_batches.h"
-#include "engine/run/train/train_step.h"
 #include "engine/run/train/trainer.h"
 
 namespace thinwire {
@@ -126,12 +126,8 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
     profiled = exec.get();
     replica.use_exec(std::move(exec));
   }
-  replica.store().initialize(replica.exec(), config.seed);
-  replica.weights_changed();
-  TrainStep step(replica);
-  TrainProgress progress;
-  LossScaler scaler(config.optim, config.model.dtype == DType::f16);
-  StepTimer timer;
+  replica.set_fresh_weights();
+  BareTraining training(replica);
   const int micros = static_cast<int>(config.accumulation);
   int64_t next = 0;
   const auto batches = [&] {
@@ -145,11 +141,11 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
   double loss = 0.0;
   for (int64_t i = 0; i < warm_up + counted; ++i) {
     if (i == warm_up) {
-      timer.reset();
+      training.timer.reset();
       if (profiled != nullptr) profiled->times.clear();
     }
     const auto start = std::chrono::steady_clock::now();
-    const StepOutcome outcome = step.run(micros, batches, progress, scaler, timer);
+    const StepOutcome outcome = training.update(micros, batches);
     loss = outcome.loss;
     if (i >= warm_up) add_sites(sites, outcome);
     const double took = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
@@ -182,7 +178,7 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
       {"memory_plan_bytes", replica.memory().total() + process_overhead(config).bytes},
       {"loss", loss}};
   for (StepPart part : {StepPart::kForward, StepPart::kBackward, StepPart::kOptimizer}) {
-    line["time_ms"][std::string(name_of(part))] = timer.ms(part) / static_cast<double>(counted);
+    line["time_ms"][std::string(name_of(part))] = training.timer.ms(part) / static_cast<double>(counted);
   }
   for (size_t site = 0; site < sites.size(); ++site) {
     const SiteCounters& c = sites[site];

@@ -29,9 +29,9 @@
 #include "engine/run/checkpoint/hf_names.h"
 #include "engine/run/config/load_config.h"
 #include "engine/run/train/backend.h"
+#include "engine/run/train/bare_training.h"
 #include "engine/run/train/evaluate.h"
 #include "engine/run/train/gather_tensors.h"
-#include "engine/run/train/train_step.h"
 #include "engine/run/train/trainer.h"
 #include "model/params.h"
 
@@ -342,25 +342,21 @@ bool check_reference(const std::string& directory, const std::vector<std::string
   const std::vector<float> logits = subject.logits();
   if (compare) compare->arrays("logits", logits, dump.logits, compare->forward());
 
-  LossScaler scaler(run.optim, run.model.dtype == DType::f16);
-  TrainStep step(r);
+  BareTraining training(r);
   Values gradients;
   bool taken = false;
-  step.set_gradient_sink([&] {
+  training.step.set_gradient_sink([&] {
     if (std::exchange(taken, true)) return;
     std::vector<View> pieces;
     for (const OwnedPiece& piece : r.store().owned()) pieces.push_back(piece.gradient);
     gradients = gather_tensors(r, pieces);
     for (auto& [name, values] : gradients) {
-      for (float& g : values) g /= static_cast<float>(scaler.scale());
+      for (float& g : values) g /= static_cast<float>(training.scaler.scale());
     }
   });
-  TrainProgress progress;
-  StepTimer timer;
   for (int64_t s = 0; s < dump.steps; ++s) {
     int64_t micro = 0;
-    const StepOutcome outcome = step.run(
-        subject.micros(), [&] { return subject.batch(s, micro++); }, progress, scaler, timer);
+    const StepOutcome outcome = training.update(subject.micros(), [&] { return subject.batch(s, micro++); });
     if (!compare) continue;
     if (s == 0) {
       for (const ParamSpec& p : list_parameters(dump.model))

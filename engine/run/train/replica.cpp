@@ -228,6 +228,11 @@ bool Replica::has_replica_state() const {
   return std::any_of(store_.owned().begin(), store_.owned().end(), [](const OwnedPiece& p) { return p.published; });
 }
 
+void Replica::set_fresh_weights() {
+  store_.initialize(*exec_, config_.seed);
+  weights_changed();
+}
+
 void Replica::weights_changed(bool replica_loaded) {
   if (!replica_loaded) store_.refresh_working(*exec_);
   store_.bump_version();

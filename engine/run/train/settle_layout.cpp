@@ -10,9 +10,9 @@
 #include "engine/base/core/log.h"
 #include "engine/run/config/layout_text.h"
 #include "engine/run/train/backend.h"
+#include "engine/run/train/bare_training.h"
 #include "engine/run/train/dry_run.h"
 #include "engine/run/train/synthetic_batches.h"
-#include "engine/run/train/train_step.h"
 
 namespace thinwire {
 namespace {
@@ -25,17 +25,13 @@ double time_of_layers(RunConfig run, int64_t layers) {
   run.accumulation = 1;
   const Backend backend = open_backend(run.device, 0);
   Replica replica(run, backend.device.get(), backend.ops, true);
-  replica.store().initialize(replica.exec(), run.seed);
-  replica.weights_changed();
-  TrainStep step(replica);
-  TrainProgress progress;
-  LossScaler scaler(run.optim, run.model.dtype == DType::f16);
+  replica.set_fresh_weights();
+  BareTraining training(replica);
+  const StepTimer& timer = training.timer;
   double best = 1e300;
   for (int64_t i = 0; i < 5; ++i) {
-    StepTimer timer;
-    step.run(
-        1, [&] { return synthetic_batch(i, run.data.micro_batch, run.data.seq_length, run.model.vocab); }, progress,
-        scaler, timer);
+    training.timer.reset();
+    training.update(1, [&] { return synthetic_batch(i, run.data.micro_batch, run.data.seq_length, run.model.vocab); });
     best = std::min(best, timer.ms(StepPart::kForward) + timer.ms(StepPart::kBackward));
   }
   return best;

@@ -26,6 +26,7 @@ SCRIPTS = sorted(p.name for p in (ROOT / "scripts" / "slurm").glob("*.sh"))
 CONFIG = {"num_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "seq_length": 32, "tokenizer": "byte", "vocab_size": 256,
           "data_path": str(BUILD / "data" / "tiny_text_document"), "split": "90,10,0", "train_batch_size": 4, "train_micro_batch_size_per_gpu": 2,
           "hidden_dropout": 0.1, "lr": 1e-3, "eval_interval": 0, "eval_iters": 2, "save_interval": 0, "log_interval": 50, "threads_per_rank": 1}
+FINAL = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY")
 LONG, SHORT = 330, 40  # updates: Slurm looks at time limits every 30 s, so the long run takes a little more
 
 
@@ -73,10 +74,12 @@ class SlurmTest(SweepCase):
 
     def ended(self, job, states=("COMPLETED",), limit=90.0):
         """Facts of a job that has ended, in one of these states."""
+        found = {}
+
         def over():
-            return self.cluster.job(job)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "REQUEUED")
+            found.update(self.cluster.job(job))
+            return found["JobState"] in FINAL  # on its way a job shows more states than anyone can list
         self.until(over, f"the end of job {job}", limit)
-        found = self.cluster.job(job)
         self.assertIn(found["JobState"], states, f"{found}\n{self.cluster.logs()}")
         return found
 

@@ -1,6 +1,7 @@
 // THE list of codecs: by name, with the factory that reads its parameters.
 #include "compression/make_codec.h"
 
+#include <cmath>
 #include <functional>
 
 #include "compression/codecs/block_int.h"
@@ -108,6 +109,15 @@ MadeCodec make_codec(const CodecSpec& spec) {
   std::string names;
   for (const std::string& name : codec_names()) names += (names.empty() ? "" : " | ") + name;
   throw_bad_config("codec: \"" + spec.codec + "\" is none of " + names);
+}
+
+CodecSpec light_codec(const CodecSpec& spec) {
+  if (!spec.light) return spec;
+  CodecSpec light = spec;  // transform, block and checksum stay
+  light.codec = "lloyd_max";
+  light.bits = static_cast<int64_t>(std::ceil(spec.rate));
+  light.light = false;
+  return light;
 }
 
 bool codes_within(const CodecSpec& spec, int64_t elements) {

@@ -22,6 +22,10 @@ MadeCodec make_codec(const CodecSpec& spec);
 // Names that `codec` may have, in the order of docs/codecs.md.
 const std::vector<std::string>& codec_names();
 
+// What adapt may send in place of a codec that is `light`: fixed lengths, a few more bits, a fraction of the time, the
+// same blocks, the same state of residuals. Others: as they are.
+CodecSpec light_codec(const CodecSpec& spec);
+
 // Whether what becomes of an element depends on none outside of its own aligned run of `elements` (a matrix codec: of
 // its matrix). Ranks that hold a tensor among different neighbours get equal copies from such a codec alone.
 bool codes_within(const CodecSpec& spec, int64_t elements);

@@ -32,6 +32,7 @@ SiteRule ecsq(double rate, int64_t block) {
   SiteRule rule = plain("ecsq");
   rule.codec.rate = rate;
   rule.codec.block = block;
+  rule.codec.light = true;
   return rule;
 }
 

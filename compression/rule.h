@@ -2,6 +2,7 @@
 // message by parallel/rules.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -26,6 +27,7 @@ struct CodecSpec {
   bool asymmetric = false;            // block_int: (min, max) instead of max|x|
   std::string rounding = "nearest";   // block_int: nearest (ties to even) | stochastic
   double rate = 8.0;                  // zfp, ecsq: bits per value
+  bool light = false;                 // ecsq: adapt may send lloyd_max of the next whole number of bits instead
   int64_t dimension = 1;              // mpc: stride of its predictor, 1-32
   int64_t rank = 4;                   // low_rank
   int64_t sides = 2;                  // low_rank: 2 classic (P, then Q), 1 alternating
@@ -70,6 +72,7 @@ struct SiteRule {
   int64_t min_bytes = 0;
   int64_t warmup_steps = 0;
   RuleAlgorithm algorithm = RuleAlgorithm::kDirect;
+  bool has_light() const { return codec.light || (has_sum_codec && sum_codec.light); }
   bool operator==(const SiteRule&) const = default;
 };
 
@@ -82,6 +85,9 @@ struct CompressionConfig {
   const SiteRule* rule(Site site) const {  // nullptr: none
     const auto it = rules.find(site);
     return it == rules.end() ? nullptr : &it->second;
+  }
+  bool has_light() const {  // whether adapt has a light coding to try
+    return std::any_of(rules.begin(), rules.end(), [](const auto& of_site) { return of_site.second.has_light(); });
   }
   bool operator==(const CompressionConfig&) const = default;
 };

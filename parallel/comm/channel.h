@@ -57,7 +57,10 @@ class Channel {
   Communicator* communicator() { return communicator_.get(); }
 
  private:
-  const SiteCoding& coding_of(const MessageKey& key) const { return key.as != nullptr ? *key.as : *coding_; }
+  const SiteCoding& coding_of(const MessageKey& key) const {
+    const SiteCoding& coding = key.as != nullptr ? *key.as : *coding_;
+    return clock_->light && coding.light != nullptr ? *coding.light : coding;
+  }
   ChannelStates::Slot& open_slot(const MessageKey& key, int64_t count, int64_t rows);
   Msg next_message(const MessageKey& key, ChannelStates::Slot& slot);
   CodedCall call(const Coder* coder, const MessageKey& key, const Msg& msg, ChannelStates::Slot& slot,

@@ -24,15 +24,30 @@ std::shared_ptr<SiteCoding> make_site_coding(Site site, const SiteRule& rule) {
     ResidualSpec residual = rule.sum_residual;
     coding->sums = std::make_shared<Coder>(sums.codec, spec, residual);
   }
+  if (rule.has_light()) {
+    SiteRule light = rule;
+    light.codec = light_codec(rule.codec);
+    light.sum_codec = light_codec(rule.sum_codec);
+    coding->light = make_site_coding(site, light);
+  }
   return coding;
 }
 
+namespace {
+
+SiteCoding coding_further(const SiteCoding& coding) {
+  SiteCoding further = coding;
+  further.first = coding.sums;
+  further.rounds = nullptr;
+  if (coding.light != nullptr) further.light = std::make_shared<SiteCoding>(coding_further(*coding.light));
+  return further;
+}
+
+}  // namespace
+
 std::shared_ptr<SiteCoding> further_coding(const std::shared_ptr<SiteCoding>& coding) {
   if (coding == nullptr || !coding->rule.has_sum_codec) return coding;
-  auto further = std::make_shared<SiteCoding>(*coding);
-  further->first = coding->sums;
-  further->rounds = nullptr;
-  return further;
+  return std::make_shared<SiteCoding>(coding_further(*coding));
 }
 
 SlotStates states_of(const SiteCoding& coding, std::span<const MatrixShape> matrices, ChannelUse use) {

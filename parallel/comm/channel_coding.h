@@ -25,6 +25,7 @@ struct CodingClock {
   int threads = 1;
   uint64_t seed = 0;
   std::array<bool, kSiteNames.size()> off{};  // sites that a plan revision has switched off
+  bool light = false;                         // it has put light codings in the place of those that have one
 };
 
 // The coders of one site, made from its rule; shared by all channels of the site.
@@ -34,6 +35,8 @@ struct SiteCoding {
   std::shared_ptr<const Coder> first;        // of contributions, and of everything that is not summed
   std::shared_ptr<const Coder> sums;         // of sums on their way back, and between nodes; nullptr: as they are
   std::shared_ptr<const RoundCodec> rounds;  // low_rank, sketch: instead of both where something is summed
+  // What takes its place while the clock says so: the same residuals over lighter codecs. nullptr: it stays.
+  std::shared_ptr<const SiteCoding> light;
 };
 // Which states a slot needs.
 enum class ChannelUse : uint8_t { kScatter, kAllReduce, kGather, kSend };

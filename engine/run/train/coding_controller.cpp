@@ -1,4 +1,4 @@
-// Blocks of coded and plain updates in turn, and one comparison.
+// Blocks of updates each way in turn, and one comparison.
 #include "engine/run/train/coding_controller.h"
 
 #include <algorithm>
@@ -19,22 +19,22 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-CodingController::CodingController(bool enabled, Mesh* mesh, Control& control)
-    : enabled_(enabled && mesh != nullptr), mesh_(mesh), control_(&control) {}
-
-// Behind the warm-up: coded, plain, coded, plain.
-bool CodingController::plain_now() const {
-  const int64_t since = seen_ - kWarmUp;
-  return since >= 0 && since / kBlock % 2 == 1;
+CodingController::CodingController(bool enabled, bool light, Mesh* mesh, Control& control)
+    : enabled_(enabled && mesh != nullptr), mesh_(mesh), control_(&control), tried_{kCoded} {
+  if (light) tried_.push_back(kLight);
+  tried_.push_back(kPlain);
 }
 
-void CodingController::apply() {
-  const bool off = decided_ != 0 ? off_ != 0 : plain_now();
-  mesh_->clock().off.fill(off);
+CodingController::Way CodingController::way_now() const {
+  if (decided_ != 0) return static_cast<Way>(way_);
+  const int64_t since = std::max<int64_t>(0, seen_ - kWarmUp);
+  return tried_[static_cast<size_t>(since / kBlock) % tried_.size()];
 }
 
 void CodingController::before() {
-  if (enabled_) apply();
+  if (!enabled_) return;
+  mesh_->clock().off.fill(way_now() == kPlain);
+  mesh_->clock().light = way_now() == kLight;
 }
 
 // Of this rank's sends while all ranks send: the second of two sums, long enough to see through a shaper's burst.
@@ -57,36 +57,49 @@ double CodingController::measure_bytes_per_ms() {
 std::string CodingController::after(double step_ms, int64_t update, int64_t logical_bytes) {
   if (!enabled_ || decided_ != 0) return "";
   const int64_t since = seen_ - kWarmUp;
-  const bool was_plain = plain_now();
+  const Way was = way_now();
   ++seen_;
   if (since < 0) return "";
   // All ranks compare the slowest rank's times: equal numbers, equal decisions.
   const double ms = static_cast<double>(control_->agree_max(static_cast<int64_t>(step_ms * 1e3))) * 1e-3;
-  if (since % kBlock > 0)
-    (was_plain ? plain_ms_ : coded_ms_).push_back(ms);  // the first of a block still sees the other kind
-  char text[200];
+  if (since % kBlock > 0) ms_[static_cast<size_t>(was)].push_back(ms);  // the first of a block still sees another way
   if (since == kBlock - 1) {
     const double plain_wire = static_cast<double>(control_->agree_max(logical_bytes)) / measure_bytes_per_ms();
-    if (plain_wire > kHopeless * median(coded_ms_)) {
-      decided_ = 1, off_ = 0, revised_at_ = update;
+    if (plain_wire > kHopeless * median(ms_[kCoded])) tried_.pop_back();
+    if (tried_.size() == 1) {
+      decided_ = 1, revised_at_ = update;
+      char text[200];
       std::snprintf(text, sizeof text,
                     "compression stays on: coded updates take %.1f ms, the plain wire alone would take about %.1f ms",
-                    median(coded_ms_), plain_wire);
+                    median(ms_[kCoded]), plain_wire);
       return text;
     }
   }
-  if (since + 1 < 2 * kRounds * kBlock) return "";
-  decided_ = 1, off_ = median(plain_ms_) <= median(coded_ms_) ? 1 : 0, revised_at_ = update;
-  std::snprintf(text, sizeof text,
-                "plan revision after update %lld: compression %s (coded updates take %.1f ms, plain ones %.1f ms)",
-                static_cast<long long>(update), off_ != 0 ? "off" : "stays on", median(coded_ms_), median(plain_ms_));
-  return text;
+  return since + 1 < kRounds * kBlock * static_cast<int64_t>(tried_.size()) ? "" : decide(update);
+}
+
+std::string CodingController::decide(int64_t update) {
+  constexpr const char* kNames[kWays] = {"coded", "plain", "lightly coded"};
+  constexpr const char* kVerdicts[kWays] = {"stays on", "off", "light"};
+  std::string times;
+  double least = 0.0;
+  for (const Way way : tried_) {
+    const double ms = median(ms_[static_cast<size_t>(way)]);
+    if (times.empty() || ms <= least) least = ms, way_ = way;
+    char text[80];
+    std::snprintf(text, sizeof text, "%s%s updates take %.1f ms", times.empty() ? "" : ", ",
+                  kNames[static_cast<size_t>(way)], ms);
+    times += text;
+  }
+  decided_ = 1, revised_at_ = update;
+  return "plan revision after update " + std::to_string(update) + ": compression " +
+         kVerdicts[static_cast<size_t>(way_)] + " (" + times + ")";
 }
 
 void CodingController::visit(StateVisitor& visitor) {
   if (!enabled_) return;
   visitor.integer("revision/decided", decided_);
-  visitor.integer("revision/off", off_);
+  visitor.integer("revision/way", way_);
   visitor.integer("revision/update", revised_at_);
 }
 

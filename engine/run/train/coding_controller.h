@@ -1,10 +1,11 @@
-// Switches the coding of messages off where it costs more than it saves: measured on this run, agreed by all ranks,
-// logged, and part of every checkpoint (a plan revision).
+// Picks how messages are coded by what it costs and saves: as configured, lightly where a rule says how, or not at all.
+// Measured on this run, agreed by all ranks, logged, and part of every checkpoint (a plan revision).
 //
-// A few updates run coded, a few plain, in turn, and the faster way stays. Where the wire alone would make plain
-// updates much slower - so say their bytes and one timed exchange between all ranks - nobody tries them.
+// A few updates run each way, in turn, and the fastest way stays. Where the wire alone would make plain updates much
+// slower - so say their bytes and one timed exchange between all ranks - nobody tries them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -17,8 +18,9 @@ namespace thinwire {
 
 class CodingController {
  public:
-  // enabled: the configuration asks for it, and something is coded. mesh may be nullptr (one rank).
-  CodingController(bool enabled, Mesh* mesh, Control& control);
+  // enabled: the configuration asks for it, and something is coded. light: some rule has a light coding. mesh may be
+  // nullptr (one rank).
+  CodingController(bool enabled, bool light, Mesh* mesh, Control& control);
 
   // Around every update; collectives until it has decided. after() returns a line for the log when it decides, else an
   // empty one. logical_bytes: what this rank would have sent plain, over all sites.
@@ -29,16 +31,18 @@ class CodingController {
 
  private:
   enum Phase : int { kWarmUp = 3, kBlock = 4, kRounds = 2 };
-  bool plain_now() const;
+  enum Way : int64_t { kCoded, kPlain, kLight, kWays };  // numbers stand in checkpoints
+  Way way_now() const;
   double measure_bytes_per_ms();
-  void apply();
+  std::string decide(int64_t update);
 
   bool enabled_ = false;
   Mesh* mesh_;
   Control* control_;
-  int64_t decided_ = 0, off_ = 0, revised_at_ = 0;  // state
-  int64_t seen_ = 0;                                // updates of this life
-  std::vector<double> coded_ms_, plain_ms_;
+  int64_t decided_ = 0, way_ = kCoded, revised_at_ = 0;  // state
+  int64_t seen_ = 0;                                     // updates of this life
+  std::vector<Way> tried_;                               // a block of updates each, in turn
+  std::array<std::vector<double>, kWays> ms_;
 };
 
 }  // namespace thinwire

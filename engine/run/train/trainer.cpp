@@ -78,7 +78,7 @@ class Trainer {
     log_memory();
     scaler_ = std::make_unique<LossScaler>(run_.optim, run_.model.dtype == DType::f16);
     controller_ = std::make_unique<CodingController>(run_.compression.adapt && !run_.compression.rules.empty(),
-                                                     job_.mesh(), job_.control());
+                                                     run_.compression.has_light(), job_.mesh(), job_.control());
     session_.start(*replica_, stream_, progress_, *scaler_, *controller_);
   }
 

@@ -1,0 +1,230 @@
+// Who decides how messages are coded, told made-up times; and that light codings carry on with the states of those
+// whose place they take.
+#include "engine/run/train/coding_controller.h"
+
+#include <cmath>
+#include <map>
+#include <mutex>
+
+#include "compression/make_codec.h"
+#include "tests/comm/local_group.h"
+
+namespace thinwire {
+namespace {
+
+constexpr int kRanks = 3;
+
+// Keeps integers by name, and gives them back.
+class Numbers final : public StateVisitor {
+ public:
+  void tensor(const GlobalSlice&) override {}
+  void integer(const std::string& name, int64_t& value) override {
+    if (reading)
+      value = kept.at(name);
+    else
+      kept[name] = value;
+  }
+  void real(const std::string&, double&) override {}
+  void text(const std::string&, std::string&) override {}
+  bool reading = false;
+  std::map<std::string, int64_t> kept;
+};
+
+struct Times {
+  double coded, light, plain;
+};
+struct Story {
+  std::string line, ways;  // a letter per update: c, l, p
+  char behind = '?';       // the way of the update behind the decision
+  char resumed = '?';      // and of the first one behind a checkpoint
+};
+
+Story decide(bool light, const Times& times, int64_t logical_bytes) {
+  std::vector<Story> stories(kRanks);
+  run_ranks(kRanks, [&](Progress& progress) {
+    Mesh mesh(progress, {1, kRanks, 1}, pretend_nodes(kRanks, kRanks));
+    Control control(mesh.channel(GroupKind::kWorld, Site::kControl, all_ranks(kRanks)));
+    CodingController controller(true, light, &mesh, control);
+    const auto way = [&](CodingController& c) {
+      c.before();
+      const bool off = mesh.clock().off[static_cast<size_t>(Site::kDpGradient)];
+      EXPECT_FALSE(off && mesh.clock().light);
+      return off ? 'p' : mesh.clock().light ? 'l' : 'c';
+    };
+    Story& story = stories[static_cast<size_t>(mesh.rank())];
+    for (int64_t update = 1; update <= 60 && story.line.empty(); ++update) {
+      const char now = way(controller);
+      story.ways += now;
+      const double ms = now == 'c' ? times.coded : now == 'l' ? times.light : times.plain;
+      // The slowest rank counts, and the first update of a block, which still sees another way, does not.
+      const bool first = story.ways.size() > 1 && story.ways[story.ways.size() - 2] != now;
+      story.line = controller.after(first ? 1e4 : mesh.rank() == 1 ? ms : 0.5 * ms, update, logical_bytes);
+    }
+    story.behind = way(controller);
+    EXPECT_EQ(controller.after(1.0, 100, 0), "");
+    Numbers numbers;
+    controller.visit(numbers);
+    CodingController again(true, light, &mesh, control);
+    numbers.reading = true;
+    again.visit(numbers);
+    EXPECT_TRUE(again.decided());
+    story.resumed = way(again);
+  });
+  for (const Story& other : stories) {
+    EXPECT_EQ(other.line, stories[0].line);
+    EXPECT_EQ(other.ways, stories[0].ways);
+    EXPECT_EQ(other.behind, stories[0].behind);
+  }
+  return stories[0];
+}
+
+TEST(CodingController, TakesTheFastestOfThreeWays) {
+  const std::string three =
+      "ccc"
+      "ccccllllpppp"
+      "ccccllllpppp";
+  struct Case {
+    Times times;
+    char way;
+    const char* verdict;
+  };
+  for (const Case& c :
+       {Case{{10.0, 8.0, 20.0}, 'l', "compression light (coded updates take 10.0 ms"},
+        Case{{10.0, 8.0, 5.0}, 'p', "compression off ("}, Case{{10.0, 12.0, 11.0}, 'c', "compression stays on ("}}) {
+    const Story story = decide(true, c.times, 1);
+    EXPECT_EQ(story.ways, three);
+    EXPECT_EQ(story.behind, c.way);
+    EXPECT_EQ(story.resumed, c.way);
+    EXPECT_NE(story.line.find(c.verdict), std::string::npos) << story.line;
+    EXPECT_EQ(story.line.rfind("plan revision after update 27: ", 0), 0u) << story.line;
+  }
+}
+
+TEST(CodingController, TriesNothingThatTheRulesDoNotHave) {
+  const Story story = decide(false, {10.0, 0.0, 9.0}, 1);
+  EXPECT_EQ(story.ways,
+            "ccc"
+            "ccccpppp"
+            "ccccpppp");
+  EXPECT_EQ(story.behind, 'p');
+}
+
+TEST(CodingController, TriesNoPlainUpdatesWhereTheWireSaysNo) {
+  constexpr int64_t kFar = int64_t{1} << 60;
+  const Story light = decide(true, {10.0, 9.0, 1.0}, kFar);
+  EXPECT_EQ(light.ways,
+            "ccc"
+            "ccccllll"
+            "ccccllll");
+  EXPECT_EQ(light.behind, 'l');
+  const Story alone = decide(false, {10.0, 9.0, 1.0}, kFar);
+  EXPECT_EQ(alone.ways,
+            "ccc"
+            "cccc");
+  EXPECT_EQ(alone.behind, 'c');
+  EXPECT_EQ(alone.resumed, 'c');
+  EXPECT_EQ(alone.line.rfind("compression stays on: ", 0), 0u) << alone.line;
+}
+
+SiteRule entropy_coded(double rate, int64_t block, ResidualKind residual) {
+  SiteRule rule;
+  rule.codec.codec = "ecsq";
+  rule.codec.rate = rate;
+  rule.codec.block = block;
+  rule.codec.light = true;
+  rule.residual.kind = residual;
+  return rule;
+}
+
+TEST(LightCoding, HasTheNextWholeNumberOfBits) {
+  for (const auto& [rate, bits] : std::map<double, int64_t>{{2.0, 2}, {2.25, 3}, {3.0, 3}, {3.5, 4}, {4.0, 4}}) {
+    const CodecSpec light = light_codec(entropy_coded(rate, 256, ResidualKind::kNone).codec);
+    EXPECT_EQ(light.codec, "lloyd_max");
+    EXPECT_EQ(light.bits, bits);
+    EXPECT_EQ(light.block, 256);
+    EXPECT_NE(make_codec(light).codec, nullptr);
+  }
+  CodecSpec heavy = entropy_coded(2.5, 64, ResidualKind::kNone).codec;
+  heavy.light = false;
+  EXPECT_EQ(light_codec(heavy), heavy);
+  EXPECT_EQ(make_site_coding(Site::kDpGradient, SiteRule{.codec = heavy})->light, nullptr);
+}
+
+// What error feedback owes is the same debt under both codings: after n equal sums the mean is off by one residual / n.
+TEST(LightCoding, GradientsKeepTheirResidual) {
+  constexpr int64_t kCount = 5003;
+  const std::vector<int64_t> bounds = {0, 2000, 2000, kCount};
+  run_ranks(kRanks, [&](Progress& progress) {
+    Mesh mesh(progress, {1, kRanks, 1}, pretend_nodes(kRanks, kRanks));
+    Mesh::Codings codings;
+    const auto coding = make_site_coding(Site::kDpGradient, entropy_coded(2.5, 64, ResidualKind::kErrorFeedback));
+    codings[static_cast<size_t>(Site::kDpGradient)] = coding;
+    mesh.use_codings(codings);
+    Channel channel = mesh.channel(GroupKind::kGradientShard, Site::kDpGradient, all_ranks(kRanks));
+    const auto all = contributions(DType::f32, kCount, 11, kRanks);
+    const auto me = static_cast<size_t>(mesh.rank());
+    const int64_t mine = bounds[me + 1] - bounds[me];
+    std::vector<double> sum(static_cast<size_t>(mine), 0.0);
+    HostStream stream;
+    constexpr int kSteps = 64;
+    for (int step = 0; step < kSteps; ++step) {
+      mesh.clock() = {.step = step, .pass = static_cast<uint64_t>(step), .light = step / 3 % 2 == 1};
+      Buffer whole = all[me], out(DType::f32, mine);
+      SiteCounters& counters = mesh.counters(Site::kDpGradient);
+      const int64_t before = counters.wire_bytes;
+      channel.reduce_scatter(whole.view(), bounds, out.view(), false, stream).wait(stream);
+      mesh.settle_states(true);
+      const SiteCoding& used = mesh.clock().light ? *coding->light : *coding;
+      size_t bytes = 0;
+      for (size_t r = 0; r < kRanks; ++r)
+        if (r != me && bounds[r + 1] > bounds[r])
+          bytes += used.first->wire_bytes(bounds[r + 1] - bounds[r], DType::f32);
+      EXPECT_EQ(counters.wire_bytes - before, static_cast<int64_t>(bytes)) << "step " << step;
+      for (int64_t i = 0; i < mine; ++i) sum[static_cast<size_t>(i)] += out.get(i);
+    }
+    double off = 0.0, size = 0.0;
+    for (int64_t i = 0; i < mine; ++i) {
+      double want = 0.0;
+      for (const Buffer& b : all) want += b.get(bounds[me] + i);
+      off += std::pow(sum[static_cast<size_t>(i)] / kSteps - want, 2);
+      size += want * want;
+    }
+    EXPECT_LE(std::sqrt(off), 0.6 / kSteps * std::sqrt(size));  // without feedback it would not fall with kSteps
+  });
+}
+
+TEST(LightCoding, ReplicasStayEqualAndClose) {
+  constexpr int64_t kCount = 4000;
+  const std::vector<int64_t> bounds = {0, 1024, 2048, kCount};
+  std::vector<Buffer> replicas;
+  for (int r = 0; r < kRanks; ++r) replicas.emplace_back(DType::f32, kCount).fill(5, 0);
+  std::mutex mutex;
+  std::vector<double> far(12, 0.0);
+  run_ranks(kRanks, [&](Progress& progress) {
+    Mesh mesh(progress, {1, kRanks, 1}, pretend_nodes(kRanks, kRanks));
+    Mesh::Codings codings;
+    codings[static_cast<size_t>(Site::kZeroParameter)] =
+        make_site_coding(Site::kZeroParameter, entropy_coded(2.25, 256, ResidualKind::kValueDifference));
+    mesh.use_codings(codings);
+    Channel channel = mesh.channel(GroupKind::kParameterUpdate, Site::kZeroParameter, all_ranks(kRanks));
+    const auto me = static_cast<size_t>(mesh.rank());
+    Buffer master(DType::f32, bounds[me + 1] - bounds[me]);
+    master.fill(6, mesh.rank());
+    HostStream stream;
+    for (size_t step = 0; step < far.size(); ++step) {
+      mesh.clock() = {.step = static_cast<int64_t>(step), .pass = step, .light = step % 2 == 1};
+      channel.all_gather(master.view(), replicas[me].view(), bounds, stream).wait(stream);
+      mesh.settle_states(true);
+      double left = 0.0;
+      for (int64_t i = 0; i < master.count(); ++i)
+        left += std::pow(master.get(i) - replicas[me].get(bounds[me] + i), 2);
+      const std::lock_guard lock(mutex);
+      far[step] += left;
+    }
+  });
+  for (const Buffer& r : replicas) EXPECT_EQ(r.bytes(), replicas[0].bytes());
+  for (size_t step = 1; step < far.size(); ++step) EXPECT_LT(far[step], 0.2 * far[step - 1]) << "step " << step;
+}
+
+}  // namespace
+}  // namespace thinwire

@@ -167,7 +167,7 @@ struct Coder::Parts {
 //                                            elements or the rows and columns of a matrix, which is what it spreads;
 //                                            random_k gains nothing
 //   ema with beta outside [0, 1), or reset_every < 0
-Coder::Coder(std::shared_ptr<const Codec> codec, const CodecSpec& spec, const ResidualSpec& residual) {
+Coder::Coder(std::shared_ptr<const Codec> codec, const CodecSpec& spec, const ResidualSpec& residual, int64_t cut) {
   const Traits traits = codec->traits();
   const std::string name = codec->name();
   const bool any_residual = residual.kind != ResidualKind::kNone;
@@ -206,7 +206,7 @@ Coder::Coder(std::shared_ptr<const Codec> codec, const CodecSpec& spec, const Re
   int64_t granule = traits.granule;
   if (granule > 0 && spec.hadamard) granule = std::lcm(granule, int64_t{32});
   if (granule > 0 && residual.kind == ResidualKind::kEma) granule = std::lcm(granule, kEmaBlock);
-  parts->outer.granule = granule;
+  parts->outer.granule = granule == 0 ? 0 : std::lcm(granule, std::max<int64_t>(1, cut));
   parts->tile = granule == 0 ? 0 : granule < kTile ? kTile / granule * granule : granule;
   // Tiles of a payload are found by arithmetic, and by sender and receiver alike whatever the element type was.
   parts->tiled = granule > 0 && parts->tile <= kLargestTile && !traits.framed && !traits.stateful &&

@@ -41,7 +41,9 @@ class Coder {
   // Throws Error(kBadConfig) for combinations that make no sense (listed in coder.cpp and docs/codecs.md): hadamard
   // around a codec that is not linear, is lossless, selects or is coded whole; a residual around a codec that is
   // lossless or not contractive.
-  Coder(std::shared_ptr<const Codec> codec, const CodecSpec& spec, const ResidualSpec& residual);
+  // cut: pieces and slices begin at multiples of it as well as of the codec's own granule, so that coders that take
+  // turns with the same states divide a message alike.
+  Coder(std::shared_ptr<const Codec> codec, const CodecSpec& spec, const ResidualSpec& residual, int64_t cut = 1);
 
   std::string name() const;
   Traits traits() const;  // of the whole: granule counts the transform, stateful the residual

@@ -2,7 +2,6 @@
 // message by parallel/rules.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -72,7 +71,6 @@ struct SiteRule {
   int64_t min_bytes = 0;
   int64_t warmup_steps = 0;
   RuleAlgorithm algorithm = RuleAlgorithm::kDirect;
-  bool has_light() const { return codec.light || (has_sum_codec && sum_codec.light); }
   bool operator==(const SiteRule&) const = default;
 };
 
@@ -80,14 +78,11 @@ struct SiteRule {
 struct CompressionConfig {
   std::string preset = "none";
   std::map<Site, SiteRule> rules;  // sites that are not in it are sent as they are
-  bool adapt = false;              // measure while training, and switch coding off where it costs more than it saves
+  bool adapt = false;              // measure while training which way is fastest: coded, lightly coded or plain
   bool sends_momentum = false;     // dp.gradient carries the optimizer's momentum instead of the gradient (1-bit Adam)
   const SiteRule* rule(Site site) const {  // nullptr: none
     const auto it = rules.find(site);
     return it == rules.end() ? nullptr : &it->second;
-  }
-  bool has_light() const {  // whether adapt has a light coding to try
-    return std::any_of(rules.begin(), rules.end(), [](const auto& of_site) { return of_site.second.has_light(); });
   }
   bool operator==(const CompressionConfig&) const = default;
 };

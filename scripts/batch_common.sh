@@ -22,7 +22,7 @@
 #   THINWIRE_CHECK      0: do not ask `train --dry-run` on this node before the ranks are started
 #   THINWIRE_FORWARD    0: this shell does not pass the walltime signal on to the launcher (see tw_on_signal)
 #
-# Exit codes: those of train (README); 75 stopped and not queued again; 99 (LSF only, see -Q) queue me again.
+# Exit codes: those of train (docs/programs.md); 75 stopped and not queued again; 99 (LSF only, see -Q) queue me again.
 # The exit code of a launcher is never what decides: a killed rank, a full disk and a lost node may all look the same there.
 
 tw_most_without=3 # cycles without a new step, then a person has to look

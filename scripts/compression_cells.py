@@ -275,8 +275,11 @@ def agrees(site, row):
 
 def machine():
     with open("/proc/cpuinfo", encoding="utf-8") as f:
-        names = [line.split(":", 1)[1].strip() for line in f if line.startswith("model name")]
-    return f"{len(os.sched_getaffinity(0))} cores of {names[0] if names else 'an unknown processor'}"
+        lines = [line.split(":", 1) for line in f if ":" in line]
+    names = [value.strip() for key, value in lines if key.startswith("model name")]
+    flags = next((value.split() for key, value in lines if key.startswith("flags")), [])
+    vectors = next((name for name in ("avx512_bf16", "avx512f", "avx2") if name in flags), "no avx2")
+    return f"{len(os.sched_getaffinity(0))} cores of {names[0] if names else 'an unknown processor'} ({vectors})"
 
 
 def measure(store, table, key, words, what):

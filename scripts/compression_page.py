@@ -1,11 +1,12 @@
 # docs/results/compression.md from collected cells: tables, bars with met or MISSED, commands. No number is typed here but the bars' own.
+# A section whose cells are not in the store stays as the page has it, with the date and machine of its own.
 import math
 import os
+import re
 import statistics
 
 SEED_BAR = ("thinwire", "mzhybrid", "zhybrid", "sdp4bit", "loco", "optimus_cc")
 MARK = "<!-- from here on: scripts/compression_tables.py page -->"
-TABLES = ("presets", "loss", "speed", "ladder", "hooks", "hooks_loss")
 HOOKS = ("none", "bf16", "psgd4", "psgd32", "psgd4_bf16")
 HEAD = """# What compression costs and what it buys
 
@@ -27,13 +28,15 @@ def sites_cell(record):
     return "; ".join(f"{site} {kb(s['wire_bytes'])} / {kb(s['logical_bytes'])}" for site, s in record["sites"].items() if site != "control" and s["logical_bytes"] > 0)
 
 
+MET, MISSED = "- met: ", "- **MISSED**: "
+
+
 class Bars:
     def __init__(self):
-        self.lines, self.missed = [], 0
+        self.lines = []
 
     def add(self, said, met):
-        self.lines.append(f"- {'met' if met else '**MISSED**'}: {said}")
-        self.missed += not met
+        self.lines.append((MET if met else MISSED) + said)
 
 
 def presets_part(store, out):
@@ -113,6 +116,12 @@ def pooled(records):
                   "exposed_ms": statistics.median(r["exposed_ms"] for r in rs), "rounds": len(rs), "steps": sum(r["steps"] for r in rs)} for key, rs in groups.items()}
 
 
+def settled(record):
+    """What the engine chose where it may choose: coding as configured, the light one, or none."""
+    line = record.get("settled", "")
+    return "off" if "compression off" in line else "light" if "compression light" in line else "on" if line else ""
+
+
 def speed_part(store, out):
     cells = pooled(store.of("speed"))
     if not cells:
@@ -121,11 +130,11 @@ def speed_part(store, out):
     for (layout, micro, rate, preset), r in cells.items():
         none, bf16 = cells.get((layout, micro, rate, "none")), cells.get((layout, micro, rate, "bf16_wire"))
         rows.append([layout, micro, rate, preset, f"{r['tokens_per_s']:.0f}", f"{r['step_ms']:.0f}", f"{r['exposed_ms']:.0f}", f"{r['eth0_mb_per_update']:.2f}" if "eth0_mb_per_update" in r else "-",
-                     f"{r['tokens_per_s'] / bf16['tokens_per_s']:.2f}" if bf16 else "-", f"{r['tokens_per_s'] / none['tokens_per_s']:.2f}" if none else "-", r["steps"], "off" if "compression off" in r.get("settled", "") else "on" if r.get("settled") else ""])
+                     f"{r['tokens_per_s'] / bf16['tokens_per_s']:.2f}" if bf16 else "-", f"{r['tokens_per_s'] / none['tokens_per_s']:.2f}" if none else "-", r["steps"], settled(r)])
     out.lines += ["## What it buys", "", "10.8 M parameters, fp32 compute, one thread a rank, one rank a host; same buckets and overlap for all. "
                   "`NAME@1` is NAME with ZeRO 1, whose gathers may hide under the next forward pass. `alone`: the same work of every rank with no communication, all ranks at once, the slowest of them in each update. "
                   "MB: what all hosts sent per update, with start and end of the run. "
-                  "Coding: what the engine settled on where it may switch coding off; only updates behind that are counted.", ""]
+                  "Coding: what the engine settled on where it may choose (on, light, off); only updates behind that are counted.", ""]
     out.lines += table(["pp x dp x tp", "micro batch", "link", "preset", "tokens/s", "step ms", "exposed ms", "MB", "x bf16_wire", "x fp32", "updates counted", "coding"], rows)
 
     def ratio(a, b, what):
@@ -194,15 +203,18 @@ def hooks_part(store, out):
             lacking = sorted(set(HOOKS) - {k[3] for k in theirs})
             out.bars.add(f"micro batch {micro}, {rate}: thinwire {got:.2f}x the best hook, {best[3]} (at least {least}x)"
                          + (f"; not measured: {', '.join(lacking)}" if lacking else ""), got >= least and not lacking)
-            if micro == 8 and alone:
-                share = middle(ours, "tokens_per_s") / alone["tokens_per_s"]
-                out.bars.add(f"micro batch 8, {rate}: thinwire {100 * share:.1f} % of its own speed without communication (at least 95 %)", share >= 0.95)
+            if micro == 8:
+                share = middle(ours, "tokens_per_s") / alone["tokens_per_s"] if alone else 0.0
+                out.bars.add(f"micro batch 8, {rate}: thinwire " + (f"{100 * share:.1f} %" if alone else "(no cell of the speed table says)") + " of its own speed without communication (at least 95 %)", share >= 0.95)
         commands(out, [rs[0] for rs in groups.values()], "all, first round")
+
+
+def hooks_loss_part(store, out):
     losses = {}
     for r in store.of("hooks_loss"):
         losses.setdefault((r["who"], r["mode"]), []).append(r["eval_loss"])
     if losses:
-        out.lines += ["### Evaluation loss after equal tokens", "", "Micro batch 1 on two ranks, the same text, optimizer and number of updates; own initial weights and order of data. "
+        out.lines += ["## Loss beside PyTorch DDP", "", "Micro batch 1 on two ranks, the same text, optimizer and number of updates; own initial weights and order of data. "
                   "The peer evaluates 160 windows of the last tenth of the text, ours all of it.", ""]
         out.lines += table(["", "wire or hook", "seeds", "loss, mean", "least to most"], [[*k, len(v), f"{statistics.fmean(v):.4f}", f"{min(v):.4f} to {max(v):.4f}"] for k, v in losses.items()])
         if ("ours", "thinwire") in losses and ("ddp", "none") in losses:
@@ -229,23 +241,61 @@ def head_of(path):
     return HEAD + "\n" + MARK + "\n"
 
 
-def write(store, path):
-    out = Out()
-    for part in (presets_part, loss_part, speed_part, ladder_part, hooks_part):
-        part(store, out)
+# Table of the store, and what writes its section.
+PARTS = (("presets", presets_part, "## Every preset trains"), ("loss", loss_part, "## Loss after equal tokens"), ("speed", speed_part, "## What it buys"),
+         ("ladder", ladder_part, "## Optimus-CC's ladder"), ("hooks", hooks_part, "## Beside PyTorch DDP and its hooks"), ("hooks_loss", hooks_loss_part, "## Loss beside PyTorch DDP"))
+
+
+def from_to(values):
+    values = sorted(set(values))
+    return values[0] + (f" to {values[-1]}" if values[-1] != values[0] else "")
+
+
+def section(store, table, part):
+    """Heading, when and where, bars, tables; "" without cells."""
+    out, records = Out(), [r for r in store.records.values() if r["table"] == table]
+    part(store, out)
     if not out.lines:
-        print("nothing collected yet")
+        return ""
+    bad = [f"- {r['key']}: {r['error'].splitlines()[0]}" for r in store.failed(table)]
+    failed = ["Cells that failed:", "", *bad, ""] if bad else []
+    where = "; ".join(sorted({r["machine"] for r in records}))
+    return "\n".join([out.lines[0], "", f"Measured {from_to(r['date'] for r in records)}: {where}.", "", *out.bars.lines, "", *out.lines[2:], *failed]).rstrip() + "\n"
+
+
+def bars_of(text):
+    return text.count("\n" + MET) + text.count("\n" + MISSED)
+
+
+def write(store, path):
+    before = head_of(path)
+    kept = {}
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as f:
+            kept = {text.split("\n", 1)[0]: text.rstrip() + "\n" for text in re.split(r"^(?=## )", f.read().partition(MARK)[2], flags=re.MULTILINE)}
+    if not store.records:
+        print(f"nothing collected yet in {store.path}")
         return 1
-    dates = sorted({r["date"] for r in store.records.values()})
-    machines = sorted({r["machine"] for r in store.records.values()})
-    bad = [f"- {r['key']}: {r['error'].splitlines()[0]}" for r in store.records.values() if "error" in r]
-    missing = [name for name in TABLES if not store.of(name)]
-    text = [head_of(path), f"Machine: {'; '.join(machines)}. {dates[0]}" + (f" to {dates[-1]}" if dates[-1] != dates[0] else "") + ".", "",
-            *([f"Not measured yet: {', '.join(missing)}.", ""] if missing else []), "## Bars", "", *out.bars.lines, "", *out.lines]
-    if bad:
-        text += ["## Cells that failed", "", *bad, ""]
+    sections, fewer = {}, 0
+    for table, part, heading in PARTS:
+        new, old = section(store, table, part), kept.get(heading, "")
+        # A few cells measured again are no table: what the page has stays until as much is there.
+        if bars_of(new) < bars_of(old) and store.of(table):
+            print(f"{heading[3:]}: the store gives {bars_of(new)} bars and the page has {bars_of(old)}; it stays as it is")
+            fewer += 1
+        sections[heading] = new if bars_of(new) >= bars_of(old) and new else old
+    summary, missed, missing = [], 0, []
+    for heading, text in sections.items():
+        met, not_met = text.count("\n" + MET), [line for line in text.splitlines() if line.startswith(MISSED)]
+        missed += len(not_met)
+        if text:
+            summary += [f"- {heading[3:]}: {met} met" + (f", {len(not_met)} **missed**:" if not_met else ""), *("    " + line for line in not_met)]
+        else:
+            missing.append(heading[3:])
+    text = [before, "## Bars", "", "Each section says which.", "", *summary, "", *([f"Not measured yet: {', '.join(missing)}.", ""] if missing else []), *(t for t in sections.values() if t)]
     with open(path, "w", encoding="utf-8") as f:
         f.write("\n".join(text).rstrip() + "\n")
-    print("\n".join(out.bars.lines))
-    print(f"{len(out.bars.lines)} bars, {out.bars.missed} missed; {len(bad)} cells failed; {path}")
-    return 1 if out.bars.missed or bad else 0
+    bad = [r for r in store.records.values() if "error" in r]
+    print("\n".join(line for t in sections.values() for line in t.splitlines() if line.startswith((MET, MISSED))))
+    print(f"{missed} bars missed; {len(bad)} cells failed; {path}")
+    return 1 if missed or bad or fewer else 0

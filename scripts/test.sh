@@ -3,7 +3,7 @@
 # set-up and is safe to repeat.
 #   scripts/test.sh          all of it
 #   scripts/test.sh fast     the core: all programs, laws of the model and the main ops, whole runs
-#   scripts/test.sh full     all, and what takes long: sanitizers, fuzzing, soaks
+#   scripts/test.sh full     all, and what takes long: sanitizers (also over whole runs), fuzzing
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mode=${1:-all}

@@ -8,28 +8,46 @@
 
 namespace thinwire {
 
-std::shared_ptr<SiteCoding> make_site_coding(Site site, const SiteRule& rule) {
-  if (rule.codec.codec == "identity" && !rule.has_sum_codec) return nullptr;
+namespace {
+
+std::shared_ptr<Coder> coder_of(const MadeCodec& made, const CodecSpec& spec, const ResidualSpec& residual,
+                                const std::shared_ptr<const Coder>& in_place_of) {
+  return std::make_shared<Coder>(made.codec, spec, residual, in_place_of != nullptr ? in_place_of->granule() : 1);
+}
+
+// main: whose place it takes, or nullptr.
+std::shared_ptr<SiteCoding> make_coding(Site site, const SiteRule& rule, const SiteCoding* main) {
   auto coding = std::make_shared<SiteCoding>();
   coding->site = site;
   coding->rule = rule;
   const MadeCodec first = make_codec(rule.codec);
   coding->rounds = first.rounds;
-  if (first.codec != nullptr) coding->first = std::make_shared<Coder>(first.codec, rule.codec, rule.residual);
+  if (first.codec != nullptr)
+    coding->first = coder_of(first, rule.codec, rule.residual, main != nullptr ? main->first : nullptr);
   // Sums go back the way they came unless the rule says otherwise. Without a residual of their own: the error of a
   // sum's coding belongs to nobody's contribution.
   const CodecSpec& spec = rule.has_sum_codec ? rule.sum_codec : rule.codec;
   const MadeCodec sums = make_codec(spec);
-  if (sums.codec != nullptr && first.rounds == nullptr && spec.codec != "identity") {
-    ResidualSpec residual = rule.sum_residual;
-    coding->sums = std::make_shared<Coder>(sums.codec, spec, residual);
-  }
-  if (rule.has_light()) {
-    SiteRule light = rule;
-    light.codec = light_codec(rule.codec);
-    light.sum_codec = light_codec(rule.sum_codec);
-    coding->light = make_site_coding(site, light);
-  }
+  if (sums.codec != nullptr && first.rounds == nullptr && spec.codec != "identity")
+    coding->sums = coder_of(sums, spec, rule.sum_residual, main != nullptr ? main->sums : nullptr);
+  return coding;
+}
+
+bool alike(const std::shared_ptr<const Coder>& a, const std::shared_ptr<const Coder>& b) {
+  return a == nullptr || b == nullptr ? a == b : a->name() == b->name();
+}
+
+}  // namespace
+
+std::shared_ptr<SiteCoding> make_site_coding(Site site, const SiteRule& rule) {
+  if (rule.codec.codec == "identity" && !rule.has_sum_codec) return nullptr;
+  std::shared_ptr<SiteCoding> coding = make_coding(site, rule, nullptr);
+  SiteRule light = rule;
+  light.codec = light_codec(rule.codec);
+  light.sum_codec = light_codec(rule.sum_codec);
+  std::shared_ptr<SiteCoding> other = light == rule ? nullptr : make_coding(site, light, coding.get());
+  if (other != nullptr && !(alike(coding->first, other->first) && alike(coding->sums, other->sums)))
+    coding->light = std::move(other);
   return coding;
 }
 

@@ -147,6 +147,8 @@ TEST(BadCompression, ParametersAreTheCodecsBusiness) {
             {"a.json:4:29: compression.dp.gradient.format: ", "bf16, fp16, e4m3 or e5m2"}),
       names("\"codec\": \"chunked_top_k\", \"keep\": 100, \"block\": 64",
             {"compression.dp.gradient.", "keep is from 1 to"}),
+      names("\"codec\": \"ecsq\", \"light\": true, \"rate\": 4.5",
+            {"a.json:4:28: compression.dp.gradient.light: ", "rate is 4.5", "say a rate of 4 at most"}),
       names("\"codec\": \"sketch\", \"density\": 0.5, \"ratio\": 8, \"compact\": false",
             {"compression.dp.gradient.", "density 0.5 x ratio 8"}),
       names("\"codec\": \"zfp\", \"hadamard\": true", {"a.json:4:30: compression.dp.gradient.hadamard: "}),

@@ -147,6 +147,10 @@ TEST(LightCoding, HasTheNextWholeNumberOfBits) {
   CodecSpec heavy = entropy_coded(2.5, 64, ResidualKind::kNone).codec;
   heavy.light = false;
   EXPECT_EQ(light_codec(heavy), heavy);
+  // Light sums beside a codec of rounds, which has none: there is nothing to try.
+  SiteRule sketch{.sum_codec = entropy_coded(2.5, 64, ResidualKind::kNone).codec, .has_sum_codec = true};
+  sketch.codec.codec = "sketch";
+  EXPECT_EQ(make_site_coding(Site::kDpGradient, sketch)->light, nullptr);
   EXPECT_EQ(make_site_coding(Site::kDpGradient, SiteRule{.codec = heavy})->light, nullptr);
 }
 
@@ -191,6 +195,49 @@ TEST(LightCoding, GradientsKeepTheirResidual) {
     }
     EXPECT_LE(std::sqrt(off), 0.6 / kSteps * std::sqrt(size));  // without feedback it would not fall with kSteps
   });
+}
+
+// Slices have the same owners under both codings, or a residual would be left with somebody who no longer reads it.
+TEST(LightCoding, SumsKeepTheirOwnersAndResidual) {
+  constexpr int64_t kCount = 100003;  // three slices and a bit, cut at multiples of 32768
+  SiteRule rule = entropy_coded(2.5, 64, ResidualKind::kErrorFeedback);
+  rule.sum_codec = entropy_coded(3.5, 64, ResidualKind::kNone).codec;
+  rule.sum_residual = rule.residual;
+  rule.has_sum_codec = true;
+  const auto coding = make_site_coding(Site::kDpGradient, rule);
+  ASSERT_NE(coding->light, nullptr);
+  EXPECT_EQ(coding->light->first->granule(), coding->first->granule());
+  EXPECT_EQ(coding->light->sums->granule(), coding->sums->granule());
+  constexpr int kSteps = 24;
+  std::vector<std::vector<char>> last(kRanks);
+  run_ranks(kRanks, [&](Progress& progress) {
+    Mesh mesh(progress, {1, kRanks, 1}, pretend_nodes(kRanks, kRanks));
+    Mesh::Codings codings;
+    codings[static_cast<size_t>(Site::kDpGradient)] = coding;
+    mesh.use_codings(codings);
+    Channel channel = mesh.channel(GroupKind::kGradientReplicas, Site::kDpGradient, all_ranks(kRanks));
+    const auto all = contributions(DType::f32, kCount, 13, kRanks);
+    const auto me = static_cast<size_t>(mesh.rank());
+    std::vector<double> sum(kCount, 0.0);
+    HostStream stream;
+    for (int step = 0; step < kSteps; ++step) {
+      mesh.clock() = {.step = step, .pass = static_cast<uint64_t>(step), .light = step / 4 % 2 == 1};
+      Buffer data = all[me];
+      channel.all_reduce(data.view(), ReduceKind::kSum, stream).wait(stream);
+      mesh.settle_states(true);
+      for (int64_t i = 0; i < kCount; ++i) sum[static_cast<size_t>(i)] += data.get(i);
+      last[me] = data.bytes();
+    }
+    double off = 0.0, size = 0.0;
+    for (int64_t i = 0; i < kCount; ++i) {
+      double want = 0.0;
+      for (const Buffer& b : all) want += b.get(i);
+      off += std::pow(sum[static_cast<size_t>(i)] / kSteps - want, 2);
+      size += want * want;
+    }
+    EXPECT_LE(std::sqrt(off), 1.0 / kSteps * std::sqrt(size));
+  });
+  for (const auto& bytes : last) EXPECT_EQ(bytes, last[0]);
 }
 
 TEST(LightCoding, ReplicasStayEqualAndClose) {

@@ -45,8 +45,9 @@ KeyTopic compression_keys() {
       {.name = "compression.adapt",
        .types = kBoolKey,
        .default_text = "as the preset says, else false",
-       .doc = "Measure in the first updates whether coding saves time, and switch it off for the rest of the run if "
-              "not. What was decided is logged and saved, but may differ between machines.",
+       .doc = "Measure in the first updates which way is fastest - coded, lightly coded (rules with light), or plain - "
+              "and keep it for the rest of the run. What was decided is logged and saved, but may differ between "
+              "machines.",
        .scope = KeyScope::kRuntime}};
   for (const std::string& site : compression_sites()) {
     for (KeySpec key : rule_fields()) {

@@ -158,7 +158,8 @@ KeyTopic layout_keys() {
        .default_json = "\"auto\"",
        .allowed = {"auto", "unit", "micro_batch", "step"},
        .doc = "How long gathered weights stay where placement.weights shards them: one use, one pass of a micro-batch, "
-              "the whole update; auto: the longest that memory allows, which the log and --dry-run name.",
+              "the whole update; auto: step under a pipeline where half of the node's memory has room, else unit; the "
+              "log and --dry-run name it.",
        .scope = layout},
       {.name = "embedding_sync",
        .types = kStringKey,

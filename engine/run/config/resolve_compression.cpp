@@ -89,6 +89,12 @@ std::optional<SiteRule> Resolver::site_rule(Site site) {
     set_rule_value(rule, field.name, s->value);
   }
   if (!any) return std::nullopt;
+  // A preset's light coding does not stand in the way of a rate that it does not have.
+  const auto leave_light = [&](CodecSpec& codec, const char* key) {
+    codec.light = codec.light && (codec.rate <= 4.0 || given(prefix_of(site) + key) != nullptr);
+  };
+  leave_light(rule.codec, "light");
+  leave_light(rule.sum_codec, "sum.light");
   return rule;
 }
 

@@ -5,6 +5,7 @@
 
 #include "compression/make_codec.h"
 #include "engine/base/core/model_units.h"
+#include "engine/run/config/rule_check.h"
 
 namespace thinwire {
 
@@ -26,6 +27,16 @@ Mesh::Codings codings_of(const RunConfig& config, const RankLayout& layout) {
     codings[static_cast<size_t>(site)] = make_site_coding(site, rule);
   }
   return codings;
+}
+
+bool has_light_coding(const RunConfig& config, const MeshShape& mesh) {
+  const RuleContext context{.stages = mesh.pipeline, .data = mesh.data, .tensor = mesh.tensor};
+  return std::ranges::any_of(config.compression.rules, [&](const auto& each) {
+    const auto& [site, rule] = each;
+    if (!absent(site, context).empty()) return false;
+    const std::shared_ptr<SiteCoding> coding = make_site_coding(site, rule);
+    return coding != nullptr && coding->light != nullptr;
+  });
 }
 
 namespace {

@@ -19,6 +19,8 @@ bool codes_publications(const RunConfig& config, int stage);
 // The coders of a rank: rules whose stages leave this one out are left out. Sites pp.* and embedding join stages, so
 // their rules hold on all ranks, and the plan says which messages are coded.
 Mesh::Codings codings_of(const RunConfig& config, const RankLayout& layout);
+// Whether some site of this layout has a light coding; the same on all ranks.
+bool has_light_coding(const RunConfig& config, const MeshShape& mesh);
 // Cuts the units' gradients into what is coded and what is not, and marks the units that zero.parameter is for.
 void select_unit_messages(const RunConfig& config, const RankLayout& layout, const ParamStore& store,
                           std::vector<UnitMemory>& units);

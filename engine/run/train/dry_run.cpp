@@ -70,15 +70,20 @@ std::string wire_type(const RunConfig& c, Site site) {
   }
 }
 
+std::string name_of_coding(const SiteCoding& coding) {
+  std::string name = coding.rounds != nullptr ? coding.rounds->name() : "";
+  if (name.empty()) name = coding.first != nullptr ? coding.first->name() : "as it is";
+  if (coding.rule.has_sum_codec) name += ", sums " + (coding.sums != nullptr ? coding.sums->name() : "as they are");
+  return name;
+}
+
 // "block_int(bits=4,...) + error_feedback" of a site's rule; empty without one.
 std::string coding_name(const RunConfig& c, Site site) {
   const SiteRule* rule = rule_of(c, site);
   const std::shared_ptr<SiteCoding> coding = rule != nullptr ? make_site_coding(site, *rule) : nullptr;
   if (coding == nullptr) return "";
-  std::string name = coding->rounds != nullptr ? coding->rounds->name() : "";
-  if (name.empty()) name = coding->first != nullptr ? coding->first->name() : "as it is";
-  if (rule->has_sum_codec) name += ", sums " + (coding->sums != nullptr ? coding->sums->name() : "as they are");
-  return name;
+  const bool light = coding->light != nullptr && c.compression.adapt;
+  return name_of_coding(*coding) + (light ? ", or light " + name_of_coding(*coding->light) : "");
 }
 
 void print_sites(Text& out, const RunConfig& c, const std::vector<StagePrice>& stages) {

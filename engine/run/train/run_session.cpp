@@ -228,7 +228,7 @@ bool RunSession::take_coding_state(const Manifest& manifest, Replica& replica, L
                                           [](const auto& t) { return t.name.starts_with("replica/"); });
   const bool replica_loaded = replica.has_replica_state() && replica_stored;
   if (!replica_loaded) options.unwanted_prefixes.push_back("replica/");
-  if (manifest.integers.count("revision/decided") == 0) options.unwanted_prefixes.push_back("revision/");
+  if (manifest.integers.count("revision/way") == 0) options.unwanted_prefixes.push_back("revision/");
   if (manifest.integers.count("momentum/frozen_at") == 0) options.unwanted_prefixes.push_back("momentum/");
   bool fits = true;
   if (replica.mesh() != nullptr) {

@@ -78,8 +78,10 @@ class Trainer {
     log_memory();
     scaler_ = std::make_unique<LossScaler>(run_.optim, run_.model.dtype == DType::f16);
     controller_ = std::make_unique<CodingController>(run_.compression.adapt && !run_.compression.rules.empty(),
-                                                     run_.compression.has_light(), job_.mesh(), job_.control());
+                                                     has_light_coding(run_, replica_->layout().mesh), job_.mesh(),
+                                                     job_.control());
     session_.start(*replica_, stream_, progress_, *scaler_, *controller_);
+    controller_->before();  // an evaluation may come before any update
   }
 
   ~Trainer() {

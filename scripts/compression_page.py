@@ -122,8 +122,12 @@ def settled(record):
     return "off" if "compression off" in line else "light" if "compression light" in line else "on" if line else ""
 
 
-def speed_part(store, out):
-    cells = pooled(store.of("speed"))
+def speed_part(layouts, heading):
+    return lambda store, out: speed_of(store, out, layouts, heading)
+
+
+def speed_of(store, out, layouts, heading):
+    cells = pooled([r for r in store.of("speed") if r["layout"] in layouts])
     if not cells:
         return
     rows = []
@@ -131,7 +135,7 @@ def speed_part(store, out):
         none, bf16 = cells.get((layout, micro, rate, "none")), cells.get((layout, micro, rate, "bf16_wire"))
         rows.append([layout, micro, rate, preset, f"{r['tokens_per_s']:.0f}", f"{r['step_ms']:.0f}", f"{r['exposed_ms']:.0f}", f"{r['eth0_mb_per_update']:.2f}" if "eth0_mb_per_update" in r else "-",
                      f"{r['tokens_per_s'] / bf16['tokens_per_s']:.2f}" if bf16 else "-", f"{r['tokens_per_s'] / none['tokens_per_s']:.2f}" if none else "-", r["steps"], settled(r)])
-    out.lines += ["## What it buys", "", "10.8 M parameters, fp32 compute, one thread a rank, one rank a host; same buckets and overlap for all. "
+    out.lines += [heading, "", "10.8 M parameters, fp32 compute, one thread a rank, one rank a host; same buckets and overlap for all. "
                   "`NAME@1` is NAME with ZeRO 1, whose gathers may hide under the next forward pass. `alone`: the same work of every rank with no communication, all ranks at once, the slowest of them in each update. "
                   "MB: what all hosts sent per update, with start and end of the run. "
                   "Coding: what the engine settled on where it may choose (on, light, off); only updates behind that are counted.", ""]
@@ -159,7 +163,7 @@ def speed_part(store, out):
         got = ratio((layout, micro, "10gbit", "thinwire"), (layout, micro, "10gbit", "none"), "step_ms")
         if got is not None:
             out.bars.add(f"{layout}, micro batch {micro}, 10 Gbit/s: thinwire's step {100 * (got - 1):+.1f} % of the uncompressed (at most +2 %)", got <= 1.02)
-    for preset in ("mzhybrid", "zhybrid"):
+    for preset in ("mzhybrid", "zhybrid") if "2x2x1" in layouts else ():
         got = ratio(("2x2x1", 1, "100mbit", preset), ("2x2x1", 1, "100mbit", "none"), "tokens_per_s")
         if got is not None:
             out.bars.add(f"{preset} on 2x2x1 at 100 Mbit/s: {100 * (got - 1):+.1f} % over fp32 wire (above +17.3 %)", got > 1.173)
@@ -241,8 +245,10 @@ def head_of(path):
     return HEAD + "\n" + MARK + "\n"
 
 
+REPLICAS, CUTS = "## What it buys between replicas", "## What it buys between stages and in layers"
 # Table of the store, and what writes its section.
-PARTS = (("presets", presets_part, "## Every preset trains"), ("loss", loss_part, "## Loss after equal tokens"), ("speed", speed_part, "## What it buys"),
+PARTS = (("presets", presets_part, "## Every preset trains"), ("loss", loss_part, "## Loss after equal tokens"),
+         ("speed", speed_part(("1x2x1", "1x4x1"), REPLICAS), REPLICAS), ("speed", speed_part(("2x2x1", "2x1x2", "4x1x1"), CUTS), CUTS),
          ("ladder", ladder_part, "## Optimus-CC's ladder"), ("hooks", hooks_part, "## Beside PyTorch DDP and its hooks"), ("hooks_loss", hooks_loss_part, "## Loss beside PyTorch DDP"))
 
 

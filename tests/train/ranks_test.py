@@ -155,9 +155,17 @@ class Reference(unittest.TestCase):
                (4, ["model_parallel_size=2", "zero_optimization.stage=2", "checkpoint_activations=true"])]
 
     def directories(self):
-        shared = ROOT.parent / "shared" / "vectors" / "models"
-        golden = ROOT / "tests" / "golden" / "models"
-        return sorted(str(d) for d in (shared if shared.is_dir() else golden).iterdir() if d.is_dir())
+        """Vectors whose batch and heads two ranks can divide: the committed ones, and a larger collection's where there is one."""
+        found = []
+        for models in (ROOT / "tests" / "golden" / "models", ROOT.parent / "shared" / "vectors" / "models"):
+            for d in sorted(models.iterdir()) if models.is_dir() else []:
+                config = json.loads((d / "config.json").read_text())
+                numbers = [json.loads((d / "trajectory.json").read_text())["batch"]]
+                numbers += [config[k] for k in ("n_head", "num_attention_heads", "num_key_value_heads") if k in config]
+                if all(n % 2 == 0 for n in numbers):
+                    found.append(str(d))
+        self.assertGreaterEqual(len(found), 3)
+        return found
 
     def test_twelve_layouts(self):
         for ranks, keys in self.LAYOUTS:

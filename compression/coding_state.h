@@ -49,6 +49,14 @@ class RangeSet {
     }
     if (first < last) gap(first, last);
   }
+  // Calls part(a, b) for the parts of [first, last) that are in one.
+  template <typename Part>
+  void parts(int64_t first, int64_t last, const Part& part) const {
+    for (const auto& r : ranges_) {
+      const int64_t a = std::max(first, r.first), b = std::min(last, r.second);
+      if (a < b) part(a, b);
+    }
+  }
   void add(int64_t first, int64_t last) {
     if (first >= last) return;
     auto at = ranges_.begin();
@@ -116,31 +124,39 @@ class StateVector {
     if (dirty_ && on_skip_ == OnSkip::kRestore) {
       fill_gaps(0, count());
       committed_.swap(provisional_);
+      std::swap(differ_, written_);
     }
     written_.clear();
     dirty_ = false;
   }
   void roll_back() {
+    written_.parts(0, count(), [&](int64_t a, int64_t b) { differ_.add(a, b); });
     if (dirty_ && on_skip_ == OnSkip::kZero) committed_.assign(committed_.size(), initial_);
     written_.clear();
     dirty_ = false;
   }
-  // Between steps.
+  // Between steps; may be written through (a checkpoint that is loaded).
   T* settled() {
     TW_CHECK(!dirty_, "a coding state is read in the middle of a step");
+    if (on_skip_ == OnSkip::kRestore) differ_.add(0, count());
     return committed_.data();
   }
   int64_t bytes() const { return static_cast<int64_t>((committed_.size() + provisional_.size()) * sizeof(T)); }
 
  private:
   void fill_gaps(int64_t first, int64_t last) {
-    written_.gaps(first, last, [&](int64_t a, int64_t b) {
-      std::memcpy(provisional_.data() + a, committed_.data() + a, static_cast<size_t>(b - a) * sizeof(T));
+    written_.gaps(first, last, [&](int64_t from, int64_t to) {
+      differ_.parts(from, to, [&](int64_t a, int64_t b) {
+        std::memcpy(provisional_.data() + a, committed_.data() + a, static_cast<size_t>(b - a) * sizeof(T));
+      });
     });
   }
 
   std::vector<T> committed_, provisional_;
   RangeSet written_;  // of provisional_, in this step
+  // Where the copies may differ: what every step writes alike (of a scattered sum: others' slices) costs no copying of
+  // the rest.
+  RangeSet differ_;
   OnSkip on_skip_ = OnSkip::kRestore;
   T initial_{};
   bool dirty_ = false;

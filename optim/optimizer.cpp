@@ -11,31 +11,34 @@ Optimizer::Optimizer(const OptimConfig& config, std::vector<OptimizerBuffers> pi
     : config_(config), pieces_(std::move(pieces)) {}
 
 void Optimizer::apply(Exec& exec, View state, Summed summed) const {
+  for (size_t piece = 0; piece < pieces_.size(); ++piece) apply_piece(exec, state, piece, summed);
+}
+
+void Optimizer::apply_piece(Exec& exec, View state, size_t piece, Summed summed) const {
   TW_CHECK(summed == Summed::kGradient || config_.kind == OptimizerKind::kAdamW, "only AdamW takes a momentum");
-  for (const OptimizerBuffers& b : pieces_) {
-    if (config_.kind == OptimizerKind::kAdamW) {
-      exec.ops.adamw(exec, {.master = b.master,
-                            .m = b.m,
-                            .v = b.v,
-                            .gradient = b.gradient,
-                            .working = b.working,
-                            .state = state,
-                            .beta1 = config_.beta1,
-                            .beta2 = config_.beta2,
-                            .eps = config_.eps,
-                            .spans = b.spans,
-                            .zero_gradient = true,
-                            .takes_momentum = summed == Summed::kMomentum});
-    } else {
-      exec.ops.sgd(exec, {.master = b.master,
-                          .momentum_buffer = b.momentum,
+  const OptimizerBuffers& b = pieces_.at(piece);
+  if (config_.kind == OptimizerKind::kAdamW) {
+    exec.ops.adamw(exec, {.master = b.master,
+                          .m = b.m,
+                          .v = b.v,
                           .gradient = b.gradient,
                           .working = b.working,
                           .state = state,
-                          .momentum = static_cast<float>(config_.momentum),
+                          .beta1 = config_.beta1,
+                          .beta2 = config_.beta2,
+                          .eps = config_.eps,
                           .spans = b.spans,
-                          .zero_gradient = true});
-    }
+                          .zero_gradient = true,
+                          .takes_momentum = summed == Summed::kMomentum});
+  } else {
+    exec.ops.sgd(exec, {.master = b.master,
+                        .momentum_buffer = b.momentum,
+                        .gradient = b.gradient,
+                        .working = b.working,
+                        .state = state,
+                        .momentum = static_cast<float>(config_.momentum),
+                        .spans = b.spans,
+                        .zero_gradient = true});
   }
 }
 

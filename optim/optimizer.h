@@ -28,6 +28,8 @@ class Optimizer {
   // One update with the scalars of `state` (a StepState on the device). Every gradient is read once and left zero.
   // kMomentum (AdamW only): the sum is the new momentum; the variance stays as it is (AdamW::takes_momentum).
   void apply(Exec& exec, View state, Summed summed = Summed::kGradient) const;
+  // The same for one of the pieces: in any order, each once per update.
+  void apply_piece(Exec& exec, View state, size_t piece, Summed summed = Summed::kGradient) const;
   const std::vector<OptimizerBuffers>& pieces() const { return pieces_; }
 
  private:

@@ -258,7 +258,7 @@ struct UnitTraffic::Impl {
     s.publication.wait(stream);
   }
 
-  void publish_all(bool raw) {
+  void publish_all(bool raw, const BeforePublication& before) {
     publishing_raw = raw;
     abandon_uses();
     for (size_t u = 0; u < units.size(); ++u) {
@@ -270,7 +270,11 @@ struct UnitTraffic::Impl {
     list_publications();
     published = 0;
     publishing = true;
-    start_publications(placement.overlap ? kPublicationsAhead : publish_order.size());
+    const size_t at_once = placement.overlap ? kPublicationsAhead : publish_order.size();
+    for (size_t i = 0; i < publish_order.size(); ++i) {
+      if (before) before(publish_order[i]);
+      if (i < at_once) start_publications(i + 1);
+    }
   }
 
   // Reductions
@@ -464,8 +468,11 @@ void UnitTraffic::gradients_complete(int unit) {
 void UnitTraffic::finish_reductions() {
   impl_->finish_reductions();
 }
-void UnitTraffic::publish_all(bool raw) {
-  impl_->publish_all(raw);
+void UnitTraffic::publish_all(const BeforePublication& before) {
+  impl_->publish_all(false, before);
+}
+void UnitTraffic::publish_raw() {
+  impl_->publish_all(true, nullptr);
 }
 void UnitTraffic::finish_publications() {
   if (!impl_->publishing) return;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -84,8 +85,13 @@ class UnitTraffic final : public UnitEvents {
   void finish_reductions();
   // Weights have changed: gathered copies are stale. Starts the all-gathers behind the update, those of the first units
   // of the next forward pass first and the rest as it goes on; acquire() waits for each.
-  // raw: as they are, whatever the rule says (after weights were loaded or set).
-  void publish_all(bool raw = false);
+  void publish_all() { publish_all(nullptr); }
+  // Called for every unit that is published, in that order, before its all-gather starts: its weights may change until
+  // then. So the first ones travel while others are still updated. Waits for no peer.
+  using BeforePublication = std::function<void(int unit)>;
+  void publish_all(const BeforePublication& before);
+  // As they are, whatever the rule says (after weights were loaded or set).
+  void publish_raw();
   // Starts and finishes what publish_all has left for later: weights are whole, and are what computes (before a save of
   // them; all ranks together).
   void finish_publications();

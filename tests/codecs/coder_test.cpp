@@ -519,10 +519,16 @@ TEST(StateVector, RangesAgainstBruteForce) {
         const bool zeroed = on_skip == OnSkip::kZero && now != settled;
         v.roll_back();
         if (zeroed) settled.assign(n, 0.0f);
-        if (on_skip == OnSkip::kZero && !zeroed) settled.assign(v.settled(), v.settled() + n);
+        if (on_skip == OnSkip::kZero && !zeroed) settled.assign(v.read(), v.read() + n);
         now = settled;
       }
-      for (int64_t i = 0; i < n; ++i) ASSERT_EQ(v.settled()[i], now[i]);
+      for (int64_t i = 0; i < n; ++i) ASSERT_EQ(v.read()[i], now[i]);
+      if (rng() % 4 == 0) {  // a checkpoint is loaded, or saved
+        float* all = v.settled();
+        for (int64_t i = 0; i < n; ++i) ASSERT_EQ(all[i], now[i]);
+        const size_t at = rng() % static_cast<unsigned>(n);
+        all[at] = now[at] = settled[at] = static_cast<float>(rng() % 1000);
+      }
     }
   }
 }

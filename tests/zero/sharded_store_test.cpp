@@ -1,13 +1,16 @@
 // Every layout starts from the bits of one rank, owns every element once, and shows it to checkpoints once.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iostream>
 #include <map>
 #include <memory>
 #include <random>
 #include <vector>
 
+#include "engine/run/train/unit_updates.h"
 #include "model/param_store.h"
 #include "model/params.h"
 
@@ -126,6 +129,20 @@ void for_each_rank(const Layout& l, const ModelConfig& model, Bench& bench, F&& 
   }
 }
 
+// The piece that holds the first element that this rank owns of the unit.
+size_t piece_with(const ParamStore& store, int unit) {
+  const auto& units = store.layout().units;
+  const int64_t at =
+      units[static_cast<size_t>(unit)].first + store.units()[static_cast<size_t>(unit)].shard.optimizer.first;
+  for (size_t i = 0; i < store.owned().size(); ++i) {
+    const OwnedPiece& piece = store.owned()[i];
+    const int64_t first = units[static_cast<size_t>(piece.unit)].first + piece.range.first;
+    if (at >= first && at < first + piece.range.count) return i;
+  }
+  ADD_FAILURE() << "nobody updates unit " << unit;
+  return 0;
+}
+
 TEST(ShardedStore, StartsFromTheBitsOfOneRank) {
   std::mt19937 random(7);
   Bench bench;
@@ -222,6 +239,42 @@ TEST(ShardedStore, TakesWhatItOwnsOfGivenValues) {
       }
     }
   }
+}
+
+// Published units in any order: nothing that is published changes behind its publication, and nothing twice.
+TEST(ShardedStore, UpdatesEveryPieceOnceAndBeforeItLeaves) {
+  std::mt19937 random(11);
+  Bench bench;
+  int merged = 0;
+  for (int round = 0; round < 60; ++round) {
+    const Layout l = random_layout(random);
+    SCOPED_TRACE(describe(l));
+    for_each_rank(l, ragged_model(round % 3, DType::f32), bench, [&](ParamStore& store, const ModelShard&) {
+      std::vector<int> published, times(store.owned().size());
+      for (size_t u = 0; u < store.units().size(); ++u) {
+        if (store.units()[u].shard.update.members.size() > 1) published.push_back(static_cast<int>(u));
+      }
+      UnitUpdates updates(store);
+      for (int update = 1; update <= 2; ++update) {
+        const auto count = [&](size_t piece) { ++times.at(piece); };
+        updates.unpublished(count);
+        EXPECT_EQ(updates.has_unpublished(), std::count(times.begin(), times.end(), update) > 0);
+        updates.begin();
+        std::shuffle(published.begin(), published.end(), random);
+        for (int unit : published) {
+          updates.unit(unit, count);
+          if (store.units()[static_cast<size_t>(unit)].shard.optimizer.count > 0) {
+            const size_t piece = piece_with(store, unit);
+            EXPECT_EQ(times[piece], update);
+            merged += store.owned()[piece].range.count > store.units()[static_cast<size_t>(unit)].shard.optimizer.count;
+          }
+        }
+        EXPECT_TRUE(updates.complete());
+        EXPECT_EQ(std::count(times.begin(), times.end(), update), std::ssize(times));
+      }
+    });
+  }
+  std::cout << merged << " units were updated with a neighbour\n";
 }
 
 // Bytes of the levels, by hand: what is sharded shrinks with its width, what rotates takes two blocks.

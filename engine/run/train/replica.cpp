@@ -236,7 +236,7 @@ void Replica::set_fresh_weights() {
 void Replica::weights_changed(bool replica_loaded) {
   if (!replica_loaded) store_.refresh_working(*exec_);
   store_.bump_version();
-  if (mesh_ != nullptr) traffic_->publish_all(true);
+  if (mesh_ != nullptr) traffic_->publish_raw();
 }
 
 }  // namespace thinwire

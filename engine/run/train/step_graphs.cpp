@@ -34,7 +34,10 @@ StepGraphs::StepGraphs(Replica& replica) : replica_(replica), segments_(recordin
   rest_ = true;
   passes_ = replica.mesh() == nullptr;
   if (!passes_)
-    log_info("cuda_graphs: gradient norms and updates alone; ranks communicate within forward and backward passes");
+    log_info(
+        "cuda_graphs: gradient norms and updates alone; ranks communicate within forward and backward passes, and "
+        "between "
+        "updates of units that are published");
 }
 
 void StepGraphs::record(Part part, int chunk, int slot, const std::function<void()>& body) {

@@ -11,7 +11,7 @@
 
 namespace thinwire {
 
-TrainStep::TrainStep(Replica& replica) : replica_(replica), graphs_(replica) {
+TrainStep::TrainStep(Replica& replica) : replica_(replica), graphs_(replica), updates_(replica.store()) {
   const Plan plan = make_plan(replica.layout().pipeline, replica.layout().at.pipeline);
   for (int slots : plan.slots) {
     mail_.emplace_back(static_cast<size_t>(slots));
@@ -98,9 +98,11 @@ void TrainStep::execute(const PlanNode& node, int micro_batches, const std::func
       const auto t = timer.measure(StepPart::kOptimizer);
       return update(outcome);
     }
-    case NodeKind::kGather:
-      if (!outcome.skipped) replica_.traffic().publish_all();  // runs on under the next step's forward
+    case NodeKind::kGather: {
+      const auto t = timer.measure(StepPart::kOptimizer);
+      if (!outcome.skipped) publish();
       return;
+    }
   }
 }
 
@@ -250,10 +252,24 @@ void TrainStep::update(const StepOutcome& outcome) {
     for (const View& memory : r.store().gradient_memory()) r.zero(memory);  // a skipped step leaves no trace
     return;
   }
-  // Reads each gradient once and leaves it zero.
+  if (updates_.has_unpublished())
+    graphs_.run(StepGraphs::kUpdate, 0, 0, [&] { updates_.unpublished([&](size_t piece) { update_piece(piece); }); });
+}
+
+// Reads each gradient once and leaves it zero.
+void TrainStep::update_piece(size_t piece) {
+  Replica& r = replica_;
   const Summed summed = r.momentum() != nullptr ? r.momentum()->summed() : Summed::kGradient;
-  graphs_.run(StepGraphs::kUpdate, 0, 0, [&] { r.optimizer().apply(r.exec(), r.buffers().state, summed); });
-  r.store().bump_version();
+  r.optimizer().apply_piece(r.exec(), r.buffers().state, piece, summed);
+}
+
+// What the next forward pass needs first is on its way while the rest is updated; the last of it travels under that
+// pass.
+void TrainStep::publish() {
+  updates_.begin();
+  replica_.traffic().publish_all([&](int unit) { updates_.unit(unit, [&](size_t piece) { update_piece(piece); }); });
+  TW_CHECK(updates_.complete(), "a piece was not updated");
+  replica_.store().bump_version();
 }
 
 // The first tensor, in the order of the model, in which some rank found a value that is not finite.

@@ -11,6 +11,7 @@
 #include "engine/run/train/replica.h"
 #include "engine/run/train/step_graphs.h"
 #include "engine/run/train/step_timer.h"
+#include "engine/run/train/unit_updates.h"
 #include "optim/loss_scaler.h"
 #include "parallel/schedule/plan.h"
 
@@ -75,11 +76,14 @@ class TrainStep {
   void control(StepOutcome& outcome, const TrainProgress& progress);
   void take_counters(StepOutcome& outcome);
   void update(const StepOutcome& outcome);
+  void update_piece(size_t piece);
+  void publish();
   std::string first_non_finite();
   Mail& mail(int chunk, int slot) { return mail_.at(static_cast<size_t>(chunk)).at(static_cast<size_t>(slot)); }
 
   Replica& replica_;
   StepGraphs graphs_;
+  UnitUpdates updates_;
   Plan plan_;
   std::vector<UnitUse> uses_;
   int planned_micro_batches_ = 0;

@@ -135,7 +135,7 @@ class StateVector {
     written_.clear();
     dirty_ = false;
   }
-  // Between steps; may be written through (a checkpoint that is loaded).
+  // Between steps. May be written through (a checkpoint that is loaded) until the next open().
   T* settled() {
     TW_CHECK(!dirty_, "a coding state is read in the middle of a step");
     if (on_skip_ == OnSkip::kRestore) differ_.add(0, count());
@@ -154,8 +154,8 @@ class StateVector {
 
   std::vector<T> committed_, provisional_;
   RangeSet written_;  // of provisional_, in this step
-  // Where the copies may differ: what every step writes alike (of a scattered sum: others' slices) costs no copying of
-  // the rest.
+  // The only ranges in which the copies may differ: commits copy there alone. Of a scattered sum every step writes the
+  // same slices, those of other ranks, and nothing is copied.
   RangeSet differ_;
   OnSkip on_skip_ = OnSkip::kRestore;
   T initial_{};

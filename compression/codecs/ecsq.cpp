@@ -358,7 +358,7 @@ std::shared_ptr<const Codec> make_ecsq(const CodecSpec& spec) {
   refuse_rounding_parameters(spec);
   if (!(spec.rate >= 2.0 && spec.rate <= 5.0))
     throw_bad_config("codec ecsq: rate is " + std::to_string(spec.rate) + "; it may be 2 to 5 bits an element");
-  if (spec.light && spec.rate > 4.0)
+  if (spec.light && spec.rate > kHighestLightRate)
     throw_bad_config(
         "codec ecsq: light is lloyd_max of the next whole number of bits, which has at most 4, and rate is " +
         std::to_string(spec.rate) + "; say a rate of 4 at most, or light false");

@@ -18,9 +18,13 @@
 
 namespace thinwire {
 
-// Reads rate (2 to 5 bits an element for the integers) and block (a multiple of 64 up to 4096; 0: 64). Anything else
-// that is set throws Error(kBadConfig). fp32 in and out, fixed size: rate + 8 / block bits an element and 16 bytes a
-// frame. A frame that holds NaN, infinity or a magnitude beyond 2^126 raises Encoded::non_finite and decodes to NaN.
+// The most bits that lloyd_max has, which takes the place of a `light` codec: higher rates have no light coding.
+inline constexpr double kHighestLightRate = 4.0;
+
+// Reads rate (2 to 5 bits an element for the integers) and block (a multiple of 64 up to 4096; 0: 64). light goes with
+// rates up to kHighestLightRate. Anything else that is set throws Error(kBadConfig). fp32 in and out, fixed size: rate
+// + 8 / block bits an element and 16 bytes a frame. A frame that holds NaN, infinity or a magnitude beyond 2^126 raises
+// Encoded::non_finite and decodes to NaN.
 std::shared_ptr<const Codec> make_ecsq(const CodecSpec& spec);
 
 }  // namespace thinwire

@@ -15,8 +15,8 @@ enum class NodeKind : uint8_t {
   kExchange,        // sends and receives that are started together
   kReduce,          // gradients of all units are complete: finish their reductions
   kControl,         // agree on norm, loss and non-finite flags
-  kOptimizer,       // update this rank's slices, or skip
-  kGather,          // start making updated weights complete again
+  kOptimizer,       // update what only this rank computes with, or skip
+  kGather,          // update what others wait for, unit by unit, and start making weights complete again
 };
 
 enum class ScheduleKind : uint8_t { kGpipe, k1f1b, kInterleaved, kZbH1 };

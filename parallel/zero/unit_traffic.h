@@ -85,9 +85,8 @@ class UnitTraffic final : public UnitEvents {
   void finish_reductions();
   // Weights have changed: gathered copies are stale. Starts the all-gathers behind the update, those of the first units
   // of the next forward pass first and the rest as it goes on; acquire() waits for each.
-  void publish_all() { publish_all(nullptr); }
-  // Called for every unit that is published, in that order, before its all-gather starts: its weights may change until
-  // then. So the first ones travel while others are still updated. Waits for no peer.
+  // before (must wait for no peer) is called for every unit that is published, in that order, before its all-gather
+  // starts: its weights may change until then. So the first ones travel while others are still updated.
   using BeforePublication = std::function<void(int unit)>;
   void publish_all(const BeforePublication& before);
   // As they are, whatever the rule says (after weights were loaded or set).

@@ -24,7 +24,8 @@ TEST(MeshDevice, PlainLayouts) {
   expect_same_bits({.family = "neox", .layers = 4}, {.pipeline = 2, .schedule = "zb_h1", .accumulation = 3}, 3);
 }
 
-// With the key cuda_graphs, passes of one rank and the norms and updates of all are recorded and queued again.
+// With the key cuda_graphs, passes of one rank, norms, and updates that nothing is published behind are recorded and
+// queued again.
 TEST(MeshDevice, RecordedSteps) {
   const std::vector<std::string> graphs = {"cuda_graphs=true"};
   expect_same_bits({.family = "gpt2", .layers = 2, .dropout = 0.1}, {.accumulation = 2, .more = graphs}, 4, 5);

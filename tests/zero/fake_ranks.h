@@ -19,6 +19,7 @@
 #include "engine/base/core/philox.h"
 #include "model/param_store.h"
 #include "model/params.h"
+#include "model/unit_updates.h"
 #include "optim/optimizer.h"
 #include "parallel/zero/unit_traffic.h"
 
@@ -220,7 +221,8 @@ class FakeRank {
     state_ = arena_.take(MemoryCategory::kWorkspace, DType::u8, {static_cast<int64_t>(sizeof state)});
     std::memcpy(state_.data, &state, sizeof state);
     store_.initialize(exec_, 5);
-    publish();
+    traffic_->publish_raw();
+    forget_gathered();
   }
 
   const std::vector<UnitMemory>& units() const { return store_.units(); }
@@ -259,18 +261,21 @@ class FakeRank {
       for (const View& memory : store_.gradient_memory()) std::memset(memory.data, 0, memory.bytes());
       return;
     }
-    optimizer_->apply(exec_, state_);
+    const auto update_piece = [&](size_t piece) { optimizer_->apply_piece(exec_, state_, piece); };
+    updates_.unpublished(update_piece);
+    updates_.begin();
+    traffic_->publish_all([&](int unit) { updates_.unit(unit, update_piece); });
+    EXPECT_TRUE(updates_.complete());
     reference_.step(store_.params(), update);
     store_.bump_version();
     check_masters();
-    publish();
+    forget_gathered();
   }
 
  private:
   enum class Part { kAll, kMatrices, kVectors };
 
-  void publish() {
-    traffic_->publish_all();
+  void forget_gathered() {
     for (const UnitMemory& unit : store_.units()) {  // whatever was gathered is stale
       if (unit.count > 0 && case_.placement.weights > 1) std::memset(unit.full.data, 0xff, unit.full.bytes());
     }
@@ -464,6 +469,7 @@ class FakeRank {
   Reference reference_;
   std::unique_ptr<UnitTraffic> traffic_;
   std::unique_ptr<Optimizer> optimizer_;
+  UnitUpdates updates_{store_};
   View state_;
 };
 

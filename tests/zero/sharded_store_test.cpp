@@ -4,15 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <iostream>
 #include <map>
 #include <memory>
 #include <random>
 #include <vector>
 
-#include "engine/run/train/unit_updates.h"
 #include "model/param_store.h"
 #include "model/params.h"
+#include "model/unit_updates.h"
 
 namespace thinwire {
 namespace {
@@ -274,7 +273,7 @@ TEST(ShardedStore, UpdatesEveryPieceOnceAndBeforeItLeaves) {
       }
     });
   }
-  std::cout << merged << " units were updated with a neighbour\n";
+  EXPECT_GT(merged, 0);  // units that are updated with a neighbour are among them
 }
 
 // Bytes of the levels, by hand: what is sharded shrinks with its width, what rotates takes two blocks.

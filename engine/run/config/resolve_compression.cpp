@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "compression/codecs/ecsq.h"
 #include "compression/presets.h"
 #include "engine/run/config/resolver.h"
 #include "engine/run/config/rule_check.h"
@@ -91,7 +92,7 @@ std::optional<SiteRule> Resolver::site_rule(Site site) {
   if (!any) return std::nullopt;
   // A preset's light coding does not stand in the way of a rate that it does not have.
   const auto leave_light = [&](CodecSpec& codec, const char* key) {
-    codec.light = codec.light && (codec.rate <= 4.0 || given(prefix_of(site) + key) != nullptr);
+    codec.light = codec.light && (codec.rate <= kHighestLightRate || given(prefix_of(site) + key) != nullptr);
   };
   leave_light(rule.codec, "light");
   leave_light(rule.sum_codec, "sum.light");

@@ -35,9 +35,8 @@ StepGraphs::StepGraphs(Replica& replica) : replica_(replica), segments_(recordin
   passes_ = replica.mesh() == nullptr;
   if (!passes_)
     log_info(
-        "cuda_graphs: gradient norms and updates alone; ranks communicate within forward and backward passes, and "
-        "between "
-        "updates of units that are published");
+        "cuda_graphs: gradient norms alone, and updates of what is not published: ranks communicate within passes, and "
+        "between the updates of published units");
 }
 
 void StepGraphs::record(Part part, int chunk, int slot, const std::function<void()>& body) {

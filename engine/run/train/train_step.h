@@ -11,7 +11,7 @@
 #include "engine/run/train/replica.h"
 #include "engine/run/train/step_graphs.h"
 #include "engine/run/train/step_timer.h"
-#include "engine/run/train/unit_updates.h"
+#include "model/unit_updates.h"
 #include "optim/loss_scaler.h"
 #include "parallel/schedule/plan.h"
 

@@ -1,5 +1,5 @@
 // Pieces by unit, and which of them an update has done.
-#include "engine/run/train/unit_updates.h"
+#include "model/unit_updates.h"
 
 #include <algorithm>
 

@@ -185,12 +185,13 @@ def launch(command, limit):
             out, err = process.communicate(timeout=limit)
         except BaseException as e:
             process.terminate()
+            out = err = ""
             try:
-                process.communicate(timeout=20)
+                out, err = process.communicate(timeout=20)
             except subprocess.TimeoutExpired:
                 process.kill()
             if isinstance(e, subprocess.TimeoutExpired):
-                raise CellError(f"not done after {limit:.0f} s") from None
+                raise CellError(f"not done after {limit:.0f} s; it had said: {(err or out).strip()[-800:]}") from None
             raise
         finally:
             signal.signal(signal.SIGTERM, old)

@@ -348,8 +348,8 @@ std::vector<RuleField> make_site_fields() {
        .default_text = "all",
        .allowed = names_of(micro_batch_words()),
        .doc = "pp sites: all messages; backward ones of a stage that has no forward left (epilogue); those that would "
-              "make "
-              "the update longer (critical)."},
+              "make the update longer (critical): by the layers and the head of every stage, and a message's time from "
+              "link_gbps and pipe_partition_costs, or a tenth of a stage's forward where these are not given."},
       [](const SiteRule& r) { return json(word(micro_batch_words(), r.select.micro_batches)); },
       [](SiteRule& r, const json& v) { r.select.micro_batches = meaning(micro_batch_words(), v.get<std::string>()); });
   add(

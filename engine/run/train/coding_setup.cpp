@@ -127,18 +127,31 @@ int64_t coding_state_bytes(const RunConfig& config, const RankLayout& layout, co
   return bytes;
 }
 
+namespace {
+
+// How long a message between stages takes, in forward passes of the average layer. Where the configuration does not say
+// how fast link and layers are: a tenth of a stage's forward.
+double message_time(const RunConfig& config, const RankLayout& layout) {
+  const LayoutConfig& l = config.layout;
+  const int virtual_stages = layout.pipeline.stages * layout.pipeline.chunks;
+  const bool layers_timed = l.costs_given || l.partition == PartitionMethod::kTime;
+  if (l.link_gbps <= 0.0 || !layers_timed || l.layer_ms <= 0.0)
+    return 0.1 * static_cast<double>(config.model.layers) / virtual_stages;
+  const double bytes = static_cast<double>(layout.shard.part_rows(config.data.micro_batch * config.data.seq_length) *
+                                           config.model.hidden) *
+                       static_cast<double>(size_of(config.model.dtype));
+  constexpr double kPasses = 3.0;  // layer_ms is forward and backward
+  return bytes * 8e-6 / l.link_gbps / (l.layer_ms / kPasses);
+}
+
+}  // namespace
+
 PipelineCoding pipeline_coding(const RunConfig& config, const PipelineShape& shape) {
   PipelineCoding coding;
   if (shape.stages == 1) return coding;
-  // The plan is priced with the costs that the configuration carries, which are the same on all ranks.
-  NodeCosts costs;
-  const double layer = config.layout.layer_ms > 0.0 ? config.layout.layer_ms : 1.0;
-  const double layers = static_cast<double>(config.model.layers) / (shape.stages * shape.chunks);
-  const size_t virtual_stages = static_cast<size_t>(shape.stages * shape.chunks);
-  costs.forward.assign(virtual_stages, layer * layers / 3.0);
-  costs.backward_input.assign(virtual_stages, layer * layers / 3.0);
-  costs.backward_weight.assign(virtual_stages, layer * layers / 3.0);
-  costs.transfer = layer * layers / 10.0;
+  // What the configuration carries (settle_layout's measurements, too) is the same on all ranks.
+  NodeCosts costs = node_costs(config);
+  costs.transfer = message_time(config, layout_of(config, 0));
   if (const SiteRule* rule = rule_of(config, Site::kPpForward))
     coding.forward = PipelineMessages(rule->select, true, shape, costs);
   if (const SiteRule* rule = rule_of(config, Site::kPpBackward))

@@ -137,19 +137,6 @@ void print_sites(Text& out, const RunConfig& c, const std::vector<StagePrice>& s
     out.line("  %-15s%12.3f MiB  (link_gbps gives milliseconds)", "all sites", mib(total[0]));
 }
 
-// Where in the model each virtual stage's layers lie, from the layouts of all stages.
-std::vector<LayerRange> virtual_stages(const RunConfig& config) {
-  const int stages = static_cast<int>(config.layout.pipeline);
-  std::vector<LayerRange> ranges;
-  for (int stage = 0; stage < stages; ++stage) {
-    const RankLayout layout = layout_of(config, first_rank_of_stage(config, stage));
-    ranges.resize(layout.shard.chunks.size() * static_cast<size_t>(stages));
-    for (size_t chunk = 0; chunk < layout.shard.chunks.size(); ++chunk)
-      ranges[chunk * static_cast<size_t>(stages) + static_cast<size_t>(stage)] = layout.shard.chunks[chunk];
-  }
-  return ranges;
-}
-
 std::string join_layers(const std::vector<StagePrice>& stages) {
   std::string text;
   for (const StagePrice& s : stages) text += (text.empty() ? "" : ", ") + std::to_string(s.layers);
@@ -232,26 +219,6 @@ Hold choose_hold(const RunConfig& config, int ranks_here, double memory_here) {
   held.layout.hold = Hold::kStep;
   const double needed = static_cast<double>(plan_memory(held).total()) * ranks_here;
   return needed < memory_here / 2.0 ? Hold::kStep : Hold::kUnit;
-}
-
-NodeCosts node_costs(const RunConfig& config) {
-  // Of one layer and of the head, by the formula of the whole: three passes, so a third is the forward's.
-  const ModelConfig& m = config.model;
-  ModelConfig none = m;
-  none.layers = 0;
-  const double head = model_flops_per_token(none),
-               layer = (model_flops_per_token(m) - head) / static_cast<double>(m.layers);
-  const double recomputed = m.recompute == Recompute::kFull ? 1.0 : 0.0;
-  const std::vector<LayerRange> ranges = virtual_stages(config);
-  NodeCosts costs;
-  for (size_t i = 0; i < ranges.size(); ++i) {
-    const double layers = static_cast<double>(ranges[i].count), end = i + 1 == ranges.size() ? head / layer : 0.0;
-    // The head's gradients are made with its loss, in the forward node.
-    costs.forward.push_back(layers + 3.0 * end);
-    costs.backward_input.push_back(layers * (1.0 + recomputed));
-    costs.backward_weight.push_back(layers);
-  }
-  return costs;
 }
 
 std::string dry_run_text(const RunConfig& config) {

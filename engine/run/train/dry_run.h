@@ -25,10 +25,6 @@ MemoryPlan plan_memory(const RunConfig& config);
 // gather them again for every micro-batch and `ranks_here` ranks would then need less than half of `memory_here` bytes.
 Hold choose_hold(const RunConfig& config, int ranks_here, double memory_here);
 
-// Cost of one micro-batch on every virtual stage, in forward passes of the average layer: what its matrix products and
-// its share of the head count, recomputation included.
-NodeCosts node_costs(const RunConfig& config);
-
 // The text that --dry-run prints. Allocates nothing large and touches no accelerator.
 std::string dry_run_text(const RunConfig& config);
 

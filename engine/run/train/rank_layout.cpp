@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "engine/run/trace/flops.h"
 #include "engine/run/train/coding_setup.h"
 #include "model/params.h"
 
@@ -82,6 +83,27 @@ RankLayout layout_of(const RunConfig& config, int rank, std::vector<int> nodes) 
   layout.where.stage = layout.shard.first ? 0 : 1;
   layout.where.split_backward = layout.pipeline.kind == ScheduleKind::kZbH1;
   return layout;
+}
+
+NodeCosts node_costs(const RunConfig& config) {
+  // Of one layer and of the head, by the formula of the whole: three passes, so a third is the forward's.
+  const ModelConfig& m = config.model;
+  ModelConfig none = m;
+  none.layers = 0;
+  const double head = model_flops_per_token(none),
+               layer = (model_flops_per_token(m) - head) / static_cast<double>(m.layers);
+  const double recomputed = m.recompute == Recompute::kFull ? 1.0 : 0.0;
+  const PipelineShape shape = layout_of(config, 0).pipeline;
+  const std::vector<LayerRange> ranges = cut_layers(config, shape.stages * shape.chunks);
+  NodeCosts costs;
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const double layers = static_cast<double>(ranges[i].count), end = i + 1 == ranges.size() ? head / layer : 0.0;
+    // The head's gradients are made with its loss, in the forward node.
+    costs.forward.push_back(layers + 3.0 * end);
+    costs.backward_input.push_back(layers * (1.0 + recomputed));
+    costs.backward_weight.push_back(layers);
+  }
+  return costs;
 }
 
 int first_rank_of_stage(const RunConfig& config, int stage) {

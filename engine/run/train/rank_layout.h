@@ -30,6 +30,10 @@ MeshShape mesh_shape(const RunConfig& config);
 // placement does not fit the nodes or there are fewer layers than virtual stages.
 RankLayout layout_of(const RunConfig& config, int rank, std::vector<int> nodes = {});
 
+// Cost of one micro-batch on every virtual stage, in forward passes of the average layer: what its matrix products and
+// its share of the head count, recomputation included.
+NodeCosts node_costs(const RunConfig& config);
+
 // The first rank of a pipeline stage: data and tensor coordinate 0.
 int first_rank_of_stage(const RunConfig& config, int stage);
 

@@ -83,11 +83,12 @@ def measure(o, name, hosts, stage):
 
 
 def table(results, o):
-    lines = ["| hosts | ZeRO | compute ms | communication ms | max of both | step ms | step / max | waiting for each | busy ms | exposed ms | hidden | MB sent |",
-             "|---|---|---|---|---|---|---|---|---|---|---|---|"]
+    lines = ["| hosts | ZeRO | compute ms | communication ms | max of both | step ms | step / max | waiting for each | busy ms | exposed ms | core ms | hidden | gained | MB sent |",
+             "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for r in results:
         lines.append(f"| {r['hosts']} | {r['stage']} | {r['compute']:.0f} | {r['communication']:.0f} | {r['best']:.0f} | {r['step']:.0f} | {r['step'] / r['best']:.2f} "
-                     f"| {r['waiting']:.0f} | {r['busy']:.0f} | {r['exposed']:.0f} | {100 * r['hidden']:.0f} % | {r['sent']:.1f} |")
+                     f"| {r['waiting']:.0f} | {r['busy']:.0f} | {r['exposed']:.0f} "
+                     f"| {r['step'] - r['compute'] - r['exposed']:.0f} | {100 * r['hidden']:.0f} % | {100 * (r['waiting'] - r['step']) / (r['waiting'] - r['best']):.0f} % | {r['sent']:.1f} |")
     lines += ["", "Sites of the overlapped runs (ms per step and rank 0; MB sent):", "", "| hosts | ZeRO | site | busy ms | exposed ms | MB |", "|---|---|---|---|---|---|"]
     for r in results:
         for site, (busy, still, sent) in sorted(r["sites"].items()):
@@ -95,7 +96,9 @@ def table(results, o):
     cores = len(os.sched_getaffinity(0))
     lines += ["", f"`{o.shape}`, micro batch {o.micro}, {o.rate} links, one rank per host, medians of {o.rounds} rounds of {o.steps} steps, {cores} cores.",
               "compute: all ranks at once, alone; communication: what a step stands still for when every transfer is waited for; hidden: 1 - (exposed - what",
-              "no order could hide) / min(compute it can run under, communication), which for ZeRO-0 is the backward pass. With more ranks than cores, ranks share cores, and a rank that waits lends its core to another.",
+              "no order could hide) / min(compute it can run under, communication), which for ZeRO-0 is the backward pass. core: what a step takes beyond compute and",
+              "exposed: TCP, sums and polling on the cores that compute, which no order hides; gained: (waiting for each - step) / (waiting for each - max of both),",
+              "in which that time, and what ZeRO-0 cannot hide, count as not hidden. With more ranks than cores, ranks share cores, and a rank that waits lends its core to another.",
               "", *(f"- `{r['command']}`" for r in results)]
     return "\n".join(lines)
 

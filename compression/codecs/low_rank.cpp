@@ -142,10 +142,10 @@ void LowRankState::roll_back() {
 }
 
 void LowRankState::visit(StateVisitor& visitor, const std::string& prefix) {
-  visitor.integer(prefix + "/messages", messages_.settled()[0]);
+  visitor.integer(prefix + "messages", messages_.settled()[0]);
   if (warm_.count() > 0) {
     visitor.tensor(
-        GlobalSlice::whole(prefix + "/warm", 1, warm_.count(), View(warm_.settled(), DType::f32, {warm_.count()})));
+        GlobalSlice::whole(prefix + "warm", 1, warm_.count(), View(warm_.settled(), DType::f32, {warm_.count()})));
   }
 }
 

@@ -4,7 +4,8 @@
 //   kept(b) = max(1, round(density block)) if b == block, else ceil(that * b / block),
 // one from each of the strata [j b / kept, (j + 1) b / kept). Which one: word j % 4 of Philox block j / 4, keyed by
 // (seed, slot, sequence, step) and counted by the block's number in the message; never by rank, so that payloads of
-// different ranks hold the same elements. Over the steps every element is drawn equally often.
+// different ranks hold the same elements. A slice may start anywhere: its blocks are numbered from the one in which its
+// first element would lie. Over the steps every element is drawn equally often.
 //   wire_bytes = sum over blocks of (fp16: 1) + kept(b) * (fp32: 4, bf16 and fp16: 2)
 // Contractive in the mean over the draws: E |x - decoded|^2 = (1 - kept / b) |x|^2. With `rounding` stochastic (fp32
 // only) each value is multiplied by the size of its stratum, which makes the decoded message unbiased and no longer

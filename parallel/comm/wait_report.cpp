@@ -134,6 +134,10 @@ WaitReport parse_report(const std::string& text) {
   return r;
 }
 
+static bool misses(const WaitReport& report, int rank) {
+  return std::find(report.missing.begin(), report.missing.end(), rank) != report.missing.end();
+}
+
 Verdict judge(const std::vector<WaitReport>& reports) {
   using State = WaitReport::State;
   Verdict v;
@@ -156,8 +160,20 @@ Verdict judge(const std::vector<WaitReport>& reports) {
     if (r.stuck) v.culprits.push_back(r.rank);
   }
   if (!v.culprits.empty()) return {Verdict::Kind::kStuck, v.culprits};
-  // All wait: following "waits for" from anybody ends in a cycle, unless somebody does not know for whom.
+  // Two ranks that miss each other have no working connection. Where several such pairs share one rank, it is cut off.
   const int size = static_cast<int>(reports.size());
+  std::vector<std::pair<int, int>> pairs;
+  for (int a = 0; a < size; ++a) {
+    for (int b = a + 1; b < size; ++b) {
+      if (misses(reports[static_cast<size_t>(a)], b) && misses(reports[static_cast<size_t>(b)], a))
+        pairs.emplace_back(a, b);
+    }
+  }
+  for (int rank = 0; pairs.size() > 1 && rank < size; ++rank) {
+    if (std::all_of(pairs.begin(), pairs.end(), [&](auto p) { return p.first == rank || p.second == rank; }))
+      return {Verdict::Kind::kCutOff, {rank}};
+  }
+  // All wait: following "waits for" from anybody ends in a cycle, unless somebody does not know for whom.
   for (int start = 0; start < size; ++start) {
     std::vector<int> path;
     for (int at = start;;) {
@@ -218,7 +234,11 @@ std::string verdict_text(const Verdict& verdict, const std::vector<WaitReport>& 
     case Verdict::Kind::kCycle:
       out << "  Culprit: " << who << " wait for each other, "
           << (same_operation ? "in the same operation: the connection between them carries nothing.\n"
-                             : "in different operations: they do not agree on the order.\n");
+                             : "in different operations: the connection between them carries nothing, or they do not "
+                               "agree on the order.\n");
+      break;
+    case Verdict::Kind::kCutOff:
+      out << "  Culprit: " << who << ": none of its connections carries anything.\n";
       break;
     case Verdict::Kind::kUnknown:
       out << "  Culprit: unknown; " << who << (one ? " waits" : " wait") << " for no rank in particular.\n";
@@ -240,6 +260,7 @@ std::string verdict_text(const Verdict& verdict, const std::vector<WaitReport>& 
           << " (stopped? out of memory? node down?), then start again: the run resumes from its last checkpoint.\n";
       break;
     case Verdict::Kind::kStuck:
+    case Verdict::Kind::kCutOff:
       out << "  What to do: look at the network of " << (one ? "that host" : "those hosts")
           << ", then start again: the run resumes from its last checkpoint.\n";
       break;
@@ -249,7 +270,8 @@ std::string verdict_text(const Verdict& verdict, const std::vector<WaitReport>& 
       break;
     case Verdict::Kind::kCycle:
     case Verdict::Kind::kUnknown:
-      out << "  What to do: " << (same_operation ? "check the network between those hosts" : "report this as a bug")
+      out << "  What to do: check the network between those hosts"
+          << (same_operation ? "" : "; if it is sound, report this as a bug")
           << ", then start again: the run resumes from its last checkpoint.\n";
       break;
   }

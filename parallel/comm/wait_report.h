@@ -35,6 +35,7 @@ struct Verdict {
     kAbsent,   // they give no sign of life
     kOutside,  // they wait for nobody, and others wait for them
     kStuck,    // their thread does not come back from the transport
+    kCutOff,   // several ranks and it miss each other: none of its connections carries anything
     kCycle,    // they wait for each other
     kUnknown   // all wait, nobody knows for whom
   };

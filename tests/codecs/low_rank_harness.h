@@ -86,13 +86,13 @@ struct Saved final : StateVisitor {
 
 inline Saved save(CodingState& state) {
   Saved saved;
-  state.visit(saved, "x");
+  state.visit(saved, "x/");
   return saved;
 }
 
 inline void load(CodingState& state, Saved saved) {
   saved.loading = true;
-  state.visit(saved, "x");
+  state.visit(saved, "x/");
 }
 
 // ---- ranks that sum

@@ -1,7 +1,10 @@
 // A rank for watchdog_mpi_test.sh: sums over all ranks until told to stop, and misbehaves on request.
 //
-//   watch_rank DIRECTORY LIMIT_S STEPS [sleep|stuck RANK SECONDS]
+//   watch_rank DIRECTORY LIMIT_S STEPS [sleep|stuck|idle RANK SECONDS]
+//
+// idle is sleep, and those who wait meanwhile say what that cost: <DIRECTORY>/idle.<rank> has seconds and CPU seconds.
 #include <mpi.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -46,6 +49,14 @@ class StuckTransport final : public Transport {
   std::unique_ptr<Transport> real_;
 };
 
+// Of all threads: a transport or a progress thread that spins is seen as well.
+double cpu_seconds() {
+  rusage u{};
+  ::getrusage(RUSAGE_SELF, &u);
+  return static_cast<double>(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+         static_cast<double>(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
+}
+
 int run(int argc, char** argv) {
   const std::string directory = argv[1], fault = argc > 4 ? argv[4] : "";
   const int steps = std::atoi(argv[3]), victim = argc > 5 ? std::atoi(argv[5]) : -1;
@@ -53,9 +64,10 @@ int run(int argc, char** argv) {
   StuckTransport transport(std::move(world.transport));
   const int rank = transport.rank(), size = transport.size();
   std::ofstream(directory + "/pid." + std::to_string(rank)) << ::getpid() << "\n";
-  Progress progress(
-      transport,
-      {.spin_us = 0, .watchdog_seconds = std::atof(argv[2]), .report_directory = directory, .hosts = world.hosts});
+  Progress progress(transport, {.spin_us = fault == "idle" ? 50 : 0,
+                                .watchdog_seconds = std::atof(argv[2]),
+                                .report_directory = directory,
+                                .hosts = world.hosts});
   std::vector<int> all;
   for (int r = 0; r < size; ++r) all.push_back(r);
   Communicator communicator(progress, all, 0, Site::kDpGradient, nullptr);
@@ -65,11 +77,19 @@ int run(int argc, char** argv) {
     progress.set_activity("step " + std::to_string(step));
     if (step == steps / 2 && rank == victim) {
       progress.set_activity("reading a batch for step " + std::to_string(step));
-      if (fault == "sleep") std::this_thread::sleep_for(std::chrono::duration<double>(std::atof(argv[6])));
+      if (fault == "sleep" || fault == "idle")
+        std::this_thread::sleep_for(std::chrono::duration<double>(std::atof(argv[6])));
       transport.stuck = fault == "stuck";
     }
     for (float& x : data) x = static_cast<float>(rank + 1);
+    const double cpu = cpu_seconds();
+    const auto start = std::chrono::steady_clock::now();
     communicator.all_reduce(View(data.data(), DType::f32, {1 << 16}), ReduceKind::kSum, stream).wait(stream);
+    if (fault == "idle" && step == steps / 2 && rank != victim) {
+      const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
+      std::ofstream(directory + "/idle." + std::to_string(rank))
+          << waited.count() << " " << cpu_seconds() - cpu << "\n";
+    }
     if (data[0] != static_cast<float>(size * (size + 1) / 2)) throw Error(ExitCode::kInternal, "wrong sum");
     if (step == 0 && rank == 0) std::ofstream(directory + "/running") << "1\n";
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -80,6 +80,18 @@ grep -q watchdog "$work/log" && fail "a short stall was reported"
 [ -e "$work/watchdog" ] && fail "reports are left after a clean end"
 say "short stall: code $code after $took s"
 
+# Waiting for a late peer is sleeping, with as much polling at its start as a rank with a core of its own does (docs/parallelism.md).
+idle=10
+limit=60 begin 4 idle 1 $idle; start=$(now)
+end_within $((idle + 10)) "$start"
+expect_code 0
+for r in 0 2 3; do
+  read -r waited cpu 2>/dev/null <"$work/idle.$r" || { fail "rank $r did not say what its wait cost"; continue; }
+  [ "$(echo "$waited > $idle - 1" | bc)" = 1 ] || fail "rank $r waited $waited s instead of $idle"
+  [ "$(echo "$cpu < 0.2" | bc)" = 1 ] || fail "rank $r took $cpu s of CPU for a wait of $waited s"
+  say "rank $r idle: $cpu s of CPU in $waited s"
+done
+
 begin 100
 for r in 0 1 2 3; do kill -STOP "$(cat "$work/pid.$r")"; done
 sleep $((limit * 2))

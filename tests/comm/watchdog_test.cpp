@@ -69,6 +69,19 @@ TEST(Judge, FindsTheCycle) {
   EXPECT_NE(verdict_text(v, reports, 6.0, "").find("do not agree on the order"), std::string::npos);
 }
 
+// As reported behind a pulled cable: operations differ, since ranks are a few asynchronous ones apart.
+TEST(Judge, NamesTheRankWhoseConnectionsCarryNothing) {
+  const std::vector<WaitReport> reports = {waiting(0, {3}), waiting(1, {3}),
+                                           waiting(2, {3}, "dp.gradient reduce #1002"), waiting(3, {0, 1, 2})};
+  const Verdict v = judge(reports);
+  EXPECT_EQ(v.kind, Kind::kCutOff);
+  EXPECT_EQ(v.culprits, std::vector<int>{3});
+  EXPECT_NE(verdict_text(v, reports, 6.0, "").find("rank 3 (host node3): none of its connections"), std::string::npos);
+  // Pairs that share nobody: the first of them is named, as one pair is.
+  EXPECT_EQ(judge({waiting(0, {1}), waiting(1, {0}), waiting(2, {3}), waiting(3, {2})}).culprits,
+            (std::vector<int>{0, 1}));
+}
+
 TEST(Judge, NamesWhoeverHangsInTheTransport) {
   std::vector<WaitReport> reports = {waiting(0, {1}), waiting(1, {0})};
   reports[1].stuck = true;

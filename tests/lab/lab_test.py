@@ -12,10 +12,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LAB = os.path.join(ROOT, "scripts", "lab")
 PROBE = os.environ.get("THINWIRE_LAB_PROBE", os.path.join(ROOT, "build", "tests", "lab_probe"))
+os.environ.setdefault("THINWIRE_BUILD", os.path.dirname(os.path.dirname(PROBE)))  # before run_support looks
+sys.path.insert(0, os.path.join(ROOT, "tests", "train"))
+from run_support import BUILD, environment, generations, run_program, text_of  # noqa: E402
 NAME = f"test-{os.getpid()}"
 
 
@@ -167,6 +171,58 @@ def test_link():
     lab("link", "h1", "up")
 
 
+def test_train_over_a_pulled_cable():
+    """A run whose network goes away ends within watchdog_seconds with 71 and the names, and the same command goes on afterwards."""
+    if not os.access(BUILD / "train", os.X_OK) or not os.access(BUILD / "tokenize", os.X_OK):
+        print(f"  not judged, there is no train in {BUILD}")
+        return
+    limit, answers, margin = 5, 1 + 1, 4  # the watchdog's limit, what it takes to ask the others and to say it, a busy machine
+    with tempfile.TemporaryDirectory(prefix="thinwire-lab-") as name:
+        here = Path(name)
+        (here / "text.txt").write_text(text_of(260, seed=11))
+        made = run_program("tokenize", "--input", here / "text.txt", "--tokenizer", "byte", "--output", here / "text")
+        assert made.code == 0, made
+        saved = here / "run" / "checkpoints"
+        config = here / "run.json"
+        config.write_text(json.dumps({
+            "num_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "seq_length": 32, "vocab_size": 256, "tokenizer": "byte",
+            "data_path": str(here / "text_text_document"), "split": "80,10,10", "train_batch_size": 4, "train_micro_batch_size_per_gpu": 2,
+            "train_iters": 100000, "lr": 1e-3, "eval_interval": 0, "eval_iters": 2, "save_interval": 10, "threads_per_rank": 1,
+            "watchdog_seconds": limit, "run_dir": str(here / "run")}))
+        command = [LAB, "run", "-n", "2", "--name", NAME, "--", str(BUILD / "train"), "--config", str(config)]
+        with open(here / "said", "w+", encoding="utf-8") as said:
+            job = subprocess.Popen(command, stdout=said, stderr=said, stdin=subprocess.DEVNULL, env=environment())
+            try:
+                end = time.monotonic() + 30
+                while not saved.is_dir() or not generations(saved):
+                    assert job.poll() is None and time.monotonic() < end, (here / "said").read_text()[-3000:]
+                    time.sleep(0.05)
+                lab("link", "h1", "down")
+                pulled = time.monotonic()
+                code = job.wait(timeout=60)
+                took = time.monotonic() - pulled
+            finally:
+                job.kill()
+                job.wait()
+                lab("link", "h1", "up")
+        text = (here / "said").read_text()
+        assert code == 71, f"exit {code}, not 71\n{text[-3000:]}"
+        assert limit - 0.5 <= took <= limit + answers + margin, f"ended {took} s after the cable was pulled\n{text[-3000:]}"
+        # Two ranks, one cable: which end of it is broken nobody can see from inside, so both are named, with their hosts.
+        for where in (text, (here / "run" / "log.txt").read_text()):
+            assert where.count("watchdog: nothing moved") == 1, where[-3000:]
+            assert "Culprit: rank 0 (host h0) and rank 1 (host h1) wait for each other" in where, where[-3000:]
+        assert json.loads((here / "run" / "watchdog.json").read_text())["culprits"] == [0, 1]
+        status = json.loads((here / "run" / "status.json").read_text())
+        assert (status["code"], status["reason"], status["requeue"]) == (71, "hung_peer", True), status
+        last = json.loads((generations(saved)[-1] / "manifest.json").read_text())["step"]
+        again = lab("run", "-n", "2", "--", str(BUILD / "train"), "--config", str(config), f"train_iters={last + 20}", env=environment())
+        assert "resumed" in again.stdout + again.stderr, again
+        steps = [json.loads(line)["step"] for line in (here / "run" / "metrics.jsonl").read_text().splitlines() if '"loss"' in line]
+        assert steps == list(range(1, last + 21)), f"steps {steps} after a resume from {last}"
+        print(f"  train: code {code} {took:.1f} s after the cable was pulled, resumed at {last}, finished at {steps[-1]}")
+
+
 def test_killed_run(before):
     """down after mpirun died: its orphans, a stopped process and one that hides in a session of its own all go."""
     other = NAME + "-b"
@@ -234,7 +290,7 @@ def main():
     start = time.monotonic()
     try:
         lab("up", "--hosts", "2", "--rate", "1gbit")
-        for test in (test_rates, test_separation, test_exit_codes, test_link):
+        for test in (test_rates, test_separation, test_exit_codes, test_link, test_train_over_a_pulled_cable):
             test()
             print(f"{test.__name__}: ok ({time.monotonic() - start:.0f} s)", flush=True)
         for test in (test_killed_run, test_half_up):

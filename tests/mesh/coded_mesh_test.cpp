@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 
 #include "compression/presets.h"
+#include "compression/site.h"
 #include "tests/mesh/mesh_harness.h"
 
 namespace thinwire::mesh {
@@ -55,6 +57,46 @@ std::vector<std::string> names() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Presets, CodedMesh, testing::ValuesIn(names()), [](const auto& info) { return info.param; });
+
+// Rules for the messages that would make an update longer. Which those are follows from the plan, so what has to hold
+// is that the two ends agree (a sender that codes what the receiver takes as it is hangs, and the watchdog ends it),
+// that some messages are coded and some are not, that all of them shrink by the same, and what every preset has to.
+TEST(CodedMeshCritical, CodesSomeOfTheMessagesOfARealPipeline) {
+  for (Layout layout :
+       {Layout{.pipeline = 4, .data = 2, .schedule = "1f1b", .accumulation = 6},
+        Layout{.pipeline = 2, .tensor = 2, .sequence_parallel = true, .schedule = "zb_h1", .accumulation = 6}}) {
+    SCOPED_TRACE(layout.name());
+    const Curve plain = run({}, layout, kSamples, kSteps);
+    const auto coded = [&](const std::string& which) {
+      Layout l = layout;
+      l.more = {"compression.pp.backward.codec=low_rank",
+                "compression.pp.backward.rank=4",
+                "compression.pp.backward.residual=lazy",
+                "compression.pp.backward.select.micro_batches=" + which,
+                "compression.pp.forward.codec=block_int",
+                "compression.pp.forward.bits=8",
+                "compression.pp.forward.select.micro_batches=" + which};
+      return run({}, l, kSamples, kSteps);
+    };
+    const Curve all = coded("all"), critical = coded("critical");
+    EXPECT_EQ(coded("critical"), critical);
+    const double gained = plain.loss.front() - plain.loss.back();
+    EXPECT_LT(critical.loss.back(), critical.loss.front() - 0.5 * gained);
+    for (const Site site : {Site::kPpForward, Site::kPpBackward}) {
+      SCOPED_TRACE(name_of(site));
+      const auto at = static_cast<size_t>(site);
+      const double messages = (layout.pipeline - 1) * layout.accumulation * layout.data * layout.tensor;
+      const double saved = (plain.wire.at(at) - all.wire.at(at)) / messages;
+      EXPECT_GT(saved, 0.0);
+      const double some = (plain.wire.at(at) - critical.wire.at(at)) / saved;
+      EXPECT_EQ(some, std::round(some));
+      // At least each edge's first activation, and its last gradient: nothing hides the fill and the drain.
+      EXPECT_GE(some, messages / layout.accumulation);
+      EXPECT_LT(some, messages);
+      std::printf("%s: %g of %g messages coded\n", std::string(name_of(site)).c_str(), some, messages);
+    }
+  }
+}
 
 }  // namespace
 }  // namespace thinwire::mesh

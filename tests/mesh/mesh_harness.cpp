@@ -12,6 +12,7 @@
 #include "engine/run/config/load_config.h"
 #include "engine/run/train/backend.h"
 #include "engine/run/train/bare_training.h"
+#include "engine/run/train/gather_tensors.h"
 #include "engine/run/train/job.h"
 #include "engine/run/train/site_price.h"
 #include "tests/support/fake_gpu.h"
@@ -134,54 +135,117 @@ void check_whole_tensors(Job& job, Replica& replica) {
   }
 }
 
-// The replica law: where weights are replicated, ranks that hold the same tensors hold the same bits.
+// Of lines "key hash" that all ranks bring: one hash per key. Returns how many ranks brought each key.
+std::map<std::string, int> check_same(Job& job, const std::string& mine, const char* what) {
+  std::map<std::string, std::string> hash_of_key;
+  std::map<std::string, int> holders;
+  for (const std::string& text : job.control().collect(mine)) {
+    std::istringstream lines(text);
+    for (std::string key, hash; lines >> key >> hash; ++holders[key]) {
+      const auto [at, first] = hash_of_key.emplace(key, hash);
+      TW_CHECK(at->second == hash, what, " ", key, " differ");
+    }
+  }
+  return holders;
+}
+
+constexpr uint64_t kHashStart = 1469598103934665603ull;
+
+// The replica law: ranks that hold the same range of a unit hold the same bits, whether that is all of it, a share of
+// sharded weights, or a tied embedding's copy on the other stage. (A unit has one number on all stages.)
 void check_replicas(Job& job, Replica& replica) {
   const RankLayout& layout = replica.layout();
   std::ostringstream mine;
-  mine << layout.at.pipeline << '.' << layout.at.tensor << ' ';
-  if (layout.where.placement.weights == 1) {
-    uint64_t hash = 1469598103934665603ull;
-    for (size_t u = 0; u < replica.store().units().size(); ++u) {
-      const UnitMemory& unit = replica.store().units()[u];
-      if (unit.count == 0) continue;
-      hash = hash_of(replica, unit.full, hash);
-    }
-    mine << hash;
+  for (size_t u = 0; u < replica.store().units().size(); ++u) {
+    const UnitMemory& unit = replica.store().units()[u];
+    if (unit.count == 0 || unit.shard.weights.count == 0) continue;
+    const Range& range = unit.shard.weights;
+    mine << (unit.tied ? "tied." : "unit.") << u << ".tensor." << layout.at.tensor << ".at." << range.first << '+'
+         << range.count << ' ' << hash_of(replica, unit.weights, kHashStart) << '\n';
   }
-  std::map<std::string, std::string> of_shard;
-  for (const std::string& text : job.control().collect(mine.str())) {
-    const size_t space = text.find(' ');
-    const auto [at, first] = of_shard.emplace(text.substr(0, space), text.substr(space));
-    TW_CHECK(at->second == text.substr(space), "replicas of shard ", at->first, " differ");
-  }
+  const std::map<std::string, int> holders = check_same(job, mine.str(), "replicas of");
+  for (const auto& [key, count] : holders)
+    TW_CHECK(!job.first() || key.rfind("tied.", 0) != 0 || count >= 2, key, " has one holder, not one on each stage");
 }
 
-Curve run_rank(Transport& transport, const std::vector<std::string>& overrides, int steps, bool fake_gpu) {
+// What is gathered of sharded weights is the same on all ranks, forward and backward (there from the secondary copy,
+// where there is one and the memory was another's since), and where weights are not coded it is the ranks' own shares.
+void check_gathers(Job& job, Replica& replica) {
+  const RankLayout& layout = replica.layout();
+  const bool coded = replica.config().compression.rules.contains(Site::kZeroParameter);
+  std::vector<UnitUse> uses;
+  for (size_t u = 0; u < replica.store().units().size(); ++u)
+    if (replica.store().units()[u].shard.gather.members.size() > 1) uses.push_back({static_cast<int>(u), false});
+  for (size_t i = uses.size(); i-- > 0;) uses.push_back({uses[i].unit, true});
+  std::ostringstream mine;
+  UnitTraffic& traffic = replica.traffic();
+  traffic.begin(uses);
+  for (const UnitUse& use : uses) {
+    const UnitMemory& unit = replica.store().units()[static_cast<size_t>(use.unit)];
+    traffic.acquire(use.unit, use.backward);
+    const Range& range = unit.shard.weights;
+    TW_CHECK(coded || hash_of(replica, unit.full.element_range(range.first, range.count), kHashStart) ==
+                          hash_of(replica, unit.weights, kHashStart),
+             "unit ", use.unit, use.backward ? " backward" : " forward", ": gathered what this rank does not have");
+    mine << "unit." << use.unit << (coded ? use.backward ? ".backward" : ".forward" : "") << ".tensor."
+         << layout.at.tensor << ' ' << hash_of(replica, unit.full, kHashStart) << '\n';
+    traffic.release(use.unit, use.backward);
+    traffic.set_node_end();
+  }
+  check_same(job, mine.str(), "gathered copies of");
+  traffic.drain();
+}
+
+// What one run is: the configuration's overrides, and what is asked of it.
+struct Order {
+  std::vector<std::string> overrides;
+  int steps = 1, first_sample = 0;
+  bool fake_gpu = false;
+  const Tensors* weights = nullptr;
+  FirstUpdate* first = nullptr;  // filled by rank 0
+};
+
+Curve run_rank(Transport& transport, const Order& order) {
   Job job(transport);
   ConfigOptions options;
   options.ranks = job.size();
   RunConfig config;
-  job.agree([&] { config = load_config({}, overrides, options).run; });
+  job.agree([&] { config = load_config({}, order.overrides, options).run; });
   job.form_mesh(config, "mesh law");
   Backend backend;
-  if (fake_gpu)
+  if (order.fake_gpu)
     backend = {std::make_unique<test::FakeGpu>(), &test::fake_gpu_ops()};
   else
     backend = open_backend(config.device, job.rank());
   Replica replica(config, layout_of(config, job.rank(), job.nodes()), job.mesh(), backend.device.get(), backend.ops,
                   true);
   replica.set_fresh_weights();
+  if (order.weights != nullptr && !order.weights->empty()) {
+    for (const auto& [name, values] : *order.weights)
+      replica.store().set(replica.device(), replica.stream(), name, values);
+    replica.weights_changed();
+  }
   BareTraining training(replica);
   Curve curve;
+  FirstUpdate told;
+  if (order.first != nullptr) {
+    told.before = gather_tensors(replica, {});
+    training.step.set_gradient_sink([&] {
+      std::vector<View> pieces;
+      for (const OwnedPiece& piece : replica.store().owned()) pieces.push_back(piece.gradient);
+      told.gradient = gather_tensors(replica, pieces);
+    });
+  }
   int64_t warm_up = 0;  // prices are those behind it
   for (const auto& [site, rule] : config.compression.rules) warm_up = std::max(warm_up, rule.warmup_steps);
   const int64_t dp = replica.layout().mesh.data, d = replica.layout().at.data, rows = config.data.micro_batch;
-  for (int s = 0; s < steps; ++s) {
+  for (int s = 0; s < order.steps; ++s) {
     int64_t micro = 0;
     const StepOutcome outcome = training.update(static_cast<int>(config.accumulation), [&] {
-      return make_batch(s * config.data.global_batch + (micro++ * dp + d) * rows, rows);
+      return make_batch(order.first_sample + s * config.data.global_batch + (micro++ * dp + d) * rows, rows);
     });
     curve.loss.push_back(outcome.loss), curve.norm.push_back(outcome.grad_norm);
+    curve.wire.assign(outcome.wire_total.begin(), outcome.wire_total.end());
     if (s > warm_up && job.mesh() != nullptr)
       check_prices(replica, outcome);  // the first has no gathers behind an update
   }
@@ -198,6 +262,12 @@ Curve run_rank(Transport& transport, const std::vector<std::string>& overrides, 
   });
   TW_CHECK(kept >= planned && kept <= planned + (rounds ? planned / 200 + (16 << 10) : 0), "codecs keep ", kept,
            " bytes where ", planned, " were planned");
+  if (order.first != nullptr) {
+    told.after = gather_tensors(replica, {});
+    told.loss = curve.loss.front(), told.wire = curve.wire;
+    if (job.first()) *order.first = std::move(told);
+  }
+  check_gathers(job, replica);  // the last: it counts, and may code, once more
   job.control().barrier();
   return curve;
 }
@@ -220,17 +290,41 @@ std::string Layout::name() const {
   return text.str();
 }
 
-Curve run(const Model& model, const Layout& layout, int samples, int steps) {
+namespace {
+
+std::vector<std::string> overrides_of(const Model& model, const Layout& layout, int samples) {
   std::vector<std::string> overrides = model_overrides(model);
   // The same laws on a GPU: ranks are threads that share it.
   if (const char* device = std::getenv("THINWIRE_TEST_DEVICE")) overrides.push_back(std::string("device=") + device);
   for (const std::string& o : layout_overrides(layout, samples)) overrides.push_back(o);
+  return overrides;
+}
+
+Curve run_order(const Layout& layout, const Order& order) {
   std::vector<Curve> curves(static_cast<size_t>(layout.ranks()));
   run_local_ranks(layout.ranks(), [&](Transport& transport) {
-    curves[static_cast<size_t>(transport.rank())] = run_rank(transport, overrides, steps, layout.fake_gpu);
+    curves[static_cast<size_t>(transport.rank())] = run_rank(transport, order);
   });
-  for (const Curve& c : curves) TW_CHECK(c == curves[0], "ranks report different losses or norms");
+  for (const Curve& c : curves) TW_CHECK(c == curves[0], "ranks report different losses, norms or bytes");
   return curves[0];
+}
+
+}  // namespace
+
+Curve run(const Model& model, const Layout& layout, int samples, int steps) {
+  return run_order(layout,
+                   {.overrides = overrides_of(model, layout, samples), .steps = steps, .fake_gpu = layout.fake_gpu});
+}
+
+FirstUpdate first_update(const Model& model, const Layout& layout, int samples, int first_sample,
+                         const Tensors& weights) {
+  FirstUpdate first;
+  run_order(layout, {.overrides = overrides_of(model, layout, samples),
+                     .first_sample = first_sample,
+                     .fake_gpu = layout.fake_gpu,
+                     .weights = &weights,
+                     .first = &first});
+  return first;
 }
 
 double tolerance(const Model& model, int samples, int step, bool of_norm) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -36,11 +37,23 @@ struct Model {
 
 struct Curve {
   std::vector<double> loss, norm;
+  std::vector<double> wire;  // bytes of all ranks in the last update, by site
   bool operator==(const Curve&) const = default;
 };
 
 // `steps` updates over `samples` sequences each. The engine's own configuration, plan, replica and step.
 Curve run(const Model& model, const Layout& layout, int samples, int steps);
+
+// The first update in full: whole tensors by name, put together from the ranks' owned pieces.
+using Tensors = std::map<std::string, std::vector<float>>;
+struct FirstUpdate {
+  double loss = 0.0;
+  std::vector<double> wire;
+  Tensors before, gradient, after;  // gradient: reduced, not clipped
+};
+// first_sample: where the update's `samples` sequences start. weights: set before it, by name.
+FirstUpdate first_update(const Model& model, const Layout& layout, int samples, int first_sample = 0,
+                         const Tensors& weights = {});
 
 // Relative difference allowed at update `step` (1 first) between two runs of this model: each sum of K terms in dtype
 // epsilon errs by lambda * u * sqrt(K) of its size, S such sums lie in a row, both runs err, and update s has s updates

@@ -134,6 +134,24 @@ std::vector<Layout> table() {
   }
   add({.pipeline = 3, .accumulation = 4, .partition = "parameters"});
   add({.pipeline = 4, .tensor = 2, .sequence_parallel = true, .schedule = "zb_h1", .accumulation = 4});
+  // Placements by nodes where a node holds tensor ranks, too (ranks lie stage by stage, data ranks in them, tensor
+  // ranks innermost): a secondary copy, MiCS, and weights < gradients < optimizer.
+  const auto nodes = [&](Layout l, const Levels& p, int per_node, int accumulation) {
+    l.weights = p.w, l.gradients = p.g, l.optimizer = p.o, l.secondary = p.s;
+    l.ranks_per_node = per_node, l.accumulation = accumulation;
+    add(std::move(l));
+  };
+  const Levels second{"global", "global", "global", "node"}, mics{"node", "node", "node", ""},
+      three{"pair", "node", "global", ""};
+  nodes({.data = 4, .tensor = 2}, second, 4, 3);
+  nodes({.data = 4, .tensor = 2, .sequence_parallel = true, .hold = "micro_batch"}, mics, 4, 2);
+  nodes({.data = 8, .tensor = 2}, three, 8, 1);  // widths 2, 4 and 8 need that many
+  nodes({.pipeline = 2, .data = 4, .schedule = "1f1b", .embedding = "fused"}, second, 2, 3);
+  nodes({.pipeline = 2, .data = 4, .schedule = "zb_h1", .embedding = "fused"}, mics, 2, 2);
+  nodes({.pipeline = 2, .data = 4, .schedule = "interleaved", .chunks = 2, .embedding = "two_step"}, three, 2, 3);
+  // Each rank of such a group is alone on its node: the secondary copy is all of the weights.
+  nodes({.pipeline = 2, .data = 2, .tensor = 2, .schedule = "interleaved", .chunks = 2}, second, 2, 4);
+  nodes({.pipeline = 2, .data = 2, .tensor = 2, .schedule = "1f1b"}, {"global", "global", "global", "node"}, 1, 2);
   return list;
 }
 

@@ -5,11 +5,13 @@
 #include <cstring>
 #include <random>
 
+#include "engine/run/config/resolver.h"
 #include "tests/mesh/mesh_harness.h"
 
 namespace {
 
 using namespace thinwire::mesh;
+using thinwire::data_ranks_on_node;
 
 template <typename T>
 T pick(std::mt19937_64& random, std::initializer_list<T> choices) {
@@ -35,17 +37,24 @@ Layout random_layout(std::mt19937_64& random, const Model& model, int samples, i
     l.embedding = pick(random, {"", "fused", "two_step"});
     l.partition = pick(random, {"", "uniform", "parameters"});
   }
+  // Nodes of any size that holds equally many ranks of each data-parallel group.
   const char* levels[] = {"replicated", "pair", "node", "global"};
-  const bool nodes = l.data % 4 == 0 && l.pipeline * l.tensor == 1;
-  const auto usable = [&](int level) { return (level != 1 || l.data % 2 == 0) && (level != 2 || nodes); };
+  int64_t on_node = 0;
+  if (l.data > 1 && random() % 2 == 0) {
+    l.ranks_per_node = 1 + static_cast<int>(random() % static_cast<uint64_t>(l.ranks()));
+    on_node = data_ranks_on_node(l.ranks(), l.data, l.tensor, l.ranks_per_node);
+    if (on_node == 0) l.ranks_per_node = 0;
+  }
+  const int64_t widths[] = {1, l.data % 2 == 0 ? 2 : 0, on_node, l.data};  // 0: there is no such level
+  const auto fits = [&](int inner, int outer) {
+    return inner <= outer && widths[inner] > 0 && widths[outer] > 0 && widths[outer] % widths[inner] == 0;
+  };
   int w, g, o;
   do {
     w = static_cast<int>(random() % 4), g = static_cast<int>(random() % 4), o = static_cast<int>(random() % 4);
-  } while (w > g || g > o || !usable(w) || !usable(g) || !usable(o));
-  if (nodes) l.ranks_per_node = 2 * (1 + static_cast<int>(random() % 2));
-  if (nodes && l.ranks_per_node == 2 && (w == 1 || g == 1 || o == 1)) l.ranks_per_node = 4;
+  } while (!fits(w, g) || !fits(g, o));
   l.weights = levels[w], l.gradients = levels[g], l.optimizer = levels[o];
-  if (w == 3 && nodes && random() % 2 == 0) l.secondary = l.data > l.ranks_per_node ? "node" : "";
+  if (const int s = static_cast<int>(random() % 3); s > 0 && s < w && fits(s, w)) l.secondary = levels[s];
   if (w > 0) l.hold = pick(random, {"", "unit", "micro_batch", "step"});
   l.recompute = pick(random, {"", "", "selective", "full"});
   return l;

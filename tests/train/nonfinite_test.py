@@ -1,7 +1,29 @@
 # The non-finite law on whole runs: a poisoned step is seen, named, skipped without a trace, and a series of them ends with code 76.
+import array
+import math
+
 from run_support import RunCase, facts, generations, main, read_generation, read_metrics, run_program
 
 EVERY_STEP = {"train_iters": 8, "save_interval": 1, "hidden_dropout": 0.1}
+LOW_RANK = {"rank": 4}  # the preset's ranks would shrink no matrix of so small a model
+# Rules with residuals, keys of a layout, ranks, and whether a skipped step zeroes the residuals instead of restoring them.
+CODED = [({"preset": "thinwire"}, {"zero_optimization": {"stage": 1}}, 2, False), ({"preset": "thinwire"}, {}, 2, False),
+         ({"preset": "optimus_cc", "pp.backward": LOW_RANK, "dp.gradient": LOW_RANK}, {"pipe_parallel_size": 2}, 4, False),
+         ({"preset": "loco"}, {}, 2, True)]
+
+
+def coding_of(generation):
+    """Tensors of what coding remembers: residuals, their 8-bit codes and scales, warm starts, counts of messages."""
+    return {name: value for name, value in read_generation(generation)["tensors"].items() if "coding/" in name}
+
+
+def residual_norm(generation):
+    """Of all ranks together; residuals in 8 bits are told by their scales."""
+    total = 0.0
+    for name, (_, _, data) in coding_of(generation).items():
+        if name.endswith(("residual", "residual_scales")):
+            total += sum(x * x for x in array.array("f", data))
+    return math.sqrt(total)
 
 
 class NonFinite(RunCase):
@@ -47,6 +69,63 @@ class NonFinite(RunCase):
                     self.assertNotEqual(self.steps(clean)[3]["loss"], steps[3]["loss"])
                     # Updates are what the schedule counts: the rate of step 4 is what step 3 had in the clean run.
                     self.assertEqual(self.steps(clean)[2]["lr"], steps[3]["lr"])
+
+    def coded(self, name, rules, keys, **more):
+        return self.config(name, **{**EVERY_STEP, "train_batch_size": 8, "train_micro_batch_size_per_gpu": 1, **keys,
+                                    "compression": {**rules, "adapt": False}, "precision": "fp16", **more})
+
+    def assert_residuals_zeroed(self, before, after):
+        """Nothing but the residuals changed, and those are zero."""
+        a, b = read_generation(before)["tensors"], read_generation(after)["tensors"]
+        self.assertEqual(sorted(a), sorted(b))
+        zeroed = [name for name in a if name.endswith(("residual_codes", "residual_scales"))]
+        self.assertTrue(zeroed)
+        for name in a:
+            self.assertTrue(not any(b[name][2]) if name in zeroed else a[name] == b[name], f"{name} of {before} and {after}")
+
+    def test_residuals_outlive_poison_and_overflow(self):
+        scale = {"initial_scale_power": 21, "loss_scale_window": 2, "hysteresis": 1}
+        faults = [{"at": "grad", "step": 4, "rank": 1, "do": "nan"}, {"at": "grad", "step": 7, "rank": 0, "do": "inf"}]
+        for number, (rules, keys, ranks, zeroed) in enumerate(CODED):
+            with self.subTest(rules=rules, keys=keys):
+                config = self.coded(f"coded{number}", rules, keys, fp16=scale, train_iters=20)
+                self.train(config, faults=faults, ranks=ranks, expect=0)
+                steps = self.steps(config)
+                skipped = [s["step"] for s in steps if s["skipped"]]
+                self.assertTrue({4, 7} < set(skipped), skipped)  # and those that overflowed of themselves
+                self.assertLess(len(skipped), 8)
+                self.assertGreater(max(float(s["loss_scale"]) for s in steps), 2.0**21)
+                found = {read_generation(g)["step"]: g for g in generations(self.run_dir(config) / "checkpoints")}
+                for step in skipped:
+                    self.assertTrue(steps[step - 1]["non_finite"])
+                    if step - 1 not in skipped:
+                        self.assertGreater(residual_norm(found[step - 1]), 0.0)  # there is something to lose
+                    if zeroed:
+                        self.assert_residuals_zeroed(found[step - 1], found[step])
+                    else:
+                        self.assert_no_trace(config, step)
+                    if step < 20 and step + 1 not in skipped:
+                        self.assertEqual(float(steps[step]["loss_scale"]), float(steps[step - 1]["loss_scale"]) / 2)
+                        self.assertNotEqual(coding_of(found[step]), coding_of(found[step + 1]))
+                self.assertTrue(all(s["loss"] is not None for s in steps if not s["skipped"]))
+                self.assertLess(float(steps[-1]["loss"]), float(steps[0]["loss"]) - 0.4)
+                self.assertEqual(read_generation(found[20])["integers"]["progress/updates"], 20 - len(skipped))
+
+    def test_residuals_do_not_follow_the_loss_scale(self):
+        # One run doubles the scale after each update, the other never: both learn the same, and remember the same.
+        for number, (rules, keys, ranks, _) in enumerate(CODED[1:]):
+            with self.subTest(rules=rules):
+                norms, losses = [], []
+                for name, scale in (("doubling", {"initial_scale_power": 8, "loss_scale_window": 1}), ("fixed", {"loss_scale": 2.0**12})):
+                    config = self.coded(f"{name}{number}", rules, keys, fp16=scale, train_iters=12, save_interval=0)
+                    self.train(config, ranks=ranks, expect=0)
+                    self.assertEqual(float(self.steps(config)[-1]["loss_scale"]), 2.0**19 if name == "doubling" else 2.0**12)
+                    norms.append(residual_norm(generations(self.run_dir(config) / "checkpoints")[-1]))
+                    losses.append([float(s["loss"]) for s in self.steps(config)])
+                self.assertGreater(norms[1], 0.0)
+                self.assertAlmostEqual(norms[0] / norms[1], 1.0, delta=0.1)
+                for a, b in zip(*losses, strict=True):
+                    self.assertAlmostEqual(a, b, delta=1e-4 * b)
 
     def test_skips_survive_a_restart(self):
         faults = [{"at": "grad", "step": 3, "do": "nan"}, {"at": "grad", "step": 4, "do": "nan"}]

@@ -1,12 +1,13 @@
 # Several ranks under mpirun: the same losses as one rank, agreement on every end, and what a user sees when it cannot start.
 import json
 import os
+import re
 import signal
 import subprocess
 import time
 import unittest
 
-from run_support import ROOT, RunCase, facts, generations, main, read_metrics, run_program
+from run_support import ROOT, RunCase, facts, generations, main, read_generation, read_metrics, read_safetensors, run_program
 
 FOUR = {"num_attention_heads": 4, "num_layers": 5, "train_batch_size": 8, "train_micro_batch_size_per_gpu": 2}
 LAYOUTS = {
@@ -38,15 +39,76 @@ class Ranks(RunCase):
             for a, b in zip(held_out, evals, strict=True):
                 self.assertAlmostEqual(float(a["eval_loss"]), float(b["eval_loss"]), delta=1e-4, msg=name)
 
-    def test_metrics_tell_the_traffic_of_each_site(self):
-        config = self.config("cube", **{**FOUR, **LAYOUTS["cube"][1]})
+    def test_a_cut_by_time_moves_layers_and_no_loss(self):
+        # A busy machine measures anything, so the cut is held to what was measured; costs that are given move a layer for certain.
+        costly_head = {"pipe_partition_method": "time", "pipe_partition_costs": [1, 0, 3]}
+        cuts, losses, said = {}, {}, {}
+        for name, keys in (("even", {}), ("measured", {"pipe_partition_method": "time"}), ("given", costly_head)):
+            config = self.config(name, **{**FOUR, "pipe_parallel_size": 2, **keys})
+            done = self.train(config, ranks=2, expect=0)
+            said[name] = re.findall(r"pipe_partition_method time: .*pipe_partition_costs=\[(.*),(.*),(.*)\]", done.out + done.err)
+            cuts[name] = self.layers_of_ranks(generations(self.run_dir(config) / "checkpoints")[-1])
+            losses[name] = self.losses(config)
+        self.assertEqual((cuts["even"], cuts["given"]), ([3, 2], [4, 1]))
+        self.assertEqual((len(said["even"]), len(said["measured"]), len(said["given"])), (0, 1, 0))
+        layer, embedding, head = (float(ms) for ms in said["measured"][0])
+        longest = {first: max(embedding + first * layer, (5 - first) * layer + head) for first in range(1, 5)}
+        self.assertAlmostEqual(longest[cuts["measured"][0]], min(longest.values()), msg=f"{cuts} {said}")
+        self.assertEqual(sum(cuts["measured"]), 5)
+        for name in ("measured", "given"):
+            for a, b in zip(losses["even"], losses[name], strict=True):
+                self.assertAlmostEqual(a, b, delta=2e-5 * abs(a), msg=name)
+
+    @staticmethod
+    def layers_of_ranks(generation):
+        """How many layers each rank's file of a checkpoint has something of."""
+        counts = []
+        for entry in sorted(json.loads((generation / "manifest.json").read_text())["files"], key=lambda e: e["name"]):
+            counts.append(len(set(re.findall(r"layers\.(\d+)\.", " ".join(read_safetensors(generation / entry["name"]))))))
+        return counts
+
+    def test_metrics_and_traces_tell_the_traffic_of_each_site(self):
+        config = self.config("cube", **{**FOUR, **LAYOUTS["cube"][1]}, trace=True)
         self.train(config, ranks=8, expect=0)
-        for line in (m for m in read_metrics(self.run_dir(config)) if "loss" in m):
-            comm = line["comm"]
-            for site in ("tp.forward", "tp.backward", "pp.forward", "dp.gradient", "zero.parameter", "control"):
-                self.assertIn(site, comm)
-                self.assertEqual(comm[site]["wire_bytes"], comm[site]["logical_bytes"])
-                self.assertGreaterEqual(comm[site]["wire_bytes_total"], comm[site]["wire_bytes"])
+        sites = {"tp.forward", "tp.backward", "pp.forward", "pp.backward", "dp.gradient", "zero.parameter", "embedding", "control"}
+        steps = [m for m in read_metrics(self.run_dir(config)) if "loss" in m]
+        for line in steps:
+            self.assertEqual(set(line["comm"]), sites)
+            for site, facts_of in line["comm"].items():
+                self.assertEqual(facts_of["wire_bytes"], facts_of["logical_bytes"])
+                self.assertGreaterEqual(facts_of["wire_bytes_total"], facts_of["wire_bytes"])
+                self.assertGreater(float(facts_of["busy_ms"]), 0, site)
+                self.assertGreaterEqual(float(facts_of["exposed_ms"]), 0, site)
+        # Every update ends by waiting for the others, and a layer's sums are needed at once: no run hides all of these.
+        for site in ("control", "tp.forward"):
+            self.assertGreater(sum(float(m["comm"][site]["exposed_ms"]) for m in steps), 0, site)
+        self.assertEqual(sorted(p.name for p in self.run_dir(config).glob("trace*")), [f"trace.rank{r}.json" for r in range(8)])
+        for rank in range(8):
+            self.check_trace(rank, self.run_dir(config) / f"trace.rank{rank}.json", sites)
+
+    def check_trace(self, rank, path, sites):
+        trace = json.loads(path.read_text())
+        events, other = trace["traceEvents"], trace["otherData"]
+        self.assertEqual((other["rank"], other["dropped_events"]), (rank, 0))
+        titles = [e["args"]["name"] for e in events if e["name"] == "process_name"]
+        self.assertEqual(titles, [f"rank {rank}: stage {rank // 4}, data {rank // 2 % 2}, tensor {rank % 2}"])
+        # A site has as many lanes as it has operations at once: "pp.backward", "pp.backward +1".
+        tracks = {e["tid"]: e["args"]["name"].split(" +")[0] for e in events if e["name"] == "thread_name"}
+        self.assertEqual(set(tracks.values()), sites | {"steps", "compute", "waiting"})
+        shown = {}
+        for e in (e for e in events if e["ph"] == "X"):
+            self.assertGreaterEqual(min(e["ts"], e["dur"]), 0, e)
+            shown.setdefault(tracks[e["tid"]], []).append(e["name"])
+        self.assertEqual(shown["steps"], [f"step {n}" for n in range(1, 11)])
+        compute = shown["compute"]
+        for node in ("F0", "B0", "F1", "B1", "optimizer"):  # two micro-batches in each of ten updates
+            self.assertEqual(compute.count(node), 10, f"rank {rank}: {node} in {sorted(set(compute))}")
+        for site in sites:
+            self.assertTrue(shown.get(site), f"rank {rank}: nothing on track {site}")
+        self.assertTrue(all(name.startswith("wait ") for name in shown["waiting"]))
+        # Activations go down the pipeline and their gradients up, one per micro-batch.
+        for site, verb in (("pp.forward", ("send", "receive")), ("pp.backward", ("receive", "send"))):
+            self.assertEqual(shown[site], [verb[rank // 4]] * 20, f"rank {rank}: {site}")
 
     def test_refusals_are_said_once_and_leave_78(self):
         config = self.config("refused", **FOUR)
@@ -100,9 +162,18 @@ class Ranks(RunCase):
         running = self.start(config, ranks=4)
         self.assertTrue(running.wait_for("step 20"))
         start = time.monotonic()
-        os.kill(self.rank_pids(running)[1], signal.SIGKILL)
-        self.assertNotEqual(running.finish().code, 0)
+        pids = self.rank_pids(running)
+        os.kill(pids[1], signal.SIGKILL)
+        done = running.finish()
+        self.assertNotEqual(done.code, 0)
         self.assertLess(time.monotonic() - start, 5)
+        # The launcher says what happened. Hydra kills the others the same way before it looks, and names the first that it finds.
+        self.assertRegex(done.out + done.err, "(?i)signal 9")
+        if OPEN_MPI:
+            self.assertRegex(done.out + done.err, r"rank 1\b")
+        else:
+            named = re.findall(r"PID (\d+) RUNNING AT", done.out + done.err)
+            self.assertTrue(named and set(named) <= {str(pid) for pid in pids}, f"{pids}\n{done}")
         again = self.train(config, "train_iters=40", ranks=4, expect=0)
         self.assertIn("resumed", again.out + again.err)
 
@@ -118,6 +189,27 @@ class Ranks(RunCase):
         self.train(config, ranks=4, faults=[{"at": "grad", "step": 4, "rank": 3, "do": "nan"}], expect=0)
         skipped = [m["step"] for m in read_metrics(self.run_dir(config)) if m.get("skipped")]
         self.assertEqual(skipped, [4])
+
+    def test_an_fp16_overflow_on_one_rank_is_skipped_by_all_and_halves_the_scale(self):
+        # Between pipeline stages no sum carries the poison: the other stage learns of it by agreement alone.
+        for name, keys in (("stages", {"pipe_parallel_size": 2}), ("shards", {"zero_optimization": {"stage": 2}})):
+            with self.subTest(name):
+                config = self.config(name, **{**FOUR, **keys}, precision="fp16", fp16={"initial_scale_power": 4, "hysteresis": 1},
+                                     train_iters=6, save_interval=1)
+                self.train(config, ranks=2, faults=[{"at": "grad", "step": 3, "rank": 1, "do": "inf"}], expect=0)
+                steps = [m for m in read_metrics(self.run_dir(config)) if "loss" in m]
+                self.assertEqual([m["step"] for m in steps if m["skipped"]], [3])
+                self.assertEqual([float(m["loss_scale"]) for m in steps], [16, 16, 16, 8, 8, 8])
+                # What both ranks have saved: no weight and no moment moved in that update, and every rank's moved in the next.
+                found = {read_generation(g)["step"]: g for g in generations(self.run_dir(config) / "checkpoints")}
+                self.assert_same_state(found[2], found[3], tensors_only=True)
+                for file in self.files_of(found[3]):
+                    self.assertNotEqual(read_safetensors(found[3] / file), read_safetensors(found[4] / file), file)
+
+    def files_of(self, generation):
+        files = [entry["name"] for entry in json.loads((generation / "manifest.json").read_text())["files"]]
+        self.assertEqual({name.split("-")[0] for name in files}, {"rank0", "rank1"})
+        return files
 
     def rank_pids(self, running):
         """Pids of the program's ranks below mpirun, in rank order."""

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
@@ -126,6 +127,17 @@ RunLock::~RunLock() {
   if (lock_fd_ >= 0) ::close(lock_fd_);
 }
 
+// A zombie answers kill(pid, 0) until its parent collects it, for which an init may take seconds; it holds nothing.
+static bool process_runs(int64_t pid) {
+  if (::kill(static_cast<pid_t>(pid), 0) != 0 && errno != EPERM) return false;
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const size_t name_end = text.rfind(") ");  // the name may hold anything
+  if (name_end == std::string::npos || name_end + 2 >= text.size()) return true;
+  return text[name_end + 2] != 'Z' && text[name_end + 2] != 'X';
+}
+
 bool RunLock::acquire_flock() {
   const std::string path = directory_ + "/.lock";
   for (;;) {
@@ -161,11 +173,11 @@ void RunLock::refuse_or_take_over(bool have_flock, double stale_after_seconds) {
   const auto holder = read_lease(directory_);
   if (!holder) return;
   const bool same_host = holder->host == lease_.host;
-  const bool alive = ::kill(static_cast<pid_t>(holder->pid), 0) == 0 || errno == EPERM;
-  if (same_host && !alive) {
+  const auto gone = [&] { return same_host && !process_runs(holder->pid); };
+  const auto take_over = [&] {
     log_info("checkpoint directory: taking over from " + holder->describe() + ", whose process is gone");
-    return;
-  }
+  };
+  if (gone()) return take_over();
   // The kernel granted the lock, yet the lease was not given back: another node (flock may be node-local there), a
   // reused pid, or somebody removed .lock. Only a heart that still beats proves a living holder.
   log_info("checkpoint directory: lease of " + holder->describe() + " was not given back; watching it" +
@@ -175,6 +187,7 @@ void RunLock::refuse_or_take_over(bool have_flock, double stale_after_seconds) {
     std::this_thread::sleep_for(std::chrono::duration<double>(std::min(0.2, stale_after_seconds / 4)));
     const auto again = read_lease(directory_);
     if (!again) return;  // given back meanwhile
+    if (gone()) return take_over();
     if (again->token != holder->token || again->heartbeat != holder->heartbeat) refuse_busy(directory_, again);
   }
   log_warning("warning: checkpoint directory: no heartbeat of " + holder->describe() + " for " +

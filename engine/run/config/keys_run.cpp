@@ -183,7 +183,9 @@ KeyTopic layout_keys() {
        .bounds = {0, 1e9},
        .unit = "s",
        .doc =
-           "A rank that waits so long for another reports who waits for whom and ends the job with code 71; 0: never."},
+           "A rank that waits so long for another reports who waits for whom and ends the job with code 71; 0: never. "
+           "Below 20, a restart on other hosts may end so, too: its rank 0 first watches the old job's lease for 15 "
+           "s."},
       {.name = "distributed_timeout_minutes",
        .types = kRealKey,
        .bounds = {0, 1e7},

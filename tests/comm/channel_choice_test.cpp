@@ -1,0 +1,243 @@
+// Which messages a channel codes, and what they cost: the thresholds of a rule at their edges, and the price of every
+// codec under every algorithm against the bytes that were counted.
+#include <mutex>
+
+#include "parallel/comm/channel.h"
+#include "parallel/comm/channel_price.h"
+#include "tests/comm/coded_codecs.h"
+#include "tests/comm/real_codecs.h"
+
+namespace thinwire {
+namespace {
+
+constexpr RuleAlgorithm kWays[] = {RuleAlgorithm::kDirect, RuleAlgorithm::kRing, RuleAlgorithm::kTwoLevel};
+constexpr const char* kVerbs[] = {"all-reduce", "reduce-scatter", "all-gather", "send"};
+
+// One rank's end of a channel under a rule, beside a plain one.
+struct ChoosingRank {
+  ChoosingRank(Progress& progress, const std::vector<int>& on_nodes, std::shared_ptr<const SiteCoding> coding,
+               const CommTuning& tuning = small_chunks(1024))
+      : nodes(on_nodes),
+        tuning_(tuning),
+        channel(std::make_unique<Communicator>(progress, all_ranks(static_cast<int>(nodes.size())), 5,
+                                               Site::kDpGradient, &counters, nodes, tuning_),
+                std::move(coding), &clock, &counters, std::make_shared<ChannelStates>("dp.gradient/5")),
+        plain(progress, static_cast<int>(nodes.size()), 6, tuning_, nodes) {}
+
+  PricedGroup priced() const { return {channel.coding(), &tuning_, nodes, channel.rank()}; }
+
+  struct Plain {
+    Plain(Progress& progress, int size, int number, const CommTuning& tuning, const std::vector<int>& nodes)
+        : group(progress, all_ranks(size), number, Site::kControl, nullptr, nodes, tuning) {}
+    Communicator group;
+  };
+
+  std::vector<int> nodes;
+  CommTuning tuning_;
+  SiteCounters counters;
+  CodingClock clock;
+  Channel channel;
+  Plain plain;
+  HostStream stream;
+};
+
+struct Result {
+  bool coded = false;  // the channel's word
+  Price price;
+  int64_t wire = 0;
+  bool as_plain = false;  // all bits are those of the plain verb
+};
+
+// One message of `verb` by a channel, and the same by the plain communicator. key.slot and the next ones, one per rank,
+// are its own.
+Result send_one(ChoosingRank& rank, int verb, int64_t count, DType dtype, const MessageKey& key) {
+  const int n = rank.channel.size(), me = rank.channel.rank();
+  const auto k = static_cast<size_t>(me);
+  std::vector<int64_t> bounds;
+  // Like the trainer's shards at multiples of the codecs' blocks; real_codecs_test.cpp cuts anywhere.
+  for (int r = 0; r <= n; ++r) bounds.push_back(r == n ? count : count * r / n / 256 * 256);
+  const bool summed = verb < 2;
+  Result result;
+  result.coded = rank.channel.codes(key, count, dtype, summed);
+  const PricedGroup group = rank.priced();
+  rank.counters = {};
+  Buffer a(dtype, count), b(dtype, count);
+  a.fill(7, me), b.fill(7, me);
+  switch (verb) {
+    case 0:
+      result.price = price_all_reduce(group, key, count, dtype);
+      rank.channel.all_reduce(a.view(), ReduceKind::kSum, rank.stream, key).wait(rank.stream);
+      rank.plain.group.all_reduce(b.view(), ReduceKind::kSum, rank.stream).wait(rank.stream);
+      break;
+    case 1: {
+      result.price = price_reduce_scatter(group, key, bounds, dtype);
+      Buffer x(dtype, bounds[k + 1] - bounds[k]), y = x;
+      rank.channel.reduce_scatter(a.view(), bounds, x.view(), false, rank.stream, key).wait(rank.stream);
+      rank.plain.group.reduce_scatter(b.view(), bounds, y.view(), false, rank.stream).wait(rank.stream);
+      a = x, b = y;
+      break;
+    }
+    case 2: {
+      result.price = price_all_gather(group, key, bounds, dtype);
+      const View x = a.view().element_range(bounds[k], bounds[k + 1] - bounds[k]);
+      const View y = b.view().element_range(bounds[k], bounds[k + 1] - bounds[k]);
+      rank.channel.all_gather(x, a.view(), bounds, rank.stream, key).wait(rank.stream);
+      rank.plain.group.all_gather(y, b.view(), bounds, rank.stream).wait(rank.stream);
+      break;
+    }
+    default: {
+      // To the right neighbour, from the left one; a message has the same slot at both ends, its sender's.
+      const int next = (me + 1) % n, previous = (me + n - 1) % n;
+      MessageKey mine = key, other = key;
+      mine.slot += static_cast<uint32_t>(me);
+      other.slot += static_cast<uint32_t>(previous);
+      result.price = price_send(group, mine, count, dtype);
+      Buffer x(dtype, count), y(dtype, count);
+      Ticket in = rank.channel.receive(x.view(), previous, rank.stream, other);
+      Ticket out = rank.channel.send(a.view(), next, rank.stream, mine);
+      in.wait(rank.stream), out.wait(rank.stream);
+      Ticket plain_in = rank.plain.group.receive(y.view(), previous, rank.stream);
+      Ticket plain_out = rank.plain.group.send(b.view(), next, rank.stream);
+      plain_in.wait(rank.stream), plain_out.wait(rank.stream);
+      a = x, b = y;
+    }
+  }
+  result.wire = rank.counters.wire_bytes;
+  result.as_plain = a.bytes() == b.bytes();
+  return result;
+}
+
+SiteRule rule_of(RuleAlgorithm way, int64_t min_bytes, int64_t warmup = 0) {
+  SiteRule rule;
+  rule.codec = real_spec("block_int", [](CodecSpec& s) { s.bits = 4, s.block = 32; });
+  rule.min_bytes = min_bytes;
+  rule.warmup_steps = warmup;
+  rule.algorithm = way;
+  return rule;
+}
+
+// Below min_bytes a message is the plain one, bit for bit and byte for byte; from min_bytes on it is coded. It is the
+// whole message that counts, not a slice of it, in the type that it has; every rank and both ends of a message agree.
+TEST(ChannelChoice, MinBytesAtItsEdge) {
+  constexpr int64_t kMinBytes = 6000;
+  const int n = 4;
+  for (const RuleAlgorithm way : kWays) {
+    const auto coding = make_site_coding(Site::kDpGradient, rule_of(way, kMinBytes));
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const int64_t edge = kMinBytes / static_cast<int64_t>(size_of(dtype));
+      std::mutex mutex;
+      run_ranks(n, [&](Progress& progress) {
+        ChoosingRank rank(progress, node_list(2, 2), coding);
+        uint32_t slot = 0;
+        for (int verb = 0; verb < 4; ++verb) {
+          for (const int64_t count : {int64_t{0}, int64_t{1}, edge - 1, edge, edge + 1, 4 * edge}) {
+            const Result r = send_one(rank, verb, count, dtype, {.slot = slot});
+            slot += 4;
+            const std::lock_guard lock(mutex);
+            SCOPED_TRACE(::testing::Message()
+                         << kVerbs[verb] << " way " << static_cast<int>(way) << " " << name_of(dtype) << " count "
+                         << count << " rank " << rank.channel.rank());
+            EXPECT_EQ(r.coded, count >= edge);
+            EXPECT_EQ(is_coded(coding.get(), 0, {}, count, dtype, verb < 2), count >= edge);
+            EXPECT_EQ(r.price.coded, count >= edge);
+            EXPECT_TRUE(r.price.exact);
+            EXPECT_EQ(r.wire, r.price.bytes);
+            if (count >= edge) {
+              // A reduce-scatter's own part, and a gather's, may be the largest of all: less travels in any case.
+              EXPECT_LT(r.wire, r.price.plain);
+              EXPECT_FALSE(r.as_plain) << "four bits lost nothing";
+            } else {
+              EXPECT_EQ(r.wire, r.price.plain);
+              EXPECT_TRUE(r.as_plain);
+            }
+          }
+        }
+      });
+      if (HasFailure()) return;
+    }
+  }
+}
+
+// What else decides: the plan's word about the message, the warm-up of the rule, a site that is switched off, and
+// whether there is anything to gain.
+TEST(ChannelChoice, FollowsPlanClockAndGain) {
+  const auto coding = make_site_coding(Site::kDpGradient, rule_of(RuleAlgorithm::kDirect, 0, 3));
+  EXPECT_FALSE(is_coded(nullptr, 9, {}, 1000, DType::f32, true));
+  EXPECT_FALSE(is_coded(coding.get(), 2, {}, 1000, DType::f32, true));
+  EXPECT_TRUE(is_coded(coding.get(), 3, {}, 1000, DType::f32, true));
+  EXPECT_FALSE(is_coded(coding.get(), 3, {.coded = false}, 1000, DType::f32, true));
+  EXPECT_FALSE(is_coded(coding.get(), 3, {}, 0, DType::f32, true));
+  // Three numbers of 4 bits and a scale of 2 bytes are 4 bytes; one of bf16 would grow.
+  EXPECT_TRUE(is_coded(coding.get(), 3, {}, 3, DType::f32, false));
+  EXPECT_FALSE(is_coded(coding.get(), 3, {}, 1, DType::bf16, false));
+  // Nobody knows how long a framed payload gets: from a kilobyte on.
+  const auto framed = make_site_coding(Site::kDpGradient, SiteRule{.codec = real_spec("entropy")});
+  EXPECT_FALSE(is_coded(framed.get(), 0, {}, 255, DType::f32, false));
+  EXPECT_TRUE(is_coded(framed.get(), 0, {}, 256, DType::f32, false));
+  std::mutex mutex;
+  run_ranks(3, [&](Progress& progress) {
+    ChoosingRank rank(progress, {0, 0, 0}, coding);
+    const auto coded = [&](const MessageKey& key) {
+      const Result r = send_one(rank, 0, 5003, DType::f32, key);
+      const std::lock_guard lock(mutex);
+      EXPECT_EQ(r.coded, !r.as_plain);
+      EXPECT_EQ(r.wire, r.coded ? r.price.bytes : r.price.plain);
+      return r.coded;
+    };
+    std::vector<bool> seen;
+    for (rank.clock.step = 1; rank.clock.step < 5; ++rank.clock.step) seen.push_back(coded({.slot = 1}));
+    seen.push_back(coded({.slot = 2, .coded = false}));
+    rank.clock.off[static_cast<size_t>(Site::kDpGradient)] = true;
+    seen.push_back(coded({.slot = 1}));
+    rank.clock.off = {};
+    seen.push_back(coded({.slot = 1}));
+    const std::lock_guard lock(mutex);
+    EXPECT_EQ(seen, (std::vector<bool>{false, false, true, true, false, false, true}));
+  });
+}
+
+// Law 6 over Channel's branches. Two levels on a group that has none, and a ring's gathers, are the direct ones.
+TEST(ChannelChoice, PricesOfEveryCodecAreWhatIsSent) {
+  std::vector<CodecSpec> specs;
+  for (const RealCodec& codec : real_codecs()) specs.push_back(codec.spec);
+  specs.push_back(real_spec("sketch", [](CodecSpec& s) { s.density = 0.05; }));
+  specs.push_back(real_spec("low_rank", [](CodecSpec& s) { s.rank = 2; }));
+  for (const CodecSpec& spec : specs) {
+    for (const RuleAlgorithm way : kWays) {
+      SiteRule rule{.codec = spec, .algorithm = way};
+      const auto coding = make_site_coding(Site::kDpGradient, rule);
+      for (const std::vector<int>& nodes : {std::vector<int>{0, 0, 0}, node_list(2, 2)}) {
+        const int n = static_cast<int>(nodes.size());
+        std::mutex mutex;
+        run_ranks(n, [&](Progress& progress) {
+          ChoosingRank rank(progress, nodes, coding);
+          uint32_t slot = 0;
+          for (int verb = 0; verb < 4; ++verb) {
+            if (spec.codec == "low_rank" && verb == 2) continue;  // no site gathers by it
+            const int64_t count = 64 * 64 + (spec.codec == "low_rank" ? 0 : 907);
+            const MatrixShape matrix{0, 64, 64};
+            MessageKey key{.slot = slot};
+            if (spec.codec == "low_rank") key.matrices = {&matrix, 1};
+            slot += 4;
+            const Result r = send_one(rank, verb, count, DType::f32, key);
+            const std::lock_guard lock(mutex);
+            SCOPED_TRACE(::testing::Message() << spec.codec << " " << kVerbs[verb] << " way " << static_cast<int>(way)
+                                              << " ranks " << n << " rank " << rank.channel.rank());
+            EXPECT_EQ(r.coded, r.price.coded);
+            EXPECT_EQ(r.coded, spec.codec != "sketch" || verb < 2);
+            if (r.price.exact) {
+              EXPECT_EQ(r.wire, r.price.bytes);
+            } else {
+              EXPECT_LE(r.wire, r.price.bytes);
+            }
+            EXPECT_GT(r.wire, 0);
+          }
+        });
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace thinwire

@@ -3,7 +3,7 @@
 # set-up and is safe to repeat.
 #   scripts/test.sh          all of it
 #   scripts/test.sh fast     the core: all programs, laws of the model and the main ops, whole runs
-#   scripts/test.sh full     all, and what takes long: sanitizers (also over whole runs), fuzzing
+#   scripts/test.sh full     all, and what takes long: sanitizers (also over whole runs, and of threads), fuzzing
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mode=${1:-all}
@@ -40,6 +40,12 @@ if [ "$mode" = full ]; then
   cmake --build build-asan -j "$(nproc)" | tail -n 1
   ctest --test-dir build-asan -L fast --output-on-failure -j 2 --no-tests=error
   scripts/check_sanitized_runs build-asan
+
+  say "ThreadSanitizer over the communication layer"
+  cmake --preset tsan >/dev/null
+  mapfile -t comm < <(sed -n 's/^thinwire_test(\([a-z_]*\) .*/\1/p' tests/comm/CMakeLists.txt) && comm+=(flight_recorder_test two_level_test watchdog_test)
+  cmake --build build-tsan -j "$(nproc)" --target "${comm[@]}" | tail -n 1
+  ctest --test-dir build-tsan -R "^($(IFS='|'; echo "${comm[*]}"))\$" --output-on-failure -j 2 --no-tests=error
 
   # The normal run replays tests/fuzz/corpora; here every decoder gets a minute of new inputs.
   clang=$(command -v clang++-14 || command -v clang++ || true)

@@ -82,13 +82,19 @@ def measure(o, name, hosts, stage):
             "command": f"scripts/lab run -n {hosts} --bind -- {' '.join(['build/bench', *command(layout)[1:]])}"}
 
 
+def gained(r):
+    """In percent; a dash where waiting for each transfer costs nothing that could be gained."""
+    most = r["waiting"] - r["best"]
+    return f"{100 * (r['waiting'] - r['step']) / most:.0f} %" if most > 0 else "-"
+
+
 def table(results, o):
     lines = ["| hosts | ZeRO | compute ms | communication ms | max of both | step ms | step / max | waiting for each | busy ms | exposed ms | core ms | hidden | gained | MB sent |",
              "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for r in results:
         lines.append(f"| {r['hosts']} | {r['stage']} | {r['compute']:.0f} | {r['communication']:.0f} | {r['best']:.0f} | {r['step']:.0f} | {r['step'] / r['best']:.2f} "
                      f"| {r['waiting']:.0f} | {r['busy']:.0f} | {r['exposed']:.0f} "
-                     f"| {r['step'] - r['compute'] - r['exposed']:.0f} | {100 * r['hidden']:.0f} % | {100 * (r['waiting'] - r['step']) / (r['waiting'] - r['best']):.0f} % | {r['sent']:.1f} |")
+                     f"| {r['step'] - r['compute'] - r['exposed']:.0f} | {100 * r['hidden']:.0f} % | {gained(r)} | {r['sent']:.1f} |")
     lines += ["", "Sites of the overlapped runs (ms per step and rank 0; MB sent):", "", "| hosts | ZeRO | site | busy ms | exposed ms | MB |", "|---|---|---|---|---|---|"]
     for r in results:
         for site, (busy, still, sent) in sorted(r["sites"].items()):

@@ -83,6 +83,9 @@ class Tables:
             return
         name, rate, zero = parts(preset, self.o.zero)
         more, ranks, _ = layout_keys(layout, zero)
+        # Compared over the ranks at the end of the run; a difference ends it with 70.
+        iters = next(k.partition("=")[2] for k in keys if k.startswith("train_iters="))
+        keys = [*keys, f"check_weight_hash_across_dp_replicas_interval={iters}"]
         coded = [f"compression.preset={name}", "compression.adapt=false", *(f"compression.{s}.rate={rate}" for s in ZFP_SITES if rate)]
         # Evaluation of the whole held-out part, once.
         batch, length = (32, 128) if table == "loss" else (16, 128)
@@ -98,7 +101,7 @@ class Tables:
             loss = final_loss(lines)
             bytes_ = {site: agrees(sites[site], got["sites"][site]) for site in sites if site in got["sites"]}
             said = f"loss {loss:.4f}, {got['tokens_per_s']:.0f} tok/s, {sum(s['wire_bytes_total'] for s in got['sites'].values()) / 1e6:.3f} MB per update"
-            return {"applies": True, "eval_loss": loss, **got, "predicted": sites, "agrees": bytes_, "run_seconds": seconds, "said": said,
+            return {"applies": True, "eval_loss": loss, **got, "predicted": sites, "agrees": bytes_, "hashes": "equal", "run_seconds": seconds, "said": said,
                     "bigram": self.facts["bigram"], "command": shown(command, self.store.folder, self.o.build)}
         measure(self.store, table, key, {"preset": preset, "layout": layout, "seed": seed, "zero": zero}, what)
 
@@ -132,7 +135,7 @@ class Tables:
         wire = {"none": 5.0, "bf16_wire": 2.5}.get(name, 1.0) * (1.5 if layout == "1x4x1" else 1.0) if slow else 0.1
         # Ours tries three ways in turn before it settles; what is measured is what it settles on.
         updates = 44 if name == "thinwire" else 7 if name in ("none", "bf16_wire") and slow else 15
-        seconds = self.o.seconds or min(150.0, 3.0 + (max(update, wire) + 0.2 * min(update, wire)) * updates)
+        seconds = self.o.seconds or min(270.0 if micro == 8 else 150.0, 3.0 + (max(update, wire) + 0.2 * min(update, wire)) * updates)
         all_keys = ["--config", "configs/sweeps/speed_10m.json", *more, f"train_micro_batch_size_per_gpu={micro}", f"gradient_accumulation_steps={accumulation}",
                     f"train_iters={SPEED_ITERS}", f"compression.preset={name}", *NO_WARM_UP.get(name, []), *keys,
                     f"exit_duration_in_mins={seconds / 60:.3f}", *self.text_keys, *self.o.keys]
@@ -157,8 +160,9 @@ class Tables:
         """The work of a data-parallel rank without any communication: so many ranks at once, each a run of its own."""
         if not self.wanted(key):
             return
+        seconds = self.o.seconds or 4 + 6 * micro * max(1, ranks // (os.cpu_count() or 1))
         keys = ["--config", "configs/sweeps/speed_10m.json", f"train_micro_batch_size_per_gpu={micro}", "gradient_accumulation_steps=1", f"train_iters={SPEED_ITERS}",
-                f"exit_duration_in_mins={(self.o.seconds or 4 + 6 * micro) / 60:.3f}", *self.text_keys, *self.o.keys]
+                f"exit_duration_in_mins={seconds / 60:.3f}", *self.text_keys, *self.o.keys]
 
         def what():
             lab.be(ranks, "none")
@@ -172,7 +176,7 @@ class Tables:
         shutil.rmtree(self.run_dir, ignore_errors=True)
         os.makedirs(self.run_dir)
         command = [*front, os.path.join(self.o.build, "train"), *keys]
-        _, said = launch(command, 120)
+        _, said = launch(command, 240)
         lines = [read_run(os.path.join(self.run_dir, str(r)), 0, said, True)[0] for r in range(ranks)]
         each = [summary(x, 4) for x in lines]
         shutil.rmtree(self.run_dir, ignore_errors=True)
@@ -190,9 +194,13 @@ class Tables:
                 mark = f" round {round_}" if round_ > 1 else ""
                 for layout in LAYOUTS:
                     ranks = layout_keys(layout)[1]
-                    for micro in (1, 8) if layout == "1x2x1" else (1,):
-                        if layout in ("1x2x1", "1x4x1"):
+                    replicas = layout in ("1x2x1", "1x4x1")
+                    for micro in (1, 8) if replicas else (1,):
+                        if replicas:
                             self.alone(lab, f"speed {layout} mb {micro} alone{mark}", ranks, micro)
+                        if layout == "1x4x1" and micro == 8:  # two ranks a core: only what has a bar
+                            self.clock(lab, "speed", f"speed {layout} mb {micro} 100mbit thinwire{mark}", "thinwire", layout, "100mbit", micro)
+                            continue
                         for rate in RATES:
                             extra = MADE_FOR.get(layout, ()) if rate == "100mbit" and micro == 1 else ()
                             for preset in (*EVERYWHERE, *extra):

@@ -25,7 +25,8 @@ struct GroupLane : Lane {
 
   int size() const { return static_cast<int>(ranks.size()); }
   int world_rank(int member) const { return ranks[static_cast<size_t>(member)]; }
-  int64_t chunk_elements(DType dtype) const;
+  int64_t chunk_elements(DType dtype) const;  // of what is summed or passed on
+  size_t piece_bytes() const;                 // of what only travels
 };
 
 // Elements [bounds[r], bounds[r+1]) are rank r's; a copy that lives as long as the coroutine.
@@ -39,16 +40,17 @@ Task exchange_all_reduce(GroupLane lane, View data, ReduceKind kind);
 // all while the next one arrives. Rank order.
 Task direct_all_reduce(GroupLane lane, View data, ReduceKind kind);
 Task direct_reduce_scatter(GroupLane lane, View whole, Bounds bounds, View out, bool accumulate);
-Task direct_all_gather(GroupLane lane, View whole, Bounds bounds);
-// The same where the contents of my range are `mine`: that range itself, or memory outside `whole`.
-Task direct_all_gather(GroupLane lane, View mine, View whole, Bounds bounds);
+Task direct_all_gather(GroupLane lane, View whole, const Bounds& bounds);
+// The same where the contents of my range are `mine`: that range itself, or memory outside `whole`. queue: gathers that
+// stand in one send in the order of issue; only for operations that come here before their first suspension.
+Task direct_all_gather(GroupLane lane, View mine, View whole, const Bounds& bounds, TurnQueue* queue);
 // Partial sums travel once around: slice r starts at rank r + 1 and ends at rank r; rounded to the wire's dtype at each
 // hop. Destroys `whole`.
 Task ring_reduce_scatter(GroupLane lane, View whole, Bounds bounds, View out, bool accumulate, ReduceKind kind);
 Task ring_all_gather(GroupLane lane, View whole, Bounds bounds);
 Task ring_all_reduce(GroupLane lane, View data, ReduceKind kind);
 
-Task direct_all_to_all(GroupLane lane, View from, Bounds from_bounds, View to, Bounds to_bounds);
+Task direct_all_to_all(GroupLane lane, View from, const Bounds& from_bounds, View to, const Bounds& to_bounds);
 Task tree_broadcast(GroupLane lane, View data, int root);  // binomial tree, chunk by chunk
 Task dissemination_barrier(GroupLane lane);
 Task send_task(GroupLane lane, View data, int peer);

@@ -186,7 +186,8 @@ Task Communicator::all_gather_task(View mine, View whole, std::span<const int64_
   if (whole.count() == 0) return nothing(lane);
   const bool direct = size() > 1 && choose_algorithm(tuning_, Verb::kAllGather, nodes_, size(),
                                                      static_cast<int64_t>(whole.bytes())) == Algorithm::kDirect;
-  if (direct && !overlap(mine, whole)) return direct_all_gather(lane, mine, whole, Bounds(pool(), bounds));
+  if (direct && !overlap(mine, whole))
+    return direct_all_gather(lane, mine, whole, Bounds(pool(), bounds), lane.gathers);
   Task gather = size() == 1 ? nothing(lane) : gather_task(lane, whole, Bounds(pool(), bounds));
   if (count == 0 || mine.data == place) return gather;
   return gather_from(lane, mine, place, std::move(gather));
@@ -199,7 +200,8 @@ Task Communicator::gather_task(const GroupLane& lane, View whole, Scratch<int64_
     case Algorithm::kTwoLevel:
       return two_level_all_gather(lane, whole, std::move(bounds));
     default:
-      return direct_all_gather(lane, whole, std::move(bounds));
+      return direct_all_gather(lane, whole.element_range(bounds[rank_], bounds[rank_ + 1] - bounds[rank_]), whole,
+                               bounds, lane.gathers);
   }
 }
 
@@ -314,7 +316,8 @@ Ticket Communicator::point_to_point(View data, int peer, bool is_send) {
                            .peer = ranks_[static_cast<size_t>(peer)],
                            .sequence = sequence,
                            .bytes = static_cast<int64_t>(data.bytes())};
-  if (data.bytes() == 0 || data.bytes() > kLargestMessage) {
+  // One message, or the two pieces that a window of pieces would have under way (collectives.h).
+  if (data.bytes() == 0 || data.bytes() > 2 * peer_lane(0).piece_bytes()) {
     Task task = is_send ? send_task(data, peer) : receive_task(data, peer);
     return progress_->start(std::move(task), note, counters_);
   }

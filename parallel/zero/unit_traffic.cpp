@@ -258,13 +258,17 @@ struct UnitTraffic::Impl {
     s.publication.wait(stream);
   }
 
-  void publish_all(bool raw, const BeforePublication& before) {
-    publishing_raw = raw;
+  void mark_stale() {
     abandon_uses();
     for (size_t u = 0; u < units.size(); ++u) {
-      TW_CHECK(states[u].acquired == 0, "unit ", u, " is in use while weights change");
+      TW_CHECK(states[u].acquired == 0, "unit ", u, " is in use while its copy is forgotten");
       states[u].whole = states[u].kept = false;
     }
+  }
+
+  void publish_all(bool raw, const BeforePublication& before) {
+    publishing_raw = raw;
+    mark_stale();
     if (!publishes) return;
     for (UnitState& s : states) s.publication.wait(stream);
     list_publications();
@@ -474,6 +478,10 @@ void UnitTraffic::publish_all(const BeforePublication& before) {
 void UnitTraffic::publish_raw() {
   impl_->publish_all(true, nullptr);
 }
+void UnitTraffic::forget_gathered() {
+  if (impl_->placement.hold != Hold::kStep) impl_->mark_stale();
+}
+
 void UnitTraffic::finish_publications() {
   if (!impl_->publishing) return;
   impl_->start_publications(impl_->publish_order.size());

@@ -94,6 +94,10 @@ class UnitTraffic final : public UnitEvents {
   // Starts and finishes what publish_all has left for later: weights are whole, and are what computes (before a save of
   // them; all ranks together).
   void finish_publications();
+  // Gathered copies are stale from here on, although weights have not changed: behind gathers that are not an update's
+  // (an evaluation's), so that the next update gathers, codes and counts as if they had not been. Held for a step they
+  // stay: there they are what it would gather, and may be what a difference is added to.
+  void forget_gathered();
   // Waits for everything that is open (before a save, at the end, on an error). Starts nothing.
   void drain();
 

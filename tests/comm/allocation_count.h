@@ -6,5 +6,7 @@
 namespace thinwire {
 
 int64_t allocations_of_the_process();
+// Off while a library is at work whose own allocations are none of ours.
+void count_allocations_of_this_thread(bool on);
 
 }  // namespace thinwire

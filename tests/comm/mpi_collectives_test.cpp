@@ -7,6 +7,7 @@
 #include <exception>
 #include <numeric>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "engine/base/core/error.h"
@@ -128,6 +129,46 @@ void check_group(Progress& progress, MPI_Comm comm, std::vector<int> ranks, int 
   EXPECT(counters.open == 0);
 }
 
+// Small operations do not wait for the end of a large one that was issued before them: between the same ranks many come
+// and go while it is under way.
+void check_fairness(Progress& progress, const std::vector<int>& ranks) {
+  constexpr int64_t kLarge = 16 << 20;  // floats
+  constexpr int kSmall = 100;
+  const int n = static_cast<int>(ranks.size()), me = progress.transport().rank();
+  HostStream stream;
+  SiteCounters counters;
+  Communicator large(progress, ranks, 8, Site::kDpGradient, &counters);
+  Communicator small(progress, ranks, 9, Site::kControl, &counters);
+  std::vector<float> data(static_cast<size_t>(kLarge)), part(static_cast<size_t>(kLarge / n));
+  const View whole(data.data(), DType::f32, {kLarge});
+  std::vector<int64_t> bounds;
+  for (int r = 0; r <= n; ++r) bounds.push_back(kLarge / n * r);
+  const View cut = whole.element_range(0, bounds.back()),
+             mine = cut.element_range(bounds[static_cast<size_t>(me)], kLarge / n);
+  for (const char* verb : {"send", "all_gather", "reduce_scatter", "all_reduce", "broadcast"}) {
+    small.barrier().wait(stream);
+    Ticket under_way;
+    if (verb == std::string("send") && me == 0) under_way = large.send(whole, 1, stream);
+    if (verb == std::string("send") && me == 1) under_way = large.receive(whole, 0, stream);
+    if (verb == std::string("all_gather")) under_way = large.all_gather(mine, cut, bounds, stream);
+    if (verb == std::string("reduce_scatter"))
+      under_way = large.reduce_scatter(cut, bounds, View(part.data(), DType::f32, {kLarge / n}), false, stream);
+    if (verb == std::string("all_reduce")) under_way = large.all_reduce(whole, ReduceKind::kSum, stream);
+    if (verb == std::string("broadcast")) under_way = large.broadcast(whole, 0, stream);
+    int beside = 0, most = 0;
+    for (int i = 0; i < kSmall; ++i) {
+      double value = 1.0;
+      small.all_reduce(View(&value, DType::f64, {1}), ReduceKind::kSum, stream).wait(stream);
+      EXPECT(value == n);
+      beside += under_way.open();
+    }
+    under_way.wait(stream);
+    MPI_Allreduce(&beside, &most, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    if (me == 0) std::printf("%s of 64 MiB: %d of %d small sums beside it\n", verb, most, kSmall);
+    EXPECT(most >= 3);
+  }
+}
+
 int run() {
   World world = open_world();
   const int n = world.transport->size(), me = world.transport->rank();
@@ -151,6 +192,7 @@ int run() {
     std::vector<int> same;
     for (int r = me % 2; r < n; r += 2) same.push_back(r);
     check_group(progress, parity, same, 7, Algorithm::kRing, {});
+    check_fairness(progress, everybody);
     MPI_Comm_free(&backwards);
     MPI_Comm_free(&parity);
   }

@@ -15,6 +15,7 @@
 #include "engine/run/train/gather_tensors.h"
 #include "engine/run/train/job.h"
 #include "engine/run/train/site_price.h"
+#include "engine/run/train/weight_hashes.h"
 #include "tests/support/fake_gpu.h"
 
 namespace thinwire::mesh {
@@ -115,26 +116,6 @@ uint64_t hash_of(Replica& replica, View v, uint64_t hash) {
   return hash;
 }
 
-// Tensors that are whole on every tensor rank are the same on all ranks of a stage.
-void check_whole_tensors(Job& job, Replica& replica) {
-  std::ostringstream mine;
-  mine << replica.layout().at.pipeline << ' ';
-  if (replica.layout().where.placement.weights == 1) {
-    uint64_t hash = 1469598103934665603ull;
-    for (const ParamSpec& p : replica.store().params()) {
-      if (p.tp_axis == TpAxis::kNone && p.local_count() > 0)
-        hash = hash_of(replica, replica.store().weight(p.name), hash);
-    }
-    mine << hash;
-  }
-  std::map<std::string, std::string> of_stage;
-  for (const std::string& text : job.control().collect(mine.str())) {
-    const size_t space = text.find(' ');
-    const auto [at, first] = of_stage.emplace(text.substr(0, space), text.substr(space));
-    TW_CHECK(at->second == text.substr(space), "whole tensors of stage ", at->first, " differ");
-  }
-}
-
 // Of lines "key hash" that all ranks bring: one hash per key. Returns how many ranks brought each key.
 std::map<std::string, int> check_same(Job& job, const std::string& mine, const char* what) {
   std::map<std::string, std::string> hash_of_key;
@@ -203,6 +184,7 @@ struct Order {
   bool fake_gpu = false;
   const Tensors* weights = nullptr;
   FirstUpdate* first = nullptr;  // filled by rank 0
+  std::function<void(int step)> between = {};
 };
 
 Curve run_rank(Transport& transport, const Order& order) {
@@ -239,20 +221,33 @@ Curve run_rank(Transport& transport, const Order& order) {
   int64_t warm_up = 0;  // prices are those behind it
   for (const auto& [site, rule] : config.compression.rules) warm_up = std::max(warm_up, rule.warmup_steps);
   const int64_t dp = replica.layout().mesh.data, d = replica.layout().at.data, rows = config.data.micro_batch;
+  const auto between = [&](int step) {
+    if (!order.between) return;
+    job.control().barrier();
+    if (job.first()) order.between(step);
+    job.control().barrier();
+  };
+  std::vector<Batch> batches;  // made before, so that an update's allocations are the engine's own
   for (int s = 0; s < order.steps; ++s) {
-    int64_t micro = 0;
-    const StepOutcome outcome = training.update(static_cast<int>(config.accumulation), [&] {
-      return make_batch(order.first_sample + s * config.data.global_batch + (micro++ * dp + d) * rows, rows);
-    });
+    for (int64_t micro = 0; micro < config.accumulation; ++micro)
+      batches.push_back(make_batch(order.first_sample + s * config.data.global_batch + (micro * dp + d) * rows, rows));
+  }
+  curve.loss.reserve(static_cast<size_t>(order.steps)), curve.norm.reserve(static_cast<size_t>(order.steps));
+  auto batch = batches.begin();
+  for (int s = 0; s < order.steps; ++s) {
+    between(s);
+    const StepOutcome outcome =
+        training.update(static_cast<int>(config.accumulation), [&] { return std::move(*batch++); });
     curve.loss.push_back(outcome.loss), curve.norm.push_back(outcome.grad_norm);
     curve.wire.assign(outcome.wire_total.begin(), outcome.wire_total.end());
-    if (s > warm_up && job.mesh() != nullptr)
+    if (s > warm_up && job.mesh() != nullptr && !order.between)
       check_prices(replica, outcome);  // the first has no gathers behind an update
   }
+  between(order.steps);
   replica.traffic().finish_publications();
   replica.traffic().drain();
   check_replicas(job, replica);
-  check_whole_tensors(job, replica);
+  check_weight_hashes(replica, order.steps);  // the engine's own: whole tensors of tensor ranks, gathered copies
   // What codecs keep is what was planned before the mesh was there, but for a few KiB of lists and of small matrices
   // that low_rank and sketch take when they are first used.
   const int64_t kept = job.mesh() != nullptr ? job.mesh()->state_bytes() : 0;
@@ -311,9 +306,12 @@ Curve run_order(const Layout& layout, const Order& order) {
 
 }  // namespace
 
-Curve run(const Model& model, const Layout& layout, int samples, int steps) {
-  return run_order(layout,
-                   {.overrides = overrides_of(model, layout, samples), .steps = steps, .fake_gpu = layout.fake_gpu});
+Curve run(const Model& model, const Layout& layout, int samples, int steps,
+          const std::function<void(int step)>& between) {
+  return run_order(layout, {.overrides = overrides_of(model, layout, samples),
+                            .steps = steps,
+                            .fake_gpu = layout.fake_gpu,
+                            .between = between});
 }
 
 FirstUpdate first_update(const Model& model, const Layout& layout, int samples, int first_sample,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -41,8 +42,10 @@ struct Curve {
   bool operator==(const Curve&) const = default;
 };
 
-// `steps` updates over `samples` sequences each. The engine's own configuration, plan, replica and step.
-Curve run(const Model& model, const Layout& layout, int samples, int steps);
+// `steps` updates over `samples` sequences each. The engine's own configuration, plan, replica and step. between:
+// called before each update, and behind the last, while no rank is in one.
+Curve run(const Model& model, const Layout& layout, int samples, int steps,
+          const std::function<void(int step)>& between = {});
 
 // The first update in full: whole tensors by name, put together from the ranks' owned pieces.
 using Tensors = std::map<std::string, std::vector<float>>;

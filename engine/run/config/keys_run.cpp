@@ -310,6 +310,14 @@ KeyTopic run_keys() {
        .bounds = {1, 1e12},
        .unit = "updates",
        .doc = "Updates between lines on the console (metrics.jsonl has every update)."},
+      {.name = "check_weight_hash_across_dp_replicas_interval",
+       .types = kIntKey,
+       .default_json = "0",
+       .bounds = {0, 1e12},
+       .unit = "updates",
+       .doc =
+           "Updates between comparisons of the weights' hashes over all ranks that hold the same part of a tensor; a "
+           "difference ends the run with exit code 70 and names tensor and ranks. 0: none."},
       {.name = "trace",
        .types = kBoolKey,
        .default_json = "false",

@@ -255,6 +255,7 @@ RunConfig to_run_config(const Values& values) {
   c.eval_interval = r.integer("eval_interval");
   c.eval_iters = r.integer("eval_iters");
   c.log_interval = r.integer("log_interval");
+  c.weight_hash_interval = r.integer("check_weight_hash_across_dp_replicas_interval");
   c.save_interval = r.integer("save_interval");
   c.keep_last = r.integer("keep_last_n_checkpoints");
   c.async_save = r.flag("async_save");

@@ -47,6 +47,7 @@ Evaluation evaluate(Replica& r, const SampleStream& stream, Split split, int64_t
     ++batches;
   }
   leaving.wait(r.stream());
+  r.traffic().forget_gathered();
   TW_CHECK(batches > 0, "evaluation without a batch");
   if (!r.reports_loss()) r.zero(r.buffers().sums.element_range(kSumLoss, 1));
   r.ports().control.sum(r.buffers().sums, r.stream()).wait(r.stream());

@@ -36,7 +36,8 @@ FaultPlan::FaultPlan(const std::string& text, bool allowed, int rank) {
     }
     const bool save_point =
         std::find(std::begin(kSavePoints), std::end(kSavePoints), fault.at) != std::end(kSavePoints);
-    if (!save_point && fault.at != "step.begin" && fault.at != "step.end" && fault.at != "grad")
+    if (!save_point && fault.at != "step.begin" && fault.at != "step.end" && fault.at != "grad" &&
+        fault.at != "weights")
       throw_bad_config(where + ": unknown point");
     if (fault.action.rfind("delay:", 0) == 0) {
       char* end = nullptr;
@@ -44,11 +45,13 @@ FaultPlan::FaultPlan(const std::string& text, bool allowed, int rank) {
       if (*end != '\0' || !(fault.seconds >= 0.0)) throw_bad_config(where + ": delay:SECONDS is expected");
       fault.action = "delay";
     }
-    constexpr std::string_view known[] = {"kill9", "stop", "segv", "abort", "enospc", "delay", "nan", "inf"};
+    constexpr std::string_view known[] = {"kill9", "stop", "segv", "abort", "enospc", "delay", "nan", "inf", "flip"};
     if (std::find(std::begin(known), std::end(known), fault.action) == std::end(known))
       throw_bad_config(where + ": unknown action");
     if ((fault.action == "nan" || fault.action == "inf") != (fault.at == "grad"))
       throw_bad_config(where + ": nan and inf go with the point grad");
+    if ((fault.action == "flip") != (fault.at == "weights"))
+      throw_bad_config(where + ": flip goes with the point weights");
     if (entry.contains("rank")) {
       if (!entry["rank"].is_number_integer() || entry["rank"] < 0)
         throw_bad_config(where + ": \"rank\" is a whole number, 0 or more");
@@ -73,6 +76,11 @@ void FaultPlan::reach(std::string_view point) {
     if (f.action == "enospc") throw_io("injected: no space left on device at " + f.at);
     if (f.action == "delay") std::this_thread::sleep_for(std::chrono::duration<double>(f.seconds));
   }
+}
+
+bool FaultPlan::flips_weights() const {
+  return std::any_of(faults_.begin(), faults_.end(),
+                     [&](const Fault& f) { return f.at == "weights" && (f.step < 0 || f.step == step_); });
 }
 
 float FaultPlan::poison() const {

@@ -11,7 +11,8 @@ namespace thinwire {
 // faults: [{"at": POINT, "step": N, "rank": R, "do": ACTION}, ...]; rank 0 unless said. Points: "step.begin", "grad",
 // "step.end", and the save points
 // ("save.begin" ... "save.after_prune"). A fault without "step" strikes each time. Actions: kill9, stop, segv, abort,
-// enospc (a write error), delay:SECONDS, and nan or inf at the point "grad" (the first weight gradient of the step).
+// enospc (a write error), delay:SECONDS, nan or inf at the point "grad" (the first weight gradient of the step), and
+// flip at the point "weights" (a bit of what the rank computes with, behind the step).
 class FaultPlan {
  public:
   FaultPlan() = default;
@@ -24,6 +25,8 @@ class FaultPlan {
   void reach(std::string_view point);
   // The value to poison a gradient with at this step, or 0.
   float poison() const;
+  // Whether a bit of the weights is flipped behind this step.
+  bool flips_weights() const;
   bool empty() const { return faults_.empty(); }
 
  private:

@@ -16,6 +16,7 @@
 #include "engine/run/train/settle_layout.h"
 #include "engine/run/train/signals.h"
 #include "engine/run/train/step_trace.h"
+#include "engine/run/train/weight_hashes.h"
 
 namespace thinwire {
 namespace {
@@ -135,6 +136,8 @@ class Trainer {
       if (const char* why = wants_to_stop()) return why;
       take_step();
       trace_until(progress_.step);
+      if (faults_.flips_weights()) flip_weight();
+      if (run_.weight_hash_interval > 0 && progress_.step % run_.weight_hash_interval == 0) check_weights();
       if (run_.eval_interval > 0 && progress_.step % run_.eval_interval == 0)
         evaluate_split(Split::kValid, progress_.step / run_.eval_interval - 1);
       if (run_.save_interval > 0 && progress_.step % run_.save_interval == 0 && progress_.step < run_.train_iters)
@@ -257,6 +260,22 @@ class Trainer {
                             " steps in a row were not finite (last: " + outcome.non_finite +
                             "); the weights before them are saved; lower the learning rate or raise non_finite_budget");
     }
+  }
+
+  void check_weights() {
+    now_doing("comparing weights");
+    const auto t = timer_.measure(StepPart::kEvaluation);
+    check_weight_hashes(*replica_, progress_.step);
+  }
+
+  // An injected fault: a bit of one weight that this rank computes with.
+  void flip_weight() {
+    replica_->traffic().finish_publications();  // or what comes from a peer puts it right
+    const View weight = replica_->store().weight(replica_->store().params().front().name);
+    std::vector<std::byte> bytes(weight.bytes());
+    replica_->read(weight, bytes.data());
+    bytes.back() ^= std::byte{1};
+    replica_->write(weight, bytes.data(), bytes.size());
   }
 
   void save(bool wait) {

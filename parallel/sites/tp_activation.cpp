@@ -9,7 +9,8 @@ TpActivation::TpActivation(Channel forward, Channel backward, Channel control, b
     : forward_(std::move(forward)),
       backward_(std::move(backward)),
       control_(std::move(control)),
-      sequence_parallel_(sequence_parallel && forward_.size() > 1) {}
+      sequence_parallel_(sequence_parallel && forward_.size() > 1),
+      bounds_(static_cast<size_t>(forward_.size()) + 1) {}
 
 int64_t TpActivation::first_row(int64_t rows) const {
   return sequence_parallel_ ? rows * rank() / size() : 0;
@@ -19,10 +20,9 @@ int64_t TpActivation::part_rows(int64_t rows) const {
   return sequence_parallel_ ? rows * (rank() + 1) / size() - rows * rank() / size() : rows;
 }
 
-std::vector<int64_t> TpActivation::row_bounds(View whole) const {
-  std::vector<int64_t> bounds;
-  for (int r = 0; r <= size(); ++r) bounds.push_back(whole.rows() * r / size() * whole.cols());
-  return bounds;
+std::span<const int64_t> TpActivation::row_bounds(View whole) {
+  for (int r = 0; r <= size(); ++r) bounds_[static_cast<size_t>(r)] = whole.rows() * r / size() * whole.cols();
+  return bounds_;
 }
 
 MessageKey TpActivation::key(const std::vector<bool>& units) const {
@@ -66,9 +66,8 @@ Ticket TpActivation::sum_gradients(View packed, Stream& stream) {
 
 Ticket TpActivation::gather_statistics(View mine, View all, Stream& stream) {
   TW_CHECK(all.count() == mine.count() * size(), all.count(), " elements for ", size(), " ranks");
-  std::vector<int64_t> bounds;
-  for (int r = 0; r <= size(); ++r) bounds.push_back(mine.count() * r);
-  return control_.all_gather(mine, all, bounds, stream);
+  for (int r = 0; r <= size(); ++r) bounds_[static_cast<size_t>(r)] = mine.count() * r;
+  return control_.all_gather(mine, all, bounds_, stream);
 }
 
 }  // namespace thinwire

@@ -7,6 +7,7 @@
 // Without sequence parallelism `part` and `whole` are the same view, and nothing is copied.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "engine/base/core/view.h"
@@ -49,7 +50,7 @@ class TpActivation {
   Ticket gather_statistics(View mine, View all, Stream& stream);
 
  private:
-  std::vector<int64_t> row_bounds(View whole) const;  // in elements
+  std::span<const int64_t> row_bounds(View whole);  // in elements, until the next call
   MessageKey forward_key() const { return key(forward_units_); }
   MessageKey backward_key() const { return key(backward_units_); }
   MessageKey key(const std::vector<bool>& units) const;
@@ -58,6 +59,7 @@ class TpActivation {
   bool sequence_parallel_ = false;
   int unit_ = 0;
   std::vector<bool> forward_units_, backward_units_;
+  std::vector<int64_t> bounds_ = {0, 0};
 };
 
 }  // namespace thinwire

@@ -1,18 +1,17 @@
 // What whole updates allocate once buffers, pools and lists have their sizes: next to nothing, whatever the layout.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
-#include <oneapi/dnnl/dnnl.h>
 
 #include "tests/comm/allocation_count.h"
 #include "tests/mesh/mesh_harness.h"
 
 // oneDNN allocates in every product (about 400 times an update here); it is called through this, which does not count.
-extern "C" dnnl_status_t dnnl_primitive_execute(const_dnnl_primitive_t primitive, dnnl_stream_t stream, int nargs,
-                                                const dnnl_exec_arg_t* args) {
+// Declared by what the call looks like to the linker: oneDNN's own headers belong to the ops.
+extern "C" int dnnl_primitive_execute(const void* primitive, void* stream, int count, const void* arguments) {
   static const auto real =
       reinterpret_cast<decltype(&dnnl_primitive_execute)>(::dlsym(RTLD_NEXT, "dnnl_primitive_execute"));
   thinwire::count_allocations_of_this_thread(false);
-  const dnnl_status_t status = real(primitive, stream, nargs, args);
+  const int status = real(primitive, stream, count, arguments);
   thinwire::count_allocations_of_this_thread(true);
   return status;
 }
@@ -20,7 +19,7 @@ extern "C" dnnl_status_t dnnl_primitive_execute(const_dnnl_primitive_t primitive
 namespace thinwire::mesh {
 namespace {
 
-constexpr int kWarm = 12, kUpdates = 20;
+constexpr int kWarm = 30, kUpdates = 30;
 
 // Allocations of all ranks per rank and update, behind the warm ones.
 double allocations(const Layout& layout) {
@@ -55,8 +54,9 @@ TEST(SteadyState, UpdatesAllocateNothing) {
   for (const Layout& layout : layouts) {
     const double got = allocations(layout);
     RecordProperty(layout.name(), std::to_string(got));
-    // Two a micro-batch: its place among those under way. A list may still grow once or twice, by timing.
-    EXPECT_LE(got, 2.0 * layout.accumulation + 0.5) << layout.name();
+    // Two a micro-batch: its place among those under way. How many pieces meet is timing, so pools may still grow by a
+    // few; one allocation for every transfer or layer would be ten and more.
+    EXPECT_LE(got, 2.0 * layout.accumulation + 1.0) << layout.name();
   }
 }
 

@@ -7,6 +7,7 @@
 #include <immintrin.h>
 
 #include <cstdint>
+#include <cstring>
 
 #include "engine/base/core/dtype.h"
 
@@ -117,11 +118,12 @@ TW_INLINE VecF vround(VecF a) {
 #endif
 
 // The first n lanes (0 < n < kLanes) from memory, the rest `fill`; and the store of the first n lanes. Memory behind
-// the n elements is not touched.
+// the n elements is not touched. Like whole vectors they may lie at any address (payloads do): no T is read in place.
 template <typename T>
 TW_INLINE VecF load_first(const T* p, int64_t n, float fill = 0.0f) {
   alignas(64) T buffer[kLanes] = {};
-  for (int64_t i = 0; i < n; ++i) buffer[i] = p[i];
+  for (int64_t i = 0; i < n; ++i)
+    std::memcpy(buffer + i, reinterpret_cast<const char*>(p) + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
   VecF v = load(buffer);
   for (int64_t i = n; i < kLanes; ++i) v[i] = fill;
   return v;
@@ -130,7 +132,8 @@ template <typename T>
 TW_INLINE void store_first(T* p, VecF v, int64_t n) {
   alignas(64) T buffer[kLanes];
   store(buffer, v);
-  for (int64_t i = 0; i < n; ++i) p[i] = buffer[i];
+  for (int64_t i = 0; i < n; ++i)
+    std::memcpy(reinterpret_cast<char*>(p) + i * static_cast<int64_t>(sizeof(T)), buffer + i, sizeof(T));
 }
 #ifdef __AVX512F__
 TW_INLINE __mmask16 first_lanes(int64_t n) {

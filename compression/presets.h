@@ -18,7 +18,7 @@ struct PresetContext {
   int data_per_node = 0;   // ranks of a data-parallel group on one node; 0: unknown, or not the same on all
   int64_t layers = 1;
   int64_t train_iters = 0;      // for warm-ups that are a share of the run
-  bool weights_persist = true;  // each rank keeps whole weights between steps: not sharded, or hold is step
+  bool weights_persist = true;  // each rank keeps whole weights between steps: they are not sharded
   // Whether the nodes form two levels inside every data-parallel group: known, and several ranks on each of several.
   bool two_level = false;
 };

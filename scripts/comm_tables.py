@@ -22,7 +22,7 @@ PAGE = os.path.join(ROOT, "docs", "results", "comm.md")
 BENCH = os.path.join(os.environ.get("THINWIRE_BUILD", os.path.join(ROOT, "build")), "bench")
 LAB, NAME = os.path.join(ROOT, "scripts", "lab"), f"comm-{os.getpid()}"
 VERBS = ["ping_pong", "mpi_isend", "message_rate", "all_gather", "all_to_all", "broadcast", "all_reduce", "reduce_scatter", "mpi_iallgather", "mpi_ialltoall", "mpi_ibcast"]
-SIZES = {"memory": [8, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26], "lab": [8, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24], "crowded": [8, 1 << 16, 1 << 18, 1 << 20, 1 << 22]}
+SIZES = {"memory": [8, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26], "lab": [8, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26], "crowded": [8, 1 << 16, 1 << 18, 1 << 20, 1 << 22]}
 LAUNCH = {"memory": ["mpirun", "-n", "2"], "lab": [LAB, "run", "--name", NAME, "-n", "2", "--bind", "--"], "crowded": ["mpirun", "-n", "4"]}
 
 

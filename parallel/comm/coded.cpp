@@ -160,6 +160,10 @@ Task all_reduce_in_turn(GroupLane lane, CodedCall scatter_call, CodedCall gather
   const View sum(space.data(), sum_type, {own.count});
   Task scatter = scatter_pieces(lane, scatter_call, {.ranks = n}, data, copy_of(lane.pool(), bounds, n), sum, false);
   co_await scatter;
+  // No turn among all-gathers: it would be taken here, behind the scatter, and ranks whose scatters end in another
+  // order would wait for each other for ever.
+  TurnQueue alone;
+  lane.gathers = &alone;
   Task gather = gather_pieces(lane, gather_call, {.ranks = n}, sum, data, std::move(bounds));
   co_await gather;
 }

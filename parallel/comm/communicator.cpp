@@ -317,7 +317,7 @@ Ticket Communicator::point_to_point(View data, int peer, bool is_send) {
                            .sequence = sequence,
                            .bytes = static_cast<int64_t>(data.bytes())};
   // One message, or the two pieces that a window of pieces would have under way (collectives.h).
-  if (data.bytes() == 0 || data.bytes() > 2 * peer_lane(0).piece_bytes()) {
+  if (data.bytes() == 0 || data.bytes() > std::min(2 * peer_lane(0).piece_bytes(), kLargestMessage)) {
     Task task = is_send ? send_task(data, peer) : receive_task(data, peer);
     return progress_->start(std::move(task), note, counters_);
   }

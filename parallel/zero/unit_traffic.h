@@ -96,7 +96,7 @@ class UnitTraffic final : public UnitEvents {
   void finish_publications();
   // Gathered copies are stale from here on, although weights have not changed: behind gathers that are not an update's
   // (an evaluation's), so that the next update gathers, codes and counts as if they had not been. Held for a step they
-  // stay: there they are what it would gather, and may be what a difference is added to.
+  // stay: they are what it would gather.
   void forget_gathered();
   // Waits for everything that is open (before a save, at the end, on an error). Starts nothing.
   void drain();

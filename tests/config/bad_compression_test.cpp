@@ -68,7 +68,7 @@ TEST(BadCompression, Residuals) {
             "\"zero_optimization\": {\"stage\": 3},\n"),
        "a.json:5:36: compression.zero.parameter.residual: residual value_difference needs weights that stay: "
        "placement.weights shards them, so gathered ones lie where another layer's were and there is nothing to add a "
-       "difference to; say hold step, weights replicated, or residual none",
+       "difference to; say weights replicated, or residual none",
        kFour},
       {"error feedback of weights",
        rule("zero.parameter", "\"codec\": \"block_int\", \"residual\": \"error_feedback\""),

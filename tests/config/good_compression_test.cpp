@@ -202,7 +202,7 @@ TEST(GoodCompression, DifferencesNeedACopy) {
   EXPECT_EQ(weights("\"zero_optimization\": {\"stage\": 1}").residual.kind, ResidualKind::kValueDifference);
   EXPECT_EQ(weights("\"zero_optimization\": {\"stage\": 3}").residual.kind, ResidualKind::kNone);
   EXPECT_EQ(weights("\"zero_optimization\": {\"stage\": 3}").codec.bits, 8);
-  EXPECT_EQ(weights("\"zero_optimization\": {\"stage\": 3}, \"hold\": \"step\"").codec.rate, 2.25);
+  EXPECT_EQ(weights("\"zero_optimization\": {\"stage\": 3}, \"placement\": {\"secondary\": \"node\"}").codec.bits, 8);
 }
 
 TEST(GoodCompression, TwoLevelsWhereNodesAreKnown) {

@@ -1,5 +1,5 @@
 # check_weight_hash_across_dp_replicas_interval: silent where replicas agree and changes no digit of the run; one flipped bit ends it with 70 and a name.
-from run_support import RunCase, facts, main
+from run_support import RunCase, facts, main, read_metrics
 
 SIX = {"num_attention_heads": 4, "num_layers": 3, "train_batch_size": 8, "train_micro_batch_size_per_gpu": 1, "train_iters": 6, "eval_iters": 0}
 CODED = {"compression": {"preset": "thinwire", "adapt": False}}
@@ -35,6 +35,8 @@ class WeightHash(RunCase):
                 evaluated = self.config(name, **{**SIX, **keys, "eval_interval": 2, "eval_iters": 1})
                 self.train(plain, ranks=ranks, expect=0)
                 self.train(evaluated, ranks=ranks, expect=0)
+                lines = [read_metrics(self.run_dir(c)) for c in (plain, evaluated)]
+                self.assertTrue(any("eval_loss" in m and m["step"] == 2 for m in lines[1]))
                 self.assertEqual(facts(self.run_dir(plain))[0], facts(self.run_dir(evaluated))[0])
 
     def test_a_flipped_bit_is_named(self):

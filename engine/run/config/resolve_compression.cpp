@@ -53,13 +53,13 @@ void Resolver::preset() {
   preset_ = expand_preset(name, c);
 }
 
-// Held for a step, every unit has memory of its own; otherwise gathered weights lie where another unit's were, and a
-// difference would be one between two layers. (A secondary copy is a part of each unit: nothing to add a whole one's
-// difference to.)
+// Gathered weights lie where another unit's were, and a difference would be one between two layers. (A secondary copy
+// is a part of each unit: nothing to add a whole one's difference to. Held for a step units have memory of their own,
+// but no checkpoint has what is in it.)
 bool Resolver::weights_persist() const {
   const bool by_stage = known({"zero_optimization.stage"}) && integer("zero_optimization.stage") == 3;
   const bool sharded = known({"placement.weights"}) ? !is("placement.weights", "replicated") : by_stage;
-  return !sharded || (known({"hold"}) && is("hold", "step"));
+  return !sharded;
 }
 
 // The preset's rule for the site, overridden by what was given; nullopt: neither says anything.

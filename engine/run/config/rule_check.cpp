@@ -103,7 +103,7 @@ class Check {
     if (r.kind == ResidualKind::kValueDifference && !context_.weights_persist)
       return refuse(
           "needs weights that stay: placement.weights shards them, so gathered ones lie where another layer's were and "
-          "there is nothing to add a difference to; say hold step, weights replicated, or residual none");
+          "there is nothing to add a difference to; say weights replicated, or residual none");
     if (c.codec == "sketch" && r.kind != ResidualKind::kErrorFeedback)
       return refuse("cannot be around codec sketch; say error_feedback or none");
     if (c.codec == "low_rank" && r.kind == ResidualKind::kEma)

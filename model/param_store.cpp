@@ -41,6 +41,10 @@ View inside(View range, Range of, Range part) {
   return range.element_range(part.first - of.first, part.count);
 }
 
+bool publishes_coded(const UnitMemory& unit, const StorePlacement& where) {
+  return unit.shard.update.members.size() > 1 && (unit.tied ? where.coded_tied_publication : where.coded_publication);
+}
+
 }  // namespace
 
 ParamStore::ParamStore(const ModelConfig& config, Arena& arena, bool training)
@@ -58,9 +62,7 @@ ParamStore::ParamStore(const ModelShard& shard, const StorePlacement& where, Are
   if (training) take_gradients(arena);
   // In fp32 the master is its range of the weights, unless a coded publication decides what these are.
   const bool mixed = shard.whole.dtype != DType::f32;
-  const auto separate = [&](const UnitMemory& u) {
-    return mixed || (where.coded_publication && u.shard.update.members.size() > 1);
-  };
+  const auto separate = [&](const UnitMemory& u) { return mixed || publishes_coded(u, where); };
   const int64_t total =
       sum_over(units_, [&](const UnitMemory& u) { return separate(u) ? u.shard.optimizer.count : 0; });
   View masters;
@@ -69,7 +71,7 @@ ParamStore::ParamStore(const ModelShard& shard, const StorePlacement& where, Are
   for (UnitMemory& unit : units_) {
     if (separate(unit)) unit.master = cut.next(unit.shard.optimizer.count);
   }
-  list_owned(where.coded_publication);
+  list_owned(where);
 }
 
 // Ranges and places of every unit; no memory yet.
@@ -169,7 +171,7 @@ void ParamStore::take_gradients(Arena& arena) {
   }
 }
 
-void ParamStore::list_owned(bool coded_publication) {
+void ParamStore::list_owned(const StorePlacement& where) {
   for (size_t u = 0; u < units_.size(); ++u) {
     UnitMemory& unit = units_[u];
     const UnitShard& s = unit.shard;
@@ -179,7 +181,7 @@ void ParamStore::list_owned(bool coded_publication) {
     const bool separate = unit.master.rank > 0;
     piece.master = separate ? unit.master : mine;
     if (separate) piece.working = mine;
-    piece.published = coded_publication && s.update.members.size() > 1;
+    piece.published = publishes_coded(unit, where);
     if (!piece.published) unit.master = {};  // publications start from the working range
     if (unit.gradient_shard) piece.gradient = inside(unit.gradient_shard, s.gradients, s.optimizer);
     if (!owned_.empty() && tensor_size_ == 1) {
@@ -291,9 +293,9 @@ bool ParamStore::set(Device& device, Stream& stream, const std::string& name, st
   return any;
 }
 
-void ParamStore::refresh_working(Exec& exec) {
+void ParamStore::refresh_working(Exec& exec, bool published_too) {
   for (const OwnedPiece& piece : owned_) {
-    if (piece.working) exec.ops.cast(exec, {piece.master, piece.working});
+    if (piece.working && (published_too || !piece.published)) exec.ops.cast(exec, {piece.master, piece.working});
   }
   bump_version();
 }
@@ -304,6 +306,7 @@ void ParamStore::visit(StateVisitor& visitor, const std::string& prefix, std::sp
   for_each_owned([&](const ParamSpec& p, size_t i, int64_t at, int64_t local, int64_t count) {
     if (writer_only && !counts(units_[static_cast<size_t>(p.unit)], p)) return;
     const View buffer = pieces.empty() ? owned_[i].master : pieces[i];
+    if (!buffer) return;
     int64_t start = 0;  // of the rectangle, in local elements
     for (const ParamRect& r : p.local) {
       const int64_t a = std::max(local, start), b = std::min(local + count, start + r.count());

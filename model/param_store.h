@@ -34,6 +34,7 @@ struct StorePlacement {
   bool split_backward = false;  // the plan separates input and weight gradients
   // Weights are published coded: what computes (`weights`) is then not cast(master), and has memory of its own in fp32.
   bool coded_publication = false;
+  bool coded_tied_publication = false;  // those of the tied embedding, on both of its stages
 };
 
 // One contiguous run of parameters that this rank updates. It may run on into the units behind its own: element 0 is
@@ -78,10 +79,12 @@ class ParamStore {
   // rank owns nothing of it.
   bool set(Device& device, Stream& stream, const std::string& name, std::span<const float> values);
   // working = cast(master) on the owned pieces, after masters were loaded or set; weights still have to be published.
-  void refresh_working(Exec& exec);
+  // published_too: also where a coded publication decides what computes.
+  void refresh_working(Exec& exec, bool published_too = true);
 
   // Shows what this rank owns of every parameter, cut at tensors: prefix + name, from buffers that lie like owned()
-  // (masters: `pieces` empty). writer_only: only what this rank has to save - of replicas one does.
+  // (masters: `pieces` empty; an empty view: nothing of that piece). writer_only: only what this rank has to save - of
+  // replicas one does.
   void visit(StateVisitor& visitor, const std::string& prefix, std::span<const View> pieces, bool writer_only) const;
 
   // Whether products with these weights are made in fp8.
@@ -96,7 +99,7 @@ class ParamStore {
   void plan_units(const ModelShard& shard, const StorePlacement& where);
   void take_weights(DType dtype, Arena& arena);
   void take_gradients(Arena& arena);
-  void list_owned(bool coded_publication);
+  void list_owned(const StorePlacement& where);
   View tensor_of(const std::string& name, View UnitMemory::*field) const;
   bool counts(const UnitMemory& unit, const ParamSpec& p) const;
   // Calls part(spec, piece index, element of the piece, local element of the tensor, count) for what this rank owns.

@@ -249,7 +249,8 @@ Ticket Channel::send(View data, int peer, Stream& stream, const MessageKey& key)
   }
   if (!codes(key, data.count(), data.dtype, false)) return communicator_->send(data, peer, stream);
   ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
-  const CodedCall coded = call(coding_of(key).first.get(), key, next_message(key, slot), slot, slot.first);
+  CodedCall coded = call(coding_of(key).first.get(), key, next_message(key, slot), slot, slot.first);
+  if (coded.state != nullptr) coded.packing = &communicator_->packing(key.slot);
   return communicator_->start(coded_send(communicator_->lane_to(peer), coded, data, peer), "send",
                               static_cast<int64_t>(data.bytes()), peer);
 }

@@ -61,6 +61,7 @@ struct MessageKey {
   bool coded = true;
   std::span<const MatrixShape> matrices = {};  // of the message; empty: it is one matrix as its view is shaped
   const SiteCoding* as = nullptr;              // code it as that site does (stateless codings only)
+  bool awaited = false;  // nothing is there to compute while it travels: its shortest codes, never the light ones
 };
 
 // States of a channel by slot. Channels share them with the mesh, which settles and saves them.

@@ -1,6 +1,8 @@
 // Coded reductions, point-to-point messages and all-to-all, piece by piece.
 #include "parallel/comm/coded.h"
 
+#include <optional>
+
 #include "parallel/comm/coded_chunks.h"
 #include "parallel/comm/rank_sum.h"
 #include "parallel/comm/tuning.h"
@@ -186,6 +188,11 @@ Task coded_all_reduce(GroupLane lane, CodedCall scatter, CodedCall gather, View 
 
 // A message has one tag: lengths and payloads take turns on it.
 Task coded_send(GroupLane lane, CodedCall call, View data, int peer) {
+  std::optional<Turn> turn;
+  if (call.packing != nullptr) {
+    Turn& mine = turn.emplace(lane, *call.packing);
+    co_await mine;
+  }
   const Tally tally(lane, call.counters, data.count() * element_bytes(data));
   const Seat seat{.ranks = lane.size()};
   const Cut cut(*lane.tuning, data.dtype, call.coder);
@@ -207,6 +214,7 @@ Task coded_send(GroupLane lane, CodedCall call, View data, int peer) {
     }
     out.send(k, 0, payload, bytes, lane.world_rank(peer));
   }
+  turn.reset();
   for (int k = 0; k < kInFlight; ++k) {
     Exchange& departures = out.departures(k);
     co_await departures;

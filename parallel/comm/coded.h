@@ -37,7 +37,10 @@ namespace thinwire {
 struct CodedCall {
   const Coder* coder = nullptr;
   CodingState* state = nullptr;  // of this slot; outlives the operation. nullptr where the coder has none
-  Msg msg;                       // first, rank and ranks are filled in per piece
+  // coded_send, with a state: several messages of the slot may be under way, and each packs behind the one before it,
+  // whatever leaves first. Outlives the operation.
+  TurnQueue* packing = nullptr;
+  Msg msg;  // first, rank and ranks are filled in per piece
   CodingStats* stats = nullptr;
   SiteCounters* counters = nullptr;  // logical_bytes are added here (wire bytes are counted where they are sent)
   Site site = Site::kControl;        // for messages about bad payloads

@@ -113,6 +113,12 @@ GroupLane Communicator::lane() {
   return next_lane();
 }
 
+TurnQueue& Communicator::packing(uint32_t slot) {
+  Progress::Core& core = progress_->core();
+  IssueLock lock(core);
+  return core.packing[{number_, slot}];
+}
+
 GroupLane Communicator::lane_to(int peer) {
   check_peer(peer);
   return peer_lane(sent_[static_cast<size_t>(peer)]++);

@@ -75,8 +75,6 @@ class Communicator {
   Task all_gather_task(View mine, View whole, std::span<const int64_t> bounds);
   Task all_to_all_task(View from, std::span<const int64_t> from_bounds, View to, std::span<const int64_t> to_bounds);
   Task broadcast_task(View data, int root);
-  Task send_task(View data, int peer);
-  Task receive_task(View data, int peer);
   Task barrier_task();
   // Starts a task made of the above, under this communicator's site and number.
   Ticket start(Task task, const char* verb, int64_t bytes, int peer = -1);  // peer: in this group, for messages
@@ -85,6 +83,8 @@ class Communicator {
   GroupLane lane();
   GroupLane lane_to(int peer);
   GroupLane lane_from(int peer);
+  // Where messages of a slot that remembers something wait to be packed, in the order of issue.
+  TurnQueue& packing(uint32_t slot);
   std::span<const int> nodes() const { return nodes_; }
   const CommTuning& tuning() const { return tuning_; }
 
@@ -95,6 +95,8 @@ class Communicator {
   GroupLane next_lane();                         // of a collective
   GroupLane peer_lane(uint32_t sequence) const;  // of a point-to-point message
   Ticket point_to_point(View data, int peer, bool is_send);
+  Task send_task(View data, int peer);  // in pieces: what is too large for one message (see point_to_point)
+  Task receive_task(View data, int peer);
   Task gather_task(const GroupLane& lane, View whole, Scratch<int64_t> bounds) const;
   void check_peer(int peer) const;
   void check_bounds(std::span<const int64_t> bounds, View whole) const;

@@ -86,7 +86,9 @@ Channel Mesh::channel(GroupKind kind, Site site, std::vector<int> ranks, bool fu
       std::string(name_of(site)) + "/" + std::to_string(static_cast<int>(kind)) + "/rank" +
       std::to_string(at_.pipeline) + "." + std::to_string(at_.data) + "." + std::to_string(at_.tensor));
   states_.push_back(states);
-  return Channel(std::move(communicator), std::move(coding), &clock_, &counters(site), std::move(states));
+  const bool publishes = kind == GroupKind::kParameterUpdate || kind == GroupKind::kEmbeddingUpdate;
+  return Channel(std::move(communicator), std::move(coding), publishes ? &publication_clock_ : &clock_, &counters(site),
+                 std::move(states));
 }
 
 void Mesh::settle_states(bool applied) {

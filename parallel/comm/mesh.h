@@ -79,6 +79,9 @@ class Mesh {
   void use_codings(Codings codings) { codings_ = std::move(codings); }
   const std::shared_ptr<SiteCoding>& coding(Site site) const { return codings_[static_cast<size_t>(site)]; }
   CodingClock& clock() { return clock_; }
+  // An update's publications begin: until the next one's they are coded by the clock of now, also those that start
+  // later, in a forward pass or an evaluation, whose own time and way of coding are others.
+  void begin_publications() { publication_clock_ = clock_; }
 
   // The channel of `ranks` (world ranks, in group order); empty for one rank. further: its messages were coded and
   // summed once before (further_coding).
@@ -100,7 +103,7 @@ class Mesh {
   CommTuning tuning_;
   std::array<SiteCounters, kSiteNames.size()> counters_{};
   Codings codings_{};
-  CodingClock clock_;
+  CodingClock clock_, publication_clock_;
   std::vector<std::weak_ptr<ChannelStates>> states_;
 };
 

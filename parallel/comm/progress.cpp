@@ -121,23 +121,32 @@ class Pulse {
 
 // --- Exchange ---------------------------------------------------------------------------------------------------
 
-void Exchange::send(const void* data, size_t bytes, int peer, int tag) {
+template <typename Posting>
+void Exchange::post(size_t bytes, int peer, bool is_send, const Posting& posting) {
   Progress::Core& core = *lane_.core;
   operation_ = core.running;
-  count_sent(lane_.counters, bytes);
-  const int slot = core.take_slot({this, operation_, bytes, peer, true});
-  if (core.transport->post_send(data, bytes, peer, tag, static_cast<uint32_t>(slot))) return core.free_up(slot);
+  const int slot = core.take_slot({this, operation_, bytes, peer, is_send});
+  bool over = false;
+  try {
+    over = posting(static_cast<uint32_t>(slot));
+  } catch (...) {
+    core.free_up(slot);  // or a slot that was never posted is taken for one that was
+    throw;
+  }
+  if (over) return core.free_up(slot);
   ++pending_;
   core.recorder.waiting_for(operation_->flight_, peer, true);
 }
 
+void Exchange::send(const void* data, size_t bytes, int peer, int tag) {
+  count_sent(lane_.counters, bytes);
+  post(bytes, peer, true,
+       [&](uint32_t token) { return lane_.core->transport->post_send(data, bytes, peer, tag, token); });
+}
+
 void Exchange::receive(void* data, size_t bytes, int peer, int tag) {
-  Progress::Core& core = *lane_.core;
-  operation_ = core.running;
-  const int slot = core.take_slot({this, operation_, bytes, peer, false});
-  if (core.transport->post_receive(data, bytes, peer, tag, static_cast<uint32_t>(slot))) return core.free_up(slot);
-  ++pending_;
-  core.recorder.waiting_for(operation_->flight_, peer, true);
+  post(bytes, peer, false,
+       [&](uint32_t token) { return lane_.core->transport->post_receive(data, bytes, peer, tag, token); });
 }
 
 void Exchange::await_resume() {

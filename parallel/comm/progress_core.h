@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "parallel/comm/flight_recorder.h"
@@ -90,6 +91,9 @@ class Exchange : private Waiter {
 
  private:
   friend struct Progress::Core;
+  template <typename Posting>
+  void post(size_t bytes, int peer, bool is_send, const Posting& posting);
+
   Lane lane_;
   int pending_ = 0;
   size_t wrong_bytes_ = 0, wrong_expected_ = 0;
@@ -169,8 +173,10 @@ struct Progress::Core {
   RunningOperation *first_open = nullptr, *last_open = nullptr;
   RunningOperation* running = nullptr;  // whose coroutine runs now
   Waiter *first_ready = nullptr, *last_ready = nullptr;
-  std::map<int, TurnQueue> gathers;  // by the communicator's number; here because operations may outlive it in an error
-  std::exception_ptr failure;        // of the transport: nothing works any more
+  // By the communicator's number (and slot); here because operations may outlive it in an error.
+  std::map<int, TurnQueue> gathers;
+  std::map<std::pair<int, uint32_t>, TurnQueue> packing;
+  std::exception_ptr failure;  // of the transport: nothing works any more
 
   // Written under the baton, read by anybody.
   std::atomic<int> open{0}, waiters{0};

@@ -195,8 +195,7 @@ Ticket reduce_unit(GradientChannels& channels, const UnitShard& unit, std::span<
     const PieceRanges& ranges = piece.ranges;
     steps.add(channels.shard,
               channels.shard.reduce_scatter_task(part_of(buffers.full, whole, piece.range), ranges.shard_bounds,
-                                                 part_of_shard(ranges.refined), true,
-                                                 {piece.slot, piece.coded, piece.shard_matrices}));
+                                                 part_of_shard(ranges.refined), true, piece.key(piece.shard_matrices)));
   }
   for (const UnitPiece& piece : pieces) {
     const PieceRanges& ranges = piece.ranges;
@@ -205,12 +204,11 @@ Ticket reduce_unit(GradientChannels& channels, const UnitShard& unit, std::span<
     if (channels.refine) {
       steps.add(channels.refine,
                 channels.refine.reduce_scatter_task(part_of_shard(ranges.refined), ranges.refine_bounds, sum, false,
-                                                    {piece.slot, piece.coded, piece.refine_matrices}));
+                                                    piece.key(piece.refine_matrices)));
     }
     for (Channel* channel : {&channels.replicas, &channels.pair}) {
       if (!*channel || ranges.mine.count == 0) continue;
-      steps.add(*channel,
-                channel->all_reduce_task(sum, ReduceKind::kSum, {piece.slot, piece.coded, piece.mine_matrices}));
+      steps.add(*channel, channel->all_reduce_task(sum, ReduceKind::kSum, piece.key(piece.mine_matrices)));
     }
   }
   return steps.start(static_cast<int64_t>(buffers.full.bytes()));
@@ -219,11 +217,10 @@ Ticket reduce_unit(GradientChannels& channels, const UnitShard& unit, std::span<
 void prepare_unit(GradientChannels& channels, std::span<const UnitPiece> pieces) {
   for (const UnitPiece& piece : pieces) {
     const PieceRanges& ranges = piece.ranges;
-    channels.shard.prepare({piece.slot, piece.coded, piece.shard_matrices}, piece.range.count, ChannelUse::kScatter);
-    channels.refine.prepare({piece.slot, piece.coded, piece.refine_matrices}, ranges.refined.count,
-                            ChannelUse::kScatter);
+    channels.shard.prepare(piece.key(piece.shard_matrices), piece.range.count, ChannelUse::kScatter);
+    channels.refine.prepare(piece.key(piece.refine_matrices), ranges.refined.count, ChannelUse::kScatter);
     for (Channel* channel : {&channels.replicas, &channels.pair})
-      channel->prepare({piece.slot, piece.coded, piece.mine_matrices}, ranges.mine.count, ChannelUse::kAllReduce);
+      channel->prepare(piece.key(piece.mine_matrices), ranges.mine.count, ChannelUse::kAllReduce);
   }
 }
 

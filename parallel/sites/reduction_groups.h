@@ -43,6 +43,8 @@ struct UnitPiece {
   // there.
   std::vector<MatrixShape> shard_matrices, refine_matrices, mine_matrices;
   PieceRanges ranges;
+  bool awaited = false;  // see MessageKey
+  MessageKey key(std::span<const MatrixShape> matrices) const { return {slot, coded, matrices, nullptr, awaited}; }
 };
 // A piece without matrices.
 UnitPiece make_piece(Range range, uint32_t slot, bool coded, const UnitShard& shard);

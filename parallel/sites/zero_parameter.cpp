@@ -12,14 +12,16 @@ Ticket gather_pieces(Channel& channel, const ZeroParameter::What& what, View min
   TW_CHECK(static_cast<int>(group.members.size()) == channel.size(), group.members.size(), " pieces over ",
            channel.size(), " ranks");
   if (channel.size() == 1 || whole.count() == 0) return Ticket::finished();
-  return channel.all_gather(mine, whole, group.bounds, stream, {static_cast<uint32_t>(what.unit), what.coded});
+  return channel.all_gather(mine, whole, group.bounds, stream,
+                            {static_cast<uint32_t>(what.unit), what.coded, {}, nullptr, what.awaited});
 }
 
 }  // namespace
 
 Ticket ZeroParameter::publish(What what, const UnitShard& unit, View master, View weights, Stream& stream) {
   const View mine = weights.element_range(unit.optimizer.first - unit.weights.first, unit.optimizer.count);
-  return gather_pieces((what.tied ? tied_ : units_).update, what, master ? master : mine, weights, unit.update, stream);
+  return gather_pieces((what.tied ? tied_ : units_).update, what, master.rank > 0 ? master : mine, weights, unit.update,
+                       stream);
 }
 
 Ticket ZeroParameter::gather(What what, const UnitShard& unit, View weights, View full, Stream& stream) {

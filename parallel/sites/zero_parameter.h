@@ -15,6 +15,7 @@ class ZeroParameter {
   struct What {
     int unit = 0;
     bool tied = false, coded = true;
+    bool awaited = false;  // see MessageKey
   };
   // After the optimizer: `weights` [unit.weights.count], of which this rank has updated its optimizer range, becomes
   // whole. master: that range in fp32 where it does not lie in `weights` and coding starts from it, else empty.

@@ -110,7 +110,7 @@ struct UnitTraffic::Impl {
 
   ZeroParameter::What what(int u) {
     const UnitMemory& unit = memory(u);
-    return {u, unit.tied, unit.coded_weights};
+    return {u, unit.tied, unit.coded_weights, unit.awaited};
   }
 
   bool sharded(const UnitMemory& unit) const { return unit.shard.gather.members.size() > 1; }
@@ -479,7 +479,7 @@ void UnitTraffic::publish_raw() {
   impl_->publish_all(true, nullptr);
 }
 void UnitTraffic::forget_gathered() {
-  if (impl_->placement.hold != Hold::kStep) impl_->mark_stale();
+  impl_->mark_stale();
 }
 
 void UnitTraffic::finish_publications() {

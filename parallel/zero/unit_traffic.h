@@ -37,6 +37,7 @@ struct UnitMemory {
   View master;
   std::vector<UnitPiece> pieces;  // the messages of its gradient; empty: one, coded as the site is
   bool coded_weights = true;      // the rule of zero.parameter is for this unit
+  bool awaited = false;           // the update ends with its gradient and begins with its weights (see MessageKey)
   // Elements of no tensor, where something is coded: a lossy block that holds some beside others makes noise of them,
   // which nobody saves, and would make another noise of it next time. Zeroed behind reductions, before publications.
   std::vector<Range> padding;
@@ -95,8 +96,7 @@ class UnitTraffic final : public UnitEvents {
   // them; all ranks together).
   void finish_publications();
   // Gathered copies are stale from here on, although weights have not changed: behind gathers that are not an update's
-  // (an evaluation's), so that the next update gathers, codes and counts as if they had not been. Held for a step they
-  // stay: they are what it would gather.
+  // (an evaluation's), so that the next update gathers, codes and counts as if they had not been.
   void forget_gathered();
   // Waits for everything that is open (before a save, at the end, on an error). Starts nothing.
   void drain();

@@ -196,6 +196,44 @@ TEST(ChannelChoice, FollowsPlanClockAndGain) {
   });
 }
 
+// Messages of a slot may be under way together (micro-batches over one edge of a pipeline): with a residual each is
+// packed behind the one before it, whichever leaves first, or timing would decide what is sent.
+TEST(ChannelOrder, MessagesOfOneResidualPackInTheOrderOfIssue) {
+  constexpr int64_t kCount = 20 * 1024 + 37;
+  constexpr size_t kMessages = 3;
+  SiteRule rule;
+  rule.codec = real_spec("block_int", [](CodecSpec& s) { s.bits = 4, s.block = 64; });
+  rule.residual.kind = ResidualKind::kErrorFeedback;
+  const auto coding = make_site_coding(Site::kDpGradient, rule);
+  const auto arrived = [&](uint64_t seed, bool one_by_one) {
+    std::vector<std::vector<char>> got(kMessages);
+    run_ranks(
+        2,
+        [&](Progress& progress) {
+          ChoosingRank rank(progress, {0, 1}, coding);
+          const bool sends = rank.channel.rank() == 0;
+          std::vector<Buffer> buffers;
+          std::vector<Ticket> tickets;
+          for (size_t m = 0; m < kMessages; ++m) {
+            buffers.emplace_back(DType::f32, kCount);
+            if (sends) buffers.back().fill(7 + m, 0);
+          }
+          for (Buffer& b : buffers) {
+            tickets.push_back(sends ? rank.channel.send(b.view(), 1, rank.stream)
+                                    : rank.channel.receive(b.view(), 0, rank.stream));
+            if (one_by_one) tickets.back().wait(rank.stream);
+          }
+          for (Ticket& t : tickets) t.wait(rank.stream);
+          for (size_t m = 0; m < kMessages && !sends; ++m) got[m] = buffers[m].bytes();
+        },
+        seed);
+    return got;
+  };
+  const auto expected = arrived(0, true);
+  EXPECT_NE(expected[0], expected[1]);
+  for (uint64_t seed = 1; seed <= 40; ++seed) EXPECT_EQ(arrived(seed, false), expected) << "seed " << seed;
+}
+
 // Law 6 over Channel's branches. Two levels on a group that has none, and a ring's gathers, are the direct ones.
 TEST(ChannelChoice, PricesOfEveryCodecAreWhatIsSent) {
   std::vector<CodecSpec> specs;

@@ -51,6 +51,28 @@ class CodedResume(RunCase):
                 self.assertNotIn("start at zero", done.out + done.err)
                 self.assert_same_run(alone, killed)
 
+    def test_a_rule_for_one_stage(self):
+        # Replicas of that stage alone are in the checkpoint; weights of the other are what its masters say, also behind a resume and under another rule.
+        rule = {"codec": "block_int", "bits": 4, "min_bytes": 0}
+        for tied in (False, True):
+            with self.subTest(tied=tied):
+                keys = {**MODEL, **PIPE, **ZERO1, "precision": "bfloat16", "no_weight_tying": not tied, "vocab_size": 1024}
+                one = {**keys, "compression": {"adapt": False, "zero.parameter": {**rule, "select": {"stages": [0]}}}}
+                alone, killed = self.config(f"one_stage{tied}", **one), self.config(f"one_stage_killed{tied}", **one)
+                self.train(alone, ranks=4, expect=0)
+                kill = [{"at": "step.begin", "step": 6, "rank": 3, "do": "kill9"}]
+                self.assertNotEqual(self.train(killed, faults=kill, ranks=4).code, 0)
+                other = self.run_dir(self.config(f"other_rule{tied}", **one))
+                shutil.copytree(self.run_dir(killed), other)
+                done = self.train(killed, ranks=4, expect=0)
+                self.assertIn("resumed", done.out + done.err)
+                self.assert_same_run(alone, killed)
+                every = self.config(f"other_rule{tied}", **{**keys, "compression": {"adapt": False, "zero.parameter": rule}})
+                done = self.train(every, ranks=4, expect=0)
+                self.assertIn("resumed", done.out + done.err)
+                for line, reference in zip(facts(other)[0], facts(self.run_dir(alone))[0]):
+                    self.assertAlmostEqual(float(line["loss"]), float(reference["loss"]), delta=0.05, msg=str(line["step"]))
+
     def test_what_adapt_decided_is_kept(self):
         # Killed before it can have decided, a run decides later; behind that, each life goes on as the first one did, bit for bit.
         keys = {**MODEL, **ZERO1, "train_iters": 48, "save_interval": 5, "compression": {"preset": "thinwire", "adapt": True}}

@@ -260,6 +260,7 @@ TEST(LightCoding, ReplicasStayEqualAndClose) {
     HostStream stream;
     for (size_t step = 0; step < far.size(); ++step) {
       mesh.clock() = {.step = static_cast<int64_t>(step), .pass = step, .light = step % 2 == 1};
+      mesh.begin_publications();
       channel.all_gather(master.view(), replicas[me].view(), bounds, stream).wait(stream);
       mesh.settle_states(true);
       double left = 0.0;

@@ -16,20 +16,38 @@ SHARDED = {
     "zero3": (4, {**CODED, "zero_optimization": {"stage": 3}, "pipe_parallel_size": 2, "schedule": "interleaved", "num_layers": 4, "virtual_chunks": 2}),
     "hpz": (4, {**CODED, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 2}, "ranks_per_node": 2}),
 }
+# What an evaluation could disturb besides: publications that an update leaves for later draw by chance, and begin to be coded, at their own update's
+# time; weights are kept over an update; only one end of a tied embedding is in the rule.
+DEEP = {"num_layers": 6, "zero_optimization": {"stage": 1}}
+CHANCE = {"codec": "block_int", "bits": 8, "rounding": "stochastic", "min_bytes": 0}
+TIMED = {
+    "chance": (2, {**DEEP, "compression": {"adapt": False, "zero.parameter": CHANCE}}),
+    "warm_up": (2, {**DEEP, "compression": {"adapt": False, "zero.parameter": {**CHANCE, "rounding": "nearest", "warmup_steps": 4}}}),
+    "held": (4, {**CODED, "zero_optimization": {"stage": 3}, "pipe_parallel_size": 2, "num_layers": 4, "hold": "step"}),
+    "one_end": (4, {"zero_optimization": {"stage": 1}, "pipe_parallel_size": 2, "num_layers": 4, "vocab_size": 1024,
+                    "compression": {"adapt": False, "zero.parameter": {**CHANCE, "bits": 4, "select": {"stages": [0]}}}}),
+}
+
+
+def traffic(run_dir):
+    """Bytes of every site but control (which an evaluation's own sum is part of), update by update."""
+    return [{site: (s["logical_bytes"], s["wire_bytes"], s["wire_bytes_total"]) for site, s in m["comm"].items() if site != "control"}
+            for m in read_metrics(run_dir) if "loss" in m]
 
 
 class WeightHash(RunCase):
     def test_replicas_that_agree_change_nothing(self):
-        for name, (ranks, keys, *_) in {**LAYOUTS, **SHARDED}.items():
+        for name, (ranks, keys, *_) in {**LAYOUTS, **SHARDED, **TIMED}.items():
             with self.subTest(name):
                 plain = self.config(name + "_plain", **{**SIX, **keys})
                 checked = self.config(name, **{**SIX, **keys}, check_weight_hash_across_dp_replicas_interval=2)
                 self.train(plain, ranks=ranks, expect=0)
                 self.train(checked, ranks=ranks, expect=0)
                 self.assertEqual(facts(self.run_dir(plain))[0], facts(self.run_dir(checked))[0])
+                self.assertEqual(traffic(self.run_dir(plain)), traffic(self.run_dir(checked)))
 
     def test_an_evaluation_changes_nothing(self):
-        for name, (ranks, keys, *_) in {**LAYOUTS, **SHARDED}.items():
+        for name, (ranks, keys, *_) in {**LAYOUTS, **SHARDED, **TIMED}.items():
             with self.subTest(name):
                 plain = self.config(name + "_plain", **{**SIX, **keys})
                 evaluated = self.config(name, **{**SIX, **keys, "eval_interval": 2, "eval_iters": 1})
@@ -38,6 +56,23 @@ class WeightHash(RunCase):
                 lines = [read_metrics(self.run_dir(c)) for c in (plain, evaluated)]
                 self.assertTrue(any("eval_loss" in m and m["step"] == 2 for m in lines[1]))
                 self.assertEqual(facts(self.run_dir(plain))[0], facts(self.run_dir(evaluated))[0])
+                self.assertEqual(traffic(self.run_dir(plain)), traffic(self.run_dir(evaluated)))
+                if name in SHARDED or name == "held":  # weights are gathered for it, and its line says so
+                    self.assertTrue(all(m["comm"]["zero.parameter"]["wire_bytes_total"] > 0 for m in lines[1] if "eval_loss" in m))
+
+    def test_a_skipped_update_changes_nothing_either(self):
+        # Behind it weights are gathered, and drawn, as behind any other.
+        poison = [{"at": "grad", "step": 3, "rank": 0, "do": "inf"}]
+        for name in ("zero3", "held", "chance3"):
+            ranks, keys = {**SHARDED, **TIMED, "chance3": (2, {"zero_optimization": {"stage": 3}, "compression": {"adapt": False, "zero.parameter": CHANCE}})}[name]
+            with self.subTest(name):
+                plain = self.config(name + "_plain", **{**SIX, **keys})
+                evaluated = self.config(name, **{**SIX, **keys, "eval_interval": 3, "eval_iters": 1})
+                for config in (plain, evaluated):
+                    self.train(config, ranks=ranks, expect=0, faults=poison)
+                self.assertEqual([m["skipped"] for m in facts(self.run_dir(plain))[0]], [False, False, True, False, False, False])
+                self.assertEqual(facts(self.run_dir(plain))[0], facts(self.run_dir(evaluated))[0])
+                self.assertEqual(traffic(self.run_dir(plain)), traffic(self.run_dir(evaluated)))
 
     def test_a_flipped_bit_is_named(self):
         for name, (ranks, keys, struck, words) in LAYOUTS.items():

@@ -213,7 +213,7 @@ KeyTopic layout_keys() {
       {.name = "communication.chunk_bytes",
        .types = kIntKey,
        .default_json = "262144",
-       .bounds = {64, 1e12},
+       .bounds = {64, 1 << 30},
        .unit = "bytes",
        .doc = "Pieces in which large messages travel: the sums of one overlap the wire of the next. Uncoded ones "
               "between two ranks on different nodes are twice as large.",
@@ -221,7 +221,7 @@ KeyTopic layout_keys() {
       {.name = "communication.small_bytes",
        .types = kIntKey,
        .default_json = "8192",
-       .bounds = {0, 1e12},
+       .bounds = {0, 1 << 30},
        .unit = "bytes",
        .doc = "Up to this size an all-reduce is one exchange of whole vectors.",
        .scope = layout},

@@ -34,6 +34,26 @@ void put_spelled(Json& j, const std::string& key, double v) {
   if (!std::isfinite(v)) j[key + "_text"] = std::isnan(v) ? "nan" : v > 0 ? "inf" : "-inf";
 }
 
+void put_comm(Json& j, const std::vector<SiteRecord>& sites) {
+  Json comm = Json::object();
+  for (const SiteRecord& s : sites) {
+    Json site;
+    site["logical_bytes"] = s.logical_bytes;
+    site["wire_bytes"] = s.wire_bytes;
+    site["logical_bytes_total"] = s.logical_bytes_total;
+    site["wire_bytes_total"] = s.wire_bytes_total;
+    site["baseline_dtype"] = s.baseline_dtype;
+    site["encode_ms"] = number(s.encode_ms);
+    site["decode_ms"] = number(s.decode_ms);
+    site["busy_ms"] = number(s.busy_ms);
+    site["exposed_ms"] = number(s.exposed_ms);
+    site["rel_error"] = number(s.rel_error);
+    site["residual_norm"] = number(s.residual_norm);
+    comm[s.site] = site;
+  }
+  j["comm"] = comm;
+}
+
 std::string dump(const Json& j) {
   return j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -77,23 +97,7 @@ std::string to_json_line(const StepRecord& r) {
   for (const auto& [name, ms] : r.time_ms) time[name] = number(ms);
   j["time_ms"] = time;
   j["non_finite"] = r.non_finite.empty() ? Json(nullptr) : Json(r.non_finite);
-  Json comm = Json::object();
-  for (const SiteRecord& s : r.comm) {
-    Json site;
-    site["logical_bytes"] = s.logical_bytes;
-    site["wire_bytes"] = s.wire_bytes;
-    site["logical_bytes_total"] = s.logical_bytes_total;
-    site["wire_bytes_total"] = s.wire_bytes_total;
-    site["baseline_dtype"] = s.baseline_dtype;
-    site["encode_ms"] = number(s.encode_ms);
-    site["decode_ms"] = number(s.decode_ms);
-    site["busy_ms"] = number(s.busy_ms);
-    site["exposed_ms"] = number(s.exposed_ms);
-    site["rel_error"] = number(s.rel_error);
-    site["residual_norm"] = number(s.residual_norm);
-    comm[s.site] = site;
-  }
-  j["comm"] = comm;
+  put_comm(j, r.comm);
   return dump(j);
 }
 
@@ -105,6 +109,7 @@ std::string to_json_line(const EvalRecord& r) {
   j["eval_ms"] = number(r.eval_ms);
   j["eval_tokens"] = r.eval_tokens;
   j["split"] = r.split;
+  put_comm(j, r.comm);
   return dump(j);
 }
 

@@ -60,6 +60,7 @@ struct EvalRecord {
   double eval_ms = 0.0;
   int64_t eval_tokens = 0;
   std::string split = "valid";
+  std::vector<SiteRecord> comm;  // of the evaluation alone; of it a step's line holds control's last sum only
 };
 
 // One line, without the newline.

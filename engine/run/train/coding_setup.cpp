@@ -19,6 +19,10 @@ bool codes_publications(const RunConfig& config, int stage) {
   return rule != nullptr && rule->codec.codec != "identity" && selects_stage(rule->select, stage);
 }
 
+bool codes_tied_publications(const RunConfig& config, int stages) {
+  return codes_publications(config, 0) && codes_publications(config, stages - 1);
+}
+
 Mesh::Codings codings_of(const RunConfig& config, const RankLayout& layout) {
   Mesh::Codings codings;
   for (const auto& [site, rule] : config.compression.rules) {
@@ -52,6 +56,12 @@ std::vector<Range> padding_of(const Unit& unit) {
   return ranges;
 }
 
+// What this rank's forward begins with, and its backward ends with.
+bool is_awaited(const RankLayout& layout, int unit) {
+  if (unit == attention_unit(layout.shard.chunks.front().first)) return true;
+  return layout.shard.first && (unit == kEmbeddingUnit || unit == position_unit(layout.shard.whole.layers));
+}
+
 }  // namespace
 
 void select_unit_messages(const RunConfig& config, const RankLayout& layout, const ParamStore& store,
@@ -69,6 +79,9 @@ void select_unit_messages(const RunConfig& config, const RankLayout& layout, con
                            store.layout().units[u], store.params(), layers, leave_whole);
     if (rule != nullptr || parameter != nullptr) unit.padding = padding_of(store.layout().units[u]);
     unit.coded_weights = parameter == nullptr || selects_unit(parameter->select, static_cast<int>(u), layers);
+    unit.awaited = is_awaited(layout, static_cast<int>(u));
+    for (UnitPiece& piece : unit.pieces) piece.awaited = unit.awaited;
+    if (unit.tied) unit.coded_weights = unit.coded_weights && codes_tied_publications(config, layout.mesh.pipeline);
   }
 }
 

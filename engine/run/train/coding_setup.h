@@ -16,6 +16,8 @@ namespace thinwire {
 const SiteRule* rule_of(const RunConfig& config, Site site);
 // Whether the optimizer's result is published coded, by a rank of this pipeline stage.
 bool codes_publications(const RunConfig& config, int stage);
+// Those of an embedding that first and last stage share: where the rule is for both, since both hear one message.
+bool codes_tied_publications(const RunConfig& config, int stages);
 // The coders of a rank: rules whose stages leave this one out are left out. Sites pp.* and embedding join stages, so
 // their rules hold on all ranks, and the plan says which messages are coded.
 Mesh::Codings codings_of(const RunConfig& config, const RankLayout& layout);

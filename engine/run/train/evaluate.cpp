@@ -14,8 +14,13 @@ void run_micro_batch(Replica& r, const Batch& batch, Ticket& leaving, const AtTh
     const bool first = chunk == 0 && r.layout().shard.first, last = chunk == r.chunks() - 1 && r.layout().shard.last;
     const int stages = r.layout().pipeline.stages, below = chunk * stages + r.layout().at.pipeline;
     const SiteRule* rule = rule_of(r.config(), Site::kPpForward);
-    const bool coded = rule == nullptr || rule->select.micro_batches == MicroBatches::kAll;
-    if (!first) r.ports().pp.receive_forward(stage.input(0), r.stream(), {below - 1, coded}).wait(r.stream());
+    // As training codes it, but for critical messages: there is no plan here that says which they are.
+    const auto coded = [&](int edge) {
+      return rule == nullptr ||
+             (rule->select.micro_batches == MicroBatches::kAll && selects_stage(rule->select, edge % stages));
+    };
+    if (!first)
+      r.ports().pp.receive_forward(stage.input(0), r.stream(), {below - 1, coded(below - 1)}).wait(r.stream());
     leaving.wait(r.stream());  // also: chunks share nothing, but one message under way is enough
     const MicroBatch micro = r.upload(batch, 1, false, chunk, 0);
     if (last && at_the_head) {
@@ -24,7 +29,7 @@ void run_micro_batch(Replica& r, const Batch& batch, Ticket& leaving, const AtTh
       stage.evaluate(r.exec(), micro);
     }
     r.traffic().set_node_end();
-    if (!last) leaving = r.ports().pp.send_forward(stage.output(0), r.stream(), {below, coded});
+    if (!last) leaving = r.ports().pp.send_forward(stage.output(0), r.stream(), {below, coded(below)});
   }
 }
 
@@ -34,26 +39,28 @@ Evaluation evaluate(Replica& r, const SampleStream& stream, Split split, int64_t
   const RankLayout& layout = r.layout();
   BatchLoader loader(stream, eval_plan(data, split, first, iters, layout.at.data, layout.mesh.data));
   Evaluation result;
-  if (r.mesh() != nullptr) ++r.mesh()->clock().pass, r.mesh()->clock().train = false;
   const double zero[kSumCount] = {};
   r.write(r.buffers().sums, zero, sizeof zero);
   const std::vector<UnitUse> uses = r.evaluation_uses();
   int64_t batches = 0;
-  Ticket leaving;
-  while (std::optional<Batch> batch = loader.next()) {
-    r.traffic().begin(uses);
-    run_micro_batch(r, *batch, leaving);
-    result.tokens += batch->rows * data.seq_length * layout.mesh.data;
-    ++batches;
-  }
-  leaving.wait(r.stream());
-  r.traffic().forget_gathered();
+  run_beside_updates(r, [&] {
+    Ticket leaving;
+    while (std::optional<Batch> batch = loader.next()) {
+      r.traffic().begin(uses);
+      run_micro_batch(r, *batch, leaving);
+      result.tokens += batch->rows * data.seq_length * layout.mesh.data;
+      ++batches;
+    }
+    leaving.wait(r.stream());
+    take_counters(r, result.traffic);
+  });
   TW_CHECK(batches > 0, "evaluation without a batch");
   if (!r.reports_loss()) r.zero(r.buffers().sums.element_range(kSumLoss, 1));
   r.ports().control.sum(r.buffers().sums, r.stream()).wait(r.stream());
   double sums[kSumCount];
   r.read(r.buffers().sums, sums);
   r.exec().state->check_faults(r.stream());
+  result.traffic.read_totals(sums);
   result.loss = sums[kSumLoss] / static_cast<double>(batches * layout.mesh.data);
   result.perplexity = std::exp(result.loss);
   result.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();

@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "data/batch_loader.h"
-#include "engine/run/train/replica.h"
+#include "engine/run/train/traffic_counts.h"
 
 namespace thinwire {
 
@@ -13,6 +13,7 @@ struct Evaluation {
   double perplexity = 0.0;  // exp(loss)
   int64_t tokens = 0;
   double ms = 0.0;
+  TrafficCounts traffic;
 };
 
 // One micro-batch through this rank's chunks, without dropout; what arrives from other stages is waited for, what

@@ -80,6 +80,7 @@ RankLayout layout_of(const RunConfig& config, int rank, std::vector<int> nodes) 
   layout.where.placement.overlap = l.overlap_communication;
   layout.where.data_rank = layout.at.data;
   layout.where.coded_publication = codes_publications(config, layout.at.pipeline);
+  layout.where.coded_tied_publication = codes_tied_publications(config, stages);
   layout.where.stage = layout.shard.first ? 0 : 1;
   layout.where.split_backward = layout.pipeline.kind == ScheduleKind::kZbH1;
   return layout;

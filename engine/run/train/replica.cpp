@@ -216,12 +216,14 @@ void Replica::visit(StateVisitor& visitor, bool writer_only) {
   show("adam_v/", &OptimizerBuffers::v);
   show("sgd_momentum/", &OptimizerBuffers::momentum);
   if (momentum_) momentum_->visit(visitor);
-  if (has_replica_state()) {
-    std::vector<View> replicas;
-    for (const OwnedPiece& piece : store_.owned()) replicas.push_back(piece.working ? piece.working : piece.master);
-    store_.visit(visitor, "replica/", replicas, writer_only);
-  }
+  if (has_replica_state()) visit_published(visitor, writer_only);
   if (mesh_ != nullptr) mesh_->visit_states(visitor);
+}
+
+void Replica::visit_published(StateVisitor& visitor, bool writer_only) const {
+  std::vector<View> replicas;
+  for (const OwnedPiece& piece : store_.owned()) replicas.push_back(piece.published ? piece.working : View{});
+  store_.visit(visitor, "replica/", replicas, writer_only);
 }
 
 bool Replica::has_replica_state() const {
@@ -234,8 +236,7 @@ void Replica::set_fresh_weights() {
 }
 
 void Replica::weights_changed(bool replica_loaded) {
-  if (!replica_loaded) store_.refresh_working(*exec_);
-  store_.bump_version();
+  store_.refresh_working(*exec_, !replica_loaded);
   if (mesh_ != nullptr) traffic_->publish_raw();
 }
 

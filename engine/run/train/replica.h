@@ -93,6 +93,8 @@ class Replica {
   // it holds.
   void visit(StateVisitor& visitor, bool writer_only);
   void visit_weights(StateVisitor& visitor, bool writer_only);
+  // What coded publications have made of the masters: part of the first where has_replica_state().
+  void visit_published(StateVisitor& visitor, bool writer_only) const;
   // Weights from the configuration's seed, as a new run begins with them.
   void set_fresh_weights();
   // After weights were loaded or set from outside: working copies, and the shares of other ranks. replica_loaded: what

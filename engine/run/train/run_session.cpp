@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
@@ -57,15 +58,16 @@ bool same_but_names(const nlohmann::json& a, const nlohmann::json& b) {
   return weights(a) == weights(b);
 }
 
-// Whether a checkpoint holds everything that is shown to it, with the same sizes.
+// Whether a checkpoint holds everything that is shown to it, with the same sizes and types.
 class StateNames final : public StateVisitor {
  public:
   explicit StateNames(const Manifest& manifest) {
-    for (const auto& t : manifest.tensors) sizes_[t.name] = t.place.rows * t.place.cols;
+    for (const auto& t : manifest.tensors) stored_[t.name] = {t.place.rows * t.place.cols, t.dtype};
   }
   void tensor(const GlobalSlice& slice) override {
-    const auto found = sizes_.find(slice.name);
-    all_ = all_ && found != sizes_.end() && found->second == slice.rows * slice.cols;
+    const auto found = stored_.find(slice.name);
+    all_ = all_ && found != stored_.end() &&
+           found->second == std::pair(slice.rows * slice.cols, to_st_dtype(slice.local.dtype));
   }
   void integer(const std::string&, int64_t&) override {}
   void real(const std::string&, double&) override {}
@@ -73,22 +75,22 @@ class StateNames final : public StateVisitor {
   bool all_found() const { return all_; }
 
  private:
-  std::map<std::string, int64_t> sizes_;
+  std::map<std::string, std::pair<int64_t, StDtype>> stored_;
   bool all_ = true;
 };
 
-std::vector<SiteRecord> site_records(const RunConfig& run, const StepOutcome& outcome) {
+std::vector<SiteRecord> site_records(const RunConfig& run, const TrafficCounts& counts) {
   std::vector<SiteRecord> records;
   for (size_t site = 0; site < kSiteNames.size(); ++site) {
-    const SiteCounters& c = outcome.sites[site];
-    if (c.operations == 0 && outcome.wire_total[site] == 0.0) continue;
+    const SiteCounters& c = counts.sites[site];
+    if (c.operations == 0 && counts.wire_total[site] == 0.0) continue;
     const Site which = static_cast<Site>(site);
     const bool wide = which == Site::kDpGradient || which == Site::kEmbedding || which == Site::kControl;
     SiteRecord r;
     r.site = std::string(kSiteNames[site]);
     r.logical_bytes = c.logical_bytes, r.wire_bytes = c.wire_bytes;
-    r.logical_bytes_total = static_cast<int64_t>(outcome.logical_total[site]);
-    r.wire_bytes_total = static_cast<int64_t>(outcome.wire_total[site]);
+    r.logical_bytes_total = static_cast<int64_t>(counts.logical_total[site]);
+    r.wire_bytes_total = static_cast<int64_t>(counts.wire_total[site]);
     r.baseline_dtype = std::string(name_of(wide ? DType::f32 : run.model.dtype));
     r.encode_ms = static_cast<double>(c.coding.encode_ns) * 1e-6,
     r.decode_ms = static_cast<double>(c.coding.decode_ns) * 1e-6;
@@ -222,11 +224,14 @@ void RunSession::import_weights(Replica& replica) {
 }
 
 // What coding remembers fits only the layout and the rules that wrote it; otherwise it starts anew, and says so.
-// Returns whether the checkpoint holds weights as a coded publication left them.
+// Returns whether the checkpoint holds this rank's weights as a coded publication left them.
 bool RunSession::take_coding_state(const Manifest& manifest, Replica& replica, LoadOptions& options) {
-  const bool replica_stored = std::any_of(manifest.tensors.begin(), manifest.tensors.end(),
-                                          [](const auto& t) { return t.name.starts_with("replica/"); });
-  const bool replica_loaded = replica.has_replica_state() && replica_stored;
+  bool replica_loaded = replica.has_replica_state();
+  if (replica_loaded) {
+    StateNames names(manifest);
+    replica.visit_published(names, false);
+    replica_loaded = names.all_found();
+  }
   if (!replica_loaded) options.unwanted_prefixes.push_back("replica/");
   if (manifest.integers.count("revision/way") == 0) options.unwanted_prefixes.push_back("revision/");
   if (manifest.integers.count("momentum/frozen_at") == 0) options.unwanted_prefixes.push_back("momentum/");
@@ -244,7 +249,7 @@ bool RunSession::take_coding_state(const Manifest& manifest, Replica& replica, L
   } else if (replica.mesh() == nullptr) {
     options.unwanted_prefixes.push_back("coding/");
   }
-  return job_.control().agree_max(replica_loaded ? 1 : 0) != 0;
+  return replica_loaded;
 }
 
 void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgress& progress, LossScaler& scaler,
@@ -334,6 +339,7 @@ void RunSession::record_evaluation(const Evaluation& evaluation, int64_t step, S
   r.eval_loss = evaluation.loss, r.perplexity = evaluation.perplexity, r.eval_ms = evaluation.ms,
   r.eval_tokens = evaluation.tokens;
   r.split = split_name(split);
+  r.comm = site_records(config_.run, evaluation.traffic);
   metrics_->write(r);
   tensorboard_->scalars(step, {{r.split + "/loss", r.eval_loss}, {r.split + "/perplexity", r.perplexity}});
   console_->eval(r);

@@ -211,16 +211,15 @@ class SitePricer {
       const PieceRanges& ranges = piece.ranges;
       if (sharded) {
         add(site,
-            price_reduce_scatter(group_of(site, shard.shard.members, unit, false),
-                                 {piece.slot, piece.coded, piece.shard_matrices}, ranges.shard_bounds, DType::f32),
+            price_reduce_scatter(group_of(site, shard.shard.members, unit, false), piece.key(piece.shard_matrices),
+                                 ranges.shard_bounds, DType::f32),
             micros_);
       }
       if (refined) {
-        add(site,
-            price_reduce_scatter(group_of(site, shard.refine.members, unit, sharded),
-                                 {piece.slot, piece.coded, piece.refine_matrices}, ranges.refine_bounds, DType::f32));
+        add(site, price_reduce_scatter(group_of(site, shard.refine.members, unit, sharded),
+                                       piece.key(piece.refine_matrices), ranges.refine_bounds, DType::f32));
       }
-      const MessageKey mine{piece.slot, piece.coded, piece.mine_matrices};
+      const MessageKey mine = piece.key(piece.mine_matrices);
       const bool summed = sharded || refined;
       add(site, price_all_reduce(group_of(site, replicas, unit, summed), mine, ranges.mine.count, DType::f32));
       if (!pair.empty())

@@ -52,6 +52,7 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
   } else {
     ++progress.updates;
     progress.skipped_in_a_row = 0;
+    if (r.mesh() != nullptr) r.mesh()->clock().step = progress.updates;  // an evaluation's, too
   }
   scaler.update(outcome.skipped);
   return outcome;
@@ -100,8 +101,8 @@ void TrainStep::execute(const PlanNode& node, int micro_batches, const std::func
     }
     case NodeKind::kGather: {
       const auto t = timer.measure(StepPart::kOptimizer);
-      if (!outcome.skipped) publish();
-      return;
+      if (!outcome.skipped) return publish();
+      return replica_.traffic().forget_gathered();  // the next update gathers as behind any other
     }
   }
 }
@@ -192,15 +193,12 @@ void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress) {
     for (const View& gradient : r.counted_gradients())
       r.exec().ops.sum_squares(r.exec(), {gradient, sums.element_range(kSumNorm, 1)});
   });
-  take_counters(outcome);
+  take_counters(r, outcome);  // nothing is under way here, so they are complete
   r.ports().control.sum(sums, r.stream()).wait(r.stream());
   double total[kSumCount];
   r.read(sums, total);
   r.exec().state->check_faults(r.stream());
-  for (size_t site = 0; site < kSiteNames.size(); ++site) {
-    outcome.logical_total[site] = total[kSumLogical + site];
-    outcome.wire_total[site] = total[kSumWire + site];
-  }
+  outcome.read_totals(total);
   outcome.loss = total[kSumLoss];
   outcome.grad_norm = std::sqrt(total[kSumNorm]) / outcome.loss_scale;
   outcome.stop = total[kSumStop] > 0.0;
@@ -228,23 +226,6 @@ void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress) {
   r.write(r.buffers().state, &state, sizeof state);
 }
 
-// Nothing is under way here, so the counters are complete; byte counts below 2^53 are exact in a double.
-void TrainStep::take_counters(StepOutcome& outcome) {
-  Replica& r = replica_;
-  if (r.mesh() == nullptr) return;
-  double bytes[2 * kSiteNames.size()], non_finite = 0.0;
-  for (size_t site = 0; site < kSiteNames.size(); ++site) {
-    SiteCounters& counters = r.mesh()->counters(static_cast<Site>(site));
-    outcome.sites[site] = counters;
-    counters = {};
-    non_finite += static_cast<double>(outcome.sites[site].coding.non_finite);
-    bytes[site] = static_cast<double>(outcome.sites[site].logical_bytes);
-    bytes[kSiteNames.size() + site] = static_cast<double>(outcome.sites[site].wire_bytes);
-  }
-  r.write(r.buffers().sums.element_range(kSumLogical, kSumCount - kSumLogical), bytes, sizeof bytes);
-  r.write(r.buffers().sums.element_range(kSumNonFinite, 1), &non_finite, sizeof non_finite);
-}
-
 void TrainStep::update(const StepOutcome& outcome) {
   Replica& r = replica_;
   if (r.mesh() != nullptr) r.mesh()->settle_states(!outcome.skipped);
@@ -266,6 +247,7 @@ void TrainStep::update_piece(size_t piece) {
 // What the next forward pass needs first is on its way while the rest is updated; the last of it travels under that
 // pass.
 void TrainStep::publish() {
+  if (replica_.mesh() != nullptr) replica_.mesh()->begin_publications();
   updates_.begin();
   replica_.traffic().publish_all([&](int unit) { updates_.unit(unit, [&](size_t piece) { update_piece(piece); }); });
   TW_CHECK(updates_.complete(), "a piece was not updated");

@@ -1,23 +1,24 @@
 // One update: the story of a step, told by walking its plan.
 #pragma once
 
-#include <array>
 #include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "engine/run/train/coding_setup.h"
-#include "engine/run/train/replica.h"
 #include "engine/run/train/step_graphs.h"
 #include "engine/run/train/step_timer.h"
+#include "engine/run/train/traffic_counts.h"
 #include "model/unit_updates.h"
 #include "optim/loss_scaler.h"
 #include "parallel/schedule/plan.h"
 
 namespace thinwire {
 
-struct StepOutcome {
+// Traffic from the control node of the step before to this one's: with the gathers behind the update before, which run
+// under this step's forward; without evaluations.
+struct StepOutcome : TrafficCounts {
   double loss = 0.0;       // mean over micro-batches of the mean token loss
   double grad_norm = 0.0;  // global L2 norm before clipping, without the loss scale; of momenta where they are summed
   double lr = 0.0;
@@ -25,10 +26,6 @@ struct StepOutcome {
   bool skipped = false;     // non-finite: nothing was updated
   std::string non_finite;   // name of the first tensor whose gradient is not finite, or "loss"
   bool stop = false;        // some rank wished to stop; all know it in the same step
-  // Traffic from the control node of the step before to this one's: with the gathers behind the update before, which
-  // run under this step's forward. Of this rank, and the bytes of all ranks.
-  std::array<SiteCounters, kSiteNames.size()> sites{};
-  std::array<double, kSiteNames.size()> logical_total{}, wire_total{};
 };
 
 // Progress of training that is state: goes into every checkpoint.
@@ -74,7 +71,6 @@ class TrainStep {
   void backward(const PlanNode& node);
   void exchange(const PlanNode& node);
   void control(StepOutcome& outcome, const TrainProgress& progress);
-  void take_counters(StepOutcome& outcome);
   void update(const StepOutcome& outcome);
   void update_piece(size_t piece);
   void publish();

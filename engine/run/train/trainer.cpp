@@ -82,7 +82,9 @@ class Trainer {
                                                      has_light_coding(run_, replica_->layout().mesh), job_.mesh(),
                                                      job_.control());
     session_.start(*replica_, stream_, progress_, *scaler_, *controller_);
-    controller_->before();  // an evaluation may come before any update
+    // An evaluation may come before any update.
+    controller_->before();
+    if (job_.mesh() != nullptr) job_.mesh()->clock().step = progress_.updates;
   }
 
   ~Trainer() {

@@ -10,6 +10,7 @@
 
 #include "engine/base/core/error.h"
 #include "engine/run/checkpoint/output_file.h"
+#include "engine/run/train/traffic_counts.h"
 
 namespace thinwire {
 namespace {
@@ -36,6 +37,24 @@ void hash_unit(Replica& replica, int unit, std::vector<std::byte>& bytes, std::s
   }
 }
 
+// Of what a forward pass computes with: gathered as for one, each unit once.
+void hash_weights(Replica& replica, std::string& lines) {
+  UnitTraffic& traffic = replica.traffic();
+  traffic.begin(replica.evaluation_uses());
+  std::vector<std::byte> bytes;
+  std::set<int> done;
+  for (int chunk = 0; chunk < replica.chunks(); ++chunk) {
+    std::vector<UnitUse> of_chunk;
+    replica.stage(chunk).list_uses(NodeKind::kForward, of_chunk);
+    for (const UnitUse& use : of_chunk) {
+      traffic.acquire(use.unit, use.backward);
+      if (done.insert(use.unit).second) hash_unit(replica, use.unit, bytes, lines);
+      traffic.release(use.unit, use.backward);
+    }
+    traffic.set_node_end();
+  }
+}
+
 std::string first_difference(const std::vector<std::string>& of_ranks) {
   std::map<std::string, std::pair<std::string, size_t>> seen;  // part -> hash, first rank that has it
   for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
@@ -55,24 +74,8 @@ std::string first_difference(const std::vector<std::string>& of_ranks) {
 }  // namespace
 
 void check_weight_hashes(Replica& replica, int64_t step) {
-  UnitTraffic& traffic = replica.traffic();
-  traffic.finish_publications();
-  if (replica.mesh() != nullptr) ++replica.mesh()->clock().pass, replica.mesh()->clock().train = false;
-  traffic.begin(replica.evaluation_uses());
   std::string lines;
-  std::vector<std::byte> bytes;
-  std::set<int> done;
-  for (int chunk = 0; chunk < replica.chunks(); ++chunk) {
-    std::vector<UnitUse> of_chunk;
-    replica.stage(chunk).list_uses(NodeKind::kForward, of_chunk);
-    for (const UnitUse& use : of_chunk) {
-      traffic.acquire(use.unit, use.backward);
-      if (done.insert(use.unit).second) hash_unit(replica, use.unit, bytes, lines);
-      traffic.release(use.unit, use.backward);
-    }
-    traffic.set_node_end();
-  }
-  traffic.forget_gathered();
+  run_beside_updates(replica, [&] { hash_weights(replica, lines); });
   const std::vector<std::string> of_ranks = replica.ports().control.collect(lines);
   const std::string difference = first_difference(of_ranks);
   replica.ports().control.agree_on_error(

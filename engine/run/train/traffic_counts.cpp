@@ -1,0 +1,46 @@
+// Counters of a mesh: taken, put aside, put back.
+#include "engine/run/train/traffic_counts.h"
+
+#include <utility>
+
+namespace thinwire {
+
+void TrafficCounts::read_totals(const double* sums) {
+  for (size_t site = 0; site < kSiteNames.size(); ++site) {
+    logical_total[site] = sums[kSumLogical + site];
+    wire_total[site] = sums[kSumWire + site];
+  }
+}
+
+// Byte counts below 2^53 are exact in a double.
+void take_counters(Replica& r, TrafficCounts& counts) {
+  if (r.mesh() == nullptr) return;
+  double bytes[2 * kSiteNames.size()], non_finite = 0.0;
+  for (size_t site = 0; site < kSiteNames.size(); ++site) {
+    SiteCounters& counters = r.mesh()->counters(static_cast<Site>(site));
+    counts.sites[site] = counters;
+    counters = {};
+    non_finite += static_cast<double>(counts.sites[site].coding.non_finite);
+    bytes[site] = static_cast<double>(counts.sites[site].logical_bytes);
+    bytes[kSiteNames.size() + site] = static_cast<double>(counts.sites[site].wire_bytes);
+  }
+  r.write(r.buffers().sums.element_range(kSumLogical, kSumCount - kSumLogical), bytes, sizeof bytes);
+  r.write(r.buffers().sums.element_range(kSumNonFinite, 1), &non_finite, sizeof non_finite);
+}
+
+void run_beside_updates(Replica& r, const std::function<void()>& body) {
+  Mesh* mesh = r.mesh();
+  if (mesh == nullptr) return body();
+  // Publications that the last update has left are its own: its clock, its counters.
+  r.traffic().finish_publications();
+  std::array<SiteCounters, kSiteNames.size()> kept;
+  for (size_t site = 0; site < kept.size(); ++site)
+    kept[site] = std::exchange(mesh->counters(static_cast<Site>(site)), SiteCounters{});
+  ++mesh->clock().pass;
+  mesh->clock().train = false;
+  body();
+  r.traffic().forget_gathered();
+  for (size_t site = 0; site < kept.size(); ++site) mesh->counters(static_cast<Site>(site)) = kept[site];
+}
+
+}  // namespace thinwire

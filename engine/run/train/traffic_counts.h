@@ -1,0 +1,28 @@
+// What sites count over a stretch of work, and work beside the updates, which counts for itself.
+#pragma once
+
+#include <array>
+#include <functional>
+
+#include "engine/run/train/replica.h"
+#include "parallel/comm/counters.h"
+
+namespace thinwire {
+
+struct TrafficCounts {
+  std::array<SiteCounters, kSiteNames.size()> sites{};                  // of this rank
+  std::array<double, kSiteNames.size()> logical_total{}, wire_total{};  // bytes of all ranks
+
+  void read_totals(const double* sums);  // [kSumCount], summed over the ranks
+};
+
+// Moves this rank's counters into `counts` and starts them again at zero; puts its bytes and its non-finite messages
+// into buffers().sums, for control.sum. Nothing may be under way. A replica without mesh counts nothing.
+void take_counters(Replica& replica, TrafficCounts& counts);
+
+// Runs forward passes that are no part of an update (an evaluation, a check of weights), all ranks together. The update
+// behind them gathers, codes and counts as if they had not been: coding states stay, gathered copies are forgotten, and
+// what `body` leaves in the counters is, too.
+void run_beside_updates(Replica& replica, const std::function<void()>& body);
+
+}  // namespace thinwire

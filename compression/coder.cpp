@@ -239,6 +239,10 @@ std::string Coder::name() const {
 Traits Coder::traits() const {
   return parts_->outer;
 }
+int64_t Coder::cut_unit() const {
+  if (granule() > 0) return granule();
+  return parts_->residual.kind == ResidualKind::kEma ? kEmaBlock : 1;  // its scales are of whole blocks
+}
 bool Coder::value_difference() const {
   return parts_->differences();
 }

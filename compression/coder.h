@@ -48,6 +48,8 @@ class Coder {
   std::string name() const;
   Traits traits() const;  // of the whole: granule counts the transform, stateful the residual
   int64_t granule() const { return traits().granule; }
+  // Where a vector may be cut between ranks: multiples of this. Also of codecs that code a piece whole (granule 0).
+  int64_t cut_unit() const;
   bool value_difference() const;
   size_t wire_bytes(int64_t count, DType dtype) const;  // with the checksum
   // Whether a message of this size gets smaller than `count` elements of `dtype`. Framed codecs, whose lengths nobody

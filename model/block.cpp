@@ -285,6 +285,7 @@ WeightWork Block::backward_input(Exec& exec, const LayerContext& c, const BlockA
 
 void Block::weight_gradients(Exec& exec, const BlockActivations& a, const WeightWork& work, const BlockScratch& s,
                              bool announce) const {
+  tp_->enter_unit(attention_unit(layer_));  // a weight half acquires nothing, and is coded as its layer says
   const View x2 = splits_rows_ ? s.whole : a.norm2_out, x1 = splits_rows_ ? s.partial : a.norm1_out;
   Ticket second = tp_->gather_again(a.norm2_out, x2, exec.stream);
   Ticket first = tp_->gather_again(a.norm1_out, x1, exec.stream);

@@ -1,6 +1,8 @@
 // Embedding layer over the op table.
 #include "model/embedding.h"
 
+#include "engine/base/core/model_units.h"
+
 namespace thinwire {
 
 Embedding::Embedding(const ModelShard& shard, const ParamStore& store, TpActivation& tp)
@@ -37,6 +39,7 @@ void Embedding::forward(Exec& exec, const LayerContext& c, View tokens, View x, 
 }
 
 void Embedding::backward(Exec& exec, const LayerContext& c, View tokens, View dx, View whole) const {
+  tp_->enter_unit(kEmbeddingUnit);
   const Dropout d = dropout(c);
   if (d.p > 0.0f) exec.ops.dropout_apply(exec, {dx, dx, d});
   const View rows = splits_rows_ ? whole : dx;

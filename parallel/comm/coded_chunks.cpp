@@ -29,7 +29,7 @@ size_t rounded(size_t bytes) {
 int64_t common_unit(const Coder* a, const Coder* b, const Coder* c) {
   int64_t unit = kVector;
   for (const Coder* coder : {a, b, c})
-    if (coder != nullptr && coder->granule() > 0) unit = std::lcm(unit, coder->granule());
+    if (coder != nullptr) unit = std::lcm(unit, coder->cut_unit());
   return unit;
 }
 

@@ -1,5 +1,6 @@
 // Which messages a channel codes, and what they cost: the thresholds of a rule at their edges, and the price of every
 // codec under every algorithm against the bytes that were counted.
+#include <cmath>
 #include <mutex>
 
 #include "parallel/comm/channel.h"
@@ -232,6 +233,27 @@ TEST(ChannelOrder, MessagesOfOneResidualPackInTheOrderOfIssue) {
   const auto expected = arrived(0, true);
   EXPECT_NE(expected[0], expected[1]);
   for (uint64_t seed = 1; seed <= 40; ++seed) EXPECT_EQ(arrived(seed, false), expected) << "seed " << seed;
+}
+
+// Residual ema keeps a scale for 256 elements; codecs that code a piece whole are cut between ranks there, too.
+TEST(ChannelOrder, EmaAroundWholeMessages) {
+  for (const char* codec : {"one_bit", "top_k"}) {
+    SiteRule rule;
+    rule.codec = real_spec(codec, [](CodecSpec& s) { s.density = 0.1; });
+    rule.residual.kind = ResidualKind::kEma;
+    const auto coding = make_site_coding(Site::kDpGradient, rule);
+    for (int ranks : {2, 3, 5, 7}) {
+      run_ranks(ranks, [&](Progress& progress) {
+        ChoosingRank rank(progress, std::vector<int>(static_cast<size_t>(ranks)), coding);
+        Buffer data(DType::f32, 3 * 4096);
+        for (rank.clock.step = 0; rank.clock.step < 3; ++rank.clock.step) {
+          data.fill(3, rank.channel.rank());
+          rank.channel.all_reduce(data.view(), ReduceKind::kSum, rank.stream).wait(rank.stream);
+          EXPECT_TRUE(std::isfinite(data.get(4095)));
+        }
+      });
+    }
+  }
 }
 
 // Law 6 over Channel's branches. Two levels on a group that has none, and a ring's gathers, are the direct ones.

@@ -98,5 +98,25 @@ TEST(CodedMeshCritical, CodesSomeOfTheMessagesOfARealPipeline) {
   }
 }
 
+// Activations of the blocks that a rule names, and of no others: also where a weight half gathers them again, and where
+// the gradient leaves the first block for the embedding. (Each run checks its bytes against the price.)
+TEST(CodedMeshLayers, TensorSitesCodeTheBlocksThatAreNamed) {
+  const auto rule = [](const std::string& site, const std::string& layers) {
+    const std::string at = "compression." + site + ".";
+    return std::vector<std::string>{at + "codec=block_int", at + "bits=8", at + "select.layers=[" + layers + "]"};
+  };
+  for (const std::string layers : {"0", "2", "4", "1,3"}) {
+    for (Layout layout :
+         {Layout{.pipeline = 2, .tensor = 2, .sequence_parallel = true, .schedule = "zb_h1", .accumulation = 4},
+          Layout{.pipeline = 2, .tensor = 2, .sequence_parallel = true, .accumulation = 2},
+          Layout{.tensor = 4, .sequence_parallel = true}}) {
+      for (const char* site : {"tp.forward", "tp.backward"})
+        for (const std::string& key : rule(site, layers)) layout.more.push_back(key);
+      SCOPED_TRACE(layout.name());
+      EXPECT_NO_THROW(run({}, layout, kSamples, 2));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace thinwire::mesh

@@ -4,7 +4,7 @@ import re
 import shutil
 import unittest
 
-from run_support import RunCase, facts, main, read_metrics
+from run_support import RunCase, facts, generations, main, read_metrics
 
 STEPS = 14
 MODEL = {"num_layers": 4, "hidden_size": 48, "num_attention_heads": 4, "train_batch_size": 8, "train_iters": STEPS,
@@ -93,6 +93,30 @@ class CodedResume(RunCase):
         self.assert_same_run(config, twin)
         after = wire_bytes(self.run_dir(twin))
         self.assertEqual({after[47], after[48]}, {before[43]})  # a life's first update also sends weights as they are
+
+    def test_load_goes_on_as_a_resume_does(self):
+        keys = {**MODEL, **ZERO1, "compression": {"preset": "thinwire", "adapt": False}}
+        alone, killed = self.config("alone", **keys), self.config("killed", **keys)
+        self.train(alone, ranks=2, expect=0)
+        self.train(killed, ranks=2, faults=[{"at": "step.begin", "step": 10, "rank": 1, "do": "kill9"}])
+        loaded = self.config("loaded", **keys, load=str(self.run_dir(killed) / "checkpoints"))
+        done = self.train(loaded, ranks=2, expect=0)
+        self.assertNotIn("start at zero", done.out + done.err)
+        self.assert_same_state(generations(self.run_dir(alone) / "checkpoints")[-1], generations(self.run_dir(loaded) / "checkpoints")[-1])
+
+    def test_states_of_other_elements_are_not_taken(self):
+        # Their names and sizes fit: fewer data ranks, one rank, another layer, another algorithm.
+        keys = {**MODEL, **ZERO1, "compression": {"adapt": False, "dp.gradient": {"codec": "block_int", "bits": 4, "residual": "error_feedback", "select": {"layers": [1]}}}}
+        base = self.config("base", **keys)
+        self.train(base, ranks=4, faults=[{"at": "step.begin", "step": 9, "rank": 0, "do": "kill9"}])
+        rule = keys["compression"]["dp.gradient"]
+        for name, ranks, changed in (("same", 4, {}), ("fewer", 2, {}), ("one", 1, {}), ("layer", 4, {"select": {"layers": [2]}}), ("ring", 4, {"algorithm": "ring"})):
+            with self.subTest(name):
+                config = self.config(name, **{**keys, "compression": {"adapt": False, "dp.gradient": {**rule, **changed}}})
+                shutil.copytree(self.run_dir(base), self.run_dir(config))
+                done = self.train(config, ranks=ranks, expect=0)
+                self.assertIn("resumed", done.out + done.err)
+                (self.assertNotIn if name == "same" else self.assertIn)("start at zero", done.out + done.err)
 
     def test_another_layout_says_that_residuals_start_anew(self):
         keys = {**MODEL, "compression": {"preset": "thinwire", "adapt": False}}

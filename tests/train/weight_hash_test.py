@@ -9,6 +9,9 @@ LAYOUTS = {
     "coded": (2, CODED, 1, "embedding.word.weight of rank 1 differs from rank 0's"),
     "coded_zero1": (3, {**CODED, "train_batch_size": 6, "zero_optimization": {"stage": 1}}, 2, "embedding.word.weight of rank 2 differs from rank 0's"),
     "tied_ends": (2, {"pipe_parallel_size": 2}, 0, "embedding.word.weight of rank 1 differs from rank 0's"),
+    # Tries light codes from update 8 on; both ends of the embedding are one group.
+    "tied_light": (4, {"compression": {"preset": "thinwire"}, "zero_optimization": {"stage": 1}, "pipe_parallel_size": 2, "num_layers": 4, "train_iters": 14, "vocab_size": 1024,
+                       "compression.zero.parameter.min_bytes": 0, "compression.dp.gradient.min_bytes": 0}, 0, "embedding.word.weight of rank"),
     "tensor_and_data": (4, {**CODED, "model_parallel_size": 2, "precision": "bfloat16"}, 3, "embedding.word.weight of rank 3 differs from rank 1's"),
 }
 # Nothing of these ranks outlives an update that another has, too: only that the comparison itself holds.
@@ -24,6 +27,8 @@ TIMED = {
     "chance": (2, {**DEEP, "compression": {"adapt": False, "zero.parameter": CHANCE}}),
     "warm_up": (2, {**DEEP, "compression": {"adapt": False, "zero.parameter": {**CHANCE, "rounding": "nearest", "warmup_steps": 4}}}),
     "held": (4, {**CODED, "zero_optimization": {"stage": 3}, "pipe_parallel_size": 2, "num_layers": 4, "hold": "step"}),
+    "one_sender": (3, {"pipe_parallel_size": 3, "train_batch_size": 6,
+                       "compression": {"adapt": False, "pp.forward": {"codec": "block_int", "bits": 8, "min_bytes": 0, "select": {"stages": [0]}}}}),
     "one_end": (4, {"zero_optimization": {"stage": 1}, "pipe_parallel_size": 2, "num_layers": 4, "vocab_size": 1024,
                     "compression": {"adapt": False, "zero.parameter": {**CHANCE, "bits": 4, "select": {"stages": [0]}}}}),
 }
@@ -57,6 +62,10 @@ class WeightHash(RunCase):
                 self.assertTrue(any("eval_loss" in m and m["step"] == 2 for m in lines[1]))
                 self.assertEqual(facts(self.run_dir(plain))[0], facts(self.run_dir(evaluated))[0])
                 self.assertEqual(traffic(self.run_dir(plain)), traffic(self.run_dir(evaluated)))
+                if name == "one_sender":  # coded where training codes, and nowhere else
+                    trained, own = [next(m["comm"]["pp.forward"] for m in lines[1] if kind in m) for kind in ("loss", "eval_loss")]
+                    self.assertLess(own["wire_bytes_total"], own["logical_bytes_total"])
+                    self.assertEqual(own["wire_bytes_total"] * trained["logical_bytes_total"], trained["wire_bytes_total"] * own["logical_bytes_total"])
                 if name in SHARDED or name == "held":  # weights are gathered for it, and its line says so
                     self.assertTrue(all(m["comm"]["zero.parameter"]["wire_bytes_total"] > 0 for m in lines[1] if "eval_loss" in m))
 

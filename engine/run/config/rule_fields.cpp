@@ -157,12 +157,14 @@ std::vector<CodingField> make_coding_fields() {
                         .unit = "bits",
                         .doc = "Bits per value: zfp 2.25 to 32; ecsq 2 to 5, blocks' scales not counted."},
                        &CodecSpec::rate, {"zfp", "ecsq"}));
-  f.push_back(of_codec({.name = "light",
-                        .types = kBoolKey,
-                        .default_text = "false",
-                        .doc = "ecsq: where compression.adapt measures that time of the core costs more than bytes, "
-                               "lloyd_max of the next whole number of bits (rates up to 4) takes its place."},
-                       &CodecSpec::light, {"ecsq"}));
+  f.push_back(
+      of_codec({.name = "light",
+                .types = kBoolKey,
+                .default_text = "false",
+                .doc = "ecsq: where compression.adapt measures that time of the core costs more than bytes, "
+                       "lloyd_max of the next whole number of bits (rates up to 4) takes its place, but for the units "
+                       "that a rank's forward pass begins with."},
+               &CodecSpec::light, {"ecsq"}));
   f.push_back(of_codec({.name = "dimension",
                         .types = kIntKey,
                         .default_text = "1",

@@ -79,7 +79,8 @@ void select_unit_messages(const RunConfig& config, const RankLayout& layout, con
                            store.layout().units[u], store.params(), layers, leave_whole);
     if (rule != nullptr || parameter != nullptr) unit.padding = padding_of(store.layout().units[u]);
     unit.coded_weights = parameter == nullptr || selects_unit(parameter->select, static_cast<int>(u), layers);
-    unit.awaited = is_awaited(layout, static_cast<int>(u));
+    // A tied embedding is one message of two stages: alike on both.
+    unit.awaited = unit.tied || is_awaited(layout, static_cast<int>(u));
     for (UnitPiece& piece : unit.pieces) piece.awaited = unit.awaited;
     if (unit.tied) unit.coded_weights = unit.coded_weights && codes_tied_publications(config, layout.mesh.pipeline);
   }
@@ -91,7 +92,7 @@ void select_tp_units(const RunConfig& config, const RankLayout& layout, TpActiva
     std::vector<bool> units;
     const SiteRule* rule = rule_of(config, site);
     if (rule == nullptr || rule->select.layers.empty()) return units;
-    for (int u = 0; u <= head_unit(layers); ++u) units.push_back(selects_unit(rule->select, u, layers));
+    for (int u = 0; u <= position_unit(layers); ++u) units.push_back(selects_unit(rule->select, u, layers));
     return units;
   };
   tp.select_units(selected(Site::kTpForward), selected(Site::kTpBackward));

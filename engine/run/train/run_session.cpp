@@ -185,9 +185,10 @@ void RunSession::refuse_other_model(const LoadReport& found) const {
   }
 }
 
-void RunSession::load_from(const std::string& path, Replica& replica, TrainProgress& progress, LossScaler& scaler,
+bool RunSession::load_from(const std::string& path, Replica& replica, TrainProgress& progress, LossScaler& scaler,
                            CodingController& controller) {
   const RunConfig& run = config_.run;
+  bool replica_loaded = false;
   LoadReport found = find_newest_valid(path, &job_.control());
   if (!run.finetune && found.manifest.info.contains("imported_from")) {
     throw_bad_config("load: " + found.path + " was imported and holds weights only: say finetune=true beside load");
@@ -203,14 +204,18 @@ void RunSession::load_from(const std::string& path, Replica& replica, TrainProgr
     load_generation(
         found.path, [&](StateVisitor& v) { replica.visit_weights(v, false); }, options, &job_.control());
   } else {
-    options.unwanted_prefixes.insert(options.unwanted_prefixes.end(), {"coding/", "replica/", "revision/"});
-    if (found.manifest.integers.count("momentum/frozen_at") == 0) options.unwanted_prefixes.push_back("momentum/");
+    if (run.no_load_optim)
+      options.unwanted_prefixes.insert(options.unwanted_prefixes.end(),
+                                       {"coding/", "replica/", "revision/", "momentum/"});
+    else
+      replica_loaded = take_coding_state(found.manifest, replica, options);
     load_generation(found.path, state_of(replica, progress, scaler, controller, false), options, &job_.control());
   }
   log_info("loaded " + found.path +
            (run.finetune        ? " (weights only)"
             : run.no_load_optim ? " (without optimizer state)"
                                 : ""));
+  return replica_loaded;
 }
 
 void RunSession::import_weights(Replica& replica) {
@@ -235,19 +240,22 @@ bool RunSession::take_coding_state(const Manifest& manifest, Replica& replica, L
   if (!replica_loaded) options.unwanted_prefixes.push_back("replica/");
   if (manifest.integers.count("revision/way") == 0) options.unwanted_prefixes.push_back("revision/");
   if (manifest.integers.count("momentum/frozen_at") == 0) options.unwanted_prefixes.push_back("momentum/");
-  bool fits = true;
+  // States are named by ranks and slots, which other ranks and other rules can have, too, for other elements.
+  bool fits = other_layout(manifest.info).empty() && same_rules(manifest.info);
   if (replica.mesh() != nullptr) {
     StateNames names(manifest);
     replica.mesh()->visit_states(names);
-    fits = names.all_found();
+    fits = fits && names.all_found();
   }
-  if (job_.control().agree_max(fits ? 0 : 1) != 0) {
-    options.unwanted_prefixes.push_back("coding/");
+  fits = job_.control().agree_max(fits ? 0 : 1) == 0;
+  if (fits && replica.mesh() != nullptr) return replica_loaded;
+  options.unwanted_prefixes.push_back("coding/");
+  if (std::any_of(manifest.tensors.begin(), manifest.tensors.end(),
+                  [](const auto& t) { return t.name.starts_with("coding/"); }) ||
+      (replica.mesh() != nullptr && replica.mesh()->state_bytes() > 0)) {
     log_warning(
         "residuals and warm starts of the compression start at zero: the checkpoint was written by another layout "
         "or other rules");
-  } else if (replica.mesh() == nullptr) {
-    options.unwanted_prefixes.push_back("coding/");
   }
   return replica_loaded;
 }
@@ -274,7 +282,7 @@ void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgre
     }
     replica.store().initialize(replica.exec(), run.seed);
     if (!run.load.empty()) {
-      load_from(run.load, replica, progress, scaler, controller);
+      replica_loaded = load_from(run.load, replica, progress, scaler, controller);
     } else if (!run.init_from_hf.empty()) {
       import_weights(replica);
     }
@@ -287,6 +295,19 @@ void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgre
   metrics_ = std::make_unique<MetricsLog>(metrics_path(run.run_dir), progress.step);
   tensorboard_ = std::make_unique<TensorboardWriter>(tensorboard_dir(run.run_dir), progress.step + 1);
   console_ = std::make_unique<ConsoleProgress>(stdout, run.train_iters, run.log_interval, progress.step + 1);
+}
+
+// But for what may change in the middle of a run.
+bool RunSession::same_rules(const nlohmann::json& info) const {
+  const auto rules_in = [](const nlohmann::json& config) {
+    nlohmann::json rules = config.value("compression", nlohmann::json::object());
+    rules.erase("adapt"), rules.erase("preset");
+    for (auto& [site, rule] : rules.items()) {
+      if (rule.is_object()) rule.erase("warmup_steps");
+    }
+    return rules;
+  };
+  return info.contains("config") && rules_in(info.at("config")) == rules_in(resolved_json(config_));
 }
 
 std::string RunSession::other_layout(const nlohmann::json& info) const {

@@ -48,13 +48,15 @@ class RunSession {
 
  private:
   nlohmann::json checkpoint_info() const;
-  std::string other_layout(const nlohmann::json& info) const;  // words for the log, empty when it is the same
+  std::string other_layout(const nlohmann::json& info) const;
+  bool same_rules(const nlohmann::json& info) const;  // words for the log, empty when it is the same
   bool finds_evaluation(int64_t step, Split split) const;
   void refuse_other_model(const LoadReport& found) const;
   VisitState state_of(Replica& replica, TrainProgress& progress, LossScaler& scaler, CodingController& controller,
                       bool writer_only);
   bool take_coding_state(const Manifest& manifest, Replica& replica, LoadOptions& options);
-  void load_from(const std::string& path, Replica& replica, TrainProgress& progress, LossScaler& scaler,
+  // Returns what take_coding_state does.
+  bool load_from(const std::string& path, Replica& replica, TrainProgress& progress, LossScaler& scaler,
                  CodingController& controller);
   void import_weights(Replica& replica);
   CopyBytes copy_state();

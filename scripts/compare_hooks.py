@@ -3,7 +3,7 @@
 
     scripts/compare_hooks.py --out DIR [--venv DIR] [--peer pytorch_ddp.py] [--rounds N] [--seconds S] [--loss [--updates N]] [--only TEXT ...]
 
-Speed: none, bf16_wire and thinwire beside DDP with hooks none, bf16, psgd4, psgd32, psgd4_bf16, in turn, one thread and core per rank, fp32 compute,
+Speed: none, bf16_wire and thinwire (and at micro batch 8 the same work without communication) beside DDP with hooks none, bf16, psgd4, psgd32, psgd4_bf16, in turn, one thread and core per rank, fp32 compute,
 the model of configs/sweeps/speed_10m.json: micro batches 1 and 8, each at 100 Mbit/s and 1 Gbit/s. --loss instead: evaluation
 loss after equal tokens (micro batch 1, unshaped, the peer's text), 3 seeds. --venv (or THINWIRE_VENV): a virtual environment with torch and
 numpy. Results are appended to DIR/results.jsonl, where scripts/compression_tables.py page reads them; a cell that is in there is not run again.
@@ -16,7 +16,7 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
-from compression_cells import ROOT, CellError, Store, decided_at, emulated, final_loss, launch, layout_keys, measure, shown, summary, text, train
+from compression_cells import ROOT, CellError, Store, decided_at, emulated, final_loss, launch, layout_keys, measure, shown, summary, text, train, work_alone
 
 HOOKS = ("none", "bf16", "psgd32", "psgd4", "psgd4_bf16")
 OURS = ("none", "bf16_wire", "thinwire")
@@ -77,6 +77,16 @@ class Compare:
                     "command": shown(command, self.store.folder, self.o.build)}
         measure(self.store, table, key, {"who": "ours", "mode": preset, "rate": rate, "micro": micro, **self.words}, what)
 
+    def alone(self, lab, key, micro, rate, seconds):
+        """Our own work without communication, in turn with the rest: machines are slower in one minute than in the next."""
+        if not self.wanted(key):
+            return
+        text_keys, _ = text(self.store.folder, self.o.build, self.o.text)
+        keys = ["--config", "configs/sweeps/speed_10m.json", f"train_micro_batch_size_per_gpu={micro}", "gradient_accumulation_steps=1", "train_iters=60",
+                f"exit_duration_in_mins={seconds / 60:.3f}", *text_keys]
+        measure(self.store, "hooks", key, {"who": "ours", "mode": "alone", "rate": rate, "micro": micro, "mb_per_rank": 0.0, **self.words},
+                lambda: work_alone(lab, self.o.build, self.store.folder, keys, 2))
+
     def wanted(self, key):
         chosen = not self.o.only or any(t in key for t in self.o.only)
         if chosen:
@@ -97,6 +107,8 @@ class Compare:
                             # Ours tries three ways in turn before it settles, on a core without AVX-512 at 0.35 s a sequence.
                             seconds = 3 + 0.42 * micro * 44 if name == "thinwire" else self.o.seconds * (2 if slow else 1) + micro * 2
                             self.ours(lab, "hooks", key, name, micro, rate, ["train_iters=60", *text_keys], seconds)
+                            if name == "thinwire" and micro == 8:
+                                self.alone(lab, f"hooks mb {micro} {rate} ours alone round {round_}", micro, rate, 4 + 6 * micro)
                         else:
                             each = step_s / (1 if slow or rate != "100mbit" else 2 if name == "bf16" else 4)
                             self.theirs(lab, "hooks", key, name, micro, rate, max(5, min(40, int(self.o.seconds / each))))

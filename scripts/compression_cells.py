@@ -283,6 +283,27 @@ def machine():
     return f"{len(os.sched_getaffinity(0))} cores of {names[0] if names else 'an unknown processor'} ({vectors})"
 
 
+def work_alone(lab, build, folder, keys, ranks):
+    """The work of a data-parallel rank without any communication: so many ranks at once, each a run of its own, bound as theirs are."""
+    run_dir = os.path.join(folder, "run")
+    lab.be(ranks, "none")
+    shutil.rmtree(run_dir, ignore_errors=True)
+    os.makedirs(run_dir)
+    # Without the launcher's variables a rank knows of no other.
+    front = [*lab.run(ranks), "sh", "-c", 'k=$PMI_RANK; unset PMI_SIZE PMI_RANK PMI_FD; exec "$0" "$@" run_dir=' + run_dir + "/$k"]
+    command = [*front, os.path.join(build, "train"), *keys]
+    _, said = launch(command, 240)
+    lines = [read_run(os.path.join(run_dir, str(r)), 0, said, True)[0] for r in range(ranks)]
+    each = [summary(x, 4) for x in lines]
+    shutil.rmtree(run_dir, ignore_errors=True)
+    # Replicas are as fast as the slowest of them in each update, whether they communicate or not.
+    ms = statistics.median(max(of) for of in zip(*([x["step_ms"] for x in rank if "loss" in x][4:] for rank in lines)))
+    tokens = sum(e["tokens_per_step"] for e in each) / ms * 1e3
+    return {"step_ms": ms, "step_ms_low": min(e["step_ms_low"] for e in each), "step_ms_high": max(e["step_ms_high"] for e in each), "exposed_ms": 0.0, "sites": {},
+            "tokens_per_s": tokens, "steps": min(e["steps"] for e in each), "said": f"{ms:.0f} ms, {tokens:.0f} tok/s over {ranks} ranks, each alone",
+            "command": shown(command, folder, build)}
+
+
 def measure(store, table, key, words, what):
     """Runs one cell unless it is known: what() returns the fields of its record. words: said on the console."""
     if store.has(key):

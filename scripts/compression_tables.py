@@ -17,15 +17,13 @@ Run it on an otherwise idle machine. Exit code 1: a cell failed, or a bar was mi
 """
 import argparse
 import os
-import shutil
-import statistics
 import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 import compression_page
-from compression_cells import (ROOT, CellError, Store, agrees, decided_at, emulated, final_loss, launch, layout_keys, measure, predicted, presets,
-                               read_run, shown, summary, text, train)
+from compression_cells import (ROOT, CellError, Store, agrees, decided_at, emulated, final_loss, layout_keys, measure, predicted, presets,
+                               shown, summary, text, train, work_alone)
 
 PRESET_LAYOUTS = ("1x2x1", "2x1x1", "1x1x2", "2x2x1")
 TINY = ["--config", "configs/gpt2_tiny.json", "hidden_size=128", "num_attention_heads=4", "train_batch_size=16", "train_micro_batch_size_per_gpu=4", "train_iters=300",
@@ -157,36 +155,14 @@ class Tables:
         measure(self.store, table, key, words, what)
 
     def alone(self, lab, key, ranks, micro):
-        """The work of a data-parallel rank without any communication: so many ranks at once, each a run of its own."""
         if not self.wanted(key):
             return
         seconds = self.o.seconds or 4 + 6 * micro * max(1, ranks // (os.cpu_count() or 1))
         keys = ["--config", "configs/sweeps/speed_10m.json", f"train_micro_batch_size_per_gpu={micro}", "gradient_accumulation_steps=1", f"train_iters={SPEED_ITERS}",
                 f"exit_duration_in_mins={seconds / 60:.3f}", *self.text_keys, *self.o.keys]
 
-        def what():
-            lab.be(ranks, "none")
-            # Without the launcher's variables a rank knows of no other.
-            front = [*lab.run(ranks), "sh", "-c", 'k=$PMI_RANK; unset PMI_SIZE PMI_RANK PMI_FD; exec "$0" "$@" run_dir=' + self.run_dir + "/$k"]
-            os.makedirs(self.run_dir, exist_ok=True)
-            return self.alone_once(front, keys, ranks)
+        what = lambda: work_alone(lab, self.o.build, self.store.folder, keys, ranks)
         measure(self.store, "speed", key, {"preset": "alone", "layout": f"1x{ranks}x1", "rate": "alone", "micro": micro, "data": ranks}, what)
-
-    def alone_once(self, front, keys, ranks):
-        shutil.rmtree(self.run_dir, ignore_errors=True)
-        os.makedirs(self.run_dir)
-        command = [*front, os.path.join(self.o.build, "train"), *keys]
-        _, said = launch(command, 240)
-        lines = [read_run(os.path.join(self.run_dir, str(r)), 0, said, True)[0] for r in range(ranks)]
-        each = [summary(x, 4) for x in lines]
-        shutil.rmtree(self.run_dir, ignore_errors=True)
-        # Replicas are as fast as the slowest of them in each update, whether they communicate or not.
-        slowest = [max(of) for of in zip(*([x["step_ms"] for x in rank if "loss" in x][4:] for rank in lines))]
-        ms = statistics.median(slowest)
-        tokens = sum(e["tokens_per_step"] for e in each) / ms * 1e3
-        return {"step_ms": ms, "step_ms_low": min(e["step_ms_low"] for e in each), "step_ms_high": max(e["step_ms_high"] for e in each), "exposed_ms": 0.0, "sites": {},
-                "tokens_per_s": tokens, "steps": min(e["steps"] for e in each), "said": f"{ms:.0f} ms, {tokens:.0f} tok/s over {ranks} ranks, each alone",
-                "command": shown(command, self.store.folder, self.o.build)}
 
     def speed(self):
         with emulated() as lab:

@@ -125,6 +125,13 @@ class Check {
       fail({p + "codec"},
            "sketch cannot be at " + at() +
                ": it adds up sparse contributions of several ranks, which only gradients are; block_int can");
+    if ((name == "random_k" || (name == "block_int" && c.rounding == "stochastic")) &&
+        (site_ == Site::kTpForward || site_ == Site::kSequence))
+      fail({p + (name == "random_k" ? "codec" : "rounding")},
+           (name == "random_k" ? name : "rounding stochastic") + " cannot be at " + at() +
+               ": what a layer sends must come out the same when it is computed or gathered again (recompute, sequence "
+               "parallelism), and chance moves on; " +
+               (name == "random_k" ? "top_k can" : "say nearest"));
     const bool partial = selects_elements(name) || name == "one_bit";
     if (partial && name != "sketch" && site_ == Site::kZeroParameter && r.kind != ResidualKind::kValueDifference)
       fail({p + "codec"},

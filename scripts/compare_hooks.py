@@ -82,10 +82,8 @@ class Compare:
         if not self.wanted(key):
             return
         text_keys, _ = text(self.store.folder, self.o.build, self.o.text)
-        keys = ["--config", "configs/sweeps/speed_10m.json", f"train_micro_batch_size_per_gpu={micro}", "gradient_accumulation_steps=1", "train_iters=60",
-                f"exit_duration_in_mins={seconds / 60:.3f}", *text_keys]
         measure(self.store, "hooks", key, {"who": "ours", "mode": "alone", "rate": rate, "micro": micro, "mb_per_rank": 0.0, **self.words},
-                lambda: work_alone(lab, self.o.build, self.store.folder, keys, 2))
+                lambda: work_alone(lab, self.o.build, self.store.folder, 2, micro, seconds, ["train_iters=60", *text_keys]))
 
     def wanted(self, key):
         chosen = not self.o.only or any(t in key for t in self.o.only)

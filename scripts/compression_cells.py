@@ -283,7 +283,7 @@ def machine():
     return f"{len(os.sched_getaffinity(0))} cores of {names[0] if names else 'an unknown processor'} ({vectors})"
 
 
-def work_alone(lab, build, folder, keys, ranks):
+def work_alone(lab, build, folder, ranks, micro, seconds, keys):
     """The work of a data-parallel rank without any communication: so many ranks at once, each a run of its own, bound as theirs are."""
     run_dir = os.path.join(folder, "run")
     lab.be(ranks, "none")
@@ -291,7 +291,8 @@ def work_alone(lab, build, folder, keys, ranks):
     os.makedirs(run_dir)
     # Without the launcher's variables a rank knows of no other.
     front = [*lab.run(ranks), "sh", "-c", 'k=$PMI_RANK; unset PMI_SIZE PMI_RANK PMI_FD; exec "$0" "$@" run_dir=' + run_dir + "/$k"]
-    command = [*front, os.path.join(build, "train"), *keys]
+    command = [*front, os.path.join(build, "train"), "--config", "configs/sweeps/speed_10m.json", f"train_micro_batch_size_per_gpu={micro}",
+               "gradient_accumulation_steps=1", f"exit_duration_in_mins={seconds / 60:.3f}", *keys]
     _, said = launch(command, 240)
     lines = [read_run(os.path.join(run_dir, str(r)), 0, said, True)[0] for r in range(ranks)]
     each = [summary(x, 4) for x in lines]

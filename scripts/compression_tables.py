@@ -158,11 +158,9 @@ class Tables:
         if not self.wanted(key):
             return
         seconds = self.o.seconds or 4 + 6 * micro * max(1, ranks // (os.cpu_count() or 1))
-        keys = ["--config", "configs/sweeps/speed_10m.json", f"train_micro_batch_size_per_gpu={micro}", "gradient_accumulation_steps=1", f"train_iters={SPEED_ITERS}",
-                f"exit_duration_in_mins={seconds / 60:.3f}", *self.text_keys, *self.o.keys]
-
-        what = lambda: work_alone(lab, self.o.build, self.store.folder, keys, ranks)
-        measure(self.store, "speed", key, {"preset": "alone", "layout": f"1x{ranks}x1", "rate": "alone", "micro": micro, "data": ranks}, what)
+        keys = [f"train_iters={SPEED_ITERS}", *self.text_keys, *self.o.keys]
+        measure(self.store, "speed", key, {"preset": "alone", "layout": f"1x{ranks}x1", "rate": "alone", "micro": micro, "data": ranks},
+                lambda: work_alone(lab, self.o.build, self.store.folder, ranks, micro, seconds, keys))
 
     def speed(self):
         with emulated() as lab:

@@ -27,6 +27,7 @@ def environment(directory, shared_memory):
     env = dict(os.environ)
     env[MARK] = directory
     env["UCX_TLS"] = "tcp,self,posix" if shared_memory else "tcp,self"
+    env["THINWIRE_NODE_MEMORY"] = "1" if shared_memory else "0"  # train's own
     env["UCX_NET_DEVICES"] = "eth0"
     env["GLOO_SOCKET_IFNAME"] = "eth0"
     env["NCCL_SOCKET_IFNAME"] = "eth0"

@@ -5,7 +5,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <time.h>
 
 #include <algorithm>
 
@@ -24,6 +23,7 @@ using std::chrono::nanoseconds;
 constexpr int kResumes = 32;  // coroutines continued per poll
 constexpr microseconds kShortestSleep{20}, kLongestSleep{1000}, kSilentSleep{5000};
 constexpr microseconds kCrowdedSleep{250};  // shortest, where a rank that wakes up takes the core from one that works
+constexpr microseconds kRungSleep{2000};    // shortest, where whatever may come ends a sleep
 constexpr int kPollsInARow = 16;            // before a waiter gives up the baton and looks at the clock
 constexpr int kYieldsToIssuer = 100;
 constexpr microseconds kYieldEvery{100};  // a yield costs as much as ten polls: more of them would slow large messages
@@ -57,11 +57,6 @@ std::exception_ptr wrong_length(int peer, size_t bytes, size_t expected) {
   return nullptr;
 }
 
-void sleep_for(microseconds time) {
-  const timespec request{time.count() / 1000000, (time.count() % 1000000) * 1000};
-  ::nanosleep(&request, nullptr);  // an early end by a signal only means an early poll
-}
-
 // What a waiter does between two polls: nothing, give way, sleep. The sleep is a small part of the silence so far, so
 // that it delays what is awaited by a few percent at most.
 class Patience {
@@ -72,28 +67,49 @@ class Patience {
         yielded_(now),
         spin_(spin_us > 0 ? spin_us + std::min(bytes / kBytesPerUs, kLongestSpinUs) : 0) {}
   void moved(Clock::time_point now) { quiet_since_ = now; }
-  void pause(Clock::time_point now) {
-    const auto silence = now - quiet_since_;
-    if (silence < spin_) {
-      if (now - yielded_ < kYieldEvery) return;
-      ::sched_yield();
-      yielded_ = now;
-      return;
-    }
+  // Time to sleep behind the next poll, if that finds nothing, either.
+  bool sleepy(Clock::time_point now) const { return now - quiet_since_ >= spin_; }
+  void yield(Clock::time_point now) {
+    if (now - yielded_ < kYieldEvery) return;
+    ::sched_yield();
+    yielded_ = now;
+  }
+  // rung: whatever may come ends the sleep.
+  microseconds nap(Clock::time_point now, bool rung) {
     if (!slept_) {
       slept_ = true;
       ::prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // otherwise a nap of 20 us takes 70
     }
     // After a while half a percent is enough: at one poll per millisecond a wait of minutes would be work.
-    const auto whole = duration_cast<microseconds>(silence);
+    const auto whole = duration_cast<microseconds>(now - quiet_since_);
     const microseconds shortest = spin_ == spin_.zero() ? kCrowdedSleep : kShortestSleep;
-    sleep_for(std::max(std::clamp(whole / 32, shortest, kLongestSleep), std::min(whole / 200, kSilentSleep)));
+    const microseconds usual = std::clamp(whole / 32, shortest, kLongestSleep);
+    return std::max(rung ? kRungSleep : usual, std::min(whole / 200, kSilentSleep));
   }
 
  private:
   Clock::time_point quiet_since_, yielded_;
   microseconds spin_;
   bool slept_ = false;
+};
+
+// Listens for the transport's bell from before a poll until behind it.
+class Ears {
+ public:
+  Ears(Transport& transport, bool open) : transport_(open ? &transport : nullptr) {
+    if (open) heard_ = transport.listen();
+  }
+  Ears(const Ears&) = delete;
+  Ears& operator=(const Ears&) = delete;
+  ~Ears() {
+    if (open()) transport_->stop_listening();
+  }
+  bool open() const { return transport_ != nullptr; }
+  void sleep(microseconds limit) { transport_->sleep(heard_, limit); }
+
+ private:
+  Transport* transport_;
+  uint32_t heard_ = 0;
 };
 
 // How long the thread naps behind a poll that moved something: a quarter of the time that usually lies between two of
@@ -320,8 +336,10 @@ void Progress::Core::finish(RunningOperation& operation, std::exception_ptr erro
   (operation.previous_ != nullptr ? operation.previous_->next_ : first_open) = operation.next_;
   (operation.next_ != nullptr ? operation.next_->previous_ : last_open) = operation.previous_;
   open.store(open.load(std::memory_order_relaxed) - 1, std::memory_order_release);  // written under the baton alone
+  const bool awaited_elsewhere = waiters.load(std::memory_order_relaxed) > 1;
   operation.error_ = error;
   operation.state_.store(error ? Operation::State::kError : Operation::State::kDone, std::memory_order_release);
+  if (awaited_elsewhere) transport->ring();  // it may be another waiter's, who sleeps
 }
 
 void Progress::Core::fail_all(std::exception_ptr error) {
@@ -406,10 +424,12 @@ void Progress::Core::drive(RunningOperation& operation) {
   const Clock::time_point from = Clock::now();
   Patience patience(from, options.spin_us, operation.note_.bytes);
   const int polls = options.spin_us > 0 ? kPollsInARow : 1;
+  Clock::time_point now = from;
   if (operation.note_.bytes >= kWorthWaking) awaited_at_once.store(from - operation.handed_ < kAtOnce);
   waiters.fetch_add(1);
   for (bool first = true;; first = false) {
-    bool moved = false;
+    bool moved = false, rung = false;
+    Ears ears(*transport, patience.sleepy(now));
     {
       std::lock_guard lock(baton);
       if (first) recorder.enter_wait(operation.flight_);
@@ -424,12 +444,15 @@ void Progress::Core::drive(RunningOperation& operation) {
         if (sink != nullptr) sink->waited(operation.note_, from, to);
         break;
       }
+      rung = transport->all_ring();
     }
-    const Clock::time_point now = Clock::now();
+    now = Clock::now();
     if (moved) {
       patience.moved(now);
+    } else if (ears.open()) {
+      ears.sleep(patience.nap(now, rung));
     } else {
-      patience.pause(now);
+      patience.yield(now);
     }
     // Who sleeps before the baton needs longer to wake up than we to take it again.
     for (int i = 0; i < kYieldsToIssuer && wanted.load(std::memory_order_relaxed) > 0; ++i) ::sched_yield();

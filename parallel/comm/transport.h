@@ -1,6 +1,9 @@
 // How bytes travel between ranks: the few calls that an MPI library, or threads of one process, must offer.
 #pragma once
 
+#include <time.h>
+
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -17,8 +20,9 @@ struct Completion {
   size_t bytes = 0;  // received (sent transfers: as posted)
 };
 
-// One rank's end of the wire. Not thread-safe: the caller (Progress) holds the baton. Messages between two ranks with
-// the same tag arrive in the order they were posted; messages with different tags do not wait for each other.
+// One rank's end of the wire. Not thread-safe: the caller (Progress) holds the baton, but where it says otherwise.
+// Messages between two ranks with the same tag arrive in the order they were posted; messages with different tags do
+// not wait for each other.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -36,6 +40,21 @@ class Transport {
   // Gives a posted transfer up, in an error: true if its memory will not be touched any more and its token not be
   // reported; false if both may still happen (MPI: the job is about to end).
   virtual bool withdraw(uint32_t token) noexcept = 0;
+
+  // How a thread sleeps until there is something to poll for, without the baton:
+  //   heard = listen();  a last look (poll() under the baton); sleep(heard, limit) if it found nothing;
+  //   stop_listening() in any case.
+  // What a peer does between the look and the sleep ends the sleep at once. Where all_ring() is false (asked under the
+  // baton), some of what is open may end without a sound: a sleep is then no longer than one can wait. A limit is kept
+  // in any case. ring() wakes this rank's own sleepers.
+  virtual uint32_t listen() { return 0; }
+  virtual void sleep(uint32_t, std::chrono::microseconds limit) {
+    const timespec request{limit.count() / 1000000, (limit.count() % 1000000) * 1000};
+    ::nanosleep(&request, nullptr);  // an early end by a signal only means an early poll
+  }
+  virtual void stop_listening() {}
+  virtual void ring() {}
+  virtual bool all_ring() const { return false; }
 
   // Ends all ranks with this code, at once; may be called from any thread without the baton. Does not return: threads
   // of one process leave with Error(code), in the caller and in every poll; processes end.

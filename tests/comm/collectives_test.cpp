@@ -18,6 +18,7 @@ constexpr DType kWhole[] = {DType::i32, DType::i64, DType::u8};
 struct Terms {
   int size;
   uint64_t shuffle;
+  int per_node;  // ranks in a row that share memory, 0: none do
   CommTuning tuning;
 };
 
@@ -25,6 +26,7 @@ Terms random_terms(std::mt19937_64& random, Algorithm algorithm) {
   Terms terms;
   terms.size = 1 + static_cast<int>(random() % 8);
   terms.shuffle = random() % 2 == 0 ? 0 : random() % 1000 + 1;
+  terms.per_node = static_cast<int>(random() % 3) * 2;
   terms.tuning.all_reduce = terms.tuning.reduce_scatter = terms.tuning.all_gather = algorithm;
   constexpr int64_t kChunks[] = {64, 1000, 4096, 65536, 262144};
   terms.tuning.chunk_bytes = kChunks[random() % 5];
@@ -81,7 +83,7 @@ TEST_P(Verbs, AllReduceMatchesPlainLoop) {
           Communicator group(progress, all_ranks(terms.size), 3, Site::kControl, nullptr, {}, terms.tuning);
           group.all_reduce(results[static_cast<size_t>(me)].view(), kind, stream).wait(stream);
         },
-        terms.shuffle);
+        terms.shuffle, {.spin_us = 0}, terms.per_node);
     for (int r = 1; r < terms.size; ++r) ASSERT_EQ(results[0].bytes(), results[static_cast<size_t>(r)].bytes());
     for (int64_t i = 0; i < count; ++i) {
       const Reference ref = reference_of(all, i);
@@ -137,7 +139,7 @@ TEST_P(Verbs, ReduceScatterMatchesPlainLoop) {
           group.reduce_scatter(whole[me].view(), bounds, in_place ? mine : outs[me].view(), accumulate, stream)
               .wait(stream);
         },
-        terms.shuffle);
+        terms.shuffle, {.spin_us = 0}, terms.per_node);
     for (int r = 0; r < terms.size; ++r) {
       const auto place = static_cast<size_t>(r);
       for (int64_t i = bounds[place]; i < bounds[place + 1]; ++i) {
@@ -192,7 +194,7 @@ TEST_P(Verbs, AllGatherCopiesExactly) {
           std::copy_n(from, mine.bytes(), static_cast<char*>(mine.data));
           group.all_gather(mine, got[me].view(), bounds, stream).wait(stream);
         },
-        terms.shuffle);
+        terms.shuffle, {.spin_us = 0}, terms.per_node);
     for (const Buffer& b : got) ASSERT_EQ(b.bytes(), want.bytes());
   }
 }
@@ -264,7 +266,7 @@ TEST(Collectives, AllToAllBroadcastBarrier) {
           group.barrier().wait(stream);
           if (arrived != terms.size) early = true;
         },
-        terms.shuffle);
+        terms.shuffle, {.spin_us = 0}, terms.per_node);
     ASSERT_FALSE(wrong);
     ASSERT_FALSE(early);
   }
@@ -295,7 +297,7 @@ TEST(Collectives, NanSurvivesEveryKind) {
 
 // All verbs at once, on a direct, a ring and a two-level group of the same ranks, waited for in an order of each rank's
 // own; returns every rank's results. shuffle 0: nothing is delayed, and tickets are waited for as they were issued.
-std::vector<char> all_verbs_at_once(int size, uint64_t shuffle) {
+std::vector<char> all_verbs_at_once(int size, uint64_t shuffle, int per_node = 0) {
   const auto n = static_cast<size_t>(size);
   std::mt19937_64 shape(static_cast<uint64_t>(size));
   const std::vector<int64_t> bounds = ragged_bounds(shape, 901, size);  // some parts are empty
@@ -361,7 +363,7 @@ std::vector<char> all_verbs_at_once(int size, uint64_t shuffle) {
         if (arrived != size) early = true;
         for (const Buffer& b : kept) results[me].insert(results[me].end(), b.bytes().begin(), b.bytes().end());
       },
-      shuffle);
+      shuffle, {.spin_us = 0}, per_node);
   EXPECT_FALSE(early) << "a rank left the barrier before another had come";
   std::vector<char> all;
   for (const std::vector<char>& mine : results) all.insert(all.end(), mine.begin(), mine.end());
@@ -375,6 +377,11 @@ TEST(Collectives, TimingNeverChangesTheBits) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     const int size = 2 + static_cast<int>(seed % 4);
     ASSERT_EQ(all_verbs_at_once(size, seed), expected[size]) << "seed " << seed << " size " << size;
+  }
+  for (int round = 0; round < 80; ++round) {
+    const int size = 2 + round % 4, per_node = 2 + round / 4 % 4;
+    const uint64_t seed = round < 40 ? 0 : static_cast<uint64_t>(round);  // shuffled: between nodes
+    ASSERT_EQ(all_verbs_at_once(size, seed, per_node), expected[size]) << "size " << size << ", nodes of " << per_node;
   }
 }
 

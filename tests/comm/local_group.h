@@ -7,22 +7,61 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <random>
 #include <vector>
 
 #include "engine/base/core/dtype.h"
 #include "engine/base/core/view.h"
 #include "parallel/comm/communicator.h"
+#include "parallel/comm/transport_node.h"
+#include "tests/comm/between.h"
 
 namespace thinwire {
 
-// Runs body(progress) on `size` ranks; the engine ends before its transport.
+// The memory of nodes of `per_node` ranks each (the last may have fewer), for ranks that are threads.
+class NodeMemories {
+ public:
+  NodeMemories(int size, int per_node) {
+    for (int first = 0; per_node > 0 && first < size; first += per_node) {
+      std::vector<int> ranks;
+      for (int r = first; r < std::min(size, first + per_node); ++r) ranks.push_back(r);
+      const size_t bytes = ranks.size() < 2 ? 0 : node_memory_bytes(static_cast<int>(ranks.size()));
+      nodes_.push_back({std::move(ranks), std::vector<Line>((bytes + sizeof(Line) - 1) / sizeof(Line))});
+    }
+  }
+  // `transport` itself for a rank without neighbours.
+  std::unique_ptr<Transport> join(Transport& transport) {
+    for (Node& node : nodes_) {
+      if (node.ranks.size() < 2 ||
+          std::find(node.ranks.begin(), node.ranks.end(), transport.rank()) == node.ranks.end())
+        continue;
+      return node_transport(std::make_unique<Between>(transport), node.ranks, node.memory.data());
+    }
+    return std::make_unique<Between>(transport);
+  }
+
+ private:
+  struct alignas(64) Line {
+    char bytes[64] = {};
+  };
+  struct Node {
+    std::vector<int> ranks;
+    std::vector<Line> memory;
+  };
+  std::vector<Node> nodes_;
+};
+
+// Runs body(progress) on `size` ranks; the engine ends before its transport. per_node: so many ranks in a row share
+// memory; 0: mailboxes alone.
 inline void run_ranks(int size, const std::function<void(Progress&)>& body, uint64_t seed = 0,
-                      const ProgressOptions& options = {.spin_us = 0}) {
+                      const ProgressOptions& options = {.spin_us = 0}, int per_node = 0) {
+  NodeMemories nodes(size, per_node);
   run_local_ranks(
       size,
       [&](Transport& transport) {
-        Progress progress(transport, options);
+        const auto joined = nodes.join(transport);
+        Progress progress(*joined, options);
         body(progress);
       },
       seed);

@@ -1,0 +1,27 @@
+// Messages between the ranks of one node: copied through rings in memory that they share, and a bell for who sleeps.
+//
+// For every ordered pair of ranks there is a ring of cells. A message is a run of cells: the sender fills them as far
+// as there is room, the receiver empties them from the first one on, at the same time. Nothing is locked: a cell tells
+// by its turn number whose it is. What arrives before anybody asked for it is kept by the receiver, in the order of
+// arrival, as soon as he asks that peer for anything. Messages to other nodes go to the transport beneath.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "parallel/comm/transport.h"
+
+namespace thinwire {
+
+inline constexpr int kMostNodeRanks = 64;
+
+// Of the memory for so many ranks (2 .. kMostNodeRanks): 0.5 MiB for two, 15 for 16, at most 33.
+size_t node_memory_bytes(int ranks);
+
+// The transport of one rank. `ranks`: the world ranks of this node, ascending, this one (beneath->rank()) among them.
+// `memory`: node_memory_bytes() bytes at a multiple of 64, all zero at the start, the same for all these ranks; alive
+// as long as any of their transports.
+std::unique_ptr<Transport> node_transport(std::unique_ptr<Transport> beneath, std::vector<int> ranks, void* memory);
+
+}  // namespace thinwire

@@ -5,13 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdio>
 #include <map>
-#include <thread>
 #include <utility>
 
 #include "engine/base/core/check.h"
+#include "parallel/comm/handshake.h"
 
 namespace thinwire {
 namespace {
@@ -122,19 +121,14 @@ std::vector<int> bind_to_cores(Transport& transport, const std::vector<std::stri
   for (int cpu : allowed_cpus()) mine[static_cast<size_t>(cpu / 8)] |= static_cast<unsigned char>(1 << (cpu % 8));
   std::vector<Mask> masks(static_cast<size_t>(place.local_size));
   masks[static_cast<size_t>(place.local_rank)] = mine;
-  int open = 0;
+  Handshake handshake(transport, kTag);
   for (int l = 0; l < place.local_size; ++l) {
     if (l == place.local_rank) continue;
     const int peer = place.ranks[static_cast<size_t>(l)];
-    open += transport.post_receive(masks[static_cast<size_t>(l)].data(), sizeof(Mask), peer, kTag, 0) ? 0 : 1;
-    open += transport.post_send(mine.data(), mine.size(), peer, kTag, 1) ? 0 : 1;
+    handshake.receive(masks[static_cast<size_t>(l)].data(), sizeof(Mask), peer);
+    handshake.send(mine.data(), mine.size(), peer);
   }
-  std::array<Completion, 16> done;
-  while (open > 0) {
-    const size_t n = transport.poll(done);
-    open -= static_cast<int>(n);
-    if (n == 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
+  handshake.finish();
   std::vector<std::vector<int>> lists;
   for (const Mask& mask : masks) lists.push_back(list_of(mask));
   const std::vector<int> chosen = choose_cpus(lists, place.local_rank, machine_cpus(lists.front()));

@@ -2,7 +2,6 @@
 #include "parallel/comm/transport_mpi.h"
 
 #include <mpi.h>
-#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -10,12 +9,10 @@
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 
 #include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
-#include "parallel/comm/transport_node.h"
 
 #if defined(MPICH_NUMVERSION) && MPICH_NUMVERSION < 40200300
 // MPICH before 4.2 over UCX's tcp can hang in MPI_Finalize: a rank that has closed its connections waits for the others
@@ -62,40 +59,8 @@ class MpiTransport final : public Transport {
         if (here == 0) ::nanosleep(&nap, nullptr);
       }
     }
-    if (window_ != MPI_WIN_NULL) MPI_Win_free(&window_);
-    if (node_ != MPI_COMM_NULL) MPI_Comm_free(&node_);
     MPI_Comm_free(&comm_);
     MPI_Finalize();
-  }
-
-  // The ranks of this node and memory that they share (collective); an empty list where there is nobody else, too many,
-  // or no such memory, as between containers.
-  struct Node {
-    std::vector<int> ranks;
-    void* memory = nullptr;
-  };
-  Node share_node() {
-    check_mpi(MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &node_), "MPI_Comm_split_type");
-    int local = 0, local_size = 1;
-    MPI_Comm_rank(node_, &local);
-    MPI_Comm_size(node_, &local_size);
-    if (local_size == 1 || local_size > kMostNodeRanks) return {};
-    const size_t bytes = node_memory_bytes(local_size);
-    if (!on_all(shared_memory_left() >= 2 * bytes)) return {};
-    void* mine = nullptr;
-    const auto part = static_cast<MPI_Aint>(local == 0 ? bytes : 0);
-    const int got = MPI_Win_allocate_shared(part, 1, MPI_INFO_NULL, node_, &mine, &window_);
-    if (got != MPI_SUCCESS) window_ = MPI_WIN_NULL;
-    if (!on_all(got == MPI_SUCCESS)) return {};
-    Node node;
-    MPI_Aint size = 0;
-    int unit = 0;
-    check_mpi(MPI_Win_shared_query(window_, 0, &size, &unit, &node.memory), "MPI_Win_shared_query");
-    if (local == 0) std::memset(node.memory, 0, bytes);
-    node.ranks.resize(static_cast<size_t>(local_size));
-    check_mpi(MPI_Barrier(node_), "MPI_Barrier");
-    check_mpi(MPI_Allgather(&rank_, 1, MPI_INT, node.ranks.data(), 1, MPI_INT, node_), "MPI_Allgather");
-    return node;
   }
 
   int rank() const override { return rank_; }
@@ -190,18 +155,6 @@ class MpiTransport final : public Transport {
     size_t bytes;
   };
 
-  // Writing beyond what is left would end the process with SIGBUS.
-  static size_t shared_memory_left() {
-    struct statvfs files {};
-    if (::statvfs("/dev/shm", &files) != 0) return 0;
-    return static_cast<size_t>(files.f_bavail) * files.f_frsize;
-  }
-  // The same answer on all ranks of the node.
-  bool on_all(bool yes) const {
-    int all = yes ? 1 : 0;
-    check_mpi(MPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_MIN, node_), "MPI_Allreduce");
-    return all != 0;
-  }
   static int count_of(size_t bytes) {
     TW_CHECK(bytes <= INT_MAX, bytes, " bytes in one message");
     return static_cast<int>(bytes);
@@ -218,8 +171,7 @@ class MpiTransport final : public Transport {
     posted_.push_back({token, is_send, bytes});
   }
 
-  MPI_Comm comm_, node_ = MPI_COMM_NULL;
-  MPI_Win window_ = MPI_WIN_NULL;
+  MPI_Comm comm_;
   int rank_ = 0, size_ = 1;
   std::vector<MPI_Request> requests_;  // dense, so that one call tests them all
   std::vector<Posted> posted_;
@@ -237,12 +189,6 @@ namespace {
 // are faster, too. The user's own setting wins.
 void prefer_eager_messages() {
   if (::access("/sys/class/infiniband", F_OK) != 0) ::setenv("UCX_RNDV_THRESH", "inf", 0);
-}
-
-// THINWIRE_NODE_MEMORY=0 on all ranks leaves messages inside a node to MPI, too.
-bool wants_node_memory() {
-  const char* wish = std::getenv("THINWIRE_NODE_MEMORY");
-  return wish == nullptr || std::string(wish) != "0";
 }
 
 }  // namespace
@@ -277,11 +223,7 @@ std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, std::vector<std::str
             "MPI_Allgather");
   hosts.clear();
   for (int r = 0; r < size; ++r) hosts.emplace_back(&names[static_cast<size_t>(r) * MPI_MAX_PROCESSOR_NAME]);
-  auto transport = std::make_unique<MpiTransport>(comm);
-  if (!wants_node_memory()) return transport;
-  MpiTransport::Node node = transport->share_node();
-  if (node.ranks.empty()) return transport;
-  return node_transport(std::move(transport), std::move(node.ranks), node.memory);
+  return std::make_unique<MpiTransport>(comm);
 }
 
 }  // namespace thinwire

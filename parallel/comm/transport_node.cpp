@@ -150,10 +150,10 @@ void ring_bell(Seat& seat) {
 
 class NodeTransport final : public Transport {
  public:
-  NodeTransport(std::unique_ptr<Transport> beneath, const std::vector<int>& ranks, void* memory)
-      : beneath_(std::move(beneath)), seat_of_(static_cast<size_t>(beneath_->size()), -1) {
+  NodeTransport(std::unique_ptr<Transport> beneath, const std::vector<int>& ranks, std::shared_ptr<void> memory)
+      : beneath_(std::move(beneath)), memory_(std::move(memory)), seat_of_(static_cast<size_t>(beneath_->size()), -1) {
     const Geometry geometry(static_cast<int>(ranks.size()));
-    auto* start = static_cast<char*>(memory);
+    auto* start = static_cast<char*>(memory_.get());
     auto* seats = reinterpret_cast<Seat*>(start);
     int me = -1;
     for (int i = 0; i < geometry.ranks; ++i) {
@@ -406,6 +406,7 @@ class NodeTransport final : public Transport {
   }
 
   std::unique_ptr<Transport> beneath_;
+  std::shared_ptr<void> memory_;
   std::vector<int> seat_of_;  // per world rank: place on this node, -1: not there, or this rank itself
   Seat* my_seat_ = nullptr;
   std::vector<Outbox> out_;  // by place on the node
@@ -422,8 +423,9 @@ size_t node_memory_bytes(int ranks) {
   return Geometry(ranks).bytes();
 }
 
-std::unique_ptr<Transport> node_transport(std::unique_ptr<Transport> beneath, std::vector<int> ranks, void* memory) {
-  return std::make_unique<NodeTransport>(std::move(beneath), ranks, memory);
+std::unique_ptr<Transport> node_transport(std::unique_ptr<Transport> beneath, const std::vector<int>& ranks,
+                                          std::shared_ptr<void> memory) {
+  return std::make_unique<NodeTransport>(std::move(beneath), ranks, std::move(memory));
 }
 
 }  // namespace thinwire

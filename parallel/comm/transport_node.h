@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "parallel/comm/transport.h"
@@ -20,8 +21,13 @@ inline constexpr int kMostNodeRanks = 64;
 size_t node_memory_bytes(int ranks);
 
 // The transport of one rank. `ranks`: the world ranks of this node, ascending, this one (beneath->rank()) among them.
-// `memory`: node_memory_bytes() bytes at a multiple of 64, all zero at the start, the same for all these ranks; alive
-// as long as any of their transports.
-std::unique_ptr<Transport> node_transport(std::unique_ptr<Transport> beneath, std::vector<int> ranks, void* memory);
+// `memory`: node_memory_bytes() bytes at a multiple of 64, all zero at the start, the same for all these ranks.
+std::unique_ptr<Transport> node_transport(std::unique_ptr<Transport> beneath, const std::vector<int>& ranks,
+                                          std::shared_ptr<void> memory);
+
+// The same where the ranks with equal `hosts` (per world rank) find that they can share memory: `transport` itself
+// where they cannot (containers), are too many, or one of them does not want it. Collective over all ranks.
+std::unique_ptr<Transport> join_node(std::unique_ptr<Transport> transport, const std::vector<std::string>& hosts,
+                                     bool wanted);
 
 }  // namespace thinwire

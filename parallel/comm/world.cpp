@@ -8,6 +8,7 @@
 #include "parallel/comm/launcher.h"
 #include "parallel/comm/transport.h"
 #include "parallel/comm/transport_mpi.h"
+#include "parallel/comm/transport_node.h"
 
 namespace thinwire {
 namespace {
@@ -38,6 +39,12 @@ std::string host_name() {
   return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "localhost";
 }
 
+// THINWIRE_NODE_MEMORY=0 leaves messages inside a node to MPI, too.
+bool wants_node_memory() {
+  const char* wish = std::getenv("THINWIRE_NODE_MEMORY");
+  return wish == nullptr || std::string(wish) != "0";
+}
+
 }  // namespace
 
 World open_world() {
@@ -48,7 +55,7 @@ World open_world() {
     world.hosts = {host_name()};
     return world;
   }
-  world.transport = open_mpi(launch.count, world.hosts);
+  world.transport = join_node(open_mpi(launch.count, world.hosts), world.hosts, wants_node_memory());
   const int rank = world.transport->rank();
   world.local_size = 0;
   for (int r = 0; r < world.transport->size(); ++r) {

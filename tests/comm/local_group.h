@@ -36,7 +36,7 @@ class NodeMemories {
       if (node.ranks.size() < 2 ||
           std::find(node.ranks.begin(), node.ranks.end(), transport.rank()) == node.ranks.end())
         continue;
-      return node_transport(std::make_unique<Between>(transport), node.ranks, node.memory.data());
+      return node_transport(std::make_unique<Between>(transport), node.ranks, {node.memory.data(), [](void*) {}});
     }
     return std::make_unique<Between>(transport);
   }

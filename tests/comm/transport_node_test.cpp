@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <map>
 #include <numeric>
 #include <thread>
@@ -302,6 +303,33 @@ TEST(TransportNode, SteadyStateAllocatesNothing) {
       },
       0, {.spin_us = 0}, 4);
   EXPECT_LE(after - before, 8) << "allocations in 500 rounds";
+}
+
+int64_t open_files() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+}
+
+// Ranks of equal host names find each other; where one of them does not want to, or they are on different hosts, the
+// transport stays what it was. No file stays open, no memory mapped.
+TEST(TransportNode, RanksOfANodeFindTheirMemory) {
+  const std::vector<std::string> hosts = {"a", "b", "a", "c", "b", "a"};
+  const int64_t files = open_files();
+  for (const int unwilling : {-1, 2}) {
+    run_local_ranks(6, [&](Transport& transport) {
+      const int me = transport.rank();
+      const auto joined = join_node(std::make_unique<Between>(transport), hosts, me != unwilling);
+      const std::string& host = hosts[static_cast<size_t>(me)];
+      EXPECT_EQ(joined->all_ring(), host == "b" || (host == "a" && unwilling < 0)) << me;
+      Progress progress(*joined, {.spin_us = 0});
+      HostStream stream;
+      Communicator group(progress, all_ranks(6), 1, Site::kControl, nullptr);
+      int64_t sum = 1 << me;
+      group.all_reduce(View(&sum, DType::i64, {1}), ReduceKind::kSum, stream).wait(stream);
+      EXPECT_EQ(sum, 63);
+      group.barrier().wait(stream);
+    });
+  }
+  EXPECT_EQ(open_files(), files);
 }
 
 // A node may have little: a container of Docker's has 64 MiB of it by default.

@@ -82,6 +82,7 @@ class Trainer {
                                                      has_light_coding(run_, replica_->layout().mesh), job_.mesh(),
                                                      job_.control());
     session_.start(*replica_, stream_, progress_, *scaler_, *controller_);
+    renew_spent_budget();
     // An evaluation may come before any update.
     controller_->before();
     if (job_.mesh() != nullptr) job_.mesh()->clock().step = progress_.updates;
@@ -111,6 +112,15 @@ class Trainer {
     if (job_.size() == 1) return;
     session_.finish(code, message);
     job_.end_all(code, message);
+  }
+
+  // Whoever starts a run again that ended with code 76 has changed something: the next skipped step is the first one of
+  // a new series. A run that was interrupted before goes on counting.
+  void renew_spent_budget() {
+    if (progress_.skipped_in_a_row == 0 || progress_.skipped_in_a_row < run_.optim.non_finite_budget) return;
+    log_info("the last " + std::to_string(progress_.skipped_in_a_row) +
+             " steps were skipped; non_finite_budget counts from here on");
+    progress_.skipped_in_a_row = 0;
   }
 
   ExitCode run_to_the_end() {

@@ -130,8 +130,9 @@ class Trainer {
     } else if (const char* why = train_on()) {
       return stop(why);
     }
-    // A life that ended after its last save may have left these undone.
-    const int64_t before = run_.eval_interval > 0 ? progress_.step / run_.eval_interval : 0;
+    // A life that ended after its last save may have left these undone. The splits are sized for train_iters, which may
+    // be less than what an earlier life has trained.
+    const int64_t before = run_.eval_interval > 0 ? std::min(progress_.step, run_.train_iters) / run_.eval_interval : 0;
     if (!session_.has_evaluation(progress_.step, Split::kValid)) evaluate_split(Split::kValid, before);
     if (!session_.has_evaluation(progress_.step, Split::kTest)) evaluate_split(Split::kTest, 0);
     return ExitCode::kFinished;

@@ -1,0 +1,23 @@
+# Runtime keys that change between the lives of a run: each is taken as the user means it, or said aloud.
+from run_support import RunCase, facts, main
+
+
+class ChangedKeys(RunCase):
+    def stopped(self, name, step, **keys):
+        """A run that saved after this step and then was killed."""
+        config = self.config(name, save_interval=step, async_save=False, **keys)
+        self.assertEqual(self.train(config, faults=[{"at": "step.begin", "step": step + 1, "do": "kill9"}]).code, -9)
+        return config
+
+    def test_train_iters_below_the_saved_step(self):
+        # 172 validation samples, 80 an evaluation: those of an evaluation after step 2 are there, those after step 8 not.
+        config = self.stopped("shorter", 8, train_iters=10, eval_interval=3, eval_iters=20)
+        done = self.train(config, "train_iters=2", expect=0)
+        self.assertIn("nothing to train: step 8 of 2", done.err)
+        steps, evals = facts(self.run_dir(config))
+        self.assertEqual(len(steps), 8)
+        self.assertEqual([(e["step"], e["split"]) for e in evals], [(3, "valid"), (6, "valid"), (8, "valid"), (8, "test")])
+
+
+if __name__ == "__main__":
+    main()

@@ -102,7 +102,9 @@ KeyTopic optimizer_keys() {
        .types = kStringKey,
        .default_json = "\"neox\"",
        .allowed = {"neox", "megatron"},
-       .doc = "Learning rate of the first update: neox lr / warm-up (twice), megatron lr_warmup_init."},
+       .doc = "First learning rate: neox lr / warm-up (twice), megatron lr_warmup_init. Linear decay: neox towards 0, "
+              "cut off "
+              "at min_lr; megatron towards min_lr."},
       {.name = "lr_wsd_decay_style",
        .types = kStringKey,
        .default_json = "\"linear\"",

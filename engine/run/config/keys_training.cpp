@@ -97,7 +97,7 @@ KeyTopic optimizer_keys() {
        .types = kRealKey,
        .default_json = "0.0",
        .bounds = {0, 1000},
-       .doc = "Learning rate from which the warm-up starts."},
+       .doc = "Learning rate from which the warm-up starts under lr_warmup_convention megatron."},
       {.name = "lr_warmup_convention",
        .types = kStringKey,
        .default_json = "\"neox\"",

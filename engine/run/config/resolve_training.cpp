@@ -207,6 +207,11 @@ void Resolver::schedule() {
                                                 shown(value("optimizer.params.lr")));
   if (known({"lr_warmup_init", "optimizer.params.lr"}) && real("lr_warmup_init") > real("optimizer.params.lr"))
     fail({"lr_warmup_init"}, "is above the peak learning rate " + shown(value("optimizer.params.lr")));
+  if (known({"lr_warmup_init", "lr_warmup_convention"}) && real("lr_warmup_init") != 0 &&
+      !is("lr_warmup_convention", "megatron"))
+    fail({"lr_warmup_init"}, "is read under lr_warmup_convention megatron alone, and it is " +
+                                 shown(value("lr_warmup_convention")) +
+                                 ": set lr_warmup_convention to \"megatron\", or leave lr_warmup_init out");
   if (is("lr_decay_style", "wsd") && !broken("lr_wsd_decay_iters")) {
     if (value("lr_wsd_decay_iters").is_null())
       fail({"lr_wsd_decay_iters", "lr_decay_style"}, "lr_decay_style wsd needs lr_wsd_decay_iters");

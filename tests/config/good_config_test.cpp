@@ -4,6 +4,7 @@
 #include <cmath>
 #include <fstream>
 
+#include "data/split.h"
 #include "tests/config/config_test_support.h"
 
 namespace thinwire {
@@ -268,6 +269,7 @@ TEST(GoodConfig, MergingAndOverrides) {
   EXPECT_EQ(c.model.dtype, DType::f16);
   EXPECT_EQ(c.run_dir, "2024");
   EXPECT_EQ(c.data.split, "9,1");
+  EXPECT_EQ(split_fault(load("\"split\": [0.99, 0.00999, 0.00001]").data.split), "");  // as JSON writes numbers
   // Later words win over earlier ones in other words.
   EXPECT_EQ(load("\"fp16\": {\"enabled\": true}", {"bf16.enabled=true"}).model.dtype, DType::bf16);
   EXPECT_EQ(load("\"fp16\": {\"enabled\": true}", {"fp16.enabled=false"}).model.dtype, DType::f32);

@@ -4,6 +4,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "data/split.h"
 #include "engine/run/config/resolver.h"
 
 namespace thinwire {
@@ -264,15 +265,7 @@ void Resolver::split_text() {
     }
     set("split", text);
   }
-  const std::vector<std::string> words = words_of(text, ", /\t");
-  double sum = 0.0;
-  bool good = !words.empty() && words.size() <= 3;
-  for (const std::string& word : words) {
-    double share = 0.0;
-    good = good && number_from(word, share) && share >= 0.0;
-    sum += share;
-  }
-  if (!good || !(sum > 0.0)) fail({"split"}, shown(text) + " is not up to three shares such as \"969, 30, 1\"");
+  if (const std::string fault = split_fault(text); !fault.empty()) fail({"split"}, shown(text) + " " + fault);
 }
 
 void Resolver::data() {

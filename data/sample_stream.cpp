@@ -65,6 +65,9 @@ SampleStream::SampleStream(const DataConfig& c, EvalCheck check) : seq_length_(c
                               : "data_path: is missing; give the prefix of a .bin / .idx pair (the tokenize program "
                                 "makes one from text)");
   const SplitSizes sizes = split_sizes(c);
+  // All of them, whether evaluation reads them or not: they say whether a checkpoint belongs to these data.
+  for (const auto* prefixes : {&c.data, &c.train, &c.valid, &c.test})
+    for (const WeightedPrefix& p : *prefixes) open(p.prefix);
   const SplitFractions cut = separate ? SplitFractions{} : parse_split(c.split);
   const auto fractions = [&](Split s) { return separate ? whole_file(s) : cut; };
   build(Split::kTrain, separate ? c.train : c.data, fractions(Split::kTrain), sizes.train);

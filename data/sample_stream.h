@@ -33,7 +33,8 @@ SplitSizes split_sizes(const DataConfig& config);
 enum class EvalCheck { kRequire, kLeaveOut };
 
 // Opens the files, cuts, shuffles and blends them. One prefix is taken as it is; several are blended by weight.
-// valid and test exist if their weight is positive and eval_iters > 0. Reading is const and safe from several threads.
+// valid and test exist if their weight is positive and eval_iters > 0; files named for them must be there in any case.
+// Reading is const and safe from several threads.
 class SampleStream {
  public:
   // Throws Error(kBadConfig) or Error(kBadData) with the key or file and how to mend it.
@@ -52,7 +53,8 @@ class SampleStream {
 
   // A line per split for the log: samples, epochs, files and weights, or why it is absent.
   std::string describe() const;
-  // Says whether two runs read the same data: sizes of the files and hash of each .idx in order; paths do not count.
+  // Says whether two runs read the same data: sizes of the files and hash of each .idx in order; paths do not count,
+  // nor does which splits are read.
   std::string fingerprint() const;
 
  private:

@@ -3,6 +3,11 @@ from run_support import RunCase, facts, main
 
 
 class ChangedKeys(RunCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.other = cls.make_data("other", 40, seed=12)
+
     def stopped(self, name, step, **keys):
         """A run that saved after this step and then was killed."""
         config = self.config(name, save_interval=step, async_save=False, **keys)
@@ -17,6 +22,14 @@ class ChangedKeys(RunCase):
         steps, evals = facts(self.run_dir(config))
         self.assertEqual(len(steps), 8)
         self.assertEqual([(e["step"], e["split"]) for e in evals], [(3, "valid"), (6, "valid"), (8, "valid"), (8, "test")])
+
+    def test_evaluation_switched_on_and_off(self):
+        keys = {"data_path": None, "split": None, "train_data_paths": [str(self.prefix)], "valid_data_paths": [str(self.other)],
+                "eval_interval": 2}
+        config = self.stopped("evaluated", 2, train_iters=6, eval_iters=0, **keys)
+        self.assertEqual(self.train(config, "eval_iters=1", faults=[{"at": "step.begin", "step": 5, "do": "kill9"}]).code, -9)
+        self.train(config, "eval_iters=0", expect=0)
+        self.assertEqual([e["step"] for e in facts(self.run_dir(config))[1]], [4])
 
 
 if __name__ == "__main__":

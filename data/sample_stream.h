@@ -32,7 +32,8 @@ SplitSizes split_sizes(const DataConfig& config);
 // price only).
 enum class EvalCheck { kRequire, kLeaveOut };
 
-// Opens the files, cuts, shuffles and blends them. One prefix is taken as it is; several are blended by weight.
+// Opens the files, cuts, shuffles and blends them. One prefix is taken as it is; several, and one with a
+// weight in `data`, are blended by weight.
 // valid and test exist if their weight is positive and eval_iters > 0; files named for them must be there in any case.
 // Reading is const and safe from several threads.
 class SampleStream {
@@ -61,13 +62,15 @@ class SampleStream {
   struct Part {
     std::vector<GptDataset> sets;
     std::vector<double> weights;  // normalised
-    Blend blend;                  // of several sets
+    bool blended = false;
+    Blend blend;  // if blended
     int64_t wanted = 0;
     std::string absent;  // why there are no samples
   };
 
   std::shared_ptr<const TokenFile> open(const std::string& prefix);
-  void build(Split split, const std::vector<WeightedPrefix>& prefixes, const SplitFractions& fractions, int64_t wanted);
+  void build(Split split, const std::vector<WeightedPrefix>& prefixes, const SplitFractions& fractions, int64_t wanted,
+             bool blended);
   const Part& part(Split split) const { return parts_[static_cast<size_t>(split)]; }
 
   int64_t seq_length_, vocab_;

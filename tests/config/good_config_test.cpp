@@ -241,7 +241,7 @@ TEST(GoodConfig, DataPaths) {
     EXPECT_EQ(two[0].prefix, "a");
     EXPECT_EQ(two[1].weight, 0.7);
   }
-  EXPECT_EQ(blend("[\"a\", \"b\"]")[1].weight, 1.0);
+  EXPECT_EQ(blend("[\"a\", \"b\"]")[1].weight, std::nullopt);
   const DataConfig d =
       load("\"train_data_paths\": [\"a\", \"b\"], \"train_data_weights\": [1, 3], \"valid_data_paths\": [\"c\"]").data;
   EXPECT_EQ(d.train[1].weight, 3.0);

@@ -183,7 +183,7 @@ KeyTopic data_keys() {
        .types = paths,
        .unit = "prefix",
        .doc = "One prefix, or a blend as a list or string \"weight prefix weight prefix ...\" (or prefixes alone, "
-              "equally often).",
+              "equally often). A weight before a single prefix orders it as a blend of one, as in Megatron.",
        .scope = data},
       {.name = "split",
        .types = kStringKey | kListKey,

@@ -55,7 +55,7 @@ std::vector<WeightedPrefix> parse_prefixes(const nlohmann::json& value) {
   if (words.size() == 1 || !number_from(words[0], weight)) {
     for (const std::string& word : words) {
       if (word.empty()) throw std::invalid_argument("holds an empty prefix");
-      result.push_back({word, 1.0});
+      result.push_back({word, std::nullopt});
     }
   } else {
     if (words.size() % 2 != 0)

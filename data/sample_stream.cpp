@@ -199,6 +199,14 @@ std::string SampleStream::describe() const {
   return text;
 }
 
+std::string SampleStream::order(Split split) const {
+  std::string text;
+  for (const GptDataset& d : part(split).sets)
+    text += (text.empty() ? "" : "; ") + std::to_string(d.epochs()) + (d.epochs() == 1 ? " epoch" : " epochs") +
+            (d.separate_final_epoch() ? ", the last apart" : "");
+  return text;
+}
+
 std::string SampleStream::fingerprint() const {
   std::string text;
   for (const auto& file : order_) {

@@ -57,6 +57,10 @@ class SampleStream {
   // Says whether two runs read the same data: sizes of the files and hash of each .idx in order; paths do not count,
   // nor does which splits are read.
   std::string fingerprint() const;
+  // What else decides the order of a split's samples: epochs of each set, and which last one is shuffled apart. They
+  // follow from how many samples are asked for, so more updates than before may order the same data anew. Empty if the
+  // split is absent.
+  std::string order(Split split) const;
 
  private:
   struct Part {

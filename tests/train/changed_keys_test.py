@@ -23,6 +23,19 @@ class ChangedKeys(RunCase):
         self.assertEqual(len(steps), 8)
         self.assertEqual([(e["step"], e["split"]) for e in evals], [(3, "valid"), (6, "valid"), (8, "valid"), (8, "test")])
 
+    def test_another_number_of_epochs_is_said(self):
+        # 1477 training samples an epoch: 100 updates of 16 need two, of which the last is shuffled apart; 180 need two as well.
+        keys = {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 16, "eval_iters": 0}
+        config = self.stopped("longer", 2, train_iters=20, **keys)
+        again = lambda iters, step: self.train(config, f"train_iters={iters}", "save_interval=1",
+                                               faults=[{"at": "step.begin", "step": step, "do": "kill9"}]).err
+        self.assertNotIn("order", again(30, 4))
+        more = again(100, 6)
+        self.assertEqual(more.count("another order"), 1, more)
+        self.assertIn("(train: 1 epoch, now 2 epochs, the last apart", more)
+        self.assertNotIn("another order", again(100, 8))
+        self.assertIn("(train: 2 epochs, the last apart, now 2 epochs)", again(180, 10))
+
     def test_evaluation_switched_on_and_off(self):
         keys = {"data_path": None, "split": None, "train_data_paths": [str(self.prefix)], "valid_data_paths": [str(self.other)],
                 "eval_interval": 2}

@@ -140,6 +140,7 @@ nlohmann::json RunSession::checkpoint_info() const {
           {"config", resolved_json(config_)},
           {"tokenizer", config_.run.tokenizer},
           {"data", fingerprint_},
+          {"data_order", order_},
           {"layout",
            {{"pipeline", config_.run.layout.pipeline},
             {"tensor", config_.run.layout.tensor},
@@ -185,6 +186,21 @@ void RunSession::refuse_other_model(const LoadReport& found) const {
   }
 }
 
+// Not refused: whoever trains longer than planned may well do so over the data once more.
+void RunSession::warn_of_other_order(const LoadReport& found) const {
+  const nlohmann::json before = found.manifest.info.value("data_order", nlohmann::json::object());
+  std::string text;
+  for (const auto& [split, order] : order_.items()) {
+    const std::string was = before.value(split, "");
+    if (was.empty() || order == "" || order == was) continue;
+    text += (text.empty() ? "" : "; ") + split + ": " + was + ", now " + order.get<std::string>();
+  }
+  if (text.empty()) return;
+  log_warning("the data come in another order than before the checkpoint (" + text +
+              "), because train_iters, eval_interval or eval_iters ask for another number of samples: some may come "
+              "again and others late; set these keys back to keep the order");
+}
+
 bool RunSession::load_from(const std::string& path, Replica& replica, TrainProgress& progress, LossScaler& scaler,
                            CodingController& controller) {
   const RunConfig& run = config_.run;
@@ -193,7 +209,10 @@ bool RunSession::load_from(const std::string& path, Replica& replica, TrainProgr
   if (!run.finetune && found.manifest.info.contains("imported_from")) {
     throw_bad_config("load: " + found.path + " was imported and holds weights only: say finetune=true beside load");
   }
-  if (!run.finetune) refuse_other_model(found);
+  if (!run.finetune) {
+    refuse_other_model(found);
+    warn_of_other_order(found);
+  }
   LoadOptions options;
   options.verify = false;
   if (device_->memory_total() > 0) options.copy = copy_state();
@@ -264,12 +283,14 @@ void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgre
                        CodingController& controller) {
   const RunConfig& run = config_.run;
   fingerprint_ = stream.fingerprint();
+  for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) order_[name_of(split)] = stream.order(split);
   device_ = &replica.device();
   const std::optional<LoadReport> found = store_->newest();
   bool replica_loaded = false;
   job_.agree([&] {
     if (found) {
       refuse_other_model(*found);
+      warn_of_other_order(*found);
       LoadOptions options;
       options.verify = false;  // newest() has read every byte
       if (device_->memory_total() > 0) options.copy = copy_state();

@@ -36,6 +36,22 @@ class ChangedKeys(RunCase):
         self.assertNotIn("another order", again(100, 8))
         self.assertIn("(train: 2 epochs, the last apart, now 2 epochs)", again(180, 10))
 
+    def test_momentum_switched_on_and_off(self):
+        keys = {"optimizer": {"type": "sgd", "params": {"momentum": 0.0}}, "save_interval": 3, "train_iters": 9, "async_save": False}
+        plain = self.config("plain", **keys)
+        self.train(plain, expect=0)
+        config = self.config("switched", **keys)
+        self.assertEqual(self.train(config, faults=[{"at": "step.begin", "step": 4, "do": "kill9"}]).code, -9)
+        on = self.train(config, "optimizer.params.momentum=0.9", faults=[{"at": "step.begin", "step": 7, "do": "kill9"}])
+        self.assertEqual(on.code, -9, str(on))
+        self.assertIn("momentum starts at zero", on.err)
+        off = self.train(config, expect=0)
+        self.assertIn("momentum is left behind", off.err)
+        # A momentum that starts at zero makes the first update the plain one: the losses part two steps later.
+        losses = lambda c: [s["loss"] for s in facts(self.run_dir(c))[0]]
+        self.assertEqual(losses(plain)[:5], losses(config)[:5])
+        self.assertNotEqual(losses(plain)[5], losses(config)[5])
+
     def test_evaluation_switched_on_and_off(self):
         keys = {"data_path": None, "split": None, "train_data_paths": [str(self.prefix)], "valid_data_paths": [str(self.other)],
                 "eval_interval": 2}

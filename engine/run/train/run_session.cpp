@@ -223,11 +223,13 @@ bool RunSession::load_from(const std::string& path, Replica& replica, TrainProgr
     load_generation(
         found.path, [&](StateVisitor& v) { replica.visit_weights(v, false); }, options, &job_.control());
   } else {
-    if (run.no_load_optim)
+    if (run.no_load_optim) {
       options.unwanted_prefixes.insert(options.unwanted_prefixes.end(),
                                        {"coding/", "replica/", "revision/", "momentum/"});
-    else
+    } else {
+      take_momentum(found.manifest, options);
       replica_loaded = take_coding_state(found.manifest, replica, options);
+    }
     load_generation(found.path, state_of(replica, progress, scaler, controller, false), options, &job_.control());
   }
   log_info("loaded " + found.path +
@@ -245,6 +247,18 @@ void RunSession::import_weights(Replica& replica) {
     replica.store().set(replica.device(), replica.stream(), p.name, values);
   });
   log_info("weights from " + run.init_from_hf);
+}
+
+// Momentum may be switched on or off in the middle of a run. One that was not stored starts at zero, as the buffers do.
+void RunSession::take_momentum(const Manifest& manifest, LoadOptions& options) const {
+  const OptimConfig& optim = config_.run.optim;
+  const bool wanted = optim.kind == OptimizerKind::kSgd && optim.momentum != 0.0;
+  const bool stored = std::any_of(manifest.tensors.begin(), manifest.tensors.end(),
+                                  [](const auto& t) { return t.name.starts_with("sgd_momentum/"); });
+  if (wanted == stored) return;
+  options.unwanted_prefixes.push_back("sgd_momentum/");
+  log_warning(wanted ? "momentum starts at zero: the checkpoint was written with optimizer.params.momentum 0"
+                     : "the checkpoint's momentum is left behind: optimizer.params.momentum is 0 now");
 }
 
 // What coding remembers fits only the layout and the rules that wrote it; otherwise it starts anew, and says so.
@@ -294,6 +308,7 @@ void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgre
       LoadOptions options;
       options.verify = false;  // newest() has read every byte
       if (device_->memory_total() > 0) options.copy = copy_state();
+      take_momentum(found->manifest, options);
       replica_loaded = take_coding_state(found->manifest, replica, options);
       load_generation(found->path, state_of(replica, progress, scaler, controller, false), options, &job_.control());
       last_saved_step_ = progress.step;

@@ -19,7 +19,8 @@ int64_t blend_request(int64_t size, double w);
 class Blend {
  public:
   Blend() = default;
-  // Normalised weights, all positive; at most 65535 sets. 6 bytes per sample.
+  // Normalised weights, all positive (by Megatron's order normalised twice: sample_stream.cpp); at most 65535 sets. 6
+  // bytes per sample.
   Blend(std::span<const double> weights, int64_t size);
   int64_t size() const { return static_cast<int64_t>(dataset_.size()); }
   int64_t dataset(int64_t i) const { return dataset_[static_cast<size_t>(i)]; }

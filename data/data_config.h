@@ -2,18 +2,20 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace thinwire {
 
 struct WeightedPrefix {
-  std::string prefix;  // path without .bin / .idx
-  double weight = 1.0;
+  std::string prefix;            // path without .bin / .idx
+  std::optional<double> weight;  // as given; sets without one come equally often
 };
 
 struct DataConfig {
-  // Either one list cut by `split`, or a list per split (then `split` is unused).
+  // Either one list cut by `split`, or a list per split (then `split` is unused). Several sets are a blend; in the list
+  // that is cut, as in Megatron, a weight makes a blend of a single one, too.
   std::vector<WeightedPrefix> data;
   std::vector<WeightedPrefix> train, valid, test;
   std::string split = "969, 30, 1";

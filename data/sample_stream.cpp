@@ -65,9 +65,14 @@ SampleStream::SampleStream(const DataConfig& c, EvalCheck check) : seq_length_(c
                               : "data_path: is missing; give the prefix of a .bin / .idx pair (the tokenize program "
                                 "makes one from text)");
   const SplitSizes sizes = split_sizes(c);
+  // All of them, whether evaluation reads them or not: they say whether a checkpoint belongs to these data.
+  for (const auto* prefixes : {&c.data, &c.train, &c.valid, &c.test})
+    for (const WeightedPrefix& p : *prefixes) open(p.prefix);
   const SplitFractions cut = separate ? SplitFractions{} : parse_split(c.split);
   const auto fractions = [&](Split s) { return separate ? whole_file(s) : cut; };
-  build(Split::kTrain, separate ? c.train : c.data, fractions(Split::kTrain), sizes.train);
+  const bool blended = !separate && (c.data.size() > 1 || c.data[0].weight.has_value());
+  const auto is_blend = [&](const auto& prefixes) { return separate ? prefixes.size() > 1 : blended; };
+  build(Split::kTrain, separate ? c.train : c.data, fractions(Split::kTrain), sizes.train, is_blend(c.train));
   require(Split::kTrain);
   for (const Split s : {Split::kValid, Split::kTest}) {
     const auto& prefixes = !separate ? c.data : s == Split::kValid ? c.valid : c.test;
@@ -79,7 +84,7 @@ SampleStream::SampleStream(const DataConfig& c, EvalCheck check) : seq_length_(c
     else if (c.eval_iters == 0)
       absent = "eval_iters is 0";
     else
-      build(s, prefixes, fractions(s), s == Split::kValid ? sizes.valid : sizes.test);
+      build(s, prefixes, fractions(s), s == Split::kValid ? sizes.valid : sizes.test, is_blend(prefixes));
     if (s == Split::kValid && check == EvalCheck::kRequire && weighted && c.eval_interval > 0 && c.eval_iters > 0)
       require(s);
   }
@@ -95,22 +100,25 @@ std::shared_ptr<const TokenFile> SampleStream::open(const std::string& prefix) {
 }
 
 void SampleStream::build(Split split, const std::vector<WeightedPrefix>& prefixes, const SplitFractions& fractions,
-                         int64_t wanted) {
+                         int64_t wanted, bool blended) {
   Part& made = parts_[static_cast<size_t>(split)];
   const std::string name = name_of(split);
   made.wanted = wanted;
+  made.blended = blended;
   std::vector<double> weights;
-  for (const auto& p : prefixes) weights.push_back(p.weight);
-  const bool blended = prefixes.size() > 1;
+  for (const auto& p : prefixes) weights.push_back(p.weight.value_or(1.0));
   if (blended) {
     if (prefixes.size() > 65535)
       throw_bad_config("data_path: " + std::to_string(prefixes.size()) + " files, at most 65535 can be blended");
-    for (const auto& p : prefixes)
-      if (!(p.weight > 0.0))
-        throw_bad_config("data_path: weight " + short_number(p.weight) + " of " + p.prefix +
+    for (size_t k = 0; k < prefixes.size(); ++k)
+      if (!(weights[k] > 0.0))
+        throw_bad_config("data_path: weight " + short_number(weights[k]) + " of " + prefixes[k].prefix +
                          " must be positive; leave out what is not to be used");
     if (wanted == 0)
-      throw_bad_config("train_iters: is 0, but blending several files needs to know how many samples to order");
+      throw_bad_config(
+          "train_iters: is 0, but blending files by weight needs to know how many samples to order; give train_iters, "
+          "or "
+          "one prefix without a weight");
     made.weights = normalize_weights(weights, "data_path");
   } else {
     made.weights = {1.0};
@@ -135,7 +143,8 @@ void SampleStream::build(Split split, const std::vector<WeightedPrefix>& prefixe
     if (!made.absent.empty()) return made.sets.clear();
   }
   if (!blended) return;
-  made.blend = Blend(made.weights, blend_size);
+  // Megatron normalises once for the requests and again for the turns, which can move the last bit of a weight.
+  made.blend = Blend(normalize_weights(made.weights, "data_path"), blend_size);
   for (size_t k = 0; k < made.sets.size(); ++k)
     if (made.blend.taken(static_cast<int64_t>(k)) > made.sets[k].size())
       throw_bad_config("data_path: blending takes " + std::to_string(made.blend.taken(static_cast<int64_t>(k))) + " " +
@@ -155,14 +164,14 @@ void SampleStream::require(Split split) const {
 
 int64_t SampleStream::size(Split split) const {
   const Part& p = part(split);
-  return p.sets.empty() ? 0 : p.sets.size() == 1 ? p.sets[0].size() : p.blend.size();
+  return p.sets.empty() ? 0 : p.blended ? p.blend.size() : p.sets[0].size();
 }
 
 void SampleStream::read(Split split, int64_t sample, std::span<int32_t> tokens) const {
   TW_CHECK(sample >= 0 && sample < size(split), "sample ", sample, " of ", size(split), " in the ", name_of(split),
            " split");
   const Part& p = part(split);
-  if (p.sets.size() == 1) return p.sets[0].read(sample, tokens);
+  if (!p.blended) return p.sets[0].read(sample, tokens);
   p.sets[static_cast<size_t>(p.blend.dataset(sample))].read(p.blend.sample(sample), tokens);
 }
 
@@ -180,13 +189,21 @@ std::string SampleStream::describe() const {
             std::to_string(p.wanted) + " needed)";
     for (size_t k = 0; k < p.sets.size(); ++k) {
       const GptDataset& d = p.sets[k];
-      text += "; " + d.file().prefix() + (p.sets.size() > 1 ? " weight " + short_number(p.weights[k]) : "") + ": " +
+      text += "; " + d.file().prefix() + (p.blended ? " weight " + short_number(p.weights[k]) : "") + ": " +
               std::to_string(d.epochs()) + (d.epochs() == 1 ? " epoch of " : " epochs of ") +
               std::to_string(d.tokens_per_epoch()) + " tokens in " + std::to_string(d.range().count()) +
               " sequences (" + name_of(d.file().type()) + ")" +
               (d.separate_final_epoch() ? ", last epoch shuffled apart" : "");
     }
   }
+  return text;
+}
+
+std::string SampleStream::order(Split split) const {
+  std::string text;
+  for (const GptDataset& d : part(split).sets)
+    text += (text.empty() ? "" : "; ") + std::to_string(d.epochs()) + (d.epochs() == 1 ? " epoch" : " epochs") +
+            (d.separate_final_epoch() ? ", the last apart" : "");
   return text;
 }
 

@@ -32,8 +32,10 @@ SplitSizes split_sizes(const DataConfig& config);
 // price only).
 enum class EvalCheck { kRequire, kLeaveOut };
 
-// Opens the files, cuts, shuffles and blends them. One prefix is taken as it is; several are blended by weight.
-// valid and test exist if their weight is positive and eval_iters > 0. Reading is const and safe from several threads.
+// Opens the files, cuts, shuffles and blends them. One prefix is taken as it is; several, and one with a
+// weight in `data`, are blended by weight.
+// valid and test exist if their weight is positive and eval_iters > 0; files named for them must be there in any case.
+// Reading is const and safe from several threads.
 class SampleStream {
  public:
   // Throws Error(kBadConfig) or Error(kBadData) with the key or file and how to mend it.
@@ -52,20 +54,27 @@ class SampleStream {
 
   // A line per split for the log: samples, epochs, files and weights, or why it is absent.
   std::string describe() const;
-  // Says whether two runs read the same data: sizes of the files and hash of each .idx in order; paths do not count.
+  // Says whether two runs read the same data: sizes of the files and hash of each .idx in order; paths do not count,
+  // nor does which splits are read.
   std::string fingerprint() const;
+  // What else decides the order of a split's samples: epochs of each set, and which last one is shuffled apart. They
+  // follow from how many samples are asked for, so more updates than before may order the same data anew. Empty if the
+  // split is absent.
+  std::string order(Split split) const;
 
  private:
   struct Part {
     std::vector<GptDataset> sets;
     std::vector<double> weights;  // normalised
-    Blend blend;                  // of several sets
+    bool blended = false;
+    Blend blend;  // if blended
     int64_t wanted = 0;
     std::string absent;  // why there are no samples
   };
 
   std::shared_ptr<const TokenFile> open(const std::string& prefix);
-  void build(Split split, const std::vector<WeightedPrefix>& prefixes, const SplitFractions& fractions, int64_t wanted);
+  void build(Split split, const std::vector<WeightedPrefix>& prefixes, const SplitFractions& fractions, int64_t wanted,
+             bool blended);
   const Part& part(Split split) const { return parts_[static_cast<size_t>(split)]; }
 
   int64_t seq_length_, vocab_;

@@ -37,7 +37,38 @@ bool is_separator(char c) {
   return c == ',' || c == '/' || c == ' ' || c == '\t';
 }
 
+// Three weights that can be normalised, or what is wrong with the text.
+std::string read_split(const std::string& text, std::vector<double>& weights) {
+  const std::string form = " (train, valid, test), such as \"969, 30, 1\"";
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  double sum = 0.0;
+  while (at != end) {
+    if (is_separator(*at)) {
+      ++at;
+      continue;
+    }
+    double value = 0.0;
+    const auto [next, error] = std::from_chars(at, end, value);
+    if (error != std::errc() || (next != end && !is_separator(*next)) || !(value >= 0.0))
+      return "is not a list of up to three shares" + form;
+    weights.push_back(value);
+    sum += value;
+    at = next;
+  }
+  if (weights.empty() || weights.size() > 3)
+    return "has " + std::to_string(weights.size()) + " shares; give one, or up to three" + form;
+  if (!(sum > 0.0) || !std::isfinite(sum)) return "needs a positive share and a finite sum; give up to three" + form;
+  weights.resize(3, 0.0);
+  return "";
+}
+
 }  // namespace
+
+std::string split_fault(const std::string& text) {
+  std::vector<double> weights;
+  return read_split(text, weights);
+}
 
 const char* name_of(Split split) {
   switch (split) {
@@ -65,25 +96,8 @@ std::vector<double> normalize_weights(std::span<const double> weights, const std
 
 SplitFractions parse_split(const std::string& text) {
   std::vector<double> weights;
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  while (at != end) {
-    if (is_separator(*at)) {
-      ++at;
-      continue;
-    }
-    double value = 0.0;
-    const auto [next, error] = std::from_chars(at, end, value, std::chars_format::fixed);
-    if (error != std::errc() || (next != end && !is_separator(*next)))
-      throw_bad_config("split: \"" + text +
-                       "\" is not a list of up to three numbers such as \"969, 30, 1\" (train, valid, test)");
-    weights.push_back(value);
-    at = next;
-  }
-  if (weights.empty() || weights.size() > 3)
-    throw_bad_config("split: \"" + text + "\" has " + std::to_string(weights.size()) +
-                     " weights; give one to three (train, valid, test), such as \"969, 30, 1\"");
-  weights.resize(3, 0.0);
+  if (const std::string fault = read_split(text, weights); !fault.empty())
+    throw_bad_config("split: \"" + text + "\" " + fault);
   weights = normalize_weights(weights, "split: \"" + text + "\"");
   SplitFractions fractions;
   double from = 0.0;

@@ -25,6 +25,9 @@ struct SplitFractions {
 // One to three weights separated by commas, slashes or blanks; missing ones are zero. Throws Error(kBadConfig).
 SplitFractions parse_split(const std::string& text);
 
+// What is wrong with the text, in words that stand behind it; empty where parse_split() takes it.
+std::string split_fault(const std::string& text);
+
 // All of a file for one split, as with separate train / valid / test files.
 SplitFractions whole_file(Split split);
 

@@ -31,9 +31,15 @@ void LossScaler::update(bool overflow) {
 }
 
 void LossScaler::visit(StateVisitor& visitor) {
-  visitor.real("loss_scaler/scale", scale_);
-  visitor.integer("loss_scaler/hysteresis_left", hysteresis_left_);
-  visitor.integer("loss_scaler/clean_updates", clean_updates_);
+  double scale = scale_;
+  int64_t hysteresis_left = hysteresis_left_, clean_updates = clean_updates_;
+  visitor.real("loss_scaler/scale", scale);
+  visitor.integer("loss_scaler/hysteresis_left", hysteresis_left);
+  visitor.integer("loss_scaler/clean_updates", clean_updates);
+  if (!dynamic_) return;  // the configuration's scale, whatever the run before had
+  scale_ = std::max(minimum_, scale);
+  hysteresis_left_ = std::min(full_hysteresis_, hysteresis_left);
+  clean_updates_ = clean_updates;
 }
 
 }  // namespace thinwire

@@ -18,6 +18,8 @@ class LossScaler {
 
   double scale() const { return scale_; }
   void update(bool overflow);
+  // What is loaded moves a dynamic scale alone, and not beyond the minimum and the hysteresis of this configuration:
+  // these keys may change between the lives of a run.
   void visit(StateVisitor& visitor);
 
  private:

@@ -47,6 +47,7 @@ double learning_rate(const OptimConfig& c, int64_t update) {
   switch (c.decay) {
     case LrDecay::kLinear:
       factor = 1.0 - x;
+      if (neox) return std::max(c.min_lr, factor * c.lr);
       break;
     case LrDecay::kCosine:
       factor = 0.5 * (std::cos(kPi * x) + 1.0);

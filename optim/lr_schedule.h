@@ -1,5 +1,5 @@
-// Learning-rate schedules: constant, linear, cosine, inverse square root, warm-up-stable-decay; with two warm-up
-// conventions.
+// Learning-rate schedules: constant, linear, cosine, inverse square root, warm-up-stable-decay; with the two
+// conventions of Megatron and NeoX.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ namespace thinwire {
 //   constant      lr, also after D
 //   after D       min_lr for t > D, in all schedules below
 //   inverse-sqrt  max(min_lr, lr * sqrt(max(w, 1) / max(t, 1)))
-//   linear        min + (lr - min) * (1 - x),  x = (t - w) / (D - w)
+//   linear        Megatron: min + (lr - min) * (1 - x),  x = (t - w) / (D - w)
+//                 NeoX:     max(min_lr, lr * (1 - x)): it heads for zero and stops at min_lr
 //   cosine        min + (lr - min) * (1 + cos(pi x)) / 2
 //   WSD           lr until D - n, n = wsd_decay_iters; then min + (lr - min) * f(z),  z = (t - (D - n)) / n,
 //                 f: linear 1 - z,  cosine (1 + cos(pi z)) / 2,  exponential 2 * 0.5^z - 1,  minus-sqrt 1 - sqrt(z)

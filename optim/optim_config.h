@@ -8,8 +8,8 @@ namespace thinwire {
 enum class OptimizerKind { kAdamW, kSgd };
 enum class LrDecay { kConstant, kLinear, kCosine, kInverseSqrt, kWsd };
 enum class WsdDecay { kLinear, kCosine, kExponential, kMinusSqrt };
-// Which update sees which learning rate first: NeoX gives updates 1 and 2 lr/warmup, Megatron starts at warmup_init
-// (0).
+// Which update sees which learning rate: NeoX gives updates 1 and 2 lr/warmup and decays linearly towards zero until
+// min_lr, Megatron starts at warmup_init (0) and decays linearly towards min_lr.
 enum class WarmupConvention { kNeox, kMegatron };
 
 struct OptimConfig {

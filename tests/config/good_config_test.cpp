@@ -4,6 +4,7 @@
 #include <cmath>
 #include <fstream>
 
+#include "data/split.h"
 #include "tests/config/config_test_support.h"
 
 namespace thinwire {
@@ -240,7 +241,7 @@ TEST(GoodConfig, DataPaths) {
     EXPECT_EQ(two[0].prefix, "a");
     EXPECT_EQ(two[1].weight, 0.7);
   }
-  EXPECT_EQ(blend("[\"a\", \"b\"]")[1].weight, 1.0);
+  EXPECT_EQ(blend("[\"a\", \"b\"]")[1].weight, std::nullopt);
   const DataConfig d =
       load("\"train_data_paths\": [\"a\", \"b\"], \"train_data_weights\": [1, 3], \"valid_data_paths\": [\"c\"]").data;
   EXPECT_EQ(d.train[1].weight, 3.0);
@@ -268,6 +269,7 @@ TEST(GoodConfig, MergingAndOverrides) {
   EXPECT_EQ(c.model.dtype, DType::f16);
   EXPECT_EQ(c.run_dir, "2024");
   EXPECT_EQ(c.data.split, "9,1");
+  EXPECT_EQ(split_fault(load("\"split\": [0.99, 0.00999, 0.00001]").data.split), "");  // as JSON writes numbers
   // Later words win over earlier ones in other words.
   EXPECT_EQ(load("\"fp16\": {\"enabled\": true}", {"bf16.enabled=true"}).model.dtype, DType::bf16);
   EXPECT_EQ(load("\"fp16\": {\"enabled\": true}", {"fp16.enabled=false"}).model.dtype, DType::f32);

@@ -92,7 +92,9 @@ TEST(ResolvedConfig, LoadsBackToTheSameRun) {
        {}},
       {with("\"faults\": [{\"at\": \"save.after_shard\"}], \"fp16\": {\"enabled\": true, \"loss_scale\": 64}"),
        {.allow_faults = true}},
-      {with("\"tensorboard-dir\": \"x\", \"wandb\": {\"a\": 1}, \"load\": \"y\", \"lr_warmup_init\": 1e-5"), {}}};
+      {with("\"tensorboard-dir\": \"x\", \"wandb\": {\"a\": 1}, \"load\": \"y\", \"lr_warmup_init\": 1e-5, "
+            "\"lr_warmup_convention\": \"megatron\""),
+       {}}};
   for (const Case& c : cases) {
     SCOPED_TRACE(c.text);
     const ResolvedConfig first = load_config_text({{"a.json", c.text}}, {}, c.options);

@@ -181,7 +181,7 @@ TEST_P(DataOrderLaw, BlendTakesTurnsLikeThis) {
     const auto normalized = normalize_weights(weights, "weights");
     EXPECT_EQ(normalized, b.at("normalized_weights").get<std::vector<double>>());
     const int64_t size = b.at("size"), seq = b.at("seq_length");
-    const Blend blend(normalized, size);
+    const Blend blend(normalize_weights(normalized, "weights"), size);
     Numbers which, position;
     for (int64_t i = 0; i < size; ++i) {
       which.push_back(blend.dataset(i));

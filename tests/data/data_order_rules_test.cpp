@@ -90,7 +90,8 @@ TEST(NormalizeWeights, SumsAsNumpyDoes) {
 }
 
 TEST(ParseSplit, AcceptsTheUsualSpellings) {
-  for (const char* text : {"969, 30, 1", "969,30,1", "969/30/1", " 0.969 .030 0.001 ", "969., 30, 1"}) {
+  for (const char* text :
+       {"969, 30, 1", "969,30,1", "969/30/1", " 0.969 .030 0.001 ", "969., 30, 1", "9.69e2,3e+1,1", "969,30,10E-1"}) {
     const auto f = parse_split(text);
     for (const auto& part : f.part) ASSERT_TRUE(part.has_value()) << text;
     EXPECT_NEAR((*f.part[0])[1], 0.969, 1e-15) << text;
@@ -102,8 +103,11 @@ TEST(ParseSplit, AcceptsTheUsualSpellings) {
 
 TEST(ParseSplit, RefusesTheRest) {
   for (const char* text :
-       {"", " , ", "1,2,3,4", "-1,2", "a,b", "1e2,1", "0,0,0", "nan,1", "inf", "1,2x", "1..2", "0x10"})
+       {"", " , ", "1,2,3,4", "-1,2", "a,b", "1e,1", "0,0,0", "1e308,1e308", "nan,1", "inf", "1,2x", "1..2", "0x10"}) {
     expect_error(ExitCode::kBadConfig, {"split", text}, [&] { parse_split(text); });
+    EXPECT_NE(split_fault(text), "") << text;
+  }
+  EXPECT_EQ(split_fault("969, 30, 1"), "");
 }
 
 TEST(SplitRange, HalvesGoToTheEvenNeighbour) {

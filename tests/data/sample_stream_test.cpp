@@ -175,6 +175,22 @@ TEST_F(Streams, FingerprintListsEveryFileOnce) {
   EXPECT_NE(both, SampleStream(config_).fingerprint());
 }
 
+// Evaluation may be switched on and off between the lives of a run; the data stay the same data.
+TEST_F(Streams, FingerprintDoesNotDependOnEvaluation) {
+  config_.train = {{dir_.file("a")}};
+  config_.data.clear();
+  config_.valid = {{dir_.file("b")}};
+  config_.test = {{dir_.file("tiny")}, {dir_.file("b")}};  // tiny holds no sample of this length: nothing is built
+  config_.seq_length = 40;
+  config_.eval_interval = 5;
+  const std::string off = SampleStream(config_).fingerprint();
+  EXPECT_EQ(std::count(off.begin(), off.end(), ' '), 2);
+  config_.eval_iters = 2;
+  EXPECT_EQ(SampleStream(config_).fingerprint(), off);
+  config_.valid = {{dir_.file("tiny")}};
+  EXPECT_NE(SampleStream(config_, EvalCheck::kLeaveOut).fingerprint(), off);
+}
+
 TEST_F(Streams, PrintsSamplesAsJsonLines) {
   const SampleStream stream(config_);
   std::ostringstream out;

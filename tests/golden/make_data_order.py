@@ -97,12 +97,18 @@ def case(name, data, dataset, seq, split, seed, train, valid=None, test=None):
     return c
 
 
-def blend(data, sets, weights, size, seq, split, seed):
+def normalized(weights):
     w = np.array(weights, np.float64)
-    w = (w / np.sum(w)).tolist()
+    return (w / np.sum(w)).tolist()
+
+
+def blend(data, sets, weights, size, seq, split, seed):
+    w = normalized(weights)
+    # Megatron normalises once for the requests and again for the turns, which can move the last bit.
+    turns = normalized(w)
     taken, which, position = [0] * len(w), [], []
     for i in range(size):
-        behind = [x * max(float(i), 1.0) - float(t) for x, t in zip(w, taken)]
+        behind = [x * max(float(i), 1.0) - float(t) for x, t in zip(turns, taken)]
         k = behind.index(max(behind))
         which.append(k)
         position.append(taken[k])
@@ -115,7 +121,7 @@ def blend(data, sets, weights, size, seq, split, seed):
         readers.append(read)
     return dict(datasets=sets, weights=weights, normalized_weights=w, size=size, seq_length=seq, split=split, seed=seed,
                 dataset_index=which, dataset_sample_index=position, mid_level=mids,
-                tokens=[readers[k](p) for k, p in zip(which[:12], position)])
+                tokens=[readers[k](p) for k, p in zip(which[:24], position)])
 
 
 def ramp(start, increment, samples, full, iterations):
@@ -157,9 +163,13 @@ def main():
             blend(data, ["large", "wide", "words", "short", "large", "words", "wide", "short", "bytes"],
                   [0.31, 0.07, 1.3, 0.11, 0.45, 0.2, 0.6, 0.9, 0.15], 150, 10, "100", 17),
             blend(data, ["wide", "large", "short"], [1, 1, 1], 31, 9, "75,25,0", 6),
+            # Position 18 is another set than with weights normalised once.
+            blend(data, ["words", "short", "large", "bytes", "wide"], [1, 2, 1, 1, 1], 60, 6, "100,0,0", 7),
+            # A weight makes a blend of a single set: what is built beyond the request makes a second epoch.
+            blend(data, ["words"], [1.0], 52, 5, "100,0,0", 3),
         ],
         consumption=[],
-        normalize=[dict(weights=w, normalized=(np.array(w) / np.sum(np.array(w))).tolist()) for w in weights],
+        normalize=[dict(weights=w, normalized=normalized(w)) for w in weights],
         shuffles=[dict(seed=s, n=n, values=np.random.RandomState(s).permutation(n).tolist()) for s, n in ((1, 300), (4294967295, 129))],
         ramps=[ramp(16, 8, 300, 64, 30), ramp(2, 2, 100, 16, 40), ramp(1, 3, 7, 10, 12), ramp(4, 4, 97, 28, 25)],
     )

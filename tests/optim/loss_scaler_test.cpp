@@ -97,6 +97,43 @@ TEST(LossScaler, StateSurvivesAtEveryPoint) {
   }
 }
 
+// Puts the state of one scaler into another.
+void hand_over(LossScaler& from, LossScaler& to) {
+  Memory memory;
+  from.visit(memory);
+  memory.restoring = true;
+  to.visit(memory);
+}
+
+// What a resume finds in the checkpoint gives way to what its configuration says now.
+TEST(LossScaler, StaticScaleIsTheConfigurationsAfterAResume) {
+  OptimConfig c = config(128, 3, 1, 1);
+  c.dynamic_loss_scale = false;
+  LossScaler dynamic(config(4096, 3, 1, 1), true), fixed(c, true);
+  expect_scales(dynamic, "o", {2048});
+  hand_over(dynamic, fixed);
+  expect_scales(fixed, "o..", {128, 128, 128});
+  LossScaler off(config(64, 3, 1, 1), false);
+  hand_over(dynamic, off);
+  EXPECT_EQ(off.scale(), 1.0);
+}
+
+TEST(LossScaler, DynamicScaleGoesOnFromAStaticOne) {
+  OptimConfig c = config(128, 3, 1, 1);
+  c.dynamic_loss_scale = false;
+  LossScaler fixed(c, true), dynamic(config(4096, 3, 1, 1), true);
+  expect_scales(fixed, "....", {128, 128, 128, 128});
+  hand_over(fixed, dynamic);
+  expect_scales(dynamic, "...o", {128, 128, 256, 128});
+}
+
+TEST(LossScaler, RestoredStateKeepsToTheNewLimits) {
+  LossScaler before(config(8, 3, 4, 1), true), after(config(64, 3, 1, 32), true);
+  hand_over(before, after);
+  EXPECT_EQ(after.scale(), 32);  // and no overflow raises it
+  expect_scales(after, "o...oo", {32, 32, 32, 64, 32, 32});
+}
+
 TEST(Clip, ScalesOnlyWhatIsTooLarge) {
   EXPECT_EQ(clip_coefficient(0.5, 1.0), 1.0);
   EXPECT_EQ(clip_coefficient(0.0, 1.0), 1.0);

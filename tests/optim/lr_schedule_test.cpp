@@ -43,12 +43,14 @@ TEST(LrSchedule, NoWarmupStartsAtTheTop) {
   }
 }
 
-// x = (t - 4) / 8 with t = update - 1; 8 - 6 x.
+// x = (t - 4) / 8 with t = update - 1; Megatron 8 - 6 x, NeoX 8 - 8 x and not below 2.
 TEST(LrSchedule, Linear) {
   expect_rates(schedule(LrDecay::kLinear, WarmupConvention::kMegatron),
                {0, 2, 4, 6, 8, 7.25, 6.5, 5.75, 5, 4.25, 3.5, 2.75, 2, 2, 2});
-  expect_rates(schedule(LrDecay::kLinear, WarmupConvention::kNeox),
-               {2, 2, 4, 6, 8, 7.25, 6.5, 5.75, 5, 4.25, 3.5, 2.75, 2, 2, 2});
+  expect_rates(schedule(LrDecay::kLinear, WarmupConvention::kNeox), {2, 2, 4, 6, 8, 7, 6, 5, 4, 3, 2, 2, 2, 2, 2});
+  OptimConfig to_zero = schedule(LrDecay::kLinear, WarmupConvention::kNeox);
+  to_zero.min_lr = 0.0;  // where the two agree
+  expect_rates(to_zero, {2, 2, 4, 6, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0});
 }
 
 // 2 + 3 (1 + cos(pi x)): cos is 1, sqrt(2 + sqrt 2)/2, sqrt(1/2), sqrt(2 - sqrt 2)/2, 0 and mirrored.

@@ -152,6 +152,17 @@ class NonFinite(RunCase):
         self.train(config, expect=0)
         self.assertEqual([s["skipped"] for s in self.steps(config)], [False, True, False, True, True, True, False, False])
 
+    def test_a_lower_static_scale_goes_on_after_the_budget(self):
+        # As the message of code 76 is answered with fp16: the scale that the user sets is the one that is used, and the
+        # budget is a whole one again, although the first step of the second life is not finite either.
+        config = self.config("static", precision="fp16", fp16={"loss_scale": 2.0**36}, non_finite_budget=3, train_iters=8)
+        self.expect(self.train(config), 76)
+        self.assertEqual([s["skipped"] for s in self.steps(config)], [True] * 3)
+        done = self.train(config, "fp16.loss_scale=256", faults=[{"at": "grad", "step": 4, "do": "inf"}], expect=0)
+        self.assertIn("non_finite_budget", done.out + done.err)
+        self.assertEqual([float(s["loss_scale"]) for s in self.steps(config)][3:], [256.0] * 5)
+        self.assertEqual([s["skipped"] for s in self.steps(config)][3:], [True] + [False] * 4)
+
     def test_fp16_overflow_halves_the_scale(self):
         config = self.config("half", precision="fp16", fp16={"initial_scale_power": 32, "hysteresis": 1, "loss_scale_window": 5},
                              train_iters=30, save_interval=0)

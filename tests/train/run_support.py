@@ -170,11 +170,17 @@ class RunCase(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.shared = Path(tempfile.mkdtemp(prefix="thinwire-runs-"))
-        (cls.shared / "text.txt").write_text(text_of(260, seed=11))
-        made = run_program("tokenize", "--input", cls.shared / "text.txt", "--tokenizer", "byte", "--output", cls.shared / "text")
+        cls.prefix = cls.make_data("text", 260, seed=11)
+
+    @classmethod
+    def make_data(cls, name, paragraphs, seed):
+        """A data set of its own in the directory of the class; returns its prefix."""
+        text = cls.shared / f"{name}.txt"
+        text.write_text(text_of(paragraphs, seed))
+        made = run_program("tokenize", "--input", text, "--tokenizer", "byte", "--output", cls.shared / name)
         if made.code != 0:
             raise AssertionError(str(made))
-        cls.prefix = cls.shared / "text_text_document"
+        return cls.shared / f"{name}_text_document"
 
     @classmethod
     def tearDownClass(cls):

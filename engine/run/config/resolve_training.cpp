@@ -4,6 +4,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "data/split.h"
 #include "engine/run/config/resolver.h"
 
 namespace thinwire {
@@ -54,7 +55,7 @@ std::vector<WeightedPrefix> parse_prefixes(const nlohmann::json& value) {
   if (words.size() == 1 || !number_from(words[0], weight)) {
     for (const std::string& word : words) {
       if (word.empty()) throw std::invalid_argument("holds an empty prefix");
-      result.push_back({word, 1.0});
+      result.push_back({word, std::nullopt});
     }
   } else {
     if (words.size() % 2 != 0)
@@ -207,6 +208,11 @@ void Resolver::schedule() {
                                                 shown(value("optimizer.params.lr")));
   if (known({"lr_warmup_init", "optimizer.params.lr"}) && real("lr_warmup_init") > real("optimizer.params.lr"))
     fail({"lr_warmup_init"}, "is above the peak learning rate " + shown(value("optimizer.params.lr")));
+  if (known({"lr_warmup_init", "lr_warmup_convention"}) && real("lr_warmup_init") != 0 &&
+      !is("lr_warmup_convention", "megatron"))
+    fail({"lr_warmup_init"}, "is read under lr_warmup_convention megatron alone, and it is " +
+                                 shown(value("lr_warmup_convention")) +
+                                 ": set lr_warmup_convention to \"megatron\", or leave lr_warmup_init out");
   if (is("lr_decay_style", "wsd") && !broken("lr_wsd_decay_iters")) {
     if (value("lr_wsd_decay_iters").is_null())
       fail({"lr_wsd_decay_iters", "lr_decay_style"}, "lr_decay_style wsd needs lr_wsd_decay_iters");
@@ -259,15 +265,7 @@ void Resolver::split_text() {
     }
     set("split", text);
   }
-  const std::vector<std::string> words = words_of(text, ", /\t");
-  double sum = 0.0;
-  bool good = !words.empty() && words.size() <= 3;
-  for (const std::string& word : words) {
-    double share = 0.0;
-    good = good && number_from(word, share) && share >= 0.0;
-    sum += share;
-  }
-  if (!good || !(sum > 0.0)) fail({"split"}, shown(text) + " is not up to three shares such as \"969, 30, 1\"");
+  if (const std::string fault = split_fault(text); !fault.empty()) fail({"split"}, shown(text) + " " + fault);
 }
 
 void Resolver::data() {

@@ -140,6 +140,7 @@ nlohmann::json RunSession::checkpoint_info() const {
           {"config", resolved_json(config_)},
           {"tokenizer", config_.run.tokenizer},
           {"data", fingerprint_},
+          {"data_order", order_},
           {"layout",
            {{"pipeline", config_.run.layout.pipeline},
             {"tensor", config_.run.layout.tensor},
@@ -185,6 +186,21 @@ void RunSession::refuse_other_model(const LoadReport& found) const {
   }
 }
 
+// Not refused: whoever trains longer than planned may well do so over the data once more.
+void RunSession::warn_of_other_order(const LoadReport& found) const {
+  const nlohmann::json before = found.manifest.info.value("data_order", nlohmann::json::object());
+  std::string text;
+  for (const auto& [split, order] : order_.items()) {
+    const std::string was = before.value(split, "");
+    if (was.empty() || order == "" || order == was) continue;
+    text += (text.empty() ? "" : "; ") + split + ": " + was + ", now " + order.get<std::string>();
+  }
+  if (text.empty()) return;
+  log_warning("the data come in another order than before the checkpoint (" + text +
+              "), because train_iters, eval_interval or eval_iters ask for another number of samples: some may come "
+              "again and others late; set these keys back to keep the order");
+}
+
 bool RunSession::load_from(const std::string& path, Replica& replica, TrainProgress& progress, LossScaler& scaler,
                            CodingController& controller) {
   const RunConfig& run = config_.run;
@@ -193,7 +209,10 @@ bool RunSession::load_from(const std::string& path, Replica& replica, TrainProgr
   if (!run.finetune && found.manifest.info.contains("imported_from")) {
     throw_bad_config("load: " + found.path + " was imported and holds weights only: say finetune=true beside load");
   }
-  if (!run.finetune) refuse_other_model(found);
+  if (!run.finetune) {
+    refuse_other_model(found);
+    warn_of_other_order(found);
+  }
   LoadOptions options;
   options.verify = false;
   if (device_->memory_total() > 0) options.copy = copy_state();
@@ -204,11 +223,13 @@ bool RunSession::load_from(const std::string& path, Replica& replica, TrainProgr
     load_generation(
         found.path, [&](StateVisitor& v) { replica.visit_weights(v, false); }, options, &job_.control());
   } else {
-    if (run.no_load_optim)
+    if (run.no_load_optim) {
       options.unwanted_prefixes.insert(options.unwanted_prefixes.end(),
                                        {"coding/", "replica/", "revision/", "momentum/"});
-    else
+    } else {
+      take_momentum(found.manifest, options);
       replica_loaded = take_coding_state(found.manifest, replica, options);
+    }
     load_generation(found.path, state_of(replica, progress, scaler, controller, false), options, &job_.control());
   }
   log_info("loaded " + found.path +
@@ -226,6 +247,18 @@ void RunSession::import_weights(Replica& replica) {
     replica.store().set(replica.device(), replica.stream(), p.name, values);
   });
   log_info("weights from " + run.init_from_hf);
+}
+
+// Momentum may be switched on or off in the middle of a run. One that was not stored starts at zero, as the buffers do.
+void RunSession::take_momentum(const Manifest& manifest, LoadOptions& options) const {
+  const OptimConfig& optim = config_.run.optim;
+  const bool wanted = optim.kind == OptimizerKind::kSgd && optim.momentum != 0.0;
+  const bool stored = std::any_of(manifest.tensors.begin(), manifest.tensors.end(),
+                                  [](const auto& t) { return t.name.starts_with("sgd_momentum/"); });
+  if (wanted == stored) return;
+  options.unwanted_prefixes.push_back("sgd_momentum/");
+  log_warning(wanted ? "momentum starts at zero: the checkpoint was written with optimizer.params.momentum 0"
+                     : "the checkpoint's momentum is left behind: optimizer.params.momentum is 0 now");
 }
 
 // What coding remembers fits only the layout and the rules that wrote it; otherwise it starts anew, and says so.
@@ -264,15 +297,18 @@ void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgre
                        CodingController& controller) {
   const RunConfig& run = config_.run;
   fingerprint_ = stream.fingerprint();
+  for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) order_[name_of(split)] = stream.order(split);
   device_ = &replica.device();
   const std::optional<LoadReport> found = store_->newest();
   bool replica_loaded = false;
   job_.agree([&] {
     if (found) {
       refuse_other_model(*found);
+      warn_of_other_order(*found);
       LoadOptions options;
       options.verify = false;  // newest() has read every byte
       if (device_->memory_total() > 0) options.copy = copy_state();
+      take_momentum(found->manifest, options);
       replica_loaded = take_coding_state(found->manifest, replica, options);
       load_generation(found->path, state_of(replica, progress, scaler, controller, false), options, &job_.control());
       last_saved_step_ = progress.step;

@@ -52,8 +52,10 @@ class RunSession {
   bool same_rules(const nlohmann::json& info) const;  // words for the log, empty when it is the same
   bool finds_evaluation(int64_t step, Split split) const;
   void refuse_other_model(const LoadReport& found) const;
+  void warn_of_other_order(const LoadReport& found) const;
   VisitState state_of(Replica& replica, TrainProgress& progress, LossScaler& scaler, CodingController& controller,
                       bool writer_only);
+  void take_momentum(const Manifest& manifest, LoadOptions& options) const;
   bool take_coding_state(const Manifest& manifest, Replica& replica, LoadOptions& options);
   // Returns what take_coding_state does.
   bool load_from(const std::string& path, Replica& replica, TrainProgress& progress, LossScaler& scaler,
@@ -71,6 +73,7 @@ class RunSession {
   std::unique_ptr<TensorboardWriter> tensorboard_;
   std::unique_ptr<ConsoleProgress> console_;
   std::string fingerprint_;
+  nlohmann::json order_;      // SampleStream::order by split
   Device* device_ = nullptr;  // the replica's, from start() on
   int64_t step_ = 0;
   int64_t last_saved_step_ = -1;

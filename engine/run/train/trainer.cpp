@@ -82,6 +82,7 @@ class Trainer {
                                                      has_light_coding(run_, replica_->layout().mesh), job_.mesh(),
                                                      job_.control());
     session_.start(*replica_, stream_, progress_, *scaler_, *controller_);
+    renew_spent_budget();
     // An evaluation may come before any update.
     controller_->before();
     if (job_.mesh() != nullptr) job_.mesh()->clock().step = progress_.updates;
@@ -113,6 +114,15 @@ class Trainer {
     job_.end_all(code, message);
   }
 
+  // Whoever starts a run again that ended with code 76 has changed something: the next skipped step is the first one of
+  // a new series. A run that was interrupted before goes on counting.
+  void renew_spent_budget() {
+    if (progress_.skipped_in_a_row == 0 || progress_.skipped_in_a_row < run_.optim.non_finite_budget) return;
+    log_info("the last " + std::to_string(progress_.skipped_in_a_row) +
+             " steps were skipped; non_finite_budget counts from here on");
+    progress_.skipped_in_a_row = 0;
+  }
+
   ExitCode run_to_the_end() {
     if (progress_.step >= run_.train_iters) {
       log_info("nothing to train: step " + std::to_string(progress_.step) + " of " + std::to_string(run_.train_iters) +
@@ -120,8 +130,9 @@ class Trainer {
     } else if (const char* why = train_on()) {
       return stop(why);
     }
-    // A life that ended after its last save may have left these undone.
-    const int64_t before = run_.eval_interval > 0 ? progress_.step / run_.eval_interval : 0;
+    // A life that ended after its last save may have left these undone. The splits are sized for train_iters, which may
+    // be less than what an earlier life has trained.
+    const int64_t before = run_.eval_interval > 0 ? std::min(progress_.step, run_.train_iters) / run_.eval_interval : 0;
     if (!session_.has_evaluation(progress_.step, Split::kValid)) evaluate_split(Split::kValid, before);
     if (!session_.has_evaluation(progress_.step, Split::kTest)) evaluate_split(Split::kTest, 0);
     return ExitCode::kFinished;

@@ -2,6 +2,7 @@
 import json
 import os
 import shutil
+import struct
 from pathlib import Path
 
 from run_support import ROOT, RunCase, facts, generations, main, mount_small, read_generation, resize_mount, run_program, unmount
@@ -172,6 +173,23 @@ class Refusals(RunCase):
             steps, reference = facts(self.run_dir(new))[0], facts(self.run_dir(alone))[0][6:]
             self.assertEqual((steps[0]["step"], steps[0]["loss"]), (7, reference[0]["loss"]))
             self.assertNotEqual(steps[1]["loss"], reference[1]["loss"])
+        with self.subTest("moments that begin anew are corrected by their own age, across a restart, too"):
+            keys = dict(train_iters=12, save_interval=1, load=str(self.run_dir(old)), no_load_optim=True, weight_decay=0, lr=1e-3, warmup=0,
+                        lr_decay_style="constant")
+            new, again = self.config("young", **keys), self.config("young2", **keys)
+            self.train(new, expect=0)
+            self.assertEqual(self.train(again, faults=[{"at": "step.begin", "step": 9, "do": "kill9"}]).code, -9)
+            self.train(again, expect=0)
+            self.assert_same_run(new, again)
+            before, after = (read_generation(g)["tensors"] for g in (generations(self.run_dir(old) / "checkpoints")[-1],
+                                                                     generations(self.run_dir(new) / "checkpoints")[0]))
+            moved = []
+            for name, (dtype, _, data) in before.items():
+                if name.startswith("model/layers.") and name.endswith("weight"):
+                    a, b = (struct.unpack(f"<{len(d) // 4}f", d) for d in (data, after[name][2]))
+                    moved += [abs(x - y) for x, y in zip(a, b)]
+            # Adam's first update moves every element by the learning rate, whatever the gradient.
+            self.assertAlmostEqual(sorted(moved)[len(moved) // 2], 1e-3, delta=1e-5)
         with self.subTest("load of nothing"):
             self.expect(self.train(self.config("none", load=str(self.here / "nowhere"))), 65)
 

@@ -37,7 +37,7 @@ std::vector<FoundGeneration> resolve_checkpoint_path(const std::string& path);
 
 struct LoadOptions {
   // Stored names with these prefixes are not missed, and asked-for names with them keep their present values
-  // (fine-tuning, no_load_optim: "adam_m/", "adam_v/", "sgd_momentum/").
+  // (fine-tuning, no_load_optim: "adam_m/", "adam_v/", "sgd_momentum/"). Integers, reals and texts alike.
   std::vector<std::string> unwanted_prefixes;
   bool verify = true;  // verify_generation first
   CopyBytes copy;      // into device memory; default memcpy

@@ -19,6 +19,7 @@
 #include "engine/run/trace/memory_probe.h"
 #include "engine/run/trace/report_html.h"
 #include "engine/run/trace/run_files.h"
+#include "engine/run/train/older_checkpoint.h"
 #include "engine/run/train/signals.h"
 #include "model/params.h"
 
@@ -204,11 +205,12 @@ bool RunSession::load_from(const std::string& path, Replica& replica, TrainProgr
     load_generation(
         found.path, [&](StateVisitor& v) { replica.visit_weights(v, false); }, options, &job_.control());
   } else {
-    if (run.no_load_optim)
-      options.unwanted_prefixes.insert(options.unwanted_prefixes.end(),
-                                       {"coding/", "replica/", "revision/", "momentum/"});
-    else
+    if (run.no_load_optim) {
+      options.unwanted_prefixes.insert(options.unwanted_prefixes.end(), {"coding/", "replica/", "revision/"});
+    } else {
+      supply_moment_updates(found.manifest, options, replica.optimizer());
       replica_loaded = take_coding_state(found.manifest, replica, options);
+    }
     load_generation(found.path, state_of(replica, progress, scaler, controller, false), options, &job_.control());
   }
   log_info("loaded " + found.path +
@@ -239,7 +241,6 @@ bool RunSession::take_coding_state(const Manifest& manifest, Replica& replica, L
   }
   if (!replica_loaded) options.unwanted_prefixes.push_back("replica/");
   if (manifest.integers.count("revision/way") == 0) options.unwanted_prefixes.push_back("revision/");
-  if (manifest.integers.count("momentum/frozen_at") == 0) options.unwanted_prefixes.push_back("momentum/");
   // States are named by ranks and slots, which other ranks and other rules can have, too, for other elements.
   bool fits = other_layout(manifest.info).empty() && same_rules(manifest.info);
   if (replica.mesh() != nullptr) {
@@ -273,6 +274,7 @@ void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgre
       LoadOptions options;
       options.verify = false;  // newest() has read every byte
       if (device_->memory_total() > 0) options.copy = copy_state();
+      supply_moment_updates(found->manifest, options, replica.optimizer());
       replica_loaded = take_coding_state(found->manifest, replica, options);
       load_generation(found->path, state_of(replica, progress, scaler, controller, false), options, &job_.control());
       last_saved_step_ = progress.step;

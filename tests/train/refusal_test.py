@@ -209,6 +209,33 @@ class Refusals(RunCase):
         self.assertIn(done.code, (65, 78), str(done))
         self.assertEqual(len(done.errors()), 1)
 
+    def test_weights_of_another_model(self):
+        """Numbers that no name and no shape gives away."""
+        same = dict(make_vocab_size_divisible_by=1, pos_emb="rotary", rotary_pct=0.5, no_weight_tying=True)
+        old = self.config("old", train_iters=1, **same)
+        self.train(old, expect=0)
+        exported = self.here / "hf"
+        self.assertEqual(run_program("checkpoint", "export", self.run_dir(old), "--format", "hf", "--output", exported).code, 0)
+        sources = {"finetune": dict(load=str(self.run_dir(old)), finetune=True), "init_from_hf": dict(init_from_hf=str(exported))}
+        cases = [("num_attention_heads", 4, "2", "4"), ("num_layers", 1, "2", "1"), ("rotary_emb_base", 5000, "10000", "5000"),
+                 ("rotary_pct", 0.25, "0.5", "0.25"), ("layernorm_epsilon", 1e-3, "1e-05", "0.001"),
+                 ("bias_gelu_fusion", True, '"gelu"', '"gelu_tanh"'), ("gpt_j_residual", True, "false", "true"),
+                 ("no_weight_tying", False, "false", "true"), ("use_bias_in_attn_linear", False, "true", "false"),
+                 ("intermediate_size", 64, "128", "64"), ("pos_emb", "learned", '"rotary"', '"learned"')]
+        for source, where in sources.items():
+            for key, value, was, now in cases:
+                with self.subTest(source=source, key=key):
+                    done = self.train(self.config(f"other-{source}-{key}", train_iters=1, **{**same, **where, key: value}))
+                    self.expect(done, 78)
+                    self.assertRegex(done.err, rf"\n  [a-z_]+: {was}(\.0)?, here {now}(\.0)? \(.*{key}\)\n")
+            with self.subTest("what does not change what weights compute", source=source):
+                free = dict(hidden_dropout=0.1, attention_dropout=0.1, precision="bfloat16", seq_length=16, init_method_std=0.01, seed=5,
+                            max_position_embeddings=64)
+                self.train(self.config(f"free-{source}", train_iters=1, **{**same, **where, **free}), expect=0)
+        with self.subTest("no config.json"):
+            (exported / "config.json").unlink()
+            self.expect(self.train(self.config("bare", **same, init_from_hf=str(exported))), 65)
+
     def test_what_this_version_cannot_do(self):
         for override in ("device=cuda", "pipe_parallel_size=2", "model_parallel_size=2"):
             with self.subTest(override):

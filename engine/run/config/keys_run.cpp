@@ -270,7 +270,8 @@ KeyTopic run_keys() {
       {.name = "finetune",
        .types = kBoolKey,
        .default_json = "false",
-       .doc = "Take only the weights from load: step, data position and optimizer start anew."},
+       .doc = "Take only the weights from load, which must be of this model: step, data position and optimizer start "
+              "anew."},
       {.name = "no_load_optim",
        .types = kBoolKey,
        .default_json = "false",

@@ -14,6 +14,7 @@
 #include "engine/base/core/log.h"
 #include "engine/run/checkpoint/hf_names.h"
 #include "engine/run/checkpoint/model_config_json.h"
+#include "engine/run/checkpoint/same_model.h"
 #include "engine/run/config/resolved_json.h"
 #include "engine/run/trace/flops.h"
 #include "engine/run/trace/memory_probe.h"
@@ -202,8 +203,15 @@ bool RunSession::load_from(const std::string& path, Replica& replica, TrainProgr
     options.unwanted_prefixes.assign(std::begin(kOptimizerPrefixes), std::end(kOptimizerPrefixes));
   if (run.finetune) {
     options.unwanted_prefixes.insert(options.unwanted_prefixes.end(), {"progress/", "loss_scaler/"});
-    load_generation(
+    const nlohmann::json& info = found.manifest.info;
+    if (info.contains("model")) require_same_model(found.path, model_config_from_json(info.at("model")), run.model);
+    const LoadReport report = load_generation(
         found.path, [&](StateVisitor& v) { replica.visit_weights(v, false); }, options, &job_.control());
+    for (const std::string& name : report.unused) {
+      if (name.starts_with("model/"))
+        throw_bad_config(found.path + ": this model has no place for the tensor \"" + name +
+                         "\" of the checkpoint: its model keys must be those of the checkpoint");
+    }
   } else {
     if (run.no_load_optim) {
       options.unwanted_prefixes.insert(options.unwanted_prefixes.end(), {"coding/", "replica/", "revision/"});
@@ -222,6 +230,7 @@ bool RunSession::load_from(const std::string& path, Replica& replica, TrainProgr
 
 void RunSession::import_weights(Replica& replica) {
   const RunConfig& run = config_.run;
+  require_same_model(run.init_from_hf, model_config_from_hf(read_hf_config(run.init_from_hf)), run.model);
   const ParamList params = list_parameters(run.model);
   const HfMapping mapping(run.model, params);
   mapping.read_hf(HfTensors(run.init_from_hf), [&](const ParamSpec& p, std::vector<float> values) {

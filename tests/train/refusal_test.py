@@ -190,6 +190,16 @@ class Refusals(RunCase):
                     moved += [abs(x - y) for x, y in zip(a, b)]
             # Adam's first update moves every element by the learning rate, whatever the gradient.
             self.assertAlmostEqual(sorted(moved)[len(moved) // 2], 1e-3, delta=1e-5)
+        with self.subTest("load is not used where the run has a checkpoint, and says so"):
+            done = self.train(old, f"load={self.run_dir(alone)}", expect=0)
+            self.assertEqual(facts(self.run_dir(old)), facts(self.run_dir(alone)))
+            warned = [line for line in done.err.splitlines() if line.startswith("warning: load")]
+            self.assertEqual(len(warned), 1, str(done))
+            for part in (str(self.run_dir(alone)), str(self.run_dir(old)), "step 6", "another run_dir"):
+                self.assertIn(part, warned[0])
+            self.assertNotIn("load=", self.train(old, expect=0).err)
+            done = self.train(old, "num_layers=3", f"load={self.run_dir(alone)}", "finetune=true", expect=78)
+            self.assertIn("another run_dir", done.err, "load and finetune in this one would end here again")
         with self.subTest("load of nothing"):
             self.expect(self.train(self.config("none", load=str(self.here / "nowhere"))), 65)
 

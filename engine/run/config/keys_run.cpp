@@ -265,8 +265,9 @@ KeyTopic run_keys() {
       {.name = "load",
        .types = kStringKey,
        .unit = "path",
-       .doc = "Checkpoint or run directory to start from; the same path as save means to resume, which a run does by "
-              "itself."},
+       .doc =
+           "Checkpoint or run directory to start from, where the run has no checkpoint of its own yet; the same path "
+           "as save means to resume, which a run does by itself."},
       {.name = "finetune",
        .types = kBoolKey,
        .default_json = "false",

@@ -181,9 +181,11 @@ void RunSession::refuse_other_model(const LoadReport& found) const {
   for (const std::string& d : differing) text += "\n  " + d;
   if (data != fingerprint_) text += "\n  data files: checkpoint " + data + ", now " + fingerprint_;
   if (!text.empty()) {
-    throw_bad_config(found.path +
-                     ": this checkpoint belongs to another model or other data (checkpoint, configuration):" + text +
-                     "\nset these keys back, choose another run_dir, or start from its weights with load and finetune");
+    throw_bad_config(
+        found.path + ": this checkpoint belongs to another model or other data (checkpoint, configuration):" + text +
+        "\nset these keys back, or start anew in another run_dir, there from these weights if the model is the "
+        "same: load=" +
+        found.path + " finetune=true");
   }
 }
 
@@ -280,6 +282,11 @@ void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgre
   job_.agree([&] {
     if (found) {
       refuse_other_model(*found);
+      if (!run.load.empty()) {
+        log_warning("warning: load=" + run.load + " is not used: " + found->path + " is step " +
+                    std::to_string(found->manifest.step) +
+                    " of this run, which goes on from there; to start from load choose another run_dir");
+      }
       LoadOptions options;
       options.verify = false;  // newest() has read every byte
       if (device_->memory_total() > 0) options.copy = copy_state();

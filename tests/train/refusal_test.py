@@ -5,7 +5,7 @@ import shutil
 import struct
 from pathlib import Path
 
-from run_support import ROOT, RunCase, facts, generations, main, mount_small, read_generation, resize_mount, run_program, unmount
+from run_support import ROOT, RunCase, facts, generations, main, mount_small, read_generation, read_metrics, resize_mount, run_program, unmount
 
 PACE = {"at": "step.begin", "do": "delay:0.05"}
 
@@ -41,6 +41,21 @@ class Refusals(RunCase):
         self.assertEqual(self.status(config)["pid"], status["pid"])
         self.assertEqual(first.finish().code, 0)
         self.assertEqual(self.status(config)["state"], "finished")
+
+    def test_a_run_directory_has_one_run_wherever_it_saves(self):
+        """Metrics and status lie in run_dir, whatever `save` says: beside it, below it, or the directory itself."""
+        for i, (one, two) in enumerate(((None, "other"), ("some", "other"), ("d0/a", "d0/b"), ("d0", "other"), ("other", "d0"))):
+            with self.subTest(first=one, second=two):
+                place = lambda name: {"save": str(self.here / name.replace("d0", f"d{i}"))} if name else {}
+                config = self.config(f"d{i}", **place(one))
+                first = self.start(config, faults=[{"at": "step.begin", "step": 2, "do": "delay:1.5"}])
+                self.assertTrue(first.wait_for("delay at step.begin, step 2"))
+                second = self.train(config, *(f"save={path}" for path in place(two).values()))
+                self.expect(second, 73)
+                self.assertIn(f"pid {first.process.pid}", second.errors()[0])
+                self.assertEqual(first.finish().code, 0)
+                self.assertEqual([line["step"] for line in read_metrics(self.run_dir(config)) if "loss" in line], list(range(1, 11)))
+                self.train(config, expect=0)
 
     def test_several_ranks_are_not_several_runs(self):
         """One refusal, from rank 0; the others leave with the same code and say nothing. Printing modes speak once."""

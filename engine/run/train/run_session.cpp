@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -112,12 +113,15 @@ RunSession::RunSession(const ResolvedConfig& config, FaultPlan& faults, Job& job
   job.agree([&] {
     if (!job.first()) return log_set_console_level(LogLevel::kError);  // rank 0 speaks for all
     create_run_directory(run.run_dir);
+    make_directories(run.save_dir);
+    // Runs that save to different places may still have the run directory in common. The same directory is locked once.
+    if (!std::filesystem::equivalent(run.run_dir, run.save_dir)) run_lock_.emplace(run.run_dir);
     status_ = std::make_unique<StatusFile>(status_path(run.run_dir), run.train_iters);
   });
   StoreOptions options = store_options(run, faults);
   options.copy = copy_state();
   store_ = std::make_unique<CheckpointStore>(run.save_dir, std::move(options),
-                                             &job.control());  // the lock: everything else is ours now
+                                             &job.control());  // locks, too: everything else is ours now
   if (!job.first()) return;
   log_open_file(log_path(run.run_dir));
   status_->running(0);

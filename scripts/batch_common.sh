@@ -208,7 +208,12 @@ tw_seconds() { # TEXT
 
 # ---- the run -------------------------------------------------------------------------------------------------------------------
 
-tw_fingerprint() { if [ -e "$tw_status" ]; then cksum <"$tw_status"; else echo none; fi; }
+# Whose status.json is it? Not what it says: another job that lives in this run directory goes on writing it.
+tw_fingerprint() {
+  local key
+  [ -e "$tw_status" ] || echo none
+  for key in started pid host; do tw_json "$key" "$tw_status"; done
+}
 
 tw_launch() { # LAUNCHER [OPTION ...]
   tw_code=75
@@ -338,7 +343,7 @@ tw_decide() {
   if [ "$tw_asked" = TERM ] || [ "$tw_asked" = INT ]; then
     tw_verdict=cancelled tw_exit=75 tw_why="ended by the batch system ($tw_asked), state ${state:-unknown}"
   elif [ "$tw_before" = "$(tw_fingerprint)" ]; then
-    # status.json, if any, is that of an earlier cycle. A refused configuration ends here, too: it never gets as far.
+    # status.json, if any, is that of an earlier cycle or of another job. A refused configuration ends here, too: it never gets as far.
     tw_why="the run did not begin, launcher ended with code $tw_code; its message is above"
     if [ "$tw_asked" = USR1 ]; then
       case $tw_code in

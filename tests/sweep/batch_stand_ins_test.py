@@ -239,6 +239,17 @@ class Runs(StandInCase):
         self.assertIn("the run did not begin", self.queue.all_output())
 
     @each
+    def test_a_job_that_lives_there_already_is_no_run_of_ours(self, path):
+        """train leaves with 73, and status.json changes all the same: the other job goes on writing it."""
+        self.run_dir().mkdir()
+        (self.run_dir() / "status.json").write_text('{"state": "running", "code": null, "reason": "running", "step": 4, "requeue": false, "host": "n1", "pid": 7, '
+                                                    '"started": "2026-01-01T00:00:00Z", "updated": "2026-01-01T00:00:01Z"}')
+        self.submit(path, arguments=self.words("busy=1"))
+        self.assertEqual(self.queue.drain(), 1, self.queue.all_output())
+        self.assertIn("the run did not begin, launcher ended with code 73", self.queue.all_output())
+        self.assertEqual(self.status()["step"], 5)
+
+    @each
     def test_failure_for_good_is_not_queued_again(self, path):
         self.submit(path, arguments=self.words("fails=76"))
         self.assertEqual(self.queue.drain(), 1)

@@ -216,8 +216,11 @@ void RunLock::beat(double every_seconds) {
   while (!stop_signal_.wait_for(guard, std::chrono::duration<double>(every_seconds), [&] { return stopping_; })) {
     lease_.heartbeat = now();
     const std::string text = lease_text(lease_);
-    // A full disk does not stop training: the bytes exist already, and a missed beat is made up by the next.
-    if (::pwrite(lease_fd_, text.data(), text.size(), 0) < 0) log_debug("lease heartbeat not written");
+    // A full disk does not stop training: the bytes exist already, and a missed beat is made up by the next. Flushed,
+    // for a network file system may keep what is written to itself until a file is closed: other nodes would see no
+    // beat.
+    if (::pwrite(lease_fd_, text.data(), text.size(), 0) < 0 || ::fdatasync(lease_fd_) != 0)
+      log_debug("lease heartbeat not written");
   }
 }
 

@@ -1,6 +1,7 @@
 // The optimizer over flat pieces: it knows slices and spans of weight decay, not tensors.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "engine/base/ops/ops.h"
@@ -20,6 +21,13 @@ struct OptimizerBuffers {
 // What the buffers `gradient` hold when an update is applied (parallel/zero/sent_value.h says who decides).
 enum class Summed : uint8_t { kGradient, kMomentum };
 
+// Updates that AdamW's moments have seen since they were zero; their bias corrections count these, not the updates of
+// the run: moments may begin in its middle (no_load_optim), and a variance may stand still for a while (1-bit Adam).
+struct MomentUpdates {
+  int64_t m = 0, v = 0;
+  MomentUpdates after(Summed summed) const { return {m + 1, v + (summed == Summed::kGradient ? 1 : 0)}; }
+};
+
 class Optimizer {
  public:
   // The pieces that this rank updates; usually one.
@@ -31,10 +39,16 @@ class Optimizer {
   // The same for one of the pieces: in any order, each once per update.
   void apply_piece(Exec& exec, View state, size_t piece, Summed summed = Summed::kGradient) const;
   const std::vector<OptimizerBuffers>& pieces() const { return pieces_; }
+  OptimizerKind kind() const { return config_.kind; }
+
+  // State beside the moments; whoever has applied all pieces of an update sets it to after() that update.
+  MomentUpdates& moment_updates() { return moment_updates_; }
+  const MomentUpdates& moment_updates() const { return moment_updates_; }
 
  private:
   OptimConfig config_;
   std::vector<OptimizerBuffers> pieces_;
+  MomentUpdates moment_updates_;
 };
 
 }  // namespace thinwire

@@ -77,28 +77,33 @@ tw_load_site() {
 }
 
 # The run directory train will use: the last run_dir= among the arguments, else that of the last configuration that has one,
-# else runs/<name of the first>.
+# else runs/<name of the first>. In keys - equals _, as in train.
 tw_find_run_dir() {
-  local word found first=''
+  local word key found file expected='' first='' given='' rest=()
   tw_run_dir=
   for word in "${tw_args[@]}"; do
-    case $word in
-      *.json)
-        word=${word#--config=}
-        [ -r "$word" ] || tw_fail 78 "cannot read $word (directory $PWD; submit from the repository or set THINWIRE_ROOT)"
-        [ -n "$first" ] || first=${word##*/}
-        found=$(sed '/^[[:space:]]*\/\//d' "$word" | grep -oE '"run[-_]dir"[[:space:]]*:[[:space:]]*"[^"]*"' | tail -n 1)
-        found=${found%\"}
-        [ -z "$found" ] || tw_run_dir=${found##*\"}
-        ;;
+    key=${word%%=*} key=${key//-/_}
+    if [ -z "$expected" ] && [[ $word == *=* && $key == run_dir ]]; then
+      given=${word#*=}
+      continue
+    fi
+    rest+=("$word")
+    case $expected:$word in
+      config:*) file=$word expected='' ;;
+      :--config) expected=config && continue ;;
+      :--config=*) file=${word#--config=} ;;
+      *) continue ;;
     esac
+    [ -r "$file" ] || tw_fail 78 "cannot read $file (directory $PWD; submit from the repository or set THINWIRE_ROOT)"
+    [ -n "$first" ] || first=${file##*/}
+    found=$(sed -E '/^[[:space:]]*(\/\/|#)/d' "$file" | grep -oE '"run[-_]dir"[[:space:]]*:[[:space:]]*"[^"]*"' | tail -n 1)
+    found=${found%\"}
+    [ -z "$found" ] || tw_run_dir=${found##*\"}
   done
-  local rest=()
-  for word in "${tw_args[@]}"; do
-    case $word in run_dir=*) tw_run_dir=${word#run_dir=} ;; *) rest+=("$word") ;; esac
-  done
-  [ -n "$tw_run_dir" ] || tw_run_dir=runs/${first%.json} # train's own default
-  tw_args=("${rest[@]}" "run_dir=$tw_run_dir")           # what is watched here is what train uses
+  [[ $first != ?*.* ]] || first=${first%.*}
+  [ -n "$tw_run_dir" ] || tw_run_dir=runs/${first:-run} # train's own default
+  [ -z "$given" ] || tw_run_dir=$given
+  tw_args=("${rest[@]}" "run_dir=$tw_run_dir") # what is watched here is what train uses
 }
 
 tw_begin() { # SYSTEM SCRIPT [ARGUMENT ...]
@@ -208,7 +213,12 @@ tw_seconds() { # TEXT
 
 # ---- the run -------------------------------------------------------------------------------------------------------------------
 
-tw_fingerprint() { if [ -e "$tw_status" ]; then cksum <"$tw_status"; else echo none; fi; }
+# Whose status.json is it? Not what it says: another job that lives in this run directory goes on writing it.
+tw_fingerprint() {
+  local key
+  [ -e "$tw_status" ] || echo none
+  for key in started pid host; do tw_json "$key" "$tw_status"; done
+}
 
 tw_launch() { # LAUNCHER [OPTION ...]
   tw_code=75
@@ -338,7 +348,7 @@ tw_decide() {
   if [ "$tw_asked" = TERM ] || [ "$tw_asked" = INT ]; then
     tw_verdict=cancelled tw_exit=75 tw_why="ended by the batch system ($tw_asked), state ${state:-unknown}"
   elif [ "$tw_before" = "$(tw_fingerprint)" ]; then
-    # status.json, if any, is that of an earlier cycle. A refused configuration ends here, too: it never gets as far.
+    # status.json, if any, is that of an earlier cycle or of another job. A refused configuration ends here, too: it never gets as far.
     tw_why="the run did not begin, launcher ended with code $tw_code; its message is above"
     if [ "$tw_asked" = USR1 ]; then
       case $tw_code in

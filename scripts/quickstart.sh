@@ -3,17 +3,19 @@
 # text, compares its held-out loss with a bigram and a trigram, prints a sample. Safe to repeat.
 #   scripts/quickstart.sh [--long] [TEXT_FILE]     --long trains for about ten minutes instead of about one
 set -euo pipefail
-cd "$(dirname "$0")/.."
+self=$(cd "$(dirname "$0")" && pwd)/$(basename "$0") caller=$PWD
+cd "$(dirname "$self")/.."
 
 long=0 text=""
 for argument in "$@"; do
   case "$argument" in
     --long) long=1 ;;
-    -h | --help) sed -n '2,4p' "$0" | sed 's/^# //'; exit 0 ;;
+    -h | --help) sed -n '2,4p' "$self" | sed 's/^# //'; exit 0 ;;
     -*) echo "error: quickstart: unknown option $argument (known: --long)" >&2; exit 64 ;;
     *) text=$argument ;;
   esac
 done
+case $text in '' | /*) ;; *) text=$caller/$text ;; esac
 say() { printf '\n== %s\n' "$*"; }
 if [ -n "$text" ] && [ ! -r "$text" ]; then
   echo "error: quickstart: cannot read $text; give a plain text file" >&2
@@ -33,22 +35,27 @@ cmake --build build --target train tokenize generate report -j "$(nproc)" | tail
 say "3/5 text"
 work=runs/quickstart
 [ "$long" = 0 ] || work=runs/quickstart-long
-rm -rf "$work"
-mkdir -p "$work/text"
+# Not below $work yet: TEXT_FILE may be what an earlier quickstart has left there.
+mkdir -p runs
+fresh=$(mktemp -d "$work.XXXXXX")
+trap 'rm -rf "$fresh"' EXIT
 if [ -n "$text" ]; then
-  cp "$text" "$work/text/all.txt"
+  cp "$text" "$fresh/all.txt"
 else
   # Debian's fortunes: a few thousand short English texts, one per "%" line.
   find /usr/share/games/fortunes -maxdepth 1 -type f ! -name '*.dat' ! -name '*.u8' | LC_ALL=C sort | while read -r file; do
     sed 's/^%$//' "$file"
     echo
-  done >"$work/text/all.txt"
+  done >"$fresh/all.txt"
 fi
-bytes=$(wc -c <"$work/text/all.txt")
+bytes=$(wc -c <"$fresh/all.txt")
 if [ "$bytes" -lt 100000 ]; then
   echo "error: quickstart: the text has $bytes bytes; at least 100000 are needed to learn anything" >&2
   exit 65
 fi
+rm -rf "$work"
+mkdir -p "$work/text"
+mv "$fresh/all.txt" "$work/text/all.txt"
 # The last 5 % are held out.
 head -c $((bytes * 95 / 100)) "$work/text/all.txt" >"$work/text/train.txt"
 tail -c $((bytes - bytes * 95 / 100)) "$work/text/all.txt" >"$work/text/valid.txt"

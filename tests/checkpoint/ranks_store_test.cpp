@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <iterator>
 #include <set>
 #include <thread>
@@ -426,6 +427,78 @@ TEST(RanksStore, CorruptNewestFallsBackOnAllRanksAndNoneGoodIsAnError) {
   });
   EXPECT_TRUE(errors.common().starts_with("65 ")) << errors.common();
   EXPECT_NE(errors.common().find("rank1-00000.safetensors"), std::string::npos) << errors.common();
+}
+
+// Bytes that the calling thread has asked files for.
+uint64_t bytes_read() {
+  std::ifstream file("/proc/thread-self/io");
+  std::string name;
+  uint64_t bytes = 0;
+  file >> name >> bytes;
+  EXPECT_EQ(name, "rchar:");
+  return bytes;
+}
+
+// On slow storage one rank that reads everything keeps all others waiting, until the watchdog takes it for a hang.
+TEST(RanksStore, VerifyingIsEverybodysWork) {
+  constexpr int kRanks = 4;
+  constexpr uint64_t kFloats = 1 << 18;
+  const Scratch scratch;
+  std::vector<uint64_t> seen(kRanks), by_path(kRanks);
+  const auto state = [&](int rank) {
+    return [rank](StateVisitor& v) {
+      std::vector<float> part(kFloats, static_cast<float>(rank));
+      v.tensor({"model/columns", kFloats, kRanks, 0, kFloats, rank, 1, 0, View(part.data(), DType::f32, {kFloats})});
+    };
+  };
+  run_control_ranks(kRanks, [&](Control& control) {
+    const size_t rank = static_cast<size_t>(control.rank());
+    CheckpointStore store(scratch.path(), quick_options(true), &control);
+    store.save(1, state(control.rank()), {});
+    store.wait();
+    const uint64_t before = bytes_read();
+    EXPECT_EQ(store.newest()->manifest.step, 1);
+    const uint64_t between = bytes_read();
+    EXPECT_EQ(find_newest_valid(scratch.path(), &control).manifest.step, 1);
+    seen[rank] = between - before, by_path[rank] = bytes_read() - between;
+  });
+  for (const auto& list : {seen, by_path}) {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      EXPECT_GT(list[static_cast<size_t>(rank)], 4 * kFloats) << rank;
+      EXPECT_LT(list[static_cast<size_t>(rank)], 4 * kFloats * 3 / 2) << rank;
+    }
+  }
+}
+
+// Those who wait for the others in the last save hear of writers that get on, and their watchdog (71) stays quiet: here
+// for more than twice as long as it has patience. Rank 0's commits, reads back and prunes, too.
+TEST(RanksStore, SlowStorageIsNoHang) {
+  constexpr int kRanks = 3;
+  constexpr double kPatience = 1.5;
+  for (const auto& [slow, nap_ms] : {std::pair(0, 300), std::pair(2, 650)}) {
+    const Scratch scratch;
+    Columns columns(kRanks, 1);
+    run_local_ranks(kRanks, [&](Transport& transport) {
+      Progress progress(transport, {.spin_us = 0, .watchdog_seconds = kPatience});
+      Control control(
+          Channel(std::make_unique<Communicator>(progress, std::vector<int>{0, 1, 2}, 1, Site::kControl, nullptr)));
+      StoreOptions options = quick_options(true);
+      options.keep_last = 2;
+      if (control.rank() == slow) {
+        options.fault = [nap = std::chrono::milliseconds(nap_ms)](std::string_view at) {
+          const auto first = std::find(std::begin(kSavePoints), std::end(kSavePoints), "save.before_shard");
+          if (std::find(first, std::end(kSavePoints), at) != std::end(kSavePoints)) std::this_thread::sleep_for(nap);
+        };
+      }
+      CheckpointStore store(scratch.path(), options, &control);
+      const auto start = std::chrono::steady_clock::now();
+      store.save(1, columns.of(control.rank()), {});
+      store.wait(true);
+      EXPECT_GT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 2 * kPatience);
+      EXPECT_FALSE(store.last_save().failed);
+    });
+    EXPECT_TRUE(load_all(scratch.path(), kRanks) == columns);
+  }
 }
 
 // save() comes back while all ranks' bytes are still to be written; what is written is the copy.

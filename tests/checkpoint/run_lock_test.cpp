@@ -3,11 +3,21 @@
 #include "engine/run/checkpoint/run_lock.h"
 
 #include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 
 #include "tests/checkpoint/checkpoint_test_support.h"
+
+// Every flush of this program comes by here.
+static std::atomic<int> flushes = 0;
+extern "C" int fdatasync(int fd) {
+  ++flushes;
+  return static_cast<int>(::syscall(SYS_fdatasync, fd));
+}
 
 namespace thinwire {
 namespace {
@@ -135,6 +145,10 @@ TEST(RunLock, HeartBeats) {
   EXPECT_NE(first, later);
   EXPECT_EQ(first.size(), later.size());
   EXPECT_NO_THROW(lock.check());
+  // Other nodes may see a beat only when it is flushed.
+  const int flushed = flushes;
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_GT(flushes, flushed);
 }
 
 // Fencing: the orphan of a killed launcher whose .lock was removed must not commit over its successor.

@@ -12,6 +12,7 @@
 #include "engine/run/config/load_config.h"
 #include "engine/run/train/bare_training.h"
 #include "engine/run/train/job.h"
+#include "engine/run/train/older_checkpoint.h"
 #include "tests/mesh/mesh_harness.h"
 
 namespace thinwire {
@@ -396,7 +397,7 @@ TEST(OneBitAdam, ASkippedStepLeavesNoTrace) {
           if (transport.rank() == 1) engine.poison();
           ASSERT_TRUE(engine.run(77).skipped);
           Memory after = engine.state();
-          for (const char* name : {"step", "momentum/frozen_at"}) before.values.erase(name), after.values.erase(name);
+          before.values.erase("step"), after.values.erase("step");
           EXPECT_EQ(before.values, after.values);
         }
         EXPECT_EQ(engine.run(s).loss, losses[static_cast<size_t>(s)]) << "bad " << bad << ", step " << s;
@@ -426,7 +427,7 @@ TEST(OneBitAdam, ResumesBitForBit) {
           }
           end = engine.state();
         }
-        EXPECT_TRUE(end.values.contains("momentum/frozen_at"));
+        EXPECT_TRUE(end.values.contains("adam_v/updates"));
         Engine engine(transport, overrides);
         middle.filling = true;
         engine.visit(middle);
@@ -439,16 +440,76 @@ TEST(OneBitAdam, ResumesBitForBit) {
   }
 }
 
-// The correction of v counts the updates that v has seen, whatever the warm-up says after a resume.
-TEST(OneBitAdam, AVarianceThatWasLearnedLongerKeepsItsCorrection) {
+// The corrections that the update at hand was made with.
+void expect_corrections(Engine& engine, double m_updates, double v_updates) {
+  StepState state;
+  engine.replica->read(engine.replica->buffers().state, &state);
+  EXPECT_EQ(state.bias_correction1, static_cast<float>(1.0 - std::pow(kBeta1, m_updates)));
+  EXPECT_EQ(state.bias_correction2, static_cast<float>(1.0 - std::pow(kBeta2, v_updates)))
+      << "v has seen " << v_updates;
+}
+
+// The correction of v counts the updates that v has seen, whatever the warm-up says after a resume: from a shorter one
+// of 3, say, to one of 8, under which v follows for three more.
+TEST(OneBitAdam, AVarianceThatFollowsAgainIsCorrectedByWhatItHasSeen) {
   run_local_ranks(1, [&](Transport& transport) {
-    Engine engine(transport, overrides_of(4, {"train_micro_batch_size_per_gpu=4"}));
-    engine.training->progress.updates = 500;  // plain updates of an earlier life
-    engine.run(0);
-    EXPECT_EQ(engine.replica->momentum()->variance_updates(), 500);
-    engine.run(1);
-    EXPECT_EQ(engine.replica->momentum()->variance_updates(), 500);
+    Memory middle;
+    {
+      Engine engine(transport, overrides_of(4, {"train_micro_batch_size_per_gpu=4"}));
+      for (int64_t s = 0; s < 5; ++s) {
+        engine.run(s);
+        expect_corrections(engine, static_cast<double>(s + 1), std::min<double>(static_cast<double>(s + 1), kWarmup));
+      }
+      middle = engine.state();
+    }
+    Engine engine(transport,
+                  overrides_of(4, {"train_micro_batch_size_per_gpu=4", "compression.dp.gradient.warmup_steps=8"}));
+    middle.filling = true;
+    engine.visit(middle);
+    engine.replica->weights_changed();
+    const double seen[] = {4, 5, 6, 6, 6};
+    for (int64_t s = 5; s < 10; ++s) {
+      engine.run(s);
+      expect_corrections(engine, static_cast<double>(s + 1), seen[s - 5]);
+    }
   });
+}
+
+// Moments that begin in the middle of a run (no_load_optim) are corrected by their own age.
+TEST(OneBitAdam, MomentsThatBeginLateAreCorrectedByTheirAge) {
+  run_local_ranks(1, [&](Transport& transport) {
+    Engine engine(transport,
+                  overrides_of(4, {"train_micro_batch_size_per_gpu=4", "compression.dp.gradient.warmup_steps=503"}));
+    engine.training->progress.updates = 500;
+    const double seen[] = {1, 2, 3, 3, 3};
+    for (int64_t s = 0; s < 5; ++s) {
+      engine.run(s);
+      expect_corrections(engine, static_cast<double>(s + 1), seen[s]);
+    }
+  });
+}
+
+// Before the counts were written down they were those of the run, but for a frozen variance.
+TEST(OneBitAdam, OlderCheckpointsImplyTheCounts) {
+  struct Case {
+    std::map<std::string, int64_t> integers;
+    MomentUpdates counts;
+    bool asks;
+  };
+  const Case cases[] = {{{{"progress/updates", 40}}, {40, 40}, false},
+                        {{{"progress/updates", 40}, {"momentum/frozen_at", 0}}, {40, 40}, false},
+                        {{{"progress/updates", 40}, {"momentum/frozen_at", 30}}, {40, 30}, false},
+                        {{{"progress/updates", 40}, {"adam_m/updates", 7}, {"adam_v/updates", 5}}, {0, 0}, true}};
+  for (const Case& c : cases) {
+    Manifest manifest;
+    manifest.integers = c.integers;
+    LoadOptions options;
+    Optimizer optimizer({}, {});
+    supply_moment_updates(manifest, options, optimizer);
+    EXPECT_EQ(optimizer.moment_updates().m, c.counts.m);
+    EXPECT_EQ(optimizer.moment_updates().v, c.counts.v);
+    EXPECT_EQ(options.unwanted_prefixes.empty(), c.asks);
+  }
 }
 
 // A variance is learned in one update at least.
@@ -460,7 +521,7 @@ TEST(OneBitAdam, TheFirstUpdateIsAlwaysPlain) {
     EXPECT_FALSE(engine.replica->momentum()->active());
     engine.run(1);
     EXPECT_TRUE(engine.replica->momentum()->active());
-    EXPECT_EQ(engine.replica->momentum()->variance_updates(), 1);
+    EXPECT_EQ(engine.replica->optimizer().moment_updates().v, 1);
   });
 }
 

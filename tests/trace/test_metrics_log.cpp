@@ -198,6 +198,27 @@ TEST(MetricsLog, FullDiskLosesLinesButNeverTearsOne) {
   EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 5}));
 }
 
+// A life that starts on a full disk: no room for a copy, and yet no step twice once there is room again.
+TEST(MetricsLog, ResumeCutsOnAFullDisk) {
+  const TraceScratch scratch;
+  const std::string path = scratch / "metrics.jsonl";
+  const std::string rubbish = "[1,2]\n", torn = to_json_line(step_record(9)).substr(0, 40);
+  for (const bool middle : {false, true}) {
+    std::string text;
+    for (int64_t s = 1; s <= 8; ++s) text += to_json_line(step_record(s)) + "\n" + (middle && s == 2 ? rubbish : "");
+    spill(path, text + torn);
+    FileSizeLimit limit(100);
+    MetricsLog log(path, 5);
+    limit.lift();
+    for (int64_t s = 6; s <= 7; ++s) log.write(step_record(s));
+    EXPECT_EQ(log.cut_lines(), middle ? 5 : 4);
+    text.clear();
+    for (int64_t s = 1; s <= 7; ++s) text += to_json_line(step_record(s)) + "\n" + (middle && s == 2 ? rubbish : "");
+    EXPECT_EQ(slurp(path), text) << "what only a copy could remove stays, and nothing else";
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(scratch.path()), {}), 1);
+  }
+}
+
 TEST(MetricsLog, UnwritablePlacesNeverThrow) {
   const TraceScratch scratch;
   spill(scratch / "file", "x");

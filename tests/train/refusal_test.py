@@ -2,9 +2,10 @@
 import json
 import os
 import shutil
+import struct
 from pathlib import Path
 
-from run_support import ROOT, RunCase, facts, generations, main, mount_small, read_generation, resize_mount, run_program, unmount
+from run_support import ROOT, RunCase, facts, generations, main, mount_small, read_generation, read_metrics, resize_mount, run_program, unmount
 
 PACE = {"at": "step.begin", "do": "delay:0.05"}
 
@@ -40,6 +41,21 @@ class Refusals(RunCase):
         self.assertEqual(self.status(config)["pid"], status["pid"])
         self.assertEqual(first.finish().code, 0)
         self.assertEqual(self.status(config)["state"], "finished")
+
+    def test_a_run_directory_has_one_run_wherever_it_saves(self):
+        """Metrics and status lie in run_dir, whatever `save` says: beside it, below it, or the directory itself."""
+        for i, (one, two) in enumerate(((None, "other"), ("some", "other"), ("d0/a", "d0/b"), ("d0", "other"), ("other", "d0"))):
+            with self.subTest(first=one, second=two):
+                place = lambda name: {"save": str(self.here / name.replace("d0", f"d{i}"))} if name else {}
+                config = self.config(f"d{i}", **place(one))
+                first = self.start(config, faults=[{"at": "step.begin", "step": 2, "do": "delay:1.5"}])
+                self.assertTrue(first.wait_for("delay at step.begin, step 2"))
+                second = self.train(config, *(f"save={path}" for path in place(two).values()))
+                self.expect(second, 73)
+                self.assertIn(f"pid {first.process.pid}", second.errors()[0])
+                self.assertEqual(first.finish().code, 0)
+                self.assertEqual([line["step"] for line in read_metrics(self.run_dir(config)) if "loss" in line], list(range(1, 11)))
+                self.train(config, expect=0)
 
     def test_several_ranks_are_not_several_runs(self):
         """One refusal, from rank 0; the others leave with the same code and say nothing. Printing modes speak once."""
@@ -172,6 +188,33 @@ class Refusals(RunCase):
             steps, reference = facts(self.run_dir(new))[0], facts(self.run_dir(alone))[0][6:]
             self.assertEqual((steps[0]["step"], steps[0]["loss"]), (7, reference[0]["loss"]))
             self.assertNotEqual(steps[1]["loss"], reference[1]["loss"])
+        with self.subTest("moments that begin anew are corrected by their own age, across a restart, too"):
+            keys = dict(train_iters=12, save_interval=1, load=str(self.run_dir(old)), no_load_optim=True, weight_decay=0, lr=1e-3, warmup=0,
+                        lr_decay_style="constant")
+            new, again = self.config("young", **keys), self.config("young2", **keys)
+            self.train(new, expect=0)
+            self.assertEqual(self.train(again, faults=[{"at": "step.begin", "step": 9, "do": "kill9"}]).code, -9)
+            self.train(again, expect=0)
+            self.assert_same_run(new, again)
+            before, after = (read_generation(g)["tensors"] for g in (generations(self.run_dir(old) / "checkpoints")[-1],
+                                                                     generations(self.run_dir(new) / "checkpoints")[0]))
+            moved = []
+            for name, (dtype, _, data) in before.items():
+                if name.startswith("model/layers.") and name.endswith("weight"):
+                    a, b = (struct.unpack(f"<{len(d) // 4}f", d) for d in (data, after[name][2]))
+                    moved += [abs(x - y) for x, y in zip(a, b)]
+            # Adam's first update moves every element by the learning rate, whatever the gradient.
+            self.assertAlmostEqual(sorted(moved)[len(moved) // 2], 1e-3, delta=1e-5)
+        with self.subTest("load is not used where the run has a checkpoint, and says so"):
+            done = self.train(old, f"load={self.run_dir(alone)}", expect=0)
+            self.assertEqual(facts(self.run_dir(old)), facts(self.run_dir(alone)))
+            warned = [line for line in done.err.splitlines() if line.startswith("warning: load")]
+            self.assertEqual(len(warned), 1, str(done))
+            for part in (str(self.run_dir(alone)), str(self.run_dir(old)), "step 6", "another run_dir"):
+                self.assertIn(part, warned[0])
+            self.assertNotIn("load=", self.train(old, expect=0).err)
+            done = self.train(old, "num_layers=3", f"load={self.run_dir(alone)}", "finetune=true", expect=78)
+            self.assertIn("another run_dir", done.err, "load and finetune in this one would end here again")
         with self.subTest("load of nothing"):
             self.expect(self.train(self.config("none", load=str(self.here / "nowhere"))), 65)
 
@@ -190,6 +233,33 @@ class Refusals(RunCase):
         done = self.train(wrong)
         self.assertIn(done.code, (65, 78), str(done))
         self.assertEqual(len(done.errors()), 1)
+
+    def test_weights_of_another_model(self):
+        """Numbers that no name and no shape gives away."""
+        same = dict(make_vocab_size_divisible_by=1, pos_emb="rotary", rotary_pct=0.5, no_weight_tying=True)
+        old = self.config("old", train_iters=1, **same)
+        self.train(old, expect=0)
+        exported = self.here / "hf"
+        self.assertEqual(run_program("checkpoint", "export", self.run_dir(old), "--format", "hf", "--output", exported).code, 0)
+        sources = {"finetune": dict(load=str(self.run_dir(old)), finetune=True), "init_from_hf": dict(init_from_hf=str(exported))}
+        cases = [("num_attention_heads", 4, "2", "4"), ("num_layers", 1, "2", "1"), ("rotary_emb_base", 5000, "10000", "5000"),
+                 ("rotary_pct", 0.25, "0.5", "0.25"), ("layernorm_epsilon", 1e-3, "1e-05", "0.001"),
+                 ("bias_gelu_fusion", True, '"gelu"', '"gelu_tanh"'), ("gpt_j_residual", True, "false", "true"),
+                 ("no_weight_tying", False, "false", "true"), ("use_bias_in_attn_linear", False, "true", "false"),
+                 ("intermediate_size", 64, "128", "64"), ("pos_emb", "learned", '"rotary"', '"learned"')]
+        for source, where in sources.items():
+            for key, value, was, now in cases:
+                with self.subTest(source=source, key=key):
+                    done = self.train(self.config(f"other-{source}-{key}", train_iters=1, **{**same, **where, key: value}))
+                    self.expect(done, 78)
+                    self.assertRegex(done.err, rf"\n  [a-z_]+: {was}(\.0)?, here {now}(\.0)? \(.*{key}\)\n")
+            with self.subTest("what does not change what weights compute", source=source):
+                free = dict(hidden_dropout=0.1, attention_dropout=0.1, precision="bfloat16", seq_length=16, init_method_std=0.01, seed=5,
+                            max_position_embeddings=64)
+                self.train(self.config(f"free-{source}", train_iters=1, **{**same, **where, **free}), expect=0)
+        with self.subTest("no config.json"):
+            (exported / "config.json").unlink()
+            self.expect(self.train(self.config("bare", **same, init_from_hf=str(exported))), 65)
 
     def test_what_this_version_cannot_do(self):
         for override in ("device=cuda", "pipe_parallel_size=2", "model_parallel_size=2"):

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <system_error>
 
 #include "engine/base/core/error.h"
@@ -25,8 +26,10 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr double kSeeSeconds = 5;     // until another node sees what rank 0 wrote
-constexpr double kLeaveSeconds = 30;  // until a store that is given up stops waiting for other ranks
+constexpr double kSeeSeconds = 5;                        // until another node sees what rank 0 wrote
+constexpr double kLeaveSeconds = 30;                     // until a store that is given up stops waiting for other ranks
+constexpr std::chrono::milliseconds kBeat{100};          // between two words of a writer that gets on
+constexpr char kStillWriting[] = "rank 0 still writes";  // no outcome reads like this
 
 double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
@@ -46,34 +49,35 @@ std::string tame(std::string text) {
   return text.substr(0, 40);
 }
 
-// Newest first; fills `refused` with the reasons of those that do not verify.
-std::optional<LoadReport> first_valid(const std::vector<FoundGeneration>& found, std::vector<std::string>& refused) {
-  for (const FoundGeneration& generation : found) {
-    try {
-      return LoadReport{generation.path, verify_generation(generation.path), {}};
-    } catch (const Error& e) {
-      refused.push_back(e.what());
-      log_warning("warning: checkpoint " + generation.path + " refused: " + e.what());
-    }
-  }
-  return std::nullopt;
-}
-
-// Gives every rank what rank 0 found: they read the manifest where it did.
-std::optional<LoadReport> share_report(Control* control, std::optional<LoadReport> report) {
-  if (ranks_of(control) == 1) return report;
-  const std::string path = control->share(report ? report->path : "");
-  if (path.empty()) return std::nullopt;
-  on_all_ranks(control, [&] {
-    if (!is_rank_0(control)) report = LoadReport{path, read_manifest(path), {}};
-  });
-  return report;
-}
-
 [[noreturn]] void throw_none_valid(const std::string& where, const std::vector<std::string>& refused) {
   std::string message = where + ": there are checkpoints, but none verifies:";
   for (const std::string& reason : refused) message += "\n  " + reason;
   throw_bad_data(message + "\n  To start over deliberately, move this directory away or choose another run directory.");
+}
+
+// The newest that verifies, of those that `list` finds on rank 0, newest first; `what` is where they were looked for.
+// nullopt: there are none at all.
+std::optional<LoadReport> first_valid(Control* control, const std::string& what,
+                                      const std::function<std::vector<FoundGeneration>()>& list) {
+  std::string paths;  // each ends in a zero byte
+  on_rank_0(control, [&] {
+    for (const FoundGeneration& generation : list()) paths.append(generation.path).push_back('\0');
+  });
+  paths = share_from_rank_0(control, paths);
+  std::vector<std::string> refused;
+  for (size_t at = 0, end = 0; at < paths.size(); at = end + 1) {
+    end = paths.find('\0', at);
+    const std::string path = paths.substr(at, end - at);
+    try {
+      return LoadReport{path, verify_generation(path, control), {}};
+    } catch (const Error& e) {
+      if (e.code() != ExitCode::kBadData) throw;  // not the generation's fault
+      refused.push_back(e.what());
+      if (is_rank_0(control)) log_warning("warning: checkpoint " + path + " refused: " + e.what());
+    }
+  }
+  if (!refused.empty()) on_all_ranks(control, [&] { throw_none_valid(what, refused); });
+  return std::nullopt;
 }
 
 }  // namespace
@@ -135,7 +139,8 @@ CheckpointStore::~CheckpointStore() {
   if (pending_ != Pending::kNone && outcome_.code != 0) log_error("checkpoint not saved: " + outcome_.message);
 }
 
-void CheckpointStore::point(std::string_view name) const {
+void CheckpointStore::point(std::string_view name) {
+  ++signs_;
   if (options_.fault) options_.fault(name);
 }
 
@@ -168,6 +173,7 @@ void CheckpointStore::save(int64_t step, const VisitState& state, const nlohmann
   } else {
     temporary_ = directory_ + "/" + outcome_.path;
     pending_ = Pending::kWriting;
+    written_ = false;
     parts_.reset();
     if (rank_ == 0 && ranks_ > 1) parts_.emplace();
     if (options_.async || ranks_ > 1) {
@@ -230,7 +236,18 @@ std::string CheckpointStore::make_temporary(int64_t step) {
   return name;
 }
 
-// Waits for the writers of all ranks; what became of the save, the same on all of them.
+// Waits until the writing thread has ended (true), or has got on since `seen` (false); not at all for one that hangs.
+bool CheckpointStore::written_or_got_on(uint64_t& seen) {
+  std::unique_lock guard(mutex_);
+  while (!written_news_.wait_for(guard, kBeat, [this] { return written_; })) {
+    if (signs_ != seen) return seen = signs_, false;
+  }
+  return true;
+}
+
+// Waits for the writers of all ranks; what became of the save, the same on all of them. Writing, and rank 0's reading
+// back of what is kept, may take longer than the watchdog has patience with those who wait: they hear of writers that
+// get on, and of no others.
 CheckpointStore::Outcome CheckpointStore::join() {
   const auto join_writer = [this] {
     if (writer_.joinable()) writer_.join();
@@ -239,17 +256,25 @@ CheckpointStore::Outcome CheckpointStore::join() {
     join_writer();
     return outcome_;
   }
+  uint64_t seen = signs_;
+  for (bool parts_written = false; !parts_written;)
+    parts_written = control_->agree_max(rank_ == 0 || written_or_got_on(seen) ? 0 : 1) == 0;
   if (rank_ != 0) {
     join_writer();
     control_->collect(outcome_.code == 0 ? "" : std::to_string(outcome_.code) + " " + outcome_.message);
   } else {
     // The other writers end without rank 0's; then it need not wait for files that will not come.
     parts_->all_ended(control_->collect(""));
+    while (!written_or_got_on(seen)) control_->share(kStillWriting);
     join_writer();
     std::error_code ignored;
     if (outcome_.code != 0) fs::remove_all(temporary_, ignored);  // again: others may still have been writing
   }
-  return Outcome::from_text(share_from_rank_0(control_, outcome_.to_text()));
+  std::string text;
+  do {
+    text = share_from_rank_0(control_, outcome_.to_text());
+  } while (text == kStillWriting);
+  return Outcome::from_text(text);
 }
 
 // Ends the save at hand, if any, and judges how it fared.
@@ -301,6 +326,11 @@ void CheckpointStore::write(int64_t step, const nlohmann::json& info) {
     }
   }
   outcome_.write_ms = ms_since(start);
+  {
+    const std::lock_guard guard(mutex_);
+    written_ = true;
+  }
+  written_news_.notify_all();
 }
 
 std::string CheckpointStore::write_part(int64_t step) {
@@ -374,7 +404,7 @@ void CheckpointStore::prune() {
     if (good < keep) {
       if (!verified_.contains(generation.name)) {
         try {
-          verify_generation(generation.path);
+          verify_generation(generation.path, nullptr, [this] { ++signs_; });
           verified_.insert(generation.name);
         } catch (const Error& e) {
           log_warning("warning: checkpoint " + generation.path +
@@ -396,15 +426,7 @@ void CheckpointStore::prune() {
 
 std::optional<LoadReport> CheckpointStore::newest() {
   wait();
-  std::optional<LoadReport> report;
-  on_rank_0(control_, [&] {
-    const auto found = list_generations(directory_);
-    if (found.empty()) return;
-    std::vector<std::string> refused;
-    report = first_valid(found, refused);
-    if (!report) throw_none_valid(directory_, refused);
-  });
-  return share_report(control_, std::move(report));
+  return first_valid(control_, directory_, [this] { return list_generations(directory_); });
 }
 
 std::optional<LoadReport> CheckpointStore::load_newest(const VisitState& state, LoadOptions options) {
@@ -415,13 +437,7 @@ std::optional<LoadReport> CheckpointStore::load_newest(const VisitState& state, 
 }
 
 LoadReport find_newest_valid(const std::string& path, Control* control) {
-  std::optional<LoadReport> report;
-  on_rank_0(control, [&] {
-    std::vector<std::string> refused;
-    report = first_valid(resolve_checkpoint_path(path), refused);
-    if (!report) throw_none_valid(path, refused);
-  });
-  return *share_report(control, std::move(report));
+  return first_valid(control, path, [&] { return resolve_checkpoint_path(path); }).value();
 }
 
 }  // namespace thinwire

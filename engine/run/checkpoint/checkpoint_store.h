@@ -6,8 +6,11 @@
 // that exists) and flushes its parent. latest.json is a convenience for people: loading scans.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -77,8 +80,8 @@ class CheckpointStore {
   void wait(bool must_succeed = false);
   const SaveStats& last_save() const { return stats_; }  // path, write_ms and failed are known after wait()
 
-  // The newest generation that verifies completely (rank 0 reads every byte, the others its manifest); why newer ones
-  // were refused is logged. nullopt: there are none at all. Error(kBadData) listing every reason when there are some
+  // The newest generation that verifies completely (each rank reads a share of its files); why newer ones were refused
+  // is logged. nullopt: there are none at all. Error(kBadData) listing every reason when there are some
   // and none verifies: never a silent start from scratch.
   std::optional<LoadReport> newest();
   // The same, filled into `state`: each rank reads what its visitor asks for.
@@ -98,7 +101,7 @@ class CheckpointStore {
   };
   enum class Pending { kNone, kWriting, kFailed };
 
-  void point(std::string_view name) const;
+  void point(std::string_view name);
   void remove_leftovers();
   void require_shared_directory();
   Outcome attempt(const std::function<std::string()>& action) const;
@@ -107,6 +110,7 @@ class CheckpointStore {
   std::string write_part(int64_t step);
   std::string commit(int64_t step, const nlohmann::json& info);
   void prune();
+  bool written_or_got_on(uint64_t& seen);
   Outcome join();
   void settle();
 
@@ -123,12 +127,17 @@ class CheckpointStore {
   std::string temporary_;  // directory of the save at hand
   std::optional<RankParts> parts_;
   std::thread writer_;
-  Outcome outcome_;  // the writing thread's, read after join
+  std::atomic<uint64_t> signs_ = 0;  // grows while the writing thread gets on
+  std::mutex mutex_;
+  std::condition_variable written_news_;
+  bool written_ = true;  // the writing thread has nothing more to do
+  Outcome outcome_;      // the writing thread's, read after join
   int64_t failures_in_a_row_ = 0;
 };
 
 // For readers that hold no lock (generate, checkpoint verify). `path` as in resolve_checkpoint_path; the newest
-// generation that verifies, or Error(kBadData) listing every reason. With `control` a collective: rank 0 looks.
+// generation that verifies, or Error(kBadData) listing every reason. With `control` a collective: rank 0 looks which
+// there are, all verify.
 LoadReport find_newest_valid(const std::string& path, Control* control = nullptr);
 
 }  // namespace thinwire

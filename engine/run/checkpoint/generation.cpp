@@ -1,14 +1,10 @@
 // Listing, verifying and loading generations, see generation.h.
 #include "engine/run/checkpoint/generation.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -18,13 +14,16 @@
 #include "engine/base/core/error.h"
 #include "engine/base/core/log.h"
 #include "engine/run/checkpoint/agreement.h"
-#include "engine/run/checkpoint/output_file.h"
 #include "engine/run/checkpoint/stored_tensors.h"
+#include "engine/run/checkpoint/verify_files.h"
+#include "parallel/sites/control.h"
 
 namespace thinwire {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr uint64_t kVerifySlice = uint64_t{256} << 20;
 
 // step_000123 or step_000123-2; anything else (temporary directories above all) is not a generation.
 std::optional<int64_t> step_of(const std::string& name) {
@@ -43,36 +42,6 @@ std::optional<int64_t> step_of(const std::string& name) {
 bool is_directory(const std::string& path) {
   struct stat info {};
   return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
-}
-
-void verify_file(const std::string& path, const ManifestFile& expected) {
-  struct Descriptor {
-    int fd;
-    ~Descriptor() {
-      if (fd >= 0) ::close(fd);
-    }
-  } file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0) throw_bad_data(path + ": cannot open: " + std::strerror(errno));
-  struct stat info {};
-  if (::fstat(file.fd, &info) != 0 || !S_ISREG(info.st_mode)) throw_bad_data(path + ": not a regular file");
-  if (static_cast<uint64_t>(info.st_size) != expected.bytes) {
-    throw_bad_data(path + ": " + std::to_string(info.st_size) + " bytes, the manifest says " +
-                   std::to_string(expected.bytes));
-  }
-  RunningHash hash;
-  std::vector<std::byte> buffer(std::min<uint64_t>(expected.bytes, uint64_t{1} << 20));
-  uint64_t done = 0;
-  while (done < expected.bytes) {
-    const ssize_t n = ::read(file.fd, buffer.data(), buffer.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw_bad_data(path + ": cannot read: " + std::strerror(errno));
-    if (n == 0) break;
-    hash.add({buffer.data(), static_cast<size_t>(n)});
-    done += static_cast<uint64_t>(n);
-  }
-  if (hash.digest() != expected.hash) {
-    throw_bad_data(path + ": content hash " + hash.digest() + ", the manifest says " + expected.hash);
-  }
 }
 
 class FillState : public StateVisitor {
@@ -179,25 +148,18 @@ std::vector<FoundGeneration> list_generations(const std::string& directory) {
   return found;
 }
 
-Manifest verify_generation(const std::string& generation_dir) {
-  Manifest manifest = read_manifest(generation_dir);
-  std::vector<std::vector<const ManifestTensor*>> in_file(manifest.files.size());
-  for (const ManifestTensor& t : manifest.tensors) in_file[t.file].push_back(&t);
-  for (size_t f = 0; f < manifest.files.size(); ++f) {
-    const std::string path = generation_dir + "/" + manifest.files[f].name;
-    verify_file(path, manifest.files[f]);
-    const SafetensorsFile file(path);
-    std::set<std::string_view> named;
-    for (const ManifestTensor* t : in_file[f]) {
-      const SafetensorsEntry& entry = file.at(t->stored_name);
-      if (entry.dtype != t->dtype || entry.count() != t->place.count) {
-        throw_bad_data(path + ": tensor \"" + t->stored_name + "\" has another type or size than the manifest says");
-      }
-      if (!named.insert(t->stored_name).second)
-        throw_bad_data(path + ": the manifest lists tensor \"" + t->stored_name + "\" twice");
-    }
-    if (named.size() != file.entries().size()) throw_bad_data(path + ": holds tensors that the manifest does not list");
+Manifest verify_generation(const std::string& generation_dir, Control* control, const std::function<void()>& progress) {
+  Manifest manifest;
+  on_all_ranks(control, [&] { manifest = read_manifest(generation_dir); });
+  const int ranks = ranks_of(control);
+  VerifyFiles share(generation_dir, manifest, control == nullptr ? 0 : control->rank(), ranks);
+  // Nobody waits for the others for longer than one of them reads a slice, however slow the storage.
+  const uint64_t slices = VerifyFiles::largest_share(manifest, ranks) / kVerifySlice + 1;
+  for (uint64_t slice = 0; slice < slices; ++slice) {
+    on_all_ranks(control, [&] { share.advance(kVerifySlice); });
+    if (progress) progress();
   }
+  TW_CHECK(share.done(), generation_dir);
   return manifest;
 }
 
@@ -219,11 +181,9 @@ std::vector<FoundGeneration> resolve_checkpoint_path(const std::string& path) {
 LoadReport load_generation(const std::string& generation_dir, const VisitState& state, const LoadOptions& options,
                            Control* control) {
   LoadReport report{generation_dir, {}, {}};
-  on_rank_0(control, [&] {
-    report.manifest = options.verify ? verify_generation(generation_dir) : read_manifest(generation_dir);
-  });
+  if (options.verify) report.manifest = verify_generation(generation_dir, control);
   on_all_ranks(control, [&] {
-    if (!is_rank_0(control)) report.manifest = read_manifest(generation_dir);
+    if (!options.verify) report.manifest = read_manifest(generation_dir);
     FillState filler(report.path, report.manifest, options);
     state(filler);
     report.unused = filler.unused();

@@ -29,7 +29,10 @@ std::vector<FoundGeneration> list_generations(const std::string& directory);
 // Reads every byte of the generation: manifest checksum, size and XXH3-128 of each file, each file a valid safetensors
 // file that holds exactly the tensors of the manifest with their types and sizes. Throws Error(kBadData) at the first
 // fault, naming file, expected and found. Returns the manifest.
-Manifest verify_generation(const std::string& generation_dir);
+// With `control` a collective: each rank reads a share of the files, and a fault that one finds is the Error of all.
+// `progress` is called after every 256 MiB of a share.
+Manifest verify_generation(const std::string& generation_dir, Control* control = nullptr,
+                           const std::function<void()>& progress = {});
 
 // What a user may name: a generation itself, a directory of generations, or a run directory with `checkpoints/` in it.
 // Returns the generations found there, newest first. Throws Error(kBadData) when there is none.
@@ -37,7 +40,7 @@ std::vector<FoundGeneration> resolve_checkpoint_path(const std::string& path);
 
 struct LoadOptions {
   // Stored names with these prefixes are not missed, and asked-for names with them keep their present values
-  // (fine-tuning, no_load_optim: "adam_m/", "adam_v/", "sgd_momentum/").
+  // (fine-tuning, no_load_optim: "adam_m/", "adam_v/", "sgd_momentum/"). Integers, reals and texts alike.
   std::vector<std::string> unwanted_prefixes;
   bool verify = true;  // verify_generation first
   CopyBytes copy;      // into device memory; default memcpy
@@ -52,8 +55,8 @@ struct LoadReport {
 // Shows a filling visitor to `state`. Tensors match by name; rows, cols and dtype must be equal; the asked slice is put
 // together from all stored slices that intersect it, whatever their rectangles and ranges: only what is asked for is
 // read. Throws Error(kBadData) naming what is missing or differs; `state` may then be partly filled.
-// With `control`, a collective of its ranks (on the calling thread): rank 0 verifies, each rank fills its own state, an
-// error of one is thrown by all.
+// With `control`, a collective of its ranks (on the calling thread): they verify together, each rank fills its own
+// state, an error of one is thrown by all.
 LoadReport load_generation(const std::string& generation_dir, const VisitState& state, const LoadOptions& options = {},
                            Control* control = nullptr);
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 
 #include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
@@ -93,8 +94,10 @@ std::vector<std::string> HfTensors::names() const {
   return list;
 }
 
-nlohmann::json read_hf_config(const std::string& directory) {
-  const std::string path = directory + "/config.json";
+nlohmann::json read_hf_config(const std::string& source) {
+  const std::filesystem::path place(source);
+  const std::string path =
+      ((place.extension() == ".safetensors" ? place.parent_path() : place) / "config.json").string();
   auto root = nlohmann::json::parse(read_file(path, size_t{16} << 20), nullptr, false);
   if (!root.is_object()) throw_bad_data(path + ": not a JSON object");
   return root;

@@ -34,8 +34,8 @@ class HfTensors {
   std::map<std::string, size_t> file_of_;
 };
 
-// config.json of an HF directory. Throws Error(kBadData).
-nlohmann::json read_hf_config(const std::string& directory);
+// config.json of an HF directory, or beside one .safetensors file. Throws Error(kBadData).
+nlohmann::json read_hf_config(const std::string& source);
 
 // Rows [our_row, our_row + rows) of our tensor are rows [hf_row, ...) of theirs (columns if transposed). Vectors count
 // as matrices with one column.

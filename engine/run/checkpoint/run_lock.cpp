@@ -175,12 +175,12 @@ void RunLock::refuse_or_take_over(bool have_flock, double stale_after_seconds) {
   const bool same_host = holder->host == lease_.host;
   const auto gone = [&] { return same_host && !process_runs(holder->pid); };
   const auto take_over = [&] {
-    log_info("checkpoint directory: taking over from " + holder->describe() + ", whose process is gone");
+    log_info(directory_ + ": taking over from " + holder->describe() + ", whose process is gone");
   };
   if (gone()) return take_over();
   // The kernel granted the lock, yet the lease was not given back: another node (flock may be node-local there), a
   // reused pid, or somebody removed .lock. Only a heart that still beats proves a living holder.
-  log_info("checkpoint directory: lease of " + holder->describe() + " was not given back; watching it" +
+  log_info(directory_ + ": lease of " + holder->describe() + " was not given back; watching it" +
            (have_flock ? "" : " (no flock here)"));
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(stale_after_seconds);
   while (std::chrono::steady_clock::now() < deadline) {
@@ -190,7 +190,7 @@ void RunLock::refuse_or_take_over(bool have_flock, double stale_after_seconds) {
     if (gone()) return take_over();
     if (again->token != holder->token || again->heartbeat != holder->heartbeat) refuse_busy(directory_, again);
   }
-  log_warning("warning: checkpoint directory: no heartbeat of " + holder->describe() + " for " +
+  log_warning("warning: " + directory_ + ": no heartbeat of " + holder->describe() + " for " +
               std::to_string(static_cast<int>(stale_after_seconds)) + " s; taking over");
 }
 
@@ -216,8 +216,11 @@ void RunLock::beat(double every_seconds) {
   while (!stop_signal_.wait_for(guard, std::chrono::duration<double>(every_seconds), [&] { return stopping_; })) {
     lease_.heartbeat = now();
     const std::string text = lease_text(lease_);
-    // A full disk does not stop training: the bytes exist already, and a missed beat is made up by the next.
-    if (::pwrite(lease_fd_, text.data(), text.size(), 0) < 0) log_debug("lease heartbeat not written");
+    // A full disk does not stop training: the bytes exist already, and a missed beat is made up by the next. Flushed,
+    // for a network file system may keep what is written to itself until a file is closed: other nodes would see no
+    // beat.
+    if (::pwrite(lease_fd_, text.data(), text.size(), 0) < 0 || ::fdatasync(lease_fd_) != 0)
+      log_debug("lease heartbeat not written");
   }
 }
 

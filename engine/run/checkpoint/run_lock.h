@@ -1,5 +1,5 @@
-// One writer per checkpoint directory: an flock that the kernel drops with the process, and a lease that names the
-// holder.
+// One writer per directory (of a run, of checkpoints): an flock that the kernel drops with the process, and a lease
+// that names the holder.
 #pragma once
 
 #include <condition_variable>

@@ -234,7 +234,9 @@ KeyTopic model_keys() {
       {.name = "init_from_hf",
        .types = kStringKey,
        .unit = "path",
-       .doc = "Directory with Hugging Face safetensors that the initial weights come from.",
+       .doc =
+           "Directory with Hugging Face safetensors that the initial weights come from, and their config.json, which "
+           "must describe this model.",
        .scope = KeyScope::kRuntime},
   };
   return t;

@@ -265,12 +265,14 @@ KeyTopic run_keys() {
       {.name = "load",
        .types = kStringKey,
        .unit = "path",
-       .doc = "Checkpoint or run directory to start from; the same path as save means to resume, which a run does by "
-              "itself."},
+       .doc =
+           "Checkpoint or run directory to start from, where the run has no checkpoint of its own yet; the same path "
+           "as save means to resume, which a run does by itself."},
       {.name = "finetune",
        .types = kBoolKey,
        .default_json = "false",
-       .doc = "Take only the weights from load: step, data position and optimizer start anew."},
+       .doc = "Take only the weights from load, which must be of this model: step, data position and optimizer start "
+              "anew."},
       {.name = "no_load_optim",
        .types = kBoolKey,
        .default_json = "false",

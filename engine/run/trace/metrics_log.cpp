@@ -129,10 +129,12 @@ MetricsLog::~MetricsLog() {
 void MetricsLog::repair(int64_t resume_step) {
   struct stat info {};
   if (::stat(path_.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) return;
-  const MappedFile file(path_);
-  std::string_view rest(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  std::optional<MappedFile> file(path_);
+  const size_t size = file->bytes().size();
+  std::string_view rest(reinterpret_cast<const char*>(file->bytes().data()), size);
   std::string kept;
   kept.reserve(rest.size() + 1);
+  size_t kept_end = 0;  // in the file: of the last line that is kept
   bool torn = false;
   while (!rest.empty()) {
     const size_t newline = rest.find('\n');
@@ -149,10 +151,15 @@ void MetricsLog::repair(int64_t resume_step) {
       continue;
     }
     kept.append(line).push_back('\n');
+    kept_end = size - rest.size();
+    torn_ = last;
   }
-  if (kept.size() == file.bytes().size()) return;
+  if (kept.size() == size) return;
   if (torn) log_info(path_ + ": an incomplete line, left by a process that was killed, is removed");
-  torn_ = true;  // until the new file is in place
+  file.reset();  // no page of it is touched any more
+  // Mostly it is the end that goes, which takes no room; a copy would on a full disk, and steps would be there twice.
+  if (kept_end < size && ::truncate(path_.c_str(), static_cast<off_t>(kept_end)) == 0 && kept.size() == kept_end)
+    return;
   write_file_atomic(path_, kept);
   torn_ = false;
 }

@@ -76,8 +76,8 @@ class MetricsLog {
 
   // Opens `path`, made if missing. An existing file is repaired first: lines whose step is above `resume_step` (written
   // by a life of this run that is now being repeated), lines that are no complete JSON object and a torn last line are
-  // cut, by writing a new file and renaming it. Pass the step of the checkpoint, 0 for a new run, kKeepAll to repair
-  // only.
+  // cut: at the end in place, also on a full disk; elsewhere by writing a new file and renaming it. Pass the step of
+  // the checkpoint, 0 for a new run, kKeepAll to repair only.
   MetricsLog(std::string path, int64_t resume_step);
   ~MetricsLog();
   MetricsLog(const MetricsLog&) = delete;

@@ -30,11 +30,7 @@ MomentumSender::MomentumSender(const RunConfig& config, const ParamStore& store,
 void MomentumSender::begin(Exec& exec, int64_t updates, double loss_scale) {
   exec_ = &exec;
   loss_scale_ = loss_scale;
-  active_ = updates >= warmup_;
-  if (!active_)
-    frozen_at_ = 0;  // a longer warm-up than before: v follows again
-  else if (frozen_at_ == 0)
-    frozen_at_ = updates;
+  active_ = updates >= warmup_;  // after a resume with a longer warm-up v follows again
 }
 
 void MomentumSender::transform(int unit, View gradient, int shares) {
@@ -55,10 +51,6 @@ View MomentumSender::momentum_of(int unit, int64_t count) const {
     if (at >= 0 && at + count <= piece.range.count) return optimizer_.pieces()[i].m.element_range(at, count);
   }
   check_failed(__FILE__, __LINE__, "one piece holds the unit", "unit " + std::to_string(unit));
-}
-
-void MomentumSender::visit(StateVisitor& visitor) {
-  visitor.integer("momentum/frozen_at", frozen_at_);
 }
 
 }  // namespace thinwire

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 
-#include "engine/base/core/state_visitor.h"
 #include "engine/base/ops/ops.h"
 #include "engine/run/config/run_config.h"
 #include "model/param_store.h"
@@ -16,8 +15,9 @@ namespace thinwire {
 // compression.sends = momentum. The first dp.gradient.warmup_steps updates, at least one, are plain AdamW. From then on
 // a rank of N sends beta1 * s * m / N + (1 - beta1) * g (g: its share of the mean gradient, times the loss scale s),
 // through the same channels, coders and residuals as gradients. The sum, divided by s, is the new m on every rank; v
-// and its bias correction stay those of the last plain update, m's correction goes on. Gradients are not clipped any
-// more: there is no sum of gradients to take a norm of, and the norm that is reported is the momentum's.
+// and its bias correction stay those of the last plain update, m's correction goes on (MomentUpdates in optimizer.h).
+// Gradients are not clipped any more: there is no sum of gradients to take a norm of, and the norm that is reported is
+// the momentum's.
 //
 // Every unit takes part, the tied embedding of two stages too (its 2 N holders send shares of 1 / 2 N each, whatever
 // the rule of site embedding does with them): so all layouts train alike, and the variance is frozen everywhere at one
@@ -33,11 +33,8 @@ class MomentumSender final : public SentValue {
   void begin(Exec& exec, int64_t updates, double loss_scale);
   bool active() const { return active_; }
   Summed summed() const { return active_ ? Summed::kMomentum : Summed::kGradient; }
-  // While active: updates that v has seen.
-  int64_t variance_updates() const { return frozen_at_; }
 
   void transform(int unit, View gradient, int shares) override;
-  void visit(StateVisitor& visitor);
 
  private:
   View momentum_of(int unit, int64_t count) const;
@@ -46,7 +43,6 @@ class MomentumSender final : public SentValue {
   const Optimizer& optimizer_;
   double beta1_;
   int64_t warmup_ = 0;
-  int64_t frozen_at_ = 0;  // state; 0: v still follows
   // of the update at hand
   Exec* exec_ = nullptr;
   double loss_scale_ = 1.0;

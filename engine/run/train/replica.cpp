@@ -215,7 +215,11 @@ void Replica::visit(StateVisitor& visitor, bool writer_only) {
   show("adam_m/", &OptimizerBuffers::m);
   show("adam_v/", &OptimizerBuffers::v);
   show("sgd_momentum/", &OptimizerBuffers::momentum);
-  if (momentum_) momentum_->visit(visitor);
+  if (optimizer_->kind() == OptimizerKind::kAdamW) {
+    // Under the moments' own prefixes: who leaves the moments out begins to count anew, too.
+    visitor.integer("adam_m/updates", optimizer_->moment_updates().m);
+    visitor.integer("adam_v/updates", optimizer_->moment_updates().v);
+  }
   if (has_replica_state()) visit_published(visitor, writer_only);
   if (mesh_ != nullptr) mesh_->visit_states(visitor);
 }

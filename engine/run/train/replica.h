@@ -60,6 +60,8 @@ class Replica {
   Optimizer& optimizer() { return *optimizer_; }
   UnitTraffic& traffic() { return *traffic_; }
   MomentumSender* momentum() { return momentum_.get(); }  // nullptr where gradients are summed
+  // What the update at hand sums.
+  Summed summed() const { return momentum_ ? momentum_->summed() : Summed::kGradient; }
   int chunks() const { return static_cast<int>(stages_.size()); }
   Stage& stage(int chunk = 0) { return *stages_.at(static_cast<size_t>(chunk)); }
   StageWeightWork& weight_work(int index) { return weight_works_.at(static_cast<size_t>(index)); }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -14,11 +15,13 @@
 #include "engine/base/core/log.h"
 #include "engine/run/checkpoint/hf_names.h"
 #include "engine/run/checkpoint/model_config_json.h"
+#include "engine/run/checkpoint/same_model.h"
 #include "engine/run/config/resolved_json.h"
 #include "engine/run/trace/flops.h"
 #include "engine/run/trace/memory_probe.h"
 #include "engine/run/trace/report_html.h"
 #include "engine/run/trace/run_files.h"
+#include "engine/run/train/older_checkpoint.h"
 #include "engine/run/train/signals.h"
 #include "model/params.h"
 
@@ -110,12 +113,15 @@ RunSession::RunSession(const ResolvedConfig& config, FaultPlan& faults, Job& job
   job.agree([&] {
     if (!job.first()) return log_set_console_level(LogLevel::kError);  // rank 0 speaks for all
     create_run_directory(run.run_dir);
+    make_directories(run.save_dir);
+    // Runs that save to different places may still have the run directory in common. The same directory is locked once.
+    if (!std::filesystem::equivalent(run.run_dir, run.save_dir)) run_lock_.emplace(run.run_dir);
     status_ = std::make_unique<StatusFile>(status_path(run.run_dir), run.train_iters);
   });
   StoreOptions options = store_options(run, faults);
   options.copy = copy_state();
   store_ = std::make_unique<CheckpointStore>(run.save_dir, std::move(options),
-                                             &job.control());  // the lock: everything else is ours now
+                                             &job.control());  // locks, too: everything else is ours now
   if (!job.first()) return;
   log_open_file(log_path(run.run_dir));
   status_->running(0);
@@ -180,9 +186,11 @@ void RunSession::refuse_other_model(const LoadReport& found) const {
   for (const std::string& d : differing) text += "\n  " + d;
   if (data != fingerprint_) text += "\n  data files: checkpoint " + data + ", now " + fingerprint_;
   if (!text.empty()) {
-    throw_bad_config(found.path +
-                     ": this checkpoint belongs to another model or other data (checkpoint, configuration):" + text +
-                     "\nset these keys back, choose another run_dir, or start from its weights with load and finetune");
+    throw_bad_config(
+        found.path + ": this checkpoint belongs to another model or other data (checkpoint, configuration):" + text +
+        "\nset these keys back, or start anew in another run_dir, there from these weights if the model is the "
+        "same: load=" +
+        found.path + " finetune=true");
   }
 }
 
@@ -196,7 +204,7 @@ void RunSession::warn_of_other_order(const LoadReport& found) const {
     text += (text.empty() ? "" : "; ") + split + ": " + was + ", now " + order.get<std::string>();
   }
   if (text.empty()) return;
-  log_warning("the data come in another order than before the checkpoint (" + text +
+  log_warning("warning: the data come in another order than before the checkpoint (" + text +
               "), because train_iters, eval_interval or eval_iters ask for another number of samples: some may come "
               "again and others late; set these keys back to keep the order");
 }
@@ -220,14 +228,21 @@ bool RunSession::load_from(const std::string& path, Replica& replica, TrainProgr
     options.unwanted_prefixes.assign(std::begin(kOptimizerPrefixes), std::end(kOptimizerPrefixes));
   if (run.finetune) {
     options.unwanted_prefixes.insert(options.unwanted_prefixes.end(), {"progress/", "loss_scaler/"});
-    load_generation(
+    const nlohmann::json& info = found.manifest.info;
+    if (info.contains("model")) require_same_model(found.path, model_config_from_json(info.at("model")), run.model);
+    const LoadReport report = load_generation(
         found.path, [&](StateVisitor& v) { replica.visit_weights(v, false); }, options, &job_.control());
+    for (const std::string& name : report.unused) {
+      if (name.starts_with("model/"))
+        throw_bad_config(found.path + ": this model has no place for the tensor \"" + name +
+                         "\" of the checkpoint: its model keys must be those of the checkpoint");
+    }
   } else {
     if (run.no_load_optim) {
-      options.unwanted_prefixes.insert(options.unwanted_prefixes.end(),
-                                       {"coding/", "replica/", "revision/", "momentum/"});
+      options.unwanted_prefixes.insert(options.unwanted_prefixes.end(), {"coding/", "replica/", "revision/"});
     } else {
       take_momentum(found.manifest, options);
+      supply_moment_updates(found.manifest, options, replica.optimizer());
       replica_loaded = take_coding_state(found.manifest, replica, options);
     }
     load_generation(found.path, state_of(replica, progress, scaler, controller, false), options, &job_.control());
@@ -241,6 +256,7 @@ bool RunSession::load_from(const std::string& path, Replica& replica, TrainProgr
 
 void RunSession::import_weights(Replica& replica) {
   const RunConfig& run = config_.run;
+  require_same_model(run.init_from_hf, model_config_from_hf(read_hf_config(run.init_from_hf)), run.model);
   const ParamList params = list_parameters(run.model);
   const HfMapping mapping(run.model, params);
   mapping.read_hf(HfTensors(run.init_from_hf), [&](const ParamSpec& p, std::vector<float> values) {
@@ -257,8 +273,8 @@ void RunSession::take_momentum(const Manifest& manifest, LoadOptions& options) c
                                   [](const auto& t) { return t.name.starts_with("sgd_momentum/"); });
   if (wanted == stored) return;
   options.unwanted_prefixes.push_back("sgd_momentum/");
-  log_warning(wanted ? "momentum starts at zero: the checkpoint was written with optimizer.params.momentum 0"
-                     : "the checkpoint's momentum is left behind: optimizer.params.momentum is 0 now");
+  log_warning(wanted ? "warning: momentum starts at zero: the checkpoint was written with optimizer.params.momentum 0"
+                     : "warning: the checkpoint's momentum is left behind: optimizer.params.momentum is 0 now");
 }
 
 // What coding remembers fits only the layout and the rules that wrote it; otherwise it starts anew, and says so.
@@ -272,7 +288,6 @@ bool RunSession::take_coding_state(const Manifest& manifest, Replica& replica, L
   }
   if (!replica_loaded) options.unwanted_prefixes.push_back("replica/");
   if (manifest.integers.count("revision/way") == 0) options.unwanted_prefixes.push_back("revision/");
-  if (manifest.integers.count("momentum/frozen_at") == 0) options.unwanted_prefixes.push_back("momentum/");
   // States are named by ranks and slots, which other ranks and other rules can have, too, for other elements.
   bool fits = other_layout(manifest.info).empty() && same_rules(manifest.info);
   if (replica.mesh() != nullptr) {
@@ -304,11 +319,17 @@ void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgre
   job_.agree([&] {
     if (found) {
       refuse_other_model(*found);
+      if (!run.load.empty()) {
+        log_warning("warning: load=" + run.load + " is not used: " + found->path + " is step " +
+                    std::to_string(found->manifest.step) +
+                    " of this run, which goes on from there; to start from load choose another run_dir");
+      }
       warn_of_other_order(*found);
       LoadOptions options;
       options.verify = false;  // newest() has read every byte
       if (device_->memory_total() > 0) options.copy = copy_state();
       take_momentum(found->manifest, options);
+      supply_moment_updates(found->manifest, options, replica.optimizer());
       replica_loaded = take_coding_state(found->manifest, replica, options);
       load_generation(found->path, state_of(replica, progress, scaler, controller, false), options, &job_.control());
       last_saved_step_ = progress.step;

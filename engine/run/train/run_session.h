@@ -3,9 +3,11 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "engine/run/checkpoint/checkpoint_store.h"
+#include "engine/run/checkpoint/run_lock.h"
 #include "engine/run/config/load_config.h"
 #include "engine/run/trace/console_progress.h"
 #include "engine/run/trace/metrics_log.h"
@@ -21,8 +23,9 @@ namespace thinwire {
 
 class RunSession {
  public:
-  // Makes and locks the run directory; from then on status.json says how the run goes. Rank 0 writes everything but the
-  // other ranks' parts of checkpoints; all ranks call the same functions in the same order.
+  // Makes and locks the run directory and that of checkpoints (73 naming the holder); from then on status.json says how
+  // the run goes. Rank 0 writes everything but the other ranks' parts of checkpoints; all ranks call the same functions
+  // in the same order.
   RunSession(const ResolvedConfig& config, FaultPlan& faults, Job& job);
 
   // Fills replica and progress from: the newest checkpoint of the run that verifies; else `load` / `finetune`; else
@@ -67,6 +70,7 @@ class RunSession {
   FaultPlan& faults_;
   Job& job_;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  std::optional<RunLock> run_lock_;  // rank 0 alone
   std::unique_ptr<CheckpointStore> store_;
   std::unique_ptr<StatusFile> status_;  // this and the next three: rank 0 alone
   std::unique_ptr<MetricsLog> metrics_;

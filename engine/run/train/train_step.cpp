@@ -52,6 +52,7 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
   } else {
     ++progress.updates;
     progress.skipped_in_a_row = 0;
+    r.optimizer().moment_updates() = r.optimizer().moment_updates().after(r.summed());
     if (r.mesh() != nullptr) r.mesh()->clock().step = progress.updates;  // an evaluation's, too
   }
   scaler.update(outcome.skipped);
@@ -212,14 +213,13 @@ void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress) {
                                                            : "loss";
     return;
   }
-  const double t = static_cast<double>(progress.updates + 1);
-  const bool momentum = r.momentum() != nullptr && r.momentum()->active();
+  const Summed summed = r.summed();
+  const MomentUpdates seen = r.optimizer().moment_updates().after(summed);
   StepState state;
   state.lr = static_cast<float>(outcome.lr);
-  state.bias_correction1 = static_cast<float>(1.0 - std::pow(optim.beta1, t));
-  const double v_updates = momentum ? static_cast<double>(r.momentum()->variance_updates()) : t;
-  state.bias_correction2 = static_cast<float>(1.0 - std::pow(optim.beta2, v_updates));
-  const double clip = momentum ? 1.0 : clip_coefficient(outcome.grad_norm, optim.clip);
+  state.bias_correction1 = static_cast<float>(1.0 - std::pow(optim.beta1, static_cast<double>(seen.m)));
+  state.bias_correction2 = static_cast<float>(1.0 - std::pow(optim.beta2, static_cast<double>(seen.v)));
+  const double clip = summed == Summed::kMomentum ? 1.0 : clip_coefficient(outcome.grad_norm, optim.clip);
   state.grad_scale = static_cast<float>(clip / outcome.loss_scale);
   state.loss_scale = static_cast<float>(outcome.loss_scale);
   state.weight_decay = static_cast<float>(optim.weight_decay);
@@ -240,8 +240,7 @@ void TrainStep::update(const StepOutcome& outcome) {
 // Reads each gradient once and leaves it zero.
 void TrainStep::update_piece(size_t piece) {
   Replica& r = replica_;
-  const Summed summed = r.momentum() != nullptr ? r.momentum()->summed() : Summed::kGradient;
-  r.optimizer().apply_piece(r.exec(), r.buffers().state, piece, summed);
+  r.optimizer().apply_piece(r.exec(), r.buffers().state, piece, r.summed());
 }
 
 // What the next forward pass needs first is on its way while the rest is updated; the last of it travels under that

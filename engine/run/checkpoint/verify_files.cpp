@@ -1,0 +1,93 @@
+// Opens, hashes and holds against the manifest, see verify_files.h.
+#include "engine/run/checkpoint/verify_files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "engine/base/core/error.h"
+#include "engine/run/checkpoint/safetensors.h"
+
+namespace thinwire {
+namespace {
+
+constexpr size_t kBufferBytes = size_t{1} << 20;
+
+}  // namespace
+
+VerifyFiles::VerifyFiles(std::string generation_dir, const Manifest& manifest, int rank, int ranks)
+    : dir_(std::move(generation_dir)),
+      manifest_(manifest),
+      next_(static_cast<size_t>(rank)),
+      stride_(static_cast<size_t>(ranks)) {}
+
+VerifyFiles::~VerifyFiles() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+uint64_t VerifyFiles::largest_share(const Manifest& manifest, int ranks) {
+  std::vector<uint64_t> shares(static_cast<size_t>(ranks), 0);
+  for (size_t f = 0; f < manifest.files.size(); ++f) shares[f % shares.size()] += manifest.files[f].bytes;
+  return *std::max_element(shares.begin(), shares.end());
+}
+
+void VerifyFiles::advance(uint64_t bytes) {
+  while (!done()) {
+    if (fd_ < 0) open();
+    const uint64_t left = manifest_.files[next_].bytes - read_;
+    if (left == 0) {
+      finish();
+      continue;
+    }
+    if (bytes == 0) return;
+    const ssize_t n = ::read(fd_, buffer_.data(), std::min<uint64_t>({left, bytes, buffer_.size()}));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw_bad_data(path_ + ": cannot read: " + std::strerror(errno));
+    if (n == 0) throw_bad_data(path_ + ": it became shorter while it was read");
+    hash_->add({buffer_.data(), static_cast<size_t>(n)});
+    read_ += static_cast<uint64_t>(n), bytes -= static_cast<uint64_t>(n);
+  }
+}
+
+void VerifyFiles::open() {
+  const ManifestFile& expected = manifest_.files[next_];
+  path_ = dir_ + "/" + expected.name;
+  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd_ < 0) throw_bad_data(path_ + ": cannot open: " + std::strerror(errno));
+  struct stat info {};
+  if (::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) throw_bad_data(path_ + ": not a regular file");
+  if (static_cast<uint64_t>(info.st_size) != expected.bytes) {
+    throw_bad_data(path_ + ": " + std::to_string(info.st_size) + " bytes, the manifest says " +
+                   std::to_string(expected.bytes));
+  }
+  read_ = 0;
+  hash_.emplace();
+  buffer_.resize(kBufferBytes);
+}
+
+void VerifyFiles::finish() {
+  ::close(std::exchange(fd_, -1));
+  const std::string found = hash_->digest(), &expected = manifest_.files[next_].hash;
+  if (found != expected) throw_bad_data(path_ + ": content hash " + found + ", the manifest says " + expected);
+  const SafetensorsFile file(path_);
+  std::set<std::string_view> named;
+  for (const ManifestTensor& t : manifest_.tensors) {
+    if (t.file != next_) continue;
+    const SafetensorsEntry& entry = file.at(t.stored_name);
+    if (entry.dtype != t.dtype || entry.count() != t.place.count)
+      throw_bad_data(path_ + ": tensor \"" + t.stored_name + "\" has another type or size than the manifest says");
+    if (!named.insert(t.stored_name).second)
+      throw_bad_data(path_ + ": the manifest lists tensor \"" + t.stored_name + "\" twice");
+  }
+  if (named.size() != file.entries().size()) throw_bad_data(path_ + ": holds tensors that the manifest does not list");
+  next_ += stride_;
+}
+
+}  // namespace thinwire

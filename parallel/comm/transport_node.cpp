@@ -20,9 +20,9 @@ namespace {
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
-constexpr size_t kCellBytes = 8192, kSmallCellBytes = 2048;
+constexpr size_t kCellBytes = 16384, kSmallCellBytes = 2048;
 constexpr int kFewRanks = 16;           // up to here cells are large
-constexpr size_t kAllRings = 16 << 20;  // bytes, where that leaves a ring its smallest size
+constexpr size_t kAllRings = 32 << 20;  // bytes, where that leaves a ring its smallest size
 constexpr int kMostCells = 32, kFewestCells = 4;
 constexpr int kRounds = 8;  // looks per poll while nothing comes
 constexpr size_t kSpares = 32;

@@ -17,7 +17,7 @@ namespace thinwire {
 
 inline constexpr int kMostNodeRanks = 64;
 
-// Of the memory for so many ranks (2 .. kMostNodeRanks): 0.5 MiB for two, 15 for 16, at most 33.
+// Of the memory for so many ranks (2 .. kMostNodeRanks): 1 MiB for two, at most 33.
 size_t node_memory_bytes(int ranks);
 
 // The transport of one rank. `ranks`: the world ranks of this node, ascending, this one (beneath->rank()) among them.

@@ -53,6 +53,9 @@ struct OwnCopy {
   size_t bytes = 0;
 };
 
+// Pieces whose receives are posted: what comes before somebody asked for it is copied once more.
+constexpr size_t kAwaited = 4;
+
 // Moves all legs at once, in pieces, two of each leg under way at a time: a message of another operation between the
 // same ranks waits for two pieces, not for the end of a large one. queue: whose turn it is to send; nullptr: no order.
 Task move_legs(GroupLane lane, Legs sends, Legs receives, OwnCopy own, TurnQueue* queue) {
@@ -61,14 +64,15 @@ Task move_legs(GroupLane lane, Legs sends, Legs receives, OwnCopy own, TurnQueue
   for (int64_t i = 0; i < sends.count(); ++i) longest_send = std::max(longest_send, sends[i].bytes);
   for (int64_t i = 0; i < receives.count(); ++i) longest = std::max(longest, receives[i].bytes);
   longest = std::max(longest, longest_send);
-  Exchange arrivals[2] = {Exchange(lane), Exchange(lane)}, departures[2] = {Exchange(lane), Exchange(lane)};
+  Exchange arrivals[kAwaited] = {Exchange(lane), Exchange(lane), Exchange(lane), Exchange(lane)};
+  Exchange departures[2] = {Exchange(lane), Exchange(lane)};
   std::optional<Turn> turn;
   if (queue != nullptr) turn.emplace(lane, *queue);
   const auto receive = [&](size_t k) {
     for (int64_t i = 0; i < receives.count(); ++i) {
       const Leg& leg = receives[i];
       if (k * piece < leg.bytes)
-        arrivals[k % 2].receive(leg.data + k * piece, std::min(piece, leg.bytes - k * piece), leg.peer);
+        arrivals[k % kAwaited].receive(leg.data + k * piece, std::min(piece, leg.bytes - k * piece), leg.peer);
     }
   };
   const auto send = [&](size_t k) {
@@ -79,8 +83,7 @@ Task move_legs(GroupLane lane, Legs sends, Legs receives, OwnCopy own, TurnQueue
         departures[k % 2].send(leg.data + k * piece, std::min(piece, leg.bytes - k * piece), leg.peer);
     }
   };
-  receive(0);
-  receive(1);
+  for (size_t k = 0; k < kAwaited; ++k) receive(k);
   if (turn) {
     Turn& mine = *turn;
     co_await mine;
@@ -89,11 +92,11 @@ Task move_legs(GroupLane lane, Legs sends, Legs receives, OwnCopy own, TurnQueue
   send(1);
   if (own.bytes > 0 && own.to != own.from) std::memmove(own.to, own.from, own.bytes);  // while others send
   for (size_t k = 0; k * piece < longest; ++k) {
-    Exchange& in = arrivals[k % 2];  // named: GCC 12 would copy what an expression gives
+    Exchange& in = arrivals[k % kAwaited];  // named: GCC 12 would copy what an expression gives
     Exchange& out = departures[k % 2];
     co_await in;
+    receive(k + kAwaited);
     co_await out;
-    receive(k + 2);
     send(k + 2);
   }
 }

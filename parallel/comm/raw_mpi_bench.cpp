@@ -147,9 +147,4 @@ void barrier() {
   MPI_Barrier(kWorld);
 }
 
-double largest(double value) {
-  MPI_Allreduce(MPI_IN_PLACE, &value, 1, MPI_DOUBLE, MPI_MAX, kWorld);
-  return value;
-}
-
 }  // namespace thinwire::raw_mpi

@@ -28,6 +28,5 @@ void all_gather(const float* mine, float* whole, std::span<const int> counts, bo
 void all_to_all(const float* from, float* to, std::span<const int> counts, bool started = false);
 void broadcast(void* data, size_t bytes, int root, bool started = false);
 void barrier();
-double largest(double value);  // over all ranks, on all ranks
 
 }  // namespace thinwire::raw_mpi

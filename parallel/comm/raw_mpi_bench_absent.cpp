@@ -47,8 +47,4 @@ void broadcast(void*, size_t, int, bool) {
 void barrier() {
   none();
 }
-double largest(double) {
-  none();
-}
-
 }  // namespace thinwire::raw_mpi

@@ -23,6 +23,7 @@ constexpr int kTag = kTags - 2;
 struct Offer {
   int64_t process = 0;
   int32_t file = -1;
+  uint32_t layout = kNodeMemoryLayout;
   uint64_t bytes = 0;  // 0: there is none
   uint64_t cookie[2] = {};
 };
@@ -61,7 +62,7 @@ std::shared_ptr<void> make(const File& file, Offer& offer, size_t bytes) {
 }
 
 std::shared_ptr<void> find(const Offer& offer, size_t bytes) {
-  if (offer.bytes != bytes) return nullptr;
+  if (offer.bytes != bytes || offer.layout != kNodeMemoryLayout) return nullptr;
   const std::string path = "/proc/" + std::to_string(offer.process) + "/fd/" + std::to_string(offer.file);
   const File file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   struct stat about {};

@@ -473,6 +473,7 @@ void Progress::Core::nudge() {
 // Waking the thread costs microseconds of the caller's core, so only what the thread would not notice is worth it, or
 // what is large and, as the last one of its kind, not waited for at once.
 void Progress::Core::wake_for(RunningOperation& operation) {
+  if (waiters.load(std::memory_order_relaxed) > 0) transport->ring();  // it sleeps, and may have something to do now
   const bool large = operation.note_.bytes >= kWorthWaking;
   if (large) operation.handed_ = Clock::now();
   const Rest now = rest.load();

@@ -11,6 +11,7 @@
 #include <bit>
 #include <climits>
 #include <cstring>
+#include <new>
 #include <optional>
 
 #include "engine/base/core/check.h"
@@ -24,8 +25,9 @@ constexpr size_t kCellBytes = 16384, kSmallCellBytes = 2048;
 constexpr int kFewRanks = 16;           // up to here cells are large
 constexpr size_t kAllRings = 32 << 20;  // bytes, where that leaves a ring its smallest size
 constexpr int kMostCells = 32, kFewestCells = 4;
-constexpr int kRounds = 8;  // looks per poll while nothing comes
-constexpr size_t kSpares = 32;
+constexpr int kRounds = 8;               // looks per poll while nothing comes
+constexpr uint32_t kLooksBeneath = 512;  // looks at the rings for one at the transport beneath
+constexpr size_t kSpareBytes = 64 << 20;
 
 // Where a rank's threads sleep. The bell is a futex word: every ring changes it.
 struct alignas(64) Seat {
@@ -227,7 +229,7 @@ class NodeTransport final : public Transport {
         n += send_on(std::countr_zero(left), done.subspan(n));
       for (uint64_t left = expecting_; left != 0 && n < done.size(); left &= left - 1)
         n += empty(std::countr_zero(left), done.subspan(n));
-      if (open_beneath_ == 0 || n == done.size()) continue;
+      if (n == done.size() || !has_to_look_beneath()) continue;
       const size_t more = beneath_->poll(done.subspan(n));
       open_beneath_ -= static_cast<int>(more);
       n += more;
@@ -252,7 +254,8 @@ class NodeTransport final : public Transport {
         return true;
       }
       // The receiver was promised the rest.
-      found->own = std::make_unique<char[]>(found->total);
+      found->own.reset(new (std::nothrow) char[found->total]);
+      if (found->own == nullptr) return false;  // its memory is read on
       std::memcpy(found->own.get(), found->data, found->total);
       found->data = found->own.get();
       found->given_up = true;
@@ -264,6 +267,7 @@ class NodeTransport final : public Transport {
   }
 
   uint32_t listen() override {
+    look_beneath_.store(true, std::memory_order_relaxed);
     my_seat_->sleepers.fetch_add(1);
     return my_seat_->bell.load();
   }
@@ -294,11 +298,21 @@ class NodeTransport final : public Transport {
              receive.bytes);
   }
 
-  // True when all of the message lies in the ring.
-  static bool fill(Outbox& box, Sending& message) {
+  // The transport beneath may have to send on what it has called sent, and tells of failures: it is looked at now and
+  // then, and before every sleep, with nothing of its own open, too.
+  bool has_to_look_beneath() {
+    if (open_beneath_ > 0) return true;
+    if (++looks_ % kLooksBeneath != 0 && !look_beneath_.load(std::memory_order_relaxed)) return false;
+    look_beneath_.store(false, std::memory_order_relaxed);
+    return true;
+  }
+
+  // True when all of the message lies in the ring. A ring's length at most: who sends a long message must go on
+  // emptying the others' rings.
+  bool fill(Outbox& box, Sending& message) {
     bool over = false;
-    const uint32_t before = box.next;
-    while (!over) {
+    const uint32_t before = box.next, end = before + box.ring.size();
+    while (!over && box.next != end) {
       if (box.next - box.taken == box.ring.size()) {
         box.taken = box.ring.state->taken.load(std::memory_order_acquire);
         if (box.next - box.taken == box.ring.size()) {
@@ -318,9 +332,12 @@ class NodeTransport final : public Transport {
       message.sent += bytes;
       over = message.sent == message.total;
       // The last one in order with the look at the sleepers: a receiver who falls asleep has seen it, or is seen.
-      header.turn.store(++box.next, over ? std::memory_order_seq_cst : std::memory_order_release);
+      ++box.next;
+      header.turn.store(box.next, over || box.next == end ? std::memory_order_seq_cst : std::memory_order_release);
     }
     if (box.next != before) ring_bell(*box.seat);
+    // Nobody was asked to say when there is room: whoever means to sleep hears this, and comes here again.
+    if (!over && box.next == end) my_seat_->bell.fetch_add(1);
     return over;
   }
 
@@ -390,14 +407,17 @@ class NodeTransport final : public Transport {
     for (auto bytes = spare_.begin(); bytes != spare_.end(); ++bytes) {
       if (bytes->size < size || bytes->size > 4 * size + kCellBytes) continue;
       Bytes taken = std::move(*bytes);
+      spare_bytes_ -= taken.size;
       spare_.erase(bytes);
       return taken;
     }
-    const size_t whole = std::bit_ceil(size + 1);
+    const size_t whole = std::bit_ceil(std::max<size_t>(size, 64));
     return {std::make_unique_for_overwrite<char[]>(whole), whole};
   }
   void give_back(Bytes bytes) {
-    if (spare_.size() == kSpares) spare_.erase(spare_.begin());
+    if (bytes.size > kSpareBytes) return;
+    for (; spare_bytes_ + bytes.size > kSpareBytes; spare_.erase(spare_.begin())) spare_bytes_ -= spare_.front().size;
+    spare_bytes_ += bytes.size;
     spare_.push_back(std::move(bytes));
   }
 
@@ -414,7 +434,10 @@ class NodeTransport final : public Transport {
   uint64_t sending_ = 0, expecting_ = 0;  // bit per place: boxes that a poll has to look at
   std::vector<Completion> finished_;      // over when they were posted
   std::vector<Bytes> spare_;
+  size_t spare_bytes_ = 0;
   int open_beneath_ = 0;
+  uint32_t looks_ = 0;
+  std::atomic<bool> look_beneath_{false};
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 namespace thinwire {
 
 inline constexpr int kMostNodeRanks = 64;
+inline constexpr uint32_t kNodeMemoryLayout = 1;  // to be changed with what the memory looks like: builds may meet
 
 // Of the memory for so many ranks (2 .. kMostNodeRanks): 1 MiB for two, at most 33.
 size_t node_memory_bytes(int ranks);

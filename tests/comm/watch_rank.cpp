@@ -41,6 +41,11 @@ class StuckTransport final : public Transport {
     return real_->poll(done);
   }
   bool withdraw(uint32_t token) noexcept override { return real_->withdraw(token); }
+  uint32_t listen() override { return real_->listen(); }
+  void sleep(uint32_t heard, std::chrono::microseconds limit) override { real_->sleep(heard, limit); }
+  void stop_listening() override { real_->stop_listening(); }
+  void ring() override { real_->ring(); }
+  bool all_ring() const override { return real_->all_ring(); }
   void abort(int code) override { real_->abort(code); }
 
   bool stuck = false;

@@ -116,9 +116,8 @@ void SampleStream::build(Split split, const std::vector<WeightedPrefix>& prefixe
                          " must be positive; leave out what is not to be used");
     if (wanted == 0)
       throw_bad_config(
-          "train_iters: is 0, but blending files by weight needs to know how many samples to order; give train_iters, "
-          "or "
-          "one prefix without a weight");
+          "train_iters: is 0, but blending files by weight needs to know how many samples to order; give "
+          "train_iters, or one prefix without a weight");
     made.weights = normalize_weights(weights, "data_path");
   } else {
     made.weights = {1.0};

@@ -30,7 +30,7 @@ class NodeMemories {
       nodes_.push_back({std::move(ranks), std::vector<Line>((bytes + sizeof(Line) - 1) / sizeof(Line))});
     }
   }
-  // `transport` itself for a rank without neighbours.
+  // For a rank without neighbours: one that only passes on to `transport`.
   std::unique_ptr<Transport> join(Transport& transport) {
     for (Node& node : nodes_) {
       if (node.ranks.size() < 2 ||

@@ -104,8 +104,7 @@ KeyTopic optimizer_keys() {
        .default_json = "\"neox\"",
        .allowed = {"neox", "megatron"},
        .doc = "First learning rate: neox lr / warm-up (twice), megatron lr_warmup_init. Linear decay: neox towards 0, "
-              "cut off "
-              "at min_lr; megatron towards min_lr."},
+              "cut off at min_lr; megatron towards min_lr."},
       {.name = "lr_wsd_decay_style",
        .types = kStringKey,
        .default_json = "\"linear\"",

@@ -241,9 +241,7 @@ bool RunSession::load_from(const std::string& path, Replica& replica, TrainProgr
     if (run.no_load_optim) {
       options.unwanted_prefixes.insert(options.unwanted_prefixes.end(), {"coding/", "replica/", "revision/"});
     } else {
-      take_momentum(found.manifest, options);
-      supply_moment_updates(found.manifest, options, replica.optimizer());
-      replica_loaded = take_coding_state(found.manifest, replica, options);
+      replica_loaded = take_state(found.manifest, replica, options);
     }
     load_generation(found.path, state_of(replica, progress, scaler, controller, false), options, &job_.control());
   }
@@ -263,6 +261,13 @@ void RunSession::import_weights(Replica& replica) {
     replica.store().set(replica.device(), replica.stream(), p.name, values);
   });
   log_info("weights from " + run.init_from_hf);
+}
+
+// Asks a checkpoint for the state that it has and this run can go on with; returns what take_coding_state() does.
+bool RunSession::take_state(const Manifest& manifest, Replica& replica, LoadOptions& options) {
+  take_momentum(manifest, options);
+  supply_moment_updates(manifest, options, replica.optimizer());
+  return take_coding_state(manifest, replica, options);
 }
 
 // Momentum may be switched on or off in the middle of a run. One that was not stored starts at zero, as the buffers do.
@@ -328,9 +333,7 @@ void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgre
       LoadOptions options;
       options.verify = false;  // newest() has read every byte
       if (device_->memory_total() > 0) options.copy = copy_state();
-      take_momentum(found->manifest, options);
-      supply_moment_updates(found->manifest, options, replica.optimizer());
-      replica_loaded = take_coding_state(found->manifest, replica, options);
+      replica_loaded = take_state(found->manifest, replica, options);
       load_generation(found->path, state_of(replica, progress, scaler, controller, false), options, &job_.control());
       last_saved_step_ = progress.step;
       log_info("resumed from " + found->path + ": step " + std::to_string(progress.step) + ", " +

@@ -58,6 +58,7 @@ class RunSession {
   void warn_of_other_order(const LoadReport& found) const;
   VisitState state_of(Replica& replica, TrainProgress& progress, LossScaler& scaler, CodingController& controller,
                       bool writer_only);
+  bool take_state(const Manifest& manifest, Replica& replica, LoadOptions& options);
   void take_momentum(const Manifest& manifest, LoadOptions& options) const;
   bool take_coding_state(const Manifest& manifest, Replica& replica, LoadOptions& options);
   // Returns what take_coding_state does.

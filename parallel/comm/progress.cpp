@@ -112,7 +112,7 @@ class Ears {
   uint32_t heard_ = 0;
 };
 
-// How long the thread naps behind a poll that moved something: a quarter of the time that usually lies between two of
+// How long the thread naps behind a poll that moved something: half of the time that usually lies between two of
 // them. Every nap takes the core from whoever computes, and between the pieces of a message on a slow link there is
 // nothing to do; the kernel's buffers go on sending and receiving meanwhile.
 class Pulse {
@@ -124,7 +124,7 @@ class Pulse {
       usual_ = (usual_ + gap) / 2;
       last_ = now;
     }
-    return std::clamp(usual_ / 4, shortest_, kThreadLongest);
+    return std::clamp(usual_ / 2, shortest_, kThreadLongest);
   }
   void not_asked(Clock::time_point now) { last_ = now; }  // nothing was open, or somebody else polled
 

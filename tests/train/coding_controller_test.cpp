@@ -100,6 +100,25 @@ TEST(CodingController, TakesTheFastestOfThreeWays) {
   }
 }
 
+TEST(CodingController, GivesWaysThatAreCloseMoreUpdates) {
+  const std::string both =
+      "ccc"
+      "ccccllllpppp"
+      "ccccllllpppp";
+  const Story story = decide(true, {10.0, 9.8, 20.0}, 1);
+  EXPECT_EQ(story.ways, both + "ccccllllccccllll");
+  EXPECT_EQ(story.behind, 'l');
+  EXPECT_EQ(story.resumed, 'l');
+  EXPECT_NE(story.line.find("update 43: compression light (coded updates take 10.0 ms, lightly coded updates take 9.8 "
+                            "ms, plain updates take 20.0 ms)"),
+            std::string::npos)
+      << story.line;
+  // All three close: none is left out, and four rounds are the most.
+  const Story three = decide(true, {10.0, 9.9, 9.8}, 1);
+  EXPECT_EQ(three.ways, both + "ccccllllppppccccllllpppp");
+  EXPECT_EQ(three.behind, 'p');
+}
+
 TEST(CodingController, TriesNothingThatTheRulesDoNotHave) {
   const Story story = decide(false, {10.0, 0.0, 9.0}, 1);
   EXPECT_EQ(story.ways,

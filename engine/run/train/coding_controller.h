@@ -1,8 +1,9 @@
 // Picks how messages are coded by what it costs and saves: as configured, lightly where a rule says how, or not at all.
 // Measured on this run, agreed by all ranks, logged, and part of every checkpoint (a plan revision).
 //
-// A few updates run each way, in turn, and the fastest way stays. Where the wire alone would make plain updates much
-// slower - so say their bytes and one timed exchange between all ranks - nobody tries them.
+// A few updates run each way, in turn, and the fastest way stays; ways that are close to each other are given more
+// updates. Where the wire alone would make plain updates much slower - so say their bytes and one timed exchange between
+// all ranks - nobody tries them.
 #pragma once
 
 #include <array>
@@ -30,10 +31,12 @@ class CodingController {
   bool decided() const { return decided_ != 0; }
 
  private:
-  enum Phase : int { kWarmUp = 3, kBlock = 4, kRounds = 2 };
+  enum Phase : int { kWarmUp = 3, kBlock = 4, kRounds = 2, kMostRounds = 4 };
   enum Way : int64_t { kCoded, kPlain, kLight, kWays };  // numbers stand in checkpoints
   Way way_now() const;
   double measure_bytes_per_ms();
+  double median_of(Way way) const;
+  void leave_out_the_slow();
   std::string decide(int64_t update);
 
   bool enabled_ = false;
@@ -41,7 +44,9 @@ class CodingController {
   Control* control_;
   int64_t decided_ = 0, way_ = kCoded, revised_at_ = 0;  // state
   int64_t seen_ = 0;                                     // updates of this life
-  std::vector<Way> tried_;                               // a block of updates each, in turn
+  int round_ = 0;                                        // rounds that are over
+  int64_t round_began_ = 0;                              // updates behind the warm-up before this one
+  std::vector<Way> tried_;                               // in this round, a block of updates each, in turn
   std::array<std::vector<double>, kWays> ms_;
 };
 

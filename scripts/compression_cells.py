@@ -2,6 +2,7 @@
 import contextlib
 import datetime
 import json
+import math
 import os
 import re
 import shlex
@@ -283,15 +284,18 @@ def machine():
     return f"{len(os.sched_getaffinity(0))} cores of {names[0] if names else 'an unknown processor'} ({vectors})"
 
 
+def alone_front(lab, ranks, run_dir):
+    """In front of train: so many runs at once, one on each host, which know of no other (no variables of the launcher's), each in a folder of its own."""
+    return [*lab.run(ranks), "sh", "-c", 'k=$PMI_RANK; unset PMI_SIZE PMI_RANK PMI_FD; exec "$0" "$@" run_dir=' + run_dir + "/$k"]
+
+
 def work_alone(lab, build, folder, ranks, micro, seconds, keys):
     """The work of a data-parallel rank without any communication: so many ranks at once, each a run of its own, bound as theirs are."""
     run_dir = os.path.join(folder, "run")
     lab.be(ranks, "none")
     shutil.rmtree(run_dir, ignore_errors=True)
     os.makedirs(run_dir)
-    # Without the launcher's variables a rank knows of no other.
-    front = [*lab.run(ranks), "sh", "-c", 'k=$PMI_RANK; unset PMI_SIZE PMI_RANK PMI_FD; exec "$0" "$@" run_dir=' + run_dir + "/$k"]
-    command = [*front, os.path.join(build, "train"), "--config", "configs/sweeps/speed_10m.json", f"train_micro_batch_size_per_gpu={micro}",
+    command = [*alone_front(lab, ranks, run_dir), os.path.join(build, "train"), "--config", "configs/sweeps/speed_10m.json", f"train_micro_batch_size_per_gpu={micro}",
                "gradient_accumulation_steps=1", f"exit_duration_in_mins={seconds / 60:.3f}", *keys]
     _, said = launch(command, 240)
     lines = [read_run(os.path.join(run_dir, str(r)), 0, said, True)[0] for r in range(ranks)]
@@ -303,6 +307,105 @@ def work_alone(lab, build, folder, ranks, micro, seconds, keys):
     return {"step_ms": ms, "step_ms_low": min(e["step_ms_low"] for e in each), "step_ms_high": max(e["step_ms_high"] for e in each), "exposed_ms": 0.0, "sites": {},
             "tokens_per_s": tokens, "steps": min(e["steps"] for e in each), "said": f"{ms:.0f} ms, {tokens:.0f} tok/s over {ranks} ranks, each alone",
             "command": shown(command, folder, build)}
+
+
+class Stopped:
+    """A job in the lab that is stopped and continued from outside, to measure it in turn with another one on the same cores."""
+
+    def __init__(self, command, run_dir, folders):
+        self.run_dir, self.folders, self.slices = run_dir, folders, []
+        self.command = command
+        shutil.rmtree(run_dir, ignore_errors=True)
+        if folders[0] != run_dir:
+            os.makedirs(run_dir)
+        # A file, not a pipe that nobody empties.
+        self.said = open(run_dir + ".said", "w+", encoding="utf-8")
+        self.process = subprocess.Popen(command, cwd=ROOT, stdout=self.said, stderr=self.said)
+
+    def signal(self, number):
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                with open(f"/proc/{pid}/cmdline", "rb") as f:
+                    words = f.read().split(b"\0")
+                if words[0].endswith(b"/train") and any(w.startswith(b"run_dir=" + self.run_dir.encode()) for w in words):
+                    os.kill(int(pid), number)
+
+    def updates(self):
+        """Per update the slowest rank's milliseconds, behind the first 8."""
+        ranks = []
+        for folder in self.folders:
+            with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as f:
+                ranks.append([json.loads(line)["step_ms"] for line in f if line.endswith("\n") and '"loss"' in line])
+        return [max(of) for of in zip(*ranks)][8:] if len(ranks) == len(self.folders) else []
+
+    def log(self):
+        with contextlib.suppress(FileNotFoundError), open(os.path.join(self.folders[0], "log.txt"), encoding="utf-8") as f:
+            return f.read()
+        return ""
+
+    def wait_until(self, done, limit):
+        end = time.monotonic() + limit
+        while not done():
+            if self.process.poll() is not None or time.monotonic() > end:
+                self.said.seek(0)
+                raise CellError(f"not there after {limit} s, or ended: {self.said.read().strip()[-400:]}")
+            time.sleep(0.5)
+
+    def go(self, seconds):
+        before = len(self.updates())
+        self.signal(signal.SIGCONT)
+        time.sleep(seconds)
+        # The update that was cut, and the one behind it, whose caches were somebody else's, are left out.
+        self.slices.append((before + 2, len(self.updates())))
+        self.signal(signal.SIGSTOP)
+
+    def medians(self):
+        every = self.updates()
+        usual = statistics.median(every)
+        return [statistics.median([ms for ms in every[a:b] if ms < 2 * usual] or [usual]) for a, b in self.slices]
+
+    def end(self):
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=30)
+        self.signal(signal.SIGKILL)
+        if self.process.poll() is None:
+            self.process.terminate()
+        self.process.wait()
+        self.said.close()
+        os.remove(self.run_dir + ".said")
+        shutil.rmtree(self.run_dir, ignore_errors=True)
+
+
+def paired_with_alone(lab, build, folder, micro, rate, zero, pairs, seconds, keys):
+    """thinwire on two hosts and the same work without communication, stopped and continued in turn: a machine that is slower in one minute than in the
+    next is so for both. Measured behind the decision how to code."""
+    lab.be(2, rate)
+    runs = [os.path.join(folder, "run_" + who) for who in ("ours", "alone")]
+    same = ["--config", "configs/sweeps/speed_10m.json", f"train_micro_batch_size_per_gpu={micro}", "gradient_accumulation_steps=1", "train_iters=1000", *keys]
+    layout, _, _ = layout_keys("1x2x1", zero)
+    jobs = []
+    try:
+        jobs.append(Stopped([*lab.run(2), os.path.join(build, "train"), *same, *layout, "compression.preset=thinwire", "run_dir=" + runs[0]], runs[0], [runs[0]]))
+        jobs[0].wait_until(lambda: decided_at(jobs[0].log())[0], 270)
+        line = decided_at(jobs[0].log())[1]
+        jobs[0].signal(signal.SIGSTOP)
+        jobs.append(Stopped([*alone_front(lab, 2, runs[1]), os.path.join(build, "train"), *same], runs[1], [os.path.join(runs[1], k) for k in "01"]))
+        jobs[1].wait_until(jobs[1].updates, 120)
+        jobs[1].signal(signal.SIGSTOP)
+        for k in range(pairs):
+            for job in jobs if k % 2 else jobs[::-1]:
+                job.go(seconds)
+        ours, alone = (job.medians() for job in jobs)
+    finally:
+        for job in jobs:
+            job.end()
+    ratios = [a / b for a, b in zip(ours, alone)]
+    error = statistics.stdev(ratios) / math.sqrt(len(ratios))
+    return {"step_ms": statistics.median(ours), "alone_ms": statistics.median(alone), "ratios": ratios, "ratio": statistics.fmean(ratios), "ratio_error": error, "settled": line,
+            "said": f"{statistics.median(ours):.0f} ms beside {statistics.median(alone):.0f} alone, ratio {statistics.fmean(ratios):.4f} +- {error:.4f} over {pairs} pairs; {line}",
+            "command": shown(jobs[0].command, folder, build) + "  # and in turn: " + shown(jobs[1].command, folder, build)}
 
 
 def measure(store, table, key, words, what):

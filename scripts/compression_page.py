@@ -204,7 +204,6 @@ def hooks_part(store, out):
         rows = [[*key, f"{middle(key, 'tokens_per_s'):.0f}", f"{middle(key, 'step_ms'):.0f}", f"{middle(key, 'mb_per_rank'):.2f}", len(rs)] for key, rs in groups.items()]
         out.lines += ["## Beside PyTorch DDP and its hooks", "", "Two hosts, 10.8 M parameters, fp32 compute, one thread and core a rank, ours and theirs in turn.", ""]
         out.lines += table(["micro batch", "link", "", "wire or hook", "tokens/s", "step ms", "MB per rank and update", "rounds"], rows)
-        alone = pooled(store.of("speed")).get(("1x2x1", 8, "alone", "alone"))
         for micro, rate in sorted({k[:2] for k in groups}):
             ours, theirs = (micro, rate, "ours", "thinwire"), [k for k in groups if k[:3] == (micro, rate, "ddp")]
             if ours not in groups or not theirs:
@@ -214,13 +213,18 @@ def hooks_part(store, out):
             lacking = sorted(set(HOOKS) - {k[3] for k in theirs})
             out.bars.add(f"micro batch {micro}, {rate}: thinwire {got:.2f}x the best hook, {best[3]} (at least {least}x)"
                          + (f"; not measured: {', '.join(lacking)}" if lacking else ""), got >= least and not lacking)
-            if micro == 8:
-                # In turn with ours, pairs of neighbouring minutes; from the speed table where there is none.
-                in_turn = {r["round"]: r["tokens_per_s"] for r in groups.get((micro, rate, "ours", "alone"), [])}
-                pairs = [r["tokens_per_s"] / in_turn[r["round"]] for r in groups[ours] if r["round"] in in_turn]
-                share = statistics.median(pairs) if pairs else middle(ours, "tokens_per_s") / alone["tokens_per_s"] if alone else 0.0
-                out.bars.add(f"micro batch 8, {rate}: thinwire " + (f"{100 * share:.1f} %" if share else "(no cell of the speed table says)") + " of its own speed without communication (at least 95 %)", share >= 0.95)
-        commands(out, [rs[0] for rs in groups.values()], "all, first round")
+        pairs = store.of("paired")
+        if pairs:
+            out.lines += ["`thinwire` and the same work without communication on the same cores, stopped and continued in turn, 5 s each; behind the decision how to code. "
+                          "Each pair gives a ratio of medians; the error is that of their mean.", ""]
+            out.lines += table(["micro batch", "link", "coding", "pairs", "step ms", "alone ms", "ratio, mean", "error", "least to most"],
+                               [[r["micro"], r["rate"], settled(r), len(r["ratios"]), f"{r['step_ms']:.0f}", f"{r['alone_ms']:.0f}", f"{r['ratio']:.3f}", f"{r['ratio_error']:.3f}",
+                                 f"{min(r['ratios']):.3f} to {max(r['ratios']):.3f}"] for r in pairs])
+        for r in pairs:
+            out.bars.add(f"micro batch {r['micro']}, {r['rate']}: thinwire {100 / r['ratio']:.1f} % (+- {100 * r['ratio_error'] / r['ratio'] ** 2:.1f}) of its own speed without communication (at least 95 %)", r["ratio"] <= 1 / 0.95)
+            if r["rate"] == "100mbit":
+                out.bars.add(f"micro batch {r['micro']}, {r['rate']}: thinwire's step {100 * (r['ratio'] - 1):+.1f} % of the one without communication (at most +8 %)", r["ratio"] <= 1.08)
+        commands(out, [*(rs[0] for rs in groups.values()), *pairs], "all, first round")
 
 
 def hooks_loss_part(store, out):
@@ -269,11 +273,12 @@ def from_to(values):
 
 def section(store, table, part):
     """Heading, when and where, bars, tables; "" without cells."""
-    out, records = Out(), [r for r in store.records.values() if r["table"] == table]
+    tables = (table, "paired") if table == "hooks" else (table,)
+    out, records = Out(), [r for r in store.records.values() if r["table"] in tables]
     part(store, out)
     if not out.lines:
         return ""
-    bad = [f"- {r['key']}: {r['error'].splitlines()[0]}" for r in store.failed(table)]
+    bad = [f"- {r['key']}: {r['error'].splitlines()[0]}" for t in tables for r in store.failed(t)]
     failed = ["Cells that failed:", "", *bad, ""] if bad else []
     where = "; ".join(sorted({r["machine"] for r in records}))
     return "\n".join([out.lines[0], "", f"Measured {from_to(r['date'] for r in records)}: {where}.", "", *out.bars.lines, "", *out.lines[2:], *failed]).rstrip() + "\n"

@@ -56,10 +56,11 @@ struct ModelConfig {
   int64_t attention_width() const { return heads * head_dim; }
   int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
   int64_t ffn_in_width() const { return activation == ActivationKind::kSwiglu ? 2 * ffn : ffn; }
-  // int(head_dim * fraction), as the frameworks cut it; the slack undoes the fraction's rounding to float.
+  // int(head_dim * fraction), as the frameworks cut it; the slack undoes the fraction's rounding to float, and no more.
   int64_t rotary_length() const {
     if (positions != PositionKind::kRotary) return 0;
-    return static_cast<int64_t>(static_cast<double>(head_dim) * static_cast<double>(rotary_fraction) + 1e-4);
+    const double d = static_cast<double>(head_dim);
+    return static_cast<int64_t>(d * static_cast<double>(rotary_fraction) + d * 1.2e-7);
   }
   // Elements of a head that turn, in pairs: transformers gives an odd length one pair more (frequencies
   // base^(-2i/length)).

@@ -23,7 +23,7 @@ def final_loss(build, work, precision, seed, iters):
         sys.exit(f"error: check_precision: {' '.join(command)}: {done.stderr.strip()}")
     lines = [json.loads(line) for line in open(os.path.join(run_dir, "metrics.jsonl"), encoding="utf-8")]
     skipped = sum(1 for line in lines if line.get("skipped"))
-    return [line["eval_loss"] for line in lines if "eval_loss" in line][-1], skipped
+    return [line["eval_loss"] for line in lines if "eval_loss" in line and line["split"] == "valid"][-1], skipped
 
 
 def main():

@@ -33,11 +33,12 @@ class Store:
         self.path = os.path.join(self.folder, "results.jsonl")
         self.records = {}
         if os.path.exists(self.path):
+            with open(self.path, "rb+") as f:
+                f.truncate(f.read().rfind(b"\n") + 1)  # a line that was cut off by a kill: measured again
             with open(self.path, encoding="utf-8") as f:
                 for line in f:
-                    if line.endswith("\n"):  # else cut off by a kill: measured again
-                        record = json.loads(line)
-                        self.records[record["key"]] = record
+                    record = json.loads(line)
+                    self.records[record["key"]] = record
 
     def has(self, key):
         return key in self.records and "error" not in self.records[key]
@@ -259,7 +260,7 @@ def summary(lines, skip):
 
 
 def final_loss(lines):
-    losses = [x["eval_loss"] for x in lines if "eval_loss" in x]
+    losses = [x["eval_loss"] for x in lines if "eval_loss" in x and x["split"] == "valid"]
     if not losses:
         raise CellError("no evaluation")
     return losses[-1]

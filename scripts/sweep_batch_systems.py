@@ -55,7 +55,7 @@ class Size:
         each = f.get("ranks_per_node")
         self.nodes = f.get("nodes") or (math.ceil(self.ranks / each) if each else 1)
         self.each = each or math.ceil(self.ranks / self.nodes)
-        self.threads = f.get("threads", 1)
+        self.threads = f.get("threads") or point.config.get("threads_per_rank") or 1
         self.device = point.config.get("device", "cpu")
         self.gpus = f.get("gpus_per_node", self.each if self.device == "cuda" else 0)
         limit = f.get("walltime") or f.get("time_limit")

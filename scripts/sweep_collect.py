@@ -75,6 +75,8 @@ def metrics_of(path):
                     continue
                 if not isinstance(entry, dict) or not finite(entry.get("step")):
                     continue
+                if entry.get("split", "valid") != "valid":
+                    continue  # the test text, at the end of a run: not what runs are compared by
                 (evaluations if "eval_loss" in entry else updates)[entry["step"]] = entry
     except OSError:
         pass
@@ -174,7 +176,12 @@ class Axes:
                 return False
             return all(k.startswith("@") or bool(self.baseline) and not k.startswith(("compression", "placement", "list")) for k in axis)
 
-        return tuple((k, values.get(k)) for axis in self.names if task(axis) for k in axis if k in values)
+        return tuple((k, hashable(values.get(k))) for axis in self.names if task(axis) for k in axis if k in values)
+
+
+def hashable(value):
+    """Lists and objects as their text."""
+    return json.dumps(value, sort_keys=True) if isinstance(value, (list, dict)) else value
 
 
 def values_of(point):
@@ -240,8 +247,11 @@ class Sweep:
         self.axes = Axes(self.plan, self.points)
         self.values = [values_of(p) for p in self.points]
         self.curves, self.rows = {}, []
-        for point, values in zip(self.points, self.values):
-            self.rows.append(self.row(point, values))
+        for point in self.points:
+            self.rows.append(self.row(point))
+        # An axis that is named like another column of any point stands under a name of its own in all of them.
+        taken = {k for row in self.rows for k in row}
+        self.rows = [{**{"config." + k if k in taken else k: values.get(k) for k in self.axes.columns}, **row} for row, values in zip(self.rows, self.values)]
         # One loss for the whole sweep: the evaluation's where every finished point has it.
         done = [r for r in self.rows if r["state"] == "finished"]
         self.loss = "eval_loss" if done and all(finite(r.get("eval_loss")) for r in done) else "train_loss"
@@ -249,7 +259,7 @@ class Sweep:
         self.over_seeds()
         self.fronts()
 
-    def row(self, point, values):
+    def row(self, point):
         status = load(os.path.join(point["_dir"], "status.json"), {})
         status = status if isinstance(status, dict) else {}
         run = os.path.join(point["_dir"], "run")
@@ -263,9 +273,6 @@ class Sweep:
             "reason": status.get("reason") or (ended.get("message") if isinstance(ended, dict) else "") or "",
             "attempts": status.get("attempts"),
         }
-        measured_row = measured(updates, evaluations)
-        for key in self.axes.columns:
-            row["config." + key if key in measured_row else key] = values.get(key)
         launcher = point.get("launcher") if isinstance(point.get("launcher"), dict) else {}
         for key in ("kind", "ranks", "hosts", "rate"):
             if launcher.get(key) is not None:
@@ -274,7 +281,7 @@ class Sweep:
         row["report"] = f"runs/{point['id']}/run/report.html" if os.path.exists(os.path.join(run, "report.html")) else None
         for key in ("started", "ended", "seconds"):
             row[key] = status.get(key)
-        row.update(measured_row)
+        row.update(measured(updates, evaluations))
         return row
 
     def compare(self):

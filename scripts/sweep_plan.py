@@ -121,7 +121,7 @@ class Plan:
     def __init__(self, path, text, value, axes, points):
         self.path, self.text = path, text  # text: the file as it is
         self.name, self.about, self.paper = value["name"], value.get("about", ""), value.get("paper")
-        self.launcher = {"kind": "local", "ranks": 1, **value.get("launcher", {})}
+        self.launcher = {"kind": "local", "ranks": 1, **(value.get("launcher") or {})}
         self.baseline = value.get("baseline", {})
         self.axes, self.points = axes, points  # axes: [(key as spelled, [values])]
 

@@ -62,7 +62,7 @@ def now():
 
 def write_atomic(path, text, mode=0o644):
     """The file has the old or the new content whatever happens, also to the machine."""
-    folder = os.path.dirname(path)
+    folder = os.path.dirname(os.path.abspath(path))
     fd, temporary = tempfile.mkstemp(prefix="." + os.path.basename(path) + ".", dir=folder)
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as f:

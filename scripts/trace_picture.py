@@ -48,8 +48,15 @@ def main():
         files = [f for f in files if int(re.search(r"\d+", f.name).group()) in wanted]
     if not files:
         sys.exit(f"error: {a.run_dir}: no trace.rank*.json; train with trace=true")
-    ranks = [read(f) for f in files]
-    steps = sorted(next(v for k, v in ranks[0][1].items() if k == "steps"))
+    ranks = []
+    for f in files:
+        try:
+            ranks.append(read(f))
+        except (ValueError, KeyError, AttributeError, TypeError) as e:
+            sys.exit(f"error: {f}: not a trace, or cut off ({e}); let the run end, or take other ranks with --ranks")
+    steps = sorted(ranks[0][1].get("steps", []))
+    if not steps:
+        sys.exit(f"error: {files[0]}: holds no update; the run ended before one was traced")
     start = a.start if a.start is not None else steps[min(1, len(steps) - 1)][0]
     length = a.length or 1.5 * (steps[min(1, len(steps) - 1)][1] - steps[min(1, len(steps) - 1)][0])
     scale = (WIDTH - LEFT - 10) / length

@@ -36,12 +36,14 @@ bool carries_gradients(Site site) {
 }  // namespace
 
 Channel::Channel(std::unique_ptr<Communicator> communicator, std::shared_ptr<const SiteCoding> coding,
-                 const CodingClock* clock, SiteCounters* counters, std::shared_ptr<ChannelStates> states)
+                 const CodingClock* clock, SiteCounters* counters, std::shared_ptr<ChannelStates> states,
+                 uint64_t draws)
     : communicator_(std::move(communicator)),
       coding_(std::move(coding)),
       clock_(clock),
       counters_(counters),
-      states_(std::move(states)) {
+      states_(std::move(states)),
+      draws_(draws) {
   TW_CHECK(communicator_ != nullptr);
   TW_CHECK(clock_ != nullptr && counters_ != nullptr && states_ != nullptr);
 }
@@ -78,7 +80,8 @@ void Channel::prepare(const MessageKey& key, int64_t count, ChannelUse use) {
 Msg Channel::next_message(const MessageKey& key, ChannelStates::Slot& slot) {
   if (slot.pass != clock_->pass) slot.pass = clock_->pass, slot.sequence = 0;
   Msg msg;
-  msg.seed = clock_->seed * 0x9E3779B97F4A7C15u + static_cast<uint64_t>(communicator_->site()) + 1;
+  msg.seed = clock_->seed * 0x9E3779B97F4A7C15u + static_cast<uint64_t>(communicator_->site()) + 1 +
+             draws_ * 0xD1B54A32D192ED03u;
   msg.slot = key.slot;
   msg.sequence = slot.sequence++;
   msg.step = clock_->step;

@@ -22,9 +22,10 @@ class Channel {
  public:
   Channel() = default;
   explicit Channel(std::unique_ptr<Communicator> communicator) : communicator_(std::move(communicator)) {}
-  // coding may be nullptr: everything travels as it is. clock and counters outlive the channel.
+  // coding may be nullptr: everything travels as it is. clock and counters outlive the channel. draws: groups with
+  // different numbers round stochastically by chances of their own.
   Channel(std::unique_ptr<Communicator> communicator, std::shared_ptr<const SiteCoding> coding,
-          const CodingClock* clock, SiteCounters* counters, std::shared_ptr<ChannelStates> states);
+          const CodingClock* clock, SiteCounters* counters, std::shared_ptr<ChannelStates> states, uint64_t draws = 0);
 
   int rank() const { return communicator_ ? communicator_->rank() : 0; }
   int size() const { return communicator_ ? communicator_->size() : 1; }
@@ -72,6 +73,7 @@ class Channel {
   const CodingClock* clock_ = nullptr;
   SiteCounters* counters_ = nullptr;
   std::shared_ptr<ChannelStates> states_;
+  uint64_t draws_ = 0;
 };
 
 }  // namespace thinwire

@@ -26,7 +26,7 @@ bool framed(const Coder* coder) {
 Price rounds_price(const PricedGroup& group, const SiteCoding& coding, const MessageKey& key, int64_t count,
                    int64_t plain) {
   const int64_t bytes =
-      rounds_all_reduce_bytes(*coding.rounds, *group.tuning, group.size(), group.me, count, key.matrices);
+      rounds_all_reduce_bytes(*coding.rounds, *group.tuning, group.nodes, group.size(), group.me, count, key.matrices);
   // A sketch's payload depends on values; an alternating low rank sends the one factor or the other.
   const bool exact = coding.rule.codec.codec == "low_rank" && coding.rule.codec.sides == 2;
   // Where lengths vary, a shorter payload may fall among the small ones that go to everybody at once.

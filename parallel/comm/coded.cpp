@@ -241,7 +241,7 @@ Task coded_receive(GroupLane lane, CodedCall call, View data, int peer) {
   for (int64_t k = 0; k < steps; ++k) {
     Exchange& lengths = in.lengths(k);
     co_await lengths;
-    if (in.follow(k) >= 0) coder.bad_payload(peer, k, "its length is beyond what the codec can write");
+    if (in.follow(k) >= 0) coder.bad_payload(peer, k, kBadLength);
     if (coder.framed()) post(k + 1);
     Exchange& arrivals = in.arrivals(k);
     co_await arrivals;
@@ -307,8 +307,7 @@ Task coded_all_to_all(GroupLane lane, CodedCall call, View from, Bounds from_bou
     send(k + 2);
     Exchange& lengths = in.lengths(k);
     co_await lengths;
-    if (const int bad = in.follow(k); bad >= 0)
-      coder.bad_payload(bad, k, "its length is beyond what the codec can write");
+    if (const int bad = in.follow(k); bad >= 0) coder.bad_payload(bad, k, kBadLength);
     Exchange& arrivals = in.arrivals(k);
     co_await arrivals;
     for (int peer = 0; peer < n && !coder.plain(); ++peer) {

@@ -106,7 +106,8 @@ int64_t coded_two_level_all_reduce_bytes(const Coder* intra, const Coder* inter,
                                          const CommTuning& tuning, const NodeGrid& grid, int me, int64_t count,
                                          DType dtype);
 int64_t coded_message_bytes(const Coder& coder, const CommTuning& tuning, int64_t count, DType dtype);
-int64_t rounds_all_reduce_bytes(const RoundCodec& codec, const CommTuning& tuning, int members, int me, int64_t count,
-                                std::span<const MatrixShape> matrices);
+// nodes: of each member; empty: all on one.
+int64_t rounds_all_reduce_bytes(const RoundCodec& codec, const CommTuning& tuning, std::span<const int> nodes,
+                                int members, int me, int64_t count, std::span<const MatrixShape> matrices);
 
 }  // namespace thinwire

@@ -118,8 +118,8 @@ int64_t coded_two_level_all_reduce_bytes(const Coder* intra, const Coder* inter,
          coded_two_level_all_gather_bytes(gather, tuning, grid, me, bounds, sum_dtype(gather, dtype));
 }
 
-int64_t rounds_all_reduce_bytes(const RoundCodec& codec, const CommTuning& tuning, int members, int me, int64_t count,
-                                std::span<const MatrixShape> matrices) {
+int64_t rounds_all_reduce_bytes(const RoundCodec& codec, const CommTuning& tuning, std::span<const int> nodes,
+                                int members, int me, int64_t count, std::span<const MatrixShape> matrices) {
   Msg msg;
   msg.matrices = matrices;
   msg.ranks = members;
@@ -131,7 +131,7 @@ int64_t rounds_all_reduce_bytes(const RoundCodec& codec, const CommTuning& tunin
     const ReduceKind kind = round.reduction == Reduction::kSum   ? ReduceKind::kSum
                             : round.reduction == Reduction::kMax ? ReduceKind::kMax
                                                                  : ReduceKind::kOr;
-    bytes += all_reduce_bytes(tuning, {}, members, me, codec.bound(r, count, matrices),
+    bytes += all_reduce_bytes(tuning, nodes, members, me, codec.bound(r, count, matrices),
                               static_cast<int64_t>(size_of(round.dtype)), kind);
   }
   return bytes;

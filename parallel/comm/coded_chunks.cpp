@@ -308,7 +308,7 @@ int Inbox::follow(int64_t k) {
   for (int place = 0; place < places_; ++place) {
     const Entry& e = entry(k, place);
     if (e.peer < 0) continue;
-    if (e.length > e.bound) return place;
+    if (e.length == 0 || e.length > e.bound) return place;
     post(k, e);
   }
   return -1;
@@ -366,7 +366,7 @@ void CodedScatter::send(int64_t k) {
 
 void CodedScatter::follow(int64_t k) {
   const int bad = in_.follow(k);
-  if (bad >= 0) coder_.bad_payload(bad < lane_.me ? bad : bad + 1, k, "its length is beyond what the codec can write");
+  if (bad >= 0) coder_.bad_payload(bad < lane_.me ? bad : bad + 1, k, kBadLength);
 }
 
 void CodedScatter::sum(int64_t k, View out, bool accumulate) {

@@ -15,6 +15,7 @@ namespace thinwire {
 
 inline constexpr int kInFlight = 3;        // pieces under way per peer: one travels, one is packed, one is absorbed
 inline constexpr size_t kLengthBytes = 8;  // in front of a framed payload, little endian
+inline constexpr const char* kBadLength = "its length is beyond what the codec can write, or 0";
 
 // Elements [first, first + count).
 struct Slice {

@@ -6,8 +6,6 @@
 namespace thinwire {
 namespace {
 
-constexpr const char* kTooLong = "its length is beyond what the codec can write";
-
 bool has_references(const CodedCall& call) {
   return call.coder != nullptr && call.coder->value_difference();
 }
@@ -75,7 +73,7 @@ Task gather_pieces(GroupLane lane, CodedCall call, Seat seat, View mine, View wh
     send(k + 2);
     Exchange& lengths = in.lengths(k);
     co_await lengths;
-    if (const int bad = in.follow(k); bad >= 0) coder.bad_payload(bad, k, kTooLong);
+    if (const int bad = in.follow(k); bad >= 0) coder.bad_payload(bad, k, kBadLength);
     Exchange& arrivals = in.arrivals(k);
     co_await arrivals;
     for (int peer = 0; peer < n && !coder.plain(); ++peer) {
@@ -186,7 +184,7 @@ Task two_level_gather_pieces(GroupLane lane, CodedCall call, View mine, View who
     send(k + ahead);
     Exchange& column_lengths = column.lengths(k);
     co_await column_lengths;
-    if (const int bad = column.follow(k); bad >= 0) coder.bad_payload(g.member(bad, g.place), k, kTooLong);
+    if (const int bad = column.follow(k); bad >= 0) coder.bad_payload(g.member(bad, g.place), k, kBadLength);
     Exchange& column_arrivals = column.arrivals(k);
     co_await column_arrivals;
     hand_on(k);
@@ -194,10 +192,10 @@ Task two_level_gather_pieces(GroupLane lane, CodedCall call, View mine, View who
       if (j != g.node) take(column, k, j, g.member(j, g.place));
     Exchange& near_lengths = near.lengths(k);
     co_await near_lengths;
-    if (const int bad = near.follow(k); bad >= 0) coder.bad_payload(g.member(g.node, bad), k, kTooLong);
+    if (const int bad = near.follow(k); bad >= 0) coder.bad_payload(g.member(g.node, bad), k, kBadLength);
     Exchange& far_lengths = far.lengths(k);
     co_await far_lengths;
-    if (const int bad = far.follow(k); bad >= 0) coder.bad_payload(bad, k, kTooLong);
+    if (const int bad = far.follow(k); bad >= 0) coder.bad_payload(bad, k, kBadLength);
     Exchange& near_arrivals = near.arrivals(k);
     co_await near_arrivals;
     for (int l = 0; l < g.local; ++l)

@@ -73,7 +73,7 @@ Task ring_scatter_pieces(GroupLane lane, CodedCall call, View whole, Bounds boun
     Exchange& lengths_in = in.lengths(i);  // named: GCC 12 would copy what a call returns
     co_await lengths_in;
     const int64_t k = taken.k++;
-    if (in.follow(i) >= 0) coder.bad_payload(previous, k, "its length is beyond what the codec can write");
+    if (in.follow(i) >= 0) coder.bad_payload(previous, k, kBadLength);
     Exchange& arrivals = in.arrivals(i);
     co_await arrivals;
     const int r = slice(taken.step);
@@ -160,8 +160,8 @@ Task ring_gather_pieces(GroupLane lane, CodedCall call, View mine, View whole, B
     // One piece behind the other: each is handed on before it is absorbed, and the next is under way meanwhile.
     const int64_t pieces = cut.pieces(theirs.count);
     for (int64_t k = 0; k < pieces && framed; ++k)
-      if (lengths[place(step, k)] > coder.bytes(cut.piece(theirs, k).count, dtype))
-        coder.bad_payload(owner, k, "its length is beyond what the codec can write");
+      if (!lengths[place(step, k)] || lengths[place(step, k)] > coder.bytes(cut.piece(theirs, k).count, dtype))
+        coder.bad_payload(owner, k, kBadLength);
     if (pieces > 0) receive(0);
     for (int64_t k = 0; k < pieces; ++k) {
       co_await arrivals;

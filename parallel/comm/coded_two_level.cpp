@@ -101,8 +101,7 @@ Task two_level_scatter_pieces(GroupLane lane, CodedCall intra, CodedCall inter, 
   for (int j = 0; j < g.nodes && framed; ++j) {
     for (int64_t k = 0; j != g.node && k < pieces; ++k) {
       const uint64_t length = lengths_in[arrival(j, k)];
-      if (length > coder.bytes(cut.piece(own, k).count, sum_type))
-        coder.bad_payload(j, k, "its length is beyond what the codec can write");
+      if (length == 0 || length > coder.bytes(cut.piece(own, k).count, sum_type)) coder.bad_payload(j, k, kBadLength);
       receive(j, k, static_cast<size_t>(length));
     }
   }

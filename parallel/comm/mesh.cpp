@@ -71,6 +71,18 @@ int Mesh::node_count() const {
   return static_cast<int>(std::set<int>(nodes_.begin(), nodes_.end()).size());
 }
 
+namespace {
+
+// Which chances a group rounds by. Its slots and ranks count from 0 as those of other groups do, so replicas would err
+// alike, and their mean would keep what should average out. Weights, and the embedding's sum between two stages, have
+// to come out the same in all groups.
+uint64_t draws_of(const MeshShape& shape, Site site, const std::vector<int>& ranks) {
+  const bool same_everywhere = site == Site::kZeroParameter || site == Site::kEmbedding;
+  return same_everywhere ? 0 : static_cast<uint64_t>(coordinates_of(shape, ranks.front()).data);
+}
+
+}  // namespace
+
 Channel Mesh::channel(GroupKind kind, Site site, std::vector<int> ranks, bool further) {
   if (ranks.size() <= 1) return {};
   std::vector<int> nodes;
@@ -78,6 +90,7 @@ Channel Mesh::channel(GroupKind kind, Site site, std::vector<int> ranks, bool fu
     TW_CHECK(r >= 0 && r < shape_.ranks(), "rank ", r, " of ", shape_.ranks());
     nodes.push_back(nodes_[static_cast<size_t>(r)]);
   }
+  const uint64_t draws = draws_of(shape_, site, ranks);
   auto communicator = std::make_unique<Communicator>(*progress_, std::move(ranks), static_cast<int>(kind), site,
                                                      &counters(site), std::move(nodes), tuning_);
   std::shared_ptr<SiteCoding> coding = codings_[static_cast<size_t>(site)];
@@ -88,7 +101,7 @@ Channel Mesh::channel(GroupKind kind, Site site, std::vector<int> ranks, bool fu
   states_.push_back(states);
   const bool publishes = kind == GroupKind::kParameterUpdate || kind == GroupKind::kEmbeddingUpdate;
   return Channel(std::move(communicator), std::move(coding), publishes ? &publication_clock_ : &clock_, &counters(site),
-                 std::move(states));
+                 std::move(states), draws);
 }
 
 void Mesh::settle_states(bool applied) {

@@ -19,7 +19,9 @@ struct Sent {
   size_t bytes;
 };
 
-// Turns a bit of one message over as it leaves; whoever sent it keeps what he had.
+constexpr size_t kAll = SIZE_MAX;
+
+// Turns a bit of one message over as it leaves, or makes all of it zero; whoever sent it keeps what he had.
 class Flipping final : public Between {
  public:
   Flipping(Transport& inner, int at_send, size_t byte) : Between(inner), at_(at_send), byte_(byte) {}
@@ -28,7 +30,10 @@ class Flipping final : public Between {
     if (at_-- != 0) return Between::post_send(data, bytes, peer, tag, token);
     const char* from = static_cast<const char*>(data);
     damaged_.assign(from, from + bytes);
-    damaged_[byte_ % bytes] ^= 16;
+    if (byte_ == kAll)
+      damaged_.assign(bytes, 0);
+    else
+      damaged_[byte_ % bytes] ^= 16;
     return Between::post_send(damaged_.data(), bytes, peer, tag, token);
   }
   std::vector<Sent> sent;
@@ -188,8 +193,9 @@ TEST_P(FlippedBit, IsToldWithPeerSiteAndChunk) {
 INSTANTIATE_TEST_SUITE_P(Every, FlippedBit, ::testing::ValuesIn(verbs()),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// Framed: a length and a payload per peer; bit 4 of its second byte makes the length longer by 4096.
-TEST(BadPayload, LengthBeyondTheBoundIsRefused) {
+// Framed: a length and a payload per peer; bit 4 of its second byte makes the length longer by 4096. A length of 0
+// would be taken for somebody who has nothing to add: weights became zeros.
+TEST(BadPayload, LengthsThatNoPackerWritesAreRefused) {
   const auto coder = coder_of(std::make_shared<NonZeros>(8));
   for (const Verb& verb : verbs()) {
     const Heard whole = run_damaged(verb, *coder, -1, 0);
@@ -198,11 +204,13 @@ TEST(BadPayload, LengthBeyondTheBoundIsRefused) {
     for (size_t at = 0; at < whole.sent.size(); ++at) {
       if (whole.sent[at].bytes != 8) continue;
       ++lengths;
-      const Heard heard = run_damaged(verb, *coder, static_cast<int>(at), 1);
-      ASSERT_FALSE(heard.told.empty()) << "message " << at;
-      for (const auto& [rank, message] : heard.told) {
-        EXPECT_NE(message.find(" sent a bad payload at site dp.gradient"), std::string::npos) << message;
-        EXPECT_NE(message.find("its length is beyond"), std::string::npos) << message;
+      for (const size_t damage : {size_t{1}, kAll}) {
+        const Heard heard = run_damaged(verb, *coder, static_cast<int>(at), damage);
+        ASSERT_FALSE(heard.told.empty()) << "message " << at;
+        for (const auto& [rank, message] : heard.told) {
+          EXPECT_NE(message.find(" sent a bad payload at site dp.gradient"), std::string::npos) << message;
+          EXPECT_NE(message.find("its length is beyond"), std::string::npos) << message;
+        }
       }
     }
     EXPECT_GE(lengths, 3);

@@ -79,6 +79,40 @@ TEST(Mesh, ChannelsAddWithinTheirGroups) {
   });
 }
 
+// Replicas that rounded by the same chances would err alike, and their mean would keep the error. Tensor-parallel ranks
+// that send the same must go on agreeing.
+TEST(Mesh, ReplicasRoundByChancesOfTheirOwn) {
+  const MeshShape shape{2, 2, 2};
+  constexpr int64_t kCount = 4096;
+  std::vector<std::vector<char>> received(8);
+  run_ranks(8, [&](Progress& progress) {
+    Mesh mesh(progress, shape, pretend_nodes(8, 8));
+    SiteRule rule;
+    rule.codec.codec = "block_int", rule.codec.bits = 4, rule.codec.block = 64, rule.codec.rounding = "stochastic";
+    rule.min_bytes = 0;
+    Mesh::Codings codings;
+    codings[static_cast<size_t>(Site::kPpForward)] = make_site_coding(Site::kPpForward, rule);
+    mesh.use_codings(codings);
+    const Coordinates at = coordinates_of(shape, mesh.rank());
+    Channel channel = mesh.channel(GroupKind::kPpForward, Site::kPpForward, pipeline_ranks(shape, at));
+    HostStream stream;
+    Buffer data(DType::f32, kCount);
+    data.fill(3, 0);
+    if (at.pipeline == 0) {
+      channel.send(data.view(), 1, stream).wait(stream);
+    } else {
+      channel.receive(data.view(), 0, stream).wait(stream);
+      received[static_cast<size_t>(mesh.rank())] = data.bytes();
+    }
+  });
+  const auto of = [&](int data, int tensor) {
+    return received[static_cast<size_t>(rank_at(shape, {1, data, tensor}))];
+  };
+  EXPECT_EQ(of(0, 0), of(0, 1));
+  EXPECT_EQ(of(1, 0), of(1, 1));
+  EXPECT_NE(of(0, 0), of(1, 0));
+}
+
 TEST(Mesh, ChannelOfOneRankMovesNothing) {
   run_ranks(1, [](Progress& progress) {
     HostStream stream;

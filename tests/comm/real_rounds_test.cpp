@@ -191,8 +191,8 @@ TEST_P(RealRounds, SumOnEveryAlgorithm) {
                                            part.view(), false));
             a->commit(), b->commit(), e.commit(), f.commit();
             const std::lock_guard lock(mutex);
-            if (nodes.empty()) {
-              const int64_t bytes = rounds_all_reduce_bytes(*codec, tuning, n, rank.me(), count, matrices);
+            {
+              const int64_t bytes = rounds_all_reduce_bytes(*codec, tuning, nodes, n, rank.me(), count, matrices);
               const int64_t slack = codec->rounds() * (n - 1) * tuning.small_bytes;  // as channel_price.cpp says why
               if (GetParam().exact) {
                 EXPECT_EQ(wire, bytes);

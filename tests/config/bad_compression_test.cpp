@@ -32,6 +32,28 @@ void expect_lines(const std::vector<Refused>& table) {
 const ConfigOptions kTwo{.ranks = 2}, kFour{.ranks = 4};
 const char* const kStages = "\"pipe_parallel_size\": 2,\n";
 
+// What is summed already is coded again by codecs that need nobody else.
+TEST(BadCompression, Sums) {
+  expect_lines({
+      {"rounds", rule("dp.gradient", "\"codec\": \"block_int\", \"sum\": {\"codec\": \"low_rank\"}"),
+       "a.json:4:41: compression.dp.gradient.sum.codec: low_rank adds up over ranks in rounds of its own: it cannot "
+       "code a "
+       "sum on its way back; block_int can",
+       kTwo},
+      {"a sketch of sums", rule("embedding", "\"codec\": \"cast\", \"sum\": {\"codec\": \"sketch\"}", kStages),
+       "a.json:5:36: compression.embedding.sum.codec: sketch adds up over ranks in rounds of its own: it cannot code a "
+       "sum on its way back; block_int can",
+       kFour},
+      {"the hop between nodes alone",
+       rule("dp.gradient", "\"algorithm\": \"two_level\", \"sum\": {\"codec\": \"block_int\"}",
+            "\"ranks_per_node\": 2,\n"),
+       "a.json:5:45: compression.dp.gradient.sum.codec: codec identity leaves all hops as they are, those of sums, "
+       "too; "
+       "say another codec",
+       kFour},
+  });
+}
+
 TEST(BadCompression, Residuals) {
   const std::string replay =
       ": what a layer sends must come out the same when it is computed again (recompute), and a residual moves on; say "

@@ -483,13 +483,17 @@ class Sweeps(StandInCase):
     def test_what_is_asked_for(self):
         cases = [("lsf", {"ranks": 16, "nodes": 2, "threads": 4}, "-n", "16"), ("pbs", {"ranks": 16, "nodes": 2, "threads": 4}, "-l", None), ("flux", {"nodes": 2, "ranks_per_node": 8}, "--nodes", "2"),
                  ("lsf", {"ranks": 4, "gpus_per_node": 4}, "-gpu", "num=4:mode=shared:j_exclusive=yes"), ("pbs", {"ranks": 4, "gpus_per_node": 4}, "-l", None),
+                 ("pbs", {"ranks": 16, "nodes": 2, "threads of the configuration": 4}, "-l", None),
                  ("lsf", {"extra": ["-sp 50"]}, "-sp", "50"), ("flux", {"extra": "--urgency=20"}, "--urgency", "20")]
         for i, (kind, launcher, option, value) in enumerate(cases):
             with self.subTest(f"{kind} {launcher}"):
                 shutil.rmtree(self.here / "queue", ignore_errors=True)
                 if kind == "flux":
                     launcher = {"ranks": launcher.get("nodes", 1) * launcher.get("ranks_per_node", 4), **launcher}
-                self.sweep_here(self.plan_for(kind, launcher=launcher, seeds=[1, 2]), "--out", self.here / f"out{i}", expect=0)
+                launcher = dict(launcher)
+                threads = launcher.pop("threads of the configuration", None)
+                keys = {"keys": {"threads_per_rank": threads}} if threads else {}
+                self.sweep_here(self.plan_for(kind, launcher=launcher, seeds=[1, 2], **keys), "--out", self.here / f"out{i}", expect=0)
                 job = next(iter(self.queue.jobs().values()))
                 if value:
                     self.assertEqual(job["options"][option], value)

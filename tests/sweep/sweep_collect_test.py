@@ -25,6 +25,8 @@ class Rows(Folder):
         ]
         lines.insert(3, {"step": 3, "eval_loss": 6.5, "perplexity": 600.0, "eval_ms": 3.0, "eval_tokens": 64, "split": "valid"})
         lines.append({"step": 6, "eval_loss": 6.75, "perplexity": 700.0, "eval_ms": 4.0, "eval_tokens": 64, "split": "valid"})
+        # The test text is evaluated at the end of a run: runs are not compared by it.
+        lines.append({"step": 6, "eval_loss": 3.0, "perplexity": 20.0, "eval_ms": 4.0, "eval_tokens": 64, "split": "test"})
         self.point("001-a", {"compression.preset": "none"}, lines, started="2026-01-01T00:00:00Z", seconds=12.5)
         row = self.collect()["001-a"]
         wanted = {
@@ -140,8 +142,9 @@ class Rows(Folder):
     def test_an_axis_named_like_a_metric(self):
         for n, scale in enumerate((1, 2), 1):
             self.point(f"00{n}", {"loss_scale": scale}, [update(1, 5.0, 10.0)])
+        self.point("003", {"loss_scale": 4}, state="init")  # has no metrics, and the same columns
         rows = self.collect()
-        self.assertEqual([(r["config.loss_scale"], float(r["loss_scale"])) for r in rows.values()], [("1", 1.0), ("2", 1.0)])
+        self.assertEqual([(r["config.loss_scale"], r["loss_scale"]) for r in rows.values()], [("1", "1.0"), ("2", "1.0"), ("4", "")])
 
     def test_points_that_never_ran_are_rows_with_their_reason(self):
         self.point("001", {"a": 1}, state="refused", reason='plan.json:3:9: hidden_size: 10 is no multiple of "4", num_attention_heads')
@@ -275,6 +278,15 @@ class Comparisons(Folder):
         self.collect()
         view = sweep_html.View(sweep_collect.Sweep(self.dir))
         self.assertEqual([(t, [g["name"] for g in m]) for t, m in view.panels], [("2 hosts, 4 ranks", ["base", "new"]), ("4 hosts, 8 ranks", ["base", "new"])])
+
+    def test_lists_and_objects_on_an_axis_make_panels(self):
+        self.plan["baseline"] = {"p": "none"}
+        for n, (betas, p) in enumerate(itertools.product(([0.9, 0.95], [0.9, 0.999]), ("none", "coded")), 1):
+            self.point(f"00{n}", {"p": p, "betas": betas, "zero": {"stage": 1}}, [update(1, 5.0 + n, 10.0)])
+        self.collect()
+        text = self.html()
+        check_html(self, text)
+        self.assertIn("[0.9, 0.95]", text)
 
     def test_the_page_is_well_formed_and_alone(self):
         for sizes in ((1, 1), (2, 1), (5, 4), (20, 3)):

@@ -222,6 +222,13 @@ class Verdicts(Folder):
         for name in re.findall(r"\]\((page_\w+\.svg)\)", text):
             xml.etree.ElementTree.parse(os.path.join(self.dir, name))
         self.assertIn("page_speed.svg", text)
+        # A file of the folder that one is in.
+        before = os.getcwd()
+        os.chdir(self.dir)
+        self.addCleanup(os.chdir, before)
+        sweep_page.write(self.dir, "here.md", papers)
+        with open("here.md", encoding="utf-8") as f:
+            self.assertIn("| Faster. |", f.read())
         # A changed table changes the page.
         path = os.path.join(self.dir, "results.csv")
         with open(path, encoding="utf-8", newline="") as f:

@@ -127,6 +127,9 @@ class Plans(SweepCase):
             self.assertIn(part, out + err)
         self.assertEqual(self.sweep("status", self.here)[0], 78)  # a folder, but no sweep
 
+    def test_null_is_the_default(self):
+        self.assertEqual(self.read(launcher=None, baseline=None).kind, "local")
+
     def test_order(self):
         plan = self.read(grid={"lr": [1e-3, 2e-3], "@ranks": [1, 2]}, zip={"weight_decay": [0.1, 0.2], "min_lr": [0, 1e-4]},
                          list=[{"name": "plain"}, {"name": "coded", "compression.preset": "zeropp"}], seeds=[7, 8])

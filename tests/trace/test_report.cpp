@@ -222,6 +222,38 @@ TEST(Report, ComparisonShowsWhatCompressionBuys) {
   EXPECT_EQ(silent.find("<h2>Compression</h2>"), std::string::npos);
 }
 
+// A run that was cut off is compared to the whole one where both were evaluated.
+TEST(Report, LossesAreComparedAtTheSameStep) {
+  const TraceScratch scratch;
+  for (const char* name : {"whole", "cut", "other"}) make_run(scratch / name, 10);
+  const auto log = [&](const char* name, const std::vector<std::pair<int, double>>& evaluations) {
+    std::string lines = "{\"step\":1,\"loss\":4,\"comm\":{\"dp.gradient\":{\"wire_bytes\":4,\"logical_bytes\":4}}}\n";
+    for (const auto& [step, loss] : evaluations) {
+      lines += "{\"step\":" + std::to_string(step) + ",\"eval_loss\":" + std::to_string(loss) + ",\"perplexity\":1}\n";
+    }
+    spill(metrics_path(scratch / name), lines);
+  };
+  log("whole", {{10, 4.0}, {20, 2.0}});
+  log("cut", {{10, 4.4}});
+  log("other", {{15, 3.0}});
+  const std::string page =
+      compare_page({load_run(scratch / "whole"), load_run(scratch / "cut"), load_run(scratch / "other")});
+  EXPECT_NE(page.find("<td>4.4000</td><td>+10.00 % (at step 10)</td>"), std::string::npos) << page;
+  EXPECT_NE(page.find("<td>3.0000</td><td>–</td>"), std::string::npos);
+}
+
+// Evaluations and checkpoints lie between steps: they leave the rest of a step as it is.
+TEST(Report, TimeOfAStepAndBetweenSteps) {
+  const TraceScratch scratch;
+  make_run(scratch / "run", 1);
+  spill(metrics_path(scratch / "run"),
+        "{\"step\":1,\"loss\":4,\"step_ms\":12345.6,\"time_ms\":{\"forward\":12305.6,\"evaluation\":500}}\n");
+  const std::string page = report_page({load_run(scratch / "run")});
+  EXPECT_NE(page.find("rest: 40 ms"), std::string::npos);
+  EXPECT_NE(page.find("12.35 s"), std::string::npos);
+  EXPECT_EQ(page.find("e+0"), std::string::npos);
+}
+
 TEST(Report, PagesAreSound) {
   const TraceScratch scratch;
   make_run(scratch / "a", 200);
@@ -316,6 +348,7 @@ TEST(SvgChart, TicksAreRoundAndInside) {
     }
   }
   EXPECT_EQ(nice_ticks(2.0, 2.0, 5).size(), 1u);
+  EXPECT_LE(nice_ticks(2.5, std::nextafter(2.5, 3.0), 5).size(), 101u);  // it used to count for ever
 }
 
 // Long names would run into each other under the bars; whole they are in the legend and in what the pointer shows.

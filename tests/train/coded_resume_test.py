@@ -118,6 +118,20 @@ class CodedResume(RunCase):
                 self.assertIn("resumed", done.out + done.err)
                 (self.assertNotIn if name == "same" else self.assertIn)("start at zero", done.out + done.err)
 
+    def test_states_of_other_boundaries_are_not_taken(self):
+        # As many ranks of each kind, and what a slot stands between is another layer.
+        keys = {**MODEL, **PIPE, "num_layers": 8, "gradient_accumulation_steps": 8, "schedule": "interleaved", "virtual_chunks": 2,
+                "compression": {"preset": "optimus_cc_cb", "adapt": False, "pp.backward": {"rank": 2}}}
+        base = self.config("chunks", **keys)
+        self.train(base, ranks=2, faults=[{"at": "step.begin", "step": 9, "rank": 0, "do": "kill9"}])
+        for name, changed in (("same", {}), ("whole", {"schedule": "1f1b", "virtual_chunks": 1}), ("uneven", {"pipe_partition_method": "time", "pipe_partition_costs": [1, 0, 4]})):
+            with self.subTest(name):
+                config = self.config(name + "_cut", **{**keys, **changed})
+                shutil.copytree(self.run_dir(base), self.run_dir(config))
+                done = self.train(config, ranks=2, expect=0)
+                self.assertIn("resumed", done.out + done.err)
+                (self.assertNotIn if name == "same" else self.assertIn)("start at zero", done.out + done.err)
+
     def test_another_layout_says_that_residuals_start_anew(self):
         keys = {**MODEL, "compression": {"preset": "thinwire", "adapt": False}}
         config = self.config("reshaped", **keys)

@@ -39,12 +39,12 @@ struct Story {
   char resumed = '?';      // and of the first one behind a checkpoint
 };
 
-Story decide(bool light, const Times& times, int64_t logical_bytes) {
+Story decide(bool light, const Times& times, int64_t logical_bytes, int64_t begin = 0) {
   std::vector<Story> stories(kRanks);
   run_ranks(kRanks, [&](Progress& progress) {
     Mesh mesh(progress, {1, kRanks, 1}, pretend_nodes(kRanks, kRanks));
     Control control(mesh.channel(GroupKind::kWorld, Site::kControl, all_ranks(kRanks)));
-    CodingController controller(true, light, &mesh, control);
+    CodingController controller(true, light, begin, &mesh, control);
     const auto way = [&](CodingController& c) {
       c.before();
       const bool off = mesh.clock().off[static_cast<size_t>(Site::kDpGradient)];
@@ -64,7 +64,7 @@ Story decide(bool light, const Times& times, int64_t logical_bytes) {
     EXPECT_EQ(controller.after(1.0, 100, 0), "");
     Numbers numbers;
     controller.visit(numbers);
-    CodingController again(true, light, &mesh, control);
+    CodingController again(true, light, begin, &mesh, control);
     numbers.reading = true;
     again.visit(numbers);
     EXPECT_TRUE(again.decided());
@@ -117,6 +117,15 @@ TEST(CodingController, GivesWaysThatAreCloseMoreUpdates) {
   const Story three = decide(true, {10.0, 9.9, 9.8}, 1);
   EXPECT_EQ(three.ways, both + "ccccllllppppccccllllpppp");
   EXPECT_EQ(three.behind, 'p');
+}
+
+// In a warm-up of the rules nothing is coded, so that ways differ by noise alone.
+TEST(CodingController, WaitsForTheEndOfWarmUps) {
+  const Story story = decide(false, {10.0, 0.0, 20.0}, 1, 20);
+  EXPECT_EQ(story.ways, std::string(20 + 3, 'c') +
+                            "ccccpppp"
+                            "ccccpppp");
+  EXPECT_EQ(story.behind, 'c');
 }
 
 TEST(CodingController, TriesNothingThatTheRulesDoNotHave) {

@@ -232,7 +232,8 @@ void* shared_array(const void* site, size_t bytes) {
   if (memory == nullptr) {
     m.shared_arrays.emplace_back(new unsigned char[bytes]);
     m.shared_used += bytes;
-    TW_CHECK(m.shared_used <= 48 << 10, m.what, ": more than 48 KB of static shared memory");
+    TW_CHECK(m.shared_used <= (m.dynamic_bytes > 0 ? size_t{1} << 10 : size_t{48} << 10), m.what, ": ", m.shared_used,
+             " bytes of static shared memory, which may be 1 KB beside dynamic, else 48 KB (see CudaQueue::launch)");
     memory = m.shared_arrays.back().get();
     poison(m.shared_arrays.back().get(), bytes);
   }

@@ -137,6 +137,17 @@ void Resolver::batch() {
   parse_ramp();
 }
 
+// Sequence parallelism cuts the tokens of a micro-batch.
+void Resolver::tokens_for_tensor_ranks() {
+  const char* micro = "train_micro_batch_size_per_gpu";
+  if (!known({"sequence_parallel", "model_parallel_size", "seq_length", micro}) || !flag("sequence_parallel")) return;
+  const int64_t tokens = integer(micro) * integer("seq_length"), t = integer("model_parallel_size");
+  if (tokens < t)
+    fail({"sequence_parallel", "model_parallel_size", "seq_length", micro},
+         "cuts the " + str(tokens) + " tokens of a micro-batch (train_micro_batch_size_per_gpu * seq_length) over " +
+             str(t) + " tensor-parallel ranks: some would have none; say false, or give longer sequences");
+}
+
 void Resolver::parse_ramp() {
   const Setting* ramp = given("rampup_batch_size");
   if (ramp == nullptr) return;

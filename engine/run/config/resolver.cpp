@@ -106,6 +106,7 @@ ResolvedConfig resolve(SettingsReader& reader, const std::string& stem, const Co
   resolver.precision();
   resolver.layout();
   resolver.batch();
+  resolver.tokens_for_tensor_ranks();
   resolver.preset();
   resolver.placement();
   resolver.communication();

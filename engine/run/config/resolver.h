@@ -23,6 +23,7 @@ class Resolver {
   void precision();
   void layout();
   void batch();
+  void tokens_for_tensor_ranks();
   void preset();
   void placement();
   void communication();

@@ -47,7 +47,7 @@ class Check {
       else if (site_ == Site::kZeroParameter || site_ == Site::kSequence)
         fail({"sum.codec"}, at() + " carries no sums: everything is coded once, where it comes from");
       else
-        coding(rule_.sum_codec, rule_.sum_residual, "sum.");
+        sums();
     }
     if (rule_.codec.codec == "low_rank" && rule_.codec.sides == 1 && is_pipeline(site_))
       fail({"sides"}, "one factor a message is for sums over ranks: a stage that receives one keeps no other; say 2");
@@ -70,6 +70,23 @@ class Check {
   void coding(const CodecSpec& c, const ResidualSpec& r, const std::string& p) {
     if (residual(c, r, p)) codec_at_site(c, r, p);
     parameters(c, r, p);
+  }
+
+  // The second coding, of what is summed already.
+  void sums() {
+    const std::string &first = rule_.codec.codec, &second = rule_.sum_codec.codec;
+    if (any_of(second, {"low_rank", "sketch"})) {
+      return fail({"sum.codec"}, second +
+                                     " adds up over ranks in rounds of its own: it cannot code a sum on its way back; "
+                                     "block_int can");
+    }
+    coding(rule_.sum_codec, rule_.sum_residual, "sum.");
+    if (any_of(first, {"low_rank", "sketch"}))
+      note({"sum.codec"}, "has no effect: what codec " + first + " sends is summed coded, so nothing is coded again");
+    else if (first == "identity" && rule_.algorithm != RuleAlgorithm::kDirect)
+      fail({"sum.codec", "codec"}, "codec identity leaves all hops as they are, those of sums, too; say another codec");
+    else if (first == "identity" && second != "identity")
+      note({"sum.codec"}, "is for sums that a placement adds up further alone, since codec is identity");
   }
 
   // False when refused: what else could be said about the codec would be about the same mistake.
@@ -132,6 +149,11 @@ class Check {
                ": what a layer sends must come out the same when it is computed or gathered again (recompute, sequence "
                "parallelism), and chance moves on; " +
                (name == "random_k" ? "top_k can" : "say nearest"));
+    if (name == "block_int" && c.rounding == "stochastic" && site_ == Site::kZeroParameter && !context_.weights_persist)
+      note({p + "rounding"},
+           "placement.weights shards them, and every gather draws anew: a forward and its backward pass see weights "
+           "that "
+           "differ by the rounding; nearest gives both the same");
     const bool partial = selects_elements(name) || name == "one_bit";
     if (partial && name != "sketch" && site_ == Site::kZeroParameter && r.kind != ResidualKind::kValueDifference)
       fail({p + "codec"},

@@ -46,8 +46,8 @@ struct StepRecord {
   double hw_tflops = 0.0;               // hardware_flops_per_token
   std::optional<double> mfu;            // model_tflops_per_rank / peak, a fraction; null when no peak is known
   int64_t memory_peak_bytes = 0;
-  // Where step_ms went, in this order; names: data, forward, backward, optimizer, checkpoint, and whatever the trainer
-  // adds.
+  // Where step_ms went, in this order; names: data, forward, backward, optimizer, and whatever the trainer adds.
+  // evaluation and checkpoint are time between the step before and this one, not part of step_ms.
   std::vector<std::pair<std::string, double>> time_ms;
   std::string non_finite;        // name of the first tensor with NaN or infinity; empty is written as null
   std::vector<SiteRecord> comm;  // only sites that exist in this layout: one rank writes "comm":{}

@@ -82,12 +82,12 @@ std::string compare_table(const std::vector<RunData>& runs) {
                                  number("%.4f", f.last_eval),
                                  number("%.4f", f.best_eval),
                                  count_or_dash(f.tokens_per_s),
-                                 number("%.4g ms", f.step_ms),
+                                 ms_text(f.step_ms),
                                  number("%.3g", f.tflops),
                                  number("%.1f %%", f.mfu * 100),
                                  bytes_or_dash(f.memory),
                                  bytes_or_dash(f.wire),
-                                 f.wire > 0 ? number("%.4g ms", f.exposed_ms) : "–",
+                                 f.wire > 0 ? ms_text(f.exposed_ms) : "–",
                                  std::to_string(f.skipped),
                                  format_duration(f.hours * 3600)};
     out += "<tr><td class=\"c" + std::to_string(i % 8) + "\"><i></i>" + html_escape(runs[i].name) + "</td>";
@@ -95,6 +95,20 @@ std::string compare_table(const std::vector<RunData>& runs) {
     out += "</tr>";
   }
   return out + "</table></div>";
+}
+
+// The evaluation loss against the baseline's after equally many steps, the most that both have; says where that is not
+// the end of both. A run that was cut off, or is not over yet, is not compared to a whole one.
+std::string gap_at_same_step(const RunData& run, const RunData& baseline) {
+  for (auto e = run.evals.rbegin(); e != run.evals.rend(); ++e) {
+    const auto same = std::find_if(baseline.evals.begin(), baseline.evals.end(),
+                                   [&](const EvalPoint& b) { return b.step == e->step; });
+    if (same == baseline.evals.end() || !std::isfinite(e->loss) || !std::isfinite(same->loss)) continue;
+    const bool last = e == run.evals.rbegin() && same + 1 == baseline.evals.end();
+    return number("%+.2f %%", 100 * (e->loss / same->loss - 1)) +
+           (last ? "" : " (at step " + std::to_string(e->step) + ")");
+  }
+  return "–";
 }
 
 // What compression costs in loss and buys in bytes and time. The first run is the baseline of the columns "of first".
@@ -110,17 +124,17 @@ std::string compression_table(const std::vector<RunData>& runs, bool all_ranks) 
     const Figures f = figures_of(run);
     double coding = 0.0;
     for (const SiteTotals& s : run.sites) coding += s.encode_ms + s.decode_ms;
-    const double off = 100 * (f.last_eval / first.last_eval - 1);
+    const std::string off = gap_at_same_step(run, runs.front());
     const std::string cells[] = {
         run.preset.empty() ? "–" : run.preset,
         number("%.4f", f.last_eval),
-        i == 0 ? "baseline" : number("%+.2f %%", off),
+        i == 0 ? "baseline" : off,
         bytes_or_dash(sent(f)),
         bytes_or_dash(per_step(run, sent(f))),
         sent(first) > 0 ? times(per_step(run, sent(f)), per_step(runs.front(), sent(first))) : "–",
         f.wire > 0 ? number("%.2f", f.logical / f.wire) : "–",
-        f.wire > 0 ? number("%.3g ms", f.exposed_ms) : "–",
-        f.wire > 0 ? number("%.3g ms", per_step(run, coding)) : "–",
+        f.wire > 0 ? ms_text(f.exposed_ms) : "–",
+        f.wire > 0 ? ms_text(per_step(run, coding)) : "–",
         count_or_dash(f.tokens_per_s),
         times(f.tokens_per_s, first.tokens_per_s)};
     out += "<tr><td class=\"c" + std::to_string(i % 8) + "\"><i></i>" + html_escape(run.name) + "</td>";

@@ -33,7 +33,7 @@ std::string tiles(const RunData& run) {
     out += tile(number("%.4g", f.perplexity), "perplexity", "at the last evaluation");
   }
   out += tile(count_or_dash(f.tokens_per_s), "tokens per second", "median");
-  out += tile(number("%.4g ms", f.step_ms), "time per step", "median; 95 % within " + number("%.4g ms", f.step_ms_p95));
+  out += tile(ms_text(f.step_ms), "time per step", "median; 95 % within " + ms_text(f.step_ms_p95));
   out += tile(number("%.3g", f.tflops), "model TFLOP/s per rank",
               std::isfinite(f.mfu) ? "MFU " + number("%.1f %%", f.mfu * 100) : "peak not stated, no MFU");
   out += tile(bytes_or_dash(f.memory), "peak memory", "per rank");
@@ -100,7 +100,9 @@ void fill_bars(const RunData& run, StackedBars& chart, const std::function<doubl
 
 std::string time_chart(const RunData& run) {
   StackedBars chart{.title = "Where the time of a step goes",
-                    .note = "mean per step; the rest is time that no part claims",
+                    .note =
+                        "mean per step; the rest is time that no part claims; evaluation and checkpoint: between this "
+                        "step and the one before",
                     .parts = run.time_names,
                     .labels = {},
                     .values = {}};
@@ -111,7 +113,10 @@ std::string time_chart(const RunData& run) {
   for (size_t i = 0; i < n; ++i) {
     rest[i] = run.steps[i].time_ms;
     double claimed = 0;
-    for (const double ms : rest[i]) claimed += ms;
+    for (size_t k = 0; k < rest[i].size(); ++k) {
+      const bool between = run.time_names[k] == "evaluation" || run.time_names[k] == "checkpoint";
+      if (!between) claimed += rest[i][k];
+    }
     const double step_ms = run.steps[i].step_ms;
     rest[i].push_back(std::isfinite(step_ms) ? std::max(0.0, step_ms - claimed) : 0.0);
   }
@@ -208,9 +213,7 @@ std::string site_table(const RunData& run) {
   for (const SiteTotals& s : run.sites) {
     const auto rule =
         std::find_if(run.rules.begin(), run.rules.end(), [&](const auto& r) { return r.first == s.site; });
-    const auto ms = [&](double whole) {
-      return number("%.3g ms", s.steps > 0 ? whole / static_cast<double>(s.steps) : kNone);
-    };
+    const auto ms = [&](double whole) { return ms_text(s.steps > 0 ? whole / static_cast<double>(s.steps) : kNone); };
     const std::string cells[] = {
         format_bytes(s.logical_bytes),
         format_bytes(s.wire_bytes),

@@ -19,6 +19,11 @@ std::string number(const char* format, double v) {
   return text;
 }
 
+std::string ms_text(double ms) {
+  // As it will be rounded: 999.96 is a second.
+  return ms >= 999.95 ? number("%.4g s", ms / 1000.0) : number("%.4g ms", ms);
+}
+
 namespace {
 
 double quantile(std::vector<double> v, double q) {

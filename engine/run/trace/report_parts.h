@@ -18,6 +18,8 @@ inline constexpr size_t kSmoothFrom = 60;  // steps; shorter runs are shown as t
 
 // A dash for what is not finite.
 std::string number(const char* format, double v);
+// Milliseconds, or seconds from 1000 of them on.
+std::string ms_text(double ms);
 std::string count_or_dash(double v);
 std::string bytes_or_dash(double v);  // 0 is a dash, too
 

@@ -271,7 +271,7 @@ std::string format_axis_value(AxisFormat format, double value) {
     case AxisFormat::kScientific:
       return format_scientific(value);
     case AxisFormat::kMilliseconds:
-      if (value >= 1000.0)
+      if (value >= 999.5)
         std::snprintf(text, sizeof text, "%.3g s", value / 1000.0);
       else
         std::snprintf(text, sizeof text, value == 0.0 ? "0" : "%.3g ms", value);
@@ -292,7 +292,9 @@ std::vector<double> nice_ticks(double low, double high, int wanted) {
   const double step = power * (lead <= 1.0 ? 1 : lead <= 2.0 ? 2 : lead <= 5.0 ? 5 : 10);
   std::vector<double> ticks;
   const double first = std::ceil(low / step - 1e-9), last = std::floor(high / step + 1e-9);
-  for (double k = first; k <= last; ++k) ticks.push_back(k * step == 0.0 ? 0.0 : k * step);
+  // Counted from the first one: where values differ in their last bits alone, first + 1 is first.
+  const int more = static_cast<int>(std::min(last - first, 100.0));
+  for (int i = 0; i <= more; ++i) ticks.push_back((first + i) * step == 0.0 ? 0.0 : (first + i) * step);
   return ticks;
 }
 

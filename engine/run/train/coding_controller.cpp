@@ -21,8 +21,8 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-CodingController::CodingController(bool enabled, bool light, Mesh* mesh, Control& control)
-    : enabled_(enabled && mesh != nullptr), mesh_(mesh), control_(&control), tried_{kCoded} {
+CodingController::CodingController(bool enabled, bool light, int64_t begin, Mesh* mesh, Control& control)
+    : enabled_(enabled && mesh != nullptr), begin_(begin), mesh_(mesh), control_(&control), tried_{kCoded} {
   if (light) tried_.push_back(kLight);
   tried_.push_back(kPlain);
 }
@@ -57,7 +57,7 @@ double CodingController::measure_bytes_per_ms() {
 }
 
 std::string CodingController::after(double step_ms, int64_t update, int64_t logical_bytes) {
-  if (!enabled_ || decided_ != 0) return "";
+  if (!enabled_ || decided_ != 0 || update <= begin_) return "";
   const int64_t since = seen_ - kWarmUp;
   const Way was = way_now();
   ++seen_;

@@ -2,8 +2,8 @@
 // Measured on this run, agreed by all ranks, logged, and part of every checkpoint (a plan revision).
 //
 // A few updates run each way, in turn, and the fastest way stays; ways that are close to each other are given more
-// updates. Where the wire alone would make plain updates much slower - so say their bytes and one timed exchange between
-// all ranks - nobody tries them.
+// updates. Where the wire alone would make plain updates much slower - so say their bytes and one timed exchange
+// between all ranks - nobody tries them.
 #pragma once
 
 #include <array>
@@ -19,12 +19,13 @@ namespace thinwire {
 
 class CodingController {
  public:
-  // enabled: the configuration asks for it, and something is coded. light: some rule has a light coding. mesh may be
-  // nullptr (one rank).
-  CodingController(bool enabled, bool light, Mesh* mesh, Control& control);
+  // enabled: the configuration asks for it, and something is coded. light: some rule has a light coding. begin: updates
+  // after which all rules code (warmup_steps); those before are not looked at. mesh may be nullptr (one rank).
+  CodingController(bool enabled, bool light, int64_t begin, Mesh* mesh, Control& control);
 
   // Around every update; collectives until it has decided. after() returns a line for the log when it decides, else an
-  // empty one. logical_bytes: what this rank would have sent plain, over all sites.
+  // empty one; it is not told of skipped ones, which publish nothing. update: its number, of those applied.
+  // logical_bytes: what this rank would have sent plain, over all sites.
   void before();
   std::string after(double step_ms, int64_t update, int64_t logical_bytes);
   void visit(StateVisitor& visitor);
@@ -40,6 +41,7 @@ class CodingController {
   std::string decide(int64_t update);
 
   bool enabled_ = false;
+  int64_t begin_;
   Mesh* mesh_;
   Control* control_;
   int64_t decided_ = 0, way_ = kCoded, revised_at_ = 0;  // state

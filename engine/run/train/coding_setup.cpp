@@ -33,6 +33,15 @@ Mesh::Codings codings_of(const RunConfig& config, const RankLayout& layout) {
   return codings;
 }
 
+int64_t updates_of_warm_up(const RunConfig& config, const MeshShape& mesh) {
+  const RuleContext context{.stages = mesh.pipeline, .data = mesh.data, .tensor = mesh.tensor};
+  int64_t longest = 0;
+  for (const auto& [site, rule] : config.compression.rules)
+    if (absent(site, context).empty() && make_site_coding(site, rule) != nullptr)
+      longest = std::max(longest, rule.warmup_steps);
+  return longest;
+}
+
 bool has_light_coding(const RunConfig& config, const MeshShape& mesh) {
   const RuleContext context{.stages = mesh.pipeline, .data = mesh.data, .tensor = mesh.tensor};
   return std::ranges::any_of(config.compression.rules, [&](const auto& each) {

@@ -23,6 +23,8 @@ bool codes_tied_publications(const RunConfig& config, int stages);
 Mesh::Codings codings_of(const RunConfig& config, const RankLayout& layout);
 // Whether some site of this layout has a light coding; the same on all ranks.
 bool has_light_coding(const RunConfig& config, const MeshShape& mesh);
+// Updates after which all sites of this layout are coded: the longest warm-up of their rules.
+int64_t updates_of_warm_up(const RunConfig& config, const MeshShape& mesh);
 // Cuts the units' gradients into what is coded and what is not, and marks the units that zero.parameter is for.
 void select_unit_messages(const RunConfig& config, const RankLayout& layout, const ParamStore& store,
                           std::vector<UnitMemory>& units);

@@ -141,6 +141,20 @@ double RunSession::minutes() const {
   return std::chrono::duration<double, std::ratio<60>>(std::chrono::steady_clock::now() - started_).count();
 }
 
+namespace {
+
+nlohmann::json cut_of(const Replica& replica, const ResolvedConfig& config) {
+  nlohmann::json layers = nlohmann::json::array();
+  for (int stage = 0; stage < replica.layout().mesh.pipeline; ++stage) {
+    const RankLayout layout =
+        layout_of(replica.config(), first_rank_of_stage(replica.config(), stage), replica.layout().nodes);
+    for (const LayerRange& chunk : layout.shard.chunks) layers.push_back({chunk.first, chunk.count});
+  }
+  return {{"layers", std::move(layers)}, {"placement", resolved_json(config).at("placement")}};
+}
+
+}  // namespace
+
 nlohmann::json RunSession::checkpoint_info() const {
   return {{"model", model_config_to_json(config_.run.model)},
           {"config", resolved_json(config_)},
@@ -150,7 +164,8 @@ nlohmann::json RunSession::checkpoint_info() const {
           {"layout",
            {{"pipeline", config_.run.layout.pipeline},
             {"tensor", config_.run.layout.tensor},
-            {"data", config_.run.layout.data}}}};
+            {"data", config_.run.layout.data}}},
+          {"cut", cut_}};
 }
 
 VisitState RunSession::state_of(Replica& replica, TrainProgress& progress, LossScaler& scaler,
@@ -294,7 +309,8 @@ bool RunSession::take_coding_state(const Manifest& manifest, Replica& replica, L
   if (!replica_loaded) options.unwanted_prefixes.push_back("replica/");
   if (manifest.integers.count("revision/way") == 0) options.unwanted_prefixes.push_back("revision/");
   // States are named by ranks and slots, which other ranks and other rules can have, too, for other elements.
-  bool fits = other_layout(manifest.info).empty() && same_rules(manifest.info);
+  bool fits = other_layout(manifest.info).empty() && same_rules(manifest.info) &&
+              manifest.info.value("cut", cut_) == cut_;  // which older ones do not have
   if (replica.mesh() != nullptr) {
     StateNames names(manifest);
     replica.mesh()->visit_states(names);
@@ -318,6 +334,7 @@ void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgre
   const RunConfig& run = config_.run;
   fingerprint_ = stream.fingerprint();
   for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) order_[name_of(split)] = stream.order(split);
+  cut_ = cut_of(replica, config_);
   device_ = &replica.device();
   const std::optional<LoadReport> found = store_->newest();
   bool replica_loaded = false;

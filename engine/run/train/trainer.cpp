@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 
 #include "data/batch_ramp.h"
@@ -78,9 +79,10 @@ class Trainer {
     });
     log_memory();
     scaler_ = std::make_unique<LossScaler>(run_.optim, run_.model.dtype == DType::f16);
+    const MeshShape& shape = replica_->layout().mesh;
     controller_ = std::make_unique<CodingController>(run_.compression.adapt && !run_.compression.rules.empty(),
-                                                     has_light_coding(run_, replica_->layout().mesh), job_.mesh(),
-                                                     job_.control());
+                                                     has_light_coding(run_, shape), updates_of_warm_up(run_, shape),
+                                                     job_.mesh(), job_.control());
     session_.start(*replica_, stream_, progress_, *scaler_, *controller_);
     renew_spent_budget();
     // An evaluation may come before any update.
@@ -163,6 +165,9 @@ class Trainer {
 
   void open_trace() {
     if (!run_.layout.trace) return;
+    // Of a life of this run with more ranks.
+    std::error_code gone;
+    for (int rank = job_.size(); job_.first() && std::filesystem::remove(trace_path(run_.run_dir, rank), gone);) ++rank;
     trace_ = std::make_unique<StepTrace>(job_.rank());
     const ClockAlignment clock = align_clocks(
         job_.local_size() == job_.size(), [&] { job_.control().barrier(); },
@@ -260,8 +265,10 @@ class Trainer {
     session_.record_step(outcome, progress_, timer_, ms, progress_.consumed_samples - before);
     int64_t logical = 0;
     for (const SiteCounters& site : outcome.sites) logical += site.logical_bytes;
-    if (const std::string revision = controller_->after(ms, progress_.step, logical); !revision.empty())
-      log_info(revision);
+    if (!outcome.skipped) {
+      if (const std::string revision = controller_->after(ms, progress_.updates, logical); !revision.empty())
+        log_info(revision);
+    }
     timer_.reset();  // what saving and evaluation take from here on shows in the next step's line
     faults_.reach("step.end");
     if (!outcome.skipped) return;

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Data parallel training beside PyTorch DDP and its communication hooks over gloo, on two emulated hosts: same model, batch and compute dtype.
 
-    scripts/compare_hooks.py --out DIR [--venv DIR] [--peer pytorch_ddp.py] [--rounds N] [--pairs N] [--seconds S] [--loss [--updates N]] [--only TEXT ...]
+    scripts/compare_hooks.py --out DIR [--venv DIR] [--peer pytorch_ddp.py] [--rounds N] [--seconds S] [--loss [--updates N]] [--only TEXT ...]
 
-Speed: none, bf16_wire and thinwire (and at micro batch 8 thinwire and the same work without communication, stopped and continued in turn) beside DDP with hooks none, bf16, psgd4, psgd32, psgd4_bf16, in turn, one thread and core per rank, fp32 compute,
+Speed: none, bf16_wire and thinwire beside DDP with hooks none, bf16, psgd4, psgd32, psgd4_bf16, in turn, one thread and core per rank, fp32 compute,
 the model of configs/sweeps/speed_10m.json: micro batches 1 and 8, each at 100 Mbit/s and 1 Gbit/s. --loss instead: evaluation
 loss after equal tokens (micro batch 1, unshaped, the peer's text), 3 seeds. --venv (or THINWIRE_VENV): a virtual environment with torch and
 numpy. Results are appended to DIR/results.jsonl, where scripts/compression_tables.py page reads them; a cell that is in there is not run again.
@@ -16,14 +16,13 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
-from compression_cells import ROOT, CellError, Store, decided_at, emulated, final_loss, launch, layout_keys, measure, paired_with_alone, shown, summary, text, train
+from compression_cells import ROOT, CellError, Store, decided_at, emulated, final_loss, launch, layout_keys, measure, shown, summary, text, train
 
 HOOKS = ("none", "bf16", "psgd32", "psgd4", "psgd4_bf16")
 OURS = ("none", "bf16_wire", "thinwire")
 SETTINGS = ((1, "100mbit"), (1, "1gbit"), (8, "100mbit"), (8, "1gbit"))
 SEEDS = (1337, 1338, 1339)
 UPDATES = 75  # of ours: up to 51 of them it tries how to code
-PAIR_SECONDS = 5.0
 
 
 class Compare:
@@ -79,14 +78,6 @@ class Compare:
                     "command": shown(command, self.store.folder, self.o.build)}
         measure(self.store, table, key, {"who": "ours", "mode": preset, "rate": rate, "micro": micro, **self.words}, what)
 
-    def alone(self, lab, key, micro, rate):
-        """Our own work without communication, in turn with ours: machines are slower in one minute than in the next."""
-        if not self.wanted(key):
-            return
-        text_keys, _ = text(self.store.folder, self.o.build, self.o.text)
-        measure(self.store, "paired", key, {"rate": rate, "micro": micro, "zero": self.o.zero},
-                lambda: paired_with_alone(lab, self.o.build, self.store.folder, micro, rate, self.o.zero, self.o.pairs, PAIR_SECONDS, text_keys))
-
     def wanted(self, key):
         chosen = not self.o.only or any(t in key for t in self.o.only)
         if chosen:
@@ -107,8 +98,6 @@ class Compare:
                             # Ours tries three ways in turn before it settles, on a core without AVX-512 at 0.35 s a sequence.
                             seconds = 3 + 0.42 * micro * UPDATES if name == "thinwire" else self.o.seconds * (2 if slow else 1) + micro * 2
                             self.ours(lab, "hooks", key, name, micro, rate, [f"train_iters={UPDATES if name == 'thinwire' else 60}", *text_keys], seconds)
-                            if name == "thinwire" and micro == 8 and round_ == 1:
-                                self.alone(lab, f"paired mb {micro} {rate}", micro, rate)
                         else:
                             each = step_s / (1 if slow or rate != "100mbit" else 2 if name == "bf16" else 4)
                             self.theirs(lab, "hooks", key, name, micro, rate, max(5, min(40, int(self.o.seconds / each))))
@@ -135,7 +124,6 @@ def main():
     options.add_argument("--build", default=os.path.join(ROOT, "build"))
     options.add_argument("--rounds", type=int, default=2)
     options.add_argument("--seconds", type=float, default=12)
-    options.add_argument("--pairs", type=int, default=24, help="of our own run and the same work without communication, 5 s each")
     options.add_argument("--zero", type=int, default=0)
     options.add_argument("--updates", type=int, default=200)
     options.add_argument("--loss", action="store_true")

@@ -2,7 +2,6 @@
 import contextlib
 import datetime
 import json
-import math
 import os
 import re
 import shlex
@@ -379,20 +378,20 @@ class Stopped:
         shutil.rmtree(self.run_dir, ignore_errors=True)
 
 
-def paired_with_alone(lab, build, folder, micro, rate, zero, pairs, seconds, keys):
-    """thinwire on two hosts and the same work without communication, stopped and continued in turn: a machine that is slower in one minute than in the
-    next is so for both. Measured behind the decision how to code."""
-    lab.be(2, rate)
+def paired_with_alone(lab, build, folder, ranks, micro, rate, zero, pairs, seconds, keys):
+    """thinwire between replicas, one a host, and the same work without communication, stopped and continued in turn: a machine that is slower in one
+    minute than in the next is so for both. Measured behind the decision how to code."""
+    lab.be(ranks, rate)
     runs = [os.path.join(folder, "run_" + who) for who in ("ours", "alone")]
     same = ["--config", "configs/sweeps/speed_10m.json", f"train_micro_batch_size_per_gpu={micro}", "gradient_accumulation_steps=1", "train_iters=1000", *keys]
-    layout, _, _ = layout_keys("1x2x1", zero)
+    layout, _, _ = layout_keys(f"1x{ranks}x1", zero)
     jobs = []
     try:
-        jobs.append(Stopped([*lab.run(2), os.path.join(build, "train"), *same, *layout, "compression.preset=thinwire", "run_dir=" + runs[0]], runs[0], [runs[0]]))
+        jobs.append(Stopped([*lab.run(ranks), os.path.join(build, "train"), *same, *layout, "compression.preset=thinwire", "run_dir=" + runs[0]], runs[0], [runs[0]]))
         jobs[0].wait_until(lambda: decided_at(jobs[0].log())[0], 270)
         line = decided_at(jobs[0].log())[1]
         jobs[0].signal(signal.SIGSTOP)
-        jobs.append(Stopped([*alone_front(lab, 2, runs[1]), os.path.join(build, "train"), *same], runs[1], [os.path.join(runs[1], k) for k in "01"]))
+        jobs.append(Stopped([*alone_front(lab, ranks, runs[1]), os.path.join(build, "train"), *same], runs[1], [os.path.join(runs[1], str(k)) for k in range(ranks)]))
         jobs[1].wait_until(jobs[1].updates, 120)
         jobs[1].signal(signal.SIGSTOP)
         for k in range(pairs):
@@ -403,10 +402,9 @@ def paired_with_alone(lab, build, folder, micro, rate, zero, pairs, seconds, key
         for job in jobs:
             job.end()
     ratios = [a / b for a, b in zip(ours, alone)]
-    error = statistics.stdev(ratios) / math.sqrt(len(ratios))
-    return {"step_ms": statistics.median(ours), "alone_ms": statistics.median(alone), "ratios": ratios, "ratio": statistics.fmean(ratios), "ratio_error": error, "settled": line,
-            "said": f"{statistics.median(ours):.0f} ms beside {statistics.median(alone):.0f} alone, ratio {statistics.fmean(ratios):.4f} +- {error:.4f} over {pairs} pairs; {line}",
-            "command": shown(jobs[0].command, folder, build) + "  # and in turn: " + shown(jobs[1].command, folder, build)}
+    return {"step_ms": statistics.median(ours), "alone_ms": statistics.median(alone), "ratios": ratios, "settled": line,
+            "said": f"{statistics.median(ours):.0f} ms beside {statistics.median(alone):.0f} alone, median of ratios {statistics.median(ratios):.4f} over {pairs} turns; {line}",
+            "command": f"scripts/lab up --hosts {ranks} --rate {rate}; " + shown(jobs[0].command, folder, build) + "  # and in turn: " + shown(jobs[1].command, folder, build)}
 
 
 def measure(store, table, key, words, what):

@@ -5,12 +5,14 @@
   presets   every preset x the layouts it applies to, a tiny model, 300 updates of real text: loss beside the uncompressed run, bytes per site
   loss      evaluation loss after equal tokens, one layout per preset, 3 seeds for the systems with a bar
   speed     tokens/s in the emulated cluster (needs root): rates x layouts x {none, bf16_wire, thinwire}, every system's preset at 100 Mbit/s
+  paired    thinwire at micro batch 8 and the same work without communication, stopped and continued in turn (needs root)
   ladder    Optimus-CC's ladder at 4 stages and a vocabulary of 16k: bytes and exposed time
   page      writes docs/results/compression.md from what is in DIR (also of scripts/compare_hooks.py); prints the bars
 
 Every cell prints its command. Results go to DIR/results.jsonl, line by line; a cell that is in there is not run again (one that failed is).
   --only TEXT ...  cells whose key contains one of them       --list         print the keys and stop
-  --seconds S      speed: time of a cell                      --rounds N     speed: so often, in turn; tables take medians
+  --seconds S      speed: time of a cell; paired: of a turn   --rounds N     speed: so often, in turn; tables take medians
+  --pairs N        paired: turns of each (24)
   --build DIR      default build                              --text FILE    instead of Debian's fortunes (the quickstart's text)
   --page FILE      default docs/results/compression.md        --zero STAGE   of data-parallel layouts where the preset has no placement (0)
 Run it on an otherwise idle machine. Exit code 1: a cell failed, or a bar was missed (page).
@@ -22,8 +24,8 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 import compression_page
-from compression_cells import (ROOT, CellError, Store, agrees, decided_at, emulated, final_loss, layout_keys, measure, predicted, presets,
-                               shown, summary, text, train, work_alone)
+from compression_cells import (ROOT, CellError, Store, agrees, decided_at, emulated, final_loss, layout_keys, measure, paired_with_alone, predicted,
+                               presets, shown, summary, text, train, work_alone)
 
 PRESET_LAYOUTS = ("1x2x1", "2x1x1", "1x1x2", "2x2x1")
 TINY = ["--config", "configs/gpt2_tiny.json", "hidden_size=128", "num_attention_heads=4", "train_batch_size=16", "train_micro_batch_size_per_gpu=4", "train_iters=300",
@@ -52,6 +54,8 @@ NO_WARM_UP = {name: ["compression.dp.gradient.warmup_steps=2"] for name in ("one
 MADE_FOR_ZERO = {"loco": 1, "mzhybrid": 1, "zhybrid": 1, "powersgd": 0, "optimus_cc": 0, "optimus_cc_cb": 0, "optimus_cc_cb_no_lep": 0,
                  "optimus_cc_cb_fe": 0, "optimus_cc_cb_fe_sc": 0, "optimus_cc_emb": 0, "tagc": 3}
 SPEED_ITERS = 60
+# Ranks, link: at micro batch 8.
+PAIRED = ((2, "100mbit"), (2, "1gbit"), (4, "100mbit"))
 # Ours tries three ways in turn before it settles, in 51 updates at most; what is measured is what it settles on.
 OUR_ITERS = 75
 LADDER = ("none two_step", "none", "optimus_cc_cb_no_lep", "optimus_cc_cb", "optimus_cc_cb_fe", "optimus_cc_cb_fe_sc", "optimus_cc_emb", "thinwire")
@@ -181,6 +185,14 @@ class Tables:
                             for preset in (*EVERYWHERE, *extra):
                                 self.clock(lab, "speed", f"speed {layout} mb {micro} {rate} {preset}{mark}", preset, layout, rate, micro)
 
+    def paired(self):
+        with emulated() as lab:
+            for ranks, rate in PAIRED:
+                key = f"paired 1x{ranks}x1 mb 8 {rate}"
+                if self.wanted(key):
+                    measure(self.store, "paired", key, {"layout": f"1x{ranks}x1", "rate": rate, "micro": 8, "zero": self.o.zero},
+                            lambda r=ranks, link=rate: paired_with_alone(lab, self.o.build, self.store.folder, r, 8, link, self.o.zero, self.o.pairs, self.o.seconds or 5.0 * max(1, r // 2), self.text_keys))
+
     def ladder(self):
         keys = ["num_layers=4", "vocab_size=16384", "tokenizer=byte"]
         with emulated() as lab:
@@ -192,12 +204,13 @@ class Tables:
 
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("table", choices=("presets", "loss", "speed", "ladder", "page"))
+    options.add_argument("table", choices=("presets", "loss", "speed", "paired", "ladder", "page"))
     options.add_argument("--out", required=True)
     options.add_argument("--only", nargs="+", default=[])
     options.add_argument("--list", action="store_true")
     options.add_argument("--seconds", type=float)
     options.add_argument("--rounds", type=int, default=1)
+    options.add_argument("--pairs", type=int, default=24)
     options.add_argument("--build", default=os.path.join(ROOT, "build"))
     options.add_argument("--text")
     options.add_argument("--zero", type=int, default=0)

@@ -94,19 +94,21 @@ Price price_reduce_scatter(const PricedGroup& group, const MessageKey& key, std:
   return {coded_reduce_scatter_bytes(*first, *group.tuning, group.me, bounds, dtype), !framed(first), plain, true};
 }
 
-Price price_all_gather(const PricedGroup& group, const MessageKey& key, std::span<const int64_t> bounds, DType dtype) {
+Price price_all_gather(const PricedGroup& group, const MessageKey& key, std::span<const int64_t> bounds, DType dtype,
+                       DType source) {
   if (group.size() < 2 || bounds.back() == 0) return {};
   const int64_t element = static_cast<int64_t>(size_of(dtype));
   const int64_t plain = all_gather_bytes(*group.tuning, group.nodes, group.me, bounds, element);
   if (!coded_here(group, key, bounds.back(), dtype, false)) return {plain, true, plain, false};
   const SiteCoding& coding = *coding_of(group, key);
   const Coder* first = coding.first.get();
+  const DType packed = first->traits().lossless ? dtype : source;
   const NodeGrid grid = node_grid(group.nodes, group.size());
   if (coding.rule.algorithm == RuleAlgorithm::kTwoLevel && grid.two_level()) {
-    return {coded_two_level_all_gather_bytes(first, *group.tuning, grid, group.me, bounds, dtype), !framed(first),
+    return {coded_two_level_all_gather_bytes(first, *group.tuning, grid, group.me, bounds, packed), !framed(first),
             plain, true};
   }
-  return {coded_all_gather_bytes(*first, *group.tuning, group.me, bounds, dtype), !framed(first), plain, true};
+  return {coded_all_gather_bytes(*first, *group.tuning, group.me, bounds, packed), !framed(first), plain, true};
 }
 
 Price price_send(const PricedGroup& group, const MessageKey& key, int64_t count, DType dtype) {

@@ -34,7 +34,13 @@ struct Price {
 Price price_all_reduce(const PricedGroup& group, const MessageKey& key, int64_t count, DType dtype);
 Price price_reduce_scatter(const PricedGroup& group, const MessageKey& key, std::span<const int64_t> bounds,
                            DType dtype);
-Price price_all_gather(const PricedGroup& group, const MessageKey& key, std::span<const int64_t> bounds, DType dtype);
+// source: of the contributions, where it is not that of the whole; what is coded with a loss is packed from it.
+Price price_all_gather(const PricedGroup& group, const MessageKey& key, std::span<const int64_t> bounds, DType dtype,
+                       DType source);
+inline Price price_all_gather(const PricedGroup& group, const MessageKey& key, std::span<const int64_t> bounds,
+                              DType dtype) {
+  return price_all_gather(group, key, bounds, dtype, dtype);
+}
 Price price_send(const PricedGroup& group, const MessageKey& key, int64_t count, DType dtype);
 
 }  // namespace thinwire

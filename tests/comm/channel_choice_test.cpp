@@ -299,5 +299,32 @@ TEST(ChannelChoice, PricesOfEveryCodecAreWhatIsSent) {
   }
 }
 
+// Publications of bf16 weights are packed from fp32 masters, in pieces that are cut by what is packed: with a checksum
+// in each, more of them are more bytes.
+TEST(ChannelChoice, GathersFromMastersArePriced) {
+  for (const RuleAlgorithm way : {RuleAlgorithm::kDirect, RuleAlgorithm::kTwoLevel}) {
+    for (const char* codec : {"block_int", "identity"}) {
+      SiteRule rule = rule_of(way, 0);
+      rule.codec = real_spec(codec, [&](CodecSpec& s) { s.checksum = codec == std::string("block_int"); });
+      const auto coding = make_site_coding(Site::kZeroParameter, rule);
+      const std::vector<int64_t> bounds = {0, 40960, 81920, 122880, 170000};
+      std::mutex mutex;
+      run_ranks(4, [&](Progress& progress) {
+        ChoosingRank rank(progress, node_list(2, 2), coding, small_chunks(32 << 10));
+        const auto me = static_cast<size_t>(rank.channel.rank());
+        Buffer whole(DType::bf16, bounds.back()), mine(DType::f32, bounds[me + 1] - bounds[me]);
+        mine.fill(5, rank.channel.rank());
+        rank.channel.all_gather(mine.view(), whole.view(), bounds, rank.stream, {.slot = 1}).wait(rank.stream);
+        const Price price = price_all_gather(rank.priced(), {.slot = 1}, bounds, DType::bf16, DType::f32);
+        const std::lock_guard lock(mutex);
+        EXPECT_EQ(rank.counters.wire_bytes, price.bytes) << codec << " rank " << me;
+        if (price.coded) {
+          EXPECT_GT(price.bytes, price_all_gather(rank.priced(), {.slot = 1}, bounds, DType::bf16).bytes);
+        }
+      });
+    }
+  }
+}
+
 }  // namespace
 }  // namespace thinwire

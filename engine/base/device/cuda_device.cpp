@@ -58,6 +58,13 @@ class CudaDevice final : public Device {
   CudaDevice(int wanted, int count) : ordinal_(wanted % count), count_(count), memory_(ordinal_) {
     TW_CUDA(cudaSetDevice(ordinal_));
     TW_CUDA(cudaGetDeviceProperties(&properties_, ordinal_));
+    constexpr size_t kShared = 163 << 10;  // what the largest tiles of attention and of the loss take
+    if (properties_.sharedMemPerBlockOptin < kShared) {
+      throw_bad_config("device: cuda: GPU " + std::to_string(ordinal_) + " (" + properties_.name + ") gives a block " +
+                       std::to_string(properties_.sharedMemPerBlockOptin >> 10) +
+                       " KiB of shared memory, and these kernels need 163 (A100, H100, B200 and their like); set "
+                       "\"device\": \"cpu\"");
+    }
     if (const std::string fault = probe_kernels(); !fault.empty()) {
       throw_bad_config("device: cuda: GPU " + std::to_string(ordinal_) + " (" + properties_.name + ", sm_" +
                        std::to_string(properties_.major) + std::to_string(properties_.minor) +

@@ -178,16 +178,16 @@ class SitePricer {
       if (unit.count == 0) continue;
       reductions(unit);
       const MessageKey key{static_cast<uint32_t>(u), unit.coded_weights};
-      const auto gather = [&](const ShardGroup& group, int64_t times) {
+      const auto gather = [&](const ShardGroup& group, int64_t times, DType source) {
         if (group.members.size() > 1)
           add(Site::kZeroParameter,
               price_all_gather(group_of(Site::kZeroParameter, group.members, unit, false), key, group.bounds,
-                               model_.dtype),
+                               model_.dtype, source),
               times);
       };
-      gather(unit.shard.update, 1);
-      gather(unit.shard.gather, gathers.whole[u]);
-      gather(unit.shard.keep, gathers.kept[u]);
+      gather(unit.shard.update, 1, DType::f32);  // from the masters
+      gather(unit.shard.gather, gathers.whole[u], model_.dtype);
+      gather(unit.shard.keep, gathers.kept[u], model_.dtype);
     }
   }
 

@@ -145,16 +145,17 @@ void check_fairness(Progress& progress, const std::vector<int>& ranks) {
   for (int r = 0; r <= n; ++r) bounds.push_back(kLarge / n * r);
   const View cut = whole.element_range(0, bounds.back()),
              mine = cut.element_range(bounds[static_cast<size_t>(me)], kLarge / n);
-  for (const char* verb : {"send", "all_gather", "reduce_scatter", "all_reduce", "broadcast"}) {
+  // One large operation, and how many small ones came and went beside it, at the rank that saw the most.
+  const auto beside_one = [&](const std::string& verb) {
     small.barrier().wait(stream);
     Ticket under_way;
-    if (verb == std::string("send") && me == 0) under_way = large.send(whole, 1, stream);
-    if (verb == std::string("send") && me == 1) under_way = large.receive(whole, 0, stream);
-    if (verb == std::string("all_gather")) under_way = large.all_gather(mine, cut, bounds, stream);
-    if (verb == std::string("reduce_scatter"))
+    if (verb == "send" && me == 0) under_way = large.send(whole, 1, stream);
+    if (verb == "send" && me == 1) under_way = large.receive(whole, 0, stream);
+    if (verb == "all_gather") under_way = large.all_gather(mine, cut, bounds, stream);
+    if (verb == "reduce_scatter")
       under_way = large.reduce_scatter(cut, bounds, View(part.data(), DType::f32, {kLarge / n}), false, stream);
-    if (verb == std::string("all_reduce")) under_way = large.all_reduce(whole, ReduceKind::kSum, stream);
-    if (verb == std::string("broadcast")) under_way = large.broadcast(whole, 0, stream);
+    if (verb == "all_reduce") under_way = large.all_reduce(whole, ReduceKind::kSum, stream);
+    if (verb == "broadcast") under_way = large.broadcast(whole, 0, stream);
     int beside = 0, most = 0;
     for (int i = 0; i < kSmall; ++i) {
       double value = 1.0;
@@ -164,6 +165,13 @@ void check_fairness(Progress& progress, const std::vector<int>& ranks) {
     }
     under_way.wait(stream);
     MPI_Allreduce(&beside, &most, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    return most;
+  };
+  // Where ranks outnumber cores, two of them may be done with 64 MiB before the others had their turn: some try shows
+  // it. Operations that wait for each other let none pass, however often.
+  for (const char* verb : {"send", "all_gather", "reduce_scatter", "all_reduce", "broadcast"}) {
+    int most = 0;
+    for (int attempt = 0; attempt < 10 && most < 3; ++attempt) most = std::max(most, beside_one(verb));
     if (me == 0) std::printf("%s of 64 MiB: %d of %d small sums beside it\n", verb, most, kSmall);
     EXPECT(most >= 3);
   }

@@ -32,8 +32,10 @@ class Store:
         self.path = os.path.join(self.folder, "results.jsonl")
         self.records = {}
         if os.path.exists(self.path):
-            with open(self.path, "rb+") as f:
-                f.truncate(f.read().rfind(b"\n") + 1)  # a line that was cut off by a kill: measured again
+            with open(self.path, "rb") as f:
+                whole = f.read()
+            if not whole.endswith(b"\n"):  # a line that was cut off by a kill: measured again
+                os.truncate(self.path, whole.rfind(b"\n") + 1)
             with open(self.path, encoding="utf-8") as f:
                 for line in f:
                     record = json.loads(line)

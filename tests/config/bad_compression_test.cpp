@@ -48,8 +48,7 @@ TEST(BadCompression, Sums) {
        rule("dp.gradient", "\"algorithm\": \"two_level\", \"sum\": {\"codec\": \"block_int\"}",
             "\"ranks_per_node\": 2,\n"),
        "a.json:5:45: compression.dp.gradient.sum.codec: codec identity leaves all hops as they are, those of sums, "
-       "too; "
-       "say another codec",
+       "too; say another codec",
        kFour},
   });
 }

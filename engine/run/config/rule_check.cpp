@@ -151,8 +151,7 @@ class Check {
                (name == "random_k" ? "top_k can" : "say nearest"));
     if (name == "block_int" && c.rounding == "stochastic" && site_ == Site::kZeroParameter && !context_.weights_persist)
       note({p + "rounding"},
-           "placement.weights shards them, and every gather draws anew: a forward and its backward pass see weights "
-           "that "
+           "placement.weights shards them, and every gather draws anew: forward and backward pass see weights that "
            "differ by the rounding; nearest gives both the same");
     const bool partial = selects_elements(name) || name == "one_bit";
     if (partial && name != "sketch" && site_ == Site::kZeroParameter && r.kind != ResidualKind::kValueDifference)

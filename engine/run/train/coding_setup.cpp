@@ -33,23 +33,30 @@ Mesh::Codings codings_of(const RunConfig& config, const RankLayout& layout) {
   return codings;
 }
 
-int64_t updates_of_warm_up(const RunConfig& config, const MeshShape& mesh) {
+namespace {
+
+// Calls visit(coding) for every site of this layout that codes.
+template <typename Visit>
+void each_coding(const RunConfig& config, const MeshShape& mesh, const Visit& visit) {
   const RuleContext context{.stages = mesh.pipeline, .data = mesh.data, .tensor = mesh.tensor};
+  for (const auto& [site, rule] : config.compression.rules) {
+    if (!absent(site, context).empty()) continue;
+    if (const std::shared_ptr<SiteCoding> coding = make_site_coding(site, rule); coding != nullptr) visit(*coding);
+  }
+}
+
+}  // namespace
+
+int64_t updates_of_warm_up(const RunConfig& config, const MeshShape& mesh) {
   int64_t longest = 0;
-  for (const auto& [site, rule] : config.compression.rules)
-    if (absent(site, context).empty() && make_site_coding(site, rule) != nullptr)
-      longest = std::max(longest, rule.warmup_steps);
+  each_coding(config, mesh, [&](const SiteCoding& c) { longest = std::max(longest, c.rule.warmup_steps); });
   return longest;
 }
 
 bool has_light_coding(const RunConfig& config, const MeshShape& mesh) {
-  const RuleContext context{.stages = mesh.pipeline, .data = mesh.data, .tensor = mesh.tensor};
-  return std::ranges::any_of(config.compression.rules, [&](const auto& each) {
-    const auto& [site, rule] = each;
-    if (!absent(site, context).empty()) return false;
-    const std::shared_ptr<SiteCoding> coding = make_site_coding(site, rule);
-    return coding != nullptr && coding->light != nullptr;
-  });
+  bool light = false;
+  each_coding(config, mesh, [&](const SiteCoding& c) { light = light || c.light != nullptr; });
+  return light;
 }
 
 namespace {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/core/aligned_vector.h"
 #include "engine/base/core/check.h"
 #include "engine/base/core/state_visitor.h"
 
@@ -152,7 +153,7 @@ class StateVector {
     });
   }
 
-  std::vector<T> committed_, provisional_;
+  AlignedVector<T> committed_, provisional_;
   RangeSet written_;  // of provisional_, in this step
   // The only ranges in which the copies may differ: commits copy there alone. Of a scattered sum every step writes the
   // same slices, those of other ranks, and nothing is copied.

@@ -96,8 +96,10 @@ void squares(const float* x, const float* decoded, int64_t n, TileSums& sums) {
   sums.signal += reduce_add(signal);
 }
 
-void error_feedback(const float* x, const float* decoded, float inverse_scale, float* residual, int64_t n,
-                    TileSums& sums, const char* ahead0, const char* ahead1) {
+// past_caches: what is kept is read again in the next update, and pushes out nothing that is needed before.
+template <bool past_caches>
+void keep_error(const float* x, const float* decoded, float inverse_scale, float* residual, int64_t n, TileSums& sums,
+                const char* ahead0, const char* ahead1) {
   VecF error{}, signal{}, kept{};
   for_vectors(n, [&](auto part, int64_t i, int64_t m) TW_INLINE_LAMBDA {
     __builtin_prefetch(ahead0 + i * 4);
@@ -105,14 +107,25 @@ void error_feedback(const float* x, const float* decoded, float inverse_scale, f
     const VecF v = load_at(part, x + i, m);
     const VecF e = v - load_at(part, decoded + i, m);
     const VecF r = e * splat(inverse_scale);
-    store_at(part, residual + i, r, m);
+    if constexpr (past_caches) {
+      stream_at(part, residual + i, r, m);
+    } else {
+      store_at(part, residual + i, r, m);
+    }
     error = fma(e, e, error);
     signal = fma(v, v, signal);
     kept = fma(r, r, kept);
   });
+  if constexpr (past_caches) end_streams();
   sums.error += reduce_add(error);
   sums.signal += reduce_add(signal);
   sums.residual += reduce_add(kept);
+}
+
+void error_feedback(const float* x, const float* decoded, float inverse_scale, float* residual, int64_t n,
+                    TileSums& sums, const char* ahead0, const char* ahead1) {
+  const auto keep = can_stream(residual) ? keep_error<true> : keep_error<false>;
+  keep(x, decoded, inverse_scale, residual, n, sums, ahead0, ahead1);
 }
 
 void ema(const float* x, const float* decoded, const float* old, float beta, float inverse_scale, float* residual,

@@ -196,7 +196,8 @@ WeightWork Block::to_both_branches(Exec& exec, const LayerContext& c, View dx, c
 }
 
 WeightWork Block::run_backward(Exec& exec, const LayerContext& c, const BlockActivations& a, const BlockScratch& s,
-                               View dx_out, View dx_mid, View dx_in, bool weights) const {
+                               View dx_out, View dx_mid, View dx_in, bool weights,
+                               const std::function<void()>& then) const {
   Stream& stream = exec.stream;
   const int attention = attention_unit(layer_), mlp = mlp_unit(layer_);
   // Both at once: recomputing needs them, and norms in the input half get gradients too.
@@ -205,6 +206,14 @@ WeightWork Block::run_backward(Exec& exec, const LayerContext& c, const BlockAct
   const auto over = [&](int unit) {
     events_->release(unit, true);
     if (weights) events_->gradients_complete(unit);
+  };
+  // Weight gradients of both at the end, behind `then`: with one tensor rank there is no sum that they would hide.
+  const bool at_end = weights && then && tp_->size() == 1;
+  const auto end_with_weights = [&](const WeightWork& work) {
+    for (int unit : {mlp, attention}) events_->release(unit, true);
+    then();
+    weight_gradients(exec, a, work, s, true);
+    return work;
   };
   recompute(exec, c, a, s);
   // The rows that weight gradients need travel while the input gradient is made.
@@ -222,10 +231,12 @@ WeightWork Block::run_backward(Exec& exec, const LayerContext& c, const BlockAct
     norm2_.backward(exec, s.d_norm, x2, a.mean2, a.rstd2, adds_stream_ ? dx_out : View{}, dx_mid);
     attention_.backward_input(exec, c, a, work.attention, s.d_attention, s.d_norm);
     norm1_.backward(exec, s.d_norm, a.x_in, a.mean1, a.rstd1, dx_mid, dx_in);
+    if (at_end) return end_with_weights(work);
     Ticket sum = tp_->enter_backward(dx_in, dx_in, stream);
     if (weights) weight_gradients(exec, a, work, s, false);
     sum.wait(stream);
     over(mlp), over(attention);
+    if (then) then();
     return work;
   }
 
@@ -234,26 +245,28 @@ WeightWork Block::run_backward(Exec& exec, const LayerContext& c, const BlockAct
   mlp_.backward_input(exec, a, work.mlp, s.d_act, s.d_norm);
   gathered.wait(stream);
   Ticket sum = tp_->enter_backward(s.d_norm, s.d_norm_part, stream);
-  if (weights) mlp_.backward_weight(exec, rows(a.norm2_out), a, work.mlp);
+  if (weights && !at_end) mlp_.backward_weight(exec, rows(a.norm2_out), a, work.mlp);
   sum.wait(stream);
   norm2_.backward(exec, s.d_norm_part, x2, a.mean2, a.rstd2, dx_out, dx_mid);
-  over(mlp);
+  if (!at_end) over(mlp);
 
   gathered = gather(a.norm1_out);
   if (!parallel_) work.attention = {to_branch(exec, c, 0, dx_mid, s.d_branch1, s), s.d_qkv};
   attention_.backward_input(exec, c, a, work.attention, s.d_attention, s.d_norm);
   gathered.wait(stream);
   sum = tp_->enter_backward(s.d_norm, s.d_norm_part, stream);
-  if (weights) attention_.backward_weight(exec, rows(a.norm1_out), a, work.attention);
+  if (weights && !at_end) attention_.backward_weight(exec, rows(a.norm1_out), a, work.attention);
   sum.wait(stream);
   norm1_.backward(exec, s.d_norm_part, a.x_in, a.mean1, a.rstd1, dx_mid, dx_in);
+  if (at_end) return end_with_weights(work);
   over(attention);
+  if (then) then();
   return work;
 }
 
 void Block::backward(Exec& exec, const LayerContext& c, const BlockActivations& a, const BlockScratch& s, View dx_out,
-                     View dx_mid, View dx_in) const {
-  run_backward(exec, c, a, s, dx_out, dx_mid, dx_in, true);
+                     View dx_mid, View dx_in, const std::function<void()>& then) const {
+  run_backward(exec, c, a, s, dx_out, dx_mid, dx_in, true, then);
 }
 
 WeightWork Block::backward_input(Exec& exec, const LayerContext& c, const BlockActivations& a, const BlockScratch& s,
@@ -263,7 +276,7 @@ WeightWork Block::backward_input(Exec& exec, const LayerContext& c, const BlockA
   if (own.d_branch2) scratch.d_branch2 = own.d_branch2;
   if (own.d_qkv) scratch.d_qkv = own.d_qkv;
   if (own.d_mlp_in) scratch.d_mlp_in = own.d_mlp_in;
-  WeightWork work = run_backward(exec, c, a, scratch, dx_out, dx_mid, dx_in, false);
+  WeightWork work = run_backward(exec, c, a, scratch, dx_out, dx_mid, dx_in, false, nullptr);
 
   // Gradients without memory of their own move to where nothing will be read again, since the next block's backward
   // overwrites the scratch. Not written there at once: until its end the backward pass reads what lies there.

@@ -12,6 +12,7 @@
 // the backward pass), results are summed and scattered.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "model/attention.h"
@@ -73,8 +74,10 @@ class Block {
   // dx_out: [P,h] gradient at the block's output stream; dx_mid: [P,h] scratch; dx_in receives the gradient at a.x_in.
   // The three are distinct. Input and weight gradients; sums between ranks run under the weight gradients. What the
   // recompute level did not keep is made again first.
+  // then: called once, when dx_in is complete. Where nothing has to travel between tensor ranks meanwhile, the weight
+  // gradients come behind it: so that what it sends has them to hide behind.
   void backward(Exec& exec, const LayerContext& context, const BlockActivations& a, const BlockScratch& scratch,
-                View dx_out, View dx_mid, View dx_in) const;
+                View dx_out, View dx_mid, View dx_in, const std::function<void()>& then = nullptr) const;
   // The same in two halves: norm weights get their gradients in the first, matrices and biases in the second. The work
   // leases `a`, whose x_in, x_mid, qkv and mlp_in may be overwritten, and `own`. Where `own` has dx_out and dx_mid,
   // they must be what is given for them.
@@ -94,7 +97,7 @@ class Block {
   void weight_gradients(Exec& exec, const BlockActivations& a, const WeightWork& work, const BlockScratch& s,
                         bool announce) const;
   WeightWork run_backward(Exec& exec, const LayerContext& context, const BlockActivations& a, const BlockScratch& s,
-                          View dx_out, View dx_mid, View dx_in, bool weights) const;
+                          View dx_out, View dx_mid, View dx_in, bool weights, const std::function<void()>& then) const;
   // Rows [P,h] for a cut layer, which wants all of them.
   View enter(Exec& exec, View part, const BlockScratch& s) const;
   void leave(Exec& exec, const BlockScratch& s) const;

@@ -181,11 +181,18 @@ void Stage::queue_backward(Exec& exec, int slot_index) {
   for (size_t i = blocks_.size(); i-- > 0;) {
     const BlockActivations& a = slot.blocks[i];
     const View in = i == 0 && !first() ? slot.input_gradient : out.data == dx[0].data ? dx[2] : dx[0];
-    blocks_[i].backward(exec, c, a, scratch_->block, out, dx[1], in);
+    // The embedding's gradient is the last that the residual stream gives, and often the largest: it leaves before the
+    // first block's are made.
+    std::function<void()> then;
+    if (i == 0 && first()) {
+      then = [&, in] {
+        end_backward(exec, c, slot, in);
+        announce_embedding();
+      };
+    }
+    blocks_[i].backward(exec, c, a, scratch_->block, out, dx[1], in, then);
     out = in;
   }
-  end_backward(exec, c, slot, out);
-  announce_embedding();
 }
 
 void Stage::backward_input(Exec& exec, int slot_index, StageWeightWork& work) {
@@ -214,10 +221,10 @@ void Stage::backward_weight(Exec& exec, StageWeightWork& work) {
            work.chunk_slot);
   Slot& slot = live_slot(work.chunk_slot);
   announce_head();
+  announce_embedding();
   for (size_t i = blocks_.size(); i-- > 0;)
     blocks_[i].backward_weight(exec, with_weight_inputs(slot.blocks[i], work.buffers[i].inputs), work.blocks[i],
                                scratch_->block);
-  announce_embedding();
   slot.live = false;
   work.chunk_slot = -1;
 }

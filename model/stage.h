@@ -60,9 +60,9 @@ class Stage {
   // Training forward of one micro-batch into `slot`; on the last chunk adds its loss to loss.loss_sum, and the head
   // matrix gets its gradient (announced by the backward).
   void forward(Exec& exec, const MicroBatch& micro, int slot);
-  // Input and weight gradients; events announce each unit in the order head, last block (mlp, attention), ..., first
-  // block, embedding, positions. A tied embedding is announced behind the head where that is its last gradient, on the
-  // last of several stages.
+  // Input and weight gradients; events announce each unit in the order head, last block (mlp, attention), ...,
+  // embedding, positions, first block (with several tensor ranks: first block, embedding, positions). A tied embedding
+  // is announced behind the head where that is its last gradient, on the last of several stages.
   void backward(Exec& exec, int slot);
   // What the stage remembers of these two apart from the work that they queue, for callers that may queue a recording
   // of that work instead: forward = occupy + queue_forward, backward = queue_backward + vacate. What they queue for a
@@ -73,7 +73,8 @@ class Stage {
   void queue_backward(Exec& exec, int slot);
   void vacate(int slot);
   // Backward in two halves; `work` leases the slot until backward_weight, which adds the gradients of blocks' matrices
-  // and biases and announces all units. Norms, embedding and positions have been added to in the first half.
+  // and biases and announces all units: head, embedding, positions, last block, ..., first block. Norms, embedding and
+  // positions have been added to in the first half.
   void backward_input(Exec& exec, int slot, StageWeightWork& work);
   void backward_weight(Exec& exec, StageWeightWork& work);
 

@@ -1,4 +1,4 @@
-// The baton: running coroutines, waiting for them, and the thread that polls while nobody waits.
+// The baton: running coroutines, and waiting for them.
 #include "parallel/comm/progress.h"
 
 #include <pthread.h>
@@ -17,21 +17,17 @@ namespace {
 using Clock = OperationSink::Clock;
 using std::chrono::duration_cast;
 using std::chrono::microseconds;
-using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 constexpr int kResumes = 32;  // coroutines continued per poll
 constexpr microseconds kShortestSleep{20}, kLongestSleep{1000}, kSilentSleep{5000};
-constexpr microseconds kCrowdedSleep{250};  // shortest, where a rank that wakes up takes the core from one that works
-constexpr microseconds kRungSleep{2000};    // shortest, where whatever may come ends a sleep
-constexpr int kPollsInARow = 16;            // before a waiter gives up the baton and looks at the clock
+constexpr microseconds kRungSleep{2000};  // shortest, where whatever may come ends a sleep
+constexpr int kPollsPerLook = 16;
+constexpr int kPollsInARow = 16;  // before a waiter gives up the baton and looks at the clock
 constexpr int kYieldsToIssuer = 100;
 constexpr microseconds kYieldEvery{100};  // a yield costs as much as ten polls: more of them would slow large messages
 constexpr int64_t kBytesPerUs = 1000, kLongestSpinUs = 20000;
-constexpr microseconds kThreadShortest{50}, kThreadLongest{4000};
-constexpr milliseconds kLinger{100};       // the thread rests in short naps for so long after the last activity
-constexpr int64_t kWorthWaking = 8 << 20;  // an operation of so many bytes does not wait for the end of a nap
-constexpr microseconds kAtOnce{100};       // from the end of its issue to somebody's wait
+constexpr microseconds kAtOnce{100};  // from the end of its issue to somebody's wait
 
 int64_t since_ns(Clock::time_point from, Clock::time_point to) {
   return duration_cast<nanoseconds>(to - from).count();
@@ -110,27 +106,6 @@ class Ears {
  private:
   Transport* transport_;
   uint32_t heard_ = 0;
-};
-
-// How long the thread naps behind a poll that moved something: half of the time that usually lies between two of
-// them. Every nap takes the core from whoever computes, and between the pieces of a message on a slow link there is
-// nothing to do; the kernel's buffers go on sending and receiving meanwhile.
-class Pulse {
- public:
-  explicit Pulse(microseconds shortest) : shortest_(shortest) {}
-  microseconds nap(Clock::time_point now, bool moved) {
-    if (moved) {
-      const auto gap = std::min(duration_cast<microseconds>(now - last_), 4 * kThreadLongest);
-      usual_ = (usual_ + gap) / 2;
-      last_ = now;
-    }
-    return std::clamp(usual_ / 2, shortest_, kThreadLongest);
-  }
-  void not_asked(Clock::time_point now) { last_ = now; }  // nothing was open, or somebody else polled
-
- private:
-  microseconds shortest_, usual_{0};
-  Clock::time_point last_ = Clock::now();
 };
 
 }  // namespace
@@ -420,6 +395,15 @@ bool Progress::Core::poll() {
   return n > 0 || resumed > 0;
 }
 
+// A poll may only have made way for the next: what was received is decoded, what was packed can leave.
+void Progress::Core::look() {
+  looks.store(looks.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  if (open.load(std::memory_order_relaxed) == 0) return;
+  std::unique_lock lock(baton, std::try_to_lock);
+  if (!lock.owns_lock()) return;
+  for (int i = 0; i < kPollsPerLook && poll();) ++i;
+}
+
 void Progress::Core::drive(RunningOperation& operation) {
   const Clock::time_point from = Clock::now();
   Patience patience(from, options.spin_us, operation.note_.bytes);
@@ -439,6 +423,7 @@ void Progress::Core::drive(RunningOperation& operation) {
       }
       if (!operation.open()) {
         const Clock::time_point to = std::max(from, operation.done_);
+        waited.store(waited.load(std::memory_order_relaxed) + since_ns(from, to), std::memory_order_relaxed);
         if (operation.counters_ != nullptr) operation.counters_->exposed_ns += since_ns(from, to);
         recorder.leave_wait();
         if (sink != nullptr) sink->waited(operation.note_, from, to);
@@ -458,78 +443,6 @@ void Progress::Core::drive(RunningOperation& operation) {
     for (int i = 0; i < kYieldsToIssuer && wanted.load(std::memory_order_relaxed) > 0; ++i) ::sched_yield();
   }
   if (waiters.fetch_sub(1) == 1 && open.load() > 0 && rest.load() == Rest::kLong) nudge();
-}
-
-// --- the thread -------------------------------------------------------------------------------------------------
-
-void Progress::Core::nudge() {
-  {
-    std::lock_guard lock(rest_mutex);
-    nudged = true;
-  }
-  rest_wake.notify_one();
-}
-
-// Waking the thread costs microseconds of the caller's core, so only what the thread would not notice is worth it, or
-// what is large and, as the last one of its kind, not waited for at once.
-void Progress::Core::wake_for(RunningOperation& operation) {
-  if (waiters.load(std::memory_order_relaxed) > 0) transport->ring();  // it sleeps, and may have something to do now
-  const bool large = operation.note_.bytes >= kWorthWaking;
-  if (large) operation.handed_ = Clock::now();
-  const Rest now = rest.load();
-  if (now == Rest::kLong || (now == Rest::kShort && large && !awaited_at_once.load())) nudge();
-}
-
-// False: the thread has to end.
-bool Progress::Core::rest_for(Rest how, microseconds limit) {
-  std::unique_lock lock(rest_mutex);
-  rest.store(how);
-  // Whoever made work before it could see `how` is seen here.
-  const bool work = how == Rest::kLong && open.load() > 0 && waiters.load() == 0;
-  if (!work && !nudged && !stop) {
-    const auto called = [this] { return nudged || stop; };
-    if (how == Rest::kLong) {
-      rest_wake.wait(lock, called);
-    } else {
-      rest_wake.wait_for(lock, limit, called);
-    }
-  }
-  nudged = false;
-  rest.store(Rest::kAwake);
-  return !stop;
-}
-
-void Progress::Core::run_thread() {
-  pthread_setname_np(pthread_self(), "tw-progress");
-  ::prctl(PR_SET_TIMERSLACK, 5000UL, 0UL, 0UL, 0UL);
-  Pulse pulse(options.spin_us > 0 ? kThreadShortest : kCrowdedSleep);
-  microseconds nap = kThreadLongest;
-  uint64_t seen = 0;
-  Clock::time_point active = Clock::now();
-  Rest how = Rest::kShort;
-  while (rest_for(how, nap)) {
-    const Clock::time_point now = Clock::now();
-    const uint64_t count = issued.load(std::memory_order_relaxed);
-    const bool fresh = count != seen;
-    seen = count;
-    if (open.load() == 0 || waiters.load() > 0) {
-      // In a run of short operations this branch is all the thread does.
-      nap = kThreadLongest;
-      pulse.not_asked(now);
-      if (fresh) active = now;
-      how = now - active > kLinger ? Rest::kLong : Rest::kShort;
-      continue;
-    }
-    how = Rest::kShort;
-    active = now;
-    std::unique_lock lock(baton, std::try_to_lock);
-    // Somebody is at it, most likely issuing what he is about to wait for. To come back soon would only take his core
-    // away: that cost up to a fifth of a large transfer's time.
-    if (!lock.owns_lock()) continue;
-    const bool moved = poll();
-    lock.unlock();
-    nap = moved || fresh ? pulse.nap(now, moved) : std::min(nap * 3 / 2, kThreadLongest);
-  }
 }
 
 // --- RunningOperation -------------------------------------------------------------------------------------------
@@ -582,6 +495,14 @@ Ticket Progress::start(Task task, const OperationNote& note, SiteCounters* count
   if (finished) return Ticket::finished();
   core.wake_for(*operation);
   return Ticket(std::move(operation));
+}
+
+void Progress::look() {
+  core_->look();
+}
+
+bool Progress::wants_looks() const {
+  return core_->options.thread && core_->options.shares_core;
 }
 
 void Progress::set_sink(OperationSink* sink) {

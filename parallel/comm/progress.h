@@ -2,7 +2,7 @@
 //
 // Issuing an operation runs its coroutine to the first suspension on the caller's thread. Ticket::wait takes the baton
 // and polls itself, for a short while at full speed and then with growing sleeps; the progress thread polls only while
-// operations are open and nobody waits, napping for a quarter of the usual time between two moves, 50 us to 4 ms.
+// operations are open and nobody waits, napping for half of the usual time between two moves, 50 us to 4 ms.
 // Nobody spins without bound: ranks may outnumber cores. Coroutine frames, operations and scratch come from pools: the
 // steady state allocates nothing.
 #pragma once
@@ -35,6 +35,7 @@ struct OperationNote {
 struct ProgressOptions {
   bool thread = true;             // false: operations move only while somebody waits or issues (tests)
   int spin_us = 50;               // polling at full speed before a waiter starts to sleep; 0 with more ranks than cores
+  bool shares_core = false;       // the thread has no core beside those that compute: see Progress::look
   double watchdog_seconds = 0.0;  // silence that ends the job with code 71; 0: no watchdog
   std::string report_directory;   // where the watchdog leaves who-waits-for-whom; empty: stderr only
   std::vector<std::string> hosts;                           // per world rank, for the watchdog's message; may be empty
@@ -63,6 +64,12 @@ class Progress {
   // Runs `task` to its first suspension; the ticket is done when it has returned. Exceptions of the task surface in the
   // ticket's wait. Not to be called from inside a task. The counters outlive the ticket.
   Ticket start(Task task, const OperationNote& note, SiteCounters* counters);
+
+  // For whoever computes where the thread would have to take the core from him, between two things that he does: moves
+  // what can be moved. Waits for nothing. While such looks come, and he waits little, the thread rests.
+  void look();
+  // Whether that is so (ProgressOptions::shares_core).
+  bool wants_looks() const;
 
   void set_sink(OperationSink* sink);  // nullptr: none
   BlockPool& pool();                   // for frames and scratch (scratch.h)

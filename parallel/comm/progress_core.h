@@ -143,6 +143,11 @@ struct Transfer {
   int tag = 0;
 };
 
+// The shortest nap, where a rank that wakes up takes the core from one that works.
+inline constexpr std::chrono::microseconds kCrowdedSleep{250};
+// An operation of so many bytes does not wait for the end of the thread's nap.
+inline constexpr int64_t kWorthWaking = 8 << 20;
+
 struct Progress::Core {
   using Clock = OperationSink::Clock;
   Core(Transport& transport, ProgressOptions options);
@@ -182,12 +187,15 @@ struct Progress::Core {
   std::atomic<int> open{0}, waiters{0};
   std::atomic<int> wanted{0};  // threads that stand before the baton with an operation to issue: pollers make way
   std::atomic<uint64_t> issued{0};
+  std::atomic<uint64_t> looks{0};  // Progress::look
+  std::atomic<int64_t> waited{0};  // ns, of all threads that waited; written under the baton
 
   void start(RunningOperation& operation);
   Ticket start(const Transfer& transfer, const OperationNote& note, SiteCounters* counters);  // takes the baton itself
   void drive(RunningOperation& operation);                                                    // takes the baton itself
   void give_up(RunningOperation& operation);
   bool poll();  // true: something moved
+  void look();  // takes the baton itself, if nobody has it
   void withdraw(Exchange& exchange);
   void make_ready(Waiter& waiter);    // goes on with the next poll
   void forget_ready(Waiter& waiter);  // it is going away
@@ -195,7 +203,7 @@ struct Progress::Core {
   void free_up(int slot);
 
   // The thread that polls while nobody waits.
-  enum class Rest : int { kAwake, kShort, kLong };
+  enum class Rest : int { kAwake, kShort, kWatched, kLong };  // kWatched: somebody looks
   std::atomic<Rest> rest{Rest::kAwake};
   std::atomic<bool> awaited_at_once{false};  // the last large operation: the thread was not needed
   std::mutex rest_mutex;

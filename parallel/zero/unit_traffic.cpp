@@ -69,6 +69,7 @@ struct UnitTraffic::Impl {
     int publish_place = -1;  // in publish_order, until it was acquired
     bool reduced = false;    // a reduction was started whose leftovers are not zeroed yet
     bool listed = false;     // in reduce_order
+    bool leftover = false;   // see clear_leftovers
     bool begun = false;      // between gradients_begin and gradients_complete
   };
 
@@ -161,6 +162,7 @@ struct UnitTraffic::Impl {
   }
 
   void begin(std::span<const UnitUse> coming) {
+    clear_leftovers();
     abandon_uses();
     uses.assign(coming.begin(), coming.end());
     next = started = 0;
@@ -269,7 +271,7 @@ struct UnitTraffic::Impl {
   void publish_all(bool raw, const BeforePublication& before) {
     publishing_raw = raw;
     mark_stale();
-    if (!publishes) return;
+    if (!publishes) return clear_leftovers();
     for (UnitState& s : states) s.publication.wait(stream);
     list_publications();
     published = 0;
@@ -279,6 +281,7 @@ struct UnitTraffic::Impl {
       if (before) before(publish_order[i]);
       if (i < at_once) start_publications(i + 1);
     }
+    clear_leftovers();  // the first weights are on their way, and nothing can be computed without them
   }
 
   // Reductions
@@ -370,14 +373,24 @@ struct UnitTraffic::Impl {
     for (int u : reduce_order) {
       const UnitMemory& unit = memory(u);
       settle(u);
+      zero_ranges(device, unit.gradient_shard, sharded_gradients ? unit.shard.gradients.first : 0, unit.padding,
+                  stream);
+      state(u).listed = false, state(u).leftover = true;
+    }
+    reduce_order.clear();
+    leftovers = true;
+  }
+
+  // What others own of reduced gradients: parts of sums.
+  void clear_leftovers() {
+    if (!std::exchange(leftovers, false)) return;
+    for (size_t u = 0; u < units.size(); ++u) {
+      if (!std::exchange(states[u].leftover, false)) continue;
+      const UnitMemory& unit = units[u];
       const Range& owned = unit.shard.optimizer;
       zero_outside(device, unit.gradient_shard,
                    {owned.first - (sharded_gradients ? unit.shard.gradients.first : 0), owned.count}, stream);
-      zero_ranges(device, unit.gradient_shard, sharded_gradients ? unit.shard.gradients.first : 0, unit.padding,
-                  stream);
-      state(u).listed = false;
     }
-    reduce_order.clear();
   }
 
   // All of them, also when one has failed; then rethrows the first failure.
@@ -407,6 +420,7 @@ struct UnitTraffic::Impl {
   Stream& stream;
   SentValue* sent_value = nullptr;
   bool gathers = false, sharded_gradients = false, publishes = false, last = false;
+  bool leftovers = false;  // of any unit
 
   std::vector<UnitUse> uses;
   size_t next = 0, started = 0;                    // use that is acquired next; first one whose gather was not started

@@ -120,12 +120,16 @@ TEST_P(StageCut, ChunksOfOneRankEqualOnePiece) {
       }
       EXPECT_EQ(whole.gradients(), bed.gradients());
       events.expect_quiet();
-      // Every unit is announced once: head, halves of blocks from the last to the first, embedding, positions.
+      // Every unit is announced once: head, halves of blocks from the last to the first; embedding and positions as
+      // soon as their gradients are there, before the matrices of the first block, or before the halves of the chunk.
       std::vector<int> order = {head_unit(m)};
-      for (int64_t layer = m.layers; layer-- > 0;)
+      for (int64_t layer = m.layers; layer-- > 0;) {
+        if (layer == (halves ? shard.chunks[0].count - 1 : 0)) {
+          order.push_back(kEmbeddingUnit);
+          if (m.positions == PositionKind::kLearned) order.push_back(position_unit(m));
+        }
         order.push_back(mlp_unit(layer)), order.push_back(attention_unit(layer));
-      order.push_back(kEmbeddingUnit);
-      if (m.positions == PositionKind::kLearned) order.push_back(position_unit(m));
+      }
       EXPECT_EQ(order, events.complete);
       std::vector<UnitUse> uses;
       for (const auto& stage : bed.stages) stage->list_uses(NodeKind::kForward, uses);

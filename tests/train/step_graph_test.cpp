@@ -8,7 +8,7 @@
 #include "engine/run/config/load_config.h"
 #include "engine/run/train/bare_training.h"
 #include "engine/run/train/evaluate.h"
-#include "engine/run/train/op_profile.h"
+#include "engine/run/train/op_watch.h"
 #include "engine/run/train/synthetic_batches.h"
 #include "tests/support/fake_gpu.h"
 
@@ -56,8 +56,9 @@ int step_now = 0;  // what a careless op below takes for the step's number
 
 Trained train(const RunConfig& config, Device& device, const OpTable& ops, bool profile = false) {
   Replica replica(config, &device, &ops, true);
-  const std::unique_ptr<ProfiledTable> table = make_profiled_table(ops);
-  if (profile) replica.use_exec(make_profiled_exec(*table, device, replica.stream(), 1));
+  const WatchedTable table = make_watched_table(ops);
+  OpProfile times;
+  if (profile) replica.use_exec(make_watched_exec(table, device, replica.stream(), 1, times));
   replica.set_fresh_weights();
   BareTraining training(replica);
   Trained result;

@@ -33,6 +33,7 @@ class OpState {
 };
 
 struct OpTable;
+class OpWatcher;  // for tables that tell of every op to somebody
 
 // Where an op runs: the table, the stream, the number of CPU threads, and the backend's state.
 struct Exec {
@@ -42,6 +43,7 @@ struct Exec {
   std::unique_ptr<OpState> state;
   // false lets a backend take a faster algorithm whose bits differ from run to run (only GPUs have any).
   bool deterministic = true;
+  OpWatcher* watcher = nullptr;
 };
 
 // How the operands of a product are rounded before it, where the backend can (kForward and kGradient: only CUDA, with

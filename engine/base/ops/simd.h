@@ -176,6 +176,24 @@ template <typename T>
 TW_INLINE void store_at(Ragged, T* p, VecF v, int64_t n) {
   store_first(p, v, n);
 }
+// Stores that leave the caches alone, to places that begin with whole vectors; end_streams() behind the last of them,
+// before anybody else may read.
+TW_INLINE bool can_stream(const float* p) {
+  return reinterpret_cast<uintptr_t>(p) % sizeof(VecF) == 0;
+}
+TW_INLINE void stream_at(Whole, float* p, VecF v, int64_t) {
+#ifdef __AVX512F__
+  _mm512_stream_ps(p, (__m512)v);
+#else
+  _mm256_stream_ps(p, (__m256)v);
+#endif
+}
+TW_INLINE void stream_at(Ragged, float* p, VecF v, int64_t n) {
+  store_first(p, v, n);
+}
+TW_INLINE void end_streams() {
+  _mm_sfence();
+}
 template <typename Body>
 TW_INLINE void for_vectors(int64_t count, const Body& body) {
   int64_t i = 0;

@@ -13,7 +13,7 @@
 #include "engine/run/train/backend.h"
 #include "engine/run/train/bare_training.h"
 #include "engine/run/train/dry_run.h"
-#include "engine/run/train/op_profile.h"
+#include "engine/run/train/op_watch.h"
 #include "engine/run/train/synthetic_batches.h"
 #include "engine/run/train/trainer.h"
 
@@ -117,15 +117,11 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
   Backend backend;
   job.agree([&] { backend = open_backend(config.device, job.local_rank()); });
   const RankLayout layout = layout_of(config, job.rank(), job.nodes());
-  std::unique_ptr<ProfiledTable> table;  // outlives the replica's Exec
+  const WatchedTable table = make_watched_table(*backend.ops);  // outlives the replica's Exec, as the profile does
+  OpProfile op_times;
   Replica replica(config, layout, job.mesh(), backend.device.get(), backend.ops, true);
-  ProfiledExec* profiled = nullptr;
-  if (profile) {
-    table = make_profiled_table(*backend.ops);
-    auto exec = make_profiled_exec(*table, *backend.device, replica.stream(), replica.exec().threads);
-    profiled = exec.get();
-    replica.use_exec(std::move(exec));
-  }
+  if (profile)
+    replica.use_exec(make_watched_exec(table, *backend.device, replica.stream(), replica.exec().threads, op_times));
   replica.set_fresh_weights();
   BareTraining training(replica);
   const int micros = static_cast<int>(config.accumulation);
@@ -142,7 +138,7 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
   for (int64_t i = 0; i < warm_up + counted; ++i) {
     if (i == warm_up) {
       training.timer.reset();
-      if (profiled != nullptr) profiled->times.clear();
+      op_times.times.clear();
     }
     const auto start = std::chrono::steady_clock::now();
     const StepOutcome outcome = training.update(micros, batches);
@@ -188,8 +184,8 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
                                                    {"busy_ms", static_cast<double>(c.busy_ns) * 1e-6 / n},
                                                    {"exposed_ms", static_cast<double>(c.exposed_ns) * 1e-6 / n}};
   }
-  if (profiled != nullptr) {
-    for (const auto& [name, t] : profiled->times) {
+  if (profile) {
+    for (const auto& [name, t] : op_times.times) {
       const double per_step = t.ms / static_cast<double>(counted);
       line["ops"][name] = {
           {"ms", per_step}, {"calls", t.calls / counted}, {"share", t.ms / static_cast<double>(counted) / median}};

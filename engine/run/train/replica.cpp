@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/run/train/coding_setup.h"
+#include "engine/run/train/op_watch.h"
 #include "model/rotary_tables.h"
 
 namespace thinwire {
@@ -68,6 +69,22 @@ MemoryPlan measure_rank(const RunConfig& config, int stage) {
       .memory();
 }
 
+struct Replica::Looks final : OpWatcher {
+  Looks(const OpTable& ops, Progress& progress) : table(make_watched_table(ops)), progress(&progress) {}
+  void end(Exec&, const char*, double) override { progress->look(); }
+  WatchedTable table;
+  Progress* progress;
+};
+
+std::unique_ptr<Exec> Replica::own_exec(const OpTable& ops) {
+  const int threads = resolve_threads(config_);
+  // Ops that only queue are over at once: nothing happens between them.
+  const bool looks = mesh_ != nullptr && mesh_->progress().wants_looks() && device_->kind() == DeviceKind::kCpu;
+  if (!looks) return std::make_unique<Exec>(make_exec(ops, *device_, *stream_, threads));
+  looks_ = std::make_unique<Looks>(ops, mesh_->progress());
+  return make_watched_exec(looks_->table, *device_, *stream_, threads, *looks_);
+}
+
 Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, Device* device, const OpTable* ops,
                  bool training)
     : config_(config),
@@ -75,8 +92,7 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
       mesh_(mesh),
       device_(device),
       stream_(device != nullptr ? device->make_stream() : nullptr),
-      exec_(device != nullptr ? std::make_unique<Exec>(make_exec(*ops, *device, *stream_, resolve_threads(config)))
-                              : nullptr),
+      exec_(device != nullptr ? own_exec(*ops) : nullptr),
       arena_(device),
       ports_(ports_of(config_, layout, mesh)),
       shape_{config.data.micro_batch, config.data.seq_length},

@@ -1,7 +1,5 @@
 // Wraps a table entry by entry.
-#include "engine/run/train/op_profile.h"
-
-#include <chrono>
+#include "engine/run/train/op_watch.h"
 
 #include "engine/base/ops/op_list.h"
 
@@ -37,41 +35,40 @@ struct Name {
 };
 
 template <auto Entry, Name name, typename Op>
-void timed(Exec& exec, const Op& op) {
-  ProfiledExec& profiled = static_cast<ProfiledExec&>(exec);
-  const auto start = std::chrono::steady_clock::now();
-  (profiled.timed->*Entry)(exec, op);
-  exec.stream.synchronize();  // what runs on a device of its own is timed one by one
-  OpTime& t = profiled.times[name.text];
-  t.ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-  t.flops += flops_of(op);
-  ++t.calls;
+void watched(Exec& exec, const Op& op) {
+  exec.watcher->begin();
+  (static_cast<const WatchedTable&>(exec.ops).watched.*Entry)(exec, op);
+  exec.watcher->end(exec, name.text, flops_of(op));
 }
 
 template <auto Entry, Name name, typename Op>
 void wrap(OpTable& table, void (*OpTable::*)(Exec&, const Op&)) {
-  table.*Entry = timed<Entry, name, Op>;
-}
-
-OpTable make_table(const OpTable& timed_ops) {
-  OpTable t = timed_ops;
-#define TW_WRAP(entry) wrap<&OpTable::entry, #entry>(t, &OpTable::entry);
-  TW_FOR_EACH_OP(TW_WRAP)
-#undef TW_WRAP
-  return t;
+  table.*Entry = watched<Entry, name, Op>;
 }
 
 }  // namespace
 
-std::unique_ptr<ProfiledTable> make_profiled_table(const OpTable& ops) {
-  return std::make_unique<ProfiledTable>(ProfiledTable{ops, make_table(ops)});
+WatchedTable make_watched_table(const OpTable& ops) {
+  WatchedTable table{ops, ops};
+#define TW_WRAP(entry) wrap<&OpTable::entry, #entry>(table, &OpTable::entry);
+  TW_FOR_EACH_OP(TW_WRAP)
+#undef TW_WRAP
+  return table;
 }
 
-std::unique_ptr<ProfiledExec> make_profiled_exec(const ProfiledTable& table, Device& device, Stream& stream,
-                                                 int threads) {
-  auto exec = std::make_unique<ProfiledExec>(make_exec(table.wrapped, device, stream, threads));
-  exec->timed = &table.timed;
+std::unique_ptr<Exec> make_watched_exec(const WatchedTable& table, Device& device, Stream& stream, int threads,
+                                        OpWatcher& watcher) {
+  auto exec = std::make_unique<Exec>(make_exec(table, device, stream, threads));
+  exec->watcher = &watcher;
   return exec;
+}
+
+void OpProfile::end(Exec& exec, const char* op, double flops) {
+  exec.stream.synchronize();  // what runs on a device of its own is timed one by one
+  Time& t = times[op];
+  t.ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start_).count();
+  t.flops += flops;
+  ++t.calls;
 }
 
 }  // namespace thinwire

@@ -1,0 +1,146 @@
+// The thread that polls while nobody waits, and how it stays out of the way of whoever computes.
+#include <pthread.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+
+#include "parallel/comm/progress_core.h"
+
+namespace thinwire {
+namespace {
+
+using Clock = OperationSink::Clock;
+using std::chrono::duration_cast;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+constexpr microseconds kThreadShortest{50}, kThreadLongest{4000};
+constexpr microseconds kBetweenLooks{50000};  // no look for so long: the thread polls
+constexpr milliseconds kLinger{100};          // the thread rests in short naps for so long after the last activity
+
+// How long the thread naps behind a poll that moved something: half of the time that usually lies between two of
+// them. Every nap takes the core from whoever computes, and between the pieces of a message on a slow link there is
+// nothing to do; the kernel's buffers go on sending and receiving meanwhile.
+class Pulse {
+ public:
+  explicit Pulse(microseconds shortest) : shortest_(shortest) {}
+  microseconds nap(Clock::time_point now, bool moved) {
+    if (moved) {
+      const auto gap = std::min(duration_cast<microseconds>(now - last_), 4 * kThreadLongest);
+      usual_ = (usual_ + gap) / 2;
+      last_ = now;
+    }
+    return std::clamp(usual_ / 2, shortest_, kThreadLongest);
+  }
+  void not_asked(Clock::time_point now) { last_ = now; }  // nothing was open, or somebody else polled
+
+ private:
+  microseconds shortest_, usual_{0};
+  Clock::time_point last_ = Clock::now();
+};
+
+// Whether looks are enough for the traffic, as long as whoever computes does not wait much for it: to wake the thread
+// costs his core some 50 us, beside what there is to do. Long ops on fast links need polls within them.
+class Enough {
+ public:
+  bool judge(Clock::time_point now, int64_t waited_ns) {
+    const double passed = static_cast<double>(std::max<int64_t>(1, duration_cast<nanoseconds>(now - last_).count()));
+    const double share = std::min(1.0, static_cast<double>(waited_ns - waited_) / passed);
+    share_ += std::min(1.0, passed / kMemory) * (share - share_);
+    last_ = now, waited_ = waited_ns;
+    enough_ = share_ < (enough_ ? kMuch : kLittle);
+    return enough_;
+  }
+
+ private:
+  static constexpr double kMemory = 1e9, kMuch = 0.05, kLittle = 0.03;  // ns; parts of the time
+  Clock::time_point last_ = Clock::now();
+  int64_t waited_ = 0;
+  double share_ = 0.0;
+  bool enough_ = true;
+};
+
+}  // namespace
+
+void Progress::Core::nudge() {
+  {
+    std::lock_guard lock(rest_mutex);
+    nudged = true;
+  }
+  rest_wake.notify_one();
+}
+
+// Waking the thread costs microseconds of the caller's core, so only what the thread would not notice is worth it, or
+// what is large and, as the last one of its kind, not waited for at once.
+void Progress::Core::wake_for(RunningOperation& operation) {
+  if (waiters.load(std::memory_order_relaxed) > 0) transport->ring();  // it sleeps, and may have something to do now
+  const bool large = operation.note_.bytes >= kWorthWaking;
+  if (large) operation.handed_ = Clock::now();
+  const Rest now = rest.load();
+  if (now == Rest::kLong || (now == Rest::kShort && large && !awaited_at_once.load())) nudge();
+}
+
+// False: the thread has to end.
+bool Progress::Core::rest_for(Rest how, microseconds limit) {
+  std::unique_lock lock(rest_mutex);
+  rest.store(how);
+  // Whoever made work before it could see `how` is seen here.
+  const bool work = how == Rest::kLong && open.load() > 0 && waiters.load() == 0;
+  if (!work && !nudged && !stop) {
+    const auto called = [this] { return nudged || stop; };
+    if (how == Rest::kLong) {
+      rest_wake.wait(lock, called);
+    } else {
+      rest_wake.wait_for(lock, limit, called);
+    }
+  }
+  nudged = false;
+  rest.store(Rest::kAwake);
+  return !stop;
+}
+
+void Progress::Core::run_thread() {
+  pthread_setname_np(pthread_self(), "tw-progress");
+  ::prctl(PR_SET_TIMERSLACK, 5000UL, 0UL, 0UL, 0UL);
+  Pulse pulse(options.spin_us > 0 ? kThreadShortest : kCrowdedSleep);
+  microseconds nap = kThreadLongest;
+  Enough enough;
+  uint64_t seen = 0, looked = 0;
+  Clock::time_point active = Clock::now();
+  Rest how = Rest::kShort;
+  while (rest_for(how, nap)) {
+    const Clock::time_point now = Clock::now();
+    const uint64_t count = issued.load(std::memory_order_relaxed);
+    const bool fresh = count != seen;
+    seen = count;
+    const bool enough_looks = enough.judge(now, waited.load(std::memory_order_relaxed));
+    if (const uint64_t all = looks.load(std::memory_order_relaxed); all != looked && enough_looks) {
+      looked = all;
+      nap = kBetweenLooks;
+      pulse.not_asked(now);
+      active = now;
+      how = Rest::kWatched;
+      continue;
+    }
+    if (open.load() == 0 || waiters.load() > 0) {
+      // In a run of short operations this branch is all the thread does.
+      nap = kThreadLongest;
+      pulse.not_asked(now);
+      if (fresh) active = now;
+      how = now - active > kLinger ? Rest::kLong : Rest::kShort;
+      continue;
+    }
+    how = Rest::kShort;
+    active = now;
+    std::unique_lock lock(baton, std::try_to_lock);
+    // Somebody is at it, most likely issuing what he is about to wait for. To come back soon would only take his core
+    // away: that cost up to a fifth of a large transfer's time.
+    if (!lock.owns_lock()) continue;
+    const bool moved = poll();
+    lock.unlock();
+    nap = moved || fresh ? pulse.nap(now, moved) : std::min(nap * 3 / 2, kThreadLongest);
+  }
+}
+
+}  // namespace thinwire

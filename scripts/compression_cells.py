@@ -390,7 +390,7 @@ def paired_with_alone(lab, build, folder, ranks, micro, rate, zero, pairs, secon
     jobs = []
     try:
         jobs.append(Stopped([*lab.run(ranks), os.path.join(build, "train"), *same, *layout, "compression.preset=thinwire", "run_dir=" + runs[0]], runs[0], [runs[0]]))
-        jobs[0].wait_until(lambda: decided_at(jobs[0].log())[0], 270)
+        jobs[0].wait_until(lambda: decided_at(jobs[0].log())[0], 400)
         line = decided_at(jobs[0].log())[1]
         jobs[0].signal(signal.SIGSTOP)
         jobs.append(Stopped([*alone_front(lab, ranks, runs[1]), os.path.join(build, "train"), *same], runs[1], [os.path.join(runs[1], str(k)) for k in range(ranks)]))

@@ -56,8 +56,8 @@ MADE_FOR_ZERO = {"loco": 1, "mzhybrid": 1, "zhybrid": 1, "powersgd": 0, "optimus
 SPEED_ITERS = 60
 # Ranks, link: at micro batch 8.
 PAIRED = ((2, "100mbit"), (2, "1gbit"), (4, "100mbit"))
-# Ours tries three ways in turn before it settles, in 51 updates at most; what is measured is what it settles on.
-OUR_ITERS = 75
+# Ours tries three ways in turn before it settles, in 123 updates at most; what is measured is what it settles on.
+OUR_ITERS = 150
 LADDER = ("none two_step", "none", "optimus_cc_cb_no_lep", "optimus_cc_cb", "optimus_cc_cb_fe", "optimus_cc_cb_fe_sc", "optimus_cc_emb", "thinwire")
 
 

@@ -52,7 +52,7 @@ Story decide(bool light, const Times& times, int64_t logical_bytes, int64_t begi
       return off ? 'p' : mesh.clock().light ? 'l' : 'c';
     };
     Story& story = stories[static_cast<size_t>(mesh.rank())];
-    for (int64_t update = 1; update <= 60 && story.line.empty(); ++update) {
+    for (int64_t update = 1; update <= 160 && story.line.empty(); ++update) {
       const char now = way(controller);
       story.ways += now;
       const double ms = now == 'c' ? times.coded : now == 'l' ? times.light : times.plain;
@@ -105,17 +105,24 @@ TEST(CodingController, GivesWaysThatAreCloseMoreUpdates) {
       "ccc"
       "ccccllllpppp"
       "ccccllllpppp";
+  const auto times = [](int n, const std::string& round) {
+    std::string all;
+    for (int i = 0; i < n; ++i) all += round;
+    return all;
+  };
   const Story story = decide(true, {10.0, 9.8, 20.0}, 1);
-  EXPECT_EQ(story.ways, both + "ccccllllccccllll");
+  EXPECT_EQ(story.ways, both + times(8, "ccccllll"));
   EXPECT_EQ(story.behind, 'l');
   EXPECT_EQ(story.resumed, 'l');
-  EXPECT_NE(story.line.find("update 43: compression light (coded updates take 10.0 ms, lightly coded updates take 9.8 "
+  EXPECT_NE(story.line.find("update 91: compression light (coded updates take 10.0 ms, lightly coded updates take 9.8 "
                             "ms, plain updates take 20.0 ms)"),
             std::string::npos)
       << story.line;
-  // All three close: none is left out, and four rounds are the most.
+  // Three percent are told apart sooner than two.
+  EXPECT_EQ(decide(true, {10.0, 9.7, 20.0}, 1).ways, both + times(4, "ccccllll"));
+  // All three close: none is left out, and ten rounds are the most.
   const Story three = decide(true, {10.0, 9.9, 9.8}, 1);
-  EXPECT_EQ(three.ways, both + "ccccllllppppccccllllpppp");
+  EXPECT_EQ(three.ways, both + times(8, "ccccllllpppp"));
   EXPECT_EQ(three.behind, 'p');
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 
 namespace thinwire {
@@ -10,8 +11,9 @@ namespace {
 
 // Plain updates would take so much longer that trying them is a waste.
 constexpr double kHopeless = 1.3;
-// Medians of six updates tell ways apart that differ by so much; on a noisy machine not those that are closer.
-constexpr double kClose = 1.05;
+// Medians of six updates, two rounds, tell ways apart that differ by so much; on a noisy machine not those that are
+// closer, for which it takes more.
+constexpr double kClose = 0.05;
 
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
@@ -91,7 +93,8 @@ double CodingController::median_of(Way way) const {
 void CodingController::leave_out_the_slow() {
   double least = median_of(tried_.front());
   for (const Way way : tried_) least = std::min(least, median_of(way));
-  std::erase_if(tried_, [&](Way way) { return median_of(way) > kClose * least; });
+  const double close = 1.0 + kClose * std::sqrt(static_cast<double>(kRounds) / round_);
+  std::erase_if(tried_, [&](Way way) { return median_of(way) > close * least; });
 }
 
 std::string CodingController::decide(int64_t update) {

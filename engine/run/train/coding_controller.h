@@ -32,7 +32,7 @@ class CodingController {
   bool decided() const { return decided_ != 0; }
 
  private:
-  enum Phase : int { kWarmUp = 3, kBlock = 4, kRounds = 2, kMostRounds = 4 };
+  enum Phase : int { kWarmUp = 3, kBlock = 4, kRounds = 2, kMostRounds = 10 };
   enum Way : int64_t { kCoded, kPlain, kLight, kWays };  // numbers stand in checkpoints
   Way way_now() const;
   double measure_bytes_per_ms();

@@ -54,7 +54,8 @@ class Enough {
   }
 
  private:
-  static constexpr double kMemory = 1e9, kMuch = 0.05, kLittle = 0.03;  // ns; parts of the time
+  // Replicas wait for whoever is slower in an update, a few percent on noisy machines: that is no want of polls.
+  static constexpr double kMemory = 2e9, kMuch = 0.15, kLittle = 0.10;  // ns; parts of the time
   Clock::time_point last_ = Clock::now();
   int64_t waited_ = 0;
   double share_ = 0.0;

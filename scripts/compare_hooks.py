@@ -22,7 +22,7 @@ HOOKS = ("none", "bf16", "psgd32", "psgd4", "psgd4_bf16")
 OURS = ("none", "bf16_wire", "thinwire")
 SETTINGS = ((1, "100mbit"), (1, "1gbit"), (8, "100mbit"), (8, "1gbit"))
 SEEDS = (1337, 1338, 1339)
-UPDATES = 75  # of ours: up to 51 of them it tries how to code
+UPDATES = 150  # of ours: up to 123 of them it tries how to code
 
 
 class Compare:

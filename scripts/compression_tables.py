@@ -137,8 +137,8 @@ class Tables:
         # Time for a dozen updates at least, of a core without AVX-512: a micro-batch of 1 takes it 0.35 s.
         update = 0.35 * micro * accumulation * ranks / min(ranks, os.cpu_count() or 1) / stages
         wire = {"none": 5.0, "bf16_wire": 2.5}.get(name, 1.0) * (1.5 if layout == "1x4x1" else 1.0) if slow else 0.1
-        updates = 80 if name == "thinwire" else 7 if name in ("none", "bf16_wire") and slow else 15
-        seconds = self.o.seconds or min(270.0 if micro == 8 else 150.0, 3.0 + (max(update, wire) + 0.2 * min(update, wire)) * updates)
+        updates = OUR_ITERS if name == "thinwire" else 7 if name in ("none", "bf16_wire") and slow else 15
+        seconds = self.o.seconds or min(450.0 if micro == 8 else 150.0, 3.0 + (max(update, wire) + 0.2 * min(update, wire)) * updates)
         all_keys = ["--config", "configs/sweeps/speed_10m.json", *more, f"train_micro_batch_size_per_gpu={micro}", f"gradient_accumulation_steps={accumulation}",
                     f"train_iters={OUR_ITERS if name == 'thinwire' else SPEED_ITERS}", f"compression.preset={name}", *NO_WARM_UP.get(name, []), *keys,
                     f"exit_duration_in_mins={seconds / 60:.3f}", *self.text_keys, *self.o.keys]

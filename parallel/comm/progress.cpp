@@ -397,7 +397,7 @@ bool Progress::Core::poll() {
 
 // A poll may only have made way for the next: what was received is decoded, what was packed can leave.
 void Progress::Core::look() {
-  looks.store(looks.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  looked_at.store(Clock::now().time_since_epoch() / nanoseconds(1), std::memory_order_relaxed);
   if (open.load(std::memory_order_relaxed) == 0) return;
   std::unique_lock lock(baton, std::try_to_lock);
   if (!lock.owns_lock()) return;

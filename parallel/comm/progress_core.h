@@ -187,8 +187,8 @@ struct Progress::Core {
   std::atomic<int> open{0}, waiters{0};
   std::atomic<int> wanted{0};  // threads that stand before the baton with an operation to issue: pollers make way
   std::atomic<uint64_t> issued{0};
-  std::atomic<uint64_t> looks{0};  // Progress::look
-  std::atomic<int64_t> waited{0};  // ns, of all threads that waited; written under the baton
+  std::atomic<int64_t> looked_at{0};  // Progress::look: the last one, ns of the steady clock; 0: none
+  std::atomic<int64_t> waited{0};     // ns, of all threads that waited; written under the baton
 
   void start(RunningOperation& operation);
   Ticket start(const Transfer& transfer, const OperationNote& note, SiteCounters* counters);  // takes the baton itself

@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "parallel/comm/progress_core.h"
 
@@ -44,10 +45,10 @@ class Pulse {
 // costs his core some 50 us, beside what there is to do. Long ops on fast links need polls within them.
 class Enough {
  public:
+  // waited_ns: so far; a wait is added when it ends, however long the thread has slept meanwhile.
   bool judge(Clock::time_point now, int64_t waited_ns) {
-    const double passed = static_cast<double>(std::max<int64_t>(1, duration_cast<nanoseconds>(now - last_).count()));
-    const double share = std::min(1.0, static_cast<double>(waited_ns - waited_) / passed);
-    share_ += std::min(1.0, passed / kMemory) * (share - share_);
+    const double passed = static_cast<double>(duration_cast<nanoseconds>(now - last_).count());
+    share_ = std::min(1.0, share_ * std::exp(-passed / kMemory) + static_cast<double>(waited_ns - waited_) / kMemory);
     last_ = now, waited_ = waited_ns;
     enough_ = share_ < (enough_ ? kMuch : kLittle);
     return enough_;
@@ -55,7 +56,7 @@ class Enough {
 
  private:
   // Replicas wait for whoever is slower in an update, a few percent on noisy machines: that is no want of polls.
-  static constexpr double kMemory = 2e9, kMuch = 0.15, kLittle = 0.10;  // ns; parts of the time
+  static constexpr double kMemory = 1e9, kMuch = 0.15, kLittle = 0.10;  // ns; parts of the time
   Clock::time_point last_ = Clock::now();
   int64_t waited_ = 0;
   double share_ = 0.0;
@@ -107,7 +108,7 @@ void Progress::Core::run_thread() {
   Pulse pulse(options.spin_us > 0 ? kThreadShortest : kCrowdedSleep);
   microseconds nap = kThreadLongest;
   Enough enough;
-  uint64_t seen = 0, looked = 0;
+  uint64_t seen = 0;
   Clock::time_point active = Clock::now();
   Rest how = Rest::kShort;
   while (rest_for(how, nap)) {
@@ -116,9 +117,9 @@ void Progress::Core::run_thread() {
     const bool fresh = count != seen;
     seen = count;
     const bool enough_looks = enough.judge(now, waited.load(std::memory_order_relaxed));
-    if (const uint64_t all = looks.load(std::memory_order_relaxed); all != looked && enough_looks) {
-      looked = all;
-      nap = kBetweenLooks;
+    const auto since_look = now - Clock::time_point(nanoseconds(looked_at.load(std::memory_order_relaxed)));
+    if (enough_looks && since_look < kBetweenLooks) {
+      nap = duration_cast<microseconds>(kBetweenLooks - since_look) + microseconds(1);
       pulse.not_asked(now);
       active = now;
       how = Rest::kWatched;

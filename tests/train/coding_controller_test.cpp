@@ -39,7 +39,9 @@ struct Story {
   char resumed = '?';      // and of the first one behind a checkpoint
 };
 
-Story decide(bool light, const Times& times, int64_t logical_bytes, int64_t begin = 0) {
+// later: the times behind update 27.
+Story decide(bool light, const Times& first_times, int64_t logical_bytes, int64_t begin = 0,
+             const Times* later = nullptr) {
   std::vector<Story> stories(kRanks);
   run_ranks(kRanks, [&](Progress& progress) {
     Mesh mesh(progress, {1, kRanks, 1}, pretend_nodes(kRanks, kRanks));
@@ -55,6 +57,7 @@ Story decide(bool light, const Times& times, int64_t logical_bytes, int64_t begi
     for (int64_t update = 1; update <= 160 && story.line.empty(); ++update) {
       const char now = way(controller);
       story.ways += now;
+      const Times& times = later != nullptr && update > 27 ? *later : first_times;
       const double ms = now == 'c' ? times.coded : now == 'l' ? times.light : times.plain;
       // The slowest rank counts, and the first update of a block, which still sees another way, does not.
       const bool first = story.ways.size() > 1 && story.ways[story.ways.size() - 2] != now;
@@ -124,6 +127,14 @@ TEST(CodingController, GivesWaysThatAreCloseMoreUpdates) {
   const Story three = decide(true, {10.0, 9.9, 9.8}, 1);
   EXPECT_EQ(three.ways, both + times(8, "ccccllllpppp"));
   EXPECT_EQ(three.behind, 'p');
+}
+
+TEST(CodingController, DoesNotComeBackToWhatItLeftOut) {
+  const Times slower{99.0, 11.5, 11.4};  // somebody else came to the machine
+  const Story story = decide(true, {10.6, 10.0, 10.1}, 1, 0, &slower);
+  EXPECT_EQ(story.ways.back(), 'p');
+  EXPECT_EQ(story.ways.find('c', 30), std::string::npos) << "coded updates were left out behind two rounds";
+  EXPECT_EQ(story.behind, 'p') << story.line;
 }
 
 // In a warm-up of the rules nothing is coded, so that ways differ by noise alone.

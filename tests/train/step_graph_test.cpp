@@ -55,9 +55,9 @@ RunConfig config_of(const std::vector<std::string>& more) {
 int step_now = 0;  // what a careless op below takes for the step's number
 
 Trained train(const RunConfig& config, Device& device, const OpTable& ops, bool profile = false) {
-  Replica replica(config, &device, &ops, true);
   const WatchedTable table = make_watched_table(ops);
   OpProfile times;
+  Replica replica(config, &device, &ops, true);
   if (profile) replica.use_exec(make_watched_exec(table, device, replica.stream(), 1, times));
   replica.set_fresh_weights();
   BareTraining training(replica);

@@ -105,7 +105,9 @@ std::string CodingController::decide(int64_t update) {
   for (const Way way : {kCoded, kLight, kPlain}) {
     if (ms_[static_cast<size_t>(way)].empty()) continue;
     const double ms = median_of(way);
-    if (times.empty() || ms <= least) least = ms, way_ = way;
+    // What was left out was measured in other minutes.
+    const bool tried = std::find(tried_.begin(), tried_.end(), way) != tried_.end();
+    if (tried && (least == 0.0 || ms <= least)) least = ms, way_ = way;
     char text[80];
     std::snprintf(text, sizeof text, "%s%s updates take %.1f ms", times.empty() ? "" : ", ",
                   kNames[static_cast<size_t>(way)], ms);

@@ -115,7 +115,8 @@ int Job::ranks_per_node() const {
   return size() % each == 0 && nodes_ == pretend_nodes(size(), each) ? each : 0;
 }
 
-bool Job::shares_cores(const RunConfig& config) const {
+bool Job::shares_cores(RunConfig config) const {
+  share_cores(config);
   const int ranks = bound_ ? 1 : local_size_;
   return ranks * resolve_threads(config) >= static_cast<int>(allowed_cpus().size());
 }

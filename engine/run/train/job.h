@@ -49,7 +49,7 @@ class Job {
   void share_cores(RunConfig& config) const;
 
   // Whether its threads leave no core of its own to the one that moves messages.
-  bool shares_cores(const RunConfig& config) const;
+  bool shares_cores(RunConfig config) const;
 
   // What to do, on the rank that speaks for all, before the watchdog ends a job in which nothing moves. Before
   // form_mesh.

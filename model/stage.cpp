@@ -183,13 +183,12 @@ void Stage::queue_backward(Exec& exec, int slot_index) {
     const View in = i == 0 && !first() ? slot.input_gradient : out.data == dx[0].data ? dx[2] : dx[0];
     // The embedding's gradient is the last that the residual stream gives, and often the largest: it leaves before the
     // first block's are made.
+    const auto finish_input = [&] {
+      end_backward(exec, c, slot, in);
+      announce_embedding();
+    };
     std::function<void()> then;
-    if (i == 0 && first()) {
-      then = [&, in] {
-        end_backward(exec, c, slot, in);
-        announce_embedding();
-      };
-    }
+    if (i == 0 && first()) then = std::cref(finish_input);  // a reference: allocates nothing
     blocks_[i].backward(exec, c, a, scratch_->block, out, dx[1], in, then);
     out = in;
   }

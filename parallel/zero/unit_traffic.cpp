@@ -493,6 +493,7 @@ void UnitTraffic::publish_raw() {
   impl_->publish_all(true, nullptr);
 }
 void UnitTraffic::forget_gathered() {
+  impl_->clear_leftovers();
   impl_->mark_stale();
 }
 

@@ -83,7 +83,7 @@ class UnitTraffic final : public UnitEvents {
   void gradients_complete(int unit) override;
 
   // Waits until all gradients are reduced. Gradient memory that the optimizer does not own holds parts of sums until
-  // publish_all, or else begin, makes it zero.
+  // publish_all, forget_gathered or begin makes it zero.
   void finish_reductions();
   // Weights have changed: gathered copies are stale. Starts the all-gathers behind the update, those of the first units
   // of the next forward pass first and the rest as it goes on; acquire() waits for each.

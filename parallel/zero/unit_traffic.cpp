@@ -69,7 +69,6 @@ struct UnitTraffic::Impl {
     int publish_place = -1;  // in publish_order, until it was acquired
     bool reduced = false;    // a reduction was started whose leftovers are not zeroed yet
     bool listed = false;     // in reduce_order
-    bool leftover = false;   // see clear_leftovers
     bool begun = false;      // between gradients_begin and gradients_complete
   };
 
@@ -96,6 +95,7 @@ struct UnitTraffic::Impl {
         unit.pieces.push_back(make_piece({0, unit.count}, static_cast<uint32_t>(u), true, unit.shard));
     }
     reduce_order.reserve(units.size());
+    leftovers.reserve(units.size());
     publish_order.reserve(units.size());
     list_publications();
   }
@@ -375,22 +375,21 @@ struct UnitTraffic::Impl {
       settle(u);
       zero_ranges(device, unit.gradient_shard, sharded_gradients ? unit.shard.gradients.first : 0, unit.padding,
                   stream);
-      state(u).listed = false, state(u).leftover = true;
+      state(u).listed = false;
     }
+    leftovers.assign(reduce_order.begin(), reduce_order.end());
     reduce_order.clear();
-    leftovers = true;
   }
 
   // What others own of reduced gradients: parts of sums.
   void clear_leftovers() {
-    if (!std::exchange(leftovers, false)) return;
-    for (size_t u = 0; u < units.size(); ++u) {
-      if (!std::exchange(states[u].leftover, false)) continue;
-      const UnitMemory& unit = units[u];
+    for (int u : leftovers) {
+      const UnitMemory& unit = memory(u);
       const Range& owned = unit.shard.optimizer;
       zero_outside(device, unit.gradient_shard,
                    {owned.first - (sharded_gradients ? unit.shard.gradients.first : 0), owned.count}, stream);
     }
+    leftovers.clear();
   }
 
   // All of them, also when one has failed; then rethrows the first failure.
@@ -420,7 +419,6 @@ struct UnitTraffic::Impl {
   Stream& stream;
   SentValue* sent_value = nullptr;
   bool gathers = false, sharded_gradients = false, publishes = false, last = false;
-  bool leftovers = false;  // of any unit
 
   std::vector<UnitUse> uses;
   size_t next = 0, started = 0;                    // use that is acquired next; first one whose gather was not started
@@ -440,7 +438,7 @@ struct UnitTraffic::Impl {
   Waiting waiting;  // its tensor-parallel parts are being summed
   View packed[2];
   int next_packed = 0;
-  std::vector<int> reduce_order;
+  std::vector<int> reduce_order, leftovers;  // the latter: see clear_leftovers
 };
 
 UnitTraffic::UnitTraffic(std::vector<UnitMemory> units, const Placement& placement, Ports& ports, Device& device,

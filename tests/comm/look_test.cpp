@@ -116,7 +116,6 @@ TEST(Look, LetsTheThreadRest) {
             if (first) std::this_thread::sleep_for(milliseconds(150));  // for which the other one waits
             group.barrier().wait(stream);
           }
-          return 0;
         });
         if (!first) return;
         EXPECT_LE(watched, 100);

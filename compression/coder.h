@@ -17,7 +17,7 @@
 
 namespace thinwire {
 
-// What coding did, for metrics. rel_error^2 = error_square / signal_square; taken from every tile where a residual
+// What compression did, for metrics. rel_error^2 = error_square / signal_square; taken from every tile where a residual
 // makes it free, else from one tile of about 4,096 elements in 64, chosen by place, slot and step: a small message has
 // an error in some steps only (both squares are 0 in the others). Nothing is taken from tiles with NaN or infinity.
 struct CodingStats {
@@ -29,7 +29,7 @@ struct CodingStats {
 };
 
 // One rank's share of a sum: its payload, or - `raw` - its values as they are (the owner's own contribution to a
-// reduce-scatter needs no coding). Both empty: nothing.
+// reduce-scatter needs no compression). Both empty: nothing.
 struct Share {
   std::span<const std::byte> payload;
   View raw;

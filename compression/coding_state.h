@@ -1,5 +1,5 @@
-// What coding remembers between messages (residuals, warm starts): provisional until the step commits, restored when it
-// is skipped, and part of every checkpoint.
+// What compression remembers between messages (residuals, warm starts): provisional until the step commits, restored
+// when it is skipped, and part of every checkpoint.
 #pragma once
 
 #include <algorithm>

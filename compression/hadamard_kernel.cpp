@@ -96,7 +96,7 @@ void squares(const float* x, const float* decoded, int64_t n, TileSums& sums) {
   sums.signal += reduce_add(signal);
 }
 
-// past_caches: what is kept is read again in the next update, and pushes out nothing that is needed before.
+// past_caches: what is kept is read again in the next step, and pushes out nothing that is needed before.
 template <bool past_caches>
 void keep_error(const float* x, const float* decoded, float inverse_scale, float* residual, int64_t n, TileSums& sums,
                 const char* ahead0, const char* ahead1) {

@@ -1,4 +1,4 @@
-// Residuals between messages: which vectors each kind has, resets by update, and how checkpoints see them.
+// Residuals between messages: which vectors each kind has, resets by step, and how checkpoints see them.
 #include "compression/residual.h"
 
 #include "compression/hadamard_kernel.h"

@@ -25,7 +25,7 @@ class CoderState final : public CodingState {
     StateVector<int8_t>::Range codes;  // ema
     StateVector<float>::Range scales;  // ema: [ceil(n / kEmaBlock)]
   };
-  // `step` counts updates: with reset_every the residual restarts from zero when the first message of update
+  // `step` counts updates: with reset_every the residual restarts from zero when the first message of step
   // k * reset_every (or a later one) is packed, however many messages or slots there are.
   Open open(int64_t first, int64_t n, int64_t step);
 

@@ -29,7 +29,8 @@ class RoundCodec {
  public:
   virtual ~RoundCodec() = default;
   virtual std::string name() const = 0;
-  // contractive, lossless, stateful mean what they mean for a Codec; `linear` is implied.
+  // contractive, lossless, stateful, selects, matrices mean what they mean for a Codec; `linear` is implied. framed:
+  // rounds may have less than bound().
   virtual Traits traits() const = 0;
   virtual int rounds() const = 0;
   // The most elements that the payload of round r can have; exact where the count does not depend on values.

@@ -45,7 +45,7 @@ enum class ResidualKind : uint8_t { kNone, kErrorFeedback, kLazy, kEma, kValueDi
 struct ResidualSpec {
   ResidualKind kind = ResidualKind::kNone;
   double beta = 0.8;        // ema: e' = beta e + (1 - beta) (x - decoded)
-  int64_t reset_every = 0;  // ema: updates between resets to zero; 0: never
+  int64_t reset_every = 0;  // ema: steps between resets to zero; 0: never
   OnSkip on_skip = OnSkip::kRestore;
   bool operator==(const ResidualSpec&) const = default;
 };
@@ -64,7 +64,7 @@ struct SelectSpec {
 // One site's rule. A site without one has codec identity.
 struct SiteRule {
   CodecSpec codec;             // first (or only) coding: of what ranks contribute; two_level: inside a node
-  CodecSpec sum_codec;         // second coding: of sums on their way back (all-reduce), between nodes (two_level)
+  CodecSpec sum_codec;         // second compression: of sums on their way back (all-reduce), between nodes (two_level)
   bool has_sum_codec = false;  // false: like the first, but without a residual
   ResidualSpec residual, sum_residual;
   SelectSpec select;

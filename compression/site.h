@@ -26,6 +26,26 @@ inline constexpr std::array<std::string_view, 10> kSiteNames = {
     "tp.forward",     "tp.backward", "pp.forward", "pp.backward", "dp.gradient",
     "zero.parameter", "embedding",   "sequence",   "outer",       "control"};
 
+struct SiteTraits {
+  bool gradients;  // what travels is multiplied by the loss scale
+  bool identical;  // all groups must receive the same bits, also where messages are rounded by chance
+};
+
+constexpr SiteTraits traits_of(Site site) {
+  switch (site) {
+    case Site::kTpBackward:
+    case Site::kPpBackward:
+    case Site::kDpGradient:
+      return {.gradients = true, .identical = false};
+    case Site::kZeroParameter:
+      return {.gradients = false, .identical = true};
+    case Site::kEmbedding:
+      return {.gradients = true, .identical = true};
+    default:
+      return {.gradients = false, .identical = false};
+  }
+}
+
 constexpr std::string_view name_of(Site site) {
   return kSiteNames[static_cast<size_t>(site)];
 }

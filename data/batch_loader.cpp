@@ -67,6 +67,10 @@ std::optional<Batch> BatchLoader::next() {
   return batch;
 }
 
+int64_t BatchLoader::micro_steps_at(int64_t consumed) const {
+  return micro_steps(plan_.global_batch(consumed), plan_.micro_batch, plan_.dp_size);
+}
+
 void BatchLoader::run() {
   std::exception_ptr error;
   try {
@@ -74,7 +78,7 @@ void BatchLoader::run() {
     for (int64_t consumed = plan_.first_sample; go;) {
       const int64_t size = plan_.global_batch(consumed);
       if (size <= 0 || size > plan_.end_sample - consumed) break;
-      const int64_t steps = micro_steps(size, plan_.micro_batch, plan_.dp_size);
+      const int64_t steps = micro_steps_at(consumed);
       for (int64_t s = 0; s < steps && go; ++s) {
         const auto [first, rows] =
             micro_batch_samples(consumed, size, plan_.micro_batch, plan_.dp_size, plan_.dp_rank, s);

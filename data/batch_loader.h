@@ -33,8 +33,7 @@ struct LoaderPlan {
   int64_t end_sample = -1;   // the loader ends before the first global batch that would pass this; -1: the split's size
   int64_t micro_batch = 1;
   int64_t dp_rank = 0, dp_size = 1;
-  std::function<int64_t(int64_t consumed)>
-      global_batch;  // samples of the update that begins there; called on the thread
+  std::function<int64_t(int64_t consumed)> global_batch;  // samples of the step that begins there; called on the thread
   bool eod_mask_loss = false;
   int64_t eod_token = -1;
   int prefetch = 2;  // micro-batches read ahead, at least 1
@@ -58,6 +57,8 @@ class BatchLoader {
   // The next micro-batch; nothing when the plan has ended. What the reader threw is thrown here, after the batches that
   // were read before it, and again by every later call.
   std::optional<Batch> next();
+  // Micro-batches per rank of the step that begins after `consumed` samples.
+  int64_t micro_steps_at(int64_t consumed) const;
 
  private:
   void run();

@@ -49,7 +49,7 @@ int64_t samples_after(const DataConfig& c, int64_t iterations) {
   if (has_ramp(c))
     for (; iterations > 0 && consumed <= c.ramp_samples; --iterations) consumed += global_batch_at(c, consumed);
   if (iterations > (std::numeric_limits<int64_t>::max() - consumed) / c.global_batch)
-    throw_bad_config("train_iters: " + std::to_string(iterations) + " updates of " + std::to_string(c.global_batch) +
+    throw_bad_config("train_iters: " + std::to_string(iterations) + " steps of " + std::to_string(c.global_batch) +
                      " samples are too many to count");
   return consumed + iterations * c.global_batch;
 }

@@ -1,4 +1,4 @@
-// How many samples each update takes, and which of them each rank's micro-batches hold.
+// How many samples each step takes, and which of them each rank's micro-batches hold.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ namespace thinwire {
 // Throws Error(kBadConfig) unless the ramp reaches global_batch in whole increments.
 void check_batch_ramp(const DataConfig& config);
 
-// Samples of the update that begins after `consumed` samples.
+// Samples of the step that begins after `consumed` samples.
 int64_t global_batch_at(const DataConfig& config, int64_t consumed);
 
-// Samples that the first `iterations` updates consume. Throws Error(kBadConfig) if that does not fit 64 bits.
+// Samples that the first `iterations` steps consume. Throws Error(kBadConfig) if that does not fit 64 bits.
 int64_t samples_after(const DataConfig& config, int64_t iterations);
 
 // Micro-step s of data-parallel rank r in a global batch of `size` samples beginning at `first` takes

@@ -15,7 +15,7 @@ int64_t blend_share(int64_t size, double w);
 int64_t blend_request(int64_t size, double w);
 
 // Megatron's build_blending_indices: position i takes the set with the largest w * max(i, 1) - taken, the first one on
-// ties, in plain doubles (a fused multiply-add gives another order; the build forbids it for this room).
+// ties, in plain doubles (a fused multiply-add gives another order; the build forbids it for this folder).
 class Blend {
  public:
   Blend() = default;

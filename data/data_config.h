@@ -14,8 +14,8 @@ struct WeightedPrefix {
 };
 
 struct DataConfig {
-  // Either one list cut by `split`, or a list per split (then `split` is unused). Several sets are a blend; in the list
-  // that is cut, as in Megatron, a weight makes a blend of a single one, too.
+  // Either one list divided by `split`, or a list per split (then `split` is unused). Several sets are a blend; in the
+  // list that is divided, as in Megatron, a weight makes a blend of a single one, too.
   std::vector<WeightedPrefix> data;
   std::vector<WeightedPrefix> train, valid, test;
   std::string split = "969, 30, 1";
@@ -26,7 +26,7 @@ struct DataConfig {
   int64_t vocab = 0;       // ids >= vocab are corrupt data
 
   int64_t micro_batch = 1;   // sequences per micro step and rank
-  int64_t global_batch = 1;  // sequences per update over all ranks
+  int64_t global_batch = 1;  // sequences per step over all ranks
   // Ramp: the batch grows from `ramp_start` by `ramp_increment` over `ramp_samples` samples (0: no ramp).
   int64_t ramp_start = 0, ramp_increment = 0, ramp_samples = 0;
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <iosfwd>
 #include <map>
 #include <memory>
 #include <span>
@@ -19,7 +20,7 @@ namespace thinwire {
 
 // How many samples each split needs, as Megatron sizes them; `train` follows the batch ramp.
 struct SplitSizes {
-  int64_t train = 0;  // train_iters updates
+  int64_t train = 0;  // train_iters steps
   int64_t valid =
       0;  // (train_iters / eval_interval + 1) * eval_iters * global_batch; eval_interval 0: eval_iters * global_batch
   int64_t test = 0;  // eval_iters * global_batch
@@ -32,7 +33,7 @@ SplitSizes split_sizes(const DataConfig& config);
 // price only).
 enum class EvalCheck { kRequire, kLeaveOut };
 
-// Opens the files, cuts, shuffles and blends them. One prefix is taken as it is; several, and one with a
+// Opens the files, splits, shuffles and blends them. One prefix is taken as it is; several, and one with a
 // weight in `data`, are blended by weight.
 // valid and test exist if their weight is positive and eval_iters > 0; files named for them must be there in any case.
 // Reading is const and safe from several threads.
@@ -58,7 +59,7 @@ class SampleStream {
   // nor does which splits are read.
   std::string fingerprint() const;
   // What else decides the order of a split's samples: epochs of each set, and which last one is shuffled apart. They
-  // follow from how many samples are asked for, so more updates than before may order the same data anew. Empty if the
+  // follow from how many samples are asked for, so more steps than before may order the same data anew. Empty if the
   // split is absent.
   std::string order(Split split) const;
 
@@ -83,5 +84,11 @@ class SampleStream {
   std::vector<std::shared_ptr<const TokenFile>> order_;  // in order of first mention
   std::array<Part, 3> parts_;
 };
+
+// `train --print-samples N`, so that two programs can compare what they train on.
+// Writes n lines {"sample":i,"tokens":[...]} with the seq_length + 1 ids of training samples 0..n-1, which is the order
+// of the global batch stream; no spaces. Throws Error(kUsage) if the training split has fewer samples, Error(kIo) if
+// `out` fails.
+void print_samples(const SampleStream& stream, int64_t n, std::ostream& out);
 
 }  // namespace thinwire

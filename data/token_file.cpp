@@ -196,7 +196,7 @@ void TokenFile::check_header() {
 
   const uint64_t n = load<uint64_t>(bytes, 18), m = load<uint64_t>(bytes, 26);
   const uint64_t room = static_cast<uint64_t>(size - kHeaderBytes);
-  // Each count is bounded by the room before it is multiplied, so that nothing below can wrap around.
+  // Each count is bounded by what fits before it is multiplied, so that nothing below can wrap around.
   if (n > room / 12 || m > (room - 12 * n) / 8)
     fail_idx("announces " + std::to_string(n) + " sequences and " + std::to_string(m) +
              " document boundaries, but has only " + std::to_string(size) + " bytes");

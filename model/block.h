@@ -5,11 +5,11 @@
 //
 // The block leaves its last addition to whoever reads the stream next (see ResidualStream).
 //
-// Between tensor ranks attention and mlp are cut, everything else is whole on every rank: one sum per branch and
+// Between tensor ranks attention and mlp are sharded, everything else is whole on every rank: one sum per branch and
 // direction, and one per direction for both branches of a parallel block together - forward of their added results,
 // backward of what their norms make of the input gradients, so that norm weights get partial gradients there. With
-// sequence parallelism a rank holds P of the N rows of everything that is not cut: norm outputs are gathered (again in
-// the backward pass), results are summed and scattered.
+// sequence parallelism a rank holds P of the N rows of everything that is not sharded: norm outputs are gathered (again
+// in the backward pass), results are summed and scattered.
 #pragma once
 
 #include <functional>
@@ -98,7 +98,7 @@ class Block {
                         bool announce) const;
   WeightWork run_backward(Exec& exec, const LayerContext& context, const BlockActivations& a, const BlockScratch& s,
                           View dx_out, View dx_mid, View dx_in, bool weights, const std::function<void()>& then) const;
-  // Rows [P,h] for a cut layer, which wants all of them.
+  // Rows [P,h] for a sharded layer, which wants all of them.
   View enter(Exec& exec, View part, const BlockScratch& s) const;
   void leave(Exec& exec, const BlockScratch& s) const;
   // From the stream's gradient to the gradients at the branches' results, all rows.

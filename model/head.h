@@ -30,7 +30,7 @@ HeadScratch take_head_scratch(const ModelShard& shard, const BatchShape& shape, 
 
 struct LossTargets {
   View targets;        // [N] i32
-  View row_weight;     // [N] fp32: what each token's loss counts; the weights of an update's micro-batches sum to 1
+  View row_weight;     // [N] fp32: what each token's loss counts; the weights of a step's micro-batches sum to 1
   View dlogits_scale;  // [1] fp32, the loss scale; empty in evaluation
   View loss_sum;       // [1] fp64, += sum of row_weight * loss, on every tensor rank
 };

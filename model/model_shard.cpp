@@ -1,4 +1,4 @@
-// Cuts widths and parameters for one rank.
+// Shards widths and parameters for one rank.
 #include "model/model_shard.h"
 
 #include "model/params.h"
@@ -17,7 +17,7 @@ ParamRect rows_of(const ParamSpec& p, int64_t first, int64_t n) {
   return {first, n, 0, p.cols};
 }
 
-std::vector<ParamRect> cut(const ParamSpec& p, const ModelShard& shard) {
+std::vector<ParamRect> shard_of(const ParamSpec& p, const ModelShard& shard) {
   const int64_t length = p.is_vector ? p.cols : p.rows;
   switch (p.tp_axis) {
     case TpAxis::kNone:
@@ -110,7 +110,7 @@ ParamList list_local_parameters(const ModelShard& shard) {
   ParamList list;
   for (ParamSpec p : list_parameters(shard.whole)) {
     if (!has_unit(shard, p.unit)) continue;
-    if (shard.tensor_size > 1) p.local = cut(p, shard);
+    if (shard.tensor_size > 1) p.local = shard_of(p, shard);
     p.tp_partial = is_partial(shard, p);
     list.push_back(std::move(p));
   }

@@ -21,14 +21,14 @@ struct ModelShard {
 
   // The widths of this rank: heads, KV heads, feed-forward width, padded vocabulary divided; everything else as in
   // `whole`. KV heads must be divisible by tensor_size (CHECK; the config refuses first); feed-forward and vocabulary
-  // are cut as evenly as possible.
+  // are sharded as evenly as possible.
   ModelConfig local() const;
   LayerRange heads() const;  // query heads of this rank
   LayerRange vocab() const;  // rows of the padded vocabulary
   LayerRange ffn() const;
   bool tied_across_stages() const { return whole.tied_head && first != last; }
 
-  // Rows of N that this rank holds outside of sharded parts: [first_row, first_row + part_rows), as TpActivation cuts
+  // Rows of N that this rank holds outside of sharded parts: [first_row, first_row + part_rows), as TpActivation shards
   // them. All of them without sequence parallelism.
   bool splits_rows() const { return sequence_parallel && tensor_size > 1; }
   int64_t first_row(int64_t rows) const;

@@ -41,8 +41,8 @@ View inside(View range, Range of, Range part) {
   return range.element_range(part.first - of.first, part.count);
 }
 
-bool publishes_coded(const UnitMemory& unit, const StorePlacement& where) {
-  return unit.shard.update.members.size() > 1 && (unit.tied ? where.coded_tied_publication : where.coded_publication);
+bool coded_sync_of(const UnitMemory& unit, const StorePlacement& where) {
+  return unit.shard.sync.members.size() > 1 && (unit.tied ? where.coded_tied_param_sync : where.coded_param_sync);
 }
 
 }  // namespace
@@ -60,9 +60,9 @@ ParamStore::ParamStore(const ModelShard& shard, const StorePlacement& where, Are
   plan_units(shard, where);
   take_weights(shard.whole.dtype, arena);
   if (training) take_gradients(arena);
-  // In fp32 the master is its range of the weights, unless a coded publication decides what these are.
+  // In fp32 the master is its range of the weights, unless a compressed parameter all-gather decides what these are.
   const bool mixed = shard.whole.dtype != DType::f32;
-  const auto separate = [&](const UnitMemory& u) { return mixed || publishes_coded(u, where); };
+  const auto separate = [&](const UnitMemory& u) { return mixed || coded_sync_of(u, where); };
   const int64_t total =
       sum_over(units_, [&](const UnitMemory& u) { return separate(u) ? u.shard.optimizer.count : 0; });
   View masters;
@@ -181,8 +181,8 @@ void ParamStore::list_owned(const StorePlacement& where) {
     const bool separate = unit.master.rank > 0;
     piece.master = separate ? unit.master : mine;
     if (separate) piece.working = mine;
-    piece.published = publishes_coded(unit, where);
-    if (!piece.published) unit.master = {};  // publications start from the working range
+    piece.coded_sync = coded_sync_of(unit, where);
+    if (!piece.coded_sync) unit.master = {};  // the parameter all-gather starts from the working range
     if (unit.gradient_shard) piece.gradient = inside(unit.gradient_shard, s.gradients, s.optimizer);
     if (!owned_.empty() && tensor_size_ == 1) {
       OwnedPiece& before = owned_.back();
@@ -190,7 +190,7 @@ void ParamStore::list_owned(const StorePlacement& where) {
       const auto adjacent = [](View a, View b) { return !a ? !b : end_of(a).data == b.data; };
       if (layout_.units[static_cast<size_t>(before.unit)].first + before.range.first + before.range.count ==
               layout_.units[u].first + piece.range.first &&
-          unit_before.shard.counted == s.counted && before.published == piece.published &&
+          unit_before.shard.counted == s.counted && before.coded_sync == piece.coded_sync &&
           adjacent(before.master, piece.master) && adjacent(before.working, piece.working) &&
           adjacent(before.gradient, piece.gradient)) {
         const auto longer = [&](View v) { return v ? View(v.data, v.dtype, {v.count() + piece.range.count}) : v; };
@@ -293,9 +293,9 @@ bool ParamStore::set(Device& device, Stream& stream, const std::string& name, st
   return any;
 }
 
-void ParamStore::refresh_working(Exec& exec, bool published_too) {
+void ParamStore::refresh_working(Exec& exec, bool synced_too) {
   for (const OwnedPiece& piece : owned_) {
-    if (piece.working && (published_too || !piece.published)) exec.ops.cast(exec, {piece.master, piece.working});
+    if (piece.working && (synced_too || !piece.coded_sync)) exec.ops.cast(exec, {piece.master, piece.working});
   }
   bump_version();
 }

@@ -20,9 +20,9 @@
 #include "engine/base/device/arena.h"
 #include "engine/base/ops/ops.h"
 #include "model/model_shard.h"
+#include "parallel/sites/unit_traffic.h"
 #include "parallel/zero/flat_layout.h"
 #include "parallel/zero/placement.h"
-#include "parallel/zero/unit_traffic.h"
 
 namespace thinwire {
 
@@ -32,12 +32,13 @@ struct StorePlacement {
   int data_rank = 0;
   int stage = 0;                // of the tied embedding: 0 first, 1 last
   bool split_backward = false;  // the plan separates input and weight gradients
-  // Weights are published coded: what computes (`weights`) is then not cast(master), and has memory of its own in fp32.
-  bool coded_publication = false;
-  bool coded_tied_publication = false;  // those of the tied embedding, on both of its stages
+  // The parameter all-gather is compressed: what computes (`weights`) is then not cast(master), and has memory of its
+  // own in fp32.
+  bool coded_param_sync = false;
+  bool coded_tied_param_sync = false;  // those of the tied embedding, on both of its stages
 };
 
-// One contiguous run of parameters that this rank updates. It may run on into the units behind its own: element 0 is
+// One contiguous run of parameters that this rank steps. It may run on into the units behind its own: element 0 is
 // element layout().units[unit].first + range.first of the flat layout.
 struct OwnedPiece {
   int unit = 0;
@@ -45,7 +46,7 @@ struct OwnedPiece {
   View master;    // fp32
   View gradient;  // fp32
   View working;   // the same elements in the compute dtype, inside the weights' range; empty where that is the master
-  bool published = false;  // `working` is what a coded publication makes of it, not the optimizer
+  bool coded_sync = false;  // `working` is what a compressed parameter all-gather makes of it, not the optimizer
 };
 
 class ParamStore {
@@ -65,7 +66,7 @@ class ParamStore {
 
   // Per unit, for whoever reduces and gathers. Units that this rank does not have are empty.
   const std::vector<UnitMemory>& units() const { return units_; }
-  // What the optimizer updates, in order; without tensor parallelism adjacent units are one piece where they lie side
+  // What the optimizer steps, in order; without tensor parallelism adjacent units are one piece where they lie side
   // by side.
   const std::vector<OwnedPiece>& owned() const { return owned_; }
   // Owned gradients that count in norms: over all ranks, every element of the model exactly once.
@@ -78,11 +79,11 @@ class ParamStore {
   // Sets one tensor from its global elements (rows * cols fp32, host): every rank takes what it owns. False if this
   // rank owns nothing of it.
   bool set(Device& device, Stream& stream, const std::string& name, std::span<const float> values);
-  // working = cast(master) on the owned pieces, after masters were loaded or set; weights still have to be published.
-  // published_too: also where a coded publication decides what computes.
-  void refresh_working(Exec& exec, bool published_too = true);
+  // working = cast(master) on the owned pieces, after masters were loaded or set; weights still have to be gathered by
+  // the others. synced_too: also where a compressed parameter all-gather decides what computes.
+  void refresh_working(Exec& exec, bool synced_too = true);
 
-  // Shows what this rank owns of every parameter, cut at tensors: prefix + name, from buffers that lie like owned()
+  // Shows what this rank owns of every parameter, split at tensors: prefix + name, from buffers that lie like owned()
   // (masters: `pieces` empty; an empty view: nothing of that piece). writer_only: only what this rank has to save - of
   // replicas one does.
   void visit(StateVisitor& visitor, const std::string& prefix, std::span<const View> pieces, bool writer_only) const;

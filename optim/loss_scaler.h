@@ -9,7 +9,7 @@
 namespace thinwire {
 
 // Dynamic: an overflow uses up one unit of hysteresis; when none is left the scale halves (not below the minimum).
-// After `window` updates in a row without overflow since the last one the scale doubles and hysteresis is refilled. At
+// After `window` steps in a row without overflow since the last one the scale doubles and hysteresis is refilled. At
 // the minimum an overflow changes nothing: the budget of skipped steps in a row is what ends a run that cannot go on.
 class LossScaler {
  public:

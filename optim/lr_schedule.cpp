@@ -27,10 +27,10 @@ double wsd_factor(WsdDecay kind, double z) {
 
 }  // namespace
 
-double learning_rate(const OptimConfig& c, int64_t update) {
-  TW_CHECK(update >= 1);
+double learning_rate(const OptimConfig& c, int64_t step) {
+  TW_CHECK(step >= 1);
   const bool neox = c.warmup_convention == WarmupConvention::kNeox;
-  const double finished = static_cast<double>(update - 1);
+  const double finished = static_cast<double>(step - 1);
   const double t = neox ? std::max(1.0, finished) : finished;
   const double w = static_cast<double>(c.warmup_iters), d = static_cast<double>(c.decay_iters);
   if (w > 0.0 && t <= w) {

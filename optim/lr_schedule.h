@@ -8,11 +8,11 @@
 
 namespace thinwire {
 
-// The rate that update number `update` uses (1 is the first). Skipped steps are no updates.
+// The rate of step number `step` (1 is the first). Skipped steps do not count.
 //
-// With w warm-up and D decay updates, and t the number of updates finished before this one:
+// With w warm-up and D decay steps, and t the number of steps finished before this one:
 //   warm-up       t <= w, Megatron: init + (lr - init) * t / w
-//                 t <= w, NeoX:     lr * max(1, t) / w, so that updates 1 and 2 both use lr / w
+//                 t <= w, NeoX:     lr * max(1, t) / w, so that steps 1 and 2 both use lr / w
 //   constant      lr, also after D
 //   after D       min_lr for t > D, in all schedules below
 //   inverse-sqrt  max(min_lr, lr * sqrt(max(w, 1) / max(t, 1)))
@@ -22,6 +22,6 @@ namespace thinwire {
 //   WSD           lr until D - n, n = wsd_decay_iters; then min + (lr - min) * f(z),  z = (t - (D - n)) / n,
 //                 f: linear 1 - z,  cosine (1 + cos(pi z)) / 2,  exponential 2 * 0.5^z - 1,  minus-sqrt 1 - sqrt(z)
 // Source: Megatron-LM's optimizer_param_scheduler and GPT-NeoX's learning_rates, re-derived from the formulas above.
-double learning_rate(const OptimConfig& config, int64_t update);
+double learning_rate(const OptimConfig& config, int64_t step);
 
 }  // namespace thinwire

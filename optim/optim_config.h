@@ -1,4 +1,4 @@
-// The optimizer's numbers: update rule, learning-rate schedule, clipping, loss scale.
+// The optimizer's numbers: its kind, learning-rate schedule, clipping, loss scale.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace thinwire {
 enum class OptimizerKind { kAdamW, kSgd };
 enum class LrDecay { kConstant, kLinear, kCosine, kInverseSqrt, kWsd };
 enum class WsdDecay { kLinear, kCosine, kExponential, kMinusSqrt };
-// Which update sees which learning rate: NeoX gives updates 1 and 2 lr/warmup and decays linearly towards zero until
+// Which step sees which learning rate: NeoX gives steps 1 and 2 lr/warmup and decays linearly towards zero until
 // min_lr, Megatron starts at warmup_init (0) and decays linearly towards min_lr.
 enum class WarmupConvention { kNeox, kMegatron };
 

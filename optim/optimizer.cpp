@@ -1,4 +1,4 @@
-// Chooses the fused update op and runs it over every piece.
+// Chooses the fused optimizer op and runs it over every piece.
 #include "optim/optimizer.h"
 
 #include <utility>

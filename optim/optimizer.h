@@ -18,37 +18,45 @@ struct OptimizerBuffers {
   std::vector<DecaySpan> spans;  // covers [0, n)
 };
 
-// What the buffers `gradient` hold when an update is applied (parallel/zero/sent_value.h says who decides).
+// What the buffers `gradient` hold when a step is applied (parallel/zero/sent_value.h says who decides).
 enum class Summed : uint8_t { kGradient, kMomentum };
 
-// Updates that AdamW's moments have seen since they were zero; their bias corrections count these, not the updates of
+// Steps that AdamW's moments have seen since they were zero; their bias corrections count these, not the steps of
 // the run: moments may begin in its middle (no_load_optim), and a variance may stand still for a while (1-bit Adam).
-struct MomentUpdates {
+struct MomentSteps {
   int64_t m = 0, v = 0;
-  MomentUpdates after(Summed summed) const { return {m + 1, v + (summed == Summed::kGradient ? 1 : 0)}; }
+  MomentSteps after(Summed summed) const { return {m + 1, v + (summed == Summed::kGradient ? 1 : 0)}; }
 };
+
+// Gradient clipping by global norm: the factor for every gradient is max_norm / (norm + 1e-6) if that is below 1,
+// else 1. max_norm 0 switches clipping off.
+inline double clip_coefficient(double norm, double max_norm) {
+  if (max_norm <= 0.0) return 1.0;
+  const double coefficient = max_norm / (norm + 1e-6);
+  return coefficient < 1.0 ? coefficient : 1.0;
+}
 
 class Optimizer {
  public:
-  // The pieces that this rank updates; usually one.
+  // The pieces that this rank steps; usually one.
   Optimizer(const OptimConfig& config, std::vector<OptimizerBuffers> pieces);
 
-  // One update with the scalars of `state` (a StepState on the device). Every gradient is read once and left zero.
+  // One step with the scalars of `state` (a StepState on the device). Every gradient is read once and left zero.
   // kMomentum (AdamW only): the sum is the new momentum; the variance stays as it is (AdamW::takes_momentum).
   void apply(Exec& exec, View state, Summed summed = Summed::kGradient) const;
-  // The same for one of the pieces: in any order, each once per update.
+  // The same for one of the pieces: in any order, each once per step.
   void apply_piece(Exec& exec, View state, size_t piece, Summed summed = Summed::kGradient) const;
   const std::vector<OptimizerBuffers>& pieces() const { return pieces_; }
   OptimizerKind kind() const { return config_.kind; }
 
-  // State beside the moments; whoever has applied all pieces of an update sets it to after() that update.
-  MomentUpdates& moment_updates() { return moment_updates_; }
-  const MomentUpdates& moment_updates() const { return moment_updates_; }
+  // State beside the moments; whoever has applied all pieces of a step sets it to after() that step.
+  MomentSteps& moment_steps() { return moment_steps_; }
+  const MomentSteps& moment_steps() const { return moment_steps_; }
 
  private:
   OptimConfig config_;
   std::vector<OptimizerBuffers> pieces_;
-  MomentUpdates moment_updates_;
+  MomentSteps moment_steps_;
 };
 
 }  // namespace thinwire

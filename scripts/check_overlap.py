@@ -7,7 +7,7 @@ For every number of hosts and stage, one rank per host and core, `bench step` ru
   compute   the same ranks at the same time, each alone with its share of the batch, so that they share the machine alike
   waiting   the layout with zero_optimization.overlap_comm=false: every transfer is waited for where it starts
   overlap   the layout as it is meant
-communication = what the compute thread stood still for while waiting; room = the compute that communication can run under: the backward pass for ZeRO-0, whose sums must be whole before the update, all of it
+communication = what the compute thread stood still for while waiting; room = the compute that communication can run under: the backward pass for ZeRO-0, whose sums must be whole before the optimizer steps, all of it
 otherwise; hideable = min(room, communication); a perfect step takes max(compute, communication);
 hidden = 1 - (exposed - unavoidable) / hideable, where unavoidable = max(0, communication - room) waits in any
 order. Exit code 1 when less than --least (0.7) is hidden somewhere. Needs root (scripts/lab); build/bench (--build DIR).
@@ -19,12 +19,9 @@ import statistics
 import subprocess
 import sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LAB = os.path.join(ROOT, "scripts", "lab")
-
-
-def fail(text):
-    sys.exit(f"error: check_overlap: {text}")
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+from measured import LAB, ROOT, fail, table as markdown
 
 
 def lab(name, *arguments):
@@ -65,7 +62,7 @@ def measure(o, name, hosts, stage):
     def total(which, index):
         return statistics.median(sum(site[index] for site in exposed(r).values()) for r in runs[which])
     communication, still = total("waiting", 1), total("overlap", 1)
-    # A sum that must be whole before the update (ZeRO-0) can hide under the backward pass alone; a gather behind the update
+    # A sum that must be whole before the optimizer steps (ZeRO-0) can hide under the backward pass alone; a gather behind it
     # under the forward pass, too.
     room = statistics.median(r["time_ms"]["backward"] for r in runs["compute"]) if stage == 0 else compute
     unavoidable = max(0.0, communication - room)
@@ -89,16 +86,11 @@ def gained(r):
 
 
 def table(results, o):
-    lines = ["| hosts | ZeRO | compute ms | communication ms | max of both | step ms | step / max | waiting for each | busy ms | exposed ms | core ms | hidden | gained | MB sent |",
-             "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"]
-    for r in results:
-        lines.append(f"| {r['hosts']} | {r['stage']} | {r['compute']:.0f} | {r['communication']:.0f} | {r['best']:.0f} | {r['step']:.0f} | {r['step'] / r['best']:.2f} "
-                     f"| {r['waiting']:.0f} | {r['busy']:.0f} | {r['exposed']:.0f} "
-                     f"| {r['step'] - r['compute'] - r['exposed']:.0f} | {100 * r['hidden']:.0f} % | {gained(r)} | {r['sent']:.1f} |")
-    lines += ["", "Sites of the overlapped runs (ms per step and rank 0; MB sent):", "", "| hosts | ZeRO | site | busy ms | exposed ms | MB |", "|---|---|---|---|---|---|"]
-    for r in results:
-        for site, (busy, still, sent) in sorted(r["sites"].items()):
-            lines.append(f"| {r['hosts']} | {r['stage']} | {site} | {busy:.1f} | {still:.1f} | {sent:.2f} |")
+    head = ["hosts", "ZeRO", "compute ms", "communication ms", "max of both", "step ms", "step / max", "waiting for each", "busy ms", "exposed ms", "core ms", "hidden", "gained", "MB sent"]
+    rows = [[r["hosts"], r["stage"], *(f"{v:.0f}" for v in (r["compute"], r["communication"], r["best"], r["step"])), f"{r['step'] / r['best']:.2f}",
+             *(f"{v:.0f}" for v in (r["waiting"], r["busy"], r["exposed"], r["step"] - r["compute"] - r["exposed"])), f"{100 * r['hidden']:.0f} %", gained(r), f"{r['sent']:.1f}"] for r in results]
+    sites = [[r["hosts"], r["stage"], site, f"{busy:.1f}", f"{still:.1f}", f"{sent:.2f}"] for r in results for site, (busy, still, sent) in sorted(r["sites"].items())]
+    lines = [markdown(head, rows), "Sites of the overlapped runs (ms per step and rank 0; MB sent):", "", markdown(["hosts", "ZeRO", "site", "busy ms", "exposed ms", "MB"], sites).rstrip()]
     cores = len(os.sched_getaffinity(0))
     lines += ["", f"`{o.shape}`, micro batch {o.micro}, {o.rate} links, one rank per host, medians of {o.rounds} rounds of {o.steps} steps, {cores} cores.",
               "compute: all ranks at once, alone; communication: what a step stands still for when every transfer is waited for; hidden: 1 - (exposed - what",

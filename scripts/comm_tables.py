@@ -10,57 +10,46 @@ Exit code 1 when a proof of `bench comm` does not hold.
 """
 import argparse
 import collections
-import json
 import os
 import statistics
 import subprocess
 import sys
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+from measured import LAB, ROOT, add_cell, json_lines, put, read_cells, size_name, table
+
 PAGE = os.path.join(ROOT, "docs", "results", "comm.md")
 BENCH = os.path.join(os.environ.get("THINWIRE_BUILD", os.path.join(ROOT, "build")), "bench")
-LAB, NAME = os.path.join(ROOT, "scripts", "lab"), f"comm-{os.getpid()}"
+NAME = f"comm-{os.getpid()}"
 VERBS = ["ping_pong", "mpi_isend", "message_rate", "all_gather", "all_to_all", "broadcast", "all_reduce", "reduce_scatter", "mpi_iallgather", "mpi_ialltoall", "mpi_ibcast"]
 SIZES = {"memory": [8, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26], "lab": [8, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26], "crowded": [8, 1 << 16, 1 << 18, 1 << 20, 1 << 22]}
 LAUNCH = {"memory": ["mpirun", "-n", "2"], "lab": [LAB, "run", "--name", NAME, "-n", "2", "--bind", "--"], "crowded": ["mpirun", "-n", "4"]}
 
 
-def size_name(size):
-    return f"{size} B" if size < 1024 else f"{size >> 10} KiB" if size < 1 << 20 else f"{size >> 20} MiB"
-
-
-def measure(where, size, round_, out):
-    lines = subprocess.run([*LAUNCH[where], BENCH, "comm", f"/{size}", "--json"], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False).stdout
-    cases = [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
-    for case in cases:
-        out.write(json.dumps({"where": where, "round": round_, **case}) + "\n")
-    out.flush()
-    return bool(cases) and all(c.get("ok", True) for c in cases)
-
-
 def run(o):
     begin, ok = time.monotonic(), True
-    with open(o.file, "a", encoding="utf-8") as out:
-        for where in o.where:
+    for where in o.where:
+        if where == "lab":
+            subprocess.run([LAB, "up", "--name", NAME, "--hosts", "2", "--rate", "10gbit"], check=True, stdout=subprocess.DEVNULL)
+        try:
+            for round_ in range(o.rounds):  # sizes in turn, so that a slow minute does not meet one of them alone
+                if time.monotonic() - begin > o.seconds:
+                    print(f"{where}: {round_} of {o.rounds} rounds", file=sys.stderr)
+                    break
+                for size in SIZES[where]:
+                    for case in json_lines([*LAUNCH[where], BENCH, "comm", f"/{size}", "--json"], codes=(0, 1)):
+                        add_cell(o.file, {"where": where, "round": round_, **case})
+                        ok = ok and case.get("ok", True)
+        finally:
             if where == "lab":
-                subprocess.run([LAB, "up", "--name", NAME, "--hosts", "2", "--rate", "10gbit"], check=True, stdout=subprocess.DEVNULL)
-            try:
-                for round_ in range(o.rounds):  # sizes in turn, so that a slow minute does not meet one of them alone
-                    if time.monotonic() - begin > o.seconds:
-                        print(f"{where}: {round_} of {o.rounds} rounds", file=sys.stderr)
-                        break
-                    for size in SIZES[where]:
-                        ok = measure(where, size, round_, out) and ok
-            finally:
-                if where == "lab":
-                    subprocess.run([LAB, "down", "--name", NAME], check=True, stdout=subprocess.DEVNULL)
+                subprocess.run([LAB, "down", "--name", NAME], check=True, stdout=subprocess.DEVNULL)
     return 0 if ok else 1
 
 
-def table(cells, where):
-    sizes = SIZES[where]
-    rows = ["| | added at 8 B | " + " | ".join(size_name(s) for s in sizes[1:]) + " |", "|---|---|" + "---|" * (len(sizes) - 1)]
+def table_of(cells, where):
+    sizes, rows = SIZES[where], []
     for verb in VERBS:
         row = [verb]
         for size in sizes:
@@ -72,30 +61,19 @@ def table(cells, where):
             else:
                 ratios = sorted(c["ratio"] for c in got)
                 row.append(f"{statistics.median(ratios):.2f}" + (f" ({ratios[0]:.2f} - {ratios[-1]:.2f})" if len(ratios) > 1 else ""))
-        rows.append("| " + " | ".join(row) + " |")
-    return "\n".join(rows)
+        rows.append(row)
+    return table(["", "added at 8 B", *(size_name(s) for s in sizes[1:])], rows)
 
 
 def page(o):
     cells = collections.defaultdict(list)
-    with open(o.file, encoding="utf-8") as f:
-        for line in f:
-            case = json.loads(line)
-            if "mpi_us" in case:
-                cells[case["where"], case["case"].split("/")[0], case["bytes"]].append(case)
-    with open(PAGE, encoding="utf-8") as f:
-        text = f.read()
+    for case in read_cells(o.file):
+        if "mpi_us" in case:
+            cells[case["where"], case["case"].split("/")[0], case["bytes"]].append(case)
     for where in SIZES:
         rounds = max((len(v) for k, v in cells.items() if k[0] == where), default=0)
-        if rounds == 0:
-            continue
-        head, begin, rest = text.partition(f"<!-- table {where} -->\n")
-        _, end, tail = rest.partition("<!-- end -->\n")
-        if not begin or not end:
-            sys.exit(f"{PAGE}: no place for table {where}")
-        text = head + begin + "\n" + table(cells, where) + f"\n\nRounds: {rounds}.\n\n" + end + tail
-    with open(PAGE, "w", encoding="utf-8") as f:
-        f.write(text)
+        if rounds:
+            put(PAGE, f"<!-- table {where} -->", f"\n{table_of(cells, where)}\nRounds: {rounds}.\n\n", "<!-- end -->")
     return 0
 
 

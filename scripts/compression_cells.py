@@ -12,8 +12,9 @@ import subprocess
 import sys
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LAB = os.path.join(ROOT, "scripts", "lab")
+import measured
+from measured import LAB, ROOT
+
 FORTUNES = "/usr/share/games/fortunes"
 
 
@@ -30,16 +31,7 @@ class Store:
             raise CellError(f"--out {folder} is inside the tree; name a folder elsewhere")
         os.makedirs(self.folder, exist_ok=True)
         self.path = os.path.join(self.folder, "results.jsonl")
-        self.records = {}
-        if os.path.exists(self.path):
-            with open(self.path, "rb") as f:
-                whole = f.read()
-            if not whole.endswith(b"\n"):  # a line that was cut off by a kill: measured again
-                os.truncate(self.path, whole.rfind(b"\n") + 1)
-            with open(self.path, encoding="utf-8") as f:
-                for line in f:
-                    record = json.loads(line)
-                    self.records[record["key"]] = record
+        self.records = {r["key"]: r for r in measured.read_cells(self.path)}
 
     def has(self, key):
         return key in self.records and "error" not in self.records[key]
@@ -52,8 +44,7 @@ class Store:
 
     def add(self, record):
         self.records[record["key"]] = record
-        with open(self.path, "a", encoding="utf-8") as f:
-            f.write(json.dumps(record) + "\n")
+        measured.add_cell(self.path, record)
 
 
 class Emulated:
@@ -161,7 +152,7 @@ SITE_LINE = re.compile(r"^  (\S+) +[\d.]+ MiB.*?\((at most )?(?:(\d+) to )?(\d+)
 
 
 def predicted(build, keys, ranks):
-    """{site: {low, high, at_most, ratio, codec}} of `--dry-run`: bytes that a stage's first rank sends per update. Raises CellError with the refusal."""
+    """{site: {low, high, at_most, ratio, codec}} of `--dry-run`: bytes that a stage's first rank sends per step. Raises CellError with the refusal."""
     sites = {}
     for line in plain([os.path.join(build, "train"), *keys, "--dry-run", "--ranks", str(ranks)]).splitlines():
         match = SITE_LINE.match(line)
@@ -230,16 +221,16 @@ def read_run(run_dir, code, said, may_stop):
 
 
 def decided_at(log):
-    """After which update the run settled whether to code, and the line that says so; (0, "") where nothing was to settle."""
-    match = re.search(r"plan revision after update (\d+): [^\n]*", log)
+    """After which step the run settled whether to code, and the line that says so; (0, "") where nothing was to settle."""
+    match = re.search(r"plan revision after (?:update|step) (\d+): [^\n]*", log)
     if match:
         return int(match[1]), match[0]
     match = re.search(r"compression stays on: [^\n]*", log)
-    return (8, match[0]) if match else (0, "")  # decided behind the warm-up and the first block of coded updates
+    return (8, match[0]) if match else (0, "")  # decided behind the warm-up and the first block of coded steps
 
 
 def summary(lines, skip):
-    """Medians over the updates behind `skip`; bytes are means, since some codecs send different factors in turn."""
+    """Medians over the steps behind `skip`; bytes are means, since some codecs send different factors in turn."""
     steps = [x for x in lines if "loss" in x and x["step"] > skip]
     if not steps:
         raise CellError(f"no update behind the first {skip}: more time is needed")
@@ -303,7 +294,7 @@ def work_alone(lab, build, folder, ranks, micro, seconds, keys):
     lines = [read_run(os.path.join(run_dir, str(r)), 0, said, True)[0] for r in range(ranks)]
     each = [summary(x, 4) for x in lines]
     shutil.rmtree(run_dir, ignore_errors=True)
-    # Replicas are as fast as the slowest of them in each update, whether they communicate or not.
+    # Replicas are as fast as the slowest of them in each step, whether they communicate or not.
     ms = statistics.median(max(of) for of in zip(*([x["step_ms"] for x in rank if "loss" in x][4:] for rank in lines)))
     tokens = sum(e["tokens_per_step"] for e in each) / ms * 1e3
     return {"step_ms": ms, "step_ms_low": min(e["step_ms_low"] for e in each), "step_ms_high": max(e["step_ms_high"] for e in each), "exposed_ms": 0.0, "sites": {},
@@ -333,7 +324,7 @@ class Stopped:
                     os.kill(int(pid), number)
 
     def updates(self):
-        """Per update the slowest rank's milliseconds, behind the first 8."""
+        """Per step the slowest rank's milliseconds, behind the first 8."""
         ranks = []
         for folder in self.folders:
             with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as f:
@@ -357,7 +348,7 @@ class Stopped:
         before = len(self.updates())
         self.signal(signal.SIGCONT)
         time.sleep(seconds)
-        # The update that was cut, and the one behind it, whose caches were somebody else's, are left out.
+        # The step that was cut, and the one behind it, whose caches were somebody else's, are left out.
         self.slices.append((before + 2, len(self.updates())))
         self.signal(signal.SIGSTOP)
 

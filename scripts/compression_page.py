@@ -5,19 +5,20 @@ import os
 import re
 import statistics
 
+import measured
+
 SEED_BAR = ("thinwire", "mzhybrid", "zhybrid", "sdp4bit", "loco", "optimus_cc")
 MARK = "<!-- from here on: scripts/compression_tables.py page -->"
-HOOKS = ("none", "bf16", "psgd4", "psgd32", "psgd4_bf16")
 HEAD = """# What compression costs and what it buys
 
-Written by `scripts/compression_tables.py page` from the cells that `scripts/compression_tables.py` and `scripts/compare_hooks.py` measured; `OUT` in commands is
-their `--out` folder. Bytes and milliseconds of sites are those of rank 0 (first stage) per update. `exposed` is what computing stood still for: on pipelines it holds the bubble, too,
+Written by `scripts/compression_tables.py page` from the cells that `scripts/compression_tables.py` measured; `OUT` in commands is
+its `--out` folder. Bytes and milliseconds of sites are those of rank 0 (first stage) per update. `exposed` is what computing stood still for: on pipelines it holds the bubble, too,
 which no codec shortens. Links are those of `scripts/lab` (docs/lab.md): all ranks share the machine's cores.
 """
 
 
 def table(head, rows):
-    return ["| " + " | ".join(head) + " |", "|" + "---|" * len(head), *("| " + " | ".join(str(c) for c in row) + " |" for row in rows), ""]
+    return [*measured.table(head, rows).splitlines(), ""]
 
 
 def kb(value):
@@ -222,41 +223,6 @@ def paired_part(store, out):
     commands(out, records, "all")
 
 
-def hooks_part(store, out):
-    groups = {}
-    for r in store.of("hooks"):
-        groups.setdefault((r["micro"], r["rate"], r["who"], r["mode"]), []).append(r)
-    if groups:
-        def middle(key, what):
-            return statistics.median(r[what] for r in groups[key])
-        rows = [[*key, f"{middle(key, 'tokens_per_s'):.0f}", f"{middle(key, 'step_ms'):.0f}", f"{middle(key, 'mb_per_rank'):.2f}", len(rs)] for key, rs in groups.items()]
-        out.lines += ["## Beside PyTorch DDP and its hooks", "", "Two hosts, 10.8 M parameters, fp32 compute, one thread and core a rank, ours and theirs in turn.", ""]
-        out.lines += table(["micro batch", "link", "", "wire or hook", "tokens/s", "step ms", "MB per rank and update", "rounds"], rows)
-        for micro, rate in sorted({k[:2] for k in groups}):
-            ours, theirs = (micro, rate, "ours", "thinwire"), [k for k in groups if k[:3] == (micro, rate, "ddp")]
-            if ours not in groups or not theirs:
-                continue
-            best = max(theirs, key=lambda k: middle(k, "tokens_per_s"))
-            got, least = middle(ours, "tokens_per_s") / middle(best, "tokens_per_s"), 1.2 if micro == 1 else 1.0
-            lacking = sorted(set(HOOKS) - {k[3] for k in theirs})
-            out.bars.add(f"micro batch {micro}, {rate}: thinwire {got:.2f}x the best hook, {best[3]} (at least {least}x)"
-                         + (f"; not measured: {', '.join(lacking)}" if lacking else ""), got >= least and not lacking)
-        commands(out, [rs[0] for rs in groups.values()], "all, first round")
-
-
-def hooks_loss_part(store, out):
-    losses = {}
-    for r in store.of("hooks_loss"):
-        losses.setdefault((r["who"], r["mode"]), []).append(r["eval_loss"])
-    if losses:
-        out.lines += ["## Loss beside PyTorch DDP", "", "Micro batch 1 on two ranks, the same text, optimizer and number of updates; own initial weights and order of data. "
-                  "The peer evaluates 160 windows of the last tenth of the text, ours all of it.", ""]
-        out.lines += table(["", "wire or hook", "seeds", "loss, mean", "least to most"], [[*k, len(v), f"{statistics.fmean(v):.4f}", f"{min(v):.4f} to {max(v):.4f}"] for k, v in losses.items()])
-        if ("ours", "thinwire") in losses and ("ddp", "none") in losses:
-            gap = 100 * (statistics.fmean(losses["ours", "thinwire"]) / statistics.fmean(losses["ddp", "none"]) - 1)
-            out.bars.add(f"evaluation loss of thinwire {gap:+.2f} % of plain DDP's (at most +0.5 %)", gap <= 0.5)
-
-
 def commands(out, records, which):
     out.lines += [f"Commands ({which}):", "", *(f"    {r['command']}" for r in records if "command" in r), ""]
 
@@ -281,7 +247,7 @@ PAIRED = "## Beside the same work without communication"
 # Table of the store, and what writes its section.
 PARTS = (("presets", presets_part, "## Every preset trains"), ("loss", loss_part, "## Loss after equal tokens"),
          ("speed", speed_part(("1x2x1", "1x4x1"), REPLICAS), REPLICAS), ("speed", speed_part(("2x2x1", "2x1x2", "4x1x1"), CUTS), CUTS), ("paired", paired_part, PAIRED),
-         ("ladder", ladder_part, "## Optimus-CC's ladder"), ("hooks", hooks_part, "## Beside PyTorch DDP and its hooks"), ("hooks_loss", hooks_loss_part, "## Loss beside PyTorch DDP"))
+         ("ladder", ladder_part, "## Optimus-CC's ladder"))
 
 
 def from_to(values):
@@ -322,6 +288,7 @@ def write(store, path):
             print(f"{heading[3:]}: the store gives {bars_of(new)} bars and the page has {bars_of(old)}; it stays as it is")
             fewer += 1
         sections[heading] = new if bars_of(new) >= bars_of(old) and new else old
+    sections.update((heading, text) for heading, text in kept.items() if heading.startswith("## ") and heading not in (*sections, "## Bars"))  # written by nobody here
     summary, missed, missing = [], 0, []
     for heading, text in sections.items():
         met, not_met = text.count("\n" + MET), [line for line in text.splitlines() if line.startswith(MISSED)]

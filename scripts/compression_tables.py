@@ -2,12 +2,12 @@
 """What compression costs in loss and buys in speed: the measurements behind docs/results/compression.md.
 
     scripts/compression_tables.py TABLE --out DIR [options]
-  presets   every preset x the layouts it applies to, a tiny model, 300 updates of real text: loss beside the uncompressed run, bytes per site
+  presets   every preset x the layouts it applies to, a tiny model, 300 steps of real text: loss beside the uncompressed run, bytes per site
   loss      evaluation loss after equal tokens, one layout per preset, 3 seeds for the systems with a bar
   speed     tokens/s in the emulated cluster (needs root): rates x layouts x {none, bf16_wire, thinwire}, every system's preset at 100 Mbit/s
   paired    thinwire at micro batch 8 and the same work without communication, stopped and continued in turn (needs root)
   ladder    Optimus-CC's ladder at 4 stages and a vocabulary of 16k: bytes and exposed time
-  page      writes docs/results/compression.md from what is in DIR (also of scripts/compare_hooks.py); prints the bars
+  page      writes docs/results/compression.md from what is in DIR; prints the bars
 
 Every cell prints its command. Results go to DIR/results.jsonl, line by line; a cell that is in there is not run again (one that failed is).
   --only TEXT ...  cells whose key contains one of them       --list         print the keys and stop
@@ -47,7 +47,7 @@ EVERYWHERE = ("none", "bf16_wire", "thinwire")
 MADE_FOR = {"1x2x1": ("none@1", "bf16_wire@1", "thinwire@1", "sdp4bit", "loco", "zeropp", "zero_topo", "tagc", "one_bit_adam", "powersgd"),
             "1x4x1": ("none@1", "bf16_wire@1", "thinwire@1"),
             "2x2x1": ("mzhybrid", "zhybrid", "naive_mpc", "naive_zfp", "optimus_cc", "optimus_cc_cb")}
-# Warm-up is a tenth of a run; here the run is 60 updates and its uncoded part is not what is measured.
+# Warm-up is a tenth of a run; here the run is 60 steps and its uncoded part is not what is measured.
 NO_WARM_UP = {name: ["compression.dp.gradient.warmup_steps=2"] for name in ("one_bit_adam", "powersgd")}
 # The ZeRO stage that a system is made for, where its preset has no placement of its own; the others run with --zero. NAME@1 asks for
 # stage 1, NAME:R for ZFP at rate R.
@@ -56,7 +56,7 @@ MADE_FOR_ZERO = {"loco": 1, "mzhybrid": 1, "zhybrid": 1, "powersgd": 0, "optimus
 SPEED_ITERS = 60
 # Ranks, link: at micro batch 8.
 PAIRED = ((2, "100mbit"), (2, "1gbit"), (4, "100mbit"))
-# Ours tries three ways in turn before it settles, in 123 updates at most; what is measured is what it settles on.
+# Ours tries three ways in turn before it settles, in 123 steps at most; what is measured is what it settles on.
 OUR_ITERS = 150
 LADDER = ("none two_step", "none", "optimus_cc_cb_no_lep", "optimus_cc_cb", "optimus_cc_cb_fe", "optimus_cc_cb_fe_sc", "optimus_cc_emb", "thinwire")
 
@@ -120,13 +120,13 @@ class Tables:
                 for preset in names:
                     if seed != THREE_SEEDS[0] and preset not in SEEDED:
                         continue
-                    # Optimus-CC codes the epilogue of a pipeline that has many micro-batches in an update: 8 here, of which the epilogue is one.
+                    # Optimus-CC codes the epilogue of a pipeline that has many micro-batches in a step: 8 here, of which the epilogue is one.
                     micro = 2 if preset.startswith("optimus") else 8 if layout == "2x2x1" else 16
                     keys = ["--config", "configs/sweeps/loss_1m.json", f"train_micro_batch_size_per_gpu={micro}", f"train_iters={LOSS_ITERS}"]
                     self.learn("loss", f"loss {layout} {preset} seed {seed}", preset, layout, seed, keys, LOSS_ITERS // 2)
 
     def clock(self, lab, table, key, preset, layout, rate, micro, keys=()):
-        """One run in the emulated cluster, as many updates as its time allows."""
+        """One run in the emulated cluster, as many steps as its time allows."""
         if not self.wanted(key):
             return
         name, _, zero = parts(preset, self.o.zero)
@@ -134,7 +134,7 @@ class Tables:
         stages = int(layout[0])
         accumulation = {1: 1, 2: 4, 4: 8}[stages]
         slow = rate == "100mbit"
-        # Time for a dozen updates at least, of a core without AVX-512: a micro-batch of 1 takes it 0.35 s.
+        # Time for a dozen steps at least, of a core without AVX-512: a micro-batch of 1 takes it 0.35 s.
         update = 0.35 * micro * accumulation * ranks / min(ranks, os.cpu_count() or 1) / stages
         wire = {"none": 5.0, "bf16_wire": 2.5}.get(name, 1.0) * (1.5 if layout == "1x4x1" else 1.0) if slow else 0.1
         updates = OUR_ITERS if name == "thinwire" else 7 if name in ("none", "bf16_wire") and slow else 15

@@ -342,7 +342,7 @@ class Check:
         return record
 
     def graphs(self, limit):
-        """Steps queued as CUDA graphs train to the bits of steps queued op by op; several micro-batches an update."""
+        """Steps queued as CUDA graphs train to the bits of steps queued op by op; several micro-batches a step."""
         record, bad = {}, []
         cases = [("fp32", ["precision=fp32", "hidden_dropout=0.1", "attention_dropout=0.1"]), ("bfloat16", ["precision=bfloat16"]),
                  ("fp16", ["precision=fp16", "hidden_dropout=0.1"])]

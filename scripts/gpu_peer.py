@@ -13,12 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 #        layers, heads, kv heads, hidden, feed-forward, vocabulary, length, tied, llama, recompute
-SHAPES = {
-    "124m": (12, 12, 12, 768, 3072, 50304, 1024, True, False, False),
-    "llama3_1b": (16, 32, 8, 2048, 8192, 128256, 2048, True, True, False),
-    "llama3_3b": (28, 24, 8, 3072, 8192, 128256, 2048, True, True, True),
-    "llama2_7b": (32, 32, 32, 4096, 11008, 32000, 2048, False, True, True),
-}
+SHAPES = {"124m": (12, 12, 12, 768, 3072, 50304, 1024, True, False, False), "llama3_1b": (16, 32, 8, 2048, 8192, 128256, 2048, True, True, False),
+          "llama3_3b": (28, 24, 8, 3072, 8192, 128256, 2048, True, True, True), "llama2_7b": (32, 32, 32, 4096, 11008, 32000, 2048, False, True, True)}
 
 
 class Block(nn.Module):

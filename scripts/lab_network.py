@@ -85,8 +85,7 @@ def connect(switch, head, hosts):
     lines += ["link set lo up", "link set data up", "link set control up"]
     batch(switch, lines)
     for i, host in enumerate(hosts):
-        batch(host, ["link set lo up", f"addr add {data_address(i)}/24 dev eth0", "link set eth0 up",
-                     f"addr add {control_address(i)}/24 dev ctl0", "link set ctl0 up"])
+        batch(host, ["link set lo up", f"addr add {data_address(i)}/24 dev eth0", "link set eth0 up", f"addr add {control_address(i)}/24 dev ctl0", "link set ctl0 up"])
     batch(head, ["link set lo up", f"addr add {HEAD_ADDRESS}/24 dev ctl0", "link set ctl0 up"])
 
 
@@ -102,8 +101,7 @@ def counters(pid):
         for line in f.readlines()[2:]:
             name, _, numbers = line.partition(":")
             n = [int(x) for x in numbers.split()]
-            result[name.strip()] = {"rx_bytes": n[0], "rx_packets": n[1], "rx_dropped": n[3],
-                                    "tx_bytes": n[8], "tx_packets": n[9], "tx_dropped": n[11]}
+            result[name.strip()] = {"rx_bytes": n[0], "rx_packets": n[1], "rx_dropped": n[3], "tx_bytes": n[8], "tx_packets": n[9], "tx_dropped": n[11]}
     return result
 
 

@@ -14,7 +14,7 @@ import sweep_runner
 from sweep_batch_systems import ROOT, SYSTEMS, Script, Size
 from sweep_store import StoreError, last_lines, now, read_object, write_atomic
 
-WITHOUT = 3        # cycles without a new update, after which the scripts give up (tw_most_without in batch_common.sh)
+WITHOUT = 3        # cycles without a new step, after which the scripts give up (tw_most_without in batch_common.sh)
 LOG = "%d/log.txt"
 
 

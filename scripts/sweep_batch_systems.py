@@ -162,8 +162,7 @@ class Slurm(System):
         return found
 
     def named(self):
-        return {line.split("|", 1)[1]: line.split("|", 1)[0].split("_")[0] for line in
-                ask("squeue", "-h", "-u", me(), "-o", "%i|%j").splitlines()}
+        return {line.split("|", 1)[1]: line.split("|", 1)[0].split("_")[0] for line in ask("squeue", "-h", "-u", me(), "-o", "%i|%j").splitlines()}
 
     def ended(self, job):
         """How the batch system says that a job ended, a word in capitals, or ""; and its exit code or None."""

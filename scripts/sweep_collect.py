@@ -6,10 +6,10 @@
 
 Columns: what the point is (`id`, the axes, `seed`, ranks), how it ended (`state`, `code`, `reason`), then the metrics under the names of
 metrics.jsonl, and what is computed from them:
-  times, speeds, norms   medians over the second half of the updates, so that start and warm-up do not count
-  SITE.*_bytes           mean per update over the second half (some codecs send different factors in turn); `wire_bytes` is the sum over sites
-  run_wire_bytes_total   sum over all ranks and all updates: the abscissa of loss against bytes
-  train_loss             mean over the last tenth of the updates, at most 20 (one update's loss is noise); `loss` is the last one
+  times, speeds, norms   medians over the second half of the steps, so that start and warm-up do not count
+  SITE.*_bytes           mean per step over the second half (some codecs send different factors in turn); `wire_bytes` is the sum over sites
+  run_wire_bytes_total   sum over all ranks and all steps: the abscissa of loss against bytes
+  train_loss             mean over the last tenth of the steps, at most 20 (one step's loss is noise); `loss` is the last one
   gap.X                  percent above the baseline point that has the same remaining axes; `baseline` is its id
   mean.X low.X high.X    over the seeds of a point, `seeds` of them finished
   pareto.X               1 where no other point of the panel has both a smaller loss and a better X; judged on means over seeds
@@ -34,19 +34,8 @@ import sweep_json
 from sweep_store import write_atomic
 
 LAST = {"step", "consumed_samples", "consumed_tokens", "loss", "lr", "loss_scale"}  # the last value says it
-COMPARED = (
-    "eval_loss",
-    "train_loss",
-    "tokens_per_s",
-    "step_ms",
-    "model_tflops_per_rank",
-    "samples_per_s",
-    "exposed_ms",
-    "wire_bytes",
-    "wire_bytes_total",
-    "run_wire_bytes_total",
-    "memory_peak_bytes",
-)
+COMPARED = ("eval_loss", "train_loss", "tokens_per_s", "step_ms", "model_tflops_per_rank", "samples_per_s", "exposed_ms", "wire_bytes", "wire_bytes_total",
+            "run_wire_bytes_total", "memory_peak_bytes")
 SUMMED = ("wire_bytes", "logical_bytes", "wire_bytes_total", "logical_bytes_total", "encode_ms", "decode_ms", "busy_ms", "exposed_ms")
 PARETO = {"tokens_per_s": 1, "run_wire_bytes_total": -1}  # name -> which direction is better
 
@@ -64,7 +53,7 @@ def load(path, default=None):
 
 
 def metrics_of(path):
-    """(updates, evaluations) of a metrics.jsonl; broken, half-written and foreign lines are left out, of a step that is there twice the later counts."""
+    """(steps, evaluations) of a metrics.jsonl; broken, half-written and foreign lines are left out, of a step that is there twice the later counts."""
     updates, evaluations = {}, {}
     try:
         with open(path, encoding="utf-8", errors="replace") as f:
@@ -89,7 +78,7 @@ def tail_loss(updates):
 
 
 def sites_of(update):
-    """The sites of an update; anything else than objects is not one."""
+    """The sites of a step; anything else than objects is not one."""
     comm = update.get("comm")
     return {k: v for k, v in comm.items() if isinstance(v, dict)} if isinstance(comm, dict) else {}
 
@@ -231,10 +220,8 @@ def gap(value, base):
 
 def dominated(a, others, name, sign):
     """Whether another (loss, value) is at least as good in both and better in one."""
-    return any(
-        b is not a and b["loss"] <= a["loss"] and sign * b[name] >= sign * a[name] and (b["loss"] < a["loss"] or sign * b[name] > sign * a[name])
-        for b in others
-    )
+    return any(b is not a and b["loss"] <= a["loss"] and sign * b[name] >= sign * a[name] and (b["loss"] < a["loss"] or sign * b[name] > sign * a[name])
+               for b in others)
 
 
 class Sweep:
@@ -266,13 +253,8 @@ class Sweep:
         ended = load(os.path.join(run, "status.json"), {})
         updates, evaluations = metrics_of(os.path.join(run, "metrics.jsonl"))
         self.curves[point["id"]] = (updates, evaluations)
-        row = {
-            "id": point["id"],
-            "state": status.get("state", "init"),
-            "code": status.get("code"),
-            "reason": status.get("reason") or (ended.get("message") if isinstance(ended, dict) else "") or "",
-            "attempts": status.get("attempts"),
-        }
+        row = {"id": point["id"], "state": status.get("state", "init"), "code": status.get("code"),
+               "reason": status.get("reason") or (ended.get("message") if isinstance(ended, dict) else "") or "", "attempts": status.get("attempts")}
         launcher = point.get("launcher") if isinstance(point.get("launcher"), dict) else {}
         for key in ("kind", "ranks", "hosts", "rate"):
             if launcher.get(key) is not None:
@@ -322,11 +304,8 @@ class Sweep:
                 panels.setdefault(json.dumps(self.axes.panel(self.values[group[0]])), []).append(group)
         for groups in panels.values():
             for name, sign in PARETO.items():
-                have = [
-                    {"group": g, "loss": self.rows[g[0]]["mean." + self.loss], name: self.rows[g[0]]["mean." + name]}
-                    for g in groups
-                    if finite(self.rows[g[0]].get("mean." + name))
-                ]
+                have = [{"group": g, "loss": self.rows[g[0]]["mean." + self.loss], name: self.rows[g[0]]["mean." + name]} for g in groups
+                        if finite(self.rows[g[0]].get("mean." + name))]
                 for a in have:
                     for i in a["group"]:
                         if self.rows[i]["state"] == "finished":

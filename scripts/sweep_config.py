@@ -9,12 +9,8 @@ SCHEMA = os.path.join(ROOT, "docs", "config.schema.json")
 SKIPPED = ("$schema", "_notes")
 
 # Two ways to say one thing: where a later source uses one, the other of earlier sources is withdrawn.
-EITHER_OR = (
-    ("intermediate_size", "expansion_factor"),
-    ("warmup", "lr_warmup_iters"),
-    ("virtual_chunks", "num_layers_per_virtual_pipeline_stage"),
-    ("train_iters", "train_samples"),
-)
+EITHER_OR = (("intermediate_size", "expansion_factor"), ("warmup", "lr_warmup_iters"), ("virtual_chunks", "num_layers_per_virtual_pipeline_stage"),
+             ("train_iters", "train_samples"))
 ONE_PREFIX = ("data_path", "split")
 LISTS_PER_SPLIT = tuple(f"{part}_data_{what}" for part in ("train", "valid", "test") for what in ("paths", "weights"))
 BETAS = "optimizer.params.betas"
@@ -108,15 +104,11 @@ def edit_distance(a, b, limit):
 def written_out(key, value):
     """What a word of other trainers stands for, in our keys: {key: value}; None for a key of our own."""
     true = value is True
-    words = {
-        "use_distributed_optimizer": {"zero_optimization.stage": int(true)},
-        "norm_epsilon": {"layernorm_epsilon": value, "rms_norm_epsilon": value},
-        "swiglu": {"activation": "swiglu"} if true else {},
-        "use_rotary_position_embeddings": {"pos_emb": "rotary"} if true else {},
-        "openai_gelu": {"bias_gelu_fusion": True} if true else {},
-        "disable_bias_linear": {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False} if true else {},
-        "checkpoint_activations": {"recompute_granularity": "full" if true else "none"},
-    }
+    words = {"use_distributed_optimizer": {"zero_optimization.stage": int(true)}, "norm_epsilon": {"layernorm_epsilon": value, "rms_norm_epsilon": value},
+             "swiglu": {"activation": "swiglu"} if true else {}, "use_rotary_position_embeddings": {"pos_emb": "rotary"} if true else {},
+             "openai_gelu": {"bias_gelu_fusion": True} if true else {},
+             "disable_bias_linear": {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False} if true else {},
+             "checkpoint_activations": {"recompute_granularity": "full" if true else "none"}}
     switches = ("fp16.enabled", "bf16.enabled")
     if isinstance(value, bool) and key in switches:
         return {"precision": key[:4]} if value else {}

@@ -54,9 +54,7 @@ def label_of(values, axes):
 def panel_name(pairs):
     """What the points of a panel share. Where the machine is named, what was adapted to it need not be."""
     launcher = [(k, v) for k, v in pairs if k.startswith("@")]
-    return ", ".join(
-        f"{shown(v)} {short_key(k)}" if k in ("@hosts", "@ranks", "@nodes", "@threads") else f"{short_key(k)} {shown(v)}" for k, v in launcher or pairs
-    )
+    return ", ".join(f"{shown(v)} {short_key(k)}" if k in ("@hosts", "@ranks", "@nodes", "@threads") else f"{short_key(k)} {shown(v)}" for k, v in launcher or pairs)
 
 
 class View:
@@ -124,7 +122,7 @@ def smoothed(values, parts=80):
 
 
 def curve(updates):
-    """[(step, tokens, bytes sent so far by all ranks, smoothed loss)] of the updates that have a finite loss."""
+    """[(step, tokens, bytes sent so far by all ranks, smoothed loss)] of the steps that have a finite loss."""
     sent, kept = 0, []
     for u in updates:
         sites = u.get("comm") if isinstance(u.get("comm"), dict) else {}
@@ -177,18 +175,10 @@ def loss_charts(view, members):
             c = curve(view.sweep.curves[r["id"]][0])
             if c:
                 ends.append((c[-1], r["report"], hint(r, view.loss)))
-        tokens.append(
-            {
-                **look,
-                "points": [(p[0], p[2]) for p in fine],
-                "band": [(p[0], p[3], p[4]) for p in fine] if seeds else [],
-                "ends": [(e[1], e[3], href, words) for e, href, words in ends],
-            }
-        )
+        tokens.append({**look, "points": [(p[0], p[2]) for p in fine], "band": [(p[0], p[3], p[4]) for p in fine] if seeds else [],
+                       "ends": [(e[1], e[3], href, words) for e, href, words in ends]})
         if any(p[1] > 0 for p in mean):
-            sent.append(
-                {**look, "points": [(p[1], p[2]) for p in fine if p[1] > 0], "ends": [(e[2], e[3], href, words) for e, href, words in ends if e[2] > 0]}
-            )
+            sent.append({**look, "points": [(p[1], p[2]) for p in fine if p[1] > 0], "ends": [(e[2], e[3], href, words) for e, href, words in ends if e[2] > 0]})
         base = base_of.get(g["rows"][0]["baseline"])
         if base and not g["base"]:
             at = {p[5]: p[2] for p in base}
@@ -196,29 +186,15 @@ def loss_charts(view, members):
             if points:
                 points = list(zip((p[0] for p in points), smoothed([p[1] for p in points], 16)))
                 fine_gap = thin(points)
-                above.append(
-                    {
-                        **look,
-                        "points": fine_gap,
-                        "ends": [(*fine_gap[-1], g["rows"][0]["report"], f"{g['name']}: {svg.percent_text(fine_gap[-1][1])} above the baseline")],
-                    }
-                )
-    out = card(
-        "Loss against tokens",
-        "training loss, smoothed; bands: over seeds; the first quarter may lie above the picture",
-        svg.lines(tokens, "loss against tokens", "tokens", y_from=0.25, log_x=False),
-    )
-    out += card(
-        "Loss against bytes on the wire",
-        "sent by all ranks up to there",
-        svg.lines(sent, "loss against bytes", "bytes on the wire", x_say=svg.bytes_text, y_from=0.1, log_x=spans(sent), on_line=len(sent) <= 12),
-    )
+                above.append({**look, "points": fine_gap,
+                              "ends": [(*fine_gap[-1], g["rows"][0]["report"], f"{g['name']}: {svg.percent_text(fine_gap[-1][1])} above the baseline")]})
+    out = card("Loss against tokens", "training loss, smoothed; bands: over seeds; the first quarter may lie above the picture",
+               svg.lines(tokens, "loss against tokens", "tokens", y_from=0.25, log_x=False))
+    out += card("Loss against bytes on the wire", "sent by all ranks up to there",
+                svg.lines(sent, "loss against bytes", "bytes on the wire", x_say=svg.bytes_text, y_from=0.1, log_x=spans(sent), on_line=len(sent) <= 12))
     if above:
-        out += card(
-            "Training loss above the baseline's",
-            "percent at equal tokens, smoothed; below the dotted line: better than the baseline",
-            svg.lines(above, "loss above the baseline", "tokens", y_say=svg.percent_text, y_from=0.1, zero_line=True, log_x=False, log_y="signed"),
-        )
+        out += card("Training loss above the baseline's", "percent at equal tokens, smoothed; below the dotted line: better than the baseline",
+                    svg.lines(above, "loss above the baseline", "tokens", y_say=svg.percent_text, y_from=0.1, zero_line=True, log_x=False, log_y="signed"))
     return out
 
 
@@ -236,20 +212,9 @@ def loss_rows(view, members, head=None):
         r, done = g["rows"][0], [x for x in g["rows"] if x["state"] == "finished" and x.get(column) is not None]
         if not done or gapped and g["base"]:
             continue
-        rows.append(
-            {
-                "label": g["name"],
-                "value": r["mean." + column],
-                "low": r["low." + column],
-                "high": r["high." + column],
-                "color": g["color"],
-                "shape": g["shape"],
-                "head": head,
-                "href": done[0]["report"],
-                "title": hint(done[0], view.loss),
-                "each": [(x[column], x["report"], hint(x, view.loss)) for x in done] if len(done) > 1 else [],
-            }
-        )
+        rows.append({"label": g["name"], "value": r["mean." + column], "low": r["low." + column], "high": r["high." + column], "color": g["color"], "shape": g["shape"],
+                     "head": head, "href": done[0]["report"], "title": hint(done[0], view.loss),
+                     "each": [(x[column], x["report"], hint(x, view.loss)) for x in done] if len(done) > 1 else []})
         head = None
     return rows
 
@@ -260,9 +225,7 @@ def loss_dots(view, members):
     return card(
         f"{words.capitalize()} at the end",
         note,
-        svg.dots(
-            loss_rows(view, members), words, words + (" above the baseline" if gapped else ""), svg.percent_text if gapped else lambda v: f"{v:.3f}", gapped
-        ),
+        svg.dots(loss_rows(view, members), words, words + (" above the baseline" if gapped else ""), svg.percent_text if gapped else lambda v: f"{v:.3f}", gapped),
     )
 
 
@@ -279,23 +242,12 @@ def pareto_svg(view, members, name, x_label, better, say=svg.number):
         look = {"color": g["color"], "shape": g["shape"]}
         if many:
             points += [{**look, "x": r.get(name), "y": r.get(column), "href": r["report"], "title": hint(r, loss), "small": True} for r in done]
-        points.append(
-            {
-                **look,
-                "x": done[0]["mean." + name],
-                "y": done[0]["mean." + column],
-                "name": g["name"],
-                "href": done[0]["report"],
-                "first": g["base"],
-                "title": (f"mean of {len(done)} seeds; " if many else "") + hint(done[0], loss),
-            }
-        )
+        points.append({**look, "x": done[0]["mean." + name], "y": done[0]["mean." + column], "name": g["name"], "href": done[0]["report"], "first": g["base"],
+                       "title": (f"mean of {len(done)} seeds; " if many else "") + hint(done[0], loss)})
         if done[0].get("pareto." + name) == 1:
             front.append(len(points) - 1)
     what = f"{loss.replace('_', ' ')} above the baseline" if gapped else loss.replace("_", " ")
-    return svg.scatter(
-        points, x_label, x_label, what, x_say=say, y_say=svg.percent_text if gapped else svg.number, better_x=better, front=front, zero_line=gapped
-    )
+    return svg.scatter(points, x_label, x_label, what, x_say=say, y_say=svg.percent_text if gapped else svg.number, better_x=better, front=front, zero_line=gapped)
 
 
 def bar_rows(view, column, note):
@@ -308,19 +260,8 @@ def bar_rows(view, column, note):
             if r.get("mean." + column) is None:
                 continue
             done = next(x for x in g["rows"] if x["state"] == "finished")
-            rows.append(
-                {
-                    "label": g["name"],
-                    "value": r["mean." + column],
-                    "low": r.get("low." + column),
-                    "high": r.get("high." + column),
-                    "color": g["color"],
-                    "href": done["report"],
-                    "title": hint(done, view.loss),
-                    "note": note(r, g),
-                    "head": head,
-                }
-            )
+            rows.append({"label": g["name"], "value": r["mean." + column], "low": r.get("low." + column), "high": r.get("high." + column), "color": g["color"],
+                         "href": done["report"], "title": hint(done, view.loss), "note": note(r, g), "head": head})
             head = None
     return rows
 
@@ -352,13 +293,8 @@ def exposed_rows(view, parts):
             values = [sum(r.get(f"{s}.exposed_ms") or 0.0 for r in done) / len(done) for s in parts]
             step = sum(r["step_ms"] for r in done) / len(done)
             rows.append(
-                {
-                    "label": g["name"],
-                    "values": values,
-                    "href": done[0]["report"],
-                    "title": f"{g['name']}: {svg.ms_text(sum(values))} of a step of {svg.ms_text(step)}",
-                    "head": head,
-                }
+                {"label": g["name"], "values": values, "href": done[0]["report"], "title": f"{g['name']}: {svg.ms_text(sum(values))} of a step of {svg.ms_text(step)}",
+                 "head": head}
             )
             head = None
     return rows
@@ -390,19 +326,10 @@ def named(view, group):
     return f"{group['name']} ({title})" if title else group["name"]
 
 
-COLUMNS = (
-    ("{loss}", "loss", lambda v: f"{v:.4f}"),
-    ("gap.{loss}", "loss gap", svg.percent_text),
-    ("tokens_per_s", "tokens/s", svg.number),
-    ("gap.tokens_per_s", "speed gap", svg.percent_text),
-    ("step_ms", "step", svg.ms_text),
-    ("exposed_ms", "exposed", svg.ms_text),
-    ("mfu", "MFU", lambda v: svg.trimmed(100 * v, 3) + " %"),
-    ("wire_bytes_total", "wire / update", svg.bytes_text),
-    ("compression_ratio", "ratio", lambda v: f"{v:.2f}x"),
-    ("memory_peak_bytes", "memory", svg.bytes_text),
-    ("consumed_tokens", "tokens", svg.number),
-)
+COLUMNS = (("{loss}", "loss", lambda v: f"{v:.4f}"), ("gap.{loss}", "loss gap", svg.percent_text), ("tokens_per_s", "tokens/s", svg.number),
+           ("gap.tokens_per_s", "speed gap", svg.percent_text), ("step_ms", "step", svg.ms_text), ("exposed_ms", "exposed", svg.ms_text),
+           ("mfu", "MFU", lambda v: svg.trimmed(100 * v, 3) + " %"), ("wire_bytes_total", "wire / update", svg.bytes_text),
+           ("compression_ratio", "ratio", lambda v: f"{v:.2f}x"), ("memory_peak_bytes", "memory", svg.bytes_text), ("consumed_tokens", "tokens", svg.number))
 
 
 def table(view):
@@ -411,12 +338,8 @@ def table(view):
     columns = [(c.format(loss=view.loss), view.loss.replace("_", " ") if title == "loss" else title, say) for c, title, say in COLUMNS]
     columns = [c for c in columns if any(isinstance(r.get(c[0]), (int, float)) for r in sweep.rows)]
     columns = [c for c in columns if c[0] != "consumed_tokens" or len({r.get(c[0]) for r in sweep.rows if r["state"] == "finished"}) > 1]
-    head = (
-        '<th class="w">run</th>'
-        + "".join(f'<th class="w">{esc(short_key(k))}</th>' for k in keys)
-        + '<th class="w">state</th>'
-        + "".join(f"<th>{esc(t)}</th>" for _, t, _ in columns)
-    )
+    head = ('<th class="w">run</th>' + "".join(f'<th class="w">{esc(short_key(k))}</th>' for k in keys) + '<th class="w">state</th>'
+            + "".join(f"<th>{esc(t)}</th>" for _, t, _ in columns))
     body = ""
     for row, values in zip(sweep.rows, sweep.values):
         name = f'<a href="{esc(row["report"])}">{esc(row["id"])}</a>' if row["report"] else esc(row["id"])
@@ -430,10 +353,8 @@ def table(view):
         else:
             for column, _, say in columns:
                 v = row.get(column)
-                best = (
-                    column in ("tokens_per_s", "wire_bytes_total")
-                    and row.get("pareto." + {"tokens_per_s": "tokens_per_s", "wire_bytes_total": "run_wire_bytes_total"}[column]) == 1
-                )
+                best = (column in ("tokens_per_s", "wire_bytes_total")
+                        and row.get("pareto." + {"tokens_per_s": "tokens_per_s", "wire_bytes_total": "run_wire_bytes_total"}[column]) == 1)
                 cells += f'<td{" class=best" if best else ""}>{esc(say(v)) if isinstance(v, (int, float)) and math.isfinite(v) else "–"}</td>'
         body += f'<tr{" class=base" if base else ""}>{cells}</tr>'
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
@@ -448,33 +369,22 @@ def page(sweep):
     for name, members in view.panels:
         charts = loss_charts(view, members)
         charts += loss_dots(view, members)
-        charts += card(
-            "Loss against tokens/s",
-            "dashed: points that no other beats in both; small marks: single seeds",
-            pareto_svg(view, members, "tokens_per_s", "tokens/s", 1),
-        )
-        charts += card(
-            "Loss against bytes of the whole run",
-            "sent by all ranks; dashed: points that no other beats in both",
-            pareto_svg(view, members, "run_wire_bytes_total", "bytes of the whole run", -1, svg.bytes_text),
-        )
+        charts += card("Loss against tokens/s", "dashed: points that no other beats in both; small marks: single seeds",
+                       pareto_svg(view, members, "tokens_per_s", "tokens/s", 1))
+        charts += card("Loss against bytes of the whole run", "sent by all ranks; dashed: points that no other beats in both",
+                       pareto_svg(view, members, "run_wire_bytes_total", "bytes of the whole run", -1, svg.bytes_text))
         if charts:
             out += (f"<h2>{esc(name)}</h2>" if view.many() else "") + f'<div class="charts">{charts}</div>'
     speed = svg.bars(bar_rows(view, "tokens_per_s", speed_note), "tokens per second", "tokens/s")
     parts = sites_of(view)
     exposed = svg.stacked(exposed_rows(view, parts), parts, "exposed time", "ms per update")
     if speed or exposed:
-        out += (
-            "<h2>Speed</h2>"
-            + '<div class="charts">'
-            + card("Tokens per second", "median over the second half of the updates; whisker: seeds; percent: against the baseline", speed)
-        )
+        out += ("<h2>Speed</h2>" + '<div class="charts">'
+                + card("Tokens per second", "median over the second half of the updates; whisker: seeds; percent: against the baseline", speed))
         out += card("What compute waits for", "exposed time per site and update on rank 0, medians over the second half", exposed) + "</div>"
     out += "<h2>Points</h2>" + table(view)
     out += "<footer>Times, speeds and memory: medians over the second half of the updates. Train loss: mean over the last tenth of the updates, at most 20. "
     out += "Gaps are in percent of the baseline point with the same remaining axes. Bold: on a Pareto front. Points and lines lead to the page of their run. "
     out += 'All columns: <a href="results.csv">results.csv</a>; what they mean: scripts/sweep_collect.py --help.</footer>'
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{esc(title)}</title><style>{svg.STYLE}{STYLE}</style></head><body><main>\n{out}</main></body></html>\n"
-    )
+    return ('<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
+            f"<title>{esc(title)}</title><style>{svg.STYLE}{STYLE}</style></head><body><main>\n{out}</main></body></html>\n")

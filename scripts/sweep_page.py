@@ -28,20 +28,15 @@ import sweep_collect
 import sweep_html
 import sweep_json
 import sweep_svg as svg
+from measured import table
 from sweep_store import StoreError, write_atomic
 
 ROOT = sweep_collect.ROOT
 PAPERS = os.path.join(ROOT, "configs", "sweeps", "papers")
 AGREES, DIFFERS, OPEN = "agrees", "does not agree", "cannot be told here"
-RULES = {
-    "more": "is above in every seed, and by at least {noise} % on average",
-    "less": "is below in every seed, and by at least {noise} % on average",
-    "equal": "is within {tolerance} %, half the spread over seeds included",
-    "no_worse": "is at most {tolerance} % above, half the spread over seeds included",
-    "between": "the ratio lies between {low} and {high}",
-    "ordered": "each above the one before by at least {noise} %",
-    "not_told": "–",
-}
+RULES = {"more": "is above in every seed, and by at least {noise} % on average", "less": "is below in every seed, and by at least {noise} % on average",
+         "equal": "is within {tolerance} %, half the spread over seeds included", "no_worse": "is at most {tolerance} % above, half the spread over seeds included",
+         "between": "the ratio lies between {low} and {high}", "ordered": "each above the one before by at least {noise} %", "not_told": "–"}
 
 
 class PageError(StoreError):
@@ -167,15 +162,6 @@ def judge_order(sweep, claim):
 # ---- text
 
 
-def cell(text):
-    return str(text).replace("|", "\\|").replace("\n", " ")
-
-
-def table(head, rows, right=()):
-    marks = ["---:" if i in right else "---" for i in range(len(head))]
-    return "\n".join("| " + " | ".join(cell(c) for c in line) + " |" for line in (head, marks, *rows)) + "\n"
-
-
 def config_of(point):
     return point.get("config") if isinstance(point.get("config"), dict) else {}
 
@@ -195,33 +181,18 @@ def our_setup(sweep):
 
     launchers = [p.get("launcher", {}) for p in sweep.points]
     rows = [
-        (
-            "model",
-            f"GPT, {each('num_layers')} blocks of {each('hidden_size')}, sequences of {each('seq_length')}, {each('tokenizer')} tokens ({each('vocab_size')})",
-        ),
-        (
-            "layout",
-            f"{among(l.get('ranks') for l in launchers)} ranks: pipeline {each('pipe_parallel_size', 1)}, tensor {each('model_parallel_size', 1)}, the rest data; "
-            f"{each('train_batch_size')} sequences an update, micro batch {each('train_micro_batch_size_per_gpu')}",
-        ),
+        ("model", f"GPT, {each('num_layers')} blocks of {each('hidden_size')}, sequences of {each('seq_length')}, {each('tokenizer')} tokens ({each('vocab_size')})"),
+        ("layout",
+         f"{among(l.get('ranks') for l in launchers)} ranks: pipeline {each('pipe_parallel_size', 1)}, tensor {each('model_parallel_size', 1)}, the rest data; "
+         f"{each('train_batch_size')} sequences an update, micro batch {each('train_micro_batch_size_per_gpu')}"),
     ]
     if launchers and launchers[0].get("kind") == "lab":
-        rows.append(
-            (
-                "network",
-                f"{among(l.get('hosts') for l in launchers)} emulated hosts (`scripts/lab`), {among(l.get('rate') for l in launchers)} each; "
-                "ranks of one host reach each other unhindered",
-            )
-        )
-    rows += [
-        (
-            "length",
-            f"{each('train_iters')} updates, {svg.number(max((r['consumed_tokens'] for r in sweep.rows if r.get('consumed_tokens')), default=0))} tokens; "
-            f"seeds {among(v.get('seed') for v in sweep.values)}",
-        ),
-        ("machine", among(r.get("device") for r in sweep.rows) or "–"),
-        ("arithmetic", f"{each('precision')}"),
-    ]
+        rows.append(("network", f"{among(l.get('hosts') for l in launchers)} emulated hosts (`scripts/lab`), {among(l.get('rate') for l in launchers)} each; "
+                     "ranks of one host reach each other unhindered"))
+    rows += [("length", f"{each('train_iters')} updates, {svg.number(max((r['consumed_tokens'] for r in sweep.rows if r.get('consumed_tokens')), default=0))} tokens; "
+              f"seeds {among(v.get('seed') for v in sweep.values)}"),
+             ("machine", among(r.get("device") for r in sweep.rows) or "–"),
+             ("arithmetic", f"{each('precision')}")]
     return rows
 
 
@@ -233,18 +204,11 @@ def duration(sweep):
 def results(view):
     """One line per group of points, means over seeds."""
     loss, rows = view.loss, []
-    columns = [
-        ("mean." + loss, loss.replace("_", " "), lambda v: f"{v:.4f}"),
-        ("mean.gap." + loss, "above baseline", svg.percent_text),
-        ("mean.tokens_per_s", "tokens/s", svg.number),
-        ("mean.gap.tokens_per_s", "against baseline", svg.percent_text),
-        ("mean.model_tflops_per_rank", "model FLOP/s a rank", lambda v: svg.number(v * 1e12)),
-        ("mean.step_ms", "step", svg.ms_text),
-        ("mean.exposed_ms", "waits", svg.ms_text),
-        ("mean.wire_bytes_total", "bytes an update", svg.bytes_text),
-        ("ratio", "ratio", lambda v: f"{v:.2f}"),
-        ("mean.memory_peak_bytes", "memory", svg.bytes_text),
-    ]
+    columns = [("mean." + loss, loss.replace("_", " "), lambda v: f"{v:.4f}"), ("mean.gap." + loss, "above baseline", svg.percent_text),
+               ("mean.tokens_per_s", "tokens/s", svg.number), ("mean.gap.tokens_per_s", "against baseline", svg.percent_text),
+               ("mean.model_tflops_per_rank", "model FLOP/s a rank", lambda v: svg.number(v * 1e12)), ("mean.step_ms", "step", svg.ms_text),
+               ("mean.exposed_ms", "waits", svg.ms_text), ("mean.wire_bytes_total", "bytes an update", svg.bytes_text), ("ratio", "ratio", lambda v: f"{v:.2f}"),
+               ("mean.memory_peak_bytes", "memory", svg.bytes_text)]
     for title, members in view.panels:
         for g in members:
             done = [r for r in g["rows"] if r["state"] == "finished"]
@@ -265,10 +229,8 @@ def results(view):
 
 
 def site_table(view):
-    """Bytes an update of every site, all ranks together."""
-    sites = [
-        c[: -len(".wire_bytes_total")] for c in view.sweep.rows[0] if c.endswith(".wire_bytes_total") and not c.startswith(("gap.", "mean.", "low.", "high."))
-    ]
+    """Bytes a step of every site, all ranks together."""
+    sites = [c[: -len(".wire_bytes_total")] for c in view.sweep.rows[0] if c.endswith(".wire_bytes_total") and not c.startswith(("gap.", "mean.", "low.", "high."))]
     sites = [s for s in sites if any(r.get(s + ".wire_bytes_total") for r in view.sweep.rows)]
     rows = []
     for title, members in view.panels:
@@ -278,9 +240,7 @@ def site_table(view):
                 cells = []
                 for s in sites:
                     sent, waited = done.get(s + ".wire_bytes_total"), done.get(s + ".exposed_ms")
-                    cells.append(
-                        "–" if not sweep_collect.finite(sent) else svg.bytes_text(sent) + (f", {svg.ms_text(waited)}" if sweep_collect.finite(waited) else "")
-                    )
+                    cells.append("–" if not sweep_collect.finite(sent) else svg.bytes_text(sent) + (f", {svg.ms_text(waited)}" if sweep_collect.finite(waited) else ""))
                 rows.append([*([title] if view.many() else []), g["name"], *cells])
     head = [*(["where"] if view.many() else []), "point", *sites]
     return table(head, rows, right=range(len(head) - len(sites), len(head))) if sites and rows else ""
@@ -299,35 +259,19 @@ def pictures(view, base):
             os.unlink(path)
 
     loss_words = view.loss.replace("_", " ")
-    keep(
-        "speed",
-        "Tokens per second",
-        "median over the second half of the updates; whisker: seeds",
-        svg.bars(sweep_html.bar_rows(view, "tokens_per_s", sweep_html.speed_note), "tokens per second", "tokens/s"),
-    )
+    keep("speed", "Tokens per second", "median over the second half of the updates; whisker: seeds",
+         svg.bars(sweep_html.bar_rows(view, "tokens_per_s", sweep_html.speed_note), "tokens per second", "tokens/s"))
     gapped = any(g["base"] for g in view.groups)
     rows = [r for title, members in view.panels for r in sweep_html.loss_rows(view, members, title if view.many() else None)]
-    keep(
-        "loss",
-        f"{loss_words.capitalize()} " + ("above the baseline" if gapped else "at the end"),
-        "large: mean over seeds, small: single seeds",
-        svg.dots(rows, loss_words, loss_words, svg.percent_text if gapped else lambda v: f"{v:.3f}", gapped),
-    )
+    keep("loss", f"{loss_words.capitalize()} " + ("above the baseline" if gapped else "at the end"), "large: mean over seeds, small: single seeds",
+         svg.dots(rows, loss_words, loss_words, svg.percent_text if gapped else lambda v: f"{v:.3f}", gapped))
     parts = sweep_html.sites_of(view)
-    keep(
-        "waiting",
-        "What compute waits for",
-        "exposed time per site and update on rank 0",
-        svg.stacked(sweep_html.exposed_rows(view, parts), parts, "exposed time", "ms per update"),
-    )
+    keep("waiting", "What compute waits for", "exposed time per site and update on rank 0",
+         svg.stacked(sweep_html.exposed_rows(view, parts), parts, "exposed time", "ms per update"))
     for n, (title, members) in enumerate(view.panels[:4]):
         mark = f"_{n + 1}" if view.many() else ""
-        keep(
-            "front" + mark,
-            f"{loss_words.capitalize()} against tokens/s" + (f", {title}" if title else ""),
-            "dashed: points that no other beats in both",
-            sweep_html.pareto_svg(view, members, "tokens_per_s", "tokens/s", 1),
-        )
+        keep("front" + mark, f"{loss_words.capitalize()} against tokens/s" + (f", {title}" if title else ""), "dashed: points that no other beats in both",
+             sweep_html.pareto_svg(view, members, "tokens_per_s", "tokens/s", 1))
     return "\n\n".join(out) + "\n" if out else ""
 
 
@@ -356,9 +300,7 @@ def write(folder, output=None, papers=PAPERS):
     text = f"# {paper['title']}\n\n{paper['about']}\n\n"
     text += "## What the paper claims, and what came out\n\n" + table(["claim", "paper", "here", "agrees where it", "verdict"], rows) + "\n"
     several = {AGREES: "agree", DIFFERS: "do not agree"}
-    text += (
-        f"Of {len(rows)} claims: " + ", ".join(f"{n} {several.get(v, v) if n > 1 else v}" for v in (AGREES, DIFFERS, OPEN) if (n := verdicts.get(v))) + ".\n"
-    )
+    text += (f"Of {len(rows)} claims: " + ", ".join(f"{n} {several.get(v, v) if n > 1 else v}" for v in (AGREES, DIFFERS, OPEN) if (n := verdicts.get(v))) + ".\n")
     if reasons:
         text += "\n### Why\n\n" + "\n".join(reasons) + "\n"
     text += "\n## Set-up\n\n**The paper's.** " + paper["setup"] + "\n\n**Ours.** " + paper["ours"] + "\n\n" + table(["", "here"], our_setup(sweep))
@@ -368,11 +310,8 @@ def write(folder, output=None, papers=PAPERS):
     if sites:
         text += "Bytes an update over all ranks, and what compute waits for them on rank 0:\n\n" + sites + "\n"
     text += "## Repeat\n\n    scripts/sweep " + plan + f"\n    scripts/sweep page {plan}\n\nThe runs took {duration(sweep)} together. "
-    text += (
-        "This page is written by `scripts/sweep page` out of `results.csv`; its rules are in `scripts/sweep_page.py`, the claims in `"
-        + os.path.relpath(claims_path, ROOT)
-        + "`.\n"
-    )
+    text += ("This page is written by `scripts/sweep page` out of `results.csv`; its rules are in `scripts/sweep_page.py`, the claims in `"
+             + os.path.relpath(claims_path, ROOT) + "`.\n")
     write_atomic(output, text)
     return output, verdicts
 

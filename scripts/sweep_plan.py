@@ -240,8 +240,7 @@ class Expansion:
             if not isinstance(walk[key], list) or not walk[key]:
                 self.bad(self.at(walk, key), f'"{key}": must be a list of values to go through, at least one')
         if len({len(walk[key]) for key in good}) > 1:
-            self.bad(self.at(self.value, "zip"), "zip: lists that are walked together have one length, not " +
-                     ", ".join(f"{len(walk[key])} ({key})" for key in good))
+            self.bad(self.at(self.value, "zip"), "zip: lists that are walked together have one length, not " + ", ".join(f"{len(walk[key])} ({key})" for key in good))
         elif good and len(good) == len(walk):
             rows = [dict(zip(good, row)) for row in zip(*(walk[key] for key in good))]
             for i, row in enumerate(rows):

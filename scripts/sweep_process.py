@@ -65,7 +65,7 @@ def send(pids, number):
 
 def end_orphans(runs, patience=30.0, unled=2.0):
     """Ends what still lives of the runs of a dead runner: [(mark, pid of the leader, its start time)]. The kernel has told the leader to end
-    (prepare_child), and it passes that on: they save and leave within an update. Ranks whose launcher is gone, too, are told by us, but
+    (prepare_child), and it passes that on: they save and leave within a step. Ranks whose launcher is gone, too, are told by us, but
     not before `unled` seconds, since a second signal means to leave without saving. SIGKILL for what is left after `patience`.
     Returns how many had to be killed; TimeoutError where one does not die."""
     begin = time.monotonic()

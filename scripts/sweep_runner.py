@@ -22,7 +22,7 @@ from sweep_store import StoreError, now
 ROOT = sweep_create.ROOT
 POLL_S = 0.05
 GRACE_S = float(os.environ.get("THINWIRE_SWEEP_GRACE", "30"))  # from being asked to save and leave, to being killed
-CYCLES = 3           # attempts in a row that stop by themselves without a new update
+CYCLES = 3           # attempts in a row that stop by themselves without a new step
 BUSY_WAIT_S = 5.0    # before run/ is tried again where another process held it
 OPEN = ("init", "pending", "preempted")
 SECOND_CHANCE = ("failed", "timeout", "oom")

@@ -41,7 +41,7 @@ class View:
         return not any(self.of(p) in ("init", "pending", "running", "preempted") for p in self.points)
 
     def progress(self, point):
-        """(updates done, updates in all, ms per update or None) of a run under way."""
+        """(steps done, steps in all, ms per step or None) of a run under way."""
         recent = self.steps[point.id]
         times = [s["step_ms"] for s in recent if isinstance(s["step_ms"], (int, float))]
         done = recent[-1]["step"] if recent else self.status[point.id]["step"]

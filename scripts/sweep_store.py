@@ -27,9 +27,9 @@ FRESH = {
     "reason": "",           # for a person
     "started": None,        # UTC, of the last attempt
     "ended": None,
-    "step": 0,              # last update that is known to be done
+    "step": 0,              # last step that is known to be done
     "total_steps": 0,
-    "progress_without": 0,  # attempts in a row that ended by themselves, to be continued, without a new update
+    "progress_without": 0,  # attempts in a row that ended by themselves, to be continued, without a new step
     "seconds": 0.0,         # all attempts together
     "job": None,            # of a batch system
     "pid": None,            # of train or mpirun while it runs
@@ -112,7 +112,7 @@ def last_lines(path, limit=65536):
 
 
 def recent_steps(run_dir, count=20):
-    """The last lines of metrics.jsonl that are updates, as objects."""
+    """The last lines of metrics.jsonl that are steps, as objects."""
     steps = []
     for line in reversed(last_lines(os.path.join(run_dir, "metrics.jsonl"))):
         with contextlib.suppress(ValueError):
@@ -204,7 +204,7 @@ class Sweep:
         return status.get("state") == "finished" and status.get("code") == 0
 
     def step(self, id_):
-        """The last update that is known to be done."""
+        """The last step that is known to be done."""
         steps = recent_steps(self.run_dir(id_), 1)
         said = self.train_status(id_).get("step")
         return max(steps[-1]["step"] if steps else 0, said if isinstance(said, int) and not isinstance(said, bool) else 0)

@@ -6,14 +6,10 @@ import zlib
 
 # Eight colours that stay apart under each of the three common colour-blindnesses (smallest CIE76 distance 11, both schemes); marks and
 # dashes differ as well, and names stand beside what they name.
-LIGHT = (
-    "--bg:#f6f7f9;--card:#fff;--ink:#1b1f27;--soft:#5c6675;--rule:#dfe3e9;--grid:#eceff3;--axis:#aab2be;"
-    "--p0:#1f5fbf;--p1:#d9560b;--p2:#12a180;--p3:#e0a300;--p4:#b0479f;--p5:#56b4e9;--p6:#5c3317;--p7:#7b8494;--bad:#c9302c;--good:#1a7f4b;--warn:#a86500"
-)
-DARK = (
-    "--bg:#12151b;--card:#1a1f27;--ink:#e7eaef;--soft:#9aa5b4;--rule:#2c333e;--grid:#262d37;--axis:#566071;"
-    "--p0:#6ea3f5;--p1:#ff8a4a;--p2:#3fc9a5;--p3:#f2cf5b;--p4:#d98fd0;--p5:#9bd8ff;--p6:#b9846a;--p7:#a4adb9;--bad:#f2726d;--good:#4ecb8b;--warn:#e3b341"
-)
+LIGHT = ("--bg:#f6f7f9;--card:#fff;--ink:#1b1f27;--soft:#5c6675;--rule:#dfe3e9;--grid:#eceff3;--axis:#aab2be;"
+         "--p0:#1f5fbf;--p1:#d9560b;--p2:#12a180;--p3:#e0a300;--p4:#b0479f;--p5:#56b4e9;--p6:#5c3317;--p7:#7b8494;--bad:#c9302c;--good:#1a7f4b;--warn:#a86500")
+DARK = ("--bg:#12151b;--card:#1a1f27;--ink:#e7eaef;--soft:#9aa5b4;--rule:#2c333e;--grid:#262d37;--axis:#566071;"
+        "--p0:#6ea3f5;--p1:#ff8a4a;--p2:#3fc9a5;--p3:#f2cf5b;--p4:#d98fd0;--p5:#9bd8ff;--p6:#b9846a;--p7:#a4adb9;--bad:#f2726d;--good:#4ecb8b;--warn:#e3b341")
 STYLE = f":root,svg{{color-scheme:light dark;{LIGHT}}}\n@media (prefers-color-scheme:dark){{:root,svg{{{DARK}}}}}\n" + """
 svg{font-family:system-ui,-apple-system,"Segoe UI","Helvetica Neue",Arial,sans-serif}
 svg text{fill:var(--soft);font-size:11px;font-variant-numeric:tabular-nums}
@@ -144,11 +140,10 @@ class Scale:
         return math.sinh(v) * self.linear
 
     def __call__(self, v):
-        t = (
-            math.log(v / self.low) / math.log(self.high / self.low)
-            if self.log
-            else (self.bent(v) - self.bent(self.low)) / (self.bent(self.high) - self.bent(self.low))
-        )
+        if self.log:
+            t = math.log(v / self.low) / math.log(self.high / self.low)
+        else:
+            t = (self.bent(v) - self.bent(self.low)) / (self.bent(self.high) - self.bent(self.low))
         return self.start + t * (self.end - self.start)
 
     def ticks(self, about=5):
@@ -303,41 +298,54 @@ def lines(series, title, x_label, x_say=number, y_say=number, log_x=None, y_from
     return out + "</svg>"
 
 
+class Rows:
+    """What charts of one row per point share: heights, room for labels on the left and for words on the right, the grid, heads above rows."""
+
+    def __init__(self, rows, words, margin, most=WIDTH, above=8):
+        self.rows, self.pitch, self.top, self.at = rows, 22 if len(rows) <= 24 else 16, above, above + 4.0
+        self.height = above + 4 + self.pitch * len(rows) + 20 * sum(1 for r in rows if r.get("head")) + 34
+        self.left, self.foot = min(200, max(width_of(r["label"]) for r in rows) + 14), self.height - 34
+        self.right = WIDTH - min(max(width_of(words(r)) for r in rows) + margin, most)
+
+    def open(self, title, x, keys=""):
+        return open_svg(self.height, title) + keys + "".join(line(x(t), self.top, x(t), self.foot, "grid") for t in x.ticks(5))
+
+    def head(self, r):
+        """The line above a row, if it has one; from then on `at` is the row's top."""
+        if not r.get("head"):
+            return ""
+        y, self.at = self.at + 13, self.at + 20
+        return text(self.left - 8, y, r["head"], "end", "bold") if width_of(r["head"]) < self.left - 8 else text(4, y, r["head"], kind="bold")
+
+    def label(self, r, y):
+        return text(self.left - 8, y, cut(r["label"], self.left - 12), "end", "ink")
+
+    def close(self, x, say, unit):
+        return x_axis(x, self.foot, say, unit, self.height) + "</svg>"
+
+
 def bars(rows, title, unit, say=number, log=None):
     """rows: {label, value, low, high, color, href, title, note, head}: horizontal bars from zero, the value and the note at their end; low and high: a whisker.
     head: a line of its own above this row."""
     rows = [r for r in rows if r["value"] is not None]
     if not rows:
         return ""
-    pitch = 22 if len(rows) <= 24 else 16
-    heads = sum(1 for r in rows if r.get("head"))
-    height = 12 + pitch * len(rows) + 20 * heads + 34
-    left = min(200, max(width_of(r["label"]) for r in rows) + 14)
-    room = max(width_of(say(r["value"]) + ("  " + r["note"] if r.get("note") else "")) for r in rows) + 14
-    right, foot = WIDTH - min(room, 190), height - 34
-    x = Scale([v for r in rows for v in (r["value"], r.get("high")) if v is not None] + [0.0], left, right, zero=True, log=False, pad=0.02)
-    out = open_svg(height, title)
-    for t in x.ticks(5):
-        out += line(x(t), 8, x(t), foot, "grid")
-    at = 12.0
+    frame = Rows(rows, lambda r: say(r["value"]) + ("  " + r["note"] if r.get("note") else ""), 14, 190)
+    x = Scale([v for r in rows for v in (r["value"], r.get("high")) if v is not None] + [0.0], frame.left, frame.right, zero=True, log=False, pad=0.02)
+    out, body = frame.open(title, x), frame.pitch - 6
     for r in rows:
-        if r.get("head"):
-            out += text(left - 8, at + 13, r["head"], "end", "bold") if width_of(r["head"]) < left - 8 else text(4, at + 13, r["head"], kind="bold")
-            at += 20
-        body = pitch - 6
-        bar = box(min(x(0), x(r["value"])), at + 2, max(1.0, abs(x(r["value"]) - x(0))), body, r["color"])
-        end = x(max(0, r["value"]))
+        out += frame.head(r)
+        bar = box(min(x(0), x(r["value"])), frame.at + 2, max(1.0, abs(x(r["value"]) - x(0))), body, r["color"])
+        end, mid = x(max(0, r["value"])), frame.at + 2 + body / 2
         if r.get("low") is not None and r["high"] > r["low"]:
-            mid = at + 2 + body / 2
             bar += f'<path class="whisker" d="M{f(x(r["low"]))} {f(mid)}H{f(x(r["high"]))}M{f(x(r["low"]))} {f(mid - 3)}v6M{f(x(r["high"]))} {f(mid - 3)}v6"/>'
             end = max(end, x(r["high"]))
-        mid = at + 2 + body / 2 + 3.8
-        words = text(left - 8, mid, cut(r["label"], left - 12), "end", "ink") + text(end + 7, mid, say(r["value"]), kind="ink")
+        words = frame.label(r, mid + 3.8) + text(end + 7, mid + 3.8, say(r["value"]), kind="ink")
         if r.get("note"):
-            words += text(end + 7 + width_of(say(r["value"]) + "  "), mid, r["note"])
+            words += text(end + 7 + width_of(say(r["value"]) + "  "), mid + 3.8, r["note"])
         out += linked(bar + words, r.get("href"), r.get("title") or r["label"])
-        at += pitch
-    return out + x_axis(x, foot, say, unit, height) + "</svg>"
+        frame.at += frame.pitch
+    return out + frame.close(x, say, unit)
 
 
 def dots(rows, title, x_label, say=number, zero_line=False):
@@ -345,89 +353,60 @@ def dots(rows, title, x_label, say=number, zero_line=False):
     rows = [r for r in rows if r["value"] is not None]
     if not rows:
         return ""
-    pitch = 22 if len(rows) <= 24 else 16
-    heads = sum(1 for r in rows if r.get("head"))
-    height = 12 + pitch * len(rows) + 20 * heads + 34
-    left = min(200, max(width_of(r["label"]) for r in rows) + 14)
-    right, foot = WIDTH - max(width_of(say(r["value"])) for r in rows) - 22, height - 34
+    frame = Rows(rows, lambda r: say(r["value"]), 22)
     seen = [v for r in rows for v in (r["value"], r.get("low"), r.get("high")) if v is not None]
-    x = Scale(seen + ([0.0] if zero_line else []), left + 4, right, log="signed" if zero_line else False)
-    out = open_svg(height, title)
-    for t in x.ticks(5):
-        out += line(x(t), 8, x(t), foot, "grid")
-    if zero_line:
-        out += line(x(0), 8, x(0), foot, "axis")
-    at = 12.0
+    x = Scale(seen + ([0.0] if zero_line else []), frame.left + 4, frame.right, log="signed" if zero_line else False)
+    out = frame.open(title, x) + (line(x(0), 8, x(0), frame.foot, "axis") if zero_line else "")
     for r in rows:
-        if r.get("head"):
-            out += text(left - 8, at + 13, r["head"], "end", "bold") if width_of(r["head"]) < left - 8 else text(4, at + 13, r["head"], kind="bold")
-            at += 20
-        mid = at + pitch / 2 - 1
-        out += line(left, mid, right, mid, "grid")
-        spot, end = "", x(r["value"])
+        out += frame.head(r)
+        mid, spot, end = frame.at + frame.pitch / 2 - 1, "", x(r["value"])
+        out += line(frame.left, mid, frame.right, mid, "grid")
         if r.get("low") is not None and r["high"] > r["low"]:
             spot += f'<path class="whisker" d="M{f(x(r["low"]))} {f(mid)}H{f(x(r["high"]))}"/>'
             end = max(end, x(r["high"]))
-        spot += mark(x(r["value"]), mid, r.get("shape", 0), r["color"], 4.6)
-        out += linked(
-            spot + text(left - 8, mid + 3.8, cut(r["label"], left - 12), "end", "ink") + text(end + 9, mid + 3.8, say(r["value"]), kind="ink"),
-            r.get("href"),
-            r.get("title") or r["label"],
-        )
+        spot += mark(x(r["value"]), mid, r.get("shape", 0), r["color"], 4.6) + frame.label(r, mid + 3.8) + text(end + 9, mid + 3.8, say(r["value"]), kind="ink")
+        out += linked(spot, r.get("href"), r.get("title") or r["label"])
         for value, href, words in r.get("each", ()):
             out += linked(mark(x(value), mid, r.get("shape", 0), r["color"], 2.6, "dot small"), href, words)
-        at += pitch
-    return out + x_axis(x, foot, say, x_label, height) + "</svg>"
+        frame.at += frame.pitch
+    return out + frame.close(x, say, x_label)
 
 
 def stacked(rows, parts, title, unit, say=ms_text):
-    """rows: {label, values [one per part], href, title, head}; parts: names. One horizontal bar each, the sum at its end; the first wide enough piece of
-    every part carries its name, the others are named in the line above."""
+    """rows: {label, values [one per part], href, title, head}; parts: names, which stand in lines above. One horizontal bar each, the sum at its end."""
     rows = [r for r in rows if any(r["values"])]
     if not rows:
         return ""
-    pitch = 22 if len(rows) <= 24 else 16
-    heads = sum(1 for r in rows if r.get("head"))
-    keys = [(p, width_of(part) + 28) for p, part in enumerate(parts)]
-    lines_of_keys, used = [[]], 0.0
-    for p, w in keys:
-        if used + w > WIDTH - 8 and lines_of_keys[-1]:
-            lines_of_keys.append([])
-            used = 0.0
-        lines_of_keys[-1].append((p, used))
-        used += w
-    above = 16 * len(lines_of_keys) + 6
-    height = above + 8 + pitch * len(rows) + 20 * heads + 34
-    left = min(200, max(width_of(r["label"]) for r in rows) + 14)
-    foot, right = height - 34, WIDTH - max(width_of(say(sum(r["values"]))) for r in rows) - 12
-    x = Scale([sum(r["values"]) for r in rows] + [0.0], left, right, zero=True, log=False, pad=0.02)
-    out = open_svg(height, title)
-    for n, row in enumerate(lines_of_keys):
-        for p, offset in row:
-            out += box(4 + offset, 3 + 16 * n, 10, 10, p) + text(18 + offset, 12 + 16 * n, parts[p], kind="ink")
-    for t in x.ticks(5):
-        out += line(x(t), above, x(t), foot, "grid")
-    at = above + 4.0
+    keys, used, level = "", 0.0, 0
+    for p, part in enumerate(parts):
+        if used and used + width_of(part) + 28 > WIDTH - 8:
+            used, level = 0.0, level + 1
+        keys += box(4 + used, 3 + 16 * level, 10, 10, p) + text(18 + used, 12 + 16 * level, part, kind="ink")
+        used += width_of(part) + 28
+    frame = Rows(rows, lambda r: say(sum(r["values"])), 12, above=16 * (level + 1) + 6)
+    frame.height, frame.foot = frame.height + 4, frame.foot + 4
+    x = Scale([sum(r["values"]) for r in rows] + [0.0], frame.left, frame.right, zero=True, log=False, pad=0.02)
+    out, body = frame.open(title, x, keys), frame.pitch - 6
     for r in rows:
-        if r.get("head"):
-            out += text(left - 8, at + 13, r["head"], "end", "bold") if width_of(r["head"]) < left - 8 else text(4, at + 13, r["head"], kind="bold")
-            at += 20
-        body, total, pieces = pitch - 6, 0.0, ""
+        out, total, pieces = out + frame.head(r), 0.0, ""
         for p, v in enumerate(r["values"]):
-            if not v or v <= 0:
-                continue
-            a, b = x(total), x(total + v)
-            pieces += box(a, at + 2, max(0.5, b - a - (0.8 if b - a > 3 else 0)), body, p, f"{parts[p]} {say(v)}")
-            total += v
-        mid = at + 2 + body / 2 + 3.8
-        pieces += text(left - 8, mid, cut(r["label"], left - 12), "end", "ink") + text(x(total) + 6, mid, say(total), kind="ink")
-        out += linked(pieces, r.get("href"), r.get("title"))
-        at += pitch
-    return out + x_axis(x, foot, say, unit, height) + "</svg>"
+            if v and v > 0:
+                a, b = x(total), x(total + v)
+                pieces += box(a, frame.at + 2, max(0.5, b - a - (0.8 if b - a > 3 else 0)), body, p, f"{parts[p]} {say(v)}")
+                total += v
+        mid = frame.at + 2 + body / 2 + 3.8
+        out += linked(pieces + frame.label(r, mid) + text(x(total) + 6, mid, say(total), kind="ink"), r.get("href"), r.get("title"))
+        frame.at += frame.pitch
+    return out + frame.close(x, say, unit)
 
 
 def hits(a, b):
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+# Where a name may stand beside its point: offset, and whether it starts there (0), ends there (1) or has its middle there (2).
+PLACES = ((9, 3.8, 0), (-9, 3.8, 1), (0, -9, 2), (0, 17, 2), (7, -8, 0), (7, 14, 0), (-7, -8, 1), (-7, 14, 1), (14, -18, 0), (14, 24, 0), (-14, -18, 1), (-14, 24, 1),
+          (0, -26, 2), (0, 34, 2), (20, -32, 0), (20, 38, 0), (-20, -32, 1), (-20, 38, 1))
 
 
 def scatter(points, title, x_label, y_label, x_say=number, y_say=number, better_x=1, front=(), log_x=None, zero_line=False):
@@ -440,12 +419,8 @@ def scatter(points, title, x_label, y_label, x_say=number, y_say=number, better_
     left, top, foot, right = 56, 20, height - 36, WIDTH - 16
     x = Scale([p["x"] for p in points], left, right, log=log_x, pad=0.08)
     y = Scale([p["y"] for p in points] + ([0.0] if zero_line else []), foot, top, log="signed" if zero_line else False, pad=0.09)
-    out = (
-        open_svg(height, title)
-        + y_axis(y, left, right, y_say)
-        + x_axis(x, foot, x_say, x_label, height)
-        + text(4, 10, y_label + (", log scale" if y.log or y.linear else ""))
-    )
+    out = open_svg(height, title) + y_axis(y, left, right, y_say) + x_axis(x, foot, x_say, x_label, height)
+    out += text(4, 10, y_label + (", log scale" if y.log or y.linear else ""))
     if zero_line and y.low < 0 < y.high:
         out += line(left, y(0), right, y(0), "zero")
     corner = "→ better" if better_x > 0 else "better ←"
@@ -463,26 +438,7 @@ def scatter(points, title, x_label, y_label, x_say=number, y_say=number, better_
         out += linked(mark(x(p["x"]), y(p["y"]), p.get("shape", 0), p["color"], r, "dot small" if p.get("small") else "dot"), p.get("href"), p.get("title"))
     for p in sorted((p for p in points if p.get("name")), key=lambda p: not (p.get("first") or p["n"] in set(front))):
         a, b, w = x(p["x"]), y(p["y"]), width_of(p["name"])
-        for dx, dy, anchor in (
-            (9, 3.8, 0),
-            (-9, 3.8, 1),
-            (0, -9, 2),
-            (0, 17, 2),
-            (7, -8, 0),
-            (7, 14, 0),
-            (-7, -8, 1),
-            (-7, 14, 1),
-            (14, -18, 0),
-            (14, 24, 0),
-            (-14, -18, 1),
-            (-14, 24, 1),
-            (0, -26, 2),
-            (0, 34, 2),
-            (20, -32, 0),
-            (20, 38, 0),
-            (-20, -32, 1),
-            (-20, 38, 1),
-        ):
+        for dx, dy, anchor in PLACES:
             x0 = a + dx - (w if anchor == 1 else w / 2 if anchor == 2 else 0)
             room = (x0, b + dy - 9.5, x0 + w, b + dy + 2)
             if room[0] < left + 2 or room[2] > WIDTH or room[1] < top - 8 or room[3] > foot - 1 or any(hits(room, o) for o in boxes):
@@ -505,9 +461,5 @@ def picture(svg, title, note=""):
     above = 26 + (15 if note else 0)
     size = f(width + 24), f(height + above + 14)
     full = f'<svg xmlns="http://www.w3.org/2000/svg" width="{size[0]}" height="{size[1]}" viewBox="0 0 {size[0]} {size[1]}" role="img" aria-label="{esc(title)}">'
-    full += (
-        f'<style>{STYLE}</style><rect class="paper" width="100%" height="100%" rx="8"/>'
-        + text(12, 19, title, kind="head")
-        + (text(12, 34, note) if note else "")
-    )
+    full += f'<style>{STYLE}</style><rect class="paper" width="100%" height="100%" rx="8"/>' + text(12, 19, title, kind="head") + (text(12, 34, note) if note else "")
     return full + f'<g transform="translate(12 {above})">{inner}</g></svg>\n'

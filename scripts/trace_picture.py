@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-# Draws the traces of a run as one picture: per rank compute, waiting and each site, over a few updates.
+# Draws the traces of a run as one picture: per rank compute, waiting and each site, over a few steps.
 """scripts/trace_picture.py RUN_DIR --output F.svg [--from MS] [--length MS] [--ranks 0,1]
 
-Reads RUN_DIR/trace.rank<k>.json (key `trace` of a configuration). Without --from, the picture begins with the second update that the trace
-shows and lasts for one and a half updates.
+Reads RUN_DIR/trace.rank<k>.json (key `trace` of a configuration). Without --from, the picture begins with the second step that the trace
+shows and lasts for one and a half steps.
 """
 import argparse
 import json

@@ -99,4 +99,53 @@ std::shared_ptr<const Codec> make_block_int(const CodecSpec& spec) {
   return std::make_shared<BlockInt>(form, spec.scale);
 }
 
+namespace {
+
+// Integers of each width with blocks of several lengths, each type of scale, each rounding.
+std::vector<CodecSpec> block_int_cases() {
+  std::vector<CodecSpec> cases;
+  const auto add = [&](int64_t bits, int64_t block, const char* scale) -> CodecSpec& {
+    return cases.emplace_back(CodecSpec{.codec = "block_int", .bits = bits, .block = block, .scale = scale});
+  };
+  for (int64_t block : {32, 128, 256, 2048}) add(8, block, "fp16");
+  for (const char* scale : {"fp32", "bf16", "e8m0"}) add(8, 128, scale);
+  add(6, 128, "fp16");
+  for (int64_t block : {32, 128, 2048}) add(4, block, "fp16");
+  add(4, 128, "bf16");
+  for (int64_t block : {32, 128}) add(2, block, "fp16");
+  for (int64_t bits : {8, 4}) {
+    add(bits, 128, "fp16").asymmetric = true;
+    add(bits, 128, "fp16").rounding = "stochastic";
+  }
+  return cases;
+}
+
+}  // namespace
+
+CodecRow block_int_row() {
+  return {.defaults = {.codec = "block_int"},
+          .parameters = {codec_parameter(
+                             &CodecSpec::bits,
+                             {.name = "bits", .bounds = {2, 8}, .unit = "bits", .doc = "bits per value, 8, 6, 4 or 2"}),
+                         block_parameter("elements that share a scale, 0 for 128"),
+                         codec_parameter(&CodecSpec::scale, {.name = "scale",
+                                                             .allowed = {"fp32", "fp16", "bf16", "e8m0"},
+                                                             .doc = "how a block's scale travels. fp16 has no small "
+                                                                    "numbers: bf16 for gradients"}),
+                         codec_parameter(&CodecSpec::asymmetric,
+                                         {.name = "asymmetric",
+                                          .doc = "smallest and largest value of a block instead of the largest "
+                                                 "magnitude"}),
+                         codec_parameter(&CodecSpec::rounding,
+                                         {.name = "rounding",
+                                          .allowed = {"nearest", "stochastic"},
+                                          .doc = "to the nearest level, or up or down by chance so that the mean is "
+                                                 "right"})},
+          .make =
+              [](const CodecSpec& spec) {
+                return MadeCodec{make_block_int(spec), nullptr};
+              },
+          .cases = block_int_cases()};
+}
+
 }  // namespace thinwire

@@ -14,8 +14,7 @@
 
 #include <memory>
 
-#include "compression/codec.h"
-#include "compression/rule.h"
+#include "compression/codec_table.h"
 
 namespace thinwire {
 
@@ -24,5 +23,7 @@ namespace thinwire {
 // fixed size (BlockLayout). Stochastic rounding draws Philox numbers keyed by seed, slot, sequence, step and rank and
 // counted by the element's index in the message.
 std::shared_ptr<const Codec> make_block_int(const CodecSpec& spec);
+
+CodecRow block_int_row();
 
 }  // namespace thinwire

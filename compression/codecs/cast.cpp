@@ -77,4 +77,14 @@ std::shared_ptr<const Codec> make_cast(const CodecSpec& spec) {
   throw_bad_config("codec cast: format is \"" + spec.format + "\"; it may be bf16, fp16, e4m3 or e5m2");
 }
 
+CodecRow cast_row() {
+  CodecRow row = {.defaults = {.codec = "cast", .format = "bf16"},
+                  .parameters = {format_parameter({kFormats.begin(), kFormats.end()}, "what values become")},
+                  .make = [](const CodecSpec& spec) {
+                    return MadeCodec{make_cast(spec), nullptr};
+                  }};
+  for (std::string_view format : kFormats) row.cases.push_back({.codec = "cast", .format = std::string(format)});
+  return row;
+}
+
 }  // namespace thinwire

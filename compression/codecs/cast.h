@@ -3,8 +3,7 @@
 
 #include <memory>
 
-#include "compression/codec.h"
-#include "compression/rule.h"
+#include "compression/codec_table.h"
 
 namespace thinwire {
 
@@ -16,5 +15,7 @@ namespace thinwire {
 //                e4m3 has no infinity: an infinite input becomes NaN
 // Takes fp32, bf16 and fp16; decodes to all three. Throws Error(kBadConfig) for other formats.
 std::shared_ptr<const Codec> make_cast(const CodecSpec& spec);
+
+CodecRow cast_row();
 
 }  // namespace thinwire

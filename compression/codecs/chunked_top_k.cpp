@@ -165,4 +165,21 @@ std::shared_ptr<const Codec> make_chunked_top_k(const CodecSpec& spec) {
   return std::make_shared<ChunkedTopK>(spec.keep, block, parse_value_format("chunked_top_k", spec.format, true));
 }
 
+CodecRow chunked_top_k_row() {
+  return {.defaults = {.codec = "chunked_top_k", .format = "bf16"},
+          .parameters = {format_parameter({"fp32", "bf16", "fp16", "2bit"}, "what kept values become"),
+                         block_parameter("elements that a choice is made of, 0 for 4096"),
+                         codec_parameter(&CodecSpec::keep, {.name = "keep",
+                                                            .bounds = {1, 1 << 24},
+                                                            .unit = "elements",
+                                                            .doc = "elements kept of each block"})},
+          .make =
+              [](const CodecSpec& spec) {
+                return MadeCodec{make_chunked_top_k(spec), nullptr};
+              },
+          .cases = {{.codec = "chunked_top_k", .format = "bf16", .block = 4096, .keep = 64},
+                    {.codec = "chunked_top_k", .format = "2bit", .block = 4096, .keep = 64}},
+          .selects = true};
+}
+
 }  // namespace thinwire

@@ -14,7 +14,7 @@
 
 #include <memory>
 
-#include "compression/codec.h"
+#include "compression/codec_table.h"
 #include "compression/codecs/sparse_select.h"
 
 namespace thinwire {
@@ -23,7 +23,7 @@ class ChunkedTopK final : public Codec {
  public:
   ChunkedTopK(int64_t keep, int64_t block, ValueFormat format);
   std::string name() const override;
-  Traits traits() const override { return {.contractive = true, .linear = true, .granule = block_}; }
+  Traits traits() const override { return {.contractive = true, .selects = true, .linear = true, .granule = block_}; }
   size_t wire_bytes(int64_t count, DType dtype) const override;
   Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const override;
   void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
@@ -40,5 +40,7 @@ class ChunkedTopK final : public Codec {
 
 // Reads `keep` (default 64), `block` (default 4096; a power of two from 16 to 65536) and `format` (default fp32).
 std::shared_ptr<const Codec> make_chunked_top_k(const CodecSpec& spec);
+
+CodecRow chunked_top_k_row();
 
 }  // namespace thinwire

@@ -1,8 +1,8 @@
 // Parameters, sizes and threads of e3m0; the loops are in e3m0_kernel.cpp.
 #include "compression/codecs/e3m0.h"
 
+#include "compression/codecs/block_kernels.h"
 #include "compression/codecs/block_layout.h"
-#include "compression/codecs/e3m0_kernel.h"
 
 namespace thinwire {
 namespace {
@@ -44,6 +44,16 @@ std::shared_ptr<const Codec> make_e3m0(const CodecSpec& spec) {
     throw_bad_config("codec e3m0: block is " + std::to_string(spec.block) + "; it may be 2 to " +
                      std::to_string(kLargestBlock) + ", or 0 for " + std::to_string(kDefaultBlock));
   return std::make_shared<E3m0>(block);
+}
+
+CodecRow e3m0_row() {
+  return {.defaults = {.codec = "e3m0"},
+          .parameters = {block_parameter("elements that share a scale, 0 for 128")},
+          .make =
+              [](const CodecSpec& spec) {
+                return MadeCodec{make_e3m0(spec), nullptr};
+              },
+          .cases = {{.codec = "e3m0"}}};
 }
 
 }  // namespace thinwire

@@ -9,12 +9,13 @@
 
 #include <memory>
 
-#include "compression/codec.h"
-#include "compression/rule.h"
+#include "compression/codec_table.h"
 
 namespace thinwire {
 
 // Reads block: 2 to 2^20, 0 for 128; anything else throws Error(kBadConfig). fp32 in and out, fixed size (BlockLayout).
 std::shared_ptr<const Codec> make_e3m0(const CodecSpec& spec);
+
+CodecRow e3m0_row();
 
 }  // namespace thinwire

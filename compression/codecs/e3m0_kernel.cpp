@@ -1,6 +1,5 @@
 // Powers of two with a scale per block; compiled once per instruction set.
-#include "compression/codecs/e3m0_kernel.h"
-
+#include "compression/codecs/block_kernels.h"
 #include "compression/codecs/block_simd.h"
 
 namespace thinwire::TW_ISA {

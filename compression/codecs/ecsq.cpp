@@ -10,7 +10,6 @@
 #include "compression/codecs/block_layout.h"
 #include "compression/codecs/ecsq_kernel.h"
 #include "compression/codecs/huffman.h"
-#include "compression/codecs/rate_text.h"
 
 namespace thinwire {
 namespace {
@@ -367,6 +366,36 @@ std::shared_ptr<const Codec> make_ecsq(const CodecSpec& spec) {
     throw_bad_config("codec ecsq: block is " + std::to_string(spec.block) + "; it may be a multiple of 64 up to " +
                      std::to_string(kLargestBlock) + ", or 0 for " + std::to_string(kDefaultBlock));
   return std::make_shared<Ecsq>(spec.rate, block);
+}
+
+CodecRow ecsq_row() {
+  return {
+      .defaults = {.codec = "ecsq"},
+      .parameters = {codec_parameter(&CodecSpec::rate, {.name = "rate",
+                                                        .bounds = {2, 5},
+                                                        .unit = "bits",
+                                                        .doc = "bits per value, 2 to 5, blocks' scales not counted"}),
+                     block_parameter("elements that share a scale, 0 for 64"),
+                     codec_parameter(&CodecSpec::light,
+                                     {.name = "light",
+                                      .doc = "where compression.adapt measures that time of the core costs more "
+                                             "than bytes, lloyd_max of the next whole number of bits (rates up to "
+                                             "4) takes its place, but for the units that a rank's forward pass "
+                                             "begins with"})},
+      .make =
+          [](const CodecSpec& spec) {
+            return MadeCodec{make_ecsq(spec), nullptr};
+          },
+      .cases = {{.codec = "ecsq", .rate = 2.0}, {.codec = "ecsq", .rate = 2.5}, {.codec = "ecsq", .rate = 3.0}},
+      .crosses_tensors = [](const CodecSpec&) { return true; },  // by its frames
+      .light =
+          [](const CodecSpec& spec) {
+            CodecSpec light = spec;  // transform, block and checksum stay
+            light.codec = "lloyd_max";
+            light.bits = static_cast<int64_t>(std::ceil(spec.rate));
+            light.light = false;
+            return light;
+          }};
 }
 
 }  // namespace thinwire

@@ -13,12 +13,11 @@
 
 #include <memory>
 
-#include "compression/codec.h"
-#include "compression/rule.h"
+#include "compression/codec_table.h"
 
 namespace thinwire {
 
-// The most bits that lloyd_max has, which takes the place of a `light` codec: higher rates have no light coding.
+// The most bits that lloyd_max has, which takes the place of a `light` codec: higher rates have no light compression.
 inline constexpr double kHighestLightRate = 4.0;
 
 // Reads rate (2 to 5 bits an element for the integers) and block (a multiple of 64 up to 4096; 0: 64). light goes with
@@ -26,5 +25,7 @@ inline constexpr double kHighestLightRate = 4.0;
 // + 8 / block bits an element and 16 bytes a frame. A frame that holds NaN, infinity or a magnitude beyond 2^126 raises
 // Encoded::non_finite and decodes to NaN.
 std::shared_ptr<const Codec> make_ecsq(const CodecSpec& spec);
+
+CodecRow ecsq_row();
 
 }  // namespace thinwire

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstring>
 
-#include "compression/codecs/entropy_kernel.h"
 #include "compression/codecs/frame_chain.h"
 #include "compression/codecs/huffman.h"
 #include "compression/codecs/huffman_kernel.h"
@@ -185,6 +184,16 @@ void Entropy::decode(const Msg& msg, std::span<const std::byte> in, View out, bo
 
 std::shared_ptr<const Codec> make_entropy(const CodecSpec&) {
   return std::make_shared<Entropy>();
+}
+
+CodecRow entropy_row() {
+  return {.defaults = {.codec = "entropy"},
+          .make =
+              [](const CodecSpec& spec) {
+                return MadeCodec{make_entropy(spec), nullptr};
+              },
+          .cases = {{.codec = "entropy"}},
+          .lossless = true};
 }
 
 }  // namespace thinwire

@@ -8,8 +8,7 @@
 
 #include <memory>
 
-#include "compression/codec.h"
-#include "compression/rule.h"
+#include "compression/codec_table.h"
 
 namespace thinwire {
 
@@ -17,5 +16,7 @@ namespace thinwire {
 // n * size_of(dtype) + 8 * ceil(n / 32768) bytes. NaN payloads, infinities and -0 come back bit for bit, and NaN and
 // infinity raise Encoded::non_finite.
 std::shared_ptr<const Codec> make_entropy(const CodecSpec& spec);
+
+CodecRow entropy_row();
 
 }  // namespace thinwire

@@ -1,6 +1,5 @@
 // Splitting floats and joining them, for codec entropy.
-#include "compression/codecs/entropy_kernel.h"
-
+#include "compression/codecs/huffman_kernel.h"
 #include "engine/base/ops/simd.h"
 
 namespace thinwire::TW_ISA {

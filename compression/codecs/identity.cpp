@@ -51,4 +51,14 @@ std::unique_ptr<CodingState> Codec::make_state(int64_t, std::span<const MatrixSh
   return nullptr;
 }
 
+CodecRow identity_row() {
+  return {.defaults = {.codec = "identity"},
+          .make =
+              [](const CodecSpec&) {
+                return MadeCodec{std::make_shared<Identity>(), nullptr};
+              },
+          .cases = {{.codec = "identity"}},
+          .lossless = true};
+}
+
 }  // namespace thinwire

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "compression/codec.h"
+#include "compression/codec_table.h"
 
 namespace thinwire {
 
@@ -18,5 +18,7 @@ class Identity final : public Codec {
   Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const override;
   void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
 };
+
+CodecRow identity_row();
 
 }  // namespace thinwire

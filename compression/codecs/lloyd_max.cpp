@@ -1,8 +1,8 @@
 // Parameters, sizes and threads of lloyd_max; the loops are in lloyd_max_kernel.cpp.
 #include "compression/codecs/lloyd_max.h"
 
+#include "compression/codecs/block_kernels.h"
 #include "compression/codecs/block_layout.h"
-#include "compression/codecs/lloyd_max_kernel.h"
 
 namespace thinwire {
 namespace {
@@ -50,6 +50,20 @@ std::shared_ptr<const Codec> make_lloyd_max(const CodecSpec& spec) {
                      "; it may be 16, 32, a multiple of 64 up to " + std::to_string(kLargestBlock) + ", or 0 for " +
                      std::to_string(kDefaultBlock));
   return std::make_shared<LloydMax>(static_cast<int>(spec.bits), block);
+}
+
+CodecRow lloyd_max_row() {
+  return {.defaults = {.codec = "lloyd_max"},
+          .parameters = {codec_parameter(
+                             &CodecSpec::bits,
+                             {.name = "bits", .bounds = {2, 4}, .unit = "bits", .doc = "bits per value, 4, 3 or 2"}),
+                         block_parameter("elements that share a scale, 0 for 64")},
+          .make =
+              [](const CodecSpec& spec) {
+                return MadeCodec{make_lloyd_max(spec), nullptr};
+              },
+          .cases = {
+              {.codec = "lloyd_max", .bits = 4}, {.codec = "lloyd_max", .bits = 3}, {.codec = "lloyd_max", .bits = 2}}};
 }
 
 }  // namespace thinwire

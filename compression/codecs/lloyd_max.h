@@ -14,8 +14,7 @@
 
 #include <memory>
 
-#include "compression/codec.h"
-#include "compression/rule.h"
+#include "compression/codec_table.h"
 
 namespace thinwire {
 
@@ -23,5 +22,7 @@ namespace thinwire {
 // Error(kBadConfig). fp32 in and out, fixed size: BlockLayout with a head of 2 bytes and 1 byte a scale, so 2.13 bits
 // an element. A code has the sign in its highest bit and the level, ascending, below.
 std::shared_ptr<const Codec> make_lloyd_max(const CodecSpec& spec);
+
+CodecRow lloyd_max_row();
 
 }  // namespace thinwire

@@ -1,6 +1,5 @@
 // Levels for normal numbers with a scale per block; compiled once per instruction set.
-#include "compression/codecs/lloyd_max_kernel.h"
-
+#include "compression/codecs/block_kernels.h"
 #include "compression/codecs/block_simd.h"
 #include "compression/codecs/log_scale_simd.h"
 

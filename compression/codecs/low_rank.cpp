@@ -297,7 +297,7 @@ class LowRank final : public Codec {
  public:
   explicit LowRank(const CodecSpec& spec) : spec_(spec) {}
   std::string name() const override { return low_rank_name(spec_); }
-  Traits traits() const override { return {.stateful = true, .framed = true, .contractive = true}; }
+  Traits traits() const override { return {.stateful = true, .framed = true, .contractive = true, .matrices = true}; }
   size_t wire_bytes(int64_t count, DType) const override { return static_cast<size_t>(count) * sizeof(float); }
   std::unique_ptr<CodingState> make_state(int64_t count, std::span<const MatrixShape> matrices) const override {
     return std::make_unique<LowRankState>(spec_, count, matrices);
@@ -367,6 +367,30 @@ size_t low_rank_wire_bytes(const CodecSpec& spec, int64_t count, std::span<const
   const LowRankLayout layout(spec, count, matrices);
   const int64_t factors = spec.sides == 2 ? layout.p_count + layout.q_count : std::max(layout.p_count, layout.q_count);
   return static_cast<size_t>(factors + layout.raw_count) * sizeof(float);
+}
+
+CodecRow low_rank_row() {
+  CodecRow row = {
+      .defaults = {.codec = "low_rank"},
+      .parameters = {codec_parameter(
+                         &CodecSpec::rank,
+                         {.name = "rank", .bounds = {1, 65536}, .unit = "columns", .doc = "columns of the factors"}),
+                     codec_parameter(&CodecSpec::sides, {.name = "sides",
+                                                         .bounds = {1, 2},
+                                                         .doc = "2 sends both factors each time, 1 the left and the "
+                                                                "right one in turn"}),
+                     codec_parameter(&CodecSpec::min_compression_rate,
+                                     {.name = "min_compression_rate",
+                                      .bounds = {1, 1e6},
+                                      .doc = "matrices that would not shrink by this much travel as they are"})},
+      .make =
+          [](const CodecSpec& spec) {
+            return MadeCodec{make_low_rank(spec), make_low_rank_rounds(spec)};
+          },
+      .rounds = true};
+  for (int64_t rank : {4, 16})
+    for (int64_t sides : {2, 1}) row.cases.push_back({.codec = "low_rank", .rank = rank, .sides = sides});
+  return row;
 }
 
 }  // namespace thinwire

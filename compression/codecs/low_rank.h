@@ -29,9 +29,7 @@
 #include <memory>
 #include <span>
 
-#include "compression/codec.h"
-#include "compression/round_codec.h"
-#include "compression/rule.h"
+#include "compression/codec_table.h"
 
 namespace thinwire {
 
@@ -48,5 +46,7 @@ std::shared_ptr<const RoundCodec> make_low_rank_rounds(const CodecSpec& spec);
 
 // The length of a payload, exactly; for sides 1 of its longer kind.
 size_t low_rank_wire_bytes(const CodecSpec& spec, int64_t count, std::span<const MatrixShape> matrices);
+
+CodecRow low_rank_row();
 
 }  // namespace thinwire

@@ -24,7 +24,10 @@ class LowRankRounds final : public RoundCodec {
  public:
   explicit LowRankRounds(const CodecSpec& spec) : spec_(spec), alternating_(spec.sides == 1) {}
   std::string name() const override { return low_rank_name(spec_); }
-  Traits traits() const override { return {.stateful = true, .contractive = true, .linear = true}; }
+  Traits traits() const override {
+    // Alternating, the one factor or the other travels: the longer one is the bound.
+    return {.stateful = true, .framed = alternating_, .contractive = true, .matrices = true, .linear = true};
+  }
   int rounds() const override { return alternating_ ? 1 : 2; }
 
   int64_t bound(int r, int64_t count, std::span<const MatrixShape> matrices) const override {

@@ -146,4 +146,19 @@ std::shared_ptr<const Codec> make_mpc(const CodecSpec& spec) {
   return std::make_shared<Mpc>(static_cast<int>(spec.dimension));
 }
 
+CodecRow mpc_row() {
+  return {.defaults = {.codec = "mpc"},
+          .parameters = {codec_parameter(&CodecSpec::dimension, {.name = "dimension",
+                                                                 .bounds = {1, 32},
+                                                                 .unit = "values",
+                                                                 .doc = "how far back the value lies that predicts the "
+                                                                        "next"})},
+          .make =
+              [](const CodecSpec& spec) {
+                return MadeCodec{make_mpc(spec), nullptr};
+              },
+          .cases = {{.codec = "mpc"}},
+          .lossless = true};
+}
+
 }  // namespace thinwire

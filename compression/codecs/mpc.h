@@ -8,8 +8,7 @@
 
 #include <memory>
 
-#include "compression/codec.h"
-#include "compression/rule.h"
+#include "compression/codec_table.h"
 
 namespace thinwire {
 
@@ -18,5 +17,7 @@ namespace thinwire {
 // each a complete stream whose second word holds the number of 32-bit words that it decodes to; at most
 // 4 * (2 + 33 * ceil(words / 32)) bytes a frame. Decodes to the dtype encoded, or to fp32.
 std::shared_ptr<const Codec> make_mpc(const CodecSpec& spec);
+
+CodecRow mpc_row();
 
 }  // namespace thinwire

@@ -1,8 +1,8 @@
 // Formats, sizes and threads of mx; the loops are in mx_kernel.cpp.
 #include "compression/codecs/mx.h"
 
+#include "compression/codecs/block_kernels.h"
 #include "compression/codecs/block_layout.h"
-#include "compression/codecs/mx_kernel.h"
 
 namespace thinwire {
 namespace {
@@ -60,6 +60,20 @@ std::shared_ptr<const Codec> make_mx(const CodecSpec& spec) {
   }
   throw_bad_config("codec mx: format is '" + spec.format +
                    "'; it may be mxfp8_e4m3, mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4 or nvfp4");
+}
+
+CodecRow mx_row() {
+  CodecRow row = {.defaults = {.codec = "mx", .format = "mxfp8_e4m3"}, .make = [](const CodecSpec& spec) {
+                    return MadeCodec{make_mx(spec), nullptr};
+                  }};
+  std::vector<std::string> names;
+  for (const Format& format : kFormats) {
+    names.emplace_back(format.name);
+    row.cases.push_back({.codec = "mx", .format = names.back()});
+  }
+  row.parameters = {format_parameter(names, "what values become"),
+                    block_parameter("elements that share a scale, 0 for the format's own number")};
+  return row;
 }
 
 }  // namespace thinwire

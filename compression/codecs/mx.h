@@ -13,8 +13,7 @@
 
 #include <memory>
 
-#include "compression/codec.h"
-#include "compression/rule.h"
+#include "compression/codec_table.h"
 
 namespace thinwire {
 
@@ -22,5 +21,7 @@ namespace thinwire {
 // neither 0 nor the format's, throws Error(kBadConfig). fp32 in and out, fixed size (BlockLayout; nvfp4 has g in front
 // of the scales of every group), nearest rounding.
 std::shared_ptr<const Codec> make_mx(const CodecSpec& spec);
+
+CodecRow mx_row();
 
 }  // namespace thinwire

@@ -1,6 +1,5 @@
 // Small floats with shared scales; compiled once per instruction set.
-#include "compression/codecs/mx_kernel.h"
-
+#include "compression/codecs/block_kernels.h"
 #include "compression/codecs/block_simd.h"
 
 namespace thinwire::TW_ISA {

@@ -6,8 +6,8 @@
 #include <limits>
 #include <vector>
 
+#include "compression/codecs/block_kernels.h"
 #include "compression/codecs/block_layout.h"
-#include "compression/codecs/one_bit_kernel.h"
 
 namespace thinwire {
 namespace {
@@ -133,6 +133,17 @@ std::shared_ptr<const Codec> make_one_bit(const CodecSpec& spec) {
   if (!spec.format.empty() && spec.format != "mean" && spec.format != "rms")
     throw_bad_config("codec one_bit: format is '" + spec.format + "'; it may be mean or rms");
   return std::make_shared<OneBit>(spec.block, spec.format == "rms");
+}
+
+CodecRow one_bit_row() {
+  return {.defaults = {.codec = "one_bit"},
+          .parameters = {block_parameter("elements that share a scale, 0 for the whole message")},
+          .make =
+              [](const CodecSpec& spec) {
+                return MadeCodec{make_one_bit(spec), nullptr};
+              },
+          .cases = {{.codec = "one_bit"}, {.codec = "one_bit", .block = 1024}},
+          .crosses_tensors = [](const CodecSpec& spec) { return spec.block == 0; }};
 }
 
 }  // namespace thinwire

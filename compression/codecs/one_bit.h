@@ -11,8 +11,7 @@
 
 #include <memory>
 
-#include "compression/codec.h"
-#include "compression/rule.h"
+#include "compression/codec_table.h"
 
 namespace thinwire {
 
@@ -21,5 +20,7 @@ namespace thinwire {
 // 4 + ceil(n / 8) bytes, else BlockLayout with 4 bytes a scale. Bit i of a byte, from the low end, is set where element
 // i is below 0.
 std::shared_ptr<const Codec> make_one_bit(const CodecSpec& spec);
+
+CodecRow one_bit_row();
 
 }  // namespace thinwire

@@ -1,6 +1,5 @@
 // Signs and sums in double; compiled once per instruction set.
-#include "compression/codecs/one_bit_kernel.h"
-
+#include "compression/codecs/block_kernels.h"
 #include "compression/codecs/block_simd.h"
 
 namespace thinwire::TW_ISA {

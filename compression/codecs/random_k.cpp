@@ -134,4 +134,21 @@ std::shared_ptr<const Codec> make_random_k(const CodecSpec& spec) {
   return std::make_shared<RandomK>(spec.density, block, format, unbiased);
 }
 
+CodecRow random_k_row() {
+  return {.defaults = {.codec = "random_k", .format = "bf16"},
+          .parameters = {format_parameter({"fp32", "bf16", "fp16"}, "what kept values become"),
+                         block_parameter("elements that a choice is made of, 0 for 4096"),
+                         codec_parameter(&CodecSpec::rounding,
+                                         {.name = "rounding",
+                                          .allowed = {"nearest", "stochastic"},
+                                          .doc = "stochastic scales what is kept so that the mean is right"}),
+                         density_parameter()},
+          .make =
+              [](const CodecSpec& spec) {
+                return MadeCodec{make_random_k(spec), nullptr};
+              },
+          .cases = {{.codec = "random_k", .format = "bf16", .density = 0.01}},
+          .selects = true};
+}
+
 }  // namespace thinwire

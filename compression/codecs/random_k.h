@@ -14,7 +14,7 @@
 
 #include <memory>
 
-#include "compression/codec.h"
+#include "compression/codec_table.h"
 #include "compression/codecs/sparse_select.h"
 
 namespace thinwire {
@@ -24,7 +24,7 @@ class RandomK final : public Codec {
   RandomK(double density, int64_t block, ValueFormat format, bool unbiased);
   std::string name() const override;
   Traits traits() const override {
-    return {.unbiased = unbiased_, .contractive = !unbiased_, .linear = true, .granule = block_};
+    return {.unbiased = unbiased_, .contractive = !unbiased_, .selects = true, .linear = true, .granule = block_};
   }
   size_t wire_bytes(int64_t count, DType dtype) const override;
   Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const override;
@@ -40,5 +40,7 @@ class RandomK final : public Codec {
 
 // Reads `density`, `block` (default 4096; 16 to 65536), `format` (default fp32) and `rounding`.
 std::shared_ptr<const Codec> make_random_k(const CodecSpec& spec);
+
+CodecRow random_k_row();
 
 }  // namespace thinwire

@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "compression/codecs/sketch_kernel.h"
+#include "compression/codecs/sparse_kernel.h"
 #include "compression/codecs/sparse_select.h"
 #include "engine/base/core/error.h"
 #include "engine/base/ops/parallel_for.h"
@@ -419,6 +419,27 @@ std::shared_ptr<const RoundCodec> make_sketch(const CodecSpec& spec) {
                                     " elements per cell, where tables stop peeling: lower one, or set compact"));
   }
   return std::make_shared<Sketch>(spec.density, spec.ratio, spec.compact);
+}
+
+CodecRow sketch_row() {
+  return {.defaults = {.codec = "sketch"},
+          .parameters = {density_parameter(),
+                         codec_parameter(&CodecSpec::ratio, {.name = "ratio",
+                                                             .bounds = {1, 1e6},
+                                                             .doc = "elements of the message over those of the table"}),
+                         codec_parameter(&CodecSpec::compact, {.name = "compact",
+                                                               .doc = "send what the agreed index selects, packed, "
+                                                                      "instead of a table"})},
+          .make =
+              [](const CodecSpec& spec) {
+                return MadeCodec{nullptr, make_sketch(spec)};
+              },
+          .cases = {{.codec = "sketch", .density = 0.01},
+                    {.codec = "sketch", .density = 0.2},
+                    {.codec = "sketch", .density = 0.01, .compact = false}},
+          .selects = true,
+          .rounds = true,
+          .crosses_tensors = [](const CodecSpec&) { return true; }};
 }
 
 }  // namespace thinwire

@@ -21,8 +21,7 @@
 
 #include <memory>
 
-#include "compression/round_codec.h"
-#include "compression/rule.h"
+#include "compression/codec_table.h"
 
 namespace thinwire {
 
@@ -30,7 +29,7 @@ class Sketch final : public RoundCodec {
  public:
   Sketch(double density, double ratio, bool compact) : density_(density), ratio_(ratio), compact_(compact) {}
   std::string name() const override;
-  Traits traits() const override { return {.contractive = true, .linear = true}; }
+  Traits traits() const override { return {.framed = true, .contractive = true, .selects = true, .linear = true}; }
   int rounds() const override { return compact_ ? 2 : 3; }
   int64_t bound(int r, int64_t count, std::span<const MatrixShape> matrices) const override;
   std::unique_ptr<CodingState> make_state(int64_t count, std::span<const MatrixShape> matrices) const override;
@@ -63,5 +62,7 @@ SketchReport sketch_report(const CodingState& state);
 // Reads `density`, `compact` and, for tables, `ratio` (>= 1; density * ratio at most 0.818). Values are summed in fp32:
 // `format` is empty or fp32.
 std::shared_ptr<const RoundCodec> make_sketch(const CodecSpec& spec);
+
+CodecRow sketch_row();
 
 }  // namespace thinwire

@@ -1,6 +1,5 @@
 // Adding numbers on a grid into the tables of a sketch; compiled once per instruction set.
-#include "compression/codecs/sketch_kernel.h"
-
+#include "compression/codecs/sparse_kernel.h"
 #include "engine/base/ops/simd.h"
 
 namespace thinwire::TW_ISA {

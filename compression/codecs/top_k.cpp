@@ -232,4 +232,17 @@ std::shared_ptr<const Codec> make_top_k(const CodecSpec& spec) {
   return std::make_shared<TopK>(spec.density, parse_value_format("top_k", spec.format, false));
 }
 
+CodecRow top_k_row() {
+  return {.defaults = {.codec = "top_k", .format = "bf16"},
+          .parameters = {format_parameter({"fp32", "bf16", "fp16"}, "what kept values become"), density_parameter()},
+          .make =
+              [](const CodecSpec& spec) {
+                return MadeCodec{make_top_k(spec), nullptr};
+              },
+          .cases = {{.codec = "top_k", .format = "bf16", .density = 0.01},
+                    {.codec = "top_k", .format = "bf16", .density = 0.2}},
+          .selects = true,
+          .crosses_tensors = [](const CodecSpec&) { return true; }};
+}
+
 }  // namespace thinwire

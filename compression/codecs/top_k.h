@@ -9,7 +9,7 @@
 
 #include <memory>
 
-#include "compression/codec.h"
+#include "compression/codec_table.h"
 #include "compression/codecs/sparse_select.h"
 
 namespace thinwire {
@@ -18,7 +18,7 @@ class TopK final : public Codec {
  public:
   TopK(double density, ValueFormat format) : density_(density), format_(format) {}
   std::string name() const override;
-  Traits traits() const override { return {.contractive = true, .linear = true, .granule = 0}; }
+  Traits traits() const override { return {.contractive = true, .selects = true, .linear = true, .granule = 0}; }
   size_t wire_bytes(int64_t count, DType dtype) const override;
   Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const override;
   void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
@@ -30,5 +30,7 @@ class TopK final : public Codec {
 
 // Reads `density` and `format` (default fp32).
 std::shared_ptr<const Codec> make_top_k(const CodecSpec& spec);
+
+CodecRow top_k_row();
 
 }  // namespace thinwire

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "compression/codecs/rate_text.h"
 #include "compression/codecs/zfp_kernel.h"
 #include "engine/base/core/error.h"
 #include "engine/base/ops/parallel_for.h"
@@ -91,6 +90,18 @@ std::shared_ptr<const Codec> make_zfp(const CodecSpec& spec) {
     throw_bad_config("codec zfp: \"rate\" is " + std::to_string(spec.rate) +
                      ", it may be 2.25 to 32 (bits per value; a multiple of 0.25 is exact)");
   return std::make_shared<Zfp>(spec.rate, static_cast<int>(std::floor(4.0 * spec.rate + 0.5)));
+}
+
+CodecRow zfp_row() {
+  return {.defaults = {.codec = "zfp"},
+          .parameters = {codec_parameter(
+              &CodecSpec::rate,
+              {.name = "rate", .bounds = {2.25, 32}, .unit = "bits", .doc = "bits per value, 2.25 to 32"})},
+          .make =
+              [](const CodecSpec& spec) {
+                return MadeCodec{make_zfp(spec), nullptr};
+              },
+          .cases = {{.codec = "zfp", .rate = 8.0}, {.codec = "zfp", .rate = 16.0}, {.codec = "zfp", .rate = 24.0}}};
 }
 
 }  // namespace thinwire

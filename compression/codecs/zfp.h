@@ -13,8 +13,7 @@
 
 #include <memory>
 
-#include "compression/codec.h"
-#include "compression/rule.h"
+#include "compression/codec_table.h"
 
 namespace thinwire {
 
@@ -24,5 +23,7 @@ namespace thinwire {
 // 64-bit stream words appends; Debian's 8-bit words end up to 7 bytes earlier and read ours as well.
 // -0 decodes to +0, as in libzfp.
 std::shared_ptr<const Codec> make_zfp(const CodecSpec& spec);
+
+CodecRow zfp_row();
 
 }  // namespace thinwire

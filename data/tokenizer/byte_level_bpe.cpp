@@ -1,6 +1,4 @@
 // Encoding: split off added tokens, normalise, cut into words, merge each word; the common words come from a cache.
-#include "data/tokenizer/byte_level_bpe.h"
-
 #include <xxhash.h>
 
 #include <array>
@@ -11,6 +9,7 @@
 #include "data/tokenizer/added_tokens.h"
 #include "data/tokenizer/bpe_merger.h"
 #include "data/tokenizer/gpt2_words.h"
+#include "data/tokenizer/tokenizer_files.h"
 #include "data/tokenizer/tokenizer_json.h"
 #include "data/tokenizer/unicode.h"
 #include "engine/base/core/error.h"

@@ -1,5 +1,5 @@
 // Stands in for sentencepiece_tokenizer.cpp in builds without libsentencepiece.
-#include "data/tokenizer/sentencepiece_tokenizer.h"
+#include "data/tokenizer/tokenizer_files.h"
 #include "engine/base/core/error.h"
 
 namespace thinwire {

@@ -1,8 +1,7 @@
 // SentencePiece through its own library: loading with checks, and errors turned into ours.
-#include "data/tokenizer/sentencepiece_tokenizer.h"
-
 #include <sentencepiece_processor.h>
 
+#include "data/tokenizer/tokenizer_files.h"
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
 

@@ -1,8 +1,7 @@
 // The byte tokenizer, and the choice among all of them.
 #include "data/tokenizer/tokenizer.h"
 
-#include "data/tokenizer/byte_level_bpe.h"
-#include "data/tokenizer/sentencepiece_tokenizer.h"
+#include "data/tokenizer/tokenizer_files.h"
 #include "engine/base/core/error.h"
 
 namespace thinwire {

@@ -31,7 +31,7 @@ class Tokenizer {
 // byte                    id = byte, vocabulary 256, no end-of-document token;
 //                         with `need_eod` the id 256 is one and the vocabulary 257 (byte-level configs then set 257
 //                         too)
-// bpe:FILE                a byte-level BPE `tokenizer.json` (GPT-2, GPT-NeoX: see byte_level_bpe.h for what is read)
+// bpe:FILE                a byte-level BPE `tokenizer.json` (GPT-2, GPT-NeoX: see tokenizer_files.h for what is read)
 // sentencepiece:FILE      a SentencePiece `.model`
 // Throws Error(kUsage) for another word, for `need_eod` without such a token, and where SentencePiece was not built in;
 // Error(kBadData) naming file and place for a file that cannot be used.

@@ -27,8 +27,8 @@ bool selects_unit(const SelectSpec& select, int unit, int layers);
 std::vector<Range> coded_ranges(const SelectSpec& select, const Unit& unit, const ParamList& params,
                                 bool leave_whole = false);
 // The matrices inside [range] of a unit, positions relative to the range: for matrix codecs. Left out are vectors and
-// matrices that the range cuts, which travel as they are: matrix codecs take whole matrices. A matrix is what this rank
-// holds of it (rectangles stacked, as in its segment).
+// matrices that the range splits, which travel as they are: matrix codecs take whole matrices. A matrix is what this
+// rank holds of it (rectangles stacked, as in its segment).
 std::vector<MatrixShape> matrices_in(const Range& range, const Unit& unit, const ParamList& params);
 
 // Which messages between stages a rule codes. Computed from the plans of all stages, so it is the same on all ranks.

@@ -30,7 +30,7 @@ bool is_backward(NodeKind kind) {
   return kind == NodeKind::kBackward || kind == NodeKind::kBackwardInput;
 }
 
-// Latest times, from the end of the update to its start: the mirror image of price().
+// Latest times, from the end of the step to its start: the mirror image of price().
 class LatestTimes {
  public:
   LatestTimes(const std::vector<Plan>& plans, const PipelineShape& shape, const NodeCosts& costs)

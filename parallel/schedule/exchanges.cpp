@@ -1,6 +1,4 @@
 // The simulation that orders the messages, and the placement of each one between the works of its rank.
-#include "parallel/schedule/exchanges.h"
-
 #include <algorithm>
 #include <deque>
 #include <limits>
@@ -8,6 +6,7 @@
 #include <tuple>
 
 #include "engine/base/core/check.h"
+#include "parallel/schedule/schedules.h"
 
 namespace thinwire {
 namespace {

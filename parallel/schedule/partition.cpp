@@ -1,4 +1,4 @@
-// The cheapest cut of a chain into consecutive ranges, by dynamic programming.
+// The cheapest partition of a chain into consecutive ranges, by dynamic programming.
 #include "parallel/schedule/partition.h"
 
 #include <algorithm>
@@ -13,9 +13,9 @@ namespace {
 
 constexpr double kRounding = 1e-9;  // costs that differ by less, relative to the whole, are taken as equal
 
-class Cut {
+class Partition {
  public:
-  Cut(const std::vector<double>& costs, int parts, double first_cost, double last_cost)
+  Partition(const std::vector<double>& costs, int parts, double first_cost, double last_cost)
       : layers_(static_cast<int>(costs.size())), parts_(parts), first_(first_cost), last_(last_cost) {
     sums_.push_back(0.0);
     for (double cost : costs) sums_.push_back(sums_.back() + cost);
@@ -23,8 +23,8 @@ class Cut {
 
   std::vector<LayerRange> best() const {
     const double limit = smallest_maximum() + kRounding * (sums_.back() + first_ + last_);
-    // rest[part][from]: least sum of squared sizes of parts part .. that cover the layers from `from` on. Of all cuts
-    // within the limit the most even one has the least.
+    // rest[part][from]: least sum of squared sizes of parts part .. that cover the layers from `from` on. Of all
+    // partitions within the limit the most even one has the least.
     constexpr int64_t kImpossible = std::numeric_limits<int64_t>::max();
     std::vector<std::vector<int64_t>> rest(size(parts_ + 1), std::vector<int64_t>(size(layers_ + 1), kImpossible));
     rest[size(parts_)][size(layers_)] = 0;
@@ -80,14 +80,14 @@ class Cut {
 
 std::vector<LayerRange> partition_layers(const std::vector<double>& costs, int parts, double first_cost,
                                          double last_cost) {
-  if (parts < 1) throw_bad_config("layers cannot be cut into " + std::to_string(parts) + " parts");
+  if (parts < 1) throw_bad_config("layers cannot be split into " + std::to_string(parts) + " parts");
   if (costs.size() < static_cast<size_t>(parts))
-    throw_bad_config(std::to_string(costs.size()) + " layers cannot be cut into " + std::to_string(parts) +
+    throw_bad_config(std::to_string(costs.size()) + " layers cannot be split into " + std::to_string(parts) +
                      " pipeline parts of at least one layer each: choose fewer stages or virtual chunks");
   const auto bad = [](double cost) { return !(cost >= 0.0) || !std::isfinite(cost); };
   if (std::any_of(costs.begin(), costs.end(), bad) || bad(first_cost) || bad(last_cost))
     throw_bad_config("the cost of a layer must be a finite number that is not negative");
-  return Cut(costs, parts, first_cost, last_cost).best();
+  return Partition(costs, parts, first_cost, last_cost).best();
 }
 
 }  // namespace thinwire

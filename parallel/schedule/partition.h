@@ -12,10 +12,10 @@ struct LayerRange {
   int64_t first = 0, count = 0;
 };
 
-// Cuts layers 0 .. costs.size()-1 into `parts` consecutive ranges (virtual stages, in order of the chain), the largest
-// cost as small as possible; first_cost and last_cost are what embedding and head add to the first and last part. With
-// equal costs and none added: sizes differ by at most one, larger ones first. Every part gets at least one layer; fewer
-// layers than parts is an Error(kBadConfig).
+// Splits layers 0 .. costs.size()-1 into `parts` consecutive ranges (virtual stages, in order of the chain), the
+// largest cost as small as possible; first_cost and last_cost are what embedding and head add to the first and last
+// part. With equal costs and none added: sizes differ by at most one, larger ones first. Every part gets at least one
+// layer; fewer layers than parts is an Error(kBadConfig).
 std::vector<LayerRange> partition_layers(const std::vector<double>& costs, int parts, double first_cost = 0.0,
                                          double last_cost = 0.0);
 

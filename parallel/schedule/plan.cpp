@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "engine/base/core/check.h"
-#include "parallel/schedule/exchanges.h"
 #include "parallel/schedule/schedules.h"
 
 namespace thinwire {

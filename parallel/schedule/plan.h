@@ -1,4 +1,4 @@
-// Order as plain data: the nodes a rank executes in one update. The trainer walks them; nothing else decides order.
+// Order as plain data: the nodes a rank executes in one step. The trainer walks them; nothing else decides order.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ enum class NodeKind : uint8_t {
   kExchange,        // sends and receives that are started together
   kReduce,          // gradients of all units are complete: finish their reductions
   kControl,         // agree on norm, loss and non-finite flags
-  kOptimizer,       // update what only this rank computes with, or skip
-  kGather,          // update what others wait for, unit by unit, and start making weights complete again
+  kOptimizer,       // step the weights that only this rank computes with, or skip
+  kGather,          // step the other weights unit by unit, and start their parameter all-gathers
 };
 
 enum class ScheduleKind : uint8_t { kGpipe, k1f1b, kInterleaved, kZbH1 };
@@ -35,11 +35,10 @@ struct Message {
 
 struct PlanNode {
   NodeKind kind;
-  int micro = -1;  // micro-batch, -1 where it has no meaning
-  int chunk = 0;   // virtual chunk of this rank
-  int slot = 0;    // activations of this chunk that the micro-batch lives in, from its forward (or its receive) on
-  bool last =
-      false;  // backward (or its weight half): the chunk's last one of the update, unit gradients are then final
+  int micro = -1;     // micro-batch, -1 where it has no meaning
+  int chunk = 0;      // virtual chunk of this rank
+  int slot = 0;       // activations of this chunk that the micro-batch lives in, from its forward (or its receive) on
+  bool last = false;  // backward (or its weight half): the chunk's last one of the step, unit gradients are then final
   std::vector<Message> messages;  // kExchange
 };
 

@@ -8,7 +8,7 @@
 
 #include "engine/base/core/view.h"
 #include "engine/base/device/stream.h"
-#include "parallel/comm/channel.h"
+#include "parallel/channel/channel.h"
 
 namespace thinwire {
 

@@ -2,8 +2,78 @@
 #include "parallel/sites/ports.h"
 
 #include <numeric>
+#include <utility>
+
+#include "engine/base/core/check.h"
 
 namespace thinwire {
+namespace {
+
+// The groups of one kind of unit as this rank sees them. They are the same for every size.
+class Groups {
+ public:
+  Groups(Mesh& mesh, const Placement& placement, bool tied) : mesh_(mesh), tied_(tied) {
+    const Coordinates& at = mesh.at();
+    const int last = mesh.shape().pipeline - 1;
+    TW_CHECK(placement.replicas == mesh.shape().data, "a placement for ", placement.replicas, " ranks in a mesh of ",
+             mesh.shape().data);
+    TW_CHECK(!tied || (last > 0 && (at.pipeline == 0 || at.pipeline == last)), "no tied embedding on stage ",
+             at.pipeline);
+    shard_ = tied ? shard_unit(0, placement, at.data, at.pipeline == 0 ? 0 : 1, 2) : shard_unit(0, placement, at.data);
+  }
+
+  const UnitShard& shard() const { return shard_; }
+  Channel channel(GroupKind kind, GroupKind tied_kind, Site site, const std::vector<int>& members,
+                  bool further = false) {
+    const MeshShape& shape = mesh_.shape();
+    std::vector<int> ranks;
+    for (int m : members) {
+      Coordinates at = mesh_.at();
+      at.data = m % shape.data;
+      if (tied_) at.pipeline = m < shape.data ? 0 : shape.pipeline - 1;
+      ranks.push_back(rank_at(shape, at));
+    }
+    return mesh_.channel(tied_ ? tied_kind : kind, site, std::move(ranks), further);
+  }
+
+ private:
+  Mesh& mesh_;
+  bool tied_;
+  UnitShard shard_;
+};
+
+// Built from any UnitShard of the kind: groups do not depend on the unit's size. `tied`: the embedding shared by first
+// and last stage; its members then count both stages.
+GradientChannels make_gradient_channels(Mesh& mesh, const Placement& placement, bool tied) {
+  Groups groups(mesh, placement, tied);
+  const Site site = tied ? Site::kEmbedding : Site::kDpGradient;
+  const auto [replicas, pair] = replica_groups(placement, tied, groups.shard());
+  GradientChannels c;
+  c.shard = groups.channel(GroupKind::kGradientShard, GroupKind::kEmbeddingShard, site, groups.shard().shard.members);
+  c.refine = groups.channel(GroupKind::kGradientOptimizer, GroupKind::kEmbeddingOptimizer, site,
+                            groups.shard().refine.members, static_cast<bool>(c.shard));
+  const bool summed = c.shard || c.refine;
+  c.replicas = groups.channel(GroupKind::kGradientReplicas, GroupKind::kEmbeddingReplicas, site, replicas, summed);
+  if (!pair.empty())
+    c.pair = groups.channel(GroupKind::kEmbeddingPair, GroupKind::kEmbeddingPair, site, pair, summed || c.replicas);
+  return c;
+}
+
+ParameterChannels make_parameter_channels(Mesh& mesh, const Placement& placement, bool tied) {
+  Groups groups(mesh, placement, tied);
+  const Site site = Site::kZeroParameter;
+  ParameterChannels c;
+  c.sync = groups.channel(GroupKind::kParameterUpdate, GroupKind::kEmbeddingUpdate, site, groups.shard().sync.members);
+  c.gather =
+      groups.channel(GroupKind::kParameterGather, GroupKind::kEmbeddingGather, site, groups.shard().gather.members);
+  if (placement.secondary > 0) {
+    c.keep = groups.channel(GroupKind::kParameterSecondary, GroupKind::kEmbeddingSecondary, site,
+                            groups.shard().keep.members);
+  }
+  return c;
+}
+
+}  // namespace
 
 Ports make_ports(Mesh& mesh, const Placement& placement, bool sequence_parallel, bool tied_across_stages) {
   const MeshShape& shape = mesh.shape();
@@ -20,10 +90,10 @@ Ports make_ports(Mesh& mesh, const Placement& placement, bool sequence_parallel,
                           mesh.channel(GroupKind::kTpControl, Site::kControl, tensor), sequence_parallel);
   ports.pp = PpBoundary(mesh.channel(GroupKind::kPpForward, Site::kPpForward, pipeline),
                         mesh.channel(GroupKind::kPpBackward, Site::kPpBackward, pipeline));
-  ports.dp = DpGradient(make_gradient_channels(mesh, placement, false));
+  ports.dp = GradientReduction(make_gradient_channels(mesh, placement, false));
   ports.zero = ZeroParameter(make_parameter_channels(mesh, placement, false),
                              tied ? make_parameter_channels(mesh, placement, true) : ParameterChannels{});
-  if (tied) ports.embedding = EmbeddingSync(make_gradient_channels(mesh, placement, true));
+  if (tied) ports.embedding = GradientReduction(make_gradient_channels(mesh, placement, true));
   ports.control = Control(mesh.channel(GroupKind::kWorld, Site::kControl, world));
   return ports;
 }

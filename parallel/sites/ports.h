@@ -1,9 +1,9 @@
 // The site objects that a layer is given. A layer never sees groups, communicators or codecs: only these.
 #pragma once
 
+#include "parallel/channel/mesh.h"
 #include "parallel/sites/control.h"
-#include "parallel/sites/dp_gradient.h"
-#include "parallel/sites/embedding_sync.h"
+#include "parallel/sites/gradient_reduction.h"
 #include "parallel/sites/pp_boundary.h"
 #include "parallel/sites/tp_activation.h"
 #include "parallel/sites/zero_parameter.h"
@@ -14,9 +14,8 @@ namespace thinwire {
 struct Ports {
   TpActivation tp;
   PpBoundary pp;
-  DpGradient dp;
+  GradientReduction dp, embedding;
   ZeroParameter zero;
-  EmbeddingSync embedding;
   Control control;
 };
 

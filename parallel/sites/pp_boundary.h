@@ -3,18 +3,18 @@
 
 #include "engine/base/core/view.h"
 #include "engine/base/device/stream.h"
-#include "parallel/comm/channel.h"
+#include "parallel/channel/channel.h"
 
 namespace thinwire {
 
-// Stages form a ring, so that virtual chunks wrap from the last stage to the first. Messages of one direction between
-// two stages are matched in the order of the plan.
 // Which message: `edge` as in schedule/plan.h; coded: the rule is for it (rules/message_rules.h).
 struct PpMessage {
   int edge = 0;
   bool coded = true;
 };
 
+// Stages form a ring, so that virtual chunks wrap from the last stage to the first. Messages of one direction between
+// two stages are matched in the order of the plan.
 class PpBoundary {
  public:
   PpBoundary() = default;  // one stage

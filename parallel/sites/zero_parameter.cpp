@@ -1,4 +1,4 @@
-// Publications and gathers as all-gathers over the channels of the unit's kind.
+// Parameter all-gathers and gathers before use as all-gathers over the channels of the unit's kind.
 #include "parallel/sites/zero_parameter.h"
 
 #include "engine/base/core/check.h"
@@ -18,9 +18,9 @@ Ticket gather_pieces(Channel& channel, const ZeroParameter::What& what, View min
 
 }  // namespace
 
-Ticket ZeroParameter::publish(What what, const UnitShard& unit, View master, View weights, Stream& stream) {
+Ticket ZeroParameter::sync(What what, const UnitShard& unit, View master, View weights, Stream& stream) {
   const View mine = weights.element_range(unit.optimizer.first - unit.weights.first, unit.optimizer.count);
-  return gather_pieces((what.tied ? tied_ : units_).update, what, master.rank > 0 ? master : mine, weights, unit.update,
+  return gather_pieces((what.tied ? tied_ : units_).sync, what, master.rank > 0 ? master : mine, weights, unit.sync,
                        stream);
 }
 

@@ -1,9 +1,15 @@
-// Site zero.parameter: a unit's weights are gathered before use and after the update, where they are sharded.
+// Site zero.parameter: a unit's weights are gathered before use and behind the step, where they are sharded.
 #pragma once
 
-#include "parallel/sites/reduction_groups.h"
+#include "parallel/channel/channel.h"
+#include "parallel/zero/placement.h"
 
 namespace thinwire {
+
+// sync: the parameter all-gather behind the optimizer; gather and keep: before use.
+struct ParameterChannels {
+  Channel sync, gather, keep;
+};
 
 class ZeroParameter {
  public:
@@ -17,9 +23,9 @@ class ZeroParameter {
     bool tied = false, coded = true;
     bool awaited = false;  // see MessageKey
   };
-  // After the optimizer: `weights` [unit.weights.count], of which this rank has updated its optimizer range, becomes
-  // whole. master: that range in fp32 where it does not lie in `weights` and coding starts from it, else empty.
-  Ticket publish(What what, const UnitShard& unit, View master, View weights, Stream& stream);
+  // After the optimizer: `weights` [unit.weights.count], of which this rank has stepped its optimizer range, becomes
+  // whole. master: that range in fp32 where it does not lie in `weights` and compression starts from it, else empty.
+  Ticket sync(What what, const UnitShard& unit, View master, View weights, Stream& stream);
   // Before use: `full` [unit] from the `weights` ranges of the group.
   Ticket gather(What what, const UnitShard& unit, View weights, View full, Stream& stream);
   // In the backward pass from the secondary copy: `kept` [unit.secondary.count].

@@ -1,4 +1,4 @@
-// Where every tensor lives in the flat buffers: units (embedding, each block, head) cut into segments on a fixed
+// Where every tensor lives in the flat buffers: units (embedding, each block, head) split into segments on a fixed
 // quantum, so that shard boundaries, codec blocks and checkpoints never depend on the layout of ranks.
 #pragma once
 
@@ -21,7 +21,7 @@ struct Segment {
 struct Unit {
   int64_t first = 0, count = 0;  // elements of the flat buffer, multiples of kQuantum
   // In storage order: matrices, then vectors, which share the unit's tail. Under tensor parallelism vectors that are
-  // whole on every tensor rank have a tail of their own: codec blocks must not mix them with cut ones, or a lossy
+  // whole on every tensor rank have a tail of their own: codec blocks must not mix them with sharded ones, or a lossy
   // block's scale - and with it the copies of one tensor - would differ between tensor ranks.
   std::vector<Segment> segments;
 };

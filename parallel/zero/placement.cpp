@@ -72,7 +72,7 @@ Range part_of(const std::vector<int64_t>& bounds, int part, int64_t first) {
   return {first + a, b - a};
 }
 
-// Bounds of a range that is cut into `outer` parts, each of them into `inner`.
+// Bounds of a range that is split into `outer` parts, each of them into `inner`.
 std::vector<int64_t> nested_bounds(int64_t count, int outer, int inner) {
   std::vector<int64_t> bounds{0};
   const std::vector<int64_t> coarse = split_bounds(count, outer);
@@ -92,7 +92,7 @@ Placement resolve_placement(const PlacementLevels& levels, const std::vector<int
     if (wb % wa == 0) return;
     throw_bad_config(std::string("placement: ") + a + " = \"" + name_of(la) + "\" (" + std::to_string(wa) +
                      " ranks) does not fit into " + b + " = \"" + name_of(lb) + "\" (" + std::to_string(wb) +
-                     " ranks): what is cut finer must be cut inside the pieces of the coarser cut; widen " + b);
+                     " ranks): what is sharded finer must be sharded inside the coarser shards; widen " + b);
   };
   Placement p;
   p.replicas = static_cast<int>(nodes.size());
@@ -108,7 +108,7 @@ Placement resolve_placement(const PlacementLevels& levels, const std::vector<int
                        "\" must be narrower than weights = \"" + name_of(levels.weights) + "\"");
     }
     narrower("secondary", levels.secondary, p.secondary, "weights", levels.weights, p.weights);
-    if (p.secondary == p.weights) p.secondary = 0;  // on this machine it would be a copy of the same cut
+    if (p.secondary == p.weights) p.secondary = 0;  // on this machine it would be a copy of the same shards
   }
   return p;
 }
@@ -128,8 +128,8 @@ UnitShard shard_unit(int64_t count, const Placement& p, int dp_rank, int stage, 
            p.secondary);
   TW_CHECK(dp_rank >= 0 && dp_rank < p.replicas && stage >= 0 && stage < stage_count && stage_count <= 2);
   const bool fused = stage_count == 2 && p.embedding == EmbeddingSyncKind::kFused;
-  const bool joined = fused && p.optimizer == p.replicas && p.optimizer > 1;  // both stages cut one optimizer state
-  const int stages_in_cut = joined ? 2 : 1;
+  const bool joined = fused && p.optimizer == p.replicas && p.optimizer > 1;  // both stages shard one optimizer state
+  const int stages_in_shards = joined ? 2 : 1;
   const int js = p.gradients / p.weights, ks = p.optimizer / p.gradients, rs = p.replicas / p.optimizer;
   const int i = dp_rank % p.weights, j = dp_rank / p.weights % js, k = dp_rank / p.gradients % ks,
             r = dp_rank / p.optimizer;
@@ -138,17 +138,17 @@ UnitShard shard_unit(int64_t count, const Placement& p, int dp_rank, int stage, 
   };
   UnitShard s;
 
-  std::vector<int> gather, shard, refine, update, keep;
+  std::vector<int> gather, shard, refine, sync, keep;
   for (int ii = 0; ii < p.weights; ++ii) {
     gather.push_back(member(stage, r, k, j, ii));
     for (int jj = 0; jj < js; ++jj) shard.push_back(member(stage, r, k, jj, ii));
   }
   for (int kk = 0; kk < ks; ++kk) {
-    for (int st = 0; st < stages_in_cut; ++st) refine.push_back(member(joined ? st : stage, r, kk, j, i));
+    for (int st = 0; st < stages_in_shards; ++st) refine.push_back(member(joined ? st : stage, r, kk, j, i));
   }
   for (int jj = 0; jj < js; ++jj) {
     for (int kk = 0; kk < ks; ++kk) {
-      for (int st = 0; st < stages_in_cut; ++st) update.push_back(member(joined ? st : stage, r, kk, jj, i));
+      for (int st = 0; st < stages_in_shards; ++st) sync.push_back(member(joined ? st : stage, r, kk, jj, i));
     }
   }
 
@@ -158,9 +158,9 @@ UnitShard shard_unit(int64_t count, const Placement& p, int dp_rank, int stage, 
   s.shard.bounds = nested_bounds(count, p.weights, js);
   s.gradients = part_of(s.shard.bounds, i * js + j, 0);
   s.refine = group_of(refine, s.gradients.count);
-  s.optimizer = part_of(s.refine.bounds, k * stages_in_cut + (joined ? stage : 0), s.gradients.first);
-  s.update.members = update;
-  s.update.bounds = nested_bounds(s.weights.count, js, ks * stages_in_cut);
+  s.optimizer = part_of(s.refine.bounds, k * stages_in_shards + (joined ? stage : 0), s.gradients.first);
+  s.sync.members = sync;
+  s.sync.bounds = nested_bounds(s.weights.count, js, ks * stages_in_shards);
   if (p.secondary > 0) {
     const int first = i / p.secondary * p.secondary;
     for (int ii = first; ii < first + p.secondary; ++ii) keep.push_back(member(stage, r, k, j, ii));

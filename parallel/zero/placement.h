@@ -40,7 +40,7 @@ struct Range {
   int64_t first = 0, count = 0;
 };
 
-// Cuts [0, count) into `parts` on multiples of kQuantum: parts + 1 bounds. count is a multiple of kQuantum.
+// Splits [0, count) into `parts` on multiples of kQuantum: parts + 1 bounds. count is a multiple of kQuantum.
 std::vector<int64_t> split_bounds(int64_t count, int parts);
 
 // The groups of one unit on one data-parallel rank, and its ranges. With dp = k * gradients + j * weights + i a rank
@@ -49,20 +49,20 @@ std::vector<int64_t> split_bounds(int64_t count, int parts);
 // members.
 struct ShardGroup {
   std::vector<int> members;     // dp + stage * replicas
-  std::vector<int64_t> bounds;  // members + 1; elements, relative to the range that the group cuts
+  std::vector<int64_t> bounds;  // members + 1; elements, relative to the range that the group shards
 };
 struct UnitShard {
   Range weights, gradients, optimizer, secondary;  // elements relative to the unit's start
   ShardGroup gather;                               // unit over the weights' width
   ShardGroup shard;                                // unit over the gradients' width
   ShardGroup refine;                               // `gradients` over optimizer / gradients
-  ShardGroup update;                               // `weights` over optimizer / weights
+  ShardGroup sync;                                 // `weights` over optimizer / weights
   ShardGroup keep;                                 // unit over the secondary width
   std::vector<int> replicas;                       // members that hold the same optimizer range
   bool counted = true;                             // one of the replicas counts in norms and saves: this one
 };
 // A tied embedding lives on two stages (stage_count 2, `stage` 0 = first, 1 = last). Fused: the two stages join the
-// optimizer's cut when it is global, else the replicas. Two-step: they are always replicas, reduced in a second step
+// optimizer's shards when it is global, else the replicas. Two-step: they are always replicas, reduced in a second step
 // (`replicas` then lists the same-dp rank of the other stage last, and dp replicas first).
 UnitShard shard_unit(int64_t count, const Placement& placement, int dp_rank, int stage = 0, int stage_count = 1);
 

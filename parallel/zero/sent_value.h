@@ -12,7 +12,7 @@ namespace thinwire {
 //
 // Rules, CHECKed or tested:
 //   - the sum of all shares, decoded, is what every holder of the unit takes: nothing else may be added to it;
-//   - whether values other than gradients are sent is the same on all ranks in every update, coded or not;
+//   - whether values other than gradients are sent is the same on all ranks in every step, coded or not;
 //   - a transform reads state and writes none: a step that is skipped behind it leaves no trace;
 //   - gradients are replicated: with sharded ones, which are summed micro-batch by micro-batch, nobody holds the whole
 //     state of a unit.
@@ -21,7 +21,7 @@ class SentValue {
   virtual ~SentValue() = default;
   // gradient [unit, with padding] fp32: this rank's share of the gradient (the mean over data ranks is the sum over
   // shares; times the loss scale). Leaves this rank's share of what is sent there, in place. shares: how many ranks'
-  // are summed. Tensor ranks' parts were summed before. Called once per unit and update.
+  // are summed. Tensor ranks' parts were summed before. Called once per unit and step.
   virtual void transform(int unit, View gradient, int shares) = 0;
 };
 

@@ -5,7 +5,7 @@
 
 namespace thinwire {
 
-// One use of a unit in an update, in the order of execution.
+// One use of a unit in a step, in the order of execution.
 struct UnitUse {
   int unit = 0;
   bool backward = false;

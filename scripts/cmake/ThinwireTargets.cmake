@@ -6,6 +6,9 @@ add_library(thinwire_warnings INTERFACE)
 # Members left out of a designated initialiser take their defaults: that is how optional op arguments are written.
 target_compile_options(thinwire_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror -Wno-missing-field-initializers>
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>)  # GCC 12 sees overlaps in its own std::string (PR 105329)
+if(THINWIRE_UNITY)  # a class of an anonymous namespace is at home in the file that is included, too
+  target_compile_options(thinwire_warnings INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+endif()
 # -Wpedantic is out for nvcc: the line directives of its front end break it.
 target_compile_options(thinwire_warnings INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-Wno-restrict>)
@@ -19,6 +22,15 @@ endif()
 
 # For code that parses words and not numbers (mains, configuration, tests): half the build time, nothing lost.
 set(THINWIRE_COLD $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
+
+# thinwire_unity(TARGET): its files are compiled eight at a time, where THINWIRE_UNITY is on. Names in their anonymous namespaces then
+# have to differ, or one of the files is named in thinwire_apart(files...). A file with flags of its own is apart by itself.
+function(thinwire_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${THINWIRE_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+endfunction()
+function(thinwire_apart)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
 
 # thinwire_library(NAME files... LINK targets...): a static library of one room.
 function(thinwire_library name)

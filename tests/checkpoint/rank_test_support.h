@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "engine/run/checkpoint/slice_place.h"
-#include "parallel/comm/communicator.h"
-#include "parallel/comm/transport.h"
+#include "parallel/collective/communicator.h"
 #include "parallel/sites/control.h"
+#include "parallel/wire/transport.h"
 #include "tests/checkpoint/checkpoint_test_support.h"
 
 namespace thinwire::checkpoint_test {

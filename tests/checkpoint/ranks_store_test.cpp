@@ -1,4 +1,4 @@
-// Several ranks save one generation: whatever strikes any of them, at any point, all learn the same, and an older
+// Several ranks save one checkpoint: whatever strikes any of them, at any point, all learn the same, and an older
 // generation stays good.
 #include <signal.h>
 
@@ -15,7 +15,7 @@ namespace thinwire {
 namespace {
 
 using namespace checkpoint_test;
-using checkpoint_test::Scratch;  // not the one of parallel/comm
+using checkpoint_test::Scratch;  // not the one of parallel/wire
 namespace fs = std::filesystem;
 
 bool has_leftovers(const std::string& dir) {
@@ -53,11 +53,11 @@ struct Columns {
   bool operator==(const Columns&) const = default;
 };
 
-// What the newest generation holds, read by one rank.
+// What the newest checkpoint holds, read by one rank.
 Columns load_all(const std::string& dir, int ranks, int64_t* step = nullptr) {
   Columns loaded(ranks, -1);
   const LoadReport found = find_newest_valid(dir);
-  load_generation(found.path, [&](StateVisitor& v) {
+  load_checkpoint(found.path, [&](StateVisitor& v) {
     for (int r = 0; r < ranks; ++r) {
       v.tensor({"model/columns", Columns::kRows, ranks, 0, Columns::kRows, r, 1, 0,
                 View(loaded.columns[static_cast<size_t>(r)].data(), DType::f32, {Columns::kRows})});
@@ -215,7 +215,7 @@ TEST(RanksStore, FailedSavesAreCountedAlike) {
   });
   EXPECT_NE(third.common().find("74 rank 1: no space left"), std::string::npos) << third.common();
   EXPECT_TRUE(last.common().starts_with("74 "));
-  EXPECT_EQ(list_generations(scratch.path()).size(), 1u);
+  EXPECT_EQ(list_checkpoints(scratch.path()).size(), 1u);
 }
 
 // Rank 0 hears of a failure that could not even be written down when all meet again, not when its patience ends.
@@ -514,7 +514,7 @@ TEST(RanksStore, TheStepGoesOnWhileAllRanksWrite) {
     };
     CheckpointStore store(scratch.path(), options, &control);
     store.save(1, state.of(control.rank()), {});
-    EXPECT_TRUE(list_generations(scratch.path()).empty());
+    EXPECT_TRUE(list_checkpoints(scratch.path()).empty());
     state = Columns(3, 77);
     control.barrier();  // the communicator is free for the step
     go = true;

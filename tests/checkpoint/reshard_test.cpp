@@ -10,7 +10,7 @@ namespace thinwire {
 namespace {
 
 using namespace checkpoint_test;
-using checkpoint_test::Scratch;  // not the one of parallel/comm
+using checkpoint_test::Scratch;  // not the one of parallel/wire
 namespace fs = std::filesystem;
 
 std::vector<const SlicePlace*> pointers(const std::vector<SlicePlace>& places) {
@@ -180,7 +180,7 @@ TEST(Reshard, AnyCutOfAnyNumberOfRanksLoadsUnderAnyOther) {
       store.wait(true);
       EXPECT_EQ(store.last_save().path, scratch / "step_000007");
     });
-    const Manifest manifest = verify_generation(scratch / "step_000007");
+    const Manifest manifest = verify_checkpoint(scratch / "step_000007");
     EXPECT_EQ(manifest.ranks, writers);
     EXPECT_EQ(manifest.info["from"], 0);
     for (const auto& entry : fs::directory_iterator(scratch / "step_000007")) {
@@ -194,7 +194,7 @@ TEST(Reshard, AnyCutOfAnyNumberOfRanksLoadsUnderAnyOther) {
       run_control_ranks(readers, [&](Control& control) {
         int64_t number = 0;
         std::string text;
-        const LoadReport report = load_generation(
+        const LoadReport report = load_checkpoint(
             scratch / "step_000007",
             [&](StateVisitor& v) {
               for (CutTensor& t : tensors) t.show_rank(control.rank(), v);
@@ -233,7 +233,7 @@ TEST(Reshard, FilesThatHoldNothingOfInterestAreNotOpened) {
   for (const char* rank : {"0", "1", "3"})
     fs::remove(scratch / ("step_000001/rank" + std::string(rank) + "-00000.safetensors"));
   std::vector<float> out(6);
-  load_generation(scratch / "step_000001",
+  load_checkpoint(scratch / "step_000001",
                   [&](StateVisitor& v) {
                     v.tensor({"t", 8, 8, 4, 2, 1, 3, 0, View(out.data(), DType::f32, {6})});
                   },
@@ -280,7 +280,7 @@ TEST(Reshard, GenerationsWithoutRectanglesStillLoad) {
   for (int readers : {1, 3, 5}) {
     for (CutTensor& t : tensors) t.cut(readers, random, false);
     run_control_ranks(readers, [&](Control& control) {
-      load_generation(
+      load_checkpoint(
           scratch / "step_000001",
           [&](StateVisitor& v) {
             for (CutTensor& t : tensors) t.show_rank(control.rank(), v);

@@ -166,7 +166,7 @@ TEST(RunLock, OrphanThatLostTheDirectoryCommitsNothing) {
   orphan.reset();  // leaves the successor's lease alone
   EXPECT_NO_THROW(successor.lock().check());
   EXPECT_EQ(successor.newest()->manifest.step, 3);
-  EXPECT_EQ(list_generations(scratch.path()).size(), 2u);
+  EXPECT_EQ(list_checkpoints(scratch.path()).size(), 2u);
 }
 
 // Taken over in the middle of a save: the check right before the rename stops it, whatever is allowed to fail.
@@ -187,7 +187,7 @@ TEST(RunLock, TakeOverDuringASaveIsCaughtBeforeTheRename) {
     orphan.wait();
   });
   EXPECT_EQ(e.code(), ExitCode::kBusy);
-  EXPECT_TRUE(list_generations(scratch.path()).empty());
+  EXPECT_TRUE(list_checkpoints(scratch.path()).empty());
 }
 
 }  // namespace

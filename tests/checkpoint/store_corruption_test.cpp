@@ -1,4 +1,4 @@
-// Damage after the commit: every flipped bit and every cut is found, an older generation steps in, and none is no
+// Damage after the commit: every flipped bit and every cut is found, an older checkpoint steps in, and none is no
 // start.
 #include <algorithm>
 #include <map>
@@ -45,7 +45,7 @@ TEST(StoreCorruption, TwoThousandFlippedBitsAreAllFound) {
     bad[at] = static_cast<char>(bad[at] ^ (1 << random() % 8));
     spill(file.string(), bad);
     try {
-      verify_generation(scratch / "step_000002");
+      verify_checkpoint(scratch / "step_000002");
       ++accepted;
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ExitCode::kBadData);
@@ -53,7 +53,7 @@ TEST(StoreCorruption, TwoThousandFlippedBitsAreAllFound) {
     if (round % 100 == 0) {
       const LoadReport report = find_newest_valid(scratch.path());
       EXPECT_EQ(report.manifest.step, 1) << "the older one steps in";
-      load_generation(report.path, loaded.visitor());
+      load_checkpoint(report.path, loaded.visitor());
       EXPECT_TRUE(loaded == old_state);
     }
     spill(file.string(), good[file]);
@@ -84,7 +84,7 @@ TEST(StoreCorruption, EveryInterestingTruncationIsFound) {
     for (const size_t size : sizes) {
       if (size >= good.size()) continue;
       spill(file.string(), good.substr(0, size));
-      const Error e = error_of([&] { verify_generation(scratch / "step_000002"); });
+      const Error e = error_of([&] { verify_checkpoint(scratch / "step_000002"); });
       EXPECT_EQ(e.code(), ExitCode::kBadData);
       EXPECT_NE(std::string(e.what()).find(file.filename().string()), std::string::npos)
           << "names the file: " << e.what();
@@ -92,13 +92,13 @@ TEST(StoreCorruption, EveryInterestingTruncationIsFound) {
     }
     for (const std::string& tail : {std::string(1, '\0'), std::string("\n"), good}) {
       spill(file.string(), good + tail);
-      EXPECT_THROW(verify_generation(scratch / "step_000002"), Error) << file << " with something appended";
+      EXPECT_THROW(verify_checkpoint(scratch / "step_000002"), Error) << file << " with something appended";
     }
     fs::remove(file);
-    EXPECT_THROW(verify_generation(scratch / "step_000002"), Error) << file << " gone";
+    EXPECT_THROW(verify_checkpoint(scratch / "step_000002"), Error) << file << " gone";
     spill(file.string(), good);
   }
-  EXPECT_NO_THROW(verify_generation(scratch / "step_000002"));
+  EXPECT_NO_THROW(verify_checkpoint(scratch / "step_000002"));
 }
 
 // The load itself looks again: damage between verifying and loading does not slip in.
@@ -113,7 +113,7 @@ TEST(StoreCorruption, DamageAfterVerifyingIsFoundByLoading) {
   spill(shard, bytes);
   LoadOptions options;
   options.verify = false;
-  EXPECT_EQ(error_of([&] { load_generation(scratch / "step_000001", loaded.visitor(), options); }).code(),
+  EXPECT_EQ(error_of([&] { load_checkpoint(scratch / "step_000001", loaded.visitor(), options); }).code(),
             ExitCode::kBadData);
 }
 
@@ -148,7 +148,7 @@ TEST(StoreCorruption, LatestIsOnlyAConvenience) {
   EXPECT_EQ(store.newest()->manifest.step, 2);
 }
 
-// Two generations of the same run with one shard swapped: each file is whole, the manifest still says no.
+// Two checkpoints of the same run with one shard swapped: each file is whole, the manifest still says no.
 TEST(StoreCorruption, ShardOfAnotherStepIsFound) {
   const Scratch scratch;
   RandomState one(1), two(2);

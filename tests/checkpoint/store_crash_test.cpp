@@ -64,7 +64,7 @@ TEST(StoreCrash, KilledAtEverySavePoint) {
   EXPECT_EQ(struck.size(), std::size(kSavePoints));
 }
 
-// The same points, failing with an error instead of dying: the step learns of it, old generations stay, no litter.
+// The same points, failing with an error instead of dying: the step learns of it, old checkpoints stay, no litter.
 TEST(StoreCrash, ErrorAtEverySavePoint) {
   for (const bool async : {false, true}) {
     for (const std::string_view point : kSavePoints) {

@@ -1,4 +1,4 @@
-// A disk that fills up, by file-size limit and (as root) by a small tmpfs: an error with the reason, old generations
+// A disk that fills up, by file-size limit and (as root) by a small tmpfs: an error with the reason, old checkpoints
 // intact.
 #include <signal.h>
 #include <sys/mount.h>
@@ -77,7 +77,7 @@ TEST(StoreDiskFull, FullFileSystemFailsCleanlyAndKeepsTheOldGenerations) {
   EXPECT_NE(why.find("No space left"), std::string::npos) << why;
   EXPECT_GE(good, 2);
   EXPECT_EQ(failed, 2) << "training went on over two failed saves";
-  EXPECT_EQ(static_cast<int64_t>(list_generations(scratch / "small").size()), good);
+  EXPECT_EQ(static_cast<int64_t>(list_checkpoints(scratch / "small").size()), good);
   EXPECT_EQ(store.load_newest(loaded.visitor())->manifest.step, good);
   EXPECT_TRUE(loaded == state);
   // Space comes back: saving goes on.

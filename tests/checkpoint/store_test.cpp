@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 std::vector<std::string> generation_names(const std::string& dir) {
   std::vector<std::string> names;
-  for (const FoundGeneration& g : list_generations(dir)) names.push_back(g.name);
+  for (const FoundCheckpoint& g : list_checkpoints(dir)) names.push_back(g.name);
   return names;
 }
 
@@ -203,9 +203,9 @@ TEST(Store, WritesTheCopyWhileTheStepGoesOn) {
   store.save(2, state.visitor(), {});
   store.wait();
   RandomState loaded(77);
-  load_generation(scratch / "step_000001", loaded.visitor());
+  load_checkpoint(scratch / "step_000001", loaded.visitor());
   EXPECT_TRUE(loaded == as_saved);
-  load_generation(scratch / "step_000002", loaded.visitor());
+  load_checkpoint(scratch / "step_000002", loaded.visitor());
   EXPECT_TRUE(loaded == state);
 }
 

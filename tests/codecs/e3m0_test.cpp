@@ -1,7 +1,7 @@
 // e3m0: golden bytes, an oracle that searches all levels, fidelity, and error feedback.
 #include "compression/codecs/e3m0.h"
 
-#include "compression/codecs/e3m0_kernel.h"
+#include "compression/codecs/block_kernels.h"
 #include "tests/codecs/codec_laws.h"
 
 namespace thinwire {

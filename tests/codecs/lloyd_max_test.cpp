@@ -2,9 +2,9 @@
 #include "compression/codecs/lloyd_max.h"
 
 #include <cmath>
-#include <numbers>
 
-#include "compression/codecs/lloyd_max_kernel.h"
+#include "compression/codecs/block_kernels.h"
+#include "engine/run/bench/codec_oracles.h"
 #include "tests/codecs/codec_laws.h"
 
 namespace thinwire {
@@ -22,23 +22,6 @@ std::shared_ptr<const Codec> make(int64_t bits, int64_t block = 0) {
   spec.bits = bits;
   spec.block = block;
   return make_lloyd_max(spec);
-}
-
-// Lloyd's iteration for a standard normal distribution's magnitudes, in float64.
-std::vector<double> levels_of(int64_t bits) {
-  const auto density = [](double x) { return std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi); };
-  const auto below = [](double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); };
-  const size_t n = size_t{1} << (bits - 1);
-  std::vector<double> level(n);
-  for (size_t i = 0; i < n; ++i) level[i] = 3.0 * (static_cast<double>(i) + 0.5) / static_cast<double>(n);
-  for (int round = 0; round < 20000; ++round) {
-    const std::vector<double> old = level;
-    for (size_t i = 0; i < n; ++i) {
-      const double low = i == 0 ? 0.0 : (old[i - 1] + old[i]) / 2, high = i + 1 == n ? 40.0 : (old[i] + old[i + 1]) / 2;
-      level[i] = (density(low) - density(high)) / (below(high) - below(low));
-    }
-  }
-  return level;
 }
 
 TEST(LloydMax, GoldenBytes) {
@@ -69,7 +52,7 @@ TEST(LloydMax, GoldenBytes) {
 TEST(LloydMax, LevelsAreTheOptimalOnes) {
   // A block of one magnitude decodes to itself whatever its level; two magnitudes show the ratio of two levels.
   for (const int64_t bits : {2, 3, 4}) {
-    const std::vector<double> level = levels_of(bits);
+    const std::vector<double> level = lloyd_levels(bits);
     std::vector<float> decoded;
     // A payload with scale 1 and every code.
     const int64_t codes = int64_t{1} << bits;
@@ -100,7 +83,7 @@ TEST(LloydMax, EqualsItsDefinition) {
     const int64_t bits = 2 + static_cast<int64_t>(rng() % 3);
     const int64_t sizes[] = {16, 32, 64, 128, 192, 256, 4096, 8192};
     const int64_t block = sizes[rng() % std::size(sizes)], n = 1 + static_cast<int64_t>(rng() % 9000);
-    const std::vector<double> level = levels_of(bits);
+    const std::vector<double> level = lloyd_levels(bits);
     const double mean_of_normal = std::sqrt(2 / std::numbers::pi);
     std::vector<float> x(static_cast<size_t>(n));
     const float size = std::ldexp(1.0f, static_cast<int>(rng() % 200) - 110);

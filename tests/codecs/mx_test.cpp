@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "compression/codecs/mx_kernel.h"
+#include "compression/codecs/block_kernels.h"
 #include "tests/codecs/codec_laws.h"
 
 namespace thinwire {

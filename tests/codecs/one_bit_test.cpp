@@ -1,7 +1,7 @@
 // one_bit: golden bytes, float64 oracles for both scales, and error feedback over many steps.
 #include "compression/codecs/one_bit.h"
 
-#include "compression/codecs/one_bit_kernel.h"
+#include "compression/codecs/block_kernels.h"
 #include "tests/codecs/codec_laws.h"
 
 namespace thinwire {

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "engine/base/core/error.h"
-#include "parallel/comm/coded.h"
+#include "parallel/collective/coded.h"
 #include "tests/comm/between.h"
 #include "tests/comm/coded_codecs.h"
 

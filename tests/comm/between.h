@@ -4,7 +4,7 @@
 #include <exception>
 #include <span>
 
-#include "parallel/comm/transport.h"
+#include "parallel/wire/transport.h"
 
 namespace thinwire {
 

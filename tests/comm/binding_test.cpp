@@ -1,5 +1,5 @@
 // Cores are dealt out disjointly and whole, and nothing is touched where somebody else decided.
-#include "parallel/comm/binding.h"
+#include "parallel/wire/binding.h"
 
 #include <gtest/gtest.h>
 

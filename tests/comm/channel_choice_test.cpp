@@ -3,8 +3,8 @@
 #include <cmath>
 #include <mutex>
 
-#include "parallel/comm/channel.h"
-#include "parallel/comm/channel_price.h"
+#include "parallel/channel/channel.h"
+#include "parallel/channel/channel_price.h"
 #include "tests/comm/coded_codecs.h"
 #include "tests/comm/real_codecs.h"
 
@@ -299,8 +299,8 @@ TEST(ChannelChoice, PricesOfEveryCodecAreWhatIsSent) {
   }
 }
 
-// Publications of bf16 weights are packed from fp32 masters, in pieces that are cut by what is packed: with a checksum
-// in each, more of them are more bytes.
+// Parameter all-gathers of bf16 weights are packed from fp32 masters, in pieces that are cut by what is packed: with a
+// checksum in each, more of them are more bytes.
 TEST(ChannelChoice, GathersFromMastersArePriced) {
   for (const RuleAlgorithm way : {RuleAlgorithm::kDirect, RuleAlgorithm::kTwoLevel}) {
     for (const char* codec : {"block_int", "identity"}) {

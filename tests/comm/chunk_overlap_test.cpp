@@ -5,7 +5,7 @@
 #include <deque>
 #include <map>
 
-#include "parallel/comm/coded.h"
+#include "parallel/collective/coded.h"
 #include "tests/comm/between.h"
 #include "tests/comm/coded_codecs.h"
 

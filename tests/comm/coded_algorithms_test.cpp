@@ -6,9 +6,9 @@
 #include <mutex>
 #include <numeric>
 
-#include "compression/make_codec.h"
+#include "compression/codec_table.h"
 #include "compression/residual.h"
-#include "parallel/comm/coded.h"
+#include "parallel/collective/coded.h"
 #include "tests/comm/between.h"
 #include "tests/comm/coded_codecs.h"
 

@@ -10,7 +10,7 @@
 #include "compression/codecs/identity.h"
 #include "compression/coder.h"
 #include "engine/base/core/error.h"
-#include "parallel/comm/coded.h"
+#include "parallel/collective/coded.h"
 #include "tests/comm/local_group.h"
 
 namespace thinwire {
@@ -166,7 +166,7 @@ struct CodedRank {
   void run(Task task) { group.start(std::move(task), "coded", 1).wait(stream); }
   int me() const { return group.rank(); }
 
-  SiteCounters counters;
+  WireCounters counters;
   CodingStats stats;
   HostStream stream;
   Communicator group;

@@ -3,8 +3,8 @@
 #include <limits>
 #include <mutex>
 
-#include "parallel/comm/coded.h"
-#include "parallel/comm/tuning.h"
+#include "parallel/collective/coded.h"
+#include "parallel/collective/tuning.h"
 #include "tests/comm/coded_codecs.h"
 
 namespace thinwire {

@@ -1,11 +1,11 @@
 // Coded collectives, direct: against the plain ones, against a loop in double, and their bytes against the formulas.
-#include "parallel/comm/coded.h"
+#include "parallel/collective/coded.h"
 
 #include <cmath>
 #include <limits>
 #include <mutex>
 
-#include "parallel/comm/collectives.h"
+#include "parallel/collective/collectives.h"
 #include "tests/comm/allocation_count.h"
 #include "tests/comm/coded_codecs.h"
 

@@ -1,11 +1,15 @@
 // Every verb against a plain loop in double: random sizes, groups, types, cuts, algorithms and orders of completion.
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <deque>
 #include <limits>
 #include <map>
+#include <mutex>
 #include <numeric>
 
+#include "parallel/collective/tuning.h"
 #include "tests/comm/local_group.h"
 
 namespace thinwire {
@@ -204,7 +208,7 @@ TEST(Collectives, BroadcastIsCutOnlyWhereItIsPassedOn) {
   for (const int size : {2, 3}) {
     run_ranks(size, [size](Progress& progress) {
       HostStream stream;
-      SiteCounters counters;
+      WireCounters counters;
       Communicator group(progress, all_ranks(size), 3, Site::kControl, &counters, {}, {.chunk_bytes = 1024});
       const int me = progress.transport().rank();
       std::vector<float> data(1000, static_cast<float>(me));
@@ -382,6 +386,42 @@ TEST(Collectives, TimingNeverChangesTheBits) {
     const int size = 2 + round % 4, per_node = 2 + round / 4 % 4;
     const uint64_t seed = round < 40 ? 0 : static_cast<uint64_t>(round);  // shuffled: between nodes
     ASSERT_EQ(all_verbs_at_once(size, seed, per_node), expected[size]) << "size " << size << ", nodes of " << per_node;
+  }
+}
+
+// Small reductions on every group size: few messages, and the bits of one pass over the ranks in order.
+TEST(SmallReductions, AreTreesWithTheBitsOfRankOrder) {
+  for (int n = 2; n <= 64; ++n) {
+    const int64_t count = 6;
+    const auto bound = 2 * static_cast<int64_t>(std::bit_width(static_cast<unsigned>(n - 1)));
+    std::vector<std::vector<double>> all;
+    for (int r = 0; r < n; ++r) {
+      // Signed zeros, and NaNs that can be told apart.
+      const double zero = r % 3 == 0 ? 0.0 : -0.0;
+      const double nan = std::bit_cast<double>(0x7ff8000000000000u + static_cast<uint64_t>(r) + 1);
+      all.push_back({zero, r % 5 == 2 ? nan : r, 1.0 / (r + 1), std::ldexp(1.0, r % 40), -zero, 1e16 * (r % 2) - r});
+    }
+    std::mutex mutex;
+    run_ranks(n,
+              [&](Progress& progress) {
+                for (const ReduceKind kind : {ReduceKind::kSum, ReduceKind::kMax, ReduceKind::kMin}) {
+                  WireCounters counters;
+                  Communicator group(progress, all_ranks(n), 9 + static_cast<int>(kind), Site::kControl, &counters);
+                  HostStream stream;
+                  std::vector<double> mine = all[static_cast<size_t>(group.rank())], expected(mine.size());
+                  const View view(mine.data(), DType::f64, {count});
+                  group.all_reduce(view, kind, stream).wait(stream);
+                  std::vector<const void*> sources;
+                  for (const std::vector<double>& of_rank : all) sources.push_back(of_rank.data());
+                  combine_in_rank_order(kind, DType::f64, sources.data(), n, DType::f64, expected.data(), count, false);
+                  std::lock_guard lock(mutex);
+                  EXPECT_EQ(std::memcmp(mine.data(), expected.data(), sizeof(double) * mine.size()), 0)
+                      << n << " ranks, kind " << static_cast<int>(kind);
+                  EXPECT_LE(counters.messages, bound) << n << " ranks, kind " << static_cast<int>(kind);
+                  EXPECT_EQ(counters.wire_bytes, all_reduce_bytes({}, {}, n, group.rank(), count, 8, kind));
+                }
+              },
+              static_cast<uint64_t>(n), {.thread = false, .spin_us = 0});
   }
 }
 

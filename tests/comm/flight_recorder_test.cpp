@@ -1,5 +1,5 @@
 // The ring keeps the last 256 operations, never loses an open one, and can be read while it is written.
-#include "parallel/comm/flight_recorder.h"
+#include "parallel/wire/flight_recorder.h"
 
 #include <gtest/gtest.h>
 
@@ -7,13 +7,13 @@
 #include <random>
 #include <thread>
 
-#include "parallel/comm/progress.h"
+#include "parallel/wire/progress.h"
 
 namespace thinwire {
 namespace {
 
 OperationNote note(uint32_t sequence, int peer = -1) {
-  return {.site = Site::kDpGradient,
+  return {.label = {"dp.gradient", 4},
           .verb = "all_reduce",
           .group = 3,
           .peer = peer,
@@ -35,7 +35,7 @@ TEST(FlightRecorder, KeepsTheLastOperationsInOrder) {
     EXPECT_EQ(list[i].number, 744 + i);
     EXPECT_EQ(list[i].sequence, 744 + i);
     EXPECT_EQ(list[i].bytes, 8 * static_cast<int64_t>(744 + i));
-    EXPECT_EQ(list[i].site, Site::kDpGradient);
+    EXPECT_STREQ(list[i].label, "dp.gradient");
     EXPECT_STREQ(list[i].verb, "all_reduce");
     EXPECT_EQ(list[i].state, i == 255 ? FlightEntry::State::kError : FlightEntry::State::kDone);
     EXPECT_GE(list[i].done_ns, list[i].issued_ns);

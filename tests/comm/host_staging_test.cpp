@@ -4,8 +4,8 @@
 
 #include <functional>
 
-#include "parallel/comm/channel.h"
-#include "parallel/comm/mesh.h"
+#include "parallel/channel/channel.h"
+#include "parallel/channel/mesh.h"
 #include "tests/comm/local_group.h"
 #include "tests/support/fake_gpu.h"
 

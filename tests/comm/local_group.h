@@ -1,4 +1,4 @@
-// What the tests of parallel/comm share: ranks as threads with an engine each, random data that every rank can rebuild.
+// What the tests of collectives share: ranks as threads with an engine each, random data that every rank can rebuild.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@
 
 #include "engine/base/core/dtype.h"
 #include "engine/base/core/view.h"
-#include "parallel/comm/communicator.h"
-#include "parallel/comm/transport_node.h"
+#include "parallel/collective/communicator.h"
+#include "parallel/wire/transport_node.h"
 #include "tests/comm/between.h"
 
 namespace thinwire {

@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "parallel/comm/progress.h"
+#include "parallel/wire/progress.h"
 #include "tests/comm/local_group.h"
 
 namespace thinwire {

@@ -1,5 +1,5 @@
 // Coordinates and groups of the mesh against brute force, and channels on it.
-#include "parallel/comm/mesh.h"
+#include "parallel/channel/mesh.h"
 
 #include <set>
 

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <exception>
 
-#include "parallel/comm/transport.h"
+#include "parallel/wire/transport.h"
 #include "tests/comm/coded_codecs.h"
 
 namespace thinwire {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/base/core/error.h"
-#include "parallel/comm/communicator.h"
+#include "parallel/collective/communicator.h"
 
 namespace thinwire {
 namespace {
@@ -37,7 +37,7 @@ void check_group(Progress& progress, MPI_Comm comm, std::vector<int> ranks, int 
   HostStream stream;
   int me = 0;
   MPI_Comm_rank(comm, &me);
-  SiteCounters counters;
+  WireCounters counters;
   Communicator group(
       progress, std::move(ranks), number, Site::kControl, &counters, std::move(nodes),
       {.all_reduce = algorithm, .reduce_scatter = algorithm, .all_gather = algorithm, .chunk_bytes = 20000});
@@ -136,7 +136,7 @@ void check_fairness(Progress& progress, const std::vector<int>& ranks) {
   constexpr int kSmall = 100;
   const int n = static_cast<int>(ranks.size()), me = progress.transport().rank();
   HostStream stream;
-  SiteCounters counters;
+  WireCounters counters;
   Communicator large(progress, ranks, 8, Site::kDpGradient, &counters);
   Communicator small(progress, ranks, 9, Site::kControl, &counters);
   std::vector<float> data(static_cast<size_t>(kLarge)), part(static_cast<size_t>(kLarge / n));

@@ -1,5 +1,5 @@
 // The engine: tasks, errors, waiting, many operations at once, what it costs to wait, and what it allocates.
-#include "parallel/comm/progress.h"
+#include "parallel/wire/progress.h"
 
 #include <sys/resource.h>
 #include <time.h>
@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "engine/base/core/error.h"
-#include "parallel/comm/collectives.h"
+#include "parallel/collective/collectives.h"
 #include "tests/comm/allocation_count.h"
 #include "tests/comm/local_group.h"
 
@@ -29,7 +29,7 @@ TEST(Progress, SteadyStateAllocatesNothing) {
   run_ranks(kSize, [&](Progress& progress) {
     HostStream stream;
     const int me = progress.transport().rank();
-    SiteCounters counters;
+    WireCounters counters;
     Communicator group(progress, all_ranks(kSize), 1, Site::kControl, &counters, {}, {.chunk_bytes = 4096});
     Communicator ring(progress, all_ranks(kSize), 2, Site::kControl, &counters, {},
                       {.all_reduce = Algorithm::kRing,
@@ -177,7 +177,7 @@ TEST(Progress, ManyOperationsOfSeveralGroups) {
         [&](Progress& progress) {
           HostStream stream;
           const int me = progress.transport().rank();
-          SiteCounters counters[3];
+          WireCounters counters[3];
           Communicator world(progress, all_ranks(kSize), 1, Site::kDpGradient, &counters[0], {}, {.chunk_bytes = 512});
           Communicator pair(progress, me < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3}, 2, Site::kTpForward,
                             &counters[1], {}, {.all_reduce = Algorithm::kRing, .chunk_bytes = 256});
@@ -284,7 +284,7 @@ TEST(Progress, CountsWhatTravelsAndHowLong) {
     HostStream stream;
     Sink sink;
     progress.set_sink(&sink);
-    SiteCounters counters;
+    WireCounters counters;
     Communicator group(progress, all_ranks(2), 1, Site::kDpGradient, &counters, {}, {.chunk_bytes = 4096});
     std::vector<float> data(64 * 1024, 1.0f);
     Ticket first = group.all_reduce(View(data.data(), DType::f32, {32 * 1024}), ReduceKind::kSum, stream);
@@ -345,7 +345,7 @@ TEST(Progress, SingleTransfersArriveAndAreCounted) {
           HostStream stream;
           const int me = progress.transport().rank();
           std::mt19937_64 same(seed + 7), own(seed * 100 + static_cast<uint64_t>(me));
-          SiteCounters counters;
+          WireCounters counters;
           Communicator group(progress, all_ranks(kSize), 1, Site::kPpForward, &counters);
           std::vector<size_t> length(kEach);  // 0: nothing travels
           for (size_t& n : length) n = same() % 4 == 0 ? same() % 3 : same() % 20000;

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "compression/codec_table.h"
 #include "compression/coder.h"
-#include "compression/make_codec.h"
 
 namespace thinwire {
 

@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "compression/residual.h"
-#include "parallel/comm/coded_chunks.h"
+#include "parallel/collective/coded_chunks.h"
 #include "tests/comm/coded_codecs.h"
 
 namespace thinwire {

@@ -6,7 +6,7 @@
 #include "compression/codecs/low_rank.h"
 #include "compression/residual.h"
 #include "engine/base/core/error.h"
-#include "parallel/comm/tuning.h"
+#include "parallel/collective/tuning.h"
 #include "tests/comm/coded_codecs.h"
 #include "tests/comm/real_codecs.h"
 
@@ -42,8 +42,9 @@ TEST(RealLossless, AreThePlainCollectives) {
                    : way == Algorithm::kTwoLevel
                        ? coded_two_level_reduce_scatter(lane, call, call, whole.view(), cuts(), out.view(), false)
                        : coded_reduce_scatter(lane, call, whole.view(), cuts(), out.view(), false));
-          rank.run(way == Algorithm::kTwoLevel ? coded_two_level_all_gather(lane, call, out.view(), back.view(), cuts())
-                                               : coded_all_gather(lane, call, out.view(), back.view(), cuts()));
+          const GroupLane next = rank.group.lane();  // a lane is of one operation
+          rank.run(way == Algorithm::kTwoLevel ? coded_two_level_all_gather(next, call, out.view(), back.view(), cuts())
+                                               : coded_all_gather(next, call, out.view(), back.view(), cuts()));
           rank.group.reduce_scatter(whole.view(), bounds, plain_out.view(), false, rank.stream).wait(rank.stream);
           rank.group.all_gather(plain_out.view(), plain_back.view(), bounds, rank.stream).wait(rank.stream);
           const std::lock_guard lock(mutex);

@@ -1,5 +1,5 @@
 // Shared memory between the ranks of a node: random traffic, messages out of turn, what is given up, and sleepers.
-#include "parallel/comm/transport_node.h"
+#include "parallel/wire/transport_node.h"
 
 #include <array>
 #include <atomic>

@@ -1,12 +1,12 @@
 // Collectives in two levels against a float64 loop, and every algorithm's bytes against the counters.
-#include "parallel/comm/two_level.h"
+#include "parallel/collective/two_level.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <mutex>
 
-#include "parallel/comm/tuning.h"
+#include "parallel/collective/tuning.h"
 #include "tests/comm/local_group.h"
 
 namespace thinwire {
@@ -48,7 +48,6 @@ TEST(Tuning, ChoosesWhatTheGroupCanDo) {
   EXPECT_EQ(choose_algorithm(automatic, Verb::kReduceScatter, even, 4, 1 << 10), Algorithm::kDirect);
   EXPECT_EQ(choose_algorithm(automatic, Verb::kAllReduce, {}, 4, 64 << 20), Algorithm::kDirect);
   EXPECT_EQ(choose_algorithm(only(Algorithm::kRing), Verb::kAllReduce, even, 4, 8), Algorithm::kRing);
-  EXPECT_EQ(choose_algorithm(only(Algorithm::kLibrary), Verb::kAllReduce, even, 4, 8), Algorithm::kDirect);
 }
 
 TEST(Tuning, PartsCoverEverything) {
@@ -76,7 +75,7 @@ void check_case(uint64_t seed, int nodes, int local, DType dtype) {
   run_ranks(
       n,
       [&](Progress& progress) {
-        SiteCounters counters;
+        WireCounters counters;
         Communicator group(progress, all_ranks(n), 7, Site::kDpGradient, &counters, blocks(nodes, local), tuning);
         HostStream stream;
         const int me = group.rank();
@@ -147,7 +146,7 @@ TEST(Bytes, EqualTheCounters) {
     const int root = static_cast<int>(random() % static_cast<uint64_t>(n));
     std::mutex mutex;
     run_ranks(n, [&](Progress& progress) {
-      SiteCounters counters;
+      WireCounters counters;
       Communicator group(progress, all_ranks(n), 7, Site::kDpGradient, &counters, {}, tuning);
       HostStream stream;
       const int me = group.rank();

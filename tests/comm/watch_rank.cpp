@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "engine/base/core/error.h"
-#include "parallel/comm/communicator.h"
+#include "parallel/collective/communicator.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // The watchdog's reasoning on made-up reports, and its thread on recorders that a test plays with.
-#include "parallel/comm/watchdog.h"
+#include "parallel/wire/watchdog.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include <memory>
 #include <thread>
 
-#include "parallel/comm/progress.h"
+#include "parallel/wire/progress.h"
 
 namespace thinwire {
 namespace {
@@ -99,7 +99,7 @@ TEST(Judge, SaysWhenItDoesNotKnow) {
 TEST(Report, SurvivesTheFile) {
   FlightRecorder recorder(5);
   const uint64_t index = recorder.begin(
-      {.site = Site::kPpForward, .verb = "receive", .group = 5, .peer = 3, .sequence = 41, .bytes = 1024});
+      {.label = {"pp.forward"}, .verb = "receive", .group = 5, .peer = 3, .sequence = 41, .bytes = 1024});
   recorder.waiting_for(index, 3, true);
   recorder.enter_wait(index);
   recorder.set_activity("step 12\nforward");
@@ -187,7 +187,7 @@ class WatchdogThread : public testing::Test {
   uint64_t block(int r, int peer, uint32_t sequence = 1) {
     FlightRecorder& recorder = *ranks_[static_cast<size_t>(r)]->recorder;
     const uint64_t index =
-        recorder.begin({.site = Site::kTpForward, .verb = "all_reduce", .group = 1, .sequence = sequence, .bytes = 64});
+        recorder.begin({.label = {"tp.forward"}, .verb = "all_reduce", .group = 1, .sequence = sequence, .bytes = 64});
     recorder.waiting_for(index, peer, true);
     recorder.enter_wait(index);
     return index;

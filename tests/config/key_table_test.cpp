@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "engine/run/config/check_value.h"
 #include "engine/run/config/json_text.h"
 #include "engine/run/config/resolved_json.h"
 #include "tests/config/config_test_support.h"

@@ -68,6 +68,7 @@ TEST_F(Loader, EqualsDirectReadsFromEveryStart) {
       BatchLoader loader(stream, plan);
       for (int64_t update = start; update < config_.train_iters; ++update) {
         const int64_t size = global_batch_at(config_, consumed);
+        ASSERT_EQ(loader.micro_steps_at(consumed), size / 2);
         for (int64_t s = 0; s < size / 2; ++s) {
           const auto batch = loader.next();
           ASSERT_TRUE(batch.has_value());

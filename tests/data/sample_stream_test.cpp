@@ -5,7 +5,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "data/print_samples.h"
 #include "tests/data/data_test_files.h"
 
 namespace thinwire {

@@ -7,10 +7,10 @@
 #include <memory>
 #include <stdexcept>
 
+#include "compression/codec_table.h"
 #include "compression/coder.h"
 #include "compression/crc32c.h"
 #include "compression/data_kinds.h"
-#include "compression/make_codec.h"
 #include "engine/base/core/error.h"
 
 namespace thinwire::fuzz {
@@ -261,15 +261,21 @@ const std::vector<Target>& targets() {
       for (int64_t sides : {2, 1})
         low_rank.push_back(spec_of("low_rank", [&](CodecSpec& s) { s.rank = rank, s.sides = sides; }));
     list.push_back({"low_rank", low_rank, 400});
-    list.push_back({"low_rank_rounds", std::move(low_rank), 400});
+    list.push_back({"low_rank_rounds", std::move(low_rank), 400, true});
     std::erase_if(list[list.size() - 2].specs, [](const CodecSpec& s) { return s.sides == 1; });
     list.push_back({"sparse", sparse_specs(), 700});
     std::vector<CodecSpec> sketch;
     for (double density : {0.02, 0.2, 0.4})
       for (bool compact : {true, false})
         sketch.push_back(spec_of("sketch", [&](CodecSpec& s) { s.density = density, s.compact = compact; }));
-    list.push_back({"sketch", std::move(sketch), 700});
+    list.push_back({"sketch", std::move(sketch), 700, true});
     list.push_back({"coder", coder_specs(), 500});
+    for (const CodecRow& row : codec_table()) {
+      const bool covered = std::any_of(list.begin(), list.end(), [&](const Target& t) {
+        return std::any_of(t.specs.begin(), t.specs.end(), [&](const CodecSpec& s) { return s.codec == row.name(); });
+      });
+      if (!covered) list.push_back({row.name(), row.cases, 700, make_codec(row.cases.front()).codec == nullptr});
+    }
     return list;
   }();
   return all;
@@ -288,7 +294,7 @@ bool play(const Target& target, std::span<const uint8_t> input) {
   const Case c = case_of(target, h);
   try {
     if (target.name == "coder") return play_coder(c, h, payload);
-    if (target.name == "sketch" || target.name == "low_rank_rounds") return play_rounds(c, h, payload);
+    if (target.rounds) return play_rounds(c, h, payload);
     return play_codec(c, h, payload);
   } catch (const Error& e) {
     if (is_bad_data(e)) return false;
@@ -308,7 +314,7 @@ std::vector<uint8_t> make_input(const Target& target, const Header& h, uint64_t 
   };
   View in(const_cast<float*>(x.data()), DType::f32, {c.count});
   const MadeCodec made = make_codec(*c.spec);
-  if (target.name == "sketch" || target.name == "low_rank_rounds") {
+  if (target.rounds) {
     const auto state = made.rounds->make_state(c.count, c.matrices);
     msg.ranks = 1 + h.extra % 9;
     msg.rank = 0;

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstdio>
 
-#include "compression/presets.h"
 #include "compression/site.h"
+#include "engine/run/config/presets.h"
 #include "tests/mesh/mesh_harness.h"
 
 namespace thinwire::mesh {
@@ -52,13 +52,13 @@ TEST_P(CodedMesh, TrainsUnderEveryLayout) {
 
 std::vector<std::string> names() {
   std::vector<std::string> list;
-  for (const Preset& p : presets()) list.push_back(p.name);
+  for (const std::string& p : preset_names()) list.push_back(p);
   return list;
 }
 
 INSTANTIATE_TEST_SUITE_P(Presets, CodedMesh, testing::ValuesIn(names()), [](const auto& info) { return info.param; });
 
-// Rules for the messages that would make an update longer. Which those are follows from the plan, so what has to hold
+// Rules for the messages that would make a step longer. Which those are follows from the plan, so what has to hold
 // is that the two ends agree (a sender that codes what the receiver takes as it is hangs, and the watchdog ends it),
 // that some messages are coded and some are not, that all of them shrink by the same, and what every preset has to.
 TEST(CodedMeshCritical, CodesSomeOfTheMessagesOfARealPipeline) {

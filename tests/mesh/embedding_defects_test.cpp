@@ -1,4 +1,4 @@
-// The tied embedding under Optimus-CC's presets, after the defects of the published code: what the first update sums
+// The tied embedding under Optimus-CC's presets, after the defects of the published code: what the first step sums
 // and writes is held against one rank's, where the two stages' parts are known apart.
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ constexpr int kSamples = 24;
 const char* const kEmbedding = "embedding.word.weight";
 using Values = std::vector<float>;
 
-// Plain gradient descent: an update is the gradient, times a rate that is a power of two.
+// Plain gradient descent: a step is the gradient, times a rate that is a power of two.
 std::vector<std::string> descent() {
   return {"optimizer.type=sgd", "optimizer.params.lr=0.25", "gradient_clipping=0", "weight_decay=0"};
 }
@@ -85,7 +85,7 @@ double most_lost(int samples) {
   return length(first_part(parts().tied.before, samples, kSamples - samples)) + rounding();
 }
 
-// The update's gradient and weights are within `allowed` of one rank's, and `broken` would not be.
+// The step's gradient and weights are within `allowed` of one rank's, and `broken` would not be.
 void expect_near(const FirstUpdate& coded, double allowed, const Values& broken) {
   const FirstUpdate& one = parts().tied;
   const Values& want = one.gradient.at(kEmbedding);

@@ -24,7 +24,7 @@ TEST(MeshDevice, PlainLayouts) {
   expect_same_bits({.family = "neox", .layers = 4}, {.pipeline = 2, .schedule = "zb_h1", .accumulation = 3}, 3);
 }
 
-// With the key cuda_graphs, passes of one rank, norms, and updates that nothing is published behind are recorded and
+// With the key cuda_graphs, passes of one rank, norms, and steps that nothing is published behind are recorded and
 // queued again.
 TEST(MeshDevice, RecordedSteps) {
   const std::vector<std::string> graphs = {"cuda_graphs=true"};

@@ -227,7 +227,7 @@ Curve run_rank(Transport& transport, const Order& order) {
     if (job.first()) order.between(step);
     job.control().barrier();
   };
-  std::vector<Batch> batches;  // made before, so that an update's allocations are the engine's own
+  std::vector<Batch> batches;  // made before, so that a step's allocations are the engine's own
   for (int s = 0; s < order.steps; ++s) {
     for (int64_t micro = 0; micro < config.accumulation; ++micro)
       batches.push_back(make_batch(order.first_sample + s * config.data.global_batch + (micro * dp + d) * rows, rows));
@@ -237,14 +237,14 @@ Curve run_rank(Transport& transport, const Order& order) {
   for (int s = 0; s < order.steps; ++s) {
     between(s);
     const StepOutcome outcome =
-        training.update(static_cast<int>(config.accumulation), [&] { return std::move(*batch++); });
+        training.take_step(static_cast<int>(config.accumulation), [&] { return std::move(*batch++); });
     curve.loss.push_back(outcome.loss), curve.norm.push_back(outcome.grad_norm);
     curve.wire.assign(outcome.wire_total.begin(), outcome.wire_total.end());
     if (s > warm_up && job.mesh() != nullptr && !order.between)
-      check_prices(replica, outcome);  // the first has no gathers behind an update
+      check_prices(replica, outcome);  // the first has no gathers behind a step
   }
   between(order.steps);
-  replica.traffic().finish_publications();
+  replica.traffic().finish_param_sync();
   replica.traffic().drain();
   check_replicas(job, replica);
   check_weight_hashes(replica, order.steps);  // the engine's own: whole tensors of tensor ranks, gathered copies

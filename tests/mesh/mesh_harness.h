@@ -1,4 +1,4 @@
-// Runs a few updates of a small model under any layout, with ranks as threads, and compares with one rank.
+// Runs a few steps of a small model under any layout, with ranks as threads, and compares with one rank.
 #pragma once
 
 #include <cstdint>
@@ -38,28 +38,28 @@ struct Model {
 
 struct Curve {
   std::vector<double> loss, norm;
-  std::vector<double> wire;  // bytes of all ranks in the last update, by site
+  std::vector<double> wire;  // bytes of all ranks in the last step, by site
   bool operator==(const Curve&) const = default;
 };
 
 // `steps` updates over `samples` sequences each. The engine's own configuration, plan, replica and step. between:
-// called before each update, and behind the last, while no rank is in one.
+// called before each step, and behind the last, while no rank is in one.
 Curve run(const Model& model, const Layout& layout, int samples, int steps,
           const std::function<void(int step)>& between = {});
 
-// The first update in full: whole tensors by name, put together from the ranks' owned pieces.
+// The first step in full: whole tensors by name, put together from the ranks' owned pieces.
 using Tensors = std::map<std::string, std::vector<float>>;
 struct FirstUpdate {
   double loss = 0.0;
   std::vector<double> wire;
   Tensors before, gradient, after;  // gradient: reduced, not clipped
 };
-// first_sample: where the update's `samples` sequences start. weights: set before it, by name.
+// first_sample: where the step's `samples` sequences start. weights: set before it, by name.
 FirstUpdate first_update(const Model& model, const Layout& layout, int samples, int first_sample = 0,
                          const Tensors& weights = {});
 
 // Relative difference allowed at update `step` (1 first) between two runs of this model: each sum of K terms in dtype
-// epsilon errs by lambda * u * sqrt(K) of its size, S such sums lie in a row, both runs err, and update s has s updates
+// epsilon errs by lambda * u * sqrt(K) of its size, S such sums lie in a row, both runs err, and step s has s updates
 // behind it.
 double tolerance(const Model& model, int samples, int step, bool of_norm);
 

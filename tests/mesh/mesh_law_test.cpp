@@ -1,4 +1,4 @@
-// The mesh law: 10 updates under each of more than 80 layouts and three families equal one rank's.
+// The mesh law: 10 steps under each of more than 80 layouts and three families equal one rank's.
 #include <gtest/gtest.h>
 
 #include "tests/mesh/mesh_harness.h"

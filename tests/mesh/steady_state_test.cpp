@@ -1,11 +1,11 @@
-// What whole updates allocate once buffers, pools and lists have their sizes: next to nothing, whatever the layout.
+// What whole steps allocate once buffers, pools and lists have their sizes: next to nothing, whatever the layout.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include "tests/comm/allocation_count.h"
 #include "tests/mesh/mesh_harness.h"
 
-// oneDNN allocates in every product (about 400 times an update here); it is called through this, which does not count.
+// oneDNN allocates in every product (about 400 times a step here); it is called through this, which does not count.
 // Declared by what the call looks like to the linker: oneDNN's own headers belong to the ops.
 extern "C" int dnnl_primitive_execute(const void* primitive, void* stream, int count, const void* arguments) {
   static const auto real =
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kWarm = 30, kUpdates = 30;
 
-// Allocations of all ranks per rank and update, behind the warm ones.
+// Allocations of all ranks per rank and step, behind the warm ones.
 double allocations(const Layout& layout) {
   int64_t before = 0, after = 0;
   run({}, layout, 8, kWarm + kUpdates, [&](int step) {

@@ -119,7 +119,7 @@ std::vector<double> losses(const RunConfig& run, Device& device, const OpTable& 
     const auto batch = [&] {
       return synthetic_batch(next++, run.data.micro_batch, run.data.seq_length, run.model.vocab);
     };
-    result.push_back(training.update(2, batch).loss);
+    result.push_back(training.take_step(2, batch).loss);
   }
   return result;
 }

@@ -6,7 +6,7 @@
 #include <map>
 #include <mutex>
 
-#include "parallel/comm/mesh.h"
+#include "parallel/channel/mesh.h"
 #include "tests/model/model_test_support.h"
 
 namespace thinwire::testing {

@@ -2,7 +2,8 @@
 // too.
 #include <limits>
 
-#include "engine/base/ops/activation_cpu.h"
+#include "engine/base/ops/op_list.h"
+#include "engine/run/bench/op_oracles.h"
 #include "tests/support/op_test_support.h"
 
 namespace thinwire::test {
@@ -14,19 +15,16 @@ constexpr double kExpError = 4 * kU, kFlushed = 1e-35;
 // The slope of tanh GELU stops its exponential at e^80 and x at 16: beyond, it returns at most 16 * 57 * e^-80.
 constexpr double kFlatSlope = 2e-32;
 
-struct Value {
-  double y, slope;              // of the function
+struct Value : oracle::Smooth {
   double y_error, slope_error;  // bounds of the fp32 arithmetic
 };
 
 Value gelu(GeluKind kind, double x) {
-  Value v{};
+  Value v{oracle::gelu(kind, x), 0.0, 0.0};
   if (kind == GeluKind::kTanh) {
     const double two_u = 2 * std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
     const double derivative = 2 * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
-    const double s = 1 / (1 + std::exp(-two_u)), rest = 1 / (1 + std::exp(two_u));
-    v.y = x * s;
-    v.slope = s + x * s * rest * derivative;
+    const double s = oracle::sigmoid(two_u), rest = oracle::sigmoid(-two_u);
     // 2u has four roundings (and its constants); e^-2u carries them with weight |2u|, and reaches s with weight 1 - s.
     const double e_error = 5 * kU * std::abs(two_u) + kExpError;
     const double s_error = e_error * rest + 3 * kU;
@@ -35,8 +33,6 @@ Value gelu(GeluKind kind, double x) {
                     kU * std::abs(v.slope) + kFlatSlope;
   } else {
     const double cumulative = 0.5 * std::erfc(-x / std::sqrt(2.0)), bell = std::exp(-x * x / 2);
-    v.y = x * cumulative;
-    v.slope = cumulative + x * bell / std::sqrt(2 * M_PI);
     // Tail: exponential (its argument's rounding is carried along), polynomial of degree 9 whose terms shrink (4
     // roundings), fit 1.4e-8 (a quarter of a unit), quotient and products 6.
     const double tail_error = kExpError + 12 * kU;
@@ -75,8 +71,8 @@ TEST(Gelu, ForwardAndBackwardAgreeWithFloat64) {
           Tensor y(type, {1, n}), dy = random_tensor(rng, type, {1, n}), dx(type, {1, n});
           const Tensor dy_before = dy;
           CpuExec exec;
-          gelu_forward_cpu(*exec, {kind, x, y});
-          gelu_backward_cpu(*exec, {kind, x, dy, alias ? dy.view() : dx.view()});
+          gelu_forward_op(*exec, {kind, x, y});
+          gelu_backward_op(*exec, {kind, x, dy, alias ? dy.view() : dx.view()});
           std::vector<double> want_y, want_dx, bound_y, bound_dx;
           for (int64_t i = 0; i < n; ++i) {
             const Value v = gelu(kind, x.at(i));
@@ -104,7 +100,7 @@ TEST(Gelu, BackwardAgreesWithCentralDifferences) {
     const Tensor x = tensor_of(DType::f32, inputs(rng, n)), dy = constant_tensor(DType::f32, {1, n}, 1.0);
     Tensor dx(DType::f32, {1, n});
     CpuExec exec;
-    gelu_backward_cpu(*exec, {kind, x, dy, dx});
+    gelu_backward_op(*exec, {kind, x, dy, dx});
     const auto forward = [&](double v) {
       return kind == GeluKind::kTanh ? 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)))
                                      : 0.5 * v * (1 + std::erf(v / std::sqrt(2.0)));
@@ -124,8 +120,8 @@ TEST(Gelu, SpecialValues) {
     const Tensor dy = constant_tensor(DType::f32, {1, 7}, 1.0);
     Tensor y(DType::f32, {1, 7}), dx(DType::f32, {1, 7});
     CpuExec exec;
-    gelu_forward_cpu(*exec, {kind, x, y});
-    gelu_backward_cpu(*exec, {kind, x, dy, dx});
+    gelu_forward_op(*exec, {kind, x, y});
+    gelu_backward_op(*exec, {kind, x, dy, dx});
     EXPECT_EQ(y.at(0), 0.0);
     EXPECT_EQ(dx.at(0), 0.5);
     EXPECT_EQ(y.at(1), inf);
@@ -162,8 +158,8 @@ TEST(Swiglu, ForwardAndBackwardAgreeWithFloat64) {
         Tensor x = random_tensor(rng, type, {rows, 2 * cols}, 5.0), dx(type, {rows, 2 * cols}), y(type, {rows, cols});
         const Tensor dy = random_tensor(rng, type, {rows, cols}), before = x;
         CpuExec exec;
-        swiglu_forward_cpu(*exec, {x, y});
-        swiglu_backward_cpu(*exec, {x, dy, alias ? x.view() : dx.view()});
+        swiglu_forward_op(*exec, {x, y});
+        swiglu_backward_op(*exec, {x, dy, alias ? x.view() : dx.view()});
         const size_t n = static_cast<size_t>(rows * cols);
         std::vector<double> want_y(n), want_dx(2 * n), bound_y(n), bound_dx(2 * n);
         for (int64_t r = 0; r < rows; ++r) {
@@ -200,7 +196,7 @@ TEST(Swiglu, BackwardAgreesWithCentralDifferencesAndBoundsItsTails) {
   const Tensor x = tensor_of(DType::f32, values), dy = constant_tensor(DType::f32, {1, n}, 1.0);
   Tensor dx(DType::f32, {1, 2 * n});
   CpuExec exec;
-  swiglu_backward_cpu(*exec, {x, dy, dx});
+  swiglu_backward_op(*exec, {x, dy, dx});
   const auto f = [](double g) { return g / (1 + std::exp(-g)); };
   for (int64_t i = 0; i < n; ++i) {
     const double g = x.at(i), h = 1e-4;
@@ -219,12 +215,12 @@ TEST(Activation, SameBitsForAnyNumberOfThreads) {
         [&](Exec& exec) {
           std::vector<Tensor> out(6, Tensor(type, {301, 260}));
           out[4] = Tensor(type, {301, 130});
-          gelu_forward_cpu(exec, {GeluKind::kTanh, x, out[0]});
-          gelu_forward_cpu(exec, {GeluKind::kExact, x, out[1]});
-          gelu_backward_cpu(exec, {GeluKind::kTanh, x, dy, out[2]});
-          gelu_backward_cpu(exec, {GeluKind::kExact, x, dy, out[3]});
-          swiglu_forward_cpu(exec, {x, out[4]});
-          swiglu_backward_cpu(exec, {x, half, out[5]});
+          gelu_forward_op(exec, {GeluKind::kTanh, x, out[0]});
+          gelu_forward_op(exec, {GeluKind::kExact, x, out[1]});
+          gelu_backward_op(exec, {GeluKind::kTanh, x, dy, out[2]});
+          gelu_backward_op(exec, {GeluKind::kExact, x, dy, out[3]});
+          swiglu_forward_op(exec, {x, out[4]});
+          swiglu_backward_op(exec, {x, half, out[5]});
           return out;
         },
         "activation");

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/base/ops/attention_cpu.h"
+#include "engine/base/ops/cpu_state.h"
 #include "tests/support/op_test_support.h"
 
 namespace thinwire::test {

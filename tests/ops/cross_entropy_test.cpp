@@ -2,7 +2,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "engine/base/ops/cross_entropy_cpu.h"
+#include "engine/base/ops/op_list.h"
+#include "engine/run/bench/op_oracles.h"
 #include "tests/support/op_test_support.h"
 
 namespace thinwire::test {
@@ -11,16 +12,8 @@ namespace {
 constexpr double kU = 0x1p-24;
 const double kInf = std::numeric_limits<double>::infinity();
 
-struct Row {
-  double maximum, sum, loss;
-};
-
-Row row_of(const std::vector<double>& v, int64_t start, int64_t valid, int64_t target) {
-  Row r{-kInf, 0.0, 0.0};
-  for (int64_t c = 0; c < valid; ++c) r.maximum = std::max(r.maximum, v[static_cast<size_t>(start + c)]);
-  for (int64_t c = 0; c < valid; ++c) r.sum += std::exp(v[static_cast<size_t>(start + c)] - r.maximum);
-  r.loss = std::log(r.sum) + r.maximum - v[static_cast<size_t>(start + target)];
-  return r;
+oracle::SoftmaxRow row_of(const std::vector<double>& v, int64_t start, int64_t valid) {
+  return oracle::softmax_row(valid, [&](int64_t c) { return v[static_cast<size_t>(start + c)]; });
 }
 
 void check(DType type, int64_t rows, int64_t cols, int64_t valid, double spread, unsigned seed) {
@@ -42,11 +35,11 @@ void check(DType type, int64_t rows, int64_t cols, int64_t valid, double spread,
   const Tensor before = logits;
   const std::vector<double> v = before.values();
   CpuExec exec;
-  cross_entropy_cpu(*exec, {logits, targets, weight, loss, View(), valid});
+  cross_entropy_op(*exec, {logits, targets, weight, loss, View(), valid});
   EXPECT_EQ(std::memcmp(logits.view().data, before.view().data, logits.view().bytes()), 0)
       << "evaluation must not write";
   const Tensor evaluated = loss;
-  cross_entropy_cpu(*exec, {logits, targets, weight, loss, scale, valid});
+  cross_entropy_op(*exec, {logits, targets, weight, loss, scale, valid});
   EXPECT_TRUE(loss.same_bits(evaluated));
 
   std::vector<double> want_loss, bound_loss, want(v.size(), 0.0), bound(v.size(), 0.0);
@@ -57,7 +50,8 @@ void check(DType type, int64_t rows, int64_t cols, int64_t valid, double spread,
       continue;
     }
     const int64_t target = static_cast<int64_t>(targets.at(r));
-    const Row row = row_of(v, r * cols, valid, target);
+    const oracle::SoftmaxRow row = row_of(v, r * cols, valid);
+    const double row_loss = row.loss(v[static_cast<size_t>(r * cols + target)]);
     // The sum: each term has the rounding of v - max (weight |v - max| <= 80 where the term counts, and it counts
     // little where that is large: |d| e^-|d| <= 1/e, so one unit) and of the exponential, 3 units; rescaling by chunk 5
     // more each; addition.
@@ -69,8 +63,8 @@ void check(DType type, int64_t rows, int64_t cols, int64_t valid, double spread,
     }
     const double sum_error = kU * (exponent_error / row.sum + 12 + 6 * chunks + static_cast<double>(valid) / 32.0);
     const double logit_distance = std::abs(row.maximum - v[static_cast<size_t>(r * cols + target)]);
-    want_loss.push_back(row.loss);
-    bound_loss.push_back(sum_error + kU * (2 * std::abs(std::log(row.sum)) + 2 * logit_distance + 2 * row.loss));
+    want_loss.push_back(row_loss);
+    bound_loss.push_back(sum_error + kU * (2 * std::abs(std::log(row.sum)) + 2 * logit_distance + 2 * row_loss));
     const double g = weight.at(r) * scale.at(0);
     for (int64_t c = 0; c < valid; ++c) {
       const size_t i = static_cast<size_t>(r * cols + c);
@@ -114,16 +108,16 @@ TEST(CrossEntropy, GradientAgreesWithCentralDifferences) {
   Tensor loss(DType::f32, {rows});
   std::vector<double> v = logits.values();
   CpuExec exec;
-  cross_entropy_cpu(*exec, {logits, targets, weight, loss, scale, valid});
+  cross_entropy_op(*exec, {logits, targets, weight, loss, scale, valid});
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < cols; ++c) {
       const size_t i = static_cast<size_t>(r * cols + c);
       const double h = 1e-4, kept = v[i];
       const int64_t target = static_cast<int64_t>(targets.at(r));
       v[i] = kept + h;
-      const double above = row_of(v, r * cols, valid, target).loss;
+      const double above = row_of(v, r * cols, valid).loss(v[static_cast<size_t>(r * cols + target)]);
       v[i] = kept - h;
-      const double below = row_of(v, r * cols, valid, target).loss;
+      const double below = row_of(v, r * cols, valid).loss(v[static_cast<size_t>(r * cols + target)]);
       v[i] = kept;
       // h^2 / 6 times a third derivative below 1/2, and some tens of fp32 roundings of numbers below 2.
       EXPECT_NEAR(logits.at(r * cols + c), weight.at(r) * (above - below) / (2 * h), 2e-9 + 40 * kU);
@@ -143,7 +137,7 @@ TEST(CrossEntropy, ExtremeLogits) {
   targets.set(1, 3);
   const Tensor weight = constant_tensor(DType::f32, {4}, 1.0), scale = constant_tensor(DType::f32, {1}, 1.0);
   CpuExec exec;
-  cross_entropy_cpu(*exec, {logits, targets, weight, loss, scale, cols});
+  cross_entropy_op(*exec, {logits, targets, weight, loss, scale, cols});
   EXPECT_EQ(loss.at(0), 0.0);
   EXPECT_EQ(loss.at(1), 0.0);
   EXPECT_TRUE(std::isnan(loss.at(2)));
@@ -160,7 +154,7 @@ TEST(CrossEntropy, SameBitsForAnyNumberOfThreads) {
     expect_same_bits_for_threads(
         [&](Exec& exec) {
           std::vector<Tensor> out = {logits, Tensor(DType::f32, {203})};
-          cross_entropy_cpu(exec, {out[0], targets, weight, out[1], scale, 500});
+          cross_entropy_op(exec, {out[0], targets, weight, out[1], scale, 500});
           return out;
         },
         "cross_entropy");
@@ -173,9 +167,9 @@ TEST(CrossEntropy, WrongArgumentsAreRefused) {
   CpuExec exec;
   targets.set(1, 7);
   EXPECT_ANY_THROW(
-      cross_entropy_cpu(*exec, {logits, targets, weight, loss, View(), 7}));  // the target is a padding column
-  EXPECT_ANY_THROW(cross_entropy_cpu(*exec, {logits, targets, weight, loss, View(), 9}));
-  EXPECT_NO_THROW(cross_entropy_cpu(*exec, {logits, targets, weight, loss, View(), 8}));
+      cross_entropy_op(*exec, {logits, targets, weight, loss, View(), 7}));  // the target is a padding column
+  EXPECT_ANY_THROW(cross_entropy_op(*exec, {logits, targets, weight, loss, View(), 9}));
+  EXPECT_NO_THROW(cross_entropy_op(*exec, {logits, targets, weight, loss, View(), 8}));
 }
 
 }  // namespace

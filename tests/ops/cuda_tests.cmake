@@ -1,5 +1,5 @@
 # The CUDA kernels under the tests of the CPU ops. NAME_emulated_test runs them thread by thread on the CPU, in every build
-# (engine/base/ops/cuda_emulation.h); NAME_cuda_test, in CUDA builds, runs them on a GPU and skips where there is none.
+# (tests/emulation/cuda_emulation.h); NAME_cuda_test, in CUDA builds, runs them on a GPU and skips where there is none.
 if(THINWIRE_SANITIZE MATCHES "thread")
   return()  # it does not follow the emulation's switching of stacks
 endif()
@@ -8,9 +8,9 @@ foreach(family norm elementwise activation embedding cross_entropy reduce optimi
   list(APPEND emulated_files ${CMAKE_SOURCE_DIR}/engine/base/ops/${family}_cuda.cu)
 endforeach()
 set_source_files_properties(${emulated_files} PROPERTIES LANGUAGE CXX)  # for the targets of this folder
-add_library(thinwire_emulated STATIC ${emulated_files} ${CMAKE_SOURCE_DIR}/engine/base/ops/cuda_emulation.cpp
-  ${CMAKE_SOURCE_DIR}/engine/base/ops/cuda_emulated_ops.cpp ${CMAKE_SOURCE_DIR}/tests/support/emulated_backend.cpp)
-target_include_directories(thinwire_emulated PUBLIC ${CMAKE_SOURCE_DIR}/engine/base/ops/cuda_emulated)
+add_library(thinwire_emulated STATIC ${emulated_files} ${CMAKE_SOURCE_DIR}/tests/emulation/cuda_emulation.cpp
+  ${CMAKE_SOURCE_DIR}/tests/emulation/cuda_emulated_ops.cpp ${CMAKE_SOURCE_DIR}/tests/support/emulated_backend.cpp)
+target_include_directories(thinwire_emulated PUBLIC ${CMAKE_SOURCE_DIR}/tests/emulation)
 target_compile_options(thinwire_emulated PRIVATE -mavx2 -mfma)  # what the CPU ops need too; fmaf is an instruction then
 target_link_libraries(thinwire_emulated PUBLIC thinwire_ops PRIVATE thinwire_warnings)
 if(THINWIRE_CUDA)

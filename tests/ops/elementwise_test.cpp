@@ -2,7 +2,7 @@
 #include <bit>
 #include <limits>
 
-#include "engine/base/ops/elementwise_cpu.h"
+#include "engine/base/ops/op_list.h"
 #include "tests/support/op_test_support.h"
 
 namespace thinwire::test {
@@ -30,7 +30,7 @@ TEST(ResidualAdd, AddsTheDroppedBranch) {
           const Tensor branch = random_tensor(rng, type, {rows, cols}), before = x;
           const Dropout dropout = some_dropout(p, rows);
           CpuExec exec;
-          residual_add_cpu(*exec, {x, branch, alias ? x.view() : y.view(), dropout});
+          residual_add_op(*exec, {x, branch, alias ? x.view() : y.view(), dropout});
           std::vector<double> want, bound;
           for (int64_t i = 0; i < x.count(); ++i) {
             const double dropped = branch.at(i) * dropout_factor(dropout, x.count(), i);
@@ -57,7 +57,7 @@ TEST(Dropout, KeepsExactlyTheElementsOfTheDefinition) {
         Tensor y(type, {rows, cols});
         const Dropout dropout = some_dropout(p, rows);
         CpuExec exec;
-        dropout_apply_cpu(*exec, {x, y, dropout});
+        dropout_apply_op(*exec, {x, y, dropout});
         for (int64_t i = 0; i < x.count(); ++i) {
           Tensor one(type, {1});
           one.set(0, static_cast<float>(x.at(i)) * static_cast<float>(dropout_factor(dropout, x.count(), i)));
@@ -75,14 +75,14 @@ TEST(Dropout, DependsOnTheSampleAndNotOnTheBatch) {
   Tensor together(DType::f32, {6, 35}), alone(DType::f32, {2, 35});
   CpuExec exec;
   Dropout dropout = some_dropout(0.4f, 6);
-  dropout_apply_cpu(*exec, {x, together, dropout});
+  dropout_apply_op(*exec, {x, together, dropout});
   dropout.batch = 1;
   dropout.sample_ids = kIds + 1;
-  dropout_apply_cpu(*exec, {x.view().row_range(0, 2), alone, dropout});
+  dropout_apply_op(*exec, {x.view().row_range(0, 2), alone, dropout});
   EXPECT_EQ(std::memcmp(alone.view().data, together.view().row_range(2, 2).data, alone.view().bytes()), 0);
   Tensor other(DType::f32, {2, 35});
   dropout.layer += 1;
-  dropout_apply_cpu(*exec, {x.view().row_range(0, 2), other, dropout});
+  dropout_apply_op(*exec, {x.view().row_range(0, 2), other, dropout});
   EXPECT_FALSE(other.same_bits(alone));
 }
 
@@ -91,7 +91,7 @@ TEST(Dropout, KeepsTheRightShare) {
   const Tensor x = constant_tensor(DType::f32, {1, n}, 1.0);
   Tensor y(DType::f32, {1, n});
   CpuExec exec;
-  dropout_apply_cpu(*exec, {x, y, some_dropout(0.1f, 1)});
+  dropout_apply_op(*exec, {x, y, some_dropout(0.1f, 1)});
   double kept = 0.0;
   for (int64_t i = 0; i < n; ++i) kept += y.at(i) != 0.0;
   // Binomial: five standard deviations.
@@ -102,12 +102,12 @@ TEST(Dropout, RefusesImpossibleSettings) {
   const Tensor x(DType::f32, {4, 4}), y(DType::f32, {4, 4});
   CpuExec exec;
   Dropout dropout = some_dropout(1.0f, 3);
-  EXPECT_ANY_THROW(dropout_apply_cpu(*exec, {x, y, dropout}));
+  EXPECT_ANY_THROW(dropout_apply_op(*exec, {x, y, dropout}));
   dropout.p = 0.5f;
-  EXPECT_ANY_THROW(dropout_apply_cpu(*exec, {x, y, dropout}));  // 16 elements over 3 samples
+  EXPECT_ANY_THROW(dropout_apply_op(*exec, {x, y, dropout}));  // 16 elements over 3 samples
   dropout.batch = 2;
   dropout.sample_ids = nullptr;
-  EXPECT_ANY_THROW(dropout_apply_cpu(*exec, {x, y, dropout}));
+  EXPECT_ANY_THROW(dropout_apply_op(*exec, {x, y, dropout}));
 }
 
 TEST(Cast, EveryPairRoundsLikeTheScalarConversion) {
@@ -126,7 +126,7 @@ TEST(Cast, EveryPairRoundsLikeTheScalarConversion) {
                                   : std::ldexp(1.0, -30) * bits(rng));
         }
         CpuExec exec;
-        cast_cpu(*exec, {src, dst});
+        cast_op(*exec, {src, dst});
         for (int64_t i = 0; i < n; ++i) {
           Tensor want(to, {1});
           want.set(0, src.at(i));
@@ -152,7 +152,7 @@ TEST(Axpy, RoundsOnce) {
         bound.push_back((kU + unit_of(type)) * std::abs(want.back()) * 1.01 + tiny_of(type));
       }
       CpuExec exec;
-      axpy_cpu(*exec, {0.7f, x, y});
+      axpy_op(*exec, {0.7f, x, y});
       expect_close(
           y, want, [&](int64_t i) { return bound[static_cast<size_t>(i)]; }, "axpy");
     }
@@ -164,7 +164,7 @@ TEST(FillConstant, FillsToTheLastElement) {
     for (int64_t n : {1, 15, 16, 17, 33001}) {
       Tensor x(type, {n});
       CpuExec exec;
-      fill_constant_cpu(*exec, {x, -1.5f});
+      fill_constant_op(*exec, {x, -1.5f});
       for (int64_t i = 0; i < n; ++i) ASSERT_EQ(x.at(i), -1.5);
     }
   }
@@ -184,7 +184,7 @@ TEST(BiasGradient, IsTheColumnSum) {
         size[static_cast<size_t>(i % cols)] += std::abs(dy.at(i));
       }
       CpuExec exec;
-      bias_gradient_cpu(*exec, {dy, dbias});
+      bias_gradient_op(*exec, {dy, dbias});
       // Levels of addition: rows / 8 groups in a partial sum of max(32, rows / 256) rows, three in a group, 256 partial
       // sums.
       const double depth =
@@ -203,11 +203,11 @@ TEST(Elementwise, SameBitsForAnyNumberOfThreads) {
         [&](Exec& exec) {
           std::vector<Tensor> out = {Tensor(type, {999, 131}), Tensor(type, {999, 131}), y, Tensor(DType::f32, {131}),
                                      Tensor(DType::f16, {999, 131})};
-          residual_add_cpu(exec, {x, y, out[0], some_dropout(0.2f, 999)});
-          dropout_apply_cpu(exec, {x, out[1], some_dropout(0.2f, 999)});
-          axpy_cpu(exec, {0.3f, x, out[2]});
-          bias_gradient_cpu(exec, {x, out[3]});
-          cast_cpu(exec, {x, out[4]});
+          residual_add_op(exec, {x, y, out[0], some_dropout(0.2f, 999)});
+          dropout_apply_op(exec, {x, out[1], some_dropout(0.2f, 999)});
+          axpy_op(exec, {0.3f, x, out[2]});
+          bias_gradient_op(exec, {x, out[3]});
+          cast_op(exec, {x, out[4]});
           return out;
         },
         "elementwise");

@@ -1,6 +1,6 @@
 // Embedding rows and their gradients, compared bit by bit with sequential loops: the order of addition is part of the
 // contract.
-#include "engine/base/ops/embedding_cpu.h"
+#include "engine/base/ops/op_list.h"
 #include "tests/support/op_test_support.h"
 
 namespace thinwire::test {
@@ -26,7 +26,7 @@ TEST(EmbeddingForward, IsTableRowPlusPosition) {
         EmbeddingForward op{tokens, table, View(), x, k.length, first};
         if (with_positions) op.positions = positions;
         CpuExec exec(3);
-        embedding_forward_cpu(*exec, op);
+        embedding_forward_op(*exec, op);
         for (int64_t i = 0; i < x.count(); ++i) {
           const int64_t n = i / k.cols, c = i % k.cols, token = static_cast<int64_t>(tokens.at(n));
           float sum = static_cast<float>(table.at(token * k.cols + c));
@@ -60,7 +60,7 @@ TEST(EmbeddingBackward, AddsInTokenOrder) {
           }
         }
         CpuExec exec(threads);
-        embedding_backward_cpu(*exec, {tokens, dx, dtable, dpositions, k.length});
+        embedding_backward_op(*exec, {tokens, dx, dtable, dpositions, k.length});
         EXPECT_TRUE(dtable.same_bits(want_table)) << name_of(type) << " V " << k.vocabulary << " h " << k.cols;
         EXPECT_TRUE(dpositions.same_bits(want_positions)) << name_of(type) << " T " << k.length << " h " << k.cols;
       }
@@ -78,8 +78,8 @@ TEST(EmbeddingBackward, IsTheAdjointOfTheForward) {
   const Tensor dx = random_tensor(rng, DType::f32, {count, cols}), tokens = random_tokens(rng, count, vocabulary);
   Tensor x(DType::f32, {count, cols}), dtable(DType::f32, {vocabulary, cols}), dpositions(DType::f32, {length, cols});
   CpuExec exec;
-  embedding_forward_cpu(*exec, {tokens, table, positions, x, length, 0});
-  embedding_backward_cpu(*exec, {tokens, dx, dtable, dpositions, length});
+  embedding_forward_op(*exec, {tokens, table, positions, x, length, 0});
+  embedding_backward_op(*exec, {tokens, dx, dtable, dpositions, length});
   const auto dot = [](const Tensor& a, const Tensor& b, double& size) {
     double sum = 0.0;
     for (int64_t i = 0; i < a.count(); ++i) {
@@ -102,7 +102,7 @@ TEST(Embedding, SameBitsForAnyNumberOfThreads) {
       expect_same_bits_for_threads(
           [&](Exec& exec) {
             std::vector<Tensor> out = {Tensor(DType::f32, {50, cols}), Tensor(DType::f32, {200, cols})};
-            embedding_backward_cpu(exec, {tokens, dx, out[0], out[1], 200});
+            embedding_backward_op(exec, {tokens, dx, out[0], out[1], 200});
             return out;
           },
           "embedding_backward");
@@ -116,11 +116,11 @@ TEST(Embedding, TokensOutsideTheTableAreRefused) {
   CpuExec exec;
   for (double bad : {-1.0, 4.0}) {
     tokens.set(1, bad);
-    EXPECT_ANY_THROW(embedding_forward_cpu(*exec, {tokens, table, View(), x, 2, 0}));
-    EXPECT_ANY_THROW(embedding_backward_cpu(*exec, {tokens, dx, dtable, View(), 2}));
+    EXPECT_ANY_THROW(embedding_forward_op(*exec, {tokens, table, View(), x, 2, 0}));
+    EXPECT_ANY_THROW(embedding_backward_op(*exec, {tokens, dx, dtable, View(), 2}));
   }
   tokens.set(1, 0);
-  EXPECT_ANY_THROW(embedding_forward_cpu(*exec, {tokens, table, table, x, 2, 3}));  // positions 3, 4 of 4
+  EXPECT_ANY_THROW(embedding_forward_op(*exec, {tokens, table, table, x, 2, 3}));  // positions 3, 4 of 4
 }
 
 }  // namespace

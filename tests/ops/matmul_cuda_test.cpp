@@ -1,11 +1,12 @@
 // Products on a GPU against float64 loops: ragged shapes, alignments, transposes, dtypes, bias, accumulation, the fused
 // GELU forms, and equal bits on repetition.
-#include "engine/base/ops/matmul_cuda.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "engine/base/ops/matmul_plans_cuda.h"
+#include "engine/base/ops/op_list.h"
+#include "engine/run/bench/op_oracles.h"
 #include "tests/support/cuda_test_support.h"
 
 namespace thinwire {
@@ -169,14 +170,6 @@ TEST(MatmulCuda, Fp32IsNotTf32) {
   EXPECT_TRUE(gc.read().same_bits(a));
 }
 
-double gelu(double x) {
-  return 0.5 * x * (1.0 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
-}
-double gelu_slope(double x) {
-  const double t = std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x));
-  return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * 0.7978845608028654 * (1.0 + 3.0 * 0.044715 * x * x);
-}
-
 // The tanh form, within the rounding of a 16-bit result; a hardware tanh is good to 2^-11 (PTX: tanh.approx), which
 // shows beside results of its own size only.
 TEST(MatmulCuda, GeluFormsAreTheTanhForm) {
@@ -197,7 +190,7 @@ TEST(MatmulCuda, GeluFormsAreTheTanhForm) {
       const double approximate = t == DType::f32 ? 0x1p-20 : 0x1p-11;
       for (int64_t i = 0; i < x.count(); ++i) {
         // Either x before its rounding or after it went in: both are within the slope (1.13 at most) times x's bound.
-        const double v = e.value[static_cast<size_t>(i)], want = gelu(v);
+        const double v = e.value[static_cast<size_t>(i)], want = oracle::gelu(GeluKind::kTanh, v).y;
         EXPECT_NEAR(got.at(i), want,
                     1.13 * bound(p, e, i) + test::unit_of(t) * std::abs(want) + approximate * std::abs(v))
             << p.name() << " element " << i;

@@ -2,7 +2,8 @@
 #include <algorithm>
 #include <map>
 
-#include "engine/base/ops/norm_cpu.h"
+#include "engine/base/ops/op_list.h"
+#include "engine/run/bench/op_oracles.h"
 #include "tests/support/op_test_support.h"
 
 namespace thinwire::test {
@@ -10,23 +11,10 @@ namespace {
 
 constexpr double kU = 0x1p-24;  // rounding unit of the fp32 arithmetic inside every op
 
-struct RowStatistics {
-  double mean = 0.0, rstd = 0.0, spread = 0.0;  // spread: mean of |x - mean|
-};
+using oracle::RowStatistics;
 
 RowStatistics statistics_of(const double* x, int64_t cols, NormKind kind, double eps) {
-  RowStatistics s;
-  const double n = static_cast<double>(cols);
-  if (kind == NormKind::kLayerNorm) {
-    for (int64_t c = 0; c < cols; ++c) s.mean += x[c] / n;
-  }
-  double variance = 0.0;
-  for (int64_t c = 0; c < cols; ++c) {
-    variance += (x[c] - s.mean) * (x[c] - s.mean) / n;
-    s.spread += std::abs(x[c] - s.mean) / n;
-  }
-  s.rstd = 1.0 / std::sqrt(variance + eps);
-  return s;
+  return oracle::row_statistics(cols, kind, eps, [x](int64_t c) { return x[c]; });
 }
 
 // Additions on the longest path of a row sum: 32 running sums at least, then a tree.
@@ -68,7 +56,7 @@ void check_forward(const ForwardCase& k, unsigned seed) {
     op.dropout = {k.p, seed_key(99), RandomPurpose::kHiddenDropout, 5, ids, k.rows % 3 == 0 ? 3 : 1};
   }
   CpuExec exec;
-  norm_forward_cpu(*exec, op);
+  norm_forward_op(*exec, op);
 
   const Tensor& input = k.branch ? (k.alias ? x : sum) : x;
   const double unit_t = unit_of(k.type);
@@ -154,7 +142,7 @@ TEST(NormForward, NanStaysVisible) {
     op.x = x;
     op.weight = weight;
     op.y = y;
-    norm_forward_cpu(*exec, op);
+    norm_forward_op(*exec, op);
     EXPECT_FALSE(std::isnan(y.at(0)));
     for (int64_t c = 0; c < 37; ++c) EXPECT_TRUE(std::isnan(y.at(37 + c)));
   }
@@ -206,7 +194,7 @@ void check_backward(NormKind kind, DType type, int64_t rows, int64_t cols, bool 
   NormBackward op = backward_op(d, kind, dx, dweight, dbias);
   if (residual) op.residual = alias ? dx.view() : d.residual.view();
   CpuExec exec;
-  norm_backward_cpu(*exec, op);
+  norm_backward_op(*exec, op);
 
   const bool layer = kind == NormKind::kLayerNorm;
   const double n = static_cast<double>(cols), depth = depth_of(cols);
@@ -272,7 +260,7 @@ TEST(NormBackward, AgreesWithCentralDifferences) {
     const BackwardData d = backward_data(rng, kind, DType::f32, rows, cols);
     const Tensor dx(DType::f32, {rows, cols}), dweight(DType::f32, {cols}), dbias(DType::f32, {cols});
     CpuExec exec;
-    norm_backward_cpu(*exec, backward_op(d, kind, dx, dweight, dbias));
+    norm_backward_op(*exec, backward_op(d, kind, dx, dweight, dbias));
     std::vector<double> x = d.x.values(), w = d.weight.values(), b(static_cast<size_t>(cols), 0.25);
     const std::vector<double> dy = d.dy.values();
     const auto loss = [&] {
@@ -318,7 +306,7 @@ TEST(Norm, SameBitsForAnyNumberOfThreads) {
               std::vector<Tensor> out = {Tensor(type, {rows, cols}), Tensor(DType::f32, {cols}),
                                          Tensor(DType::f32, {cols}), Tensor(type, {rows, cols}),
                                          Tensor(type, {rows, cols})};
-              norm_backward_cpu(exec, backward_op(d, kind, out[0], out[1], out[2]));
+              norm_backward_op(exec, backward_op(d, kind, out[0], out[1], out[2]));
               NormForward forward;
               forward.kind = kind;
               forward.x = d.x;
@@ -327,7 +315,7 @@ TEST(Norm, SameBitsForAnyNumberOfThreads) {
               forward.dropout = {0.1f, seed_key(1), RandomPurpose::kHiddenDropout, 0, ids, 1};
               forward.weight = d.weight;
               forward.y = out[4];
-              norm_forward_cpu(exec, forward);
+              norm_forward_op(exec, forward);
               return out;
             },
             "norm");
@@ -344,13 +332,13 @@ TEST(Norm, WrongShapesAreRefused) {
   op.x = x;
   op.weight = small;
   op.y = y;
-  EXPECT_ANY_THROW(norm_forward_cpu(*exec, op));
+  EXPECT_ANY_THROW(norm_forward_op(*exec, op));
   op.weight = weight;
   op.y = half;
-  EXPECT_ANY_THROW(norm_forward_cpu(*exec, op));
+  EXPECT_ANY_THROW(norm_forward_op(*exec, op));
   op.y = y;
   op.branch = x;
-  EXPECT_ANY_THROW(norm_forward_cpu(*exec, op));
+  EXPECT_ANY_THROW(norm_forward_op(*exec, op));
 }
 
 }  // namespace

@@ -136,7 +136,7 @@ TEST(AdamWOp, BitsDoNotDependOnThreadsOrSpans) {
   EXPECT_TRUE(whole.working.same_bits(cut.working));
 }
 
-// With a constant gradient m^ = g and v^ = g * g at every step, so every update is lr * sign(g): catches a wrong 1 -
+// With a constant gradient m^ = g and v^ = g * g at every step, so every step is lr * sign(g): catches a wrong 1 -
 // beta2.
 TEST(AdamWOp, ConstantGradientMovesByTheLearningRate) {
   const int64_t n = 40;

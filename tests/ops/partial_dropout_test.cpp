@@ -1,7 +1,5 @@
-// Dropout of a part of a tensor: any cut by rows or by heads gives the bits of the same elements of the uncut call.
-#include "engine/base/ops/attention_cpu.h"
-#include "engine/base/ops/elementwise_cpu.h"
-#include "engine/base/ops/norm_cpu.h"
+// Dropout of a part of a tensor: any sharded by rows or by heads gives the bits of the same elements of the uncut call.
+#include "engine/base/ops/op_list.h"
 #include "tests/ops/attention_oracle.h"
 #include "tests/support/op_test_support.h"
 
@@ -38,17 +36,17 @@ TEST(PartialDropout, RowsAreNumberedInTheWhole) {
         rstd(DType::f32, {rows});
     CpuExec exec;
     const auto norm = [&](View x_rows, View branch_rows, View sum_rows, View y_rows, View rstd_rows, Dropout dropout) {
-      norm_forward_cpu(*exec, {.kind = NormKind::kRmsNorm,
-                               .x = x_rows,
-                               .branch = branch_rows,
-                               .sum = sum_rows,
-                               .dropout = dropout,
-                               .weight = weight,
-                               .y = y_rows,
-                               .rstd = rstd_rows});
+      norm_forward_op(*exec, {.kind = NormKind::kRmsNorm,
+                              .x = x_rows,
+                              .branch = branch_rows,
+                              .sum = sum_rows,
+                              .dropout = dropout,
+                              .weight = weight,
+                              .y = y_rows,
+                              .rstd = rstd_rows});
     };
-    dropout_apply_cpu(*exec, {x, dropped, whole});
-    residual_add_cpu(*exec, {x, branch, added, whole});
+    dropout_apply_op(*exec, {x, dropped, whole});
+    residual_add_op(*exec, {x, branch, added, whole});
     norm(x, branch, sum, y, rstd, whole);
     const std::vector<int64_t> cuts = random_cuts(rng, rows);
     for (size_t i = 1; i < cuts.size(); ++i) {
@@ -58,8 +56,8 @@ TEST(PartialDropout, RowsAreNumberedInTheWhole) {
       part.rows = rows, part.first_row = first;
       const View x_part = x.view().row_range(first, n), branch_part = branch.view().row_range(first, n);
       Tensor a(type, {n, cols}), b(type, {n, cols}), s(type, {n, cols}), t(type, {n, cols}), r(DType::f32, {n});
-      dropout_apply_cpu(*exec, {x_part, a, part});
-      residual_add_cpu(*exec, {x_part, branch_part, b, part});
+      dropout_apply_op(*exec, {x_part, a, part});
+      residual_add_op(*exec, {x_part, branch_part, b, part});
       norm(x_part, branch_part, s, t, r, part);
       EXPECT_TRUE(same_rows(a, dropped, first)) << "dropout_apply, rows " << first << "+" << n;
       EXPECT_TRUE(same_rows(b, added, first)) << "residual_add, rows " << first << "+" << n;
@@ -101,12 +99,12 @@ TEST(PartialDropout, HeadsAreNumberedInTheWhole) {
         op.out = out, op.lse = lse;
         return op;
       };
-      attention_forward_cpu(*exec, narrow(x.forward_op()));
+      attention_forward_op(*exec, narrow(x.forward_op()));
       AttentionBackward back = narrow(x.backward_op());
       back.dout = dout;
       for (int64_t n = 0; n < dq.count(); ++n) dq.set(n, AttentionTensors::untouched());
       back.dq = back.dk = back.dv = dq;
-      attention_backward_cpu(*exec, back);
+      attention_backward_op(*exec, back);
       for (int64_t n = 0; n < tokens; ++n) {
         for (int64_t e = 0; e < heads * d; ++e)
           ASSERT_EQ(out.at(n * heads * d + e), x.out.at(n * width + head * d + e)) << "token " << n << " element " << e;
@@ -126,11 +124,11 @@ TEST(PartialDropout, PartsOutsideTheWholeAreRefused) {
   CpuExec exec;
   Dropout dropout = {0.3f, seed_key(5), RandomPurpose::kHiddenDropout, 4, kIds, 2};
   dropout.rows = 6, dropout.first_row = 3;
-  EXPECT_ANY_THROW(dropout_apply_cpu(*exec, {x, y, dropout}));
+  EXPECT_ANY_THROW(dropout_apply_op(*exec, {x, y, dropout}));
   dropout.first_row = 2;
-  EXPECT_NO_THROW(dropout_apply_cpu(*exec, {x, y, dropout}));
+  EXPECT_NO_THROW(dropout_apply_op(*exec, {x, y, dropout}));
   dropout.batch = 5;
-  EXPECT_ANY_THROW(dropout_apply_cpu(*exec, {x, y, dropout}));  // 48 elements are not five samples
+  EXPECT_ANY_THROW(dropout_apply_op(*exec, {x, y, dropout}));  // 48 elements are not five samples
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Normal numbers: the documented counters, any cut into slices, and the moments of the distribution.
-#include "engine/base/ops/random_cpu.h"
+#include "engine/base/ops/op_list.h"
 #include "tests/support/op_test_support.h"
 
 namespace thinwire::test {
@@ -12,7 +12,7 @@ TEST(FillNormal, FollowsTheDocumentedCounters) {
       for (int64_t n : {1, 3, 17, 1003}) {
         Tensor x(type, {n});
         CpuExec exec;
-        fill_normal_cpu(*exec, {x, 0.02f, seed, 42, first});
+        fill_normal_op(*exec, {x, 0.02f, seed, 42, first});
         for (int64_t i = 0; i < n; ++i) {
           const uint64_t e = static_cast<uint64_t>(first + i);
           const PhiloxBlock w = philox({0x89abcdefu, 0x01234567u},
@@ -30,13 +30,13 @@ TEST(FillNormal, FollowsTheDocumentedCounters) {
 TEST(FillNormal, SlicesAreTheWhole) {
   Tensor whole(DType::f32, {10007}), pieces(DType::f32, {10007});
   CpuExec exec;
-  fill_normal_cpu(*exec, {whole, 1.0f, 7, 3, 0});
+  fill_normal_op(*exec, {whole, 1.0f, 7, 3, 0});
   for (int64_t at = 0, n = 1; at < 10007; at += n, n = n * 2 + 1) {
-    fill_normal_cpu(*exec, {pieces.view().element_range(at, std::min(n, 10007 - at)), 1.0f, 7, 3, at});
+    fill_normal_op(*exec, {pieces.view().element_range(at, std::min(n, 10007 - at)), 1.0f, 7, 3, at});
   }
   EXPECT_TRUE(whole.same_bits(pieces));
   Tensor other(DType::f32, {10007});
-  fill_normal_cpu(*exec, {other, 1.0f, 7, 4, 0});
+  fill_normal_op(*exec, {other, 1.0f, 7, 4, 0});
   EXPECT_FALSE(whole.same_bits(other));
 }
 
@@ -44,7 +44,7 @@ TEST(FillNormal, HasTheMomentsOfANormalDistribution) {
   const int64_t n = 200000;
   Tensor x(DType::f32, {n});
   CpuExec exec;
-  fill_normal_cpu(*exec, {x, 2.0f, 11, 1, 0});
+  fill_normal_op(*exec, {x, 2.0f, 11, 1, 0});
   double moment[5] = {};
   for (int64_t i = 0; i < n; ++i) {
     for (int k = 1; k <= 4; ++k) moment[k] += std::pow(x.at(i) / 2.0, k) / static_cast<double>(n);
@@ -62,7 +62,7 @@ TEST(FillNormal, SameBitsForAnyNumberOfThreads) {
     expect_same_bits_for_threads(
         [&](Exec& exec) {
           std::vector<Tensor> out = {Tensor(type, {20011})};
-          fill_normal_cpu(exec, {out[0], 0.5f, 1, 2, 3});
+          fill_normal_op(exec, {out[0], 0.5f, 1, 2, 3});
           return out;
         },
         "fill_normal");

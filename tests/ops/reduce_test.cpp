@@ -1,7 +1,7 @@
 // Sums in double against long double loops; what is not a number must stay one.
 #include <limits>
 
-#include "engine/base/ops/reduce_cpu.h"
+#include "engine/base/ops/op_list.h"
 #include "tests/support/op_test_support.h"
 
 namespace thinwire::test {
@@ -24,9 +24,9 @@ TEST(Reduce, AgreesWithLongDouble) {
     }
     Tensor sum = constant_tensor(DType::f64, {1}, 1.0), dot = sum, square = sum;
     CpuExec exec;
-    weighted_sum_cpu(*exec, {a, View(), sum});
-    weighted_sum_cpu(*exec, {a, b, dot});
-    sum_squares_cpu(*exec, {a, square});
+    weighted_sum_op(*exec, {a, View(), sum});
+    weighted_sum_op(*exec, {a, b, dot});
+    sum_squares_op(*exec, {a, square});
     // 4096 / 16 additions on a path inside a block, then one per block, and the products of fp32 numbers are exact.
     const double depth = 256 + 16 + static_cast<double>(n) / 4096 + 2;
     const double unit = 0x1p-53 * depth;
@@ -40,8 +40,8 @@ TEST(Reduce, LargeAndSmallNumbersDoNotOverflowOrVanish) {
   const Tensor large = constant_tensor(DType::f32, {5000}, 3e38), small = constant_tensor(DType::f32, {5000}, 1e-38);
   Tensor a(DType::f64, {1}), b(DType::f64, {1});
   CpuExec exec;
-  sum_squares_cpu(*exec, {large, a});
-  sum_squares_cpu(*exec, {small, b});
+  sum_squares_op(*exec, {large, a});
+  sum_squares_op(*exec, {small, b});
   EXPECT_NEAR(a.at(0) / (5000 * 9e76), 1.0, 1e-6);
   EXPECT_NEAR(b.at(0) / (5000 * 1e-76), 1.0, 1e-6);
 }
@@ -53,8 +53,8 @@ TEST(Reduce, NonFiniteNumbersShowWhereverTheyAre) {
       x.set(at, bad);
       Tensor sum(DType::f64, {1}), squares(DType::f64, {1});
       CpuExec exec;
-      weighted_sum_cpu(*exec, {x, View(), sum});
-      sum_squares_cpu(*exec, {x, squares});
+      weighted_sum_op(*exec, {x, View(), sum});
+      sum_squares_op(*exec, {x, squares});
       EXPECT_FALSE(std::isfinite(sum.at(0)));
       EXPECT_FALSE(std::isfinite(squares.at(0)));
     }
@@ -68,9 +68,9 @@ TEST(Reduce, SameBitsForAnyNumberOfThreads) {
     expect_same_bits_for_threads(
         [&](Exec& exec) {
           std::vector<Tensor> out(3, Tensor(DType::f64, {1}));
-          weighted_sum_cpu(exec, {a, View(), out[0]});
-          weighted_sum_cpu(exec, {a, b, out[1]});
-          sum_squares_cpu(exec, {a, out[2]});
+          weighted_sum_op(exec, {a, View(), out[0]});
+          weighted_sum_op(exec, {a, b, out[1]});
+          sum_squares_op(exec, {a, out[2]});
           return out;
         },
         "reduce");

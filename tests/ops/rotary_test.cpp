@@ -1,5 +1,5 @@
 // Rotary position embedding against float64 in the layouts that models use, and its inverse.
-#include "engine/base/ops/rotary_cpu.h"
+#include "engine/base/ops/op_list.h"
 #include "tests/support/op_test_support.h"
 
 namespace thinwire::test {
@@ -86,7 +86,7 @@ TEST(Rotary, RotatesPairsAndTouchesNothingElse) {
           }
         }
         CpuExec exec;
-        rotary_cpu(*exec, p.op);
+        rotary_op(*exec, p.op);
         expect_close(
             p.data, want, [&](int64_t i) { return bound[static_cast<size_t>(i)]; }, "rotary");
       }
@@ -102,9 +102,9 @@ TEST(Rotary, InverseUndoesTheForward) {
     bind(p);
     const std::vector<double> before = p.data.values();
     CpuExec exec;
-    rotary_cpu(*exec, p.op);
+    rotary_op(*exec, p.op);
     p.op.inverse = true;
-    rotary_cpu(*exec, p.op);
+    rotary_op(*exec, p.op);
     // Two rotations of numbers up to |v|, with cos^2 + sin^2 off by the rounding of the tables.
     expect_close(
         p.data, before, [&](int64_t i) { return 16 * kU * (std::abs(before[static_cast<size_t>(i)]) + 6.0); },
@@ -137,8 +137,8 @@ TEST(Rotary, BatchOutermostOrPerHeadPlanesGiveTheSame) {
   op.data = planes;
   op.layout = {0, 4 * k.length * k.head_dim, k.head_dim, 2 * k.length * k.head_dim, k.length * k.head_dim};
   CpuExec exec;
-  rotary_cpu(*exec, op);
-  rotary_cpu(*exec, fused.op);
+  rotary_op(*exec, op);
+  rotary_op(*exec, fused.op);
   for_all([&](int64_t plane, int64_t at) { ASSERT_EQ(planes.at(plane), fused.data.at(at)); });
 }
 
@@ -149,7 +149,7 @@ TEST(Rotary, SameBitsForAnyNumberOfThreads) {
       [&](Exec& exec) {
         Problem p = original;
         bind(p);
-        rotary_cpu(exec, p.op);
+        rotary_op(exec, p.op);
         return std::vector<Tensor>{p.data};
       },
       "rotary");
@@ -162,13 +162,13 @@ TEST(Rotary, HeadsOutsideTheTensorAreRefused) {
   CpuExec exec;
   Rotary op = p.op;
   op.layout.offset += 33;
-  EXPECT_ANY_THROW(rotary_cpu(*exec, op));
+  EXPECT_ANY_THROW(rotary_op(*exec, op));
   op = p.op;
   op.rot_dim = 5;
-  EXPECT_ANY_THROW(rotary_cpu(*exec, op));
+  EXPECT_ANY_THROW(rotary_op(*exec, op));
   op = p.op;
   op.first_position = 1;
-  EXPECT_ANY_THROW(rotary_cpu(*exec, op));
+  EXPECT_ANY_THROW(rotary_op(*exec, op));
 }
 
 }  // namespace

@@ -1,10 +1,9 @@
-// Vocabulary cut over ranks: parts of the embedding table add up to the whole, and the loss in two halves agrees with
-// float64 and with the uncut op.
+// Vocabulary sharded over ranks: parts of the embedding table add up to the whole, and the loss in two halves agrees
+// with float64 and with the uncut op.
 #include <algorithm>
 #include <limits>
 
-#include "engine/base/ops/cross_entropy_cpu.h"
-#include "engine/base/ops/embedding_cpu.h"
+#include "engine/base/ops/op_list.h"
 #include "tests/support/op_test_support.h"
 
 namespace thinwire::test {
@@ -36,7 +35,7 @@ Loss vocab_parallel(Exec& exec, const Tensor& logits, const Tensor& targets, con
     const int64_t first = cols * k / ranks, n = cols * (k + 1) / ranks - first;
     parts.push_back(columns_of(logits, first, n));
     const Tensor before = parts.back();
-    vocab_statistics_cpu(
+    vocab_statistics_op(
         exec, {parts.back(), targets, weight, all.view().element_range(k * rows * 3, rows * 3), vocabulary, first});
     EXPECT_TRUE(parts.back().same_bits(before)) << "statistics must not write logits";
   }
@@ -44,8 +43,8 @@ Loss vocab_parallel(Exec& exec, const Tensor& logits, const Tensor& targets, con
   for (int k = 0; k < ranks; ++k) {
     const int64_t first = cols * k / ranks, n = cols * (k + 1) / ranks - first;
     Tensor mine(DType::f32, {rows});
-    vocab_loss_cpu(exec, {parts[static_cast<size_t>(k)], targets, weight, all, mine, training ? scale.view() : View(),
-                          vocabulary, first});
+    vocab_loss_op(exec, {parts[static_cast<size_t>(k)], targets, weight, all, mine, training ? scale.view() : View(),
+                         vocabulary, first});
     if (k == 0) loss = mine;
     EXPECT_TRUE(mine.same_bits(loss)) << "rank " << k;
     for (int64_t r = 0; r < rows; ++r) {
@@ -117,7 +116,7 @@ void check(DType type, int64_t rows, int64_t cols, int64_t valid, int ranks, dou
   }
   if (ranks > 1) return;
   Tensor uncut = logits, loss(DType::f32, {rows});
-  cross_entropy_cpu(*exec, {uncut, targets, weight, loss, scale, valid});
+  cross_entropy_op(*exec, {uncut, targets, weight, loss, scale, valid});
   EXPECT_TRUE(loss.same_bits(got.loss));  // a factor e^0 and additions of 0 round nothing
   EXPECT_TRUE(uncut.same_bits(got.dlogits));
 }
@@ -174,10 +173,10 @@ TEST(VocabLoss, WrongArgumentsAreRefused) {
   const Tensor weight = constant_tensor(DType::f32, {2}, 1.0), two(DType::f32, {2, 2, 3}), odd(DType::f32, {7});
   CpuExec exec;
   targets.set(1, 21);
-  EXPECT_ANY_THROW(vocab_statistics_cpu(*exec, {logits, targets, weight, statistics, 20, 8}));
-  EXPECT_NO_THROW(vocab_statistics_cpu(*exec, {logits, targets, weight, statistics, 22, 8}));
-  EXPECT_NO_THROW(vocab_loss_cpu(*exec, {logits, targets, weight, two, loss, View(), 22, 8}));
-  EXPECT_ANY_THROW(vocab_loss_cpu(*exec, {logits, targets, weight, odd, loss, View(), 22, 8}));
+  EXPECT_ANY_THROW(vocab_statistics_op(*exec, {logits, targets, weight, statistics, 20, 8}));
+  EXPECT_NO_THROW(vocab_statistics_op(*exec, {logits, targets, weight, statistics, 22, 8}));
+  EXPECT_NO_THROW(vocab_loss_op(*exec, {logits, targets, weight, two, loss, View(), 22, 8}));
+  EXPECT_ANY_THROW(vocab_loss_op(*exec, {logits, targets, weight, odd, loss, View(), 22, 8}));
 }
 
 TEST(PartialEmbedding, PartsAddUpToTheWhole) {
@@ -192,16 +191,16 @@ TEST(PartialEmbedding, PartsAddUpToTheWhole) {
                      tokens = random_tokens(rng, count, vocabulary);
         Tensor x(type, {count, cols}), dtable(DType::f32, {vocabulary, cols}), sum(type, {count, cols});
         CpuExec exec(threads);
-        embedding_forward_cpu(*exec, {tokens, table, positions, x, length, 0});
-        embedding_backward_cpu(*exec, {tokens, dx, dtable, View(), length});
+        embedding_forward_op(*exec, {tokens, table, positions, x, length, 0});
+        embedding_backward_op(*exec, {tokens, dx, dtable, View(), length});
         for (int k = 0; k < ranks; ++k) {
           const int64_t first = vocabulary * k / ranks, n = vocabulary * (k + 1) / ranks - first;
           Tensor part(type, {count, cols}), dpart(DType::f32, {n, cols});
           // Positions on one rank: wherever the token is, the sum is one rounding of word + position.
-          embedding_forward_cpu(*exec, {tokens, table.view().row_range(first, n), k == 0 ? positions.view() : View(),
-                                        part, length, 0, first, vocabulary});
+          embedding_forward_op(*exec, {tokens, table.view().row_range(first, n), k == 0 ? positions.view() : View(),
+                                       part, length, 0, first, vocabulary});
           for (int64_t i = 0; i < part.count(); ++i) sum.set(i, sum.at(i) + part.at(i));
-          embedding_backward_cpu(*exec, {tokens, dx, dpart, View(), length, first, vocabulary});
+          embedding_backward_op(*exec, {tokens, dx, dpart, View(), length, first, vocabulary});
           EXPECT_EQ(std::memcmp(dpart.view().data, dtable.view().row_range(first, n).data, dpart.view().bytes()), 0)
               << name_of(type) << " rank " << k << " of " << ranks;
         }
@@ -217,12 +216,12 @@ TEST(PartialEmbedding, TokensOutsideTheVocabularyAreRefused) {
   CpuExec exec;
   for (double bad : {-1.0, 9.0}) {
     tokens.set(1, bad);
-    EXPECT_ANY_THROW(embedding_forward_cpu(*exec, {tokens, table, View(), x, 2, 0, 3, 9}));
-    EXPECT_ANY_THROW(embedding_backward_cpu(*exec, {tokens, dx, dtable, View(), 2, 3, 9}));
+    EXPECT_ANY_THROW(embedding_forward_op(*exec, {tokens, table, View(), x, 2, 0, 3, 9}));
+    EXPECT_ANY_THROW(embedding_backward_op(*exec, {tokens, dx, dtable, View(), 2, 3, 9}));
   }
   tokens.set(1, 8);
-  EXPECT_NO_THROW(embedding_forward_cpu(*exec, {tokens, table, View(), x, 2, 0, 3, 9}));
-  EXPECT_ANY_THROW(embedding_forward_cpu(*exec, {tokens, table, View(), x, 2, 0, 6, 9}));  // rows 6 to 9 of 9
+  EXPECT_NO_THROW(embedding_forward_op(*exec, {tokens, table, View(), x, 2, 0, 3, 9}));
+  EXPECT_ANY_THROW(embedding_forward_op(*exec, {tokens, table, View(), x, 2, 0, 6, 9}));  // rows 6 to 9 of 9
 }
 
 }  // namespace

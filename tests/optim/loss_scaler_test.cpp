@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-#include "optim/clip.h"
+#include "optim/optimizer.h"
 
 namespace thinwire {
 namespace {
@@ -18,7 +18,7 @@ OptimConfig config(double scale, int64_t window, int64_t hysteresis, double mini
   return c;
 }
 
-// One letter per update: o = overflow, . = clean; the scale after each is expected.
+// One letter per step: o = overflow, . = clean; the scale after each is expected.
 void expect_scales(LossScaler& scaler, const std::string& updates, const std::vector<double>& expected) {
   ASSERT_EQ(updates.size(), expected.size());
   for (size_t i = 0; i < updates.size(); ++i) {
@@ -39,7 +39,7 @@ TEST(LossScaler, WindowCountsFromTheLastOverflow) {
 
 TEST(LossScaler, HysteresisForgivesAndIsRefilledByGrowthAlone) {
   LossScaler scaler(config(64, 3, 2, 1), true);
-  //                        forgiven; then every overflow halves, also after clean updates, until the scale has grown
+  //                        forgiven; then every overflow halves, also after clean steps, until the scale has grown
   expect_scales(scaler, "o..oo...oo", {64, 64, 64, 32, 16, 16, 16, 32, 32, 16});
 }
 

@@ -60,7 +60,7 @@ TEST(LrSchedule, Cosine) {
                {0, 2, 4, 6, 8, 5 + 3 * a, 5 + 3 * b, 5 + 3 * c, 5, 5 - 3 * c, 5 - 3 * b, 5 - 3 * a, 2, 2, 2});
 }
 
-// lr * sqrt(4 / t), not below 2; the minimum after update 12 has finished.
+// lr * sqrt(4 / t), not below 2; the minimum after step 12 has finished.
 TEST(LrSchedule, InverseSquareRoot) {
   OptimConfig c = schedule(LrDecay::kInverseSqrt, WarmupConvention::kMegatron);
   expect_rates(c, {0, 2, 4, 6, 8, 16 / std::sqrt(5.0), 16 / std::sqrt(6.0), 16 / std::sqrt(7.0), 16 / std::sqrt(8.0),

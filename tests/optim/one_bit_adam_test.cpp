@@ -12,7 +12,7 @@
 #include "engine/run/config/load_config.h"
 #include "engine/run/train/bare_training.h"
 #include "engine/run/train/job.h"
-#include "engine/run/train/older_checkpoint.h"
+#include "engine/run/train/run_session.h"
 #include "tests/mesh/mesh_harness.h"
 
 namespace thinwire {
@@ -90,7 +90,7 @@ class Memory final : public StateVisitor {
 class Recorder final : public SentValue {
  public:
   explicit Recorder(SentValue& real) : real_(real) {}
-  std::map<int, std::vector<float>> gradients;  // by unit, of the update at hand
+  std::map<int, std::vector<float>> gradients;  // by unit, of the step at hand
   int calls = 0;
   void transform(int unit, View gradient, int shares) override {
     const float* g = gradient.as<float>();
@@ -128,7 +128,7 @@ struct Engine {
   StepOutcome run(int64_t batch) {
     const int64_t rows = config.data.micro_batch, dp = replica->layout().mesh.data, d = replica->layout().at.data;
     int64_t micro = 0;
-    return training->update(static_cast<int>(config.accumulation), [&] {
+    return training->take_step(static_cast<int>(config.accumulation), [&] {
       return batch_of(batch * config.data.global_batch + (micro++ * dp + d) * rows, rows);
     });
   }
@@ -151,8 +151,8 @@ struct Engine {
 
 // The loop of the paper over everything that this rank holds (all data ranks hold the same), with error bounds.
 //
-// fp32 rounds: m by 6 u of its terms' sizes per update, shrinking with beta1; v by 5 u of itself per update (all terms
-// are positive); the update by 10 u of itself; p by 3 u of itself and of its change. Gradients are the engine's own, so
+// fp32 rounds: m by 6 u of its terms' sizes per step, shrinking with beta1; v by 5 u of itself per step (all terms
+// are positive); the step by 10 u of itself; p by 3 u of itself and of its change. Gradients are the engine's own, so
 // nothing else can differ.
 struct FrozenAdam {
   struct Element {
@@ -440,7 +440,7 @@ TEST(OneBitAdam, ResumesBitForBit) {
   }
 }
 
-// The corrections that the update at hand was made with.
+// The corrections that the step at hand was made with.
 void expect_corrections(Engine& engine, double m_updates, double v_updates) {
   StepState state;
   engine.replica->read(engine.replica->buffers().state, &state);
@@ -449,7 +449,7 @@ void expect_corrections(Engine& engine, double m_updates, double v_updates) {
       << "v has seen " << v_updates;
 }
 
-// The correction of v counts the updates that v has seen, whatever the warm-up says after a resume: from a shorter one
+// The correction of v counts the steps that v has seen, whatever the warm-up says after a resume: from a shorter one
 // of 3, say, to one of 8, under which v follows for three more.
 TEST(OneBitAdam, AVarianceThatFollowsAgainIsCorrectedByWhatItHasSeen) {
   run_local_ranks(1, [&](Transport& transport) {
@@ -489,30 +489,25 @@ TEST(OneBitAdam, MomentsThatBeginLateAreCorrectedByTheirAge) {
   });
 }
 
-// Before the counts were written down they were those of the run, but for a frozen variance.
-TEST(OneBitAdam, OlderCheckpointsImplyTheCounts) {
-  struct Case {
-    std::map<std::string, int64_t> integers;
-    MomentUpdates counts;
-    bool asks;
-  };
-  const Case cases[] = {{{{"progress/updates", 40}}, {40, 40}, false},
-                        {{{"progress/updates", 40}, {"momentum/frozen_at", 0}}, {40, 40}, false},
-                        {{{"progress/updates", 40}, {"momentum/frozen_at", 30}}, {40, 30}, false},
-                        {{{"progress/updates", 40}, {"adam_m/updates", 7}, {"adam_v/updates", 5}}, {0, 0}, true}};
-  for (const Case& c : cases) {
-    Manifest manifest;
-    manifest.integers = c.integers;
-    LoadOptions options;
-    Optimizer optimizer({}, {});
-    supply_moment_updates(manifest, options, optimizer);
-    EXPECT_EQ(optimizer.moment_updates().m, c.counts.m);
-    EXPECT_EQ(optimizer.moment_updates().v, c.counts.v);
-    EXPECT_EQ(options.unwanted_prefixes.empty(), c.asks);
+// Such a checkpoint cannot say how many steps its moments have seen. It is refused by its path, with the way out.
+TEST(OneBitAdam, MomentsOfUnknownAgeAreRefused) {
+  LoadReport found;
+  found.path = "runs/old/checkpoints/step_000040";
+  found.manifest.integers = {{"progress/updates", 40}};
+  refuse_uncounted_moments(found);  // no moments: nothing to refuse
+  found.manifest.tensors.emplace_back().name = "adam_m/final_norm.weight";
+  try {
+    refuse_uncounted_moments(found);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::kBadConfig);
+    EXPECT_NE(std::string(e.what()).find(found.path + " no_load_optim=true"), std::string::npos) << e.what();
   }
+  found.manifest.integers["adam_m/updates"] = 7, found.manifest.integers["adam_v/updates"] = 5;
+  refuse_uncounted_moments(found);
 }
 
-// A variance is learned in one update at least.
+// A variance is learned in one step at least.
 TEST(OneBitAdam, TheFirstUpdateIsAlwaysPlain) {
   run_local_ranks(1, [&](Transport& transport) {
     Engine engine(transport,
@@ -521,7 +516,7 @@ TEST(OneBitAdam, TheFirstUpdateIsAlwaysPlain) {
     EXPECT_FALSE(engine.replica->momentum()->active());
     engine.run(1);
     EXPECT_TRUE(engine.replica->momentum()->active());
-    EXPECT_EQ(engine.replica->optimizer().moment_updates().v, 1);
+    EXPECT_EQ(engine.replica->optimizer().moment_steps().v, 1);
   });
 }
 

@@ -31,7 +31,7 @@ TEST(OptimizerObject, AdamWUsesItsConstantsAndZeroesGradients) {
   s.lr = 0.5f, s.bias_correction1 = 0.1f, s.bias_correction2 = 0.001f, s.weight_decay = 0.25f;
   test::CpuExec exec(1);
   Optimizer(c, {b}).apply(*exec, state_of(s));
-  // m^ = 3, v^ = 9: the update is 3 / (3 + 0.5), the decay 0.25 * 2. A beta2 rounded to fp32 shows as 6e-6 of the
+  // m^ = 3, v^ = 9: the step is 3 / (3 + 0.5), the decay 0.25 * 2. A beta2 rounded to fp32 shows as 6e-6 of the
   // update.
   const double update = 3.0 / 3.5;
   for (int64_t i = 0; i < 8; ++i) {

@@ -1,5 +1,5 @@
 // The backend of tests that run CUDA kernels on the CPU, thread by thread.
-#include "engine/base/ops/cuda_emulation.h"
+#include "tests/emulation/cuda_emulation.h"
 #include "tests/support/tested_ops.h"
 
 namespace thinwire {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "engine/base/device/device.h"
-#include "engine/base/ops/deferred_stream.h"
 #include "engine/base/ops/ops.h"
+#include "tests/emulation/deferred_stream.h"
 
 namespace thinwire::test {
 

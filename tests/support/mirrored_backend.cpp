@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "engine/base/core/error.h"
-#include "engine/base/ops/attention_cuda.h"
 #include "engine/base/ops/op_list.h"
 #include "tests/support/op_views.h"
 
@@ -43,8 +42,8 @@ class NeedsDevice : public testing::Environment {
 OpTable table_under_test() {
   OpTable table = cuda_ops();
   if (std::getenv("THINWIRE_TEST_PICKED_ATTENTION") == nullptr) {
-    table.attention_forward = attention_forward_cuda;
-    table.attention_backward = attention_backward_cuda;
+    table.attention_forward = checked<attention_forward_cuda>;
+    table.attention_backward = checked<attention_backward_cuda>;
   }
   return table;
 }

@@ -12,9 +12,17 @@
 #include <vector>
 
 #include "engine/base/device/device.h"
-#include "engine/base/ops/ops.h"
+#include "engine/base/ops/op_list.h"
 
 namespace thinwire::test {
+
+// name_op(exec, op): an op through the table of the Exec, with its check in front.
+#define TW_CALL(name)                                                                     \
+  inline void name##_op(Exec& exec, const OpOfEntry<decltype(OpTable::name)>::Type& op) { \
+    exec.ops.name(exec, op);                                                              \
+  }
+TW_FOR_EACH_OP(TW_CALL)
+#undef TW_CALL
 
 inline double read_element(const View& v, int64_t i) {
   switch (v.dtype) {

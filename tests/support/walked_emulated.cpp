@@ -1,5 +1,5 @@
 // The table walk of every build visits the emulated CUDA table.
-#include "engine/base/ops/cuda_emulation.h"
+#include "tests/emulation/cuda_emulation.h"
 #include "tests/support/walked_table.h"
 
 namespace thinwire {

@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "data/tokenizer/sentencepiece_tokenizer.h"
+#include "data/tokenizer/tokenizer_files.h"
 #include "tests/tokenizer/tokenizer_test_support.h"
 
 namespace thinwire::test {

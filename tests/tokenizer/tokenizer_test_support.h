@@ -1,4 +1,4 @@
-// What the tests of this room share: a scratch directory and small file helpers.
+// What the tests of this module share: a scratch directory and small file helpers.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -22,7 +22,7 @@ Clock::time_point at(int64_t us) {
 }
 
 OperationNote note(Site site, const char* verb, uint32_t sequence = 0, int64_t bytes = 0, int peer = -1) {
-  return {site, verb, 3, peer, sequence, bytes};
+  return {{thinwire::name_of(site).data(), static_cast<int>(site)}, verb, 3, peer, sequence, bytes};
 }
 
 struct Slice {

@@ -7,9 +7,9 @@
 #include <limits>
 #include <vector>
 
+#include "compression/codec_table.h"
 #include "compression/data_kinds.h"
-#include "compression/make_codec.h"
-#include "engine/run/train/bench_codec_proof.h"
+#include "engine/run/bench/codec_oracles.h"
 
 namespace thinwire::test {
 namespace {

@@ -25,7 +25,7 @@ RULES = {"optimus_cc_cb_fe_sc": {"dp.gradient": {"rank": 4}}}  # rank 128 would 
 
 
 def decision_of(done):
-    return re.search(r"plan revision after update \d+: compression .*|compression stays on: .*", done.out + done.err)
+    return re.search(r"plan revision after step \d+: compression .*|compression stays on: .*", done.out + done.err)
 
 
 def wire_bytes(run_dir):

@@ -6,7 +6,7 @@
 #include <map>
 #include <mutex>
 
-#include "compression/make_codec.h"
+#include "compression/codec_table.h"
 #include "tests/comm/local_group.h"
 
 namespace thinwire {
@@ -34,8 +34,8 @@ struct Times {
   double coded, light, plain;
 };
 struct Story {
-  std::string line, ways;  // a letter per update: c, l, p
-  char behind = '?';       // the way of the update behind the decision
+  std::string line, ways;  // a letter per step: c, l, p
+  char behind = '?';       // the way of the step behind the decision
   char resumed = '?';      // and of the first one behind a checkpoint
 };
 
@@ -59,7 +59,7 @@ Story decide(bool light, const Times& first_times, int64_t logical_bytes, int64_
       story.ways += now;
       const Times& times = later != nullptr && update > 27 ? *later : first_times;
       const double ms = now == 'c' ? times.coded : now == 'l' ? times.light : times.plain;
-      // The slowest rank counts, and the first update of a block, which still sees another way, does not.
+      // The slowest rank counts, and the first step of a block, which still sees another way, does not.
       const bool first = story.ways.size() > 1 && story.ways[story.ways.size() - 2] != now;
       story.line = controller.after(first ? 1e4 : mesh.rank() == 1 ? ms : 0.5 * ms, update, logical_bytes);
     }
@@ -92,14 +92,14 @@ TEST(CodingController, TakesTheFastestOfThreeWays) {
     const char* verdict;
   };
   for (const Case& c :
-       {Case{{10.0, 8.0, 20.0}, 'l', "compression light (coded updates take 10.0 ms"},
+       {Case{{10.0, 8.0, 20.0}, 'l', "compression light (compressed steps take 10.0 ms"},
         Case{{10.0, 8.0, 5.0}, 'p', "compression off ("}, Case{{10.0, 12.0, 11.0}, 'c', "compression stays on ("}}) {
     const Story story = decide(true, c.times, 1);
     EXPECT_EQ(story.ways, three);
     EXPECT_EQ(story.behind, c.way);
     EXPECT_EQ(story.resumed, c.way);
     EXPECT_NE(story.line.find(c.verdict), std::string::npos) << story.line;
-    EXPECT_EQ(story.line.rfind("plan revision after update 27: ", 0), 0u) << story.line;
+    EXPECT_EQ(story.line.rfind("plan revision after step 27: ", 0), 0u) << story.line;
   }
 }
 
@@ -117,9 +117,10 @@ TEST(CodingController, GivesWaysThatAreCloseMoreUpdates) {
   EXPECT_EQ(story.ways, both + times(8, "ccccllll"));
   EXPECT_EQ(story.behind, 'l');
   EXPECT_EQ(story.resumed, 'l');
-  EXPECT_NE(story.line.find("update 91: compression light (coded updates take 10.0 ms, lightly coded updates take 9.8 "
-                            "ms, plain updates take 20.0 ms)"),
-            std::string::npos)
+  EXPECT_NE(
+      story.line.find("step 91: compression light (compressed steps take 10.0 ms, lightly compressed steps take 9.8 "
+                      "ms, plain steps take 20.0 ms)"),
+      std::string::npos)
       << story.line;
   // Three percent are told apart sooner than two.
   EXPECT_EQ(decide(true, {10.0, 9.7, 20.0}, 1).ways, both + times(4, "ccccllll"));

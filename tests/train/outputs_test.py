@@ -1,15 +1,18 @@
 # What runs and programs leave behind and print: every documented file, key and exit code of a healthy day.
 import json
+import os
 import re
 import shutil
 import struct
+import subprocess
 import tempfile
+import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from xml.etree import ElementTree
 
-from run_support import ROOT, RunCase, generations, main, read_generation, read_metrics, read_safetensors, run_program
+from run_support import BUILD, ROOT, RunCase, environment, generations, main, read_generation, read_metrics, read_safetensors, run_program
 
 STEP_KEYS = {"step", "consumed_samples", "consumed_tokens", "loss", "lr", "grad_norm", "loss_scale", "skipped", "step_ms", "samples_per_s",
              "tokens_per_s", "model_tflops_per_rank", "mfu", "memory_peak_bytes", "comm", "time_ms", "non_finite"}
@@ -158,6 +161,25 @@ class Programs(unittest.TestCase):
                     done = run_program(name, *arguments)
                     self.assertEqual(done.code, 64, str(done))
                     self.assertEqual(len(done.errors()), 1, str(done))
+
+    def test_a_process_has_the_name_of_its_program(self):
+        """In `top`, too, although the program has executed itself again to set OMP_WAIT_POLICY."""
+        env = environment()
+        del env["OMP_WAIT_POLICY"]
+        with tempfile.TemporaryDirectory() as here:
+            pipe = Path(here) / "config.json"
+            os.mkfifo(pipe)  # nobody writes to it: the program waits there
+            process = subprocess.Popen([BUILD / "train", "--config", pipe, "--dry-run"], env=env)
+            try:
+                deadline = time.monotonic() + 60
+                while b"OMP_WAIT_POLICY=passive" not in Path(f"/proc/{process.pid}/environ").read_bytes():
+                    self.assertLess(time.monotonic(), deadline)
+                    self.assertIsNone(process.poll())
+                    time.sleep(0.01)
+                self.assertEqual(Path(f"/proc/{process.pid}/comm").read_text().strip(), "train")
+            finally:
+                process.kill()
+                process.wait()
 
     def test_dry_run_of_the_20b_recipe(self):
         done = run_program("train", "--config", ROOT / "configs/gpt20b.json", "--dry-run")

@@ -4,12 +4,12 @@
 
 #include <limits>
 
-#include "engine/base/ops/cuda_emulation.h"
+#include "engine/base/ops/op_watch.h"
 #include "engine/run/config/load_config.h"
 #include "engine/run/train/bare_training.h"
 #include "engine/run/train/evaluate.h"
-#include "engine/run/train/op_watch.h"
 #include "engine/run/train/synthetic_batches.h"
+#include "tests/emulation/cuda_emulation.h"
 #include "tests/support/fake_gpu.h"
 
 namespace thinwire::test {
@@ -73,7 +73,7 @@ Trained train(const RunConfig& config, Device& device, const OpTable& ops, bool 
       const float poison = std::numeric_limits<float>::quiet_NaN();
       replica.write(replica.store().gradient(replica.store().params().front().name), &poison, sizeof poison);
     }
-    const StepOutcome outcome = training.update(s % 3 == 2 ? 1 : 2, batch);
+    const StepOutcome outcome = training.take_step(s % 3 == 2 ? 1 : 2, batch);
     EXPECT_EQ(outcome.skipped, s == kPoisoned) << s;
     result.loss.push_back(outcome.loss), result.scale.push_back(outcome.loss_scale);
     result.norm.push_back(outcome.skipped ? -1.0 : outcome.grad_norm);

@@ -85,7 +85,7 @@ class WeightHash(RunCase):
             with self.subTest(name):
                 config = self.config(name, **{**SIX, **keys}, check_weight_hash_across_dp_replicas_interval=2)
                 done = self.train(config, ranks=ranks, expect=70, faults=[{"at": "weights", "step": 4, "do": "flip", "rank": struck}])
-                self.assertIn("after update 4 replicas no longer hold the same weights: " + words, done.err, str(done))
+                self.assertIn("after step 4 replicas no longer hold the same weights: " + words, done.err, str(done))
                 self.assertEqual(self.status(config)["code"], 70)
                 self.assertEqual(len(facts(self.run_dir(config))[0]), 4)
 

@@ -19,9 +19,9 @@
 #include "engine/base/core/philox.h"
 #include "model/param_store.h"
 #include "model/params.h"
-#include "model/unit_updates.h"
+#include "model/unit_steps.h"
 #include "optim/optimizer.h"
-#include "parallel/zero/unit_traffic.h"
+#include "parallel/sites/unit_traffic.h"
 
 namespace thinwire::zero_test {
 
@@ -221,7 +221,7 @@ class FakeRank {
     state_ = arena_.take(MemoryCategory::kWorkspace, DType::u8, {static_cast<int64_t>(sizeof state)});
     std::memcpy(state_.data, &state, sizeof state);
     store_.initialize(exec_, 5);
-    traffic_->publish_raw();
+    traffic_->sync_raw_params();
     forget_gathered();
   }
 
@@ -262,9 +262,9 @@ class FakeRank {
       return;
     }
     const auto update_piece = [&](size_t piece) { optimizer_->apply_piece(exec_, state_, piece); };
-    updates_.unpublished(update_piece);
+    updates_.local(update_piece);
     updates_.begin();
-    traffic_->publish_all([&](int unit) { updates_.unit(unit, update_piece); });
+    traffic_->start_param_sync([&](int unit) { updates_.unit(unit, update_piece); });
     EXPECT_TRUE(updates_.complete());
     check_no_gradients();
     reference_.step(store_.params(), update);
@@ -473,7 +473,7 @@ class FakeRank {
   Reference reference_;
   std::unique_ptr<UnitTraffic> traffic_;
   std::unique_ptr<Optimizer> optimizer_;
-  UnitUpdates updates_{store_};
+  UnitSteps updates_{store_};
   View state_;
 };
 

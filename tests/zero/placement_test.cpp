@@ -78,12 +78,12 @@ void check_all(int64_t count, const Placement& p, int stages) {
     check_group(all, me, &UnitShard::gather, &UnitShard::weights, {0, count});
     check_group(all, me, &UnitShard::shard, &UnitShard::gradients, {0, count});
     check_group(all, me, &UnitShard::refine, &UnitShard::optimizer, s.gradients);
-    check_group(all, me, &UnitShard::update, &UnitShard::optimizer, s.weights);
+    check_group(all, me, &UnitShard::sync, &UnitShard::optimizer, s.weights);
     if (p.secondary > 0) check_group(all, me, &UnitShard::keep, &UnitShard::secondary, {0, count});
     EXPECT_EQ(static_cast<int>(s.gather.members.size()), p.weights);
     EXPECT_EQ(static_cast<int>(s.shard.members.size()), p.gradients);
     EXPECT_EQ(static_cast<int>(s.refine.members.size()), p.optimizer / p.gradients * (joined ? 2 : 1));
-    EXPECT_EQ(static_cast<int>(s.update.members.size()), p.optimizer / p.weights * (joined ? 2 : 1));
+    EXPECT_EQ(static_cast<int>(s.sync.members.size()), p.optimizer / p.weights * (joined ? 2 : 1));
     EXPECT_EQ(static_cast<int>(s.replicas.size()),
               p.replicas / p.optimizer * (fused ? (joined ? 1 : stages) : 1) + (fused ? 0 : stages - 1));
     const bool two_step = stages == 2 && !fused;

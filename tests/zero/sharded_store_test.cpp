@@ -11,7 +11,7 @@
 
 #include "model/param_store.h"
 #include "model/params.h"
-#include "model/unit_updates.h"
+#include "model/unit_steps.h"
 
 namespace thinwire {
 namespace {
@@ -240,7 +240,7 @@ TEST(ShardedStore, TakesWhatItOwnsOfGivenValues) {
   }
 }
 
-// Published units in any order: nothing that is published changes behind its publication, and nothing twice.
+// Published units in any order: nothing that is published changes behind its parameter all-gather, and nothing twice.
 TEST(ShardedStore, UpdatesEveryPieceOnceAndBeforeItLeaves) {
   std::mt19937 random(11);
   Bench bench;
@@ -251,13 +251,13 @@ TEST(ShardedStore, UpdatesEveryPieceOnceAndBeforeItLeaves) {
     for_each_rank(l, ragged_model(round % 3, DType::f32), bench, [&](ParamStore& store, const ModelShard&) {
       std::vector<int> published, times(store.owned().size());
       for (size_t u = 0; u < store.units().size(); ++u) {
-        if (store.units()[u].shard.update.members.size() > 1) published.push_back(static_cast<int>(u));
+        if (store.units()[u].shard.sync.members.size() > 1) published.push_back(static_cast<int>(u));
       }
-      UnitUpdates updates(store);
+      UnitSteps updates(store);
       for (int update = 1; update <= 2; ++update) {
         const auto count = [&](size_t piece) { ++times.at(piece); };
-        updates.unpublished(count);
-        EXPECT_EQ(updates.has_unpublished(), std::count(times.begin(), times.end(), update) > 0);
+        updates.local(count);
+        EXPECT_EQ(updates.has_local(), std::count(times.begin(), times.end(), update) > 0);
         updates.begin();
         std::shuffle(published.begin(), published.end(), random);
         for (int unit : published) {

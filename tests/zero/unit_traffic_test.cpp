@@ -68,7 +68,7 @@ TEST(UnitTraffic, FusedEmbeddingSyncSendsFewerBytes) {
   }
 }
 
-// What is priced is what is sent: gathers as counted from the uses, reductions per micro-batch or per update.
+// What is priced is what is sent: gathers as counted from the uses, reductions per micro-batch or per step.
 TEST(UnitTraffic, SendsWhatIsCounted) {
   for (Hold hold : {Hold::kUnit, Hold::kMicroBatch, Hold::kStep}) {
     for (int weights : {1, 2, 4}) {

@@ -1,4 +1,4 @@
-// Vocabulary of configuration keys: what a room says about each of its keys. Loading, help, schema and docs read one
+// Vocabulary of configuration keys: what a module says about each of its keys. Loading, help, schema and docs read one
 // table of these.
 #pragma once
 
@@ -52,6 +52,7 @@ struct KeySpec {
   KeyScope scope = KeyScope::kRuntime;
   KeyStatus status = KeyStatus::kUsed;
   bool required = false;
+  bool or_file = false;                   // strings beside `allowed` pass that name a .json file
   std::vector<std::string> neutral = {};  // refused keys: JSON texts that mean "feature off", besides null and false
 };
 

@@ -36,7 +36,7 @@ struct ParamSpec {
   uint32_t id = 0;         // stable number of the tensor in the whole model; keys its random numbers
 
   // What a rank holds of the tensor: these rectangles, stacked (gate | up are two, everything else is one). Local
-  // element e lies in them row by row. Vectors are one row, cut by columns.
+  // element e lies in them row by row. Vectors are one row, sharded by columns.
   std::vector<ParamRect> local;
   // The gradient of this rank is only its part of a sum over the tensor-parallel ranks (norms under sequence
   // parallelism and in parallel-residual blocks).

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <string>
+
 namespace thinwire {
 
 // Throws Error: kBadConfig where memory ran out, else kInternal (a fault of ours or of the machine; a context that a
@@ -12,6 +14,12 @@ namespace thinwire {
 // Behind the launch of kernel `what`: throws what the launch reported. With THINWIRE_CUDA_SYNC=1 in the environment it
 // also waits for the kernel, so that an error names the kernel that made it and not a later call.
 void cuda_launched(const char* what, cudaStream_t stream, const char* file, int line);
+
+// Whether this GPU runs kernels of this build. Runs an empty kernel on the current device; what CUDA says against it,
+// or an empty text.
+std::string probe_kernels();
+// The architectures of the build, as CMake was given them.
+std::string built_architectures();
 
 }  // namespace thinwire
 

@@ -10,7 +10,6 @@
 #include "engine/base/device/cuda_check.h"
 #include "engine/base/device/cuda_events.h"
 #include "engine/base/device/cuda_memory.h"
-#include "engine/base/device/cuda_probe.h"
 #include "engine/base/device/cuda_stream.h"
 #include "engine/base/device/device.h"
 #include "engine/base/device/pinned_pool.h"

@@ -1,7 +1,7 @@
 // An empty kernel: whether the program holds code for the GPU at hand.
 #include <cuda_runtime.h>
 
-#include "engine/base/device/cuda_probe.h"
+#include "engine/base/device/cuda_check.h"
 
 namespace thinwire {
 

@@ -1,48 +1,14 @@
-// Checks attention's arguments and deals blocks of queries and keys out to threads, costly ones first.
-#include "engine/base/ops/attention_cpu.h"
-
+// Deals attention's blocks of queries and keys out to threads, costly ones first.
 #include <omp.h>
 
 #include <algorithm>
 
 #include "engine/base/ops/attention_kernel.h"
 #include "engine/base/ops/cpu_state.h"
+#include "engine/base/ops/op_list.h"
 
 namespace thinwire {
 namespace {
-
-void check_shape(const AttentionShape& s) {
-  TW_CHECK(s.batch >= 0 && s.q_len >= 0 && s.kv_len >= s.q_len, "attention of ", s.batch, " samples, ", s.q_len,
-           " queries, ", s.kv_len, " keys: a query must not come before the first key");
-  TW_CHECK(s.groups > 0 && s.heads_per_group > 0 && s.head_dim > 0, s.groups, " groups of ", s.heads_per_group,
-           " heads of ", s.head_dim, " elements");
-}
-
-// Every head of every token lies inside the view. Strides are not negative.
-void check_heads(const View& view, DType dtype, const HeadLayout& at, const AttentionShape& s, int64_t length,
-                 int64_t members, const char* what) {
-  TW_CHECK(view.data != nullptr && view.dtype == dtype, what, " holds ", name_of(view.dtype), ", wanted ",
-           name_of(dtype));
-  TW_CHECK(at.offset >= 0 && at.batch >= 0 && at.token >= 0 && at.group >= 0 && at.head >= 0, what,
-           " has a negative stride");
-  const int64_t last = at.offset + (s.batch - 1) * at.batch + (length - 1) * at.token + (s.groups - 1) * at.group +
-                       (members - 1) * at.head + s.head_dim;
-  TW_CHECK(last <= view.count(), what, " has ", view.count(), " elements, its layout reaches ", last);
-}
-
-void check_output(const View& view, DType dtype, const AttentionShape& s, const char* what) {
-  TW_CHECK(view.dtype == dtype && view.count() == s.batch * s.q_len * s.heads() * s.head_dim, what, " has ",
-           view.count(), " elements of ", name_of(view.dtype));
-}
-
-void check_lse(const View& lse, const AttentionShape& s) {
-  TW_CHECK(lse.dtype == DType::f32 && lse.count() == s.batch * s.heads() * s.q_len, "lse has ", lse.count(),
-           " elements of ", name_of(lse.dtype));
-}
-
-bool nothing_to_do(const AttentionShape& s) {
-  return s.batch == 0 || s.q_len == 0;
-}
 
 template <typename Op>
 AttentionArgs common_args(const Op& op) {
@@ -61,22 +27,7 @@ AttentionArgs common_args(const Op& op) {
   return args;
 }
 
-template <typename Op>
-void check_common(const Op& op) {
-  check_shape(op.shape);
-  if (nothing_to_do(op.shape)) return;
-  const DType t = op.q.dtype;
-  TW_CHECK(t == DType::f32 || t == DType::bf16 || t == DType::f16, "attention of ", name_of(t));
-  check_heads(op.q, t, op.q_at, op.shape, op.shape.q_len, op.shape.heads_per_group, "q");
-  check_heads(op.k, t, op.k_at, op.shape, op.shape.kv_len, 1, "k");
-  check_heads(op.v, t, op.v_at, op.shape, op.shape.kv_len, 1, "v");
-  check_output(op.out, t, op.shape, "out");
-  TW_CHECK(op.dropout.p == 0.0f || op.dropout.batch == op.shape.batch, "dropout of ", op.dropout.batch,
-           " samples, attention of ", op.shape.batch);
-}
-
 DropoutPlan plan_dropout(const Dropout& dropout, const AttentionShape& s) {
-  TW_CHECK(dropout.rows == 0 && dropout.first_head >= 0, "attention takes whole sequences");
   const int64_t per_head = s.q_len * s.kv_len;
   DropoutPlan plan = make_dropout_plan(dropout, s.batch, s.heads() * per_head);
   plan.first = dropout.first_head * per_head;
@@ -160,11 +111,11 @@ int64_t attention_backward_scratch(const AttentionBackward& op, int threads) {
   return backward_bytes(backward_args(op), std::max(threads, 1)) * std::max(threads, 1);
 }
 
+// q, k, v (and dq, dk, dv) share one dtype: fp32, bf16 or fp16. Arithmetic is fp32; with AVX512-BF16, bf16 operands, P
+// and dS enter the products as bf16 with fp32 sums, as flash attention does on GPUs. dq, dk and dv may share memory
+// with one another (interleaved), not with the inputs.
 void attention_forward_cpu(Exec& exec, const AttentionForward& op) {
-  check_common(op);
   const AttentionShape& s = op.shape;
-  if (nothing_to_do(s)) return;
-  if (op.lse) check_lse(op.lse, s);
   const AttentionArgs args = forward_args(op);
   const AttentionForwardKernels& kernels = TW_PICK_KERNELS(attention_forward_kernels);
   const int threads = std::max(exec.threads, 1);
@@ -180,15 +131,7 @@ void attention_forward_cpu(Exec& exec, const AttentionForward& op) {
 }
 
 void attention_backward_cpu(Exec& exec, const AttentionBackward& op) {
-  check_common(op);
   const AttentionShape& s = op.shape;
-  if (s.batch == 0 || s.kv_len == 0) return;
-  TW_CHECK(s.q_len > 0, "attention backward without queries");
-  check_lse(op.lse, s);
-  check_output(op.dout, op.q.dtype, s, "dout");
-  check_heads(op.dq, op.q.dtype, op.q_at, s, s.q_len, s.heads_per_group, "dq");
-  check_heads(op.dk, op.q.dtype, op.k_at, s, s.kv_len, 1, "dk");
-  check_heads(op.dv, op.q.dtype, op.v_at, s, s.kv_len, 1, "dv");
   const AttentionArgs args = backward_args(op);
   const AttentionBackwardKernels& kernels = TW_PICK_KERNELS(attention_backward_kernels);
   const int threads = std::max(exec.threads, 1);

@@ -2,8 +2,8 @@
 //
 // Plain fp32 arithmetic on shared memory for every type, head size up to 256, grouped heads, caches and dropout: the
 // oracle of the fused kernels, and what runs where those do not apply.
-#include "engine/base/ops/attention_cuda.h"
 #include "engine/base/ops/attention_tile_cuda.h"
+#include "engine/base/ops/op_list.h"
 
 namespace thinwire {
 namespace {
@@ -97,8 +97,6 @@ TW_KERNEL void __launch_bounds__(kTileThreads) attention_forward_kernel(const TW
 }  // namespace
 
 void attention_forward_cuda(Exec& exec, const AttentionForward& op) {
-  if (!check_attention(op)) return;
-  if (op.lse) check_attention_lse(op.lse, op.shape);
   CudaQueue queue(exec);
   with_storage(op.q.dtype, [&](auto type) {
     using T = decltype(type);

@@ -41,8 +41,4 @@ std::string attention_support_fault(int sm, const std::string& device_json, cons
 // That description of the GPU at hand, to be kept as test data.
 std::string device_properties_json(int ordinal);
 
-// The table's entries: fused where possible, else attention_*_cuda.
-void attention_forward_picked(Exec& exec, const AttentionForward& op);
-void attention_backward_picked(Exec& exec, const AttentionBackward& op);
-
 }  // namespace thinwire

@@ -4,7 +4,6 @@
 // reads 16 neighbouring rows or columns at a time, and an odd row length keeps them in different banks.
 #pragma once
 
-#include "engine/base/ops/attention_checks_cuda.h"
 #include "engine/base/ops/cuda_dropout.h"
 #include "engine/base/ops/cuda_reduce.h"
 

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "engine/base/ops/ops.h"
-#include "engine/base/ops/scratch_buffer.h"
 #include "engine/base/ops/tiled_product.h"
 
 namespace thinwire {
@@ -29,5 +29,9 @@ class CpuOpState : public OpState {
 
 // The state of an Exec that was made by make_exec(cpu_ops(), ...); CHECKs that it is one.
 CpuOpState& cpu_state(Exec& exec);
+
+// Bytes of scratch that attention takes from the Exec; grows with the number of threads, at most linearly with kv_len.
+int64_t attention_forward_scratch(const AttentionForward& op, int threads);
+int64_t attention_backward_scratch(const AttentionBackward& op, int threads);
 
 }  // namespace thinwire

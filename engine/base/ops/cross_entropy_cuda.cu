@@ -1,4 +1,5 @@
 // Softmax cross entropy on CUDA: a block per row of logits, maximum and sum in one visit (online softmax, Milakov and
+
 // Gimelshein 2018), then the gradient in place.
 //
 // What fits of a row stays in shared memory between the two visits, so memory sees it once; the rest is read again, and
@@ -6,10 +7,9 @@
 // 228 KB and one computes while the other loads.
 #include <algorithm>
 
-#include "engine/base/ops/cross_entropy_cuda.h"
 #include "engine/base/ops/cuda_reduce.h"
 #include "engine/base/ops/cuda_vector.h"
-#include "engine/base/ops/op_checks.h"
+#include "engine/base/ops/op_list.h"
 
 namespace thinwire {
 namespace {
@@ -271,6 +271,7 @@ RowLaunch launch_of(const RowArgs<T>& a) {
 
 template <typename T, typename Op>
 RowArgs<T> row_args(CudaQueue& queue, const Op& op) {
+  TW_CHECK(op.logits.cols() < int64_t{1} << 30, op.logits.cols(), " columns");
   RowArgs<T> a = {};
   a.logits = op.logits.template as<T>();
   a.targets = op.targets.template as<int32_t>();
@@ -289,26 +290,10 @@ RowArgs<T> vocab_args(CudaQueue& queue, const Op& op) {
   a.valid_cols = std::clamp<int64_t>(op.vocabulary - op.first_col, 0, a.cols);
   return a;
 }
-template <typename Op>
-void check_vocab(const Op& op) {
-  TW_CHECK(op.logits.cols() < int64_t{1} << 30, op.logits.cols(), " columns");
-  TW_CHECK(op.vocabulary > 0 && op.first_col >= 0, "columns from ", op.first_col, " of a vocabulary of ",
-           op.vocabulary);
-  check_vector(op.targets, op.logits.rows(), DType::i32, "targets");
-  check_vector(op.row_weight, op.logits.rows(), DType::f32, "weights of rows");
-}
-
 }  // namespace
 
 void cross_entropy_cuda(Exec& exec, const CrossEntropy& op) {
-  const int64_t rows = op.logits.rows(), cols = op.logits.cols();
-  if (op.logits.count() == 0) return;
-  TW_CHECK(op.valid_cols > 0 && op.valid_cols <= cols && cols < int64_t{1} << 30, op.valid_cols, " valid of ", cols,
-           " columns");
-  check_vector(op.targets, rows, DType::i32, "targets");
-  check_vector(op.row_weight, rows, DType::f32, "weights of rows");
-  check_vector(op.loss, rows, DType::f32, "loss");
-  check_optional(op.dlogits_scale, 1, DType::f32, "scale of the gradient");
+  const int64_t rows = op.logits.rows();
   CudaQueue queue(exec);
   with_storage(op.logits.dtype, [&](auto type) {
     using T = decltype(type);
@@ -329,9 +314,6 @@ void cross_entropy_cuda(Exec& exec, const CrossEntropy& op) {
 
 void vocab_statistics_cuda(Exec& exec, const VocabStatistics& op) {
   const int64_t rows = op.logits.rows();
-  if (op.logits.count() == 0) return;
-  check_vocab(op);
-  check_vector(op.statistics, rows * 3, DType::f32, "statistics");
   CudaQueue queue(exec);
   with_storage(op.logits.dtype, [&](auto type) {
     using T = decltype(type);
@@ -344,12 +326,6 @@ void vocab_statistics_cuda(Exec& exec, const VocabStatistics& op) {
 
 void vocab_loss_cuda(Exec& exec, const VocabLoss& op) {
   const int64_t rows = op.logits.rows();
-  if (op.logits.count() == 0) return;
-  check_vocab(op);
-  check_vector(op.loss, rows, DType::f32, "loss");
-  check_optional(op.dlogits_scale, 1, DType::f32, "scale of the gradient");
-  TW_CHECK(op.all.dtype == DType::f32 && op.all.count() > 0 && op.all.count() % (rows * 3) == 0, op.all.count(),
-           " statistics for ", rows, " rows");
   CudaQueue queue(exec);
   with_storage(op.logits.dtype, [&](auto type) {
     using T = decltype(type);

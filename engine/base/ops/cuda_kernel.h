@@ -1,8 +1,9 @@
-// The one door of files with CUDA kernels: the GPU itself, or its programming model on one CPU thread, whichever folder
-// the build names: cuda_native/ or cuda_emulated/.
+// What files with CUDA kernels include: the GPU itself, or its programming model on one CPU thread, whichever folder
+// the build names: cuda_native/ or tests/emulation/.
 //
 // Kernels are written against the names below, and nothing else of CUDA, so that any C++ compiler can build and run the
-// same source: tests do, with threads of a block scheduled in random order between barriers (cuda_emulation.h).
+// same source: tests do, with threads of a block scheduled in random order between barriers
+// (tests/emulation/cuda_emulation.h).
 //
 // - TW_KERNEL, TW_DEVICE: a kernel; a function that kernels call, inlined.
 // - TW_GRID_CONSTANT: a parameter that stays where it is when it is indexed.
@@ -17,3 +18,21 @@
 #pragma once
 
 #include <cuda_backend.cuh>
+
+namespace thinwire {
+
+// out[c] += partials[0][c] + partials[1][c] + ... for c < cols; partial p starts at partials + p * stride. Pieces of
+// neighbouring partials are added first, then the pieces in order: the order depends on `parts` alone. Defined in
+// elementwise_cuda.cu.
+void add_partials_cuda(CudaQueue& queue, float* out, const float* partials, int64_t stride, int64_t parts,
+                       int64_t cols);
+
+// Sorting pairs of 32-bit words, in the order of arrival where keys are equal (embedding_sort_cuda.cu). Bytes of
+// scratch that sort_pairs_cuda wants; asks the library, queues nothing.
+size_t sort_pairs_bytes_cuda(int64_t count, int key_bits);
+
+// Sorts by the low key_bits of the keys, stable. In and out do not overlap.
+void sort_pairs_cuda(CudaQueue& queue, void* scratch, size_t scratch_bytes, const uint32_t* keys, uint32_t* sorted_keys,
+                     const int32_t* values, int32_t* sorted_values, int64_t count, int key_bits);
+
+}  // namespace thinwire

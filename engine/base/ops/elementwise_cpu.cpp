@@ -1,12 +1,9 @@
-// Checks the tensors of element-by-element ops and cuts them into flat blocks.
-#include "engine/base/ops/elementwise_cpu.h"
-
-#include <algorithm>
+// Cuts element-by-element ops into flat blocks.
 #include <cstring>
 
 #include "engine/base/ops/cpu_state.h"
-#include "engine/base/ops/elementwise_kernel.h"
-#include "engine/base/ops/op_checks.h"
+#include "engine/base/ops/flat_kernels.h"
+#include "engine/base/ops/op_list.h"
 #include "engine/base/ops/parallel_for.h"
 
 namespace thinwire {
@@ -22,9 +19,6 @@ const ElementwiseKernels& kernels() {
 
 void residual_add_cpu(Exec& exec, const ResidualAdd& op) {
   const int64_t n = op.x.count();
-  if (n == 0) return;
-  check_vector(op.branch, n, op.x.dtype, "branch of a residual addition");
-  check_vector(op.y, n, op.x.dtype, "output of a residual addition");
   const DropoutPlan plan = make_dropout_plan(op.dropout, op.x.rows(), op.x.cols());
   const auto kernel = kernels().residual_add[storage_index(op.x.dtype)];
   parallel_blocks(exec.threads, n, kBlock, [&](int64_t first, int64_t last) {
@@ -34,8 +28,6 @@ void residual_add_cpu(Exec& exec, const ResidualAdd& op) {
 
 void dropout_apply_cpu(Exec& exec, const DropoutApply& op) {
   const int64_t n = op.x.count();
-  if (n == 0) return;
-  check_vector(op.y, n, op.x.dtype, "output of dropout");
   const DropoutPlan plan = make_dropout_plan(op.dropout, op.x.rows(), op.x.cols());
   const int index = storage_index(op.x.dtype);
   if (!plan.active) {
@@ -50,8 +42,6 @@ void dropout_apply_cpu(Exec& exec, const DropoutApply& op) {
 
 void cast_cpu(Exec& exec, const Cast& op) {
   const int64_t n = op.src.count();
-  if (n == 0) return;
-  check_vector(op.dst, n, op.dst.dtype, "destination of a cast");
   const size_t size = size_of(op.src.dtype);
   const int from = storage_index(op.src.dtype), to = storage_index(op.dst.dtype);
   const auto kernel = kernels().cast[from][to];
@@ -68,8 +58,6 @@ void cast_cpu(Exec& exec, const Cast& op) {
 
 void axpy_cpu(Exec& exec, const Axpy& op) {
   const int64_t n = op.x.count();
-  if (n == 0) return;
-  check_vector(op.y, n, op.x.dtype, "y of axpy");
   const auto kernel = kernels().axpy[storage_index(op.x.dtype)];
   parallel_blocks(exec.threads, n, kBlock,
                   [&](int64_t first, int64_t last) { kernel(op.alpha, op.x.data, op.y.data, first, last); });
@@ -83,8 +71,6 @@ void fill_constant_cpu(Exec& exec, const FillConstant& op) {
 
 void bias_gradient_cpu(Exec& exec, const BiasGradient& op) {
   const int64_t rows = op.dy.rows(), cols = op.dy.cols();
-  check_vector(op.dbias, cols, DType::f32, "bias gradient");
-  if (op.dy.count() == 0) return;
   const int64_t step = rows_per_partial(rows), parts = (rows + step - 1) / step;
   const auto scratch = cpu_state(exec).scratch(static_cast<size_t>(parts * cols) * sizeof(float));
   float* partials = reinterpret_cast<float*>(scratch.data());

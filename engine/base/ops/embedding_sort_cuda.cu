@@ -2,7 +2,6 @@
 #include <cub/device/device_radix_sort.cuh>
 
 #include "engine/base/ops/cuda_kernel.h"
-#include "engine/base/ops/embedding_sort_cuda.h"
 
 namespace thinwire {
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "engine/base/device/cuda_check.h"
-#include "engine/base/ops/fp8_cuda.h"
+#include "engine/base/ops/matmul_plans_cuda.h"
 
 namespace thinwire {
 namespace {

@@ -1,6 +1,5 @@
 // Widens rows of 16-bit numbers and rounds finished rows; compiled once per instruction set.
-#include "engine/base/ops/matmul_kernel.h"
-
+#include "engine/base/ops/flat_kernels.h"
 #include "engine/base/ops/simd.h"
 
 namespace thinwire::TW_ISA {

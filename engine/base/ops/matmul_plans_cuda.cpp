@@ -8,7 +8,6 @@
 
 #include "engine/base/core/check.h"
 #include "engine/base/device/cuda_check.h"
-#include "engine/base/ops/cublas_check.h"
 
 namespace thinwire {
 namespace {
@@ -164,7 +163,7 @@ MatmulPlans::Plan MatmulPlans::make(cublasLtHandle_t handle, const MatmulKey& ke
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   if (measure) TW_CUDA(cudaStreamIsCapturing(place.stream, &capture));
   if (!measure || candidates.size() == 1 || capture != cudaStreamCaptureStatusNone) return plan;
-  // Results go elsewhere; where there is no room for that, nothing is measured.
+  // Results go elsewhere; where there is no memory for that, nothing is measured.
   const size_t result_bytes = static_cast<size_t>(key.rows * key.cols) * size_of(key.output),
                vector_bytes =
                    key.epilogue == MatmulEpilogue::kRowSums ? static_cast<size_t>(key.cols) * size_of(key.output) : 0;

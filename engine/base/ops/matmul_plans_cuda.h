@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <string>
 
-#include "engine/base/core/dtype.h"
+#include "engine/base/core/error.h"
+#include "engine/base/ops/ops.h"
 
 namespace thinwire {
 
@@ -77,4 +79,29 @@ class MatmulPlans {
 // The largest power of two up to 256 that `pointer` is a multiple of.
 uint16_t alignment_of(const void* pointer);
 
+inline constexpr int kFp8Words = 8, kFp8Factor = 4;  // the factor stands on 16 bytes
+
+// Queues: to[c, r] (transposed) or to[r, c] = fp8(x[r, c] * scale) with scale = largest of the format / largest |x|,
+// and words[kFp8Factor] = 1 / scale as fp32, which products multiply by. words: kFp8Words of scratch, on 16 bytes. x:
+// bf16 or fp16; rows and columns are multiples of 16. What is not finite in x makes all of the product NaN (invariant
+// 8): a scale of 0 or NaN, never a clamped number. All zeros have scale 1. Bits do not depend on timing: a maximum has
+// no order.
+void queue_fp8(const View& x, bool transposed, Fp8Kind kind, std::byte* to, uint32_t* words, cudaStream_t stream);
+
+// The contract of matmul_cuda without the fused GELU forms by a plain tiled kernel of ours: the fallback, and an oracle
+// for tests. Sums run over k in ascending order with one accumulator.
+void matmul_simple_cuda(Exec& exec, const Matmul& op);
+
+[[noreturn]] inline void cublas_failed(cublasStatus_t status, const char* call, const char* file, int line) {
+  throw Error(ExitCode::kInternal, std::string("cuBLASLt: ") + cublasLtGetStatusName(status) + " in " + call + " at " +
+                                       file + ":" + std::to_string(line));
+}
+
 }  // namespace thinwire
+
+// Every failure of cuBLASLt names the call, its file and line.
+#define TW_CUBLAS(call)                                                                           \
+  do {                                                                                            \
+    if (const cublasStatus_t tw_status = (call); tw_status != CUBLAS_STATUS_SUCCESS) [[unlikely]] \
+      ::thinwire::cublas_failed(tw_status, #call, __FILE__, __LINE__);                            \
+  } while (0)

@@ -1,4 +1,5 @@
-// A plain tiled product for what the library has no kernel for: every shape, alignment and mix of dtypes of ops.h.
+// A plain tiled product for what the library has no kernel for: every shape, alignment and mix of dtypes of
+// ops.h.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -6,7 +7,8 @@
 #include <type_traits>
 
 #include "engine/base/ops/cuda_state.h"
-#include "engine/base/ops/matmul_cuda.h"
+#include "engine/base/ops/matmul_plans_cuda.h"
+#include "engine/base/ops/op_list.h"
 
 namespace thinwire {
 namespace {

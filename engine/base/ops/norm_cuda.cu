@@ -5,12 +5,11 @@
 // again where the cache has it.
 #include <algorithm>
 
-#include "engine/base/ops/cuda_columns.h"
 #include "engine/base/ops/cuda_dropout.h"
+#include "engine/base/ops/cuda_kernel.h"
 #include "engine/base/ops/cuda_reduce.h"
 #include "engine/base/ops/cuda_vector.h"
-#include "engine/base/ops/norm_cuda.h"
-#include "engine/base/ops/op_checks.h"
+#include "engine/base/ops/op_list.h"
 
 namespace thinwire {
 namespace {
@@ -356,18 +355,7 @@ int64_t rows_per_block(int64_t rows) {
 
 void norm_forward_cuda(Exec& exec, const NormForward& op) {
   const int64_t rows = op.x.rows(), cols = op.x.cols();
-  if (op.x.count() == 0) return;
   const DType t = op.x.dtype;
-  TW_CHECK(static_cast<bool>(op.branch) == static_cast<bool>(op.sum), "branch and sum of a norm come together");
-  if (op.branch) {
-    check_shape(op.branch, rows, cols, t, "branch of a norm");
-    check_shape(op.sum, rows, cols, t, "sum of a norm");
-  }
-  check_vector(op.weight, cols, t, "weight of a norm");
-  check_optional(op.bias, cols, t, "bias of a norm");
-  check_shape(op.y, rows, cols, t, "output of a norm");
-  check_optional(op.mean, rows, DType::f32, "mean of a norm");
-  check_optional(op.rstd, rows, DType::f32, "rstd of a norm");
   CudaQueue queue(exec);
   with_storage(t, [&](auto type) {
     using T = decltype(type);
@@ -391,17 +379,8 @@ void norm_forward_cuda(Exec& exec, const NormForward& op) {
 
 void norm_backward_cuda(Exec& exec, const NormBackward& op) {
   const int64_t rows = op.x.rows(), cols = op.x.cols();
-  if (op.x.count() == 0) return;
   const DType t = op.x.dtype;
   const bool layer = op.kind == NormKind::kLayerNorm;
-  check_shape(op.dy, rows, cols, t, "gradient of a norm's output");
-  check_shape(op.dx, rows, cols, t, "gradient of a norm's input");
-  check_vector(op.weight, cols, t, "weight of a norm");
-  if (layer) check_vector(op.mean, rows, DType::f32, "mean of a norm");
-  check_vector(op.rstd, rows, DType::f32, "rstd of a norm");
-  if (op.residual) check_shape(op.residual, rows, cols, t, "residual gradient of a norm");
-  check_optional(op.dweight, cols, DType::f32, "weight gradient of a norm");
-  check_optional(op.dbias, cols, DType::f32, "bias gradient of a norm");
   CudaQueue queue(exec);
   const int64_t step = rows_per_block(rows), blocks = ceil_div(rows, step), per_block = (op.dbias ? 2 : 1) * cols;
   float* partials = nullptr;

@@ -5,21 +5,12 @@
 #include <memory>
 #include <string>
 
-#include "engine/base/device/cuda_probe.h"
-#include "engine/base/ops/activation_cuda.h"
-#include "engine/base/ops/attention_cuda.h"
+#include "engine/base/device/cuda_check.h"
 #include "engine/base/ops/attention_fused.h"
-#include "engine/base/ops/cross_entropy_cuda.h"
 #include "engine/base/ops/cuda_state.h"
-#include "engine/base/ops/elementwise_cuda.h"
-#include "engine/base/ops/embedding_cuda.h"
-#include "engine/base/ops/matmul_cuda.h"
-#include "engine/base/ops/norm_cuda.h"
+#include "engine/base/ops/matmul_plans_cuda.h"
+#include "engine/base/ops/op_list.h"
 #include "engine/base/ops/ops.h"
-#include "engine/base/ops/optimizer_cuda.h"
-#include "engine/base/ops/random_cuda.h"
-#include "engine/base/ops/reduce_cuda.h"
-#include "engine/base/ops/rotary_cuda.h"
 
 namespace thinwire {
 namespace {
@@ -34,39 +25,33 @@ std::unique_ptr<OpState> make_cuda_state(Device& device) {
   return std::make_unique<CudaState>(device);
 }
 
-constexpr OpTable kCudaOps = {
-    .backend = "cuda",
-    .isa = built_for,
-    .make_state = make_cuda_state,
-    .fused_products = true,
-    .matmul = matmul_cuda,
-    .norm_forward = norm_forward_cuda,
-    .norm_backward = norm_backward_cuda,
-    .residual_add = residual_add_cuda,
-    .dropout_apply = dropout_apply_cuda,
-    .rotary = rotary_cuda,
-    .attention_forward = attention_forward_picked,
-    .attention_backward = attention_backward_picked,
-    .gelu_forward = gelu_forward_cuda,
-    .gelu_backward = gelu_backward_cuda,
-    .swiglu_forward = swiglu_forward_cuda,
-    .swiglu_backward = swiglu_backward_cuda,
-    .embedding_forward = embedding_forward_cuda,
-    .embedding_backward = embedding_backward_cuda,
-    .cross_entropy = cross_entropy_cuda,
-    .vocab_statistics = vocab_statistics_cuda,
-    .vocab_loss = vocab_loss_cuda,
-    .weighted_sum = weighted_sum_cuda,
-    .sum_squares = sum_squares_cuda,
-    .bias_gradient = bias_gradient_cuda,
-    .cast = cast_cuda,
-    .axpy = axpy_cuda,
-    .fill_normal = fill_normal_cuda,
-    .fill_constant = fill_constant_cuda,
-    .adamw = adamw_cuda,
-    .momentum_share = momentum_share_cuda,
-    .sgd = sgd_cuda,
-};
+// Which attention runs: the fused one where it takes the shape, else our own kernels.
+void attention_forward_picked(Exec& exec, const AttentionForward& op) {
+  FusedAttention* fused = state_of(exec).fused_attention();
+  if (fused == nullptr || !fused->forward(exec, op)) attention_forward_cuda(exec, op);
+}
+
+void attention_backward_picked(Exec& exec, const AttentionBackward& op) {
+  FusedAttention* fused = state_of(exec).fused_attention();
+  if (fused == nullptr || !fused->backward(exec, op)) attention_backward_cuda(exec, op);
+}
+
+constexpr OpTable make_table() {
+#define TW_ENTRY(name) .name = checked<name##_cuda>,
+  OpTable table = {
+      .backend = "cuda",
+      .isa = built_for,
+      .make_state = make_cuda_state,
+      .fused_products = true,
+      TW_FOR_EACH_OP(TW_ENTRY)  //
+  };
+#undef TW_ENTRY
+  table.attention_forward = checked<attention_forward_picked>;
+  table.attention_backward = checked<attention_backward_picked>;
+  return table;
+}
+
+constexpr OpTable kCudaOps = make_table();
 
 }  // namespace
 

@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "engine/base/ops/cuda_flat.h"
-#include "engine/base/ops/optimizer_cuda.h"
+#include "engine/base/ops/op_list.h"
 
 namespace thinwire {
 namespace {
@@ -97,7 +97,7 @@ struct AdamWBody {
       const float g = d.g[k] * scale;
       float update;
       if constexpr (kTakesMomentum) {
-        // The momentum comes ready, and v is that of the last plain update. Where v is zero m stays zero: times a huge
+        // The momentum comes ready, and v is that of the last plain step. Where v is zero m stays zero: times a huge
         // number, the root is a limit that holds nowhere else.
         const float root = sqrtf(d.v[k] * correction2), limit = root * kMomentumLimit, mask = root * 1e30f;
         update = smaller(larger(g * correction1, 0.0f - limit), limit) / (root + eps);
@@ -179,25 +179,6 @@ struct MomentumShareBody {
   }
 };
 
-float* buffer_of(const View& view, int64_t n, const char* what) {
-  TW_CHECK(view.count() == n, what, " has ", view.count(), " elements, master has ", n);
-  return view.as<float>();
-}
-
-const StepState* state_on_device(const View& state) {
-  TW_CHECK(state && state.dtype == DType::u8 && state.count() == sizeof(StepState), "state is one StepState as bytes");
-  return static_cast<const StepState*>(state.data);
-}
-
-void check_spans(std::span<const DecaySpan> spans, int64_t n) {
-  int64_t next = 0;
-  for (const DecaySpan& span : spans) {
-    TW_CHECK(span.first == next && span.count >= 0, "decay span at ", span.first, " where ", next, " was due");
-    next += span.count;
-  }
-  TW_CHECK(next == n, "decay spans cover ", next, " of ", n, " elements");
-}
-
 // Calls body(first, table) for runs of elements [first, first + table's last end) whose spans fit a table; neighbours
 // of one decay are one span.
 template <typename Body>
@@ -221,9 +202,8 @@ void for_tables(std::span<const DecaySpan> spans, const Body& body) {
 
 // Calls f(pointer to the working copy), which is of type NoWorking where there is none.
 template <typename F>
-void with_working(const View& working, int64_t n, const F& f) {
+void with_working(const View& working, const F& f) {
   if (!working) return f(static_cast<NoWorking*>(nullptr));
-  TW_CHECK(working.count() == n, "working copy has ", working.count(), " elements, master has ", n);
   if (working.dtype == DType::bf16)
     f(working.as<Bf16>());
   else
@@ -244,14 +224,11 @@ bool aligned_for_four(const T* p) {
 }  // namespace
 
 void adamw_cuda(Exec& exec, const AdamW& op) {
-  const int64_t n = op.master.count();
-  if (n == 0) return;
-  check_spans(op.spans, n);
-  const StepState* state = state_on_device(op.state);
-  float *master = op.master.as<float>(), *m = buffer_of(op.m, n, "m"), *v = buffer_of(op.v, n, "v"),
-        *gradient = buffer_of(op.gradient, n, "gradient");
+  const StepState* state = static_cast<const StepState*>(op.state.data);
+  float *master = op.master.as<float>(), *m = op.m.as<float>(), *v = op.v.as<float>(),
+        *gradient = op.gradient.as<float>();
   CudaQueue queue(exec);
-  with_working(op.working, n, [&](auto* working) {
+  with_working(op.working, [&](auto* working) {
     using Working = std::remove_pointer_t<decltype(working)>;
     for_tables(op.spans, [&](int64_t first, const SpanTable& table) {
       const auto run = [&](auto takes_momentum) {
@@ -280,8 +257,6 @@ void adamw_cuda(Exec& exec, const AdamW& op) {
 void momentum_share_cuda(Exec& exec, const MomentumShare& op) {
   const int64_t n = op.m.count();
   const float* m = op.m.as<float>();
-  TW_CHECK(op.gradient.count() == n, "gradient has ", op.gradient.count(), " elements, m has ", n);
-  if (n == 0) return;
   auto* gradient = op.gradient.as<float>();
   CudaQueue queue(exec);
   const MomentumShareBody body = {m, gradient, static_cast<float>(op.momentum_factor),
@@ -290,15 +265,11 @@ void momentum_share_cuda(Exec& exec, const MomentumShare& op) {
 }
 
 void sgd_cuda(Exec& exec, const Sgd& op) {
-  const int64_t n = op.master.count();
-  if (n == 0) return;
-  check_spans(op.spans, n);
-  const StepState* state = state_on_device(op.state);
-  TW_CHECK((op.momentum == 0.0f) == !op.momentum_buffer, "a momentum buffer goes with a momentum other than 0");
-  float *master = op.master.as<float>(), *gradient = buffer_of(op.gradient, n, "gradient");
-  float* buffer = op.momentum_buffer ? buffer_of(op.momentum_buffer, n, "momentum buffer") : nullptr;
+  const StepState* state = static_cast<const StepState*>(op.state.data);
+  float *master = op.master.as<float>(), *gradient = op.gradient.as<float>();
+  float* buffer = op.momentum_buffer ? op.momentum_buffer.as<float>() : nullptr;
   CudaQueue queue(exec);
-  with_working(op.working, n, [&](auto* working) {
+  with_working(op.working, [&](auto* working) {
     using Working = std::remove_pointer_t<decltype(working)>;
     for_tables(op.spans, [&](int64_t first, const SpanTable& table) {
       const SgdBody<Working> body = {master + first,

@@ -44,7 +44,7 @@ TW_INLINE void adamw_vector(const AdamWBlock& b, int64_t i, int64_t n) {
   if (b.zero_gradient) put<kFull>(b.gradient + i, VecF{}, n);
 }
 
-// The momentum comes ready, and v is that of the last plain update. Where v is zero m stays zero: times a huge number,
+// The momentum comes ready, and v is that of the last plain step. Where v is zero m stays zero: times a huge number,
 // the root is a limit that holds nowhere else.
 template <Working kWorking, bool kFull>
 TW_INLINE void momentum_vector(const AdamWBlock& b, int64_t i, int64_t n) {

@@ -1,10 +1,8 @@
 // Draws the normal numbers of a slice of a tensor; one Philox block gives four elements. Runs once per run, so it is
 // not vectorised: the numbers come from the same double arithmetic on every machine.
-#include "engine/base/ops/random_cpu.h"
-
 #include <algorithm>
 
-#include "engine/base/ops/op_checks.h"
+#include "engine/base/ops/op_list.h"
 #include "engine/base/ops/parallel_for.h"
 
 namespace thinwire {
@@ -27,7 +25,6 @@ void fill(const FillNormal& op, int64_t first, int64_t last) {
 }  // namespace
 
 void fill_normal_cpu(Exec& exec, const FillNormal& op) {
-  TW_CHECK(op.first >= 0, "first element ", op.first);
   const int index = storage_index(op.x.dtype);
   parallel_blocks(exec.threads, op.x.count(), 1 << 12, [&](int64_t first, int64_t last) {
     if (index == 0)

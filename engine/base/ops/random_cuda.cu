@@ -3,8 +3,7 @@
 // The words are equal bit by bit. The numbers are rounded once from double, where log, sin and cos differ between
 // libraries in the last place (2^-52): about one number in 2^27 may round to the neighbouring float.
 #include "engine/base/ops/cuda_dropout.h"
-#include "engine/base/ops/op_checks.h"
-#include "engine/base/ops/random_cuda.h"
+#include "engine/base/ops/op_list.h"
 
 namespace thinwire {
 namespace {
@@ -43,9 +42,7 @@ TW_KERNEL void __launch_bounds__(kThreads)
 }  // namespace
 
 void fill_normal_cuda(Exec& exec, const FillNormal& op) {
-  TW_CHECK(op.first >= 0, "first element ", op.first);
   const int64_t n = op.x.count();
-  if (n == 0) return;
   CudaQueue queue(exec);
   with_storage(op.x.dtype, [&](auto type) {
     using T = decltype(type);

@@ -1,7 +1,6 @@
 // Rotary position embedding on CUDA: pairs (i, i + half) of every head, in place.
 #include "engine/base/ops/cuda_flat.h"
-#include "engine/base/ops/op_checks.h"
-#include "engine/base/ops/rotary_cuda.h"
+#include "engine/base/ops/op_list.h"
 
 namespace thinwire {
 namespace {
@@ -52,20 +51,8 @@ struct RotaryBody {
 
 void rotary_cuda(Exec& exec, const Rotary& op) {
   const int64_t heads = op.groups * op.heads_per_group, tokens = op.batch * op.length;
-  if (tokens == 0 || heads == 0 || op.rot_dim == 0) return;
-  TW_CHECK(op.rot_dim > 0 && op.rot_dim % 2 == 0, "rotary over ", op.rot_dim, " elements");
   const HeadLayout& at = op.layout;
-  TW_CHECK(at.offset >= 0 && at.batch >= 0 && at.token >= 0 && at.group >= 0 && at.head >= 0,
-           "negative stride of heads");
-  const int64_t end = at.offset + (op.batch - 1) * at.batch + (op.length - 1) * at.token + (op.groups - 1) * at.group +
-                      (op.heads_per_group - 1) * at.head + op.rot_dim;
-  TW_CHECK(op.data && end <= op.data.count(), "heads end at ", end, ", the tensor has ", op.data.count(), " elements");
-  const int64_t half = op.rot_dim / 2, positions = op.first_position + op.length;
-  TW_CHECK(op.first_position >= 0, "first position ", op.first_position);
-  for (const View& table : {op.cos, op.sin}) {
-    TW_CHECK(table && table.dtype == DType::f32 && table.cols() == half && table.rows() >= positions, "rotary table [",
-             table.rows(), ",", table.cols(), "] for ", positions, " positions of ", half);
-  }
+  const int64_t half = op.rot_dim / 2;
   CudaQueue queue(exec);
   with_storage(op.data.dtype, [&](auto type) {
     using T = decltype(type);

@@ -11,7 +11,6 @@
 
 #include "engine/base/core/check.h"
 #include "engine/base/ops/isa.h"
-#include "engine/base/ops/scratch_buffer.h"
 
 namespace thinwire {
 namespace {

@@ -2,12 +2,31 @@
 // later calls.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "engine/base/core/dtype.h"
 
 namespace thinwire {
+
+// Memory that only grows: what an op needs while it runs. Aligned to 64 bytes at least, not initialised; growing loses
+// the content.
+class ScratchBuffer {
+ public:
+  ScratchBuffer() = default;
+  ScratchBuffer(const ScratchBuffer&) = delete;
+  ScratchBuffer& operator=(const ScratchBuffer&) = delete;
+  ~ScratchBuffer();
+  // At least `bytes` bytes, valid until the next take; throws Error(kBadConfig) naming the size when there is not
+  // enough memory.
+  std::span<std::byte> take(size_t bytes);
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t capacity_ = 0;
+};
 
 // c[m,n] = op(a) op(b) (+ bias[n]) (+ c). a: [m,k] with row stride lda, or [k,m] when trans_a; b: [k,n], or [n,k] when
 // trans_b. input: fp32 or bf16 (a, b, bias); output: fp32, or bf16 with bf16 inputs. m, n, k > 0. bias may be null.

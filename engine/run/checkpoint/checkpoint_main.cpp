@@ -22,29 +22,29 @@ namespace thinwire {
 namespace {
 
 constexpr char kFooter[] =
-    "DIR is a run directory, its checkpoints/ directory, or one generation (step_000123).\n"
+    "DIR is a run directory, its checkpoints/ directory, or one checkpoint (step_000123).\n"
     "Exit codes: 0 all good; 64 wrong command line; 65 corrupt or missing checkpoint; 73 directory in use; 74 I/O "
     "error;\n"
     "78 a model that the format cannot express.";
 
 constexpr size_t kSlicesShown = 4;  // of each tensor
 
-// Says for every generation whether it verifies; Error(kBadData) unless all do.
+// Says for every checkpoint whether it verifies; Error(kBadData) unless all do.
 void verify(const std::string& dir) {
   size_t bad = 0;
-  for (const FoundGeneration& generation : resolve_checkpoint_path(dir)) {
+  for (const FoundCheckpoint& checkpoint : resolve_checkpoint_path(dir)) {
     try {
-      const Manifest manifest = verify_generation(generation.path);
+      const Manifest manifest = verify_checkpoint(checkpoint.path);
       uint64_t bytes = 0;
       for (const ManifestFile& file : manifest.files) bytes += file.bytes;
-      std::cout << "ok   " << generation.path << ": step " << manifest.step << ", " << manifest.tensors.size()
+      std::cout << "ok   " << checkpoint.path << ": step " << manifest.step << ", " << manifest.tensors.size()
                 << " tensors, " << bytes << " bytes in " << manifest.files.size() << " files\n";
     } catch (const Error& e) {
       ++bad;
-      std::cout << "BAD  " << generation.path << ": " << e.what() << "\n";
+      std::cout << "BAD  " << checkpoint.path << ": " << e.what() << "\n";
     }
   }
-  if (bad > 0) throw_bad_data(std::to_string(bad) + " of the generations in " + dir + " do not verify");
+  if (bad > 0) throw_bad_data(std::to_string(bad) + " of the checkpoints in " + dir + " do not verify");
 }
 
 void show(const std::string& dir, bool as_json) {
@@ -113,7 +113,7 @@ void import_hf(const std::string& input, const std::string& output, int64_t voca
   const ModelConfig config = model_config_from_hf(read_hf_config(input), vocab_multiple);
   const HfMapping mapping(config, list_parameters(config));
   const HfTensors tensors(input);
-  if (!list_generations(output).empty()) throw_busy(output + ": holds checkpoints already; choose a new directory");
+  if (!list_checkpoints(output).empty()) throw_busy(output + ": holds checkpoints already; choose a new directory");
   StoreOptions options;
   options.async = false;
   CheckpointStore store(output, std::move(options));
@@ -139,13 +139,13 @@ int run(int argc, char** argv) {
   bool as_json = false;
 
   CLI::App* verify_command =
-      app.add_subcommand("verify", "read every byte of every generation; exit 0 only if all are good");
+      app.add_subcommand("verify", "read every byte of every checkpoint; exit 0 only if all are good");
   verify_command->add_option("DIR", dir)->required();
-  CLI::App* show_command = app.add_subcommand("show", "print what the newest generation holds");
+  CLI::App* show_command = app.add_subcommand("show", "print what the newest checkpoint holds");
   show_command->add_option("DIR", dir)->required();
   show_command->add_flag("--json", as_json, "the manifest as it is");
   CLI::App* export_command =
-      app.add_subcommand("export", "write the newest good generation's weights for other programs");
+      app.add_subcommand("export", "write the newest good checkpoint's weights for other programs");
   export_command->add_option("DIR", dir)->required();
   export_command->add_option("--format", format, "hf (config.json and model.safetensors)")
       ->check(CLI::IsMember({"hf"}))

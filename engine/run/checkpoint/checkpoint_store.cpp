@@ -58,10 +58,10 @@ std::string tame(std::string text) {
 // The newest that verifies, of those that `list` finds on rank 0, newest first; `what` is where they were looked for.
 // nullopt: there are none at all.
 std::optional<LoadReport> first_valid(Control* control, const std::string& what,
-                                      const std::function<std::vector<FoundGeneration>()>& list) {
+                                      const std::function<std::vector<FoundCheckpoint>()>& list) {
   std::string paths;  // each ends in a zero byte
   on_rank_0(control, [&] {
-    for (const FoundGeneration& generation : list()) paths.append(generation.path).push_back('\0');
+    for (const FoundCheckpoint& checkpoint : list()) paths.append(checkpoint.path).push_back('\0');
   });
   paths = share_from_rank_0(control, paths);
   std::vector<std::string> refused;
@@ -69,9 +69,9 @@ std::optional<LoadReport> first_valid(Control* control, const std::string& what,
     end = paths.find('\0', at);
     const std::string path = paths.substr(at, end - at);
     try {
-      return LoadReport{path, verify_generation(path, control), {}};
+      return LoadReport{path, verify_checkpoint(path, control), {}};
     } catch (const Error& e) {
-      if (e.code() != ExitCode::kBadData) throw;  // not the generation's fault
+      if (e.code() != ExitCode::kBadData) throw;  // not the checkpoint's fault
       refused.push_back(e.what());
       if (is_rank_0(control)) log_warning("warning: checkpoint " + path + " refused: " + e.what());
     }
@@ -92,7 +92,7 @@ CheckpointStore::CheckpointStore(const std::string& directory, StoreOptions opti
   while (directory_.size() > 1 && directory_.back() == '/') directory_.pop_back();
   on_rank_0(control_, [&] {
     lock_.emplace(directory_, options_.lock);
-    for (const FoundGeneration& g : list_generations(directory_))
+    for (const FoundCheckpoint& g : list_checkpoints(directory_))
       next_sequence_ = std::max(next_sequence_, g.sequence + 1);
     remove_leftovers();
   });
@@ -321,7 +321,7 @@ void CheckpointStore::write(int64_t step, const nlohmann::json& info) {
       prune();
       point("save.after_prune");
     } catch (const std::exception& e) {
-      // The generation is committed: what could not be tidied is tried again after the next save.
+      // The checkpoint is committed: what could not be tidied is tried again after the next save.
       log_warning(std::string("warning: pruning checkpoints: ") + e.what());
     }
   }
@@ -388,52 +388,52 @@ std::string CheckpointStore::commit(int64_t step, const nlohmann::json& info) {
   try {
     write_file_atomic(directory_ + "/latest.json", latest.dump() + "\n");
   } catch (const Error& e) {
-    // Nothing reads it to load: a committed generation does not become a failed save for it.
+    // Nothing reads it to load: a committed checkpoint does not become a failed save for it.
     log_warning(std::string("warning: ") + e.what());
   }
   point("save.after_latest");
   return final_path;
 }
 
-// Keeps the newest generations until enough of them verify when read back, removes all older ones.
+// Keeps the newest checkpoints until enough of them verify when read back, removes all older ones.
 void CheckpointStore::prune() {
   if (options_.keep_last <= 0) return;
   const int64_t keep = std::max<int64_t>(options_.keep_last, 2);
   int64_t good = 0;
-  for (const FoundGeneration& generation : list_generations(directory_)) {
+  for (const FoundCheckpoint& checkpoint : list_checkpoints(directory_)) {
     if (good < keep) {
-      if (!verified_.contains(generation.name)) {
+      if (!verified_.contains(checkpoint.name)) {
         try {
-          verify_generation(generation.path, nullptr, [this] { ++signs_; });
-          verified_.insert(generation.name);
+          verify_checkpoint(checkpoint.path, nullptr, [this] { ++signs_; });
+          verified_.insert(checkpoint.name);
         } catch (const Error& e) {
-          log_warning("warning: checkpoint " + generation.path +
+          log_warning("warning: checkpoint " + checkpoint.path +
                       " does not verify and does not count as kept: " + e.what());
         }
       }
-      good += verified_.contains(generation.name) ? 1 : 0;
+      good += verified_.contains(checkpoint.name) ? 1 : 0;
       continue;
     }
-    // Renamed first: a half-removed directory must not look like a generation.
+    // Renamed first: a half-removed directory must not look like a checkpoint.
     lock_->check();
-    const std::string doomed = generation.path + ".tmp-prune";
-    if (::rename(generation.path.c_str(), doomed.c_str()) != 0)
-      throw_io(generation.path + ": cannot rename: " + std::strerror(errno));
-    verified_.erase(generation.name);
+    const std::string doomed = checkpoint.path + ".tmp-prune";
+    if (::rename(checkpoint.path.c_str(), doomed.c_str()) != 0)
+      throw_io(checkpoint.path + ": cannot rename: " + std::strerror(errno));
+    verified_.erase(checkpoint.name);
     fs::remove_all(doomed);
   }
 }
 
 std::optional<LoadReport> CheckpointStore::newest() {
   wait();
-  return first_valid(control_, directory_, [this] { return list_generations(directory_); });
+  return first_valid(control_, directory_, [this] { return list_checkpoints(directory_); });
 }
 
 std::optional<LoadReport> CheckpointStore::load_newest(const VisitState& state, LoadOptions options) {
   auto report = newest();
   if (!report) return std::nullopt;
   options.verify = false;  // just done
-  return load_generation(report->path, state, options, control_);
+  return load_checkpoint(report->path, state, options, control_);
 }
 
 LoadReport find_newest_valid(const std::string& path, Control* control) {

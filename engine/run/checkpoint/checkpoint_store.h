@@ -18,7 +18,7 @@
 #include <string_view>
 #include <thread>
 
-#include "engine/run/checkpoint/generation.h"
+#include "engine/run/checkpoint/checkpoint_reader.h"
 #include "engine/run/checkpoint/rank_parts.h"
 #include "engine/run/checkpoint/run_lock.h"
 #include "engine/run/checkpoint/staged_state.h"
@@ -34,8 +34,8 @@ inline constexpr std::string_view kSavePoints[] = {
     "save.before_latest", "save.after_latest",    "save.before_prune",   "save.after_prune"};
 
 struct StoreOptions {
-  bool async = true;                 // write behind the step; false: save() returns when the generation is committed
-  int64_t keep_last = 0;             // 0 keeps all; otherwise max(keep_last, 2) generations that verify are kept
+  bool async = true;                 // write behind the step; false: save() returns when the checkpoint is committed
+  int64_t keep_last = 0;             // 0 keeps all; otherwise max(keep_last, 2) checkpoints that verify are kept
   int64_t failed_saves_allowed = 0;  // consecutive failures to write that are only logged
   uint64_t shard_bytes = uint64_t{4} << 30;  // a file takes tensors until it is this large (never splits one)
   LockOptions lock;                          // job id, heartbeat
@@ -47,7 +47,7 @@ struct StoreOptions {
 
 struct SaveStats {
   int64_t step = -1;
-  std::string path;     // of the committed generation; empty while writing or after a failure
+  std::string path;     // of the committed checkpoint; empty while writing or after a failure
   uint64_t bytes = 0;   // tensor bytes of this rank
   double wait_ms = 0;   // the step stood still for the save before it ...
   double copy_ms = 0;   // ... and for the copy
@@ -69,7 +69,7 @@ class CheckpointStore {
   // Waits for the writer, without communication; a failure is logged.
   ~CheckpointStore();
 
-  // Shows a copying visitor to `state`, then commits a generation. Each rank shows the tensor slices that it is to
+  // Shows a copying visitor to `state`, then commits a checkpoint. Each rank shows the tensor slices that it is to
   // write: those of all ranks together must cover each tensor exactly once (a CHECK); integers, reals and texts are
   // taken from rank 0. `info` (rank 0's) is stored as it is (model, data, layout, hashes). Errors of this or an earlier
   // save that was written behind surface here and in wait(): Error(kIo) when a save could not be written (after
@@ -80,7 +80,7 @@ class CheckpointStore {
   void wait(bool must_succeed = false);
   const SaveStats& last_save() const { return stats_; }  // path, write_ms and failed are known after wait()
 
-  // The newest generation that verifies completely (each rank reads a share of its files); why newer ones were refused
+  // The newest checkpoint that verifies completely (each rank reads a share of its files); why newer ones were refused
   // is logged. nullopt: there are none at all. Error(kBadData) listing every reason when there are some
   // and none verifies: never a silent start from scratch.
   std::optional<LoadReport> newest();
@@ -122,7 +122,7 @@ class CheckpointStore {
   StagedState staged_;
   SaveStats stats_;
   int64_t next_sequence_ = 0;
-  std::set<std::string> verified_;  // generations that prune has read back
+  std::set<std::string> verified_;  // checkpoints that prune has read back
   Pending pending_ = Pending::kNone;
   std::string temporary_;  // directory of the save at hand
   std::optional<RankParts> parts_;
@@ -136,7 +136,7 @@ class CheckpointStore {
 };
 
 // For readers that hold no lock (generate, checkpoint verify). `path` as in resolve_checkpoint_path; the newest
-// generation that verifies, or Error(kBadData) listing every reason. With `control` a collective: rank 0 looks which
+// checkpoint that verifies, or Error(kBadData) listing every reason. With `control` a collective: rank 0 looks which
 // there are, all verify.
 LoadReport find_newest_valid(const std::string& path, Control* control = nullptr);
 

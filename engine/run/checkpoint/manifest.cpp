@@ -257,8 +257,8 @@ std::string stored_name_of(const std::string& name, const SlicePlace& p) {
          std::to_string(p.part_cols) + "@" + std::to_string(p.first);
 }
 
-Manifest read_manifest(const std::string& generation_dir) {
-  const std::string path = generation_dir + "/" + kManifestName;
+Manifest read_manifest(const std::string& checkpoint_dir) {
+  const std::string path = checkpoint_dir + "/" + kManifestName;
   return manifest_from_text(path, read_file(path, kMaxManifest));
 }
 

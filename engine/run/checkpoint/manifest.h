@@ -1,4 +1,4 @@
-// The manifest of one generation: what was saved, where its bytes are and what they hash to. It is written last, and a
+// The manifest of one checkpoint: what was saved, where its bytes are and what they hash to. It is written last, and a
 // directory without a manifest that verifies is not a checkpoint.
 #pragma once
 
@@ -17,7 +17,7 @@ inline constexpr char kManifestName[] = "manifest.json";
 inline constexpr int kManifestVersion = 2;  // 1 knew no rectangles: its slices are ranges of the whole tensor
 
 struct ManifestFile {
-  std::string name;  // plain file name in the generation's directory
+  std::string name;  // plain file name in the checkpoint's directory
   uint64_t bytes = 0;
   std::string hash;  // XXH3-128 of every byte, header included
 };
@@ -37,7 +37,7 @@ std::string stored_name_of(const std::string& name, const SlicePlace& place);
 
 struct Manifest {
   int64_t step = 0;
-  int64_t sequence = 0;  // grows with every save in the directory; the newest generation has the largest
+  int64_t sequence = 0;  // grows with every save in the directory; the newest checkpoint has the largest
   std::string job;
   double saved_at = 0.0;  // seconds since 1970
   int64_t ranks = 1;      // that wrote it
@@ -64,6 +64,6 @@ Manifest part_from_text(const std::string& path, const std::string& text);
 std::string find_slice_fault(const Manifest& manifest);
 
 // DIR/manifest.json.
-Manifest read_manifest(const std::string& generation_dir);
+Manifest read_manifest(const std::string& checkpoint_dir);
 
 }  // namespace thinwire

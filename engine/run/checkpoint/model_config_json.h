@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "model/model_config.h"
 
@@ -17,5 +18,13 @@ ModelConfig model_config_from_json(const nlohmann::json& value);
 
 // The shortest decimal that reads back to `value`, as a double (1e-05f gives 1e-05, not 9.99999974737875e-06).
 double shortest_double(float value);
+
+// Whether weights mean in one model what they mean in another: names and shapes alone do not say it.
+//
+// Throws Error(kBadConfig), beginning with `where`, that names every number of the architecture in which the weights'
+// model differs from this run's, with both values and the key to set. What may differ: dropout, initialisation,
+// precision, recompute, weight decay, the length of sequences (but not the rows of a learned position table), and
+// vocabulary, whose rows are held to their shapes when they are read.
+void require_same_model(const std::string& where, const ModelConfig& weights, const ModelConfig& here);
 
 }  // namespace thinwire

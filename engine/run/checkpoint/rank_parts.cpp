@@ -78,7 +78,7 @@ void write_shards(const std::string& dir, const std::string& stem, const StagedS
                   const std::function<void(std::string_view)>& point, Manifest& manifest) {
   const auto& tensors = state.tensors();
   size_t next = 0;
-  do {  // readers need not know the exception of a generation without files
+  do {  // readers need not know the exception of a checkpoint without files
     std::vector<SafetensorsItem> items;
     const size_t first = next;
     uint64_t bytes = 0;

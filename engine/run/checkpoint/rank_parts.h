@@ -1,4 +1,4 @@
-// What each of several ranks writes of one generation, and how rank 0 learns of it: through files alone, because the
+// What each of several ranks writes of one checkpoint, and how rank 0 learns of it: through files alone, because the
 // writing threads do not communicate.
 //
 // In the temporary directory: shard files rank<k>-<n>.safetensors, then rank<k>.done.json (a manifest of this rank's

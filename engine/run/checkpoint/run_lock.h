@@ -42,7 +42,7 @@ class RunLock {
   RunLock& operator=(const RunLock&) = delete;
 
   // Fencing: re-reads the token; Error(kBusy) when the lease is no longer ours. Every commit asks first, so that an
-  // orphan which lost the directory while it was cut off cannot publish anything.
+  // orphan which lost the directory while it was cut off cannot commit anything.
   void check() const;
 
   const std::string& token() const { return lease_.token; }

@@ -1,4 +1,4 @@
-// The tensors of a generation as one finds them on disk: any slice is put together from the stored slices that meet it.
+// The tensors of a checkpoint as one finds them on disk: any slice is put together from the stored slices that meet it.
 #pragma once
 
 #include <cstddef>

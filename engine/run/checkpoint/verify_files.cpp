@@ -22,8 +22,8 @@ constexpr size_t kBufferBytes = size_t{1} << 20;
 
 }  // namespace
 
-VerifyFiles::VerifyFiles(std::string generation_dir, const Manifest& manifest, int rank, int ranks)
-    : dir_(std::move(generation_dir)),
+VerifyFiles::VerifyFiles(std::string checkpoint_dir, const Manifest& manifest, int rank, int ranks)
+    : dir_(std::move(checkpoint_dir)),
       manifest_(manifest),
       next_(static_cast<size_t>(rank)),
       stride_(static_cast<size_t>(ranks)) {}

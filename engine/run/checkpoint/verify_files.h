@@ -1,4 +1,4 @@
-// Reading back the files of a generation, or a rank's share of them, a slice at a time.
+// Reading back the files of a checkpoint, or a rank's share of them, a slice at a time.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace thinwire {
 class VerifyFiles {
  public:
   // Every ranks-th file of the manifest, from number `rank` on; `manifest` outlives this.
-  VerifyFiles(std::string generation_dir, const Manifest& manifest, int rank, int ranks);
+  VerifyFiles(std::string checkpoint_dir, const Manifest& manifest, int rank, int ranks);
   ~VerifyFiles();
   VerifyFiles(const VerifyFiles&) = delete;
   VerifyFiles& operator=(const VerifyFiles&) = delete;

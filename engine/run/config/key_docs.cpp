@@ -2,23 +2,13 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "engine/run/config/check_value.h"
 #include "engine/run/config/key_table.h"
 
 namespace thinwire {
 namespace {
 
 using nlohmann::ordered_json;
-
-std::string number_text(double v) {
-  if (v == std::floor(v) && std::abs(v) < 1e15) return std::to_string(static_cast<long long>(v));
-  return nlohmann::json(v).dump();
-}
-
-std::string join(const std::vector<std::string>& words, const std::string& between) {
-  std::string text;
-  for (const std::string& w : words) text += (text.empty() ? "" : between) + w;
-  return text;
-}
 
 std::string default_of(const KeySpec& key) {
   if (!key.default_text.empty()) return key.default_text;

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "engine/base/core/check.h"
+#include "engine/run/config/check_value.h"
 
 namespace thinwire {
 namespace {
@@ -128,21 +129,6 @@ std::string normalised_key(std::string name) {
   return name;
 }
 
-int edit_distance(const std::string& a, const std::string& b) {
-  const size_t n = a.size(), m = b.size();
-  std::vector<std::vector<int>> d(n + 1, std::vector<int>(m + 1, 0));
-  for (size_t i = 0; i <= n; ++i) d[i][0] = static_cast<int>(i);
-  for (size_t j = 0; j <= m; ++j) d[0][j] = static_cast<int>(j);
-  for (size_t i = 1; i <= n; ++i) {
-    for (size_t j = 1; j <= m; ++j) {
-      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
-    }
-  }
-  return d[n][m];
-}
-
 std::vector<std::string> key_path(const std::string& name) {
   std::vector<std::string> path;
   std::string rest = name;
@@ -163,18 +149,13 @@ std::vector<std::string> key_path(const std::string& name) {
   return path;
 }
 
+bool is_rule_key(const std::string& name) {
+  return name == "compression.rules" || (name.starts_with("compression.") && key_path(name).size() > 2);
+}
+
 std::string scope_name(KeyScope scope) {
-  switch (scope) {
-    case KeyScope::kModel:
-      return "model";
-    case KeyScope::kData:
-      return "data";
-    case KeyScope::kLayout:
-      return "layout";
-    case KeyScope::kRuntime:
-      return "runtime";
-  }
-  return "?";
+  constexpr const char* names[] = {"model", "data", "layout", "runtime"};
+  return names[static_cast<int>(scope)];
 }
 
 std::string types_text(unsigned types) {

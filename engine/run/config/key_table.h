@@ -36,6 +36,9 @@ const std::vector<std::string>& compression_sites();
 // {compression, dp.gradient, sum, codec}, since names of sites keep their dot.
 std::vector<std::string> key_path(const std::string& name);
 
+// compression.rules and the fields of the sites' rules: they become rules, not values of their own.
+bool is_rule_key(const std::string& name);
+
 class KeyTable {
  public:
   KeyTable();
@@ -64,9 +67,6 @@ const KeyTable& key_table();
 
 // '-' becomes '_'.
 std::string normalised_key(std::string name);
-
-// Optimal string alignment distance (insert, delete, replace, swap of neighbours).
-int edit_distance(const std::string& a, const std::string& b);
 
 std::string scope_name(KeyScope scope);     // model | data | layout | runtime
 std::string types_text(unsigned types);     // "integer or list"

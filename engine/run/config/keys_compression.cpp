@@ -1,7 +1,7 @@
 // Keys of compression: a preset, and the same fields for every site (rule_fields.cpp).
-#include "compression/presets.h"
 #include "compression/site.h"
 #include "engine/run/config/key_table.h"
+#include "engine/run/config/presets.h"
 #include "engine/run/config/rule_fields.h"
 
 namespace thinwire {
@@ -26,14 +26,22 @@ KeyTopic compression_keys() {
       "field; "
       "null takes a rule back. config.resolved.json prints all rules in full, docs/presets.md explains the presets. "
       "`control` (norms, losses, flags) is never coded.";
-  std::vector<std::string> names;
-  for (const Preset& preset : presets()) names.push_back(preset.name);
   t.keys = {
       {.name = "compression.preset",
        .types = kStringKey,
        .default_json = "\"none\"",
-       .allowed = names,
-       .doc = "A published system whose rules are meant; \"compression\": NAME means the same.",
+       .allowed = preset_names(),
+       .doc = "A published system whose rules are meant; \"compression\": NAME means the same. Or the path of a preset "
+              "of your own, a .json file like those of configs/compression (docs/presets.md).",
+       .scope = KeyScope::kLayout,
+       .or_file = true},
+      {.name = "compression.rules",
+       .types = kListKey,
+       .default_text = "none",
+       .doc =
+           "Rules in their order, each {\"site\": one, a list or all, \"select\": {...}, \"codec\": ..., ...} with the "
+           "fields of a site's object; the first that selects a message is its rule, those of the preset come behind "
+           "them. A site's own object writes over all of that site's rules.",
        .scope = KeyScope::kLayout},
       {.name = "compression.sends",
        .types = kStringKey,

@@ -223,7 +223,7 @@ KeyTopic layout_keys() {
        .default_json = "8192",
        .bounds = {0, 1 << 30},
        .unit = "bytes",
-       .doc = "Up to this size an all-reduce is one exchange of whole vectors.",
+       .doc = "Up to this size an all-reduce sends whole vectors: to all ranks, from 8 ranks on along a tree.",
        .scope = layout},
       {.name = "link_gbps",
        .types = kRealKey,

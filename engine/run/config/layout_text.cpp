@@ -24,7 +24,7 @@ const char* name_of(PartitionMethod method) {
 }
 
 const char* name_of(Algorithm algorithm) {
-  constexpr const char* names[] = {"auto", "direct", "ring", "two_level", "library"};
+  constexpr const char* names[] = {"auto", "direct", "ring", "two_level"};
   return names[static_cast<int>(algorithm)];
 }
 

@@ -2,7 +2,7 @@
 #include "engine/run/config/load_config.h"
 
 #include "engine/base/core/file.h"
-#include "engine/run/config/resolve.h"
+#include "engine/run/config/resolver.h"
 
 namespace thinwire {
 namespace {

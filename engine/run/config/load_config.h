@@ -32,7 +32,7 @@ struct ConfigSource {
 
 struct ResolvedConfig {
   RunConfig run;
-  // Every used key with its final value (null: none). Loading these again gives the same RunConfig.
+  // Every used key with its final value (null: none), but for the rules of compression: they are in `run`.
   std::map<std::string, nlohmann::json> values;
   std::set<std::string> given;    // the keys among them that the user wrote
   std::vector<ConfigNote> notes;  // accepted without effect, or worth knowing; one per key

@@ -1,108 +1,57 @@
-// The resolver's topics of compression: what a preset says of the layout, and the rule of every site.
+// The resolver's topics of compression: what a preset says of the layout, and the rules of every site.
 #include <algorithm>
 #include <cmath>
 
 #include "compression/codecs/ecsq.h"
-#include "compression/presets.h"
+#include "engine/base/core/error.h"
+#include "engine/run/config/check_value.h"
+#include "engine/run/config/presets.h"
 #include "engine/run/config/resolver.h"
-#include "engine/run/config/rule_check.h"
 #include "engine/run/config/rule_fields.h"
 
 namespace thinwire {
 namespace {
 
+constexpr TensorClass kClasses[] = {TensorClass::kEmbedding, TensorClass::kAttention, TensorClass::kMlp,
+                                    TensorClass::kNorm,      TensorClass::kBias,      TensorClass::kHead};
+
 std::string prefix_of(Site site) {
   return "compression." + std::string(name_of(site)) + ".";
 }
 
+const Setting* find(const Settings& settings, const std::string& key) {
+  const auto it = settings.find(key);
+  return it == settings.end() ? nullptr : &it->second;
+}
+
+// Lists ascend; an empty one is everything.
+template <typename T>
+bool covers(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.empty() || (!b.empty() && std::includes(a.begin(), a.end(), b.begin(), b.end()));
+}
+
+// Whether every message that b selects is selected by a.
+bool covers(const SelectSpec& a, const SelectSpec& b) {
+  return covers(a.stages, b.stages) && covers(a.layers, b.layers) && covers(a.tensor_classes, b.tensor_classes) &&
+         (a.micro_batches == MicroBatches::kAll || a.micro_batches == b.micro_batches);
+}
+
+// `from` (empty: all of them) without `what`.
+template <typename T>
+std::vector<T> without(const std::vector<T>& from, const std::vector<T>& what, const std::vector<T>& all) {
+  std::vector<T> left;
+  for (const T& x : from.empty() ? all : from)
+    if (std::find(what.begin(), what.end(), x) == what.end()) left.push_back(x);
+  return left;
+}
+
+bool is_plain(const SiteRule& rule) {
+  return rule.codec.codec == "identity" && !rule.has_sum_codec;
+}
+
 }  // namespace
 
-void Resolver::preset() {
-  if (!known({"compression.preset"})) return;
-  PresetContext c;
-  const auto number = [&](const char* key) { return known({key}) ? integer(key) : 0; };
-  const int64_t stages = number("pipe_parallel_size"), tensor = number("model_parallel_size"),
-                ranks = number("global_num_gpus");
-  if (stages < 1 || tensor < 1 || ranks < stages * tensor) return;
-  c.pipeline = static_cast<int>(stages);
-  c.tensor = static_cast<int>(tensor);
-  c.data = static_cast<int>(ranks / (stages * tensor));
-  c.ranks_per_node = static_cast<int>(ranks_per_node());
-  c.layers = number("num_layers");
-  c.train_iters = number("train_iters");
-  const int64_t local = c.ranks_per_node > 0 ? data_ranks_on_node(ranks, c.data, tensor, c.ranks_per_node) : 0;
-  c.data_per_node = static_cast<int>(local);
-  c.two_level = local > 1 && local < c.data;
-  const std::string name = text("compression.preset");
-  preset_ = expand_preset(name, c);
-  const auto place = [&](const char* key, const std::optional<std::string>& level) {
-    if (!level || broken(key) || !value(key).is_null()) return;
-    // An explicit level of another kind may not nest with the preset's: then the explicit one is refused as usual.
-    set(key, *level);
-  };
-  place("placement.weights", preset_.weights);
-  place("placement.gradients", preset_.gradients);
-  place("placement.optimizer", preset_.optimizer);
-  if (!is("placement.weights", "replicated")) place("placement.secondary", preset_.secondary);
-  if (preset_.embedding_sync && given("embedding_sync") == nullptr && !broken("embedding_sync"))
-    set("embedding_sync", *preset_.embedding_sync);
-  if (preset_.weights && given("zero_optimization.stage") != nullptr && given("placement.optimizer") == nullptr)
-    note("zero_optimization.stage", "compression.preset " + name + " says which state is sharded");
-  // What is sharded is known now, and some presets look at it.
-  c.weights_persist = weights_persist();
-  preset_ = expand_preset(name, c);
-}
-
-// Gathered weights lie where another unit's were, and a difference would be one between two layers. (A secondary copy
-// is a part of each unit: nothing to add a whole one's difference to. Held for a step units have memory of their own,
-// but no checkpoint has what is in it.)
-bool Resolver::weights_persist() const {
-  const bool by_stage = known({"zero_optimization.stage"}) && integer("zero_optimization.stage") == 3;
-  const bool sharded = known({"placement.weights"}) ? !is("placement.weights", "replicated") : by_stage;
-  return !sharded;
-}
-
-// The preset's rule for the site, overridden by what was given; nullopt: neither says anything.
-std::optional<SiteRule> Resolver::site_rule(Site site) {
-  const auto of_preset = preset_.rules.find(site);
-  bool any = of_preset != preset_.rules.end();
-  SiteRule rule = any ? of_preset->second : SiteRule();
-  const auto given_text = [&](const char* field) {
-    const Setting* s = given(prefix_of(site) + field);
-    return s == nullptr ? std::string() : s->value.get<std::string>();
-  };
-  // Parameters belong to a codec: another codec starts from its own.
-  if (const std::string codec = given_text("codec"); !codec.empty() && codec != rule.codec.codec) {
-    rule.codec = default_codec(codec);
-    rule.sum_codec = CodecSpec();
-    rule.residual = rule.sum_residual = ResidualSpec();
-    rule.has_sum_codec = false;
-  }
-  bool sum = false;
-  for (const KeySpec& field : rule_fields())
-    sum = sum || (field.name.rfind("sum.", 0) == 0 && given(prefix_of(site) + field.name) != nullptr);
-  if (sum && !rule.has_sum_codec) rule.sum_codec = rule.codec;
-  if (const std::string codec = given_text("sum.codec"); !codec.empty() && codec != rule.sum_codec.codec) {
-    rule.sum_codec = default_codec(codec);
-    rule.sum_residual = ResidualSpec();
-  }
-  for (const KeySpec& field : rule_fields()) {
-    const Setting* s = given(prefix_of(site) + field.name);
-    if (s == nullptr) continue;
-    any = true;
-    set_rule_value(rule, field.name, s->value);
-  }
-  if (!any) return std::nullopt;
-  // A preset's light coding does not stand in the way of a rate that it does not have.
-  const auto leave_light = [&](CodecSpec& codec, const char* key) {
-    codec.light = codec.light && (codec.rate <= kHighestLightRate || given(prefix_of(site) + key) != nullptr);
-  };
-  leave_light(rule.codec, "light");
-  leave_light(rule.sum_codec, "sum.light");
-  return rule;
-}
-
-void Resolver::compression() {
+RuleContext Resolver::rule_context() const {
   RuleContext context;
   const auto number = [&](const char* key, int64_t otherwise) { return known({key}) ? integer(key) : otherwise; };
   // Where a size is not known (it was refused), nothing is out of range.
@@ -116,75 +65,202 @@ void Resolver::compression() {
   if (context.ranks_per_node > 0 && known({"global_num_gpus", "pipe_parallel_size"}))
     context.data_on_node =
         data_ranks_on_node(integer("global_num_gpus"), context.data, context.tensor, context.ranks_per_node);
+  return context;
+}
+
+void Resolver::preset() {
+  if (!known({"compression.preset", "pipe_parallel_size", "model_parallel_size", "global_num_gpus"})) return;
+  if (integer("global_num_gpus") < integer("pipe_parallel_size") * integer("model_parallel_size")) return;
+  const std::string name = text("compression.preset");
+  try {
+    preset_ = read_preset(name, reader_.problems());
+  } catch (const Error& e) {
+    return refuse("compression.preset", std::string("cannot be read: ") + e.what());
+  }
+  const Settings levels = placement_of(preset_, rule_context());
+  const auto place = [&](const std::string& level) {
+    const Setting* said = find(levels, level);
+    const std::string key = "placement." + level;
+    if (said == nullptr || broken(key) || !value(key).is_null()) return;
+    // An explicit level of another kind may not nest with the preset's: then the explicit one is refused as usual.
+    set(key, said->value);
+  };
+  place("weights");
+  place("gradients");
+  place("optimizer");
+  if (!is("placement.weights", "replicated")) place("secondary");
+  const Setting* sync = find(preset_, "embedding_sync");
+  if (sync != nullptr && given("embedding_sync") == nullptr && !broken("embedding_sync"))
+    set("embedding_sync", sync->value);
+  if (find(levels, "weights") != nullptr && given("zero_optimization.stage") != nullptr &&
+      given("placement.optimizer") == nullptr)
+    note("zero_optimization.stage", "compression.preset " + name + " says which state is sharded");
+}
+
+// Gathered weights lie where another unit's were, and a difference would be one between two layers. (A secondary copy
+// is a part of each unit: nothing to add a whole one's difference to. Held for a step units have memory of their own,
+// but no checkpoint has what is in it.)
+bool Resolver::weights_persist() const {
+  const bool by_stage = known({"zero_optimization.stage"}) && integer("zero_optimization.stage") == 3;
+  const bool sharded = known({"placement.weights"}) ? !is("placement.weights", "replicated") : by_stage;
+  return !sharded;
+}
+
+// The site's rules in their order: those of compression.rules, then the preset's; over each of them what the site's own
+// object says.
+std::vector<ListedRule> Resolver::rules_of(Site site, const RuleContext& context) const {
+  std::vector<ListedRule> list;
+  const auto append = [&](const Setting* rules, bool of_preset) {
+    if (rules == nullptr) return;
+    for (const WrittenRule& w : rules->rules)
+      if (std::find(w.sites.begin(), w.sites.end(), name_of(site)) != w.sites.end() && holds(w.when, context))
+        list.push_back({rule_of(w, context), &w, of_preset});
+  };
+  append(given("compression.rules"), false);
+  append(find(preset_, "compression.rules"), true);
+  const GivenField object = [&](const std::string& field) {
+    const Setting* s = given(prefix_of(site) + field);
+    return s == nullptr ? nullptr : &s->value;
+  };
+  const auto& fields = rule_fields();
+  if (list.empty() && std::any_of(fields.begin(), fields.end(), [&](const KeySpec& f) { return object(f.name); }))
+    list.push_back({});
+  for (ListedRule& listed : list) {
+    apply_fields(listed.rule, object);
+    // A preset's light compression does not stand in the way of a rate that it does not have.
+    const auto leave_light = [&](CodecSpec& codec, const char* field) {
+      codec.light = codec.light && (codec.rate <= kHighestLightRate || said(site, listed, field) != nullptr);
+    };
+    leave_light(listed.rule.codec, "light");
+    leave_light(listed.rule.sum_codec, "sum.light");
+  }
+  return list;
+}
+
+// What the configuration, not the preset, says of a field of the rule.
+const Setting* Resolver::said(Site site, const ListedRule& rule, const std::string& field) const {
+  if (const Setting* s = given(prefix_of(site) + field)) return s;
+  return rule.written != nullptr && !rule.of_preset ? find(rule.written->fields, field) : nullptr;
+}
+
+// The one rule that a site's list comes down to. Rules behind one that selects all that they do select nothing; what no
+// rule selects is sent as it is, so identity at the end says nothing, and identity in front takes messages away from
+// those behind it. More than one rule that codes is more than a channel can do.
+std::optional<ListedRule> Resolver::only_rule(Site site, std::vector<ListedRule> list, const RuleContext& context) {
+  std::vector<ListedRule> kept;
+  for (ListedRule& listed : list)
+    if (std::none_of(kept.begin(), kept.end(),
+                     [&](const ListedRule& k) { return covers(k.rule.select, listed.rule.select); }))
+      kept.push_back(std::move(listed));
+  while (kept.size() > 1 && is_plain(kept.back().rule)) kept.pop_back();
+  const std::vector<TensorClass> all_classes(std::begin(kClasses), std::end(kClasses));
+  std::vector<int> all_stages;
+  for (int s = 0; s < context.stages; ++s) all_stages.push_back(s);
+  while (kept.size() > 1 && is_plain(kept.front().rule)) {
+    const SelectSpec plain = kept.front().rule.select;
+    const bool by_stage = SelectSpec{.stages = plain.stages} == plain,
+               by_class = SelectSpec{.tensor_classes = plain.tensor_classes} == plain;
+    if (!by_stage && !by_class) break;
+    std::vector<ListedRule> behind;
+    for (size_t i = 1; i < kept.size(); ++i) {
+      SelectSpec& select = kept[i].rule.select;
+      if (by_stage) select.stages = without(select.stages, plain.stages, all_stages);
+      if (by_class) select.tensor_classes = without(select.tensor_classes, plain.tensor_classes, all_classes);
+      if (by_stage ? !select.stages.empty() : !select.tensor_classes.empty()) behind.push_back(std::move(kept[i]));
+    }
+    kept = std::move(behind);
+  }
+  if (kept.empty()) return std::nullopt;
+  if (kept.size() > 1) {
+    const ListedRule &first = kept[0], &second = kept[1];
+    const std::string why = std::string(name_of(site)) + " has the rule " + first.written->spelled +
+                            " for other messages already, and a site's messages are coded by one rule in this version; "
+                            "say identity in one of them, or one rule for both";
+    if (second.of_preset)
+      refuse("compression.rules", second.written->spelled + " of preset " + text("compression.preset") + ": " + why +
+                                      ", or the site's own object, which changes the preset's rule");
+    else
+      reader_.problems().push_back({second.written->place, second.written->spelled, why});
+  }
+  return kept.front();
+}
+
+void Resolver::compression() {
+  const RuleContext context = rule_context();
+  for (const Setting* rules : {given("compression.rules"), find(preset_, "compression.rules")})
+    for (const WrittenRule& written : rules != nullptr ? rules->rules : std::vector<WrittenRule>())
+      select_lists([&](const std::string& field) { return find(written.fields, field); });
   for (size_t i = 0; i < kSiteNames.size(); ++i) {
     const Site site = static_cast<Site>(i);
     if (site == Site::kControl) continue;
-    select_lists(site);
-    if (const std::optional<SiteRule> rule = site_rule(site)) check_site(site, *rule, context);
+    select_lists([&](const std::string& field) { return given(prefix_of(site) + field); });
+    if (const std::optional<ListedRule> rule = only_rule(site, rules_of(site, context), context))
+      check_site(site, *rule, context);
   }
   sends();
 }
 
 // Lists hold numbers, or any JSON: whole numbers and names are left to us.
-void Resolver::select_lists(Site site) {
+void Resolver::select_lists(const std::function<const Setting*(const std::string&)>& setting) {
+  const auto wrong = [&](const Setting& s, const std::string& message) {
+    reader_.problems().push_back({s.place, s.spelled, message});
+  };
   for (const char* field : {"select.stages", "select.layers"}) {
-    const Setting* s = given(prefix_of(site) + field);
-    if (s == nullptr) continue;
+    const Setting* s = setting(field);
+    if (s == nullptr || !s->value.is_array()) continue;
     for (const auto& n : s->value)
-      if (n.get<double>() != std::floor(n.get<double>()))
-        refuse(prefix_of(site) + field, "holds " + n.dump() + ", which is no whole number");
+      if (n.get<double>() != std::floor(n.get<double>())) wrong(*s, "holds " + n.dump() + ", which is no whole number");
   }
-  const std::string key = prefix_of(site) + "select.tensor_classes";
-  const Setting* s = given(key);
+  const Setting* s = setting("select.tensor_classes");
   if (s == nullptr) return;
-  for (const auto& name : s->value) {
-    bool found = false;
-    for (TensorClass c : {TensorClass::kEmbedding, TensorClass::kAttention, TensorClass::kMlp, TensorClass::kNorm,
-                          TensorClass::kBias, TensorClass::kHead})
-      found = found || name == word_of(c);
-    if (!found)
-      refuse(key, shown(name) + " is no class of tensors (allowed: embedding | attention | mlp | norm | bias | head)");
-  }
+  for (const auto& name : s->value)
+    if (std::none_of(std::begin(kClasses), std::end(kClasses), [&](TensorClass c) { return name == word_of(c); }))
+      wrong(*s, shown(name) + " is no class of tensors (allowed: embedding | attention | mlp | norm | bias | head)");
 }
 
-void Resolver::check_site(Site site, const SiteRule& rule, const RuleContext& context) {
+void Resolver::check_site(Site site, const ListedRule& listed, const RuleContext& context) {
+  const SiteRule& rule = listed.rule;
   const std::string prefix = prefix_of(site);
-  const std::string preset = "compression.preset";
+  const auto note_at = [&](const std::string& field, const std::string& message) {
+    const bool in_list = given(prefix + field) == nullptr && said(site, listed, field) != nullptr;
+    note(in_list ? listed.written->spelled + "." + field : prefix + field, message);
+  };
   for (const RuleFault& fault : check_rule(site, rule, context)) {
-    std::string key;
-    for (const std::string& field : fault.fields)
-      if (key.empty() && given(prefix + field) != nullptr) key = prefix + field;
+    const auto found = std::find_if(fault.fields.begin(), fault.fields.end(),
+                                    [&](const std::string& field) { return said(site, listed, field) != nullptr; });
+    const std::string field = found == fault.fields.end() ? fault.fields.front() : *found, name = prefix + field;
+    const Setting* blamed = said(site, listed, field);
     if (fault.note)
-      note(key.empty() ? prefix + fault.fields.front() : key, fault.message);
-    else if (!key.empty())
-      refuse(key, fault.message);
+      note_at(field, fault.message);
+    else if (blamed != nullptr)
+      reader_.problems().push_back({blamed->place, blamed->spelled, fault.message});
+    else if (listed.written != nullptr && !listed.of_preset)
+      reader_.problems().push_back({listed.written->place, listed.written->spelled, name + ": " + fault.message});
     else  // nobody wrote it: the preset's, under a layout that it does not go with
-      refuse(preset, prefix + fault.fields.front() + ": " + fault.message);
+      refuse("compression.preset", name + ": " + fault.message);
   }
   const std::string why = absent(site, context);
-  if (!why.empty() && rule.codec.codec != "identity" && given(prefix + "codec") != nullptr)
-    note(prefix + "codec", "has no effect: " + why);
+  if (!why.empty() && rule.codec.codec != "identity" && said(site, listed, "codec") != nullptr)
+    note_at("codec", "has no effect: " + why);
   for (const KeySpec& field : rule_fields()) {
-    const std::string key = prefix + field.name;
-    if (field_matters(rule, field.name))
-      set(key, rule_value(rule, field.name));
-    else {
-      if (const Setting* s = given(key); s != nullptr && rule_value(SiteRule(), field.name) != s->value)
-        note(key, "has no effect beside " + std::string(field.name.rfind("sum.", 0) == 0
-                                                            ? "sum.codec " + rule.sum_codec.codec
-                                                            : "codec " + rule.codec.codec));
-      set(key, nullptr);
-    }
+    const Setting* s = said(site, listed, field.name);
+    if (s != nullptr && !field_matters(rule, field.name) && rule_value(SiteRule(), field.name) != s->value)
+      note_at(field.name,
+              "has no effect beside " +
+                  (field.name.starts_with("sum.") ? "sum.codec " + rule.sum_codec.codec : "codec " + rule.codec.codec));
   }
+  rules_[site] = canonical(rule);
 }
 
 // What dp.gradient carries.
 void Resolver::sends() {
-  if (!broken("compression.adapt") && value("compression.adapt").is_null()) set("compression.adapt", preset_.adapt);
+  const Setting *adapt = find(preset_, "compression.adapt"), *sent = find(preset_, "compression.sends");
+  if (!broken("compression.adapt") && value("compression.adapt").is_null())
+    set("compression.adapt", adapt != nullptr ? adapt->value : nlohmann::json(false));
   if (broken("compression.sends")) return;
   if (value("compression.sends").is_null()) {
-    if (!preset_.sends) return;
-    set("compression.sends", *preset_.sends);
+    if (sent == nullptr) return;
+    set("compression.sends", sent->value);
   }
   if (!is("compression.sends", "momentum")) return;
   const auto blame = [&](const std::string& why) {

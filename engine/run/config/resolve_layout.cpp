@@ -7,10 +7,6 @@
 namespace thinwire {
 namespace {
 
-std::string str(int64_t n) {
-  return std::to_string(n);
-}
-
 // 0 replicated, 1 pair, 2 node, 3 global: each level holds the ones before it.
 int width_of(const std::string& level) {
   return level == "global" ? 3 : level == "node" ? 2 : level == "pair" ? 1 : 0;

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "engine/base/core/file.h"
+#include "engine/run/config/check_value.h"
 #include "engine/run/config/resolver.h"
 
 namespace thinwire {

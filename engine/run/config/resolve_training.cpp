@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "data/split.h"
+#include "engine/run/config/check_value.h"
 #include "engine/run/config/resolver.h"
 
 namespace thinwire {
@@ -24,10 +25,6 @@ std::vector<std::string> words_of(const std::string& text, const char* separator
     i = end;
   }
   return words;
-}
-
-std::string str(int64_t n) {
-  return std::to_string(n);
 }
 
 }  // namespace

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 
+#include "engine/run/config/check_value.h"
 #include "engine/run/config/key_table.h"
+#include "engine/run/config/rule_fields.h"
 
 namespace thinwire {
 namespace {
@@ -35,12 +37,12 @@ std::vector<std::string> keys_of(const std::vector<KeyScope>& scopes) {
 nlohmann::json resolved_json(const ResolvedConfig& config) {
   nlohmann::json root = nlohmann::json::object();
   for (const auto& [name, value] : config.values) {
-    // Rules that nobody gave would bury the ones that somebody did.
     if (value.is_null() && name.rfind("compression.", 0) == 0) continue;
     nlohmann::json* node = &root;
     for (const std::string& part : key_path(name)) node = &(*node)[part];
     *node = value;
   }
+  root["compression"].update(rules_json(config.run.compression));
   nlohmann::json notes = nlohmann::json::object();
   for (const ConfigNote& n : config.notes) notes[n.key] = n.text;
   root["_notes"] = notes;

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "engine/base/core/check.h"
+#include "engine/run/config/check_value.h"
 #include "engine/run/config/key_table.h"
-#include "engine/run/config/resolve.h"
 
 namespace thinwire {
 
@@ -55,7 +55,8 @@ void Resolver::required() {
 void Resolver::rest() {
   for (const KeyTopic& topic : key_table().topics())
     for (const KeySpec& key : topic.keys)
-      if (key.status == KeyStatus::kUsed && values_.count(key.name) == 0) set(key.name, value(key.name));
+      if (key.status == KeyStatus::kUsed && values_.count(key.name) == 0 && !is_rule_key(key.name))
+        set(key.name, value(key.name));
 }
 
 ResolvedConfig Resolver::take() {
@@ -66,6 +67,8 @@ ResolvedConfig Resolver::take() {
   for (const ConfigNote& n : reader_.notes()) notes[n.key] = n.text;
   for (const ConfigNote& n : notes_) notes[n.key] = n.text;
   for (const auto& [key, message] : notes) result.notes.push_back({key, message});
+  result.run = to_run_config(result.values);
+  result.run.compression.rules = std::move(rules_);
   return result;
 }
 
@@ -117,9 +120,7 @@ ResolvedConfig resolve(SettingsReader& reader, const std::string& stem, const Co
   resolver.required();
   if (!reader.problems().empty()) return result;
   resolver.rest();
-  result = resolver.take();
-  result.run = to_run_config(result.values);
-  return result;
+  return resolver.take();
 }
 
 }  // namespace thinwire

@@ -1,16 +1,27 @@
 // The work bench of resolve(): settings in, final values out, with the helpers that its topics share.
 #pragma once
 
+#include <functional>
 #include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "compression/presets.h"
 #include "engine/run/config/load_config.h"
 #include "engine/run/config/rule_check.h"
 
 namespace thinwire {
+
+inline std::string str(int64_t n) {
+  return std::to_string(n);
+}
+
+// A rule of a site's list, and where it comes from.
+struct ListedRule {
+  SiteRule rule;
+  const WrittenRule* written = nullptr;  // nullptr: the site's own object alone
+  bool of_preset = false;
+};
 
 class Resolver {
  public:
@@ -72,17 +83,29 @@ class Resolver {
   void split_text();
   std::optional<int64_t> vocabulary_of(const std::string& tokenizer);
   bool weights_persist() const;
-  std::optional<SiteRule> site_rule(Site site);
-  void select_lists(Site site);
-  void check_site(Site site, const SiteRule& rule, const RuleContext& context);
+  RuleContext rule_context() const;
+  std::vector<ListedRule> rules_of(Site site, const RuleContext& context) const;
+  const Setting* said(Site site, const ListedRule& rule, const std::string& field) const;
+  std::optional<ListedRule> only_rule(Site site, std::vector<ListedRule> list, const RuleContext& context);
+  void select_lists(const std::function<const Setting*(const std::string&)>& setting);
+  void check_site(Site site, const ListedRule& rule, const RuleContext& context);
   void sends();
 
   SettingsReader& reader_;
   const ConfigOptions& options_;
   std::map<std::string, nlohmann::json> values_;
   std::vector<ConfigNote> notes_;
-  PresetRules preset_;
+  Settings preset_;
+  std::map<Site, SiteRule> rules_;
 };
+
+// Fills every used key. Violations are appended to reader.problems(); the result is meaningful only if there are none.
+// `stem` names the default run directory.
+ResolvedConfig resolve(SettingsReader& reader, const std::string& stem, const ConfigOptions& options);
+
+// The plain mapping from final values to the struct that the engine reads, but for the rules of compression. All used
+// keys must be present.
+RunConfig to_run_config(const std::map<std::string, nlohmann::json>& values);
 
 // How many ranks of each data-parallel group (`data` ranks, `tensor` apart) every node that it touches holds, with
 // nodes of `on_node` consecutive ranks; 0: not equally many.

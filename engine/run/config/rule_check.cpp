@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "compression/codec_table.h"
 #include "compression/coder.h"
-#include "compression/make_codec.h"
 #include "engine/base/core/error.h"
 #include "engine/run/config/rule_fields.h"
 #include "parallel/zero/flat_layout.h"
@@ -13,15 +13,6 @@
 namespace thinwire {
 namespace {
 
-bool any_of(const std::string& codec, std::initializer_list<const char*> names) {
-  return std::any_of(names.begin(), names.end(), [&](const char* n) { return codec == n; });
-}
-bool lossless(const std::string& codec) {
-  return any_of(codec, {"identity", "mpc", "entropy"});
-}
-bool selects_elements(const std::string& codec) {
-  return any_of(codec, {"top_k", "random_k", "chunked_top_k", "sketch"});
-}
 bool is_pipeline(Site s) {
   return s == Site::kPpForward || s == Site::kPpBackward;
 }
@@ -72,16 +63,16 @@ class Check {
     parameters(c, r, p);
   }
 
-  // The second coding, of what is summed already.
+  // The second compression, of what is summed already.
   void sums() {
     const std::string &first = rule_.codec.codec, &second = rule_.sum_codec.codec;
-    if (any_of(second, {"low_rank", "sketch"})) {
+    if (codec_row(second).rounds) {
       return fail({"sum.codec"}, second +
                                      " adds up over ranks in rounds of its own: it cannot code a sum on its way back; "
                                      "block_int can");
     }
     coding(rule_.sum_codec, rule_.sum_residual, "sum.");
-    if (any_of(first, {"low_rank", "sketch"}))
+    if (codec_row(first).rounds)
       note({"sum.codec"}, "has no effect: what codec " + first + " sends is summed coded, so nothing is coded again");
     else if (first == "identity" && rule_.algorithm != RuleAlgorithm::kDirect)
       fail({"sum.codec", "codec"}, "codec identity leaves all hops as they are, those of sums, too; say another codec");
@@ -94,7 +85,7 @@ class Check {
     if (r.kind == ResidualKind::kNone) {
       if (c.codec == "one_bit")
         note({p + "codec"}, "one_bit without residual error_feedback does not converge");
-      else if (selects_elements(c.codec) && c.codec != "random_k" && site_ == Site::kDpGradient)
+      else if (codec_row(c.codec).selects && c.codec != "random_k" && site_ == Site::kDpGradient)
         note({p + "codec"}, c.codec + " without residual error_feedback loses for good what it does not send");
       return true;
     }
@@ -107,7 +98,7 @@ class Check {
       return refuse("cannot be at " + at() +
                     ": what a layer sends must come out the same when it is computed again (recompute), and a residual "
                     "moves on; say none");
-    if (lossless(c.codec))
+    if (codec_row(c.codec).lossless)
       return refuse("around codec " + c.codec + ", which loses nothing: there is no error to keep; say none");
     if (r.kind == ResidualKind::kValueDifference && site_ != Site::kZeroParameter)
       return refuse("is for zero.parameter alone: only weights have a copy at the receivers to take a difference to");
@@ -153,16 +144,16 @@ class Check {
       note({p + "rounding"},
            "placement.weights shards them, and every gather draws anew: forward and backward pass see weights that "
            "differ by the rounding; nearest gives both the same");
-    const bool partial = selects_elements(name) || name == "one_bit";
+    const bool partial = codec_row(name).selects || name == "one_bit";
     if (partial && name != "sketch" && site_ == Site::kZeroParameter && r.kind != ResidualKind::kValueDifference)
       fail({p + "codec"},
            name + " at zero.parameter needs residual value_difference: weights that are not sent would be " +
                (name == "one_bit" ? "replaced by their signs" : "zero"));
-    if (c.hadamard && any_of(name, {"low_rank", "sketch"}))
+    if (c.hadamard && codec_row(name).rounds)
       fail({p + "hadamard", p + "codec"},
            "hadamard cannot be in front of codec " + name + ": " +
                (name == "low_rank" ? "it would mix the columns of matrices" : "it would fill what is to be sparse"));
-    if (c.checksum && any_of(name, {"identity", "low_rank", "sketch"}))
+    if (c.checksum && (name == "identity" || codec_row(name).rounds))
       fail({p + "checksum", p + "codec"},
            name == "identity" ? "codec identity packs nothing, so there is no payload to put a checksum behind"
                               : "codec " + name +
@@ -273,7 +264,7 @@ class Check {
     const std::string name = word_of(a);
     if (is_pipeline(site_))
       return fail({"algorithm"}, name + " is a shape of collectives; " + at() + " is sent from one stage to one other");
-    if (any_of(rule_.codec.codec, {"low_rank", "sketch"}))
+    if (codec_row(rule_.codec.codec).rounds)
       return fail({"algorithm", "codec"},
                   "codec " + rule_.codec.codec +
                       " adds up its payloads by plain reductions (communication.all_reduce says "

@@ -16,7 +16,9 @@ struct RuleContext {
   int64_t ranks_per_node = 0;   // 0: unknown
   int64_t data_on_node = 0;     // ranks of a data-parallel group on each of its nodes; 0: unknown or uneven
   bool weights_persist = true;  // each rank keeps whole weights between steps: they are not sharded
-  int64_t train_iters = 0;
+  int64_t train_iters = 0;      // 0: not known
+  // Whether the nodes form two levels inside every data-parallel group: known, and several ranks on each of several.
+  bool two_level() const { return data_on_node > 1 && data_on_node < data; }
 };
 
 struct RuleFault {

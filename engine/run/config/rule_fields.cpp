@@ -74,163 +74,53 @@ struct Coding {
 
 struct CodingField {
   KeySpec key;
-  std::vector<std::string> codecs;  // that read it; empty: it matters as `matters` says
   std::function<json(const Coding&)> get;
   std::function<void(Coding&, const json&)> set;
-  std::function<bool(const Coding&)> matters = nullptr;
+  std::function<bool(const Coding&)> matters;
 };
 
-template <typename T>
-CodingField of_codec(KeySpec key, T CodecSpec::*member, std::vector<std::string> codecs) {
-  key.scope = KeyScope::kLayout;
-  return {std::move(key), std::move(codecs), [member](const Coding& c) { return json(c.codec.*member); },
-          [member](Coding& c, const json& v) { c.codec.*member = v.get<T>(); }};
+// A field of the codec: its key and where CodecSpec keeps it.
+CodingField of_codec(const CodecParameter& parameter, std::function<bool(const Coding&)> matters) {
+  return std::visit(
+      [&](auto field) -> CodingField {
+        return {parameter.key, [field](const Coding& c) { return json(c.codec.*field); },
+                [field](Coding& c, const json& v) { v.get_to(c.codec.*field); }, std::move(matters)};
+      },
+      parameter.field);
 }
 
 std::vector<CodingField> make_coding_fields() {
+  const auto always = [](const Coding&) { return true; };
   const auto coded = [](const Coding& c) { return c.codec.codec != "identity"; };
   const auto any_residual = [](const Coding& c) { return c.residual.kind != ResidualKind::kNone; };
   const auto ema = [](const Coding& c) { return c.residual.kind == ResidualKind::kEma; };
-  const std::vector<std::string> codecs = {"identity", "cast",     "block_int",     "mx",    "e3m0",    "lloyd_max",
-                                           "ecsq",     "one_bit",  "zfp",           "mpc",   "entropy", "low_rank",
-                                           "top_k",    "random_k", "chunked_top_k", "sketch"};
   std::vector<CodingField> f;
-  f.push_back(
-      of_codec({.name = "codec",
-                .types = kStringKey,
-                .default_text = "identity",
-                .allowed = codecs,
-                .doc = "How the site's messages are coded (docs/codecs.md). A codec other than the preset's starts "
-                       "from its own defaults and without residual and sum."},
-               &CodecSpec::codec, {}));
-  f.back().matters = [](const Coding&) { return true; };
-  f.push_back(
-      of_codec({.name = "format",
-                .types = kStringKey,
-                .default_text = "cast: bf16; mx: mxfp8_e4m3; top_k and its kin: bf16",
-                .allowed = {"fp32", "bf16", "fp16", "e4m3", "e5m2", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e2m3",
-                            "mxfp6_e3m2", "mxfp4", "nvfp4", "2bit"},
-                .doc = "What values become: cast bf16 | fp16 | e4m3 | e5m2; mx mxfp8_e4m3 | mxfp8_e5m2 | mxfp6_e2m3 "
-                       "| mxfp6_e3m2 | mxfp4 | nvfp4; values that top_k, random_k and chunked_top_k keep fp32 | bf16 "
-                       "| fp16, chunked_top_k also 2bit."},
-               &CodecSpec::format, {"cast", "mx", "top_k", "random_k", "chunked_top_k"}));
-  f.push_back(of_codec({.name = "bits",
-                        .types = kIntKey,
-                        .default_text = "8",
-                        .bounds = {2, 8},
-                        .unit = "bits",
-                        .doc = "Bits per value: block_int 8, 6, 4 or 2; lloyd_max 4, 3 or 2."},
-                       &CodecSpec::bits, {"block_int", "lloyd_max"}));
-  f.push_back(of_codec({.name = "block",
-                        .types = kIntKey,
-                        .default_text = "0",
-                        .bounds = {0, 1 << 24},
-                        .unit = "elements",
-                        .doc = "Elements that share a scale (chunked_top_k: a choice); 0: as the codec has it."},
-                       &CodecSpec::block,
-                       {"block_int", "mx", "one_bit", "e3m0", "lloyd_max", "ecsq", "random_k", "chunked_top_k"}));
-  f.push_back(
-      of_codec({.name = "scale",
-                .types = kStringKey,
-                .default_text = "fp16",
-                .allowed = {"fp32", "fp16", "bf16", "e8m0"},
-                .doc = "block_int: how a block's scale travels. fp16 has no small numbers: bf16 for gradients."},
-               &CodecSpec::scale, {"block_int"}));
-  f.push_back(of_codec({.name = "asymmetric",
-                        .types = kBoolKey,
-                        .default_text = "false",
-                        .doc = "block_int: smallest and largest value of a block instead of the largest magnitude."},
-                       &CodecSpec::asymmetric, {"block_int"}));
   f.push_back(of_codec(
-      {.name = "rounding",
-       .types = kStringKey,
-       .default_text = "nearest",
-       .allowed = {"nearest", "stochastic"},
-       .doc =
-           "block_int: to the nearest level, or up or down by chance so that the mean is right; random_k: stochastic "
-           "scales what is kept so that the mean is right."},
-      &CodecSpec::rounding, {"block_int", "random_k"}));
-  f.push_back(of_codec({.name = "rate",
-                        .types = kRealKey,
-                        .default_text = "8",
-                        .bounds = {2, 32},
-                        .unit = "bits",
-                        .doc = "Bits per value: zfp 2.25 to 32; ecsq 2 to 5, blocks' scales not counted."},
-                       &CodecSpec::rate, {"zfp", "ecsq"}));
+      codec_parameter(&CodecSpec::codec,
+                      {.name = "codec",
+                       .default_text = "identity",
+                       .allowed = codec_names(),
+                       .doc = "How the site's messages are coded (docs/codecs.md). A codec other than the preset's "
+                              "starts from its own defaults and without residual and sum."}),
+      always));
+  for (const CodecParameter& p : codec_parameters())
+    f.push_back(of_codec(p, [name = p.key.name](const Coding& c) { return codec_row(c.codec.codec).has(name); }));
+  f.push_back(of_codec(
+      codec_parameter(&CodecSpec::hadamard,
+                      {.name = "hadamard",
+                       .default_text = "false",
+                       .doc = "Transform in front of the codec: orthonormal, blocks of 32; spreads outliers."}),
+      coded));
   f.push_back(
-      of_codec({.name = "light",
-                .types = kBoolKey,
-                .default_text = "false",
-                .doc = "ecsq: where compression.adapt measures that time of the core costs more than bytes, "
-                       "lloyd_max of the next whole number of bits (rates up to 4) takes its place, but for the units "
-                       "that a rank's forward pass begins with."},
-               &CodecSpec::light, {"ecsq"}));
-  f.push_back(of_codec({.name = "dimension",
-                        .types = kIntKey,
-                        .default_text = "1",
-                        .bounds = {1, 32},
-                        .unit = "values",
-                        .doc = "mpc: how far back the value lies that predicts the next."},
-                       &CodecSpec::dimension, {"mpc"}));
-  f.push_back(of_codec({.name = "rank",
-                        .types = kIntKey,
-                        .default_text = "4",
-                        .bounds = {1, 65536},
-                        .unit = "columns",
-                        .doc = "low_rank: columns of the factors."},
-                       &CodecSpec::rank, {"low_rank"}));
-  f.push_back(of_codec({.name = "sides",
-                        .types = kIntKey,
-                        .default_text = "2",
-                        .bounds = {1, 2},
-                        .doc = "low_rank: 2 sends both factors each time, 1 the left and the right one in turn."},
-                       &CodecSpec::sides, {"low_rank"}));
-  f.push_back(of_codec({.name = "min_compression_rate",
-                        .types = kRealKey,
-                        .default_text = "1",
-                        .bounds = {1, 1e6},
-                        .doc = "low_rank: matrices that would not shrink by this much travel as they are."},
-                       &CodecSpec::min_compression_rate, {"low_rank"}));
-  f.push_back(of_codec({.name = "density",
-                        .types = kRealKey,
-                        .default_text = "0.01",
-                        .bounds = {.min = 0, .max = 1, .open_min = true},
-                        .doc = "top_k, random_k, sketch: share of the elements that is kept."},
-                       &CodecSpec::density, {"top_k", "random_k", "sketch"}));
-  f.push_back(of_codec({.name = "keep",
-                        .types = kIntKey,
-                        .default_text = "64",
-                        .bounds = {1, 1 << 24},
-                        .unit = "elements",
-                        .doc = "chunked_top_k: elements kept of each block."},
-                       &CodecSpec::keep, {"chunked_top_k"}));
-  f.push_back(of_codec({.name = "ratio",
-                        .types = kRealKey,
-                        .default_text = "2",
-                        .bounds = {1, 1e6},
-                        .doc = "sketch: elements of the message over those of the table."},
-                       &CodecSpec::ratio, {"sketch"}));
-  f.push_back(of_codec({.name = "compact",
-                        .types = kBoolKey,
-                        .default_text = "true",
-                        .doc = "sketch: send what the agreed index selects, packed, instead of a table."},
-                       &CodecSpec::compact, {"sketch"}));
-  f.push_back(of_codec({.name = "hadamard",
-                        .types = kBoolKey,
-                        .default_text = "false",
-                        .doc = "Transform in front of the codec: orthonormal, blocks of 32; spreads outliers."},
-                       &CodecSpec::hadamard, {}));
-  f.back().matters = coded;
-  f.push_back(
-      of_codec({.name = "checksum",
-                .types = kBoolKey,
-                .default_text = "false",
-                .doc = "CRC-32C behind every payload: a flipped bit is an error that names peer, site and chunk."},
-               &CodecSpec::checksum, {}));
-  f.back().matters = coded;
+      of_codec(codec_parameter(
+                   &CodecSpec::checksum,
+                   {.name = "checksum",
+                    .default_text = "false",
+                    .doc = "CRC-32C behind every payload: a flipped bit is an error that names peer, site and chunk."}),
+               coded));
   const auto of_residual = [&](KeySpec key, auto get, auto set, std::function<bool(const Coding&)> matters) {
     key.scope = KeyScope::kLayout;
-    f.push_back({std::move(key), {}, get, set, std::move(matters)});
+    f.push_back({std::move(key), get, set, std::move(matters)});
   };
   of_residual(
       {.name = "residual",
@@ -241,8 +131,7 @@ std::vector<CodingField> make_coding_fields() {
               "next coded micro-batch); a moving average of it is (ema); or the difference to what the receivers "
               "have is sent instead of the value (value_difference)."},
       [](const Coding& c) { return json(word(residual_words(), c.residual.kind)); },
-      [](Coding& c, const json& v) { c.residual.kind = meaning(residual_words(), v.get<std::string>()); },
-      [](const Coding&) { return true; });
+      [](Coding& c, const json& v) { c.residual.kind = meaning(residual_words(), v.get<std::string>()); }, always);
   of_residual(
       {.name = "beta",
        .types = kRealKey,
@@ -280,11 +169,6 @@ const CodingField* coding_field(const std::string& name) {
   for (const CodingField& f : coding_fields())
     if (f.key.name == name) return &f;
   return nullptr;
-}
-
-bool matters(const CodingField& field, const Coding& coding) {
-  if (field.matters) return field.matters(coding);
-  return std::find(field.codecs.begin(), field.codecs.end(), coding.codec.codec) != field.codecs.end();
 }
 
 struct RuleField {
@@ -456,15 +340,7 @@ bool field_matters(const SiteRule& rule, const std::string& field) {
   const bool sum = is_sum(field);
   const CodingField* f = coding_field(sum ? field.substr(4) : field);
   if (f == nullptr) return true;
-  return (!sum || rule.has_sum_codec) && matters(*f, coding_of(rule, sum));
-}
-
-CodecSpec default_codec(const std::string& codec) {
-  CodecSpec spec;
-  spec.codec = codec;
-  if (codec == "cast" || codec == "top_k" || codec == "random_k" || codec == "chunked_top_k") spec.format = "bf16";
-  if (codec == "mx") spec.format = "mxfp8_e4m3";
-  return spec;
+  return (!sum || rule.has_sum_codec) && f->matters(coding_of(rule, sum));
 }
 
 SiteRule canonical(const SiteRule& rule) {
@@ -475,8 +351,7 @@ SiteRule canonical(const SiteRule& rule) {
 }
 
 json rules_json(const CompressionConfig& config) {
-  json all = {
-      {"preset", config.preset}, {"adapt", config.adapt}, {"sends", config.sends_momentum ? "momentum" : "gradient"}};
+  json all = json::object();
   for (const auto& [site, rule] : config.rules) {
     json& object = all[std::string(name_of(site))] = json::object();
     for (const KeySpec& key : rule_fields()) {

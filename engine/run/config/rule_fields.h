@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "compression/codec_table.h"
 #include "compression/rule.h"
 #include "engine/base/core/key_spec.h"
 
@@ -21,12 +22,10 @@ void set_rule_value(SiteRule& rule, const std::string& field, const nlohmann::js
 // Whether the field does anything in this rule: `bits` does in block_int, `beta` beside residual ema ...
 bool field_matters(const SiteRule& rule, const std::string& field);
 
-// A codec with everything that it takes when nothing else is said.
-CodecSpec default_codec(const std::string& codec);
 // The same rule with every field that does not matter at its default: two rules mean the same if these are equal.
 SiteRule canonical(const SiteRule& rule);
 
-// The rules in full, as config.resolved.json prints them: {"preset": ..., "<site>": {...}}.
+// The rules in full, as config.resolved.json prints them: {"<site>": {...}}.
 nlohmann::json rules_json(const CompressionConfig& config);
 
 const char* word_of(ResidualKind kind);

@@ -1,12 +1,11 @@
-// The plain mapping from final key values to the structs that the rooms read.
+// The plain mapping from final key values to the structs that the modules read.
 #include "engine/run/config/run_config.h"
 
 #include <cmath>
 
 #include "engine/base/core/check.h"
-#include "engine/run/config/resolve.h"
+#include "engine/run/config/layout_text.h"
 #include "engine/run/config/resolver.h"
-#include "engine/run/config/rule_fields.h"
 
 namespace thinwire {
 namespace {
@@ -36,6 +35,14 @@ class Reader {
       if (chosen == name) return value;
     TW_CHECK(false, "configuration key ", key, " has the unknown value ", chosen);
     return choices.begin()->second;
+  }
+  // The same for enumerations that have names (layout_text.h); `last` is the last enumerator.
+  template <typename E>
+  E named(const std::string& key, E last) const {
+    for (int i = 0; i <= static_cast<int>(last); ++i)
+      if (text(key) == name_of(static_cast<E>(i))) return static_cast<E>(i);
+    TW_CHECK(false, "configuration key ", key, " has the unknown value ", text(key));
+    return last;
   }
 
  private:
@@ -166,14 +173,9 @@ LayoutConfig layout_config(const Reader& r) {
   l.tensor = r.integer("model_parallel_size");
   l.data = r.integer("global_num_gpus") / (l.pipeline * l.tensor);
   l.sequence_parallel = r.flag("sequence_parallel");
-  l.schedule_kind = r.pick<ScheduleKind>("schedule", {{"gpipe", ScheduleKind::kGpipe},
-                                                      {"1f1b", ScheduleKind::k1f1b},
-                                                      {"interleaved", ScheduleKind::kInterleaved},
-                                                      {"zb_h1", ScheduleKind::kZbH1}});
+  l.schedule_kind = r.named("schedule", ScheduleKind::kZbH1);
   l.virtual_chunks = r.integer("virtual_chunks");
-  l.partition = r.pick<PartitionMethod>("pipe_partition_method", {{"uniform", PartitionMethod::kUniform},
-                                                                  {"parameters", PartitionMethod::kParameters},
-                                                                  {"time", PartitionMethod::kTime}});
+  l.partition = r.named("pipe_partition_method", PartitionMethod::kTime);
   if (const nlohmann::json& costs = r.at("pipe_partition_costs"); !costs.is_null()) {
     l.costs_given = true;
     l.layer_ms = costs.at(0).get<double>();
@@ -181,15 +183,12 @@ LayoutConfig layout_config(const Reader& r) {
     l.head_ms = costs.at(2).get<double>();
   }
   l.zero_stage = static_cast<int>(r.integer("zero_optimization.stage"));
-  const std::initializer_list<std::pair<const char*, Level>> levels = {
-      {"replicated", Level::kReplicated}, {"pair", Level::kPair}, {"node", Level::kNode}, {"global", Level::kGlobal}};
-  l.placement.weights = r.pick<Level>("placement.weights", levels);
-  l.placement.gradients = r.pick<Level>("placement.gradients", levels);
-  l.placement.optimizer = r.pick<Level>("placement.optimizer", levels);
-  if (!r.at("placement.secondary").is_null()) l.placement.secondary = r.pick<Level>("placement.secondary", levels);
+  l.placement.weights = r.named("placement.weights", Level::kGlobal);
+  l.placement.gradients = r.named("placement.gradients", Level::kGlobal);
+  l.placement.optimizer = r.named("placement.optimizer", Level::kGlobal);
+  if (!r.at("placement.secondary").is_null()) l.placement.secondary = r.named("placement.secondary", Level::kGlobal);
   l.hold_given = r.text("hold") != "auto";
-  if (l.hold_given)
-    l.hold = r.pick<Hold>("hold", {{"unit", Hold::kUnit}, {"micro_batch", Hold::kMicroBatch}, {"step", Hold::kStep}});
+  if (l.hold_given) l.hold = r.named("hold", Hold::kStep);
   l.embedding_sync = r.pick<EmbeddingSyncKind>(
       "embedding_sync", {{"fused", EmbeddingSyncKind::kFused}, {"two_step", EmbeddingSyncKind::kTwoStep}});
   l.reduce_bucket = r.integer("zero_optimization.reduce_bucket_size");
@@ -198,13 +197,9 @@ LayoutConfig layout_config(const Reader& r) {
   l.ranks_per_node = r.integer("ranks_per_node");
   l.watchdog_seconds = r.real("watchdog_seconds");
   l.link_gbps = r.real("link_gbps");
-  const std::initializer_list<std::pair<const char*, Algorithm>> algorithms = {{"auto", Algorithm::kAuto},
-                                                                               {"direct", Algorithm::kDirect},
-                                                                               {"ring", Algorithm::kRing},
-                                                                               {"two_level", Algorithm::kTwoLevel}};
-  l.tuning.all_reduce = r.pick<Algorithm>("communication.all_reduce", algorithms);
-  l.tuning.reduce_scatter = r.pick<Algorithm>("communication.reduce_scatter", algorithms);
-  l.tuning.all_gather = r.pick<Algorithm>("communication.all_gather", algorithms);
+  l.tuning.all_reduce = r.named("communication.all_reduce", Algorithm::kTwoLevel);
+  l.tuning.reduce_scatter = r.named("communication.reduce_scatter", Algorithm::kTwoLevel);
+  l.tuning.all_gather = r.named("communication.all_gather", Algorithm::kTwoLevel);
   l.tuning.chunk_bytes = r.integer("communication.chunk_bytes");
   l.tuning.small_bytes = r.integer("communication.small_bytes");
   l.trace = r.flag("trace");
@@ -215,22 +210,6 @@ LayoutConfig layout_config(const Reader& r) {
     l.trace_steps = range.get<int64_t>();
   }
   return l;
-}
-
-CompressionConfig compression_config(const Reader& r) {
-  CompressionConfig c;
-  c.preset = r.text("compression.preset");
-  c.adapt = r.flag("compression.adapt");
-  c.sends_momentum = r.text("compression.sends") == "momentum";
-  for (size_t i = 0; i < kSiteNames.size(); ++i) {
-    const Site site = static_cast<Site>(i);
-    if (site == Site::kControl) continue;
-    for (const KeySpec& field : rule_fields()) {
-      const nlohmann::json& value = r.at("compression." + std::string(name_of(site)) + "." + field.name);
-      if (!value.is_null()) set_rule_value(c.rules[site], field.name, value);
-    }
-  }
-  return c;
 }
 
 }  // namespace
@@ -267,7 +246,9 @@ RunConfig to_run_config(const Values& values) {
   c.exit_duration_in_mins = r.real("exit_duration_in_mins");
   c.peak_tflops = r.real("peak_theoretical_tflops");
   c.tokenizer = r.text("tokenizer");
-  c.compression = compression_config(r);
+  c.compression.preset = r.text("compression.preset");
+  c.compression.adapt = r.flag("compression.adapt");
+  c.compression.sends_momentum = r.text("compression.sends") == "momentum";
   c.faults_json = r.at("faults").is_null() || r.at("faults").empty() ? std::string() : r.at("faults").dump();
   return c;
 }

@@ -1,4 +1,4 @@
-// The resolved configuration of a run: plain numbers that every room above reads. Built by config/resolve, never by
+// The resolved configuration of a run: plain numbers that every module above reads. Built by config/resolve, never by
 // hand.
 #pragma once
 
@@ -11,7 +11,7 @@
 #include "engine/base/core/key_spec.h"
 #include "model/model_config.h"
 #include "optim/optim_config.h"
-#include "parallel/comm/communicator.h"
+#include "parallel/collective/communicator.h"
 #include "parallel/schedule/partition.h"
 #include "parallel/schedule/plan.h"
 #include "parallel/zero/placement.h"
@@ -41,7 +41,7 @@ struct LayoutConfig {
   double link_gbps = 0.0;  // --dry-run derives milliseconds from it; 0: bytes only
   CommTuning tuning;
   bool trace = false;
-  int64_t trace_first = 0, trace_steps = 20;  // updates that a trace shows; first 0: from the start (or resume) on
+  int64_t trace_first = 0, trace_steps = 20;  // steps that a trace shows; first 0: from the start (or resume) on
 };
 
 struct RunConfig {
@@ -58,7 +58,7 @@ struct RunConfig {
   bool cuda_graphs = false;
 
   int64_t train_iters = 0;
-  int64_t accumulation = 1;  // micro-batches per update and rank (without ramp)
+  int64_t accumulation = 1;  // micro-batches per step and rank (without ramp)
   int64_t eval_interval = 0, eval_iters = 0;
   int64_t log_interval = 10;
   int64_t weight_hash_interval = 0;  // 0: never

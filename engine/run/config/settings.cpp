@@ -3,65 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 
+#include "engine/run/config/check_value.h"
 #include "engine/run/config/key_table.h"
+#include "engine/run/config/presets.h"
 
 namespace thinwire {
 namespace {
-
-std::string lower(std::string s) {
-  for (char& c : s) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c == '-' ? '_' : c;
-  return s;
-}
-
-std::string number_text(double v) {
-  if (v == std::floor(v) && std::abs(v) < 1e15) return std::to_string(static_cast<int64_t>(v));
-  return nlohmann::json(v).dump();
-}
-
-// Compares values of strings as users vary them: case and dashes do not matter, value aliases are other words.
-std::optional<std::string> our_spelling(const KeySpec& key, const std::string& text) {
-  if (key.allowed.empty()) return text;
-  const std::string wanted = lower(text);
-  for (const std::string& a : key.allowed)
-    if (lower(a) == wanted) return a;
-  for (const auto& [theirs, ours] : key.value_aliases)
-    if (theirs == wanted) return ours;
-  return std::nullopt;
-}
-
-std::string join(const std::vector<std::string>& words, const char* between) {
-  std::string text;
-  for (const std::string& w : words) text += (text.empty() ? "" : between) + w;
-  return text;
-}
-
-// ", nearest: zeropp", where one of many words is near enough to be meant.
-std::string nearest_word(const KeySpec& key, const std::string& text) {
-  if (key.allowed.size() < 6 || text.size() > 40) return "";
-  const std::string wanted = lower(text);
-  int best = static_cast<int>(wanted.size()) / 3 + 1;
-  std::string nearest;
-  for (const std::string& a : key.allowed)
-    if (const int d = edit_distance(wanted, a); d < best) best = d, nearest = a;
-  return nearest.empty() ? "" : ", nearest: " + nearest;
-}
-
-std::string out_of_bounds(const KeySpec& key, double v) {
-  const KeyBounds& b = key.bounds;
-  const bool low = b.open_min ? !(v > b.min) : !(v >= b.min);
-  const bool high = b.open_max ? !(v < b.max) : !(v <= b.max);
-  return low || high ? number_text(v) + " is out of bounds (" + bounds_text(key) + ")" : "";
-}
-
-bool is_number_text(const std::string& text) {
-  if (text.empty()) return false;
-  std::vector<JsonProblem> none;
-  const JsonText parsed = parse_json_text(text);
-  return parsed.problems.empty() &&
-         (parsed.root.kind == JsonTree::Kind::kInt || parsed.root.kind == JsonTree::Kind::kReal);
-}
 
 // The first kind of attention in NeoX's [[["global"], 12]] that is not plain causal attention; empty if there is none.
 std::string foreign_attention(const nlohmann::json& value) {
@@ -72,97 +20,9 @@ std::string foreign_attention(const nlohmann::json& value) {
   return "";
 }
 
-struct Checked {
-  nlohmann::json value;
-  std::string error;  // empty: good
-  TextPosition at;    // of the value or of the bad list element
-};
-
-// One value against one key. Null never comes here.
-Checked check_value(const KeySpec& key, const JsonTree& v) {
-  using Kind = JsonTree::Kind;
-  Checked r;
-  r.at = v.at;
-  const auto wrong_type = [&](const std::string& hint) {
-    r.error = "must be ";
-    r.error.append(types_text(key.types)).append(", not ").append(kind_name(v.kind));
-    if (v.kind == Kind::kString) r.error.append(" ").append(shown(to_json(v)));
-    r.error.append(hint);
-    return r;
-  };
-  if (key.types == kAnyKey) {
-    r.value = to_json(v);
-    return r;
-  }
-  const bool numbers_only_in_lists = key.types == (kListKey | kRealKey);
-  switch (v.kind) {
-    case Kind::kBool:
-      if ((key.types & kBoolKey) == 0) return wrong_type("");
-      r.value = v.boolean;
-      return r;
-    case Kind::kInt:
-    case Kind::kReal: {
-      const double d = v.kind == Kind::kInt ? static_cast<double>(v.integer) : v.real;
-      if (numbers_only_in_lists || (key.types & (kIntKey | kRealKey)) == 0)
-        return wrong_type((key.types & kBoolKey) != 0 ? " (true or false)" : "");
-      if ((key.types & kRealKey) != 0) {
-        r.value = d;
-      } else if (v.kind == Kind::kInt) {
-        r.value = v.integer;
-      } else if (std::floor(d) == d && std::abs(d) <= 9007199254740992.0) {
-        r.value = static_cast<int64_t>(d);
-      } else {
-        return wrong_type("");
-      }
-      r.error = out_of_bounds(key, d);
-      return r;
-    }
-    case Kind::kString: {
-      if ((key.types & kStringKey) == 0) {
-        if ((key.types & (kIntKey | kRealKey)) != 0 && is_number_text(v.text)) return wrong_type(": drop the quotes");
-        if ((key.types & kBoolKey) != 0 && (lower(v.text) == "true" || lower(v.text) == "false"))
-          return wrong_type(": drop the quotes");
-        return wrong_type("");
-      }
-      const auto ours = our_spelling(key, v.text);
-      if (!ours) {
-        const bool one_bit = key.name == "optimizer.type" &&
-                             (lower(v.text).find("onebit") == 0 || lower(v.text).find("zerooneadam") == 0);
-        const bool layer_type = key.name == "pipe_partition_method" && lower(v.text).rfind("type:", 0) == 0;
-        r.error = shown(v.text) +
-                  (layer_type ? " is not supported: all layers are of one class, so there is none to count"
-                   : one_bit  ? " is a preset here: say adam and \"compression\": \"one_bit_adam\""
-                              : " is not an allowed value" + nearest_word(key, v.text)) +
-                  " (allowed: " + join(key.allowed, " | ") + ")";
-        return r;
-      }
-      r.value = *ours;
-      return r;
-    }
-    case Kind::kList: {
-      if ((key.types & kListKey) == 0) return wrong_type("");
-      for (const JsonTree& item : v.items) {
-        if ((key.types & kRealKey) == 0) continue;
-        r.at = item.at;
-        if (item.kind != Kind::kInt && item.kind != Kind::kReal) {
-          r.error = std::string("the list holds ") + kind_name(item.kind) + " where a number belongs";
-          return r;
-        }
-        r.error = out_of_bounds(key, item.kind == Kind::kInt ? static_cast<double>(item.integer) : item.real);
-        if (!r.error.empty()) return r;
-      }
-      r.at = v.at;
-      r.value = to_json(v);
-      return r;
-    }
-    case Kind::kObject:
-      if ((key.types & kObjectKey) == 0) return wrong_type("");
-      r.value = to_json(v);
-      return r;
-    case Kind::kNull:
-      break;
-  }
-  return r;
+// A share of the run or of the stages: a number with a decimal point, below 1.
+bool is_fraction(const JsonTree& v) {
+  return v.kind == JsonTree::Kind::kReal && v.real > 0.0 && v.real < 1.0;
 }
 
 // Keys that say the same thing in different words: within one source only one side may be given; a later source that
@@ -205,14 +65,6 @@ ConfigErrors::ConfigErrors(std::vector<ConfigProblem> problems) : ConfigErrors(s
 ConfigErrors::ConfigErrors(std::vector<ConfigProblem> problems, int)
     : Error(ExitCode::kBadConfig, headline(problems)), problems_(std::move(problems)) {}
 
-std::string shown(const nlohmann::json& value) {
-  std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
-  // A cut may fall inside a UTF-8 character.
-  while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0x80) != 0) text.pop_back();
-  return text;
-}
-
 struct SettingsReader::Source {
   int order = 0;
   std::string name;  // file name, or the whole override
@@ -230,25 +82,58 @@ void SettingsReader::problem(const Place& place, const std::string& key, const s
   problems_.push_back({place, key, message});
 }
 
+std::optional<JsonTree> SettingsReader::parse_object(const std::string& text, const Source& source) {
+  JsonText parsed = parse_json_text(text);
+  for (const JsonProblem& p : parsed.problems) problem(source.place(p.at), p.key, p.message);
+  const bool object = parsed.root.kind == JsonTree::Kind::kObject;
+  if (parsed.syntax_ok() && object) return std::move(parsed.root);
+  if (parsed.syntax_ok())
+    problem(source.place(parsed.root.at), "",
+            std::string("a configuration is one object { ... }, not ") + kind_name(parsed.root.kind));
+  broken_.insert("*");
+  return std::nullopt;
+}
+
 void SettingsReader::add_text(const std::string& name, const std::string& text) {
   Source source;
   source.order = sources_++;
   source.name = name;
   if (source.order == 0) first_place_ = source.place({1, 1});
-  const JsonText parsed = parse_json_text(text);
-  for (const JsonProblem& p : parsed.problems) problem(source.place(p.at), p.key, p.message);
-  if (!parsed.syntax_ok()) {
-    broken_.insert("*");
-    return;
+  const std::optional<JsonTree> root = parse_object(text, source);
+  if (!root) return;
+  if (const JsonMember* preset = preset_of(*root)) {
+    // The preset itself is read when the layout is known: here the file stands for its name.
+    const std::string meant = is_shipped(name, text) ? preset_name(name) : name;
+    source.settings["compression.preset"] = {meant, source.place(preset->value.at), preset->key, {}};
+  } else {
+    read_object(*root, "", source);
   }
-  if (parsed.root.kind != JsonTree::Kind::kObject) {
-    problem(source.place(parsed.root.at), "",
-            std::string("a configuration is one object { ... }, not ") + kind_name(parsed.root.kind));
-    broken_.insert("*");
-    return;
-  }
-  read_object(parsed.root, "", source);
   rewrite_shorthands(source);
+  merge(source);
+}
+
+void SettingsReader::add_preset(const std::string& name, const std::string& text) {
+  Source source;
+  source.order = sources_++;
+  source.name = name;
+  const std::optional<JsonTree> root = parse_object(text, source);
+  if (!root) return;
+  if (preset_of(*root) == nullptr)
+    problem(source.place(root->at), "", "a preset is an object with \"preset\", a sentence, and \"rules\", a list");
+  for (const JsonMember& m : root->members) {
+    const std::string key = normalised_key(m.key);
+    if (key == "preset") continue;
+    if (key == "placement" && m.value.kind == JsonTree::Kind::kList) {
+      source.settings[key] = {to_json(m.value), source.place(m.value.at), m.key,
+                              read_rules(m.value, key, m.key, source)};
+    } else if (key == "placement" || key == "embedding_sync") {
+      read_entry(key, m.key, source.place(m.at), m.value, source);
+    } else if (key == "rules" || key == "sends" || key == "adapt") {
+      read_entry("compression." + key, m.key, source.place(m.at), m.value, source);
+    } else {
+      problem(source.place(m.at), m.key, "no key of a preset (preset, rules, placement, embedding_sync, sends, adapt)");
+    }
+  }
   merge(source);
 }
 
@@ -308,6 +193,102 @@ void SettingsReader::read_entry(const std::string& path, const std::string& spel
   broken_.insert(path);
 }
 
+// Each element is read as the object of a site would be, or as the section `prefix`; its fields keep their names
+// behind the prefix.
+std::vector<WrittenRule> SettingsReader::read_rules(const JsonTree& list, const std::string& prefix,
+                                                    const std::string& spelled, const Source& source) {
+  // All sites have the same fields.
+  const std::string section = prefix.empty() ? "compression." + compression_sites().front() : prefix;
+  std::vector<WrittenRule> rules;
+  for (const JsonTree& item : list.items) {
+    WrittenRule rule{.place = source.place(item.at), .spelled = spelled + "[" + std::to_string(rules.size()) + "]"};
+    const size_t problems = problems_.size();
+    if (item.kind != JsonTree::Kind::kObject)
+      problem(rule.place, rule.spelled, std::string("must be an object { ... }, not ") + kind_name(item.kind));
+    Source inside = source;
+    inside.settings.clear();
+    for (const JsonMember& m : item.members) {
+      const std::string name = normalised_key(m.key), full = rule.spelled + "." + m.key;
+      if (name == "when") {
+        read_when(m.value, full, source, rule.when);
+      } else if (name == "site" && prefix.empty()) {
+        rule.sites = read_sites(m.value, full, source);
+      } else if (name == "warmup_steps" && is_fraction(m.value)) {
+        inside.settings[section + "." + name] = {m.value.real, source.place(m.value.at), full, {}};
+      } else if (name == "select" && m.value.kind == JsonTree::Kind::kObject) {
+        JsonTree select = m.value;
+        for (auto it = select.members.begin(); it != select.members.end();) {
+          const bool share = normalised_key(it->key) == "stages" && is_fraction(it->value);
+          if (share)
+            inside.settings[section + ".select.stages"] = {it->value.real, source.place(it->value.at), full, {}};
+          it = share ? select.members.erase(it) : it + 1;
+        }
+        read_entry(section + "." + name, full, source.place(m.at), select, inside);
+      } else {
+        read_entry(section + "." + name, full, source.place(m.at), m.value, inside);
+      }
+    }
+    if (prefix.empty() && rule.sites.empty() && problems == problems_.size())
+      problem(rule.place, rule.spelled, "missing: site, one of the sites of compression, a list of them, or \"all\"");
+    // The element is what was written, not the section that it was read as.
+    const auto as_written = [&](std::string& text) {
+      const std::string dotted = section + ".";
+      for (size_t at = text.find(dotted); at != std::string::npos; at = text.find(dotted, at + rule.spelled.size()))
+        text.replace(at, section.size(), rule.spelled);
+    };
+    for (size_t p = problems; p < problems_.size(); ++p) as_written(problems_[p].key), as_written(problems_[p].message);
+    for (auto& [name, setting] : inside.settings) {
+      as_written(setting.spelled);
+      if (!setting.value.is_null()) rule.fields[name.substr(section.size() + 1)] = std::move(setting);
+    }
+    rules.push_back(std::move(rule));
+  }
+  return rules;
+}
+
+std::vector<std::string> SettingsReader::read_sites(const JsonTree& value, const std::string& spelled,
+                                                    const Source& source) {
+  KeySpec site{.name = "site", .types = kStringKey, .allowed = compression_sites()};
+  site.allowed.push_back("all");
+  std::set<std::string> named;
+  const std::vector<JsonTree> one = {value};
+  for (const JsonTree& item : value.kind == JsonTree::Kind::kList ? value.items : one) {
+    const Checked checked = check_value(site, item);
+    if (!checked.error.empty() || checked.value.is_null())
+      problem(source.place(item.at), spelled, checked.error.empty() ? "must be a string, not null" : checked.error);
+    else
+      named.insert(checked.value.get<std::string>());
+  }
+  std::vector<std::string> sites;
+  for (const std::string& s : compression_sites())
+    if (named.contains(s) || named.contains("all")) sites.push_back(s);
+  return sites;
+}
+
+void SettingsReader::read_when(const JsonTree& value, const std::string& spelled, const Source& source,
+                               Settings& when) {
+  if (value.kind != JsonTree::Kind::kObject)
+    problem(source.place(value.at), spelled, std::string("must be an object { ... }, not ") + kind_name(value.kind));
+  for (const JsonMember& m : value.members) {
+    const std::string name = normalised_key(m.key);
+    std::string names;
+    const KeySpec* condition = nullptr;
+    for (const KeySpec& c : when_conditions()) {
+      names += (names.empty() ? "" : ", ") + c.name;
+      if (c.name == name) condition = &c;
+    }
+    if (condition == nullptr) {
+      problem(source.place(m.at), spelled + "." + m.key, "no such condition (" + names + ")");
+      continue;
+    }
+    const Checked checked = check_value(*condition, m.value);
+    if (!checked.error.empty() || checked.value.is_null())
+      problem(source.place(checked.at), spelled + "." + m.key, checked.error.empty() ? "needs a value" : checked.error);
+    else
+      when[name] = {checked.value, source.place(m.value.at), spelled + "." + m.key, {}};
+  }
+}
+
 // A rule (or all of them) is taken back as a whole; other objects are only headings, and null says nothing.
 void SettingsReader::withdraw(const std::string& section, const std::string& spelled, const Place& place,
                               Source& source) {
@@ -315,7 +296,7 @@ void SettingsReader::withdraw(const std::string& section, const std::string& spe
   for (const KeyTopic& topic : key_table().topics())
     for (const KeySpec& key : topic.keys)
       if (key.status == KeyStatus::kUsed && key.name.rfind(section + ".", 0) == 0)
-        source.settings.emplace(key.name, Setting{nullptr, place, spelled});
+        source.settings.emplace(key.name, Setting{nullptr, place, spelled, {}});
 }
 
 void SettingsReader::unknown_key(const std::string& path, const std::string& spelled, const Place& place) {
@@ -336,7 +317,7 @@ void SettingsReader::read_value(const KeySpec& key, const std::string& spelled, 
   }
   const Place place = source.place(value.at);
   if (value.kind == JsonTree::Kind::kNull) {
-    source.settings[key.name] = {nullptr, place, spelled};
+    source.settings[key.name] = {nullptr, place, spelled, {}};
     return;
   }
   if (key.status == KeyStatus::kNoted) {
@@ -361,6 +342,12 @@ void SettingsReader::read_value(const KeySpec& key, const std::string& spelled, 
     broken_.insert(key.name);
     return;
   }
+  if (key.name == "compression.rules" && value.kind == JsonTree::Kind::kList) {
+    const size_t problems = problems_.size();
+    source.settings[key.name] = {to_json(value), place, spelled, read_rules(value, "", spelled, source)};
+    if (problems != problems_.size()) broken_.insert(key.name);
+    return;
+  }
   Checked checked = check_value(key, value);
   if (!checked.error.empty() && source.override && (key.types & kStringKey) != 0 &&
       value.kind != JsonTree::Kind::kString) {
@@ -375,7 +362,7 @@ void SettingsReader::read_value(const KeySpec& key, const std::string& spelled, 
     broken_.insert(key.name);
     return;
   }
-  source.settings[key.name] = {checked.value, place, spelled};
+  source.settings[key.name] = {checked.value, place, spelled, {}};
 }
 
 void SettingsReader::rewrite_shorthands(Source& source) {
@@ -394,7 +381,7 @@ void SettingsReader::rewrite_shorthands(Source& source) {
       problem(from.place, from.spelled,
               "contradicts \"" + it->second.spelled + "\" at " + it->second.place.label + ": give one of them");
     else
-      s[key] = {value, from.place, from.spelled};
+      s[key] = {value, from.place, from.spelled, {}};
   };
   if (const auto v = take("use_distributed_optimizer"))
     put("zero_optimization.stage", v->value.get<bool>() ? 1 : 0, *v);

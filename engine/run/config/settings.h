@@ -4,6 +4,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -46,21 +47,35 @@ struct ConfigNote {
   std::string text;
 };
 
+struct WrittenRule;
+
 struct Setting {
-  nlohmann::json
-      value;  // of a type that the key takes; integers as integers, reals as doubles, strings in our spelling
+  // Of a type that the key takes; integers as integers, reals as doubles, strings in our spelling.
+  nlohmann::json value;
   Place place;
-  std::string spelled;  // the name as written
+  std::string spelled;             // the name as written
+  std::vector<WrittenRule> rules;  // of compression.rules, and of a preset's placement
 };
 
 // By the key's own name (never an alias).
 using Settings = std::map<std::string, Setting>;
+
+// One element of a list of rules.
+struct WrittenRule {
+  Place place;
+  std::string spelled;             // "compression.rules[2]"
+  std::vector<std::string> sites;  // in the order of compression_sites()
+  Settings when;                   // conditions, by name (presets.h)
+  Settings fields;                 // by name relative to a site: "codec", "sum.bits", "select.stages" ...
+};
 
 // Reads one configuration, then another over it, and so on.
 class SettingsReader {
  public:
   // `name` is shown in messages; `text` is JSON with the extensions of json_text.h.
   void add_text(const std::string& name, const std::string& text);
+  // A preset (configs/compression, presets.h): its keys become those of a configuration, "rules" compression.rules.
+  void add_preset(const std::string& name, const std::string& text);
   // A file that is not there: one more problem.
   void add_unreadable(const std::string& name, const std::string& reason);
   // `key.sub=value`: JSON where it parses, else a string.
@@ -74,11 +89,16 @@ class SettingsReader {
 
  private:
   struct Source;
+  std::optional<JsonTree> parse_object(const std::string& text, const Source& source);
   void read_object(const JsonTree& object, const std::string& prefix, Source& source);
   void read_entry(const std::string& path, const std::string& spelled, const Place& key_place, const JsonTree& value,
                   Source& source);
   void read_value(const KeySpec& key, const std::string& spelled, const Place& key_place, const JsonTree& value,
                   Source& source);
+  std::vector<WrittenRule> read_rules(const JsonTree& list, const std::string& prefix, const std::string& spelled,
+                                      const Source& source);
+  std::vector<std::string> read_sites(const JsonTree& value, const std::string& spelled, const Source& source);
+  void read_when(const JsonTree& value, const std::string& spelled, const Source& source, Settings& when);
   void withdraw(const std::string& section, const std::string& spelled, const Place& place, Source& source);
   void unknown_key(const std::string& path, const std::string& spelled, const Place& place);
   void rewrite_shorthands(Source& source);
@@ -92,8 +112,5 @@ class SettingsReader {
   Place first_place_{0, {1, 1}, "configuration"};
   int sources_ = 0;
 };
-
-// A value shortened for messages.
-std::string shown(const nlohmann::json& value);
 
 }  // namespace thinwire

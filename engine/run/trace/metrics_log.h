@@ -34,7 +34,7 @@ struct StepRecord {
   int64_t consumed_samples = 0;  // including this step
   int64_t consumed_tokens = 0;
   double loss = 0.0;       // mean over the tokens of the step
-  double lr = 0.0;         // that this step's update used
+  double lr = 0.0;         // that the optimizer used in this step
   double grad_norm = 0.0;  // global L2 norm before clipping
   double loss_scale = 1.0;
   bool skipped = false;  // non-finite: no state was changed

@@ -1,7 +1,7 @@
-// Constants of report_assets.h.
-#include "engine/run/trace/report_assets.h"
+// The style sheet and the script of report pages.
+#include "engine/run/trace/report_parts.h"
 
-namespace thinwire {
+namespace thinwire::report {
 
 std::string_view report_style() {
   return R"css(
@@ -99,4 +99,4 @@ var left=cx*r.width/box.width,w=tip.offsetWidth;tip.style.left=(left+w+24>r.widt
 )js";
 }
 
-}  // namespace thinwire
+}  // namespace thinwire::report

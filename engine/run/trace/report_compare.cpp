@@ -69,32 +69,30 @@ std::string times(double value, double of_first) {
 }
 
 std::string compare_table(const std::vector<RunData>& runs) {
-  std::string out =
-      "<div class=\"scroll wide\"><table><tr><th>run</th><th>state</th><th>steps</th><th>tokens</th><th>train loss</th>"
-      "<th>eval loss</th><th>best eval</th><th>tok/s</th><th>step</th><th>TFLOP/s</th><th>MFU</th><th>memory</th>"
-      "<th>wire</th><th>exposed</th><th>skipped</th><th>time</th></tr>";
+  std::string rows;
   for (size_t i = 0; i < runs.size(); ++i) {
     const Figures f = figures_of(runs[i]);
-    const std::string cells[] = {runs[i].status ? runs[i].status->state : "–",
-                                 std::to_string(f.steps),
-                                 count_or_dash(f.tokens),
-                                 number("%.4f", f.loss),
-                                 number("%.4f", f.last_eval),
-                                 number("%.4f", f.best_eval),
-                                 count_or_dash(f.tokens_per_s),
-                                 ms_text(f.step_ms),
-                                 number("%.3g", f.tflops),
-                                 number("%.1f %%", f.mfu * 100),
-                                 bytes_or_dash(f.memory),
-                                 bytes_or_dash(f.wire),
-                                 f.wire > 0 ? ms_text(f.exposed_ms) : "–",
-                                 std::to_string(f.skipped),
-                                 format_duration(f.hours * 3600)};
-    out += "<tr><td class=\"c" + std::to_string(i % 8) + "\"><i></i>" + html_escape(runs[i].name) + "</td>";
-    for (const std::string& cell : cells) out += "<td>" + html_escape(cell) + "</td>";
-    out += "</tr>";
+    const std::vector<std::string> cells = {runs[i].status ? runs[i].status->state : "–",
+                                            std::to_string(f.steps),
+                                            count_or_dash(f.tokens),
+                                            number("%.4f", f.loss),
+                                            number("%.4f", f.last_eval),
+                                            number("%.4f", f.best_eval),
+                                            count_or_dash(f.tokens_per_s),
+                                            ms_text(f.step_ms),
+                                            number("%.3g", f.tflops),
+                                            number("%.1f %%", f.mfu * 100),
+                                            bytes_or_dash(f.memory),
+                                            bytes_or_dash(f.wire),
+                                            f.wire > 0 ? ms_text(f.exposed_ms) : "–",
+                                            std::to_string(f.skipped),
+                                            format_duration(f.hours * 3600)};
+    rows += row("<i></i>" + html_escape(runs[i].name), cells, "c" + std::to_string(i % 8));
   }
-  return out + "</table></div>";
+  return table("scroll wide",
+               {"run", "state", "steps", "tokens", "train loss", "eval loss", "best eval", "tok/s", "step", "TFLOP/s",
+                "MFU", "memory", "wire", "exposed", "skipped", "time"},
+               rows);
 }
 
 // The evaluation loss against the baseline's after equally many steps, the most that both have; says where that is not
@@ -113,19 +111,16 @@ std::string gap_at_same_step(const RunData& run, const RunData& baseline) {
 
 // What compression costs in loss and buys in bytes and time. The first run is the baseline of the columns "of first".
 std::string compression_table(const std::vector<RunData>& runs, bool all_ranks) {
-  std::string out =
-      "<h2>Compression</h2><div class=\"scroll wide\"><table><tr><th>run</th><th>preset</th><th>eval loss</th>"
-      "<th>against first</th><th>bytes sent</th><th>per step</th><th>of first</th><th>wire ratio</th><th>exposed per "
-      "step</th><th>encode + decode</th><th>tok/s</th><th>of first</th></tr>";
+  std::string rows;
   const auto sent = [&](const Figures& f) { return all_ranks ? f.wire_total : f.wire; };
   const Figures first = figures_of(runs.front());
   for (size_t i = 0; i < runs.size(); ++i) {
     const RunData& run = runs[i];
     const Figures f = figures_of(run);
-    double coding = 0.0;
-    for (const SiteTotals& s : run.sites) coding += s.encode_ms + s.decode_ms;
+    double codec_ms = 0.0;
+    for (const SiteTotals& s : run.sites) codec_ms += s.encode_ms + s.decode_ms;
     const std::string off = gap_at_same_step(run, runs.front());
-    const std::string cells[] = {
+    const std::vector<std::string> cells = {
         run.preset.empty() ? "–" : run.preset,
         number("%.4f", f.last_eval),
         i == 0 ? "baseline" : off,
@@ -134,17 +129,27 @@ std::string compression_table(const std::vector<RunData>& runs, bool all_ranks) 
         sent(first) > 0 ? times(per_step(run, sent(f)), per_step(runs.front(), sent(first))) : "–",
         f.wire > 0 ? number("%.2f", f.logical / f.wire) : "–",
         f.wire > 0 ? ms_text(f.exposed_ms) : "–",
-        f.wire > 0 ? ms_text(per_step(run, coding)) : "–",
+        f.wire > 0 ? ms_text(per_step(run, codec_ms)) : "–",
         count_or_dash(f.tokens_per_s),
         times(f.tokens_per_s, first.tokens_per_s)};
-    out += "<tr><td class=\"c" + std::to_string(i % 8) + "\"><i></i>" + html_escape(run.name) + "</td>";
-    for (const std::string& cell : cells) out += "<td>" + html_escape(cell) + "</td>";
-    out += "</tr>";
+    rows += row("<i></i>" + html_escape(run.name), cells, "c" + std::to_string(i % 8));
   }
-  return out + "</table></div><p class=\"sub\">Bytes " + (all_ranks ? "of all ranks" : "of rank 0") +
+  return "<h2>Compression</h2>" +
+         table("scroll wide",
+               {"run", "preset", "eval loss", "against first", "bytes sent", "per step", "of first", "wire ratio",
+                "exposed per step", "encode + decode", "tok/s", "of first"},
+               rows) +
+         "<p class=\"sub\">Bytes " + (all_ranks ? "of all ranks" : "of rank 0") +
          " over the whole run; wire ratio: the same collectives uncompressed, in the run's own baseline dtype, over "
          "what was "
          "sent (rank 0); exposed: median, rank 0; tokens per second: median.</p>";
+}
+
+// A column per run behind the first one.
+std::vector<std::string> head_of(const std::vector<RunData>& runs, const std::string& first) {
+  std::vector<std::string> head = {first};
+  for (const RunData& run : runs) head.push_back(run.name);
+  return head;
 }
 
 // The rule of every site, in words, one column per run.
@@ -155,19 +160,17 @@ std::string rules_table(const std::vector<RunData>& runs) {
       if (std::find(sites.begin(), sites.end(), site) == sites.end()) sites.push_back(site);
   }
   if (sites.empty()) return "";
-  std::string out = "<h2>What each site sends</h2><div class=\"scroll words\"><table><tr><th>site</th>";
-  for (const RunData& run : runs) out += "<th>" + html_escape(run.name) + "</th>";
-  out += "</tr>";
+  std::string rows;
   for (const std::string& site : sites) {
-    out += "<tr><td>" + html_escape(site) + "</td>";
+    std::vector<std::string> cells;
     for (const RunData& run : runs) {
       const auto found =
           std::find_if(run.rules.begin(), run.rules.end(), [&](const auto& rule) { return rule.first == site; });
-      out += "<td>" + html_escape(found == run.rules.end() ? "as it is" : found->second) + "</td>";
+      cells.push_back(found == run.rules.end() ? "as it is" : found->second);
     }
-    out += "</tr>";
+    rows += row(html_escape(site), cells);
   }
-  return out + "</table></div>";
+  return "<h2>What each site sends</h2>" + table("scroll words", head_of(runs, "site"), rows);
 }
 
 // Facts in which the runs differ, one column per run.
@@ -187,14 +190,10 @@ std::string difference_table(const std::vector<RunData>& runs) {
       values.push_back(it == run.facts.end() ? "–" : it->second);
     }
     if (std::all_of(values.begin(), values.end(), [&](const std::string& v) { return v == values.front(); })) continue;
-    rows += "<tr><td>" + html_escape(label) + "</td>";
-    for (const std::string& v : values) rows += "<td>" + html_escape(v) + "</td>";
-    rows += "</tr>";
+    rows += row(html_escape(label), values);
   }
   if (rows.empty()) return "";
-  std::string out = "<h2>What differs</h2><div class=\"scroll\"><table><tr><th>setting</th>";
-  for (const RunData& run : runs) out += "<th>" + html_escape(run.name) + "</th>";
-  return out + "</tr>" + rows + "</table></div>";
+  return "<h2>What differs</h2>" + table("scroll", head_of(runs, "setting"), rows);
 }
 
 StackedBars bars_of(const std::vector<RunData>& runs, std::string title, std::string note, AxisFormat format) {

@@ -1,6 +1,4 @@
 // Tolerant reading of metrics.jsonl, status.json and config.resolved.json.
-#include "engine/run/trace/report_data.h"
-
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
+#include "engine/run/trace/report_html.h"
 #include "engine/run/trace/run_files.h"
 
 namespace thinwire {
@@ -219,8 +218,8 @@ const Json* find_key(const Json& j, const std::vector<std::string>& names, int d
   return nullptr;
 }
 
-// "block_int, 4 bits, block 128, hadamard, error_feedback": what of a coding tells it from others of its kind.
-std::string coding_in_words(const Json& c) {
+// "block_int, 4 bits, block 128, hadamard, error_feedback": what of a rule tells it from others of its codec.
+std::string codec_in_words(const Json& c) {
   if (!c.is_object()) return "";
   std::string words = get_text(c, "codec");
   if (words.empty()) words = "as it is";
@@ -238,9 +237,9 @@ std::string coding_in_words(const Json& c) {
 }
 
 std::string rule_in_words(const Json& rule) {
-  std::string words = coding_in_words(rule);
+  std::string words = codec_in_words(rule);
   if (const auto sum = rule.find("sum"); sum != rule.end() && sum->is_object()) {
-    const std::string of_sums = coding_in_words(*sum);
+    const std::string of_sums = codec_in_words(*sum);
     words += "; sums: " + (of_sums == words ? "likewise" : of_sums);
   }
   if (const std::string a = get_text(rule, "algorithm"); !a.empty() && a != "direct") words += "; " + a;

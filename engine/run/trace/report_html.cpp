@@ -206,15 +206,12 @@ std::string communication_charts(const RunData& run) {
 // A line per site: what went into it and out of it over the run, and what that costs in a step.
 std::string site_table(const RunData& run) {
   if (run.sites.empty()) return "";
-  std::string out =
-      "<h2>Sites over the whole run</h2><div class=\"scroll wide\"><table><tr><th>site</th><th>logical</th>"
-      "<th>wire</th><th>ratio</th><th>baseline</th><th>all ranks</th><th>encode</th><th>decode</th><th>busy</th>"
-      "<th>exposed</th><th>hidden</th><th>relative error</th><th>residual norm</th><th>coding</th></tr>";
+  std::string rows;
   for (const SiteTotals& s : run.sites) {
     const auto rule =
         std::find_if(run.rules.begin(), run.rules.end(), [&](const auto& r) { return r.first == s.site; });
     const auto ms = [&](double whole) { return ms_text(s.steps > 0 ? whole / static_cast<double>(s.steps) : kNone); };
-    const std::string cells[] = {
+    const std::vector<std::string> cells = {
         format_bytes(s.logical_bytes),
         format_bytes(s.wire_bytes),
         s.wire_bytes > 0 && s.logical_bytes > 0 ? number("%.2f", s.logical_bytes / s.wire_bytes) : "–",
@@ -227,12 +224,15 @@ std::string site_table(const RunData& run) {
         number("%.0f %%", s.busy_ms > 0 ? 100 * std::max(0.0, 1 - s.exposed_ms / s.busy_ms) : kNone),
         number("%.3g", s.rel_error().value_or(kNone)),
         number("%.3g", s.last_residual_norm.value_or(kNone))};
-    out += "<tr><td>" + html_escape(s.site) + "</td>";
-    for (const std::string& cell : cells) out += "<td>" + html_escape(cell) + "</td>";
-    out += "<td class=\"words\">" + html_escape(rule == run.rules.end() ? "as it is" : rule->second) + "</td></tr>";
+    const std::string words = html_escape(rule == run.rules.end() ? "as it is" : rule->second);
+    rows += row(html_escape(s.site), cells, "", "<td class=\"words\">" + words + "</td>");
   }
-  return out +
-         "</table></div><p class=\"sub\">Bytes of rank 0 over the whole run (logical: the same collectives "
+  return "<h2>Sites over the whole run</h2>" +
+         table("scroll wide",
+               {"site", "logical", "wire", "ratio", "baseline", "all ranks", "encode", "decode", "busy", "exposed",
+                "hidden", "relative error", "residual norm", "coding"},
+               rows) +
+         "<p class=\"sub\">Bytes of rank 0 over the whole run (logical: the same collectives "
          "uncompressed "
          "in the baseline dtype); times: mean per step; relative error: root mean square over the steps that measured "
          "it; "
@@ -246,15 +246,10 @@ std::string skipped_table(const RunData& run) {
   for (const StepPoint& p : run.steps) {
     if (!p.skipped) continue;
     if (++count > kShown) continue;
-    rows += "<tr><td>" + std::to_string(p.step) + "</td><td>" +
-            (p.non_finite.empty() ? "–" : html_escape(p.non_finite)) + "</td><td>" + number("%g", p.loss_scale) +
-            "</td></tr>";
+    rows += row(std::to_string(p.step), {p.non_finite.empty() ? "–" : p.non_finite, number("%g", p.loss_scale)});
   }
   if (rows.empty()) return "";
-  std::string out =
-      "<h2>Skipped steps</h2><div class=\"scroll\"><table><tr><th>step</th><th>first non-finite tensor</th><th>loss "
-      "scale</th></tr>" +
-      rows + "</table></div>";
+  std::string out = "<h2>Skipped steps</h2>" + table("scroll", {"step", "first non-finite tensor", "loss scale"}, rows);
   if (count > kShown) out += "<p class=\"sub\">and " + std::to_string(count - kShown) + " more</p>";
   return out;
 }

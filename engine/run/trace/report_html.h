@@ -1,13 +1,67 @@
-// The report: one self-contained HTML page about a run, several runs one after another, or several runs laid over each
-// other.
+// The report: what it knows about a run, read from the run directory, and one self-contained HTML page about one run or
+// several.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "engine/run/trace/report_data.h"
+#include "engine/run/trace/status_file.h"
 
 namespace thinwire {
+
+// Numbers of one line of metrics.jsonl; NaN where the line has null or lacks the key.
+struct StepPoint {
+  int64_t step = 0;
+  double consumed_tokens = 0, loss = 0, lr = 0, grad_norm = 0, loss_scale = 0, step_ms = 0, tokens_per_s = 0,
+         tflops = 0, mfu = 0;
+  double memory_bytes = 0;
+  double wire_bytes = 0, logical_bytes = 0;  // summed over sites
+  double wire_bytes_total = 0;               // and over ranks; 0: the line does not say
+  bool skipped = false;
+  std::string non_finite;
+  std::vector<double> time_ms;  // by RunData::time_names
+  // By RunData::sites: bytes sent, time with at least one operation open, and the part that compute stood still.
+  std::vector<double> site_bytes, site_busy_ms, site_exposed_ms;
+  // Likewise; NaN where the step has none: error of coded messages against what was put in, and what residuals hold.
+  std::vector<double> site_rel_error, site_residual_norm;
+};
+
+struct EvalPoint {
+  int64_t step = 0;
+  double loss = 0, perplexity = 0;
+};
+
+// One site over the whole run.
+struct SiteTotals {
+  std::string site, baseline_dtype;
+  double logical_bytes = 0, wire_bytes = 0, encode_ms = 0, decode_ms = 0, busy_ms = 0, exposed_ms = 0;
+  double wire_bytes_total = 0;  // of all ranks
+  std::optional<double> last_rel_error, last_residual_norm;
+  // Root of the mean square over the steps that measured it.
+  std::optional<double> rel_error() const;
+  double rel_error_square = 0;
+  int64_t rel_errors = 0, steps = 0;
+};
+
+struct RunData {
+  std::string directory, name;
+  std::vector<StepPoint> steps;  // ascending; of lines that repeat a step the last counts
+  std::vector<EvalPoint> evals;
+  std::vector<std::string> time_names;
+  std::vector<SiteTotals> sites;
+  std::optional<RunStatus> status;
+  std::string config_text;                                 // config.resolved.json as it is, empty if missing
+  std::vector<std::pair<std::string, std::string>> facts;  // label and value for the header, from the config
+  std::string preset;                                      // of compression; empty: the configuration does not say
+  std::vector<std::pair<std::string, std::string>> rules;  // site and its codec in words, of sites that have a rule
+  std::vector<std::string> problems;                       // what was missing or broken, for a person
+};
+
+// Throws Error(kBadData) only when `run_dir` is no directory; a missing or torn file becomes an entry of `problems`.
+RunData load_run(const std::string& run_dir);
 
 // A page with a section per run: facts, key figures, charts, bytes per site, the resolved configuration.
 std::string report_page(const std::vector<RunData>& runs);

@@ -6,7 +6,6 @@
 #include <cstdio>
 
 #include "engine/run/trace/console_progress.h"
-#include "engine/run/trace/report_assets.h"
 
 namespace thinwire::report {
 
@@ -136,6 +135,19 @@ std::string notices(const RunData& run, bool with_name) {
   for (const std::string& p : run.problems)
     items += "<li>" + (with_name ? "<b>" + html_escape(run.name) + "</b>: " : "") + html_escape(p) + "</li>";
   return items.empty() ? "" : "<ul class=\"notice\">" + items + "</ul>";
+}
+
+std::string table(const std::string& kind, const std::vector<std::string>& head, const std::string& rows) {
+  std::string out = "<div class=\"" + kind + "\"><table><tr>";
+  for (const std::string& cell : head) out += "<th>" + html_escape(cell) + "</th>";
+  return out + "</tr>" + rows + "</table></div>";
+}
+
+std::string row(const std::string& first, const std::vector<std::string>& cells, const std::string& first_kind,
+                const std::string& last) {
+  std::string out = (first_kind.empty() ? "<tr><td>" : "<tr><td class=\"" + first_kind + "\">") + first + "</td>";
+  for (const std::string& cell : cells) out += "<td>" + html_escape(cell) + "</td>";
+  return out + last + "</tr>";
 }
 
 std::string page(const std::string& title, const std::string& body) {

@@ -5,9 +5,10 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "engine/run/trace/report_data.h"
+#include "engine/run/trace/report_html.h"
 #include "engine/run/trace/svg_chart.h"
 
 namespace thinwire::report {
@@ -48,7 +49,18 @@ ChartSeries eval_series(const RunData& run, const std::string& name, int color);
 
 // What was missing or broken in the run's files; with_name: says which run.
 std::string notices(const RunData& run, bool with_name);
+// A table of the page: `kind` is its class, `rows` are made by row().
+std::string table(const std::string& kind, const std::vector<std::string>& head, const std::string& rows);
+// `first` is HTML (attributes of its cell may stand in `first_kind`), `cells` are text; `last` is HTML behind them.
+std::string row(const std::string& first, const std::vector<std::string>& cells, const std::string& first_kind = "",
+                const std::string& last = "");
 // A whole page around `body`.
 std::string page(const std::string& title, const std::string& body);
+
+// The style sheet and the script that every page carries inside itself; no page loads anything from elsewhere.
+// Palette classes c0..c7, light and dark by the reader's own setting, and a form that prints.
+std::string_view report_style();
+// Crosshair and tooltip of the line charts; the page is complete without it.
+std::string_view report_script();
 
 }  // namespace thinwire::report

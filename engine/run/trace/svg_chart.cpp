@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "engine/run/trace/console_progress.h"
 
@@ -203,20 +204,10 @@ double rounded(double v, int digits) {
   return std::stod(text);
 }
 
+// What the tooltip's script calls a format.
 const char* format_word(AxisFormat f) {
-  switch (f) {
-    case AxisFormat::kPlain:
-      return "plain";
-    case AxisFormat::kCount:
-      return "count";
-    case AxisFormat::kBytes:
-      return "bytes";
-    case AxisFormat::kScientific:
-      return "sci";
-    case AxisFormat::kMilliseconds:
-      return "ms";
-  }
-  return "plain";
+  constexpr const char* kWords[] = {"plain", "count", "bytes", "sci", "ms"};
+  return kWords[static_cast<size_t>(f)];
 }
 
 }  // namespace
@@ -237,25 +228,12 @@ std::string html_escape(const std::string& text) {
       ++i;
       continue;
     }
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        out.append(text, i, length);
-    }
+    const size_t special = std::string_view("&<>\"'").find(text[i]);
+    constexpr const char* kEntities[] = {"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
+    if (special != std::string_view::npos)
+      out += kEntities[special];
+    else
+      out.append(text, i, length);
     i += length;
   }
   return out;

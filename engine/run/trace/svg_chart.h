@@ -1,5 +1,5 @@
 // Charts as inline SVG text: lines with points, and stacked bars. Colours come from the page's style sheet
-// (report_assets.h).
+// (report_assets.cpp).
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace thinwire {
 // Text made safe inside HTML elements and quoted attributes; bytes that are no UTF-8 become U+FFFD.
 std::string html_escape(const std::string& text);
 
-enum class AxisFormat { kPlain, kCount, kBytes, kScientific, kMilliseconds };
+enum class AxisFormat { kPlain, kCount, kBytes, kScientific, kMilliseconds };  // format_word() knows the order
 
 // 0.25, 12.5k, 1.5 GiB, 3.0e-4 ...
 std::string format_axis_value(AxisFormat format, double value);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/base/core/error.h"
 #include "engine/base/device/device.h"
 #include "engine/base/ops/ops.h"
 
@@ -16,6 +17,12 @@ struct Backend {
 
 // device: "cpu" or "cuda", as the configuration key says. local_rank: of this rank on its machine; ranks share GPUs
 // where there are fewer. Throws Error(kBadConfig) where the device is not to be had.
-Backend open_backend(const std::string& device, int local_rank);
+inline Backend open_backend(const std::string& device, int local_rank) {
+  if (device == "cpu") return {make_cpu_device(), &cpu_ops()};
+  if (device != "cuda") throw_bad_config("device: \"" + device + "\" is unknown (cpu or cuda)");
+  Backend backend{make_cuda_device(local_rank), nullptr};  // first: it says what is missing
+  backend.ops = &cuda_ops();
+  return backend;
+}
 
 }  // namespace thinwire

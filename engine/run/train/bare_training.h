@@ -1,4 +1,4 @@
-// Training without a session: updates one after the other, nothing saved, logged or resumed. What is measured or
+// Training without a session: steps one after the other, nothing saved, logged or resumed. What is measured or
 // compared runs this way.
 #pragma once
 
@@ -13,8 +13,8 @@ struct BareTraining {
   explicit BareTraining(Replica& replica)
       : step(replica), scaler(replica.config().optim, replica.config().model.dtype == DType::f16) {}
 
-  // TrainStep::run with what is carried from one update to the next.
-  StepOutcome update(int micro_batches, const std::function<Batch()>& next_micro) {
+  // TrainStep::run with what is carried from one step to the next.
+  StepOutcome take_step(int micro_batches, const std::function<Batch()>& next_micro) {
     return step.run(micro_batches, next_micro, progress, scaler, timer);
   }
 

@@ -1,4 +1,4 @@
-// Blocks of updates each way in turn, and one comparison.
+// Blocks of steps each way in turn, and one comparison.
 #include "engine/run/train/coding_controller.h"
 
 #include <algorithm>
@@ -9,9 +9,9 @@
 namespace thinwire {
 namespace {
 
-// Plain updates would take so much longer that trying them is a waste.
+// Plain steps would take so much longer that trying them is a waste.
 constexpr double kHopeless = 1.3;
-// Medians of six updates, two rounds, tell ways apart that differ by so much; on a noisy machine not those that are
+// Medians of six steps, two rounds, tell ways apart that differ by so much; on a noisy machine not those that are
 // closer, for which it takes more.
 constexpr double kClose = 0.05;
 
@@ -58,8 +58,8 @@ double CodingController::measure_bytes_per_ms() {
   return 2.0 * (ranks - 1.0) / ranks * static_cast<double>(kCount) * sizeof(double) / slowest;
 }
 
-std::string CodingController::after(double step_ms, int64_t update, int64_t logical_bytes) {
-  if (!enabled_ || decided_ != 0 || update <= begin_) return "";
+std::string CodingController::after(double step_ms, int64_t step, int64_t logical_bytes) {
+  if (!enabled_ || decided_ != 0 || step <= begin_) return "";
   const int64_t since = seen_ - kWarmUp;
   const Way was = way_now();
   ++seen_;
@@ -71,11 +71,12 @@ std::string CodingController::after(double step_ms, int64_t update, int64_t logi
     const double plain_wire = static_cast<double>(control_->agree_max(logical_bytes)) / measure_bytes_per_ms();
     if (plain_wire > kHopeless * median_of(kCoded)) tried_.pop_back();
     if (tried_.size() == 1) {
-      decided_ = 1, revised_at_ = update;
+      decided_ = 1, revised_at_ = step;
       char text[200];
-      std::snprintf(text, sizeof text,
-                    "compression stays on: coded updates take %.1f ms, the plain wire alone would take about %.1f ms",
-                    median_of(kCoded), plain_wire);
+      std::snprintf(
+          text, sizeof text,
+          "compression stays on: compressed steps take %.1f ms, the plain wire alone would take about %.1f ms",
+          median_of(kCoded), plain_wire);
       return text;
     }
   }
@@ -83,7 +84,7 @@ std::string CodingController::after(double step_ms, int64_t update, int64_t logi
   ++round_, round_began_ = since + 1;
   if (round_ < kRounds) return "";
   leave_out_the_slow();
-  return tried_.size() > 1 && round_ < kMostRounds ? "" : decide(update);
+  return tried_.size() > 1 && round_ < kMostRounds ? "" : decide(step);
 }
 
 double CodingController::median_of(Way way) const {
@@ -97,8 +98,8 @@ void CodingController::leave_out_the_slow() {
   std::erase_if(tried_, [&](Way way) { return median_of(way) > close * least; });
 }
 
-std::string CodingController::decide(int64_t update) {
-  constexpr const char* kNames[kWays] = {"coded", "plain", "lightly coded"};
+std::string CodingController::decide(int64_t step) {
+  constexpr const char* kNames[kWays] = {"compressed", "plain", "lightly compressed"};
   constexpr const char* kVerdicts[kWays] = {"stays on", "off", "light"};
   std::string times;
   double least = 0.0;
@@ -109,13 +110,13 @@ std::string CodingController::decide(int64_t update) {
     const bool tried = std::find(tried_.begin(), tried_.end(), way) != tried_.end();
     if (tried && (least == 0.0 || ms <= least)) least = ms, way_ = way;
     char text[80];
-    std::snprintf(text, sizeof text, "%s%s updates take %.1f ms", times.empty() ? "" : ", ",
+    std::snprintf(text, sizeof text, "%s%s steps take %.1f ms", times.empty() ? "" : ", ",
                   kNames[static_cast<size_t>(way)], ms);
     times += text;
   }
-  decided_ = 1, revised_at_ = update;
-  return "plan revision after update " + std::to_string(update) + ": compression " +
-         kVerdicts[static_cast<size_t>(way_)] + " (" + times + ")";
+  decided_ = 1, revised_at_ = step;
+  return "plan revision after step " + std::to_string(step) + ": compression " + kVerdicts[static_cast<size_t>(way_)] +
+         " (" + times + ")";
 }
 
 void CodingController::visit(StateVisitor& visitor) {

@@ -1,8 +1,8 @@
 // Picks how messages are coded by what it costs and saves: as configured, lightly where a rule says how, or not at all.
 // Measured on this run, agreed by all ranks, logged, and part of every checkpoint (a plan revision).
 //
-// A few updates run each way, in turn, and the fastest way stays; ways that are close to each other are given more
-// updates. Where the wire alone would make plain updates much slower - so say their bytes and one timed exchange
+// A few steps run each way, in turn, and the fastest way stays; ways that are close to each other are given more
+// steps. Where the wire alone would make plain steps much slower - so say their bytes and one timed exchange
 // between all ranks - nobody tries them.
 #pragma once
 
@@ -12,22 +12,22 @@
 #include <vector>
 
 #include "engine/base/core/state_visitor.h"
-#include "parallel/comm/mesh.h"
+#include "parallel/channel/mesh.h"
 #include "parallel/sites/control.h"
 
 namespace thinwire {
 
 class CodingController {
  public:
-  // enabled: the configuration asks for it, and something is coded. light: some rule has a light coding. begin: updates
+  // enabled: the configuration asks for it, and something is coded. light: some rule has a light codec. begin: steps
   // after which all rules code (warmup_steps); those before are not looked at. mesh may be nullptr (one rank).
   CodingController(bool enabled, bool light, int64_t begin, Mesh* mesh, Control& control);
 
-  // Around every update; collectives until it has decided. after() returns a line for the log when it decides, else an
-  // empty one; it is not told of skipped ones, which publish nothing. update: its number, of those applied.
+  // Around every step; collectives until it has decided. after() returns a line for the log when it decides, else an
+  // empty one; it is not told of skipped ones, whose parameters nobody gathers. step: its number, of those applied.
   // logical_bytes: what this rank would have sent plain, over all sites.
   void before();
-  std::string after(double step_ms, int64_t update, int64_t logical_bytes);
+  std::string after(double step_ms, int64_t step, int64_t logical_bytes);
   void visit(StateVisitor& visitor);
   bool decided() const { return decided_ != 0; }
 
@@ -38,17 +38,17 @@ class CodingController {
   double measure_bytes_per_ms();
   double median_of(Way way) const;
   void leave_out_the_slow();
-  std::string decide(int64_t update);
+  std::string decide(int64_t step);
 
   bool enabled_ = false;
   int64_t begin_;
   Mesh* mesh_;
   Control* control_;
   int64_t decided_ = 0, way_ = kCoded, revised_at_ = 0;  // state
-  int64_t seen_ = 0;                                     // updates of this life
+  int64_t seen_ = 0;                                     // steps of this life
   int round_ = 0;                                        // rounds that are over
-  int64_t round_began_ = 0;                              // updates behind the warm-up before this one
-  std::vector<Way> tried_;                               // in this round, a block of updates each, in turn
+  int64_t round_began_ = 0;                              // steps behind the warm-up before this one
+  std::vector<Way> tried_;                               // in this round, a block of steps each, in turn
   std::array<std::vector<double>, kWays> ms_;
 };
 

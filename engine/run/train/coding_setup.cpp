@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "compression/make_codec.h"
+#include "compression/codec_table.h"
 #include "engine/base/core/model_units.h"
 #include "engine/run/config/rule_check.h"
 
@@ -14,13 +14,13 @@ const SiteRule* rule_of(const RunConfig& config, Site site) {
   return found == config.compression.rules.end() ? nullptr : &found->second;
 }
 
-bool codes_publications(const RunConfig& config, int stage) {
+bool compresses_param_sync(const RunConfig& config, int stage) {
   const SiteRule* rule = rule_of(config, Site::kZeroParameter);
   return rule != nullptr && rule->codec.codec != "identity" && selects_stage(rule->select, stage);
 }
 
-bool codes_tied_publications(const RunConfig& config, int stages) {
-  return codes_publications(config, 0) && codes_publications(config, stages - 1);
+bool compresses_tied_param_sync(const RunConfig& config, int stages) {
+  return compresses_param_sync(config, 0) && compresses_param_sync(config, stages - 1);
 }
 
 Mesh::Codings codings_of(const RunConfig& config, const RankLayout& layout) {
@@ -91,14 +91,14 @@ void select_unit_messages(const RunConfig& config, const RankLayout& layout, con
     const SiteRule* rule = unit.tied ? embedding : gradient;
     const bool leave_whole = rule != nullptr && layout.mesh.tensor > 1 &&
                              (!codes_within(rule->codec, kQuantum) || !codes_within(rule->sum_codec, kQuantum));
-    unit.pieces = cut_unit(rule != nullptr ? &rule->select : nullptr, static_cast<int>(u), unit.shard,
-                           store.layout().units[u], store.params(), layers, leave_whole);
+    unit.pieces = split_unit(rule != nullptr ? &rule->select : nullptr, static_cast<int>(u), unit.shard,
+                             store.layout().units[u], store.params(), layers, leave_whole);
     if (rule != nullptr || parameter != nullptr) unit.padding = padding_of(store.layout().units[u]);
     unit.coded_weights = parameter == nullptr || selects_unit(parameter->select, static_cast<int>(u), layers);
     // A tied embedding is one message of two stages: alike on both.
     unit.awaited = unit.tied || is_awaited(layout, static_cast<int>(u));
     for (UnitPiece& piece : unit.pieces) piece.awaited = unit.awaited;
-    if (unit.tied) unit.coded_weights = unit.coded_weights && codes_tied_publications(config, layout.mesh.pipeline);
+    if (unit.tied) unit.coded_weights = unit.coded_weights && compresses_tied_param_sync(config, layout.mesh.pipeline);
   }
 }
 

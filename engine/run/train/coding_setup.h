@@ -5,27 +5,27 @@
 #include "engine/run/config/run_config.h"
 #include "engine/run/train/rank_layout.h"
 #include "model/activations.h"
-#include "parallel/comm/mesh.h"
+#include "parallel/channel/mesh.h"
 #include "parallel/rules/message_rules.h"
 #include "parallel/sites/ports.h"
-#include "parallel/zero/unit_traffic.h"
+#include "parallel/sites/unit_traffic.h"
 
 namespace thinwire {
 
 // nullptr where the site has no rule.
 const SiteRule* rule_of(const RunConfig& config, Site site);
-// Whether the optimizer's result is published coded, by a rank of this pipeline stage.
-bool codes_publications(const RunConfig& config, int stage);
+// Whether the parameter all-gather behind the optimizer is compressed, on a rank of this pipeline stage.
+bool compresses_param_sync(const RunConfig& config, int stage);
 // Those of an embedding that first and last stage share: where the rule is for both, since both hear one message.
-bool codes_tied_publications(const RunConfig& config, int stages);
+bool compresses_tied_param_sync(const RunConfig& config, int stages);
 // The coders of a rank: rules whose stages leave this one out are left out. Sites pp.* and embedding join stages, so
 // their rules hold on all ranks, and the plan says which messages are coded.
 Mesh::Codings codings_of(const RunConfig& config, const RankLayout& layout);
-// Whether some site of this layout has a light coding; the same on all ranks.
+// Whether some site of this layout has a light codec; the same on all ranks.
 bool has_light_coding(const RunConfig& config, const MeshShape& mesh);
-// Updates after which all sites of this layout are coded: the longest warm-up of their rules.
+// Steps after which all sites of this layout are compressed: the longest warm-up of their rules.
 int64_t updates_of_warm_up(const RunConfig& config, const MeshShape& mesh);
-// Cuts the units' gradients into what is coded and what is not, and marks the units that zero.parameter is for.
+// Splits the units' gradients into what is compressed and what is not, and marks the units that zero.parameter is for.
 void select_unit_messages(const RunConfig& config, const RankLayout& layout, const ParamStore& store,
                           std::vector<UnitMemory>& units);
 void select_tp_units(const RunConfig& config, const RankLayout& layout, TpActivation& tp);
@@ -37,7 +37,7 @@ void prepare_states(const RankLayout& layout, const BatchShape& shape, const std
 int64_t coding_state_bytes(const RunConfig& config, const RankLayout& layout, const BatchShape& shape,
                            const std::vector<UnitMemory>& units);
 
-// Which pipeline messages are coded in an update of so many micro-batches.
+// Which pipeline messages are compressed in a step of so many micro-batches.
 struct PipelineCoding {
   PipelineMessages forward, backward;
 };

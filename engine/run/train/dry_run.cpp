@@ -89,7 +89,7 @@ std::string coding_name(const RunConfig& c, Site site) {
 void print_sites(Text& out, const RunConfig& c, const std::vector<StagePrice>& stages) {
   const double rate = c.layout.link_gbps * 1e9 / 8.0;  // bytes per second
   const bool coded = !c.compression.rules.empty();
-  out.line("bytes that a rank sends per update (%s)%s:", coded ? "as coded" : "uncoded",
+  out.line("bytes that a rank sends per step (%s)%s:", coded ? "as coded" : "uncoded",
            stages.size() > 1 ? ", of each stage's first rank" : "");
   double total[2] = {};
   for (size_t s = 0; s < kSiteNames.size(); ++s) {
@@ -165,7 +165,7 @@ void print_pipeline(Text& out, const RunConfig& c, const std::vector<StagePrice>
   out.line("pipeline: %s, layers per stage %s (%s), %d micro-batches", name_of(shape.kind), join_layers(stages).c_str(),
            name_of(c.layout.partition), shape.micro_batches);
   out.line(
-      "pipeline bubble: %.1f %% of the update by the schedule's formula, %.1f %% by its plan with equal stages, %.1f "
+      "pipeline bubble: %.1f %% of the step by the schedule's formula, %.1f %% by its plan with equal stages, %.1f "
       "%% "
       "with the layers and the head where they are",
       100.0 * bubble_formula(shape, 1.0, 1.0 + recomputed, 1.0), mean_idle(price(plans, shape, equal)),
@@ -243,7 +243,7 @@ std::string dry_run_text(const RunConfig& config) {
            ll(count_parameters(params, true)), ll(count_parameters(params, false)), ll(m.vocab), ll(m.padded_vocab));
   out.line("precision: %s compute, fp32 master weights, gradients and optimizer state",
            std::string(name_of(m.dtype)).c_str());
-  out.line("batch: %lld sequences of %lld tokens = %lld micro-batches of %lld per rank and update",
+  out.line("batch: %lld sequences of %lld tokens = %lld micro-batches of %lld per rank and step",
            ll(c.data.global_batch), ll(c.data.seq_length), ll(c.accumulation), ll(c.data.micro_batch));
 
   std::vector<StagePrice> stages;
@@ -275,7 +275,7 @@ std::string dry_run_text(const RunConfig& config) {
   out.line("  model (causal half)      %.6g", model_flops_per_token(m));
   out.line("  model (full attention)   %.6g", full_attention_flops_per_token(m));
   out.line("  hardware (recompute)     %.6g", hardware_flops_per_token(m));
-  out.line("tokens per update: %lld, updates: %lld, tokens in all: %.6g", ll(c.data.global_batch * c.data.seq_length),
+  out.line("tokens per step: %lld, steps: %lld, tokens in all: %.6g", ll(c.data.global_batch * c.data.seq_length),
            ll(c.train_iters),
            static_cast<double>(c.data.global_batch * c.data.seq_length) * static_cast<double>(c.train_iters));
   print_sites(out, c, stages);

@@ -21,7 +21,7 @@ ProcessOverhead process_overhead(const RunConfig& config);
 // Arena bytes of one rank of this layout (the largest stage), by the same set-up code that a run uses.
 MemoryPlan plan_memory(const RunConfig& config);
 
-// How long gathered weights stay where the configuration leaves it open: for the whole update where a pipeline would
+// How long gathered weights stay where the configuration leaves it open: for the whole step where a pipeline would
 // gather them again for every micro-batch and `ranks_here` ranks would then need less than half of `memory_here` bytes.
 Hold choose_hold(const RunConfig& config, int ranks_here, double memory_here);
 

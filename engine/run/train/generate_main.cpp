@@ -1,23 +1,64 @@
 // The program `generate`: continues a prompt with a trained or imported model, token by token with a cache.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
+#include <span>
+#include <vector>
 
 #include "data/tokenizer/tokenizer.h"
 #include "engine/base/core/error.h"
 #include "engine/base/core/log.h"
+#include "engine/base/core/philox.h"
 #include "engine/base/core/version.h"
 #include "engine/run/checkpoint/checkpoint_store.h"
 #include "engine/run/checkpoint/model_config_json.h"
 #include "engine/run/train/backend.h"
 #include "engine/run/train/process_setup.h"
 #include "engine/run/train/replica.h"
-#include "engine/run/train/sampler.h"
 #include "model/decoder.h"
 
 namespace {
 
 using namespace thinwire;
+
+struct SamplingOptions {
+  double temperature = 1.0;  // 0: the most likely token
+  int64_t top_k = 0;         // 0: all tokens
+  uint64_t seed = 0;
+};
+
+// Softmax sampling in double over the candidates, ties to the smaller id.
+// logits of the ids that exist. The draw depends on (seed, index) alone. NaN logits throw Error(kBadData).
+int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, int64_t index) {
+  for (float l : logits) {
+    if (std::isnan(l)) throw_bad_data("the model's logits are not numbers: its weights are damaged or it diverged");
+  }
+  std::vector<int32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  const auto better = [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; };
+  if (options.temperature == 0.0) return *std::min_element(ids.begin(), ids.end(), better);
+  if (options.top_k > 0 && options.top_k < static_cast<int64_t>(ids.size())) {
+    std::nth_element(ids.begin(), ids.begin() + options.top_k, ids.end(), better);
+    ids.resize(static_cast<size_t>(options.top_k));
+    std::sort(ids.begin(), ids.end());
+  }
+  double largest = -INFINITY;
+  for (int32_t id : ids) largest = std::max(largest, static_cast<double>(logits[id]));
+  std::vector<double> mass(ids.size());
+  double total = 0.0;
+  for (size_t i = 0; i < ids.size(); ++i) total += mass[i] = std::exp((logits[ids[i]] - largest) / options.temperature);
+  const PhiloxBlock bits =
+      philox(seed_key(options.seed), {static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0,
+                                      static_cast<uint32_t>(RandomPurpose::kSampling)});
+  double left = (static_cast<double>(bits[0]) + static_cast<double>(bits[1]) * 0x1p-32) * 0x1p-32 * total;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (left < mass[i]) return ids[i];
+    left -= mass[i];
+  }
+  return ids.back();
+}
 
 struct Options {
   std::string load, prompt, tokenizer;
@@ -48,7 +89,7 @@ class Model {
       };
     }
     options.unwanted_prefixes = {"adam_m/", "adam_v/", "sgd_momentum/"};
-    load_generation(
+    load_checkpoint(
         found.path, [&](StateVisitor& v) { store_.visit(v, "model/", {}, false); }, options);
     store_.refresh_working(exec_);
     host_.resize(static_cast<size_t>(config_.padded_vocab));

@@ -12,7 +12,7 @@
 #include "engine/base/core/log.h"
 #include "engine/run/train/rank_layout.h"
 #include "engine/run/train/replica.h"
-#include "parallel/comm/binding.h"
+#include "parallel/wire/binding.h"
 
 namespace thinwire {
 namespace {
@@ -26,7 +26,7 @@ std::vector<int> all_ranks(int size) {
   return ranks;
 }
 
-Control make_control(Progress& progress, int size, SiteCounters* counters) {
+Control make_control(Progress& progress, int size, WireCounters* counters) {
   return Control(Channel(std::make_unique<Communicator>(progress, all_ranks(size), static_cast<int>(GroupKind::kWorld),
                                                         Site::kControl, counters)));
 }

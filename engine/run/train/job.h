@@ -9,9 +9,9 @@
 
 #include "engine/base/core/error.h"
 #include "engine/run/config/run_config.h"
-#include "parallel/comm/mesh.h"
-#include "parallel/comm/transport.h"
+#include "parallel/channel/mesh.h"
 #include "parallel/sites/control.h"
+#include "parallel/wire/transport.h"
 
 namespace thinwire {
 

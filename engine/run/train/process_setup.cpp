@@ -1,8 +1,10 @@
-// Process start-up and the one place where exceptions become exit codes.
+// Process start-up, signal handlers, and the one place where exceptions become exit codes.
 #include "engine/run/train/process_setup.h"
 
+#include <time.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -11,15 +13,52 @@
 
 #include "engine/base/core/error.h"
 #include "engine/run/train/job.h"
-#include "parallel/comm/launcher.h"
+#include "parallel/wire/launcher.h"
 
 namespace thinwire {
+namespace {
+
+// A signal handler has nowhere else to put its news.
+volatile std::sig_atomic_t received = 0;
+
+volatile std::sig_atomic_t received_at = 0;  // seconds of the monotonic clock
+
+// Batch systems signal the script, the launcher and the ranks alike, and the first two hand it on: one wish arrives
+// several times.
+constexpr int kOneWishSeconds = 2;
+
+int monotonic_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);  // allowed in a handler
+  return static_cast<int>(now.tv_sec);
+}
+
+extern "C" void on_signal(int signal) {
+  const int now = monotonic_seconds();
+  if (received == 0) {
+    received_at = now;
+    received = signal;
+    return;
+  }
+  // USR1 warns of a limit and is in no hurry. A person's second Ctrl-C is, however soon.
+  if (signal == SIGUSR1 || (signal == SIGTERM && now - received_at <= kOneWishSeconds)) return;
+  _exit(static_cast<int>(ExitCode::kPreempted));
+}
+
+}  // namespace
 
 void ensure_passive_waiting(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
   setenv("OMP_WAIT_POLICY", "passive", 1);
   // Threads that sleep at once lose to a short spin inside one parallel region after another.
   if (std::getenv("GOMP_SPINCOUNT") == nullptr) setenv("GOMP_SPINCOUNT", "10000", 1);
+  // By its real path, which gives the process its name (/proc/PID/comm, top). Where the path is gone, through /proc.
+  char path[4096];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
+  if (length > 0) {
+    path[length] = '\0';
+    execv(path, argv);
+  }
   execv("/proc/self/exe", argv);
   // Where the program cannot be executed again it still runs, only less politely.
 }
@@ -67,6 +106,33 @@ int run_job(const std::string& name, const std::function<int(Job&)>& body) {
       throw;
     }
   });
+}
+
+void install_signal_handlers() {
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  for (int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaction(signal, &action, nullptr);
+  std::signal(SIGXFSZ, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
+int stop_signal() {
+  return received;
+}
+
+const char* signal_name(int signal) {
+  switch (signal) {
+    case SIGTERM:
+      return "SIGTERM";
+    case SIGINT:
+      return "SIGINT";
+    case SIGUSR1:
+      return "SIGUSR1";
+    default:
+      return "signal";
+  }
 }
 
 }  // namespace thinwire

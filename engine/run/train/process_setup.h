@@ -1,4 +1,4 @@
-// What must be in force before the OpenMP runtime starts, and how a program turns an Error into its exit.
+// What a program sets up: OpenMP before it starts, signals, and how an Error becomes an exit code.
 #pragma once
 
 #include <cstdint>
@@ -20,5 +20,16 @@ int run_program(const std::string& name, const std::function<int()>& body);
 // rank 0 and every rank returns its code; a failure of one rank is printed by that rank, which then ends the others
 // with its code. Returns the exit code; by then MPI is finalised.
 int run_job(const std::string& name, const std::function<int(Job&)>& body);
+
+// Signals as a wish: TERM, INT and USR1 ask to finish the step, save and leave with 75. A second INT, or a TERM more
+// than two seconds later, ends the process at once with 75.
+//
+// Installs handlers for SIGTERM, SIGINT and SIGUSR1, and ignores SIGXFSZ so that a file-size limit is an error of
+// write(2). SIGUSR2 is left alone: some launchers die of it.
+void install_signal_handlers();
+
+// The signal that asked to stop, or 0.
+int stop_signal();
+const char* signal_name(int signal);
 
 }  // namespace thinwire

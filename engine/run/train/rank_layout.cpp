@@ -11,7 +11,7 @@ namespace thinwire {
 namespace {
 
 // What a layer, the embedding and the head cost, in the unit that the method counts.
-std::vector<LayerRange> cut_layers(const RunConfig& config, int parts) {
+std::vector<LayerRange> split_layers(const RunConfig& config, int parts) {
   const ModelConfig& m = config.model;
   std::vector<double> costs(static_cast<size_t>(m.layers), 1.0);
   double first = 0.0, last = 0.0;
@@ -62,13 +62,13 @@ RankLayout layout_of(const RunConfig& config, int rank, std::vector<int> nodes) 
   layout.pipeline.micro_batches = static_cast<int>(config.accumulation);
 
   const int stages = layout.pipeline.stages, chunks = layout.pipeline.chunks;
-  const std::vector<LayerRange> cut = cut_layers(config, stages * chunks);
+  const std::vector<LayerRange> ranges = split_layers(config, stages * chunks);
   layout.shard.whole = config.model;
   layout.shard.tensor_rank = layout.at.tensor;
   layout.shard.tensor_size = layout.mesh.tensor;
   layout.shard.sequence_parallel = l.sequence_parallel && layout.mesh.tensor > 1;
   for (int chunk = 0; chunk < chunks; ++chunk)
-    layout.shard.chunks.push_back(cut[static_cast<size_t>(chunk * stages + layout.at.pipeline)]);
+    layout.shard.chunks.push_back(ranges[static_cast<size_t>(chunk * stages + layout.at.pipeline)]);
   layout.shard.first = layout.at.pipeline == 0;
   layout.shard.last = layout.at.pipeline == stages - 1;
 
@@ -79,8 +79,8 @@ RankLayout layout_of(const RunConfig& config, int rank, std::vector<int> nodes) 
   layout.where.placement.embedding = l.embedding_sync;
   layout.where.placement.overlap = l.overlap_communication;
   layout.where.data_rank = layout.at.data;
-  layout.where.coded_publication = codes_publications(config, layout.at.pipeline);
-  layout.where.coded_tied_publication = codes_tied_publications(config, stages);
+  layout.where.coded_param_sync = compresses_param_sync(config, layout.at.pipeline);
+  layout.where.coded_tied_param_sync = compresses_tied_param_sync(config, stages);
   layout.where.stage = layout.shard.first ? 0 : 1;
   layout.where.split_backward = layout.pipeline.kind == ScheduleKind::kZbH1;
   return layout;
@@ -95,7 +95,7 @@ NodeCosts node_costs(const RunConfig& config) {
                layer = (model_flops_per_token(m) - head) / static_cast<double>(m.layers);
   const double recomputed = m.recompute == Recompute::kFull ? 1.0 : 0.0;
   const PipelineShape shape = layout_of(config, 0).pipeline;
-  const std::vector<LayerRange> ranges = cut_layers(config, shape.stages * shape.chunks);
+  const std::vector<LayerRange> ranges = split_layers(config, shape.stages * shape.chunks);
   NodeCosts costs;
   for (size_t i = 0; i < ranges.size(); ++i) {
     const double layers = static_cast<double>(ranges[i].count), end = i + 1 == ranges.size() ? head / layer : 0.0;

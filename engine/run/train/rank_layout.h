@@ -8,7 +8,7 @@
 #include "engine/run/config/run_config.h"
 #include "model/model_shard.h"
 #include "model/param_store.h"
-#include "parallel/comm/mesh.h"
+#include "parallel/channel/mesh.h"
 #include "parallel/schedule/plan.h"
 
 namespace thinwire {

@@ -7,12 +7,12 @@
 // quantity. K is the longest sum of the model (hidden, feed-forward, vocabulary, sequence; for gradients of parameters
 // the tokens of the batch too). S counts the sums on the longest path: 7 per layer (two norms, qkv, scores, values,
 // output, two feed-forward) and 3 (final norm, head, loss) forward, and twice as many backward. Step s of the
-// trajectory has s updates behind it that each carry the gradient's error, so T times s.
+// trajectory has s steps behind it that each carry the gradient's error, so T times s.
 //
-// Final weights: 2e-3 of the ten-step update, as the norm of a tensor. Adam divides a gradient by its own size, so
-// noise n in an element g moves its weight by n / g of its update. n has the standard deviation u * sqrt(K * S) of the
+// Final weights: 2e-3 of what ten steps change, as the norm of a tensor. Adam divides a gradient by its own size, so
+// noise n in an element g moves its weight by n / g of its way. n has the standard deviation u * sqrt(K * S) of the
 // row's size. A tensor that misses the plain ratio says so and is judged again: where n is more than 2e-3 of g, only
-// what goes beyond lambda * n / g of the longest update (steps * rate; a flipped sign is 2 of it) counts as error.
+// what goes beyond lambda * n / g of the longest way (steps * rate; a flipped sign is 2 of it) counts as error.
 // Elements without a gradient (below 1e-12: noise alone) are left out.
 #include "engine/run/train/reference_compare.h"
 
@@ -153,7 +153,7 @@ class Comparison {
                  "# tolerance = lambda u sqrt(K S) of the largest magnitude: lambda 6, u %.3g, K %g, S %g -> forward "
                  "%.3g; K %g, S %g -> backward %.3g\n",
                  u, k, s, forward_, std::max(k, tokens), 3.0 * s, backward_);
-    std::fprintf(out, "# step s of the trajectory: s times; final weights: %.3g of the ten-step update\n",
+    std::fprintf(out, "# step s of the trajectory: s times; final weights: %.3g of what ten steps change\n",
                  kFinalTolerance);
   }
 
@@ -290,7 +290,7 @@ void compare_final(const Dump& d, const OptimConfig& optim, const Values& weight
     compare.remark("final weights: not compared, the gradients' rounding alone is more than the tolerance");
     return;
   }
-  const double reach = static_cast<double>(d.steps) * optim.lr;  // of an element's update
+  const double reach = static_cast<double>(d.steps) * optim.lr;  // of an element in all steps
   for (const ParamSpec& p : list_parameters(d.model)) {
     const std::vector<float>& ours = weights.at(p.name);
     const std::vector<float>&start = d.initial.at(p.name), &end = d.final.at(p.name),
@@ -356,7 +356,7 @@ bool check_reference(const std::string& directory, const std::vector<std::string
   });
   for (int64_t s = 0; s < dump.steps; ++s) {
     int64_t micro = 0;
-    const StepOutcome outcome = training.update(subject.micros(), [&] { return subject.batch(s, micro++); });
+    const StepOutcome outcome = training.take_step(subject.micros(), [&] { return subject.batch(s, micro++); });
     if (!compare) continue;
     if (s == 0) {
       for (const ParamSpec& p : list_parameters(dump.model))

@@ -7,8 +7,8 @@
 #include <exception>
 #include <vector>
 
+#include "engine/base/ops/op_watch.h"
 #include "engine/run/train/coding_setup.h"
-#include "engine/run/train/op_watch.h"
 #include "model/rotary_tables.h"
 
 namespace thinwire {
@@ -30,7 +30,7 @@ std::unique_ptr<Optimizer> make_optimizer(const RunConfig& config, const ParamSt
     const int64_t n = piece.range.count;
     OptimizerBuffers b;
     b.master = piece.master, b.gradient = piece.gradient;
-    if (!piece.published) b.working = piece.working;
+    if (!piece.coded_sync) b.working = piece.working;
     if (m) b.m = m.element_range(at, n), b.v = v.element_range(at, n);
     if (momentum) b.momentum = momentum.element_range(at, n);
     const Unit& unit = store.layout().units[static_cast<size_t>(piece.unit)];
@@ -233,21 +233,21 @@ void Replica::visit(StateVisitor& visitor, bool writer_only) {
   show("sgd_momentum/", &OptimizerBuffers::momentum);
   if (optimizer_->kind() == OptimizerKind::kAdamW) {
     // Under the moments' own prefixes: who leaves the moments out begins to count anew, too.
-    visitor.integer("adam_m/updates", optimizer_->moment_updates().m);
-    visitor.integer("adam_v/updates", optimizer_->moment_updates().v);
+    visitor.integer("adam_m/updates", optimizer_->moment_steps().m);
+    visitor.integer("adam_v/updates", optimizer_->moment_steps().v);
   }
-  if (has_replica_state()) visit_published(visitor, writer_only);
+  if (has_replica_state()) visit_synced(visitor, writer_only);
   if (mesh_ != nullptr) mesh_->visit_states(visitor);
 }
 
-void Replica::visit_published(StateVisitor& visitor, bool writer_only) const {
+void Replica::visit_synced(StateVisitor& visitor, bool writer_only) const {
   std::vector<View> replicas;
-  for (const OwnedPiece& piece : store_.owned()) replicas.push_back(piece.published ? piece.working : View{});
+  for (const OwnedPiece& piece : store_.owned()) replicas.push_back(piece.coded_sync ? piece.working : View{});
   store_.visit(visitor, "replica/", replicas, writer_only);
 }
 
 bool Replica::has_replica_state() const {
-  return std::any_of(store_.owned().begin(), store_.owned().end(), [](const OwnedPiece& p) { return p.published; });
+  return std::any_of(store_.owned().begin(), store_.owned().end(), [](const OwnedPiece& p) { return p.coded_sync; });
 }
 
 void Replica::set_fresh_weights() {
@@ -257,7 +257,7 @@ void Replica::set_fresh_weights() {
 
 void Replica::weights_changed(bool replica_loaded) {
   store_.refresh_working(*exec_, !replica_loaded);
-  if (mesh_ != nullptr) traffic_->publish_raw();
+  if (mesh_ != nullptr) traffic_->sync_raw_params();
 }
 
 }  // namespace thinwire

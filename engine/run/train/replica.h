@@ -12,7 +12,7 @@
 #include "model/stage.h"
 #include "optim/optimizer.h"
 #include "parallel/sites/ports.h"
-#include "parallel/zero/unit_traffic.h"
+#include "parallel/sites/unit_traffic.h"
 
 namespace thinwire {
 
@@ -60,7 +60,7 @@ class Replica {
   Optimizer& optimizer() { return *optimizer_; }
   UnitTraffic& traffic() { return *traffic_; }
   MomentumSender* momentum() { return momentum_.get(); }  // nullptr where gradients are summed
-  // What the update at hand sums.
+  // What the step at hand sums.
   Summed summed() const { return momentum_ ? momentum_->summed() : Summed::kGradient; }
   int chunks() const { return static_cast<int>(stages_.size()); }
   Stage& stage(int chunk = 0) { return *stages_.at(static_cast<size_t>(chunk)); }
@@ -70,15 +70,15 @@ class Replica {
   const BatchShape& shape() const { return shape_; }
 
   // Copies a micro-batch to the device, into the buffers of (chunk, slot). Each token counts mask / (tokens that count
-  // in this micro-batch) / shares, so that an update's loss is the mean of its micro-batches' means (the NeoX rule);
-  // shares: micro-batches of the update over all data-parallel ranks.
+  // in this micro-batch) / shares, so that a step's loss is the mean of its micro-batches' means (the NeoX rule);
+  // shares: micro-batches of the step over all data-parallel ranks.
   MicroBatch upload(const Batch& batch, int64_t shares, bool training, int chunk = 0, int slot = 0);
 
   // Whether this rank's loss counts: the last stage, once per tensor group.
   bool reports_loss() const { return layout_.shard.last && layout_.at.tensor == 0; }
   // Gradients of this rank that count in the global norm: every element of the model is one rank's.
   const std::vector<View>& counted_gradients() const { return counted_; }
-  // Order in which an update (or an evaluation of one micro-batch) uses units on this rank.
+  // Order in which a step (or an evaluation of one micro-batch) uses units on this rank.
   std::vector<UnitUse> uses_of(const Plan& plan) const;
   std::vector<UnitUse> evaluation_uses() const;
 
@@ -95,14 +95,15 @@ class Replica {
   // it holds.
   void visit(StateVisitor& visitor, bool writer_only);
   void visit_weights(StateVisitor& visitor, bool writer_only);
-  // What coded publications have made of the masters: part of the first where has_replica_state().
-  void visit_published(StateVisitor& visitor, bool writer_only) const;
+  // What compressed parameter all-gathers have made of the masters: part of the first where has_replica_state().
+  void visit_synced(StateVisitor& visitor, bool writer_only) const;
   // Weights from the configuration's seed, as a new run begins with them.
   void set_fresh_weights();
   // After weights were loaded or set from outside: working copies, and the shares of other ranks. replica_loaded: what
-  // a coded publication had made of them was loaded, too, and stays.
+  // a compressed parameter all-gather had made of them was loaded, too, and stays.
   void weights_changed(bool replica_loaded = false);
-  // Whether weights that compute are more than a copy of the masters (coded publication), and part of the state.
+  // Whether weights that compute are more than a copy of the masters (compressed parameter all-gather), and part of the
+  // state.
   bool has_replica_state() const;
 
  private:

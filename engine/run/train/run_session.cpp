@@ -15,14 +15,12 @@
 #include "engine/base/core/log.h"
 #include "engine/run/checkpoint/hf_names.h"
 #include "engine/run/checkpoint/model_config_json.h"
-#include "engine/run/checkpoint/same_model.h"
 #include "engine/run/config/resolved_json.h"
 #include "engine/run/trace/flops.h"
 #include "engine/run/trace/memory_probe.h"
 #include "engine/run/trace/report_html.h"
 #include "engine/run/trace/run_files.h"
-#include "engine/run/train/older_checkpoint.h"
-#include "engine/run/train/signals.h"
+#include "engine/run/train/process_setup.h"
 #include "model/params.h"
 
 namespace thinwire {
@@ -59,6 +57,11 @@ bool same_but_names(const nlohmann::json& a, const nlohmann::json& b) {
     return list;
   };
   return weights(a) == weights(b);
+}
+
+bool stores(const Manifest& manifest, std::string_view prefix) {
+  return std::any_of(manifest.tensors.begin(), manifest.tensors.end(),
+                     [&](const auto& t) { return t.name.starts_with(prefix); });
 }
 
 // Whether a checkpoint holds everything that is shown to it, with the same sizes and types.
@@ -106,6 +109,16 @@ std::vector<SiteRecord> site_records(const RunConfig& run, const TrafficCounts& 
 }
 
 }  // namespace
+
+void refuse_uncounted_moments(const LoadReport& found) {
+  const Manifest& manifest = found.manifest;
+  if (manifest.integers.contains("adam_m/updates") || manifest.integers.contains("adam_v/updates")) return;
+  if (!stores(manifest, "adam_m/")) return;
+  throw_bad_config(found.path +
+                   ": this checkpoint is of an older format: it lacks \"adam_m/updates\", the number of steps that "
+                   "Adam's moments have seen. Go on without its moments, in another run_dir: load=" +
+                   found.path + " no_load_optim=true; or resume it with the build that wrote it");
+}
 
 RunSession::RunSession(const ResolvedConfig& config, FaultPlan& faults, Job& job)
     : config_(config), faults_(faults), job_(job) {
@@ -245,7 +258,7 @@ bool RunSession::load_from(const std::string& path, Replica& replica, TrainProgr
     options.unwanted_prefixes.insert(options.unwanted_prefixes.end(), {"progress/", "loss_scaler/"});
     const nlohmann::json& info = found.manifest.info;
     if (info.contains("model")) require_same_model(found.path, model_config_from_json(info.at("model")), run.model);
-    const LoadReport report = load_generation(
+    const LoadReport report = load_checkpoint(
         found.path, [&](StateVisitor& v) { replica.visit_weights(v, false); }, options, &job_.control());
     for (const std::string& name : report.unused) {
       if (name.starts_with("model/"))
@@ -256,9 +269,9 @@ bool RunSession::load_from(const std::string& path, Replica& replica, TrainProgr
     if (run.no_load_optim) {
       options.unwanted_prefixes.insert(options.unwanted_prefixes.end(), {"coding/", "replica/", "revision/"});
     } else {
-      replica_loaded = take_state(found.manifest, replica, options);
+      replica_loaded = take_state(found, replica, options);
     }
-    load_generation(found.path, state_of(replica, progress, scaler, controller, false), options, &job_.control());
+    load_checkpoint(found.path, state_of(replica, progress, scaler, controller, false), options, &job_.control());
   }
   log_info("loaded " + found.path +
            (run.finetune        ? " (weights only)"
@@ -279,31 +292,29 @@ void RunSession::import_weights(Replica& replica) {
 }
 
 // Asks a checkpoint for the state that it has and this run can go on with; returns what take_coding_state() does.
-bool RunSession::take_state(const Manifest& manifest, Replica& replica, LoadOptions& options) {
-  take_momentum(manifest, options);
-  supply_moment_updates(manifest, options, replica.optimizer());
-  return take_coding_state(manifest, replica, options);
+bool RunSession::take_state(const LoadReport& found, Replica& replica, LoadOptions& options) {
+  take_momentum(found.manifest, options);
+  if (config_.run.optim.kind == OptimizerKind::kAdamW) refuse_uncounted_moments(found);
+  return take_coding_state(found.manifest, replica, options);
 }
 
 // Momentum may be switched on or off in the middle of a run. One that was not stored starts at zero, as the buffers do.
 void RunSession::take_momentum(const Manifest& manifest, LoadOptions& options) const {
   const OptimConfig& optim = config_.run.optim;
   const bool wanted = optim.kind == OptimizerKind::kSgd && optim.momentum != 0.0;
-  const bool stored = std::any_of(manifest.tensors.begin(), manifest.tensors.end(),
-                                  [](const auto& t) { return t.name.starts_with("sgd_momentum/"); });
-  if (wanted == stored) return;
+  if (wanted == stores(manifest, "sgd_momentum/")) return;
   options.unwanted_prefixes.push_back("sgd_momentum/");
   log_warning(wanted ? "warning: momentum starts at zero: the checkpoint was written with optimizer.params.momentum 0"
                      : "warning: the checkpoint's momentum is left behind: optimizer.params.momentum is 0 now");
 }
 
-// What coding remembers fits only the layout and the rules that wrote it; otherwise it starts anew, and says so.
-// Returns whether the checkpoint holds this rank's weights as a coded publication left them.
+// Residuals and warm starts fit only the layout and the rules that wrote it; otherwise they start anew, and the log
+// says so. Returns whether the checkpoint holds this rank's weights as a compressed parameter all-gather left them.
 bool RunSession::take_coding_state(const Manifest& manifest, Replica& replica, LoadOptions& options) {
   bool replica_loaded = replica.has_replica_state();
   if (replica_loaded) {
     StateNames names(manifest);
-    replica.visit_published(names, false);
+    replica.visit_synced(names, false);
     replica_loaded = names.all_found();
   }
   if (!replica_loaded) options.unwanted_prefixes.push_back("replica/");
@@ -319,9 +330,7 @@ bool RunSession::take_coding_state(const Manifest& manifest, Replica& replica, L
   fits = job_.control().agree_max(fits ? 0 : 1) == 0;
   if (fits && replica.mesh() != nullptr) return replica_loaded;
   options.unwanted_prefixes.push_back("coding/");
-  if (std::any_of(manifest.tensors.begin(), manifest.tensors.end(),
-                  [](const auto& t) { return t.name.starts_with("coding/"); }) ||
-      (replica.mesh() != nullptr && replica.mesh()->state_bytes() > 0)) {
+  if (stores(manifest, "coding/") || (replica.mesh() != nullptr && replica.mesh()->state_bytes() > 0)) {
     log_warning(
         "residuals and warm starts of the compression start at zero: the checkpoint was written by another layout "
         "or other rules");
@@ -350,8 +359,8 @@ void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgre
       LoadOptions options;
       options.verify = false;  // newest() has read every byte
       if (device_->memory_total() > 0) options.copy = copy_state();
-      replica_loaded = take_state(found->manifest, replica, options);
-      load_generation(found->path, state_of(replica, progress, scaler, controller, false), options, &job_.control());
+      replica_loaded = take_state(*found, replica, options);
+      load_checkpoint(found->path, state_of(replica, progress, scaler, controller, false), options, &job_.control());
       last_saved_step_ = progress.step;
       log_info("resumed from " + found->path + ": step " + std::to_string(progress.step) + ", " +
                std::to_string(progress.consumed_samples) + " samples consumed" + other_layout(found->manifest.info));
@@ -448,7 +457,7 @@ void RunSession::save(Replica& replica, TrainProgress& progress, LossScaler& sca
   if (wait) store_->wait();
   // A save of this very step that failed, and was allowed to, gets a second chance when it is the last one.
   if (last_saved_step_ != progress.step || (wait && store_->last_save().failed)) {
-    if (replica.has_replica_state()) replica.traffic().finish_publications();
+    if (replica.has_replica_state()) replica.traffic().finish_param_sync();
     store_->save(progress.step, state_of(replica, progress, scaler, controller, true), checkpoint_info());
     last_saved_step_ = progress.step;
   }

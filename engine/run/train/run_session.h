@@ -21,6 +21,9 @@
 
 namespace thinwire {
 
+// Refuses (78) a checkpoint that was written before Adam's moments said how many steps they have seen.
+void refuse_uncounted_moments(const LoadReport& found);
+
 class RunSession {
  public:
   // Makes and locks the run directory and that of checkpoints (73 naming the holder); from then on status.json says how
@@ -58,7 +61,7 @@ class RunSession {
   void warn_of_other_order(const LoadReport& found) const;
   VisitState state_of(Replica& replica, TrainProgress& progress, LossScaler& scaler, CodingController& controller,
                       bool writer_only);
-  bool take_state(const Manifest& manifest, Replica& replica, LoadOptions& options);
+  bool take_state(const LoadReport& found, Replica& replica, LoadOptions& options);
   void take_momentum(const Manifest& manifest, LoadOptions& options) const;
   bool take_coding_state(const Manifest& manifest, Replica& replica, LoadOptions& options);
   // Returns what take_coding_state does.

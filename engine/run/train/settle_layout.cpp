@@ -17,7 +17,7 @@
 namespace thinwire {
 namespace {
 
-// The fastest of a few updates of a model of so many layers, one micro-batch each, on one rank.
+// The fastest of a few steps of a model of so many layers, one micro-batch each, on one rank.
 double time_of_layers(RunConfig run, int64_t layers) {
   run.model.layers = layers;
   run.layout = LayoutConfig();
@@ -31,7 +31,8 @@ double time_of_layers(RunConfig run, int64_t layers) {
   double best = 1e300;
   for (int64_t i = 0; i < 5; ++i) {
     training.timer.reset();
-    training.update(1, [&] { return synthetic_batch(i, run.data.micro_batch, run.data.seq_length, run.model.vocab); });
+    training.take_step(1,
+                       [&] { return synthetic_batch(i, run.data.micro_batch, run.data.seq_length, run.model.vocab); });
     best = std::min(best, timer.ms(StepPart::kForward) + timer.ms(StepPart::kBackward));
   }
   return best;
@@ -59,7 +60,7 @@ void settle_costs(RunConfig& run, Job& job) {
   layout.head_ms = std::stod(text.substr(space + 1));
   log_info("pipe_partition_method time: a layer takes " + text.substr(0, space) + " ms, the head " +
            text.substr(space + 1) + " ms; pipe_partition_costs=[" + text.substr(0, space) + ",0," +
-           text.substr(space + 1) + "] repeats this cut");
+           text.substr(space + 1) + "] repeats this partition");
 }
 
 void settle_hold(RunConfig& run, Job& job) {
@@ -79,7 +80,7 @@ void settle_hold(RunConfig& run, Job& job) {
 
 MeasuredCosts measure_costs(const RunConfig& run) {
   // In turn, and again where a busy machine made one layer look as long as three: a layer that costs nothing would make
-  // all cuts equal, and could not be given as pipe_partition_costs.
+  // all partitions equal, and could not be given as pipe_partition_costs.
   double one = 1e300, three = 1e300;
   for (int round = 0; round < 3 && (round == 0 || three <= one); ++round) {
     one = std::min(one, time_of_layers(run, 1));

@@ -8,7 +8,7 @@
 #include "engine/base/core/check.h"
 #include "engine/base/core/model_units.h"
 #include "engine/run/train/coding_setup.h"
-#include "parallel/comm/channel_price.h"
+#include "parallel/channel/channel_price.h"
 
 namespace thinwire {
 namespace {
@@ -185,7 +185,7 @@ class SitePricer {
                                model_.dtype, source),
               times);
       };
-      gather(unit.shard.update, 1, DType::f32);  // from the masters
+      gather(unit.shard.sync, 1, DType::f32);  // from the masters
       gather(unit.shard.gather, gathers.whole[u], model_.dtype);
       gather(unit.shard.keep, gathers.kept[u], model_.dtype);
     }

@@ -1,4 +1,4 @@
-// What one rank sends in one update, site by site, worked out beforehand: by the same plans, placements and bounds that
+// What one rank sends in one step, site by site, worked out beforehand: by the same plans, placements and bounds that
 // a run uses, so that counters of a run agree to the byte.
 #pragma once
 
@@ -18,8 +18,8 @@ struct SitePrices {
   int64_t operator[](Site site) const { return bytes[static_cast<size_t>(site)]; }
 };
 
-// One update of `micro_batches` on the replica's rank; the replica may be a measuring one. Site control counts what the
-// step itself does: losses of the vocabulary's shards, and the sum over all ranks that decides about the update.
+// One step of `micro_batches` on the replica's rank; the replica may be a measuring one. Site control counts what the
+// step itself does: losses of the vocabulary's shards, and the sum over all ranks that decides about the step.
 SitePrices price_sites(const Replica& replica, int micro_batches);
 
 }  // namespace thinwire

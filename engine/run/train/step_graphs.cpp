@@ -8,7 +8,7 @@
 namespace thinwire {
 namespace {
 
-constexpr std::array<const char*, 4> kPartNames = {"forward pass", "backward pass", "gradient norms", "update"};
+constexpr std::array<const char*, 4> kPartNames = {"forward pass", "backward pass", "gradient norms", "optimizer step"};
 
 RecordingStream* recording_stream(Replica& r) {
   return r.config().cuda_graphs ? dynamic_cast<RecordingStream*>(&r.stream()) : nullptr;
@@ -20,7 +20,7 @@ std::string nothing_because(Replica& r) {
   if (stream == nullptr) return "device " + r.config().device + " has no launches to save";
   if (const std::string why = stream->cannot_record(); !why.empty()) return why;
   if (r.profiled()) return "every op is timed on its own";
-  return r.momentum() != nullptr ? "compression.sends = momentum changes what an update does" : "";
+  return r.momentum() != nullptr ? "compression.sends = momentum changes what a step does" : "";
 }
 
 }  // namespace
@@ -35,8 +35,9 @@ StepGraphs::StepGraphs(Replica& replica) : replica_(replica), segments_(recordin
   passes_ = replica.mesh() == nullptr;
   if (!passes_)
     log_info(
-        "cuda_graphs: gradient norms alone, and updates of what is not published: ranks communicate within passes, and "
-        "between the updates of published units");
+        "cuda_graphs: gradient norms alone, and steps of units that no rank gathers: ranks communicate within passes, "
+        "and "
+        "between the steps of units that others gather");
 }
 
 void StepGraphs::record(Part part, int chunk, int slot, const std::function<void()>& body) {

@@ -10,9 +10,9 @@
 namespace thinwire {
 
 // Everything that differs from step to step lies in device memory: tokens, targets, weights of rows and sample numbers
-// (which key dropout) in the buffers of a (chunk, slot), the loss scale in dlogits_scale, and what an update needs in
+// (which key dropout) in the buffers of a (chunk, slot), the loss scale in dlogits_scale, and what a step needs in
 // its StepState. So a part queues the same work in every step, as long as nothing is communicated within it: passes of
-// one rank, and of any number norms and those updates that no publication follows unit by unit.
+// one rank, and of any number norms and those steps that no parameter all-gather follows unit by unit.
 class StepGraphs {
  public:
   enum Part : int { kForward, kBackward, kNorms, kUpdate };

@@ -94,7 +94,8 @@ void StepTrace::node(const PlanNode& node, Clock::time_point from, Clock::time_p
 
 void StepTrace::operation(const OperationNote& note, Clock::time_point issued, Clock::time_point done) {
   Event e;
-  e.kind = Kind::kOperation, e.site = note.site, e.name = note.verb, e.group = note.group, e.peer = note.peer;
+  e.kind = Kind::kOperation, e.site = static_cast<Site>(note.label.number), e.name = note.verb, e.group = note.group,
+  e.peer = note.peer;
   e.number = note.sequence, e.bytes = note.bytes;
   e.from = nanoseconds(issued), e.to = nanoseconds(done);
   add(e);
@@ -102,7 +103,8 @@ void StepTrace::operation(const OperationNote& note, Clock::time_point issued, C
 
 void StepTrace::waited(const OperationNote& note, Clock::time_point from, Clock::time_point to) {
   Event e;
-  e.kind = Kind::kWait, e.site = note.site, e.name = note.verb, e.group = note.group, e.peer = note.peer;
+  e.kind = Kind::kWait, e.site = static_cast<Site>(note.label.number), e.name = note.verb, e.group = note.group,
+  e.peer = note.peer;
   e.number = note.sequence, e.bytes = note.bytes;
   e.from = nanoseconds(from), e.to = nanoseconds(to);
   add(e);

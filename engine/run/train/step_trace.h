@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "engine/run/config/run_config.h"
-#include "parallel/comm/progress.h"
 #include "parallel/schedule/plan.h"
+#include "parallel/wire/progress.h"
 
 namespace thinwire {
 
@@ -74,7 +74,7 @@ class StepTrace final : public OperationSink {
   int64_t dropped_ = 0;
 };
 
-// Whether a trace shows update `step` (from 1), in a life of the run whose first update is `first_step`.
+// Whether a trace shows step `step` (from 1), in a life of the run whose first step is `first_step`.
 bool traces_step(const LayoutConfig& layout, int64_t step, int64_t first_step);
 
 // How the clocks of all ranks meet: all call it together. barrier() lets ranks go on at about the same moment;

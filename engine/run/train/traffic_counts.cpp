@@ -31,8 +31,8 @@ void take_counters(Replica& r, TrafficCounts& counts) {
 void run_beside_updates(Replica& r, const std::function<void()>& body) {
   Mesh* mesh = r.mesh();
   if (mesh == nullptr) return body();
-  // Publications that the last update has left are its own: its clock, its counters.
-  r.traffic().finish_publications();
+  // Parameter all-gathers that the last step has left are its own: its clock, its counters.
+  r.traffic().finish_param_sync();
   std::array<SiteCounters, kSiteNames.size()> kept;
   for (size_t site = 0; site < kept.size(); ++site)
     kept[site] = std::exchange(mesh->counters(static_cast<Site>(site)), SiteCounters{});

@@ -1,11 +1,11 @@
-// What sites count over a stretch of work, and work beside the updates, which counts for itself.
+// What sites count over a stretch of work, and work beside the steps, which counts for itself.
 #pragma once
 
 #include <array>
 #include <functional>
 
 #include "engine/run/train/replica.h"
-#include "parallel/comm/counters.h"
+#include "parallel/channel/channel_coding.h"
 
 namespace thinwire {
 
@@ -20,9 +20,9 @@ struct TrafficCounts {
 // into buffers().sums, for control.sum. Nothing may be under way. A replica without mesh counts nothing.
 void take_counters(Replica& replica, TrafficCounts& counts);
 
-// Runs forward passes that are no part of an update (an evaluation, a check of weights), all ranks together. The update
-// behind them gathers, codes and counts as if they had not been: coding states stay, gathered copies are forgotten, and
-// what `body` leaves in the counters is, too.
+// Runs forward passes that are no part of a step (an evaluation, a check of weights), all ranks together. The step
+// behind them gathers, compresses and counts as if they had not been: residuals and warm starts stay, gathered copies
+// are forgotten, and what `body` leaves in the counters is, too.
 void run_beside_updates(Replica& replica, const std::function<void()>& body);
 
 }  // namespace thinwire

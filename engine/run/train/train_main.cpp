@@ -3,7 +3,7 @@
 #include <functional>
 #include <iostream>
 
-#include "data/print_samples.h"
+#include "data/sample_stream.h"
 #include "engine/base/core/error.h"
 #include "engine/base/core/version.h"
 #include "engine/base/ops/ops.h"
@@ -15,8 +15,8 @@
 #include "engine/run/train/process_setup.h"
 #include "engine/run/train/rank_layout.h"
 #include "engine/run/train/trainer.h"
-#include "parallel/comm/launcher.h"
 #include "parallel/schedule/plan.h"
+#include "parallel/wire/launcher.h"
 
 namespace {
 
@@ -123,7 +123,7 @@ int main(int argc, char** argv) {
         ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
     app.add_option("--print-samples", o.print_samples, "print the first N samples in consumption order and exit")
         ->check(CLI::Range(int64_t{0}, int64_t{1000000000000}));
-    app.add_flag("--print-schedule", o.print_schedule, "print what each pipeline rank executes in one update");
+    app.add_flag("--print-schedule", o.print_schedule, "print what each pipeline rank executes in one step");
     app.add_option("--format", o.format, "of --print-schedule: text or svg")->check(CLI::IsMember({"text", "svg"}));
     app.add_flag("--allow-faults", o.allow_faults, "permit the key `faults`, which injects failures for tests");
     app.add_option("overrides", o.overrides, "key.sub=value, as JSON or text");

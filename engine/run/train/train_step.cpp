@@ -1,17 +1,17 @@
 // The story of a step: forward and backward of every micro-batch, gradients reduced as they finish, one agreed
-// decision, update.
+// decision, optimizer step.
 #include "engine/run/train/train_step.h"
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
-#include "optim/clip.h"
 #include "optim/lr_schedule.h"
+#include "optim/optimizer.h"
 
 namespace thinwire {
 
-TrainStep::TrainStep(Replica& replica) : replica_(replica), graphs_(replica), updates_(replica.store()) {
+TrainStep::TrainStep(Replica& replica) : replica_(replica), graphs_(replica), unit_steps_(replica.store()) {
   const Plan plan = make_plan(replica.layout().pipeline, replica.layout().at.pipeline);
   for (int slots : plan.slots) {
     mail_.emplace_back(static_cast<size_t>(slots));
@@ -52,7 +52,7 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
   } else {
     ++progress.updates;
     progress.skipped_in_a_row = 0;
-    r.optimizer().moment_updates() = r.optimizer().moment_updates().after(r.summed());
+    r.optimizer().moment_steps() = r.optimizer().moment_steps().after(r.summed());
     if (r.mesh() != nullptr) r.mesh()->clock().step = progress.updates;  // an evaluation's, too
   }
   scaler.update(outcome.skipped);
@@ -98,12 +98,12 @@ void TrainStep::execute(const PlanNode& node, int micro_batches, const std::func
     }
     case NodeKind::kOptimizer: {
       const auto t = timer.measure(StepPart::kOptimizer);
-      return update(outcome);
+      return step_weights(outcome);
     }
     case NodeKind::kGather: {
       const auto t = timer.measure(StepPart::kOptimizer);
       if (!outcome.skipped) return publish();
-      return replica_.traffic().forget_gathered();  // the next update gathers as behind any other
+      return replica_.traffic().forget_gathered();  // the next step gathers as behind any other
     }
   }
 }
@@ -214,7 +214,7 @@ void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress) {
     return;
   }
   const Summed summed = r.summed();
-  const MomentUpdates seen = r.optimizer().moment_updates().after(summed);
+  const MomentSteps seen = r.optimizer().moment_steps().after(summed);
   StepState state;
   state.lr = static_cast<float>(outcome.lr);
   state.bias_correction1 = static_cast<float>(1.0 - std::pow(optim.beta1, static_cast<double>(seen.m)));
@@ -226,19 +226,19 @@ void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress) {
   r.write(r.buffers().state, &state, sizeof state);
 }
 
-void TrainStep::update(const StepOutcome& outcome) {
+void TrainStep::step_weights(const StepOutcome& outcome) {
   Replica& r = replica_;
   if (r.mesh() != nullptr) r.mesh()->settle_states(!outcome.skipped);
   if (outcome.skipped) {
     for (const View& memory : r.store().gradient_memory()) r.zero(memory);  // a skipped step leaves no trace
     return;
   }
-  if (updates_.has_unpublished())
-    graphs_.run(StepGraphs::kUpdate, 0, 0, [&] { updates_.unpublished([&](size_t piece) { update_piece(piece); }); });
+  if (unit_steps_.has_local())
+    graphs_.run(StepGraphs::kUpdate, 0, 0, [&] { unit_steps_.local([&](size_t piece) { step_piece(piece); }); });
 }
 
 // Reads each gradient once and leaves it zero.
-void TrainStep::update_piece(size_t piece) {
+void TrainStep::step_piece(size_t piece) {
   Replica& r = replica_;
   r.optimizer().apply_piece(r.exec(), r.buffers().state, piece, r.summed());
 }
@@ -247,9 +247,10 @@ void TrainStep::update_piece(size_t piece) {
 // pass.
 void TrainStep::publish() {
   if (replica_.mesh() != nullptr) replica_.mesh()->begin_publications();
-  updates_.begin();
-  replica_.traffic().publish_all([&](int unit) { updates_.unit(unit, [&](size_t piece) { update_piece(piece); }); });
-  TW_CHECK(updates_.complete(), "a piece was not updated");
+  unit_steps_.begin();
+  replica_.traffic().start_param_sync(
+      [&](int unit) { unit_steps_.unit(unit, [&](size_t piece) { step_piece(piece); }); });
+  TW_CHECK(unit_steps_.complete(), "a piece was not updated");
   replica_.store().bump_version();
 }
 

@@ -1,4 +1,4 @@
-// One update: the story of a step, told by walking its plan.
+// One step: the story of a step, told by walking its plan.
 #pragma once
 
 #include <functional>
@@ -10,13 +10,13 @@
 #include "engine/run/train/step_graphs.h"
 #include "engine/run/train/step_timer.h"
 #include "engine/run/train/traffic_counts.h"
-#include "model/unit_updates.h"
+#include "model/unit_steps.h"
 #include "optim/loss_scaler.h"
 #include "parallel/schedule/plan.h"
 
 namespace thinwire {
 
-// Traffic from the control node of the step before to this one's: with the gathers behind the update before, which run
+// Traffic from the control node of the step before to this one's: with the gathers behind the step before, which run
 // under this step's forward; without evaluations.
 struct StepOutcome : TrafficCounts {
   double loss = 0.0;       // mean over micro-batches of the mean token loss
@@ -30,8 +30,8 @@ struct StepOutcome : TrafficCounts {
 
 // Progress of training that is state: goes into every checkpoint.
 struct TrainProgress {
-  int64_t step = 0;     // updates attempted, skipped ones included
-  int64_t updates = 0;  // updates applied: what the schedule and Adam's bias correction count
+  int64_t step = 0;     // steps attempted, skipped ones included
+  int64_t updates = 0;  // steps applied: what the schedule and Adam's bias correction count
   int64_t consumed_samples = 0;
   int64_t consumed_tokens = 0;
   int64_t skipped = 0;  // in total
@@ -47,12 +47,12 @@ class TrainStep {
   explicit TrainStep(Replica& replica);
   ~TrainStep();
 
-  // Runs one update of `micro_batches` per data-parallel rank. next_micro() gives this rank's in consumption order.
+  // Runs one step of `micro_batches` per data-parallel rank. next_micro() gives this rank's in consumption order.
   // stop_wish: whether this rank would like to stop behind this step.
   StepOutcome run(int micro_batches, const std::function<Batch()>& next_micro, TrainProgress& progress,
                   LossScaler& scaler, StepTimer& timer, bool stop_wish = false);
 
-  // Called in every update when all gradients are reduced and none is used yet: they lie in the owned pieces.
+  // Called in every step when all gradients are reduced and none is used yet: they lie in the owned pieces.
   void set_gradient_sink(std::function<void()> sink) { gradient_sink_ = std::move(sink); }
   void set_node_sink(NodeSink sink) { node_sink_ = std::move(sink); }
   const StepGraphs& graphs() const { return graphs_; }
@@ -71,15 +71,15 @@ class TrainStep {
   void backward(const PlanNode& node);
   void exchange(const PlanNode& node);
   void control(StepOutcome& outcome, const TrainProgress& progress);
-  void update(const StepOutcome& outcome);
-  void update_piece(size_t piece);
+  void step_weights(const StepOutcome& outcome);
+  void step_piece(size_t piece);
   void publish();
   std::string first_non_finite();
   Mail& mail(int chunk, int slot) { return mail_.at(static_cast<size_t>(chunk)).at(static_cast<size_t>(slot)); }
 
   Replica& replica_;
   StepGraphs graphs_;
-  UnitUpdates updates_;
+  UnitSteps unit_steps_;
   Plan plan_;
   std::vector<UnitUse> uses_;
   int planned_micro_batches_ = 0;

@@ -7,15 +7,14 @@
 #include <filesystem>
 #include <optional>
 
-#include "data/batch_ramp.h"
 #include "engine/base/core/log.h"
 #include "engine/run/trace/console_progress.h"
 #include "engine/run/trace/run_files.h"
 #include "engine/run/train/backend.h"
 #include "engine/run/train/dry_run.h"
+#include "engine/run/train/process_setup.h"
 #include "engine/run/train/run_session.h"
 #include "engine/run/train/settle_layout.h"
-#include "engine/run/train/signals.h"
 #include "engine/run/train/step_trace.h"
 #include "engine/run/train/weight_hashes.h"
 
@@ -85,7 +84,7 @@ class Trainer {
                                                      job_.mesh(), job_.control());
     session_.start(*replica_, stream_, progress_, *scaler_, *controller_);
     renew_spent_budget();
-    // An evaluation may come before any update.
+    // An evaluation may come before any step.
     controller_->before();
     if (job_.mesh() != nullptr) job_.mesh()->clock().step = progress_.updates;
   }
@@ -193,7 +192,7 @@ class Trainer {
     traced_ = next;
   }
 
-  // Also where a run ends, or is asked to, before the last update that the trace would show.
+  // Also where a run ends, or is asked to, before the last step that the trace would show.
   void end_trace() {
     if (trace_ && traced_) {
       if (job_.mesh() != nullptr) job_.mesh()->progress().set_sink(nullptr);
@@ -235,7 +234,7 @@ class Trainer {
   // What the watchdog reports of a rank that waits for nobody.
   void now_doing(const char* what) {
     if (job_.mesh() != nullptr)
-      job_.mesh()->progress().set_activity(what + std::string(" after update ") + std::to_string(progress_.step));
+      job_.mesh()->progress().set_activity(what + std::string(" after step ") + std::to_string(progress_.step));
   }
 
   void take_step() {
@@ -248,10 +247,8 @@ class Trainer {
     controller_->before();
     const auto start = Clock::now();
     const int64_t before = progress_.consumed_samples;
-    const int micros = static_cast<int>(
-        micro_steps(global_batch_at(run_.data, before), run_.data.micro_batch, replica_->layout().mesh.data));
     const StepOutcome outcome = step_->run(
-        micros,
+        static_cast<int>(loader_->micro_steps_at(before)),
         [&] {
           std::optional<Batch> batch = loader_->next();
           TW_CHECK(batch.has_value(), "the data ended before train_iters");
@@ -290,7 +287,7 @@ class Trainer {
 
   // An injected fault: a bit of one weight that this rank computes with.
   void flip_weight() {
-    replica_->traffic().finish_publications();  // or what comes from a peer puts it right
+    replica_->traffic().finish_param_sync();  // or what comes from a peer puts it right
     const View weight = replica_->store().weight(replica_->store().params().front().name);
     std::vector<std::byte> bytes(weight.bytes());
     replica_->read(weight, bytes.data());

@@ -80,7 +80,7 @@ void check_weight_hashes(Replica& replica, int64_t step) {
   const std::string difference = first_difference(of_ranks);
   replica.ports().control.agree_on_error(
       difference.empty() ? 0 : static_cast<int>(ExitCode::kInternal),
-      "after update " + std::to_string(step) + " replicas no longer hold the same weights: " + difference +
+      "after step " + std::to_string(step) + " replicas no longer hold the same weights: " + difference +
           ": a machine's memory, or an error of ours; start again from a checkpoint before it (`load`), on other "
           "machines if it comes back");
 }

@@ -1,0 +1,175 @@
+// What packing and absorbing share: a Coder's parts, and pieces that are split into tiles that stay in cache.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include "compression/coder.h"
+#include "compression/hadamard_kernel.h"
+#include "compression/residual.h"
+#include "engine/base/core/check.h"
+#include "engine/base/ops/parallel_for.h"
+
+namespace thinwire {
+
+inline constexpr int64_t kTile = 4096;  // elements, rounded down to the granule
+inline constexpr int64_t kLargestTile =
+    32768;  // granules beyond it are coded as whole messages, with scratch on the heap
+inline constexpr int64_t kSampleEvery =
+    64;  // tiles (or whole messages): how often an error that is not free is measured
+inline constexpr size_t kChecksumBytes = 4;
+
+inline size_t index_of(DType dtype) {
+  TW_CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16, "coding of ", name_of(dtype));
+  return dtype == DType::f32 ? 0 : dtype == DType::bf16 ? 1 : 2;
+}
+inline char* at_element(const View& v, int64_t i) {
+  return static_cast<char*>(v.data) + static_cast<size_t>(i) * size_of(v.dtype);
+}
+
+class Stopwatch {
+ public:
+  explicit Stopwatch(int64_t& total) : total_(total), start_(std::chrono::steady_clock::now()) {}
+  ~Stopwatch() {
+    total_ += std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  int64_t& total_;
+  std::chrono::steady_clock::time_point start_;
+};
+
+// Exceptions must not leave a parallel loop. Keeps the one of the lowest place, so that the message does not depend on
+// threads.
+class FirstError {
+ public:
+  template <typename Body>
+  void guard(int64_t place, const Body& body) {
+    try {
+      body();
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!error_ || place < place_) error_ = std::current_exception(), place_ = place;
+    }
+  }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::exception_ptr error_;
+  int64_t place_ = 0;
+};
+
+// Cuts [0, n) into at most 64 runs of whole units and calls body(run, first, last); the cuts depend on n and unit
+// alone.
+inline constexpr int64_t kRuns = 64;
+template <typename Body>
+void for_runs(int threads, int64_t n, int64_t unit, const Body& body) {
+  if (n <= std::max(unit, kTile)) {
+    body(0, 0, n);
+    return;
+  }
+  const int64_t units = (n + unit - 1) / unit;
+  const int64_t block = (units + kRuns - 1) / kRuns * unit;
+  parallel_blocks(threads, n, block, [&](int64_t first, int64_t last) { body(first / block, first, last); });
+}
+
+// Sums of many tiles, in double.
+struct PieceSums {
+  double error = 0.0, signal = 0.0, residual = 0.0;
+  bool non_finite = false;
+  void add(const TileSums& t) {
+    error += t.error;
+    signal += t.signal;
+    residual += t.residual;
+  }
+  void add(const PieceSums& t) {
+    error += t.error;
+    signal += t.signal;
+    residual += t.residual;
+    non_finite |= t.non_finite;
+  }
+};
+
+inline bool keeps_residual(ResidualKind kind) {
+  return kind == ResidualKind::kErrorFeedback || kind == ResidualKind::kLazy || kind == ResidualKind::kEma;
+}
+
+struct Coder::Parts {
+  std::shared_ptr<const Codec> codec;
+  CodecSpec spec;
+  ResidualSpec residual;
+  Traits inner, outer;
+  bool tiled = false;  // else a piece is coded whole
+  int64_t tile = 0;
+  const HadamardKernels& kernels = TW_PICK_KERNELS(hadamard_kernels);
+
+  bool differences() const { return residual.kind == ResidualKind::kValueDifference; }
+  size_t checksum_bytes() const { return spec.checksum ? kChecksumBytes : 0; }
+  // The type that the codec is handed elements of `dtype` in.
+  DType handed(DType dtype) const {
+    const bool plain = inner.native && !spec.hadamard && residual.kind == ResidualKind::kNone;
+    return plain ? dtype : DType::f32;
+  }
+  // Floats of scratch that pack() needs for a piece of n elements that is not tiled.
+  int64_t scratch(int64_t n) const {
+    if (tiled) return 0;
+    return residual.kind == ResidualKind::kEma ? 3 * n : residual.kind != ResidualKind::kNone ? 2 * n : 0;
+  }
+  bool sampled(const Msg& msg, int64_t place) const {
+    return !inner.lossless && (place + msg.step + msg.slot + msg.sequence) % kSampleEvery == 0;
+  }
+
+  // ---- packing (coder_pack.cpp) ------------------------------------------------------------------------------------
+  struct Piece {
+    const Msg& msg;
+    View in, reference, own;
+    std::span<std::byte> out;
+    CoderState* state;
+    CoderState::Open open;  // of the whole piece; unused unless `remember`
+    bool remember;          // residuals are read and written
+    bool ema;               // they are moving averages in 8 bits
+  };
+  // Elements [at, at + n) of a piece, and the scratch [n] that they go through.
+  struct Tile {
+    int64_t at, n;
+    float* x;     // the input with its residual: what should arrive
+    float* work;  // in front of the codec x transformed, behind it what x decodes to
+    float* old;   // ema: the residual so far in fp32
+    bool sample;  // its error is measured where nothing else asks for it
+    int threads;  // more than one: the tile is a whole piece
+  };
+  size_t pack_direct(const Piece& piece, PieceSums& sums) const;
+  size_t pack_tiled(const Piece& piece, PieceSums& sums) const;
+  size_t pack_whole(const Piece& piece, PieceSums& sums) const;
+  // The steps of a tile; those with `a` and `count` are for elements [a, a + count) of it.
+  Encoded pack_tile(const Piece& piece, const Tile& t, PieceSums& sums) const;
+  void load(const Piece& piece, const Tile& t, int64_t a, int64_t count) const;
+  const float* residual_before(const Piece& piece, const Tile& t, int64_t a, int64_t count) const;
+  Msg message_of(const Piece& piece, const Tile& t) const;
+  std::span<std::byte> room_of(const Piece& piece, const Tile& t) const;
+  Encoded encode(const Piece& piece, const Tile& t, bool decoded) const;
+  void keep_own(const Piece& piece, const Tile& t, int64_t a, int64_t count) const;
+  void keep_residual(const Piece& piece, const Tile& t, int64_t a, int64_t count, TileSums& sums) const;
+  void give_up(const Piece& piece, const Tile& t, size_t bytes) const;
+
+  // ---- absorbing (coder_absorb.cpp) --------------------------------------------------------------------------------
+  std::span<const std::byte> payload_of(const Share& share) const {
+    return share.payload.empty() ? share.payload : share.payload.first(share.payload.size() - checksum_bytes());
+  }
+  void verify(std::span<const Share> shares, int64_t n) const;
+  void decode(const Msg& msg, const Share& share, int64_t at, int64_t n, int64_t total, int threads, View out,
+              bool accumulate) const;
+  static bool overwrites_share(std::span<const Share> shares, const View& out);
+  bool sums_in_place(std::span<const Share> shares, const View& out, bool accumulate) const;
+  void absorb_tile(const Msg& msg, std::span<const Share> shares, int64_t at, int64_t n, int threads, float* work,
+                   View out, bool accumulate) const;
+};
+
+}  // namespace thinwire

@@ -1,0 +1,203 @@
+// libzfp, zstd and oneDNN behind one face.
+#include "engine/run/bench/bench_codec_peers.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#ifdef THINWIRE_WITH_ZFP
+#include <zfp.h>
+#endif
+#ifdef THINWIRE_WITH_ZSTD
+#include <zstd.h>
+#endif
+
+#include "compression/data_kinds.h"
+#include "engine/base/core/check.h"
+#include "engine/base/device/device.h"
+#include "engine/base/ops/ops.h"
+
+namespace thinwire {
+
+#ifdef THINWIRE_WITH_ZFP
+namespace {
+
+class LibZfp final : public CodecPeer {
+ public:
+  LibZfp(double rate, int64_t count)
+      : count_(static_cast<size_t>(count)), bytes_(count_ * 5 + 256), stream_(zfp_stream_open(nullptr)) {
+    zfp_stream_set_rate(stream_, rate, zfp_type_float, 1, 0);
+    bits_ = stream_open(bytes_.data(), bytes_.size());
+    zfp_stream_set_bit_stream(stream_, bits_);
+  }
+  ~LibZfp() override {
+    zfp_stream_close(stream_);
+    stream_close(bits_);
+  }
+  LibZfp(const LibZfp&) = delete;
+  LibZfp& operator=(const LibZfp&) = delete;
+  std::string name() const override { return "libzfp " ZFP_VERSION_STRING; }
+  std::span<const std::byte> encode(std::span<const float> x) override {
+    zfp_field* field = zfp_field_1d(const_cast<float*>(x.data()), zfp_type_float, count_);
+    zfp_stream_rewind(stream_);
+    const size_t bytes = zfp_compress(stream_, field);
+    zfp_field_free(field);
+    return {bytes_.data(), bytes};
+  }
+  void decode(std::span<const std::byte> payload, std::span<float> y) override {
+    if (payload.data() != bytes_.data()) std::copy(payload.begin(), payload.end(), bytes_.begin());
+    zfp_field* field = zfp_field_1d(y.data(), zfp_type_float, count_);
+    zfp_stream_rewind(stream_);
+    zfp_decompress(stream_, field);
+    zfp_field_free(field);
+  }
+
+ private:
+  size_t count_;
+  std::vector<std::byte> bytes_;
+  zfp_stream* stream_;
+  bitstream* bits_ = nullptr;
+};
+
+}  // namespace
+std::unique_ptr<CodecPeer> make_libzfp_peer(double rate, int64_t count) {
+  return std::make_unique<LibZfp>(rate, count);
+}
+#else
+std::unique_ptr<CodecPeer> make_libzfp_peer(double, int64_t) {
+  return nullptr;
+}
+#endif
+
+#ifdef THINWIRE_WITH_ZSTD
+namespace {
+
+class Zstd final : public CodecPeer {
+ public:
+  Zstd(int level, int64_t count)
+      : level_(level),
+        bytes_(ZSTD_compressBound(static_cast<size_t>(count) * sizeof(float))),
+        in_(ZSTD_createCCtx()),
+        out_(ZSTD_createDCtx()) {}
+  ~Zstd() override {
+    ZSTD_freeCCtx(in_);
+    ZSTD_freeDCtx(out_);
+  }
+  Zstd(const Zstd&) = delete;
+  Zstd& operator=(const Zstd&) = delete;
+  std::string name() const override {
+    return "zstd " + std::string(ZSTD_versionString()) + " -" + std::to_string(level_);
+  }
+  std::span<const std::byte> encode(std::span<const float> x) override {
+    const size_t bytes = ZSTD_compressCCtx(in_, bytes_.data(), bytes_.size(), x.data(), x.size_bytes(), level_);
+    TW_CHECK(ZSTD_isError(bytes) == 0, ZSTD_getErrorName(bytes));
+    return {bytes_.data(), bytes};
+  }
+  void decode(std::span<const std::byte> payload, std::span<float> y) override {
+    const size_t bytes = ZSTD_decompressDCtx(out_, y.data(), y.size_bytes(), payload.data(), payload.size());
+    TW_CHECK(bytes == y.size_bytes(), "zstd decoded something else");
+  }
+
+ private:
+  int level_;
+  std::vector<std::byte> bytes_;
+  ZSTD_CCtx* in_;
+  ZSTD_DCtx* out_;
+};
+
+}  // namespace
+std::unique_ptr<CodecPeer> make_zstd_peer(int level, int64_t count) {
+  return std::make_unique<Zstd>(level, count);
+}
+#else
+std::unique_ptr<CodecPeer> make_zstd_peer(int, int64_t) {
+  return nullptr;
+}
+#endif
+
+namespace {
+
+class Products final : public CodecPeer {
+ public:
+  Products(int64_t rows, int64_t cols, int64_t rank)
+      : rows_(rows),
+        cols_(cols),
+        rank_(rank),
+        device_(make_cpu_device()),
+        stream_(device_->make_stream()),
+        exec_(make_exec(cpu_ops(), *device_, *stream_, 1)),
+        p_(make_data(DataKind::kGaussian, rows * rank, 2)),
+        q_(make_data(DataKind::kGaussian, cols * rank, 3)),
+        to_(static_cast<size_t>(std::max(rows, cols) * rank)) {
+    std::vector<float> x = make_data(DataKind::kGaussian, rows * cols, 4);
+    left_thin_ = faster([&](bool thin) { left(x.data(), thin); });
+    right_thin_ = faster([&](bool thin) { right(x.data(), thin); });
+    expand_thin_ = faster([&](bool thin) { expand(x.data(), thin); });
+  }
+  std::string name() const override { return "products"; }
+  bool has_payload() const override { return false; }
+  std::span<const std::byte> encode(std::span<const float> x) override {
+    float* data = const_cast<float*>(x.data());
+    left(data, left_thin_);
+    right(data, right_thin_);
+    return {};
+  }
+  void decode(std::span<const std::byte>, std::span<float> y) override { expand(y.data(), expand_thin_); }
+
+ private:
+  static View matrix(float* data, int64_t rows, int64_t cols) { return View(data, DType::f32, {rows, cols}); }
+  // thin: factors lie vector by vector, as the codec sends them; else element by element.
+  void left(float* x, bool thin) {
+    if (thin)
+      multiply(matrix(q_.data(), rank_, cols_), matrix(x, rows_, cols_), matrix(to_.data(), rank_, rows_), false, true);
+    else
+      multiply(matrix(x, rows_, cols_), matrix(q_.data(), cols_, rank_), matrix(to_.data(), rows_, rank_), false,
+               false);
+  }
+  void right(float* x, bool thin) {
+    if (thin)
+      multiply(matrix(p_.data(), rank_, rows_), matrix(x, rows_, cols_), matrix(to_.data(), rank_, cols_), false,
+               false);
+    else
+      multiply(matrix(x, rows_, cols_), matrix(p_.data(), rows_, rank_), matrix(to_.data(), cols_, rank_), true, false);
+  }
+  void expand(float* y, bool thin) {
+    if (thin)
+      multiply(matrix(p_.data(), rank_, rows_), matrix(q_.data(), rank_, cols_), matrix(y, rows_, cols_), true, false);
+    else
+      multiply(matrix(p_.data(), rows_, rank_), matrix(q_.data(), cols_, rank_), matrix(y, rows_, cols_), false, true);
+  }
+  void multiply(View a, View b, View c, bool trans_a, bool trans_b) {
+    cpu_ops().matmul(exec_, {.a = a, .b = b, .c = c, .trans_a = trans_a, .trans_b = trans_b});
+  }
+  template <typename F>
+  bool faster(const F& product) {
+    double best[2] = {1e9, 1e9};
+    for (int round = 0; round < 5; ++round) {
+      for (bool thin : {false, true}) {
+        const auto start = std::chrono::steady_clock::now();
+        product(thin);
+        const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        best[thin] = std::min(best[thin], took);
+      }
+    }
+    return best[1] < best[0];
+  }
+
+  int64_t rows_, cols_, rank_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  Exec exec_;
+  std::vector<float> p_, q_, to_;
+  bool left_thin_ = false, right_thin_ = false, expand_thin_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<CodecPeer> make_products_peer(int64_t rows, int64_t cols, int64_t rank) {
+  return std::make_unique<Products>(rows, cols, rank);
+}
+
+}  // namespace thinwire

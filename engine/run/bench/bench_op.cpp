@@ -1,0 +1,279 @@
+// The cases of `bench op`: one op, one shape of a real model, one dtype; proved on sampled outputs, then timed.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <vector>
+
+#include "engine/base/core/error.h"
+#include "engine/run/bench/bench_op_cases.h"
+#include "engine/run/bench/benches.h"
+#include "engine/run/bench/op_oracles.h"
+
+namespace thinwire {
+namespace {
+
+constexpr ModelShape kModels[] = {
+    {"char", 64, 256, 384, 6, 256}, {"124m", 1, 1024, 768, 12, 50304}, {"llama_1b", 1, 1024, 2048, 32, 32000}};
+// What a GPU is asked for at once.
+constexpr ModelShape kLargeModels[] = {{"124m_b32", 32, 1024, 768, 12, 50304},
+                                       {"llama_1b_b8", 8, 2048, 2048, 32, 128256}};
+
+OpCase matmul_case(Workbench& w, const std::string& name, DType t, DType c_type, int64_t m, int64_t n, int64_t k,
+                   bool ta, bool tb, bool accumulate) {
+  const View a = ta ? w.tensor(t, {k, m}, 1.0f) : w.tensor(t, {m, k}, 1.0f);
+  const View b = tb ? w.tensor(t, {n, k}, 1.0f) : w.tensor(t, {k, n}, 1.0f);
+  const View c = w.tensor(c_type, {m, n}, 0.0f);
+  OpCase o;
+  o.name = "matmul/" + name, o.dtype = t;
+  o.flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  o.bytes = static_cast<double>(a.bytes() + b.bytes() + c.bytes());
+  o.run = [=, &w] {
+    w.ops().matmul(w.exec(), {.a = a, .b = b, .c = c, .trans_a = ta, .trans_b = tb, .accumulate = accumulate});
+  };
+  o.error = [=, &w] {  // right after the first run: c was zero
+    return sampled_error(
+        m, n, [&](int64_t r, int64_t q) { return w.at(c, r, q); },
+        [&](int64_t r, int64_t q) {
+          double sum = 0.0;
+          for (int64_t i = 0; i < k; ++i)
+            sum += (ta ? w.at(a, i, r) : w.at(a, r, i)) * (tb ? w.at(b, q, i) : w.at(b, i, q));
+          return sum;
+        });
+  };
+  o.tolerance = tolerance_of(c_type, static_cast<double>(k)) * 2.0;  // sampled maximum, not the whole matrix's
+  return o;
+}
+
+OpCase attention_case(Workbench& w, const ModelShape& s, DType t, bool backward) {
+  const int64_t d = s.hidden / s.heads, width = 3 * s.hidden, n = s.batch * s.length;
+  const View qkv = w.tensor(t, {n, width}, 1.0f), out = w.tensor(t, {n, s.hidden}, 0.0f),
+             dout = w.tensor(t, {n, s.hidden}, 1.0f);
+  const View dqkv = w.tensor(t, {n, width}, 0.0f), lse = w.tensor(DType::f32, {s.batch * s.heads, s.length}, 0.0f);
+  const AttentionShape shape{s.batch, s.length, s.length, s.heads, 1, d};
+  const HeadLayout q{0, s.length * width, width, 3 * d, d}, k{d, s.length * width, width, 3 * d, 0},
+      v{2 * d, s.length * width, width, 3 * d, 0};
+  const float scale = 1.0f / std::sqrt(static_cast<float>(d));
+  OpCase o;
+  o.name = std::string(backward ? "attention_backward/" : "attention_forward/") + s.name, o.dtype = t;
+  o.flops = (backward ? 10.0 : 4.0) * static_cast<double>(s.batch * s.length * s.length / 2 * s.hidden);
+  o.bytes = static_cast<double>(qkv.bytes() + out.bytes());
+  const auto forward = [=, &w] {
+    w.ops().attention_forward(w.exec(), {.shape = shape,
+                                         .scale = scale,
+                                         .q = qkv,
+                                         .k = qkv,
+                                         .v = qkv,
+                                         .q_at = q,
+                                         .k_at = k,
+                                         .v_at = v,
+                                         .out = out,
+                                         .lse = lse});
+  };
+  if (backward) {
+    forward();
+    o.run = [=, &w] {
+      w.ops().attention_backward(w.exec(), {.shape = shape,
+                                            .scale = scale,
+                                            .q = qkv,
+                                            .k = qkv,
+                                            .v = qkv,
+                                            .q_at = q,
+                                            .k_at = k,
+                                            .v_at = v,
+                                            .out = out,
+                                            .lse = lse,
+                                            .dout = dout,
+                                            .dq = dqkv,
+                                            .dk = dqkv,
+                                            .dv = dqkv});
+    };
+  } else {
+    o.run = forward;
+  }
+  const auto probability = [=, &w](int64_t row, int64_t head, int64_t key) {
+    const int64_t base = row / s.length * s.length;
+    double score = 0.0;
+    for (int64_t i = 0; i < d; ++i)
+      score += w.at(qkv, row, head * 3 * d + i) * w.at(qkv, base + key, head * 3 * d + d + i);
+    return std::exp(score * scale - w.at(lse, base / s.length * s.heads + head, row % s.length));
+  };
+  o.error = [=, &w] {
+    if (!backward) {
+      return sampled_error(
+          n, s.hidden, [&](int64_t r, int64_t c) { return w.at(out, r, c); },
+          [&](int64_t r, int64_t c) {
+            double sum = 0.0;
+            for (int64_t key = 0; key <= r % s.length; ++key) {
+              sum +=
+                  probability(r, c / d, key) * w.at(qkv, r / s.length * s.length + key, c / d * 3 * d + 2 * d + c % d);
+            }
+            return sum;
+          });
+    }
+    // dv of a key near the end of its sequence: a short sum over the queries behind it.
+    return sampled_error(
+        s.batch, s.hidden,
+        [&](int64_t b, int64_t c) { return w.at(dqkv, (b + 1) * s.length - 4, c / d * 3 * d + 2 * d + c % d); },
+        [&](int64_t b, int64_t c) {
+          double sum = 0.0;
+          for (int64_t r = (b + 1) * s.length - 4; r < (b + 1) * s.length; ++r) {
+            sum += probability(r, c / d, s.length - 4) * w.at(dout, r, c);
+          }
+          return sum;
+        });
+  };
+  o.tolerance =
+      tolerance_of(t, static_cast<double>(s.length + d)) * 4.0;  // two products in a row, rounded probabilities
+  return o;
+}
+
+std::vector<NamedCase> all_cases(bool large) {
+  std::vector<NamedCase> list;
+  if (large) {
+    list.push_back({"matmul/8192", [](Workbench& w) {  // what a product can reach at all
+                      return matmul_case(w, "8192", DType::bf16, DType::bf16, 8192, 8192, 8192, false, true, false);
+                    }});
+  }
+  std::vector<ModelShape> models(std::begin(kModels), std::end(kModels));
+  if (large) models.assign(std::begin(kLargeModels), std::end(kLargeModels));
+  std::vector<DType> dtypes = {DType::f32, DType::bf16};
+  if (large) dtypes = {DType::bf16};
+  for (DType t : dtypes) {
+    for (const ModelShape& s : models) {
+      const int64_t n = s.batch * s.length, h = s.hidden;
+      const std::string m = s.name;
+      list.push_back({"matmul/" + m + "/qkv",
+                      [=](Workbench& w) { return matmul_case(w, m + "/qkv", t, t, n, 3 * h, h, false, true, false); }});
+      list.push_back({"matmul/" + m + "/fc1",
+                      [=](Workbench& w) { return matmul_case(w, m + "/fc1", t, t, n, 4 * h, h, false, true, false); }});
+      list.push_back({"matmul/" + m + "/fc2",
+                      [=](Workbench& w) { return matmul_case(w, m + "/fc2", t, t, n, h, 4 * h, false, true, false); }});
+      list.push_back({"matmul/" + m + "/fc1.backward_input", [=](Workbench& w) {
+                        return matmul_case(w, m + "/fc1.backward_input", t, t, n, h, 4 * h, false, false, false);
+                      }});
+      list.push_back({"matmul/" + m + "/fc1.backward_weight", [=](Workbench& w) {
+                        return matmul_case(w, m + "/fc1.backward_weight", t, DType::f32, 4 * h, h, n, true, false,
+                                           true);
+                      }});
+      list.push_back({"matmul/" + m + "/head", [=](Workbench& w) {
+                        return matmul_case(w, m + "/head", t, t, std::min<int64_t>(n, large ? 4096 : 512), s.vocab, h,
+                                           false, true, false);
+                      }});
+      list.push_back({"attention_forward/" + m, [=](Workbench& w) { return attention_case(w, s, t, false); }});
+      list.push_back({"attention_backward/" + m, [=](Workbench& w) { return attention_case(w, s, t, true); }});
+      list.push_back({"gelu_forward/" + m, [=](Workbench& w) {
+                        const View x = w.tensor(t, {n, 4 * h}, 1.0f), y = w.tensor(t, {n, 4 * h}, 0.0f);
+                        OpCase o;
+                        o.name = "gelu_forward/" + m, o.dtype = t, o.bytes = 2.0 * static_cast<double>(x.bytes());
+                        o.run = [=, &w] { w.ops().gelu_forward(w.exec(), {GeluKind::kTanh, x, y}); };
+                        o.error = [=, &w] {
+                          return sampled_error(
+                              n, 4 * h, [&](int64_t r, int64_t c) { return w.at(y, r, c); },
+                              [&](int64_t r, int64_t c) { return oracle::gelu(GeluKind::kTanh, w.at(x, r, c)).y; });
+                        };
+                        o.tolerance = tolerance_of(t, 8.0);
+                        return o;
+                      }});
+      list.push_back({"norm_forward/" + m, [=](Workbench& w) {
+                        const View x = w.tensor(t, {n, h}, 1.0f), y = w.tensor(t, {n, h}, 0.0f),
+                                   weight = w.tensor(t, {h}, 1.0f), bias = w.tensor(t, {h}, 1.0f);
+                        const View mean = w.tensor(DType::f32, {n}, 0.0f), rstd = w.tensor(DType::f32, {n}, 0.0f);
+                        OpCase o;
+                        o.name = "norm_forward/" + m, o.dtype = t, o.bytes = 2.0 * static_cast<double>(x.bytes());
+                        o.run = [=, &w] {
+                          w.ops().norm_forward(
+                              w.exec(), {.x = x, .weight = weight, .bias = bias, .y = y, .mean = mean, .rstd = rstd});
+                        };
+                        o.error = [=, &w] {
+                          return sampled_error(
+                              n, h, [&](int64_t r, int64_t c) { return w.at(y, r, c); },
+                              [&](int64_t r, int64_t c) {
+                                const auto row = oracle::row_statistics(h, NormKind::kLayerNorm, 1e-5,
+                                                                        [&](int64_t i) { return w.at(x, r, i); });
+                                return (w.at(x, r, c) - row.mean) * row.rstd * w.at(weight, 0, c) + w.at(bias, 0, c);
+                              });
+                        };
+                        o.tolerance = tolerance_of(t, static_cast<double>(h));
+                        return o;
+                      }});
+      list_memory_cases(s, t, list);
+    }
+  }
+  return list;
+}
+
+// Runs are queued in bunches and waited for, so that the time of a launch hides behind the one before, as in a step.
+double median_ms(const std::function<void()>& run, Workbench& w) {
+  const int bunch = w.device().memory_total() > 0 ? 10 : 1;
+  std::vector<double> ms;
+  double total = 0.0;
+  while (ms.size() < 5 || (total < 300.0 && ms.size() < 200)) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < bunch; ++i) run();
+    w.stream().synchronize();
+    const double took = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    ms.push_back(took / bunch);
+    total += took;
+  }
+  std::sort(ms.begin(), ms.end());
+  return ms[ms.size() / 2];
+}
+
+}  // namespace
+
+int bench_op(const std::string& filter, const std::string& device, int threads, bool json) {
+  if (threads <= 0) threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  bool all_ok = true, any = false;
+  std::string names;
+  std::vector<NamedCase> cases = all_cases(false);
+  if (device != "cpu") {
+    const std::vector<NamedCase> large = all_cases(true);
+    cases.insert(cases.end(), large.begin(), large.end());
+  }
+  for (const NamedCase& named : cases) {
+    if (names.find(" " + named.name + ",") == std::string::npos) names += " " + named.name + ",";
+    if (named.name.find(filter) == std::string::npos) continue;
+    any = true;
+    Workbench bench(device, threads);
+    const OpCase c = named.make(bench);
+    c.run();
+    bench.forget();
+    const double error = c.error();
+    const bool ok = error <= c.tolerance;
+    all_ok = all_ok && ok;
+    const double ms = median_ms(c.run, bench);
+    const std::string command = (device == "cpu" ? "build/bench op " : "build-cuda/bench op ") + c.name +
+                                (device == "cpu" ? " --threads " + std::to_string(threads) : " --device " + device);
+    if (json) {
+      const nlohmann::ordered_json line = {{"bench", "op"},
+                                           {"op", c.name},
+                                           {"dtype", name_of(c.dtype)},
+                                           {"device", device},
+                                           {"threads", threads},
+                                           {"ms", ms},
+                                           {"gflops", c.flops / ms / 1e6},
+                                           {"gbytes_per_s", c.bytes / ms / 1e6},
+                                           {"rel_error", error},
+                                           {"tolerance", c.tolerance},
+                                           {"ok", ok},
+                                           {"command", command}};
+      std::printf("%s\n", line.dump().c_str());
+    } else {
+      std::printf("%-36s %-5s %9.3f ms %8.0f GFLOP/s %7.1f GB/s  error %.1e (%.1e) %s  | %s\n", c.name.c_str(),
+                  std::string(name_of(c.dtype)).c_str(), ms, c.flops / ms / 1e6, c.bytes / ms / 1e6, error, c.tolerance,
+                  ok ? "ok" : "FAIL", command.c_str());
+    }
+    std::fflush(stdout);
+  }
+  if (!any)
+    throw_usage("bench op: no op's name contains \"" + filter + "\" (known:" + names.substr(0, names.size() - 1) + ")");
+  return all_ok ? 0 : 70;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,213 @@
+// Builds a replica of the shape and times steps; the first ones warm up caches and are not counted.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/core/error.h"
+#include "engine/base/ops/op_watch.h"
+#include "engine/run/bench/benches.h"
+#include "engine/run/config/load_config.h"
+#include "engine/run/trace/flops.h"
+#include "engine/run/trace/memory_probe.h"
+#include "engine/run/train/backend.h"
+#include "engine/run/train/bare_training.h"
+#include "engine/run/train/dry_run.h"
+#include "engine/run/train/synthetic_batches.h"
+#include "engine/run/train/trainer.h"
+
+namespace thinwire {
+namespace {
+
+struct NamedShape {
+  const char* name;
+  std::vector<std::string> overrides;
+};
+
+std::vector<std::string> gpt2_shape(int layers, int heads, int hidden, int vocab, int length, int batch) {
+  const auto set = [](const char* key, int value) { return std::string(key) + "=" + std::to_string(value); };
+  return {set("num_layers", layers),
+          set("num_attention_heads", heads),
+          set("hidden_size", hidden),
+          set("vocab_size", vocab),
+          set("seq_length", length),
+          set("max_position_embeddings", length),
+          set("train_micro_batch_size_per_gpu", batch),
+          set("make_vocab_size_divisible_by", vocab % 128 == 0 ? 128 : 1),
+          "bias_gelu_fusion=true"};
+}
+
+std::vector<NamedShape> shapes() {
+  std::vector<NamedShape> list = {{"tiny", gpt2_shape(4, 4, 128, 256, 64, 16)},
+                                  {"char", gpt2_shape(6, 6, 384, 256, 256, 64)},
+                                  {"30m", gpt2_shape(6, 8, 512, 8192, 512, 4)},
+                                  {"124m", gpt2_shape(12, 12, 768, 50304, 1024, 1)},
+                                  {"350m", gpt2_shape(24, 16, 1024, 50304, 1024, 1)}};
+  std::vector<std::string> llama = gpt2_shape(16, 32, 2048, 32000, 1024, 1);
+  for (const char* o :
+       {"num_kv_heads=8", "intermediate_size=5632", "norm=rmsnorm", "activation=swiglu", "pos_emb=rotary",
+        "no_weight_tying=true", "use_bias_in_attn_linear=false", "use_bias_in_mlp=false"}) {
+    llama.emplace_back(o);
+  }
+  llama.erase(std::find(llama.begin(), llama.end(), "bias_gelu_fusion=true"));
+  list.push_back({"llama_1b", llama});
+  // The shapes that GPUs are measured with; their memory is far beyond a laptop's.
+  const auto add_llama = [&](const char* name, int layers, int heads, int kv_heads, int hidden, int ffn, int vocab,
+                             int batch, bool tied) {
+    std::vector<std::string> o = gpt2_shape(layers, heads, hidden, vocab, 2048, batch);
+    o.pop_back();  // bias_gelu_fusion
+    o.push_back("num_kv_heads=" + std::to_string(kv_heads));
+    o.push_back("intermediate_size=" + std::to_string(ffn));
+    o.push_back(std::string("no_weight_tying=") + (tied ? "false" : "true"));
+    for (const char* more : {"norm=rmsnorm", "activation=swiglu", "pos_emb=rotary", "use_bias_in_attn_linear=false",
+                             "use_bias_in_mlp=false"})
+      o.emplace_back(more);
+    list.push_back({name, o});
+  };
+  add_llama("llama3_1b", 16, 32, 8, 2048, 8192, 128256, 8, true);
+  add_llama("llama3_3b", 28, 24, 8, 3072, 8192, 128256, 4, true);
+  add_llama("llama2_7b", 32, 32, 32, 4096, 11008, 32000, 4, false);
+  return list;
+}
+
+void add_sites(std::array<SiteCounters, kSiteNames.size()>& sum, const StepOutcome& outcome) {
+  for (size_t site = 0; site < sum.size(); ++site) {
+    sum[site].operations += outcome.sites[site].operations;
+    sum[site].wire_bytes += outcome.sites[site].wire_bytes;
+    sum[site].busy_ns += outcome.sites[site].busy_ns;
+    sum[site].exposed_ns += outcome.sites[site].exposed_ns;
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> shape_overrides(const std::string& name) {
+  for (const NamedShape& s : shapes()) {
+    if (s.name == name) return s.overrides;
+  }
+  return {};
+}
+
+std::string shape_names() {
+  std::string text;
+  for (const NamedShape& s : shapes()) text += (text.empty() ? "" : " ") + std::string(s.name);
+  return text;
+}
+
+int bench_step(const std::string& shape, const std::vector<std::string>& overrides, bool json, bool profile, Job& job) {
+  std::vector<std::string> all = shape_overrides(shape);
+  if (all.empty()) throw_usage("bench step: no shape \"" + shape + "\" (known: " + shape_names() + ")");
+  const std::vector<std::string> defaults = {"train_iters=8", "optimizer.params.lr=1e-4", "lr_decay_style=constant",
+                                             "warmup=0", "run_dir=runs/bench"};
+  all.insert(all.end(), defaults.begin(), defaults.end());
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  ConfigOptions options;
+  options.data_required = false;
+  options.ranks = job.size();
+  options.found_ranks_per_node = job.ranks_per_node();
+  RunConfig config;
+  job.agree([&] {
+    config = load_config({}, all, options).run;
+    refuse_what_is_not_here(config);
+  });
+  job.form_mesh(config, shape);
+  job.share_cores(config);
+
+  Backend backend;
+  job.agree([&] { backend = open_backend(config.device, job.local_rank()); });
+  const RankLayout layout = layout_of(config, job.rank(), job.nodes());
+  const WatchedTable table = make_watched_table(*backend.ops);  // outlives the replica's Exec, as the profile does
+  OpProfile op_times;
+  Replica replica(config, layout, job.mesh(), backend.device.get(), backend.ops, true);
+  if (profile)
+    replica.use_exec(make_watched_exec(table, *backend.device, replica.stream(), replica.exec().threads, op_times));
+  replica.set_fresh_weights();
+  BareTraining training(replica);
+  const int micros = static_cast<int>(config.accumulation);
+  int64_t next = 0;
+  const auto batches = [&] {
+    const int64_t index = next++ * layout.mesh.data + layout.at.data;
+    return synthetic_batch(index, config.data.micro_batch, config.data.seq_length, config.model.vocab);
+  };
+
+  const int64_t warm_up = 2, counted = std::max<int64_t>(1, config.train_iters);
+  std::vector<double> ms;
+  std::array<SiteCounters, kSiteNames.size()> sites{};
+  double loss = 0.0;
+  for (int64_t i = 0; i < warm_up + counted; ++i) {
+    if (i == warm_up) {
+      training.timer.reset();
+      op_times.times.clear();
+    }
+    const auto start = std::chrono::steady_clock::now();
+    const StepOutcome outcome = training.take_step(micros, batches);
+    loss = outcome.loss;
+    if (i >= warm_up) add_sites(sites, outcome);
+    const double took = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    if (i >= warm_up) ms.push_back(took);
+    if (!json && job.first()) std::printf("step %lld: %.1f ms, loss %.4f\n", static_cast<long long>(i + 1), took, loss);
+  }
+  replica.traffic().drain();
+  if (!job.first()) return 0;
+  const int64_t peak =
+      backend.device->memory_total() > 0 ? static_cast<int64_t>(backend.device->memory_peak()) : peak_rss_bytes();
+  std::sort(ms.begin(), ms.end());
+  const double median = ms[ms.size() / 2];
+  const double tokens = static_cast<double>(config.data.global_batch * config.data.seq_length);
+  const double tokens_per_s = tokens / median * 1e3;
+  nlohmann::ordered_json line = {
+      {"bench", "step"},
+      {"shape", shape},
+      {"dtype", name_of(config.model.dtype)},
+      {"threads", replica.exec().threads},
+      {"device", backend.device->description()},
+      {"isa", backend.ops->isa()},
+      {"tokens_per_s", tokens_per_s},
+      {"step_ms", median},
+      {"step_ms_min", ms.front()},
+      {"steps", counted},
+      {"ranks", job.size()},
+      {"model_tflops_per_rank", tokens_per_s * model_flops_per_token(config.model) / 1e12 / job.size()},
+      {"model_tflops_full_attn", tokens_per_s * full_attention_flops_per_token(config.model) / 1e12 / job.size()},
+      {"memory_peak_bytes", peak},
+      {"memory_plan_bytes", replica.memory().total() + process_overhead(config).bytes},
+      {"loss", loss}};
+  for (StepPart part : {StepPart::kForward, StepPart::kBackward, StepPart::kOptimizer}) {
+    line["time_ms"][std::string(name_of(part))] = training.timer.ms(part) / static_cast<double>(counted);
+  }
+  for (size_t site = 0; site < sites.size(); ++site) {
+    const SiteCounters& c = sites[site];
+    if (c.operations == 0) continue;
+    const double n = static_cast<double>(counted);
+    line["comm"][std::string(kSiteNames[site])] = {{"wire_bytes", static_cast<double>(c.wire_bytes) / n},
+                                                   {"busy_ms", static_cast<double>(c.busy_ns) * 1e-6 / n},
+                                                   {"exposed_ms", static_cast<double>(c.exposed_ns) * 1e-6 / n}};
+  }
+  if (profile) {
+    for (const auto& [name, t] : op_times.times) {
+      const double per_step = t.ms / static_cast<double>(counted);
+      line["ops"][name] = {
+          {"ms", per_step}, {"calls", t.calls / counted}, {"share", t.ms / static_cast<double>(counted) / median}};
+      if (t.flops > 0.0) line["ops"][name]["gflops"] = t.flops / t.ms / 1e6;
+      if (!json)
+        std::printf("%-20s %9.2f ms  %5.1f %%  %s\n", name.c_str(), per_step, 100.0 * per_step / median,
+                    t.flops > 0.0 ? (std::to_string(static_cast<int>(t.flops / t.ms / 1e6)) + " GFLOP/s").c_str() : "");
+    }
+  }
+  std::string command =
+      (job.size() > 1 ? "mpirun -n " + std::to_string(job.size()) + " " : "") + "build/bench step " + shape;
+  for (const std::string& o : overrides) command += " " + o;
+  if (profile) command += " --profile";
+  line["command"] = command + " --json";
+  if (json) {
+    std::printf("%s\n", line.dump().c_str());
+  } else {
+    std::printf("%s %s: %.0f tokens/s, %.1f ms, %.3f model TFLOP/s (causal), peak %lld MiB\n", shape.c_str(),
+                line["dtype"].get<std::string>().c_str(), tokens_per_s, median,
+                line["model_tflops_per_rank"].get<double>(), static_cast<long long>(peak >> 20));
+    std::printf("again: %s\n", line["command"].get<std::string>().c_str());
+  }
+  return 0;
+}
+
+}  // namespace thinwire

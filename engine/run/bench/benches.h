@@ -1,0 +1,36 @@
+// The four benchmarks of the program `bench`. Each proves what it times.
+//
+// All print a line per case, or a JSON object per case when `json`, and return the exit code: 0 if every proof held, 70
+// otherwise. A filter that matches nothing is a usage error (Error(kUsage)).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/run/train/job.h"
+
+namespace thinwire {
+
+// `bench op`: each op at the shapes of real models, proved on a sample against a float64 loop. Runs the cases whose
+// name contains `filter` on `device` (cpu, cuda; a GPU has larger shapes besides). threads 0: all cores.
+int bench_op(const std::string& filter, const std::string& device, int threads, bool json);
+
+// `bench comm`: every verb of a communicator side by side with plain MPI in the same run. Runs the cases whose name
+// contains `filter`; rank 0 prints. Without several ranks under MPI a usage error.
+int bench_comm(const std::string& filter, bool json);
+
+// `bench codec`: every codec on one core beside memcpy and other people's code; and its fidelity on synthetic data and
+// on a tiny model's gradients, activations and weights. Cases are CODEC/BYTES (fp32 input; low_rank: CODEC/ROWSxCOLS)
+// for speed and CODEC/snr for fidelity; those whose name contains all of `filters` run.
+int bench_codec(const std::vector<std::string>& filters, bool json);
+
+// Overrides that describe a named shape (char, tiny, 30m, 124m, 350m, llama_1b); empty if there is none of that name.
+std::vector<std::string> shape_overrides(const std::string& name);
+std::string shape_names();
+
+// `bench step`: the real training step of a shape on random tokens, with `overrides` on top; on all ranks of the job.
+// Rank 0 prints progress as text, and as its last line one JSON object when `json`. `profile` adds the time of each op
+// (and costs a stopwatch per call). Proves nothing.
+int bench_step(const std::string& shape, const std::vector<std::string>& overrides, bool json, bool profile, Job& job);
+
+}  // namespace thinwire

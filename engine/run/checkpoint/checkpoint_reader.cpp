@@ -1,0 +1,212 @@
+// Listing, verifying and loading checkpoints, see checkpoint_reader.h.
+#include "engine/run/checkpoint/checkpoint_reader.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "engine/base/core/error.h"
+#include "engine/base/core/log.h"
+#include "engine/run/checkpoint/agreement.h"
+#include "engine/run/checkpoint/stored_tensors.h"
+#include "engine/run/checkpoint/verify_files.h"
+#include "parallel/sites/control.h"
+
+namespace thinwire {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kVerifySlice = uint64_t{256} << 20;
+
+// step_000123 or step_000123-2; anything else (temporary directories above all) is not a checkpoint.
+std::optional<int64_t> step_of(const std::string& name) {
+  if (!name.starts_with("step_")) return std::nullopt;
+  int64_t step = 0, again = 0;
+  const char* end = name.data() + name.size();
+  const auto [after_step, error] = std::from_chars(name.data() + 5, end, step);
+  if (error != std::errc() || step < 0) return std::nullopt;
+  if (after_step == end) return step;
+  if (*after_step != '-') return std::nullopt;
+  const auto [after_again, error_again] = std::from_chars(after_step + 1, end, again);
+  if (error_again != std::errc() || after_again != end) return std::nullopt;
+  return step;
+}
+
+bool is_directory(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+class FillState : public StateVisitor {
+ public:
+  FillState(const std::string& dir, const Manifest& manifest, const LoadOptions& options)
+      : dir_(dir), manifest_(manifest), options_(options), stored_(dir, manifest) {}
+
+  void tensor(const GlobalSlice& slice) override {
+    if (!wanted(slice.name)) return;
+    const ManifestTensor* stored = stored_.find(slice.name);
+    if (stored == nullptr) missing("tensor", slice.name);
+    asked_.insert(slice.name);
+    const SlicePlace place = place_of(slice);
+    TW_CHECK(place.is_possible(), slice.name, ": slice outside its tensor");
+    const auto shape = [](int64_t rows, int64_t cols) { return std::to_string(rows) + " x " + std::to_string(cols); };
+    // All slices of a tensor have one shape and type: the manifest was held to that.
+    if (stored->place.rows != slice.rows || stored->place.cols != slice.cols) {
+      throw_bad_data(dir_ + ": tensor \"" + slice.name + "\" is " + shape(stored->place.rows, stored->place.cols) +
+                     " in the checkpoint and " + shape(slice.rows, slice.cols) +
+                     " in this model; the model keys must be those of the checkpoint");
+    }
+    if (stored->dtype != to_st_dtype(slice.local.dtype)) {
+      throw_bad_data(dir_ + ": tensor \"" + slice.name + "\" is " + std::string(name_of(stored->dtype)) +
+                     " in the checkpoint and " + std::string(name_of(to_st_dtype(slice.local.dtype))) + " here");
+    }
+    std::span<std::byte> out(static_cast<std::byte*>(slice.local.data), slice.local.bytes());
+    if (!options_.copy) {
+      stored_.read(slice.name, place, out);
+    } else {
+      scratch_.resize(out.size());
+      stored_.read(slice.name, place, scratch_);
+      options_.copy(out.data(), scratch_.data(), scratch_.size());
+    }
+  }
+  void integer(const std::string& name, int64_t& value) override { scalar("integer", manifest_.integers, name, value); }
+  void real(const std::string& name, double& value) override { scalar("real", manifest_.reals, name, value); }
+  void text(const std::string& name, std::string& value) override { scalar("text", manifest_.texts, name, value); }
+
+  std::vector<std::string> unused() const {
+    std::vector<std::string> list;
+    const auto look = [&](const auto& stored) {
+      for (const auto& [name, value] : stored) {
+        if (wanted(name) && !asked_.contains(name)) list.push_back(name);
+      }
+    };
+    std::map<std::string, int> tensors;
+    for (const ManifestTensor& t : manifest_.tensors) tensors.emplace(t.name, 0);
+    look(tensors);
+    look(manifest_.integers);
+    look(manifest_.reals);
+    look(manifest_.texts);
+    return list;
+  }
+
+ private:
+  bool wanted(const std::string& name) const {
+    return std::none_of(options_.unwanted_prefixes.begin(), options_.unwanted_prefixes.end(),
+                        [&](const std::string& prefix) { return name.starts_with(prefix); });
+  }
+  [[noreturn]] void missing(const char* kind, const std::string& name) {
+    throw_bad_data(dir_ + ": the checkpoint has no " + kind + " \"" + name + "\", which this run needs");
+  }
+  template <typename T>
+  void scalar(const char* kind, const std::map<std::string, T>& stored, const std::string& name, T& value) {
+    if (!wanted(name)) return;
+    const auto found = stored.find(name);
+    if (found == stored.end()) missing(kind, name);
+    asked_.insert(name);
+    value = found->second;
+  }
+
+  const std::string& dir_;
+  const Manifest& manifest_;
+  const LoadOptions& options_;
+  StoredTensors stored_;
+  std::set<std::string> asked_;
+  std::vector<std::byte> scratch_;
+};
+
+}  // namespace
+
+std::vector<FoundCheckpoint> list_checkpoints(const std::string& directory) {
+  std::vector<FoundCheckpoint> found;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    const auto step = step_of(name);
+    if (!step || !is_directory(it->path().string())) continue;
+    FoundCheckpoint checkpoint{it->path().string(), name, *step, -1};
+    try {
+      checkpoint.sequence = read_manifest(checkpoint.path).sequence;
+    } catch (const Error&) {
+      // stays -1: whoever verifies it learns why
+    }
+    found.push_back(std::move(checkpoint));
+  }
+  if (error && error != std::errc::no_such_file_or_directory)
+    throw_bad_data(directory + ": cannot list: " + error.message());
+  std::sort(found.begin(), found.end(), [](const FoundCheckpoint& a, const FoundCheckpoint& b) {
+    const bool unreadable_a = a.sequence < 0, unreadable_b = b.sequence < 0;
+    if (unreadable_a != unreadable_b) return unreadable_a;
+    return a.sequence != b.sequence ? a.sequence > b.sequence : a.step != b.step ? a.step > b.step : a.name > b.name;
+  });
+  return found;
+}
+
+Manifest verify_checkpoint(const std::string& checkpoint_dir, Control* control, const std::function<void()>& progress) {
+  Manifest manifest;
+  on_all_ranks(control, [&] { manifest = read_manifest(checkpoint_dir); });
+  const int ranks = ranks_of(control);
+  VerifyFiles share(checkpoint_dir, manifest, control == nullptr ? 0 : control->rank(), ranks);
+  // Nobody waits for the others for longer than one of them reads a slice, however slow the storage.
+  const uint64_t slices = VerifyFiles::largest_share(manifest, ranks) / kVerifySlice + 1;
+  for (uint64_t slice = 0; slice < slices; ++slice) {
+    on_all_ranks(control, [&] { share.advance(kVerifySlice); });
+    if (progress) progress();
+  }
+  TW_CHECK(share.done(), checkpoint_dir);
+  return manifest;
+}
+
+std::vector<FoundCheckpoint> resolve_checkpoint_path(const std::string& path) {
+  std::string plain = path;
+  while (plain.size() > 1 && plain.back() == '/') plain.pop_back();
+  if (!is_directory(plain)) throw_bad_data(path + ": no such directory");
+  struct stat info {};
+  const std::string name = fs::path(plain).filename().string();
+  if (::stat((plain + "/" + kManifestName).c_str(), &info) == 0 || step_of(name)) {
+    return {{plain, name, step_of(name).value_or(0), 0}};
+  }
+  for (const std::string& directory : {plain, plain + "/checkpoints"}) {
+    if (auto found = list_checkpoints(directory); !found.empty()) return found;
+  }
+  throw_bad_data(path + ": no checkpoint here (neither manifest.json nor step_* nor checkpoints/step_*)");
+}
+
+LoadReport load_checkpoint(const std::string& checkpoint_dir, const VisitState& state, const LoadOptions& options,
+                           Control* control) {
+  LoadReport report{checkpoint_dir, {}, {}};
+  if (options.verify) report.manifest = verify_checkpoint(checkpoint_dir, control);
+  on_all_ranks(control, [&] {
+    if (!options.verify) report.manifest = read_manifest(checkpoint_dir);
+    FillState filler(report.path, report.manifest, options);
+    state(filler);
+    report.unused = filler.unused();
+  });
+  report.unused = common_to_all(control, std::move(report.unused));
+  return report;
+}
+
+TensorReader open_tensors(const std::string& checkpoint_dir, const Manifest& manifest) {
+  const auto kept = std::make_shared<const Manifest>(manifest);
+  const auto stored = std::make_shared<StoredTensors>(checkpoint_dir, *kept);
+  return [checkpoint_dir, kept, stored](const std::string& name) {
+    const ManifestTensor* t = stored->find(name);
+    if (t == nullptr) throw_bad_data(checkpoint_dir + ": the checkpoint has no tensor \"" + name + "\"");
+    if (t->dtype != StDtype::kF32) {
+      throw_bad_data(checkpoint_dir + ": tensor \"" + name + "\" is " + std::string(name_of(t->dtype)) +
+                     ", F32 is expected");
+    }
+    const SlicePlace whole = SlicePlace::whole(t->place.rows, t->place.cols);
+    std::vector<float> values(static_cast<size_t>(whole.count));
+    stored->read(name, whole, std::as_writable_bytes(std::span(values)));
+    return values;
+  };
+}
+
+}  // namespace thinwire

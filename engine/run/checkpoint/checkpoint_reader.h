@@ -1,0 +1,68 @@
+// Checkpoints on disk, read side: which there are, whether one verifies, and filling state from one, whatever its
+// slices.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/base/core/state_visitor.h"
+#include "engine/run/checkpoint/manifest.h"
+#include "engine/run/checkpoint/staged_state.h"
+
+namespace thinwire {
+
+class Control;
+using VisitState = std::function<void(StateVisitor&)>;
+
+// Directories `step_<number>` or `step_<number>-<again>` below `directory`, newest first: by the sequence number in the
+// manifest, unreadable ones (which can never verify) first of all, so that a log names them.
+struct FoundCheckpoint {
+  std::string path;
+  std::string name;
+  int64_t step = 0;
+  int64_t sequence = -1;  // -1: manifest unreadable
+};
+std::vector<FoundCheckpoint> list_checkpoints(const std::string& directory);
+
+// Reads every byte of the checkpoint: manifest checksum, size and XXH3-128 of each file, each file a valid safetensors
+// file that holds exactly the tensors of the manifest with their types and sizes. Throws Error(kBadData) at the first
+// fault, naming file, expected and found. Returns the manifest.
+// With `control` a collective: each rank reads a share of the files, and a fault that one finds is the Error of all.
+// `progress` is called after every 256 MiB of a share.
+Manifest verify_checkpoint(const std::string& checkpoint_dir, Control* control = nullptr,
+                           const std::function<void()>& progress = {});
+
+// What a user may name: a checkpoint itself, a directory of checkpoints, or a run directory with `checkpoints/` in it.
+// Returns the checkpoints found there, newest first. Throws Error(kBadData) when there is none.
+std::vector<FoundCheckpoint> resolve_checkpoint_path(const std::string& path);
+
+struct LoadOptions {
+  // Stored names with these prefixes are not missed, and asked-for names with them keep their present values
+  // (fine-tuning, no_load_optim: "adam_m/", "adam_v/", "sgd_momentum/"). Integers, reals and texts alike.
+  std::vector<std::string> unwanted_prefixes;
+  bool verify = true;  // verify_checkpoint first
+  CopyBytes copy;      // into device memory; default memcpy
+};
+
+struct LoadReport {
+  std::string path;
+  Manifest manifest;
+  std::vector<std::string> unused;  // stored, wanted by no prefix rule, and never asked for by any rank
+};
+
+// Shows a filling visitor to `state`. Tensors match by name; rows, cols and dtype must be equal; the asked slice is put
+// together from all stored slices that intersect it, whatever their rectangles and ranges: only what is asked for is
+// read. Throws Error(kBadData) naming what is missing or differs; `state` may then be partly filled.
+// With `control`, a collective of its ranks (on the calling thread): they verify together, each rank fills its own
+// state, an error of one is thrown by all.
+LoadReport load_checkpoint(const std::string& checkpoint_dir, const VisitState& state, const LoadOptions& options = {},
+                           Control* control = nullptr);
+
+// Opens files as they are needed; each call gives one whole tensor as floats (stored as F32), assembled from its
+// slices, for export and inspection. Throws Error(kBadData) for absent names.
+using TensorReader = std::function<std::vector<float>(const std::string& name)>;
+TensorReader open_tensors(const std::string& checkpoint_dir, const Manifest& manifest);
+
+}  // namespace thinwire

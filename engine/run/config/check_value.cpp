@@ -1,0 +1,181 @@
+// One written value against one key: type, bounds, allowed words, with what may have been meant.
+#include "engine/run/config/check_value.h"
+
+#include <cmath>
+#include <optional>
+
+#include "engine/run/config/key_table.h"
+#include "engine/run/config/presets.h"
+
+namespace thinwire {
+namespace {
+
+std::string lower(std::string s) {
+  for (char& c : s) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c == '-' ? '_' : c;
+  return s;
+}
+
+// Compares values of strings as users vary them: case and dashes do not matter, value aliases are other words.
+std::optional<std::string> our_spelling(const KeySpec& key, const std::string& text) {
+  if (key.allowed.empty()) return text;
+  const std::string wanted = lower(text);
+  for (const std::string& a : key.allowed)
+    if (lower(a) == wanted) return a;
+  for (const auto& [theirs, ours] : key.value_aliases)
+    if (theirs == wanted) return ours;
+  return std::nullopt;
+}
+
+// ", nearest: zeropp", where one of many words is near enough to be meant.
+std::string nearest_word(const KeySpec& key, const std::string& text) {
+  if (key.allowed.size() < 6 || text.size() > 40) return "";
+  const std::string wanted = lower(text);
+  int best = static_cast<int>(wanted.size()) / 3 + 1;
+  std::string nearest;
+  for (const std::string& a : key.allowed)
+    if (const int d = edit_distance(wanted, a); d < best) best = d, nearest = a;
+  return nearest.empty() ? "" : ", nearest: " + nearest;
+}
+
+std::string out_of_bounds(const KeySpec& key, double v) {
+  const KeyBounds& b = key.bounds;
+  const bool low = b.open_min ? !(v > b.min) : !(v >= b.min);
+  const bool high = b.open_max ? !(v < b.max) : !(v <= b.max);
+  return low || high ? number_text(v) + " is out of bounds (" + bounds_text(key) + ")" : "";
+}
+
+bool is_number_text(const std::string& text) {
+  if (text.empty()) return false;
+  std::vector<JsonProblem> none;
+  const JsonText parsed = parse_json_text(text);
+  return parsed.problems.empty() &&
+         (parsed.root.kind == JsonTree::Kind::kInt || parsed.root.kind == JsonTree::Kind::kReal);
+}
+
+}  // namespace
+
+Checked check_value(const KeySpec& key, const JsonTree& v) {
+  using Kind = JsonTree::Kind;
+  Checked r;
+  r.at = v.at;
+  const auto wrong_type = [&](const std::string& hint) {
+    r.error = "must be ";
+    r.error.append(types_text(key.types)).append(", not ").append(kind_name(v.kind));
+    if (v.kind == Kind::kString) r.error.append(" ").append(shown(to_json(v)));
+    r.error.append(hint);
+    return r;
+  };
+  if (key.types == kAnyKey) {
+    r.value = to_json(v);
+    return r;
+  }
+  const bool numbers_only_in_lists = key.types == (kListKey | kRealKey);
+  switch (v.kind) {
+    case Kind::kBool:
+      if ((key.types & kBoolKey) == 0) return wrong_type("");
+      r.value = v.boolean;
+      return r;
+    case Kind::kInt:
+    case Kind::kReal: {
+      const double d = v.kind == Kind::kInt ? static_cast<double>(v.integer) : v.real;
+      if (numbers_only_in_lists || (key.types & (kIntKey | kRealKey)) == 0)
+        return wrong_type((key.types & kBoolKey) != 0 ? " (true or false)" : "");
+      if ((key.types & kRealKey) != 0) {
+        r.value = d;
+      } else if (v.kind == Kind::kInt) {
+        r.value = v.integer;
+      } else if (std::floor(d) == d && std::abs(d) <= 9007199254740992.0) {
+        r.value = static_cast<int64_t>(d);
+      } else {
+        return wrong_type("");
+      }
+      r.error = out_of_bounds(key, d);
+      return r;
+    }
+    case Kind::kString: {
+      if ((key.types & kStringKey) == 0) {
+        if ((key.types & (kIntKey | kRealKey)) != 0 && is_number_text(v.text)) return wrong_type(": drop the quotes");
+        if ((key.types & kBoolKey) != 0 && (lower(v.text) == "true" || lower(v.text) == "false"))
+          return wrong_type(": drop the quotes");
+        return wrong_type("");
+      }
+      const auto ours = our_spelling(key, v.text);
+      if (!ours && key.or_file && is_preset_path(v.text)) {
+        r.value = v.text;
+        return r;
+      }
+      if (!ours) {
+        const bool one_bit = key.name == "optimizer.type" &&
+                             (lower(v.text).find("onebit") == 0 || lower(v.text).find("zerooneadam") == 0);
+        const bool layer_type = key.name == "pipe_partition_method" && lower(v.text).rfind("type:", 0) == 0;
+        r.error = shown(v.text) +
+                  (layer_type ? " is not supported: all layers are of one class, so there is none to count"
+                   : one_bit  ? " is a preset here: say adam and \"compression\": \"one_bit_adam\""
+                              : " is not an allowed value" + nearest_word(key, v.text)) +
+                  " (allowed: " + join(key.allowed, " | ") + ")";
+        return r;
+      }
+      r.value = *ours;
+      return r;
+    }
+    case Kind::kList: {
+      if ((key.types & kListKey) == 0) return wrong_type("");
+      for (const JsonTree& item : v.items) {
+        if ((key.types & kRealKey) == 0) continue;
+        r.at = item.at;
+        if (item.kind != Kind::kInt && item.kind != Kind::kReal) {
+          r.error = std::string("the list holds ") + kind_name(item.kind) + " where a number belongs";
+          return r;
+        }
+        r.error = out_of_bounds(key, item.kind == Kind::kInt ? static_cast<double>(item.integer) : item.real);
+        if (!r.error.empty()) return r;
+      }
+      r.at = v.at;
+      r.value = to_json(v);
+      return r;
+    }
+    case Kind::kObject:
+      if ((key.types & kObjectKey) == 0) return wrong_type("");
+      r.value = to_json(v);
+      return r;
+    case Kind::kNull:
+      break;
+  }
+  return r;
+}
+
+std::string number_text(double v) {
+  if (v == std::floor(v) && std::abs(v) < 1e15) return std::to_string(static_cast<int64_t>(v));
+  return nlohmann::json(v).dump();
+}
+
+std::string join(const std::vector<std::string>& words, const std::string& between) {
+  std::string text;
+  for (const std::string& w : words) text += (text.empty() ? "" : between) + w;
+  return text;
+}
+
+int edit_distance(const std::string& a, const std::string& b) {
+  const size_t n = a.size(), m = b.size();
+  std::vector<std::vector<int>> d(n + 1, std::vector<int>(m + 1, 0));
+  for (size_t i = 0; i <= n; ++i) d[i][0] = static_cast<int>(i);
+  for (size_t j = 0; j <= m; ++j) d[0][j] = static_cast<int>(j);
+  for (size_t i = 1; i <= n; ++i) {
+    for (size_t j = 1; j <= m; ++j) {
+      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+    }
+  }
+  return d[n][m];
+}
+
+std::string shown(const nlohmann::json& value) {
+  std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  // A cut may fall inside a UTF-8 character.
+  while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0x80) != 0) text.pop_back();
+  return text;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,154 @@
+// Reads presets, and makes rules of what is written in them and in compression.rules.
+#include "engine/run/config/presets.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "compression/codec_table.h"
+#include "engine/base/core/error.h"
+#include "engine/base/core/file.h"
+#include "engine/run/config/rule_fields.h"
+
+namespace thinwire {
+namespace {
+
+constexpr int64_t kUnknownRun = 1000;  // steps of a run that nobody knows the length of
+constexpr size_t kMaxPresetBytes = 1 << 20;
+
+// A share in the place of a field's value becomes that value.
+nlohmann::json value_of(const std::string& field, const nlohmann::json& written, const RuleContext& context) {
+  if (field == "warmup_steps" && written.is_number_float()) {
+    const int64_t steps = context.train_iters > 0 ? context.train_iters : kUnknownRun;
+    // The small addend undoes the binary rounding of fractions like 0.1.
+    return static_cast<int64_t>(std::floor(written.get<double>() * static_cast<double>(steps) + 1e-6));
+  }
+  if (field == "select.stages" && written.is_number()) {
+    const double share = written.get<double>() * static_cast<double>(context.stages);
+    nlohmann::json stages = nlohmann::json::array();
+    for (int64_t s = 0; s < std::max<int64_t>(1, static_cast<int64_t>(share + 1e-6)); ++s) stages.push_back(s);
+    return stages;
+  }
+  return written;
+}
+
+}  // namespace
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names = {"none"};
+  for (const ShippedPreset& p : shipped_presets()) names.emplace_back(p.name);
+  return names;
+}
+
+const std::vector<KeySpec>& when_conditions() {
+  static const std::vector<KeySpec> conditions = [] {
+    std::vector<KeySpec> list = {{.name = "two_level", .types = kBoolKey},
+                                 {.name = "weights_persist", .types = kBoolKey}};
+    for (const char* number : {"pipeline", "data", "tensor", "ranks_per_node", "data_per_node"})
+      list.push_back({.name = number, .types = kIntKey | kStringKey, .allowed = {"even", "odd"}});
+    return list;
+  }();
+  return conditions;
+}
+
+bool holds(const Settings& when, const RuleContext& c) {
+  const auto number = [&](const std::string& name) {
+    return name == "pipeline"         ? c.stages
+           : name == "data"           ? c.data
+           : name == "tensor"         ? c.tensor
+           : name == "ranks_per_node" ? c.ranks_per_node
+                                      : c.data_on_node;
+  };
+  return std::all_of(when.begin(), when.end(), [&](const auto& condition) {
+    const nlohmann::json& value = condition.second.value;
+    if (value.is_boolean()) return value == (condition.first == "two_level" ? c.two_level() : c.weights_persist);
+    const int64_t n = number(condition.first);
+    return value.is_string() ? (n % 2 == 0) == (value == "even") : value == n;
+  });
+}
+
+bool is_preset_path(const std::string& name) {
+  return name.size() > 5 && name.ends_with(".json");
+}
+
+std::string preset_name(const std::string& path) {
+  const std::string file = path.substr(path.find_last_of('/') + 1);
+  return file.substr(0, file.rfind('.'));
+}
+
+bool is_shipped(const std::string& path, const std::string& text) {
+  for (const ShippedPreset& p : shipped_presets())
+    if (preset_name(path) == p.name) return text == p.text;
+  return false;
+}
+
+const JsonMember* preset_of(const JsonTree& root) {
+  const JsonMember *preset = nullptr, *rules = nullptr;
+  for (const JsonMember& m : root.members) {
+    if (m.key == "preset" && m.value.kind == JsonTree::Kind::kString) preset = &m;
+    if (m.key == "rules" && m.value.kind == JsonTree::Kind::kList) rules = &m;
+  }
+  return rules != nullptr ? preset : nullptr;
+}
+
+Settings read_preset(const std::string& name, std::vector<ConfigProblem>& problems) {
+  if (name == "none") return {};
+  SettingsReader reader;
+  const auto shipped = std::find_if(shipped_presets().begin(), shipped_presets().end(),
+                                    [&](const ShippedPreset& p) { return name == p.name; });
+  if (shipped != shipped_presets().end())
+    reader.add_preset("configs/compression/" + name + ".json", shipped->text);
+  else if (is_preset_path(name))
+    reader.add_preset(name, read_file(name, kMaxPresetBytes));
+  else
+    throw_bad_config("there is no compression preset \"" + name + "\" (docs/presets.md lists all)");
+  if (reader.problems().empty()) return reader.settings();
+  problems.insert(problems.end(), reader.problems().begin(), reader.problems().end());
+  return {};
+}
+
+Settings placement_of(const Settings& preset, const RuleContext& context) {
+  Settings levels;
+  const std::string prefix = "placement.";
+  for (const auto& [key, setting] : preset)
+    if (key.starts_with(prefix)) levels[key.substr(prefix.size())] = setting;
+  if (const auto list = preset.find("placement"); list != preset.end())
+    for (const WrittenRule& entry : list->second.rules)
+      if (holds(entry.when, context)) return entry.fields;
+  return levels;
+}
+
+void apply_fields(SiteRule& rule, const GivenField& given) {
+  const auto text = [&](const char* field) {
+    const nlohmann::json* value = given(field);
+    return value == nullptr ? std::string() : value->get<std::string>();
+  };
+  if (const std::string codec = text("codec"); !codec.empty() && codec != rule.codec.codec) {
+    rule.codec = default_codec(codec);
+    rule.sum_codec = CodecSpec();
+    rule.residual = rule.sum_residual = ResidualSpec();
+    rule.has_sum_codec = false;
+  }
+  bool sum = false;
+  for (const KeySpec& field : rule_fields())
+    sum = sum || (field.name.starts_with("sum.") && given(field.name) != nullptr);
+  if (sum && !rule.has_sum_codec) rule.sum_codec = rule.codec;
+  if (const std::string codec = text("sum.codec"); !codec.empty() && codec != rule.sum_codec.codec) {
+    rule.sum_codec = default_codec(codec);
+    rule.sum_residual = ResidualSpec();
+  }
+  for (const KeySpec& field : rule_fields())
+    if (const nlohmann::json* value = given(field.name); value != nullptr) set_rule_value(rule, field.name, *value);
+}
+
+SiteRule rule_of(const WrittenRule& written, const RuleContext& context) {
+  std::map<std::string, nlohmann::json> values;
+  for (const auto& [field, setting] : written.fields) values[field] = value_of(field, setting.value, context);
+  SiteRule rule;
+  apply_fields(rule, [&](const std::string& field) {
+    const auto it = values.find(field);
+    return it == values.end() ? nullptr : &it->second;
+  });
+  return rule;
+}
+
+}  // namespace thinwire

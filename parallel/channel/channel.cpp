@@ -1,0 +1,282 @@
+// The verbs of a communicator under a rule: which messages are coded, by which coder, with which state.
+#include "parallel/channel/channel.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/core/check.h"
+#include "parallel/channel/channel_price.h"
+#include "parallel/collective/coded.h"
+#include "parallel/collective/tuning.h"
+#include "parallel/wire/host_staging.h"
+
+namespace thinwire {
+namespace {
+
+// This rank's range of `whole` from values of another dtype; where nothing is coded a gather moves bits.
+void convert(View from, View to) {
+  TW_CHECK(from.count() == to.count());
+  const auto each = [&](auto store) {
+    const float* x = from.as<float>();
+    for (int64_t i = 0; i < from.count(); ++i) store(i, x[i]);
+  };
+  if (to.dtype == DType::bf16)
+    each([out = to.as<Bf16>()](int64_t i, float v) { out[i] = to_bf16(v); });
+  else if (to.dtype == DType::f16)
+    each([out = to.as<Fp16>()](int64_t i, float v) { out[i] = to_fp16(v); });
+  else
+    each([out = to.as<float>()](int64_t i, float v) { out[i] = v; });
+}
+
+}  // namespace
+
+Channel::Channel(std::unique_ptr<Communicator> communicator, std::shared_ptr<const SiteCoding> coding,
+                 const CodingClock* clock, SiteCounters* counters, std::shared_ptr<ChannelStates> states,
+                 uint64_t draws)
+    : communicator_(std::move(communicator)),
+      coding_(std::move(coding)),
+      clock_(clock),
+      counters_(counters),
+      states_(std::move(states)),
+      draws_(draws) {
+  TW_CHECK(communicator_ != nullptr);
+  TW_CHECK(clock_ != nullptr && counters_ != nullptr && states_ != nullptr);
+}
+
+bool Channel::codes(const MessageKey& key, int64_t count, DType dtype, bool summed) const {
+  if (!communicator_ || (coding_ == nullptr && key.as == nullptr)) return false;
+  const SiteCoding& coding = coding_of(key);
+  return !clock_->off[static_cast<size_t>(coding.site)] && is_coded(&coding, clock_->step, key, count, dtype, summed);
+}
+
+// rows: of the one matrix that a message without a list of matrices is; 0: it has none.
+ChannelStates::Slot& Channel::open_slot(const MessageKey& key, int64_t count, int64_t rows) {
+  ChannelStates::Slot& slot = states_->slot(key.slot);
+  if (slot.count == 0) {
+    slot.count = count;
+    slot.matrices.assign(key.matrices.begin(), key.matrices.end());
+    if (slot.matrices.empty() && rows > 0) slot.matrices.push_back({0, rows, count / rows});
+  }
+  const SiteCoding& coding = coding_of(key);
+  TW_CHECK(slot.count == count || (coding.rounds == nullptr && !coding.first->traits().stateful), "slot ", key.slot,
+           " held ", slot.count, " elements and now ", count);
+  return slot;
+}
+
+void Channel::prepare(const MessageKey& key, int64_t count, ChannelUse use) {
+  if (!communicator_ || !coding_ || !key.coded || count == 0) return;
+  ChannelStates::Slot& slot = open_slot(key, count, 0);
+  const SlotStates states = states_of(*coding_, key.matrices, use);
+  if (states.rounds) round_call(*coding_, Msg{}, slot);
+  if (states.first) call(coding_->first.get(), key, Msg{}, slot, slot.first);
+  if (states.sums) call(coding_->sums.get(), key, Msg{}, slot, slot.sums);
+}
+
+Msg Channel::next_message(const MessageKey& key, ChannelStates::Slot& slot) {
+  if (slot.pass != clock_->pass) slot.pass = clock_->pass, slot.sequence = 0;
+  Msg msg;
+  msg.seed = clock_->seed * 0x9E3779B97F4A7C15u + static_cast<uint64_t>(communicator_->site()) + 1 +
+             draws_ * 0xD1B54A32D192ED03u;
+  msg.slot = key.slot;
+  msg.sequence = slot.sequence++;
+  msg.step = clock_->step;
+  msg.loss_scale = traits_of(communicator_->site()).gradients ? clock_->loss_scale : 1.0f;
+  msg.rank = rank();
+  msg.ranks = size();
+  msg.threads = clock_->threads;
+  msg.train = clock_->train;
+  msg.matrices = slot.matrices;
+  return msg;
+}
+
+CodedCall Channel::call(const Coder* coder, const MessageKey& key, const Msg& msg, ChannelStates::Slot& slot,
+                        std::unique_ptr<CodingState>& state) {
+  CodedCall call;
+  call.coder = coder;
+  call.msg = msg;
+  call.stats = &counters_->coding;
+  call.counters = counters_;
+  call.site = communicator_->site();
+  if (coder != nullptr && coder->traits().stateful) {
+    TW_CHECK(key.as == nullptr, "another site's coding keeps states");
+    if (!state) state = coder->make_state(slot.count, slot.matrices);
+    call.state = state.get();
+  }
+  return call;
+}
+
+RoundCall Channel::round_call(const SiteCoding& coding, const Msg& msg, ChannelStates::Slot& slot) {
+  RoundCall call;
+  call.codec = coding.rounds.get();
+  call.msg = msg;
+  call.stats = &counters_->coding;
+  call.counters = counters_;
+  call.site = communicator_->site();
+  if (!slot.rounds) slot.rounds = coding.rounds->make_state(slot.count, slot.matrices);
+  call.state = slot.rounds.get();
+  if (coding.rule.residual.kind != ResidualKind::kNone) {
+    if (!slot.round_residual)
+      slot.round_residual = std::make_unique<StateVector<float>>(slot.count, coding.rule.residual.on_skip);
+    call.residual = slot.round_residual.get();
+  }
+  return call;
+}
+
+Task Channel::all_reduce_task(View data, ReduceKind kind, const MessageKey& key) {
+  if (kind != ReduceKind::kSum || !codes(key, data.count(), data.dtype, true))
+    return communicator_->all_reduce_task(data, kind);
+  const SiteCoding& coding = coding_of(key);
+  ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
+  const Msg msg = next_message(key, slot);
+  const GroupLane lane = communicator_->lane();
+  if (coding.rounds != nullptr) return rounds_all_reduce(lane, round_call(coding, msg, slot), data);
+  const NodeGrid grid = node_grid(communicator_->nodes(), size());
+  const CodedCall back = call(coding.sums.get(), key, msg, slot, slot.sums);
+  if (coding.rule.algorithm == RuleAlgorithm::kTwoLevel && grid.two_level()) {
+    const CodedCall intra = call(coding.first.get(), key, msg, slot, slot.first);
+    // The hop between nodes and the way back pack different elements: they share a state.
+    return coded_two_level_all_reduce(lane, intra, back, back, data);
+  }
+  const CodedCall first = call(coding.first.get(), key, msg, slot, slot.first);
+  if (coding.rule.algorithm == RuleAlgorithm::kRing) return coded_ring_all_reduce(lane, first, back, data);
+  return coded_all_reduce(lane, first, back, data);
+}
+
+Task Channel::reduce_scatter_task(View whole, std::span<const int64_t> bounds, View out, bool accumulate,
+                                  const MessageKey& key) {
+  if (!codes(key, whole.count(), whole.dtype, true))
+    return communicator_->reduce_scatter_task(whole, bounds, out, accumulate);
+  const SiteCoding& coding = coding_of(key);
+  ChannelStates::Slot& slot = open_slot(key, whole.count(), whole.rank > 1 ? whole.rows() : 0);
+  const Msg msg = next_message(key, slot);
+  const GroupLane lane = communicator_->lane();
+  Bounds kept(communicator_->pool(), bounds);
+  if (coding.rounds != nullptr)
+    return rounds_reduce_scatter(lane, round_call(coding, msg, slot), whole, std::move(kept), out, accumulate);
+  const NodeGrid grid = node_grid(communicator_->nodes(), size());
+  if (coding.rule.algorithm == RuleAlgorithm::kTwoLevel && grid.two_level()) {
+    return coded_two_level_reduce_scatter(lane, call(coding.first.get(), key, msg, slot, slot.first),
+                                          call(coding.sums.get(), key, msg, slot, slot.sums), whole, std::move(kept),
+                                          out, accumulate);
+  }
+  const CodedCall first = call(coding.first.get(), key, msg, slot, slot.first);
+  if (coding.rule.algorithm == RuleAlgorithm::kRing)
+    return coded_ring_reduce_scatter(lane, first, whole, std::move(kept), out, accumulate);
+  return coded_reduce_scatter(lane, first, whole, std::move(kept), out, accumulate);
+}
+
+Task Channel::all_gather_task(View mine, View whole, std::span<const int64_t> bounds, const MessageKey& key) {
+  if (!codes(key, whole.count(), whole.dtype, false)) {
+    if (mine.dtype != whole.dtype) {
+      const size_t me = static_cast<size_t>(rank());
+      const View place = whole.element_range(bounds[me], bounds[me + 1] - bounds[me]);
+      convert(mine, place);
+      mine = place;
+    }
+    return communicator_->all_gather_task(mine, whole, bounds);
+  }
+  const SiteCoding& coding = coding_of(key);
+  ChannelStates::Slot& slot = open_slot(key, whole.count(), whole.rank > 1 ? whole.rows() : 0);
+  const Msg msg = next_message(key, slot);
+  const GroupLane lane = communicator_->lane();
+  Bounds kept(communicator_->pool(), bounds);
+  const CodedCall first = call(coding.first.get(), key, msg, slot, slot.first);
+  const NodeGrid grid = node_grid(communicator_->nodes(), size());
+  if (coding.rule.algorithm == RuleAlgorithm::kTwoLevel && grid.two_level())
+    return coded_two_level_all_gather(lane, first, mine, whole, std::move(kept));
+  return coded_all_gather(lane, first, mine, whole, std::move(kept));
+}
+
+Ticket Channel::all_reduce(View data, ReduceKind kind, Stream& stream, const MessageKey& key) {
+  if (!communicator_) return Ticket::finished();
+  if (stream.device() != nullptr) {
+    HostStaging staged(stream);
+    const View there = staged.both(data);
+    return staged.finish(all_reduce(there, kind, staged.host(), key));
+  }
+  if (!codes(key, data.count(), data.dtype, true)) return communicator_->all_reduce(data, kind, stream);
+  return communicator_->start(all_reduce_task(data, kind, key), "all_reduce", static_cast<int64_t>(data.bytes()));
+}
+
+Ticket Channel::reduce_scatter(View whole, std::span<const int64_t> bounds, View out, bool accumulate, Stream& stream,
+                               const MessageKey& key) {
+  if (!communicator_) {
+    TW_CHECK(out.data == whole.data && out.count() == whole.count(),
+             "an empty channel moves nothing: the result has to be where the contribution is");
+    return Ticket::finished();
+  }
+  if (stream.device() != nullptr) {
+    HostStaging staged(stream);
+    const View there = staged.in(whole), result = accumulate ? staged.both(out) : staged.out(out);
+    return staged.finish(reduce_scatter(there, bounds, result, accumulate, staged.host(), key));
+  }
+  if (!codes(key, whole.count(), whole.dtype, true))
+    return communicator_->reduce_scatter(whole, bounds, out, accumulate, stream);
+  return communicator_->start(reduce_scatter_task(whole, bounds, out, accumulate, key), "reduce_scatter",
+                              static_cast<int64_t>(whole.bytes()));
+}
+
+Ticket Channel::all_gather(View mine, View whole, std::span<const int64_t> bounds, Stream& stream,
+                           const MessageKey& key) {
+  if (!communicator_) {
+    TW_CHECK(mine.count() == whole.count() && mine.data == whole.data,
+             "an empty channel moves nothing: the result has to be where the contribution is");
+    return Ticket::finished();
+  }
+  if (stream.device() != nullptr) {
+    HostStaging staged(stream);
+    const View there = staged.both(whole), part = staged.in(mine);
+    return staged.finish(all_gather(part, there, bounds, staged.host(), key));
+  }
+  if (!codes(key, whole.count(), whole.dtype, false) && mine.dtype == whole.dtype)
+    return communicator_->all_gather(mine, whole, bounds, stream);
+  return communicator_->start(all_gather_task(mine, whole, bounds, key), "all_gather",
+                              static_cast<int64_t>(whole.bytes()));
+}
+
+Ticket Channel::broadcast(View data, int root, Stream& stream) {
+  return communicator_ ? communicator_->broadcast(data, root, stream) : Ticket::finished();
+}
+
+Ticket Channel::send(View data, int peer, Stream& stream, const MessageKey& key) {
+  TW_CHECK(communicator_ != nullptr, "a group of one rank has nobody to send to");
+  if (stream.device() != nullptr) {
+    HostStaging staged(stream);
+    const View there = staged.in(data);
+    return staged.finish(send(there, peer, staged.host(), key));
+  }
+  if (!codes(key, data.count(), data.dtype, false)) return communicator_->send(data, peer, stream);
+  ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
+  CodedCall coded = call(coding_of(key).first.get(), key, next_message(key, slot), slot, slot.first);
+  if (coded.state != nullptr) coded.packing = &communicator_->packing(key.slot);
+  return communicator_->start(coded_send(communicator_->lane_to(peer), coded, data, peer), "send",
+                              static_cast<int64_t>(data.bytes()), peer);
+}
+
+Ticket Channel::receive(View data, int peer, Stream& stream, const MessageKey& key) {
+  TW_CHECK(communicator_ != nullptr, "a group of one rank has nobody to receive from");
+  if (stream.device() != nullptr) {
+    HostStaging staged(stream);
+    const View there = staged.out(data);
+    return staged.finish(receive(there, peer, staged.host(), key));
+  }
+  if (!codes(key, data.count(), data.dtype, false)) return communicator_->receive(data, peer, stream);
+  // What was sent from slot k is received in slot k: both ends count the same messages. A stage may be at both ends of
+  // one slot only if it sends to itself, which point-to-point messages do not.
+  ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
+  CodedCall coded;
+  coded.coder = coding_of(key).first.get();
+  coded.msg = next_message(key, slot);
+  coded.msg.rank = peer;
+  coded.stats = &counters_->coding;
+  coded.counters = counters_;
+  coded.site = communicator_->site();
+  return communicator_->start(coded_receive(communicator_->lane_from(peer), coded, data, peer), "receive",
+                              static_cast<int64_t>(data.bytes()), peer);
+}
+
+Ticket Channel::barrier() {
+  return communicator_ ? communicator_->barrier() : Ticket::finished();
+}
+
+}  // namespace thinwire

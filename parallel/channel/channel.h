@@ -1,0 +1,79 @@
+// A Channel binds a rule's coders to one (site, group): the verbs of the communicator, with what travels decided here.
+//
+// Whether a message is coded follows from the rule, the clock and the message's key alone, so that all ranks of the
+// group - and both ends of a point-to-point message - agree without a word. Where it is not, the verb is the plain
+// collective (law 3).
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "parallel/channel/channel_coding.h"
+#include "parallel/collective/communicator.h"
+
+namespace thinwire {
+
+struct CodedCall;
+struct RoundCall;
+
+// An empty channel stands for a group of one rank: every verb is finished at once and moves nothing
+// (send and receive have no peer, and are a CHECK).
+class Channel {
+ public:
+  Channel() = default;
+  explicit Channel(std::unique_ptr<Communicator> communicator) : communicator_(std::move(communicator)) {}
+  // coding may be nullptr: everything travels as it is. clock and counters outlive the channel. draws: groups with
+  // different numbers round stochastically by chances of their own.
+  Channel(std::unique_ptr<Communicator> communicator, std::shared_ptr<const SiteCoding> coding,
+          const CodingClock* clock, SiteCounters* counters, std::shared_ptr<ChannelStates> states, uint64_t draws = 0);
+
+  int rank() const { return communicator_ ? communicator_->rank() : 0; }
+  int size() const { return communicator_ ? communicator_->size() : 1; }
+  explicit operator bool() const { return communicator_ != nullptr; }
+  const SiteCoding* coding() const { return coding_.get(); }
+  // Whether the rule codes a message of `count` elements of `dtype` now.
+  bool codes(const MessageKey& key, int64_t count, DType dtype, bool summed) const;
+
+  // Makes the states of a slot whose messages hold `count` elements, before the first of them. Slots that nobody
+  // prepared get theirs when they are first used, which a checkpoint then does not know.
+  void prepare(const MessageKey& key, int64_t count, ChannelUse use);
+
+  // The verbs of Communicator (see there for shapes and leases). all_gather: `mine` may have another dtype than `whole`
+  // (fp32 masters, for example).
+  Ticket all_reduce(View data, ReduceKind kind, Stream& stream, const MessageKey& key = {});
+  Ticket reduce_scatter(View whole, std::span<const int64_t> bounds, View out, bool accumulate, Stream& stream,
+                        const MessageKey& key = {});
+  Ticket all_gather(View mine, View whole, std::span<const int64_t> bounds, Stream& stream, const MessageKey& key = {});
+  Ticket broadcast(View data, int root, Stream& stream);
+  Ticket send(View data, int peer, Stream& stream, const MessageKey& key = {});
+  Ticket receive(View data, int peer, Stream& stream, const MessageKey& key = {});
+  Ticket barrier();
+
+  // As steps of the caller's own operation (communicator.h says on which terms). Not on an empty channel.
+  Task all_reduce_task(View data, ReduceKind kind, const MessageKey& key);
+  Task reduce_scatter_task(View whole, std::span<const int64_t> bounds, View out, bool accumulate,
+                           const MessageKey& key);
+  Task all_gather_task(View mine, View whole, std::span<const int64_t> bounds, const MessageKey& key);
+
+  Communicator* communicator() { return communicator_.get(); }
+
+ private:
+  const SiteCoding& coding_of(const MessageKey& key) const {
+    const SiteCoding& coding = key.as != nullptr ? *key.as : *coding_;
+    return clock_->light && !key.awaited && coding.light != nullptr ? *coding.light : coding;
+  }
+  ChannelStates::Slot& open_slot(const MessageKey& key, int64_t count, int64_t rows);
+  Msg next_message(const MessageKey& key, ChannelStates::Slot& slot);
+  CodedCall call(const Coder* coder, const MessageKey& key, const Msg& msg, ChannelStates::Slot& slot,
+                 std::unique_ptr<CodingState>& state);
+  RoundCall round_call(const SiteCoding& coding, const Msg& msg, ChannelStates::Slot& slot);
+
+  std::unique_ptr<Communicator> communicator_;
+  std::shared_ptr<const SiteCoding> coding_;
+  const CodingClock* clock_ = nullptr;
+  SiteCounters* counters_ = nullptr;
+  std::shared_ptr<ChannelStates> states_;
+  uint64_t draws_ = 0;
+};
+
+}  // namespace thinwire

@@ -1,0 +1,134 @@
+// Makes the coders of a site from its rule, and keeps the states of a channel's slots.
+#include "parallel/channel/channel_coding.h"
+
+#include <algorithm>
+
+#include "compression/codec_table.h"
+#include "compression/residual.h"
+
+namespace thinwire {
+
+namespace {
+
+std::shared_ptr<Coder> coder_of(const MadeCodec& made, const CodecSpec& spec, const ResidualSpec& residual,
+                                const std::shared_ptr<const Coder>& in_place_of) {
+  return std::make_shared<Coder>(made.codec, spec, residual, in_place_of != nullptr ? in_place_of->granule() : 1);
+}
+
+// main: whose place it takes, or nullptr.
+std::shared_ptr<SiteCoding> make_coding(Site site, const SiteRule& rule, const SiteCoding* main) {
+  auto coding = std::make_shared<SiteCoding>();
+  coding->site = site;
+  coding->rule = rule;
+  const MadeCodec first = make_codec(rule.codec);
+  coding->rounds = first.rounds;
+  if (first.codec != nullptr)
+    coding->first = coder_of(first, rule.codec, rule.residual, main != nullptr ? main->first : nullptr);
+  // Sums go back the way they came unless the rule says otherwise. Without a residual of their own: the error of a
+  // sum's coding belongs to nobody's contribution.
+  const CodecSpec& spec = rule.has_sum_codec ? rule.sum_codec : rule.codec;
+  const MadeCodec sums = make_codec(spec);
+  if (sums.codec != nullptr && first.rounds == nullptr && spec.codec != "identity")
+    coding->sums = coder_of(sums, spec, rule.sum_residual, main != nullptr ? main->sums : nullptr);
+  return coding;
+}
+
+bool alike(const std::shared_ptr<const Coder>& a, const std::shared_ptr<const Coder>& b) {
+  return a == nullptr || b == nullptr ? a == b : a->name() == b->name();
+}
+
+}  // namespace
+
+std::shared_ptr<SiteCoding> make_site_coding(Site site, const SiteRule& rule) {
+  if (rule.codec.codec == "identity" && !rule.has_sum_codec) return nullptr;
+  std::shared_ptr<SiteCoding> coding = make_coding(site, rule, nullptr);
+  SiteRule light = rule;
+  light.codec = light_codec(rule.codec);
+  light.sum_codec = light_codec(rule.sum_codec);
+  std::shared_ptr<SiteCoding> other = light == rule ? nullptr : make_coding(site, light, coding.get());
+  if (other != nullptr && !(alike(coding->first, other->first) && alike(coding->sums, other->sums)))
+    coding->light = std::move(other);
+  return coding;
+}
+
+namespace {
+
+SiteCoding coding_further(const SiteCoding& coding) {
+  SiteCoding further = coding;
+  further.first = coding.sums;
+  further.rounds = nullptr;
+  if (coding.light != nullptr) further.light = std::make_shared<SiteCoding>(coding_further(*coding.light));
+  return further;
+}
+
+}  // namespace
+
+std::shared_ptr<SiteCoding> further_coding(const std::shared_ptr<SiteCoding>& coding) {
+  if (coding == nullptr || !coding->rule.has_sum_codec) return coding;
+  return std::make_shared<SiteCoding>(coding_further(*coding));
+}
+
+SlotStates states_of(const SiteCoding& coding, std::span<const MatrixShape> matrices, ChannelUse use) {
+  const bool summed = use == ChannelUse::kScatter || use == ChannelUse::kAllReduce;
+  SlotStates states;
+  if (coding.rounds != nullptr && summed) {
+    // Without a matrix a matrix codec sends the elements as they are.
+    states.rounds = !coding.rounds->traits().matrices || !matrices.empty();
+    return states;
+  }
+  const bool second = use == ChannelUse::kAllReduce || coding.rule.algorithm == RuleAlgorithm::kTwoLevel;
+  states.first = coding.first != nullptr && coding.first->traits().stateful;
+  states.sums = summed && second && coding.sums != nullptr && coding.sums->traits().stateful;
+  return states;
+}
+
+int64_t state_bytes(const SiteCoding& coding, std::span<const MatrixShape> matrices, int64_t count, ChannelUse use) {
+  if (count == 0) return 0;
+  const SlotStates states = states_of(coding, matrices, use);
+  int64_t bytes = 0;
+  if (states.rounds) {
+    bytes += coding.rounds->make_state(count, matrices)->bytes();
+    const bool kept = coding.rule.residual.kind != ResidualKind::kNone;
+    if (kept)
+      bytes += residual_bytes({.kind = ResidualKind::kErrorFeedback, .on_skip = coding.rule.residual.on_skip}, count);
+  }
+  if (states.first) bytes += coding.first->state_bytes(count, matrices);
+  if (states.sums) bytes += coding.sums->state_bytes(count, matrices);
+  return bytes;
+}
+
+void ChannelStates::settle(bool applied) {
+  for (auto& [number, slot] : slots_) {
+    for (CodingState* state : {slot.first.get(), slot.sums.get(), slot.rounds.get()}) {
+      if (state == nullptr) continue;
+      applied ? state->commit() : state->roll_back();
+    }
+    if (slot.round_residual) applied ? slot.round_residual->commit() : slot.round_residual->roll_back();
+  }
+}
+
+void ChannelStates::visit(StateVisitor& visitor) {
+  for (auto& [number, slot] : slots_) {
+    const std::string prefix = "coding/" + name_ + "/" + std::to_string(number) + "/";
+    if (slot.first) slot.first->visit(visitor, prefix + "first/");
+    if (slot.sums) slot.sums->visit(visitor, prefix + "sums/");
+    if (slot.rounds) slot.rounds->visit(visitor, prefix + "rounds/");
+    if (slot.round_residual) {
+      const int64_t n = slot.round_residual->count();
+      visitor.tensor(
+          GlobalSlice::whole(prefix + "residual", 1, n, View(slot.round_residual->settled(), DType::f32, {n})));
+    }
+  }
+}
+
+int64_t ChannelStates::bytes() const {
+  int64_t total = 0;
+  for (const auto& [number, slot] : slots_) {
+    for (const CodingState* state : {slot.first.get(), slot.sums.get(), slot.rounds.get()})
+      total += state != nullptr ? state->bytes() : 0;
+    if (slot.round_residual) total += slot.round_residual->bytes();
+  }
+  return total;
+}
+
+}  // namespace thinwire

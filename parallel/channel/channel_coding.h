@@ -1,0 +1,97 @@
+// What a channel needs to code its messages: the coders of its rule, the states of its slots, and the time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "compression/coder.h"
+#include "compression/round_codec.h"
+#include "compression/rule.h"
+#include "compression/site.h"
+#include "parallel/wire/counters.h"
+
+namespace thinwire {
+
+// One per site and rank.
+struct SiteCounters : WireCounters {
+  CodingStats coding;
+};
+
+// When it is: set by the training loop, read by every channel of the rank.
+struct CodingClock {
+  int64_t step = 0;   // updates applied so far
+  uint64_t pass = 0;  // counts updates attempted and evaluations: messages are numbered within a pass
+  float loss_scale = 1.0f;
+  bool train = true;  // false: evaluation; states do not change
+  int threads = 1;
+  uint64_t seed = 0;
+  std::array<bool, kSiteNames.size()> off{};  // sites that a plan revision has switched off
+  bool light = false;                         // it has put light codings in the place of those that have one
+};
+
+// The coders of one site, made from its rule; shared by all channels of the site.
+struct SiteCoding {
+  Site site = Site::kControl;
+  SiteRule rule;
+  std::shared_ptr<const Coder> first;        // of contributions, and of everything that is not summed
+  std::shared_ptr<const Coder> sums;         // of sums on their way back, and between nodes; nullptr: as they are
+  std::shared_ptr<const RoundCodec> rounds;  // low_rank, sketch: instead of both where something is summed
+  // What takes its place while the clock says so: the same residuals over lighter codecs. nullptr: it stays.
+  std::shared_ptr<const SiteCoding> light;
+};
+// Which states a slot needs.
+enum class ChannelUse : uint8_t { kScatter, kAllReduce, kGather, kSend };
+
+// What is kept between the messages of a slot, by its coders or its rounds.
+struct SlotStates {
+  bool first = false, sums = false, rounds = false;
+};
+SlotStates states_of(const SiteCoding& coding, std::span<const MatrixShape> matrices, ChannelUse use);
+// Bytes of memory that they take for messages of `count` elements.
+int64_t state_bytes(const SiteCoding& coding, std::span<const MatrixShape> matrices, int64_t count, ChannelUse use);
+
+// nullptr for codec identity. Throws Error(kBadConfig) for rules that make no sense.
+std::shared_ptr<SiteCoding> make_site_coding(Site site, const SiteRule& rule);
+// For what was summed once already (inside the node, inside the gradients' level) and is summed further: the rule's
+// second compression takes the place of the first.
+std::shared_ptr<SiteCoding> further_coding(const std::shared_ptr<SiteCoding>& coding);
+
+// Says which of a channel's messages this is, and whether the rule is for it: by plan, the same on all ranks.
+struct MessageKey {
+  uint32_t slot = 0;
+  bool coded = true;
+  std::span<const MatrixShape> matrices = {};  // of the message; empty: it is one matrix as its view is shaped
+  const SiteCoding* as = nullptr;              // code it as that site does (stateless codings only)
+  bool awaited = false;  // nothing is there to compute while it travels: its shortest codes, never the light ones
+};
+
+// States of a channel by slot. Channels share them with the mesh, which settles and saves them.
+class ChannelStates {
+ public:
+  struct Slot {
+    std::unique_ptr<CodingState> first, sums, rounds;
+    std::unique_ptr<StateVector<float>> round_residual;
+    std::vector<MatrixShape> matrices;
+    int64_t count = 0;
+    uint64_t pass = 0;
+    uint32_t sequence = 0;
+  };
+  explicit ChannelStates(std::string name) : name_(std::move(name)) {}
+
+  Slot& slot(uint32_t number) { return slots_[number]; }
+  const std::string& name() const { return name_; }
+  void settle(bool applied);  // commits, or rolls back what a skipped step wrote
+  void visit(StateVisitor& visitor);
+  int64_t bytes() const;
+
+ private:
+  std::string name_;  // "dp.gradient/3": site and kind of group
+  std::map<uint32_t, Slot> slots_;
+};
+
+}  // namespace thinwire

@@ -1,0 +1,148 @@
+// Coordinates, groups and channels of the mesh.
+#include "parallel/channel/mesh.h"
+
+#include <algorithm>
+#include <set>
+
+#include "engine/base/core/check.h"
+
+namespace thinwire {
+
+static_assert(static_cast<int>(GroupKind::kCount) <= kMaxGroups);
+
+int rank_at(const MeshShape& shape, const Coordinates& at) {
+  return (at.pipeline * shape.data + at.data) * shape.tensor + at.tensor;
+}
+
+Coordinates coordinates_of(const MeshShape& shape, int rank) {
+  TW_CHECK(rank >= 0 && rank < shape.ranks(), "rank ", rank, " of ", shape.ranks());
+  return {rank / (shape.data * shape.tensor), rank / shape.tensor % shape.data, rank % shape.tensor};
+}
+
+std::vector<int> tensor_ranks(const MeshShape& shape, const Coordinates& at) {
+  std::vector<int> ranks;
+  for (int t = 0; t < shape.tensor; ++t) ranks.push_back(rank_at(shape, {at.pipeline, at.data, t}));
+  return ranks;
+}
+
+std::vector<int> data_ranks(const MeshShape& shape, const Coordinates& at) {
+  std::vector<int> ranks;
+  for (int d = 0; d < shape.data; ++d) ranks.push_back(rank_at(shape, {at.pipeline, d, at.tensor}));
+  return ranks;
+}
+
+std::vector<int> pipeline_ranks(const MeshShape& shape, const Coordinates& at) {
+  std::vector<int> ranks;
+  for (int p = 0; p < shape.pipeline; ++p) ranks.push_back(rank_at(shape, {p, at.data, at.tensor}));
+  return ranks;
+}
+
+std::vector<int> number_nodes(const std::vector<std::string>& names) {
+  std::vector<std::string> seen;
+  std::vector<int> nodes;
+  for (const std::string& name : names) {
+    const auto found = std::find(seen.begin(), seen.end(), name);
+    nodes.push_back(static_cast<int>(found - seen.begin()));
+    if (found == seen.end()) seen.push_back(name);
+  }
+  return nodes;
+}
+
+std::vector<int> pretend_nodes(int ranks, int ranks_per_node) {
+  TW_CHECK(ranks_per_node >= 1);
+  std::vector<int> nodes;
+  for (int r = 0; r < ranks; ++r) nodes.push_back(r / ranks_per_node);
+  return nodes;
+}
+
+Mesh::Mesh(Progress& progress, const MeshShape& shape, std::vector<int> nodes, const CommTuning& tuning)
+    : progress_(&progress),
+      shape_(shape),
+      rank_(progress.transport().rank()),
+      nodes_(std::move(nodes)),
+      tuning_(tuning) {
+  TW_CHECK(shape.pipeline >= 1 && shape.data >= 1 && shape.tensor >= 1 && shape.ranks() == progress.transport().size(),
+           "a mesh of ", shape.ranks(), " ranks over ", progress.transport().size());
+  TW_CHECK(static_cast<int>(nodes_.size()) == shape.ranks(), nodes_.size(), " nodes for ", shape.ranks(), " ranks");
+  at_ = coordinates_of(shape_, rank_);
+}
+
+int Mesh::node_count() const {
+  return static_cast<int>(std::set<int>(nodes_.begin(), nodes_.end()).size());
+}
+
+namespace {
+
+// Which chances a group rounds by. Its slots and ranks count from 0 as those of other groups do, so replicas would err
+// alike, and their mean would keep what should average out. Weights, and the embedding's sum between two stages, have
+// to come out the same in all groups.
+uint64_t draws_of(const MeshShape& shape, Site site, const std::vector<int>& ranks) {
+  return traits_of(site).identical ? 0 : static_cast<uint64_t>(coordinates_of(shape, ranks.front()).data);
+}
+
+}  // namespace
+
+Channel Mesh::channel(GroupKind kind, Site site, std::vector<int> ranks, bool further) {
+  if (ranks.size() <= 1) return {};
+  std::vector<int> nodes;
+  for (int r : ranks) {
+    TW_CHECK(r >= 0 && r < shape_.ranks(), "rank ", r, " of ", shape_.ranks());
+    nodes.push_back(nodes_[static_cast<size_t>(r)]);
+  }
+  const uint64_t draws = draws_of(shape_, site, ranks);
+  auto communicator = std::make_unique<Communicator>(*progress_, std::move(ranks), static_cast<int>(kind), site,
+                                                     &counters(site), std::move(nodes), tuning_);
+  std::shared_ptr<SiteCoding> coding = codings_[static_cast<size_t>(site)];
+  if (further) coding = further_coding(coding);
+  auto states = std::make_shared<ChannelStates>(
+      std::string(name_of(site)) + "/" + std::to_string(static_cast<int>(kind)) + "/rank" +
+      std::to_string(at_.pipeline) + "." + std::to_string(at_.data) + "." + std::to_string(at_.tensor));
+  states_.push_back(states);
+  const bool publishes = kind == GroupKind::kParameterUpdate || kind == GroupKind::kEmbeddingUpdate;
+  return Channel(std::move(communicator), std::move(coding), publishes ? &publication_clock_ : &clock_, &counters(site),
+                 std::move(states), draws);
+}
+
+void Mesh::settle_states(bool applied) {
+  for (const auto& weak : states_) {
+    if (const auto states = weak.lock()) states->settle(applied);
+  }
+}
+
+namespace {
+
+// A checkpoint takes single numbers from rank 0; those of a compression state are each rank's own, and go as tensors.
+class NumbersAsTensors final : public StateVisitor {
+ public:
+  explicit NumbersAsTensors(StateVisitor& to) : to_(to) {}
+  void tensor(const GlobalSlice& slice) override { to_.tensor(slice); }
+  void integer(const std::string& name, int64_t& value) override {
+    to_.tensor(GlobalSlice::whole(name, 1, 1, View(&value, DType::i64, {1})));
+  }
+  void real(const std::string& name, double& value) override {
+    to_.tensor(GlobalSlice::whole(name, 1, 1, View(&value, DType::f64, {1})));
+  }
+  void text(const std::string& name, std::string&) override { TW_CHECK(false, name, ": a coding state holds numbers"); }
+
+ private:
+  StateVisitor& to_;
+};
+
+}  // namespace
+
+void Mesh::visit_states(StateVisitor& real_visitor) {
+  NumbersAsTensors visitor(real_visitor);
+  for (const auto& weak : states_) {
+    if (const auto states = weak.lock()) states->visit(visitor);
+  }
+}
+
+int64_t Mesh::state_bytes() const {
+  int64_t total = 0;
+  for (const auto& weak : states_) {
+    if (const auto states = weak.lock()) total += states->bytes();
+  }
+  return total;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,113 @@
+// Collectives over coded payloads: every contribution is coded once, sums are taken in fp32 in rank order.
+//
+//   reduce-scatter  each peer's slice is packed and sent to its owner, who absorbs the payloads in rank order; his own
+//                   contribution needs no compression
+//   all-gather      the owner packs once, and everybody - the owner too - absorbs the same bytes, so all replicas hold
+//                   the same bits (law 4)
+//   all-reduce      the two behind each other, with a second compression (and residual) for the sums
+//   ring            partial sums are decoded, added to and coded again at every hop: as the MPI literature does it
+//   two-level       inside each node first, then between nodes, each with its own compression; gathers pack once and
+//                   forward the payload
+// Slices are cut into chunks at multiples of the coder's granule (about tuning.chunk_bytes of input), and chunk k + 1
+// is packed while chunk k is on the wire. A payload and its scales are one message; a framed payload is preceded by a
+// message of 8 bytes with its length. A NaN or infinity raises stats.non_finite; a bad payload or checksum throws
+// Error(kBadData) naming the peer (world rank), the site and the chunk.
+//
+// Slices may start anywhere: each is coded as a message of its own that begins at msg.first = bounds[p]. All-reduces
+// cut at multiples of their coders' granules. Sums that are coded again are handed on in fp32, unless the coder is
+// lossless: then in the view's dtype, and all bits are those of the plain algorithm.
+// The hops of one operation pack disjoint elements of a rank's message, so hops with equal coders may share a state.
+//
+// The tasks take what collectives.h's take; `lane.tag` and `lane.tag + 1` are theirs (of a message between two:
+// `lane.tag` alone). A CodedCall's and RoundCall's pointers outlive the operation. Work space comes from lane.pool():
+// per peer three payloads of a chunk each way; in two levels also this rank's column of the message in fp32.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "compression/coder.h"
+#include "compression/round_codec.h"
+#include "parallel/collective/collectives.h"
+#include "parallel/collective/tuning.h"
+
+namespace thinwire {
+
+// How one operation is coded. coder == nullptr: elements travel as they are (in the view's dtype).
+struct CodedCall {
+  const Coder* coder = nullptr;
+  CodingState* state = nullptr;  // of this slot; outlives the operation. nullptr where the coder has none
+  // coded_send, with a state: several messages of the slot may be under way, and each packs behind the one before it,
+  // whatever leaves first. Outlives the operation.
+  TurnQueue* packing = nullptr;
+  Msg msg;  // first, rank and ranks are filled in per piece
+  CodingStats* stats = nullptr;
+  WireCounters* counters = nullptr;  // logical_bytes are added here (wire bytes are counted where they are sent)
+  Site site = Site::kControl;        // for messages about bad payloads
+};
+
+// whole: fp32, bf16 or fp16, unchanged afterwards except where `out` lies in it. out: fp32 or whole's dtype, this
+// rank's range; accumulate adds.
+Task coded_reduce_scatter(GroupLane lane, CodedCall call, View whole, Bounds bounds, View out, bool accumulate);
+// mine: this rank's range, fp32 or any dtype; may lie in `whole`. whole: what everybody ends up with (value_difference:
+// holds the reference before).
+Task coded_all_gather(GroupLane lane, CodedCall call, View mine, View whole, Bounds bounds);
+// In place. scatter: coding of contributions; gather: of the sums.
+Task coded_all_reduce(GroupLane lane, CodedCall scatter, CodedCall gather, View data);
+Task coded_send(GroupLane lane, CodedCall call, View data, int peer);
+Task coded_receive(GroupLane lane, CodedCall call, View data, int peer);
+// Part r of `from` goes to rank r. With a state all ranks have the same from_bounds: it has a place for every element
+// of `from`, and where a part starts there is what a receiver must know. What this rank keeps is copied.
+Task coded_all_to_all(GroupLane lane, CodedCall call, View from, Bounds from_bounds, View to, Bounds to_bounds);
+
+// Ring with coding at every hop, slice r from rank r + 1 around to rank r; one residual (if any) per hop's slice, in
+// `call.state`.
+Task coded_ring_reduce_scatter(GroupLane lane, CodedCall call, View whole, Bounds bounds, View out, bool accumulate);
+Task coded_ring_all_reduce(GroupLane lane, CodedCall call, CodedCall gather, View data);
+
+// Two levels; needs a two_level() grid (tuning.h). intra: coding inside a node, inter: between nodes.
+Task coded_two_level_reduce_scatter(GroupLane lane, CodedCall intra, CodedCall inter, View whole, Bounds bounds,
+                                    View out, bool accumulate);
+Task coded_two_level_all_reduce(GroupLane lane, CodedCall intra, CodedCall inter, CodedCall gather, View data);
+Task coded_two_level_all_gather(GroupLane lane, CodedCall call, View mine, View whole, Bounds bounds);
+
+// Codecs whose payloads add up. `residual` [whole.count()] fp32, or empty: added to the input, replaced by this rank's
+// own error. data / whole: fp32.
+struct RoundCall {
+  const RoundCodec* codec = nullptr;
+  CodingState* state = nullptr;
+  StateVector<float>* residual = nullptr;
+  Msg msg;
+  CodingStats* stats = nullptr;
+  WireCounters* counters = nullptr;
+  Site site = Site::kControl;
+};
+Task rounds_all_reduce(GroupLane lane, RoundCall call, View data);
+Task rounds_reduce_scatter(GroupLane lane, RoundCall call, View whole, Bounds bounds, View out, bool accumulate);
+
+// Bytes that member `me` hands to the transport, exactly (framed codecs: at most). For the wire law and --dry-run.
+int64_t coded_reduce_scatter_bytes(const Coder& coder, const CommTuning& tuning, int me,
+                                   std::span<const int64_t> bounds, DType dtype);
+int64_t coded_all_gather_bytes(const Coder& coder, const CommTuning& tuning, int me, std::span<const int64_t> bounds,
+                               DType dtype);
+int64_t coded_all_reduce_bytes(const Coder& scatter, const Coder* gather, const CommTuning& tuning, int members, int me,
+                               int64_t count, DType dtype);
+// Two levels and rings; nullptr: uncoded.
+int64_t coded_ring_reduce_scatter_bytes(const Coder& coder, const CommTuning& tuning, int me,
+                                        std::span<const int64_t> bounds, DType dtype);
+int64_t coded_ring_all_reduce_bytes(const Coder& coder, const Coder* gather, const CommTuning& tuning, int members,
+                                    int me, int64_t count, DType dtype);
+int64_t coded_two_level_reduce_scatter_bytes(const Coder* intra, const Coder* inter, const CommTuning& tuning,
+                                             const NodeGrid& grid, int me, std::span<const int64_t> bounds,
+                                             DType dtype);
+int64_t coded_two_level_all_gather_bytes(const Coder* coder, const CommTuning& tuning, const NodeGrid& grid, int me,
+                                         std::span<const int64_t> bounds, DType dtype);
+int64_t coded_two_level_all_reduce_bytes(const Coder* intra, const Coder* inter, const Coder* gather,
+                                         const CommTuning& tuning, const NodeGrid& grid, int me, int64_t count,
+                                         DType dtype);
+int64_t coded_message_bytes(const Coder& coder, const CommTuning& tuning, int64_t count, DType dtype);
+// nodes: of each member; empty: all on one.
+int64_t rounds_all_reduce_bytes(const RoundCodec& codec, const CommTuning& tuning, std::span<const int> nodes,
+                                int members, int me, int64_t count, std::span<const MatrixShape> matrices);
+
+}  // namespace thinwire

@@ -1,0 +1,129 @@
+// Codecs whose payloads add up: each round is a plain reduction of its payload.
+#include "parallel/collective/coded.h"
+#include "parallel/collective/coded_chunks.h"
+#include "parallel/collective/rank_sum.h"
+#include "parallel/collective/tuning.h"
+#include "parallel/collective/two_level.h"
+
+namespace thinwire {
+namespace {
+
+ReduceKind kind_of(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::kSum:
+      return ReduceKind::kSum;
+    case Reduction::kMax:
+      return ReduceKind::kMax;
+    case Reduction::kOr:
+      return ReduceKind::kOr;
+  }
+  return ReduceKind::kSum;
+}
+
+// The input of a message with the residual added, and the residual behind it. Residuals are kept without the loss
+// scale. Outside of training they are neither added nor changed.
+class RoundInput {
+ public:
+  RoundInput(const RoundCall& call, View data)
+      : call_(call), feeds_back_(call.residual != nullptr && call.residual->count() > 0 && call.msg.train), x_(data) {
+    TW_CHECK(data.dtype == DType::f32, "rounds take fp32, not ", name_of(data.dtype));
+    if (!feeds_back_) return;
+    TW_CHECK(call.residual->count() == data.count());
+    float* const e = call.residual->write();
+    const float* const in = data.as<float>();
+    const float scale = call.msg.loss_scale;
+    for (int64_t i = 0; i < data.count(); ++i) e[i] = in[i] + e[i] * scale;
+    x_ = View(e, DType::f32, {data.count()});
+  }
+  View view() const { return x_; }
+  // After the last round.
+  void keep_error(CodingStats& stats) {
+    if (!feeds_back_) return;
+    float* const e = x_.as<float>();
+    double signal = 0.0, error = 0.0, residual = 0.0;
+    for (int64_t i = 0; i < x_.count(); ++i) signal += static_cast<double>(e[i]) * e[i];
+    call_.codec->own_error(call_.msg, x_, *call_.state);
+    const float unscale = 1.0f / call_.msg.loss_scale;
+    for (int64_t i = 0; i < x_.count(); ++i) {
+      error += static_cast<double>(e[i]) * e[i];
+      e[i] *= unscale;
+      residual += static_cast<double>(e[i]) * e[i];
+    }
+    stats.signal_square += signal;
+    stats.error_square += error;
+    stats.residual_square += residual;
+  }
+
+ private:
+  const RoundCall& call_;
+  bool feeds_back_;
+  View x_;
+};
+
+// All rounds but, where `bounds` cuts a sliceable last one, that one over the whole group; then the result.
+// bounds == nullptr: everybody gets all of it.
+Task perform(GroupLane lane, RoundCall call, View whole, const Bounds* bounds, View out, bool accumulate) {
+  using Clock = OperationSink::Clock;
+  const auto ns_since = [](Clock::time_point from) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - from).count();
+  };
+  CodingStats stats;
+  const RoundCodec& codec = *call.codec;
+  call.msg.first = 0;
+  call.msg.rank = lane.me;
+  call.msg.ranks = lane.size();
+  const int64_t count = whole.count();
+  Clock::time_point from = Clock::now();
+  RoundInput input(call, whole);
+  for (int r = 0; r < codec.rounds(); ++r) {
+    const Round round = codec.round(r, call.msg, count, *call.state);
+    const Scratch<char> space(lane.pool(), round.count * static_cast<int64_t>(size_of(round.dtype)));
+    const View payload(space.data(), round.dtype, {round.count});
+    const bool finite = codec.pack(r, call.msg, input.view(), payload, *call.state);
+    if (r == 0 && !finite) ++stats.non_finite;
+    stats.encode_ns += ns_since(from);
+    const bool sliced = bounds != nullptr && round.sliceable && r == codec.rounds() - 1;
+    View mine = payload;
+    int64_t slice_first = 0;
+    if (sliced) {
+      TW_CHECK(round.reduction == Reduction::kSum);
+      Bounds places(lane.pool(), lane.size() + 1);
+      for (int m = 0; m <= lane.size(); ++m) places[m] = codec.payload_index(r, (*bounds)[m], *call.state);
+      slice_first = places[lane.me];
+      mine = payload.element_range(slice_first, places[lane.me + 1] - slice_first);
+      Task reduce = plain_reduce_scatter(lane, payload, std::move(places), mine, false);
+      co_await reduce;
+    } else {
+      Task reduce = plain_all_reduce(lane, payload, kind_of(round.reduction));
+      co_await reduce;
+    }
+    from = Clock::now();
+    codec.absorb(r, call.msg, mine, slice_first, *call.state);
+    stats.decode_ns += ns_since(from);
+    from = Clock::now();
+  }
+  input.keep_error(stats);
+  stats.encode_ns += ns_since(from);
+  from = Clock::now();
+  codec.result(call.msg, bounds != nullptr ? (*bounds)[lane.me] : 0, out, accumulate, *call.state);
+  stats.decode_ns += ns_since(from);
+  if (call.stats != nullptr) call.stats->add(stats);
+}
+
+}  // namespace
+
+Task rounds_all_reduce(GroupLane lane, RoundCall call, View data) {
+  const int64_t logical = all_reduce_bytes(*lane.tuning, lane.nodes, lane.size(), lane.me, data.count(), sizeof(float));
+  const Tally tally(lane, call.counters, logical);
+  Task task = perform(lane, call, data, nullptr, data, false);
+  co_await task;
+}
+
+Task rounds_reduce_scatter(GroupLane lane, RoundCall call, View whole, Bounds bounds, View out, bool accumulate) {
+  const std::span<const int64_t> cuts(bounds.data(), static_cast<size_t>(lane.size()) + 1);
+  const Tally tally(lane, call.counters, reduce_scatter_bytes(*lane.tuning, lane.nodes, lane.me, cuts, sizeof(float)));
+  Task task = perform(lane, call, whole, &bounds, out, accumulate);
+  co_await task;
+}
+
+}  // namespace thinwire

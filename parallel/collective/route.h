@@ -1,0 +1,94 @@
+// Routes: what one member of a group sends, receives, adds and stores in a collective, as plain data.
+//
+// A route is a list of stops. A stop is one slice of the message at one member: where it comes from, whether it is
+// added to what is here or stored, and who gets it next. Slices travel in pieces; piece k of a stop is due at tick
+// start + k. Executors (route_run.h) go through the ticks with bounded windows; the bytes on the wire are the sum over
+// the stops. The builders know nothing of memory, transports or coders.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace thinwire {
+
+// Elements [first, first + count) of a message.
+struct Slice {
+  int64_t first = 0, count = 0;
+};
+
+// Other members of the group, seen from place `at` of a circle of `size` places: member p is base + p * stride.
+// span > 0: the children in a binomial tree instead; child i is base + (span >> (i - 1)), modulo `stride`.
+struct Circle {
+  int base = 0, stride = 1, size = 1, at = 0, span = 0;
+  int peers() const { return size - 1; }
+  int member(int place) const { return base + place * stride; }
+  // Peer i of 1 .. peers(): in the order of sends, and of receives.
+  int to(int i) const { return span > 0 ? (base + (span >> (i - 1))) % stride : member((at + i) % size); }
+  int from(int i) const { return member((at + size - i) % size); }
+  static Circle all(int n, int me) { return {0, 1, n, me}; }
+  // own: the place of what is here in a sum of the two, 0 or 1.
+  static Circle one(int peer, int own = 0) { return {peer, 0, 2, own}; }
+};
+
+// Memory of the operation that a slice lies in, from element `at` on.
+enum class Space : uint8_t { kNone, kWhole, kOut, kMine };
+struct Spot {
+  Space space = Space::kNone;
+  int64_t at = 0;
+};
+
+enum class StopKind : uint8_t {
+  kSend,   // `own` goes to `to`, ahead of its tick; `result`, if any, gets what the receivers decode
+  kAdd,    // the shares of `from` and `own`, in the order of places: the sum goes to `result` and on to `to`
+  kStore,  // what `from` sent goes to `result`, and to `to` as it came
+};
+
+struct Stop {
+  StopKind kind = StopKind::kSend;
+  Slice slice;                 // as coders number the message
+  Circle from, to;             // of size 1: nobody
+  int flow = 0, out_flow = 0;  // received in, sent in: a flow has its own window and tag
+  int coding = 0, out_coding = 0;
+  int64_t start = 0;  // tick of piece 0
+  int place = 0;      // of the first buffer of a piece in its flow
+  int packer = -1;    // kStore: who packed it, where that is not who sent it
+  Spot own, result;
+};
+
+class RouteSink {
+ public:
+  virtual void add(const Stop& stop) = 0;
+
+ protected:
+  ~RouteSink() = default;
+};
+
+// Member me; slice r is [bounds[r], bounds[r + 1]).
+struct RouteGroup {
+  int me = 0;
+  std::span<const int64_t> bounds;
+  int size() const { return static_cast<int>(bounds.size()) - 1; }
+  Slice slice(int member) const {
+    const auto m = static_cast<size_t>(member);
+    return {bounds[m], bounds[m + 1] - bounds[m]};
+  }
+};
+
+// Codings: 0 contributions and gathers, 1 sums on their way.
+// Flow 0: every slice goes to its owner, who adds in rank order. The sum ends in kOut, from 0 on.
+void direct_reduce_scatter_route(RouteSink& sink, const RouteGroup& group);
+// Sums go back to all in flow 1 (coding 1), `lag` ticks behind. In place.
+void direct_all_reduce_route(RouteSink& sink, const RouteGroup& group, int lag);
+// Everybody's slice goes to all. From kMine to kWhole.
+void direct_all_gather_route(RouteSink& sink, const RouteGroup& group);
+// Partial sums go once around: slice r starts at member r + 1 and ends at r. most: pieces of the longest slice.
+// in_place: partial sums overwrite kWhole. The first hop has coding 0, later ones have coding 1.
+void ring_reduce_scatter_route(RouteSink& sink, const RouteGroup& group, int64_t most, bool in_place);
+void ring_all_gather_route(RouteSink& sink, const RouteGroup& group, int64_t most);
+// from: of what I send (kWhole), to: of what I receive (kMine). keyed: coders number pieces by the place in `from`.
+void all_to_all_route(RouteSink& sink, const RouteGroup& from, const RouteGroup& to, bool keyed);
+// Binomial tree; kWhole.
+void tree_broadcast_route(RouteSink& sink, int n, int me, int root, int64_t count);
+void message_route(RouteSink& sink, int peer, bool is_send, int64_t count);  // kWhole
+
+}  // namespace thinwire

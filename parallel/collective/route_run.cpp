@@ -1,0 +1,274 @@
+// The executor of routes.
+#include "parallel/collective/route_run.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "parallel/collective/rank_sum.h"
+
+namespace thinwire {
+namespace {
+
+// Buffers and codings of a run. Lives in the frame of run_route().
+class Runner {
+ public:
+  Runner(const GroupLane& lane, const RouteRun& run) : lane_(lane), run_(run) {
+    coders_[0].emplace(lane, run.calls[0], run.seat, run.kind);
+    if (run.codings() > 1) coders_[1].emplace(lane, run.calls[1], run.seat, run.kind);
+    struct Need {
+      int in_places = 1, out_places = 1;
+      size_t in_bytes = 0, out_bytes = 0;
+      bool passed_on = false;
+    } needs[2];
+    int64_t partial = 0;
+    int shares = 0;
+    for (const Stop& stop : run.stops()) {
+      const int64_t count = std::min(run.chunk, stop.slice.count);
+      ticks_ = std::max(ticks_, stop.start + pieces(stop));
+      if (stop.kind == StopKind::kSend) own_ticks_ = std::max(own_ticks_, stop.start + pieces(stop));
+      if (stop.from.peers() > 0) {
+        Need& in = needs[stop.flow];
+        in.in_places = std::max(in.in_places, stop.place + stop.from.peers());
+        if (!in_place(stop)) {
+          in.in_bytes = std::max(in.in_bytes, coder(stop.coding).bytes(count, run.dtypes[stop.coding]));
+          in.passed_on |= stop.kind == StopKind::kStore && stop.to.peers() > 0;
+        }
+      }
+      if (stop.kind == StopKind::kAdd) shares = std::max(shares, stop.from.size);
+      if (stop.to.peers() == 0) continue;
+      Need& out = needs[stop.out_flow];
+      out.out_places = std::max(out.out_places, stop.place + 1);
+      const int coding = coding_out(stop);
+      const bool packed = !coder(coding).plain() || (stop.kind == StopKind::kAdd && stop.result.space == Space::kNone);
+      if (stop.kind == StopKind::kStore || !packed) continue;
+      out.out_bytes = std::max(out.out_bytes, coder(coding).bytes(count, run.dtypes[coding]));
+      if (stop.kind == StopKind::kAdd && !coder(coding).plain())
+        partial = std::max(partial, count * static_cast<int64_t>(size_of(run.dtypes[coding])));
+    }
+    for (int f = 0; f < run.flow_count; ++f) {
+      const RouteFlow& flow = run.flows[f];
+      const bool framed = coder(f).framed();
+      const int tag = lane.tag + f, length_tag = run.message ? lane.tag : lane.tag + 1;
+      const int64_t slots = flow.ahead + (needs[f].passed_on ? flow.exchanges * flow.group : 0);
+      in_[f].emplace(lane, needs[f].in_places, needs[f].in_bytes, framed, tag, length_tag, flow.ahead, slots);
+      out_[f].emplace(lane, needs[f].out_places, needs[f].out_bytes, framed, tag, length_tag, flow.exchanges,
+                      flow.group);
+    }
+    partial_.emplace(lane.pool(), partial);
+    shares_.emplace(lane.pool(), shares);
+  }
+
+  int64_t ticks() const { return ticks_; }
+  int64_t own_ticks() const { return own_ticks_; }  // own slices have left before this one
+  // What has to be over before number u of a flow leaves; nullptr: nothing.
+  Exchange* before(int f, int64_t u) { return u % run_.flows[f].group == 0 ? &out_[f]->departures(u) : nullptr; }
+  Exchange& departures(int f, int exchange) { return out_[f]->departures(exchange * run_.flows[f].group); }
+  Exchange& lengths(int f, int64_t t) { return in_[f]->lengths(t); }
+  Exchange& arrivals(int f, int64_t t) { return in_[f]->arrivals(t); }
+  // The same for what arrives in flow 0 at tick t and is passed on: in the last flow.
+  Exchange* before_passing_on(int64_t t) { return before(run_.flow_count - 1, t + run_.flows[0].shift); }
+
+  void post(int f, int64_t t) {
+    if (t >= ticks_) return;
+    in_[f]->clear(t);
+    for (const Stop& stop : run_.stops()) {
+      if (stop.flow != f || stop.from.peers() == 0) continue;
+      const int64_t count = count_at(stop, t);
+      if (count == 0) continue;
+      char* const where = in_place(stop) ? static_cast<char*>(view(stop, stop.result, t).data) : nullptr;
+      const size_t bytes = coder(stop.coding).bytes(count, run_.dtypes[stop.coding]);
+      for (int i = 1; i <= stop.from.peers(); ++i) {
+        const int place = (stop.from.at + stop.from.size - i) % stop.from.size;
+        const int member = stop.from.member(place);
+        in_[f]->expect(t, buffer(stop, place), bytes, lane_.world_rank(member), where);
+      }
+    }
+  }
+
+  void send_own(int64_t t) {
+    if (t >= own_ticks_) return;
+    for (const Stop& stop : run_.stops()) {
+      if (stop.kind != StopKind::kSend || count_at(stop, t) == 0) continue;
+      const View part = view(stop, stop.own, t);
+      if (coder(stop.coding).plain()) {
+        send(stop, t, static_cast<const char*>(part.data), part.bytes());
+      } else {
+        const View result = view(stop, stop.result, t);
+        pack_and_send(stop, stop.coding, t, t, part, result);
+      }
+    }
+  }
+
+  // What is here already, while others send.
+  void keep_own() {
+    if (run_.kept_from) convert(run_.kept_from, run_.kept_to);
+    for (const Stop& stop : run_.stops()) {
+      if (stop.kind != StopKind::kSend || stop.result.space == Space::kNone || !coder(stop.coding).plain()) continue;
+      convert(space(stop.own.space).element_range(stop.own.at, stop.slice.count),
+              space(stop.result.space).element_range(stop.result.at, stop.slice.count));
+    }
+  }
+
+  void follow(int f, int64_t t) {
+    const int bad = in_[f]->follow(t);
+    if (bad < 0) return;
+    for (const Stop& stop : run_.stops()) {
+      if (stop.flow != f || stop.from.peers() == 0 || count_at(stop, t) == 0) continue;
+      for (int place = 0; place < stop.from.size; ++place)
+        if (place != stop.from.at && buffer(stop, place) == bad)
+          coder(stop.coding)
+              .bad_payload(stop.packer >= 0 ? stop.packer : stop.from.member(place), t - stop.start, kBadLength);
+    }
+  }
+
+  void take(int f, int64_t t) {
+    for (const Stop& stop : run_.stops()) {
+      if (stop.flow != f || stop.from.peers() == 0 || count_at(stop, t) == 0) continue;
+      stop.kind == StopKind::kAdd ? add_up(stop, t) : store(stop, t);
+    }
+  }
+
+ private:
+  PieceCoder& coder(int coding) { return *coders_[coding]; }
+  static int coding_out(const Stop& stop) { return stop.kind == StopKind::kAdd ? stop.out_coding : stop.coding; }
+  int64_t pieces(const Stop& stop) const { return stop.slice.count == 0 ? 0 : (stop.slice.count - 1) / run_.chunk + 1; }
+  // Elements of the piece that is due at tick t; 0: none.
+  int64_t count_at(const Stop& stop, int64_t t) const {
+    const int64_t k = t - stop.start;
+    if (k < 0 || k >= pieces(stop)) return 0;
+    return std::min(run_.chunk, stop.slice.count - k * run_.chunk);
+  }
+  int64_t first_at(const Stop& stop, int64_t t) const { return stop.slice.first + (t - stop.start) * run_.chunk; }
+  bool in_place(const Stop& stop) { return stop.kind == StopKind::kStore && coder(stop.coding).plain(); }
+  // Of what the peer at `place` sends.
+  static int buffer(const Stop& stop, int place) { return stop.place + (place < stop.from.at ? place : place - 1); }
+  View space(Space which) const {
+    return which == Space::kWhole ? run_.whole : which == Space::kOut ? run_.out : run_.mine;
+  }
+  View view(const Stop& stop, const Spot& spot, int64_t t) const {
+    if (spot.space == Space::kNone) return View();
+    return space(spot.space).element_range(spot.at + (t - stop.start) * run_.chunk, count_at(stop, t));
+  }
+
+  void send(const Stop& stop, int64_t u, const char* payload, size_t bytes) {
+    for (int i = 1; i <= stop.to.peers(); ++i)
+      out_[stop.out_flow]->send(u, stop.place, payload, bytes, lane_.world_rank(stop.to.to(i)));
+  }
+
+  // result: where this rank, too, gets what the others decode; before that, with value difference, what they hold.
+  void pack_and_send(const Stop& stop, int coding, int64_t t, int64_t u, View part, View result) {
+    const CodedCall& call = run_.calls[coding];
+    char* const room = out_[stop.out_flow]->of(u, stop.place);
+    const int64_t first = first_at(stop, t);
+    const size_t bytes =
+        coder(coding).pack(part, call.coder->value_difference() ? result : View(), first, room, result);
+    send(stop, u, room, bytes);
+    if (result) coder(coding).absorb_own(room, bytes, part.dtype, result, first, t - stop.start);
+  }
+
+  void add_up(const Stop& stop, int64_t t) {
+    const int64_t count = count_at(stop, t), first = first_at(stop, t), k = t - stop.start;
+    const DType dtype = run_.dtypes[stop.coding];
+    for (int place = 0; place < stop.from.size; ++place) {
+      if (place == stop.from.at) {
+        Share raw;
+        raw.raw = view(stop, stop.own, t);
+        raw.rank = coder(stop.coding).rank_of(lane_.me);
+        (*shares_)[place] = raw;
+      } else {
+        const int at = buffer(stop, place);
+        (*shares_)[place] = coder(stop.coding)
+                                .share(in_[stop.flow]->data(t, at), in_[stop.flow]->bytes(t, at),
+                                       stop.from.member(place), dtype, count);
+      }
+    }
+    const std::span<const Share> all(shares_->data(), static_cast<size_t>(stop.from.size));
+    const View result = view(stop, stop.result, t);
+    if (stop.to.peers() == 0) return coder(stop.coding).absorb(all, dtype, result, run_.accumulate, first, k);
+    const int64_t u = t + run_.flows[stop.flow].shift;
+    const DType sum_type = run_.dtypes[stop.out_coding];
+    if (coder(stop.out_coding).plain()) {
+      const View sum = result ? result : View(out_[stop.out_flow]->of(u, stop.place), sum_type, {count});
+      coder(stop.coding).absorb(all, dtype, sum, false, first, k);
+      send(stop, u, static_cast<const char*>(sum.data), sum.bytes());
+    } else {
+      const View sum(partial_->data(), sum_type, {count});
+      coder(stop.coding).absorb(all, dtype, sum, false, first, k);
+      pack_and_send(stop, stop.out_coding, t, u, sum, result);
+    }
+  }
+
+  void store(const Stop& stop, int64_t t) {
+    const View result = view(stop, stop.result, t);
+    const Inbox& in = *in_[stop.flow];
+    const int at = buffer(stop, 1 - stop.from.at);
+    if (stop.to.peers() > 0) send(stop, t + run_.flows[stop.flow].shift, in.data(t, at), in.bytes(t, at));
+    if (in_place(stop)) return;
+    const int packer = stop.packer >= 0 ? stop.packer : stop.from.member(1 - stop.from.at);
+    coder(stop.coding)
+        .absorb_one(in.data(t, at), in.bytes(t, at), packer, run_.dtypes[stop.coding], result, first_at(stop, t),
+                    t - stop.start);
+  }
+
+  const GroupLane& lane_;
+  const RouteRun& run_;
+  std::optional<PieceCoder> coders_[2];
+  std::optional<Inbox> in_[2];
+  std::optional<Outbox> out_[2];
+  std::optional<Scratch<char>> partial_;
+  std::optional<Scratch<Share>> shares_;
+  int64_t ticks_ = 0, own_ticks_ = 0;
+};
+
+}  // namespace
+
+Task run_route(GroupLane lane, RouteRun run) {
+  std::optional<Turn> turn;
+  if (run.queue != nullptr) turn.emplace(lane, *run.queue);
+  std::optional<Tally> tally;
+  if (run.logical_to != nullptr)
+    tally.emplace(lane, run.logical_to, run.sent_elements() * static_cast<int64_t>(size_of(run.logical_dtype)));
+  Runner runner(lane, run);
+  const auto send_own = [&](int64_t t) {
+    // The last message is about to be posted.
+    if (turn && t + 1 >= runner.own_ticks()) turn->pass_on();
+    runner.send_own(t);
+  };
+  for (int f = 0; f < run.flow_count; ++f)
+    for (int t = 0; t < run.flows[f].ahead; ++t) runner.post(f, t);
+  if (turn) {
+    Turn& mine = *turn;
+    co_await mine;
+  }
+  const int64_t ahead = run.flows[0].own_ahead;
+  for (int64_t t = 0; t < ahead; ++t) send_own(t);
+  runner.keep_own();
+  for (int64_t t = 0; t < runner.ticks(); ++t) {
+    if (Exchange* const sent = runner.before(0, t + ahead)) {
+      Exchange& before = *sent;  // named: GCC 12 would copy what an expression gives
+      co_await before;
+    }
+    send_own(t + ahead);
+    for (int f = 0; f < run.flow_count; ++f) {
+      Exchange& lengths = runner.lengths(f, t);
+      co_await lengths;
+      runner.follow(f, t);
+      Exchange& arrivals = runner.arrivals(f, t);
+      co_await arrivals;
+      if (Exchange* const sent = f == 0 && run.passes_on() ? runner.before_passing_on(t) : nullptr) {
+        Exchange& before = *sent;
+        co_await before;
+      }
+      runner.take(f, t);
+    }
+    for (int f = 0; f < run.flow_count; ++f) runner.post(f, t + run.flows[f].ahead);
+  }
+  for (int f = 0; f < run.flow_count; ++f) {
+    for (int i = 0; i < run.flows[f].exchanges; ++i) {
+      Exchange& departures = runner.departures(f, i);
+      co_await departures;
+    }
+  }
+}
+
+}  // namespace thinwire

@@ -1,0 +1,53 @@
+// Which algorithm a collective takes, and the exact bytes that each algorithm makes a rank send.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "parallel/collective/communicator.h"
+
+namespace thinwire {
+
+// Where part r of `count` elements starts when they are cut into `parts` equal ones, at multiples of 16.
+inline int64_t even_bound(int64_t count, int parts, int r) {
+  return std::min(count, (count * r / parts + 15) / 16 * 16);
+}
+
+enum class Verb : uint8_t { kAllReduce, kReduceScatter, kAllGather };
+
+// A row of the table that Algorithm::kAuto consults; the first row that fits decides, kDirect if none does.
+struct TuningRow {
+  Verb verb;
+  int min_ranks;
+  int64_t min_bytes;  // of the whole vector
+  bool across_nodes;  // only where the group can be served in two levels
+  Algorithm algorithm;
+};
+std::span<const TuningRow> tuning_table();
+
+// How a group lies on nodes: `local` members on each of `nodes` nodes, members of a node next to each other in group
+// order. nodes == 0: unevenly or interleaved. An empty list of nodes: all on one.
+struct NodeGrid {
+  int nodes = 1, local = 1;
+  bool two_level() const { return nodes > 1 && local > 1; }
+};
+NodeGrid node_grid(std::span<const int> nodes, int members);
+
+// kDirect, kRing or kTwoLevel: what the configuration names if the group can do it (two levels need a two_level() grid,
+// and a sum), otherwise by the table.
+Algorithm choose_algorithm(const CommTuning& tuning, Verb verb, std::span<const int> nodes, int members, int64_t bytes,
+                           ReduceKind kind = ReduceKind::kSum);
+
+// Bytes that member `me` hands to the transport for one call, with the algorithm that choose_algorithm gives.
+// bounds: members + 1 entries, in elements; an all-reduce has none but a count.
+int64_t all_reduce_bytes(const CommTuning& tuning, std::span<const int> nodes, int members, int me, int64_t count,
+                         int64_t element_bytes, ReduceKind kind = ReduceKind::kSum);
+int64_t reduce_scatter_bytes(const CommTuning& tuning, std::span<const int> nodes, int me,
+                             std::span<const int64_t> bounds, int64_t element_bytes);
+int64_t all_gather_bytes(const CommTuning& tuning, std::span<const int> nodes, int me, std::span<const int64_t> bounds,
+                         int64_t element_bytes);
+int64_t all_to_all_bytes(int me, std::span<const int64_t> from_bounds, int64_t element_bytes);
+int64_t broadcast_bytes(int members, int me, int root, int64_t bytes);
+
+}  // namespace thinwire

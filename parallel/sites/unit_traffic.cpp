@@ -1,0 +1,429 @@
+// Starts the gathers and reductions of units at the events of a stage, and waits for them where their memory is needed.
+#include "parallel/sites/unit_traffic.h"
+
+#include <algorithm>
+#include <exception>
+#include <span>
+#include <utility>
+
+#include "engine/base/core/check.h"
+
+namespace thinwire {
+namespace {
+
+// Collectives started ahead of their use. More would share the wire with the one that is needed next.
+constexpr int kGathersAhead = 3;
+constexpr int kParamSyncsAhead = 6;
+
+// What of `ranges` of the unit lies in a buffer whose first element is the unit's element `first`.
+void zero_ranges(Device& device, View buffer, int64_t first, std::span<const Range> ranges, Stream& stream) {
+  for (const Range& range : ranges) {
+    const int64_t from = std::max(range.first - first, int64_t{0});
+    const int64_t to = std::min(range.first + range.count - first, buffer.count());
+    if (from >= to) continue;
+    const View part = buffer.element_range(from, to - from);
+    device.fill_zero(part.data, part.bytes(), stream);
+  }
+}
+
+// Elements of a unit's gradient buffer: all of it, but for `keep`, is zeroed.
+void zero_outside(Device& device, View buffer, Range keep, Stream& stream) {
+  const View before = buffer.element_range(0, keep.first);
+  const View behind = buffer.element_range(keep.first + keep.count, buffer.count() - keep.first - keep.count);
+  if (before.count() > 0) device.fill_zero(before.data, before.bytes(), stream);
+  if (behind.count() > 0) device.fill_zero(behind.data, behind.bytes(), stream);
+}
+
+bool sharded(const UnitMemory& unit) {
+  return unit.shard.gather.members.size() > 1;
+}
+
+}  // namespace
+
+GatherCounts count_gathers(const std::vector<UnitMemory>& units, std::span<const UnitUse> uses) {
+  GatherCounts counts{std::vector<int64_t>(units.size()), std::vector<int64_t>(units.size())};
+  std::vector<int> occupants;
+  std::vector<bool> whole(units.size()), kept(units.size());
+  for (const UnitUse& use : uses) {
+    const size_t u = static_cast<size_t>(use.unit);
+    const UnitMemory& unit = units[u];
+    if (whole[u] || !sharded(unit)) continue;
+    ++(use.backward && kept[u] ? counts.kept : counts.whole)[u];
+    whole[u] = true;
+    kept[u] = !unit.shard.keep.members.empty();
+    if (unit.place < 0) continue;
+    occupants.resize(std::max(occupants.size(), static_cast<size_t>(unit.place) + 1), -1);
+    int& occupant = occupants[static_cast<size_t>(unit.place)];
+    if (occupant >= 0) whole[static_cast<size_t>(occupant)] = false;
+    occupant = use.unit;
+  }
+  return counts;
+}
+
+UnitTraffic::UnitTraffic(std::vector<UnitMemory> units, const Placement& placement, Ports& ports, Device& device,
+                         Stream& stream, View packed[2])
+    : units_(std::move(units)),
+      states_(units_.size()),
+      placement_(placement),
+      ports_(ports),
+      device_(device),
+      stream_(stream),
+      packed_{packed[0], packed[1]} {
+  for (size_t u = 0; u < units_.size(); ++u) {
+    UnitMemory& unit = units_[u];
+    gathers_ = gathers_ || sharded(unit);
+    sharded_gradients_ = sharded_gradients_ || unit.shard.shard.members.size() > 1;
+    syncs_params_ = syncs_params_ || unit.shard.sync.members.size() > 1;
+    const int place = std::max(unit.place, unit.gradient_place);
+    if (place >= static_cast<int>(occupants_.size())) {
+      occupants_.resize(static_cast<size_t>(place) + 1, -1);
+      gradient_occupants_.resize(static_cast<size_t>(place) + 1, -1);
+    }
+    if (unit.count > 0 && unit.pieces.empty())
+      unit.pieces.push_back(make_piece({0, unit.count}, static_cast<uint32_t>(u), true, unit.shard));
+  }
+  reduce_order_.reserve(units_.size());
+  leftovers_.reserve(units_.size());
+  sync_order_.reserve(units_.size());
+  list_param_syncs();
+}
+
+// In an error the peers may never come: tickets that are dropped take their transfers back.
+UnitTraffic::~UnitTraffic() noexcept {
+  if (std::uncaught_exceptions() > 0) return;
+  try {
+    drain();
+  } catch (const std::exception&) {
+  }
+}
+
+void UnitTraffic::set_sent_value(SentValue* value) {
+  TW_CHECK(value == nullptr || !sharded_gradients_, "only replicated gradients can be sent as something else");
+  sent_value_ = value;
+}
+
+UnitMemory& UnitTraffic::memory(int unit) {
+  TW_CHECK(unit >= 0 && unit < static_cast<int>(units_.size()), "unit ", unit);
+  return units_[static_cast<size_t>(unit)];
+}
+
+// ---- gathers before use
+
+ZeroParameter::What UnitTraffic::what(int u) {
+  const UnitMemory& unit = memory(u);
+  return {u, unit.tied, unit.coded_weights, unit.awaited};
+}
+
+// Starts the gathers of the uses to come, in order, until memory or the number of open ones says stop.
+void UnitTraffic::start_gathers() {
+  while (started_ < uses_.size() && open_gathers_ < kGathersAhead && start_gather(uses_[started_])) ++started_;
+}
+
+bool UnitTraffic::start_gather(const UnitUse& use) {
+  UnitMemory& unit = memory(use.unit);
+  UnitState& s = state(use.unit);
+  if (!s.whole) {
+    if (unit.place >= 0) {
+      int& occupant = occupants_[static_cast<size_t>(unit.place)];
+      if (occupant >= 0 && occupant != use.unit) {
+        UnitState& other = state(occupant);
+        if (other.coming > 0 || other.acquired > 0) return false;
+        other.whole = false;
+      }
+      occupant = use.unit;
+    }
+    wait_param_sync(use.unit);
+    if (!use.backward || !s.kept)
+      s.gather = ports_.zero.gather(what(use.unit), unit.shard, unit.weights, unit.full, stream_);
+    else if (unit.shard.keep.members.size() > 1)
+      s.gather = ports_.zero.gather_kept(what(use.unit), unit.shard, unit.kept, unit.full, stream_);
+    else
+      s.gather = device_.copy(unit.full.data, unit.kept.data, unit.kept.bytes(), stream_);
+    if (!placement_.overlap && !unit.tied) s.gather.wait(stream_);
+    s.whole = true;
+    s.gathering = true;
+    ++open_gathers_;
+  }
+  ++s.coming;
+  return true;
+}
+
+// What was announced and not used is forgotten; what was gathered for it stays.
+void UnitTraffic::abandon_uses() {
+  for (UnitState& s : states_) {
+    s.gather.wait(stream_);
+    s.gathering = false;
+    s.coming = 0;
+  }
+  next_ = started_ = uses_.size();
+  open_gathers_ = 0;
+}
+
+void UnitTraffic::begin(std::span<const UnitUse> coming) {
+  clear_leftovers();
+  abandon_uses();
+  uses_.assign(coming.begin(), coming.end());
+  next_ = started_ = 0;
+  if (gathers_) start_gathers();
+}
+
+void UnitTraffic::acquire(int u, bool backward) {
+  UnitMemory& unit = memory(u);
+  ports_.tp.enter_unit(u);
+  if (unit.count == 0 || !(gathers_ || syncs_params_)) return;
+  UnitState& s = state(u);
+  if (!sharded(unit)) {
+    wait_param_sync(u);
+    return;
+  }
+  TW_CHECK(next_ < uses_.size() && uses_[next_].unit == u && uses_[next_].backward == backward, "use ", next_, " of ",
+           uses_.size(), " is of unit ", next_ < uses_.size() ? uses_[next_].unit : -1, ", acquired is ", u);
+  if (started_ == next_) start_gathers();
+  TW_CHECK(started_ > next_, "the place of unit ", u, " is still in use");
+  ++next_, --s.coming, ++s.acquired;
+  if (s.gathering) {
+    s.gather.wait(stream_);
+    s.gathering = false;
+    --open_gathers_;
+    if (unit.shard.secondary.count > 0 && !s.kept) {
+      const View slice = unit.full.element_range(unit.shard.secondary.first, unit.shard.secondary.count);
+      device_.copy(unit.kept.data, slice.data, slice.bytes(), stream_).wait(stream_);
+    }
+    s.kept = !unit.shard.keep.members.empty();
+  }
+  start_gathers();
+}
+
+void UnitTraffic::release(int u, bool) {
+  UnitMemory& unit = memory(u);
+  if (unit.count == 0 || !sharded(unit)) return;
+  UnitState& s = state(u);
+  TW_CHECK(s.acquired > s.node_releases, "unit ", u, " is released more often than acquired");
+  if (placement_.hold == Hold::kMicroBatch) {
+    ++s.node_releases;
+    return;
+  }
+  --s.acquired;
+  start_gathers();
+}
+
+void UnitTraffic::set_node_end() {
+  if (!gathers_) return;
+  for (UnitState& s : states_) s.acquired -= std::exchange(s.node_releases, 0);
+  start_gathers();
+}
+
+// ---- parameter all-gathers behind the step
+
+// The tied embedding first (see the header), then in the order in which units are used.
+void UnitTraffic::list_param_syncs() {
+  sync_order_.clear();
+  const auto add = [&](int u) {
+    if (memory(u).shard.sync.members.size() < 2 || state(u).sync_place >= 0) return;
+    state(u).sync_place = static_cast<int>(sync_order_.size());
+    sync_order_.push_back(u);
+  };
+  for (UnitState& s : states_) s.sync_place = -1;
+  const int count = static_cast<int>(units_.size());
+  for (int u = 0; u < count; ++u) {
+    if (memory(u).tied) add(u);
+  }
+  for (const UnitUse& use : uses_) add(use.unit);
+  for (int u = 0; u < count; ++u) add(u);
+  synced_ = sync_order_.size();  // none is due
+}
+
+Ticket UnitTraffic::sync_unit(int u, Stream& s) {
+  UnitMemory& unit = memory(u);
+  zero_ranges(device_, unit.weights, unit.shard.weights.first, unit.padding, s);
+  ZeroParameter::What which = what(u);
+  which.coded = which.coded && !syncing_raw_;
+  return ports_.zero.sync(which, unit.shard, syncing_raw_ ? View{} : unit.master, unit.weights, s);
+}
+
+void UnitTraffic::start_param_syncs(size_t up_to) {
+  for (up_to = std::min(up_to, sync_order_.size()); synced_ < up_to; ++synced_) {
+    const int u = sync_order_[synced_];
+    UnitMemory& unit = memory(u);
+    state(u).param_sync = sync_unit(u, stream_);
+    if (!placement_.overlap && !unit.tied) state(u).param_sync.wait(stream_);
+  }
+}
+
+void UnitTraffic::wait_param_sync(int u) {
+  UnitState& s = state(u);
+  if (s.sync_place < 0 || !syncing_) return;
+  start_param_syncs(static_cast<size_t>(s.sync_place) + 1 + kParamSyncsAhead);
+  s.param_sync.wait(stream_);
+}
+
+void UnitTraffic::mark_stale() {
+  abandon_uses();
+  for (size_t u = 0; u < units_.size(); ++u) {
+    TW_CHECK(states_[u].acquired == 0, "unit ", u, " is in use while its copy is forgotten");
+    states_[u].whole = states_[u].kept = false;
+  }
+}
+
+void UnitTraffic::sync_params(bool raw, const BeforeParamSync& before) {
+  syncing_raw_ = raw;
+  mark_stale();
+  if (!syncs_params_) return clear_leftovers();
+  for (UnitState& s : states_) s.param_sync.wait(stream_);
+  list_param_syncs();
+  synced_ = 0;
+  syncing_ = true;
+  const size_t at_once = placement_.overlap ? kParamSyncsAhead : sync_order_.size();
+  for (size_t i = 0; i < sync_order_.size(); ++i) {
+    if (before) before(sync_order_[i]);
+    if (i < at_once) start_param_syncs(i + 1);
+  }
+  clear_leftovers();  // the first weights are on their way, and nothing can be computed without them
+}
+
+void UnitTraffic::start_param_sync(const BeforeParamSync& before) {
+  sync_params(false, before);
+}
+
+void UnitTraffic::sync_raw_params() {
+  sync_params(true, nullptr);
+}
+
+void UnitTraffic::finish_param_sync() {
+  if (!syncing_) return;
+  start_param_syncs(sync_order_.size());
+  for (UnitState& s : states_) s.param_sync.wait(stream_);
+}
+
+void UnitTraffic::forget_gathered() {
+  clear_leftovers();
+  mark_stale();
+}
+
+// ---- gradient reductions
+
+// The unit's reduction has ended and what it left behind is zeroed: the buffer may be added to.
+void UnitTraffic::settle(int u) {
+  UnitMemory& unit = memory(u);
+  UnitState& s = state(u);
+  if (waiting_.unit == u) flush();
+  if (!s.reduced) return;
+  s.reduction.wait(stream_);
+  if (sharded_gradients_) device_.fill_zero(unit.gradient.data, unit.gradient.bytes(), stream_);
+  s.reduced = false;
+}
+
+void UnitTraffic::gradients_begin(int u) {
+  UnitMemory& unit = memory(u);
+  if (unit.count == 0 || !sharded_gradients_) return;
+  UnitState& s = state(u);
+  if (unit.gradient_place >= 0) {
+    int& occupant = gradient_occupants_[static_cast<size_t>(unit.gradient_place)];
+    if (occupant >= 0) {
+      TW_CHECK(occupant == u || !state(occupant).begun, "units ", occupant, " and ", u, " sum in one buffer");
+      settle(occupant);
+    }
+    occupant = u;
+  }
+  settle(u);
+  s.begun = true;
+}
+
+void UnitTraffic::gradients_complete(int u) {
+  UnitMemory& unit = memory(u);
+  if (unit.count == 0 || !unit.gradient) return;
+  if (!sharded_gradients_ && !last_) return;
+  // Everything may have gone with an earlier micro-batch (whose input half was later than another's): then zeros go.
+  UnitState& s = state(u);
+  if (!std::exchange(s.begun, false)) settle(u);
+  if (unit.tp_partial.empty() || ports_.tp.size() == 1) {
+    flush();
+    start_reduction(u, last_);
+    return;
+  }
+  // The tensor ranks' parts are summed while the next unit is at work, unless that one needs the buffer soon.
+  next_packed_ ^= 1;
+  const int64_t parts = pack(unit, true, packed_[next_packed_]);
+  Waiting mine{u, last_, packed_[next_packed_].element_range(0, parts), {}};
+  mine.sum = ports_.tp.sum_gradients(mine.packed, stream_);
+  flush();
+  waiting_ = std::move(mine);
+  if (unit.gradient_place >= 0) flush();
+}
+
+// Copies the runs of tensor-parallel parts out of the gradient, or back in; returns their number of elements.
+int64_t UnitTraffic::pack(UnitMemory& unit, bool out, View buffer) {
+  int64_t at = 0;
+  for (const Range& r : unit.tp_partial) {
+    const View run = unit.gradient.element_range(r.first, r.count), place = buffer.element_range(at, r.count);
+    device_.copy(out ? place.data : run.data, out ? run.data : place.data, run.bytes(), stream_).wait(stream_);
+    at += r.count;
+  }
+  return at;
+}
+
+void UnitTraffic::flush() {
+  if (waiting_.unit < 0) return;
+  waiting_.sum.wait(stream_);
+  const int u = std::exchange(waiting_.unit, -1);
+  pack(memory(u), false, waiting_.packed);
+  start_reduction(u, waiting_.last);
+}
+
+void UnitTraffic::start_reduction(int u, bool is_last) {
+  UnitMemory& unit = memory(u);
+  UnitState& s = state(u);
+  const GradientBuffers buffers{unit.gradient, unit.gradient_shard};
+  s.reduction.wait(stream_);
+  if (sent_value_ != nullptr) sent_value_->transform(u, unit.gradient, placement_.replicas * (unit.tied ? 2 : 1));
+  s.reduction = unit.tied ? ports_.embedding.reduce(unit.shard, unit.pieces, buffers, is_last, stream_)
+                          : ports_.dp.reduce(unit.shard, unit.pieces, buffers, is_last, stream_);
+  if (!placement_.overlap && !unit.tied) s.reduction.wait(stream_);
+  s.reduced = true;
+  if (is_last && !s.listed) s.listed = true, reduce_order_.push_back(u);
+}
+
+void UnitTraffic::finish_reductions() {
+  flush();
+  for (int u : reduce_order_) {
+    const UnitMemory& unit = memory(u);
+    settle(u);
+    zero_ranges(device_, unit.gradient_shard, sharded_gradients_ ? unit.shard.gradients.first : 0, unit.padding,
+                stream_);
+    state(u).listed = false;
+  }
+  leftovers_.assign(reduce_order_.begin(), reduce_order_.end());
+  reduce_order_.clear();
+}
+
+// What others own of reduced gradients: parts of sums.
+void UnitTraffic::clear_leftovers() {
+  for (int u : leftovers_) {
+    const UnitMemory& unit = memory(u);
+    const Range& owned = unit.shard.optimizer;
+    zero_outside(device_, unit.gradient_shard,
+                 {owned.first - (sharded_gradients_ ? unit.shard.gradients.first : 0), owned.count}, stream_);
+  }
+  leftovers_.clear();
+}
+
+// All of them, also when one has failed; then rethrows the first failure.
+void UnitTraffic::drain() {
+  std::exception_ptr failure;
+  const auto wait = [&](Ticket& ticket) {
+    try {
+      ticket.wait(stream_);
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
+  };
+  wait(waiting_.sum);
+  for (UnitState& s : states_) {
+    wait(s.gather);
+    wait(s.param_sync);
+    wait(s.reduction);
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace thinwire

@@ -1,0 +1,142 @@
+// Affinity masks exchanged inside a node, and cores dealt out in machine order.
+#include "parallel/wire/binding.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <map>
+#include <utility>
+
+#include "engine/base/core/check.h"
+#include "parallel/wire/handshake.h"
+
+namespace thinwire {
+namespace {
+
+constexpr int kMostCpus = CPU_SETSIZE;
+constexpr int kTag = kTags - 1;
+using Mask = std::array<unsigned char, kMostCpus / 8>;
+
+std::vector<int> list_of(const Mask& mask) {
+  std::vector<int> cpus;
+  for (int i = 0; i < kMostCpus; ++i) {
+    if ((mask[static_cast<size_t>(i / 8)] >> (i % 8) & 1) != 0) cpus.push_back(i);
+  }
+  return cpus;
+}
+
+// -1 where the file is missing.
+int number_in(const std::string& path) {
+  std::FILE* file = std::fopen(path.c_str(), "r");
+  if (file == nullptr) return -1;
+  int value = -1;
+  if (std::fscanf(file, "%d", &value) != 1) value = -1;
+  std::fclose(file);
+  return value;
+}
+
+}  // namespace
+
+NodePlace place_on_node(const std::vector<std::string>& hosts, int rank) {
+  TW_CHECK(rank >= 0 && rank < static_cast<int>(hosts.size()), "rank ", rank, " of ", hosts.size());
+  NodePlace place;
+  for (int r = 0; r < static_cast<int>(hosts.size()); ++r) {
+    if (hosts[static_cast<size_t>(r)] != hosts[static_cast<size_t>(rank)]) continue;
+    if (r == rank) place.local_rank = static_cast<int>(place.ranks.size());
+    place.ranks.push_back(r);
+  }
+  place.local_size = static_cast<int>(place.ranks.size());
+  return place;
+}
+
+std::vector<int> choose_cpus(const std::vector<std::vector<int>>& masks, int local_rank,
+                             const std::vector<Cpu>& machine) {
+  const auto ranks = static_cast<int64_t>(masks.size());
+  TW_CHECK(local_rank >= 0 && local_rank < ranks);
+  if (ranks == 1) return {};
+  for (const std::vector<int>& mask : masks) {
+    if (mask != masks.front()) return {};  // somebody gave each rank its own
+  }
+  std::map<std::pair<int, int>, std::vector<int>> cores;
+  for (int number : masks.front()) {
+    const auto known =
+        std::find_if(machine.begin(), machine.end(), [number](const Cpu& cpu) { return cpu.number == number; });
+    // Unknown ones sort behind all packages.
+    const std::pair<int, int> core =
+        known != machine.end() ? std::pair(known->package, known->core) : std::pair(1 << 30, number);
+    cores[core].push_back(number);
+  }
+  const auto count = static_cast<int64_t>(cores.size());
+  if (count < ranks) return {};
+  std::vector<int> chosen;
+  int64_t at = 0;
+  for (const auto& [core, cpus] : cores) {
+    if (at >= local_rank * count / ranks && at < (local_rank + 1) * count / ranks)
+      chosen.insert(chosen.end(), cpus.begin(), cpus.end());
+    ++at;
+  }
+  std::sort(chosen.begin(), chosen.end());
+  return chosen;
+}
+
+std::vector<int> allowed_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cpus;
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return cpus;  // more CPUs than the set holds: nothing is known
+  for (int i = 0; i < kMostCpus; ++i) {
+    if (CPU_ISSET(i, &set)) cpus.push_back(i);
+  }
+  return cpus;
+}
+
+std::vector<Cpu> machine_cpus(const std::vector<int>& numbers) {
+  std::vector<Cpu> list;
+  for (int number : numbers) {
+    const std::string folder = "/sys/devices/system/cpu/cpu" + std::to_string(number) + "/topology/";
+    const int package = number_in(folder + "physical_package_id"), core = number_in(folder + "core_id");
+    if (core >= 0) list.push_back({number, package, core});
+  }
+  return list;
+}
+
+std::string cpu_list_text(const std::vector<int>& cpus) {
+  std::string text;
+  for (size_t first = 0; first < cpus.size();) {
+    size_t last = first;
+    while (last + 1 < cpus.size() && cpus[last + 1] == cpus[last] + 1) ++last;
+    text += (text.empty() ? "" : ",") + std::to_string(cpus[first]);
+    if (last > first) text += "-" + std::to_string(cpus[last]);
+    first = last + 1;
+  }
+  return text;
+}
+
+std::vector<int> bind_to_cores(Transport& transport, const std::vector<std::string>& hosts) {
+  const NodePlace place = place_on_node(hosts, transport.rank());
+  if (place.local_size == 1) return {};
+  Mask mine{};
+  for (int cpu : allowed_cpus()) mine[static_cast<size_t>(cpu / 8)] |= static_cast<unsigned char>(1 << (cpu % 8));
+  std::vector<Mask> masks(static_cast<size_t>(place.local_size));
+  masks[static_cast<size_t>(place.local_rank)] = mine;
+  Handshake handshake(transport, kTag);
+  for (int l = 0; l < place.local_size; ++l) {
+    if (l == place.local_rank) continue;
+    const int peer = place.ranks[static_cast<size_t>(l)];
+    handshake.receive(masks[static_cast<size_t>(l)].data(), sizeof(Mask), peer);
+    handshake.send(mine.data(), mine.size(), peer);
+  }
+  handshake.finish();
+  std::vector<std::vector<int>> lists;
+  for (const Mask& mask : masks) lists.push_back(list_of(mask));
+  const std::vector<int> chosen = choose_cpus(lists, place.local_rank, machine_cpus(lists.front()));
+  if (chosen.empty()) return {};
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int cpu : chosen) CPU_SET(cpu, &set);
+  return ::sched_setaffinity(0, sizeof set, &set) == 0 ? chosen : std::vector<int>{};
+}
+
+}  // namespace thinwire

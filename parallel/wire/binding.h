@@ -1,0 +1,41 @@
+// Ranks of one node on disjoint cores, where there are enough and the launcher has not seen to it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "parallel/wire/transport.h"
+
+namespace thinwire {
+
+// Which rank of its node a rank is, from the nodes' names per rank: equal names share memory.
+struct NodePlace {
+  int local_rank = 0, local_size = 1;
+  std::vector<int> ranks;  // world ranks of the node, ascending
+};
+NodePlace place_on_node(const std::vector<std::string>& hosts, int rank);
+
+// One logical CPU and the core that it is a thread of.
+struct Cpu {
+  int number = 0, package = 0, core = 0;
+};
+
+// The CPUs that local rank `local_rank` is to run on, ascending; empty: leave things alone. masks: per local rank the
+// CPUs that it may use now (ascending). Alone on the node, bound differently by the launcher, or with fewer cores than
+// ranks: left alone. Otherwise each rank gets a run of whole cores, neighbours in (package, core) order, sizes that
+// differ by one at most. CPUs that `machine` does not list count as a core each.
+std::vector<int> choose_cpus(const std::vector<std::vector<int>>& masks, int local_rank,
+                             const std::vector<Cpu>& machine);
+
+// CPUs that the calling thread may run on, ascending.
+std::vector<int> allowed_cpus();
+// What /sys says of them; core numbers of one's own where it says nothing.
+std::vector<Cpu> machine_cpus(const std::vector<int>& numbers);
+// "0-3,8" for {0,1,2,3,8}.
+std::string cpu_list_text(const std::vector<int>& cpus);
+
+// Binds the calling thread - threads that it starts later inherit that - and returns the chosen CPUs, empty if nothing
+// was changed. All ranks call it once, before Progress exists: masks are exchanged over `transport` with tag kTags - 1.
+std::vector<int> bind_to_cores(Transport& transport, const std::vector<std::string>& hosts);
+
+}  // namespace thinwire

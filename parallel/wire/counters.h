@@ -1,0 +1,22 @@
+// What is counted where messages are sent: bytes, time on the wire, and the part of it that compute had to wait for.
+#pragma once
+
+#include <cstdint>
+
+namespace thinwire {
+
+// One counter slot of a rank; who owns it (a site of the mesh, a benchmark) hands it down to what it issues. Read and
+// reset between steps while nothing is open. Written under the baton, except exposed_ns, which the waiting thread owns.
+struct WireCounters {
+  int64_t logical_bytes = 0;  // what the same algorithm would send uncoded, in the wire dtype of the run
+  int64_t wire_bytes = 0;     // what was handed to the transport
+  int64_t messages = 0;
+  int64_t operations = 0;
+  int64_t busy_ns = 0;     // time during which at least one operation was open
+  int64_t exposed_ns = 0;  // time that the compute thread stood still for it
+
+  int open = 0;  // operations under way; with opened_at the running part of busy_ns
+  int64_t opened_at = 0;
+};
+
+}  // namespace thinwire

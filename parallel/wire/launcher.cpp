@@ -1,0 +1,26 @@
+// The variables that launchers leave in the environment.
+#include "parallel/wire/launcher.h"
+
+#include <cstdlib>
+
+namespace thinwire {
+
+Launch launch_of_environment() {
+  // Of MPICH and its kin, Open MPI, MVAPICH, jsrun, and a job step of Slurm. SLURM_NTASKS is also set in a batch script
+  // that starts one process only, so it says nothing.
+  constexpr const char* kVariables[][2] = {{"PMI_SIZE", "PMI_RANK"},
+                                           {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+                                           {"MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"},
+                                           {"JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK"},
+                                           {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}};
+  for (const auto& [size_name, rank_name] : kVariables) {
+    const char* size = std::getenv(size_name);
+    const char* rank = std::getenv(rank_name);
+    if (size == nullptr || rank == nullptr) continue;
+    const Launch found{std::strtoll(size, nullptr, 10), std::strtoll(rank, nullptr, 10)};
+    if (found.count >= 1 && found.rank >= 0 && found.rank < found.count) return found;
+  }
+  return {};
+}
+
+}  // namespace thinwire

@@ -1,0 +1,115 @@
+// The memory that the ranks of a node share: made by the first of them, found by the others through its process.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+
+#include "parallel/wire/binding.h"
+#include "parallel/wire/handshake.h"
+#include "parallel/wire/transport_node.h"
+
+namespace thinwire {
+namespace {
+
+constexpr int kTag = kTags - 2;
+
+// Where the memory is: a file without a name, which nobody has to clean up. The cookie stands at its start while ranks
+// look for it: process numbers of another container may lead to any file.
+struct Offer {
+  int64_t process = 0;
+  int32_t file = -1;
+  uint32_t layout = kNodeMemoryLayout;
+  uint64_t bytes = 0;  // 0: there is none
+  uint64_t cookie[2] = {};
+};
+
+class File {
+ public:
+  explicit File(int number) : number_(number) {}
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  ~File() {
+    if (number_ >= 0) ::close(number_);
+  }
+  int number() const { return number_; }
+
+ private:
+  int number_;
+};
+
+std::shared_ptr<void> map(const File& file, size_t bytes) {
+  void* start = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.number(), 0);
+  if (start == MAP_FAILED) return nullptr;
+  return {start, [bytes](void* memory) { ::munmap(memory, bytes); }};
+}
+
+std::shared_ptr<void> make(const File& file, Offer& offer, size_t bytes) {
+  if (file.number() < 0 || ::ftruncate(file.number(), static_cast<off_t>(bytes)) != 0) return nullptr;
+  std::shared_ptr<void> memory = map(file, bytes);
+  if (memory == nullptr) return nullptr;
+  std::random_device random;
+  for (uint64_t& word : offer.cookie) word = uint64_t{random()} << 32 | random();
+  std::memcpy(memory.get(), offer.cookie, sizeof offer.cookie);
+  offer.process = ::getpid();
+  offer.file = file.number();
+  offer.bytes = bytes;
+  return memory;
+}
+
+std::shared_ptr<void> find(const Offer& offer, size_t bytes) {
+  if (offer.bytes != bytes || offer.layout != kNodeMemoryLayout) return nullptr;
+  const std::string path = "/proc/" + std::to_string(offer.process) + "/fd/" + std::to_string(offer.file);
+  const File file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  struct stat about {};
+  if (file.number() < 0 || ::fstat(file.number(), &about) != 0 || !S_ISREG(about.st_mode) ||
+      about.st_size != static_cast<off_t>(bytes))
+    return nullptr;
+  std::shared_ptr<void> memory = map(file, bytes);
+  if (memory == nullptr || std::memcmp(memory.get(), offer.cookie, sizeof offer.cookie) != 0) return nullptr;
+  return memory;
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> join_node(std::unique_ptr<Transport> transport, const std::vector<std::string>& hosts,
+                                     bool wanted) {
+  const NodePlace place = place_on_node(hosts, transport->rank());
+  if (place.local_size == 1 || place.local_size > kMostNodeRanks) return transport;
+  const size_t bytes = node_memory_bytes(place.local_size);
+  const int first = place.ranks.front();
+  Handshake handshake(*transport, kTag);
+  Offer offer;
+  std::shared_ptr<void> memory;
+  char all = 0;
+  if (place.local_rank == 0) {
+    const File file(wanted ? ::memfd_create("thinwire-node", MFD_CLOEXEC) : -1);
+    memory = make(file, offer, bytes);
+    std::vector<char> found(place.ranks.size(), 1);
+    for (size_t i = 1; i < place.ranks.size(); ++i) {
+      handshake.send(&offer, sizeof offer, place.ranks[i]);
+      handshake.receive(&found[i], 1, place.ranks[i]);
+    }
+    handshake.finish();
+    all = memory != nullptr && std::count(found.begin(), found.end(), 1) == place.local_size ? 1 : 0;
+    if (memory != nullptr) std::memset(memory.get(), 0, sizeof offer.cookie);
+    for (size_t i = 1; i < place.ranks.size(); ++i) handshake.send(&all, 1, place.ranks[i]);
+    handshake.finish();
+  } else {
+    handshake.receive(&offer, sizeof offer, first);
+    handshake.finish();
+    memory = wanted ? find(offer, bytes) : nullptr;
+    const char found = memory != nullptr ? 1 : 0;
+    handshake.send(&found, 1, first);
+    handshake.receive(&all, 1, first);
+    handshake.finish();
+  }
+  if (all == 0) return transport;
+  return node_transport(std::move(transport), place.ranks, std::move(memory));
+}
+
+}  // namespace thinwire

@@ -1,0 +1,97 @@
+// Drives a rank's transfers: coroutines under one lock (the baton), polled by a waiting thread, or by the progress
+// thread while nobody waits.
+//
+// Issuing an operation runs its coroutine to the first suspension on the caller's thread. Ticket::wait takes the baton
+// and polls: for a short while at full speed, then with growing sleeps. The progress thread polls only while operations
+// are open and nobody waits; between two polls it sleeps for half of the usual time between completions, 50 us to 4 ms.
+// No thread spins without bound: there may be more ranks than cores. Coroutine frames, operations and scratch come from
+// pools: the steady state allocates nothing.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/base/device/stream.h"
+#include "parallel/wire/counters.h"
+#include "parallel/wire/task.h"
+#include "parallel/wire/transport.h"
+
+namespace thinwire {
+
+// Who issues an operation, in his own words: a name to print, and his number for the trace.
+struct Label {
+  const char* name = "";  // static text
+  int number = 0;
+};
+
+// What the flight recorder, the watchdog and the trace know of an operation.
+struct OperationNote {
+  Label label;
+  const char* verb = "";  // static text
+  int group = 0;          // number of the communicator
+  int peer = -1;          // world rank for send / receive, -1 for collectives
+  uint32_t sequence = 0;  // within the communicator
+  int64_t bytes = 0;
+};
+
+struct ProgressOptions {
+  bool thread = true;             // false: operations move only while somebody waits or issues (tests)
+  int spin_us = 50;               // polling at full speed before a waiter starts to sleep; 0 with more ranks than cores
+  bool shares_core = false;       // the thread has no core of its own: the compute thread calls look()
+  double watchdog_seconds = 0.0;  // silence that ends the job with code 71; 0: no watchdog
+  std::string report_directory;   // where the watchdog leaves who-waits-for-whom; empty: stderr only
+  std::vector<std::string> hosts;                           // per world rank, for the watchdog's message; may be empty
+  std::function<void(const std::string& message)> on_hang;  // on the watchdog's thread, before it ends the job
+};
+
+// Called with every finished operation and every wait of the compute thread (trace, tests). Runs under the baton.
+class OperationSink {
+ public:
+  virtual ~OperationSink() = default;
+  using Clock = std::chrono::steady_clock;
+  virtual void operation(const OperationNote& note, Clock::time_point issued, Clock::time_point done) = 0;
+  virtual void waited(const OperationNote& note, Clock::time_point from, Clock::time_point to) = 0;
+};
+
+// One per rank. Thread-safe: operations may be issued and awaited from any thread of the rank, collectives of one
+// communicator in the same order on all its ranks.
+class Progress {
+ public:
+  Progress(Transport& transport, ProgressOptions options = {});
+  ~Progress();  // operations that are still open fail: their tickets say so
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  Transport& transport();
+  // Runs `task` to its first suspension; the ticket is done when it has returned. Exceptions of the task surface in the
+  // ticket's wait. Not to be called from inside a task. The counters outlive the ticket.
+  Ticket start(Task task, const OperationNote& note, WireCounters* counters);
+
+  // One poll by the caller's thread: moves what can be moved and waits for nothing. True: something moved. With
+  // ProgressOptions::thread off, one thread can so drive any number of ranks, each to the end of its tickets.
+  bool poll();
+
+  // The progress hook, called by the compute thread between two of its tasks where the progress thread has no core of
+  // its own: moves what can be moved, waits for nothing. The progress thread rests while calls keep coming and the
+  // compute thread waits little.
+  void look();
+  // Whether the compute thread should call it (ProgressOptions::shares_core).
+  bool wants_looks() const;
+
+  void set_sink(OperationSink* sink);  // nullptr: none
+  BlockPool& pool();                   // for frames and scratch (scratch.h)
+  // For the watchdog's report: what this rank is doing outside communication ("step 12").
+  void set_activity(const std::string& text);
+
+  struct Core;  // progress_core.h
+  Core& core() { return *core_; }
+
+ private:
+  std::unique_ptr<Core> core_;
+};
+
+}  // namespace thinwire

@@ -1,0 +1,247 @@
+// Inside of Progress, for the coroutines of parallel/collective: how a transfer is posted and awaited.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <coroutine>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "parallel/wire/flight_recorder.h"
+#include "parallel/wire/progress.h"
+#include "parallel/wire/scratch.h"
+#include "parallel/wire/watchdog.h"
+
+namespace thinwire {
+
+// What a coroutine of this folder is handed first: where its transfers go, under which tag, and who counts them. The
+// pool makes its frame cheap (task.h).
+struct Lane {
+  Progress::Core* core = nullptr;
+  int tag = 0;
+  WireCounters* counters = nullptr;
+  BlockPool& pool() const;
+};
+
+// A task under way, or a single transfer, as the ticket sees it. The ticket is its only owner: one that is dropped in
+// an error takes its transfers back.
+class RunningOperation final : public Operation {
+ public:
+  RunningOperation(Progress::Core& core, Task task, const OperationNote& note, WireCounters* counters);
+  ~RunningOperation() override;
+  State state() const override { return state_.load(std::memory_order_acquire); }
+  void wait_on(Stream& stream) override;
+  void wait_on_host() override;
+
+ private:
+  friend struct Progress::Core;
+  friend class Exchange;
+  bool open() const { return state_.load(std::memory_order_acquire) == State::kIssued; }
+
+  Progress::Core* core_;
+  Task task_;
+  OperationNote note_;
+  WireCounters* counters_;
+  std::exception_ptr error_;
+  std::atomic<State> state_{State::kIssued};  // stored last: whoever sees the end may drop the operation
+  bool started_ = false;
+  SequencePlace place_;  // of the transfer
+  int slot_ = -1;        // of the transfer, where there is no task; -1: over
+  uint64_t flight_ = 0;  // number in the flight recorder
+  OperationSink::Clock::time_point issued_, done_;
+  OperationSink::Clock::time_point handed_;  // where large: when the issuer, with its part of the copying, went on
+  RunningOperation *previous_ = nullptr, *next_ = nullptr;  // open ones, in order of issue
+};
+
+// A coroutine that waits for something under the baton.
+class Waiter {
+ protected:
+  friend struct Progress::Core;
+  RunningOperation* operation_ = nullptr;
+  std::coroutine_handle<> waiter_;
+  Waiter* next_ready_ = nullptr;
+  bool ready_ = false;  // in the list of those that go on with the next poll
+};
+
+// Transfers that are awaited together (all_of). Each is posted when it is named; co_await continues when all are over,
+// at once if they are. Lives in the frame of a coroutine; used under the baton, as all coroutine code is. May be used
+// again after it was awaited.
+class Exchange : private Waiter {
+ public:
+  explicit Exchange(const Lane& lane) : lane_(lane) {}
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+  ~Exchange();
+
+  // peer: world rank. A receive must bring exactly `bytes`.
+  void send(const void* data, size_t bytes, int peer) { send(data, bytes, peer, lane_.tag); }
+  void receive(void* data, size_t bytes, int peer) { receive(data, bytes, peer, lane_.tag); }
+  void send(const void* data, size_t bytes, int peer, int tag);
+  void receive(void* data, size_t bytes, int peer, int tag);
+  int pending() const { return pending_; }
+
+  bool await_ready() const noexcept { return pending_ == 0; }
+  void await_suspend(std::coroutine_handle<> awaiting) noexcept { waiter_ = awaiting; }
+  void await_resume();
+
+ private:
+  friend struct Progress::Core;
+  template <typename Posting>
+  void post(size_t bytes, int peer, bool is_send, const Posting& posting);
+
+  Lane lane_;
+  int pending_ = 0;
+  size_t wrong_bytes_ = 0, wrong_expected_ = 0;
+  int wrong_peer_ = -1;
+};
+
+// A send queue. The operations in it send one after the other, in the order of issue: what is needed first arrives
+// first, instead of sharing the wire with everything behind it.
+class Turn;
+struct TurnQueue {
+  Turn *first = nullptr, *last = nullptr;
+};
+
+// A place in a queue, taken where it is made: before the first suspension of an operation, so that all ranks have the
+// same order. Lives in the frame of a coroutine; co_await continues when all before it have passed on. What an
+// operation receives does not wait for its turn.
+class Turn : private Waiter {
+ public:
+  Turn(const Lane& lane, TurnQueue& queue);
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  ~Turn() { pass_on(); }
+
+  // The last message was posted: the next may begin. May be called again.
+  void pass_on();
+
+  bool await_ready() const noexcept { return queue_->first == this; }
+  void await_suspend(std::coroutine_handle<> awaiting) noexcept { waiter_ = awaiting; }
+  void await_resume() const noexcept {}
+
+ private:
+  Progress::Core* core_;
+  TurnQueue* queue_;
+  Turn *before_ = nullptr, *behind_ = nullptr;
+  bool passed_ = false;
+};
+
+// The largest single message: MPI counts are int.
+inline constexpr size_t kLargestMessage = size_t{1} << 30;
+
+// One message: an operation that needs no coroutine.
+struct Transfer {
+  bool is_send = false;
+  void* data = nullptr;  // only read where it is sent
+  size_t bytes = 0;      // at most kLargestMessage
+  int peer = 0;          // world rank
+  int tag = 0;
+  SequencePlace place{};  // of a message that may start (sequence_window.h)
+};
+
+// The shortest nap, where a rank that wakes up takes the core from one that works.
+inline constexpr std::chrono::microseconds kCrowdedSleep{250};
+// An operation of so many bytes does not wait for the end of the thread's nap.
+inline constexpr int64_t kWorthWaking = 8 << 20;
+
+struct Progress::Core {
+  using Clock = OperationSink::Clock;
+  Core(Transport& transport, ProgressOptions options);
+  ~Core();
+
+  // All below: under the baton, unless said otherwise.
+  std::mutex baton;
+  Transport* transport;
+  ProgressOptions options;
+  BlockPool* pool;
+  FlightRecorder recorder;
+  OperationSink* sink = nullptr;
+
+  // A posted transfer; its place is the token. Without an owner it is all there is to its operation; without an
+  // operation it was given up, or is free.
+  struct Slot {
+    Exchange* owner = nullptr;
+    RunningOperation* operation = nullptr;
+    size_t bytes = 0;
+    int peer = -1;
+    bool is_send = false;
+    int next_free = -1;
+  };
+  static constexpr size_t kPollBatch = 32;  // completions per poll: others get the baton in between
+  std::array<Completion, kPollBatch> done;  // what the transport reports; here so that a poll need not clear it
+  std::vector<Slot> slots;
+  int free_slot = -1;
+  RunningOperation *first_open = nullptr, *last_open = nullptr;
+  RunningOperation* running = nullptr;  // whose coroutine runs now
+  Waiter *first_ready = nullptr, *last_ready = nullptr;
+  // By the communicator's number (and slot); here because operations may outlive it in an error.
+  std::map<int, TurnQueue> gathers;
+  std::map<std::pair<int, uint32_t>, TurnQueue> packing;
+  StartQueue held;             // tasks whose tags may still be in use
+  std::exception_ptr failure;  // of the transport: nothing works any more
+
+  // Written under the baton, read by anybody.
+  std::atomic<int> open{0}, waiters{0};
+  std::atomic<int> wanted{0};  // threads that stand before the baton with an operation to issue: pollers make way
+  std::atomic<uint64_t> issued{0};
+  std::atomic<int64_t> looked_at{0};  // the last call of the progress hook, ns of the steady clock; 0: none
+  std::atomic<int64_t> waited{0};     // ns, of all threads that waited; written under the baton
+
+  void start(RunningOperation& operation);
+  Ticket start(const Transfer& transfer, const OperationNote& note, WireCounters* counters);  // takes the baton itself
+  void drive(RunningOperation& operation);                                                    // takes the baton itself
+  void give_up(RunningOperation& operation);
+  bool poll();  // true: something moved
+  void look();  // takes the baton itself, if nobody has it
+  void withdraw(Exchange& exchange);
+  void make_ready(Waiter& waiter);    // goes on with the next poll
+  void forget_ready(Waiter& waiter);  // it is going away
+  int take_slot(const Slot& content);
+  void free_up(int slot);
+
+  // The thread that polls while nobody waits.
+  enum class Rest : int { kAwake, kShort, kWatched, kLong };  // kWatched: the progress hook is called
+  std::atomic<Rest> rest{Rest::kAwake};
+  std::atomic<bool> awaited_at_once{false};  // the last large operation: the thread was not needed
+  std::mutex rest_mutex;
+  std::condition_variable rest_wake;
+  bool nudged = false, stop = false;
+  std::thread thread;
+  void run_thread();
+  bool rest_for(Rest how, std::chrono::microseconds limit);
+  void nudge();                                // any thread
+  void wake_for(RunningOperation& operation);  // it was issued, and stayed open
+  std::unique_ptr<Watchdog> watchdog;
+
+ private:
+  void enlist(RunningOperation& operation, Clock::time_point now);
+  void run(RunningOperation& operation, std::coroutine_handle<> frame);
+  void finish(RunningOperation& operation, std::exception_ptr error);
+  void fail_all(std::exception_ptr error);
+};
+
+// The baton for whoever issues: a thread that polls at full speed would hardly ever let it go.
+class IssueLock {
+ public:
+  explicit IssueLock(Progress::Core& core) : lock_(core.baton, std::try_to_lock) {
+    if (lock_.owns_lock()) return;
+    core.wanted.fetch_add(1);
+    lock_.lock();
+    core.wanted.fetch_sub(1);
+  }
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+};
+
+inline BlockPool& Lane::pool() const {
+  return *core->pool;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,148 @@
+// The thread that polls while nobody waits, and how it stays out of the way of whoever computes.
+#include <pthread.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "parallel/wire/progress_core.h"
+
+namespace thinwire {
+namespace {
+
+using Clock = OperationSink::Clock;
+using std::chrono::duration_cast;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+constexpr microseconds kThreadShortest{50}, kThreadLongest{4000};
+constexpr microseconds kBetweenHooks{50000};  // no call of the progress hook for so long: the thread polls
+constexpr milliseconds kLinger{100};          // the thread rests in short naps for so long after the last activity
+
+// The poll interval: how long the thread sleeps after a poll that moved something. It is half of the usual time between
+// two such polls. Every wake-up takes the core from the compute thread, and between the pieces of a message on a slow
+// link there is nothing to do; the kernel's buffers go on sending and receiving meanwhile.
+class PollInterval {
+ public:
+  explicit PollInterval(microseconds shortest) : shortest_(shortest) {}
+  microseconds nap(Clock::time_point now, bool moved) {
+    if (moved) {
+      const auto gap = std::min(duration_cast<microseconds>(now - last_), 4 * kThreadLongest);
+      usual_ = (usual_ + gap) / 2;
+      last_ = now;
+    }
+    return std::clamp(usual_ / 2, shortest_, kThreadLongest);
+  }
+  void not_asked(Clock::time_point now) { last_ = now; }  // nothing was open, or somebody else polled
+
+ private:
+  microseconds shortest_, usual_{0};
+  Clock::time_point last_ = Clock::now();
+};
+
+// Whether the compute thread's calls of the progress hook are enough for the traffic: they are as long as it waits
+// little. Waking the progress thread costs the compute core some 50 us. Long ops on fast links need polls within them.
+class HookMonitor {
+ public:
+  // waited_ns: so far; a wait is added when it ends, however long the thread has slept meanwhile.
+  bool judge(Clock::time_point now, int64_t waited_ns) {
+    const double passed = static_cast<double>(duration_cast<nanoseconds>(now - last_).count());
+    share_ = std::min(1.0, share_ * std::exp(-passed / kMemory) + static_cast<double>(waited_ns - waited_) / kMemory);
+    last_ = now, waited_ = waited_ns;
+    enough_ = share_ < (enough_ ? kMuch : kLittle);
+    return enough_;
+  }
+
+ private:
+  // Replicas wait for the slowest of them in a step, a few percent on noisy machines: more polls would not help.
+  static constexpr double kMemory = 1e9, kMuch = 0.15, kLittle = 0.10;  // ns; parts of the time
+  Clock::time_point last_ = Clock::now();
+  int64_t waited_ = 0;
+  double share_ = 0.0;
+  bool enough_ = true;
+};
+
+}  // namespace
+
+void Progress::Core::nudge() {
+  {
+    std::lock_guard lock(rest_mutex);
+    nudged = true;
+  }
+  rest_wake.notify_one();
+}
+
+// Waking the thread costs microseconds of the caller's core, so only what the thread would not notice is worth it, or
+// what is large and, as the last one of its kind, not waited for at once.
+void Progress::Core::wake_for(RunningOperation& operation) {
+  if (waiters.load(std::memory_order_relaxed) > 0) transport->ring();  // it sleeps, and may have something to do now
+  const bool large = operation.note_.bytes >= kWorthWaking;
+  if (large) operation.handed_ = Clock::now();
+  const Rest now = rest.load();
+  if (now == Rest::kLong || (now == Rest::kShort && large && !awaited_at_once.load())) nudge();
+}
+
+// False: the thread has to end.
+bool Progress::Core::rest_for(Rest how, microseconds limit) {
+  std::unique_lock lock(rest_mutex);
+  rest.store(how);
+  // Whoever made work before it could see `how` is seen here.
+  const bool work = how == Rest::kLong && open.load() > 0 && waiters.load() == 0;
+  if (!work && !nudged && !stop) {
+    const auto called = [this] { return nudged || stop; };
+    if (how == Rest::kLong) {
+      rest_wake.wait(lock, called);
+    } else {
+      rest_wake.wait_for(lock, limit, called);
+    }
+  }
+  nudged = false;
+  rest.store(Rest::kAwake);
+  return !stop;
+}
+
+void Progress::Core::run_thread() {
+  pthread_setname_np(pthread_self(), "tw-progress");
+  ::prctl(PR_SET_TIMERSLACK, 5000UL, 0UL, 0UL, 0UL);
+  PollInterval interval(options.spin_us > 0 ? kThreadShortest : kCrowdedSleep);
+  microseconds nap = kThreadLongest;
+  HookMonitor hooks;
+  uint64_t seen = 0;
+  Clock::time_point active = Clock::now();
+  Rest how = Rest::kShort;
+  while (rest_for(how, nap)) {
+    const Clock::time_point now = Clock::now();
+    const uint64_t count = issued.load(std::memory_order_relaxed);
+    const bool fresh = count != seen;
+    seen = count;
+    const bool hooks_suffice = hooks.judge(now, waited.load(std::memory_order_relaxed));
+    const auto since_hook = now - Clock::time_point(nanoseconds(looked_at.load(std::memory_order_relaxed)));
+    if (hooks_suffice && since_hook < kBetweenHooks) {
+      nap = duration_cast<microseconds>(kBetweenHooks - since_hook) + microseconds(1);
+      interval.not_asked(now);
+      active = now;
+      how = Rest::kWatched;
+      continue;
+    }
+    if (open.load() == 0 || waiters.load() > 0) {
+      // In a run of short operations this branch is all the thread does.
+      nap = kThreadLongest;
+      interval.not_asked(now);
+      if (fresh) active = now;
+      how = now - active > kLinger ? Rest::kLong : Rest::kShort;
+      continue;
+    }
+    how = Rest::kShort;
+    active = now;
+    std::unique_lock lock(baton, std::try_to_lock);
+    // Somebody is at it, most likely issuing what he is about to wait for. To come back soon would only take his core
+    // away: that cost up to a fifth of a large transfer's time.
+    if (!lock.owns_lock()) continue;
+    const bool moved = poll();
+    lock.unlock();
+    nap = moved || fresh ? interval.nap(now, moved) : std::min(nap * 3 / 2, kThreadLongest);
+  }
+}
+
+}  // namespace thinwire

@@ -1,0 +1,35 @@
+// Messages between the ranks of one node: copied through rings in memory that they share, and a bell for who sleeps.
+//
+// For every ordered pair of ranks there is a ring of cells. A message is a run of cells: the sender fills them as far
+// as there is room, the receiver empties them from the first one on, at the same time. Nothing is locked: a cell tells
+// by its turn number whose it is. What arrives before anybody asked for it is kept by the receiver, in the order of
+// arrival, as soon as he asks that peer for anything. Messages to other nodes go to the transport beneath.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel/wire/transport.h"
+
+namespace thinwire {
+
+inline constexpr int kMostNodeRanks = 64;
+inline constexpr uint32_t kNodeMemoryLayout = 1;  // to be changed with what the memory looks like: builds may meet
+
+// Of the memory for so many ranks (2 .. kMostNodeRanks): 1 MiB for two, at most 33.
+size_t node_memory_bytes(int ranks);
+
+// The transport of one rank. `ranks`: the world ranks of this node, ascending, this one (beneath->rank()) among them.
+// `memory`: node_memory_bytes() bytes at a multiple of 64, all zero at the start, the same for all these ranks.
+std::unique_ptr<Transport> node_transport(std::unique_ptr<Transport> beneath, const std::vector<int>& ranks,
+                                          std::shared_ptr<void> memory);
+
+// The same where the ranks with equal `hosts` (per world rank) find that they can share memory: `transport` itself
+// where they cannot (containers), are too many, or one of them does not want it. Collective over all ranks.
+std::unique_ptr<Transport> join_node(std::unique_ptr<Transport> transport, const std::vector<std::string>& hosts,
+                                     bool wanted);
+
+}  // namespace thinwire

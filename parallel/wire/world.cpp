@@ -1,0 +1,69 @@
+// The world that this process is part of: MPI where a launcher started several ranks, otherwise one rank alone.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "engine/base/core/check.h"
+#include "parallel/wire/launcher.h"
+#include "parallel/wire/transport.h"
+#include "parallel/wire/transport_mpi.h"
+#include "parallel/wire/transport_node.h"
+
+namespace thinwire {
+namespace {
+
+// Nobody to talk to.
+class AloneTransport final : public Transport {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  const char* name() const override { return "alone"; }
+  bool post_send(const void*, size_t, int peer, int, uint32_t) override { refuse(peer); }
+  bool post_receive(void*, size_t, int peer, int, uint32_t) override { refuse(peer); }
+  size_t poll(std::span<Completion>) override { return 0; }
+  bool withdraw(uint32_t) noexcept override { return true; }
+  [[noreturn]] void abort(int code) override {
+    std::fflush(nullptr);
+    std::_Exit(code);
+  }
+
+ private:
+  [[noreturn]] static void refuse(int peer) {
+    check_failed(__FILE__, __LINE__, "size() > 1", "one rank alone has no rank " + std::to_string(peer));
+  }
+};
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "localhost";
+}
+
+// THINWIRE_NODE_MEMORY=0 leaves messages inside a node to MPI, too.
+bool wants_node_memory() {
+  const char* wish = std::getenv("THINWIRE_NODE_MEMORY");
+  return wish == nullptr || std::string(wish) != "0";
+}
+
+}  // namespace
+
+World open_world() {
+  World world;
+  const Launch launch = launch_of_environment();
+  if (launch.count == 1) {
+    world.transport = std::make_unique<AloneTransport>();
+    world.hosts = {host_name()};
+    return world;
+  }
+  world.transport = join_node(open_mpi(launch.count, world.hosts), world.hosts, wants_node_memory());
+  const int rank = world.transport->rank();
+  world.local_size = 0;
+  for (int r = 0; r < world.transport->size(); ++r) {
+    if (world.hosts[static_cast<size_t>(r)] != world.hosts[static_cast<size_t>(rank)]) continue;
+    if (r == rank) world.local_rank = world.local_size;
+    ++world.local_size;
+  }
+  return world;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,110 @@
+// The table of codecs: rows say what their codecs are, and what is derived from several rows holds for each.
+#include "compression/codec_table.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "compression/data_kinds.h"
+#include "engine/base/core/error.h"
+
+namespace thinwire {
+namespace {
+
+Traits traits_of(const MadeCodec& made) {
+  return made.codec != nullptr ? made.codec->traits() : made.rounds->traits();
+}
+
+TEST(CodecTable, RowsSayWhatTheirCodecsAre) {
+  std::set<std::string> names;
+  for (const CodecRow& row : codec_table()) {
+    SCOPED_TRACE(row.name());
+    EXPECT_TRUE(names.insert(row.name()).second);
+    ASSERT_FALSE(row.cases.empty());
+    for (const CodecSpec& spec : row.cases) {
+      EXPECT_EQ(spec.codec, row.name());
+      const MadeCodec made = make_codec(spec);
+      const Traits traits = traits_of(made);
+      EXPECT_EQ(traits.lossless, row.lossless);
+      EXPECT_EQ(traits.selects, row.selects);
+      EXPECT_EQ(made.rounds != nullptr, row.rounds);
+      const std::string name = made.codec != nullptr ? made.codec->name() : made.rounds->name();
+      EXPECT_EQ(name.substr(0, row.name().size()), row.name());
+    }
+    // What may stand in its place keeps the blocks, and is made from the same parameters.
+    if (row.light == nullptr) continue;
+    CodecSpec heavy = row.cases.front();
+    heavy.light = true;
+    const CodecSpec light = light_codec(heavy);
+    EXPECT_NE(light.codec, heavy.codec);
+    EXPECT_EQ(light.block, heavy.block);
+    EXPECT_FALSE(light.light);
+    EXPECT_NE(make_codec(light).codec, nullptr);
+  }
+}
+
+// Changes everything outside of one aligned run of a message: what the run decodes to changes where a codec crosses
+// tensors, and only there.
+TEST(CodecTable, CodesWithinWhatItSays) {
+  constexpr int64_t kRun = 4096, kCount = 3 * kRun;
+  const auto decoded = [](const Codec& codec, std::vector<float> x) {
+    const Msg msg{.seed = 7};
+    std::vector<std::byte> payload(codec.wire_bytes(kCount, DType::f32));
+    const View in(x.data(), DType::f32, {kCount});
+    payload.resize(codec.encode(msg, in, payload, nullptr).bytes);
+    std::vector<float> y(x.size());
+    codec.decode(msg, payload, View(y.data(), DType::f32, {kCount}), false);
+    return std::vector<float>(y.begin() + kRun, y.begin() + 2 * kRun);
+  };
+  const std::vector<float> x = make_data(DataKind::kGaussian, kCount, 3);
+  std::vector<float> neighbours = x;
+  for (int64_t i = 0; i < kCount; ++i)
+    if (i < kRun || i >= 2 * kRun) neighbours[static_cast<size_t>(i)] *= i % 7 == 0 ? 90.0f : 0.3f;
+  for (const CodecRow& row : codec_table())
+    for (const CodecSpec& spec : row.cases) {
+      const auto codec = make_codec(spec).codec;
+      if (codec == nullptr || codec->traits().matrices) continue;
+      EXPECT_EQ(decoded(*codec, x) == decoded(*codec, neighbours), codes_within(spec, kRun)) << codec->name();
+    }
+}
+
+TEST(CodecTable, KeysHoldWhatAnyCodecAllows) {
+  for (const CodecParameter& shared : codec_parameters()) {
+    SCOPED_TRACE(shared.key.name);
+    int rows = 0;
+    for (const CodecRow& row : codec_table()) {
+      for (const CodecParameter& own : row.parameters) {
+        if (own.key.name != shared.key.name) continue;
+        ++rows;
+        EXPECT_EQ(own.field, shared.field) << row.name();
+        EXPECT_GE(own.key.bounds.min, shared.key.bounds.min) << row.name();
+        EXPECT_LE(own.key.bounds.max, shared.key.bounds.max) << row.name();
+        EXPECT_NE(shared.key.doc.find(row.name()), std::string::npos) << shared.key.doc;
+        for (const std::string& value : own.key.allowed)
+          EXPECT_EQ(std::count(shared.key.allowed.begin(), shared.key.allowed.end(), value), 1) << value;
+      }
+    }
+    EXPECT_GT(rows, 0);
+  }
+  const auto& all = codec_parameters();
+  const auto format = std::find_if(all.begin(), all.end(), [](const auto& p) { return p.key.name == "format"; });
+  ASSERT_NE(format, all.end());
+  EXPECT_EQ(format->key.default_text, "cast, top_k, random_k, chunked_top_k: bf16; mx: mxfp8_e4m3");
+}
+
+TEST(CodecTable, RefusesNamesThatItDoesNotHave) {
+  for (const auto& use : {+[] { make_codec({.codec = "top_l"}); }, +[] { codes_within({.codec = "top_l"}, 1); },
+                          +[] { light_codec({.codec = "top_l"}); }, +[] { default_codec("top_l"); }}) {
+    try {
+      use();
+      FAIL() << "took a codec that there is not";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ExitCode::kBadConfig);
+      EXPECT_NE(std::string(e.what()).find("\"top_l\" is none of identity | cast"), std::string::npos) << e.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace thinwire

@@ -1,0 +1,207 @@
+// compression.rules: an ordered list, presets of one's own as files, and what is said of what is wrong in either.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "engine/run/config/key_table.h"
+#include "engine/run/config/presets.h"
+#include "engine/run/config/resolved_json.h"
+#include "tests/config/config_test_support.h"
+
+namespace thinwire {
+namespace {
+
+const ConfigOptions kFour{.ranks = 4};
+
+std::string rules(const std::string& list, const std::string& also = "") {
+  return with(also + "\"compression\": {\"rules\": [\n" + list + "]}");
+}
+
+CompressionConfig load_rules(const std::string& text, const std::vector<std::string>& overrides = {},
+                             const ConfigOptions& options = kFour) {
+  return load_config_text({{"a.json", text}}, overrides, options).run.compression;
+}
+
+void expect_line(const std::string& message, const std::string& line) {
+  EXPECT_NE((message + "\n").find("\n" + line + "\n"), std::string::npos) << "wanted:\n"
+                                                                          << line << "\ngot:\n"
+                                                                          << message;
+}
+
+// The object of a site is the short form of a list of one.
+TEST(RuleList, OneRuleIsTheObject) {
+  const CompressionConfig object =
+      load_rules(with("\"compression\": {\"dp.gradient\": {\"codec\": \"block_int\", \"bits\": 4, \"sum\": \"cast\", "
+                      "\"select\": {\"tensor_classes\": [\"mlp\"], \"stages\": [0]}}, \"zero.parameter\": \"cast\"}"));
+  EXPECT_EQ(load_rules(rules("{\"site\": \"dp.gradient\", \"codec\": \"block_int\", \"bits\": 4, \"sum\": \"cast\", "
+                             "\"select\": {\"tensor_classes\": [\"mlp\"], \"stages\": [0]}},\n"
+                             "{\"site\": [\"zero.parameter\"], \"codec\": \"cast\"}"))
+                .rules,
+            object.rules);
+}
+
+TEST(RuleList, TheFirstThatMatchesWins) {
+  const CompressionConfig c =
+      load_rules(rules("{\"site\": [\"dp.gradient\", \"embedding\"], \"codec\": \"block_int\", \"bits\": 4},\n"
+                       "{\"site\": \"all\", \"codec\": \"cast\"}"));
+  EXPECT_EQ(c.rule(Site::kDpGradient)->codec.codec, "block_int");
+  EXPECT_EQ(c.rule(Site::kEmbedding)->codec.codec, "block_int");
+  EXPECT_EQ(c.rule(Site::kTpForward)->codec.codec, "cast");
+  EXPECT_EQ(c.rules.size(), compression_sites().size());
+}
+
+// In front of a preset's rules; a site's object writes over whatever rule its site has.
+TEST(RuleList, OverPresets) {
+  const CompressionConfig c = load_rules(
+      with("\"compression\": {\"preset\": \"thinwire\", \"rules\": [{\"site\": \"dp.gradient\", \"codec\": \"cast\"}], "
+           "\"dp.gradient\": {\"min_bytes\": 64}, \"pp.forward\": {\"block\": 256}}"));
+  EXPECT_EQ(c.rule(Site::kDpGradient)->codec.codec, "cast");
+  EXPECT_EQ(c.rule(Site::kDpGradient)->min_bytes, 64);
+  EXPECT_EQ(c.rule(Site::kPpForward)->codec.block, 256);
+  EXPECT_EQ(c.rule(Site::kZeroParameter)->codec.codec, "ecsq");
+  EXPECT_TRUE(c.adapt);
+}
+
+// Identity in front of a rule takes messages away from it, identity behind it says nothing.
+TEST(RuleList, IdentityLeavesOut) {
+  const SelectSpec by_class =
+      load_rules(rules("{\"site\": \"dp.gradient\", \"select\": {\"tensor_classes\": [\"norm\", \"bias\"]}, \"codec\": "
+                       "\"identity\"},\n{\"site\": \"dp.gradient\", \"codec\": \"block_int\"}"))
+          .rule(Site::kDpGradient)
+          ->select;
+  EXPECT_EQ(by_class.tensor_classes, (std::vector<TensorClass>{TensorClass::kEmbedding, TensorClass::kAttention,
+                                                               TensorClass::kMlp, TensorClass::kHead}));
+  const CompressionConfig by_stage = load_rules(
+      rules("{\"site\": \"dp.gradient\", \"select\": {\"stages\": [0]}, \"codec\": \"identity\"},\n"
+            "{\"site\": \"dp.gradient\", \"codec\": \"block_int\"}, {\"site\": \"dp.gradient\", \"codec\": \"cast\"}",
+            "\"pipe_parallel_size\": 2,\n"));
+  EXPECT_EQ(by_stage.rule(Site::kDpGradient)->select.stages, std::vector<int>{1});
+  EXPECT_EQ(by_stage.rule(Site::kDpGradient)->codec.codec, "block_int");
+}
+
+TEST(RuleList, WhatWasResolvedSurvivesTheRoundTrip) {
+  const std::string text = rules(
+      "{\"site\": \"dp.gradient\", \"when\": {\"data\": \"even\", \"two_level\": false}, \"codec\": \"low_rank\", "
+      "\"residual\": \"error_feedback\", \"warmup_steps\": 0.5, \"select\": {\"stages\": 0.5}},\n"
+      "{\"site\": [\"zero.parameter\", \"pp.forward\"], \"codec\": \"cast\"}",
+      "\"pipe_parallel_size\": 2,\n");
+  const ResolvedConfig first = load_config_text({{"a.json", text}}, {}, kFour);
+  const SiteRule& gradient = first.run.compression.rules.at(Site::kDpGradient);
+  EXPECT_EQ(gradient.codec.codec, "low_rank");
+  EXPECT_EQ(gradient.warmup_steps, 5);  // of 10
+  EXPECT_EQ(gradient.select.stages, std::vector<int>{0});
+  const ResolvedConfig second = load_config_text({{"b.json", resolved_json(first).dump()}}, {}, kFour);
+  EXPECT_EQ(second.run.compression, first.run.compression);
+}
+
+TEST(RuleList, NullTakesBack) {
+  const std::string text = rules("{\"site\": \"all\", \"codec\": \"cast\"}");
+  EXPECT_TRUE(load_rules(text, {"compression.rules=null"}).rules.empty());
+  EXPECT_TRUE(load_rules(text, {"compression=null"}).rules.empty());
+  EXPECT_EQ(load_rules(text, {"compression.rules=[{\"site\": \"embedding\", \"codec\": \"cast\"}]"}).rules.size(), 1u);
+}
+
+TEST(RuleList, WrongOnesAreRefusedAtTheirPlace) {
+  struct Bad {
+    std::string list, line;
+  };
+  const std::string fields = "two_level, weights_persist, pipeline, data, tensor, ranks_per_node, data_per_node";
+  for (const Bad& bad : std::vector<Bad>{
+           {"{\"site\": \"dp.gradient\",\n \"codec\": \"block_int\", \"bitz\": 4}",
+            "a.json:5:24: compression.rules[0].bitz: unknown key (nearest key: compression.rules[0].bits)"},
+           {"{\"site\": \"dp.gradient\", \"codec\": \"cast\"},\n{\"site\": \"embedding\", \"codec\": \"block_int\", "
+            "\"bits\": 9}",
+            "a.json:5:53: compression.rules[1].bits: 9 is out of bounds (at least 2, at most 8)"},
+           {"{\"site\": \"dp.gradient\", \"codec\": \"cast\", \"select\":\n{\"stagez\": [0]}}",
+            "a.json:5:2: compression.rules[0].select.stagez: unknown key (nearest key: "
+            "compression.rules[0].select.stages)"},
+           {"{\"codec\": \"cast\"}",
+            "a.json:4:1: compression.rules[0]: missing: site, one of the sites of compression, a list of them, or "
+            "\"all\""},
+           {"{\"site\": \"dp.gradeint\", \"codec\": \"cast\"}",
+            "a.json:4:10: compression.rules[0].site: \"dp.gradeint\" is not an allowed value, nearest: dp.gradient "
+            "(allowed: tp.forward | tp.backward | pp.forward | pp.backward | dp.gradient | zero.parameter | embedding "
+            "| "
+            "sequence | outer | all)"},
+           {"\"cast\"", "a.json:4:1: compression.rules[0]: must be an object { ... }, not a string"},
+           {"{\"site\": \"dp.gradient\", \"codec\": \"cast\", \"when\": {\"moon\": 1}}",
+            "a.json:4:51: compression.rules[0].when.moon: no such condition (" + fields + ")"},
+           {"{\"site\": \"dp.gradient\", \"codec\": \"cast\", \"when\": {\"data\": \"many\"}}",
+            "a.json:4:59: compression.rules[0].when.data: \"many\" is not an allowed value (allowed: even | odd)"},
+           {"{\"site\": \"tp.forward\", \"codec\": \"block_int\", \"residual\": \"ema\"}",
+            "a.json:4:58: compression.rules[0].residual: residual ema cannot be at tp.forward: what a layer sends must "
+            "come out the same when it is computed again (recompute), and a residual moves on; say none"},
+           {"{\"site\": \"dp.gradient\", \"select\": {\"layers\": [0]}, \"codec\": \"cast\"},\n"
+            "{\"site\": \"dp.gradient\", \"codec\": \"block_int\"}",
+            "a.json:5:1: compression.rules[1]: dp.gradient has the rule compression.rules[0] for other messages "
+            "already, and a site's messages are coded by one rule in this version; say identity in one of them, or one "
+            "rule for both"}}) {
+    SCOPED_TRACE(bad.list);
+    expect_line(refusal(rules(bad.list), {}, kFour), bad.line);
+  }
+}
+
+class OwnPreset : public ::testing::Test {
+ protected:
+  OwnPreset() : folder_(::testing::TempDir() + "own_preset_" + std::to_string(getpid())) {
+    std::filesystem::create_directories(folder_);
+  }
+  ~OwnPreset() override { std::filesystem::remove_all(folder_); }
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ + "/" + name) << text;
+    return folder_ + "/" + name;
+  }
+  std::string folder_;
+};
+
+// By its path as compression.preset, or as a configuration behind another: the same run.
+TEST_F(OwnPreset, ByPathOrAsAConfiguration) {
+  const std::string base = write("base.json", with("\"compression\": \"zhybrid\""));
+  const std::string mine = write(
+      "mine.json",
+      "{\"preset\": \"Mine.\", \"adapt\": true, \"embedding_sync\": \"two_step\",\n\"placement\": [{\"when\": "
+      "{\"data\": \"odd\"}, \"weights\": \"pair\"}, {\"weights\": \"replicated\", \"gradients\": \"global\", "
+      "\"optimizer\": \"global\"}],\n\"rules\": [{\"site\": \"dp.gradient\", \"codec\": \"block_int\", \"bits\": 4}]}");
+  const ResolvedConfig c = load_config({base, mine}, {"compression.dp.gradient.block=64"}, kFour);
+  EXPECT_EQ(c.run.compression.preset, mine);
+  EXPECT_EQ(c.run.compression.rules.size(), 1u);
+  EXPECT_EQ(c.run.compression.rules.at(Site::kDpGradient).codec.block, 64);
+  EXPECT_TRUE(c.run.compression.adapt);
+  EXPECT_EQ(c.run.layout.embedding_sync, EmbeddingSyncKind::kTwoStep);
+  EXPECT_EQ(c.run.layout.placement.gradients, Level::kGlobal);
+  const ResolvedConfig named = load_config({base}, {"compression=" + mine, "compression.dp.gradient.block=64"}, kFour);
+  EXPECT_EQ(named.run.compression, c.run.compression);
+  // A later file or override names another one, as ever.
+  EXPECT_EQ(load_config({base, mine}, {"compression.preset=zeropp"}, kFour).run.compression.preset, "zeropp");
+}
+
+// A shipped file that somebody changed is what it says now, not what was built in.
+TEST_F(OwnPreset, AChangedCopyOfAShippedOne) {
+  const std::string base = write("base.json", with("\"seed\": 1"));
+  std::string text;
+  for (const ShippedPreset& p : shipped_presets())
+    if (p.name == std::string("bf16_wire")) text = p.text;
+  const std::string same = write("bf16_wire.json", text);
+  EXPECT_EQ(load_config({base, same}, {}, kFour).run.compression.preset, "bf16_wire");
+  text.replace(text.rfind("bf16"), 4, "fp16");
+  const std::string other = write("bf16_wire.json", text);
+  const CompressionConfig c = load_config({base, other}, {}, kFour).run.compression;
+  EXPECT_EQ(c.preset, other);
+  EXPECT_EQ(c.rule(Site::kDpGradient)->codec.format, "fp16");
+}
+
+TEST_F(OwnPreset, WhatIsWrongInsideIsNamedThere) {
+  const std::string bad = write("bad.json",
+                                "{\"preset\": \"Bad.\",\n\"rules\": [{\"site\": \"dp.gradient\", \"codec\": "
+                                "\"block_int\", \"bitz\": 4}],\n\"seed\": 3}");
+  const std::string message = refusal(with("\"compression\": \"" + bad + "\""), {}, kFour);
+  expect_line(message, bad + ":2:57: rules[0].bitz: unknown key (nearest key: rules[0].bits)");
+  expect_line(message, bad + ":3:1: seed: no key of a preset (preset, rules, placement, embedding_sync, sends, adapt)");
+  EXPECT_NE(refusal(with("\"compression\": \"nowhere/x.json\"")).find("a.json:3:16: compression: cannot be read: "),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace thinwire

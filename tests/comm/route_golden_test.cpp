@@ -290,11 +290,16 @@ std::vector<Kind> kinds() {
   const auto difference = real(
       "block_int", [](CodecSpec& s) { s.block = 64; }, ResidualKind::kValueDifference);
   const auto mpc = real("mpc", nothing);
-  return {{"none", nullptr, nullptr}, {"identity", identity, identity},
-          {"cast", cast, cast},       {"feedback", feedback, cast},
-          {"ecsq", ecsq, ecsq},       {"entropy", entropy, cast},
-          {"top_k", top, nullptr},    {"difference", difference, nullptr},
-          {"lossless", mpc, entropy}, {"back", nullptr, feedback}};
+  // Draws: the same on all ranks, and by rank.
+  const auto random =
+      real("random_k", [](CodecSpec& s) { s.density = 0.25, s.block = 256, s.rounding = "stochastic"; });
+  const auto dither = real("block_int", [](CodecSpec& s) { s.bits = 4, s.block = 64, s.rounding = "stochastic"; });
+  return {{"none", nullptr, nullptr},   {"identity", identity, identity},
+          {"cast", cast, cast},         {"feedback", feedback, cast},
+          {"ecsq", ecsq, ecsq},         {"entropy", entropy, cast},
+          {"top_k", top, nullptr},      {"difference", difference, nullptr},
+          {"lossless", mpc, entropy},   {"back", nullptr, feedback},
+          {"random_k", random, random}, {"dither", dither, dither}};
 }
 
 std::string text_of(const std::string& name, const Hashes& h) {

@@ -31,7 +31,7 @@ sys.dont_write_bytecode = True
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
 import sweep_json
-from sweep_store import write_atomic
+from sweep_store import StoreError, write_atomic
 
 LAST = {"step", "consumed_samples", "consumed_tokens", "loss", "lr", "loss_scale"}  # the last value says it
 COMPARED = ("eval_loss", "train_loss", "tokens_per_s", "step_ms", "model_tflops_per_rank", "samples_per_s", "exposed_ms", "wire_bytes", "wire_bytes_total",
@@ -360,12 +360,16 @@ def make_reports(folder, build):
 def collect(folder, build=None, reports=True):
     """Writes results.csv and index.html into the folder of a sweep and says so; returns the Sweep."""
     import sweep_html
+    import sweep_svg
 
     for warning in make_reports(folder, build or os.environ.get("THINWIRE_BUILD") or os.path.join(ROOT, "build"))[:3] if reports else []:
         print(f"warning: {warning}", file=sys.stderr)
     sweep = Sweep(folder)
     write_csv(sweep, os.path.join(folder, "results.csv"))
-    write_atomic(os.path.join(folder, "index.html"), sweep_html.page(sweep))
+    try:
+        write_atomic(os.path.join(folder, "index.html"), sweep_svg.draw(sweep_html.page(sweep), build))
+    except StoreError as e:
+        print(f"warning: index.html is not written: {e}", file=sys.stderr)
     states = collections.Counter(row["state"] for row in sweep.rows)
     print(f"{os.path.join(folder, 'results.csv')}, {os.path.join(folder, 'index.html')}: " + ", ".join(f"{n} {s}" for s, n in sorted(states.items())))
     return sweep

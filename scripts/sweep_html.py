@@ -4,28 +4,6 @@ import math
 import sweep_svg as svg
 from sweep_svg import esc
 
-STYLE = """
-*{box-sizing:border-box}
-body{margin:0;background:var(--bg);color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI","Helvetica Neue",Arial,sans-serif}
-main{max-width:1240px;margin:0 auto;padding:28px 20px 48px}
-h1{font-size:26px;line-height:1.2;margin:0;overflow-wrap:anywhere}h2{font-size:18px;margin:32px 0 12px}h3{font-size:14px;margin:0;font-weight:600}
-.sub{color:var(--soft);margin:4px 0 0;max-width:90ch}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(165px,1fr));gap:12px;margin:22px 0 12px}
-.tile{background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:12px 14px}
-.tile b{display:block;font-size:23px;line-height:1.25;font-weight:600;font-variant-numeric:tabular-nums}.tile span{color:var(--soft);font-size:13px}
-.tile em{display:block;font-style:normal;color:var(--soft);font-size:12.5px;overflow-wrap:anywhere}
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(500px,100%),1fr));gap:14px;align-items:start}
-.card{margin:0 0 14px;background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:14px 16px 10px;min-width:0;break-inside:avoid}
-.charts .card{margin:0}figcaption{margin-bottom:6px}figcaption p{margin:0;color:var(--soft);font-size:12.5px}
-svg{display:block;width:100%;height:auto;overflow:visible}
-.scroll{overflow-x:auto;background:var(--card);border:1px solid var(--rule);border-radius:10px}
-table{border-collapse:collapse;width:100%;font-size:12.5px;font-variant-numeric:tabular-nums}
-th,td{padding:5px 8px;text-align:right;border-bottom:1px solid var(--grid);white-space:nowrap}th{color:var(--soft);font-weight:600}
-td.w,th.w{text-align:left}td.reason{text-align:left;white-space:normal}tr:last-child td{border-bottom:0}
-a{color:var(--p0)}.bad{color:var(--bad);font-weight:600}.good{color:var(--good)}.best{font-weight:700}.base td{background:var(--grid)}
-footer{color:var(--soft);font-size:13px;margin-top:32px;max-width:100ch}
-@media print{body{background:#fff}}
-"""
 POINTS_OF_A_CURVE = 110
 MOST_PANELS = 6  # more sections than that are one
 
@@ -154,8 +132,9 @@ def thin(points):
     return [points[round(i * last / (POINTS_OF_A_CURVE - 1))] for i in range(POINTS_OF_A_CURVE)]
 
 
-def card(title, note, body):
-    return f'<figure class="card"><figcaption><h3>{esc(title)}</h3><p>{esc(note)}</p></figcaption>{body}</figure>' if body else ""
+def card(heading, note, chart):
+    """A list of one chart under its heading; empty where there is none."""
+    return [{**chart, "heading": heading, "note": note}] if chart else []
 
 
 def loss_charts(view, members):
@@ -167,35 +146,27 @@ def loss_charts(view, members):
         mean = means[id(g)]
         if not mean:
             continue
-        look = {"name": g["name"], "color": g["color"], "dash": g["dash"], "shape": g["shape"]}
+        style = {"name": g["name"], "color": g["color"], "dash": g["dash"], "shape": g["shape"]}
         fine = thin(mean)
-        seeds = len([r for r in g["rows"] if view.sweep.curves[r["id"]][0]]) > 1
-        ends = []
-        for r in g["rows"]:
-            c = curve(view.sweep.curves[r["id"]][0])
-            if c:
-                ends.append((c[-1], r["report"], hint(r, view.loss)))
-        tokens.append({**look, "points": [(p[0], p[2]) for p in fine], "band": [(p[0], p[3], p[4]) for p in fine] if seeds else [],
+        ends = [(c[-1], r["report"], hint(r, view.loss)) for r in g["rows"] if (c := curve(view.sweep.curves[r["id"]][0]))]
+        tokens.append({**style, "points": [(p[0], p[2]) for p in fine], "band": [(p[0], p[3], p[4]) for p in fine] if len(ends) > 1 else [],
                        "ends": [(e[1], e[3], href, words) for e, href, words in ends]})
-        if any(p[1] > 0 for p in mean):
-            sent.append({**look, "points": [(p[1], p[2]) for p in fine if p[1] > 0], "ends": [(e[2], e[3], href, words) for e, href, words in ends if e[2] > 0]})
+        sent.append({**style, "points": [(p[1], p[2]) for p in fine if p[1] > 0], "ends": [(e[2], e[3], href, words) for e, href, words in ends if e[2] > 0]})
         base = base_of.get(g["rows"][0]["baseline"])
-        if base and not g["base"]:
-            at = {p[5]: p[2] for p in base}
-            points = [(p[0], 100.0 * (p[2] / at[p[5]] - 1.0)) for p in mean if at.get(p[5])]
-            if points:
-                points = list(zip((p[0] for p in points), smoothed([p[1] for p in points], 16)))
-                fine_gap = thin(points)
-                above.append({**look, "points": fine_gap,
-                              "ends": [(*fine_gap[-1], g["rows"][0]["report"], f"{g['name']}: {svg.percent_text(fine_gap[-1][1])} above the baseline")]})
-    out = card("Loss against tokens", "training loss, smoothed; bands: over seeds; the first quarter may lie above the picture",
-               svg.lines(tokens, "loss against tokens", "tokens", y_from=0.25, log_x=False))
-    out += card("Loss against bytes on the wire", "sent by all ranks up to there",
-                svg.lines(sent, "loss against bytes", "bytes on the wire", x_say=svg.bytes_text, y_from=0.1, log_x=spans(sent), on_line=len(sent) <= 12))
-    if above:
-        out += card("Training loss above the baseline's", "percent at equal tokens, smoothed; below the dotted line: better than the baseline",
-                    svg.lines(above, "loss above the baseline", "tokens", y_say=svg.percent_text, y_from=0.1, zero_line=True, log_x=False, log_y="signed"))
-    return out
+        at = {p[5]: p[2] for p in base} if base and not g["base"] else {}
+        points = [(p[0], 100.0 * (p[2] / at[p[5]] - 1.0)) for p in mean if at.get(p[5])]
+        if points:
+            points = thin(list(zip((p[0] for p in points), smoothed([p[1] for p in points], 16))))
+            above.append({**style, "points": points,
+                          "ends": [(*points[-1], g["rows"][0]["report"], f"{g['name']}: {svg.percent_text(points[-1][1])} above the baseline")]})
+    sent = [s for s in sent if s["points"]]
+    return [*card("Loss against tokens", "training loss, smoothed; bands: over seeds; the first quarter may lie above the picture",
+                  svg.lines(tokens, "loss against tokens", "tokens", y_from=0.25)),
+            *card("Loss against bytes on the wire", "sent by all ranks up to there",
+                  svg.lines(sent, "loss against bytes", "bytes on the wire", x_format="decimal_bytes", y_from=0.1, x_scale="log" if spans(sent) else "linear",
+                            names="on_lines" if len(sent) <= 12 else "ends")),
+            *card("Training loss above the baseline's", "percent at equal tokens, smoothed; below the dotted line: better than the baseline",
+                  svg.lines(above, "loss above the baseline", "tokens", y_format="percent", y_from=0.1, y_scale="signed", zero_line=True))]
 
 
 def spans(series):
@@ -205,7 +176,7 @@ def spans(series):
 
 
 def loss_rows(view, members, head=None):
-    """Rows of dots(): the loss at the end, in percent above the baseline where the panel has one."""
+    """Rows of dots: the loss at the end, in percent above the baseline where the panel has one."""
     gapped = any(g["base"] for g in members)
     column, rows = ("gap." if gapped else "") + view.loss, []
     for g in members:
@@ -214,40 +185,35 @@ def loss_rows(view, members, head=None):
             continue
         rows.append({"label": g["name"], "value": r["mean." + column], "low": r["low." + column], "high": r["high." + column], "color": g["color"], "shape": g["shape"],
                      "head": head, "href": done[0]["report"], "title": hint(done[0], view.loss),
-                     "each": [(x[column], x["report"], hint(x, view.loss)) for x in done] if len(done) > 1 else []})
+                     "each": [{"x": x[column], "href": x["report"], "words": hint(x, view.loss)} for x in done] if len(done) > 1 else []})
         head = None
     return rows
 
 
-def loss_dots(view, members):
-    gapped, words = any(g["base"] for g in members), view.loss.replace("_", " ")
-    note = "percent above the baseline of the same seed; left of the line: better than it" if gapped else "at the end of the run"
-    return card(
-        f"{words.capitalize()} at the end",
-        note,
-        svg.dots(loss_rows(view, members), words, words + (" above the baseline" if gapped else ""), svg.percent_text if gapped else lambda v: f"{v:.3f}", gapped),
-    )
+def loss_dots(view, rows, gapped):
+    words = view.loss.replace("_", " ")
+    return svg.rows(words, words + (" above the baseline" if gapped else ""), rows, format="percent" if gapped else "loss", dots=True, zero_line=gapped)
 
 
-def pareto_svg(view, members, name, x_label, better, say=svg.number):
+def pareto(view, members, name, x_label, better, x_format="number"):
+    """Loss against another column, with the front of what no other point beats in both."""
     loss = view.loss
     gapped = any(g["rows"][0].get("mean.gap." + loss) is not None for g in members)
     column = "gap." + loss if gapped else loss
-    points, front = [], []
+    points = []
     for g in members:
         done = [r for r in g["rows"] if r["state"] == "finished"]
         if not done or done[0].get("mean." + name) is None or done[0].get("mean." + column) is None:
             continue
         many = len(done) > 1
-        look = {"color": g["color"], "shape": g["shape"]}
+        style = {"color": g["color"], "shape": g["shape"]}
         if many:
-            points += [{**look, "x": r.get(name), "y": r.get(column), "href": r["report"], "title": hint(r, loss), "small": True} for r in done]
-        points.append({**look, "x": done[0]["mean." + name], "y": done[0]["mean." + column], "name": g["name"], "href": done[0]["report"], "first": g["base"],
-                       "title": (f"mean of {len(done)} seeds; " if many else "") + hint(done[0], loss)})
-        if done[0].get("pareto." + name) == 1:
-            front.append(len(points) - 1)
+            points += [{**style, "x": r.get(name), "y": r.get(column), "href": r["report"], "title": hint(r, loss), "small": True} for r in done]
+        points.append({**style, "x": done[0]["mean." + name], "y": done[0]["mean." + column], "name": g["name"], "href": done[0]["report"], "first": g["base"],
+                       "title": (f"mean of {len(done)} seeds; " if many else "") + hint(done[0], loss), "front": done[0].get("pareto." + name) == 1})
     what = f"{loss.replace('_', ' ')} above the baseline" if gapped else loss.replace("_", " ")
-    return svg.scatter(points, x_label, x_label, what, x_say=say, y_say=svg.percent_text if gapped else svg.number, better_x=better, front=front, zero_line=gapped)
+    return {"chart": "scatter", "title": x_label, "x_label": x_label, "y_label": what, "x_format": x_format, "y_format": "percent" if gapped else "number",
+            "more_is_better": better > 0, "zero_line": gapped, "points": [p for p in points if None not in (p["x"], p["y"])]} if points else None
 
 
 def bar_rows(view, column, note):
@@ -317,7 +283,7 @@ def tiles(view):
     thin_ = [g for g in view.groups if g["rows"][0].get("mean.wire_bytes_total")]
     if thin_:
         best = min(thin_, key=lambda g: g["rows"][0]["mean.wire_bytes_total"])
-        out.append(("fewest bytes per update", svg.bytes_text(best["rows"][0]["mean.wire_bytes_total"]), named(view, best)))
+        out.append(("fewest bytes per step", svg.bytes_text(best["rows"][0]["mean.wire_bytes_total"]), named(view, best)))
     return '<div class="tiles">' + "".join(f'<div class="tile"><span>{esc(a)}</span><b>{esc(b)}</b><em>{esc(c)}</em></div>' for a, b, c in out) + "</div>"
 
 
@@ -328,7 +294,7 @@ def named(view, group):
 
 COLUMNS = (("{loss}", "loss", lambda v: f"{v:.4f}"), ("gap.{loss}", "loss gap", svg.percent_text), ("tokens_per_s", "tokens/s", svg.number),
            ("gap.tokens_per_s", "speed gap", svg.percent_text), ("step_ms", "step", svg.ms_text), ("exposed_ms", "exposed", svg.ms_text),
-           ("mfu", "MFU", lambda v: svg.trimmed(100 * v, 3) + " %"), ("wire_bytes_total", "wire / update", svg.bytes_text),
+           ("mfu", "MFU", lambda v: svg.trimmed(100 * v, 3) + " %"), ("wire_bytes_total", "wire / step", svg.bytes_text),
            ("compression_ratio", "ratio", lambda v: f"{v:.2f}x"), ("memory_peak_bytes", "memory", svg.bytes_text), ("consumed_tokens", "tokens", svg.number))
 
 
@@ -346,8 +312,8 @@ def table(view):
         base = is_base(row)
         cells = f'<td class="w">{name}</td>' + "".join(f'<td class="w">{esc(shown(values.get(k)))}</td>' for k in keys)
         good = row["state"] == "finished"
-        look = "good" if good else "" if row["state"] in ("init", "pending", "running") else "bad"
-        cells += f'<td class="w {look}">{esc(row["state"])}{" (baseline)" if base else ""}</td>'
+        style = "good" if good else "" if row["state"] in ("init", "pending", "running") else "bad"
+        cells += f'<td class="w {style}">{esc(row["state"])}{" (baseline)" if base else ""}</td>'
         if not good and row.get("reason"):
             cells += f'<td class="reason" colspan="{len(columns)}">{esc(row["reason"])}</td>'
         else:
@@ -357,34 +323,43 @@ def table(view):
                         and row.get("pareto." + {"tokens_per_s": "tokens_per_s", "wire_bytes_total": "run_wire_bytes_total"}[column]) == 1)
                 cells += f'<td{" class=best" if best else ""}>{esc(say(v)) if isinstance(v, (int, float)) and math.isfinite(v) else "–"}</td>'
         body += f'<tr{" class=base" if base else ""}>{cells}</tr>'
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return f'<div class="scroll wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def speed_bars(view):
+    return svg.rows("tokens per second", "tokens/s", bar_rows(view, "tokens_per_s", speed_note))
+
+
+def waiting(view):
+    parts = sites_of(view)
+    entries = [r for r in exposed_rows(view, parts) if any(r["values"])]
+    return svg.rows("exposed time", "ms per step", entries, parts=parts, format="time")
 
 
 def page(sweep):
-    """The page as text."""
+    """The page as a document of `report --draw`."""
     view = View(sweep)
-    title = sweep.plan.get("name") or "sweep"
-    out = f"<h1>{esc(title)}</h1>" + (f'<p class="sub">{esc(sweep.plan["about"])}</p>' if sweep.plan.get("about") else "")
-    out += tiles(view)
+    title, words = sweep.plan.get("name") or "sweep", view.loss.replace("_", " ")
+    parts = [f"<h1>{esc(title)}</h1>" + (f'<p class="sub">{esc(sweep.plan["about"])}</p>' if sweep.plan.get("about") else ""), tiles(view)]
+
+    def section(heading, charts):
+        return [f"<h2>{esc(heading)}</h2>" if heading else "", '<div class="charts">', *charts, "</div>"] if charts else []
     for name, members in view.panels:
-        charts = loss_charts(view, members)
-        charts += loss_dots(view, members)
-        charts += card("Loss against tokens/s", "dashed: points that no other beats in both; small marks: single seeds",
-                       pareto_svg(view, members, "tokens_per_s", "tokens/s", 1))
-        charts += card("Loss against bytes of the whole run", "sent by all ranks; dashed: points that no other beats in both",
-                       pareto_svg(view, members, "run_wire_bytes_total", "bytes of the whole run", -1, svg.bytes_text))
-        if charts:
-            out += (f"<h2>{esc(name)}</h2>" if view.many() else "") + f'<div class="charts">{charts}</div>'
-    speed = svg.bars(bar_rows(view, "tokens_per_s", speed_note), "tokens per second", "tokens/s")
-    parts = sites_of(view)
-    exposed = svg.stacked(exposed_rows(view, parts), parts, "exposed time", "ms per update")
-    if speed or exposed:
-        out += ("<h2>Speed</h2>" + '<div class="charts">'
-                + card("Tokens per second", "median over the second half of the updates; whisker: seeds; percent: against the baseline", speed))
-        out += card("What compute waits for", "exposed time per site and update on rank 0, medians over the second half", exposed) + "</div>"
-    out += "<h2>Points</h2>" + table(view)
-    out += "<footer>Times, speeds and memory: medians over the second half of the updates. Train loss: mean over the last tenth of the updates, at most 20. "
-    out += "Gaps are in percent of the baseline point with the same remaining axes. Bold: on a Pareto front. Points and lines lead to the page of their run. "
-    out += 'All columns: <a href="results.csv">results.csv</a>; what they mean: scripts/sweep_collect.py --help.</footer>'
-    return ('<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
-            f"<title>{esc(title)}</title><style>{svg.STYLE}{STYLE}</style></head><body><main>\n{out}</main></body></html>\n")
+        gapped = any(g["base"] for g in members)
+        parts += section(name if view.many() else "", [
+            *loss_charts(view, members),
+            *card(f"{words.capitalize()} at the end",
+                  "percent above the baseline of the same seed; left of the line: better than it" if gapped else "at the end of the run",
+                  loss_dots(view, loss_rows(view, members), gapped)),
+            *card("Loss against tokens/s", "dashed: points that no other beats in both; small marks: single seeds",
+                  pareto(view, members, "tokens_per_s", "tokens/s", 1)),
+            *card("Loss against bytes of the whole run", "sent by all ranks; dashed: points that no other beats in both",
+                  pareto(view, members, "run_wire_bytes_total", "bytes of the whole run", -1, "decimal_bytes"))])
+    parts += section("Speed", [
+        *card("Tokens per second", "median over the second half of the steps; whisker: seeds; percent: against the baseline", speed_bars(view)),
+        *card("What compute waits for", "exposed time per site and step on rank 0, medians over the second half", waiting(view))])
+    parts += ["<h2>Points</h2>", table(view),
+              "<footer>Times, speeds and memory: medians over the second half of the steps. Train loss: mean over the last tenth of the steps, at most 20. "
+              "Gaps are in percent of the baseline point with the same remaining axes. Bold: on a Pareto front. Points and lines lead to the page of their run. "
+              'All columns: <a href="results.csv">results.csv</a>; what they mean: scripts/sweep_collect.py --help.</footer>']
+    return {"title": title, "parts": parts}

@@ -250,28 +250,26 @@ def pictures(view, base):
     """Writes the SVG files; returns markdown for those that there are."""
     out = []
 
-    def keep(what, title, note, body):
+    def keep(what, title, note, chart):
         path = f"{base}_{what}.svg"
-        if body:
-            write_atomic(path, svg.picture(body, title, note))
+        drawn = svg.draw({**chart, "heading": title, "note": note}) if chart else ""
+        if drawn:
+            write_atomic(path, drawn)
             out.append(f"![{title}]({os.path.basename(path)})")
         elif os.path.exists(path):
             os.unlink(path)
 
     loss_words = view.loss.replace("_", " ")
-    keep("speed", "Tokens per second", "median over the second half of the updates; whisker: seeds",
-         svg.bars(sweep_html.bar_rows(view, "tokens_per_s", sweep_html.speed_note), "tokens per second", "tokens/s"))
+    keep("speed", "Tokens per second", "median over the second half of the steps; whisker: seeds", sweep_html.speed_bars(view))
     gapped = any(g["base"] for g in view.groups)
     rows = [r for title, members in view.panels for r in sweep_html.loss_rows(view, members, title if view.many() else None)]
     keep("loss", f"{loss_words.capitalize()} " + ("above the baseline" if gapped else "at the end"), "large: mean over seeds, small: single seeds",
-         svg.dots(rows, loss_words, loss_words, svg.percent_text if gapped else lambda v: f"{v:.3f}", gapped))
-    parts = sweep_html.sites_of(view)
-    keep("waiting", "What compute waits for", "exposed time per site and update on rank 0",
-         svg.stacked(sweep_html.exposed_rows(view, parts), parts, "exposed time", "ms per update"))
+         sweep_html.loss_dots(view, rows, gapped))
+    keep("waiting", "What compute waits for", "exposed time per site and step on rank 0", sweep_html.waiting(view))
     for n, (title, members) in enumerate(view.panels[:4]):
         mark = f"_{n + 1}" if view.many() else ""
         keep("front" + mark, f"{loss_words.capitalize()} against tokens/s" + (f", {title}" if title else ""), "dashed: points that no other beats in both",
-             sweep_html.pareto_svg(view, members, "tokens_per_s", "tokens/s", 1))
+             sweep_html.pareto(view, members, "tokens_per_s", "tokens/s", 1))
     return "\n\n".join(out) + "\n" if out else ""
 
 

@@ -3,7 +3,6 @@ import csv
 import json
 import math
 import os
-import random
 import re
 import sys
 import unittest
@@ -16,53 +15,11 @@ from sweep_made import ROOT, Folder, site, update
 import sweep_json
 import sweep_page
 import sweep_plan
+import sweep_store
 import sweep_svg
 
 
 class Charts(unittest.TestCase):
-    def test_labels_are_spread(self):
-        rng = random.Random(2)
-        for _ in range(300):
-            wanted = sorted(rng.uniform(0, 200) for _ in range(rng.randrange(1, 30)))
-            got = sweep_svg.spread(wanted, 12, 0, 200)
-            gap = min(12, 200 / max(1, len(wanted) - 1))
-            self.assertTrue(all(b - a >= gap - 1e-9 for a, b in zip(got, got[1:])), (wanted, got))
-            self.assertTrue(min(got) >= -1e-6 and max(got) <= 200 + 1e-6, got)
-        self.assertEqual(sweep_svg.spread([10, 50], 12, 0, 200), [10, 50])
-
-    def test_axes_take_logarithms_where_the_range_demands_it(self):
-        self.assertFalse(sweep_svg.Scale([1, 19], 0, 100).log)
-        self.assertTrue(sweep_svg.Scale([1, 30], 0, 100).log)
-        self.assertFalse(sweep_svg.Scale([0, 3000], 0, 100).log)
-        self.assertFalse(sweep_svg.Scale([-1, 3000], 0, 100).log)
-
-    def test_scales_keep_values_inside_and_in_order(self):
-        rng = random.Random(4)
-        for _ in range(200):
-            values = [rng.choice([1, -1]) * 10 ** rng.uniform(-6, 12) for _ in range(rng.randrange(1, 9))]
-            for zero, log in ((False, None), (True, False)):
-                scale = sweep_svg.Scale(values, 0, 500, zero=zero, log=log)
-                places = [scale(v) for v in sorted(values)]
-                self.assertEqual(places, sorted(places))
-                self.assertTrue(all(-1e-6 <= p <= 500 + 1e-6 for p in places), (values, places))
-                self.assertTrue(all(-1 <= scale(t) <= 501 for t in scale.ticks()))
-
-    def test_signed_logarithms_where_one_value_dwarfs_the_others(self):
-        self.assertEqual(sweep_svg.Scale([-0.3, 0.2, 0.0, 0.5], 0, 500, log="signed").linear, 0)
-        rng = random.Random(6)
-        for _ in range(100):
-            values = [rng.choice([1, -1]) * 10 ** rng.uniform(-2, 2) for _ in range(rng.randrange(2, 9))]
-            scale = sweep_svg.Scale(values + [0.0], 500, 0, log="signed")
-            places = [scale(v) for v in sorted(values)]
-            self.assertEqual(places, sorted(places, reverse=True))
-            self.assertTrue(all(-1e-6 <= p <= 500 + 1e-6 for p in places))
-            ticks = scale.ticks()
-            self.assertEqual(ticks, sorted(ticks))
-            self.assertTrue(all(-1 <= scale(t) <= 501 for t in ticks))
-            if scale.linear:
-                self.assertTrue(0.0 in ticks and len(ticks) >= 3, (values, ticks))
-                self.assertTrue(all(abs(scale(b) - scale(a)) > 12 for a, b in zip(ticks, ticks[1:])), (values, ticks))
-
     def test_numbers_are_short(self):
         for value, words in (
             (0, "0"),
@@ -84,28 +41,28 @@ class Charts(unittest.TestCase):
         )
 
     def test_the_front_goes_around_what_it_dominates(self):
-        points = [{"x": 1, "y": 1, "name": "a", "color": 0}, {"x": 2, "y": 3, "name": "b", "color": 1}]
-        path = re.search(r'class="front" d="M([\d.]+) ([\d.]+)V([\d.]+)H([\d.]+)"', sweep_svg.scatter(points, "t", "x", "y", better_x=1, front=[0, 1]))
+        points = [{"x": 1, "y": 1, "name": "a", "front": True}, {"x": 2, "y": 3, "name": "b", "front": True}]
+        drawn = sweep_svg.draw({"chart": "scatter", "title": "t", "x_label": "x", "y_label": "y", "points": points})
+        path = re.search(r'class="front" d="M([\d.]+) ([\d.]+)V([\d.]+)H([\d.]+)"', drawn)
         x0, y0, y1, x1 = (float(v) for v in path.groups())
         self.assertTrue(x1 > x0 and y1 < y0)  # up from the better loss, then right to the better x
 
     def test_pictures_are_files_of_their_own(self):
-        svg = sweep_svg.bars([{"label": "<a>", "value": 3.0, "low": 2.0, "high": 4.0, "color": 1, "note": "x & y"}], "t", "ms")
-        root = xml.etree.ElementTree.fromstring(sweep_svg.picture(svg, "title <1>", "note"))
+        rows = [{"label": "<a>", "value": 3.0, "low": 2.0, "high": 4.0, "color": 1, "note": "x & y"}]
+        drawn = sweep_svg.draw({"chart": "rows", "title": "t", "unit": "ms", "rows": rows, "heading": "title <1>", "note": "note"})
+        root = xml.etree.ElementTree.fromstring(drawn)
         self.assertEqual(root.tag, "{http://www.w3.org/2000/svg}svg")
-        self.assertEqual(sweep_svg.picture("", "t"), "")
+        self.assertIn("title <1>", [e.text for e in root.iter("{http://www.w3.org/2000/svg}text")])
 
     def test_nothing_to_draw(self):
-        self.assertEqual(
-            [
-                sweep_svg.lines([], "t", "x"),
-                sweep_svg.bars([], "t", "u"),
-                sweep_svg.dots([], "t", "x"),
-                sweep_svg.stacked([], [], "t", "u"),
-                sweep_svg.scatter([], "t", "x", "y"),
-            ],
-            [""] * 5,
-        )
+        self.assertEqual([sweep_svg.lines([], "t", "x"), sweep_svg.rows("t", "u", [])], [None, None])
+        for chart in ({"chart": "lines", "series": []}, {"chart": "rows", "rows": [{"label": "a"}]}, {"chart": "rows", "rows": [], "parts": ["a"]}, {"chart": "scatter", "points": []}):
+            self.assertEqual(sweep_svg.draw(chart), "")
+
+    def test_a_document_that_is_none_is_refused(self):
+        for document in ({}, {"chart": "pie"}, {"chart": "rows", "rows": [{"value": "x"}]}, {"chart": "rows", "rows": [], "format": "furlong"}):
+            with self.assertRaises(sweep_store.StoreError):
+                sweep_svg.draw(document)
 
 
 class Verdicts(Folder):

@@ -11,7 +11,6 @@
 #include "engine/run/trace/report_html.h"
 #include "engine/run/trace/run_files.h"
 #include "engine/run/trace/status_file.h"
-#include "engine/run/trace/svg_chart.h"
 #include "tests/trace/trace_scratch.h"
 
 namespace thinwire {
@@ -329,54 +328,6 @@ TEST(Report, ARepeatedStepCountsOnce) {
   ASSERT_EQ(run.steps.size(), 2u);
   EXPECT_EQ(run.steps[0].loss, 7.0);
   EXPECT_EQ(run.sites[0].wire_bytes, 20.0);
-}
-
-TEST(SvgChart, Escaping) {
-  EXPECT_EQ(html_escape("<a href='x'>&\"\xc3\xa9"), "&lt;a href=&#39;x&#39;&gt;&amp;&quot;\xc3\xa9");
-  EXPECT_EQ(html_escape("\xff\xc3"), "\xef\xbf\xbd\xef\xbf\xbd");
-  EXPECT_EQ(html_escape(std::string("\0", 1)), "\xef\xbf\xbd");
-}
-
-TEST(SvgChart, TicksAreRoundAndInside) {
-  for (const auto& [low, high] : {std::pair{0.0, 1.0}, {0.0, 97.3}, {-3e-4, 8e-4}, {1.5, 1.6}, {1e9, 3e9}}) {
-    const std::vector<double> ticks = nice_ticks(low, high, 5);
-    EXPECT_GE(ticks.size(), 2u);
-    EXPECT_LE(ticks.size(), 8u);
-    for (const double t : ticks) {
-      EXPECT_GE(t, low - 1e-9 * (high - low));
-      EXPECT_LE(t, high + 1e-9 * (high - low));
-    }
-  }
-  EXPECT_EQ(nice_ticks(2.0, 2.0, 5).size(), 1u);
-  EXPECT_LE(nice_ticks(2.5, std::nextafter(2.5, 3.0), 5).size(), 101u);  // it used to count for ever
-}
-
-// Long names would run into each other under the bars; whole they are in the legend and in what the pointer shows.
-TEST(SvgChart, BarsShortenLabelsBetweenCharacters) {
-  StackedBars chart{.title = "t", .parts = {""}, .labels = {}, .values = {}, .totals = true, .bar_colors = true};
-  for (int i = 0; i < 8; ++i) {
-    chart.labels.push_back(std::string(
-        "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9"));
-    chart.values.push_back({100.0 + i});
-  }
-  const std::string svg = render(chart);
-  EXPECT_EQ(svg.find("\xef\xbf\xbd"), std::string::npos);
-  EXPECT_EQ(count(svg, "\xc3\xa9\xe2\x80\xa6</text>"), 8u);
-  EXPECT_EQ(count(svg, ">107 ms</text>"), 1u);
-  EXPECT_EQ(count(svg, "class=\"fill c7\""), 1u);
-}
-
-// A long series is thinned for the page: its single spike must still be there.
-TEST(SvgChart, ThinningKeepsSpikes) {
-  LineChart chart{.title = "t", .series = {{"s", ChartSeries::Style::kLine, 0, {}, {}}}};
-  for (int i = 0; i < 50000; ++i) {
-    chart.series[0].x.push_back(i);
-    chart.series[0].y.push_back(i == 31234 ? 777.0 : 1.0);
-  }
-  const std::string svg = render(chart);
-  EXPECT_LT(svg.size(), 60000u);
-  EXPECT_NE(svg.find("777"), std::string::npos);
-  EXPECT_NE(svg.find("31234"), std::string::npos);
 }
 
 }  // namespace

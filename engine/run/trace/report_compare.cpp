@@ -18,8 +18,7 @@ double training_loss(const StepPoint& p) {
 
 std::string overlay(const std::vector<RunData>& runs, const std::string& title, const std::string& note,
                     AxisFormat format, bool from_zero, bool allow_log, bool smoothed, const Field& y) {
-  LineChart chart{
-      .title = title, .note = note, .y_format = format, .from_zero = from_zero, .allow_log = allow_log, .series = {}};
+  LineChart chart{.title = title, .note = note, .y_format = format, .from_zero = from_zero, .allow_log = allow_log};
   for (size_t i = 0; i < runs.size(); ++i) {
     ChartSeries s = series(runs[i], runs[i].name, static_cast<int>(i), y);
     chart.series.push_back(smoothed && s.x.size() >= kSmoothFrom ? smooth(std::move(s)) : std::move(s));
@@ -197,20 +196,14 @@ std::string difference_table(const std::vector<RunData>& runs) {
 }
 
 StackedBars bars_of(const std::vector<RunData>& runs, std::string title, std::string note, AxisFormat format) {
-  StackedBars chart{.title = std::move(title),
-                    .note = std::move(note),
-                    .x_label = "",
-                    .format = format,
-                    .parts = {},
-                    .labels = {},
-                    .values = {},
-                    .totals = runs.size() <= 8};
+  StackedBars chart{
+      .title = std::move(title), .note = std::move(note), .x_label = "", .format = format, .totals = runs.size() <= 8};
   for (const RunData& run : runs) chart.labels.push_back(run.name);
   return chart;
 }
 
 std::string speed_bars(const std::vector<RunData>& runs) {
-  StackedBars chart = bars_of(runs, "Tokens per second", "median over steps", AxisFormat::kCount);
+  StackedBars chart = bars_of(runs, "Tokens per second", "median over steps", AxisFormat::kNumber);
   chart.bar_colors = true;
   chart.parts = {""};
   for (const RunData& run : runs) {
@@ -258,24 +251,26 @@ std::string compare_page(const std::vector<RunData>& given) {
   body += "<h2>Key figures</h2>" + compare_table(runs);
   if (any_sites) body += compression_table(runs, all_ranks);
   body += "<h2>Curves</h2><div class=\"charts\">";
-  body += overlay(runs, "Training loss", "smoothed where a run has 60 steps or more", AxisFormat::kPlain, false, false,
+  body += overlay(runs, "Training loss", "smoothed where a run has 60 steps or more", AxisFormat::kNumber, false, false,
                   true, training_loss);
   body += overlay_by(runs,
-                     {.title = "Training loss by tokens",
-                      .note = "for runs with different batches",
-                      .x_label = "tokens",
-                      .series = {}},
+                     {
+                         .title = "Training loss by tokens",
+                         .note = "for runs with different batches",
+                         .x_label = "tokens",
+                     },
                      tokens_of);
   if (any_sites) {
     body += overlay_by(runs,
-                       {.title = "Training loss by bytes sent",
-                        .note = all_ranks ? "all ranks, all sites" : "rank 0, all sites",
-                        .x_label = "bytes",
-                        .x_format = AxisFormat::kBytes,
-                        .series = {}},
+                       {
+                           .title = "Training loss by bytes sent",
+                           .note = all_ranks ? "all ranks, all sites" : "rank 0, all sites",
+                           .x_label = "bytes",
+                           .x_format = AxisFormat::kBytes,
+                       },
                        bytes_so_far(all_ranks));
   }
-  LineChart eval{.title = "Evaluation loss", .series = {}};
+  LineChart eval{.title = "Evaluation loss"};
   for (size_t i = 0; i < runs.size(); ++i)
     eval.series.push_back(eval_series(runs[i], runs[i].name, static_cast<int>(i)));
   body += render(eval) + speed_bars(runs);
@@ -283,24 +278,24 @@ std::string compare_page(const std::vector<RunData>& given) {
     body +=
         site_bars(runs, "Bytes sent per step", "by site, mean, rank 0", AxisFormat::kBytes, &SiteTotals::wire_bytes);
     body += site_bars(runs, "Exposed per step", "time that compute stood still, by site, mean, rank 0",
-                      AxisFormat::kMilliseconds, &SiteTotals::exposed_ms);
+                      AxisFormat::kTime, &SiteTotals::exposed_ms);
   }
-  body += overlay(runs, "Tokens per second over the run", "", AxisFormat::kCount, true, false, true,
+  body += overlay(runs, "Tokens per second over the run", "", AxisFormat::kNumber, true, false, true,
                   [](const StepPoint& p) { return p.tokens_per_s; });
-  body += overlay(runs, "Gradient norm", "global, before clipping", AxisFormat::kPlain, true, true, false,
+  body += overlay(runs, "Gradient norm", "global, before clipping", AxisFormat::kNumber, true, true, false,
                   [](const StepPoint& p) { return p.grad_norm; });
   body += overlay(runs, "Learning rate", "", AxisFormat::kScientific, true, false, false,
                   [](const StepPoint& p) { return p.lr; });
   body += overlay(runs, "Peak memory", "per rank", AxisFormat::kBytes, true, false, false,
                   [](const StepPoint& p) { return p.memory_bytes; });
   if (any_sites) {
-    body += overlay(runs, "Exposed communication per step", "rank 0, all sites", AxisFormat::kMilliseconds, true, false,
-                    true, [](const StepPoint& p) { return sum_of(p.site_exposed_ms); });
-    body += overlay(runs, "Busy communication per step", "rank 0, sum over sites", AxisFormat::kMilliseconds, true,
-                    false, true, [](const StepPoint& p) { return sum_of(p.site_busy_ms); });
+    body += overlay(runs, "Exposed communication per step", "rank 0, all sites", AxisFormat::kTime, true, false, true,
+                    [](const StepPoint& p) { return sum_of(p.site_exposed_ms); });
+    body += overlay(runs, "Busy communication per step", "rank 0, sum over sites", AxisFormat::kTime, true, false, true,
+                    [](const StepPoint& p) { return sum_of(p.site_busy_ms); });
   }
   body += "</div>" + rules_table(runs) + difference_table(runs) + "</section>";
-  return page("Comparison of " + std::to_string(runs.size()) + " runs", body);
+  return run_page("Comparison of " + std::to_string(runs.size()) + " runs", body);
 }
 
 }  // namespace thinwire

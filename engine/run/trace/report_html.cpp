@@ -58,8 +58,7 @@ ChartSeries skipped_series(const RunData& run) {
 }
 
 std::string loss_chart(const RunData& run) {
-  LineChart chart{
-      .title = "Loss", .note = "cross entropy per token, natural logarithm", .allow_log = false, .series = {}};
+  LineChart chart{.title = "Loss", .note = "cross entropy per token, natural logarithm"};
   const ChartSeries raw = series(run, "training", 0, [](const StepPoint& p) { return p.loss; });
   if (raw.x.size() >= kSmoothFrom) {
     ChartSeries faint = raw;
@@ -78,8 +77,7 @@ std::string loss_chart(const RunData& run) {
 
 std::string simple_chart(const RunData& run, const std::string& title, const std::string& note, int color,
                          AxisFormat format, bool from_zero, bool allow_log, const Field& field) {
-  LineChart chart{
-      .title = title, .note = note, .y_format = format, .from_zero = from_zero, .allow_log = allow_log, .series = {}};
+  LineChart chart{.title = title, .note = note, .y_format = format, .from_zero = from_zero, .allow_log = allow_log};
   chart.series.push_back(series(run, title, color, field));
   return render(chart);
 }
@@ -103,9 +101,7 @@ std::string time_chart(const RunData& run) {
                     .note =
                         "mean per step; the rest is time that no part claims; evaluation and checkpoint: between this "
                         "step and the one before",
-                    .parts = run.time_names,
-                    .labels = {},
-                    .values = {}};
+                    .parts = run.time_names};
   const size_t parts = run.time_names.size(), n = run.steps.size();
   if (parts == 0) return render(chart);
   chart.parts.push_back("rest");
@@ -128,7 +124,7 @@ using SiteColumn = std::vector<double> StepPoint::*;
 
 std::string site_bars(const RunData& run, const std::string& title, const std::string& note, AxisFormat format,
                       SiteColumn column) {
-  StackedBars chart{.title = title, .note = note, .format = format, .parts = {}, .labels = {}, .values = {}};
+  StackedBars chart{.title = title, .note = note, .format = format};
   for (const SiteTotals& s : run.sites) chart.parts.push_back(s.site);
   fill_bars(run, chart, [&](size_t step, size_t part) { return (run.steps[step].*column)[part]; });
   return render(chart);
@@ -138,14 +134,7 @@ std::string site_bars(const RunData& run, const std::string& title, const std::s
 std::string halves(const RunData& run, const std::string& title, const std::string& note, AxisFormat format,
                    const std::vector<std::string>& parts,
                    const std::function<std::pair<double, double>(const SiteTotals&)>& value) {
-  StackedBars chart{.title = title,
-                    .note = note,
-                    .x_label = "",
-                    .format = format,
-                    .parts = parts,
-                    .labels = {},
-                    .values = {},
-                    .totals = true};
+  StackedBars chart{.title = title, .note = note, .x_label = "", .format = format, .parts = parts, .totals = true};
   for (const SiteTotals& s : run.sites) {
     const auto [lower, upper] = value(s);
     const double steps = static_cast<double>(std::max<int64_t>(1, s.steps));
@@ -157,7 +146,7 @@ std::string halves(const RunData& run, const std::string& title, const std::stri
 
 // A curve per site that has one finite value at least.
 std::string site_lines(const RunData& run, const std::string& title, const std::string& note, SiteColumn column) {
-  LineChart chart{.title = title, .note = note, .from_zero = true, .allow_log = true, .series = {}};
+  LineChart chart{.title = title, .note = note, .from_zero = true, .allow_log = true};
   for (size_t i = 0; i < run.sites.size(); ++i) {
     ChartSeries s =
         series(run, run.sites[i].site, static_cast<int>(i), [&](const StepPoint& p) { return (p.*column)[i]; });
@@ -180,19 +169,20 @@ std::string communication_charts(const RunData& run) {
                 AxisFormat::kBytes, {"sent", "saved"},
                 [](const SiteTotals& s) { return std::pair(s.wire_bytes, s.logical_bytes - s.wire_bytes); });
   out += halves(run, "Time by site", "rank 0, mean per step; both parts together: an operation was under way",
-                AxisFormat::kMilliseconds, {"exposed", "hidden under compute"},
+                AxisFormat::kTime, {"exposed", "hidden under compute"},
                 [](const SiteTotals& s) { return std::pair(s.exposed_ms, s.busy_ms - s.exposed_ms); });
   out += site_bars(run, "Bytes sent per step", "rank 0, by site, mean", AxisFormat::kBytes, &StepPoint::site_bytes);
-  out += site_bars(run, "Exposed per step", "rank 0: time that compute stood still for a site",
-                   AxisFormat::kMilliseconds, &StepPoint::site_exposed_ms);
+  out += site_bars(run, "Exposed per step", "rank 0: time that compute stood still for a site", AxisFormat::kTime,
+                   &StepPoint::site_exposed_ms);
   out +=
       site_bars(run, "Busy per step", "rank 0: time with an operation of the site under way; sites overlap each other",
-                AxisFormat::kMilliseconds, &StepPoint::site_busy_ms);
-  LineChart chart{.title = "Exposed communication against the step",
-                  .note = "rank 0, all sites; what lies between is hidden under compute or compute itself",
-                  .y_format = AxisFormat::kMilliseconds,
-                  .from_zero = true,
-                  .series = {}};
+                AxisFormat::kTime, &StepPoint::site_busy_ms);
+  LineChart chart{
+      .title = "Exposed communication against the step",
+      .note = "rank 0, all sites; what lies between is hidden under compute or compute itself",
+      .y_format = AxisFormat::kTime,
+      .from_zero = true,
+  };
   chart.series.push_back(series(run, "step", 7, [](const StepPoint& p) { return p.step_ms; }));
   chart.series.push_back(series(run, "exposed", 1, [](const StepPoint& p) { return sum_of(p.site_exposed_ms); }));
   out += render(chart);
@@ -291,18 +281,18 @@ std::string run_section(const RunData& run) {
   std::string out = "<section>" + header(run) + notices(run, false);
   if (!run.steps.empty()) {
     out += tiles(run) + "<div class=\"charts\">" + loss_chart(run);
-    out += simple_chart(run, "Gradient norm", "global, before clipping", 4, AxisFormat::kPlain, true, true,
+    out += simple_chart(run, "Gradient norm", "global, before clipping", 4, AxisFormat::kNumber, true, true,
                         [](const StepPoint& p) { return p.grad_norm; });
     out += simple_chart(run, "Learning rate", "", 2, AxisFormat::kScientific, true, false,
                         [](const StepPoint& p) { return p.lr; });
-    out += simple_chart(run, "Tokens per second", "", 0, AxisFormat::kCount, true, false,
+    out += simple_chart(run, "Tokens per second", "", 0, AxisFormat::kNumber, true, false,
                         [](const StepPoint& p) { return p.tokens_per_s; });
     out += time_chart(run);
     out += simple_chart(run, "Peak memory", "per rank, since the start", 5, AxisFormat::kBytes, true, false,
                         [](const StepPoint& p) { return p.memory_bytes; });
     const auto scales = column(run, [](const StepPoint& p) { return p.loss_scale; });
     if (std::adjacent_find(scales.begin(), scales.end(), std::not_equal_to<>()) != scales.end()) {
-      out += simple_chart(run, "Loss scale", "fp16", 3, AxisFormat::kCount, true, true,
+      out += simple_chart(run, "Loss scale", "fp16", 3, AxisFormat::kNumber, true, true,
                           [](const StepPoint& p) { return p.loss_scale; });
     }
     out += "</div>" + skipped_table(run) + communication_charts(run) + site_table(run);
@@ -319,7 +309,7 @@ std::string run_section(const RunData& run) {
 std::string report_page(const std::vector<RunData>& runs) {
   std::string body;
   for (const RunData& run : runs) body += run_section(run);
-  return page(runs.size() == 1 ? runs.front().name : std::to_string(runs.size()) + " runs", body);
+  return run_page(runs.size() == 1 ? runs.front().name : std::to_string(runs.size()) + " runs", body);
 }
 
 }  // namespace thinwire

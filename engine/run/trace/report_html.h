@@ -69,4 +69,8 @@ std::string report_page(const std::vector<RunData>& runs);
 // One page with all runs in each chart and a table of key figures. Colours follow the order of `runs`.
 std::string compare_page(const std::vector<RunData>& runs);
 
+// `report --draw`, whose JSON docs/programs.md describes. A page, {"title": ..., "parts": [markup or chart, ...]}, or a
+// chart as an SVG file of its own, "" where it has nothing to draw. Throws Error(kBadData) where `json` is neither.
+std::string draw_document(const std::string& json);
+
 }  // namespace thinwire

@@ -1,6 +1,8 @@
 // The program `report`: run directories in, one HTML page out.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <iostream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -30,18 +32,32 @@ void make_report(const std::vector<std::string>& dirs, bool compare, std::string
   std::printf("%s\n", output.c_str());
 }
 
+void draw_input(const std::vector<std::string>& dirs, const std::string& output) {
+  if (!dirs.empty()) throw_usage("--draw reads standard input and takes no run directories");
+  const std::string text(std::istreambuf_iterator<char>(std::cin), {});
+  const std::string drawn = draw_document(text);
+  if (output.empty())
+    std::fwrite(drawn.data(), 1, drawn.size(), stdout);
+  else
+    write_file_atomic(output, drawn);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("Writes a self-contained HTML page about one or more run directories.", "report");
   std::vector<std::string> dirs;
   std::string output;
-  bool compare = false, version = false;
+  bool compare = false, draw = false, version = false;
   app.add_option("RUN_DIR", dirs, "Run directories (each holds metrics.jsonl, config.resolved.json, status.json)");
-  app.add_option("--output", output, "The page to write (default: RUN_DIR/report.html for one run)");
+  app.add_option("--output", output,
+                 "The file to write (default: RUN_DIR/report.html for one run, standard output for --draw)");
   app.add_flag("--compare", compare, "Lay the runs over each other in every chart");
+  app.add_flag("--draw", draw, "Draw the page or chart that standard input describes as JSON (docs/programs.md)");
   app.add_flag("--version", version, "Version, git hash and backends");
-  app.footer("Exit codes: 0 written, 64 wrong command line, 65 no such run directory, 74 the page cannot be written.");
+  app.footer(
+      "Exit codes: 0 written, 64 wrong command line, 65 no such run directory or description, 74 the page cannot be "
+      "written.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& e) {
@@ -53,6 +69,10 @@ int main(int argc, char** argv) {
   try {
     if (version) {
       std::printf("%s\n", version_text("report", "not used").c_str());
+      return 0;
+    }
+    if (draw) {
+      draw_input(dirs, output);
       return 0;
     }
     if (dirs.empty()) throw_usage("no run directory given: report RUN_DIR ... [--compare] [--output F.html]");

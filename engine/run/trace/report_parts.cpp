@@ -150,15 +150,21 @@ std::string row(const std::string& first, const std::vector<std::string>& cells,
   return out + last + "</tr>";
 }
 
-std::string page(const std::string& title, const std::string& body) {
+std::string page(const std::string& title, const std::string& body, std::string_view script) {
+  const std::string scripted = script.empty() ? "" : "<script>" + std::string(script) + "</script>";
   return "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
          "content=\"width=device-width,initial-scale=1\">"
          "<title>" +
-         html_escape(title) + "</title><style>" + std::string(report_style()) + "</style></head><body><main>\n" + body +
-         "<footer>Model FLOP/s count matrix products of forward and backward with the causal half of attention; "
-         "recomputation is not counted. "
-         "Written by thinwire report.</footer></main><script>" +
-         std::string(report_script()) + "</script></body></html>\n";
+         html_escape(title) + "</title><style>" + std::string(chart_style()) + std::string(page_style()) +
+         "</style></head><body><main>\n" + body + "</main>" + scripted + "</body></html>\n";
+}
+
+std::string run_page(const std::string& title, const std::string& body) {
+  return page(title,
+              body +
+                  "<footer>Model FLOP/s count matrix products of forward and backward with the causal half of "
+                  "attention; recomputation is not counted. Written by thinwire report.</footer>",
+              report_script());
 }
 
 }  // namespace thinwire::report

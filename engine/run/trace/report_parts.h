@@ -54,12 +54,16 @@ std::string table(const std::string& kind, const std::vector<std::string>& head,
 // `first` is HTML (attributes of its cell may stand in `first_kind`), `cells` are text; `last` is HTML behind them.
 std::string row(const std::string& first, const std::vector<std::string>& cells, const std::string& first_kind = "",
                 const std::string& last = "");
-// A whole page around `body`.
-std::string page(const std::string& title, const std::string& body);
+// A whole page around `body`. Without `script` it has no tooltips.
+std::string page(const std::string& title, const std::string& body, std::string_view script);
+// Of runs: with tooltips, and the footer that says what is counted.
+std::string run_page(const std::string& title, const std::string& body);
 
 // The style sheet and the script that every page carries inside itself; no page loads anything from elsewhere.
-// Palette classes c0..c7, light and dark by the reader's own setting, and a form that prints.
-std::string_view report_style();
+// Palette classes c0..c7, light and dark by the reader's own setting, and a form that prints. chart_style() is the part
+// that a chart needs in a file of its own.
+std::string_view chart_style();
+std::string_view page_style();
 // Crosshair and tooltip of the line charts; the page is complete without it.
 std::string_view report_script();
 

@@ -1,22 +1,14 @@
-// Charts as inline SVG text: lines with points, and stacked bars. Colours come from the page's style sheet
-// (report_assets.cpp).
+// Charts as inline SVG text: lines with points, stacked columns, and what sweeps and pages of results draw (rows, dots,
+// points with their front). Colours come from the page's style sheet (report_assets.cpp).
 #pragma once
 
+#include <limits>
 #include <string>
 #include <vector>
 
+#include "engine/run/trace/svg_parts.h"
+
 namespace thinwire {
-
-// Text made safe inside HTML elements and quoted attributes; bytes that are no UTF-8 become U+FFFD.
-std::string html_escape(const std::string& text);
-
-enum class AxisFormat { kPlain, kCount, kBytes, kScientific, kMilliseconds };  // format_word() knows the order
-
-// 0.25, 12.5k, 1.5 GiB, 3.0e-4 ...
-std::string format_axis_value(AxisFormat format, double value);
-
-// Round positions that cover [low, high] with about `wanted` steps of 1, 2 or 5 times a power of ten. low < high.
-std::vector<double> nice_ticks(double low, double high, int wanted);
 
 struct ChartSeries {
   enum class Style { kLine, kFaintLine, kDashedPoints, kMarks };  // marks: short red ticks at the foot, y is not used
@@ -25,21 +17,38 @@ struct ChartSeries {
   int color = 0;          // index into the page's palette, taken modulo its size
   std::vector<double> x;  // ascending
   std::vector<double> y;  // NaN makes a gap
+  struct Band {
+    double x = 0, low = 0, high = 0;
+  };
+  struct End {  // a mark that leads somewhere; `words`: what a pointer over it says
+    double x = 0, y = 0;
+    std::string href, words;
+  };
+  int dash = 0, shape = 0;
+  std::vector<Band> band;
+  std::vector<End> ends;
 };
 
 struct LineChart {
+  // Where the names of lines stand: above the chart, where the pointer then shows all values at its place; where the
+  // lines end; or on them, one below the other, for curves that are shifted copies of each other.
+  enum class Names { kLegend, kEnds, kOnLines };
   std::string title, note;
   std::string x_label = "step";
-  AxisFormat x_format = AxisFormat::kCount, y_format = AxisFormat::kPlain;
+  AxisFormat x_format = AxisFormat::kNumber, y_format = AxisFormat::kNumber;
   bool from_zero = false;  // y axis starts at 0
   bool allow_log = false;  // logarithmic y axis when the largest value is over 30 times the median
   std::vector<ChartSeries> series;
+  Names names = Names::kLegend;
+  Scale::Kind x_scale = Scale::Kind::kLinear, y_scale = Scale::Kind::kLinear;
+  double y_from = 0;  // the part of each line (0 to 1) from which on values decide the range of y; the rest is clipped
+  bool zero_line = false;
 };
 
 struct StackedBars {
   std::string title, note;
   std::string x_label = "from step";
-  AxisFormat format = AxisFormat::kMilliseconds;
+  AxisFormat format = AxisFormat::kTime;
   std::vector<std::string> parts;           // legend, bottom to top
   std::vector<std::string> labels;          // one per bar
   std::vector<std::vector<double>> values;  // [bar][part], >= 0
@@ -51,5 +60,44 @@ struct StackedBars {
 // says so.
 std::string render(const LineChart& chart);
 std::string render(const StackedBars& chart);
+std::string card(const std::string& title, const std::string& note, const std::string& legend, const std::string& body);
+
+// The drawing alone, as of the charts below; "" where there is nothing to draw.
+std::string draw(const LineChart& chart);
+
+// One line of a chart of rows: what it is called, where it leads, what a pointer over it says.
+struct ChartRow {
+  static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  std::string label, note, head, href, title;       // note: behind the value; head: a line of its own above this row
+  double value = kNone, low = kNone, high = kNone;  // low and high: a whisker
+  int color = 0, shape = 0;
+  std::vector<double> values;          // one per part, where the chart has parts: `value` is then their sum
+  std::vector<ChartSeries::End> each;  // small marks, y is not used
+};
+// A horizontal bar per row with its value at the end, cut into parts where there are some; or, with `dots`, a mark on
+// an axis that need not start at zero.
+struct RowChart {
+  std::string title, unit;
+  AxisFormat format = AxisFormat::kNumber;
+  std::vector<ChartRow> rows;
+  std::vector<std::string> parts;
+  bool dots = false, zero_line = false;
+};
+std::string draw(RowChart chart);
+
+struct ChartPoint {
+  double x = 0, y = 0;
+  std::string name, href, title;  // names stand beside points as long as there is room, those with `first` first
+  int color = 0, shape = 0;
+  bool small = false, first = false, front = false;
+};
+struct ScatterChart {
+  std::string title, x_label, y_label;
+  AxisFormat x_format = AxisFormat::kNumber, y_format = AxisFormat::kNumber;
+  std::vector<ChartPoint> points;  // those with `front` are joined by a step line
+  bool more_is_better = true;      // of x; less of y is better
+  bool zero_line = false;
+};
+std::string draw(const ScatterChart& chart);
 
 }  // namespace thinwire

@@ -14,6 +14,13 @@ enum class ActivationKind { kGeluTanh, kGeluExact, kSwiglu };
 enum class InitMethod { kNormal, kScaledNormal, kSmallInit, kWangInit };
 enum class Recompute { kNone, kSelective, kFull };
 
+// Llama-3's scaling of the rotary frequencies, for contexts longer than the one trained on (make_rotary_tables).
+struct RopeScaling {
+  float factor = 1.0f;  // 1: none
+  float low_freq_factor = 1.0f, high_freq_factor = 4.0f;
+  int64_t original_positions = 8192;  // context length before the scaling
+};
+
 struct ModelConfig {
   int64_t layers = 0;
   int64_t hidden = 0;
@@ -30,6 +37,7 @@ struct ModelConfig {
   PositionKind positions = PositionKind::kLearned;
   float rotary_fraction = 1.0f;  // part of each head that is rotated: rot_dim = int(head_dim * fraction), even
   float rotary_base = 10000.0f;
+  RopeScaling rope_scaling;
   NormKind norm = NormKind::kLayerNorm;
   float norm_eps = 1e-5f;
   ActivationKind activation = ActivationKind::kGeluExact;

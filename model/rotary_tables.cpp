@@ -5,6 +5,22 @@
 #include <vector>
 
 namespace thinwire {
+namespace {
+
+// As transformers' "llama3": waves longer than original / low are slowed down by the factor, those shorter than
+// original / high stay, and between the two the frequency goes over from one to the other.
+float scaled_frequency(float frequency, const RopeScaling& scaling) {
+  if (scaling.factor == 1.0f) return frequency;
+  const float original = static_cast<float>(scaling.original_positions);
+  const float wave = 6.283185307179586f / frequency;
+  if (wave < original / scaling.high_freq_factor) return frequency;
+  const float slow = frequency / scaling.factor;
+  if (wave > original / scaling.low_freq_factor) return slow;
+  const float part = (original / wave - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
+  return (1.0f - part) * slow + part * frequency;
+}
+
+}  // namespace
 
 RotaryTables make_rotary_tables(const ModelConfig& config, int64_t positions, Arena& arena, Device* device,
                                 Stream* stream) {
@@ -16,7 +32,7 @@ RotaryTables make_rotary_tables(const ModelConfig& config, int64_t positions, Ar
   std::vector<float> cosines(static_cast<size_t>(positions * half)), sines(cosines.size());
   for (int64_t i = 0; i < half; ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(config.rotary_length());
-    const float frequency = 1.0f / std::pow(config.rotary_base, exponent);
+    const float frequency = scaled_frequency(1.0f / std::pow(config.rotary_base, exponent), config.rope_scaling);
     for (int64_t p = 0; p < positions; ++p) {
       const float angle = static_cast<float>(p) * frequency;
       cosines[p * half + i] = std::cos(angle);

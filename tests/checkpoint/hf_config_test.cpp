@@ -73,6 +73,30 @@ TEST(HfConfig, EveryOptionIsRead) {
   EXPECT_NO_THROW(model_config_from_hf(with(llama(), "rope_scaling", nullptr)));
 }
 
+// transformers 5 writes all of it in rope_parameters, older ones rope_theta at the top and rope_scaling beside it.
+TEST(HfConfig, Llama3ScalingIsReadInBothSpellingsAndWritten) {
+  json scaling{{"rope_type", "llama3"},
+               {"factor", 8.0},
+               {"low_freq_factor", 1.5},
+               {"high_freq_factor", 3.5},
+               {"original_max_position_embeddings", 64}};
+  const ModelConfig old = model_config_from_hf(with(with(llama(), "rope_theta", 5000.0), "rope_scaling", scaling));
+  scaling["rope_theta"] = 5000.0;
+  const ModelConfig now = model_config_from_hf(with(llama(), "rope_parameters", scaling));
+  for (const ModelConfig& c : {old, now, model_config_from_hf(hf_config_from_model(now, "float32")),
+                               model_config_from_json(model_config_to_json(now))}) {
+    EXPECT_EQ(c.rotary_base, 5000.0f);
+    EXPECT_EQ(c.rope_scaling.factor, 8.0f);
+    EXPECT_EQ(c.rope_scaling.low_freq_factor, 1.5f);
+    EXPECT_EQ(c.rope_scaling.high_freq_factor, 3.5f);
+    EXPECT_EQ(c.rope_scaling.original_positions, 64);
+  }
+  const ModelConfig plain = model_config_from_hf(llama());
+  EXPECT_FALSE(model_config_to_json(plain).contains("rope_scaling_factor"));  // as older checkpoints have it
+  EXPECT_EQ(error_of([&] { require_same_model("there", now, plain); }).code(), ExitCode::kBadConfig);
+  EXPECT_NO_THROW(require_same_model("there", plain, now, true));  // finetune for a longer context
+}
+
 TEST(HfConfig, WhatWeCannotComputeIsRefusedByName) {
   const std::pair<json, const char*> cases[] = {
       {with(gpt2(), "model_type", "bert"), "bert"},
@@ -94,7 +118,14 @@ TEST(HfConfig, WhatWeCannotComputeIsRefusedByName) {
       {with(neox(), "rotary_pct", 0.05), "rotated"},
       {with(neox(), "rotary_pct", 1.5), "rotary fraction"},
       {with(neox(), "hidden_act", "silu"), "silu"},
-      {with(llama(), "rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}), "llama3"},
+      {with(llama(), "rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}), "low_freq_factor"},
+      {with(llama(), "rope_parameters",
+            {{"rope_type", "llama3"},
+             {"factor", 8.0},
+             {"low_freq_factor", 4.0},
+             {"high_freq_factor", 4.0},
+             {"original_max_position_embeddings", 64}}),
+       "high_freq_factor"},
       {with(llama(), "rope_parameters", {{"rope_type", "yarn"}}), "yarn"},
       {with(llama(), "rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}),
        "partial_rotary_factor"},

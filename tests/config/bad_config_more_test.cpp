@@ -13,7 +13,7 @@ TEST(BadConfig, RefusedByName) {
       {"Megatron experts", with("\"num_experts\": 16"), {"num_experts: not supported"}},
       {"RoPE scaling",
        with("\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}"),
-       {"rope_scaling: not supported: scaled rotary"}},
+       {"rope_scaling: not supported: this scaling of rotary", "use_rope_scaling"}},
       {"context parallel",
        with("\"context_parallel_size\": 2"),
        {"context_parallel_size: not supported: context parallelism"}},

@@ -78,7 +78,21 @@ ActivationKind gelu_from_name(const char* key, const std::string& name) {
          "gelu_accurate)");
 }
 
-// rope_parameters (transformers 5) or the older top-level keys; anything but the plain rotary table is refused.
+RopeScaling read_llama3_scaling(const Keys& rope, const char* key) {
+  RopeScaling s;
+  for (const char* needed : {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"})
+    if (!rope.has(needed)) refuse(std::string("\"") + key + "\": RoPE scaling \"llama3\" needs \"" + needed + "\"");
+  s.factor = rope.real("factor", 1.0);
+  s.low_freq_factor = rope.real("low_freq_factor", 1.0);
+  s.high_freq_factor = rope.real("high_freq_factor", 4.0);
+  s.original_positions = rope.size("original_max_position_embeddings");
+  if (!(s.factor >= 1.0f && s.low_freq_factor > 0.0f && s.high_freq_factor > s.low_freq_factor))
+    refuse(std::string("\"") + key + "\": RoPE scaling \"llama3\" needs factor >= 1 and 0 < low_freq_factor < " +
+           "high_freq_factor");
+  return s;
+}
+
+// rope_parameters (transformers 5) or the older rope_theta and rope_scaling; other scalings than llama3 are refused.
 void read_rope(const Keys& keys, ModelConfig& c, const char* old_base, double default_fraction, bool partial_allowed) {
   c.positions = PositionKind::kRotary;
   c.rotary_base = keys.real(old_base, keys.real("rope_theta", 10000.0));
@@ -88,8 +102,11 @@ void read_rope(const Keys& keys, ModelConfig& c, const char* old_base, double de
     if (!keys.at(key).is_object()) refuse(std::string("\"") + key + "\" is not an object");
     const Keys rope(keys.at(key));
     const std::string type = rope.word("rope_type", rope.word("type", "default").c_str());
-    if (type != "default") refuse(std::string("\"") + key + "\": RoPE scaling \"" + type + "\" is not supported");
-    if (rope.has("factor") && rope.real("factor", 1.0) != 1.0f)
+    if (type != "default" && type != "llama3")
+      refuse(std::string("\"") + key + "\": RoPE scaling \"" + type + "\" is not supported (default, llama3)");
+    if (type == "llama3")
+      c.rope_scaling = read_llama3_scaling(rope, key);
+    else if (rope.has("factor") && rope.real("factor", 1.0) != 1.0f)
       refuse(std::string("\"") + key + ".factor\": RoPE scaling is not supported");
     c.rotary_base = rope.real("rope_theta", c.rotary_base);
     c.rotary_fraction = rope.real("partial_rotary_factor", c.rotary_fraction);
@@ -241,6 +258,14 @@ nlohmann::ordered_json hf_config_from_model(const ModelConfig& c, const char* to
   const auto rope = [&](double fraction) {
     nlohmann::ordered_json value{{"rope_type", "default"}, {"rope_theta", shortest_double(c.rotary_base)}};
     if (fraction != 1.0) value["partial_rotary_factor"] = fraction;
+    if (const RopeScaling& s = c.rope_scaling; s.factor != 1.0f) {
+      value["rope_type"] = "llama3";
+      value["factor"] = shortest_double(s.factor);
+      value["low_freq_factor"] = shortest_double(s.low_freq_factor);
+      value["high_freq_factor"] = shortest_double(s.high_freq_factor);
+      value["original_max_position_embeddings"] = s.original_positions;
+      out["rope_scaling"] = value;
+    }
     out["rope_parameters"] = value;
   };
   switch (family) {

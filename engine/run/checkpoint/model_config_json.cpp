@@ -19,7 +19,8 @@ using nlohmann::json;
 template <typename E>
 using Words = std::initializer_list<std::pair<E, const char*>>;
 
-// Calls visit(name, field) and word(name, field, words) for every field; Config is ModelConfig or const ModelConfig.
+// Calls field(name, value), word(name, value, words) and, for what older checkpoints lack, optional(name, value, value
+// there) for every field; Config is ModelConfig or const ModelConfig.
 template <typename Config, typename Visitor>
 void walk(Config& c, Visitor&& v) {
   v.field("layers", c.layers);
@@ -37,6 +38,11 @@ void walk(Config& c, Visitor&& v) {
              {PositionKind::kLearned, "learned"}, {PositionKind::kRotary, "rotary"}, {PositionKind::kNone, "none"}});
   v.field("rotary_fraction", c.rotary_fraction);
   v.field("rotary_base", c.rotary_base);
+  const RopeScaling none;
+  v.optional("rope_scaling_factor", c.rope_scaling.factor, none.factor);
+  v.optional("rope_low_freq_factor", c.rope_scaling.low_freq_factor, none.low_freq_factor);
+  v.optional("rope_high_freq_factor", c.rope_scaling.high_freq_factor, none.high_freq_factor);
+  v.optional("rope_original_max_positions", c.rope_scaling.original_positions, none.original_positions);
   v.word("norm", c.norm, Words<NormKind>{{NormKind::kLayerNorm, "layernorm"}, {NormKind::kRmsNorm, "rmsnorm"}});
   v.field("norm_eps", c.norm_eps);
   v.word("activation", c.activation,
@@ -65,7 +71,12 @@ void walk(Config& c, Visitor&& v) {
 }
 
 struct Writer {
+  bool all = false;  // optional fields at their defaults, too
   json out = json::object();
+  template <typename T>
+  void optional(const char* name, T v, T fallback) {
+    if (all || v != fallback) field(name, v);
+  }
   void field(const char* name, int64_t v) { out[name] = v; }
   void field(const char* name, bool v) { out[name] = v; }
   void field(const char* name, float v) { out[name] = shortest_double(v); }
@@ -90,6 +101,10 @@ struct Reader {
   [[noreturn]] static void wrong(const char* name, const json& value, const std::string& wanted) {
     throw_bad_data(std::string("model config in the checkpoint: \"") + name + "\" is " + value.dump() + ", " + wanted +
                    " is expected");
+  }
+  template <typename T>
+  void optional(const char* name, T& v, T) {
+    if (in.contains(name)) field(name, v);
   }
   void field(const char* name, int64_t& v) {
     const json& value = at(name);
@@ -125,13 +140,14 @@ struct Reader {
 
 // `weights` with this run's values wherever a difference changes nothing that the weights compute; whatever is not
 // listed here, a field that is new included, must be equal.
-ModelConfig with_free_fields_of(ModelConfig weights, const ModelConfig& here) {
+ModelConfig with_free_fields_of(ModelConfig weights, const ModelConfig& here, bool new_angles) {
   weights.vocab = here.vocab, weights.padded_vocab = here.padded_vocab;
   weights.seq_length = here.seq_length;
   if (here.positions != PositionKind::kLearned) weights.max_positions = here.max_positions;
   // Fractions that turn the same elements are the same.
   if (weights.rotary_length() == here.rotary_length()) weights.rotary_fraction = here.rotary_fraction;
-  if (here.positions != PositionKind::kRotary) weights.rotary_base = here.rotary_base;
+  if (here.positions != PositionKind::kRotary || new_angles)
+    weights.rotary_base = here.rotary_base, weights.rope_scaling = here.rope_scaling;
   if (here.norm == NormKind::kRmsNorm) weights.bias_norm = here.bias_norm;  // it has no shift
   weights.init = here.init, weights.output_init = here.output_init, weights.init_std = here.init_std;
   weights.hidden_dropout = here.hidden_dropout, weights.attention_dropout = here.attention_dropout;
@@ -142,21 +158,24 @@ ModelConfig with_free_fields_of(ModelConfig weights, const ModelConfig& here) {
 }
 
 const char* key_of(const std::string& field, const ModelConfig& here) {
-  static constexpr std::pair<const char*, const char*> kKeys[] = {{"layers", "num_layers"},
-                                                                  {"hidden", "hidden_size"},
-                                                                  {"heads", "num_attention_heads"},
-                                                                  {"kv_heads", "num_kv_heads"},
-                                                                  {"ffn", "intermediate_size"},
-                                                                  {"max_positions", "max_position_embeddings"},
-                                                                  {"positions", "pos_emb"},
-                                                                  {"rotary_fraction", "rotary_pct"},
-                                                                  {"rotary_base", "rotary_emb_base"},
-                                                                  {"activation", "activation, bias_gelu_fusion"},
-                                                                  {"parallel_residual", "gpt_j_residual"},
-                                                                  {"tied_head", "no_weight_tying"},
-                                                                  {"bias_attention", "use_bias_in_attn_linear"},
-                                                                  {"bias_mlp", "use_bias_in_mlp"},
-                                                                  {"bias_norm", "use_bias_in_norms"}};
+  static constexpr std::pair<const char*, const char*> kKeys[] = {
+      {"layers", "num_layers"},
+      {"hidden", "hidden_size"},
+      {"heads", "num_attention_heads"},
+      {"kv_heads", "num_kv_heads"},
+      {"ffn", "intermediate_size"},
+      {"max_positions", "max_position_embeddings"},
+      {"positions", "pos_emb"},
+      {"rotary_fraction", "rotary_pct"},
+      {"rotary_base", "rotary_emb_base"},
+      {"rope_scaling_factor", "use_rope_scaling, rope_scaling_factor"},
+      {"rope_original_max_positions", "rope_original_max_position_embeddings"},
+      {"activation", "activation, bias_gelu_fusion"},
+      {"parallel_residual", "gpt_j_residual"},
+      {"tied_head", "no_weight_tying"},
+      {"bias_attention", "use_bias_in_attn_linear"},
+      {"bias_mlp", "use_bias_in_mlp"},
+      {"bias_norm", "use_bias_in_norms"}};
   if (field == "norm_eps") return here.norm == NormKind::kRmsNorm ? "rms_norm_epsilon" : "layernorm_epsilon";
   for (const auto& [name, key] : kKeys) {
     if (field == name) return key;
@@ -196,9 +215,13 @@ ModelConfig model_config_from_json(const json& value) {
   return config;
 }
 
-void require_same_model(const std::string& where, const ModelConfig& weights, const ModelConfig& here) {
-  const nlohmann::json theirs = model_config_to_json(with_free_fields_of(weights, here)),
-                       ours = model_config_to_json(here);
+void require_same_model(const std::string& where, const ModelConfig& weights, const ModelConfig& here,
+                        bool new_angles) {
+  Writer w{.all = true}, h{.all = true};
+  const ModelConfig same = with_free_fields_of(weights, here, new_angles);
+  walk(same, w);
+  walk(here, h);
+  const json &theirs = w.out, &ours = h.out;
   std::string text;
   for (const auto& [field, value] : ours.items()) {
     if (theirs.at(field) == value) continue;

@@ -143,9 +143,9 @@ KeyTopic refused_keys() {
           "moe_use_residual", "moe_lbl_in_fp32", "moe_jitter_eps", "moe_layer_freq", "moe_ffn_hidden_size",
           "moe_grouped_gemm", "expert_interval", "moe_glu"},
          {});
-  refuse("scaled rotary positions are not supported",
-         {"rope_scaling", "use_rope_scaling", "rope_scaling_factor", "rotary_scaling_factor",
-          "rotary_seq_len_interpolation_factor", "rotary_interleaved", "rotary_save_freqs_buffer"},
+  refuse("this scaling of rotary positions is not supported (use_rope_scaling is Llama-3's)",
+         {"rope_scaling", "rotary_scaling_factor", "rotary_seq_len_interpolation_factor", "rotary_interleaved",
+          "rotary_save_freqs_buffer"},
          {"1", "1.0"});
   refuse("context parallelism is not supported in this version",
          {"context_parallel_size", "cp_comm_type", "hierarchical_context_parallel_sizes", "ulysses_parallel_size",

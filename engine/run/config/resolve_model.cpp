@@ -116,6 +116,8 @@ void Resolver::model() {
       set("max_position_embeddings", length);
     }
   }
+  if (flag("use_rope_scaling") && !(real("rope_high_freq_factor") > real("rope_low_freq_factor")))
+    fail({"rope_high_freq_factor", "rope_low_freq_factor"}, "the first must be more than the second");
   if (is("norm", "rmsnorm") && given("use_bias_in_norms") != nullptr && flag("use_bias_in_norms"))
     note("use_bias_in_norms", "RMSNorm has no shift");
 }

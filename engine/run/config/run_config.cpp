@@ -67,6 +67,11 @@ ModelConfig model_config(const Reader& r) {
       {{"learned", PositionKind::kLearned}, {"rotary", PositionKind::kRotary}, {"none", PositionKind::kNone}});
   m.rotary_fraction = static_cast<float>(r.real("rotary_pct"));
   m.rotary_base = static_cast<float>(r.real("rotary_emb_base"));
+  if (r.flag("use_rope_scaling")) {
+    m.rope_scaling = {
+        static_cast<float>(r.real("rope_scaling_factor")), static_cast<float>(r.real("rope_low_freq_factor")),
+        static_cast<float>(r.real("rope_high_freq_factor")), r.integer("rope_original_max_position_embeddings")};
+  }
   m.norm = r.pick<NormKind>("norm", {{"layernorm", NormKind::kLayerNorm}, {"rmsnorm", NormKind::kRmsNorm}});
   const bool rms = m.norm == NormKind::kRmsNorm;
   m.norm_eps = static_cast<float>(r.real(rms ? "rms_norm_epsilon" : "layernorm_epsilon"));

@@ -90,6 +90,10 @@ Dump read_dump(const std::string& directory) {
   if (!d.trajectory.is_object() || !d.trajectory.contains("trajectory") || !d.trajectory.contains("optimizer")) {
     throw_bad_data(directory + "/trajectory.json: needs \"optimizer\" and \"trajectory\"");
   }
+  if (d.trajectory.contains("documents"))
+    throw_bad_config(directory +
+                     ": made with document masks (reset_attention_mask, reset_position_ids, eod_mask_loss), which "
+                     "this program does not have");
   return d;
 }
 

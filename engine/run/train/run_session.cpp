@@ -257,7 +257,8 @@ bool RunSession::load_from(const std::string& path, Replica& replica, TrainProgr
   if (run.finetune) {
     options.unwanted_prefixes.insert(options.unwanted_prefixes.end(), {"progress/", "loss_scaler/"});
     const nlohmann::json& info = found.manifest.info;
-    if (info.contains("model")) require_same_model(found.path, model_config_from_json(info.at("model")), run.model);
+    if (info.contains("model"))
+      require_same_model(found.path, model_config_from_json(info.at("model")), run.model, true);
     const LoadReport report = load_checkpoint(
         found.path, [&](StateVisitor& v) { replica.visit_weights(v, false); }, options, &job_.control());
     for (const std::string& name : report.unused) {

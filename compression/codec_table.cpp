@@ -168,9 +168,9 @@ CodecSpec default_codec(const std::string& name) {
   return codec_row(name).defaults;
 }
 
-CodecSpec light_codec(const CodecSpec& spec) {
+CodecSpec cheaper_codec(const CodecSpec& spec) {
   const CodecRow& row = codec_row(spec.codec);
-  return spec.light && row.light != nullptr ? row.light(spec) : spec;
+  return row.cheaper != nullptr ? row.cheaper(spec) : spec;
 }
 
 std::string rate_text(double rate) {

@@ -52,9 +52,9 @@ struct CodecRow {
   // Whether what becomes of an element depends on elements of other tensors in its message, other than by blocks.
   // nullptr: never.
   bool (*crosses_tensors)(const CodecSpec& spec) = nullptr;
-  // What adapt may send in place of a codec that is `light`: a few more bits, a fraction of the time, the same blocks,
-  // the same state of residuals. nullptr: there is nothing lighter.
-  CodecSpec (*light)(const CodecSpec& spec) = nullptr;
+  // What adapt may send in its place: a few more bits, a fraction of the time, the same blocks, the same state of
+  // residuals. The same where the parameters ask for nothing cheaper. nullptr: there is nothing cheaper.
+  CodecSpec (*cheaper)(const CodecSpec& spec) = nullptr;
 
   const std::string& name() const { return defaults.codec; }
   bool has(const std::string& parameter) const;
@@ -73,8 +73,8 @@ const std::vector<CodecParameter>& codec_parameters();
 MadeCodec make_codec(const CodecSpec& spec);
 // A codec with everything that it takes when nothing else is said.
 CodecSpec default_codec(const std::string& name);
-// What adapt may send in its place; the codec itself where there is nothing lighter or the rule does not ask for it.
-CodecSpec light_codec(const CodecSpec& spec);
+// What adapt may send in its place; the codec itself where there is nothing cheaper or the rule does not ask for it.
+CodecSpec cheaper_codec(const CodecSpec& spec);
 // A number as codecs say it in their names: "2.25", "8".
 std::string rate_text(double rate);
 // Whether what becomes of an element depends on none outside of its own aligned run of `elements` (a matrix codec: of

@@ -388,9 +388,10 @@ CodecRow ecsq_row() {
           },
       .cases = {{.codec = "ecsq", .rate = 2.0}, {.codec = "ecsq", .rate = 2.5}, {.codec = "ecsq", .rate = 3.0}},
       .crosses_tensors = [](const CodecSpec&) { return true; },  // by its frames
-      .light =
+      .cheaper =
           [](const CodecSpec& spec) {
             CodecSpec light = spec;  // transform, block and checksum stay
+            if (!spec.light) return light;
             light.codec = "lloyd_max";
             light.bits = static_cast<int64_t>(std::ceil(spec.rate));
             light.light = false;

@@ -60,7 +60,7 @@ class Channel {
  private:
   const SiteCoding& coding_of(const MessageKey& key) const {
     const SiteCoding& coding = key.as != nullptr ? *key.as : *coding_;
-    return clock_->light && !key.awaited && coding.light != nullptr ? *coding.light : coding;
+    return key.awaited ? coding : variant_of(coding, clock_->variant);
   }
   ChannelStates::Slot& open_slot(const MessageKey& key, int64_t count, int64_t rows);
   Msg next_message(const MessageKey& key, ChannelStates::Slot& slot);

@@ -15,8 +15,12 @@ std::shared_ptr<Coder> coder_of(const MadeCodec& made, const CodecSpec& spec, co
   return std::make_shared<Coder>(made.codec, spec, residual, in_place_of != nullptr ? in_place_of->granule() : 1);
 }
 
-// main: whose place it takes, or nullptr.
-std::shared_ptr<SiteCoding> make_coding(Site site, const SiteRule& rule, const SiteCoding* main) {
+bool alike(const std::shared_ptr<const Coder>& a, const std::shared_ptr<const Coder>& b) {
+  return a == nullptr || b == nullptr ? a == b : a->name() == b->name();
+}
+
+// main: the variant whose place it takes, or nullptr.
+std::shared_ptr<SiteCoding> make_variant(Site site, const SiteRule& rule, const SiteCoding* main) {
   auto coding = std::make_shared<SiteCoding>();
   coding->site = site;
   coding->rule = rule;
@@ -30,25 +34,30 @@ std::shared_ptr<SiteCoding> make_coding(Site site, const SiteRule& rule, const S
   const MadeCodec sums = make_codec(spec);
   if (sums.codec != nullptr && first.rounds == nullptr && spec.codec != "identity")
     coding->sums = coder_of(sums, spec, rule.sum_residual, main != nullptr ? main->sums : nullptr);
+  SiteRule cheaper = rule;
+  cheaper.codec = cheaper_codec(rule.codec);
+  cheaper.sum_codec = cheaper_codec(rule.sum_codec);
+  if (cheaper == rule) return coding;
+  std::shared_ptr<SiteCoding> next = make_variant(site, cheaper, coding.get());
+  if (!alike(coding->first, next->first) || !alike(coding->sums, next->sums)) coding->cheaper = std::move(next);
   return coding;
-}
-
-bool alike(const std::shared_ptr<const Coder>& a, const std::shared_ptr<const Coder>& b) {
-  return a == nullptr || b == nullptr ? a == b : a->name() == b->name();
 }
 
 }  // namespace
 
 std::shared_ptr<SiteCoding> make_site_coding(Site site, const SiteRule& rule) {
   if (rule.codec.codec == "identity" && !rule.has_sum_codec) return nullptr;
-  std::shared_ptr<SiteCoding> coding = make_coding(site, rule, nullptr);
-  SiteRule light = rule;
-  light.codec = light_codec(rule.codec);
-  light.sum_codec = light_codec(rule.sum_codec);
-  std::shared_ptr<SiteCoding> other = light == rule ? nullptr : make_coding(site, light, coding.get());
-  if (other != nullptr && !(alike(coding->first, other->first) && alike(coding->sums, other->sums)))
-    coding->light = std::move(other);
-  return coding;
+  return make_variant(site, rule, nullptr);
+}
+
+const SiteCoding& variant_of(const SiteCoding& coding, int variant) {
+  const SiteCoding* it = &coding;
+  for (; variant > 0 && it->cheaper != nullptr; --variant) it = it->cheaper.get();
+  return *it;
+}
+
+int variants(const SiteCoding& coding) {
+  return 1 + (coding.cheaper != nullptr ? variants(*coding.cheaper) : 0);
 }
 
 namespace {
@@ -57,7 +66,7 @@ SiteCoding coding_further(const SiteCoding& coding) {
   SiteCoding further = coding;
   further.first = coding.sums;
   further.rounds = nullptr;
-  if (coding.light != nullptr) further.light = std::make_shared<SiteCoding>(coding_further(*coding.light));
+  if (coding.cheaper != nullptr) further.cheaper = std::make_shared<SiteCoding>(coding_further(*coding.cheaper));
   return further;
 }
 

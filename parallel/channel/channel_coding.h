@@ -31,7 +31,7 @@ struct CodingClock {
   int threads = 1;
   uint64_t seed = 0;
   std::array<bool, kSiteNames.size()> off{};  // sites that a plan revision has switched off
-  bool light = false;                         // it has put light codings in the place of those that have one
+  int variant = 0;                            // of the rules, that it has put in their place (variant_of)
 };
 
 // The coders of one site, made from its rule; shared by all channels of the site.
@@ -41,9 +41,13 @@ struct SiteCoding {
   std::shared_ptr<const Coder> first;        // of contributions, and of everything that is not summed
   std::shared_ptr<const Coder> sums;         // of sums on their way back, and between nodes; nullptr: as they are
   std::shared_ptr<const RoundCodec> rounds;  // low_rank, sketch: instead of both where something is summed
-  // What takes its place while the clock says so: the same residuals over lighter codecs. nullptr: it stays.
-  std::shared_ptr<const SiteCoding> light;
+  // The next variant of the rule: the same residuals over what its codecs say may be sent instead. nullptr: none.
+  std::shared_ptr<const SiteCoding> cheaper;
 };
+// Variant 0 is the rule as it is; 1, 2 ... are cheaper ones, the last of them where there are not so many.
+const SiteCoding& variant_of(const SiteCoding& coding, int variant);
+int variants(const SiteCoding& coding);
+
 // Which states a slot needs.
 enum class ChannelUse : uint8_t { kScatter, kAllReduce, kGather, kSend };
 
@@ -67,7 +71,7 @@ struct MessageKey {
   bool coded = true;
   std::span<const MatrixShape> matrices = {};  // of the message; empty: it is one matrix as its view is shaped
   const SiteCoding* as = nullptr;              // code it as that site does (stateless codings only)
-  bool awaited = false;  // nothing is there to compute while it travels: its shortest codes, never the light ones
+  bool awaited = false;  // nothing is there to compute while it travels: its shortest codes, never cheaper ones
 };
 
 // States of a channel by slot. Channels share them with the mesh, which settles and saves them.

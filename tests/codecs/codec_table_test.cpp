@@ -33,10 +33,10 @@ TEST(CodecTable, RowsSayWhatTheirCodecsAre) {
       EXPECT_EQ(name.substr(0, row.name().size()), row.name());
     }
     // What may stand in its place keeps the blocks, and is made from the same parameters.
-    if (row.light == nullptr) continue;
+    if (row.cheaper == nullptr) continue;
     CodecSpec heavy = row.cases.front();
     heavy.light = true;
-    const CodecSpec light = light_codec(heavy);
+    const CodecSpec light = cheaper_codec(heavy);
     EXPECT_NE(light.codec, heavy.codec);
     EXPECT_EQ(light.block, heavy.block);
     EXPECT_FALSE(light.light);
@@ -95,7 +95,7 @@ TEST(CodecTable, KeysHoldWhatAnyCodecAllows) {
 
 TEST(CodecTable, RefusesNamesThatItDoesNotHave) {
   for (const auto& use : {+[] { make_codec({.codec = "top_l"}); }, +[] { codes_within({.codec = "top_l"}, 1); },
-                          +[] { light_codec({.codec = "top_l"}); }, +[] { default_codec("top_l"); }}) {
+                          +[] { cheaper_codec({.codec = "top_l"}); }, +[] { default_codec("top_l"); }}) {
     try {
       use();
       FAIL() << "took a codec that there is not";

@@ -40,18 +40,18 @@ struct Story {
 };
 
 // later: the times behind update 27.
-Story decide(bool light, const Times& first_times, int64_t logical_bytes, int64_t begin = 0,
+Story decide(int variants, const Times& first_times, int64_t logical_bytes, int64_t begin = 0,
              const Times* later = nullptr) {
   std::vector<Story> stories(kRanks);
   run_ranks(kRanks, [&](Progress& progress) {
     Mesh mesh(progress, {1, kRanks, 1}, pretend_nodes(kRanks, kRanks));
     Control control(mesh.channel(GroupKind::kWorld, Site::kControl, all_ranks(kRanks)));
-    CodingController controller(true, light, begin, &mesh, control);
+    CodingController controller(true, variants, begin, &mesh, control);
     const auto way = [&](CodingController& c) {
       c.before();
       const bool off = mesh.clock().off[static_cast<size_t>(Site::kDpGradient)];
-      EXPECT_FALSE(off && mesh.clock().light);
-      return off ? 'p' : mesh.clock().light ? 'l' : 'c';
+      EXPECT_FALSE(off && mesh.clock().variant != 0);
+      return off ? 'p' : mesh.clock().variant == 1 ? 'l' : 'c';
     };
     Story& story = stories[static_cast<size_t>(mesh.rank())];
     for (int64_t update = 1; update <= 160 && story.line.empty(); ++update) {
@@ -67,7 +67,7 @@ Story decide(bool light, const Times& first_times, int64_t logical_bytes, int64_
     EXPECT_EQ(controller.after(1.0, 100, 0), "");
     Numbers numbers;
     controller.visit(numbers);
-    CodingController again(true, light, begin, &mesh, control);
+    CodingController again(true, variants, begin, &mesh, control);
     numbers.reading = true;
     again.visit(numbers);
     EXPECT_TRUE(again.decided());
@@ -94,7 +94,7 @@ TEST(CodingController, TakesTheFastestOfThreeWays) {
   for (const Case& c :
        {Case{{10.0, 8.0, 20.0}, 'l', "compression light (compressed steps take 10.0 ms"},
         Case{{10.0, 8.0, 5.0}, 'p', "compression off ("}, Case{{10.0, 12.0, 11.0}, 'c', "compression stays on ("}}) {
-    const Story story = decide(true, c.times, 1);
+    const Story story = decide(2, c.times, 1);
     EXPECT_EQ(story.ways, three);
     EXPECT_EQ(story.behind, c.way);
     EXPECT_EQ(story.resumed, c.way);
@@ -113,7 +113,7 @@ TEST(CodingController, GivesWaysThatAreCloseMoreUpdates) {
     for (int i = 0; i < n; ++i) all += round;
     return all;
   };
-  const Story story = decide(true, {10.0, 9.8, 20.0}, 1);
+  const Story story = decide(2, {10.0, 9.8, 20.0}, 1);
   EXPECT_EQ(story.ways, both + times(8, "ccccllll"));
   EXPECT_EQ(story.behind, 'l');
   EXPECT_EQ(story.resumed, 'l');
@@ -123,16 +123,16 @@ TEST(CodingController, GivesWaysThatAreCloseMoreUpdates) {
       std::string::npos)
       << story.line;
   // Three percent are told apart sooner than two.
-  EXPECT_EQ(decide(true, {10.0, 9.7, 20.0}, 1).ways, both + times(4, "ccccllll"));
+  EXPECT_EQ(decide(2, {10.0, 9.7, 20.0}, 1).ways, both + times(4, "ccccllll"));
   // All three close: none is left out, and ten rounds are the most.
-  const Story three = decide(true, {10.0, 9.9, 9.8}, 1);
+  const Story three = decide(2, {10.0, 9.9, 9.8}, 1);
   EXPECT_EQ(three.ways, both + times(8, "ccccllllpppp"));
   EXPECT_EQ(three.behind, 'p');
 }
 
 TEST(CodingController, DoesNotComeBackToWhatItLeftOut) {
   const Times slower{99.0, 11.5, 11.4};  // somebody else came to the machine
-  const Story story = decide(true, {10.6, 10.0, 10.1}, 1, 0, &slower);
+  const Story story = decide(2, {10.6, 10.0, 10.1}, 1, 0, &slower);
   EXPECT_EQ(story.ways.back(), 'p');
   EXPECT_EQ(story.ways.find('c', 30), std::string::npos) << "coded updates were left out behind two rounds";
   EXPECT_EQ(story.behind, 'p') << story.line;
@@ -140,7 +140,7 @@ TEST(CodingController, DoesNotComeBackToWhatItLeftOut) {
 
 // In a warm-up of the rules nothing is coded, so that ways differ by noise alone.
 TEST(CodingController, WaitsForTheEndOfWarmUps) {
-  const Story story = decide(false, {10.0, 0.0, 20.0}, 1, 20);
+  const Story story = decide(1, {10.0, 0.0, 20.0}, 1, 20);
   EXPECT_EQ(story.ways, std::string(20 + 3, 'c') +
                             "ccccpppp"
                             "ccccpppp");
@@ -148,7 +148,7 @@ TEST(CodingController, WaitsForTheEndOfWarmUps) {
 }
 
 TEST(CodingController, TriesNothingThatTheRulesDoNotHave) {
-  const Story story = decide(false, {10.0, 0.0, 9.0}, 1);
+  const Story story = decide(1, {10.0, 0.0, 9.0}, 1);
   EXPECT_EQ(story.ways,
             "ccc"
             "ccccpppp"
@@ -158,13 +158,13 @@ TEST(CodingController, TriesNothingThatTheRulesDoNotHave) {
 
 TEST(CodingController, TriesNoPlainUpdatesWhereTheWireSaysNo) {
   constexpr int64_t kFar = int64_t{1} << 60;
-  const Story light = decide(true, {10.0, 9.0, 1.0}, kFar);
+  const Story light = decide(2, {10.0, 9.0, 1.0}, kFar);
   EXPECT_EQ(light.ways,
             "ccc"
             "ccccllll"
             "ccccllll");
   EXPECT_EQ(light.behind, 'l');
-  const Story alone = decide(false, {10.0, 9.0, 1.0}, kFar);
+  const Story alone = decide(1, {10.0, 9.0, 1.0}, kFar);
   EXPECT_EQ(alone.ways,
             "ccc"
             "cccc");
@@ -185,7 +185,7 @@ SiteRule entropy_coded(double rate, int64_t block, ResidualKind residual) {
 
 TEST(LightCoding, HasTheNextWholeNumberOfBits) {
   for (const auto& [rate, bits] : std::map<double, int64_t>{{2.0, 2}, {2.25, 3}, {3.0, 3}, {3.5, 4}, {4.0, 4}}) {
-    const CodecSpec light = light_codec(entropy_coded(rate, 256, ResidualKind::kNone).codec);
+    const CodecSpec light = cheaper_codec(entropy_coded(rate, 256, ResidualKind::kNone).codec);
     EXPECT_EQ(light.codec, "lloyd_max");
     EXPECT_EQ(light.bits, bits);
     EXPECT_EQ(light.block, 256);
@@ -193,12 +193,12 @@ TEST(LightCoding, HasTheNextWholeNumberOfBits) {
   }
   CodecSpec heavy = entropy_coded(2.5, 64, ResidualKind::kNone).codec;
   heavy.light = false;
-  EXPECT_EQ(light_codec(heavy), heavy);
+  EXPECT_EQ(cheaper_codec(heavy), heavy);
   // Light sums beside a codec of rounds, which has none: there is nothing to try.
   SiteRule sketch{.sum_codec = entropy_coded(2.5, 64, ResidualKind::kNone).codec, .has_sum_codec = true};
   sketch.codec.codec = "sketch";
-  EXPECT_EQ(make_site_coding(Site::kDpGradient, sketch)->light, nullptr);
-  EXPECT_EQ(make_site_coding(Site::kDpGradient, SiteRule{.codec = heavy})->light, nullptr);
+  EXPECT_EQ(variants(*make_site_coding(Site::kDpGradient, sketch)), 1);
+  EXPECT_EQ(variants(*make_site_coding(Site::kDpGradient, SiteRule{.codec = heavy})), 1);
 }
 
 // What error feedback owes is the same debt under both codings: after n equal sums the mean is off by one residual / n.
@@ -219,13 +219,13 @@ TEST(LightCoding, GradientsKeepTheirResidual) {
     HostStream stream;
     constexpr int kSteps = 64;
     for (int step = 0; step < kSteps; ++step) {
-      mesh.clock() = {.step = step, .pass = static_cast<uint64_t>(step), .light = step / 3 % 2 == 1};
+      mesh.clock() = {.step = step, .pass = static_cast<uint64_t>(step), .variant = step / 3 % 2};
       Buffer whole = all[me], out(DType::f32, mine);
       SiteCounters& counters = mesh.counters(Site::kDpGradient);
       const int64_t before = counters.wire_bytes;
       channel.reduce_scatter(whole.view(), bounds, out.view(), false, stream).wait(stream);
       mesh.settle_states(true);
-      const SiteCoding& used = mesh.clock().light ? *coding->light : *coding;
+      const SiteCoding& used = variant_of(*coding, mesh.clock().variant);
       size_t bytes = 0;
       for (size_t r = 0; r < kRanks; ++r)
         if (r != me && bounds[r + 1] > bounds[r])
@@ -252,9 +252,10 @@ TEST(LightCoding, SumsKeepTheirOwnersAndResidual) {
   rule.sum_residual = rule.residual;
   rule.has_sum_codec = true;
   const auto coding = make_site_coding(Site::kDpGradient, rule);
-  ASSERT_NE(coding->light, nullptr);
-  EXPECT_EQ(coding->light->first->granule(), coding->first->granule());
-  EXPECT_EQ(coding->light->sums->granule(), coding->sums->granule());
+  ASSERT_EQ(variants(*coding), 2);
+  const SiteCoding& light = variant_of(*coding, 1);
+  EXPECT_EQ(light.first->granule(), coding->first->granule());
+  EXPECT_EQ(light.sums->granule(), coding->sums->granule());
   constexpr int kSteps = 24;
   std::vector<std::vector<char>> last(kRanks);
   run_ranks(kRanks, [&](Progress& progress) {
@@ -268,7 +269,7 @@ TEST(LightCoding, SumsKeepTheirOwnersAndResidual) {
     std::vector<double> sum(kCount, 0.0);
     HostStream stream;
     for (int step = 0; step < kSteps; ++step) {
-      mesh.clock() = {.step = step, .pass = static_cast<uint64_t>(step), .light = step / 4 % 2 == 1};
+      mesh.clock() = {.step = step, .pass = static_cast<uint64_t>(step), .variant = step / 4 % 2};
       Buffer data = all[me];
       channel.all_reduce(data.view(), ReduceKind::kSum, stream).wait(stream);
       mesh.settle_states(true);
@@ -306,7 +307,7 @@ TEST(LightCoding, ReplicasStayEqualAndClose) {
     master.fill(6, mesh.rank());
     HostStream stream;
     for (size_t step = 0; step < far.size(); ++step) {
-      mesh.clock() = {.step = static_cast<int64_t>(step), .pass = step, .light = step % 2 == 1};
+      mesh.clock() = {.step = static_cast<int64_t>(step), .pass = step, .variant = static_cast<int>(step % 2)};
       mesh.begin_publications();
       channel.all_gather(master.view(), replicas[me].view(), bounds, stream).wait(stream);
       mesh.settle_states(true);

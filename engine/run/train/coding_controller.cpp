@@ -23,10 +23,11 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-CodingController::CodingController(bool enabled, bool light, int64_t begin, Mesh* mesh, Control& control)
-    : enabled_(enabled && mesh != nullptr), begin_(begin), mesh_(mesh), control_(&control), tried_{kCoded} {
-  if (light) tried_.push_back(kLight);
-  tried_.push_back(kPlain);
+CodingController::CodingController(bool enabled, int variants, int64_t begin, Mesh* mesh, Control& control)
+    : enabled_(enabled && mesh != nullptr), begin_(begin), mesh_(mesh), control_(&control), ways_{kCoded} {
+  for (int v = 1; v < variants; ++v) ways_.push_back(static_cast<Way>(kPlain + v));
+  ways_.push_back(kPlain);
+  tried_ = ways_;
 }
 
 CodingController::Way CodingController::way_now() const {
@@ -38,7 +39,7 @@ CodingController::Way CodingController::way_now() const {
 void CodingController::before() {
   if (!enabled_) return;
   mesh_->clock().off.fill(way_now() == kPlain);
-  mesh_->clock().light = way_now() == kLight;
+  mesh_->clock().variant = std::max(0, static_cast<int>(way_now() - kPlain));
 }
 
 // Of this rank's sends while all ranks send: the second of two sums, long enough to see through a shaper's burst.
@@ -66,7 +67,7 @@ std::string CodingController::after(double step_ms, int64_t step, int64_t logica
   if (since < 0) return "";
   // All ranks compare the slowest rank's times: equal numbers, equal decisions.
   const double ms = static_cast<double>(control_->agree_max(static_cast<int64_t>(step_ms * 1e3))) * 1e-3;
-  if (since % kBlock > 0) ms_[static_cast<size_t>(was)].push_back(ms);  // the first of a block still sees another way
+  if (since % kBlock > 0) ms_[was].push_back(ms);  // the first of a block still sees another way
   if (since == kBlock - 1) {
     const double plain_wire = static_cast<double>(control_->agree_max(logical_bytes)) / measure_bytes_per_ms();
     if (plain_wire > kHopeless * median_of(kCoded)) tried_.pop_back();
@@ -88,7 +89,7 @@ std::string CodingController::after(double step_ms, int64_t step, int64_t logica
 }
 
 double CodingController::median_of(Way way) const {
-  return median(ms_[static_cast<size_t>(way)]);
+  return median(ms_.at(way));
 }
 
 void CodingController::leave_out_the_slow() {
@@ -99,24 +100,24 @@ void CodingController::leave_out_the_slow() {
 }
 
 std::string CodingController::decide(int64_t step) {
-  constexpr const char* kNames[kWays] = {"compressed", "plain", "lightly compressed"};
-  constexpr const char* kVerdicts[kWays] = {"stays on", "off", "light"};
+  constexpr const char* kNames[] = {"compressed", "plain", "lightly compressed"};
+  constexpr const char* kVerdicts[] = {"stays on", "off", "light"};
+  const auto word = [](int64_t way) { return static_cast<size_t>(std::min<int64_t>(way, 2)); };
   std::string times;
   double least = 0.0;
-  for (const Way way : {kCoded, kLight, kPlain}) {
-    if (ms_[static_cast<size_t>(way)].empty()) continue;
+  for (const Way way : ways_) {
+    if (ms_.count(way) == 0) continue;
     const double ms = median_of(way);
     // What was left out was measured in other minutes.
     const bool tried = std::find(tried_.begin(), tried_.end(), way) != tried_.end();
     if (tried && (least == 0.0 || ms <= least)) least = ms, way_ = way;
     char text[80];
-    std::snprintf(text, sizeof text, "%s%s steps take %.1f ms", times.empty() ? "" : ", ",
-                  kNames[static_cast<size_t>(way)], ms);
+    std::snprintf(text, sizeof text, "%s%s steps take %.1f ms", times.empty() ? "" : ", ", kNames[word(way)], ms);
     times += text;
   }
   decided_ = 1, revised_at_ = step;
-  return "plan revision after step " + std::to_string(step) + ": compression " + kVerdicts[static_cast<size_t>(way_)] +
-         " (" + times + ")";
+  return "plan revision after step " + std::to_string(step) + ": compression " + kVerdicts[word(way_)] + " (" + times +
+         ")";
 }
 
 void CodingController::visit(StateVisitor& visitor) {

@@ -1,4 +1,5 @@
-// Picks how messages are coded by what it costs and saves: as configured, lightly where a rule says how, or not at all.
+// Picks how messages are coded by what it costs and saves: as configured, by a cheaper variant of the rules, or not at
+// all.
 // Measured on this run, agreed by all ranks, logged, and part of every checkpoint (a plan revision).
 //
 // A few steps run each way, in turn, and the fastest way stays; ways that are close to each other are given more
@@ -6,8 +7,8 @@
 // between all ranks - nobody tries them.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -19,9 +20,10 @@ namespace thinwire {
 
 class CodingController {
  public:
-  // enabled: the configuration asks for it, and something is coded. light: some rule has a light codec. begin: steps
-  // after which all rules code (warmup_steps); those before are not looked at. mesh may be nullptr (one rank).
-  CodingController(bool enabled, bool light, int64_t begin, Mesh* mesh, Control& control);
+  // enabled: the configuration asks for it, and something is coded. variants: of the rules, with them as they are.
+  // begin: steps after which all rules code (warmup_steps); those before are not looked at. mesh may be nullptr (one
+  // rank).
+  CodingController(bool enabled, int variants, int64_t begin, Mesh* mesh, Control& control);
 
   // Around every step; collectives until it has decided. after() returns a line for the log when it decides, else an
   // empty one; it is not told of skipped ones, whose parameters nobody gathers. step: its number, of those applied.
@@ -33,7 +35,7 @@ class CodingController {
 
  private:
   enum Phase : int { kWarmUp = 3, kBlock = 4, kRounds = 2, kMostRounds = 10 };
-  enum Way : int64_t { kCoded, kPlain, kLight, kWays };  // numbers stand in checkpoints
+  enum Way : int64_t { kCoded, kPlain };  // further ones: variants 1, 2 ... Numbers stand in checkpoints
   Way way_now() const;
   double measure_bytes_per_ms();
   double median_of(Way way) const;
@@ -48,8 +50,9 @@ class CodingController {
   int64_t seen_ = 0;                                     // steps of this life
   int round_ = 0;                                        // rounds that are over
   int64_t round_began_ = 0;                              // steps behind the warm-up before this one
+  std::vector<Way> ways_;                                // all, as the log lists them
   std::vector<Way> tried_;                               // in this round, a block of steps each, in turn
-  std::array<std::vector<double>, kWays> ms_;
+  std::map<Way, std::vector<double>> ms_;
 };
 
 }  // namespace thinwire

@@ -53,10 +53,10 @@ int64_t updates_of_warm_up(const RunConfig& config, const MeshShape& mesh) {
   return longest;
 }
 
-bool has_light_coding(const RunConfig& config, const MeshShape& mesh) {
-  bool light = false;
-  each_coding(config, mesh, [&](const SiteCoding& c) { light = light || c.light != nullptr; });
-  return light;
+int most_variants(const RunConfig& config, const MeshShape& mesh) {
+  int most = 1;
+  each_coding(config, mesh, [&](const SiteCoding& c) { most = std::max(most, variants(c)); });
+  return most;
 }
 
 namespace {

@@ -21,8 +21,8 @@ bool compresses_tied_param_sync(const RunConfig& config, int stages);
 // The coders of a rank: rules whose stages leave this one out are left out. Sites pp.* and embedding join stages, so
 // their rules hold on all ranks, and the plan says which messages are coded.
 Mesh::Codings codings_of(const RunConfig& config, const RankLayout& layout);
-// Whether some site of this layout has a light codec; the same on all ranks.
-bool has_light_coding(const RunConfig& config, const MeshShape& mesh);
+// The most variants that a site of this layout has of its rule; the same on all ranks.
+int most_variants(const RunConfig& config, const MeshShape& mesh);
 // Steps after which all sites of this layout are compressed: the longest warm-up of their rules.
 int64_t updates_of_warm_up(const RunConfig& config, const MeshShape& mesh);
 // Splits the units' gradients into what is compressed and what is not, and marks the units that zero.parameter is for.

@@ -82,8 +82,10 @@ std::string coding_name(const RunConfig& c, Site site) {
   const SiteRule* rule = rule_of(c, site);
   const std::shared_ptr<SiteCoding> coding = rule != nullptr ? make_site_coding(site, *rule) : nullptr;
   if (coding == nullptr) return "";
-  const bool light = coding->light != nullptr && c.compression.adapt;
-  return name_of_coding(*coding) + (light ? ", or light " + name_of_coding(*coding->light) : "");
+  std::string name = name_of_coding(*coding);
+  for (int v = 1; c.compression.adapt && v < variants(*coding); ++v)
+    name += ", or light " + name_of_coding(variant_of(*coding, v));
+  return name;
 }
 
 void print_sites(Text& out, const RunConfig& c, const std::vector<StagePrice>& stages) {

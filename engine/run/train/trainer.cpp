@@ -80,7 +80,7 @@ class Trainer {
     scaler_ = std::make_unique<LossScaler>(run_.optim, run_.model.dtype == DType::f16);
     const MeshShape& shape = replica_->layout().mesh;
     controller_ = std::make_unique<CodingController>(run_.compression.adapt && !run_.compression.rules.empty(),
-                                                     has_light_coding(run_, shape), updates_of_warm_up(run_, shape),
+                                                     most_variants(run_, shape), updates_of_warm_up(run_, shape),
                                                      job_.mesh(), job_.control());
     session_.start(*replica_, stream_, progress_, *scaler_, *controller_);
     renew_spent_budget();

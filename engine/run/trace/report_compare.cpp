@@ -290,9 +290,9 @@ std::string compare_page(const std::vector<RunData>& given) {
                   [](const StepPoint& p) { return p.memory_bytes; });
   if (any_sites) {
     body += overlay(runs, "Exposed communication per step", "rank 0, all sites", AxisFormat::kTime, true, false, true,
-                    [](const StepPoint& p) { return sum_of(p.site_exposed_ms); });
+                    [](const StepPoint& p) { return p.sum(&SiteStep::exposed_ms); });
     body += overlay(runs, "Busy communication per step", "rank 0, sum over sites", AxisFormat::kTime, true, false, true,
-                    [](const StepPoint& p) { return sum_of(p.site_busy_ms); });
+                    [](const StepPoint& p) { return p.sum(&SiteStep::busy_ms); });
   }
   body += "</div>" + rules_table(runs) + difference_table(runs) + "</section>";
   return run_page("Comparison of " + std::to_string(runs.size()) + " runs", body);

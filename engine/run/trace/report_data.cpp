@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -17,7 +16,6 @@ namespace thinwire {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 bool exists(const std::string& path) {
   struct stat info {};
@@ -46,10 +44,20 @@ size_t index_of(std::vector<std::string>& names, const std::string& name) {
   return names.size() - 1;
 }
 
+// What a run's sites add up, by the names of metrics.jsonl.
+constexpr std::pair<const char*, double SiteTotals::*> kSums[] = {{"logical_bytes", &SiteTotals::logical_bytes},
+                                                                  {"wire_bytes", &SiteTotals::wire_bytes},
+                                                                  {"wire_bytes_total", &SiteTotals::wire_bytes_total},
+                                                                  {"encode_ms", &SiteTotals::encode_ms},
+                                                                  {"decode_ms", &SiteTotals::decode_ms},
+                                                                  {"busy_ms", &SiteTotals::busy_ms},
+                                                                  {"exposed_ms", &SiteTotals::exposed_ms}};
+
 class MetricsReader {
  public:
   explicit MetricsReader(RunData& run) : run_(run) {}
 
+  // Of lines that repeat a step the last counts.
   void line(std::string_view text) {
     const Json j = Json::parse(text, nullptr, false);
     const auto step = j.is_object() ? j.find("step") : j.end();
@@ -57,27 +65,24 @@ class MetricsReader {
       ++broken_;
       return;
     }
-    if (j.contains("eval_loss")) {
-      const int64_t at = step->get<int64_t>();
-      if (j.value("split", "valid") != "valid") return;  // a test split is no point of the validation curve
+    const int64_t at = step->get<int64_t>();
+    if (!j.contains("eval_loss")) {
+      steps_[at] = read_step(at, j);
+      sites_[at] = read_sites(j);
+    } else if (j.value("split", "valid") == "valid") {  // a test split is no point of the validation curve
       evals_[at] = EvalPoint{at, get(j, "eval_loss"), get(j, "perplexity")};
-    } else {
-      step_line(step->get<int64_t>(), j);
     }
   }
 
   void finish(bool torn_tail) {
-    for (auto& [step, point] : steps_) run_.steps.push_back(std::move(point));
     for (const auto& [step, point] : evals_) run_.evals.push_back(point);
-    for (StepPoint& p : run_.steps) p.time_ms.resize(run_.time_names.size(), 0.0);
-    size_t point = 0;
-    for (auto& [step, sites] : comm_) {
-      while (run_.steps[point].step < step) ++point;
-      for (SiteTotals& s : sites) add(run_.steps[point], std::move(s));
+    for (auto& [step, point] : steps_) {
+      for (SiteTotals& s : sites_[step]) add(point, std::move(s));
+      run_.steps.push_back(std::move(point));
     }
     for (StepPoint& p : run_.steps) {
-      for (auto* column : {&p.site_bytes, &p.site_busy_ms, &p.site_exposed_ms}) column->resize(run_.sites.size(), 0.0);
-      for (auto* column : {&p.site_rel_error, &p.site_residual_norm}) column->resize(run_.sites.size(), kNone);
+      p.time_ms.resize(run_.time_names.size(), 0.0);
+      p.sites.resize(run_.sites.size());
     }
     if (broken_ > 0) {
       run_.problems.push_back("metrics.jsonl: " + std::to_string(broken_) + (broken_ == 1 ? " line is" : " lines are") +
@@ -87,21 +92,20 @@ class MetricsReader {
   }
 
  private:
-  void step_line(int64_t step, const Json& j) {
-    StepPoint p;
-    p.step = step;
-    p.consumed_tokens = get(j, "consumed_tokens");
-    p.loss = get(j, "loss");
-    p.lr = get(j, "lr");
-    p.grad_norm = get(j, "grad_norm");
-    p.loss_scale = get(j, "loss_scale");
-    p.step_ms = get(j, "step_ms");
-    p.tokens_per_s = get(j, "tokens_per_s");
-    p.tflops = get(j, "model_tflops_per_rank");
-    p.mfu = get(j, "mfu");
-    p.memory_bytes = get(j, "memory_peak_bytes");
-    p.skipped = j.contains("skipped") && j["skipped"].is_boolean() && j["skipped"].get<bool>();
-    p.non_finite = get_text(j, "non_finite");
+  StepPoint read_step(int64_t step, const Json& j) {
+    StepPoint p{.step = step,
+                .consumed_tokens = get(j, "consumed_tokens"),
+                .loss = get(j, "loss"),
+                .lr = get(j, "lr"),
+                .grad_norm = get(j, "grad_norm"),
+                .loss_scale = get(j, "loss_scale"),
+                .step_ms = get(j, "step_ms"),
+                .tokens_per_s = get(j, "tokens_per_s"),
+                .tflops = get(j, "model_tflops_per_rank"),
+                .mfu = get(j, "mfu"),
+                .memory_bytes = get(j, "memory_peak_bytes"),
+                .skipped = j.contains("skipped") && j["skipped"].is_boolean() && j["skipped"].get<bool>(),
+                .non_finite = get_text(j, "non_finite")};
     if (const auto time = j.find("time_ms"); time != j.end() && time->is_object()) {
       for (const auto& [name, ms] : time->items()) {
         const size_t at = index_of(run_.time_names, name);
@@ -109,73 +113,46 @@ class MetricsReader {
         if (ms.is_number()) p.time_ms[at] = std::max(0.0, ms.get<double>());
       }
     }
+    return p;
+  }
+
+  static std::vector<SiteTotals> read_sites(const Json& j) {
     std::vector<SiteTotals> sites;
-    if (const auto comm = j.find("comm"); comm != j.end() && comm->is_object()) {
-      for (const auto& [name, s] : comm->items()) {
-        if (!s.is_object()) continue;
-        SiteTotals site{name,
-                        get_text(s, "baseline_dtype"),
-                        get_or_zero(s, "logical_bytes"),
-                        get_or_zero(s, "wire_bytes"),
-                        get_or_zero(s, "encode_ms"),
-                        get_or_zero(s, "decode_ms"),
-                        get_or_zero(s, "busy_ms"),
-                        get_or_zero(s, "exposed_ms"),
-                        get_or_zero(s, "wire_bytes_total"),
-                        {},
-                        {}};
-        site.steps = 1;
-        if (const double v = get(s, "rel_error"); v == v) {
-          site.last_rel_error = v;
-          site.rel_error_square = v * v;
-          site.rel_errors = 1;
-        }
-        if (const double v = get(s, "residual_norm"); v == v) site.last_residual_norm = v;
-        p.wire_bytes += site.wire_bytes;
-        p.logical_bytes += site.logical_bytes;
-        p.wire_bytes_total += site.wire_bytes_total;
-        sites.push_back(std::move(site));
-      }
+    const auto comm = j.find("comm");
+    if (comm == j.end() || !comm->is_object()) return sites;
+    for (const auto& [name, s] : comm->items()) {
+      if (!s.is_object()) continue;
+      SiteTotals site{.site = name, .baseline_dtype = get_text(s, "baseline_dtype"), .steps = 1};
+      for (const auto& [key, field] : kSums) site.*field = get_or_zero(s, key);
+      if (const double e = get(s, "rel_error"); !std::isnan(e)) site.rel_error_square = e * e, site.rel_errors = 1;
+      site.last_residual_norm = get(s, "residual_norm");
+      sites.push_back(std::move(site));
     }
-    steps_[step] = std::move(p);
-    if (sites.empty())
-      comm_.erase(step);
-    else
-      comm_[step] = std::move(sites);
+    return sites;
   }
 
   void add(StepPoint& p, SiteTotals s) {
-    size_t at = 0;
-    while (at < run_.sites.size() && run_.sites[at].site != s.site) ++at;
-    for (auto* column : {&p.site_bytes, &p.site_busy_ms, &p.site_exposed_ms})
-      if (column->size() <= at) column->resize(at + 1, 0.0);
-    for (auto* column : {&p.site_rel_error, &p.site_residual_norm})
-      if (column->size() <= at) column->resize(at + 1, kNone);
-    p.site_bytes[at] = std::max(0.0, s.wire_bytes);
-    p.site_busy_ms[at] = std::max(0.0, s.busy_ms);
-    p.site_exposed_ms[at] = std::max(0.0, s.exposed_ms);
-    p.site_rel_error[at] = s.last_rel_error.value_or(kNone);
-    p.site_residual_norm[at] = s.last_residual_norm.value_or(kNone);
-    if (at == run_.sites.size()) return run_.sites.push_back(std::move(s));
-    SiteTotals& total = run_.sites[at];
-    total.logical_bytes += s.logical_bytes;
-    total.wire_bytes += s.wire_bytes;
-    total.wire_bytes_total += s.wire_bytes_total;
-    total.encode_ms += s.encode_ms;
-    total.decode_ms += s.decode_ms;
-    total.busy_ms += s.busy_ms;
-    total.exposed_ms += s.exposed_ms;
-    total.steps += s.steps;
-    total.rel_error_square += s.rel_error_square;
-    total.rel_errors += s.rel_errors;
-    if (s.last_rel_error) total.last_rel_error = s.last_rel_error;
-    if (s.last_residual_norm) total.last_residual_norm = s.last_residual_norm;
+    const auto known =
+        std::find_if(run_.sites.begin(), run_.sites.end(), [&](const SiteTotals& t) { return t.site == s.site; });
+    const auto at = static_cast<size_t>(known - run_.sites.begin());
+    if (p.sites.size() <= at) p.sites.resize(at + 1);
+    p.sites[at] = {std::max(0.0, s.wire_bytes), std::max(0.0, s.busy_ms), std::max(0.0, s.exposed_ms), s.rel_error(),
+                   s.last_residual_norm};
+    p.wire_bytes += s.wire_bytes;
+    p.logical_bytes += s.logical_bytes;
+    p.wire_bytes_total += s.wire_bytes_total;
+    if (known == run_.sites.end()) return run_.sites.push_back(std::move(s));
+    for (const auto& [key, field] : kSums) (*known).*field += s.*field;
+    ++known->steps;
+    known->rel_error_square += s.rel_error_square;
+    known->rel_errors += s.rel_errors;
+    if (!std::isnan(s.last_residual_norm)) known->last_residual_norm = s.last_residual_norm;
   }
 
   RunData& run_;
   std::map<int64_t, StepPoint> steps_;
+  std::map<int64_t, std::vector<SiteTotals>> sites_;
   std::map<int64_t, EvalPoint> evals_;
-  std::map<int64_t, std::vector<SiteTotals>> comm_;
   int64_t broken_ = 0;
 };
 
@@ -244,7 +221,7 @@ std::string rule_in_words(const Json& rule) {
   }
   if (const std::string a = get_text(rule, "algorithm"); !a.empty() && a != "direct") words += "; " + a;
   if (const double w = get(rule, "warmup_steps"); w > 0)
-    words += "; after " + std::to_string(std::llround(w)) + " updates";
+    words += "; after " + std::to_string(std::llround(w)) + " steps";
   return words;
 }
 
@@ -320,9 +297,14 @@ void load_status(RunData& run) {
 
 }  // namespace
 
-std::optional<double> SiteTotals::rel_error() const {
-  if (rel_errors == 0) return std::nullopt;
-  return std::sqrt(rel_error_square / static_cast<double>(rel_errors));
+double StepPoint::sum(double SiteStep::*field) const {
+  double sum = 0.0;
+  for (const SiteStep& s : sites) sum += s.*field;
+  return sum;
+}
+
+double SiteTotals::rel_error() const {
+  return rel_errors == 0 ? kNone : std::sqrt(rel_error_square / static_cast<double>(rel_errors));
 }
 
 RunData load_run(const std::string& run_dir) {

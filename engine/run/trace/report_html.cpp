@@ -120,13 +120,13 @@ std::string time_chart(const RunData& run) {
   return render(chart);
 }
 
-using SiteColumn = std::vector<double> StepPoint::*;
+using SiteColumn = double SiteStep::*;
 
 std::string site_bars(const RunData& run, const std::string& title, const std::string& note, AxisFormat format,
                       SiteColumn column) {
   StackedBars chart{.title = title, .note = note, .format = format};
   for (const SiteTotals& s : run.sites) chart.parts.push_back(s.site);
-  fill_bars(run, chart, [&](size_t step, size_t part) { return (run.steps[step].*column)[part]; });
+  fill_bars(run, chart, [&](size_t step, size_t part) { return run.steps[step].sites[part].*column; });
   return render(chart);
 }
 
@@ -149,7 +149,7 @@ std::string site_lines(const RunData& run, const std::string& title, const std::
   LineChart chart{.title = title, .note = note, .from_zero = true, .allow_log = true};
   for (size_t i = 0; i < run.sites.size(); ++i) {
     ChartSeries s =
-        series(run, run.sites[i].site, static_cast<int>(i), [&](const StepPoint& p) { return (p.*column)[i]; });
+        series(run, run.sites[i].site, static_cast<int>(i), [&](const StepPoint& p) { return p.sites[i].*column; });
     // Steps that measured nothing are left out: a sampled error is a curve, not a row of dots.
     ChartSeries measured = s;
     measured.x.clear(), measured.y.clear();
@@ -171,12 +171,12 @@ std::string communication_charts(const RunData& run) {
   out += halves(run, "Time by site", "rank 0, mean per step; both parts together: an operation was under way",
                 AxisFormat::kTime, {"exposed", "hidden under compute"},
                 [](const SiteTotals& s) { return std::pair(s.exposed_ms, s.busy_ms - s.exposed_ms); });
-  out += site_bars(run, "Bytes sent per step", "rank 0, by site, mean", AxisFormat::kBytes, &StepPoint::site_bytes);
+  out += site_bars(run, "Bytes sent per step", "rank 0, by site, mean", AxisFormat::kBytes, &SiteStep::bytes);
   out += site_bars(run, "Exposed per step", "rank 0: time that compute stood still for a site", AxisFormat::kTime,
-                   &StepPoint::site_exposed_ms);
+                   &SiteStep::exposed_ms);
   out +=
       site_bars(run, "Busy per step", "rank 0: time with an operation of the site under way; sites overlap each other",
-                AxisFormat::kTime, &StepPoint::site_busy_ms);
+                AxisFormat::kTime, &SiteStep::busy_ms);
   LineChart chart{
       .title = "Exposed communication against the step",
       .note = "rank 0, all sites; what lies between is hidden under compute or compute itself",
@@ -184,12 +184,11 @@ std::string communication_charts(const RunData& run) {
       .from_zero = true,
   };
   chart.series.push_back(series(run, "step", 7, [](const StepPoint& p) { return p.step_ms; }));
-  chart.series.push_back(series(run, "exposed", 1, [](const StepPoint& p) { return sum_of(p.site_exposed_ms); }));
+  chart.series.push_back(series(run, "exposed", 1, [](const StepPoint& p) { return p.sum(&SiteStep::exposed_ms); }));
   out += render(chart);
   out += site_lines(run, "Relative error of coded messages", "rank 0, by site; of decoded against what was put in",
-                    &StepPoint::site_rel_error);
-  out +=
-      site_lines(run, "Norm of residuals", "rank 0, by site; what coding still owes", &StepPoint::site_residual_norm);
+                    &SiteStep::rel_error);
+  out += site_lines(run, "Norm of residuals", "rank 0, by site; what compression still owes", &SiteStep::residual_norm);
   return out + "</div>";
 }
 
@@ -212,15 +211,15 @@ std::string site_table(const RunData& run) {
         ms(s.busy_ms),
         ms(s.exposed_ms),
         number("%.0f %%", s.busy_ms > 0 ? 100 * std::max(0.0, 1 - s.exposed_ms / s.busy_ms) : kNone),
-        number("%.3g", s.rel_error().value_or(kNone)),
-        number("%.3g", s.last_residual_norm.value_or(kNone))};
+        number("%.3g", s.rel_error()),
+        number("%.3g", s.last_residual_norm)};
     const std::string words = html_escape(rule == run.rules.end() ? "as it is" : rule->second);
     rows += row(html_escape(s.site), cells, "", "<td class=\"words\">" + words + "</td>");
   }
   return "<h2>Sites over the whole run</h2>" +
          table("scroll wide",
                {"site", "logical", "wire", "ratio", "baseline", "all ranks", "encode", "decode", "busy", "exposed",
-                "hidden", "relative error", "residual norm", "coding"},
+                "hidden", "relative error", "residual norm", "compression"},
                rows) +
          "<p class=\"sub\">Bytes of rank 0 over the whole run (logical: the same collectives "
          "uncompressed "

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,6 +12,14 @@
 #include "engine/run/trace/status_file.h"
 
 namespace thinwire {
+
+inline constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+// What one site did in a step: bytes sent, time with at least one operation open, the part of it that compute stood
+// still; NaN where it was not measured: error of coded messages against what was put in, and what residuals hold.
+struct SiteStep {
+  double bytes = 0, busy_ms = 0, exposed_ms = 0, rel_error = kNone, residual_norm = kNone;
+};
 
 // Numbers of one line of metrics.jsonl; NaN where the line has null or lacks the key.
 struct StepPoint {
@@ -23,10 +32,8 @@ struct StepPoint {
   bool skipped = false;
   std::string non_finite;
   std::vector<double> time_ms;  // by RunData::time_names
-  // By RunData::sites: bytes sent, time with at least one operation open, and the part that compute stood still.
-  std::vector<double> site_bytes, site_busy_ms, site_exposed_ms;
-  // Likewise; NaN where the step has none: error of coded messages against what was put in, and what residuals hold.
-  std::vector<double> site_rel_error, site_residual_norm;
+  std::vector<SiteStep> sites;  // by RunData::sites
+  double sum(double SiteStep::*field) const;
 };
 
 struct EvalPoint {
@@ -39,9 +46,8 @@ struct SiteTotals {
   std::string site, baseline_dtype;
   double logical_bytes = 0, wire_bytes = 0, encode_ms = 0, decode_ms = 0, busy_ms = 0, exposed_ms = 0;
   double wire_bytes_total = 0;  // of all ranks
-  std::optional<double> last_rel_error, last_residual_norm;
-  // Root of the mean square over the steps that measured it.
-  std::optional<double> rel_error() const;
+  double last_residual_norm = kNone;
+  double rel_error() const;  // root of the mean square over the steps that measured it; NaN: none did
   double rel_error_square = 0;
   int64_t rel_errors = 0, steps = 0;
 };

@@ -35,12 +35,6 @@ double quantile(std::vector<double> v, double q) {
 
 }  // namespace
 
-double sum_of(const std::vector<double>& values) {
-  double sum = 0.0;
-  for (const double v : values) sum += v;
-  return sum;
-}
-
 std::vector<double> column(const RunData& run, const Field& field) {
   std::vector<double> out;
   out.reserve(run.steps.size());
@@ -84,7 +78,7 @@ Figures figures_of(const RunData& run) {
   f.step_ms_p95 = quantile(column(run, [](const StepPoint& p) { return p.step_ms; }), 0.95);
   f.tokens_per_s = quantile(column(run, [](const StepPoint& p) { return p.tokens_per_s; }), 0.5);
   f.tflops = quantile(column(run, [](const StepPoint& p) { return p.tflops; }), 0.5);
-  f.exposed_ms = quantile(column(run, [](const StepPoint& p) { return sum_of(p.site_exposed_ms); }), 0.5);
+  f.exposed_ms = quantile(column(run, [](const StepPoint& p) { return p.sum(&SiteStep::exposed_ms); }), 0.5);
   f.mfu = quantile(column(run, [](const StepPoint& p) { return p.mfu; }), 0.5);
   return f;
 }

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,7 +13,6 @@
 namespace thinwire::report {
 
 using Field = std::function<double(const StepPoint&)>;
-inline constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 inline constexpr size_t kSmoothFrom = 60;  // steps; shorter runs are shown as they are
 
 // A dash for what is not finite.
@@ -37,7 +35,6 @@ struct Figures {
 };
 Figures figures_of(const RunData& run);
 
-double sum_of(const std::vector<double>& values);
 std::vector<double> column(const RunData& run, const Field& field);
 inline double step_of(const StepPoint& p) {
   return static_cast<double>(p.step);

@@ -13,31 +13,14 @@ hidden = 1 - (exposed - unavoidable) / hideable, where unavoidable = max(0, comm
 order. Exit code 1 when less than --least (0.7) is hidden somewhere. Needs root (scripts/lab); build/bench (--build DIR).
 """
 import argparse
-import json
 import os
 import statistics
-import subprocess
 import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
-from measured import LAB, ROOT, fail, table as markdown
-
-
-def lab(name, *arguments):
-    cut = arguments.index("--") if "--" in arguments else len(arguments)
-    done = subprocess.run([LAB, *arguments[:cut], "--name", name, *arguments[cut:]], cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        fail(f"{' '.join(arguments)}: exit {done.returncode}: {(done.stderr or done.stdout).strip()}")
-    return done.stdout
-
-
-def parsed(text):
-    """The JSON lines that `bench step --json` ends with; several where ranks ran alone."""
-    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-    if not lines:
-        fail(f"bench step printed no JSON: {text!r}")
-    return lines
+from compression_cells import CellError, emulated
+from measured import ROOT, fail, json_lines, table as markdown
 
 
 def exposed(line):
@@ -45,7 +28,7 @@ def exposed(line):
     return {site: (c["busy_ms"], c["exposed_ms"], c["wire_bytes"] / 1e6) for site, c in line.get("comm", {}).items()}
 
 
-def measure(o, name, hosts, stage):
+def measure(o, lab, hosts, stage):
     def command(*more):
         return [os.path.join(o.build, "bench"), "step", o.shape, f"train_micro_batch_size_per_gpu={o.micro}", "threads_per_rank=1",
                 f"train_iters={o.steps}", *o.keys, *more, "--json"]
@@ -54,9 +37,9 @@ def measure(o, name, hosts, stage):
     alone = ["env", *(f"-u{v}" for v in ("PMI_SIZE", "PMI_RANK", "PMI_FD")), *command()]
     runs = {"compute": [], "waiting": [], "overlap": []}
     for _ in range(o.rounds):  # in turn, so that a machine whose speed drifts treats all alike
-        runs["compute"] += parsed(lab(name, "run", "-n", str(hosts), "--bind", "--", *alone))
-        runs["waiting"] += parsed(lab(name, "run", "-n", str(hosts), "--bind", "--", *command(layout, "zero_optimization.overlap_comm=false")))
-        runs["overlap"] += parsed(lab(name, "run", "-n", str(hosts), "--bind", "--", *command(layout)))
+        runs["compute"] += json_lines([*lab.run(hosts), *alone])
+        runs["waiting"] += json_lines([*lab.run(hosts), *command(layout, "zero_optimization.overlap_comm=false")])
+        runs["overlap"] += json_lines([*lab.run(hosts), *command(layout)])
     compute = statistics.median(r["step_ms"] for r in runs["compute"])
 
     def total(which, index):
@@ -120,16 +103,16 @@ def main():
         fail(f"{o.build}/bench is missing; cmake --build build first")
     o.build = os.path.abspath(o.build)
     results = []
-    for hosts in o.hosts:
-        name = f"overlap-{os.getpid()}"
-        try:
-            lab(name, "up", "--hosts", str(hosts), "--rate", o.rate)
-            for stage in o.stages:
-                results.append(measure(o, name, hosts, stage))
-                r = results[-1]
-                print(f"{hosts} hosts, ZeRO {stage}: step {r['step']:.0f} ms, best {r['best']:.0f}, hidden {100 * r['hidden']:.0f} %", file=sys.stderr, flush=True)
-        finally:
-            subprocess.run([LAB, "down", "--name", name], capture_output=True, check=False)
+    try:
+        with emulated() as lab:
+            for hosts in o.hosts:
+                lab.be(hosts, o.rate)
+                for stage in o.stages:
+                    results.append(measure(o, lab, hosts, stage))
+                    r = results[-1]
+                    print(f"{hosts} hosts, ZeRO {stage}: step {r['step']:.0f} ms, best {r['best']:.0f}, hidden {100 * r['hidden']:.0f} %", file=sys.stderr, flush=True)
+    except CellError as e:
+        fail(e)
     text = table(results, o)
     print(text)
     if o.out:

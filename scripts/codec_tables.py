@@ -122,7 +122,7 @@ def tables(path):
     cases = list(by_name.values())
     text = "".join(f"## {title}\n\n{make(cases)}\n" for title, make in (("Goals", goals), ("Speed", speed), ("Beside others", peers), ("Low rank", low_rank), ("Fidelity", fidelity)))
     trained = by_name["trained data"]
-    text += f"Trained data: {trained['parameters']} parameters, {trained['updates']} updates, loss {trained['first_loss']:.2f} to {trained['last_loss']:.2f}.\n"
+    text += f"Trained data: {trained['parameters']} parameters, {trained['updates']} steps, loss {trained['first_loss']:.2f} to {trained['last_loss']:.2f}.\n"
     proved = [c for c in cases if "ok" in c]
     bad = [c["case"] for c in proved if not c["ok"]]
     return text + f"{len(proved)} cases, {len(proved) - len(bad)} proved." + (" NOT proved: " + ", ".join(bad) if bad else "") + "\n", 1 if bad else 0

@@ -12,39 +12,35 @@ import argparse
 import collections
 import os
 import statistics
-import subprocess
 import sys
 import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
-from measured import LAB, ROOT, add_cell, json_lines, put, read_cells, size_name, table
+from compression_cells import CellError, emulated
+from measured import ROOT, add_cell, fail, json_lines, put, read_cells, size_name, table
 
 PAGE = os.path.join(ROOT, "docs", "results", "comm.md")
 BENCH = os.path.join(os.environ.get("THINWIRE_BUILD", os.path.join(ROOT, "build")), "bench")
-NAME = f"comm-{os.getpid()}"
 VERBS = ["ping_pong", "mpi_isend", "message_rate", "all_gather", "all_to_all", "broadcast", "all_reduce", "reduce_scatter", "mpi_iallgather", "mpi_ialltoall", "mpi_ibcast"]
 SIZES = {"memory": [8, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26], "lab": [8, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26], "crowded": [8, 1 << 16, 1 << 18, 1 << 20, 1 << 22]}
-LAUNCH = {"memory": ["mpirun", "-n", "2"], "lab": [LAB, "run", "--name", NAME, "-n", "2", "--bind", "--"], "crowded": ["mpirun", "-n", "4"]}
 
 
 def run(o):
     begin, ok = time.monotonic(), True
-    for where in o.where:
-        if where == "lab":
-            subprocess.run([LAB, "up", "--name", NAME, "--hosts", "2", "--rate", "10gbit"], check=True, stdout=subprocess.DEVNULL)
-        try:
+    with emulated() as lab:
+        for where in o.where:
+            launch = {"memory": ["mpirun", "-n", "2"], "lab": lab.run(2), "crowded": ["mpirun", "-n", "4"]}[where]
+            if where == "lab":
+                lab.be(2, "10gbit")
             for round_ in range(o.rounds):  # sizes in turn, so that a slow minute does not meet one of them alone
                 if time.monotonic() - begin > o.seconds:
                     print(f"{where}: {round_} of {o.rounds} rounds", file=sys.stderr)
                     break
                 for size in SIZES[where]:
-                    for case in json_lines([*LAUNCH[where], BENCH, "comm", f"/{size}", "--json"], codes=(0, 1)):
+                    for case in json_lines([*launch, BENCH, "comm", f"/{size}", "--json"], codes=(0, 1)):
                         add_cell(o.file, {"where": where, "round": round_, **case})
                         ok = ok and case.get("ok", True)
-        finally:
-            if where == "lab":
-                subprocess.run([LAB, "down", "--name", NAME], check=True, stdout=subprocess.DEVNULL)
     return 0 if ok else 1
 
 
@@ -90,7 +86,10 @@ def main():
     p.set_defaults(function=page)
     p.add_argument("file")
     o = parser.parse_args()
-    return o.function(o)
+    try:
+        return o.function(o)
+    except CellError as e:
+        return fail(e)
 
 
 if __name__ == "__main__":

@@ -233,7 +233,7 @@ def summary(lines, skip):
     """Medians over the steps behind `skip`; bytes are means, since some codecs send different factors in turn."""
     steps = [x for x in lines if "loss" in x and x["step"] > skip]
     if not steps:
-        raise CellError(f"no update behind the first {skip}: more time is needed")
+        raise CellError(f"no step behind the first {skip}: more time is needed")
     out = {"steps": len(steps), "skipped": skip, "step_ms": statistics.median(x["step_ms"] for x in steps),
            "step_ms_low": min(x["step_ms"] for x in steps), "step_ms_high": max(x["step_ms"] for x in steps),
            "tokens_per_step": steps[-1]["samples_per_s"] and round(steps[-1]["tokens_per_s"] * steps[-1]["step_ms"] / 1e3), "loss": steps[-1]["loss"], "sites": {}}

@@ -1,4 +1,4 @@
-# docs/results/compression.md from collected cells: tables, bars with met or MISSED, commands. No number is typed here but the bars' own.
+# docs/results/compression.md from collected cells: tables, targets with met or MISSED, commands. No number is typed here but the targets' own.
 # A section whose cells are not in the store stays as the page has it, with the date and machine of its own.
 import math
 import os
@@ -7,18 +7,14 @@ import statistics
 
 import measured
 
-SEED_BAR = ("thinwire", "mzhybrid", "zhybrid", "sdp4bit", "loco", "optimus_cc")
+SEED_TARGET = ("thinwire", "mzhybrid", "zhybrid", "sdp4bit", "loco", "optimus_cc")
 MARK = "<!-- from here on: scripts/compression_tables.py page -->"
 HEAD = """# What compression costs and what it buys
 
 Written by `scripts/compression_tables.py page` from the cells that `scripts/compression_tables.py` measured; `OUT` in commands is
-its `--out` folder. Bytes and milliseconds of sites are those of rank 0 (first stage) per update. `exposed` is what computing stood still for: on pipelines it holds the bubble, too,
+its `--out` folder. Bytes and milliseconds of sites are those of rank 0 (first stage) per step. `exposed` is what computing stood still for: on pipelines it holds the bubble, too,
 which no codec shortens. Links are those of `scripts/lab` (docs/lab.md): all ranks share the machine's cores.
 """
-
-
-def table(head, rows):
-    return [*measured.table(head, rows).splitlines(), ""]
 
 
 def kb(value):
@@ -32,12 +28,27 @@ def sites_cell(record):
 MET, MISSED = "- met: ", "- **MISSED**: "
 
 
-class Bars:
-    def __init__(self):
-        self.lines = []
+class Section:
+    """The lines of a section, and its targets."""
 
-    def add(self, said, met):
-        self.lines.append((MET if met else MISSED) + said)
+    def __init__(self):
+        self.lines, self.targets = [], []
+
+    def begin(self, heading, about):
+        self.lines += [heading, "", about, ""]
+
+    def table(self, head, rows):
+        self.lines += [*measured.table(head, rows).splitlines(), ""]
+
+    def target(self, said, met):
+        self.targets.append((MET if met else MISSED) + said)
+
+    def commands(self, records, which):
+        self.lines += [f"Commands ({which}):", "", *(f"    {r['command']}" for r in records if "command" in r), ""]
+
+
+def agreement(record):
+    return ", ".join(sorted(set(record["agrees"].values())))
 
 
 def presets_part(store, out):
@@ -53,31 +64,26 @@ def presets_part(store, out):
         gap = f"{100 * (r['eval_loss'] / plain['eval_loss'] - 1):+.2f} %" if plain else "-"
         rows.append([r["layout"], r["preset"], f"{r['eval_loss']:.4f}", gap, sites_cell(r), f"{r['exposed_ms']:.1f}", f"{r['tokens_per_s']:.0f}", agreement(r)])
     bigram = next((r["bigram"] for r in records if r["applies"]), "-")
-    out.lines += ["## Every preset trains", "",
-                  "A tiny byte model, 300 updates, one seed, unshaped, coding never switched off (`compression.adapt=false`); exposed and tokens/s of this machine's memory, not of a link. "
-                  f"A bigram reaches {bigram} on the held-out text. Bytes against the formula: `equal` to the dry run's, `between` its smallest and largest stage, or within its bound (`bounded`, codecs whose size depends on the data).", ""]
-    out.lines += table(["pp x dp x tp", "preset", "loss", "against none", "site: kB on the wire / plain", "exposed ms", "tokens/s", "bytes against the formula"], rows)
+    out.begin("## Every preset trains",
+              "A tiny byte model, 300 steps, one seed, unshaped, compression never switched off (`compression.adapt=false`); exposed and tokens/s of this machine's memory, not of a link. "
+              f"A bigram reaches {bigram} on the held-out text. Bytes against the formula: `equal` to the dry run's, `between` its smallest and largest stage, or within its bound (`bounded`, codecs whose size depends on the data).")
+    out.table(["pp x dp x tp", "preset", "loss", "against none", "site: kB on the wire / plain", "exposed ms", "tokens/s", "bytes against the formula"], rows)
     void = {}
     for r in records:
         if not r["applies"]:
             void.setdefault(r["layout"], []).append(r["preset"])
     out.lines += ["Codes nothing on a layout: " + "; ".join(f"{layout}: {', '.join(names)}" for layout, names in void.items()) + ".", ""] if void else []
     for layout, r in base.items():
-        out.bars.add(f"uncompressed {layout} learned: loss {r['eval_loss']:.4f}, bigram {r['bigram']}", r["eval_loss"] < r["bigram"])
+        out.target(f"uncompressed {layout} learned: loss {r['eval_loss']:.4f}, bigram {r['bigram']}", r["eval_loss"] < r["bigram"])
     bad = [r["key"] for r in records if r["applies"] and not math.isfinite(r["eval_loss"])]
-    out.bars.add(f"every preset trains on every layout that it applies to ({sum(r['applies'] for r in records)} runs)" + (f"; not: {', '.join(bad + [f['key'] for f in store.failed('presets')])}" if bad or store.failed("presets") else ""),
+    out.target(f"every preset trains on every layout that it applies to ({sum(r['applies'] for r in records)} runs)" + (f"; not: {', '.join(bad + [f['key'] for f in store.failed('presets')])}" if bad or store.failed("presets") else ""),
                  not bad and not store.failed("presets"))
     compared = sum(r.get("hashes") == "equal" for r in records)
     if compared:
-        out.bars.add(f"the weights' hashes are equal on all ranks that hold the same at the end ({compared} runs)", compared == sum(r["applies"] for r in records))
+        out.target(f"the weights' hashes are equal on all ranks that hold the same at the end ({compared} runs)", compared == sum(r["applies"] for r in records))
     wrong = [f"{r['key']}: {site} {v}" for r in records if r["applies"] for site, v in r["agrees"].items() if v not in ("equal", "bounded", "between")]
-    out.bars.add("bytes on the wire are those of the dry run" + ("".join(f"; {w}" for w in wrong[:6])), not wrong)
-    commands(out, [r for r in records if r["applies"]][:1], "one of them")
-
-
-def agreement(record):
-    kinds = sorted(set(record["agrees"].values()))
-    return ", ".join(kinds)
+    out.target("bytes on the wire are those of the dry run" + ("".join(f"; {w}" for w in wrong[:6])), not wrong)
+    out.commands([r for r in records if r["applies"]][:1], "one of them")
 
 
 def loss_part(store, out):
@@ -101,14 +107,14 @@ def loss_part(store, out):
         logical = sum(s["logical_bytes_total"] for s in first["sites"].values())
         gap = f"{statistics.fmean(gaps):+.2f} ({min(gaps):+.2f} to {max(gaps):+.2f})" if gaps else "-"
         rows.append([layout, preset, len(seeds), f"{statistics.fmean(losses):.4f}", gap, f"{spread:.2f}", f"{logical / wire:.2f}x", agreement(first)])
-        if preset.partition("@")[0] in SEED_BAR and gaps:
+        if preset.partition("@")[0] in SEED_TARGET and gaps:
             mean = statistics.fmean(gaps)
-            out.bars.add(f"loss of {preset} on {layout}: {mean:+.2f} % of the baseline's (allowed 0.5 % or the seeds' spread of {spread:.2f} %; {len(gaps)} seeds)", mean <= max(0.5, spread))
+            out.target(f"loss of {preset} on {layout}: {mean:+.2f} % of the baseline's (allowed 0.5 % or the seeds' spread of {spread:.2f} %; {len(gaps)} seeds)", mean <= max(0.5, spread))
         if preset == "none":
-            out.bars.add(f"loss baseline on {layout} well below the bigram: {max(losses):.4f} against {first['bigram']}", max(losses) < 0.95 * first["bigram"])
-    out.lines += ["## Loss after equal tokens", "", f"0.8 M parameters, unshaped, no warm-up but the preset's own tenth; `NAME@1` is NAME with ZeRO 1; gaps against the uncompressed run of the same seed and layout; `naive_zfp:R` is `naive_zfp` at rate R. Bigram {records[0].get('bigram', '')}.", ""]
-    out.lines += table(["pp x dp x tp", "preset", "seeds", "loss", "gap in %, mean (least to most)", "baseline's seed spread in %", "all bytes shrink", "bytes against the formula"], rows)
-    commands(out, [r for r in records if r["applies"]][:1], "one of them")
+            out.target(f"loss baseline on {layout} well below the bigram: {max(losses):.4f} against {first['bigram']}", max(losses) < 0.95 * first["bigram"])
+    out.begin("## Loss after equal tokens", f"0.8 M parameters, unshaped, no warm-up but the preset's own tenth; `NAME@1` is NAME with ZeRO 1; gaps against the uncompressed run of the same seed and layout; `naive_zfp:R` is `naive_zfp` at rate R. Bigram {records[0].get('bigram', '')}.")
+    out.table(["pp x dp x tp", "preset", "seeds", "loss", "gap in %, mean (least to most)", "baseline's seed spread in %", "all bytes shrink", "bytes against the formula"], rows)
+    out.commands([r for r in records if r["applies"]][:1], "one of them")
 
 
 def pooled(records):
@@ -121,7 +127,7 @@ def pooled(records):
 
 
 def settled(record):
-    """What the engine chose where it may choose: coding as configured, the light one, or none."""
+    """What the engine chose where it may choose: compression as configured, the light one, or none."""
     line = record.get("settled", "")
     return "off" if "compression off" in line else "light" if "compression light" in line else "on" if line else ""
 
@@ -139,44 +145,44 @@ def speed_of(store, out, layouts, heading):
         none, bf16 = cells.get((layout, micro, rate, "none")), cells.get((layout, micro, rate, "bf16_wire"))
         rows.append([layout, micro, rate, preset, f"{r['tokens_per_s']:.0f}", f"{r['step_ms']:.0f}", f"{r['exposed_ms']:.0f}", f"{r['eth0_mb_per_update']:.2f}" if "eth0_mb_per_update" in r else "-",
                      f"{r['tokens_per_s'] / bf16['tokens_per_s']:.2f}" if bf16 else "-", f"{r['tokens_per_s'] / none['tokens_per_s']:.2f}" if none else "-", r["steps"], settled(r)])
-    out.lines += [heading, "", "10.8 M parameters, fp32 compute, one thread a rank, one rank a host; same buckets and overlap for all. "
-                  "`NAME@1` is NAME with ZeRO 1, whose gathers may hide under the next forward pass. `alone`: the same work of every rank with no communication, all ranks at once, the slowest of them in each update. "
-                  "MB: what all hosts sent per update, with start and end of the run. "
-                  "Coding: what the engine settled on where it may choose (on, light, off); only updates behind that are counted.", ""]
-    out.lines += table(["pp x dp x tp", "micro batch", "link", "preset", "tokens/s", "step ms", "exposed ms", "MB", "x bf16_wire", "x fp32", "updates counted", "coding"], rows)
+    out.begin(heading, "10.8 M parameters, fp32 compute, one thread a rank, one rank a host; same buckets and overlap for all. "
+              "`NAME@1` is NAME with ZeRO 1, whose gathers may hide under the next forward pass. `alone`: the same work of every rank with no communication, all ranks at once, the slowest of them in each step. "
+              "MB: what all hosts sent per step, with start and end of the run. "
+              "Compression: what the engine settled on where it may choose (on, light, off); only steps behind that are counted.")
+    out.table(["pp x dp x tp", "micro batch", "link", "preset", "tokens/s", "step ms", "exposed ms", "MB", "x bf16_wire", "x fp32", "steps counted", "compression"], rows)
 
-    def ratio(a, b, what):
-        return cells[a][what] / cells[b][what] if a in cells and b in cells and cells[b][what] > 0 else None
+    def hold(a, b, what, words, least=None, most=None):
+        """A target of cell a over cell b, where both were measured."""
+        if a in cells and b in cells and cells[b][what] > 0:
+            got = cells[a][what] / cells[b][what]
+            out.target(words.format(got=got, percent=100 * (got - 1)), (least is None or got >= least) and (most is None or got <= most))
+
     for layout in ("1x2x1", "1x4x1"):
         for preset, least in (("bf16_wire", 2.5), ("none", 4.5)):
             base = max((p for p in (preset, preset + "@1") if (layout, 1, "100mbit", p) in cells), key=lambda p: cells[layout, 1, "100mbit", p]["tokens_per_s"], default=preset)
-            got = ratio((layout, 1, "100mbit", "thinwire"), (layout, 1, "100mbit", base), "tokens_per_s")
-            if got is not None:
-                out.bars.add(f"{layout}, micro batch 1, 100 Mbit/s: thinwire {got:.2f}x {base} (at least {least}x)", got >= least)
-    in_turn = {r["layout"] for r in store.of("paired")}  # whose bar is held to a better measurement
+            hold((layout, 1, "100mbit", "thinwire"), (layout, 1, "100mbit", base), "tokens_per_s",
+                 f"{layout}, micro batch 1, 100 Mbit/s: thinwire {{got:.2f}}x {base} (at least {least}x)", least=least)
+    in_turn = {r["layout"] for r in store.of("paired")}  # whose target is held to a better measurement
     for layout in ("1x2x1", "1x4x1"):
-        got = ratio((layout, 8, "100mbit", "thinwire"), (layout, 8, "alone", "alone"), "step_ms")
-        if got is not None and layout not in in_turn:
-            out.bars.add(f"{layout}, micro batch 8, 100 Mbit/s: thinwire's step {100 * (got - 1):+.1f} % of the one without communication (at most +8 %)", got <= 1.08)
+        if layout not in in_turn:
+            hold((layout, 8, "100mbit", "thinwire"), (layout, 8, "alone", "alone"), "step_ms",
+                 f"{layout}, micro batch 8, 100 Mbit/s: thinwire's step {{percent:+.1f}} % of the one without communication (at most +8 %)", most=1.08)
     for layout in ("2x2x1", "2x1x2", "4x1x1"):
-        got = ratio((layout, 1, "100mbit", "thinwire"), (layout, 1, "100mbit", "bf16_wire"), "exposed_ms")
-        if got is not None:
-            # What is exposed without a link's limits is the bubble, and the wait for ranks that share a core.
-            beyond = [cells[layout, 1, "100mbit", p]["exposed_ms"] - cells[layout, 1, "none", p]["exposed_ms"] for p in ("thinwire", "bf16_wire") if (layout, 1, "none", p) in cells]
-            out.bars.add(f"{layout}, 100 Mbit/s: exposed_ms of thinwire {got:.2f} of bf16_wire's (at most 0.5)"
-                         + (f"; beyond what each has unshaped: {beyond[0]:.0f} and {beyond[1]:.0f} ms" if len(beyond) == 2 else ""), got <= 0.5)
+        # What is exposed without a link's limits is the bubble, and the wait for ranks that share a core.
+        beyond = [cells[layout, 1, "100mbit", p]["exposed_ms"] - cells[layout, 1, "none", p]["exposed_ms"] for p in ("thinwire", "bf16_wire")
+                  if {(layout, 1, "100mbit", p), (layout, 1, "none", p)} <= set(cells)]
+        hold((layout, 1, "100mbit", "thinwire"), (layout, 1, "100mbit", "bf16_wire"), "exposed_ms",
+             f"{layout}, 100 Mbit/s: exposed_ms of thinwire {{got:.2f}} of bf16_wire's (at most 0.5)"
+             + (f"; beyond what each has unshaped: {beyond[0]:.0f} and {beyond[1]:.0f} ms" if len(beyond) == 2 else ""), most=0.5)
     for layout, micro in sorted({(k[0], k[1]) for k in cells}):
-        got = ratio((layout, micro, "1gbit", "thinwire"), (layout, micro, "none", "thinwire"), "step_ms")
-        if got is not None:
-            out.bars.add(f"{layout}, micro batch {micro}: thinwire at 1 Gbit/s {100 * (got - 1):+.1f} % of its unshaped step (at most +5 %)", got <= 1.05)
-        got = ratio((layout, micro, "10gbit", "thinwire"), (layout, micro, "10gbit", "none"), "step_ms")
-        if got is not None:
-            out.bars.add(f"{layout}, micro batch {micro}, 10 Gbit/s: thinwire's step {100 * (got - 1):+.1f} % of the uncompressed (at most +2 %)", got <= 1.02)
+        hold((layout, micro, "1gbit", "thinwire"), (layout, micro, "none", "thinwire"), "step_ms",
+             f"{layout}, micro batch {micro}: thinwire at 1 Gbit/s {{percent:+.1f}} % of its unshaped step (at most +5 %)", most=1.05)
+        hold((layout, micro, "10gbit", "thinwire"), (layout, micro, "10gbit", "none"), "step_ms",
+             f"{layout}, micro batch {micro}, 10 Gbit/s: thinwire's step {{percent:+.1f}} % of the uncompressed (at most +2 %)", most=1.02)
     for preset in ("mzhybrid", "zhybrid") if "2x2x1" in layouts else ():
-        got = ratio(("2x2x1", 1, "100mbit", preset), ("2x2x1", 1, "100mbit", "none"), "tokens_per_s")
-        if got is not None:
-            out.bars.add(f"{preset} on 2x2x1 at 100 Mbit/s: {100 * (got - 1):+.1f} % over fp32 wire (above +17.3 %)", got > 1.173)
-    commands(out, list(cells.values()), "all, first round")
+        hold(("2x2x1", 1, "100mbit", preset), ("2x2x1", 1, "100mbit", "none"), "tokens_per_s",
+             f"{preset} on 2x2x1 at 100 Mbit/s: {{percent:+.1f}} % over fp32 wire (above +17.3 %)", least=1.173)
+    out.commands(list(cells.values()), "all, first round")
 
 
 def ladder_part(store, out):
@@ -185,15 +191,15 @@ def ladder_part(store, out):
         return
     of = {r["key"].split(" ", 3)[3]: r for r in records}
     rows = [[name, sites_cell(r), f"{sum(s['wire_bytes_total'] for s in r['sites'].values()) / 1e6:.2f}", f"{r['exposed_ms']:.0f}", f"{r['step_ms']:.0f}", r["steps"]] for name, r in of.items()]
-    out.lines += ["## Optimus-CC's ladder", "", "4 stages x 2 replicas, vocabulary 16384, 100 Mbit/s. The paper starts from an embedding that is summed in two steps; ours is fused unless told otherwise.", ""]
-    out.lines += table(["preset", "site: kB on the wire / plain, rank 0", "MB of all ranks", "exposed ms, rank 0", "step ms", "updates counted"], rows)
+    out.begin("## Optimus-CC's ladder", "4 stages x 2 replicas, vocabulary 16384, 100 Mbit/s. The paper starts from an embedding that is summed in two steps; ours is fused unless told otherwise.")
+    out.table(["preset", "site: kB on the wire / plain, rank 0", "MB of all ranks", "exposed ms, rank 0", "step ms", "steps counted"], rows)
     total = {name: sum(s["wire_bytes_total"] for s in r["sites"].values()) for name, r in of.items()}
     steps = [n for n in ("none two_step", "optimus_cc_cb", "optimus_cc_cb_fe", "optimus_cc_cb_fe_sc", "optimus_cc_emb") if n in total]
     for a, b in zip(steps, steps[1:]):
-        out.bars.add(f"ladder: {b} sends less than {a} ({total[b] / 1e6:.2f} and {total[a] / 1e6:.2f} MB)", total[b] < total[a])
+        out.target(f"ladder: {b} sends less than {a} ({total[b] / 1e6:.2f} and {total[a] / 1e6:.2f} MB)", total[b] < total[a])
         waits = [of[n]["exposed_ms"] for n in (a, b)]
-        out.bars.add(f"ladder: {b} waits less than {a} ({waits[1]:.0f} and {waits[0]:.0f} ms)", waits[1] < waits[0])
-    commands(out, records[:1], "one of them")
+        out.target(f"ladder: {b} waits less than {a} ({waits[1]:.0f} and {waits[0]:.0f} ms)", waits[1] < waits[0])
+    out.commands(records[:1], "one of them")
 
 
 def ratio_row(r):
@@ -209,37 +215,18 @@ def paired_part(store, out):
     records = store.of("paired")
     if not records:
         return
-    out.lines += [PAIRED, "", "`thinwire` between replicas and the same work of every rank with no communication, on the same cores, stopped and continued in turn, a few seconds each; behind the decision how to code. "
-                  "Each turn of both gives a ratio of medians of the slowest rank's updates; what counts is the median of these ratios, since a turn that falls into somebody else's burst may say anything. "
-                  "Error: of that median, from the middle half of the ratios.", ""]
-    out.lines += table(["pp x dp x tp", "micro batch", "link", "coding", "turns", "step ms", "alone ms", "ratio, median", "error", "middle half", "least to most"], [ratio_row(r)[0] for r in records])
+    out.begin(PAIRED, "`thinwire` between replicas and the same work of every rank with no communication, on the same cores, stopped and continued in turn, a few seconds each; behind the decision how to compress. "
+              "Each turn of both gives a ratio of medians of the slowest rank's steps; what counts is the median of these ratios, since a turn that falls into somebody else's burst may say anything. "
+              "Error: of that median, from the middle half of the ratios.")
+    out.table(["pp x dp x tp", "micro batch", "link", "compression", "turns", "step ms", "alone ms", "ratio, median", "error", "middle half", "least to most"], [ratio_row(r)[0] for r in records])
     for r in records:
         _, got, error = ratio_row(r)
         what = f"{r['layout']}, micro batch {r['micro']}, {r['rate']}: thinwire"
         if r["rate"] == "100mbit":
-            out.bars.add(f"{what}'s step {100 * (got - 1):+.1f} % (+- {100 * error:.1f}) of the one without communication (at most +8 %)", got <= 1.08)
+            out.target(f"{what}'s step {100 * (got - 1):+.1f} % (+- {100 * error:.1f}) of the one without communication (at most +8 %)", got <= 1.08)
         if r["layout"] == "1x2x1":
-            out.bars.add(f"{what} {100 / got:.1f} % (+- {100 * error / got ** 2:.1f}) of its own speed without communication (at least 95 %)", got <= 1 / 0.95)
-    commands(out, records, "all")
-
-
-def commands(out, records, which):
-    out.lines += [f"Commands ({which}):", "", *(f"    {r['command']}" for r in records if "command" in r), ""]
-
-
-class Out:
-    def __init__(self):
-        self.lines, self.bars = [], Bars()
-
-
-def head_of(path):
-    """What a person has written in front of the mark stays."""
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as f:
-            before, mark, _ = f.read().partition(MARK)
-        if mark:
-            return before + MARK + "\n"
-    return HEAD + "\n" + MARK + "\n"
+            out.target(f"{what} {100 / got:.1f} % (+- {100 * error / got ** 2:.1f}) of its own speed without communication (at least 95 %)", got <= 1 / 0.95)
+    out.commands(records, "all")
 
 
 REPLICAS, CUTS = "## What it buys between replicas", "## What it buys between stages and in layers"
@@ -256,51 +243,55 @@ def from_to(values):
 
 
 def section(store, table, part):
-    """Heading, when and where, bars, tables; "" without cells."""
-    out, records = Out(), [r for r in store.records.values() if r["table"] == table]
+    """Heading, when and where, targets, tables; "" without cells."""
+    out, records = Section(), [r for r in store.records.values() if r["table"] == table]
     part(store, out)
     if not out.lines:
         return ""
     bad = [f"- {r['key']}: {r['error'].splitlines()[0]}" for r in store.failed(table)]
     failed = ["Cells that failed:", "", *bad, ""] if bad else []
     where = "; ".join(sorted({r["machine"] for r in records}))
-    return "\n".join([out.lines[0], "", f"Measured {from_to(r['date'] for r in records)}: {where}.", "", *out.bars.lines, "", *out.lines[2:], *failed]).rstrip() + "\n"
+    return "\n".join([out.lines[0], "", f"Measured {from_to(r['date'] for r in records)}: {where}.", "", *out.targets, "", *out.lines[2:], *failed]).rstrip() + "\n"
 
 
-def bars_of(text):
-    return text.count("\n" + MET) + text.count("\n" + MISSED)
+def targets_of(text):
+    return [line for line in text.splitlines() if line.startswith((MET, MISSED))]
 
 
 def write(store, path):
-    before = head_of(path)
-    kept = {}
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as f:
-            kept = {text.split("\n", 1)[0]: text.rstrip() + "\n" for text in re.split(r"^(?=## )", f.read().partition(MARK)[2], flags=re.MULTILINE)}
+    """What a person has written in front of the mark stays, and sections that the store has nothing for."""
     if not store.records:
         print(f"nothing collected yet in {store.path}")
         return 1
+    page = ""
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as f:
+            page = f.read()
+    if MARK not in page:
+        page = HEAD + "\n" + MARK + "\n"
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(page)
+    kept = {text.split("\n", 1)[0]: text.rstrip() + "\n" for text in re.split(r"^(?=## )", page.partition(MARK)[2], flags=re.MULTILINE)}
     sections, fewer = {}, 0
     for table, part, heading in PARTS:
         new, old = section(store, table, part), kept.get(heading, "")
+        more = len(targets_of(new)) >= len(targets_of(old))
         # A few cells measured again are no table: what the page has stays until as much is there.
-        if bars_of(new) < bars_of(old) and store.of(table):
-            print(f"{heading[3:]}: the store gives {bars_of(new)} bars and the page has {bars_of(old)}; it stays as it is")
+        if not more and store.of(table):
+            print(f"{heading[3:]}: the store gives {len(targets_of(new))} targets and the page has {len(targets_of(old))}; it stays as it is")
             fewer += 1
-        sections[heading] = new if bars_of(new) >= bars_of(old) and new else old
-    sections.update((heading, text) for heading, text in kept.items() if heading.startswith("## ") and heading not in (*sections, "## Bars"))  # written by nobody here
-    summary, missed, missing = [], 0, []
+        sections[heading] = new if more and new else old
+    sections.update((h, text) for h, text in kept.items() if h.startswith("## ") and h not in (*sections, "## Targets", "## Bars"))  # written by nobody here
+    summary, missed = [], 0
     for heading, text in sections.items():
-        met, not_met = text.count("\n" + MET), [line for line in text.splitlines() if line.startswith(MISSED)]
+        not_met = [line for line in targets_of(text) if line.startswith(MISSED)]
         missed += len(not_met)
         if text:
-            summary += [f"- {heading[3:]}: {met} met" + (f", {len(not_met)} **missed**:" if not_met else ""), *("    " + line for line in not_met)]
-        else:
-            missing.append(heading[3:])
-    text = [before, "## Bars", "", "Each section says which.", "", *summary, "", *([f"Not measured yet: {', '.join(missing)}.", ""] if missing else []), *(t for t in sections.values() if t)]
-    with open(path, "w", encoding="utf-8") as f:
-        f.write("\n".join(text).rstrip() + "\n")
+            summary += [f"- {heading[3:]}: {len(targets_of(text)) - len(not_met)} met" + (f", {len(not_met)} **missed**:" if not_met else ""), *("    " + line for line in not_met)]
+    missing = [heading[3:] for heading, text in sections.items() if not text]
+    text = ["", "## Targets", "", "Each section says which.", "", *summary, "", *([f"Not measured yet: {', '.join(missing)}.", ""] if missing else []), *(t for t in sections.values() if t)]
+    measured.put(path, MARK, "\n".join(text).rstrip() + "\n")
     bad = [r for r in store.records.values() if "error" in r]
-    print("\n".join(line for t in sections.values() for line in t.splitlines() if line.startswith((MET, MISSED))))
-    print(f"{missed} bars missed; {len(bad)} cells failed; {path}")
+    print("\n".join(line for t in sections.values() for line in targets_of(t)))
+    print(f"{missed} targets missed; {len(bad)} cells failed; {path}")
     return 1 if missed or bad or fewer else 0

@@ -3,11 +3,11 @@
 
     scripts/compression_tables.py TABLE --out DIR [options]
   presets   every preset x the layouts it applies to, a tiny model, 300 steps of real text: loss beside the uncompressed run, bytes per site
-  loss      evaluation loss after equal tokens, one layout per preset, 3 seeds for the systems with a bar
+  loss      evaluation loss after equal tokens, one layout per preset, 3 seeds for the systems with a target
   speed     tokens/s in the emulated cluster (needs root): rates x layouts x {none, bf16_wire, thinwire}, every system's preset at 100 Mbit/s
   paired    thinwire at micro batch 8 and the same work without communication, stopped and continued in turn (needs root)
   ladder    Optimus-CC's ladder at 4 stages and a vocabulary of 16k: bytes and exposed time
-  page      writes docs/results/compression.md from what is in DIR; prints the bars
+  page      writes docs/results/compression.md from what is in DIR; prints the targets
 
 Every cell prints its command. Results go to DIR/results.jsonl, line by line; a cell that is in there is not run again (one that failed is).
   --only TEXT ...  cells whose key contains one of them       --list         print the keys and stop
@@ -15,7 +15,7 @@ Every cell prints its command. Results go to DIR/results.jsonl, line by line; a 
   --pairs N        paired: turns of each (24)
   --build DIR      default build                              --text FILE    instead of Debian's fortunes (the quickstart's text)
   --page FILE      default docs/results/compression.md        --zero STAGE   of data-parallel layouts where the preset has no placement (0)
-Run it on an otherwise idle machine. Exit code 1: a cell failed, or a bar was missed (page).
+Run it on an otherwise idle machine. Exit code 1: a cell failed, or a target was missed (page).
 """
 import argparse
 import os
@@ -104,7 +104,7 @@ class Tables:
             got = summary(lines, min(skip, max(x["step"] for x in lines if "loss" in x) // 2))
             loss = final_loss(lines)
             bytes_ = {site: agrees(sites[site], got["sites"][site]) for site in sites if site in got["sites"]}
-            said = f"loss {loss:.4f}, {got['tokens_per_s']:.0f} tok/s, {sum(s['wire_bytes_total'] for s in got['sites'].values()) / 1e6:.3f} MB per update"
+            said = f"loss {loss:.4f}, {got['tokens_per_s']:.0f} tok/s, {sum(s['wire_bytes_total'] for s in got['sites'].values()) / 1e6:.3f} MB per step"
             return {"applies": True, "eval_loss": loss, **got, "predicted": sites, "agrees": bytes_, "hashes": "equal", "run_seconds": seconds, "said": said,
                     "bigram": self.facts["bigram"], "command": shown(command, self.store.folder, self.o.build)}
         measure(self.store, table, key, {"preset": preset, "layout": layout, "seed": seed, "zero": zero}, what)
@@ -153,7 +153,7 @@ class Tables:
                 raise CellError("the run ended before it had settled how to code: more time is needed")
             got = summary(lines, max(3, settled))
             updates = sum(1 for x in lines if "loss" in x)
-            said = f"{got['step_ms']:.0f} ms, {got['tokens_per_s']:.0f} tok/s, exposed {got['exposed_ms']:.0f} ms, {got['steps']} of {updates} updates" + (f"; {line}" if line else "")
+            said = f"{got['step_ms']:.0f} ms, {got['tokens_per_s']:.0f} tok/s, exposed {got['exposed_ms']:.0f} ms, {got['steps']} of {updates} steps" + (f"; {line}" if line else "")
             return {**got, "settled": line, "eth0_mb_per_update": sent / 1e6 / updates, "run_seconds": took, "said": said,
                     "command": f"scripts/lab up --hosts {ranks} --rate {rate}; " + shown(command, self.store.folder, self.o.build)}
         words = {"preset": preset, "layout": layout, "rate": rate, "micro": micro, "accumulation": accumulation, "data": data, "zero": zero if data > 1 else 0}
@@ -177,7 +177,7 @@ class Tables:
                     for micro in (1, 8) if replicas else (1,):
                         if replicas:
                             self.alone(lab, f"speed {layout} mb {micro} alone{mark}", ranks, micro)
-                        if layout == "1x4x1" and micro == 8:  # two ranks a core: only what has a bar
+                        if layout == "1x4x1" and micro == 8:  # two ranks a core: only what has a target
                             self.clock(lab, "speed", f"speed {layout} mb {micro} 100mbit thinwire{mark}", "thinwire", layout, "100mbit", micro)
                             continue
                         for rate in RATES:

@@ -17,6 +17,10 @@ import subprocess
 import sys
 import time
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from measured import table
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DENSE_BF16_TFLOPS = {"H100": 989.4, "H200": 989.4, "A100": 312.0, "B200": 2250.0}
 
@@ -105,6 +109,8 @@ class Check:
         except Exception as error:  # a step that breaks is a finding, and the others still run
             record = {"ok": False, "error": f"{type(error).__name__}: {error}"}
         record.setdefault("ok", True)
+        if record["ok"] is False:
+            record["error"] = record.get("error") or record.get("summary", "")
         record["seconds"] = round(time.time() - start, 1)
         self.result["steps"][name] = record
         word = {True: "ok", False: "FAILED", None: "skipped"}[record["ok"]]
@@ -120,12 +126,12 @@ class Check:
         lines = [f"# gpu_check {self.options.mode}, {self.result['started']}", ""]
         device = self.result["steps"].get("device", {})
         lines += [f"Device: {device.get('gpu', 'unknown')}; driver {device.get('driver', '?')}; {device.get('nvcc', '')}", ""]
-        lines += ["| step | result | seconds | what |", "|---|---|---|---|"]
+        words, rows = {True: "ok", False: "**failed**", None: "skipped"}, []
         for name, record in self.result["steps"].items():
-            word = {True: "ok", False: "**failed**", None: "skipped"}[record["ok"]]
-            what = str(record.get("error") or record.get("skipped") or record.get("summary", "")).replace("\n", " ").replace("|", "/")
-            lines.append(f"| {name} | {word} | {record.get('seconds', '')} | {what[:300]} |")
-        lines += [""] + self.page
+            what = str(record.get("error") or record.get("skipped") or record.get("summary", "")).replace("|", "/")
+            rows.append([name, words[record["ok"]], record.get("seconds", ""), what[:300]])
+        lines.append(table(["step", "result", "seconds", "what"], rows))
+        lines += self.page
         with open(os.path.join(self.out, "gpu_check.md"), "w") as file:
             file.write("\n".join(lines) + "\n")
 
@@ -219,15 +225,19 @@ class Check:
         code, text, _ = run([self.tool("bench"), "--version"], 30, self.env())
         return {"version": text, "summary": f"{architecture}, cuDNN attention {fused}"}
 
+    def bench(self, limit, *words):
+        """(JSON lines, all that was said) of a `bench` that has to hold."""
+        code, text, _ = run([self.tool("bench"), *words, "--json"], limit, self.env())
+        lines = json_lines(text)
+        if code != 0 or not lines:
+            raise RuntimeError(f"bench {' '.join(words)}: code {code}: {tail(text, 3)}")
+        return lines, text
+
     def ceilings(self, limit):
         """What the machine gives at most: a device copy and a large product on random numbers."""
         record = {}
         for name, what in [("copy/llama_1b_b8", "copy"), ("matmul/8192", "product")]:
-            code, text, _ = run([self.tool("bench"), "op", name, "--device", "cuda", "--json"], limit / 2, self.env())
-            lines = json_lines(text)
-            if code != 0 or not lines:
-                raise RuntimeError(f"{name}: code {code}: {tail(text, 3)}")
-            record[what] = lines[0]
+            record[what] = self.bench(limit / 2, "op", name, "--device", "cuda")[0][0]
         self.copy_gbs = record["copy"]["gbytes_per_s"]
         self.product_gflops = record["product"]["gflops"]
         record["summary"] = f"copy {self.copy_gbs:.0f} GB/s, 8192^3 bf16 {self.product_gflops / 1e3:.0f} TFLOP/s"
@@ -257,8 +267,7 @@ class Check:
         record["ok"] = not failed
         total = sum(t.get("passed", 0) for t in record["tests"].values())
         record["summary"] = f"{total} tests in {len(record['tests'])} programs passed"
-        if failed:
-            record["error"] = "failed: " + ", ".join(failed)
+        record["error"] = "failed: " + ", ".join(failed) if failed else ""
         return record
 
     def cuda_tests(self):
@@ -286,18 +295,20 @@ class Check:
                 bad.append(f"{precision}: code {code}, {len(fails)} of {len(lines)} quantities: {fails[0] if fails else tail(text, 2)}")
         record["ok"] = not bad
         record["summary"] = ", ".join(f"{p}: {r['quantities']} quantities" for p, r in record.items() if isinstance(r, dict))
-        if bad:
-            record["error"] = "; ".join(bad)
+        record["error"] = "; ".join(bad)
         return record
 
     # ---- training
 
-    def train(self, name, device, limit, *more, launcher=()):
+    def command(self, name, device, *more):
+        """(run directory, command) of 50 steps of a tiny model."""
         directory = os.path.join("/tmp", f"thinwire-check-{os.getpid()}", name)
-        command = list(launcher) + [self.tool("train"), "--config", "configs/gpt2_tiny.json", f"device={device}", f"run_dir={directory}",
-                                    f"data_path={self.build}/data/tiny_text_document", "train_iters=50", "eval_iters=0"] + list(more)
-        code, text, seconds = run(command, limit, self.env())
-        return directory, code, text, seconds
+        return directory, [self.tool("train"), "--config", "configs/gpt2_tiny.json", f"device={device}", f"run_dir={directory}",
+                           f"data_path={self.build}/data/tiny_text_document", "train_iters=50", "eval_iters=0", *more]
+
+    def train(self, name, device, limit, *more, launcher=()):
+        directory, command = self.command(name, device, *more)
+        return directory, *run([*launcher, *command], limit, self.env())
 
     @staticmethod
     def losses(directory):
@@ -337,8 +348,6 @@ class Check:
             record[precision] = {"same_bits": one == two, "last": one[max(one)]}
             record["ok"] = record["ok"] and one == two
             record["summary"] += f"; {precision} {'bit-equal' if one == two else 'DIFFERS'}, loss {one[max(one)]:.3f} (fp32 {gpu[max(gpu)]:.3f})"
-        if not record["ok"]:
-            record["error"] = record["summary"]
         return record
 
     def graphs(self, limit):
@@ -356,13 +365,11 @@ class Check:
                 self.log("graphs " + name, text)
                 bad.append(f"{name}: code {code}, {len(made)} of 4 parts recorded, losses {'bit-equal' if same else 'DIFFER'}: {tail(text, 2)}")
         record["summary"] = "; ".join(bad) or "bit-equal; " + ", ".join(f"{n} {sum(r['launches'])} launches" for n, r in record.items())
-        return dict(record, ok=not bad, error=record["summary"] if bad else "")
+        return dict(record, ok=not bad)
 
     def resume(self, limit):
         whole = self.trained("whole", "cuda", limit / 3, "precision=bfloat16")
-        directory = os.path.join("/tmp", f"thinwire-check-{os.getpid()}", "cut")
-        command = [self.tool("train"), "--config", "configs/gpt2_tiny.json", "device=cuda", f"run_dir={directory}", "precision=bfloat16",
-                   f"data_path={self.build}/data/tiny_text_document", "train_iters=50", "eval_iters=0"]
+        directory, command = self.command("cut", "cuda", "precision=bfloat16")
         child = subprocess.Popen(command, cwd=ROOT, env=dict(os.environ, OMP_WAIT_POLICY="passive", **self.env()), stdout=subprocess.DEVNULL,
                                  stderr=subprocess.DEVNULL, start_new_session=True)
         metrics, end = os.path.join(directory, "metrics.jsonl"), time.time() + limit / 3
@@ -380,10 +387,8 @@ class Check:
         code2, text, _ = run(command, limit / 3, self.env())
         parts = self.losses(directory)
         ok = code2 == 0 and parts == whole and (code == 75 or at == 50)
-        record = {"ok": ok, "stopped_at": at, "summary": f"stopped after step {at} with code {code}, resumed: {'bit-equal' if parts == whole else 'DIFFERS'}"}
-        if not ok:
-            record["error"] = record["summary"] + " " + tail(text, 2)
-        return record
+        said = f"stopped after step {at} with code {code}, resumed: {'bit-equal' if parts == whole else 'DIFFERS'}"
+        return {"ok": ok, "stopped_at": at, "summary": said, "error": "" if ok else said + " " + tail(text, 2)}
 
     def mesh(self, limit):
         return self.gtest(["mesh_smoke_test", "coded_mesh_test", "mesh_law_test"], limit, {"THINWIRE_TEST_DEVICE": "cuda"})
@@ -404,8 +409,6 @@ class Check:
             record["layouts"][name] = ratio
         record["ok"] = worst <= 1.0
         record["summary"] = f"{len(record['layouts'])} layouts, at most {worst:.2f} of the tolerance from one rank"
-        if not record["ok"]:
-            record["error"] = record["summary"]
         return record
 
     # ---- speed
@@ -416,22 +419,19 @@ class Check:
             one, text, _ = run([self.tool("bench"), "op", shapes, "--device", "cuda", "--json"], limit / 2, self.env())
             lines += json_lines(text)
             code = code or one
-        self.page += ["## Ops", "", f"Copy {self.copy_gbs:.0f} GB/s (bytes read and written), 8192^3 bf16 product {self.product_gflops / 1e3:.0f} TFLOP/s.", "",
-                      "| op | dtype | ms | GB/s | of copy | TFLOP/s | of product | error / tolerance |", "|---|---|---|---|---|---|---|---|"]
-        slow = []
+        rows, slow = [], []
         for l in lines:
             share = l["gbytes_per_s"] / self.copy_gbs if self.copy_gbs else 0.0
             rate = l["gflops"] / self.product_gflops if self.product_gflops else 0.0
-            self.page.append(f"| {l['op']} | {l['dtype']} | {l['ms']:.4f} | {l['gbytes_per_s']:.0f} | {100 * share:.0f} % | {l['gflops'] / 1e3:.1f} | "
-                             f"{100 * rate:.0f} % | {l['rel_error']:.1e} / {l['tolerance']:.1e}{'' if l['ok'] else ' **FAIL**'} |")
+            rows.append([l["op"], l["dtype"], f"{l['ms']:.4f}", f"{l['gbytes_per_s']:.0f}", f"{100 * share:.0f} %", f"{l['gflops'] / 1e3:.1f}", f"{100 * rate:.0f} %",
+                         f"{l['rel_error']:.1e} / {l['tolerance']:.1e}{'' if l['ok'] else ' **FAIL**'}"])
             if l["gflops"] == 0 and share < 0.8:
                 slow.append(f"{l['op']} {100 * share:.0f} %")
-        self.page.append("")
-        record = {"ok": code == 0 and bool(lines), "lines": lines, "below_80_percent_of_copy": slow,
-                  "summary": f"{len(lines)} cases; below 80 % of copy speed: {', '.join(slow) or 'none'}"}
-        if not record["ok"]:
-            record["error"] = f"code {code}: {tail(text, 3)}"
-        return record
+        self.page += ["## Ops", "", f"Copy {self.copy_gbs:.0f} GB/s (bytes read and written), 8192^3 bf16 product {self.product_gflops / 1e3:.0f} TFLOP/s.", "",
+                      table(["op", "dtype", "ms", "GB/s", "of copy", "TFLOP/s", "of product", "error / tolerance"], rows)]
+        ok = code == 0 and bool(lines)
+        return {"ok": ok, "lines": lines, "below_80_percent_of_copy": slow, "summary": f"{len(lines)} cases; below 80 % of copy speed: {', '.join(slow) or 'none'}",
+                "error": "" if ok else f"code {code}: {tail(text, 3)}"}
 
     def steps(self, limit):
         """Ours beside PyTorch's, in turns: ours, theirs, ours, theirs."""
@@ -440,13 +440,11 @@ class Check:
         peak = next((v for k, v in DENSE_BF16_TFLOPS.items() if k in device.get("gpu", "")), 0.0)
         shapes = [("124m", ["train_micro_batch_size_per_gpu=32"], 0), ("llama3_1b", [], 60), ("llama3_3b", ["recompute_granularity=selective"], 72),
                   ("llama2_7b", ["checkpoint_activations=true"], 130)]
-        table, record, end = ["## Training step", "", "Model FLOPs: 6 x matrix parameters x tokens + causal attention (half); MFU of the dense bf16 rate "
-                              f"{peak} TFLOP/s.", "", "| shape | who | tokens/s | ms | TFLOP/s | MFU | peak GiB |", "|---|---|---|---|---|---|---|"], {}, time.time() + limit
-        failures = []
+        rows, failures, record, end = [], [], {}, time.time() + limit
         for shape, keys, needs in shapes:
             if gib and gib < needs:
                 record[shape] = {"skipped": f"needs {needs} GiB, the GPU has {gib:.0f}"}
-                table.append(f"| {shape} | skipped: {record[shape]['skipped']} | | | | | |")
+                rows.append([shape, f"skipped: {record[shape]['skipped']}", *[""] * 5])
                 continue
             entry = {"ours": [], "ours_nondeterministic": [], "pytorch": []}
             record[shape] = entry
@@ -456,7 +454,7 @@ class Check:
                     break
                 if command is None:
                     batch = {"124m": 32, "llama3_1b": 8}.get(shape, 4)
-                    command = [sys.executable, os.path.join(ROOT, "scripts/gpu_peer.py"), shape, "--batch", str(batch)]
+                    command = [sys.executable, os.path.join(ROOT, "tests/peers/gpu_peer.py"), shape, "--batch", str(batch)]
                 code, text, _ = run(command, min(150, end - time.time()), self.env() if who != "pytorch" else None)
                 lines = json_lines(text)
                 if code == 0 and lines:
@@ -475,48 +473,40 @@ class Check:
                     flops_per_token = best["model_tflops_per_rank"] * 1e12 / best["tokens_per_s"]
                 tflops = best["tokens_per_s"] * flops_per_token / 1e12
                 mfu = f"{100 * tflops / peak:.1f} %" if peak else "?"
-                table.append(f"| {shape} | {who} | {best['tokens_per_s']:.0f} | {best['step_ms']:.1f} | {tflops:.0f} | {mfu} | "
-                             f"{best.get('memory_peak_bytes', 0) / 2**30:.1f} |")
+                rows.append([shape, who, f"{best['tokens_per_s']:.0f}", f"{best['step_ms']:.1f}", f"{tflops:.0f}", mfu, f"{best.get('memory_peak_bytes', 0) / 2**30:.1f}"])
             if entry["ours"] and entry["pytorch"]:
                 entry["ratio"] = max(l["tokens_per_s"] for l in entry["ours"]) / max(l["tokens_per_s"] for l in entry["pytorch"])
-                table.append(f"| {shape} | ours over PyTorch | {entry['ratio']:.2f}x | | | | |")
+                rows.append([shape, "ours over PyTorch", f"{entry['ratio']:.2f}x", *[""] * 4])
             self.result["steps"]["steps"] = dict(record, ok=None, skipped="under way")
             self.write()
-        self.page += table + [""]
+        self.page += ["## Training step", "", f"Model FLOPs: 6 x matrix parameters x tokens + causal attention (half); MFU of the dense bf16 rate {peak} TFLOP/s.", "",
+                      table(["shape", "who", "tokens/s", "ms", "TFLOP/s", "MFU", "peak GiB"], rows)]
         record["ok"] = not failures
         record["summary"] = ", ".join(f"{s} {r['ratio']:.2f}x" for s, r in record.items() if isinstance(r, dict) and "ratio" in r)
-        if failures:
-            record["error"] = "; ".join(failures)
+        record["error"] = "; ".join(failures)
         return record
 
     def graph_speed(self, limit):
         """GPT-2 124M with one sequence a step, where the host is the limit: op by op and as graphs, in turns."""
-        command = [self.tool("bench"), "step", "124m", "device=cuda", "precision=bfloat16", "train_iters=40", "--json"]
         record = {"plain": [], "graphs": []}
         for who in ["plain", "graphs", "plain", "graphs"]:
-            code, text, _ = run(command + (["cuda_graphs=true"] if who == "graphs" else []), limit / 4, self.env())
-            lines, made = json_lines(text), text.count(": recorded, ")
-            if code != 0 or not lines or made != (4 if who == "graphs" else 0):
-                raise RuntimeError(f"{who}: code {code}, {made} graphs: {tail(text, 3)}")
+            lines, said = self.bench(limit / 4, "step", "124m", "device=cuda", "precision=bfloat16", "train_iters=40", *(["cuda_graphs=true"] if who == "graphs" else []))
+            made = said.count(": recorded, ")
+            if made != (4 if who == "graphs" else 0):
+                raise RuntimeError(f"{who}: {made} graphs: {tail(said, 3)}")
             record[who].append(lines[-1])
         best = {who: min(l["step_ms"] for l in record[who]) for who in ("plain", "graphs")}
         same = len({l["loss"] for who in ("plain", "graphs") for l in record[who]}) == 1
         text = (f"124m, batch 1: {best['plain']:.2f} ms op by op, {best['graphs']:.2f} ms as graphs "
                 f"({best['plain'] / best['graphs']:.2f}x), losses {'bit-equal' if same else 'DIFFER'}")
         self.page += ["## CUDA graphs", "", text + ".", ""]
-        return dict(record, ok=same, summary=text, error="" if same else text)
+        return dict(record, ok=same, summary=text)
 
     def profile(self, limit):
-        code, text, _ = run([self.tool("bench"), "step", "124m", "device=cuda", "precision=bfloat16", "train_micro_batch_size_per_gpu=32", "train_iters=5",
-                             "--profile", "--json"], limit, self.env())
-        lines = json_lines(text)
-        if code != 0 or not lines:
-            raise RuntimeError(f"code {code}: {tail(text, 3)}")
+        lines, _ = self.bench(limit, "step", "124m", "device=cuda", "precision=bfloat16", "train_micro_batch_size_per_gpu=32", "train_iters=5", "--profile")
         ops = lines[-1].get("ops", {})
-        self.page += ["## Where the time goes (124m, batch 32, every op waited for)", "", "| op | ms | share | calls | TFLOP/s |", "|---|---|---|---|---|"]
-        for name, o in sorted(ops.items(), key=lambda item: -item[1]["ms"]):
-            self.page.append(f"| {name} | {o['ms']:.2f} | {100 * o['share']:.1f} % | {o['calls']} | {o.get('gflops', 0) / 1e3:.0f} |")
-        self.page.append("")
+        rows = [[name, f"{o['ms']:.2f}", f"{100 * o['share']:.1f} %", o["calls"], f"{o.get('gflops', 0) / 1e3:.0f}"] for name, o in sorted(ops.items(), key=lambda item: -item[1]["ms"])]
+        self.page += ["## Where the time goes (124m, batch 32, every op waited for)", "", table(["op", "ms", "share", "calls", "TFLOP/s"], rows)]
         return {"line": lines[-1], "summary": f"{len(ops)} ops"}
 
     def sanitizer(self, limit):
@@ -536,8 +526,7 @@ class Check:
         record["ok"] = not bad
         record["summary"] = "; ".join(f"{k}: {sum(1 for t in record[k]['tests'].values() if t.get('ok'))} programs clean, {len(record[k]['out_of_time'])} out of time"
                                       for k in ("memcheck", "racecheck"))
-        if bad:
-            record["error"] = ", ".join(bad)
+        record["error"] = ", ".join(bad)
         return record
 
     def go(self):
@@ -550,24 +539,12 @@ class Check:
         self.step("build", self.make, 420)
         if not self.result["steps"].get("build", {"ok": True})["ok"]:
             return 70
-        self.step("ceilings", self.ceilings, 40)
-        if mode == "speed":
-            self.step("bench_op", self.bench_op, 120)
-            self.step("profile", self.profile, 60)
-            self.step("graph_speed", self.graph_speed, 60)
-            self.step("steps", self.steps, 420)
-        else:
-            self.step("ops", self.ops, 60 if mode == "quick" else 120)
-            self.step("reference", self.reference, 60)
-            self.step("training", self.training, 60)
-            self.step("graphs", self.graphs, 40)
-        if mode == "full":
-            self.step("ops_own_attention", self.ops_own_attention, 40)
-            self.step("resume", self.resume, 40)
-            self.step("mesh", self.mesh, 90)
-            self.step("mpi", self.mpi, 60)
-            self.step("bench_op", self.bench_op, 90)
-            self.step("sanitizer", self.sanitizer, 120)
+        quick = 60 if mode == "quick" else 120
+        proofs = [(self.ops, quick), (self.reference, 60), (self.training, 60), (self.graphs, 40)]
+        more = [(self.ops_own_attention, 40), (self.resume, 40), (self.mesh, 90), (self.mpi, 60), (self.bench_op, 90), (self.sanitizer, 120)]
+        speed = [(self.bench_op, 120), (self.profile, 60), (self.graph_speed, 60), (self.steps, 420)]
+        for body, limit in [(self.ceilings, 40), *{"quick": proofs, "full": proofs + more, "speed": speed}[mode]]:
+            self.step(body.__name__, body, limit)
         failed = [n for n, r in self.result["steps"].items() if r["ok"] is False]
         self.result["ok"] = not failed
         self.write()

@@ -10,6 +10,7 @@ import math
 import struct
 import sys
 from array import array
+from collections import Counter
 
 
 def read_tokens(prefix):
@@ -26,38 +27,34 @@ def read_tokens(prefix):
     return tokens
 
 
+def triples(tokens):
+    """How often each (a, b, c) in a row occurs, as one number each; zeros stand in front of the text."""
+    before = array(tokens.typecode, [0, 0]) + tokens
+    return Counter(a << 18 | b << 9 | c for a, b, c in zip(before, before[1:], tokens))
+
+
+def summed(counts, part):
+    """The counts of a part of each number."""
+    out = Counter()
+    for key, n in counts.items():
+        out[part(key)] += n
+    return out
+
+
 def counts(tokens):
-    one, two, three = [0] * 512, {}, {}
-    a = b = 0
-    for c in tokens:
-        one[c] += 1
-        key = b << 9 | c
-        two[key] = two.get(key, 0) + 1
-        key |= a << 18
-        three[key] = three.get(key, 0) + 1
-        a, b = b, c
-    ctx1, ctx2 = {}, {}
-    for key, n in two.items():
-        ctx1[key >> 9] = ctx1.get(key >> 9, 0) + n
-    for key, n in three.items():
-        ctx2[key >> 9] = ctx2.get(key >> 9, 0) + n
-    return one, two, three, ctx1, ctx2, sum(one)
+    three = triples(tokens)
+    two = summed(three, lambda key: key & 0x3FFFF)
+    return summed(two, lambda key: key & 511), two, three, summed(two, lambda key: key >> 9), summed(three, lambda key: key >> 9), len(tokens)
 
 
 def events(tokens, table):
     """For every token the four component probabilities, highest order first; equal tuples are merged with a count."""
     one, two, three, ctx1, ctx2, total = table
-    merged = {}
-    a = b = 0
-    for c in tokens:
-        key = a << 18 | b << 9 | c
-        merged[key] = merged.get(key, 0) + 1
-        a, b = b, c
     result = []
-    for key, n in merged.items():
+    for key, n in triples(tokens).items():
         c, pair, context = key & 511, key & 0x3FFFF, key >> 9
-        p3 = three.get(key, 0) / ctx2[context] if context in ctx2 else 0.0
-        p2 = two.get(pair, 0) / ctx1[pair >> 9] if (pair >> 9) in ctx1 else 0.0
+        p3 = three[key] / ctx2[context] if ctx2[context] else 0.0
+        p2 = two[pair] / ctx1[pair >> 9] if ctx1[pair >> 9] else 0.0
         result.append((n, (p3, p2, one[c] / total, 1.0 / 256)))
     return result
 

@@ -56,7 +56,7 @@ def main():
             sys.exit(f"error: {f}: not a trace, or cut off ({e}); let the run end, or take other ranks with --ranks")
     steps = sorted(ranks[0][1].get("steps", []))
     if not steps:
-        sys.exit(f"error: {files[0]}: holds no update; the run ended before one was traced")
+        sys.exit(f"error: {files[0]}: holds no step; the run ended before one was traced")
     start = a.start if a.start is not None else steps[min(1, len(steps) - 1)][0]
     length = a.length or 1.5 * (steps[min(1, len(steps) - 1)][1] - steps[min(1, len(steps) - 1)][0])
     scale = (WIDTH - LEFT - 10) / length

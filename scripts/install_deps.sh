@@ -35,14 +35,18 @@ packages+=("${extra[@]}")
 optional=()
 [ "$quickstart" = 1 ] || optional=(shellcheck slurm-wlm munge)
 
-missing_packages() {
+missing_of() { # PACKAGE ...
   local installed package
+  [ $# -gt 0 ] || return 0
   # "ii": wanted and installed; a removed package that left its settings does not count.
-  installed=$(dpkg-query -W -f='${db:Status-Abbrev} ${Package}\n' "${packages[@]}" 2>/dev/null | sed -n 's/^ii *//p' || true)
-  for package in "${packages[@]}"; do
+  installed=$(dpkg-query -W -f='${db:Status-Abbrev} ${Package}\n' "$@" 2>/dev/null | sed -n 's/^ii *//p' || true)
+  for package; do
     grep -qxF -- "$package" <<<"$installed" || echo "$package"
   done
 }
+
+quiet_apt() { DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -qq -y "$@"; }
+apt_install() { quiet_apt install --no-install-recommends "$@" >/dev/null; }
 
 # Asks cmake itself, in a scratch project, for everything the real build asks for: modules, prefixes and hand-made installs count.
 missing_for_cmake() {
@@ -89,27 +93,16 @@ CMAKE
   rm -rf "$scratch"
 }
 
-missing_extra() {
-  local package
-  for package in "${extra[@]}"; do
-    dpkg-query -W -f='${db:Status-Abbrev}' "$package" 2>/dev/null | grep -q '^ii' || echo "$package"
-  done
-}
-
 # Never a failure: tests that need them are skipped with the reason.
 install_optional() {
-  local missing=() package
-  for package in "${optional[@]}"; do
-    dpkg-query -W -f='${db:Status-Abbrev}' "$package" 2>/dev/null | grep -q '^ii' || missing+=("$package")
-  done
+  local missing package
+  mapfile -t missing < <(missing_of "${optional[@]}")
   [ ${#missing[@]} -gt 0 ] || return 0
   echo "install_deps: installing for single tests: $(printf '%s\n' "${missing[@]}" | on_one_line)"
-  local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -qq -y)
-  "${apt[@]}" install --no-install-recommends "${missing[@]}" >/dev/null 2>&1 && return 0
-  "${apt[@]}" update >/dev/null 2>&1 || true # the lists may be missing or stale
+  apt_install "${missing[@]}" 2>/dev/null && return 0
+  quiet_apt update >/dev/null 2>&1 || true # the lists may be missing or stale
   for package in "${missing[@]}"; do
-    "${apt[@]}" install --no-install-recommends "$package" >/dev/null 2>&1 ||
-      echo "install_deps: note: $package cannot be installed here; the tests that need it are skipped"
+    apt_install "$package" 2>/dev/null || echo "install_deps: note: $package cannot be installed here; the tests that need it are skipped"
   done
 }
 
@@ -117,25 +110,24 @@ on_one_line() { paste -sd, - | sed 's/,/, /g'; }
 
 install_packages() {
   local missing
-  missing=$(missing_packages)
+  missing=$(missing_of "${packages[@]}")
   if [ -z "$missing" ]; then
     echo "install_deps: all ${#packages[@]} packages are installed"
     return 0
   fi
   echo "install_deps: installing: $(on_one_line <<<"$missing")"
-  local names apt
+  local names
   mapfile -t names <<<"$missing"
-  apt=(env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -qq -y)
   # The package lists of a fresh container are empty and those of an old one stale: fetched only when they are the obstacle.
-  if ! "${apt[@]}" install --no-install-recommends "${names[@]}" >/dev/null 2>&1; then
+  if ! apt_install "${names[@]}" 2>/dev/null; then
     echo "install_deps: fetching package lists"
-    "${apt[@]}" update >/dev/null || { echo "error: install_deps: apt-get update failed: is this machine online?" >&2; return 1; }
-    "${apt[@]}" install --no-install-recommends "${names[@]}" >/dev/null || {
+    quiet_apt update >/dev/null || { echo "error: install_deps: apt-get update failed: is this machine online?" >&2; return 1; }
+    apt_install "${names[@]}" || {
       echo "error: install_deps: apt-get could not install: $(on_one_line <<<"$missing")" >&2
       return 1
     }
   fi
-  missing=$(missing_packages)
+  missing=$(missing_of "${packages[@]}")
   if [ -n "$missing" ]; then
     echo "error: install_deps: still missing after apt-get: $(on_one_line <<<"$missing")" >&2
     return 1
@@ -145,12 +137,12 @@ install_packages() {
 
 accept_what_is_there() {
   local why=$1 missing
-  if command -v dpkg-query >/dev/null && [ -z "$(missing_packages)" ]; then
+  if command -v dpkg-query >/dev/null && [ -z "$(missing_of "${packages[@]}")" ]; then
     echo "install_deps: all ${#packages[@]} packages are installed"
     return 0
   fi
   # cmake cannot look for packages given by --with: only their being installed counts.
-  missing=$(missing_for_cmake && missing_extra)
+  missing=$(missing_for_cmake && missing_of "${extra[@]}")
   if [ -z "$missing" ]; then
     echo "install_deps: cmake finds everything it needs ($why: nothing was installed)"
     return 0

@@ -157,7 +157,7 @@ def poll(sweep):
             state, why = queue[job]
             train = sweep.train_status(id_)
             again = state == "pending" and train.get("state") == "preempted"
-            fields.update(state=state, reason=f"saved at update {train.get('step')}, back in the queue" if again else why if state == "pending" else "")
+            fields.update(state=state, reason=f"saved at step {train.get('step')}, back in the queue" if again else why if state == "pending" else "")
             if state == "running" and train.get("host"):
                 fields["host"] = train["host"]
         else:
@@ -212,7 +212,7 @@ def outcome(sweep, point, ended):
     if sweep.is_cancelled(id_) or word == "CANCELLED":
         return {**fields, "state": "preempted", "reason": "cancelled"}
     if cycles.get("without_progress", 0) >= WITHOUT and not cycles.get("open"):
-        return {**fields, "state": "failed", "reason": f"{cycles['without_progress']} cycles in a row ended at update {cycles.get('step')} without a new one"}
+        return {**fields, "state": "failed", "reason": f"{cycles['without_progress']} cycles in a row ended at step {cycles.get('step')} without a new one"}
     if fresh and train.get("state") == "preempted":
         return {**fields, "state": "preempted", "reason": remark or "saved, but not queued again"}
     if word == "TIMEOUT":

@@ -228,23 +228,28 @@ class Sweep:
     """All that the pages need: rows (dicts, in order), axes, plan, curves by id."""
 
     def __init__(self, folder):
+        self.read(folder)
+        self.rows = [self.row(point) for point in self.points]
+        # An axis that is named like another column of any point stands under a name of its own in all of them.
+        taken = {k for row in self.rows for k in row}
+        self.rows = [{**{"config." + k if k in taken else k: values.get(k) for k in self.axes.columns}, **row} for row, values in zip(self.rows, self.values)]
+        self.choose_loss()
+        self.compare()
+        self.over_seeds()
+        self.fronts()
+
+    def read(self, folder):
         self.folder = os.path.abspath(folder)
         self.plan = read_plan(folder)
         self.points = read_points(folder)
         self.axes = Axes(self.plan, self.points)
         self.values = [values_of(p) for p in self.points]
-        self.curves, self.rows = {}, []
-        for point in self.points:
-            self.rows.append(self.row(point))
-        # An axis that is named like another column of any point stands under a name of its own in all of them.
-        taken = {k for row in self.rows for k in row}
-        self.rows = [{**{"config." + k if k in taken else k: values.get(k) for k in self.axes.columns}, **row} for row, values in zip(self.rows, self.values)]
-        # One loss for the whole sweep: the evaluation's where every finished point has it.
+        self.curves = {}
+
+    def choose_loss(self):
+        """One loss for the whole sweep: the evaluation's where every finished point has it."""
         done = [r for r in self.rows if r["state"] == "finished"]
         self.loss = "eval_loss" if done and all(finite(r.get("eval_loss")) for r in done) else "train_loss"
-        self.compare()
-        self.over_seeds()
-        self.fronts()
 
     def row(self, point):
         status = load(os.path.join(point["_dir"], "status.json"), {})

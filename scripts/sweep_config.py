@@ -1,4 +1,5 @@
 # Configurations as flat keys: what two files and some overrides say together, as `train` itself would merge them.
+import difflib
 import json
 import math
 import os
@@ -47,14 +48,8 @@ class Keys:
 
     def nearest(self, name):
         """The known key that was probably meant, or None."""
-        last = name.rsplit(".", 1)[-1]
-        best, found = max(2, len(name) // 3), None
-        for candidate in list(self.types) + sorted(self.sections):
-            for wanted in {name, last}:
-                distance = edit_distance(wanted.lower(), candidate, best)
-                if distance < best:
-                    best, found = distance, candidate
-        return found
+        known = [*self.types, *sorted(self.sections)]
+        return nearest(name, known) or nearest(name.rsplit(".", 1)[-1], known)
 
     def flatten(self, value, prefix=""):
         """[(key, value)] of nested objects; keys by their own names, shorthands ("optimizer": "adam") written out."""
@@ -87,18 +82,9 @@ def section_value(name, value):
     return name
 
 
-def edit_distance(a, b, limit):
-    """Insertions, deletions and replacements between two words; `limit` where there are at least that many."""
-    if abs(len(a) - len(b)) >= limit:
-        return limit
-    row = list(range(len(b) + 1))
-    for i, x in enumerate(a, 1):
-        above, row[0] = row[0], i
-        for j, y in enumerate(b, 1):
-            above, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, above + (x != y))
-        if min(row) >= limit:
-            return limit
-    return min(row[-1], limit)
+def nearest(word, known):
+    """The known word that was probably meant, or None."""
+    return next(iter(difflib.get_close_matches(word.lower(), known, 1)), None)
 
 
 def written_out(key, value):

@@ -57,14 +57,9 @@ class FromCsv(sweep_collect.Sweep):
     """A Sweep whose rows come out of results.csv; it has no curves."""
 
     def __init__(self, folder):
-        self.folder = os.path.abspath(folder)
-        self.plan = sweep_collect.read_plan(folder)
+        self.read(folder)
         if not self.plan:
             raise PageError(f"{folder}: plan.json is missing or unreadable")
-        self.points = sweep_collect.read_points(folder)
-        self.axes = sweep_collect.Axes(self.plan, self.points)
-        self.values = [sweep_collect.values_of(p) for p in self.points]
-        self.curves = {}
         try:
             with open(os.path.join(folder, "results.csv"), encoding="utf-8", newline="") as f:
                 rows = {r["id"]: {k: r[k] if k in ("id", "baseline", "reason") else value_of(r[k]) for k in r} for r in csv.DictReader(f)}
@@ -73,8 +68,7 @@ class FromCsv(sweep_collect.Sweep):
         if set(rows) != {p["id"] for p in self.points}:
             raise PageError(f"{folder}: results.csv is not of these points; run `scripts/sweep collect` again")
         self.rows = [rows[p["id"]] for p in self.points]
-        done = [r for r in self.rows if r["state"] == "finished"]
-        self.loss = "eval_loss" if done and all(sweep_collect.finite(r.get("eval_loss")) for r in done) else "train_loss"
+        self.choose_loss()
 
 
 # ---- claims
@@ -184,12 +178,12 @@ def our_setup(sweep):
         ("model", f"GPT, {each('num_layers')} blocks of {each('hidden_size')}, sequences of {each('seq_length')}, {each('tokenizer')} tokens ({each('vocab_size')})"),
         ("layout",
          f"{among(l.get('ranks') for l in launchers)} ranks: pipeline {each('pipe_parallel_size', 1)}, tensor {each('model_parallel_size', 1)}, the rest data; "
-         f"{each('train_batch_size')} sequences an update, micro batch {each('train_micro_batch_size_per_gpu')}"),
+         f"{each('train_batch_size')} sequences a step, micro batch {each('train_micro_batch_size_per_gpu')}"),
     ]
     if launchers and launchers[0].get("kind") == "lab":
         rows.append(("network", f"{among(l.get('hosts') for l in launchers)} emulated hosts (`scripts/lab`), {among(l.get('rate') for l in launchers)} each; "
                      "ranks of one host reach each other unhindered"))
-    rows += [("length", f"{each('train_iters')} updates, {svg.number(max((r['consumed_tokens'] for r in sweep.rows if r.get('consumed_tokens')), default=0))} tokens; "
+    rows += [("length", f"{each('train_iters')} steps, {svg.number(max((r['consumed_tokens'] for r in sweep.rows if r.get('consumed_tokens')), default=0))} tokens; "
               f"seeds {among(v.get('seed') for v in sweep.values)}"),
              ("machine", among(r.get("device") for r in sweep.rows) or "–"),
              ("arithmetic", f"{each('precision')}")]
@@ -201,29 +195,33 @@ def duration(sweep):
     return f"{svg.trimmed(seconds / 60, 2)} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"
 
 
+def listed(view):
+    """(the panel's name where there are several, group, its finished rows) of all groups."""
+    for title, members in view.panels:
+        for g in members:
+            yield [title] if view.many() else [], g, [r for r in g["rows"] if r["state"] == "finished"]
+
+
 def results(view):
     """One line per group of points, means over seeds."""
     loss, rows = view.loss, []
     columns = [("mean." + loss, loss.replace("_", " "), lambda v: f"{v:.4f}"), ("mean.gap." + loss, "above baseline", svg.percent_text),
                ("mean.tokens_per_s", "tokens/s", svg.number), ("mean.gap.tokens_per_s", "against baseline", svg.percent_text),
                ("mean.model_tflops_per_rank", "model FLOP/s a rank", lambda v: svg.number(v * 1e12)), ("mean.step_ms", "step", svg.ms_text),
-               ("mean.exposed_ms", "waits", svg.ms_text), ("mean.wire_bytes_total", "bytes an update", svg.bytes_text), ("ratio", "ratio", lambda v: f"{v:.2f}"),
+               ("mean.exposed_ms", "waits", svg.ms_text), ("mean.wire_bytes_total", "bytes a step", svg.bytes_text), ("ratio", "ratio", lambda v: f"{v:.2f}"),
                ("mean.memory_peak_bytes", "memory", svg.bytes_text)]
-    for title, members in view.panels:
-        for g in members:
-            done = [r for r in g["rows"] if r["state"] == "finished"]
-            first = [title] if view.many() else []
-            if not done:
-                rows.append([*first, g["name"], f"{g['rows'][0]['state']}: {g['rows'][0].get('reason') or ''}", *[""] * (len(columns) - 1)])
-                continue
-            values = {**done[0], "ratio": done[0].get("compression_ratio")}
-            spread = (values.get("high." + loss) or 0) - (values.get("low." + loss) or 0)
-            line = [*first, g["name"] + (" (baseline)" if g["base"] else "")]
-            for column, _, say in columns:
-                v = values.get(column)
-                words = say(v) if sweep_collect.finite(v) else "–"
-                line.append(words + (f" ± {spread / 2:.4f}" if column == "mean." + loss and len(done) > 1 else ""))
-            rows.append(line)
+    for first, g, done in listed(view):
+        if not done:
+            rows.append([*first, g["name"], f"{g['rows'][0]['state']}: {g['rows'][0].get('reason') or ''}", *[""] * (len(columns) - 1)])
+            continue
+        values = {**done[0], "ratio": done[0].get("compression_ratio")}
+        spread = (values.get("high." + loss) or 0) - (values.get("low." + loss) or 0)
+        line = [*first, g["name"] + (" (baseline)" if g["base"] else "")]
+        for column, _, say in columns:
+            v = values.get(column)
+            words = say(v) if sweep_collect.finite(v) else "–"
+            line.append(words + (f" ± {spread / 2:.4f}" if column == "mean." + loss and len(done) > 1 else ""))
+        rows.append(line)
     head = [*(["where"] if view.many() else []), "point", *(c[1] for c in columns)]
     return table(head, rows, right=range(len(head) - len(columns), len(head)))
 
@@ -233,15 +231,13 @@ def site_table(view):
     sites = [c[: -len(".wire_bytes_total")] for c in view.sweep.rows[0] if c.endswith(".wire_bytes_total") and not c.startswith(("gap.", "mean.", "low.", "high."))]
     sites = [s for s in sites if any(r.get(s + ".wire_bytes_total") for r in view.sweep.rows)]
     rows = []
-    for title, members in view.panels:
-        for g in members:
-            done = next((r for r in g["rows"] if r["state"] == "finished"), None)
-            if done:
-                cells = []
-                for s in sites:
-                    sent, waited = done.get(s + ".wire_bytes_total"), done.get(s + ".exposed_ms")
-                    cells.append("–" if not sweep_collect.finite(sent) else svg.bytes_text(sent) + (f", {svg.ms_text(waited)}" if sweep_collect.finite(waited) else ""))
-                rows.append([*([title] if view.many() else []), g["name"], *cells])
+    for first, g, done in listed(view):
+        if done:
+            cells = []
+            for s in sites:
+                sent, waited = done[0].get(s + ".wire_bytes_total"), done[0].get(s + ".exposed_ms")
+                cells.append("–" if not sweep_collect.finite(sent) else svg.bytes_text(sent) + (f", {svg.ms_text(waited)}" if sweep_collect.finite(waited) else ""))
+            rows.append([*first, g["name"], *cells])
     head = [*(["where"] if view.many() else []), "point", *sites]
     return table(head, rows, right=range(len(head) - len(sites), len(head))) if sites and rows else ""
 
@@ -306,7 +302,7 @@ def write(folder, output=None, papers=PAPERS):
     text += pictures(view, os.path.splitext(output)[0]) + "\n"
     sites = site_table(view)
     if sites:
-        text += "Bytes an update over all ranks, and what compute waits for them on rank 0:\n\n" + sites + "\n"
+        text += "Bytes a step over all ranks, and what compute waits for them on rank 0:\n\n" + sites + "\n"
     text += "## Repeat\n\n    scripts/sweep " + plan + f"\n    scripts/sweep page {plan}\n\nThe runs took {duration(sweep)} together. "
     text += ("This page is written by `scripts/sweep page` out of `results.csv`; its rules are in `scripts/sweep_page.py`, the claims in `"
              + os.path.relpath(claims_path, ROOT) + "`.\n")

@@ -1,8 +1,10 @@
 # Reads the plan of a sweep and expands it into points; all that is wrong with it is said at once.
 import collections
+import dataclasses
 import hashlib
 import itertools
 import json
+import math
 import os
 import re
 
@@ -85,28 +87,22 @@ LAUNCHER = {
 }
 
 
+@dataclasses.dataclass(eq=False)
 class Point:
     """One run to be: what varies, what it means for the configuration, how it is launched."""
 
-    FIELDS = ("id", "number", "name", "axes", "keys", "launcher", "seed", "baseline", "config")
-
-    def __init__(self, **fields):
-        self.id = None        # "007-zeropp-seed1235": the number stays when the plan grows
-        self.number = 0       # from 1
-        self.name = None      # of an entry of `list`
-        self.axes = {}        # {key of an axis as the plan spells it: value here}; launcher fields with their @
-        self.keys = {}        # all overrides of the base configurations, flat, by the keys' own names
-        self.launcher = {}    # kind, ranks, threads, ... of this point
-        self.seed = None      # of the whole configuration
-        self.baseline = None  # id of the point that it is compared with; its own id: it is one; None: none
-        self.config = {}      # the whole configuration, flat, without run_dir
-        for name, value in fields.items():
-            if name not in self.FIELDS:
-                raise ValueError(f"a point has no {name}")
-            setattr(self, name, value)
+    id: str = None        # "007-zeropp-seed1235": the number stays when the plan grows
+    number: int = 0       # from 1
+    name: str = None      # of an entry of `list`
+    axes: dict = dataclasses.field(default_factory=dict)      # {key of an axis as the plan spells it: value here}; launcher fields with their @
+    keys: dict = dataclasses.field(default_factory=dict)      # all overrides of the base configurations, flat, by the keys' own names
+    launcher: dict = dataclasses.field(default_factory=dict)  # kind, ranks, threads, ... of this point
+    seed: int = None      # of the whole configuration
+    baseline: str = None  # id of the point that it is compared with; its own id: it is one; None: none
+    config: dict = dataclasses.field(default_factory=dict)    # the whole configuration, flat, without run_dir
 
     def facts(self):
-        return {name: getattr(self, name) for name in self.FIELDS}
+        return dict(vars(self))
 
     def identity(self):
         """What makes it another run: its configuration and where it runs, not for how long or how many beside it."""
@@ -157,9 +153,8 @@ class Expansion:
     def check_top(self):
         for key in self.value:
             if key not in PLAN_KEYS:
-                near = min(PLAN_KEYS, key=lambda k: sweep_config.edit_distance(k, key.lower(), 9))
-                meant = near if sweep_config.edit_distance(near, key.lower(), 9) <= max(2, len(near) // 2) else None
-                self.bad(self.at(self.value, key), f'unknown key "{key}"' + (f" (nearest: {meant})" if meant else f" (known: {', '.join(PLAN_KEYS)})"))
+                near = sweep_config.nearest(key, PLAN_KEYS)
+                self.bad(self.at(self.value, key), f'unknown key "{key}"' + (f" (nearest: {near})" if near else f" (known: {', '.join(PLAN_KEYS)})"))
         name = self.value.get("name")
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
             self.bad(self.at(self.value, "name"), "name: is needed: up to 64 letters, digits, _ - . (it names a folder)")
@@ -186,8 +181,8 @@ class Expansion:
         if key.startswith("@"):
             field = key[1:]
             if field not in LAUNCHER:
-                near = min(LAUNCHER, key=lambda k: sweep_config.edit_distance(k, field, 9))
-                self.bad(place, f'"{key}": the launcher has no field {field} (nearest: @{near})')
+                near = sweep_config.nearest(field, LAUNCHER)
+                self.bad(place, f'"{key}": the launcher has no field {field}' + (f" (nearest: @{near})" if near else ""))
             elif not LAUNCHER[field][1] or not axis:
                 self.bad(place, f'"{key}": {"is one for the whole sweep: say it in launcher" if axis else "belongs into launcher, without @"}')
             elif self.kind not in LAUNCHER[field][0]:
@@ -205,13 +200,16 @@ class Expansion:
             return False
         return True
 
-    def check_object(self, holder, what, key_place, value):
-        """Keys inside of a value for a section: {"compression": {"presett": ...}}."""
-        if isinstance(value, dict):
-            for name, _ in self.keys.flatten({what: value}):
+    def check_value(self, holder, key, value):
+        """A value of an axis: what a launcher's field may be, and keys inside of a section's: {"compression": {"presett": ...}}."""
+        if key.startswith("@"):
+            if not LAUNCHER[key[1:]][2](value):
+                self.bad(self.at(holder, key), f'"{key}": {json.dumps(value)} is not {LAUNCHER[key[1:]][3]}')
+        elif isinstance(value, dict):
+            for name, _ in self.keys.flatten({key: value}):
                 if not self.keys.known(name):
                     near = self.keys.nearest(name)
-                    self.bad(self.at(holder, what) or key_place, f'unknown configuration key "{name}"' + (f" (nearest: {near})" if near else ""))
+                    self.bad(self.at(holder, key), f'unknown configuration key "{name}"' + (f" (nearest: {near})" if near else ""))
 
     def check_values(self, holder, key, values, least):
         if not isinstance(values, list) or len(values) < least:
@@ -222,9 +220,7 @@ class Expansion:
             if any(value == s and type(value) is type(s) for s in seen):
                 self.bad(self.at(holder, key), f'"{key}": the value {json.dumps(value)} is there twice; two equal points are one run')
             seen.append(value)
-            self.check_object(holder, key, None, value)
-            if key.startswith("@") and not LAUNCHER[key[1:]][2](value):
-                self.bad(self.at(holder, key), f'"{key}": {json.dumps(value)} is not {LAUNCHER[key[1:]][3]}')
+            self.check_value(holder, key, value)
         return True
 
     def read_axes(self):
@@ -247,9 +243,7 @@ class Expansion:
                 if row in rows[:i]:
                     self.bad(self.at(self.value, "zip"), f"zip: entry {i + 1} equals an earlier one: {json.dumps(row)}")
                 for key, value in row.items():
-                    self.check_object(walk, key, None, value)
-                    if key.startswith("@") and not LAUNCHER[key[1:]][2](value):
-                        self.bad(self.at(walk, key), f'"{key}": {json.dumps(value)} is not {LAUNCHER[key[1:]][3]}')
+                    self.check_value(walk, key, value)
             axes.append((good, rows))
         self.read_list(axes)
         seeds = self.typed("seeds", list, "a list of whole numbers")
@@ -277,9 +271,7 @@ class Expansion:
                 if key == "name":
                     continue
                 if self.check_key(self.at(entry, key), key, True):
-                    self.check_object(entry, key, None, value)
-                    if key.startswith("@") and not LAUNCHER[key[1:]][2](value):
-                        self.bad(self.at(entry, key), f'"{key}": {json.dumps(value)} is not {LAUNCHER[key[1:]][3]}')
+                    self.check_value(entry, key, value)
                     row[key] = value
             rows.append({"name": entry["name"], "keys": row})
         if not entries:
@@ -294,8 +286,8 @@ class Expansion:
         for field, value in given.items():
             place = self.at(given, field)
             if field not in LAUNCHER:
-                near = min(LAUNCHER, key=lambda k: sweep_config.edit_distance(k, field, 9))
-                self.bad(place, f'launcher: unknown field "{field}" (nearest: {near})')
+                near = sweep_config.nearest(field, LAUNCHER)
+                self.bad(place, f'launcher: unknown field "{field}"' + (f" (nearest: {near})" if near else f" (known: {', '.join(LAUNCHER)})"))
             elif not LAUNCHER[field][2](value):
                 self.bad(place, f"launcher: {field}: {json.dumps(value)} is not {LAUNCHER[field][3]}")
             elif self.kind not in LAUNCHER[field][0]:
@@ -311,11 +303,12 @@ def slug_of_value(key, value, index):
     """A short word for the value of an axis: texts speak for themselves, numbers need the name of their key."""
     if isinstance(value, str) and (word := slug(value, 24)):
         return word
+    bare = key.rsplit(".", 1)[-1].lstrip("@")
     if isinstance(value, bool):
-        return key.rsplit(".", 1)[-1].lstrip("@") + ("1" if value else "0")
+        return f"{bare}{int(value)}"
     if isinstance(value, (int, float)):
-        return f"{key.rsplit('.', 1)[-1].lstrip('@')}{value:g}" if isinstance(value, float) else f"{key.rsplit('.', 1)[-1].lstrip('@')}{value}"
-    return f"{key.rsplit('.', 1)[-1].lstrip('@')}-v{index + 1}"
+        return f"{bare}{value:g}" if isinstance(value, float) else f"{bare}{value}"
+    return f"{bare}-v{index + 1}"
 
 
 def id_of(number, parts):
@@ -328,7 +321,7 @@ def expand(ex, base, axes, launcher):
     fixed = ex.typed("set", dict, "an object of configuration keys") or {}
     for key in fixed:
         if ex.check_key(ex.at(fixed, key), key, False):
-            ex.check_object(fixed, key, None, fixed[key])
+            ex.check_value(fixed, key, fixed[key])
     owner = {}  # which axis says a key
     for i, (_, rows) in enumerate(axes):
         for key in {k for row in rows for k in flat_row(ex.keys, row)}:
@@ -338,9 +331,7 @@ def expand(ex, base, axes, launcher):
         if key in owner and axes[owner[key]][0] != ["list"]:
             ex.bad(ex.at(fixed, key), f'set: "{key}" is varied by an axis, too; take it out of one of them')
     ex.done()
-    count = 1
-    for _, rows in axes:
-        count *= len(rows)
+    count = math.prod(len(rows) for _, rows in axes)
     if count > MAX_POINTS:
         raise PlanError([f"{ex.shown}: {count} points; at most {MAX_POINTS} (a folder and a run each)"])
 

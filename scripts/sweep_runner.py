@@ -344,7 +344,7 @@ class Runner:
         without = before["progress_without"] + 1 if goes_on and step <= run.status["from_step"] else 0
         if goes_on and without >= CYCLES:
             state, goes_on = "failed", False
-            reason = f"stopped {without} times in a row without a new update: {reason}"
+            reason = f"stopped {without} times in a row without a new step: {reason}"
         del self.running[id_]
         self.sweep.set_status(id_, state=state, attempts=run.status["attempts"], code=code, reason=reason, ended=now(), pid=None, step=step, progress_without=without,
                               seconds=round(before["seconds"] + time.monotonic() - run.begin, 3))
@@ -362,7 +362,7 @@ class Runner:
         loss = f", loss {steps[-1]['loss']:.4f}" if steps and isinstance(steps[-1].get("loss"), float) else ""
         reason = status["reason"].replace("\n", "; ")
         self.say(f"[{states.count('finished')}/{len(states)}] {point.id} {status['state']}" +
-                 (f" after {status['step']} updates{loss}, {status['seconds']:.1f} s" if status["state"] in ("finished", "preempted", "timeout") else "") +
+                 (f" after {status['step']} steps{loss}, {status['seconds']:.1f} s" if status["state"] in ("finished", "preempted", "timeout") else "") +
                  (f": {reason}" if reason else ""))
 
     def end_all(self):

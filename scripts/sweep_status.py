@@ -23,7 +23,7 @@ def pretty_time(seconds):
 
 
 class View:
-    """Everything of one look at the folder."""
+    """Everything of one poll of the folder."""
 
     def __init__(self, sweep, only=None):
         self.sweep, self.points = sweep, sweep.points(only)
@@ -164,7 +164,7 @@ def under_way(sweep, only, screen, every=1.0):
 
 
 def show(sweep, only, poll, live):
-    """The table, once or until all is done or the user has seen enough. poll: asks a batch system before each look. Returns all done."""
+    """The table, once or until all is done or the user has seen enough. poll: asks a batch system before each drawing. Returns all done."""
     screen = Screen()
     while True:
         poll()

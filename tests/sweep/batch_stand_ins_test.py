@@ -555,7 +555,7 @@ class Sweeps(StandInCase):
         first, second = SweepCase.status(self).values()
         self.assertEqual((first["state"], first["code"], first["reason"]), ("failed", 76, "cannot go on"))
         self.assertEqual((second["state"], second["attempts"]), ("failed", 3))
-        self.assertIn("3 cycles in a row ended at update 0", second["reason"])
+        self.assertIn("3 cycles in a row ended at step 0", second["reason"])
 
     def test_a_sweep_killed_while_it_submits_finds_its_jobs(self):
         plan = self.plan_for("lsf", seeds=[1, 2])

@@ -61,7 +61,7 @@ class Endings(SweepCase):
         self.assertGreater(states["slow"]["step"], 0)
         self.assertFalse((self.out / "runs" / "002-refused" / "run").exists())
         self.assertEqual(self.updates("001-good"), list(range(1, 13)))
-        for part in ("finished      2", "refused: 002-refused", "timeout: 005-slow", "/7] 001-good finished after 12 updates, loss "):
+        for part in ("finished      2", "refused: 002-refused", "timeout: 005-slow", "/7] 001-good finished after 12 steps, loss "):
             self.assertIn(part, out)
         # job.sh does the same by hand; `run` does not repeat what failed, `resume` does, and neither touches what is finished.
         before = self.status()
@@ -189,11 +189,10 @@ class Endings(SweepCase):
         self.assertGreater(len(done), 0)
         subprocess.run(["mount", "-o", f"remount,size={64 << 20}", str(self.out)], check=True)
         # Nothing left at all, from the first byte on: what is finished stays, no state is torn.
-        with open(filler, "wb") as f:
+        with open(filler, "wb", buffering=0) as f:
             try:
                 while True:
                     f.write(b"x" * (1 << 16))
-                    f.flush()
             except OSError:
                 pass
         code, out, err = self.sweep("resume", self.out)
@@ -288,8 +287,8 @@ write("finished", 0, 12)
         reasons = {i.split("-", 1)[1]: s["reason"] for i, s in self.status().items()}
         self.assertEqual(reasons["crash"], "killed by SIGSEGV")
         self.assertEqual(reasons["liar"], "ended with code 0, but run/status.json says nothing")
-        self.assertEqual(reasons["stuck"], "stopped 3 times in a row without a new update: stopped by a signal or its own time limit")
-        self.assertEqual(reasons["hung"], "stopped 3 times in a row without a new update: rank 1 hung")
+        self.assertEqual(reasons["stuck"], "stopped 3 times in a row without a new step: stopped by a signal or its own time limit")
+        self.assertEqual(reasons["hung"], "stopped 3 times in a row without a new step: rank 1 hung")
         self.assertEqual((reasons["diverged"], reasons["shy"]), ("not finite", "something is wrong\nhere"))
 
     def test_one_that_does_not_leave_is_killed(self):
@@ -381,7 +380,7 @@ write("finished", 0, 12)
         self.assertRegex(text, r"001-seed1 +\[#+ +\] +\d+/12  loss 4\.\d+  250\.0 ms  [123] s left")
         self.assertIn("\033[", text)  # drawn over and over
         self.assertRegex(text, r"about \d+ s left +\[`sweep run` on host")
-        self.assertIn("[3/3] 001-seed1 finished after 12 updates, loss 3.8000", text)
+        self.assertIn("[3/3] 001-seed1 finished after 12 steps, loss 3.8000", text)
         self.assertNotIn("\033", self.sweep("status", self.out, expect=0)[1])
 
     def test_one_runner_at_a_time(self):

@@ -49,20 +49,44 @@ function(thinwire_program name)
   set_property(GLOBAL APPEND PROPERTY THINWIRE_PROGRAMS ${name})
 endfunction()
 
-# thinwire_test(NAME file.cpp LINK targets... [SLOW] [CORE]): a GoogleTest program. CORE ones are what `scripts/test.sh fast` builds
-# and runs; SLOW ones run in neither `fast` nor the sanitizers.
+# thinwire_test(NAME files... LINK targets... [SLOW] [CORE] [GROUP program]): the GoogleTest cases of these files, as one entry of
+# ctest. The files of a folder share a program, FOLDER_tests, or FOLDER_core_tests for CORE ones: those are what `scripts/test.sh fast`
+# builds and runs. SLOW ones run in neither `fast` nor the sanitizers. GROUP names another program, where flags have to differ. Each
+# file has a namespace of its own name, so that a program's files are compiled as one. NAME is a target, too: the program that holds it.
 function(thinwire_test name)
-  cmake_parse_arguments(ARG "SLOW;CORE" "" "LINK" ${ARGN})
-  add_executable(${name} ${ARG_UNPARSED_ARGUMENTS})
-  target_link_libraries(${name} PRIVATE ${ARG_LINK} thinwire_options thinwire_warnings GTest::gtest_main)
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-  target_compile_options(${name} PRIVATE ${THINWIRE_COLD})
+  cmake_parse_arguments(ARG "SLOW;CORE" "GROUP" "LINK" ${ARGN})
+  get_filename_component(program ${CMAKE_CURRENT_SOURCE_DIR} NAME)
   if(ARG_CORE)
-    set_property(GLOBAL APPEND PROPERTY THINWIRE_CORE_TESTS ${name})
+    string(APPEND program _core)
   endif()
-  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES LABELS "$<IF:$<BOOL:${ARG_SLOW}>,slow,fast>$<$<BOOL:${ARG_CORE}>:$<SEMICOLON>core>" TIMEOUT 900
-    ENVIRONMENT "OMP_WAIT_POLICY=passive${THINWIRE_SANITIZER_ENVIRONMENT}")
+  string(APPEND program _tests)
+  if(ARG_GROUP)
+    set(program ${ARG_GROUP})
+  endif()
+  if(NOT TARGET ${program})
+    add_executable(${program} ${CMAKE_SOURCE_DIR}/tests/support/grouped_main.cpp)
+    target_link_libraries(${program} PRIVATE thinwire_options thinwire_warnings GTest::gtest)
+    set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+    target_compile_options(${program} PRIVATE ${THINWIRE_COLD})
+    thinwire_unity(${program})
+  endif()
+  target_sources(${program} PRIVATE ${ARG_UNPARSED_ARGUMENTS})
+  target_link_libraries(${program} PRIVATE ${ARG_LINK})
+  if(ARG_CORE)
+    set_property(GLOBAL APPEND PROPERTY THINWIRE_CORE_TESTS ${program})
+  endif()
+  add_custom_target(${name} DEPENDS ${program})
+  list(TRANSFORM ARG_UNPARSED_ARGUMENTS REPLACE ".*/" "" OUTPUT_VARIABLE files)
+  thinwire_test_entry(${name} "${program};${files}" "$<IF:$<BOOL:${ARG_SLOW}>,slow,fast>$<$<BOOL:${ARG_CORE}>:$<SEMICOLON>core>")
+  set(thinwire_test_command ${program} ${files} PARENT_SCOPE)
+endfunction()
+
+# thinwire_test_entry(NAME COMMAND LABELS variables...): runs COMMAND at the root, for instance thinwire_test_command (that of the last
+# thinwire_test) once more with other variables of the environment.
+function(thinwire_test_entry name command labels)
+  add_test(NAME ${name} COMMAND ${command} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT 900
+    ENVIRONMENT "OMP_WAIT_POLICY=passive${THINWIRE_SANITIZER_ENVIRONMENT};${ARGN}")
 endfunction()
 
 # thinwire_kernels(TARGET files...): compiles kernel files once per instruction set into TARGET (see engine/base/ops/isa.h).

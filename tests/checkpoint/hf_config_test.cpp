@@ -4,7 +4,7 @@
 #include "engine/run/checkpoint/model_config_json.h"
 #include "tests/checkpoint/checkpoint_test_support.h"
 
-namespace thinwire {
+namespace thinwire::hf_config_test {
 namespace {
 
 using namespace checkpoint_test;
@@ -202,4 +202,4 @@ TEST(ModelConfigJson, EveryMissingOrWrongKeyIsNamed) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::hf_config_test

@@ -8,7 +8,7 @@
 #include "model/params.h"
 #include "tests/checkpoint/checkpoint_test_support.h"
 
-namespace thinwire {
+namespace thinwire::hf_names_test {
 namespace {
 
 using namespace checkpoint_test;
@@ -315,4 +315,4 @@ TEST(HfNames, HalfPrecisionOverflowIsRefused) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::hf_names_test

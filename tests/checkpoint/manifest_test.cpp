@@ -4,7 +4,7 @@
 #include "engine/run/checkpoint/output_file.h"
 #include "tests/checkpoint/checkpoint_test_support.h"
 
-namespace thinwire {
+namespace thinwire::manifest_test {
 namespace {
 
 using namespace checkpoint_test;
@@ -143,4 +143,4 @@ TEST(Manifest, SealedNonsenseIsRefused) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::manifest_test

@@ -11,7 +11,7 @@
 
 #include "tests/checkpoint/rank_test_support.h"
 
-namespace thinwire {
+namespace thinwire::ranks_store_test {
 namespace {
 
 using namespace checkpoint_test;
@@ -524,4 +524,4 @@ TEST(RanksStore, TheStepGoesOnWhileAllRanksWrite) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::ranks_store_test

@@ -6,7 +6,7 @@
 #include "engine/run/checkpoint/stored_tensors.h"
 #include "tests/checkpoint/rank_test_support.h"
 
-namespace thinwire {
+namespace thinwire::reshard_test {
 namespace {
 
 using namespace checkpoint_test;
@@ -293,4 +293,4 @@ TEST(Reshard, GenerationsWithoutRectanglesStillLoad) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::reshard_test

@@ -19,7 +19,7 @@ extern "C" int fdatasync(int fd) {
   return static_cast<int>(::syscall(SYS_fdatasync, fd));
 }
 
-namespace thinwire {
+namespace thinwire::run_lock_test {
 namespace {
 
 using namespace checkpoint_test;
@@ -191,4 +191,4 @@ TEST(RunLock, TakeOverDuringASaveIsCaughtBeforeTheRename) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::run_lock_test

@@ -5,7 +5,7 @@
 
 #include "tests/checkpoint/checkpoint_test_support.h"
 
-namespace thinwire {
+namespace thinwire::safetensors_test {
 namespace {
 
 using namespace checkpoint_test;
@@ -217,4 +217,4 @@ TEST(Safetensors, FailedReplacementKeepsTheOldFile) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::safetensors_test

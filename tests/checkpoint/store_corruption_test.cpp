@@ -6,7 +6,7 @@
 
 #include "tests/checkpoint/checkpoint_test_support.h"
 
-namespace thinwire {
+namespace thinwire::store_corruption_test {
 namespace {
 
 using namespace checkpoint_test;
@@ -161,4 +161,4 @@ TEST(StoreCorruption, ShardOfAnotherStepIsFound) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::store_corruption_test

@@ -7,7 +7,7 @@
 
 #include "tests/checkpoint/checkpoint_test_support.h"
 
-namespace thinwire {
+namespace thinwire::store_crash_test {
 namespace {
 
 using namespace checkpoint_test;
@@ -129,4 +129,4 @@ TEST(StoreCrash, SomeFailedSavesAreAllowedWhenAsked) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::store_crash_test

@@ -6,7 +6,7 @@
 
 #include "tests/checkpoint/checkpoint_test_support.h"
 
-namespace thinwire {
+namespace thinwire::store_disk_full_test {
 namespace {
 
 using namespace checkpoint_test;
@@ -96,4 +96,4 @@ TEST(StoreDiskFull, UnwritableDirectoryIsBusyWithTheReason) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::store_disk_full_test

@@ -7,7 +7,7 @@
 
 #include "tests/checkpoint/checkpoint_test_support.h"
 
-namespace thinwire {
+namespace thinwire::store_test {
 namespace {
 
 using namespace checkpoint_test;
@@ -268,4 +268,4 @@ TEST(Store, PathsAUserMayName) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::store_test

@@ -6,7 +6,7 @@
 #include "engine/base/core/philox.h"
 #include "tests/codecs/codec_laws.h"
 
-namespace thinwire {
+namespace thinwire::block_int_test {
 namespace {
 
 using test::Bytes;
@@ -489,4 +489,4 @@ TEST(BlockIntDefect, Fp16ScalesOfTinyAndHugeBlocksStayFinite) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::block_int_test

@@ -5,7 +5,7 @@
 
 #include "tests/codecs/codec_laws.h"
 
-namespace thinwire::test {
+namespace thinwire::test::cast_test {
 namespace {
 
 CodecSpec cast_spec(const std::string& format) {
@@ -176,4 +176,4 @@ TEST(Cast, UnknownFormatIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::cast_test

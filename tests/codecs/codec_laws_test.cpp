@@ -7,7 +7,7 @@
 #include "compression/codec_table.h"
 #include "compression/coder.h"
 
-namespace thinwire::test {
+namespace thinwire::test::codec_laws_test {
 namespace {
 
 CodecSpec make_spec(
@@ -109,4 +109,4 @@ INSTANTIATE_TEST_SUITE_P(Specs, EveryCodec, ::testing::ValuesIn(all_specs()), []
 });
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::codec_laws_test

@@ -9,7 +9,7 @@
 #include "compression/data_kinds.h"
 #include "engine/base/core/error.h"
 
-namespace thinwire {
+namespace thinwire::codec_table_test {
 namespace {
 
 Traits traits_of(const MadeCodec& made) {
@@ -107,4 +107,4 @@ TEST(CodecTable, RefusesNamesThatItDoesNotHave) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::codec_table_test

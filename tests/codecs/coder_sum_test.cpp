@@ -5,7 +5,7 @@
 #include "compression/coder.h"
 #include "tests/codecs/coder_fixtures.h"
 
-namespace thinwire::test {
+namespace thinwire::test::coder_sum_test {
 namespace {
 
 // Sums of coded and raw shares in the order given, in fp32; 16-bit results are rounded once.
@@ -91,4 +91,4 @@ TEST(Coder, AShareInThePlaceOfTheSum) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::coder_sum_test

@@ -9,7 +9,7 @@
 #include "compression/crc32c.h"
 #include "tests/codecs/coder_fixtures.h"
 
-namespace thinwire::test {
+namespace thinwire::test::coder_test {
 namespace {
 
 constexpr ResidualKind kMemories[] = {ResidualKind::kErrorFeedback, ResidualKind::kLazy, ResidualKind::kEma};
@@ -538,4 +538,4 @@ TEST(Identity, Laws) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::coder_test

@@ -4,7 +4,7 @@
 #include "compression/codecs/block_kernels.h"
 #include "tests/codecs/codec_laws.h"
 
-namespace thinwire {
+namespace thinwire::e3m0_test {
 namespace {
 
 using test::Bytes;
@@ -136,4 +136,4 @@ TEST(E3m0, RefusesWhatItCannotDo) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::e3m0_test

@@ -13,7 +13,7 @@
 #include "tests/codecs/codec_laws.h"
 #include "tests/codecs/ecsq_frames.h"
 
-namespace thinwire::test {
+namespace thinwire::test::ecsq_test {
 namespace {
 
 TEST(Ecsq, EveryKindFitsAndIsItsDefinition) {
@@ -561,4 +561,4 @@ TEST(Ecsq, BytesByFormula) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::ecsq_test

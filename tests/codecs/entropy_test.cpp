@@ -7,7 +7,7 @@
 
 #include "tests/codecs/codec_laws.h"
 
-namespace thinwire::test {
+namespace thinwire::test::entropy_test {
 namespace {
 
 constexpr size_t kFrame = 32768;
@@ -300,4 +300,4 @@ TEST(EntropyTest, DISABLED_Speed) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::entropy_test

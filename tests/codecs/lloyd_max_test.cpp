@@ -7,7 +7,7 @@
 #include "engine/run/bench/codec_oracles.h"
 #include "tests/codecs/codec_laws.h"
 
-namespace thinwire {
+namespace thinwire::lloyd_max_test {
 namespace {
 
 using test::Bytes;
@@ -214,4 +214,4 @@ TEST(LloydMax, RefusesWhatItDoesNotHave) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::lloyd_max_test

@@ -13,7 +13,7 @@
 #include "engine/base/core/error.h"
 #include "tests/codecs/low_rank_harness.h"
 
-namespace thinwire::test {
+namespace thinwire::test::low_rank_defects_test {
 namespace {
 
 // 4: senders kept p and q in fp32, receivers allocated them in the dtype of the model: sizes disagreed.
@@ -83,4 +83,4 @@ TEST(LowRank, Defect7_LossScaleDoesNotReachTheState) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::low_rank_defects_test

@@ -84,7 +84,7 @@ struct Saved final : StateVisitor {
   bool operator==(const Saved& other) const { return tensors == other.tensors && integers == other.integers; }
 };
 
-inline Saved save(CodingState& state) {
+inline Saved saved(CodingState& state) {
   Saved saved;
   state.visit(saved, "x/");
   return saved;

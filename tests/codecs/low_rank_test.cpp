@@ -14,7 +14,7 @@
 #include "engine/base/core/error.h"
 #include "tests/codecs/low_rank_harness.h"
 
-namespace thinwire::test {
+namespace thinwire::test::low_rank_test {
 namespace {
 
 class Sums : public testing::TestWithParam<std::tuple<int, int, int64_t, int64_t, int64_t>> {};
@@ -33,7 +33,7 @@ TEST_P(Sums, EqualPowerSgdInDouble) {
       for (size_t e = 0; e < total.size(); ++e) total[e] += x.back()[e];
       scale += norm(x.back());
     }
-    const Saved before = save(*group.states[0]);
+    const Saved before = saved(*group.states[0]);
     const Floats ours = group.sum(x);
     group.commit();
     EXPECT_EQ(before.integers.at("x/messages"), message);
@@ -250,7 +250,7 @@ TEST(LowRank, ThreadsDoNotShow) {
         EXPECT_TRUE(same_bits(a, b) && same_bits(x[0], y[0]) && same_bits(x[1], y[1])) << threads << " threads";
         many.commit(), again.commit();
       }
-      EXPECT_TRUE(save(*many.states[0]) == save(*again.states[0]));
+      EXPECT_TRUE(saved(*many.states[0]) == saved(*again.states[0]));
     }
   }
 }
@@ -264,7 +264,7 @@ TEST(LowRank, BatchedMatricesHaveTheBitsOfEachAlone) {
     std::vector<Floats> x = {gaussian(count, 1), gaussian(count, 2)};
     all.sum(x);
     all.commit();
-    const Saved warm = save(*all.states[0]);
+    const Saved warm = saved(*all.states[0]);
     const std::vector<Floats> y = {gaussian(count, 3), gaussian(count, 4)};
     std::vector<Floats> errors = y;
     const Floats decoded = all.sum(errors, true, {.threads = 3});
@@ -359,7 +359,7 @@ TEST(LowRank, ResumedInTheMiddleGivesTheSameBits) {
       Group whole(spec_of(3, sides), 2, count, shapes), second(spec_of(3, sides), 2, count, shapes);
       for (int k = 0; k < 6; ++k) {
         if (k == at)
-          for (size_t w = 0; w < 2; ++w) load(*second.states[w], save(*whole.states[w]));
+          for (size_t w = 0; w < 2; ++w) load(*second.states[w], saved(*whole.states[w]));
         std::vector<Floats> x = {gaussian(count, static_cast<unsigned>(k)),
                                  gaussian(count, static_cast<unsigned>(70 + k))};
         std::vector<Floats> y = x;
@@ -380,19 +380,19 @@ TEST(LowRank, SkippedStepsAndEvaluationLeaveNoTrace) {
   for (int sides : {1, 2}) {
     Group group(spec_of(3, sides), 2, count, shapes);
     for (int k = 0; k < 3; ++k) {
-      const Saved before = save(*group.states[0]);
+      const Saved before = saved(*group.states[0]);
       std::vector<Floats> x = {gaussian(count, 1), gaussian(count, 2)}, y = x, z = x;
       const Floats seen = group.sum(x, false, {.train = false});
-      EXPECT_TRUE(save(*group.states[0]) == before) << "evaluation";
+      EXPECT_TRUE(saved(*group.states[0]) == before) << "evaluation";
       // Two messages of one step: the second starts from what the first left, and both are undone.
       group.sum(y);
       const Floats second = group.sum(y);
       EXPECT_FALSE(same_bits(second, seen));
       for (auto& state : group.states) state->roll_back();
-      EXPECT_TRUE(save(*group.states[0]) == before) << "roll back";
+      EXPECT_TRUE(saved(*group.states[0]) == before) << "roll back";
       EXPECT_TRUE(same_bits(group.sum(z), seen));
       group.commit();
-      EXPECT_FALSE(save(*group.states[0]) == before);
+      EXPECT_FALSE(saved(*group.states[0]) == before);
     }
   }
 }
@@ -430,20 +430,20 @@ TEST(LowRank, NonFiniteIsFlaggedShownAndForgotten) {
         std::vector<Floats> x = {gaussian(count, 1), gaussian(count, 2)}, y = x;
         group.sum(x);
         group.commit();
-        const Saved before = save(*group.states[0]);
+        const Saved before = saved(*group.states[0]);
         x[1][static_cast<size_t>(at)] = bad;
         const Floats decoded = group.sum(x);
         EXPECT_TRUE(group.finite[0] || sides == 2);  // the second round's product meets the sum's NaN
         EXPECT_FALSE(group.finite[1]);
         EXPECT_FALSE(std::isfinite(decoded[static_cast<size_t>(at)])) << "laundered at " << at;
         for (auto& state : group.states) state->roll_back();
-        EXPECT_TRUE(save(*group.states[0]) == before);
+        EXPECT_TRUE(saved(*group.states[0]) == before);
         if (at >= 2 && at < 602) {
           // Even a step that is applied all the same does not poison the warm factor.
           std::vector<Floats> z = x;
           group.sum(z);
           group.commit();
-          EXPECT_TRUE(save(*group.states[0]) == before);
+          EXPECT_TRUE(saved(*group.states[0]) == before);
         }
         for (float v : group.sum(y)) ASSERT_TRUE(std::isfinite(v));
       }
@@ -537,4 +537,4 @@ TEST(LowRank, CodecLaws) {
 // ---- what released code got wrong (optimus-cc.md, section 6)
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::low_rank_test

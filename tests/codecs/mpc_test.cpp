@@ -5,7 +5,7 @@
 
 #include "tests/codecs/codec_laws.h"
 
-namespace thinwire::test {
+namespace thinwire::test::mpc_test {
 namespace {
 
 constexpr int64_t kFrame = 65536;
@@ -253,4 +253,4 @@ TEST(MpcTest, DISABLED_Speed) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::mpc_test

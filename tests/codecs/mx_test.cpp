@@ -6,7 +6,7 @@
 #include "compression/codecs/block_kernels.h"
 #include "tests/codecs/codec_laws.h"
 
-namespace thinwire {
+namespace thinwire::mx_test {
 namespace {
 
 using test::Bytes;
@@ -286,4 +286,4 @@ TEST(Mx, RefusesWhatItCannotDo) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::mx_test

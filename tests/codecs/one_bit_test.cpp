@@ -4,7 +4,7 @@
 #include "compression/codecs/block_kernels.h"
 #include "tests/codecs/codec_laws.h"
 
-namespace thinwire {
+namespace thinwire::one_bit_test {
 namespace {
 
 using test::Bytes;
@@ -165,4 +165,4 @@ TEST(OneBit, RefusesWhatItCannotDo) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::one_bit_test

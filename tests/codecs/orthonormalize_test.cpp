@@ -12,7 +12,7 @@
 
 #include "compression/codecs/low_rank_kernel.h"
 
-namespace thinwire {
+namespace thinwire::orthonormalize_test {
 namespace {
 
 using Vectors = std::vector<float>;  // [r, n]
@@ -322,4 +322,4 @@ TEST(LowRankKernels, InstructionSetsAgreeBitForBit) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::orthonormalize_test

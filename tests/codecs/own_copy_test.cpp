@@ -5,7 +5,7 @@
 #include "compression/coder.h"
 #include "tests/codecs/coder_fixtures.h"
 
-namespace thinwire::test {
+namespace thinwire::test::own_copy_test {
 namespace {
 
 // What pack() leaves at the owner is what absorb() makes of the payload elsewhere, NaN and infinity included.
@@ -53,4 +53,4 @@ TEST(Coder, OwnCopyIsWhatOthersDecode) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::own_copy_test

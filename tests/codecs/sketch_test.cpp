@@ -9,7 +9,7 @@
 #include "compression/codecs/sparse_select.h"
 #include "tests/codecs/codec_laws.h"
 
-namespace thinwire::test {
+namespace thinwire::test::sketch_test {
 namespace {
 
 using Vectors = std::vector<std::vector<float>>;
@@ -574,4 +574,4 @@ TEST(Sketch, bounds_are_the_published_formula) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::sketch_test

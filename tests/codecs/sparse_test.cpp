@@ -14,7 +14,7 @@
 #include "engine/base/ops/isa.h"
 #include "tests/codecs/codec_laws.h"
 
-namespace thinwire::test {
+namespace thinwire::test::sparse_test {
 namespace {
 
 uint32_t key_of(float v) {
@@ -538,4 +538,4 @@ TEST(Sparse, bad_parameters_name_the_key) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::sparse_test

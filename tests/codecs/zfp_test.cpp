@@ -8,7 +8,7 @@
 #include <zfp.h>
 #endif
 
-namespace thinwire::test {
+namespace thinwire::test::zfp_test {
 namespace {
 
 std::shared_ptr<const Codec> zfp_of(double rate) {
@@ -474,4 +474,4 @@ TEST(ZfpLibrary, DISABLED_Speed) {
 #endif
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::zfp_test

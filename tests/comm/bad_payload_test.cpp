@@ -8,7 +8,7 @@
 #include "tests/comm/between.h"
 #include "tests/comm/coded_codecs.h"
 
-namespace thinwire {
+namespace thinwire::bad_payload_test {
 namespace {
 
 constexpr int64_t kPiece = 128;         // elements of fp32 in chunks of 512 bytes
@@ -218,4 +218,4 @@ TEST(BadPayload, LengthsThatNoPackerWritesAreRefused) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::bad_payload_test

@@ -8,7 +8,7 @@
 #include <random>
 #include <set>
 
-namespace thinwire {
+namespace thinwire::binding_test {
 namespace {
 
 std::vector<int> range(int first, int last) {
@@ -145,4 +145,4 @@ TEST(Binding, BindsRanksToDisjointCores) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::binding_test

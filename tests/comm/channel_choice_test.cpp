@@ -8,7 +8,7 @@
 #include "tests/comm/coded_codecs.h"
 #include "tests/comm/real_codecs.h"
 
-namespace thinwire {
+namespace thinwire::channel_choice_test {
 namespace {
 
 constexpr RuleAlgorithm kWays[] = {RuleAlgorithm::kDirect, RuleAlgorithm::kRing, RuleAlgorithm::kTwoLevel};
@@ -327,4 +327,4 @@ TEST(ChannelChoice, GathersFromMastersArePriced) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::channel_choice_test

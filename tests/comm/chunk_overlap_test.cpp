@@ -9,7 +9,7 @@
 #include "tests/comm/between.h"
 #include "tests/comm/coded_codecs.h"
 
-namespace thinwire {
+namespace thinwire::chunk_overlap_test {
 namespace {
 
 constexpr int kChunks = 8;
@@ -122,4 +122,4 @@ TEST(ChunkOverlap, NoMoreThanThreeAreUnderWay) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::chunk_overlap_test

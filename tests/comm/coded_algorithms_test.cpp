@@ -12,7 +12,7 @@
 #include "tests/comm/between.h"
 #include "tests/comm/coded_codecs.h"
 
-namespace thinwire {
+namespace thinwire::coded_algorithms_test {
 namespace {
 
 struct Case {
@@ -479,4 +479,4 @@ TEST(CodedAlgorithms, FramedAllReducesUnderWayNeverWaitForEachOther) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::coded_algorithms_test

@@ -7,7 +7,7 @@
 #include "parallel/collective/tuning.h"
 #include "tests/comm/coded_codecs.h"
 
-namespace thinwire {
+namespace thinwire::coded_rounds_test {
 namespace {
 
 // What both toys remember between the rounds of one message.
@@ -271,4 +271,4 @@ TEST(Rounds, ResidualsKeepWhatWasNotSent) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::coded_rounds_test

@@ -9,7 +9,7 @@
 #include "tests/comm/allocation_count.h"
 #include "tests/comm/coded_codecs.h"
 
-namespace thinwire {
+namespace thinwire::coded_test {
 namespace {
 
 constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16};
@@ -415,4 +415,4 @@ TEST(CodedCollectives, AllocateNothingInTheSteadyState) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::coded_test

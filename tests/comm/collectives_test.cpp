@@ -12,7 +12,7 @@
 #include "parallel/collective/tuning.h"
 #include "tests/comm/local_group.h"
 
-namespace thinwire {
+namespace thinwire::collectives_test {
 namespace {
 
 constexpr DType kReal[] = {DType::f32, DType::bf16, DType::f16, DType::f64};
@@ -426,4 +426,4 @@ TEST(SmallReductions, AreTreesWithTheBitsOfRankOrder) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::collectives_test

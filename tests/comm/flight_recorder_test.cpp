@@ -9,7 +9,7 @@
 
 #include "parallel/wire/progress.h"
 
-namespace thinwire {
+namespace thinwire::flight_recorder_test {
 namespace {
 
 OperationNote note(uint32_t sequence, int peer = -1) {
@@ -156,4 +156,4 @@ TEST(FlightRecorder, ReadersSeeWholeEntries) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::flight_recorder_test

@@ -9,7 +9,7 @@
 #include "tests/comm/local_group.h"
 #include "tests/support/fake_gpu.h"
 
-namespace thinwire {
+namespace thinwire::host_staging_test {
 namespace {
 
 using test::FakeGpu;
@@ -175,4 +175,4 @@ TEST(HostStaging, AllToAll) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::host_staging_test

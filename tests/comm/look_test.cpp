@@ -10,7 +10,7 @@
 #include "parallel/wire/progress.h"
 #include "tests/comm/local_group.h"
 
-namespace thinwire {
+namespace thinwire::look_test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -145,4 +145,4 @@ TEST(Look, ThreadTakesOverWhenLooksEnd) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::look_test

@@ -6,7 +6,7 @@
 #include "engine/base/core/error.h"
 #include "tests/comm/local_group.h"
 
-namespace thinwire {
+namespace thinwire::mesh_test {
 namespace {
 
 TEST(Mesh, CoordinatesAndGroupsMatchBruteForce) {
@@ -132,4 +132,4 @@ TEST(Mesh, ChannelOfOneRankMovesNothing) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::mesh_test

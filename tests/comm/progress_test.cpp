@@ -12,7 +12,7 @@
 #include "tests/comm/allocation_count.h"
 #include "tests/comm/local_group.h"
 
-namespace thinwire {
+namespace thinwire::progress_test {
 namespace {
 
 double cpu_seconds(int who) {
@@ -457,4 +457,4 @@ TEST(Progress, ThreadsIssueBesideAWaiterAtFullSpeed) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::progress_test

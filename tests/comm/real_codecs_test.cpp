@@ -11,7 +11,7 @@
 #include "parallel/collective/coded_chunks.h"
 #include "tests/comm/coded_codecs.h"
 
-namespace thinwire {
+namespace thinwire::real_codecs_test {
 namespace {
 
 enum Op {
@@ -373,4 +373,4 @@ INSTANTIATE_TEST_SUITE_P(Every, RealCodecs, ::testing::ValuesIn(real_codecs()),
                          [](const auto& info) { return info.param.spec.codec + "_" + std::to_string(info.index); });
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::real_codecs_test

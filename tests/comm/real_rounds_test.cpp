@@ -10,7 +10,7 @@
 #include "tests/comm/coded_codecs.h"
 #include "tests/comm/real_codecs.h"
 
-namespace thinwire {
+namespace thinwire::real_rounds_test {
 namespace {
 
 // --- lossless codecs --------------------------------------------------------------------------------------------
@@ -329,4 +329,4 @@ TEST(Refused, EveryNameIsCovered) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::real_rounds_test

@@ -11,7 +11,7 @@
 #include "tests/comm/coded_codecs.h"
 #include "tests/comm/real_codecs.h"
 
-namespace thinwire {
+namespace thinwire::rendezvous_test {
 namespace {
 
 // Receives that were posted and have no send yet, by (from, to, tag).
@@ -177,4 +177,4 @@ TEST(Rendezvous, CompressedVerbsInFlightTogether) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::rendezvous_test

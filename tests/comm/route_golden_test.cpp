@@ -15,7 +15,7 @@
 #include "tests/comm/coded_codecs.h"
 #include "tests/comm/real_codecs.h"
 
-namespace thinwire {
+namespace thinwire::route_golden_test {
 namespace {
 
 uint64_t mix(uint64_t hash, uint64_t value) {
@@ -375,4 +375,4 @@ TEST(RouteGolden, SendsAndSumsWhatTheTableSays) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::route_golden_test

@@ -10,7 +10,7 @@
 #include "parallel/wire/sequence_window.h"
 #include "tests/comm/local_group.h"
 
-namespace thinwire {
+namespace thinwire::sequence_test {
 namespace {
 
 TEST(SequenceWindow, OperationsWaitForThoseThatHadTheirTag) {
@@ -141,4 +141,4 @@ TEST(Sequence, EveryVerbEnds) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::sequence_test

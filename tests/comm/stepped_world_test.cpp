@@ -11,7 +11,7 @@
 #include "tests/comm/allocation_count.h"
 #include "tests/comm/local_group.h"
 
-namespace thinwire {
+namespace thinwire::stepped_world_test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -150,4 +150,4 @@ TEST(SteppedWorld, StateOfARankPerRankOfTheWorld) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::stepped_world_test

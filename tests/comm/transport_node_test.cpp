@@ -13,7 +13,7 @@
 #include "tests/comm/allocation_count.h"
 #include "tests/comm/local_group.h"
 
-namespace thinwire {
+namespace thinwire::transport_node_test {
 namespace {
 
 using std::chrono::microseconds;
@@ -361,4 +361,4 @@ TEST(TransportNode, MemoryIsAsLargeAsPromised) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::transport_node_test

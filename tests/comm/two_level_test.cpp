@@ -9,7 +9,7 @@
 #include "parallel/collective/tuning.h"
 #include "tests/comm/local_group.h"
 
-namespace thinwire {
+namespace thinwire::two_level_test {
 namespace {
 
 CommTuning only(Algorithm algorithm) {
@@ -176,4 +176,4 @@ TEST(Bytes, EqualTheCounters) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::two_level_test

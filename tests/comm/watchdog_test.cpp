@@ -14,7 +14,7 @@
 
 #include "parallel/wire/progress.h"
 
-namespace thinwire {
+namespace thinwire::watchdog_test {
 namespace {
 
 using State = WaitReport::State;
@@ -352,4 +352,4 @@ TEST_F(WatchdogThread, ADirectoryThatGoesBadStillEndsTheJob) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::watchdog_test

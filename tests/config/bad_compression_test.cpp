@@ -3,7 +3,7 @@
 
 #include "tests/config/config_test_support.h"
 
-namespace thinwire {
+namespace thinwire::bad_compression_test {
 namespace {
 
 // "compression": {"<site>": {...}} on line 3; the site's name is 1 character behind column 17.
@@ -378,4 +378,4 @@ TEST(BadCompression, PresetUnderAForeignLayout) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::bad_compression_test

@@ -9,7 +9,7 @@
 #include "engine/run/config/resolved_json.h"
 #include "tests/config/config_test_support.h"
 
-namespace thinwire {
+namespace thinwire::config_fuzz_test {
 namespace {
 
 std::string file_text(const std::string& path) {
@@ -116,4 +116,4 @@ TEST(ConfigFuzz, EveryKeyWithOddValues) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::config_fuzz_test

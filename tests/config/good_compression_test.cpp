@@ -9,7 +9,7 @@
 #include "engine/run/config/rule_fields.h"
 #include "tests/config/config_test_support.h"
 
-namespace thinwire {
+namespace thinwire::good_compression_test {
 namespace {
 
 ResolvedConfig load(const std::string& extra, const std::vector<std::string>& overrides = {},
@@ -271,4 +271,4 @@ TEST(GoodCompression, OptimusModels) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::good_compression_test

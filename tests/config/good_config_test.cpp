@@ -7,7 +7,7 @@
 #include "data/split.h"
 #include "tests/config/config_test_support.h"
 
-namespace thinwire {
+namespace thinwire::good_config_test {
 namespace {
 
 RunConfig load(const std::string& extra, const std::vector<std::string>& overrides = {},
@@ -291,4 +291,4 @@ TEST(GoodConfig, MergingAndOverrides) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::good_config_test

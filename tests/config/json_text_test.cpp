@@ -5,7 +5,7 @@
 
 #include <random>
 
-namespace thinwire {
+namespace thinwire::json_text_test {
 namespace {
 
 std::string blanked(const std::string& text) {
@@ -136,4 +136,4 @@ TEST(JsonText, AgreesWithNlohmannOnRandomTexts) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::json_text_test

@@ -14,7 +14,7 @@
 #include "engine/run/config/resolved_json.h"
 #include "tests/config/config_test_support.h"
 
-namespace thinwire {
+namespace thinwire::key_table_test {
 namespace {
 
 std::string file_text(const std::string& path) {
@@ -141,4 +141,4 @@ TEST(KeyTable, SchemaAcceptsWhatLoads) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::key_table_test

@@ -7,7 +7,7 @@
 #include "engine/run/config/layout_text.h"
 #include "tests/config/config_test_support.h"
 
-namespace thinwire {
+namespace thinwire::layout_config_test {
 namespace {
 
 constexpr const char* kZero3 = "\"zero_optimization\": {\"stage\": 3}";
@@ -342,4 +342,4 @@ TEST(LayoutText, SaysWhatTheLayoutIs) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::layout_config_test

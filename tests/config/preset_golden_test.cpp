@@ -11,7 +11,7 @@
 #include "engine/run/config/resolved_json.h"
 #include "tests/config/config_test_support.h"
 
-namespace thinwire {
+namespace thinwire::preset_golden_test {
 namespace {
 
 constexpr const char* kGolden = "tests/golden/preset_rules.jsonl";
@@ -121,4 +121,4 @@ TEST(PresetGolden, EveryPresetOnEveryLayoutAsRecorded) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::preset_golden_test

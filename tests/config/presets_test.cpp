@@ -11,7 +11,7 @@
 #include "compression/coder.h"
 #include "engine/base/core/error.h"
 
-namespace thinwire {
+namespace thinwire::presets_test {
 namespace {
 
 // What a preset says on a layout.
@@ -215,4 +215,4 @@ TEST(Presets, PlacementsAndMomentum) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::presets_test

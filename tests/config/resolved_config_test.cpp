@@ -7,7 +7,7 @@
 #include "engine/run/config/resolved_json.h"
 #include "tests/config/config_test_support.h"
 
-namespace thinwire {
+namespace thinwire::resolved_config_test {
 namespace {
 
 void expect_same_run(const RunConfig& a, const RunConfig& b) {
@@ -155,4 +155,4 @@ TEST(ResolvedConfig, CheckpointComparison) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::resolved_config_test

@@ -10,7 +10,7 @@
 #include "engine/run/config/resolved_json.h"
 #include "tests/config/config_test_support.h"
 
-namespace thinwire {
+namespace thinwire::rule_list_test {
 namespace {
 
 const ConfigOptions kFour{.ranks = 4};
@@ -204,4 +204,4 @@ TEST_F(OwnPreset, WhatIsWrongInsideIsNamedThere) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::rule_list_test

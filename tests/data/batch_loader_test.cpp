@@ -9,7 +9,7 @@
 #include "data/batch_ramp.h"
 #include "tests/data/data_test_files.h"
 
-namespace thinwire {
+namespace thinwire::batch_loader_test {
 namespace {
 
 using test::expect_error;
@@ -184,4 +184,4 @@ TEST_F(Loader, ErrorThatNobodyFetchesIsDropped) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::batch_loader_test

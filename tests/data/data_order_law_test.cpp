@@ -14,7 +14,7 @@
 #include "data/split.h"
 #include "tests/data/data_test_files.h"
 
-namespace thinwire {
+namespace thinwire::data_order_law_test {
 namespace {
 
 using nlohmann::json;
@@ -247,4 +247,4 @@ INSTANTIATE_TEST_SUITE_P(Directories, DataOrderLaw, ::testing::Values("golden", 
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::data_order_law_test

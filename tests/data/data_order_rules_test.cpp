@@ -14,7 +14,7 @@
 #include "data/split.h"
 #include "tests/data/data_test_files.h"
 
-namespace thinwire {
+namespace thinwire::data_order_rules_test {
 namespace {
 
 using nlohmann::json;
@@ -277,4 +277,4 @@ TEST(GptDataset, LargeFilesBuildInSeconds) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::data_order_rules_test

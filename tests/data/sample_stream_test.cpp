@@ -7,7 +7,7 @@
 
 #include "tests/data/data_test_files.h"
 
-namespace thinwire {
+namespace thinwire::sample_stream_test {
 namespace {
 
 using test::expect_error;
@@ -212,4 +212,4 @@ TEST_F(Streams, PrintsSamplesAsJsonLines) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::sample_stream_test

@@ -6,7 +6,7 @@
 
 #include "tests/data/data_test_files.h"
 
-namespace thinwire {
+namespace thinwire::token_file_hostile_test {
 namespace {
 
 using test::expect_error;
@@ -225,4 +225,4 @@ TEST(HostileFiles, FlippedBytesNeverCrash) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::token_file_hostile_test

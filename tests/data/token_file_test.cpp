@@ -6,7 +6,7 @@
 #include "data/gpt_dataset.h"
 #include "tests/data/data_test_files.h"
 
-namespace thinwire {
+namespace thinwire::token_file_test {
 namespace {
 
 using test::expect_error;
@@ -209,4 +209,4 @@ TEST(TokenFile, FingerprintFollowsContentNotPlace) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::token_file_test

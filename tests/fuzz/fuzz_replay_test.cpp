@@ -10,7 +10,7 @@
 
 #include "tests/fuzz/fuzz_input.h"
 
-namespace thinwire::fuzz {
+namespace thinwire::fuzz::fuzz_replay_test {
 namespace {
 
 constexpr int kDamaged = 40;  // copies of each input
@@ -80,4 +80,4 @@ TEST(Corpora, SeedsDecode) {
 }
 
 }  // namespace
-}  // namespace thinwire::fuzz
+}  // namespace thinwire::fuzz::fuzz_replay_test

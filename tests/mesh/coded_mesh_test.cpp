@@ -9,7 +9,7 @@
 #include "engine/run/config/presets.h"
 #include "tests/mesh/mesh_harness.h"
 
-namespace thinwire::mesh {
+namespace thinwire::mesh::coded_mesh_test {
 namespace {
 
 constexpr int kSamples = 12, kSteps = 12;
@@ -119,4 +119,4 @@ TEST(CodedMeshLayers, TensorSitesCodeTheBlocksThatAreNamed) {
 }
 
 }  // namespace
-}  // namespace thinwire::mesh
+}  // namespace thinwire::mesh::coded_mesh_test

@@ -7,7 +7,7 @@
 
 #include "tests/mesh/mesh_harness.h"
 
-namespace thinwire::mesh {
+namespace thinwire::mesh::embedding_defects_test {
 namespace {
 
 constexpr int kSamples = 24;
@@ -155,4 +155,4 @@ TEST(EmbeddingDefects, FusedSynchronisationOnOneStageNeverHappens) {
 }
 
 }  // namespace
-}  // namespace thinwire::mesh
+}  // namespace thinwire::mesh::embedding_defects_test

@@ -4,7 +4,7 @@
 
 #include "tests/mesh/mesh_harness.h"
 
-namespace thinwire::mesh {
+namespace thinwire::mesh::mesh_device_test {
 namespace {
 
 void expect_same_bits(const Model& model, Layout layout, int samples, int steps = 3) {
@@ -57,4 +57,4 @@ TEST(MeshDevice, CodedSites) {
 }
 
 }  // namespace
-}  // namespace thinwire::mesh
+}  // namespace thinwire::mesh::mesh_device_test

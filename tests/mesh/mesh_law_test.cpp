@@ -3,7 +3,7 @@
 
 #include "tests/mesh/mesh_harness.h"
 
-namespace thinwire::mesh {
+namespace thinwire::mesh::mesh_law_test {
 namespace {
 
 constexpr int kSamples = 24, kSteps = 10;
@@ -223,4 +223,4 @@ TEST(MeshLawMore, TheComparisonSeesADifference) {
 }
 
 }  // namespace
-}  // namespace thinwire::mesh
+}  // namespace thinwire::mesh::mesh_law_test

@@ -3,7 +3,7 @@
 
 #include "tests/mesh/mesh_harness.h"
 
-namespace thinwire::mesh {
+namespace thinwire::mesh::mesh_smoke_test {
 namespace {
 
 TEST(MeshSmoke, EachDimensionAlone) {
@@ -25,4 +25,4 @@ TEST(MeshSmoke, AllDimensionsTogether) {
 }
 
 }  // namespace
-}  // namespace thinwire::mesh
+}  // namespace thinwire::mesh::mesh_smoke_test

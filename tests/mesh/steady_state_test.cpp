@@ -16,7 +16,7 @@ extern "C" int dnnl_primitive_execute(const void* primitive, void* stream, int c
   return status;
 }
 
-namespace thinwire::mesh {
+namespace thinwire::mesh::steady_state_test {
 namespace {
 
 constexpr int kWarm = 30, kUpdates = 30;
@@ -61,4 +61,4 @@ TEST(SteadyState, UpdatesAllocateNothing) {
 }
 
 }  // namespace
-}  // namespace thinwire::mesh
+}  // namespace thinwire::mesh::steady_state_test

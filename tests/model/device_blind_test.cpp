@@ -9,7 +9,7 @@
 #include "engine/run/train/bare_training.h"
 #include "engine/run/train/synthetic_batches.h"
 
-namespace thinwire::testing {
+namespace thinwire::testing::device_blind_test {
 namespace {
 
 // Every allocation of the device; locked means that any touch is a segmentation fault.
@@ -142,4 +142,4 @@ TEST(DeviceBlind, AStepRunsOnUnreadableMemoryWithTheSameBits) {
 }
 
 }  // namespace
-}  // namespace thinwire::testing
+}  // namespace thinwire::testing::device_blind_test

@@ -7,7 +7,7 @@
 
 #include "engine/base/device/device.h"
 
-namespace thinwire {
+namespace thinwire::rotary_tables_test {
 namespace {
 
 constexpr double kTurn = 6.283185307179586;
@@ -54,4 +54,4 @@ TEST(RotaryTables, Llama3ScalingLeavesBlendsAndDivides) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::rotary_tables_test

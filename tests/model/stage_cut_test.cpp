@@ -8,7 +8,7 @@
 
 #include "tests/model/model_test_support.h"
 
-namespace thinwire::testing {
+namespace thinwire::testing::stage_cut_test {
 namespace {
 
 // Writes down what it hears, and checks that nobody reads or adds outside of a bracket.
@@ -250,4 +250,4 @@ TEST_P(StageCut, SlotsDoNotMeet) {
 }
 
 }  // namespace
-}  // namespace thinwire::testing
+}  // namespace thinwire::testing::stage_cut_test

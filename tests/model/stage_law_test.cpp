@@ -8,7 +8,7 @@
 #include "model/decoder.h"
 #include "tests/model/model_test_support.h"
 
-namespace thinwire::testing {
+namespace thinwire::testing::stage_law_test {
 namespace {
 
 class Families : public ::testing::TestWithParam<int> {};
@@ -164,4 +164,4 @@ TEST_P(Families, VocabularyPaddingStaysSilent) {
 }
 
 }  // namespace
-}  // namespace thinwire::testing
+}  // namespace thinwire::testing::stage_law_test

@@ -9,7 +9,7 @@
 #include "parallel/channel/mesh.h"
 #include "tests/model/model_test_support.h"
 
-namespace thinwire::testing {
+namespace thinwire::testing::tp_law_test {
 namespace {
 
 struct Outcome {
@@ -243,4 +243,4 @@ TEST(TensorParallelShard, RectanglesCoverEveryTensorOnce) {
 }
 
 }  // namespace
-}  // namespace thinwire::testing
+}  // namespace thinwire::testing::tp_law_test

@@ -6,7 +6,7 @@
 #include "engine/run/bench/op_oracles.h"
 #include "tests/support/op_test_support.h"
 
-namespace thinwire::test {
+namespace thinwire::test::activation_test {
 namespace {
 
 constexpr double kU = 0x1p-24;
@@ -228,4 +228,4 @@ TEST(Activation, SameBitsForAnyNumberOfThreads) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::activation_test

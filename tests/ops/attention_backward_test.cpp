@@ -2,7 +2,7 @@
 #include "engine/base/core/error.h"
 #include "tests/ops/attention_oracle.h"
 
-namespace thinwire::test {
+namespace thinwire::test::attention_backward_test {
 namespace {
 
 void check_backward(const AttentionCase& c, std::mt19937& rng, int threads = 2) {
@@ -181,4 +181,4 @@ TEST(AttentionBackwardTest, WrongArguments) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::attention_backward_test

@@ -6,7 +6,7 @@
 
 #include "engine/base/ops/attention_fused.h"
 
-namespace thinwire {
+namespace thinwire::attention_support_test {
 namespace {
 
 // The properties that the library asks for, as it writes them itself on a GPU (device_properties_json), for GPUs of
@@ -72,4 +72,4 @@ TEST(AttentionSupport, WhatIsRefused) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::attention_support_test

@@ -3,7 +3,7 @@
 #include "engine/base/core/error.h"
 #include "tests/ops/attention_oracle.h"
 
-namespace thinwire::test {
+namespace thinwire::test::attention_test {
 namespace {
 
 void check_forward(const AttentionCase& c, std::mt19937& rng, int threads = 2) {
@@ -205,4 +205,4 @@ TEST(AttentionForwardTest, EmptyAndWrongArguments) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::attention_test

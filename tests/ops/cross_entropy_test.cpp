@@ -6,7 +6,7 @@
 #include "engine/run/bench/op_oracles.h"
 #include "tests/support/op_test_support.h"
 
-namespace thinwire::test {
+namespace thinwire::test::cross_entropy_test {
 namespace {
 
 constexpr double kU = 0x1p-24;
@@ -173,4 +173,4 @@ TEST(CrossEntropy, WrongArgumentsAreRefused) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::cross_entropy_test

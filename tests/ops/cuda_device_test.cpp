@@ -9,7 +9,7 @@
 #include "engine/base/ops/op_list.h"
 #include "tests/support/cuda_test_support.h"
 
-namespace thinwire {
+namespace thinwire::cuda_device_test {
 namespace {
 
 TEST(CudaDevice, IsUsableOrSaysWhyNotAndWhatToDo) {
@@ -133,4 +133,4 @@ TEST(CudaDevice, DroppingAnOpenTicketIsAFault) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::cuda_device_test

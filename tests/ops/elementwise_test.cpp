@@ -5,7 +5,7 @@
 #include "engine/base/ops/op_list.h"
 #include "tests/support/op_test_support.h"
 
-namespace thinwire::test {
+namespace thinwire::test::elementwise_test {
 namespace {
 
 constexpr double kU = 0x1p-24;
@@ -215,4 +215,4 @@ TEST(Elementwise, SameBitsForAnyNumberOfThreads) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::elementwise_test

@@ -3,7 +3,7 @@
 #include "engine/base/ops/op_list.h"
 #include "tests/support/op_test_support.h"
 
-namespace thinwire::test {
+namespace thinwire::test::embedding_test {
 namespace {
 
 struct Case {
@@ -124,4 +124,4 @@ TEST(Embedding, TokensOutsideTheTableAreRefused) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::embedding_test

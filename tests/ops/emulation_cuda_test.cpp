@@ -6,7 +6,7 @@
 #include "engine/base/ops/cuda_reduce.h"
 #include "engine/base/ops/cuda_vector.h"
 
-namespace thinwire {
+namespace thinwire::emulation_cuda_test {
 namespace {
 
 TW_KERNEL void neighbours_kernel(int* out, bool with_barrier) {
@@ -154,4 +154,4 @@ TEST(CudaReduce, SumsAreTheSameInEveryThreadAndInAFixedOrder) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::emulation_cuda_test

@@ -9,7 +9,7 @@
 #include "engine/run/bench/op_oracles.h"
 #include "tests/support/cuda_test_support.h"
 
-namespace thinwire {
+namespace thinwire::matmul_cuda_test {
 namespace {
 
 using test::CudaExec;
@@ -331,4 +331,4 @@ TEST(MatmulCuda, Fp8KeepsWhatIsNotFinite) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::matmul_cuda_test

@@ -7,7 +7,7 @@
 #include "engine/base/ops/ops.h"
 #include "tests/support/op_test_support.h"
 
-namespace thinwire {
+namespace thinwire::matmul_test {
 namespace {
 
 using test::CpuExec;
@@ -241,4 +241,4 @@ TEST(Matmul, WrongShapesAreRefused) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::matmul_test

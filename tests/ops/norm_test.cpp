@@ -6,7 +6,7 @@
 #include "engine/run/bench/op_oracles.h"
 #include "tests/support/op_test_support.h"
 
-namespace thinwire::test {
+namespace thinwire::test::norm_test {
 namespace {
 
 constexpr double kU = 0x1p-24;  // rounding unit of the fp32 arithmetic inside every op
@@ -342,4 +342,4 @@ TEST(Norm, WrongShapesAreRefused) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::norm_test

@@ -3,7 +3,7 @@
 
 #include "engine/base/ops/op_list.h"
 
-namespace thinwire {
+namespace thinwire::op_table_test {
 namespace {
 
 TEST(OpTable, CpuHasNoHole) {
@@ -17,4 +17,4 @@ TEST(OpTable, CpuHasNoHole) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::op_table_test

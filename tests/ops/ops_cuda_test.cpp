@@ -8,7 +8,7 @@
 // Behind the support: its CpuExec stays the CPU's.
 #include "tests/support/tested_ops.h"
 
-namespace thinwire::test {
+namespace thinwire::test::ops_cuda_test {
 namespace {
 
 constexpr double kU = 0x1p-24;
@@ -585,4 +585,4 @@ TEST(CudaOps, NothingToDoDoesNothing) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::ops_cuda_test

@@ -5,7 +5,7 @@
 #include "engine/base/ops/ops.h"
 #include "tests/support/op_test_support.h"
 
-namespace thinwire {
+namespace thinwire::optimizer_test {
 namespace {
 
 using test::CpuExec;
@@ -212,4 +212,4 @@ TEST(OptimizerOps, WrongSpansAreRefused) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::optimizer_test

@@ -3,7 +3,7 @@
 #include "tests/ops/attention_oracle.h"
 #include "tests/support/op_test_support.h"
 
-namespace thinwire::test {
+namespace thinwire::test::partial_dropout_test {
 namespace {
 
 const int64_t kIds[4] = {3, (int64_t{0x1234} << 32) + 77, 99, int64_t{1} << 47};
@@ -132,4 +132,4 @@ TEST(PartialDropout, PartsOutsideTheWholeAreRefused) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::partial_dropout_test

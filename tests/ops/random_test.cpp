@@ -2,7 +2,7 @@
 #include "engine/base/ops/op_list.h"
 #include "tests/support/op_test_support.h"
 
-namespace thinwire::test {
+namespace thinwire::test::random_test {
 namespace {
 
 TEST(FillNormal, FollowsTheDocumentedCounters) {
@@ -70,4 +70,4 @@ TEST(FillNormal, SameBitsForAnyNumberOfThreads) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::random_test

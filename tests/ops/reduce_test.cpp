@@ -4,7 +4,7 @@
 #include "engine/base/ops/op_list.h"
 #include "tests/support/op_test_support.h"
 
-namespace thinwire::test {
+namespace thinwire::test::reduce_test {
 namespace {
 
 const std::vector<int64_t> kSizes = {1, 3, 17, 63, 65, 1003, 4096, 4097, 100003, 1100000};
@@ -78,4 +78,4 @@ TEST(Reduce, SameBitsForAnyNumberOfThreads) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::reduce_test

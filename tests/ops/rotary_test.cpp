@@ -2,7 +2,7 @@
 #include "engine/base/ops/op_list.h"
 #include "tests/support/op_test_support.h"
 
-namespace thinwire::test {
+namespace thinwire::test::rotary_test {
 namespace {
 
 constexpr double kU = 0x1p-24;
@@ -172,4 +172,4 @@ TEST(Rotary, HeadsOutsideTheTensorAreRefused) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::rotary_test

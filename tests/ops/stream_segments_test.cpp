@@ -12,7 +12,7 @@
 #include "tests/support/cuda_test_support.h"
 #include "tests/support/fake_gpu.h"
 
-namespace thinwire::test {
+namespace thinwire::test::stream_segments_test {
 namespace {
 
 constexpr int kCount = 300;
@@ -201,4 +201,4 @@ TEST(StreamSegments, CopiesFromTheHostAreNotRecorded) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::stream_segments_test

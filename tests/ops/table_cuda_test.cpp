@@ -7,7 +7,7 @@
 #include "engine/base/ops/op_list.h"
 #include "tests/support/walked_table.h"
 
-namespace thinwire {
+namespace thinwire::table_cuda_test {
 namespace {
 
 TEST(CudaTable, HasNoHoleThatTheCpuTableHasNot) {
@@ -27,4 +27,4 @@ TEST(CudaTable, HasNoHoleThatTheCpuTableHasNot) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::table_cuda_test

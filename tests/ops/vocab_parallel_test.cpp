@@ -6,7 +6,7 @@
 #include "engine/base/ops/op_list.h"
 #include "tests/support/op_test_support.h"
 
-namespace thinwire::test {
+namespace thinwire::test::vocab_parallel_test {
 namespace {
 
 constexpr double kU = 0x1p-24;
@@ -225,4 +225,4 @@ TEST(PartialEmbedding, TokensOutsideTheVocabularyAreRefused) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::vocab_parallel_test

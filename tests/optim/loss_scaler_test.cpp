@@ -9,7 +9,7 @@
 
 #include "optim/optimizer.h"
 
-namespace thinwire {
+namespace thinwire::loss_scaler_test {
 namespace {
 
 OptimConfig config(double scale, int64_t window, int64_t hysteresis, double minimum) {
@@ -143,4 +143,4 @@ TEST(Clip, ScalesOnlyWhatIsTooLarge) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::loss_scaler_test

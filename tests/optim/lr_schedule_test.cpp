@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-namespace thinwire {
+namespace thinwire::lr_schedule_test {
 namespace {
 
 // lr 8, min 2, 4 warm-up and 12 decay updates: eighths and quarters come out exactly.
@@ -107,4 +107,4 @@ TEST(LrSchedule, UpdatesCountFromOne) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::lr_schedule_test

@@ -15,7 +15,7 @@
 #include "engine/run/train/run_session.h"
 #include "tests/mesh/mesh_harness.h"
 
-namespace thinwire {
+namespace thinwire::one_bit_adam_test {
 namespace {
 
 constexpr int kLength = 16, kVocab = 61, kWarmup = 3;
@@ -534,4 +534,4 @@ TEST(OneBitAdam, AVarianceThatIsNotLoadedIsRefused) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::one_bit_adam_test

@@ -7,7 +7,7 @@
 #include "optim/optimizer.h"
 #include "tests/support/op_test_support.h"
 
-namespace thinwire {
+namespace thinwire::optimizer_object_test {
 namespace {
 
 using test::Tensor;
@@ -183,4 +183,4 @@ TEST(OptimizerObject, PiecesGiveTheBitsOfTheWhole) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::optimizer_object_test

@@ -9,7 +9,7 @@
 #include "model/model_shard.h"
 #include "model/params.h"
 
-namespace thinwire {
+namespace thinwire::message_rules_test {
 namespace {
 
 ModelConfig gpt2_tiny() {
@@ -176,4 +176,4 @@ TEST(MessageRules, StagesAndUnits) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::message_rules_test

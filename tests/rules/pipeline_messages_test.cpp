@@ -10,7 +10,7 @@
 #include "parallel/rules/message_rules.h"
 #include "tests/schedule/plan_shapes.h"
 
-namespace thinwire {
+namespace thinwire::pipeline_messages_test {
 namespace {
 
 NodeCosts equal_costs(const PipelineShape& shape, double transfer) {
@@ -278,4 +278,4 @@ TEST(Critical, AndEpilogueOfEqualStages) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::pipeline_messages_test

@@ -14,7 +14,7 @@
 #include "tests/comm/local_group.h"
 #include "tests/schedule/plan_shapes.h"
 
-namespace thinwire {
+namespace thinwire::bubble_test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -197,4 +197,4 @@ TEST(Bubble, AllSchedulesDeliverTheRightData) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::bubble_test

@@ -11,7 +11,7 @@
 
 #include "engine/base/core/error.h"
 
-namespace thinwire {
+namespace thinwire::partition_test {
 namespace {
 
 std::vector<int64_t> sizes_of(const std::vector<LayerRange>& ranges) {
@@ -118,4 +118,4 @@ TEST(Partition, RefusesWhatCannotBeCut) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::partition_test

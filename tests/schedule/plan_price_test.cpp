@@ -7,7 +7,7 @@
 
 #include "tests/schedule/plan_shapes.h"
 
-namespace thinwire {
+namespace thinwire::plan_price_test {
 namespace {
 
 NodeCosts equal_costs(const PipelineShape& shape, double forward, double input, double weight, double transfer = 0.0) {
@@ -156,4 +156,4 @@ TEST(Price, CausalForUnequalStages) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::plan_price_test

@@ -12,7 +12,7 @@
 #include "parallel/schedule/schedules.h"
 #include "tests/schedule/plan_shapes.h"
 
-namespace thinwire {
+namespace thinwire::plan_test {
 namespace {
 
 std::vector<std::string> lines_of(const PipelineShape& shape, bool with_messages = false) {
@@ -240,4 +240,4 @@ TEST(Plan, PictureNamesEveryStage) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::plan_test

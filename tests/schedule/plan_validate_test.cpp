@@ -9,7 +9,7 @@
 #include "tests/schedule/plan_machine.h"
 #include "tests/schedule/plan_shapes.h"
 
-namespace thinwire {
+namespace thinwire::plan_validate_test {
 namespace {
 
 using Plans = std::vector<Plan>;
@@ -333,4 +333,4 @@ TEST(Validate, RandomMutationsAreNoticed) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::plan_validate_test

@@ -10,7 +10,7 @@
 #include "data/tokenizer/unicode.h"
 #include "tests/tokenizer/tokenizer_test_support.h"
 
-namespace thinwire::test {
+namespace thinwire::test::bpe_golden_test {
 namespace {
 
 using nlohmann::json;
@@ -162,4 +162,4 @@ TEST(Utf8, RefusesIllFormedSequences) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::bpe_golden_test

@@ -6,7 +6,7 @@
 
 #include "tests/tokenizer/tokenizer_test_support.h"
 
-namespace thinwire::test {
+namespace thinwire::test::bpe_merger_test {
 namespace {
 
 // Take the lowest rank that occurs, merge its leftmost occurrence, start over.
@@ -70,4 +70,4 @@ TEST(BpeMerger, NamesTheByteWithoutToken) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::bpe_merger_test

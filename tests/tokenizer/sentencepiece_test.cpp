@@ -5,7 +5,7 @@
 #include "data/tokenizer/tokenizer_files.h"
 #include "tests/tokenizer/tokenizer_test_support.h"
 
-namespace thinwire::test {
+namespace thinwire::test::sentencepiece_test {
 namespace {
 
 constexpr const char* kModel = "tests/golden/sentencepiece/tiny.model";
@@ -59,4 +59,4 @@ TEST_F(Sentencepiece, BadFiles) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::sentencepiece_test

@@ -7,7 +7,7 @@
 #include "data/tokenizer/tokenizer.h"
 #include "tests/tokenizer/tokenizer_test_support.h"
 
-namespace thinwire::test {
+namespace thinwire::test::text_reader_test {
 namespace {
 
 class TextReader : public ScratchTest {
@@ -205,4 +205,4 @@ TEST_F(TextReader, MissingFiles) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::text_reader_test

@@ -9,7 +9,7 @@
 #include "data/tokenizer/tokenize_progress.h"
 #include "tests/tokenizer/tokenizer_test_support.h"
 
-namespace thinwire::test {
+namespace thinwire::test::tokenize_files_test {
 namespace {
 
 class TokenizeFiles : public ScratchTest {
@@ -199,4 +199,4 @@ TEST(TokenizeProgressText, ShowsWhatIsKnown) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::tokenize_files_test

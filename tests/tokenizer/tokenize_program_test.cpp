@@ -6,7 +6,7 @@
 #include "data/token_file.h"
 #include "tests/tokenizer/tokenizer_test_support.h"
 
-namespace thinwire::test {
+namespace thinwire::test::tokenize_program_test {
 namespace {
 
 class TokenizeProgram : public ScratchTest {
@@ -98,4 +98,4 @@ TEST_F(TokenizeProgram, FailedWritesLeaveNothing) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::tokenize_program_test

@@ -5,7 +5,7 @@
 #include "data/tokenizer/tokenizer.h"
 #include "tests/tokenizer/tokenizer_test_support.h"
 
-namespace thinwire::test {
+namespace thinwire::test::tokenizer_hostile_test {
 namespace {
 
 using nlohmann::json;
@@ -159,4 +159,4 @@ TEST_F(TokenizerHostile, FlippedBytes) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::tokenizer_hostile_test

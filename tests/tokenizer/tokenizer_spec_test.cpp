@@ -2,7 +2,7 @@
 #include "data/tokenizer/tokenizer.h"
 #include "tests/tokenizer/tokenizer_test_support.h"
 
-namespace thinwire::test {
+namespace thinwire::test::tokenizer_spec_test {
 namespace {
 
 TEST(ByteTokenizer, IdsAreBytes) {
@@ -34,4 +34,4 @@ TEST(TokenizerSpec, BadWords) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::tokenizer_spec_test

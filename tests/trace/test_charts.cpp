@@ -8,7 +8,7 @@
 
 #include "engine/run/trace/svg_chart.h"
 
-namespace thinwire {
+namespace thinwire::test_charts {
 namespace {
 
 using Kind = Scale::Kind;
@@ -171,4 +171,4 @@ TEST(Charts, ThinningKeepsSpikes) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::test_charts

@@ -12,7 +12,7 @@
 #include "engine/run/trace/run_files.h"
 #include "tests/trace/trace_scratch.h"
 
-namespace thinwire {
+namespace thinwire::test_flops {
 namespace {
 
 ModelConfig neox_20b() {
@@ -159,4 +159,4 @@ TEST(RunFiles, CreatesAndKeepsAndRefuses) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::test_flops

@@ -13,7 +13,7 @@
 #include "engine/run/trace/metrics_log.h"
 #include "tests/trace/trace_scratch.h"
 
-namespace thinwire {
+namespace thinwire::test_metrics_log {
 namespace {
 
 using nlohmann::json;
@@ -231,4 +231,4 @@ TEST(MetricsLog, UnwritablePlacesNeverThrow) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::test_metrics_log

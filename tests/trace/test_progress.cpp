@@ -6,7 +6,7 @@
 #include "engine/run/trace/console_progress.h"
 #include "tests/trace/trace_scratch.h"
 
-namespace thinwire {
+namespace thinwire::test_progress {
 namespace {
 
 TEST(Progress, Units) {
@@ -106,4 +106,4 @@ TEST(Progress, PlainLinesOffATerminal) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::test_progress

@@ -13,7 +13,7 @@
 #include "engine/run/trace/status_file.h"
 #include "tests/trace/trace_scratch.h"
 
-namespace thinwire {
+namespace thinwire::test_report {
 namespace {
 
 constexpr const char* kEvil = "</script><script>alert('x')</script>&\"";
@@ -336,4 +336,4 @@ TEST(Report, ARepeatedStepCountsOnce) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::test_report

@@ -7,7 +7,7 @@
 #include "engine/run/trace/status_file.h"
 #include "tests/trace/trace_scratch.h"
 
-namespace thinwire {
+namespace thinwire::test_status_file {
 namespace {
 
 TEST(StatusFile, FromRunningToPreempted) {
@@ -86,4 +86,4 @@ TEST(StatusFile, BrokenFilesAreRefused) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::test_status_file

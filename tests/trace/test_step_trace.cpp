@@ -11,7 +11,7 @@
 #include "engine/run/train/step_trace.h"
 #include "tests/trace/trace_scratch.h"
 
-namespace thinwire {
+namespace thinwire::test_step_trace {
 namespace {
 
 using nlohmann::json;
@@ -218,4 +218,4 @@ TEST(StepTrace, ClocksMeet) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::test_step_trace

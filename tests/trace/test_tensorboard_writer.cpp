@@ -11,7 +11,7 @@
 #include "engine/run/trace/tensorboard_writer.h"
 #include "tests/trace/trace_scratch.h"
 
-namespace thinwire {
+namespace thinwire::test_tensorboard_writer {
 namespace {
 
 uint32_t slow_crc(const std::string& bytes) {
@@ -156,4 +156,4 @@ TEST(TensorboardWriter, MissingDirectoryIsAWarningOnly) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::test_tensorboard_writer

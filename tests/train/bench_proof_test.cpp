@@ -11,7 +11,7 @@
 #include "compression/data_kinds.h"
 #include "engine/run/bench/codec_oracles.h"
 
-namespace thinwire::test {
+namespace thinwire::test::bench_proof_test {
 namespace {
 
 struct Case {
@@ -95,4 +95,4 @@ TEST(BenchProof, AcceptsWhatCodecsDecodeAndRefusesWhatIsOff) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::bench_proof_test

@@ -9,7 +9,7 @@
 #include "compression/codec_table.h"
 #include "tests/comm/local_group.h"
 
-namespace thinwire {
+namespace thinwire::coding_controller_test {
 namespace {
 
 constexpr int kRanks = 3;
@@ -323,4 +323,4 @@ TEST(LightCoding, ReplicasStayEqualAndClose) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::coding_controller_test

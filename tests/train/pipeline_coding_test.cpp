@@ -9,7 +9,7 @@
 #include "engine/run/train/coding_setup.h"
 #include "engine/run/train/rank_layout.h"
 
-namespace thinwire {
+namespace thinwire::pipeline_coding_test {
 namespace {
 
 constexpr int kMicroBatches = 4;
@@ -50,4 +50,4 @@ TEST(PipelineCoding, TheLinkDecidesWhatASlowerHeadHides) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::pipeline_coding_test

@@ -12,7 +12,7 @@
 #include "tests/emulation/cuda_emulation.h"
 #include "tests/support/fake_gpu.h"
 
-namespace thinwire::test {
+namespace thinwire::test::step_graph_test {
 namespace {
 
 constexpr int kSteps = 6, kPoisoned = 4;
@@ -175,4 +175,4 @@ TEST(StepGraph, TheCpuTakesTheKeyAndIgnoresIt) {
 }
 
 }  // namespace
-}  // namespace thinwire::test
+}  // namespace thinwire::test::step_graph_test

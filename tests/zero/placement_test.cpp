@@ -11,7 +11,7 @@
 #include "engine/base/core/error.h"
 #include "parallel/zero/flat_layout.h"
 
-namespace thinwire {
+namespace thinwire::placement_test {
 namespace {
 
 std::vector<Placement> all_placements(int dp) {
@@ -193,4 +193,4 @@ TEST(ResolvePlacement, RefusesWithTheReason) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::placement_test

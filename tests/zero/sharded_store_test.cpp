@@ -13,7 +13,7 @@
 #include "model/params.h"
 #include "model/unit_steps.h"
 
-namespace thinwire {
+namespace thinwire::sharded_store_test {
 namespace {
 
 // Ragged on purpose: three layers, a vocabulary and feed-forward width that no power of two divides.
@@ -309,4 +309,4 @@ TEST(ShardedStore, TakesTheMemoryThatThePlacementSays) {
 }
 
 }  // namespace
-}  // namespace thinwire
+}  // namespace thinwire::sharded_store_test

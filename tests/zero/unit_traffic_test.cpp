@@ -5,7 +5,7 @@
 
 #include "tests/zero/fake_ranks.h"
 
-namespace thinwire::zero_test {
+namespace thinwire::zero_test::unit_traffic_test {
 namespace {
 
 TEST(UnitTraffic, AnyPlacementGivesTheBitsOfOneRank) {
@@ -158,4 +158,4 @@ TEST(UnitTraffic, AFailureEndsAllRanks) {
 }
 
 }  // namespace
-}  // namespace thinwire::zero_test
+}  // namespace thinwire::zero_test::unit_traffic_test

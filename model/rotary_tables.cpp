@@ -28,7 +28,7 @@ RotaryTables make_rotary_tables(const ModelConfig& config, int64_t positions, Ar
   if (rot == 0) return {};
   RotaryTables tables{arena.take(MemoryCategory::kWorkspace, DType::f32, {positions, half}),
                       arena.take(MemoryCategory::kWorkspace, DType::f32, {positions, half})};
-  if (arena.measuring()) return tables;
+  if (device->kind() == DeviceKind::kNone) return tables;
   std::vector<float> cosines(static_cast<size_t>(positions * half)), sines(cosines.size());
   for (int64_t i = 0; i < half; ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(config.rotary_length());

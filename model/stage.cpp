@@ -40,8 +40,8 @@ Stage::Stage(const ModelShard& shard, int chunk, ParamStore& store, const BatchS
       scratch_(&scratch),
       events_(&events) {
   TW_CHECK(layers_.count > 0, "chunk ", chunk, " has no layer");
-  TW_CHECK(arena.measuring() || (ports.tp.size() == shard.tensor_size && ports.tp.rank() == shard.tensor_rank &&
-                                 ports.tp.sequence_parallel() == shard.splits_rows()),
+  TW_CHECK(ports.tp.size() == shard.tensor_size && ports.tp.rank() == shard.tensor_rank &&
+               ports.tp.sequence_parallel() == shard.splits_rows(),
            "tensor rank ", ports.tp.rank(), " of ", ports.tp.size(), ", the shard is ", shard.tensor_rank, " of ",
            shard.tensor_size);
   if (shard.first && chunk == 0) embedding_.emplace(shard, store, ports.tp);

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "engine/base/core/check.h"
-#include "parallel/channel/channel_price.h"
 #include "parallel/collective/coded.h"
 #include "parallel/collective/tuning.h"
 #include "parallel/wire/host_staging.h"
@@ -28,6 +27,14 @@ void convert(View from, View to) {
     each([out = to.as<float>()](int64_t i, float v) { out[i] = v; });
 }
 
+bool framed(const Coder* coder) {
+  return coder != nullptr && coder->traits().framed;
+}
+
+int64_t element_bytes(View view) {
+  return static_cast<int64_t>(size_of(view.dtype));
+}
+
 }  // namespace
 
 Channel::Channel(std::unique_ptr<Communicator> communicator, std::shared_ptr<const SiteCoding> coding,
@@ -46,7 +53,7 @@ Channel::Channel(std::unique_ptr<Communicator> communicator, std::shared_ptr<con
 bool Channel::codes(const MessageKey& key, int64_t count, DType dtype, bool summed) const {
   if (!communicator_ || (coding_ == nullptr && key.as == nullptr)) return false;
   const SiteCoding& coding = coding_of(key);
-  return !clock_->off[static_cast<size_t>(coding.site)] && is_coded(&coding, clock_->step, key, count, dtype, summed);
+  return !clock_->off[static_cast<size_t>(coding.site)] && is_coded(coding, clock_->step, key, count, dtype, summed);
 }
 
 // rows: of the one matrix that a message without a list of matrices is; 0: it has none.
@@ -65,6 +72,10 @@ ChannelStates::Slot& Channel::open_slot(const MessageKey& key, int64_t count, in
 
 void Channel::prepare(const MessageKey& key, int64_t count, ChannelUse use) {
   if (!communicator_ || !coding_ || !key.coded || count == 0) return;
+  if (price_ != nullptr) {
+    price_->state_bytes += state_bytes(*coding_, key.matrices, count, use);
+    return;
+  }
   ChannelStates::Slot& slot = open_slot(key, count, 0);
   const SlotStates states = states_of(*coding_, key.matrices, use);
   if (states.rounds) round_call(*coding_, Msg{}, slot);
@@ -97,7 +108,7 @@ CodedCall Channel::call(const Coder* coder, const MessageKey& key, const Msg& ms
   call.stats = &counters_->coding;
   call.counters = counters_;
   call.site = communicator_->site();
-  if (coder != nullptr && coder->traits().stateful) {
+  if (coder != nullptr && coder->traits().stateful && price_ == nullptr) {
     TW_CHECK(key.as == nullptr, "another site's coding keeps states");
     if (!state) state = coder->make_state(slot.count, slot.matrices);
     call.state = state.get();
@@ -122,69 +133,139 @@ RoundCall Channel::round_call(const SiteCoding& coding, const Msg& msg, ChannelS
   return call;
 }
 
+int64_t Channel::rounds_bytes(const SiteCoding& coding, const MessageKey& key, int64_t count) const {
+  const RoundCodec& rounds = *coding.rounds;
+  const CommTuning& tuning = communicator_->tuning();
+  // Where lengths vary, a shorter payload may fall among the small ones that go to everybody at once.
+  const int64_t slack = rounds.traits().framed ? rounds.rounds() * (size() - 1) * tuning.small_bytes : 0;
+  return rounds_all_reduce_bytes(rounds, tuning, communicator_->nodes(), size(), rank(), count, key.matrices) + slack;
+}
+
+template <typename Plain, typename Bytes, typename Run>
+Task Channel::carry(const Plain& plain, const Bytes& bytes, bool exact, const Run& run) {
+  if (price_ == nullptr) return run();
+  price_->add(bytes(), plain(), exact);
+  return nothing(communicator_->lane());
+}
+
 Task Channel::all_reduce_task(View data, ReduceKind kind, const MessageKey& key) {
-  if (kind != ReduceKind::kSum || !codes(key, data.count(), data.dtype, true))
-    return communicator_->all_reduce_task(data, kind);
+  const int64_t n = data.count();
+  const CommTuning& tuning = communicator_->tuning();
+  const std::span<const int> nodes = communicator_->nodes();
+  const auto plain = [&] { return all_reduce_bytes(tuning, nodes, size(), rank(), n, element_bytes(data), kind); };
+  if (kind != ReduceKind::kSum || !codes(key, n, data.dtype, true))
+    return carry(plain, plain, true, [&] { return communicator_->all_reduce_task(data, kind); });
   const SiteCoding& coding = coding_of(key);
-  ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
+  ChannelStates::Slot& slot = open_slot(key, n, data.rank > 1 ? data.rows() : 0);
   const Msg msg = next_message(key, slot);
-  const GroupLane lane = communicator_->lane();
-  if (coding.rounds != nullptr) return rounds_all_reduce(lane, round_call(coding, msg, slot), data);
-  const NodeGrid grid = node_grid(communicator_->nodes(), size());
-  const CodedCall back = call(coding.sums.get(), key, msg, slot, slot.sums);
-  if (coding.rule.algorithm == RuleAlgorithm::kTwoLevel && grid.two_level()) {
-    const CodedCall intra = call(coding.first.get(), key, msg, slot, slot.first);
-    // The hop between nodes and the way back pack different elements: they share a state.
-    return coded_two_level_all_reduce(lane, intra, back, back, data);
+  if (coding.rounds != nullptr) {
+    return carry(
+        plain, [&] { return rounds_bytes(coding, key, n); }, !coding.rounds->traits().framed,
+        [&] { return rounds_all_reduce(communicator_->lane(), round_call(coding, msg, slot), data); });
   }
-  const CodedCall first = call(coding.first.get(), key, msg, slot, slot.first);
-  if (coding.rule.algorithm == RuleAlgorithm::kRing) return coded_ring_all_reduce(lane, first, back, data);
-  return coded_all_reduce(lane, first, back, data);
+  const CodedCall first = call(coding.first.get(), key, msg, slot, slot.first),
+                  back = call(coding.sums.get(), key, msg, slot, slot.sums);
+  const bool exact = !framed(first.coder) && !framed(back.coder);
+  const NodeGrid grid = node_grid(nodes, size());
+  if (coding.rule.algorithm == RuleAlgorithm::kTwoLevel && grid.two_level()) {
+    return carry(
+        plain,
+        [&] {
+          return coded_two_level_all_reduce_bytes(first.coder, back.coder, back.coder, tuning, grid, rank(), n,
+                                                  data.dtype);
+        },
+        // The hop between nodes and the way back pack different elements: they share a state.
+        exact, [&] { return coded_two_level_all_reduce(communicator_->lane(), first, back, back, data); });
+  }
+  if (coding.rule.algorithm == RuleAlgorithm::kRing) {
+    return carry(
+        plain,
+        [&] { return coded_ring_all_reduce_bytes(*first.coder, back.coder, tuning, size(), rank(), n, data.dtype); },
+        exact, [&] { return coded_ring_all_reduce(communicator_->lane(), first, back, data); });
+  }
+  return carry(
+      plain, [&] { return coded_all_reduce_bytes(*first.coder, back.coder, tuning, size(), rank(), n, data.dtype); },
+      exact, [&] { return coded_all_reduce(communicator_->lane(), first, back, data); });
 }
 
 Task Channel::reduce_scatter_task(View whole, std::span<const int64_t> bounds, View out, bool accumulate,
                                   const MessageKey& key) {
-  if (!codes(key, whole.count(), whole.dtype, true))
-    return communicator_->reduce_scatter_task(whole, bounds, out, accumulate);
+  const CommTuning& tuning = communicator_->tuning();
+  const std::span<const int> nodes = communicator_->nodes();
+  const auto plain = [&] { return reduce_scatter_bytes(tuning, nodes, rank(), bounds, element_bytes(whole)); };
+  if (!codes(key, whole.count(), whole.dtype, true)) {
+    return carry(plain, plain, true,
+                 [&] { return communicator_->reduce_scatter_task(whole, bounds, out, accumulate); });
+  }
   const SiteCoding& coding = coding_of(key);
   ChannelStates::Slot& slot = open_slot(key, whole.count(), whole.rank > 1 ? whole.rows() : 0);
   const Msg msg = next_message(key, slot);
-  const GroupLane lane = communicator_->lane();
-  Bounds kept(communicator_->pool(), bounds);
-  if (coding.rounds != nullptr)
-    return rounds_reduce_scatter(lane, round_call(coding, msg, slot), whole, std::move(kept), out, accumulate);
-  const NodeGrid grid = node_grid(communicator_->nodes(), size());
-  if (coding.rule.algorithm == RuleAlgorithm::kTwoLevel && grid.two_level()) {
-    return coded_two_level_reduce_scatter(lane, call(coding.first.get(), key, msg, slot, slot.first),
-                                          call(coding.sums.get(), key, msg, slot, slot.sums), whole, std::move(kept),
-                                          out, accumulate);
+  const auto kept = [&] { return Bounds(communicator_->pool(), bounds); };
+  if (coding.rounds != nullptr) {
+    return carry(
+        plain, [&] { return rounds_bytes(coding, key, whole.count()); }, !coding.rounds->traits().framed,
+        [&] {
+          return rounds_reduce_scatter(communicator_->lane(), round_call(coding, msg, slot), whole, kept(), out,
+                                       accumulate);
+        });
   }
   const CodedCall first = call(coding.first.get(), key, msg, slot, slot.first);
-  if (coding.rule.algorithm == RuleAlgorithm::kRing)
-    return coded_ring_reduce_scatter(lane, first, whole, std::move(kept), out, accumulate);
-  return coded_reduce_scatter(lane, first, whole, std::move(kept), out, accumulate);
+  const NodeGrid grid = node_grid(nodes, size());
+  if (coding.rule.algorithm == RuleAlgorithm::kTwoLevel && grid.two_level()) {
+    const CodedCall inter = call(coding.sums.get(), key, msg, slot, slot.sums);
+    return carry(
+        plain,
+        [&] {
+          return coded_two_level_reduce_scatter_bytes(first.coder, inter.coder, tuning, grid, rank(), bounds,
+                                                      whole.dtype);
+        },
+        !framed(first.coder) && !framed(inter.coder),
+        [&] {
+          return coded_two_level_reduce_scatter(communicator_->lane(), first, inter, whole, kept(), out, accumulate);
+        });
+  }
+  if (coding.rule.algorithm == RuleAlgorithm::kRing) {
+    return carry(
+        plain, [&] { return coded_ring_reduce_scatter_bytes(*first.coder, tuning, rank(), bounds, whole.dtype); },
+        !framed(first.coder),
+        [&] { return coded_ring_reduce_scatter(communicator_->lane(), first, whole, kept(), out, accumulate); });
+  }
+  return carry(
+      plain, [&] { return coded_reduce_scatter_bytes(*first.coder, tuning, rank(), bounds, whole.dtype); },
+      !framed(first.coder),
+      [&] { return coded_reduce_scatter(communicator_->lane(), first, whole, kept(), out, accumulate); });
 }
 
 Task Channel::all_gather_task(View mine, View whole, std::span<const int64_t> bounds, const MessageKey& key) {
+  const CommTuning& tuning = communicator_->tuning();
+  const std::span<const int> nodes = communicator_->nodes();
+  const auto plain = [&] { return all_gather_bytes(tuning, nodes, rank(), bounds, element_bytes(whole)); };
   if (!codes(key, whole.count(), whole.dtype, false)) {
-    if (mine.dtype != whole.dtype) {
-      const size_t me = static_cast<size_t>(rank());
-      const View place = whole.element_range(bounds[me], bounds[me + 1] - bounds[me]);
-      convert(mine, place);
-      mine = place;
-    }
-    return communicator_->all_gather_task(mine, whole, bounds);
+    return carry(plain, plain, true, [&] {
+      if (mine.dtype != whole.dtype) {
+        const size_t me = static_cast<size_t>(rank());
+        const View place = whole.element_range(bounds[me], bounds[me + 1] - bounds[me]);
+        convert(mine, place);
+        mine = place;
+      }
+      return communicator_->all_gather_task(mine, whole, bounds);
+    });
   }
   const SiteCoding& coding = coding_of(key);
   ChannelStates::Slot& slot = open_slot(key, whole.count(), whole.rank > 1 ? whole.rows() : 0);
-  const Msg msg = next_message(key, slot);
-  const GroupLane lane = communicator_->lane();
-  Bounds kept(communicator_->pool(), bounds);
-  const CodedCall first = call(coding.first.get(), key, msg, slot, slot.first);
-  const NodeGrid grid = node_grid(communicator_->nodes(), size());
-  if (coding.rule.algorithm == RuleAlgorithm::kTwoLevel && grid.two_level())
-    return coded_two_level_all_gather(lane, first, mine, whole, std::move(kept));
-  return coded_all_gather(lane, first, mine, whole, std::move(kept));
+  const CodedCall first = call(coding.first.get(), key, next_message(key, slot), slot, slot.first);
+  const auto kept = [&] { return Bounds(communicator_->pool(), bounds); };
+  const DType packed = first.coder->traits().lossless ? whole.dtype : mine.dtype;
+  const NodeGrid grid = node_grid(nodes, size());
+  if (coding.rule.algorithm == RuleAlgorithm::kTwoLevel && grid.two_level()) {
+    return carry(
+        plain, [&] { return coded_two_level_all_gather_bytes(first.coder, tuning, grid, rank(), bounds, packed); },
+        !framed(first.coder),
+        [&] { return coded_two_level_all_gather(communicator_->lane(), first, mine, whole, kept()); });
+  }
+  return carry(
+      plain, [&] { return coded_all_gather_bytes(*first.coder, tuning, rank(), bounds, packed); }, !framed(first.coder),
+      [&] { return coded_all_gather(communicator_->lane(), first, mine, whole, kept()); });
 }
 
 Ticket Channel::all_reduce(View data, ReduceKind kind, Stream& stream, const MessageKey& key) {
@@ -194,7 +275,6 @@ Ticket Channel::all_reduce(View data, ReduceKind kind, Stream& stream, const Mes
     const View there = staged.both(data);
     return staged.finish(all_reduce(there, kind, staged.host(), key));
   }
-  if (!codes(key, data.count(), data.dtype, true)) return communicator_->all_reduce(data, kind, stream);
   return communicator_->start(all_reduce_task(data, kind, key), "all_reduce", static_cast<int64_t>(data.bytes()));
 }
 
@@ -210,8 +290,6 @@ Ticket Channel::reduce_scatter(View whole, std::span<const int64_t> bounds, View
     const View there = staged.in(whole), result = accumulate ? staged.both(out) : staged.out(out);
     return staged.finish(reduce_scatter(there, bounds, result, accumulate, staged.host(), key));
   }
-  if (!codes(key, whole.count(), whole.dtype, true))
-    return communicator_->reduce_scatter(whole, bounds, out, accumulate, stream);
   return communicator_->start(reduce_scatter_task(whole, bounds, out, accumulate, key), "reduce_scatter",
                               static_cast<int64_t>(whole.bytes()));
 }
@@ -228,8 +306,6 @@ Ticket Channel::all_gather(View mine, View whole, std::span<const int64_t> bound
     const View there = staged.both(whole), part = staged.in(mine);
     return staged.finish(all_gather(part, there, bounds, staged.host(), key));
   }
-  if (!codes(key, whole.count(), whole.dtype, false) && mine.dtype == whole.dtype)
-    return communicator_->all_gather(mine, whole, bounds, stream);
   return communicator_->start(all_gather_task(mine, whole, bounds, key), "all_gather",
                               static_cast<int64_t>(whole.bytes()));
 }
@@ -245,7 +321,15 @@ Ticket Channel::send(View data, int peer, Stream& stream, const MessageKey& key)
     const View there = staged.in(data);
     return staged.finish(send(there, peer, staged.host(), key));
   }
-  if (!codes(key, data.count(), data.dtype, false)) return communicator_->send(data, peer, stream);
+  const bool coded_too = codes(key, data.count(), data.dtype, false);
+  if (price_ != nullptr) {
+    const auto plain = static_cast<int64_t>(data.bytes());
+    const Coder* coder = coded_too ? coding_of(key).first.get() : nullptr;
+    price_->add(coded_too ? coded_message_bytes(*coder, communicator_->tuning(), data.count(), data.dtype) : plain,
+                plain, !framed(coder));
+    return Ticket::finished();
+  }
+  if (!coded_too) return communicator_->send(data, peer, stream);
   ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
   CodedCall coded = call(coding_of(key).first.get(), key, next_message(key, slot), slot, slot.first);
   if (coded.state != nullptr) coded.packing = &communicator_->packing(key.slot);
@@ -260,6 +344,7 @@ Ticket Channel::receive(View data, int peer, Stream& stream, const MessageKey& k
     const View there = staged.out(data);
     return staged.finish(receive(there, peer, staged.host(), key));
   }
+  if (price_ != nullptr) return Ticket::finished();
   if (!codes(key, data.count(), data.dtype, false)) return communicator_->receive(data, peer, stream);
   // What was sent from slot k is received in slot k: both ends count the same messages. A stage may be at both ends of
   // one slot only if it sends to itself, which point-to-point messages do not.

@@ -34,6 +34,9 @@ class Channel {
   // Whether the rule codes a message of `count` elements of `dtype` now.
   bool codes(const MessageKey& key, int64_t count, DType dtype, bool summed) const;
 
+  // From now on the verbs send nothing and touch no data: they add to `price` what they would have sent.
+  void rehearse(SitePrice* price) { price_ = price; }
+
   // Makes the states of a slot whose messages hold `count` elements, before the first of them. Slots that nobody
   // prepared get theirs when they are first used, which a checkpoint then does not know.
   void prepare(const MessageKey& key, int64_t count, ChannelUse use);
@@ -58,10 +61,14 @@ class Channel {
   Communicator* communicator() { return communicator_.get(); }
 
  private:
+  // run(), or in a rehearsal what it would send. plain: the bytes of the same message uncoded.
+  template <typename Plain, typename Bytes, typename Run>
+  Task carry(const Plain& plain, const Bytes& bytes, bool exact, const Run& run);
   const SiteCoding& coding_of(const MessageKey& key) const {
     const SiteCoding& coding = key.as != nullptr ? *key.as : *coding_;
     return key.awaited ? coding : variant_of(coding, clock_->variant);
   }
+  int64_t rounds_bytes(const SiteCoding& coding, const MessageKey& key, int64_t count) const;
   ChannelStates::Slot& open_slot(const MessageKey& key, int64_t count, int64_t rows);
   Msg next_message(const MessageKey& key, ChannelStates::Slot& slot);
   CodedCall call(const Coder* coder, const MessageKey& key, const Msg& msg, ChannelStates::Slot& slot,
@@ -74,6 +81,7 @@ class Channel {
   SiteCounters* counters_ = nullptr;
   std::shared_ptr<ChannelStates> states_;
   uint64_t draws_ = 0;
+  SitePrice* price_ = nullptr;  // of a rehearsal
 };
 
 }  // namespace thinwire

@@ -106,6 +106,34 @@ int64_t state_bytes(const SiteCoding& coding, std::span<const MatrixShape> matri
   return bytes;
 }
 
+namespace {
+
+// A matrix codec: whether factors and what travels beside them are fewer numbers than the message.
+bool thinner(const RoundCodec& rounds, const MessageKey& key, int64_t count) {
+  if (key.matrices.empty()) return false;
+  int64_t numbers = 0;
+  for (int r = 0; r < rounds.rounds(); ++r) numbers += rounds.bound(r, count, key.matrices);
+  return numbers < count;
+}
+
+}  // namespace
+
+bool is_coded(const SiteCoding& coding, int64_t step, const MessageKey& key, int64_t count, DType dtype, bool summed) {
+  if (!key.coded || count == 0 || step < coding.rule.warmup_steps) return false;
+  if (count * static_cast<int64_t>(size_of(dtype)) < coding.rule.min_bytes) return false;
+  if (summed && coding.rounds != nullptr)
+    return !coding.rounds->traits().matrices || thinner(*coding.rounds, key, count);
+  return coding.first != nullptr && coding.first->shrinks(count, dtype);
+}
+
+void SitePrice::add(int64_t sent, int64_t plain, bool is_exact) {
+  if (sent == 0) return;
+  bytes += sent;
+  plain_bytes += plain;
+  ++operations;
+  exact = exact && is_exact;
+}
+
 void ChannelStates::settle(bool applied) {
   for (auto& [number, slot] : slots_) {
     for (CodingState* state : {slot.first.get(), slot.sums.get(), slot.rounds.get()}) {

@@ -22,6 +22,17 @@ struct SiteCounters : WireCounters {
   CodingStats coding;
 };
 
+// What a site's messages would take: counted by channels that rehearse (Channel::rehearse).
+struct SitePrice {
+  int64_t bytes = 0;        // handed to the transport
+  int64_t plain_bytes = 0;  // the same messages uncoded
+  int64_t operations = 0;   // collectives, or messages sent
+  int64_t state_bytes = 0;  // memory of the states that were prepared
+  bool exact = true;        // false: bytes is a bound, lengths depend on values
+  void add(int64_t sent, int64_t plain, bool is_exact);
+};
+using SitePrices = std::array<SitePrice, kSiteNames.size()>;
+
 // When it is: set by the training loop, read by every channel of the rank.
 struct CodingClock {
   int64_t step = 0;   // updates applied so far
@@ -73,6 +84,10 @@ struct MessageKey {
   const SiteCoding* as = nullptr;              // code it as that site does (stateless codings only)
   bool awaited = false;  // nothing is there to compute while it travels: its shortest codes, never cheaper ones
 };
+
+// Whether a message of `count` elements is coded in step `step`.
+// summed: rounds carry it, if the rule has any (and matrices to work on); what is not summed needs a codec of its own.
+bool is_coded(const SiteCoding& coding, int64_t step, const MessageKey& key, int64_t count, DType dtype, bool summed);
 
 // States of a channel by slot. Channels share them with the mesh, which settles and saves them.
 class ChannelStates {

@@ -99,8 +99,10 @@ Channel Mesh::channel(GroupKind kind, Site site, std::vector<int> ranks, bool fu
       std::to_string(at_.pipeline) + "." + std::to_string(at_.data) + "." + std::to_string(at_.tensor));
   states_.push_back(states);
   const bool publishes = kind == GroupKind::kParameterUpdate || kind == GroupKind::kEmbeddingUpdate;
-  return Channel(std::move(communicator), std::move(coding), publishes ? &publication_clock_ : &clock_, &counters(site),
-                 std::move(states), draws);
+  Channel channel(std::move(communicator), std::move(coding), publishes ? &publication_clock_ : &clock_,
+                  &counters(site), std::move(states), draws);
+  if (prices_ != nullptr) channel.rehearse(&(*prices_)[static_cast<size_t>(site)]);
+  return channel;
 }
 
 void Mesh::settle_states(bool applied) {
@@ -142,6 +144,7 @@ int64_t Mesh::state_bytes() const {
   for (const auto& weak : states_) {
     if (const auto states = weak.lock()) total += states->bytes();
   }
+  for (size_t site = 0; prices_ != nullptr && site < prices_->size(); ++site) total += (*prices_)[site].state_bytes;
   return total;
 }
 

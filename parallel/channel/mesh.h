@@ -83,6 +83,9 @@ class Mesh {
   // start later, in a forward pass or an evaluation, whose own time and way of coding are others.
   void begin_publications() { publication_clock_ = clock_; }
 
+  // Channels made from now on send nothing: they count in `prices`, which outlives them.
+  void rehearse(SitePrices& prices) { prices_ = &prices; }
+
   // The channel of `ranks` (world ranks, in group order); empty for one rank. further: its messages were coded and
   // summed once before (further_coding).
   Channel channel(GroupKind kind, Site site, std::vector<int> ranks, bool further = false);
@@ -96,6 +99,7 @@ class Mesh {
 
  private:
   Progress* progress_;
+  SitePrices* prices_ = nullptr;
   MeshShape shape_;
   Coordinates at_;
   int rank_ = 0;

@@ -106,27 +106,4 @@ void GradientReduction::prepare(std::span<const UnitPiece> pieces) {
   }
 }
 
-int64_t gradient_state_bytes(const std::shared_ptr<SiteCoding>& coding, const Placement& placement, bool tied,
-                             const UnitShard& shard, std::span<const UnitPiece> pieces) {
-  const ReplicaGroups last = replica_groups(placement, tied, shard);
-  const auto further = further_coding(coding);
-  const bool shards = shard.shard.members.size() > 1, refines = shard.refine.members.size() > 1;
-  const bool replicates = last.replicas.size() > 1;
-  int64_t bytes = 0;
-  for (const UnitPiece& piece : pieces) {
-    if (!piece.coded) continue;
-    const PieceRanges& r = piece.ranges;
-    if (shards) bytes += state_bytes(*coding, piece.shard_matrices, piece.range.count, ChannelUse::kScatter);
-    if (refines)
-      bytes += state_bytes(shards ? *further : *coding, piece.refine_matrices, r.refined.count, ChannelUse::kScatter);
-    const bool summed = shards || refines;
-    if (replicates)
-      bytes += state_bytes(summed ? *further : *coding, piece.mine_matrices, r.mine.count, ChannelUse::kAllReduce);
-    if (!last.pair.empty())
-      bytes += state_bytes(summed || replicates ? *further : *coding, piece.mine_matrices, r.mine.count,
-                           ChannelUse::kAllReduce);
-  }
-  return bytes;
-}
-
 }  // namespace thinwire

@@ -48,8 +48,4 @@ struct ReplicaGroups {
 };
 ReplicaGroups replica_groups(const Placement& placement, bool tied, const UnitShard& shard);
 
-// Bytes of memory that the states of those messages take: `coding` is the site's.
-int64_t gradient_state_bytes(const std::shared_ptr<SiteCoding>& coding, const Placement& placement, bool tied,
-                             const UnitShard& shard, std::span<const UnitPiece> pieces);
-
 }  // namespace thinwire

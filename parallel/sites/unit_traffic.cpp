@@ -40,26 +40,6 @@ bool sharded(const UnitMemory& unit) {
 
 }  // namespace
 
-GatherCounts count_gathers(const std::vector<UnitMemory>& units, std::span<const UnitUse> uses) {
-  GatherCounts counts{std::vector<int64_t>(units.size()), std::vector<int64_t>(units.size())};
-  std::vector<int> occupants;
-  std::vector<bool> whole(units.size()), kept(units.size());
-  for (const UnitUse& use : uses) {
-    const size_t u = static_cast<size_t>(use.unit);
-    const UnitMemory& unit = units[u];
-    if (whole[u] || !sharded(unit)) continue;
-    ++(use.backward && kept[u] ? counts.kept : counts.whole)[u];
-    whole[u] = true;
-    kept[u] = !unit.shard.keep.members.empty();
-    if (unit.place < 0) continue;
-    occupants.resize(std::max(occupants.size(), static_cast<size_t>(unit.place) + 1), -1);
-    int& occupant = occupants[static_cast<size_t>(unit.place)];
-    if (occupant >= 0) whole[static_cast<size_t>(occupant)] = false;
-    occupant = use.unit;
-  }
-  return counts;
-}
-
 UnitTraffic::UnitTraffic(std::vector<UnitMemory> units, const Placement& placement, Ports& ports, Device& device,
                          Stream& stream, View packed[2])
     : units_(std::move(units)),

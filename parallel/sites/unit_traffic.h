@@ -42,13 +42,6 @@ struct UnitMemory {
   std::vector<Range> padding;
 };
 
-// How often a step gathers each unit that starts out ungathered: from the ranges of the weights, and from the
-// secondary copies. For pricing; indexed by unit.
-struct GatherCounts {
-  std::vector<int64_t> whole, kept;
-};
-GatherCounts count_gathers(const std::vector<UnitMemory>& units, std::span<const UnitUse> uses);
-
 // Order and waits. All ranks of a data-parallel group run the same plan, so they pass the same events in the same
 // order. What is started here depends on events alone, so every communicator sees the same sequence of operations on
 // all its ranks. The host waits in acquire (for a gather or a parameter all-gather that an earlier or the same event

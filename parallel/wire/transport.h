@@ -85,6 +85,9 @@ class LocalWorld {
 // the others' waits with Error(kHungPeer)).
 void run_local_ranks(int size, const std::function<void(Transport&)>& body, uint64_t shuffle_seed = 0);
 
+// Rank `rank` of a world in which nobody speaks: every message is refused.
+std::unique_ptr<Transport> make_silent_transport(int rank, int size);
+
 // What the launcher started. Built with MPI and started by mpirun / srun: MPI (initialised here, finalised by the
 // destructor, THREAD_SERIALIZED). Otherwise one rank alone, which needs no MPI at all.
 // Throws Error(kBadConfig) when several ranks were started but this build has no MPI.

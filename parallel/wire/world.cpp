@@ -13,11 +13,11 @@
 namespace thinwire {
 namespace {
 
-// Nobody to talk to.
-class AloneTransport final : public Transport {
+class SilentTransport final : public Transport {
  public:
-  int rank() const override { return 0; }
-  int size() const override { return 1; }
+  SilentTransport(int rank, int size) : rank_(rank), size_(size) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
   const char* name() const override { return "alone"; }
   bool post_send(const void*, size_t, int peer, int, uint32_t) override { refuse(peer); }
   bool post_receive(void*, size_t, int peer, int, uint32_t) override { refuse(peer); }
@@ -30,8 +30,9 @@ class AloneTransport final : public Transport {
 
  private:
   [[noreturn]] static void refuse(int peer) {
-    check_failed(__FILE__, __LINE__, "size() > 1", "one rank alone has no rank " + std::to_string(peer));
+    check_failed(__FILE__, __LINE__, "a rank that listens", "nobody is there to talk to rank " + std::to_string(peer));
   }
+  int rank_, size_;
 };
 
 std::string host_name() {
@@ -47,11 +48,15 @@ bool wants_node_memory() {
 
 }  // namespace
 
+std::unique_ptr<Transport> make_silent_transport(int rank, int size) {
+  return std::make_unique<SilentTransport>(rank, size);
+}
+
 World open_world() {
   World world;
   const Launch launch = launch_of_environment();
   if (launch.count == 1) {
-    world.transport = std::make_unique<AloneTransport>();
+    world.transport = make_silent_transport(0, 1);
     world.hosts = {host_name()};
     return world;
   }

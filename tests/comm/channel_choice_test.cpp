@@ -1,10 +1,9 @@
-// Which messages a channel codes, and what they cost: the thresholds of a rule at their edges, and the price of every
-// codec under every algorithm against the bytes that were counted.
+// Which messages a channel codes, and what they cost: the thresholds of a rule at their edges, and what a rehearsal
+// counts of every codec under every algorithm against the bytes that were sent.
 #include <cmath>
 #include <mutex>
 
 #include "parallel/channel/channel.h"
-#include "parallel/channel/channel_price.h"
 #include "tests/comm/coded_codecs.h"
 #include "tests/comm/real_codecs.h"
 
@@ -14,18 +13,23 @@ namespace {
 constexpr RuleAlgorithm kWays[] = {RuleAlgorithm::kDirect, RuleAlgorithm::kRing, RuleAlgorithm::kTwoLevel};
 constexpr const char* kVerbs[] = {"all-reduce", "reduce-scatter", "all-gather", "send"};
 
-// One rank's end of a channel under a rule, beside a plain one.
+// One rank's end of a channel under a rule, beside the same in a rehearsal, and a plain one.
 struct ChoosingRank {
   ChoosingRank(Progress& progress, const std::vector<int>& on_nodes, std::shared_ptr<const SiteCoding> coding,
                const CommTuning& tuning = small_chunks(1024))
       : nodes(on_nodes),
         tuning_(tuning),
-        channel(std::make_unique<Communicator>(progress, all_ranks(static_cast<int>(nodes.size())), 5,
-                                               Site::kDpGradient, &counters, nodes, tuning_),
-                std::move(coding), &clock, &counters, std::make_shared<ChannelStates>("dp.gradient/5")),
-        plain(progress, static_cast<int>(nodes.size()), 6, tuning_, nodes) {}
-
-  PricedGroup priced() const { return {channel.coding(), &tuning_, nodes, channel.rank()}; }
+        channel(make_channel(progress, 5, coding)),
+        rehearsed(make_channel(progress, 7, coding)),
+        plain(progress, static_cast<int>(nodes.size()), 6, tuning_, nodes) {
+    rehearsed.rehearse(&price);
+  }
+  Channel make_channel(Progress& progress, int number, std::shared_ptr<const SiteCoding> coding) {
+    auto group = std::make_unique<Communicator>(progress, all_ranks(static_cast<int>(nodes.size())), number,
+                                                Site::kDpGradient, &counters, nodes, tuning_);
+    return Channel(std::move(group), std::move(coding), &clock, &counters,
+                   std::make_shared<ChannelStates>("dp.gradient/" + std::to_string(number)));
+  }
 
   struct Plain {
     Plain(Progress& progress, int size, int number, const CommTuning& tuning, const std::vector<int>& nodes)
@@ -37,20 +41,21 @@ struct ChoosingRank {
   CommTuning tuning_;
   SiteCounters counters;
   CodingClock clock;
-  Channel channel;
+  SitePrice price;
+  Channel channel, rehearsed;
   Plain plain;
   HostStream stream;
 };
 
 struct Result {
   bool coded = false;  // the channel's word
-  Price price;
+  SitePrice price;
   int64_t wire = 0;
   bool as_plain = false;  // all bits are those of the plain verb
 };
 
-// One message of `verb` by a channel, and the same by the plain communicator. key.slot and the next ones, one per rank,
-// are its own.
+// One message of `verb` by a channel, the same in a rehearsal, and by the plain communicator. key.slot and the next
+// ones, one per rank, are its own.
 Result send_one(ChoosingRank& rank, int verb, int64_t count, DType dtype, const MessageKey& key) {
   const int n = rank.channel.size(), me = rank.channel.rank();
   const auto k = static_cast<size_t>(me);
@@ -60,27 +65,27 @@ Result send_one(ChoosingRank& rank, int verb, int64_t count, DType dtype, const 
   const bool summed = verb < 2;
   Result result;
   result.coded = rank.channel.codes(key, count, dtype, summed);
-  const PricedGroup group = rank.priced();
   rank.counters = {};
+  rank.price = {};
   Buffer a(dtype, count), b(dtype, count);
   a.fill(7, me), b.fill(7, me);
   switch (verb) {
     case 0:
-      result.price = price_all_reduce(group, key, count, dtype);
+      rank.rehearsed.all_reduce(a.view(), ReduceKind::kSum, rank.stream, key).wait(rank.stream);
       rank.channel.all_reduce(a.view(), ReduceKind::kSum, rank.stream, key).wait(rank.stream);
       rank.plain.group.all_reduce(b.view(), ReduceKind::kSum, rank.stream).wait(rank.stream);
       break;
     case 1: {
-      result.price = price_reduce_scatter(group, key, bounds, dtype);
       Buffer x(dtype, bounds[k + 1] - bounds[k]), y = x;
+      rank.rehearsed.reduce_scatter(a.view(), bounds, x.view(), false, rank.stream, key).wait(rank.stream);
       rank.channel.reduce_scatter(a.view(), bounds, x.view(), false, rank.stream, key).wait(rank.stream);
       rank.plain.group.reduce_scatter(b.view(), bounds, y.view(), false, rank.stream).wait(rank.stream);
       a = x, b = y;
       break;
     }
     case 2: {
-      result.price = price_all_gather(group, key, bounds, dtype);
       const View x = a.view().element_range(bounds[k], bounds[k + 1] - bounds[k]);
+      rank.rehearsed.all_gather(x, a.view(), bounds, rank.stream, key).wait(rank.stream);
       const View y = b.view().element_range(bounds[k], bounds[k + 1] - bounds[k]);
       rank.channel.all_gather(x, a.view(), bounds, rank.stream, key).wait(rank.stream);
       rank.plain.group.all_gather(y, b.view(), bounds, rank.stream).wait(rank.stream);
@@ -92,8 +97,9 @@ Result send_one(ChoosingRank& rank, int verb, int64_t count, DType dtype, const 
       MessageKey mine = key, other = key;
       mine.slot += static_cast<uint32_t>(me);
       other.slot += static_cast<uint32_t>(previous);
-      result.price = price_send(group, mine, count, dtype);
       Buffer x(dtype, count), y(dtype, count);
+      rank.rehearsed.receive(x.view(), previous, rank.stream, other).wait(rank.stream);
+      rank.rehearsed.send(a.view(), next, rank.stream, mine).wait(rank.stream);
       Ticket in = rank.channel.receive(x.view(), previous, rank.stream, other);
       Ticket out = rank.channel.send(a.view(), next, rank.stream, mine);
       in.wait(rank.stream), out.wait(rank.stream);
@@ -103,6 +109,7 @@ Result send_one(ChoosingRank& rank, int verb, int64_t count, DType dtype, const 
       a = x, b = y;
     }
   }
+  result.price = rank.price;
   result.wire = rank.counters.wire_bytes;
   result.as_plain = a.bytes() == b.bytes();
   return result;
@@ -139,16 +146,15 @@ TEST(ChannelChoice, MinBytesAtItsEdge) {
                          << kVerbs[verb] << " way " << static_cast<int>(way) << " " << name_of(dtype) << " count "
                          << count << " rank " << rank.channel.rank());
             EXPECT_EQ(r.coded, count >= edge);
-            EXPECT_EQ(is_coded(coding.get(), 0, {}, count, dtype, verb < 2), count >= edge);
-            EXPECT_EQ(r.price.coded, count >= edge);
+            EXPECT_EQ(is_coded(*coding, 0, {}, count, dtype, verb < 2), count >= edge);
             EXPECT_TRUE(r.price.exact);
             EXPECT_EQ(r.wire, r.price.bytes);
             if (count >= edge) {
               // A reduce-scatter's own part, and a gather's, may be the largest of all: less travels in any case.
-              EXPECT_LT(r.wire, r.price.plain);
+              EXPECT_LT(r.wire, r.price.plain_bytes);
               EXPECT_FALSE(r.as_plain) << "four bits lost nothing";
             } else {
-              EXPECT_EQ(r.wire, r.price.plain);
+              EXPECT_EQ(r.wire, r.price.plain_bytes);
               EXPECT_TRUE(r.as_plain);
             }
           }
@@ -163,18 +169,17 @@ TEST(ChannelChoice, MinBytesAtItsEdge) {
 // whether there is anything to gain.
 TEST(ChannelChoice, FollowsPlanClockAndGain) {
   const auto coding = make_site_coding(Site::kDpGradient, rule_of(RuleAlgorithm::kDirect, 0, 3));
-  EXPECT_FALSE(is_coded(nullptr, 9, {}, 1000, DType::f32, true));
-  EXPECT_FALSE(is_coded(coding.get(), 2, {}, 1000, DType::f32, true));
-  EXPECT_TRUE(is_coded(coding.get(), 3, {}, 1000, DType::f32, true));
-  EXPECT_FALSE(is_coded(coding.get(), 3, {.coded = false}, 1000, DType::f32, true));
-  EXPECT_FALSE(is_coded(coding.get(), 3, {}, 0, DType::f32, true));
+  EXPECT_FALSE(is_coded(*coding, 2, {}, 1000, DType::f32, true));
+  EXPECT_TRUE(is_coded(*coding, 3, {}, 1000, DType::f32, true));
+  EXPECT_FALSE(is_coded(*coding, 3, {.coded = false}, 1000, DType::f32, true));
+  EXPECT_FALSE(is_coded(*coding, 3, {}, 0, DType::f32, true));
   // Three numbers of 4 bits and a scale of 2 bytes are 4 bytes; one of bf16 would grow.
-  EXPECT_TRUE(is_coded(coding.get(), 3, {}, 3, DType::f32, false));
-  EXPECT_FALSE(is_coded(coding.get(), 3, {}, 1, DType::bf16, false));
+  EXPECT_TRUE(is_coded(*coding, 3, {}, 3, DType::f32, false));
+  EXPECT_FALSE(is_coded(*coding, 3, {}, 1, DType::bf16, false));
   // Nobody knows how long a framed payload gets: from a kilobyte on.
   const auto framed = make_site_coding(Site::kDpGradient, SiteRule{.codec = real_spec("entropy")});
-  EXPECT_FALSE(is_coded(framed.get(), 0, {}, 255, DType::f32, false));
-  EXPECT_TRUE(is_coded(framed.get(), 0, {}, 256, DType::f32, false));
+  EXPECT_FALSE(is_coded(*framed, 0, {}, 255, DType::f32, false));
+  EXPECT_TRUE(is_coded(*framed, 0, {}, 256, DType::f32, false));
   std::mutex mutex;
   run_ranks(3, [&](Progress& progress) {
     ChoosingRank rank(progress, {0, 0, 0}, coding);
@@ -182,7 +187,8 @@ TEST(ChannelChoice, FollowsPlanClockAndGain) {
       const Result r = send_one(rank, 0, 5003, DType::f32, key);
       const std::lock_guard lock(mutex);
       EXPECT_EQ(r.coded, !r.as_plain);
-      EXPECT_EQ(r.wire, r.coded ? r.price.bytes : r.price.plain);
+      EXPECT_EQ(r.wire, r.price.bytes);
+      EXPECT_EQ(r.coded, r.price.bytes < r.price.plain_bytes);
       return r.coded;
     };
     std::vector<bool> seen;
@@ -283,7 +289,6 @@ TEST(ChannelChoice, PricesOfEveryCodecAreWhatIsSent) {
             const std::lock_guard lock(mutex);
             SCOPED_TRACE(::testing::Message() << spec.codec << " " << kVerbs[verb] << " way " << static_cast<int>(way)
                                               << " ranks " << n << " rank " << rank.channel.rank());
-            EXPECT_EQ(r.coded, r.price.coded);
             EXPECT_EQ(r.coded, spec.codec != "sketch" || verb < 2);
             if (r.price.exact) {
               EXPECT_EQ(r.wire, r.price.bytes);
@@ -315,11 +320,16 @@ TEST(ChannelChoice, GathersFromMastersArePriced) {
         Buffer whole(DType::bf16, bounds.back()), mine(DType::f32, bounds[me + 1] - bounds[me]);
         mine.fill(5, rank.channel.rank());
         rank.channel.all_gather(mine.view(), whole.view(), bounds, rank.stream, {.slot = 1}).wait(rank.stream);
-        const Price price = price_all_gather(rank.priced(), {.slot = 1}, bounds, DType::bf16, DType::f32);
+        const auto priced = [&](View from) {
+          rank.price = {};
+          rank.rehearsed.all_gather(from, whole.view(), bounds, rank.stream, {.slot = 1}).wait(rank.stream);
+          return rank.price.bytes;
+        };
+        const int64_t bytes = priced(mine.view());
         const std::lock_guard lock(mutex);
-        EXPECT_EQ(rank.counters.wire_bytes, price.bytes) << codec << " rank " << me;
-        if (price.coded) {
-          EXPECT_GT(price.bytes, price_all_gather(rank.priced(), {.slot = 1}, bounds, DType::bf16).bytes);
+        EXPECT_EQ(rank.counters.wire_bytes, bytes) << codec << " rank " << me;
+        if (rank.channel.codes({.slot = 1}, bounds.back(), DType::bf16, false)) {
+          EXPECT_GT(bytes, priced(whole.view().element_range(bounds[me], bounds[me + 1] - bounds[me])));
         }
       });
     }

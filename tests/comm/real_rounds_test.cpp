@@ -194,7 +194,7 @@ TEST_P(RealRounds, SumOnEveryAlgorithm) {
             const std::lock_guard lock(mutex);
             {
               const int64_t bytes = rounds_all_reduce_bytes(*codec, tuning, nodes, n, rank.me(), count, matrices);
-              const int64_t slack = codec->rounds() * (n - 1) * tuning.small_bytes;  // as channel_price.cpp says why
+              const int64_t slack = codec->rounds() * (n - 1) * tuning.small_bytes;  // Channel::rounds_bytes says why
               if (GetParam().exact) {
                 EXPECT_EQ(wire, bytes);
               } else {

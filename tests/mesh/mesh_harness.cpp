@@ -14,7 +14,7 @@
 #include "engine/run/train/bare_training.h"
 #include "engine/run/train/gather_tensors.h"
 #include "engine/run/train/job.h"
-#include "engine/run/train/site_price.h"
+#include "engine/run/train/step_rehearsal.h"
 #include "engine/run/train/weight_hashes.h"
 #include "tests/support/fake_gpu.h"
 
@@ -100,12 +100,11 @@ Batch make_batch(int64_t first, int64_t rows) {
 }
 
 // The wire law, at run time: every site sends what --dry-run says, to the byte.
-void check_prices(const Replica& replica, const StepOutcome& outcome) {
-  const SitePrices prices = price_sites(replica, static_cast<int>(replica.config().accumulation));
+void check_prices(const SitePrices& prices, const StepOutcome& outcome) {
   for (size_t site = 0; site < kSiteNames.size(); ++site) {
-    if (!prices.exact[site] && outcome.sites[site].wire_bytes <= prices.bytes[site]) continue;
-    TW_CHECK(outcome.sites[site].wire_bytes == prices.bytes[site], kSiteNames[site], ": sent ",
-             outcome.sites[site].wire_bytes, " bytes, priced ", prices.bytes[site]);
+    const int64_t sent = outcome.sites[site].wire_bytes;
+    TW_CHECK(prices[site].exact ? sent == prices[site].bytes : sent <= prices[site].bytes, kSiteNames[site], ": sent ",
+             sent, " bytes, priced ", prices[site].bytes);
   }
 }
 
@@ -220,6 +219,8 @@ Curve run_rank(Transport& transport, const Order& order) {
   }
   int64_t warm_up = 0;  // prices are those behind it
   for (const auto& [site, rule] : config.compression.rules) warm_up = std::max(warm_up, rule.warmup_steps);
+  StepRehearsal rehearsal(config, replica.layout());
+  const SitePrices prices = rehearsal.take_step(static_cast<int>(config.accumulation));
   const int64_t dp = replica.layout().mesh.data, d = replica.layout().at.data, rows = config.data.micro_batch;
   const auto between = [&](int step) {
     if (!order.between) return;
@@ -241,7 +242,7 @@ Curve run_rank(Transport& transport, const Order& order) {
     curve.loss.push_back(outcome.loss), curve.norm.push_back(outcome.grad_norm);
     curve.wire.assign(outcome.wire_total.begin(), outcome.wire_total.end());
     if (s > warm_up && job.mesh() != nullptr && !order.between)
-      check_prices(replica, outcome);  // the first has no gathers behind a step
+      check_prices(prices, outcome);  // the first has no gathers behind a step
   }
   between(order.steps);
   replica.traffic().finish_param_sync();
@@ -251,7 +252,7 @@ Curve run_rank(Transport& transport, const Order& order) {
   // What codecs keep is what was planned before the mesh was there, but for a few KiB of lists and of small matrices
   // that low_rank and sketch take when they are first used.
   const int64_t kept = job.mesh() != nullptr ? job.mesh()->state_bytes() : 0;
-  const auto planned = static_cast<int64_t>(replica.memory()[MemoryCategory::kResiduals]);
+  const auto planned = static_cast<int64_t>(rehearsal.replica().memory()[MemoryCategory::kResiduals]);
   const bool rounds = std::ranges::any_of(config.compression.rules, [](const auto& rule) {
     return rule.second.codec.codec == "low_rank" || rule.second.codec.codec == "sketch";
   });

@@ -283,7 +283,8 @@ TEST(ShardedStore, TakesTheMemoryThatThePlacementSays) {
   l.data = 4;
   const auto plan = [&](int weights, int gradients, int optimizer, Hold hold) {
     l.placement = {weights, gradients, optimizer, 4, 0, hold, EmbeddingSyncKind::kFused};
-    Arena arena(nullptr);
+    const auto device = make_rehearsal_device();
+    Arena arena(device.get());
     ModelShard shard = ModelShard::all_of(model);
     const ParamStore store(shard, {l.placement, 1, 0, false}, arena, true);
     int64_t block = store.units()[1].count + store.units()[2].count, rest = 0, owned = 0, gradient = 0, weight = 0;

@@ -17,6 +17,32 @@ TEST(UnitTraffic, AnyPlacementGivesTheBitsOfOneRank) {
   }
 }
 
+// How often a step gathers each unit that starts out ungathered: from the ranges of the weights, and from the
+// secondary copies; by unit.
+struct GatherCounts {
+  std::vector<int64_t> whole, kept;
+};
+
+GatherCounts count_gathers(const std::vector<UnitMemory>& units, std::span<const UnitUse> uses) {
+  GatherCounts counts{std::vector<int64_t>(units.size()), std::vector<int64_t>(units.size())};
+  std::vector<int> occupants;
+  std::vector<bool> whole(units.size()), kept(units.size());
+  for (const UnitUse& use : uses) {
+    const size_t u = static_cast<size_t>(use.unit);
+    const UnitMemory& unit = units[u];
+    if (whole[u] || unit.shard.gather.members.size() < 2) continue;
+    ++(use.backward && kept[u] ? counts.kept : counts.whole)[u];
+    whole[u] = true;
+    kept[u] = !unit.shard.keep.members.empty();
+    if (unit.place < 0) continue;
+    occupants.resize(std::max(occupants.size(), static_cast<size_t>(unit.place) + 1), -1);
+    int& occupant = occupants[static_cast<size_t>(unit.place)];
+    if (occupant >= 0) whole[static_cast<size_t>(occupant)] = false;
+    occupant = use.unit;
+  }
+  return counts;
+}
+
 // Bytes sent by all ranks together at one site.
 class SiteBytes {
  public:

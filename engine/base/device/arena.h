@@ -1,5 +1,4 @@
-// Arenas: all memory of a run is sized, named by category and taken before step 1; --dry-run sizes it without taking
-// it.
+// Arenas: all memory of a run is sized, named by category and taken before step 1.
 #pragma once
 
 #include <array>
@@ -34,8 +33,8 @@ struct MemoryPlan {
   size_t operator[](MemoryCategory c) const { return bytes[static_cast<size_t>(c)]; }
 };
 
-// Hands out views of device memory that live as long as the arena. A measuring arena (device == nullptr) hands out
-// views that must not be dereferenced and only counts: the same set-up code prices a run and prepares it.
+// Hands out views of device memory that live as long as the arena. On a rehearsal device the same set-up code prices a
+// run.
 class Arena {
  public:
   explicit Arena(Device* device) : device_(device) {}
@@ -48,7 +47,6 @@ class Arena {
   // Memory that somebody else takes for as long.
   void count(MemoryCategory category, int64_t bytes) { plan_[category] += static_cast<size_t>(bytes); }
   const MemoryPlan& plan() const { return plan_; }
-  bool measuring() const { return device_ == nullptr; }
 
  private:
   struct Piece {
@@ -59,7 +57,6 @@ class Arena {
   Device* device_;
   Piece* pieces_ = nullptr;
   MemoryPlan plan_;
-  uintptr_t fake_ = 4096;
 };
 
 }  // namespace thinwire

@@ -11,7 +11,7 @@
 
 namespace thinwire {
 
-enum class DeviceKind { kCpu, kCuda };
+enum class DeviceKind { kCpu, kCuda, kNone };  // kNone: of a rehearsal
 
 class Device {
  public:
@@ -81,6 +81,10 @@ class HostBuffer {
 };
 
 std::unique_ptr<Device> make_cpu_device();
+
+// A device of endless memory that does not exist, for rehearsals (--dry-run): what is set up on it is counted as ever,
+// copies move nothing, and the host reads zeros.
+std::unique_ptr<Device> make_rehearsal_device();
 
 // The CUDA device of this rank, or an Error(kBadConfig) that says why there is none (not built in, no driver, no GPU).
 // `ordinal` counts the ranks of this machine: where there are fewer GPUs, several ranks share one.

@@ -351,6 +351,9 @@ const OpTable& cpu_ops();
 // The CUDA table. Builds without CUDA throw Error(kBadConfig); so does making a state where there is no GPU.
 const OpTable& cuda_ops();
 
+// Ops that check their arguments and do nothing, on a rehearsal device.
+const OpTable& rehearsal_ops();
+
 // An Exec for the table's backend on `stream`.
 Exec make_exec(const OpTable& ops, Device& device, Stream& stream, int threads);
 

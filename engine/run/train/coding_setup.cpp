@@ -139,24 +139,6 @@ void prepare_states(const RankLayout& layout, const BatchShape& shape, const std
   for_sent_edges(layout, [&](int edge, bool forward) { ports.pp.prepare(edge, forward, rows, cols); });
 }
 
-int64_t coding_state_bytes(const RunConfig& config, const RankLayout& layout, const BatchShape& shape,
-                           const std::vector<UnitMemory>& units) {
-  const Mesh::Codings codings = codings_of(config, layout);
-  const auto coding_of = [&](Site site) { return codings[static_cast<size_t>(site)]; };
-  int64_t bytes = 0;
-  for (const UnitMemory& unit : units) {
-    if (unit.count == 0) continue;
-    const auto coding = coding_of(unit.tied ? Site::kEmbedding : Site::kDpGradient);
-    if (coding) bytes += gradient_state_bytes(coding, layout.where.placement, unit.tied, unit.shard, unit.pieces);
-  }
-  const MatrixShape matrix{0, layout.shard.part_rows(shape.tokens()), layout.shard.whole.hidden};
-  for_sent_edges(layout, [&](int, bool forward) {
-    const auto coding = coding_of(forward ? Site::kPpForward : Site::kPpBackward);
-    if (coding) bytes += state_bytes(*coding, {&matrix, 1}, matrix.rows * matrix.cols, ChannelUse::kSend);
-  });
-  return bytes;
-}
-
 namespace {
 
 // How long a message between stages takes, in forward passes of the average layer. Where the configuration does not say

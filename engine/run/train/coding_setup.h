@@ -33,10 +33,6 @@ void select_tp_units(const RunConfig& config, const RankLayout& layout, TpActiva
 void prepare_states(const RankLayout& layout, const BatchShape& shape, const std::vector<UnitMemory>& units,
                     Ports& ports);
 
-// Bytes of memory that those states take on a rank, before there is a mesh.
-int64_t coding_state_bytes(const RunConfig& config, const RankLayout& layout, const BatchShape& shape,
-                           const std::vector<UnitMemory>& units);
-
 // Which pipeline messages are compressed in a step of so many micro-batches.
 struct PipelineCoding {
   PipelineMessages forward, backward;

@@ -1,4 +1,4 @@
-// Prices a configuration with measuring arenas, plans, and the published formulas.
+// Prices a configuration with rehearsals, plans, and the published formulas.
 #include "engine/run/train/dry_run.h"
 
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #include "engine/run/trace/flops.h"
 #include "engine/run/train/coding_setup.h"
 #include "engine/run/train/rank_layout.h"
-#include "engine/run/train/replica.h"
+#include "engine/run/train/step_rehearsal.h"
 
 namespace thinwire {
 namespace {
@@ -49,10 +49,11 @@ struct StagePrice {
 };
 
 StagePrice price_stage(const RunConfig& config, int stage) {
-  const Replica replica(config, layout_of(config, first_rank_of_stage(config, stage)), nullptr, nullptr, nullptr, true);
+  StepRehearsal rehearsal(config, layout_of(config, first_rank_of_stage(config, stage)));
+  const Replica& replica = rehearsal.replica();
   StagePrice price;
   price.memory = replica.memory();
-  price.sites = price_sites(replica, static_cast<int>(config.accumulation));
+  price.sites = rehearsal.take_step(static_cast<int>(config.accumulation));
   for (const LayerRange& chunk : replica.layout().shard.chunks) price.layers += chunk.count;
   for (const OwnedPiece& piece : replica.store().owned()) price.owned += piece.range.count;
   return price;
@@ -98,10 +99,11 @@ void print_sites(Text& out, const RunConfig& c, const std::vector<StagePrice>& s
     int64_t least = INT64_MAX, most = 0, operations = 0, plain = 0;
     bool exact = true;
     for (const StagePrice& stage : stages) {
-      least = std::min(least, stage.sites.bytes[s]);
-      if (stage.sites.bytes[s] >= most) most = stage.sites.bytes[s], plain = stage.sites.plain_bytes[s];
-      exact = exact && stage.sites.exact[s];
-      operations = std::max(operations, stage.sites.operations[s]);
+      const SitePrice& price = stage.sites[s];
+      least = std::min(least, price.bytes);
+      if (price.bytes >= most) most = price.bytes, plain = price.plain_bytes;
+      exact = exact && price.exact;
+      operations = std::max(operations, price.operations);
     }
     if (most == 0 && (static_cast<Site>(s) == Site::kSequence || static_cast<Site>(s) == Site::kOuter)) continue;
     std::string line = std::to_string(most) + " bytes";
@@ -127,7 +129,7 @@ void print_sites(Text& out, const RunConfig& c, const std::vector<StagePrice>& s
   }
   for (const StagePrice& stage : stages) {
     double sum = 0.0;
-    for (int64_t bytes : stage.sites.bytes) sum += static_cast<double>(bytes);
+    for (const SitePrice& price : stage.sites) sum += static_cast<double>(price.bytes);
     total[0] = std::max(total[0], sum);
     total[1] += sum;
   }
@@ -207,7 +209,8 @@ ProcessOverhead process_overhead(const RunConfig& config) {
 MemoryPlan plan_memory(const RunConfig& config) {
   MemoryPlan largest;
   for (int stage = 0; stage < config.layout.pipeline; ++stage) {
-    const MemoryPlan plan = measure_rank(config, stage);
+    const StepRehearsal rehearsal(config, layout_of(config, first_rank_of_stage(config, stage)));
+    const MemoryPlan& plan = rehearsal.replica().memory();
     if (plan.total() > largest.total()) largest = plan;
   }
   return largest;

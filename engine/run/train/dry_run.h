@@ -7,7 +7,6 @@
 
 #include "engine/base/device/arena.h"
 #include "engine/run/config/run_config.h"
-#include "engine/run/train/site_price.h"
 
 namespace thinwire {
 

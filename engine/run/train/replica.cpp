@@ -64,11 +64,6 @@ int most_threads() {
   return std::max(64, 4 * resolve_threads({}));
 }
 
-MemoryPlan measure_rank(const RunConfig& config, int stage) {
-  return Replica(config, layout_of(config, first_rank_of_stage(config, stage)), nullptr, nullptr, nullptr, true)
-      .memory();
-}
-
 struct Replica::Looks final : OpWatcher {
   Looks(const OpTable& ops, Progress& progress) : table(make_watched_table(ops)), progress(&progress) {}
   void end(Exec&, const char*, double) override { progress->look(); }
@@ -91,8 +86,8 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
       layout_(layout),
       mesh_(mesh),
       device_(device),
-      stream_(device != nullptr ? device->make_stream() : nullptr),
-      exec_(device != nullptr ? own_exec(*ops) : nullptr),
+      stream_(device->make_stream()),
+      exec_(own_exec(*ops)),
       arena_(device),
       ports_(ports_of(config_, layout, mesh)),
       shape_{config.data.micro_batch, config.data.seq_length},
@@ -102,7 +97,7 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
       rotary_(make_rotary_tables(config.model, std::max(config.model.max_positions, shape_.length), arena_, device,
                                  stream_.get())),
       scratch_(take_stage_scratch(layout.shard, shape_, training, arena_)) {
-  if (exec_) exec_->deterministic = config_.deterministic;
+  exec_->deterministic = config_.deterministic;
   int64_t largest_partial = 0;
   for (const UnitMemory& unit : store_.units()) {
     int64_t partial = 0;
@@ -112,18 +107,18 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
   View packed[2];
   for (View& p : packed) p = arena_.take(MemoryCategory::kWorkspace, DType::f32, {training ? largest_partial : 0});
   std::vector<UnitMemory> units = store_.units();
-  const bool coded = !config_.compression.rules.empty() && (mesh_ != nullptr || arena_.measuring());
-  if (coded) select_unit_messages(config_, layout_, store_, units);
-  if (coded && training) arena_.count(MemoryCategory::kResiduals, coding_state_bytes(config_, layout_, shape_, units));
-  if (device_ != nullptr) {
-    if (coded) {
-      select_tp_units(config_, layout_, ports_.tp);
-      if (training) prepare_states(layout_, shape_, units, ports_);
-    }
-    traffic_ =
-        std::make_unique<UnitTraffic>(std::move(units), layout_.where.placement, ports_, *device_, *stream_, packed);
-    traffic_->set_sent_value(momentum_.get());
+  const bool coded = !config_.compression.rules.empty() && mesh_ != nullptr;
+  if (coded) {
+    select_unit_messages(config_, layout_, store_, units);
+    select_tp_units(config_, layout_, ports_.tp);
   }
+  if (coded && training) {
+    prepare_states(layout_, shape_, units, ports_);
+    arena_.count(MemoryCategory::kResiduals, mesh_->state_bytes());
+  }
+  traffic_ =
+      std::make_unique<UnitTraffic>(std::move(units), layout_.where.placement, ports_, *device_, *stream_, packed);
+  traffic_->set_sent_value(momentum_.get());
   std::vector<int> slots(layout_.shard.chunks.size(), 1);
   if (training) {
     const Plan plan = make_plan(layout_.pipeline, layout_.at.pipeline);
@@ -132,7 +127,7 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
       weight_works_.push_back(take_weight_work(layout_.shard, shape_, arena_));
   }
   UnitEvents* events = &nothing_;
-  if (traffic_ && (mesh_ != nullptr || momentum_)) events = traffic_.get();
+  if (mesh_ != nullptr || momentum_) events = traffic_.get();
   for (int chunk = 0; chunk < static_cast<int>(slots.size()); ++chunk) {
     stages_.push_back(std::make_unique<Stage>(layout_.shard, chunk, store_, shape_,
                                               training ? slots[static_cast<size_t>(chunk)] : 0, ports_, &rotary_,
@@ -146,7 +141,7 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
 }
 
 Replica::~Replica() {
-  if (traffic_ && std::uncaught_exceptions() == 0) traffic_->drain();
+  if (std::uncaught_exceptions() == 0) traffic_->drain();
 }
 
 void Replica::take_micro_buffers(const std::vector<int>& slots) {

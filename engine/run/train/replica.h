@@ -1,5 +1,5 @@
 // Everything one rank holds of a training run: its share of the parameters, optimizer state, activations, and the
-// buffers of a step. The same set-up code runs on a measuring arena for --dry-run and on a device for training.
+// buffers of a step. The same set-up code runs on a device for training, and on none for --dry-run (step_rehearsal.h).
 #pragma once
 
 #include <memory>
@@ -35,8 +35,8 @@ struct MicroBuffers {
 
 class Replica {
  public:
-  // `training` false: evaluation only, no gradients and optimizer state. device == nullptr: measures. mesh == nullptr:
-  // one rank, or measuring. The mesh outlives the replica.
+  // `training` false: evaluation only, no gradients and optimizer state. mesh == nullptr: one rank. Mesh and device
+  // outlive the replica.
   Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, Device* device, const OpTable* ops,
           bool training);
   // One rank.
@@ -49,7 +49,6 @@ class Replica {
   const RunConfig& config() const { return config_; }
   const RankLayout& layout() const { return layout_; }
   const MemoryPlan& memory() const { return arena_.plan(); }
-  bool measuring() const { return device_ == nullptr; }
   Device& device() { return *device_; }
   Stream& stream() { return *stream_; }
   Exec& exec() { return *exec_; }
@@ -141,8 +140,5 @@ class Replica {
 int resolve_threads(const RunConfig& config);
 // More than this on this machine is taken for a mistake: every thread has scratch memory of its own.
 int most_threads();
-
-// Arena bytes of a rank of this stage, by the same set-up code that a run uses.
-MemoryPlan measure_rank(const RunConfig& config, int stage);
 
 }  // namespace thinwire

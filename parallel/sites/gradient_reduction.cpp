@@ -1,4 +1,5 @@
-// The way of a unit's gradient through its groups, as one operation.
+// The way of a unit's gradient from its last addition to the groups that sum it: what UnitTraffic does with reductions,
+// and the messages of one of them.
 #include "parallel/sites/gradient_reduction.h"
 
 #include <algorithm>
@@ -6,6 +7,7 @@
 #include <utility>
 
 #include "engine/base/core/check.h"
+#include "parallel/sites/unit_traffic.h"
 #include "parallel/wire/host_staging.h"
 
 namespace thinwire {
@@ -45,7 +47,123 @@ View part_of(View buffer, Range of, Range part) {
   return buffer.element_range(part.first - of.first, part.count);
 }
 
+// Elements of a unit's gradient buffer: all of it, but for `keep`, is zeroed.
+void zero_outside(Device& device, View buffer, Range keep, Stream& stream) {
+  const View before = buffer.element_range(0, keep.first);
+  const View behind = buffer.element_range(keep.first + keep.count, buffer.count() - keep.first - keep.count);
+  if (before.count() > 0) device.fill_zero(before.data, before.bytes(), stream);
+  if (behind.count() > 0) device.fill_zero(behind.data, behind.bytes(), stream);
+}
+
 }  // namespace
+
+// ---- when: the reductions of UnitTraffic
+
+// The unit's reduction has ended and what it left behind is zeroed: the buffer may be added to.
+void UnitTraffic::settle(int u) {
+  UnitMemory& unit = memory(u);
+  UnitState& s = state(u);
+  if (waiting_.unit == u) flush();
+  if (!s.reduced) return;
+  s.reduction.wait(stream_);
+  if (sharded_gradients_) device_.fill_zero(unit.gradient.data, unit.gradient.bytes(), stream_);
+  s.reduced = false;
+}
+
+void UnitTraffic::gradients_begin(int u) {
+  UnitMemory& unit = memory(u);
+  if (unit.count == 0 || !sharded_gradients_) return;
+  UnitState& s = state(u);
+  if (unit.gradient_place >= 0) {
+    int& occupant = gradient_occupants_[static_cast<size_t>(unit.gradient_place)];
+    if (occupant >= 0) {
+      TW_CHECK(occupant == u || !state(occupant).begun, "units ", occupant, " and ", u, " sum in one buffer");
+      settle(occupant);
+    }
+    occupant = u;
+  }
+  settle(u);
+  s.begun = true;
+}
+
+void UnitTraffic::gradients_complete(int u) {
+  UnitMemory& unit = memory(u);
+  if (unit.count == 0 || !unit.gradient) return;
+  if (!sharded_gradients_ && !last_) return;
+  // Everything may have gone with an earlier micro-batch (whose input half was later than another's): then zeros go.
+  UnitState& s = state(u);
+  if (!std::exchange(s.begun, false)) settle(u);
+  if (unit.tp_partial.empty() || ports_.tp.size() == 1) {
+    flush();
+    start_reduction(u, last_);
+    return;
+  }
+  // The tensor ranks' parts are summed while the next unit is at work, unless that one needs the buffer soon.
+  next_packed_ ^= 1;
+  const int64_t parts = pack(unit, true, packed_[next_packed_]);
+  Waiting mine{u, last_, packed_[next_packed_].element_range(0, parts), {}};
+  mine.sum = ports_.tp.sum_gradients(mine.packed, stream_);
+  flush();
+  waiting_ = std::move(mine);
+  if (unit.gradient_place >= 0) flush();
+}
+
+// Copies the runs of tensor-parallel parts out of the gradient, or back in; returns their number of elements.
+int64_t UnitTraffic::pack(UnitMemory& unit, bool out, View buffer) {
+  int64_t at = 0;
+  for (const Range& r : unit.tp_partial) {
+    const View run = unit.gradient.element_range(r.first, r.count), place = buffer.element_range(at, r.count);
+    device_.copy(out ? place.data : run.data, out ? run.data : place.data, run.bytes(), stream_).wait(stream_);
+    at += r.count;
+  }
+  return at;
+}
+
+void UnitTraffic::flush() {
+  if (waiting_.unit < 0) return;
+  waiting_.sum.wait(stream_);
+  const int u = std::exchange(waiting_.unit, -1);
+  pack(memory(u), false, waiting_.packed);
+  start_reduction(u, waiting_.last);
+}
+
+void UnitTraffic::start_reduction(int u, bool is_last) {
+  UnitMemory& unit = memory(u);
+  UnitState& s = state(u);
+  const GradientBuffers buffers{unit.gradient, unit.gradient_shard};
+  s.reduction.wait(stream_);
+  if (sent_value_ != nullptr) sent_value_->transform(u, unit.gradient, placement_.replicas * (unit.tied ? 2 : 1));
+  s.reduction = unit.tied ? ports_.embedding.reduce(unit.shard, unit.pieces, buffers, is_last, stream_)
+                          : ports_.dp.reduce(unit.shard, unit.pieces, buffers, is_last, stream_);
+  if (!placement_.overlap && !unit.tied) s.reduction.wait(stream_);
+  s.reduced = true;
+  if (is_last && !s.listed) s.listed = true, reduce_order_.push_back(u);
+}
+
+void UnitTraffic::finish_reductions() {
+  flush();
+  for (int u : reduce_order_) {
+    const UnitMemory& unit = memory(u);
+    settle(u);
+    zero_padding(unit, unit.gradient_shard, sharded_gradients_ ? unit.shard.gradients.first : 0);
+    state(u).listed = false;
+  }
+  leftovers_.assign(reduce_order_.begin(), reduce_order_.end());
+  reduce_order_.clear();
+}
+
+// What others own of reduced gradients: parts of sums.
+void UnitTraffic::clear_leftovers() {
+  for (int u : leftovers_) {
+    const UnitMemory& unit = memory(u);
+    const Range& owned = unit.shard.optimizer;
+    zero_outside(device_, unit.gradient_shard,
+                 {owned.first - (sharded_gradients_ ? unit.shard.gradients.first : 0), owned.count}, stream_);
+  }
+  leftovers_.clear();
+}
+
+// ---- what: the messages of one reduction
 
 ReplicaGroups replica_groups(const Placement& placement, bool tied, const UnitShard& shard) {
   ReplicaGroups g{shard.replicas, {}};

@@ -91,9 +91,11 @@ Ports make_ports(Mesh& mesh, const Placement& placement, bool sequence_parallel,
   ports.pp = PpBoundary(mesh.channel(GroupKind::kPpForward, Site::kPpForward, pipeline),
                         mesh.channel(GroupKind::kPpBackward, Site::kPpBackward, pipeline));
   ports.dp = GradientReduction(make_gradient_channels(mesh, placement, false));
-  ports.zero = ZeroParameter(make_parameter_channels(mesh, placement, false),
-                             tied ? make_parameter_channels(mesh, placement, true) : ParameterChannels{});
-  if (tied) ports.embedding = GradientReduction(make_gradient_channels(mesh, placement, true));
+  ports.zero = ZeroParameter(make_parameter_channels(mesh, placement, false));
+  if (tied) {
+    ports.embedding_zero = ZeroParameter(make_parameter_channels(mesh, placement, true));
+    ports.embedding = GradientReduction(make_gradient_channels(mesh, placement, true));
+  }
   ports.control = Control(mesh.channel(GroupKind::kWorld, Site::kControl, world));
   return ports;
 }

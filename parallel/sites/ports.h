@@ -15,7 +15,7 @@ struct Ports {
   TpActivation tp;
   PpBoundary pp;
   GradientReduction dp, embedding;
-  ZeroParameter zero;
+  ZeroParameter zero, embedding_zero;  // the latter: of an embedding that two stages share
   Control control;
 };
 

@@ -4,31 +4,23 @@
 #include "engine/base/core/check.h"
 
 namespace thinwire {
-namespace {
-
-MessageKey key_of(PpMessage m) {
-  return {static_cast<uint32_t>(m.edge), m.coded};
-}
-
-}  // namespace
-
 PpBoundary::PpBoundary(Channel forward, Channel backward)
     : forward_(std::move(forward)), backward_(std::move(backward)) {}
 
-Ticket PpBoundary::send_forward(View activation, Stream& stream, PpMessage m) {
-  return forward_.send(activation, (stage() + 1) % stages(), stream, key_of(m));
+Ticket PpBoundary::send_forward(View activation, Stream& stream, const MessageKey& key) {
+  return forward_.send(activation, (stage() + 1) % stages(), stream, key);
 }
 
-Ticket PpBoundary::receive_forward(View activation, Stream& stream, PpMessage m) {
-  return forward_.receive(activation, (stage() + stages() - 1) % stages(), stream, key_of(m));
+Ticket PpBoundary::receive_forward(View activation, Stream& stream, const MessageKey& key) {
+  return forward_.receive(activation, (stage() + stages() - 1) % stages(), stream, key);
 }
 
-Ticket PpBoundary::send_backward(View gradient, Stream& stream, PpMessage m) {
-  return backward_.send(gradient, (stage() + stages() - 1) % stages(), stream, key_of(m));
+Ticket PpBoundary::send_backward(View gradient, Stream& stream, const MessageKey& key) {
+  return backward_.send(gradient, (stage() + stages() - 1) % stages(), stream, key);
 }
 
-Ticket PpBoundary::receive_backward(View gradient, Stream& stream, PpMessage m) {
-  return backward_.receive(gradient, (stage() + 1) % stages(), stream, key_of(m));
+Ticket PpBoundary::receive_backward(View gradient, Stream& stream, const MessageKey& key) {
+  return backward_.receive(gradient, (stage() + 1) % stages(), stream, key);
 }
 
 void PpBoundary::prepare(int edge, bool forward, int64_t rows, int64_t cols) {

@@ -7,14 +7,8 @@
 
 namespace thinwire {
 
-// Which message: `edge` as in schedule/plan.h; coded: the rule is for it (rules/message_rules.h).
-struct PpMessage {
-  int edge = 0;
-  bool coded = true;
-};
-
 // Stages form a ring, so that virtual chunks wrap from the last stage to the first. Messages of one direction between
-// two stages are matched in the order of the plan.
+// two stages are matched in the order of the plan. A key's slot is the edge, as in schedule/plan.h.
 class PpBoundary {
  public:
   PpBoundary() = default;  // one stage
@@ -22,10 +16,10 @@ class PpBoundary {
 
   int stage() const { return forward_.rank(); }
   int stages() const { return forward_.size(); }
-  Ticket send_forward(View activation, Stream& stream, PpMessage m = {});     // to the next stage
-  Ticket receive_forward(View activation, Stream& stream, PpMessage m = {});  // from the stage before
-  Ticket send_backward(View gradient, Stream& stream, PpMessage m = {});      // to the stage before
-  Ticket receive_backward(View gradient, Stream& stream, PpMessage m = {});   // from the next stage
+  Ticket send_forward(View activation, Stream& stream, const MessageKey& key = {});     // to the next stage
+  Ticket receive_forward(View activation, Stream& stream, const MessageKey& key = {});  // from the stage before
+  Ticket send_backward(View gradient, Stream& stream, const MessageKey& key = {});      // to the stage before
+  Ticket receive_backward(View gradient, Stream& stream, const MessageKey& key = {});   // from the next stage
   // Makes the states of the messages that this rank sends over `edge`, each [rows, cols].
   void prepare(int edge, bool forward, int64_t rows, int64_t cols);
 

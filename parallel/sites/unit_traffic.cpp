@@ -1,4 +1,5 @@
-// Starts the gathers and reductions of units at the events of a stage, and waits for them where their memory is needed.
+// Starts the gathers of units at the events of a stage, and waits for them where their memory is needed. Reductions:
+// gradient_reduction.cpp.
 #include "parallel/sites/unit_traffic.h"
 
 #include <algorithm>
@@ -14,25 +15,6 @@ namespace {
 // Collectives started ahead of their use. More would share the wire with the one that is needed next.
 constexpr int kGathersAhead = 3;
 constexpr int kParamSyncsAhead = 6;
-
-// What of `ranges` of the unit lies in a buffer whose first element is the unit's element `first`.
-void zero_ranges(Device& device, View buffer, int64_t first, std::span<const Range> ranges, Stream& stream) {
-  for (const Range& range : ranges) {
-    const int64_t from = std::max(range.first - first, int64_t{0});
-    const int64_t to = std::min(range.first + range.count - first, buffer.count());
-    if (from >= to) continue;
-    const View part = buffer.element_range(from, to - from);
-    device.fill_zero(part.data, part.bytes(), stream);
-  }
-}
-
-// Elements of a unit's gradient buffer: all of it, but for `keep`, is zeroed.
-void zero_outside(Device& device, View buffer, Range keep, Stream& stream) {
-  const View before = buffer.element_range(0, keep.first);
-  const View behind = buffer.element_range(keep.first + keep.count, buffer.count() - keep.first - keep.count);
-  if (before.count() > 0) device.fill_zero(before.data, before.bytes(), stream);
-  if (behind.count() > 0) device.fill_zero(behind.data, behind.bytes(), stream);
-}
 
 bool sharded(const UnitMemory& unit) {
   return unit.shard.gather.members.size() > 1;
@@ -51,6 +33,7 @@ UnitTraffic::UnitTraffic(std::vector<UnitMemory> units, const Placement& placeme
       packed_{packed[0], packed[1]} {
   for (size_t u = 0; u < units_.size(); ++u) {
     UnitMemory& unit = units_[u];
+    unit.weights_key.slot = static_cast<uint32_t>(u);
     gathers_ = gathers_ || sharded(unit);
     sharded_gradients_ = sharded_gradients_ || unit.shard.shard.members.size() > 1;
     syncs_params_ = syncs_params_ || unit.shard.sync.members.size() > 1;
@@ -89,9 +72,8 @@ UnitMemory& UnitTraffic::memory(int unit) {
 
 // ---- gathers before use
 
-ZeroParameter::What UnitTraffic::what(int u) {
-  const UnitMemory& unit = memory(u);
-  return {u, unit.tied, unit.coded_weights, unit.awaited};
+ZeroParameter& UnitTraffic::weights_site(const UnitMemory& unit) {
+  return unit.tied ? ports_.embedding_zero : ports_.zero;
 }
 
 // Starts the gathers of the uses to come, in order, until memory or the number of open ones says stop.
@@ -114,9 +96,9 @@ bool UnitTraffic::start_gather(const UnitUse& use) {
     }
     wait_param_sync(use.unit);
     if (!use.backward || !s.kept)
-      s.gather = ports_.zero.gather(what(use.unit), unit.shard, unit.weights, unit.full, stream_);
+      s.gather = weights_site(unit).gather(unit.weights_key, unit.shard, unit.weights, unit.full, stream_);
     else if (unit.shard.keep.members.size() > 1)
-      s.gather = ports_.zero.gather_kept(what(use.unit), unit.shard, unit.kept, unit.full, stream_);
+      s.gather = weights_site(unit).gather_kept(unit.weights_key, unit.shard, unit.kept, unit.full, stream_);
     else
       s.gather = device_.copy(unit.full.data, unit.kept.data, unit.kept.bytes(), stream_);
     if (!placement_.overlap && !unit.tied) s.gather.wait(stream_);
@@ -213,19 +195,30 @@ void UnitTraffic::list_param_syncs() {
   synced_ = sync_order_.size();  // none is due
 }
 
-Ticket UnitTraffic::sync_unit(int u, Stream& s) {
+// A lossy block that holds padding beside tensors decodes it to noise.
+void UnitTraffic::zero_padding(const UnitMemory& unit, View buffer, int64_t first) {
+  for (const Range& range : unit.padding) {
+    const int64_t from = std::max(range.first - first, int64_t{0});
+    const int64_t to = std::min(range.first + range.count - first, buffer.count());
+    if (from >= to) continue;
+    const View part = buffer.element_range(from, to - from);
+    device_.fill_zero(part.data, part.bytes(), stream_);
+  }
+}
+
+Ticket UnitTraffic::sync_unit(int u) {
   UnitMemory& unit = memory(u);
-  zero_ranges(device_, unit.weights, unit.shard.weights.first, unit.padding, s);
-  ZeroParameter::What which = what(u);
-  which.coded = which.coded && !syncing_raw_;
-  return ports_.zero.sync(which, unit.shard, syncing_raw_ ? View{} : unit.master, unit.weights, s);
+  zero_padding(unit, unit.weights, unit.shard.weights.first);
+  MessageKey key = unit.weights_key;
+  key.coded = key.coded && !syncing_raw_;
+  return weights_site(unit).sync(key, unit.shard, syncing_raw_ ? View{} : unit.master, unit.weights, stream_);
 }
 
 void UnitTraffic::start_param_syncs(size_t up_to) {
   for (up_to = std::min(up_to, sync_order_.size()); synced_ < up_to; ++synced_) {
     const int u = sync_order_[synced_];
     UnitMemory& unit = memory(u);
-    state(u).param_sync = sync_unit(u, stream_);
+    state(u).param_sync = sync_unit(u);
     if (!placement_.overlap && !unit.tied) state(u).param_sync.wait(stream_);
   }
 }
@@ -278,113 +271,6 @@ void UnitTraffic::finish_param_sync() {
 void UnitTraffic::forget_gathered() {
   clear_leftovers();
   mark_stale();
-}
-
-// ---- gradient reductions
-
-// The unit's reduction has ended and what it left behind is zeroed: the buffer may be added to.
-void UnitTraffic::settle(int u) {
-  UnitMemory& unit = memory(u);
-  UnitState& s = state(u);
-  if (waiting_.unit == u) flush();
-  if (!s.reduced) return;
-  s.reduction.wait(stream_);
-  if (sharded_gradients_) device_.fill_zero(unit.gradient.data, unit.gradient.bytes(), stream_);
-  s.reduced = false;
-}
-
-void UnitTraffic::gradients_begin(int u) {
-  UnitMemory& unit = memory(u);
-  if (unit.count == 0 || !sharded_gradients_) return;
-  UnitState& s = state(u);
-  if (unit.gradient_place >= 0) {
-    int& occupant = gradient_occupants_[static_cast<size_t>(unit.gradient_place)];
-    if (occupant >= 0) {
-      TW_CHECK(occupant == u || !state(occupant).begun, "units ", occupant, " and ", u, " sum in one buffer");
-      settle(occupant);
-    }
-    occupant = u;
-  }
-  settle(u);
-  s.begun = true;
-}
-
-void UnitTraffic::gradients_complete(int u) {
-  UnitMemory& unit = memory(u);
-  if (unit.count == 0 || !unit.gradient) return;
-  if (!sharded_gradients_ && !last_) return;
-  // Everything may have gone with an earlier micro-batch (whose input half was later than another's): then zeros go.
-  UnitState& s = state(u);
-  if (!std::exchange(s.begun, false)) settle(u);
-  if (unit.tp_partial.empty() || ports_.tp.size() == 1) {
-    flush();
-    start_reduction(u, last_);
-    return;
-  }
-  // The tensor ranks' parts are summed while the next unit is at work, unless that one needs the buffer soon.
-  next_packed_ ^= 1;
-  const int64_t parts = pack(unit, true, packed_[next_packed_]);
-  Waiting mine{u, last_, packed_[next_packed_].element_range(0, parts), {}};
-  mine.sum = ports_.tp.sum_gradients(mine.packed, stream_);
-  flush();
-  waiting_ = std::move(mine);
-  if (unit.gradient_place >= 0) flush();
-}
-
-// Copies the runs of tensor-parallel parts out of the gradient, or back in; returns their number of elements.
-int64_t UnitTraffic::pack(UnitMemory& unit, bool out, View buffer) {
-  int64_t at = 0;
-  for (const Range& r : unit.tp_partial) {
-    const View run = unit.gradient.element_range(r.first, r.count), place = buffer.element_range(at, r.count);
-    device_.copy(out ? place.data : run.data, out ? run.data : place.data, run.bytes(), stream_).wait(stream_);
-    at += r.count;
-  }
-  return at;
-}
-
-void UnitTraffic::flush() {
-  if (waiting_.unit < 0) return;
-  waiting_.sum.wait(stream_);
-  const int u = std::exchange(waiting_.unit, -1);
-  pack(memory(u), false, waiting_.packed);
-  start_reduction(u, waiting_.last);
-}
-
-void UnitTraffic::start_reduction(int u, bool is_last) {
-  UnitMemory& unit = memory(u);
-  UnitState& s = state(u);
-  const GradientBuffers buffers{unit.gradient, unit.gradient_shard};
-  s.reduction.wait(stream_);
-  if (sent_value_ != nullptr) sent_value_->transform(u, unit.gradient, placement_.replicas * (unit.tied ? 2 : 1));
-  s.reduction = unit.tied ? ports_.embedding.reduce(unit.shard, unit.pieces, buffers, is_last, stream_)
-                          : ports_.dp.reduce(unit.shard, unit.pieces, buffers, is_last, stream_);
-  if (!placement_.overlap && !unit.tied) s.reduction.wait(stream_);
-  s.reduced = true;
-  if (is_last && !s.listed) s.listed = true, reduce_order_.push_back(u);
-}
-
-void UnitTraffic::finish_reductions() {
-  flush();
-  for (int u : reduce_order_) {
-    const UnitMemory& unit = memory(u);
-    settle(u);
-    zero_ranges(device_, unit.gradient_shard, sharded_gradients_ ? unit.shard.gradients.first : 0, unit.padding,
-                stream_);
-    state(u).listed = false;
-  }
-  leftovers_.assign(reduce_order_.begin(), reduce_order_.end());
-  reduce_order_.clear();
-}
-
-// What others own of reduced gradients: parts of sums.
-void UnitTraffic::clear_leftovers() {
-  for (int u : leftovers_) {
-    const UnitMemory& unit = memory(u);
-    const Range& owned = unit.shard.optimizer;
-    zero_outside(device_, unit.gradient_shard,
-                 {owned.first - (sharded_gradients_ ? unit.shard.gradients.first : 0), owned.count}, stream_);
-  }
-  leftovers_.clear();
 }
 
 // All of them, also when one has failed; then rethrows the first failure.

@@ -35,8 +35,7 @@ struct UnitMemory {
   // [shard.optimizer.count] fp32, where the parameter all-gather compresses it instead of the range of `weights`.
   View master;
   std::vector<UnitPiece> pieces;  // the messages of its gradient; empty: one, coded as the site is
-  bool coded_weights = true;      // the rule of zero.parameter is for this unit
-  bool awaited = false;           // the step ends with its gradient and begins with its weights (see MessageKey)
+  MessageKey weights_key;         // of its parameter all-gather and of gathers before use
   // Elements of no tensor, in units that are compressed. A lossy block that holds padding beside tensors decodes it to
   // noise, and no checkpoint holds padding. So it is zeroed behind reductions and before parameter all-gathers.
   std::vector<Range> padding;
@@ -123,13 +122,14 @@ class UnitTraffic final : public UnitEvents {
 
   UnitMemory& memory(int unit);
   UnitState& state(int unit) { return states_[static_cast<size_t>(unit)]; }
-  ZeroParameter::What what(int unit);
+  ZeroParameter& weights_site(const UnitMemory& unit);
   bool start_gather(const UnitUse& use);
   void start_gathers();
   void abandon_uses();
   void mark_stale();
   void list_param_syncs();
-  Ticket sync_unit(int unit, Stream& stream);
+  void zero_padding(const UnitMemory& unit, View buffer, int64_t first);  // first: of the unit's elements in the buffer
+  Ticket sync_unit(int unit);
   void start_param_syncs(size_t up_to);
   void wait_param_sync(int unit);
   void sync_params(bool raw, const BeforeParamSync& before);

@@ -14,25 +14,18 @@ struct ParameterChannels {
 class ZeroParameter {
  public:
   ZeroParameter() = default;  // one rank
-  explicit ZeroParameter(ParameterChannels units, ParameterChannels tied_embedding = {})
-      : units_(std::move(units)), tied_(std::move(tied_embedding)) {}
+  explicit ZeroParameter(ParameterChannels channels) : channels_(std::move(channels)) {}
 
-  // Which unit, and how: tied: the embedding that two stages share; coded: the rule is for it.
-  struct What {
-    int unit = 0;
-    bool tied = false, coded = true;
-    bool awaited = false;  // see MessageKey
-  };
   // After the optimizer: `weights` [unit.weights.count], of which this rank has stepped its optimizer range, becomes
   // whole. master: that range in fp32 where it does not lie in `weights` and compression starts from it, else empty.
-  Ticket sync(What what, const UnitShard& unit, View master, View weights, Stream& stream);
+  Ticket sync(const MessageKey& key, const UnitShard& unit, View master, View weights, Stream& stream);
   // Before use: `full` [unit] from the `weights` ranges of the group.
-  Ticket gather(What what, const UnitShard& unit, View weights, View full, Stream& stream);
+  Ticket gather(const MessageKey& key, const UnitShard& unit, View weights, View full, Stream& stream);
   // In the backward pass from the secondary copy: `kept` [unit.secondary.count].
-  Ticket gather_kept(What what, const UnitShard& unit, View kept, View full, Stream& stream);
+  Ticket gather_kept(const MessageKey& key, const UnitShard& unit, View kept, View full, Stream& stream);
 
  private:
-  ParameterChannels units_, tied_;
+  ParameterChannels channels_;
 };
 
 }  // namespace thinwire

@@ -94,11 +94,12 @@ void select_unit_messages(const RunConfig& config, const RankLayout& layout, con
     unit.pieces = split_unit(rule != nullptr ? &rule->select : nullptr, static_cast<int>(u), unit.shard,
                              store.layout().units[u], store.params(), layers, leave_whole);
     if (rule != nullptr || parameter != nullptr) unit.padding = padding_of(store.layout().units[u]);
-    unit.coded_weights = parameter == nullptr || selects_unit(parameter->select, static_cast<int>(u), layers);
+    MessageKey& weights = unit.weights_key;
+    weights.coded = parameter == nullptr || selects_unit(parameter->select, static_cast<int>(u), layers);
     // A tied embedding is one message of two stages: alike on both.
-    unit.awaited = unit.tied || is_awaited(layout, static_cast<int>(u));
-    for (UnitPiece& piece : unit.pieces) piece.awaited = unit.awaited;
-    if (unit.tied) unit.coded_weights = unit.coded_weights && compresses_tied_param_sync(config, layout.mesh.pipeline);
+    weights.awaited = unit.tied || is_awaited(layout, static_cast<int>(u));
+    for (UnitPiece& piece : unit.pieces) piece.awaited = weights.awaited;
+    if (unit.tied) weights.coded = weights.coded && compresses_tied_param_sync(config, layout.mesh.pipeline);
   }
 }
 
@@ -169,6 +170,17 @@ PipelineCoding pipeline_coding(const RunConfig& config, const PipelineShape& sha
   if (const SiteRule* rule = rule_of(config, Site::kPpBackward))
     coding.backward = PipelineMessages(rule->select, false, shape, costs);
   return coding;
+}
+
+MessageKey PipelineCoding::key(const Message& message) const {
+  return {static_cast<uint32_t>(message.edge),
+          (message.forward ? forward : backward).coded(message.edge, message.micro)};
+}
+
+MessageKey evaluation_key(const RunConfig& config, int edge, int stages) {
+  const SiteRule* rule = rule_of(config, Site::kPpForward);
+  return {static_cast<uint32_t>(edge), rule == nullptr || (rule->select.micro_batches == MicroBatches::kAll &&
+                                                           selects_stage(rule->select, edge % stages))};
 }
 
 }  // namespace thinwire

@@ -36,7 +36,11 @@ void prepare_states(const RankLayout& layout, const BatchShape& shape, const std
 // Which pipeline messages are compressed in a step of so many micro-batches.
 struct PipelineCoding {
   PipelineMessages forward, backward;
+  MessageKey key(const Message& message) const;
 };
 PipelineCoding pipeline_coding(const RunConfig& config, const PipelineShape& shape);
+// Of an activation in an evaluation: compressed as in training, but for critical messages, since there is no plan that
+// says which they are.
+MessageKey evaluation_key(const RunConfig& config, int edge, int stages);
 
 }  // namespace thinwire

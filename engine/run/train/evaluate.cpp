@@ -13,14 +13,8 @@ void run_micro_batch(Replica& r, const Batch& batch, Ticket& leaving, const AtTh
     Stage& stage = r.stage(chunk);
     const bool first = chunk == 0 && r.layout().shard.first, last = chunk == r.chunks() - 1 && r.layout().shard.last;
     const int stages = r.layout().pipeline.stages, below = chunk * stages + r.layout().at.pipeline;
-    const SiteRule* rule = rule_of(r.config(), Site::kPpForward);
-    // As training codes it, but for critical messages: there is no plan here that says which they are.
-    const auto coded = [&](int edge) {
-      return rule == nullptr ||
-             (rule->select.micro_batches == MicroBatches::kAll && selects_stage(rule->select, edge % stages));
-    };
-    if (!first)
-      r.ports().pp.receive_forward(stage.input(0), r.stream(), {below - 1, coded(below - 1)}).wait(r.stream());
+    const auto key = [&](int edge) { return evaluation_key(r.config(), edge, stages); };
+    if (!first) r.ports().pp.receive_forward(stage.input(0), r.stream(), key(below - 1)).wait(r.stream());
     leaving.wait(r.stream());  // also: chunks share nothing, but one message under way is enough
     const MicroBatch micro = r.upload(batch, 1, false, chunk, 0);
     if (last && at_the_head) {
@@ -29,7 +23,7 @@ void run_micro_batch(Replica& r, const Batch& batch, Ticket& leaving, const AtTh
       stage.evaluate(r.exec(), micro);
     }
     r.traffic().set_node_end();
-    if (!last) leaving = r.ports().pp.send_forward(stage.output(0), r.stream(), {below, coded(below)});
+    if (!last) leaving = r.ports().pp.send_forward(stage.output(0), r.stream(), key(below));
   }
 }
 

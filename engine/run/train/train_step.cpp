@@ -163,17 +163,16 @@ void TrainStep::exchange(const PlanNode& node) {
     Mail& m = mail(message.chunk, message.slot);
     Stage& stage = r.stage(message.chunk);
     PpBoundary& pp = r.ports().pp;
-    const PpMessage which{message.edge,
-                          (message.forward ? coding_.forward : coding_.backward).coded(message.edge, message.micro)};
+    const MessageKey key = coding_.key(message);
     if (message.forward) {
       if (message.send)
-        m.activation_out = pp.send_forward(stage.output(message.slot), r.stream(), which);
+        m.activation_out = pp.send_forward(stage.output(message.slot), r.stream(), key);
       else
-        m.activation_in = pp.receive_forward(stage.input(message.slot), r.stream(), which);
+        m.activation_in = pp.receive_forward(stage.input(message.slot), r.stream(), key);
     } else if (message.send) {
-      m.gradient_out = pp.send_backward(stage.input_gradient(message.slot), r.stream(), which);
+      m.gradient_out = pp.send_backward(stage.input_gradient(message.slot), r.stream(), key);
     } else {
-      m.gradient_in = pp.receive_backward(stage.output_gradient(message.slot), r.stream(), which);
+      m.gradient_in = pp.receive_backward(stage.output_gradient(message.slot), r.stream(), key);
     }
   }
 }

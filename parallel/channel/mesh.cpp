@@ -37,17 +37,6 @@ std::vector<int> pipeline_ranks(const MeshShape& shape, const Coordinates& at) {
   return ranks;
 }
 
-std::vector<int> number_nodes(const std::vector<std::string>& names) {
-  std::vector<std::string> seen;
-  std::vector<int> nodes;
-  for (const std::string& name : names) {
-    const auto found = std::find(seen.begin(), seen.end(), name);
-    nodes.push_back(static_cast<int>(found - seen.begin()));
-    if (found == seen.end()) seen.push_back(name);
-  }
-  return nodes;
-}
-
 std::vector<int> pretend_nodes(int ranks, int ranks_per_node) {
   TW_CHECK(ranks_per_node >= 1);
   std::vector<int> nodes;

@@ -28,8 +28,6 @@ std::vector<int> tensor_ranks(const MeshShape& shape, const Coordinates& at);
 std::vector<int> data_ranks(const MeshShape& shape, const Coordinates& at);
 std::vector<int> pipeline_ranks(const MeshShape& shape, const Coordinates& at);
 
-// Numbers nodes by first appearance of their name: {"a","a","b"} -> {0,0,1}.
-std::vector<int> number_nodes(const std::vector<std::string>& names);
 // A pretended cluster: ranks_per_node consecutive ranks are a node.
 std::vector<int> pretend_nodes(int ranks, int ranks_per_node);
 

@@ -2,6 +2,8 @@
 #include "parallel/wire/binding.h"
 
 #include <sched.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -39,16 +41,37 @@ int number_in(const std::string& path) {
 
 }  // namespace
 
-NodePlace place_on_node(const std::vector<std::string>& hosts, int rank) {
-  TW_CHECK(rank >= 0 && rank < static_cast<int>(hosts.size()), "rank ", rank, " of ", hosts.size());
+NodePlace place_on_node(const std::vector<int>& nodes, int rank) {
+  TW_CHECK(rank >= 0 && rank < static_cast<int>(nodes.size()), "rank ", rank, " of ", nodes.size());
   NodePlace place;
-  for (int r = 0; r < static_cast<int>(hosts.size()); ++r) {
-    if (hosts[static_cast<size_t>(r)] != hosts[static_cast<size_t>(rank)]) continue;
+  for (int r = 0; r < static_cast<int>(nodes.size()); ++r) {
+    if (nodes[static_cast<size_t>(r)] != nodes[static_cast<size_t>(rank)]) continue;
     if (r == rank) place.local_rank = static_cast<int>(place.ranks.size());
     place.ranks.push_back(r);
   }
   place.local_size = static_cast<int>(place.ranks.size());
   return place;
+}
+
+std::vector<int> number_nodes(const std::vector<std::string>& names) {
+  std::map<std::string, int> numbers;
+  std::vector<int> nodes;
+  for (const std::string& name : names)
+    nodes.push_back(numbers.emplace(name, static_cast<int>(numbers.size())).first->second);
+  return nodes;
+}
+
+std::string machine_identity() {
+  char text[64] = {};
+  std::string identity;
+  if (std::FILE* file = std::fopen("/proc/sys/kernel/random/boot_id", "r")) {
+    if (std::fscanf(file, "%63s", text) == 1) identity = text;
+    std::fclose(file);
+  }
+  struct stat space {};
+  if (!identity.empty() && ::stat("/proc/self/ns/ipc", &space) == 0)
+    return identity + ":" + std::to_string(space.st_dev) + ":" + std::to_string(space.st_ino);
+  return ::gethostname(text, sizeof text - 1) == 0 ? text : "localhost";
 }
 
 std::vector<int> choose_cpus(const std::vector<std::vector<int>>& masks, int local_rank,
@@ -114,8 +137,8 @@ std::string cpu_list_text(const std::vector<int>& cpus) {
   return text;
 }
 
-std::vector<int> bind_to_cores(Transport& transport, const std::vector<std::string>& hosts) {
-  const NodePlace place = place_on_node(hosts, transport.rank());
+std::vector<int> bind_to_cores(Transport& transport, const std::vector<int>& nodes) {
+  const NodePlace place = place_on_node(nodes, transport.rank());
   if (place.local_size == 1) return {};
   Mask mine{};
   for (int cpu : allowed_cpus()) mine[static_cast<size_t>(cpu / 8)] |= static_cast<unsigned char>(1 << (cpu % 8));

@@ -8,12 +8,19 @@
 
 namespace thinwire {
 
-// Which rank of its node a rank is, from the nodes' names per rank: equal names share memory.
+// Which rank of its node a rank is.
 struct NodePlace {
   int local_rank = 0, local_size = 1;
   std::vector<int> ranks;  // world ranks of the node, ascending
 };
-NodePlace place_on_node(const std::vector<std::string>& hosts, int rank);
+NodePlace place_on_node(const std::vector<int>& nodes, int rank);
+
+// Numbers nodes by first appearance of their name: {"a","a","b"} -> {0,0,1}.
+std::vector<int> number_nodes(const std::vector<std::string>& names);
+
+// Equal for processes that can share memory: the boot of the kernel and the namespace of its shared memory. Host names
+// will not do: images are cloned with them, and containers of one machine have several.
+std::string machine_identity();
 
 // One logical CPU and the core that it is a thread of.
 struct Cpu {
@@ -36,6 +43,6 @@ std::string cpu_list_text(const std::vector<int>& cpus);
 
 // Binds the calling thread - threads that it starts later inherit that - and returns the chosen CPUs, empty if nothing
 // was changed. All ranks call it once, before Progress exists: masks are exchanged over `transport` with tag kTags - 1.
-std::vector<int> bind_to_cores(Transport& transport, const std::vector<std::string>& hosts);
+std::vector<int> bind_to_cores(Transport& transport, const std::vector<int>& nodes);
 
 }  // namespace thinwire

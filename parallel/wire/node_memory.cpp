@@ -76,10 +76,18 @@ std::shared_ptr<void> find(const Offer& offer, size_t bytes) {
 
 }  // namespace
 
-std::unique_ptr<Transport> join_node(std::unique_ptr<Transport> transport, const std::vector<std::string>& hosts,
-                                     bool wanted) {
-  const NodePlace place = place_on_node(hosts, transport->rank());
-  if (place.local_size == 1 || place.local_size > kMostNodeRanks) return transport;
+std::unique_ptr<Transport> join_node(std::unique_ptr<Transport> transport, const std::vector<int>& nodes, bool wanted,
+                                     std::string& notice) {
+  const NodePlace place = place_on_node(nodes, transport->rank());
+  if (place.local_size == 1) return transport;
+  const auto without = [&](const std::string& why) {
+    if (wanted && place.local_rank == 0)
+      notice = "the " + std::to_string(place.local_size) + " ranks of this node do not share memory (" + why +
+               "): MPI moves their messages";
+    return std::move(transport);
+  };
+  if (place.local_size > kMostNodeRanks)
+    return without("at most " + std::to_string(kMostNodeRanks) + " ranks of a node can");
   const size_t bytes = node_memory_bytes(place.local_size);
   const int first = place.ranks.front();
   Handshake handshake(*transport, kTag);
@@ -108,7 +116,10 @@ std::unique_ptr<Transport> join_node(std::unique_ptr<Transport> transport, const
     handshake.receive(&all, 1, first);
     handshake.finish();
   }
-  if (all == 0) return transport;
+  if (all == 0)
+    return without(memory == nullptr
+                       ? "the system grants no memory of " + std::to_string(bytes) + " bytes"
+                       : "a rank does not want to, or cannot open it through /proc: ranks in containers of their own?");
   return node_transport(std::move(transport), place.ranks, std::move(memory));
 }
 

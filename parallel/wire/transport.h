@@ -93,8 +93,10 @@ std::unique_ptr<Transport> make_silent_transport(int rank, int size);
 // Throws Error(kBadConfig) when several ranks were started but this build has no MPI.
 struct World {
   std::unique_ptr<Transport> transport;
-  std::vector<std::string> hosts;  // per rank, as the ranks name their node; equal names share memory
+  std::vector<std::string> hosts;  // per rank, for messages: two machines may bear one name
+  std::vector<int> nodes;          // per rank: its machine, numbered by their first ranks
   int local_rank = 0, local_size = 1;
+  std::string notice;  // what the user should know of this node's start, on its first rank; empty: nothing
 };
 World open_world();
 

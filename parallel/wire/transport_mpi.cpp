@@ -224,7 +224,8 @@ void prefer_eager_messages() {
 
 }  // namespace
 
-std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, std::vector<std::string>& hosts) {
+std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, const std::string& machine, std::vector<std::string>& hosts,
+                                    std::vector<std::string>& machines) {
   prefer_eager_messages();
   int provided = MPI_THREAD_SINGLE, size = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
@@ -246,14 +247,18 @@ std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, std::vector<std::str
   if (known == 0 || *static_cast<int*>(largest_tag) < kTags - 1)
     throw_bad_config("this MPI grants fewer tags than the standard says: 2^15 are needed");
 
-  std::vector<char> names(static_cast<size_t>(size) * MPI_MAX_PROCESSOR_NAME, '\0');
-  char mine[MPI_MAX_PROCESSOR_NAME] = {};
+  struct Names {
+    char host[MPI_MAX_PROCESSOR_NAME] = {};
+    char machine[128] = {};
+  };
+  Names mine;
+  std::vector<Names> all(static_cast<size_t>(size));
   int length = 0;
-  MPI_Get_processor_name(mine, &length);
-  check_mpi(MPI_Allgather(mine, MPI_MAX_PROCESSOR_NAME, MPI_CHAR, names.data(), MPI_MAX_PROCESSOR_NAME, MPI_CHAR, comm),
-            "MPI_Allgather");
-  hosts.clear();
-  for (int r = 0; r < size; ++r) hosts.emplace_back(&names[static_cast<size_t>(r) * MPI_MAX_PROCESSOR_NAME]);
+  MPI_Get_processor_name(mine.host, &length);
+  machine.copy(mine.machine, sizeof mine.machine - 1);
+  check_mpi(MPI_Allgather(&mine, sizeof mine, MPI_CHAR, all.data(), sizeof mine, MPI_CHAR, comm), "MPI_Allgather");
+  hosts.clear(), machines.clear();
+  for (const Names& names : all) hosts.emplace_back(names.host), machines.emplace_back(names.machine);
   return std::make_unique<MpiTransport>(comm);
 }
 

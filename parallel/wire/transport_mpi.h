@@ -11,6 +11,8 @@ namespace thinwire {
 
 // Initialises MPI (THREAD_SERIALIZED); its destructor finalises it. hosts: per rank the name of its node.
 // Throws Error(kBadConfig) in a build without MPI, and where MPI and the launcher disagree about `expected_ranks`.
-std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, std::vector<std::string>& hosts);
+// machines: per rank its `machine`, at most 127 bytes.
+std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, const std::string& machine, std::vector<std::string>& hosts,
+                                    std::vector<std::string>& machines);
 
 }  // namespace thinwire

@@ -27,9 +27,10 @@ size_t node_memory_bytes(int ranks);
 std::unique_ptr<Transport> node_transport(std::unique_ptr<Transport> beneath, const std::vector<int>& ranks,
                                           std::shared_ptr<void> memory);
 
-// The same where the ranks with equal `hosts` (per world rank) find that they can share memory: `transport` itself
-// where they cannot (containers), are too many, or one of them does not want it. Collective over all ranks.
-std::unique_ptr<Transport> join_node(std::unique_ptr<Transport> transport, const std::vector<std::string>& hosts,
-                                     bool wanted);
+// The same where the ranks of a node (`nodes`: per world rank) find that they can share memory: `transport` itself
+// where they cannot (containers), are too many, or one of them does not want it. On the first rank of a node that
+// wanted memory and got none, `notice` says so. Collective over all ranks.
+std::unique_ptr<Transport> join_node(std::unique_ptr<Transport> transport, const std::vector<int>& nodes, bool wanted,
+                                     std::string& notice);
 
 }  // namespace thinwire

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "engine/base/core/check.h"
+#include "parallel/wire/binding.h"
 #include "parallel/wire/launcher.h"
 #include "parallel/wire/transport.h"
 #include "parallel/wire/transport_mpi.h"
@@ -58,16 +59,15 @@ World open_world() {
   if (launch.count == 1) {
     world.transport = make_silent_transport(0, 1);
     world.hosts = {host_name()};
+    world.nodes = {0};
     return world;
   }
-  world.transport = join_node(open_mpi(launch.count, world.hosts), world.hosts, wants_node_memory());
-  const int rank = world.transport->rank();
-  world.local_size = 0;
-  for (int r = 0; r < world.transport->size(); ++r) {
-    if (world.hosts[static_cast<size_t>(r)] != world.hosts[static_cast<size_t>(rank)]) continue;
-    if (r == rank) world.local_rank = world.local_size;
-    ++world.local_size;
-  }
+  std::vector<std::string> machines;
+  std::unique_ptr<Transport> mpi = open_mpi(launch.count, machine_identity(), world.hosts, machines);
+  world.nodes = number_nodes(machines);
+  const NodePlace place = place_on_node(world.nodes, mpi->rank());
+  world.local_rank = place.local_rank, world.local_size = place.local_size;
+  world.transport = join_node(std::move(mpi), world.nodes, wants_node_memory(), world.notice);
   return world;
 }
 

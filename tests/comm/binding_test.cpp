@@ -31,16 +31,18 @@ std::vector<std::vector<int>> same(const std::vector<int>& mask, int ranks) {
   return std::vector<std::vector<int>>(static_cast<size_t>(ranks), mask);
 }
 
-TEST(Binding, PlacesByNodeNames) {
-  const std::vector<std::string> hosts = {"a", "b", "a", "c", "a", "b"};
+TEST(Binding, PlacesByNode) {
+  EXPECT_EQ(number_nodes({"a", "a", "b"}), (std::vector<int>{0, 0, 1}));
+  const std::vector<int> nodes = number_nodes({"x", "y", "x", "z", "x", "y"});
+  EXPECT_EQ(nodes, (std::vector<int>{0, 1, 0, 2, 0, 1}));
   const int local[] = {0, 0, 1, 0, 2, 1}, size[] = {3, 2, 3, 1, 3, 2};
   for (int r = 0; r < 6; ++r) {
-    const NodePlace place = place_on_node(hosts, r);
+    const NodePlace place = place_on_node(nodes, r);
     EXPECT_EQ(place.local_rank, local[r]);
     EXPECT_EQ(place.local_size, size[r]);
     EXPECT_EQ(place.ranks[static_cast<size_t>(place.local_rank)], r);
   }
-  EXPECT_EQ(place_on_node(hosts, 4).ranks, (std::vector<int>{0, 2, 4}));
+  EXPECT_EQ(place_on_node(nodes, 4).ranks, (std::vector<int>{0, 2, 4}));
 }
 
 TEST(Binding, DealsWholeCoresInPackageOrder) {
@@ -127,7 +129,7 @@ TEST(Binding, BindsRanksToDisjointCores) {
   std::set<int> used;
   size_t total = 0;
   run_local_ranks(2, [&](Transport& transport) {
-    const std::vector<int> chosen = bind_to_cores(transport, {"here", "here"});
+    const std::vector<int> chosen = bind_to_cores(transport, {0, 0});
     std::lock_guard lock(mutex);
     EXPECT_EQ(allowed_cpus(), chosen.empty() ? before : chosen);
     used.insert(chosen.begin(), chosen.end());
@@ -140,7 +142,7 @@ TEST(Binding, BindsRanksToDisjointCores) {
     EXPECT_EQ(used.size(), cores.size() >= 2 ? before.size() : 0);
   }
   run_local_ranks(2, [&](Transport& transport) {
-    EXPECT_TRUE(bind_to_cores(transport, {"here", "there"}).empty()) << "alone on its node";
+    EXPECT_TRUE(bind_to_cores(transport, {0, 1}).empty()) << "alone on its node";
   });
 }
 

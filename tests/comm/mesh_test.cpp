@@ -41,9 +41,7 @@ TEST(Mesh, CoordinatesAndGroupsMatchBruteForce) {
   }
 }
 
-TEST(Mesh, NodesAreNumberedByFirstAppearance) {
-  EXPECT_EQ(number_nodes({"a", "a", "b"}), (std::vector<int>{0, 0, 1}));
-  EXPECT_EQ(number_nodes({"x", "y", "x", "z", "y"}), (std::vector<int>{0, 1, 0, 2, 1}));
+TEST(Mesh, PretendedNodesAreRunsOfRanks) {
   EXPECT_EQ(pretend_nodes(5, 2), (std::vector<int>{0, 0, 1, 1, 2}));
 }
 

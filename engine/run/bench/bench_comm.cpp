@@ -54,11 +54,8 @@ class Bench {
         std::make_unique<Progress>(*world.transport, ProgressOptions{.spin_us = world.local_size > cores ? 0 : 50});
     std::vector<int> all;
     for (int r = 0; r < size_; ++r) all.push_back(r);
-    std::vector<int> nodes;  // numbered by their first rank
-    for (const std::string& host : world.hosts)
-      nodes.push_back(static_cast<int>(std::find(world.hosts.begin(), world.hosts.end(), host) - world.hosts.begin()));
-    communicator_ = std::make_unique<Communicator>(*progress_, all, 0, Site::kControl, nullptr, nodes);
-    channel_ = Channel(std::make_unique<Communicator>(*progress_, all, 1, Site::kDpGradient, &counters_, nodes),
+    communicator_ = std::make_unique<Communicator>(*progress_, all, 0, Site::kControl, nullptr, world.nodes);
+    channel_ = Channel(std::make_unique<Communicator>(*progress_, all, 1, Site::kDpGradient, &counters_, world.nodes),
                        make_site_coding(Site::kDpGradient, SiteRule{}), &clock_, &counters_,
                        std::make_shared<ChannelStates>("dp.gradient/0"));
   }
@@ -392,7 +389,7 @@ int bench_comm(const std::string& filter, bool json) {
     throw_usage("bench comm: measures between ranks: mpirun -n 2 build/bench comm" +
                 (filter.empty() ? "" : " " + filter));
   }
-  bind_to_cores(*world.transport, world.hosts);
+  bind_to_cores(*world.transport, world.nodes);
   Bench bench(world, json);
   return bench.run(filter);
 }

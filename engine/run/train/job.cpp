@@ -34,11 +34,13 @@ Control make_control(Progress& progress, int size, WireCounters* counters) {
 }  // namespace
 
 Job::Job() : world_(open_world()), transport_(world_.transport.get()) {
-  nodes_ = number_nodes(world_.hosts);
+  nodes_ = world_.nodes;
   local_rank_ = world_.local_rank, local_size_ = world_.local_size;
+  if (!world_.notice.empty())
+    log_warning("warning: " + world_.hosts[static_cast<size_t>(rank())] + ": " + world_.notice);
   if (size() == 1) return;
   const std::vector<int> all = allowed_cpus();
-  bound_ = !bind_to_cores(*transport_, world_.hosts).empty() ||
+  bound_ = !bind_to_cores(*transport_, world_.nodes).empty() ||
            static_cast<long>(all.size()) < sysconf(_SC_NPROCESSORS_ONLN);  // the launcher has divided them
   progress_ = std::make_unique<Progress>(*transport_);
   control_ = make_control(*progress_, size(), nullptr);

@@ -11,9 +11,9 @@
 namespace thinwire::test_charts {
 namespace {
 
-using Kind = Scale::Kind;
+using ScaleKind = Scale::Kind;
 
-size_t count(const std::string& text, std::string_view what) {
+size_t occurrences(const std::string& text, std::string_view what) {
   size_t found = 0;
   for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += what.size()) ++found;
   return found;
@@ -59,34 +59,34 @@ TEST(Charts, LabelsAreSpread) {
 }
 
 TEST(Charts, AxesTakeLogarithmsWhereTheRangeDemandsIt) {
-  EXPECT_FALSE(Scale({1, 19}, 0, 100, Kind::kLogWhereNeeded).log);
-  EXPECT_TRUE(Scale({1, 30}, 0, 100, Kind::kLogWhereNeeded).log);
-  EXPECT_FALSE(Scale({0, 3000}, 0, 100, Kind::kLogWhereNeeded).log);
-  EXPECT_FALSE(Scale({-1, 3000}, 0, 100, Kind::kLogWhereNeeded).log);
+  EXPECT_FALSE(Scale({1, 19}, 0, 100, ScaleKind::kLogWhereNeeded).log);
+  EXPECT_TRUE(Scale({1, 30}, 0, 100, ScaleKind::kLogWhereNeeded).log);
+  EXPECT_FALSE(Scale({0, 3000}, 0, 100, ScaleKind::kLogWhereNeeded).log);
+  EXPECT_FALSE(Scale({-1, 3000}, 0, 100, ScaleKind::kLogWhereNeeded).log);
 }
 
 TEST(Charts, ScalesKeepValuesInsideAndInOrder) {
   std::mt19937 random(4);
   for (int trial = 0; trial < 200; ++trial) {
     const std::vector<double> values = some_values(random, -6, 12, 1);
-    expect_inside_and_in_order(Scale(values, 0, 500, Kind::kLogWhereNeeded), values);
-    expect_inside_and_in_order(Scale(values, 0, 500, Kind::kLinear, true), values);
+    expect_inside_and_in_order(Scale(values, 0, 500, ScaleKind::kLogWhereNeeded), values);
+    expect_inside_and_in_order(Scale(values, 0, 500, ScaleKind::kLinear, true), values);
   }
   for (const std::vector<double>& values : {std::vector<double>{}, {0, 0}, {std::nan(""), 3}, {-2}})
     for (const bool zero : {false, true}) {
-      const Scale scale(values, 0, 500, Kind::kLinear, zero);
+      const Scale scale(values, 0, 500, ScaleKind::kLinear, zero);
       EXPECT_TRUE(std::isfinite(scale(0)) && scale.high > scale.low);
     }
 }
 
 TEST(Charts, SignedLogarithmsWhereOneValueDwarfsTheOthers) {
-  EXPECT_EQ(Scale({-0.3, 0.2, 0.0, 0.5}, 0, 500, Kind::kSigned).linear, 0);
+  EXPECT_EQ(Scale({-0.3, 0.2, 0.0, 0.5}, 0, 500, ScaleKind::kSigned).linear, 0);
   std::mt19937 random(6);
   int bent = 0;
   for (int trial = 0; trial < 100; ++trial) {
     std::vector<double> values = some_values(random, -2, 2, 2);
     values.push_back(0.0);
-    const Scale scale(values, 500, 0, Kind::kSigned);
+    const Scale scale(values, 500, 0, ScaleKind::kSigned);
     expect_inside_and_in_order(scale, values);
     if (!scale.bent()) continue;
     ++bent;
@@ -152,9 +152,9 @@ TEST(Charts, BarsShortenLabelsBetweenCharacters) {
   }
   const std::string svg = render(chart);
   EXPECT_EQ(svg.find("\xef\xbf\xbd"), std::string::npos);
-  EXPECT_EQ(count(svg, "\xc3\xa9\xe2\x80\xa6</text>"), 8u);
-  EXPECT_EQ(count(svg, ">107 ms</text>"), 1u);
-  EXPECT_EQ(count(svg, "class=\"fill c7\""), 1u);
+  EXPECT_EQ(occurrences(svg, "\xc3\xa9\xe2\x80\xa6</text>"), 8u);
+  EXPECT_EQ(occurrences(svg, ">107 ms</text>"), 1u);
+  EXPECT_EQ(occurrences(svg, "class=\"fill c7\""), 1u);
 }
 
 // A long series is thinned for the page: its single spike must still be there.

@@ -12,35 +12,8 @@ namespace {
 using namespace report;
 using Style = ChartSeries::Style;
 
-double training_loss(const StepPoint& p) {
-  return p.loss;
-}
-
-std::string overlay(const std::vector<RunData>& runs, const std::string& title, const std::string& note,
-                    AxisFormat format, bool from_zero, bool allow_log, bool smoothed, const Field& y) {
-  LineChart chart{.title = title, .note = note, .y_format = format, .from_zero = from_zero, .allow_log = allow_log};
-  for (size_t i = 0; i < runs.size(); ++i) {
-    ChartSeries s = series(runs[i], runs[i].name, static_cast<int>(i), y);
-    chart.series.push_back(smoothed && s.x.size() >= kSmoothFrom ? smooth(std::move(s)) : std::move(s));
-  }
-  return render(chart);
-}
-
-// Against something else than steps: position() gives x of every step of a run, or nothing where it is not known.
-std::string overlay_by(const std::vector<RunData>& runs, LineChart chart,
-                       const std::function<std::vector<double>(const RunData&)>& position) {
-  for (size_t i = 0; i < runs.size(); ++i) {
-    ChartSeries s = series(runs[i], runs[i].name, static_cast<int>(i), training_loss);
-    s.x = position(runs[i]);
-    const bool placed = s.x.size() == s.y.size() && !s.x.empty() && s.x.back() > 0.0 &&
-                        std::all_of(s.x.begin(), s.x.end(), [](double x) { return std::isfinite(x); });
-    if (placed) chart.series.push_back(s.x.size() >= kSmoothFrom ? smooth(std::move(s)) : std::move(s));
-  }
-  return render(chart);
-}
-
 std::vector<double> tokens_of(const RunData& run) {
-  return column(run, [](const StepPoint& p) { return p.consumed_tokens; });
+  return column(run, &StepPoint::consumed_tokens);
 }
 
 bool knows_all_ranks(const RunData& run) {
@@ -251,24 +224,18 @@ std::string compare_page(const std::vector<RunData>& given) {
   body += "<h2>Key figures</h2>" + compare_table(runs);
   if (any_sites) body += compression_table(runs, all_ranks);
   body += "<h2>Curves</h2><div class=\"charts\">";
-  body += overlay(runs, "Training loss", "smoothed where a run has 60 steps or more", AxisFormat::kNumber, false, false,
-                  true, training_loss);
-  body += overlay_by(runs,
-                     {
-                         .title = "Training loss by tokens",
-                         .note = "for runs with different batches",
-                         .x_label = "tokens",
-                     },
-                     tokens_of);
+  body += overlay(runs, {.title = "Training loss", .note = "smoothed where a run has 60 steps or more"},
+                  &StepPoint::loss, true);
+  body += overlay(runs,
+                  {.title = "Training loss by tokens", .note = "for runs with different batches", .x_label = "tokens"},
+                  &StepPoint::loss, true, tokens_of);
   if (any_sites) {
-    body += overlay_by(runs,
-                       {
-                           .title = "Training loss by bytes sent",
-                           .note = all_ranks ? "all ranks, all sites" : "rank 0, all sites",
-                           .x_label = "bytes",
-                           .x_format = AxisFormat::kBytes,
-                       },
-                       bytes_so_far(all_ranks));
+    body += overlay(runs,
+                    {.title = "Training loss by bytes sent",
+                     .note = all_ranks ? "all ranks, all sites" : "rank 0, all sites",
+                     .x_label = "bytes",
+                     .x_format = AxisFormat::kBytes},
+                    &StepPoint::loss, true, bytes_so_far(all_ranks));
   }
   LineChart eval{.title = "Evaluation loss"};
   for (size_t i = 0; i < runs.size(); ++i)
@@ -280,19 +247,29 @@ std::string compare_page(const std::vector<RunData>& given) {
     body += site_bars(runs, "Exposed per step", "time that compute stood still, by site, mean, rank 0",
                       AxisFormat::kTime, &SiteTotals::exposed_ms);
   }
-  body += overlay(runs, "Tokens per second over the run", "", AxisFormat::kNumber, true, false, true,
-                  [](const StepPoint& p) { return p.tokens_per_s; });
-  body += overlay(runs, "Gradient norm", "global, before clipping", AxisFormat::kNumber, true, true, false,
-                  [](const StepPoint& p) { return p.grad_norm; });
-  body += overlay(runs, "Learning rate", "", AxisFormat::kScientific, true, false, false,
-                  [](const StepPoint& p) { return p.lr; });
-  body += overlay(runs, "Peak memory", "per rank", AxisFormat::kBytes, true, false, false,
-                  [](const StepPoint& p) { return p.memory_bytes; });
+  body += overlay(runs, {.title = "Tokens per second over the run", .from_zero = true}, &StepPoint::tokens_per_s, true);
+  body +=
+      overlay(runs, {.title = "Gradient norm", .note = "global, before clipping", .from_zero = true, .allow_log = true},
+              &StepPoint::grad_norm);
+  body +=
+      overlay(runs, {.title = "Learning rate", .y_format = AxisFormat::kScientific, .from_zero = true}, &StepPoint::lr);
+  body += overlay(runs, {.title = "Peak memory", .note = "per rank", .y_format = AxisFormat::kBytes, .from_zero = true},
+                  &StepPoint::memory_bytes);
   if (any_sites) {
-    body += overlay(runs, "Exposed communication per step", "rank 0, all sites", AxisFormat::kTime, true, false, true,
-                    [](const StepPoint& p) { return p.sum(&SiteStep::exposed_ms); });
-    body += overlay(runs, "Busy communication per step", "rank 0, sum over sites", AxisFormat::kTime, true, false, true,
-                    [](const StepPoint& p) { return p.sum(&SiteStep::busy_ms); });
+    body += overlay(
+        runs,
+        {.title = "Exposed communication per step",
+         .note = "rank 0, all sites",
+         .y_format = AxisFormat::kTime,
+         .from_zero = true},
+        [](const StepPoint& p) { return p.sum(&SiteStep::exposed_ms); }, true);
+    body += overlay(
+        runs,
+        {.title = "Busy communication per step",
+         .note = "rank 0, sum over sites",
+         .y_format = AxisFormat::kTime,
+         .from_zero = true},
+        [](const StepPoint& p) { return p.sum(&SiteStep::busy_ms); }, true);
   }
   body += "</div>" + rules_table(runs) + difference_table(runs) + "</section>";
   return run_page("Comparison of " + std::to_string(runs.size()) + " runs", body);

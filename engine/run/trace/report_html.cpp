@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <span>
 
 #include "engine/run/trace/console_progress.h"
 #include "engine/run/trace/report_parts.h"
@@ -59,7 +60,7 @@ ChartSeries skipped_series(const RunData& run) {
 
 std::string loss_chart(const RunData& run) {
   LineChart chart{.title = "Loss", .note = "cross entropy per token, natural logarithm"};
-  const ChartSeries raw = series(run, "training", 0, [](const StepPoint& p) { return p.loss; });
+  const ChartSeries raw = series(run, "training", 0, &StepPoint::loss);
   if (raw.x.size() >= kSmoothFrom) {
     ChartSeries faint = raw;
     faint.style = Style::kFaintLine;
@@ -72,13 +73,6 @@ std::string loss_chart(const RunData& run) {
   if (!run.evals.empty()) chart.series.push_back(eval_series(run, "evaluation", 1));
   const ChartSeries skipped = skipped_series(run);
   if (!skipped.x.empty()) chart.series.push_back(skipped);
-  return render(chart);
-}
-
-std::string simple_chart(const RunData& run, const std::string& title, const std::string& note, int color,
-                         AxisFormat format, bool from_zero, bool allow_log, const Field& field) {
-  LineChart chart{.title = title, .note = note, .y_format = format, .from_zero = from_zero, .allow_log = allow_log};
-  chart.series.push_back(series(run, title, color, field));
   return render(chart);
 }
 
@@ -183,7 +177,7 @@ std::string communication_charts(const RunData& run) {
       .y_format = AxisFormat::kTime,
       .from_zero = true,
   };
-  chart.series.push_back(series(run, "step", 7, [](const StepPoint& p) { return p.step_ms; }));
+  chart.series.push_back(series(run, "step", 7, &StepPoint::step_ms));
   chart.series.push_back(series(run, "exposed", 1, [](const StepPoint& p) { return p.sum(&SiteStep::exposed_ms); }));
   out += render(chart);
   out += site_lines(run, "Relative error of coded messages", "rank 0, by site; of decoded against what was put in",
@@ -279,20 +273,25 @@ std::string header(const RunData& run) {
 std::string run_section(const RunData& run) {
   std::string out = "<section>" + header(run) + notices(run, false);
   if (!run.steps.empty()) {
+    const std::span<const RunData> one(&run, 1);
     out += tiles(run) + "<div class=\"charts\">" + loss_chart(run);
-    out += simple_chart(run, "Gradient norm", "global, before clipping", 4, AxisFormat::kNumber, true, true,
-                        [](const StepPoint& p) { return p.grad_norm; });
-    out += simple_chart(run, "Learning rate", "", 2, AxisFormat::kScientific, true, false,
-                        [](const StepPoint& p) { return p.lr; });
-    out += simple_chart(run, "Tokens per second", "", 0, AxisFormat::kNumber, true, false,
-                        [](const StepPoint& p) { return p.tokens_per_s; });
+    out += overlay(one,
+                   {.title = "Gradient norm", .note = "global, before clipping", .from_zero = true, .allow_log = true},
+                   &StepPoint::grad_norm, false, {}, 4);
+    out += overlay(one, {.title = "Learning rate", .y_format = AxisFormat::kScientific, .from_zero = true},
+                   &StepPoint::lr, false, {}, 2);
+    out += overlay(one, {.title = "Tokens per second", .from_zero = true}, &StepPoint::tokens_per_s, false, {}, 0);
     out += time_chart(run);
-    out += simple_chart(run, "Peak memory", "per rank, since the start", 5, AxisFormat::kBytes, true, false,
-                        [](const StepPoint& p) { return p.memory_bytes; });
-    const auto scales = column(run, [](const StepPoint& p) { return p.loss_scale; });
+    out += overlay(one,
+                   {.title = "Peak memory",
+                    .note = "per rank, since the start",
+                    .y_format = AxisFormat::kBytes,
+                    .from_zero = true},
+                   &StepPoint::memory_bytes, false, {}, 5);
+    const auto scales = column(run, &StepPoint::loss_scale);
     if (std::adjacent_find(scales.begin(), scales.end(), std::not_equal_to<>()) != scales.end()) {
-      out += simple_chart(run, "Loss scale", "fp16", 3, AxisFormat::kNumber, true, true,
-                          [](const StepPoint& p) { return p.loss_scale; });
+      out += overlay(one, {.title = "Loss scale", .note = "fp16", .from_zero = true, .allow_log = true},
+                     &StepPoint::loss_scale, false, {}, 3);
     }
     out += "</div>" + skipped_table(run) + communication_charts(run) + site_table(run);
   }

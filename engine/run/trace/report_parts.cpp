@@ -74,12 +74,12 @@ Figures figures_of(const RunData& run) {
       f.best_eval_step = e.step;
     }
   }
-  f.step_ms = quantile(column(run, [](const StepPoint& p) { return p.step_ms; }), 0.5);
-  f.step_ms_p95 = quantile(column(run, [](const StepPoint& p) { return p.step_ms; }), 0.95);
-  f.tokens_per_s = quantile(column(run, [](const StepPoint& p) { return p.tokens_per_s; }), 0.5);
-  f.tflops = quantile(column(run, [](const StepPoint& p) { return p.tflops; }), 0.5);
+  f.step_ms = quantile(column(run, &StepPoint::step_ms), 0.5);
+  f.step_ms_p95 = quantile(column(run, &StepPoint::step_ms), 0.95);
+  f.tokens_per_s = quantile(column(run, &StepPoint::tokens_per_s), 0.5);
+  f.tflops = quantile(column(run, &StepPoint::tflops), 0.5);
   f.exposed_ms = quantile(column(run, [](const StepPoint& p) { return p.sum(&SiteStep::exposed_ms); }), 0.5);
-  f.mfu = quantile(column(run, [](const StepPoint& p) { return p.mfu; }), 0.5);
+  f.mfu = quantile(column(run, &StepPoint::mfu), 0.5);
   return f;
 }
 
@@ -122,6 +122,21 @@ ChartSeries eval_series(const RunData& run, const std::string& name, int color) 
     s.y.push_back(e.loss);
   }
   return s;
+}
+
+std::string overlay(std::span<const RunData> runs, LineChart chart, const Field& y, bool smoothed,
+                    const Position& position, int color) {
+  for (const RunData& run : runs) {
+    ChartSeries s = series(run, runs.size() == 1 ? chart.title : run.name, color++, y);
+    if (position) {
+      s.x = position(run);
+      const bool placed = s.x.size() == s.y.size() && !s.x.empty() && s.x.back() > 0.0 &&
+                          std::all_of(s.x.begin(), s.x.end(), [](double x) { return std::isfinite(x); });
+      if (!placed) continue;
+    }
+    chart.series.push_back(smoothed && s.x.size() >= kSmoothFrom ? smooth(std::move(s)) : std::move(s));
+  }
+  return render(chart);
 }
 
 std::string notices(const RunData& run, bool with_name) {

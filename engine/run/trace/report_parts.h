@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,6 +44,11 @@ ChartSeries series(const RunData& run, const std::string& name, int color, const
                    ChartSeries::Style style = ChartSeries::Style::kLine, const Field& x = step_of);
 ChartSeries smooth(ChartSeries s);
 ChartSeries eval_series(const RunData& run, const std::string& name, int color);
+// The curve of every run, from colour `color` on, each under its name (a lone one under the chart's title); against
+// `position` (x of every step, or nothing where it is not known) where that is given, else against steps.
+using Position = std::function<std::vector<double>(const RunData&)>;
+std::string overlay(std::span<const RunData> runs, LineChart chart, const Field& y, bool smoothed = false,
+                    const Position& position = {}, int color = 0);
 
 // What was missing or broken in the run's files; with_name: says which run.
 std::string notices(const RunData& run, bool with_name);

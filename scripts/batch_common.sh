@@ -252,23 +252,15 @@ tw_check() { # RANKS
   exit 78
 }
 
-tw_launch_slurm_cpu() {
-  local ranks=${THINWIRE_RANKS:-$SLURM_NTASKS} cores=${SLURM_CPUS_PER_TASK:-1}
+tw_launch_slurm() {
+  local ranks=${THINWIRE_RANKS:-$SLURM_NTASKS} cores=${SLURM_CPUS_PER_TASK:-1} see=() bind=()
+  # With GPUs every rank sees all of its node, and Hydra leaves the cores to the ranks.
+  if [ "$tw_device" = cuda ]; then see=(--gpu-bind=none); else bind=(-bind-to "core:$cores"); fi
   case ${THINWIRE_LAUNCHER:-srun} in
     # srun does not take --cpus-per-task over from the job by itself any more.
-    srun) tw_launch srun --mpi="${THINWIRE_PMI:-pmi2}" --ntasks="$ranks" --cpus-per-task="$cores" --cpu-bind=cores \
+    srun) tw_launch srun --mpi="${THINWIRE_PMI:-pmi2}" --ntasks="$ranks" --cpus-per-task="$cores" --cpu-bind=cores "${see[@]}" \
       --distribution=block:block --kill-on-bad-exit=1 ;;
-    mpirun) tw_launch mpirun -n "$ranks" -bind-to "core:$cores" ;;
-    *) tw_fail 78 "THINWIRE_LAUNCHER=$THINWIRE_LAUNCHER: known here are srun and mpirun" ;;
-  esac
-}
-
-tw_launch_slurm_gpu() {
-  local ranks=${THINWIRE_RANKS:-$SLURM_NTASKS} cores=${SLURM_CPUS_PER_TASK:-1}
-  case ${THINWIRE_LAUNCHER:-srun} in
-    srun) tw_launch srun --mpi="${THINWIRE_PMI:-pmi2}" --ntasks="$ranks" --cpus-per-task="$cores" --cpu-bind=cores \
-      --gpu-bind=none --distribution=block:block --kill-on-bad-exit=1 ;;
-    mpirun) tw_launch mpirun -n "$ranks" ;;
+    mpirun) tw_launch mpirun -n "$ranks" "${bind[@]}" ;;
     *) tw_fail 78 "THINWIRE_LAUNCHER=$THINWIRE_LAUNCHER: known here are srun and mpirun" ;;
   esac
 }

@@ -102,8 +102,20 @@ class Script:
                           "set -uo pipefail", *setup, *self.body]) + "\n"
 
 
+def given(flags):
+    """Those that have a value; the others stay as the script has them."""
+    return {flag: value for flag, value in flags.items() if value}
+
+
 class System:
-    first, arrays, least = 0, True, 1
+    """kind: of its folder of scripts; prefix and join: how it writes a directive; first: the number of an array's first element; least: its smallest size."""
+
+    first, arrays, least, join = 0, True, 1, "="
+
+    def direct(self, script, size, name, output):
+        """Directives of a script for points of this size."""
+        for flag, value in self.flags(size, name, output).items():
+            script.set(flag, value, "=" if flag.startswith("-l ") else self.join)
 
     def fixed(self, words):
         return ["set -- " + shlex.join(words)]
@@ -122,22 +134,10 @@ class Slurm(System):
     def template(self, size, array):
         return "array.sh" if array else "many_nodes_gpu.sh" if size.gpus else "many_nodes_cpu.sh"
 
-    def direct(self, script, size, name, output):
-        def put(flag, value):
-            script.set("--" + flag, value, "=")
-        put("job-name", name)
-        put("nodes", size.nodes)
-        put("ntasks-per-node", size.each)
-        put("cpus-per-task", size.threads)
-        put("gpus-per-node", size.gpus or None)
-        put("exclusive", None)
-        put("output", shlex.quote(output))
-        if size.seconds:
-            put("time", clock(size.seconds))
-            put("signal", f"B:USR1@{min(120, max(10, size.seconds // 4))}")
-        for flag, value in (("partition", size.queue), ("account", size.account)):
-            if value:
-                put(flag, value)
+    def flags(self, size, name, output):
+        timed = {"--time": clock(size.seconds), "--signal": f"B:USR1@{min(120, max(10, size.seconds // 4))}"} if size.seconds else {}
+        return {"--job-name": name, "--nodes": size.nodes, "--ntasks-per-node": size.each, "--cpus-per-task": size.threads, "--gpus-per-node": size.gpus or None,
+                "--exclusive": None, "--output": shlex.quote(output), **timed, **given({"--partition": size.queue, "--account": size.account})}
 
     def output(self, base, array):
         return base + ("-%a.out" if array else "")
@@ -185,7 +185,7 @@ class Slurm(System):
 
 
 class Lsf(System):
-    kind, prefix, how, first = "lsf", "#BSUB", "bsub <", 1
+    kind, prefix, how, first, join = "lsf", "#BSUB", "bsub <", 1, " "
 
     def __init__(self):
         self.jsrun = shutil.which("jsrun") is not None  # whole nodes, and no arrays of steps
@@ -194,24 +194,12 @@ class Lsf(System):
     def template(self, size, array):
         return "many_nodes_jsrun.sh" if self.jsrun else "array.sh" if array else "one_node_gpu.sh" if size.gpus else "many_nodes_cpu.sh"
 
-    def direct(self, script, size, name, output):
-        def put(flag, value):
-            script.set("-" + flag, value, " ")
-        put("J", name)
-        put("o", shlex.quote(output))
-        if self.jsrun:
-            put("nnodes", size.nodes)
-        else:
-            put("n", size.nodes * size.each)
-            put("R", f'"span[ptile={size.each}]' + (f' affinity[core({size.threads})]"' if size.threads > 1 else '"'))
-            put("gpu", f'"num={size.gpus}:mode=shared:j_exclusive=yes"' if size.gpus else None)
-            put("x", None)
-        if size.seconds:
-            put("W", clock(size.seconds, False))
-            put("wt", 5 if size.seconds >= 1800 else 1)
-        for flag, value in (("q", size.queue), ("P", size.account)):
-            if value:
-                put(flag, shlex.quote(value))
+    def flags(self, size, name, output):
+        sizes = {"-nnodes": size.nodes} if self.jsrun else {
+            "-n": size.nodes * size.each, "-R": f'"span[ptile={size.each}]' + (f' affinity[core({size.threads})]"' if size.threads > 1 else '"'),
+            "-gpu": f'"num={size.gpus}:mode=shared:j_exclusive=yes"' if size.gpus else None, "-x": None}
+        timed = {"-W": clock(size.seconds, False), "-wt": 5 if size.seconds >= 1800 else 1} if size.seconds else {}
+        return {"-J": name, "-o": shlex.quote(output), **sizes, **timed, **given({"-q": size.queue and shlex.quote(size.queue), "-P": size.account and shlex.quote(size.account)})}
 
     def output(self, base, array):
         return base + ("-%I.out" if array else "")
@@ -235,7 +223,7 @@ class Lsf(System):
     def element(self, job, index):
         return f"{job}[{index}]"
 
-    def look(self):
+    def jobs(self):
         for line in ask("bjobs", "-a", "-noheader", "-o", "jobid jobindex stat exit_code job_name delimiter='|'", allow=("No job found", "No unfinished job found")).splitlines():
             fields = [f.strip() for f in line.split("|")]
             if len(fields) == 5:
@@ -243,13 +231,13 @@ class Lsf(System):
 
     def queue(self):
         states = {"PEND": "pending", "PSUSP": "pending", "WAIT": "pending", "RUN": "running", "USUSP": "running", "SSUSP": "running", "PROV": "running", "UNKWN": "running"}
-        return {job: (states[stat], "") for job, stat, _, _ in self.look() if stat in states}
+        return {job: (states[stat], "") for job, stat, _, _ in self.jobs() if stat in states}
 
     def named(self):
-        return {re.sub(r"\[.*", "", name): job.split("[")[0] for job, _, _, name in self.look()}
+        return {re.sub(r"\[.*", "", name): job.split("[")[0] for job, _, _, name in self.jobs()}
 
     def ended(self, job):
-        for found, stat, code, _ in self.look():
+        for found, stat, code, _ in self.jobs():
             if found == job:
                 return {"DONE": "COMPLETED", "EXIT": "FAILED"}.get(stat, stat), int(code) if code.isdigit() else None
         return "", None
@@ -259,22 +247,16 @@ class Lsf(System):
 
 
 class Pbs(System):
-    kind, prefix, how, least = "pbs", "#PBS", "qsub", 2
+    kind, prefix, how, least, join = "pbs", "#PBS", "qsub", 2, " "
 
     def template(self, size, array):
         return "array.sh" if array else "many_nodes_gpu.sh" if size.gpus else "one_node_cpu.sh"
 
-    def direct(self, script, size, name, output):
-        script.set("-N", name[:15], " ")  # older servers take no longer name
-        script.set("-o", shlex.quote(output), " ")
+    def flags(self, size, name, output):
         chunk = f"ncpus={size.each * size.threads}:mpiprocs={size.each}" + (f":ompthreads={size.threads}" if size.threads > 1 else "") + (f":ngpus={size.gpus}" if size.gpus else "")
-        script.set("-l select", f"{size.nodes}:{chunk}", "=")
-        script.set("-l place", "scatter" if size.nodes > 1 else "pack", "=")
-        if size.seconds:
-            script.set("-l walltime", clock(size.seconds), "=")
-        for flag, value in (("-q", size.queue), ("-A", size.account)):
-            if value:
-                script.set(flag, value, " ")
+        return {"-N": name[:15], "-o": shlex.quote(output),  # older servers take no longer name
+                "-l select": f"{size.nodes}:{chunk}", "-l place": "scatter" if size.nodes > 1 else "pack",
+                **given({"-l walltime": size.seconds and clock(size.seconds), "-q": size.queue, "-A": size.account})}
 
     def output(self, base, array):
         return base + ("-^array_index^.out" if array else "")
@@ -289,12 +271,12 @@ class Pbs(System):
     def queue(self):
         states = {"Q": "pending", "H": "pending", "W": "pending", "T": "pending", "M": "pending", "R": "running", "B": "running", "E": "running", "S": "running", "U": "running"}
         found = {}
-        for job, facts in self.look().items():
+        for job, facts in self.jobs().items():
             if facts.get("job_state") in states:
                 found[job] = (states[facts["job_state"]], facts.get("comment", "") if facts["job_state"] == "H" else "")
         return found
 
-    def look(self):
+    def jobs(self):
         text = ask("qstat", "-x", "-t", "-f", "-F", "json", allow=("Unknown Job", "Unknown job"))
         try:
             return json.loads(text).get("Jobs", {}) if text.strip() else {}
@@ -302,10 +284,10 @@ class Pbs(System):
             raise StoreError(f"qstat -F json said no JSON: {text[:200]}") from None
 
     def named(self):
-        return {facts.get("Job_Name", ""): job for job, facts in self.look().items() if not re.search(r"\[\d+\]", job)}
+        return {facts.get("Job_Name", ""): job for job, facts in self.jobs().items() if not re.search(r"\[\d+\]", job)}
 
     def ended(self, job):
-        facts = self.look().get(job, {})
+        facts = self.jobs().get(job, {})
         code = facts.get("Exit_status")
         return ("" if not facts else "COMPLETED" if code == 0 else "FAILED"), code if isinstance(code, int) else None
 
@@ -319,18 +301,9 @@ class Flux(System):
     def template(self, size, _):
         return "one_node_cpu.sh" if size.nodes == 1 and not size.gpus else "many_nodes_gpu.sh"
 
-    def direct(self, script, size, name, output):
-        def put(flag, value):
-            script.set("--" + flag, value, "=")
-        put("job-name", name)
-        put("nodes", size.nodes)
-        put("output", shlex.quote(output))
-        if size.seconds:
-            put("time-limit", f"{size.seconds}s")
-            put("signal", f"USR1@{min(120, max(10, size.seconds // 4))}s")
-        for flag, value in (("queue", size.queue), ("bank", size.account)):
-            if value:
-                put(flag, value)
+    def flags(self, size, name, output):
+        timed = {"--time-limit": f"{size.seconds}s", "--signal": f"USR1@{min(120, max(10, size.seconds // 4))}s"} if size.seconds else {}
+        return {"--job-name": name, "--nodes": size.nodes, "--output": shlex.quote(output), **timed, **given({"--queue": size.queue, "--bank": size.account})}
 
     def output(self, base, _):
         return base
@@ -341,18 +314,18 @@ class Flux(System):
     def submit(self, path, _, __):
         return ask("flux", "batch", path).strip()
 
-    def look(self):
+    def jobs(self):
         for line in ask("flux", "jobs", "-a", "-n", "-o", "{id.f58}|{state}|{result}|{name}").splitlines():
             yield line.split("|", 3)
 
     def queue(self):
-        return {job: ("running" if state in ("RUN", "CLEANUP") else "pending", "") for job, state, _, _ in self.look() if state != "INACTIVE"}
+        return {job: ("running" if state in ("RUN", "CLEANUP") else "pending", "") for job, state, _, _ in self.jobs() if state != "INACTIVE"}
 
     def named(self):
-        return {name: job for job, _, _, name in self.look()}
+        return {name: job for job, _, _, name in self.jobs()}
 
     def ended(self, job):
-        for found, _, result, _ in self.look():
+        for found, _, result, _ in self.jobs():
             if found == job:
                 return {"CANCELED": "CANCELLED"}.get(result, result), None
         return "", None

@@ -23,5 +23,5 @@ cd "${THINWIRE_ROOT:-${SLURM_SUBMIT_DIR:-.}}" || exit 78
 [ -z "${THINWIRE_GPUS:-}" ] || tw_device=cuda
 tw_begin_element slurm scripts/slurm/array.sh "${1:-}" "${SLURM_ARRAY_TASK_ID:-}" 0
 tw_check "${THINWIRE_RANKS:-$SLURM_NTASKS}"
-if [ "$tw_device" = cuda ]; then tw_launch_slurm_gpu; else tw_launch_slurm_cpu; fi
+tw_launch_slurm
 tw_end

@@ -10,6 +10,8 @@ import signal
 import socket
 import time
 
+from sweep_process import parent, start_time
+
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWNET = 0x20000, 0x04000000, 0x08000000, 0x40000000
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
 KINDS = (("ipc", CLONE_NEWIPC), ("uts", CLONE_NEWUTS), ("net", CLONE_NEWNET), ("mnt", CLONE_NEWNS))  # mnt last: paths change with it
@@ -30,16 +32,6 @@ def call(name, *arguments):
 
 def mount(source, target, kind, flags, data=b""):
     call("mount", source.encode(), target.encode(), kind.encode() if kind else None, ctypes.c_ulong(flags), data or None)
-
-
-def start_time(pid):
-    """When the process started, in ticks since boot: with the pid, a name that is never given twice. None: no such process, or a zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
-            fields = f.read().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
 
 
 def namespace_id(pid):
@@ -135,11 +127,7 @@ def ancestors():
     line, pid = set(), os.getpid()
     while pid > 0:
         line.add(pid)
-        try:
-            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
-                pid = int(f.read().rpartition(")")[2].split()[1])
-        except (FileNotFoundError, ProcessLookupError):
-            break
+        pid = parent(pid)
     return line
 
 
@@ -163,7 +151,7 @@ def members(directory, holders):
 
 
 def kill_members(directory, holders, seconds=10.0):
-    """SIGKILL until two looks in turn find nobody: stopped processes die of it too, children born meanwhile are found in the next
+    """SIGKILL until two polls in turn find nobody: stopped processes die of it too, children born meanwhile are found in the next
     round, and a process in the middle of an exec, which shows no environment for a moment, does not hide from both."""
     end = time.monotonic() + seconds
     killed, empty = set(), 0

@@ -22,14 +22,24 @@ def boot_id():
         return None
 
 
-def start_time(pid):
-    """When the process started, in ticks since boot: with the pid, a name that is never given twice. None: gone, or a zombie."""
+def facts_of(pid):
+    """What /proc/PID/stat says behind the process' name; None: gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
-            fields = f.read().rpartition(")")[2].split()
+            return f.read().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def start_time(pid):
+    """When the process started, in ticks since boot: with the pid, a name that is never given twice. None: gone, or a zombie."""
+    fields = facts_of(pid)
+    return None if fields is None or fields[0] in "ZX" else int(fields[19])
+
+
+def parent(pid):
+    fields = facts_of(pid)
+    return int(fields[1]) if fields else 0
 
 
 def new_mark():
@@ -94,14 +104,6 @@ def end_orphans(runs, patience=30.0, unled=2.0):
             killed |= set(alive)
         time.sleep(0.05)
     return len(killed)
-
-
-def parent(pid):
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
-            return int(f.read().rpartition(")")[2].split()[1])
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
 
 
 def prepare_child(runner, cores):

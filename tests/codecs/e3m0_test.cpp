@@ -69,7 +69,6 @@ TEST(E3m0, EqualsASearchOverAllLevels) {
 TEST(E3m0, AllInstructionSetsWriteTheSameBytes) {
   std::vector<const E3m0Kernels*> sets = {&isa_avx2::e3m0_kernels};
   if (active_isa() != Isa::kAvx2) sets.push_back(&isa_avx512::e3m0_kernels);
-  if (active_isa() == Isa::kAvx512Bf16) sets.push_back(&isa_avx512_bf16::e3m0_kernels);
   std::mt19937 rng(5);
   for (int round = 0; round < 300; ++round) {
     const int64_t blocks[] = {2, 16, 32, 100, 128, 4096};

@@ -120,10 +120,6 @@ TEST(Ecsq, AllInstructionSetsWriteTheSameBytes) {
     sets.push_back(&isa_avx512::ecsq_kernels);
     coders.push_back(&isa_avx512::huffman_kernels);
   }
-  if (active_isa() == Isa::kAvx512Bf16) {
-    sets.push_back(&isa_avx512_bf16::ecsq_kernels);
-    coders.push_back(&isa_avx512_bf16::huffman_kernels);
-  }
   struct Result {
     bool finite = false;
     std::vector<uint8_t> units, symbols;
@@ -207,7 +203,6 @@ TEST(Ecsq, AllInstructionSetsWriteTheSameBytes) {
 TEST(Ecsq, PairsWriteTheStreamsOfTheirSymbols) {
   std::vector<const HuffmanKernels*> sets = {&isa_avx2::huffman_kernels};
   if (active_isa() != Isa::kAvx2) sets.push_back(&isa_avx512::huffman_kernels);
-  if (active_isa() == Isa::kAvx512Bf16) sets.push_back(&isa_avx512_bf16::huffman_kernels);
   std::mt19937 rng(8);
   for (int round = 0; round < 400; ++round) {
     const auto base = static_cast<uint8_t>(rng() % 240);

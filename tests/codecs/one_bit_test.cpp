@@ -76,7 +76,6 @@ TEST(OneBit, ScalesEqualAFloat64Oracle) {
 TEST(OneBit, AllInstructionSetsGiveTheSameBits) {
   std::vector<const OneBitKernels*> sets = {&isa_avx2::one_bit_kernels};
   if (active_isa() != Isa::kAvx2) sets.push_back(&isa_avx512::one_bit_kernels);
-  if (active_isa() == Isa::kAvx512Bf16) sets.push_back(&isa_avx512_bf16::one_bit_kernels);
   for (int64_t n = 1; n < 400; n += 3) {
     const auto x = test::make_data(test::DataKind::kHeavyTail, n, static_cast<uint64_t>(n));
     const size_t bytes = static_cast<size_t>(n + 7) / 8;

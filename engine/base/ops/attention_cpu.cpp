@@ -76,13 +76,13 @@ int64_t padded(int64_t bytes) {
 }
 
 int64_t forward_bytes(const AttentionArgs& args) {
-  return padded(
-      TW_PICK_KERNELS(attention_forward_kernels).scratch(args, std::min(forward_block(args.shape), args.shape.q_len)));
+  return padded(TW_PICK_BF16_KERNELS(attention_forward_kernels)
+                    .scratch(args, std::min(forward_block(args.shape), args.shape.q_len)));
 }
 
 int64_t backward_bytes(const AttentionArgs& args, int threads) {
   const int64_t keys = split_backward(args.shape, threads) ? std::min(kKeyPiece, args.shape.kv_len) : args.shape.kv_len;
-  return padded(TW_PICK_KERNELS(attention_backward_kernels).scratch(args, backward_block(args.shape), keys));
+  return padded(TW_PICK_BF16_KERNELS(attention_backward_kernels).scratch(args, backward_block(args.shape), keys));
 }
 
 AttentionArgs backward_args(const AttentionBackward& op) {
@@ -117,7 +117,7 @@ int64_t attention_backward_scratch(const AttentionBackward& op, int threads) {
 void attention_forward_cpu(Exec& exec, const AttentionForward& op) {
   const AttentionShape& s = op.shape;
   const AttentionArgs args = forward_args(op);
-  const AttentionForwardKernels& kernels = TW_PICK_KERNELS(attention_forward_kernels);
+  const AttentionForwardKernels& kernels = TW_PICK_BF16_KERNELS(attention_forward_kernels);
   const int threads = std::max(exec.threads, 1);
   const int64_t bytes = forward_bytes(args);
   std::byte* scratch = cpu_state(exec).scratch(static_cast<size_t>(bytes * threads)).data();
@@ -133,7 +133,7 @@ void attention_forward_cpu(Exec& exec, const AttentionForward& op) {
 void attention_backward_cpu(Exec& exec, const AttentionBackward& op) {
   const AttentionShape& s = op.shape;
   const AttentionArgs args = backward_args(op);
-  const AttentionBackwardKernels& kernels = TW_PICK_KERNELS(attention_backward_kernels);
+  const AttentionBackwardKernels& kernels = TW_PICK_BF16_KERNELS(attention_backward_kernels);
   const int threads = std::max(exec.threads, 1);
   const int64_t bytes = backward_bytes(args, threads);
   std::byte* scratch = cpu_state(exec).scratch(static_cast<size_t>(bytes * threads)).data();

@@ -46,7 +46,7 @@ struct AttentionForwardKernels {
   // Writes out and lse of the range's queries; keys are all that the queries see (k_first and k_end are not read).
   void (*run)(const AttentionArgs&, const AttentionRange&, void* scratch);
 };
-TW_DECLARE_KERNELS(AttentionForwardKernels, attention_forward_kernels)
+TW_DECLARE_BF16_KERNELS(AttentionForwardKernels, attention_forward_kernels)
 
 struct AttentionBackwardKernels {
   // Bytes of scratch for a call with so many queries at a time and so many keys in its range.
@@ -57,6 +57,6 @@ struct AttentionBackwardKernels {
   void (*run)(const AttentionArgs&, const AttentionRange&, int64_t queries_at_a_time, bool want_dq, bool want_dkv,
               void* scratch);
 };
-TW_DECLARE_KERNELS(AttentionBackwardKernels, attention_backward_kernels)
+TW_DECLARE_BF16_KERNELS(AttentionBackwardKernels, attention_backward_kernels)
 
 }  // namespace thinwire

@@ -12,8 +12,8 @@ enum class Isa { kAvx2, kAvx512, kAvx512Bf16 };
 Isa active_isa();
 std::string isa_name(Isa isa);  // "avx2" | "avx512" | "avx512_bf16"
 
-// A kernel family compiled once per instruction set: `Table` is a struct of plain function pointers, and each of the
-// three entries is defined by the same source file compiled with different flags (see engine/base/ops/CMakeLists.txt).
+// A kernel family compiled once per instruction set: `Table` is a struct of plain function pointers, and each entry is
+// defined by the same source file compiled with different flags (see engine/base/ops/CMakeLists.txt).
 template <typename Table>
 const Table& pick_kernels(const Table& avx2, const Table& avx512, const Table& avx512_bf16) {
   switch (active_isa()) {

@@ -7,7 +7,6 @@ P(c | a b) = l3 f(c | a b) + l2 f(c | b) + l1 f(c) + l0 / 256 with relative freq
 found by expectation maximisation on the training part's last 5 %, counted on the first 95 %, and then used with all counts.
 """
 import math
-import struct
 import sys
 from array import array
 from collections import Counter

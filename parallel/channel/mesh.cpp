@@ -19,22 +19,26 @@ Coordinates coordinates_of(const MeshShape& shape, int rank) {
   return {rank / (shape.data * shape.tensor), rank / shape.tensor % shape.data, rank % shape.tensor};
 }
 
-std::vector<int> tensor_ranks(const MeshShape& shape, const Coordinates& at) {
+namespace {
+
+std::vector<int> ranks_along(const MeshShape& shape, Coordinates at, int Coordinates::*axis, int size) {
   std::vector<int> ranks;
-  for (int t = 0; t < shape.tensor; ++t) ranks.push_back(rank_at(shape, {at.pipeline, at.data, t}));
+  for (at.*axis = 0; at.*axis < size; ++(at.*axis)) ranks.push_back(rank_at(shape, at));
   return ranks;
+}
+
+}  // namespace
+
+std::vector<int> tensor_ranks(const MeshShape& shape, const Coordinates& at) {
+  return ranks_along(shape, at, &Coordinates::tensor, shape.tensor);
 }
 
 std::vector<int> data_ranks(const MeshShape& shape, const Coordinates& at) {
-  std::vector<int> ranks;
-  for (int d = 0; d < shape.data; ++d) ranks.push_back(rank_at(shape, {at.pipeline, d, at.tensor}));
-  return ranks;
+  return ranks_along(shape, at, &Coordinates::data, shape.data);
 }
 
 std::vector<int> pipeline_ranks(const MeshShape& shape, const Coordinates& at) {
-  std::vector<int> ranks;
-  for (int p = 0; p < shape.pipeline; ++p) ranks.push_back(rank_at(shape, {p, at.data, at.tensor}));
-  return ranks;
+  return ranks_along(shape, at, &Coordinates::pipeline, shape.pipeline);
 }
 
 std::vector<int> pretend_nodes(int ranks, int ranks_per_node) {

@@ -9,13 +9,8 @@
 
 namespace thinwire {
 
-const SiteRule* rule_of(const RunConfig& config, Site site) {
-  const auto found = config.compression.rules.find(site);
-  return found == config.compression.rules.end() ? nullptr : &found->second;
-}
-
 bool compresses_param_sync(const RunConfig& config, int stage) {
-  const SiteRule* rule = rule_of(config, Site::kZeroParameter);
+  const SiteRule* rule = config.compression.rule(Site::kZeroParameter);
   return rule != nullptr && rule->codec.codec != "identity" && selects_stage(rule->select, stage);
 }
 
@@ -82,8 +77,8 @@ bool is_awaited(const RankLayout& layout, int unit) {
 
 void select_unit_messages(const RunConfig& config, const RankLayout& layout, const ParamStore& store,
                           std::vector<UnitMemory>& units) {
-  const SiteRule *gradient = rule_of(config, Site::kDpGradient), *embedding = rule_of(config, Site::kEmbedding),
-                 *parameter = rule_of(config, Site::kZeroParameter);
+  const SiteRule *gradient = config.compression.rule(Site::kDpGradient), *embedding = config.compression.rule(Site::kEmbedding),
+                 *parameter = config.compression.rule(Site::kZeroParameter);
   const int layers = static_cast<int>(layout.shard.whole.layers);
   for (size_t u = 0; u < units.size(); ++u) {
     UnitMemory& unit = units[u];
@@ -107,7 +102,7 @@ void select_tp_units(const RunConfig& config, const RankLayout& layout, TpActiva
   const int layers = static_cast<int>(layout.shard.whole.layers);
   const auto selected = [&](Site site) {
     std::vector<bool> units;
-    const SiteRule* rule = rule_of(config, site);
+    const SiteRule* rule = config.compression.rule(site);
     if (rule == nullptr || rule->select.layers.empty()) return units;
     for (int u = 0; u <= position_unit(layers); ++u) units.push_back(selects_unit(rule->select, u, layers));
     return units;
@@ -165,9 +160,9 @@ PipelineCoding pipeline_coding(const RunConfig& config, const PipelineShape& sha
   // What the configuration carries (settle_layout's measurements, too) is the same on all ranks.
   NodeCosts costs = node_costs(config);
   costs.transfer = message_time(config, layout_of(config, 0));
-  if (const SiteRule* rule = rule_of(config, Site::kPpForward))
+  if (const SiteRule* rule = config.compression.rule(Site::kPpForward))
     coding.forward = PipelineMessages(rule->select, true, shape, costs);
-  if (const SiteRule* rule = rule_of(config, Site::kPpBackward))
+  if (const SiteRule* rule = config.compression.rule(Site::kPpBackward))
     coding.backward = PipelineMessages(rule->select, false, shape, costs);
   return coding;
 }
@@ -178,7 +173,7 @@ MessageKey PipelineCoding::key(const Message& message) const {
 }
 
 MessageKey evaluation_key(const RunConfig& config, int edge, int stages) {
-  const SiteRule* rule = rule_of(config, Site::kPpForward);
+  const SiteRule* rule = config.compression.rule(Site::kPpForward);
   return {static_cast<uint32_t>(edge), rule == nullptr || (rule->select.micro_batches == MicroBatches::kAll &&
                                                            selects_stage(rule->select, edge % stages))};
 }

@@ -12,8 +12,6 @@
 
 namespace thinwire {
 
-// nullptr where the site has no rule.
-const SiteRule* rule_of(const RunConfig& config, Site site);
 // Whether the parameter all-gather behind the optimizer is compressed, on a rank of this pipeline stage.
 bool compresses_param_sync(const RunConfig& config, int stage);
 // Those of an embedding that first and last stage share: where the rule is for both, since both hear one message.

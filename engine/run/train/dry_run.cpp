@@ -80,7 +80,7 @@ std::string name_of_coding(const SiteCoding& coding) {
 
 // "block_int(bits=4,...) + error_feedback" of a site's rule; empty without one.
 std::string coding_name(const RunConfig& c, Site site) {
-  const SiteRule* rule = rule_of(c, site);
+  const SiteRule* rule = c.compression.rule(site);
   const std::shared_ptr<SiteCoding> coding = rule != nullptr ? make_site_coding(site, *rule) : nullptr;
   if (coding == nullptr) return "";
   std::string name = name_of_coding(*coding);

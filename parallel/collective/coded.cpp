@@ -1,186 +1,221 @@
-// Coded collectives: routes with coders. Two levels stand in coded_gather.cpp and coded_two_level.cpp.
+// Verbs as routes, with or without compression, and the compressed verbs made of them.
 #include "parallel/collective/coded.h"
 
 #include "parallel/collective/rank_sum.h"
 #include "parallel/collective/route_run.h"
 #include "parallel/collective/tuning.h"
+#include "parallel/collective/two_level.h"
 
 namespace thinwire {
 namespace {
 
-RouteRun coded_run(const GroupLane& lane, int64_t stops, const Cut& cut, const CodedCall& call, DType dtype) {
-  RouteRun run(lane, stops, cut.chunk());
-  run.calls[0] = run.calls[1] = call;
-  run.dtypes[0] = run.dtypes[1] = dtype;
-  run.seat.ranks = lane.size();
+// Of what is summed or passed on. second: compression of the sums.
+RouteRun summing(const GroupLane& lane, int64_t stops, const CodedCall& call, DType dtype,
+                 const Coder* second = nullptr) {
+  return {lane, stops, call, dtype,
+          call.in_place ? lane.chunk_elements(dtype) : chunk_of(*lane.tuning, dtype, call.coder, second)};
+}
+
+// Of what only travels.
+RouteRun moving(const GroupLane& lane, int64_t stops, const CodedCall& call, DType dtype, bool inside_node = false) {
+  RouteRun run(lane, stops, call, dtype,
+               call.in_place ? lane.piece_elements(dtype, inside_node) : chunk_of(*lane.tuning, dtype, call.coder));
+  if (call.in_place) run.flows[0].ahead = kMostAhead;
   return run;
 }
 
-// A slice leaves in full before the next but one is begun: its payloads have places of their own.
-RouteRun ring_run(const GroupLane& lane, const CodedCall& call, const Bounds& bounds, DType dtype) {
-  const Cut cut(*lane.tuning, dtype, call.coder);
-  RouteRun run = coded_run(lane, lane.size(), cut, call, dtype);
-  const int64_t most = std::max<int64_t>(1, cut.pieces(longest_slice(bounds, lane.size())));
-  run.flows[0] = {.exchanges = 2, .group = most, .own_ahead = most, .shift = most};
-  return run;
+// A slice leaves in full before the next but one is begun: its payloads have places of their own. Returns the pieces of
+// the longest.
+int64_t go_around(RouteRun& run, const RouteGroup& group) {
+  int64_t most = 1;
+  for (int r = 0; r < group.size(); ++r) most = std::max(most, pieces_of(group.slice(r).count, run.chunk));
+  run.flows[0] = {.ahead = run.flows[0].ahead, .exchanges = 2, .group = most, .own_ahead = most, .shift = most};
+  return most;
 }
 
-// A group of one: the sum is the contribution.
-Task scatter_alone(GroupLane, View whole, View out, bool accumulate) {
+Task convert_alone(GroupLane, View from, View to) {
+  convert(from, to);
+  co_return;
+}
+
+Task coded_gather(const GroupLane& lane, const CodedCall& call, View mine, View whole, const Bounds& bounds,
+                  Algorithm algorithm, TurnQueue* queue) {
+  if (lane.size() == 1) return convert_alone(lane, mine, whole);
+  return route_all_gather(lane, call, group_of(lane, bounds), mine, whole, algorithm, queue);
+}
+
+}  // namespace
+
+Task reduce_alone(GroupLane, View whole, View out, bool accumulate) {
   const void* source = whole.data;
   if (whole.count() > 0 && (accumulate || out.data != source || out.dtype != whole.dtype))
     combine_in_rank_order(ReduceKind::kSum, whole.dtype, &source, 1, out.dtype, out.data, whole.count(), accumulate);
   co_return;
 }
 
-Task scatter(const GroupLane& lane, const CodedCall& call, const Seat& seat, View whole, const Bounds& bounds, View out,
-             bool accumulate, WireCounters* logical_to) {
-  if (lane.size() == 1) return scatter_alone(lane, whole, out, accumulate);
-  RouteRun run = coded_run(lane, lane.size(), Cut(*lane.tuning, whole.dtype, call.coder), call, whole.dtype);
-  run.seat = seat;
+Task direct_reduce_scatter(const GroupLane& lane, const CodedCall& call, const RouteGroup& group, View whole, View out,
+                           int64_t at, bool accumulate) {
+  RouteRun run = summing(lane, group.size(), call, whole.dtype);
   run.whole = whole;
   run.out = out;
   run.accumulate = accumulate;
-  run.logical_to = logical_to;
-  run.logical_dtype = whole.dtype;
-  direct_reduce_scatter_route(run, group_of(lane, bounds));
+  direct_reduce_scatter_route(run, group, at);
   return run_route(lane, std::move(run));
 }
 
-// ring: the payloads go round as they were packed by the owner, who absorbs them like everybody.
-Task gather(GroupLane lane, CodedCall call, View mine, View whole, Bounds bounds, bool ring, TurnQueue* queue) {
-  const View range = part_of(whole, slice_of(bounds, lane.me));
-  const View source = as_it_travels(call, mine, range);
-  if (lane.size() == 1) {
-    convert(source, range);
-    co_return;
-  }
-  RouteRun run = ring ? ring_run(lane, call, bounds, source.dtype)
-                      : coded_run(lane, lane.size(), Cut(*lane.tuning, source.dtype, call.coder), call, source.dtype);
-  run.mine = source;
-  run.whole = whole;
-  run.queue = queue;
-  run.logical_to = call.counters;
-  run.logical_dtype = whole.dtype;
-  if (ring) {
-    ring_all_gather_route(run, group_of(lane, bounds), run.flows[0].group);
-  } else {
-    direct_all_gather_route(run, group_of(lane, bounds));
-  }
-  Task task = run_route(lane, std::move(run));
-  co_await task;
-}
-
-Task ring_scatter(const GroupLane& lane, const CodedCall& call, View whole, const Bounds& bounds, View out,
-                  bool accumulate) {
-  if (lane.size() == 1) return scatter_alone(lane, whole, out, accumulate);
-  RouteRun run = ring_run(lane, call, bounds, whole.dtype);
+Task ring_reduce_scatter(const GroupLane& lane, const CodedCall& call, const Bounds& bounds, View whole, View out,
+                         bool accumulate) {
+  if (lane.size() == 1) return reduce_alone(lane, whole, out, accumulate);
+  RouteRun run = summing(lane, lane.size(), call, whole.dtype);
   run.dtypes[1] = sum_dtype(call.coder, whole.dtype);
   run.whole = whole;
   run.out = out;
   run.accumulate = accumulate;
-  run.logical_to = call.counters;
-  run.logical_dtype = whole.dtype;
-  ring_reduce_scatter_route(run, group_of(lane, bounds), run.flows[0].group, false);
+  const RouteGroup group = group_of(lane, bounds);
+  ring_reduce_scatter_route(run, group, go_around(run, group), call.in_place);
   return run_route(lane, std::move(run));
 }
 
-// Both codings have payloads of known length: the sums of piece k go back while piece k + 1 arrives.
-Task all_reduce_at_once(const GroupLane& lane, const CodedCall& call, const CodedCall& back, View data) {
-  const int n = lane.size();
-  const Bounds bounds = part_bounds(lane.pool(), data.count(), n, common_unit(call.coder, back.coder));
-  const Cut cut(*lane.tuning, data.dtype, call.coder, back.coder);
-  RouteRun run = coded_run(lane, 2 * n, cut, call, data.dtype);
+Task route_all_gather(const GroupLane& lane, const CodedCall& call, const RouteGroup& group, View mine, View whole,
+                      Algorithm algorithm, TurnQueue* queue, bool inside_node) {
+  // What is neither coded nor lossy travels in the replica's type: it is rounded before, into my range of `whole`.
+  const View range = part_of(whole, group.mine());
+  const bool rounded = mine.dtype != whole.dtype && (call.coder == nullptr || call.coder->traits().lossless);
+  const View source = rounded ? range : mine;
+  RouteRun run = algorithm == Algorithm::kRing ? summing(lane, group.size(), call, source.dtype)
+                                               : moving(lane, group.size(), call, source.dtype, inside_node);
+  if (rounded) run.rounded_from = mine, run.rounded_to = range;
+  run.mine = source;
+  run.whole = whole;
+  run.queue = queue;
+  run.logical_dtype = whole.dtype;
+  if (algorithm == Algorithm::kTwoLevel) {
+    const GridPlace g(lane);
+    run.flow_count = 2;
+    run.flows[1].exchanges = 1;
+    // One order for what comes under one tag: my piece k, then the pieces k that are passed on.
+    if (is_framed(call.coder)) run.flows[0].own_ahead = 0;
+    two_level_all_gather_route(run, g.inside(), g.across(), group.bounds);
+  } else if (algorithm == Algorithm::kRing) {
+    ring_all_gather_route(run, group, go_around(run, group));
+  } else {
+    direct_all_gather_route(run, group);
+  }
+  return run_route(lane, std::move(run));
+}
+
+Task direct_all_reduce(const GroupLane& lane, const CodedCall& call, const CodedCall& back, const RouteGroup& group,
+                       View data) {
+  RouteRun run = summing(lane, 2 * group.size(), call, data.dtype, back.coder);
   run.calls[1] = back;
   run.dtypes[1] = sum_dtype(back.coder, data.dtype);
   run.whole = data;
   run.flow_count = 2;
   const bool plain = back.coder == nullptr;
   if (plain) run.flows[1].ahead = 1;  // in place: only what has been sent may be overwritten
-  run.logical_to = call.counters;
-  run.logical_dtype = data.dtype;
-  direct_all_reduce_route(run, group_of(lane, bounds), plain ? 2 : 1);
+  direct_all_reduce_route(run, group, plain ? 2 : 1);
   return run_route(lane, std::move(run));
 }
 
-// A scatter and a gather, one behind the other: rings, and framed payloads on either way. The gather takes no turn
-// among all-gathers: it would be taken here, behind the scatter, and ranks whose scatters end in another order would
-// wait for each other for ever.
-Task all_reduce_in_turn(GroupLane lane, CodedCall call, CodedCall back, View data, bool ring) {
-  Bounds bounds = part_bounds(lane.pool(), data.count(), lane.size(), common_unit(call.coder, back.coder));
-  const int64_t own = slice_of(bounds, lane.me).count;
+// Rings, two levels, and framed payloads on either way. The gather takes no turn among all-gathers: it would be taken
+// here, behind the scatter, and ranks whose scatters end in another order would wait for each other for ever.
+Task all_reduce_in_turn(GroupLane lane, CodedCall call, CodedCall sums, CodedCall back, View data,
+                        Algorithm algorithm) {
+  const bool levels = algorithm == Algorithm::kTwoLevel;
+  const Bounds bounds = part_bounds(lane.pool(), data.count(), lane.size(),
+                                    common_unit(call.coder, back.coder, levels ? sums.coder : nullptr));
+  const RouteGroup group = group_of(lane, bounds);
+  const Slice own = group.mine();
   const DType sum_type = sum_dtype(back.coder, data.dtype);
-  const Scratch<char> space(lane.pool(), own * static_cast<int64_t>(size_of(sum_type)));
-  const View sum(space.data(), sum_type, {own});
-  Task reduce = ring ? ring_scatter(lane, call, data, bounds, sum, false)
-                     : scatter(lane, call, {.ranks = lane.size()}, data, bounds, sum, false, call.counters);
+  const Scratch<char> space(lane.pool(),
+                            call.in_place ? 0 : lane.memory(own.count * static_cast<int64_t>(size_of(sum_type))));
+  const View sum = call.in_place ? part_of(data, own) : View(space.data(), sum_type, {own.count});
+  Task reduce = levels ? two_level_scatter(lane, call, sums, data, Bounds(lane.pool(), group.bounds), sum, false)
+                : algorithm == Algorithm::kRing ? ring_reduce_scatter(lane, call, bounds, data, sum, false)
+                                                : direct_reduce_scatter(lane, call, group, data, sum, 0, false);
   co_await reduce;
-  Task spread = gather(lane, back, sum, data, std::move(bounds), ring, nullptr);
+  GroupLane way_back = lane;
+  if (call.in_place) way_back.tag = lane.tag + 1;
+  Task spread = route_all_gather(way_back, back, group, sum, data, algorithm);
   co_await spread;
 }
 
-}  // namespace
-
-Task scatter_pieces(GroupLane lane, CodedCall call, Seat seat, View whole, Bounds bounds, View out, bool accumulate) {
-  return scatter(lane, call, seat, whole, bounds, out, accumulate, nullptr);
+Task route_all_to_all(const GroupLane& lane, const CodedCall& call, View from, const Bounds& from_bounds, View to,
+                      const Bounds& to_bounds) {
+  RouteRun run = moving(lane, 2 * lane.size(), call, from.dtype);
+  run.whole = from;
+  run.mine = to;
+  run.kept_from = part_of(from, slice_of(from_bounds, lane.me));
+  run.kept_to = part_of(to, slice_of(to_bounds, lane.me));
+  // Where a part starts is the sender's knowledge alone, so pieces are numbered within their part; with a state, which
+  // has a place for every element, by the place in `from`, which is then the same on all ranks.
+  all_to_all_route(run, group_of(lane, from_bounds), group_of(lane, to_bounds), call.state != nullptr);
+  return run_route(lane, std::move(run));
 }
 
+Task route_message(const GroupLane& lane, const CodedCall& call, View data, int peer, bool is_send) {
+  RouteRun run = moving(lane, 1, call, data.dtype);
+  run.whole = data;
+  run.message = true;
+  if (is_send) run.queue = call.packing;
+  // A message has one tag: lengths and payloads take turns on it.
+  if (!is_send && is_framed(call.coder)) run.flows[0].ahead = 1;
+  message_route(run, peer, is_send, data.count());
+  return run_route(lane, std::move(run));
+}
+
+// --- compressed verbs -------------------------------------------------------------------------------------------
+
 Task coded_reduce_scatter(GroupLane lane, CodedCall call, View whole, Bounds bounds, View out, bool accumulate) {
-  return scatter(lane, call, {.ranks = lane.size()}, whole, bounds, out, accumulate, call.counters);
+  if (lane.size() == 1) return reduce_alone(lane, whole, out, accumulate);
+  return direct_reduce_scatter(lane, call, group_of(lane, bounds), whole, out, 0, accumulate);
 }
 
 Task coded_all_gather(GroupLane lane, CodedCall call, View mine, View whole, Bounds bounds) {
-  return gather(lane, call, mine, whole, std::move(bounds), false, lane.gathers);
+  return coded_gather(lane, call, mine, whole, bounds, Algorithm::kDirect, lane.gathers);
 }
 
 Task coded_all_reduce(GroupLane lane, CodedCall scatter, CodedCall gather, View data) {
   if (lane.size() == 1) return nothing(lane);
   if (is_framed(scatter.coder) || is_framed(gather.coder))
-    return all_reduce_in_turn(lane, scatter, gather, data, false);
-  return all_reduce_at_once(lane, scatter, gather, data);
+    return all_reduce_in_turn(lane, scatter, CodedCall(), gather, data, Algorithm::kDirect);
+  // Both have payloads of known length: the sums of piece k go back while piece k + 1 arrives.
+  const Bounds bounds = part_bounds(lane.pool(), data.count(), lane.size(), common_unit(scatter.coder, gather.coder));
+  return direct_all_reduce(lane, scatter, gather, group_of(lane, bounds), data);
 }
 
 Task coded_ring_reduce_scatter(GroupLane lane, CodedCall call, View whole, Bounds bounds, View out, bool accumulate) {
-  return ring_scatter(lane, call, whole, bounds, out, accumulate);
+  return ring_reduce_scatter(lane, call, bounds, whole, out, accumulate);
 }
 
 Task coded_ring_all_reduce(GroupLane lane, CodedCall call, CodedCall gather, View data) {
-  return lane.size() == 1 ? nothing(lane) : all_reduce_in_turn(lane, call, gather, data, true);
+  if (lane.size() == 1) return nothing(lane);
+  return all_reduce_in_turn(lane, call, CodedCall(), gather, data, Algorithm::kRing);
+}
+
+Task coded_two_level_reduce_scatter(GroupLane lane, CodedCall intra, CodedCall inter, View whole, Bounds bounds,
+                                    View out, bool accumulate) {
+  return two_level_scatter(lane, intra, inter, whole, std::move(bounds), out, accumulate);
+}
+
+Task coded_two_level_all_reduce(GroupLane lane, CodedCall intra, CodedCall inter, CodedCall gather, View data) {
+  return all_reduce_in_turn(lane, intra, inter, gather, data, Algorithm::kTwoLevel);
+}
+
+Task coded_two_level_all_gather(GroupLane lane, CodedCall call, View mine, View whole, Bounds bounds) {
+  return coded_gather(lane, call, mine, whole, bounds, Algorithm::kTwoLevel, nullptr);
 }
 
 Task coded_send(GroupLane lane, CodedCall call, View data, int peer) {
-  RouteRun run = coded_run(lane, 1, Cut(*lane.tuning, data.dtype, call.coder), call, data.dtype);
-  run.whole = data;
-  run.message = true;
-  run.queue = call.packing;
-  run.logical_to = call.counters;
-  run.logical_dtype = data.dtype;
-  message_route(run, peer, true, data.count());
-  return run_route(lane, std::move(run));
+  return route_message(lane, call, data, peer, true);
 }
 
 Task coded_receive(GroupLane lane, CodedCall call, View data, int peer) {
-  RouteRun run = coded_run(lane, 1, Cut(*lane.tuning, data.dtype, call.coder), call, data.dtype);
-  run.whole = data;
-  run.message = true;
-  // A message has one tag: lengths and payloads take turns on it.
-  if (is_framed(call.coder)) run.flows[0].ahead = 1;
-  message_route(run, peer, false, data.count());
-  return run_route(lane, std::move(run));
+  return route_message(lane, call, data, peer, false);
 }
 
 Task coded_all_to_all(GroupLane lane, CodedCall call, View from, Bounds from_bounds, View to, Bounds to_bounds) {
-  RouteRun run = coded_run(lane, 2 * lane.size(), Cut(*lane.tuning, from.dtype, call.coder), call, from.dtype);
-  run.whole = from;
-  run.mine = to;
-  run.kept_from = part_of(from, slice_of(from_bounds, lane.me));
-  run.kept_to = part_of(to, slice_of(to_bounds, lane.me));
-  run.logical_to = call.counters;
-  run.logical_dtype = from.dtype;
-  // Where a part starts is the sender's knowledge alone, so pieces are numbered within their part; with a state, which
-  // has a place for every element, by the place in `from`, which is then the same on all ranks.
-  all_to_all_route(run, group_of(lane, from_bounds), group_of(lane, to_bounds), call.state != nullptr);
-  return run_route(lane, std::move(run));
+  return route_all_to_all(lane, call, from, from_bounds, to, to_bounds);
 }
 
 }  // namespace thinwire

@@ -42,9 +42,19 @@ struct CodedCall {
   TurnQueue* packing = nullptr;
   Msg msg;  // first, rank and ranks are filled in per piece
   CodingStats* stats = nullptr;
-  WireCounters* counters = nullptr;  // logical_bytes are added here (wire bytes are counted where they are sent)
-  Site site = Site::kControl;        // for messages about bad payloads
+  WireCounters* counters = nullptr;    // logical_bytes are added here (wire bytes are counted where they are sent)
+  Site site = Site::kControl;          // for messages about bad payloads
+  ReduceKind kind = ReduceKind::kSum;  // without coder
+  // Of a plain verb: partial sums may overwrite contributions, and pieces and windows are those of memory and wires,
+  // with nobody who packs meanwhile.
+  bool in_place = false;
 };
+inline CodedCall plain_call(ReduceKind kind = ReduceKind::kSum) {
+  CodedCall call;
+  call.kind = kind;
+  call.in_place = true;
+  return call;
+}
 
 // whole: fp32, bf16 or fp16, unchanged afterwards except where `out` lies in it. out: fp32 or whole's dtype, this
 // rank's range; accumulate adds.

@@ -1,123 +1,100 @@
-// The bytes that coded collectives make a rank send: the sums of their routes. Tests compare them with what is counted.
+// The bytes that coded collectives make a rank send, by rehearsal. Tests compare them with what is counted.
 #include "parallel/collective/coded.h"
-#include "parallel/collective/coded_chunks.h"
-#include "parallel/collective/node_seat.h"
-#include "parallel/collective/route_run.h"
 #include "parallel/collective/tuning.h"
 
 namespace thinwire {
 namespace {
 
-int64_t length(std::span<const int64_t> bounds, int member) {
-  return bounds[static_cast<size_t>(member) + 1] - bounds[static_cast<size_t>(member)];
-}
-std::vector<int64_t> part_list(int64_t count, int members, int64_t unit) {
-  std::vector<int64_t> bounds;
-  for (int m = 0; m <= members; ++m) bounds.push_back(part_bound(count, members, m, unit));
-  return bounds;
+CodedCall call_of(const Coder* coder) {
+  CodedCall call;
+  call.coder = coder;
+  return call;
 }
 
-// Bytes of a slice, by its length.
-class SliceBytes {
- public:
-  SliceBytes(const Coder* coder, const CommTuning& tuning, DType dtype)
-      : coder_(coder), cut_(tuning, dtype, coder), dtype_(dtype) {}
-  int64_t of(int64_t count) const { return slice_bytes(coder_, cut_, count, dtype_); }
+// A verb on slices: verb(lane, whole, bounds).
+template <typename Verb>
+int64_t of_slices(const CommTuning& tuning, std::span<const int> nodes, int me, std::span<const int64_t> bounds,
+                  DType dtype, const Verb& verb) {
+  return rehearsed_bytes(tuning, nodes, static_cast<int>(bounds.size()) - 1, me, [&](const GroupLane& lane) {
+    return verb(lane, nowhere(dtype, bounds.back()), Bounds(lane.pool(), bounds));
+  });
+}
 
- private:
-  const Coder* coder_;
-  Cut cut_;
-  DType dtype_;
-};
+View slice_at(View whole, std::span<const int64_t> bounds, int me) {
+  const auto m = static_cast<size_t>(me);
+  return whole.element_range(bounds[m], bounds[m + 1] - bounds[m]);
+}
 
-// A sink for routes with one compression.
-RouteBytes one_coding(const Coder* coder, const CommTuning& tuning, DType dtype) {
-  return {Cut(tuning, dtype, coder), {coder, dtype}, {coder, dtype}};
+std::vector<int> nodes_of(const NodeGrid& grid) {
+  std::vector<int> nodes;
+  for (int r = 0; r < grid.nodes * grid.local; ++r) nodes.push_back(r / grid.local);
+  return nodes;
 }
 
 }  // namespace
 
 int64_t coded_message_bytes(const Coder& coder, const CommTuning& tuning, int64_t count, DType dtype) {
-  RouteBytes sent = one_coding(&coder, tuning, dtype);
-  message_route(sent, 0, true, count);
-  return sent.bytes;
+  return rehearsed_bytes(tuning, {}, 2, 0, [&](const GroupLane& lane) {
+    return coded_send(lane, call_of(&coder), nowhere(dtype, count), 1);
+  });
 }
 
 int64_t coded_reduce_scatter_bytes(const Coder& coder, const CommTuning& tuning, int me,
                                    std::span<const int64_t> bounds, DType dtype) {
-  RouteBytes sent = one_coding(&coder, tuning, dtype);
-  direct_reduce_scatter_route(sent, {me, bounds});
-  return sent.bytes;
+  return of_slices(tuning, {}, me, bounds, dtype, [&](const GroupLane& lane, View whole, Bounds own) {
+    return coded_reduce_scatter(lane, call_of(&coder), whole, std::move(own), whole, false);
+  });
 }
 
 int64_t coded_all_gather_bytes(const Coder& coder, const CommTuning& tuning, int me, std::span<const int64_t> bounds,
                                DType dtype) {
-  RouteBytes sent = one_coding(&coder, tuning, dtype);
-  direct_all_gather_route(sent, {me, bounds});
-  return sent.bytes;
+  return of_slices(tuning, {}, me, bounds, dtype, [&](const GroupLane& lane, View whole, Bounds own) {
+    return coded_all_gather(lane, call_of(&coder), slice_at(whole, bounds, me), whole, std::move(own));
+  });
 }
 
 int64_t coded_all_reduce_bytes(const Coder& scatter, const Coder* gather, const CommTuning& tuning, int members, int me,
                                int64_t count, DType dtype) {
-  if (members == 1) return 0;
-  const std::vector<int64_t> bounds = part_list(count, members, common_unit(&scatter, gather));
-  const DType sum_type = sum_dtype(gather, dtype);
-  if (!is_framed(&scatter) && !is_framed(gather)) {
-    RouteBytes sent(Cut(tuning, dtype, &scatter, gather), {&scatter, dtype}, {gather, sum_type});
-    direct_all_reduce_route(sent, {me, bounds}, 1);
-    return sent.bytes;
-  }
-  RouteBytes back = one_coding(gather, tuning, sum_type);
-  direct_all_gather_route(back, {me, bounds});
-  return coded_reduce_scatter_bytes(scatter, tuning, me, bounds, dtype) + back.bytes;
+  return rehearsed_bytes(tuning, {}, members, me, [&](const GroupLane& lane) {
+    return coded_all_reduce(lane, call_of(&scatter), call_of(gather), nowhere(dtype, count));
+  });
 }
 
 int64_t coded_ring_reduce_scatter_bytes(const Coder& coder, const CommTuning& tuning, int me,
                                         std::span<const int64_t> bounds, DType dtype) {
-  RouteBytes sent(Cut(tuning, dtype, &coder), {&coder, dtype}, {&coder, sum_dtype(&coder, dtype)});
-  ring_reduce_scatter_route(sent, {me, bounds}, 1, false);
-  return sent.bytes;
+  return of_slices(tuning, {}, me, bounds, dtype, [&](const GroupLane& lane, View whole, Bounds own) {
+    return coded_ring_reduce_scatter(lane, call_of(&coder), whole, std::move(own), whole, false);
+  });
 }
 
 int64_t coded_ring_all_reduce_bytes(const Coder& coder, const Coder* gather, const CommTuning& tuning, int members,
                                     int me, int64_t count, DType dtype) {
-  if (members == 1) return 0;
-  const std::vector<int64_t> bounds = part_list(count, members, common_unit(&coder, gather));
-  RouteBytes back = one_coding(gather, tuning, sum_dtype(gather, dtype));
-  ring_all_gather_route(back, {me, bounds}, 1);
-  return coded_ring_reduce_scatter_bytes(coder, tuning, me, bounds, dtype) + back.bytes;
+  return rehearsed_bytes(tuning, {}, members, me, [&](const GroupLane& lane) {
+    return coded_ring_all_reduce(lane, call_of(&coder), call_of(gather), nowhere(dtype, count));
+  });
 }
 
 int64_t coded_two_level_reduce_scatter_bytes(const Coder* intra, const Coder* inter, const CommTuning& tuning,
                                              const NodeGrid& grid, int me, std::span<const int64_t> bounds,
                                              DType dtype) {
-  const NodeSeat g(grid, me);
-  const DType sum_type = sum_dtype(inter, dtype);
-  const SliceBytes inside(intra, tuning, dtype), outside(inter, tuning, sum_type);
-  int64_t bytes = 0;
-  for (int j = 0; j < g.nodes; ++j) {
-    for (int l = 0; l < g.local; ++l)
-      if (l != g.place) bytes += inside.of(length(bounds, g.member(j, l)));
-    if (j != g.node) bytes += outside.of(length(bounds, g.member(j, g.place)));
-  }
-  return bytes;
+  return of_slices(tuning, nodes_of(grid), me, bounds, dtype, [&](const GroupLane& lane, View whole, Bounds own) {
+    return coded_two_level_reduce_scatter(lane, call_of(intra), call_of(inter), whole, std::move(own), whole, false);
+  });
 }
 
 int64_t coded_two_level_all_gather_bytes(const Coder* coder, const CommTuning& tuning, const NodeGrid& grid, int me,
                                          std::span<const int64_t> bounds, DType dtype) {
-  const NodeSeat g(grid, me);
-  const SliceBytes slice(coder, tuning, dtype);
-  int64_t bytes = (g.nodes - 1) * slice.of(length(bounds, me));
-  for (int j = 0; j < g.nodes; ++j) bytes += (g.local - 1) * slice.of(length(bounds, g.member(j, g.place)));
-  return bytes;
+  return of_slices(tuning, nodes_of(grid), me, bounds, dtype, [&](const GroupLane& lane, View whole, Bounds own) {
+    return coded_two_level_all_gather(lane, call_of(coder), slice_at(whole, bounds, me), whole, std::move(own));
+  });
 }
 
 int64_t coded_two_level_all_reduce_bytes(const Coder* intra, const Coder* inter, const Coder* gather,
                                          const CommTuning& tuning, const NodeGrid& grid, int me, int64_t count,
                                          DType dtype) {
-  const std::vector<int64_t> bounds = part_list(count, grid.nodes * grid.local, common_unit(intra, inter, gather));
-  return coded_two_level_reduce_scatter_bytes(intra, inter, tuning, grid, me, bounds, dtype) +
-         coded_two_level_all_gather_bytes(gather, tuning, grid, me, bounds, sum_dtype(gather, dtype));
+  return rehearsed_bytes(tuning, nodes_of(grid), grid.nodes * grid.local, me, [&](const GroupLane& lane) {
+    return coded_two_level_all_reduce(lane, call_of(intra), call_of(inter), call_of(gather), nowhere(dtype, count));
+  });
 }
 
 int64_t rounds_all_reduce_bytes(const RoundCodec& codec, const CommTuning& tuning, std::span<const int> nodes,

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <limits>
 #include <numeric>
 
 #include "engine/base/core/error.h"
@@ -16,7 +15,6 @@ static_assert(std::endian::native == std::endian::little, "lengths travel little
 namespace {
 
 constexpr int64_t kVector = 16;  // elements: pieces end on whole vectors
-constexpr int64_t kUncut = std::numeric_limits<int64_t>::max();
 
 size_t rounded(size_t bytes) {
   return (bytes + 63) / 64 * 64;
@@ -39,33 +37,11 @@ Bounds part_bounds(BlockPool& pool, int64_t count, int parts, int64_t unit) {
   return bounds;
 }
 
-Cut::Cut(const CommTuning& tuning, DType dtype, const Coder* first, const Coder* second) {
-  const int64_t unit = common_unit(first, second);
-  chunk_ = std::max(unit, tuning.chunk_bytes / static_cast<int64_t>(size_of(dtype)) / unit * unit);
+int64_t chunk_of(const CommTuning& tuning, DType dtype, const Coder* first, const Coder* second) {
   for (const Coder* coder : {first, second})
-    if (coder != nullptr && coder->granule() == 0) chunk_ = kUncut;
-}
-
-Slice Cut::piece(const Slice& slice, int64_t k) const {
-  if (k >= pieces(slice.count)) return {slice.first + slice.count, 0};
-  const int64_t begin = k * chunk_;
-  return {slice.first + begin, std::min(chunk_, slice.count - begin)};
-}
-
-int64_t Cut::most_pieces(const Bounds& bounds, int members) const {
-  int64_t most = 0;
-  for (int m = 0; m < members; ++m) most = std::max(most, pieces(slice_of(bounds, m).count));
-  return most;
-}
-
-int64_t longest_slice(const Bounds& bounds, int members) {
-  int64_t longest = 0;
-  for (int m = 0; m < members; ++m) longest = std::max(longest, slice_of(bounds, m).count);
-  return longest;
-}
-
-Bounds copy_of(BlockPool& pool, const Bounds& bounds, int members) {
-  return Bounds(pool, std::span<const int64_t>(bounds.data(), static_cast<size_t>(members) + 1));
+    if (coder != nullptr && coder->granule() == 0) return kUncut;
+  const int64_t unit = common_unit(first, second);
+  return std::max(unit, tuning.chunk_bytes / static_cast<int64_t>(size_of(dtype)) / unit * unit);
 }
 
 DType sum_dtype(const Coder* coder, DType dtype) {
@@ -81,12 +57,12 @@ size_t payload_bytes(const Coder* coder, int64_t count, DType dtype) {
   return coder == nullptr ? static_cast<size_t>(count) * size_of(dtype) : coder->wire_bytes(count, dtype);
 }
 
-int64_t slice_bytes(const Coder* coder, const Cut& cut, int64_t count, DType dtype) {
-  const int64_t pieces = cut.pieces(count);
+int64_t slice_bytes(const Coder* coder, int64_t chunk, int64_t count, DType dtype) {
+  const int64_t pieces = pieces_of(count, chunk);
   if (pieces == 0) return 0;
-  const int64_t last = cut.piece({0, count}, pieces - 1).count;
+  const int64_t last = count - (pieces - 1) * chunk;
   int64_t bytes = static_cast<int64_t>(payload_bytes(coder, last, dtype));
-  if (pieces > 1) bytes += (pieces - 1) * static_cast<int64_t>(payload_bytes(coder, cut.chunk(), dtype));
+  if (pieces > 1) bytes += (pieces - 1) * static_cast<int64_t>(payload_bytes(coder, chunk, dtype));
   return bytes + (is_framed(coder) ? pieces * static_cast<int64_t>(kLengthBytes) : 0);
 }
 
@@ -130,21 +106,19 @@ void convert(View from, View to) {
 
 // --- PieceCoder -------------------------------------------------------------------------------------------------
 
-PieceCoder::PieceCoder(const GroupLane& lane, const CodedCall& call, const Seat& seat, ReduceKind kind)
+PieceCoder::PieceCoder(const GroupLane& lane, const CodedCall& call)
     : lane_(lane),
       call_(call),
-      seat_(seat),
-      kind_(kind),
       exact_(call.coder != nullptr && call.coder->traits().lossless),
       sources_(lane.pool(), call.coder == nullptr || exact_ ? std::max(2, lane.size()) : 0) {
   if (call_.stats == nullptr) call_.stats = &unread_;
-  call_.msg.ranks = seat.ranks;
+  call_.msg.ranks = lane.size();
 }
 
 size_t PieceCoder::pack(View in, View reference, int64_t first, char* out, View own) {
   Msg msg = call_.msg;
-  msg.first = seat_.first + first;
-  msg.rank = seat_.rank_of(lane_.me);
+  msg.first = first;
+  msg.rank = lane_.me;
   const size_t bound = bytes(in.count(), in.dtype);
   const std::span<std::byte> room(reinterpret_cast<std::byte*>(out), bound);
   if (!call_.coder->keeps_decoded(msg)) own = View();
@@ -160,7 +134,7 @@ void PieceCoder::absorb_own(const char* payload, size_t bytes, DType dtype, View
 
 Share PieceCoder::share(const char* payload, size_t bytes, int member, DType dtype, int64_t count) const {
   Share share;
-  share.rank = seat_.rank_of(member);
+  share.rank = member;
   if (plain()) {
     share.raw = View(const_cast<char*>(payload), dtype, {count});
   } else {
@@ -172,7 +146,7 @@ Share PieceCoder::share(const char* payload, size_t bytes, int member, DType dty
 void PieceCoder::absorb(std::span<const Share> shares, DType dtype, View out, bool accumulate, int64_t first,
                         int64_t k) {
   Msg msg = call_.msg;
-  msg.first = seat_.first + first;
+  msg.first = first;
   if (!plain() && !exact_) return decode_sum(msg, shares, out, accumulate, k);
   const int64_t count = out.count();
   const auto stride = static_cast<int64_t>(rounded(static_cast<size_t>(count) * size_of(dtype)));
@@ -186,7 +160,7 @@ void PieceCoder::absorb(std::span<const Share> shares, DType dtype, View out, bo
     }
     sources_[static_cast<int64_t>(i)] = elements;
   }
-  combine_in_rank_order(kind_, dtype, sources_.data(), static_cast<int>(shares.size()), out.dtype, out.data, count,
+  combine_in_rank_order(call_.kind, dtype, sources_.data(), static_cast<int>(shares.size()), out.dtype, out.data, count,
                         accumulate);
 }
 
@@ -197,8 +171,7 @@ void PieceCoder::decode_sum(const Msg& msg, std::span<const Share> shares, View 
     call_.coder->absorb(named, shares, out, accumulate, *call_.stats);
   } catch (const Error& error) {
     if (error.code() != ExitCode::kBadData) throw;
-    const int rank = culprit(msg, shares, out.count());
-    bad_payload(rank < 0 ? -1 : (rank - seat_.rank) / seat_.step, k, error.what());
+    bad_payload(culprit(msg, shares, out.count()), k, error.what());
   }
 }
 
@@ -207,7 +180,7 @@ void PieceCoder::absorb_one(const char* payload, size_t bytes, int member, DType
   const Share one = share(payload, bytes, member, dtype, out.count());
   if (plain()) return convert(one.raw, out);
   Msg msg = call_.msg;
-  msg.first = seat_.first + first;
+  msg.first = first;
   if (!exact_ || out.dtype == dtype) return decode_sum(msg, {&one, 1}, out, false, k);
   const Scratch<char> decoded(lane_.pool(), out.count() * static_cast<int64_t>(size_of(dtype)));
   const View part(decoded.data(), dtype, {out.count()});
@@ -278,7 +251,7 @@ Inbox::Inbox(const GroupLane& lane, int places, size_t longest, bool framed, int
       tag_(tag),
       length_tag_(length_tag),
       places_(places),
-      ahead_(ahead),
+      waits_(std::min(ahead, kMostAhead)),
       slots_(slots),
       stride_(rounded(longest)),
       space_(lane.pool(), static_cast<int64_t>(stride_) * places * slots),

@@ -2,6 +2,7 @@
 #include "parallel/collective/coded.h"
 #include "parallel/collective/coded_chunks.h"
 #include "parallel/collective/rank_sum.h"
+#include "parallel/collective/route_run.h"
 #include "parallel/collective/tuning.h"
 #include "parallel/collective/two_level.h"
 
@@ -113,15 +114,18 @@ Task perform(GroupLane lane, RoundCall call, View whole, const Bounds* bounds, V
 }  // namespace
 
 Task rounds_all_reduce(GroupLane lane, RoundCall call, View data) {
-  const int64_t logical = all_reduce_bytes(*lane.tuning, lane.nodes, lane.size(), lane.me, data.count(), sizeof(float));
+  const int64_t logical =
+      rehearsed_bytes(lane, [&](const GroupLane& plain) { return plain_all_reduce(plain, data, ReduceKind::kSum); });
   const Tally tally(lane, call.counters, logical);
   Task task = perform(lane, call, data, nullptr, data, false);
   co_await task;
 }
 
 Task rounds_reduce_scatter(GroupLane lane, RoundCall call, View whole, Bounds bounds, View out, bool accumulate) {
-  const std::span<const int64_t> cuts(bounds.data(), static_cast<size_t>(lane.size()) + 1);
-  const Tally tally(lane, call.counters, reduce_scatter_bytes(*lane.tuning, lane.nodes, lane.me, cuts, sizeof(float)));
+  const int64_t logical = rehearsed_bytes(lane, [&](const GroupLane& plain) {
+    return plain_reduce_scatter(plain, whole, Bounds(lane.pool(), group_of(lane, bounds).bounds), whole, false);
+  });
+  const Tally tally(lane, call.counters, logical);
   Task task = perform(lane, call, whole, &bounds, out, accumulate);
   co_await task;
 }

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "parallel/collective/collectives.h"
+#include "parallel/collective/route_run.h"
 #include "parallel/collective/tuning.h"
 #include "parallel/collective/two_level.h"
 #include "parallel/wire/host_staging.h"
@@ -183,27 +183,15 @@ Task Communicator::all_gather_task(View mine, View whole, std::span<const int64_
   char* const place = start_of(whole, bounds, rank_);
   const int64_t count = bounds[static_cast<size_t>(rank_) + 1] - bounds[static_cast<size_t>(rank_)];
   TW_CHECK(mine.count() == count && mine.dtype == whole.dtype, mine.count(), " elements for a range of ", count);
-  const GroupLane lane = next_lane();
-  if (whole.count() == 0) return nothing(lane);
-  const bool direct = size() > 1 && choose_algorithm(tuning_, Verb::kAllGather, nodes_, size(),
-                                                     static_cast<int64_t>(whole.bytes())) == Algorithm::kDirect;
-  if (direct && !overlap(mine, whole))
-    return direct_all_gather(lane, mine, whole, Bounds(pool(), bounds), lane.gathers);
-  Task gather = size() == 1 ? nothing(lane) : gather_task(lane, whole, Bounds(pool(), bounds));
-  if (count == 0 || mine.data == place) return gather;
-  return gather_from(lane, mine, place, std::move(gather));
-}
-
-Task Communicator::gather_task(const GroupLane& lane, View whole, Scratch<int64_t> bounds) const {
-  switch (choose_algorithm(tuning_, Verb::kAllGather, nodes_, size(), static_cast<int64_t>(whole.bytes()))) {
-    case Algorithm::kRing:
-      return ring_all_gather(lane, whole, bounds);
-    case Algorithm::kTwoLevel:
-      return two_level_all_gather(lane, whole, std::move(bounds));
-    default:
-      return direct_all_gather(lane, whole.element_range(bounds[rank_], bounds[rank_ + 1] - bounds[rank_]), whole,
-                               bounds, lane.gathers);
-  }
+  GroupLane lane = next_lane();
+  const bool direct = choose_algorithm(tuning_, Verb::kAllGather, nodes_, size(),
+                                       static_cast<int64_t>(whole.bytes())) == Algorithm::kDirect;
+  if (count == 0 || mine.data == place || (direct && size() > 1 && !overlap(mine, whole)))
+    return plain_all_gather(lane, mine, whole, Bounds(pool(), bounds));
+  GroupLane inner = lane;
+  inner.place = SequencePlace();  // the outer task's
+  return gather_from(lane, mine, place,
+                     plain_all_gather(inner, View(place, whole.dtype, {count}), whole, Bounds(pool(), bounds)));
 }
 
 Task Communicator::all_to_all_task(View from, std::span<const int64_t> from_bounds, View to,
@@ -215,7 +203,7 @@ Task Communicator::all_to_all_task(View from, std::span<const int64_t> from_boun
     return bounds[static_cast<size_t>(rank_) + 1] - bounds[static_cast<size_t>(rank_)];
   };
   TW_CHECK(mine(from_bounds) == mine(to_bounds), "what this rank keeps differs in length");
-  return direct_all_to_all(next_lane(), from, Bounds(pool(), from_bounds), to, Bounds(pool(), to_bounds));
+  return route_all_to_all(next_lane(), plain_call(), from, Bounds(pool(), from_bounds), to, Bounds(pool(), to_bounds));
 }
 
 Task Communicator::broadcast_task(View data, int root) {
@@ -225,11 +213,11 @@ Task Communicator::broadcast_task(View data, int root) {
 }
 
 Task Communicator::send_task(View data, int peer) {
-  return message_task(lane_to(peer), data, peer, true);
+  return route_message(lane_to(peer), plain_call(), data, peer, true);
 }
 
 Task Communicator::receive_task(View data, int peer) {
-  return message_task(lane_from(peer), data, peer, false);
+  return route_message(lane_from(peer), plain_call(), data, peer, false);
 }
 
 Task Communicator::barrier_task() {
@@ -315,7 +303,8 @@ Ticket Communicator::point_to_point(View data, int peer, bool is_send) {
                            .sequence = window.next(),
                            .bytes = static_cast<int64_t>(data.bytes())};
   // One message, or the two pieces that a window of pieces would have under way (collectives.h).
-  if (data.bytes() == 0 || data.bytes() > std::min(2 * bare_lane().piece_bytes(), kLargestMessage)) {
+  if (data.bytes() == 0 ||
+      data.bytes() > std::min(2 * static_cast<size_t>(bare_lane().piece_elements(DType::u8)), kLargestMessage)) {
     Task task = is_send ? send_task(data, peer) : receive_task(data, peer);
     return progress_->start(std::move(task), note, counters_);
   }

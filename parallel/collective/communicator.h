@@ -103,7 +103,6 @@ class Communicator {
   Ticket point_to_point(View data, int peer, bool is_send);
   Task send_task(View data, int peer);  // in pieces: what is too large for one message (see point_to_point)
   Task receive_task(View data, int peer);
-  Task gather_task(const GroupLane& lane, View whole, Scratch<int64_t> bounds) const;
   void check_peer(int peer) const;
   void check_bounds(std::span<const int64_t> bounds, View whole) const;
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 
 namespace thinwire {
@@ -46,13 +47,14 @@ enum class StopKind : uint8_t {
 struct Stop {
   StopKind kind = StopKind::kSend;
   Slice slice;                 // as coders number the message
-  Circle from, to;             // of size 1: nobody
+  Circle from, to, also;       // of size 1: nobody. also: gets what `to` gets, behind it
   int flow = 0, out_flow = 0;  // received in, sent in: a flow has its own window and tag
   int coding = 0, out_coding = 0;
   int64_t start = 0;  // tick of piece 0
   int place = 0;      // of the first buffer of a piece in its flow
   int packer = -1;    // kStore: who packed it, where that is not who sent it
   Spot own, result;
+  int receivers() const { return to.peers() + also.peers(); }
 };
 
 class RouteSink {
@@ -63,20 +65,37 @@ class RouteSink {
   ~RouteSink() = default;
 };
 
-// Member me; slice r is [bounds[r], bounds[r + 1]).
+// Who takes part, and what is whose: the slice of the member at place p is [bounds[i], bounds[i + 1]), i being
+// first + p * step. A part of a larger group keeps that group's members and bounds.
 struct RouteGroup {
-  int me = 0;
+  Circle all;  // seen from this member
   std::span<const int64_t> bounds;
-  int size() const { return static_cast<int>(bounds.size()) - 1; }
-  Slice slice(int member) const {
-    const auto m = static_cast<size_t>(member);
-    return {bounds[m], bounds[m + 1] - bounds[m]};
+  int first = 0, step = 1;
+  RouteGroup(const Circle& all, std::span<const int64_t> bounds, int first = 0, int step = 1)
+      : all(all), bounds(bounds), first(first), step(step) {}
+  RouteGroup(int me, std::span<const int64_t> bounds)
+      : RouteGroup(Circle::all(static_cast<int>(bounds.size()) - 1, me), bounds) {}
+  int size() const { return all.size; }
+  int me() const { return all.at; }
+  Slice slice(int place) const {
+    const auto i = static_cast<size_t>(first + place * step);
+    return {bounds[i], bounds[i + 1] - bounds[i]};
   }
+  Slice mine() const { return slice(me()); }
+  // Place of peer i of 1 .. size() - 1, in the order of sends and of receives.
+  int to(int i) const { return (me() + i) % size(); }
+  int from(int i) const { return (me() + size() - i) % size(); }
+  Circle one(int place) const { return Circle::one(all.member(place)); }
 };
 
+inline constexpr int64_t kUncut = std::numeric_limits<int64_t>::max();  // as a piece: slices travel whole
+inline int64_t pieces_of(int64_t count, int64_t chunk) {
+  return count == 0 ? 0 : (count - 1) / chunk + 1;
+}
+
 // Codings: 0 contributions and gathers, 1 sums on their way.
-// Flow 0: every slice goes to its owner, who adds in rank order. The sum ends in kOut, from 0 on.
-void direct_reduce_scatter_route(RouteSink& sink, const RouteGroup& group);
+// Flow 0: every slice goes to its owner, who adds in rank order. The sum ends in kOut, from `at` on.
+void direct_reduce_scatter_route(RouteSink& sink, const RouteGroup& group, int64_t at = 0);
 // Sums go back to all in flow 1 (coding 1), `lag` ticks behind. In place.
 void direct_all_reduce_route(RouteSink& sink, const RouteGroup& group, int lag);
 // Everybody's slice goes to all. From kMine to kWhole.
@@ -85,6 +104,14 @@ void direct_all_gather_route(RouteSink& sink, const RouteGroup& group);
 // in_place: partial sums overwrite kWhole. The first hop has coding 0, later ones have coding 1.
 void ring_reduce_scatter_route(RouteSink& sink, const RouteGroup& group, int64_t most, bool in_place);
 void ring_all_gather_route(RouteSink& sink, const RouteGroup& group, int64_t most);
+// Between nodes: all slices are node sums, made one behind the other while those before them travel. They leave whole,
+// slice by slice, in ticks of their own; `chunk`: elements of a piece. in_place: they lie in kWhole at their slices;
+// else behind each other, the next node's first and mine last. The sum ends in kOut.
+void column_reduce_scatter_route(RouteSink& sink, const RouteGroup& group, int64_t chunk, bool in_place);
+// Everybody's slice goes to its column (the members at one place of each node) and to its node; what comes by the
+// column (flow 0) goes on to the node as it is, in flow 1. From kMine to kWhole. bounds: of all members.
+void two_level_all_gather_route(RouteSink& sink, const Circle& node, const Circle& column,
+                                std::span<const int64_t> bounds);
 // from: of what I send (kWhole), to: of what I receive (kMine). keyed: coders number pieces by the place in `from`.
 void all_to_all_route(RouteSink& sink, const RouteGroup& from, const RouteGroup& to, bool keyed);
 // Binomial tree; kWhole.

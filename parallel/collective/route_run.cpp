@@ -7,18 +7,48 @@
 #include "parallel/collective/rank_sum.h"
 
 namespace thinwire {
+
+RouteRun::RouteRun(const GroupLane& lane, int64_t stops, const CodedCall& call, DType dtype, int64_t chunk)
+    : calls{call, call},
+      dtypes{dtype, dtype},
+      chunk(chunk),
+      logical_to(call.counters),
+      logical_dtype(dtype),
+      rehearsal_(lane.rehearsal),
+      stops_(lane.pool(), lane.memory(stops)) {
+  if (!call.in_place) return;
+  // Sends of two pieces are under way, so that a message of another operation between the same ranks waits for two
+  // pieces, not for the end of a large one.
+  flows[0] = {.ahead = 2, .exchanges = 2, .own_ahead = 1};
+  flows[1].exchanges = 2;
+}
+
+void RouteRun::add(const Stop& stop) {
+  sent_elements_ += stop.receivers() * stop.slice.count;
+  if (rehearsal_ != nullptr) {
+    const int coding = stop.kind == StopKind::kAdd ? stop.out_coding : stop.coding;
+    if (stop.receivers() > 0)
+      rehearsal_->bytes += stop.receivers() * slice_bytes(calls[coding].coder, chunk, stop.slice.count, dtypes[coding]);
+    return;
+  }
+  TW_CHECK(count_ < stops_.count());
+  codings_ = std::max({codings_, stop.coding + 1, stop.out_coding + 1});
+  passes_on_ |= stop.from.peers() > 0 && stop.receivers() > 0;
+  stops_[count_++] = stop;
+}
+
 namespace {
 
 // Buffers and codings of a run. Lives in the frame of run_route().
 class Runner {
  public:
   Runner(const GroupLane& lane, const RouteRun& run) : lane_(lane), run_(run) {
-    coders_[0].emplace(lane, run.calls[0], run.seat, run.kind);
-    if (run.codings() > 1) coders_[1].emplace(lane, run.calls[1], run.seat, run.kind);
+    coders_[0].emplace(lane, run.calls[0]);
+    if (run.codings() > 1) coders_[1].emplace(lane, run.calls[1]);
     struct Need {
       int in_places = 1, out_places = 1;
       size_t in_bytes = 0, out_bytes = 0;
-      bool passed_on = false;
+      bool in_framed = false, out_framed = false, passed_on = false;
     } needs[2];
     int64_t partial = 0;
     int shares = 0;
@@ -29,16 +59,18 @@ class Runner {
       if (stop.from.peers() > 0) {
         Need& in = needs[stop.flow];
         in.in_places = std::max(in.in_places, stop.place + stop.from.peers());
+        in.in_framed |= coder(stop.coding).framed();
         if (!in_place(stop)) {
           in.in_bytes = std::max(in.in_bytes, coder(stop.coding).bytes(count, run.dtypes[stop.coding]));
-          in.passed_on |= stop.kind == StopKind::kStore && stop.to.peers() > 0;
+          in.passed_on |= stop.kind == StopKind::kStore && stop.receivers() > 0;
         }
       }
       if (stop.kind == StopKind::kAdd) shares = std::max(shares, stop.from.size);
-      if (stop.to.peers() == 0) continue;
+      if (stop.receivers() == 0) continue;
+      const int coding = coding_out(stop);
       Need& out = needs[stop.out_flow];
       out.out_places = std::max(out.out_places, stop.place + 1);
-      const int coding = coding_out(stop);
+      out.out_framed |= coder(coding).framed();
       const bool packed = !coder(coding).plain() || (stop.kind == StopKind::kAdd && stop.result.space == Space::kNone);
       if (stop.kind == StopKind::kStore || !packed) continue;
       out.out_bytes = std::max(out.out_bytes, coder(coding).bytes(count, run.dtypes[coding]));
@@ -47,12 +79,14 @@ class Runner {
     }
     for (int f = 0; f < run.flow_count; ++f) {
       const RouteFlow& flow = run.flows[f];
-      const bool framed = coder(f).framed();
-      const int tag = lane.tag + f, length_tag = run.message ? lane.tag : lane.tag + 1;
-      const int64_t slots = flow.ahead + (needs[f].passed_on ? flow.exchanges * flow.group : 0);
-      in_[f].emplace(lane, needs[f].in_places, needs[f].in_bytes, framed, tag, length_tag, flow.ahead, slots);
-      out_[f].emplace(lane, needs[f].out_places, needs[f].out_bytes, framed, tag, length_tag, flow.exchanges,
-                      flow.group);
+      const Need& need = needs[f];
+      // Lengths travel under the second tag: framed flows share the first.
+      const int tag = need.in_framed || need.out_framed ? lane.tag : lane.tag + f;
+      const int length_tag = run.message ? lane.tag : lane.tag + 1;
+      const int64_t slots = flow.ahead + (need.passed_on ? flow.exchanges * flow.group : 0);
+      in_[f].emplace(lane, need.in_places, need.in_bytes, need.in_framed, tag, length_tag, flow.ahead, slots);
+      out_[f].emplace(lane, need.out_places, need.out_bytes, need.out_framed,
+                      fails(RouteFault::kWrongTag, f) ? tag + 2 : tag, length_tag, flow.exchanges, flow.group);
     }
     partial_.emplace(lane.pool(), partial);
     shares_.emplace(lane.pool(), shares);
@@ -61,7 +95,10 @@ class Runner {
   int64_t ticks() const { return ticks_; }
   int64_t own_ticks() const { return own_ticks_; }  // own slices have left before this one
   // What has to be over before number u of a flow leaves; nullptr: nothing.
-  Exchange* before(int f, int64_t u) { return u % run_.flows[f].group == 0 ? &out_[f]->departures(u) : nullptr; }
+  Exchange* before(int f, int64_t u) {
+    const bool waits = u % run_.flows[f].group == 0 && lane_.fault != RouteFault::kReusedTooEarly;
+    return waits ? &out_[f]->departures(u) : nullptr;
+  }
   Exchange& departures(int f, int exchange) { return out_[f]->departures(exchange * run_.flows[f].group); }
   Exchange& lengths(int f, int64_t t) { return in_[f]->lengths(t); }
   Exchange& arrivals(int f, int64_t t) { return in_[f]->arrivals(t); }
@@ -76,7 +113,8 @@ class Runner {
       const int64_t count = count_at(stop, t);
       if (count == 0) continue;
       char* const where = in_place(stop) ? static_cast<char*>(view(stop, stop.result, t).data) : nullptr;
-      const size_t bytes = coder(stop.coding).bytes(count, run_.dtypes[stop.coding]);
+      const bool missing = t == 0 && fails(RouteFault::kReceiveTooFew, f);
+      const size_t bytes = missing ? 0 : coder(stop.coding).bytes(count, run_.dtypes[stop.coding]);
       for (int i = 1; i <= stop.from.peers(); ++i) {
         const int place = (stop.from.at + stop.from.size - i) % stop.from.size;
         const int member = stop.from.member(place);
@@ -130,6 +168,7 @@ class Runner {
 
  private:
   PieceCoder& coder(int coding) { return *coders_[coding]; }
+  bool fails(RouteFault fault, int f) const { return lane_.fault == fault && f == run_.flow_count - 1; }
   static int coding_out(const Stop& stop) { return stop.kind == StopKind::kAdd ? stop.out_coding : stop.coding; }
   int64_t pieces(const Stop& stop) const { return stop.slice.count == 0 ? 0 : (stop.slice.count - 1) / run_.chunk + 1; }
   // Elements of the piece that is due at tick t; 0: none.
@@ -151,8 +190,9 @@ class Runner {
   }
 
   void send(const Stop& stop, int64_t u, const char* payload, size_t bytes) {
-    for (int i = 1; i <= stop.to.peers(); ++i)
-      out_[stop.out_flow]->send(u, stop.place, payload, bytes, lane_.world_rank(stop.to.to(i)));
+    for (const Circle* const to : {&stop.to, &stop.also})
+      for (int i = 1; i <= to->peers(); ++i)
+        out_[stop.out_flow]->send(u, stop.place, payload, bytes, lane_.world_rank(to->to(i)));
   }
 
   // result: where this rank, too, gets what the others decode; before that, with value difference, what they hold.
@@ -173,7 +213,7 @@ class Runner {
       if (place == stop.from.at) {
         Share raw;
         raw.raw = view(stop, stop.own, t);
-        raw.rank = coder(stop.coding).rank_of(lane_.me);
+        raw.rank = lane_.me;
         (*shares_)[place] = raw;
       } else {
         const int at = buffer(stop, place);
@@ -184,7 +224,7 @@ class Runner {
     }
     const std::span<const Share> all(shares_->data(), static_cast<size_t>(stop.from.size));
     const View result = view(stop, stop.result, t);
-    if (stop.to.peers() == 0) return coder(stop.coding).absorb(all, dtype, result, run_.accumulate, first, k);
+    if (stop.receivers() == 0) return coder(stop.coding).absorb(all, dtype, result, run_.accumulate, first, k);
     const int64_t u = t + run_.flows[stop.flow].shift;
     const DType sum_type = run_.dtypes[stop.out_coding];
     if (coder(stop.out_coding).plain()) {
@@ -202,7 +242,7 @@ class Runner {
     const View result = view(stop, stop.result, t);
     const Inbox& in = *in_[stop.flow];
     const int at = buffer(stop, 1 - stop.from.at);
-    if (stop.to.peers() > 0) send(stop, t + run_.flows[stop.flow].shift, in.data(t, at), in.bytes(t, at));
+    if (stop.receivers() > 0) send(stop, t + run_.flows[stop.flow].shift, in.data(t, at), in.bytes(t, at));
     if (in_place(stop)) return;
     const int packer = stop.packer >= 0 ? stop.packer : stop.from.member(1 - stop.from.at);
     coder(stop.coding)
@@ -223,6 +263,12 @@ class Runner {
 }  // namespace
 
 Task run_route(GroupLane lane, RouteRun run) {
+  const auto due = [&](int64_t tick) { return run.before ? run.before(tick) : Task(); };
+  if (lane.rehearsal != nullptr) {
+    for (Task task = due(kUncut); task; task = due(kUncut)) co_await task;
+    co_return;
+  }
+  if (run.rounded_from) convert(run.rounded_from, run.rounded_to);
   std::optional<Turn> turn;
   if (run.queue != nullptr) turn.emplace(lane, *run.queue);
   std::optional<Tally> tally;
@@ -234,21 +280,28 @@ Task run_route(GroupLane lane, RouteRun run) {
     if (turn && t + 1 >= runner.own_ticks()) turn->pass_on();
     runner.send_own(t);
   };
-  for (int f = 0; f < run.flow_count; ++f)
-    for (int t = 0; t < run.flows[f].ahead; ++t) runner.post(f, t);
+  // Tick by tick: flows that share a tag are told apart by their order.
+  for (int64_t t = 0; t < std::max(run.flows[0].ahead, run.flows[run.flow_count - 1].ahead); ++t)
+    for (int f = 0; f < run.flow_count; ++f)
+      if (t < run.flows[f].ahead) runner.post(f, t);
   if (turn) {
     Turn& mine = *turn;
     co_await mine;
   }
   const int64_t ahead = run.flows[0].own_ahead;
-  for (int64_t t = 0; t < ahead; ++t) send_own(t);
+  for (int64_t t = 0; t <= ahead; ++t) {
+    for (Task task = due(t); task; task = due(t)) co_await task;
+    if (t < ahead) send_own(t);
+  }
   runner.keep_own();
   for (int64_t t = 0; t < runner.ticks(); ++t) {
-    if (Exchange* const sent = runner.before(0, t + ahead)) {
-      Exchange& before = *sent;  // named: GCC 12 would copy what an expression gives
-      co_await before;
+    if (t + ahead < runner.own_ticks()) {
+      if (Exchange* const sent = runner.before(0, t + ahead)) {
+        Exchange& before = *sent;  // named: GCC 12 would copy what an expression gives
+        co_await before;
+      }
+      send_own(t + ahead);
     }
-    send_own(t + ahead);
     for (int f = 0; f < run.flow_count; ++f) {
       Exchange& lengths = runner.lengths(f, t);
       co_await lengths;

@@ -5,6 +5,8 @@
 // from it, or was passed on from it, has been sent. What nobody codes is sent from, and stored in, its own place.
 #pragma once
 
+#include <functional>
+
 #include "parallel/collective/coded_chunks.h"
 #include "parallel/collective/route.h"
 
@@ -19,39 +21,36 @@ struct RouteFlow {
   int64_t shift = 0;      // what is passed on at tick t leaves as number t + shift
 };
 
-// What run_route() needs beside the lane. Made by a verb, filled by a builder of route.h.
+// What run_route() needs beside the lane. Made by a verb, filled by a builder of route.h when calls and types are set.
+// In a rehearsal (collectives.h) the bytes of the route are added up instead.
 class RouteRun final : public RouteSink {
  public:
   // stops: at most. chunk: elements of a piece.
-  RouteRun(const GroupLane& lane, int64_t stops, int64_t chunk) : chunk(chunk), stops_(lane.pool(), stops) {}
-  void add(const Stop& stop) override {
-    TW_CHECK(count_ < stops_.count());
-    sent_elements_ += stop.to.peers() * stop.slice.count;
-    codings_ = std::max({codings_, stop.coding + 1, stop.out_coding + 1});
-    passes_on_ |= stop.from.peers() > 0 && stop.to.peers() > 0;
-    stops_[count_++] = stop;
-  }
+  RouteRun(const GroupLane& lane, int64_t stops, const CodedCall& call, DType dtype, int64_t chunk);
+  void add(const Stop& stop) override;
   std::span<const Stop> stops() const { return {stops_.data(), static_cast<size_t>(count_)}; }
   int64_t sent_elements() const { return sent_elements_; }
   int codings() const { return codings_; }
   bool passes_on() const { return passes_on_; }
 
   CodedCall calls[2];  // by compression
-  DType dtypes[2] = {DType::f32, DType::f32};
+  DType dtypes[2];
   RouteFlow flows[2];
   int flow_count = 1;
   int64_t chunk;
   View whole, out, mine;
-  View kept_from, kept_to;  // copied on the way
-  bool accumulate = false;  // into `out`
-  bool message = false;     // one tag for everything
-  ReduceKind kind = ReduceKind::kSum;
-  Seat seat;
-  TurnQueue* queue = nullptr;          // whose turn it is to send; nullptr: no order
-  WireCounters* logical_to = nullptr;  // gets the uncoded bytes of the route; nullptr: counted as sent
-  DType logical_dtype = DType::f32;
+  View rounded_from, rounded_to;  // converted before anything leaves
+  View kept_from, kept_to;        // copied on the way
+  bool accumulate = false;        // into `out`
+  bool message = false;           // one tag for everything
+  // What has to run before own slices of a tick leave, one task behind the other; an empty one: nothing more.
+  std::function<Task(int64_t tick)> before;
+  TurnQueue* queue = nullptr;  // whose turn it is to send; nullptr: no order
+  WireCounters* logical_to;    // gets the uncoded bytes of the route; nullptr: counted as sent
+  DType logical_dtype;
 
  private:
+  Rehearsal* rehearsal_;
   Scratch<Stop> stops_;
   int64_t count_ = 0, sent_elements_ = 0;
   int codings_ = 1;
@@ -64,24 +63,29 @@ inline RouteGroup group_of(const GroupLane& lane, const Bounds& bounds) {
   return {lane.me, {bounds.data(), static_cast<size_t>(lane.size()) + 1}};
 }
 
-// The bytes that a route hands to the transport (framed codecs: at most).
-class RouteBytes final : public RouteSink {
- public:
-  struct Coding {
-    const Coder* coder = nullptr;
-    DType dtype = DType::f32;
-  };
-  RouteBytes(const Cut& cut, Coding first, Coding second) : cut_(cut), codings_{first, second} {}
-  void add(const Stop& stop) override {
-    if (stop.to.peers() == 0) return;
-    const Coding& coding = codings_[stop.kind == StopKind::kAdd ? stop.out_coding : stop.coding];
-    bytes += stop.to.peers() * slice_bytes(coding.coder, cut_, stop.slice.count, coding.dtype);
-  }
-  int64_t bytes = 0;
-
- private:
-  Cut cut_;
-  Coding codings_[2];
-};
+// Verbs as routes, with or without compression (coded.h), among a part of the group. Bounds are read at once.
+//
+// Slices travel straight to their owner, who sums them piece by piece in rank order, to `out` from element `at` on.
+Task direct_reduce_scatter(const GroupLane& lane, const CodedCall& call, const RouteGroup& group, View whole, View out,
+                           int64_t at, bool accumulate);
+// The owner sends each piece back to all while the next one arrives. back: not framed, nor `call`.
+Task direct_all_reduce(const GroupLane& lane, const CodedCall& call, const CodedCall& back, const RouteGroup& group,
+                       View data);
+// Partial sums travel once around: slice r starts at rank r + 1 and ends at rank r; rounded to the wire's dtype at each
+// hop.
+Task ring_reduce_scatter(const GroupLane& lane, const CodedCall& call, const Bounds& bounds, View whole, View out,
+                         bool accumulate);
+// Packed by the owner, who absorbs the payload like everybody, wherever it goes. mine: that range of `whole` or memory
+// outside it. queue: gathers that stand in one send in the order of issue; only for operations that come here before
+// their first suspension. kTwoLevel: of the whole group, and coded.
+Task route_all_gather(const GroupLane& lane, const CodedCall& call, const RouteGroup& group, View mine, View whole,
+                      Algorithm algorithm, TurnQueue* queue = nullptr, bool inside_node = false);
+// A scatter and a gather, one behind the other. sums: between nodes.
+Task all_reduce_in_turn(GroupLane lane, CodedCall call, CodedCall sums, CodedCall back, View data, Algorithm algorithm);
+Task route_all_to_all(const GroupLane& lane, const CodedCall& call, View from, const Bounds& from_bounds, View to,
+                      const Bounds& to_bounds);
+Task route_message(const GroupLane& lane, const CodedCall& call, View data, int peer, bool is_send);
+// A group of one: the sum is the contribution.
+Task reduce_alone(GroupLane lane, View whole, View out, bool accumulate);
 
 }  // namespace thinwire

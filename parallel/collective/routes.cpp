@@ -8,21 +8,28 @@ namespace {
 
 // The slices of all others leave for their owners; returns the stop at which mine is added up.
 Stop scatter(RouteSink& sink, const RouteGroup& g) {
-  const Circle all = Circle::all(g.size(), g.me);
-  for (int i = 1; i <= all.peers(); ++i) {
-    const int peer = all.to(i);
-    const Slice slice = g.slice(peer);
-    sink.add({.slice = slice, .to = Circle::one(peer), .place = i - 1, .own = {Space::kWhole, slice.first}});
+  for (int i = 1; i < g.size(); ++i) {
+    const Slice slice = g.slice(g.to(i));
+    sink.add({.slice = slice, .to = g.one(g.to(i)), .place = i - 1, .own = {Space::kWhole, slice.first}});
   }
-  const Slice mine = g.slice(g.me);
-  return {.kind = StopKind::kAdd, .slice = mine, .from = all, .own = {Space::kWhole, mine.first}};
+  return {.kind = StopKind::kAdd, .slice = g.mine(), .from = g.all, .own = {Space::kWhole, g.mine().first}};
+}
+
+// What `peer` sends is stored where it belongs.
+Stop stored(const Slice& slice, int peer, int flow, int place) {
+  return {.kind = StopKind::kStore,
+          .slice = slice,
+          .from = Circle::one(peer),
+          .flow = flow,
+          .place = place,
+          .result = {Space::kWhole, slice.first}};
 }
 
 }  // namespace
 
-void direct_reduce_scatter_route(RouteSink& sink, const RouteGroup& g) {
+void direct_reduce_scatter_route(RouteSink& sink, const RouteGroup& g, int64_t at) {
   Stop sum = scatter(sink, g);
-  sum.result = {Space::kOut, 0};
+  sum.result = {Space::kOut, at};
   sink.add(sum);
 }
 
@@ -33,41 +40,68 @@ void direct_all_reduce_route(RouteSink& sink, const RouteGroup& g, int lag) {
   sum.result = sum.own;
   sink.add(sum);
   for (int i = 1; i < g.size(); ++i) {
-    const int peer = sum.from.from(i);
-    const Slice slice = g.slice(peer);
-    sink.add({.kind = StopKind::kStore,
-              .slice = slice,
-              .from = Circle::one(peer),
-              .flow = 1,
-              .coding = 1,
-              .start = lag,
-              .place = i - 1,
-              .result = {Space::kWhole, slice.first}});
+    Stop back = stored(g.slice(g.from(i)), g.all.from(i), 1, i - 1);
+    back.coding = 1;
+    back.start = lag;
+    sink.add(back);
   }
 }
 
 void direct_all_gather_route(RouteSink& sink, const RouteGroup& g) {
-  const Circle all = Circle::all(g.size(), g.me);
-  const Slice mine = g.slice(g.me);
-  sink.add({.slice = mine, .to = all, .own = {Space::kMine, 0}, .result = {Space::kWhole, mine.first}});
-  for (int i = 1; i < g.size(); ++i) {
-    const int peer = all.from(i);
-    const Slice slice = g.slice(peer);
-    sink.add({.kind = StopKind::kStore,
-              .slice = slice,
-              .from = Circle::one(peer),
-              .place = i - 1,
-              .result = {Space::kWhole, slice.first}});
+  sink.add({.slice = g.mine(), .to = g.all, .own = {Space::kMine, 0}, .result = {Space::kWhole, g.mine().first}});
+  for (int i = 1; i < g.size(); ++i) sink.add(stored(g.slice(g.from(i)), g.all.from(i), 0, i - 1));
+}
+
+void column_reduce_scatter_route(RouteSink& sink, const RouteGroup& g, int64_t chunk, bool in_place) {
+  int64_t tick = 0, at = 0;
+  for (int i = 1; i <= g.size(); ++i) {
+    const Slice slice = g.slice(g.to(i));
+    const Spot own{Space::kWhole, in_place ? slice.first : at};
+    if (i < g.size()) {
+      sink.add({.slice = slice, .to = g.one(g.to(i)), .start = tick, .own = own});
+    } else {
+      sink.add({.kind = StopKind::kAdd, .slice = slice, .from = g.all, .own = own, .result = {Space::kOut, 0}});
+    }
+    tick += pieces_of(slice.count, chunk);
+    at += slice.count;
+  }
+}
+
+void two_level_all_gather_route(RouteSink& sink, const Circle& node, const Circle& column,
+                                std::span<const int64_t> bounds) {
+  const RouteGroup of_all(Circle::all(static_cast<int>(bounds.size()) - 1, node.member(node.at)), bounds);
+  const Slice mine = of_all.mine();
+  sink.add(
+      {.slice = mine, .to = column, .also = node, .own = {Space::kMine, 0}, .result = {Space::kWhole, mine.first}});
+  int place = 0;
+  for (int j = 0; j < column.size; ++j) {
+    if (j == column.at) continue;
+    Stop handed_on = stored(of_all.slice(column.member(j)), column.member(j), 0, place++);
+    handed_on.to = node;
+    handed_on.out_flow = 1;
+    sink.add(handed_on);
+  }
+  int far = 0;
+  for (int l = 0; l < node.size; ++l) {
+    if (l == node.at) continue;
+    const int peer = node.member(l);
+    sink.add(stored(of_all.slice(peer), peer, 0, place++));
+    for (int j = 0; j < column.size; ++j) {
+      if (j == column.at) continue;
+      Stop passed = stored(of_all.slice(column.member(j) - node.at + l), peer, 1, far++);
+      passed.packer = column.member(j) - node.at + l;
+      sink.add(passed);
+    }
   }
 }
 
 void ring_reduce_scatter_route(RouteSink& sink, const RouteGroup& g, int64_t most, bool in_place) {
-  const int n = g.size(), next = (g.me + 1) % n, previous = (g.me + n - 1) % n;
+  const int n = g.size(), next = g.to(1), previous = g.from(1);
   if (n == 1) return;
   const Slice first = g.slice(previous);
   sink.add({.slice = first, .to = Circle::one(next), .own = {Space::kWhole, first.first}});
   for (int step = 1; step < n; ++step) {
-    const int owner = (g.me - step - 1 + 2 * n) % n;
+    const int owner = (g.me() - step - 1 + 2 * n) % n;
     const Slice slice = g.slice(owner);
     Stop stop{.kind = StopKind::kAdd,
               .slice = slice,
@@ -76,7 +110,7 @@ void ring_reduce_scatter_route(RouteSink& sink, const RouteGroup& g, int64_t mos
               .out_coding = 1,
               .start = (step - 1) * most,
               .own = {Space::kWhole, slice.first}};
-    if (owner == g.me) {
+    if (owner == g.me()) {
       stop.result = {Space::kOut, 0};
     } else {
       stop.to = Circle::one(next);
@@ -87,12 +121,12 @@ void ring_reduce_scatter_route(RouteSink& sink, const RouteGroup& g, int64_t mos
 }
 
 void ring_all_gather_route(RouteSink& sink, const RouteGroup& g, int64_t most) {
-  const int n = g.size(), next = (g.me + 1) % n, previous = (g.me + n - 1) % n;
+  const int n = g.size(), next = g.to(1), previous = g.from(1);
   if (n == 1) return;
-  const Slice mine = g.slice(g.me);
+  const Slice mine = g.mine();
   sink.add({.slice = mine, .to = Circle::one(next), .own = {Space::kMine, 0}, .result = {Space::kWhole, mine.first}});
   for (int step = 1; step < n; ++step) {
-    const int owner = (g.me - step + n) % n;
+    const int owner = (g.me() - step + n) % n;
     const Slice slice = g.slice(owner);
     sink.add({.kind = StopKind::kStore,
               .slice = slice,
@@ -105,19 +139,18 @@ void ring_all_gather_route(RouteSink& sink, const RouteGroup& g, int64_t most) {
 }
 
 void all_to_all_route(RouteSink& sink, const RouteGroup& from, const RouteGroup& to, bool keyed) {
-  const Circle all = Circle::all(from.size(), from.me);
-  for (int i = 1; i <= all.peers(); ++i) {
-    const Slice part = from.slice(all.to(i));
+  for (int i = 1; i < from.size(); ++i) {
+    const Slice part = from.slice(from.to(i));
     sink.add({.slice = {keyed ? part.first : 0, part.count},
-              .to = Circle::one(all.to(i)),
+              .to = from.one(from.to(i)),
               .place = i - 1,
               .own = {Space::kWhole, part.first}});
   }
-  for (int i = 1; i <= all.peers(); ++i) {
-    const Slice part = to.slice(all.from(i));
+  for (int i = 1; i < from.size(); ++i) {
+    const Slice part = to.slice(to.from(i));
     sink.add({.kind = StopKind::kStore,
-              .slice = {keyed ? from.slice(from.me).first : 0, part.count},
-              .from = Circle::one(all.from(i)),
+              .slice = {keyed ? from.mine().first : 0, part.count},
+              .from = to.one(to.from(i)),
               .place = i - 1,
               .result = {Space::kMine, part.first}});
   }

@@ -1,13 +1,12 @@
-// The table, and the sums of routes. Tests compare them with what Exchange counts.
+// The table, and bytes by rehearsal. Tests compare them with what Exchange counts.
 #include "parallel/collective/tuning.h"
 
 #include <algorithm>
 #include <array>
-#include <vector>
 
 #include "engine/base/core/check.h"
-#include "parallel/collective/collectives.h"
-#include "parallel/collective/route.h"
+#include "parallel/collective/route_run.h"
+#include "parallel/collective/two_level.h"
 
 namespace thinwire {
 namespace {
@@ -23,30 +22,12 @@ constexpr std::array kTable = {
     TuningRow{Verb::kAllGather, 17, 4 << 20, false, Algorithm::kRing},
 };
 
-// Elements that a route makes its member send.
-class SentElements final : public RouteSink {
- public:
-  void add(const Stop& stop) override { count += stop.to.peers() * stop.slice.count; }
-  int64_t count = 0;
-};
-
-std::vector<int64_t> even_list(int64_t count, int parts) {
-  std::vector<int64_t> bounds;
-  for (int r = 0; r <= parts; ++r) bounds.push_back(even_bound(count, parts, r));
-  return bounds;
+DType dtype_of(int64_t element_bytes) {
+  return element_bytes == 1   ? DType::u8
+         : element_bytes == 2 ? DType::bf16
+         : element_bytes == 4 ? DType::f32
+                              : DType::f64;
 }
-
-// Member `me` of a two-level group: where it sits, and the bounds of node j's ranges.
-struct Levels {
-  int nodes, local, node, place;
-  Levels(std::span<const int> of, int members, int me) {
-    const NodeGrid grid = node_grid(of, members);
-    nodes = grid.nodes, local = grid.local, node = me / local, place = me % local;
-  }
-  RouteGroup block(std::span<const int64_t> bounds, int j) const {
-    return {place, bounds.subspan(static_cast<size_t>(j) * static_cast<size_t>(local), static_cast<size_t>(local) + 1)};
-  }
-};
 
 }  // namespace
 
@@ -85,89 +66,74 @@ Algorithm choose_algorithm(const CommTuning& tuning, Verb verb, std::span<const 
   return Algorithm::kDirect;
 }
 
+int64_t rehearsed_bytes(GroupLane lane, const std::function<Task(const GroupLane& lane)>& verb) {
+  if (lane.size() == 1) return 0;
+  Rehearsal rehearsal{lane.pool()};
+  lane.rehearsal = &rehearsal;
+  lane.place = SequencePlace();
+  const Task task = verb(lane);
+  task.start().resume();
+  TW_CHECK(task.returned(), "a rehearsal waits for nobody");
+  if (task.error()) std::rethrow_exception(task.error());
+  return rehearsal.bytes;
+}
+
+int64_t rehearsed_bytes(const CommTuning& tuning, std::span<const int> nodes, int members, int me,
+                        const std::function<Task(const GroupLane& lane)>& verb) {
+  struct Pool {
+    BlockPool* pool = BlockPool::create();
+    ~Pool() { pool->retire(); }
+  } const own;
+  Rehearsal rehearsal{*own.pool};
+  GroupLane lane;
+  lane.rehearsal = &rehearsal;
+  const Scratch<int> ranks(lane.pool(), members);
+  lane.ranks = {ranks.data(), static_cast<size_t>(members)};
+  lane.nodes = nodes;
+  lane.me = me;
+  lane.tuning = &tuning;
+  return rehearsed_bytes(lane, verb);
+}
+
+View nowhere(DType dtype, int64_t count) {
+  alignas(64) static const char place = 0;
+  return View(const_cast<char*>(&place), dtype, {count});
+}
+
 int64_t all_reduce_bytes(const CommTuning& tuning, std::span<const int> nodes, int members, int me, int64_t count,
                          int64_t element_bytes, ReduceKind kind) {
-  if (members == 1 || count == 0) return 0;
-  const int64_t bytes = count * element_bytes;
-  SentElements sent;
-  switch (choose_algorithm(tuning, Verb::kAllReduce, nodes, members, bytes, kind)) {
-    case Algorithm::kRing: {
-      const std::vector<int64_t> bounds = even_list(count, members);
-      ring_reduce_scatter_route(sent, {me, bounds}, 1, true);
-      ring_all_gather_route(sent, {me, bounds}, 1);
-      break;
-    }
-    case Algorithm::kTwoLevel: {
-      const Levels g(nodes, members, me);
-      const std::vector<int64_t> inside = even_list(count, g.local);
-      const RouteGroup inner{g.place, inside};
-      direct_reduce_scatter_route(sent, inner);
-      const std::vector<int64_t> across = even_list(inner.slice(g.place).count, g.nodes);
-      direct_all_reduce_route(sent, {g.node, across}, 1);
-      direct_all_gather_route(sent, inner);
-      break;
-    }
-    default: {
-      if (bytes <= tuning.small_bytes) return bytes * small_all_reduce_vectors(members, me, kind);
-      const std::vector<int64_t> bounds = even_list(count, members);
-      direct_all_reduce_route(sent, {me, bounds}, 1);
-    }
-  }
-  return sent.count * element_bytes;
+  const View data = nowhere(dtype_of(element_bytes), count);
+  return rehearsed_bytes(tuning, nodes, members, me,
+                         [&](const GroupLane& lane) { return plain_all_reduce(lane, data, kind); });
 }
 
 int64_t reduce_scatter_bytes(const CommTuning& tuning, std::span<const int> nodes, int me,
                              std::span<const int64_t> bounds, int64_t element_bytes) {
-  const int members = static_cast<int>(bounds.size()) - 1;
-  SentElements sent;
-  switch (choose_algorithm(tuning, Verb::kReduceScatter, nodes, members, bounds.back() * element_bytes)) {
-    case Algorithm::kRing:
-      ring_reduce_scatter_route(sent, {me, bounds}, 1, true);
-      break;
-    case Algorithm::kTwoLevel: {
-      const Levels g(nodes, members, me);
-      for (int j = 0; j < g.nodes; ++j) {
-        direct_reduce_scatter_route(sent, g.block(bounds, j));
-        if (j != g.node) sent.count += g.block(bounds, j).slice(g.place).count;  // the sum of this node
-      }
-      break;
-    }
-    default:
-      direct_reduce_scatter_route(sent, {me, bounds});
-  }
-  return sent.count * element_bytes;
+  const View whole = nowhere(dtype_of(element_bytes), bounds.back());
+  return rehearsed_bytes(tuning, nodes, static_cast<int>(bounds.size()) - 1, me, [&](const GroupLane& lane) {
+    return plain_reduce_scatter(lane, whole, Bounds(lane.pool(), bounds), whole, false);
+  });
 }
 
 int64_t all_gather_bytes(const CommTuning& tuning, std::span<const int> nodes, int me, std::span<const int64_t> bounds,
                          int64_t element_bytes) {
-  const int members = static_cast<int>(bounds.size()) - 1;
-  SentElements sent;
-  switch (choose_algorithm(tuning, Verb::kAllGather, nodes, members, bounds.back() * element_bytes)) {
-    case Algorithm::kRing:
-      ring_all_gather_route(sent, {me, bounds}, 1);
-      break;
-    case Algorithm::kTwoLevel: {
-      const Levels g(nodes, members, me);
-      for (int j = 0; j < g.nodes; ++j) direct_all_gather_route(sent, g.block(bounds, j));
-      sent.count += (g.nodes - 1) * g.block(bounds, g.node).slice(g.place).count;
-      break;
-    }
-    default:
-      direct_all_gather_route(sent, {me, bounds});
-  }
-  return sent.count * element_bytes;
+  const View whole = nowhere(dtype_of(element_bytes), bounds.back());
+  return rehearsed_bytes(tuning, nodes, static_cast<int>(bounds.size()) - 1, me, [&](const GroupLane& lane) {
+    return plain_all_gather(lane, whole, whole, Bounds(lane.pool(), bounds));
+  });
 }
 
 int64_t all_to_all_bytes(int me, std::span<const int64_t> from_bounds, int64_t element_bytes) {
-  SentElements sent;
-  all_to_all_route(sent, {me, from_bounds}, {me, from_bounds}, false);
-  return sent.count * element_bytes;
+  const View data = nowhere(dtype_of(element_bytes), from_bounds.back());
+  return rehearsed_bytes({}, {}, static_cast<int>(from_bounds.size()) - 1, me, [&](const GroupLane& lane) {
+    const Bounds bounds(lane.pool(), from_bounds);
+    return route_all_to_all(lane, plain_call(), data, bounds, data, bounds);
+  });
 }
 
 int64_t broadcast_bytes(int members, int me, int root, int64_t bytes) {
-  SentElements sent;
-  tree_broadcast_route(sent, members, me, root, bytes);
-  return sent.count;
+  const View data = nowhere(DType::u8, bytes);
+  return rehearsed_bytes({}, {}, members, me, [&](const GroupLane& lane) { return tree_broadcast(lane, data, root); });
 }
 
 }  // namespace thinwire

@@ -3,9 +3,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <span>
 
-#include "parallel/collective/communicator.h"
+#include "parallel/collective/collectives.h"
 
 namespace thinwire {
 
@@ -39,8 +40,16 @@ NodeGrid node_grid(std::span<const int> nodes, int members);
 Algorithm choose_algorithm(const CommTuning& tuning, Verb verb, std::span<const int> nodes, int members, int64_t bytes,
                            ReduceKind kind = ReduceKind::kSum);
 
-// Bytes that member `me` hands to the transport for one call, with the algorithm that choose_algorithm gives.
-// bounds: members + 1 entries, in elements; an all-reduce has none but a count.
+// Bytes that member `me` would send: the verb runs on a lane without an engine, where a route is added up instead of
+// run. So a price cannot differ from what is sent.
+int64_t rehearsed_bytes(GroupLane lane, const std::function<Task(const GroupLane& lane)>& verb);
+int64_t rehearsed_bytes(const CommTuning& tuning, std::span<const int> nodes, int members, int me,
+                        const std::function<Task(const GroupLane& lane)>& verb);
+// What a rehearsed verb is handed as data: nobody looks behind it.
+View nowhere(DType dtype, int64_t count);
+
+// Of plain verbs, with the algorithm that choose_algorithm gives. bounds: members + 1 entries, in elements; an
+// all-reduce has none but a count.
 int64_t all_reduce_bytes(const CommTuning& tuning, std::span<const int> nodes, int members, int me, int64_t count,
                          int64_t element_bytes, ReduceKind kind = ReduceKind::kSum);
 int64_t reduce_scatter_bytes(const CommTuning& tuning, std::span<const int> nodes, int me,

@@ -1,130 +1,121 @@
-// Two levels put together from direct exchanges on parts of the group.
+// Two levels put together from routes, and the choice among plain algorithms.
 #include "parallel/collective/two_level.h"
 
-#include "parallel/collective/node_seat.h"
 #include "parallel/collective/rank_sum.h"
+#include "parallel/collective/route_run.h"
 #include "parallel/collective/tuning.h"
 
 namespace thinwire {
-namespace {
 
-View block_of(View whole, const NodeSeat& g, const Bounds& bounds, int j) {
-  const int64_t first = bounds[g.member(j, 0)];
-  return whole.element_range(first, bounds[g.member(j, 0) + g.local] - first);
+GridPlace::GridPlace(const GroupLane& lane) {
+  const NodeGrid grid = node_grid(lane.nodes, lane.size());
+  TW_CHECK(grid.two_level(), "a group that does not lie evenly on several nodes");
+  nodes = grid.nodes, local = grid.local, node = lane.me / local, place = lane.me % local;
 }
-View range_of(View whole, const Bounds& bounds, int member) {
-  return whole.element_range(bounds[member], bounds[member + 1] - bounds[member]);
-}
-
-void send_view(Exchange& exchange, View view, int peer) {
-  for (size_t first = 0; first < view.bytes(); first += kLargestMessage)
-    exchange.send(static_cast<char*>(view.data) + first, std::min(kLargestMessage, view.bytes() - first), peer);
-}
-void receive_view(Exchange& exchange, char* data, size_t bytes, int peer) {
-  for (size_t first = 0; first < bytes; first += kLargestMessage)
-    exchange.receive(data + first, std::min(kLargestMessage, bytes - first), peer);
-}
-
-}  // namespace
 
 Task two_level_all_reduce(GroupLane lane, View data) {
-  const NodeSeat g(lane);
-  const GroupLane inner = inside_node(lane, g);
-  Scratch<int> column(lane.pool(), g.nodes);
-  const GroupLane outer = across_nodes(lane, g, column);
+  const GridPlace g(lane);
   const Bounds bounds = even_bounds(lane.pool(), data.count(), g.local);
-  const View mine = range_of(data, bounds, g.place);
-  Task reduce = direct_reduce_scatter(inner, data, bounds, mine, false);
+  const RouteGroup inside(g.inside(), {bounds.data(), static_cast<size_t>(g.local) + 1});
+  const View mine = part_of(data, inside.mine());
+  Task reduce = direct_reduce_scatter(lane, plain_call(), inside, data, data, inside.mine().first, false);
   co_await reduce;
   if (mine.count() > 0) {
-    Task sum = direct_all_reduce(outer, mine, ReduceKind::kSum);
+    const Bounds parts = even_bounds(lane.pool(), mine.count(), g.nodes);
+    const RouteGroup across(g.across(), {parts.data(), static_cast<size_t>(g.nodes) + 1});
+    Task sum = direct_all_reduce(lane, plain_call(), plain_call(), across, mine);
     co_await sum;
   }
-  Task gather = direct_all_gather(inner, data, bounds);
+  Task gather = route_all_gather(lane, plain_call(), inside, mine, data, Algorithm::kDirect, nullptr, true);
   co_await gather;
 }
 
-Task two_level_reduce_scatter(GroupLane lane, View whole, Bounds bounds, View out, bool accumulate) {
-  const NodeSeat g(lane);
-  const GroupLane inner = inside_node(lane, g);
-  const View mine = range_of(whole, bounds, lane.me);
-  // Node sums of my range from the other nodes land here, in node order without mine.
-  const size_t stride = (mine.bytes() + 63) / 64 * 64;
-  const Scratch<char> landing(lane.pool(), static_cast<int64_t>(stride) * (g.nodes - 1));
-  const auto landing_of = [&](int j) { return landing.data() + static_cast<size_t>(j < g.node ? j : j - 1) * stride; };
-  Exchange arrivals(lane), departures(lane);
+// The blocks of the other nodes are summed first: while one travels, the next is summed inside the node. Between nodes
+// nothing waits for a window: all that comes is posted at the start, since nodes work on different blocks.
+Task two_level_scatter(GroupLane lane, CodedCall intra, CodedCall inter, View whole, Bounds bounds, View out,
+                       bool accumulate) {
+  const bool in_place = intra.in_place;
+  const GridPlace g(lane);
+  const std::span<const int64_t> all = group_of(lane, bounds).bounds;
+  const RouteGroup column = g.column(all);
+  const DType sum_type = sum_dtype(inter.coder, whole.dtype);
+  const int64_t chunk = in_place ? kUncut : chunk_of(*lane.tuning, sum_type, inter.coder);
+  const int64_t own = pieces_of(column.mine().count, chunk);
+  int64_t elements = 0, leaving = -own;
   for (int j = 0; j < g.nodes; ++j) {
-    if (j != g.node && mine.count() > 0)
-      receive_view(arrivals, landing_of(j), mine.bytes(), lane.world_rank(g.member(j, g.place)));
+    elements += column.slice(j).count;
+    leaving += pieces_of(column.slice(j).count, chunk);
   }
-  // The blocks of the other nodes first: while one travels, the next is summed inside the node.
-  for (int step = 1; step <= g.nodes; ++step) {
-    const int j = (g.node + step) % g.nodes;
-    const View column = range_of(whole, bounds, g.member(j, g.place));
-    Task reduce =
-        direct_reduce_scatter(inner, block_of(whole, g, bounds, j), block_bounds(lane, g, bounds, j), column, false);
-    co_await reduce;
-    if (j != g.node && column.count() > 0) send_view(departures, column, lane.world_rank(g.member(j, g.place)));
-  }
-  co_await arrivals;
-  if (mine.count() > 0) {
-    Scratch<const void*> sources(lane.pool(), g.nodes);
-    for (int j = 0; j < g.nodes; ++j) sources[j] = j == g.node ? mine.data : landing_of(j);
-    combine_in_rank_order(ReduceKind::kSum, whole.dtype, sources.data(), g.nodes, out.dtype, out.data, mine.count(),
-                          accumulate);
-  }
-  co_await departures;
+  const Scratch<char> space(lane.pool(),
+                            in_place ? 0 : lane.memory(elements * static_cast<int64_t>(size_of(sum_type))));
+  const View sums = in_place ? whole : View(space.data(), sum_type, {elements});
+  int step = 0;
+  int64_t tick = 0, at = 0;
+  const auto next_block = [&](int64_t due) {
+    if (step == g.nodes || tick > due) return Task();
+    const int j = column.to(++step);
+    const Slice slice = column.slice(j);
+    Task task = direct_reduce_scatter(lane, intra, g.block(all, j), whole, sums, in_place ? slice.first : at, false);
+    tick += pieces_of(slice.count, chunk);
+    at += slice.count;
+    return task;
+  };
+  RouteRun run(lane, g.nodes, inter, sum_type, chunk);
+  run.flows[0] = {.ahead = static_cast<int>(std::max<int64_t>(1, own)),
+                  .exchanges = 1,
+                  .group = std::max<int64_t>(1, leaving),
+                  .own_ahead = leaving};
+  run.whole = sums;
+  run.out = out;
+  run.accumulate = accumulate;
+  run.before = std::ref(next_block);
+  run.logical_to = intra.counters;
+  run.logical_dtype = whole.dtype;
+  column_reduce_scatter_route(run, column, chunk, in_place);
+  Task task = run_route(lane, std::move(run));
+  co_await task;
 }
 
 Task two_level_all_gather(GroupLane lane, View whole, Bounds bounds) {
-  const NodeSeat g(lane);
-  const GroupLane inner = inside_node(lane, g);
-  const View mine = range_of(whole, bounds, lane.me);
-  Exchange network(lane);
-  for (int i = 1; i < g.nodes; ++i) {
-    const int j = (g.node + g.nodes - i) % g.nodes;
-    const View column = range_of(whole, bounds, g.member(j, g.place));
-    if (column.count() > 0)
-      receive_view(network, static_cast<char*>(column.data), column.bytes(), lane.world_rank(g.member(j, g.place)));
-  }
-  for (int i = 1; i < g.nodes && mine.count() > 0; ++i)
-    send_view(network, mine, lane.world_rank(g.member((g.node + i) % g.nodes, g.place)));
+  const GridPlace g(lane);
+  const std::span<const int64_t> all = group_of(lane, bounds).bounds;
+  const auto spread = [&](int j) {
+    const RouteGroup block = g.block(all, j);
+    return route_all_gather(lane, plain_call(), block, part_of(whole, block.mine()), whole, Algorithm::kDirect, nullptr,
+                            true);
+  };
   // What is here already goes round the node while the network works.
-  Task own = direct_all_gather(inner, block_of(whole, g, bounds, g.node), block_bounds(lane, g, bounds, g.node));
-  co_await own;
+  int steps = 0;
+  const auto own_block = [&](int64_t tick) { return tick > 0 && steps++ == 0 ? spread(g.node) : Task(); };
+  RouteRun run(lane, g.nodes, plain_call(), whole.dtype, kUncut);
+  run.flows[0] = {.ahead = 1, .exchanges = 1, .own_ahead = 1};
+  run.mine = part_of(whole, g.column(all).mine());
+  run.whole = whole;
+  run.before = std::ref(own_block);
+  direct_all_gather_route(run, g.column(all));
+  Task network = run_route(lane, std::move(run));
   co_await network;
   for (int i = 1; i < g.nodes; ++i) {
-    const int j = (g.node + i) % g.nodes;
-    Task spread = direct_all_gather(inner, block_of(whole, g, bounds, j), block_bounds(lane, g, bounds, j));
-    co_await spread;
+    Task block = spread(g.column(all).to(i));
+    co_await block;
   }
 }
 
 // --- the choice -------------------------------------------------------------------------------------------------
 
-namespace {
-
-// A group of one: the sum is the contribution.
-Task reduce_alone(GroupLane, View whole, View out, bool accumulate) {
-  const void* source = whole.data;
-  if (accumulate || out.data != whole.data)
-    combine_in_rank_order(ReduceKind::kSum, whole.dtype, &source, 1, out.dtype, out.data, out.count(), accumulate);
-  co_return;
-}
-
-}  // namespace
-
 Task plain_all_reduce(const GroupLane& lane, View data, ReduceKind kind) {
   const auto bytes = static_cast<int64_t>(data.bytes());
+  const CodedCall call = plain_call(kind);
   if (lane.size() == 1 || bytes == 0) return nothing(lane);
   switch (choose_algorithm(*lane.tuning, Verb::kAllReduce, lane.nodes, lane.size(), bytes, kind)) {
     case Algorithm::kRing:
-      return ring_all_reduce(lane, data, kind);
+      return all_reduce_in_turn(lane, call, CodedCall(), call, data, Algorithm::kRing);
     case Algorithm::kTwoLevel:
       return two_level_all_reduce(lane, data);
     default:
       if (bytes <= lane.tuning->small_bytes) return small_all_reduce(lane, data, kind);
-      return direct_all_reduce(lane, data, kind);
+      return direct_all_reduce(lane, call, call, group_of(lane, even_bounds(lane.pool(), data.count(), lane.size())),
+                               data);
   }
 }
 
@@ -134,12 +125,21 @@ Task plain_reduce_scatter(const GroupLane& lane, View whole, Bounds bounds, View
   const auto bytes = static_cast<int64_t>(whole.bytes());
   switch (choose_algorithm(*lane.tuning, Verb::kReduceScatter, lane.nodes, lane.size(), bytes)) {
     case Algorithm::kRing:
-      return ring_reduce_scatter(lane, whole, bounds, out, accumulate, ReduceKind::kSum);
+      return ring_reduce_scatter(lane, plain_call(), bounds, whole, out, accumulate);
     case Algorithm::kTwoLevel:
-      return two_level_reduce_scatter(lane, whole, std::move(bounds), out, accumulate);
+      return two_level_scatter(lane, plain_call(), plain_call(), whole, std::move(bounds), out, accumulate);
     default:
-      return direct_reduce_scatter(lane, whole, bounds, out, accumulate);
+      return direct_reduce_scatter(lane, plain_call(), group_of(lane, bounds), whole, out, 0, accumulate);
   }
+}
+
+Task plain_all_gather(const GroupLane& lane, View mine, View whole, Bounds bounds) {
+  const auto bytes = static_cast<int64_t>(whole.bytes());
+  if (lane.size() == 1 || bytes == 0) return nothing(lane);
+  const Algorithm algorithm = choose_algorithm(*lane.tuning, Verb::kAllGather, lane.nodes, lane.size(), bytes);
+  if (algorithm == Algorithm::kTwoLevel) return two_level_all_gather(lane, whole, std::move(bounds));
+  return route_all_gather(lane, plain_call(), group_of(lane, bounds), mine, whole, algorithm,
+                          algorithm == Algorithm::kDirect ? lane.gathers : nullptr);
 }
 
 }  // namespace thinwire

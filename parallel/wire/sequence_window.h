@@ -14,11 +14,14 @@
 // earlier ones, on this rank and, since they are the same operations, on the others.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
+
+#include "engine/base/core/check.h"
 
 namespace thinwire {
 
@@ -28,6 +31,7 @@ class SequenceWindow;
 struct SequencePlace {
   SequenceWindow* window = nullptr;
   uint32_t sequence = 0;
+  inline void begin() const;  // under the baton, once: a number is one operation's
   inline bool may_start() const;
   inline void hold(std::coroutine_handle<> frame) const;  // until it may; under the baton
   inline void over() const;                               // under the baton; may be told twice
@@ -67,8 +71,15 @@ class SequenceWindow {
  private:
   friend struct SequencePlace;
   friend class StartQueue;
+  void begin(uint32_t sequence) {
+    const bool past = static_cast<int32_t>(sequence - all_over_below_.load(std::memory_order_relaxed)) < 0;
+    TW_CHECK(!past && std::find(begun_.begin(), begun_.end(), sequence) == begun_.end(), "operation ", sequence,
+             " of its group was begun before: a lane is for one operation");
+    begun_.push_back(sequence);
+  }
   bool reached(uint32_t sequence) const { return sequence - all_over_below_.load(std::memory_order_acquire) < tags_; }
   void over(uint32_t sequence) {
+    std::erase(begun_, sequence);
     uint32_t below = all_over_below_.load(std::memory_order_relaxed);
     if (sequence - below >= tags_) return;
     if (sequence != below) return early_.push_back(sequence);
@@ -80,7 +91,12 @@ class SequenceWindow {
   uint32_t tags_, next_ = 0;
   std::atomic<uint32_t> all_over_below_{0}, held_{0};
   std::vector<uint32_t> early_;  // over before an earlier one is
+  std::vector<uint32_t> begun_;  // and not over
 };
+
+void SequencePlace::begin() const {
+  if (window != nullptr) window->begin(sequence);
+}
 
 // Those of one window start in the order in which they were to: all ranks then see the same order of turns.
 bool SequencePlace::may_start() const {

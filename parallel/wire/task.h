@@ -143,6 +143,7 @@ class [[nodiscard]] Task {
  private:
   static std::coroutine_handle<> start(Handle frame) {
     const SequencePlace& place = frame.promise().place;
+    place.begin();
     if (place.may_start()) return frame;
     place.hold(frame);
     return std::noop_coroutine();

@@ -6,6 +6,8 @@
 #include <deque>
 #include <random>
 
+#include "engine/base/core/error.h"
+#include "parallel/collective/collectives.h"
 #include "parallel/collective/communicator.h"
 #include "parallel/wire/sequence_window.h"
 #include "tests/comm/local_group.h"
@@ -34,6 +36,28 @@ TEST(SequenceWindow, OperationsWaitForThoseThatHadTheirTag) {
   EXPECT_FALSE(places[8].may_start());
   EXPECT_EQ(window.open(), 8u);
   EXPECT_TRUE(SequencePlace().may_start());
+}
+
+// A lane that is handed to two operations is refused, whether the first of them is over or not: both would have one
+// tag.
+TEST(SequenceWindow, ALaneIsForOneOperation) {
+  run_ranks(2, [](Progress& progress) {
+    HostStream host;
+    Communicator group(progress, all_ranks(2), 0, Site::kControl, nullptr);
+    int64_t value = 1;
+    const View data(&value, DType::i64, {1});
+    const auto issue = [&](const GroupLane& lane) {
+      return group.start(small_all_reduce(lane, data, ReduceKind::kSum), "twice", 8);
+    };
+    const GroupLane lane = group.lane();
+    Ticket first = issue(lane);
+    EXPECT_THROW(issue(lane).wait(host), Error);
+    first.wait(host);
+    EXPECT_THROW(issue(lane).wait(host), Error);
+    EXPECT_EQ(value, 2);
+    issue(group.lane()).wait(host);
+    EXPECT_EQ(value, 4);
+  });
 }
 
 // One operation of the random program, with the memory that it leases and what must come out.

@@ -50,6 +50,27 @@ TEST(Tuning, ChoosesWhatTheGroupCanDo) {
   EXPECT_EQ(choose_algorithm(only(Algorithm::kRing), Verb::kAllReduce, even, 4, 8), Algorithm::kRing);
 }
 
+// Unequal nodes, and members that are not next to each other: whatever is asked for, the route is a flat one.
+TEST(Tuning, UnequalNodesTakeAFlatRoute) {
+  for (int n = 3; n <= 33; ++n) {
+    std::vector<int> uneven(static_cast<size_t>(n), 0), interleaved;
+    uneven.back() = 1;
+    for (int r = 0; r < n; ++r) interleaved.push_back(r % 2);
+    std::vector<int64_t> bounds;
+    for (int r = 0; r <= n; ++r) bounds.push_back(100 * r);
+    for (const std::vector<int>& nodes : {uneven, interleaved}) {
+      for (const Algorithm algorithm : {Algorithm::kTwoLevel, Algorithm::kAuto}) {
+        const CommTuning tuning = only(algorithm);
+        for (const Verb verb : {Verb::kAllReduce, Verb::kReduceScatter, Verb::kAllGather})
+          EXPECT_NE(choose_algorithm(tuning, verb, nodes, n, 1 << 30), Algorithm::kTwoLevel) << n;
+        EXPECT_EQ(all_reduce_bytes(tuning, nodes, n, 0, 1 << 20, 4), all_reduce_bytes(tuning, {}, n, 0, 1 << 20, 4));
+        EXPECT_EQ(reduce_scatter_bytes(tuning, nodes, 0, bounds, 4), reduce_scatter_bytes(tuning, {}, 0, bounds, 4));
+        EXPECT_EQ(all_gather_bytes(tuning, nodes, 0, bounds, 4), all_gather_bytes(tuning, {}, 0, bounds, 4));
+      }
+    }
+  }
+}
+
 TEST(Tuning, PartsCoverEverything) {
   for (int64_t count : {0, 1, 15, 16, 17, 1000, 4096, 123457}) {
     for (int parts = 1; parts < 20; ++parts) {

@@ -81,4 +81,7 @@ class Codec {
   virtual void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const = 0;
 };
 
+// A payload must be exactly as long as its codec says. Throws Error(kBadData).
+void check_payload(const std::string& codec, std::span<const std::byte> in, size_t expected, int64_t elements);
+
 }  // namespace thinwire

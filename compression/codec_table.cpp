@@ -3,25 +3,13 @@
 
 #include <algorithm>
 
-#include "compression/codecs/block_int.h"
-#include "compression/codecs/cast.h"
-#include "compression/codecs/chunked_top_k.h"
-#include "compression/codecs/e3m0.h"
-#include "compression/codecs/ecsq.h"
-#include "compression/codecs/entropy.h"
-#include "compression/codecs/identity.h"
-#include "compression/codecs/lloyd_max.h"
-#include "compression/codecs/low_rank.h"
-#include "compression/codecs/mpc.h"
-#include "compression/codecs/mx.h"
-#include "compression/codecs/one_bit.h"
-#include "compression/codecs/random_k.h"
-#include "compression/codecs/sketch.h"
-#include "compression/codecs/top_k.h"
-#include "compression/codecs/zfp.h"
 #include "engine/base/core/error.h"
 
 namespace thinwire {
+
+// Each in its codec's file.
+CodecRow identity_row(), cast_row(), block_int_row(), mx_row(), e3m0_row(), lloyd_max_row(), ecsq_row(), one_bit_row(),
+    zfp_row(), mpc_row(), entropy_row(), low_rank_row(), top_k_row(), random_k_row(), chunked_top_k_row(), sketch_row();
 
 const std::vector<CodecRow>& codec_table() {
   static const std::vector<CodecRow> rows = {identity_row(), cast_row(),      block_int_row(),     mx_row(),
@@ -39,17 +27,18 @@ std::string join(const std::vector<std::string>& words, const std::string& betwe
   return text;
 }
 
-std::string text_of(const std::string& value) {
-  return value;
+// "a, b or c"
+std::string either(std::vector<std::string> words) {
+  const std::string last = words.back();
+  words.pop_back();
+  return words.empty() ? last : join(words, ", ") + " or " + last;
 }
-std::string text_of(bool value) {
-  return value ? "true" : "false";
-}
-std::string text_of(int64_t value) {
-  return std::to_string(value);
-}
-std::string text_of(double value) {
-  return rate_text(value);
+
+std::string text_of(const CodecValue& value) {
+  if (const auto* text = std::get_if<std::string>(&value)) return *text;
+  if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
+  const auto* number = std::get_if<int64_t>(&value);
+  return number != nullptr ? std::to_string(*number) : rate_text(std::get<double>(value));
 }
 
 // What one row says of a key.
@@ -73,85 +62,102 @@ std::string by_codec(const std::vector<Said>& all) {
 }
 
 // The key that these rows share.
-CodecParameter merged(const std::vector<std::pair<const CodecRow*, const CodecParameter*>>& all) {
-  CodecParameter one = *all.front().second;
+KeySpec merged(const std::vector<std::pair<const CodecRow*, const CodecParameter*>>& all) {
+  KeySpec one = all.front().second->key;
   const bool same_values =
-      std::all_of(all.begin(), all.end(), [&](const auto& p) { return p.second->key.allowed == one.key.allowed; });
+      std::all_of(all.begin(), all.end(), [&](const auto& p) { return p.second->key.allowed == one.allowed; });
   std::vector<Said> docs, defaults;
   for (const auto& [row, parameter] : all) {
     const KeySpec& key = parameter->key;
-    docs.push_back({row->name(), key.doc + (same_values ? "" : " (" + join(key.allowed, " | ") + ")")});
-    defaults.push_back({row->name(), std::visit([&](auto field) { return text_of(row->defaults.*field); }, one.field)});
-    one.key.bounds.min = std::min(one.key.bounds.min, key.bounds.min);
-    one.key.bounds.max = std::max(one.key.bounds.max, key.bounds.max);
+    docs.push_back({row->name, key.doc + (same_values ? "" : " (" + join(key.allowed, " | ") + ")")});
+    defaults.push_back({row->name, text_of(parameter->otherwise)});
+    one.bounds.min = std::min(one.bounds.min, key.bounds.min);
+    one.bounds.max = std::max(one.bounds.max, key.bounds.max);
     for (const std::string& value : key.allowed)
-      if (std::find(one.key.allowed.begin(), one.key.allowed.end(), value) == one.key.allowed.end())
-        one.key.allowed.push_back(value);
+      if (std::find(one.allowed.begin(), one.allowed.end(), value) == one.allowed.end()) one.allowed.push_back(value);
   }
-  one.key.doc = by_codec(docs) + ".";
+  one.doc = by_codec(docs) + ".";
   const bool one_default =
       std::all_of(defaults.begin(), defaults.end(), [&](const Said& d) { return d.text == defaults.front().text; });
-  one.key.default_text = one_default ? defaults.front().text : by_codec(defaults);
+  one.default_text = one_default ? defaults.front().text : by_codec(defaults);
   return one;
 }
 
-const CodecRow* find_row(const std::string& name) {
-  for (const CodecRow& row : codec_table())
-    if (row.name() == name) return &row;
-  return nullptr;
+[[noreturn]] void refuse(const std::string& codec, const std::string& parameter, const CodecValue& value,
+                         const std::string& allowed) {
+  throw_bad_config("codec " + codec + ": " + parameter + " is " + text_of(value) + "; it may be " + allowed);
+}
+
+void check(const CodecRow& row, const CodecParameter& parameter, const CodecSpec& spec) {
+  const KeySpec& key = parameter.key;
+  const CodecValue& value = spec.parameters.at(key.name);
+  if (const auto* text = std::get_if<std::string>(&value)) {
+    if (std::find(key.allowed.begin(), key.allowed.end(), *text) == key.allowed.end())
+      refuse(row.name, key.name, value, either(key.allowed));
+  } else if (!std::holds_alternative<bool>(value)) {
+    const auto* whole = std::get_if<int64_t>(&value);
+    const double number = whole != nullptr ? static_cast<double>(*whole) : std::get<double>(value);
+    const auto& [min, max, open_min, open_max] = key.bounds;
+    if ((open_min ? number > min : number >= min) && number <= max) return;
+    std::vector<std::string> few;
+    for (double v = min; whole != nullptr && max - min < 3 && v <= max; ++v) few.push_back(rate_text(v));
+    refuse(row.name, key.name, value,
+           few.empty() ? (open_min ? "above " : "") + rate_text(min) + " to " + rate_text(max) : either(few));
+  }
 }
 
 }  // namespace
 
-CodecParameter codec_parameter(CodecParameter::Field field, KeySpec key) {
-  constexpr KeyType kTypes[] = {kStringKey, kIntKey, kRealKey, kBoolKey};  // in the order of Field
-  key.types = kTypes[field.index()];
+CodecParameter codec_parameter(CodecValue otherwise, KeySpec key) {
+  constexpr KeyType kTypes[] = {kStringKey, kIntKey, kRealKey, kBoolKey};  // in the order of CodecValue
+  key.types = kTypes[otherwise.index()];
   key.scope = KeyScope::kLayout;
-  return {std::move(key), field};
+  return {std::move(key), std::move(otherwise)};
 }
 
 CodecParameter block_parameter(const std::string& doc) {
-  return codec_parameter(&CodecSpec::block, {.name = "block", .bounds = {0, 1 << 24}, .unit = "elements", .doc = doc});
+  return codec_parameter(0, {.name = "block", .bounds = {0, 1 << 24}, .unit = "elements", .doc = doc});
 }
 
-CodecParameter format_parameter(std::vector<std::string> allowed, const std::string& doc) {
-  return codec_parameter(&CodecSpec::format, {.name = "format", .allowed = std::move(allowed), .doc = doc});
+CodecParameter format_parameter(std::vector<std::string> allowed, const std::string& otherwise,
+                                const std::string& doc) {
+  return codec_parameter(otherwise, {.name = "format", .allowed = std::move(allowed), .doc = doc});
 }
 
 CodecParameter density_parameter() {
-  return codec_parameter(&CodecSpec::density, {.name = "density",
-                                               .bounds = {.min = 0, .max = 1, .open_min = true},
-                                               .doc = "share of the elements that is kept"});
+  return codec_parameter(0.01, {.name = "density",
+                                .bounds = {.min = 0, .max = 1, .open_min = true},
+                                .doc = "share of the elements that is kept"});
 }
 
-bool CodecRow::has(const std::string& parameter) const {
-  return std::any_of(parameters.begin(), parameters.end(),
-                     [&](const CodecParameter& p) { return p.key.name == parameter; });
+const CodecParameter* CodecRow::find(const std::string& parameter) const {
+  for (const CodecParameter& p : parameters)
+    if (p.key.name == parameter) return &p;
+  return nullptr;
 }
 
 const CodecRow& codec_row(const std::string& name) {
-  if (const CodecRow* row = find_row(name)) return *row;
+  for (const CodecRow& row : codec_table())
+    if (row.name == name) return row;
   throw_bad_config("codec: \"" + name + "\" is none of " + join(codec_names(), " | "));
 }
 
 std::vector<std::string> codec_names() {
   std::vector<std::string> names;
-  for (const CodecRow& row : codec_table()) names.push_back(row.name());
+  for (const CodecRow& row : codec_table()) names.push_back(row.name);
   return names;
 }
 
-const std::vector<CodecParameter>& codec_parameters() {
-  static const std::vector<CodecParameter> all = [] {
-    std::vector<CodecParameter> list;
+const std::vector<KeySpec>& codec_keys() {
+  static const std::vector<KeySpec> all = [] {
+    std::vector<KeySpec> list;
     for (const CodecRow& row : codec_table()) {
       for (const CodecParameter& p : row.parameters) {
-        const bool known = std::any_of(list.begin(), list.end(),
-                                       [&](const CodecParameter& other) { return other.key.name == p.key.name; });
-        if (known) continue;
+        if (std::any_of(list.begin(), list.end(), [&](const KeySpec& known) { return known.name == p.key.name; }))
+          continue;
         std::vector<std::pair<const CodecRow*, const CodecParameter*>> sharing;
         for (const CodecRow& other : codec_table())
-          for (const CodecParameter& q : other.parameters)
-            if (q.key.name == p.key.name) sharing.push_back({&other, &q});
+          if (const CodecParameter* q = other.find(p.key.name)) sharing.push_back({&other, q});
         list.push_back(merged(sharing));
       }
     }
@@ -160,17 +166,40 @@ const std::vector<CodecParameter>& codec_parameters() {
   return all;
 }
 
-MadeCodec make_codec(const CodecSpec& spec) {
-  return codec_row(spec.codec).make(spec);
+CodecSpec codec_spec(const std::string& name, const CodecValues& parameters) {
+  const CodecRow& row = codec_row(name);
+  CodecSpec spec{.codec = name};
+  for (const CodecParameter& p : row.parameters) spec[p.key.name] = p.otherwise;
+  for (const auto& [key, value] : parameters) {
+    const CodecParameter* p = row.find(key);
+    if (p == nullptr) throw_bad_config("codec " + name + " has no parameter " + key);
+    const auto* whole = std::get_if<int64_t>(&value);
+    spec[key] = whole != nullptr && p->key.types == kRealKey ? static_cast<double>(*whole) : value;
+    if (spec[key].index() != p->otherwise.index()) refuse(name, key, value, "of another type");
+  }
+  return spec;
 }
 
-CodecSpec default_codec(const std::string& name) {
-  return codec_row(name).defaults;
+MadeCodec make_codec(const CodecSpec& spec) {
+  const CodecRow& row = codec_row(spec.codec);
+  const CodecSpec whole = codec_spec(spec.codec, spec.parameters);
+  for (const CodecParameter& p : row.parameters) check(row, p, whole);
+  return row.make(whole);
 }
 
 CodecSpec cheaper_codec(const CodecSpec& spec) {
   const CodecRow& row = codec_row(spec.codec);
   return row.cheaper != nullptr ? row.cheaper(spec) : spec;
+}
+
+int64_t block_of(const CodecSpec& spec, int64_t otherwise, int64_t least, int64_t most, int64_t multiple) {
+  const int64_t said = spec.integer("block"), block = said == 0 ? otherwise : said;
+  if (said != 0 && (block < least || block > most || block % multiple != 0))
+    refuse(spec.codec, "block", said,
+           (multiple > 1 ? "a multiple of " + std::to_string(multiple) + " from " : "") + std::to_string(least) +
+               " to " + std::to_string(most) + ", or 0 for " +
+               (otherwise > 0 ? std::to_string(otherwise) : "the whole message"));
+  return block;
 }
 
 std::string rate_text(double rate) {
@@ -182,8 +211,10 @@ std::string rate_text(double rate) {
 
 bool codes_within(const CodecSpec& spec, int64_t elements) {
   const CodecRow& row = codec_row(spec.codec);
-  if (row.crosses_tensors != nullptr && row.crosses_tensors(spec)) return false;
-  return spec.block == 0 || elements % spec.block == 0;
+  const CodecSpec whole = codec_spec(spec.codec, spec.parameters);
+  if (row.crosses_tensors != nullptr && row.crosses_tensors(whole)) return false;
+  const int64_t block = row.find("block") != nullptr ? whole.integer("block") : 0;
+  return block == 0 || elements % block == 0;
 }
 
 }  // namespace thinwire

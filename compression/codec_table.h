@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "compression/codec.h"
@@ -21,31 +20,33 @@ namespace thinwire {
 // `codec` is set for all but sketches; `rounds` for low_rank and sketch, which use them wherever something is summed.
 struct MadeCodec {
   std::shared_ptr<const Codec> codec;
-  std::shared_ptr<const RoundCodec> rounds;
+  std::shared_ptr<const RoundCodec> rounds = nullptr;
 };
 
-// A parameter of a codec: its key, with the name that it has in a rule, and where CodecSpec keeps it. Its default is
-// that of the row's `defaults`. `doc` begins in lower case and has no full stop: keys that several codecs share join
-// theirs.
+// A parameter of a codec: its key, with the name that it has in a rule, and its value when nothing is said. `doc`
+// begins in lower case and has no full stop: keys that several codecs share join theirs.
 struct CodecParameter {
-  using Field = std::variant<std::string CodecSpec::*, int64_t CodecSpec::*, double CodecSpec::*, bool CodecSpec::*>;
   KeySpec key;
-  Field field;
+  CodecValue otherwise;
+  // Whether the value goes with those of the other parameters. One that does not is refused, but a preset's gives way
+  // to what a user says of the others. nullptr: always.
+  bool (*goes_with)(const CodecSpec& spec) = nullptr;
 };
 
-CodecParameter codec_parameter(CodecParameter::Field field, KeySpec key);  // sets types and scope
+CodecParameter codec_parameter(CodecValue otherwise, KeySpec key);  // sets types and scope
 // Those that several codecs have: elements per block (0: the codec's own number), what values become, share kept.
 CodecParameter block_parameter(const std::string& doc);
-CodecParameter format_parameter(std::vector<std::string> allowed, const std::string& doc);
+CodecParameter format_parameter(std::vector<std::string> allowed, const std::string& otherwise, const std::string& doc);
 CodecParameter density_parameter();
 
 struct CodecRow {
-  CodecSpec defaults;                      // what the codec takes when nothing is said; defaults.codec is its name
-  std::vector<CodecParameter> parameters;  // in the order of the documentation
-  // Throws Error(kBadConfig) naming the parameter and what it may be.
+  std::string name;
+  std::vector<CodecParameter> parameters = {};  // in the order of the documentation
+  // Given values of all parameters, each within its key's bounds and of those allowed. Throws Error(kBadConfig) naming
+  // the parameter and what it may be where there is more to it.
   MadeCodec (*make)(const CodecSpec& spec) = nullptr;
   // Parameters worth timing and testing: what `bench codec` goes through.
-  std::vector<CodecSpec> cases;
+  std::vector<CodecValues> cases = {{}};
   // Traits that no parameter changes. A test compares them with those of the codecs that `cases` make.
   bool lossless = false, selects = false;
   bool rounds = false;  // sums of it travel in rounds
@@ -56,8 +57,7 @@ struct CodecRow {
   // residuals. The same where the parameters ask for nothing cheaper. nullptr: there is nothing cheaper.
   CodecSpec (*cheaper)(const CodecSpec& spec) = nullptr;
 
-  const std::string& name() const { return defaults.codec; }
-  bool has(const std::string& parameter) const;
+  const CodecParameter* find(const std::string& parameter) const;  // nullptr: it has none of that name
 };
 
 // In the order of docs/codecs.md.
@@ -67,14 +67,17 @@ const CodecRow& codec_row(const std::string& name);
 std::vector<std::string> codec_names();
 // Each key once, in the order of first mention: bounds that hold all rows', values that any row allows, documentation
 // and defaults by codec where they differ.
-const std::vector<CodecParameter>& codec_parameters();
+const std::vector<KeySpec>& codec_keys();
 
+// With values of all parameters. Throws Error(kBadConfig) for codecs and parameters that there are not.
+CodecSpec codec_spec(const std::string& name, const CodecValues& parameters = {});
 // Throws Error(kBadConfig) naming the parameter and what it may be.
 MadeCodec make_codec(const CodecSpec& spec);
-// A codec with everything that it takes when nothing else is said.
-CodecSpec default_codec(const std::string& name);
 // What adapt may send in its place; the codec itself where there is nothing cheaper or the rule does not ask for it.
 CodecSpec cheaper_codec(const CodecSpec& spec);
+// Elements per block as a codec takes them: `otherwise` for 0. Throws Error(kBadConfig) for blocks that are not
+// multiples of `multiple` from `least` to `most`.
+int64_t block_of(const CodecSpec& spec, int64_t otherwise, int64_t least, int64_t most, int64_t multiple = 1);
 // A number as codecs say it in their names: "2.25", "8".
 std::string rate_text(double rate);
 // Whether what becomes of an element depends on none outside of its own aligned run of `elements` (a matrix codec: of

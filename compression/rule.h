@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "compression/coding_state.h"
@@ -13,30 +14,21 @@
 
 namespace thinwire {
 
-// Parameters of a codec; each codec reads its own and make_codec refuses values that it cannot have. The names are also
-// the keys in a rule.
+// The value of a codec's parameter, and values by the names that they have in a rule.
+using CodecValue = std::variant<std::string, int64_t, double, bool>;
+using CodecValues = std::map<std::string, CodecValue>;
+
+// A codec as configured: a row of the table (codec_table.h), values of its parameters, and what any codec may have.
 struct CodecSpec {
   std::string codec = "identity";
-  // cast: bf16 | fp16 | e4m3 | e5m2.   mx: mxfp8_e4m3 | mxfp8_e5m2 | mxfp6_e2m3 | mxfp6_e3m2 | mxfp4 | nvfp4.
-  // top_k and its kin: the dtype of values that travel, fp32 | bf16 | fp16
-  std::string format;
-  int64_t bits = 8;                   // block_int: 8 | 6 | 4 | 2
-  int64_t block = 0;                  // elements per scale; 0: the codec's default
-  std::string scale = "fp16";         // block_int: fp32 | fp16 | bf16 | e8m0
-  bool asymmetric = false;            // block_int: (min, max) instead of max|x|
-  std::string rounding = "nearest";   // block_int: nearest (ties to even) | stochastic
-  double rate = 8.0;                  // zfp, ecsq: bits per value
-  bool light = false;                 // ecsq: adapt may send lloyd_max of the next whole number of bits instead
-  int64_t dimension = 1;              // mpc: stride of its predictor, 1-32
-  int64_t rank = 4;                   // low_rank
-  int64_t sides = 2;                  // low_rank: 2 classic (P, then Q), 1 alternating
-  double min_compression_rate = 1.0;  // low_rank: matrices that do not shrink by this much travel raw
-  double density = 0.01;              // top_k, random_k, sketch: share of elements kept
-  int64_t keep = 64;                  // chunked_top_k: elements kept of each chunk of `block`
-  double ratio = 2.0;                 // sketch: message over table
-  bool compact = true;                // sketch: packed union instead of a table
-  bool hadamard = false;              // transform in front: blocks of 32, orthonormal
-  bool checksum = false;              // CRC-32C behind every payload
+  CodecValues parameters = {};  // what is left out is as the row says
+  bool hadamard = false;        // transform in front: blocks of 32, orthonormal
+  bool checksum = false;        // CRC-32C behind every payload
+  CodecValue& operator[](const std::string& name) { return parameters[name]; }
+  const std::string& text(const std::string& name) const { return std::get<std::string>(parameters.at(name)); }
+  int64_t integer(const std::string& name) const { return std::get<int64_t>(parameters.at(name)); }
+  double real(const std::string& name) const { return std::get<double>(parameters.at(name)); }
+  bool flag(const std::string& name) const { return std::get<bool>(parameters.at(name)); }
   bool operator==(const CodecSpec&) const = default;
 };
 

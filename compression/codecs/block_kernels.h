@@ -38,8 +38,8 @@ struct LloydMaxKernels {
 TW_DECLARE_KERNELS(LloydMaxKernels, lloyd_max_kernels)
 
 struct OneBitKernels {
-  // Sum of |x| or of x^2 over n elements, NaN if one of them is NaN or infinite; the order depends on n alone.
-  double (*sum)(const float* x, int64_t n, bool squares);
+  // Sum of |x| over n elements, NaN if one of them is NaN or infinite; the order depends on n alone.
+  double (*sum)(const float* x, int64_t n);
   // ceil(n / 8) bytes; bits behind the last element are zero.
   void (*pack)(const float* x, int64_t n, uint8_t* out);
   // out = or += scale with the sign of its bit. scale >= 0, or NaN.

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 
-#include "compression/codec.h"
-#include "compression/rule.h"
+#include "compression/codec_table.h"
 #include "engine/base/core/error.h"
 #include "engine/base/ops/parallel_for.h"
 
@@ -23,7 +23,7 @@ struct BlockLayout {
   size_t scale_bytes = 0;  // per block
   size_t head_bytes = 0;   // per group, in front of the scales
 
-  static constexpr int64_t kGroup = 4096;
+  static constexpr int64_t kGroup = 4096, kLargestBlock = int64_t{1} << 20;
   int64_t group() const { return block * std::max<int64_t>(1, kGroup / block); }
   size_t group_bytes(int64_t n) const {
     if (n == 0) return 0;
@@ -52,49 +52,45 @@ struct BlockLayout {
   }
 };
 
-// A payload must be exactly as long as the layout says.
-inline void check_payload(const std::string& codec, std::span<const std::byte> in, size_t expected, int64_t n) {
-  if (in.size() == expected) return;
-  throw_bad_data(codec + ": a payload of " + std::to_string(in.size()) + " bytes for " + std::to_string(n) +
-                 " elements, which take " + std::to_string(expected) +
-                 "; sender and receiver disagree about the codec or the message was damaged");
-}
-// Whole pieces by way of group(x, first element, elements, bytes out) -> whether all were finite.
-template <typename Group>
-Encoded encode_groups(const BlockLayout& layout, const std::string& codec, const Msg& msg, View in,
-                      std::span<std::byte> out, const Group& group) {
-  const float* x = in.as<float>();
-  const int64_t n = in.count();
-  const size_t bytes = layout.bytes(n);
-  TW_CHECK(out.size() >= bytes, codec, ": room for ", out.size(), " bytes, needs ", bytes);
-  uint8_t* to = reinterpret_cast<uint8_t*>(out.data());
-  const bool finite = layout.for_groups(msg.threads, n, [&](int64_t first, int64_t count, size_t offset) {
-    return group(x + first, first, count, to + offset);
-  });
-  return {bytes, !finite};
-}
-// group(bytes, elements, y) -> whether an encoder may have written it.
-template <typename Group>
-void decode_groups(const BlockLayout& layout, const std::string& codec, const Msg& msg, std::span<const std::byte> in,
-                   View out, const Group& group) {
-  float* y = out.as<float>();
-  const int64_t n = out.count();
-  check_payload(codec, in, layout.bytes(n), n);
-  const uint8_t* from = reinterpret_cast<const uint8_t*>(in.data());
-  const bool good = layout.for_groups(msg.threads, n, [&](int64_t first, int64_t count, size_t offset) {
-    return group(from + offset, count, y + first);
-  });
-  if (!good)
-    throw_bad_data(codec + ": an infinite scale, or another that no encoder writes, in a payload; it was damaged");
-}
+// A codec that encodes group by group: fp32 in and out, fixed size, with codes whose decoded numbers are levels times a
+// scale.
+class BlockCodec : public Codec {
+ public:
+  BlockCodec(const BlockLayout& layout, std::string name) : layout_(layout), name_(std::move(name)) {}
+  std::string name() const override { return name_; }
+  Traits traits() const override { return {.contractive = true, .linear = true, .granule = layout_.group()}; }
+  size_t wire_bytes(int64_t count, DType) const override { return layout_.bytes(count); }
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState*) const override {
+    const float* x = in.as<float>();
+    const int64_t n = in.count();
+    const size_t bytes = wire_bytes(n, DType::f32);
+    TW_CHECK(out.size() >= bytes, name_, ": room for ", out.size(), " bytes, needs ", bytes);
+    uint8_t* to = reinterpret_cast<uint8_t*>(out.data());
+    const bool finite = layout_.for_groups(msg.threads, n, [&](int64_t first, int64_t count, size_t offset) {
+      return encode_group(msg, x + first, first, count, to + offset);
+    });
+    return {bytes, !finite};
+  }
+  void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override {
+    float* y = out.as<float>();
+    const int64_t n = out.count();
+    check_payload(name_, in, wire_bytes(n, DType::f32), n);
+    const uint8_t* from = reinterpret_cast<const uint8_t*>(in.data());
+    const bool good = layout_.for_groups(msg.threads, n, [&](int64_t first, int64_t count, size_t offset) {
+      return decode_group(from + offset, count, y + first, accumulate);
+    });
+    if (!good)
+      throw_bad_data(name_ + ": an infinite scale, or another that no encoder writes, in a payload; it was damaged");
+  }
 
-// Parameters that a codec does not have must not be set: they would be ignored in silence.
-inline void refuse_rounding_parameters(const CodecSpec& spec) {
-  if (spec.rounding != "nearest")
-    throw_bad_config("codec " + spec.codec + ": rounding is '" + spec.rounding +
-                     "', but only block_int has another one than nearest; remove the key");
-  if (spec.asymmetric)
-    throw_bad_config("codec " + spec.codec + ": asymmetric is a parameter of block_int; remove the key");
-}
+ protected:
+  // Elements [first, first + n) of the piece, x or y + first; whether all were finite.
+  virtual bool encode_group(const Msg& msg, const float* x, int64_t first, int64_t n, uint8_t* out) const = 0;
+  // Whether an encoder may have written it.
+  virtual bool decode_group(const uint8_t* in, int64_t n, float* y, bool accumulate) const = 0;
+
+  BlockLayout layout_;
+  std::string name_;
+};
 
 }  // namespace thinwire

@@ -1,6 +1,15 @@
-// Top-k within chunks: each chunk is a payload of its own, so that messages may be cut between them.
-#include "compression/codecs/chunked_top_k.h"
-
+// Codec chunked_top_k: the `keep` largest of every chunk of `block` elements (SparseLoCo, DeMo: 64 of 4096), short
+// indices, values in 32, 16 or 2 bits.
+//
+// A chunk of c elements keeps kept(c) = ceil(keep c / block), which is `keep` for a whole one. Its payload:
+//   format bf16, fp32: nothing; fp16: the byte of the exponent; 2bit: two bf16 magnitudes, small and large
+//   the indices within the chunk, ascending, log2(block) bits each, packed least significant bit first, zero padded
+//   the values (2bit: codes of 2 bits, packed alike: bit 0 large, bit 1 negative)
+//   wire_bytes = sum over chunks of head + ceil(kept log2(block) / 8) + (fp32: 4 kept, bf16 and fp16: 2 kept, 2bit:
+//   ceil(kept / 4)),   head = fp16: 1, 2bit: 4, else 0
+// 64 of 4096 in 2bit: 116 bytes, 0.2266 bits an element (0.21875 of them indices and codes, as published).
+// 2bit: |v| up to their mean decode to the mean of those, others to the mean of theirs (two steps of Lloyd's iteration
+// in double, in ascending order of index), so that the error of the kept values is below their size.
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -8,6 +17,8 @@
 #include <cstring>
 #include <vector>
 
+#include "compression/codec_table.h"
+#include "compression/codecs/sparse_select.h"
 #include "engine/base/core/error.h"
 #include "engine/base/ops/parallel_for.h"
 
@@ -42,7 +53,24 @@ TwoLevels two_levels(const float* values, int64_t count) {
   return {static_cast<float>(split), static_cast<float>(small), static_cast<float>(large)};
 }
 
-}  // namespace
+class ChunkedTopK final : public Codec {
+ public:
+  ChunkedTopK(int64_t keep, int64_t block, ValueFormat format);
+  std::string name() const override;
+  Traits traits() const override { return {.contractive = true, .selects = true, .linear = true, .granule = block_}; }
+  size_t wire_bytes(int64_t count, DType dtype) const override;
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const override;
+  void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
+
+ private:
+  struct Layout {
+    int64_t elements, kept, head, codes, bytes;  // codes: offset of the values or codes
+  };
+  Layout layout(int64_t elements) const;
+  int64_t keep_, block_;
+  int index_bits_;
+  ValueFormat format_;
+};
 
 ChunkedTopK::ChunkedTopK(int64_t keep, int64_t block, ValueFormat format)
     : keep_(keep), block_(block), index_bits_(std::countr_zero(static_cast<uint64_t>(block))), format_(format) {}
@@ -106,9 +134,7 @@ Encoded ChunkedTopK::encode(const Msg& msg, View in, std::span<std::byte> out, C
 void ChunkedTopK::decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const {
   float* y = out.as<float>();
   const int64_t n = out.count(), chunks = (n + block_ - 1) / block_, stride = layout(block_).bytes;
-  if (in.size() != wire_bytes(n, DType::f32))
-    throw_bad_data(detail::join(name(), ": a payload of ", in.size(), " bytes where ", n, " elements take ",
-                                wire_bytes(n, DType::f32)));
+  check_payload(name(), in, wire_bytes(n, DType::f32), n);
   std::atomic<int64_t> corrupt{-1};  // threads must not throw
   parallel_blocks(msg.threads, chunks, std::max<int64_t>(1, kTask / block_), [&](int64_t first, int64_t last) {
     std::vector<uint32_t> index(static_cast<size_t>(keep_));
@@ -155,30 +181,26 @@ void ChunkedTopK::decode(const Msg& msg, std::span<const std::byte> in, View out
                                 " does not hold ascending indices and sound values: the payload is corrupt"));
 }
 
-std::shared_ptr<const Codec> make_chunked_top_k(const CodecSpec& spec) {
-  const int64_t block = spec.block == 0 ? 4096 : spec.block;
-  if (block < 16 || block > 65536 || !std::has_single_bit(static_cast<uint64_t>(block)))
-    throw_bad_config(detail::join("chunked_top_k: block is a power of two from 16 to 65536, not ", spec.block));
-  if (spec.keep < 1 || spec.keep > block)
-    throw_bad_config(
-        detail::join("chunked_top_k: keep is from 1 to the block's ", block, " elements, not ", spec.keep));
-  return std::make_shared<ChunkedTopK>(spec.keep, block, parse_value_format("chunked_top_k", spec.format, true));
+MadeCodec make_chunked_top_k(const CodecSpec& spec) {
+  const int64_t block = block_of(spec, 4096, 16, 65536), keep = spec.integer("keep");
+  if (!std::has_single_bit(static_cast<uint64_t>(block)))
+    throw_bad_config(detail::join("chunked_top_k: block is a power of two from 16 to 65536, not ", block));
+  if (keep > block)
+    throw_bad_config(detail::join("chunked_top_k: keep is from 1 to the block's ", block, " elements, not ", keep));
+  return {std::make_shared<ChunkedTopK>(keep, block, value_format(spec))};
 }
 
+}  // namespace
+
 CodecRow chunked_top_k_row() {
-  return {.defaults = {.codec = "chunked_top_k", .format = "bf16"},
-          .parameters = {format_parameter({"fp32", "bf16", "fp16", "2bit"}, "what kept values become"),
-                         block_parameter("elements that a choice is made of, 0 for 4096"),
-                         codec_parameter(&CodecSpec::keep, {.name = "keep",
-                                                            .bounds = {1, 1 << 24},
-                                                            .unit = "elements",
-                                                            .doc = "elements kept of each block"})},
-          .make =
-              [](const CodecSpec& spec) {
-                return MadeCodec{make_chunked_top_k(spec), nullptr};
-              },
-          .cases = {{.codec = "chunked_top_k", .format = "bf16", .block = 4096, .keep = 64},
-                    {.codec = "chunked_top_k", .format = "2bit", .block = 4096, .keep = 64}},
+  return {.name = "chunked_top_k",
+          .parameters = {value_format_parameter(true), block_parameter("elements that a choice is made of, 0 for 4096"),
+                         codec_parameter(64, {.name = "keep",
+                                              .bounds = {1, 1 << 24},
+                                              .unit = "elements",
+                                              .doc = "elements kept of each block"})},
+          .make = make_chunked_top_k,
+          .cases = {{}, {{"format", "2bit"}}},
           .selects = true};
 }
 

@@ -1,59 +1,39 @@
-// Parameters, sizes and threads of e3m0; the loops are in e3m0_kernel.cpp.
-#include "compression/codecs/e3m0.h"
-
+// Codec e3m0: four bits, sign and a power of two, with a bf16 scale per block; for outer gradients (Streaming DiLoCo).
+//
+// Levels 0 and s * 2^(k - 7), k = 1 to 7, where s is the block's max|x| rounded to bf16: 8 octaves of range and 0, so
+// an all-zero or tiny element stays zero (k = 0). An element takes the nearest level in the linear sense (midpoints
+// 1.5 * 2^j; the midpoint itself goes up), which has the lower error: relative RMS 0.192 of Gaussian numbers in blocks
+// of 128 against 0.201 with midpoints in the logarithm. At most a third of an element above s / 128 is lost, so error
+// feedback contracts. A block that holds NaN or infinity raises Encoded::non_finite and has a NaN scale.
 #include "compression/codecs/block_kernels.h"
 #include "compression/codecs/block_layout.h"
 
 namespace thinwire {
 namespace {
 
-constexpr int64_t kDefaultBlock = 128, kLargestBlock = int64_t{1} << 20;
-
-class E3m0 final : public Codec {
+class E3m0 final : public BlockCodec {
  public:
-  explicit E3m0(int64_t block) : layout_{block, 4, 2}, name_("e3m0(block=" + std::to_string(block) + ")") {}
-  std::string name() const override { return name_; }
-  Traits traits() const override { return {.contractive = true, .linear = true, .granule = layout_.group()}; }
-  size_t wire_bytes(int64_t count, DType) const override { return layout_.bytes(count); }
-
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState*) const override {
-    return encode_groups(layout_, name_, msg, in, out,
-                         [&, encode = TW_PICK_KERNELS(e3m0_kernels).encode](
-                             const float* x, [[maybe_unused]] int64_t first, int64_t count, uint8_t* to) {
-                           return encode(layout_.block, x, count, to);
-                         });
-  }
-  void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override {
-    decode_groups(layout_, name_, msg, in, out,
-                  [&, decode = TW_PICK_KERNELS(e3m0_kernels).decode](const uint8_t* from, int64_t count, float* y) {
-                    return decode(layout_.block, from, count, y, accumulate);
-                  });
-  }
+  explicit E3m0(int64_t block) : BlockCodec({block, 4, 2}, "e3m0(block=" + std::to_string(block) + ")") {}
 
  private:
-  BlockLayout layout_;
-  std::string name_;
+  bool encode_group(const Msg&, const float* x, int64_t, int64_t n, uint8_t* out) const override {
+    return kernels_.encode(layout_.block, x, n, out);
+  }
+  bool decode_group(const uint8_t* in, int64_t n, float* y, bool accumulate) const override {
+    return kernels_.decode(layout_.block, in, n, y, accumulate);
+  }
+
+  const E3m0Kernels& kernels_ = TW_PICK_KERNELS(e3m0_kernels);
 };
+
+MadeCodec make_e3m0(const CodecSpec& spec) {
+  return {std::make_shared<E3m0>(block_of(spec, 128, 2, BlockLayout::kLargestBlock))};
+}
 
 }  // namespace
 
-std::shared_ptr<const Codec> make_e3m0(const CodecSpec& spec) {
-  refuse_rounding_parameters(spec);
-  const int64_t block = spec.block == 0 ? kDefaultBlock : spec.block;
-  if (block < 2 || block > kLargestBlock)
-    throw_bad_config("codec e3m0: block is " + std::to_string(spec.block) + "; it may be 2 to " +
-                     std::to_string(kLargestBlock) + ", or 0 for " + std::to_string(kDefaultBlock));
-  return std::make_shared<E3m0>(block);
-}
-
 CodecRow e3m0_row() {
-  return {.defaults = {.codec = "e3m0"},
-          .parameters = {block_parameter("elements that share a scale, 0 for 128")},
-          .make =
-              [](const CodecSpec& spec) {
-                return MadeCodec{make_e3m0(spec), nullptr};
-              },
-          .cases = {{.codec = "e3m0"}}};
+  return {.name = "e3m0", .parameters = {block_parameter("elements that share a scale, 0 for 128")}, .make = make_e3m0};
 }
 
 }  // namespace thinwire

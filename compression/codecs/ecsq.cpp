@@ -1,6 +1,16 @@
-// Frames of ecsq: which grid fits the rate, headers and their checks, threads; the loops are in ecsq_kernel.cpp.
-#include "compression/codecs/ecsq.h"
-
+// Codec ecsq: entropy-coded scalar quantisation; integers on a uniform grid in a Huffman code, at a fixed rate.
+//
+// Where a fixed number of bits per element buys 2^bits levels, an entropy code buys as many levels as the numbers need
+// and pays for the frequent ones with fewer bits: of normal numbers, 1.5 dB more at 3 bits than the best fixed levels
+// (lloyd_max), 1.3 dB at 2; of peaked ones, more. The zero is a level. Sources: the rate of such codes is the entropy
+// of the integers (Gish and Pierce, "Asymptotically efficient quantizing", 1968), a uniform grid is all but optimal.
+//
+// Frames of 32768 elements. A block's unit is its mean magnitude, in steps of 2^(1/8) as in lloyd_max; the grid's step,
+// in units, is one of 2^(1 - notch / 16), the finest whose codes fit into the rate. So a payload's length does not
+// depend on the values. The nearest grid point is taken: |x - decoded| <= |x| element by element, and the step is at
+// most 1.7 units, so that something is left of every block: error feedback contracts. What is beyond 127 steps is cut.
+// fp32 in and out, fixed size: rate + 8 / block bits an element and 16 bytes a frame. A frame that holds NaN, infinity
+// or a magnitude beyond 2^126 raises Encoded::non_finite and decodes to NaN.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -14,7 +24,7 @@
 namespace thinwire {
 namespace {
 
-constexpr int64_t kDefaultBlock = 64, kLargestBlock = 4096;
+constexpr int64_t kLargestBlock = 4096;
 constexpr int kCoarsest = 4, kFinest = 96;  // notches: steps of 1.68 and 1/32 units
 constexpr int64_t kFewest = 512;            // below, a frame's code would not earn its table
 
@@ -351,52 +361,47 @@ void Ecsq::decode(const Msg& msg, std::span<const std::byte> in, View out, bool 
                    " is one that no encoder writes; the payload was damaged or written by another codec");
 }
 
-}  // namespace
-
-std::shared_ptr<const Codec> make_ecsq(const CodecSpec& spec) {
-  refuse_rounding_parameters(spec);
-  if (!(spec.rate >= 2.0 && spec.rate <= 5.0))
-    throw_bad_config("codec ecsq: rate is " + std::to_string(spec.rate) + "; it may be 2 to 5 bits an element");
-  if (spec.light && spec.rate > kHighestLightRate)
-    throw_bad_config(
-        "codec ecsq: light is lloyd_max of the next whole number of bits, which has at most 4, and rate is " +
-        std::to_string(spec.rate) + "; say a rate of 4 at most, or light false");
-  const int64_t block = spec.block == 0 ? kDefaultBlock : spec.block;
-  if (block < 64 || block > kLargestBlock || block % 64 != 0)
-    throw_bad_config("codec ecsq: block is " + std::to_string(spec.block) + "; it may be a multiple of 64 up to " +
-                     std::to_string(kLargestBlock) + ", or 0 for " + std::to_string(kDefaultBlock));
-  return std::make_shared<Ecsq>(spec.rate, block);
+// lloyd_max takes the place of a `light` one, and has 4 bits at most.
+bool light_fits(const CodecSpec& spec) {
+  return !spec.flag("light") || spec.real("rate") <= 4.0;
 }
 
+MadeCodec make_ecsq(const CodecSpec& spec) {
+  const double rate = spec.real("rate");
+  if (!light_fits(spec))
+    throw_bad_config(
+        "codec ecsq: light is lloyd_max of the next whole number of bits, which has at most 4, and rate is " +
+        rate_text(rate) + "; say a rate of 4 at most, or light false");
+  return {std::make_shared<Ecsq>(rate, block_of(spec, 64, 64, kLargestBlock, 64))};
+}
+
+CodecSpec cheaper(const CodecSpec& spec) {
+  if (!spec.flag("light")) return spec;
+  CodecSpec light = codec_spec(
+      "lloyd_max", {{"bits", static_cast<int64_t>(std::ceil(spec.real("rate")))}, {"block", spec.integer("block")}});
+  light.hadamard = spec.hadamard, light.checksum = spec.checksum;
+  return light;
+}
+
+}  // namespace
+
 CodecRow ecsq_row() {
-  return {
-      .defaults = {.codec = "ecsq"},
-      .parameters = {codec_parameter(&CodecSpec::rate, {.name = "rate",
-                                                        .bounds = {2, 5},
-                                                        .unit = "bits",
-                                                        .doc = "bits per value, 2 to 5, blocks' scales not counted"}),
-                     block_parameter("elements that share a scale, 0 for 64"),
-                     codec_parameter(&CodecSpec::light,
-                                     {.name = "light",
-                                      .doc = "where compression.adapt measures that time of the core costs more "
-                                             "than bytes, lloyd_max of the next whole number of bits (rates up to "
-                                             "4) takes its place, but for the units that a rank's forward pass "
-                                             "begins with"})},
-      .make =
-          [](const CodecSpec& spec) {
-            return MadeCodec{make_ecsq(spec), nullptr};
-          },
-      .cases = {{.codec = "ecsq", .rate = 2.0}, {.codec = "ecsq", .rate = 2.5}, {.codec = "ecsq", .rate = 3.0}},
-      .crosses_tensors = [](const CodecSpec&) { return true; },  // by its frames
-      .cheaper =
-          [](const CodecSpec& spec) {
-            CodecSpec light = spec;  // transform, block and checksum stay
-            if (!spec.light) return light;
-            light.codec = "lloyd_max";
-            light.bits = static_cast<int64_t>(std::ceil(spec.rate));
-            light.light = false;
-            return light;
-          }};
+  CodecParameter light = codec_parameter(
+      false, {.name = "light",
+              .doc = "where compression.adapt measures that time of the core costs more than bytes, lloyd_max of the "
+                     "next whole number of bits (rates up to 4) takes its place, but for the units that a rank's "
+                     "forward pass begins with"});
+  light.goes_with = light_fits;
+  return {.name = "ecsq",
+          .parameters = {codec_parameter(8.0, {.name = "rate",
+                                               .bounds = {2, 5},
+                                               .unit = "bits",
+                                               .doc = "bits per value, 2 to 5, blocks' scales not counted"}),
+                         block_parameter("elements that share a scale, 0 for 64"), light},
+          .make = make_ecsq,
+          .cases = {{{"rate", 2.0}}, {{"rate", 2.5}}, {{"rate", 3.0}}},
+          .crosses_tensors = [](const CodecSpec&) { return true; },  // by its frames
+          .cheaper = cheaper};
 }
 
 }  // namespace thinwire

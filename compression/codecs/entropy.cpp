@@ -1,10 +1,17 @@
-// Codec entropy: code lengths, frame headers and their checks, threads.
-#include "compression/codecs/entropy.h"
-
+// Codec entropy: lossless; the exponents of fp32 and bf16 (the upper halves of fp16) in a Huffman code, the rest as it
+// is.
+//
+// Source: the observation that only exponents of a model's tensors are compressible (DietGPU, Facebook Research, 2021),
+// here with canonical codes of at most 11 bits (D. Huffman, 1952) per frame of 32768 elements, in four interleaved
+// streams and with several symbols per table look-up. A frame that would grow travels raw.
+// Native: fp32, bf16 and fp16, decoded to the dtype encoded, or to fp32. Framed; at most
+// n * size_of(dtype) + 8 * ceil(n / 32768) bytes. NaN payloads, infinities and -0 come back bit for bit, and NaN and
+// infinity raise Encoded::non_finite.
 #include <algorithm>
 #include <array>
 #include <cstring>
 
+#include "compression/codec_table.h"
 #include "compression/codecs/frame_chain.h"
 #include "compression/codecs/huffman.h"
 #include "compression/codecs/huffman_kernel.h"
@@ -182,17 +189,9 @@ void Entropy::decode(const Msg& msg, std::span<const std::byte> in, View out, bo
 
 }  // namespace
 
-std::shared_ptr<const Codec> make_entropy(const CodecSpec&) {
-  return std::make_shared<Entropy>();
-}
-
 CodecRow entropy_row() {
-  return {.defaults = {.codec = "entropy"},
-          .make =
-              [](const CodecSpec& spec) {
-                return MadeCodec{make_entropy(spec), nullptr};
-              },
-          .cases = {{.codec = "entropy"}},
+  return {.name = "entropy",
+          .make = [](const CodecSpec&) -> MadeCodec { return {std::make_shared<Entropy>()}; },
           .lossless = true};
 }
 

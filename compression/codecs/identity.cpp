@@ -1,8 +1,9 @@
-// Identity as a packed payload: where it is one part of a composed message.
-#include "compression/codecs/identity.h"
-
+// Codec identity: what leaves a rank is what was there. The default of every site. A channel that holds it calls the
+// plain collective on the caller's memory (law 3); encode and decode are copies, for where it is a part of a message.
 #include <cmath>
+#include <cstring>
 
+#include "compression/codec_table.h"
 #include "engine/base/core/error.h"
 
 namespace thinwire {
@@ -15,7 +16,16 @@ bool all_finite(const T* x, int64_t n) {
   return finite;
 }
 
-}  // namespace
+class Identity final : public Codec {
+ public:
+  std::string name() const override { return "identity"; }
+  Traits traits() const override {
+    return {.alias = true, .lossless = true, .unbiased = true, .native = true, .contractive = true, .granule = 1};
+  }
+  size_t wire_bytes(int64_t count, DType dtype) const override { return static_cast<size_t>(count) * size_of(dtype); }
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const override;
+  void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
+};
 
 Encoded Identity::encode(const Msg&, View in, std::span<std::byte> out, CodingState*) const {
   if (in.bytes() > 0) std::memcpy(out.data(), in.data, in.bytes());
@@ -27,8 +37,7 @@ Encoded Identity::encode(const Msg&, View in, std::span<std::byte> out, CodingSt
 }
 
 void Identity::decode(const Msg&, std::span<const std::byte> in, View out, bool accumulate) const {
-  if (in.size() != out.bytes())
-    throw_bad_data("identity: a payload of " + std::to_string(in.size()) + " bytes for " + std::to_string(out.bytes()));
+  check_payload("identity", in, out.bytes(), out.count());
   if (!accumulate) {
     if (!in.empty()) std::memcpy(out.data, in.data(), in.size());
     return;
@@ -41,6 +50,8 @@ void Identity::decode(const Msg&, std::span<const std::byte> in, View out, bool 
   }
 }
 
+}  // namespace
+
 Encoded Codec::round_trip(const Msg& msg, View in, std::span<std::byte> out, CodingState* state, View decoded) const {
   const Encoded encoded = encode(msg, in, out, state);
   if (!encoded.non_finite) decode(msg, out.first(encoded.bytes), decoded, false);
@@ -51,13 +62,16 @@ std::unique_ptr<CodingState> Codec::make_state(int64_t, std::span<const MatrixSh
   return nullptr;
 }
 
+void check_payload(const std::string& codec, std::span<const std::byte> in, size_t expected, int64_t elements) {
+  if (in.size() == expected) return;
+  throw_bad_data(codec + ": a payload of " + std::to_string(in.size()) + " bytes for " + std::to_string(elements) +
+                 " elements, which take " + std::to_string(expected) +
+                 "; sender and receiver disagree about the codec or the message was damaged");
+}
+
 CodecRow identity_row() {
-  return {.defaults = {.codec = "identity"},
-          .make =
-              [](const CodecSpec&) {
-                return MadeCodec{std::make_shared<Identity>(), nullptr};
-              },
-          .cases = {{.codec = "identity"}},
+  return {.name = "identity",
+          .make = [](const CodecSpec&) -> MadeCodec { return {std::make_shared<Identity>()}; },
           .lossless = true};
 }
 

@@ -1,69 +1,55 @@
-// Parameters, sizes and threads of lloyd_max; the loops are in lloyd_max_kernel.cpp.
-#include "compression/codecs/lloyd_max.h"
-
+// Codec lloyd_max: 2, 3 or 4 bits an element, with the levels that lose least of normally distributed numbers.
+//
+// x ~ s * level[code] with the levels of Lloyd and Max for a normal distribution (Max, "Quantizing for minimum
+// distortion", 1960) and a scale per block of consecutive elements. Against integers of the same width, whose step
+// follows the largest element: 9.3 against about 4 dB at 2 bits, 14.6 at 3.
+// An element's code is found with the block's mean magnitude; s is then the scale that is nearest in the l2 norm,
+// s = sum |x| l / sum l^2. So |x - decoded| < |x| for every block, whatever is in it: error feedback contracts always.
+// Scales travel in 8 bits: a group (BlockLayout) has a head in bf16, its largest scale rounded up, and each block the
+// logarithm of its own below that, code c for head * 2^((c - 255) / 8), nearest; 0 for scales below head * 2^-31, which
+// decode to zero (a residual keeps them). Zero is no level: an element that is 0 in a block that is not decodes to +-
+// the smallest level, so where zeros mean something (rows of words that did not occur) block_int is the codec to take.
+// A group that holds NaN or infinity raises Encoded::non_finite and has a NaN head: all of it decodes to NaN.
+// fp32 in and out, fixed size: BlockLayout with a head of 2 bytes and 1 byte a scale, so 2.13 bits an element. A code
+// has the sign in its highest bit and the level, ascending, below.
 #include "compression/codecs/block_kernels.h"
 #include "compression/codecs/block_layout.h"
 
 namespace thinwire {
 namespace {
 
-constexpr int64_t kDefaultBlock = 64, kLargestBlock = int64_t{1} << 20;
-
-class LloydMax final : public Codec {
+class LloydMax final : public BlockCodec {
  public:
   LloydMax(int bits, int64_t block)
-      : layout_{block, bits, 1, 2},
-        name_("lloyd_max(bits=" + std::to_string(bits) + ",block=" + std::to_string(block) + ")") {}
-  std::string name() const override { return name_; }
-  Traits traits() const override { return {.contractive = true, .linear = true, .granule = layout_.group()}; }
-  size_t wire_bytes(int64_t count, DType) const override { return layout_.bytes(count); }
-
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState*) const override {
-    return encode_groups(layout_, name_, msg, in, out,
-                         [&, encode = TW_PICK_KERNELS(lloyd_max_kernels).encode](
-                             const float* x, [[maybe_unused]] int64_t first, int64_t count, uint8_t* to) {
-                           return encode(layout_.bits, layout_.block, x, count, to);
-                         });
-  }
-  void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override {
-    decode_groups(
-        layout_, name_, msg, in, out,
-        [&, decode = TW_PICK_KERNELS(lloyd_max_kernels).decode](const uint8_t* from, int64_t count, float* y) {
-          return decode(layout_.bits, layout_.block, from, count, y, accumulate);
-        });
-  }
+      : BlockCodec({block, bits, 1, 2},
+                   "lloyd_max(bits=" + std::to_string(bits) + ",block=" + std::to_string(block) + ")") {}
 
  private:
-  BlockLayout layout_;
-  std::string name_;
+  bool encode_group(const Msg&, const float* x, int64_t, int64_t n, uint8_t* out) const override {
+    return kernels_.encode(layout_.bits, layout_.block, x, n, out);
+  }
+  bool decode_group(const uint8_t* in, int64_t n, float* y, bool accumulate) const override {
+    return kernels_.decode(layout_.bits, layout_.block, in, n, y, accumulate);
+  }
+
+  const LloydMaxKernels& kernels_ = TW_PICK_KERNELS(lloyd_max_kernels);
 };
+
+MadeCodec make_lloyd_max(const CodecSpec& spec) {
+  const int64_t said = spec.integer("block");
+  const int64_t block = said == 16 || said == 32 ? said : block_of(spec, 64, 64, BlockLayout::kLargestBlock, 64);
+  return {std::make_shared<LloydMax>(static_cast<int>(spec.integer("bits")), block)};
+}
 
 }  // namespace
 
-std::shared_ptr<const Codec> make_lloyd_max(const CodecSpec& spec) {
-  refuse_rounding_parameters(spec);
-  if (spec.bits != 2 && spec.bits != 3 && spec.bits != 4)
-    throw_bad_config("codec lloyd_max: bits is " + std::to_string(spec.bits) + "; it may be 2, 3 or 4");
-  const int64_t block = spec.block == 0 ? kDefaultBlock : spec.block;
-  if (block != 16 && block != 32 && (block < 64 || block > kLargestBlock || block % 64 != 0))
-    throw_bad_config("codec lloyd_max: block is " + std::to_string(spec.block) +
-                     "; it may be 16, 32, a multiple of 64 up to " + std::to_string(kLargestBlock) + ", or 0 for " +
-                     std::to_string(kDefaultBlock));
-  return std::make_shared<LloydMax>(static_cast<int>(spec.bits), block);
-}
-
 CodecRow lloyd_max_row() {
-  return {.defaults = {.codec = "lloyd_max"},
+  return {.name = "lloyd_max",
           .parameters = {codec_parameter(
-                             &CodecSpec::bits,
-                             {.name = "bits", .bounds = {2, 4}, .unit = "bits", .doc = "bits per value, 4, 3 or 2"}),
+                             8, {.name = "bits", .bounds = {2, 4}, .unit = "bits", .doc = "bits per value, 4, 3 or 2"}),
                          block_parameter("elements that share a scale, 0 for 64")},
-          .make =
-              [](const CodecSpec& spec) {
-                return MadeCodec{make_lloyd_max(spec), nullptr};
-              },
-          .cases = {
-              {.codec = "lloyd_max", .bits = 4}, {.codec = "lloyd_max", .bits = 3}, {.codec = "lloyd_max", .bits = 2}}};
+          .make = make_lloyd_max,
+          .cases = {{{"bits", 4}}, {{"bits", 3}}, {{"bits", 2}}}};
 }
 
 }  // namespace thinwire

@@ -1,9 +1,17 @@
-// Codec mpc: headers, bounds, frames and threads around the unit kernels.
-#include "compression/codecs/mpc.h"
-
+// Codec mpc: the lossless stream of MPC 1.2 (float) for fp32, and the same on packed pairs for bf16 and fp16.
+//
+// Source: A. Yang, H. Mukka, F. Hesaaraki, M. Burtscher, "MPC: A Massively Parallel Compression Algorithm for
+// Scientific Data" (2015), and its stream as described in docs/codecs.md. Units of 1024 words: differences at distance
+// `dimension`, 32 x 32 bit transposes, differences of neighbouring planes, and a bitmap with the planes that are not
+// zero. Lossless bit for bit, NaN payloads and -0 included.
+// Native: fp32 one value a word; bf16 and fp16 two values a word, which beats widening them (docs/codecs.md has the
+// ratios). Framed: one frame per 65536 elements, each a complete stream whose second word holds the number of 32-bit
+// words that it decodes to; at most 4 * (2 + 33 * ceil(words / 32)) bytes a frame. Decodes to the dtype encoded, or to
+// fp32.
 #include <algorithm>
 #include <cstring>
 
+#include "compression/codec_table.h"
 #include "compression/codecs/frame_chain.h"
 #include "compression/codecs/mpc_kernel.h"
 
@@ -139,25 +147,15 @@ void Mpc::decode(const Msg& msg, std::span<const std::byte> in, View out, bool a
 
 }  // namespace
 
-std::shared_ptr<const Codec> make_mpc(const CodecSpec& spec) {
-  if (spec.dimension < 1 || spec.dimension > 32)
-    throw_bad_config("codec mpc: \"dimension\" is " + std::to_string(spec.dimension) +
-                     ", it may be 1 to 32 (1 is best for tensors of a model)");
-  return std::make_shared<Mpc>(static_cast<int>(spec.dimension));
-}
-
 CodecRow mpc_row() {
-  return {.defaults = {.codec = "mpc"},
-          .parameters = {codec_parameter(&CodecSpec::dimension, {.name = "dimension",
-                                                                 .bounds = {1, 32},
-                                                                 .unit = "values",
-                                                                 .doc = "how far back the value lies that predicts the "
-                                                                        "next"})},
-          .make =
-              [](const CodecSpec& spec) {
-                return MadeCodec{make_mpc(spec), nullptr};
-              },
-          .cases = {{.codec = "mpc"}},
+  return {.name = "mpc",
+          .parameters = {codec_parameter(1, {.name = "dimension",
+                                             .bounds = {1, 32},
+                                             .unit = "values",
+                                             .doc = "how far back the value lies that predicts the next"})},
+          .make = [](const CodecSpec& spec) -> MadeCodec {
+            return {std::make_shared<Mpc>(static_cast<int>(spec.integer("dimension")))};
+          },
           .lossless = true};
 }
 

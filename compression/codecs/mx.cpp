@@ -1,6 +1,15 @@
-// Formats, sizes and threads of mx; the loops are in mx_kernel.cpp.
-#include "compression/codecs/mx.h"
-
+// Codec mx: small floating-point numbers with a shared scale per block: OCP Microscaling formats and NVFP4.
+//
+// MXFP8 / MXFP6 / MXFP4 (OCP MX v1.0): blocks of 32 with an E8M0 scale X = 2^(e - 127) and elements that are nearest
+// (ties to even) to x / X, saturated at the format's largest number. e is the format's choice of section 6.3: the
+// exponent of the block's max|x| less the exponent of the format's largest number, kept in 0 to 254. So the largest
+// elements of a block saturate if their mantissa is above the format's (E4M3 above 1.75: at most 12.5 % off).
+// NVFP4: blocks of 16 of E2M1 with an E4M3 scale s, and an fp32 scale g per group of 4096 elements where the published
+// format has one per tensor: messages can be cut and encoded in one pass over the cache. g = max|x| / (448 * 6) of the
+// group, s nearest to max|x| / (6 g) of the block but not 0 unless the block is; x ~ element * (s * g). Blocks below
+// 2^-9 of the group's largest lose precision, groups below 2^-89 become zero.
+// A block that holds NaN or infinity raises Encoded::non_finite and has the scale's NaN: all of it decodes to NaN.
+// nvfp4 has g in front of the scales of every group.
 #include "compression/codecs/block_kernels.h"
 #include "compression/codecs/block_layout.h"
 
@@ -17,61 +26,43 @@ constexpr Format kFormats[] = {{"mxfp8_e4m3", MxFormat::kE4m3, 32, 8}, {"mxfp8_e
                                {"mxfp6_e2m3", MxFormat::kE2m3, 32, 6}, {"mxfp6_e3m2", MxFormat::kE3m2, 32, 6},
                                {"mxfp4", MxFormat::kE2m1, 32, 4},      {"nvfp4", MxFormat::kNvfp4, 16, 4}};
 
-class Mx final : public Codec {
+// 0 is a code and rounding is to the nearest, so no element's error exceeds the element.
+class Mx final : public BlockCodec {
  public:
   explicit Mx(const Format& format)
-      : format_(format.format),
-        layout_{format.block, format.bits, 1, format.format == MxFormat::kNvfp4 ? size_t{4} : 0},
-        name_(std::string("mx(format=") + format.name + ")") {}
-  std::string name() const override { return name_; }
-  // 0 is a code and rounding is to the nearest, so no element's error exceeds the element.
-  Traits traits() const override { return {.contractive = true, .linear = true, .granule = layout_.group()}; }
-  size_t wire_bytes(int64_t count, DType) const override { return layout_.bytes(count); }
-
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState*) const override {
-    return encode_groups(
-        layout_, name_, msg, in, out,
-        [&, encode = TW_PICK_KERNELS(mx_kernels).encode](const float* x, [[maybe_unused]] int64_t first, int64_t count,
-                                                         uint8_t* to) { return encode(format_, x, count, to); });
-  }
-  void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override {
-    decode_groups(layout_, name_, msg, in, out,
-                  [&, decode = TW_PICK_KERNELS(mx_kernels).decode](const uint8_t* from, int64_t count, float* y) {
-                    return decode(format_, from, count, y, accumulate);
-                  });
-  }
+      : BlockCodec({format.block, format.bits, 1, format.format == MxFormat::kNvfp4 ? size_t{4} : 0},
+                   std::string("mx(format=") + format.name + ")"),
+        format_(format.format) {}
 
  private:
+  bool encode_group(const Msg&, const float* x, int64_t, int64_t n, uint8_t* out) const override {
+    return kernels_.encode(format_, x, n, out);
+  }
+  bool decode_group(const uint8_t* in, int64_t n, float* y, bool accumulate) const override {
+    return kernels_.decode(format_, in, n, y, accumulate);
+  }
+
   MxFormat format_;
-  BlockLayout layout_;
-  std::string name_;
+  const MxKernels& kernels_ = TW_PICK_KERNELS(mx_kernels);
 };
+
+MadeCodec make_mx(const CodecSpec& spec) {
+  const auto* format = std::begin(kFormats);
+  while (spec.text("format") != format->name) ++format;
+  block_of(spec, format->block, format->block, format->block);
+  return {std::make_shared<Mx>(*format)};
+}
 
 }  // namespace
 
-std::shared_ptr<const Codec> make_mx(const CodecSpec& spec) {
-  refuse_rounding_parameters(spec);
-  for (const Format& format : kFormats) {
-    if (spec.format != format.name) continue;
-    if (spec.block != 0 && spec.block != format.block)
-      throw_bad_config("codec mx: block is " + std::to_string(spec.block) + ", but " + spec.format + " has blocks of " +
-                       std::to_string(format.block) + "; remove the key");
-    return std::make_shared<Mx>(format);
-  }
-  throw_bad_config("codec mx: format is '" + spec.format +
-                   "'; it may be mxfp8_e4m3, mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4 or nvfp4");
-}
-
 CodecRow mx_row() {
-  CodecRow row = {.defaults = {.codec = "mx", .format = "mxfp8_e4m3"}, .make = [](const CodecSpec& spec) {
-                    return MadeCodec{make_mx(spec), nullptr};
-                  }};
+  CodecRow row = {.name = "mx", .make = make_mx, .cases = {}};
   std::vector<std::string> names;
   for (const Format& format : kFormats) {
     names.emplace_back(format.name);
-    row.cases.push_back({.codec = "mx", .format = names.back()});
+    row.cases.push_back({{"format", names.back()}});
   }
-  row.parameters = {format_parameter(names, "what values become"),
+  row.parameters = {format_parameter(names, "mxfp8_e4m3", "what values become"),
                     block_parameter("elements that share a scale, 0 for the format's own number")};
   return row;
 }

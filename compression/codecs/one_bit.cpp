@@ -1,6 +1,12 @@
-// Parameters, scales, sizes and threads of one_bit; the loops are in one_bit_kernel.cpp.
-#include "compression/codecs/one_bit.h"
-
+// Codec one_bit: the sign of every element and one scale, as in 1-bit Adam and signSGD with error feedback.
+//
+// x ~ s * sgn(x) with sgn(0) = +1 and s fp32, of the whole message (which then cannot be cut) or of every block:
+// s = mean |x|, the one nearest to x in the l2 norm: |x - decoded|^2 = (1 - r^2) |x|^2 with r = |x|_1 / (sqrt(n)
+// |x|_2), so error feedback contracts whatever x is. (1-bit Adam publishes |x|_2 / sqrt(n), which loses more than |x|^2
+// where r < 1/2.) Sums are in double, in an order that depends on the number of elements alone. A message (or block)
+// that holds NaN or infinity raises Encoded::non_finite and has a NaN scale: all of it decodes to NaN. Whole messages
+// take 4 + ceil(n / 8) bytes, others BlockLayout's with 4 bytes a scale. Bit i of a byte, from the low end, is set
+// where element i is below 0.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -12,60 +18,45 @@
 namespace thinwire {
 namespace {
 
-constexpr int64_t kLargestBlock = int64_t{1} << 20;
 constexpr int64_t kRun = 1 << 16;  // elements summed by one thread at a time
 
-const OneBitKernels& kernels() {
-  return TW_PICK_KERNELS(one_bit_kernels);
-}
-
-class OneBit final : public Codec {
+class OneBit final : public BlockCodec {
  public:
-  OneBit(int64_t block, bool rms) : layout_{block, 1, 4}, rms_(rms) {
-    name_ = "one_bit(block=" + std::to_string(block) + (rms ? ",format=rms)" : ")");
-  }
-  std::string name() const override { return name_; }
+  explicit OneBit(int64_t block) : BlockCodec({block, 1, 4}, "one_bit(block=" + std::to_string(block) + ")") {}
   Traits traits() const override {
-    return {.contractive = !rms_, .linear = true, .granule = whole() ? 0 : layout_.group()};
+    return {.contractive = true, .linear = true, .granule = whole() ? 0 : layout_.group()};
   }
   size_t wire_bytes(int64_t count, DType) const override {
     if (count == 0) return 0;
     return whole() ? 4 + (static_cast<size_t>(count) + 7) / 8 : layout_.bytes(count);
   }
-
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState*) const override {
-    const float* x = in.as<float>();
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const override {
     const int64_t n = in.count();
+    if (!whole()) return BlockCodec::encode(msg, in, out, state);
     const size_t bytes = wire_bytes(n, DType::f32);
     TW_CHECK(out.size() >= bytes, name_, ": room for ", out.size(), " bytes, needs ", bytes);
-    if (n == 0) return {};
-    uint8_t* to = reinterpret_cast<uint8_t*>(out.data());
-    if (whole()) return {bytes, !encode_whole(msg.threads, x, n, to)};
-    const bool finite = layout_.for_groups(msg.threads, n, [&](int64_t first, int64_t count, size_t offset) {
-      return encode_group(x + first, count, to + offset);
-    });
+    const bool finite = n == 0 || encode_whole(msg.threads, in.as<float>(), n, reinterpret_cast<uint8_t*>(out.data()));
     return {bytes, !finite};
   }
   void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override {
-    float* y = out.as<float>();
     const int64_t n = out.count();
+    if (!whole()) return BlockCodec::decode(msg, in, out, accumulate);
     check_payload(name_, in, wire_bytes(n, DType::f32), n);
     if (n == 0) return;
     const uint8_t* from = reinterpret_cast<const uint8_t*>(in.data());
-    const bool good = whole() ? decode_whole(msg.threads, from, n, y, accumulate)
-                              : layout_.for_groups(msg.threads, n, [&](int64_t first, int64_t count, size_t offset) {
-                                  return decode_group(from + offset, count, y + first, accumulate);
-                                });
-    if (!good) throw_bad_data(name_ + ": a scale in a payload that no encoder writes; it was damaged");
+    const float scale = read_scale(from);
+    if (!possible(scale)) throw_bad_data(name_ + ": a scale in a payload that no encoder writes; it was damaged");
+    parallel_blocks(msg.threads, n, kRun, [&](int64_t first, int64_t last) {
+      kernels_.unpack(from + 4 + first / 8, last - first, scale, out.as<float>() + first, accumulate);
+    });
   }
 
  private:
   bool whole() const { return layout_.block == 0; }
   // From the sum over n elements; NaN if that is NaN.
-  float scale_of(double sum, int64_t n) const {
+  static float scale_of(double sum, int64_t n) {
     const double mean = sum / static_cast<double>(n);
-    if (std::isnan(mean)) return std::numeric_limits<float>::quiet_NaN();
-    return static_cast<float>(rms_ ? std::sqrt(mean) : mean);
+    return std::isnan(mean) ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(mean);
   }
   static float read_scale(const uint8_t* in) {
     float scale;
@@ -77,8 +68,8 @@ class OneBit final : public Codec {
   bool encode_whole(int threads, const float* x, int64_t n, uint8_t* out) const {
     std::vector<double> sums(static_cast<size_t>((n + kRun - 1) / kRun));
     parallel_blocks(threads, n, kRun, [&](int64_t first, int64_t last) {
-      sums[static_cast<size_t>(first / kRun)] = kernels().sum(x + first, last - first, rms_);
-      kernels().pack(x + first, last - first, out + 4 + first / 8);
+      sums[static_cast<size_t>(first / kRun)] = kernels_.sum(x + first, last - first);
+      kernels_.pack(x + first, last - first, out + 4 + first / 8);
     });
     double sum = 0.0;
     for (double s : sums) sum += s;
@@ -86,64 +77,42 @@ class OneBit final : public Codec {
     std::memcpy(out, &scale, sizeof scale);
     return !std::isnan(scale);
   }
-  bool decode_whole(int threads, const uint8_t* in, int64_t n, float* y, bool accumulate) const {
-    const float scale = read_scale(in);
-    if (!possible(scale)) return false;
-    parallel_blocks(threads, n, kRun, [&](int64_t first, int64_t last) {
-      kernels().unpack(in + 4 + first / 8, last - first, scale, y + first, accumulate);
-    });
-    return true;
-  }
-  bool encode_group(const float* x, int64_t n, uint8_t* out) const {
+  bool encode_group(const Msg&, const float* x, int64_t, int64_t n, uint8_t* out) const override {
     const int64_t block = layout_.block, blocks = (n + block - 1) / block;
     bool finite = true;
     for (int64_t b = 0; b < blocks; ++b) {
       const int64_t count = std::min(block, n - b * block);
-      const float scale = scale_of(kernels().sum(x + b * block, count, rms_), count);
+      const float scale = scale_of(kernels_.sum(x + b * block, count), count);
       std::memcpy(out + b * 4, &scale, sizeof scale);
       finite &= !std::isnan(scale);
     }
-    kernels().pack(x, n, out + blocks * 4);
+    kernels_.pack(x, n, out + blocks * 4);
     return finite;
   }
-  bool decode_group(const uint8_t* in, int64_t n, float* y, bool accumulate) const {
+  bool decode_group(const uint8_t* in, int64_t n, float* y, bool accumulate) const override {
     const int64_t block = layout_.block, blocks = (n + block - 1) / block;
     for (int64_t b = 0; b < blocks; ++b) {
       const float scale = read_scale(in + b * 4);
       if (!possible(scale)) return false;
-      kernels().unpack(in + blocks * 4 + b * block / 8, std::min(block, n - b * block), scale, y + b * block,
-                       accumulate);
+      kernels_.unpack(in + blocks * 4 + b * block / 8, std::min(block, n - b * block), scale, y + b * block,
+                      accumulate);
     }
     return true;
   }
 
-  BlockLayout layout_;
-  bool rms_;
-  std::string name_;
+  const OneBitKernels& kernels_ = TW_PICK_KERNELS(one_bit_kernels);
 };
 
 }  // namespace
 
-std::shared_ptr<const Codec> make_one_bit(const CodecSpec& spec) {
-  refuse_rounding_parameters(spec);
-  if (spec.block < 0 || spec.block > kLargestBlock || spec.block % 64 != 0)
-    throw_bad_config("codec one_bit: block is " + std::to_string(spec.block) +
-                     "; it may be 0 (one scale for the whole message) or a multiple of 64 up to " +
-                     std::to_string(kLargestBlock));
-  if (!spec.format.empty() && spec.format != "mean" && spec.format != "rms")
-    throw_bad_config("codec one_bit: format is '" + spec.format + "'; it may be mean or rms");
-  return std::make_shared<OneBit>(spec.block, spec.format == "rms");
-}
-
 CodecRow one_bit_row() {
-  return {.defaults = {.codec = "one_bit"},
+  return {.name = "one_bit",
           .parameters = {block_parameter("elements that share a scale, 0 for the whole message")},
-          .make =
-              [](const CodecSpec& spec) {
-                return MadeCodec{make_one_bit(spec), nullptr};
-              },
-          .cases = {{.codec = "one_bit"}, {.codec = "one_bit", .block = 1024}},
-          .crosses_tensors = [](const CodecSpec& spec) { return spec.block == 0; }};
+          .make = [](const CodecSpec& spec) -> MadeCodec {
+            return {std::make_shared<OneBit>(block_of(spec, 0, 64, BlockLayout::kLargestBlock, 64))};
+          },
+          .cases = {{}, {{"block", 1024}}},
+          .crosses_tensors = [](const CodecSpec& spec) { return spec.integer("block") == 0; }};
 }
 
 }  // namespace thinwire

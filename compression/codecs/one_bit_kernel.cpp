@@ -27,14 +27,10 @@ TW_INLINE VecD absolute(VecD v) {
 }
 #endif
 
-template <bool Squares>
-TW_INLINE double sum_of(const float* x, int64_t n) {
+double sum(const float* x, int64_t n) {
   VecD part[kPartial / kWide] = {};
   const auto add = [&](const float* p) TW_INLINE_LAMBDA {
-    for (int j = 0; j < kPartial / kWide; ++j) {
-      const VecD v = widened(p + j * kWide);
-      part[j] += Squares ? v * v : absolute(v);  // squares of floats are exact in double: fused or not is the same
-    }
+    for (int j = 0; j < kPartial / kWide; ++j) part[j] += absolute(widened(p + j * kWide));
   };
   int64_t i = 0;
   for (; i + kPartial <= n; i += kPartial) add(x + i);
@@ -49,10 +45,6 @@ TW_INLINE double sum_of(const float* x, int64_t n) {
     for (int j = 0; j < half; ++j) each[j] += each[j + half];
   // An infinity makes the sum infinite, a NaN makes it NaN; finite floats cannot reach either.
   return each[0] - each[0] == 0.0 ? each[0] : __builtin_nan("");
-}
-
-double sum(const float* x, int64_t n, bool squares) {
-  return squares ? sum_of<true>(x, n) : sum_of<false>(x, n);
 }
 
 // Bit i: lane i is below zero.

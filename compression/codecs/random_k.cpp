@@ -1,11 +1,22 @@
-// Random-k, stratified in blocks: indices are drawn on both ends, values travel.
-#include "compression/codecs/random_k.h"
-
+// Codec random_k: a random share `density` of every block, the same elements on all ranks; only values travel.
+//
+// A piece is cut into blocks of `block` elements (the last may be short). A block of b elements keeps
+//   kept(b) = max(1, round(density block)) if b == block, else ceil(that * b / block),
+// one from each of the strata [j b / kept, (j + 1) b / kept). Which one: word j % 4 of Philox block j / 4, keyed by
+// (seed, slot, sequence, step) and counted by the block's number in the message; never by rank, so that payloads of
+// different ranks hold the same elements. A slice may start anywhere: its blocks are numbered from the one in which its
+// first element would lie. Over the steps every element is drawn equally often.
+//   wire_bytes = sum over blocks of (fp16: 1) + kept(b) * (fp32: 4, bf16 and fp16: 2)
+// Contractive in the mean over the draws: E |x - decoded|^2 = (1 - kept / b) |x|^2. With `rounding` stochastic (fp32
+// only) each value is multiplied by the size of its stratum, which makes the decoded message unbiased and no longer
+// contractive; a value that this takes out of fp32 raises the non-finite flag.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
+#include "compression/codec_table.h"
+#include "compression/codecs/sparse_select.h"
 #include "engine/base/core/error.h"
 #include "engine/base/core/philox.h"
 #include "engine/base/ops/parallel_for.h"
@@ -40,7 +51,24 @@ void draw(PhiloxKey key, int64_t block, int64_t elements, int64_t kept, const Dr
   }
 }
 
-}  // namespace
+class RandomK final : public Codec {
+ public:
+  RandomK(double density, int64_t block, ValueFormat format, bool unbiased);
+  std::string name() const override;
+  Traits traits() const override {
+    return {.unbiased = unbiased_, .contractive = !unbiased_, .selects = true, .linear = true, .granule = block_};
+  }
+  size_t wire_bytes(int64_t count, DType dtype) const override;
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const override;
+  void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
+
+ private:
+  int64_t kept(int64_t elements) const;
+  double density_;
+  int64_t block_, full_;  // full_: kept of a whole block
+  ValueFormat format_;
+  bool unbiased_;
+};
 
 RandomK::RandomK(double density, int64_t block, ValueFormat format, bool unbiased)
     : density_(density), block_(block), full_(kept_of(block, density)), format_(format), unbiased_(unbiased) {}
@@ -98,9 +126,7 @@ void RandomK::decode(const Msg& msg, std::span<const std::byte> in, View out, bo
   float* y = out.as<float>();
   const int64_t n = out.count(), blocks = (n + block_ - 1) / block_;
   const int64_t stride = static_cast<int64_t>(wire_bytes(block_, DType::f32));
-  if (in.size() != wire_bytes(n, DType::f32))
-    throw_bad_data(detail::join(name(), ": a payload of ", in.size(), " bytes where ", n, " elements take ",
-                                wire_bytes(n, DType::f32)));
+  check_payload(name(), in, wire_bytes(n, DType::f32), n);
   // Before anything is written, and outside of the threads: parallel bodies must not throw.
   for (int64_t b = 0; b < blocks && value_header(format_) > 0; ++b) read_header(format_, in.data() + b * stride);
   const PhiloxKey key = message_key(msg);
@@ -119,36 +145,26 @@ void RandomK::decode(const Msg& msg, std::span<const std::byte> in, View out, bo
   });
 }
 
-std::shared_ptr<const Codec> make_random_k(const CodecSpec& spec) {
-  check_density("random_k", spec.density);
-  const int64_t block = spec.block == 0 ? 4096 : spec.block;
-  if (block < 16 || block > 65536)
-    throw_bad_config(detail::join("random_k: block is from 16 to 65536 elements, not ", spec.block));
-  const ValueFormat format = parse_value_format("random_k", spec.format, false);
-  if (spec.rounding != "nearest" && spec.rounding != "stochastic")
-    throw_bad_config("random_k: rounding is nearest, or stochastic for an unbiased decoded message, not " +
-                     spec.rounding);
-  const bool unbiased = spec.rounding == "stochastic";
-  if (unbiased && format != ValueFormat::kFp32)
+MadeCodec make_random_k(const CodecSpec& spec) {
+  const bool unbiased = spec.text("rounding") == "stochastic";
+  if (unbiased && value_format(spec) != ValueFormat::kFp32)
     throw_bad_config("random_k: rounding stochastic (unbiased) takes format fp32: rounded values have a bias");
-  return std::make_shared<RandomK>(spec.density, block, format, unbiased);
+  return {
+      std::make_shared<RandomK>(spec.real("density"), block_of(spec, 4096, 16, 65536), value_format(spec), unbiased)};
 }
 
+}  // namespace
+
 CodecRow random_k_row() {
-  return {.defaults = {.codec = "random_k", .format = "bf16"},
-          .parameters = {format_parameter({"fp32", "bf16", "fp16"}, "what kept values become"),
-                         block_parameter("elements that a choice is made of, 0 for 4096"),
-                         codec_parameter(&CodecSpec::rounding,
-                                         {.name = "rounding",
-                                          .allowed = {"nearest", "stochastic"},
-                                          .doc = "stochastic scales what is kept so that the mean is right"}),
-                         density_parameter()},
-          .make =
-              [](const CodecSpec& spec) {
-                return MadeCodec{make_random_k(spec), nullptr};
-              },
-          .cases = {{.codec = "random_k", .format = "bf16", .density = 0.01}},
-          .selects = true};
+  return {
+      .name = "random_k",
+      .parameters = {value_format_parameter(false), block_parameter("elements that a choice is made of, 0 for 4096"),
+                     codec_parameter("nearest", {.name = "rounding",
+                                                 .allowed = {"nearest", "stochastic"},
+                                                 .doc = "stochastic scales what is kept so that the mean is right"}),
+                     density_parameter()},
+      .make = make_random_k,
+      .selects = true};
 }
 
 }  // namespace thinwire

@@ -407,36 +407,30 @@ SketchReport sketch_report(const CodingState& state) {
   return of(state).report;
 }
 
-std::shared_ptr<const RoundCodec> make_sketch(const CodecSpec& spec) {
-  check_density("sketch", spec.density);
-  if (!spec.format.empty() && spec.format != "fp32")
-    throw_bad_config("sketch: format is fp32 (values are summed on their way), not " + spec.format);
-  if (!spec.compact) {
-    if (!(spec.ratio >= 1.0 && spec.ratio <= 1e6))
-      throw_bad_config(detail::join("sketch: ratio (message over table) is from 1 to 1e6, not ", spec.ratio));
-    if (spec.density * spec.ratio > kPeelable)
-      throw_bad_config(detail::join("sketch: density ", spec.density, " x ratio ", spec.ratio, " is above ", kPeelable,
-                                    " elements per cell, where tables stop peeling: lower one, or set compact"));
-  }
-  return std::make_shared<Sketch>(spec.density, spec.ratio, spec.compact);
+namespace {
+
+MadeCodec make_sketch(const CodecSpec& spec) {
+  const double density = spec.real("density"), ratio = spec.real("ratio");
+  const bool compact = spec.flag("compact");
+  if (!compact && density * ratio > kPeelable)
+    throw_bad_config(detail::join("sketch: density ", density, " x ratio ", ratio, " is above ", kPeelable,
+                                  " elements per cell, where tables stop peeling: lower one, or set compact"));
+  return {nullptr, std::make_shared<Sketch>(density, ratio, compact)};
 }
 
+}  // namespace
+
 CodecRow sketch_row() {
-  return {.defaults = {.codec = "sketch"},
+  return {.name = "sketch",
           .parameters = {density_parameter(),
-                         codec_parameter(&CodecSpec::ratio, {.name = "ratio",
-                                                             .bounds = {1, 1e6},
-                                                             .doc = "elements of the message over those of the table"}),
-                         codec_parameter(&CodecSpec::compact, {.name = "compact",
-                                                               .doc = "send what the agreed index selects, packed, "
-                                                                      "instead of a table"})},
-          .make =
-              [](const CodecSpec& spec) {
-                return MadeCodec{nullptr, make_sketch(spec)};
-              },
-          .cases = {{.codec = "sketch", .density = 0.01},
-                    {.codec = "sketch", .density = 0.2},
-                    {.codec = "sketch", .density = 0.01, .compact = false}},
+                         codec_parameter(2.0, {.name = "ratio",
+                                               .bounds = {1, 1e6},
+                                               .doc = "elements of the message over those of the table"}),
+                         codec_parameter(true, {.name = "compact",
+                                                .doc = "send what the agreed index selects, packed, instead of a "
+                                                       "table"})},
+          .make = make_sketch,
+          .cases = {{}, {{"density", 0.2}}, {{"compact", false}}},
           .selects = true,
           .rounds = true,
           .crosses_tensors = [](const CodecSpec&) { return true; }};

@@ -59,10 +59,4 @@ struct SketchReport {
 };
 SketchReport sketch_report(const CodingState& state);
 
-// Reads `density`, `compact` and, for tables, `ratio` (>= 1; density * ratio at most 0.818). Values are summed in fp32:
-// `format` is empty or fp32.
-std::shared_ptr<const RoundCodec> make_sketch(const CodecSpec& spec);
-
-CodecRow sketch_row();
-
 }  // namespace thinwire

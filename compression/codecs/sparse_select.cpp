@@ -63,12 +63,6 @@ int64_t kept_of(int64_t n, double density) {
   return std::clamp<int64_t>(std::llround(density * static_cast<double>(n)), 1, n);
 }
 
-void check_density(const std::string& codec, double density) {
-  if (!(density > 0.0 && density <= 1.0))
-    throw_bad_config(codec + ": density is the share of elements kept, above 0 and at most 1, not " +
-                     std::to_string(density));
-}
-
 Threshold find_threshold(const float* x, int64_t n, int64_t k, int threads) {
   TW_CHECK(k >= 1 && k <= n, k, " of ", n);
   const SparseKernels& kernels = sparse_table();
@@ -151,17 +145,23 @@ IndexCode index_code(int64_t n, int64_t k, bool dense) {
   return best;
 }
 
-ValueFormat parse_value_format(const std::string& codec, const std::string& format, bool two_bits_allowed) {
-  if (format.empty() || format == "fp32") return ValueFormat::kFp32;
-  if (format == "bf16") return ValueFormat::kBf16;
-  if (format == "fp16") return ValueFormat::kFp16;
-  if (format == "2bit" && two_bits_allowed) return ValueFormat::kTwoBits;
-  throw_bad_config(codec + ": format is fp32, bf16, fp16" + (two_bits_allowed ? " or 2bit" : "") + ", not " + format);
+namespace {
+
+constexpr const char* kFormatNames[] = {"fp32", "bf16", "fp16", "2bit"};  // in the order of ValueFormat
+
+}  // namespace
+
+CodecParameter value_format_parameter(bool two_bits) {
+  return format_parameter({kFormatNames, kFormatNames + (two_bits ? 4 : 3)}, "bf16", "what kept values become");
+}
+
+ValueFormat value_format(const CodecSpec& spec) {
+  return static_cast<ValueFormat>(std::find(std::begin(kFormatNames), std::end(kFormatNames), spec.text("format")) -
+                                  kFormatNames);
 }
 
 const char* name_of(ValueFormat format) {
-  constexpr const char* names[] = {"fp32", "bf16", "fp16", "2bit"};
-  return names[static_cast<int>(format)];
+  return kFormatNames[static_cast<int>(format)];
 }
 
 int value_exponent(ValueFormat format, uint32_t max_key) {

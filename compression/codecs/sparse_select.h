@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "compression/codec_table.h"
 #include "compression/codecs/sparse_kernel.h"
-#include "compression/rule.h"
 
 namespace thinwire {
 
@@ -24,8 +24,6 @@ const SparseKernels& sparse_table();
 
 // Elements of n that a share `density` keeps: max(1, round(density n)), at most n; 0 of 0. Halves round away from 0.
 int64_t kept_of(int64_t n, double density);
-// Throws Error(kBadConfig) naming `codec` and the key unless 0 < density <= 1.
-void check_density(const std::string& codec, double density);
 
 // x [n], 1 <= k <= n.
 Threshold find_threshold(const float* x, int64_t n, int64_t k, int threads);
@@ -91,8 +89,9 @@ class BitReader {
 // where e = max(-126, min(112, floor(log2 max|v|) - 14)), so that the range of fp16 does not matter.
 inline constexpr int kMinValueExponent = -126, kMaxValueExponent = 112;
 enum class ValueFormat : uint8_t { kFp32, kBf16, kFp16, kTwoBits };
-// Empty is fp32. kTwoBits (chunked_top_k alone reads and writes it) is "2bit". Throws Error(kBadConfig).
-ValueFormat parse_value_format(const std::string& codec, const std::string& format, bool two_bits_allowed);
+// The parameter `format`. kTwoBits is "2bit", which chunked_top_k alone reads and writes.
+CodecParameter value_format_parameter(bool two_bits);
+ValueFormat value_format(const CodecSpec& spec);
 const char* name_of(ValueFormat format);
 inline int64_t value_bytes(ValueFormat format) {
   return format == ValueFormat::kFp32 ? 4 : 2;

@@ -1,11 +1,17 @@
-// Top-k of a whole message: exact selection, indices in the shorter of two codes, values behind them.
-#include "compression/codecs/top_k.h"
-
+// Codec top_k: the largest share `density` of a message, indices and values; the rest is left to the residual.
+//
+// Payload of n elements, k = max(1, round(density n)): the indices (sparse_select.h: a bitmap or Elias-Fano, whichever
+// is shorter for this n and k; from density 0.2 on the bitmap), the byte of the exponent if format is fp16, then k
+// values in ascending order of index.
+//   wire_bytes = index_code(n, k, density >= 0.2).bytes + (fp16: 1) + k * (fp32: 4, bf16 and fp16: 2)
+// A message is encoded whole: the threshold is the message's.
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <vector>
 
+#include "compression/codec_table.h"
+#include "compression/codecs/sparse_select.h"
 #include "engine/base/core/error.h"
 #include "engine/base/ops/parallel_for.h"
 
@@ -109,7 +115,19 @@ void read_indices(const Layout& l, const std::byte* in, const std::string& name,
   if (!low.padding_is_zero()) corrupt(name, "its padding is not zero");
 }
 
-}  // namespace
+class TopK final : public Codec {
+ public:
+  TopK(double density, ValueFormat format) : density_(density), format_(format) {}
+  std::string name() const override;
+  Traits traits() const override { return {.contractive = true, .selects = true, .linear = true, .granule = 0}; }
+  size_t wire_bytes(int64_t count, DType dtype) const override;
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const override;
+  void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
+
+ private:
+  double density_;
+  ValueFormat format_;
+};
 
 std::string TopK::name() const {
   return detail::join("top_k(density=", density_, ",format=", name_of(format_), ")");
@@ -182,9 +200,7 @@ Encoded TopK::encode(const Msg& msg, View in, std::span<std::byte> out, CodingSt
 void TopK::decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const {
   float* y = out.as<float>();
   const Layout l = layout_of(out.count(), density_, format_);
-  if (static_cast<int64_t>(in.size()) != l.bytes)
-    throw_bad_data(
-        detail::join(name(), ": a payload of ", in.size(), " bytes where ", l.n, " elements take ", l.bytes));
+  check_payload(name(), in, static_cast<size_t>(l.bytes), l.n);
   if (l.n == 0) return;
   const int exponent = read_header(format_, in.data() + l.header);
   const std::byte* values = in.data() + l.values;
@@ -227,20 +243,15 @@ void TopK::decode(const Msg& msg, std::span<const std::byte> in, View out, bool 
   });
 }
 
-std::shared_ptr<const Codec> make_top_k(const CodecSpec& spec) {
-  check_density("top_k", spec.density);
-  return std::make_shared<TopK>(spec.density, parse_value_format("top_k", spec.format, false));
-}
+}  // namespace
 
 CodecRow top_k_row() {
-  return {.defaults = {.codec = "top_k", .format = "bf16"},
-          .parameters = {format_parameter({"fp32", "bf16", "fp16"}, "what kept values become"), density_parameter()},
-          .make =
-              [](const CodecSpec& spec) {
-                return MadeCodec{make_top_k(spec), nullptr};
-              },
-          .cases = {{.codec = "top_k", .format = "bf16", .density = 0.01},
-                    {.codec = "top_k", .format = "bf16", .density = 0.2}},
+  return {.name = "top_k",
+          .parameters = {value_format_parameter(false), density_parameter()},
+          .make = [](const CodecSpec& spec) -> MadeCodec {
+            return {std::make_shared<TopK>(spec.real("density"), value_format(spec))};
+          },
+          .cases = {{{"density", 0.01}}, {{"density", 0.2}}},
           .selects = true,
           .crosses_tensors = [](const CodecSpec&) { return true; }};
 }

@@ -1,10 +1,23 @@
-// Codec zfp: parameters, sizes, ragged ends and threads around the block kernels.
-#include "compression/codecs/zfp.h"
-
+// Codec zfp: fixed rate ZFP of one-dimensional fp32 data, in the stream that libzfp writes and reads.
+//
+// Source: P. Lindstrom, "Fixed-Rate Compressed Floating-Point Arrays" (2014), and the stream as described in
+// docs/codecs.md. Every block of four values takes maxbits = floor(4 rate + 0.5) bits, packed without gaps from the
+// least significant bit of the first byte on. Bit for bit libzfp's with zfp_stream_set_rate(rate, float, 1, align 0),
+// where libzfp's behaviour is defined; where it is not, ours is:
+//   max|x| < 2^-98 in a block   the block is written as zeros (libzfp overflows its scale and decodes garbage)
+//   NaN or infinity in a block  Encoded::non_finite is raised, and the block is written as the legal one whose four
+//                               values every decoder turns into +infinity (maxbits >= 11; zeros below)
+//   |x| >= 2^126                coded as libzfp does, but raises non_finite: at low rates such a block can decode to
+//                               infinity
+// fp32 in and out, lossy, fixed size: 8 * ceil(ceil(n / 4) * maxbits / 64) bytes for n elements. The padding to 8 bytes
+// is zero, stands only behind the last piece of a message (pieces cut at the granule of 256 elements have none), and is
+// what libzfp built with 64-bit stream words appends; Debian's 8-bit words end up to 7 bytes earlier and read ours as
+// well. -0 decodes to +0, as in libzfp.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "compression/codec_table.h"
 #include "compression/codecs/zfp_kernel.h"
 #include "engine/base/core/error.h"
 #include "engine/base/ops/parallel_for.h"
@@ -67,9 +80,7 @@ Encoded Zfp::encode(const Msg& msg, View in, std::span<std::byte> out, CodingSta
 void Zfp::decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const {
   float* x = out.as<float>();
   const int64_t count = out.count();
-  if (in.size() != wire_bytes(count, DType::f32))
-    throw_bad_data(name() + ": a payload of " + std::to_string(in.size()) + " bytes for " + std::to_string(count) +
-                   " elements, which take " + std::to_string(wire_bytes(count, DType::f32)));
+  check_payload(name(), in, wire_bytes(count, DType::f32), count);
   const ZfpKernels& kernels = TW_PICK_KERNELS(zfp_kernels);
   parallel_blocks(msg.threads, count, kRun, [&](int64_t first, int64_t last) {
     const int64_t whole = last % 4 == 0 ? last : first + (last - first) / kGranule * kGranule;
@@ -83,25 +94,19 @@ void Zfp::decode(const Msg& msg, std::span<const std::byte> in, View out, bool a
   });
 }
 
-}  // namespace
-
-std::shared_ptr<const Codec> make_zfp(const CodecSpec& spec) {
-  if (!(spec.rate >= 2.25 && spec.rate <= 32.0))
-    throw_bad_config("codec zfp: \"rate\" is " + std::to_string(spec.rate) +
-                     ", it may be 2.25 to 32 (bits per value; a multiple of 0.25 is exact)");
-  return std::make_shared<Zfp>(spec.rate, static_cast<int>(std::floor(4.0 * spec.rate + 0.5)));
+MadeCodec make_zfp(const CodecSpec& spec) {
+  const double rate = spec.real("rate");
+  return {std::make_shared<Zfp>(rate, static_cast<int>(std::floor(4.0 * rate + 0.5)))};
 }
 
+}  // namespace
+
 CodecRow zfp_row() {
-  return {.defaults = {.codec = "zfp"},
+  return {.name = "zfp",
           .parameters = {codec_parameter(
-              &CodecSpec::rate,
-              {.name = "rate", .bounds = {2.25, 32}, .unit = "bits", .doc = "bits per value, 2.25 to 32"})},
-          .make =
-              [](const CodecSpec& spec) {
-                return MadeCodec{make_zfp(spec), nullptr};
-              },
-          .cases = {{.codec = "zfp", .rate = 8.0}, {.codec = "zfp", .rate = 16.0}, {.codec = "zfp", .rate = 24.0}}};
+              8.0, {.name = "rate", .bounds = {2.25, 32}, .unit = "bits", .doc = "bits per value, 2.25 to 32"})},
+          .make = make_zfp,
+          .cases = {{{"rate", 8.0}}, {{"rate", 16.0}}, {{"rate", 24.0}}}};
 }
 
 }  // namespace thinwire

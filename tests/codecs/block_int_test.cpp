@@ -1,7 +1,6 @@
 // block_int: golden bytes, a scalar oracle for every form, fidelity against the published quantiser, and the defects of
 // published quantisers (reference/zero-and-tagc.md 1.8, 1.9, 1.12) by name.
-#include "compression/codecs/block_int.h"
-
+#include "compression/codec_table.h"
 #include "compression/codecs/block_int_kernel.h"
 #include "engine/base/core/philox.h"
 #include "tests/codecs/codec_laws.h"
@@ -18,18 +17,12 @@ using test::round_trip;
 
 CodecSpec spec_of(int64_t bits, int64_t block, const std::string& scale, bool asymmetric = false,
                   const std::string& rounding = "nearest") {
-  CodecSpec spec;
-  spec.codec = "block_int";
-  spec.bits = bits;
-  spec.block = block;
-  spec.scale = scale;
-  spec.asymmetric = asymmetric;
-  spec.rounding = rounding;
-  return spec;
+  return {"block_int",
+          {{"bits", bits}, {"block", block}, {"scale", scale}, {"asymmetric", asymmetric}, {"rounding", rounding}}};
 }
 std::shared_ptr<const Codec> make(int64_t bits, int64_t block, const std::string& scale, bool asymmetric = false,
                                   const std::string& rounding = "nearest") {
-  return make_block_int(spec_of(bits, block, scale, asymmetric, rounding));
+  return make_codec(spec_of(bits, block, scale, asymmetric, rounding)).codec;
 }
 
 // ---- golden bytes: each can be followed with pencil and paper
@@ -279,7 +272,7 @@ TEST(BlockInt, WireBits) {
 TEST(BlockInt, RefusesWhatItCannotDo) {
   const auto refused = [](const CodecSpec& spec, const std::string& word) {
     try {
-      make_block_int(spec);
+      make_codec(spec);
       FAIL() << "accepted: " << word;
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ExitCode::kBadConfig);

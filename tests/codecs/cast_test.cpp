@@ -1,18 +1,14 @@
 // Codec cast against float64: every code of every format, every tie, every instruction set's ragged end.
-#include "compression/codecs/cast.h"
-
 #include <gtest/gtest.h>
 
+#include "compression/codec_table.h"
 #include "tests/codecs/codec_laws.h"
 
 namespace thinwire::test::cast_test {
 namespace {
 
-CodecSpec cast_spec(const std::string& format) {
-  CodecSpec spec;
-  spec.codec = "cast";
-  spec.format = format;
-  return spec;
+std::shared_ptr<const Codec> make_cast(const std::string& format) {
+  return make_codec({"cast", {{"format", format}}}).codec;
 }
 
 // A small floating-point format, from its definition.
@@ -75,7 +71,7 @@ class CastFormats : public ::testing::TestWithParam<Format> {};
 
 TEST_P(CastFormats, EveryCodeDecodesToItsDefinitionAndComesBack) {
   const Format& f = GetParam();
-  const auto codec = make_cast(cast_spec(f.name));
+  const auto codec = make_cast(f.name);
   Bytes all;
   for (uint32_t code = 0; code < f.codes(); ++code) {
     const Bytes b = code_bytes(f, code);
@@ -102,7 +98,7 @@ TEST_P(CastFormats, EveryCodeDecodesToItsDefinitionAndComesBack) {
 // Around every code: the middle to the next one, and a float's step to both sides of it; and random floats.
 TEST_P(CastFormats, EncodesToTheNearestCodeTiesToEven) {
   const Format& f = GetParam();
-  const auto codec = make_cast(cast_spec(f.name));
+  const auto codec = make_cast(f.name);
   std::vector<float> x;
   for (uint32_t code = 0; code < f.first_special(); ++code) {
     const double here = f.value(code);
@@ -124,7 +120,7 @@ TEST_P(CastFormats, EncodesToTheNearestCodeTiesToEven) {
 }
 
 TEST_P(CastFormats, Laws) {
-  check_codec_laws(*make_cast(cast_spec(GetParam().name)), {.extra_counts = {32769, 100003}, .huge_overflows = true});
+  check_codec_laws(*make_cast(GetParam().name), {.extra_counts = {32769, 100003}, .huge_overflows = true});
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CastFormats, ::testing::ValuesIn(kFormats),
@@ -132,16 +128,16 @@ INSTANTIATE_TEST_SUITE_P(All, CastFormats, ::testing::ValuesIn(kFormats),
 
 TEST(Cast, GoldenBytes) {
   const std::vector<float> x = {0.0f, -0.0f, 1.0f, -2.5f, 0.1f, 448.0f, 1e-3f, 60000.0f};
-  expect_hex(encode_bytes(*make_cast(cast_spec("bf16")), x), "0000 0080 803f 20c0 cd3d e043 833a 6a47");
-  expect_hex(encode_bytes(*make_cast(cast_spec("fp16")), x), "0000 0080 003c 00c1 662e 005f 1914 537b");
-  expect_hex(encode_bytes(*make_cast(cast_spec("e4m3")), x), "00 80 38 c2 1d 7e 01 7e");
-  expect_hex(encode_bytes(*make_cast(cast_spec("e5m2")), x), "00 80 3c c1 2e 5f 14 7b");
+  expect_hex(encode_bytes(*make_cast("bf16"), x), "0000 0080 803f 20c0 cd3d e043 833a 6a47");
+  expect_hex(encode_bytes(*make_cast("fp16"), x), "0000 0080 003c 00c1 662e 005f 1914 537b");
+  expect_hex(encode_bytes(*make_cast("e4m3"), x), "00 80 38 c2 1d 7e 01 7e");
+  expect_hex(encode_bytes(*make_cast("e5m2"), x), "00 80 3c c1 2e 5f 14 7b");
 }
 
 TEST(Cast, OverflowIsInfinityIn16BitsAndSaturationIn8) {
   const auto flag = [](const char* format, float v) {
     bool bad = false;
-    encode_bytes(*make_cast(cast_spec(format)), std::vector<float>(40, v), law_msg(), &bad);
+    encode_bytes(*make_cast(format), std::vector<float>(40, v), law_msg(), &bad);
     return bad;
   };
   EXPECT_FALSE(flag("fp16", 65519.0f));
@@ -151,22 +147,22 @@ TEST(Cast, OverflowIsInfinityIn16BitsAndSaturationIn8) {
   EXPECT_TRUE(flag("bf16", std::numeric_limits<float>::max()));
   for (const char* format : {"e4m3", "e5m2"}) EXPECT_FALSE(flag(format, std::numeric_limits<float>::max()));
   const std::vector<float> big = {1e9f, -1e9f};
-  EXPECT_EQ(round_trip(*make_cast(cast_spec("e4m3")), big), (std::vector<float>{448.0f, -448.0f}));
-  EXPECT_EQ(round_trip(*make_cast(cast_spec("e5m2")), big), (std::vector<float>{57344.0f, -57344.0f}));
+  EXPECT_EQ(round_trip(*make_cast("e4m3"), big), (std::vector<float>{448.0f, -448.0f}));
+  EXPECT_EQ(round_trip(*make_cast("e5m2"), big), (std::vector<float>{57344.0f, -57344.0f}));
   const std::vector<float> infinite = {INFINITY, -INFINITY};
-  EXPECT_TRUE(std::isnan(round_trip(*make_cast(cast_spec("e4m3")), infinite)[1]));
-  EXPECT_EQ(round_trip(*make_cast(cast_spec("e5m2")), infinite), infinite);
+  EXPECT_TRUE(std::isnan(round_trip(*make_cast("e4m3"), infinite)[1]));
+  EXPECT_EQ(round_trip(*make_cast("e5m2"), infinite), infinite);
 }
 
 // The published table says 55.6 dB for bf16 on Gaussian data.
 TEST(Cast, Fidelity) {
   const std::vector<float> x = make_data(DataKind::kGaussian, 1 << 20);
-  EXPECT_NEAR(snr_db(x, round_trip(*make_cast(cast_spec("bf16")), x)), 55.6, 0.5);
+  EXPECT_NEAR(snr_db(x, round_trip(*make_cast("bf16"), x)), 55.6, 0.5);
 }
 
 TEST(Cast, UnknownFormatIsRefusedByName) {
   try {
-    make_cast(cast_spec("fp12"));
+    make_cast("fp12");
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ExitCode::kBadConfig);

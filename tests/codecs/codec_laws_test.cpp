@@ -12,41 +12,46 @@ namespace {
 
 CodecSpec make_spec(
     const std::string& codec, const std::function<void(CodecSpec&)>& set = [](CodecSpec&) {}) {
-  CodecSpec spec;
-  spec.codec = codec;
+  CodecSpec spec = codec_spec(codec);
+  if (codec_row(codec).selects) spec["format"] = "fp32";
   set(spec);
   return spec;
 }
 
 std::vector<CodecSpec> all_specs() {
-  std::vector<CodecSpec> specs = {
-      make_spec("identity"), make_spec("e3m0"),     make_spec("one_bit"),
-      make_spec("mpc"),      make_spec("entropy"),  make_spec("low_rank"),
-      make_spec("top_k"),    make_spec("random_k"), make_spec("chunked_top_k", [](CodecSpec& s) { s.block = 4096; })};
+  std::vector<CodecSpec> specs = {make_spec("identity"),
+                                  make_spec("e3m0"),
+                                  make_spec("one_bit"),
+                                  make_spec("mpc"),
+                                  make_spec("entropy"),
+                                  make_spec("low_rank"),
+                                  make_spec("top_k"),
+                                  make_spec("random_k"),
+                                  make_spec("chunked_top_k", [](CodecSpec& s) { s["block"] = 4096; })};
   for (const char* format : {"bf16", "fp16", "e4m3", "e5m2"})
-    specs.push_back(make_spec("cast", [&](CodecSpec& s) { s.format = format; }));
+    specs.push_back(make_spec("cast", [&](CodecSpec& s) { s["format"] = format; }));
   for (int64_t bits : {8, 6, 4, 2})
     for (const char* scale : {"fp32", "fp16", "bf16"})
       specs.push_back(make_spec("block_int", [&](CodecSpec& s) {
-        s.bits = bits;
-        s.scale = scale;
+        s["bits"] = bits;
+        s["scale"] = scale;
       }));
-  specs.push_back(make_spec("block_int", [](CodecSpec& s) { s.asymmetric = true; }));
+  specs.push_back(make_spec("block_int", [](CodecSpec& s) { s["asymmetric"] = true; }));
   specs.push_back(make_spec("block_int", [](CodecSpec& s) {
-    s.bits = 4;
-    s.block = 2048;
-    s.rounding = "stochastic";
+    s["bits"] = 4;
+    s["block"] = 2048;
+    s["rounding"] = "stochastic";
   }));
-  for (int64_t bits : {4, 3, 2}) specs.push_back(make_spec("lloyd_max", [&](CodecSpec& s) { s.bits = bits; }));
-  for (double rate : {2.0, 2.5, 4.0}) specs.push_back(make_spec("ecsq", [&](CodecSpec& s) { s.rate = rate; }));
+  for (int64_t bits : {4, 3, 2}) specs.push_back(make_spec("lloyd_max", [&](CodecSpec& s) { s["bits"] = bits; }));
+  for (double rate : {2.0, 2.5, 4.0}) specs.push_back(make_spec("ecsq", [&](CodecSpec& s) { s["rate"] = rate; }));
   for (const char* format : {"mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp4", "nvfp4"})
-    specs.push_back(make_spec("mx", [&](CodecSpec& s) { s.format = format; }));
+    specs.push_back(make_spec("mx", [&](CodecSpec& s) { s["format"] = format; }));
   for (double rate : {4.0, 8.0, 12.0, 16.0, 24.0, 32.0})
-    specs.push_back(make_spec("zfp", [&](CodecSpec& s) { s.rate = rate; }));
+    specs.push_back(make_spec("zfp", [&](CodecSpec& s) { s["rate"] = rate; }));
   for (const CodecRow& row : codec_table()) {
     const bool listed =
-        std::any_of(specs.begin(), specs.end(), [&](const CodecSpec& s) { return s.codec == row.name(); });
-    if (!listed) specs.insert(specs.end(), row.cases.begin(), row.cases.end());
+        std::any_of(specs.begin(), specs.end(), [&](const CodecSpec& s) { return s.codec == row.name; });
+    for (size_t i = 0; !listed && i < row.cases.size(); ++i) specs.push_back(codec_spec(row.name, row.cases[i]));
   }
   return specs;
 }

@@ -19,27 +19,26 @@ Traits traits_of(const MadeCodec& made) {
 TEST(CodecTable, RowsSayWhatTheirCodecsAre) {
   std::set<std::string> names;
   for (const CodecRow& row : codec_table()) {
-    SCOPED_TRACE(row.name());
-    EXPECT_TRUE(names.insert(row.name()).second);
+    SCOPED_TRACE(row.name);
+    EXPECT_TRUE(names.insert(row.name).second);
     ASSERT_FALSE(row.cases.empty());
-    for (const CodecSpec& spec : row.cases) {
-      EXPECT_EQ(spec.codec, row.name());
-      const MadeCodec made = make_codec(spec);
+    for (const CodecValues& values : row.cases) {
+      const MadeCodec made = make_codec({row.name, values});
       const Traits traits = traits_of(made);
       EXPECT_EQ(traits.lossless, row.lossless);
       EXPECT_EQ(traits.selects, row.selects);
       EXPECT_EQ(made.rounds != nullptr, row.rounds);
       const std::string name = made.codec != nullptr ? made.codec->name() : made.rounds->name();
-      EXPECT_EQ(name.substr(0, row.name().size()), row.name());
+      EXPECT_EQ(name.substr(0, row.name.size()), row.name);
     }
     // What may stand in its place keeps the blocks, and is made from the same parameters.
     if (row.cheaper == nullptr) continue;
-    CodecSpec heavy = row.cases.front();
-    heavy.light = true;
+    CodecSpec heavy = codec_spec(row.name, row.cases.front());
+    EXPECT_EQ(cheaper_codec(heavy), heavy) << "nobody asked for it";
+    heavy["light"] = true;
     const CodecSpec light = cheaper_codec(heavy);
     EXPECT_NE(light.codec, heavy.codec);
-    EXPECT_EQ(light.block, heavy.block);
-    EXPECT_FALSE(light.light);
+    EXPECT_EQ(light.integer("block"), heavy.integer("block"));
     EXPECT_NE(make_codec(light).codec, nullptr);
   }
 }
@@ -62,7 +61,8 @@ TEST(CodecTable, CodesWithinWhatItSays) {
   for (int64_t i = 0; i < kCount; ++i)
     if (i < kRun || i >= 2 * kRun) neighbours[static_cast<size_t>(i)] *= i % 7 == 0 ? 90.0f : 0.3f;
   for (const CodecRow& row : codec_table())
-    for (const CodecSpec& spec : row.cases) {
+    for (const CodecValues& values : row.cases) {
+      const CodecSpec spec{row.name, values};
       const auto codec = make_codec(spec).codec;
       if (codec == nullptr || codec->traits().matrices) continue;
       EXPECT_EQ(decoded(*codec, x) == decoded(*codec, neighbours), codes_within(spec, kRun)) << codec->name();
@@ -70,38 +70,62 @@ TEST(CodecTable, CodesWithinWhatItSays) {
 }
 
 TEST(CodecTable, KeysHoldWhatAnyCodecAllows) {
-  for (const CodecParameter& shared : codec_parameters()) {
-    SCOPED_TRACE(shared.key.name);
+  for (const KeySpec& shared : codec_keys()) {
+    SCOPED_TRACE(shared.name);
     int rows = 0;
     for (const CodecRow& row : codec_table()) {
-      for (const CodecParameter& own : row.parameters) {
-        if (own.key.name != shared.key.name) continue;
-        ++rows;
-        EXPECT_EQ(own.field, shared.field) << row.name();
-        EXPECT_GE(own.key.bounds.min, shared.key.bounds.min) << row.name();
-        EXPECT_LE(own.key.bounds.max, shared.key.bounds.max) << row.name();
-        EXPECT_NE(shared.key.doc.find(row.name()), std::string::npos) << shared.key.doc;
-        for (const std::string& value : own.key.allowed)
-          EXPECT_EQ(std::count(shared.key.allowed.begin(), shared.key.allowed.end(), value), 1) << value;
-      }
+      const CodecParameter* own = row.find(shared.name);
+      if (own == nullptr) continue;
+      ++rows;
+      EXPECT_EQ(own->key.types, shared.types) << row.name;
+      EXPECT_GE(own->key.bounds.min, shared.bounds.min) << row.name;
+      EXPECT_LE(own->key.bounds.max, shared.bounds.max) << row.name;
+      EXPECT_NE(shared.doc.find(row.name), std::string::npos) << shared.doc;
+      for (const std::string& value : own->key.allowed)
+        EXPECT_EQ(std::count(shared.allowed.begin(), shared.allowed.end(), value), 1) << value;
     }
     EXPECT_GT(rows, 0);
   }
-  const auto& all = codec_parameters();
-  const auto format = std::find_if(all.begin(), all.end(), [](const auto& p) { return p.key.name == "format"; });
+  const auto& all = codec_keys();
+  const auto format = std::find_if(all.begin(), all.end(), [](const auto& p) { return p.name == "format"; });
   ASSERT_NE(format, all.end());
-  EXPECT_EQ(format->key.default_text, "cast, top_k, random_k, chunked_top_k: bf16; mx: mxfp8_e4m3");
+  EXPECT_EQ(format->default_text, "cast, top_k, random_k, chunked_top_k: bf16; mx: mxfp8_e4m3");
 }
 
 TEST(CodecTable, RefusesNamesThatItDoesNotHave) {
   for (const auto& use : {+[] { make_codec({.codec = "top_l"}); }, +[] { codes_within({.codec = "top_l"}, 1); },
-                          +[] { cheaper_codec({.codec = "top_l"}); }, +[] { default_codec("top_l"); }}) {
+                          +[] { cheaper_codec({.codec = "top_l"}); }, +[] { codec_spec("top_l"); }}) {
     try {
       use();
       FAIL() << "took a codec that there is not";
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ExitCode::kBadConfig);
       EXPECT_NE(std::string(e.what()).find("\"top_l\" is none of identity | cast"), std::string::npos) << e.what();
+    }
+  }
+}
+
+TEST(CodecTable, ParametersAreChecked) {
+  const CodecSpec spec = codec_spec("zfp", {{"rate", 4}});
+  EXPECT_EQ(spec.real("rate"), 4.0);
+  EXPECT_EQ(make_codec({"zfp", {{"rate", 4}}}).codec->name(), make_codec(spec).codec->name());
+  struct Case {
+    CodecSpec spec;
+    const char* message;
+  };
+  for (const Case& c : {Case{{"lloyd_max", {{"rounding", "stochastic"}}}, "codec lloyd_max has no parameter rounding"},
+                        Case{{"cast", {{"format", 8}}}, "codec cast: format is 8; it may be of another type"},
+                        Case{{"cast", {{"format", "fp8"}}}, "format is fp8; it may be bf16, fp16, e4m3 or e5m2"},
+                        Case{{"zfp", {{"rate", 2}}}, "codec zfp: rate is 2; it may be 2.25 to 32"},
+                        Case{{"top_k", {{"density", 0.0}}}, "density is 0; it may be above 0 to 1"},
+                        Case{{"ecsq", {{"rate", 2.5}, {"block", 65}}},
+                             "codec ecsq: block is 65; it may be a multiple of 64 from 64 to 4096, or 0 for 64"}}) {
+    try {
+      make_codec(c.spec);
+      FAIL() << "took what there is not: " << c.message;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ExitCode::kBadConfig);
+      EXPECT_NE(std::string(e.what()).find(c.message), std::string::npos) << e.what();
     }
   }
 }

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "compression/codecs/cast.h"
+#include "compression/codec_table.h"
 #include "compression/coder.h"
 #include "compression/hadamard_kernel.h"
 #include "compression/residual.h"
@@ -132,9 +132,7 @@ inline CodecSpec with(bool hadamard, bool checksum = false) {
   return spec;
 }
 inline std::shared_ptr<const Codec> cast_to(const char* format) {
-  CodecSpec spec;
-  spec.format = format;
-  return make_cast(spec);
+  return make_codec({"cast", {{"format", format}}}).codec;
 }
 inline ResidualSpec keeping(ResidualKind kind, OnSkip on_skip = OnSkip::kRestore) {
   ResidualSpec spec;

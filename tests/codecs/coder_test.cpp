@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "compression/codecs/identity.h"
+#include "compression/codec_table.h"
 #include "compression/crc32c.h"
 #include "tests/codecs/coder_fixtures.h"
 
@@ -395,7 +395,7 @@ TEST(Checksum, KnownValueAndTable) {
 TEST(Checksum, EveryFlippedBitIsFoundAndItsSenderNamed) {
   for (const std::shared_ptr<const Codec>& codec :
        {cast_to("e4m3"), std::shared_ptr<const Codec>(std::make_shared<TinyInt>()),
-        std::shared_ptr<const Codec>(std::make_shared<Identity>())}) {
+        std::shared_ptr<const Codec>(make_codec({}).codec)}) {
     const Coder coder(codec, with(false, true), {});
     const int64_t n = 101;
     const std::vector<float> x = make_data(DataKind::kGaussian, n, 3);
@@ -443,9 +443,9 @@ TEST(Coder, RefusesWhatMakesNoSense) {
       return std::string(e.what());
     }
   };
-  EXPECT_NE(refused(std::make_shared<Identity>(), plain(), keeping(ResidualKind::kErrorFeedback)).find("lossless"),
+  EXPECT_NE(refused(make_codec({}).codec, plain(), keeping(ResidualKind::kErrorFeedback)).find("lossless"),
             std::string::npos);
-  EXPECT_NE(refused(std::make_shared<Identity>(), with(true), {}), "");
+  EXPECT_NE(refused(make_codec({}).codec, with(true), {}), "");
   EXPECT_NE(refused(std::make_shared<TinySelect>(), with(true), {}), "");
   ResidualSpec bad = keeping(ResidualKind::kEma);
   bad.beta = 1.0;
@@ -460,9 +460,9 @@ TEST(Coder, SizesAndShrinking) {
   EXPECT_TRUE(sums.shrinks(100, DType::bf16));
   EXPECT_FALSE(sums.shrinks(4, DType::bf16));
   EXPECT_FALSE(sums.shrinks(0, DType::f32));
-  EXPECT_FALSE(Coder(std::make_shared<Identity>(), plain(), {}).shrinks(1000, DType::f32));
-  EXPECT_TRUE(Coder(std::make_shared<Identity>(), plain(), {}).traits().alias);
-  EXPECT_FALSE(Coder(std::make_shared<Identity>(), with(false, true), {}).traits().alias);
+  EXPECT_FALSE(Coder(make_codec({}).codec, plain(), {}).shrinks(1000, DType::f32));
+  EXPECT_TRUE(Coder(make_codec({}).codec, plain(), {}).traits().alias);
+  EXPECT_FALSE(Coder(make_codec({}).codec, with(false, true), {}).traits().alias);
   EXPECT_EQ(Coder(cast_to("bf16"), with(true), {}).granule(), 32);
   EXPECT_EQ(Coder(cast_to("bf16"), with(true), keeping(ResidualKind::kEma)).granule(), kEmaBlock);
   EXPECT_EQ(sums.wire_bytes((int64_t{1} << 33) + 5, DType::f32), (size_t{1} << 33) + 9);
@@ -534,7 +534,7 @@ TEST(StateVector, RangesAgainstBruteForce) {
 }
 
 TEST(Identity, Laws) {
-  check_codec_laws(Identity());
+  check_codec_laws(*make_codec({}).codec);
 }
 
 }  // namespace

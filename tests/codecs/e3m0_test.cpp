@@ -1,6 +1,5 @@
 // e3m0: golden bytes, an oracle that searches all levels, fidelity, and error feedback.
-#include "compression/codecs/e3m0.h"
-
+#include "compression/codec_table.h"
 #include "compression/codecs/block_kernels.h"
 #include "tests/codecs/codec_laws.h"
 
@@ -15,10 +14,7 @@ using test::law_msg;
 using test::round_trip;
 
 std::shared_ptr<const Codec> make(int64_t block = 0) {
-  CodecSpec spec;
-  spec.codec = "e3m0";
-  spec.block = block;
-  return make_e3m0(spec);
+  return make_codec({"e3m0", {{"block", block}}}).codec;
 }
 
 TEST(E3m0, GoldenBytes) {
@@ -121,13 +117,6 @@ TEST(E3m0, ErrorFeedbackContractsByAThird) {
 
 TEST(E3m0, RefusesWhatItCannotDo) {
   for (int64_t block : {1, -2, (1 << 20) + 1}) EXPECT_THROW(make(block), Error);
-  CodecSpec spec;
-  spec.codec = "e3m0";
-  spec.rounding = "stochastic";
-  EXPECT_THROW(make_e3m0(spec), Error);
-  spec.rounding = "nearest";
-  spec.asymmetric = true;
-  EXPECT_THROW(make_e3m0(spec), Error);
   const auto codec = make(4);
   Bytes payload = encode_bytes(*codec, std::vector<float>{1, 2, 3, 4});
   payload[1] = std::byte{0xbf};  // a negative scale

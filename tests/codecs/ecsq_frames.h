@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "compression/codecs/ecsq.h"
+#include "compression/codec_table.h"
 #include "tests/codecs/codec_laws.h"
 
 namespace thinwire::test {
@@ -18,11 +18,7 @@ inline constexpr size_t kHead = 16;      // bytes of a frame's header
 inline constexpr int kFixed = 0, kHuffman = 1, kConstant = 2;
 
 inline std::shared_ptr<const Codec> make(double rate, int64_t block = 0) {
-  CodecSpec spec;
-  spec.codec = "ecsq";
-  spec.rate = rate;
-  spec.block = block;
-  return make_ecsq(spec);
+  return make_codec({"ecsq", {{"rate", rate}, {"block", block}}}).codec;
 }
 inline uint32_t number(std::span<const std::byte> p, size_t at, size_t bytes) {
   uint32_t v = 0;

@@ -1,14 +1,12 @@
 // ecsq: golden bytes, its definition and its length whatever the data, fidelity, contraction, damaged frames.
-#include "compression/codecs/ecsq.h"
-
 #include <array>
 #include <map>
 #include <numbers>
 #include <queue>
 
+#include "compression/codec_table.h"
 #include "compression/codecs/ecsq_kernel.h"
 #include "compression/codecs/huffman.h"
-#include "compression/codecs/lloyd_max.h"
 #include "compression/crc32c.h"
 #include "tests/codecs/codec_laws.h"
 #include "tests/codecs/ecsq_frames.h"
@@ -376,11 +374,7 @@ TEST(Ecsq, NormalNumbersHaveTheFinestGridButOne) {
 TEST(Ecsq, LosesLessThanFixedLevels) {
   const int64_t n = 8 * static_cast<int64_t>(kFrame);
   for (const int64_t bits : {3, 4}) {
-    CodecSpec spec;
-    spec.codec = "lloyd_max";
-    spec.bits = bits;
-    spec.block = 256;
-    const auto fixed = make_lloyd_max(spec);
+    const auto fixed = make_codec({"lloyd_max", {{"bits", bits}, {"block", 256}}}).codec;
     for (const DataKind kind : {DataKind::kGaussian, DataKind::kHeavyTail}) {
       const auto x = make_data(kind, n);
       EXPECT_GT(snr_db(x, round_trip(*make(static_cast<double>(bits), 256), x)), snr_db(x, round_trip(*fixed, x)))
@@ -538,14 +532,6 @@ TEST(Ecsq, RefusesWhatItDoesNotHave) {
     EXPECT_THROW(make(rate), Error) << rate;
   for (const int64_t block : {-64, 1, 32, 63, 65, 100, 4095, 4097, 8192}) EXPECT_THROW(make(2, block), Error) << block;
   for (const int64_t block : {0, 64, 192, 4096}) EXPECT_NO_THROW(make(2, block)) << block;
-  CodecSpec spec;
-  spec.codec = "ecsq";
-  spec.rate = 2;
-  spec.rounding = "stochastic";
-  EXPECT_THROW(make_ecsq(spec), Error);
-  spec.rounding = "nearest";
-  spec.asymmetric = true;
-  EXPECT_THROW(make_ecsq(spec), Error);
 }
 
 TEST(Ecsq, BytesByFormula) {

@@ -1,10 +1,9 @@
 // Codec entropy against a decoder that reads its frames bit by bit from the description; ratios, limits, hostile
 // frames.
-#include "compression/codecs/entropy.h"
-
 #include <chrono>
 #include <map>
 
+#include "compression/codec_table.h"
 #include "tests/codecs/codec_laws.h"
 
 namespace thinwire::test::entropy_test {
@@ -13,7 +12,7 @@ namespace {
 constexpr size_t kFrame = 32768;
 
 std::shared_ptr<const Codec> entropy() {
-  return make_entropy({});
+  return make_codec({"entropy"}).codec;
 }
 uint32_t number(std::span<const std::byte> p, size_t at, size_t bytes) {
   uint32_t v = 0;

@@ -1,8 +1,7 @@
 // lloyd_max: golden bytes, a float64 oracle of its definition, the levels themselves, fidelity, and contraction.
-#include "compression/codecs/lloyd_max.h"
-
 #include <cmath>
 
+#include "compression/codec_table.h"
 #include "compression/codecs/block_kernels.h"
 #include "engine/run/bench/codec_oracles.h"
 #include "tests/codecs/codec_laws.h"
@@ -17,11 +16,7 @@ using test::law_msg;
 using test::round_trip;
 
 std::shared_ptr<const Codec> make(int64_t bits, int64_t block = 0) {
-  CodecSpec spec;
-  spec.codec = "lloyd_max";
-  spec.bits = bits;
-  spec.block = block;
-  return make_lloyd_max(spec);
+  return make_codec({"lloyd_max", {{"bits", bits}, {"block", block}}}).codec;
 }
 
 TEST(LloydMax, GoldenBytes) {
@@ -200,11 +195,6 @@ TEST(LloydMax, RefusesWhatItDoesNotHave) {
   EXPECT_THROW(make(1), Error);
   EXPECT_THROW(make(2, 48), Error);
   EXPECT_THROW(make(2, 100), Error);
-  CodecSpec spec;
-  spec.codec = "lloyd_max";
-  spec.bits = 2;
-  spec.rounding = "stochastic";
-  EXPECT_THROW(make_lloyd_max(spec), Error);
   // A scale that no encoder writes.
   Bytes payload(3 + 16);
   payload[0] = std::byte{0x80};

@@ -19,7 +19,7 @@ namespace {
 // 4: senders kept p and q in fp32, receivers allocated them in the dtype of the model: sizes disagreed.
 TEST(LowRank, Defect4_FactorsAreFp32WhateverTheModel) {
   const Shapes shapes = {{0, 30, 40}};
-  const auto codec = make_low_rank(spec_of(3));
+  const auto codec = make_codec(spec_of(3)).codec;
   EXPECT_FALSE(codec->traits().native) << "16-bit messages are handed over as fp32";
   for (DType dtype : {DType::f32, DType::bf16, DType::f16})
     EXPECT_EQ(codec->wire_bytes(1200, dtype), codec->wire_bytes(1200, DType::f32));
@@ -31,8 +31,8 @@ TEST(LowRank, Defect4_FactorsAreFp32WhateverTheModel) {
 // 6: a flat residual met a message of three dimensions. Ours sees elements; the views' dimensions do not matter.
 TEST(LowRank, Defect6_DimensionsOfViewsDoNotMatter) {
   const Shapes shapes = {{0, 32, 30}};
-  const auto codec = make_low_rank(spec_of(3));
-  const auto rounds = make_low_rank_rounds(spec_of(3));
+  const auto codec = make_codec(spec_of(3)).codec;
+  const auto rounds = make_codec(spec_of(3)).rounds;
   Floats x = gaussian(960, 1), flat(960), deep(960), error = x;
   const View as_flat = view_of(x), as_deep(x.data(), DType::f32, {8, 4, 30});
   Bytes a(3840), b(3840);

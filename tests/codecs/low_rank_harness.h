@@ -23,12 +23,7 @@ using Doubles = std::vector<double>;
 using Shapes = std::vector<MatrixShape>;
 
 inline CodecSpec spec_of(int64_t rank, int64_t sides = 2, double rate = 1.0) {
-  CodecSpec spec;
-  spec.codec = "low_rank";
-  spec.rank = rank;
-  spec.sides = sides;
-  spec.min_compression_rate = rate;
-  return spec;
+  return {"low_rank", {{"rank", rank}, {"sides", sides}, {"min_compression_rate", rate}}};
 }
 
 inline Msg msg_of(const Shapes& shapes, int threads = 1) {
@@ -100,7 +95,7 @@ inline void load(CodingState& state, Saved saved) {
 class Group {
  public:
   Group(const CodecSpec& spec, int ranks, int64_t count, Shapes shapes)
-      : codec(make_low_rank_rounds(spec)), count_(count), shapes_(std::move(shapes)) {
+      : codec(make_codec(spec).rounds), count_(count), shapes_(std::move(shapes)) {
     for (int w = 0; w < ranks; ++w) states.push_back(codec->make_state(count, shapes_));
   }
   // One message. x[w] becomes rank w's error if `errors`. Returns the decoded sum, the same on all ranks.
@@ -242,7 +237,7 @@ struct Sent {
 inline Sent send(int messages, bool lazy) {
   const Boundary boundary;
   const Shapes shapes = {{0, Boundary::kRows, Boundary::kCols}};
-  const auto codec = make_low_rank(spec_of(3));
+  const auto codec = make_codec(spec_of(3)).codec;
   const int64_t count = Boundary::kRows * Boundary::kCols;
   const auto state = codec->make_state(count, shapes);
   Sent sent;

@@ -212,7 +212,7 @@ TEST(LowRank, WeightGradientIsOffByActivationDifferencesOnly) {
 TEST(LowRank, OneRanksRoundsAreThePointToPointPayload) {
   const Shapes shapes = {{5, 33, 20}, {670, 64, 64}, {4800, 3, 100}};
   const int64_t count = 5200;
-  const auto codec = make_low_rank(spec_of(6));
+  const auto codec = make_codec(spec_of(6)).codec;
   const auto state = codec->make_state(count, shapes);
   Group group(spec_of(6), 1, count, shapes);
   for (unsigned k = 0; k < 3; ++k) {
@@ -399,7 +399,7 @@ TEST(LowRank, SkippedStepsAndEvaluationLeaveNoTrace) {
 
 TEST(LowRank, FirstFactorIsSharedByRanksAndKeyedBySeedAndSlot) {
   const Shapes shapes = {{0, 20, 30}};
-  const auto codec = make_low_rank(spec_of(3));
+  const auto codec = make_codec(spec_of(3)).codec;
   const Floats x = gaussian(600, 1);
   const auto payload_of = [&](Msg msg) {
     const auto state = codec->make_state(600, shapes);
@@ -505,11 +505,10 @@ TEST(LowRank, RefusesWhatMakesNoSense) {
   };
   for (const CodecSpec& spec : {spec_of(0), spec_of(-1), spec_of(4, 0), spec_of(4, 3), spec_of(4, 2, 0.5),
                                 spec_of(4, 2, std::numeric_limits<double>::quiet_NaN())}) {
-    EXPECT_EQ(code_of([&] { make_low_rank(spec); }), ExitCode::kBadConfig);
-    EXPECT_EQ(code_of([&] { make_low_rank_rounds(spec); }), ExitCode::kBadConfig);
+    EXPECT_EQ(code_of([&] { make_codec(spec); }), ExitCode::kBadConfig);
   }
-  EXPECT_EQ(make_low_rank(spec_of(4, 1)), nullptr);
-  const auto codec = make_low_rank(spec_of(2));
+  EXPECT_EQ(make_codec(spec_of(4, 1)).codec, nullptr);
+  const auto codec = make_codec(spec_of(2)).codec;
   const Shapes bad[] = {{}, {{0, 5, 5}, {20, 5, 5}}, {{-1, 5, 5}}, {{76, 5, 5}}, {{50, 5, 5}, {0, 5, 5}}};
   for (const Shapes& shapes : bad) EXPECT_EQ(code_of([&] { codec->make_state(100, shapes); }), ExitCode::kInternal);
   const Shapes shapes = {{0, 10, 10}};
@@ -531,7 +530,7 @@ TEST(LowRank, CodecLaws) {
     if (n < 10) return Shapes{{0, 1, n}};
     return Shapes{{1, side, side}, {1 + side * side + 2, side, (n - side * side - 4) / side}};
   };
-  check_codec_laws(*make_low_rank(spec_of(3)), options);
+  check_codec_laws(*make_codec(spec_of(3)).codec, options);
 }
 
 // ---- what released code got wrong (optimus-cc.md, section 6)

@@ -1,8 +1,7 @@
 // Codec mpc against an encoder written word by word from the description; its published defects; ratios.
-#include "compression/codecs/mpc.h"
-
 #include <chrono>
 
+#include "compression/codec_table.h"
 #include "tests/codecs/codec_laws.h"
 
 namespace thinwire::test::mpc_test {
@@ -11,9 +10,7 @@ namespace {
 constexpr int64_t kFrame = 65536;
 
 std::shared_ptr<const Codec> mpc_of(int64_t dimension = 1) {
-  CodecSpec spec;
-  spec.dimension = dimension;
-  return make_mpc(spec);
+  return make_codec({"mpc", {{"dimension", dimension}}}).codec;
 }
 
 using Words = std::vector<uint32_t>;

@@ -1,8 +1,7 @@
 // mx: golden bytes, every code of every format, a brute-force oracle, and the Gaussian row of the fidelity table.
-#include "compression/codecs/mx.h"
-
 #include <map>
 
+#include "compression/codec_table.h"
 #include "compression/codecs/block_kernels.h"
 #include "tests/codecs/codec_laws.h"
 
@@ -17,10 +16,7 @@ using test::law_msg;
 using test::round_trip;
 
 std::shared_ptr<const Codec> make(const std::string& format) {
-  CodecSpec spec;
-  spec.codec = "mx";
-  spec.format = format;
-  return make_mx(spec);
+  return make_codec({"mx", {{"format", format}}}).codec;
 }
 
 // A format by its definition.
@@ -259,29 +255,17 @@ TEST(MxDefect, NanDoesNotSpreadBeyondItsBlock) {
 }
 
 TEST(Mx, RefusesWhatItCannotDo) {
-  const auto refused = [](CodecSpec spec, const std::string& word) {
-    spec.codec = "mx";
+  const auto refused = [](const CodecValues& parameters, const std::string& word) {
     try {
-      make_mx(spec);
+      make_codec({"mx", parameters});
       FAIL() << "accepted: " << word;
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ExitCode::kBadConfig);
       EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << e.what();
     }
   };
-  CodecSpec spec;
-  refused(spec, "format");
-  spec.format = "mxfp8";
-  refused(spec, "format");
-  spec.format = "mxfp4";
-  spec.block = 16;
-  refused(spec, "block");
-  spec.block = 32;
-  spec.rounding = "stochastic";
-  refused(spec, "rounding");
-  spec.rounding = "nearest";
-  spec.asymmetric = true;
-  refused(spec, "asymmetric");
+  refused({{"format", "mxfp8"}}, "format");
+  refused({{"format", "mxfp4"}, {"block", 16}}, "block");
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Coders: the copy that the owner of a message keeps while packing it.
 #include <gtest/gtest.h>
 
-#include "compression/codecs/ecsq.h"
+#include "compression/codec_table.h"
 #include "compression/coder.h"
 #include "tests/codecs/coder_fixtures.h"
 
@@ -11,10 +11,8 @@ namespace {
 // What pack() leaves at the owner is what absorb() makes of the payload elsewhere, NaN and infinity included.
 TEST(Coder, OwnCopyIsWhatOthersDecode) {
   std::vector<Subject> all = subjects();
-  CodecSpec spec;
-  spec.codec = "ecsq";
-  spec.rate = 2.5;
-  all.push_back({"ecsq", make_ecsq(spec), false});  // knows its decoded numbers while it packs
+  all.push_back(
+      {"ecsq", make_codec({"ecsq", {{"rate", 2.5}}}).codec, false});  // knows its decoded numbers while it packs
   const int64_t n = 2 * 32768 + 357;
   for (const Subject& s : all) {
     for (ResidualKind kind :

@@ -15,11 +15,7 @@ namespace {
 using Vectors = std::vector<std::vector<float>>;
 
 CodecSpec sketch_spec(double density, bool compact, double ratio = 2.0) {
-  CodecSpec spec;
-  spec.density = density;
-  spec.compact = compact;
-  spec.ratio = ratio;
-  return spec;
+  return {"sketch", {{"density", density}, {"compact", compact}, {"ratio", ratio}}};
 }
 Msg rank_msg(int rank, int ranks, int64_t step = 17) {
   Msg msg = law_msg(1 + rank % 2);
@@ -542,7 +538,7 @@ TEST(Sketch, an_index_with_too_many_elements_is_refused) {
 TEST(Sketch, bad_parameters_name_the_key) {
   const auto refuse = [](CodecSpec spec, const std::string& key) {
     try {
-      make_sketch(spec);
+      make_codec(spec);
       ADD_FAILURE() << key << " was accepted";
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ExitCode::kBadConfig);
@@ -553,11 +549,9 @@ TEST(Sketch, bad_parameters_name_the_key) {
   refuse(sketch_spec(0.2, false, 0.5), "ratio");
   refuse(sketch_spec(0.2, false, std::nan("")), "ratio");
   refuse(sketch_spec(0.5, false, 2.0), "density");
-  CodecSpec spec = sketch_spec(0.2, true);
-  spec.format = "bf16";
-  refuse(spec, "format");
-  EXPECT_EQ(make_sketch(sketch_spec(0.2, false))->rounds(), 3);
-  EXPECT_EQ(make_sketch(sketch_spec(0.9, true))->rounds(), 2);
+  refuse({"sketch", {{"format", "bf16"}}}, "format");
+  EXPECT_EQ(make_codec(sketch_spec(0.2, false)).rounds->rounds(), 3);
+  EXPECT_EQ(make_codec(sketch_spec(0.9, true)).rounds->rounds(), 2);
 }
 
 // Bounds by formula, far beyond memory.

@@ -6,11 +6,9 @@
 #include <numeric>
 #include <set>
 
-#include "compression/codecs/chunked_top_k.h"
-#include "compression/codecs/random_k.h"
+#include "compression/codec_table.h"
 #include "compression/codecs/sparse_kernel.h"
 #include "compression/codecs/sparse_select.h"
-#include "compression/codecs/top_k.h"
 #include "engine/base/ops/isa.h"
 #include "tests/codecs/codec_laws.h"
 
@@ -40,18 +38,20 @@ std::vector<int64_t> brute_top(std::span<const float> x, int64_t k) {
   return first_of(brute_order(x), k);
 }
 
-CodecSpec spec_of(double density, const std::string& format) {
-  CodecSpec spec;
-  spec.density = density;
-  spec.format = format;
-  return spec;
+CodecValues spec_of(double density, const std::string& format) {
+  return {{"density", density}, {"format", format}};
 }
-CodecSpec chunked_spec(int64_t keep, int64_t block, const std::string& format) {
-  CodecSpec spec;
-  spec.keep = keep;
-  spec.block = block;
-  spec.format = format;
-  return spec;
+CodecValues chunked_spec(int64_t keep, int64_t block, const std::string& format) {
+  return {{"keep", keep}, {"block", block}, {"format", format}};
+}
+std::shared_ptr<const Codec> make_top_k(const CodecValues& parameters) {
+  return make_codec({"top_k", parameters}).codec;
+}
+std::shared_ptr<const Codec> make_random_k(const CodecValues& parameters) {
+  return make_codec({"random_k", parameters}).codec;
+}
+std::shared_ptr<const Codec> make_chunked_top_k(const CodecValues& parameters) {
+  return make_codec({"chunked_top_k", parameters}).codec;
 }
 
 // Gradients that selectors meet: dense, mostly zero, few distinct values, a few live rows of an embedding.
@@ -80,15 +80,15 @@ TEST(TopK, laws) {
 }
 TEST(RandomK, laws) {
   check_codec_laws(*make_random_k(spec_of(0.003, "fp32")), {.fuzz = 20});
-  CodecSpec spec = spec_of(0.1, "fp16");
-  spec.block = 33;
+  CodecValues spec = spec_of(0.1, "fp16");
+  spec["block"] = 33;
   check_codec_laws(*make_random_k(spec), {.fuzz = 60});
-  spec.density = 1.0;
-  spec.format = "bf16";
+  spec["density"] = 1.0;
+  spec["format"] = "bf16";
   check_codec_laws(*make_random_k(spec), {.fuzz = 60});
-  CodecSpec unbiased = spec_of(0.1, "fp32");
-  unbiased.block = 512;
-  unbiased.rounding = "stochastic";
+  CodecValues unbiased = spec_of(0.1, "fp32");
+  unbiased["block"] = 512;
+  unbiased["rounding"] = "stochastic";
   check_codec_laws(*make_random_k(unbiased), {.huge_overflows = true, .fuzz = 60});
 }
 TEST(ChunkedTopK, laws) {
@@ -288,8 +288,8 @@ TEST(TopK, golden_bytes) {
              "a556 f4 00f4 80f1 4072 40f3 c0f0 8070 0073 80f2");
 }
 TEST(RandomK, golden_bytes) {
-  CodecSpec spec = spec_of(0.25, "bf16");
-  spec.block = 16;
+  CodecValues spec = spec_of(0.25, "bf16");
+  spec["block"] = 16;
   expect_hex(encode_bytes(*make_random_k(spec), golden_input(40)), "30c068c01040003e 00c038c070c05840 08c0c03e");
 }
 TEST(ChunkedTopK, golden_bytes) {
@@ -519,21 +519,22 @@ void expect_bad_config(const Make& make, const std::string& key) {
 }
 TEST(Sparse, bad_parameters_name_the_key) {
   for (double density : {0.0, -1.0, 1.5, std::nan("")}) {
-    expect_bad_config([&] { make_top_k(spec_of(density, "")); }, "density");
-    expect_bad_config([&] { make_random_k(spec_of(density, "")); }, "density");
+    expect_bad_config([&] { make_top_k(spec_of(density, "fp32")); }, "density");
+    expect_bad_config([&] { make_random_k(spec_of(density, "fp32")); }, "density");
   }
   expect_bad_config([] { make_top_k(spec_of(0.1, "int8")); }, "format");
   expect_bad_config([] { make_top_k(spec_of(0.1, "2bit")); }, "format");
   expect_bad_config([] { make_random_k(spec_of(0.1, "2bit")); }, "format");
-  CodecSpec spec = spec_of(0.1, "bf16");
-  spec.rounding = "stochastic";
+  CodecValues spec = spec_of(0.1, "bf16");
+  spec["rounding"] = "stochastic";
   expect_bad_config([&] { make_random_k(spec); }, "rounding");
-  spec = spec_of(0.1, "");
-  spec.block = 8;
+  spec = spec_of(0.1, "fp32");
+  spec["block"] = 8;
   expect_bad_config([&] { make_random_k(spec); }, "block");
   for (int64_t block : {8, 100, 1 << 17})
-    expect_bad_config([&] { make_chunked_top_k(chunked_spec(4, block, "")); }, "block");
-  for (int64_t keep : {0, -3, 4097}) expect_bad_config([&] { make_chunked_top_k(chunked_spec(keep, 0, "")); }, "keep");
+    expect_bad_config([&] { make_chunked_top_k(chunked_spec(4, block, "fp32")); }, "block");
+  for (int64_t keep : {0, -3, 4097})
+    expect_bad_config([&] { make_chunked_top_k(chunked_spec(keep, 0, "fp32")); }, "keep");
   expect_bad_config([] { make_chunked_top_k(chunked_spec(64, 0, "fp8")); }, "format");
 }
 

@@ -1,8 +1,7 @@
 // Codec zfp against libzfp, bit for bit; and what it does where libzfp's behaviour is undefined.
-#include "compression/codecs/zfp.h"
-
 #include <chrono>
 
+#include "compression/codec_table.h"
 #include "tests/codecs/codec_laws.h"
 #ifndef THINWIRE_NO_LIBZFP
 #include <zfp.h>
@@ -12,9 +11,7 @@ namespace thinwire::test::zfp_test {
 namespace {
 
 std::shared_ptr<const Codec> zfp_of(double rate) {
-  CodecSpec spec;
-  spec.rate = rate;
-  return make_zfp(spec);
+  return make_codec({"zfp", {{"rate", rate}}}).codec;
 }
 std::vector<uint32_t> bits_of(std::span<const float> x) {
   std::vector<uint32_t> bits(x.size());

@@ -117,7 +117,7 @@ Result send_one(ChoosingRank& rank, int verb, int64_t count, DType dtype, const 
 
 SiteRule rule_of(RuleAlgorithm way, int64_t min_bytes, int64_t warmup = 0) {
   SiteRule rule;
-  rule.codec = real_spec("block_int", [](CodecSpec& s) { s.bits = 4, s.block = 32; });
+  rule.codec = real_spec("block_int", [](CodecSpec& s) { s["bits"] = 4, s["block"] = 32; });
   rule.min_bytes = min_bytes;
   rule.warmup_steps = warmup;
   rule.algorithm = way;
@@ -209,7 +209,7 @@ TEST(ChannelOrder, MessagesOfOneResidualPackInTheOrderOfIssue) {
   constexpr int64_t kCount = 20 * 1024 + 37;
   constexpr size_t kMessages = 3;
   SiteRule rule;
-  rule.codec = real_spec("block_int", [](CodecSpec& s) { s.bits = 4, s.block = 64; });
+  rule.codec = real_spec("block_int", [](CodecSpec& s) { s["bits"] = 4, s["block"] = 64; });
   rule.residual.kind = ResidualKind::kErrorFeedback;
   const auto coding = make_site_coding(Site::kDpGradient, rule);
   const auto arrived = [&](uint64_t seed, bool one_by_one) {
@@ -245,7 +245,7 @@ TEST(ChannelOrder, MessagesOfOneResidualPackInTheOrderOfIssue) {
 TEST(ChannelOrder, EmaAroundWholeMessages) {
   for (const char* codec : {"one_bit", "top_k"}) {
     SiteRule rule;
-    rule.codec = real_spec(codec, [](CodecSpec& s) { s.density = 0.1; });
+    rule.codec = real_spec(codec, [](CodecSpec& s) { s["density"] = 0.1; });
     rule.residual.kind = ResidualKind::kEma;
     const auto coding = make_site_coding(Site::kDpGradient, rule);
     for (int ranks : {2, 3, 5, 7}) {
@@ -266,8 +266,8 @@ TEST(ChannelOrder, EmaAroundWholeMessages) {
 TEST(ChannelChoice, PricesOfEveryCodecAreWhatIsSent) {
   std::vector<CodecSpec> specs;
   for (const RealCodec& codec : real_codecs()) specs.push_back(codec.spec);
-  specs.push_back(real_spec("sketch", [](CodecSpec& s) { s.density = 0.05; }));
-  specs.push_back(real_spec("low_rank", [](CodecSpec& s) { s.rank = 2; }));
+  specs.push_back(real_spec("sketch", [](CodecSpec& s) { s["density"] = 0.05; }));
+  specs.push_back(real_spec("low_rank", [](CodecSpec& s) { s["rank"] = 2; }));
   for (const CodecSpec& spec : specs) {
     for (const RuleAlgorithm way : kWays) {
       SiteRule rule{.codec = spec, .algorithm = way};

@@ -31,7 +31,7 @@ std::vector<double> total_of(const std::vector<Buffer>& all) {
 // --- law 3, law 6 -----------------------------------------------------------------------------------------------
 
 TEST(CodedAlgorithms, IdentityIsThePlainRingAndThePlainTwoLevels) {
-  const auto identity = coder_of(std::make_shared<Identity>()), framed = coder_of(std::make_shared<NonZeros>(8));
+  const auto identity = coder_of(make_codec({}).codec), framed = coder_of(std::make_shared<NonZeros>(8));
   const DType types[] = {DType::f32, DType::bf16, DType::f16};
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     std::mt19937_64 random(seed);
@@ -415,17 +415,16 @@ TEST(RingAgainstDirect, ReproducesThePublishedTable) {
   };
   const auto make = [](const std::string& codec,
                        const std::function<void(CodecSpec&)>& set) -> std::shared_ptr<const Coder> {
-    CodecSpec spec;
-    spec.codec = codec;
+    CodecSpec spec = codec_spec(codec);
     set(spec);
     return std::make_shared<Coder>(make_codec(spec).codec, spec, ResidualSpec{});
   };
   const auto integer = [&](int64_t bits) {
-    return make("block_int", [bits](CodecSpec& s) { s.bits = bits, s.block = 32; });
+    return make("block_int", [bits](CodecSpec& s) { s["bits"] = bits, s["block"] = 32; });
   };
-  const auto zfp = [&](double rate) { return make("zfp", [rate](CodecSpec& s) { s.rate = rate; }); };
+  const auto zfp = [&](double rate) { return make("zfp", [rate](CodecSpec& s) { s["rate"] = rate; }); };
   const auto int8 = integer(8), zfp8 = zfp(8.0), zfp16 = zfp(16.0);
-  const auto bf16 = make("cast", [](CodecSpec& s) { s.format = "bf16"; });
+  const auto bf16 = make("cast", [](CodecSpec& s) { s["format"] = "bf16"; });
   const Column table[] = {
       {"ZFP r8", zfp8, zfp8, {22.8, 18.0, 12.8}, {26.3, 25.4, 24.6}},
       {"ZFP r16", zfp16, zfp16, {71.2, 66.6, 61.8}, {74.6, 73.6, 72.8}},

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "compression/codecs/identity.h"
+#include "compression/codec_table.h"
 #include "compression/coder.h"
 #include "engine/base/core/error.h"
 #include "parallel/collective/coded.h"

@@ -53,8 +53,8 @@ int64_t pick_count(std::mt19937_64& random) {
 // --- law 3 ------------------------------------------------------------------------------------------------------
 
 TEST(CodedCollectives, IdentityIsThePlainCollectiveBitForBit) {
-  const auto identity = coder_of(std::make_shared<Identity>());
-  const auto checked = coder_of(std::make_shared<Identity>(), ResidualKind::kNone, true);
+  const auto identity = coder_of(make_codec({}).codec);
+  const auto checked = coder_of(make_codec({}).codec, ResidualKind::kNone, true);
   const auto framed = coder_of(std::make_shared<NonZeros>(8));
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     std::mt19937_64 random(seed);

@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "compression/codec_table.h"
 #include "engine/base/core/error.h"
 #include "tests/comm/local_group.h"
 
@@ -86,7 +87,7 @@ TEST(Mesh, ReplicasRoundByChancesOfTheirOwn) {
   run_ranks(8, [&](Progress& progress) {
     Mesh mesh(progress, shape, pretend_nodes(8, 8));
     SiteRule rule;
-    rule.codec.codec = "block_int", rule.codec.bits = 4, rule.codec.block = 64, rule.codec.rounding = "stochastic";
+    rule.codec = codec_spec("block_int", {{"bits", 4}, {"block", 64}, {"rounding", "stochastic"}});
     rule.min_bytes = 0;
     Mesh::Codings codings;
     codings[static_cast<size_t>(Site::kPpForward)] = make_site_coding(Site::kPpForward, rule);

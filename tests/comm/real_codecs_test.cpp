@@ -323,7 +323,9 @@ TEST_P(RealCodecs, ThroughEveryCollective) {
   const RealCodec& codec = GetParam();
   const auto coder = codec.coder();
   const int64_t granule = coder->granule();
-  const int64_t block = granule > 1 && granule <= 8192 ? granule : codec.spec.block > 0 ? codec.spec.block : 64;
+  const auto said = codec.spec.parameters.find("block");
+  const int64_t own = said != codec.spec.parameters.end() ? std::get<int64_t>(said->second) : 0;
+  const int64_t block = granule > 1 && granule <= 8192 ? granule : own > 0 ? own : 64;
   const int64_t counts[] = {0, 1, block - 1, block, block + 1, 5003};
   for (const NodeGrid grid : {NodeGrid{1, 1}, NodeGrid{1, 2}, NodeGrid{1, 3}, NodeGrid{2, 2}, NodeGrid{4, 2}}) {
     const int n = grid.nodes * grid.local;

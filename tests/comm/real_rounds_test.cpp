@@ -135,10 +135,10 @@ struct RoundCase {
   bool exact;  // bytes do not depend on values
 };
 std::vector<RoundCase> round_cases() {
-  return {{"low_rank", real_spec("low_rank", [](CodecSpec& s) { s.rank = 2; }), true},
-          {"low_rank_alternating", real_spec("low_rank", [](CodecSpec& s) { s.rank = 2, s.sides = 1; }), false},
-          {"sketch_compact", real_spec("sketch", [](CodecSpec& s) { s.density = 0.1; }), false},
-          {"sketch_table", real_spec("sketch", [](CodecSpec& s) { s.density = 0.1, s.compact = false; }), false}};
+  return {{"low_rank", real_spec("low_rank", [](CodecSpec& s) { s["rank"] = 2; }), true},
+          {"low_rank_alternating", real_spec("low_rank", [](CodecSpec& s) { s["rank"] = 2, s["sides"] = 1; }), false},
+          {"sketch_compact", real_spec("sketch", [](CodecSpec& s) { s["density"] = 0.1; }), false},
+          {"sketch_table", real_spec("sketch", [](CodecSpec& s) { s["density"] = 0.1, s["compact"] = false; }), false}};
 }
 
 // A matrix in the middle and elements outside of it on both sides, where there is room.
@@ -232,7 +232,7 @@ INSTANTIATE_TEST_SUITE_P(Every, RealRounds, ::testing::ValuesIn(round_cases()),
 
 // Between two both factors travel in one framed payload, as whoever packs it by hand has it.
 TEST(RealLowRank, TravelsBetweenTwo) {
-  const CodecSpec spec = real_spec("low_rank", [](CodecSpec& s) { s.rank = 2; });
+  const CodecSpec spec = real_spec("low_rank", [](CodecSpec& s) { s["rank"] = 2; });
   const Coder coder(make_codec(spec).codec, spec, {});
   for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{255}, int64_t{5003}}) {
     const std::vector<MatrixShape> matrices = count == 0 ? std::vector<MatrixShape>{} : matrices_of(count);
@@ -291,11 +291,10 @@ TEST(Refused, SaysWhichAndWhy) {
   for (const ResidualKind kind :
        {ResidualKind::kErrorFeedback, ResidualKind::kLazy, ResidualKind::kEma, ResidualKind::kValueDifference}) {
     for (const char* lossless : {"identity", "mpc", "entropy"}) rows.push_back({real_spec(lossless), kind, "lossless"});
-    rows.push_back({real_spec("zfp", [](CodecSpec& s) { s.rate = 4.0; }), kind, "would grow"});
-    rows.push_back({real_spec("one_bit", [](CodecSpec& s) { s.format = "rms"; }), kind, "would grow"});
-    rows.push_back({real_spec("random_k", [](CodecSpec& s) { s.rounding = "stochastic"; }), kind, "would grow"});
-    rows.push_back(
-        {real_spec("block_int", [](CodecSpec& s) { s.bits = 2, s.rounding = "stochastic"; }), kind, "would grow"});
+    rows.push_back({real_spec("zfp", [](CodecSpec& s) { s["rate"] = 4.0; }), kind, "would grow"});
+    rows.push_back({real_spec("random_k", [](CodecSpec& s) { s["rounding"] = "stochastic"; }), kind, "would grow"});
+    rows.push_back({real_spec("block_int", [](CodecSpec& s) { s["bits"] = 2, s["rounding"] = "stochastic"; }), kind,
+                    "would grow"});
   }
   for (const char* lossless : {"identity", "mpc", "entropy"}) rows.push_back({turned(lossless), kNone, "lose"});
   for (const char* selects : {"top_k", "random_k", "chunked_top_k", "low_rank", "one_bit", "zfp"})
@@ -315,7 +314,7 @@ TEST(Refused, SaysWhichAndWhy) {
   }
   // In rounds only, or in one way only.
   EXPECT_EQ(make_codec(real_spec("sketch")).codec, nullptr);
-  EXPECT_EQ(make_codec(real_spec("low_rank", [](CodecSpec& s) { s.sides = 1; })).codec, nullptr);
+  EXPECT_EQ(make_codec(real_spec("low_rank", [](CodecSpec& s) { s["sides"] = 1; })).codec, nullptr);
 }
 
 // No codec comes into the list without these tests.

@@ -233,7 +233,7 @@ TEST(Rendezvous, TwoLevelsOnEveryGridOfTwoTo33Ranks) {
 }
 
 TEST(Rendezvous, CompressedVerbsInFlightTogether) {
-  const auto cast = RealCodec{real_spec("cast", [](CodecSpec& s) { s.format = "bf16"; })}.coder();
+  const auto cast = RealCodec{real_spec("cast", [](CodecSpec& s) { s["format"] = "bf16"; })}.coder();
   const auto framed = coder_of(std::make_shared<NonZeros>(8));
   const auto verbs = [](Member& m, const Case& c, const Coder* coder) {
     Communicator& group = m.end.group;

@@ -279,21 +279,22 @@ std::vector<Kind> kinds() {
     return RealCodec{real_spec(codec, set)}.coder(residual);
   };
   const auto nothing = [](CodecSpec&) {};
-  const auto identity = coder_of(std::make_shared<Identity>());
-  const auto cast = real("cast", [](CodecSpec& s) { s.format = "bf16"; });
+  const auto identity = coder_of(make_codec({}).codec);
+  const auto cast = real("cast", [](CodecSpec& s) { s["format"] = "bf16"; });
   const auto feedback = real(
-      "block_int", [](CodecSpec& s) { s.bits = 4, s.block = 32; }, ResidualKind::kErrorFeedback);
-  const auto ecsq = real("ecsq", [](CodecSpec& s) { s.rate = 2.5; });
+      "block_int", [](CodecSpec& s) { s["bits"] = 4, s["block"] = 32; }, ResidualKind::kErrorFeedback);
+  const auto ecsq = real("ecsq", [](CodecSpec& s) { s["rate"] = 2.5; });
   const auto entropy = real("entropy", [](CodecSpec& s) { s.checksum = true; });
   const auto top = real(
-      "top_k", [](CodecSpec& s) { s.density = 0.1; }, ResidualKind::kErrorFeedback);
+      "top_k", [](CodecSpec& s) { s["density"] = 0.1; }, ResidualKind::kErrorFeedback);
   const auto difference = real(
-      "block_int", [](CodecSpec& s) { s.block = 64; }, ResidualKind::kValueDifference);
+      "block_int", [](CodecSpec& s) { s["block"] = 64; }, ResidualKind::kValueDifference);
   const auto mpc = real("mpc", nothing);
   // Draws: the same on all ranks, and by rank.
   const auto random =
-      real("random_k", [](CodecSpec& s) { s.density = 0.25, s.block = 256, s.rounding = "stochastic"; });
-  const auto dither = real("block_int", [](CodecSpec& s) { s.bits = 4, s.block = 64, s.rounding = "stochastic"; });
+      real("random_k", [](CodecSpec& s) { s["density"] = 0.25, s["block"] = 256, s["rounding"] = "stochastic"; });
+  const auto dither =
+      real("block_int", [](CodecSpec& s) { s["bits"] = 4, s["block"] = 64, s["rounding"] = "stochastic"; });
   return {{"none", nullptr, nullptr},   {"identity", identity, identity},
           {"cast", cast, cast},         {"feedback", feedback, cast},
           {"ecsq", ecsq, ecsq},         {"entropy", entropy, cast},

@@ -98,13 +98,13 @@ TEST(GoodCompression, ExplicitRulesWinKeyByKey) {
       "\"compression\": {\"preset\": \"thinwire\", \"dp.gradient\": {\"block\": 128, \"min_bytes\": 100}, "
       "\"tp.forward\": \"cast\"}");
   const SiteRule& gradient = rule(c, Site::kDpGradient);
-  EXPECT_EQ(gradient.codec.block, 128);
-  EXPECT_EQ(gradient.codec.rate, 2.5);  // the preset's
+  EXPECT_EQ(gradient.codec.integer("block"), 128);
+  EXPECT_EQ(gradient.codec.real("rate"), 2.5);  // the preset's
   EXPECT_EQ(gradient.residual.kind, ResidualKind::kErrorFeedback);
-  EXPECT_EQ(gradient.sum_codec.block, 64);
+  EXPECT_EQ(gradient.sum_codec.integer("block"), 64);
   EXPECT_EQ(gradient.min_bytes, 100);
-  EXPECT_EQ(rule(c, Site::kTpForward).codec.format, "bf16");
-  EXPECT_EQ(rule(c, Site::kTpBackward).codec.bits, 8);
+  EXPECT_EQ(rule(c, Site::kTpForward).codec.text("format"), "bf16");
+  EXPECT_EQ(rule(c, Site::kTpBackward).codec.integer("bits"), 8);
 }
 
 // Another codec takes nothing over from the preset's but what belongs to the site.
@@ -113,7 +113,7 @@ TEST(GoodCompression, AnotherCodecStartsAnew) {
       load("\"compression\": \"optimus_cc\", \"pipe_parallel_size\": 2",
            {"compression.pp.backward.codec=block_int", "compression.dp.gradient=identity"}, {.ranks = 4});
   const SiteRule& backward = rule(c, Site::kPpBackward);
-  EXPECT_EQ(backward.codec, default_codec("block_int"));
+  EXPECT_EQ(backward.codec, codec_spec("block_int"));
   EXPECT_EQ(backward.residual, ResidualSpec());
   EXPECT_EQ(backward.select.micro_batches, MicroBatches::kEpilogue);
   EXPECT_EQ(rule(c, Site::kDpGradient).codec.codec, "identity");
@@ -127,13 +127,13 @@ TEST(GoodCompression, SecondCoding) {
            Site::kDpGradient);
   EXPECT_TRUE(like.has_sum_codec);
   EXPECT_EQ(like.sum_codec.codec, "block_int");
-  EXPECT_EQ(like.sum_codec.bits, 8);
+  EXPECT_EQ(like.sum_codec.integer("bits"), 8);
   EXPECT_EQ(like.sum_residual.kind, ResidualKind::kNone);
   const SiteRule other =
       rule(load("\"compression\": {\"dp.gradient\": {\"codec\": \"block_int\", \"bits\": 4, \"sum\": "
                 "\"cast\"}}"),
            Site::kDpGradient);
-  EXPECT_EQ(other.sum_codec, default_codec("cast"));
+  EXPECT_EQ(other.sum_codec, codec_spec("cast"));
   const SiteRule none = rule(load("\"compression\": {\"dp.gradient\": {\"codec\": \"block_int\"}}"), Site::kDpGradient);
   EXPECT_FALSE(none.has_sum_codec);
 }
@@ -144,7 +144,7 @@ TEST(GoodCompression, NullTakesBack) {
   const ResolvedConfig c = load(both, {"compression.dp.gradient=null"});
   EXPECT_EQ(c.run.compression.rule(Site::kDpGradient), nullptr);
   EXPECT_EQ(rule(c, Site::kEmbedding).codec.codec, "cast");
-  EXPECT_EQ(rule(load(both, {"compression.dp.gradient.bits=null"}), Site::kDpGradient).codec.bits, 8);
+  EXPECT_EQ(rule(load(both, {"compression.dp.gradient.bits=null"}), Site::kDpGradient).codec.integer("bits"), 8);
 }
 
 TEST(GoodCompression, SelectionsAreNormalised) {
@@ -198,8 +198,10 @@ TEST(GoodCompression, DifferencesNeedACopy) {
   };
   EXPECT_EQ(weights("\"zero_optimization\": {\"stage\": 1}").residual.kind, ResidualKind::kValueDifference);
   EXPECT_EQ(weights("\"zero_optimization\": {\"stage\": 3}").residual.kind, ResidualKind::kNone);
-  EXPECT_EQ(weights("\"zero_optimization\": {\"stage\": 3}").codec.bits, 8);
-  EXPECT_EQ(weights("\"zero_optimization\": {\"stage\": 3}, \"placement\": {\"secondary\": \"node\"}").codec.bits, 8);
+  EXPECT_EQ(weights("\"zero_optimization\": {\"stage\": 3}").codec.integer("bits"), 8);
+  EXPECT_EQ(
+      weights("\"zero_optimization\": {\"stage\": 3}, \"placement\": {\"secondary\": \"node\"}").codec.integer("bits"),
+      8);
 }
 
 TEST(GoodCompression, TwoLevelsWhereNodesAreKnown) {

@@ -140,11 +140,11 @@ TEST(Presets, OptimusCcLadder) {
   }
   const SiteRule backward = rule_of("optimus_cc_cb", Site::kPpBackward);
   EXPECT_EQ(backward.codec.codec, "low_rank");
-  EXPECT_EQ(backward.codec.rank, 16);
-  EXPECT_EQ(backward.codec.sides, 2);
+  EXPECT_EQ(backward.codec.integer("rank"), 16);
+  EXPECT_EQ(backward.codec.integer("sides"), 2);
   EXPECT_EQ(backward.residual.kind, ResidualKind::kLazy);
   EXPECT_EQ(backward.select.micro_batches, MicroBatches::kEpilogue);
-  EXPECT_EQ(rule_of("optimus_cc", Site::kDpGradient).codec.rank, 128);
+  EXPECT_EQ(rule_of("optimus_cc", Site::kDpGradient).codec.integer("rank"), 128);
   SiteRule without = backward;
   without.residual = {};
   EXPECT_EQ(rule_of("optimus_cc_cb_no_lep", Site::kPpBackward), without);
@@ -165,11 +165,11 @@ TEST(Presets, OptimusCcLadder) {
 
 TEST(Presets, HybridsAreMildWhereTheyShould) {
   for (Site site : {Site::kTpForward, Site::kTpBackward, Site::kPpForward, Site::kPpBackward, Site::kZeroParameter}) {
-    EXPECT_EQ(rule_of("zhybrid", site).codec.rate, 16.0);
+    EXPECT_EQ(rule_of("zhybrid", site).codec.real("rate"), 16.0);
     EXPECT_EQ(rule_of("mzhybrid", site).codec.codec, "mpc");
     EXPECT_EQ(rule_of("naive_mpc", site).codec.codec, "mpc");
   }
-  EXPECT_EQ(rule_of("zhybrid", Site::kDpGradient).codec.rate, 8.0);
+  EXPECT_EQ(rule_of("zhybrid", Site::kDpGradient).codec.real("rate"), 8.0);
   EXPECT_EQ(rule_of("mzhybrid", Site::kDpGradient).codec.codec, "zfp");
   EXPECT_EQ(rule_of("naive_mpc", Site::kDpGradient).codec.codec, "mpc");
   EXPECT_EQ(rule_of("naive_zfp", Site::kDpGradient).algorithm, RuleAlgorithm::kRing);

@@ -59,7 +59,7 @@ TEST(RuleList, OverPresets) {
            "\"dp.gradient\": {\"min_bytes\": 64}, \"pp.forward\": {\"block\": 256}}"));
   EXPECT_EQ(c.rule(Site::kDpGradient)->codec.codec, "cast");
   EXPECT_EQ(c.rule(Site::kDpGradient)->min_bytes, 64);
-  EXPECT_EQ(c.rule(Site::kPpForward)->codec.block, 256);
+  EXPECT_EQ(c.rule(Site::kPpForward)->codec.integer("block"), 256);
   EXPECT_EQ(c.rule(Site::kZeroParameter)->codec.codec, "ecsq");
   EXPECT_TRUE(c.adapt);
 }
@@ -167,7 +167,7 @@ TEST_F(OwnPreset, ByPathOrAsAConfiguration) {
   const ResolvedConfig c = load_config({base, mine}, {"compression.dp.gradient.block=64"}, kFour);
   EXPECT_EQ(c.run.compression.preset, mine);
   EXPECT_EQ(c.run.compression.rules.size(), 1u);
-  EXPECT_EQ(c.run.compression.rules.at(Site::kDpGradient).codec.block, 64);
+  EXPECT_EQ(c.run.compression.rules.at(Site::kDpGradient).codec.integer("block"), 64);
   EXPECT_TRUE(c.run.compression.adapt);
   EXPECT_EQ(c.run.layout.embedding_sync, EmbeddingSyncKind::kTwoStep);
   EXPECT_EQ(c.run.layout.placement.gradients, Level::kGlobal);
@@ -189,7 +189,7 @@ TEST_F(OwnPreset, AChangedCopyOfAShippedOne) {
   const std::string other = write("bf16_wire.json", text);
   const CompressionConfig c = load_config({base, other}, {}, kFour).run.compression;
   EXPECT_EQ(c.preset, other);
-  EXPECT_EQ(c.rule(Site::kDpGradient)->codec.format, "fp16");
+  EXPECT_EQ(c.rule(Site::kDpGradient)->codec.text("format"), "fp16");
 }
 
 TEST_F(OwnPreset, WhatIsWrongInsideIsNamedThere) {

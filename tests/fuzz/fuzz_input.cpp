@@ -16,15 +16,11 @@
 namespace thinwire::fuzz {
 namespace {
 
-template <typename Set>
-CodecSpec spec_of(const std::string& codec, const Set& set) {
-  CodecSpec spec;
-  spec.codec = codec;
-  set(spec);
+// What selectors keep travels in fp32 where nothing else is said.
+CodecSpec spec_of(const std::string& codec, const CodecValues& parameters = {}) {
+  CodecSpec spec = codec_spec(codec, parameters);
+  if (codec_row(codec).selects && codec != "sketch" && parameters.count("format") == 0) spec["format"] = "fp32";
   return spec;
-}
-CodecSpec plain(const std::string& codec) {
-  return spec_of(codec, [](CodecSpec&) {});
 }
 
 std::vector<CodecSpec> block_int_specs() {
@@ -33,20 +29,19 @@ std::vector<CodecSpec> block_int_specs() {
     for (const char* scale : {"fp32", "fp16", "bf16", "e8m0"})
       for (bool asymmetric : {false, true}) {
         if (asymmetric && std::string(scale) == "e8m0") continue;
-        specs.push_back(spec_of("block_int", [&](CodecSpec& s) {
-          s.bits = bits;
-          s.scale = scale;
-          s.asymmetric = asymmetric;
-          s.block = asymmetric ? 32 : bits == 6 ? 20 : 0;
-          if (bits == 4 && !asymmetric) s.rounding = "stochastic";
-        }));
+        const int64_t block = asymmetric ? 32 : bits == 6 ? 20 : 0;
+        specs.push_back(spec_of("block_int", {{"bits", bits},
+                                              {"scale", scale},
+                                              {"asymmetric", asymmetric},
+                                              {"block", block},
+                                              {"rounding", bits == 4 && !asymmetric ? "stochastic" : "nearest"}}));
       }
   return specs;
 }
 
 std::vector<CodecSpec> formats(const std::string& codec, std::initializer_list<const char*> names) {
   std::vector<CodecSpec> specs;
-  for (const char* name : names) specs.push_back(spec_of(codec, [&](CodecSpec& s) { s.format = name; }));
+  for (const char* name : names) specs.push_back(spec_of(codec, {{"format", name}}));
   return specs;
 }
 
@@ -54,33 +49,34 @@ std::vector<CodecSpec> sparse_specs() {
   std::vector<CodecSpec> specs;
   for (const char* format : {"fp32", "bf16", "fp16"}) {
     for (double density : {0.01, 0.1, 0.5})
-      specs.push_back(spec_of("top_k", [&](CodecSpec& s) { s.format = format, s.density = density; }));
-    specs.push_back(spec_of("random_k", [&](CodecSpec& s) { s.format = format, s.density = 0.1, s.block = 64; }));
-    specs.push_back(spec_of("chunked_top_k", [&](CodecSpec& s) { s.format = format, s.keep = 5, s.block = 64; }));
+      specs.push_back(spec_of("top_k", {{"format", format}, {"density", density}}));
+    specs.push_back(spec_of("random_k", {{"format", format}, {"density", 0.1}, {"block", 64}}));
+    specs.push_back(spec_of("chunked_top_k", {{"format", format}, {"keep", 5}, {"block", 64}}));
   }
-  specs.push_back(spec_of("random_k", [&](CodecSpec& s) { s.density = 0.3, s.rounding = "stochastic", s.block = 48; }));
-  specs.push_back(spec_of("chunked_top_k", [&](CodecSpec& s) { s.format = "2bit", s.keep = 16, s.block = 256; }));
+  specs.push_back(spec_of("random_k", {{"density", 0.3}, {"rounding", "stochastic"}, {"block", 48}}));
+  specs.push_back(spec_of("chunked_top_k", {{"format", "2bit"}, {"keep", 16}, {"block", 256}}));
   return specs;
 }
 
 std::vector<CodecSpec> coder_specs() {
-  std::vector<CodecSpec> specs = {plain("identity"),
-                                  plain("cast"),
-                                  plain("block_int"),
-                                  spec_of("block_int", [](CodecSpec& s) { s.bits = 4, s.hadamard = true; }),
-                                  spec_of("mx", [](CodecSpec& s) { s.format = "mxfp4"; }),
-                                  plain("e3m0"),
-                                  spec_of("lloyd_max", [](CodecSpec& s) { s.bits = 3; }),
-                                  plain("one_bit"),
-                                  spec_of("one_bit", [](CodecSpec& s) { s.block = 64; }),
-                                  plain("zfp"),
-                                  plain("mpc"),
-                                  plain("entropy"),
-                                  plain("low_rank"),
-                                  spec_of("top_k", [](CodecSpec& s) { s.density = 0.1; }),
-                                  plain("random_k"),
-                                  plain("chunked_top_k"),
-                                  spec_of("ecsq", [](CodecSpec& s) { s.rate = 2.5; })};
+  std::vector<CodecSpec> specs = {spec_of("identity"),
+                                  spec_of("cast"),
+                                  spec_of("block_int"),
+                                  spec_of("block_int", {{"bits", 4}}),
+                                  spec_of("mx", {{"format", "mxfp4"}}),
+                                  spec_of("e3m0"),
+                                  spec_of("lloyd_max", {{"bits", 3}}),
+                                  spec_of("one_bit"),
+                                  spec_of("one_bit", {{"block", 64}}),
+                                  spec_of("zfp"),
+                                  spec_of("mpc"),
+                                  spec_of("entropy"),
+                                  spec_of("low_rank"),
+                                  spec_of("top_k", {{"density", 0.1}}),
+                                  spec_of("random_k"),
+                                  spec_of("chunked_top_k"),
+                                  spec_of("ecsq", {{"rate", 2.5}})};
+  specs[3].hadamard = true;
   for (CodecSpec& s : specs) s.checksum = true;
   return specs;
 }
@@ -228,53 +224,53 @@ const std::vector<Target>& targets() {
   static const std::vector<Target> all = [] {
     std::vector<Target> list;
     std::vector<CodecSpec> casts = formats("cast", {"bf16", "fp16", "e4m3", "e5m2"});
-    casts.push_back(plain("identity"));
+    casts.push_back(spec_of("identity"));
     list.push_back({"cast", std::move(casts), 700});
     list.push_back({"block_int", block_int_specs(), 700});
     list.push_back(
         {"mx", formats("mx", {"mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp4", "nvfp4"}), 700});
-    list.push_back({"e3m0", {plain("e3m0"), spec_of("e3m0", [](CodecSpec& s) { s.block = 21; })}, 700});
+    list.push_back({"e3m0", {spec_of("e3m0"), spec_of("e3m0", {{"block", 21}})}, 700});
     std::vector<CodecSpec> lloyd_max;
     for (int64_t bits : {2, 3, 4})
-      for (int64_t block : {16, 64})
-        lloyd_max.push_back(spec_of("lloyd_max", [&](CodecSpec& s) { s.bits = bits, s.block = block; }));
+      for (int64_t block : {16, 64}) lloyd_max.push_back(spec_of("lloyd_max", {{"bits", bits}, {"block", block}}));
     list.push_back({"lloyd_max", std::move(lloyd_max), 700});
     std::vector<CodecSpec> ecsq;
     for (double rate : {2.0, 2.5, 3.3, 5.0})
-      for (int64_t block : {64, 192})
-        ecsq.push_back(spec_of("ecsq", [&](CodecSpec& s) { s.rate = rate, s.block = block; }));
+      for (int64_t block : {64, 192}) ecsq.push_back(spec_of("ecsq", {{"rate", rate}, {"block", block}}));
     list.push_back({"ecsq", std::move(ecsq), 1200});
-    std::vector<CodecSpec> one_bit = formats("one_bit", {"mean", "rms"});
-    one_bit.push_back(spec_of("one_bit", [](CodecSpec& s) { s.block = 64; }));
+    std::vector<CodecSpec> one_bit;
+    for (int64_t block : {0, 1024, 64}) one_bit.push_back(spec_of("one_bit", {{"block", block}}));
     list.push_back({"one_bit", std::move(one_bit), 2000});
     std::vector<CodecSpec> zfp;
     for (double rate : {2.25, 3.0, 4.0, 7.5, 8.0, 12.0, 16.0, 16.25, 24.0, 32.0})
-      zfp.push_back(spec_of("zfp", [&](CodecSpec& s) { s.rate = rate; }));
+      zfp.push_back(spec_of("zfp", {{"rate", rate}}));
     list.push_back({"zfp", std::move(zfp), 600});
     std::vector<CodecSpec> mpc;
-    for (int64_t dimension : {1, 2, 5, 32})
-      mpc.push_back(spec_of("mpc", [&](CodecSpec& s) { s.dimension = dimension; }));
+    for (int64_t dimension : {1, 2, 5, 32}) mpc.push_back(spec_of("mpc", {{"dimension", dimension}}));
     list.push_back({"mpc", std::move(mpc), 3100});
-    list.push_back({"entropy", {plain("entropy")}, 1200});
+    list.push_back({"entropy", {spec_of("entropy")}, 1200});
     std::vector<CodecSpec> low_rank;
     for (int64_t rank : {1, 2, 4, 7})
-      for (int64_t sides : {2, 1})
-        low_rank.push_back(spec_of("low_rank", [&](CodecSpec& s) { s.rank = rank, s.sides = sides; }));
+      for (int64_t sides : {2, 1}) low_rank.push_back(spec_of("low_rank", {{"rank", rank}, {"sides", sides}}));
     list.push_back({"low_rank", low_rank, 400});
     list.push_back({"low_rank_rounds", std::move(low_rank), 400, true});
-    std::erase_if(list[list.size() - 2].specs, [](const CodecSpec& s) { return s.sides == 1; });
+    std::erase_if(list[list.size() - 2].specs, [](const CodecSpec& s) { return s.integer("sides") == 1; });
     list.push_back({"sparse", sparse_specs(), 700});
     std::vector<CodecSpec> sketch;
     for (double density : {0.02, 0.2, 0.4})
       for (bool compact : {true, false})
-        sketch.push_back(spec_of("sketch", [&](CodecSpec& s) { s.density = density, s.compact = compact; }));
+        sketch.push_back(spec_of("sketch", {{"density", density}, {"compact", compact}}));
     list.push_back({"sketch", std::move(sketch), 700, true});
     list.push_back({"coder", coder_specs(), 500});
     for (const CodecRow& row : codec_table()) {
       const bool covered = std::any_of(list.begin(), list.end(), [&](const Target& t) {
-        return std::any_of(t.specs.begin(), t.specs.end(), [&](const CodecSpec& s) { return s.codec == row.name(); });
+        return std::any_of(t.specs.begin(), t.specs.end(), [&](const CodecSpec& s) { return s.codec == row.name; });
       });
-      if (!covered) list.push_back({row.name(), row.cases, 700, make_codec(row.cases.front()).codec == nullptr});
+      if (covered) continue;
+      std::vector<CodecSpec> specs;
+      for (const CodecValues& values : row.cases) specs.push_back(codec_spec(row.name, values));
+      const bool in_rounds = make_codec(specs.front()).codec == nullptr;
+      list.push_back({row.name, std::move(specs), 700, in_rounds});
     }
     return list;
   }();

@@ -22,34 +22,33 @@ struct Case {
 std::vector<Case> cases() {
   std::vector<Case> list;
   const auto add = [&](const char* codec, double step, const std::function<void(CodecSpec&)>& set = {}) {
-    Case c{{}, step};
-    c.spec.codec = codec;
+    Case c{codec_spec(codec), step};
     if (set) set(c.spec);
     list.push_back(c);
   };
   for (const char* format : {"bf16", "fp16", "e4m3", "e5m2"})
-    add("cast", 0.15, [=](CodecSpec& s) { s.format = format; });
+    add("cast", 0.15, [=](CodecSpec& s) { s["format"] = format; });
   for (int64_t bits : {8, 6, 4, 2})
     for (const char* scale : {"fp32", "fp16", "bf16", "e8m0"})
       add("block_int", std::ldexp(1.1, 1 - static_cast<int>(bits)) * (scale[0] == 'e' ? 2.0 : 1.0),
-          [=](CodecSpec& s) { s.bits = bits, s.scale = scale; });
-  add("block_int", 1.0 / 7, [](CodecSpec& s) { s.bits = 4, s.asymmetric = true; });
-  add("block_int", 2.0 / 7, [](CodecSpec& s) { s.bits = 4, s.rounding = "stochastic"; });
+          [=](CodecSpec& s) { s["bits"] = bits, s["scale"] = scale; });
+  add("block_int", 1.0 / 7, [](CodecSpec& s) { s["bits"] = 4, s["asymmetric"] = true; });
+  add("block_int", 2.0 / 7, [](CodecSpec& s) { s["bits"] = 4, s["rounding"] = "stochastic"; });
   for (const char* format : {"mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp4", "nvfp4"})
-    add("mx", 0.5, [=](CodecSpec& s) { s.format = format; });
+    add("mx", 0.5, [=](CodecSpec& s) { s["format"] = format; });
   add("e3m0", 0.6);
-  for (int64_t bits : {4, 3, 2}) add("lloyd_max", 1.0, [=](CodecSpec& s) { s.bits = bits; });
+  for (int64_t bits : {4, 3, 2}) add("lloyd_max", 1.0, [=](CodecSpec& s) { s["bits"] = bits; });
   for (double rate : {2.0, 2.5, 3.0, 5.0})
-    for (int64_t block : {0, 192}) add("ecsq", 0.25, [=](CodecSpec& s) { s.rate = rate, s.block = block; });
-  for (int64_t block : {0, 1024}) add("one_bit", 1e-3, [=](CodecSpec& s) { s.block = block; });
-  for (double rate : {8.0, 16.0}) add("zfp", 1.0, [=](CodecSpec& s) { s.rate = rate; });
+    for (int64_t block : {0, 192}) add("ecsq", 0.25, [=](CodecSpec& s) { s["rate"] = rate, s["block"] = block; });
+  for (int64_t block : {0, 1024}) add("one_bit", 1e-3, [=](CodecSpec& s) { s["block"] = block; });
+  for (double rate : {8.0, 16.0}) add("zfp", 1.0, [=](CodecSpec& s) { s["rate"] = rate; });
   for (const char* codec : {"identity", "mpc", "entropy"}) add(codec, 1e-6);
   for (const char* format : {"fp32", "bf16", "fp16"}) {
-    add("top_k", 0.1, [=](CodecSpec& s) { s.density = 0.05, s.format = format; });
-    add("chunked_top_k", 0.1, [=](CodecSpec& s) { s.format = format; });
-    add("random_k", 0.1, [=](CodecSpec& s) { s.format = format; });
+    add("top_k", 0.1, [=](CodecSpec& s) { s["density"] = 0.05, s["format"] = format; });
+    add("chunked_top_k", 0.1, [=](CodecSpec& s) { s["format"] = format; });
+    add("random_k", 0.1, [=](CodecSpec& s) { s["format"] = format; });
   }
-  add("chunked_top_k", 5.0, [](CodecSpec& s) { s.format = "2bit"; });
+  add("chunked_top_k", 5.0, [](CodecSpec& s) { s["format"] = "2bit"; });
   add("low_rank", 1.0);
   return list;
 }

@@ -174,29 +174,24 @@ TEST(CodingController, TriesNoPlainUpdatesWhereTheWireSaysNo) {
 }
 
 SiteRule entropy_coded(double rate, int64_t block, ResidualKind residual) {
-  SiteRule rule;
-  rule.codec.codec = "ecsq";
-  rule.codec.rate = rate;
-  rule.codec.block = block;
-  rule.codec.light = true;
-  rule.residual.kind = residual;
-  return rule;
+  return {.codec = codec_spec("ecsq", {{"rate", rate}, {"block", block}, {"light", true}}),
+          .residual = {.kind = residual}};
 }
 
 TEST(LightCoding, HasTheNextWholeNumberOfBits) {
   for (const auto& [rate, bits] : std::map<double, int64_t>{{2.0, 2}, {2.25, 3}, {3.0, 3}, {3.5, 4}, {4.0, 4}}) {
     const CodecSpec light = cheaper_codec(entropy_coded(rate, 256, ResidualKind::kNone).codec);
     EXPECT_EQ(light.codec, "lloyd_max");
-    EXPECT_EQ(light.bits, bits);
-    EXPECT_EQ(light.block, 256);
+    EXPECT_EQ(light.integer("bits"), bits);
+    EXPECT_EQ(light.integer("block"), 256);
     EXPECT_NE(make_codec(light).codec, nullptr);
   }
   CodecSpec heavy = entropy_coded(2.5, 64, ResidualKind::kNone).codec;
-  heavy.light = false;
+  heavy["light"] = false;
   EXPECT_EQ(cheaper_codec(heavy), heavy);
   // Light sums beside a codec of rounds, which has none: there is nothing to try.
   SiteRule sketch{.sum_codec = entropy_coded(2.5, 64, ResidualKind::kNone).codec, .has_sum_codec = true};
-  sketch.codec.codec = "sketch";
+  sketch.codec = codec_spec("sketch");
   EXPECT_EQ(variants(*make_site_coding(Site::kDpGradient, sketch)), 1);
   EXPECT_EQ(variants(*make_site_coding(Site::kDpGradient, SiteRule{.codec = heavy})), 1);
 }

@@ -71,7 +71,7 @@ class Line {
   bool flagged() const { return flagged_; }
   // Whether the length is what the formula says: equal, or within the bound where lengths depend on values.
   bool formula_holds() const {
-    const bool low_rank = subject_.spec.codec == "low_rank" && subject_.spec.sides == 2;
+    const bool low_rank = subject_.spec.codec == "low_rank" && subject_.spec.integer("sides") == 2;
     if (low_rank && bytes_ != low_rank_bytes()) return false;
     if (subject_.way == Way::kRounds) return rounds_within_;
     return subject_.made.codec->traits().framed ? bytes_ <= formula_ : bytes_ == formula_;
@@ -118,8 +118,8 @@ class Line {
   size_t low_rank_bytes() const {
     int64_t sent = count_;
     for (const MatrixShape& m : matrices_) {
-      const int64_t rank = std::min({subject_.spec.rank, m.rows, m.cols}), thin = rank * (m.rows + m.cols);
-      if (subject_.spec.min_compression_rate * static_cast<double>(thin) < static_cast<double>(m.rows * m.cols))
+      const int64_t rank = std::min({subject_.spec.integer("rank"), m.rows, m.cols}), thin = rank * (m.rows + m.cols);
+      if (subject_.spec.real("min_compression_rate") * static_cast<double>(thin) < static_cast<double>(m.rows * m.cols))
         sent += thin - m.rows * m.cols;
     }
     return static_cast<size_t>(4 * sent);
@@ -156,7 +156,8 @@ std::vector<Subject> all_subjects() {
   };
   for (const CodecRow& row : codec_table()) {
     bool exchanged = false;  // cases have a codec beside the rounds, which has the same name
-    for (const CodecSpec& spec : row.cases) {
+    for (const CodecValues& values : row.cases) {
+      const CodecSpec spec = codec_spec(row.name, values);
       const MadeCodec made = make_codec(spec);
       exchanged = exchanged || made.codec != nullptr;
       if (made.codec != nullptr) add(spec, Way::kCodec);
@@ -165,9 +166,10 @@ std::vector<Subject> all_subjects() {
       if (exchanged) list.back().name += " in rounds";
     }
   }
-  const CodecSpec eight = {.codec = "block_int", .bits = 8, .block = 128},
-                  four = {.codec = "block_int", .bits = 4, .block = 32},
-                  spread = {.codec = "block_int", .bits = 4, .block = 32, .hadamard = true};
+  const CodecSpec eight = codec_spec("block_int", {{"bits", 8}, {"block", 128}});
+  const CodecSpec four = codec_spec("block_int", {{"bits", 4}, {"block", 32}});
+  CodecSpec spread = four;
+  spread.hadamard = true;
   add(eight, Way::kCoder);
   add(spread, Way::kCoder);
   add(four, Way::kCoder, ResidualKind::kErrorFeedback);
@@ -214,9 +216,10 @@ double median_ratio(const std::vector<double>& over, const std::vector<double>& 
 }
 
 std::unique_ptr<CodecPeer> peer_of(const CodecSpec& spec, int64_t count) {
-  if (spec.codec == "zfp") return make_libzfp_peer(spec.rate, count);
+  if (spec.codec == "zfp") return make_libzfp_peer(spec.real("rate"), count);
   if (spec.codec == "mpc" || spec.codec == "entropy") return make_zstd_peer(1, count);
-  if (spec.codec == "low_rank" && spec.sides == 2) return make_products_peer(kRows, kCols, spec.rank);
+  if (spec.codec == "low_rank" && spec.integer("sides") == 2)
+    return make_products_peer(kRows, kCols, spec.integer("rank"));
   return nullptr;
 }
 

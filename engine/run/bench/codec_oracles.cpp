@@ -93,29 +93,34 @@ double over_blocks(const CodedMessage& m, size_t block, const std::function<Allo
   return worst;
 }
 
+size_t block_of(const CodedMessage& m, size_t otherwise) {
+  return m.spec.integer("block") > 0 ? static_cast<size_t>(m.spec.integer("block")) : otherwise;
+}
+
 Verdict prove_block_int(const CodedMessage& m) {
   const CodecSpec& s = m.spec;
-  const size_t block = s.block > 0 ? static_cast<size_t>(s.block) : 128;
-  const double levels = std::ldexp(1.0, static_cast<int>(s.bits) - 1);
+  const size_t block = block_of(m, 128);
+  const double levels = std::ldexp(1.0, static_cast<int>(s.integer("bits")) - 1);
   // How far a scale is rounded, away from zero; least positive value of its type.
-  const double rounded = s.scale == "fp16" ? 0x1p-10 : s.scale == "bf16" ? 0x1p-7 : 0x1p-22;
-  const double least = s.scale == "fp16" ? 0x1p-24 : 0x1p-126;
+  const std::string& type = s.text("scale");
+  const double rounded = type == "fp16" ? 0x1p-10 : type == "bf16" ? 0x1p-7 : 0x1p-22;
+  const double least = type == "fp16" ? 0x1p-24 : 0x1p-126;
   const auto make = [&](std::span<const double> part) -> Allowance {
     const double top = magnitude(part);
-    if (s.asymmetric) {
+    if (s.flag("asymmetric")) {
       const auto [low, high] = std::minmax_element(part.begin(), part.end());
       const double offset_rounding = top * rounded;
       const double step = ((*high - *low) / (2.0 * levels - 1.0) + offset_rounding) * (1.0 + rounded) + least;
       return [=](std::span<const double>, size_t) { return step / 2.0; };
     }
-    if (s.scale == "e8m0") {
+    if (type == "e8m0") {
       // The least power of two that reaches the largest element; above the largest code + 1/2 it is clipped.
       int e = 0;
       const double f = std::frexp(top / levels, &e);
       const double step = std::ldexp(1.0, f == 0.5 ? e - 1 : e);
       return [=](std::span<const double> x, size_t i) { return std::max(step / 2.0, x[i] - (levels - 1.0) * step); };
     }
-    const bool stochastic = s.rounding == "stochastic";
+    const bool stochastic = s.text("rounding") == "stochastic";
     const double step = top / (stochastic ? levels - 1.0 : levels) * (1.0 + rounded) + least;
     if (stochastic) return [=](std::span<const double>, size_t) { return step; };
     // The largest element has the one level more; those of the other sign that come near its size are clipped.
@@ -123,12 +128,12 @@ Verdict prove_block_int(const CodedMessage& m) {
     const double sign = -lowest >= top ? -1.0 : 1.0, most = (levels - 1.0) * top / levels;
     return [=](std::span<const double> x, size_t i) { return std::max(step / 2.0, -sign * x[i] - most); };
   };
-  return {over_blocks(m, block, make), s.rounding == "stochastic" ? "within a step" : "within half a step"};
+  return {over_blocks(m, block, make), s.text("rounding") == "stochastic" ? "within a step" : "within half a step"};
 }
 
 Verdict prove_mx(const CodedMessage& m) {
-  const Format f = format_named(m.spec.format);
-  if (m.spec.format != "nvfp4") {
+  const Format f = format_named(m.spec.text("format"));
+  if (m.spec.text("format") != "nvfp4") {
     const auto make = [&](std::span<const double> part) -> Allowance {
       int e = 0;
       std::frexp(magnitude(part), &e);
@@ -163,11 +168,11 @@ Verdict prove_e3m0(const CodedMessage& m) {
       return nearest;
     };
   };
-  return {over_blocks(m, m.spec.block > 0 ? static_cast<size_t>(m.spec.block) : 128, make), "the nearest of 15 levels"};
+  return {over_blocks(m, block_of(m, 128), make), "the nearest of 15 levels"};
 }
 
 Verdict prove_lloyd_max(const CodedMessage& m) {
-  const std::vector<double> level = lloyd_levels(m.spec.bits);
+  const std::vector<double> level = lloyd_levels(m.spec.integer("bits"));
   const auto make = [&](std::span<const double> part) -> Allowance {
     double mean = 0.0, with = 0.0, of = 0.0;
     for (double v : part) mean += std::fabs(v) / static_cast<double>(part.size());
@@ -187,7 +192,7 @@ Verdict prove_lloyd_max(const CodedMessage& m) {
       return std::fabs(std::fabs(x[i]) - expected) + off * expected;
     };
   };
-  return {over_blocks(m, m.spec.block > 0 ? static_cast<size_t>(m.spec.block) : 64, make), "the best of normal levels"};
+  return {over_blocks(m, block_of(m, 64), make), "the best of normal levels"};
 }
 
 // A unit is at most 2^(1/16) means of its block, the coarsest grid has steps of 2^(3/4) units, and what is nearest to
@@ -196,7 +201,7 @@ Verdict prove_lloyd_max(const CodedMessage& m) {
 // to.
 Verdict prove_ecsq(const CodedMessage& m) {
   constexpr size_t kFrame = 32768, kShort = 512;
-  const size_t block = m.spec.block > 0 ? static_cast<size_t>(m.spec.block) : 64;
+  const size_t block = block_of(m, 64);
   // Sums of block / 16 magnitudes in fp32; units, steps and their inverses.
   const double rounding = 1.0 + (static_cast<double>(block) / 16 + 16) * kFp32;
   const double coarsest = std::exp2(0.75), unit_off = std::exp2(1.0 / 16);
@@ -236,12 +241,11 @@ Verdict prove_one_bit(const CodedMessage& m) {
     const double scale = sum / static_cast<double>(part.size());
     return [=](std::span<const double> x, size_t i) { return std::fabs(std::fabs(x[i]) - scale); };
   };
-  return {over_blocks(m, m.spec.block > 0 ? static_cast<size_t>(m.spec.block) : m.x.size(), make),
-          "sign times mean magnitude"};
+  return {over_blocks(m, block_of(m, m.x.size()), make), "sign times mean magnitude"};
 }
 
 Verdict prove_cast(const CodedMessage& m) {
-  const Format f = format_named(m.spec.format.empty() ? "bf16" : m.spec.format);
+  const Format f = format_named(m.spec.text("format"));
   double worst = 0.0;
   for (size_t i = 0; i < m.x.size(); ++i) raise(worst, std::fabs(m.y[i] - m.x[i]) / allowed(f, m.x[i]));
   return {worst, "nearest value of the format"};
@@ -265,7 +269,7 @@ Verdict prove_smaller(const CodedMessage& m) {
 }
 
 Verdict prove_zfp(const CodedMessage& m) {
-  const auto library = make_libzfp_peer(m.spec.rate, static_cast<int64_t>(m.x.size()));
+  const auto library = make_libzfp_peer(m.spec.real("rate"), static_cast<int64_t>(m.x.size()));
   if (library) {
     const std::vector<float> x(m.x.begin(), m.x.end());
     std::vector<float> y(x.size());
@@ -278,7 +282,7 @@ Verdict prove_zfp(const CodedMessage& m) {
   double signal = 0.0, error = 0.0;
   for (size_t i = 0; i < m.x.size(); ++i) signal += m.x[i] * m.x[i], error += (m.y[i] - m.x[i]) * (m.y[i] - m.x[i]);
   const double db = 10.0 * std::log10(signal / error);
-  return {(6.02 * m.spec.rate - 23.8) / db, "6.02 rate - 22.8 dB (no libzfp in this build)"};
+  return {(6.02 * m.spec.real("rate") - 23.8) / db, "6.02 rate - 22.8 dB (no libzfp in this build)"};
 }
 
 // ---- those that choose ---------------------------------------------------------------------------------------------
@@ -307,19 +311,20 @@ std::function<double(double)> error_of(const std::string& format) {
 }
 
 Verdict prove_top_k(const CodedMessage& m) {
-  const auto keep = std::max<int64_t>(1, std::llround(m.spec.density * static_cast<double>(m.x.size())));
-  return {largest_kept(m, 0, m.x.size(), keep, error_of(m.spec.format)), "the k largest"};
+  const auto keep = std::max<int64_t>(1, std::llround(m.spec.real("density") * static_cast<double>(m.x.size())));
+  return {largest_kept(m, 0, m.x.size(), keep, error_of(m.spec.text("format"))), "the k largest"};
 }
 
 Verdict prove_chunked_top_k(const CodedMessage& m) {
-  const auto block = static_cast<size_t>(m.spec.block > 0 ? m.spec.block : 4096);
-  const bool two_bit = m.spec.format == "2bit";
+  const auto block = block_of(m, 4096);
+  const bool two_bit = m.spec.text("format") == "2bit";
   double worst = 0.0;
   for (size_t at = 0; at < m.x.size(); at += block) {
     const size_t end = std::min(at + block, m.x.size());
-    const auto keep = static_cast<int64_t>((static_cast<size_t>(m.spec.keep) * (end - at) + block - 1) / block);
+    const auto keep =
+        static_cast<int64_t>((static_cast<size_t>(m.spec.integer("keep")) * (end - at) + block - 1) / block);
     const std::function<double(double)> error =
-        two_bit ? std::function<double(double)>([](double) { return kInfinity; }) : error_of(m.spec.format);
+        two_bit ? std::function<double(double)>([](double) { return kInfinity; }) : error_of(m.spec.text("format"));
     raise(worst, largest_kept(m, at, end, keep, error));
     if (!two_bit) continue;
     // Two magnitudes, right signs, and no worse than the one magnitude that is best.
@@ -338,9 +343,10 @@ Verdict prove_chunked_top_k(const CodedMessage& m) {
 }
 
 Verdict prove_random_k(const CodedMessage& m) {
-  const auto block = static_cast<size_t>(m.spec.block > 0 ? m.spec.block : 4096);
-  const auto kept = std::max<size_t>(1, static_cast<size_t>(std::llround(m.spec.density * static_cast<double>(block))));
-  const auto error = error_of(m.spec.format);
+  const auto block = block_of(m, 4096);
+  const auto kept =
+      std::max<size_t>(1, static_cast<size_t>(std::llround(m.spec.real("density") * static_cast<double>(block))));
+  const auto error = error_of(m.spec.text("format"));
   double worst = 0.0;
   for (size_t at = 0; at + block <= m.x.size(); at += block) {
     for (size_t j = 0; j < kept; ++j) {
@@ -358,9 +364,9 @@ Verdict prove_random_k(const CodedMessage& m) {
 }
 
 Verdict prove_sketch(const CodedMessage& m) {
-  const auto keep = std::max<int64_t>(1, std::llround(m.spec.density * static_cast<double>(m.x.size())));
+  const auto keep = std::max<int64_t>(1, std::llround(m.spec.real("density") * static_cast<double>(m.x.size())));
   double step = 0.0;  // tables: of a grid of 30 bits; an element that falls on 0 counts as sent
-  if (!m.spec.compact) step = std::ldexp(1.0, std::ilogb(magnitude(m.x)) + 1 - 30);
+  if (!m.spec.flag("compact")) step = std::ldexp(1.0, std::ilogb(magnitude(m.x)) + 1 - 30);
   return {largest_kept(m, 0, m.x.size(), keep, [=](double) { return step; }), "the k largest of one rank, exactly"};
 }
 
@@ -391,8 +397,8 @@ Verdict prove_low_rank(const CodedMessage& m) {
   double worst = std::min(projected(cols, rows, 1, cols), projected(rows, cols, cols, 1));
   double signal = 0.0, arrived = 0.0;
   for (size_t i = 0; i < m.x.size(); ++i) signal += m.x[i] * m.x[i], arrived += static_cast<double>(m.y[i]) * m.y[i];
-  const double share =
-      static_cast<double>(std::min({m.spec.rank, m.rows, m.cols})) / static_cast<double>(std::max(m.rows, m.cols));
+  const double share = static_cast<double>(std::min({m.spec.integer("rank"), m.rows, m.cols})) /
+                       static_cast<double>(std::max(m.rows, m.cols));
   raise(worst, 0.8 * share * signal / arrived);
   return {worst, "a projection that holds more than a random one"};
 }

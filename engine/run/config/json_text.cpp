@@ -167,110 +167,28 @@ class Parser {
     tree.kind = JsonTree::Kind::kReal;
   }
 
-  unsigned parse_hex4() {
-    unsigned value = 0;
-    for (int i = 0; i < 4; ++i) {
-      const char c = peek();
-      unsigned digit = 0;
-      if (is_digit(c))
-        digit = static_cast<unsigned>(c - '0');
-      else if (c >= 'a' && c <= 'f')
-        digit = static_cast<unsigned>(c - 'a' + 10);
-      else if (c >= 'A' && c <= 'F')
-        digit = static_cast<unsigned>(c - 'A' + 10);
-      else
-        fail("\\u takes four hexadecimal digits");
-      value = value * 16 + digit;
-      advance();
-    }
-    return value;
-  }
-
-  static void append_utf8(std::string& out, unsigned code) {
-    if (code < 0x80) {
-      out += static_cast<char>(code);
-    } else if (code < 0x800) {
-      out += static_cast<char>(0xc0 | (code >> 6));
-      out += static_cast<char>(0x80 | (code & 0x3f));
-    } else if (code < 0x10000) {
-      out += static_cast<char>(0xe0 | (code >> 12));
-      out += static_cast<char>(0x80 | ((code >> 6) & 0x3f));
-      out += static_cast<char>(0x80 | (code & 0x3f));
-    } else {
-      out += static_cast<char>(0xf0 | (code >> 18));
-      out += static_cast<char>(0x80 | ((code >> 12) & 0x3f));
-      out += static_cast<char>(0x80 | ((code >> 6) & 0x3f));
-      out += static_cast<char>(0x80 | (code & 0x3f));
-    }
-  }
-
-  // Copies one multi-byte UTF-8 character, refusing overlong forms, surrogates and codes above 0x10ffff.
-  void copy_utf8(std::string& out) {
-    const unsigned char lead = static_cast<unsigned char>(peek());
-    const int more = lead >= 0xc2 && lead <= 0xdf   ? 1
-                     : (lead & 0xf0) == 0xe0        ? 2
-                     : lead >= 0xf0 && lead <= 0xf4 ? 3
-                                                    : 0;
-    if (more == 0) fail("the text is not valid UTF-8 (" + shown_character() + ")");
-    for (int i = 0; i <= more; ++i) {
-      const unsigned char c = static_cast<unsigned char>(peek());
-      unsigned char low = 0x80, high = 0xbf;
-      if (i == 1 && lead == 0xe0) low = 0xa0;
-      if (i == 1 && lead == 0xed) high = 0x9f;
-      if (i == 1 && lead == 0xf0) low = 0x90;
-      if (i == 1 && lead == 0xf4) high = 0x8f;
-      if (at_end() || (i > 0 && (c < low || c > high))) fail("the text is not valid UTF-8");
-      out += static_cast<char>(c);
-      advance();
-    }
-  }
-
+  // Where it ends is ours to find, since positions are; what it says is nlohmann's.
   std::string parse_string() {
     const TextPosition start = here();
-    std::string out;
-    advance();  // the opening quote
-    for (;;) {
-      if (at_end()) fail_at(start, "the string is not closed");
-      const unsigned char c = static_cast<unsigned char>(peek());
-      if (c == '"') break;
-      if (c == '\n') fail_at(start, "the string is not closed on its line");
-      if (c < 0x20) fail("a string holds the control character " + shown_character() + "; write it as an escape");
-      if (c >= 0x80) {
-        copy_utf8(out);
-      } else if (c != '\\') {
-        out += static_cast<char>(c);
-        advance();
-      } else {
-        parse_escape(out);
-      }
+    const size_t first = offset_;
+    size_t end = first + 1;
+    while (end < text_.size() && text_[end] != '"' && text_[end] != '\n') end += text_[end] == '\\' ? 2 : 1;
+    if (end >= text_.size()) fail_at(start, "the string is not closed");
+    if (text_[end] == '\n') fail_at(start, "the string is not closed on its line");
+    try {
+      const nlohmann::json string = nlohmann::json::parse(text_.begin() + static_cast<ptrdiff_t>(first),
+                                                          text_.begin() + static_cast<ptrdiff_t>(end) + 1);
+      while (offset_ <= end) advance();
+      return string.get<std::string>();
+    } catch (const nlohmann::json::parse_error& e) {
+      while (offset_ + 1 < first + e.byte) advance();
+      std::string why = e.what();
+      if (const size_t at = why.find("invalid string: "); at != std::string::npos) why = why.substr(at + 16);
+      why = why.substr(0, why.find("; last read"));
+      const bool escape = why.find("backslash") != std::string::npos || why.find("\\u") == 1;
+      fail("in a string: " + why +
+           (escape ? " (escapes are \\\" \\\\ \\/ \\b \\f \\n \\r \\t and \\u with four hexadecimal digits)" : ""));
     }
-    advance();
-    return out;
-  }
-
-  void parse_escape(std::string& out) {
-    advance();  // the backslash
-    const char c = peek();
-    static const std::string from = "\"\\/bfnrt", to = "\"\\/\b\f\n\r\t";
-    if (const size_t i = from.find(c); c != '\0' && i != std::string::npos) {
-      out += to[i];
-      advance();
-      return;
-    }
-    if (c != 'u') fail("unknown escape in a string: backslash and " + shown_character());
-    advance();
-    unsigned code = parse_hex4();
-    if (code >= 0xdc00 && code <= 0xdfff) fail("a string holds half a surrogate pair");
-    if (code >= 0xd800 && code <= 0xdbff) {
-      if (peek() != '\\') fail("a string holds half a surrogate pair");
-      advance();
-      if (peek() != 'u') fail("a string holds half a surrogate pair");
-      advance();
-      const unsigned low = parse_hex4();
-      if (low < 0xdc00 || low > 0xdfff) fail("a string holds half a surrogate pair");
-      code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
-    }
-    append_utf8(out, code);
   }
 
   void parse_object(JsonTree& tree, const std::string& path, int depth) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/base/core/key_spec.h"
@@ -16,6 +17,13 @@ struct KeyTopic {
   std::string intro;
   std::vector<KeySpec> keys;
 };
+
+// A key; `rest` is what most keys do not have.
+inline KeySpec key(std::string name, unsigned types, std::string default_json, std::string doc, KeySpec rest = {}) {
+  rest.name = std::move(name), rest.types = types;
+  rest.default_json = std::move(default_json), rest.doc = std::move(doc);
+  return rest;
+}
 
 // The topics (keys_model.cpp, keys_training.cpp, keys_run.cpp, keys_compression.cpp, keys_foreign.cpp).
 KeyTopic model_keys();

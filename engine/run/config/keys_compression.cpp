@@ -27,36 +27,25 @@ KeyTopic compression_keys() {
       "null takes a rule back. config.resolved.json prints all rules in full, docs/presets.md explains the presets. "
       "`control` (norms, losses, flags) is never coded.";
   t.keys = {
-      {.name = "compression.preset",
-       .types = kStringKey,
-       .default_json = "\"none\"",
-       .allowed = preset_names(),
-       .doc = "A published system whose rules are meant; \"compression\": NAME means the same. Or the path of a preset "
-              "of your own, a .json file like those of configs/compression (docs/presets.md).",
-       .scope = KeyScope::kLayout,
-       .or_file = true},
-      {.name = "compression.rules",
-       .types = kListKey,
-       .default_text = "none",
-       .doc =
-           "Rules in their order, each {\"site\": one, a list or all, \"select\": {...}, \"codec\": ..., ...} with the "
-           "fields of a site's object; the first that selects a message is its rule, those of the preset come behind "
-           "them. A site's own object writes over all of that site's rules.",
-       .scope = KeyScope::kLayout},
-      {.name = "compression.sends",
-       .types = kStringKey,
-       .default_text = "as the preset says, else gradient",
-       .allowed = {"gradient", "momentum"},
-       .doc = "What dp.gradient carries once its warm-up is over: gradients, or momenta of an Adam whose variance "
-              "then stays as it is (1-bit Adam).",
-       .scope = KeyScope::kLayout},
-      {.name = "compression.adapt",
-       .types = kBoolKey,
-       .default_text = "as the preset says, else false",
-       .doc = "Measure in the first updates which way is fastest - coded, lightly coded (rules with light), or plain - "
-              "and keep it for the rest of the run. What was decided is logged and saved, but may differ between "
-              "machines.",
-       .scope = KeyScope::kRuntime}};
+      key("compression.preset", kStringKey, "\"none\"",
+          "A published system whose rules are meant; \"compression\": NAME means the same. Or the path of a preset of "
+          "your own, a .json file like those of configs/compression (docs/presets.md).",
+          {.allowed = preset_names(), .scope = KeyScope::kLayout, .or_file = true}),
+      key("compression.rules", kListKey, "null",
+          "Rules in their order, each {\"site\": one, a list or all, \"select\": {...}, \"codec\": ..., ...} with the "
+          "fields of a site's object; the first that selects a message is its rule, those of the preset come behind "
+          "them. A site's own object writes over all of that site's rules.",
+          {.default_text = "none", .scope = KeyScope::kLayout}),
+      key("compression.sends", kStringKey, "null",
+          "What dp.gradient carries once its warm-up is over: gradients, or momenta of an Adam whose variance then "
+          "stays as it is (1-bit Adam).",
+          {.default_text = "as the preset says, else gradient",
+           .allowed = {"gradient", "momentum"},
+           .scope = KeyScope::kLayout}),
+      key("compression.adapt", kBoolKey, "null",
+          "Measure in the first updates which way is fastest - coded, lightly coded (rules with light), or plain - and "
+          "keep it for the rest of the run. What was decided is logged and saved, but may differ between machines.",
+          {.default_text = "as the preset says, else false", .scope = KeyScope::kRuntime})};
   for (const std::string& site : compression_sites()) {
     for (KeySpec key : rule_fields()) {
       key.name = "compression." + site + "." + key.name;

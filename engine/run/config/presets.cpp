@@ -123,7 +123,7 @@ void apply_fields(SiteRule& rule, const GivenField& given) {
     return value == nullptr ? std::string() : value->get<std::string>();
   };
   if (const std::string codec = text("codec"); !codec.empty() && codec != rule.codec.codec) {
-    rule.codec = default_codec(codec);
+    rule.codec = codec_spec(codec);
     rule.sum_codec = CodecSpec();
     rule.residual = rule.sum_residual = ResidualSpec();
     rule.has_sum_codec = false;
@@ -133,7 +133,7 @@ void apply_fields(SiteRule& rule, const GivenField& given) {
     sum = sum || (field.name.starts_with("sum.") && given(field.name) != nullptr);
   if (sum && !rule.has_sum_codec) rule.sum_codec = rule.codec;
   if (const std::string codec = text("sum.codec"); !codec.empty() && codec != rule.sum_codec.codec) {
-    rule.sum_codec = default_codec(codec);
+    rule.sum_codec = codec_spec(codec);
     rule.sum_residual = ResidualSpec();
   }
   for (const KeySpec& field : rule_fields())

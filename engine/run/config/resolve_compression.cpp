@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "compression/codecs/ecsq.h"
+#include "compression/codec_table.h"
 #include "engine/base/core/error.h"
 #include "engine/run/config/check_value.h"
 #include "engine/run/config/presets.h"
@@ -127,12 +127,14 @@ std::vector<ListedRule> Resolver::rules_of(Site site, const RuleContext& context
     list.push_back({});
   for (ListedRule& listed : list) {
     apply_fields(listed.rule, object);
-    // A preset's light compression does not stand in the way of a rate that it does not have.
-    const auto leave_light = [&](CodecSpec& codec, const char* field) {
-      codec.light = codec.light && (codec.rate <= kHighestLightRate || said(site, listed, field) != nullptr);
+    // A preset's parameter does not stand in the way of what a user says of others.
+    const auto give_way = [&](CodecSpec& codec, const std::string& prefix) {
+      for (const CodecParameter& p : codec_row(codec.codec).parameters)
+        if (p.goes_with != nullptr && !p.goes_with(codec) && said(site, listed, prefix + p.key.name) == nullptr)
+          codec[p.key.name] = p.otherwise;
     };
-    leave_light(listed.rule.codec, "light");
-    leave_light(listed.rule.sum_codec, "sum.light");
+    give_way(listed.rule.codec, "");
+    give_way(listed.rule.sum_codec, "sum.");
   }
   return list;
 }

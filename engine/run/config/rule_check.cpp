@@ -40,7 +40,7 @@ class Check {
       else
         sums();
     }
-    if (rule_.codec.codec == "low_rank" && rule_.codec.sides == 1 && is_pipeline(site_))
+    if (rule_.codec.codec == "low_rank" && rule_.codec.integer("sides") == 1 && is_pipeline(site_))
       fail({"sides"}, "one factor a message is for sums over ranks: a stage that receives one keeps no other; say 2");
     selection();
     algorithm();
@@ -122,6 +122,7 @@ class Check {
 
   void codec_at_site(const CodecSpec& c, const ResidualSpec& r, const std::string& p) {
     const std::string& name = c.codec;
+    const bool stochastic = name == "block_int" && c.text("rounding") == "stochastic";
     if (name == "low_rank" && (is_tensor(site_) || site_ == Site::kZeroParameter || site_ == Site::kSequence))
       fail({p + "codec"}, "low_rank cannot be at " + at() +
                               (site_ == Site::kZeroParameter
@@ -133,14 +134,13 @@ class Check {
       fail({p + "codec"},
            "sketch cannot be at " + at() +
                ": it adds up sparse contributions of several ranks, which only gradients are; block_int can");
-    if ((name == "random_k" || (name == "block_int" && c.rounding == "stochastic")) &&
-        (site_ == Site::kTpForward || site_ == Site::kSequence))
+    if ((name == "random_k" || stochastic) && (site_ == Site::kTpForward || site_ == Site::kSequence))
       fail({p + (name == "random_k" ? "codec" : "rounding")},
            (name == "random_k" ? name : "rounding stochastic") + " cannot be at " + at() +
                ": what a layer sends must come out the same when it is computed or gathered again (recompute, sequence "
                "parallelism), and chance moves on; " +
                (name == "random_k" ? "top_k can" : "say nearest"));
-    if (name == "block_int" && c.rounding == "stochastic" && site_ == Site::kZeroParameter && !context_.weights_persist)
+    if (stochastic && site_ == Site::kZeroParameter && !context_.weights_persist)
       note({p + "rounding"},
            "placement.weights shards them, and every gather draws anew: forward and backward pass see weights that "
            "differ by the rounding; nearest gives both the same");

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 
 #include "engine/base/core/check.h"
+#include "engine/run/config/key_table.h"
 
 namespace thinwire {
 namespace {
@@ -72,110 +74,105 @@ struct Coding {
   ResidualSpec residual;
 };
 
-struct CodingField {
+// A field of a whole (a Coding, or a rule), to and from JSON.
+template <typename Whole>
+struct Field {
   KeySpec key;
-  std::function<json(const Coding&)> get;
-  std::function<void(Coding&, const json&)> set;
-  std::function<bool(const Coding&)> matters;
+  std::function<json(const Whole&)> get;
+  std::function<void(Whole&, const json&)> set;
+  std::function<bool(const Whole&)> matters = nullptr;  // nullptr: always
 };
 
-// A field of the codec: its key and where CodecSpec keeps it.
-CodingField of_codec(const CodecParameter& parameter, std::function<bool(const Coding&)> matters) {
-  return std::visit(
-      [&](auto field) -> CodingField {
-        return {parameter.key, [field](const Coding& c) { return json(c.codec.*field); },
-                [field](Coding& c, const json& v) { v.get_to(c.codec.*field); }, std::move(matters)};
-      },
-      parameter.field);
+// at(whole) is the number or flag itself, or a value that has words.
+template <typename Whole, typename At>
+Field<Whole> field(KeySpec key, const At& at, std::function<bool(const Whole&)> matters = nullptr) {
+  return {std::move(key), [at](const Whole& w) { return json(at(w)); },
+          [at](Whole& w, const json& v) { v.get_to(at(w)); }, std::move(matters)};
+}
+template <typename Whole, typename E, typename At>
+Field<Whole> field(KeySpec key, const Words<E>& words, const At& at,
+                   std::function<bool(const Whole&)> matters = nullptr) {
+  key.allowed = names_of(words);
+  return {std::move(key), [&words, at](const Whole& w) { return json(word(words, at(w))); },
+          [&words, at](Whole& w, const json& v) { at(w) = meaning(words, v.get<std::string>()); }, std::move(matters)};
 }
 
-std::vector<CodingField> make_coding_fields() {
-  const auto always = [](const Coding&) { return true; };
+std::vector<Field<Coding>> make_coding_fields() {
   const auto coded = [](const Coding& c) { return c.codec.codec != "identity"; };
   const auto any_residual = [](const Coding& c) { return c.residual.kind != ResidualKind::kNone; };
   const auto ema = [](const Coding& c) { return c.residual.kind == ResidualKind::kEma; };
-  std::vector<CodingField> f;
-  f.push_back(of_codec(
-      codec_parameter(&CodecSpec::codec,
-                      {.name = "codec",
-                       .default_text = "identity",
-                       .allowed = codec_names(),
-                       .doc = "How the site's messages are coded (docs/codecs.md). A codec other than the preset's "
-                              "starts from its own defaults and without residual and sum."}),
-      always));
-  for (const CodecParameter& p : codec_parameters())
-    f.push_back(of_codec(p, [name = p.key.name](const Coding& c) { return codec_row(c.codec.codec).has(name); }));
-  f.push_back(of_codec(
-      codec_parameter(&CodecSpec::hadamard,
-                      {.name = "hadamard",
-                       .default_text = "false",
-                       .doc = "Transform in front of the codec: orthonormal, blocks of 32; spreads outliers."}),
-      coded));
+  std::vector<Field<Coding>> f;
   f.push_back(
-      of_codec(codec_parameter(
-                   &CodecSpec::checksum,
-                   {.name = "checksum",
-                    .default_text = "false",
-                    .doc = "CRC-32C behind every payload: a flipped bit is an error that names peer, site and chunk."}),
-               coded));
-  const auto of_residual = [&](KeySpec key, auto get, auto set, std::function<bool(const Coding&)> matters) {
-    key.scope = KeyScope::kLayout;
-    f.push_back({std::move(key), get, set, std::move(matters)});
-  };
-  of_residual(
-      {.name = "residual",
-       .types = kStringKey,
-       .default_text = "none",
-       .allowed = names_of(residual_words()),
-       .doc = "What becomes of the coding error: lost; added to the next message (error_feedback; lazy: that of the "
-              "next coded micro-batch); a moving average of it is (ema); or the difference to what the receivers "
-              "have is sent instead of the value (value_difference)."},
-      [](const Coding& c) { return json(word(residual_words(), c.residual.kind)); },
-      [](Coding& c, const json& v) { c.residual.kind = meaning(residual_words(), v.get<std::string>()); }, always);
-  of_residual(
-      {.name = "beta",
-       .types = kRealKey,
-       .default_text = "0.8",
-       .bounds = {.min = 0, .max = 1, .open_max = true},
-       .doc = "residual ema: share of the average that stays; 1 - beta of the new error joins it."},
-      [](const Coding& c) { return json(c.residual.beta); },
-      [](Coding& c, const json& v) { c.residual.beta = v.get<double>(); }, ema);
-  of_residual(
-      {.name = "reset_every",
-       .types = kIntKey,
-       .default_text = "0",
-       .bounds = {0, 1e12},
-       .unit = "updates",
-       .doc = "residual ema: updates between resets to zero; 0: never."},
-      [](const Coding& c) { return json(c.residual.reset_every); },
-      [](Coding& c, const json& v) { c.residual.reset_every = v.get<int64_t>(); }, ema);
-  of_residual(
-      {.name = "on_skip",
-       .types = kStringKey,
-       .default_text = "restore",
-       .allowed = names_of(skip_words()),
-       .doc = "What a residual is after a skipped update: as before it (costs a second copy), or zero."},
-      [](const Coding& c) { return json(word(skip_words(), c.residual.on_skip)); },
-      [](Coding& c, const json& v) { c.residual.on_skip = meaning(skip_words(), v.get<std::string>()); }, any_residual);
+      {key("codec", kStringKey, "null",
+           "How the site's messages are coded (docs/codecs.md). A codec other than the preset's starts from its "
+           "own defaults and without residual and sum.",
+           {.default_text = "identity", .allowed = codec_names()}),
+       [](const Coding& c) { return json(c.codec.codec); },
+       [](Coding& c, const json& v) {
+         if (v != c.codec.codec) c.codec = codec_spec(v.get<std::string>());
+       }});
+  // A codec's parameters mean nothing to another, where they are what they are to all that have them.
+  for (const KeySpec& own : codec_keys()) {
+    const auto has = [name = own.name](const Coding& c) { return c.codec.parameters.count(name) > 0; };
+    std::set<CodecValue> defaults;
+    for (const CodecRow& row : codec_table())
+      if (const CodecParameter* p = row.find(own.name)) defaults.insert(p->otherwise);
+    const CodecValue otherwise = defaults.size() == 1 ? *defaults.begin() : CodecValue();
+    f.push_back({own,
+                 [=, name = own.name](const Coding& c) {
+                   return std::visit([](const auto& value) { return json(value); },
+                                     has(c) ? c.codec.parameters.at(name) : otherwise);
+                 },
+                 [=, name = own.name](Coding& c, const json& v) {
+                   if (has(c)) std::visit([&](auto& value) { v.get_to(value); }, c.codec[name]);
+                 },
+                 has});
+  }
+  f.push_back(field<Coding>(
+      key("hadamard", kBoolKey, "null", "Transform in front of the codec: orthonormal, blocks of 32; spreads outliers.",
+          {.default_text = "false"}),
+      [](auto& c) -> auto& { return c.codec.hadamard; }, coded));
+  f.push_back(field<Coding>(
+      key("checksum", kBoolKey, "null",
+          "CRC-32C behind every payload: a flipped bit is an error that names peer, site and chunk.",
+          {.default_text = "false"}),
+      [](auto& c) -> auto& { return c.codec.checksum; }, coded));
+  f.push_back(field<Coding>(
+      key("residual", kStringKey, "null",
+          "What becomes of the coding error: lost; added to the next message (error_feedback; lazy: that of the next "
+          "coded micro-batch); a moving average of it is (ema); or the difference to what the receivers have is sent "
+          "instead of the value (value_difference).",
+          {.default_text = "none"}),
+      residual_words(), [](auto& c) -> auto& { return c.residual.kind; }));
+  f.push_back(field<Coding>(
+      key("beta", kRealKey, "null",
+          "residual ema: share of the average that stays; 1 - beta of the new error joins it.",
+          {.default_text = "0.8", .bounds = {.min = 0, .max = 1, .open_max = true}}),
+      [](auto& c) -> auto& { return c.residual.beta; }, ema));
+  f.push_back(field<Coding>(
+      key("reset_every", kIntKey, "null", "residual ema: updates between resets to zero; 0: never.",
+          {.default_text = "0", .bounds = {0, 1e12}, .unit = "updates"}),
+      [](auto& c) -> auto& { return c.residual.reset_every; }, ema));
+  f.push_back(field<Coding>(
+      key("on_skip", kStringKey, "null",
+          "What a residual is after a skipped update: as before it (costs a second copy), or "
+          "zero.",
+          {.default_text = "restore"}),
+      skip_words(), [](auto& c) -> auto& { return c.residual.on_skip; }, any_residual));
+  for (Field<Coding>& each : f) each.key.scope = KeyScope::kLayout;
   return f;
 }
 
-const std::vector<CodingField>& coding_fields() {
-  static const std::vector<CodingField> fields = make_coding_fields();
+const std::vector<Field<Coding>>& coding_fields() {
+  static const std::vector<Field<Coding>> fields = make_coding_fields();
   return fields;
 }
 
-const CodingField* coding_field(const std::string& name) {
-  for (const CodingField& f : coding_fields())
+const Field<Coding>* coding_field(const std::string& name) {
+  for (const Field<Coding>& f : coding_fields())
     if (f.key.name == name) return &f;
   return nullptr;
 }
-
-struct RuleField {
-  KeySpec key;
-  std::function<json(const SiteRule&)> get;
-  std::function<void(SiteRule&, const json&)> set;
-};
 
 json list_of(const std::vector<int>& numbers) {
   return numbers.empty() ? json::array() : json(numbers);
@@ -189,93 +186,63 @@ std::vector<int> numbers_of(const json& list) {
   return numbers;
 }
 
-std::vector<RuleField> make_site_fields() {
-  std::vector<RuleField> f;
-  const auto add = [&](KeySpec key, auto get, auto set) {
-    key.scope = KeyScope::kLayout;
-    f.push_back({std::move(key), get, set});
-  };
-  add(
-      {.name = "select.stages",
-       .types = kListKey | kRealKey,
-       .default_text = "[] (all)",
-       .bounds = {0, 65535},
-       .unit = "stages",
-       .doc = "Pipeline stages that the rule is for, from 0; at pp sites those that send."},
-      [](const SiteRule& r) { return list_of(r.select.stages); },
-      [](SiteRule& r, const json& v) { r.select.stages = numbers_of(v); });
-  add(
-      {.name = "select.layers",
-       .types = kListKey | kRealKey,
-       .default_text = "[] (all)",
-       .bounds = {0, 9999},
-       .unit = "layers",
-       .doc = "Blocks that the rule is for, from 0; without a list embedding and head, too."},
-      [](const SiteRule& r) { return list_of(r.select.layers); },
-      [](SiteRule& r, const json& v) { r.select.layers = numbers_of(v); });
-  add(
-      {.name = "select.tensor_classes",
-       .types = kListKey,
-       .default_text = "[] (all)",
-       .doc = "Tensors that the rule is for: embedding, attention, mlp, norm, bias, head."},
-      [](const SiteRule& r) {
-        json list = json::array();
-        for (TensorClass c : r.select.tensor_classes) list.push_back(word(class_words(), c));
-        return list;
-      },
-      [](SiteRule& r, const json& v) {
-        r.select.tensor_classes.clear();
-        for (const auto& [name, value] : class_words())  // in the order of the enumeration, each once
-          if (std::find(v.begin(), v.end(), json(name)) != v.end()) r.select.tensor_classes.push_back(value);
-      });
-  add(
-      {.name = "select.micro_batches",
-       .types = kStringKey,
-       .default_text = "all",
-       .allowed = names_of(micro_batch_words()),
-       .doc = "pp sites: all messages; backward ones of a stage that has no forward left (epilogue); those that would "
-              "make the update longer (critical): by the layers and the head of every stage, and a message's time from "
-              "link_gbps and pipe_partition_costs, or a tenth of a stage's forward where these are not given."},
-      [](const SiteRule& r) { return json(word(micro_batch_words(), r.select.micro_batches)); },
-      [](SiteRule& r, const json& v) { r.select.micro_batches = meaning(micro_batch_words(), v.get<std::string>()); });
-  add(
-      {.name = "min_bytes",
-       .types = kIntKey,
-       .default_text = "0",
-       .bounds = {0, 1e15},
-       .unit = "bytes",
-       .doc = "Smaller messages are sent as they are."},
-      [](const SiteRule& r) { return json(r.min_bytes); },
-      [](SiteRule& r, const json& v) { r.min_bytes = v.get<int64_t>(); });
-  add(
-      {.name = "warmup_steps",
-       .types = kIntKey,
-       .default_text = "0",
-       .bounds = {0, 1e12},
-       .unit = "updates",
-       .doc = "Updates before the rule starts."},
-      [](const SiteRule& r) { return json(r.warmup_steps); },
-      [](SiteRule& r, const json& v) { r.warmup_steps = v.get<int64_t>(); });
-  add(
-      {.name = "algorithm",
-       .types = kStringKey,
-       .default_text = "direct",
-       .allowed = names_of(algorithm_words()),
-       .doc =
-           "Shape of the collective: every contribution is coded once (direct); partial sums are coded again at every "
-           "hop (ring); inside nodes by the rule's codec, then between them by sum's (two_level)."},
-      [](const SiteRule& r) { return json(word(algorithm_words(), r.algorithm)); },
-      [](SiteRule& r, const json& v) { r.algorithm = meaning(algorithm_words(), v.get<std::string>()); });
+std::vector<Field<SiteRule>> make_site_fields() {
+  std::vector<Field<SiteRule>> f;
+  f.push_back({key("select.stages", kListKey | kRealKey, "null",
+                   "Pipeline stages that the rule is for, from 0; at pp sites those that send.",
+                   {.default_text = "[] (all)", .bounds = {0, 65535}, .unit = "stages"}),
+               [](const SiteRule& r) { return list_of(r.select.stages); },
+               [](SiteRule& r, const json& v) { r.select.stages = numbers_of(v); }});
+  f.push_back({key("select.layers", kListKey | kRealKey, "null",
+                   "Blocks that the rule is for, from 0; without a list embedding and head, too.",
+                   {.default_text = "[] (all)", .bounds = {0, 9999}, .unit = "layers"}),
+               [](const SiteRule& r) { return list_of(r.select.layers); },
+               [](SiteRule& r, const json& v) { r.select.layers = numbers_of(v); }});
+  f.push_back(
+      {key("select.tensor_classes", kListKey, "null",
+           "Tensors that the rule is for: embedding, attention, mlp, norm, bias, head.", {.default_text = "[] (all)"}),
+       [](const SiteRule& r) {
+         json list = json::array();
+         for (TensorClass c : r.select.tensor_classes) list.push_back(word(class_words(), c));
+         return list;
+       },
+       [](SiteRule& r, const json& v) {
+         r.select.tensor_classes.clear();
+         for (const auto& [name, value] : class_words())  // in the order of the enumeration, each once
+           if (std::find(v.begin(), v.end(), json(name)) != v.end()) r.select.tensor_classes.push_back(value);
+       }});
+  f.push_back(field<SiteRule>(
+      key("select.micro_batches", kStringKey, "null",
+          "pp sites: all messages; backward ones of a stage that has no forward left (epilogue); those that would make "
+          "the update longer (critical): by the layers and the head of every stage, and a message's time from "
+          "link_gbps and pipe_partition_costs, or a tenth of a stage's forward where these are not given.",
+          {.default_text = "all"}),
+      micro_batch_words(), [](auto& r) -> auto& { return r.select.micro_batches; }));
+  f.push_back(field<SiteRule>(
+      key("min_bytes", kIntKey, "null", "Smaller messages are sent as they are.",
+          {.default_text = "0", .bounds = {0, 1e15}, .unit = "bytes"}),
+      [](auto& r) -> auto& { return r.min_bytes; }));
+  f.push_back(field<SiteRule>(
+      key("warmup_steps", kIntKey, "null", "Updates before the rule starts.",
+          {.default_text = "0", .bounds = {0, 1e12}, .unit = "updates"}),
+      [](auto& r) -> auto& { return r.warmup_steps; }));
+  f.push_back(field<SiteRule>(
+      key("algorithm", kStringKey, "null",
+          "Shape of the collective: every contribution is coded once (direct); partial sums are coded again at every "
+          "hop (ring); inside nodes by the rule's codec, then between them by sum's (two_level).",
+          {.default_text = "direct"}),
+      algorithm_words(), [](auto& r) -> auto& { return r.algorithm; }));
+  for (Field<SiteRule>& each : f) each.key.scope = KeyScope::kLayout;
   return f;
 }
 
-const std::vector<RuleField>& site_fields() {
-  static const std::vector<RuleField> fields = make_site_fields();
+const std::vector<Field<SiteRule>>& site_fields() {
+  static const std::vector<Field<SiteRule>> fields = make_site_fields();
   return fields;
 }
 
-const RuleField& site_field(const std::string& name) {
-  for (const RuleField& f : site_fields())
+const Field<SiteRule>& site_field(const std::string& name) {
+  for (const Field<SiteRule>& f : site_fields())
     if (f.key.name == name) return f;
   TW_CHECK(false, "a rule has no field ", name);
   return site_fields().front();
@@ -299,8 +266,8 @@ void put_coding(SiteRule& rule, bool sum, const Coding& coding) {
 const std::vector<KeySpec>& rule_fields() {
   static const std::vector<KeySpec> keys = [] {
     std::vector<KeySpec> all;
-    for (const CodingField& f : coding_fields()) all.push_back(f.key);
-    for (const CodingField& f : coding_fields()) {
+    for (const Field<Coding>& f : coding_fields()) all.push_back(f.key);
+    for (const Field<Coding>& f : coding_fields()) {
       KeySpec key = f.key;
       key.name = "sum." + key.name;
       if (f.key.name == "codec") {
@@ -312,7 +279,7 @@ const std::vector<KeySpec>& rule_fields() {
       }
       all.push_back(key);
     }
-    for (const RuleField& f : site_fields()) all.push_back(f.key);
+    for (const Field<SiteRule>& f : site_fields()) all.push_back(f.key);
     return all;
   }();
   return keys;
@@ -320,13 +287,13 @@ const std::vector<KeySpec>& rule_fields() {
 
 json rule_value(const SiteRule& rule, const std::string& field) {
   const bool sum = is_sum(field);
-  if (const CodingField* f = coding_field(sum ? field.substr(4) : field)) return f->get(coding_of(rule, sum));
+  if (const Field<Coding>* f = coding_field(sum ? field.substr(4) : field)) return f->get(coding_of(rule, sum));
   return site_field(field).get(rule);
 }
 
 void set_rule_value(SiteRule& rule, const std::string& field, const json& value) {
   const bool sum = is_sum(field);
-  if (const CodingField* f = coding_field(sum ? field.substr(4) : field)) {
+  if (const Field<Coding>* f = coding_field(sum ? field.substr(4) : field)) {
     Coding coding = coding_of(rule, sum);
     f->set(coding, value);
     put_coding(rule, sum, coding);
@@ -338,9 +305,9 @@ void set_rule_value(SiteRule& rule, const std::string& field, const json& value)
 
 bool field_matters(const SiteRule& rule, const std::string& field) {
   const bool sum = is_sum(field);
-  const CodingField* f = coding_field(sum ? field.substr(4) : field);
+  const Field<Coding>* f = coding_field(sum ? field.substr(4) : field);
   if (f == nullptr) return true;
-  return (!sum || rule.has_sum_codec) && f->matters(coding_of(rule, sum));
+  return (!sum || rule.has_sum_codec) && (f->matters == nullptr || f->matters(coding_of(rule, sum)));
 }
 
 SiteRule canonical(const SiteRule& rule) {

@@ -272,7 +272,7 @@ TEST(Rendezvous, CompressedVerbsInFlightTogether) {
 
 // A gather and a two-level one, of equal slices with forty pieces, on four ranks; `fault` on the second of them.
 std::string with_fault(RouteFault fault, bool levels, uint64_t seed = 1) {
-  const auto cast = RealCodec{real_spec("cast", [](CodecSpec& s) { s.format = "bf16"; })}.coder();
+  const auto cast = RealCodec{real_spec("cast", [](CodecSpec& s) { s["format"] = "bf16"; })}.coder();
   return validate(
       4, node_list(2, 2), small_chunks(64),
       [&](Member& m) {

@@ -2,9 +2,7 @@
 #include "data/token_file.h"
 
 #define XXH_INLINE_ALL
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <bit>
@@ -32,11 +30,6 @@ T load(std::span<const std::byte> bytes, int64_t at) {
   return value;
 }
 
-bool ends_with(const std::string& text, const char* tail) {
-  const size_t n = std::strlen(tail);
-  return text.size() >= n && text.compare(text.size() - n, n, tail) == 0;
-}
-
 // The error for a pair that is not there says what people most often got wrong: the extension.
 void require_present(const std::string& prefix, const std::string& path) {
   struct stat info;
@@ -46,7 +39,7 @@ void require_present(const std::string& prefix, const std::string& path) {
   }
   std::string hint =
       "; a data path is the prefix of a .bin / .idx pair, e.g. data/my_text_document (the tokenize program makes one)";
-  if (ends_with(prefix, ".bin") || ends_with(prefix, ".idx"))
+  if (prefix.ends_with(".bin") || prefix.ends_with(".idx"))
     hint = "; give the data path without its extension: " + prefix.substr(0, prefix.size() - 4);
   else if (::stat((prefix + "_text_document.idx").c_str(), &info) == 0)
     hint = "; did you mean " + prefix + "_text_document?";
@@ -72,76 +65,11 @@ int64_t widen(const std::byte* source, std::span<int32_t> out, int64_t limit) {
   return -1;
 }
 
-int64_t widen(TokenType type, const std::byte* source, std::span<int32_t> out, int64_t limit) {
-  switch (type) {
-    case TokenType::kU8:
-      return widen<uint8_t>(source, out, limit);
-    case TokenType::kI8:
-      return widen<int8_t>(source, out, limit);
-    case TokenType::kI16:
-      return widen<int16_t>(source, out, limit);
-    case TokenType::kI32:
-      return widen<int32_t>(source, out, limit);
-    case TokenType::kI64:
-      return widen<int64_t>(source, out, limit);
-    case TokenType::kU16:
-      return widen<uint16_t>(source, out, limit);
-  }
-  TW_CHECK(false, "token type ", static_cast<int>(type));
-}
-
-int64_t stored_value(TokenType type, const std::byte* source) {
-  switch (type) {
-    case TokenType::kU8:
-      return load<uint8_t>({source, 1}, 0);
-    case TokenType::kI8:
-      return load<int8_t>({source, 1}, 0);
-    case TokenType::kI16:
-      return load<int16_t>({source, 2}, 0);
-    case TokenType::kI32:
-      return load<int32_t>({source, 4}, 0);
-    case TokenType::kI64:
-      return load<int64_t>({source, 8}, 0);
-    case TokenType::kU16:
-      return load<uint16_t>({source, 2}, 0);
-  }
-  return 0;
-}
-
 }  // namespace
 
-int64_t size_of(TokenType type) {
-  switch (type) {
-    case TokenType::kU8:
-    case TokenType::kI8:
-      return 1;
-    case TokenType::kI16:
-    case TokenType::kU16:
-      return 2;
-    case TokenType::kI32:
-      return 4;
-    case TokenType::kI64:
-      return 8;
-  }
-  TW_CHECK(false, "token type ", static_cast<int>(type));
-}
-
 const char* name_of(TokenType type) {
-  switch (type) {
-    case TokenType::kU8:
-      return "uint8";
-    case TokenType::kI8:
-      return "int8";
-    case TokenType::kI16:
-      return "int16";
-    case TokenType::kI32:
-      return "int32";
-    case TokenType::kI64:
-      return "int64";
-    case TokenType::kU16:
-      return "uint16";
-  }
-  return "unknown";
+  constexpr const char* names[] = {"", "uint8", "int8", "int16", "int32", "int64", "", "", "uint16"};
+  return names[static_cast<int>(type)];
 }
 
 TokenFile::TokenFile(const std::string& prefix, int64_t vocab)
@@ -151,23 +79,9 @@ TokenFile::TokenFile(const std::string& prefix, int64_t vocab)
   require_present(prefix, bin_path_);
   idx_ = MappedFile(idx_path_);
   check_header();
-  const int fd = ::open(bin_path_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) throw_bad_data(bin_path_ + ": cannot open: " + std::strerror(errno));
-  struct stat info;
-  const bool known = ::fstat(fd, &info) == 0;
-  bin_size_ = known ? static_cast<int64_t>(info.st_size) : 0;
-  try {
-    if (!known || !S_ISREG(info.st_mode)) throw_bad_data(bin_path_ + ": is not a regular file");
-    check_arrays();
-  } catch (...) {
-    ::close(fd);
-    throw;
-  }
-  bin_fd_ = fd;
-}
-
-TokenFile::~TokenFile() {
-  if (bin_fd_ >= 0) ::close(bin_fd_);
+  bin_ = open_regular(bin_path_);
+  bin_size_ = static_cast<int64_t>(bin_.size());
+  check_arrays();
 }
 
 void TokenFile::fail_idx(const std::string& what) const {
@@ -257,27 +171,24 @@ void TokenFile::read(int64_t sequence, int64_t first, std::span<int32_t> out) co
   TW_CHECK(first >= 0 && count <= n - first, "tokens ", first, "+", count, " of ", n, " in sequence ", sequence);
   thread_local std::vector<std::byte> buffer;
   buffer.resize(static_cast<size_t>(count * item));
-  size_t done = 0;
-  while (done < buffer.size()) {
-    const ssize_t got = ::pread(bin_fd_, buffer.data() + done, buffer.size() - done,
-                                static_cast<off_t>(base + first * item) + static_cast<off_t>(done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw_io(bin_path_ + ": read failed: " + std::strerror(errno));
-    if (got == 0)
-      throw_bad_data(bin_path_ + ": ends before byte " + std::to_string(base + (first + count) * item) +
-                     ", it was cut short while in use; restore the file and start again (the run resumes from its last "
-                     "checkpoint)");
-    done += static_cast<size_t>(got);
-  }
+  const int64_t got = read_at(bin_, static_cast<uint64_t>(base + first * item), buffer);
+  if (got < 0) throw_io(bin_path_ + ": read failed: " + std::strerror(errno));
+  if (got < count * item)
+    throw_bad_data(bin_path_ + ": ends before byte " + std::to_string(base + (first + count) * item) +
+                   ", it was cut short while in use; restore the file and start again (the run resumes from its last "
+                   "checkpoint)");
   const int64_t limit = vocab_ > 0 ? vocab_ : int64_t{std::numeric_limits<int32_t>::max()} + 1;
-  const int64_t bad = widen(type_, buffer.data(), out, limit);
-  if (bad >= 0)
+  const int64_t bad =
+      with_token_type(type_, [&](auto token) { return widen<decltype(token)>(buffer.data(), out, limit); });
+  if (bad >= 0) {
+    const int64_t id = with_token_type(
+        type_, [&](auto token) { return static_cast<int64_t>(load<decltype(token)>(buffer, bad * item)); });
     throw_bad_data(
         bin_path_ + ": sequence " + std::to_string(sequence) + ", token " + std::to_string(first + bad) + " (byte " +
-        std::to_string(base + (first + bad) * item) + ") is id " +
-        std::to_string(stored_value(type_, buffer.data() + bad * item)) +
+        std::to_string(base + (first + bad) * item) + ") is id " + std::to_string(id) +
         (vocab_ > 0 ? ", outside the vocabulary of " + std::to_string(vocab_) : ", not an id of 0 to 2147483647") +
         "; was the file made with another tokenizer? Set the vocabulary size that fits, or tokenize again");
+  }
 }
 
 void TokenFile::check_unchanged() const {

@@ -5,13 +5,36 @@
 #include <span>
 #include <string>
 
+#include "engine/base/core/check.h"
 #include "engine/base/core/file.h"
 
 namespace thinwire {
 
 // Type of a stored token; the numbers are the codes in the .idx header (6 and 7 are floating point and refused).
 enum class TokenType : uint8_t { kU8 = 1, kI8 = 2, kI16 = 3, kI32 = 4, kI64 = 5, kU16 = 8 };
-int64_t size_of(TokenType type);
+
+// Calls f with a zero of the C++ type.
+template <typename F>
+int64_t with_token_type(TokenType type, const F& f) {
+  switch (type) {
+    case TokenType::kU8:
+      return f(uint8_t{});
+    case TokenType::kI8:
+      return f(int8_t{});
+    case TokenType::kI16:
+      return f(int16_t{});
+    case TokenType::kI32:
+      return f(int32_t{});
+    case TokenType::kI64:
+      return f(int64_t{});
+    case TokenType::kU16:
+      return f(uint16_t{});
+  }
+  TW_CHECK(false, "token type ", static_cast<int>(type));
+}
+inline int64_t size_of(TokenType type) {
+  return with_token_type(type, [](auto token) { return int64_t{sizeof token}; });
+}
 const char* name_of(TokenType type);
 
 // Layout of .idx (little endian, nothing aligned; n sequences, m document boundaries):
@@ -26,7 +49,6 @@ class TokenFile {
   // Opens `prefix`.bin and `prefix`.idx. Ids outside [0, vocab) are refused when read; vocab 0 means any id that fits
   // int32. Throws Error(kBadData) naming the file, what is wrong and how to mend it.
   TokenFile(const std::string& prefix, int64_t vocab);
-  ~TokenFile();
   TokenFile(const TokenFile&) = delete;
   TokenFile& operator=(const TokenFile&) = delete;
 
@@ -58,7 +80,7 @@ class TokenFile {
 
   std::string prefix_, bin_path_, idx_path_;
   MappedFile idx_;
-  int bin_fd_ = -1;
+  Descriptor bin_;
   int64_t bin_size_ = 0, vocab_ = 0;
   TokenType type_ = TokenType::kU8;
   int64_t sequences_ = 0, boundaries_ = 0, tokens_ = 0;

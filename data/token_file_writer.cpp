@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -24,20 +25,9 @@ std::string directory_of(const std::string& path) {
 
 // The largest id that the type can hold.
 int64_t largest_of(TokenType type) {
-  switch (type) {
-    case TokenType::kU8:
-      return 0xff;
-    case TokenType::kI8:
-      return 0x7f;
-    case TokenType::kI16:
-      return 0x7fff;
-    case TokenType::kU16:
-      return 0xffff;
-    case TokenType::kI32:
-    case TokenType::kI64:
-      return std::numeric_limits<int32_t>::max();
-  }
-  return 0;
+  return with_token_type(type, [](auto token) {
+    return std::min<int64_t>(std::numeric_limits<decltype(token)>::max(), std::numeric_limits<int32_t>::max());
+  });
 }
 
 }  // namespace
@@ -46,12 +36,11 @@ int64_t largest_of(TokenType type) {
 class TokenFileWriter::Output {
  public:
   explicit Output(const std::string& path) : path_(path), temporary_(path + ".tmp-" + std::to_string(::getpid())) {
-    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd_ < 0) fail("cannot create");
+    file_ = Descriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    if (!file_) fail("cannot create");
     buffer_.reserve(kBufferBytes);
   }
   ~Output() {
-    if (fd_ >= 0) ::close(fd_);
     if (!published_) ::unlink(temporary_.c_str());
   }
   void append(const void* data, size_t n) {
@@ -66,10 +55,8 @@ class TokenFileWriter::Output {
   // Flushes to disk; the name does not exist yet.
   void complete() {
     flush();
-    if (::fsync(fd_) != 0) fail("cannot flush to disk");
-    const int fd = fd_;
-    fd_ = -1;
-    if (::close(fd) != 0) fail("cannot close");
+    if (::fsync(file_.get()) != 0) fail("cannot flush to disk");
+    if (!file_.close()) fail("cannot close");
   }
   void publish() {
     if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("cannot rename to its final name");
@@ -78,13 +65,7 @@ class TokenFileWriter::Output {
 
  private:
   void flush() {
-    size_t done = 0;
-    while (done < buffer_.size()) {
-      const ssize_t n = ::write(fd_, buffer_.data() + done, buffer_.size() - done);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) fail("cannot write");
-      done += static_cast<size_t>(n);
-    }
+    if (!write_all(file_, std::as_bytes(std::span(buffer_)))) fail("cannot write");
     buffer_.clear();
   }
   [[noreturn]] void fail(const char* what) const {
@@ -93,7 +74,7 @@ class TokenFileWriter::Output {
   }
 
   std::string path_, temporary_, buffer_;
-  int fd_ = -1;
+  Descriptor file_;
   bool published_ = false;
 };
 

@@ -109,14 +109,9 @@ class ByteLevelBpe final : public Tokenizer {
   }
 
   std::string decode(std::span<const int32_t> ids) const override {
+    check_ids(ids, vocab_size(), path_);
     std::string text;
-    for (int32_t id : ids) {
-      if (id < 0 || id >= vocab_size()) {
-        throw_bad_data("token id " + std::to_string(id) + ": " + path_ + " has ids 0 to " +
-                       std::to_string(vocab_size() - 1));
-      }
-      text += d_.bytes[static_cast<size_t>(id)];
-    }
+    for (int32_t id : ids) text += d_.bytes[static_cast<size_t>(id)];
     return text;
   }
 

@@ -33,11 +33,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     return ids;
   }
   std::string decode(std::span<const int32_t> ids) const override {
-    for (int32_t id : ids) {
-      if (id < 0 || id >= vocab_) {
-        throw_bad_data("token id " + std::to_string(id) + ": " + path_ + " has ids 0 to " + std::to_string(vocab_ - 1));
-      }
-    }
+    check_ids(ids, vocab_, path_);
     std::string text;
     check(processor_.Decode(std::vector<int>(ids.begin(), ids.end()), &text), "decode");
     return text;

@@ -50,36 +50,24 @@ size_t safe_cut(std::string_view text, size_t limit) {
 }
 
 ByteSource::ByteSource(const std::string& path) : path_(path), buffer_(kBufferBytes) {
-  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd_ < 0) throw_bad_data(path + ": cannot open: " + std::strerror(errno));
+  file_ = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file_) throw_bad_data(path + ": cannot open: " + std::strerror(errno));
   struct stat info {};
-  if (::fstat(fd_, &info) == 0 && S_ISDIR(info.st_mode)) {
-    ::close(fd_);
+  if (::fstat(file_.get(), &info) == 0 && S_ISDIR(info.st_mode))
     throw_bad_data(path + ": is a directory; name the files in it");
+  while (end_ < 3 && fill()) {
   }
-  try {
-    while (end_ < 3 && fill()) {
-    }
-    const std::string_view start(buffer_.data(), end_);
-    if (start.starts_with("\xFF\xFE") || start.starts_with("\xFE\xFF")) {
-      throw_bad_data(path + ": is UTF-16; convert it first: iconv -f UTF-16 -t UTF-8");
-    }
-    if (start.starts_with("\xEF\xBB\xBF")) begin_ = consumed_ = 3;
-  } catch (...) {
-    ::close(fd_);
-    throw;
-  }
-}
-
-ByteSource::~ByteSource() {
-  ::close(fd_);
+  const std::string_view start(buffer_.data(), end_);
+  if (start.starts_with("\xFF\xFE") || start.starts_with("\xFE\xFF"))
+    throw_bad_data(path + ": is UTF-16; convert it first: iconv -f UTF-16 -t UTF-8");
+  if (start.starts_with("\xEF\xBB\xBF")) begin_ = consumed_ = 3;
 }
 
 // Reads more behind what is there, or from the start when all was given out.
 bool ByteSource::fill() {
   if (begin_ == end_) begin_ = end_ = 0;
   for (;;) {
-    const ssize_t n = ::read(fd_, buffer_.data() + end_, buffer_.size() - end_);
+    const ssize_t n = ::read(file_.get(), buffer_.data() + end_, buffer_.size() - end_);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw_bad_data(path_ + ": cannot read: " + std::strerror(errno));
     end_ += static_cast<size_t>(n);

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/base/core/file.h"
+
 namespace thinwire {
 
 // Longer documents come in pieces of at most this many bytes.
@@ -23,9 +25,6 @@ size_t safe_cut(std::string_view text, size_t limit);
 class ByteSource {
  public:
   explicit ByteSource(const std::string& path);
-  ~ByteSource();
-  ByteSource(const ByteSource&) = delete;
-  ByteSource& operator=(const ByteSource&) = delete;
 
   // Appends the rest of the current line with its '\n' to `line`, but stops once `line` holds `limit` bytes or more.
   // False at the end of the file, if nothing was appended.
@@ -37,7 +36,7 @@ class ByteSource {
   bool fill();
 
   std::string path_;
-  int fd_ = -1;
+  Descriptor file_;
   std::vector<char> buffer_;
   size_t begin_ = 0, end_ = 0;
   uint64_t consumed_ = 0;

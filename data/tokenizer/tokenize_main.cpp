@@ -8,8 +8,9 @@
 #include "data/tokenizer/tokenize_files.h"
 #include "data/tokenizer/tokenize_progress.h"
 #include "engine/base/core/error.h"
-#include "engine/base/core/version.h"
+#include "engine/base/core/program.h"
 
+namespace thinwire {
 namespace {
 
 volatile std::sig_atomic_t g_signal = 0;  // set by the handler, read between jobs, so that temporary files are removed
@@ -26,8 +27,7 @@ Tokenizers: byte (256 ids; 257 with --append-eod), bpe:tokenizer.json (GPT-2, GP
 Exit codes: 0 done, 64 wrong command line, 65 bad input or tokenizer (file:line is named), 73/74 cannot write, 75 interrupted.
 Example: tokenize --input books.txt --tokenizer byte --output data/books)";
 
-void run(const std::string& spec, const thinwire::TokenizeOptions& options, bool quiet) {
-  using namespace thinwire;
+void tokenize(const std::string& spec, const TokenizeOptions& options, bool quiet) {
   const auto tokenizer = make_tokenizer(spec, options.append_eod);
   TokenizeProgressLine line;
   const TokenizeSummary summary = tokenize_files(*tokenizer, options, [&](const TokenizeProgress& state) {
@@ -57,17 +57,15 @@ void run(const std::string& spec, const thinwire::TokenizeOptions& options, bool
               static_cast<double>(summary.bytes) / 1e6 / std::max(seconds, 1e-9));
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  thinwire::TokenizeOptions options;
+int run(int argc, char** argv) {
+  TokenizeOptions options;
   options.json_keys.clear();
   options.workers = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 8u));
   std::string spec;
   bool quiet = false;
   CLI::App app("Turns text into token files for training.", "tokenize");
   app.footer(kFooter);
-  app.set_version_flag("--version", thinwire::version_text("tokenize", "any (no kernels)"));
+  add_version(app, "tokenize", [] { return std::string("any (no kernels)"); });
   app.add_option("--input", options.inputs, "Text files: F.txt, F.jsonl; several in a row or repeated")
       ->required()
       ->expected(1, -1)
@@ -89,26 +87,18 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
   app.add_flag("--quiet", quiet, "No progress and no summary");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& e) {  // --help, --version
-    return app.exit(e);
-  } catch (const CLI::ParseError& e) {
-    std::fprintf(stderr, "error: %s; see tokenize --help\n", e.what());
-    return static_cast<int>(thinwire::ExitCode::kUsage);
-  }
+  if (const auto code = parse_command_line(app, "tokenize", argc, argv)) return *code;
   if (options.json_keys.empty()) options.json_keys = {"text"};
   std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is then an error of write()
   std::signal(SIGINT, remember_signal);
   std::signal(SIGTERM, remember_signal);
-  try {
-    run(spec, options, quiet);
-  } catch (const thinwire::Error& e) {
-    std::fprintf(stderr, "error: %s\n", e.what());
-    return static_cast<int>(e.code());
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "error: %s\n", e.what());
-    return static_cast<int>(thinwire::ExitCode::kInternal);
-  }
+  tokenize(spec, options, quiet);
   return 0;
+}
+
+}  // namespace
+}  // namespace thinwire
+
+int main(int argc, char** argv) {
+  return thinwire::run_program("tokenize", [&] { return thinwire::run(argc, argv); });
 }

@@ -19,18 +19,14 @@ class ByteTokenizer final : public Tokenizer {
     return ids;
   }
   std::string decode(std::span<const int32_t> ids) const override {
+    check_ids(ids, vocab_size(), "the byte tokenizer");
     std::string text;
     text.reserve(ids.size());
     for (int32_t id : ids) {
-      if (with_eod_ && id == kByteEod) {
+      if (id == kByteEod)
         text += "<|endoftext|>";
-        continue;
-      }
-      if (id < 0 || id >= kByteEod) {
-        throw_bad_data("token id " + std::to_string(id) + ": the byte tokenizer has ids 0 to " +
-                       std::to_string(vocab_size() - 1));
-      }
-      text.push_back(static_cast<char>(id));
+      else
+        text.push_back(static_cast<char>(id));
     }
     return text;
   }
@@ -43,6 +39,14 @@ class ByteTokenizer final : public Tokenizer {
 };
 
 }  // namespace
+
+void check_ids(std::span<const int32_t> ids, int64_t vocab, const std::string& tokenizer) {
+  for (int32_t id : ids) {
+    if (id < 0 || id >= vocab)
+      throw_bad_data("token id " + std::to_string(id) + ": " + tokenizer + " has ids 0 to " +
+                     std::to_string(vocab - 1));
+  }
+}
 
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& spec, bool need_eod) {
   static const char* const kWords = "byte, bpe:tokenizer.json or sentencepiece:FILE.model";

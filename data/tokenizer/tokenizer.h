@@ -28,6 +28,9 @@ class Tokenizer {
   virtual std::string name() const = 0;            // "byte" | "bpe" | "sentencepiece"
 };
 
+// Throws Error(kBadData) for the first id that is not in [0, vocab).
+void check_ids(std::span<const int32_t> ids, int64_t vocab, const std::string& tokenizer);
+
 // byte                    id = byte, vocabulary 256, no end-of-document token;
 //                         with `need_eod` the id 256 is one and the vocabulary 257 (byte-level configs then set 257
 //                         too)

@@ -6,33 +6,68 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 #include "engine/base/core/error.h"
 
 namespace thinwire {
 namespace {
 
+constexpr size_t kMost = size_t{64} << 20;  // of one call of the system
+
 std::string reason() {
   return std::strerror(errno);
 }
 
-struct Descriptor {
-  int fd = -1;
-  ~Descriptor() {
-    if (fd >= 0) ::close(fd);
-  }
-};
-
 }  // namespace
 
-std::string read_file(const std::string& path, size_t limit) {
-  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0) throw_bad_data(path + ": cannot open: " + reason());
+bool Descriptor::close() {
+  return fd_ < 0 || ::close(std::exchange(fd_, -1)) == 0;
+}
+
+uint64_t Descriptor::size() const {
   struct stat info {};
-  if (::fstat(file.fd, &info) != 0) throw_bad_data(path + ": cannot stat: " + reason());
+  return fd_ >= 0 && ::fstat(fd_, &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
+}
+
+Descriptor open_regular(const std::string& path) {
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) throw_bad_data(path + ": cannot open: " + reason());
+  struct stat info {};
+  if (::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) throw_bad_data(path + ": not a regular file");
+  return file;
+}
+
+int64_t read_at(const Descriptor& file, uint64_t offset, std::span<std::byte> out) {
+  size_t done = 0;
+  while (done < out.size()) {
+    const ssize_t n =
+        ::pread(file.get(), out.data() + done, std::min(out.size() - done, kMost), static_cast<off_t>(offset + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return -1;
+    if (n == 0) break;
+    done += static_cast<size_t>(n);
+  }
+  return static_cast<int64_t>(done);
+}
+
+bool write_all(const Descriptor& file, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(file.get(), bytes.data(), std::min(bytes.size(), kMost));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return false;
+    bytes = bytes.subspan(static_cast<size_t>(n));
+  }
+  return true;
+}
+
+std::string read_file(const std::string& path, size_t limit) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) throw_bad_data(path + ": cannot open: " + reason());
+  struct stat info {};
+  if (::fstat(file.get(), &info) != 0) throw_bad_data(path + ": cannot stat: " + reason());
   if (S_ISDIR(info.st_mode)) throw_bad_data(path + ": is a directory, a file is needed");
   std::string content;
   if (info.st_size > 0) {
@@ -44,7 +79,7 @@ std::string read_file(const std::string& path, size_t limit) {
   }
   char buffer[1 << 16];
   for (;;) {
-    const ssize_t n = ::read(file.fd, buffer, sizeof buffer);
+    const ssize_t n = ::read(file.get(), buffer, sizeof buffer);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw_bad_data(path + ": cannot read: " + reason());
     if (n == 0) break;
@@ -63,16 +98,10 @@ void write_file_atomic(const std::string& path, const std::string& content, bool
     throw_io(path + ": cannot " + what + ": " + why);
   };
   {
-    Descriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
-    if (file.fd < 0) fail("create");
-    size_t done = 0;
-    while (done < content.size()) {
-      const ssize_t n = ::write(file.fd, content.data() + done, content.size() - done);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) fail("write");
-      done += static_cast<size_t>(n);
-    }
-    if (durable && ::fsync(file.fd) != 0) fail("flush");
+    const Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    if (!file) fail("create");
+    if (!write_all(file, std::as_bytes(std::span(content)))) fail("write");
+    if (durable && ::fsync(file.get()) != 0) fail("flush");
   }
   if (::rename(temporary.c_str(), path.c_str()) != 0) fail("rename");
   if (durable) {
@@ -82,9 +111,9 @@ void write_file_atomic(const std::string& path, const std::string& content, bool
 }
 
 void sync_directory(const std::string& path) {
-  Descriptor dir{::open(path.empty() ? "/" : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
-  if (dir.fd < 0) throw_io(path + ": cannot open directory: " + reason());
-  if (::fsync(dir.fd) != 0 && errno != EINVAL) throw_io(path + ": cannot flush directory: " + reason());
+  const Descriptor dir(::open(path.empty() ? "/" : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!dir) throw_io(path + ": cannot open directory: " + reason());
+  if (::fsync(dir.get()) != 0 && errno != EINVAL) throw_io(path + ": cannot flush directory: " + reason());
 }
 
 void make_directories(const std::string& path) {
@@ -98,45 +127,16 @@ void make_directories(const std::string& path) {
   }
 }
 
-MappedFile::MappedFile(const std::string& path) : path_(path) {
-  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0) throw_bad_data(path + ": cannot open: " + reason());
-  struct stat info {};
-  if (::fstat(file.fd, &info) != 0) throw_bad_data(path + ": cannot stat: " + reason());
-  if (!S_ISREG(info.st_mode)) throw_bad_data(path + ": not a regular file");
-  size_ = static_cast<size_t>(info.st_size);
-  if (size_ != 0) {
-    data_ = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
-    if (data_ == MAP_FAILED) {
-      data_ = nullptr;
-      throw_bad_data(path + ": cannot map: " + reason());
-    }
-  }
-  fd_ = std::exchange(file.fd, -1);
+MappedFile::MappedFile(const std::string& path) : file_(open_regular(path)) {
+  const size_t size = file_.size();
+  if (size == 0) return;
+  void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file_.get(), 0);
+  if (data == MAP_FAILED) throw_bad_data(path + ": cannot map: " + reason());
+  data_ = {data, Unmap{size}};
 }
 
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(data_, size_);
-  if (fd_ >= 0) ::close(fd_);
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)),
-      fd_(std::exchange(other.fd_, -1)) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
-size_t MappedFile::current_size() const {
-  struct stat info {};
-  return fd_ >= 0 && ::fstat(fd_, &info) == 0 ? static_cast<size_t>(info.st_size) : 0;
+void MappedFile::Unmap::operator()(void* data) const {
+  ::munmap(data, size);
 }
 
 }  // namespace thinwire

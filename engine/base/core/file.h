@@ -3,10 +3,41 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 namespace thinwire {
+
+// An open file of the system, closed when it goes.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Descriptor() { close(); }
+  int get() const { return fd_; }
+  explicit operator bool() const { return fd_ >= 0; }
+  bool close();  // at once; false with errno where the system could not
+  // Size in bytes now, 0 where it cannot be told.
+  uint64_t size() const;
+
+ private:
+  int fd_ = -1;
+};
+
+// Opens a regular file for reading. Throws Error(kBadData) where there is none.
+Descriptor open_regular(const std::string& path);
+// Fills `out` from byte `offset` on. Returns how many bytes there were, fewer only at the end of the file; -1 with
+// errno where reading failed.
+int64_t read_at(const Descriptor& file, uint64_t offset, std::span<std::byte> out);
+// Writes all of it; false with errno where that failed.
+bool write_all(const Descriptor& file, std::span<const std::byte> bytes);
 
 // Reads a whole file. Throws Error(kBadData) if it is missing or unreadable, or larger than `limit` bytes.
 std::string read_file(const std::string& path, size_t limit = SIZE_MAX);
@@ -26,19 +57,19 @@ class MappedFile {
  public:
   MappedFile() = default;
   explicit MappedFile(const std::string& path);  // throws Error(kBadData)
-  ~MappedFile();
-  MappedFile(MappedFile&&) noexcept;
-  MappedFile& operator=(MappedFile&&) noexcept;
-  std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
+  std::span<const std::byte> bytes() const {
+    return {static_cast<const std::byte*>(data_.get()), data_ ? data_.get_deleter().size : 0};
+  }
   // Size of the file now: a reader that suspects the file shrank asks before touching pages.
-  size_t current_size() const;
-  const std::string& path() const { return path_; }
+  size_t current_size() const { return file_.size(); }
 
  private:
-  std::string path_;
-  void* data_ = nullptr;
-  size_t size_ = 0;
-  int fd_ = -1;
+  struct Unmap {
+    size_t size;
+    void operator()(void* data) const;
+  };
+  Descriptor file_;
+  std::unique_ptr<void, Unmap> data_;
 };
 
 }  // namespace thinwire

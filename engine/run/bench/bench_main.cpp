@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 
 #include "engine/base/core/error.h"
-#include "engine/base/core/version.h"
 #include "engine/base/ops/ops.h"
 #include "engine/run/bench/benches.h"
 #include "engine/run/train/process_setup.h"
@@ -12,15 +11,15 @@
 int main(int argc, char** argv) {
   using namespace thinwire;
   ensure_passive_waiting(argv);
-  return run_program("bench", [&]() -> int {
+  const auto run = [&]() -> int {
     CLI::App app{
         "Proves and times: bench op [filter], bench codec [filter ...], bench comm [filter], bench step SHAPE [key="
         "value ...]. Every line carries the command that repeats it."};
-    bool version = false, json = false, profile = false;
+    bool json = false, profile = false;
     std::string shape, filter, device = "cpu";
     std::vector<std::string> overrides, filters;
     int threads = 0;
-    app.add_flag("--version", version, "version, git hash, backends and instruction set");
+    add_version(app, "bench", [] { return cpu_ops().isa(); });
     CLI::App* step = app.add_subcommand("step", "the training step of a shape: " + shape_names());
     step->add_option("shape", shape, "shape name")->required();
     step->add_option("overrides", overrides,
@@ -40,17 +39,7 @@ int main(int argc, char** argv) {
         "codec", "codecs on one core beside memcpy, libzfp and zstd, and their fidelity (cases CODEC/snr)");
     codec->add_option("filters", filters, "only cases whose name (codec/bytes, codec/snr) contains all of these");
     codec->add_flag("--json", json, "one JSON object per line");
-    try {
-      app.parse(argc, argv);
-    } catch (const CLI::CallForHelp& e) {
-      return app.exit(e);
-    } catch (const CLI::ParseError& e) {
-      throw_usage(std::string("bench: ") + e.what() + " (bench --help)");
-    }
-    if (version) {
-      std::fputs(version_text("bench", cpu_ops().isa()).c_str(), stdout);
-      return 0;
-    }
+    if (const auto code = parse_command_line(app, "bench", argc, argv)) return *code;
     if (step->parsed())
       return run_job("bench", [&](Job& job) { return bench_step(shape, overrides, json, profile, job); });
     if (op->parsed()) return bench_op(filter, device, threads, json);
@@ -59,5 +48,6 @@ int main(int argc, char** argv) {
     throw_usage(
         "bench: say what to measure: bench op [filter], bench codec [filter ...], bench comm [filter] or bench step "
         "SHAPE (bench --help)");
-  });
+  };
+  return run_program("bench", run, kMemoryHint);
 }

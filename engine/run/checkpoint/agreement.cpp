@@ -1,12 +1,10 @@
 // Errors and lists agreed through the control site, see agreement.h.
 #include "engine/run/checkpoint/agreement.h"
 
-#include <algorithm>
-#include <new>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "engine/base/core/error.h"
+#include "engine/base/core/program.h"
 #include "parallel/sites/control.h"
 
 namespace thinwire {
@@ -21,21 +19,8 @@ bool is_rank_0(const Control* control) {
 
 void on_all_ranks(Control* control, const std::function<void()>& action) {
   if (ranks_of(control) == 1) return action();
-  int code = 0;
-  std::string message;
-  try {
-    action();
-  } catch (const Error& e) {
-    code = static_cast<int>(e.code());
-    message = e.what();
-  } catch (const std::bad_alloc&) {
-    code = static_cast<int>(ExitCode::kIo);
-    message = "out of memory";
-  } catch (const std::exception& e) {
-    code = static_cast<int>(ExitCode::kInternal);
-    message = e.what();
-  }
-  control->agree_on_error(code, message);
+  const Failure failure = failure_of(action);
+  control->agree_on_error(failure.code, failure.message);
 }
 
 void on_rank_0(Control* control, const std::function<void()>& action) {

@@ -11,7 +11,7 @@
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
-#include "engine/base/core/version.h"
+#include "engine/base/core/program.h"
 #include "engine/base/ops/isa.h"
 #include "engine/run/checkpoint/checkpoint_store.h"
 #include "engine/run/checkpoint/hf_names.h"
@@ -131,7 +131,7 @@ void import_hf(const std::string& input, const std::string& output, int64_t voca
 
 int run(int argc, char** argv) {
   CLI::App app("Verifies, shows, exports and imports checkpoints.", "checkpoint");
-  app.set_version_flag("--version", [] { return version_text("checkpoint", isa_name(active_isa())); });
+  add_version(app, "checkpoint", [] { return isa_name(active_isa()); });
   app.footer(kFooter);
   app.require_subcommand(1);
   std::string dir, output, format = "hf", dtype = "f32";
@@ -159,13 +159,7 @@ int run(int argc, char** argv) {
   import_command->add_option("--make-vocab-size-divisible-by", vocab_multiple, "padding of the vocabulary")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& e) {
-    return app.exit(e);
-  } catch (const CLI::ParseError& e) {
-    throw_usage(std::string("checkpoint: ") + e.what() + " (checkpoint --help)");
-  }
+  if (const auto code = parse_command_line(app, "checkpoint", argc, argv)) return *code;
   if (verify_command->parsed()) verify(dir);
   if (show_command->parsed()) show(dir, as_json);
   if (export_command->parsed()) export_hf(dir, output, dtype);
@@ -180,16 +174,5 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   // A file-size limit is an error code that we report, not a signal that kills.
   ::signal(SIGXFSZ, SIG_IGN);
-  try {
-    return thinwire::run(argc, argv);
-  } catch (const thinwire::Error& e) {
-    std::fprintf(stderr, "error: %s\n", e.what());
-    return static_cast<int>(e.code());
-  } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "error: out of memory\n");
-    return static_cast<int>(thinwire::ExitCode::kIo);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "error: %s\n", e.what());
-    return static_cast<int>(thinwire::ExitCode::kInternal);
-  }
+  return thinwire::run_program("checkpoint", [&] { return thinwire::run(argc, argv); });
 }

@@ -16,6 +16,7 @@
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
+#include "engine/base/core/program.h"
 #include "engine/run/checkpoint/agreement.h"
 #include "engine/run/checkpoint/output_file.h"
 #include "parallel/sites/control.h"
@@ -192,22 +193,9 @@ void CheckpointStore::save(int64_t step, const VisitState& state, const nlohmann
 // Runs `action`; what it throws becomes an outcome.
 CheckpointStore::Outcome CheckpointStore::attempt(const std::function<std::string()>& action) const {
   Outcome outcome;
-  try {
-    outcome.path = action();
-    return outcome;
-  } catch (const Error& e) {
-    outcome.code = static_cast<int>(e.code());
-    outcome.message = e.what();
-  } catch (const std::bad_alloc&) {
-    outcome.code = static_cast<int>(ExitCode::kIo);
-    outcome.message = directory_ + ": out of memory while saving a checkpoint";
-  } catch (const fs::filesystem_error& e) {
-    outcome.code = static_cast<int>(ExitCode::kIo);
-    outcome.message = e.what();
-  } catch (const std::exception& e) {
-    outcome.code = static_cast<int>(ExitCode::kInternal);
-    outcome.message = e.what();
-  }
+  const Failure failure =
+      failure_of([&] { outcome.path = action(); }, directory_ + ": out of memory while saving a checkpoint");
+  outcome.code = failure.code, outcome.message = failure.message;
   return outcome;
 }
 

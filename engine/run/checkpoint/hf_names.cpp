@@ -253,28 +253,14 @@ void HfMapping::read_hf(const HfTensors& source,
       const std::string name = name_in(source, tensor);
       const SafetensorsFile& file = *source.find(name);
       const SafetensorsEntry& entry = file.at(name);
-      std::vector<int64_t> shape{tensor.rows, tensor.cols};
-      if (tensor.is_vector)
-        shape = {tensor.rows};
-      else if (tensor.transposed)
-        shape = {tensor.cols, tensor.rows};
+      const std::vector<int64_t> shape = tensor.shape();
       if (entry.shape != shape) {
         throw_bad_data(file.path() + ": tensor \"" + name + "\" has shape " + entry.shape_text() +
                        ", config.json makes it " + SafetensorsEntry{"", StDtype::kF32, shape, 0, 0}.shape_text());
       }
       std::vector<float> theirs(static_cast<size_t>(entry.count()));
       file.read_f32(name, theirs);
-      for (const HfPiece& piece : tensor.pieces) {
-        float* out = values.data() + piece.our_row * tensor.cols;
-        if (!tensor.transposed) {
-          std::copy_n(theirs.data() + piece.hf_row * tensor.cols, piece.rows * tensor.cols, out);
-          continue;
-        }
-        for (int64_t r = 0; r < piece.rows; ++r) {
-          for (int64_t c = 0; c < tensor.cols; ++c)
-            out[r * tensor.cols + c] = theirs[c * tensor.rows + piece.hf_row + r];
-        }
-      }
+      tensor.for_each([&](int64_t our, int64_t their) { values[our] = theirs[their]; });
     }
     take(param, std::move(values));
   }
@@ -296,27 +282,13 @@ void HfMapping::write_hf(const std::string& directory,
     }
     bytes += size;
     total += size;
-    SafetensorsItem item{tensor.name, dtype, {tensor.rows, tensor.cols}, {}, {}};
-    if (tensor.is_vector)
-      item.shape = {tensor.rows};
-    else if (tensor.transposed)
-      item.shape = {tensor.cols, tensor.rows};
+    SafetensorsItem item{tensor.name, dtype, tensor.shape(), {}, {}};
     item.make = [this, &tensor, &source, dtype] {
       const ParamSpec& param = params_[tensor.param];
       const std::vector<float> ours = source(param.name);
       TW_CHECK(static_cast<int64_t>(ours.size()) == param.count(), param.name);
       std::vector<float> theirs(static_cast<size_t>(tensor.rows * tensor.cols));
-      for (const HfPiece& piece : tensor.pieces) {
-        const float* in = ours.data() + piece.our_row * tensor.cols;
-        if (!tensor.transposed) {
-          std::copy_n(in, piece.rows * tensor.cols, theirs.data() + piece.hf_row * tensor.cols);
-          continue;
-        }
-        for (int64_t r = 0; r < piece.rows; ++r) {
-          for (int64_t c = 0; c < tensor.cols; ++c)
-            theirs[c * tensor.rows + piece.hf_row + r] = in[r * tensor.cols + c];
-        }
-      }
+      tensor.for_each([&](int64_t our, int64_t their) { theirs[their] = ours[our]; });
       if (dtype == StDtype::kF16) {
         // 65520 and more round to infinity: a model that was silently broken on its way out.
         const auto large = std::find_if(theirs.begin(), theirs.end(),

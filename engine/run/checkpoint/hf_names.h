@@ -70,6 +70,22 @@ class HfMapping {
     int64_t rows = 0, cols = 1;  // as [out, in], before transposing
     bool is_vector = false, transposed = false;
     std::vector<HfPiece> pieces;
+
+    std::vector<int64_t> shape() const {  // as theirs
+      if (is_vector) return {rows};
+      return transposed ? std::vector<int64_t>{cols, rows} : std::vector<int64_t>{rows, cols};
+    }
+    // Calls copy(element of ours, element of theirs) for all that both have.
+    template <typename F>
+    void for_each(const F& copy) const {
+      for (const HfPiece& piece : pieces) {
+        for (int64_t r = 0; r < piece.rows; ++r) {
+          const int64_t theirs = piece.hf_row + r;
+          for (int64_t c = 0; c < cols; ++c)
+            copy((piece.our_row + r) * cols + c, transposed ? c * rows + theirs : theirs * cols + c);
+        }
+      }
+    }
   };
 
   void map_parameter(size_t index);

@@ -1,9 +1,9 @@
 // Manifest <-> text. Reals travel as hexadecimal bit patterns, texts that are not UTF-8 as hexadecimal bytes.
 #include "engine/run/checkpoint/manifest.h"
 
-#include <array>
 #include <bit>
 #include <charconv>
+#include <cstdio>
 #include <set>
 
 #include "engine/base/core/check.h"
@@ -24,16 +24,6 @@ constexpr std::string_view kSealOpen = ",\n\"checksum\": \"";
 constexpr std::string_view kSealClose = "\"\n}\n";
 constexpr size_t kSealSize = kSealOpen.size() + 32 + kSealClose.size();
 
-std::string to_hex(std::string_view bytes) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (const char c : bytes) {
-    text += kDigits[static_cast<unsigned char>(c) >> 4];
-    text += kDigits[static_cast<unsigned char>(c) & 15];
-  }
-  return text;
-}
-
 bool from_hex(std::string_view text, std::string& bytes) {
   if (text.size() % 2 != 0) return false;
   bytes.clear();
@@ -47,10 +37,9 @@ bool from_hex(std::string_view text, std::string& bytes) {
 }
 
 std::string bits_of_real(double value) {
-  const auto bits = std::bit_cast<uint64_t>(value);
-  std::array<char, 16> digits;
-  for (int i = 0; i < 16; ++i) digits[i] = "0123456789abcdef"[bits >> (60 - 4 * i) & 15];
-  return {digits.data(), digits.size()};
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016llx", std::bit_cast<unsigned long long>(value));
+  return digits;
 }
 
 ordered_json text_to_json(const std::string& text) {
@@ -58,7 +47,7 @@ ordered_json text_to_json(const std::string& text) {
     (void)json(text).dump();  // throws when it is not UTF-8
     return text;
   } catch (const json::exception&) {
-    return {{"hex", to_hex(text)}};
+    return {{"hex", to_hex(std::as_bytes(std::span(text)))}};
   }
 }
 

@@ -5,7 +5,6 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -18,16 +17,20 @@ namespace {
 std::string hex(XXH128_hash_t hash) {
   XXH128_canonical_t canonical;
   XXH128_canonicalFromHash(&canonical, hash);
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (const unsigned char byte : canonical.digest) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
+  return to_hex(std::as_bytes(std::span(canonical.digest)));
 }
 
 }  // namespace
+
+std::string to_hex(std::span<const std::byte> bytes) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const std::byte byte : bytes) {
+    text += kDigits[static_cast<unsigned>(byte) >> 4];
+    text += kDigits[static_cast<unsigned>(byte) & 15];
+  }
+  return text;
+}
 
 std::string hash_bytes(std::span<const std::byte> bytes) {
   return hex(XXH3_128bits(bytes.data(), bytes.size()));
@@ -51,22 +54,19 @@ std::string RunningHash::digest() const {
 }
 
 OutputFile::OutputFile(const std::string& path, uint64_t expected_bytes) : path_(path) {
-  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (fd_ < 0) throw_io(path + ": cannot create: " + std::strerror(errno));
+  file_ = Descriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (!file_) throw_io(path + ": cannot create: " + std::strerror(errno));
   if (expected_bytes > 0) {
-    const int rc = ::posix_fallocate(fd_, 0, static_cast<off_t>(expected_bytes));
+    const int rc = ::posix_fallocate(file_.get(), 0, static_cast<off_t>(expected_bytes));
     // Some file systems cannot reserve; the writes below then find out for themselves.
     if (rc != 0 && rc != EOPNOTSUPP && rc != EINVAL && rc != ENOSYS && rc != EINTR) {
-      const std::string why = std::strerror(rc);
-      ::close(fd_);
       ::unlink(path.c_str());
-      throw_io(path + ": cannot reserve " + std::to_string(expected_bytes) + " bytes: " + why);
+      throw_io(path + ": cannot reserve " + std::to_string(expected_bytes) + " bytes: " + std::strerror(rc));
     }
   }
 }
 
 OutputFile::~OutputFile() {
-  if (fd_ >= 0) ::close(fd_);
   if (!finished_) ::unlink(path_.c_str());
 }
 
@@ -76,22 +76,15 @@ void OutputFile::fail(const char* what) {
 
 void OutputFile::write(std::span<const std::byte> bytes) {
   hash_.add(bytes);
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(fd_, bytes.data(), std::min<size_t>(bytes.size(), size_t{64} << 20));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail("write");
-    written_ += static_cast<uint64_t>(n);
-    bytes = bytes.subspan(static_cast<size_t>(n));
-  }
+  if (!write_all(file_, bytes)) fail("write");
+  written_ += bytes.size();
 }
 
 std::string OutputFile::finish() {
   // Cut what was reserved in excess, so that the size is what was written.
-  if (::ftruncate(fd_, static_cast<off_t>(written_)) != 0) fail("set the size");
-  if (::fdatasync(fd_) != 0) fail("flush");
-  const int fd = fd_;
-  fd_ = -1;
-  if (::close(fd) != 0) fail("close");
+  if (::ftruncate(file_.get(), static_cast<off_t>(written_)) != 0) fail("set the size");
+  if (::fdatasync(file_.get()) != 0) fail("flush");
+  if (!file_.close()) fail("close");
   finished_ = true;
   return hash_.digest();
 }

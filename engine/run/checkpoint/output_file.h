@@ -8,7 +8,12 @@
 #include <string>
 #include <string_view>
 
+#include "engine/base/core/file.h"
+
 namespace thinwire {
+
+// Two lower-case hexadecimal digits for each byte.
+std::string to_hex(std::span<const std::byte> bytes);
 
 // XXH3-128 of memory as 32 lower-case hexadecimal digits (canonical byte order).
 std::string hash_bytes(std::span<const std::byte> bytes);
@@ -50,7 +55,7 @@ class OutputFile {
  private:
   [[noreturn]] void fail(const char* what);
   std::string path_;
-  int fd_ = -1;
+  Descriptor file_;
   uint64_t written_ = 0;
   bool finished_ = false;
   RunningHash hash_;

@@ -1,8 +1,6 @@
 // Reading with every range checked before use, and writing in the order and padding of the reference.
 #include "engine/run/checkpoint/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -37,16 +35,12 @@ bool shape_bytes(const std::vector<int64_t>& shape, StDtype dtype, uint64_t& byt
   return true;
 }
 
-void read_fully(int fd, const std::string& path, uint64_t offset, std::span<std::byte> out) {
-  while (!out.empty()) {
-    const ssize_t n =
-        ::pread(fd, out.data(), std::min<size_t>(out.size(), size_t{64} << 20), static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw_bad_data(path + ": cannot read at byte " + std::to_string(offset) + ": " + std::strerror(errno));
-    if (n == 0) throw_bad_data(path + ": ends at byte " + std::to_string(offset) + ", it shrank while it was read");
-    out = out.subspan(static_cast<size_t>(n));
-    offset += static_cast<uint64_t>(n);
-  }
+void read_fully(const Descriptor& file, const std::string& path, uint64_t offset, std::span<std::byte> out) {
+  const int64_t n = read_at(file, offset, out);
+  if (n < 0) throw_bad_data(path + ": cannot read at byte " + std::to_string(offset) + ": " + std::strerror(errno));
+  if (n < static_cast<int64_t>(out.size()))
+    throw_bad_data(path + ": ends at byte " + std::to_string(offset + static_cast<uint64_t>(n)) +
+                   ", it shrank while it was read");
 }
 
 template <typename T>
@@ -75,34 +69,20 @@ std::string SafetensorsEntry::shape_text() const {
   return text + "]";
 }
 
-SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path) {
-  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd_ < 0) throw_bad_data(path + ": cannot open: " + std::strerror(errno));
-  try {
-    struct stat info {};
-    if (::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) throw_bad_data(path + ": not a regular file");
-    size_ = static_cast<uint64_t>(info.st_size);
-    const auto refuse = [&](const std::string& why) {
-      throw_bad_data(path + ": not a valid safetensors file: " + why);
-    };
-    if (size_ < 8) refuse(std::to_string(size_) + " bytes, at least 8 are needed");
-    uint64_t n = 0;
-    read_fully(fd_, path_, 0, std::as_writable_bytes(std::span(&n, 1)));
-    if (n > kMaxSafetensorsHeader)
-      refuse("a header of " + std::to_string(n) + " bytes, at most 100000000 are accepted");
-    if (n > size_ - 8) {
-      refuse("a header of " + std::to_string(n) + " bytes in a file of " + std::to_string(size_) + " (truncated?)");
-    }
-    if (size_ > (1u << 20) && n > size_ / 2) {
-      log_warning("warning: " + path + ": more than half of the file is its header");
-    }
-    std::string header(n, '\0');
-    read_fully(fd_, path_, 8, std::as_writable_bytes(std::span(header)));
-    parse(header);
-  } catch (...) {
-    ::close(fd_);
-    throw;
-  }
+SafetensorsFile::SafetensorsFile(const std::string& path)
+    : path_(path), file_(open_regular(path)), size_(file_.size()) {
+  const auto refuse = [&](const std::string& why) { throw_bad_data(path + ": not a valid safetensors file: " + why); };
+  if (size_ < 8) refuse(std::to_string(size_) + " bytes, at least 8 are needed");
+  uint64_t n = 0;
+  read_fully(file_, path_, 0, std::as_writable_bytes(std::span(&n, 1)));
+  if (n > kMaxSafetensorsHeader) refuse("a header of " + std::to_string(n) + " bytes, at most 100000000 are accepted");
+  if (n > size_ - 8)
+    refuse("a header of " + std::to_string(n) + " bytes in a file of " + std::to_string(size_) + " (truncated?)");
+  if (size_ > (1u << 20) && n > size_ / 2)
+    log_warning("warning: " + path + ": more than half of the file is its header");
+  std::string header(n, '\0');
+  read_fully(file_, path_, 8, std::as_writable_bytes(std::span(header)));
+  parse(header);
 }
 
 void SafetensorsFile::parse(std::string_view header) {
@@ -142,28 +122,6 @@ void SafetensorsFile::parse(std::string_view header) {
   for (size_t i = 0; i < entries_.size(); ++i) by_name_.emplace(entries_[i].name, i);
 }
 
-SafetensorsFile::~SafetensorsFile() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-SafetensorsFile::SafetensorsFile(SafetensorsFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      fd_(std::exchange(other.fd_, -1)),
-      size_(other.size_),
-      entries_(std::move(other.entries_)),
-      by_name_(std::move(other.by_name_)),
-      metadata_(std::move(other.metadata_)) {}
-
-SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(fd_, other.fd_);
-  std::swap(size_, other.size_);
-  std::swap(entries_, other.entries_);
-  std::swap(by_name_, other.by_name_);
-  std::swap(metadata_, other.metadata_);
-  return *this;
-}
-
 std::vector<std::string> SafetensorsFile::names() const {
   std::vector<std::string> list;
   for (const SafetensorsEntry& entry : entries_) list.push_back(entry.name);
@@ -183,7 +141,7 @@ const SafetensorsEntry& SafetensorsFile::at(std::string_view name) const {
 
 void SafetensorsFile::read_bytes(const SafetensorsEntry& entry, uint64_t offset, std::span<std::byte> out) const {
   TW_CHECK(offset <= entry.bytes && out.size() <= entry.bytes - offset, entry.name);
-  read_fully(fd_, path_, entry.begin + offset, out);
+  read_fully(file_, path_, entry.begin + offset, out);
 }
 
 std::vector<std::byte> SafetensorsFile::read_bytes(std::string_view name) const {
@@ -191,6 +149,11 @@ std::vector<std::byte> SafetensorsFile::read_bytes(std::string_view name) const 
   std::vector<std::byte> bytes(entry.bytes);
   read_bytes(entry, 0, bytes);
   return bytes;
+}
+
+void SafetensorsFile::refuse_type(const SafetensorsEntry& entry, const char* expected) const {
+  throw_bad_data(path_ + ": tensor \"" + entry.name + "\" is " + std::string(name_of(entry.dtype)) + "; " + expected +
+                 " is expected");
 }
 
 void SafetensorsFile::read_f32(std::string_view name, std::span<float> out) const {
@@ -208,20 +171,14 @@ void SafetensorsFile::read_f32(std::string_view name, std::span<float> out) cons
     const std::span<float> part = out.subspan(first, std::min(kPiece, out.size() - first));
     const std::span<std::byte> bytes(raw.data(), part.size() * size);
     read_bytes(entry, first * size, bytes);
-    switch (entry.dtype) {
-      case StDtype::kBF16:
-        convert<Bf16>(bytes, part);
-        break;
-      case StDtype::kF16:
-        convert<Fp16>(bytes, part);
-        break;
-      case StDtype::kF64:
-        convert<double>(bytes, part);
-        break;
-      default:
-        throw_bad_data(path_ + ": tensor \"" + entry.name + "\" is " + std::string(name_of(entry.dtype)) +
-                       "; F32, BF16, F16 or F64 is expected");
-    }
+    if (entry.dtype == StDtype::kBF16)
+      convert<Bf16>(bytes, part);
+    else if (entry.dtype == StDtype::kF16)
+      convert<Fp16>(bytes, part);
+    else if (entry.dtype == StDtype::kF64)
+      convert<double>(bytes, part);
+    else
+      refuse_type(entry, "F32, BF16, F16 or F64");
   }
 }
 
@@ -236,23 +193,16 @@ std::vector<int64_t> SafetensorsFile::read_i64(std::string_view name) const {
       out[i] = value;
     }
   };
-  switch (entry.dtype) {
-    case StDtype::kI32:
-      widen(int32_t{});
-      break;
-    case StDtype::kI64:
-      widen(int64_t{});
-      break;
-    case StDtype::kU8:
-      widen(uint8_t{});
-      break;
-    case StDtype::kU16:
-      widen(uint16_t{});
-      break;
-    default:
-      throw_bad_data(path_ + ": tensor \"" + entry.name + "\" is " + std::string(name_of(entry.dtype)) +
-                     "; I32, I64, U8 or U16 is expected");
-  }
+  if (entry.dtype == StDtype::kI32)
+    widen(int32_t{});
+  else if (entry.dtype == StDtype::kI64)
+    widen(int64_t{});
+  else if (entry.dtype == StDtype::kU8)
+    widen(uint8_t{});
+  else if (entry.dtype == StDtype::kU16)
+    widen(uint16_t{});
+  else
+    refuse_type(entry, "I32, I64, U8 or U16");
   return out;
 }
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "engine/base/core/dtype.h"
+#include "engine/base/core/file.h"
 
 namespace thinwire {
 
@@ -69,9 +70,6 @@ struct SafetensorsEntry {
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);
-  ~SafetensorsFile();
-  SafetensorsFile(SafetensorsFile&&) noexcept;
-  SafetensorsFile& operator=(SafetensorsFile&&) noexcept;
 
   const std::string& path() const { return path_; }
   uint64_t size() const { return size_; }
@@ -94,10 +92,11 @@ class SafetensorsFile {
 
  private:
   void parse(std::string_view header);
+  [[noreturn]] void refuse_type(const SafetensorsEntry& entry, const char* expected) const;
 
   std::string path_;
-  int fd_ = -1;
-  uint64_t size_ = 0;
+  Descriptor file_;
+  uint64_t size_;
   std::vector<SafetensorsEntry> entries_;
   std::map<std::string, size_t, std::less<>> by_name_;
   std::map<std::string, std::string> metadata_;

@@ -1,15 +1,18 @@
-// A state machine over nlohmann's SAX events; unknown fields of a tensor are skipped, as the reference does.
+// Takes each tensor as soon as its object ends, and drops it from what the JSON library holds; unknown fields of a
+// tensor are skipped, as the reference does.
 #include "engine/run/checkpoint/safetensors_header.h"
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <unordered_set>
 
 #include "engine/base/core/error.h"
 
 namespace thinwire {
 namespace {
+
+using Json = nlohmann::json;
 
 constexpr std::array<std::string_view, 22> kNames = {
     "BOOL", "F4",  "F6_E2M3", "F6_E3M2", "U8",  "I8",  "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
@@ -24,186 +27,119 @@ std::string quote_name(const std::string& text) {
   return out.append(text, 0, 80).append("\"");
 }
 
-class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
+const char* what_is(const Json& value) {
+  if (value.is_boolean()) return "a boolean";
+  if (value.is_array()) return "an array";
+  if (value.is_object()) return "an object";
+  if (value.is_string()) return "a string";
+  return value.is_null() ? "null" : value.is_number_unsigned() ? "a number" : "a number below zero or with a fraction";
+}
+
+class HeaderParser {
  public:
-  explicit HeaderParser(std::string path) : path_(std::move(path)) {}
+  explicit HeaderParser(const std::string& path) : path_(path) {}
 
-  SafetensorsHeader take() { return std::move(header_); }
-
-  bool null() override {
-    // The reference reads a null __metadata__ as none.
-    if (skip_depth_ == 0 && place_ == Place::kRoot && key_ == "__metadata__") return true;
-    return value("null");
-  }
-  bool boolean(bool) override { return value("a boolean"); }
-  bool number_integer(number_integer_t) override { return value("a negative number"); }
-  bool number_float(number_float_t, const string_t& text) override { return value("the number " + text.substr(0, 40)); }
-  bool binary(binary_t&) override { return value("binary data"); }
-
-  bool number_unsigned(number_unsigned_t number) override {
-    if (skipping()) return true;
-    if (place_ == Place::kShape) {
-      if (entry_.shape.size() == kMaxSafetensorsRank) refuse(where() + " has more than 16 dimensions");
-      if (number > static_cast<uint64_t>(INT64_MAX))
-        refuse(where() + ": dimension " + std::to_string(number) + " overflows");
-      entry_.shape.push_back(static_cast<int64_t>(number));
-      return true;
-    }
-    if (place_ == Place::kOffsets) {
-      if (offset_count_ == 2) refuse(where() + " has more than two data_offsets");
-      offsets_[offset_count_++] = number;
-      return true;
-    }
-    return value("a number");
-  }
-
-  bool string(string_t& text) override {
-    if (skipping()) return true;
-    if (place_ == Place::kMetadata) {
-      header_.metadata[key_] = std::move(text);
-      return true;
-    }
-    if (place_ == Place::kTensor && key_ == "dtype") {
-      for (size_t i = 0; i < kNames.size(); ++i) {
-        if (text != kNames[i]) continue;
-        entry_.dtype = static_cast<StDtype>(i);
+  // Of the library's parser; false: the value is dropped. `depth`: objects and arrays around it.
+  bool event(int depth, Json::parse_event_t event, const Json& value) {
+    if (depth > kMaxDepth) refuse("nested deeper than " + std::to_string(kMaxDepth));
+    using Event = Json::parse_event_t;
+    switch (event) {
+      case Event::key:
+        return depth > 2 || (depth == 1 ? begin(value.get_ref<const std::string&>()) : field(value));
+      case Event::object_end:
+        if (depth != 1) return true;
+        is_metadata() ? take_metadata(value) : take_tensor(value);
+        return false;
+      case Event::array_end:
+      case Event::value:
+        // (A null __metadata__ is read as none, as in the reference.)
+        if (depth == 1 && !(is_metadata() && value.is_null()))
+          refuse(quote_name(name_) + " is " + what_is(value) + ", not an object");
+        count_element(depth);
         return true;
-      }
-      refuse(where() + " has the unknown dtype \"" + text.substr(0, 40) + "\"");
-    }
-    return value("a string");
-  }
-
-  bool start_object(std::size_t) override {
-    if (++depth_ > kMaxDepth) refuse("nested deeper than " + std::to_string(kMaxDepth));
-    if (skip_depth_ > 0) return enter_skipped();
-    switch (place_) {
-      case Place::kStart:
-        place_ = Place::kRoot;
-        return true;
-      case Place::kRoot:
-        if (key_ == "__metadata__") {
-          place_ = Place::kMetadata;
-        } else {
-          place_ = Place::kTensor;
-          entry_ = {};
-          entry_.name = key_;
-          offset_count_ = 0;
-        }
-        fields_.clear();
-        return true;
-      case Place::kTensor:
-        if (is_known_field()) break;
-        return enter_skipped();
       default:
-        break;
+        count_element(depth);
+        return true;
     }
-    return value("an object");
   }
-
-  bool start_array(std::size_t) override {
-    if (++depth_ > kMaxDepth) refuse("nested deeper than " + std::to_string(kMaxDepth));
-    if (skip_depth_ > 0) return enter_skipped();
-    if (place_ == Place::kTensor) {
-      if (key_ == "shape") return place_ = Place::kShape, true;
-      if (key_ == "data_offsets") return place_ = Place::kOffsets, true;
-      if (!is_known_field()) return enter_skipped();
-    }
-    return value("an array");
-  }
-
-  bool key(string_t& text) override {
-    if (skip_depth_ > 0) return true;
-    if (place_ == Place::kRoot) {
-      if (text == "__metadata__") {
-        if (has_metadata_) refuse("duplicate key \"__metadata__\"");
-        has_metadata_ = true;
-      } else {
-        if (!is_valid_tensor_name(text)) refuse("a tensor's name is empty, holds control characters or \"/../\"");
-        if (header_.entries.size() == kMaxSafetensorsTensors) refuse("more than 1,000,000 tensors");
-        if (!names_.insert(text).second) refuse("duplicate tensor \"" + text + "\"");
-      }
-    } else if (!fields_.insert(text).second) {
-      refuse("duplicate key \"" + text.substr(0, 80) + "\" in " + where());
-    }
-    key_ = std::move(text);
-    return true;
-  }
-
-  bool end_object() override {
-    --depth_;
-    if (skip_depth_ > 0) return leave_skipped();
-    if (place_ == Place::kTensor) {
-      for (const char* field : {"dtype", "shape", "data_offsets"}) {
-        if (!fields_.contains(field)) refuse(where() + " has no " + field);
-      }
-      if (offset_count_ != 2) refuse(where() + " needs two data_offsets");
-      if (offsets_[1] < offsets_[0]) refuse(where() + ": data_offsets end before they begin");
-      entry_.begin = offsets_[0];
-      entry_.bytes = offsets_[1] - offsets_[0];
-      header_.entries.push_back(std::move(entry_));
-      place_ = Place::kRoot;
-    } else if (place_ == Place::kMetadata) {
-      place_ = Place::kRoot;
-    } else {
-      place_ = Place::kEnd;
-    }
-    return true;
-  }
-
-  bool end_array() override {
-    --depth_;
-    if (skip_depth_ > 0) return leave_skipped();
-    place_ = Place::kTensor;
-    return true;
-  }
-
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& e) override {
-    refuse("header is not valid JSON at byte " + std::to_string(8 + position) + ": " +
-           std::string(e.what()).substr(0, 200));
+  SafetensorsHeader take() { return std::move(header_); }
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw_bad_data(path_ + ": not a valid safetensors file: " + why);
   }
 
  private:
-  enum class Place { kStart, kRoot, kMetadata, kTensor, kShape, kOffsets, kEnd };
+  bool is_metadata() const { return name_ == "__metadata__"; }
+  std::string where() const { return is_metadata() ? name_ : "tensor \"" + name_ + "\""; }
 
-  [[noreturn]] void refuse(const std::string& why) { throw_bad_data(path_ + ": not a valid safetensors file: " + why); }
-  std::string where() const { return place_ == Place::kMetadata ? "__metadata__" : "tensor \"" + entry_.name + "\""; }
-  bool is_known_field() const { return key_ == "dtype" || key_ == "shape" || key_ == "data_offsets"; }
-  // Inside the value of an unknown field of a tensor, or about to read a scalar one.
-  bool skipping() const { return skip_depth_ > 0 || (place_ == Place::kTensor && !is_known_field()); }
-  bool enter_skipped() { return ++skip_depth_, true; }
-  bool leave_skipped() { return --skip_depth_, true; }
+  bool begin(const std::string& name) {
+    name_ = name;
+    if (!is_metadata() && !is_valid_tensor_name(name))
+      refuse("a tensor's name is empty, holds control characters or \"/../\"");
+    if (!is_metadata() && header_.entries.size() == kMaxSafetensorsTensors) refuse("more than 1,000,000 tensors");
+    if (!names_.insert(name).second) refuse("duplicate " + where());
+    fields_.clear();
+    return true;
+  }
+  // Lists are short; whoever sends a long one shall not fill the memory first.
+  void count_element(int depth) {
+    if (depth == 3 && is_known_ && ++elements_ > 2 * kMaxSafetensorsRank)
+      refuse(where() + " has more than 16 dimensions");
+  }
+  bool field(const Json& name) {
+    elements_ = 0;
+    if (!fields_.insert(name).second) refuse("duplicate key " + quote_name(name) + " in " + where());
+    return is_known_ = is_metadata() || name == "dtype" || name == "shape" || name == "data_offsets";
+  }
 
-  bool value(const std::string& what) {
-    if (skipping()) return true;
-    switch (place_) {
-      case Place::kStart:
-        refuse("the header is " + what + ", not an object");
-      case Place::kRoot:
-        refuse(quote_name(key_) + " is " + what + ", not an object");
-      case Place::kMetadata:
-        refuse("__metadata__ " + quote_name(key_) + " is " + what + ", not a string");
-      case Place::kShape:
-        refuse(where() + ": a dimension is " + what + ", not an unsigned integer");
-      case Place::kOffsets:
-        refuse(where() + ": a data offset is " + what + ", not an unsigned integer");
-      default:
-        refuse(where() + ": " + key_ + " is " + what);
+  void take_metadata(const Json& object) {
+    for (const auto& [key, value] : object.items()) {
+      if (!value.is_string()) refuse("__metadata__ " + quote_name(key) + " is " + what_is(value) + ", not a string");
+      header_.metadata[key] = value;
     }
   }
 
-  std::string path_;
+  void take_tensor(const Json& object) {
+    for (const char* field : {"dtype", "shape", "data_offsets"}) {
+      if (!object.contains(field)) refuse(where() + " has no " + field);
+    }
+    SafetensorsEntry entry;
+    entry.name = name_;
+    const Json& dtype = object["dtype"];
+    const auto* known = std::find(kNames.begin(), kNames.end(), dtype.is_string() ? dtype.get<std::string>() : "");
+    if (known == kNames.end()) refuse(where() + " has the unknown dtype " + dtype.dump().substr(0, 40));
+    entry.dtype = static_cast<StDtype>(known - kNames.begin());
+    const std::vector<uint64_t> extents = unsigned_list(object["shape"], "a dimension");
+    if (extents.size() > kMaxSafetensorsRank) refuse(where() + " has more than 16 dimensions");
+    for (uint64_t extent : extents) {
+      if (extent > static_cast<uint64_t>(INT64_MAX))
+        refuse(where() + ": dimension " + std::to_string(extent) + " overflows");
+      entry.shape.push_back(static_cast<int64_t>(extent));
+    }
+    const std::vector<uint64_t> offsets = unsigned_list(object["data_offsets"], "a data offset");
+    if (offsets.size() != 2) refuse(where() + " needs two data_offsets");
+    if (offsets[1] < offsets[0]) refuse(where() + ": data_offsets end before they begin");
+    entry.begin = offsets[0], entry.bytes = offsets[1] - offsets[0];
+    header_.entries.push_back(std::move(entry));
+  }
+
+  std::vector<uint64_t> unsigned_list(const Json& list, const char* of) const {
+    if (!list.is_array()) refuse(where() + ": a list is expected, not " + what_is(list));
+    std::vector<uint64_t> numbers;
+    for (const Json& item : list) {
+      if (!item.is_number_unsigned())
+        refuse(where() + ": " + of + " is " + what_is(item) + ", not an unsigned integer");
+      numbers.push_back(item);
+    }
+    return numbers;
+  }
+
+  const std::string& path_;
   SafetensorsHeader header_;
-  Place place_ = Place::kStart;
-  int depth_ = 0;
-  int skip_depth_ = 0;
-  std::string key_;
-  bool has_metadata_ = false;
-  SafetensorsEntry entry_;
-  std::array<uint64_t, 2> offsets_{};
-  int offset_count_ = 0;
-  std::unordered_set<std::string> names_;   // of tensors
-  std::unordered_set<std::string> fields_;  // of the object being read
+  std::string name_;                       // of the tensor being read, or __metadata__
+  bool is_known_ = true;                   // the field being read is one of ours
+  size_t elements_ = 0;                    // of its list
+  std::unordered_set<std::string> names_;  // that were there before, fields of this one
+  std::unordered_set<std::string> fields_;
 };
 
 }  // namespace
@@ -254,7 +190,12 @@ SafetensorsHeader parse_safetensors_header(const std::string& path, std::string_
   const size_t first = text.find_first_not_of(" \t\r\n");
   if (first == std::string_view::npos || text[first] != '{') refuse("the header does not start with '{'");
   HeaderParser parser(path);
-  nlohmann::json::sax_parse(text, &parser);
+  try {
+    [[maybe_unused]] const Json rest = Json::parse(
+        text, [&](int depth, Json::parse_event_t event, Json& value) { return parser.event(depth, event, value); });
+  } catch (const Json::exception& e) {
+    parser.refuse("the header is not valid JSON: " + std::string(e.what()).substr(0, 200));
+  }
   return parser.take();
 }
 

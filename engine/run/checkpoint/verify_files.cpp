@@ -1,16 +1,11 @@
 // Opens, hashes and holds against the manifest, see verify_files.h.
 #include "engine/run/checkpoint/verify_files.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <set>
 #include <string_view>
-#include <utility>
 
 #include "engine/base/core/error.h"
 #include "engine/run/checkpoint/safetensors.h"
@@ -28,10 +23,6 @@ VerifyFiles::VerifyFiles(std::string checkpoint_dir, const Manifest& manifest, i
       next_(static_cast<size_t>(rank)),
       stride_(static_cast<size_t>(ranks)) {}
 
-VerifyFiles::~VerifyFiles() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 uint64_t VerifyFiles::largest_share(const Manifest& manifest, int ranks) {
   std::vector<uint64_t> shares(static_cast<size_t>(ranks), 0);
   for (size_t f = 0; f < manifest.files.size(); ++f) shares[f % shares.size()] += manifest.files[f].bytes;
@@ -40,32 +31,28 @@ uint64_t VerifyFiles::largest_share(const Manifest& manifest, int ranks) {
 
 void VerifyFiles::advance(uint64_t bytes) {
   while (!done()) {
-    if (fd_ < 0) open();
+    if (!file_) open();
     const uint64_t left = manifest_.files[next_].bytes - read_;
     if (left == 0) {
       finish();
       continue;
     }
     if (bytes == 0) return;
-    const ssize_t n = ::read(fd_, buffer_.data(), std::min<uint64_t>({left, bytes, buffer_.size()}));
-    if (n < 0 && errno == EINTR) continue;
+    const std::span<std::byte> piece(buffer_.data(), std::min<uint64_t>({left, bytes, buffer_.size()}));
+    const int64_t n = read_at(file_, read_, piece);
     if (n < 0) throw_bad_data(path_ + ": cannot read: " + std::strerror(errno));
-    if (n == 0) throw_bad_data(path_ + ": it became shorter while it was read");
-    hash_->add({buffer_.data(), static_cast<size_t>(n)});
-    read_ += static_cast<uint64_t>(n), bytes -= static_cast<uint64_t>(n);
+    if (n < static_cast<int64_t>(piece.size())) throw_bad_data(path_ + ": it became shorter while it was read");
+    hash_->add(piece);
+    read_ += piece.size(), bytes -= piece.size();
   }
 }
 
 void VerifyFiles::open() {
   const ManifestFile& expected = manifest_.files[next_];
   path_ = dir_ + "/" + expected.name;
-  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd_ < 0) throw_bad_data(path_ + ": cannot open: " + std::strerror(errno));
-  struct stat info {};
-  if (::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) throw_bad_data(path_ + ": not a regular file");
-  if (static_cast<uint64_t>(info.st_size) != expected.bytes) {
-    throw_bad_data(path_ + ": " + std::to_string(info.st_size) + " bytes, the manifest says " +
-                   std::to_string(expected.bytes));
+  file_ = open_regular(path_);
+  if (const uint64_t size = file_.size(); size != expected.bytes) {
+    throw_bad_data(path_ + ": " + std::to_string(size) + " bytes, the manifest says " + std::to_string(expected.bytes));
   }
   read_ = 0;
   hash_.emplace();
@@ -73,7 +60,7 @@ void VerifyFiles::open() {
 }
 
 void VerifyFiles::finish() {
-  ::close(std::exchange(fd_, -1));
+  file_.close();
   const std::string found = hash_->digest(), &expected = manifest_.files[next_].hash;
   if (found != expected) throw_bad_data(path_ + ": content hash " + found + ", the manifest says " + expected);
   const SafetensorsFile file(path_);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/core/file.h"
 #include "engine/run/checkpoint/manifest.h"
 #include "engine/run/checkpoint/output_file.h"
 
@@ -16,9 +17,6 @@ class VerifyFiles {
  public:
   // Every ranks-th file of the manifest, from number `rank` on; `manifest` outlives this.
   VerifyFiles(std::string checkpoint_dir, const Manifest& manifest, int rank, int ranks);
-  ~VerifyFiles();
-  VerifyFiles(const VerifyFiles&) = delete;
-  VerifyFiles& operator=(const VerifyFiles&) = delete;
 
   // Bytes that the rank with most of them has to read.
   static uint64_t largest_share(const Manifest& manifest, int ranks);
@@ -36,8 +34,8 @@ class VerifyFiles {
   std::string dir_;
   const Manifest& manifest_;
   size_t next_, stride_;
-  std::string path_;  // of the file at hand, open where fd_ >= 0
-  int fd_ = -1;
+  std::string path_;  // of the file at hand
+  Descriptor file_;
   uint64_t read_ = 0;
   std::optional<RunningHash> hash_;
   std::vector<std::byte> buffer_;

@@ -11,7 +11,6 @@
 #include "engine/base/core/error.h"
 #include "engine/base/core/log.h"
 #include "engine/base/core/philox.h"
-#include "engine/base/core/version.h"
 #include "engine/run/checkpoint/checkpoint_store.h"
 #include "engine/run/checkpoint/model_config_json.h"
 #include "engine/run/train/backend.h"
@@ -185,11 +184,10 @@ int run(const Options& o) {
 
 int main(int argc, char** argv) {
   ensure_passive_waiting(argv);
-  return run_program("generate", [&]() -> int {
+  const auto program = [&]() -> int {
     Options o;
     CLI::App app{"Continues a prompt with a trained model."};
-    bool version = false;
-    app.add_flag("--version", version, "version, git hash, backends and instruction set");
+    add_version(app, "generate", [] { return cpu_ops().isa(); });
     app.add_option("--load", o.load, "run directory, its checkpoints, or one checkpoint");
     app.add_option("--prompt", o.prompt, "text to continue");
     app.add_option("--tokens", o.tokens, "tokens to write")->check(CLI::Range(int64_t{0}, int64_t{1000000}));
@@ -201,21 +199,12 @@ int main(int argc, char** argv) {
     app.add_option("--tokenizer", o.tokenizer, "byte | bpe:FILE | sentencepiece:FILE (default: what the run recorded)");
     app.add_option("--device", o.device, "cpu | cuda")->check(CLI::IsMember({"cpu", "cuda"}));
     app.add_option("--threads", o.threads, "CPU threads")->check(CLI::Range(0, most_threads()));
-    try {
-      app.parse(argc, argv);
-    } catch (const CLI::CallForHelp& e) {
-      return app.exit(e);
-    } catch (const CLI::ParseError& e) {
-      throw_usage(std::string("generate: ") + e.what() + " (generate --help)");
-    }
-    if (version) {
-      std::fputs(version_text("generate", cpu_ops().isa()).c_str(), stdout);
-      return 0;
-    }
+    if (const auto code = parse_command_line(app, "generate", argc, argv)) return *code;
     if (std::isnan(o.sampling.temperature))
       throw_usage("generate: --temperature is not a number");  // a range lets it pass
     if (o.load.empty()) throw_usage("generate: --load RUN_DIR_OR_CHECKPOINT is needed");
     log_set_console_level(LogLevel::kWarning);
     return run(o);
-  });
+  };
+  return run_program("generate", program, kMemoryHint);
 }

@@ -1,4 +1,4 @@
-// Process start-up, signal handlers, and the one place where exceptions become exit codes.
+// Process start-up, signal handlers, and how ranks leave with one exit code.
 #include "engine/run/train/process_setup.h"
 
 #include <time.h>
@@ -8,10 +8,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <new>
 #include <optional>
 
 #include "engine/base/core/error.h"
+#include "engine/base/core/program.h"
 #include "engine/run/train/job.h"
 #include "parallel/wire/launcher.h"
 
@@ -63,24 +63,8 @@ void ensure_passive_waiting(char** argv) {
   // Where the program cannot be executed again it still runs, only less politely.
 }
 
-int run_program(const std::string& name, const std::function<int()>& body) {
-  try {
-    return body();
-  } catch (const Error& e) {
-    std::fprintf(stderr, "error: %s\n", e.what());
-    return static_cast<int>(e.code());
-  } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "error: %s: out of memory; --dry-run prints what a configuration needs\n", name.c_str());
-    return static_cast<int>(ExitCode::kIo);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "error: internal error in %s: %s; this is a fault of thinwire, please report it\n",
-                 name.c_str(), e.what());
-    return static_cast<int>(ExitCode::kInternal);
-  }
-}
-
 int run_job(const std::string& name, const std::function<int(Job&)>& body) {
-  return run_program(name, [&]() -> int {
+  const auto run = [&]() -> int {
     std::optional<Job> opened;
     try {
       opened.emplace();
@@ -105,7 +89,8 @@ int run_job(const std::string& name, const std::function<int(Job&)>& body) {
       job.end_all(ExitCode::kInternal, e.what());
       throw;
     }
-  });
+  };
+  return run_program(name, run, kMemoryHint);
 }
 
 void install_signal_handlers() {

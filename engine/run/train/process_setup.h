@@ -5,6 +5,8 @@
 #include <functional>
 #include <string>
 
+#include "engine/base/core/program.h"
+
 namespace thinwire {
 
 // OpenMP threads that spin while idle were measured to cost 100 times the CPU time on shared cores. The runtime reads
@@ -13,10 +15,10 @@ void ensure_passive_waiting(char** argv);
 
 class Job;
 
-// Runs body(); an Error becomes "error: ..." on stderr and its exit code, anything else 70. Returns the exit code.
-int run_program(const std::string& name, const std::function<int()>& body);
+// For run_program.
+inline constexpr char kMemoryHint[] = "; --dry-run prints what a configuration needs";
 
-// The same for a program of several ranks, started together or alone: a failure that all ranks agreed on is printed by
+// run_program for several ranks, started together or alone: a failure that all ranks agreed on is printed by
 // rank 0 and every rank returns its code; a failure of one rank is printed by that rank, which then ends the others
 // with its code. Returns the exit code; by then MPI is finalised.
 int run_job(const std::string& name, const std::function<int(Job&)>& body);

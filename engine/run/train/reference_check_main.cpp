@@ -2,7 +2,6 @@
 #include <CLI/CLI.hpp>
 
 #include "engine/base/core/error.h"
-#include "engine/base/core/version.h"
 #include "engine/base/ops/ops.h"
 #include "engine/run/train/process_setup.h"
 #include "engine/run/train/reference_compare.h"
@@ -14,21 +13,10 @@ int main(int argc, char** argv) {
     CLI::App app{
         "Compares logits, loss, gradients and ten optimizer steps with dumps of an independent framework. Exit code 0 "
         "only if all hold."};
-    bool version = false;
     std::vector<std::string> arguments;
-    app.add_flag("--version", version, "version, git hash, backends and instruction set");
+    add_version(app, "reference_check", [] { return cpu_ops().isa(); });
     app.add_option("arguments", arguments, "directories, and configuration overrides key=value");
-    try {
-      app.parse(argc, argv);
-    } catch (const CLI::CallForHelp& e) {
-      return app.exit(e);
-    } catch (const CLI::ParseError& e) {
-      throw_usage(std::string("reference_check: ") + e.what());
-    }
-    if (version) {
-      std::fputs(version_text("reference_check", cpu_ops().isa()).c_str(), stdout);
-      return 0;
-    }
+    if (const auto code = parse_command_line(app, "reference_check", argc, argv)) return *code;
     std::vector<std::string> directories, overrides;
     for (const std::string& a : arguments) (a.find('=') == std::string::npos ? directories : overrides).push_back(a);
     if (directories.empty())

@@ -104,7 +104,7 @@ int run(const Options& o, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   ensure_passive_waiting(argv);
-  return run_program("train", [&]() -> int {
+  const auto program = [&]() -> int {
     Options o;
     CLI::App app{
         "Trains a GPT-2, GPT-NeoX or Llama model as a JSON configuration says. Exit codes: 0 finished, 64 usage, 65 "
@@ -113,9 +113,9 @@ int main(int argc, char** argv) {
         "(requeue), 76 diverged, 78 bad "
         "configuration."};
     app.set_help_flag("");
-    bool help = false, version = false;
+    bool help = false;
     app.add_flag("-h,--help", help, "this text and every configuration key");
-    app.add_flag("--version", version, "version, git hash, backends and instruction set");
+    add_version(app, "train", [] { return cpu_ops().isa(); });
     app.add_option("--config", o.configs, "configuration file; may be given several times, later ones win")
         ->allow_extra_args(false);
     app.add_flag("--dry-run", o.dry_run, "print parameters, memory, FLOPs and bytes, or every violation, and exit");
@@ -127,18 +127,10 @@ int main(int argc, char** argv) {
     app.add_option("--format", o.format, "of --print-schedule: text or svg")->check(CLI::IsMember({"text", "svg"}));
     app.add_flag("--allow-faults", o.allow_faults, "permit the key `faults`, which injects failures for tests");
     app.add_option("overrides", o.overrides, "key.sub=value, as JSON or text");
-    try {
-      app.parse(argc, argv);
-    } catch (const CLI::ParseError& e) {
-      throw_usage(std::string("train: ") + e.what() + " (train --help lists everything)");
-    }
+    if (const auto code = parse_command_line(app, "train", argc, argv)) return *code;
     if (help) {
       std::fputs(app.help().c_str(), stdout);
       std::fputs(help_text().c_str(), stdout);
-      return 0;
-    }
-    if (version) {
-      std::fputs(version_text("train", cpu_ops().isa()).c_str(), stdout);
       return 0;
     }
     for (const std::string& text : o.overrides) {
@@ -146,5 +138,6 @@ int main(int argc, char** argv) {
         throw_usage("train: \"" + text + "\" is not key=value; configuration files follow --config");
     }
     return run(o, argc, argv);
-  });
+  };
+  return run_program("train", program, kMemoryHint);
 }

@@ -1,0 +1,68 @@
+// The one place where exceptions become exit codes.
+#include "engine/base/core/program.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <new>
+
+#include "engine/base/core/error.h"
+#include "engine/base/core/version.h"
+
+namespace thinwire {
+
+Failure failure_of(const std::function<void()>& action, const std::string& without_memory) {
+  const auto failed = [](ExitCode code, const std::string& message) {
+    return Failure{static_cast<int>(code), message};
+  };
+  try {
+    action();
+    return {};
+  } catch (const Error& e) {
+    return failed(e.code(), e.what());
+  } catch (const std::bad_alloc&) {
+    return failed(ExitCode::kIo, without_memory);
+  } catch (const std::filesystem::filesystem_error& e) {
+    return failed(ExitCode::kIo, e.what());
+  } catch (const std::exception& e) {
+    return failed(ExitCode::kInternal, e.what());
+  }
+}
+
+int run_program(const std::string& name, const std::function<int()>& body, const char* memory_hint) {
+  try {
+    return body();
+  } catch (const Error& e) {
+    std::fprintf(stderr, "error: %s\n", e.what());
+    return static_cast<int>(e.code());
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "error: %s: out of memory%s\n", name.c_str(), memory_hint);
+    return static_cast<int>(ExitCode::kIo);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "error: internal error in %s: %s; this is a fault of thinwire, please report it\n",
+                 name.c_str(), e.what());
+    return static_cast<int>(ExitCode::kInternal);
+  }
+}
+
+void add_version(CLI::App& app, const std::string& program, const std::function<std::string()>& isa) {
+  const auto text = [=] {
+    std::string version = version_text(program, isa());
+    version.pop_back();  // the line end comes with the printing
+    return version;
+  };
+  app.set_version_flag("--version", text, "version, git hash, backends and instruction set");
+}
+
+std::optional<int> parse_command_line(CLI::App& app, const std::string& program, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+    return std::nullopt;
+  } catch (const CLI::Success& e) {
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    throw_usage(program + ": " + e.what() + " (" + program + " --help)");
+  }
+}
+
+}  // namespace thinwire

@@ -1,0 +1,30 @@
+// What every program does around its work: its command line, and exceptions that become exit codes or words for others.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace thinwire {
+
+// How an action failed, for whoever passes it on to other ranks or to a log; code 0: it did not.
+struct Failure {
+  int code = 0;
+  std::string message;
+};
+Failure failure_of(const std::function<void()>& action, const std::string& without_memory = "out of memory");
+
+// Runs body(); an Error becomes "error: ..." on stderr and its exit code, anything else 70. Returns the exit code.
+// memory_hint: what stands behind "out of memory".
+int run_program(const std::string& name, const std::function<int()>& body, const char* memory_hint = "");
+
+// Adds --version, which prints version_text(program, isa()).
+void add_version(CLI::App& app, const std::string& program, const std::function<std::string()>& isa);
+// Reads the command line; the exit code where help or the version was all that was asked for. Throws Error(kUsage).
+std::optional<int> parse_command_line(CLI::App& app, const std::string& program, int argc, char** argv);
+
+}  // namespace thinwire

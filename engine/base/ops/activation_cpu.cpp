@@ -1,6 +1,6 @@
 // Cuts the tensors of activation functions into blocks.
 
-#include "engine/base/ops/flat_kernels.h"
+#include "engine/base/ops/kernels.h"
 #include "engine/base/ops/op_list.h"
 #include "engine/base/ops/parallel_for.h"
 

@@ -33,29 +33,10 @@ struct GeluForwardBody {
   }
 };
 
-template <typename T, bool kTanh>
-struct GeluBackwardBody {
-  static constexpr int kWidth = kVector<T>;
-  const T *x, *dy;
-  T* dx;
-  template <int W>
-  struct Data {
-    T x[W], dy[W];
-  };
-  template <int W>
-  TW_DEVICE void load(int64_t i, Data<W>& d) const {
-    load_values<W>(x + i, d.x);
-    load_values<W>(dy + i, d.dy);
-  }
-  template <int W>
-  TW_DEVICE void finish(int64_t i, const Data<W>& d) const {
-    float out[W];
-    TW_UNROLL
-    for (int k = 0; k < W; ++k) {
-      const float v = widen(d.x[k]);
-      out[k] = widen(d.dy[k]) * (kTanh ? gelu_tanh_slope<kFast<T>>(v) : gelu_exact_slope<kFast<T>>(v));
-    }
-    store_floats<W>(dx + i, out);
+template <bool kTanh, bool kFastMath>
+struct GeluGradient {
+  TW_DEVICE float operator()(float x, float dy) const {
+    return dy * (kTanh ? gelu_tanh_slope<kFastMath>(x) : gelu_exact_slope<kFastMath>(x));
   }
 };
 
@@ -141,16 +122,13 @@ void gelu_forward_cuda(Exec& exec, const GeluForward& op) {
 }
 
 void gelu_backward_cuda(Exec& exec, const GeluBackward& op) {
-  const int64_t n = op.x.count();
   CudaQueue queue(exec);
   with_storage(op.x.dtype, [&](auto type) {
     using T = decltype(type);
-    const T *x = op.x.as<T>(), *dy = op.dy.as<T>();
-    T* dx = op.dx.as<T>();
     if (op.kind == GeluKind::kTanh)
-      launch_flat<2>(queue, "gelu_backward", GeluBackwardBody<T, true>{x, dy, dx}, n, aligned16(x, dy, dx));
+      launch_pairs<2, T>(queue, "gelu_backward", op.x, op.dy, op.dx, GeluGradient<true, kFast<T>>{});
     else
-      launch_flat<2>(queue, "gelu_backward", GeluBackwardBody<T, false>{x, dy, dx}, n, aligned16(x, dy, dx));
+      launch_pairs<2, T>(queue, "gelu_backward", op.x, op.dy, op.dx, GeluGradient<false, kFast<T>>{});
   });
 }
 

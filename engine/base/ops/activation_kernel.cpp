@@ -1,5 +1,5 @@
 // GELU and SwiGLU with one exponential each, written so that both tails keep their relative accuracy.
-#include "engine/base/ops/flat_kernels.h"
+#include "engine/base/ops/kernels.h"
 #include "engine/base/ops/simd.h"
 
 namespace thinwire::TW_ISA {

@@ -22,15 +22,15 @@ struct BackwardTiles {
   float *queries, *query_steps, *douts, *dout_steps, *lse, *delta, *dq;
   int64_t words, floats, bytes;
 
-  TW_INLINE BackwardTiles(const AttentionArgs& args, int64_t queries_at_a_time, int64_t keys, void* scratch)
-      : words(row_words<Form>(args.shape.head_dim)), floats(row_floats(args.shape.head_dim)) {
+  TW_INLINE BackwardTiles(const AttentionBackward& op, int64_t queries_at_a_time, int64_t keys, void* scratch)
+      : words(row_words<Form>(op.shape.head_dim)), floats(row_floats(op.shape.head_dim)) {
     Cutter cut{(char*)scratch};
-    const int64_t states = (queries_at_a_time + kStrip - 1) / kStrip * args.shape.heads_per_group;
+    const int64_t states = (queries_at_a_time + kStrip - 1) / kStrip * op.shape.heads_per_group;
     key_rows = cut.take(kKeys * words);
     value_rows = cut.take(kKeys * words);
     scores = cut.take(kKeys * kStrip);
     grads = cut.take(kKeys * kStrip);
-    factors = cut.take(args.dropout.active ? kKeys * kStrip : 0);
+    factors = cut.take(op.dropout.p > 0.0f ? kKeys * kStrip : 0);
     if constexpr (Form::kPack == 1) {
       key_steps = key_rows;
       p_rows = scores;
@@ -149,21 +149,21 @@ TW_INLINE void gradient_column(const BackwardTiles<Form>& tiles, int64_t t, cons
 // Fills the states of queries [q_first, q_end): packed queries and output gradients, lse in units of log2, delta, zero
 // sums.
 template <class Form>
-void prepare_queries(const AttentionArgs& args, const AttentionRange& range, int64_t q_first, int64_t q_end,
+void prepare_queries(const AttentionBackward& op, const AttentionRange& range, int64_t q_first, int64_t q_end,
                      int64_t strips, const BackwardTiles<Form>& tiles) {
   using Element = typename Form::Element;
-  const AttentionShape& shape = args.shape;
+  const AttentionShape& shape = op.shape;
   const int64_t d = shape.head_dim, members = shape.heads_per_group, heads = shape.groups * members;
   for (int64_t head = 0; head < members; ++head) {
     const int64_t h = range.group * members + head;
     for (int64_t q0 = q_first, state = head * strips; q0 < q_end; q0 += kStrip, ++state) {
       const int64_t nq = smaller(kStrip, q_end - q0);
       const int64_t row0 = range.batch * shape.q_len + q0;
-      pack_both<Form>(head_at<Element>(args.q, args.q_at, range.batch, q0, range.group, head), args.q_at.token, nq, d,
+      pack_both<Form>(head_at<Element>(op.q.data, op.q_at, range.batch, q0, range.group, head), op.q_at.token, nq, d,
                       tiles.words, tiles.rows, tiles.queries + state * tiles.words * kStrip,
-                      tiles.query_steps + state * kStrip / Form::kPack * tiles.floats, args.q_at.group);
-      const Element* dout = (const Element*)args.dout + (row0 * heads + h) * d;
-      const Element* out = (const Element*)args.out + (row0 * heads + h) * d;
+                      tiles.query_steps + state * kStrip / Form::kPack * tiles.floats, op.q_at.group);
+      const Element* dout = (const Element*)op.dout.data + (row0 * heads + h) * d;
+      const Element* out = (const Element*)op.out.data + (row0 * heads + h) * d;
       pack_both<Form>(dout, heads * d, nq, d, tiles.words, tiles.rows, tiles.douts + state * tiles.words * kStrip,
                       tiles.dout_steps + state * kStrip / Form::kPack * tiles.floats, members * d);
       float* lse = tiles.lse + state * kStrip;
@@ -171,7 +171,7 @@ void prepare_queries(const AttentionArgs& args, const AttentionRange& range, int
       fill(lse, kStrip, 0.0f);
       fill(delta, kStrip, 0.0f);
       for (int64_t t = 0; t < nq; ++t) {
-        lse[t] = args.lse[(range.batch * heads + h) * shape.q_len + q0 + t] * kLog2e;
+        lse[t] = ((float*)op.lse.data)[(range.batch * heads + h) * shape.q_len + q0 + t] * kLog2e;
         prefetch_row(out + t * heads * d, members * d, d);
         delta[t] = dot(dout + t * heads * d, out + t * heads * d, d);
       }
@@ -181,18 +181,18 @@ void prepare_queries(const AttentionArgs& args, const AttentionRange& range, int
 }
 
 template <class Form>
-void backward_range(const AttentionArgs& args, const AttentionRange& range, int64_t queries_at_a_time, bool want_dq,
-                    bool want_dkv, void* scratch) {
+void backward_range(const AttentionBackward& op, const DropoutPlan& dropout, const AttentionRange& range,
+                    int64_t queries_at_a_time, bool want_dq, bool want_dkv, void* scratch) {
   using Element = typename Form::Element;
   using Multiply = typename Form::Multiply;
   constexpr int64_t kPack = Form::kPack;
-  const AttentionShape& shape = args.shape;
+  const AttentionShape& shape = op.shape;
   const int64_t d = shape.head_dim, members = shape.heads_per_group;
   const int64_t behind = shape.kv_len - shape.q_len;  // query t sees keys 0 .. t + behind
-  const BackwardTiles<Form> tiles(args, queries_at_a_time, want_dkv ? range.k_end - range.k_first : 0, scratch);
+  const BackwardTiles<Form> tiles(op, queries_at_a_time, want_dkv ? range.k_end - range.k_first : 0, scratch);
   const int64_t words = tiles.words, floats = tiles.floats;
   const int64_t steps = (d + kPack - 1) / kPack, strips = queries_at_a_time / kStrip;
-  const VecF unit = splat(args.scale * kLog2e);
+  const VecF unit = splat(op.scale * kLog2e);
   if (want_dkv) {
     fill(tiles.dk, (range.k_end - range.k_first) * floats, 0.0f);
     fill(tiles.dv, (range.k_end - range.k_first) * floats, 0.0f);
@@ -202,16 +202,16 @@ void backward_range(const AttentionArgs& args, const AttentionRange& range, int6
     const int64_t q_end = smaller(range.q_end, q_first + queries_at_a_time);
     const int64_t k_end = smaller(range.k_end, q_end + behind);
     if (k_end <= range.k_first) continue;
-    prepare_queries<Form>(args, range, q_first, q_end, strips, tiles);
+    prepare_queries<Form>(op, range, q_first, q_end, strips, tiles);
 
     for (int64_t k0 = range.k_first; k0 < k_end; k0 += kKeys) {
       const int64_t tile_keys = smaller(kKeys, k_end - k0);
-      const Element* k = head_at<Element>(args.k, args.k_at, range.batch, k0, range.group, 0);
-      const Element* v = head_at<Element>(args.v, args.v_at, range.batch, k0, range.group, 0);
-      pack_rows<Form>(k, args.k_at.token, tile_keys, d, tiles.key_rows, args.k_at.group);
-      pack_rows<Form>(v, args.v_at.token, tile_keys, d, tiles.value_rows, args.v_at.group);
+      const Element* k = head_at<Element>(op.k.data, op.k_at, range.batch, k0, range.group, 0);
+      const Element* v = head_at<Element>(op.v.data, op.v_at, range.batch, k0, range.group, 0);
+      pack_rows<Form>(k, op.k_at.token, tile_keys, d, tiles.key_rows, op.k_at.group);
+      pack_rows<Form>(v, op.v_at.token, tile_keys, d, tiles.value_rows, op.v_at.group);
       if constexpr (kPack > 1) {
-        if (want_dq) pack_steps<Form>(k, args.k_at.token, tile_keys, d, tiles.key_steps);
+        if (want_dq) pack_steps<Form>(k, op.k_at.token, tile_keys, d, tiles.key_steps);
       }
       for (int64_t head = 0; head < members; ++head) {
         for (int64_t q0 = q_first, state = head * strips; q0 < q_end; q0 += kStrip, ++state) {
@@ -224,13 +224,14 @@ void backward_range(const AttentionArgs& args, const AttentionRange& range, int6
                                    vectors, shift, tiles.scores);
           product_scores<Multiply>(tiles.value_rows, words, tiles.douts + state * words * kStrip, kStrip, steps, nk,
                                    vectors, shift, tiles.grads);
-          if (args.dropout.active) {
-            dropout_tile(args, range.batch, range.group * members + head, q0, nq, k0, nk, shift, tiles.factors);
+          if (dropout.active) {
+            dropout_tile(dropout, shape, range.batch, range.group * members + head, q0, nq, k0, nk, shift,
+                         tiles.factors);
           }
           for (int64_t t = 0; t < nq; t += kLanes) {
             const Column see(nk, t + shift);
             const VecF lse = load(tiles.lse + state * kStrip + t), delta = load(tiles.delta + state * kStrip + t);
-            if (args.dropout.active)
+            if (dropout.active)
               gradient_column<Form, true>(tiles, t, see, nk, unit, lse, delta);
             else
               gradient_column<Form, false>(tiles, t, see, nk, unit, lse, delta);
@@ -252,48 +253,29 @@ void backward_range(const AttentionArgs& args, const AttentionRange& range, int6
     for (int64_t head = 0; head < members; ++head) {
       for (int64_t q = q_first; q < q_end; ++q) {
         const int64_t state = head * strips + (q - q_first) / kStrip, t = (q - q_first) % kStrip;
-        Element* dq = (Element*)head_at<Element>(args.dq, args.q_at, range.batch, q, range.group, head);
-        write_row(tiles.dq + (state * kStrip + t) * floats, d, args.scale, dq);
+        Element* dq = (Element*)head_at<Element>(op.dq.data, op.q_at, range.batch, q, range.group, head);
+        write_row(tiles.dq + (state * kStrip + t) * floats, d, op.scale, dq);
       }
     }
   }
 
   if (!want_dkv) return;
   for (int64_t key = range.k_first; key < range.k_end; ++key) {
-    Element* dk = (Element*)head_at<Element>(args.dk, args.k_at, range.batch, key, range.group, 0);
-    Element* dv = (Element*)head_at<Element>(args.dv, args.v_at, range.batch, key, range.group, 0);
-    write_row(tiles.dk + (key - range.k_first) * floats, d, args.scale, dk);
+    Element* dk = (Element*)head_at<Element>(op.dk.data, op.k_at, range.batch, key, range.group, 0);
+    Element* dv = (Element*)head_at<Element>(op.dv.data, op.v_at, range.batch, key, range.group, 0);
+    write_row(tiles.dk + (key - range.k_first) * floats, d, op.scale, dk);
     write_row(tiles.dv + (key - range.k_first) * floats, d, 1.0f, dv);
   }
 }
 
-#ifdef __AVX512BF16__
-using Bf16Form = PairForm;
-#else
-using Bf16Form = FloatForm<Bf16>;
-#endif
-
-int64_t backward_scratch(const AttentionArgs& args, int64_t queries, int64_t keys) {
-  switch (args.dtype) {
-    case DType::f32:
-      return BackwardTiles<FloatForm<float>>(args, queries, keys, nullptr).bytes;
-    case DType::bf16:
-      return BackwardTiles<Bf16Form>(args, queries, keys, nullptr).bytes;
-    default:
-      return BackwardTiles<FloatForm<Fp16>>(args, queries, keys, nullptr).bytes;
-  }
+int64_t backward_scratch(const AttentionBackward& op, int64_t queries, int64_t keys) {
+  return with_form(op.q.dtype, [&]<class Form>(Form) { return BackwardTiles<Form>(op, queries, keys, nullptr).bytes; });
 }
 
-void backward_run(const AttentionArgs& args, const AttentionRange& range, int64_t queries, bool want_dq, bool want_dkv,
-                  void* scratch) {
-  switch (args.dtype) {
-    case DType::f32:
-      return backward_range<FloatForm<float>>(args, range, queries, want_dq, want_dkv, scratch);
-    case DType::bf16:
-      return backward_range<Bf16Form>(args, range, queries, want_dq, want_dkv, scratch);
-    default:
-      return backward_range<FloatForm<Fp16>>(args, range, queries, want_dq, want_dkv, scratch);
-  }
+void backward_run(const AttentionBackward& op, const DropoutPlan& dropout, const AttentionRange& range, int64_t queries,
+                  bool want_dq, bool want_dkv, void* scratch) {
+  with_form(op.q.dtype,
+            [&]<class Form>(Form) { backward_range<Form>(op, dropout, range, queries, want_dq, want_dkv, scratch); });
 }
 
 }  // namespace

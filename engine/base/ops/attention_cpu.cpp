@@ -10,23 +10,6 @@
 namespace thinwire {
 namespace {
 
-template <typename Op>
-AttentionArgs common_args(const Op& op) {
-  AttentionArgs args;
-  args.dtype = op.q.dtype;
-  args.shape = op.shape;
-  args.scale = op.scale;
-  args.q = op.q.data;
-  args.k = op.k.data;
-  args.v = op.v.data;
-  args.q_at = op.q_at;
-  args.k_at = op.k_at;
-  args.v_at = op.v_at;
-  args.out = op.out.data;
-  args.lse = static_cast<float*>(op.lse.data);
-  return args;
-}
-
 DropoutPlan plan_dropout(const Dropout& dropout, const AttentionShape& s) {
   const int64_t per_head = s.q_len * s.kv_len;
   DropoutPlan plan = make_dropout_plan(dropout, s.batch, s.heads() * per_head);
@@ -75,40 +58,24 @@ int64_t padded(int64_t bytes) {
   return (bytes / 128 + 1) * 128 + 64;
 }
 
-int64_t forward_bytes(const AttentionArgs& args) {
-  return padded(TW_PICK_BF16_KERNELS(attention_forward_kernels)
-                    .scratch(args, std::min(forward_block(args.shape), args.shape.q_len)));
+int64_t scratch_bytes(const AttentionForward& op, int) {
+  return padded(
+      TW_PICK_BF16_KERNELS(attention_forward_kernels).scratch(op, std::min(forward_block(op.shape), op.shape.q_len)));
 }
 
-int64_t backward_bytes(const AttentionArgs& args, int threads) {
-  const int64_t keys = split_backward(args.shape, threads) ? std::min(kKeyPiece, args.shape.kv_len) : args.shape.kv_len;
-  return padded(TW_PICK_BF16_KERNELS(attention_backward_kernels).scratch(args, backward_block(args.shape), keys));
-}
-
-AttentionArgs backward_args(const AttentionBackward& op) {
-  AttentionArgs args = common_args(op);
-  args.dout = op.dout.data;
-  args.dq = op.dq.data;
-  args.dk = op.dk.data;
-  args.dv = op.dv.data;
-  args.dropout = plan_dropout(op.dropout, op.shape);
-  return args;
-}
-
-AttentionArgs forward_args(const AttentionForward& op) {
-  AttentionArgs args = common_args(op);
-  args.dropout = plan_dropout(op.dropout, op.shape);
-  return args;
+int64_t scratch_bytes(const AttentionBackward& op, int threads) {
+  const int64_t keys = split_backward(op.shape, threads) ? std::min(kKeyPiece, op.shape.kv_len) : op.shape.kv_len;
+  return padded(TW_PICK_BF16_KERNELS(attention_backward_kernels).scratch(op, backward_block(op.shape), keys));
 }
 
 }  // namespace
 
 int64_t attention_forward_scratch(const AttentionForward& op, int threads) {
-  return forward_bytes(forward_args(op)) * std::max(threads, 1);
+  return scratch_bytes(op, threads) * std::max(threads, 1);
 }
 
 int64_t attention_backward_scratch(const AttentionBackward& op, int threads) {
-  return backward_bytes(backward_args(op), std::max(threads, 1)) * std::max(threads, 1);
+  return scratch_bytes(op, std::max(threads, 1)) * std::max(threads, 1);
 }
 
 // q, k, v (and dq, dk, dv) share one dtype: fp32, bf16 or fp16. Arithmetic is fp32; with AVX512-BF16, bf16 operands, P
@@ -116,32 +83,33 @@ int64_t attention_backward_scratch(const AttentionBackward& op, int threads) {
 // with one another (interleaved), not with the inputs.
 void attention_forward_cpu(Exec& exec, const AttentionForward& op) {
   const AttentionShape& s = op.shape;
-  const AttentionArgs args = forward_args(op);
+  const DropoutPlan dropout = plan_dropout(op.dropout, s);
   const AttentionForwardKernels& kernels = TW_PICK_BF16_KERNELS(attention_forward_kernels);
   const int threads = std::max(exec.threads, 1);
-  const int64_t bytes = forward_bytes(args);
+  const int64_t bytes = scratch_bytes(op, threads);
   std::byte* scratch = cpu_state(exec).scratch(static_cast<size_t>(bytes * threads)).data();
 
   const int64_t block = forward_block(s), blocks = blocks_of(s.q_len, block), units = s.batch * s.groups;
   deal_out(threads, blocks * units, s.groups, scratch, bytes, [&](int64_t task, std::byte* mine) {
     // The last queries see most keys: they go first, and what is left for the end is short.
     const int64_t unit = task % units, q_first = (blocks - 1 - task / units) * block;
-    kernels.run(args, {unit / s.groups, unit % s.groups, q_first, std::min(s.q_len, q_first + block), 0, 0}, mine);
+    kernels.run(op, dropout, {unit / s.groups, unit % s.groups, q_first, std::min(s.q_len, q_first + block), 0, 0},
+                mine);
   });
 }
 
 void attention_backward_cpu(Exec& exec, const AttentionBackward& op) {
   const AttentionShape& s = op.shape;
-  const AttentionArgs args = backward_args(op);
+  const DropoutPlan dropout = plan_dropout(op.dropout, s);
   const AttentionBackwardKernels& kernels = TW_PICK_BF16_KERNELS(attention_backward_kernels);
   const int threads = std::max(exec.threads, 1);
-  const int64_t bytes = backward_bytes(args, threads);
+  const int64_t bytes = scratch_bytes(op, threads);
   std::byte* scratch = cpu_state(exec).scratch(static_cast<size_t>(bytes * threads)).data();
 
   const int64_t block = backward_block(s), units = s.batch * s.groups;
   if (!split_backward(s, threads)) {
     deal_out(threads, units, s.groups, scratch, bytes, [&](int64_t unit, std::byte* mine) {
-      kernels.run(args, {unit / s.groups, unit % s.groups, 0, s.q_len, 0, s.kv_len}, block, true, true, mine);
+      kernels.run(op, dropout, {unit / s.groups, unit % s.groups, 0, s.q_len, 0, s.kv_len}, block, true, true, mine);
     });
     return;
   }
@@ -152,11 +120,11 @@ void attention_backward_cpu(Exec& exec, const AttentionBackward& op) {
     if (part < pieces) {  // the first keys are seen by most queries
       range.k_first = part * kKeyPiece;
       range.k_end = std::min(s.kv_len, range.k_first + kKeyPiece);
-      kernels.run(args, range, block, false, true, mine);
+      kernels.run(op, dropout, range, block, false, true, mine);
     } else {
       range.q_first = (blocks - 1 - (part - pieces)) * block;
       range.q_end = std::min(s.q_len, range.q_first + block);
-      kernels.run(args, range, block, true, false, mine);
+      kernels.run(op, dropout, range, block, true, false, mine);
     }
   });
 }

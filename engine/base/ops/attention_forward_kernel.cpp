@@ -17,16 +17,16 @@ struct ForwardTiles {
   float *queries, *sums, *maximum, *total;
   int64_t words, floats, strips, bytes;
 
-  TW_INLINE ForwardTiles(const AttentionArgs& args, int64_t query_count, void* scratch)
-      : words(row_words<Form>(args.shape.head_dim)),
-        floats(row_floats(args.shape.head_dim)),
+  TW_INLINE ForwardTiles(const AttentionForward& op, int64_t query_count, void* scratch)
+      : words(row_words<Form>(op.shape.head_dim)),
+        floats(row_floats(op.shape.head_dim)),
         strips((query_count + kStrip - 1) / kStrip) {
     Cutter cut{(char*)scratch};
-    const int64_t states = strips * args.shape.heads_per_group;
+    const int64_t states = strips * op.shape.heads_per_group;
     keys = cut.take(kKeys * words);
     values = cut.take(kKeys / Form::kPack * floats);
     scores = cut.take(kKeys * kStrip);
-    factors = cut.take(args.dropout.active ? kKeys * kStrip : 0);
+    factors = cut.take(op.dropout.p > 0.0f ? kKeys * kStrip : 0);
     alpha = cut.take(kStrip);
     queries = cut.take(states * words * kStrip);
     sums = cut.take(states * floats * kStrip);
@@ -121,23 +121,23 @@ TW_INLINE void softmax_column(float* scores, const Column& see, int64_t nk, VecF
 }
 
 template <class Form>
-void forward_range(const AttentionArgs& args, const AttentionRange& range, void* scratch) {
+void forward_range(const AttentionForward& op, const DropoutPlan& dropout, const AttentionRange& range, void* scratch) {
   using Element = typename Form::Element;
   using Multiply = typename Form::Multiply;
-  const AttentionShape& shape = args.shape;
+  const AttentionShape& shape = op.shape;
   const int64_t d = shape.head_dim, members = shape.heads_per_group;
-  const ForwardTiles<Form> tiles(args, range.q_end - range.q_first, scratch);
+  const ForwardTiles<Form> tiles(op, range.q_end - range.q_first, scratch);
   const int64_t words = tiles.words, floats = tiles.floats;
   const int64_t steps = (d + Form::kPack - 1) / Form::kPack;
-  const VecF unit = splat(args.scale * kLog2e);
+  const VecF unit = splat(op.scale * kLog2e);
 
   for (int64_t head = 0, state = 0; head < members; ++head) {
     for (int64_t strip = 0; strip < tiles.strips; ++strip, ++state) {
       const int64_t q0 = range.q_first + strip * kStrip, nq = smaller(kStrip, range.q_end - q0);
       // The sums' memory holds the rows while they are turned: row_words <= row_floats.
       float* rows = tiles.sums + state * floats * kStrip;
-      pack_rows<Form>(head_at<Element>(args.q, args.q_at, range.batch, q0, range.group, head), args.q_at.token, nq, d,
-                      rows, args.q_at.group);
+      pack_rows<Form>(head_at<Element>(op.q.data, op.q_at, range.batch, q0, range.group, head), op.q_at.token, nq, d,
+                      rows, op.q_at.group);
       transpose_rows(rows, words, nq, tiles.queries + state * words * kStrip, kStrip);
       fill(rows, floats * kStrip, 0.0f);
       fill(tiles.maximum + state * kStrip, kStrip, -__builtin_inff());
@@ -148,10 +148,10 @@ void forward_range(const AttentionArgs& args, const AttentionRange& range, void*
   const int64_t behind = shape.kv_len - shape.q_len;  // query t sees keys 0 .. t + behind
   for (int64_t k0 = 0; k0 < range.q_end + behind; k0 += kKeys) {
     const int64_t tile_keys = smaller(kKeys, range.q_end + behind - k0);
-    pack_rows<Form>(head_at<Element>(args.k, args.k_at, range.batch, k0, range.group, 0), args.k_at.token, tile_keys, d,
-                    tiles.keys, args.k_at.group);
-    pack_steps<Form>(head_at<Element>(args.v, args.v_at, range.batch, k0, range.group, 0), args.v_at.token, tile_keys,
-                     d, tiles.values, args.v_at.group);
+    pack_rows<Form>(head_at<Element>(op.k.data, op.k_at, range.batch, k0, range.group, 0), op.k_at.token, tile_keys, d,
+                    tiles.keys, op.k_at.group);
+    pack_steps<Form>(head_at<Element>(op.v.data, op.v_at, range.batch, k0, range.group, 0), op.v_at.token, tile_keys, d,
+                     tiles.values, op.v_at.group);
     for (int64_t head = 0, state = 0; head < members; ++head) {
       for (int64_t strip = 0; strip < tiles.strips; ++strip, ++state) {
         const int64_t q0 = range.q_first + strip * kStrip, nq = smaller(kStrip, range.q_end - q0);
@@ -161,14 +161,14 @@ void forward_range(const AttentionArgs& args, const AttentionRange& range, void*
         const int64_t vectors = (nq + kLanes - 1) / kLanes;
         product_scores<Multiply>(tiles.keys, words, tiles.queries + state * words * kStrip, kStrip, steps, nk, vectors,
                                  shift, tiles.scores);
-        if (args.dropout.active) {
-          dropout_tile(args, range.batch, range.group * members + head, q0, nq, k0, nk, shift, tiles.factors);
+        if (dropout.active) {
+          dropout_tile(dropout, shape, range.batch, range.group * members + head, q0, nq, k0, nk, shift, tiles.factors);
         }
         for (int64_t t = 0; t < nq; t += kLanes) {
           const Column see(nk, t + shift);
           float* maximum = tiles.maximum + state * kStrip + t;
           float* total = tiles.total + state * kStrip + t;
-          if (args.dropout.active) {
+          if (dropout.active) {
             softmax_column<Form, true>(tiles.scores + t, see, nk, unit, maximum, total, tiles.alpha + t,
                                        tiles.factors + t);
           } else {
@@ -186,47 +186,22 @@ void forward_range(const AttentionArgs& args, const AttentionRange& range, void*
     for (int64_t q = range.q_first; q < range.q_end; ++q) {
       const int64_t state = head * tiles.strips + (q - range.q_first) / kStrip, t = (q - range.q_first) % kStrip;
       const float total = tiles.total[state * kStrip + t];
-      Element* out = (Element*)args.out + ((range.batch * shape.q_len + q) * shape.groups * members + h) * d;
+      Element* out = (Element*)op.out.data + ((range.batch * shape.q_len + q) * shape.groups * members + h) * d;
       write_row(tiles.sums + (state * kStrip + t) * floats, d, 1.0f / total, out);
-      if (args.lse != nullptr) {
-        args.lse[(range.batch * shape.groups * members + h) * shape.q_len + q] =
+      if (op.lse.data != nullptr) {
+        ((float*)op.lse.data)[(range.batch * shape.groups * members + h) * shape.q_len + q] =
             (tiles.maximum[state * kStrip + t] + __builtin_log2f(total)) * kLn2;
       }
     }
   }
 }
 
-template <class Form>
-int64_t scratch_of(const AttentionArgs& args, int64_t queries) {
-  return ForwardTiles<Form>(args, queries, nullptr).bytes;
+int64_t forward_scratch(const AttentionForward& op, int64_t queries) {
+  return with_form(op.q.dtype, [&]<class Form>(Form) { return ForwardTiles<Form>(op, queries, nullptr).bytes; });
 }
 
-#ifdef __AVX512BF16__
-using Bf16Form = PairForm;
-#else
-using Bf16Form = FloatForm<Bf16>;
-#endif
-
-int64_t forward_scratch(const AttentionArgs& args, int64_t queries) {
-  switch (args.dtype) {
-    case DType::f32:
-      return scratch_of<FloatForm<float>>(args, queries);
-    case DType::bf16:
-      return scratch_of<Bf16Form>(args, queries);
-    default:
-      return scratch_of<FloatForm<Fp16>>(args, queries);
-  }
-}
-
-void forward_run(const AttentionArgs& args, const AttentionRange& range, void* scratch) {
-  switch (args.dtype) {
-    case DType::f32:
-      return forward_range<FloatForm<float>>(args, range, scratch);
-    case DType::bf16:
-      return forward_range<Bf16Form>(args, range, scratch);
-    default:
-      return forward_range<FloatForm<Fp16>>(args, range, scratch);
-  }
+void forward_run(const AttentionForward& op, const DropoutPlan& dropout, const AttentionRange& range, void* scratch) {
+  with_form(op.q.dtype, [&]<class Form>(Form) { forward_range<Form>(op, dropout, range, scratch); });
 }
 
 }  // namespace

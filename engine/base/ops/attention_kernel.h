@@ -18,21 +18,6 @@ namespace thinwire {
 constexpr int64_t kAttentionStrip = 64;  // queries of one tile
 constexpr int64_t kAttentionKeys = 64;   // keys of one tile
 
-// AttentionForward / AttentionBackward as plain pointers. The forward writes out and lse (or null); the backward reads
-// them.
-struct AttentionArgs {
-  DType dtype = DType::f32;
-  AttentionShape shape;
-  float scale = 1.0f;
-  const void *q = nullptr, *k = nullptr, *v = nullptr;
-  HeadLayout q_at, k_at, v_at;
-  void* out = nullptr;
-  float* lse = nullptr;
-  const void* dout = nullptr;
-  void *dq = nullptr, *dk = nullptr, *dv = nullptr;
-  DropoutPlan dropout;
-};
-
 // Queries [q_first, q_end) and keys [k_first, k_end) of all heads of one group of one sample. q_first is a multiple of
 // kAttentionStrip and k_first one of kAttentionKeys.
 struct AttentionRange {
@@ -42,20 +27,20 @@ struct AttentionRange {
 
 struct AttentionForwardKernels {
   // Bytes of scratch for a call with so many queries; does not depend on the number of keys.
-  int64_t (*scratch)(const AttentionArgs&, int64_t queries);
+  int64_t (*scratch)(const AttentionForward&, int64_t queries);
   // Writes out and lse of the range's queries; keys are all that the queries see (k_first and k_end are not read).
-  void (*run)(const AttentionArgs&, const AttentionRange&, void* scratch);
+  void (*run)(const AttentionForward&, const DropoutPlan&, const AttentionRange&, void* scratch);
 };
 TW_DECLARE_BF16_KERNELS(AttentionForwardKernels, attention_forward_kernels)
 
 struct AttentionBackwardKernels {
   // Bytes of scratch for a call with so many queries at a time and so many keys in its range.
-  int64_t (*scratch)(const AttentionArgs&, int64_t queries_at_a_time, int64_t keys);
+  int64_t (*scratch)(const AttentionBackward&, int64_t queries_at_a_time, int64_t keys);
   // Writes dq of the range's queries when want_dq (the range then holds all keys that they see), and dk and dv of the
   // range's keys when want_dkv (the range then holds all queries). Queries are taken so many at a time, a multiple of
   // the strip.
-  void (*run)(const AttentionArgs&, const AttentionRange&, int64_t queries_at_a_time, bool want_dq, bool want_dkv,
-              void* scratch);
+  void (*run)(const AttentionBackward&, const DropoutPlan&, const AttentionRange&, int64_t queries_at_a_time,
+              bool want_dq, bool want_dkv, void* scratch);
 };
 TW_DECLARE_BF16_KERNELS(AttentionBackwardKernels, attention_backward_kernels)
 

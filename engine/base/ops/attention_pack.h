@@ -26,6 +26,18 @@ struct PairForm {
 };
 #endif
 
+// Calls body with the form that elements of `dtype` take.
+template <class Body>
+TW_INLINE auto with_form(DType dtype, const Body& body) {
+  if (dtype == DType::f32) return body(FloatForm<float>());
+  if (dtype == DType::f16) return body(FloatForm<Fp16>());
+#ifdef __AVX512BF16__
+  return body(PairForm());
+#else
+  return body(FloatForm<Bf16>());
+#endif
+}
+
 // Words of a packed row of d elements, whole vectors; and floats of a row of d sums, whole vectors.
 template <class Form>
 TW_INLINE int64_t row_words(int64_t d) {

@@ -1,7 +1,6 @@
 // Softmax cross entropy of a row in two visits: maximum and sum together (online softmax, Milakov and Gimelshein 2018),
 // then the gradient.
-#include "engine/base/ops/cross_entropy_kernel.h"
-
+#include "engine/base/ops/kernels.h"
 #include "engine/base/ops/simd.h"
 
 namespace thinwire::TW_ISA {
@@ -68,68 +67,75 @@ TW_INLINE void gradient_of_row(T* row, int64_t valid_cols, int64_t cols, RowSum 
   if (valid_cols < cols) __builtin_memset(row + valid_cols, 0, (size_t)(cols - valid_cols) * sizeof(T));
 }
 
+// A row that counts for nothing: no loss, and no gradient where one is asked for.
 template <typename T>
-void rows(const CrossEntropyBlock& block, int64_t first, int64_t last) {
-  const CrossEntropyBlock b = block;
+TW_INLINE void clear_row(T* row, int64_t cols, float* loss, const float* scale) {
+  *loss = 0.0f;
+  if (scale != nullptr) __builtin_memset(row, 0, (size_t)cols * sizeof(T));
+}
+
+template <typename T>
+void rows(const CrossEntropy& op, int64_t cols, int64_t first, int64_t last) {
+  const int32_t* targets = (const int32_t*)op.targets.data;
+  const float *weights = (const float*)op.row_weight.data, *scale = (const float*)op.dlogits_scale.data;
+  float* loss = (float*)op.loss.data;
   for (int64_t r = first; r < last; ++r) {
-    T* row = (T*)b.logits + r * b.cols;
-    if (b.row_weight[r] == 0.0f) {
-      b.loss[r] = 0.0f;
-      if (b.scale != nullptr) __builtin_memset(row, 0, (size_t)b.cols * sizeof(T));
+    T* row = (T*)op.logits.data + r * cols;
+    if (weights[r] == 0.0f) {
+      clear_row(row, cols, loss + r, scale);
       continue;
     }
-    const RowSum s = row_sum(row, b.valid_cols);
-    const int64_t target = b.targets[r];
+    const RowSum s = row_sum(row, op.valid_cols);
+    const int64_t target = targets[r];
     const float logit = element(row + target);
-    b.loss[r] = __builtin_logf(s.sum) + (s.maximum - logit);
-    if (b.scale == nullptr) continue;
-    gradient_of_row(row, b.valid_cols, b.cols, s, b.row_weight[r] * b.scale[0], target, logit);
+    loss[r] = __builtin_logf(s.sum) + (s.maximum - logit);
+    if (scale == nullptr) continue;
+    gradient_of_row(row, op.valid_cols, cols, s, weights[r] * scale[0], target, logit);
   }
 }
 
 template <typename T>
-void statistics(const VocabBlock& vocab, int64_t first, int64_t last) {
-  const CrossEntropyBlock b = vocab.block;
+void statistics(const VocabStatistics& op, int64_t cols, int64_t valid, int64_t first, int64_t last) {
   for (int64_t r = first; r < last; ++r) {
-    const T* row = (const T*)b.logits + r * b.cols;
-    float* out = vocab.statistics + 3 * r;
+    const T* row = (const T*)op.logits.data + r * cols;
+    float* out = (float*)op.statistics.data + 3 * r;
     out[0] = out[1] = out[2] = 0.0f;
-    if (b.row_weight[r] == 0.0f) continue;
-    const RowSum s = row_sum(row, b.valid_cols);
+    if (((const float*)op.row_weight.data)[r] == 0.0f) continue;
+    const RowSum s = row_sum(row, valid);
     out[0] = s.maximum;
     out[1] = s.sum;
-    const int64_t target = b.targets[r] - vocab.first_col;
-    if (target >= 0 && target < b.valid_cols) out[2] = element(row + target);
+    const int64_t target = ((const int32_t*)op.targets.data)[r] - op.first_col;
+    if (target >= 0 && target < valid) out[2] = element(row + target);
   }
 }
 
 // Every rank does the same sums in the same order.
 template <typename T>
-void vocab_rows(const VocabBlock& vocab, int64_t first, int64_t last) {
-  const CrossEntropyBlock b = vocab.block;
+void vocab_rows(const VocabLoss& op, int64_t cols, int64_t valid, int64_t n, int64_t ranks, int64_t first,
+                int64_t last) {
+  const float *weights = (const float*)op.row_weight.data, *scale = (const float*)op.dlogits_scale.data;
+  float* loss = (float*)op.loss.data;
   for (int64_t r = first; r < last; ++r) {
-    T* row = (T*)b.logits + r * b.cols;
-    if (b.row_weight[r] == 0.0f) {
-      b.loss[r] = 0.0f;
-      if (b.scale != nullptr) __builtin_memset(row, 0, (size_t)b.cols * sizeof(T));
+    T* row = (T*)op.logits.data + r * cols;
+    if (weights[r] == 0.0f) {
+      clear_row(row, cols, loss + r, scale);
       continue;
     }
     RowSum s = {kLowest, 0.0f};
     float logit = 0.0f;
-    for (int64_t k = 0; k < vocab.ranks; ++k) {
-      const float* of = vocab.all + (k * vocab.n + r) * 3;
+    for (int64_t k = 0; k < ranks; ++k) {
+      const float* of = (const float*)op.all.data + (k * n + r) * 3;
       s.maximum = of[0] > s.maximum ? of[0] : s.maximum;
       logit += of[2];
     }
-    for (int64_t k = 0; k < vocab.ranks; ++k) {
-      const float* of = vocab.all + (k * vocab.n + r) * 3;
+    for (int64_t k = 0; k < ranks; ++k) {
+      const float* of = (const float*)op.all.data + (k * n + r) * 3;
       s.sum += of[1] * vexp(splat(of[0] - s.maximum))[0];
     }
-    b.loss[r] = __builtin_logf(s.sum) + (s.maximum - logit);
-    if (b.scale == nullptr) continue;
-    const int64_t target = b.targets[r] - vocab.first_col;
-    const bool here = target >= 0 && target < b.valid_cols;
-    gradient_of_row(row, b.valid_cols, b.cols, s, b.row_weight[r] * b.scale[0], here ? target : -1, logit);
+    loss[r] = __builtin_logf(s.sum) + (s.maximum - logit);
+    if (scale == nullptr) continue;
+    const int64_t target = ((const int32_t*)op.targets.data)[r] - op.first_col;
+    gradient_of_row(row, valid, cols, s, weights[r] * scale[0], target >= 0 && target < valid ? target : -1, logit);
   }
 }
 

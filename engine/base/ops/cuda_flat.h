@@ -45,11 +45,42 @@ TW_KERNEL void __launch_bounds__(kFlatThreads, 4)
   }
 }
 
+// A body for flat_kernel: out[i] = f(a[i], b[i]) in fp32. F: a plain struct with float operator()(float, float) const.
+template <typename T, typename F>
+struct PairBody {
+  static constexpr int kWidth = kVector<T>;
+  const T *a, *b;
+  T* out;
+  F f;
+  template <int W>
+  struct Data {
+    T a[W], b[W];
+  };
+  template <int W>
+  TW_DEVICE void load(int64_t i, Data<W>& d) const {
+    load_values<W>(a + i, d.a);
+    load_values<W>(b + i, d.b);
+  }
+  template <int W>
+  TW_DEVICE void finish(int64_t i, const Data<W>& d) const {
+    float values[W];
+    TW_UNROLL
+    for (int k = 0; k < W; ++k) values[k] = f(widen(d.a[k]), widen(d.b[k]));
+    store_floats<W>(out + i, values);
+  }
+};
+
 // `vectors`: all tensors allow 16-byte access.
 template <int kGroups = 4, typename Body>
 void launch_flat(CudaQueue& queue, const char* what, const Body& body, int64_t count, bool vectors) {
   constexpr int64_t kPerBlock = static_cast<int64_t>(kFlatThreads) * Body::kWidth * kGroups;
   queue.launch(what, flat_kernel<Body, kGroups>, {ceil_div(count, kPerBlock)}, kFlatThreads, 0, body, count, vectors);
+}
+
+template <int kGroups, typename T, typename F>
+void launch_pairs(CudaQueue& queue, const char* what, const View& a, const View& b, const View& out, const F& f) {
+  const PairBody<T, F> body = {a.as<T>(), b.as<T>(), out.as<T>(), f};
+  launch_flat<kGroups>(queue, what, body, a.count(), aligned16(body.a, body.b, body.out));
 }
 
 }  // namespace thinwire

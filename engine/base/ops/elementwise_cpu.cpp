@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "engine/base/ops/cpu_state.h"
-#include "engine/base/ops/flat_kernels.h"
+#include "engine/base/ops/kernels.h"
 #include "engine/base/ops/op_list.h"
 #include "engine/base/ops/parallel_for.h"
 

@@ -9,8 +9,8 @@
 namespace thinwire {
 namespace {
 
-template <typename T, bool kDropout>
-struct ResidualAddBody {
+template <typename T>
+struct ResidualDropoutBody {
   static constexpr int kWidth = kVector<T>;
   const T* x;
   const T* branch;
@@ -27,16 +27,10 @@ struct ResidualAddBody {
   }
   template <int W>
   TW_DEVICE void finish(int64_t i, const Data<W>& d) const {
-    float out[W];
-    if constexpr (kDropout) {
-      float keep[W];
-      keep_factors<W>(plan, i, keep);
-      TW_UNROLL
-      for (int k = 0; k < W; ++k) out[k] = widen(d.x[k]) + widen(d.branch[k]) * keep[k];
-    } else {
-      TW_UNROLL
-      for (int k = 0; k < W; ++k) out[k] = widen(d.x[k]) + widen(d.branch[k]);
-    }
+    float out[W], keep[W];
+    keep_factors<W>(plan, i, keep);
+    TW_UNROLL
+    for (int k = 0; k < W; ++k) out[k] = widen(d.x[k]) + widen(d.branch[k]) * keep[k];
     store_floats<W>(y + i, out);
   }
 };
@@ -91,28 +85,12 @@ struct CastBody {
   }
 };
 
-template <typename T>
-struct AxpyBody {
-  static constexpr int kWidth = kVector<T>;
+struct Plus {
+  TW_DEVICE float operator()(float x, float y) const { return x + y; }
+};
+struct ScaledPlus {
   float alpha;
-  const T* x;
-  T* y;
-  template <int W>
-  struct Data {
-    T x[W], y[W];
-  };
-  template <int W>
-  TW_DEVICE void load(int64_t i, Data<W>& d) const {
-    load_values<W>(x + i, d.x);
-    load_values<W>(y + i, d.y);
-  }
-  template <int W>
-  TW_DEVICE void finish(int64_t i, const Data<W>& d) const {
-    float out[W];
-    TW_UNROLL
-    for (int k = 0; k < W; ++k) out[k] = fmaf(alpha, widen(d.x[k]), widen(d.y[k]));
-    store_floats<W>(y + i, out);
-  }
+  TW_DEVICE float operator()(float x, float y) const { return fmaf(alpha, x, y); }
 };
 
 template <typename T>
@@ -195,13 +173,10 @@ void residual_add_cuda(Exec& exec, const ResidualAdd& op) {
   CudaQueue queue(exec);
   with_storage(op.x.dtype, [&](auto type) {
     using T = decltype(type);
-    const T *x = op.x.as<T>(), *branch = op.branch.as<T>();
-    T* y = op.y.as<T>();
-    const bool vectors = aligned16(x, branch, y) && groups_allowed(plan, kVector<T>);
-    if (plan.active)
-      launch_flat<2>(queue, "residual_add", ResidualAddBody<T, true>{x, branch, y, plan}, n, vectors);
-    else
-      launch_flat(queue, "residual_add", ResidualAddBody<T, false>{x, branch, y, plan}, n, vectors);
+    if (!plan.active) return launch_pairs<4, T>(queue, "residual_add", op.x, op.branch, op.y, Plus{});
+    const ResidualDropoutBody<T> body = {op.x.as<T>(), op.branch.as<T>(), op.y.as<T>(), plan};
+    launch_flat<2>(queue, "residual_add", body, n,
+                   aligned16(body.x, body.branch, body.y) && groups_allowed(plan, kVector<T>));
   });
 }
 
@@ -235,13 +210,9 @@ void cast_cuda(Exec& exec, const Cast& op) {
 }
 
 void axpy_cuda(Exec& exec, const Axpy& op) {
-  const int64_t n = op.x.count();
   CudaQueue queue(exec);
   with_storage(op.x.dtype, [&](auto type) {
-    using T = decltype(type);
-    const T* x = op.x.as<T>();
-    T* y = op.y.as<T>();
-    launch_flat(queue, "axpy", AxpyBody<T>{op.alpha, x, y}, n, aligned16(x, y));
+    launch_pairs<4, decltype(type)>(queue, "axpy", op.x, op.y, op.y, ScaledPlus{op.alpha});
   });
 }
 

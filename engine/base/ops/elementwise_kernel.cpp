@@ -1,6 +1,6 @@
 // Element-by-element loops at the speed of memory, with dropout factors made on the fly.
 #include "engine/base/ops/dropout_mask.h"
-#include "engine/base/ops/flat_kernels.h"
+#include "engine/base/ops/kernels.h"
 #include "engine/base/ops/simd.h"
 
 namespace thinwire::TW_ISA {

@@ -1,6 +1,6 @@
 // Checks that tokens lie in the vocabulary, and cuts the backward so that every element of the table has one owner.
 
-#include "engine/base/ops/embedding_kernel.h"
+#include "engine/base/ops/kernels.h"
 #include "engine/base/ops/op_list.h"
 #include "engine/base/ops/parallel_for.h"
 

@@ -1,6 +1,5 @@
 // Embedding rows, a vector at a time; compiled once per instruction set.
-#include "engine/base/ops/embedding_kernel.h"
-
+#include "engine/base/ops/kernels.h"
 #include "engine/base/ops/simd.h"
 
 namespace thinwire::TW_ISA {

@@ -1,25 +1,15 @@
 // The largest magnitude of a matrix, and its elements as fp8, as they lie or transposed.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_fp8.h>
-#include <cuda_runtime.h>
 
 #include <algorithm>
 
-#include "engine/base/device/cuda_check.h"
+#include "engine/base/ops/cuda_vector.h"
 #include "engine/base/ops/matmul_plans_cuda.h"
 
 namespace thinwire {
 namespace {
 
 constexpr int kThreads = 256, kWidth = 8, kTile = 64;
-
-__device__ float widened(__nv_bfloat16 v) {
-  return __bfloat162float(v);
-}
-__device__ float widened(__half v) {
-  return __half2float(v);
-}
 
 // 16 bytes: eight numbers.
 template <typename T>
@@ -35,7 +25,7 @@ __global__ void __launch_bounds__(kThreads) largest_magnitude(const T* x, int64_
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < eights; i += step) {
     const Eight<T> e = reinterpret_cast<const Eight<T>*>(x)[i];
 #pragma unroll
-    for (int j = 0; j < kWidth; ++j) most = max(most, __float_as_uint(fabsf(widened(e.v[j]))));
+    for (int j = 0; j < kWidth; ++j) most = max(most, __float_as_uint(fabsf(widen(e.v[j]))));
   }
   most = __reduce_max_sync(0xffffffffu, most);
   if (threadIdx.x % 32 == 0) atomicMax(word, most);
@@ -69,7 +59,7 @@ __global__ void __launch_bounds__(kThreads)
     } out;
 #pragma unroll
     for (int j = 0; j < kWidth; ++j)
-      out.bytes[j] = __nv_cvt_float_to_fp8(widened(e.v[j]) * scale, __NV_SATFINITE, kFormat);
+      out.bytes[j] = __nv_cvt_float_to_fp8(widen(e.v[j]) * scale, __NV_SATFINITE, kFormat);
     reinterpret_cast<uint2*>(to)[i] = out.word;
   }
 }
@@ -91,7 +81,7 @@ __global__ void __launch_bounds__(kThreads)
     const Eight<T> e = *reinterpret_cast<const Eight<T>*>(x + row * cols + col);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j)
-      tile[part + j][r] = __nv_cvt_float_to_fp8(widened(e.v[j]) * scale, __NV_SATFINITE, kFormat);
+      tile[part + j][r] = __nv_cvt_float_to_fp8(widen(e.v[j]) * scale, __NV_SATFINITE, kFormat);
   }
   __syncthreads();
   const int quad = static_cast<int>(threadIdx.x) % (kTile / 4) * 4,
@@ -128,11 +118,11 @@ void queue(const View& x, bool transposed, std::byte* to, uint32_t* words, cudaS
 void queue_fp8(const View& x, bool transposed, Fp8Kind kind, std::byte* to, uint32_t* words, cudaStream_t stream) {
   const bool e4m3 = kind == Fp8Kind::kE4m3;
   if (x.dtype == DType::bf16)
-    return e4m3 ? queue<__NV_E4M3, __nv_bfloat16>(x, transposed, to, words, stream)
-                : queue<__NV_E5M2, __nv_bfloat16>(x, transposed, to, words, stream);
+    return e4m3 ? queue<__NV_E4M3, Bf16>(x, transposed, to, words, stream)
+                : queue<__NV_E5M2, Bf16>(x, transposed, to, words, stream);
   TW_CHECK(x.dtype == DType::f16, "fp8 of ", name_of(x.dtype));
-  return e4m3 ? queue<__NV_E4M3, __half>(x, transposed, to, words, stream)
-              : queue<__NV_E5M2, __half>(x, transposed, to, words, stream);
+  return e4m3 ? queue<__NV_E4M3, Fp16>(x, transposed, to, words, stream)
+              : queue<__NV_E5M2, Fp16>(x, transposed, to, words, stream);
 }
 
 }  // namespace thinwire

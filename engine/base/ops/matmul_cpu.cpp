@@ -1,8 +1,6 @@
 // Answers empty sums, and widens 16-bit inputs where the machine has no fast product of them.
-#include <cstring>
-
 #include "engine/base/ops/cpu_state.h"
-#include "engine/base/ops/flat_kernels.h"
+#include "engine/base/ops/kernels.h"
 #include "engine/base/ops/op_list.h"
 #include "engine/base/ops/parallel_for.h"
 
@@ -19,24 +17,16 @@ struct Shape {
 };
 
 // A matrix or vector of T at an element offset.
-const std::byte* at(const View& view, int64_t element) {
-  return static_cast<const std::byte*>(view.data) + static_cast<size_t>(element) * size_of(view.dtype);
+std::byte* at(const View& view, int64_t element) {
+  return static_cast<std::byte*>(view.data) + static_cast<size_t>(element) * size_of(view.dtype);
 }
 
 // dst[rows, cols] (dense) = src[first_row.., first_col..] of a matrix with `stride` columns.
 void widen(Exec& exec, const View& src, int64_t stride, int64_t first_row, int64_t first_col, int64_t rows,
            int64_t cols, float* dst) {
-  const MatmulKernels& kernels = TW_PICK_KERNELS(matmul_kernels);
+  const auto kernel = TW_PICK_KERNELS(matmul_kernels).widen[storage_index(src.dtype)];
   parallel_blocks(exec.threads, rows, kRowsPerBlock, [&](int64_t from, int64_t to) {
-    for (int64_t r = from; r < to; ++r) {
-      const std::byte* row = at(src, (first_row + r) * stride + first_col);
-      if (src.dtype == DType::f32)
-        std::memcpy(dst + r * cols, row, static_cast<size_t>(cols) * sizeof(float));
-      else if (src.dtype == DType::bf16)
-        kernels.widen_bf16(reinterpret_cast<const Bf16*>(row), dst + r * cols, cols);
-      else
-        kernels.widen_fp16(reinterpret_cast<const Fp16*>(row), dst + r * cols, cols);
-    }
+    for (int64_t r = from; r < to; ++r) kernel(at(src, (first_row + r) * stride + first_col), dst + r * cols, cols);
   });
 }
 
@@ -44,18 +34,10 @@ void widen(Exec& exec, const View& src, int64_t stride, int64_t first_row, int64
 // all).
 void finish(Exec& exec, const Matmul& op, const float* sum, const float* bias, int64_t n, int64_t first_row,
             int64_t first_col, int64_t rows, int64_t cols, int64_t sum_stride) {
-  const MatmulKernels& kernels = TW_PICK_KERNELS(matmul_kernels);
+  const auto kernel = TW_PICK_KERNELS(matmul_kernels).finish[storage_index(op.c.dtype)];
   parallel_blocks(exec.threads, rows, kRowsPerBlock, [&](int64_t from, int64_t to) {
-    for (int64_t r = from; r < to; ++r) {
-      void* row = const_cast<std::byte*>(at(op.c, (first_row + r) * n + first_col));
-      const float* in = sum + r * sum_stride;
-      if (op.c.dtype == DType::f32)
-        kernels.finish_f32(in, bias, op.accumulate, static_cast<float*>(row), cols);
-      else if (op.c.dtype == DType::bf16)
-        kernels.finish_bf16(in, bias, op.accumulate, static_cast<Bf16*>(row), cols);
-      else
-        kernels.finish_fp16(in, bias, op.accumulate, static_cast<Fp16*>(row), cols);
-    }
+    for (int64_t r = from; r < to; ++r)
+      kernel(sum + r * sum_stride, bias, op.accumulate, at(op.c, (first_row + r) * n + first_col), cols);
   });
 }
 

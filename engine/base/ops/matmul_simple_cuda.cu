@@ -1,12 +1,6 @@
 // A plain tiled product for what the library has no kernel for: every shape, alignment and mix of dtypes of
 // ops.h.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_runtime.h>
-
-#include <type_traits>
-
-#include "engine/base/ops/cuda_state.h"
+#include "engine/base/ops/cuda_vector.h"
 #include "engine/base/ops/matmul_plans_cuda.h"
 #include "engine/base/ops/op_list.h"
 
@@ -14,25 +8,6 @@ namespace thinwire {
 namespace {
 
 constexpr int kTile = 32, kRowsPerThread = 4;  // a block of 32 x 8 threads makes a tile of 32 x 32
-
-__device__ float widened(float v) {
-  return v;
-}
-__device__ float widened(__nv_bfloat16 v) {
-  return __bfloat162float(v);
-}
-__device__ float widened(__half v) {
-  return __half2float(v);
-}
-template <typename T>
-__device__ T narrowed(float v) {
-  if constexpr (sizeof(T) == 4)
-    return v;
-  else if constexpr (std::is_same_v<T, __half>)
-    return __float2half_rn(v);
-  else
-    return __float2bfloat16_rn(v);
-}
 
 // Element (row, k) of op(a) is a[row * a_row + k * a_k], element (k, col) of op(b) is b[k * b_k + col * b_col].
 template <typename T, typename C>
@@ -48,9 +23,9 @@ __global__ void __launch_bounds__(256)
     for (int i = 0; i < kRowsPerThread; ++i) {
       const int r = static_cast<int>(threadIdx.y) + i * 8;
       const int64_t row = first_row + r, ak = k0 + threadIdx.x;
-      a_tile[r][threadIdx.x] = row < m && ak < k ? widened(a[row * a_row + ak * a_k]) : 0.0f;
+      a_tile[r][threadIdx.x] = row < m && ak < k ? widen(a[row * a_row + ak * a_k]) : 0.0f;
       const int64_t bk = k0 + r, col = first_col + threadIdx.x;
-      b_tile[r][threadIdx.x] = bk < k && col < n ? widened(b[bk * b_k + col * b_col]) : 0.0f;
+      b_tile[r][threadIdx.x] = bk < k && col < n ? widen(b[bk * b_k + col * b_col]) : 0.0f;
     }
     __syncthreads();
     const int depth = static_cast<int>(k - k0 < kTile ? k - k0 : kTile);  // zeros past the end would turn Inf into NaN
@@ -68,10 +43,10 @@ __global__ void __launch_bounds__(256)
     const int64_t row = first_row + threadIdx.y + i * 8;
     if (row >= m) continue;
     float value = sum[i];
-    if (bias != nullptr) value += widened(bias[col]);
+    if (bias != nullptr) value += widen(bias[col]);
     C& to = c[row * n + col];
-    if (accumulate) value += widened(to);
-    to = narrowed<C>(value);
+    if (accumulate) value += widen(to);
+    narrow(value, to);
   }
 }
 
@@ -96,19 +71,11 @@ void launch(const Matmul& op, cudaStream_t stream) {
 }  // namespace
 
 void matmul_simple_cuda(Exec& exec, const Matmul& op) {
-  const cudaStream_t stream = stream_of(exec);
   if (op.c.count() == 0) return;
-  const bool wide = op.c.dtype == DType::f32;
-  switch (op.a.dtype) {
-    case DType::f32:
-      return launch<float, float>(op, stream);
-    case DType::bf16:
-      return wide ? launch<__nv_bfloat16, float>(op, stream) : launch<__nv_bfloat16, __nv_bfloat16>(op, stream);
-    case DType::f16:
-      return wide ? launch<__half, float>(op, stream) : launch<__half, __half>(op, stream);
-    default:
-      TW_CHECK(false, "matmul of ", name_of(op.a.dtype));
-  }
+  with_storage(op.a.dtype, [&](auto type) {
+    using T = decltype(type);
+    return op.c.dtype == DType::f32 ? launch<T, float>(op, stream_of(exec)) : launch<T, T>(op, stream_of(exec));
+  });
 }
 
 }  // namespace thinwire

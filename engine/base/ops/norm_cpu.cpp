@@ -1,8 +1,7 @@
 // Cuts a norm by rows; parameter gradients go through one partial sum per block of rows.
 
 #include "engine/base/ops/cpu_state.h"
-#include "engine/base/ops/flat_kernels.h"
-#include "engine/base/ops/norm_kernel.h"
+#include "engine/base/ops/kernels.h"
 #include "engine/base/ops/op_list.h"
 #include "engine/base/ops/parallel_for.h"
 
@@ -16,47 +15,25 @@ constexpr int64_t kBlockElements = 1 << 14;
 
 void norm_forward_cpu(Exec& exec, const NormForward& op) {
   const int64_t rows = op.x.rows(), cols = op.x.cols();
-  const DType t = op.x.dtype;
-  const int index = storage_index(t);
-  const bool layer = op.kind == NormKind::kLayerNorm;
-  const NormForwardBlock block = {op.x.data,
-                                  op.branch.data,
-                                  op.sum.data,
-                                  op.weight.data,
-                                  op.bias.data,
-                                  op.y.data,
-                                  static_cast<float*>(op.mean.data),
-                                  static_cast<float*>(op.rstd.data),
-                                  cols,
-                                  op.eps,
-                                  op.branch ? make_dropout_plan(op.dropout, rows, cols) : DropoutPlan{}};
+  const DropoutPlan dropout = op.branch ? make_dropout_plan(op.dropout, rows, cols) : DropoutPlan{};
   const NormKernels& kernels = TW_PICK_KERNELS(norm_kernels);
-  const auto kernel = (layer ? kernels.layer_forward : kernels.rms_forward)[index];
+  const auto kernel =
+      (op.kind == NormKind::kLayerNorm ? kernels.layer_forward : kernels.rms_forward)[storage_index(op.x.dtype)];
   parallel_blocks(exec.threads, rows, std::max<int64_t>(1, kBlockElements / cols),
-                  [&](int64_t first, int64_t last) { kernel(block, first, last); });
+                  [&](int64_t first, int64_t last) { kernel(op, dropout, cols, first, last); });
 }
 
 void norm_backward_cpu(Exec& exec, const NormBackward& op) {
   const int64_t rows = op.x.rows(), cols = op.x.cols();
-  const DType t = op.x.dtype;
-  const int index = storage_index(t);
-  const bool layer = op.kind == NormKind::kLayerNorm;
-  const NormBackwardBlock block = {op.dy.data,
-                                   op.x.data,
-                                   op.weight.data,
-                                   static_cast<const float*>(op.mean.data),
-                                   static_cast<const float*>(op.rstd.data),
-                                   op.residual.data,
-                                   op.dx.data,
-                                   cols};
   const NormKernels& kernels = TW_PICK_KERNELS(norm_kernels);
-  const auto kernel = (layer ? kernels.layer_backward : kernels.rms_backward)[index];
+  const auto kernel =
+      (op.kind == NormKind::kLayerNorm ? kernels.layer_backward : kernels.rms_backward)[storage_index(op.x.dtype)];
   const int64_t step = rows_per_partial(rows), parts = (rows + step - 1) / step;
   const auto scratch = cpu_state(exec).scratch(static_cast<size_t>(2 * parts * cols) * sizeof(float));
   float* partials = reinterpret_cast<float*>(scratch.data());  // [parts][2][cols]
   parallel_blocks(exec.threads, rows, step, [&](int64_t first, int64_t last) {
     float* dweight = partials + first / step * 2 * cols;
-    kernel(block, first, last, dweight, op.dbias ? dweight + cols : nullptr);
+    kernel(op, cols, first, last, dweight, op.dbias ? dweight + cols : nullptr);
   });
   const auto add_partials = TW_PICK_KERNELS(elementwise_kernels).add_partials;
   const int64_t column_block = std::max<int64_t>(64, kBlockElements / parts / 64 * 64);

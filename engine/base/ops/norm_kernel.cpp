@@ -1,7 +1,6 @@
 // LayerNorm and RMSNorm: a row stays in the first cache between its passes, so memory sees each tensor once.
-#include "engine/base/ops/norm_kernel.h"
-
 #include "engine/base/ops/dropout_mask.h"
+#include "engine/base/ops/kernels.h"
 #include "engine/base/ops/simd.h"
 
 namespace thinwire::TW_ISA {
@@ -30,19 +29,18 @@ TW_INLINE TwoSums two_sums(int64_t count, const Body& body) {
 
 // sum = x + dropout(branch), rounded to T.
 template <typename T>
-TW_INLINE void add_branch(const NormForwardBlock& b, int64_t row, const T* x, T* sum) {
-  const T* branch = (const T*)b.branch + row * b.cols;
-  if (!b.dropout.active) {
-    for_vectors(b.cols, [&](auto part, int64_t i, int64_t n) TW_INLINE_LAMBDA {
+TW_INLINE void add_branch(const DropoutPlan& dropout, int64_t cols, int64_t row, const T* x, const T* branch, T* sum) {
+  if (!dropout.active) {
+    for_vectors(cols, [&](auto part, int64_t i, int64_t n) TW_INLINE_LAMBDA {
       store_at(part, sum + i, load_at(part, x + i, n) + load_at(part, branch + i, n), n);
     });
     return;
   }
   constexpr int64_t kChunk = 512;
   alignas(64) float buffer[kChunk + kMaskSlack];
-  for (int64_t c = 0; c < b.cols; c += kChunk) {
-    const int64_t count = b.cols - c < kChunk ? b.cols - c : kChunk;
-    const float* keep = keep_factors(b.dropout, row * b.cols + c, count, buffer);
+  for (int64_t c = 0; c < cols; c += kChunk) {
+    const int64_t count = cols - c < kChunk ? cols - c : kChunk;
+    const float* keep = keep_factors(dropout, row * cols + c, count, buffer);
     for_vectors(count, [&](auto part, int64_t i, int64_t n) TW_INLINE_LAMBDA {
       const VecF dropped = load_at(part, branch + c + i, n) * load_at(part, keep + i, n);
       store_at(part, sum + c + i, load_at(part, x + c + i, n) + dropped, n);
@@ -51,17 +49,16 @@ TW_INLINE void add_branch(const NormForwardBlock& b, int64_t row, const T* x, T*
 }
 
 template <typename T, bool kLayer>
-void forward(const NormForwardBlock& block, int64_t first, int64_t last) {
-  const NormForwardBlock b = block;
-  const int64_t cols = b.cols;
-  const T* weight = (const T*)b.weight;
-  const T* bias = (const T*)b.bias;
+void forward(const NormForward& op, const DropoutPlan& dropout, int64_t cols, int64_t first, int64_t last) {
+  const T* weight = (const T*)op.weight.data;
+  const T* bias = (const T*)op.bias.data;
+  float *means = (float*)op.mean.data, *rstds = (float*)op.rstd.data;
   const float inverse = 1.0f / (float)cols;
   for (int64_t row = first; row < last; ++row) {
-    const T* x = (const T*)b.x + row * cols;
-    if (b.branch != nullptr) {
-      T* sum = (T*)b.sum + row * cols;
-      add_branch(b, row, x, sum);
+    const T* x = (const T*)op.x.data + row * cols;
+    if (op.branch.data != nullptr) {
+      T* sum = (T*)op.sum.data + row * cols;
+      add_branch(dropout, cols, row, x, (const T*)op.branch.data + row * cols, sum);
       x = sum;
     }
     float mean = 0.0f, variance;
@@ -88,10 +85,10 @@ void forward(const NormForwardBlock& block, int64_t first, int64_t last) {
                      .a *
                  inverse;
     }
-    const float rstd = 1.0f / __builtin_sqrtf(variance + b.eps);
-    if (kLayer && b.mean != nullptr) b.mean[row] = mean;
-    if (b.rstd != nullptr) b.rstd[row] = rstd;
-    T* y = (T*)b.y + row * cols;
+    const float rstd = 1.0f / __builtin_sqrtf(variance + op.eps);
+    if (kLayer && means != nullptr) means[row] = mean;
+    if (rstds != nullptr) rstds[row] = rstd;
+    T* y = (T*)op.y.data + row * cols;
     if (bias != nullptr) {
       for_vectors(cols, [&](auto part, int64_t i, int64_t n) TW_INLINE_LAMBDA {
         const VecF unit = (load_at(part, x + i, n) - mean) * rstd;
@@ -109,18 +106,18 @@ void forward(const NormForwardBlock& block, int64_t first, int64_t last) {
 // Rows [row, row + kRows): the gradient of the input, and kRows' worth of the parameter gradients in one visit of each
 // column.
 template <typename T, bool kLayer, bool kResidual, int kRows>
-TW_INLINE void backward_rows(const NormBackwardBlock& b, int64_t row, float* dweight, float* dbias) {
-  const int64_t cols = b.cols, at = row * cols;
-  const T* dy = (const T*)b.dy + at;
-  const T* x = (const T*)b.x + at;
-  const T* residual = kResidual ? (const T*)b.residual + at : nullptr;
-  const T* weight = (const T*)b.weight;
-  T* dx = (T*)b.dx + at;
+TW_INLINE void backward_rows(const NormBackward& op, int64_t cols, int64_t row, float* dweight, float* dbias) {
+  const int64_t at = row * cols;
+  const T* dy = (const T*)op.dy.data + at;
+  const T* x = (const T*)op.x.data + at;
+  const T* residual = kResidual ? (const T*)op.residual.data + at : nullptr;
+  const T* weight = (const T*)op.weight.data;
+  T* dx = (T*)op.dx.data + at;
   const float inverse = 1.0f / (float)cols;
   float mean[kRows], rstd[kRows], offset[kRows], slope[kRows];
   for (int r = 0; r < kRows; ++r) {
-    mean[r] = kLayer ? b.mean[row + r] : 0.0f;
-    rstd[r] = b.rstd[row + r];
+    mean[r] = kLayer ? ((const float*)op.mean.data)[row + r] : 0.0f;
+    rstd[r] = ((const float*)op.rstd.data)[row + r];
     const TwoSums s = two_sums(cols, [&](auto part, int64_t i, int64_t n, VecF& a, VecF& b2) TW_INLINE_LAMBDA {
       const VecF g = load_at(part, dy + r * cols + i, n) * load_at(part, weight + i, n);
       if constexpr (kLayer) a += g;
@@ -150,21 +147,20 @@ TW_INLINE void backward_rows(const NormBackwardBlock& b, int64_t row, float* dwe
 }
 
 template <typename T, bool kLayer, bool kResidual>
-void backward_block(const NormBackwardBlock& block, int64_t first, int64_t last, float* dweight, float* dbias) {
-  const NormBackwardBlock b = block;
-  for (int64_t i = 0; i < b.cols; ++i) dweight[i] = 0.0f;
-  for (int64_t i = 0; dbias != nullptr && i < b.cols; ++i) dbias[i] = 0.0f;
+void backward_block(const NormBackward& op, int64_t cols, int64_t first, int64_t last, float* dweight, float* dbias) {
+  for (int64_t i = 0; i < cols; ++i) dweight[i] = 0.0f;
+  for (int64_t i = 0; dbias != nullptr && i < cols; ++i) dbias[i] = 0.0f;
   int64_t row = first;
-  for (; row + 4 <= last; row += 4) backward_rows<T, kLayer, kResidual, 4>(b, row, dweight, dbias);
-  for (; row < last; ++row) backward_rows<T, kLayer, kResidual, 1>(b, row, dweight, dbias);
+  for (; row + 4 <= last; row += 4) backward_rows<T, kLayer, kResidual, 4>(op, cols, row, dweight, dbias);
+  for (; row < last; ++row) backward_rows<T, kLayer, kResidual, 1>(op, cols, row, dweight, dbias);
 }
 
 template <typename T, bool kLayer>
-void backward(const NormBackwardBlock& b, int64_t first, int64_t last, float* dweight, float* dbias) {
-  if (b.residual != nullptr)
-    backward_block<T, kLayer, true>(b, first, last, dweight, dbias);
+void backward(const NormBackward& op, int64_t cols, int64_t first, int64_t last, float* dweight, float* dbias) {
+  if (op.residual.data != nullptr)
+    backward_block<T, kLayer, true>(op, cols, first, last, dweight, dbias);
   else
-    backward_block<T, kLayer, false>(b, first, last, dweight, dbias);
+    backward_block<T, kLayer, false>(op, cols, first, last, dweight, dbias);
 }
 
 }  // namespace

@@ -18,6 +18,11 @@ void check_vector(const View& v, int64_t count, DType dtype, const char* what) {
   TW_CHECK(v.count() == count, what, " has ", v.count(), " elements, not ", count);
 }
 
+// As many elements of the same type as `like`.
+void check_like(const View& v, const View& like, const char* what) {
+  check_vector(v, like.count(), like.dtype, what);
+}
+
 void check_optional(const View& v, int64_t count, DType dtype, const char* what) {
   if (v) check_vector(v, count, dtype, what);
 }
@@ -120,9 +125,7 @@ bool check_op(const Matmul& op) {
            name_of(op.b.dtype), " into ", name_of(op.c.dtype));
   TW_CHECK(!op.bias || (op.bias.count() == n && op.bias.dtype == t), "bias has ", op.bias.count(), " ",
            name_of(op.bias.dtype));
-  const int forms = static_cast<int>(static_cast<bool>(op.gelu_input)) +
-                    static_cast<int>(static_cast<bool>(op.dgelu_input)) +
-                    static_cast<int>(static_cast<bool>(op.a_sums));
+  const int forms = (op.gelu_input ? 1 : 0) + (op.dgelu_input ? 1 : 0) + (op.a_sums ? 1 : 0);
   TW_CHECK(forms <= 1, "one fused form at a time");
   for (const View* aux : {&op.gelu_input, &op.dgelu_input}) {
     TW_CHECK(!*aux || (aux->rows() == m && aux->cols() == n && aux->dtype == op.c.dtype && op.c.dtype == t &&
@@ -168,29 +171,23 @@ bool check_op(const NormBackward& op) {
 }
 
 bool check_op(const ResidualAdd& op) {
-  const int64_t n = op.x.count();
-  if (n == 0) return false;
-  check_vector(op.branch, n, op.x.dtype, "branch of a residual addition");
-  check_vector(op.y, n, op.x.dtype, "output of a residual addition");
+  if (op.x.count() == 0) return false;
+  check_like(op.branch, op.x, "branch of a residual addition");
+  check_like(op.y, op.x, "output of a residual addition");
   return true;
 }
 
 bool check_op(const DropoutApply& op) {
-  const int64_t n = op.x.count();
-  if (n == 0) return false;
-  check_vector(op.y, n, op.x.dtype, "output of dropout");
+  if (op.x.count() == 0) return false;
+  check_like(op.y, op.x, "output of dropout");
   return true;
 }
 
 bool check_op(const Rotary& op) {
   if (op.batch * op.length == 0 || op.groups * op.heads_per_group == 0 || op.rot_dim == 0) return false;
   TW_CHECK(op.rot_dim > 0 && op.rot_dim % 2 == 0, "rotary over ", op.rot_dim, " elements");
-  const HeadLayout& at = op.layout;
-  TW_CHECK(at.offset >= 0 && at.batch >= 0 && at.token >= 0 && at.group >= 0 && at.head >= 0,
-           "negative stride of heads");
-  const int64_t end = at.offset + (op.batch - 1) * at.batch + (op.length - 1) * at.token + (op.groups - 1) * at.group +
-                      (op.heads_per_group - 1) * at.head + op.rot_dim;
-  TW_CHECK(op.data && end <= op.data.count(), "heads end at ", end, ", the tensor has ", op.data.count(), " elements");
+  const AttentionShape heads{op.batch, op.length, op.length, op.groups, op.heads_per_group, op.rot_dim};
+  check_heads(op.data, op.data.dtype, op.layout, heads, op.length, op.heads_per_group, "data of rotary");
   const int64_t half = op.rot_dim / 2, positions = op.first_position + op.length;
   TW_CHECK(op.first_position >= 0, "first position ", op.first_position);
   for (const View* table : {&op.cos, &op.sin}) {
@@ -222,17 +219,15 @@ bool check_op(const AttentionBackward& op) {
 }
 
 bool check_op(const GeluForward& op) {
-  const int64_t n = op.x.count();
-  if (n == 0) return false;
-  check_vector(op.y, n, op.x.dtype, "output of gelu");
+  if (op.x.count() == 0) return false;
+  check_like(op.y, op.x, "output of gelu");
   return true;
 }
 
 bool check_op(const GeluBackward& op) {
-  const int64_t n = op.x.count();
-  if (n == 0) return false;
-  check_vector(op.dy, n, op.x.dtype, "gradient of gelu's output");
-  check_vector(op.dx, n, op.x.dtype, "gradient of gelu's input");
+  if (op.x.count() == 0) return false;
+  check_like(op.dy, op.x, "gradient of gelu's output");
+  check_like(op.dx, op.x, "gradient of gelu's input");
   return true;
 }
 
@@ -330,16 +325,14 @@ bool check_op(const BiasGradient& op) {
 }
 
 bool check_op(const Cast& op) {
-  const int64_t n = op.src.count();
-  if (n == 0) return false;
-  check_vector(op.dst, n, op.dst.dtype, "destination of a cast");
+  if (op.src.count() == 0) return false;
+  check_vector(op.dst, op.src.count(), op.dst.dtype, "destination of a cast");
   return true;
 }
 
 bool check_op(const Axpy& op) {
-  const int64_t n = op.x.count();
-  if (n == 0) return false;
-  check_vector(op.y, n, op.x.dtype, "y of axpy");
+  if (op.x.count() == 0) return false;
+  check_like(op.y, op.x, "y of axpy");
   return true;
 }
 

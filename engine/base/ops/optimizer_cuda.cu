@@ -157,26 +157,9 @@ struct SgdBody {
   }
 };
 
-struct MomentumShareBody {
-  static constexpr int kWidth = 4;
-  const float* m;
-  float* gradient;
+struct NextMomentum {
   float momentum_factor, gradient_factor;
-  template <int W>
-  struct Data {
-    float m[W], g[W];
-  };
-  template <int W>
-  TW_DEVICE void load(int64_t i, Data<W>& d) const {
-    load_values<W>(m + i, d.m);
-    load_values<W>(gradient + i, d.g);
-  }
-  template <int W>
-  TW_DEVICE void finish(int64_t i, Data<W>& d) const {
-    TW_UNROLL
-    for (int k = 0; k < W; ++k) d.g[k] = fmaf(momentum_factor, d.m[k], d.g[k] * gradient_factor);
-    store_values<W>(gradient + i, d.g);
-  }
+  TW_DEVICE float operator()(float m, float g) const { return fmaf(momentum_factor, m, g * gradient_factor); }
 };
 
 // Calls body(first, table) for runs of elements [first, first + table's last end) whose spans fit a table; neighbours
@@ -255,13 +238,9 @@ void adamw_cuda(Exec& exec, const AdamW& op) {
 }
 
 void momentum_share_cuda(Exec& exec, const MomentumShare& op) {
-  const int64_t n = op.m.count();
-  const float* m = op.m.as<float>();
-  auto* gradient = op.gradient.as<float>();
   CudaQueue queue(exec);
-  const MomentumShareBody body = {m, gradient, static_cast<float>(op.momentum_factor),
-                                  static_cast<float>(op.gradient_factor)};
-  launch_flat(queue, "momentum_share", body, n, aligned16(m, gradient));
+  const NextMomentum next = {static_cast<float>(op.momentum_factor), static_cast<float>(op.gradient_factor)};
+  launch_pairs<4, float>(queue, "momentum_share", op.m, op.gradient, op.gradient, next);
 }
 
 void sgd_cuda(Exec& exec, const Sgd& op) {

@@ -1,131 +1,99 @@
 // AdamW and SGD over a run of elements, one vector at a time; compiled once per instruction set.
-#include "engine/base/ops/optimizer_kernel.h"
-
+#include "engine/base/ops/kernels.h"
 #include "engine/base/ops/simd.h"
 
 namespace thinwire::TW_ISA {
 namespace {
 
-enum class Working { kNone, kBf16, kFp16 };
-
-// Loads and stores of a full vector or of the first n lanes, chosen at compile time: the same arithmetic serves both.
-template <bool kFull>
-TW_INLINE VecF take(const float* p, int64_t n) {
-  if constexpr (kFull)
-    return load(p);
-  else
-    return load_first(p, n);
-}
-template <bool kFull, typename T>
-TW_INLINE void put(T* p, VecF v, int64_t n) {
-  if constexpr (kFull)
-    store(p, v);
-  else
-    store_first(p, v, n);
-}
-template <Working kWorking, bool kFull, typename Block>
-TW_INLINE void put_working(const Block& b, int64_t i, VecF p, int64_t n) {
-  if constexpr (kWorking == Working::kBf16) put<kFull>(b.working_bf16 + i, p, n);
-  if constexpr (kWorking == Working::kFp16) put<kFull>(b.working_fp16 + i, p, n);
+// fp32: the master is what computes.
+template <typename Part>
+TW_INLINE void put_working(Part, float*, int64_t, VecF, int64_t) {}
+template <typename Part, typename T>
+TW_INLINE void put_working(Part part, T* working, int64_t i, VecF p, int64_t n) {
+  store_at(part, working + i, p, n);
 }
 
-template <Working kWorking, bool kFull>
-TW_INLINE void adamw_vector(const AdamWBlock& b, int64_t i, int64_t n) {
-  const VecF g = take<kFull>(b.gradient + i, n) * splat(b.grad_scale);
-  VecF p = take<kFull>(b.master + i, n);
-  const VecF m = fma(splat(b.beta1), take<kFull>(b.m + i, n), splat(b.one_minus_beta1) * g);
-  const VecF v = fma(splat(b.beta2), take<kFull>(b.v + i, n), splat(b.one_minus_beta2) * g * g);
-  const VecF update = m * splat(b.inverse_correction1) / (vsqrt(v * splat(b.inverse_correction2)) + splat(b.eps));
-  p = p - splat(b.lr) * fma(splat(b.decay), p, update);
-  put<kFull>(b.m + i, m, n);
-  put<kFull>(b.v + i, v, n);
-  put<kFull>(b.master + i, p, n);
-  put_working<kWorking, kFull>(b, i, p, n);
-  if (b.zero_gradient) put<kFull>(b.gradient + i, VecF{}, n);
-}
-
-// The momentum comes ready, and v is that of the last plain step. Where v is zero m stays zero: times a huge number,
-// the root is a limit that holds nowhere else.
-template <Working kWorking, bool kFull>
-TW_INLINE void momentum_vector(const AdamWBlock& b, int64_t i, int64_t n) {
-  const VecF m = take<kFull>(b.gradient + i, n) * splat(b.grad_scale);
-  VecF p = take<kFull>(b.master + i, n);
-  const VecF root = vsqrt(take<kFull>(b.v + i, n) * splat(b.inverse_correction2));
-  const VecF limit = root * splat(b.momentum_limit);
-  const VecF step = vmin(vmax(m * splat(b.inverse_correction1), VecF{} - limit), limit);
-  p = p - splat(b.lr) * fma(splat(b.decay), p, step / (root + splat(b.eps)));
-  const VecF mask = root * splat(1e30f);
-  put<kFull>(b.m + i, vmin(vmax(m, VecF{} - mask), mask), n);
-  put<kFull>(b.master + i, p, n);
-  put_working<kWorking, kFull>(b, i, p, n);
-  if (b.zero_gradient) put<kFull>(b.gradient + i, VecF{}, n);
-}
-
-template <Working kWorking, bool kFull>
-TW_INLINE void sgd_vector(const SgdBlock& b, int64_t i, int64_t n) {
-  VecF p = take<kFull>(b.master + i, n);
-  VecF step = fma(splat(b.decay), p, take<kFull>(b.gradient + i, n) * splat(b.grad_scale));
-  if (b.buffer != nullptr) {
-    step = fma(splat(b.momentum), take<kFull>(b.buffer + i, n), step);
-    put<kFull>(b.buffer + i, step, n);
-  }
-  p = p - splat(b.lr) * step;
-  put<kFull>(b.master + i, p, n);
-  put_working<kWorking, kFull>(b, i, p, n);
-  if (b.zero_gradient) put<kFull>(b.gradient + i, VecF{}, n);
-}
-
-template <Working kWorking>
-void adamw_run(const AdamWBlock& block) {
-  const AdamWBlock b = block;  // a local copy cannot alias the stores: its fields stay in registers
-  int64_t i = b.first;
-  if (b.takes_momentum) {
-    for (; i + kLanes <= b.last; i += kLanes) momentum_vector<kWorking, true>(b, i, kLanes);
-    if (i < b.last) momentum_vector<kWorking, false>(b, i, b.last - i);
+template <typename Working>
+void adamw(const AdamW& op, const StepState& state, float decay, int64_t first, int64_t last) {
+  float* master = (float*)op.master.data + first;
+  float* moment = (float*)op.m.data + first;
+  float* variance = (float*)op.v.data + first;
+  float* gradient = (float*)op.gradient.data + first;
+  Working* working = (Working*)op.working.data;
+  const float lr = state.lr, scale = state.grad_scale, eps = (float)op.eps;
+  // 1 - beta from the double: 1 - 0.999f is off by 1.3e-5 of itself.
+  const float beta1 = (float)op.beta1, rest1 = (float)(1.0 - op.beta1);
+  const float beta2 = (float)op.beta2, rest2 = (float)(1.0 - op.beta2);
+  const float correction1 = 1.0f / state.bias_correction1, correction2 = 1.0f / state.bias_correction2;
+  const bool zero_gradient = op.zero_gradient;
+  if (op.takes_momentum) {
+    // The momentum comes ready, and v is that of the last plain step. Where v is zero m stays zero: times a huge
+    // number, the root is a limit that holds nowhere else.
+    for_vectors(last - first, [&](auto part, int64_t i, int64_t n) TW_INLINE_LAMBDA {
+      const VecF m = load_at(part, gradient + i, n) * splat(scale);
+      VecF p = load_at(part, master + i, n);
+      const VecF root = vsqrt(load_at(part, variance + i, n) * splat(correction2));
+      const VecF limit = root * splat(kMomentumLimit);
+      const VecF step = vmin(vmax(m * splat(correction1), VecF{} - limit), limit);
+      p = p - splat(lr) * fma(splat(decay), p, step / (root + splat(eps)));
+      const VecF mask = root * splat(1e30f);
+      store_at(part, moment + i, vmin(vmax(m, VecF{} - mask), mask), n);
+      store_at(part, master + i, p, n);
+      put_working(part, working, first + i, p, n);
+      if (zero_gradient) store_at(part, gradient + i, VecF{}, n);
+    });
     return;
   }
-  for (; i + kLanes <= b.last; i += kLanes) adamw_vector<kWorking, true>(b, i, kLanes);
-  if (i < b.last) adamw_vector<kWorking, false>(b, i, b.last - i);
+  for_vectors(last - first, [&](auto part, int64_t i, int64_t n) TW_INLINE_LAMBDA {
+    const VecF g = load_at(part, gradient + i, n) * splat(scale);
+    VecF p = load_at(part, master + i, n);
+    const VecF m = fma(splat(beta1), load_at(part, moment + i, n), splat(rest1) * g);
+    const VecF v = fma(splat(beta2), load_at(part, variance + i, n), splat(rest2) * g * g);
+    const VecF update = m * splat(correction1) / (vsqrt(v * splat(correction2)) + splat(eps));
+    p = p - splat(lr) * fma(splat(decay), p, update);
+    store_at(part, moment + i, m, n);
+    store_at(part, variance + i, v, n);
+    store_at(part, master + i, p, n);
+    put_working(part, working, first + i, p, n);
+    if (zero_gradient) store_at(part, gradient + i, VecF{}, n);
+  });
 }
 
-template <Working kWorking>
-void sgd_run(const SgdBlock& block) {
-  const SgdBlock b = block;
-  int64_t i = b.first;
-  for (; i + kLanes <= b.last; i += kLanes) sgd_vector<kWorking, true>(b, i, kLanes);
-  if (i < b.last) sgd_vector<kWorking, false>(b, i, b.last - i);
+template <typename Working>
+void sgd(const Sgd& op, const StepState& state, float decay, int64_t first, int64_t last) {
+  float* master = (float*)op.master.data + first;
+  float* buffer = op.momentum_buffer.data == nullptr ? nullptr : (float*)op.momentum_buffer.data + first;
+  float* gradient = (float*)op.gradient.data + first;
+  Working* working = (Working*)op.working.data;
+  const float lr = state.lr, scale = state.grad_scale, momentum = op.momentum;
+  const bool zero_gradient = op.zero_gradient;
+  for_vectors(last - first, [&](auto part, int64_t i, int64_t n) TW_INLINE_LAMBDA {
+    VecF p = load_at(part, master + i, n);
+    VecF step = fma(splat(decay), p, load_at(part, gradient + i, n) * splat(scale));
+    if (buffer != nullptr) {
+      step = fma(splat(momentum), load_at(part, buffer + i, n), step);
+      store_at(part, buffer + i, step, n);
+    }
+    p = p - splat(lr) * step;
+    store_at(part, master + i, p, n);
+    put_working(part, working, first + i, p, n);
+    if (zero_gradient) store_at(part, gradient + i, VecF{}, n);
+  });
 }
 
-void adamw_block(const AdamWBlock& b) {
-  if (b.working_bf16 != nullptr)
-    adamw_run<Working::kBf16>(b);
-  else if (b.working_fp16 != nullptr)
-    adamw_run<Working::kFp16>(b);
-  else
-    adamw_run<Working::kNone>(b);
-}
-
-void sgd_block(const SgdBlock& b) {
-  if (b.working_bf16 != nullptr)
-    sgd_run<Working::kBf16>(b);
-  else if (b.working_fp16 != nullptr)
-    sgd_run<Working::kFp16>(b);
-  else
-    sgd_run<Working::kNone>(b);
-}
-
-void momentum_share_block(const float* m, float* gradient, int64_t n, float momentum_factor, float gradient_factor) {
-  const auto one = [&]<bool kFull>(int64_t i, int64_t lanes) {
-    const VecF g = take<kFull>(gradient + i, lanes) * splat(gradient_factor);
-    put<kFull>(gradient + i, fma(splat(momentum_factor), take<kFull>(m + i, lanes), g), lanes);
-  };
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) one.template operator()<true>(i, kLanes);
-  if (i < n) one.template operator()<false>(i, n - i);
+void momentum_share(const MomentumShare& op, int64_t first, int64_t last) {
+  const float* m = (const float*)op.m.data + first;
+  float* gradient = (float*)op.gradient.data + first;
+  const float momentum_factor = (float)op.momentum_factor, gradient_factor = (float)op.gradient_factor;
+  for_vectors(last - first, [&](auto part, int64_t i, int64_t n) TW_INLINE_LAMBDA {
+    const VecF g = load_at(part, gradient + i, n) * splat(gradient_factor);
+    store_at(part, gradient + i, fma(splat(momentum_factor), load_at(part, m + i, n), g), n);
+  });
 }
 
 }  // namespace
 
-constinit const OptimizerKernels optimizer_kernels = {adamw_block, sgd_block, momentum_share_block};
+constinit const OptimizerKernels optimizer_kernels = {
+    {adamw<float>, adamw<Bf16>, adamw<Fp16>}, {sgd<float>, sgd<Bf16>, sgd<Fp16>}, momentum_share};
 
 }  // namespace thinwire::TW_ISA

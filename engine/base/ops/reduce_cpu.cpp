@@ -1,7 +1,7 @@
 // Sums over fixed blocks of 4096 elements, whose results are added up in order.
 #include <algorithm>
 
-#include "engine/base/ops/flat_kernels.h"
+#include "engine/base/ops/kernels.h"
 #include "engine/base/ops/op_list.h"
 #include "engine/base/ops/parallel_for.h"
 

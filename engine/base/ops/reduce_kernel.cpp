@@ -1,5 +1,5 @@
 // Sums and products of fp32 numbers in double; compiled once per instruction set.
-#include "engine/base/ops/flat_kernels.h"
+#include "engine/base/ops/kernels.h"
 #include "engine/base/ops/simd.h"
 
 namespace thinwire::TW_ISA {

@@ -1,23 +1,24 @@
 // Rotates pairs (i, i + half) of every head of a token; compiled once per instruction set.
-#include "engine/base/ops/rotary_kernel.h"
-
+#include "engine/base/ops/kernels.h"
 #include "engine/base/ops/simd.h"
 
 namespace thinwire::TW_ISA {
 namespace {
 
 template <typename T, bool kInverse>
-TW_INLINE void rotate_tokens(const RotaryBlock& b, int64_t first, int64_t last) {
+TW_INLINE void rotate_tokens(const Rotary& op, int64_t first, int64_t last) {
+  const HeadLayout layout = op.layout;
+  const int64_t half = op.rot_dim / 2;
   for (int64_t n = first; n < last; ++n) {
-    const int64_t sample = n / b.length, token = n % b.length;
-    const float* cos = b.cos + (b.first_position + token) * b.half;
-    const float* sin = b.sin + (b.first_position + token) * b.half;
-    T* at = (T*)b.data + sample * b.batch_stride + token * b.token_stride;
-    for (int64_t g = 0; g < b.groups; ++g) {
-      for (int64_t j = 0; j < b.heads_per_group; ++j) {
-        T* low = at + g * b.group_stride + j * b.head_stride;
-        T* high = low + b.half;
-        for_vectors(b.half, [&](auto part, int64_t i, int64_t k) TW_INLINE_LAMBDA {
+    const int64_t sample = n / op.length, token = n % op.length;
+    const float* cos = (const float*)op.cos.data + (op.first_position + token) * half;
+    const float* sin = (const float*)op.sin.data + (op.first_position + token) * half;
+    T* at = (T*)op.data.data + layout.offset + sample * layout.batch + token * layout.token;
+    for (int64_t g = 0; g < op.groups; ++g) {
+      for (int64_t j = 0; j < op.heads_per_group; ++j) {
+        T* low = at + g * layout.group + j * layout.head;
+        T* high = low + half;
+        for_vectors(half, [&](auto part, int64_t i, int64_t k) TW_INLINE_LAMBDA {
           const VecF c = load_at(part, cos + i, k);
           const VecF s = kInverse ? -load_at(part, sin + i, k) : load_at(part, sin + i, k);
           const VecF x = load_at(part, low + i, k), y = load_at(part, high + i, k);
@@ -30,12 +31,11 @@ TW_INLINE void rotate_tokens(const RotaryBlock& b, int64_t first, int64_t last) 
 }
 
 template <typename T>
-void tokens(const RotaryBlock& block, int64_t first, int64_t last) {
-  const RotaryBlock b = block;
-  if (b.inverse)
-    rotate_tokens<T, true>(b, first, last);
+void tokens(const Rotary& op, int64_t first, int64_t last) {
+  if (op.inverse)
+    rotate_tokens<T, true>(op, first, last);
   else
-    rotate_tokens<T, false>(b, first, last);
+    rotate_tokens<T, false>(op, first, last);
 }
 
 }  // namespace

@@ -4,9 +4,10 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <compare>
+#include <map>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "engine/base/core/check.h"
@@ -31,19 +32,7 @@ struct Key {
   int threads;
   bool trans_a, trans_b, accumulate, bias;
   DType input, output;
-  bool operator==(const Key&) const = default;
-};
-
-struct KeyHash {
-  size_t operator()(const Key& key) const {
-    uint64_t h = 0;
-    const auto mix = [&h](uint64_t v) { h = (h ^ v) * 0x9E3779B97F4A7C15u, h ^= h >> 29; };
-    for (int64_t v : {key.m, key.n, key.k, key.lda, key.ldb, key.ldc}) mix(static_cast<uint64_t>(v));
-    mix(static_cast<uint64_t>(key.threads) << 16 | static_cast<uint64_t>(key.input) << 12 |
-        static_cast<uint64_t>(key.output) << 8 | key.trans_a << 3 | key.trans_b << 2 | key.accumulate << 1 |
-        static_cast<int>(key.bias));
-    return h;
-  }
+  auto operator<=>(const Key&) const = default;
 };
 
 dnnl::memory::data_type type_of(DType t) {
@@ -123,7 +112,7 @@ const char* implementation_of(const dnnl::matmul& primitive) {
 struct TiledProducts::Impl {
   dnnl::engine engine = make_engine();
   std::vector<dnnl::stream> streams;  // one per thread
-  std::unordered_map<Key, Plan, KeyHash> plans;
+  std::map<Key, Plan> plans;
   ScratchBuffer scratch;
   int64_t made = 0;
 

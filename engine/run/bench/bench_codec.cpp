@@ -180,10 +180,6 @@ std::vector<Subject> all_subjects() {
 std::string command_of(const std::string& name) {
   return "build/bench codec '" + name + "'";
 }
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // ---- speed ---------------------------------------------------------------------------------------------------------
 double seconds(const std::function<void()>& call, int64_t times) {

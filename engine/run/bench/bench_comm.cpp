@@ -34,6 +34,14 @@ float value(int rank, int64_t i) {
   return static_cast<float>((i * 7 + rank * 13) % 61 - 30) * (rank % 2 == 0 ? 0.37f : 1.21f);
 }
 
+// 1 where an element is not what it shall be.
+template <typename Wanted>
+double unequal(const std::vector<float>& there, int64_t count, const Wanted& wanted) {
+  for (int64_t i = 0; i < count; ++i)
+    if (there[static_cast<size_t>(i)] != wanted(i)) return 1.0;
+  return 0.0;
+}
+
 struct Case {
   std::string name;
   const char* beside = "MPI";  // whose is `theirs`
@@ -68,6 +76,7 @@ class Bench {
   void add_point_to_point(int64_t bytes);
   void add_collectives(int64_t bytes);
   void add_channel(const Case& plain, std::function<void()> ours);
+  void add_started(Case c, const char* name, std::function<void()> theirs);
   void overlap(int64_t bytes, const std::string& command);
   double largest(double mine);
   double seconds(const std::function<void()>& call, int64_t times);
@@ -102,11 +111,6 @@ double Bench::seconds(const std::function<void()>& call, int64_t times) {
   for (int64_t i = 0; i < times; ++i) call();
   const double mine = std::chrono::duration<double>(Clock::now() - start).count();
   return largest(mine) / static_cast<double>(times);
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 void Bench::run_case(const Case& c) {
@@ -169,15 +173,9 @@ void Bench::add_point_to_point(int64_t bytes) {
     if (partner) raw_mpi::send(a_.data(), n, peer, started);
   };
   c.theirs = [=] { raw(false); };
-  c.error = [=, this] {
-    for (int64_t i = 0; i < count && (first || partner); ++i)
-      if (a_[static_cast<size_t>(i)] != value(3, i)) return 1.0;
-    return 0.0;
-  };
+  c.error = [=, this] { return unequal(a_, first || partner ? count : 0, [](int64_t i) { return value(3, i); }); };
   cases_.push_back(c);
-  c.name = "mpi_isend/" + std::to_string(bytes);
-  c.theirs = [=] { raw(true); };
-  cases_.push_back(c);
+  add_started(c, "mpi_isend", [=] { raw(true); });
   if (bytes > (64 << 10)) return;
   // One way, many at once: us per message.
   c.name = "message_rate/" + std::to_string(bytes), c.calls = kWindow;
@@ -206,6 +204,13 @@ void Bench::add_channel(const Case& plain, std::function<void()> ours) {
   c.theirs = plain.ours;
   c.ours = std::move(ours);
   cases_.push_back(c);
+}
+
+// The same beside a call of MPI's that only starts.
+void Bench::add_started(Case c, const char* name, std::function<void()> theirs) {
+  c.name = name + c.name.substr(c.name.find('/'));
+  c.theirs = std::move(theirs);
+  cases_.push_back(std::move(c));
 }
 
 // `bytes` is the whole vector, for every verb.
@@ -258,16 +263,15 @@ void Bench::add_collectives(int64_t bytes) {
   c.ours = [=, this] { communicator_->all_gather(other(0, mine), whole(count), bounds, stream_).wait(stream_); };
   c.theirs = [=, this] { raw_mpi::all_gather(b_.data(), a_.data(), counts); };
   c.error = [=, this] {
-    for (int r = 0; r < size_; ++r)
-      for (int64_t i = bounds[static_cast<size_t>(r)]; i < bounds[static_cast<size_t>(r) + 1]; ++i)
-        if (a_[static_cast<size_t>(i)] != value(r, i)) return 1.0;
-    return 0.0;
+    int owner = 0;
+    return unequal(a_, count, [&](int64_t i) {
+      while (i >= bounds[static_cast<size_t>(owner) + 1]) ++owner;
+      return value(owner, i);
+    });
   };
   cases_.push_back(c);
   add_channel(c, [=, this] { channel_.all_gather(other(0, mine), whole(count), bounds, stream_).wait(stream_); });
-  c.name = "mpi_iallgather" + size_text;
-  c.theirs = [=, this] { raw_mpi::all_gather(b_.data(), a_.data(), counts, true); };
-  cases_.push_back(c);
+  add_started(c, "mpi_iallgather", [=, this] { raw_mpi::all_gather(b_.data(), a_.data(), counts, true); });
   c.name = "all_to_all" + size_text, c.fill = fill;
   std::vector<int64_t> to_bounds;
   for (int r = 0; r <= size_; ++r) to_bounds.push_back(mine * r);
@@ -276,27 +280,16 @@ void Bench::add_collectives(int64_t bytes) {
   };
   c.theirs = [=, this] { raw_mpi::all_to_all(a_.data(), b_.data(), counts); };
   c.error = [=, this] {
-    for (int r = 0; r < size_; ++r)
-      for (int64_t i = 0; i < mine; ++i)
-        if (b_[static_cast<size_t>(r * mine + i)] != value(r, first + i)) return 1.0;
-    return 0.0;
+    return unequal(b_, mine * size_, [=](int64_t i) { return value(static_cast<int>(i / mine), first + i % mine); });
   };
   cases_.push_back(c);
-  c.name = "mpi_ialltoall" + size_text;
-  c.theirs = [=, this] { raw_mpi::all_to_all(a_.data(), b_.data(), counts, true); };
-  cases_.push_back(c);
+  add_started(c, "mpi_ialltoall", [=, this] { raw_mpi::all_to_all(a_.data(), b_.data(), counts, true); });
   c.name = "broadcast" + size_text;
   c.ours = [=, this] { communicator_->broadcast(whole(count), 0, stream_).wait(stream_); };
   c.theirs = [=, this] { raw_mpi::broadcast(a_.data(), static_cast<size_t>(bytes), 0); };
-  c.error = [=, this] {
-    for (int64_t i = 0; i < count; ++i)
-      if (a_[static_cast<size_t>(i)] != value(0, i)) return 1.0;
-    return 0.0;
-  };
+  c.error = [=, this] { return unequal(a_, count, [](int64_t i) { return value(0, i); }); };
   cases_.push_back(c);
-  c.name = "mpi_ibcast" + size_text;
-  c.theirs = [=, this] { raw_mpi::broadcast(a_.data(), static_cast<size_t>(bytes), 0, true); };
-  cases_.push_back(c);
+  add_started(c, "mpi_ibcast", [=, this] { raw_mpi::broadcast(a_.data(), static_cast<size_t>(bytes), 0, true); });
 }
 
 // How much of an all-reduce hides behind work of the same length on the calling thread.

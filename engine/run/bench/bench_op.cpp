@@ -24,13 +24,13 @@ constexpr ModelShape kModels[] = {
 constexpr ModelShape kLargeModels[] = {{"124m_b32", 32, 1024, 768, 12, 50304},
                                        {"llama_1b_b8", 8, 2048, 2048, 32, 128256}};
 
-OpCase matmul_case(Workbench& w, const std::string& name, DType t, DType c_type, int64_t m, int64_t n, int64_t k,
-                   bool ta, bool tb, bool accumulate) {
+OpCase matmul_case(Workbench& w, DType t, DType c_type, int64_t m, int64_t n, int64_t k, bool ta, bool tb,
+                   bool accumulate) {
   const View a = ta ? w.tensor(t, {k, m}, 1.0f) : w.tensor(t, {m, k}, 1.0f);
   const View b = tb ? w.tensor(t, {n, k}, 1.0f) : w.tensor(t, {k, n}, 1.0f);
   const View c = w.tensor(c_type, {m, n}, 0.0f);
   OpCase o;
-  o.name = "matmul/" + name, o.dtype = t;
+  o.dtype = t;
   o.flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
   o.bytes = static_cast<double>(a.bytes() + b.bytes() + c.bytes());
   o.run = [=, &w] {
@@ -60,42 +60,20 @@ OpCase attention_case(Workbench& w, const ModelShape& s, DType t, bool backward)
       v{2 * d, s.length * width, width, 3 * d, 0};
   const float scale = 1.0f / std::sqrt(static_cast<float>(d));
   OpCase o;
-  o.name = std::string(backward ? "attention_backward/" : "attention_forward/") + s.name, o.dtype = t;
+  o.dtype = t;
   o.flops = (backward ? 10.0 : 4.0) * static_cast<double>(s.batch * s.length * s.length / 2 * s.hidden);
   o.bytes = static_cast<double>(qkv.bytes() + out.bytes());
-  const auto forward = [=, &w] {
-    w.ops().attention_forward(w.exec(), {.shape = shape,
-                                         .scale = scale,
-                                         .q = qkv,
-                                         .k = qkv,
-                                         .v = qkv,
-                                         .q_at = q,
-                                         .k_at = k,
-                                         .v_at = v,
-                                         .out = out,
-                                         .lse = lse});
+  AttentionBackward back;
+  back.shape = shape, back.scale = scale, back.q = back.k = back.v = qkv, back.q_at = q, back.k_at = k, back.v_at = v;
+  back.out = out, back.lse = lse, back.dout = dout, back.dq = back.dk = back.dv = dqkv;
+  const AttentionForward fore = {shape, scale, qkv, qkv, qkv, q, k, v, out, lse, {}};
+  if (backward) w.ops().attention_forward(w.exec(), fore);
+  o.run = [=, &w] {
+    if (backward)
+      w.ops().attention_backward(w.exec(), back);
+    else
+      w.ops().attention_forward(w.exec(), fore);
   };
-  if (backward) {
-    forward();
-    o.run = [=, &w] {
-      w.ops().attention_backward(w.exec(), {.shape = shape,
-                                            .scale = scale,
-                                            .q = qkv,
-                                            .k = qkv,
-                                            .v = qkv,
-                                            .q_at = q,
-                                            .k_at = k,
-                                            .v_at = v,
-                                            .out = out,
-                                            .lse = lse,
-                                            .dout = dout,
-                                            .dq = dqkv,
-                                            .dk = dqkv,
-                                            .dv = dqkv});
-    };
-  } else {
-    o.run = forward;
-  }
   const auto probability = [=, &w](int64_t row, int64_t head, int64_t key) {
     const int64_t base = row / s.length * s.length;
     double score = 0.0;
@@ -135,73 +113,28 @@ OpCase attention_case(Workbench& w, const ModelShape& s, DType t, bool backward)
 
 std::vector<NamedCase> all_cases(bool large) {
   std::vector<NamedCase> list;
-  if (large) {
-    list.push_back({"matmul/8192", [](Workbench& w) {  // what a product can reach at all
-                      return matmul_case(w, "8192", DType::bf16, DType::bf16, 8192, 8192, 8192, false, true, false);
-                    }});
-  }
-  std::vector<ModelShape> models(std::begin(kModels), std::end(kModels));
-  if (large) models.assign(std::begin(kLargeModels), std::end(kLargeModels));
-  std::vector<DType> dtypes = {DType::f32, DType::bf16};
-  if (large) dtypes = {DType::bf16};
-  for (DType t : dtypes) {
+  const auto add = [&](const std::string& name, std::function<OpCase(Workbench&)> make) {
+    list.push_back({name, std::move(make)});
+  };
+  const auto add_matmul = [&](const std::string& name, DType t, DType c, int64_t m, int64_t n, int64_t k, bool ta,
+                              bool tb, bool accumulate = false) {
+    add("matmul/" + name, [=](Workbench& w) { return matmul_case(w, t, c, m, n, k, ta, tb, accumulate); });
+  };
+  if (large) add_matmul("8192", DType::bf16, DType::bf16, 8192, 8192, 8192, false, true);  // what is to be had at all
+  const std::span<const ModelShape> models = large ? std::span<const ModelShape>(kLargeModels) : kModels;
+  for (DType t : {DType::f32, DType::bf16}) {
+    if (large && t == DType::f32) continue;
     for (const ModelShape& s : models) {
       const int64_t n = s.batch * s.length, h = s.hidden;
       const std::string m = s.name;
-      list.push_back({"matmul/" + m + "/qkv",
-                      [=](Workbench& w) { return matmul_case(w, m + "/qkv", t, t, n, 3 * h, h, false, true, false); }});
-      list.push_back({"matmul/" + m + "/fc1",
-                      [=](Workbench& w) { return matmul_case(w, m + "/fc1", t, t, n, 4 * h, h, false, true, false); }});
-      list.push_back({"matmul/" + m + "/fc2",
-                      [=](Workbench& w) { return matmul_case(w, m + "/fc2", t, t, n, h, 4 * h, false, true, false); }});
-      list.push_back({"matmul/" + m + "/fc1.backward_input", [=](Workbench& w) {
-                        return matmul_case(w, m + "/fc1.backward_input", t, t, n, h, 4 * h, false, false, false);
-                      }});
-      list.push_back({"matmul/" + m + "/fc1.backward_weight", [=](Workbench& w) {
-                        return matmul_case(w, m + "/fc1.backward_weight", t, DType::f32, 4 * h, h, n, true, false,
-                                           true);
-                      }});
-      list.push_back({"matmul/" + m + "/head", [=](Workbench& w) {
-                        return matmul_case(w, m + "/head", t, t, std::min<int64_t>(n, large ? 4096 : 512), s.vocab, h,
-                                           false, true, false);
-                      }});
-      list.push_back({"attention_forward/" + m, [=](Workbench& w) { return attention_case(w, s, t, false); }});
-      list.push_back({"attention_backward/" + m, [=](Workbench& w) { return attention_case(w, s, t, true); }});
-      list.push_back({"gelu_forward/" + m, [=](Workbench& w) {
-                        const View x = w.tensor(t, {n, 4 * h}, 1.0f), y = w.tensor(t, {n, 4 * h}, 0.0f);
-                        OpCase o;
-                        o.name = "gelu_forward/" + m, o.dtype = t, o.bytes = 2.0 * static_cast<double>(x.bytes());
-                        o.run = [=, &w] { w.ops().gelu_forward(w.exec(), {GeluKind::kTanh, x, y}); };
-                        o.error = [=, &w] {
-                          return sampled_error(
-                              n, 4 * h, [&](int64_t r, int64_t c) { return w.at(y, r, c); },
-                              [&](int64_t r, int64_t c) { return oracle::gelu(GeluKind::kTanh, w.at(x, r, c)).y; });
-                        };
-                        o.tolerance = tolerance_of(t, 8.0);
-                        return o;
-                      }});
-      list.push_back({"norm_forward/" + m, [=](Workbench& w) {
-                        const View x = w.tensor(t, {n, h}, 1.0f), y = w.tensor(t, {n, h}, 0.0f),
-                                   weight = w.tensor(t, {h}, 1.0f), bias = w.tensor(t, {h}, 1.0f);
-                        const View mean = w.tensor(DType::f32, {n}, 0.0f), rstd = w.tensor(DType::f32, {n}, 0.0f);
-                        OpCase o;
-                        o.name = "norm_forward/" + m, o.dtype = t, o.bytes = 2.0 * static_cast<double>(x.bytes());
-                        o.run = [=, &w] {
-                          w.ops().norm_forward(
-                              w.exec(), {.x = x, .weight = weight, .bias = bias, .y = y, .mean = mean, .rstd = rstd});
-                        };
-                        o.error = [=, &w] {
-                          return sampled_error(
-                              n, h, [&](int64_t r, int64_t c) { return w.at(y, r, c); },
-                              [&](int64_t r, int64_t c) {
-                                const auto row = oracle::row_statistics(h, NormKind::kLayerNorm, 1e-5,
-                                                                        [&](int64_t i) { return w.at(x, r, i); });
-                                return (w.at(x, r, c) - row.mean) * row.rstd * w.at(weight, 0, c) + w.at(bias, 0, c);
-                              });
-                        };
-                        o.tolerance = tolerance_of(t, static_cast<double>(h));
-                        return o;
-                      }});
+      add_matmul(m + "/qkv", t, t, n, 3 * h, h, false, true);
+      add_matmul(m + "/fc1", t, t, n, 4 * h, h, false, true);
+      add_matmul(m + "/fc2", t, t, n, h, 4 * h, false, true);
+      add_matmul(m + "/fc1.backward_input", t, t, n, h, 4 * h, false, false);
+      add_matmul(m + "/fc1.backward_weight", t, DType::f32, 4 * h, h, n, true, false, true);
+      add_matmul(m + "/head", t, t, std::min<int64_t>(n, large ? 4096 : 512), s.vocab, h, false, true);
+      add("attention_forward/" + m, [=](Workbench& w) { return attention_case(w, s, t, false); });
+      add("attention_backward/" + m, [=](Workbench& w) { return attention_case(w, s, t, true); });
       list_memory_cases(s, t, list);
     }
   }
@@ -209,7 +142,7 @@ std::vector<NamedCase> all_cases(bool large) {
 }
 
 // Runs are queued in bunches and waited for, so that the time of a launch hides behind the one before, as in a step.
-double median_ms(const std::function<void()>& run, Workbench& w) {
+double ms_of(const std::function<void()>& run, Workbench& w) {
   const int bunch = w.device().memory_total() > 0 ? 10 : 1;
   std::vector<double> ms;
   double total = 0.0;
@@ -221,8 +154,7 @@ double median_ms(const std::function<void()>& run, Workbench& w) {
     ms.push_back(took / bunch);
     total += took;
   }
-  std::sort(ms.begin(), ms.end());
-  return ms[ms.size() / 2];
+  return median(ms);
 }
 
 }  // namespace
@@ -247,12 +179,12 @@ int bench_op(const std::string& filter, const std::string& device, int threads, 
     const double error = c.error();
     const bool ok = error <= c.tolerance;
     all_ok = all_ok && ok;
-    const double ms = median_ms(c.run, bench);
-    const std::string command = (device == "cpu" ? "build/bench op " : "build-cuda/bench op ") + c.name +
+    const double ms = ms_of(c.run, bench);
+    const std::string command = (device == "cpu" ? "build/bench op " : "build-cuda/bench op ") + named.name +
                                 (device == "cpu" ? " --threads " + std::to_string(threads) : " --device " + device);
     if (json) {
       const nlohmann::ordered_json line = {{"bench", "op"},
-                                           {"op", c.name},
+                                           {"op", named.name},
                                            {"dtype", name_of(c.dtype)},
                                            {"device", device},
                                            {"threads", threads},
@@ -265,7 +197,7 @@ int bench_op(const std::string& filter, const std::string& device, int threads, 
                                            {"command", command}};
       std::printf("%s\n", line.dump().c_str());
     } else {
-      std::printf("%-36s %-5s %9.3f ms %8.0f GFLOP/s %7.1f GB/s  error %.1e (%.1e) %s  | %s\n", c.name.c_str(),
+      std::printf("%-36s %-5s %9.3f ms %8.0f GFLOP/s %7.1f GB/s  error %.1e (%.1e) %s  | %s\n", named.name.c_str(),
                   std::string(name_of(c.dtype)).c_str(), ms, c.flops / ms / 1e6, c.bytes / ms / 1e6, error, c.tolerance,
                   ok ? "ok" : "FAIL", command.c_str());
     }

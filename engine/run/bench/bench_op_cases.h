@@ -18,7 +18,6 @@
 namespace thinwire {
 
 struct OpCase {
-  std::string name;
   DType dtype = DType::f32;
   double flops = 0.0, bytes = 0.0;  // per call; bytes is the least that must move
   std::function<void()> run;

@@ -43,18 +43,9 @@ std::vector<NamedShape> shapes() {
                                   {"30m", gpt2_shape(6, 8, 512, 8192, 512, 4)},
                                   {"124m", gpt2_shape(12, 12, 768, 50304, 1024, 1)},
                                   {"350m", gpt2_shape(24, 16, 1024, 50304, 1024, 1)}};
-  std::vector<std::string> llama = gpt2_shape(16, 32, 2048, 32000, 1024, 1);
-  for (const char* o :
-       {"num_kv_heads=8", "intermediate_size=5632", "norm=rmsnorm", "activation=swiglu", "pos_emb=rotary",
-        "no_weight_tying=true", "use_bias_in_attn_linear=false", "use_bias_in_mlp=false"}) {
-    llama.emplace_back(o);
-  }
-  llama.erase(std::find(llama.begin(), llama.end(), "bias_gelu_fusion=true"));
-  list.push_back({"llama_1b", llama});
-  // The shapes that GPUs are measured with; their memory is far beyond a laptop's.
   const auto add_llama = [&](const char* name, int layers, int heads, int kv_heads, int hidden, int ffn, int vocab,
-                             int batch, bool tied) {
-    std::vector<std::string> o = gpt2_shape(layers, heads, hidden, vocab, 2048, batch);
+                             int length, int batch, bool tied) {
+    std::vector<std::string> o = gpt2_shape(layers, heads, hidden, vocab, length, batch);
     o.pop_back();  // bias_gelu_fusion
     o.push_back("num_kv_heads=" + std::to_string(kv_heads));
     o.push_back("intermediate_size=" + std::to_string(ffn));
@@ -64,9 +55,11 @@ std::vector<NamedShape> shapes() {
       o.emplace_back(more);
     list.push_back({name, o});
   };
-  add_llama("llama3_1b", 16, 32, 8, 2048, 8192, 128256, 8, true);
-  add_llama("llama3_3b", 28, 24, 8, 3072, 8192, 128256, 4, true);
-  add_llama("llama2_7b", 32, 32, 32, 4096, 11008, 32000, 4, false);
+  add_llama("llama_1b", 16, 32, 8, 2048, 5632, 32000, 1024, 1, false);
+  // The shapes that GPUs are measured with; their memory is far beyond a laptop's.
+  add_llama("llama3_1b", 16, 32, 8, 2048, 8192, 128256, 2048, 8, true);
+  add_llama("llama3_3b", 28, 24, 8, 3072, 8192, 128256, 2048, 4, true);
+  add_llama("llama2_7b", 32, 32, 32, 4096, 11008, 32000, 2048, 4, false);
   return list;
 }
 
@@ -151,10 +144,9 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
   if (!job.first()) return 0;
   const int64_t peak =
       backend.device->memory_total() > 0 ? static_cast<int64_t>(backend.device->memory_peak()) : peak_rss_bytes();
-  std::sort(ms.begin(), ms.end());
-  const double median = ms[ms.size() / 2];
+  const double step_ms = median(ms);
   const double tokens = static_cast<double>(config.data.global_batch * config.data.seq_length);
-  const double tokens_per_s = tokens / median * 1e3;
+  const double tokens_per_s = tokens / step_ms * 1e3;
   nlohmann::ordered_json line = {
       {"bench", "step"},
       {"shape", shape},
@@ -163,8 +155,8 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
       {"device", backend.device->description()},
       {"isa", backend.ops->isa()},
       {"tokens_per_s", tokens_per_s},
-      {"step_ms", median},
-      {"step_ms_min", ms.front()},
+      {"step_ms", step_ms},
+      {"step_ms_min", *std::min_element(ms.begin(), ms.end())},
       {"steps", counted},
       {"ranks", job.size()},
       {"model_tflops_per_rank", tokens_per_s * model_flops_per_token(config.model) / 1e12 / job.size()},
@@ -187,10 +179,10 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
     for (const auto& [name, t] : op_times.times) {
       const double per_step = t.ms / static_cast<double>(counted);
       line["ops"][name] = {
-          {"ms", per_step}, {"calls", t.calls / counted}, {"share", t.ms / static_cast<double>(counted) / median}};
+          {"ms", per_step}, {"calls", t.calls / counted}, {"share", t.ms / static_cast<double>(counted) / step_ms}};
       if (t.flops > 0.0) line["ops"][name]["gflops"] = t.flops / t.ms / 1e6;
       if (!json)
-        std::printf("%-20s %9.2f ms  %5.1f %%  %s\n", name.c_str(), per_step, 100.0 * per_step / median,
+        std::printf("%-20s %9.2f ms  %5.1f %%  %s\n", name.c_str(), per_step, 100.0 * per_step / step_ms,
                     t.flops > 0.0 ? (std::to_string(static_cast<int>(t.flops / t.ms / 1e6)) + " GFLOP/s").c_str() : "");
     }
   }
@@ -203,7 +195,7 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
     std::printf("%s\n", line.dump().c_str());
   } else {
     std::printf("%s %s: %.0f tokens/s, %.1f ms, %.3f model TFLOP/s (causal), peak %lld MiB\n", shape.c_str(),
-                line["dtype"].get<std::string>().c_str(), tokens_per_s, median,
+                line["dtype"].get<std::string>().c_str(), tokens_per_s, step_ms,
                 line["model_tflops_per_rank"].get<double>(), static_cast<long long>(peak >> 20));
     std::printf("again: %s\n", line["command"].get<std::string>().c_str());
   }

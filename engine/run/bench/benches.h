@@ -4,12 +4,18 @@
 // otherwise. A filter that matches nothing is a usage error (Error(kUsage)).
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "engine/run/train/job.h"
 
 namespace thinwire {
+
+inline double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
 
 // `bench op`: each op at the shapes of real models, proved on a sample against a float64 loop. Runs the cases whose
 // name contains `filter` on `device` (cpu, cuda; a GPU has larger shapes besides). threads 0: all cores.

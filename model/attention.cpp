@@ -55,6 +55,18 @@ void Attention::rotate(Exec& exec, const LayerContext& c, View rows, bool invers
                          .inverse = inverse});
 }
 
+// What forward and backward share.
+template <typename Op>
+Op Attention::operands(const LayerContext& c, const BlockActivations& a, View keys) const {
+  Op op;
+  op.shape = shape_of(c), op.scale = scale_;
+  op.q = a.qkv, op.k = op.v = keys;
+  op.q_at = with_batch(q_at_, op.shape.q_len);
+  op.k_at = with_batch(k_at_, op.shape.kv_len), op.v_at = with_batch(v_at_, op.shape.kv_len);
+  op.out = a.attention_out, op.lse = a.lse, op.dropout = dropout(c);
+  return op;
+}
+
 void Attention::forward(Exec& exec, const LayerContext& c, View x, const BlockActivations& a, View y) const {
   forward_inner(exec, c, x, a);
   out_.forward(exec, a.attention_out, y);
@@ -63,42 +75,15 @@ void Attention::forward(Exec& exec, const LayerContext& c, View x, const BlockAc
 void Attention::forward_inner(Exec& exec, const LayerContext& c, View x, const BlockActivations& a) const {
   qkv_.forward(exec, x, a.qkv);
   rotate(exec, c, a.qkv, false);
-  const View keys = c.kv_rows ? c.kv_rows : a.qkv;
-  const AttentionShape shape = shape_of(c);
-  exec.ops.attention_forward(exec, {.shape = shape,
-                                    .scale = scale_,
-                                    .q = a.qkv,
-                                    .k = keys,
-                                    .v = keys,
-                                    .q_at = with_batch(q_at_, shape.q_len),
-                                    .k_at = with_batch(k_at_, shape.kv_len),
-                                    .v_at = with_batch(v_at_, shape.kv_len),
-                                    .out = a.attention_out,
-                                    .lse = a.lse,
-                                    .dropout = dropout(c)});
+  exec.ops.attention_forward(exec, operands<AttentionForward>(c, a, c.kv_rows ? c.kv_rows : a.qkv));
 }
 
 void Attention::backward_input(Exec& exec, const LayerContext& c, const BlockActivations& a, const AttentionWork& work,
                                View scratch, View dx) const {
   out_.backward_input(exec, work.dy, scratch);
-  const AttentionShape shape = shape_of(c);
-  const HeadLayout q_at = with_batch(q_at_, shape.q_len), k_at = with_batch(k_at_, shape.kv_len),
-                   v_at = with_batch(v_at_, shape.kv_len);
-  exec.ops.attention_backward(exec, {.shape = shape,
-                                     .scale = scale_,
-                                     .q = a.qkv,
-                                     .k = a.qkv,
-                                     .v = a.qkv,
-                                     .q_at = q_at,
-                                     .k_at = k_at,
-                                     .v_at = v_at,
-                                     .out = a.attention_out,
-                                     .lse = a.lse,
-                                     .dout = scratch,
-                                     .dq = work.d_qkv,
-                                     .dk = work.d_qkv,
-                                     .dv = work.d_qkv,
-                                     .dropout = dropout(c)});
+  AttentionBackward op = operands<AttentionBackward>(c, a, a.qkv);
+  op.dout = scratch, op.dq = op.dk = op.dv = work.d_qkv;
+  exec.ops.attention_backward(exec, op);
   rotate(exec, c, work.d_qkv, true);
   qkv_.backward_input(exec, work.d_qkv, dx);
 }

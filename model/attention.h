@@ -30,6 +30,8 @@ class Attention {
 
  private:
   AttentionShape shape_of(const LayerContext& context) const;
+  template <typename Op>
+  Op operands(const LayerContext& context, const BlockActivations& a, View keys) const;
   void rotate(Exec& exec, const LayerContext& context, View rows, bool inverse) const;
 
   Dropout dropout(const LayerContext& context) const;

@@ -13,15 +13,24 @@ Linear::Linear(const ParamStore& store, const std::string& prefix, bool adds_bia
   if (store.fp8()) forward_fp8_ = Fp8::kForward, backward_fp8_ = Fp8::kGradient;
 }
 
+Matmul Linear::forward_product(View x, View y) const {
+  return {.a = x.as_2d(),
+          .b = weight_,
+          .c = y.as_2d(),
+          .trans_b = true,
+          .bias = bias_,
+          .b_version = store_->version(),
+          .fp8 = forward_fp8_};
+}
+
+Matmul Linear::backward_product(View dy, View dx) const {
+  return {.a = dy.as_2d(), .b = weight_, .c = dx.as_2d(), .b_version = store_->version(), .fp8 = backward_fp8_};
+}
+
 void Linear::forward(Exec& exec, View x, View y, bool accumulate) const {
-  exec.ops.matmul(exec, {.a = x.as_2d(),
-                         .b = weight_,
-                         .c = y.as_2d(),
-                         .trans_b = true,
-                         .bias = bias_,
-                         .accumulate = accumulate,
-                         .b_version = store_->version(),
-                         .fp8 = forward_fp8_});
+  Matmul op = forward_product(x, y);
+  op.accumulate = accumulate;
+  exec.ops.matmul(exec, op);
 }
 
 void Linear::forward_gelu(Exec& exec, View x, View pre, View y) const {
@@ -30,19 +39,13 @@ void Linear::forward_gelu(Exec& exec, View x, View pre, View y) const {
     exec.ops.gelu_forward(exec, {GeluKind::kTanh, pre, y});
     return;
   }
-  exec.ops.matmul(exec, {.a = x.as_2d(),
-                         .b = weight_,
-                         .c = y.as_2d(),
-                         .trans_b = true,
-                         .bias = bias_,
-                         .b_version = store_->version(),
-                         .gelu_input = pre.as_2d(),
-                         .fp8 = forward_fp8_});
+  Matmul op = forward_product(x, y);
+  op.gelu_input = pre.as_2d();
+  exec.ops.matmul(exec, op);
 }
 
 void Linear::backward_input(Exec& exec, View dy, View dx) const {
-  exec.ops.matmul(
-      exec, {.a = dy.as_2d(), .b = weight_, .c = dx.as_2d(), .b_version = store_->version(), .fp8 = backward_fp8_});
+  exec.ops.matmul(exec, backward_product(dy, dx));
 }
 
 void Linear::backward_input_gelu(Exec& exec, View dy, View pre, View dx, View d_pre) const {
@@ -51,32 +54,17 @@ void Linear::backward_input_gelu(Exec& exec, View dy, View pre, View dx, View d_
     exec.ops.gelu_backward(exec, {GeluKind::kTanh, pre, dx, d_pre});
     return;
   }
-  exec.ops.matmul(exec, {.a = dy.as_2d(),
-                         .b = weight_,
-                         .c = d_pre.as_2d(),
-                         .b_version = store_->version(),
-                         .dgelu_input = pre.as_2d(),
-                         .fp8 = backward_fp8_});
+  Matmul op = backward_product(dy, d_pre);
+  op.dgelu_input = pre.as_2d();
+  exec.ops.matmul(exec, op);
 }
 
 void Linear::backward_weight(Exec& exec, View x, View dy) const {
-  if (bias_gradient_ && exec.ops.fused_products) {
-    exec.ops.matmul(exec, {.a = dy.as_2d(),
-                           .b = x.as_2d(),
-                           .c = weight_gradient_,
-                           .trans_a = true,
-                           .accumulate = true,
-                           .a_sums = bias_gradient_,
-                           .fp8 = backward_fp8_});
-    return;
-  }
-  exec.ops.matmul(exec, {.a = dy.as_2d(),
-                         .b = x.as_2d(),
-                         .c = weight_gradient_,
-                         .trans_a = true,
-                         .accumulate = true,
-                         .fp8 = backward_fp8_});
-  if (bias_gradient_) exec.ops.bias_gradient(exec, {dy.as_2d(), bias_gradient_});
+  Matmul op = {.a = dy.as_2d(), .b = x.as_2d(), .c = weight_gradient_, .trans_a = true, .accumulate = true};
+  op.fp8 = backward_fp8_;
+  if (exec.ops.fused_products) op.a_sums = bias_gradient_;
+  exec.ops.matmul(exec, op);
+  if (bias_gradient_ && !op.a_sums) exec.ops.bias_gradient(exec, {dy.as_2d(), bias_gradient_});
 }
 
 }  // namespace thinwire

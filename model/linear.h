@@ -25,6 +25,9 @@ class Linear {
   void backward_weight(Exec& exec, View x, View dy) const;
 
  private:
+  Matmul forward_product(View x, View y) const;
+  Matmul backward_product(View dy, View dx) const;
+
   const ParamStore* store_;
   View weight_, bias_, weight_gradient_, bias_gradient_;
   Fp8 forward_fp8_ = Fp8::kOff, backward_fp8_ = Fp8::kOff;

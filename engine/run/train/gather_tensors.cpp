@@ -10,7 +10,7 @@ namespace thinwire {
 namespace {
 
 struct PartHeader {
-  int64_t name_bytes, rows, cols, row, part_rows, col, part_cols, first, count;
+  int64_t name_bytes, rows, cols, row, col, part_cols, first, count;
 };
 
 class Collector final : public StateVisitor {
@@ -19,7 +19,7 @@ class Collector final : public StateVisitor {
   void tensor(const GlobalSlice& s) override {
     std::vector<float> values(static_cast<size_t>(s.local.count()));
     replica_.read(s.local, values.data());
-    append_part(parts, s.name, s.rows, s.cols, s.row, s.part_rows, s.col, s.part_cols, s.first, values);
+    append_part(parts, s, values);
   }
   void integer(const std::string&, int64_t&) override {}
   void real(const std::string&, double&) override {}
@@ -32,12 +32,11 @@ class Collector final : public StateVisitor {
 
 }  // namespace
 
-void append_part(std::string& text, const std::string& name, int64_t rows, int64_t cols, int64_t row, int64_t part_rows,
-                 int64_t col, int64_t part_cols, int64_t first, std::span<const float> values) {
-  const PartHeader header{static_cast<int64_t>(name.size()),  rows, cols, row, part_rows, col, part_cols, first,
+void append_part(std::string& text, const GlobalSlice& s, std::span<const float> values) {
+  const PartHeader header{static_cast<int64_t>(s.name.size()), s.rows, s.cols, s.row, s.col, s.part_cols, s.first,
                           static_cast<int64_t>(values.size())};
   text.append(reinterpret_cast<const char*>(&header), sizeof header);
-  text.append(name);
+  text.append(s.name);
   text.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
 }
 

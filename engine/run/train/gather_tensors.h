@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/core/state_visitor.h"
 #include "engine/run/train/replica.h"
 
 namespace thinwire {
@@ -14,9 +15,8 @@ namespace thinwire {
 // master weights). All ranks call it; ranks other than 0 receive an empty map.
 std::map<std::string, std::vector<float>> gather_tensors(Replica& replica, std::span<const View> pieces);
 
-// A rectangle of a global matrix and its elements, as text that travels over Control::collect.
-void append_part(std::string& text, const std::string& name, int64_t rows, int64_t cols, int64_t row, int64_t part_rows,
-                 int64_t col, int64_t part_cols, int64_t first, std::span<const float> values);
+// A slice of a global matrix and its elements (`local` is not looked at), as text that travels over Control::collect.
+void append_part(std::string& text, const GlobalSlice& slice, std::span<const float> values);
 // Puts parts into their matrices; CHECKs that no element is written twice and, at the end, that none is missing.
 class PartsInto {
  public:

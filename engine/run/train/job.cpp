@@ -60,14 +60,6 @@ Job::~Job() {
   progress_.reset();
 }
 
-int Job::rank() const {
-  return transport_->rank();
-}
-
-int Job::size() const {
-  return transport_->size();
-}
-
 void Job::agree(const std::function<void()>& body) {
   int code = 0;
   std::string message;

@@ -25,8 +25,8 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  int rank() const;
-  int size() const;
+  int rank() const { return transport_->rank(); }
+  int size() const { return transport_->size(); }
   bool first() const { return rank() == 0; }
 
   // Runs body on every rank; an Error on any of them becomes an AgreedError on all, with the message of the first.

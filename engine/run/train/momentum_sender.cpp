@@ -9,12 +9,6 @@
 
 namespace thinwire {
 
-std::unique_ptr<MomentumSender> make_momentum_sender(const RunConfig& config, const ParamStore& store,
-                                                     const Optimizer& optimizer) {
-  if (!config.compression.sends_momentum) return nullptr;
-  return std::make_unique<MomentumSender>(config, store, optimizer);
-}
-
 MomentumSender::MomentumSender(const RunConfig& config, const ParamStore& store, const Optimizer& optimizer)
     : store_(store), optimizer_(optimizer), beta1_(config.optim.beta1) {
   const SiteRule* rule = config.compression.rule(Site::kDpGradient);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 
 #include "engine/base/ops/ops.h"
 #include "engine/run/config/run_config.h"
@@ -48,9 +47,5 @@ class MomentumSender final : public SentValue {
   double loss_scale_ = 1.0;
   bool active_ = false;
 };
-
-// nullptr where gradients are sent.
-std::unique_ptr<MomentumSender> make_momentum_sender(const RunConfig& config, const ParamStore& store,
-                                                     const Optimizer& optimizer);
 
 }  // namespace thinwire

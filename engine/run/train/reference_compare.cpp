@@ -246,8 +246,10 @@ class Subject {
           r.read(wide, rows.data());
           for (int64_t i = 0; i < chunk.rows(); ++i)
             kept.insert(kept.end(), rows.begin() + i * chunk.cols(), rows.begin() + i * chunk.cols() + used);
-          append_part(parts, "logits", dump_.batch * dump_.length, m.vocab, first_row(micro) * dump_.length + first,
-                      chunk.rows(), columns.first, used, 0, kept);
+          append_part(parts,
+                      {"logits", dump_.batch * dump_.length, m.vocab, first_row(micro) * dump_.length + first,
+                       chunk.rows(), columns.first, used, 0, View{}},
+                      kept);
         });
       });
     }

@@ -93,7 +93,9 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
       shape_{config.data.micro_batch, config.data.seq_length},
       store_(layout.shard, layout.where, arena_, training),
       optimizer_(training ? make_optimizer(config_, store_, arena_) : nullptr),
-      momentum_(training ? make_momentum_sender(config_, store_, *optimizer_) : nullptr),
+      momentum_(training && config.compression.sends_momentum
+                    ? std::make_unique<MomentumSender>(config_, store_, *optimizer_)
+                    : nullptr),
       rotary_(make_rotary_tables(config.model, std::max(config.model.max_positions, shape_.length), arena_, device,
                                  stream_.get())),
       scratch_(take_stage_scratch(layout.shard, shape_, training, arena_)) {

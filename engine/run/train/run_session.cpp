@@ -181,9 +181,8 @@ nlohmann::json RunSession::checkpoint_info() const {
           {"cut", cut_}};
 }
 
-VisitState RunSession::state_of(Replica& replica, TrainProgress& progress, LossScaler& scaler,
-                                CodingController& controller, bool writer_only) {
-  return [&, writer_only](StateVisitor& visitor) {
+VisitState RunState::visit(bool writer_only) const {
+  return [*this, writer_only](StateVisitor& visitor) {
     replica.visit(visitor, writer_only);
     scaler.visit(visitor);
     controller.visit(visitor);
@@ -237,8 +236,14 @@ void RunSession::warn_of_other_order(const LoadReport& found) const {
               "again and others late; set these keys back to keep the order");
 }
 
-bool RunSession::load_from(const std::string& path, Replica& replica, TrainProgress& progress, LossScaler& scaler,
-                           CodingController& controller) {
+LoadOptions RunSession::load_options() {
+  LoadOptions options;
+  options.verify = false;
+  if (device_->memory_total() > 0) options.copy = copy_state();
+  return options;
+}
+
+bool RunSession::load_from(const std::string& path, const RunState& state) {
   const RunConfig& run = config_.run;
   bool replica_loaded = false;
   LoadReport found = find_newest_valid(path, &job_.control());
@@ -249,9 +254,7 @@ bool RunSession::load_from(const std::string& path, Replica& replica, TrainProgr
     refuse_other_model(found);
     warn_of_other_order(found);
   }
-  LoadOptions options;
-  options.verify = false;
-  if (device_->memory_total() > 0) options.copy = copy_state();
+  LoadOptions options = load_options();
   if (run.finetune || run.no_load_optim)
     options.unwanted_prefixes.assign(std::begin(kOptimizerPrefixes), std::end(kOptimizerPrefixes));
   if (run.finetune) {
@@ -260,7 +263,7 @@ bool RunSession::load_from(const std::string& path, Replica& replica, TrainProgr
     if (info.contains("model"))
       require_same_model(found.path, model_config_from_json(info.at("model")), run.model, true);
     const LoadReport report = load_checkpoint(
-        found.path, [&](StateVisitor& v) { replica.visit_weights(v, false); }, options, &job_.control());
+        found.path, [&](StateVisitor& v) { state.replica.visit_weights(v, false); }, options, &job_.control());
     for (const std::string& name : report.unused) {
       if (name.starts_with("model/"))
         throw_bad_config(found.path + ": this model has no place for the tensor \"" + name +
@@ -270,9 +273,9 @@ bool RunSession::load_from(const std::string& path, Replica& replica, TrainProgr
     if (run.no_load_optim) {
       options.unwanted_prefixes.insert(options.unwanted_prefixes.end(), {"coding/", "replica/", "revision/"});
     } else {
-      replica_loaded = take_state(found, replica, options);
+      replica_loaded = take_state(found, state.replica, options);
     }
-    load_checkpoint(found.path, state_of(replica, progress, scaler, controller, false), options, &job_.control());
+    load_checkpoint(found.path, state.visit(false), options, &job_.control());
   }
   log_info("loaded " + found.path +
            (run.finetune        ? " (weights only)"
@@ -339,9 +342,10 @@ bool RunSession::take_coding_state(const Manifest& manifest, Replica& replica, L
   return replica_loaded;
 }
 
-void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgress& progress, LossScaler& scaler,
-                       CodingController& controller) {
+void RunSession::start(const RunState& state, const SampleStream& stream) {
   const RunConfig& run = config_.run;
+  Replica& replica = state.replica;
+  const TrainProgress& progress = state.progress;
   fingerprint_ = stream.fingerprint();
   for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) order_[name_of(split)] = stream.order(split);
   cut_ = cut_of(replica, config_);
@@ -357,11 +361,9 @@ void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgre
                     " of this run, which goes on from there; to start from load choose another run_dir");
       }
       warn_of_other_order(*found);
-      LoadOptions options;
-      options.verify = false;  // newest() has read every byte
-      if (device_->memory_total() > 0) options.copy = copy_state();
+      LoadOptions options = load_options();
       replica_loaded = take_state(*found, replica, options);
-      load_checkpoint(found->path, state_of(replica, progress, scaler, controller, false), options, &job_.control());
+      load_checkpoint(found->path, state.visit(false), options, &job_.control());
       last_saved_step_ = progress.step;
       log_info("resumed from " + found->path + ": step " + std::to_string(progress.step) + ", " +
                std::to_string(progress.consumed_samples) + " samples consumed" + other_layout(found->manifest.info));
@@ -369,7 +371,7 @@ void RunSession::start(Replica& replica, const SampleStream& stream, TrainProgre
     }
     replica.store().initialize(replica.exec(), run.seed);
     if (!run.load.empty()) {
-      replica_loaded = load_from(run.load, replica, progress, scaler, controller);
+      replica_loaded = load_from(run.load, state);
     } else if (!run.init_from_hf.empty()) {
       import_weights(replica);
     }
@@ -453,14 +455,13 @@ void RunSession::record_evaluation(const Evaluation& evaluation, int64_t step, S
   console_->eval(r);
 }
 
-void RunSession::save(Replica& replica, TrainProgress& progress, LossScaler& scaler, CodingController& controller,
-                      bool wait) {
+void RunSession::save(const RunState& state, bool wait) {
   if (wait) store_->wait();
   // A save of this very step that failed, and was allowed to, gets a second chance when it is the last one.
-  if (last_saved_step_ != progress.step || (wait && store_->last_save().failed)) {
-    if (replica.has_replica_state()) replica.traffic().finish_param_sync();
-    store_->save(progress.step, state_of(replica, progress, scaler, controller, true), checkpoint_info());
-    last_saved_step_ = progress.step;
+  if (last_saved_step_ != state.progress.step || (wait && store_->last_save().failed)) {
+    if (state.replica.has_replica_state()) state.replica.traffic().finish_param_sync();
+    store_->save(state.progress.step, state.visit(true), checkpoint_info());
+    last_saved_step_ = state.progress.step;
   }
   if (wait) store_->wait(true);
 }

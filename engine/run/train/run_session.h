@@ -24,6 +24,17 @@ namespace thinwire {
 // Refuses (78) a checkpoint that was written before Adam's moments said how many steps they have seen.
 void refuse_uncounted_moments(const LoadReport& found);
 
+// What a checkpoint holds of a run.
+struct RunState {
+  Replica& replica;
+  TrainProgress& progress;
+  LossScaler& scaler;
+  CodingController& controller;
+
+  // writer_only: what this rank has to save; otherwise all it holds.
+  VisitState visit(bool writer_only) const;
+};
+
 class RunSession {
  public:
   // Makes and locks the run directory and that of checkpoints (73 naming the holder); from then on status.json says how
@@ -31,11 +42,10 @@ class RunSession {
   // in the same order.
   RunSession(const ResolvedConfig& config, FaultPlan& faults, Job& job);
 
-  // Fills replica and progress from: the newest checkpoint of the run that verifies; else `load` / `finetune`; else
+  // Fills the state from: the newest checkpoint of the run that verifies; else `load` / `finetune`; else
   // `init_from_hf`; else initial weights. Refuses (78) a checkpoint whose model or data keys differ, naming both
   // values. Opens metrics, TensorBoard and the console line at the step that was found.
-  void start(Replica& replica, const SampleStream& stream, TrainProgress& progress, LossScaler& scaler,
-             CodingController& controller);
+  void start(const RunState& state, const SampleStream& stream);
 
   void record_step(const StepOutcome& outcome, const TrainProgress& progress, const StepTimer& timer, double step_ms,
                    int64_t samples);
@@ -45,7 +55,7 @@ class RunSession {
   bool has_evaluation(int64_t step, Split split) const;
 
   // Commits a checkpoint (behind the steps unless `wait`).
-  void save(Replica& replica, TrainProgress& progress, LossScaler& scaler, CodingController& controller, bool wait);
+  void save(const RunState& state, bool wait);
 
   // Writes the report and the final status.
   void finish(ExitCode code, const std::string& message);
@@ -59,14 +69,12 @@ class RunSession {
   bool finds_evaluation(int64_t step, Split split) const;
   void refuse_other_model(const LoadReport& found) const;
   void warn_of_other_order(const LoadReport& found) const;
-  VisitState state_of(Replica& replica, TrainProgress& progress, LossScaler& scaler, CodingController& controller,
-                      bool writer_only);
+  LoadOptions load_options();  // of a checkpoint that has been verified
   bool take_state(const LoadReport& found, Replica& replica, LoadOptions& options);
   void take_momentum(const Manifest& manifest, LoadOptions& options) const;
   bool take_coding_state(const Manifest& manifest, Replica& replica, LoadOptions& options);
   // Returns what take_coding_state does.
-  bool load_from(const std::string& path, Replica& replica, TrainProgress& progress, LossScaler& scaler,
-                 CodingController& controller);
+  bool load_from(const std::string& path, const RunState& state);
   void import_weights(Replica& replica);
   CopyBytes copy_state();
 

@@ -92,20 +92,10 @@ void StepTrace::node(const PlanNode& node, Clock::time_point from, Clock::time_p
   compute(name_of(node.kind), node.micro, node.chunk, from, to);
 }
 
-void StepTrace::operation(const OperationNote& note, Clock::time_point issued, Clock::time_point done) {
+void StepTrace::add(Kind kind, const OperationNote& note, Clock::time_point from, Clock::time_point to) {
   Event e;
-  e.kind = Kind::kOperation, e.site = static_cast<Site>(note.label.number), e.name = note.verb, e.group = note.group,
-  e.peer = note.peer;
-  e.number = note.sequence, e.bytes = note.bytes;
-  e.from = nanoseconds(issued), e.to = nanoseconds(done);
-  add(e);
-}
-
-void StepTrace::waited(const OperationNote& note, Clock::time_point from, Clock::time_point to) {
-  Event e;
-  e.kind = Kind::kWait, e.site = static_cast<Site>(note.label.number), e.name = note.verb, e.group = note.group,
-  e.peer = note.peer;
-  e.number = note.sequence, e.bytes = note.bytes;
+  e.kind = kind, e.site = static_cast<Site>(note.label.number), e.name = note.verb, e.group = note.group;
+  e.peer = note.peer, e.number = note.sequence, e.bytes = note.bytes;
   e.from = nanoseconds(from), e.to = nanoseconds(to);
   add(e);
 }

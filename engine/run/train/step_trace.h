@@ -31,8 +31,12 @@ class StepTrace final : public OperationSink {
   void step(int64_t number, Clock::time_point from, Clock::time_point to);
   void compute(const char* name, int micro, int chunk, Clock::time_point from, Clock::time_point to);
   void node(const PlanNode& node, Clock::time_point from, Clock::time_point to);
-  void operation(const OperationNote& note, Clock::time_point issued, Clock::time_point done) override;
-  void waited(const OperationNote& note, Clock::time_point from, Clock::time_point to) override;
+  void operation(const OperationNote& note, Clock::time_point issued, Clock::time_point done) override {
+    add(Kind::kOperation, note, issued, done);
+  }
+  void waited(const OperationNote& note, Clock::time_point from, Clock::time_point to) override {
+    add(Kind::kWait, note, from, to);
+  }
   OperationSink* sink() { return this; }
 
   // Times in the file are `steady clock + offset_ns - origin_ns`. clock_note: a sentence about how good that is, kept
@@ -64,6 +68,7 @@ class StepTrace final : public OperationSink {
     int64_t from = 0, to = 0;  // ns of the steady clock
   };
   void add(const Event& event);
+  void add(Kind kind, const OperationNote& note, Clock::time_point from, Clock::time_point to);
 
   int rank_;
   std::string description_, clock_note_ = "times are this machine's steady clock";

@@ -82,7 +82,7 @@ class Trainer {
     controller_ = std::make_unique<CodingController>(run_.compression.adapt && !run_.compression.rules.empty(),
                                                      most_variants(run_, shape), updates_of_warm_up(run_, shape),
                                                      job_.mesh(), job_.control());
-    session_.start(*replica_, stream_, progress_, *scaler_, *controller_);
+    session_.start(state(), stream_);
     renew_spent_budget();
     // An evaluation may come before any step.
     controller_->before();
@@ -109,6 +109,8 @@ class Trainer {
   }
 
  private:
+  RunState state() { return {*replica_, progress_, *scaler_, *controller_}; }
+
   void end_all(ExitCode code, const std::string& message) {
     if (job_.size() == 1) return;
     session_.finish(code, message);
@@ -298,7 +300,7 @@ class Trainer {
   void save(bool wait) {
     now_doing("saving");
     const auto t = timer_.measure(StepPart::kCheckpoint);
-    session_.save(*replica_, progress_, *scaler_, *controller_, wait);
+    session_.save(state(), wait);
   }
 
   void evaluate_split(Split split, int64_t times_before) {

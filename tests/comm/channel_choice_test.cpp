@@ -245,7 +245,9 @@ TEST(ChannelOrder, MessagesOfOneResidualPackInTheOrderOfIssue) {
 TEST(ChannelOrder, EmaAroundWholeMessages) {
   for (const char* codec : {"one_bit", "top_k"}) {
     SiteRule rule;
-    rule.codec = real_spec(codec, [](CodecSpec& s) { s["density"] = 0.1; });
+    rule.codec = real_spec(codec, [](CodecSpec& s) {
+      if (s.codec == "top_k") s["density"] = 0.1;
+    });
     rule.residual.kind = ResidualKind::kEma;
     const auto coding = make_site_coding(Site::kDpGradient, rule);
     for (int ranks : {2, 3, 5, 7}) {

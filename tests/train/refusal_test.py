@@ -250,6 +250,9 @@ class Refusals(RunCase):
         for source, where in sources.items():
             for key, value, was, now in cases:
                 with self.subTest(source=source, key=key):
+                    if (source, key) == ("finetune", "rotary_emb_base"):  # a longer context asks for another base
+                        self.train(self.config("longer", train_iters=1, **{**same, **where, key: value}), expect=0)
+                        continue
                     done = self.train(self.config(f"other-{source}-{key}", train_iters=1, **{**same, **where, key: value}))
                     self.expect(done, 78)
                     self.assertRegex(done.err, rf"\n  [a-z_]+: {was}(\.0)?, here {now}(\.0)? \(.*{key}\)\n")

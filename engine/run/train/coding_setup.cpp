@@ -77,7 +77,8 @@ bool is_awaited(const RankLayout& layout, int unit) {
 
 void select_unit_messages(const RunConfig& config, const RankLayout& layout, const ParamStore& store,
                           std::vector<UnitMemory>& units) {
-  const SiteRule *gradient = config.compression.rule(Site::kDpGradient), *embedding = config.compression.rule(Site::kEmbedding),
+  const SiteRule *gradient = config.compression.rule(Site::kDpGradient),
+                 *embedding = config.compression.rule(Site::kEmbedding),
                  *parameter = config.compression.rule(Site::kZeroParameter);
   const int layers = static_cast<int>(layout.shard.whole.layers);
   for (size_t u = 0; u < units.size(); ++u) {

@@ -41,17 +41,17 @@ Layout layout_of(int64_t n, double density, ValueFormat format) {
 }
 
 // What each block of kSparseBlock elements holds: where its values start, and its share of the ties.
-struct Share {
+struct BlockShare {
   int64_t first = 0, ties = 0;
 };
 
-std::vector<Share> shares_of(const float* x, int64_t n, const Threshold& t, int threads) {
+std::vector<BlockShare> shares_of(const float* x, int64_t n, const Threshold& t, int threads) {
   const int64_t blocks = (n + kSparseBlock - 1) / kSparseBlock;
   std::vector<Bracket> counts(static_cast<size_t>(blocks));
   parallel_blocks(threads, n, kSparseBlock, [&](int64_t first, int64_t last) {
     sparse_table().bracket(x + first, last - first, t.key, t.key, &counts[static_cast<size_t>(first / kSparseBlock)]);
   });
-  std::vector<Share> shares(static_cast<size_t>(blocks));
+  std::vector<BlockShare> shares(static_cast<size_t>(blocks));
   int64_t first = 0, left = t.ties;
   for (size_t b = 0; b < shares.size(); ++b) {
     shares[b] = {first, std::min(left, counts[b].at_high)};
@@ -149,7 +149,7 @@ Encoded TopK::encode(const Msg& msg, View in, std::span<std::byte> out, CodingSt
   std::byte* values = out.data() + l.values;
   const int64_t width = value_bytes(format_);
   const bool shared = msg.threads > 1 && l.n > kSparseBlock;
-  const std::vector<Share> shares = shared ? shares_of(x, l.n, t, msg.threads) : std::vector<Share>();
+  const std::vector<BlockShare> shares = shared ? shares_of(x, l.n, t, msg.threads) : std::vector<BlockShare>();
   const size_t room = static_cast<size_t>(std::min(l.n, kSparseBlock) + kSparseSlack);
   const auto first_of = [&](int64_t at, int64_t running) {
     return shared ? shares[static_cast<size_t>(at / kSparseBlock)].first : running;

@@ -37,6 +37,7 @@ function(thinwire_library name)
   cmake_parse_arguments(ARG "" "" "LINK;PRIVATE_LINK" ${ARGN})
   add_library(${name} STATIC ${ARG_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PUBLIC thinwire_options ${ARG_LINK} PRIVATE $<BUILD_INTERFACE:thinwire_warnings> ${ARG_PRIVATE_LINK})
+  thinwire_unity(${name})
   set_property(GLOBAL APPEND PROPERTY THINWIRE_LIBRARIES ${name})
 endfunction()
 

@@ -9,7 +9,7 @@
 namespace thinwire {
 namespace {
 
-constexpr int64_t kBlock = 1 << 15;
+constexpr int64_t kElementwiseBlock = 1 << 15;
 
 const ElementwiseKernels& kernels() {
   return TW_PICK_KERNELS(elementwise_kernels);
@@ -21,7 +21,7 @@ void residual_add_cpu(Exec& exec, const ResidualAdd& op) {
   const int64_t n = op.x.count();
   const DropoutPlan plan = make_dropout_plan(op.dropout, op.x.rows(), op.x.cols());
   const auto kernel = kernels().residual_add[storage_index(op.x.dtype)];
-  parallel_blocks(exec.threads, n, kBlock, [&](int64_t first, int64_t last) {
+  parallel_blocks(exec.threads, n, kElementwiseBlock, [&](int64_t first, int64_t last) {
     kernel(op.x.data, op.branch.data, op.y.data, plan, first, last);
   });
 }
@@ -36,7 +36,7 @@ void dropout_apply_cpu(Exec& exec, const DropoutApply& op) {
     return;
   }
   const auto kernel = kernels().dropout_apply[index];
-  parallel_blocks(exec.threads, n, kBlock,
+  parallel_blocks(exec.threads, n, kElementwiseBlock,
                   [&](int64_t first, int64_t last) { kernel(op.x.data, op.y.data, plan, first, last); });
 }
 
@@ -45,7 +45,7 @@ void cast_cpu(Exec& exec, const Cast& op) {
   const size_t size = size_of(op.src.dtype);
   const int from = storage_index(op.src.dtype), to = storage_index(op.dst.dtype);
   const auto kernel = kernels().cast[from][to];
-  parallel_blocks(exec.threads, n, kBlock, [&](int64_t first, int64_t last) {
+  parallel_blocks(exec.threads, n, kElementwiseBlock, [&](int64_t first, int64_t last) {
     if (from != to) {
       kernel(op.src.data, op.dst.data, first, last);
     } else {  // bits are kept, those of NaN too
@@ -59,13 +59,13 @@ void cast_cpu(Exec& exec, const Cast& op) {
 void axpy_cpu(Exec& exec, const Axpy& op) {
   const int64_t n = op.x.count();
   const auto kernel = kernels().axpy[storage_index(op.x.dtype)];
-  parallel_blocks(exec.threads, n, kBlock,
+  parallel_blocks(exec.threads, n, kElementwiseBlock,
                   [&](int64_t first, int64_t last) { kernel(op.alpha, op.x.data, op.y.data, first, last); });
 }
 
 void fill_constant_cpu(Exec& exec, const FillConstant& op) {
   const auto kernel = kernels().fill_constant[storage_index(op.x.dtype)];
-  parallel_blocks(exec.threads, op.x.count(), kBlock,
+  parallel_blocks(exec.threads, op.x.count(), kElementwiseBlock,
                   [&](int64_t first, int64_t last) { kernel(op.x.data, op.value, first, last); });
 }
 
@@ -79,7 +79,7 @@ void bias_gradient_cpu(Exec& exec, const BiasGradient& op) {
     kernel(op.dy.data, cols, first, last, partials + first / step * cols);
   });
   const auto add_partials = kernels().add_partials;
-  const int64_t column_block = std::max<int64_t>(64, kBlock / parts / 64 * 64);
+  const int64_t column_block = std::max<int64_t>(64, kElementwiseBlock / parts / 64 * 64);
   parallel_blocks(exec.threads, cols, column_block, [&](int64_t first, int64_t last) {
     add_partials(op.dbias.as<float>(), partials, cols, parts, first, last);
   });

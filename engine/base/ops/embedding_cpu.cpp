@@ -7,7 +7,7 @@
 namespace thinwire {
 namespace {
 
-constexpr int64_t kBlockElements = 1 << 15;
+constexpr int64_t kEmbeddingBlock = 1 << 15;
 constexpr int64_t kColumnSlice = 64;  // fp32 columns: four cache lines, so that owners do not share lines
 constexpr int64_t kSmall = 1 << 15;   // elements: below, one thread does it all
 
@@ -31,7 +31,7 @@ void embedding_forward_cpu(Exec& exec, const EmbeddingForward& op) {
   check_tokens(op.tokens, count, vocabulary);
   const int64_t length = op.length > 0 ? op.length : count;
   const auto kernel = TW_PICK_KERNELS(embedding_kernels).forward[storage_index(t)];
-  parallel_blocks(exec.threads, count, std::max<int64_t>(1, kBlockElements / cols), [&](int64_t first, int64_t last) {
+  parallel_blocks(exec.threads, count, std::max<int64_t>(1, kEmbeddingBlock / cols), [&](int64_t first, int64_t last) {
     kernel(op.tokens.as<int32_t>(), rows, op.table.data, op.positions.data, op.x.data, cols, length, op.first_position,
            first, last);
   });
@@ -62,7 +62,7 @@ void embedding_backward_cpu(Exec& exec, const EmbeddingBackward& op) {
     const int64_t used = std::min(op.length, count);
     const int64_t batch = (count + op.length - 1) / op.length;
     parallel_blocks(
-        threads, used, std::max<int64_t>(1, kBlockElements / (cols * batch)), [&](int64_t first, int64_t last) {
+        threads, used, std::max<int64_t>(1, kEmbeddingBlock / (cols * batch)), [&](int64_t first, int64_t last) {
           kernels.positions_backward[index](count, op.dx.data, op.dpositions.as<float>(), cols, op.length, first, last);
         });
   }

@@ -8,7 +8,7 @@
 namespace thinwire {
 namespace {
 
-constexpr int64_t kBlock = 4096;
+constexpr int64_t kReduceBlock = 4096;
 constexpr int64_t kRound = 1024;  // blocks whose sums are kept at a time
 constexpr int64_t kTask = 8;      // blocks that a thread takes together: waking it must pay
 
@@ -16,13 +16,13 @@ template <typename BlockSum>
 double blockwise(int threads, int64_t n, const BlockSum& block_sum) {
   double partial[kRound];
   double total = 0.0;
-  const int64_t blocks = (n + kBlock - 1) / kBlock;
+  const int64_t blocks = (n + kReduceBlock - 1) / kReduceBlock;
   for (int64_t start = 0; start < blocks; start += kRound) {
     const int64_t count = std::min(kRound, blocks - start);
     parallel_blocks(threads, count, kTask, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
-        const int64_t at = (start + i) * kBlock;
-        partial[i] = block_sum(at, std::min(kBlock, n - at));
+        const int64_t at = (start + i) * kReduceBlock;
+        partial[i] = block_sum(at, std::min(kReduceBlock, n - at));
       }
     });
     for (int64_t i = 0; i < count; ++i) total += partial[i];

@@ -7,6 +7,7 @@
 #include "engine/base/core/check.h"
 #include "parallel/collective/coded.h"
 #include "parallel/collective/tuning.h"
+#include "parallel/collective/two_level.h"
 #include "parallel/wire/host_staging.h"
 
 namespace thinwire {
@@ -29,10 +30,6 @@ void convert(View from, View to) {
 
 bool framed(const Coder* coder) {
   return coder != nullptr && coder->traits().framed;
-}
-
-int64_t element_bytes(View view) {
-  return static_cast<int64_t>(size_of(view.dtype));
 }
 
 }  // namespace
@@ -133,139 +130,109 @@ RoundCall Channel::round_call(const SiteCoding& coding, const Msg& msg, ChannelS
   return call;
 }
 
-int64_t Channel::rounds_bytes(const SiteCoding& coding, const MessageKey& key, int64_t count) const {
-  const RoundCodec& rounds = *coding.rounds;
+int64_t Channel::rounds_bytes(const RoundCodec& rounds, const MessageKey& key, int64_t count) const {
   const CommTuning& tuning = communicator_->tuning();
   // Where lengths vary, a shorter payload may fall among the small ones that go to everybody at once.
   const int64_t slack = rounds.traits().framed ? rounds.rounds() * (size() - 1) * tuning.small_bytes : 0;
   return rounds_all_reduce_bytes(rounds, tuning, communicator_->nodes(), size(), rank(), count, key.matrices) + slack;
 }
 
-template <typename Plain, typename Bytes, typename Run>
-Task Channel::carry(const Plain& plain, const Bytes& bytes, bool exact, const Run& run) {
-  if (price_ == nullptr) return run();
-  price_->add(bytes(), plain(), exact);
-  return nothing(communicator_->lane());
+template <typename Verb>
+Task Channel::count(int64_t bytes, bool exact, const Verb& plain) {
+  const GroupLane lane = communicator_->lane();
+  price_->add(bytes, rehearsed_bytes(lane, plain), exact);
+  return nothing(lane);
+}
+
+template <typename Plain, typename Verb>
+Task Channel::carry(const Plain& plain, bool exact, const Verb& verb) {
+  const GroupLane lane = communicator_->lane();
+  if (price_ == nullptr) return verb(lane);
+  price_->add(rehearsed_bytes(lane, verb), rehearsed_bytes(lane, plain), exact);
+  return nothing(lane);
+}
+
+RuleAlgorithm Channel::way_of(const SiteCoding& coding) const {
+  const RuleAlgorithm way = coding.rule.algorithm;
+  const bool levels = way == RuleAlgorithm::kTwoLevel && node_grid(communicator_->nodes(), size()).two_level();
+  return levels || way == RuleAlgorithm::kRing ? way : RuleAlgorithm::kDirect;
 }
 
 Task Channel::all_reduce_task(View data, ReduceKind kind, const MessageKey& key) {
-  const int64_t n = data.count();
-  const CommTuning& tuning = communicator_->tuning();
-  const std::span<const int> nodes = communicator_->nodes();
-  const auto plain = [&] { return all_reduce_bytes(tuning, nodes, size(), rank(), n, element_bytes(data), kind); };
-  if (kind != ReduceKind::kSum || !codes(key, n, data.dtype, true))
-    return carry(plain, plain, true, [&] { return communicator_->all_reduce_task(data, kind); });
+  const auto plain = [&](const GroupLane& lane) { return plain_all_reduce(lane, data, kind); };
+  if (kind != ReduceKind::kSum || !codes(key, data.count(), data.dtype, true))
+    return price_ == nullptr ? communicator_->all_reduce_task(data, kind) : carry(plain, true, plain);
   const SiteCoding& coding = coding_of(key);
-  ChannelStates::Slot& slot = open_slot(key, n, data.rank > 1 ? data.rows() : 0);
+  ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
   const Msg msg = next_message(key, slot);
   if (coding.rounds != nullptr) {
-    return carry(
-        plain, [&] { return rounds_bytes(coding, key, n); }, !coding.rounds->traits().framed,
-        [&] { return rounds_all_reduce(communicator_->lane(), round_call(coding, msg, slot), data); });
+    if (price_ == nullptr) return rounds_all_reduce(communicator_->lane(), round_call(coding, msg, slot), data);
+    return count(rounds_bytes(*coding.rounds, key, data.count()), !coding.rounds->traits().framed, plain);
   }
   const CodedCall first = call(coding.first.get(), key, msg, slot, slot.first),
                   back = call(coding.sums.get(), key, msg, slot, slot.sums);
-  const bool exact = !framed(first.coder) && !framed(back.coder);
-  const NodeGrid grid = node_grid(nodes, size());
-  if (coding.rule.algorithm == RuleAlgorithm::kTwoLevel && grid.two_level()) {
-    return carry(
-        plain,
-        [&] {
-          return coded_two_level_all_reduce_bytes(first.coder, back.coder, back.coder, tuning, grid, rank(), n,
-                                                  data.dtype);
-        },
-        // The hop between nodes and the way back pack different elements: they share a state.
-        exact, [&] { return coded_two_level_all_reduce(communicator_->lane(), first, back, back, data); });
-  }
-  if (coding.rule.algorithm == RuleAlgorithm::kRing) {
-    return carry(
-        plain,
-        [&] { return coded_ring_all_reduce_bytes(*first.coder, back.coder, tuning, size(), rank(), n, data.dtype); },
-        exact, [&] { return coded_ring_all_reduce(communicator_->lane(), first, back, data); });
-  }
-  return carry(
-      plain, [&] { return coded_all_reduce_bytes(*first.coder, back.coder, tuning, size(), rank(), n, data.dtype); },
-      exact, [&] { return coded_all_reduce(communicator_->lane(), first, back, data); });
+  const RuleAlgorithm way = way_of(coding);
+  return carry(plain, !framed(first.coder) && !framed(back.coder), [&](const GroupLane& lane) {
+    // The hop between nodes and the way back pack different elements: they share a state.
+    if (way == RuleAlgorithm::kTwoLevel) return coded_two_level_all_reduce(lane, first, back, back, data);
+    if (way == RuleAlgorithm::kRing) return coded_ring_all_reduce(lane, first, back, data);
+    return coded_all_reduce(lane, first, back, data);
+  });
 }
 
 Task Channel::reduce_scatter_task(View whole, std::span<const int64_t> bounds, View out, bool accumulate,
                                   const MessageKey& key) {
-  const CommTuning& tuning = communicator_->tuning();
-  const std::span<const int> nodes = communicator_->nodes();
-  const auto plain = [&] { return reduce_scatter_bytes(tuning, nodes, rank(), bounds, element_bytes(whole)); };
+  const auto plain = [&](const GroupLane& lane) {
+    return plain_reduce_scatter(lane, whole, Bounds(lane.pool(), bounds), out, accumulate);
+  };
   if (!codes(key, whole.count(), whole.dtype, true)) {
-    return carry(plain, plain, true,
-                 [&] { return communicator_->reduce_scatter_task(whole, bounds, out, accumulate); });
+    return price_ == nullptr ? communicator_->reduce_scatter_task(whole, bounds, out, accumulate)
+                             : carry(plain, true, plain);
   }
   const SiteCoding& coding = coding_of(key);
   ChannelStates::Slot& slot = open_slot(key, whole.count(), whole.rank > 1 ? whole.rows() : 0);
   const Msg msg = next_message(key, slot);
-  const auto kept = [&] { return Bounds(communicator_->pool(), bounds); };
   if (coding.rounds != nullptr) {
-    return carry(
-        plain, [&] { return rounds_bytes(coding, key, whole.count()); }, !coding.rounds->traits().framed,
-        [&] {
-          return rounds_reduce_scatter(communicator_->lane(), round_call(coding, msg, slot), whole, kept(), out,
-                                       accumulate);
-        });
+    if (price_ != nullptr)
+      return count(rounds_bytes(*coding.rounds, key, whole.count()), !coding.rounds->traits().framed, plain);
+    return rounds_reduce_scatter(communicator_->lane(), round_call(coding, msg, slot), whole,
+                                 Bounds(communicator_->pool(), bounds), out, accumulate);
   }
+  const RuleAlgorithm way = way_of(coding);
   const CodedCall first = call(coding.first.get(), key, msg, slot, slot.first);
-  const NodeGrid grid = node_grid(nodes, size());
-  if (coding.rule.algorithm == RuleAlgorithm::kTwoLevel && grid.two_level()) {
-    const CodedCall inter = call(coding.sums.get(), key, msg, slot, slot.sums);
-    return carry(
-        plain,
-        [&] {
-          return coded_two_level_reduce_scatter_bytes(first.coder, inter.coder, tuning, grid, rank(), bounds,
-                                                      whole.dtype);
-        },
-        !framed(first.coder) && !framed(inter.coder),
-        [&] {
-          return coded_two_level_reduce_scatter(communicator_->lane(), first, inter, whole, kept(), out, accumulate);
-        });
-  }
-  if (coding.rule.algorithm == RuleAlgorithm::kRing) {
-    return carry(
-        plain, [&] { return coded_ring_reduce_scatter_bytes(*first.coder, tuning, rank(), bounds, whole.dtype); },
-        !framed(first.coder),
-        [&] { return coded_ring_reduce_scatter(communicator_->lane(), first, whole, kept(), out, accumulate); });
-  }
-  return carry(
-      plain, [&] { return coded_reduce_scatter_bytes(*first.coder, tuning, rank(), bounds, whole.dtype); },
-      !framed(first.coder),
-      [&] { return coded_reduce_scatter(communicator_->lane(), first, whole, kept(), out, accumulate); });
+  CodedCall inter;
+  if (way == RuleAlgorithm::kTwoLevel) inter = call(coding.sums.get(), key, msg, slot, slot.sums);
+  return carry(plain, !framed(first.coder) && !framed(inter.coder), [&](const GroupLane& lane) {
+    Bounds kept(lane.pool(), bounds);
+    if (way == RuleAlgorithm::kTwoLevel)
+      return coded_two_level_reduce_scatter(lane, first, inter, whole, std::move(kept), out, accumulate);
+    if (way == RuleAlgorithm::kRing)
+      return coded_ring_reduce_scatter(lane, first, whole, std::move(kept), out, accumulate);
+    return coded_reduce_scatter(lane, first, whole, std::move(kept), out, accumulate);
+  });
 }
 
 Task Channel::all_gather_task(View mine, View whole, std::span<const int64_t> bounds, const MessageKey& key) {
-  const CommTuning& tuning = communicator_->tuning();
-  const std::span<const int> nodes = communicator_->nodes();
-  const auto plain = [&] { return all_gather_bytes(tuning, nodes, rank(), bounds, element_bytes(whole)); };
+  const auto me = static_cast<size_t>(rank());
+  const View place = whole.element_range(bounds[me], bounds[me + 1] - bounds[me]);
+  const auto plain = [&](const GroupLane& lane) {
+    return plain_all_gather(lane, place, whole, Bounds(lane.pool(), bounds));
+  };
   if (!codes(key, whole.count(), whole.dtype, false)) {
-    return carry(plain, plain, true, [&] {
-      if (mine.dtype != whole.dtype) {
-        const size_t me = static_cast<size_t>(rank());
-        const View place = whole.element_range(bounds[me], bounds[me + 1] - bounds[me]);
-        convert(mine, place);
-        mine = place;
-      }
-      return communicator_->all_gather_task(mine, whole, bounds);
-    });
+    if (price_ != nullptr) return carry(plain, true, plain);
+    if (mine.dtype == whole.dtype) return communicator_->all_gather_task(mine, whole, bounds);
+    convert(mine, place);
+    return communicator_->all_gather_task(place, whole, bounds);
   }
   const SiteCoding& coding = coding_of(key);
   ChannelStates::Slot& slot = open_slot(key, whole.count(), whole.rank > 1 ? whole.rows() : 0);
   const CodedCall first = call(coding.first.get(), key, next_message(key, slot), slot, slot.first);
-  const auto kept = [&] { return Bounds(communicator_->pool(), bounds); };
-  const DType packed = first.coder->traits().lossless ? whole.dtype : mine.dtype;
-  const NodeGrid grid = node_grid(nodes, size());
-  if (coding.rule.algorithm == RuleAlgorithm::kTwoLevel && grid.two_level()) {
-    return carry(
-        plain, [&] { return coded_two_level_all_gather_bytes(first.coder, tuning, grid, rank(), bounds, packed); },
-        !framed(first.coder),
-        [&] { return coded_two_level_all_gather(communicator_->lane(), first, mine, whole, kept()); });
-  }
-  return carry(
-      plain, [&] { return coded_all_gather_bytes(*first.coder, tuning, rank(), bounds, packed); }, !framed(first.coder),
-      [&] { return coded_all_gather(communicator_->lane(), first, mine, whole, kept()); });
+  const RuleAlgorithm way = way_of(coding);
+  return carry(plain, !framed(first.coder), [&](const GroupLane& lane) {
+    Bounds kept(lane.pool(), bounds);
+    return way == RuleAlgorithm::kTwoLevel ? coded_two_level_all_gather(lane, first, mine, whole, std::move(kept))
+                                           : coded_all_gather(lane, first, mine, whole, std::move(kept));
+  });
 }
 
 Ticket Channel::all_reduce(View data, ReduceKind kind, Stream& stream, const MessageKey& key) {
@@ -321,20 +288,19 @@ Ticket Channel::send(View data, int peer, Stream& stream, const MessageKey& key)
     const View there = staged.in(data);
     return staged.finish(send(there, peer, staged.host(), key));
   }
-  const bool coded_too = codes(key, data.count(), data.dtype, false);
-  if (price_ != nullptr) {
-    const auto plain = static_cast<int64_t>(data.bytes());
-    const Coder* coder = coded_too ? coding_of(key).first.get() : nullptr;
-    price_->add(coded_too ? coded_message_bytes(*coder, communicator_->tuning(), data.count(), data.dtype) : plain,
-                plain, !framed(coder));
-    return Ticket::finished();
-  }
-  if (!coded_too) return communicator_->send(data, peer, stream);
+  const bool is_plain = !codes(key, data.count(), data.dtype, false);
+  const auto plain = [&](const GroupLane& lane) { return coded_send(lane, plain_call(), data, peer); };
+  const auto bytes = static_cast<int64_t>(data.bytes());
+  if (is_plain && price_ != nullptr) return communicator_->start(carry(plain, true, plain), "send", bytes, peer);
+  if (is_plain) return communicator_->send(data, peer, stream);
   ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
   CodedCall coded = call(coding_of(key).first.get(), key, next_message(key, slot), slot, slot.first);
+  if (price_ != nullptr) {
+    const auto verb = [&](const GroupLane& lane) { return coded_send(lane, coded, data, peer); };
+    return communicator_->start(carry(plain, !framed(coded.coder), verb), "send", bytes, peer);
+  }
   if (coded.state != nullptr) coded.packing = &communicator_->packing(key.slot);
-  return communicator_->start(coded_send(communicator_->lane_to(peer), coded, data, peer), "send",
-                              static_cast<int64_t>(data.bytes()), peer);
+  return communicator_->start(coded_send(communicator_->lane_to(peer), coded, data, peer), "send", bytes, peer);
 }
 
 Ticket Channel::receive(View data, int peer, Stream& stream, const MessageKey& key) {

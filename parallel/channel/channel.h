@@ -61,14 +61,17 @@ class Channel {
   Communicator* communicator() { return communicator_.get(); }
 
  private:
-  // run(), or in a rehearsal what it would send. plain: the bytes of the same message uncoded.
-  template <typename Plain, typename Bytes, typename Run>
-  Task carry(const Plain& plain, const Bytes& bytes, bool exact, const Run& run);
+  // Runs `verb` on the next lane, or in a rehearsal counts what it would send, and what `plain` would.
+  template <typename Plain, typename Verb>
+  Task carry(const Plain& plain, bool exact, const Verb& verb);
+  template <typename Verb>
+  Task count(int64_t bytes, bool exact, const Verb& plain);
+  RuleAlgorithm way_of(const SiteCoding& coding) const;  // as the rule says, where the group can
   const SiteCoding& coding_of(const MessageKey& key) const {
     const SiteCoding& coding = key.as != nullptr ? *key.as : *coding_;
     return key.awaited ? coding : variant_of(coding, clock_->variant);
   }
-  int64_t rounds_bytes(const SiteCoding& coding, const MessageKey& key, int64_t count) const;
+  int64_t rounds_bytes(const RoundCodec& rounds, const MessageKey& key, int64_t count) const;
   ChannelStates::Slot& open_slot(const MessageKey& key, int64_t count, int64_t rows);
   Msg next_message(const MessageKey& key, ChannelStates::Slot& slot);
   CodedCall call(const Coder* coder, const MessageKey& key, const Msg& msg, ChannelStates::Slot& slot,

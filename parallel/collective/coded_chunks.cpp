@@ -14,8 +14,6 @@ static_assert(std::endian::native == std::endian::little, "lengths travel little
 
 namespace {
 
-constexpr int64_t kVector = 16;  // elements: pieces end on whole vectors
-
 size_t rounded(size_t bytes) {
   return (bytes + 63) / 64 * 64;
 }

@@ -16,6 +16,7 @@ namespace thinwire {
 
 inline constexpr int kInFlight = 3;        // pieces under way per peer: one travels, one is packed, one is absorbed
 inline constexpr int kMostAhead = 4;       // receives posted ahead, usually: what comes before is copied once more
+inline constexpr int64_t kVector = 16;     // elements: slices and pieces end on whole vectors
 inline constexpr size_t kLengthBytes = 8;  // in front of a framed payload, little endian
 inline constexpr const char* kBadLength = "its length is beyond what the codec can write, or 0";
 
@@ -29,10 +30,10 @@ inline View part_of(View whole, const Slice& slice) {
 // Elements that slices and pieces are multiples of: every coder's granule (0: cut anywhere) and whole vectors.
 int64_t common_unit(const Coder* a, const Coder* b = nullptr, const Coder* c = nullptr);
 // Equal slices of `count` elements, cut at multiples of `unit`.
-inline int64_t part_bound(int64_t count, int parts, int r, int64_t unit) {
+inline int64_t part_bound(int64_t count, int parts, int r, int64_t unit = kVector) {
   return std::min(count, (count * r / parts + unit - 1) / unit * unit);
 }
-Bounds part_bounds(BlockPool& pool, int64_t count, int parts, int64_t unit);
+Bounds part_bounds(BlockPool& pool, int64_t count, int parts, int64_t unit = kVector);
 
 // Elements of a piece: about tuning.chunk_bytes of `dtype`, at a multiple of every coder's granule; kUncut where a
 // coder takes slices whole.

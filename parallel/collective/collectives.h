@@ -47,8 +47,6 @@ struct GroupLane : Lane {
 
 // Elements [bounds[r], bounds[r+1]) are rank r's; a copy that lives as long as the coroutine.
 using Bounds = Scratch<int64_t>;
-// Equal parts of `count` elements, cut at multiples of 16.
-Bounds even_bounds(BlockPool& pool, int64_t count, int ranks);
 
 // Small vectors, without a route: to set up buffers and windows costs more than 8 bytes need to travel, and steps that
 // double what is sent would be routes of one piece each. With the bits of one sum in rank order. Few ranks: everybody

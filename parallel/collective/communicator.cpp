@@ -212,14 +212,6 @@ Task Communicator::broadcast_task(View data, int root) {
   return size() == 1 || data.bytes() == 0 ? nothing(lane) : tree_broadcast(lane, data, root);
 }
 
-Task Communicator::send_task(View data, int peer) {
-  return route_message(lane_to(peer), plain_call(), data, peer, true);
-}
-
-Task Communicator::receive_task(View data, int peer) {
-  return route_message(lane_from(peer), plain_call(), data, peer, false);
-}
-
 Task Communicator::barrier_task() {
   return dissemination_barrier(next_lane());
 }
@@ -305,7 +297,7 @@ Ticket Communicator::point_to_point(View data, int peer, bool is_send) {
   // One message, or the two pieces that a window of pieces would have under way (collectives.h).
   if (data.bytes() == 0 ||
       data.bytes() > std::min(2 * static_cast<size_t>(bare_lane().piece_elements(DType::u8)), kLargestMessage)) {
-    Task task = is_send ? send_task(data, peer) : receive_task(data, peer);
+    Task task = route_message(is_send ? lane_to(peer) : lane_from(peer), plain_call(), data, peer, is_send);
     return progress_->start(std::move(task), note, counters_);
   }
   const SequencePlace place = window.take();

@@ -101,8 +101,6 @@ class Communicator {
   GroupLane message_lane(const SequencePlace&) const;  // of a point-to-point message
   SequenceWindow& messages(int peer, bool is_send);
   Ticket point_to_point(View data, int peer, bool is_send);
-  Task send_task(View data, int peer);  // in pieces: what is too large for one message (see point_to_point)
-  Task receive_task(View data, int peer);
   void check_peer(int peer) const;
   void check_bounds(std::span<const int64_t> bounds, View whole) const;
 

@@ -1,7 +1,6 @@
 // Which algorithm a collective takes, and the exact bytes that each algorithm makes a rank send.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -9,11 +8,6 @@
 #include "parallel/collective/collectives.h"
 
 namespace thinwire {
-
-// Where part r of `count` elements starts when they are cut into `parts` equal ones, at multiples of 16.
-inline int64_t even_bound(int64_t count, int parts, int r) {
-  return std::min(count, (count * r / parts + 15) / 16 * 16);
-}
 
 enum class Verb : uint8_t { kAllReduce, kReduceScatter, kAllGather };
 

@@ -15,13 +15,13 @@ GridPlace::GridPlace(const GroupLane& lane) {
 
 Task two_level_all_reduce(GroupLane lane, View data) {
   const GridPlace g(lane);
-  const Bounds bounds = even_bounds(lane.pool(), data.count(), g.local);
+  const Bounds bounds = part_bounds(lane.pool(), data.count(), g.local);
   const RouteGroup inside(g.inside(), {bounds.data(), static_cast<size_t>(g.local) + 1});
   const View mine = part_of(data, inside.mine());
   Task reduce = direct_reduce_scatter(lane, plain_call(), inside, data, data, inside.mine().first, false);
   co_await reduce;
   if (mine.count() > 0) {
-    const Bounds parts = even_bounds(lane.pool(), mine.count(), g.nodes);
+    const Bounds parts = part_bounds(lane.pool(), mine.count(), g.nodes);
     const RouteGroup across(g.across(), {parts.data(), static_cast<size_t>(g.nodes) + 1});
     Task sum = direct_all_reduce(lane, plain_call(), plain_call(), across, mine);
     co_await sum;
@@ -114,7 +114,7 @@ Task plain_all_reduce(const GroupLane& lane, View data, ReduceKind kind) {
       return two_level_all_reduce(lane, data);
     default:
       if (bytes <= lane.tuning->small_bytes) return small_all_reduce(lane, data, kind);
-      return direct_all_reduce(lane, call, call, group_of(lane, even_bounds(lane.pool(), data.count(), lane.size())),
+      return direct_all_reduce(lane, call, call, group_of(lane, part_bounds(lane.pool(), data.count(), lane.size())),
                                data);
   }
 }

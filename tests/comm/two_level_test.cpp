@@ -6,6 +6,7 @@
 #include <cmath>
 #include <mutex>
 
+#include "parallel/collective/coded_chunks.h"
 #include "parallel/collective/tuning.h"
 #include "tests/comm/local_group.h"
 
@@ -74,9 +75,9 @@ TEST(Tuning, UnequalNodesTakeAFlatRoute) {
 TEST(Tuning, PartsCoverEverything) {
   for (int64_t count : {0, 1, 15, 16, 17, 1000, 4096, 123457}) {
     for (int parts = 1; parts < 20; ++parts) {
-      EXPECT_EQ(even_bound(count, parts, 0), 0);
-      EXPECT_EQ(even_bound(count, parts, parts), count);
-      for (int r = 0; r < parts; ++r) EXPECT_LE(even_bound(count, parts, r), even_bound(count, parts, r + 1));
+      EXPECT_EQ(part_bound(count, parts, 0), 0);
+      EXPECT_EQ(part_bound(count, parts, parts), count);
+      for (int r = 0; r < parts; ++r) EXPECT_LE(part_bound(count, parts, r), part_bound(count, parts, r + 1));
     }
   }
 }

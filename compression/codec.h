@@ -12,7 +12,7 @@
 #include <span>
 #include <string>
 
-#include "compression/coding_state.h"
+#include "compression/compression_state.h"
 #include "engine/base/core/dtype.h"
 #include "engine/base/core/view.h"
 
@@ -69,13 +69,14 @@ class Codec {
   // Bytes of the payload of a piece of `count` elements of `dtype`, exactly; a bound where traits().framed. 0 for 0.
   virtual size_t wire_bytes(int64_t count, DType dtype) const = 0;
   // nullptr unless traits().stateful. `count`: elements of the whole message.
-  virtual std::unique_ptr<CodingState> make_state(int64_t count, std::span<const MatrixShape> matrices) const;
+  virtual std::unique_ptr<CompressionState> make_state(int64_t count, std::span<const MatrixShape> matrices) const;
 
   // in: [n] fp32 (native: fp32, bf16 or fp16). out: room for wire_bytes(). `in` and `out` do not overlap.
-  virtual Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const = 0;
+  virtual Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState* state) const = 0;
   // encode() of fp32, and into decoded [n] (fp32, may be in's memory) what decode() makes of the payload, unless
   // something is not finite. Cheaper than one after the other where a codec knows its decoded numbers while it packs.
-  virtual Encoded round_trip(const Msg& msg, View in, std::span<std::byte> out, CodingState* state, View decoded) const;
+  virtual Encoded round_trip(const Msg& msg, View in, std::span<std::byte> out, CompressionState* state,
+                             View decoded) const;
   // out [n] (dtype as encoded, or fp32) = decoded, or += decoded (fp32 only). `in` is exactly one payload of n
   // elements. Throws Error(kBadData) for bytes that no encoder writes where it can tell; never touches memory outside.
   virtual void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const = 0;

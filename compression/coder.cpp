@@ -12,7 +12,7 @@ void hadamard32(float* x, int64_t n) {
   TW_PICK_KERNELS(hadamard_kernels).hadamard(x, x, n);
 }
 
-void CodingStats::add(const CodingStats& other) {
+void CompressionStats::add(const CompressionStats& other) {
   encode_ns += other.encode_ns;
   decode_ns += other.decode_ns;
   error_square += other.error_square;
@@ -122,7 +122,7 @@ bool Coder::shrinks(int64_t count, DType dtype) const {
   return wire_bytes(count, dtype) < plain;
 }
 
-std::unique_ptr<CodingState> Coder::make_state(int64_t count, std::span<const MatrixShape> matrices) const {
+std::unique_ptr<CompressionState> Coder::make_state(int64_t count, std::span<const MatrixShape> matrices) const {
   if (!parts_->outer.stateful) return nullptr;
   return std::make_unique<CoderState>(parts_->residual, count, parts_->scratch(count),
                                       parts_->codec->make_state(count, matrices));

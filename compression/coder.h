@@ -20,12 +20,12 @@ namespace thinwire {
 // What compression did, for metrics. rel_error^2 = error_square / signal_square; taken from every tile where a residual
 // makes it free, else from one tile of about 4,096 elements in 64, chosen by place, slot and step: a small message has
 // an error in some steps only (both squares are 0 in the others). Nothing is taken from tiles with NaN or infinity.
-struct CodingStats {
+struct CompressionStats {
   int64_t encode_ns = 0, decode_ns = 0;
   double error_square = 0.0, signal_square = 0.0;
   double residual_square = 0.0;  // of residuals just written, without the loss scale
   int64_t non_finite = 0;        // pieces that held NaN or infinity: law 8's flag
-  void add(const CodingStats& other);
+  void add(const CompressionStats& other);
 };
 
 // One rank's share of a sum: its payload, or - `raw` - its values as they are (the owner's own contribution to a
@@ -57,7 +57,7 @@ class Coder {
   bool shrinks(int64_t count, DType dtype) const;
 
   // State of one slot: residual of `count` elements (the whole message) and the codec's own. nullptr if there is none.
-  std::unique_ptr<CodingState> make_state(int64_t count, std::span<const MatrixShape> matrices) const;
+  std::unique_ptr<CompressionState> make_state(int64_t count, std::span<const MatrixShape> matrices) const;
   // Of what make_state() makes, for the memory plan.
   int64_t state_bytes(int64_t count, std::span<const MatrixShape> matrices) const;
 
@@ -65,15 +65,15 @@ class Coder {
   // Returns the payload's length. Without msg.train residuals are neither added nor changed. reference: with
   // value_difference [n] in the replica's dtype (what receivers hold); else empty. own: empty, or [n] that becomes what
   // absorb() would make of the payload there, bit for bit; only where keeps_decoded() says so.
-  size_t pack(const Msg& msg, View in, View reference, std::span<std::byte> out, CodingState* state, CodingStats& stats,
-              View own = View()) const;
+  size_t pack(const Msg& msg, View in, View reference, std::span<std::byte> out, CompressionState* state,
+              CompressionStats& stats, View own = View()) const;
   // Packing gives the decoded numbers anyway, or nearly.
   bool keeps_decoded(const Msg& msg) const;
   // out [n] (fp32, bf16, fp16) = sum over shares in the order given; accumulate: out += it. With value_difference
   // there is one share, out holds the reference and the difference is added to it whatever `accumulate` says.
   // Without `accumulate` a raw share of the same type may be `out` itself.
   // Throws Error(kBadData) for a bad payload or checksum; the message names the sender's rank in the group.
-  void absorb(const Msg& msg, std::span<const Share> shares, View out, bool accumulate, CodingStats& stats) const;
+  void absorb(const Msg& msg, std::span<const Share> shares, View out, bool accumulate, CompressionStats& stats) const;
 
  private:
   struct Parts;

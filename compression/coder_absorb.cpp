@@ -115,7 +115,8 @@ void Coder::Parts::absorb_tile(const Msg& msg, std::span<const Share> shares, in
            [&](int64_t, int64_t a, int64_t b) { finish(sum + a, at_element(out, at + a), b - a); });
 }
 
-void Coder::absorb(const Msg& msg, std::span<const Share> shares, View out, bool accumulate, CodingStats& stats) const {
+void Coder::absorb(const Msg& msg, std::span<const Share> shares, View out, bool accumulate,
+                   CompressionStats& stats) const {
   const Parts& p = *parts_;
   const int64_t n = out.count();
   if (n == 0) return;

@@ -46,7 +46,7 @@ std::span<std::byte> Coder::Parts::room_of(const Piece& piece, const Tile& t) co
 Encoded Coder::Parts::encode(const Piece& piece, const Tile& t, bool decoded) const {
   const Msg msg = message_of(piece, t);
   const std::span<std::byte> room = room_of(piece, t);
-  CodingState* state = piece.state ? piece.state->codec() : nullptr;
+  CompressionState* state = piece.state ? piece.state->codec() : nullptr;
   const View given(spec.hadamard ? t.work : t.x, DType::f32, {t.n});
   if (!decoded) return codec->encode(msg, given, room, state);
   return codec->round_trip(msg, given, room, state, View(t.work, DType::f32, {t.n}));
@@ -179,8 +179,8 @@ size_t Coder::Parts::pack_direct(const Piece& piece, PieceSums& sums) const {
   return encoded.bytes;
 }
 
-size_t Coder::pack(const Msg& msg, View in, View reference, std::span<std::byte> out, CodingState* state,
-                   CodingStats& stats, View own_copy) const {
+size_t Coder::pack(const Msg& msg, View in, View reference, std::span<std::byte> out, CompressionState* state,
+                   CompressionStats& stats, View own_copy) const {
   const Parts& p = *parts_;
   const int64_t n = in.count();
   if (n == 0) return 0;

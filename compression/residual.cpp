@@ -18,7 +18,8 @@ int64_t blocks_of(int64_t count) {
 
 }  // namespace
 
-CoderState::CoderState(const ResidualSpec& residual, int64_t count, int64_t scratch, std::unique_ptr<CodingState> codec)
+CoderState::CoderState(const ResidualSpec& residual, int64_t count, int64_t scratch,
+                       std::unique_ptr<CompressionState> codec)
     : spec_(residual), count_(count), codec_(std::move(codec)), scratch_(static_cast<size_t>(scratch)) {
   if (keeps_values(spec_)) values_ = StateVector<float>(count, spec_.on_skip);
   if (!keeps_codes(spec_)) return;

@@ -6,17 +6,17 @@
 #include <string>
 #include <vector>
 
-#include "compression/coding_state.h"
+#include "compression/compression_state.h"
 #include "compression/rule.h"
 
 namespace thinwire {
 
 // Kinds that keep something: error_feedback and lazy keep fp32 [count]; ema keeps int8 [count] with an fp32 scale per
 // kEmaBlock elements. Both without the loss scale. value_difference keeps nothing here: its memory is the replica.
-class CoderState final : public CodingState {
+class CoderState final : public CompressionState {
  public:
-  // scratch: floats that whole-message coding works in (0: it works in tiles on the stack). codec: may be nullptr.
-  CoderState(const ResidualSpec& residual, int64_t count, int64_t scratch, std::unique_ptr<CodingState> codec);
+  // scratch: floats that whole-message compression works in (0: it works in tiles on the stack). codec: may be nullptr.
+  CoderState(const ResidualSpec& residual, int64_t count, int64_t scratch, std::unique_ptr<CompressionState> codec);
 
   // The residual of elements [first, first + n) of the message: read the old, write the new, all of it. In units of
   // kEmaBlock where the kind is ema.
@@ -29,7 +29,7 @@ class CoderState final : public CodingState {
   // k * reset_every (or a later one) is packed, however many messages or slots there are.
   Open open(int64_t first, int64_t n, int64_t step);
 
-  CodingState* codec() const { return codec_.get(); }
+  CompressionState* codec() const { return codec_.get(); }
   float* scratch() { return scratch_.data(); }
   int64_t scratch_count() const { return static_cast<int64_t>(scratch_.size()); }
   StateVector<float>& residual() { return values_; }  // error_feedback, lazy
@@ -47,7 +47,7 @@ class CoderState final : public CodingState {
   StateVector<int8_t> codes_;
   StateVector<float> scales_;
   StateVector<int64_t> epoch_;  // ema with resets: update number / reset_every of what is kept
-  std::unique_ptr<CodingState> codec_;
+  std::unique_ptr<CompressionState> codec_;
   std::vector<float> scratch_;
 };
 

@@ -36,23 +36,25 @@ class RoundCodec {
   // The most elements that the payload of round r can have; exact where the count does not depend on values.
   virtual int64_t bound(int r, int64_t count, std::span<const MatrixShape> matrices) const = 0;
   // Holds warm starts and what passes between the rounds of one message.
-  virtual std::unique_ptr<CodingState> make_state(int64_t count, std::span<const MatrixShape> matrices) const = 0;
+  virtual std::unique_ptr<CompressionState> make_state(int64_t count, std::span<const MatrixShape> matrices) const = 0;
 
   // Of the message that the state is in the middle of: known on all ranks once round r - 1 was absorbed.
-  virtual Round round(int r, const Msg& msg, int64_t count, const CodingState& state) const = 0;
+  virtual Round round(int r, const Msg& msg, int64_t count, const CompressionState& state) const = 0;
   // Writes this rank's payload of round r from x [count] fp32 (the input with the residual already added), which must
   // not change until the last round was packed. Returns whether all inputs were finite (meaningful in round 0).
-  virtual bool pack(int r, const Msg& msg, View x, View payload, CodingState& state) const = 0;
+  virtual bool pack(int r, const Msg& msg, View x, View payload, CompressionState& state) const = 0;
   // Takes the payload as reduced over all ranks of the group (or, in a sliceable last round of a reduce-scatter, this
   // rank's slice [slice_first, slice_first + payload.count()) of it).
-  virtual void absorb(int r, const Msg& msg, View payload, int64_t slice_first, CodingState& state) const = 0;
-  virtual int64_t payload_index(int r, int64_t element, const CodingState& state) const = 0;  // of sliceable rounds
+  virtual void absorb(int r, const Msg& msg, View payload, int64_t slice_first, CompressionState& state) const = 0;
+  virtual int64_t payload_index(int r, int64_t element,
+                                const CompressionState& state) const = 0;  // of sliceable rounds
 
   // After the last round: out (fp32) = or += elements [first, first + out.count()) of the decoded sum over ranks.
-  virtual void result(const Msg& msg, int64_t first, View out, bool accumulate, const CodingState& state) const = 0;
+  virtual void result(const Msg& msg, int64_t first, View out, bool accumulate,
+                      const CompressionState& state) const = 0;
   // After the last round: x [count] becomes x minus what this rank contributed to the decoded sum, so that the errors
   // of all ranks add up to sum(x) - result (law 5).
-  virtual void own_error(const Msg& msg, View x, const CodingState& state) const = 0;
+  virtual void own_error(const Msg& msg, View x, const CompressionState& state) const = 0;
 };
 
 }  // namespace thinwire

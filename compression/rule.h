@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "compression/coding_state.h"
+#include "compression/compression_state.h"
 #include "compression/site.h"
 #include "engine/base/core/param_spec.h"
 
@@ -55,7 +55,7 @@ struct SelectSpec {
 
 // One site's rule. A site without one has codec identity.
 struct SiteRule {
-  CodecSpec codec;             // first (or only) coding: of what ranks contribute; two_level: inside a node
+  CodecSpec codec;             // first (or only) compression: of what ranks contribute; two_level: inside a node
   CodecSpec sum_codec;         // second compression: of sums on their way back (all-reduce), between nodes (two_level)
   bool has_sum_codec = false;  // false: like the first, but without a residual
   ResidualSpec residual, sum_residual;

@@ -60,7 +60,7 @@ class BlockCodec : public Codec {
   std::string name() const override { return name_; }
   Traits traits() const override { return {.contractive = true, .linear = true, .granule = layout_.group()}; }
   size_t wire_bytes(int64_t count, DType) const override { return layout_.bytes(count); }
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState*) const override {
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const override {
     const float* x = in.as<float>();
     const int64_t n = in.count();
     const size_t bytes = wire_bytes(n, DType::f32);

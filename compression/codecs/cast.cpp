@@ -36,7 +36,7 @@ class Cast final : public Codec {
   Traits traits() const override { return {.native = true, .contractive = true, .linear = true, .granule = 1}; }
   size_t wire_bytes(int64_t count, DType) const override { return static_cast<size_t>(count) * code_bytes(); }
 
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState*) const override {
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const override {
     const int64_t n = in.count();
     TW_CHECK(out.size() >= wire_bytes(n, in.dtype), "room for ", out.size(), " bytes");
     const auto kernel = kernels_.encode[format_][index_of(in.dtype)];

@@ -59,7 +59,7 @@ class ChunkedTopK final : public Codec {
   std::string name() const override;
   Traits traits() const override { return {.contractive = true, .selects = true, .linear = true, .granule = block_}; }
   size_t wire_bytes(int64_t count, DType dtype) const override;
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const override;
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState* state) const override;
   void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
 
  private:
@@ -93,7 +93,7 @@ size_t ChunkedTopK::wire_bytes(int64_t count, DType) const {
   return static_cast<size_t>(count / block_ * layout(block_).bytes + layout(count % block_).bytes);
 }
 
-Encoded ChunkedTopK::encode(const Msg& msg, View in, std::span<std::byte> out, CodingState*) const {
+Encoded ChunkedTopK::encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const {
   const float* x = in.as<float>();
   const int64_t n = in.count(), chunks = (n + block_ - 1) / block_, stride = layout(block_).bytes;
   TW_CHECK(out.size() >= wire_bytes(n, DType::f32));

@@ -106,8 +106,8 @@ class Ecsq final : public Codec {
   size_t wire_bytes(int64_t count, DType) const override {
     return static_cast<size_t>(count / kEcsqFrame) * frame_bytes(kEcsqFrame) + frame_bytes(count % kEcsqFrame);
   }
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const override;
-  Encoded round_trip(const Msg& msg, View in, std::span<std::byte> out, CodingState* state,
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState* state) const override;
+  Encoded round_trip(const Msg& msg, View in, std::span<std::byte> out, CompressionState* state,
                      View decoded) const override;
   void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
 
@@ -299,10 +299,10 @@ Encoded Ecsq::encode_frames(const Msg& msg, View in, std::span<std::byte> out, f
   return {bytes, !finite};
 }
 
-Encoded Ecsq::encode(const Msg& msg, View in, std::span<std::byte> out, CodingState*) const {
+Encoded Ecsq::encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const {
   return encode_frames(msg, in, out, nullptr);
 }
-Encoded Ecsq::round_trip(const Msg& msg, View in, std::span<std::byte> out, CodingState*, View decoded) const {
+Encoded Ecsq::round_trip(const Msg& msg, View in, std::span<std::byte> out, CompressionState*, View decoded) const {
   return encode_frames(msg, in, out, decoded.as<float>());
 }
 

@@ -53,7 +53,7 @@ class Entropy final : public Codec {
   size_t wire_bytes(int64_t count, DType dtype) const override {
     return static_cast<size_t>(count) * size_of(dtype) + kHeader * static_cast<size_t>((count + kFrame - 1) / kFrame);
   }
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const override;
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState* state) const override;
   void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
 };
 
@@ -98,7 +98,7 @@ size_t encode_frame(const EntropyKernels& kernels, const HuffmanKernels& huffman
   return finish(kCoded, total);
 }
 
-Encoded Entropy::encode(const Msg& msg, View in, std::span<std::byte> out, CodingState*) const {
+Encoded Entropy::encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const {
   const int64_t count = in.count(), frames = (count + kFrame - 1) / kFrame;
   TW_CHECK(in.dtype == DType::f32 || in.dtype == DType::bf16 || in.dtype == DType::f16, "entropy: ", name_of(in.dtype));
   TW_CHECK(out.size() >= wire_bytes(count, in.dtype), "entropy: too little room: ", out.size(), " bytes");

@@ -23,11 +23,11 @@ class Identity final : public Codec {
     return {.alias = true, .lossless = true, .unbiased = true, .native = true, .contractive = true, .granule = 1};
   }
   size_t wire_bytes(int64_t count, DType dtype) const override { return static_cast<size_t>(count) * size_of(dtype); }
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const override;
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState* state) const override;
   void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
 };
 
-Encoded Identity::encode(const Msg&, View in, std::span<std::byte> out, CodingState*) const {
+Encoded Identity::encode(const Msg&, View in, std::span<std::byte> out, CompressionState*) const {
   if (in.bytes() > 0) std::memcpy(out.data(), in.data, in.bytes());
   const int64_t n = in.count();
   const bool finite = in.dtype == DType::f32    ? all_finite(in.as<float>(), n)
@@ -52,13 +52,14 @@ void Identity::decode(const Msg&, std::span<const std::byte> in, View out, bool 
 
 }  // namespace
 
-Encoded Codec::round_trip(const Msg& msg, View in, std::span<std::byte> out, CodingState* state, View decoded) const {
+Encoded Codec::round_trip(const Msg& msg, View in, std::span<std::byte> out, CompressionState* state,
+                          View decoded) const {
   const Encoded encoded = encode(msg, in, out, state);
   if (!encoded.non_finite) decode(msg, out.first(encoded.bytes), decoded, false);
   return encoded;
 }
 
-std::unique_ptr<CodingState> Codec::make_state(int64_t, std::span<const MatrixShape>) const {
+std::unique_ptr<CompressionState> Codec::make_state(int64_t, std::span<const MatrixShape>) const {
   return nullptr;
 }
 

@@ -294,11 +294,11 @@ class LowRank final : public Codec {
   std::string name() const override { return low_rank_name(spec_); }
   Traits traits() const override { return {.stateful = true, .framed = true, .contractive = true, .matrices = true}; }
   size_t wire_bytes(int64_t count, DType) const override { return static_cast<size_t>(count) * sizeof(float); }
-  std::unique_ptr<CodingState> make_state(int64_t count, std::span<const MatrixShape> matrices) const override {
+  std::unique_ptr<CompressionState> make_state(int64_t count, std::span<const MatrixShape> matrices) const override {
     return std::make_unique<LowRankState>(spec_, count, matrices);
   }
 
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const override {
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState* state) const override {
     auto* s = dynamic_cast<LowRankState*>(state);
     TW_CHECK(s != nullptr && msg.first == 0, "low_rank encodes whole messages with a state of its own");
     const LowRankLayout& layout = s->layout;

@@ -61,7 +61,7 @@ struct LowRankLayout {
 // Which factor of p q^T.
 enum class Factor : uint8_t { kP, kQ };
 
-class LowRankState final : public CodingState {
+class LowRankState final : public CompressionState {
  public:
   LowRankState(const CodecSpec& spec, int64_t count, std::span<const MatrixShape> matrices);
   void commit() override;

@@ -7,13 +7,13 @@
 namespace thinwire {
 namespace {
 
-LowRankState& mine(CodingState& state) {
+LowRankState& mine(CompressionState& state) {
   auto* s = dynamic_cast<LowRankState*>(&state);
   TW_CHECK(s != nullptr, "low_rank was given the state of another codec");
   return *s;
 }
-const LowRankState& mine(const CodingState& state) {
-  return mine(const_cast<CodingState&>(state));
+const LowRankState& mine(const CompressionState& state) {
+  return mine(const_cast<CompressionState&>(state));
 }
 Factor other(Factor f) {
   return f == Factor::kP ? Factor::kQ : Factor::kP;
@@ -34,7 +34,7 @@ class LowRankRounds final : public RoundCodec {
     if (r == 1) return layout.q_count;
     return layout.raw_count + (alternating_ ? std::max(layout.p_count, layout.q_count) : layout.p_count);
   }
-  std::unique_ptr<CodingState> make_state(int64_t count, std::span<const MatrixShape> matrices) const override {
+  std::unique_ptr<CompressionState> make_state(int64_t count, std::span<const MatrixShape> matrices) const override {
     auto state = std::make_unique<LowRankState>(spec_, count, matrices);
     state->raw.resize(static_cast<size_t>(state->layout.raw_count));
     state->own.resize(static_cast<size_t>(alternating_ ? std::max(state->layout.p_count, state->layout.q_count)
@@ -42,13 +42,13 @@ class LowRankRounds final : public RoundCodec {
     return state;
   }
 
-  Round round(int r, const Msg&, int64_t, const CodingState& state) const override {
+  Round round(int r, const Msg&, int64_t, const CompressionState& state) const override {
     const LowRankState& s = mine(state);
     const int64_t factor = s.count_of(alternating_ ? travelling(s) : r == 0 ? Factor::kP : Factor::kQ);
     return {Reduction::kSum, DType::f32, factor + (r == 0 ? s.layout.raw_count : 0), false};
   }
 
-  bool pack(int r, const Msg& msg, View x, View payload, CodingState& state) const override {
+  bool pack(int r, const Msg& msg, View x, View payload, CompressionState& state) const override {
     LowRankState& s = mine(state);
     s.layout.check(x.count(), msg.matrices);
     float* to = payload.as<float>();
@@ -64,7 +64,7 @@ class LowRankRounds final : public RoundCodec {
     return all_finite(to, payload.count());
   }
 
-  void absorb(int r, const Msg& msg, View payload, int64_t slice_first, CodingState& state) const override {
+  void absorb(int r, const Msg& msg, View payload, int64_t slice_first, CompressionState& state) const override {
     LowRankState& s = mine(state);
     TW_CHECK(slice_first == 0, "low_rank absorbs whole payloads");
     const float* from = payload.as<float>();
@@ -79,17 +79,17 @@ class LowRankRounds final : public RoundCodec {
       s.orthonormalize_factor(msg, sent);
   }
 
-  int64_t payload_index(int, int64_t, const CodingState&) const override {
+  int64_t payload_index(int, int64_t, const CompressionState&) const override {
     TW_CHECK(false, "low_rank has no round that could be cut");
   }
 
-  void result(const Msg& msg, int64_t first, View out, bool accumulate, const CodingState& state) const override {
+  void result(const Msg& msg, int64_t first, View out, bool accumulate, const CompressionState& state) const override {
     const LowRankState& s = mine(state);
     expand_message(s.layout, s.p.data(), s.q.data(), s.raw.data(), first, out.count(), out.as<float>(),
                    accumulate ? Expand::kAdd : Expand::kStore, msg.threads);
   }
 
-  void own_error(const Msg& msg, View x, const CodingState& state) const override {
+  void own_error(const Msg& msg, View x, const CompressionState& state) const override {
     const LowRankState& s = mine(state);
     const bool p_is_own = s.travels == Factor::kP;
     expand_message(s.layout, p_is_own ? s.own.data() : s.p.data(), p_is_own ? s.q.data() : s.own.data(), nullptr, 0,

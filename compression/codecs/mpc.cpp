@@ -58,7 +58,7 @@ class Mpc final : public Codec {
     const int64_t rest = count % kFrame;
     return static_cast<size_t>(count / kFrame) * frame_bound(kFrame, dtype) + (rest > 0 ? frame_bound(rest, dtype) : 0);
   }
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const override;
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState* state) const override;
   void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
 
  private:
@@ -90,7 +90,7 @@ size_t Mpc::encode_frame(const std::byte* in, DType dtype, int64_t count, std::b
   return static_cast<size_t>(payload - out);
 }
 
-Encoded Mpc::encode(const Msg& msg, View in, std::span<std::byte> out, CodingState*) const {
+Encoded Mpc::encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const {
   const int64_t count = in.count(), frames = (count + kFrame - 1) / kFrame;
   TW_CHECK(in.dtype == DType::f32 || in.dtype == DType::bf16 || in.dtype == DType::f16, "mpc: ", name_of(in.dtype));
   TW_CHECK(out.size() >= wire_bytes(count, in.dtype), "mpc: too little room: ", out.size(), " bytes");

@@ -30,7 +30,7 @@ class OneBit final : public BlockCodec {
     if (count == 0) return 0;
     return whole() ? 4 + (static_cast<size_t>(count) + 7) / 8 : layout_.bytes(count);
   }
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const override {
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState* state) const override {
     const int64_t n = in.count();
     if (!whole()) return BlockCodec::encode(msg, in, out, state);
     const size_t bytes = wire_bytes(n, DType::f32);

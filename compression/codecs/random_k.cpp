@@ -59,7 +59,7 @@ class RandomK final : public Codec {
     return {.unbiased = unbiased_, .contractive = !unbiased_, .selects = true, .linear = true, .granule = block_};
   }
   size_t wire_bytes(int64_t count, DType dtype) const override;
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const override;
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState* state) const override;
   void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
 
  private:
@@ -89,7 +89,7 @@ size_t RandomK::wire_bytes(int64_t count, DType) const {
   return static_cast<size_t>(count / block_ * of(block_) + of(count % block_));
 }
 
-Encoded RandomK::encode(const Msg& msg, View in, std::span<std::byte> out, CodingState*) const {
+Encoded RandomK::encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const {
   const float* x = in.as<float>();
   const int64_t n = in.count(), blocks = (n + block_ - 1) / block_;
   const int64_t stride = static_cast<int64_t>(wire_bytes(block_, DType::f32));

@@ -34,7 +34,7 @@ uint64_t mix(uint64_t h) {  // splitmix64's finaliser
   return h ^ (h >> 31);
 }
 
-struct State final : CodingState {
+struct State final : CompressionState {
   int64_t count = 0;
   uint32_t max_key = 0;         // of this rank's x
   std::vector<uint8_t> bits;    // the union
@@ -94,10 +94,10 @@ struct State final : CodingState {
   }
 };
 
-const State& of(const CodingState& state) {
+const State& of(const CompressionState& state) {
   return dynamic_cast<const State&>(state);
 }
-State& of(CodingState& state) {
+State& of(CompressionState& state) {
   return dynamic_cast<State&>(state);
 }
 
@@ -216,7 +216,7 @@ int64_t Sketch::bound(int r, int64_t count, std::span<const MatrixShape>) const 
   return compact_ ? packed : std::max(packed, cells(count) + tail_room(cells(count)));
 }
 
-std::unique_ptr<CodingState> Sketch::make_state(int64_t count, std::span<const MatrixShape>) const {
+std::unique_ptr<CompressionState> Sketch::make_state(int64_t count, std::span<const MatrixShape>) const {
   auto s = std::make_unique<State>();
   s->count = count;
   s->bits.resize(static_cast<size_t>(bit_bytes(count)));
@@ -225,7 +225,7 @@ std::unique_ptr<CodingState> Sketch::make_state(int64_t count, std::span<const M
   return s;
 }
 
-Round Sketch::round(int r, const Msg&, int64_t count, const CodingState& state) const {
+Round Sketch::round(int r, const Msg&, int64_t count, const CompressionState& state) const {
   const State& s = of(state);
   TW_CHECK(count == s.count, "a state for ", s.count, " elements, a message of ", count);
   if (r == 0) return {Reduction::kOr, DType::u8, bit_bytes(count), false};
@@ -234,7 +234,7 @@ Round Sketch::round(int r, const Msg&, int64_t count, const CodingState& state) 
   return {Reduction::kSum, DType::f32, s.united, true};
 }
 
-bool Sketch::pack(int r, const Msg& msg, View x_view, View payload, CodingState& state) const {
+bool Sketch::pack(int r, const Msg& msg, View x_view, View payload, CompressionState& state) const {
   State& s = of(state);
   const float* x = x_view.as<float>();
   const int64_t n = s.count;
@@ -283,7 +283,7 @@ bool Sketch::pack(int r, const Msg& msg, View x_view, View payload, CodingState&
   return true;
 }
 
-void Sketch::absorb(int r, const Msg& msg, View payload, int64_t slice_first, CodingState& state) const {
+void Sketch::absorb(int r, const Msg& msg, View payload, int64_t slice_first, CompressionState& state) const {
   State& s = of(state);
   const int64_t n = s.count;
   if (n == 0) return;
@@ -337,11 +337,12 @@ void Sketch::absorb(int r, const Msg& msg, View payload, int64_t slice_first, Co
   }
 }
 
-int64_t Sketch::payload_index(int, int64_t element, const CodingState& state) const {
+int64_t Sketch::payload_index(int, int64_t element, const CompressionState& state) const {
   return of(state).rank_of(element);
 }
 
-void Sketch::result(const Msg& msg, int64_t first, View out_view, bool accumulate, const CodingState& state) const {
+void Sketch::result(const Msg& msg, int64_t first, View out_view, bool accumulate,
+                    const CompressionState& state) const {
   const State& s = of(state);
   float* out = out_view.as<float>();
   const int64_t n = out_view.count();
@@ -389,7 +390,7 @@ void Sketch::result(const Msg& msg, int64_t first, View out_view, bool accumulat
   });
 }
 
-void Sketch::own_error(const Msg& msg, View x_view, const CodingState& state) const {
+void Sketch::own_error(const Msg& msg, View x_view, const CompressionState& state) const {
   const State& s = of(state);
   float* x = x_view.as<float>();
   TW_CHECK(x_view.count() == s.count);
@@ -403,7 +404,7 @@ void Sketch::own_error(const Msg& msg, View x_view, const CodingState& state) co
   });
 }
 
-SketchReport sketch_report(const CodingState& state) {
+SketchReport sketch_report(const CompressionState& state) {
   return of(state).report;
 }
 

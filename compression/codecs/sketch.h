@@ -32,13 +32,13 @@ class Sketch final : public RoundCodec {
   Traits traits() const override { return {.framed = true, .contractive = true, .selects = true, .linear = true}; }
   int rounds() const override { return compact_ ? 2 : 3; }
   int64_t bound(int r, int64_t count, std::span<const MatrixShape> matrices) const override;
-  std::unique_ptr<CodingState> make_state(int64_t count, std::span<const MatrixShape> matrices) const override;
-  Round round(int r, const Msg& msg, int64_t count, const CodingState& state) const override;
-  bool pack(int r, const Msg& msg, View x, View payload, CodingState& state) const override;
-  void absorb(int r, const Msg& msg, View payload, int64_t slice_first, CodingState& state) const override;
-  int64_t payload_index(int r, int64_t element, const CodingState& state) const override;
-  void result(const Msg& msg, int64_t first, View out, bool accumulate, const CodingState& state) const override;
-  void own_error(const Msg& msg, View x, const CodingState& state) const override;
+  std::unique_ptr<CompressionState> make_state(int64_t count, std::span<const MatrixShape> matrices) const override;
+  Round round(int r, const Msg& msg, int64_t count, const CompressionState& state) const override;
+  bool pack(int r, const Msg& msg, View x, View payload, CompressionState& state) const override;
+  void absorb(int r, const Msg& msg, View payload, int64_t slice_first, CompressionState& state) const override;
+  int64_t payload_index(int r, int64_t element, const CompressionState& state) const override;
+  void result(const Msg& msg, int64_t first, View out, bool accumulate, const CompressionState& state) const override;
+  void own_error(const Msg& msg, View x, const CompressionState& state) const override;
 
   // Elements that this rank may propose.
   int64_t quota(const Msg& msg, int64_t count) const;
@@ -57,6 +57,6 @@ struct SketchReport {
   int64_t unpeeled = 0;   // of them, sent packed behind the tables
   int64_t fallbacks = 0;  // messages that were to use tables and went compact
 };
-SketchReport sketch_report(const CodingState& state);
+SketchReport sketch_report(const CompressionState& state);
 
 }  // namespace thinwire

@@ -121,7 +121,7 @@ class TopK final : public Codec {
   std::string name() const override;
   Traits traits() const override { return {.contractive = true, .selects = true, .linear = true, .granule = 0}; }
   size_t wire_bytes(int64_t count, DType dtype) const override;
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const override;
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState* state) const override;
   void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
 
  private:
@@ -137,7 +137,7 @@ size_t TopK::wire_bytes(int64_t count, DType) const {
   return static_cast<size_t>(layout_of(count, density_, format_).bytes);
 }
 
-Encoded TopK::encode(const Msg& msg, View in, std::span<std::byte> out, CodingState*) const {
+Encoded TopK::encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const {
   const float* x = in.as<float>();
   const Layout l = layout_of(in.count(), density_, format_);
   if (l.n == 0) return {};

@@ -35,7 +35,7 @@ class Zfp final : public Codec {
   std::string name() const override { return "zfp(rate=" + rate_text(rate_) + ")"; }
   Traits traits() const override { return {.contractive = maxbits_ >= 32, .granule = kGranule}; }
   size_t wire_bytes(int64_t count, DType) const override { return (stream_bytes(count) + 7) / 8 * 8; }
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const override;
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState* state) const override;
   void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
 
  private:
@@ -45,7 +45,7 @@ class Zfp final : public Codec {
   int maxbits_;
 };
 
-Encoded Zfp::encode(const Msg& msg, View in, std::span<std::byte> out, CodingState*) const {
+Encoded Zfp::encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const {
   const float* x = in.as<float>();
   const int64_t count = in.count();
   if (count == 0) return {};

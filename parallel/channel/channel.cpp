@@ -34,11 +34,11 @@ bool framed(const Coder* coder) {
 
 }  // namespace
 
-Channel::Channel(std::unique_ptr<Communicator> communicator, std::shared_ptr<const SiteCoding> coding,
-                 const CodingClock* clock, SiteCounters* counters, std::shared_ptr<ChannelStates> states,
+Channel::Channel(std::unique_ptr<Communicator> communicator, std::shared_ptr<const SiteCompression> compression,
+                 const CompressionClock* clock, SiteCounters* counters, std::shared_ptr<ChannelStates> states,
                  uint64_t draws)
     : communicator_(std::move(communicator)),
-      coding_(std::move(coding)),
+      compression_(std::move(compression)),
       clock_(clock),
       counters_(counters),
       states_(std::move(states)),
@@ -48,9 +48,10 @@ Channel::Channel(std::unique_ptr<Communicator> communicator, std::shared_ptr<con
 }
 
 bool Channel::codes(const MessageKey& key, int64_t count, DType dtype, bool summed) const {
-  if (!communicator_ || (coding_ == nullptr && key.as == nullptr)) return false;
-  const SiteCoding& coding = coding_of(key);
-  return !clock_->off[static_cast<size_t>(coding.site)] && is_coded(coding, clock_->step, key, count, dtype, summed);
+  if (!communicator_ || (compression_ == nullptr && key.as == nullptr)) return false;
+  const SiteCompression& compression = compression_of(key);
+  return !clock_->off[static_cast<size_t>(compression.site)] &&
+         is_coded(compression, clock_->step, key, count, dtype, summed);
 }
 
 // rows: of the one matrix that a message without a list of matrices is; 0: it has none.
@@ -61,23 +62,23 @@ ChannelStates::Slot& Channel::open_slot(const MessageKey& key, int64_t count, in
     slot.matrices.assign(key.matrices.begin(), key.matrices.end());
     if (slot.matrices.empty() && rows > 0) slot.matrices.push_back({0, rows, count / rows});
   }
-  const SiteCoding& coding = coding_of(key);
-  TW_CHECK(slot.count == count || (coding.rounds == nullptr && !coding.first->traits().stateful), "slot ", key.slot,
-           " held ", slot.count, " elements and now ", count);
+  const SiteCompression& compression = compression_of(key);
+  TW_CHECK(slot.count == count || (compression.rounds == nullptr && !compression.first->traits().stateful), "slot ",
+           key.slot, " held ", slot.count, " elements and now ", count);
   return slot;
 }
 
 void Channel::prepare(const MessageKey& key, int64_t count, ChannelUse use) {
-  if (!communicator_ || !coding_ || !key.coded || count == 0) return;
+  if (!communicator_ || !compression_ || !key.coded || count == 0) return;
   if (price_ != nullptr) {
-    price_->state_bytes += state_bytes(*coding_, key.matrices, count, use);
+    price_->state_bytes += state_bytes(*compression_, key.matrices, count, use);
     return;
   }
   ChannelStates::Slot& slot = open_slot(key, count, 0);
-  const SlotStates states = states_of(*coding_, key.matrices, use);
-  if (states.rounds) round_call(*coding_, Msg{}, slot);
-  if (states.first) call(coding_->first.get(), key, Msg{}, slot, slot.first);
-  if (states.sums) call(coding_->sums.get(), key, Msg{}, slot, slot.sums);
+  const SlotStates states = states_of(*compression_, key.matrices, use);
+  if (states.rounds) round_call(*compression_, Msg{}, slot);
+  if (states.first) call(compression_->first.get(), key, Msg{}, slot, slot.first);
+  if (states.sums) call(compression_->sums.get(), key, Msg{}, slot, slot.sums);
 }
 
 Msg Channel::next_message(const MessageKey& key, ChannelStates::Slot& slot) {
@@ -98,11 +99,11 @@ Msg Channel::next_message(const MessageKey& key, ChannelStates::Slot& slot) {
 }
 
 CodedCall Channel::call(const Coder* coder, const MessageKey& key, const Msg& msg, ChannelStates::Slot& slot,
-                        std::unique_ptr<CodingState>& state) {
+                        std::unique_ptr<CompressionState>& state) {
   CodedCall call;
   call.coder = coder;
   call.msg = msg;
-  call.stats = &counters_->coding;
+  call.stats = &counters_->compression;
   call.counters = counters_;
   call.site = communicator_->site();
   if (coder != nullptr && coder->traits().stateful && price_ == nullptr) {
@@ -113,18 +114,18 @@ CodedCall Channel::call(const Coder* coder, const MessageKey& key, const Msg& ms
   return call;
 }
 
-RoundCall Channel::round_call(const SiteCoding& coding, const Msg& msg, ChannelStates::Slot& slot) {
+RoundCall Channel::round_call(const SiteCompression& compression, const Msg& msg, ChannelStates::Slot& slot) {
   RoundCall call;
-  call.codec = coding.rounds.get();
+  call.codec = compression.rounds.get();
   call.msg = msg;
-  call.stats = &counters_->coding;
+  call.stats = &counters_->compression;
   call.counters = counters_;
   call.site = communicator_->site();
-  if (!slot.rounds) slot.rounds = coding.rounds->make_state(slot.count, slot.matrices);
+  if (!slot.rounds) slot.rounds = compression.rounds->make_state(slot.count, slot.matrices);
   call.state = slot.rounds.get();
-  if (coding.rule.residual.kind != ResidualKind::kNone) {
+  if (compression.rule.residual.kind != ResidualKind::kNone) {
     if (!slot.round_residual)
-      slot.round_residual = std::make_unique<StateVector<float>>(slot.count, coding.rule.residual.on_skip);
+      slot.round_residual = std::make_unique<StateVector<float>>(slot.count, compression.rule.residual.on_skip);
     call.residual = slot.round_residual.get();
   }
   return call;
@@ -152,8 +153,8 @@ Task Channel::carry(const Plain& plain, bool exact, const Verb& verb) {
   return nothing(lane);
 }
 
-RuleAlgorithm Channel::way_of(const SiteCoding& coding) const {
-  const RuleAlgorithm way = coding.rule.algorithm;
+RuleAlgorithm Channel::way_of(const SiteCompression& compression) const {
+  const RuleAlgorithm way = compression.rule.algorithm;
   const bool levels = way == RuleAlgorithm::kTwoLevel && node_grid(communicator_->nodes(), size()).two_level();
   return levels || way == RuleAlgorithm::kRing ? way : RuleAlgorithm::kDirect;
 }
@@ -162,16 +163,16 @@ Task Channel::all_reduce_task(View data, ReduceKind kind, const MessageKey& key)
   const auto plain = [&](const GroupLane& lane) { return plain_all_reduce(lane, data, kind); };
   if (kind != ReduceKind::kSum || !codes(key, data.count(), data.dtype, true))
     return price_ == nullptr ? communicator_->all_reduce_task(data, kind) : carry(plain, true, plain);
-  const SiteCoding& coding = coding_of(key);
+  const SiteCompression& compression = compression_of(key);
   ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
   const Msg msg = next_message(key, slot);
-  if (coding.rounds != nullptr) {
-    if (price_ == nullptr) return rounds_all_reduce(communicator_->lane(), round_call(coding, msg, slot), data);
-    return count(rounds_bytes(*coding.rounds, key, data.count()), !coding.rounds->traits().framed, plain);
+  if (compression.rounds != nullptr) {
+    if (price_ == nullptr) return rounds_all_reduce(communicator_->lane(), round_call(compression, msg, slot), data);
+    return count(rounds_bytes(*compression.rounds, key, data.count()), !compression.rounds->traits().framed, plain);
   }
-  const CodedCall first = call(coding.first.get(), key, msg, slot, slot.first),
-                  back = call(coding.sums.get(), key, msg, slot, slot.sums);
-  const RuleAlgorithm way = way_of(coding);
+  const CodedCall first = call(compression.first.get(), key, msg, slot, slot.first),
+                  back = call(compression.sums.get(), key, msg, slot, slot.sums);
+  const RuleAlgorithm way = way_of(compression);
   return carry(plain, !framed(first.coder) && !framed(back.coder), [&](const GroupLane& lane) {
     // The hop between nodes and the way back pack different elements: they share a state.
     if (way == RuleAlgorithm::kTwoLevel) return coded_two_level_all_reduce(lane, first, back, back, data);
@@ -189,19 +190,19 @@ Task Channel::reduce_scatter_task(View whole, std::span<const int64_t> bounds, V
     return price_ == nullptr ? communicator_->reduce_scatter_task(whole, bounds, out, accumulate)
                              : carry(plain, true, plain);
   }
-  const SiteCoding& coding = coding_of(key);
+  const SiteCompression& compression = compression_of(key);
   ChannelStates::Slot& slot = open_slot(key, whole.count(), whole.rank > 1 ? whole.rows() : 0);
   const Msg msg = next_message(key, slot);
-  if (coding.rounds != nullptr) {
+  if (compression.rounds != nullptr) {
     if (price_ != nullptr)
-      return count(rounds_bytes(*coding.rounds, key, whole.count()), !coding.rounds->traits().framed, plain);
-    return rounds_reduce_scatter(communicator_->lane(), round_call(coding, msg, slot), whole,
+      return count(rounds_bytes(*compression.rounds, key, whole.count()), !compression.rounds->traits().framed, plain);
+    return rounds_reduce_scatter(communicator_->lane(), round_call(compression, msg, slot), whole,
                                  Bounds(communicator_->pool(), bounds), out, accumulate);
   }
-  const RuleAlgorithm way = way_of(coding);
-  const CodedCall first = call(coding.first.get(), key, msg, slot, slot.first);
+  const RuleAlgorithm way = way_of(compression);
+  const CodedCall first = call(compression.first.get(), key, msg, slot, slot.first);
   CodedCall inter;
-  if (way == RuleAlgorithm::kTwoLevel) inter = call(coding.sums.get(), key, msg, slot, slot.sums);
+  if (way == RuleAlgorithm::kTwoLevel) inter = call(compression.sums.get(), key, msg, slot, slot.sums);
   return carry(plain, !framed(first.coder) && !framed(inter.coder), [&](const GroupLane& lane) {
     Bounds kept(lane.pool(), bounds);
     if (way == RuleAlgorithm::kTwoLevel)
@@ -224,10 +225,10 @@ Task Channel::all_gather_task(View mine, View whole, std::span<const int64_t> bo
     convert(mine, place);
     return communicator_->all_gather_task(place, whole, bounds);
   }
-  const SiteCoding& coding = coding_of(key);
+  const SiteCompression& compression = compression_of(key);
   ChannelStates::Slot& slot = open_slot(key, whole.count(), whole.rank > 1 ? whole.rows() : 0);
-  const CodedCall first = call(coding.first.get(), key, next_message(key, slot), slot, slot.first);
-  const RuleAlgorithm way = way_of(coding);
+  const CodedCall first = call(compression.first.get(), key, next_message(key, slot), slot, slot.first);
+  const RuleAlgorithm way = way_of(compression);
   return carry(plain, !framed(first.coder), [&](const GroupLane& lane) {
     Bounds kept(lane.pool(), bounds);
     return way == RuleAlgorithm::kTwoLevel ? coded_two_level_all_gather(lane, first, mine, whole, std::move(kept))
@@ -294,7 +295,7 @@ Ticket Channel::send(View data, int peer, Stream& stream, const MessageKey& key)
   if (is_plain && price_ != nullptr) return communicator_->start(carry(plain, true, plain), "send", bytes, peer);
   if (is_plain) return communicator_->send(data, peer, stream);
   ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
-  CodedCall coded = call(coding_of(key).first.get(), key, next_message(key, slot), slot, slot.first);
+  CodedCall coded = call(compression_of(key).first.get(), key, next_message(key, slot), slot, slot.first);
   if (price_ != nullptr) {
     const auto verb = [&](const GroupLane& lane) { return coded_send(lane, coded, data, peer); };
     return communicator_->start(carry(plain, !framed(coded.coder), verb), "send", bytes, peer);
@@ -316,10 +317,10 @@ Ticket Channel::receive(View data, int peer, Stream& stream, const MessageKey& k
   // one slot only if it sends to itself, which point-to-point messages do not.
   ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
   CodedCall coded;
-  coded.coder = coding_of(key).first.get();
+  coded.coder = compression_of(key).first.get();
   coded.msg = next_message(key, slot);
   coded.msg.rank = peer;
-  coded.stats = &counters_->coding;
+  coded.stats = &counters_->compression;
   coded.counters = counters_;
   coded.site = communicator_->site();
   return communicator_->start(coded_receive(communicator_->lane_from(peer), coded, data, peer), "receive",

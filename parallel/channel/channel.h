@@ -8,7 +8,7 @@
 #include <memory>
 #include <span>
 
-#include "parallel/channel/channel_coding.h"
+#include "parallel/channel/channel_compression.h"
 #include "parallel/collective/communicator.h"
 
 namespace thinwire {
@@ -22,15 +22,16 @@ class Channel {
  public:
   Channel() = default;
   explicit Channel(std::unique_ptr<Communicator> communicator) : communicator_(std::move(communicator)) {}
-  // coding may be nullptr: everything travels as it is. clock and counters outlive the channel. draws: groups with
+  // compression may be nullptr: everything travels as it is. clock and counters outlive the channel. draws: groups with
   // different numbers round stochastically by chances of their own.
-  Channel(std::unique_ptr<Communicator> communicator, std::shared_ptr<const SiteCoding> coding,
-          const CodingClock* clock, SiteCounters* counters, std::shared_ptr<ChannelStates> states, uint64_t draws = 0);
+  Channel(std::unique_ptr<Communicator> communicator, std::shared_ptr<const SiteCompression> compression,
+          const CompressionClock* clock, SiteCounters* counters, std::shared_ptr<ChannelStates> states,
+          uint64_t draws = 0);
 
   int rank() const { return communicator_ ? communicator_->rank() : 0; }
   int size() const { return communicator_ ? communicator_->size() : 1; }
   explicit operator bool() const { return communicator_ != nullptr; }
-  const SiteCoding* coding() const { return coding_.get(); }
+  const SiteCompression* compression() const { return compression_.get(); }
   // Whether the rule codes a message of `count` elements of `dtype` now.
   bool codes(const MessageKey& key, int64_t count, DType dtype, bool summed) const;
 
@@ -66,21 +67,21 @@ class Channel {
   Task carry(const Plain& plain, bool exact, const Verb& verb);
   template <typename Verb>
   Task count(int64_t bytes, bool exact, const Verb& plain);
-  RuleAlgorithm way_of(const SiteCoding& coding) const;  // as the rule says, where the group can
-  const SiteCoding& coding_of(const MessageKey& key) const {
-    const SiteCoding& coding = key.as != nullptr ? *key.as : *coding_;
-    return key.awaited ? coding : variant_of(coding, clock_->variant);
+  RuleAlgorithm way_of(const SiteCompression& compression) const;  // as the rule says, where the group can
+  const SiteCompression& compression_of(const MessageKey& key) const {
+    const SiteCompression& compression = key.as != nullptr ? *key.as : *compression_;
+    return key.awaited ? compression : variant_of(compression, clock_->variant);
   }
   int64_t rounds_bytes(const RoundCodec& rounds, const MessageKey& key, int64_t count) const;
   ChannelStates::Slot& open_slot(const MessageKey& key, int64_t count, int64_t rows);
   Msg next_message(const MessageKey& key, ChannelStates::Slot& slot);
   CodedCall call(const Coder* coder, const MessageKey& key, const Msg& msg, ChannelStates::Slot& slot,
-                 std::unique_ptr<CodingState>& state);
-  RoundCall round_call(const SiteCoding& coding, const Msg& msg, ChannelStates::Slot& slot);
+                 std::unique_ptr<CompressionState>& state);
+  RoundCall round_call(const SiteCompression& compression, const Msg& msg, ChannelStates::Slot& slot);
 
   std::unique_ptr<Communicator> communicator_;
-  std::shared_ptr<const SiteCoding> coding_;
-  const CodingClock* clock_ = nullptr;
+  std::shared_ptr<const SiteCompression> compression_;
+  const CompressionClock* clock_ = nullptr;
   SiteCounters* counters_ = nullptr;
   std::shared_ptr<ChannelStates> states_;
   uint64_t draws_ = 0;

@@ -43,13 +43,13 @@ enum class GroupKind : int {
   kGradientShard,       // reduce-scatter of every micro-batch, inside the gradients' level
   kGradientOptimizer,   // gradients' level -> optimizer's level, at the last micro-batch
   kGradientReplicas,    // between the replicas of the optimizer's level
-  kParameterUpdate,     // optimizer's level -> weights' level, after the step
+  kParameterSync,       // optimizer's level -> weights' level, after the step
   kParameterGather,     // weights' level -> whole unit, before use
   kParameterSecondary,  // secondary level -> whole unit, in the backward pass
   kEmbeddingShard,      // the same six for the tied embedding's unit
   kEmbeddingOptimizer,
   kEmbeddingReplicas,
-  kEmbeddingUpdate,
+  kEmbeddingSync,
   kEmbeddingGather,
   kEmbeddingSecondary,
   kEmbeddingPair,  // first and last stage, for the two-step synchronisation
@@ -73,19 +73,21 @@ class Mesh {
   int node_count() const;
 
   // How the sites' messages are coded; nullptr: as they are. Before channels are made.
-  using Codings = std::array<std::shared_ptr<SiteCoding>, kSiteNames.size()>;
-  void use_codings(Codings codings) { codings_ = std::move(codings); }
-  const std::shared_ptr<SiteCoding>& coding(Site site) const { return codings_[static_cast<size_t>(site)]; }
-  CodingClock& clock() { return clock_; }
+  using Compressions = std::array<std::shared_ptr<SiteCompression>, kSiteNames.size()>;
+  void use_compressions(Compressions compressions) { compressions_ = std::move(compressions); }
+  const std::shared_ptr<SiteCompression>& compression(Site site) const {
+    return compressions_[static_cast<size_t>(site)];
+  }
+  CompressionClock& clock() { return clock_; }
   // A step's parameter all-gathers begin: until the next one's they are encoded by the clock of now, also those that
-  // start later, in a forward pass or an evaluation, whose own time and way of coding are others.
-  void begin_publications() { publication_clock_ = clock_; }
+  // start later, in a forward pass or an evaluation, with a clock and a compression of their own.
+  void begin_parameter_gathers() { gather_clock_ = clock_; }
 
   // Channels made from now on send nothing: they count in `prices`, which outlives them.
   void rehearse(SitePrices& prices) { prices_ = &prices; }
 
   // The channel of `ranks` (world ranks, in group order); empty for one rank. further: its messages were coded and
-  // summed once before (further_coding).
+  // summed once before (further_compression).
   Channel channel(GroupKind kind, Site site, std::vector<int> ranks, bool further = false);
   // The states of all channels that still exist: the step's writes count, or are taken back.
   void settle_states(bool applied);
@@ -104,8 +106,8 @@ class Mesh {
   std::vector<int> nodes_;
   CommTuning tuning_;
   std::array<SiteCounters, kSiteNames.size()> counters_{};
-  Codings codings_{};
-  CodingClock clock_, publication_clock_;
+  Compressions compressions_{};
+  CompressionClock clock_, gather_clock_;
   std::vector<std::weak_ptr<ChannelStates>> states_;
 };
 

@@ -39,7 +39,7 @@ Task convert_alone(GroupLane, View from, View to) {
 }
 
 Task coded_gather(const GroupLane& lane, const CodedCall& call, View mine, View whole, const Bounds& bounds,
-                  Algorithm algorithm, TurnQueue* queue) {
+                  Algorithm algorithm, SendQueue* queue) {
   if (lane.size() == 1) return convert_alone(lane, mine, whole);
   return route_all_gather(lane, call, group_of(lane, bounds), mine, whole, algorithm, queue);
 }
@@ -77,7 +77,7 @@ Task ring_reduce_scatter(const GroupLane& lane, const CodedCall& call, const Bou
 }
 
 Task route_all_gather(const GroupLane& lane, const CodedCall& call, const RouteGroup& group, View mine, View whole,
-                      Algorithm algorithm, TurnQueue* queue, bool inside_node) {
+                      Algorithm algorithm, SendQueue* queue, bool inside_node) {
   // What is neither coded nor lossy travels in the replica's type: it is rounded before, into my range of `whole`.
   const View range = part_of(whole, group.mine());
   const bool rounded = mine.dtype != whole.dtype && (call.coder == nullptr || call.coder->traits().lossless);

@@ -36,12 +36,12 @@ namespace thinwire {
 // How one operation is coded. coder == nullptr: elements travel as they are (in the view's dtype).
 struct CodedCall {
   const Coder* coder = nullptr;
-  CodingState* state = nullptr;  // of this slot; outlives the operation. nullptr where the coder has none
+  CompressionState* state = nullptr;  // of this slot; outlives the operation. nullptr where the coder has none
   // coded_send, with a state: several messages of the slot may be under way, and each packs behind the one before it,
   // whatever leaves first. Outlives the operation.
-  TurnQueue* packing = nullptr;
+  SendQueue* packing = nullptr;
   Msg msg;  // first, rank and ranks are filled in per piece
-  CodingStats* stats = nullptr;
+  CompressionStats* stats = nullptr;
   WireCounters* counters = nullptr;    // logical_bytes are added here (wire bytes are counted where they are sent)
   Site site = Site::kControl;          // for messages about bad payloads
   ReduceKind kind = ReduceKind::kSum;  // without coder
@@ -62,7 +62,7 @@ Task coded_reduce_scatter(GroupLane lane, CodedCall call, View whole, Bounds bou
 // mine: this rank's range, fp32 or any dtype; may lie in `whole`. whole: what everybody ends up with (value_difference:
 // holds the reference before).
 Task coded_all_gather(GroupLane lane, CodedCall call, View mine, View whole, Bounds bounds);
-// In place. scatter: coding of contributions; gather: of the sums.
+// In place. scatter: compression of contributions; gather: of the sums.
 Task coded_all_reduce(GroupLane lane, CodedCall scatter, CodedCall gather, View data);
 Task coded_send(GroupLane lane, CodedCall call, View data, int peer);
 Task coded_receive(GroupLane lane, CodedCall call, View data, int peer);
@@ -70,12 +70,12 @@ Task coded_receive(GroupLane lane, CodedCall call, View data, int peer);
 // of `from`, and where a part starts there is what a receiver must know. What this rank keeps is copied.
 Task coded_all_to_all(GroupLane lane, CodedCall call, View from, Bounds from_bounds, View to, Bounds to_bounds);
 
-// Ring with coding at every hop, slice r from rank r + 1 around to rank r; one residual (if any) per hop's slice, in
-// `call.state`.
+// Ring with compression at every hop, slice r from rank r + 1 around to rank r; one residual (if any) per hop's slice,
+// in `call.state`.
 Task coded_ring_reduce_scatter(GroupLane lane, CodedCall call, View whole, Bounds bounds, View out, bool accumulate);
 Task coded_ring_all_reduce(GroupLane lane, CodedCall call, CodedCall gather, View data);
 
-// Two levels; needs a two_level() grid (tuning.h). intra: coding inside a node, inter: between nodes.
+// Two levels; needs a two_level() grid (tuning.h). intra: compression inside a node, inter: between nodes.
 Task coded_two_level_reduce_scatter(GroupLane lane, CodedCall intra, CodedCall inter, View whole, Bounds bounds,
                                     View out, bool accumulate);
 Task coded_two_level_all_reduce(GroupLane lane, CodedCall intra, CodedCall inter, CodedCall gather, View data);
@@ -85,10 +85,10 @@ Task coded_two_level_all_gather(GroupLane lane, CodedCall call, View mine, View 
 // own error. data / whole: fp32.
 struct RoundCall {
   const RoundCodec* codec = nullptr;
-  CodingState* state = nullptr;
+  CompressionState* state = nullptr;
   StateVector<float>* residual = nullptr;
   Msg msg;
-  CodingStats* stats = nullptr;
+  CompressionStats* stats = nullptr;
   WireCounters* counters = nullptr;
   Site site = Site::kControl;
 };

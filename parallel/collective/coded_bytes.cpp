@@ -103,7 +103,7 @@ int64_t rounds_all_reduce_bytes(const RoundCodec& codec, const CommTuning& tunin
   msg.matrices = matrices;
   msg.ranks = members;
   msg.rank = me;
-  const std::unique_ptr<CodingState> state = codec.make_state(count, matrices);
+  const std::unique_ptr<CompressionState> state = codec.make_state(count, matrices);
   int64_t bytes = 0;
   for (int r = 0; r < codec.rounds(); ++r) {
     const Round round = codec.round(r, msg, count, *state);

@@ -193,7 +193,7 @@ int PieceCoder::culprit(const Msg& msg, std::span<const Share> shares, int64_t c
   const View out(nowhere.data(), DType::f32, {count});
   for (const Share& s : shares) {
     if (s.payload.empty()) continue;
-    CodingStats unread;
+    CompressionStats unread;
     Msg alone = msg;
     alone.rank = s.rank;
     try {
@@ -292,14 +292,14 @@ size_t Inbox::bytes(int64_t k, int place) const {
   return static_cast<size_t>(entry(k, place).length);
 }
 
-// --- Tally ------------------------------------------------------------------------------------------------------
+// --- CounterScope ----------------------------------------------------------------------------------------------------
 
-Tally::Tally(GroupLane& lane, WireCounters* logical_to, int64_t logical_bytes)
+CounterScope::CounterScope(GroupLane& lane, WireCounters* logical_to, int64_t logical_bytes)
     : wire_to_(lane.counters), logical_to_(logical_to), logical_bytes_(logical_bytes) {
   lane.counters = &own_;
 }
 
-Tally::~Tally() {
+CounterScope::~CounterScope() {
   if (wire_to_ != nullptr) {
     wire_to_->wire_bytes += own_.wire_bytes;
     wire_to_->messages += own_.messages;

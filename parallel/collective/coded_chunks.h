@@ -74,7 +74,7 @@ class PieceCoder {
   GroupLane lane_;
   CodedCall call_;
   bool exact_;  // lossless: payloads become elements again, which are summed as plain ones are
-  CodingStats unread_;
+  CompressionStats unread_;
   Scratch<const void*> sources_;
 };
 
@@ -137,12 +137,12 @@ class Inbox {
 
 // Counts what a coded operation sends apart from what it would have sent: hangs itself into the lane, and tells both to
 // their counters when the operation ends. Declared before anything that sends.
-class Tally {
+class CounterScope {
  public:
-  Tally(GroupLane& lane, WireCounters* logical_to, int64_t logical_bytes);
-  Tally(const Tally&) = delete;
-  Tally& operator=(const Tally&) = delete;
-  ~Tally();
+  CounterScope(GroupLane& lane, WireCounters* logical_to, int64_t logical_bytes);
+  CounterScope(const CounterScope&) = delete;
+  CounterScope& operator=(const CounterScope&) = delete;
+  ~CounterScope();
 
  private:
   WireCounters own_, *wire_to_, *logical_to_;

@@ -38,7 +38,7 @@ class RoundInput {
   }
   View view() const { return x_; }
   // After the last round.
-  void keep_error(CodingStats& stats) {
+  void keep_error(CompressionStats& stats) {
     if (!feeds_back_) return;
     float* const e = x_.as<float>();
     double signal = 0.0, error = 0.0, residual = 0.0;
@@ -68,7 +68,7 @@ Task perform(GroupLane lane, RoundCall call, View whole, const Bounds* bounds, V
   const auto ns_since = [](Clock::time_point from) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - from).count();
   };
-  CodingStats stats;
+  CompressionStats stats;
   const RoundCodec& codec = *call.codec;
   call.msg.first = 0;
   call.msg.rank = lane.me;
@@ -116,7 +116,7 @@ Task perform(GroupLane lane, RoundCall call, View whole, const Bounds* bounds, V
 Task rounds_all_reduce(GroupLane lane, RoundCall call, View data) {
   const int64_t logical =
       rehearsed_bytes(lane, [&](const GroupLane& plain) { return plain_all_reduce(plain, data, ReduceKind::kSum); });
-  const Tally tally(lane, call.counters, logical);
+  const CounterScope tally(lane, call.counters, logical);
   Task task = perform(lane, call, data, nullptr, data, false);
   co_await task;
 }
@@ -125,7 +125,7 @@ Task rounds_reduce_scatter(GroupLane lane, RoundCall call, View whole, Bounds bo
   const int64_t logical = rehearsed_bytes(lane, [&](const GroupLane& plain) {
     return plain_reduce_scatter(plain, whole, Bounds(lane.pool(), group_of(lane, bounds).bounds), whole, false);
   });
-  const Tally tally(lane, call.counters, logical);
+  const CounterScope tally(lane, call.counters, logical);
   Task task = perform(lane, call, whole, &bounds, out, accumulate);
   co_await task;
 }

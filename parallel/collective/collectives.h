@@ -31,7 +31,7 @@ struct GroupLane : Lane {
   std::span<const int> nodes;  // per member, empty: all on one
   int me = 0;
   const CommTuning* tuning = nullptr;
-  TurnQueue* gathers = nullptr;  // of the communicator's all-gathers
+  SendQueue* gathers = nullptr;  // of the communicator's all-gathers
   SequencePlace place;           // taken by the first coroutine that is handed the lane (task.h), the only operation
   Rehearsal* rehearsal = nullptr;
   RouteFault fault = RouteFault::kNone;

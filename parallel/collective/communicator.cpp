@@ -132,7 +132,7 @@ GroupLane Communicator::lane() {
   return next_lane();
 }
 
-TurnQueue& Communicator::packing(uint32_t slot) {
+SendQueue& Communicator::packing(uint32_t slot) {
   Progress::Core& core = progress_->core();
   IssueLock lock(core);
   return core.packing[{number_, slot}];

@@ -19,7 +19,7 @@
 
 namespace thinwire {
 
-struct TurnQueue;  // progress_core.h
+struct SendQueue;  // progress_core.h
 
 struct GroupLane;
 
@@ -87,7 +87,7 @@ class Communicator {
   GroupLane lane_to(int peer);
   GroupLane lane_from(int peer);
   // Where messages of a slot that remembers something wait to be packed, in the order of issue.
-  TurnQueue& packing(uint32_t slot);
+  SendQueue& packing(uint32_t slot);
   std::span<const int> nodes() const { return nodes_; }
   const CommTuning& tuning() const { return tuning_; }
   uint32_t open_collectives() const { return collectives_.open(); }  // from the first that is not over on
@@ -110,7 +110,7 @@ class Communicator {
   Site site_;
   WireCounters* counters_;
   CommTuning tuning_;
-  TurnQueue* gathers_ = nullptr;
+  SendQueue* gathers_ = nullptr;
   SequenceWindow collectives_;
   std::unordered_map<int, SequenceWindow> messages_;  // of the peers and directions that were used
 };

@@ -49,7 +49,7 @@ struct Stop {
   Slice slice;                 // as coders number the message
   Circle from, to, also;       // of size 1: nobody. also: gets what `to` gets, behind it
   int flow = 0, out_flow = 0;  // received in, sent in: a flow has its own window and tag
-  int coding = 0, out_coding = 0;
+  int call = 0, out_call = 0;
   int64_t start = 0;  // tick of piece 0
   int place = 0;      // of the first buffer of a piece in its flow
   int packer = -1;    // kStore: who packed it, where that is not who sent it
@@ -93,15 +93,15 @@ inline int64_t pieces_of(int64_t count, int64_t chunk) {
   return count == 0 ? 0 : (count - 1) / chunk + 1;
 }
 
-// Codings: 0 contributions and gathers, 1 sums on their way.
+// Calls: 0 contributions and gathers, 1 sums on their way.
 // Flow 0: every slice goes to its owner, who adds in rank order. The sum ends in kOut, from `at` on.
 void direct_reduce_scatter_route(RouteSink& sink, const RouteGroup& group, int64_t at = 0);
-// Sums go back to all in flow 1 (coding 1), `lag` ticks behind. In place.
+// Sums go back to all in flow 1 (call 1), `lag` ticks behind. In place.
 void direct_all_reduce_route(RouteSink& sink, const RouteGroup& group, int lag);
 // Everybody's slice goes to all. From kMine to kWhole.
 void direct_all_gather_route(RouteSink& sink, const RouteGroup& group);
 // Partial sums go once around: slice r starts at member r + 1 and ends at r. most: pieces of the longest slice.
-// in_place: partial sums overwrite kWhole. The first hop has coding 0, later ones have coding 1.
+// in_place: partial sums overwrite kWhole. The first hop has call 0, later ones have call 1.
 void ring_reduce_scatter_route(RouteSink& sink, const RouteGroup& group, int64_t most, bool in_place);
 void ring_all_gather_route(RouteSink& sink, const RouteGroup& group, int64_t most);
 // Between nodes: all slices are node sums, made one behind the other while those before them travel. They leave whole,

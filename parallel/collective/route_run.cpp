@@ -26,25 +26,25 @@ RouteRun::RouteRun(const GroupLane& lane, int64_t stops, const CodedCall& call, 
 void RouteRun::add(const Stop& stop) {
   sent_elements_ += stop.receivers() * stop.slice.count;
   if (rehearsal_ != nullptr) {
-    const int coding = stop.kind == StopKind::kAdd ? stop.out_coding : stop.coding;
+    const int call = stop.kind == StopKind::kAdd ? stop.out_call : stop.call;
     if (stop.receivers() > 0)
-      rehearsal_->bytes += stop.receivers() * slice_bytes(calls[coding].coder, chunk, stop.slice.count, dtypes[coding]);
+      rehearsal_->bytes += stop.receivers() * slice_bytes(calls[call].coder, chunk, stop.slice.count, dtypes[call]);
     return;
   }
   TW_CHECK(count_ < stops_.count());
-  codings_ = std::max({codings_, stop.coding + 1, stop.out_coding + 1});
+  call_count_ = std::max({call_count_, stop.call + 1, stop.out_call + 1});
   passes_on_ |= stop.from.peers() > 0 && stop.receivers() > 0;
   stops_[count_++] = stop;
 }
 
 namespace {
 
-// Buffers and codings of a run. Lives in the frame of run_route().
+// Buffers and compressions of a run. Lives in the frame of run_route().
 class Runner {
  public:
   Runner(const GroupLane& lane, const RouteRun& run) : lane_(lane), run_(run) {
     coders_[0].emplace(lane, run.calls[0]);
-    if (run.codings() > 1) coders_[1].emplace(lane, run.calls[1]);
+    if (run.call_count() > 1) coders_[1].emplace(lane, run.calls[1]);
     struct Need {
       int in_places = 1, out_places = 1;
       size_t in_bytes = 0, out_bytes = 0;
@@ -59,23 +59,23 @@ class Runner {
       if (stop.from.peers() > 0) {
         Need& in = needs[stop.flow];
         in.in_places = std::max(in.in_places, stop.place + stop.from.peers());
-        in.in_framed |= coder(stop.coding).framed();
+        in.in_framed |= coder(stop.call).framed();
         if (!in_place(stop)) {
-          in.in_bytes = std::max(in.in_bytes, coder(stop.coding).bytes(count, run.dtypes[stop.coding]));
+          in.in_bytes = std::max(in.in_bytes, coder(stop.call).bytes(count, run.dtypes[stop.call]));
           in.passed_on |= stop.kind == StopKind::kStore && stop.receivers() > 0;
         }
       }
       if (stop.kind == StopKind::kAdd) shares = std::max(shares, stop.from.size);
       if (stop.receivers() == 0) continue;
-      const int coding = coding_out(stop);
+      const int call = call_out(stop);
       Need& out = needs[stop.out_flow];
       out.out_places = std::max(out.out_places, stop.place + 1);
-      out.out_framed |= coder(coding).framed();
-      const bool packed = !coder(coding).plain() || (stop.kind == StopKind::kAdd && stop.result.space == Space::kNone);
+      out.out_framed |= coder(call).framed();
+      const bool packed = !coder(call).plain() || (stop.kind == StopKind::kAdd && stop.result.space == Space::kNone);
       if (stop.kind == StopKind::kStore || !packed) continue;
-      out.out_bytes = std::max(out.out_bytes, coder(coding).bytes(count, run.dtypes[coding]));
-      if (stop.kind == StopKind::kAdd && !coder(coding).plain())
-        partial = std::max(partial, count * static_cast<int64_t>(size_of(run.dtypes[coding])));
+      out.out_bytes = std::max(out.out_bytes, coder(call).bytes(count, run.dtypes[call]));
+      if (stop.kind == StopKind::kAdd && !coder(call).plain())
+        partial = std::max(partial, count * static_cast<int64_t>(size_of(run.dtypes[call])));
     }
     for (int f = 0; f < run.flow_count; ++f) {
       const RouteFlow& flow = run.flows[f];
@@ -114,7 +114,7 @@ class Runner {
       if (count == 0) continue;
       char* const where = in_place(stop) ? static_cast<char*>(view(stop, stop.result, t).data) : nullptr;
       const bool missing = t == 0 && fails(RouteFault::kReceiveTooFew, f);
-      const size_t bytes = missing ? 0 : coder(stop.coding).bytes(count, run_.dtypes[stop.coding]);
+      const size_t bytes = missing ? 0 : coder(stop.call).bytes(count, run_.dtypes[stop.call]);
       for (int i = 1; i <= stop.from.peers(); ++i) {
         const int place = (stop.from.at + stop.from.size - i) % stop.from.size;
         const int member = stop.from.member(place);
@@ -128,11 +128,11 @@ class Runner {
     for (const Stop& stop : run_.stops()) {
       if (stop.kind != StopKind::kSend || count_at(stop, t) == 0) continue;
       const View part = view(stop, stop.own, t);
-      if (coder(stop.coding).plain()) {
+      if (coder(stop.call).plain()) {
         send(stop, t, static_cast<const char*>(part.data), part.bytes());
       } else {
         const View result = view(stop, stop.result, t);
-        pack_and_send(stop, stop.coding, t, t, part, result);
+        pack_and_send(stop, stop.call, t, t, part, result);
       }
     }
   }
@@ -141,7 +141,7 @@ class Runner {
   void keep_own() {
     if (run_.kept_from) convert(run_.kept_from, run_.kept_to);
     for (const Stop& stop : run_.stops()) {
-      if (stop.kind != StopKind::kSend || stop.result.space == Space::kNone || !coder(stop.coding).plain()) continue;
+      if (stop.kind != StopKind::kSend || stop.result.space == Space::kNone || !coder(stop.call).plain()) continue;
       convert(space(stop.own.space).element_range(stop.own.at, stop.slice.count),
               space(stop.result.space).element_range(stop.result.at, stop.slice.count));
     }
@@ -154,8 +154,8 @@ class Runner {
       if (stop.flow != f || stop.from.peers() == 0 || count_at(stop, t) == 0) continue;
       for (int place = 0; place < stop.from.size; ++place)
         if (place != stop.from.at && buffer(stop, place) == bad)
-          coder(stop.coding)
-              .bad_payload(stop.packer >= 0 ? stop.packer : stop.from.member(place), t - stop.start, kBadLength);
+          coder(stop.call).bad_payload(stop.packer >= 0 ? stop.packer : stop.from.member(place), t - stop.start,
+                                       kBadLength);
     }
   }
 
@@ -167,9 +167,9 @@ class Runner {
   }
 
  private:
-  PieceCoder& coder(int coding) { return *coders_[coding]; }
+  PieceCoder& coder(int call) { return *coders_[call]; }
   bool fails(RouteFault fault, int f) const { return lane_.fault == fault && f == run_.flow_count - 1; }
-  static int coding_out(const Stop& stop) { return stop.kind == StopKind::kAdd ? stop.out_coding : stop.coding; }
+  static int call_out(const Stop& stop) { return stop.kind == StopKind::kAdd ? stop.out_call : stop.call; }
   int64_t pieces(const Stop& stop) const { return stop.slice.count == 0 ? 0 : (stop.slice.count - 1) / run_.chunk + 1; }
   // Elements of the piece that is due at tick t; 0: none.
   int64_t count_at(const Stop& stop, int64_t t) const {
@@ -178,7 +178,7 @@ class Runner {
     return std::min(run_.chunk, stop.slice.count - k * run_.chunk);
   }
   int64_t first_at(const Stop& stop, int64_t t) const { return stop.slice.first + (t - stop.start) * run_.chunk; }
-  bool in_place(const Stop& stop) { return stop.kind == StopKind::kStore && coder(stop.coding).plain(); }
+  bool in_place(const Stop& stop) { return stop.kind == StopKind::kStore && coder(stop.call).plain(); }
   // Of what the peer at `place` sends.
   static int buffer(const Stop& stop, int place) { return stop.place + (place < stop.from.at ? place : place - 1); }
   View space(Space which) const {
@@ -196,19 +196,18 @@ class Runner {
   }
 
   // result: where this rank, too, gets what the others decode; before that, with value difference, what they hold.
-  void pack_and_send(const Stop& stop, int coding, int64_t t, int64_t u, View part, View result) {
-    const CodedCall& call = run_.calls[coding];
+  void pack_and_send(const Stop& stop, int call, int64_t t, int64_t u, View part, View result) {
+    const CodedCall& call = run_.calls[call];
     char* const room = out_[stop.out_flow]->of(u, stop.place);
     const int64_t first = first_at(stop, t);
-    const size_t bytes =
-        coder(coding).pack(part, call.coder->value_difference() ? result : View(), first, room, result);
+    const size_t bytes = coder(call).pack(part, call.coder->value_difference() ? result : View(), first, room, result);
     send(stop, u, room, bytes);
-    if (result) coder(coding).absorb_own(room, bytes, part.dtype, result, first, t - stop.start);
+    if (result) coder(call).absorb_own(room, bytes, part.dtype, result, first, t - stop.start);
   }
 
   void add_up(const Stop& stop, int64_t t) {
     const int64_t count = count_at(stop, t), first = first_at(stop, t), k = t - stop.start;
-    const DType dtype = run_.dtypes[stop.coding];
+    const DType dtype = run_.dtypes[stop.call];
     for (int place = 0; place < stop.from.size; ++place) {
       if (place == stop.from.at) {
         Share raw;
@@ -217,24 +216,23 @@ class Runner {
         (*shares_)[place] = raw;
       } else {
         const int at = buffer(stop, place);
-        (*shares_)[place] = coder(stop.coding)
-                                .share(in_[stop.flow]->data(t, at), in_[stop.flow]->bytes(t, at),
-                                       stop.from.member(place), dtype, count);
+        (*shares_)[place] = coder(stop.call).share(in_[stop.flow]->data(t, at), in_[stop.flow]->bytes(t, at),
+                                                   stop.from.member(place), dtype, count);
       }
     }
     const std::span<const Share> all(shares_->data(), static_cast<size_t>(stop.from.size));
     const View result = view(stop, stop.result, t);
-    if (stop.receivers() == 0) return coder(stop.coding).absorb(all, dtype, result, run_.accumulate, first, k);
+    if (stop.receivers() == 0) return coder(stop.call).absorb(all, dtype, result, run_.accumulate, first, k);
     const int64_t u = t + run_.flows[stop.flow].shift;
-    const DType sum_type = run_.dtypes[stop.out_coding];
-    if (coder(stop.out_coding).plain()) {
+    const DType sum_type = run_.dtypes[stop.out_call];
+    if (coder(stop.out_call).plain()) {
       const View sum = result ? result : View(out_[stop.out_flow]->of(u, stop.place), sum_type, {count});
-      coder(stop.coding).absorb(all, dtype, sum, false, first, k);
+      coder(stop.call).absorb(all, dtype, sum, false, first, k);
       send(stop, u, static_cast<const char*>(sum.data), sum.bytes());
     } else {
       const View sum(partial_->data(), sum_type, {count});
-      coder(stop.coding).absorb(all, dtype, sum, false, first, k);
-      pack_and_send(stop, stop.out_coding, t, u, sum, result);
+      coder(stop.call).absorb(all, dtype, sum, false, first, k);
+      pack_and_send(stop, stop.out_call, t, u, sum, result);
     }
   }
 
@@ -245,9 +243,8 @@ class Runner {
     if (stop.receivers() > 0) send(stop, t + run_.flows[stop.flow].shift, in.data(t, at), in.bytes(t, at));
     if (in_place(stop)) return;
     const int packer = stop.packer >= 0 ? stop.packer : stop.from.member(1 - stop.from.at);
-    coder(stop.coding)
-        .absorb_one(in.data(t, at), in.bytes(t, at), packer, run_.dtypes[stop.coding], result, first_at(stop, t),
-                    t - stop.start);
+    coder(stop.call).absorb_one(in.data(t, at), in.bytes(t, at), packer, run_.dtypes[stop.call], result,
+                                first_at(stop, t), t - stop.start);
   }
 
   const GroupLane& lane_;
@@ -269,15 +266,15 @@ Task run_route(GroupLane lane, RouteRun run) {
     co_return;
   }
   if (run.rounded_from) convert(run.rounded_from, run.rounded_to);
-  std::optional<Turn> turn;
+  std::optional<QueuedSend> turn;
   if (run.queue != nullptr) turn.emplace(lane, *run.queue);
-  std::optional<Tally> tally;
+  std::optional<CounterScope> tally;
   if (run.logical_to != nullptr)
     tally.emplace(lane, run.logical_to, run.sent_elements() * static_cast<int64_t>(size_of(run.logical_dtype)));
   Runner runner(lane, run);
   const auto send_own = [&](int64_t t) {
     // The last message is about to be posted.
-    if (turn && t + 1 >= runner.own_ticks()) turn->pass_on();
+    if (turn && t + 1 >= runner.own_ticks()) turn->release();
     runner.send_own(t);
   };
   // Tick by tick: flows that share a tag are told apart by their order.
@@ -285,7 +282,7 @@ Task run_route(GroupLane lane, RouteRun run) {
     for (int f = 0; f < run.flow_count; ++f)
       if (t < run.flows[f].ahead) runner.post(f, t);
   if (turn) {
-    Turn& mine = *turn;
+    QueuedSend& mine = *turn;
     co_await mine;
   }
   const int64_t ahead = run.flows[0].own_ahead;

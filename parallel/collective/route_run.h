@@ -30,7 +30,7 @@ class RouteRun final : public RouteSink {
   void add(const Stop& stop) override;
   std::span<const Stop> stops() const { return {stops_.data(), static_cast<size_t>(count_)}; }
   int64_t sent_elements() const { return sent_elements_; }
-  int codings() const { return codings_; }
+  int call_count() const { return call_count_; }
   bool passes_on() const { return passes_on_; }
 
   CodedCall calls[2];  // by compression
@@ -45,7 +45,7 @@ class RouteRun final : public RouteSink {
   bool message = false;           // one tag for everything
   // What has to run before own slices of a tick leave, one task behind the other; an empty one: nothing more.
   std::function<Task(int64_t tick)> before;
-  TurnQueue* queue = nullptr;  // whose turn it is to send; nullptr: no order
+  SendQueue* queue = nullptr;  // whose turn it is to send; nullptr: no order
   WireCounters* logical_to;    // gets the uncoded bytes of the route; nullptr: counted as sent
   DType logical_dtype;
 
@@ -53,7 +53,7 @@ class RouteRun final : public RouteSink {
   Rehearsal* rehearsal_;
   Scratch<Stop> stops_;
   int64_t count_ = 0, sent_elements_ = 0;
-  int codings_ = 1;
+  int call_count_ = 1;
   bool passes_on_ = false;
 };
 
@@ -79,7 +79,7 @@ Task ring_reduce_scatter(const GroupLane& lane, const CodedCall& call, const Bou
 // outside it. queue: gathers that stand in one send in the order of issue; only for operations that come here before
 // their first suspension. kTwoLevel: of the whole group, and coded.
 Task route_all_gather(const GroupLane& lane, const CodedCall& call, const RouteGroup& group, View mine, View whole,
-                      Algorithm algorithm, TurnQueue* queue = nullptr, bool inside_node = false);
+                      Algorithm algorithm, SendQueue* queue = nullptr, bool inside_node = false);
 // A scatter and a gather, one behind the other. sums: between nodes.
 Task all_reduce_in_turn(GroupLane lane, CodedCall call, CodedCall sums, CodedCall back, View data, Algorithm algorithm);
 Task route_all_to_all(const GroupLane& lane, const CodedCall& call, View from, const Bounds& from_bounds, View to,

@@ -36,12 +36,12 @@ void direct_reduce_scatter_route(RouteSink& sink, const RouteGroup& g, int64_t a
 void direct_all_reduce_route(RouteSink& sink, const RouteGroup& g, int lag) {
   Stop sum = scatter(sink, g);
   sum.to = sum.from;
-  sum.out_flow = sum.out_coding = 1;
+  sum.out_flow = sum.out_call = 1;
   sum.result = sum.own;
   sink.add(sum);
   for (int i = 1; i < g.size(); ++i) {
     Stop back = stored(g.slice(g.from(i)), g.all.from(i), 1, i - 1);
-    back.coding = 1;
+    back.call = 1;
     back.start = lag;
     sink.add(back);
   }
@@ -106,8 +106,8 @@ void ring_reduce_scatter_route(RouteSink& sink, const RouteGroup& g, int64_t mos
     Stop stop{.kind = StopKind::kAdd,
               .slice = slice,
               .from = Circle::one(previous, 1),
-              .coding = step == 1 ? 0 : 1,
-              .out_coding = 1,
+              .call = step == 1 ? 0 : 1,
+              .out_call = 1,
               .start = (step - 1) * most,
               .own = {Space::kWhole, slice.first}};
     if (owner == g.me()) {

@@ -63,7 +63,7 @@ ParameterChannels make_parameter_channels(Mesh& mesh, const Placement& placement
   Groups groups(mesh, placement, tied);
   const Site site = Site::kZeroParameter;
   ParameterChannels c;
-  c.sync = groups.channel(GroupKind::kParameterUpdate, GroupKind::kEmbeddingUpdate, site, groups.shard().sync.members);
+  c.sync = groups.channel(GroupKind::kParameterSync, GroupKind::kEmbeddingSync, site, groups.shard().sync.members);
   c.gather =
       groups.channel(GroupKind::kParameterGather, GroupKind::kEmbeddingGather, site, groups.shard().gather.members);
   if (placement.secondary > 0) {

@@ -55,7 +55,7 @@ Ticket TpActivation::enter_backward(View whole, View part, Stream& stream) {
 Ticket TpActivation::gather_again(View part, View whole, Stream& stream) {
   if (!sequence_parallel_) return Ticket::finished();
   MessageKey key = forward_key();
-  key.as = forward_.coding();
+  key.as = forward_.compression();
   key.coded = key.coded && key.as != nullptr;
   return backward_.all_gather(part, whole, row_bounds(whole), stream, key);
 }

@@ -22,8 +22,7 @@ using std::chrono::nanoseconds;
 constexpr int kResumes = 32;  // coroutines continued per poll
 constexpr microseconds kShortestSleep{20}, kLongestSleep{1000}, kSilentSleep{5000};
 constexpr microseconds kRungSleep{2000};  // shortest, where whatever may come ends a sleep
-constexpr int kPollsPerHook = 16;
-constexpr int kPollsInARow = 16;  // before a waiter gives up the baton and looks at the clock
+constexpr int kPollsInARow = 16;          // before a waiter gives up the baton and looks at the clock
 constexpr int kYieldsToIssuer = 100;
 constexpr microseconds kYieldEvery{100};  // a yield costs as much as ten polls: more of them would slow large messages
 constexpr int64_t kBytesPerUs = 1000, kLongestSpinUs = 20000;
@@ -149,15 +148,15 @@ Exchange::~Exchange() {
   if (pending_ > 0 || ready_) lane_.core->withdraw(*this);
 }
 
-// --- Turn -------------------------------------------------------------------------------------------------------
+// --- QueuedSend ------------------------------------------------------------------------------------------------------
 
-Turn::Turn(const Lane& lane, TurnQueue& queue) : core_(lane.core), queue_(&queue), before_(queue.last) {
+QueuedSend::QueuedSend(const Lane& lane, SendQueue& queue) : core_(lane.core), queue_(&queue), before_(queue.last) {
   operation_ = core_->running;
   (before_ != nullptr ? before_->behind_ : queue.first) = this;
   queue.last = this;
 }
 
-void Turn::pass_on() {
+void QueuedSend::release() {
   if (passed_) return;
   passed_ = true;
   if (ready_) core_->forget_ready(*this);
@@ -318,7 +317,7 @@ void Progress::Core::finish(RunningOperation& operation, std::exception_ptr erro
   const bool awaited_elsewhere = waiters.load(std::memory_order_relaxed) > 1;
   operation.error_ = error;
   operation.state_.store(error ? Operation::State::kError : Operation::State::kDone, std::memory_order_release);
-  if (awaited_elsewhere) transport->ring();  // it may be another waiter's, who sleeps
+  if (awaited_elsewhere) transport->wake();  // it may be another waiter's, who sleeps
 }
 
 void Progress::Core::fail_all(std::exception_ptr error) {
@@ -401,15 +400,6 @@ bool Progress::Core::poll() {
   return n > 0 || resumed > 0;
 }
 
-// A poll may only have made way for the next: what was received is decoded, what was packed can leave.
-void Progress::Core::look() {
-  looked_at.store(Clock::now().time_since_epoch() / nanoseconds(1), std::memory_order_relaxed);
-  if (open.load(std::memory_order_relaxed) == 0) return;
-  std::unique_lock lock(baton, std::try_to_lock);
-  if (!lock.owns_lock()) return;
-  for (int i = 0; i < kPollsPerHook && poll();) ++i;
-}
-
 void Progress::Core::drive(RunningOperation& operation) {
   const Clock::time_point from = Clock::now();
   Patience patience(from, options.spin_us, operation.note_.bytes);
@@ -429,13 +419,12 @@ void Progress::Core::drive(RunningOperation& operation) {
       }
       if (!operation.open()) {
         const Clock::time_point to = std::max(from, operation.done_);
-        waited.store(waited.load(std::memory_order_relaxed) + since_ns(from, to), std::memory_order_relaxed);
         if (operation.counters_ != nullptr) operation.counters_->exposed_ns += since_ns(from, to);
         recorder.leave_wait();
         if (sink != nullptr) sink->waited(operation.note_, from, to);
         break;
       }
-      rung = transport->all_ring();
+      rung = transport->all_wake();
     }
     now = Clock::now();
     if (moved) {
@@ -506,14 +495,6 @@ Ticket Progress::start(Task task, const OperationNote& note, WireCounters* count
 bool Progress::poll() {
   std::lock_guard lock(core_->baton);
   return core_->poll();
-}
-
-void Progress::look() {
-  core_->look();
-}
-
-bool Progress::wants_looks() const {
-  return core_->options.thread && core_->options.shares_core;
 }
 
 void Progress::set_sink(OperationSink* sink) {

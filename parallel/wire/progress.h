@@ -41,7 +41,6 @@ struct OperationNote {
 struct ProgressOptions {
   bool thread = true;             // false: operations move only while somebody waits or issues (tests)
   int spin_us = 50;               // polling at full speed before a waiter starts to sleep; 0 with more ranks than cores
-  bool shares_core = false;       // the thread has no core of its own: the compute thread calls look()
   double watchdog_seconds = 0.0;  // silence that ends the job with code 71; 0: no watchdog
   std::string report_directory;   // where the watchdog leaves who-waits-for-whom; empty: stderr only
   std::vector<std::string> hosts;                           // per world rank, for the watchdog's message; may be empty
@@ -74,13 +73,6 @@ class Progress {
   // One poll by the caller's thread: moves what can be moved and waits for nothing. True: something moved. With
   // ProgressOptions::thread off, one thread can so drive any number of ranks, each to the end of its tickets.
   bool poll();
-
-  // The progress hook, called by the compute thread between two of its tasks where the progress thread has no core of
-  // its own: moves what can be moved, waits for nothing. The progress thread rests while calls keep coming and the
-  // compute thread waits little.
-  void look();
-  // Whether the compute thread should call it (ProgressOptions::shares_core).
-  bool wants_looks() const;
 
   void set_sink(OperationSink* sink);  // nullptr: none
   BlockPool& pool();                   // for frames and scratch (scratch.h)

@@ -103,23 +103,23 @@ class Exchange : private Waiter {
 
 // A send queue. The operations in it send one after the other, in the order of issue: what is needed first arrives
 // first, instead of sharing the wire with everything behind it.
-class Turn;
-struct TurnQueue {
-  Turn *first = nullptr, *last = nullptr;
+class QueuedSend;
+struct SendQueue {
+  QueuedSend *first = nullptr, *last = nullptr;
 };
 
 // A place in a queue, taken where it is made: before the first suspension of an operation, so that all ranks have the
 // same order. Lives in the frame of a coroutine; co_await continues when all before it have passed on. What an
 // operation receives does not wait for its turn.
-class Turn : private Waiter {
+class QueuedSend : private Waiter {
  public:
-  Turn(const Lane& lane, TurnQueue& queue);
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-  ~Turn() { pass_on(); }
+  QueuedSend(const Lane& lane, SendQueue& queue);
+  QueuedSend(const QueuedSend&) = delete;
+  QueuedSend& operator=(const QueuedSend&) = delete;
+  ~QueuedSend() { release(); }
 
   // The last message was posted: the next may begin. May be called again.
-  void pass_on();
+  void release();
 
   bool await_ready() const noexcept { return queue_->first == this; }
   void await_suspend(std::coroutine_handle<> awaiting) noexcept { waiter_ = awaiting; }
@@ -127,8 +127,8 @@ class Turn : private Waiter {
 
  private:
   Progress::Core* core_;
-  TurnQueue* queue_;
-  Turn *before_ = nullptr, *behind_ = nullptr;
+  SendQueue* queue_;
+  QueuedSend *before_ = nullptr, *behind_ = nullptr;
   bool passed_ = false;
 };
 
@@ -181,8 +181,8 @@ struct Progress::Core {
   RunningOperation* running = nullptr;  // whose coroutine runs now
   Waiter *first_ready = nullptr, *last_ready = nullptr;
   // By the communicator's number (and slot); here because operations may outlive it in an error.
-  std::map<int, TurnQueue> gathers;
-  std::map<std::pair<int, uint32_t>, TurnQueue> packing;
+  std::map<int, SendQueue> gathers;
+  std::map<std::pair<int, uint32_t>, SendQueue> packing;
   StartQueue held;             // tasks whose tags may still be in use
   std::exception_ptr failure;  // of the transport: nothing works any more
 
@@ -190,15 +190,12 @@ struct Progress::Core {
   std::atomic<int> open{0}, waiters{0};
   std::atomic<int> wanted{0};  // threads that stand before the baton with an operation to issue: pollers make way
   std::atomic<uint64_t> issued{0};
-  std::atomic<int64_t> looked_at{0};  // the last call of the progress hook, ns of the steady clock; 0: none
-  std::atomic<int64_t> waited{0};     // ns, of all threads that waited; written under the baton
 
   void start(RunningOperation& operation);
   Ticket start(const Transfer& transfer, const OperationNote& note, WireCounters* counters);  // takes the baton itself
   void drive(RunningOperation& operation);                                                    // takes the baton itself
   void give_up(RunningOperation& operation);
   bool poll();  // true: something moved
-  void look();  // takes the baton itself, if nobody has it
   void withdraw(Exchange& exchange);
   void make_ready(Waiter& waiter);    // goes on with the next poll
   void forget_ready(Waiter& waiter);  // it is going away
@@ -206,7 +203,7 @@ struct Progress::Core {
   void free_up(int slot);
 
   // The thread that polls while nobody waits.
-  enum class Rest : int { kAwake, kShort, kWatched, kLong };  // kWatched: the progress hook is called
+  enum class Rest : int { kAwake, kShort, kLong };
   std::atomic<Rest> rest{Rest::kAwake};
   std::atomic<bool> awaited_at_once{false};  // the last large operation: the thread was not needed
   std::mutex rest_mutex;

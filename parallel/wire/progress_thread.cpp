@@ -3,7 +3,6 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "parallel/wire/progress_core.h"
 
@@ -14,11 +13,9 @@ using Clock = OperationSink::Clock;
 using std::chrono::duration_cast;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
-using std::chrono::nanoseconds;
 
 constexpr microseconds kThreadShortest{50}, kThreadLongest{4000};
-constexpr microseconds kBetweenHooks{50000};  // no call of the progress hook for so long: the thread polls
-constexpr milliseconds kLinger{100};          // the thread rests in short naps for so long after the last activity
+constexpr milliseconds kLinger{100};  // the thread rests in short naps for so long after the last activity
 
 // The poll interval: how long the thread sleeps after a poll that moved something. It is half of the usual time between
 // two such polls. Every wake-up takes the core from the compute thread, and between the pieces of a message on a slow
@@ -41,28 +38,6 @@ class PollInterval {
   Clock::time_point last_ = Clock::now();
 };
 
-// Whether the compute thread's calls of the progress hook are enough for the traffic: they are as long as it waits
-// little. Waking the progress thread costs the compute core some 50 us. Long ops on fast links need polls within them.
-class HookMonitor {
- public:
-  // waited_ns: so far; a wait is added when it ends, however long the thread has slept meanwhile.
-  bool judge(Clock::time_point now, int64_t waited_ns) {
-    const double passed = static_cast<double>(duration_cast<nanoseconds>(now - last_).count());
-    share_ = std::min(1.0, share_ * std::exp(-passed / kMemory) + static_cast<double>(waited_ns - waited_) / kMemory);
-    last_ = now, waited_ = waited_ns;
-    enough_ = share_ < (enough_ ? kMuch : kLittle);
-    return enough_;
-  }
-
- private:
-  // Replicas wait for the slowest of them in a step, a few percent on noisy machines: more polls would not help.
-  static constexpr double kMemory = 1e9, kMuch = 0.15, kLittle = 0.10;  // ns; parts of the time
-  Clock::time_point last_ = Clock::now();
-  int64_t waited_ = 0;
-  double share_ = 0.0;
-  bool enough_ = true;
-};
-
 }  // namespace
 
 void Progress::Core::nudge() {
@@ -76,7 +51,7 @@ void Progress::Core::nudge() {
 // Waking the thread costs microseconds of the caller's core, so only what the thread would not notice is worth it, or
 // what is large and, as the last one of its kind, not waited for at once.
 void Progress::Core::wake_for(RunningOperation& operation) {
-  if (waiters.load(std::memory_order_relaxed) > 0) transport->ring();  // it sleeps, and may have something to do now
+  if (waiters.load(std::memory_order_relaxed) > 0) transport->wake();  // it sleeps, and may have something to do now
   const bool large = operation.note_.bytes >= kWorthWaking;
   if (large) operation.handed_ = Clock::now();
   const Rest now = rest.load();
@@ -107,7 +82,6 @@ void Progress::Core::run_thread() {
   ::prctl(PR_SET_TIMERSLACK, 5000UL, 0UL, 0UL, 0UL);
   PollInterval interval(options.spin_us > 0 ? kThreadShortest : kCrowdedSleep);
   microseconds nap = kThreadLongest;
-  HookMonitor hooks;
   uint64_t seen = 0;
   Clock::time_point active = Clock::now();
   Rest how = Rest::kShort;
@@ -116,15 +90,6 @@ void Progress::Core::run_thread() {
     const uint64_t count = issued.load(std::memory_order_relaxed);
     const bool fresh = count != seen;
     seen = count;
-    const bool hooks_suffice = hooks.judge(now, waited.load(std::memory_order_relaxed));
-    const auto since_hook = now - Clock::time_point(nanoseconds(looked_at.load(std::memory_order_relaxed)));
-    if (hooks_suffice && since_hook < kBetweenHooks) {
-      nap = duration_cast<microseconds>(kBetweenHooks - since_hook) + microseconds(1);
-      interval.not_asked(now);
-      active = now;
-      how = Rest::kWatched;
-      continue;
-    }
     if (open.load() == 0 || waiters.load() > 0) {
       // In a run of short operations this branch is all the thread does.
       nap = kThreadLongest;

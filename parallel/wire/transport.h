@@ -42,19 +42,19 @@ class Transport {
   virtual bool withdraw(uint32_t token) noexcept = 0;
 
   // How a thread sleeps until there is something to poll for, without the baton:
-  //   heard = listen();  a last look (poll() under the baton); sleep(heard, limit) if it found nothing;
+  //   heard = listen();  a last poll (poll() under the baton); sleep(heard, limit) if it found nothing;
   //   stop_listening() in any case.
-  // What a peer does between the look and the sleep ends the sleep at once. Where all_ring() is false (asked under the
+  // What a peer does between that poll and the sleep ends the sleep at once. Where all_wake() is false (asked under the
   // baton), some of what is open may end without a sound: a sleep is then no longer than one can wait. A limit is kept
-  // in any case. ring() wakes this rank's own sleepers.
+  // in any case. wake() wakes this rank's own sleepers.
   virtual uint32_t listen() { return 0; }
   virtual void sleep(uint32_t, std::chrono::microseconds limit) {
     const timespec request{limit.count() / 1000000, (limit.count() % 1000000) * 1000};
     ::nanosleep(&request, nullptr);  // an early end by a signal only means an early poll
   }
   virtual void stop_listening() {}
-  virtual void ring() {}
-  virtual bool all_ring() const { return false; }
+  virtual void wake() {}
+  virtual bool all_wake() const { return false; }
 
   // Ends all ranks with this code, at once; may be called from any thread without the baton. Does not return: threads
   // of one process leave with Error(code), in the caller and in every poll; processes end.

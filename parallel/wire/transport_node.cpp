@@ -22,11 +22,11 @@ namespace {
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
 constexpr size_t kCellBytes = 16384, kSmallCellBytes = 2048;
-constexpr int kFewRanks = 16;           // up to here cells are large
-constexpr size_t kAllRings = 32 << 20;  // bytes, where that leaves a ring its smallest size
+constexpr int kFewRanks = 16;            // up to here cells are large
+constexpr size_t kAllQueues = 32 << 20;  // bytes, where that leaves a queue its smallest size
 constexpr int kMostCells = 32, kFewestCells = 4;
 constexpr int kRounds = 8;               // looks per poll while nothing comes
-constexpr uint32_t kLooksBeneath = 512;  // looks at the rings for one at the transport beneath
+constexpr uint32_t kPollsBeneath = 512;  // looks at the queues for one at the transport beneath
 constexpr size_t kSpareBytes = 64 << 20;
 
 // Where a rank's threads sleep. The bell is a futex word: every ring changes it.
@@ -36,7 +36,7 @@ struct alignas(64) Seat {
 
 // taken: cells that the receiver has emptied since the start; blocked: the sender found no room. A line each: they are
 // written by different ranks.
-struct RingState {
+struct QueueState {
   alignas(64) std::atomic<uint32_t> taken;
   alignas(64) std::atomic<uint32_t> blocked;
 };
@@ -56,32 +56,32 @@ struct Geometry {
     TW_CHECK(ranks >= 2 && ranks <= kMostNodeRanks, ranks, " ranks on a node");
     const size_t pairs = static_cast<size_t>(ranks) * static_cast<size_t>(ranks - 1);
     cell_bytes = ranks <= kFewRanks ? kCellBytes : kSmallCellBytes;
-    cells = std::clamp(static_cast<int>(std::bit_floor(kAllRings / pairs / cell_bytes)), kFewestCells, kMostCells);
+    cells = std::clamp(static_cast<int>(std::bit_floor(kAllQueues / pairs / cell_bytes)), kFewestCells, kMostCells);
   }
   int ranks, cells;
   size_t cell_bytes;
-  size_t ring_bytes() const { return sizeof(RingState) + static_cast<size_t>(cells) * (sizeof(Header) + cell_bytes); }
+  size_t queue_bytes() const { return sizeof(QueueState) + static_cast<size_t>(cells) * (sizeof(Header) + cell_bytes); }
   size_t seats() const { return static_cast<size_t>(ranks) * sizeof(Seat); }
-  // The ring of the messages from one to another.
-  size_t ring_at(int from, int to) const {
+  // The queue of the messages from one to another.
+  size_t queue_at(int from, int to) const {
     const int place = from * (ranks - 1) + (to < from ? to : to - 1);
-    return seats() + static_cast<size_t>(place) * ring_bytes();
+    return seats() + static_cast<size_t>(place) * queue_bytes();
   }
-  size_t bytes() const { return ring_at(ranks - 1, ranks - 2) + ring_bytes(); }
+  size_t bytes() const { return queue_at(ranks - 1, ranks - 2) + queue_bytes(); }
 };
 
-struct Ring {
-  RingState* state = nullptr;
+struct CellQueue {
+  QueueState* state = nullptr;
   Header* headers = nullptr;
   char* cells = nullptr;
   uint32_t mask = 0;
   size_t cell_bytes = 0;
 
-  Ring(char* memory, const Geometry& geometry, int from, int to) {
-    char* at = memory + geometry.ring_at(from, to);
-    state = reinterpret_cast<RingState*>(at);
-    headers = reinterpret_cast<Header*>(at + sizeof(RingState));
-    cells = at + sizeof(RingState) + static_cast<size_t>(geometry.cells) * sizeof(Header);
+  CellQueue(char* memory, const Geometry& geometry, int from, int to) {
+    char* at = memory + geometry.queue_at(from, to);
+    state = reinterpret_cast<QueueState*>(at);
+    headers = reinterpret_cast<Header*>(at + sizeof(QueueState));
+    cells = at + sizeof(QueueState) + static_cast<size_t>(geometry.cells) * sizeof(Header);
     mask = static_cast<uint32_t>(geometry.cells) - 1;
     cell_bytes = geometry.cell_bytes;
   }
@@ -127,16 +127,16 @@ struct Arrival {
 };
 
 struct Outbox {
-  Outbox(Ring ring_, Seat* seat_) : ring(ring_), seat(seat_) {}
-  Ring ring;
+  Outbox(CellQueue queue_, Seat* seat_) : queue(queue_), seat(seat_) {}
+  CellQueue queue;
   Seat* seat;                    // of the receiver
   uint32_t next = 0, taken = 0;  // positions: to fill; emptied, as last seen
   std::vector<Sending> waiting;
 };
 
 struct Inbox {
-  Inbox(Ring ring_, Seat* seat_) : ring(ring_), seat(seat_) {}
-  Ring ring;
+  Inbox(CellQueue queue_, Seat* seat_) : queue(queue_), seat(seat_) {}
+  CellQueue queue;
   Seat* seat;  // of the sender
   uint32_t next = 0;
   std::vector<Receiving> receives;
@@ -167,8 +167,8 @@ class NodeTransport final : public Transport {
     my_seat_ = &seats[me];
     for (int i = 0; i < geometry.ranks; ++i) {
       const int other = i == me ? (me == 0 ? 1 : 0) : i;  // one that stands in for this rank's own and is never used
-      out_.emplace_back(Ring(start, geometry, me, other), &seats[other]);
-      in_.emplace_back(Ring(start, geometry, other, me), &seats[other]);
+      out_.emplace_back(CellQueue(start, geometry, me, other), &seats[other]);
+      in_.emplace_back(CellQueue(start, geometry, other, me), &seats[other]);
     }
   }
 
@@ -267,7 +267,7 @@ class NodeTransport final : public Transport {
   }
 
   uint32_t listen() override {
-    look_beneath_.store(true, std::memory_order_relaxed);
+    poll_beneath_.store(true, std::memory_order_relaxed);
     my_seat_->sleepers.fetch_add(1);
     return my_seat_->bell.load();
   }
@@ -276,8 +276,8 @@ class NodeTransport final : public Transport {
     ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&my_seat_->bell), FUTEX_WAIT, heard, &request, nullptr, 0);
   }
   void stop_listening() override { my_seat_->sleepers.fetch_sub(1); }
-  void ring() override { ring_bell(*my_seat_); }
-  bool all_ring() const override { return open_beneath_ == 0; }
+  void wake() override { ring_bell(*my_seat_); }
+  bool all_wake() const override { return open_beneath_ == 0; }
 
   [[noreturn]] void abort(int code) override {
     beneath_->abort(code);
@@ -302,33 +302,33 @@ class NodeTransport final : public Transport {
   // then, and before every sleep, with nothing of its own open, too.
   bool has_to_look_beneath() {
     if (open_beneath_ > 0) return true;
-    if (++looks_ % kLooksBeneath != 0 && !look_beneath_.load(std::memory_order_relaxed)) return false;
-    look_beneath_.store(false, std::memory_order_relaxed);
+    if (++polls_ % kPollsBeneath != 0 && !poll_beneath_.load(std::memory_order_relaxed)) return false;
+    poll_beneath_.store(false, std::memory_order_relaxed);
     return true;
   }
 
-  // True when all of the message lies in the ring. A ring's length at most: who sends a long message must go on
-  // emptying the others' rings.
+  // True when all of the message lies in the queue. A queue's length at most: who sends a long message must go on
+  // emptying the others' queues.
   bool fill(Outbox& box, Sending& message) {
     bool over = false;
-    const uint32_t before = box.next, end = before + box.ring.size();
+    const uint32_t before = box.next, end = before + box.queue.size();
     while (!over && box.next != end) {
-      if (box.next - box.taken == box.ring.size()) {
-        box.taken = box.ring.state->taken.load(std::memory_order_acquire);
-        if (box.next - box.taken == box.ring.size()) {
+      if (box.next - box.taken == box.queue.size()) {
+        box.taken = box.queue.state->taken.load(std::memory_order_acquire);
+        if (box.next - box.taken == box.queue.size()) {
           // Says so, and looks again. A receiver may miss the word by a hair; nobody sleeps without a limit.
-          box.ring.state->blocked.store(1);
-          box.taken = box.ring.state->taken.load();
-          if (box.next - box.taken == box.ring.size()) break;
+          box.queue.state->blocked.store(1);
+          box.taken = box.queue.state->taken.load();
+          if (box.next - box.taken == box.queue.size()) break;
         }
       }
-      Header& header = box.ring.header(box.next);
-      const size_t bytes = std::min(message.total - message.sent, box.ring.cell_bytes);
+      Header& header = box.queue.header(box.next);
+      const size_t bytes = std::min(message.total - message.sent, box.queue.cell_bytes);
       if (message.sent == 0) {
         header.tag = message.tag;
         header.total = message.total;
       }
-      if (bytes > 0) std::memcpy(box.ring.bytes(box.next, message.total), message.data + message.sent, bytes);
+      if (bytes > 0) std::memcpy(box.queue.bytes(box.next, message.total), message.data + message.sent, bytes);
       message.sent += bytes;
       over = message.sent == message.total;
       // The last one in order with the look at the sleepers: a receiver who falls asleep has seen it, or is seen.
@@ -353,33 +353,33 @@ class NodeTransport final : public Transport {
     return n;
   }
 
-  // A ring's length at most, so that a sender who never stops does not keep the others waiting.
+  // A queue's length at most, so that a sender who never stops does not keep the others waiting.
   size_t empty(int seat, std::span<Completion> done) {
     Inbox& box = in_[static_cast<size_t>(seat)];
     size_t n = 0;
     const uint32_t before = box.next;
-    while (n < done.size() && box.next - before < box.ring.size()) {
+    while (n < done.size() && box.next - before < box.queue.size()) {
       // Nobody asked: what comes may wait where it lies.
       if (!box.current && box.receives.empty()) {
         expecting_ &= ~(uint64_t{1} << seat);
         break;
       }
-      Header& header = box.ring.header(box.next);
+      Header& header = box.queue.header(box.next);
       if (header.turn.load() != box.next + 1) break;
       if (!box.current) begin(box, header, world_rank(seat));
       Arrival& arrival = *box.current;
-      const size_t bytes = std::min(arrival.total - arrival.got, box.ring.cell_bytes);
+      const size_t bytes = std::min(arrival.total - arrival.got, box.queue.cell_bytes);
       if (arrival.whom != Arrival::For::kDropped && bytes > 0)
-        std::memcpy(arrival.to + arrival.got, box.ring.bytes(box.next, arrival.total), bytes);
+        std::memcpy(arrival.to + arrival.got, box.queue.bytes(box.next, arrival.total), bytes);
       arrival.got += bytes;
-      box.ring.state->taken.store(++box.next, std::memory_order_release);
+      box.queue.state->taken.store(++box.next, std::memory_order_release);
       if (arrival.got < arrival.total) continue;
       if (arrival.whom == Arrival::For::kReceive) done[n++] = {arrival.token, arrival.total};
       if (arrival.whom == Arrival::For::kNobodyYet) box.unasked.push_back(std::move(arrival));
       box.current.reset();
     }
-    if (box.next != before && box.ring.state->blocked.load(std::memory_order_relaxed) != 0) {
-      box.ring.state->blocked.store(0, std::memory_order_relaxed);
+    if (box.next != before && box.queue.state->blocked.load(std::memory_order_relaxed) != 0) {
+      box.queue.state->blocked.store(0, std::memory_order_relaxed);
       ring_bell(*box.seat);
     }
     return n;
@@ -436,8 +436,8 @@ class NodeTransport final : public Transport {
   std::vector<Bytes> spare_;
   size_t spare_bytes_ = 0;
   int open_beneath_ = 0;
-  uint32_t looks_ = 0;
-  std::atomic<bool> look_beneath_{false};
+  uint32_t polls_ = 0;
+  std::atomic<bool> poll_beneath_{false};
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Messages between the ranks of one node: copied through rings in memory that they share, and a bell for who sleeps.
+// Messages between the ranks of one node: queues of cells in memory that they share, and a bell for who sleeps.
 //
-// For every ordered pair of ranks there is a ring of cells. A message is a run of cells: the sender fills them as far
+// For every ordered pair of ranks there is a queue of cells. A message is a run of cells: the sender fills them as far
 // as there is room, the receiver empties them from the first one on, at the same time. Nothing is locked: a cell tells
 // by its turn number whose it is. What arrives before anybody asked for it is kept by the receiver, in the order of
 // arrival, as soon as he asks that peer for anything. Messages to other nodes go to the transport beneath.

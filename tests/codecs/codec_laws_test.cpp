@@ -93,7 +93,7 @@ TEST_P(EveryCodec, ChecksumFindsEveryFlip) {
   msg.matrices = matrices;
   const auto state = coder.make_state(n, matrices);
   Fenced in(x.data(), x.size() * 4), out(coder.wire_bytes(n, DType::f32)), y(x.size() * 4);
-  CodingStats stats;
+  CompressionStats stats;
   const size_t bytes = coder.pack(msg, in.view(DType::f32), View(), out.span(), state.get(), stats);
   const Bytes good(out.data(), out.data() + bytes);
   const auto absorb = [&](const Bytes& payload) {

@@ -25,7 +25,7 @@ class TinyInt final : public Codec {
   size_t wire_bytes(int64_t n, DType) const override {
     return static_cast<size_t>(n / 32 * 20 + (n % 32 ? 4 + (n % 32 + 1) / 2 : 0));
   }
-  Encoded encode(const Msg&, View in, std::span<std::byte> out, CodingState*) const override {
+  Encoded encode(const Msg&, View in, std::span<std::byte> out, CompressionState*) const override {
     const float* x = in.as<float>();
     bool bad = false;
     for (int64_t first = 0; first < in.count(); first += 32) {
@@ -70,7 +70,7 @@ class TinyDither final : public Codec {
   std::string name() const override { return "tiny_dither"; }
   Traits traits() const override { return {.contractive = true, .granule = 1}; }
   size_t wire_bytes(int64_t n, DType) const override { return static_cast<size_t>(n) * 4; }
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState*) const override {
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const override {
     bool bad = false;
     for (int64_t i = 0; i < in.count(); ++i) {
       const float v = in.as<float>()[i] + dither(msg, i);
@@ -102,7 +102,7 @@ class TinySelect final : public Codec {
   std::string name() const override { return "tiny_select"; }
   Traits traits() const override { return {.contractive = true, .linear = true, .granule = 0}; }
   size_t wire_bytes(int64_t n, DType) const override { return static_cast<size_t>(n + 1) / 2 * 4; }
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState*) const override {
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const override {
     bool bad = false;
     for (int64_t i = 0; i < in.count(); ++i) {
       bad |= !std::isfinite(in.as<float>()[i]);
@@ -148,18 +148,18 @@ inline Msg message(int64_t step, int threads = 1) {
 }
 
 // Packs x (fp32) in one piece.
-inline Bytes pack(const Coder& coder, std::span<const float> x, CodingState* state, const Msg& msg,
-                  CodingStats* stats = nullptr, View reference = View()) {
+inline Bytes pack(const Coder& coder, std::span<const float> x, CompressionState* state, const Msg& msg,
+                  CompressionStats* stats = nullptr, View reference = View()) {
   Fenced in(x.data(), x.size() * 4);
   Fenced out(coder.wire_bytes(static_cast<int64_t>(x.size()), DType::f32));
-  CodingStats own;
+  CompressionStats own;
   const size_t bytes = coder.pack(msg, in.view(DType::f32), reference, out.span(), state, stats ? *stats : own);
   return Bytes(out.data(), out.data() + bytes);
 }
 inline std::vector<float> absorb(const Coder& coder, const Bytes& payload, int64_t n, const Msg& msg) {
   Fenced in(payload.data(), payload.size());
   Fenced out(static_cast<size_t>(n) * 4);
-  CodingStats stats;
+  CompressionStats stats;
   const Share share{in.span(), View(), msg.rank};
   coder.absorb(msg, {&share, 1}, out.view(DType::f32), false, stats);
   return as_floats(out.span(), DType::f32);
@@ -188,13 +188,13 @@ class Snapshot final : public StateVisitor {
   }
   std::map<std::string, Bytes> saved_;
 };
-inline Snapshot save(CodingState& state) {
+inline Snapshot save(CompressionState& state) {
   Snapshot s;
   state.visit(s, "at/");
   return s;
 }
 
-inline std::vector<float> residual_of(CodingState& state) {
+inline std::vector<float> residual_of(CompressionState& state) {
   const Snapshot s = save(state);
   if (dynamic_cast<CoderState&>(state).residual().count() > 0) return as_floats(s.at("at/residual"), DType::f32);
   const Bytes& codes = s.at("at/residual_codes");

@@ -40,7 +40,7 @@ TEST(Coder, AbsorbAddsInOrder) {
           const std::vector<float> base = as_floats(as_dtype(make_data(DataKind::kGaussian, n, 5), dtype), dtype);
           const Bytes start = as_dtype(base, dtype);
           Fenced out(start.data(), start.size());
-          CodingStats stats;
+          CompressionStats stats;
           coder.absorb(message(0, threads), shares, out.view(dtype), accumulate, stats);
           std::vector<float> expected = sum;
           if (accumulate)
@@ -51,7 +51,7 @@ TEST(Coder, AbsorbAddsInOrder) {
       }
     }
     Fenced zero(40);
-    CodingStats stats;
+    CompressionStats stats;
     coder.absorb(message(0), {}, zero.view(DType::f32), false, stats);
     for (float v : as_floats(zero.span(), DType::f32)) EXPECT_EQ(v, 0.0f);
   }
@@ -76,7 +76,7 @@ TEST(Coder, AShareInThePlaceOfTheSum) {
               payloads[rank] = pack(coder, make_data(DataKind::kHeavyTail, n, rank), nullptr, msg);
               shares[rank] = {payloads[rank], View(), msg.rank};
             }
-            CodingStats stats;
+            CompressionStats stats;
             shares[own] = {{}, elsewhere.view(dtype), static_cast<int>(own)};
             coder.absorb(message(0, threads), shares, out.view(dtype), false, stats);
             shares[own] = {{}, place.view(dtype), static_cast<int>(own)};

@@ -87,7 +87,7 @@ TEST(Coder, ValueDifferenceKeepsReplicasEqualAndFollowsTheMaster) {
           for (int64_t i = 0; i < n; ++i) master[i] += 0.01f * update[i];
         const std::vector<float> old = as_floats(owner.span(), dtype);
         const Bytes payload = pack(coder, master, nullptr, message(step), nullptr, owner.view(dtype));
-        CodingStats stats;
+        CompressionStats stats;
         const Share share{payload, View(), 0};
         coder.absorb(message(step, 1), {&share, 1}, owner.view(dtype), false, stats);
         coder.absorb(message(step, 5), {&share, 1}, other.view(dtype), true, stats);
@@ -122,7 +122,7 @@ TEST(Coder, PiecesAndThreadsDoNotShow) {
         for (int64_t step = 0; step < 3; ++step) {
           const Bytes x = as_dtype(make_data(DataKind::kOutliers, n, static_cast<uint64_t>(step)), dtype);
           Fenced in(x.data(), x.size()), out(coder.wire_bytes(n, dtype));
-          CodingStats stats;
+          CompressionStats stats;
           ASSERT_EQ(coder.pack(message(step), in.view(dtype), View(), out.span(), whole.get(), stats), out.size());
           const std::vector<float> y = absorb(coder, Bytes(out.data(), out.data() + out.size()), n, message(step));
 
@@ -142,7 +142,7 @@ TEST(Coder, PiecesAndThreadsDoNotShow) {
               Fenced part(x.data() + static_cast<size_t>(msg.first) * size_of(dtype),
                           static_cast<size_t>(pieces[i].second) * size_of(dtype), size_of(dtype));
               Fenced room(coder.wire_bytes(pieces[i].second, dtype), 3);
-              CodingStats more;
+              CompressionStats more;
               coder.pack(msg, part.view(dtype), View(), room.span(), cut.get(), more);
               payloads[i] = Bytes(room.data(), room.data() + room.size());
             }
@@ -177,7 +177,7 @@ TEST(Coder, SkippedStepsLeaveNoTraceOrZeros) {
       const auto a = restoring.make_state(n, {}), b = restoring.make_state(n, {}), z = zeroing.make_state(n, {});
       EXPECT_LT(z->bytes(), a->bytes());
       const std::vector<float> x = make_data(DataKind::kGaussian, n, 1), y = make_data(DataKind::kHeavyTail, n, 2);
-      for (CodingState* state : {a.get(), b.get(), z.get()}) {
+      for (CompressionState* state : {a.get(), b.get(), z.get()}) {
         pack(state == z.get() ? zeroing : restoring, x, state, message(0));
         state->commit();
       }
@@ -209,7 +209,7 @@ TEST(Coder, NonFiniteInputDoesNotPoisonTheResidual) {
           const Coder coder(s.codec, with(s.hadamard), keeping(kind, on_skip));
           const auto state = coder.make_state(n, {});
           std::vector<float> x = make_data(DataKind::kGaussian, n, 1);
-          CodingStats stats;
+          CompressionStats stats;
           pack(coder, x, state.get(), message(0), &stats);
           EXPECT_EQ(stats.non_finite, 0);
           state->commit();
@@ -375,7 +375,7 @@ TEST(Hadamard, IsUndoneOnceBehindTheSum) {
   for (int64_t i = 0; i < n; ++i) exact[i] += raw[i];
   const Share shares[] = {
       {payloads[0], View(), 0}, {{}, mine.view(DType::f32), 1}, {payloads[1], View(), 2}, {payloads[2], View(), 3}};
-  CodingStats stats;
+  CompressionStats stats;
   coder.absorb(message(0), shares, out.view(DType::f32), false, stats);
   const std::vector<float> sum = as_floats(out.span(), DType::f32);
   for (int64_t i = 0; i < n; ++i) ASSERT_NEAR(sum[i], exact[i], 1e-5);  // sums of at most 32 terms of about 4
@@ -474,7 +474,7 @@ TEST(Coder, StatsMeasureTheError) {
   const std::vector<float> x = make_data(DataKind::kGaussian, n, 3);
   const Coder coder(std::make_shared<TinyInt>(), plain(), keeping(ResidualKind::kErrorFeedback));
   const auto state = coder.make_state(n, {});
-  CodingStats stats;
+  CompressionStats stats;
   const std::vector<float> y = absorb(coder, pack(coder, x, state.get(), message(0), &stats), n, message(0));
   EXPECT_NEAR(stats.error_square, square_distance(x, y), 1e-4 * stats.error_square);
   EXPECT_NEAR(stats.signal_square, square_sum(x), 1e-4 * stats.signal_square);
@@ -482,7 +482,7 @@ TEST(Coder, StatsMeasureTheError) {
   EXPECT_GT(stats.encode_ns, 0);
   const Coder bare(std::make_shared<TinyInt>(), plain(), {});
   for (int64_t step = 0; step < 3; ++step) {
-    CodingStats sample;
+    CompressionStats sample;
     pack(bare, x, nullptr, message(step), &sample);
     EXPECT_NEAR(sample.error_square / sample.signal_square, stats.error_square / stats.signal_square, 2e-3);
     EXPECT_NEAR(sample.signal_square, 4096.0, 600.0);

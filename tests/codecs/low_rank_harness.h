@@ -79,13 +79,13 @@ struct Saved final : StateVisitor {
   bool operator==(const Saved& other) const { return tensors == other.tensors && integers == other.integers; }
 };
 
-inline Saved saved(CodingState& state) {
+inline Saved saved(CompressionState& state) {
   Saved saved;
   state.visit(saved, "x/");
   return saved;
 }
 
-inline void load(CodingState& state, Saved saved) {
+inline void load(CompressionState& state, Saved saved) {
   saved.loading = true;
   state.visit(saved, "x/");
 }
@@ -138,7 +138,7 @@ class Group {
   }
 
   std::shared_ptr<const RoundCodec> codec;
-  std::vector<std::unique_ptr<CodingState>> states;
+  std::vector<std::unique_ptr<CompressionState>> states;
   std::vector<Floats> payloads;  // reduced, per round
   std::vector<bool> finite;      // what pack said, per rank
   int64_t elements = 0;          // of all rounds' payloads

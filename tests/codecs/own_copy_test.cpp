@@ -30,7 +30,7 @@ TEST(Coder, OwnCopyIsWhatOthersDecode) {
           ASSERT_TRUE(coder.keeps_decoded(message(step)));
           const View reference = differences ? own.view(dtype) : View();
           Fenced given(x.data(), x.size() * 4), out(coder.wire_bytes(n, DType::f32), 3);
-          CodingStats stats;
+          CompressionStats stats;
           coder.pack(message(step), given.view(DType::f32), reference, out.span(), state.get(), stats, own.view(dtype));
           const Bytes payload(out.data(), out.data() + out.size());
           ASSERT_TRUE(payload ==
@@ -38,7 +38,7 @@ TEST(Coder, OwnCopyIsWhatOthersDecode) {
           const Share share{payload, View(), message(step).rank};
           coder.absorb(message(step, 2), {&share, 1}, other.view(dtype), false, stats);
           ASSERT_EQ(std::memcmp(own.data(), other.data(), own.span().size()), 0) << "step " << step;
-          for (CodingState* each : {state.get(), twin.get()})
+          for (CompressionState* each : {state.get(), twin.get()})
             if (each) each->commit();
         }
       }

@@ -38,7 +38,7 @@ struct Outcome {
 struct Group {
   const RoundCodec& codec;
   int64_t n;
-  std::vector<std::unique_ptr<CodingState>> states;
+  std::vector<std::unique_ptr<CompressionState>> states;
   Group(const RoundCodec& c, int64_t n_, int ranks) : codec(c), n(n_) {
     for (int r = 0; r < ranks; ++r) states.push_back(c.make_state(n, {}));
   }
@@ -56,7 +56,7 @@ struct Group {
       const size_t bytes = static_cast<size_t>(round.count) * size_of(round.dtype);
       Bytes sum(bytes);
       for (int rank = 0; rank < ranks; ++rank) {
-        CodingState& state = *states[static_cast<size_t>(rank)];
+        CompressionState& state = *states[static_cast<size_t>(rank)];
         const Round same = codec.round(r, rank_msg(rank, ranks, step), n, state);
         EXPECT_TRUE(same.count == round.count && same.dtype == round.dtype && same.reduction == round.reduction &&
                     same.sliceable == round.sliceable);
@@ -68,7 +68,7 @@ struct Group {
       if (r == 0)
         out.index.assign(reinterpret_cast<uint8_t*>(sum.data()), reinterpret_cast<uint8_t*>(sum.data()) + bytes);
       for (int rank = 0; rank < ranks; ++rank) {
-        CodingState& state = *states[static_cast<size_t>(rank)];
+        CompressionState& state = *states[static_cast<size_t>(rank)];
         int64_t first = 0, last = round.count;
         if (scatter && round.sliceable) {
           first = codec.payload_index(r, n * rank / ranks, state);
@@ -82,7 +82,7 @@ struct Group {
     out.sum.resize(static_cast<size_t>(n));
     for (int rank = 0; rank < ranks; ++rank) {
       const Msg msg = rank_msg(rank, ranks, step);
-      CodingState& state = *states[static_cast<size_t>(rank)];
+      CompressionState& state = *states[static_cast<size_t>(rank)];
       const int64_t first = scatter ? n * rank / ranks : 0, last = scatter ? n * (rank + 1) / ranks : n;
       Fenced got(static_cast<size_t>(last - first) * 4);
       codec.result(msg, first, got.view(DType::f32), false, state);

@@ -15,19 +15,19 @@ constexpr const char* kVerbs[] = {"all-reduce", "reduce-scatter", "all-gather", 
 
 // One rank's end of a channel under a rule, beside the same in a rehearsal, and a plain one.
 struct ChoosingRank {
-  ChoosingRank(Progress& progress, const std::vector<int>& on_nodes, std::shared_ptr<const SiteCoding> coding,
+  ChoosingRank(Progress& progress, const std::vector<int>& on_nodes, std::shared_ptr<const SiteCompression> compression,
                const CommTuning& tuning = small_chunks(1024))
       : nodes(on_nodes),
         tuning_(tuning),
-        channel(make_channel(progress, 5, coding)),
-        rehearsed(make_channel(progress, 7, coding)),
+        channel(make_channel(progress, 5, compression)),
+        rehearsed(make_channel(progress, 7, compression)),
         plain(progress, static_cast<int>(nodes.size()), 6, tuning_, nodes) {
     rehearsed.rehearse(&price);
   }
-  Channel make_channel(Progress& progress, int number, std::shared_ptr<const SiteCoding> coding) {
+  Channel make_channel(Progress& progress, int number, std::shared_ptr<const SiteCompression> compression) {
     auto group = std::make_unique<Communicator>(progress, all_ranks(static_cast<int>(nodes.size())), number,
                                                 Site::kDpGradient, &counters, nodes, tuning_);
-    return Channel(std::move(group), std::move(coding), &clock, &counters,
+    return Channel(std::move(group), std::move(compression), &clock, &counters,
                    std::make_shared<ChannelStates>("dp.gradient/" + std::to_string(number)));
   }
 
@@ -40,7 +40,7 @@ struct ChoosingRank {
   std::vector<int> nodes;
   CommTuning tuning_;
   SiteCounters counters;
-  CodingClock clock;
+  CompressionClock clock;
   SitePrice price;
   Channel channel, rehearsed;
   Plain plain;
@@ -130,12 +130,12 @@ TEST(ChannelChoice, MinBytesAtItsEdge) {
   constexpr int64_t kMinBytes = 6000;
   const int n = 4;
   for (const RuleAlgorithm way : kWays) {
-    const auto coding = make_site_coding(Site::kDpGradient, rule_of(way, kMinBytes));
+    const auto compression = make_site_compression(Site::kDpGradient, rule_of(way, kMinBytes));
     for (const DType dtype : {DType::f32, DType::bf16}) {
       const int64_t edge = kMinBytes / static_cast<int64_t>(size_of(dtype));
       std::mutex mutex;
       run_ranks(n, [&](Progress& progress) {
-        ChoosingRank rank(progress, node_list(2, 2), coding);
+        ChoosingRank rank(progress, node_list(2, 2), compression);
         uint32_t slot = 0;
         for (int verb = 0; verb < 4; ++verb) {
           for (const int64_t count : {int64_t{0}, int64_t{1}, edge - 1, edge, edge + 1, 4 * edge}) {
@@ -146,7 +146,7 @@ TEST(ChannelChoice, MinBytesAtItsEdge) {
                          << kVerbs[verb] << " way " << static_cast<int>(way) << " " << name_of(dtype) << " count "
                          << count << " rank " << rank.channel.rank());
             EXPECT_EQ(r.coded, count >= edge);
-            EXPECT_EQ(is_coded(*coding, 0, {}, count, dtype, verb < 2), count >= edge);
+            EXPECT_EQ(is_coded(*compression, 0, {}, count, dtype, verb < 2), count >= edge);
             EXPECT_TRUE(r.price.exact);
             EXPECT_EQ(r.wire, r.price.bytes);
             if (count >= edge) {
@@ -168,21 +168,21 @@ TEST(ChannelChoice, MinBytesAtItsEdge) {
 // What else decides: the plan's word about the message, the warm-up of the rule, a site that is switched off, and
 // whether there is anything to gain.
 TEST(ChannelChoice, FollowsPlanClockAndGain) {
-  const auto coding = make_site_coding(Site::kDpGradient, rule_of(RuleAlgorithm::kDirect, 0, 3));
-  EXPECT_FALSE(is_coded(*coding, 2, {}, 1000, DType::f32, true));
-  EXPECT_TRUE(is_coded(*coding, 3, {}, 1000, DType::f32, true));
-  EXPECT_FALSE(is_coded(*coding, 3, {.coded = false}, 1000, DType::f32, true));
-  EXPECT_FALSE(is_coded(*coding, 3, {}, 0, DType::f32, true));
+  const auto compression = make_site_compression(Site::kDpGradient, rule_of(RuleAlgorithm::kDirect, 0, 3));
+  EXPECT_FALSE(is_coded(*compression, 2, {}, 1000, DType::f32, true));
+  EXPECT_TRUE(is_coded(*compression, 3, {}, 1000, DType::f32, true));
+  EXPECT_FALSE(is_coded(*compression, 3, {.coded = false}, 1000, DType::f32, true));
+  EXPECT_FALSE(is_coded(*compression, 3, {}, 0, DType::f32, true));
   // Three numbers of 4 bits and a scale of 2 bytes are 4 bytes; one of bf16 would grow.
-  EXPECT_TRUE(is_coded(*coding, 3, {}, 3, DType::f32, false));
-  EXPECT_FALSE(is_coded(*coding, 3, {}, 1, DType::bf16, false));
+  EXPECT_TRUE(is_coded(*compression, 3, {}, 3, DType::f32, false));
+  EXPECT_FALSE(is_coded(*compression, 3, {}, 1, DType::bf16, false));
   // Nobody knows how long a framed payload gets: from a kilobyte on.
-  const auto framed = make_site_coding(Site::kDpGradient, SiteRule{.codec = real_spec("entropy")});
+  const auto framed = make_site_compression(Site::kDpGradient, SiteRule{.codec = real_spec("entropy")});
   EXPECT_FALSE(is_coded(*framed, 0, {}, 255, DType::f32, false));
   EXPECT_TRUE(is_coded(*framed, 0, {}, 256, DType::f32, false));
   std::mutex mutex;
   run_ranks(3, [&](Progress& progress) {
-    ChoosingRank rank(progress, {0, 0, 0}, coding);
+    ChoosingRank rank(progress, {0, 0, 0}, compression);
     const auto coded = [&](const MessageKey& key) {
       const Result r = send_one(rank, 0, 5003, DType::f32, key);
       const std::lock_guard lock(mutex);
@@ -211,13 +211,13 @@ TEST(ChannelOrder, MessagesOfOneResidualPackInTheOrderOfIssue) {
   SiteRule rule;
   rule.codec = real_spec("block_int", [](CodecSpec& s) { s["bits"] = 4, s["block"] = 64; });
   rule.residual.kind = ResidualKind::kErrorFeedback;
-  const auto coding = make_site_coding(Site::kDpGradient, rule);
+  const auto compression = make_site_compression(Site::kDpGradient, rule);
   const auto arrived = [&](uint64_t seed, bool one_by_one) {
     std::vector<std::vector<char>> got(kMessages);
     run_ranks(
         2,
         [&](Progress& progress) {
-          ChoosingRank rank(progress, {0, 1}, coding);
+          ChoosingRank rank(progress, {0, 1}, compression);
           const bool sends = rank.channel.rank() == 0;
           std::vector<Buffer> buffers;
           std::vector<Ticket> tickets;
@@ -249,10 +249,10 @@ TEST(ChannelOrder, EmaAroundWholeMessages) {
       if (s.codec == "top_k") s["density"] = 0.1;
     });
     rule.residual.kind = ResidualKind::kEma;
-    const auto coding = make_site_coding(Site::kDpGradient, rule);
+    const auto compression = make_site_compression(Site::kDpGradient, rule);
     for (int ranks : {2, 3, 5, 7}) {
       run_ranks(ranks, [&](Progress& progress) {
-        ChoosingRank rank(progress, std::vector<int>(static_cast<size_t>(ranks)), coding);
+        ChoosingRank rank(progress, std::vector<int>(static_cast<size_t>(ranks)), compression);
         Buffer data(DType::f32, 3 * 4096);
         for (rank.clock.step = 0; rank.clock.step < 3; ++rank.clock.step) {
           data.fill(3, rank.channel.rank());
@@ -273,12 +273,12 @@ TEST(ChannelChoice, PricesOfEveryCodecAreWhatIsSent) {
   for (const CodecSpec& spec : specs) {
     for (const RuleAlgorithm way : kWays) {
       SiteRule rule{.codec = spec, .algorithm = way};
-      const auto coding = make_site_coding(Site::kDpGradient, rule);
+      const auto compression = make_site_compression(Site::kDpGradient, rule);
       for (const std::vector<int>& nodes : {std::vector<int>{0, 0, 0}, node_list(2, 2)}) {
         const int n = static_cast<int>(nodes.size());
         std::mutex mutex;
         run_ranks(n, [&](Progress& progress) {
-          ChoosingRank rank(progress, nodes, coding);
+          ChoosingRank rank(progress, nodes, compression);
           uint32_t slot = 0;
           for (int verb = 0; verb < 4; ++verb) {
             if (spec.codec == "low_rank" && verb == 2) continue;  // no site gathers by it
@@ -313,11 +313,11 @@ TEST(ChannelChoice, GathersFromMastersArePriced) {
     for (const char* codec : {"block_int", "identity"}) {
       SiteRule rule = rule_of(way, 0);
       rule.codec = real_spec(codec, [&](CodecSpec& s) { s.checksum = codec == std::string("block_int"); });
-      const auto coding = make_site_coding(Site::kZeroParameter, rule);
+      const auto compression = make_site_compression(Site::kZeroParameter, rule);
       const std::vector<int64_t> bounds = {0, 40960, 81920, 122880, 170000};
       std::mutex mutex;
       run_ranks(4, [&](Progress& progress) {
-        ChoosingRank rank(progress, node_list(2, 2), coding, small_chunks(32 << 10));
+        ChoosingRank rank(progress, node_list(2, 2), compression, small_chunks(32 << 10));
         const auto me = static_cast<size_t>(rank.channel.rank());
         Buffer whole(DType::bf16, bounds.back()), mine(DType::f32, bounds[me + 1] - bounds[me]);
         mine.fill(5, rank.channel.rank());

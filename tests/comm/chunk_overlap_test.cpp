@@ -1,5 +1,6 @@
-// Coding overlaps the wire: chunk k + 1 is packed while chunk k is under way. A transport keeps every transfer of chunk
-// k under way until chunk k + 1 was packed, so that whoever waited for the one before the other would wait for ever.
+// Encoding overlaps the wire: chunk k + 1 is packed while chunk k is under way. A transport keeps every transfer of
+// chunk k under way until chunk k + 1 was packed, so that whoever waited for the one before the other would wait for
+// ever.
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -18,7 +19,7 @@ constexpr int64_t kPiece = 128, kSlice = kChunks * kPiece;
 class Counting final : public Block8 {
  public:
   explicit Counting(std::atomic<int>& packed) : packed_(packed) {}
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CodingState* state) const override {
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState* state) const override {
     ++packed_;
     return Block8::encode(msg, in, out, state);
   }

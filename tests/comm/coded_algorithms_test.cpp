@@ -120,7 +120,7 @@ TEST(CodedAlgorithms, BytesAreThoseOfTheFormulasAndReplicasAreEqual) {
           Buffer whole(dtype, count), out(DType::f32, bounds[place + 1] - bounds[place]);
           whole.fill(seed, me);
           const auto close = [&](const char* what) {
-            // At most n codings, each off by half a step of 1/127 of partial sums that are below n.
+            // At most n compressions, each off by half a step of 1/127 of partial sums that are below n.
             const std::lock_guard lock(mutex);
             for (int64_t i = 0; i < out.count(); ++i)
               ASSERT_LE(std::abs(out.get(i) - sum[static_cast<size_t>(bounds[place] + i)]), n * (n / 253.0) + 0.01 * n)
@@ -154,7 +154,7 @@ TEST(CodedAlgorithms, BytesAreThoseOfTheFormulasAndReplicasAreEqual) {
 // --- law 5 ------------------------------------------------------------------------------------------------------
 
 // Adds this rank's residual of every slot to what the group keeps.
-void add_residual(CodingState& state, std::vector<double>& kept, std::mutex& mutex) {
+void add_residual(CompressionState& state, std::vector<double>& kept, std::mutex& mutex) {
   const std::lock_guard lock(mutex);
   const float* e = dynamic_cast<CoderState&>(state).residual().read();
   for (size_t i = 0; i < kept.size(); ++i) kept[i] += e[i];
@@ -402,9 +402,9 @@ double snr_of(bool ring, int n, const std::shared_ptr<const Coder>& coder) {
   return 10.0 * std::log10(signal / noise);
 }
 
-// Coding again at every hop adds up; coding every contribution once does not. The table of independent Gaussian
-// gradients, SNR of the sum in dB: steps are max|x| / (2^(b-1) - 1) there. block_int has one level more, which is worth
-// 20 log10(8 / 7) = 1.16 dB with 4 bits and 0.07 dB with 8; zfp and bf16 are the published formats themselves.
+// Encoding again at every hop adds up; encoding every contribution once does not. The table of independent
+// Gaussian gradients, SNR of the sum in dB: steps are max|x| / (2^(b-1) - 1) there. block_int has one level more, which
+// is worth 20 log10(8 / 7) = 1.16 dB with 4 bits and 0.07 dB with 8; zfp and bf16 are the published formats themselves.
 TEST(RingAgainstDirect, ReproducesThePublishedTable) {
   constexpr int kRanks[] = {4, 8, 16};
   struct Column {

@@ -32,7 +32,7 @@ class Block8 : public Codec {
   }
   static float decoded(float x, float step) { return step == 0.0f ? 0.0f : std::nearbyint(x / step) * step; }
 
-  Encoded encode(const Msg&, View in, std::span<std::byte> out, CodingState*) const override {
+  Encoded encode(const Msg&, View in, std::span<std::byte> out, CompressionState*) const override {
     const float* x = in.as<float>();
     Encoded encoded{wire_bytes(in.count(), DType::f32), false};
     std::byte* to = out.data();
@@ -77,7 +77,7 @@ class NonZeros : public Codec {
     return {.lossless = true, .framed = true, .contractive = true, .granule = granule_};
   }
   size_t wire_bytes(int64_t n, DType) const override { return static_cast<size_t>((n + 7) / 8 + 4 * n); }
-  Encoded encode(const Msg&, View in, std::span<std::byte> out, CodingState*) const override {
+  Encoded encode(const Msg&, View in, std::span<std::byte> out, CompressionState*) const override {
     const float* x = in.as<float>();
     const auto bits = static_cast<size_t>((in.count() + 7) / 8);
     std::fill_n(out.data(), bits, std::byte{0});
@@ -152,7 +152,7 @@ inline Bounds bounds_in(Communicator& group, const std::vector<int64_t>& bounds)
 struct CodedRank {
   CodedRank(Progress& progress, int size, const CommTuning& tuning = {}, std::vector<int> nodes = {})
       : group(progress, all_ranks(size), 5, Site::kDpGradient, &counters, std::move(nodes), tuning) {}
-  CodedCall call(const Coder* coder, CodingState* state = nullptr, int64_t step = 0) {
+  CodedCall call(const Coder* coder, CompressionState* state = nullptr, int64_t step = 0) {
     CodedCall call;
     call.coder = coder;
     call.state = state;
@@ -167,7 +167,7 @@ struct CodedRank {
   int me() const { return group.rank(); }
 
   WireCounters counters;
-  CodingStats stats;
+  CompressionStats stats;
   HostStream stream;
   Communicator group;
 };

@@ -11,7 +11,7 @@ namespace thinwire::coded_rounds_test {
 namespace {
 
 // What both toys remember between the rounds of one message.
-struct RoundMemory : CodingState {
+struct RoundMemory : CompressionState {
   void commit() override {}
   void roll_back() override {}
   void visit(StateVisitor&, const std::string&) override {}
@@ -23,10 +23,10 @@ struct RoundMemory : CodingState {
   std::vector<float> mine, sum;
   int64_t first = 0;  // of what is known of total or sum
 };
-RoundMemory& memory_of(CodingState& state) {
+RoundMemory& memory_of(CompressionState& state) {
   return dynamic_cast<RoundMemory&>(state);
 }
-const RoundMemory& memory_of(const CodingState& state) {
+const RoundMemory& memory_of(const CompressionState& state) {
   return dynamic_cast<const RoundMemory&>(state);
 }
 
@@ -37,14 +37,14 @@ class SharedStep : public RoundCodec {
   Traits traits() const override { return {.contractive = true}; }
   int rounds() const override { return 2; }
   int64_t bound(int r, int64_t count, std::span<const MatrixShape>) const override { return r == 0 ? 1 : count; }
-  std::unique_ptr<CodingState> make_state(int64_t, std::span<const MatrixShape>) const override {
+  std::unique_ptr<CompressionState> make_state(int64_t, std::span<const MatrixShape>) const override {
     return std::make_unique<RoundMemory>();
   }
-  Round round(int r, const Msg&, int64_t count, const CodingState&) const override {
+  Round round(int r, const Msg&, int64_t count, const CompressionState&) const override {
     if (r == 0) return {Reduction::kMax, DType::f32, 1, false};
     return {Reduction::kSum, DType::i32, count, true};
   }
-  bool pack(int r, const Msg&, View x, View payload, CodingState& state) const override {
+  bool pack(int r, const Msg&, View x, View payload, CompressionState& state) const override {
     RoundMemory& m = memory_of(state);
     const float* v = x.as<float>();
     bool finite = true;
@@ -65,7 +65,7 @@ class SharedStep : public RoundCodec {
     }
     return finite;
   }
-  void absorb(int r, const Msg&, View payload, int64_t first, CodingState& state) const override {
+  void absorb(int r, const Msg&, View payload, int64_t first, CompressionState& state) const override {
     RoundMemory& m = memory_of(state);
     if (r == 0) {
       m.step = *payload.as<float>() / 1000.0f;
@@ -74,8 +74,8 @@ class SharedStep : public RoundCodec {
     m.first = first;
     m.total.assign(payload.as<int32_t>(), payload.as<int32_t>() + payload.count());
   }
-  int64_t payload_index(int, int64_t element, const CodingState&) const override { return element; }
-  void result(const Msg&, int64_t first, View out, bool accumulate, const CodingState& state) const override {
+  int64_t payload_index(int, int64_t element, const CompressionState&) const override { return element; }
+  void result(const Msg&, int64_t first, View out, bool accumulate, const CompressionState& state) const override {
     const RoundMemory& m = memory_of(state);
     float* y = out.as<float>();
     for (int64_t i = 0; i < out.count(); ++i) {
@@ -83,7 +83,7 @@ class SharedStep : public RoundCodec {
       y[i] = accumulate ? y[i] + v : v;
     }
   }
-  void own_error(const Msg&, View x, const CodingState& state) const override {
+  void own_error(const Msg&, View x, const CompressionState& state) const override {
     const RoundMemory& m = memory_of(state);
     for (int64_t i = 0; i < x.count(); ++i)
       x.as<float>()[i] -= static_cast<float>(m.own[static_cast<size_t>(i)]) * m.step;
@@ -97,15 +97,15 @@ class United : public RoundCodec {
   Traits traits() const override { return {.lossless = true}; }
   int rounds() const override { return 2; }
   int64_t bound(int, int64_t count, std::span<const MatrixShape>) const override { return count; }
-  std::unique_ptr<CodingState> make_state(int64_t, std::span<const MatrixShape>) const override {
+  std::unique_ptr<CompressionState> make_state(int64_t, std::span<const MatrixShape>) const override {
     return std::make_unique<RoundMemory>();
   }
-  Round round(int r, const Msg&, int64_t count, const CodingState& state) const override {
+  Round round(int r, const Msg&, int64_t count, const CompressionState& state) const override {
     if (r == 0) return {Reduction::kOr, DType::u8, count, false};
     const auto& place = memory_of(state).place;
     return {Reduction::kSum, DType::f32, place.empty() ? 0 : place.back(), true};
   }
-  bool pack(int r, const Msg&, View x, View payload, CodingState& state) const override {
+  bool pack(int r, const Msg&, View x, View payload, CompressionState& state) const override {
     const float* v = x.as<float>();
     for (int64_t i = 0; i < x.count(); ++i) {
       if (r == 0)
@@ -115,7 +115,7 @@ class United : public RoundCodec {
     }
     return true;
   }
-  void absorb(int r, const Msg&, View payload, int64_t first, CodingState& state) const override {
+  void absorb(int r, const Msg&, View payload, int64_t first, CompressionState& state) const override {
     RoundMemory& m = memory_of(state);
     if (r == 1) {
       m.first = first;
@@ -126,10 +126,10 @@ class United : public RoundCodec {
     m.place.assign(1, 0);
     for (const uint8_t bit : m.mask) m.place.push_back(m.place.back() + (bit != 0));
   }
-  int64_t payload_index(int, int64_t element, const CodingState& state) const override {
+  int64_t payload_index(int, int64_t element, const CompressionState& state) const override {
     return memory_of(state).place[static_cast<size_t>(element)];
   }
-  void result(const Msg&, int64_t first, View out, bool accumulate, const CodingState& state) const override {
+  void result(const Msg&, int64_t first, View out, bool accumulate, const CompressionState& state) const override {
     const RoundMemory& m = memory_of(state);
     float* y = out.as<float>();
     for (int64_t i = 0; i < out.count(); ++i) {
@@ -138,10 +138,12 @@ class United : public RoundCodec {
       y[i] = accumulate ? y[i] + v : v;
     }
   }
-  void own_error(const Msg&, View x, const CodingState&) const override { std::fill_n(x.as<float>(), x.count(), 0.0f); }
+  void own_error(const Msg&, View x, const CompressionState&) const override {
+    std::fill_n(x.as<float>(), x.count(), 0.0f);
+  }
 };
 
-RoundCall call_of(CodedRank& rank, const RoundCodec& codec, CodingState& state, StateVector<float>* residual,
+RoundCall call_of(CodedRank& rank, const RoundCodec& codec, CompressionState& state, StateVector<float>* residual,
                   float scale = 1.0f) {
   RoundCall call;
   call.codec = &codec;
@@ -213,9 +215,9 @@ TEST(Rounds, SumsMatchALoopInDouble) {
           const auto close = [&](double got, double start, int64_t i) {
             const auto k = static_cast<size_t>(i);
             // Half a step per rank, of a thousandth of at most one.
-            const double coding = lossless ? 0.0 : n * 0.5e-3 * 1.0001;
+            const double compression = lossless ? 0.0 : n * 0.5e-3 * 1.0001;
             ASSERT_LE(std::abs(got - start - sum[k]),
-                      coding + sum_tolerance(DType::f32, n + 2, magnitude[k] + std::abs(start) + coding, 0))
+                      compression + sum_tolerance(DType::f32, n + 2, magnitude[k] + std::abs(start) + compression, 0))
                 << i;
           };
           for (int64_t i = 0; i < count; ++i) close(data.get(i), 0.0, i);

@@ -192,8 +192,8 @@ TEST(CodedCollectives, AllReduceLeavesTheSameBitsEverywhere) {
         },
         seed % 2 == 0 ? 0 : seed);
     for (const Buffer& r : results) ASSERT_EQ(r.bytes(), results[0].bytes()) << "replicas differ";
-    // Each coding is off by at most half a step: 1/254 of the largest of its block; a Hadamard block of 32 elements
-    // below one has none above sqrt(32), and its inverse adds up 32 errors over sqrt(32).
+    // Each compression is off by at most half a step: 1/254 of the largest of its block; a Hadamard block of 32
+    // elements below one has none above sqrt(32), and its inverse adds up 32 errors over sqrt(32).
     const double step = pair[0] == turned.get() ? 32.0 / 254.0 : 1.0 / 254.0;
     for (int64_t i = 0; i < count; ++i) {
       double sum = 0.0;

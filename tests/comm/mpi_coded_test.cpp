@@ -105,7 +105,7 @@ int run() {
     const auto lossy = coder_of(std::make_shared<Block8>(), ResidualKind::kNone, true);
     const auto framed = coder_of(std::make_shared<NonZeros>(32));
     for (const int64_t count : {1, 31, 32, 1000, 50257, 300000}) {
-      // At most n + 1 codings, each off by 1/254 of a partial sum below n; exact ones by rounding alone.
+      // At most n + 1 compressions, each off by 1/254 of a partial sum below n; exact ones by rounding alone.
       check(rank, lossy.get(), pairs, count, (n + 1.0) * n / 250.0);
       check(rank, framed.get(), pairs, count, n * n * 0x1p-23);
       check(rank, nullptr, pairs, count, n * n * 0x1p-23);

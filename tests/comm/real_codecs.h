@@ -12,7 +12,7 @@
 
 namespace thinwire {
 
-// Coding anything of magnitude m at most moves no element further than error * m (plus `floor`, where a format ends).
+// Encoding anything of magnitude m at most moves no element further than error * m (plus `floor`, where a format ends).
 struct RealCodec {
   CodecSpec spec;
   double error = 0.0;

@@ -114,12 +114,12 @@ class ByHand {
   }
   Payload pack(View x, int64_t first, int rank) const {
     Payload payload(coder_.wire_bytes(x.count(), x.dtype));
-    CodingStats stats;
+    CompressionStats stats;
     payload.resize(coder_.pack(message(first, rank), x, View(), payload, nullptr, stats));
     return payload;
   }
   void absorb(std::span<const Share> shares, std::vector<float>& out, int64_t first) const {
-    CodingStats stats;
+    CompressionStats stats;
     coder_.absorb(message(first, shares[0].rank), shares, view(out), false, stats);
   }
   static View view(std::vector<float>& x) { return View(x.data(), DType::f32, {static_cast<int64_t>(x.size())}); }
@@ -247,19 +247,19 @@ int64_t formula(Op op, const Coder& coder, const Job& s, int me) {
 // are what was added up so far and its error.
 double allowed(Op op, const RealCodec& codec, const Job& s) {
   const int n = s.n();
-  const auto coding = [&](double magnitude) { return codec.error * magnitude + codec.floor; };
+  const auto compression = [&](double magnitude) { return codec.error * magnitude + codec.floor; };
   double error = 0.0;
   if (op == kGather || op == kLevelsGather || op == kSend) {
-    error = coding(1.0);
+    error = compression(1.0);
   } else if (op == kRingScatter || op == kRingReduce) {
-    for (int hop = 1; hop < n; ++hop) error += coding(hop + error);
+    for (int hop = 1; hop < n; ++hop) error += compression(hop + error);
   } else if (of_levels(op)) {
-    const double inside = (s.grid.local - 1) * coding(1.0);
-    error = s.grid.nodes * inside + (s.grid.nodes - 1) * coding(s.grid.local + inside);
+    const double inside = (s.grid.local - 1) * compression(1.0);
+    error = s.grid.nodes * inside + (s.grid.nodes - 1) * compression(s.grid.local + inside);
   } else {
-    error = (n - 1) * coding(1.0);
+    error = (n - 1) * compression(1.0);
   }
-  if (reduces(op)) error += coding(n + error);
+  if (reduces(op)) error += compression(n + error);
   return error + sum_tolerance(s.dtype, 2 * n + 2, n + error, 3);
 }
 

@@ -60,7 +60,7 @@ TEST(RealLossless, AreThePlainCollectives) {
 
 class RealFeedback : public ::testing::TestWithParam<RealCodec> {};
 
-void add_residual(CodingState& state, std::vector<double>& kept) {
+void add_residual(CompressionState& state, std::vector<double>& kept) {
   const float* e = dynamic_cast<CoderState&>(state).residual().read();
   for (size_t i = 0; i < kept.size(); ++i) kept[i] += e[i];
 }
@@ -105,7 +105,7 @@ TEST_P(RealFeedback, DeliveredAndKeptIsWhatWentIn) {
           for (int64_t i = 0; i < kCount; ++i) out[static_cast<size_t>(i)] += data.get(i);
       }
       const std::lock_guard lock(mutex);
-      for (CodingState* state : {a.get(), b.get(), c.get()}) {
+      for (CompressionState* state : {a.get(), b.get(), c.get()}) {
         add_residual(*state, kept);
         const float* e = dynamic_cast<CoderState&>(*state).residual().read();
         for (int64_t i = 0; i < kCount; ++i) largest = std::max(largest, std::abs(static_cast<double>(e[i])));
@@ -260,7 +260,7 @@ TEST(RealLowRank, TravelsBetweenTwo) {
         Msg msg = call.msg;
         msg.rank = 0, msg.ranks = 2;
         std::vector<std::byte> payload(coder.wire_bytes(count, DType::f32));
-        CodingStats stats;
+        CompressionStats stats;
         payload.resize(coder.pack(msg, sent.view(), View(), payload, by_hand.get(), stats));
         by_hand->commit();
         const Share share{payload, View(), 0};

@@ -250,7 +250,7 @@ TEST(TransportNode, SleepersAreWoken) {
       while (left > 0) {
         const uint32_t heard = transport.listen();
         const size_t n = transport.poll(done);
-        EXPECT_TRUE(transport.all_ring());
+        EXPECT_TRUE(transport.all_wake());
         if (n == 0) transport.sleep(heard, kLimit);
         transport.stop_listening();
         left -= n;
@@ -338,7 +338,7 @@ TEST(TransportNode, RanksOfANodeFindTheirMemory) {
       std::string notice;
       const auto joined = join_node(std::make_unique<Between>(transport), nodes, me != unwilling, notice);
       const int node = nodes[static_cast<size_t>(me)];
-      EXPECT_EQ(joined->all_ring(), node == 1 || (node == 0 && unwilling < 0)) << me;
+      EXPECT_EQ(joined->all_wake(), node == 1 || (node == 0 && unwilling < 0)) << me;
       EXPECT_EQ(notice.empty(), me != 0 || unwilling < 0) << me << notice;
       Progress progress(*joined, {.spin_us = 0});
       HostStream stream;

@@ -44,8 +44,8 @@ class StuckTransport final : public Transport {
   uint32_t listen() override { return real_->listen(); }
   void sleep(uint32_t heard, std::chrono::microseconds limit) override { real_->sleep(heard, limit); }
   void stop_listening() override { real_->stop_listening(); }
-  void ring() override { real_->ring(); }
-  bool all_ring() const override { return real_->all_ring(); }
+  void wake() override { real_->wake(); }
+  bool all_wake() const override { return real_->all_wake(); }
   void abort(int code) override { real_->abort(code); }
 
   bool stuck = false;

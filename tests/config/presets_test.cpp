@@ -104,7 +104,7 @@ TEST(Presets, AllAreThereAndExplained) {
     EXPECT_EQ(names.count(name), 1u) << name;
 }
 
-// Every coding that a preset asks for can be made, with the residual around it.
+// Every compression that a preset asks for can be made, with the residual around it.
 TEST(Presets, ExpandToCodecsThatExist) {
   for (const RuleContext& context : contexts()) {
     for (const std::string& preset : preset_names()) {

@@ -211,7 +211,7 @@ bool play_coder(const Case& c, const Header& h, std::span<const uint8_t> payload
   if (!difference && (h.extra & 0x40)) shares.push_back({{}, View(own.data(), DType::f32, {c.count}), 1});
   if (!difference && (h.extra & 0x20)) shares.push_back({in.span(), View(), 3});
   Exact out(static_cast<size_t>(c.count) * size_of(c.dtype), 0);
-  CodingStats stats;
+  CompressionStats stats;
   coder.absorb(msg, shares, out.view(c.dtype), (h.flags & kAccumulate) != 0, stats);
   if (c.count > 0 && bytes > 0 && !matches)
     throw std::logic_error(coder.name() + ": took a payload that its checksum refutes");
@@ -336,7 +336,7 @@ std::vector<uint8_t> make_input(const Target& target, const Header& h, uint64_t 
     const Coder coder(made.codec, *c.spec, {});
     Exact out(coder.wire_bytes(c.count, DType::f32), 0);
     const auto state = coder.make_state(c.count, c.matrices);
-    CodingStats stats;
+    CompressionStats stats;
     append(out.span().first(coder.pack(msg, in, View(), out.span(), state.get(), stats)));
     return bytes;
   }

@@ -114,7 +114,7 @@ TEST(EmbeddingDefects, FusedSynchronisationWithSelectiveCompressionLosesTheFirst
     SCOPED_TRACE(layout.name());
     const FirstUpdate all = first_update({}, under("optimus_cc_cb_fe_sc", layout), kSamples);
     expect_near(all, most_lost(4), parts().last);
-    // Both codings are at work: of the messages between stages, and of the first stage's matrices.
+    // Both compressions are at work: of the messages between stages, and of the first stage's matrices.
     EXPECT_GT(distance(all.gradient.at(kEmbedding), parts().tied.gradient.at(kEmbedding)), rounding());
     const char* const matrix = "layers.0.mlp.fc1.weight";
     const FirstUpdate fused = first_update({}, under("optimus_cc_cb_fe", layout), kSamples);

@@ -130,8 +130,8 @@ class Line {
   std::vector<MatrixShape> matrices_;
   Msg msg_;
   std::optional<Coder> coder_;
-  std::unique_ptr<CodingState> state_;
-  CodingStats stats_;
+  std::unique_ptr<CompressionState> state_;
+  CompressionStats stats_;
   std::vector<std::byte> payload_;
   std::vector<std::vector<std::byte>> rounds_;
   size_t bytes_ = 0, formula_ = 0;

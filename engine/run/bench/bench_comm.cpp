@@ -64,7 +64,7 @@ class Bench {
     for (int r = 0; r < size_; ++r) all.push_back(r);
     communicator_ = std::make_unique<Communicator>(*progress_, all, 0, Site::kControl, nullptr, world.nodes);
     channel_ = Channel(std::make_unique<Communicator>(*progress_, all, 1, Site::kDpGradient, &counters_, world.nodes),
-                       make_site_coding(Site::kDpGradient, SiteRule{}), &clock_, &counters_,
+                       make_site_compression(Site::kDpGradient, SiteRule{}), &clock_, &counters_,
                        std::make_shared<ChannelStates>("dp.gradient/0"));
   }
 
@@ -92,7 +92,7 @@ class Bench {
   std::unique_ptr<Progress> progress_;
   std::unique_ptr<Communicator> communicator_;
   SiteCounters counters_;
-  CodingClock clock_;
+  CompressionClock clock_;
   Channel channel_;
   std::vector<float> a_, b_;
   std::vector<Case> cases_;

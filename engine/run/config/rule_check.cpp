@@ -31,7 +31,7 @@ class Check {
   Check(Site site, const SiteRule& rule, const RuleContext& context) : site_(site), rule_(rule), context_(context) {}
 
   std::vector<RuleFault> run() {
-    coding(rule_.codec, rule_.residual, "");
+    compression(rule_.codec, rule_.residual, "");
     if (rule_.has_sum_codec) {
       if (is_pipeline(site_))
         fail({"sum.codec"}, at() + " is sent from one stage to one other: there is no sum on its way back");
@@ -58,7 +58,7 @@ class Check {
     faults_.push_back({std::move(fields), message, true});
   }
 
-  void coding(const CodecSpec& c, const ResidualSpec& r, const std::string& p) {
+  void compression(const CodecSpec& c, const ResidualSpec& r, const std::string& p) {
     if (residual(c, r, p)) codec_at_site(c, r, p);
     parameters(c, r, p);
   }
@@ -71,7 +71,7 @@ class Check {
                                      " adds up over ranks in rounds of its own: it cannot code a sum on its way back; "
                                      "block_int can");
     }
-    coding(rule_.sum_codec, rule_.sum_residual, "sum.");
+    compression(rule_.sum_codec, rule_.sum_residual, "sum.");
     if (codec_row(first).rounds)
       note({"sum.codec"}, "has no effect: what codec " + first + " sends is summed coded, so nothing is coded again");
     else if (first == "identity" && rule_.algorithm != RuleAlgorithm::kDirect)

@@ -68,13 +68,13 @@ std::vector<std::string> names_of(const Words<E>& words) {
   return names;
 }
 
-// One of the two codings of a rule.
-struct Coding {
+// One of the two compressions of a rule.
+struct Compression {
   CodecSpec codec;
   ResidualSpec residual;
 };
 
-// A field of a whole (a Coding, or a rule), to and from JSON.
+// A field of a whole (a Compression, or a rule), to and from JSON.
 template <typename Whole>
 struct Field {
   KeySpec key;
@@ -97,79 +97,79 @@ Field<Whole> field(KeySpec key, const Words<E>& words, const At& at,
           [&words, at](Whole& w, const json& v) { at(w) = meaning(words, v.get<std::string>()); }, std::move(matters)};
 }
 
-std::vector<Field<Coding>> make_coding_fields() {
-  const auto coded = [](const Coding& c) { return c.codec.codec != "identity"; };
-  const auto any_residual = [](const Coding& c) { return c.residual.kind != ResidualKind::kNone; };
-  const auto ema = [](const Coding& c) { return c.residual.kind == ResidualKind::kEma; };
-  std::vector<Field<Coding>> f;
+std::vector<Field<Compression>> make_compression_fields() {
+  const auto coded = [](const Compression& c) { return c.codec.codec != "identity"; };
+  const auto any_residual = [](const Compression& c) { return c.residual.kind != ResidualKind::kNone; };
+  const auto ema = [](const Compression& c) { return c.residual.kind == ResidualKind::kEma; };
+  std::vector<Field<Compression>> f;
   f.push_back(
       {key("codec", kStringKey, "null",
            "How the site's messages are coded (docs/codecs.md). A codec other than the preset's starts from its "
            "own defaults and without residual and sum.",
            {.default_text = "identity", .allowed = codec_names()}),
-       [](const Coding& c) { return json(c.codec.codec); },
-       [](Coding& c, const json& v) {
+       [](const Compression& c) { return json(c.codec.codec); },
+       [](Compression& c, const json& v) {
          if (v != c.codec.codec) c.codec = codec_spec(v.get<std::string>());
        }});
   // A codec's parameters mean nothing to another, where they are what they are to all that have them.
   for (const KeySpec& own : codec_keys()) {
-    const auto has = [name = own.name](const Coding& c) { return c.codec.parameters.count(name) > 0; };
+    const auto has = [name = own.name](const Compression& c) { return c.codec.parameters.count(name) > 0; };
     std::set<CodecValue> defaults;
     for (const CodecRow& row : codec_table())
       if (const CodecParameter* p = row.find(own.name)) defaults.insert(p->otherwise);
     const CodecValue otherwise = defaults.size() == 1 ? *defaults.begin() : CodecValue();
     f.push_back({own,
-                 [=, name = own.name](const Coding& c) {
+                 [=, name = own.name](const Compression& c) {
                    return std::visit([](const auto& value) { return json(value); },
                                      has(c) ? c.codec.parameters.at(name) : otherwise);
                  },
-                 [=, name = own.name](Coding& c, const json& v) {
+                 [=, name = own.name](Compression& c, const json& v) {
                    if (has(c)) std::visit([&](auto& value) { v.get_to(value); }, c.codec[name]);
                  },
                  has});
   }
-  f.push_back(field<Coding>(
+  f.push_back(field<Compression>(
       key("hadamard", kBoolKey, "null", "Transform in front of the codec: orthonormal, blocks of 32; spreads outliers.",
           {.default_text = "false"}),
       [](auto& c) -> auto& { return c.codec.hadamard; }, coded));
-  f.push_back(field<Coding>(
+  f.push_back(field<Compression>(
       key("checksum", kBoolKey, "null",
           "CRC-32C behind every payload: a flipped bit is an error that names peer, site and chunk.",
           {.default_text = "false"}),
       [](auto& c) -> auto& { return c.codec.checksum; }, coded));
-  f.push_back(field<Coding>(
+  f.push_back(field<Compression>(
       key("residual", kStringKey, "null",
           "What becomes of the coding error: lost; added to the next message (error_feedback; lazy: that of the next "
           "coded micro-batch); a moving average of it is (ema); or the difference to what the receivers have is sent "
           "instead of the value (value_difference).",
           {.default_text = "none"}),
       residual_words(), [](auto& c) -> auto& { return c.residual.kind; }));
-  f.push_back(field<Coding>(
+  f.push_back(field<Compression>(
       key("beta", kRealKey, "null",
           "residual ema: share of the average that stays; 1 - beta of the new error joins it.",
           {.default_text = "0.8", .bounds = {.min = 0, .max = 1, .open_max = true}}),
       [](auto& c) -> auto& { return c.residual.beta; }, ema));
-  f.push_back(field<Coding>(
+  f.push_back(field<Compression>(
       key("reset_every", kIntKey, "null", "residual ema: updates between resets to zero; 0: never.",
           {.default_text = "0", .bounds = {0, 1e12}, .unit = "updates"}),
       [](auto& c) -> auto& { return c.residual.reset_every; }, ema));
-  f.push_back(field<Coding>(
+  f.push_back(field<Compression>(
       key("on_skip", kStringKey, "null",
           "What a residual is after a skipped update: as before it (costs a second copy), or "
           "zero.",
           {.default_text = "restore"}),
       skip_words(), [](auto& c) -> auto& { return c.residual.on_skip; }, any_residual));
-  for (Field<Coding>& each : f) each.key.scope = KeyScope::kLayout;
+  for (Field<Compression>& each : f) each.key.scope = KeyScope::kLayout;
   return f;
 }
 
-const std::vector<Field<Coding>>& coding_fields() {
-  static const std::vector<Field<Coding>> fields = make_coding_fields();
+const std::vector<Field<Compression>>& compression_fields() {
+  static const std::vector<Field<Compression>> fields = make_compression_fields();
   return fields;
 }
 
-const Field<Coding>* coding_field(const std::string& name) {
-  for (const Field<Coding>& f : coding_fields())
+const Field<Compression>* compression_field(const std::string& name) {
+  for (const Field<Compression>& f : compression_fields())
     if (f.key.name == name) return &f;
   return nullptr;
 }
@@ -252,13 +252,13 @@ bool is_sum(const std::string& field) {
   return field.rfind("sum.", 0) == 0;
 }
 
-Coding coding_of(const SiteRule& rule, bool sum) {
-  return sum ? Coding{rule.sum_codec, rule.sum_residual} : Coding{rule.codec, rule.residual};
+Compression compression_of(const SiteRule& rule, bool sum) {
+  return sum ? Compression{rule.sum_codec, rule.sum_residual} : Compression{rule.codec, rule.residual};
 }
 
-void put_coding(SiteRule& rule, bool sum, const Coding& coding) {
-  (sum ? rule.sum_codec : rule.codec) = coding.codec;
-  (sum ? rule.sum_residual : rule.residual) = coding.residual;
+void put_compression(SiteRule& rule, bool sum, const Compression& compression) {
+  (sum ? rule.sum_codec : rule.codec) = compression.codec;
+  (sum ? rule.sum_residual : rule.residual) = compression.residual;
 }
 
 }  // namespace
@@ -266,8 +266,8 @@ void put_coding(SiteRule& rule, bool sum, const Coding& coding) {
 const std::vector<KeySpec>& rule_fields() {
   static const std::vector<KeySpec> keys = [] {
     std::vector<KeySpec> all;
-    for (const Field<Coding>& f : coding_fields()) all.push_back(f.key);
-    for (const Field<Coding>& f : coding_fields()) {
+    for (const Field<Compression>& f : compression_fields()) all.push_back(f.key);
+    for (const Field<Compression>& f : compression_fields()) {
       KeySpec key = f.key;
       key.name = "sum." + key.name;
       if (f.key.name == "codec") {
@@ -287,16 +287,17 @@ const std::vector<KeySpec>& rule_fields() {
 
 json rule_value(const SiteRule& rule, const std::string& field) {
   const bool sum = is_sum(field);
-  if (const Field<Coding>* f = coding_field(sum ? field.substr(4) : field)) return f->get(coding_of(rule, sum));
+  if (const Field<Compression>* f = compression_field(sum ? field.substr(4) : field))
+    return f->get(compression_of(rule, sum));
   return site_field(field).get(rule);
 }
 
 void set_rule_value(SiteRule& rule, const std::string& field, const json& value) {
   const bool sum = is_sum(field);
-  if (const Field<Coding>* f = coding_field(sum ? field.substr(4) : field)) {
-    Coding coding = coding_of(rule, sum);
-    f->set(coding, value);
-    put_coding(rule, sum, coding);
+  if (const Field<Compression>* f = compression_field(sum ? field.substr(4) : field)) {
+    Compression compression = compression_of(rule, sum);
+    f->set(compression, value);
+    put_compression(rule, sum, compression);
     rule.has_sum_codec = rule.has_sum_codec || sum;
   } else {
     site_field(field).set(rule, value);
@@ -305,9 +306,9 @@ void set_rule_value(SiteRule& rule, const std::string& field, const json& value)
 
 bool field_matters(const SiteRule& rule, const std::string& field) {
   const bool sum = is_sum(field);
-  const Field<Coding>* f = coding_field(sum ? field.substr(4) : field);
+  const Field<Compression>* f = compression_field(sum ? field.substr(4) : field);
   if (f == nullptr) return true;
-  return (!sum || rule.has_sum_codec) && (f->matters == nullptr || f->matters(coding_of(rule, sum)));
+  return (!sum || rule.has_sum_codec) && (f->matters == nullptr || f->matters(compression_of(rule, sum)));
 }
 
 SiteRule canonical(const SiteRule& rule) {

@@ -9,7 +9,7 @@
 
 #include "engine/run/config/layout_text.h"
 #include "engine/run/trace/flops.h"
-#include "engine/run/train/coding_setup.h"
+#include "engine/run/train/compression_setup.h"
 #include "engine/run/train/rank_layout.h"
 #include "engine/run/train/step_rehearsal.h"
 
@@ -71,21 +71,22 @@ std::string wire_type(const RunConfig& c, Site site) {
   }
 }
 
-std::string name_of_coding(const SiteCoding& coding) {
-  std::string name = coding.rounds != nullptr ? coding.rounds->name() : "";
-  if (name.empty()) name = coding.first != nullptr ? coding.first->name() : "as it is";
-  if (coding.rule.has_sum_codec) name += ", sums " + (coding.sums != nullptr ? coding.sums->name() : "as they are");
+std::string name_of_compression(const SiteCompression& compression) {
+  std::string name = compression.rounds != nullptr ? compression.rounds->name() : "";
+  if (name.empty()) name = compression.first != nullptr ? compression.first->name() : "as it is";
+  if (compression.rule.has_sum_codec)
+    name += ", sums " + (compression.sums != nullptr ? compression.sums->name() : "as they are");
   return name;
 }
 
 // "block_int(bits=4,...) + error_feedback" of a site's rule; empty without one.
-std::string coding_name(const RunConfig& c, Site site) {
+std::string compression_name(const RunConfig& c, Site site) {
   const SiteRule* rule = c.compression.rule(site);
-  const std::shared_ptr<SiteCoding> coding = rule != nullptr ? make_site_coding(site, *rule) : nullptr;
-  if (coding == nullptr) return "";
-  std::string name = name_of_coding(*coding);
-  for (int v = 1; c.compression.adapt && v < variants(*coding); ++v)
-    name += ", or light " + name_of_coding(variant_of(*coding, v));
+  const std::shared_ptr<SiteCompression> compression = rule != nullptr ? make_site_compression(site, *rule) : nullptr;
+  if (compression == nullptr) return "";
+  std::string name = name_of_compression(*compression);
+  for (int v = 1; c.compression.adapt && v < variants(*compression); ++v)
+    name += ", or light " + name_of_compression(variant_of(*compression, v));
   return name;
 }
 
@@ -112,7 +113,7 @@ void print_sites(Text& out, const RunConfig& c, const std::vector<StagePrice>& s
     const std::string type = wire_type(c, static_cast<Site>(s));
     if (!type.empty()) line += ", " + type;
     if (!exact) line = "at most " + line;
-    if (const std::string name = coding_name(c, static_cast<Site>(s)); !name.empty() && most > 0) {
+    if (const std::string name = compression_name(c, static_cast<Site>(s)); !name.empty() && most > 0) {
       char ratio[64];
       std::snprintf(ratio, sizeof ratio, ", 1/%.2f of it by ", static_cast<double>(plain) / static_cast<double>(most));
       line += ratio + name;

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cmath>
 
-#include "engine/run/train/coding_setup.h"
+#include "engine/run/train/compression_setup.h"
 
 namespace thinwire {
 
@@ -37,7 +37,7 @@ Evaluation evaluate(Replica& r, const SampleStream& stream, Split split, int64_t
   r.write(r.buffers().sums, zero, sizeof zero);
   const std::vector<UnitUse> uses = r.evaluation_uses();
   int64_t batches = 0;
-  run_beside_updates(r, [&] {
+  run_beside_steps(r, [&] {
     Ticket leaving;
     while (std::optional<Batch> batch = loader.next()) {
       r.traffic().begin(uses);

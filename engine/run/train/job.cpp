@@ -96,7 +96,6 @@ void Job::form_mesh(const RunConfig& config, const std::string& fingerprint) {
   options.watchdog_seconds = config.layout.watchdog_seconds;
   options.report_directory = config.run_dir;
   if (local_size_ > static_cast<int>(allowed_cpus().size()) && !bound_) options.spin_us = 0;  // leave the core to them
-  options.shares_core = shares_cores(config);
   options.hosts = world_.hosts;
   options.on_hang = on_hang_;
   progress_ = std::make_unique<Progress>(*transport_, options);
@@ -107,12 +106,6 @@ void Job::form_mesh(const RunConfig& config, const std::string& fingerprint) {
 int Job::ranks_per_node() const {
   const auto each = static_cast<int>(std::count(nodes_.begin(), nodes_.end(), nodes_.front()));
   return size() % each == 0 && nodes_ == pretend_nodes(size(), each) ? each : 0;
-}
-
-bool Job::shares_cores(RunConfig config) const {
-  share_cores(config);
-  const int ranks = bound_ ? 1 : local_size_;
-  return ranks * resolve_threads(config) >= static_cast<int>(allowed_cpus().size());
 }
 
 void Job::share_cores(RunConfig& config) const {

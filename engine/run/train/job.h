@@ -48,9 +48,6 @@ class Job {
   // Threads of a rank, where the configuration leaves them open: the cores of the node divided by its ranks.
   void share_cores(RunConfig& config) const;
 
-  // Whether its threads leave no core of its own to the one that moves messages.
-  bool shares_cores(RunConfig config) const;
-
   // What to do, on the rank that speaks for all, before the watchdog ends a job in which nothing moves. Before
   // form_mesh.
   void on_hang(std::function<void(const std::string& message)> hook) { on_hang_ = std::move(hook); }

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "engine/run/trace/flops.h"
-#include "engine/run/train/coding_setup.h"
+#include "engine/run/train/compression_setup.h"
 #include "model/params.h"
 
 namespace thinwire {

@@ -7,8 +7,7 @@
 #include <exception>
 #include <vector>
 
-#include "engine/base/ops/op_watch.h"
-#include "engine/run/train/coding_setup.h"
+#include "engine/run/train/compression_setup.h"
 #include "model/rotary_tables.h"
 
 namespace thinwire {
@@ -43,7 +42,7 @@ std::unique_ptr<Optimizer> make_optimizer(const RunConfig& config, const ParamSt
 
 Ports ports_of(const RunConfig& config, const RankLayout& layout, Mesh* mesh) {
   if (mesh == nullptr) return {};
-  mesh->use_codings(codings_of(config, layout));
+  mesh->use_compressions(compressions_of(config, layout));
   mesh->clock().seed = config.seed;
   mesh->clock().threads = resolve_threads(config);
   return make_ports(*mesh, layout.where.placement, layout.shard.sequence_parallel,
@@ -64,22 +63,6 @@ int most_threads() {
   return std::max(64, 4 * resolve_threads({}));
 }
 
-struct Replica::Looks final : OpWatcher {
-  Looks(const OpTable& ops, Progress& progress) : table(make_watched_table(ops)), progress(&progress) {}
-  void end(Exec&, const char*, double) override { progress->look(); }
-  WatchedTable table;
-  Progress* progress;
-};
-
-std::unique_ptr<Exec> Replica::own_exec(const OpTable& ops) {
-  const int threads = resolve_threads(config_);
-  // Ops that only queue are over at once: nothing happens between them.
-  const bool looks = mesh_ != nullptr && mesh_->progress().wants_looks() && device_->kind() == DeviceKind::kCpu;
-  if (!looks) return std::make_unique<Exec>(make_exec(ops, *device_, *stream_, threads));
-  looks_ = std::make_unique<Looks>(ops, mesh_->progress());
-  return make_watched_exec(looks_->table, *device_, *stream_, threads, *looks_);
-}
-
 Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, Device* device, const OpTable* ops,
                  bool training)
     : config_(config),
@@ -87,7 +70,7 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
       mesh_(mesh),
       device_(device),
       stream_(device->make_stream()),
-      exec_(own_exec(*ops)),
+      exec_(std::make_unique<Exec>(make_exec(*ops, *device, *stream_, resolve_threads(config)))),
       arena_(device),
       ports_(ports_of(config_, layout, mesh)),
       shape_{config.data.micro_batch, config.data.seq_length},

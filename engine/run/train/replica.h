@@ -106,9 +106,6 @@ class Replica {
   bool has_replica_state() const;
 
  private:
-  // What looks at the traffic between ops, where nobody else can without taking the core from them.
-  struct Looks;
-  std::unique_ptr<Exec> own_exec(const OpTable& ops);
   void take_micro_buffers(const std::vector<int>& slots);
 
   RunConfig config_;
@@ -116,7 +113,6 @@ class Replica {
   Mesh* mesh_;
   Device* device_;
   std::unique_ptr<Stream> stream_;
-  std::unique_ptr<Looks> looks_;
   std::unique_ptr<Exec> exec_;
   bool profiled_ = false;
   Arena arena_;

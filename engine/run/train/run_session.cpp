@@ -98,10 +98,11 @@ std::vector<SiteRecord> site_records(const RunConfig& run, const TrafficCounts& 
     r.logical_bytes_total = static_cast<int64_t>(counts.logical_total[site]);
     r.wire_bytes_total = static_cast<int64_t>(counts.wire_total[site]);
     r.baseline_dtype = std::string(name_of(wide ? DType::f32 : run.model.dtype));
-    r.encode_ms = static_cast<double>(c.coding.encode_ns) * 1e-6,
-    r.decode_ms = static_cast<double>(c.coding.decode_ns) * 1e-6;
-    if (c.coding.signal_square > 0.0) r.rel_error = std::sqrt(c.coding.error_square / c.coding.signal_square);
-    if (c.coding.residual_square > 0.0) r.residual_norm = std::sqrt(c.coding.residual_square);
+    r.encode_ms = static_cast<double>(c.compression.encode_ns) * 1e-6,
+    r.decode_ms = static_cast<double>(c.compression.decode_ns) * 1e-6;
+    if (c.compression.signal_square > 0.0)
+      r.rel_error = std::sqrt(c.compression.error_square / c.compression.signal_square);
+    if (c.compression.residual_square > 0.0) r.residual_norm = std::sqrt(c.compression.residual_square);
     r.busy_ms = static_cast<double>(c.busy_ns) * 1e-6, r.exposed_ms = static_cast<double>(c.exposed_ns) * 1e-6;
     records.push_back(std::move(r));
   }
@@ -295,11 +296,11 @@ void RunSession::import_weights(Replica& replica) {
   log_info("weights from " + run.init_from_hf);
 }
 
-// Asks a checkpoint for the state that it has and this run can go on with; returns what take_coding_state() does.
+// Asks a checkpoint for the state that it has and this run can go on with; returns what take_compression_state() does.
 bool RunSession::take_state(const LoadReport& found, Replica& replica, LoadOptions& options) {
   take_momentum(found.manifest, options);
   if (config_.run.optim.kind == OptimizerKind::kAdamW) refuse_uncounted_moments(found);
-  return take_coding_state(found.manifest, replica, options);
+  return take_compression_state(found.manifest, replica, options);
 }
 
 // Momentum may be switched on or off in the middle of a run. One that was not stored starts at zero, as the buffers do.
@@ -314,7 +315,7 @@ void RunSession::take_momentum(const Manifest& manifest, LoadOptions& options) c
 
 // Residuals and warm starts fit only the layout and the rules that wrote it; otherwise they start anew, and the log
 // says so. Returns whether the checkpoint holds this rank's weights as a compressed parameter all-gather left them.
-bool RunSession::take_coding_state(const Manifest& manifest, Replica& replica, LoadOptions& options) {
+bool RunSession::take_compression_state(const Manifest& manifest, Replica& replica, LoadOptions& options) {
   bool replica_loaded = replica.has_replica_state();
   if (replica_loaded) {
     StateNames names(manifest);

@@ -13,7 +13,7 @@
 #include "engine/run/trace/metrics_log.h"
 #include "engine/run/trace/status_file.h"
 #include "engine/run/trace/tensorboard_writer.h"
-#include "engine/run/train/coding_controller.h"
+#include "engine/run/train/compression_controller.h"
 #include "engine/run/train/evaluate.h"
 #include "engine/run/train/fault_plan.h"
 #include "engine/run/train/job.h"
@@ -29,7 +29,7 @@ struct RunState {
   Replica& replica;
   TrainProgress& progress;
   LossScaler& scaler;
-  CodingController& controller;
+  CompressionController& controller;
 
   // writer_only: what this rank has to save; otherwise all it holds.
   VisitState visit(bool writer_only) const;
@@ -72,8 +72,8 @@ class RunSession {
   LoadOptions load_options();  // of a checkpoint that has been verified
   bool take_state(const LoadReport& found, Replica& replica, LoadOptions& options);
   void take_momentum(const Manifest& manifest, LoadOptions& options) const;
-  bool take_coding_state(const Manifest& manifest, Replica& replica, LoadOptions& options);
-  // Returns what take_coding_state does.
+  bool take_compression_state(const Manifest& manifest, Replica& replica, LoadOptions& options);
+  // Returns what take_compression_state does.
   bool load_from(const std::string& path, const RunState& state);
   void import_weights(Replica& replica);
   CopyBytes copy_state();

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "engine/run/train/bare_training.h"
-#include "engine/run/train/coding_setup.h"
+#include "engine/run/train/compression_setup.h"
 
 namespace thinwire {
 
@@ -23,7 +23,7 @@ StepRehearsal::StepRehearsal(const RunConfig& config, const RankLayout& layout) 
 const SitePrices& StepRehearsal::take_step(int micro_batches) {
   for (SitePrice& price : prices_) price = {.state_bytes = price.state_bytes};
   BareTraining training(*replica_);
-  training.progress.updates = std::max<int64_t>(1, updates_of_warm_up(replica_->config(), replica_->layout().mesh));
+  training.progress.updates = std::max<int64_t>(1, steps_of_warm_up(replica_->config(), replica_->layout().mesh));
   Batch batch;  // of tokens that nobody looks at
   batch.rows = replica_->shape().batch;
   training.take_step(micro_batches, [&] { return batch; });

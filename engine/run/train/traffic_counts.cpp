@@ -20,7 +20,7 @@ void take_counters(Replica& r, TrafficCounts& counts) {
     SiteCounters& counters = r.mesh()->counters(static_cast<Site>(site));
     counts.sites[site] = counters;
     counters = {};
-    non_finite += static_cast<double>(counts.sites[site].coding.non_finite);
+    non_finite += static_cast<double>(counts.sites[site].compression.non_finite);
     bytes[site] = static_cast<double>(counts.sites[site].logical_bytes);
     bytes[kSiteNames.size() + site] = static_cast<double>(counts.sites[site].wire_bytes);
   }
@@ -28,7 +28,7 @@ void take_counters(Replica& r, TrafficCounts& counts) {
   r.write(r.buffers().sums.element_range(kSumNonFinite, 1), &non_finite, sizeof non_finite);
 }
 
-void run_beside_updates(Replica& r, const std::function<void()>& body) {
+void run_beside_steps(Replica& r, const std::function<void()>& body) {
   Mesh* mesh = r.mesh();
   if (mesh == nullptr) return body();
   // Parameter all-gathers that the last step has left are its own: its clock, its counters.

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "engine/run/train/replica.h"
-#include "parallel/channel/channel_coding.h"
+#include "parallel/channel/channel_compression.h"
 
 namespace thinwire {
 
@@ -23,6 +23,6 @@ void take_counters(Replica& replica, TrafficCounts& counts);
 // Runs forward passes that are no part of a step (an evaluation, a check of weights), all ranks together. The step
 // behind them gathers, compresses and counts as if they had not been: residuals and warm starts stay, gathered copies
 // are forgotten, and what `body` leaves in the counters is, too.
-void run_beside_updates(Replica& replica, const std::function<void()>& body);
+void run_beside_steps(Replica& replica, const std::function<void()>& body);
 
 }  // namespace thinwire

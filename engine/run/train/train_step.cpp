@@ -30,7 +30,7 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
   const float scale = static_cast<float>(outcome.loss_scale);
   r.write(r.buffers().dlogits_scale, &scale, sizeof scale);
   if (r.mesh() != nullptr) {
-    CodingClock& clock = r.mesh()->clock();
+    CompressionClock& clock = r.mesh()->clock();
     clock.step = progress.updates, ++clock.pass;
     clock.loss_scale = scale, clock.train = true;
   }
@@ -68,7 +68,7 @@ void TrainStep::prepare(int micro_batches) {
   shape.micro_batches = micro_batches;
   plan_ = make_plan(shape, replica_.layout().at.pipeline);
   uses_ = replica_.uses_of(plan_);
-  coding_ = pipeline_coding(replica_.config(), shape);
+  compression_ = pipeline_compression(replica_.config(), shape);
   planned_micro_batches_ = micro_batches;
   TW_CHECK(plan_.weight_works <= replica_.weight_works() && plan_.slots.size() == mail_.size());
   for (size_t c = 0; c < mail_.size(); ++c)
@@ -163,7 +163,7 @@ void TrainStep::exchange(const PlanNode& node) {
     Mail& m = mail(message.chunk, message.slot);
     Stage& stage = r.stage(message.chunk);
     PpBoundary& pp = r.ports().pp;
-    const MessageKey key = coding_.key(message);
+    const MessageKey key = compression_.key(message);
     if (message.forward) {
       if (message.send)
         m.activation_out = pp.send_forward(stage.output(message.slot), r.stream(), key);
@@ -245,7 +245,7 @@ void TrainStep::step_piece(size_t piece) {
 // What the next forward pass needs first is on its way while the rest is updated; the last of it travels under that
 // pass.
 void TrainStep::publish() {
-  if (replica_.mesh() != nullptr) replica_.mesh()->begin_publications();
+  if (replica_.mesh() != nullptr) replica_.mesh()->begin_parameter_gathers();
   unit_steps_.begin();
   replica_.traffic().start_param_sync(
       [&](int unit) { unit_steps_.unit(unit, [&](size_t piece) { step_piece(piece); }); });

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/run/train/coding_setup.h"
+#include "engine/run/train/compression_setup.h"
 #include "engine/run/train/step_graphs.h"
 #include "engine/run/train/step_timer.h"
 #include "engine/run/train/traffic_counts.h"
@@ -83,7 +83,7 @@ class TrainStep {
   Plan plan_;
   std::vector<UnitUse> uses_;
   int planned_micro_batches_ = 0;
-  PipelineCoding coding_;  // of that plan
+  PipelineCompression compression_;  // of that plan
   std::vector<std::vector<Mail>> mail_;
   std::vector<std::vector<int>> work_of_;  // per chunk and slot: the weight work that leases it
   std::map<int, Batch> batches_;           // host copies that later chunks still need

@@ -79,9 +79,9 @@ class Trainer {
     log_memory();
     scaler_ = std::make_unique<LossScaler>(run_.optim, run_.model.dtype == DType::f16);
     const MeshShape& shape = replica_->layout().mesh;
-    controller_ = std::make_unique<CodingController>(run_.compression.adapt && !run_.compression.rules.empty(),
-                                                     most_variants(run_, shape), updates_of_warm_up(run_, shape),
-                                                     job_.mesh(), job_.control());
+    controller_ = std::make_unique<CompressionController>(run_.compression.adapt && !run_.compression.rules.empty(),
+                                                          most_variants(run_, shape), steps_of_warm_up(run_, shape),
+                                                          job_.mesh(), job_.control());
     session_.start(state(), stream_);
     renew_spent_budget();
     // An evaluation may come before any step.
@@ -321,7 +321,7 @@ class Trainer {
   SampleStream& stream_;
   std::unique_ptr<Replica> replica_;
   std::unique_ptr<LossScaler> scaler_;
-  std::unique_ptr<CodingController> controller_;
+  std::unique_ptr<CompressionController> controller_;
   std::optional<TrainStep> step_;
   std::unique_ptr<BatchLoader> loader_;
   TrainProgress progress_;

@@ -75,7 +75,7 @@ std::string first_difference(const std::vector<std::string>& of_ranks) {
 
 void check_weight_hashes(Replica& replica, int64_t step) {
   std::string lines;
-  run_beside_updates(replica, [&] { hash_weights(replica, lines); });
+  run_beside_steps(replica, [&] { hash_weights(replica, lines); });
   const std::vector<std::string> of_ranks = replica.ports().control.collect(lines);
   const std::string difference = first_difference(of_ranks);
   replica.ports().control.agree_on_error(

@@ -1,6 +1,6 @@
-// Who decides how messages are coded, told made-up times; and that light codings carry on with the states of those
+// Who decides how messages are coded, told made-up times; and that light compressions carry on with the states of those
 // whose place they take.
-#include "engine/run/train/coding_controller.h"
+#include "engine/run/train/compression_controller.h"
 
 #include <cmath>
 #include <map>
@@ -9,7 +9,7 @@
 #include "compression/codec_table.h"
 #include "tests/comm/local_group.h"
 
-namespace thinwire::coding_controller_test {
+namespace thinwire::compression_controller_test {
 namespace {
 
 constexpr int kRanks = 3;
@@ -46,8 +46,8 @@ Story decide(int variants, const Times& first_times, int64_t logical_bytes, int6
   run_ranks(kRanks, [&](Progress& progress) {
     Mesh mesh(progress, {1, kRanks, 1}, pretend_nodes(kRanks, kRanks));
     Control control(mesh.channel(GroupKind::kWorld, Site::kControl, all_ranks(kRanks)));
-    CodingController controller(true, variants, begin, &mesh, control);
-    const auto way = [&](CodingController& c) {
+    CompressionController controller(true, variants, begin, &mesh, control);
+    const auto way = [&](CompressionController& c) {
       c.before();
       const bool off = mesh.clock().off[static_cast<size_t>(Site::kDpGradient)];
       EXPECT_FALSE(off && mesh.clock().variant != 0);
@@ -67,7 +67,7 @@ Story decide(int variants, const Times& first_times, int64_t logical_bytes, int6
     EXPECT_EQ(controller.after(1.0, 100, 0), "");
     Numbers numbers;
     controller.visit(numbers);
-    CodingController again(true, variants, begin, &mesh, control);
+    CompressionController again(true, variants, begin, &mesh, control);
     numbers.reading = true;
     again.visit(numbers);
     EXPECT_TRUE(again.decided());
@@ -81,7 +81,7 @@ Story decide(int variants, const Times& first_times, int64_t logical_bytes, int6
   return stories[0];
 }
 
-TEST(CodingController, TakesTheFastestOfThreeWays) {
+TEST(CompressionController, TakesTheFastestOfThreeWays) {
   const std::string three =
       "ccc"
       "ccccllllpppp"
@@ -103,7 +103,7 @@ TEST(CodingController, TakesTheFastestOfThreeWays) {
   }
 }
 
-TEST(CodingController, GivesWaysThatAreCloseMoreUpdates) {
+TEST(CompressionController, GivesWaysThatAreCloseMoreUpdates) {
   const std::string both =
       "ccc"
       "ccccllllpppp"
@@ -130,7 +130,7 @@ TEST(CodingController, GivesWaysThatAreCloseMoreUpdates) {
   EXPECT_EQ(three.behind, 'p');
 }
 
-TEST(CodingController, DoesNotComeBackToWhatItLeftOut) {
+TEST(CompressionController, DoesNotComeBackToWhatItLeftOut) {
   const Times slower{99.0, 11.5, 11.4};  // somebody else came to the machine
   const Story story = decide(2, {10.6, 10.0, 10.1}, 1, 0, &slower);
   EXPECT_EQ(story.ways.back(), 'p');
@@ -139,7 +139,7 @@ TEST(CodingController, DoesNotComeBackToWhatItLeftOut) {
 }
 
 // In a warm-up of the rules nothing is coded, so that ways differ by noise alone.
-TEST(CodingController, WaitsForTheEndOfWarmUps) {
+TEST(CompressionController, WaitsForTheEndOfWarmUps) {
   const Story story = decide(1, {10.0, 0.0, 20.0}, 1, 20);
   EXPECT_EQ(story.ways, std::string(20 + 3, 'c') +
                             "ccccpppp"
@@ -147,7 +147,7 @@ TEST(CodingController, WaitsForTheEndOfWarmUps) {
   EXPECT_EQ(story.behind, 'c');
 }
 
-TEST(CodingController, TriesNothingThatTheRulesDoNotHave) {
+TEST(CompressionController, TriesNothingThatTheRulesDoNotHave) {
   const Story story = decide(1, {10.0, 0.0, 9.0}, 1);
   EXPECT_EQ(story.ways,
             "ccc"
@@ -156,7 +156,7 @@ TEST(CodingController, TriesNothingThatTheRulesDoNotHave) {
   EXPECT_EQ(story.behind, 'p');
 }
 
-TEST(CodingController, TriesNoPlainUpdatesWhereTheWireSaysNo) {
+TEST(CompressionController, TriesNoPlainUpdatesWhereTheWireSaysNo) {
   constexpr int64_t kFar = int64_t{1} << 60;
   const Story light = decide(2, {10.0, 9.0, 1.0}, kFar);
   EXPECT_EQ(light.ways,
@@ -192,20 +192,22 @@ TEST(LightCoding, HasTheNextWholeNumberOfBits) {
   // Light sums beside a codec of rounds, which has none: there is nothing to try.
   SiteRule sketch{.sum_codec = entropy_coded(2.5, 64, ResidualKind::kNone).codec, .has_sum_codec = true};
   sketch.codec = codec_spec("sketch");
-  EXPECT_EQ(variants(*make_site_coding(Site::kDpGradient, sketch)), 1);
-  EXPECT_EQ(variants(*make_site_coding(Site::kDpGradient, SiteRule{.codec = heavy})), 1);
+  EXPECT_EQ(variants(*make_site_compression(Site::kDpGradient, sketch)), 1);
+  EXPECT_EQ(variants(*make_site_compression(Site::kDpGradient, SiteRule{.codec = heavy})), 1);
 }
 
-// What error feedback owes is the same debt under both codings: after n equal sums the mean is off by one residual / n.
+// What error feedback owes is the same debt under both compressions: after n equal sums the mean is off by one residual
+// / n.
 TEST(LightCoding, GradientsKeepTheirResidual) {
   constexpr int64_t kCount = 5003;
   const std::vector<int64_t> bounds = {0, 2000, 2000, kCount};
   run_ranks(kRanks, [&](Progress& progress) {
     Mesh mesh(progress, {1, kRanks, 1}, pretend_nodes(kRanks, kRanks));
-    Mesh::Codings codings;
-    const auto coding = make_site_coding(Site::kDpGradient, entropy_coded(2.5, 64, ResidualKind::kErrorFeedback));
-    codings[static_cast<size_t>(Site::kDpGradient)] = coding;
-    mesh.use_codings(codings);
+    Mesh::Compressions compressions;
+    const auto compression =
+        make_site_compression(Site::kDpGradient, entropy_coded(2.5, 64, ResidualKind::kErrorFeedback));
+    compressions[static_cast<size_t>(Site::kDpGradient)] = compression;
+    mesh.use_compressions(compressions);
     Channel channel = mesh.channel(GroupKind::kGradientShard, Site::kDpGradient, all_ranks(kRanks));
     const auto all = contributions(DType::f32, kCount, 11, kRanks);
     const auto me = static_cast<size_t>(mesh.rank());
@@ -220,7 +222,7 @@ TEST(LightCoding, GradientsKeepTheirResidual) {
       const int64_t before = counters.wire_bytes;
       channel.reduce_scatter(whole.view(), bounds, out.view(), false, stream).wait(stream);
       mesh.settle_states(true);
-      const SiteCoding& used = variant_of(*coding, mesh.clock().variant);
+      const SiteCompression& used = variant_of(*compression, mesh.clock().variant);
       size_t bytes = 0;
       for (size_t r = 0; r < kRanks; ++r)
         if (r != me && bounds[r + 1] > bounds[r])
@@ -239,25 +241,26 @@ TEST(LightCoding, GradientsKeepTheirResidual) {
   });
 }
 
-// Slices have the same owners under both codings, or a residual would be left with somebody who no longer reads it.
+// Slices have the same owners under both compressions, or a residual would be left with somebody who no longer reads
+// it.
 TEST(LightCoding, SumsKeepTheirOwnersAndResidual) {
   constexpr int64_t kCount = 100003;  // three slices and a bit, cut at multiples of 32768
   SiteRule rule = entropy_coded(2.5, 64, ResidualKind::kErrorFeedback);
   rule.sum_codec = entropy_coded(3.5, 64, ResidualKind::kNone).codec;
   rule.sum_residual = rule.residual;
   rule.has_sum_codec = true;
-  const auto coding = make_site_coding(Site::kDpGradient, rule);
-  ASSERT_EQ(variants(*coding), 2);
-  const SiteCoding& light = variant_of(*coding, 1);
-  EXPECT_EQ(light.first->granule(), coding->first->granule());
-  EXPECT_EQ(light.sums->granule(), coding->sums->granule());
+  const auto compression = make_site_compression(Site::kDpGradient, rule);
+  ASSERT_EQ(variants(*compression), 2);
+  const SiteCompression& light = variant_of(*compression, 1);
+  EXPECT_EQ(light.first->granule(), compression->first->granule());
+  EXPECT_EQ(light.sums->granule(), compression->sums->granule());
   constexpr int kSteps = 24;
   std::vector<std::vector<char>> last(kRanks);
   run_ranks(kRanks, [&](Progress& progress) {
     Mesh mesh(progress, {1, kRanks, 1}, pretend_nodes(kRanks, kRanks));
-    Mesh::Codings codings;
-    codings[static_cast<size_t>(Site::kDpGradient)] = coding;
-    mesh.use_codings(codings);
+    Mesh::Compressions compressions;
+    compressions[static_cast<size_t>(Site::kDpGradient)] = compression;
+    mesh.use_compressions(compressions);
     Channel channel = mesh.channel(GroupKind::kGradientReplicas, Site::kDpGradient, all_ranks(kRanks));
     const auto all = contributions(DType::f32, kCount, 13, kRanks);
     const auto me = static_cast<size_t>(mesh.rank());
@@ -292,18 +295,18 @@ TEST(LightCoding, ReplicasStayEqualAndClose) {
   std::vector<double> far(12, 0.0);
   run_ranks(kRanks, [&](Progress& progress) {
     Mesh mesh(progress, {1, kRanks, 1}, pretend_nodes(kRanks, kRanks));
-    Mesh::Codings codings;
-    codings[static_cast<size_t>(Site::kZeroParameter)] =
-        make_site_coding(Site::kZeroParameter, entropy_coded(2.25, 256, ResidualKind::kValueDifference));
-    mesh.use_codings(codings);
-    Channel channel = mesh.channel(GroupKind::kParameterUpdate, Site::kZeroParameter, all_ranks(kRanks));
+    Mesh::Compressions compressions;
+    compressions[static_cast<size_t>(Site::kZeroParameter)] =
+        make_site_compression(Site::kZeroParameter, entropy_coded(2.25, 256, ResidualKind::kValueDifference));
+    mesh.use_compressions(compressions);
+    Channel channel = mesh.channel(GroupKind::kParameterSync, Site::kZeroParameter, all_ranks(kRanks));
     const auto me = static_cast<size_t>(mesh.rank());
     Buffer master(DType::f32, bounds[me + 1] - bounds[me]);
     master.fill(6, mesh.rank());
     HostStream stream;
     for (size_t step = 0; step < far.size(); ++step) {
       mesh.clock() = {.step = static_cast<int64_t>(step), .pass = step, .variant = static_cast<int>(step % 2)};
-      mesh.begin_publications();
+      mesh.begin_parameter_gathers();
       channel.all_gather(master.view(), replicas[me].view(), bounds, stream).wait(stream);
       mesh.settle_states(true);
       double left = 0.0;
@@ -318,4 +321,4 @@ TEST(LightCoding, ReplicasStayEqualAndClose) {
 }
 
 }  // namespace
-}  // namespace thinwire::coding_controller_test
+}  // namespace thinwire::compression_controller_test

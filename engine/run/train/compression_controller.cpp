@@ -1,5 +1,5 @@
 // Blocks of steps each way in turn, and one comparison.
-#include "engine/run/train/coding_controller.h"
+#include "engine/run/train/compression_controller.h"
 
 #include <algorithm>
 #include <chrono>
@@ -23,27 +23,27 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-CodingController::CodingController(bool enabled, int variants, int64_t begin, Mesh* mesh, Control& control)
+CompressionController::CompressionController(bool enabled, int variants, int64_t begin, Mesh* mesh, Control& control)
     : enabled_(enabled && mesh != nullptr), begin_(begin), mesh_(mesh), control_(&control), ways_{kCoded} {
   for (int v = 1; v < variants; ++v) ways_.push_back(static_cast<Way>(kPlain + v));
   ways_.push_back(kPlain);
   tried_ = ways_;
 }
 
-CodingController::Way CodingController::way_now() const {
+CompressionController::Way CompressionController::way_now() const {
   if (decided_ != 0) return static_cast<Way>(way_);
   const int64_t since = std::max<int64_t>(0, seen_ - kWarmUp);
   return tried_[static_cast<size_t>((since - round_began_) / kBlock)];
 }
 
-void CodingController::before() {
+void CompressionController::before() {
   if (!enabled_) return;
   mesh_->clock().off.fill(way_now() == kPlain);
   mesh_->clock().variant = std::max(0, static_cast<int>(way_now() - kPlain));
 }
 
 // Of this rank's sends while all ranks send: the second of two sums, long enough to see through a shaper's burst.
-double CodingController::measure_bytes_per_ms() {
+double CompressionController::measure_bytes_per_ms() {
   constexpr int64_t kCount = 256 << 10;
   std::vector<double> values(static_cast<size_t>(kCount), 1.0);
   HostStream stream;
@@ -59,7 +59,7 @@ double CodingController::measure_bytes_per_ms() {
   return 2.0 * (ranks - 1.0) / ranks * static_cast<double>(kCount) * sizeof(double) / slowest;
 }
 
-std::string CodingController::after(double step_ms, int64_t step, int64_t logical_bytes) {
+std::string CompressionController::after(double step_ms, int64_t step, int64_t logical_bytes) {
   if (!enabled_ || decided_ != 0 || step <= begin_) return "";
   const int64_t since = seen_ - kWarmUp;
   const Way was = way_now();
@@ -88,18 +88,18 @@ std::string CodingController::after(double step_ms, int64_t step, int64_t logica
   return tried_.size() > 1 && round_ < kMostRounds ? "" : decide(step);
 }
 
-double CodingController::median_of(Way way) const {
+double CompressionController::median_of(Way way) const {
   return median(ms_.at(way));
 }
 
-void CodingController::leave_out_the_slow() {
+void CompressionController::leave_out_the_slow() {
   double least = median_of(tried_.front());
   for (const Way way : tried_) least = std::min(least, median_of(way));
   const double close = 1.0 + kClose * std::sqrt(static_cast<double>(kRounds) / round_);
   std::erase_if(tried_, [&](Way way) { return median_of(way) > close * least; });
 }
 
-std::string CodingController::decide(int64_t step) {
+std::string CompressionController::decide(int64_t step) {
   constexpr const char* kNames[] = {"compressed", "plain", "lightly compressed"};
   constexpr const char* kVerdicts[] = {"stays on", "off", "light"};
   const auto word = [](int64_t way) { return static_cast<size_t>(std::min<int64_t>(way, 2)); };
@@ -120,7 +120,7 @@ std::string CodingController::decide(int64_t step) {
          ")";
 }
 
-void CodingController::visit(StateVisitor& visitor) {
+void CompressionController::visit(StateVisitor& visitor) {
   if (!enabled_) return;
   visitor.integer("revision/decided", decided_);
   visitor.integer("revision/way", way_);

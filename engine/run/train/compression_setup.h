@@ -18,11 +18,11 @@ bool compresses_param_sync(const RunConfig& config, int stage);
 bool compresses_tied_param_sync(const RunConfig& config, int stages);
 // The coders of a rank: rules whose stages leave this one out are left out. Sites pp.* and embedding join stages, so
 // their rules hold on all ranks, and the plan says which messages are coded.
-Mesh::Codings codings_of(const RunConfig& config, const RankLayout& layout);
+Mesh::Compressions compressions_of(const RunConfig& config, const RankLayout& layout);
 // The most variants that a site of this layout has of its rule; the same on all ranks.
 int most_variants(const RunConfig& config, const MeshShape& mesh);
 // Steps after which all sites of this layout are compressed: the longest warm-up of their rules.
-int64_t updates_of_warm_up(const RunConfig& config, const MeshShape& mesh);
+int64_t steps_of_warm_up(const RunConfig& config, const MeshShape& mesh);
 // Splits the units' gradients into what is compressed and what is not, and marks the units that zero.parameter is for.
 void select_unit_messages(const RunConfig& config, const RankLayout& layout, const ParamStore& store,
                           std::vector<UnitMemory>& units);
@@ -32,11 +32,11 @@ void prepare_states(const RankLayout& layout, const BatchShape& shape, const std
                     Ports& ports);
 
 // Which pipeline messages are compressed in a step of so many micro-batches.
-struct PipelineCoding {
+struct PipelineCompression {
   PipelineMessages forward, backward;
   MessageKey key(const Message& message) const;
 };
-PipelineCoding pipeline_coding(const RunConfig& config, const PipelineShape& shape);
+PipelineCompression pipeline_compression(const RunConfig& config, const PipelineShape& shape);
 // Of an activation in an evaluation: compressed as in training, but for critical messages, since there is no plan that
 // says which they are.
 MessageKey evaluation_key(const RunConfig& config, int edge, int stages);

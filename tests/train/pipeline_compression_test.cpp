@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "engine/run/config/load_config.h"
-#include "engine/run/train/coding_setup.h"
+#include "engine/run/train/compression_setup.h"
 #include "engine/run/train/rank_layout.h"
 
-namespace thinwire::pipeline_coding_test {
+namespace thinwire::pipeline_compression_test {
 namespace {
 
 constexpr int kMicroBatches = 4;
@@ -26,22 +26,22 @@ RunConfig two_stages(int vocab, std::vector<std::string> more) {
 }
 
 int coded_activations(const RunConfig& config) {
-  const PipelineCoding coding = pipeline_coding(config, layout_of(config, 0).pipeline);
+  const PipelineCompression compression = pipeline_compression(config, layout_of(config, 0).pipeline);
   int count = 0;
-  for (int micro = 0; micro < kMicroBatches; ++micro) count += coding.forward.coded(0, micro) ? 1 : 0;
+  for (int micro = 0; micro < kMicroBatches; ++micro) count += compression.forward.coded(0, micro) ? 1 : 0;
   return count;
 }
 
 // Stages of about equal length (the small head is a sixteenth of a layer) wait for every activation; in front of a head
 // as long as many layers only the first is waited for, the others queue.
-TEST(PipelineCoding, AHeadThatTakesLongLeavesSlack) {
+TEST(PipelineCompression, AHeadThatTakesLongLeavesSlack) {
   EXPECT_EQ(coded_activations(two_stages(256, {})), kMicroBatches);
   EXPECT_EQ(coded_activations(two_stages(60000, {})), 1);
 }
 
 // 32 x 1024 fp32 activations are 128 KiB: 105 s at 10 kbit/s, nothing at 1 Tbit/s. A layer takes 3 ms, a stage's
 // forward 2.
-TEST(PipelineCoding, TheLinkDecidesWhatASlowerHeadHides) {
+TEST(PipelineCompression, TheLinkDecidesWhatASlowerHeadHides) {
   const std::string costs = "pipe_partition_costs=[3,0,0]";
   EXPECT_EQ(coded_activations(two_stages(60000, {costs, "link_gbps=0.00001"})), kMicroBatches);
   EXPECT_EQ(coded_activations(two_stages(60000, {costs, "link_gbps=1000"})), 1);
@@ -50,4 +50,4 @@ TEST(PipelineCoding, TheLinkDecidesWhatASlowerHeadHides) {
 }
 
 }  // namespace
-}  // namespace thinwire::pipeline_coding_test
+}  // namespace thinwire::pipeline_compression_test

@@ -18,12 +18,12 @@
 
 namespace thinwire {
 
-class CodingController {
+class CompressionController {
  public:
   // enabled: the configuration asks for it, and something is coded. variants: of the rules, with them as they are.
   // begin: steps after which all rules code (warmup_steps); those before are not looked at. mesh may be nullptr (one
   // rank).
-  CodingController(bool enabled, int variants, int64_t begin, Mesh* mesh, Control& control);
+  CompressionController(bool enabled, int variants, int64_t begin, Mesh* mesh, Control& control);
 
   // Around every step; collectives until it has decided. after() returns a line for the log when it decides, else an
   // empty one; it is not told of skipped ones, whose parameters nobody gathers. step: its number, of those applied.

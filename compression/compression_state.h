@@ -18,9 +18,9 @@ namespace thinwire {
 // What becomes of writes of a step that is skipped: the values before it come back (costs a second copy), or zeros.
 enum class OnSkip : uint8_t { kRestore, kZero };
 
-class CodingState {
+class CompressionState {
  public:
-  virtual ~CodingState() = default;
+  virtual ~CompressionState() = default;
   virtual void commit() = 0;     // the step that wrote was applied
   virtual void roll_back() = 0;  // the step that wrote was skipped
   // Names are `prefix` (which brings its own separator) + what; between steps only.

@@ -1,5 +1,5 @@
 // Walks sites, units and edges and asks the rules about each.
-#include "engine/run/train/coding_setup.h"
+#include "engine/run/train/compression_setup.h"
 
 #include <algorithm>
 
@@ -18,39 +18,40 @@ bool compresses_tied_param_sync(const RunConfig& config, int stages) {
   return compresses_param_sync(config, 0) && compresses_param_sync(config, stages - 1);
 }
 
-Mesh::Codings codings_of(const RunConfig& config, const RankLayout& layout) {
-  Mesh::Codings codings;
+Mesh::Compressions compressions_of(const RunConfig& config, const RankLayout& layout) {
+  Mesh::Compressions compressions;
   for (const auto& [site, rule] : config.compression.rules) {
     const bool joins_stages = site == Site::kPpForward || site == Site::kPpBackward || site == Site::kEmbedding;
     if (!joins_stages && !selects_stage(rule.select, layout.at.pipeline)) continue;
-    codings[static_cast<size_t>(site)] = make_site_coding(site, rule);
+    compressions[static_cast<size_t>(site)] = make_site_compression(site, rule);
   }
-  return codings;
+  return compressions;
 }
 
 namespace {
 
-// Calls visit(coding) for every site of this layout that codes.
+// Calls visit(compression) for every site of this layout that codes.
 template <typename Visit>
-void each_coding(const RunConfig& config, const MeshShape& mesh, const Visit& visit) {
+void each_compression(const RunConfig& config, const MeshShape& mesh, const Visit& visit) {
   const RuleContext context{.stages = mesh.pipeline, .data = mesh.data, .tensor = mesh.tensor};
   for (const auto& [site, rule] : config.compression.rules) {
     if (!absent(site, context).empty()) continue;
-    if (const std::shared_ptr<SiteCoding> coding = make_site_coding(site, rule); coding != nullptr) visit(*coding);
+    if (const std::shared_ptr<SiteCompression> compression = make_site_compression(site, rule); compression != nullptr)
+      visit(*compression);
   }
 }
 
 }  // namespace
 
-int64_t updates_of_warm_up(const RunConfig& config, const MeshShape& mesh) {
+int64_t steps_of_warm_up(const RunConfig& config, const MeshShape& mesh) {
   int64_t longest = 0;
-  each_coding(config, mesh, [&](const SiteCoding& c) { longest = std::max(longest, c.rule.warmup_steps); });
+  each_compression(config, mesh, [&](const SiteCompression& c) { longest = std::max(longest, c.rule.warmup_steps); });
   return longest;
 }
 
 int most_variants(const RunConfig& config, const MeshShape& mesh) {
   int most = 1;
-  each_coding(config, mesh, [&](const SiteCoding& c) { most = std::max(most, variants(c)); });
+  each_compression(config, mesh, [&](const SiteCompression& c) { most = std::max(most, variants(c)); });
   return most;
 }
 
@@ -155,20 +156,20 @@ double message_time(const RunConfig& config, const RankLayout& layout) {
 
 }  // namespace
 
-PipelineCoding pipeline_coding(const RunConfig& config, const PipelineShape& shape) {
-  PipelineCoding coding;
-  if (shape.stages == 1) return coding;
+PipelineCompression pipeline_compression(const RunConfig& config, const PipelineShape& shape) {
+  PipelineCompression compression;
+  if (shape.stages == 1) return compression;
   // What the configuration carries (settle_layout's measurements, too) is the same on all ranks.
   NodeCosts costs = node_costs(config);
   costs.transfer = message_time(config, layout_of(config, 0));
   if (const SiteRule* rule = config.compression.rule(Site::kPpForward))
-    coding.forward = PipelineMessages(rule->select, true, shape, costs);
+    compression.forward = PipelineMessages(rule->select, true, shape, costs);
   if (const SiteRule* rule = config.compression.rule(Site::kPpBackward))
-    coding.backward = PipelineMessages(rule->select, false, shape, costs);
-  return coding;
+    compression.backward = PipelineMessages(rule->select, false, shape, costs);
+  return compression;
 }
 
-MessageKey PipelineCoding::key(const Message& message) const {
+MessageKey PipelineCompression::key(const Message& message) const {
   return {static_cast<uint32_t>(message.edge),
           (message.forward ? forward : backward).coded(message.edge, message.micro)};
 }

@@ -19,7 +19,7 @@ namespace thinwire {
 
 // One per site and rank.
 struct SiteCounters : WireCounters {
-  CodingStats coding;
+  CompressionStats compression;
 };
 
 // What a site's messages would take: counted by channels that rehearse (Channel::rehearse).
@@ -34,7 +34,7 @@ struct SitePrice {
 using SitePrices = std::array<SitePrice, kSiteNames.size()>;
 
 // When it is: set by the training loop, read by every channel of the rank.
-struct CodingClock {
+struct CompressionClock {
   int64_t step = 0;   // updates applied so far
   uint64_t pass = 0;  // counts updates attempted and evaluations: messages are numbered within a pass
   float loss_scale = 1.0f;
@@ -46,18 +46,18 @@ struct CodingClock {
 };
 
 // The coders of one site, made from its rule; shared by all channels of the site.
-struct SiteCoding {
+struct SiteCompression {
   Site site = Site::kControl;
   SiteRule rule;
   std::shared_ptr<const Coder> first;        // of contributions, and of everything that is not summed
   std::shared_ptr<const Coder> sums;         // of sums on their way back, and between nodes; nullptr: as they are
   std::shared_ptr<const RoundCodec> rounds;  // low_rank, sketch: instead of both where something is summed
   // The next variant of the rule: the same residuals over what its codecs say may be sent instead. nullptr: none.
-  std::shared_ptr<const SiteCoding> cheaper;
+  std::shared_ptr<const SiteCompression> cheaper;
 };
 // Variant 0 is the rule as it is; 1, 2 ... are cheaper ones, the last of them where there are not so many.
-const SiteCoding& variant_of(const SiteCoding& coding, int variant);
-int variants(const SiteCoding& coding);
+const SiteCompression& variant_of(const SiteCompression& compression, int variant);
+int variants(const SiteCompression& compression);
 
 // Which states a slot needs.
 enum class ChannelUse : uint8_t { kScatter, kAllReduce, kGather, kSend };
@@ -66,34 +66,36 @@ enum class ChannelUse : uint8_t { kScatter, kAllReduce, kGather, kSend };
 struct SlotStates {
   bool first = false, sums = false, rounds = false;
 };
-SlotStates states_of(const SiteCoding& coding, std::span<const MatrixShape> matrices, ChannelUse use);
+SlotStates states_of(const SiteCompression& compression, std::span<const MatrixShape> matrices, ChannelUse use);
 // Bytes of memory that they take for messages of `count` elements.
-int64_t state_bytes(const SiteCoding& coding, std::span<const MatrixShape> matrices, int64_t count, ChannelUse use);
+int64_t state_bytes(const SiteCompression& compression, std::span<const MatrixShape> matrices, int64_t count,
+                    ChannelUse use);
 
 // nullptr for codec identity. Throws Error(kBadConfig) for rules that make no sense.
-std::shared_ptr<SiteCoding> make_site_coding(Site site, const SiteRule& rule);
+std::shared_ptr<SiteCompression> make_site_compression(Site site, const SiteRule& rule);
 // For what was summed once already (inside the node, inside the gradients' level) and is summed further: the rule's
 // second compression takes the place of the first.
-std::shared_ptr<SiteCoding> further_coding(const std::shared_ptr<SiteCoding>& coding);
+std::shared_ptr<SiteCompression> further_compression(const std::shared_ptr<SiteCompression>& compression);
 
 // Says which of a channel's messages this is, and whether the rule is for it: by plan, the same on all ranks.
 struct MessageKey {
   uint32_t slot = 0;
   bool coded = true;
   std::span<const MatrixShape> matrices = {};  // of the message; empty: it is one matrix as its view is shaped
-  const SiteCoding* as = nullptr;              // code it as that site does (stateless codings only)
+  const SiteCompression* as = nullptr;         // code it as that site does (stateless compressions only)
   bool awaited = false;  // nothing is there to compute while it travels: its shortest codes, never cheaper ones
 };
 
 // Whether a message of `count` elements is coded in step `step`.
 // summed: rounds carry it, if the rule has any (and matrices to work on); what is not summed needs a codec of its own.
-bool is_coded(const SiteCoding& coding, int64_t step, const MessageKey& key, int64_t count, DType dtype, bool summed);
+bool is_coded(const SiteCompression& compression, int64_t step, const MessageKey& key, int64_t count, DType dtype,
+              bool summed);
 
 // States of a channel by slot. Channels share them with the mesh, which settles and saves them.
 class ChannelStates {
  public:
   struct Slot {
-    std::unique_ptr<CodingState> first, sums, rounds;
+    std::unique_ptr<CompressionState> first, sums, rounds;
     std::unique_ptr<StateVector<float>> round_residual;
     std::vector<MatrixShape> matrices;
     int64_t count = 0;

@@ -1,0 +1,176 @@
+// Makes the coders of a site from its rule, and keeps the states of a channel's slots.
+#include "parallel/channel/channel_compression.h"
+
+#include <algorithm>
+
+#include "compression/codec_table.h"
+#include "compression/residual.h"
+
+namespace thinwire {
+
+namespace {
+
+std::shared_ptr<Coder> coder_of(const MadeCodec& made, const CodecSpec& spec, const ResidualSpec& residual,
+                                const std::shared_ptr<const Coder>& in_place_of) {
+  return std::make_shared<Coder>(made.codec, spec, residual, in_place_of != nullptr ? in_place_of->granule() : 1);
+}
+
+bool alike(const std::shared_ptr<const Coder>& a, const std::shared_ptr<const Coder>& b) {
+  return a == nullptr || b == nullptr ? a == b : a->name() == b->name();
+}
+
+// main: the variant whose place it takes, or nullptr.
+std::shared_ptr<SiteCompression> make_variant(Site site, const SiteRule& rule, const SiteCompression* main) {
+  auto compression = std::make_shared<SiteCompression>();
+  compression->site = site;
+  compression->rule = rule;
+  const MadeCodec first = make_codec(rule.codec);
+  compression->rounds = first.rounds;
+  if (first.codec != nullptr)
+    compression->first = coder_of(first, rule.codec, rule.residual, main != nullptr ? main->first : nullptr);
+  // Sums go back the way they came unless the rule says otherwise. Without a residual of their own: the error of a
+  // sum's compression belongs to nobody's contribution.
+  const CodecSpec& spec = rule.has_sum_codec ? rule.sum_codec : rule.codec;
+  const MadeCodec sums = make_codec(spec);
+  if (sums.codec != nullptr && first.rounds == nullptr && spec.codec != "identity")
+    compression->sums = coder_of(sums, spec, rule.sum_residual, main != nullptr ? main->sums : nullptr);
+  SiteRule cheaper = rule;
+  cheaper.codec = cheaper_codec(rule.codec);
+  cheaper.sum_codec = cheaper_codec(rule.sum_codec);
+  if (cheaper == rule) return compression;
+  std::shared_ptr<SiteCompression> next = make_variant(site, cheaper, compression.get());
+  if (!alike(compression->first, next->first) || !alike(compression->sums, next->sums))
+    compression->cheaper = std::move(next);
+  return compression;
+}
+
+}  // namespace
+
+std::shared_ptr<SiteCompression> make_site_compression(Site site, const SiteRule& rule) {
+  if (rule.codec.codec == "identity" && !rule.has_sum_codec) return nullptr;
+  return make_variant(site, rule, nullptr);
+}
+
+const SiteCompression& variant_of(const SiteCompression& compression, int variant) {
+  const SiteCompression* it = &compression;
+  for (; variant > 0 && it->cheaper != nullptr; --variant) it = it->cheaper.get();
+  return *it;
+}
+
+int variants(const SiteCompression& compression) {
+  return 1 + (compression.cheaper != nullptr ? variants(*compression.cheaper) : 0);
+}
+
+namespace {
+
+SiteCompression compression_further(const SiteCompression& compression) {
+  SiteCompression further = compression;
+  further.first = compression.sums;
+  further.rounds = nullptr;
+  if (compression.cheaper != nullptr)
+    further.cheaper = std::make_shared<SiteCompression>(compression_further(*compression.cheaper));
+  return further;
+}
+
+}  // namespace
+
+std::shared_ptr<SiteCompression> further_compression(const std::shared_ptr<SiteCompression>& compression) {
+  if (compression == nullptr || !compression->rule.has_sum_codec) return compression;
+  return std::make_shared<SiteCompression>(compression_further(*compression));
+}
+
+SlotStates states_of(const SiteCompression& compression, std::span<const MatrixShape> matrices, ChannelUse use) {
+  const bool summed = use == ChannelUse::kScatter || use == ChannelUse::kAllReduce;
+  SlotStates states;
+  if (compression.rounds != nullptr && summed) {
+    // Without a matrix a matrix codec sends the elements as they are.
+    states.rounds = !compression.rounds->traits().matrices || !matrices.empty();
+    return states;
+  }
+  const bool second = use == ChannelUse::kAllReduce || compression.rule.algorithm == RuleAlgorithm::kTwoLevel;
+  states.first = compression.first != nullptr && compression.first->traits().stateful;
+  states.sums = summed && second && compression.sums != nullptr && compression.sums->traits().stateful;
+  return states;
+}
+
+int64_t state_bytes(const SiteCompression& compression, std::span<const MatrixShape> matrices, int64_t count,
+                    ChannelUse use) {
+  if (count == 0) return 0;
+  const SlotStates states = states_of(compression, matrices, use);
+  int64_t bytes = 0;
+  if (states.rounds) {
+    bytes += compression.rounds->make_state(count, matrices)->bytes();
+    const bool kept = compression.rule.residual.kind != ResidualKind::kNone;
+    if (kept)
+      bytes +=
+          residual_bytes({.kind = ResidualKind::kErrorFeedback, .on_skip = compression.rule.residual.on_skip}, count);
+  }
+  if (states.first) bytes += compression.first->state_bytes(count, matrices);
+  if (states.sums) bytes += compression.sums->state_bytes(count, matrices);
+  return bytes;
+}
+
+namespace {
+
+// A matrix codec: whether factors and what travels beside them are fewer numbers than the message.
+bool thinner(const RoundCodec& rounds, const MessageKey& key, int64_t count) {
+  if (key.matrices.empty()) return false;
+  int64_t numbers = 0;
+  for (int r = 0; r < rounds.rounds(); ++r) numbers += rounds.bound(r, count, key.matrices);
+  return numbers < count;
+}
+
+}  // namespace
+
+bool is_coded(const SiteCompression& compression, int64_t step, const MessageKey& key, int64_t count, DType dtype,
+              bool summed) {
+  if (!key.coded || count == 0 || step < compression.rule.warmup_steps) return false;
+  if (count * static_cast<int64_t>(size_of(dtype)) < compression.rule.min_bytes) return false;
+  if (summed && compression.rounds != nullptr)
+    return !compression.rounds->traits().matrices || thinner(*compression.rounds, key, count);
+  return compression.first != nullptr && compression.first->shrinks(count, dtype);
+}
+
+void SitePrice::add(int64_t sent, int64_t plain, bool is_exact) {
+  if (sent == 0) return;
+  bytes += sent;
+  plain_bytes += plain;
+  ++operations;
+  exact = exact && is_exact;
+}
+
+void ChannelStates::settle(bool applied) {
+  for (auto& [number, slot] : slots_) {
+    for (CompressionState* state : {slot.first.get(), slot.sums.get(), slot.rounds.get()}) {
+      if (state == nullptr) continue;
+      applied ? state->commit() : state->roll_back();
+    }
+    if (slot.round_residual) applied ? slot.round_residual->commit() : slot.round_residual->roll_back();
+  }
+}
+
+void ChannelStates::visit(StateVisitor& visitor) {
+  for (auto& [number, slot] : slots_) {
+    const std::string prefix = "coding/" + name_ + "/" + std::to_string(number) + "/";
+    if (slot.first) slot.first->visit(visitor, prefix + "first/");
+    if (slot.sums) slot.sums->visit(visitor, prefix + "sums/");
+    if (slot.rounds) slot.rounds->visit(visitor, prefix + "rounds/");
+    if (slot.round_residual) {
+      const int64_t n = slot.round_residual->count();
+      visitor.tensor(
+          GlobalSlice::whole(prefix + "residual", 1, n, View(slot.round_residual->settled(), DType::f32, {n})));
+    }
+  }
+}
+
+int64_t ChannelStates::bytes() const {
+  int64_t total = 0;
+  for (const auto& [number, slot] : slots_) {
+    for (const CompressionState* state : {slot.first.get(), slot.sums.get(), slot.rounds.get()})
+      total += state != nullptr ? state->bytes() : 0;
+    if (slot.round_residual) total += slot.round_residual->bytes();
+  }
+  return total;
+}
+
+}  // namespace thinwire

@@ -6,6 +6,7 @@
 
 #include "engine/base/core/check.h"
 #include "parallel/collective/coded.h"
+#include "parallel/collective/pieces.h"
 #include "parallel/collective/tuning.h"
 #include "parallel/collective/two_level.h"
 #include "parallel/wire/host_staging.h"
@@ -13,26 +14,24 @@
 namespace thinwire {
 namespace {
 
-// This rank's range of `whole` from values of another dtype; where nothing is coded a gather moves bits.
-void convert(View from, View to) {
-  TW_CHECK(from.count() == to.count());
-  const auto each = [&](auto store) {
-    const float* x = from.as<float>();
-    for (int64_t i = 0; i < from.count(); ++i) store(i, x[i]);
-  };
-  if (to.dtype == DType::bf16)
-    each([out = to.as<Bf16>()](int64_t i, float v) { out[i] = to_bf16(v); });
-  else if (to.dtype == DType::f16)
-    each([out = to.as<Fp16>()](int64_t i, float v) { out[i] = to_fp16(v); });
-  else
-    each([out = to.as<float>()](int64_t i, float v) { out[i] = v; });
-}
-
-bool framed(const Coder* coder) {
-  return coder != nullptr && coder->traits().framed;
+// A matrix codec: whether factors and what travels beside them are fewer numbers than the message.
+bool thinner(const RoundCodec& rounds, const MessageKey& key, int64_t count) {
+  if (key.matrices.empty()) return false;
+  int64_t numbers = 0;
+  for (int r = 0; r < rounds.rounds(); ++r) numbers += rounds.bound(r, count, key.matrices);
+  return numbers < count;
 }
 
 }  // namespace
+
+bool is_coded(const SiteCompression& compression, int64_t step, const MessageKey& key, int64_t count, DType dtype,
+              bool summed) {
+  if (!key.coded || count == 0 || step < compression.rule.warmup_steps) return false;
+  if (count * static_cast<int64_t>(size_of(dtype)) < compression.rule.min_bytes) return false;
+  if (summed && compression.rounds != nullptr)
+    return !compression.rounds->traits().matrices || thinner(*compression.rounds, key, count);
+  return compression.first != nullptr && compression.first->shrinks(count, dtype);
+}
 
 Channel::Channel(std::unique_ptr<Communicator> communicator, std::shared_ptr<const SiteCompression> compression,
                  const CompressionClock* clock, SiteCounters* counters, std::shared_ptr<ChannelStates> states,
@@ -173,7 +172,7 @@ Task Channel::all_reduce_task(View data, ReduceKind kind, const MessageKey& key)
   const CodedCall first = call(compression.first.get(), key, msg, slot, slot.first),
                   back = call(compression.sums.get(), key, msg, slot, slot.sums);
   const RuleAlgorithm way = way_of(compression);
-  return carry(plain, !framed(first.coder) && !framed(back.coder), [&](const GroupLane& lane) {
+  return carry(plain, !is_framed(first.coder) && !is_framed(back.coder), [&](const GroupLane& lane) {
     // The hop between nodes and the way back pack different elements: they share a state.
     if (way == RuleAlgorithm::kTwoLevel) return coded_two_level_all_reduce(lane, first, back, back, data);
     if (way == RuleAlgorithm::kRing) return coded_ring_all_reduce(lane, first, back, data);
@@ -203,7 +202,7 @@ Task Channel::reduce_scatter_task(View whole, std::span<const int64_t> bounds, V
   const CodedCall first = call(compression.first.get(), key, msg, slot, slot.first);
   CodedCall inter;
   if (way == RuleAlgorithm::kTwoLevel) inter = call(compression.sums.get(), key, msg, slot, slot.sums);
-  return carry(plain, !framed(first.coder) && !framed(inter.coder), [&](const GroupLane& lane) {
+  return carry(plain, !is_framed(first.coder) && !is_framed(inter.coder), [&](const GroupLane& lane) {
     Bounds kept(lane.pool(), bounds);
     if (way == RuleAlgorithm::kTwoLevel)
       return coded_two_level_reduce_scatter(lane, first, inter, whole, std::move(kept), out, accumulate);
@@ -229,7 +228,7 @@ Task Channel::all_gather_task(View mine, View whole, std::span<const int64_t> bo
   ChannelStates::Slot& slot = open_slot(key, whole.count(), whole.rank > 1 ? whole.rows() : 0);
   const CodedCall first = call(compression.first.get(), key, next_message(key, slot), slot, slot.first);
   const RuleAlgorithm way = way_of(compression);
-  return carry(plain, !framed(first.coder), [&](const GroupLane& lane) {
+  return carry(plain, !is_framed(first.coder), [&](const GroupLane& lane) {
     Bounds kept(lane.pool(), bounds);
     return way == RuleAlgorithm::kTwoLevel ? coded_two_level_all_gather(lane, first, mine, whole, std::move(kept))
                                            : coded_all_gather(lane, first, mine, whole, std::move(kept));
@@ -298,7 +297,7 @@ Ticket Channel::send(View data, int peer, Stream& stream, const MessageKey& key)
   CodedCall coded = call(compression_of(key).first.get(), key, next_message(key, slot), slot, slot.first);
   if (price_ != nullptr) {
     const auto verb = [&](const GroupLane& lane) { return coded_send(lane, coded, data, peer); };
-    return communicator_->start(carry(plain, !framed(coded.coder), verb), "send", bytes, peer);
+    return communicator_->start(carry(plain, !is_framed(coded.coder), verb), "send", bytes, peer);
   }
   if (coded.state != nullptr) coded.packing = &communicator_->packing(key.slot);
   return communicator_->start(coded_send(communicator_->lane_to(peer), coded, data, peer), "send", bytes, peer);

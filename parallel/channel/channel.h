@@ -16,6 +16,11 @@ namespace thinwire {
 struct CodedCall;
 struct RoundCall;
 
+// Whether a message of `count` elements is coded in step `step`.
+// summed: rounds carry it, if the rule has any (and matrices to work on); what is not summed needs a codec of its own.
+bool is_coded(const SiteCompression& compression, int64_t step, const MessageKey& key, int64_t count, DType dtype,
+              bool summed);
+
 // An empty channel stands for a group of one rank: every verb is finished at once and moves nothing
 // (send and receive have no peer, and are a CHECK).
 class Channel {

@@ -110,27 +110,6 @@ int64_t state_bytes(const SiteCompression& compression, std::span<const MatrixSh
   return bytes;
 }
 
-namespace {
-
-// A matrix codec: whether factors and what travels beside them are fewer numbers than the message.
-bool thinner(const RoundCodec& rounds, const MessageKey& key, int64_t count) {
-  if (key.matrices.empty()) return false;
-  int64_t numbers = 0;
-  for (int r = 0; r < rounds.rounds(); ++r) numbers += rounds.bound(r, count, key.matrices);
-  return numbers < count;
-}
-
-}  // namespace
-
-bool is_coded(const SiteCompression& compression, int64_t step, const MessageKey& key, int64_t count, DType dtype,
-              bool summed) {
-  if (!key.coded || count == 0 || step < compression.rule.warmup_steps) return false;
-  if (count * static_cast<int64_t>(size_of(dtype)) < compression.rule.min_bytes) return false;
-  if (summed && compression.rounds != nullptr)
-    return !compression.rounds->traits().matrices || thinner(*compression.rounds, key, count);
-  return compression.first != nullptr && compression.first->shrinks(count, dtype);
-}
-
 void SitePrice::add(int64_t sent, int64_t plain, bool is_exact) {
   if (sent == 0) return;
   bytes += sent;

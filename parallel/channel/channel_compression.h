@@ -86,11 +86,6 @@ struct MessageKey {
   bool awaited = false;  // nothing is there to compute while it travels: its shortest codes, never cheaper ones
 };
 
-// Whether a message of `count` elements is coded in step `step`.
-// summed: rounds carry it, if the rule has any (and matrices to work on); what is not summed needs a codec of its own.
-bool is_coded(const SiteCompression& compression, int64_t step, const MessageKey& key, int64_t count, DType dtype,
-              bool summed);
-
 // States of a channel by slot. Channels share them with the mesh, which settles and saves them.
 class ChannelStates {
  public:

@@ -95,28 +95,8 @@ struct RoundCall {
 Task rounds_all_reduce(GroupLane lane, RoundCall call, View data);
 Task rounds_reduce_scatter(GroupLane lane, RoundCall call, View whole, Bounds bounds, View out, bool accumulate);
 
-// Bytes that member `me` hands to the transport, exactly (framed codecs: at most). For the wire law and --dry-run.
-int64_t coded_reduce_scatter_bytes(const Coder& coder, const CommTuning& tuning, int me,
-                                   std::span<const int64_t> bounds, DType dtype);
-int64_t coded_all_gather_bytes(const Coder& coder, const CommTuning& tuning, int me, std::span<const int64_t> bounds,
-                               DType dtype);
-int64_t coded_all_reduce_bytes(const Coder& scatter, const Coder* gather, const CommTuning& tuning, int members, int me,
-                               int64_t count, DType dtype);
-// Two levels and rings; nullptr: uncoded.
-int64_t coded_ring_reduce_scatter_bytes(const Coder& coder, const CommTuning& tuning, int me,
-                                        std::span<const int64_t> bounds, DType dtype);
-int64_t coded_ring_all_reduce_bytes(const Coder& coder, const Coder* gather, const CommTuning& tuning, int members,
-                                    int me, int64_t count, DType dtype);
-int64_t coded_two_level_reduce_scatter_bytes(const Coder* intra, const Coder* inter, const CommTuning& tuning,
-                                             const NodeGrid& grid, int me, std::span<const int64_t> bounds,
-                                             DType dtype);
-int64_t coded_two_level_all_gather_bytes(const Coder* coder, const CommTuning& tuning, const NodeGrid& grid, int me,
-                                         std::span<const int64_t> bounds, DType dtype);
-int64_t coded_two_level_all_reduce_bytes(const Coder* intra, const Coder* inter, const Coder* gather,
-                                         const CommTuning& tuning, const NodeGrid& grid, int me, int64_t count,
-                                         DType dtype);
-int64_t coded_message_bytes(const Coder& coder, const CommTuning& tuning, int64_t count, DType dtype);
-// nodes: of each member; empty: all on one.
+// Bytes that member `me` hands to the transport, exactly (framed codecs: at most). nodes: of each member; empty: all on
+// one.
 int64_t rounds_all_reduce_bytes(const RoundCodec& codec, const CommTuning& tuning, std::span<const int> nodes,
                                 int members, int me, int64_t count, std::span<const MatrixShape> matrices);
 

@@ -1,6 +1,5 @@
 // Codecs whose payloads add up: each round is a plain reduction of its payload.
 #include "parallel/collective/coded.h"
-#include "parallel/collective/coded_chunks.h"
 #include "parallel/collective/rank_sum.h"
 #include "parallel/collective/route_run.h"
 #include "parallel/collective/tuning.h"
@@ -128,6 +127,22 @@ Task rounds_reduce_scatter(GroupLane lane, RoundCall call, View whole, Bounds bo
   const CounterScope tally(lane, call.counters, logical);
   Task task = perform(lane, call, whole, &bounds, out, accumulate);
   co_await task;
+}
+
+int64_t rounds_all_reduce_bytes(const RoundCodec& codec, const CommTuning& tuning, std::span<const int> nodes,
+                                int members, int me, int64_t count, std::span<const MatrixShape> matrices) {
+  Msg msg;
+  msg.matrices = matrices;
+  msg.ranks = members;
+  msg.rank = me;
+  const std::unique_ptr<CompressionState> state = codec.make_state(count, matrices);
+  int64_t bytes = 0;
+  for (int r = 0; r < codec.rounds(); ++r) {
+    const Round round = codec.round(r, msg, count, *state);
+    bytes += all_reduce_bytes(tuning, nodes, members, me, codec.bound(r, count, matrices),
+                              static_cast<int64_t>(size_of(round.dtype)), kind_of(round.reduction));
+  }
+  return bytes;
 }
 
 }  // namespace thinwire

@@ -1,12 +1,28 @@
-// The executor of routes.
+// The executor of routes: pieces, their coders and the windows of payloads that are under way.
 #include "parallel/collective/route_run.h"
 
 #include <algorithm>
+#include <bit>
 #include <optional>
+#include <string>
 
+#include "engine/base/core/error.h"
 #include "parallel/collective/rank_sum.h"
 
 namespace thinwire {
+
+CounterScope::CounterScope(GroupLane& lane, WireCounters* logical_to, int64_t logical_bytes)
+    : wire_to_(lane.counters), logical_to_(logical_to), logical_bytes_(logical_bytes) {
+  lane.counters = &own_;
+}
+
+CounterScope::~CounterScope() {
+  if (wire_to_ != nullptr) {
+    wire_to_->wire_bytes += own_.wire_bytes;
+    wire_to_->messages += own_.messages;
+  }
+  if (logical_to_ != nullptr) logical_to_->logical_bytes += logical_bytes_;
+}
 
 RouteRun::RouteRun(const GroupLane& lane, int64_t stops, const CodedCall& call, DType dtype, int64_t chunk)
     : calls{call, call},
@@ -38,6 +54,246 @@ void RouteRun::add(const Stop& stop) {
 }
 
 namespace {
+
+static_assert(std::endian::native == std::endian::little, "lengths travel little endian");
+constexpr const char* kBadLength = "its length is beyond what the codec can write, or 0";
+
+size_t rounded(size_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
+// A CodedCall on the members of a lane.
+class PieceCoder {
+ public:
+  PieceCoder(const GroupLane& lane, const CodedCall& call)
+      : lane_(lane),
+        call_(call),
+        exact_(call.coder != nullptr && call.coder->traits().lossless),
+        sources_(lane.pool(), call.coder == nullptr || exact_ ? std::max(2, lane.size()) : 0) {
+    if (call_.stats == nullptr) call_.stats = &unread_;
+    call_.msg.ranks = lane.size();
+  }
+  bool plain() const { return call_.coder == nullptr; }
+  bool framed() const { return is_framed(call_.coder); }
+  size_t bytes(int64_t count, DType dtype) const { return payload_bytes(call_.coder, count, dtype); }
+
+  // in: elements from `first` on of the lane's message. Not for plain calls. Returns the payload's length. own: where
+  // the packer, too, gets what the others decode; complete once absorb_own() was called.
+  size_t pack(View in, View reference, int64_t first, char* out, View own = View()) {
+    Msg msg = call_.msg;
+    msg.first = first;
+    msg.rank = lane_.me;
+    const size_t bound = bytes(in.count(), in.dtype);
+    const std::span<std::byte> room(reinterpret_cast<std::byte*>(out), bound);
+    if (!call_.coder->keeps_decoded(msg)) own = View();
+    const size_t length = call_.coder->pack(msg, in, reference, room, call_.state, *call_.stats, own);
+    TW_CHECK(framed() ? length <= bound : length == bound, call_.coder->name(), " packed ", in.count(),
+             " elements into ", length, " bytes where ", bound, " were promised");
+    return length;
+  }
+  void absorb_own(const char* payload, size_t bytes, DType dtype, View own, int64_t first, int64_t k) {
+    if (!call_.coder->keeps_decoded(call_.msg)) absorb_one(payload, bytes, lane_.me, dtype, own, first, k);
+  }
+  // out = or += the sum of the shares, in their order; k: number of the piece, for messages. dtype: of what was packed,
+  // and of raw shares, which are all that plain calls have. `out` is not one of the raw shares.
+  void absorb(std::span<const Share> shares, DType dtype, View out, bool accumulate, int64_t first, int64_t k) {
+    Msg msg = call_.msg;
+    msg.first = first;
+    if (!plain() && !exact_) return decode_sum(msg, shares, out, accumulate, k);
+    const int64_t count = out.count();
+    const auto stride = static_cast<int64_t>(rounded(static_cast<size_t>(count) * size_of(dtype)));
+    const Scratch<char> decoded(lane_.pool(), plain() ? 0 : stride * static_cast<int64_t>(shares.size()));
+    for (size_t i = 0; i < shares.size(); ++i) {
+      const void* elements = shares[i].raw.data;
+      if (!shares[i].raw) {
+        const View part(decoded.data() + static_cast<int64_t>(i) * stride, dtype, {count});
+        decode_sum(msg, shares.subspan(i, 1), part, false, k);
+        elements = part.data;
+      }
+      sources_[static_cast<int64_t>(i)] = elements;
+    }
+    combine_in_rank_order(call_.kind, dtype, sources_.data(), static_cast<int>(shares.size()), out.dtype, out.data,
+                          count, accumulate);
+  }
+  // One payload as it came.
+  void absorb_one(const char* payload, size_t bytes, int member, DType dtype, View out, int64_t first, int64_t k) {
+    const Share one = share(payload, bytes, member, dtype, out.count());
+    if (plain()) return convert(one.raw, out);
+    Msg msg = call_.msg;
+    msg.first = first;
+    if (!exact_ || out.dtype == dtype) return decode_sum(msg, {&one, 1}, out, false, k);
+    const Scratch<char> decoded(lane_.pool(), out.count() * static_cast<int64_t>(size_of(dtype)));
+    const View part(decoded.data(), dtype, {out.count()});
+    decode_sum(msg, {&one, 1}, part, false, k);
+    convert(part, out);
+  }
+  Share share(const char* payload, size_t bytes, int member, DType dtype, int64_t count) const {
+    Share share;
+    share.rank = member;
+    if (plain()) {
+      share.raw = View(const_cast<char*>(payload), dtype, {count});
+    } else {
+      share.payload = {reinterpret_cast<const std::byte*>(payload), bytes};
+    }
+    return share;
+  }
+  [[noreturn]] void bad_payload(int member, int64_t k, const char* what) const {
+    const std::string peer = member < 0 ? std::string("a peer") : "rank " + std::to_string(lane_.world_rank(member));
+    throw_bad_data(peer + " sent a bad payload at site " + std::string(name_of(call_.site)) + ", chunk " +
+                   std::to_string(k) + " of its message: " + what +
+                   "; the data was damaged on the way, or the ranks run different versions or rules");
+  }
+
+ private:
+  void decode_sum(const Msg& msg, std::span<const Share> shares, View out, bool accumulate, int64_t k) {
+    Msg named = msg;
+    named.rank = shares[0].rank;
+    try {
+      call_.coder->absorb(named, shares, out, accumulate, *call_.stats);
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kBadData) throw;
+      bad_payload(culprit(msg, shares, out.count()), k, error.what());
+    }
+  }
+  // Only one payload of a sum need be bad: each is tried alone. -1: all are good by themselves.
+  int culprit(const Msg& msg, std::span<const Share> shares, int64_t count) const {
+    if (shares.size() == 1) return shares[0].rank;
+    const Scratch<float> nowhere(lane_.pool(), count);
+    const View out(nowhere.data(), DType::f32, {count});
+    for (const Share& s : shares) {
+      if (s.payload.empty()) continue;
+      CompressionStats unread;
+      Msg alone = msg;
+      alone.rank = s.rank;
+      try {
+        call_.coder->absorb(alone, {&s, 1}, out, false, unread);
+      } catch (const Error&) {
+        return s.rank;
+      }
+    }
+    return -1;
+  }
+  GroupLane lane_;
+  CodedCall call_;
+  bool exact_;  // lossless: payloads become elements again, which are summed as plain ones are
+  CompressionStats unread_;
+  Scratch<const void*> sources_;
+};
+
+// Payloads on their way out: `exchanges` (at most kInFlight) groups of `group` slots of `places` buffers. Before the
+// first of a group is used again, departures() of it are awaited. Framed lengths travel under `length_tag`.
+class Outbox {
+ public:
+  Outbox(const GroupLane& lane, int places, size_t longest, bool framed, int tag, int length_tag, int exchanges,
+         int64_t group)
+      : framed_(framed),
+        tag_(tag),
+        length_tag_(length_tag),
+        places_(places),
+        count_(exchanges),
+        group_(group),
+        stride_(rounded(longest)),
+        space_(lane.pool(), static_cast<int64_t>(stride_) * places * exchanges * group),
+        lengths_(lane.pool(), framed ? places * exchanges * group : 0),
+        exchanges_{Exchange(lane), Exchange(lane), Exchange(lane)} {
+    std::fill_n(lengths_.data(), lengths_.count(), ~uint64_t{0});
+  }
+  char* of(int64_t k, int place) const { return space_.data() + static_cast<size_t>(buffer(k, place)) * stride_; }
+  Exchange& departures(int64_t k) { return exchanges_[k / group_ % count_]; }
+  // bytes at `data`, which is of(k, place) or memory of the caller's that lives as long.
+  void send(int64_t k, int place, const char* data, size_t bytes, int world_rank) {
+    Exchange& exchange = departures(k);
+    if (framed_) {
+      uint64_t& length = lengths_[buffer(k, place)];
+      // Several peers may get one payload: what the first of them reads already is not written again.
+      if (length != bytes) length = bytes;
+      exchange.send(&length, kLengthBytes, world_rank, length_tag_);
+    }
+    for (size_t first = 0; first < bytes; first += kLargestMessage)
+      exchange.send(data + first, std::min(kLargestMessage, bytes - first), world_rank, tag_);
+  }
+
+ private:
+  int64_t buffer(int64_t k, int place) const { return k % (count_ * group_) * places_ + place; }
+  bool framed_;
+  int tag_, length_tag_, places_, count_;
+  int64_t group_;
+  size_t stride_;
+  Scratch<char> space_;
+  Scratch<uint64_t> lengths_;
+  Exchange exchanges_[kInFlight];
+};
+
+// Payloads on their way in: `slots` (at least `ahead`) of `places` buffers. For each piece k: clear(), expect() every
+// payload, await lengths(k), follow(k), await arrivals(k). Posted for `ahead` pieces at most; above kMostAhead some are
+// awaited together.
+class Inbox {
+ public:
+  Inbox(const GroupLane& lane, int places, size_t longest, bool framed, int tag, int length_tag, int ahead,
+        int64_t slots)
+      : framed_(framed),
+        tag_(tag),
+        length_tag_(length_tag),
+        places_(places),
+        waits_(std::min(ahead, kMostAhead)),
+        slots_(slots),
+        stride_(rounded(longest)),
+        space_(lane.pool(), static_cast<int64_t>(stride_) * places * slots),
+        entries_(lane.pool(), places * slots),
+        lengths_in_{Exchange(lane), Exchange(lane), Exchange(lane), Exchange(lane)},
+        payloads_in_{Exchange(lane), Exchange(lane), Exchange(lane), Exchange(lane)} {}
+  void clear(int64_t k) {
+    for (int place = 0; place < places_; ++place) entry(k, place) = {nullptr, 0, 0, -1};
+  }
+  // bytes: of the payload, or its bound. where: where it goes, nullptr: here.
+  void expect(int64_t k, int place, size_t bytes, int world_rank, char* where = nullptr) {
+    Entry& e = entry(k, place);
+    char* const here = space_.data() + static_cast<size_t>(k % slots_ * places_ + place) * stride_;
+    e = {where != nullptr ? where : here, bytes, bytes, world_rank};
+    if (framed_) {
+      lengths(k).receive(&e.length, kLengthBytes, world_rank, length_tag_);
+    } else {
+      post(k, e);
+    }
+  }
+  Exchange& lengths(int64_t k) { return lengths_in_[k % waits_]; }
+  // Framed payloads are posted now that their lengths are known. Returns the place of one that is too long, or -1.
+  int follow(int64_t k) {
+    if (!framed_) return -1;
+    for (int place = 0; place < places_; ++place) {
+      const Entry& e = entry(k, place);
+      if (e.peer < 0) continue;
+      if (e.length == 0 || e.length > e.bound) return place;
+      post(k, e);
+    }
+    return -1;
+  }
+  Exchange& arrivals(int64_t k) { return payloads_in_[k % waits_]; }
+  const char* data(int64_t k, int place) const { return entry(k, place).where; }
+  size_t bytes(int64_t k, int place) const { return static_cast<size_t>(entry(k, place).length); }
+
+ private:
+  struct Entry {
+    char* where;
+    size_t bound;
+    uint64_t length;
+    int peer;
+  };
+  Entry& entry(int64_t k, int place) const { return entries_[k % slots_ * places_ + place]; }
+  void post(int64_t k, const Entry& e) {
+    for (size_t first = 0; first < e.length; first += kLargestMessage)
+      arrivals(k).receive(e.where + first, std::min<size_t>(kLargestMessage, e.length - first), e.peer, tag_);
+  }
+  bool framed_;
+  int tag_, length_tag_, places_, waits_;
+  int64_t slots_;
+  size_t stride_;
+  Scratch<char> space_;
+  Scratch<Entry> entries_;
+  Exchange lengths_in_[kMostAhead], payloads_in_[kMostAhead];
+};
+
+// --- the run ----------------------------------------------------------------------
 
 // Buffers and compressions of a run. Lives in the frame of run_route().
 class Runner {
@@ -197,10 +453,10 @@ class Runner {
 
   // result: where this rank, too, gets what the others decode; before that, with value difference, what they hold.
   void pack_and_send(const Stop& stop, int call, int64_t t, int64_t u, View part, View result) {
-    const CodedCall& call = run_.calls[call];
+    const CodedCall& coded = run_.calls[call];
     char* const room = out_[stop.out_flow]->of(u, stop.place);
     const int64_t first = first_at(stop, t);
-    const size_t bytes = coder(call).pack(part, call.coder->value_difference() ? result : View(), first, room, result);
+    const size_t bytes = coder(call).pack(part, coded.coder->value_difference() ? result : View(), first, room, result);
     send(stop, u, room, bytes);
     if (result) coder(call).absorb_own(room, bytes, part.dtype, result, first, t - stop.start);
   }

@@ -7,10 +7,13 @@
 
 #include <functional>
 
-#include "parallel/collective/coded_chunks.h"
+#include "parallel/collective/pieces.h"
 #include "parallel/collective/route.h"
 
 namespace thinwire {
+
+inline constexpr int kInFlight = 3;   // pieces under way per peer: one travels, one is packed, one is absorbed
+inline constexpr int kMostAhead = 4;  // receives posted ahead, usually: what comes before is copied once more
 
 // The window of a flow.
 struct RouteFlow {
@@ -58,6 +61,20 @@ class RouteRun final : public RouteSink {
 };
 
 Task run_route(GroupLane lane, RouteRun run);
+
+// Counts what a coded operation sends apart from what it would have sent: hangs itself into the lane, and tells both to
+// their counters when the operation ends. Declared before anything that sends.
+class CounterScope {
+ public:
+  CounterScope(GroupLane& lane, WireCounters* logical_to, int64_t logical_bytes);
+  CounterScope(const CounterScope&) = delete;
+  CounterScope& operator=(const CounterScope&) = delete;
+  ~CounterScope();
+
+ private:
+  WireCounters own_, *wire_to_, *logical_to_;
+  int64_t logical_bytes_;
+};
 
 inline RouteGroup group_of(const GroupLane& lane, const Bounds& bounds) {
   return {lane.me, {bounds.data(), static_cast<size_t>(lane.size()) + 1}};

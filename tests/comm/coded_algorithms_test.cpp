@@ -10,6 +10,7 @@
 #include "compression/residual.h"
 #include "parallel/collective/coded.h"
 #include "tests/comm/between.h"
+#include "tests/comm/coded_bytes.h"
 #include "tests/comm/coded_codecs.h"
 
 namespace thinwire::coded_algorithms_test {

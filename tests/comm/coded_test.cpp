@@ -7,6 +7,7 @@
 
 #include "parallel/collective/collectives.h"
 #include "tests/comm/allocation_count.h"
+#include "tests/comm/coded_bytes.h"
 #include "tests/comm/coded_codecs.h"
 
 namespace thinwire::coded_test {

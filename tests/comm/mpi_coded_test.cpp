@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "parallel/wire/transport.h"
+#include "tests/comm/coded_bytes.h"
 #include "tests/comm/coded_codecs.h"
 
 namespace thinwire {

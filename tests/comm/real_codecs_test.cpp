@@ -8,7 +8,8 @@
 #include <mutex>
 
 #include "compression/residual.h"
-#include "parallel/collective/coded_chunks.h"
+#include "parallel/collective/pieces.h"
+#include "tests/comm/coded_bytes.h"
 #include "tests/comm/coded_codecs.h"
 
 namespace thinwire::real_codecs_test {

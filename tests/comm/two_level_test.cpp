@@ -6,7 +6,7 @@
 #include <cmath>
 #include <mutex>
 
-#include "parallel/collective/coded_chunks.h"
+#include "parallel/collective/pieces.h"
 #include "parallel/collective/tuning.h"
 #include "tests/comm/local_group.h"
 

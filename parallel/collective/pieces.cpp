@@ -1,0 +1,92 @@
+// How slices are cut into pieces, and elements converted.
+#include "parallel/collective/pieces.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "engine/base/core/check.h"
+
+namespace thinwire {
+
+int64_t common_unit(const Coder* a, const Coder* b, const Coder* c) {
+  int64_t unit = kVector;
+  for (const Coder* coder : {a, b, c})
+    if (coder != nullptr) unit = std::lcm(unit, coder->cut_unit());
+  return unit;
+}
+
+Bounds part_bounds(BlockPool& pool, int64_t count, int parts, int64_t unit) {
+  Bounds bounds(pool, parts + 1);
+  for (int r = 0; r <= parts; ++r) bounds[r] = part_bound(count, parts, r, unit);
+  return bounds;
+}
+
+int64_t chunk_of(const CommTuning& tuning, DType dtype, const Coder* first, const Coder* second) {
+  for (const Coder* coder : {first, second})
+    if (coder != nullptr && coder->granule() == 0) return kUncut;
+  const int64_t unit = common_unit(first, second);
+  return std::max(unit, tuning.chunk_bytes / static_cast<int64_t>(size_of(dtype)) / unit * unit);
+}
+
+DType sum_dtype(const Coder* coder, DType dtype) {
+  return coder == nullptr || coder->traits().lossless ? dtype : DType::f32;
+}
+
+bool is_framed(const Coder* coder) {
+  return coder != nullptr && coder->traits().framed;
+}
+
+size_t payload_bytes(const Coder* coder, int64_t count, DType dtype) {
+  if (count == 0) return 0;
+  return coder == nullptr ? static_cast<size_t>(count) * size_of(dtype) : coder->wire_bytes(count, dtype);
+}
+
+int64_t slice_bytes(const Coder* coder, int64_t chunk, int64_t count, DType dtype) {
+  const int64_t pieces = pieces_of(count, chunk);
+  if (pieces == 0) return 0;
+  const int64_t last = count - (pieces - 1) * chunk;
+  int64_t bytes = static_cast<int64_t>(payload_bytes(coder, last, dtype));
+  if (pieces > 1) bytes += (pieces - 1) * static_cast<int64_t>(payload_bytes(coder, chunk, dtype));
+  return bytes + (is_framed(coder) ? pieces * static_cast<int64_t>(kLengthBytes) : 0);
+}
+
+namespace {
+
+template <typename From, typename To>
+void convert_elements(const From* from, To* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) to[i] = from_float<To>(to_float(from[i]));
+}
+
+template <typename From>
+void convert_from(View from, View to) {
+  const From* elements = from.as<From>();
+  switch (to.dtype) {
+    case DType::f32:
+      return convert_elements(elements, to.as<float>(), from.count());
+    case DType::bf16:
+      return convert_elements(elements, to.as<Bf16>(), from.count());
+    default:
+      return convert_elements(elements, to.as<Fp16>(), from.count());
+  }
+}
+
+}  // namespace
+
+void convert(View from, View to) {
+  TW_CHECK(from.count() == to.count());
+  if (from.dtype == to.dtype) {
+    if (from.data != to.data && from.bytes() > 0) std::memmove(to.data, from.data, from.bytes());
+    return;
+  }
+  switch (from.dtype) {
+    case DType::f32:
+      return convert_from<float>(from, to);
+    case DType::bf16:
+      return convert_from<Bf16>(from, to);
+    default:
+      return convert_from<Fp16>(from, to);
+  }
+}
+
+}  // namespace thinwire

@@ -1,0 +1,103 @@
+// The bytes that compressed verbs make a rank send, by rehearsal, for comparison with what is counted. nullptr:
+// uncoded.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "parallel/collective/coded.h"
+#include "parallel/collective/tuning.h"
+
+namespace thinwire {
+
+inline CodedCall call_of(const Coder* coder) {
+  CodedCall call;
+  call.coder = coder;
+  return call;
+}
+
+// A verb on slices: verb(lane, whole, bounds).
+template <typename Verb>
+int64_t of_slices(const CommTuning& tuning, std::span<const int> nodes, int me, std::span<const int64_t> bounds,
+                  DType dtype, const Verb& verb) {
+  return rehearsed_bytes(tuning, nodes, static_cast<int>(bounds.size()) - 1, me, [&](const GroupLane& lane) {
+    return verb(lane, nowhere(dtype, bounds.back()), Bounds(lane.pool(), bounds));
+  });
+}
+
+inline View slice_at(View whole, std::span<const int64_t> bounds, int me) {
+  const auto m = static_cast<size_t>(me);
+  return whole.element_range(bounds[m], bounds[m + 1] - bounds[m]);
+}
+
+inline std::vector<int> nodes_of(const NodeGrid& grid) {
+  std::vector<int> nodes;
+  for (int r = 0; r < grid.nodes * grid.local; ++r) nodes.push_back(r / grid.local);
+  return nodes;
+}
+
+inline int64_t coded_message_bytes(const Coder& coder, const CommTuning& tuning, int64_t count, DType dtype) {
+  return rehearsed_bytes(tuning, {}, 2, 0, [&](const GroupLane& lane) {
+    return coded_send(lane, call_of(&coder), nowhere(dtype, count), 1);
+  });
+}
+
+inline int64_t coded_reduce_scatter_bytes(const Coder& coder, const CommTuning& tuning, int me,
+                                          std::span<const int64_t> bounds, DType dtype) {
+  return of_slices(tuning, {}, me, bounds, dtype, [&](const GroupLane& lane, View whole, Bounds own) {
+    return coded_reduce_scatter(lane, call_of(&coder), whole, std::move(own), whole, false);
+  });
+}
+
+inline int64_t coded_all_gather_bytes(const Coder& coder, const CommTuning& tuning, int me,
+                                      std::span<const int64_t> bounds, DType dtype) {
+  return of_slices(tuning, {}, me, bounds, dtype, [&](const GroupLane& lane, View whole, Bounds own) {
+    return coded_all_gather(lane, call_of(&coder), slice_at(whole, bounds, me), whole, std::move(own));
+  });
+}
+
+inline int64_t coded_all_reduce_bytes(const Coder& scatter, const Coder* gather, const CommTuning& tuning, int members,
+                                      int me, int64_t count, DType dtype) {
+  return rehearsed_bytes(tuning, {}, members, me, [&](const GroupLane& lane) {
+    return coded_all_reduce(lane, call_of(&scatter), call_of(gather), nowhere(dtype, count));
+  });
+}
+
+inline int64_t coded_ring_reduce_scatter_bytes(const Coder& coder, const CommTuning& tuning, int me,
+                                               std::span<const int64_t> bounds, DType dtype) {
+  return of_slices(tuning, {}, me, bounds, dtype, [&](const GroupLane& lane, View whole, Bounds own) {
+    return coded_ring_reduce_scatter(lane, call_of(&coder), whole, std::move(own), whole, false);
+  });
+}
+
+inline int64_t coded_ring_all_reduce_bytes(const Coder& coder, const Coder* gather, const CommTuning& tuning,
+                                           int members, int me, int64_t count, DType dtype) {
+  return rehearsed_bytes(tuning, {}, members, me, [&](const GroupLane& lane) {
+    return coded_ring_all_reduce(lane, call_of(&coder), call_of(gather), nowhere(dtype, count));
+  });
+}
+
+inline int64_t coded_two_level_reduce_scatter_bytes(const Coder* intra, const Coder* inter, const CommTuning& tuning,
+                                                    const NodeGrid& grid, int me, std::span<const int64_t> bounds,
+                                                    DType dtype) {
+  return of_slices(tuning, nodes_of(grid), me, bounds, dtype, [&](const GroupLane& lane, View whole, Bounds own) {
+    return coded_two_level_reduce_scatter(lane, call_of(intra), call_of(inter), whole, std::move(own), whole, false);
+  });
+}
+
+inline int64_t coded_two_level_all_gather_bytes(const Coder* coder, const CommTuning& tuning, const NodeGrid& grid,
+                                                int me, std::span<const int64_t> bounds, DType dtype) {
+  return of_slices(tuning, nodes_of(grid), me, bounds, dtype, [&](const GroupLane& lane, View whole, Bounds own) {
+    return coded_two_level_all_gather(lane, call_of(coder), slice_at(whole, bounds, me), whole, std::move(own));
+  });
+}
+
+inline int64_t coded_two_level_all_reduce_bytes(const Coder* intra, const Coder* inter, const Coder* gather,
+                                                const CommTuning& tuning, const NodeGrid& grid, int me, int64_t count,
+                                                DType dtype) {
+  return rehearsed_bytes(tuning, nodes_of(grid), grid.nodes * grid.local, me, [&](const GroupLane& lane) {
+    return coded_two_level_all_reduce(lane, call_of(intra), call_of(inter), call_of(gather), nowhere(dtype, count));
+  });
+}
+
+}  // namespace thinwire

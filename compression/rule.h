@@ -53,7 +53,7 @@ struct SelectSpec {
   bool operator==(const SelectSpec&) const = default;
 };
 
-// One site's rule. A site without one has codec identity.
+// How some of a site's messages are compressed.
 struct SiteRule {
   CodecSpec codec;             // first (or only) compression: of what ranks contribute; two_level: inside a node
   CodecSpec sum_codec;         // second compression: of sums on their way back (all-reduce), between nodes (two_level)
@@ -69,12 +69,14 @@ struct SiteRule {
 // All of a run's rules, as resolved: a preset's, overridden key by key by what the configuration says of a site.
 struct CompressionConfig {
   std::string preset = "none";
-  std::map<Site, SiteRule> rules;  // sites that are not in it are sent as they are
-  bool adapt = false;              // measure while training which way is fastest: coded, lightly coded or plain
-  bool sends_momentum = false;     // dp.gradient carries the optimizer's momentum instead of the gradient (1-bit Adam)
-  const SiteRule* rule(Site site) const {  // nullptr: none
+  // In their order: a message falls under the first rule that selects it. What none selects is sent as it is.
+  std::map<Site, std::vector<SiteRule>> rules;
+  bool adapt = false;           // measure while training which way is fastest: coded, lightly coded or plain
+  bool sends_momentum = false;  // dp.gradient carries the optimizer's momentum instead of the gradient (1-bit Adam)
+  const std::vector<SiteRule>& at(Site site) const {
+    static const std::vector<SiteRule> none;
     const auto it = rules.find(site);
-    return it == rules.end() ? nullptr : &it->second;
+    return it == rules.end() ? none : it->second;
   }
   bool operator==(const CompressionConfig&) const = default;
 };

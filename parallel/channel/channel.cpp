@@ -26,18 +26,18 @@ bool thinner(const RoundCodec& rounds, const MessageKey& key, int64_t count) {
 
 bool is_coded(const SiteCompression& compression, int64_t step, const MessageKey& key, int64_t count, DType dtype,
               bool summed) {
-  if (!key.coded || count == 0 || step < compression.rule.warmup_steps) return false;
+  if (key.rule < 0 || count == 0 || step < compression.rule.warmup_steps) return false;
   if (count * static_cast<int64_t>(size_of(dtype)) < compression.rule.min_bytes) return false;
   if (summed && compression.rounds != nullptr)
     return !compression.rounds->traits().matrices || thinner(*compression.rounds, key, count);
   return compression.first != nullptr && compression.first->shrinks(count, dtype);
 }
 
-Channel::Channel(std::unique_ptr<Communicator> communicator, std::shared_ptr<const SiteCompression> compression,
+Channel::Channel(std::unique_ptr<Communicator> communicator, SiteCompressions compressions,
                  const CompressionClock* clock, SiteCounters* counters, std::shared_ptr<ChannelStates> states,
                  uint64_t draws)
     : communicator_(std::move(communicator)),
-      compression_(std::move(compression)),
+      compressions_(std::move(compressions)),
       clock_(clock),
       counters_(counters),
       states_(std::move(states)),
@@ -47,7 +47,7 @@ Channel::Channel(std::unique_ptr<Communicator> communicator, std::shared_ptr<con
 }
 
 bool Channel::codes(const MessageKey& key, int64_t count, DType dtype, bool summed) const {
-  if (!communicator_ || (compression_ == nullptr && key.as == nullptr)) return false;
+  if (!communicator_ || this->compression(key) == nullptr) return false;
   const SiteCompression& compression = compression_of(key);
   return !clock_->off[static_cast<size_t>(compression.site)] &&
          is_coded(compression, clock_->step, key, count, dtype, summed);
@@ -55,7 +55,7 @@ bool Channel::codes(const MessageKey& key, int64_t count, DType dtype, bool summ
 
 // rows: of the one matrix that a message without a list of matrices is; 0: it has none.
 ChannelStates::Slot& Channel::open_slot(const MessageKey& key, int64_t count, int64_t rows) {
-  ChannelStates::Slot& slot = states_->slot(key.slot);
+  ChannelStates::Slot& slot = states_->slot(key);
   if (slot.count == 0) {
     slot.count = count;
     slot.matrices.assign(key.matrices.begin(), key.matrices.end());
@@ -68,16 +68,17 @@ ChannelStates::Slot& Channel::open_slot(const MessageKey& key, int64_t count, in
 }
 
 void Channel::prepare(const MessageKey& key, int64_t count, ChannelUse use) {
-  if (!communicator_ || !compression_ || !key.coded || count == 0) return;
+  const SiteCompression* const compression = communicator_ ? this->compression(key) : nullptr;
+  if (compression == nullptr || count == 0) return;
   if (price_ != nullptr) {
-    price_->state_bytes += state_bytes(*compression_, key.matrices, count, use);
+    price_->state_bytes += state_bytes(*compression, key.matrices, count, use);
     return;
   }
   ChannelStates::Slot& slot = open_slot(key, count, 0);
-  const SlotStates states = states_of(*compression_, key.matrices, use);
-  if (states.rounds) round_call(*compression_, Msg{}, slot);
-  if (states.first) call(compression_->first.get(), key, Msg{}, slot, slot.first);
-  if (states.sums) call(compression_->sums.get(), key, Msg{}, slot, slot.sums);
+  const SlotStates states = states_of(*compression, key.matrices, use);
+  if (states.rounds) round_call(*compression, Msg{}, slot);
+  if (states.first) call(compression->first.get(), key, Msg{}, slot, slot.first);
+  if (states.sums) call(compression->sums.get(), key, Msg{}, slot, slot.sums);
 }
 
 Msg Channel::next_message(const MessageKey& key, ChannelStates::Slot& slot) {

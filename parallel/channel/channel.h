@@ -27,17 +27,20 @@ class Channel {
  public:
   Channel() = default;
   explicit Channel(std::unique_ptr<Communicator> communicator) : communicator_(std::move(communicator)) {}
-  // compression may be nullptr: everything travels as it is. clock and counters outlive the channel. draws: groups with
-  // different numbers round stochastically by chances of their own.
-  Channel(std::unique_ptr<Communicator> communicator, std::shared_ptr<const SiteCompression> compression,
-          const CompressionClock* clock, SiteCounters* counters, std::shared_ptr<ChannelStates> states,
-          uint64_t draws = 0);
+  // compressions: of the site's rules; empty: everything travels as it is. clock and counters outlive the channel.
+  // draws: groups with different numbers round stochastically by chances of their own.
+  Channel(std::unique_ptr<Communicator> communicator, SiteCompressions compressions, const CompressionClock* clock,
+          SiteCounters* counters, std::shared_ptr<ChannelStates> states, uint64_t draws = 0);
 
   int rank() const { return communicator_ ? communicator_->rank() : 0; }
   int size() const { return communicator_ ? communicator_->size() : 1; }
   explicit operator bool() const { return communicator_ != nullptr; }
-  const SiteCompression* compression() const { return compression_.get(); }
-  // Whether the rule codes a message of `count` elements of `dtype` now.
+  // What the message falls under; nullptr: nothing.
+  const SiteCompression* compression(const MessageKey& key) const {
+    if (key.as != nullptr || key.rule < 0 || key.rule >= static_cast<int>(compressions_.size())) return key.as;
+    return compressions_[static_cast<size_t>(key.rule)].get();
+  }
+  // Whether its rule codes a message of `count` elements of `dtype` now.
   bool codes(const MessageKey& key, int64_t count, DType dtype, bool summed) const;
 
   // From now on the verbs send nothing and touch no data: they add to `price` what they would have sent.
@@ -74,8 +77,8 @@ class Channel {
   Task count(int64_t bytes, bool exact, const Verb& plain);
   RuleAlgorithm way_of(const SiteCompression& compression) const;  // as the rule says, where the group can
   const SiteCompression& compression_of(const MessageKey& key) const {
-    const SiteCompression& compression = key.as != nullptr ? *key.as : *compression_;
-    return key.awaited ? compression : variant_of(compression, clock_->variant);
+    const SiteCompression& main = *compression(key);
+    return key.awaited ? main : variant_of(main, clock_->variant);
   }
   int64_t rounds_bytes(const RoundCodec& rounds, const MessageKey& key, int64_t count) const;
   ChannelStates::Slot& open_slot(const MessageKey& key, int64_t count, int64_t rows);
@@ -85,7 +88,7 @@ class Channel {
   RoundCall round_call(const SiteCompression& compression, const Msg& msg, ChannelStates::Slot& slot);
 
   std::unique_ptr<Communicator> communicator_;
-  std::shared_ptr<const SiteCompression> compression_;
+  SiteCompressions compressions_;
   const CompressionClock* clock_ = nullptr;
   SiteCounters* counters_ = nullptr;
   std::shared_ptr<ChannelStates> states_;

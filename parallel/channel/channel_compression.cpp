@@ -74,9 +74,12 @@ SiteCompression compression_further(const SiteCompression& compression) {
 
 }  // namespace
 
-std::shared_ptr<SiteCompression> further_compression(const std::shared_ptr<SiteCompression>& compression) {
-  if (compression == nullptr || !compression->rule.has_sum_codec) return compression;
-  return std::make_shared<SiteCompression>(compression_further(*compression));
+SiteCompressions further_compressions(const SiteCompressions& compressions) {
+  SiteCompressions further = compressions;
+  for (std::shared_ptr<const SiteCompression>& each : further)
+    if (each != nullptr && each->rule.has_sum_codec)
+      each = std::make_shared<SiteCompression>(compression_further(*each));
+  return further;
 }
 
 SlotStates states_of(const SiteCompression& compression, std::span<const MatrixShape> matrices, ChannelUse use) {

@@ -1,6 +1,7 @@
 // What a channel needs to code its messages: the coders of its rule, the states of its slots, and the time.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -73,14 +74,19 @@ int64_t state_bytes(const SiteCompression& compression, std::span<const MatrixSh
 
 // nullptr for codec identity. Throws Error(kBadConfig) for rules that make no sense.
 std::shared_ptr<SiteCompression> make_site_compression(Site site, const SiteRule& rule);
-// For what was summed once already (inside the node, inside the gradients' level) and is summed further: the rule's
-// second compression takes the place of the first.
-std::shared_ptr<SiteCompression> further_compression(const std::shared_ptr<SiteCompression>& compression);
 
-// Says which of a channel's messages this is, and whether the rule is for it: by plan, the same on all ranks.
+// A site's rules in their order; nullptr: what falls under this one goes as it is.
+using SiteCompressions = std::vector<std::shared_ptr<const SiteCompression>>;
+// For what was summed once already (inside the node, inside the gradients' level) and is summed further: a rule's
+// second compression takes the place of the first.
+SiteCompressions further_compressions(const SiteCompressions& compressions);
+
+inline constexpr int kNoRule = -1;
+
+// Says which of a channel's messages this is, and which rule it falls under: by plan, the same on all ranks.
 struct MessageKey {
   uint32_t slot = 0;
-  bool coded = true;
+  int rule = 0;                                // of the site's; kNoRule: it goes as it is
   std::span<const MatrixShape> matrices = {};  // of the message; empty: it is one matrix as its view is shaped
   const SiteCompression* as = nullptr;         // code it as that site does (stateless compressions only)
   bool awaited = false;  // nothing is there to compute while it travels: its shortest codes, never cheaper ones
@@ -99,7 +105,8 @@ class ChannelStates {
   };
   explicit ChannelStates(std::string name) : name_(std::move(name)) {}
 
-  Slot& slot(uint32_t number) { return slots_[number]; }
+  // Rules that take turns at a slot keep states of their own.
+  Slot& slot(const MessageKey& key) { return slots_[key.slot | static_cast<uint32_t>(std::max(0, key.rule)) << 24]; }
   const std::string& name() const { return name_; }
   void settle(bool applied);  // commits, or rolls back what a skipped step wrote
   void visit(StateVisitor& visitor);

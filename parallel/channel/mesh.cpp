@@ -85,14 +85,14 @@ Channel Mesh::channel(GroupKind kind, Site site, std::vector<int> ranks, bool fu
   const uint64_t draws = draws_of(shape_, site, ranks);
   auto communicator = std::make_unique<Communicator>(*progress_, std::move(ranks), static_cast<int>(kind), site,
                                                      &counters(site), std::move(nodes), tuning_);
-  std::shared_ptr<SiteCompression> compression = compressions_[static_cast<size_t>(site)];
-  if (further) compression = further_compression(compression);
+  const SiteCompressions& all = compressions_[static_cast<size_t>(site)];
+  SiteCompressions compressions = further ? further_compressions(all) : all;
   auto states = std::make_shared<ChannelStates>(
       std::string(name_of(site)) + "/" + std::to_string(static_cast<int>(kind)) + "/rank" +
       std::to_string(at_.pipeline) + "." + std::to_string(at_.data) + "." + std::to_string(at_.tensor));
   states_.push_back(states);
   const bool publishes = kind == GroupKind::kParameterSync || kind == GroupKind::kEmbeddingSync;
-  Channel channel(std::move(communicator), std::move(compression), publishes ? &gather_clock_ : &clock_,
+  Channel channel(std::move(communicator), std::move(compressions), publishes ? &gather_clock_ : &clock_,
                   &counters(site), std::move(states), draws);
   if (prices_ != nullptr) channel.rehearse(&(*prices_)[static_cast<size_t>(site)]);
   return channel;

@@ -72,12 +72,10 @@ class Mesh {
   const std::vector<int>& nodes() const { return nodes_; }
   int node_count() const;
 
-  // How the sites' messages are coded; nullptr: as they are. Before channels are made.
-  using Compressions = std::array<std::shared_ptr<SiteCompression>, kSiteNames.size()>;
+  // How the sites' messages are compressed. Before channels are made.
+  using Compressions = std::array<SiteCompressions, kSiteNames.size()>;
   void use_compressions(Compressions compressions) { compressions_ = std::move(compressions); }
-  const std::shared_ptr<SiteCompression>& compression(Site site) const {
-    return compressions_[static_cast<size_t>(site)];
-  }
+  const SiteCompressions& compressions(Site site) const { return compressions_[static_cast<size_t>(site)]; }
   CompressionClock& clock() { return clock_; }
   // A step's parameter all-gathers begin: until the next one's they are encoded by the clock of now, also those that
   // start later, in a forward pass or an evaluation, with a clock and a compression of their own.
@@ -87,7 +85,7 @@ class Mesh {
   void rehearse(SitePrices& prices) { prices_ = &prices; }
 
   // The channel of `ranks` (world ranks, in group order); empty for one rank. further: its messages were coded and
-  // summed once before (further_compression).
+  // summed once before (further_compressions).
   Channel channel(GroupKind kind, Site site, std::vector<int> ranks, bool further = false);
   // The states of all channels that still exist: the step's writes count, or are taken back.
   void settle_states(bool applied);

@@ -8,8 +8,7 @@
 namespace thinwire {
 namespace {
 
-bool selects_class(const SelectSpec& select, TensorClass tensor_class) {
-  const std::vector<TensorClass>& classes = select.tensor_classes;
+bool selects_class(const std::vector<TensorClass>& classes, TensorClass tensor_class) {
   return classes.empty() || std::find(classes.begin(), classes.end(), tensor_class) != classes.end();
 }
 
@@ -25,21 +24,44 @@ bool selects_unit(const SelectSpec& select, int unit, int layers) {
   return layer >= 0 && std::find(select.layers.begin(), select.layers.end(), layer) != select.layers.end();
 }
 
-std::vector<Range> coded_ranges(const SelectSpec& select, const Unit& unit, const ParamList& params, bool leave_whole) {
-  std::vector<Range> ranges;
-  for (size_t i = 0; i < unit.segments.size(); ++i) {
-    const Segment& segment = unit.segments[i];
-    const ParamSpec& p = params[static_cast<size_t>(segment.param)];
-    if (!selects_class(select, p.tensor_class) || (leave_whole && p.local_count() == p.count())) continue;
-    const int64_t first = segment.offset - unit.first;
-    const int64_t end = i + 1 < unit.segments.size() ? unit.segments[i + 1].offset - unit.first : unit.count;
-    if (end == first) continue;
-    if (!ranges.empty() && ranges.back().first + ranges.back().count == first)
-      ranges.back().count += end - first;
+int rule_of_unit(std::span<const SiteRule> rules, int stage, int unit, int layers) {
+  for (size_t i = 0; i < rules.size(); ++i)
+    if (selects_stage(rules[i].select, stage) && selects_unit(rules[i].select, unit, layers))
+      return static_cast<int>(i);
+  return -1;
+}
+
+std::vector<UnitRule> unit_rules(std::span<const SiteRule> rules, int stage, int unit, int layers) {
+  std::vector<UnitRule> found;
+  for (size_t i = 0; i < rules.size(); ++i)
+    if (selects_stage(rules[i].select, stage) && selects_unit(rules[i].select, unit, layers))
+      found.push_back({static_cast<int>(i), rules[i].select.tensor_classes});
+  return found;
+}
+
+std::vector<RuleRange> rule_ranges(std::span<const UnitRule> rules, const Unit& unit, const ParamList& params) {
+  const auto rule_of = [&](const ParamSpec& p) {
+    for (const UnitRule& rule : rules)
+      if (selects_class(rule.classes, p.tensor_class) && !(rule.leave_whole && p.local_count() == p.count()))
+        return rule.number;
+    return -1;
+  };
+  std::vector<RuleRange> runs;
+  int64_t at = 0;
+  const auto add = [&](int64_t end, int rule) {
+    if (end == at) return;
+    if (!runs.empty() && runs.back().rule == rule)
+      runs.back().range.count += end - at;
     else
-      ranges.push_back({first, end - first});
+      runs.push_back({{at, end - at}, rule});
+    at = end;
+  };
+  for (size_t i = 0; i < unit.segments.size(); ++i) {
+    add(unit.segments[i].offset - unit.first, -1);  // padding in front of the first
+    const int64_t end = i + 1 < unit.segments.size() ? unit.segments[i + 1].offset - unit.first : unit.count;
+    add(end, rule_of(params[static_cast<size_t>(unit.segments[i].param)]));
   }
-  return ranges;
+  return runs;
 }
 
 std::vector<MatrixShape> matrices_in(const Range& range, const Unit& unit, const ParamList& params) {

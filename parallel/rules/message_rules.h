@@ -19,13 +19,27 @@ bool selects_stage(const SelectSpec& select, int stage);
 // A list of layers names both halves of these blocks and nothing else (model_units.h).
 bool selects_unit(const SelectSpec& select, int unit, int layers);
 
-// Ranges of a unit's elements (relative to its start) that a rule's tensor classes select, as few and long as possible,
-// ascending; padding behind a selected tensor belongs to it. Stages and layers are the two functions above. `params`:
+// The first rule that selects a unit's messages, by stage and layer; -1: none.
+int rule_of_unit(std::span<const SiteRule> rules, int stage, int unit, int layers);
+
+// A rule that selects some of a unit, by stage and layer. Which tensors, its classes say.
+struct UnitRule {
+  int number = 0;  // among the site's rules
+  std::vector<TensorClass> classes;
+  // Without tensors that are whole on every tensor rank (for codecs that do not code within the quantum: ranks would
+  // code the same tensor among different neighbours, and their copies would drift apart).
+  bool leave_whole = false;
+};
+std::vector<UnitRule> unit_rules(std::span<const SiteRule> rules, int stage, int unit, int layers);
+
+// A unit's elements in runs (relative to its start) that fall under one rule, ascending, as few and long as possible:
+// a tensor falls under the first rule that selects it, padding behind a tensor belongs to it. rule -1: none. `params`:
 // local tensors, indexed as layout.by_param is.
-// leave_whole: without tensors that are whole on every tensor rank (for codecs that do not code within the quantum:
-// ranks would code the same tensor among different neighbours, and their copies would drift apart).
-std::vector<Range> coded_ranges(const SelectSpec& select, const Unit& unit, const ParamList& params,
-                                bool leave_whole = false);
+struct RuleRange {
+  Range range;
+  int rule = 0;
+};
+std::vector<RuleRange> rule_ranges(std::span<const UnitRule> rules, const Unit& unit, const ParamList& params);
 // The matrices inside [range] of a unit, positions relative to the range: for matrix codecs. Left out are vectors and
 // matrices that the range splits, which travel as they are: matrix codecs take whole matrices. A matrix is what this
 // rank holds of it (rectangles stacked, as in its segment).

@@ -23,9 +23,9 @@ Ticket PpBoundary::receive_backward(View gradient, Stream& stream, const Message
   return backward_.receive(gradient, (stage() + 1) % stages(), stream, key);
 }
 
-void PpBoundary::prepare(int edge, bool forward, int64_t rows, int64_t cols) {
+void PpBoundary::prepare(int edge, int rule, bool forward, int64_t rows, int64_t cols) {
   const MatrixShape matrix{0, rows, cols};
-  MessageKey key{static_cast<uint32_t>(edge)};
+  MessageKey key{static_cast<uint32_t>(edge), rule};
   key.matrices = {&matrix, 1};
   (forward ? forward_ : backward_).prepare(key, rows * cols, ChannelUse::kSend);
 }

@@ -21,7 +21,7 @@ class PpBoundary {
   Ticket send_backward(View gradient, Stream& stream, const MessageKey& key = {});      // to the stage before
   Ticket receive_backward(View gradient, Stream& stream, const MessageKey& key = {});   // from the next stage
   // Makes the states of the messages that this rank sends over `edge`, each [rows, cols].
-  void prepare(int edge, bool forward, int64_t rows, int64_t cols);
+  void prepare(int edge, int rule, bool forward, int64_t rows, int64_t cols);
 
  private:
   Channel forward_, backward_;

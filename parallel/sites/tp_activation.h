@@ -26,9 +26,9 @@ class TpActivation {
   bool sequence_parallel() const { return sequence_parallel_; }
   // What follows belongs to this unit of the model (model_units.h), for rules that name layers.
   void enter_unit(int unit) { unit_ = unit; }
-  // Units that the rules are for, indexed by unit; empty: all.
-  void select_units(std::vector<bool> forward, std::vector<bool> backward) {
-    forward_units_ = std::move(forward), backward_units_ = std::move(backward);
+  // The rules that units fall under, indexed by unit; empty: all under the first.
+  void use_rules(std::vector<int> forward, std::vector<int> backward) {
+    forward_rules_ = std::move(forward), backward_rules_ = std::move(backward);
   }
 
   // Rows of N that this rank holds outside a sharded part: [first, first + count).
@@ -51,14 +51,14 @@ class TpActivation {
 
  private:
   std::span<const int64_t> row_bounds(View whole);  // in elements, until the next call
-  MessageKey forward_key() const { return key(forward_units_); }
-  MessageKey backward_key() const { return key(backward_units_); }
-  MessageKey key(const std::vector<bool>& units) const;
+  MessageKey forward_key() const { return key(forward_rules_); }
+  MessageKey backward_key() const { return key(backward_rules_); }
+  MessageKey key(const std::vector<int>& rules) const;
 
   Channel forward_, backward_, control_;
   bool sequence_parallel_ = false;
   int unit_ = 0;
-  std::vector<bool> forward_units_, backward_units_;
+  std::vector<int> forward_rules_, backward_rules_;
   std::vector<int64_t> bounds_ = {0, 0};
 };
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/base/core/check.h"
+
 namespace thinwire {
 namespace {
 
@@ -21,8 +23,8 @@ std::vector<int64_t> bounds_within(std::span<const int64_t> bounds, Range whole,
 
 }  // namespace
 
-UnitPiece make_piece(Range range, uint32_t slot, bool coded, const UnitShard& shard) {
-  UnitPiece piece{range, slot, coded, {}, {}, {}, {}};
+UnitPiece make_piece(Range range, uint32_t slot, int rule, const UnitShard& shard) {
+  UnitPiece piece{range, slot, rule, {}, {}, {}, {}};
   PieceRanges& r = piece.ranges;
   r.refined = intersection(range, shard.gradients);
   r.mine = intersection(range, shard.optimizer);
@@ -32,31 +34,22 @@ UnitPiece make_piece(Range range, uint32_t slot, bool coded, const UnitShard& sh
   return piece;
 }
 
-std::vector<UnitPiece> split_unit(const SelectSpec* select, int unit_number, const UnitShard& shard, const Unit& unit,
-                                  const ParamList& params, int layers, bool leave_whole) {
+std::vector<UnitPiece> split_unit(std::span<const UnitRule> rules, int unit_number, const UnitShard& shard,
+                                  const Unit& unit, const ParamList& params) {
   std::vector<UnitPiece> pieces;
-  const auto add = [&](Range range, bool coded) {
-    if (range.count == 0) return;
+  const auto add = [&](Range range, int rule) {
+    TW_CHECK(pieces.size() < kMostPieces, "a unit in more than ", kMostPieces, " messages");
     const size_t number = static_cast<size_t>(unit_number * kMostPieces) + pieces.size();
-    UnitPiece piece = make_piece(range, static_cast<uint32_t>(number), coded, shard);
+    UnitPiece piece = make_piece(range, static_cast<uint32_t>(number), rule, shard);
     piece.shard_matrices = matrices_in(range, unit, params);
     if (piece.ranges.refined.count > 0) piece.refine_matrices = matrices_in(piece.ranges.refined, unit, params);
     if (piece.ranges.mine.count > 0) piece.mine_matrices = matrices_in(piece.ranges.mine, unit, params);
     pieces.push_back(std::move(piece));
   };
-  if (select == nullptr || (!leave_whole && select->layers.empty() && select->tensor_classes.empty())) {
-    add({0, unit.count}, true);
-    return pieces;
-  }
-  std::vector<Range> coded;
-  if (selects_unit(*select, unit_number, layers)) coded = coded_ranges(*select, unit, params, leave_whole);
-  int64_t at = 0;
-  for (const Range& range : coded) {
-    add({at, range.first - at}, false);
-    add(range, true);
-    at = range.first + range.count;
-  }
-  add({at, unit.count - at}, false);
+  if (rules.empty())
+    add({0, unit.count}, kNoRule);
+  else
+    for (const RuleRange& run : rule_ranges(rules, unit, params)) add(run.range, run.rule);
   return pieces;
 }
 

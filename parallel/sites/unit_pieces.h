@@ -24,21 +24,21 @@ struct PieceRanges {
 struct UnitPiece {
   Range range;  // elements, relative to the unit's start
   uint32_t slot = 0;
-  bool coded = true;
+  int rule = 0;  // see MessageKey
   // The matrices that lie whole in the piece as it is summed over the gradients' level, over the optimizer's level (its
   // part inside this rank's `gradients`), and between replicas (inside `optimizer`). Positions are relative to that.
   std::vector<MatrixShape> shard_matrices, refine_matrices, mine_matrices;
   PieceRanges ranges;
   bool awaited = false;  // see MessageKey
-  MessageKey key(std::span<const MatrixShape> matrices) const { return {slot, coded, matrices, nullptr, awaited}; }
+  MessageKey key(std::span<const MatrixShape> matrices) const { return {slot, rule, matrices, nullptr, awaited}; }
 };
 
 // A piece without matrices.
-UnitPiece make_piece(Range range, uint32_t slot, bool coded, const UnitShard& shard);
+UnitPiece make_piece(Range range, uint32_t slot, int rule, const UnitShard& shard);
 
-// select == nullptr: one piece, compressed if the channel compresses. `unit_number` numbers the slots. leave_whole: see
-// coded_ranges.
-std::vector<UnitPiece> split_unit(const SelectSpec* select, int unit_number, const UnitShard& shard, const Unit& unit,
-                                  const ParamList& params, int layers, bool leave_whole = false);
+// Tensors fall under the first of `rules` that selects them; without rules the unit is one piece. `unit_number` numbers
+// the slots.
+std::vector<UnitPiece> split_unit(std::span<const UnitRule> rules, int unit_number, const UnitShard& shard,
+                                  const Unit& unit, const ParamList& params);
 
 }  // namespace thinwire

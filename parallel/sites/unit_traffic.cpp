@@ -43,7 +43,7 @@ UnitTraffic::UnitTraffic(std::vector<UnitMemory> units, const Placement& placeme
       gradient_occupants_.resize(static_cast<size_t>(place) + 1, -1);
     }
     if (unit.count > 0 && unit.pieces.empty())
-      unit.pieces.push_back(make_piece({0, unit.count}, static_cast<uint32_t>(u), true, unit.shard));
+      unit.pieces.push_back(make_piece({0, unit.count}, static_cast<uint32_t>(u), 0, unit.shard));
   }
   reduce_order_.reserve(units_.size());
   leftovers_.reserve(units_.size());
@@ -210,7 +210,7 @@ Ticket UnitTraffic::sync_unit(int u) {
   UnitMemory& unit = memory(u);
   zero_padding(unit, unit.weights, unit.shard.weights.first);
   MessageKey key = unit.weights_key;
-  key.coded = key.coded && !syncing_raw_;
+  if (syncing_raw_) key.rule = kNoRule;
   return weights_site(unit).sync(key, unit.shard, syncing_raw_ ? View{} : unit.master, unit.weights, stream_);
 }
 

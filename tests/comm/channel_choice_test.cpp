@@ -27,7 +27,7 @@ struct ChoosingRank {
   Channel make_channel(Progress& progress, int number, std::shared_ptr<const SiteCompression> compression) {
     auto group = std::make_unique<Communicator>(progress, all_ranks(static_cast<int>(nodes.size())), number,
                                                 Site::kDpGradient, &counters, nodes, tuning_);
-    return Channel(std::move(group), std::move(compression), &clock, &counters,
+    return Channel(std::move(group), {std::move(compression)}, &clock, &counters,
                    std::make_shared<ChannelStates>("dp.gradient/" + std::to_string(number)));
   }
 
@@ -171,7 +171,7 @@ TEST(ChannelChoice, FollowsPlanClockAndGain) {
   const auto compression = make_site_compression(Site::kDpGradient, rule_of(RuleAlgorithm::kDirect, 0, 3));
   EXPECT_FALSE(is_coded(*compression, 2, {}, 1000, DType::f32, true));
   EXPECT_TRUE(is_coded(*compression, 3, {}, 1000, DType::f32, true));
-  EXPECT_FALSE(is_coded(*compression, 3, {.coded = false}, 1000, DType::f32, true));
+  EXPECT_FALSE(is_coded(*compression, 3, {.rule = kNoRule}, 1000, DType::f32, true));
   EXPECT_FALSE(is_coded(*compression, 3, {}, 0, DType::f32, true));
   // Three numbers of 4 bits and a scale of 2 bytes are 4 bytes; one of bf16 would grow.
   EXPECT_TRUE(is_coded(*compression, 3, {}, 3, DType::f32, false));
@@ -193,7 +193,7 @@ TEST(ChannelChoice, FollowsPlanClockAndGain) {
     };
     std::vector<bool> seen;
     for (rank.clock.step = 1; rank.clock.step < 5; ++rank.clock.step) seen.push_back(coded({.slot = 1}));
-    seen.push_back(coded({.slot = 2, .coded = false}));
+    seen.push_back(coded({.slot = 2, .rule = kNoRule}));
     rank.clock.off[static_cast<size_t>(Site::kDpGradient)] = true;
     seen.push_back(coded({.slot = 1}));
     rank.clock.off = {};

@@ -90,7 +90,7 @@ TEST(Mesh, ReplicasRoundByChancesOfTheirOwn) {
     rule.codec = codec_spec("block_int", {{"bits", 4}, {"block", 64}, {"rounding", "stochastic"}});
     rule.min_bytes = 0;
     Mesh::Compressions compressions;
-    compressions[static_cast<size_t>(Site::kPpForward)] = make_site_compression(Site::kPpForward, rule);
+    compressions[static_cast<size_t>(Site::kPpForward)] = {make_site_compression(Site::kPpForward, rule)};
     mesh.use_compressions(compressions);
     const Coordinates at = coordinates_of(shape, mesh.rank());
     Channel channel = mesh.channel(GroupKind::kPpForward, Site::kPpForward, pipeline_ranks(shape, at));

@@ -19,9 +19,9 @@ ResolvedConfig load(const std::string& extra, const std::vector<std::string>& ov
 
 const SiteRule& rule(const ResolvedConfig& c, Site site) {
   static const SiteRule none;
-  const SiteRule* found = c.run.compression.rule(site);
-  EXPECT_NE(found, nullptr) << name_of(site);
-  return found == nullptr ? none : *found;
+  const std::vector<SiteRule>& found = c.run.compression.at(site);
+  EXPECT_EQ(found.size(), 1u) << name_of(site);
+  return found.empty() ? none : found.front();
 }
 
 std::string note_at(const ResolvedConfig& c, const std::string& key) {
@@ -67,7 +67,9 @@ TEST(GoodCompression, EveryPresetOnEveryLayoutSurvivesTheRoundTrip) {
             EXPECT_EQ(first.run.compression, second.run.compression);
             EXPECT_EQ(first.run.compression.preset, preset);
             // What was resolved is the expansion, and config.resolved.json holds all of it.
-            for (const auto& [site, r] : first.run.compression.rules) {
+            for (const auto& [site, rules] : first.run.compression.rules) {
+              ASSERT_EQ(rules.size(), 1u);
+              const SiteRule& r = rules.front();
               EXPECT_EQ(canonical(r), r) << name_of(site);
               for (const KeySpec& field : rule_fields()) {
                 if (!field_matters(r, field.name)) continue;
@@ -142,7 +144,7 @@ TEST(GoodCompression, NullTakesBack) {
   const std::string both =
       "\"compression\": {\"dp.gradient\": {\"codec\": \"block_int\", \"bits\": 4}, \"embedding\": \"cast\"}";
   const ResolvedConfig c = load(both, {"compression.dp.gradient=null"});
-  EXPECT_EQ(c.run.compression.rule(Site::kDpGradient), nullptr);
+  EXPECT_TRUE(c.run.compression.at(Site::kDpGradient).empty());
   EXPECT_EQ(rule(c, Site::kEmbedding).codec.codec, "cast");
   EXPECT_EQ(rule(load(both, {"compression.dp.gradient.bits=null"}), Site::kDpGradient).codec.integer("bits"), 8);
 }
@@ -178,7 +180,7 @@ TEST(GoodCompression, PlacementOfPresets) {
   EXPECT_EQ(found("\"compression\": \"zero_topo\", \"ranks_per_node\": 2", 1).layout.placement.gradients, Level::kNode);
   EXPECT_EQ(found("\"compression\": \"zero_topo\"", 2).layout.ranks_per_node, 0) << "found is not said";
   const auto algorithm = [&](const char* keys, int64_t each) {
-    return found(keys, each).compression.rule(Site::kDpGradient)->algorithm;
+    return found(keys, each).compression.at(Site::kDpGradient).front().algorithm;
   };
   EXPECT_EQ(algorithm("\"compression\": \"thinwire\"", 2), RuleAlgorithm::kTwoLevel);
   EXPECT_EQ(algorithm("\"compression\": \"thinwire\"", 4), RuleAlgorithm::kDirect);
@@ -268,7 +270,7 @@ TEST(GoodCompression, OptimusModels) {
     const double blocks = 12.0 * static_cast<double>(m.layers * m.hidden * m.hidden);
     EXPECT_NEAR(blocks + 51200.0 * static_cast<double>(m.hidden), m.parameters, 0.01 * m.parameters);
     EXPECT_EQ(c.compression.preset, "optimus_cc");
-    EXPECT_EQ(c.compression.rules.at(Site::kDpGradient).select.stages, (std::vector<int>{0, 1, 2}));
+    EXPECT_EQ(c.compression.rules.at(Site::kDpGradient).front().select.stages, (std::vector<int>{0, 1, 2}));
   }
 }
 

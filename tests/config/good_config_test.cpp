@@ -222,6 +222,7 @@ TEST(GoodConfig, DerivedValues) {
   EXPECT_EQ(ramp.data.ramp_samples, 30);
   EXPECT_EQ(load("\"compression\": {\"dp.gradient\": {\"codec\": \"identity\", \"min_bytes\": 4096}}")
                 .compression.rules.at(Site::kDpGradient)
+                .front()
                 .min_bytes,
             4096);
   EXPECT_EQ(load("\"faults\": [{\"at\": \"grad\"}]", {}, {.allow_faults = true}).faults_json, "[{\"at\":\"grad\"}]");
@@ -279,9 +280,11 @@ TEST(GoodConfig, MergingAndOverrides) {
   EXPECT_EQ(load("\"intermediate_size\": 100", {"expansion_factor=2"}).model.ffn, 128);
   EXPECT_EQ(load("\"lr_warmup_iters\": 5", {"warmup=0.1"}).optim.warmup_iters, 1);
   EXPECT_EQ(load("\"seed\": 1", {"train_batch_size=16", "micro_batch_size=4"}).accumulation, 4);
-  EXPECT_EQ(
-      load("\"seed\": 1", {"compression.dp.gradient.codec=cast"}).compression.rules.at(Site::kDpGradient).codec.codec,
-      "cast");
+  EXPECT_EQ(load("\"seed\": 1", {"compression.dp.gradient.codec=cast"})
+                .compression.rules.at(Site::kDpGradient)
+                .front()
+                .codec.codec,
+            "cast");
   EXPECT_EQ(load("\"seed\": 1", {"finetune=True", "load=runs/x"}).finetune, true);
   // Overrides alone are enough.
   EXPECT_EQ(load_config({}, {"num_layers=1", "hidden_size=8", "num_attention_heads=1", "seq_length=4", "vocab_size=9",

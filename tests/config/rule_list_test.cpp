@@ -46,9 +46,9 @@ TEST(RuleList, TheFirstThatMatchesWins) {
   const CompressionConfig c =
       load_rules(rules("{\"site\": [\"dp.gradient\", \"embedding\"], \"codec\": \"block_int\", \"bits\": 4},\n"
                        "{\"site\": \"all\", \"codec\": \"cast\"}"));
-  EXPECT_EQ(c.rule(Site::kDpGradient)->codec.codec, "block_int");
-  EXPECT_EQ(c.rule(Site::kEmbedding)->codec.codec, "block_int");
-  EXPECT_EQ(c.rule(Site::kTpForward)->codec.codec, "cast");
+  EXPECT_EQ(c.at(Site::kDpGradient).front().codec.codec, "block_int");
+  EXPECT_EQ(c.at(Site::kEmbedding).front().codec.codec, "block_int");
+  EXPECT_EQ(c.at(Site::kTpForward).front().codec.codec, "cast");
   EXPECT_EQ(c.rules.size(), compression_sites().size());
 }
 
@@ -57,28 +57,51 @@ TEST(RuleList, OverPresets) {
   const CompressionConfig c = load_rules(
       with("\"compression\": {\"preset\": \"thinwire\", \"rules\": [{\"site\": \"dp.gradient\", \"codec\": \"cast\"}], "
            "\"dp.gradient\": {\"min_bytes\": 64}, \"pp.forward\": {\"block\": 256}}"));
-  EXPECT_EQ(c.rule(Site::kDpGradient)->codec.codec, "cast");
-  EXPECT_EQ(c.rule(Site::kDpGradient)->min_bytes, 64);
-  EXPECT_EQ(c.rule(Site::kPpForward)->codec.integer("block"), 256);
-  EXPECT_EQ(c.rule(Site::kZeroParameter)->codec.codec, "ecsq");
+  EXPECT_EQ(c.at(Site::kDpGradient).front().codec.codec, "cast");
+  EXPECT_EQ(c.at(Site::kDpGradient).front().min_bytes, 64);
+  EXPECT_EQ(c.at(Site::kPpForward).front().codec.integer("block"), 256);
+  EXPECT_EQ(c.at(Site::kZeroParameter).front().codec.codec, "ecsq");
   EXPECT_TRUE(c.adapt);
 }
 
-// Identity in front of a rule takes messages away from it, identity behind it says nothing.
-TEST(RuleList, IdentityLeavesOut) {
-  const SelectSpec by_class =
+// What an earlier rule leaves nothing to is dropped, and identity at the end says nothing.
+TEST(RuleList, OnlyRulesThatSelectSomethingStay) {
+  const std::vector<SiteRule> by_class =
       load_rules(rules("{\"site\": \"dp.gradient\", \"select\": {\"tensor_classes\": [\"norm\", \"bias\"]}, \"codec\": "
                        "\"identity\"},\n{\"site\": \"dp.gradient\", \"codec\": \"block_int\"}"))
-          .rule(Site::kDpGradient)
-          ->select;
-  EXPECT_EQ(by_class.tensor_classes, (std::vector<TensorClass>{TensorClass::kEmbedding, TensorClass::kAttention,
-                                                               TensorClass::kMlp, TensorClass::kHead}));
-  const CompressionConfig by_stage = load_rules(
-      rules("{\"site\": \"dp.gradient\", \"select\": {\"stages\": [0]}, \"codec\": \"identity\"},\n"
-            "{\"site\": \"dp.gradient\", \"codec\": \"block_int\"}, {\"site\": \"dp.gradient\", \"codec\": \"cast\"}",
-            "\"pipe_parallel_size\": 2,\n"));
-  EXPECT_EQ(by_stage.rule(Site::kDpGradient)->select.stages, std::vector<int>{1});
-  EXPECT_EQ(by_stage.rule(Site::kDpGradient)->codec.codec, "block_int");
+          .at(Site::kDpGradient);
+  ASSERT_EQ(by_class.size(), 2u);
+  EXPECT_EQ(by_class[0].codec.codec, "identity");
+  EXPECT_EQ(by_class[1].select, SelectSpec());
+  const std::vector<SiteRule> three =
+      load_rules(rules("{\"site\": \"dp.gradient\", \"select\": {\"stages\": [0]}, \"codec\": \"low_rank\"},\n"
+                       "{\"site\": \"dp.gradient\", \"codec\": \"block_int\"}, {\"site\": \"dp.gradient\", \"codec\": "
+                       "\"cast\"}, {\"site\": \"embedding\", \"codec\": \"identity\"}",
+                       "\"pipe_parallel_size\": 2,\n"))
+          .at(Site::kDpGradient);
+  ASSERT_EQ(three.size(), 2u);
+  EXPECT_EQ(three[0].codec.codec, "low_rank");
+  EXPECT_EQ(three[1].codec.codec, "block_int");
+}
+
+// Several rules of a site are printed as a list that shuts out the preset's.
+TEST(RuleList, SeveralSurviveTheRoundTrip) {
+  const std::string text = with(
+      "\"pipe_parallel_size\": 2, \"compression\": {\"preset\": \"thinwire\", \"rules\": [\n{\"site\": "
+      "\"dp.gradient\", "
+      "\"select\": {\"tensor_classes\": [\"mlp\"]}, \"codec\": \"block_int\", \"bits\": 4},\n"
+      "{\"site\": \"dp.gradient\", \"select\": {\"stages\": [1]}, \"codec\": \"identity\"},\n"
+      "{\"site\": \"pp.forward\", \"select\": {\"stages\": [0]}, \"codec\": \"cast\"}], "
+      "\"dp.gradient\": {\"min_bytes\": 64}}");
+  const ResolvedConfig first = load_config_text({{"a.json", text}}, {}, kFour);
+  const std::vector<SiteRule>& gradient = first.run.compression.at(Site::kDpGradient);
+  ASSERT_EQ(gradient.size(), 3u);  // the preset's behind the two
+  for (const SiteRule& rule : gradient) EXPECT_EQ(rule.min_bytes, 64);
+  EXPECT_EQ(first.run.compression.at(Site::kPpForward).size(), 2u);
+  const ResolvedConfig second = load_config_text({{"b.json", resolved_json(first).dump()}}, {}, kFour);
+  EXPECT_EQ(second.run.compression, first.run.compression);
+  const ResolvedConfig third = load_config_text({{"c.json", resolved_json(second).dump()}}, {}, kFour);
+  EXPECT_EQ(resolved_json(third), resolved_json(second));
 }
 
 TEST(RuleList, WhatWasResolvedSurvivesTheRoundTrip) {
@@ -88,7 +111,7 @@ TEST(RuleList, WhatWasResolvedSurvivesTheRoundTrip) {
       "{\"site\": [\"zero.parameter\", \"pp.forward\"], \"codec\": \"cast\"}",
       "\"pipe_parallel_size\": 2,\n");
   const ResolvedConfig first = load_config_text({{"a.json", text}}, {}, kFour);
-  const SiteRule& gradient = first.run.compression.rules.at(Site::kDpGradient);
+  const SiteRule& gradient = first.run.compression.rules.at(Site::kDpGradient).front();
   EXPECT_EQ(gradient.codec.codec, "low_rank");
   EXPECT_EQ(gradient.warmup_steps, 5);  // of 10
   EXPECT_EQ(gradient.select.stages, std::vector<int>{0});
@@ -132,12 +155,7 @@ TEST(RuleList, WrongOnesAreRefusedAtTheirPlace) {
             "a.json:4:59: compression.rules[0].when.data: \"many\" is not an allowed value (allowed: even | odd)"},
            {"{\"site\": \"tp.forward\", \"codec\": \"block_int\", \"residual\": \"ema\"}",
             "a.json:4:58: compression.rules[0].residual: residual ema cannot be at tp.forward: what a layer sends must "
-            "come out the same when it is computed again (recompute), and a residual moves on; say none"},
-           {"{\"site\": \"dp.gradient\", \"select\": {\"layers\": [0]}, \"codec\": \"cast\"},\n"
-            "{\"site\": \"dp.gradient\", \"codec\": \"block_int\"}",
-            "a.json:5:1: compression.rules[1]: dp.gradient has the rule compression.rules[0] for other messages "
-            "already, and a site's messages are coded by one rule in this version; say identity in one of them, or one "
-            "rule for both"}}) {
+            "come out the same when it is computed again (recompute), and a residual moves on; say none"}}) {
     SCOPED_TRACE(bad.list);
     expect_line(refusal(rules(bad.list), {}, kFour), bad.line);
   }
@@ -167,7 +185,7 @@ TEST_F(OwnPreset, ByPathOrAsAConfiguration) {
   const ResolvedConfig c = load_config({base, mine}, {"compression.dp.gradient.block=64"}, kFour);
   EXPECT_EQ(c.run.compression.preset, mine);
   EXPECT_EQ(c.run.compression.rules.size(), 1u);
-  EXPECT_EQ(c.run.compression.rules.at(Site::kDpGradient).codec.integer("block"), 64);
+  EXPECT_EQ(c.run.compression.rules.at(Site::kDpGradient).front().codec.integer("block"), 64);
   EXPECT_TRUE(c.run.compression.adapt);
   EXPECT_EQ(c.run.layout.embedding_sync, EmbeddingSyncKind::kTwoStep);
   EXPECT_EQ(c.run.layout.placement.gradients, Level::kGlobal);
@@ -189,7 +207,7 @@ TEST_F(OwnPreset, AChangedCopyOfAShippedOne) {
   const std::string other = write("bf16_wire.json", text);
   const CompressionConfig c = load_config({base, other}, {}, kFour).run.compression;
   EXPECT_EQ(c.preset, other);
-  EXPECT_EQ(c.rule(Site::kDpGradient)->codec.text("format"), "fp16");
+  EXPECT_EQ(c.at(Site::kDpGradient).front().codec.text("format"), "fp16");
 }
 
 TEST_F(OwnPreset, WhatIsWrongInsideIsNamedThere) {

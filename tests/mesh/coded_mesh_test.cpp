@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 
 #include "compression/site.h"
 #include "engine/run/config/presets.h"
@@ -95,6 +96,51 @@ TEST(CodedMeshCritical, CodesSomeOfTheMessagesOfARealPipeline) {
       EXPECT_LT(some, messages);
       std::printf("%s: %g of %g messages coded\n", std::string(name_of(site)).c_str(), some, messages);
     }
+  }
+}
+
+// Several rules for one site: by class of tensors, layer, stage and micro-batch, some with states of their own at one
+// slot. Each run checks its bytes against the price, its replicas and its repetition; a rule more sends fewer bytes.
+TEST(CodedMeshRules, SeveralForOneSite) {
+  for (Layout layout : {Layout{.data = 4, .gradients = "global", .optimizer = "global", .accumulation = 2},
+                        Layout{.data = 2, .tensor = 2, .sequence_parallel = true, .optimizer = "global"},
+                        Layout{.pipeline = 2, .data = 2, .schedule = "1f1b", .accumulation = 4},
+                        Layout{.pipeline = 4, .schedule = "zb_h1", .accumulation = 6}}) {
+    SCOPED_TRACE(layout.name());
+    const std::string ef = R"("residual": "error_feedback")", lazy = R"("residual": "lazy")";
+    const std::vector<std::string> rules = {
+        R"({"site": "dp.gradient", "select": {"tensor_classes": ["mlp"]}, "codec": "block_int", "bits": 4, )" + ef +
+            "}",
+        R"({"site": "dp.gradient", "select": {"layers": [0, 1], "tensor_classes": ["attention"]}, "codec": "low_rank", )"
+        R"("rank": 2, )" +
+            ef + "}",
+        R"({"site": "dp.gradient", "select": {"tensor_classes": ["norm", "bias"]}, "codec": "identity"})",
+        R"({"site": "dp.gradient", "codec": "cast"})",
+        R"({"site": "zero.parameter", "select": {"layers": [1]}, "codec": "block_int", "bits": 8})",
+        R"({"site": "zero.parameter", "codec": "cast"})",
+        R"({"site": ["tp.forward", "tp.backward"], "select": {"layers": [0]}, "codec": "block_int", "bits": 8})",
+        R"({"site": ["tp.forward", "tp.backward"], "codec": "cast"})",
+        R"({"site": "pp.backward", "select": {"micro_batches": "critical"}, "codec": "low_rank", "rank": 4, )" + lazy +
+            "}",
+        R"({"site": "pp.backward", "codec": "block_int", "bits": 4, )" + lazy + "}",
+        R"({"site": "pp.forward", "select": {"stages": [0]}, "codec": "block_int", "bits": 8})",
+        R"({"site": "pp.forward", "codec": "cast"})"};
+    const Curve plain = run({}, layout, kSamples, kSteps);
+    std::string list;
+    Curve coded;
+    double before = std::accumulate(plain.wire.begin(), plain.wire.end(), 0.0);
+    for (size_t n : {size_t{1}, size_t{4}, rules.size()}) {
+      list.clear();
+      for (size_t i = 0; i < n; ++i) list += (i > 0 ? ", " : "") + rules[i];
+      layout.more = {"compression.rules=[" + list + "]"};
+      ASSERT_NO_THROW(coded = run({}, layout, kSamples, kSteps));
+      const double bytes = std::accumulate(coded.wire.begin(), coded.wire.end(), 0.0);
+      EXPECT_LE(bytes, before) << n;
+      before = bytes;
+    }
+    EXPECT_LT(before, std::accumulate(plain.wire.begin(), plain.wire.end(), 0.0));
+    EXPECT_EQ(run({}, layout, kSamples, kSteps), coded);
+    EXPECT_LT(coded.loss.back(), coded.loss.front() - 0.5 * (plain.loss.front() - plain.loss.back()));
   }
 }
 

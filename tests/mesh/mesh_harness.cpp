@@ -8,6 +8,7 @@
 #include <mutex>
 #include <sstream>
 
+#include "compression/codec_table.h"
 #include "engine/base/core/philox.h"
 #include "engine/run/config/load_config.h"
 #include "engine/run/train/backend.h"
@@ -218,7 +219,8 @@ Curve run_rank(Transport& transport, const Order& order) {
     });
   }
   int64_t warm_up = 0;  // prices are those behind it
-  for (const auto& [site, rule] : config.compression.rules) warm_up = std::max(warm_up, rule.warmup_steps);
+  for (const auto& [site, rules] : config.compression.rules)
+    for (const SiteRule& rule : rules) warm_up = std::max(warm_up, rule.warmup_steps);
   StepRehearsal rehearsal(config, replica.layout());
   const SitePrices prices = rehearsal.take_step(static_cast<int>(config.accumulation));
   const int64_t dp = replica.layout().mesh.data, d = replica.layout().at.data, rows = config.data.micro_batch;
@@ -253,8 +255,8 @@ Curve run_rank(Transport& transport, const Order& order) {
   // that low_rank and sketch take when they are first used.
   const int64_t kept = job.mesh() != nullptr ? job.mesh()->state_bytes() : 0;
   const auto planned = static_cast<int64_t>(rehearsal.replica().memory()[MemoryCategory::kResiduals]);
-  const bool rounds = std::ranges::any_of(config.compression.rules, [](const auto& rule) {
-    return rule.second.codec.codec == "low_rank" || rule.second.codec.codec == "sketch";
+  const bool rounds = std::ranges::any_of(config.compression.rules, [](const auto& site) {
+    return std::ranges::any_of(site.second, [](const SiteRule& rule) { return codec_row(rule.codec.codec).rounds; });
   });
   TW_CHECK(kept >= planned && kept <= planned + (rounds ? planned / 200 + (16 << 10) : 0), "codecs keep ", kept,
            " bytes where ", planned, " were planned");

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 
 #include "model/model_shard.h"
 #include "model/params.h"
@@ -80,7 +81,9 @@ TEST(MessageRules, CodedRangesAreTheSelectedElements) {
     const FlatLayout layout = make_flat_layout(params);
     for (const SelectSpec& select : selections()) {
       for (const Unit& unit : layout.units) {
-        const std::vector<Range> ranges = coded_ranges(select, unit, params);
+        std::vector<Range> ranges;
+        for (const RuleRange& run : rule_ranges(std::vector<UnitRule>{{0, select.tensor_classes}}, unit, params))
+          if (run.rule == 0) ranges.push_back(run.range);
         std::vector<bool> marked(static_cast<size_t>(unit.count), false);
         int64_t end = -1;
         for (const Range& r : ranges) {
@@ -97,14 +100,48 @@ TEST(MessageRules, CodedRangesAreTheSelectedElements) {
   EXPECT_GT(several, 100);
 }
 
+// Element by element against the first rule whose classes hold; runs cover the unit and touching ones differ.
+TEST(MessageRules, TensorsFallUnderTheFirstRuleThatSelectsThem) {
+  std::mt19937 random(7);
+  int64_t mixed = 0;
+  for (const ParamList& params : parameter_lists()) {
+    const FlatLayout layout = make_flat_layout(params);
+    for (int trial = 0; trial < 8; ++trial) {
+      const std::vector<SelectSpec> all = selections();
+      std::vector<SiteRule> rules(1 + random() % 3);
+      for (SiteRule& rule : rules) rule.select.tensor_classes = all[random() % all.size()].tensor_classes;
+      for (const Unit& unit : layout.units) {
+        std::vector<int> wanted(static_cast<size_t>(unit.count), -1), got(static_cast<size_t>(unit.count), -2);
+        for (size_t r = rules.size(); r-- > 0;) {
+          const std::vector<bool> marked = marks(rules[r].select, unit, params);
+          for (size_t e = 0; e < wanted.size(); ++e)
+            if (marked[e]) wanted[e] = static_cast<int>(r);
+        }
+        int64_t end = 0;
+        int before = -2;
+        for (const RuleRange& run : rule_ranges(unit_rules(rules, 0, 0, 4), unit, params)) {
+          ASSERT_EQ(run.range.first, end);
+          ASSERT_NE(run.rule, before);
+          std::fill_n(got.begin() + end, run.range.count, run.rule);
+          end += run.range.count, before = run.rule;
+        }
+        ASSERT_EQ(got, wanted);
+        mixed += std::set<int>(wanted.begin(), wanted.end()).size() > 2 ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(mixed, 20);
+}
+
 TEST(MessageRules, EverythingIsOneRange) {
   const ParamList params = list_local_parameters(ModelShard::all_of(gpt2_tiny()));
   for (const Unit& unit : make_flat_layout(params).units) {
-    const std::vector<Range> ranges = coded_ranges({}, unit, params);
-    ASSERT_EQ(ranges.size(), unit.count > 0 ? 1u : 0u);
+    const std::vector<RuleRange> runs = rule_ranges(std::vector<UnitRule>{{3, {}}}, unit, params);
+    ASSERT_EQ(runs.size(), unit.count > 0 ? 1u : 0u);
     if (unit.count == 0) continue;
-    EXPECT_EQ(ranges[0].first, 0);
-    EXPECT_EQ(ranges[0].count, unit.count);
+    EXPECT_EQ(runs[0].range.first, 0);
+    EXPECT_EQ(runs[0].range.count, unit.count);
+    EXPECT_EQ(runs[0].rule, 3);
   }
 }
 

@@ -206,7 +206,7 @@ TEST(LightCoding, GradientsKeepTheirResidual) {
     Mesh::Compressions compressions;
     const auto compression =
         make_site_compression(Site::kDpGradient, entropy_coded(2.5, 64, ResidualKind::kErrorFeedback));
-    compressions[static_cast<size_t>(Site::kDpGradient)] = compression;
+    compressions[static_cast<size_t>(Site::kDpGradient)] = {compression};
     mesh.use_compressions(compressions);
     Channel channel = mesh.channel(GroupKind::kGradientShard, Site::kDpGradient, all_ranks(kRanks));
     const auto all = contributions(DType::f32, kCount, 11, kRanks);
@@ -259,7 +259,7 @@ TEST(LightCoding, SumsKeepTheirOwnersAndResidual) {
   run_ranks(kRanks, [&](Progress& progress) {
     Mesh mesh(progress, {1, kRanks, 1}, pretend_nodes(kRanks, kRanks));
     Mesh::Compressions compressions;
-    compressions[static_cast<size_t>(Site::kDpGradient)] = compression;
+    compressions[static_cast<size_t>(Site::kDpGradient)] = {compression};
     mesh.use_compressions(compressions);
     Channel channel = mesh.channel(GroupKind::kGradientReplicas, Site::kDpGradient, all_ranks(kRanks));
     const auto all = contributions(DType::f32, kCount, 13, kRanks);
@@ -296,8 +296,8 @@ TEST(LightCoding, ReplicasStayEqualAndClose) {
   run_ranks(kRanks, [&](Progress& progress) {
     Mesh mesh(progress, {1, kRanks, 1}, pretend_nodes(kRanks, kRanks));
     Mesh::Compressions compressions;
-    compressions[static_cast<size_t>(Site::kZeroParameter)] =
-        make_site_compression(Site::kZeroParameter, entropy_coded(2.25, 256, ResidualKind::kValueDifference));
+    compressions[static_cast<size_t>(Site::kZeroParameter)] = {
+        make_site_compression(Site::kZeroParameter, entropy_coded(2.25, 256, ResidualKind::kValueDifference))};
     mesh.use_compressions(compressions);
     Channel channel = mesh.channel(GroupKind::kParameterSync, Site::kZeroParameter, all_ranks(kRanks));
     const auto me = static_cast<size_t>(mesh.rank());

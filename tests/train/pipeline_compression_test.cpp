@@ -28,7 +28,7 @@ RunConfig two_stages(int vocab, std::vector<std::string> more) {
 int coded_activations(const RunConfig& config) {
   const PipelineCompression compression = pipeline_compression(config, layout_of(config, 0).pipeline);
   int count = 0;
-  for (int micro = 0; micro < kMicroBatches; ++micro) count += compression.forward.coded(0, micro) ? 1 : 0;
+  for (int micro = 0; micro < kMicroBatches; ++micro) count += compression.forward.front().coded(0, micro) ? 1 : 0;
   return count;
 }
 

@@ -64,8 +64,7 @@ class Bench {
     for (int r = 0; r < size_; ++r) all.push_back(r);
     communicator_ = std::make_unique<Communicator>(*progress_, all, 0, Site::kControl, nullptr, world.nodes);
     channel_ = Channel(std::make_unique<Communicator>(*progress_, all, 1, Site::kDpGradient, &counters_, world.nodes),
-                       make_site_compression(Site::kDpGradient, SiteRule{}), &clock_, &counters_,
-                       std::make_shared<ChannelStates>("dp.gradient/0"));
+                       SiteCompressions(), &clock_, &counters_, std::make_shared<ChannelStates>("dp.gradient/0"));
   }
 
   int run(const std::string& filter);

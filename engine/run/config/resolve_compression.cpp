@@ -36,15 +36,6 @@ bool covers(const SelectSpec& a, const SelectSpec& b) {
          (a.micro_batches == MicroBatches::kAll || a.micro_batches == b.micro_batches);
 }
 
-// `from` (empty: all of them) without `what`.
-template <typename T>
-std::vector<T> without(const std::vector<T>& from, const std::vector<T>& what, const std::vector<T>& all) {
-  std::vector<T> left;
-  for (const T& x : from.empty() ? all : from)
-    if (std::find(what.begin(), what.end(), x) == what.end()) left.push_back(x);
-  return left;
-}
-
 bool is_plain(const SiteRule& rule) {
   return rule.codec.codec == "identity" && !rule.has_sum_codec;
 }
@@ -145,46 +136,16 @@ const Setting* Resolver::said(Site site, const ListedRule& rule, const std::stri
   return rule.written != nullptr && !rule.of_preset ? find(rule.written->fields, field) : nullptr;
 }
 
-// The one rule that a site's list comes down to. Rules behind one that selects all that they do select nothing; what no
-// rule selects is sent as it is, so identity at the end says nothing, and identity in front takes messages away from
-// those behind it. More than one rule that codes is more than a channel can do.
-std::optional<ListedRule> Resolver::only_rule(Site site, std::vector<ListedRule> list, const RuleContext& context) {
+// Rules behind one that selects all that they do select nothing, and what no rule selects is sent as it is: identity at
+// the end says nothing.
+std::vector<ListedRule> Resolver::effective(std::vector<ListedRule> list) {
   std::vector<ListedRule> kept;
   for (ListedRule& listed : list)
     if (std::none_of(kept.begin(), kept.end(),
                      [&](const ListedRule& k) { return covers(k.rule.select, listed.rule.select); }))
       kept.push_back(std::move(listed));
   while (kept.size() > 1 && is_plain(kept.back().rule)) kept.pop_back();
-  const std::vector<TensorClass> all_classes(std::begin(kClasses), std::end(kClasses));
-  std::vector<int> all_stages;
-  for (int s = 0; s < context.stages; ++s) all_stages.push_back(s);
-  while (kept.size() > 1 && is_plain(kept.front().rule)) {
-    const SelectSpec plain = kept.front().rule.select;
-    const bool by_stage = SelectSpec{.stages = plain.stages} == plain,
-               by_class = SelectSpec{.tensor_classes = plain.tensor_classes} == plain;
-    if (!by_stage && !by_class) break;
-    std::vector<ListedRule> behind;
-    for (size_t i = 1; i < kept.size(); ++i) {
-      SelectSpec& select = kept[i].rule.select;
-      if (by_stage) select.stages = without(select.stages, plain.stages, all_stages);
-      if (by_class) select.tensor_classes = without(select.tensor_classes, plain.tensor_classes, all_classes);
-      if (by_stage ? !select.stages.empty() : !select.tensor_classes.empty()) behind.push_back(std::move(kept[i]));
-    }
-    kept = std::move(behind);
-  }
-  if (kept.empty()) return std::nullopt;
-  if (kept.size() > 1) {
-    const ListedRule &first = kept[0], &second = kept[1];
-    const std::string why = std::string(name_of(site)) + " has the rule " + first.written->spelled +
-                            " for other messages already, and a site's messages are coded by one rule in this version; "
-                            "say identity in one of them, or one rule for both";
-    if (second.of_preset)
-      refuse("compression.rules", second.written->spelled + " of preset " + text("compression.preset") + ": " + why +
-                                      ", or the site's own object, which changes the preset's rule");
-    else
-      reader_.problems().push_back({second.written->place, second.written->spelled, why});
-  }
-  return kept.front();
+  return kept;
 }
 
 void Resolver::compression() {
@@ -196,8 +157,7 @@ void Resolver::compression() {
     const Site site = static_cast<Site>(i);
     if (site == Site::kControl) continue;
     select_lists([&](const std::string& field) { return given(prefix_of(site) + field); });
-    if (const std::optional<ListedRule> rule = only_rule(site, rules_of(site, context), context))
-      check_site(site, *rule, context);
+    for (const ListedRule& rule : effective(rules_of(site, context))) check_site(site, rule, context);
   }
   sends();
 }
@@ -251,7 +211,7 @@ void Resolver::check_site(Site site, const ListedRule& listed, const RuleContext
               "has no effect beside " +
                   (field.name.starts_with("sum.") ? "sum.codec " + rule.sum_codec.codec : "codec " + rule.codec.codec));
   }
-  rules_[site] = canonical(rule);
+  rules_[site].push_back(canonical(rule));
 }
 
 // What dp.gradient carries.

@@ -86,7 +86,7 @@ class Resolver {
   RuleContext rule_context() const;
   std::vector<ListedRule> rules_of(Site site, const RuleContext& context) const;
   const Setting* said(Site site, const ListedRule& rule, const std::string& field) const;
-  std::optional<ListedRule> only_rule(Site site, std::vector<ListedRule> list, const RuleContext& context);
+  static std::vector<ListedRule> effective(std::vector<ListedRule> list);
   void select_lists(const std::function<const Setting*(const std::string&)>& setting);
   void check_site(Site site, const ListedRule& rule, const RuleContext& context);
   void sends();
@@ -96,7 +96,7 @@ class Resolver {
   std::map<std::string, nlohmann::json> values_;
   std::vector<ConfigNote> notes_;
   Settings preset_;
-  std::map<Site, SiteRule> rules_;
+  std::map<Site, std::vector<SiteRule>> rules_;
 };
 
 // Fills every used key. Violations are appended to reader.problems(); the result is meaningful only if there are none.

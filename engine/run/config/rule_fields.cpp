@@ -318,18 +318,34 @@ SiteRule canonical(const SiteRule& rule) {
   return result;
 }
 
+namespace {
+
+json rule_json(const SiteRule& rule) {
+  json object = json::object();
+  for (const KeySpec& key : rule_fields()) {
+    if (!field_matters(rule, key.name)) continue;
+    const size_t dot = key.name.find('.');
+    if (dot == std::string::npos)
+      object[key.name] = rule_value(rule, key.name);
+    else
+      object[key.name.substr(0, dot)][key.name.substr(dot + 1)] = rule_value(rule, key.name);
+  }
+  return object;
+}
+
+}  // namespace
+
 json rules_json(const CompressionConfig& config) {
   json all = json::object();
-  for (const auto& [site, rule] : config.rules) {
-    json& object = all[std::string(name_of(site))] = json::object();
-    for (const KeySpec& key : rule_fields()) {
-      if (!field_matters(rule, key.name)) continue;
-      const size_t dot = key.name.find('.');
-      if (dot == std::string::npos)
-        object[key.name] = rule_value(rule, key.name);
-      else
-        object[key.name.substr(0, dot)][key.name.substr(dot + 1)] = rule_value(rule, key.name);
+  for (const auto& [site, rules] : config.rules) {
+    const std::string name(name_of(site));
+    if (rules.size() == 1) {
+      all[name] = rule_json(rules.front());
+      continue;
     }
+    for (const SiteRule& rule : rules) all["rules"].push_back(rule_json(rule)), all["rules"].back()["site"] = name;
+    // So that a preset's rules, which are read behind these, select nothing.
+    all["rules"].push_back({{"site", name}, {"codec", "identity"}});
   }
   return all;
 }

@@ -25,7 +25,8 @@ bool field_matters(const SiteRule& rule, const std::string& field);
 // The same rule with every field that does not matter at its default: two rules mean the same if these are equal.
 SiteRule canonical(const SiteRule& rule);
 
-// The rules in full, as config.resolved.json prints them: {"<site>": {...}}.
+// The rules in full, as config.resolved.json prints them: {"<site>": {...}}, or, of a site with several, in a list
+// "rules".
 nlohmann::json rules_json(const CompressionConfig& config);
 
 const char* word_of(ResidualKind kind);

@@ -10,8 +10,9 @@
 namespace thinwire {
 
 bool compresses_param_sync(const RunConfig& config, int stage) {
-  const SiteRule* rule = config.compression.rule(Site::kZeroParameter);
-  return rule != nullptr && rule->codec.codec != "identity" && selects_stage(rule->select, stage);
+  return std::ranges::any_of(config.compression.at(Site::kZeroParameter), [&](const SiteRule& rule) {
+    return rule.codec.codec != "identity" && selects_stage(rule.select, stage);
+  });
 }
 
 bool compresses_tied_param_sync(const RunConfig& config, int stages) {
@@ -20,24 +21,26 @@ bool compresses_tied_param_sync(const RunConfig& config, int stages) {
 
 Mesh::Compressions compressions_of(const RunConfig& config, const RankLayout& layout) {
   Mesh::Compressions compressions;
-  for (const auto& [site, rule] : config.compression.rules) {
+  for (const auto& [site, rules] : config.compression.rules) {
     const bool joins_stages = site == Site::kPpForward || site == Site::kPpBackward || site == Site::kEmbedding;
-    if (!joins_stages && !selects_stage(rule.select, layout.at.pipeline)) continue;
-    compressions[static_cast<size_t>(site)] = make_site_compression(site, rule);
+    for (const SiteRule& rule : rules) {
+      const bool here = joins_stages || selects_stage(rule.select, layout.at.pipeline);
+      compressions[static_cast<size_t>(site)].push_back(here ? make_site_compression(site, rule) : nullptr);
+    }
   }
   return compressions;
 }
 
 namespace {
 
-// Calls visit(compression) for every site of this layout that codes.
+// Calls visit(compression) for every rule of this layout that codes.
 template <typename Visit>
 void each_compression(const RunConfig& config, const MeshShape& mesh, const Visit& visit) {
   const RuleContext context{.stages = mesh.pipeline, .data = mesh.data, .tensor = mesh.tensor};
-  for (const auto& [site, rule] : config.compression.rules) {
+  for (const auto& [site, rules] : config.compression.rules) {
     if (!absent(site, context).empty()) continue;
-    if (const std::shared_ptr<SiteCompression> compression = make_site_compression(site, rule); compression != nullptr)
-      visit(*compression);
+    for (const SiteRule& rule : rules)
+      if (const auto compression = make_site_compression(site, rule); compression != nullptr) visit(*compression);
   }
 }
 
@@ -78,38 +81,42 @@ bool is_awaited(const RankLayout& layout, int unit) {
 
 void select_unit_messages(const RunConfig& config, const RankLayout& layout, const ParamStore& store,
                           std::vector<UnitMemory>& units) {
-  const SiteRule *gradient = config.compression.rule(Site::kDpGradient),
-                 *embedding = config.compression.rule(Site::kEmbedding),
-                 *parameter = config.compression.rule(Site::kZeroParameter);
-  const int layers = static_cast<int>(layout.shard.whole.layers);
+  const std::vector<SiteRule>&gradient = config.compression.at(Site::kDpGradient),
+        &embedding = config.compression.at(Site::kEmbedding), &parameter = config.compression.at(Site::kZeroParameter);
+  const int layers = static_cast<int>(layout.shard.whole.layers), stage = layout.at.pipeline;
   for (size_t u = 0; u < units.size(); ++u) {
     UnitMemory& unit = units[u];
     if (unit.count == 0) continue;
-    const SiteRule* rule = unit.tied ? embedding : gradient;
-    const bool leave_whole = rule != nullptr && layout.mesh.tensor > 1 &&
-                             (!codes_within(rule->codec, kQuantum) || !codes_within(rule->sum_codec, kQuantum));
-    unit.pieces = split_unit(rule != nullptr ? &rule->select : nullptr, static_cast<int>(u), unit.shard,
-                             store.layout().units[u], store.params(), layers, leave_whole);
-    if (rule != nullptr || parameter != nullptr) unit.padding = padding_of(store.layout().units[u]);
+    const int number = static_cast<int>(u);
+    const std::vector<SiteRule>& rules = unit.tied ? embedding : gradient;
+    std::vector<UnitRule> mine = unit_rules(rules, stage, number, layers);
+    for (UnitRule& each : mine) {
+      const SiteRule& rule = rules[static_cast<size_t>(each.number)];
+      each.leave_whole =
+          layout.mesh.tensor > 1 && (!codes_within(rule.codec, kQuantum) || !codes_within(rule.sum_codec, kQuantum));
+    }
+    unit.pieces = split_unit(mine, number, unit.shard, store.layout().units[u], store.params());
+    if (!rules.empty() || !parameter.empty()) unit.padding = padding_of(store.layout().units[u]);
     MessageKey& weights = unit.weights_key;
-    weights.coded = parameter == nullptr || selects_unit(parameter->select, static_cast<int>(u), layers);
+    weights.rule = rule_of_unit(parameter, stage, number, layers);
     // A tied embedding is one message of two stages: alike on both.
-    weights.awaited = unit.tied || is_awaited(layout, static_cast<int>(u));
+    const int last = layout.mesh.pipeline - 1;
+    if (unit.tied && rule_of_unit(parameter, 0, number, layers) != rule_of_unit(parameter, last, number, layers))
+      weights.rule = kNoRule;
+    weights.awaited = unit.tied || is_awaited(layout, number);
     for (UnitPiece& piece : unit.pieces) piece.awaited = weights.awaited;
-    if (unit.tied) weights.coded = weights.coded && compresses_tied_param_sync(config, layout.mesh.pipeline);
   }
 }
 
-void select_tp_units(const RunConfig& config, const RankLayout& layout, TpActivation& tp) {
+void use_tp_rules(const RunConfig& config, const RankLayout& layout, TpActivation& tp) {
   const int layers = static_cast<int>(layout.shard.whole.layers);
-  const auto selected = [&](Site site) {
-    std::vector<bool> units;
-    const SiteRule* rule = config.compression.rule(site);
-    if (rule == nullptr || rule->select.layers.empty()) return units;
-    for (int u = 0; u <= position_unit(layers); ++u) units.push_back(selects_unit(rule->select, u, layers));
-    return units;
+  const auto rules = [&](Site site) {
+    std::vector<int> of_units;
+    for (int u = 0; u <= position_unit(layers); ++u)
+      of_units.push_back(rule_of_unit(config.compression.at(site), layout.at.pipeline, u, layers));
+    return of_units;
   };
-  tp.select_units(selected(Site::kTpForward), selected(Site::kTpBackward));
+  tp.use_rules(rules(Site::kTpForward), rules(Site::kTpBackward));
 }
 
 namespace {
@@ -127,14 +134,17 @@ void for_sent_edges(const RankLayout& layout, const Body& body) {
 
 }  // namespace
 
-void prepare_states(const RankLayout& layout, const BatchShape& shape, const std::vector<UnitMemory>& units,
-                    Ports& ports) {
+void prepare_states(const RunConfig& config, const RankLayout& layout, const BatchShape& shape,
+                    const std::vector<UnitMemory>& units, Ports& ports) {
   for (const UnitMemory& unit : units) {
     if (unit.count == 0) continue;
     unit.tied ? ports.embedding.prepare(unit.pieces) : ports.dp.prepare(unit.pieces);
   }
   const int64_t rows = layout.shard.part_rows(shape.tokens()), cols = layout.shard.whole.hidden;
-  for_sent_edges(layout, [&](int edge, bool forward) { ports.pp.prepare(edge, forward, rows, cols); });
+  for_sent_edges(layout, [&](int edge, bool forward) {
+    const size_t rules = config.compression.at(forward ? Site::kPpForward : Site::kPpBackward).size();
+    for (size_t r = 0; r < rules; ++r) ports.pp.prepare(edge, static_cast<int>(r), forward, rows, cols);
+  });
 }
 
 namespace {
@@ -162,22 +172,27 @@ PipelineCompression pipeline_compression(const RunConfig& config, const Pipeline
   // What the configuration carries (settle_layout's measurements, too) is the same on all ranks.
   NodeCosts costs = node_costs(config);
   costs.transfer = message_time(config, layout_of(config, 0));
-  if (const SiteRule* rule = config.compression.rule(Site::kPpForward))
-    compression.forward = PipelineMessages(rule->select, true, shape, costs);
-  if (const SiteRule* rule = config.compression.rule(Site::kPpBackward))
-    compression.backward = PipelineMessages(rule->select, false, shape, costs);
+  for (const SiteRule& rule : config.compression.at(Site::kPpForward))
+    compression.forward.push_back(PipelineMessages(rule.select, true, shape, costs));
+  for (const SiteRule& rule : config.compression.at(Site::kPpBackward))
+    compression.backward.push_back(PipelineMessages(rule.select, false, shape, costs));
   return compression;
 }
 
 MessageKey PipelineCompression::key(const Message& message) const {
+  const std::vector<PipelineMessages>& rules = message.forward ? forward : backward;
+  const auto found =
+      std::ranges::find_if(rules, [&](const PipelineMessages& r) { return r.coded(message.edge, message.micro); });
   return {static_cast<uint32_t>(message.edge),
-          (message.forward ? forward : backward).coded(message.edge, message.micro)};
+          found == rules.end() ? kNoRule : static_cast<int>(found - rules.begin())};
 }
 
 MessageKey evaluation_key(const RunConfig& config, int edge, int stages) {
-  const SiteRule* rule = config.compression.rule(Site::kPpForward);
-  return {static_cast<uint32_t>(edge), rule == nullptr || (rule->select.micro_batches == MicroBatches::kAll &&
-                                                           selects_stage(rule->select, edge % stages))};
+  const std::vector<SiteRule>& rules = config.compression.at(Site::kPpForward);
+  const auto found = std::ranges::find_if(rules, [&](const SiteRule& rule) {
+    return rule.select.micro_batches == MicroBatches::kAll && selects_stage(rule.select, edge % stages);
+  });
+  return {static_cast<uint32_t>(edge), found == rules.end() ? kNoRule : static_cast<int>(found - rules.begin())};
 }
 
 }  // namespace thinwire

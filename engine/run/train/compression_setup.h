@@ -14,26 +14,26 @@ namespace thinwire {
 
 // Whether the parameter all-gather behind the optimizer is compressed, on a rank of this pipeline stage.
 bool compresses_param_sync(const RunConfig& config, int stage);
-// Those of an embedding that first and last stage share: where the rule is for both, since both hear one message.
+// That of an embedding that first and last stage share: on both, since both hear one message.
 bool compresses_tied_param_sync(const RunConfig& config, int stages);
 // The coders of a rank: rules whose stages leave this one out are left out. Sites pp.* and embedding join stages, so
 // their rules hold on all ranks, and the plan says which messages are coded.
 Mesh::Compressions compressions_of(const RunConfig& config, const RankLayout& layout);
-// The most variants that a site of this layout has of its rule; the same on all ranks.
+// The most variants that a rule of this layout has; the same on all ranks.
 int most_variants(const RunConfig& config, const MeshShape& mesh);
 // Steps after which all sites of this layout are compressed: the longest warm-up of their rules.
 int64_t steps_of_warm_up(const RunConfig& config, const MeshShape& mesh);
-// Splits the units' gradients into what is compressed and what is not, and marks the units that zero.parameter is for.
+// Splits the units' gradients by the rules that they fall under, and says which rule the units' weights fall under.
 void select_unit_messages(const RunConfig& config, const RankLayout& layout, const ParamStore& store,
                           std::vector<UnitMemory>& units);
-void select_tp_units(const RunConfig& config, const RankLayout& layout, TpActivation& tp);
+void use_tp_rules(const RunConfig& config, const RankLayout& layout, TpActivation& tp);
 // Makes the states of all messages that keep any, so that a checkpoint can fill them.
-void prepare_states(const RankLayout& layout, const BatchShape& shape, const std::vector<UnitMemory>& units,
-                    Ports& ports);
+void prepare_states(const RunConfig& config, const RankLayout& layout, const BatchShape& shape,
+                    const std::vector<UnitMemory>& units, Ports& ports);
 
-// Which pipeline messages are compressed in a step of so many micro-batches.
+// Which rules pipeline messages fall under in a step of so many micro-batches.
 struct PipelineCompression {
-  PipelineMessages forward, backward;
+  std::vector<PipelineMessages> forward, backward;  // per rule
   MessageKey key(const Message& message) const;
 };
 PipelineCompression pipeline_compression(const RunConfig& config, const PipelineShape& shape);

@@ -79,14 +79,16 @@ std::string name_of_compression(const SiteCompression& compression) {
   return name;
 }
 
-// "block_int(bits=4,...) + error_feedback" of a site's rule; empty without one.
+// "block_int(bits=4,...) + error_feedback" of a site's rules; empty where none compresses.
 std::string compression_name(const RunConfig& c, Site site) {
-  const SiteRule* rule = c.compression.rule(site);
-  const std::shared_ptr<SiteCompression> compression = rule != nullptr ? make_site_compression(site, *rule) : nullptr;
-  if (compression == nullptr) return "";
-  std::string name = name_of_compression(*compression);
-  for (int v = 1; c.compression.adapt && v < variants(*compression); ++v)
-    name += ", or light " + name_of_compression(variant_of(*compression, v));
+  std::string name;
+  for (const SiteRule& rule : c.compression.at(site)) {
+    const std::shared_ptr<SiteCompression> compression = make_site_compression(site, rule);
+    if (compression == nullptr) continue;
+    name += (name.empty() ? "" : "; ") + name_of_compression(*compression);
+    for (int v = 1; c.compression.adapt && v < variants(*compression); ++v)
+      name += ", or light " + name_of_compression(variant_of(*compression, v));
+  }
   return name;
 }
 

@@ -11,8 +11,8 @@ namespace thinwire {
 
 MomentumSender::MomentumSender(const RunConfig& config, const ParamStore& store, const Optimizer& optimizer)
     : store_(store), optimizer_(optimizer), beta1_(config.optim.beta1) {
-  const SiteRule* rule = config.compression.rule(Site::kDpGradient);
-  warmup_ = std::max<int64_t>(1, rule == nullptr ? 0 : rule->warmup_steps);
+  warmup_ = 1;
+  for (const SiteRule& rule : config.compression.at(Site::kDpGradient)) warmup_ = std::max(warmup_, rule.warmup_steps);
   if (config.no_load_optim && !config.finetune && !config.load.empty()) {
     throw_bad_config(
         "compression.sends: momentum needs the variance that no_load_optim leaves out; load the optimizer's state, or "

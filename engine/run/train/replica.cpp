@@ -95,10 +95,10 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
   const bool coded = !config_.compression.rules.empty() && mesh_ != nullptr;
   if (coded) {
     select_unit_messages(config_, layout_, store_, units);
-    select_tp_units(config_, layout_, ports_.tp);
+    use_tp_rules(config_, layout_, ports_.tp);
   }
   if (coded && training) {
-    prepare_states(layout_, shape_, units, ports_);
+    prepare_states(config_, layout_, shape_, units, ports_);
     arena_.count(MemoryCategory::kResiduals, mesh_->state_bytes());
   }
   traffic_ =

@@ -61,7 +61,7 @@ Ticket TpActivation::gather_again(View part, View whole, Stream& stream) {
 }
 
 Ticket TpActivation::sum_gradients(View packed, Stream& stream) {
-  return backward_.all_reduce(packed, ReduceKind::kSum, stream, {0, false});
+  return backward_.all_reduce(packed, ReduceKind::kSum, stream, {.rule = kNoRule});
 }
 
 Ticket TpActivation::gather_statistics(View mine, View all, Stream& stream) {

@@ -16,8 +16,7 @@ LoaderPlan train_plan(const DataConfig& config, int64_t consumed, int64_t dp_ran
   plan.dp_rank = dp_rank;
   plan.dp_size = dp_size;
   plan.global_batch = [config](int64_t at) { return global_batch_at(config, at); };
-  plan.eod_mask_loss = config.eod_mask_loss;
-  plan.eod_token = config.eod_token;
+  plan.documents = config.documents;
   plan.prefetch = config.prefetch_batches;
   return plan;
 }
@@ -120,7 +119,6 @@ Batch BatchLoader::load(int64_t first, int64_t rows) const {
   batch.rows = rows;
   batch.inputs.resize(static_cast<size_t>(rows) * seq);
   batch.targets.resize(batch.inputs.size());
-  batch.loss_mask.assign(batch.inputs.size(), 1.0f);
   std::vector<int32_t> tokens(seq + 1);
   for (int64_t r = 0; r < rows; ++r) {
     stream_.read(plan_.split, first + r, tokens);
@@ -128,11 +126,32 @@ Batch BatchLoader::load(int64_t first, int64_t rows) const {
     std::copy(tokens.begin(), tokens.end() - 1, batch.inputs.begin() + static_cast<std::ptrdiff_t>(at));
     std::copy(tokens.begin() + 1, tokens.end(), batch.targets.begin() + static_cast<std::ptrdiff_t>(at));
     batch.sample_ids.push_back(first + r);
-    if (!plan_.eod_mask_loss) continue;
-    for (size_t t = 0; t < seq; ++t)
-      if (tokens[t] == plan_.eod_token) batch.loss_mask[at + t] = 0.0f;
   }
+  apply_document_rules(plan_.documents, stream_.seq_length(), batch);
   return batch;
+}
+
+double counted_tokens(const Batch& batch) {
+  double counted = 0.0;
+  for (float mask : batch.loss_mask) counted += mask;
+  return counted;
+}
+
+void apply_document_rules(const DocumentRules& rules, int64_t seq_length, Batch& batch) {
+  const size_t count = batch.inputs.size();
+  batch.loss_mask.assign(count, 1.0f);
+  batch.first_keys.assign(rules.reset_attention ? count : 0, 0);
+  batch.positions.assign(rules.reset_positions ? count : 0, 0);
+  int32_t start = 0;
+  for (size_t n = 0; n < count; ++n) {
+    const auto t = static_cast<int32_t>(n % static_cast<size_t>(seq_length));
+    if (t == 0) start = 0;
+    if (rules.reset_attention) batch.first_keys[n] = start;
+    if (rules.reset_positions) batch.positions[n] = t - start;
+    if (batch.inputs[n] != rules.eod_token) continue;
+    if (rules.mask_loss) batch.loss_mask[n] = 0.0f;
+    start = t + 1;
+  }
 }
 
 }  // namespace thinwire

@@ -21,11 +21,18 @@ struct Batch {
   int64_t first_sample = 0;
   int64_t rows = 0;
   std::vector<int32_t> inputs, targets;  // targets[r][t] is the token after inputs[r][t]
-  std::vector<float> loss_mask;     // 1, or 0 where the input is the end-of-document token and eod_mask_loss is set
+  std::vector<float> loss_mask;  // 1, or 0 where the input is the end-of-document token and the rules mask its loss
+  // Within the row: the first input that a token sees, and its position; empty where the rules reset neither.
+  std::vector<int32_t> first_keys, positions;
   std::vector<int64_t> sample_ids;  // [rows]: first_sample, first_sample + 1, ...
   // Where it stands: micro-step `micro` of `micro_steps` of the global batch that begins after `consumed` samples.
   int64_t consumed = 0, global_batch = 0, micro = 0, micro_steps = 0;
 };
+
+// Tokens of it that count in the loss.
+double counted_tokens(const Batch& batch);
+// Fills loss_mask, first_keys and positions from the inputs.
+void apply_document_rules(const DocumentRules& rules, int64_t seq_length, Batch& batch);
 
 struct LoaderPlan {
   Split split = Split::kTrain;
@@ -34,8 +41,7 @@ struct LoaderPlan {
   int64_t micro_batch = 1;
   int64_t dp_rank = 0, dp_size = 1;
   std::function<int64_t(int64_t consumed)> global_batch;  // samples of the step that begins there; called on the thread
-  bool eod_mask_loss = false;
-  int64_t eod_token = -1;
+  DocumentRules documents;
   int prefetch = 2;  // micro-batches read ahead, at least 1
 };
 

@@ -13,6 +13,14 @@ struct WeightedPrefix {
   std::optional<double> weight;  // as given; sets without one come equally often
 };
 
+// What the end of a document does, as in Megatron: an end-of-document token belongs to the document before it.
+struct DocumentRules {
+  int64_t eod_token = -1;        // id of the end-of-document token, -1: none
+  bool mask_loss = false;        // what is predicted from an end-of-document token does not count in the loss
+  bool reset_attention = false;  // tokens see their own document alone
+  bool reset_positions = false;  // positions count from 0 in every document
+};
+
 struct DataConfig {
   // Either one list divided by `split`, or a list per split (then `split` is unused). Several sets are a blend; in the
   // list that is divided, as in Megatron, a weight makes a blend of a single one, too.
@@ -21,9 +29,9 @@ struct DataConfig {
   std::string split = "969, 30, 1";
   int64_t seq_length = 0;
   uint64_t seed = 1234;
-  bool eod_mask_loss = false;
-  int64_t eod_token = -1;  // id of the end-of-document token, -1: none
-  int64_t vocab = 0;       // ids >= vocab are corrupt data
+  DocumentRules documents;
+  bool per_token_loss = true;  // calculate_per_token_loss: false: the mean of micro-batches' means
+  int64_t vocab = 0;           // ids >= vocab are corrupt data
 
   int64_t micro_batch = 1;   // sequences per micro step and rank
   int64_t global_batch = 1;  // sequences per step over all ranks

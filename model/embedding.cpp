@@ -32,7 +32,8 @@ void Embedding::forward(Exec& exec, const LayerContext& c, View tokens, View x, 
                                     .length = c.shape.length,
                                     .first_position = c.first_position,
                                     .first_token = first_token_,
-                                    .vocabulary = vocabulary_});
+                                    .vocabulary = vocabulary_,
+                                    .at = c.positions});
   tp_->leave_forward(found, x, exec.stream).wait(exec.stream);
   const Dropout d = dropout(c);
   if (d.p > 0.0f) exec.ops.dropout_apply(exec, {x, x, d});
@@ -50,7 +51,8 @@ void Embedding::backward(Exec& exec, const LayerContext& c, View tokens, View dx
                                      .dpositions = position_gradient_,
                                      .length = c.shape.length,
                                      .first_token = first_token_,
-                                     .vocabulary = vocabulary_});
+                                     .vocabulary = vocabulary_,
+                                     .at = c.positions});
 }
 
 }  // namespace thinwire

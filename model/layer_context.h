@@ -11,7 +11,9 @@ struct LayerContext {
   bool training = false;  // dropout acts only in training
   uint64_t seed = 0;
   const int64_t* sample_ids = nullptr;  // device memory [batch]: consumed-sample numbers, which key dropout
-  int64_t first_row = 0;                // which token this rank's rows outside of sharded parts begin with
+  // Per token, [batch * length] i32 (ops.h); empty: whole sequences. Positions count from 0 where documents begin.
+  View first_keys, positions;
+  int64_t first_row = 0;  // which token this rank's rows outside of sharded parts begin with
   // Decoding with a cache: tokens of this call start at first_position, and kv_rows holds the qkv rows of all positions
   // so far (this call's included). Otherwise empty, and attention looks at the rows of this call alone.
   int64_t first_position = 0;

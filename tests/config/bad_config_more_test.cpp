@@ -191,6 +191,8 @@ TEST(BadConfig, SeveralKeysTogether) {
       {"split negative", with("\"split\": [9, -1]"), {"split: "}},
       {"data required", with("\"seed\": 1"), {"a.json:1:1: data_path: missing"}, {}, {.data_required = true}},
       {"eod mask", with("\"eod_mask_loss\": true"), {"eod_mask_loss: needs eod_token"}},
+      {"own attention", with("\"reset_attention_mask\": true"), {"reset_attention_mask: needs eod_token"}},
+      {"own positions", with("\"reset_position_ids\": true"), {"reset_position_ids: needs eod_token"}},
       {"eod outside", with("\"eod_token\": 256"), {"eod_token: eod_token 256 is not below vocab_size 256"}},
       {"finetune", with("\"finetune\": true"), {"finetune: needs load"}},
       {"two sources of weights", with("\"load\": \"x\", \"init_from_hf\": \"y\""), {"init_from_hf: contradicts load"}},

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <random>
 #include <thread>
 
 #include "data/batch_ramp.h"
@@ -31,7 +32,7 @@ class Loader : public ::testing::Test {
     config_.train_iters = 14;
     config_.eval_interval = 7;
     config_.eval_iters = 2;
-    config_.eod_token = 401;
+    config_.documents.eod_token = 401;
   }
   // Every row against a read without a thread.
   void expect_rows(const SampleStream& stream, Split split, const Batch& batch) const {
@@ -48,7 +49,8 @@ class Loader : public ::testing::Test {
         const size_t at = static_cast<size_t>(r) * seq + t;
         ASSERT_EQ(batch.inputs[at], tokens[t]);
         ASSERT_EQ(batch.targets[at], tokens[t + 1]);
-        ASSERT_EQ(batch.loss_mask[at], config_.eod_mask_loss && tokens[t] == config_.eod_token ? 0.0f : 1.0f);
+        ASSERT_EQ(batch.loss_mask[at],
+                  config_.documents.mask_loss && tokens[t] == config_.documents.eod_token ? 0.0f : 1.0f);
       }
     }
   }
@@ -133,7 +135,7 @@ TEST_F(Loader, DropsTheRaggedEndOfTheData) {
 }
 
 TEST_F(Loader, MasksTheLossOfEndOfDocument) {
-  config_.eod_mask_loss = true;
+  config_.documents.mask_loss = true;
   const SampleStream stream(config_);
   BatchLoader loader(stream, train_plan(config_, 0));
   int masked = 0;
@@ -142,6 +144,39 @@ TEST_F(Loader, MasksTheLossOfEndOfDocument) {
     masked += static_cast<int>(std::count(batch->loss_mask.begin(), batch->loss_mask.end(), 0.0f));
   }
   EXPECT_GT(masked, 0);
+}
+
+// Token by token against a search for the end-of-document token before it in its row.
+TEST(DocumentRules, AreMegatrons) {
+  std::mt19937 rng(5);
+  for (int trial = 0; trial < 400; ++trial) {
+    const int64_t rows = 1 + static_cast<int64_t>(rng() % 3), seq = 1 + static_cast<int64_t>(rng() % 20);
+    DocumentRules rules;
+    rules.eod_token = trial % 7 == 0 ? -1 : 2;
+    rules.mask_loss = rng() % 2 == 0, rules.reset_attention = rng() % 2 == 0, rules.reset_positions = rng() % 2 == 0;
+    Batch batch;
+    for (int64_t n = 0; n < rows * seq; ++n) batch.inputs.push_back(static_cast<int32_t>(rng() % 4));
+    apply_document_rules(rules, seq, batch);
+    double counted = 0.0;
+    ASSERT_EQ(batch.first_keys.size(), rules.reset_attention ? batch.inputs.size() : 0u);
+    ASSERT_EQ(batch.positions.size(), rules.reset_positions ? batch.inputs.size() : 0u);
+    for (int64_t n = 0; n < rows * seq; ++n) {
+      const auto at = static_cast<size_t>(n);
+      int64_t before = n - 1;
+      while (before >= n / seq * seq && batch.inputs[static_cast<size_t>(before)] != rules.eod_token) --before;
+      const int64_t start = before + 1 - n / seq * seq;
+      if (rules.reset_attention) {
+        ASSERT_EQ(batch.first_keys[at], start);
+      }
+      if (rules.reset_positions) {
+        ASSERT_EQ(batch.positions[at], n % seq - start);
+      }
+      const bool masked = rules.mask_loss && batch.inputs[at] == rules.eod_token;
+      ASSERT_EQ(batch.loss_mask[at], masked ? 0.0f : 1.0f);
+      counted += masked ? 0.0 : 1.0;
+    }
+    ASSERT_EQ(counted_tokens(batch), counted);
+  }
 }
 
 TEST_F(Loader, StopsAtAnyTime) {

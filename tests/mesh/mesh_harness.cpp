@@ -53,6 +53,7 @@ std::vector<std::string> model_overrides(const Model& m) {
     o.push_back("hidden_dropout=" + std::to_string(m.dropout));
     o.push_back("attention_dropout=" + std::to_string(m.dropout));
   }
+  if (m.documents) add({"eod_token=7", "eod_mask_loss=true", "reset_attention_mask=true", "reset_position_ids=true"});
   return o;
 }
 
@@ -82,7 +83,7 @@ std::vector<std::string> layout_overrides(const Layout& l, int samples) {
 }
 
 // Sample `number` of the stream: its tokens follow a noisy rule, so that there is something to learn.
-Batch make_batch(int64_t first, int64_t rows) {
+Batch make_batch(const DocumentRules& documents, int64_t first, int64_t rows) {
   Batch b;
   b.first_sample = first, b.rows = rows;
   for (int64_t r = 0; r < rows; ++r) {
@@ -93,10 +94,10 @@ Batch make_batch(int64_t first, int64_t rows) {
       state = state * 6364136223846793005ull + 1442695040888963407ull;
       token = (state >> 60) < 3 ? static_cast<int32_t>((state >> 33) % kVocab) : (token * 5 + 7) % kVocab;
       b.targets.push_back(token);
-      b.loss_mask.push_back(1.0f);
     }
     b.sample_ids.push_back(first + r);
   }
+  apply_document_rules(documents, kLength, b);
   return b;
 }
 
@@ -233,7 +234,8 @@ Curve run_rank(Transport& transport, const Order& order) {
   std::vector<Batch> batches;  // made before, so that a step's allocations are the engine's own
   for (int s = 0; s < order.steps; ++s) {
     for (int64_t micro = 0; micro < config.accumulation; ++micro)
-      batches.push_back(make_batch(order.first_sample + s * config.data.global_batch + (micro * dp + d) * rows, rows));
+      batches.push_back(make_batch(config.data.documents,
+                                   order.first_sample + s * config.data.global_batch + (micro * dp + d) * rows, rows));
   }
   curve.loss.reserve(static_cast<size_t>(order.steps)), curve.norm.reserve(static_cast<size_t>(order.steps));
   auto batch = batches.begin();
@@ -339,7 +341,8 @@ std::string compare(const Model& model, const Layout& layout, int samples, int s
   static std::mutex mutex;
   static std::map<std::string, Curve> known;  // the one-rank runs, by model and batch
   const std::string key = model.family + "/" + std::to_string(model.layers) + "/" + model.dtype + "/" +
-                          std::to_string(model.dropout) + "/" + std::to_string(samples) + "/" + std::to_string(steps);
+                          std::to_string(model.dropout) + (model.documents ? "d/" : "/") + std::to_string(samples) +
+                          "/" + std::to_string(steps);
   Curve one;
   {
     const std::lock_guard lock(mutex);

@@ -34,6 +34,7 @@ struct Model {
   int layers = 5;
   std::string dtype = "fp32";
   double dropout = 0.0;
+  bool documents = false;  // with their own attention, positions and loss mask
 };
 
 struct Curve {

@@ -188,6 +188,29 @@ TEST(MeshLawMore, Dropout) {
   }
 }
 
+// Documents of their own, and a loss over what is left of all tokens of a step: another number of them on every rank
+// and in every micro-batch.
+TEST(MeshLawMore, Documents) {
+  for (const char* family : {"gpt2", "neox", "llama"}) {
+    const Model model{.family = family, .layers = 4, .documents = true};
+    for (const Layout& l :
+         {Layout{.data = 3, .accumulation = 2}, Layout{.data = 2, .tensor = 2, .sequence_parallel = true},
+          Layout{.pipeline = 3, .tensor = 2, .accumulation = 2, .recompute = "full"},
+          Layout{.pipeline = 2, .data = 2, .schedule = "zb_h1", .accumulation = 3, .recompute = "selective"},
+          Layout{.data = 4,
+          .weights = "global",
+          .gradients = "global",
+          .optimizer = "global",
+          .accumulation = 2,
+          .recompute = "selective"},
+          Layout{.pipeline = 2, .data = 2, .schedule = "interleaved", .chunks = 2, .accumulation = 3}}) {
+      EXPECT_EQ(compare(model, l, 12, 5), "");
+    }
+    // A mean of micro-batches' means is something else.
+    EXPECT_NE(compare(model, {.data = 3, .more = {"calculate_per_token_loss=false"}}, 12, 5), "");
+  }
+}
+
 TEST(MeshLawMore, Bf16) {
   for (const char* family : {"gpt2", "neox", "llama"}) {
     const Model model{.family = family, .dtype = "bf16"};

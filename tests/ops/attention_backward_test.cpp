@@ -74,6 +74,16 @@ TEST(AttentionBackwardTest, RandomRaggedShapesMatchFloat64) {
     check_backward(c, rng, 1 + static_cast<int>(rng() % 3));
 }
 
+// With one thread and with many, which cut the work in another way: documents, windows, and both.
+TEST(AttentionBackwardTest, MaskedCasesMatchFloat64) {
+  std::mt19937 rng(13);
+  int threads = 1;
+  for (const AttentionCase& c : random_attention_cases(rng, 60, 200, true))
+    check_backward(c, rng, threads = 8 / threads);
+  check_backward({.q_len = 600, .kv_len = 600, .heads_per_group = 2, .head_dim = 64, .document = 200}, rng);
+  check_backward({.q_len = 600, .kv_len = 600, .head_dim = 64, .window = 130}, rng, 5);
+}
+
 TEST(AttentionBackwardTest, LongSequencesMatchFloat64) {
   std::mt19937 rng(3);
   check_backward({.dtype = DType::f32, .q_len = 700, .kv_len = 700, .head_dim = 64, .scale = 0.125f}, rng);

@@ -24,14 +24,16 @@ struct AttentionCase {
   int64_t batch = 1, q_len = 1, kv_len = 1, groups = 1, heads_per_group = 1, head_dim = 16;
   float scale = 0.25f;
   float dropout = 0.0f;
-  double spread = 1.0;  // standard deviation of q and k
+  double spread = 1.0;   // standard deviation of q and k
+  int64_t document = 0;  // tokens of a document, about; 0: one of all
+  int64_t window = 0;    // keys in front of its own that a query sees at most; 0: all
 
   int64_t heads() const { return groups * heads_per_group; }
   std::string name() const {
     return std::string(name_of(dtype)) + (packing == Packing::kInterleaved ? " interleaved" : " cache") + " batch " +
            std::to_string(batch) + " q " + std::to_string(q_len) + " kv " + std::to_string(kv_len) + " groups " +
            std::to_string(groups) + "x" + std::to_string(heads_per_group) + " d " + std::to_string(head_dim) + " p " +
-           std::to_string(dropout);
+           std::to_string(dropout) + " document " + std::to_string(document) + " window " + std::to_string(window);
   }
 };
 
@@ -69,6 +71,14 @@ class AttentionTensors {
             v_tensor().set(at(v_at, b, t, g, 0) + e, normal(rng));
           }
         }
+      }
+    }
+    for (int64_t b = 0; b < c.batch && (c.document > 0 || c.window > 0); ++b) {
+      int64_t start = 0;
+      for (int64_t i = 0; i < c.kv_len; ++i) {
+        if (c.document > 0 && rng() % static_cast<uint64_t>(c.document) == 0) start = i;
+        const int64_t t = i - (c.kv_len - c.q_len);
+        if (t >= 0) first_keys.push_back(static_cast<int32_t>(c.window > 0 ? std::max(start, i - c.window) : start));
       }
     }
     for (int64_t b = 0; b < c.batch; ++b) sample_ids.push_back(100003 * b + (int64_t{5} << 33));
@@ -119,6 +129,7 @@ class AttentionTensors {
   float scale = 1.0f;
   Dropout dropout;
   std::vector<int64_t> sample_ids;
+  std::vector<int32_t> first_keys;
   Tensor q, k, v, out, lse, dout, dq, dk, dv;
 
  private:
@@ -126,6 +137,8 @@ class AttentionTensors {
   void fill_common(Op& op) {
     op.shape = shape;
     op.scale = scale;
+    if (!first_keys.empty())
+      op.first_keys = View(first_keys.data(), DType::i32, {static_cast<int64_t>(first_keys.size())});
     op.q = q;
     op.k = k_tensor();
     op.v = v_tensor();
@@ -197,11 +210,12 @@ inline AttentionOracle attention_oracle(AttentionTensors& x, bool backward) {
       const int64_t g = h / s.heads_per_group, j = h % s.heads_per_group;
       for (int64_t t = 0; t < s.q_len; ++t) {
         const int64_t n = t + behind + 1;
+        const int64_t first = x.first_keys.empty() ? 0 : x.first_keys[static_cast<size_t>(b * s.q_len + t)];
         const double* query = &q[static_cast<size_t>(AttentionTensors::at(x.q_at, b, t, g, j))];
         const auto key = [&](int64_t i) { return &k[static_cast<size_t>(AttentionTensors::at(x.k_at, b, i, g, 0))]; };
         const auto value = [&](int64_t i) { return &v[static_cast<size_t>(AttentionTensors::at(x.v_at, b, i, g, 0))]; };
         double most = -INFINITY, es = 0.0;
-        for (int64_t i = 0; i < n; ++i) {
+        for (int64_t i = first; i < n; ++i) {
           double sum = 0.0, size = 0.0;
           for (int64_t e = 0; e < d; ++e) {
             sum += query[e] * key(i)[e];
@@ -212,12 +226,12 @@ inline AttentionOracle attention_oracle(AttentionTensors& x, bool backward) {
           es = std::max(es, (static_cast<double>(d) + 4) * u * std::abs(scale) * size + 4 * u * std::abs(scale * sum));
         }
         double total = 0.0;
-        for (int64_t i = 0; i < n; ++i) total += std::exp(p[static_cast<size_t>(i)] - most);
+        for (int64_t i = first; i < n; ++i) total += std::exp(p[static_cast<size_t>(i)] - most);
         const double lse = most + std::log(total), ep = 2 * es + (static_cast<double>(n) + 16) * u;
         const size_t at_lse = static_cast<size_t>((b * heads + h) * s.q_len + t);
         r.lse[at_lse] = lse;
         r.lse_bound[at_lse] = es + (static_cast<double>(n) + 16) * u + 4 * u * std::abs(lse) + tiny;
-        for (int64_t i = 0; i < n; ++i) {
+        for (int64_t i = first; i < n; ++i) {
           const size_t at = static_cast<size_t>(i);
           p[at] = std::exp(p[at] - lse);
           factor[at] = x.dropout.p == 0.0f ? 1.0
@@ -226,7 +240,7 @@ inline AttentionOracle attention_oracle(AttentionTensors& x, bool backward) {
         }
         const size_t row = static_cast<size_t>(((b * s.q_len + t) * heads + h) * d);
         const double loose = ep + rounded + (static_cast<double>(n) + 2) * u;
-        for (int64_t i = 0; i < n; ++i) {
+        for (int64_t i = first; i < n; ++i) {
           const double w = p[static_cast<size_t>(i)] * factor[static_cast<size_t>(i)];
           if (w == 0.0) continue;
           for (size_t e = 0; e < static_cast<size_t>(d); ++e) {
@@ -246,7 +260,7 @@ inline AttentionOracle attention_oracle(AttentionTensors& x, bool backward) {
         }
         const double rp = ep + r.lse_bound[at_lse];
         const size_t at_q = static_cast<size_t>(AttentionTensors::at(x.q_at, b, t, g, j));
-        for (int64_t i = 0; i < n; ++i) {
+        for (int64_t i = first; i < n; ++i) {
           const double pi = p[static_cast<size_t>(i)], fi = factor[static_cast<size_t>(i)];
           double dp = 0.0, dp_size = 0.0;
           for (size_t e = 0; e < static_cast<size_t>(d); ++e) {
@@ -320,7 +334,8 @@ inline void expect_within(const Tensor& actual, const std::vector<double>& expec
 }
 
 // Random shapes with a fixed seed: lengths around the tile edges, every kind of head size, groups, both packings.
-inline std::vector<AttentionCase> random_attention_cases(std::mt19937& rng, int count, int64_t longest) {
+inline std::vector<AttentionCase> random_attention_cases(std::mt19937& rng, int count, int64_t longest,
+                                                         bool masked = false) {
   const int64_t sizes[] = {5, 8, 16, 24, 40, 64, 80, 96, 128, 160, 37};
   const int64_t lengths[] = {1, 2, 7, 15, 16, 17, 63, 64, 65, 127, 129, 200, 255};
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(n)); };
@@ -338,6 +353,10 @@ inline std::vector<AttentionCase> random_attention_cases(std::mt19937& rng, int 
     c.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.head_dim)));
     if (pick(4) == 0) c.scale = -1.7f * c.scale;
     if (pick(3) == 0) c.dropout = 0.1f + 0.1f * static_cast<float>(pick(5));
+    if (masked) {
+      c.document = pick(3) == 0 ? 0 : 1 + pick(80);
+      c.window = pick(2) == 0 ? 0 : 1 + pick(100);
+    }
     cases.push_back(c);
   }
   return cases;

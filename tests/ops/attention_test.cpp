@@ -20,6 +20,29 @@ TEST(AttentionForwardTest, RandomRaggedShapesMatchFloat64) {
   for (const AttentionCase& c : random_attention_cases(rng, 60, 255)) check_forward(c, rng);
 }
 
+// Documents that begin anywhere, sliding windows, and both.
+TEST(AttentionForwardTest, MaskedCasesMatchFloat64) {
+  std::mt19937 rng(11);
+  for (const AttentionCase& c : random_attention_cases(rng, 60, 255, true)) check_forward(c, rng);
+  check_forward({.q_len = 900, .kv_len = 900, .heads_per_group = 2, .head_dim = 64, .document = 300}, rng);
+  check_forward({.q_len = 700, .kv_len = 700, .head_dim = 64, .window = 130}, rng);
+}
+
+// A document alone has the bits that it has among others, where it begins on a tile.
+TEST(AttentionForwardTest, DocumentsAloneAreWhatTheyAreTogether) {
+  std::mt19937 rng(12);
+  for (DType t : compute_types()) {
+    AttentionTensors whole({.dtype = t, .q_len = 256, .kv_len = 256, .groups = 2, .head_dim = 40}, rng);
+    for (int64_t i = 0; i < 256; ++i) whole.first_keys.push_back(i < 128 ? 0 : 128);
+    AttentionTensors half({.dtype = t, .q_len = 128, .kv_len = 128, .groups = 2, .head_dim = 40}, rng);
+    const int64_t width = whole.q.view().cols(), out_width = whole.out.view().cols();
+    for (int64_t i = 0; i < 128 * width; ++i) half.q.set(i, whole.q.at(128 * width + i));
+    CpuExec exec;
+    whole.run_forward(*exec), half.run_forward(*exec);
+    for (int64_t i = 0; i < 128 * out_width; ++i) ASSERT_EQ(half.out.at(i), whole.out.at(128 * out_width + i)) << i;
+  }
+}
+
 TEST(AttentionForwardTest, LongSequencesMatchFloat64) {
   std::mt19937 rng(2);
   check_forward({.dtype = DType::f32, .q_len = 1000, .kv_len = 1000, .head_dim = 64, .scale = 0.125f}, rng);

@@ -16,7 +16,8 @@ TEST(EmbeddingForward, IsTableRowPlusPosition) {
   unsigned seed = 1;
   for (DType type : compute_types()) {
     for (const Case& k : kCases) {
-      for (bool with_positions : {false, true}) {
+      for (const auto& [with_positions, listed] :
+           {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
         std::mt19937 rng(seed++);
         const int64_t count = k.batch * k.length, first = with_positions ? 5 : 0;
         const Tensor table = random_tensor(rng, type, {k.vocabulary, k.cols});
@@ -25,12 +26,16 @@ TEST(EmbeddingForward, IsTableRowPlusPosition) {
         Tensor x(type, {count, k.cols});
         EmbeddingForward op{tokens, table, View(), x, k.length, first};
         if (with_positions) op.positions = positions;
+        const Tensor at = random_tokens(rng, count, k.length + first);
+        if (listed) op.at = at;
         CpuExec exec(3);
         embedding_forward_op(*exec, op);
         for (int64_t i = 0; i < x.count(); ++i) {
           const int64_t n = i / k.cols, c = i % k.cols, token = static_cast<int64_t>(tokens.at(n));
           float sum = static_cast<float>(table.at(token * k.cols + c));
-          if (with_positions) sum += static_cast<float>(positions.at((first + n % k.length) * k.cols + c));
+          if (with_positions)
+            sum += static_cast<float>(
+                positions.at((listed ? static_cast<int64_t>(at.at(n)) : first + n % k.length) * k.cols + c));
           Tensor want(type, {1});
           want.set(0, sum);
           ASSERT_EQ(x.at(i), want.at(0)) << name_of(type) << " token " << n << " column " << c;
@@ -44,7 +49,8 @@ TEST(EmbeddingBackward, AddsInTokenOrder) {
   unsigned seed = 50;
   for (DType type : compute_types()) {
     for (const Case& k : kCases) {
-      for (int threads : {1, 3, 8}) {
+      for (const auto& [threads, listed] :
+           {std::pair(1, false), std::pair(3, false), std::pair(8, false), std::pair(1, true), std::pair(8, true)}) {
         std::mt19937 rng(seed++);
         const int64_t count = k.batch * k.length;
         const Tensor dx = random_tensor(rng, type, {count, k.cols});
@@ -52,15 +58,19 @@ TEST(EmbeddingBackward, AddsInTokenOrder) {
         Tensor dtable = random_tensor(rng, DType::f32, {k.vocabulary, k.cols});
         Tensor dpositions = random_tensor(rng, DType::f32, {k.length + 2, k.cols});
         Tensor want_table = dtable, want_positions = dpositions;
+        const Tensor at = random_tokens(rng, count, k.length);
         for (int64_t n = 0; n < count; ++n) {
           for (int64_t c = 0; c < k.cols; ++c) {
             const float d = static_cast<float>(dx.at(n * k.cols + c));
             want_table.view().as<float>()[static_cast<int64_t>(tokens.at(n)) * k.cols + c] += d;
-            want_positions.view().as<float>()[n % k.length * k.cols + c] += d;
+            want_positions.view().as<float>()[(listed ? static_cast<int64_t>(at.at(n)) : n % k.length) * k.cols + c] +=
+                d;
           }
         }
         CpuExec exec(threads);
-        embedding_backward_op(*exec, {tokens, dx, dtable, dpositions, k.length});
+        EmbeddingBackward op{tokens, dx, dtable, dpositions, k.length};
+        if (listed) op.at = at;
+        embedding_backward_op(*exec, op);
         EXPECT_TRUE(dtable.same_bits(want_table)) << name_of(type) << " V " << k.vocabulary << " h " << k.cols;
         EXPECT_TRUE(dpositions.same_bits(want_positions)) << name_of(type) << " T " << k.length << " h " << k.cols;
       }

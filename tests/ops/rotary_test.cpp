@@ -53,12 +53,14 @@ void bind(Problem& p) {
 TEST(Rotary, RotatesPairsAndTouchesNothingElse) {
   for (DType type : compute_types()) {
     for (const Case& k : kCases) {
-      for (bool inverse : {false, true}) {
+      for (const auto& [inverse, listed] : {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
         SCOPED_TRACE(testing::Message() << name_of(type) << " d " << k.head_dim << " rot " << k.rot_dim);
         std::mt19937 rng(1);
         Problem p = make_problem(k, type, rng);
         bind(p);
         p.op.inverse = inverse;
+        const Tensor positions = random_tokens(rng, k.batch * k.length, k.first + k.length);
+        if (listed) p.op.positions = positions;
         std::vector<double> want = p.data.values();
         std::vector<double> bound(want.size(), 0.0);  // untouched elements keep their bits
         const int64_t half = k.rot_dim / 2;
@@ -67,11 +69,12 @@ TEST(Rotary, RotatesPairsAndTouchesNothingElse) {
             for (int64_t g = 0; g < k.groups; ++g) {
               for (int64_t j = 0; j < p.op.heads_per_group; ++j) {
                 const HeadLayout& at = p.op.layout;
+                const int64_t position = listed ? static_cast<int64_t>(positions.at(b * k.length + t)) : k.first + t;
                 const int64_t base = at.offset + b * at.batch + t * at.token + g * at.group + j * at.head;
                 for (int64_t i = 0; i < half; ++i) {
                   const size_t low = static_cast<size_t>(base + i), high = low + static_cast<size_t>(half);
-                  const double c = p.cos.at((k.first + t) * half + i),
-                               s = (inverse ? -1 : 1) * p.sin.at((k.first + t) * half + i);
+                  const double c = p.cos.at(position * half + i),
+                               s = (inverse ? -1 : 1) * p.sin.at(position * half + i);
                   const double x = want[low], y = want[high];
                   want[low] = x * c - y * s;
                   want[high] = y * c + x * s;

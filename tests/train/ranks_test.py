@@ -256,26 +256,12 @@ class Reference(unittest.TestCase):
             for d in sorted(models.iterdir()) if models.is_dir() else []:
                 config = json.loads((d / "config.json").read_text())
                 trajectory = json.loads((d / "trajectory.json").read_text())
-                if "documents" in trajectory:
-                    continue  # made with document masks: refused by name, see test_document_masks_are_refused
                 numbers = [trajectory["batch"]]
                 numbers += [config[k] for k in ("n_head", "num_attention_heads", "num_key_value_heads") if k in config]
                 if all(n % 2 == 0 for n in numbers):
                     found.append(str(d))
         self.assertGreaterEqual(len(found), 3)
         return found
-
-    def test_document_masks_are_refused(self):
-        source = ROOT / "tests" / "golden" / "models" / "gpt2_tanh_tied"
-        with tempfile.TemporaryDirectory() as here:
-            directory = Path(here) / "documents"
-            shutil.copytree(source, directory)
-            trajectory = json.loads((directory / "trajectory.json").read_text())
-            trajectory["documents"] = {"eod_token": 0, "reset_attention_mask": True}
-            (directory / "trajectory.json").write_text(json.dumps(trajectory))
-            done = run_program("reference_check", str(directory))
-        self.assertEqual(done.code, 78, done)
-        self.assertIn("document masks", done.err)
 
     def test_twelve_layouts(self):
         for ranks, keys in self.LAYOUTS:

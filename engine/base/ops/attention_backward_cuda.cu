@@ -33,7 +33,8 @@ struct Pair {
 template <typename T>
 TW_DEVICE Pair pair_of(const TileArgs<T>& a, int64_t sample, int64_t head, int64_t query, int64_t key, float score,
                        float dp, float lse, float delta) {
-  if (query >= a.q_len || key >= a.kv_len || key > query + a.behind()) return {0.0f, 0.0f};
+  if (query >= a.q_len || key >= a.kv_len || key > query + a.behind() || key < a.first_key(sample, query))
+    return {0.0f, 0.0f};
   const float p = exp2f(fmaf(score, a.scale * kLog2e, -lse));
   const float keep = a.dropout.active ? a.keep(sample, head, query, key) : 1.0f;
   return {p * keep, p * (dp * keep - delta)};
@@ -137,7 +138,7 @@ TW_KERNEL void __launch_bounds__(kTileThreads, 1) attention_queries_kernel(const
     for (int j = 0; j < kCols; ++j) dq[i][j] = 0.0f;
   }
   const int64_t none[kM] = {};
-  for (int64_t k0 = 0; k0 < k_end; k0 += kTile) {
+  for (int64_t k0 = a.first_key(sample, q0) / kTile * kTile; k0 < k_end; k0 += kTile) {
     const int64_t nk = k_end - k0 < kTile ? k_end - k0 : kTile;
     __syncthreads();  // the last tile's products have been used
     load_tile<kTile>(keys, a.k + head_start(a.k_at, sample, k0, group, 0), a.k_at.token, nk, a.d, a.vectors);

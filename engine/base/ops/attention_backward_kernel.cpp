@@ -188,7 +188,8 @@ void backward_range(const AttentionBackward& op, const DropoutPlan& dropout, con
   constexpr int64_t kPack = Form::kPack;
   const AttentionShape& shape = op.shape;
   const int64_t d = shape.head_dim, members = shape.heads_per_group;
-  const int64_t behind = shape.kv_len - shape.q_len;  // query t sees keys 0 .. t + behind
+  const int64_t behind = shape.kv_len - shape.q_len;  // query t sees no key behind t + behind
+  FirstKeys first_keys(op.first_keys, shape, range.batch);
   const BackwardTiles<Form> tiles(op, queries_at_a_time, want_dkv ? range.k_end - range.k_first : 0, scratch);
   const int64_t words = tiles.words, floats = tiles.floats;
   const int64_t steps = (d + kPack - 1) / kPack, strips = queries_at_a_time / kStrip;
@@ -201,10 +202,10 @@ void backward_range(const AttentionBackward& op, const DropoutPlan& dropout, con
   for (int64_t q_first = range.q_first; q_first < range.q_end; q_first += queries_at_a_time) {
     const int64_t q_end = smaller(range.q_end, q_first + queries_at_a_time);
     const int64_t k_end = smaller(range.k_end, q_end + behind);
-    if (k_end <= range.k_first) continue;
+    if (k_end <= range.k_first || (!want_dq && first_keys.hides(q_first, k_end))) continue;
     prepare_queries<Form>(op, range, q_first, q_end, strips, tiles);
 
-    for (int64_t k0 = range.k_first; k0 < k_end; k0 += kKeys) {
+    for (int64_t k0 = larger(range.k_first, first_keys.tile_of(q_first)); k0 < k_end; k0 += kKeys) {
       const int64_t tile_keys = smaller(kKeys, k_end - k0);
       const Element* k = head_at<Element>(op.k.data, op.k_at, range.batch, k0, range.group, 0);
       const Element* v = head_at<Element>(op.v.data, op.v_at, range.batch, k0, range.group, 0);
@@ -218,7 +219,8 @@ void backward_range(const AttentionBackward& op, const DropoutPlan& dropout, con
           const int64_t nq = smaller(kStrip, q_end - q0);
           const int64_t shift = q0 + behind - k0;
           const int64_t nk = smaller(tile_keys, nq + shift);
-          if (nk <= 0) continue;
+          if (nk <= 0 || first_keys.hides(q0, k0 + nk)) continue;
+          const int32_t* first = first_keys.strip(q0, nq, k0);
           const int64_t vectors = (nq + kLanes - 1) / kLanes;
           product_scores<Multiply>(tiles.key_rows, words, tiles.queries + state * words * kStrip, kStrip, steps, nk,
                                    vectors, shift, tiles.scores);
@@ -229,7 +231,7 @@ void backward_range(const AttentionBackward& op, const DropoutPlan& dropout, con
                          tiles.factors);
           }
           for (int64_t t = 0; t < nq; t += kLanes) {
-            const Column see(nk, t + shift);
+            const Column see(nk, t + shift, first == nullptr ? nullptr : first + t);
             const VecF lse = load(tiles.lse + state * kStrip + t), delta = load(tiles.delta + state * kStrip + t);
             if (dropout.active)
               gradient_column<Form, true>(tiles, t, see, nk, unit, lse, delta);

@@ -38,22 +38,23 @@ TW_KERNEL void __launch_bounds__(kTileThreads) attention_forward_kernel(const TW
     TW_UNROLL
     for (int j = 0; j < kCols; ++j) sum[i][j] = 0.0f;
   }
-  for (int64_t k0 = 0; k0 < k_end; k0 += kTile) {
+  for (int64_t k0 = a.first_key(sample, q0) / kTile * kTile; k0 < k_end; k0 += kTile) {
     const int64_t nk = k_end - k0 < kTile ? k_end - k0 : kTile;
     __syncthreads();  // the values and weights of the last tile have been used
     load_tile<kTile>(keys, a.k + head_start(a.k_at, sample, k0, group, 0), a.k_at.token, nk, a.d, a.vectors);
     __syncthreads();
     float s[kM][kM];
     tile_scores<kM>(queries, keys, a.d, s);
-    int64_t last[kM];  // the last key of the tile that a row sees
+    int64_t first[kM], last[kM];  // keys of the tile that a row sees
     TW_UNROLL
     for (int i = 0; i < kM; ++i) {
       const int64_t query = ty + kSide * i;
+      first[i] = query < nq ? a.first_key(sample, q0 + query) - k0 : 0;
       last[i] = query < nq ? q0 + query + a.behind() - k0 : -1;
       float best = -INFINITY;
       TW_UNROLL
       for (int j = 0; j < kM; ++j) {
-        if (tx + kSide * j <= last[i]) best = fmaxf(best, s[i][j] * unit_scale);
+        if (tx + kSide * j >= first[i] && tx + kSide * j <= last[i]) best = fmaxf(best, s[i][j] * unit_scale);
       }
       const float now = fmaxf(maximum[i], side_max(best));
       const float base = now == -INFINITY ? 0.0f : now;  // all scores -inf so far: exponents of -inf, not of NaN
@@ -63,7 +64,7 @@ TW_KERNEL void __launch_bounds__(kTileThreads) attention_forward_kernel(const TW
       for (int j = 0; j < kM; ++j) {
         const int key = tx + kSide * j;
         float p = 0.0f;
-        if (key <= last[i]) {
+        if (key >= first[i] && key <= last[i]) {
           p = exp2f(fmaf(s[i][j], unit_scale, -base));
           added += p;
           if (a.dropout.active) p *= a.keep(sample, head, q0 + query, k0 + key);

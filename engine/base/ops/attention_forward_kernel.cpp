@@ -145,8 +145,9 @@ void forward_range(const AttentionForward& op, const DropoutPlan& dropout, const
     }
   }
 
-  const int64_t behind = shape.kv_len - shape.q_len;  // query t sees keys 0 .. t + behind
-  for (int64_t k0 = 0; k0 < range.q_end + behind; k0 += kKeys) {
+  const int64_t behind = shape.kv_len - shape.q_len;  // query t sees no key behind t + behind
+  FirstKeys first_keys(op.first_keys, shape, range.batch);
+  for (int64_t k0 = first_keys.tile_of(range.q_first); k0 < range.q_end + behind; k0 += kKeys) {
     const int64_t tile_keys = smaller(kKeys, range.q_end + behind - k0);
     pack_rows<Form>(head_at<Element>(op.k.data, op.k_at, range.batch, k0, range.group, 0), op.k_at.token, tile_keys, d,
                     tiles.keys, op.k_at.group);
@@ -157,7 +158,8 @@ void forward_range(const AttentionForward& op, const DropoutPlan& dropout, const
         const int64_t q0 = range.q_first + strip * kStrip, nq = smaller(kStrip, range.q_end - q0);
         const int64_t shift = q0 + behind - k0;
         const int64_t nk = smaller(tile_keys, nq + shift);
-        if (nk <= 0) continue;
+        if (nk <= 0 || first_keys.hides(q0, k0 + nk)) continue;
+        const int32_t* first = first_keys.strip(q0, nq, k0);
         const int64_t vectors = (nq + kLanes - 1) / kLanes;
         product_scores<Multiply>(tiles.keys, words, tiles.queries + state * words * kStrip, kStrip, steps, nk, vectors,
                                  shift, tiles.scores);
@@ -165,7 +167,7 @@ void forward_range(const AttentionForward& op, const DropoutPlan& dropout, const
           dropout_tile(dropout, shape, range.batch, range.group * members + head, q0, nq, k0, nk, shift, tiles.factors);
         }
         for (int64_t t = 0; t < nq; t += kLanes) {
-          const Column see(nk, t + shift);
+          const Column see(nk, t + shift, first == nullptr ? nullptr : first + t);
           float* maximum = tiles.maximum + state * kStrip + t;
           float* total = tiles.total + state * kStrip + t;
           if (dropout.active) {

@@ -11,17 +11,45 @@ namespace {
 constexpr int64_t kStrip = kAttentionStrip, kKeys = kAttentionKeys;
 
 // One vector of queries against the keys [0, nk) of a tile: keys before `full` are seen by all lanes, keys from `some`
-// on by none.
+// on by none. first: per lane the first key of the tile that it sees, ascending; nullptr: all see key 0.
 struct Column {
   int64_t full, some, shift;
+  VecI first = {};
   TW_INLINE Column(int64_t nk, int64_t shift_of_lane_0)
       : full(smaller(nk, larger(0, shift_of_lane_0 + 1))),
         some(smaller(nk, larger(0, shift_of_lane_0 + kLanes))),
         shift(shift_of_lane_0) {}
+  TW_INLINE Column(int64_t nk, int64_t shift_of_lane_0, const int32_t* first_of_lanes) : Column(nk, shift_of_lane_0) {
+    if (first_of_lanes == nullptr || first_of_lanes[kLanes - 1] <= 0) return;
+    __builtin_memcpy(&first, first_of_lanes, sizeof first);
+    full = 0;
+    if (first_of_lanes[0] >= nk) some = 0;
+  }
   // `value` in lanes that see key i, `other` elsewhere.
   TW_INLINE VecF select(int64_t i, VecF value, VecF other) const {
-    return lane_numbers() >= splat_i((int32_t)(i - shift)) ? value : other;
+    return (lane_numbers() >= splat_i((int32_t)(i - shift))) & (first <= splat_i((int32_t)i)) ? value : other;
   }
+};
+
+// The first keys that the queries [q_first, q_first + nq) of a sample see, for tiles of keys.
+class FirstKeys {
+ public:
+  TW_INLINE FirstKeys(const View& all, const AttentionShape& shape, int64_t batch)
+      : all_(all.data == nullptr ? nullptr : (const int32_t*)all.data + batch * shape.q_len) {}
+  // Where tiles of keys begin that query q, or a later one, sees.
+  TW_INLINE int64_t tile_of(int64_t q) const { return all_ == nullptr ? 0 : all_[q] / kKeys * kKeys; }
+  // Whether query q and all later ones see nothing before key k.
+  TW_INLINE bool hides(int64_t q, int64_t k) const { return all_ != nullptr && all_[q] >= k; }
+  // Relative to key k_first, for a strip of queries.
+  TW_INLINE const int32_t* strip(int64_t q_first, int64_t nq, int64_t k_first) {
+    if (all_ == nullptr) return nullptr;
+    for (int64_t t = 0; t < kStrip; ++t) strip_[t] = all_[q_first + (t < nq ? t : nq - 1)] - (int32_t)k_first;
+    return strip_;
+  }
+
+ private:
+  const int32_t* all_;
+  int32_t strip_[kStrip];
 };
 
 // factors[i][t] = 0 or 1 / (1 - p) for key k_first + i and query q_first + t of `head`; rows of kStrip floats. Columns

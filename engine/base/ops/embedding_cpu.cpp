@@ -32,8 +32,8 @@ void embedding_forward_cpu(Exec& exec, const EmbeddingForward& op) {
   const int64_t length = op.length > 0 ? op.length : count;
   const auto kernel = TW_PICK_KERNELS(embedding_kernels).forward[storage_index(t)];
   parallel_blocks(exec.threads, count, std::max<int64_t>(1, kEmbeddingBlock / cols), [&](int64_t first, int64_t last) {
-    kernel(op.tokens.as<int32_t>(), rows, op.table.data, op.positions.data, op.x.data, cols, length, op.first_position,
-           first, last);
+    kernel(op.tokens.as<int32_t>(), rows, op.table.data, op.positions.data, static_cast<const int32_t*>(op.at.data),
+           op.x.data, cols, length, op.first_position, first, last);
   });
 }
 
@@ -61,10 +61,11 @@ void embedding_backward_cpu(Exec& exec, const EmbeddingBackward& op) {
   if (op.dpositions) {
     const int64_t used = std::min(op.length, count);
     const int64_t batch = (count + op.length - 1) / op.length;
-    parallel_blocks(
-        threads, used, std::max<int64_t>(1, kEmbeddingBlock / (cols * batch)), [&](int64_t first, int64_t last) {
-          kernels.positions_backward[index](count, op.dx.data, op.dpositions.as<float>(), cols, op.length, first, last);
-        });
+    parallel_blocks(threads, used, std::max<int64_t>(1, kEmbeddingBlock / (cols * batch)),
+                    [&](int64_t first, int64_t last) {
+                      kernels.positions_backward[index](count, op.dx.data, static_cast<const int32_t*>(op.at.data),
+                                                        op.dpositions.as<float>(), cols, op.length, first, last);
+                    });
   }
 }
 

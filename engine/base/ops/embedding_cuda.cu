@@ -38,6 +38,7 @@ struct ForwardBody {
   const int32_t* tokens;
   TokenRows rows;
   const T *table, *positions;
+  const int32_t* at;  // of positions; nullptr: first_position + n % length
   T* x;
   int64_t cols, length, first_position;
   unsigned* faults;
@@ -55,7 +56,8 @@ struct ForwardBody {
     for (int k = 0; k < W; ++k) narrow(0.0f, d.row[k]);
     if (d.inside) load_values<W>(table + row * cols + c, d.row);
     if (positions != nullptr) {
-      load_values<W>(positions + (first_position + n - quotient(n, length) * length) * cols + c, d.position);
+      const int64_t place = at != nullptr ? at[n] : first_position + n - quotient(n, length) * length;
+      load_values<W>(positions + place * cols + c, d.position);
     }
   }
   template <int W>
@@ -168,11 +170,13 @@ TW_KERNEL void __launch_bounds__(kThreads)
   }
 }
 
-// dpositions[p] += dx[p] + dx[p + length] + ... in order; element i is column i % cols of position i / cols.
+// dpositions[p] += dx of all tokens at p, in order: p, p + length ..., or those that `at` says; element i is column
+// i % cols of position i / cols.
 template <typename T>
 struct PositionsBody {
   static constexpr int kWidth = 4;
   const T* dx;
+  const int32_t* at;
   float* dpositions;
   int64_t count, cols, length;
   template <int W>
@@ -184,7 +188,8 @@ struct PositionsBody {
     load_values<W>(dpositions + i, d.sum);
     const int64_t p = quotient(i, cols), c = i - p * cols;
     TW_UNROLL_BY(4)
-    for (int64_t n = p; n < count; n += length) {
+    for (int64_t n = at != nullptr ? 0 : p; n < count; n += at != nullptr ? 1 : length) {
+      if (at != nullptr && at[n] != p) continue;
       float v[W];
       load_floats<W>(dx + n * cols + c, v);
       TW_UNROLL
@@ -256,6 +261,7 @@ void embedding_forward_cuda(Exec& exec, const EmbeddingForward& op) {
                                  rows,
                                  op.table.as<T>(),
                                  static_cast<const T*>(op.positions.data),
+                                 static_cast<const int32_t*>(op.at.data),
                                  op.x.as<T>(),
                                  cols,
                                  length,
@@ -277,7 +283,8 @@ void embedding_backward_cuda(Exec& exec, const EmbeddingBackward& op) {
     const int64_t used = std::min(op.length, count);
     with_storage(op.dx.dtype, [&](auto type) {
       using T = decltype(type);
-      const PositionsBody<T> body = {op.dx.as<T>(), op.dpositions.as<float>(), count, cols, op.length};
+      const PositionsBody<T> body = {
+          op.dx.as<T>(), static_cast<const int32_t*>(op.at.data), op.dpositions.as<float>(), count, cols, op.length};
       launch_flat<1>(queue, "embedding_positions", body, used * cols,
                      cols % 4 == 0 && aligned16(body.dx, body.dpositions));
     });

@@ -10,8 +10,9 @@ TW_INLINE bool inside(TokenRows rows, int64_t row) {
 }
 
 template <typename T>
-void forward(const int32_t* tokens, TokenRows rows, const void* table_start, const void* positions_start, void* x_start,
-             int64_t cols, int64_t length, int64_t first_position, int64_t first, int64_t last) {
+void forward(const int32_t* tokens, TokenRows rows, const void* table_start, const void* positions_start,
+             const int32_t* at, void* x_start, int64_t cols, int64_t length, int64_t first_position, int64_t first,
+             int64_t last) {
   for (int64_t n = first; n < last; ++n) {
     const int64_t index = tokens[n] - rows.first;
     const T* row = (const T*)table_start + (inside(rows, index) ? index : 0) * cols;
@@ -24,11 +25,11 @@ void forward(const int32_t* tokens, TokenRows rows, const void* table_start, con
       }
       continue;
     }
+    const T* position = (const T*)positions_start + (at != nullptr ? at[n] : first_position + n % length) * cols;
     if (!inside(rows, index)) {
-      __builtin_memcpy(x, (const T*)positions_start + (first_position + n % length) * cols, (size_t)cols * sizeof(T));
+      __builtin_memcpy(x, position, (size_t)cols * sizeof(T));
       continue;
     }
-    const T* position = (const T*)positions_start + (first_position + n % length) * cols;
     for_vectors(cols, [&](auto part, int64_t i, int64_t k) TW_INLINE_LAMBDA {
       store_at(part, x + i, load_at(part, row + i, k) + load_at(part, position + i, k), k);
     });
@@ -57,9 +58,14 @@ void backward(const int32_t* tokens, TokenRows rows, int64_t count, const void* 
 }
 
 template <typename T>
-void positions_backward(int64_t count, const void* dx_start, float* dpositions, int64_t cols, int64_t length,
-                        int64_t first, int64_t last) {
+void positions_backward(int64_t count, const void* dx_start, const int32_t* at, float* dpositions, int64_t cols,
+                        int64_t length, int64_t first, int64_t last) {
   const T* dx = (const T*)dx_start;
+  if (at != nullptr) {
+    for (int64_t n = 0; n < count; ++n)
+      if (at[n] >= first && at[n] < last) add_row(dpositions + at[n] * cols, dx + n * cols, cols);
+    return;
+  }
   for (int64_t p = first; p < last; ++p) {
     for (int64_t n = p; n < count; n += length) add_row(dpositions + p * cols, dx + n * cols, cols);
   }

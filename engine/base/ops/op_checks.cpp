@@ -67,6 +67,7 @@ bool check_attention(const Op& op) {
   TW_CHECK(op.dropout.p == 0.0f || op.dropout.batch == s.batch, "dropout of ", op.dropout.batch,
            " samples, attention of ", s.batch);
   TW_CHECK(op.dropout.rows == 0 && op.dropout.first_head >= 0, "attention takes whole sequences");
+  check_optional(op.first_keys, s.batch * s.q_len, DType::i32, "first keys of attention");
   return true;
 }
 
@@ -188,6 +189,7 @@ bool check_op(const Rotary& op) {
   TW_CHECK(op.rot_dim > 0 && op.rot_dim % 2 == 0, "rotary over ", op.rot_dim, " elements");
   const AttentionShape heads{op.batch, op.length, op.length, op.groups, op.heads_per_group, op.rot_dim};
   check_heads(op.data, op.data.dtype, op.layout, heads, op.length, op.heads_per_group, "data of rotary");
+  check_optional(op.positions, op.batch * op.length, DType::i32, "positions of rotary");
   const int64_t half = op.rot_dim / 2, positions = op.first_position + op.length;
   TW_CHECK(op.first_position >= 0, "first position ", op.first_position);
   for (const View* table : {&op.cos, &op.sin}) {
@@ -259,6 +261,7 @@ bool check_op(const EmbeddingForward& op) {
     TW_CHECK(
         op.length > 0 && op.first_position >= 0 && op.first_position + std::min(length, count) <= op.positions.rows(),
         "positions from ", op.first_position, ", ", length, " of them; the table has ", op.positions.rows());
+    check_optional(op.at, count, DType::i32, "positions of tokens");
   }
   return true;
 }
@@ -276,6 +279,7 @@ bool check_op(const EmbeddingBackward& op) {
     const int64_t used = std::min(op.length, count);
     check_shape(op.dpositions, op.dpositions.rows(), cols, DType::f32, "gradient of the position table");
     TW_CHECK(used <= op.dpositions.rows(), used, " positions, the table has ", op.dpositions.rows());
+    check_optional(op.at, count, DType::i32, "positions of tokens");
   }
   return true;
 }

@@ -128,17 +128,21 @@ struct AttentionShape {
 };
 
 // Rotates the first rot_dim elements of every head in place (half-split pairs (i, i + rot/2)); `inverse` for the
-// backward. cos, sin: [>= position + 1, rot_dim/2] fp32. Token t of every sample has position first_position + t.
+// backward. cos, sin: [>= position + 1, rot_dim/2] fp32. Token t of every sample has position first_position + t, or
+// positions[b, t] ([batch * length] i32).
 struct Rotary {
   View data;
   HeadLayout layout;
   int64_t batch = 0, length = 0, groups = 0, heads_per_group = 0, rot_dim = 0;
   int64_t first_position = 0;
   View cos, sin;
+  View positions;
   bool inverse = false;
 };
 
-// Causal attention: query t attends to keys 0 .. t + (kv_len - q_len). out[b,t,head] = softmax(scale * q k^T) v.
+// Causal attention: query t attends to keys first_keys[b, t] .. t + (kv_len - q_len). out[b,t,head] = softmax(scale *
+// q k^T) v. first_keys: [batch * q_len] i32, ascending within a sample, or empty (0): where documents, or a sliding
+// window, begin. Tiles that nobody in them sees are skipped.
 // q, k, v: T behind their layouts (k and v have one head per group). out: [batch*q_len, heads*d] T. lse: [batch, heads,
 // q_len] fp32 (natural log of the sum of exponents), may be empty in evaluation. Memory beyond the outputs is O(tile),
 // never O(q_len * kv_len). Dropout acts on the probabilities; element = ((first_head + head)*q_len + q)*kv_len + k.
@@ -147,6 +151,7 @@ struct AttentionForward {
   float scale = 1.0f;
   View q, k, v;
   HeadLayout q_at, k_at, v_at;
+  View first_keys;
   View out, lse;
   Dropout dropout;
 };
@@ -158,6 +163,7 @@ struct AttentionBackward {
   float scale = 1.0f;
   View q, k, v;
   HeadLayout q_at, k_at, v_at;
+  View first_keys;
   View out, lse, dout;
   View dq, dk, dv;
   Dropout dropout;
@@ -183,20 +189,23 @@ struct SwigluBackward {
   View x, dy, dx;
 };  // dx: [N, 2f]; may alias x
 
-// x[n] = table[tokens[n]] + positions[first_position + n % length] (positions optional). tokens: [N] i32 in [0, V). x:
+// x[n] = table[tokens[n]] + positions[first_position + n % length], or + positions[at[n]] ([N] i32); positions are
+// optional. tokens: [N] i32 in [0, V). x:
 // [N,h] T. A table may hold rows [first_token, first_token + rows) of a vocabulary of that many tokens (0: all of it):
 // tokens of other rows read as zero.
 struct EmbeddingForward {
   View tokens, table, positions, x;
   int64_t length = 0, first_position = 0;
   int64_t first_token = 0, vocabulary = 0;
+  View at;
 };
-// dtable: [V,h] fp32, accumulated in token order; dpositions: [*,h] fp32, accumulated. Tokens outside a partial table
-// add nothing to it.
+// dtable: [V,h] fp32, accumulated in token order; dpositions: [*,h] fp32, accumulated in that order, too. Tokens
+// outside a partial table add nothing to it.
 struct EmbeddingBackward {
   View tokens, dx, dtable, dpositions;
   int64_t length = 0;
   int64_t first_token = 0, vocabulary = 0;
+  View at;
 };
 
 // Softmax cross entropy over rows. logits: [n,V] T, columns >= valid_cols are padding: they get probability and

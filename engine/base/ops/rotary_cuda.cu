@@ -13,6 +13,7 @@ struct RotaryBody {
   HeadLayout at;
   int64_t length, heads, heads_per_group, half, first_position;
   const float *cos, *sin;
+  const int32_t* positions;  // nullptr: first_position + token
   bool inverse;
   template <int W>
   struct Data {
@@ -27,7 +28,7 @@ struct RotaryBody {
     const int64_t sample = quotient(n, length), token = n - sample * length;
     const int64_t group = quotient(head, heads_per_group), member = head - group * heads_per_group;
     d.where = data + at.offset + sample * at.batch + token * at.token + group * at.group + member * at.head + pair;
-    d.angle = (first_position + token) * half + pair;
+    d.angle = (positions != nullptr ? positions[n] : first_position + token) * half + pair;
     load_values<W>(d.where, d.low);
     load_values<W>(d.where + half, d.high);
   }
@@ -61,8 +62,17 @@ void rotary_cuda(Exec& exec, const Rotary& op) {
     const float *cos = op.cos.as<float>(), *sin = op.sin.as<float>();
     const bool vectors = aligned16(data, cos, sin) && half % W == 0 && at.offset % W == 0 && at.batch % W == 0 &&
                          at.token % W == 0 && at.group % W == 0 && at.head % W == 0;
-    const RotaryBody<T> body = {data, at,  op.length, heads, op.heads_per_group, half, op.first_position,
-                                cos,  sin, op.inverse};
+    const RotaryBody<T> body = {data,
+                                at,
+                                op.length,
+                                heads,
+                                op.heads_per_group,
+                                half,
+                                op.first_position,
+                                cos,
+                                sin,
+                                static_cast<const int32_t*>(op.positions.data),
+                                op.inverse};
     launch_flat<2>(queue, "rotary", body, tokens * heads * half, vectors);
   });
 }

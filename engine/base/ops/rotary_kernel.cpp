@@ -11,8 +11,9 @@ TW_INLINE void rotate_tokens(const Rotary& op, int64_t first, int64_t last) {
   const int64_t half = op.rot_dim / 2;
   for (int64_t n = first; n < last; ++n) {
     const int64_t sample = n / op.length, token = n % op.length;
-    const float* cos = (const float*)op.cos.data + (op.first_position + token) * half;
-    const float* sin = (const float*)op.sin.data + (op.first_position + token) * half;
+    const int64_t position = op.positions.data ? ((const int32_t*)op.positions.data)[n] : op.first_position + token;
+    const float* cos = (const float*)op.cos.data + position * half;
+    const float* sin = (const float*)op.sin.data + position * half;
     T* at = (T*)op.data.data + layout.offset + sample * layout.batch + token * layout.token;
     for (int64_t g = 0; g < op.groups; ++g) {
       for (int64_t j = 0; j < op.heads_per_group; ++j) {

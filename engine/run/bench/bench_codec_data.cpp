@@ -75,7 +75,8 @@ DataSet activations(const Values& weights, int64_t first_batch) {
   set.name = "activation";
   int64_t rows = 0, cols = 0;
   for (int64_t i = 0; i < kActivationBatches; ++i) {
-    const MicroBatch micro = half.upload(chain_batch(first_batch + i, config), 1, false);
+    const Batch batch = chain_batch(first_batch + i, config);
+    const MicroBatch micro = half.upload(batch, counted_tokens(batch), false);
     half.stage().evaluate(half.exec(), micro);
     const View out = half.stage().output(0);
     std::vector<float> values(static_cast<size_t>(out.count()));

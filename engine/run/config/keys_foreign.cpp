@@ -192,9 +192,9 @@ KeyTopic refused_keys() {
           "use_checkpoint_opt_param_scheduler"});
   refuse("the batch grows by rampup_batch_size",
          {"step_batch_size_schedule", "curriculum_learning", "data_efficiency"});
-  refuse("documents are packed into sequences across their ends, with plain causal attention and positions",
-         {"reset_position_ids", "reset_attention_mask", "eod_attention_mask", "pack_impl", "allow_chopped",
-          "label_data_paths", "weight_by_num_documents", "train_label_data_paths", "dataset_impl"},
+  refuse("documents are packed into sequences across their ends",
+         {"eod_attention_mask", "pack_impl", "allow_chopped", "label_data_paths", "weight_by_num_documents",
+          "train_label_data_paths", "dataset_impl"},
          {"\"packed\"", "true", "\"gpt2\""});
   refuse("stages are cut by pipe_partition_method, not by given counts",
          {"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "num_unique_layers",

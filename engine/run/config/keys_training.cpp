@@ -126,7 +126,19 @@ KeyTopic data_keys() {
           {.aliases = {"test_data_path"}, .unit = "prefix", .scope = data}),
       key("test_data_weights", kListKey | kRealKey, "null", "One weight per test prefix.",
           {.bounds = {0, 1e12}, .scope = data}),
-      key("eod_mask_loss", kBoolKey, "false", "true: end-of-document tokens do not count in the loss; needs eod_token.",
+      key("eod_mask_loss", kBoolKey, "false",
+          "true: what is predicted from an end-of-document token does not count in the loss; needs eod_token.",
+          {.scope = data}),
+      key("reset_attention_mask", kBoolKey, "false",
+          "true: tokens see their own document alone; an end-of-document token ends the one before it. Needs "
+          "eod_token.",
+          {.scope = data}),
+      key("reset_position_ids", kBoolKey, "false",
+          "true: positions count from 0 in every document of a sequence; needs eod_token.", {.scope = data}),
+      key("calculate_per_token_loss", kBoolKey, "true",
+          "The loss of an update is the sum over its tokens that count, divided by their number (0 where there is "
+          "none); "
+          "false: the mean of the micro-batches' means. Without eod_mask_loss they are the same.",
           {.scope = data}),
       key("eod_token", kIntKey, "-1",
           "Id of the end-of-document token, as tokenize --append-eod prints it (byte: 256); -1: none.",

@@ -179,8 +179,9 @@ void Resolver::vocabulary() {
   if (known({"eod_token", "vocab_size"}) && integer("eod_token") >= integer("vocab_size"))
     fail({"eod_token", "vocab_size"}, "eod_token " + std::to_string(integer("eod_token")) +
                                           " is not below vocab_size " + std::to_string(integer("vocab_size")));
-  if (known({"eod_mask_loss", "eod_token"}) && flag("eod_mask_loss") && integer("eod_token") < 0)
-    fail({"eod_mask_loss"}, "needs eod_token: the id whose loss is masked");
+  for (const char* key : {"eod_mask_loss", "reset_attention_mask", "reset_position_ids"})
+    if (known({key, "eod_token"}) && flag(key) && integer("eod_token") < 0)
+      fail({key}, "needs eod_token: the id that ends a document");
 }
 
 void Resolver::precision() {

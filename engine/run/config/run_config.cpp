@@ -155,8 +155,11 @@ DataConfig data_config(const Reader& r) {
   d.split = r.text("split");
   d.seq_length = r.integer("seq_length");
   d.seed = static_cast<uint64_t>(r.integer("seed"));
-  d.eod_mask_loss = r.flag("eod_mask_loss");
-  d.eod_token = r.integer("eod_token");
+  d.documents.mask_loss = r.flag("eod_mask_loss");
+  d.documents.reset_attention = r.flag("reset_attention_mask");
+  d.documents.reset_positions = r.flag("reset_position_ids");
+  d.documents.eod_token = r.integer("eod_token");
+  d.per_token_loss = r.flag("calculate_per_token_loss");
   d.vocab = r.integer("vocab_size");
   d.micro_batch = r.integer("train_micro_batch_size_per_gpu");
   d.global_batch = r.integer("train_batch_size");

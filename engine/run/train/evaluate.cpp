@@ -16,7 +16,7 @@ void run_micro_batch(Replica& r, const Batch& batch, Ticket& leaving, const AtTh
     const auto key = [&](int edge) { return evaluation_key(r.config(), edge, stages); };
     if (!first) r.ports().pp.receive_forward(stage.input(0), r.stream(), key(below - 1)).wait(r.stream());
     leaving.wait(r.stream());  // also: chunks share nothing, but one message under way is enough
-    const MicroBatch micro = r.upload(batch, 1, false, chunk, 0);
+    const MicroBatch micro = r.upload(batch, r.counts_tokens() ? 1.0 : counted_tokens(batch), false, chunk, 0);
     if (last && at_the_head) {
       at_the_head(stage, micro);
     } else {
@@ -37,6 +37,7 @@ Evaluation evaluate(Replica& r, const SampleStream& stream, Split split, int64_t
   r.write(r.buffers().sums, zero, sizeof zero);
   const std::vector<UnitUse> uses = r.evaluation_uses();
   int64_t batches = 0;
+  double counted = 0.0;
   run_beside_steps(r, [&] {
     Ticket leaving;
     while (std::optional<Batch> batch = loader.next()) {
@@ -44,18 +45,24 @@ Evaluation evaluate(Replica& r, const SampleStream& stream, Split split, int64_t
       run_micro_batch(r, *batch, leaving);
       result.tokens += batch->rows * data.seq_length * layout.mesh.data;
       ++batches;
+      counted += counted_tokens(*batch);
     }
     leaving.wait(r.stream());
     take_counters(r, result.traffic);
   });
   TW_CHECK(batches > 0, "evaluation without a batch");
   if (!r.reports_loss()) r.zero(r.buffers().sums.element_range(kSumLoss, 1));
+  r.write(r.buffers().sums.element_range(kSumNorm, 1), &counted, sizeof counted);  // a place that is not used here
   r.ports().control.sum(r.buffers().sums, r.stream()).wait(r.stream());
   double sums[kSumCount];
   r.read(r.buffers().sums, sums);
   r.exec().state->check_faults(r.stream());
   result.traffic.read_totals(sums);
-  result.loss = sums[kSumLoss] / static_cast<double>(batches * layout.mesh.data);
+  if (r.counts_tokens())
+    result.loss =
+        sums[kSumNorm] > 0.0 ? sums[kSumLoss] * (layout.mesh.tensor * layout.mesh.pipeline) / sums[kSumNorm] : 0.0;
+  else
+    result.loss = sums[kSumLoss] / static_cast<double>(batches * layout.mesh.data);
   result.perplexity = std::exp(result.loss);
   result.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return result;

@@ -90,10 +90,6 @@ Dump read_dump(const std::string& directory) {
   if (!d.trajectory.is_object() || !d.trajectory.contains("trajectory") || !d.trajectory.contains("optimizer")) {
     throw_bad_data(directory + "/trajectory.json: needs \"optimizer\" and \"trajectory\"");
   }
-  if (d.trajectory.contains("documents"))
-    throw_bad_config(directory +
-                     ": made with document masks (reset_attention_mask, reset_position_ids, eod_mask_loss), which "
-                     "this program does not have");
   return d;
 }
 
@@ -130,6 +126,14 @@ RunConfig run_config(const Dump& d, const std::vector<std::string>& overrides, i
   run.model.recompute = recompute;
   run.model.hidden_dropout = run.model.attention_dropout = 0.0f;  // a dump holds no masks: it is made without
   run.model.dtype = dtype;
+  if (d.trajectory.contains("documents")) {
+    const nlohmann::json& said = d.trajectory.at("documents");
+    DocumentRules& rules = run.data.documents;
+    rules.eod_token = said.at("eod_token");
+    rules.mask_loss = said.value("eod_mask_loss", false);
+    rules.reset_attention = said.value("reset_attention_mask", false);
+    rules.reset_positions = said.value("reset_position_ids", false);
+  }
 
   const nlohmann::json& o = d.trajectory.at("optimizer");
   run.optim.lr = o.at("lr"), run.optim.min_lr = run.optim.lr;
@@ -223,7 +227,7 @@ class Subject {
       }
       b.sample_ids.push_back(b.first_sample + r);
     }
-    b.loss_mask.assign(b.inputs.size(), 1.0f);
+    apply_document_rules(replica_.config().data.documents, dump_.length, b);
     return b;
   }
 

@@ -138,6 +138,8 @@ void Replica::take_micro_buffers(const std::vector<int>& slots) {
       b.tokens = arena_.take(MemoryCategory::kData, DType::i32, {n});
       b.targets = arena_.take(MemoryCategory::kData, DType::i32, {n});
       b.row_weight = arena_.take(MemoryCategory::kData, DType::f32, {n});
+      if (config_.data.documents.reset_attention) b.first_keys = arena_.take(MemoryCategory::kData, DType::i32, {n});
+      if (config_.data.documents.reset_positions) b.positions = arena_.take(MemoryCategory::kData, DType::i32, {n});
       b.sample_ids = arena_.take(MemoryCategory::kData, DType::i64, {shape_.batch});
       chunk.push_back(b);
     }
@@ -145,13 +147,11 @@ void Replica::take_micro_buffers(const std::vector<int>& slots) {
   }
 }
 
-MicroBatch Replica::upload(const Batch& batch, int64_t shares, bool training, int chunk, int slot) {
+MicroBatch Replica::upload(const Batch& batch, double tokens, bool training, int chunk, int slot) {
   TW_CHECK(batch.rows == shape_.batch, "micro-batch of ", batch.rows, " rows");
   const MicroBuffers& b = micro_.at(static_cast<size_t>(chunk)).at(static_cast<size_t>(slot));
-  double counted = 0.0;
-  for (float mask : batch.loss_mask) counted += mask;
   std::vector<float> weight(batch.loss_mask);
-  const double share = counted > 0.0 ? 1.0 / (counted * static_cast<double>(shares)) : 0.0;
+  const double share = tokens > 0.0 ? 1.0 / tokens : 0.0;
   for (float& w : weight) w = static_cast<float>(w * share);
   write(b.tokens, batch.inputs.data(), batch.inputs.size() * sizeof(int32_t));
   write(b.targets, batch.targets.data(), batch.targets.size() * sizeof(int32_t));
@@ -159,6 +159,13 @@ MicroBatch Replica::upload(const Batch& batch, int64_t shares, bool training, in
   write(b.sample_ids, batch.sample_ids.data(), batch.sample_ids.size() * sizeof(int64_t));
   MicroBatch micro;
   micro.tokens = b.tokens;
+  const auto write_tokens = [&](const std::vector<int32_t>& values, View to) {
+    if (values.empty()) return View{};
+    write(to, values.data(), values.size() * sizeof(int32_t));
+    return to;
+  };
+  micro.first_keys = write_tokens(batch.first_keys, b.first_keys);
+  micro.positions = write_tokens(batch.positions, b.positions);
   micro.sample_ids = static_cast<const int64_t*>(b.sample_ids.data);
   micro.loss = {b.targets, b.row_weight, training ? buffers_.dlogits_scale : View{},
                 buffers_.sums.element_range(kSumLoss, 1)};

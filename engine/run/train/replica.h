@@ -28,9 +28,10 @@ inline constexpr int kSumCount = kSumWire + static_cast<int>(kSiteNames.size());
 
 // The tokens of a micro-batch in flight.
 struct MicroBuffers {
-  View tokens, targets;  // [N] i32
-  View row_weight;       // [N] fp32
-  View sample_ids;       // [batch] i64
+  View tokens, targets;        // [N] i32
+  View row_weight;             // [N] fp32
+  View first_keys, positions;  // [N] i32, where documents reset them
+  View sample_ids;             // [batch] i64
 };
 
 class Replica {
@@ -68,10 +69,10 @@ class Replica {
   const StepBuffers& buffers() const { return buffers_; }
   const BatchShape& shape() const { return shape_; }
 
-  // Copies a micro-batch to the device, into the buffers of (chunk, slot). Each token counts mask / (tokens that count
-  // in this micro-batch) / shares, so that a step's loss is the mean of its micro-batches' means (the NeoX rule);
-  // shares: micro-batches of the step over all data-parallel ranks.
-  MicroBatch upload(const Batch& batch, int64_t shares, bool training, int chunk = 0, int slot = 0);
+  // Writes a micro-batch to the device, the first `slot` of `chunk`. tokens: that its loss is divided by.
+  MicroBatch upload(const Batch& batch, double tokens, bool training, int chunk = 0, int slot = 0);
+  // Whether losses are sums over all tokens that count, which then have to be counted first.
+  bool counts_tokens() const { return config_.data.documents.mask_loss && config_.data.per_token_loss; }
 
   // Whether this rank's loss counts: the last stage, once per tensor group.
   bool reports_loss() const { return layout_.shard.last && layout_.at.tensor == 0; }

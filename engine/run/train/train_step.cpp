@@ -35,6 +35,7 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
     clock.loss_scale = scale, clock.train = true;
   }
   if (r.momentum() != nullptr) r.momentum()->begin(r.exec(), progress.updates, outcome.loss_scale);
+  if (r.counts_tokens()) count_tokens(micro_batches, next_micro, progress, timer);
   double sums[kSumCount] = {};
   sums[kSumStop] = stop_wish ? 1.0 : 0.0;
   r.write(r.buffers().sums, sums, sizeof sums);
@@ -108,24 +109,45 @@ void TrainStep::execute(const PlanNode& node, int micro_batches, const std::func
   }
 }
 
+void TrainStep::read_batches(int last, const std::function<Batch()>& next_micro, TrainProgress& progress,
+                             StepTimer& timer) {
+  const auto t = timer.measure(StepPart::kData);
+  const int64_t dp = replica_.layout().mesh.data;
+  for (; batches_read_ <= last; ++batches_read_) {
+    batches_[batches_read_] = next_micro();
+    progress.consumed_samples += batches_[batches_read_].rows * dp;
+    progress.consumed_tokens += batches_[batches_read_].rows * replica_.shape().length * dp;
+  }
+}
+
+// Gradients are divided by the tokens that count in the whole step, so these are known before the first of them.
+void TrainStep::count_tokens(int micro_batches, const std::function<Batch()>& next_micro, TrainProgress& progress,
+                             StepTimer& timer) {
+  Replica& r = replica_;
+  read_batches(micro_batches - 1, next_micro, progress, timer);
+  step_tokens_ = 0.0;
+  for (const auto& [micro, batch] : batches_) step_tokens_ += counted_tokens(batch);
+  const View total = r.buffers().sums.element_range(kSumLoss, 1);
+  r.write(total, &step_tokens_, sizeof step_tokens_);
+  r.ports().control.sum(total, r.stream()).wait(r.stream());
+  r.read(total, &step_tokens_);
+  step_tokens_ /= r.layout().mesh.tensor * r.layout().mesh.pipeline;  // which have the same tokens
+}
+
 void TrainStep::forward(const PlanNode& node, int micro_batches, const std::function<Batch()>& next_micro,
                         TrainProgress& progress, StepTimer& timer) {
   Replica& r = replica_;
   Stage& stage = r.stage(node.chunk);
   const int64_t dp = r.layout().mesh.data;
-  {
-    const auto t = timer.measure(StepPart::kData);
-    for (; batches_read_ <= node.micro; ++batches_read_) {
-      batches_[batches_read_] = next_micro();
-      progress.consumed_samples += batches_[batches_read_].rows * dp;
-      progress.consumed_tokens += batches_[batches_read_].rows * r.shape().length * dp;
-    }
-  }
+  read_batches(node.micro, next_micro, progress, timer);
   const auto t = timer.measure(StepPart::kForward);
   Mail& m = mail(node.chunk, node.slot);
   m.activation_in.wait(r.stream());
   m.activation_out.wait(r.stream());
-  const MicroBatch micro = r.upload(batches_.at(node.micro), micro_batches * dp, true, node.chunk, node.slot);
+  const Batch& batch = batches_.at(node.micro);
+  const double tokens =
+      r.counts_tokens() ? step_tokens_ : counted_tokens(batch) * static_cast<double>(micro_batches * dp);
+  const MicroBatch micro = r.upload(batch, tokens, true, node.chunk, node.slot);
   if (node.chunk == r.chunks() - 1) batches_.erase(node.micro);
   r.traffic().set_last(false);
   stage.occupy(micro, node.slot);

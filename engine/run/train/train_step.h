@@ -66,6 +66,9 @@ class TrainStep {
   void prepare(int micro_batches);
   void execute(const PlanNode& node, int micro_batches, const std::function<Batch()>& next_micro,
                TrainProgress& progress, StepOutcome& outcome, StepTimer& timer);
+  void read_batches(int last, const std::function<Batch()>& next_micro, TrainProgress& progress, StepTimer& timer);
+  void count_tokens(int micro_batches, const std::function<Batch()>& next_micro, TrainProgress& progress,
+                    StepTimer& timer);
   void forward(const PlanNode& node, int micro_batches, const std::function<Batch()>& next_micro,
                TrainProgress& progress, StepTimer& timer);
   void backward(const PlanNode& node);
@@ -88,6 +91,7 @@ class TrainStep {
   std::vector<std::vector<int>> work_of_;  // per chunk and slot: the weight work that leases it
   std::map<int, Batch> batches_;           // host copies that later chunks still need
   int batches_read_ = 0;
+  double step_tokens_ = 0.0;  // that count in the loss, on all ranks; only where Replica::counts_tokens()
   NodeSink node_sink_;
   std::function<void()> gradient_sink_;
 };

@@ -64,7 +64,7 @@ Op Attention::operands(const LayerContext& c, const BlockActivations& a, View ke
   op.q = a.qkv, op.k = op.v = keys;
   op.q_at = with_batch(q_at_, op.shape.q_len);
   op.k_at = with_batch(k_at_, op.shape.kv_len), op.v_at = with_batch(v_at_, op.shape.kv_len);
-  op.first_keys = c.first_keys;
+  op.first_keys = c.first_keys, op.window = config_.window;
   op.out = a.attention_out, op.lse = a.lse, op.dropout = dropout(c);
   return op;
 }

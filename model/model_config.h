@@ -38,6 +38,7 @@ struct ModelConfig {
   float rotary_fraction = 1.0f;  // part of each head that is rotated: rot_dim = int(head_dim * fraction), even
   float rotary_base = 10000.0f;
   RopeScaling rope_scaling;
+  int64_t window = kNoWindow;  // keys in front of its own that a token sees (AttentionForward)
   NormKind norm = NormKind::kLayerNorm;
   float norm_eps = 1e-5f;
   ActivationKind activation = ActivationKind::kGeluExact;

@@ -17,8 +17,8 @@ namespace thinwire {
 struct MicroBatch {
   View tokens;                          // [N] i32, device
   const int64_t* sample_ids = nullptr;  // [batch], device
-  View first_keys, positions;           // [N] i32, or empty (layer_context.h)
   LossTargets loss;
+  View first_keys, positions;  // [N] i32, or empty (layer_context.h)
 };
 
 // Memory that the chunks of a rank share.

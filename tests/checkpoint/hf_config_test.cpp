@@ -97,6 +97,23 @@ TEST(HfConfig, Llama3ScalingIsReadInBothSpellingsAndWritten) {
   EXPECT_NO_THROW(require_same_model("there", plain, now, true));  // finetune for a longer context
 }
 
+// sliding_window counts the token itself; null is none, and left out it is 4096.
+TEST(HfConfig, MistralIsALlamaWithAWindow) {
+  const json mistral = with(with(llama(), "model_type", "mistral"), "num_key_value_heads", 2);
+  EXPECT_EQ(model_config_from_hf(mistral).window, 4095);
+  EXPECT_EQ(model_config_from_hf(with(mistral, "sliding_window", nullptr)).window, kNoWindow);
+  const ModelConfig c = model_config_from_hf(with(mistral, "sliding_window", 16));
+  EXPECT_EQ(c.window, 15);
+  const json out = hf_config_from_model(c, "float32");
+  EXPECT_EQ(out.at("model_type"), "mistral");
+  EXPECT_EQ(out.at("sliding_window"), 16);
+  EXPECT_EQ(model_config_from_hf(out).window, 15);
+  EXPECT_EQ(model_config_from_json(model_config_to_json(c)).window, 15);
+  EXPECT_FALSE(model_config_to_json(model_config_from_hf(llama())).contains("window"));  // as older checkpoints have it
+  EXPECT_EQ(error_of([&] { require_same_model("there", c, model_config_from_hf(llama())); }).code(),
+            ExitCode::kBadConfig);
+}
+
 TEST(HfConfig, WhatWeCannotComputeIsRefusedByName) {
   const std::pair<json, const char*> cases[] = {
       {with(gpt2(), "model_type", "bert"), "bert"},

@@ -19,7 +19,7 @@ TEST(BadConfig, RefusedByName) {
        {"context_parallel_size: not supported: context parallelism"}},
       {"tied norms", with("\"gpt_j_tied\": true"), {"gpt_j_tied: not supported"}},
       {"qk norm", with("\"use_qk_layernorm\": true"), {"use_qk_layernorm: not supported"}},
-      {"sliding window", with("\"sliding_window_width\": 128"), {"sliding_window_width: not supported"}},
+      {"sliding window", with("\"sliding_window\": 128"), {"sliding_window: not supported", "sliding_window_width"}},
       {"layer scaling",
        with("\"apply_query_key_layer_scaling\": true"),
        {"apply_query_key_layer_scaling: not supported"}},

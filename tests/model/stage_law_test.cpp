@@ -126,8 +126,7 @@ TEST_P(Families, DropoutFollowsTheSample) {
   EXPECT_NE(first, other.evaluate());  // and evaluation has none
 }
 
-TEST_P(Families, DecodingEqualsTheFullForward) {
-  ModelConfig m = small_model(GetParam());
+void expect_decoding_equals_the_full_forward(const ModelConfig& m) {
   Bed bed(m, 2, 1);
   std::vector<std::vector<float>> rows;
   bed.stage.all_logits(bed.exec, bed.micro(false), [&](int64_t, View chunk) {
@@ -145,6 +144,28 @@ TEST_P(Families, DecodingEqualsTheFullForward) {
     }
     EXPECT_LE(error, 6.0 * 0x1p-24 * std::sqrt(72.0 * 24.0) * largest) << "token " << at;  // lambda u sqrt(K S)
   }
+}
+
+TEST_P(Families, DecodingEqualsTheFullForward) {
+  ModelConfig m = small_model(GetParam());
+  expect_decoding_equals_the_full_forward(m);
+  m.window = 4;
+  expect_decoding_equals_the_full_forward(m);
+}
+
+// A window changes the loss, and one as long as the sequence changes no bit.
+TEST_P(Families, WindowsHideWhatLiesFurtherBack) {
+  ModelConfig m = small_model(GetParam());
+  Bed plain(m, 2);
+  const double loss = plain.train_once();
+  m.window = m.seq_length - 1;
+  Bed all(m, 2);
+  EXPECT_EQ(all.train_once(), loss);
+  EXPECT_EQ(all.gradients(), plain.gradients());
+  m.window = 3;
+  Bed few(m, 2);
+  EXPECT_NE(few.train_once(), loss);
+  expect_slope(m);
 }
 
 // Padding rows of the vocabulary get no gradient and no probability.

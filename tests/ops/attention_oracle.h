@@ -26,7 +26,7 @@ struct AttentionCase {
   float dropout = 0.0f;
   double spread = 1.0;   // standard deviation of q and k
   int64_t document = 0;  // tokens of a document, about; 0: one of all
-  int64_t window = 0;    // keys in front of its own that a query sees at most; 0: all
+  int64_t window = kNoWindow;
 
   int64_t heads() const { return groups * heads_per_group; }
   std::string name() const {
@@ -73,12 +73,12 @@ class AttentionTensors {
         }
       }
     }
-    for (int64_t b = 0; b < c.batch && (c.document > 0 || c.window > 0); ++b) {
+    for (int64_t b = 0; b < c.batch && c.document > 0; ++b) {
       int64_t start = 0;
       for (int64_t i = 0; i < c.kv_len; ++i) {
-        if (c.document > 0 && rng() % static_cast<uint64_t>(c.document) == 0) start = i;
+        if (rng() % static_cast<uint64_t>(c.document) == 0) start = i;
         const int64_t t = i - (c.kv_len - c.q_len);
-        if (t >= 0) first_keys.push_back(static_cast<int32_t>(c.window > 0 ? std::max(start, i - c.window) : start));
+        if (t >= 0) first_keys.push_back(static_cast<int32_t>(start));
       }
     }
     for (int64_t b = 0; b < c.batch; ++b) sample_ids.push_back(100003 * b + (int64_t{5} << 33));
@@ -88,7 +88,7 @@ class AttentionTensors {
     dropout.layer = 3;
     dropout.batch = c.batch;
     dropout.sample_ids = sample_ids.data();
-    scale = c.scale;
+    scale = c.scale, window = c.window;
     out = Tensor(c.dtype, {c.batch * c.q_len, c.heads() * d});
     lse = Tensor(DType::f32, {c.batch, c.heads(), c.q_len});
     dout = random_tensor(rng, c.dtype, {c.batch * c.q_len, c.heads() * d});
@@ -127,6 +127,7 @@ class AttentionTensors {
   AttentionShape shape;
   HeadLayout q_at, k_at, v_at;
   float scale = 1.0f;
+  int64_t window = kNoWindow;
   Dropout dropout;
   std::vector<int64_t> sample_ids;
   std::vector<int32_t> first_keys;
@@ -136,7 +137,7 @@ class AttentionTensors {
   template <typename Op>
   void fill_common(Op& op) {
     op.shape = shape;
-    op.scale = scale;
+    op.scale = scale, op.window = window;
     if (!first_keys.empty())
       op.first_keys = View(first_keys.data(), DType::i32, {static_cast<int64_t>(first_keys.size())});
     op.q = q;
@@ -210,7 +211,8 @@ inline AttentionOracle attention_oracle(AttentionTensors& x, bool backward) {
       const int64_t g = h / s.heads_per_group, j = h % s.heads_per_group;
       for (int64_t t = 0; t < s.q_len; ++t) {
         const int64_t n = t + behind + 1;
-        const int64_t first = x.first_keys.empty() ? 0 : x.first_keys[static_cast<size_t>(b * s.q_len + t)];
+        const int64_t document = x.first_keys.empty() ? 0 : x.first_keys[static_cast<size_t>(b * s.q_len + t)];
+        const int64_t first = x.window == kNoWindow ? document : std::max(document, n - 1 - x.window);
         const double* query = &q[static_cast<size_t>(AttentionTensors::at(x.q_at, b, t, g, j))];
         const auto key = [&](int64_t i) { return &k[static_cast<size_t>(AttentionTensors::at(x.k_at, b, i, g, 0))]; };
         const auto value = [&](int64_t i) { return &v[static_cast<size_t>(AttentionTensors::at(x.v_at, b, i, g, 0))]; };
@@ -355,7 +357,7 @@ inline std::vector<AttentionCase> random_attention_cases(std::mt19937& rng, int 
     if (pick(3) == 0) c.dropout = 0.1f + 0.1f * static_cast<float>(pick(5));
     if (masked) {
       c.document = pick(3) == 0 ? 0 : 1 + pick(80);
-      c.window = pick(2) == 0 ? 0 : 1 + pick(100);
+      c.window = pick(2) == 0 ? kNoWindow : pick(100);
     }
     cases.push_back(c);
   }

@@ -189,7 +189,7 @@ void backward_range(const AttentionBackward& op, const DropoutPlan& dropout, con
   const AttentionShape& shape = op.shape;
   const int64_t d = shape.head_dim, members = shape.heads_per_group;
   const int64_t behind = shape.kv_len - shape.q_len;  // query t sees no key behind t + behind
-  FirstKeys first_keys(op.first_keys, shape, range.batch);
+  FirstKeys first_keys(op, range.batch);
   const BackwardTiles<Form> tiles(op, queries_at_a_time, want_dkv ? range.k_end - range.k_first : 0, scratch);
   const int64_t words = tiles.words, floats = tiles.floats;
   const int64_t steps = (d + kPack - 1) / kPack, strips = queries_at_a_time / kStrip;

@@ -146,7 +146,7 @@ void forward_range(const AttentionForward& op, const DropoutPlan& dropout, const
   }
 
   const int64_t behind = shape.kv_len - shape.q_len;  // query t sees no key behind t + behind
-  FirstKeys first_keys(op.first_keys, shape, range.batch);
+  FirstKeys first_keys(op, range.batch);
   for (int64_t k0 = first_keys.tile_of(range.q_first); k0 < range.q_end + behind; k0 += kKeys) {
     const int64_t tile_keys = smaller(kKeys, range.q_end + behind - k0);
     pack_rows<Form>(head_at<Element>(op.k.data, op.k_at, range.batch, k0, range.group, 0), op.k_at.token, tile_keys, d,

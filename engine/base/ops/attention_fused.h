@@ -11,9 +11,9 @@ namespace thinwire {
 
 class CudaState;
 
-// Both calls return false, with nothing queued, for what the library does not take (fp32, dropout, decoding with a
-// cache, one token, head sizes that are no multiple of 8 and what its own support check refuses): the caller then runs
-// our own kernel. Plans are made at the first call of a shape and kept. `Exec::deterministic` chooses the backward
+// Both calls return false, with nothing queued, for what the library does not take (fp32, dropout, masks, decoding with
+// a cache, one token, head sizes that are no multiple of 8 and what its own support check refuses): the caller then
+// runs our own kernel. Plans are made at the first call of a shape and kept. `Exec::deterministic` chooses the backward
 // algorithm that gives the same bits at every run.
 class FusedAttention {
  public:

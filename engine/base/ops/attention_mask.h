@@ -31,24 +31,30 @@ struct Column {
   }
 };
 
-// The first keys that the queries [q_first, q_first + nq) of a sample see, for tiles of keys.
+// The first keys that the queries of a sample see, by documents and by the sliding window.
 class FirstKeys {
  public:
-  TW_INLINE FirstKeys(const View& all, const AttentionShape& shape, int64_t batch)
-      : all_(all.data == nullptr ? nullptr : (const int32_t*)all.data + batch * shape.q_len) {}
+  template <class Op>
+  TW_INLINE FirstKeys(const Op& op, int64_t batch)
+      : all_(op.first_keys.data == nullptr ? nullptr : (const int32_t*)op.first_keys.data + batch * op.shape.q_len),
+        ahead_(op.window < 0 ? -op.shape.kv_len : op.shape.kv_len - op.shape.q_len - op.window),
+        any_(all_ != nullptr || op.window >= 0) {}
   // Where tiles of keys begin that query q, or a later one, sees.
-  TW_INLINE int64_t tile_of(int64_t q) const { return all_ == nullptr ? 0 : all_[q] / kKeys * kKeys; }
+  TW_INLINE int64_t tile_of(int64_t q) const { return first(q) / kKeys * kKeys; }
   // Whether query q and all later ones see nothing before key k.
-  TW_INLINE bool hides(int64_t q, int64_t k) const { return all_ != nullptr && all_[q] >= k; }
-  // Relative to key k_first, for a strip of queries.
+  TW_INLINE bool hides(int64_t q, int64_t k) const { return any_ && first(q) >= k; }
+  // Relative to key k_first, for a strip of queries; nullptr where all see all.
   TW_INLINE const int32_t* strip(int64_t q_first, int64_t nq, int64_t k_first) {
-    if (all_ == nullptr) return nullptr;
-    for (int64_t t = 0; t < kStrip; ++t) strip_[t] = all_[q_first + (t < nq ? t : nq - 1)] - (int32_t)k_first;
+    if (!any_) return nullptr;
+    for (int64_t t = 0; t < kStrip; ++t) strip_[t] = (int32_t)(first(q_first + (t < nq ? t : nq - 1)) - k_first);
     return strip_;
   }
 
  private:
+  TW_INLINE int64_t first(int64_t q) const { return larger(all_ == nullptr ? 0 : all_[q], q + ahead_); }
   const int32_t* all_;
+  int64_t ahead_;  // q + ahead_ is the first key of the window, or below 0
+  bool any_;
   int32_t strip_[kStrip];
 };
 

@@ -28,12 +28,15 @@ struct TileArgs {
   T *dq, *dk, *dv;
   float* delta;               // [batch, heads, q_len]: dout . out
   const int32_t* first_keys;  // [batch, q_len]: the first key that a query sees; nullptr: 0
+  int64_t window;             // keys in front of its own that a query sees; negative: all
   DropoutPlan dropout;
   bool vectors;  // rows of heads allow 16-byte access
 
   TW_DEVICE int64_t behind() const { return kv_len - q_len; }  // query t sees no key behind t + behind
   TW_DEVICE int64_t first_key(int64_t sample, int64_t query) const {
-    return first_keys != nullptr ? first_keys[sample * q_len + query] : 0;
+    const int64_t document = first_keys != nullptr ? first_keys[sample * q_len + query] : 0;
+    const int64_t seen = window >= 0 ? query + behind() - window : 0;
+    return document > seen ? document : seen;
   }
   TW_DEVICE float keep(int64_t sample, int64_t head, int64_t query, int64_t key) const {
     return keep_factor(dropout, static_cast<uint64_t>(dropout.sample_ids[sample]),
@@ -155,6 +158,7 @@ TileArgs<T> tile_args(const Op& op) {
   a.scale = op.scale;
   a.q = op.q.template as<T>(), a.k = op.k.template as<T>(), a.v = op.v.template as<T>();
   a.first_keys = static_cast<const int32_t*>(op.first_keys.data);
+  a.window = op.window;
   a.q_at = op.q_at, a.k_at = op.k_at, a.v_at = op.v_at;
   a.out = op.out.template as<T>();
   a.lse = static_cast<float*>(op.lse.data);

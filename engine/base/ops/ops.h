@@ -140,9 +140,11 @@ struct Rotary {
   bool inverse = false;
 };
 
+inline constexpr int64_t kNoWindow = -1;
+
 // Causal attention: query t attends to keys first_keys[b, t] .. t + (kv_len - q_len). out[b,t,head] = softmax(scale *
-// q k^T) v. first_keys: [batch * q_len] i32, ascending within a sample, or empty (0): where documents, or a sliding
-// window, begin. Tiles that nobody in them sees are skipped.
+// q k^T) v. first_keys: [batch * q_len] i32, ascending within a sample, or empty (0): where documents begin. window:
+// how many keys in front of its own a query sees at most; kNoWindow: all. Tiles that nobody in them sees are skipped.
 // q, k, v: T behind their layouts (k and v have one head per group). out: [batch*q_len, heads*d] T. lse: [batch, heads,
 // q_len] fp32 (natural log of the sum of exponents), may be empty in evaluation. Memory beyond the outputs is O(tile),
 // never O(q_len * kv_len). Dropout acts on the probabilities; element = ((first_head + head)*q_len + q)*kv_len + k.
@@ -151,9 +153,10 @@ struct AttentionForward {
   float scale = 1.0f;
   View q, k, v;
   HeadLayout q_at, k_at, v_at;
-  View first_keys;
   View out, lse;
   Dropout dropout;
+  View first_keys;
+  int64_t window = kNoWindow;
 };
 
 // dq, dk, dv are written (not accumulated) behind the same layouts as q, k, v; dk, dv are sums over the heads of a
@@ -163,10 +166,11 @@ struct AttentionBackward {
   float scale = 1.0f;
   View q, k, v;
   HeadLayout q_at, k_at, v_at;
-  View first_keys;
   View out, lse, dout;
   View dq, dk, dv;
   Dropout dropout;
+  View first_keys;
+  int64_t window = kNoWindow;
 };
 
 enum class GeluKind { kTanh, kExact };

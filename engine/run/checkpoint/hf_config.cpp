@@ -21,6 +21,7 @@ class Keys {
  public:
   explicit Keys(const json& config) : config_(config) {}
 
+  bool says_null(const char* key) const { return config_.contains(key) && config_.at(key).is_null(); }
   bool has(const char* key) const {
     const auto found = config_.find(key);
     return found != config_.end() && !found->is_null();
@@ -184,6 +185,14 @@ void read_llama(const Keys& keys, ModelConfig& c) {
   c.attention_dropout = keys.real("attention_dropout", 0.0);
 }
 
+// A Llama without biases whose tokens see the last sliding_window of themselves (null: all).
+void read_mistral(const Keys& keys, ModelConfig& c) {
+  read_llama(keys, c);
+  c.kv_heads = keys.size("num_key_value_heads", 8);
+  if (c.heads % c.kv_heads != 0) refuse("\"num_attention_heads\" is not a multiple of \"num_key_value_heads\"");
+  if (!keys.says_null("sliding_window")) c.window = keys.size("sliding_window", 4096) - 1;
+}
+
 }  // namespace
 
 const char* hf_model_type(HfFamily family) {
@@ -210,8 +219,10 @@ ModelConfig model_config_from_hf(const json& config, int64_t vocab_multiple) {
     read_neox(keys, c);
   else if (type == "llama")
     read_llama(keys, c);
+  else if (type == "mistral")
+    read_mistral(keys, c);
   else
-    refuse("\"model_type\": \"" + type + "\" is not supported (gpt2, gpt_neox, llama)");
+    refuse("\"model_type\": \"" + type + "\" is not supported (gpt2, gpt_neox, llama, mistral)");
   c.vocab = keys.size("vocab_size");
   c.padded_vocab = (c.vocab + vocab_multiple - 1) / vocab_multiple * vocab_multiple;
   c.seq_length = c.max_positions;
@@ -224,7 +235,7 @@ HfFamily hf_family_of(const ModelConfig& c) {
   const auto need = [](bool ok, const std::string& family, const std::string& what) {
     if (!ok) throw_bad_config("export to Hugging Face: " + family + " cannot express " + what);
   };
-  const bool gelu = c.activation != ActivationKind::kSwiglu;
+  const bool gelu = c.activation != ActivationKind::kSwiglu, window = c.window != kNoWindow;
   if (c.positions == PositionKind::kLearned) {
     need(c.norm == NormKind::kLayerNorm && c.bias_norm, "gpt2 (learned positions)", "RMSNorm or a norm without bias");
     need(gelu, "gpt2 (learned positions)", "SwiGLU");
@@ -232,6 +243,7 @@ HfFamily hf_family_of(const ModelConfig& c) {
     need(c.kv_heads == c.heads, "gpt2 (learned positions)", "grouped-query attention");
     need(c.attention_width() == c.hidden, "gpt2 (learned positions)", "a head size other than hidden / heads");
     need(c.bias_attention && c.bias_mlp, "gpt2 (learned positions)", "layers without bias");
+    need(!window, "gpt2 (learned positions)", "a sliding window");
     return HfFamily::kGpt2;
   }
   need(c.positions == PositionKind::kRotary, "no family", "a model without positions");
@@ -241,12 +253,14 @@ HfFamily hf_family_of(const ModelConfig& c) {
     need(c.kv_heads == c.heads, "gpt_neox (rotary, LayerNorm)", "grouped-query attention");
     need(c.attention_width() == c.hidden, "gpt_neox (rotary, LayerNorm)", "a head size other than hidden / heads");
     need(c.bias_mlp, "gpt_neox (rotary, LayerNorm)", "a feed-forward part without bias");
+    need(!window, "gpt_neox (rotary, LayerNorm)", "a sliding window");
     return HfFamily::kNeox;
   }
   need(!c.bias_norm, "llama (rotary, RMSNorm)", "a norm with bias");
   need(!gelu, "llama (rotary, RMSNorm)", "GELU");
   need(!c.parallel_residual, "llama (rotary, RMSNorm)", "a parallel residual");
   need(c.rotary_dim() == c.head_dim, "llama (rotary, RMSNorm)", "a partly rotated head");
+  need(!window || (!c.bias_attention && !c.bias_mlp), "mistral (sliding window)", "biases");
   return HfFamily::kLlama;
 }
 
@@ -304,8 +318,8 @@ nlohmann::ordered_json hf_config_from_model(const ModelConfig& c, const char* to
       break;
     }
     case HfFamily::kLlama:
-      out["architectures"] = {"LlamaForCausalLM"};
-      out["model_type"] = "llama";
+      out["architectures"] = {c.window == kNoWindow ? "LlamaForCausalLM" : "MistralForCausalLM"};
+      out["model_type"] = c.window == kNoWindow ? "llama" : "mistral";
       out["num_hidden_layers"] = c.layers;
       out["hidden_size"] = c.hidden;
       out["num_attention_heads"] = c.heads;
@@ -317,8 +331,12 @@ nlohmann::ordered_json hf_config_from_model(const ModelConfig& c, const char* to
       out["rms_norm_eps"] = shortest_double(c.norm_eps);
       out["rope_theta"] = shortest_double(c.rotary_base);
       rope(1.0);
-      out["attention_bias"] = c.bias_attention;
-      out["mlp_bias"] = c.bias_mlp;
+      if (c.window == kNoWindow) {
+        out["attention_bias"] = c.bias_attention;
+        out["mlp_bias"] = c.bias_mlp;
+      } else {
+        out["sliding_window"] = c.window + 1;
+      }
       out["attention_dropout"] = shortest_double(c.attention_dropout);
       break;
   }

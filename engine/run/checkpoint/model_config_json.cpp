@@ -43,6 +43,7 @@ void walk(Config& c, Visitor&& v) {
   v.optional("rope_low_freq_factor", c.rope_scaling.low_freq_factor, none.low_freq_factor);
   v.optional("rope_high_freq_factor", c.rope_scaling.high_freq_factor, none.high_freq_factor);
   v.optional("rope_original_max_positions", c.rope_scaling.original_positions, none.original_positions);
+  v.optional("window", c.window, kNoWindow);
   v.word("norm", c.norm, Words<NormKind>{{NormKind::kLayerNorm, "layernorm"}, {NormKind::kRmsNorm, "rmsnorm"}});
   v.field("norm_eps", c.norm_eps);
   v.word("activation", c.activation,
@@ -170,6 +171,7 @@ const char* key_of(const std::string& field, const ModelConfig& here) {
       {"rotary_base", "rotary_emb_base"},
       {"rope_scaling_factor", "use_rope_scaling, rope_scaling_factor"},
       {"rope_original_max_positions", "rope_original_max_position_embeddings"},
+      {"window", "sliding_window_width"},
       {"activation", "activation, bias_gelu_fusion"},
       {"parallel_residual", "gpt_j_residual"},
       {"tied_head", "no_weight_tying"},

@@ -153,8 +153,8 @@ KeyTopic refused_keys() {
          {"1"});
   refuse("norms of queries and keys are not supported", {"use_qk_layernorm", "qk_layernorm"});
   refuse("the two norms of a block are always separate (gpt_j_residual has two)", {"gpt_j_tied"});
-  refuse("sliding-window and sparse attention are not supported",
-         {"sliding_window_width", "sliding_window", "window_size", "sparsity_config", "sparse_attention"});
+  refuse("say sliding_window_width, which does not count the token itself", {"sliding_window", "window_size"});
+  refuse("sparse attention is not supported", {"sparsity_config", "sparse_attention"});
   refuse("attention is always scaled by 1 / sqrt(head_dim)", {"apply_query_key_layer_scaling"});
   refuse("the loss is always computed in fp32", {"fp16_lm_cross_entropy"});
   refuse(

@@ -72,6 +72,7 @@ ModelConfig model_config(const Reader& r) {
         static_cast<float>(r.real("rope_scaling_factor")), static_cast<float>(r.real("rope_low_freq_factor")),
         static_cast<float>(r.real("rope_high_freq_factor")), r.integer("rope_original_max_position_embeddings")};
   }
+  if (!r.at("sliding_window_width").is_null()) m.window = r.integer("sliding_window_width");
   m.norm = r.pick<NormKind>("norm", {{"layernorm", NormKind::kLayerNorm}, {"rmsnorm", NormKind::kRmsNorm}});
   const bool rms = m.norm == NormKind::kRmsNorm;
   m.norm_eps = static_cast<float>(r.real(rms ? "rms_norm_epsilon" : "layernorm_epsilon"));

@@ -10,7 +10,7 @@ SCHEMA = os.path.join(ROOT, "docs", "config.schema.json")
 SKIPPED = ("$schema", "_notes")
 
 # Two ways to say one thing: where a later source uses one, the other of earlier sources is withdrawn.
-EITHER_OR = (("intermediate_size", "expansion_factor"), ("warmup", "lr_warmup_iters"), ("virtual_chunks", "num_layers_per_virtual_pipeline_stage"),
+EITHER_OR = (("ffn_hidden_size", "intermediate_size", "expansion_factor"), ("warmup", "lr_warmup_iters"), ("virtual_chunks", "num_layers_per_virtual_pipeline_stage"),
              ("train_iters", "train_samples"))
 ONE_PREFIX = ("data_path", "split")
 LISTS_PER_SPLIT = tuple(f"{part}_data_{what}" for part in ("train", "valid", "test") for what in ("paths", "weights"))

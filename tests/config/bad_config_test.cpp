@@ -125,7 +125,7 @@ TEST(BadConfig, UnknownAndDuplicateKeys) {
       {"case matters", with("\"Seed\": 1"), {"a.json:3:1: Seed: ", "nearest key: seed"}},
       {"Hugging Face name", with("\"num_key_value_heads\": 4"), {"nearest key: num_kv_heads"}},
       {"nanoGPT name", with("\"n_embd\": 4"), {"nearest key: hidden_size"}},
-      {"dead NeoX key", with("\"gas\": 4"), {"nearest key: gradient_accumulation_steps"}},
+      {"DeepSpeed shorthand", with("\"accumulation\": 4"), {"nearest key: gradient_accumulation_steps"}},
       {"short name", with("\"tp\": 4"), {"nearest key: model_parallel_size"}},
       {"site cut at its dot",
        with("\"compression\": {\"dp\": {\"gradient\": {\"codec\": \"identity\"}}}"),

@@ -123,7 +123,7 @@ TEST(GoodConfig, PublicRecipeRetyped) {
 })";
   const ResolvedConfig r = load_config_text({{"20B.json", text}}, {}, {.ranks = 96, .dry_run = true});
   EXPECT_EQ(r.run.data.global_batch, 1536);
-  EXPECT_EQ(r.run.model.vocab, 50257);
+  EXPECT_EQ(r.run.model.vocab, 50277);
   EXPECT_EQ(r.run.model.padded_vocab, 50304);  // 128 alone, whatever the layout
   EXPECT_EQ(r.run.load, "");                   // the same path as save: that is what a resume is
   EXPECT_EQ(r.run.tokenizer, "bpe:./20B_checkpoints/20B_tokenizer.json");
@@ -189,10 +189,18 @@ TEST(GoodConfig, SequenceParallelOnOneRankIsNoted) {
 }
 
 TEST(GoodConfig, DerivedValues) {
-  EXPECT_EQ(load("\"activation\": \"swiglu\"").model.ffn, 170);  // int(8 * 64 / 3)
-  EXPECT_EQ(load("\"activation\": \"swiglu\", \"mlp_multiple_of\": 64").model.ffn, 192);
+  // NeoX: two thirds of 4h for gate and up together. Megatron: 8h/3 for each, rounded down to 64. Llama: rounded up.
+  EXPECT_EQ(load("\"activation\": \"swiglu\"").model.ffn, 85);
+  EXPECT_EQ(load("\"activation\": \"swiglu\", \"mlp_multiple_of\": 64").model.ffn, 128);
+  EXPECT_EQ(load("\"swiglu\": true").model.ffn, 128);
+  EXPECT_EQ(load("\"mlp_type\": \"llama\", \"activation\": \"silu\"").model.ffn, 256);
+  EXPECT_EQ(load("\"activation\": \"swiglu\", \"intermediate_size\": 32768, \"mlp_multiple_of\": 256").model.ffn,
+            11008);
+  EXPECT_EQ(load("\"activation\": \"swiglu\", \"intermediate_size\": 14337").model.ffn, 4779);
+  EXPECT_EQ(load("\"intermediate_size\": 100, \"mlp_multiple_of\": 32").model.ffn, 128);
+  EXPECT_EQ(load("\"activation\": \"swiglu\", \"ffn_hidden_size\": 99").model.ffn, 99);
   EXPECT_EQ(load("\"expansion_factor\": 2.5").model.ffn, 160);
-  EXPECT_EQ(load("\"ffn_hidden_size\": 100, \"mlp_multiple_of\": 32").model.ffn, 128);
+  EXPECT_EQ(load("\"ffn_hidden_size\": 100, \"mlp_multiple_of\": 32").model.ffn, 100);
   EXPECT_EQ(load("\"head_dim\": 16").model.attention_width(), 128);
   EXPECT_EQ(load("\"norm\": \"rmsnorm\"").model.norm_eps, 1e-8f);
   EXPECT_FALSE(load("\"norm\": \"rmsnorm\"").model.bias_norm);

@@ -46,7 +46,7 @@ std::vector<std::string> model_overrides(const Model& m) {
     add({"num_attention_heads=12", "pos_emb=rotary", "rotary_pct=0.5", "gpt_j_residual=true", "no_weight_tying=true"});
   } else {
     add({"num_attention_heads=24", "num_kv_heads=12", "pos_emb=rotary", "norm=rmsnorm", "activation=swiglu",
-         "intermediate_size=100", "use_bias_in_attn_linear=false", "use_bias_in_mlp=false"});
+         "ffn_hidden_size=100", "use_bias_in_attn_linear=false", "use_bias_in_mlp=false"});
     o.push_back(std::string("no_weight_tying=") + (m.family == "llama_tied" ? "false" : "true"));
   }
   if (m.dropout > 0.0) {

@@ -246,7 +246,7 @@ class Refusals(RunCase):
                  ("rotary_pct", 0.25, "0.5", "0.25"), ("layernorm_epsilon", 1e-3, "1e-05", "0.001"),
                  ("bias_gelu_fusion", True, '"gelu"', '"gelu_tanh"'), ("gpt_j_residual", True, "false", "true"),
                  ("no_weight_tying", False, "false", "true"), ("use_bias_in_attn_linear", False, "true", "false"),
-                 ("intermediate_size", 64, "128", "64"), ("pos_emb", "learned", '"rotary"', '"learned"')]
+                 ("ffn_hidden_size", 64, "128", "64"), ("pos_emb", "learned", '"rotary"', '"learned"')]
         for source, where in sources.items():
             for key, value, was, now in cases:
                 with self.subTest(source=source, key=key):

@@ -48,7 +48,7 @@ std::vector<NamedShape> shapes() {
     std::vector<std::string> o = gpt2_shape(layers, heads, hidden, vocab, length, batch);
     o.pop_back();  // bias_gelu_fusion
     o.push_back("num_kv_heads=" + std::to_string(kv_heads));
-    o.push_back("intermediate_size=" + std::to_string(ffn));
+    o.push_back("ffn_hidden_size=" + std::to_string(ffn));
     o.push_back(std::string("no_weight_tying=") + (tied ? "false" : "true"));
     for (const char* more : {"norm=rmsnorm", "activation=swiglu", "pos_emb=rotary", "use_bias_in_attn_linear=false",
                              "use_bias_in_mlp=false"})

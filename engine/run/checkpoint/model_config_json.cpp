@@ -164,7 +164,7 @@ const char* key_of(const std::string& field, const ModelConfig& here) {
       {"hidden", "hidden_size"},
       {"heads", "num_attention_heads"},
       {"kv_heads", "num_kv_heads"},
-      {"ffn", "intermediate_size"},
+      {"ffn", "ffn_hidden_size"},
       {"max_positions", "max_position_embeddings"},
       {"positions", "pos_emb"},
       {"rotary_fraction", "rotary_pct"},

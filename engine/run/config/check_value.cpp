@@ -52,6 +52,16 @@ bool is_number_text(const std::string& text) {
          (parsed.root.kind == JsonTree::Kind::kInt || parsed.root.kind == JsonTree::Kind::kReal);
 }
 
+// YAML takes a number with an exponent for text where its point or the exponent's sign is missing.
+std::string number_hint(const JsonTree& v) {
+  const size_t e = v.text.find_first_of("eE");
+  if (!v.plain || e == std::string::npos) return ": drop the quotes";
+  const std::string mantissa = v.text.substr(0, e), exponent = v.text.substr(e + 1);
+  return ": YAML takes " + v.text + " for text, write " + mantissa +
+         (mantissa.find('.') == std::string::npos ? ".0e" : "e") +
+         (exponent.find_first_of("+-") == std::string::npos ? "+" : "") + exponent;
+}
+
 }  // namespace
 
 Checked check_value(const KeySpec& key, const JsonTree& v) {
@@ -94,7 +104,7 @@ Checked check_value(const KeySpec& key, const JsonTree& v) {
     }
     case Kind::kString: {
       if ((key.types & kStringKey) == 0) {
-        if ((key.types & (kIntKey | kRealKey)) != 0 && is_number_text(v.text)) return wrong_type(": drop the quotes");
+        if ((key.types & (kIntKey | kRealKey)) != 0 && is_number_text(v.text)) return wrong_type(number_hint(v));
         if ((key.types & kBoolKey) != 0 && (lower(v.text) == "true" || lower(v.text) == "false"))
           return wrong_type(": drop the quotes");
         return wrong_type("");

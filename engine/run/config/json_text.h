@@ -25,6 +25,7 @@ struct JsonTree {
   int64_t integer = 0;
   double real = 0.0;
   std::string text;
+  bool plain = false;  // of YAML: a string written without quotes
   std::vector<JsonTree> items;
   std::vector<JsonMember> members;  // in the order of the text; duplicates are in it, and reported
   TextPosition at;

@@ -225,6 +225,7 @@ std::string json_schema() {
   root["additionalProperties"] = false;
   root["properties"]["$schema"] = {{"type", "string"}};
   root["properties"]["_notes"] = {{"type", "object"}};
+  root["properties"]["config_version"] = {{"type", "integer"}};
   for (const KeyTopic& topic : key_table().topics()) {
     for (const KeySpec& key : topic.keys) {
       ordered_json schema = type_schema(key);

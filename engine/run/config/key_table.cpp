@@ -45,7 +45,6 @@ const std::map<std::string, std::string>& foreign_names() {
       {"batch_size", "train_micro_batch_size_per_gpu"},
       {"micro_batch", "train_micro_batch_size_per_gpu"},
       {"global_batch", "train_batch_size"},
-      {"gas", "gradient_accumulation_steps"},
       {"accumulation", "gradient_accumulation_steps"},
       {"tp", "model_parallel_size"},
       {"tp_size", "model_parallel_size"},

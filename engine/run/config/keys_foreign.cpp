@@ -154,6 +154,11 @@ KeyTopic refused_keys() {
   refuse("norms of queries and keys are not supported", {"use_qk_layernorm", "qk_layernorm"});
   refuse("the two norms of a block are always separate (gpt_j_residual has two)", {"gpt_j_tied"});
   refuse("say sliding_window_width, which does not count the token itself", {"sliding_window", "window_size"});
+  refuse("gMLP layers are not supported", {"gmlp_attn_dim"});
+  refuse("Mamba layers are not supported",
+         {"mamba_selective_scan_fusion", "mamba_causal_conv_fusion", "mamba_inner_func_fusion",
+          "mamba_selective_fp32_params", "mamba_use_bias_in_conv", "mamba_use_bias_in_linears"});
+  refuse("RWKV layers are not supported", {"rwkv_fla", "dim_att", "head_size", "ffn_dim"});
   refuse("sparse attention is not supported", {"sparsity_config", "sparse_attention"});
   refuse("attention is always scaled by 1 / sqrt(head_dim)", {"apply_query_key_layer_scaling"});
   refuse("the loss is always computed in fp32", {"fp16_lm_cross_entropy"});
@@ -202,6 +207,8 @@ KeyTopic refused_keys() {
           "account_for_loss_in_pipeline_split"});
   refuse("checkpoints are saved at multiples of save_interval",
          {"checkpoint_scale", "extra_save_iters", "save_retain_interval"}, {"\"linear\"", "[]"});
+  refuse("a checkpoint is checked by the checksums in it, not by a forward pass",
+         {"checkpoint_validation_with_forward_pass"});
   refuse("checkpoints always hold the optimizer", {"no_save_optim"});
   refuse("use exit_duration_in_mins or train_iters", {"exit_interval"}, {"0"});
   refuse("muP is not supported", {"use_mup", "coord_check", "save_base_shapes", "base_shapes_file"});

@@ -27,19 +27,23 @@ KeyTopic model_keys() {
            .bounds = {1, 65536},
            .unit = "elements",
            .scope = model}),
-      key("intermediate_size", kIntKey, "null",
-          "Width of the feed-forward part: columns of its second matrix, as Megatron and Hugging Face count it. For "
-          "swiglu gate and up have this width each (NeoX divides the number given for gated activations by 3: give a "
-          "third here).",
-          {.aliases = {"ffn_hidden_size"},
-           .default_text = "4 * hidden_size; 2/3 of that, rounded up to mlp_multiple_of, for swiglu",
+      key("ffn_hidden_size", kIntKey, "null",
+          "Width of the feed-forward part: columns of its second matrix, as Megatron counts it. With swiglu gate and "
+          "up "
+          "have this width each.",
+          {.default_text = "4 * hidden_size, by the rule of intermediate_size",
            .bounds = {1, 1 << 21},
            .unit = "elements",
            .scope = model}),
-      key("expansion_factor", kRealKey, "null",
-          "Feed-forward width as a multiple of hidden_size, instead of intermediate_size; times 2/3 for swiglu.",
+      key("intermediate_size", kIntKey, "null",
+          "NeoX: the width that a feed-forward part without a gate would have, rounded up to 2 * mlp_multiple_of. With "
+          "swiglu gate and up have a third of it each, rounded up to mlp_multiple_of; a number whose two projections "
+          "do "
+          "not fit each other in NeoX is refused. Becomes ffn_hidden_size.",
+          {.bounds = {1, 1 << 23}, .unit = "elements", .scope = model}),
+      key("expansion_factor", kRealKey, "null", "NeoX: intermediate_size as a multiple of hidden_size.",
           {.bounds = {0, 1024, true}, .unit = "x hidden_size", .scope = model}),
-      key("mlp_multiple_of", kIntKey, "1", "The feed-forward width is rounded up to a multiple of this (Llama: 256).",
+      key("mlp_multiple_of", kIntKey, "1", "See intermediate_size (Llama: 256).",
           {.bounds = {1, 1 << 20}, .unit = "elements", .scope = model}),
       key("seq_length", kIntKey, "null", "Tokens per sequence.",
           {.bounds = {1, 1 << 24}, .unit = "tokens", .scope = model, .required = true}),
@@ -95,10 +99,15 @@ KeyTopic model_keys() {
       key("activation", kStringKey, "\"gelu\"",
           "Activation of the feed-forward part; silu only together with mlp_type llama, where it means swiglu.",
           {.allowed = {"gelu", "swiglu", "silu"}, .scope = model}),
-      key("swiglu", kBoolKey, "null", "Megatron: true is activation swiglu.",
+      key("swiglu", kBoolKey, "null",
+          "Megatron: true is activation swiglu; the default of ffn_hidden_size is then 8/3 hidden_size, rounded down "
+          "to "
+          "64.",
           {.scope = model, .status = KeyStatus::kShorthand}),
       key("mlp_type", kStringKey, "null",
-          "NeoX: llama is activation swiglu, mlp_multiple_of 256 and no bias in the feed-forward part.",
+          "NeoX: llama is activation swiglu, mlp_multiple_of 256 and no bias in the feed-forward part; "
+          "intermediate_size is "
+          "then the width of gate and of up each, by default 8/3 hidden_size.",
           {.allowed = {"regular", "llama"}, .scope = model, .status = KeyStatus::kShorthand}),
       key("bias_gelu_fusion", kBoolKey, "false",
           "true: gelu is its tanh approximation, which is what the fused kernel of NeoX and Megatron computes; false: "

@@ -89,7 +89,8 @@ KeyTopic batch_keys() {
            .unit = "sequences",
            .scope = KeyScope::kLayout}),
       key("gradient_accumulation_steps", kIntKey, "null", "Micro steps per update.",
-          {.default_text = "from the other two",
+          {.aliases = {"gas"},
+           .default_text = "from the other two",
            .bounds = {1, 1e6},
            .unit = "micro steps",
            .scope = KeyScope::kLayout}),
@@ -149,7 +150,9 @@ KeyTopic data_keys() {
           {.default_text = "from tokenizer_type and vocab_file where they say it", .scope = data}),
       key("tokenizer_type", kStringKey, "null",
           "NeoX / Megatron: HFTokenizer with vocab_file is tokenizer bpe:FILE, SPMTokenizer and SentencePieceTokenizer "
-          "are sentencepiece:FILE; GPT2BPETokenizer and HFTokenizer without a readable file stand for 50257 ids.",
+          "are sentencepiece:FILE. Without such a file they stand for a vocab_size: HFTokenizer for 50277, "
+          "SPMTokenizer "
+          "for 32000, GPT2BPETokenizer, which is also what vocab_file alone means, for 50257.",
           {.scope = data, .status = KeyStatus::kShorthand}),
       key("vocab_file", kStringKey, "null", "NeoX / Megatron: file of tokenizer_type.",
           {.aliases = {"tokenizer_model"}, .unit = "path", .scope = data, .status = KeyStatus::kShorthand}),

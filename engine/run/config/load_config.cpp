@@ -1,6 +1,8 @@
 // Reads the sources in order, then resolves what they say together.
 #include "engine/run/config/load_config.h"
 
+#include <algorithm>
+
 #include "engine/base/core/file.h"
 #include "engine/run/config/resolver.h"
 
@@ -27,6 +29,20 @@ ResolvedConfig finish(SettingsReader& reader, const std::string& first_name, con
 }
 
 }  // namespace
+
+std::vector<std::string> note_lines(const ResolvedConfig& config) {
+  std::vector<std::pair<std::string, std::string>> groups;  // reason, keys
+  for (const ConfigNote& n : config.notes) {
+    const auto same = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == n.text; });
+    if (same == groups.end())
+      groups.emplace_back(n.text, n.key);
+    else
+      same->second += ", " + n.key;
+  }
+  std::vector<std::string> lines;
+  for (const auto& [reason, keys] : groups) lines.push_back(keys + ": " + reason);
+  return lines;
+}
 
 ResolvedConfig load_config(const std::vector<std::string>& files, const std::vector<std::string>& overrides,
                            const ConfigOptions& options) {

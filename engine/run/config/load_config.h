@@ -38,6 +38,9 @@ struct ResolvedConfig {
   std::vector<ConfigNote> notes;  // accepted without effect, or worth knowing; one per key
 };
 
+// One line per reason: "hostfile, num_gpus: ranks come from ...". In the order of the first key that has it.
+std::vector<std::string> note_lines(const ResolvedConfig& config);
+
 // Later files win per key, then overrides (`key.sub=value`) in their order. Throws ConfigErrors (an Error with
 // kBadConfig) that lists all violations; a file that cannot be read is one of them. Touches no device and no data.
 ResolvedConfig load_config(const std::vector<std::string>& files, const std::vector<std::string>& overrides,

@@ -73,7 +73,7 @@ void Resolver::tensor_cut() {
       fail({"model_parallel_size", key}, "model_parallel_size " + str(t) + " leaves ranks without a part of " + key +
                                              " (" + str(parts) + "); give at most as many");
   };
-  if (known({"intermediate_size"})) enough("intermediate_size", integer("intermediate_size"));
+  if (known({"ffn_hidden_size"})) enough("ffn_hidden_size", integer("ffn_hidden_size"));
   if (known({"vocab_size", "make_vocab_size_divisible_by"})) {
     const int64_t multiple = integer("make_vocab_size_divisible_by");
     enough("vocab_size", (integer("vocab_size") + multiple - 1) / multiple * multiple);

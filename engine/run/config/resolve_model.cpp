@@ -3,12 +3,13 @@
 
 #include "engine/base/core/file.h"
 #include "engine/run/config/check_value.h"
+#include "engine/run/config/key_table.h"
 #include "engine/run/config/resolver.h"
 
 namespace thinwire {
 namespace {
 
-constexpr int64_t kMaxFeedForward = 1 << 21;  // also the bound of intermediate_size
+constexpr int64_t kMaxFeedForward = 1 << 21;  // also the bound of ffn_hidden_size
 
 int64_t round_up(int64_t n, int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
@@ -22,11 +23,6 @@ int64_t ids_of_tokenizer_json(const std::string& path) {
   if (file.contains("added_tokens"))
     for (const auto& token : file.at("added_tokens")) last = std::max(last, token.at("id").get<int64_t>());
   return last + 1;
-}
-
-std::string file_name(const std::string& path) {
-  const size_t slash = path.find_last_of('/');
-  return slash == std::string::npos ? path : path.substr(slash + 1);
 }
 
 }  // namespace
@@ -73,30 +69,57 @@ void Resolver::feed_forward() {
   }
   if (is("activation", "swiglu") && known({"bias_gelu_fusion"}) && flag("bias_gelu_fusion"))
     fail({"bias_gelu_fusion", "activation"}, "chooses the kind of gelu, but activation is swiglu");
-  if (!known({"hidden_size", "mlp_multiple_of"}) || broken("intermediate_size") || broken("expansion_factor")) return;
-  const int64_t hidden = integer("hidden_size");
-  const bool gated = is("activation", "swiglu");
+  if (!known({"hidden_size", "mlp_multiple_of"}) || broken("ffn_hidden_size") || broken("intermediate_size") ||
+      broken("expansion_factor"))
+    return;
+  const int64_t hidden = integer("hidden_size"), multiple = integer("mlp_multiple_of");
+  const bool gated = is("activation", "swiglu"), whole_given = !value("intermediate_size").is_null();
+  const double factor = value("expansion_factor").is_null() ? 4.0 : real("expansion_factor");
+  const int64_t whole =
+      whole_given ? integer("intermediate_size") : static_cast<int64_t>(factor * static_cast<double>(hidden));
+  const bool by_default = !whole_given && value("expansion_factor").is_null();
   int64_t width = 0;
-  if (!value("intermediate_size").is_null()) {
-    width = integer("intermediate_size");
-    if (gated && width >= 6 * hidden) {
-      note("intermediate_size", "is the width of gate and of up each, " + std::to_string(width) +
-                                    " here; NeoX divides the number given by 3");
-    }
+  if (!value("ffn_hidden_size").is_null()) {
+    width = integer("ffn_hidden_size");
+  } else if (llama) {
+    // Two thirds keep three matrices as large as two would be.
+    width = round_up(whole_given ? whole : 2 * whole / 3, multiple);
+  } else if (gated && by_default && normalised_key(given("activation")->spelled) == "swiglu") {
+    width = std::max<int64_t>(1, 2 * whole / 3 / 64 * 64);  // Megatron's --swiglu without --ffn-hidden-size
   } else {
-    const double factor = value("expansion_factor").is_null() ? 4.0 : real("expansion_factor");
-    // Two thirds keep a gated part (three matrices) as large as a plain one (two): 4h becomes 8h/3.
-    width = static_cast<int64_t>(factor * static_cast<double>(hidden));
-    if (gated) width = 2 * width / 3;
+    width = neox_width(whole, gated, by_default);
+    if (width < 0) return;
   }
   if (width < 1)
     return fail({"expansion_factor", "hidden_size"}, "makes the feed-forward part narrower than one element");
-  width = round_up(width, integer("mlp_multiple_of"));
   if (width > kMaxFeedForward)
     return fail({"expansion_factor", "intermediate_size", "mlp_multiple_of"},
                 "makes the feed-forward part " + std::to_string(width) + " wide (at most 2097152)");
-  set("intermediate_size", width);
+  if (gated && value("ffn_hidden_size").is_null())
+    note(whole_given ? "intermediate_size" : "activation",
+         "gate and up of the feed-forward part are " + std::to_string(width) + " wide each (ffn_hidden_size)");
+  set("ffn_hidden_size", width);
+  set("intermediate_size", nullptr);
   set("expansion_factor", nullptr);
+}
+
+// NeoX's ParallelMLP: `whole` is what intermediate_size says, the width of a part without a gate. With a gate the first
+// projection has two thirds of that, for gate and up together, the second takes half; each is rounded up by itself.
+// Where the two do not fit, a number that the user gave is refused (-1), a default goes up to the next that does.
+int64_t Resolver::neox_width(int64_t whole, bool gated, bool by_default) {
+  const int64_t multiple = integer("mlp_multiple_of");
+  if (!gated) return round_up(whole, 2 * multiple);
+  const auto first = [&](int64_t n) { return round_up(2 * n / 3, 2 * multiple); };
+  const auto second = [&](int64_t n) { return round_up(2 * n / 3 / 2, multiple); };
+  int64_t fits = whole;
+  while (first(fits) != 2 * second(fits)) ++fits;
+  if (fits == whole || by_default) return second(fits);
+  fail({"intermediate_size", "expansion_factor", "hidden_size"},
+       "a width of " + std::to_string(whole) + " gives NeoX a first projection of " + std::to_string(first(whole)) +
+           " columns for gate and up and a second one that takes " + std::to_string(second(whole)) +
+           ", which do not fit each other; intermediate_size " + std::to_string(fits) +
+           " fits (or say ffn_hidden_size " + std::to_string(second(fits)) + ", the width of each)");
+  return -1;
 }
 
 void Resolver::model() {
@@ -134,23 +157,37 @@ std::optional<int64_t> Resolver::vocabulary_of(const std::string& tokenizer) {
   return std::nullopt;
 }
 
+// NeoX's and Megatron's words: a kind and a file. A file that is not there (NeoX's local_setup.yml names one that few
+// have) leaves the size of the tokenizer that the kind stands for.
+std::optional<Resolver::KnownTokenizer> Resolver::tokenizer_of_other_trainers() {
+  const Setting* type = given("tokenizer_type");
+  const Setting* file = given("vocab_file");
+  if (type == nullptr && file == nullptr) return std::nullopt;
+  const std::string kind = type == nullptr ? "GPT2BPETokenizer" : type->value.get<std::string>();
+  const std::string path = file == nullptr ? "" : file->value.get<std::string>();
+  std::optional<KnownTokenizer> stands_for;
+  if (kind == "GPT2BPETokenizer" || kind == "HFGPT2Tokenizer" || kind == "HFGPT2TokenizerFast")
+    stands_for = {"GPT-2's tokenizer", 50257};
+  else if (kind == "HFTokenizer")
+    stands_for = {"the 20B tokenizer", 50277};
+  else if (kind == "SPMTokenizer")
+    stands_for = {"Llama's tokenizer", 32000};
+  else if (kind == "CharLevelTokenizer")
+    stands_for = {"single characters", 512};
+  if (!path.empty() && (kind == "HFTokenizer" || kind == "HuggingFaceTokenizer"))
+    set("tokenizer", "bpe:" + path);
+  else if (!path.empty() && (kind == "SPMTokenizer" || kind == "SentencePieceTokenizer"))
+    set("tokenizer", "sentencepiece:" + path);
+  else if (type != nullptr)
+    note("tokenizer_type", "is used only for the size of the vocabulary");
+  return stands_for;
+}
+
 void Resolver::vocabulary() {
   if (broken("tokenizer") || broken("vocab_size") || broken("tokenizer_type")) return;
-  // NeoX's and Megatron's words first: they name a kind and a file.
-  std::string assumed;
+  std::optional<KnownTokenizer> assumed;
   if (value("tokenizer").is_null()) {
-    const Setting* type = given("tokenizer_type");
-    const Setting* file = given("vocab_file");
-    const std::string kind = type == nullptr ? "" : type->value.get<std::string>();
-    const std::string path = file == nullptr ? "" : file->value.get<std::string>();
-    if ((kind == "HFTokenizer" || kind == "HuggingFaceTokenizer") && !path.empty()) set("tokenizer", "bpe:" + path);
-    if ((kind == "SPMTokenizer" || kind == "SentencePieceTokenizer") && !path.empty())
-      set("tokenizer", "sentencepiece:" + path);
-    if (kind == "HFTokenizer" && (path.empty() || file_name(path) == "20B_tokenizer.json"))
-      assumed = "the 20B tokenizer";
-    if (kind == "GPT2BPETokenizer" || kind == "HFGPT2Tokenizer") assumed = "GPT-2's tokenizer";
-    if (type != nullptr && value("tokenizer").is_null())
-      note("tokenizer_type", "is used only for the size of the vocabulary");
+    assumed = tokenizer_of_other_trainers();
   } else {
     const std::string spec = text("tokenizer");
     const bool good = spec == "byte" || (spec.rfind("bpe:", 0) == 0 && spec.size() > 4) ||
@@ -163,9 +200,9 @@ void Resolver::vocabulary() {
     const auto ids = tokenizer.empty() ? std::nullopt : vocabulary_of(tokenizer);
     if (ids && *ids > 0) {
       set("vocab_size", *ids);
-    } else if (!assumed.empty()) {
-      set("vocab_size", 50257);
-      note("vocab_size", "not given; taken as the 50257 ids of " + assumed);
+    } else if (assumed) {
+      set("vocab_size", assumed->ids);
+      note("vocab_size", "not given; taken as the " + std::to_string(assumed->ids) + " ids of " + assumed->name);
     } else if (!tokenizer.empty()) {
       return fail({"vocab_size", "tokenizer"},
                   "missing, and the tokenizer " + shown(tokenizer) + " cannot be read for it");

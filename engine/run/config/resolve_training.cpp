@@ -100,6 +100,12 @@ void Resolver::batch() {
   set("global_num_gpus", stage_ranks * dp);
 
   const std::string over = dp == 1 ? "one data-parallel rank" : str(dp) + " data-parallel ranks";
+  if (!has_train && !has_micro && options_.dry_run && !has_accum) {
+    // The file of a model alone, as NeoX splits its configurations: what it costs can be told.
+    note(micro, "not given; the dry run takes 1");
+    set(micro, 1), set(accum, 1), set(train, dp);
+    return parse_ramp();
+  }
   if (!has_train && !has_micro) {
     return fail({train},
                 "missing: give two of train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps");
@@ -184,6 +190,16 @@ void Resolver::parse_ramp() {
 }
 
 void Resolver::schedule() {
+  if (options_.dry_run) {
+    for (const char* key : {"train_iters", "optimizer.params.lr"}) {
+      if (broken(key) || !value(key).is_null() || given("train_samples") != nullptr) continue;
+      note(key, "not given; a run needs it, the dry run takes 1");
+      if (key == std::string("train_iters"))
+        set(key, 1);
+      else
+        set(key, 1.0);
+    }
+  }
   if (const Setting* samples = given("train_samples"); samples != nullptr && given("train_iters") == nullptr) {
     if (given("rampup_batch_size") != nullptr) {
       fail({"train_samples"},

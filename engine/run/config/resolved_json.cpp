@@ -1,9 +1,6 @@
 // Nests final values as a user writes them, and compares two of them.
 #include "engine/run/config/resolved_json.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 
 #include "engine/run/config/check_value.h"
@@ -32,6 +29,14 @@ std::vector<std::string> keys_of(const std::vector<KeyScope>& scopes) {
   return names;
 }
 
+nlohmann::json of_this_version(nlohmann::json resolved) {
+  if (!resolved.contains("config_version") && resolved.contains("intermediate_size")) {
+    resolved["ffn_hidden_size"] = resolved["intermediate_size"];
+    resolved["intermediate_size"] = nullptr;
+  }
+  return resolved;
+}
+
 }  // namespace
 
 nlohmann::json resolved_json(const ResolvedConfig& config) {
@@ -45,25 +50,14 @@ nlohmann::json resolved_json(const ResolvedConfig& config) {
   root["compression"].update(rules_json(config.run.compression));
   nlohmann::json notes = nlohmann::json::object();
   for (const ConfigNote& n : config.notes) notes[n.key] = n.text;
+  root["config_version"] = kConfigVersion;
   root["_notes"] = notes;
   return root;
 }
 
-std::string config_hash(const nlohmann::json& resolved, const std::vector<KeyScope>& scopes) {
-  std::string canonical;
-  for (const std::string& name : keys_of(scopes)) {
-    const nlohmann::json value = at_path(resolved, name);
-    if (!value.is_null())
-      canonical += name + "=" + value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  }
-  uint64_t hash = XXH3_64bits(canonical.data(), canonical.size());
-  std::string text(16, '0');
-  for (size_t i = 16; i-- > 0; hash >>= 4) text[i] = "0123456789abcdef"[hash & 15];
-  return text;
-}
-
-std::vector<std::string> differing_keys(const nlohmann::json& checkpoint, const nlohmann::json& here,
+std::vector<std::string> differing_keys(const nlohmann::json& in_checkpoint, const nlohmann::json& in_here,
                                         const std::vector<KeyScope>& scopes) {
+  const nlohmann::json checkpoint = of_this_version(in_checkpoint), here = of_this_version(in_here);
   std::vector<std::string> lines;
   for (const std::string& name : keys_of(scopes)) {
     const nlohmann::json a = at_path(checkpoint, name), b = at_path(here, name);

@@ -1,7 +1,6 @@
-// The resolved configuration as JSON, its hash, and the comparison that a resume makes.
+// The resolved configuration as JSON, and the comparison that a resume makes.
 #pragma once
 
-#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -10,17 +9,16 @@
 
 namespace thinwire {
 
-// Every used key with its final value, nested as a user writes it, plus "_notes": what was accepted without effect.
-// Loading the text again (same ranks) gives the same RunConfig. command_line is not in it.
+// Of the resolved form. 2: ffn_hidden_size is the width of the feed-forward part; in files without a version, which are
+// of version 1, intermediate_size was.
+constexpr int kConfigVersion = 2;
+
+// Every used key with its final value, nested as a user writes it, plus "config_version" and "_notes": what was
+// accepted without effect. Loading the text again (same ranks) gives the same RunConfig. command_line is not in it.
 nlohmann::json resolved_json(const ResolvedConfig& config);
 
-// 16 hexadecimal digits: XXH3-64 of the canonical text of the keys of these scopes in a resolved JSON. Keys that are
-// absent count as null, so that a new optional key does not change old hashes.
-std::string config_hash(const nlohmann::json& resolved,
-                        const std::vector<KeyScope>& scopes = {KeyScope::kModel, KeyScope::kData});
-
 // One line per key of these scopes whose value differs: `hidden_size: 64 in the checkpoint, 128 here`. Empty: they
-// match.
+// match. Either may be of an older version.
 std::vector<std::string> differing_keys(const nlohmann::json& checkpoint, const nlohmann::json& here,
                                         const std::vector<KeyScope>& scopes = {KeyScope::kModel, KeyScope::kData});
 

@@ -77,6 +77,12 @@ class Resolver {
   void pipeline_cut();
   void trace_range();
   void feed_forward();
+  int64_t neox_width(int64_t whole, bool gated, bool by_default);
+  struct KnownTokenizer {
+    std::string name;
+    int64_t ids;
+  };
+  std::optional<KnownTokenizer> tokenizer_of_other_trainers();
   void heads();
   void parse_ramp();
   void check_paths(const std::string& paths, const std::string& weights);

@@ -56,7 +56,7 @@ ModelConfig model_config(const Reader& r) {
   m.heads = r.integer("num_attention_heads");
   m.kv_heads = r.integer("num_kv_heads");
   m.head_dim = r.integer("head_dim");
-  m.ffn = r.integer("intermediate_size");
+  m.ffn = r.integer("ffn_hidden_size");
   m.vocab = r.integer("vocab_size");
   const int64_t multiple = r.integer("make_vocab_size_divisible_by");
   m.padded_vocab = (m.vocab + multiple - 1) / multiple * multiple;

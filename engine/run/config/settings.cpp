@@ -7,6 +7,8 @@
 #include "engine/run/config/check_value.h"
 #include "engine/run/config/key_table.h"
 #include "engine/run/config/presets.h"
+#include "engine/run/config/resolved_json.h"
+#include "engine/run/config/yaml_text.h"
 
 namespace thinwire {
 namespace {
@@ -29,7 +31,7 @@ bool is_fraction(const JsonTree& v) {
 // gives one side withdraws the others.
 const std::vector<std::vector<std::vector<std::string>>>& exclusive_groups() {
   static const std::vector<std::vector<std::vector<std::string>>> groups = {
-      {{"intermediate_size"}, {"expansion_factor"}},
+      {{"ffn_hidden_size"}, {"intermediate_size"}, {"expansion_factor"}},
       {{"warmup"}, {"lr_warmup_iters"}},
       {{"virtual_chunks"}, {"num_layers_per_virtual_pipeline_stage"}},
       {{"train_iters"}, {"train_samples"}},
@@ -83,7 +85,7 @@ void SettingsReader::problem(const Place& place, const std::string& key, const s
 }
 
 std::optional<JsonTree> SettingsReader::parse_object(const std::string& text, const Source& source) {
-  JsonText parsed = parse_json_text(text);
+  JsonText parsed = is_yaml_name(source.name) ? parse_yaml_text(text) : parse_json_text(text);
   for (const JsonProblem& p : parsed.problems) problem(source.place(p.at), p.key, p.message);
   const bool object = parsed.root.kind == JsonTree::Kind::kObject;
   if (parsed.syntax_ok() && object) return std::move(parsed.root);
@@ -99,8 +101,9 @@ void SettingsReader::add_text(const std::string& name, const std::string& text) 
   source.order = sources_++;
   source.name = name;
   if (source.order == 0) first_place_ = source.place({1, 1});
-  const std::optional<JsonTree> root = parse_object(text, source);
+  std::optional<JsonTree> root = parse_object(text, source);
   if (!root) return;
+  take_version(*root, source);
   if (const JsonMember* preset = preset_of(*root)) {
     // The preset itself is read when the layout is known: here the file stands for its name.
     const std::string meant = is_shipped(name, text) ? preset_name(name) : name;
@@ -110,6 +113,25 @@ void SettingsReader::add_text(const std::string& name, const std::string& text) 
   }
   rewrite_shorthands(source);
   merge(source);
+}
+
+// A resolved file says of which version it is; one that says nothing is of the time when intermediate_size was what
+// ffn_hidden_size is now.
+void SettingsReader::take_version(JsonTree& root, const Source& source) {
+  bool resolved = false;
+  int64_t version = 1;
+  for (const JsonMember& m : root.members) {
+    if (m.key == "_notes") resolved = true;
+    if (normalised_key(m.key) != "config_version") continue;
+    resolved = true;
+    version = m.value.kind == JsonTree::Kind::kInt ? m.value.integer : -1;
+    if (version < 1 || version > kConfigVersion)
+      problem(source.place(m.value.at), m.key,
+              "must be an integer from 1 to " + std::to_string(kConfigVersion) + ", the version of this program");
+  }
+  if (!resolved || version != 1) return;
+  for (JsonMember& m : root.members)
+    if (m.key == "intermediate_size") m.key = "ffn_hidden_size";
 }
 
 void SettingsReader::add_preset(const std::string& name, const std::string& text) {
@@ -170,7 +192,7 @@ void SettingsReader::add_override(const std::string& text) {
 void SettingsReader::read_object(const JsonTree& object, const std::string& prefix, Source& source) {
   for (const JsonMember& m : object.members) {
     const std::string name = normalised_key(m.key);
-    if (prefix.empty() && (m.key == "$schema" || name == "_notes")) continue;
+    if (prefix.empty() && (m.key == "$schema" || name == "_notes" || name == "config_version")) continue;
     const std::string path = prefix.empty() ? name : prefix + "." + name;
     const std::string spelled = prefix.empty() ? m.key : prefix + "." + m.key;
     read_entry(path, spelled, source.place(m.at), m.value, source);
@@ -323,7 +345,8 @@ void SettingsReader::read_value(const KeySpec& key, const std::string& spelled, 
   if (key.status == KeyStatus::kNoted) {
     const std::string foreign = key.name == "attention_config" ? foreign_attention(to_json(value)) : "";
     if (!foreign.empty())
-      return problem(place, spelled, shown(foreign) + " attention is not supported (allowed: global | flash)");
+      return problem(place, spelled,
+                     "layers of the kind " + shown(foreign) + " are not supported (allowed: global | flash)");
     notes_.push_back({spelled, key.doc});
     return;
   }

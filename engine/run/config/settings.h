@@ -72,7 +72,7 @@ struct WrittenRule {
 // Reads one configuration, then another over it, and so on.
 class SettingsReader {
  public:
-  // `name` is shown in messages; `text` is JSON with the extensions of json_text.h.
+  // `name` is shown in messages; `text` is YAML if the name says so, else JSON with the extensions of json_text.h.
   void add_text(const std::string& name, const std::string& text);
   // A preset (configs/compression, presets.h): its keys become those of a configuration, "rules" compression.rules.
   void add_preset(const std::string& name, const std::string& text);
@@ -90,6 +90,7 @@ class SettingsReader {
  private:
   struct Source;
   std::optional<JsonTree> parse_object(const std::string& text, const Source& source);
+  void take_version(JsonTree& root, const Source& source);
   void read_object(const JsonTree& object, const std::string& prefix, Source& source);
   void read_entry(const std::string& path, const std::string& spelled, const Place& key_place, const JsonTree& value,
                   Source& source);

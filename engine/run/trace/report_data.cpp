@@ -253,7 +253,7 @@ void load_facts(RunData& run) {
       {"hidden", {"hidden_size", "hidden"}},
       {"heads", {"num_attention_heads", "heads"}},
       {"KV heads", {"num_kv_heads", "num_query_groups", "kv_heads"}},
-      {"feed-forward", {"intermediate_size", "ffn_hidden_size", "ffn"}},
+      {"feed-forward", {"ffn_hidden_size", "intermediate_size", "ffn"}},
       {"sequence", {"seq_length"}},
       {"vocabulary", {"vocab_size", "vocab", "padded_vocab"}},
       {"batch", {"train_batch_size", "global_batch_size", "global_batch"}},

@@ -140,7 +140,7 @@ RunSession::RunSession(const ResolvedConfig& config, FaultPlan& faults, Job& job
   log_open_file(log_path(run.run_dir));
   status_->running(0);
   log_info("run directory " + run.run_dir);
-  for (const ConfigNote& note : config.notes) log_debug("config: " + note.key + ": " + note.text);
+  for (const std::string& line : note_lines(config)) log_info("config: " + line);
 }
 
 // State may lie in device memory; before start() there is none.

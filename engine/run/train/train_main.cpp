@@ -25,7 +25,7 @@ using namespace thinwire;
 struct Options {
   std::vector<std::string> configs;
   std::vector<std::string> overrides;
-  bool dry_run = false, print_schedule = false, allow_faults = false;
+  bool dry_run = false, print_config = false, print_schedule = false, allow_faults = false;
   int64_t ranks = 0, print_samples = -1;
   std::string format = "text";
 };
@@ -35,7 +35,7 @@ ResolvedConfig load(const Options& o, int64_t ranks, int64_t ranks_per_node, int
   options.found_ranks_per_node = ranks_per_node;
   options.dry_run = o.dry_run;
   options.ranks = ranks;
-  options.data_required = !o.dry_run && !o.print_schedule;
+  options.data_required = !o.dry_run && !o.print_schedule && !o.print_config;
   options.allow_faults = o.allow_faults;
   ResolvedConfig config = load_config(o.configs, o.overrides, options);
   for (int i = 0; i < argc; ++i) config.run.command_line += (i > 0 ? " " : "") + std::string(argv[i]);
@@ -59,8 +59,13 @@ std::string fingerprint_of(const ResolvedConfig& config) {
 }
 
 int print(const Options& o, const ResolvedConfig& config) {
-  if (o.dry_run) {
+  if (o.print_config) {
+    std::puts(resolved_json(config).dump(2).c_str());
+  } else if (o.dry_run) {
     std::fputs(dry_run_text(config.run).c_str(), stdout);
+    const std::vector<std::string> notes = note_lines(config);
+    if (!notes.empty()) std::puts("keys without effect, or read otherwise than where they come from:");
+    for (const std::string& line : notes) std::printf("  %s\n", line.c_str());
   } else if (o.print_schedule) {
     const RankLayout layout = layout_of(config.run, 0);
     const std::vector<Plan> plans = make_plans(layout.pipeline);
@@ -81,7 +86,7 @@ int run(const Options& o, int argc, char** argv) {
   if (o.configs.empty() && o.overrides.empty()) {
     throw_usage("train: no configuration; use train --config configs/quickstart.json (train --help lists everything)");
   }
-  const bool trains = !o.dry_run && !o.print_schedule && o.print_samples < 0;
+  const bool trains = !o.dry_run && !o.print_config && !o.print_schedule && o.print_samples < 0;
   const Launch launched = launch_of_environment();
   if (!trains) {
     // Needs no other ranks: rank 0 speaks for all, so that a message and a printed line appear once.
@@ -119,6 +124,8 @@ int main(int argc, char** argv) {
     app.add_option("--config", o.configs, "configuration file; may be given several times, later ones win")
         ->allow_extra_args(false);
     app.add_flag("--dry-run", o.dry_run, "print parameters, memory, FLOPs and bytes, or every violation, and exit");
+    app.add_flag("--print-config", o.print_config,
+                 "print every key with its final value, as config.resolved.json, and exit");
     app.add_option("--ranks", o.ranks, "with --dry-run: price this many ranks")
         ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
     app.add_option("--print-samples", o.print_samples, "print the first N samples in consumption order and exit")

@@ -1,0 +1,255 @@
+// libyaml's events to a JsonTree; the types of plain words by PyYAML's implicit resolvers.
+#include "engine/run/config/yaml_text.h"
+
+#include <yaml.h>
+
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <regex>
+#include <set>
+
+namespace thinwire {
+namespace {
+
+constexpr int64_t kMaxValues = 1000000;  // a file of aliases of aliases would fill the memory
+
+TextPosition position(const yaml_mark_t& mark) {
+  return {static_cast<int>(mark.line) + 1, static_cast<int>(mark.column) + 1};
+}
+
+std::string without(std::string text, char c) {
+  std::erase(text, c);
+  return text;
+}
+
+// "1:30:05" counts in sixties, as YAML 1.1 has it.
+double of_sixties(const std::string& text) {
+  double value = 0.0;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(':', at), text.size());
+    value = value * 60.0 + std::strtod(text.substr(at, end - at).c_str(), nullptr);
+    at = end + 1;
+  }
+  return value;
+}
+
+// Digits of `base` behind an optional sign; whether they fit in 64 bits.
+bool read_integer(const std::string& digits, int base, bool negative, int64_t& out) {
+  const std::string signed_digits = (negative ? "-" : "") + digits;
+  const auto end = signed_digits.data() + signed_digits.size();
+  const auto result = std::from_chars(signed_digits.data(), end, out, base);
+  return result.ec == std::errc() && result.ptr == end;
+}
+
+// The patterns of PyYAML's resolver, in its order.
+void type_plain(const std::string& text, JsonTree& tree) {
+  using Kind = JsonTree::Kind;
+  static const std::regex yes("yes|Yes|YES|true|True|TRUE|on|On|ON"), no("no|No|NO|false|False|FALSE|off|Off|OFF"),
+      real(
+          "[-+]?[0-9][0-9_]*\\.[0-9_]*([eE][-+][0-9]+)?|\\.[0-9][0-9_]*([eE][-+][0-9]+)?"
+          "|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+\\.[0-9_]*|[-+]?\\.(inf|Inf|INF)|\\.(nan|NaN|NAN)"),
+      integer(
+          "[-+]?0b[0-1_]+|[-+]?0[0-7_]+|[-+]?(0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+|[-+]?[1-9][0-9_]*(:[0-5]?[0-9])+"),
+      null("~|null|Null|NULL|");
+  tree.kind = Kind::kString;
+  tree.text = text;
+  tree.plain = true;
+  if (text.size() > 400) return;
+  if (std::regex_match(text, null)) {
+    tree.kind = Kind::kNull;
+  } else if (std::regex_match(text, yes) || std::regex_match(text, no)) {
+    tree.kind = Kind::kBool;
+    tree.boolean = std::regex_match(text, yes);
+  } else if (std::regex_match(text, integer)) {
+    std::string digits = without(text, '_');
+    const bool negative = digits[0] == '-';
+    if (negative || digits[0] == '+') digits.erase(0, 1);
+    bool fits = true;
+    if (digits.find(':') != std::string::npos) {
+      tree.integer = static_cast<int64_t>(of_sixties(digits)) * (negative ? -1 : 1);
+    } else if (digits.rfind("0b", 0) == 0 || digits.rfind("0x", 0) == 0) {
+      fits = read_integer(digits.substr(2), digits[1] == 'b' ? 2 : 16, negative, tree.integer);
+    } else {
+      fits = read_integer(digits, digits.size() > 1 && digits[0] == '0' ? 8 : 10, negative, tree.integer);
+    }
+    if (fits) tree.kind = Kind::kInt;
+  } else if (std::regex_match(text, real)) {
+    const std::string digits = without(text, '_');
+    const bool sixties = digits.find(':') != std::string::npos;
+    const bool negative = sixties && digits[0] == '-';
+    if (digits.find("inf") != std::string::npos || digits.find("Inf") != std::string::npos ||
+        digits.find("INF") != std::string::npos)
+      tree.real = digits[0] == '-' ? -HUGE_VAL : HUGE_VAL;
+    else if (digits.find_first_of("nN") != std::string::npos)
+      tree.real = std::nan("");
+    else
+      tree.real = sixties ? of_sixties(digits.substr(negative || digits[0] == '+' ? 1 : 0)) * (negative ? -1.0 : 1.0)
+                          : std::strtod(digits.c_str(), nullptr);
+    tree.kind = Kind::kReal;
+  }
+}
+
+class YamlReader {
+ public:
+  YamlReader(const std::string& text, JsonText& out) : out_(out) {
+    if (yaml_parser_initialize(&parser_) == 0) throw std::bad_alloc();
+    yaml_parser_set_input_string(&parser_, reinterpret_cast<const unsigned char*>(text.data()), text.size());
+  }
+  ~YamlReader() { yaml_parser_delete(&parser_); }
+  YamlReader(const YamlReader&) = delete;
+  YamlReader& operator=(const YamlReader&) = delete;
+
+  void read() {
+    next();  // the stream's start
+    if (next()->type == YAML_STREAM_END_EVENT) {
+      out_.root.kind = JsonTree::Kind::kObject;
+      return;
+    }
+    next();
+    read_value(out_.root, "", 1);
+    if (out_.root.kind == JsonTree::Kind::kNull) out_.root.kind = JsonTree::Kind::kObject;
+    next();  // the document's end
+    if (next()->type != YAML_STREAM_END_EVENT) fail(event_->start_mark, "a second document begins here; one is read");
+  }
+
+ private:
+  struct FreeEvent {
+    void operator()(yaml_event_t* e) const {
+      yaml_event_delete(e);
+      delete e;
+    }
+  };
+
+  [[noreturn]] static void fail(const yaml_mark_t& mark, const std::string& message) {
+    throw JsonProblem{position(mark), "", message};
+  }
+
+  const yaml_event_t* next() {
+    auto event = std::make_unique<yaml_event_t>();
+    if (yaml_parser_parse(&parser_, event.get()) == 0) {
+      std::string why = parser_.problem != nullptr ? parser_.problem : "not YAML";
+      if (parser_.context != nullptr) why += std::string(", ") + parser_.context;
+      fail(parser_.problem_mark, why);
+    }
+    event_.reset(event.release());
+    return event_.get();
+  }
+
+  static std::string words(const unsigned char* text) {
+    return text == nullptr ? "" : reinterpret_cast<const char*>(text);
+  }
+
+  void refuse_tag(const unsigned char* tag) const {
+    if (tag != nullptr) fail(event_->start_mark, "the tag " + words(tag).substr(0, 60) + " is not read: leave it out");
+  }
+
+  void count(const yaml_mark_t& mark, int64_t values) {
+    values_ += values;
+    if (values_ > kMaxValues) fail(mark, "more than a million values");
+  }
+
+  static int64_t size_of_tree(const JsonTree& tree) {
+    int64_t size = 1;
+    for (const JsonTree& item : tree.items) size += size_of_tree(item);
+    for (const JsonMember& member : tree.members) size += size_of_tree(member.value);
+    return size;
+  }
+
+  void remember(const std::string& anchor, const JsonTree& tree) {
+    if (!anchor.empty()) anchors_[anchor] = tree;
+  }
+
+  // The value that the current event begins; the last event read is then the one that ends it.
+  void read_value(JsonTree& tree, const std::string& path, int depth) {
+    if (depth > kMaxJsonDepth)
+      fail(event_->start_mark, "nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
+    count(event_->start_mark, 1);
+    tree.at = position(event_->start_mark);
+    switch (event_->type) {
+      case YAML_ALIAS_EVENT: {
+        const auto known = anchors_.find(words(event_->data.alias.anchor));
+        if (known == anchors_.end()) fail(event_->start_mark, "nothing before this is called that");
+        count(event_->start_mark, size_of_tree(known->second));
+        const TextPosition here = tree.at;
+        tree = known->second;
+        tree.at = here;
+        return;
+      }
+      case YAML_SCALAR_EVENT: {
+        const auto& scalar = event_->data.scalar;
+        refuse_tag(scalar.tag);
+        const std::string text(reinterpret_cast<const char*>(scalar.value), scalar.length);
+        if (scalar.plain_implicit != 0) {
+          type_plain(text, tree);
+          if (tree.kind == JsonTree::Kind::kReal && !std::isfinite(tree.real))
+            fail(event_->start_mark, "infinities and NaN are no values of a configuration");
+        } else {
+          tree.kind = JsonTree::Kind::kString;
+          tree.text = text;
+        }
+        return remember(words(scalar.anchor), tree);
+      }
+      case YAML_SEQUENCE_START_EVENT: {
+        const std::string anchor = words(event_->data.sequence_start.anchor);
+        refuse_tag(event_->data.sequence_start.tag);
+        tree.kind = JsonTree::Kind::kList;
+        while (next()->type != YAML_SEQUENCE_END_EVENT) read_value(tree.items.emplace_back(), path, depth + 1);
+        return remember(anchor, tree);
+      }
+      case YAML_MAPPING_START_EVENT: {
+        const std::string anchor = words(event_->data.mapping_start.anchor);
+        refuse_tag(event_->data.mapping_start.tag);
+        read_members(tree, path, depth);
+        return remember(anchor, tree);
+      }
+      default:
+        fail(event_->start_mark, "a value is missing here");
+    }
+  }
+
+  void read_members(JsonTree& tree, const std::string& path, int depth) {
+    tree.kind = JsonTree::Kind::kObject;
+    std::set<std::string> seen;
+    while (next()->type != YAML_MAPPING_END_EVENT) {
+      JsonMember member;
+      JsonTree key;
+      read_value(key, path, depth + 1);
+      member.at = key.at;
+      member.key = key.text;
+      if (key.kind != JsonTree::Kind::kString)
+        throw JsonProblem{key.at, "", std::string("a key is a word, not ") + kind_name(key.kind)};
+      if (member.key == "<<") throw JsonProblem{key.at, "", "merging by << is not read: write the keys out"};
+      const std::string full = path.empty() ? member.key : path + "." + member.key;
+      if (!seen.insert(member.key).second) out_.problems.push_back({member.at, full, "given twice in the same object"});
+      next();
+      read_value(member.value, full, depth + 1);
+      tree.members.push_back(std::move(member));
+    }
+  }
+
+  yaml_parser_t parser_{};
+  std::unique_ptr<yaml_event_t, FreeEvent> event_;
+  std::map<std::string, JsonTree> anchors_;
+  JsonText& out_;
+  int64_t values_ = 0;
+};
+
+}  // namespace
+
+JsonText parse_yaml_text(const std::string& text) {
+  JsonText result;
+  try {
+    YamlReader(text, result).read();
+  } catch (const JsonProblem& problem) {
+    result.problems.push_back(problem);
+  }
+  return result;
+}
+
+bool is_yaml_name(const std::string& name) {
+  return name.ends_with(".yml") || name.ends_with(".yaml");
+}
+
+}  // namespace thinwire

@@ -17,14 +17,15 @@ enum class Site : uint8_t {
   kDpGradient,
   kZeroParameter,
   kEmbedding,
-  kSequence,
+  kSequenceForward,
   kOuter,
-  kControl
+  kControl,
+  kSequenceBackward
 };
 
-inline constexpr std::array<std::string_view, 10> kSiteNames = {
-    "tp.forward",     "tp.backward", "pp.forward", "pp.backward", "dp.gradient",
-    "zero.parameter", "embedding",   "sequence",   "outer",       "control"};
+inline constexpr std::array<std::string_view, 11> kSiteNames = {
+    "tp.forward", "tp.backward",      "pp.forward", "pp.backward", "dp.gradient",      "zero.parameter",
+    "embedding",  "sequence.forward", "outer",      "control",     "sequence.backward"};
 
 struct SiteTraits {
   bool gradients;  // what travels is multiplied by the loss scale
@@ -35,6 +36,7 @@ constexpr SiteTraits traits_of(Site site) {
   switch (site) {
     case Site::kTpBackward:
     case Site::kPpBackward:
+    case Site::kSequenceBackward:
     case Site::kDpGradient:
       return {.gradients = true, .identical = false};
     case Site::kZeroParameter:

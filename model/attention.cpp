@@ -2,6 +2,9 @@
 #include "model/attention.h"
 
 #include <cmath>
+#include <utility>
+
+#include "engine/base/core/model_units.h"
 
 namespace thinwire {
 namespace {
@@ -13,11 +16,25 @@ HeadLayout with_batch(HeadLayout at, int64_t rows) {
 
 }  // namespace
 
-Attention::Attention(const ModelShard& shard, const ParamStore& store, int layer, const RotaryTables* rotary)
+SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena) {
+  SequenceScratch s;
+  if (shard.cut.whole()) return s;
+  const ModelConfig c = shard.local();
+  const auto take = [&](int64_t length) {
+    return arena.take(MemoryCategory::kWorkspace, c.dtype, {shape.batch * length, 2 * c.kv_heads * c.head_dim});
+  };
+  s.part = take(shape.length), s.gathered = take(shard.cut.length), s.kv = take(shard.cut.length);
+  if (training) s.d_kv = take(shard.cut.length), s.d_front = take(shard.cut.length);
+  return s;
+}
+
+Attention::Attention(const ModelShard& shard, const ParamStore& store, int layer, const RotaryTables* rotary,
+                     SequenceExchange& sequence)
     : config_(shard.local()),
       first_head_(shard.heads().first),
       layer_(layer),
       rotary_(rotary),
+      sequence_(&sequence),
       qkv_(store, "layers." + std::to_string(layer) + ".attention.qkv"),
       out_(store, "layers." + std::to_string(layer) + ".attention.out", shard.tensor_rank == 0),
       scale_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)))) {
@@ -69,23 +86,130 @@ Op Attention::operands(const LayerContext& c, const BlockActivations& a, View ke
   return op;
 }
 
-void Attention::forward(Exec& exec, const LayerContext& c, View x, const BlockActivations& a, View y) const {
-  forward_inner(exec, c, x, a);
+// The keys and values of a group lie side by side in `rows` [N,qkv], between queries; in `part` [N,w] alone.
+void Attention::copy_keys(Exec& exec, const LayerContext& c, View rows, View part, bool into_part) const {
+  const int64_t width = 2 * config_.head_dim, tokens = c.shape.tokens();
+  CopyRuns op{.from = rows,
+              .to = part,
+              .counts = {tokens, config_.kv_heads},
+              .width = width,
+              .from_first = k_at_.offset,
+              .from_strides = {k_at_.token, k_at_.group},
+              .to_strides = {part.cols(), width}};
+  if (!into_part) {
+    std::swap(op.from, op.to), std::swap(op.from_first, op.to_first);
+    std::swap(op.from_strides, op.to_strides);
+  }
+  exec.ops.copy_runs(exec, op);
+}
+
+// From rank order to the order of tokens, or back: the two runs of every rank.
+void Attention::copy_order(Exec& exec, const LayerContext& c, View gathered, View tokens, bool by_token) const {
+  const int64_t w = gathered.cols();
+  int64_t first = 0;  // row of `gathered` where a rank's begin
+  for (int r = 0; r < c.cut.size; ++r) {
+    const SequenceCut cut = c.cut.of(r);
+    for (const SequenceCut::Run& run : {cut.front(), cut.back()}) {
+      CopyRuns op{.from = gathered,
+                  .to = tokens,
+                  .counts = {c.shape.batch, 1},
+                  .width = run.count * w,
+                  .from_first = (first + run.row) * w,
+                  .from_strides = {cut.count() * w, 0},
+                  .to_first = run.first * w,
+                  .to_strides = {cut.length * w, 0}};
+      if (!by_token) {
+        std::swap(op.from, op.to), std::swap(op.from_first, op.to_first);
+        std::swap(op.from_strides, op.to_strides);
+      }
+      exec.ops.copy_runs(exec, op);
+    }
+    first += c.shape.batch * cut.count();
+  }
+}
+
+void Attention::gather_keys(Exec& exec, const LayerContext& c, View qkv, const SequenceScratch& s, bool again) const {
+  copy_keys(exec, c, qkv, s.part, true);
+  const int unit = attention_unit(layer_);
+  Ticket ticket = again ? sequence_->gather_again(s.part, s.gathered, c.cut, unit, exec.stream)
+                        : sequence_->gather(s.part, s.gathered, c.cut, unit, exec.stream);
+  ticket.wait(exec.stream);
+  copy_order(exec, c, s.gathered, s.kv, true);
+}
+
+void Attention::sum_keys(Exec& exec, const LayerContext& c, const SequenceScratch& s, View d_qkv) const {
+  copy_order(exec, c, s.gathered, s.d_kv, false);
+  sequence_->sum(s.gathered, s.part, c.cut, attention_unit(layer_), exec.stream).wait(exec.stream);
+  copy_keys(exec, c, d_qkv, s.part, false);
+}
+
+// The queries of one run of one sample against all keys up to the last of them.
+template <typename Op>
+Op Attention::operands_of_run(const LayerContext& c, const BlockActivations& a, const SequenceScratch& s,
+                              int64_t sample, const SequenceCut::Run& run) const {
+  const int64_t row = sample * c.shape.length + run.row, d = config_.head_dim, w = s.kv.cols();
+  Op op = operands<Op>(c, a, s.kv);
+  op.shape.batch = 1, op.shape.q_len = run.count, op.shape.kv_len = run.first + run.count;
+  op.q_at.offset += row * q_at_.token;
+  op.k_at = {sample * c.cut.length * w, 0, w, 2 * d, 0}, op.v_at = op.k_at;
+  op.v_at.offset += d;
+  if (op.first_keys) op.first_keys = op.first_keys.element_range(row, run.count);
+  const int64_t heads = op.shape.heads(), columns = a.attention_out.cols();
+  op.out = op.out.element_range(row * columns, run.count * columns);
+  // Of a sample [heads, queries] of the front run, then of the back run.
+  if (op.lse) op.lse = op.lse.element_range(row * heads, run.count * heads);
+  if (op.dropout.p > 0.0f) op.dropout.sample_ids += sample, op.dropout.batch = 1;
+  op.dropout.length = c.cut.length, op.dropout.first_query = run.first;
+  return op;
+}
+
+void Attention::forward(Exec& exec, const LayerContext& c, View x, const BlockActivations& a, const SequenceScratch& s,
+                        View y) const {
+  forward_inner(exec, c, x, a, s);
   out_.forward(exec, a.attention_out, y);
 }
 
-void Attention::forward_inner(Exec& exec, const LayerContext& c, View x, const BlockActivations& a) const {
+void Attention::forward_inner(Exec& exec, const LayerContext& c, View x, const BlockActivations& a,
+                              const SequenceScratch& s) const {
   qkv_.forward(exec, x, a.qkv);
   rotate(exec, c, a.qkv, false);
-  exec.ops.attention_forward(exec, operands<AttentionForward>(c, a, c.kv_rows ? c.kv_rows : a.qkv));
+  if (c.cut.whole())
+    return exec.ops.attention_forward(exec, operands<AttentionForward>(c, a, c.kv_rows ? c.kv_rows : a.qkv));
+  gather_keys(exec, c, a.qkv, s, false);
+  for (int64_t sample = 0; sample < c.shape.batch; ++sample) {
+    for (const SequenceCut::Run& run : {c.cut.front(), c.cut.back()})
+      exec.ops.attention_forward(exec, operands_of_run<AttentionForward>(c, a, s, sample, run));
+  }
 }
 
 void Attention::backward_input(Exec& exec, const LayerContext& c, const BlockActivations& a, const AttentionWork& work,
-                               View scratch, View dx) const {
+                               View scratch, const SequenceScratch& s, View dx) const {
   out_.backward_input(exec, work.dy, scratch);
-  AttentionBackward op = operands<AttentionBackward>(c, a, a.qkv);
-  op.dout = scratch, op.dq = op.dk = op.dv = work.d_qkv;
-  exec.ops.attention_backward(exec, op);
+  if (c.cut.whole()) {
+    AttentionBackward op = operands<AttentionBackward>(c, a, a.qkv);
+    op.dout = scratch, op.dq = op.dk = op.dv = work.d_qkv;
+    exec.ops.attention_backward(exec, op);
+  } else {
+    gather_keys(exec, c, a.qkv, s, true);
+    exec.ops.fill_constant(exec, {s.d_kv, 0.0f});  // what no query of the back run sees
+    const int64_t w = s.kv.cols();
+    for (int64_t sample = 0; sample < c.shape.batch; ++sample) {
+      const auto run_backward = [&](const SequenceCut::Run& run, View d_kv) {
+        auto op = operands_of_run<AttentionBackward>(c, a, s, sample, run);
+        const int64_t row = sample * c.shape.length + run.row, columns = scratch.cols();
+        op.dout = scratch.element_range(row * columns, run.count * columns);
+        op.dq = work.d_qkv, op.dk = op.dv = d_kv;
+        exec.ops.attention_backward(exec, op);
+      };
+      const SequenceCut::Run front = c.cut.front(), back = c.cut.back();
+      if (back.count > 0) run_backward(back, s.d_kv);
+      if (front.count == 0) continue;
+      run_backward(front, s.d_front);
+      const int64_t first = sample * c.cut.length * w, count = (front.first + front.count) * w;
+      exec.ops.axpy(exec, {1.0f, s.d_front.element_range(first, count), s.d_kv.element_range(first, count)});
+    }
+    sum_keys(exec, c, s, work.d_qkv);
+  }
   rotate(exec, c, work.d_qkv, true);
   qkv_.backward_input(exec, work.d_qkv, dx);
 }

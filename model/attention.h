@@ -6,6 +6,7 @@
 #include "model/layer_context.h"
 #include "model/linear.h"
 #include "model/rotary_tables.h"
+#include "parallel/sites/sequence.h"
 
 namespace thinwire {
 
@@ -15,17 +16,30 @@ struct AttentionWork {
   View d_qkv;  // [N,qkv]
 };
 
+// Memory for the keys and values of whole sequences, where ranks share them; empty otherwise. w = 2 * KV heads * d: of
+// a token all keys and values, those of a head side by side. M: tokens of the whole sequences of a micro-batch.
+struct SequenceScratch {
+  View part;           // [N,w] of this rank's tokens, and their gradients
+  View gathered;       // [M,w] in rank order
+  View kv;             // [M,w] sample by sample, in the order of tokens
+  View d_kv, d_front;  // [M,w] their gradients: all, and those of the front run's queries
+};
+SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena);
+
 class Attention {
  public:
-  Attention(const ModelShard& shard, const ParamStore& store, int layer, const RotaryTables* rotary);
+  Attention(const ModelShard& shard, const ParamStore& store, int layer, const RotaryTables* rotary,
+            SequenceExchange& sequence);
 
   // y: [N,h]; a.qkv, a.attention_out and a.lse are filled. x: [N,h] (the norm's output, all rows).
-  void forward(Exec& exec, const LayerContext& context, View x, const BlockActivations& a, View y) const;
+  void forward(Exec& exec, const LayerContext& context, View x, const BlockActivations& a, const SequenceScratch& s,
+               View y) const;
   // All but the output projection: what a recomputing backward needs.
-  void forward_inner(Exec& exec, const LayerContext& context, View x, const BlockActivations& a) const;
+  void forward_inner(Exec& exec, const LayerContext& context, View x, const BlockActivations& a,
+                     const SequenceScratch& s) const;
   // dx: [N,h] at the norm's output. scratch: [N, heads*d]. work.d_qkv is filled, work.dy must be set.
   void backward_input(Exec& exec, const LayerContext& context, const BlockActivations& a, const AttentionWork& work,
-                      View scratch, View dx) const;
+                      View scratch, const SequenceScratch& s, View dx) const;
   void backward_weight(Exec& exec, View x, const BlockActivations& a, const AttentionWork& work) const;
 
  private:
@@ -33,6 +47,13 @@ class Attention {
   template <typename Op>
   Op operands(const LayerContext& context, const BlockActivations& a, View keys) const;
   void rotate(Exec& exec, const LayerContext& context, View rows, bool inverse) const;
+  void gather_keys(Exec& exec, const LayerContext& context, View qkv, const SequenceScratch& s, bool again) const;
+  void sum_keys(Exec& exec, const LayerContext& context, const SequenceScratch& s, View d_qkv) const;
+  void copy_keys(Exec& exec, const LayerContext& context, View rows, View part, bool into_part) const;
+  void copy_order(Exec& exec, const LayerContext& context, View gathered, View tokens, bool by_token) const;
+  template <typename Op>
+  Op operands_of_run(const LayerContext& context, const BlockActivations& a, const SequenceScratch& s, int64_t sample,
+                     const SequenceCut::Run& run) const;
 
   Dropout dropout(const LayerContext& context) const;
 
@@ -40,6 +61,7 @@ class Attention {
   int64_t first_head_;
   int layer_;
   const RotaryTables* rotary_;
+  SequenceExchange* sequence_;
   Linear qkv_, out_;
   HeadLayout q_at_, k_at_, v_at_;  // without the batch stride
   float scale_;

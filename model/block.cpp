@@ -30,6 +30,7 @@ BlockScratch take_block_scratch(const ModelShard& shard, const BatchShape& shape
   s.partial = splits ? take(n, c.hidden) : s.branch;
   if (dropout && c.parallel_residual) s.branch2 = take(n, c.hidden);
   if (splits) s.whole = take(n, c.hidden);
+  s.sequence = take_sequence_scratch(shard, shape, training, arena);
   if (!training) return s;
   s.d_act = take(n, c.ffn);
   s.d_mlp_in = c.activation == ActivationKind::kSwiglu ? take(n, 2 * c.ffn) : s.d_act;
@@ -81,7 +82,7 @@ Block::Block(const ModelShard& shard, const ParamStore& store, int layer, const 
       events_(&events),
       norm1_(shard.whole, store, "layers." + std::to_string(layer) + ".norm1"),
       norm2_(shard.whole, store, "layers." + std::to_string(layer) + ".norm2"),
-      attention_(shard, store, layer, rotary),
+      attention_(shard, store, layer, rotary, ports.sequence),
       mlp_(shard, store, layer) {}
 
 void Block::list_uses(bool backward, std::vector<UnitUse>& uses) const {
@@ -123,7 +124,7 @@ View Block::attend(Exec& exec, const LayerContext& c, const ResidualStream& in, 
                    const BlockScratch& s) const {
   // norm1 reads in.branch, which the previous block left in s.branch, before attention overwrites it.
   norm1_.forward(exec, in, a.x_in, a.norm1_out, a.mean1, a.rstd1);
-  attention_.forward(exec, c, enter(exec, a.norm1_out, s), a, s.partial);
+  attention_.forward(exec, c, enter(exec, a.norm1_out, s), a, s.sequence, s.partial);
   return in.branch ? a.x_in : in.x;
 }
 
@@ -163,10 +164,10 @@ void Block::recompute(Exec& exec, const LayerContext& c, const BlockActivations&
   }
   const View normed = enter(exec, a.norm1_out, s);
   if (parallel_) {
-    attention_.forward_inner(exec, c, normed, a);
+    attention_.forward_inner(exec, c, normed, a, s.sequence);
     norm2_.forward(exec, a.x_in, a.norm2_out, a.mean2, a.rstd2);
   } else {
-    attention_.forward(exec, c, normed, a, s.partial);
+    attention_.forward(exec, c, normed, a, s.sequence, s.partial);
     leave(exec, s);
     norm2_.forward(exec, {a.x_in, s.branch, row_dropout(c, 0)}, a.x_mid, a.norm2_out, a.mean2, a.rstd2);
   }
@@ -229,7 +230,7 @@ WeightWork Block::run_backward(Exec& exec, const LayerContext& c, const BlockAct
     // One sum for both branches: the norms' backward is linear in dy, so it may act on partial sums.
     mlp_.backward_input(exec, a, work.mlp, s.d_act, s.d_norm);
     norm2_.backward(exec, s.d_norm, x2, a.mean2, a.rstd2, adds_stream_ ? dx_out : View{}, dx_mid);
-    attention_.backward_input(exec, c, a, work.attention, s.d_attention, s.d_norm);
+    attention_.backward_input(exec, c, a, work.attention, s.d_attention, s.sequence, s.d_norm);
     norm1_.backward(exec, s.d_norm, a.x_in, a.mean1, a.rstd1, dx_mid, dx_in);
     if (at_end) return end_with_weights(work);
     Ticket sum = tp_->enter_backward(dx_in, dx_in, stream);
@@ -252,7 +253,7 @@ WeightWork Block::run_backward(Exec& exec, const LayerContext& c, const BlockAct
 
   gathered = gather(a.norm1_out);
   if (!parallel_) work.attention = {to_branch(exec, c, 0, dx_mid, s.d_branch1, s), s.d_qkv};
-  attention_.backward_input(exec, c, a, work.attention, s.d_attention, s.d_norm);
+  attention_.backward_input(exec, c, a, work.attention, s.d_attention, s.sequence, s.d_norm);
   gathered.wait(stream);
   sum = tp_->enter_backward(s.d_norm, s.d_norm_part, stream);
   if (weights && !at_end) attention_.backward_weight(exec, rows(a.norm1_out), a, work.attention);

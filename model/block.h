@@ -37,6 +37,7 @@ struct BlockScratch {
   View d_norm, d_norm_part;   // [N,h], [P,h]
   View d_branch1, d_branch2;  // [N,h] gradients at the results of attention and mlp; empty where the stream's serves
   View d_branch_part;         // [P,h] behind dropout, before they are gathered
+  SequenceScratch sequence;
 };
 BlockScratch take_block_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena);
 

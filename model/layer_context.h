@@ -13,6 +13,7 @@ struct LayerContext {
   const int64_t* sample_ids = nullptr;  // device memory [batch]: consumed-sample numbers, which key dropout
   // Per token, [batch * length] i32 (ops.h); empty: whole sequences. Positions count from 0 where documents begin.
   View first_keys, positions;
+  SequenceCut cut;        // shape.length is what this rank has of a sequence
   int64_t first_row = 0;  // which token this rank's rows outside of sharded parts begin with
   // Decoding with a cache: tokens of this call start at first_position, and kv_rows holds the qkv rows of all positions
   // so far (this call's included). Otherwise empty, and attention looks at the rows of this call alone.
@@ -33,7 +34,7 @@ inline Dropout make_dropout(const LayerContext& c, float p, RandomPurpose purpos
 inline Dropout make_row_dropout(const LayerContext& c, float p, RandomPurpose purpose, uint32_t layer,
                                 int64_t first_row) {
   Dropout d = make_dropout(c, p, purpose, layer);
-  d.rows = c.shape.tokens(), d.first_row = first_row;
+  d.rows = c.shape.tokens(), d.first_row = first_row, d.cut = c.cut;
   return d;
 }
 

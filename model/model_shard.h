@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/base/core/param_spec.h"
+#include "engine/base/core/sequence_cut.h"
 #include "model/model_config.h"
 #include "parallel/schedule/partition.h"
 
@@ -13,6 +14,7 @@ struct ModelShard {
   ModelConfig whole;  // the model's own numbers
   int tensor_rank = 0, tensor_size = 1;
   bool sequence_parallel = false;
+  SequenceCut cut;                 // whole: a length is not needed
   std::vector<LayerRange> chunks;  // this rank's layers, chunk by chunk
   bool first = true;               // chunk 0 begins the model: it has the embedding
   bool last = true;                // the last chunk ends it: it has the head

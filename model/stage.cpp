@@ -75,6 +75,7 @@ LayerContext Stage::context(const MicroBatch& micro, bool training) const {
   LayerContext c;
   c.shape = shape_, c.training = training, c.seed = seed_, c.sample_ids = micro.sample_ids;
   c.first_keys = micro.first_keys, c.positions = micro.positions;
+  c.cut = shard_.cut;
   c.first_row = shard_.first_row(shape_.tokens());
   return c;
 }

@@ -37,6 +37,13 @@ std::vector<int> data_ranks(const MeshShape& shape, const Coordinates& at) {
   return ranks_along(shape, at, &Coordinates::data, shape.data);
 }
 
+std::vector<int> context_ranks(const MeshShape& shape, const Coordinates& at) {
+  const int first = at.data / shape.context * shape.context;
+  std::vector<int> ranks;
+  for (int c = 0; c < shape.context; ++c) ranks.push_back(rank_at(shape, {at.pipeline, first + c, at.tensor}));
+  return ranks;
+}
+
 std::vector<int> pipeline_ranks(const MeshShape& shape, const Coordinates& at) {
   return ranks_along(shape, at, &Coordinates::pipeline, shape.pipeline);
 }
@@ -56,6 +63,7 @@ Mesh::Mesh(Progress& progress, const MeshShape& shape, std::vector<int> nodes, c
       tuning_(tuning) {
   TW_CHECK(shape.pipeline >= 1 && shape.data >= 1 && shape.tensor >= 1 && shape.ranks() == progress.transport().size(),
            "a mesh of ", shape.ranks(), " ranks over ", progress.transport().size());
+  TW_CHECK(shape.context >= 1 && shape.data % shape.context == 0, shape.context, " context ranks among ", shape.data);
   TW_CHECK(static_cast<int>(nodes_.size()) == shape.ranks(), nodes_.size(), " nodes for ", shape.ranks(), " ranks");
   at_ = coordinates_of(shape_, rank_);
 }

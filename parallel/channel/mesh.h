@@ -1,4 +1,7 @@
 // The mesh of ranks: (pipeline, data, tensor) coordinates with tensor fastest, and the groups cut out of it.
+//
+// Context-parallel ranks share the sequences of a replica. They are consecutive along data, and hold the same weights:
+// to gradients and to the placement of weights they are replicas like any others (Megatron: the groups over dp x cp).
 #pragma once
 
 #include <array>
@@ -12,6 +15,7 @@ namespace thinwire {
 
 struct MeshShape {
   int pipeline = 1, data = 1, tensor = 1;
+  int context = 1;  // divides data
   int ranks() const { return pipeline * data * tensor; }
 };
 
@@ -26,6 +30,7 @@ Coordinates coordinates_of(const MeshShape& shape, int rank);
 // World ranks of the groups that `at` belongs to, in order.
 std::vector<int> tensor_ranks(const MeshShape& shape, const Coordinates& at);
 std::vector<int> data_ranks(const MeshShape& shape, const Coordinates& at);
+std::vector<int> context_ranks(const MeshShape& shape, const Coordinates& at);
 std::vector<int> pipeline_ranks(const MeshShape& shape, const Coordinates& at);
 
 // A pretended cluster: ranks_per_node consecutive ranks are a node.
@@ -54,6 +59,8 @@ enum class GroupKind : int {
   kEmbeddingSecondary,
   kEmbeddingPair,  // first and last stage, for the two-step synchronisation
   kCheckpoint,
+  kSequenceForward,
+  kSequenceBackward,
   kCount
 };
 

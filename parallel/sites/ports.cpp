@@ -90,6 +90,9 @@ Ports make_ports(Mesh& mesh, const Placement& placement, bool sequence_parallel,
                           mesh.channel(GroupKind::kTpControl, Site::kControl, tensor), sequence_parallel);
   ports.pp = PpBoundary(mesh.channel(GroupKind::kPpForward, Site::kPpForward, pipeline),
                         mesh.channel(GroupKind::kPpBackward, Site::kPpBackward, pipeline));
+  const std::vector<int> context = context_ranks(shape, at);
+  ports.sequence = SequenceExchange(mesh.channel(GroupKind::kSequenceForward, Site::kSequenceForward, context),
+                                    mesh.channel(GroupKind::kSequenceBackward, Site::kSequenceBackward, context));
   ports.dp = GradientReduction(make_gradient_channels(mesh, placement, false));
   ports.zero = ZeroParameter(make_parameter_channels(mesh, placement, false));
   if (tied) {

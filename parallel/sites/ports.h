@@ -5,6 +5,7 @@
 #include "parallel/sites/control.h"
 #include "parallel/sites/gradient_reduction.h"
 #include "parallel/sites/pp_boundary.h"
+#include "parallel/sites/sequence.h"
 #include "parallel/sites/tp_activation.h"
 #include "parallel/sites/zero_parameter.h"
 
@@ -14,6 +15,7 @@ namespace thinwire {
 struct Ports {
   TpActivation tp;
   PpBoundary pp;
+  SequenceExchange sequence;
   GradientReduction dp, embedding;
   ZeroParameter zero, embedding_zero;  // the latter: of an embedding that two stages share
   Control control;

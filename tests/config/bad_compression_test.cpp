@@ -62,15 +62,16 @@ TEST(BadCompression, Residuals) {
        "a.json:4:36: compression.tp.forward.residual: residual error_feedback cannot be at tp.forward" + replay},
       {"tp.backward", rule("tp.backward", "\"codec\": \"block_int\", \"residual\": \"ema\""),
        "a.json:4:36: compression.tp.backward.residual: residual ema cannot be at tp.backward" + replay},
-      {"sequence", rule("sequence", "\"codec\": \"block_int\", \"residual\": \"lazy\""),
-       "a.json:4:36: compression.sequence.residual: residual lazy cannot be at sequence" + replay},
+      {"sequence", rule("sequence.forward", "\"codec\": \"block_int\", \"residual\": \"lazy\""),
+       "a.json:4:36: compression.sequence.forward.residual: residual lazy cannot be at sequence.forward" + replay},
       {"chance at tp.forward", rule("tp.forward", "\"codec\": \"block_int\", \"rounding\": \"stochastic\""),
        "a.json:4:36: compression.tp.forward.rounding: rounding stochastic cannot be at tp.forward: what a layer sends "
        "must come out the same when it is computed or gathered again (recompute, sequence parallelism), and chance "
        "moves "
        "on; say nearest"},
-      {"a random choice at sequence", rule("sequence", "\"codec\": \"random_k\""),
-       "a.json:4:11: compression.sequence.codec: random_k cannot be at sequence: what a layer sends must come out the "
+      {"a random choice at sequence", rule("sequence.forward", "\"codec\": \"random_k\""),
+       "a.json:4:11: compression.sequence.forward.codec: random_k cannot be at sequence.forward: what a layer sends "
+       "must come out the "
        "same when it is computed or gathered again (recompute, sequence parallelism), and chance moves on; top_k can"},
       {"around identity", rule("dp.gradient", "\"residual\": \"error_feedback\""),
        "a.json:4:14: compression.dp.gradient.residual: residual error_feedback around codec identity, which loses "

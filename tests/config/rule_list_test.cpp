@@ -147,7 +147,7 @@ TEST(RuleList, WrongOnesAreRefusedAtTheirPlace) {
             "a.json:4:10: compression.rules[0].site: \"dp.gradeint\" is not an allowed value, nearest: dp.gradient "
             "(allowed: tp.forward | tp.backward | pp.forward | pp.backward | dp.gradient | zero.parameter | embedding "
             "| "
-            "sequence | outer | all)"},
+            "sequence.forward | outer | sequence.backward | all | sequence)"},
            {"\"cast\"", "a.json:4:1: compression.rules[0]: must be an object { ... }, not a string"},
            {"{\"site\": \"dp.gradient\", \"codec\": \"cast\", \"when\": {\"moon\": 1}}",
             "a.json:4:51: compression.rules[0].when.moon: no such condition (" + fields + ")"},

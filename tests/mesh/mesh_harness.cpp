@@ -53,6 +53,7 @@ std::vector<std::string> model_overrides(const Model& m) {
     o.push_back("hidden_dropout=" + std::to_string(m.dropout));
     o.push_back("attention_dropout=" + std::to_string(m.dropout));
   }
+  if (m.window >= 0) o.push_back("sliding_window_width=" + std::to_string(m.window));
   if (m.documents) add({"eod_token=7", "eod_mask_loss=true", "reset_attention_mask=true", "reset_position_ids=true"});
   return o;
 }
@@ -69,6 +70,7 @@ std::vector<std::string> layout_overrides(const Layout& l, int samples) {
       "placement.optimizer=" + l.optimizer,
       "watchdog_seconds=60",
   };
+  if (l.context > 1) o.push_back("context_parallel_size=" + std::to_string(l.context));
   if (l.chunks > 1) o.push_back("virtual_chunks=" + std::to_string(l.chunks));
   if (l.sequence_parallel) o.push_back("sequence_parallel=true");
   if (!l.secondary.empty()) o.push_back("placement.secondary=" + l.secondary);
@@ -224,7 +226,7 @@ Curve run_rank(Transport& transport, const Order& order) {
     for (const SiteRule& rule : rules) warm_up = std::max(warm_up, rule.warmup_steps);
   StepRehearsal rehearsal(config, replica.layout());
   const SitePrices prices = rehearsal.take_step(static_cast<int>(config.accumulation));
-  const int64_t dp = replica.layout().mesh.data, d = replica.layout().at.data, rows = config.data.micro_batch;
+  const int64_t dp = replica.layout().data_size(), d = replica.layout().data_rank(), rows = config.data.micro_batch;
   const auto between = [&](int step) {
     if (!order.between) return;
     job.control().barrier();
@@ -276,7 +278,8 @@ Curve run_rank(Transport& transport, const Order& order) {
 
 std::string Layout::name() const {
   std::ostringstream text;
-  text << "pp" << pipeline << " dp" << data << " tp" << tensor << (sequence_parallel ? " sp" : "") << " " << schedule;
+  text << "pp" << pipeline << " dp" << data << " cp" << context << " tp" << tensor << (sequence_parallel ? " sp" : "")
+       << " " << schedule;
   if (chunks > 1) text << " v" << chunks;
   text << " w=" << weights << " g=" << gradients << " o=" << optimizer;
   if (!secondary.empty()) text << " s=" << secondary;
@@ -341,8 +344,8 @@ std::string compare(const Model& model, const Layout& layout, int samples, int s
   static std::mutex mutex;
   static std::map<std::string, Curve> known;  // the one-rank runs, by model and batch
   const std::string key = model.family + "/" + std::to_string(model.layers) + "/" + model.dtype + "/" +
-                          std::to_string(model.dropout) + (model.documents ? "d/" : "/") + std::to_string(samples) +
-                          "/" + std::to_string(steps);
+                          std::to_string(model.dropout) + (model.documents ? "d" : "") + "w" +
+                          std::to_string(model.window) + "/" + std::to_string(samples) + "/" + std::to_string(steps);
   Curve one;
   {
     const std::lock_guard lock(mutex);

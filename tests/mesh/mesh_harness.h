@@ -11,6 +11,7 @@ namespace thinwire::mesh {
 
 struct Layout {
   int pipeline = 1, data = 1, tensor = 1;
+  int context = 1;  // ranks that share the sequences of each of `data`
   bool sequence_parallel = false;
   std::string schedule = "1f1b";
   int chunks = 1;
@@ -24,7 +25,7 @@ struct Layout {
   std::vector<std::string> more;  // further overrides
   bool fake_gpu = false;          // on a device whose memory the host cannot touch (tests/support/fake_gpu.h)
 
-  int ranks() const { return pipeline * data * tensor; }
+  int ranks() const { return pipeline * data * tensor * context; }
   std::string name() const;  // for messages and for repeating a failure
 };
 
@@ -35,6 +36,7 @@ struct Model {
   std::string dtype = "fp32";
   double dropout = 0.0;
   bool documents = false;  // with their own attention, positions and loss mask
+  int window = -1;         // sliding_window_width; negative: none
 };
 
 struct Curve {

@@ -211,6 +211,43 @@ TEST(MeshLawMore, Documents) {
   }
 }
 
+// Sequences cut over ranks, with every other cut; 24 tokens over 3 and 5 ranks are uneven. Dropout is the same bits
+// under every cut.
+TEST(MeshLawMore, ContextParallel) {
+  const Layout layouts[] = {
+      Layout{.context = 2},
+      Layout{.context = 3, .accumulation = 2, .recompute = "selective"},
+      Layout{.context = 5},
+      Layout{.data = 2, .context = 2, .optimizer = "global"},
+      Layout{.tensor = 2, .context = 2, .sequence_parallel = true, .recompute = "full"},
+      Layout{.pipeline = 2, .context = 2, .schedule = "zb_h1", .accumulation = 3},
+      Layout{.pipeline = 2, .context = 3, .schedule = "interleaved", .chunks = 2, .accumulation = 3},
+      Layout{.data = 2,
+             .context = 2,
+             .weights = "global",
+             .gradients = "global",
+             .optimizer = "global",
+             .accumulation = 2},
+      Layout{.data = 2,
+             .context = 2,
+             .weights = "pair",
+             .gradients = "pair",
+             .optimizer = "global",
+             .recompute = "full",
+             .ranks_per_node = 2},
+      Layout{.pipeline = 2, .tensor = 2, .context = 2, .accumulation = 2}};
+  for (const char* family : {"gpt2", "neox", "llama"}) {
+    Model model{.family = family, .layers = 4};
+    for (const Layout& l : layouts) EXPECT_EQ(compare(model, l, 12, 4), "");
+    model.dropout = 0.1;
+    for (const Layout& l : {layouts[1], layouts[2], layouts[4], layouts[7]}) EXPECT_EQ(compare(model, l, 12, 4), "");
+    model = {.family = family, .layers = 4, .documents = true};
+    for (const Layout& l : {layouts[0], layouts[2], layouts[3], layouts[5]}) EXPECT_EQ(compare(model, l, 12, 4), "");
+    model = {.family = family, .layers = 4, .window = 5};
+    for (const Layout& l : {layouts[0], layouts[2], layouts[4]}) EXPECT_EQ(compare(model, l, 12, 4), "");
+  }
+}
+
 TEST(MeshLawMore, Bf16) {
   for (const char* family : {"gpt2", "neox", "llama"}) {
     const Model model{.family = family, .dtype = "bf16"};

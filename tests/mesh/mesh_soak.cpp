@@ -22,7 +22,7 @@ Layout random_layout(std::mt19937_64& random, const Model& model, int samples, i
   Layout l;
   do {
     l.pipeline = pick(random, {1, 1, 2, 3, 4}), l.tensor = pick(random, {1, 1, 2, 3, 4});
-    l.data = pick(random, {1, 2, 3, 4, 6, 8});
+    l.data = pick(random, {1, 2, 3, 4, 6, 8}), l.context = pick(random, {1, 1, 2, 3, 4});
   } while (l.ranks() > most || l.ranks() == 1 || samples % l.data != 0);
   do {
     l.accumulation = 1 + static_cast<int>(random() % 6);
@@ -37,15 +37,16 @@ Layout random_layout(std::mt19937_64& random, const Model& model, int samples, i
     l.embedding = pick(random, {"", "fused", "two_step"});
     l.partition = pick(random, {"", "uniform", "parameters"});
   }
-  // Nodes of any size that holds equally many ranks of each data-parallel group.
+  // Nodes of any size that holds equally many ranks of each data-parallel group, context-parallel ranks included.
+  const int replicas = l.data * l.context;
   const char* levels[] = {"replicated", "pair", "node", "global"};
   int64_t on_node = 0;
-  if (l.data > 1 && random() % 2 == 0) {
+  if (replicas > 1 && random() % 2 == 0) {
     l.ranks_per_node = 1 + static_cast<int>(random() % static_cast<uint64_t>(l.ranks()));
-    on_node = data_ranks_on_node(l.ranks(), l.data, l.tensor, l.ranks_per_node);
+    on_node = data_ranks_on_node(l.ranks(), replicas, l.tensor, l.ranks_per_node);
     if (on_node == 0) l.ranks_per_node = 0;
   }
-  const int64_t widths[] = {1, l.data % 2 == 0 ? 2 : 0, on_node, l.data};  // 0: there is no such level
+  const int64_t widths[] = {1, replicas % 2 == 0 ? 2 : 0, on_node, replicas};  // 0: there is no such level
   const auto fits = [&](int inner, int outer) {
     return inner <= outer && widths[inner] > 0 && widths[outer] > 0 && widths[outer] % widths[inner] == 0;
   };
@@ -80,6 +81,8 @@ int main(int argc, char** argv) {
     model.family = pick(random, {"gpt2", "gpt2_untied", "neox", "llama", "llama_tied"});
     model.layers = pick(random, {5, 7});
     if (random() % 4 == 0) model.dropout = 0.1;
+    if (random() % 4 == 0) model.documents = true;
+    if (random() % 4 == 0) model.window = static_cast<int>(random() % 12);
     const Layout layout = random_layout(random, model, 24, most);
     const std::string what = compare(model, layout, 24, 4);
     ++runs;

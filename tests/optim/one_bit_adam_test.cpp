@@ -126,7 +126,7 @@ struct Engine {
   }
   // batch: number of the batch that is trained on.
   StepOutcome run(int64_t batch) {
-    const int64_t rows = config.data.micro_batch, dp = replica->layout().mesh.data, d = replica->layout().at.data;
+    const int64_t rows = config.data.micro_batch, dp = replica->layout().data_size(), d = replica->layout().data_rank();
     int64_t micro = 0;
     return training->take_step(static_cast<int>(config.accumulation), [&] {
       return batch_of(batch * config.data.global_batch + (micro++ * dp + d) * rows, rows);

@@ -119,6 +119,10 @@ void visit_memory(FillNormal& o, const F& f) {
   detail::each(f, o.x);
 }
 template <typename F>
+void visit_memory(CopyRuns& o, const F& f) {
+  detail::each(f, o.from, o.to);
+}
+template <typename F>
 void visit_memory(FillConstant& o, const F& f) {
   detail::each(f, o.x);
 }

@@ -227,8 +227,7 @@ void backward_range(const AttentionBackward& op, const DropoutPlan& dropout, con
           product_scores<Multiply>(tiles.value_rows, words, tiles.douts + state * words * kStrip, kStrip, steps, nk,
                                    vectors, shift, tiles.grads);
           if (dropout.active) {
-            dropout_tile(dropout, shape, range.batch, range.group * members + head, q0, nq, k0, nk, shift,
-                         tiles.factors);
+            dropout_tile(dropout, range.batch, range.group * members + head, q0, nq, k0, nk, shift, tiles.factors);
           }
           for (int64_t t = 0; t < nq; t += kLanes) {
             const Column see(nk, t + shift, first == nullptr ? nullptr : first + t);

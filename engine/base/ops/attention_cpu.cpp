@@ -10,13 +10,6 @@
 namespace thinwire {
 namespace {
 
-DropoutPlan plan_dropout(const Dropout& dropout, const AttentionShape& s) {
-  const int64_t per_head = s.q_len * s.kv_len;
-  DropoutPlan plan = make_dropout_plan(dropout, s.batch, s.heads() * per_head);
-  plan.first = dropout.first_head * per_head;
-  return plan;
-}
-
 // Queries that share one packing of keys and values: the heads of a group share it already.
 int64_t forward_block(const AttentionShape& s) {
   return kAttentionStrip * std::max<int64_t>(1, 4 / s.heads_per_group);
@@ -83,7 +76,7 @@ int64_t attention_backward_scratch(const AttentionBackward& op, int threads) {
 // with one another (interleaved), not with the inputs.
 void attention_forward_cpu(Exec& exec, const AttentionForward& op) {
   const AttentionShape& s = op.shape;
-  const DropoutPlan dropout = plan_dropout(op.dropout, s);
+  const DropoutPlan dropout = make_dropout_plan(op.dropout, s);
   const AttentionForwardKernels& kernels = TW_PICK_BF16_KERNELS(attention_forward_kernels);
   const int threads = std::max(exec.threads, 1);
   const int64_t bytes = scratch_bytes(op, threads);
@@ -100,7 +93,7 @@ void attention_forward_cpu(Exec& exec, const AttentionForward& op) {
 
 void attention_backward_cpu(Exec& exec, const AttentionBackward& op) {
   const AttentionShape& s = op.shape;
-  const DropoutPlan dropout = plan_dropout(op.dropout, s);
+  const DropoutPlan dropout = make_dropout_plan(op.dropout, s);
   const AttentionBackwardKernels& kernels = TW_PICK_BF16_KERNELS(attention_backward_kernels);
   const int threads = std::max(exec.threads, 1);
   const int64_t bytes = scratch_bytes(op, threads);

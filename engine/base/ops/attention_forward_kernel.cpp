@@ -164,7 +164,7 @@ void forward_range(const AttentionForward& op, const DropoutPlan& dropout, const
         product_scores<Multiply>(tiles.keys, words, tiles.queries + state * words * kStrip, kStrip, steps, nk, vectors,
                                  shift, tiles.scores);
         if (dropout.active) {
-          dropout_tile(dropout, shape, range.batch, range.group * members + head, q0, nq, k0, nk, shift, tiles.factors);
+          dropout_tile(dropout, range.batch, range.group * members + head, q0, nq, k0, nk, shift, tiles.factors);
         }
         for (int64_t t = 0; t < nq; t += kLanes) {
           const Column see(nk, t + shift, first == nullptr ? nullptr : first + t);

@@ -60,9 +60,8 @@ class FirstKeys {
 
 // factors[i][t] = 0 or 1 / (1 - p) for key k_first + i and query q_first + t of `head`; rows of kStrip floats. Columns
 // are whole vectors; what no query sees is not written.
-[[gnu::noinline]] void dropout_tile(const DropoutPlan& dropout, const AttentionShape& shape, int64_t batch,
-                                    int64_t head, int64_t q_first, int64_t nq, int64_t k_first, int64_t nk,
-                                    int64_t shift, float* factors) {
+[[gnu::noinline]] void dropout_tile(const DropoutPlan& dropout, int64_t batch, int64_t head, int64_t q_first,
+                                    int64_t nq, int64_t k_first, int64_t nk, int64_t shift, float* factors) {
   const uint64_t sample = (uint64_t)dropout.sample_ids[batch];
   for (int64_t t = 0; t < nq; t += kLanes) {
     const int64_t seen = Column(nk, t + shift).some;
@@ -71,7 +70,7 @@ class FirstKeys {
     const float* rows[kLanes];
     for (int64_t lane = 0; lane < kLanes; ++lane) {
       const int64_t query = q_first + (t + lane < nq ? t + lane : nq - 1);
-      const int64_t first = dropout.first + (head * shape.q_len + query) * shape.kv_len + k_first;
+      const int64_t first = dropout.first + head * dropout.per_head + query * dropout.per_query + k_first;
       rows[lane] = keep_factors_of_sample(dropout, sample, first, seen, buffers[lane]);
     }
     for (int64_t i = 0; i < seen; i += kLanes) {

@@ -39,8 +39,9 @@ struct TileArgs {
     return document > seen ? document : seen;
   }
   TW_DEVICE float keep(int64_t sample, int64_t head, int64_t query, int64_t key) const {
-    return keep_factor(dropout, static_cast<uint64_t>(dropout.sample_ids[sample]),
-                       static_cast<uint64_t>(dropout.first + (head * q_len + query) * kv_len + key));
+    return keep_factor(
+        dropout, static_cast<uint64_t>(dropout.sample_ids[sample]),
+        static_cast<uint64_t>(dropout.first + head * dropout.per_head + query * dropout.per_query + key));
   }
 };
 
@@ -162,9 +163,7 @@ TileArgs<T> tile_args(const Op& op) {
   a.q_at = op.q_at, a.k_at = op.k_at, a.v_at = op.v_at;
   a.out = op.out.template as<T>();
   a.lse = static_cast<float*>(op.lse.data);
-  const int64_t per_head = s.q_len * s.kv_len;
-  a.dropout = make_dropout_plan(op.dropout, s.batch, s.heads() * per_head);
-  a.dropout.first = op.dropout.first_head * per_head;
+  a.dropout = make_dropout_plan(op.dropout, s);
   constexpr int64_t W = kVector<T>;
   a.vectors = s.head_dim % W == 0 && aligned16(a.q, a.k, a.v, a.out);
   const HeadLayout layouts[] = {op.q_at, op.k_at, op.v_at};

@@ -50,7 +50,8 @@ TW_DEVICE float keep_factor(const DropoutPlan& plan, uint64_t sample, uint64_t e
 template <int N>
 TW_DEVICE void keep_factors(const DropoutPlan& plan, int64_t first, float (&factors)[N]) {
   const int64_t at = plan.first + first;
-  const int64_t sample = quotient(at, plan.per_sample), element = at - sample * plan.per_sample;
+  const int64_t sample = quotient(at, plan.per_sample), own = at - sample * plan.per_sample;
+  const int64_t element = own + (own < plan.split ? plan.front : plan.back);
   const auto id = static_cast<uint64_t>(plan.sample_ids[sample]);
   if constexpr (N == 1) {
     factors[0] = keep_factor(plan, id, static_cast<uint64_t>(element));
@@ -65,9 +66,12 @@ TW_DEVICE void keep_factors(const DropoutPlan& plan, int64_t first, float (&fact
   }
 }
 
-// Host side: whether groups of `width` elements that start at multiples of it never cross from sample to sample.
+// Host side: whether groups of `width` elements that start at multiples of it never cross from sample to sample, or
+// from run to run.
 inline bool groups_allowed(const DropoutPlan& plan, int64_t width) {
-  return !plan.active || (plan.first % width == 0 && plan.per_sample % width == 0);
+  const bool cut = plan.split < plan.per_sample;
+  return !plan.active || (plan.first % width == 0 && plan.per_sample % width == 0 && plan.front % width == 0 &&
+                          (!cut || (plan.split % width == 0 && plan.back % width == 0)));
 }
 
 }  // namespace thinwire

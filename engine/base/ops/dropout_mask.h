@@ -85,19 +85,24 @@ TW_INLINE const float* keep_factors_of_sample(const DropoutPlan& plan, uint64_t 
   return buffer + shift;
 }
 
-// The same for flat elements [first, first + count) of the tensor at hand, which may cross from sample to sample.
+// The same for flat elements [first, first + count) of the tensor at hand, which may cross from sample to sample, and
+// from the front run of a cut sequence to its back run.
 TW_INLINE const float* keep_factors(const DropoutPlan& plan, int64_t first, int64_t count, float* buffer) {
   int64_t sample = (plan.first + first) / plan.per_sample;
   int64_t element = plan.first + first - sample * plan.per_sample;
-  if (element + count <= plan.per_sample) {
-    return keep_factors_of_sample(plan, (uint64_t)plan.sample_ids[sample], element, count, buffer);
+  const auto end_of_run = [&] {
+    return element < plan.split && plan.split < plan.per_sample ? plan.split : plan.per_sample;
+  };
+  const auto number = [&] { return element + (element < plan.split ? plan.front : plan.back); };
+  if (element + count <= end_of_run()) {
+    return keep_factors_of_sample(plan, (uint64_t)plan.sample_ids[sample], number(), count, buffer);
   }
   for (int64_t done = 0; done < count;) {
-    int64_t n = plan.per_sample - element;
+    int64_t n = end_of_run() - element;
     if (n > count - done) n = count - done;
     if (n > kMaskStep) n = kMaskStep;
     float piece[kMaskStep + kMaskSlack];
-    const float* factors = keep_factors_of_sample(plan, (uint64_t)plan.sample_ids[sample], element, n, piece);
+    const float* factors = keep_factors_of_sample(plan, (uint64_t)plan.sample_ids[sample], number(), n, piece);
     for (int64_t i = 0; i < n; ++i) buffer[done + i] = factors[i];
     done += n;
     element += n;

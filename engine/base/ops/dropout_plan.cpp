@@ -27,7 +27,22 @@ DropoutPlan make_dropout_plan(const Dropout& dropout, int64_t rows, int64_t cols
   plan.sample_ids = dropout.sample_ids;
   plan.first = dropout.first_row * cols;
   plan.per_sample = elements / dropout.batch;
+  if (!dropout.cut.whole()) {
+    const SequenceCut::Run front = dropout.cut.front(), back = dropout.cut.back();
+    TW_CHECK(plan.per_sample == dropout.cut.count() * cols, "samples of ", plan.per_sample, " elements, cut into ",
+             dropout.cut.count(), " rows of ", cols);
+    plan.split = front.count * cols, plan.front = front.first * cols, plan.back = (back.first - back.row) * cols;
+  }
   plan.active = true;
+  return plan;
+}
+
+DropoutPlan make_dropout_plan(const Dropout& dropout, const AttentionShape& s) {
+  DropoutPlan plan = make_dropout_plan(dropout, s.batch, s.heads() * s.q_len * s.kv_len);
+  const int64_t queries = dropout.length > 0 ? dropout.length : s.q_len;
+  plan.per_query = dropout.length > 0 ? dropout.length : s.kv_len;
+  plan.per_head = queries * plan.per_query;
+  plan.first = dropout.first_head * plan.per_head + dropout.first_query * plan.per_query;
   return plan;
 }
 

@@ -69,6 +69,22 @@ void fill_constant_cpu(Exec& exec, const FillConstant& op) {
                   [&](int64_t first, int64_t last) { kernel(op.x.data, op.value, first, last); });
 }
 
+void copy_runs_cpu(Exec& exec, const CopyRuns& op) {
+  const size_t size = size_of(op.from.dtype);
+  const auto at = [&](View view, int64_t element) {
+    return static_cast<char*>(view.data) + static_cast<size_t>(element) * size;
+  };
+  const int64_t runs_per_block = std::max<int64_t>(1, kElementwiseBlock / op.width);
+  parallel_blocks(exec.threads, op.counts[0] * op.counts[1], runs_per_block, [&](int64_t first, int64_t last) {
+    for (int64_t run = first; run < last; ++run) {
+      const int64_t i = run / op.counts[1], j = run % op.counts[1];
+      std::memcpy(at(op.to, op.to_first + i * op.to_strides[0] + j * op.to_strides[1]),
+                  at(op.from, op.from_first + i * op.from_strides[0] + j * op.from_strides[1]),
+                  static_cast<size_t>(op.width) * size);
+    }
+  });
+}
+
 void bias_gradient_cpu(Exec& exec, const BiasGradient& op) {
   const int64_t rows = op.dy.rows(), cols = op.dy.cols();
   const int64_t step = rows_per_partial(rows), parts = (rows + step - 1) / step;

@@ -93,6 +93,33 @@ struct ScaledPlus {
   TW_DEVICE float operator()(float x, float y) const { return fmaf(alpha, x, y); }
 };
 
+// Element i of all runs together.
+template <typename T>
+struct CopyRunsBody {
+  static constexpr int kWidth = kVector<T>;
+  const T* from;
+  T* to;
+  int64_t width, inner, from_outer, from_inner, to_outer, to_inner;
+  template <int W>
+  struct Data {
+    T value[W];
+  };
+  template <int W>
+  TW_DEVICE void load(int64_t i, Data<W>& d) const {
+    TW_UNROLL
+    for (int k = 0; k < W; ++k) d.value[k] = from[place(i + k, from_outer, from_inner)];
+  }
+  template <int W>
+  TW_DEVICE void finish(int64_t i, const Data<W>& d) const {
+    TW_UNROLL
+    for (int k = 0; k < W; ++k) to[place(i + k, to_outer, to_inner)] = d.value[k];
+  }
+  TW_DEVICE int64_t place(int64_t i, int64_t outer_stride, int64_t inner_stride) const {
+    const int64_t run = i / width, outer = run / inner;
+    return outer * outer_stride + (run - outer * inner) * inner_stride + (i - run * width);
+  }
+};
+
 template <typename T>
 struct FillBody {
   static constexpr int kWidth = kVector<T>;
@@ -222,6 +249,22 @@ void fill_constant_cuda(Exec& exec, const FillConstant& op) {
     using T = decltype(type);
     T* x = op.x.as<T>();
     launch_flat(queue, "fill_constant", FillBody<T>{op.value, x}, op.x.count(), aligned16(x));
+  });
+}
+
+void copy_runs_cuda(Exec& exec, const CopyRuns& op) {
+  CudaQueue queue(exec);
+  with_storage(op.from.dtype, [&](auto type) {
+    using T = decltype(type);
+    const CopyRunsBody<T> body{op.from.as<T>() + op.from_first,
+                               op.to.as<T>() + op.to_first,
+                               op.width,
+                               op.counts[1],
+                               op.from_strides[0],
+                               op.from_strides[1],
+                               op.to_strides[0],
+                               op.to_strides[1]};
+    launch_flat(queue, "copy_runs", body, op.counts[0] * op.counts[1] * op.width, false);
   });
 }
 

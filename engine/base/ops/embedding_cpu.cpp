@@ -59,7 +59,8 @@ void embedding_backward_cpu(Exec& exec, const EmbeddingBackward& op) {
     });
   }
   if (op.dpositions) {
-    const int64_t used = std::min(op.length, count);
+    // Given positions may be any: those of a cut sequence, for example.
+    const int64_t used = op.at ? op.dpositions.rows() : std::min(op.length, count);
     const int64_t batch = (count + op.length - 1) / op.length;
     parallel_blocks(threads, used, std::max<int64_t>(1, kEmbeddingBlock / (cols * batch)),
                     [&](int64_t first, int64_t last) {

@@ -280,7 +280,7 @@ void embedding_backward_cuda(Exec& exec, const EmbeddingBackward& op) {
     with_storage(op.dx.dtype, [&](auto type) { add_rows<decltype(type)>(queue, op, rows, count, cols); });
   }
   if (op.dpositions) {
-    const int64_t used = std::min(op.length, count);
+    const int64_t used = op.at ? op.dpositions.rows() : std::min(op.length, count);
     with_storage(op.dx.dtype, [&](auto type) {
       using T = decltype(type);
       const PositionsBody<T> body = {

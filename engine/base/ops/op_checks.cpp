@@ -346,6 +346,21 @@ bool check_op(const FillNormal& op) {
   return op.x.count() != 0;
 }
 
+bool check_op(const CopyRuns& op) {
+  TW_CHECK(op.from.dtype == op.to.dtype && op.counts[0] >= 0 && op.counts[1] >= 0 && op.width >= 0, "runs of ",
+           op.counts[0], " x ", op.counts[1], " x ", op.width, " elements");
+  if (op.counts[0] == 0 || op.counts[1] == 0 || op.width == 0) return false;
+  const auto check = [&](View view, int64_t first, const int64_t* strides, const char* what) {
+    int64_t low = first, high = first;
+    for (int i = 0; i < 2; ++i) (strides[i] < 0 ? low : high) += (op.counts[i] - 1) * strides[i];
+    TW_CHECK(low >= 0 && high + op.width <= view.count(), "runs from ", low, " to ", high + op.width, " in ", what,
+             " of ", view.count(), " elements");
+  };
+  check(op.from, op.from_first, op.from_strides, "a source");
+  check(op.to, op.to_first, op.to_strides, "a destination");
+  return true;
+}
+
 bool check_op(const FillConstant& op) {
   storage_index(op.x.dtype);
   return op.x.count() != 0;

@@ -33,6 +33,7 @@
   X(axpy)                 \
   X(fill_normal)          \
   X(fill_constant)        \
+  X(copy_runs)            \
   X(adamw)                \
   X(momentum_share)       \
   X(sgd)

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "engine/base/core/philox.h"
+#include "engine/base/core/sequence_cut.h"
 #include "engine/base/core/view.h"
 #include "engine/base/device/device.h"
 #include "engine/base/device/stream.h"
@@ -81,8 +82,10 @@ struct Dropout {
   int64_t batch = 1;                    // rows are divided evenly over the samples: element e counts within its sample
   // Where the tensor is a part of a larger one, elements are numbered in the whole, so that any cut gives the same
   // bits.
-  int64_t rows = 0, first_row = 0;  // rows of all samples, and which of them is the first here; 0: this is all
-  int64_t first_head = 0;           // attention: number of the first head here
+  int64_t rows = 0, first_row = 0;      // rows of all samples, and which of them is the first here; 0: this is all
+  int64_t first_head = 0;               // attention: number of the first head here
+  SequenceCut cut;                      // rows of a sample: those of the cut, numbered as in the whole sequence
+  int64_t length = 0, first_query = 0;  // attention: tokens of the whole sequence (0: kv_len), and the first query here
 };
 
 // sum = x + dropout(branch) when `branch` is given (sum: [N,h] T, may alias x), else sum = x and `sum` stays empty;
@@ -147,7 +150,8 @@ inline constexpr int64_t kNoWindow = -1;
 // how many keys in front of its own a query sees at most; kNoWindow: all. Tiles that nobody in them sees are skipped.
 // q, k, v: T behind their layouts (k and v have one head per group). out: [batch*q_len, heads*d] T. lse: [batch, heads,
 // q_len] fp32 (natural log of the sum of exponents), may be empty in evaluation. Memory beyond the outputs is O(tile),
-// never O(q_len * kv_len). Dropout acts on the probabilities; element = ((first_head + head)*q_len + q)*kv_len + k.
+// never O(q_len * kv_len). Dropout acts on the probabilities; element = ((first_head + head)*length + first_query +
+// q)*length + k.
 struct AttentionForward {
   AttentionShape shape;
   float scale = 1.0f;
@@ -272,6 +276,14 @@ struct FillConstant {
   View x;
   float value = 0.0f;
 };
+// Copies counts[0] x counts[1] runs of `width` elements; run (i, j) begins at first + i * strides[0] + j * strides[1].
+// One dtype of T; the views do not overlap, and neither do the runs of `to`.
+struct CopyRuns {
+  View from, to;
+  int64_t counts[2] = {1, 1}, width = 0;
+  int64_t from_first = 0, from_strides[2] = {0, 0};
+  int64_t to_first = 0, to_strides[2] = {0, 0};
+};
 
 // The scalars of a step that live in device memory, so that a captured step can be replayed with new ones.
 struct StepState {
@@ -351,6 +363,7 @@ struct OpTable {
   void (*axpy)(Exec&, const Axpy&) = nullptr;
   void (*fill_normal)(Exec&, const FillNormal&) = nullptr;
   void (*fill_constant)(Exec&, const FillConstant&) = nullptr;
+  void (*copy_runs)(Exec&, const CopyRuns&) = nullptr;
   void (*adamw)(Exec&, const AdamW&) = nullptr;
   void (*momentum_share)(Exec&, const MomentumShare&) = nullptr;
   void (*sgd)(Exec&, const Sgd&) = nullptr;

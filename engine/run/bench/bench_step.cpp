@@ -119,7 +119,7 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
   const int micros = static_cast<int>(config.accumulation);
   int64_t next = 0;
   const auto batches = [&] {
-    const int64_t index = next++ * layout.mesh.data + layout.at.data;
+    const int64_t index = next++ * layout.data_size() + layout.data_rank();
     return synthetic_batch(index, config.data.micro_batch, config.data.seq_length, config.model.vocab);
   };
 

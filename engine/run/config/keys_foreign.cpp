@@ -85,13 +85,18 @@ KeyTopic noted_keys() {
                                                                             "config_files",
                                                                             "is_pipe_parallel"});
   note("the console follows log_interval", {"steps_per_print"});
+  note("memory is planned before the first step, and nothing is collected",
+       {"manual_gc", "manual_gc_interval", "empty_unused_memory_level"});
+  note("head and loss are computed in pieces", {"cross_entropy_loss_fusion", "cross_entropy_fusion_impl"});
+  note("data comes from data_path", {"mock_data", "tiktoken_pattern"});
   note("times per part of the step are always measured",
        {"wall_clock_breakdown", "comms_logger", "flops_profiler", "memory_profiling", "memory_profiling_path"});
   note("use --dry-run, which prices a configuration in milliseconds", {"autotuning", "autotuning_run"});
   note("metrics.jsonl times the parts of every step; bench step SHAPE --profile times single ops",
        {"profile", "profile_step_start", "profile_step_stop", "profile_step_end", "profile_ranks"});
   note("data is always memory-mapped .bin/.idx and indices are rebuilt in memory",
-       {"data_impl", "mmap_warmup", "num_workers", "data_cache_path", "short_seq_prob", "merge_file"});
+       {"data_impl", "mmap_warmup", "num_workers", "no_mmap_bin_files", "no_create_attention_mask_in_dataloader",
+        "data_cache_path", "short_seq_prob", "merge_file"});
   note("the padded size follows from vocab_size and make_vocab_size_divisible_by", {"padded_vocab_size"});
   note("recomputation is per block, never partitioned, and changes no value",
        {"checkpoint_num_layers", "recompute_num_layers", "recompute_method", "recompute_modules",
@@ -147,10 +152,8 @@ KeyTopic refused_keys() {
          {"rope_scaling", "rotary_scaling_factor", "rotary_seq_len_interpolation_factor", "rotary_interleaved",
           "rotary_save_freqs_buffer"},
          {"1", "1.0"});
-  refuse("context parallelism is not supported in this version",
-         {"context_parallel_size", "cp_comm_type", "hierarchical_context_parallel_sizes", "ulysses_parallel_size",
-          "ds_sequence_parallel_size"},
-         {"1"});
+  refuse("say context_parallel_size",
+         {"hierarchical_context_parallel_sizes", "ulysses_parallel_size", "ds_sequence_parallel_size"}, {"1"});
   refuse("norms of queries and keys are not supported", {"use_qk_layernorm", "qk_layernorm"});
   refuse("the two norms of a block are always separate (gpt_j_residual has two)", {"gpt_j_tied"});
   refuse("say sliding_window_width, which does not count the token itself", {"sliding_window", "window_size"});
@@ -188,8 +191,6 @@ KeyTopic refused_keys() {
           "zero_optimization.offload_param", "cpu_offload", "optimizer_cpu_offload"});
   refuse("products in fp8 are fp8_format: hybrid; fp4 is not supported",
          {"fp8", "fp8_recipe", "fp8_hybrid", "fp4", "te_fp8", "fp8_margin"});
-  refuse("say warm-up and decay in updates: lr_warmup_iters, lr_decay_iters", {"lr_warmup_samples", "lr_decay_samples"},
-         {"0"});
   refuse("say lr_decay_iters", {"lr_decay_fraction"});
   refuse("the length of a run is given in updates: say train_iters", {"train_epochs"});
   refuse("the schedule always continues from the configuration and the step of the checkpoint",

@@ -19,6 +19,14 @@ KeyTopic layout_keys() {
           {.aliases = {"pipeline_model_parallel_size"}, .bounds = {0, 65536}, .unit = "stages", .scope = layout}),
       key("model_parallel_size", kIntKey, "1", "Tensor-parallel ranks.",
           {.aliases = {"tensor_model_parallel_size"}, .bounds = {1, 65536}, .unit = "ranks", .scope = layout}),
+      key("context_parallel_size", kIntKey, "1",
+          "Ranks that share every sequence of a micro-batch: each holds the activations of its tokens, and gets keys "
+          "and "
+          "values of the others for attention. To weights and gradients they are data-parallel ranks.",
+          {.bounds = {1, 65536}, .unit = "ranks", .scope = layout}),
+      key("cp_comm_type", kStringKey, "\"all_gather\"",
+          "How context-parallel ranks exchange keys and values: all_gather is Llama 3's way.",
+          {.allowed = {"all_gather"}, .value_aliases = {{"allgather", "all_gather"}}, .scope = layout}),
       key("global_num_gpus", kIntKey, "null",
           "Ranks that the configuration is meant for; --dry-run prices them unless --ranks says otherwise.",
           {.aliases = {"world_size"},

@@ -64,6 +64,10 @@ KeyTopic optimizer_keys() {
       key("train_samples", kIntKey, "null",
           "Megatron: length of the run in sequences; train_iters is this / train_batch_size, rounded down.",
           {.bounds = {1, 1e15}, .unit = "sequences", .status = KeyStatus::kShorthand}),
+      key("lr_decay_samples", kIntKey, "null", "Megatron: lr_decay_iters in sequences.",
+          {.bounds = {1, 1e15}, .unit = "sequences", .status = KeyStatus::kShorthand}),
+      key("lr_warmup_samples", kIntKey, "null", "Megatron: lr_warmup_iters in sequences.",
+          {.bounds = {0, 1e15}, .unit = "sequences", .status = KeyStatus::kShorthand}),
   };
   return t;
 }

@@ -67,7 +67,9 @@ std::string layout_text(const RunConfig& c) {
       if (l.partition != PartitionMethod::kUniform) order += std::string(", cut by ") + name_of(l.partition);
       add(count(l.pipeline, "stage", "stages") + " (" + order + ")");
     }
-    if (l.data > 1) add(std::to_string(l.data) + " data (" + placement_text(l.placement) + ")");
+    if (l.data > l.context || (l.data > 1 && l.context == 1))
+      add(std::to_string(l.data / l.context) + " data (" + placement_text(l.placement) + ")");
+    if (l.context > 1) add(std::to_string(l.context) + " context");
     if (l.tensor > 1) add(std::to_string(l.tensor) + " tensor" + (l.sequence_parallel ? " (sequence parallel)" : ""));
     text += " = " + parts;
   }

@@ -2,8 +2,10 @@
 #include "engine/run/config/load_config.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "engine/base/core/file.h"
+#include "engine/run/config/megatron_args.h"
 #include "engine/run/config/resolver.h"
 
 namespace thinwire {
@@ -20,9 +22,7 @@ std::string stem_of(const std::string& path) {
   return name.empty() ? "run" : name;
 }
 
-ResolvedConfig finish(SettingsReader& reader, const std::string& first_name, const std::vector<std::string>& overrides,
-                      const ConfigOptions& options) {
-  for (const std::string& text : overrides) reader.add_override(text);
+ResolvedConfig finish(SettingsReader& reader, const std::string& first_name, const ConfigOptions& options) {
   ResolvedConfig resolved = resolve(reader, first_name.empty() ? "run" : stem_of(first_name), options);
   if (!reader.problems().empty()) throw ConfigErrors(std::move(reader.problems()));
   return resolved;
@@ -47,6 +47,23 @@ std::vector<std::string> note_lines(const ResolvedConfig& config) {
 ResolvedConfig load_config(const std::vector<std::string>& files, const std::vector<std::string>& overrides,
                            const ConfigOptions& options) {
   SettingsReader reader;
+  std::vector<std::pair<std::string, std::string>> flags;  // override, what messages call it
+  std::vector<MegatronFlag> all;
+  const auto add_flags = [&](const std::string& from, const std::function<std::vector<std::string>()>& words) {
+    try {
+      for (const MegatronFlag& flag : megatron_flags(words())) {
+        all.push_back(flag);
+        flags.emplace_back(flag.override, from + ": " + flag.spelled);
+      }
+    } catch (const Error& e) {
+      reader.add_unreadable(from, e.what());
+    }
+  };
+  for (const std::string& file : options.args_files)
+    add_flags(file, [&] { return shell_words(read_file(file, kMaxConfigBytes)); });
+  const size_t of_files = flags.size();
+  if (!options.megatron_words.empty()) add_flags("command line", [&] { return options.megatron_words; });
+  if (!all.empty() && files.empty()) reader.add_text("Megatron's defaults", megatron_defaults(all));
   for (const std::string& file : files) {
     try {
       reader.add_text(file, read_file(file, kMaxConfigBytes));
@@ -54,14 +71,21 @@ ResolvedConfig load_config(const std::vector<std::string>& files, const std::vec
       reader.add_unreadable(file, e.what());
     }
   }
-  return finish(reader, files.empty() ? "" : files.front(), overrides, options);
+  for (size_t i = 0; i < of_files; ++i) reader.add_override(flags[i].first, flags[i].second);
+  for (const std::string& text : overrides) reader.add_override(text);
+  for (size_t i = of_files; i < flags.size(); ++i) reader.add_override(flags[i].first, flags[i].second);
+  const std::string first = !files.empty()                ? files.front()
+                            : !options.args_files.empty() ? options.args_files.front()
+                                                          : "";
+  return finish(reader, first, options);
 }
 
 ResolvedConfig load_config_text(const std::vector<ConfigSource>& sources, const std::vector<std::string>& overrides,
                                 const ConfigOptions& options) {
   SettingsReader reader;
   for (const ConfigSource& source : sources) reader.add_text(source.name, source.text);
-  return finish(reader, sources.empty() ? "" : sources.front().name, overrides, options);
+  for (const std::string& text : overrides) reader.add_override(text);
+  return finish(reader, sources.empty() ? "" : sources.front().name, options);
 }
 
 }  // namespace thinwire

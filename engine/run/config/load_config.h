@@ -22,6 +22,10 @@ struct ConfigOptions {
   bool dry_run = false;
   bool data_required = false;  // a configuration without data_path / train_data_paths is a violation
   bool allow_faults = false;   // otherwise the key `faults` is a violation
+  // Files with a command line of Megatron-LM each, read behind the configuration files; and such flags themselves, read
+  // behind the overrides. Where there is no configuration file, Megatron's defaults hold.
+  std::vector<std::string> args_files;
+  std::vector<std::string> megatron_words;
 };
 
 // One configuration text with the name that messages show.

@@ -49,6 +49,7 @@ RuleContext Resolver::rule_context() const {
   context.stages = number("pipe_parallel_size", 65536);
   context.layers = number("num_layers", 10000);
   context.tensor = number("model_parallel_size", 1);
+  context.context = number("context_parallel_size", 1);
   context.data = std::max<int64_t>(1, number("global_num_gpus", 1) / (context.stages * context.tensor));
   context.ranks_per_node = ranks_per_node();
   context.train_iters = number("train_iters", 0);

@@ -1,6 +1,7 @@
 // The resolver's topics about the layout: tensor and pipeline cuts, placement, how messages travel, what is traced.
 #include <charconv>
 
+#include "engine/base/core/sequence_cut.h"
 #include "engine/run/config/resolver.h"
 #include "parallel/zero/placement.h"
 
@@ -82,6 +83,15 @@ void Resolver::tensor_cut() {
     note("sequence_parallel", "has no effect on one tensor-parallel rank");
 }
 
+void Resolver::sequence_cut() {
+  if (!known({"context_parallel_size", "seq_length"})) return;
+  const int64_t ranks = integer("context_parallel_size"), length = integer("seq_length");
+  if (SequenceCut{length, 0, static_cast<int>(ranks)}.least() == 0 && ranks > 1)
+    fail({"context_parallel_size", "seq_length"},
+         "cuts sequences of " + str(length) + " tokens into " + str(2 * ranks) +
+             " runs, two for each rank: some would be empty; give at most " + str(std::max<int64_t>(1, length / 2)));
+}
+
 void Resolver::pipeline_cut() {
   if (!known({"pipe_parallel_size"})) return;
   const int64_t stages = integer("pipe_parallel_size");
@@ -120,6 +130,7 @@ void Resolver::layout() {
   if (known({"pipe_parallel_size"}) && integer("pipe_parallel_size") == 0) set("pipe_parallel_size", 1);
   tensor_cut();
   pipeline_cut();
+  sequence_cut();
   if (known({"pipe_partition_costs"})) {
     const nlohmann::json costs = value("pipe_partition_costs");
     if (costs.size() != 3 || costs.at(0).get<double>() <= 0.0)

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "data/split.h"
+#include "engine/base/core/sequence_cut.h"
 #include "engine/run/config/check_value.h"
 #include "engine/run/config/resolver.h"
 
@@ -75,8 +76,11 @@ std::vector<WeightedPrefix> parse_prefixes(const nlohmann::json& value) {
 void Resolver::batch() {
   const char *train = "train_batch_size", *micro = "train_micro_batch_size_per_gpu",
              *accum = "gradient_accumulation_steps";
-  if (broken(train) || broken(micro) || broken(accum) || !known({"pipe_parallel_size", "model_parallel_size"})) return;
-  const int64_t stage_ranks = integer("pipe_parallel_size") * integer("model_parallel_size");
+  if (broken(train) || broken(micro) || broken(accum) ||
+      !known({"pipe_parallel_size", "model_parallel_size", "context_parallel_size"}))
+    return;
+  const int64_t context = integer("context_parallel_size");
+  const int64_t stage_ranks = integer("pipe_parallel_size") * integer("model_parallel_size") * context;
   const bool has_train = given(train) != nullptr, has_micro = given(micro) != nullptr,
              has_accum = given(accum) != nullptr;
 
@@ -91,7 +95,8 @@ void Resolver::batch() {
     if (ranks % stage_ranks != 0) {
       return fail({"pipe_parallel_size", "model_parallel_size"},
                   str(ranks) + " ranks are not a multiple of pipe_parallel_size " + str(integer("pipe_parallel_size")) +
-                      " * model_parallel_size " + str(integer("model_parallel_size")));
+                      " * model_parallel_size " + str(integer("model_parallel_size")) +
+                      (context > 1 ? " * context_parallel_size " + str(context) : ""));
     }
     dp = ranks / stage_ranks;
   } else if (has_train && has_micro && has_accum && integer(train) % (integer(micro) * integer(accum)) == 0) {
@@ -144,7 +149,10 @@ void Resolver::batch() {
 void Resolver::tokens_for_tensor_ranks() {
   const char* micro = "train_micro_batch_size_per_gpu";
   if (!known({"sequence_parallel", "model_parallel_size", "seq_length", micro}) || !flag("sequence_parallel")) return;
-  const int64_t tokens = integer(micro) * integer("seq_length"), t = integer("model_parallel_size");
+  // The shortest part of a sequence that a context-parallel rank has.
+  const int64_t length =
+      SequenceCut{integer("seq_length"), 0, static_cast<int>(integer("context_parallel_size"))}.least();
+  const int64_t tokens = integer(micro) * length, t = integer("model_parallel_size");
   if (tokens < t)
     fail({"sequence_parallel", "model_parallel_size", "seq_length", micro},
          "cuts the " + str(tokens) + " tokens of a micro-batch (train_micro_batch_size_per_gpu * seq_length) over " +
@@ -181,7 +189,8 @@ void Resolver::parse_ramp() {
                                            " the batch never becomes train_batch_size " + str(full));
   }
   const int64_t unit = integer("train_micro_batch_size_per_gpu") *
-                       (integer("global_num_gpus") / (integer("pipe_parallel_size") * integer("model_parallel_size")));
+                       (integer("global_num_gpus") / (integer("pipe_parallel_size") * integer("model_parallel_size") *
+                                                      integer("context_parallel_size")));
   if (start % unit != 0 || step % unit != 0) {
     return fail({"rampup_batch_size"}, "start and increment must be multiples of " + str(unit) +
                                            " (train_micro_batch_size_per_gpu * data-parallel ranks)");
@@ -210,6 +219,18 @@ void Resolver::schedule() {
       set("train_iters", iters);
     } else {
       set("train_iters", 1);  // the batch keys are reported; no second message about this one
+    }
+  }
+  for (const auto& [samples, iters] :
+       {std::pair("lr_decay_samples", "lr_decay_iters"), {"lr_warmup_samples", "lr_warmup_iters"}}) {
+    if (given(samples) == nullptr || broken(iters)) continue;
+    if (given(iters) != nullptr) {
+      fail({samples}, std::string("contradicts ") + iters + ": give one of them");
+    } else if (given("rampup_batch_size") != nullptr) {
+      fail({samples}, std::string("with rampup_batch_size this is no number of updates: give ") + iters);
+    } else if (known({"train_batch_size"})) {
+      set(iters, std::max<int64_t>(iters == std::string("lr_decay_iters") ? 1 : 0,
+                                   given(samples)->value.get<int64_t>() / integer("train_batch_size")));
     }
   }
   if (!known({"train_iters"})) return;

@@ -75,6 +75,7 @@ class Resolver {
 
   void tensor_cut();
   void pipeline_cut();
+  void sequence_cut();
   void trace_range();
   void feed_forward();
   int64_t neox_width(int64_t whole, bool gated, bool by_default);

@@ -22,6 +22,10 @@ bool is_tensor(Site s) {
 bool holds_tensors(Site s) {
   return s == Site::kDpGradient || s == Site::kZeroParameter || s == Site::kOuter;
 }
+bool is_sequence(Site site) {
+  return site == Site::kSequenceForward || site == Site::kSequenceBackward;
+}
+
 std::string str(int64_t n) {
   return std::to_string(n);
 }
@@ -35,7 +39,7 @@ class Check {
     if (rule_.has_sum_codec) {
       if (is_pipeline(site_))
         fail({"sum.codec"}, at() + " is sent from one stage to one other: there is no sum on its way back");
-      else if (site_ == Site::kZeroParameter || site_ == Site::kSequence)
+      else if (site_ == Site::kZeroParameter || is_sequence(site_))
         fail({"sum.codec"}, at() + " carries no sums: everything is coded once, where it comes from");
       else
         sums();
@@ -94,7 +98,7 @@ class Check {
       fail({p + "residual", p + "codec"}, "residual " + kind + " " + why);
       return false;
     };
-    if (is_tensor(site_) || site_ == Site::kSequence)
+    if (is_tensor(site_) || is_sequence(site_))
       return refuse("cannot be at " + at() +
                     ": what a layer sends must come out the same when it is computed again (recompute), and a residual "
                     "moves on; say none");
@@ -123,7 +127,7 @@ class Check {
   void codec_at_site(const CodecSpec& c, const ResidualSpec& r, const std::string& p) {
     const std::string& name = c.codec;
     const bool stochastic = name == "block_int" && c.text("rounding") == "stochastic";
-    if (name == "low_rank" && (is_tensor(site_) || site_ == Site::kZeroParameter || site_ == Site::kSequence))
+    if (name == "low_rank" && (is_tensor(site_) || site_ == Site::kZeroParameter || is_sequence(site_)))
       fail({p + "codec"}, "low_rank cannot be at " + at() +
                               (site_ == Site::kZeroParameter
                                    ? ": weights, and their differences, are of full rank"
@@ -134,7 +138,7 @@ class Check {
       fail({p + "codec"},
            "sketch cannot be at " + at() +
                ": it adds up sparse contributions of several ranks, which only gradients are; block_int can");
-    if ((name == "random_k" || stochastic) && (site_ == Site::kTpForward || site_ == Site::kSequence))
+    if ((name == "random_k" || stochastic) && (site_ == Site::kTpForward || site_ == Site::kSequenceForward))
       fail({p + (name == "random_k" ? "codec" : "rounding")},
            (name == "random_k" ? name : "rounding stochastic") + " cannot be at " + at() +
                ": what a layer sends must come out the same when it is computed or gathered again (recompute, sequence "
@@ -212,7 +216,7 @@ class Check {
              "epilogue means gradients sent by stages that have no forward left, so there are none "
              "at pp.forward; say critical or all");
     }
-    if (is_pipeline(site_) || site_ == Site::kSequence) {
+    if (is_pipeline(site_) || is_sequence(site_)) {
       const std::string what = is_pipeline(site_) ? "messages between stages are activations of no one tensor"
                                                   : "messages of attention belong to no tensor";
       if (!s.tensor_classes.empty()) fail({"select.tensor_classes"}, what + "; leave it out");
@@ -270,11 +274,11 @@ class Check {
                       " adds up its payloads by plain reductions (communication.all_reduce says "
                       "how); leave algorithm out");
     if (a == RuleAlgorithm::kRing) {
-      if (site_ == Site::kZeroParameter || site_ == Site::kSequence)
+      if (site_ == Site::kZeroParameter || is_sequence(site_))
         fail({"algorithm"}, "ring codes partial sums again at every hop; " + at() + " carries no sums");
       return;
     }
-    if (site_ == Site::kSequence)
+    if (is_sequence(site_))
       return fail({"algorithm"}, "two_level is for sums and gathers; sequence exchanges pieces one to one");
     if (context_.ranks_per_node == 0)
       return fail({"algorithm"},
@@ -310,7 +314,8 @@ std::string absent(Site site, const RuleContext& context) {
     return "there is one data-parallel rank";
   if (site == Site::kEmbedding && context.stages == 1)
     return "there is one pipeline stage, so the embedding's gradient is dp.gradient's";
-  if (site == Site::kSequence || site == Site::kOuter) return "nothing is sent there in this version";
+  if (is_sequence(site) && context.context == 1) return "there is one context-parallel rank";
+  if (site == Site::kOuter) return "nothing is sent there in this version";
   return "";
 }
 

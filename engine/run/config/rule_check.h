@@ -12,7 +12,7 @@ namespace thinwire {
 
 // What the sense of a rule depends on.
 struct RuleContext {
-  int64_t stages = 1, layers = 1, data = 1, tensor = 1;
+  int64_t stages = 1, layers = 1, data = 1, tensor = 1, context = 1;
   int64_t ranks_per_node = 0;   // 0: unknown
   int64_t data_on_node = 0;     // ranks of a data-parallel group on each of its nodes; 0: unknown or uneven
   bool weights_persist = true;  // each rank keeps whole weights between steps: they are not sharded

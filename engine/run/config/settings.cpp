@@ -69,13 +69,13 @@ ConfigErrors::ConfigErrors(std::vector<ConfigProblem> problems, int)
 
 struct SettingsReader::Source {
   int order = 0;
-  std::string name;  // file name, or the whole override
+  std::string name;  // file name, or what messages call the override
   bool override = false;
   std::string raw_value;  // of an override
   Settings settings;
 
   Place place(TextPosition at) const {
-    if (override) return {order, {1, 1}, "command line: " + name};
+    if (override) return {order, {1, 1}, name};
     return {order, at, name + ":" + std::to_string(at.line) + ":" + std::to_string(at.column)};
   }
 };
@@ -164,10 +164,10 @@ void SettingsReader::add_unreadable(const std::string& name, const std::string& 
   broken_.insert("*");
 }
 
-void SettingsReader::add_override(const std::string& text) {
+void SettingsReader::add_override(const std::string& text, const std::string& shown) {
   Source source;
   source.order = sources_++;
-  source.name = text.size() > 200 ? text.substr(0, 197) + "..." : text;
+  source.name = shown.empty() ? "command line: " + (text.size() > 200 ? text.substr(0, 197) + "..." : text) : shown;
   source.override = true;
   if (source.order == 0) first_place_ = {0, {1, 1}, "command line"};
   const size_t equals = text.find('=');
@@ -202,6 +202,13 @@ void SettingsReader::read_object(const JsonTree& object, const std::string& pref
 void SettingsReader::read_entry(const std::string& path, const std::string& spelled, const Place& key_place,
                                 const JsonTree& value, Source& source) {
   const KeyTable& table = key_table();
+  // Older files, and whoever means both ways.
+  const std::string both = "compression.sequence", rest = path.substr(std::min(path.size(), both.size()));
+  if (path.rfind(both, 0) == 0 && (rest.empty() || rest[0] == '.') && !table.is_section(path) &&
+      table.find(path) == nullptr) {
+    for (const char* way : {".forward", ".backward"}) read_entry(both + way + rest, spelled, key_place, value, source);
+    return;
+  }
   if (const KeySpec* key = table.find(path)) return read_value(*key, spelled, key_place, value, source);
   if (!table.is_section(path)) return unknown_key(path, spelled, key_place);
   if (value.kind == JsonTree::Kind::kObject) return read_object(value, path, source);
@@ -271,7 +278,7 @@ std::vector<WrittenRule> SettingsReader::read_rules(const JsonTree& list, const 
 std::vector<std::string> SettingsReader::read_sites(const JsonTree& value, const std::string& spelled,
                                                     const Source& source) {
   KeySpec site{.name = "site", .types = kStringKey, .allowed = compression_sites()};
-  site.allowed.push_back("all");
+  for (const char* several : {"all", "sequence"}) site.allowed.push_back(several);
   std::set<std::string> named;
   const std::vector<JsonTree> one = {value};
   for (const JsonTree& item : value.kind == JsonTree::Kind::kList ? value.items : one) {
@@ -283,7 +290,8 @@ std::vector<std::string> SettingsReader::read_sites(const JsonTree& value, const
   }
   std::vector<std::string> sites;
   for (const std::string& s : compression_sites())
-    if (named.contains(s) || named.contains("all")) sites.push_back(s);
+    if (named.contains(s) || named.contains("all") || (s.rfind("sequence.", 0) == 0 && named.contains("sequence")))
+      sites.push_back(s);
   return sites;
 }
 

@@ -78,8 +78,8 @@ class SettingsReader {
   void add_preset(const std::string& name, const std::string& text);
   // A file that is not there: one more problem.
   void add_unreadable(const std::string& name, const std::string& reason);
-  // `key.sub=value`: JSON where it parses, else a string.
-  void add_override(const std::string& text);
+  // `key.sub=value`: JSON where it parses, else a string. shown: what messages call it; empty: the text itself.
+  void add_override(const std::string& text, const std::string& shown = "");
 
   const Settings& settings() const { return merged_; }
   const std::vector<ConfigNote>& notes() const { return notes_; }

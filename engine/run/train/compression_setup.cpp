@@ -36,7 +36,7 @@ namespace {
 // Calls visit(compression) for every rule of this layout that codes.
 template <typename Visit>
 void each_compression(const RunConfig& config, const MeshShape& mesh, const Visit& visit) {
-  const RuleContext context{.stages = mesh.pipeline, .data = mesh.data, .tensor = mesh.tensor};
+  const RuleContext context{.stages = mesh.pipeline, .data = mesh.data, .tensor = mesh.tensor, .context = mesh.context};
   for (const auto& [site, rules] : config.compression.rules) {
     if (!absent(site, context).empty()) continue;
     for (const SiteRule& rule : rules)
@@ -108,7 +108,7 @@ void select_unit_messages(const RunConfig& config, const RankLayout& layout, con
   }
 }
 
-void use_tp_rules(const RunConfig& config, const RankLayout& layout, TpActivation& tp) {
+void use_layer_rules(const RunConfig& config, const RankLayout& layout, Ports& ports) {
   const int layers = static_cast<int>(layout.shard.whole.layers);
   const auto rules = [&](Site site) {
     std::vector<int> of_units;
@@ -116,7 +116,8 @@ void use_tp_rules(const RunConfig& config, const RankLayout& layout, TpActivatio
       of_units.push_back(rule_of_unit(config.compression.at(site), layout.at.pipeline, u, layers));
     return of_units;
   };
-  tp.use_rules(rules(Site::kTpForward), rules(Site::kTpBackward));
+  ports.tp.use_rules(rules(Site::kTpForward), rules(Site::kTpBackward));
+  ports.sequence.use_rules(rules(Site::kSequenceForward), rules(Site::kSequenceBackward));
 }
 
 namespace {

@@ -26,7 +26,8 @@ int64_t steps_of_warm_up(const RunConfig& config, const MeshShape& mesh);
 // Splits the units' gradients by the rules that they fall under, and says which rule the units' weights fall under.
 void select_unit_messages(const RunConfig& config, const RankLayout& layout, const ParamStore& store,
                           std::vector<UnitMemory>& units);
-void use_tp_rules(const RunConfig& config, const RankLayout& layout, TpActivation& tp);
+// Tells the sites inside of layers which rules their units fall under.
+void use_layer_rules(const RunConfig& config, const RankLayout& layout, Ports& ports);
 // Makes the states of all messages that keep any, so that a checkpoint can fill them.
 void prepare_states(const RunConfig& config, const RankLayout& layout, const BatchShape& shape,
                     const std::vector<UnitMemory>& units, Ports& ports);

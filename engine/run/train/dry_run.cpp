@@ -108,7 +108,9 @@ void print_sites(Text& out, const RunConfig& c, const std::vector<StagePrice>& s
       exact = exact && price.exact;
       operations = std::max(operations, price.operations);
     }
-    if (most == 0 && (static_cast<Site>(s) == Site::kSequence || static_cast<Site>(s) == Site::kOuter)) continue;
+    const auto site = static_cast<Site>(s);
+    const bool rare = site == Site::kSequenceForward || site == Site::kSequenceBackward || site == Site::kOuter;
+    if (most == 0 && rare) continue;
     std::string line = std::to_string(most) + " bytes";
     if (least != most) line = std::to_string(least) + " to " + line;
     line += " in " + std::to_string(operations) + (operations == 1 ? " operation" : " operations");
@@ -235,8 +237,9 @@ std::string dry_run_text(const RunConfig& config) {
   const ModelConfig& m = c.model;
   const ParamList params = list_parameters(m);
   const int64_t ranks = c.layout.pipeline * c.layout.tensor * c.layout.data;
-  out.line("ranks: %lld = pipeline %lld x data %lld x tensor %lld, device %s", ll(ranks), ll(c.layout.pipeline),
-           ll(c.layout.data), ll(c.layout.tensor), c.device.c_str());
+  const std::string context = c.layout.context > 1 ? " x context " + std::to_string(c.layout.context) : std::string();
+  out.line("ranks: %lld = pipeline %lld x data %lld%s x tensor %lld, device %s", ll(ranks), ll(c.layout.pipeline),
+           ll(c.layout.data / c.layout.context), context.c_str(), ll(c.layout.tensor), c.device.c_str());
   const bool gathers = c.layout.data > 1 && c.layout.placement.weights != Level::kReplicated;
   if (gathers) {
     const int ranks_here = static_cast<int>(c.layout.ranks_per_node > 0 ? c.layout.ranks_per_node : ranks);

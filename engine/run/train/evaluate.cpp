@@ -31,7 +31,7 @@ Evaluation evaluate(Replica& r, const SampleStream& stream, Split split, int64_t
   const auto start = std::chrono::steady_clock::now();
   const DataConfig& data = r.config().data;
   const RankLayout& layout = r.layout();
-  BatchLoader loader(stream, eval_plan(data, split, first, iters, layout.at.data, layout.mesh.data));
+  BatchLoader loader(stream, eval_plan(data, split, first, iters, layout.data_rank(), layout.data_size()));
   Evaluation result;
   const double zero[kSumCount] = {};
   r.write(r.buffers().sums, zero, sizeof zero);
@@ -43,7 +43,7 @@ Evaluation evaluate(Replica& r, const SampleStream& stream, Split split, int64_t
     while (std::optional<Batch> batch = loader.next()) {
       r.traffic().begin(uses);
       run_micro_batch(r, *batch, leaving);
-      result.tokens += batch->rows * data.seq_length * layout.mesh.data;
+      result.tokens += batch->rows * data.seq_length * layout.data_size();
       ++batches;
       counted += counted_tokens(*batch);
     }
@@ -59,10 +59,11 @@ Evaluation evaluate(Replica& r, const SampleStream& stream, Split split, int64_t
   r.exec().state->check_faults(r.stream());
   result.traffic.read_totals(sums);
   if (r.counts_tokens())
-    result.loss =
-        sums[kSumNorm] > 0.0 ? sums[kSumLoss] * (layout.mesh.tensor * layout.mesh.pipeline) / sums[kSumNorm] : 0.0;
+    result.loss = sums[kSumNorm] > 0.0
+                      ? sums[kSumLoss] * static_cast<double>(layout.copies() * layout.mesh.context) / sums[kSumNorm]
+                      : 0.0;
   else
-    result.loss = sums[kSumLoss] / static_cast<double>(batches * layout.mesh.data);
+    result.loss = sums[kSumLoss] / static_cast<double>(batches * layout.data_size());
   result.perplexity = std::exp(result.loss);
   result.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return result;

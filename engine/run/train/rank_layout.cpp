@@ -39,7 +39,7 @@ std::vector<LayerRange> split_layers(const RunConfig& config, int parts) {
 
 MeshShape mesh_shape(const RunConfig& config) {
   return {static_cast<int>(config.layout.pipeline), static_cast<int>(config.layout.data),
-          static_cast<int>(config.layout.tensor)};
+          static_cast<int>(config.layout.tensor), static_cast<int>(config.layout.context)};
 }
 
 RankLayout layout_of(const RunConfig& config, int rank, std::vector<int> nodes) {
@@ -66,6 +66,7 @@ RankLayout layout_of(const RunConfig& config, int rank, std::vector<int> nodes) 
   layout.shard.whole = config.model;
   layout.shard.tensor_rank = layout.at.tensor;
   layout.shard.tensor_size = layout.mesh.tensor;
+  layout.shard.cut = {config.data.seq_length, layout.at.data % layout.mesh.context, layout.mesh.context};
   layout.shard.sequence_parallel = l.sequence_parallel && layout.mesh.tensor > 1;
   for (int chunk = 0; chunk < chunks; ++chunk)
     layout.shard.chunks.push_back(ranges[static_cast<size_t>(chunk * stages + layout.at.pipeline)]);

@@ -22,6 +22,11 @@ struct RankLayout {
   std::vector<int> nodes;  // per world rank
 
   bool one_rank() const { return mesh.ranks() == 1; }
+  // Who has which samples: context-parallel ranks have the same.
+  int64_t data_rank() const { return at.data / mesh.context; }
+  int64_t data_size() const { return mesh.data / mesh.context; }
+  // How many ranks have a token of a micro-batch.
+  int64_t copies() const { return static_cast<int64_t>(mesh.tensor) * mesh.pipeline; }
 };
 
 MeshShape mesh_shape(const RunConfig& config);

@@ -250,10 +250,13 @@ class Subject {
           r.read(wide, rows.data());
           for (int64_t i = 0; i < chunk.rows(); ++i)
             kept.insert(kept.end(), rows.begin() + i * chunk.cols(), rows.begin() + i * chunk.cols() + used);
-          append_part(parts,
-                      {"logits", dump_.batch * dump_.length, m.vocab, first_row(micro) * dump_.length + first,
-                       chunk.rows(), columns.first, used, 0, View{}},
-                      kept);
+          for (const auto& [row, at, count] : whole_rows(first, chunk.rows())) {
+            const auto from = kept.begin() + row * used;
+            append_part(parts,
+                        {"logits", dump_.batch * dump_.length, m.vocab, first_row(micro) * dump_.length + at, count,
+                         columns.first, used, 0, View{}},
+                        {from, from + count * used});
+          }
         });
       });
     }
@@ -266,7 +269,23 @@ class Subject {
  private:
   int64_t first_row(int64_t micro) const {
     const RankLayout& layout = replica_.layout();
-    return (micro * layout.mesh.data + layout.at.data) * replica_.config().data.micro_batch;
+    return (micro * layout.data_size() + layout.data_rank()) * replica_.config().data.micro_batch;
+  }
+
+  struct Rows {
+    int64_t row, at, count;  // of the `first` ones, the token of the micro-batch, and how many
+  };
+  // Where rows [first, first + count) of this rank lie in whole sequences.
+  std::vector<Rows> whole_rows(int64_t first, int64_t count) const {
+    const SequenceCut& cut = replica_.layout().shard.cut;
+    if (cut.whole()) return {{0, first, count}};
+    std::vector<Rows> rows;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t sample = (first + i) / cut.count(), row = (first + i) % cut.count();
+      const SequenceCut::Run run = row < cut.front().count ? cut.front() : cut.back();
+      rows.push_back({i, sample * cut.length + run.first + row - run.row, 1});
+    }
+    return rows;
   }
 
   const Dump& dump_;

@@ -73,14 +73,14 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
       exec_(std::make_unique<Exec>(make_exec(*ops, *device, *stream_, resolve_threads(config)))),
       arena_(device),
       ports_(ports_of(config_, layout, mesh)),
-      shape_{config.data.micro_batch, config.data.seq_length},
+      shape_{config.data.micro_batch, layout.shard.cut.count()},
       store_(layout.shard, layout.where, arena_, training),
       optimizer_(training ? make_optimizer(config_, store_, arena_) : nullptr),
       momentum_(training && config.compression.sends_momentum
                     ? std::make_unique<MomentumSender>(config_, store_, *optimizer_)
                     : nullptr),
-      rotary_(make_rotary_tables(config.model, std::max(config.model.max_positions, shape_.length), arena_, device,
-                                 stream_.get())),
+      rotary_(make_rotary_tables(config.model, std::max(config.model.max_positions, config.data.seq_length), arena_,
+                                 device, stream_.get())),
       scratch_(take_stage_scratch(layout.shard, shape_, training, arena_)) {
   exec_->deterministic = config_.deterministic;
   int64_t largest_partial = 0;
@@ -95,7 +95,7 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
   const bool coded = !config_.compression.rules.empty() && mesh_ != nullptr;
   if (coded) {
     select_unit_messages(config_, layout_, store_, units);
-    use_tp_rules(config_, layout_, ports_.tp);
+    use_layer_rules(config_, layout_, ports_);
   }
   if (coded && training) {
     prepare_states(config_, layout_, shape_, units, ports_);
@@ -139,7 +139,8 @@ void Replica::take_micro_buffers(const std::vector<int>& slots) {
       b.targets = arena_.take(MemoryCategory::kData, DType::i32, {n});
       b.row_weight = arena_.take(MemoryCategory::kData, DType::f32, {n});
       if (config_.data.documents.reset_attention) b.first_keys = arena_.take(MemoryCategory::kData, DType::i32, {n});
-      if (config_.data.documents.reset_positions) b.positions = arena_.take(MemoryCategory::kData, DType::i32, {n});
+      if (config_.data.documents.reset_positions || !layout_.shard.cut.whole())
+        b.positions = arena_.take(MemoryCategory::kData, DType::i32, {n});
       b.sample_ids = arena_.take(MemoryCategory::kData, DType::i64, {shape_.batch});
       chunk.push_back(b);
     }
@@ -150,22 +151,42 @@ void Replica::take_micro_buffers(const std::vector<int>& slots) {
 MicroBatch Replica::upload(const Batch& batch, double tokens, bool training, int chunk, int slot) {
   TW_CHECK(batch.rows == shape_.batch, "micro-batch of ", batch.rows, " rows");
   const MicroBuffers& b = micro_.at(static_cast<size_t>(chunk)).at(static_cast<size_t>(slot));
+  const SequenceCut& cut = layout_.shard.cut;
+  // This rank's tokens of per-token values of whole sequences.
+  const auto write_tokens = [&]<typename T>(const std::vector<T>& values, View to) {
+    if (values.empty()) return View{};
+    const std::vector<T>* mine = &values;
+    std::vector<T> part;
+    if (!cut.whole()) {
+      for (int64_t row = 0; row < batch.rows; ++row)
+        for (const SequenceCut::Run& run : {cut.front(), cut.back()}) {
+          const auto from = values.begin() + (row * cut.length + run.first);
+          part.insert(part.end(), from, from + run.count);
+        }
+      mine = &part;
+    }
+    write(to, mine->data(), mine->size() * sizeof(T));
+    return to;
+  };
   std::vector<float> weight(batch.loss_mask);
   const double share = tokens > 0.0 ? 1.0 / tokens : 0.0;
   for (float& w : weight) w = static_cast<float>(w * share);
-  write(b.tokens, batch.inputs.data(), batch.inputs.size() * sizeof(int32_t));
-  write(b.targets, batch.targets.data(), batch.targets.size() * sizeof(int32_t));
-  write(b.row_weight, weight.data(), weight.size() * sizeof(float));
-  write(b.sample_ids, batch.sample_ids.data(), batch.sample_ids.size() * sizeof(int64_t));
   MicroBatch micro;
   micro.tokens = b.tokens;
-  const auto write_tokens = [&](const std::vector<int32_t>& values, View to) {
-    if (values.empty()) return View{};
-    write(to, values.data(), values.size() * sizeof(int32_t));
-    return to;
-  };
+  write_tokens(batch.inputs, b.tokens);
+  write_tokens(batch.targets, b.targets);
+  write_tokens(weight, b.row_weight);
+  write(b.sample_ids, batch.sample_ids.data(), batch.sample_ids.size() * sizeof(int64_t));
   micro.first_keys = write_tokens(batch.first_keys, b.first_keys);
-  micro.positions = write_tokens(batch.positions, b.positions);
+  if (batch.positions.empty() && !cut.whole()) {
+    std::vector<int32_t> positions(batch.inputs.size());
+    for (size_t n = 0; n < positions.size(); ++n)
+      positions[n] = static_cast<int32_t>(n % static_cast<size_t>(cut.length));
+    write_tokens(positions, b.positions);
+    micro.positions = b.positions;
+  } else {
+    micro.positions = write_tokens(batch.positions, b.positions);
+  }
   micro.sample_ids = static_cast<const int64_t*>(b.sample_ids.data);
   micro.loss = {b.targets, b.row_weight, training ? buffers_.dlogits_scale : View{},
                 buffers_.sums.element_range(kSumLoss, 1)};

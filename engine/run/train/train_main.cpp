@@ -25,6 +25,7 @@ using namespace thinwire;
 struct Options {
   std::vector<std::string> configs;
   std::vector<std::string> overrides;
+  std::vector<std::string> args_files, megatron_words;
   bool dry_run = false, print_config = false, print_schedule = false, allow_faults = false;
   int64_t ranks = 0, print_samples = -1;
   std::string format = "text";
@@ -37,6 +38,7 @@ ResolvedConfig load(const Options& o, int64_t ranks, int64_t ranks_per_node, int
   options.ranks = ranks;
   options.data_required = !o.dry_run && !o.print_schedule && !o.print_config;
   options.allow_faults = o.allow_faults;
+  options.args_files = o.args_files, options.megatron_words = o.megatron_words;
   ResolvedConfig config = load_config(o.configs, o.overrides, options);
   for (int i = 0; i < argc; ++i) config.run.command_line += (i > 0 ? " " : "") + std::string(argv[i]);
   return config;
@@ -82,8 +84,33 @@ int print(const Options& o, const ResolvedConfig& config) {
   return 0;
 }
 
+// Takes flags that are keys (`--num-layers 12 --bf16`) out of the words, with the values behind them; an override
+// (key=value) ends a flag's values.
+std::vector<std::string> take_key_flags(std::vector<char*>& words) {
+  const auto names_key = [](const std::string& name) {
+    const std::string key = normalised_key(name.substr(0, name.find('=')));
+    return key_table().find(key) != nullptr || key_table().is_section(key);
+  };
+  std::vector<std::string> taken;
+  std::vector<char*> left;
+  bool inside = false;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string word = words[i];
+    if (i > 0 && word.compare(0, 2, "--") == 0)
+      inside = names_key(word.substr(2));
+    else if (word.find('=') != std::string::npos && names_key(word))
+      inside = false;
+    if (inside)
+      taken.push_back(word);
+    else
+      left.push_back(words[i]);
+  }
+  words = left;
+  return taken;
+}
+
 int run(const Options& o, int argc, char** argv) {
-  if (o.configs.empty() && o.overrides.empty()) {
+  if (o.configs.empty() && o.overrides.empty() && o.args_files.empty() && o.megatron_words.empty()) {
     throw_usage("train: no configuration; use train --config configs/quickstart.json (train --help lists everything)");
   }
   const bool trains = !o.dry_run && !o.print_config && !o.print_schedule && o.print_samples < 0;
@@ -123,6 +150,9 @@ int main(int argc, char** argv) {
     add_version(app, "train", [] { return cpu_ops().isa(); });
     app.add_option("--config", o.configs, "configuration file; may be given several times, later ones win")
         ->allow_extra_args(false);
+    app.add_option("--args-file", o.args_files,
+                   "file with a command line of Megatron-LM (--num-layers 12 ...); such flags may also be given here")
+        ->allow_extra_args(false);
     app.add_flag("--dry-run", o.dry_run, "print parameters, memory, FLOPs and bytes, or every violation, and exit");
     app.add_flag("--print-config", o.print_config,
                  "print every key with its final value, as config.resolved.json, and exit");
@@ -134,7 +164,9 @@ int main(int argc, char** argv) {
     app.add_option("--format", o.format, "of --print-schedule: text or svg")->check(CLI::IsMember({"text", "svg"}));
     app.add_flag("--allow-faults", o.allow_faults, "permit the key `faults`, which injects failures for tests");
     app.add_option("overrides", o.overrides, "key.sub=value, as JSON or text");
-    if (const auto code = parse_command_line(app, "train", argc, argv)) return *code;
+    std::vector<char*> words(argv, argv + argc);
+    o.megatron_words = take_key_flags(words);
+    if (const auto code = parse_command_line(app, "train", static_cast<int>(words.size()), words.data())) return *code;
     if (help) {
       std::fputs(app.help().c_str(), stdout);
       std::fputs(help_text().c_str(), stdout);

@@ -112,11 +112,11 @@ void TrainStep::execute(const PlanNode& node, int micro_batches, const std::func
 void TrainStep::read_batches(int last, const std::function<Batch()>& next_micro, TrainProgress& progress,
                              StepTimer& timer) {
   const auto t = timer.measure(StepPart::kData);
-  const int64_t dp = replica_.layout().mesh.data;
+  const int64_t dp = replica_.layout().data_size();
   for (; batches_read_ <= last; ++batches_read_) {
     batches_[batches_read_] = next_micro();
     progress.consumed_samples += batches_[batches_read_].rows * dp;
-    progress.consumed_tokens += batches_[batches_read_].rows * replica_.shape().length * dp;
+    progress.consumed_tokens += batches_[batches_read_].rows * replica_.config().data.seq_length * dp;
   }
 }
 
@@ -131,14 +131,14 @@ void TrainStep::count_tokens(int micro_batches, const std::function<Batch()>& ne
   r.write(total, &step_tokens_, sizeof step_tokens_);
   r.ports().control.sum(total, r.stream()).wait(r.stream());
   r.read(total, &step_tokens_);
-  step_tokens_ /= r.layout().mesh.tensor * r.layout().mesh.pipeline;  // which have the same tokens
+  step_tokens_ /= static_cast<double>(r.layout().copies() * r.layout().mesh.context);  // batches are whole sequences
 }
 
 void TrainStep::forward(const PlanNode& node, int micro_batches, const std::function<Batch()>& next_micro,
                         TrainProgress& progress, StepTimer& timer) {
   Replica& r = replica_;
   Stage& stage = r.stage(node.chunk);
-  const int64_t dp = r.layout().mesh.data;
+  const int64_t dp = r.layout().data_size();
   read_batches(node.micro, next_micro, progress, timer);
   const auto t = timer.measure(StepPart::kForward);
   Mail& m = mail(node.chunk, node.slot);

@@ -147,7 +147,7 @@ class Trainer {
     open_trace();
     const RankLayout& layout = replica_->layout();
     loader_ = std::make_unique<BatchLoader>(
-        stream_, train_plan(run_.data, progress_.consumed_samples, layout.at.data, layout.mesh.data));
+        stream_, train_plan(run_.data, progress_.consumed_samples, layout.data_rank(), layout.data_size()));
     while (progress_.step < run_.train_iters) {
       if (const char* why = wants_to_stop()) return why;
       take_step();

@@ -1,0 +1,109 @@
+// Takes command lines of Megatron-LM apart, with the shell's own rules for words.
+#include "engine/run/config/megatron_args.h"
+
+#include <wordexp.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "engine/base/core/error.h"
+#include "engine/run/config/json_text.h"
+#include "engine/run/config/key_table.h"
+
+namespace thinwire {
+namespace {
+
+bool is_flag(const std::string& word) {
+  return word.size() > 2 && word.compare(0, 2, "--") == 0;
+}
+
+// As JSON where it is a number, a boolean or a list, else as a string.
+nlohmann::json value_of(const std::string& word) {
+  const JsonText parsed = parse_json_text(word);
+  if (parsed.problems.empty() && parsed.root.kind != JsonTree::Kind::kNull) return to_json(parsed.root);
+  // Megatron's argparse takes what Python's float() does: "1." and ".001".
+  char* end = nullptr;
+  const double number = std::strtod(word.c_str(), &end);
+  const bool digits = !word.empty() && word.find_first_not_of("0123456789.eE+-") == std::string::npos;
+  if (digits && end == word.c_str() + word.size()) return number;
+  return word;
+}
+
+}  // namespace
+
+std::vector<std::string> shell_words(const std::string& text) {
+  std::string line, all;
+  for (std::istringstream lines(text); std::getline(lines, line);) {
+    const size_t first = line.find_first_not_of(" \t\r");
+    if (first == std::string::npos || line[first] == '#') continue;
+    if (line.back() == '\\') line.pop_back();
+    all += line + " ";
+  }
+  std::replace(all.begin(), all.end(), '\r', ' ');
+  if (all.find('$') != std::string::npos)
+    throw_bad_config("holds a shell variable ($): write its value; the file is read, not run");
+  wordexp_t expanded{};
+  const int code = wordexp(all.c_str(), &expanded, WRDE_NOCMD | WRDE_UNDEF);
+  if (code != 0) {
+    if (code == WRDE_NOSPACE) wordfree(&expanded);
+    throw_bad_config(code == WRDE_SYNTAX
+                         ? "a quote is not closed"
+                         : "holds a command or one of the characters | & ; < > ( ) { } outside of quotes: give words "
+                           "only, such as --num-layers 12");
+  }
+  std::vector<std::string> words(expanded.we_wordv, expanded.we_wordv + expanded.we_wordc);
+  wordfree(&expanded);
+  return words;
+}
+
+std::vector<MegatronFlag> megatron_flags(const std::vector<std::string>& words) {
+  std::vector<MegatronFlag> flags;
+  for (size_t i = 0; i < words.size();) {
+    std::string flag = words[i];
+    if (!is_flag(flag)) throw_bad_config("\"" + flag + "\" belongs to no flag: a flag begins with --");
+    std::vector<std::string> values;
+    if (const size_t equals = flag.find('='); equals != std::string::npos) {
+      values.push_back(flag.substr(equals + 1));
+      flag.resize(equals);
+    }
+    for (++i; i < words.size() && !is_flag(words[i]); ++i) values.push_back(words[i]);
+    nlohmann::json value = true;
+    if (values.size() == 1) value = value_of(values.front());
+    if (values.size() > 1) {
+      value = nlohmann::json::array();
+      for (const std::string& v : values) value.push_back(value_of(v));
+    }
+    const std::string key = normalised_key(flag.substr(2));
+    // Of one text its own spelling goes on, so that a path that looks like a number stays a path.
+    const std::string text = values.size() == 1 && value.is_string() ? values.front() : value.dump();
+    flags.push_back({flag, key + "=" + text});
+  }
+  return flags;
+}
+
+std::string megatron_defaults(const std::vector<MegatronFlag>& flags) {
+  nlohmann::json defaults = {{"hidden_dropout", 0.1},
+                             {"attention_dropout", 0.1},
+                             {"weight_decay", 0.01},
+                             {"norm_epsilon", 1e-5},
+                             {"lr_warmup_iters", 0},
+                             {"log_interval", 100},
+                             {"initial_loss_scale", 4294967296.0},
+                             {"lr_warmup_convention", "megatron"}};
+  int64_t tensor = 1;
+  bool swiglu = false, warms_up = false, pads = false;
+  for (const MegatronFlag& f : flags) {
+    swiglu = swiglu || f.override == "swiglu=true";
+    warms_up = warms_up || f.override.rfind("lr_warmup_", 0) == 0;
+    pads = pads || f.override.rfind("make_vocab_size_divisible_by=", 0) == 0;
+    if (f.override.rfind("tensor_model_parallel_size=", 0) == 0)
+      tensor = std::max<int64_t>(1, std::atoll(f.override.c_str() + f.override.find('=') + 1));
+  }
+  if (!swiglu) defaults["bias_gelu_fusion"] = true;
+  if (warms_up) defaults.erase("lr_warmup_iters");
+  if (!pads) defaults["make_vocab_size_divisible_by"] = 128 * tensor;
+  return defaults.dump();
+}
+
+}  // namespace thinwire

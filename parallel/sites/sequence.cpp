@@ -1,0 +1,44 @@
+// Gathers and sums of keys and values, as collectives on the two channels.
+#include "parallel/sites/sequence.h"
+
+#include "engine/base/core/check.h"
+
+namespace thinwire {
+
+SequenceExchange::SequenceExchange(Channel forward, Channel backward)
+    : forward_(std::move(forward)), backward_(std::move(backward)), bounds_(static_cast<size_t>(forward_.size()) + 1) {}
+
+std::span<const int64_t> SequenceExchange::bounds(View part, const SequenceCut& cut) {
+  TW_CHECK(cut.size == size() && cut.rank == rank(), "rank ", cut.rank, " of ", cut.size, " in a group of ", size());
+  const int64_t own = cut.count(), samples = own > 0 ? part.rows() / own : 0;
+  TW_CHECK(samples * own == part.rows(), part.rows(), " rows of samples with ", own);
+  for (int r = 0; r < size(); ++r) {
+    const auto i = static_cast<size_t>(r);
+    bounds_[i + 1] = bounds_[i] + samples * cut.of(r).count() * part.cols();
+  }
+  return bounds_;
+}
+
+MessageKey SequenceExchange::key(const std::vector<int>& rules, int unit) {
+  MessageKey key;
+  key.slot = static_cast<uint32_t>(unit);
+  if (!rules.empty()) key.rule = rules.at(static_cast<size_t>(unit));
+  return key;
+}
+
+Ticket SequenceExchange::gather(View part, View all, const SequenceCut& cut, int unit, Stream& stream) {
+  return forward_.all_gather(part, all, bounds(part, cut), stream, key(forward_rules_, unit));
+}
+
+Ticket SequenceExchange::gather_again(View part, View all, const SequenceCut& cut, int unit, Stream& stream) {
+  MessageKey again = key(forward_rules_, unit);
+  again.as = forward_.compression(again);
+  if (again.as == nullptr) again.rule = kNoRule;
+  return backward_.all_gather(part, all, bounds(part, cut), stream, again);
+}
+
+Ticket SequenceExchange::sum(View all, View part, const SequenceCut& cut, int unit, Stream& stream) {
+  return backward_.reduce_scatter(all, bounds(part, cut), part, false, stream, key(backward_rules_, unit));
+}
+
+}  // namespace thinwire

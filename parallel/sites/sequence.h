@@ -1,0 +1,45 @@
+// Sites sequence.forward and sequence.backward: what context-parallel ranks, which share the sequences of a replica,
+// exchange around attention.
+//
+// Every rank has the queries, keys and values of its own tokens (SequenceCut). Attention needs the keys and values of
+// all tokens before them: forward they are gathered, backward they are gathered again and their gradients summed by
+// token (Llama 3's way; Megatron: cp_comm_type all_gather).
+#pragma once
+
+#include <vector>
+
+#include "engine/base/core/sequence_cut.h"
+#include "parallel/channel/channel.h"
+
+namespace thinwire {
+
+class SequenceExchange {
+ public:
+  SequenceExchange() = default;  // whole sequences
+  SequenceExchange(Channel forward, Channel backward);
+
+  int rank() const { return forward_.rank(); }
+  int size() const { return forward_.size(); }
+  // The rules that units of the model fall under, indexed by unit; empty: all under the first.
+  void use_rules(std::vector<int> forward, std::vector<int> backward) {
+    forward_rules_ = std::move(forward), backward_rules_ = std::move(backward);
+  }
+
+  // part: [rows of this rank, w], samples one behind the other, of each the rank's own tokens (`cut`). all: the same of
+  // every rank, in rank order. unit: of the model, whose attention this is.
+  Ticket gather(View part, View all, const SequenceCut& cut, int unit, Stream& stream);
+  // Coded as when they were gathered forward: a gradient belongs to the keys and values that were computed with.
+  Ticket gather_again(View part, View all, const SequenceCut& cut, int unit, Stream& stream);
+  // part = the sum over all ranks of their `all`, in rank order, of this rank's rows.
+  Ticket sum(View all, View part, const SequenceCut& cut, int unit, Stream& stream);
+
+ private:
+  std::span<const int64_t> bounds(View part, const SequenceCut& cut);  // in elements, until the next call
+  static MessageKey key(const std::vector<int>& rules, int unit);
+
+  Channel forward_, backward_;
+  std::vector<int> forward_rules_, backward_rules_;
+  std::vector<int64_t> bounds_;
+};
+
+}  // namespace thinwire

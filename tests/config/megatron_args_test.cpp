@@ -1,0 +1,83 @@
+// Command lines of Megatron-LM: words, flags, its defaults, and what is wrong with them.
+#include "engine/run/config/megatron_args.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "engine/run/config/load_config.h"
+
+namespace thinwire::megatron_args_test {
+namespace {
+
+std::string message_of(const std::string& text) {
+  const std::string path = ::testing::TempDir() + "m.args";
+  std::ofstream(path) << text;
+  try {
+    load_config({}, {}, {.dry_run = true, .args_files = {path}});
+    return "accepted";
+  } catch (const ConfigErrors& e) {
+    return e.what();
+  }
+}
+
+ResolvedConfig load(const std::string& text, const std::vector<std::string>& files = {}) {
+  const std::string path = ::testing::TempDir() + "m.args";
+  std::ofstream(path) << text;
+  return load_config(files, {}, {.dry_run = true, .args_files = {path}});
+}
+
+const std::string kSmall =
+    "# a model\n--num-layers 2 --hidden-size 64 \\\n--num-attention-heads 4 --seq-length 32 --max-position-embeddings "
+    "32\n"
+    "--vocab-size 300 --micro-batch-size 2 --global-batch-size=8 --train-iters 10 --lr .001 --split '949,50,1'\n";
+
+TEST(MegatronArgs, WordsAndFlags) {
+  EXPECT_EQ(shell_words("a 'b c' \"d e\" f\\ g\n# no\nh \\\ni"),
+            (std::vector<std::string>{"a", "b c", "d e", "f g", "h", "i"}));
+  std::vector<std::string> overrides;
+  for (const MegatronFlag& f :
+       megatron_flags({"--bf16", "--lr", "1.e-4", "--split", "99,1,0", "--data-path", "0.5", "a b", "1", "c", "--x=3"}))
+    overrides.push_back(f.override);
+  EXPECT_EQ(overrides, (std::vector<std::string>{"bf16=true", "lr=0.0001", "split=99,1,0",
+                                                 "data_path=[0.5,\"a b\",1,\"c\"]", "x=3"}));
+}
+
+TEST(MegatronArgs, ItsDefaultsWhereNoFileSaysOtherwise) {
+  const RunConfig c = load(kSmall + "--tensor-model-parallel-size 2").run;
+  EXPECT_EQ(c.model.hidden_dropout, 0.1f);
+  EXPECT_EQ(c.model.activation, ActivationKind::kGeluTanh);
+  EXPECT_EQ(c.model.padded_vocab, 512);
+  EXPECT_EQ(c.optim.weight_decay, 0.01);
+  EXPECT_EQ(c.optim.warmup_iters, 0);
+  EXPECT_EQ(c.data.global_batch, 8);
+  EXPECT_EQ(load(kSmall, {"configs/quickstart.json"}).run.model.hidden_dropout, 0.0f);
+}
+
+TEST(MegatronArgs, SchedulesInSamples) {
+  std::string text = kSmall;
+  text.replace(text.find("--train-iters 10"), 16, "--train-samples 83 --lr-decay-samples 79 --lr-warmup-samples 17");
+  const RunConfig c = load(text).run;
+  EXPECT_EQ(c.train_iters, 10);
+  EXPECT_EQ(c.optim.decay_iters, 9);
+  EXPECT_EQ(c.optim.warmup_iters, 2);
+}
+
+TEST(MegatronArgs, Wrong) {
+  const auto expect = [](const std::string& more, const std::string& wanted) {
+    const std::string message = message_of(kSmall + more);
+    EXPECT_NE(message.find(wanted), std::string::npos) << message;
+  };
+  expect("--apply-layernorm-1p", "m.args: --apply-layernorm-1p:");
+  expect("--num-experts 8", "m.args: --num-experts: num_experts: not supported: mixture of experts");
+  expect("--fp8-format hybrid --bf16", "m.args: --fp8-format: fp8_format: hybrid needs device cuda");
+  expect("--hiden-size 3", "unknown key (nearest key: hidden_size)");
+  expect("--swiglu 3 4", "m.args: --swiglu:");
+  expect("--lr $LR", "holds a shell variable");
+  expect("--lr 1 ; rm x", "holds a command or one of the characters");
+  expect("--split '9", "a quote is not closed");
+  EXPECT_NE(message_of("num-layers 3").find("belongs to no flag"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace thinwire::megatron_args_test

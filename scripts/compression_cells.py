@@ -380,7 +380,7 @@ def paired_with_alone(lab, build, folder, ranks, micro, rate, zero, pairs, secon
     layout, _, _ = layout_keys(f"1x{ranks}x1", zero)
     jobs = []
     try:
-        jobs.append(Stopped([*lab.run(ranks), os.path.join(build, "train"), *same, *layout, "compression.preset=thinwire", "run_dir=" + runs[0]], runs[0], [runs[0]]))
+        jobs.append(Stopped([*lab.run(ranks), os.path.join(build, "train"), *same, *layout, "compression.preset=thinwire", "compression.adapt=true", "run_dir=" + runs[0]], runs[0], [runs[0]]))
         jobs[0].wait_until(lambda: decided_at(jobs[0].log())[0], 400)
         line = decided_at(jobs[0].log())[1]
         jobs[0].signal(signal.SIGSTOP)

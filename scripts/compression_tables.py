@@ -140,7 +140,7 @@ class Tables:
         updates = OUR_ITERS if name == "thinwire" else 7 if name in ("none", "bf16_wire") and slow else 15
         seconds = self.o.seconds or min(450.0 if micro == 8 else 150.0, 3.0 + (max(update, wire) + 0.2 * min(update, wire)) * updates)
         all_keys = ["--config", "configs/sweeps/speed_10m.json", *more, f"train_micro_batch_size_per_gpu={micro}", f"gradient_accumulation_steps={accumulation}",
-                    f"train_iters={OUR_ITERS if name == 'thinwire' else SPEED_ITERS}", f"compression.preset={name}", *NO_WARM_UP.get(name, []), *keys,
+                    f"train_iters={OUR_ITERS if name == 'thinwire' else SPEED_ITERS}", f"compression.preset={name}", *(["compression.adapt=true"] if name == "thinwire" else []), *NO_WARM_UP.get(name, []), *keys,
                     f"exit_duration_in_mins={seconds / 60:.3f}", *self.text_keys, *self.o.keys]
 
         def what():
@@ -149,7 +149,7 @@ class Tables:
             lines, log, took, command = train(lab.run(ranks), self.o.build, all_keys, self.run_dir, 3 * seconds + 60, may_stop=True)
             sent = lab.sent() - before
             settled, line = decided_at(log)
-            if name == "thinwire" and not line and not any(k.startswith("compression.adapt=") for k in all_keys):
+            if name == "thinwire" and not line and "compression.adapt=false" not in all_keys:
                 raise CellError("the run ended before it had settled how to code: more time is needed")
             got = summary(lines, max(3, settled))
             updates = sum(1 for x in lines if "loss" in x)

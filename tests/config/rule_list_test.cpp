@@ -61,7 +61,16 @@ TEST(RuleList, OverPresets) {
   EXPECT_EQ(c.at(Site::kDpGradient).front().min_bytes, 64);
   EXPECT_EQ(c.at(Site::kPpForward).front().codec.integer("block"), 256);
   EXPECT_EQ(c.at(Site::kZeroParameter).front().codec.codec, "ecsq");
-  EXPECT_TRUE(c.adapt);
+}
+
+// What timing decides is asked for by name: a seed and a preset are one run.
+TEST(RuleList, NoPresetLetsTimingDecide) {
+  for (const std::string& preset : preset_names()) {
+    const RunConfig run = load_config_text({{"a.json", with("\"compression\": \"" + preset + "\"")}}, {}, kFour).run;
+    EXPECT_FALSE(run.compression.adapt) << preset;
+    EXPECT_NE(run.layout.partition, PartitionMethod::kTime) << preset;
+  }
+  EXPECT_TRUE(load_rules(with("\"compression\": {\"preset\": \"thinwire\", \"adapt\": true}")).adapt);
 }
 
 // What an earlier rule leaves nothing to is dropped, and identity at the end says nothing.
@@ -179,14 +188,13 @@ TEST_F(OwnPreset, ByPathOrAsAConfiguration) {
   const std::string base = write("base.json", with("\"compression\": \"zhybrid\""));
   const std::string mine = write(
       "mine.json",
-      "{\"preset\": \"Mine.\", \"adapt\": true, \"embedding_sync\": \"two_step\",\n\"placement\": [{\"when\": "
+      "{\"preset\": \"Mine.\", \"embedding_sync\": \"two_step\",\n\"placement\": [{\"when\": "
       "{\"data\": \"odd\"}, \"weights\": \"pair\"}, {\"weights\": \"replicated\", \"gradients\": \"global\", "
       "\"optimizer\": \"global\"}],\n\"rules\": [{\"site\": \"dp.gradient\", \"codec\": \"block_int\", \"bits\": 4}]}");
   const ResolvedConfig c = load_config({base, mine}, {"compression.dp.gradient.block=64"}, kFour);
   EXPECT_EQ(c.run.compression.preset, mine);
   EXPECT_EQ(c.run.compression.rules.size(), 1u);
   EXPECT_EQ(c.run.compression.rules.at(Site::kDpGradient).front().codec.integer("block"), 64);
-  EXPECT_TRUE(c.run.compression.adapt);
   EXPECT_EQ(c.run.layout.embedding_sync, EmbeddingSyncKind::kTwoStep);
   EXPECT_EQ(c.run.layout.placement.gradients, Level::kGlobal);
   const ResolvedConfig named = load_config({base}, {"compression=" + mine, "compression.dp.gradient.block=64"}, kFour);
@@ -216,7 +224,7 @@ TEST_F(OwnPreset, WhatIsWrongInsideIsNamedThere) {
                                 "\"block_int\", \"bitz\": 4}],\n\"seed\": 3}");
   const std::string message = refusal(with("\"compression\": \"" + bad + "\""), {}, kFour);
   expect_line(message, bad + ":2:57: rules[0].bitz: unknown key (nearest key: rules[0].bits)");
-  expect_line(message, bad + ":3:1: seed: no key of a preset (preset, rules, placement, embedding_sync, sends, adapt)");
+  expect_line(message, bad + ":3:1: seed: no key of a preset (preset, rules, placement, embedding_sync, sends)");
   EXPECT_NE(refusal(with("\"compression\": \"nowhere/x.json\"")).find("a.json:3:16: compression: cannot be read: "),
             std::string::npos);
 }

@@ -10,7 +10,7 @@ LAYOUTS = {
     "coded_zero1": (3, {**CODED, "train_batch_size": 6, "zero_optimization": {"stage": 1}}, 2, "embedding.word.weight of rank 2 differs from rank 0's"),
     "tied_ends": (2, {"pipe_parallel_size": 2}, 0, "embedding.word.weight of rank 1 differs from rank 0's"),
     # Tries light codes from update 8 on, and ends before what is measured decides anything; both ends of the embedding are one group.
-    "tied_light": (4, {"compression": {"preset": "thinwire"}, "zero_optimization": {"stage": 1}, "pipe_parallel_size": 2, "num_layers": 4, "train_iters": 11, "vocab_size": 1024},
+    "tied_light": (4, {"compression": {"preset": "thinwire", "adapt": True}, "zero_optimization": {"stage": 1}, "pipe_parallel_size": 2, "num_layers": 4, "train_iters": 11, "vocab_size": 1024},
                    0, "embedding.word.weight of rank"),
     "tensor_and_data": (4, {**CODED, "model_parallel_size": 2, "precision": "bfloat16"}, 3, "embedding.word.weight of rank 3 differs from rank 1's"),
 }

@@ -42,10 +42,11 @@ KeyTopic compression_keys() {
           {.default_text = "as the preset says, else gradient",
            .allowed = {"gradient", "momentum"},
            .scope = KeyScope::kLayout}),
-      key("compression.adapt", kBoolKey, "null",
+      key("compression.adapt", kBoolKey, "false",
           "Measure in the first updates which way is fastest - coded, lightly coded (rules with light), or plain - and "
-          "keep it for the rest of the run. What was decided is logged and saved, but may differ between machines.",
-          {.default_text = "as the preset says, else false", .scope = KeyScope::kRuntime})};
+          "keep it for the rest of the run. What was decided is logged and saved, but timing decides it: two such runs "
+          "with one seed may give different losses, so no preset asks for it.",
+          {.scope = KeyScope::kRuntime})};
   for (const std::string& site : compression_sites()) {
     for (KeySpec key : rule_fields()) {
       key.name = "compression." + site + "." + key.name;

@@ -1,7 +1,7 @@
 // Published systems as data: a preset is a JSON file of rules, built in from configs/compression or named by its path.
 //
 //   {"preset": "One sentence.", "rules": [{"site": ..., "when": {...}, "codec": ..., ...}, ...],
-//    "placement": {...} or [{"when": {...}, "weights": ...}, ...], "embedding_sync": ..., "sends": ..., "adapt": ...}
+//    "placement": {...} or [{"when": {...}, "weights": ...}, ...], "embedding_sync": ..., "sends": ...}
 //
 // A rule has the fields of a site's object (rule_fields.h), `site` (one, a list, or "all") and `when`: conditions on
 // the layout, all of which must hold. Shares stand where a preset cannot know the number: "warmup_steps": 0.1 is a
@@ -38,7 +38,7 @@ bool is_shipped(const std::string& path, const std::string& text);
 // The member "preset" of an object that is a preset; nullptr of any other.
 const JsonMember* preset_of(const JsonTree& root);
 
-// The settings of a preset by its name or path: compression.rules, compression.adapt, compression.sends,
+// The settings of a preset by its name or path: compression.rules, compression.sends,
 // embedding_sync, and either placement (a list) or placement.weights ... Throws Error(kBadConfig) for names that are
 // none and files that cannot be read; what is wrong inside a file is appended to `problems`.
 Settings read_preset(const std::string& name, std::vector<ConfigProblem>& problems);

@@ -217,9 +217,7 @@ void Resolver::check_site(Site site, const ListedRule& listed, const RuleContext
 
 // What dp.gradient carries.
 void Resolver::sends() {
-  const Setting *adapt = find(preset_, "compression.adapt"), *sent = find(preset_, "compression.sends");
-  if (!broken("compression.adapt") && value("compression.adapt").is_null())
-    set("compression.adapt", adapt != nullptr ? adapt->value : nlohmann::json(false));
+  const Setting* sent = find(preset_, "compression.sends");
   if (broken("compression.sends")) return;
   if (value("compression.sends").is_null()) {
     if (sent == nullptr) return;

@@ -150,10 +150,10 @@ void SettingsReader::add_preset(const std::string& name, const std::string& text
                               read_rules(m.value, key, m.key, source)};
     } else if (key == "placement" || key == "embedding_sync") {
       read_entry(key, m.key, source.place(m.at), m.value, source);
-    } else if (key == "rules" || key == "sends" || key == "adapt") {
+    } else if (key == "rules" || key == "sends") {
       read_entry("compression." + key, m.key, source.place(m.at), m.value, source);
     } else {
-      problem(source.place(m.at), m.key, "no key of a preset (preset, rules, placement, embedding_sync, sends, adapt)");
+      problem(source.place(m.at), m.key, "no key of a preset (preset, rules, placement, embedding_sync, sends)");
     }
   }
   merge(source);

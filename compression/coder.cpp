@@ -19,6 +19,7 @@ void CompressionStats::add(const CompressionStats& other) {
   signal_square += other.signal_square;
   residual_square += other.residual_square;
   non_finite += other.non_finite;
+  dense += other.dense;
 }
 
 // Refused, because it makes no sense:

@@ -25,6 +25,7 @@ struct CompressionStats {
   double error_square = 0.0, signal_square = 0.0;
   double residual_square = 0.0;  // of residuals just written, without the loss scale
   int64_t non_finite = 0;        // pieces that held NaN or infinity: law 8's flag
+  int64_t dense = 0;             // messages of a codec that selects, all of whose elements travelled
   void add(const CompressionStats& other);
 };
 

@@ -33,8 +33,9 @@ class RoundCodec {
   // rounds may have less than bound().
   virtual Traits traits() const = 0;
   virtual int rounds() const = 0;
-  // The most elements that the payload of round r can have; exact where the count does not depend on values.
-  virtual int64_t bound(int r, int64_t count, std::span<const MatrixShape> matrices) const = 0;
+  // The most elements that the payload of round r can have in a group of `ranks`; exact where the count does not depend
+  // on values.
+  virtual int64_t bound(int r, int64_t count, int ranks, std::span<const MatrixShape> matrices) const = 0;
   // Holds warm starts and what passes between the rounds of one message.
   virtual std::unique_ptr<CompressionState> make_state(int64_t count, std::span<const MatrixShape> matrices) const = 0;
 

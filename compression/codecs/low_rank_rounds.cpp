@@ -29,7 +29,7 @@ class LowRankRounds final : public RoundCodec {
   }
   int rounds() const override { return alternating_ ? 1 : 2; }
 
-  int64_t bound(int r, int64_t count, std::span<const MatrixShape> matrices) const override {
+  int64_t bound(int r, int64_t count, int, std::span<const MatrixShape> matrices) const override {
     const LowRankLayout layout(spec_, count, matrices);
     if (r == 1) return layout.q_count;
     return layout.raw_count + (alternating_ ? std::max(layout.p_count, layout.q_count) : layout.p_count);

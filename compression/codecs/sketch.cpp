@@ -170,6 +170,16 @@ void plan_peeling(State& s) {
     }
 }
 
+// Of what `ranks` propose: all different.
+int64_t largest_union(int64_t count, int ranks, double density) {
+  return std::min(count, std::max(ranks, 1) * kept_of(count, density));
+}
+
+// Index and union would be more bytes than the message.
+bool goes_dense(int64_t count, int64_t united) {
+  return bit_bytes(count) + 4 * united > 4 * count;
+}
+
 int64_t tail_room(int64_t cells) {
   return std::max<int64_t>(64, cells / 64);
 }
@@ -202,17 +212,12 @@ int64_t Sketch::cells(int64_t count) const {
   return static_cast<int64_t>(std::ceil(static_cast<double>(count) / (3.0 * kLanes * ratio_))) * 3 * kLanes;
 }
 
-int64_t Sketch::quota(const Msg& msg, int64_t count) const {
-  const int64_t all = kept_of(count, density_), ranks = std::max(msg.ranks, 1);
-  const int64_t turn = (msg.step + static_cast<int64_t>(msg.sequence)) % ranks;
-  return all / ranks + ((msg.rank + ranks - turn) % ranks < all % ranks ? 1 : 0);
-}
-
-int64_t Sketch::bound(int r, int64_t count, std::span<const MatrixShape>) const {
+int64_t Sketch::bound(int r, int64_t count, int ranks, std::span<const MatrixShape>) const {
   if (count == 0) return 0;
   if (r == 0) return bit_bytes(count);
   if (!compact_ && r == 1) return 1;
-  const int64_t packed = kept_of(count, density_);
+  const int64_t united = largest_union(count, ranks, density_);
+  const int64_t packed = goes_dense(count, united) ? count : united;
   return compact_ ? packed : std::max(packed, cells(count) + tail_room(cells(count)));
 }
 
@@ -220,7 +225,7 @@ std::unique_ptr<CompressionState> Sketch::make_state(int64_t count, std::span<co
   auto s = std::make_unique<State>();
   s->count = count;
   s->bits.resize(static_cast<size_t>(bit_bytes(count)));
-  s->values.resize(static_cast<size_t>(kept_of(count, density_) + kSparseSlack));
+  s->values.resize(static_cast<size_t>(count + kSparseSlack));  // dense, if need be
   s->rows = cells(count) / (3 * kLanes);
   return s;
 }
@@ -241,14 +246,11 @@ bool Sketch::pack(int r, const Msg& msg, View x_view, View payload, CompressionS
   TW_CHECK(x_view.count() == n && payload.count() == round(r, msg, n, state).count);
   if (n == 0) return true;
   if (r == 0) {
-    const int64_t k = quota(msg, n);
     uint8_t* bits = payload.as<uint8_t>();
     std::memset(bits, 0, static_cast<size_t>(payload.count()));
-    // With nothing to propose the threshold of one element still tells the largest.
-    Threshold t = find_threshold(x, n, std::max<int64_t>(k, 1), msg.threads);
+    Threshold t = find_threshold(x, n, kept_of(n, density_), msg.threads);
     s.max_key = t.max_key;
     const bool finite = t.max_key < kInfiniteKey;
-    if (k == 0) return finite;
     if (t.key == 0) t.ties = 0;  // zeros
     for (int64_t at = 0; at < n; at += kSparseBlock)
       sparse_table().take_bits(x + at, std::min(kSparseBlock, n - at), t.key, &t.ties, bits + at / 8, nullptr);
@@ -291,15 +293,15 @@ void Sketch::absorb(int r, const Msg& msg, View payload, int64_t slice_first, Co
     TW_CHECK(payload.count() == bit_bytes(n) && slice_first == 0);
     std::memcpy(s.bits.data(), payload.as<uint8_t>(), s.bits.size());
     count_union(s, msg.threads);
-    if ((n % 8 != 0 && s.bits.back() >> (n % 8) != 0) || s.united > kept_of(n, density_))
-      throw_bad_data(detail::join(name(), ": the agreed index holds ", s.united, " elements of at most ",
-                                  kept_of(n, density_), ": it is corrupt, or ranks use different rules"));
+    const int64_t most = largest_union(n, msg.ranks, density_);
+    if ((n % 8 != 0 && s.bits.back() >> (n % 8) != 0) || s.united > most)
+      throw_bad_data(detail::join(name(), ": the agreed index holds ", s.united, " elements of at most ", most,
+                                  ": it is corrupt, or ranks use different rules"));
     ++s.report.messages;
     s.report.united += s.united;
     s.tables = false;
-    if (compact_) return;
     const int64_t all = cells(n);
-    if (static_cast<double>(s.united) <= kPeelable * static_cast<double>(all) &&
+    if (!compact_ && static_cast<double>(s.united) <= kPeelable * static_cast<double>(all) &&
         all < std::numeric_limits<int32_t>::max() && n / kLanes < std::numeric_limits<int32_t>::max()) {
       s.hash_key = mix(
           msg.seed ^ mix(static_cast<uint64_t>(msg.step) << 20 ^ static_cast<uint64_t>(msg.slot) << 4 ^ msg.sequence));
@@ -307,7 +309,13 @@ void Sketch::absorb(int r, const Msg& msg, View payload, int64_t slice_first, Co
       s.tables = static_cast<int64_t>(s.tail.size()) <= tail_room(all);
     }
     s.report.unpeeled += s.tables ? static_cast<int64_t>(s.tail.size()) : 0;
-    s.report.fallbacks += !s.tables;
+    s.report.fallbacks += !compact_ && !s.tables;
+    if (!s.tables && goes_dense(n, s.united)) {
+      ++s.report.dense;
+      std::fill(s.bits.begin(), s.bits.end(), uint8_t{0xff});
+      if (n % 8 != 0) s.bits.back() = static_cast<uint8_t>((1u << (n % 8)) - 1u);
+      count_union(s, msg.threads);
+    }
     return;
   }
   if (!compact_ && r == 1) {
@@ -422,8 +430,10 @@ MadeCodec make_sketch(const CodecSpec& spec) {
 }  // namespace
 
 CodecRow sketch_row() {
+  CodecParameter density = density_parameter();
+  density.key.doc = "share of the elements that each rank keeps; their union travels";
   return {.name = "sketch",
-          .parameters = {density_parameter(),
+          .parameters = {density,
                          codec_parameter(2.0, {.name = "ratio",
                                                .bounds = {1, 1e6},
                                                .doc = "elements of the message over those of the table"}),

@@ -18,7 +18,7 @@ namespace {
 bool thinner(const RoundCodec& rounds, const MessageKey& key, int64_t count) {
   if (key.matrices.empty()) return false;
   int64_t numbers = 0;
-  for (int r = 0; r < rounds.rounds(); ++r) numbers += rounds.bound(r, count, key.matrices);
+  for (int r = 0; r < rounds.rounds(); ++r) numbers += rounds.bound(r, count, 1, key.matrices);
   return numbers < count;
 }
 

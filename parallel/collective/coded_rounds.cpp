@@ -82,6 +82,7 @@ Task perform(GroupLane lane, RoundCall call, View whole, const Bounds* bounds, V
     const bool finite = codec.pack(r, call.msg, input.view(), payload, *call.state);
     if (r == 0 && !finite) ++stats.non_finite;
     stats.encode_ns += ns_since(from);
+    if (codec.traits().selects && round.sliceable && round.count == count) ++stats.dense;
     const bool sliced = bounds != nullptr && round.sliceable && r == codec.rounds() - 1;
     View mine = payload;
     int64_t slice_first = 0;
@@ -139,7 +140,7 @@ int64_t rounds_all_reduce_bytes(const RoundCodec& codec, const CommTuning& tunin
   int64_t bytes = 0;
   for (int r = 0; r < codec.rounds(); ++r) {
     const Round round = codec.round(r, msg, count, *state);
-    bytes += all_reduce_bytes(tuning, nodes, members, me, codec.bound(r, count, matrices),
+    bytes += all_reduce_bytes(tuning, nodes, members, me, codec.bound(r, count, members, matrices),
                               static_cast<int64_t>(size_of(round.dtype)), kind_of(round.reduction));
   }
   return bytes;

@@ -110,7 +110,7 @@ class Group {
         msg.rank = static_cast<int>(w), msg.ranks = static_cast<int>(x.size());
         const Round round = codec->round(r, msg, count_, *states[w]);
         EXPECT_EQ(round.dtype, DType::f32);
-        EXPECT_LE(round.count, codec->bound(r, count_, shapes_));
+        EXPECT_LE(round.count, codec->bound(r, count_, msg.ranks, shapes_));
         Floats payload(static_cast<size_t>(round.count));
         finite[w] = codec->pack(r, msg, view_of(x[w]), view_of(payload), *states[w]) && finite[w];
         if (w == 0) {

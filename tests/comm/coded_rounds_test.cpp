@@ -36,7 +36,7 @@ class SharedStep : public RoundCodec {
   std::string name() const override { return "shared_step"; }
   Traits traits() const override { return {.contractive = true}; }
   int rounds() const override { return 2; }
-  int64_t bound(int r, int64_t count, std::span<const MatrixShape>) const override { return r == 0 ? 1 : count; }
+  int64_t bound(int r, int64_t count, int, std::span<const MatrixShape>) const override { return r == 0 ? 1 : count; }
   std::unique_ptr<CompressionState> make_state(int64_t, std::span<const MatrixShape>) const override {
     return std::make_unique<RoundMemory>();
   }
@@ -96,7 +96,7 @@ class United : public RoundCodec {
   std::string name() const override { return "united"; }
   Traits traits() const override { return {.lossless = true}; }
   int rounds() const override { return 2; }
-  int64_t bound(int, int64_t count, std::span<const MatrixShape>) const override { return count; }
+  int64_t bound(int, int64_t count, int, std::span<const MatrixShape>) const override { return count; }
   std::unique_ptr<CompressionState> make_state(int64_t, std::span<const MatrixShape>) const override {
     return std::make_unique<RoundMemory>();
   }

@@ -317,6 +317,26 @@ TEST(Refused, SaysWhichAndWhy) {
   EXPECT_EQ(make_codec(real_spec("low_rank", [](CodecSpec& s) { s["sides"] = 1; })).codec, nullptr);
 }
 
+// A sketch says when the union left nothing out, on every rank.
+TEST(RealSketch, CountsWhatGoesDense) {
+  const auto codec = make_codec(real_spec("sketch", [](CodecSpec& s) { s["density"] = 0.5; })).rounds;
+  constexpr int64_t kCount = 1000;
+  for (const bool apart : {false, true})
+    run_ranks(2, [&](Progress& progress) {
+      CodedRank rank(progress, 2);
+      Buffer data(DType::f32, kCount);
+      for (int64_t i = 0; i < kCount; ++i)
+        data.view().as<float>()[i] = (i < kCount / 2) == (!apart || rank.me() == 0) ? 4.0f : 1.0f;
+      const auto state = codec->make_state(kCount, {});
+      RoundCall call;
+      call.codec = codec.get(), call.state = state.get();
+      call.stats = &rank.stats, call.counters = &rank.counters;
+      rank.run(rounds_all_reduce(rank.group.lane(), call, data.view()));
+      EXPECT_EQ(rank.stats.dense, apart ? 1 : 0);
+      for (int64_t i = 0; i < kCount; ++i) ASSERT_EQ(data.get(i), apart ? 5.0 : i < kCount / 2 ? 8.0 : 0.0) << i;
+    });
+}
+
 // No codec comes into the list without these tests.
 TEST(Refused, EveryNameIsCovered) {
   for (const std::string& name : codec_names()) {

@@ -69,6 +69,8 @@ TEST(MetricsLog, StepLineHasExactlyTheDocumentedKeys) {
                              "encode_ms", "decode_ms", "busy_ms", "exposed_ms", "rel_error", "residual_norm"}));
   EXPECT_EQ(j["comm"]["dp.gradient"]["rel_error"], 0.01);
   EXPECT_TRUE(j["comm"]["dp.gradient"]["residual_norm"].is_null());
+  r.comm.front().dense_messages = 3;
+  EXPECT_EQ(json::parse(to_json_line(r))["comm"]["dp.gradient"]["dense_messages"], 3);
   EXPECT_EQ(json::parse(to_json_line(step_record(1)))["comm"], json::object());
 }
 

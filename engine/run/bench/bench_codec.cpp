@@ -55,7 +55,7 @@ class Line {
     if (subject.way == Way::kRounds) {
       state_ = subject.made.rounds->make_state(count, matrices_);
       for (int r = 0; r < subject.made.rounds->rounds(); ++r)
-        rounds_.emplace_back(static_cast<size_t>(subject.made.rounds->bound(r, count, matrices_)) * sizeof(float));
+        rounds_.emplace_back(static_cast<size_t>(subject.made.rounds->bound(r, count, 1, matrices_)) * sizeof(float));
     } else {
       state_ = coder_ ? coder_->make_state(count, matrices_) : subject.made.codec->make_state(count, matrices_);
       formula_ = coder_ ? coder_->wire_bytes(count, DType::f32) : subject.made.codec->wire_bytes(count, DType::f32);
@@ -106,7 +106,7 @@ class Line {
     bytes_ = 0;
     for (int r = 0; r < codec.rounds(); ++r) {
       const Round round = codec.round(r, msg_, count_, *state_);
-      rounds_within_ = rounds_within_ && round.count <= codec.bound(r, count_, matrices_);
+      rounds_within_ = rounds_within_ && round.count <= codec.bound(r, count_, 1, matrices_);
       const View payload(rounds_[static_cast<size_t>(r)].data(), round.dtype, {round.count});
       const bool finite = codec.pack(r, msg_, in, payload, *state_);
       if (r == 0) flagged_ = !finite;

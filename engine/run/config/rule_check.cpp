@@ -48,6 +48,11 @@ class Check {
       fail({"sides"}, "one factor a message is for sums over ranks: a stage that receives one keeps no other; say 2");
     selection();
     algorithm();
+    if (rule_.codec.codec == "sketch" && site_ == Site::kDpGradient && context_.data > 1 &&
+        32.0 * rule_.codec.real("density") * static_cast<double>(context_.data) > 31.0)
+      note({"density"}, "the union of what " + str(context_.data) +
+                            " ranks keep may be everything; a message whose index and union would be more bytes than "
+                            "itself goes dense, and dense_messages in metrics.jsonl counts them");
     if (context_.train_iters > 0 && rule_.warmup_steps >= context_.train_iters && rule_.codec.codec != "identity")
       note({"warmup_steps"}, "the rule never starts: train_iters is " + str(context_.train_iters));
     return std::move(faults_);

@@ -49,6 +49,7 @@ void put_comm(Json& j, const std::vector<SiteRecord>& sites) {
     site["exposed_ms"] = number(s.exposed_ms);
     site["rel_error"] = number(s.rel_error);
     site["residual_norm"] = number(s.residual_norm);
+    if (s.dense_messages > 0) site["dense_messages"] = s.dense_messages;
     comm[s.site] = site;
   }
   j["comm"] = comm;

@@ -23,6 +23,7 @@ struct SiteRecord {
   double exposed_ms = 0.0;              // part of it during which compute waited
   std::optional<double> rel_error;      // null: not measured in this step
   std::optional<double> residual_norm;  // null: the site keeps no residual
+  int64_t dense_messages = 0;           // of a sketch, whose union left nothing out; 0 is not written
 };
 
 // One step. Numbers are written with full double precision (reading them back gives the same bits). JSON has no NaN or

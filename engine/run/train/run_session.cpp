@@ -103,6 +103,7 @@ std::vector<SiteRecord> site_records(const RunConfig& run, const TrafficCounts& 
     if (c.compression.signal_square > 0.0)
       r.rel_error = std::sqrt(c.compression.error_square / c.compression.signal_square);
     if (c.compression.residual_square > 0.0) r.residual_norm = std::sqrt(c.compression.residual_square);
+    r.dense_messages = c.compression.dense;
     r.busy_ms = static_cast<double>(c.busy_ns) * 1e-6, r.exposed_ms = static_cast<double>(c.exposed_ns) * 1e-6;
     records.push_back(std::move(r));
   }

@@ -339,7 +339,7 @@ TEST(BadCompression, PresetsAndWhatTheyMean) {
        "beta and reset_every in the rule of dp.gradient"},
       {"DeepSpeed's wire", with("\"communication_data_type\": \"bf16\""),
        "a.json:3:28: communication_data_type: not supported: gradients are summed in fp32; for a narrower wire say "
-       "\"compression\": {\"dp.gradient\": \"cast\"} (bf16), or \"compression\": \"bf16_wire\" for every site"},
+       "grad_reduce_in_bf16, or \"compression\": \"bf16_wire\" for every site"},
       {"DeepSpeed's 1-bit Adam",
        with("\"optimizer\": {\"type\": \"OneBitAdam\", \"params\": {\"freeze_step\": 100, \"comm_backend_name\": "
             "\"nccl\"}}"),

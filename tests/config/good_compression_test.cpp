@@ -110,6 +110,26 @@ TEST(GoodCompression, ExplicitRulesWinKeyByKey) {
 }
 
 // Another codec takes nothing over from the preset's but what belongs to the site.
+// Megatron's switch is a rule where nothing else says how gradients travel, and says so where something does.
+TEST(GoodCompression, GradientsReducedInBf16) {
+  const std::string on = "\"grad_reduce_in_bf16\": true";
+  const ResolvedConfig alone = load(on);
+  EXPECT_EQ(rule(alone, Site::kDpGradient),
+            rule(load("\"compression\": {\"dp.gradient\": \"cast\"}"), Site::kDpGradient));
+  EXPECT_EQ(rule(alone, Site::kDpGradient).codec.text("format"), "bf16");
+  EXPECT_EQ(alone.run.compression.rules.size(), 1u);
+  EXPECT_EQ(note_at(alone, "grad_reduce_in_bf16"), "");
+  EXPECT_EQ(rule(load(on + ", \"compression\": {\"dp.gradient\": {\"min_bytes\": 64}}"), Site::kDpGradient).codec,
+            codec_spec("cast"));
+  EXPECT_TRUE(load("\"grad_reduce_in_bf16\": false").run.compression.rules.empty());
+  for (const char* said : {"\"compression\": \"thinwire\"", "\"compression\": {\"dp.gradient\": \"identity\"}",
+                           "\"compression\": {\"rules\": [{\"site\": \"all\", \"codec\": \"mpc\"}]}"}) {
+    const ResolvedConfig c = load(on + ", " + said);
+    EXPECT_NE(rule(c, Site::kDpGradient).codec.codec, "cast") << said;
+    EXPECT_NE(note_at(c, "grad_reduce_in_bf16").find("has no effect"), std::string::npos) << said;
+  }
+}
+
 TEST(GoodCompression, AnotherCodecStartsAnew) {
   const ResolvedConfig c =
       load("\"compression\": \"optimus_cc\", \"pipe_parallel_size\": 2",

@@ -46,7 +46,12 @@ KeyTopic compression_keys() {
           "Measure in the first updates which way is fastest - coded, lightly coded (rules with light), or plain - and "
           "keep it for the rest of the run. What was decided is logged and saved, but timing decides it: two such runs "
           "with one seed may give different losses, so no preset asks for it.",
-          {.scope = KeyScope::kRuntime})};
+          {.scope = KeyScope::kRuntime}),
+      key("grad_reduce_in_bf16", kBoolKey, "false",
+          "Gradients travel in bf16 and are summed in fp32: \"dp.gradient\": \"cast\", unless the preset or a rule "
+          "says "
+          "how that site is coded.",
+          {.scope = KeyScope::kLayout})};
   for (const std::string& site : compression_sites()) {
     for (KeySpec key : rule_fields()) {
       key.name = "compression." + site + "." + key.name;

@@ -105,7 +105,7 @@ KeyTopic noted_keys() {
   note("softmax and losses are always computed in fp32", {"attention_softmax_in_fp32"});
   note("gradients are always accumulated and reduced in fp32",
        {"fp32_allreduce", "accumulate_allreduce_grads_in_fp32", "prescale_gradients", "gradient_predivide_factor",
-        "fp16.fp16", "fp16.auto_cast", "fp16.consecutive_hysteresis", "bf16.bf16", "dynamic_loss_scale"});
+        "fp16.fp16", "fp16.auto_cast", "bf16.bf16", "dynamic_loss_scale"});
   note("buckets and gathers are planned by the engine",
        {"zero_optimization.allgather_partitions", "zero_optimization.reduce_scatter",
         "zero_optimization.contiguous_gradients", "zero_optimization.round_robin_gradients",
@@ -166,9 +166,14 @@ KeyTopic refused_keys() {
   refuse("attention is always scaled by 1 / sqrt(head_dim)", {"apply_query_key_layer_scaling"});
   refuse("the loss is always computed in fp32", {"fp16_lm_cross_entropy"});
   refuse(
-      "gradients are summed in fp32; for a narrower wire say \"compression\": {\"dp.gradient\": \"cast\"} (bf16), or "
-      "\"compression\": \"bf16_wire\" for every site",
-      {"grad_reduce_in_bf16", "communication_data_type", "grad_reduce_in_fp32"}, {"\"fp32\"", "true"});
+      "gradients are summed in fp32; for a narrower wire say grad_reduce_in_bf16, or \"compression\": \"bf16_wire\" "
+      "for "
+      "every site",
+      {"communication_data_type"}, {"\"fp32\""});
+  refuse("gradients travel in fp32 unless a rule or grad_reduce_in_bf16 says otherwise", {"grad_reduce_in_fp32"},
+         {"true"});
+  refuse("overflows that hysteresis counts are forgotten when the scale grows, not by every step without one",
+         {"fp16.consecutive_hysteresis"});
   refuse("gradients are always accumulated in fp32", {"data_types.grad_accum_dtype", "data_types.grad_accum_type"},
          {"\"fp32\""});
   refuse(
@@ -198,10 +203,12 @@ KeyTopic refused_keys() {
           "use_checkpoint_opt_param_scheduler"});
   refuse("the batch grows by rampup_batch_size",
          {"step_batch_size_schedule", "curriculum_learning", "data_efficiency"});
-  refuse("documents are packed into sequences across their ends",
-         {"eod_attention_mask", "pack_impl", "allow_chopped", "label_data_paths", "weight_by_num_documents",
-          "train_label_data_paths", "dataset_impl"},
+  refuse("documents are packed into sequences across their ends", {"pack_impl", "allow_chopped", "dataset_impl"},
          {"\"packed\"", "true", "\"gpt2\""});
+  refuse("say reset_attention_mask, which keeps attention inside of a document", {"eod_attention_mask"});
+  refuse("say the weights of data sets: train_data_weights", {"weight_by_num_documents"});
+  refuse("labels are the tokens that follow; eod_mask_loss leaves some out",
+         {"label_data_paths", "train_label_data_paths"});
   refuse("stages are cut by pipe_partition_method, not by given counts",
          {"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "num_unique_layers",
           "pipeline_model_parallel_layout", "account_for_embedding_in_pipeline_split",

@@ -115,7 +115,9 @@ std::vector<ListedRule> Resolver::rules_of(Site site, const RuleContext& context
     return s == nullptr ? nullptr : &s->value;
   };
   const auto& fields = rule_fields();
-  if (list.empty() && std::any_of(fields.begin(), fields.end(), [&](const KeySpec& f) { return object(f.name); }))
+  if (list.empty() && site == Site::kDpGradient && known({"grad_reduce_in_bf16"}) && flag("grad_reduce_in_bf16"))
+    list.push_back({{.codec = codec_spec("cast")}});
+  else if (list.empty() && std::any_of(fields.begin(), fields.end(), [&](const KeySpec& f) { return object(f.name); }))
     list.push_back({});
   for (ListedRule& listed : list) {
     apply_fields(listed.rule, object);
@@ -160,6 +162,9 @@ void Resolver::compression() {
     select_lists([&](const std::string& field) { return given(prefix_of(site) + field); });
     for (const ListedRule& rule : effective(rules_of(site, context))) check_site(site, rule, context);
   }
+  if (known({"grad_reduce_in_bf16"}) && flag("grad_reduce_in_bf16") &&
+      rules_[Site::kDpGradient].front().codec != codec_spec("cast"))
+    note("grad_reduce_in_bf16", "has no effect: the preset or a rule says how dp.gradient is coded");
   sends();
 }
 

@@ -30,7 +30,7 @@ struct ActivationSpec {
 struct BlockActivations {
   View x_in;                     // [P,h] residual stream at the block's input
   View norm1_out, mean1, rstd1;  // [P,h], [P], [P]
-  View qkv;                      // [N,qkv] after rotary
+  View qkv;                      // [N,qkv] after rotary; where heads are exchanged, all tokens of a share of them
   View attention_out, lse;       // [N,heads*d], [B,heads,T]
   View x_mid;                    // [P,h] residual stream between the halves (serial blocks only)
   View norm2_out, mean2, rstd2;

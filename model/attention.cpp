@@ -14,6 +14,11 @@ HeadLayout with_batch(HeadLayout at, int64_t rows) {
   return at;
 }
 
+// Rows of all tokens, [M, w], in memory that has as many elements.
+View as_rows(View memory, int64_t w) {
+  return View(memory.data, memory.dtype, {memory.count() / w, w});
+}
+
 }  // namespace
 
 SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena) {
@@ -23,6 +28,14 @@ SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape&
   const auto take = [&](int64_t length) {
     return arena.take(MemoryCategory::kWorkspace, c.dtype, {shape.batch * length, 2 * c.kv_heads * c.head_dim});
   };
+  if (shard.exchanges_heads) {
+    const auto of_width = [&](int64_t width) {
+      return arena.take(MemoryCategory::kWorkspace, c.dtype, {shape.tokens(), width});
+    };
+    s.by_rank = of_width(c.qkv_width()), s.by_token = of_width(c.qkv_width()), s.out = of_width(c.attention_width());
+    if (training) s.d_out = of_width(c.attention_width()), s.d_qkv = of_width(c.qkv_width());
+    return s;
+  }
   s.part = take(shape.length), s.gathered = take(shard.cut.length), s.kv = take(shard.cut.length);
   if (training) s.d_kv = take(shard.cut.length), s.d_front = take(shard.cut.length);
   return s;
@@ -37,7 +50,8 @@ Attention::Attention(const ModelShard& shard, const ParamStore& store, int layer
       sequence_(&sequence),
       qkv_(store, "layers." + std::to_string(layer) + ".attention.qkv"),
       out_(store, "layers." + std::to_string(layer) + ".attention.out", shard.tensor_rank == 0),
-      scale_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)))) {
+      scale_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)))),
+      exchanges_heads_(shard.exchanges_heads) {
   const int64_t d = config_.head_dim, r = config_.heads_per_group(), group = (r + 2) * d;
   q_at_ = {0, 0, config_.qkv_width(), group, d};
   k_at_ = {r * d, 0, config_.qkv_width(), group, 0};
@@ -163,6 +177,51 @@ Op Attention::operands_of_run(const LayerContext& c, const BlockActivations& a, 
   return op;
 }
 
+// local: [N, ranks * w], the columns of rank r's heads from r * w on. tokens: [M, w] of this rank's heads, may be the
+// memory of `local`.
+void Attention::to_heads(Exec& exec, const LayerContext& c, View local, View tokens, const SequenceScratch& s,
+                         bool backward, bool plain) const {
+  const int64_t rows = local.rows(), w = local.cols() / c.cut.size;
+  const View by_rank = s.by_rank.element_range(0, local.count());
+  const View ordered = as_rows(s.by_token.element_range(0, local.count()), w);
+  exec.ops.copy_runs(exec, {.from = local,
+                            .to = by_rank,
+                            .counts = {c.cut.size, rows},
+                            .width = w,
+                            .from_strides = {w, local.cols()},
+                            .to_strides = {rows * w, w}});
+  sequence_->exchange(by_rank, ordered, true, c.cut, attention_unit(layer_), backward, plain, exec.stream)
+      .wait(exec.stream);
+  copy_order(exec, c, ordered, as_rows(tokens, w), true);
+}
+
+void Attention::to_tokens(Exec& exec, const LayerContext& c, View tokens, View local, const SequenceScratch& s,
+                          bool backward) const {
+  const int64_t rows = local.rows(), w = local.cols() / c.cut.size;
+  const View by_rank = s.by_rank.element_range(0, local.count());
+  const View ordered = as_rows(s.by_token.element_range(0, local.count()), w);
+  copy_order(exec, c, ordered, as_rows(tokens, w), false);
+  sequence_->exchange(by_rank, ordered, false, c.cut, attention_unit(layer_), backward, false, exec.stream)
+      .wait(exec.stream);
+  exec.ops.copy_runs(exec, {.from = by_rank,
+                            .to = local,
+                            .counts = {c.cut.size, rows},
+                            .width = w,
+                            .from_strides = {rows * w, w},
+                            .to_strides = {w, local.cols()}});
+}
+
+// All tokens, this rank's share of the heads; q, k and v lie in a.qkv, as to_heads left them.
+template <typename Op>
+Op Attention::operands_of_share(const LayerContext& c, const BlockActivations& a) const {
+  const int64_t row = config_.qkv_width() / c.cut.size, length = c.cut.length;
+  Op op = operands<Op>(c, a, a.qkv);
+  op.shape.q_len = op.shape.kv_len = length, op.shape.groups /= c.cut.size;
+  for (HeadLayout* at : {&op.q_at, &op.k_at, &op.v_at}) at->token = row, at->batch = length * row;
+  op.dropout.first_head += c.cut.rank * op.shape.heads();
+  return op;
+}
+
 void Attention::forward(Exec& exec, const LayerContext& c, View x, const BlockActivations& a, const SequenceScratch& s,
                         View y) const {
   forward_inner(exec, c, x, a, s);
@@ -175,6 +234,13 @@ void Attention::forward_inner(Exec& exec, const LayerContext& c, View x, const B
   rotate(exec, c, a.qkv, false);
   if (c.cut.whole())
     return exec.ops.attention_forward(exec, operands<AttentionForward>(c, a, c.kv_rows ? c.kv_rows : a.qkv));
+  if (exchanges_heads_) {
+    to_heads(exec, c, a.qkv, a.qkv, s, false, false);  // nobody needs the own tokens' any more
+    auto op = operands_of_share<AttentionForward>(c, a);
+    op.out = s.out;
+    exec.ops.attention_forward(exec, op);
+    return to_tokens(exec, c, s.out, a.attention_out, s, false);
+  }
   gather_keys(exec, c, a.qkv, s, false);
   for (int64_t sample = 0; sample < c.shape.batch; ++sample) {
     for (const SequenceCut::Run& run : {c.cut.front(), c.cut.back()})
@@ -189,6 +255,13 @@ void Attention::backward_input(Exec& exec, const LayerContext& c, const BlockAct
     AttentionBackward op = operands<AttentionBackward>(c, a, a.qkv);
     op.dout = scratch, op.dq = op.dk = op.dv = work.d_qkv;
     exec.ops.attention_backward(exec, op);
+  } else if (exchanges_heads_) {
+    auto op = operands_of_share<AttentionBackward>(c, a);
+    to_heads(exec, c, a.attention_out, s.out, s, true, true);
+    to_heads(exec, c, scratch, s.d_out, s, true, false);
+    op.out = s.out, op.dout = s.d_out, op.dq = op.dk = op.dv = s.d_qkv;
+    exec.ops.attention_backward(exec, op);
+    to_tokens(exec, c, s.d_qkv, work.d_qkv, s, true);
   } else {
     gather_keys(exec, c, a.qkv, s, true);
     exec.ops.fill_constant(exec, {s.d_kv, 0.0f});  // what no query of the back run sees

@@ -23,6 +23,9 @@ struct SequenceScratch {
   View gathered;       // [M,w] in rank order
   View kv;             // [M,w] sample by sample, in the order of tokens
   View d_kv, d_front;  // [M,w] their gradients: all, and those of the front run's queries
+  // Where heads are exchanged: what is sent or received, by rank and in rank order, [N,qkv] each; of all tokens and
+  // this rank's share of the heads, results, their gradients, and those of q, k and v.
+  View by_rank, by_token, out, d_out, d_qkv;
 };
 SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena);
 
@@ -51,6 +54,12 @@ class Attention {
   void sum_keys(Exec& exec, const LayerContext& context, const SequenceScratch& s, View d_qkv) const;
   void copy_keys(Exec& exec, const LayerContext& context, View rows, View part, bool into_part) const;
   void copy_order(Exec& exec, const LayerContext& context, View gathered, View tokens, bool by_token) const;
+  void to_heads(Exec& exec, const LayerContext& context, View local, View tokens, const SequenceScratch& s,
+                bool backward, bool plain) const;
+  void to_tokens(Exec& exec, const LayerContext& context, View tokens, View local, const SequenceScratch& s,
+                 bool backward) const;
+  template <typename Op>
+  Op operands_of_share(const LayerContext& context, const BlockActivations& a) const;
   template <typename Op>
   Op operands_of_run(const LayerContext& context, const BlockActivations& a, const SequenceScratch& s, int64_t sample,
                      const SequenceCut::Run& run) const;
@@ -65,6 +74,7 @@ class Attention {
   Linear qkv_, out_;
   HeadLayout q_at_, k_at_, v_at_;  // without the batch stride
   float scale_;
+  bool exchanges_heads_;
 };
 
 }  // namespace thinwire

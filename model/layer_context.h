@@ -11,7 +11,8 @@ struct LayerContext {
   bool training = false;  // dropout acts only in training
   uint64_t seed = 0;
   const int64_t* sample_ids = nullptr;  // device memory [batch]: consumed-sample numbers, which key dropout
-  // Per token, [batch * length] i32 (ops.h); empty: whole sequences. Positions count from 0 where documents begin.
+  // Per token, [batch * length] i32 (ops.h); empty: whole sequences. Where heads are exchanged, first_keys are those of
+  // all tokens. Positions count from 0 where documents begin.
   View first_keys, positions;
   SequenceCut cut;        // shape.length is what this rank has of a sequence
   int64_t first_row = 0;  // which token this rank's rows outside of sharded parts begin with

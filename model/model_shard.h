@@ -15,6 +15,7 @@ struct ModelShard {
   int tensor_rank = 0, tensor_size = 1;
   bool sequence_parallel = false;
   SequenceCut cut;                 // whole: a length is not needed
+  bool exchanges_heads = false;    // attention sees all tokens of a share of the heads (cp_comm_type a2a)
   std::vector<LayerRange> chunks;  // this rank's layers, chunk by chunk
   bool first = true;               // chunk 0 begins the model: it has the embedding
   bool last = true;                // the last chunk ends it: it has the head

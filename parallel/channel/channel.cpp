@@ -236,6 +236,23 @@ Task Channel::all_gather_task(View mine, View whole, std::span<const int64_t> bo
   });
 }
 
+Task Channel::all_to_all_task(View from, std::span<const int64_t> from_bounds, View to,
+                              std::span<const int64_t> to_bounds, const MessageKey& key) {
+  const auto verb = [&](const CodedCall& call) {
+    return [&, call](const GroupLane& lane) {
+      return coded_all_to_all(lane, call, from, Bounds(lane.pool(), from_bounds), to, Bounds(lane.pool(), to_bounds));
+    };
+  };
+  const auto plain = verb(plain_call());
+  if (!codes(key, from.count(), from.dtype, false))
+    return price_ == nullptr ? communicator_->all_to_all_task(from, from_bounds, to, to_bounds)
+                             : carry(plain, true, plain);
+  ChannelStates::Slot& slot = open_slot(key, from.count(), 0);
+  const CodedCall first = call(compression_of(key).first.get(), key, next_message(key, slot), slot, slot.first);
+  TW_CHECK(first.state == nullptr, "an all-to-all with a state");
+  return carry(plain, !is_framed(first.coder), verb(first));
+}
+
 Ticket Channel::all_reduce(View data, ReduceKind kind, Stream& stream, const MessageKey& key) {
   if (!communicator_) return Ticket::finished();
   if (stream.device() != nullptr) {
@@ -276,6 +293,18 @@ Ticket Channel::all_gather(View mine, View whole, std::span<const int64_t> bound
   }
   return communicator_->start(all_gather_task(mine, whole, bounds, key), "all_gather",
                               static_cast<int64_t>(whole.bytes()));
+}
+
+Ticket Channel::all_to_all(View from, std::span<const int64_t> from_bounds, View to, std::span<const int64_t> to_bounds,
+                           Stream& stream, const MessageKey& key) {
+  TW_CHECK(communicator_ != nullptr, "a group of one rank has nobody to exchange with");
+  if (stream.device() != nullptr) {
+    HostStaging staged(stream);
+    const View there = staged.in(from), result = staged.out(to);
+    return staged.finish(all_to_all(there, from_bounds, result, to_bounds, staged.host(), key));
+  }
+  return communicator_->start(all_to_all_task(from, from_bounds, to, to_bounds, key), "all_to_all",
+                              static_cast<int64_t>(from.bytes()));
 }
 
 Ticket Channel::broadcast(View data, int root, Stream& stream) {

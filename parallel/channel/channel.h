@@ -56,6 +56,9 @@ class Channel {
   Ticket reduce_scatter(View whole, std::span<const int64_t> bounds, View out, bool accumulate, Stream& stream,
                         const MessageKey& key = {});
   Ticket all_gather(View mine, View whole, std::span<const int64_t> bounds, Stream& stream, const MessageKey& key = {});
+  // No coder that keeps a state (CHECK). What this rank keeps is not coded.
+  Ticket all_to_all(View from, std::span<const int64_t> from_bounds, View to, std::span<const int64_t> to_bounds,
+                    Stream& stream, const MessageKey& key = {});
   Ticket broadcast(View data, int root, Stream& stream);
   Ticket send(View data, int peer, Stream& stream, const MessageKey& key = {});
   Ticket receive(View data, int peer, Stream& stream, const MessageKey& key = {});
@@ -66,6 +69,8 @@ class Channel {
   Task reduce_scatter_task(View whole, std::span<const int64_t> bounds, View out, bool accumulate,
                            const MessageKey& key);
   Task all_gather_task(View mine, View whole, std::span<const int64_t> bounds, const MessageKey& key);
+  Task all_to_all_task(View from, std::span<const int64_t> from_bounds, View to, std::span<const int64_t> to_bounds,
+                       const MessageKey& key);
 
   Communicator* communicator() { return communicator_.get(); }
 

@@ -6,7 +6,10 @@
 namespace thinwire {
 
 SequenceExchange::SequenceExchange(Channel forward, Channel backward)
-    : forward_(std::move(forward)), backward_(std::move(backward)), bounds_(static_cast<size_t>(forward_.size()) + 1) {}
+    : forward_(std::move(forward)),
+      backward_(std::move(backward)),
+      bounds_(static_cast<size_t>(forward_.size()) + 1),
+      even_(bounds_) {}
 
 std::span<const int64_t> SequenceExchange::bounds(View part, const SequenceCut& cut) {
   TW_CHECK(cut.size == size() && cut.rank == rank(), "rank ", cut.rank, " of ", cut.size, " in a group of ", size());
@@ -39,6 +42,18 @@ Ticket SequenceExchange::gather_again(View part, View all, const SequenceCut& cu
 
 Ticket SequenceExchange::sum(View all, View part, const SequenceCut& cut, int unit, Stream& stream) {
   return backward_.reduce_scatter(all, bounds(part, cut), part, false, stream, key(backward_rules_, unit));
+}
+
+Ticket SequenceExchange::exchange(View by_rank, View all, bool to_all, const SequenceCut& cut, int unit, bool backward,
+                                  bool plain, Stream& stream) {
+  const int64_t each = by_rank.count() / size(), columns = all.cols();
+  for (int r = 0; r < size(); ++r) even_[static_cast<size_t>(r) + 1] = even_[static_cast<size_t>(r)] + each;
+  const std::span<const int64_t> uneven = bounds(View(by_rank.data, by_rank.dtype, {each / columns, columns}), cut);
+  MessageKey by = key(backward ? backward_rules_ : forward_rules_, unit);
+  if (plain) by.rule = kNoRule;
+  Channel& channel = backward ? backward_ : forward_;
+  return to_all ? channel.all_to_all(by_rank, even_, all, uneven, stream, by)
+                : channel.all_to_all(all, uneven, by_rank, even_, stream, by);
 }
 
 }  // namespace thinwire

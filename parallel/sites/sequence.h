@@ -2,8 +2,9 @@
 // exchange around attention.
 //
 // Every rank has the queries, keys and values of its own tokens (SequenceCut). Attention needs the keys and values of
-// all tokens before them: forward they are gathered, backward they are gathered again and their gradients summed by
-// token (Llama 3's way; Megatron: cp_comm_type all_gather).
+// all tokens before them. Two ways (Megatron's cp_comm_type): all_gather (Llama 3): keys and values are gathered,
+// backward they are gathered again and their gradients summed by token. a2a (DeepSpeed-Ulysses): every rank gets all
+// tokens of its share of the heads, and its tokens of all heads back.
 #pragma once
 
 #include <vector>
@@ -33,13 +34,18 @@ class SequenceExchange {
   // part = the sum over all ranks of their `all`, in rank order, of this rank's rows.
   Ticket sum(View all, View part, const SequenceCut& cut, int unit, Stream& stream);
 
+  // by_rank: [ranks, rows, w], what each rank gets of this rank's tokens; all: as above, of this rank's heads. From
+  // the first to the second, or back. backward: which site; plain: never coded.
+  Ticket exchange(View by_rank, View all, bool to_all, const SequenceCut& cut, int unit, bool backward, bool plain,
+                  Stream& stream);
+
  private:
   std::span<const int64_t> bounds(View part, const SequenceCut& cut);  // in elements, until the next call
   static MessageKey key(const std::vector<int>& rules, int unit);
 
   Channel forward_, backward_;
   std::vector<int> forward_rules_, backward_rules_;
-  std::vector<int64_t> bounds_;
+  std::vector<int64_t> bounds_, even_;
 };
 
 }  // namespace thinwire

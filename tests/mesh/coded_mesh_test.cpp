@@ -148,16 +148,23 @@ TEST(CodedMeshRules, SeveralForOneSite) {
 // Keys, values and their gradients between context-parallel ranks: what is computed again, and gathered again for the
 // backward pass, is what was computed with; fewer bytes travel; and it learns.
 TEST(CodedMeshSequence, KeysAndValues) {
-  for (const char* family : {"gpt2", "llama"}) {
+  for (const auto& [family, way] : {std::pair<std::string, std::string>("gpt2", "all_gather"),
+                                    {"llama", "all_gather"},
+                                    {"gpt2", "a2a"},
+                                    {"llama", "a2a"}}) {
     const Model model{.family = family};
     for (Layout layout : {Layout{.context = 2}, Layout{.context = 3}, Layout{.tensor = 2, .context = 2}}) {
       SCOPED_TRACE(layout.name());
       const auto site = [](const Curve& c, Site s) { return c.wire[static_cast<size_t>(s)]; };
+      layout.more = {"cp_comm_type=" + way};
       const Curve plain = run(model, layout, kSamples, kSteps);
-      layout.more = {"compression.sequence={\"codec\": \"block_int\", \"bits\": 8, \"block\": 32}"};
+      layout.more = {"cp_comm_type=" + way,
+                     "compression.sequence={\"codec\": \"block_int\", \"bits\": 8, \"block\": 32}"};
       const Curve coded = run(model, layout, kSamples, kSteps);
       for (Site s : {Site::kSequenceForward, Site::kSequenceBackward}) {
-        EXPECT_LT(site(coded, s), 0.4 * site(plain, s)) << name_of(s);
+        // Under a2a attention's results go to the backward pass as they are.
+        const double most = way == "a2a" && s == Site::kSequenceBackward ? 0.5 : 0.4;
+        EXPECT_LT(site(coded, s), most * site(plain, s)) << name_of(s);
         EXPECT_GT(site(coded, s), 0.25 * site(plain, s)) << name_of(s);
       }
       EXPECT_NE(coded.loss, plain.loss);

@@ -248,6 +248,29 @@ TEST(MeshLawMore, ContextParallel) {
   }
 }
 
+// All tokens of a share of the heads instead.
+TEST(MeshLawMore, ContextParallelByHeads) {
+  Layout layouts[] = {Layout{.context = 2},
+                      Layout{.context = 3, .accumulation = 2, .recompute = "selective"},
+                      Layout{.data = 2, .context = 4, .optimizer = "global"},
+                      Layout{.tensor = 2, .context = 2, .sequence_parallel = true, .recompute = "full"},
+                      Layout{.pipeline = 2, .context = 2, .schedule = "zb_h1", .accumulation = 3},
+                      Layout{.data = 2,
+                             .context = 2,
+                             .weights = "global",
+                             .gradients = "global",
+                             .optimizer = "global",
+                             .accumulation = 2}};
+  for (Layout& l : layouts) l.more = {"cp_comm_type=a2a"};
+  for (const char* family : {"gpt2", "neox", "llama"}) {
+    for (const Layout& l : layouts) {
+      EXPECT_EQ(compare({.family = family, .layers = 4}, l, 12, 4), "");
+      EXPECT_EQ(compare({.family = family, .layers = 4, .dropout = 0.1}, l, 12, 4), "");
+      EXPECT_EQ(compare({.family = family, .layers = 4, .documents = true, .window = 6}, l, 12, 4), "");
+    }
+  }
+}
+
 TEST(MeshLawMore, Bf16) {
   for (const char* family : {"gpt2", "neox", "llama"}) {
     const Model model{.family = family, .dtype = "bf16"};

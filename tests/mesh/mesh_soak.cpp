@@ -58,6 +58,8 @@ Layout random_layout(std::mt19937_64& random, const Model& model, int samples, i
   if (const int s = static_cast<int>(random() % 3); s > 0 && s < w && fits(s, w)) l.secondary = levels[s];
   if (w > 0) l.hold = pick(random, {"", "unit", "micro_batch", "step"});
   l.recompute = pick(random, {"", "", "selective", "full"});
+  if (l.context > 1 && 24 % (2 * l.context) == 0 && 12 / l.tensor % l.context == 0 && random() % 2 == 0)
+    l.more.push_back("cp_comm_type=a2a");
   return l;
 }
 

@@ -25,8 +25,9 @@ KeyTopic layout_keys() {
           "values of the others for attention. To weights and gradients they are data-parallel ranks.",
           {.bounds = {1, 65536}, .unit = "ranks", .scope = layout}),
       key("cp_comm_type", kStringKey, "\"all_gather\"",
-          "How context-parallel ranks exchange keys and values: all_gather is Llama 3's way.",
-          {.allowed = {"all_gather"}, .value_aliases = {{"allgather", "all_gather"}}, .scope = layout}),
+          "How context-parallel ranks do attention. all_gather (Llama 3): everybody gets all keys and values. a2a "
+          "(DeepSpeed-Ulysses): everybody gets all tokens of a share of the heads; KV heads and sequence must divide.",
+          {.allowed = {"all_gather", "a2a"}, .value_aliases = {{"allgather", "all_gather"}}, .scope = layout}),
       key("global_num_gpus", kIntKey, "null",
           "Ranks that the configuration is meant for; --dry-run prices them unless --ranks says otherwise.",
           {.aliases = {"world_size"},

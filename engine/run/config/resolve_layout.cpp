@@ -90,6 +90,16 @@ void Resolver::sequence_cut() {
     fail({"context_parallel_size", "seq_length"},
          "cuts sequences of " + str(length) + " tokens into " + str(2 * ranks) +
              " runs, two for each rank: some would be empty; give at most " + str(std::max<int64_t>(1, length / 2)));
+  if (ranks == 1 || !is("cp_comm_type", "a2a") || !known({"num_kv_heads", "model_parallel_size"})) return;
+  const int64_t heads = integer("num_kv_heads") / integer("model_parallel_size");
+  if (heads % ranks != 0)
+    fail({"context_parallel_size", "num_kv_heads"},
+         "a2a gives every rank a share of the KV heads: context_parallel_size " + str(ranks) + " must divide " +
+             str(heads) + " of them (num_kv_heads / model_parallel_size); or say cp_comm_type all_gather");
+  if (length % (2 * ranks) != 0)
+    fail({"seq_length", "context_parallel_size"}, "a2a needs runs of equal length: seq_length " + str(length) +
+                                                      " is not a multiple of " + str(2 * ranks) +
+                                                      " (2 * context_parallel_size); or say cp_comm_type all_gather");
 }
 
 void Resolver::pipeline_cut() {

@@ -21,6 +21,7 @@ namespace thinwire {
 struct LayoutConfig {
   int64_t pipeline = 1, tensor = 1, data = 1;  // ranks per dimension; data: replicas of the weights
   int64_t context = 1;                         // of these, how many share the sequences of a micro-batch
+  bool exchanges_heads = false;                // cp_comm_type a2a
   bool sequence_parallel = false;
   ScheduleKind schedule_kind = ScheduleKind::k1f1b;
   int64_t virtual_chunks = 1;  // chunks of layers per stage, for schedule interleaved

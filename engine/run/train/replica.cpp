@@ -138,7 +138,9 @@ void Replica::take_micro_buffers(const std::vector<int>& slots) {
       b.tokens = arena_.take(MemoryCategory::kData, DType::i32, {n});
       b.targets = arena_.take(MemoryCategory::kData, DType::i32, {n});
       b.row_weight = arena_.take(MemoryCategory::kData, DType::f32, {n});
-      if (config_.data.documents.reset_attention) b.first_keys = arena_.take(MemoryCategory::kData, DType::i32, {n});
+      const int64_t queries = layout_.shard.exchanges_heads ? shape_.batch * layout_.shard.cut.length : n;
+      if (config_.data.documents.reset_attention)
+        b.first_keys = arena_.take(MemoryCategory::kData, DType::i32, {queries});
       if (config_.data.documents.reset_positions || !layout_.shard.cut.whole())
         b.positions = arena_.take(MemoryCategory::kData, DType::i32, {n});
       b.sample_ids = arena_.take(MemoryCategory::kData, DType::i64, {shape_.batch});
@@ -153,11 +155,11 @@ MicroBatch Replica::upload(const Batch& batch, double tokens, bool training, int
   const MicroBuffers& b = micro_.at(static_cast<size_t>(chunk)).at(static_cast<size_t>(slot));
   const SequenceCut& cut = layout_.shard.cut;
   // This rank's tokens of per-token values of whole sequences.
-  const auto write_tokens = [&]<typename T>(const std::vector<T>& values, View to) {
+  const auto write_tokens = [&]<typename T>(const std::vector<T>& values, View to, bool all = false) {
     if (values.empty()) return View{};
     const std::vector<T>* mine = &values;
     std::vector<T> part;
-    if (!cut.whole()) {
+    if (!cut.whole() && !all) {
       for (int64_t row = 0; row < batch.rows; ++row)
         for (const SequenceCut::Run& run : {cut.front(), cut.back()}) {
           const auto from = values.begin() + (row * cut.length + run.first);
@@ -177,7 +179,7 @@ MicroBatch Replica::upload(const Batch& batch, double tokens, bool training, int
   write_tokens(batch.targets, b.targets);
   write_tokens(weight, b.row_weight);
   write(b.sample_ids, batch.sample_ids.data(), batch.sample_ids.size() * sizeof(int64_t));
-  micro.first_keys = write_tokens(batch.first_keys, b.first_keys);
+  micro.first_keys = write_tokens(batch.first_keys, b.first_keys, layout_.shard.exchanges_heads);
   if (batch.positions.empty() && !cut.whole()) {
     std::vector<int32_t> positions(batch.inputs.size());
     for (size_t n = 0; n < positions.size(); ++n)

@@ -342,7 +342,9 @@ tw_decide() {
   elif [ "$tw_before" = "$(tw_fingerprint)" ]; then
     # status.json, if any, is that of an earlier cycle or of another job. A refused configuration ends here, too: it never gets as far.
     tw_why="the run did not begin, launcher ended with code $tw_code; its message is above"
-    if [ "$tw_asked" = USR1 ]; then
+    if [ "$tw_code" -eq 71 ]; then # MPI failed before there was a run directory to say so in
+      tw_verdict=again tw_exit=75
+    elif [ "$tw_asked" = USR1 ]; then
       case $tw_code in
         64 | 65 | 70 | 73 | 74 | 76 | 78) ;;
         *) tw_verdict=again tw_why="asked to stop before the run began" ;;

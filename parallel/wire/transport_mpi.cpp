@@ -10,9 +10,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <thread>
 
 #include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
+#include "parallel/wire/launcher.h"
 
 #if defined(MPICH_NUMVERSION) && MPICH_NUMVERSION < 40200300
 // MPICH before 4.2 over UCX's tcp can hang in MPI_Finalize: a rank that has closed its connections waits for the others
@@ -72,15 +74,19 @@ class MpiTransport final : public Transport {
     // After an error the others may never come here, and what was posted may still be written: the process is about to
     // end, with the code of that error, and the launcher ends the rest.
     if (!requests_.empty() || std::uncaught_exceptions() > 0) return;
-    // MPI_Finalize may spin until the last rank arrives; wait for it with our eyes closed.
-    MPI_Request all_here = MPI_REQUEST_NULL;
-    if (MPI_Ibarrier(comm_, &all_here) == MPI_SUCCESS) {
+    // MPI_Finalize may spin until the last rank arrives; wait for it with our eyes closed. Where that fails the others
+    // may wait for ever.
+    try {
+      MPI_Request all_here = MPI_REQUEST_NULL;
+      check_mpi(MPI_Ibarrier(comm_, &all_here), "the last MPI_Ibarrier");
       int here = 0;
       for (long nap_us = 10; here == 0; nap_us = std::min(nap_us * 2, 1000L)) {
-        if (MPI_Test(&all_here, &here, MPI_STATUS_IGNORE) != MPI_SUCCESS) break;
+        check_mpi(MPI_Test(&all_here, &here, MPI_STATUS_IGNORE), "MPI_Test of the last MPI_Ibarrier");
         const timespec nap{0, nap_us * 1000};
         if (here == 0) ::nanosleep(&nap, nullptr);
       }
+    } catch (const Error& e) {
+      end_mpi(static_cast<int>(e.code()), e.what());
     }
     MPI_Comm_free(&comm_);
     MPI_Finalize();
@@ -211,10 +217,6 @@ class MpiTransport final : public Transport {
   std::vector<MPI_Status> statuses_;
 };
 
-}  // namespace
-
-namespace {
-
 // Without a network card that reads memory by itself, UCX's rendezvous buys nothing: over TCP its handshake queues
 // behind the bulk data (measured at 1 Gbit/s: 69 % of the wire used, 97 % without), and copies through shared memory
 // are faster, too. The user's own setting wins.
@@ -224,11 +226,22 @@ void prefer_eager_messages() {
 
 }  // namespace
 
+void end_mpi(int code, const std::string& message) {
+  std::fprintf(stderr, "error: rank %d: %s\n", static_cast<int>(launch_of_environment().rank), message.c_str());
+  std::fflush(nullptr);
+  std::this_thread::sleep_for(kLastLines);
+  int is_up = 0, is_down = 0;
+  MPI_Initialized(&is_up), MPI_Finalized(&is_down);
+  if (is_up != 0 && is_down == 0) MPI_Abort(MPI_COMM_WORLD, code);
+  std::_Exit(code);
+}
+
 std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, const std::string& machine, std::vector<std::string>& hosts,
                                     std::vector<std::string>& machines) {
   prefer_eager_messages();
   int provided = MPI_THREAD_SINGLE, size = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);  // which copies of it inherit
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   if (provided < MPI_THREAD_SERIALIZED)
     throw_bad_config("this MPI was built without thread support (MPI_THREAD_SERIALIZED is needed)");
@@ -240,7 +253,6 @@ std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, const std::string& m
   }
   MPI_Comm comm = MPI_COMM_NULL;
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
-  MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
   void* largest_tag = nullptr;
   int known = 0;
   MPI_Comm_get_attr(comm, MPI_TAG_UB, &largest_tag, &known);

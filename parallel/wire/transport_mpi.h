@@ -1,6 +1,7 @@
 // The transport over an MPI library, where the build has one.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,5 +15,11 @@ namespace thinwire {
 // machines: per rank its `machine`, at most 127 bytes.
 std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, const std::string& machine, std::vector<std::string>& hosts,
                                     std::vector<std::string>& machines);
+
+// The launcher passes on what ranks print; a rank that ends the job at once takes the last lines with it.
+inline constexpr std::chrono::milliseconds kLastLines{300};
+
+// For errors while there is no transport yet, or none any more: says so on stderr and ends all ranks with this code.
+[[noreturn]] void end_mpi(int code, const std::string& message);
 
 }  // namespace thinwire

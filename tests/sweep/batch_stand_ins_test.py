@@ -239,6 +239,12 @@ class Runs(StandInCase):
         self.assertIn("the run did not begin", self.queue.all_output())
 
     @each
+    def test_mpi_that_fails_before_the_run_begins_is_tried_again(self, path):
+        self.submit(path, arguments=self.words("lost=1"))
+        self.assertEqual(self.queue.drain(), 3, self.queue.all_output())
+        self.assertIn("once more: the run did not begin, launcher ended with code 71", self.queue.all_output())
+
+    @each
     def test_a_job_that_lives_there_already_is_no_run_of_ours(self, path):
         """train leaves with 73, and status.json changes all the same: the other job goes on writing it."""
         self.run_dir().mkdir()

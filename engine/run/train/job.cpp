@@ -13,12 +13,10 @@
 #include "engine/run/train/rank_layout.h"
 #include "engine/run/train/replica.h"
 #include "parallel/wire/binding.h"
+#include "parallel/wire/transport_mpi.h"
 
 namespace thinwire {
 namespace {
-
-// The launcher passes on what ranks print; one that ends the job at once takes the last lines with it.
-constexpr std::chrono::milliseconds kGrace{300};
 
 std::vector<int> all_ranks(int size) {
   std::vector<int> ranks;
@@ -121,7 +119,7 @@ void Job::leave_together(ExitCode code) {
   std::fflush(nullptr);
   control_.barrier();
   if (!first()) std::this_thread::sleep_for(std::chrono::seconds(20));  // until the launcher ends us
-  std::this_thread::sleep_for(kGrace);
+  std::this_thread::sleep_for(kLastLines);
   transport_->abort(static_cast<int>(code));
 }
 
@@ -129,7 +127,7 @@ void Job::end_all(ExitCode code, const std::string& message) {
   if (size() == 1) return;
   std::fprintf(stderr, "error: rank %d: %s\n", rank(), message.c_str());
   std::fflush(nullptr);
-  std::this_thread::sleep_for(kGrace);
+  std::this_thread::sleep_for(kLastLines);
   transport_->abort(static_cast<int>(code));
 }
 

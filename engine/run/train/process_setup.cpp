@@ -14,6 +14,7 @@
 #include "engine/base/core/program.h"
 #include "engine/run/train/job.h"
 #include "parallel/wire/launcher.h"
+#include "parallel/wire/transport_mpi.h"
 
 namespace thinwire {
 namespace {
@@ -69,6 +70,7 @@ int run_job(const std::string& name, const std::function<int(Job&)>& body) {
     try {
       opened.emplace();
     } catch (const Error& e) {
+      if (e.code() == ExitCode::kHungPeer) end_mpi(static_cast<int>(e.code()), e.what());
       if (launch_of_environment().rank > 0) return static_cast<int>(e.code());  // rank 0 speaks for all
       throw;
     }

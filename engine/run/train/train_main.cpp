@@ -5,6 +5,7 @@
 
 #include "data/sample_stream.h"
 #include "engine/base/core/error.h"
+#include "engine/base/core/file.h"
 #include "engine/base/core/version.h"
 #include "engine/base/ops/ops.h"
 #include "engine/run/config/key_table.h"
@@ -122,13 +123,23 @@ int run(const Options& o, int argc, char** argv) {
   }
   return run_job("train", [&](Job& job) {
     ResolvedConfig config;
-    job.agree([&] { config = load(o, job.size(), job.ranks_per_node(), argc, argv); });
-    job.on_hang([&config](const std::string& message) {
+    const auto write_lost = [&config](const std::string& message) {
       StatusFile(status_path(config.run.run_dir), config.run.train_iters)
           .ended(ExitCode::kHungPeer, last_step(config.run.run_dir), message);
-    });
-    job.form_mesh(config.run, fingerprint_of(config));
-    return static_cast<int>(train(config, o.allow_faults, job));
+    };
+    try {
+      job.agree([&] { config = load(o, job.size(), job.ranks_per_node(), argc, argv); });
+      job.on_hang(write_lost);
+      job.form_mesh(config.run, fingerprint_of(config));
+      return static_cast<int>(train(config, o.allow_faults, job));
+    } catch (const Error& e) {
+      // Of MPI, perhaps before there was a session that says so.
+      if (e.code() == ExitCode::kHungPeer && !config.run.run_dir.empty()) {
+        failure_of([&] { make_directories(config.run.run_dir); });
+        write_lost("rank " + std::to_string(job.rank()) + ": " + e.what());
+      }
+      throw;
+    }
   });
 }
 

@@ -1,0 +1,111 @@
+// Preloaded in front of the MPI library: an MPI that grants the tags of the standard, 0 .. 32767, and none beyond; and
+// one that reports an error at a chosen call of a chosen rank.
+//
+// THINWIRE_MPI_FAULT=rank:call:posts, call one of dup, allgather, barrier (that call itself), post (the posts-th
+// Isend or Irecv), poll (the first Test, Testsome or Iprobe behind so many posts): it does nothing and returns
+// MPI_ERR_OTHER, once. THINWIRE_MPI_COUNT=PATH: a rank that ends writes its posts to PATH.<rank>.
+#include <mpi.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace {
+
+int largest_tag = 32767;
+
+void check(const char* call, int tag) {
+  if (tag <= largest_tag) return;
+  std::fprintf(stderr, "%s with tag %d, and this MPI grants %d\n", call, tag, largest_tag);
+  std::abort();
+}
+
+int rank_of_environment() {
+  for (const char* name : {"PMI_RANK", "OMPI_COMM_WORLD_RANK"})
+    if (const char* value = std::getenv(name); value != nullptr) return std::atoi(value);
+  return 0;
+}
+
+struct Fault {
+  char call[16] = {};
+  long posts = 0;
+  Fault() {
+    int rank = -1;
+    const char* text = std::getenv("THINWIRE_MPI_FAULT");
+    if (text == nullptr || std::sscanf(text, "%d:%15[a-z]:%ld", &rank, call, &posts) != 3 ||
+        rank != rank_of_environment())
+      call[0] = '\0';
+  }
+  bool strikes(const char* kind) {
+    if (std::strcmp(call, kind) != 0) return false;
+    call[0] = '\0';
+    return true;
+  }
+};
+Fault fault;
+long posted = 0;
+
+bool strikes_post() {
+  ++posted;
+  return posted >= fault.posts && fault.strikes("post");
+}
+bool strikes_poll() {
+  return posted >= fault.posts && fault.strikes("poll");
+}
+
+}  // namespace
+
+extern "C" {
+
+int MPI_Comm_dup(MPI_Comm comm, MPI_Comm* copy) {
+  return fault.strikes("dup") ? MPI_ERR_OTHER : PMPI_Comm_dup(comm, copy);
+}
+
+int MPI_Allgather(const void* mine, int count, MPI_Datatype type, void* all, int counts, MPI_Datatype types,
+                  MPI_Comm comm) {
+  return fault.strikes("allgather") ? MPI_ERR_OTHER : PMPI_Allgather(mine, count, type, all, counts, types, comm);
+}
+
+int MPI_Ibarrier(MPI_Comm comm, MPI_Request* request) {
+  return fault.strikes("barrier") ? MPI_ERR_OTHER : PMPI_Ibarrier(comm, request);
+}
+
+int MPI_Comm_get_attr(MPI_Comm comm, int key, void* value, int* known) {
+  const int code = PMPI_Comm_get_attr(comm, key, value, known);
+  if (code == MPI_SUCCESS && key == MPI_TAG_UB && *known != 0) *static_cast<int**>(value) = &largest_tag;
+  return code;
+}
+
+int MPI_Isend(const void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request* request) {
+  check("MPI_Isend", tag);
+  return strikes_post() ? MPI_ERR_OTHER : PMPI_Isend(data, count, type, peer, tag, comm, request);
+}
+
+int MPI_Irecv(void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request* request) {
+  check("MPI_Irecv", tag);
+  return strikes_post() ? MPI_ERR_OTHER : PMPI_Irecv(data, count, type, peer, tag, comm, request);
+}
+
+int MPI_Test(MPI_Request* request, int* over, MPI_Status* status) {
+  return strikes_poll() ? MPI_ERR_OTHER : PMPI_Test(request, over, status);
+}
+
+int MPI_Testsome(int count, MPI_Request* requests, int* over, int* indices, MPI_Status* statuses) {
+  return strikes_poll() ? MPI_ERR_OTHER : PMPI_Testsome(count, requests, over, indices, statuses);
+}
+
+int MPI_Iprobe(int peer, int tag, MPI_Comm comm, int* found, MPI_Status* status) {
+  return strikes_poll() ? MPI_ERR_OTHER : PMPI_Iprobe(peer, tag, comm, found, status);
+}
+
+int MPI_Finalize() {
+  if (const char* path = std::getenv("THINWIRE_MPI_COUNT"); path != nullptr) {
+    if (std::FILE* file = std::fopen((path + ("." + std::to_string(rank_of_environment()))).c_str(), "w")) {
+      std::fprintf(file, "%ld\n", posted);
+      std::fclose(file);
+    }
+  }
+  return PMPI_Finalize();
+}
+}

@@ -37,13 +37,15 @@ void require_present(const std::string& prefix, const std::string& path) {
     if (!S_ISREG(info.st_mode)) throw_bad_data(path + ": is not a regular file; data paths name a .bin / .idx pair");
     return;
   }
+  const int error = errno;
+  if (error != ENOENT && error != ENOTDIR) return;  // whoever opens it bears with that
   std::string hint =
       "; a data path is the prefix of a .bin / .idx pair, e.g. data/my_text_document (the tokenize program makes one)";
   if (prefix.ends_with(".bin") || prefix.ends_with(".idx"))
     hint = "; give the data path without its extension: " + prefix.substr(0, prefix.size() - 4);
   else if (::stat((prefix + "_text_document.idx").c_str(), &info) == 0)
     hint = "; did you mean " + prefix + "_text_document?";
-  throw_bad_data(path + ": cannot open: " + std::strerror(errno) + hint);
+  throw_bad_data(path + ": cannot open: " + std::strerror(error) + hint);
 }
 
 // Copies stored tokens to int32 and returns the position of the first one outside [0, limit), or -1.
@@ -171,9 +173,7 @@ void TokenFile::read(int64_t sequence, int64_t first, std::span<int32_t> out) co
   TW_CHECK(first >= 0 && count <= n - first, "tokens ", first, "+", count, " of ", n, " in sequence ", sequence);
   thread_local std::vector<std::byte> buffer;
   buffer.resize(static_cast<size_t>(count * item));
-  const int64_t got = read_at(bin_, static_cast<uint64_t>(base + first * item), buffer);
-  if (got < 0) throw_io(bin_path_ + ": read failed: " + std::strerror(errno));
-  if (got < count * item)
+  if (read_at(bin_, bin_path_, static_cast<uint64_t>(base + first * item), buffer) < buffer.size())
     throw_bad_data(bin_path_ + ": ends before byte " + std::to_string(base + (first + count) * item) +
                    ", it was cut short while in use; restore the file and start again (the run resumes from its last "
                    "checkpoint)");

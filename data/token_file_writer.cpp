@@ -35,8 +35,8 @@ int64_t largest_of(TokenType type) {
 // A buffered temporary file that becomes `path` when published.
 class TokenFileWriter::Output {
  public:
-  explicit Output(const std::string& path) : path_(path), temporary_(path + ".tmp-" + std::to_string(::getpid())) {
-    file_ = Descriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  explicit Output(const std::string& path) : path_(path), temporary_(temporary_beside(path)) {
+    file_ = Descriptor(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (!file_) fail("cannot create");
     buffer_.reserve(kBufferBytes);
   }

@@ -14,9 +14,9 @@ namespace thinwire {
 // What Megatron-LM picks: two bytes where the vocabulary allows it, else four.
 TokenType best_token_type(int64_t vocab);
 
-// Streaming writer; memory is 4 bytes per sequence plus 8 per document. Files are written as `<path>.tmp-<pid>` and
-// renamed by finalize(); a writer destroyed before that removes its temporary files and leaves an older pair untouched.
-// All methods throw Error(kIo) naming path and reason (a full disk, for instance).
+// Streaming writer; memory is 4 bytes per sequence plus 8 per document. Files are written as `<path>.tmp-<host>-<pid>`
+// and renamed by finalize(); a writer destroyed before that removes its temporary files and leaves an older pair
+// untouched. All methods throw Error(kIo) naming path and reason (a full disk, for instance).
 class TokenFileWriter {
  public:
   // Creates missing directories of the prefix. `type` defaults to what the vocabulary needs.

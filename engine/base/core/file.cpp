@@ -1,6 +1,7 @@
 // POSIX behind file.h; every failed call becomes one message with path and reason.
 #include "engine/base/core/file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -8,17 +9,74 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "engine/base/core/error.h"
+#include "engine/base/core/log.h"
 
 namespace thinwire {
 namespace {
 
-constexpr size_t kMost = size_t{64} << 20;  // of one call of the system
+constexpr size_t kMost = size_t{64} << 20;                              // of one call of the system
+constexpr std::chrono::milliseconds kFirstPause{50}, kLastPause{3200};  // 6.35 s in all
 
 std::string reason() {
   return std::strerror(errno);
+}
+
+// Makes attempts until one returns 0, or an error that says what the path is: that is returned. Every other one may be
+// the system's, and pass.
+template <typename Attempt>
+int persist(const std::string& path, const char* what, const Attempt& attempt) {
+  for (auto pause = kFirstPause;; pause *= 2) {
+    const int error = attempt();
+    switch (error) {
+      case 0:
+      case EISDIR:
+      case ELOOP:
+      case ENAMETOOLONG:
+      case ENOENT:
+      case ENOTDIR:
+        return error;
+      default:
+        break;
+    }
+    const std::string why = path + ": cannot " + what + ": " + std::strerror(error);
+    if (pause > kLastPause)
+      throw_io(why + ", again and again for 6 s; mend the file system or the permissions, and start again");
+    if (pause == kFirstPause) log_warning("warning: " + why + "; trying again");
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+template <typename Attempt>
+void persist_or_refuse(const std::string& path, const char* what, const Attempt& attempt) {
+  if (const int error = persist(path, what, attempt); error != 0)
+    throw_bad_data(path + ": cannot " + what + ": " + std::strerror(error));
+}
+
+Descriptor open_to_read(const std::string& path) {
+  Descriptor file;
+  persist_or_refuse(path, "open", [&] {
+    file = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    return file ? 0 : errno;
+  });
+  return file;
+}
+
+// Reads on from byte offset + done. 0, or errno.
+int read_some(const Descriptor& file, uint64_t offset, std::span<std::byte> out, size_t& done) {
+  while (done < out.size()) {
+    const ssize_t n =
+        ::pread(file.get(), out.data() + done, std::min(out.size() - done, kMost), static_cast<off_t>(offset + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return errno;
+    if (n == 0) break;
+    done += static_cast<size_t>(n);
+  }
+  return 0;
 }
 
 }  // namespace
@@ -29,28 +87,26 @@ bool Descriptor::close() {
 
 uint64_t Descriptor::size() const {
   struct stat info {};
-  return fd_ >= 0 && ::fstat(fd_, &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
+  if (::fstat(fd_, &info) != 0) throw_io("cannot tell the size of an open file: " + reason());
+  return static_cast<uint64_t>(info.st_size);
 }
 
 Descriptor open_regular(const std::string& path) {
-  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) throw_bad_data(path + ": cannot open: " + reason());
+  Descriptor file = open_to_read(path);
   struct stat info {};
-  if (::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) throw_bad_data(path + ": not a regular file");
+  persist_or_refuse(path, "stat", [&] { return ::fstat(file.get(), &info) == 0 ? 0 : errno; });
+  if (!S_ISREG(info.st_mode)) throw_bad_data(path + ": not a regular file");
   return file;
 }
 
-int64_t read_at(const Descriptor& file, uint64_t offset, std::span<std::byte> out) {
+size_t read_at(const Descriptor& file, const std::string& path, uint64_t offset, std::span<std::byte> out) {
   size_t done = 0;
-  while (done < out.size()) {
-    const ssize_t n =
-        ::pread(file.get(), out.data() + done, std::min(out.size() - done, kMost), static_cast<off_t>(offset + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return -1;
-    if (n == 0) break;
-    done += static_cast<size_t>(n);
-  }
-  return static_cast<int64_t>(done);
+  persist_or_refuse(path, "read", [&] {
+    if (read_some(file, offset, out, done) == 0) return 0;
+    const Descriptor anew(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    return anew ? read_some(anew, offset, out, done) : errno;
+  });
+  return done;
 }
 
 bool write_all(const Descriptor& file, std::span<const std::byte> bytes) {
@@ -64,10 +120,9 @@ bool write_all(const Descriptor& file, std::span<const std::byte> bytes) {
 }
 
 std::string read_file(const std::string& path, size_t limit) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) throw_bad_data(path + ": cannot open: " + reason());
+  const Descriptor file = open_to_read(path);
   struct stat info {};
-  if (::fstat(file.get(), &info) != 0) throw_bad_data(path + ": cannot stat: " + reason());
+  persist_or_refuse(path, "stat", [&] { return ::fstat(file.get(), &info) == 0 ? 0 : errno; });
   if (S_ISDIR(info.st_mode)) throw_bad_data(path + ": is a directory, a file is needed");
   std::string content;
   if (info.st_size > 0) {
@@ -78,11 +133,13 @@ std::string read_file(const std::string& path, size_t limit) {
     content.reserve(static_cast<size_t>(info.st_size));
   }
   char buffer[1 << 16];
-  for (;;) {
-    const ssize_t n = ::read(file.get(), buffer, sizeof buffer);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw_bad_data(path + ": cannot read: " + reason());
-    if (n == 0) break;
+  for (ssize_t n = 1; n > 0;) {
+    // Not at an offset: it may be a pipe.
+    persist_or_refuse(path, "read", [&] {
+      do n = ::read(file.get(), buffer, sizeof buffer);
+      while (n < 0 && errno == EINTR);
+      return n < 0 ? errno : 0;
+    });
     if (content.size() + static_cast<size_t>(n) > limit)
       throw_bad_data(path + ": larger than " + std::to_string(limit) + " bytes");
     content.append(buffer, static_cast<size_t>(n));
@@ -90,15 +147,30 @@ std::string read_file(const std::string& path, size_t limit) {
   return content;
 }
 
+std::string temporary_beside(const std::string& path) {
+  char host[256] = {};
+  if (::gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
+  const std::string name = path + ".tmp-" + host + "-" + std::to_string(::getpid());
+  struct stat info {};
+  for (int number = 2;; ++number) {
+    const std::string free = number == 2 ? name : name + "-" + std::to_string(number - 1);
+    if (::lstat(free.c_str(), &info) != 0) return free;
+  }
+}
+
 void write_file_atomic(const std::string& path, const std::string& content, bool durable) {
-  const std::string temporary = path + ".tmp-" + std::to_string(::getpid());
+  std::string temporary;
   const auto fail = [&](const char* what) {
     const std::string why = reason();
     ::unlink(temporary.c_str());
     throw_io(path + ": cannot " + what + ": " + why);
   };
   {
-    const Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    Descriptor file;
+    do {  // until no other thread was faster
+      temporary = temporary_beside(path);
+      file = Descriptor(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    } while (!file && errno == EEXIST);
     if (!file) fail("create");
     if (!write_all(file, std::as_bytes(std::span(content)))) fail("write");
     if (durable && ::fsync(file.get()) != 0) fail("flush");
@@ -116,11 +188,34 @@ void sync_directory(const std::string& path) {
   if (::fsync(dir.get()) != 0 && errno != EINVAL) throw_io(path + ": cannot flush directory: " + reason());
 }
 
+bool is_directory(const std::string& path) {
+  struct stat info {};
+  return persist(path, "stat", [&] { return ::stat(path.c_str(), &info) == 0 ? 0 : errno; }) == 0 &&
+         S_ISDIR(info.st_mode);
+}
+
+std::vector<std::string> list_directory(const std::string& path) {
+  std::vector<std::string> names;
+  persist(path, "list", [&] {
+    names.clear();
+    const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(path.c_str()), ::closedir);
+    if (directory == nullptr) return errno;
+    for (;;) {
+      errno = 0;  // the only sign of a failure
+      const dirent* entry = ::readdir(directory.get());
+      if (entry == nullptr) return errno;
+      const std::string name = entry->d_name;
+      if (name != "." && name != "..") names.push_back(name);
+    }
+  });
+  return names;
+}
+
 void make_directories(const std::string& path) {
   for (size_t end = 1; end <= path.size(); ++end) {
     if (end != path.size() && path[end] != '/') continue;
     const std::string part = path.substr(0, end);
-    if (::mkdir(part.c_str(), 0755) != 0 && errno != EEXIST)
+    if (::mkdir(part.c_str(), 0777) != 0 && errno != EEXIST)
       throw_busy(part + ": cannot create directory: " + reason());
     struct stat info {};
     if (::stat(part.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) throw_busy(part + ": is not a directory");
@@ -130,8 +225,11 @@ void make_directories(const std::string& path) {
 MappedFile::MappedFile(const std::string& path) : file_(open_regular(path)) {
   const size_t size = file_.size();
   if (size == 0) return;
-  void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file_.get(), 0);
-  if (data == MAP_FAILED) throw_bad_data(path + ": cannot map: " + reason());
+  void* data = MAP_FAILED;
+  persist_or_refuse(path, "map", [&] {
+    data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file_.get(), 0);
+    return data == MAP_FAILED ? errno : 0;
+  });
   data_ = {data, Unmap{size}};
 }
 

@@ -1,4 +1,8 @@
 // Files: whole reads with clear errors, read-only maps, and writes that are either complete and durable or not there.
+//
+// Reading bears with a system in trouble: an error that says nothing of the file itself (EIO, ESTALE, EACCES, EMFILE
+// ...) is tried again for some seconds, behind a warning, and is then Error(kIo) naming the file. What is not there, or
+// is no file, is Error(kBadData) at once.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +11,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace thinwire {
 
@@ -24,30 +29,39 @@ class Descriptor {
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
   bool close();  // at once; false with errno where the system could not
-  // Size in bytes now, 0 where it cannot be told.
+  // Size in bytes now. Throws Error(kIo) where that cannot be told: 0 would be taken for a damaged file.
   uint64_t size() const;
 
  private:
   int fd_ = -1;
 };
 
-// Opens a regular file for reading. Throws Error(kBadData) where there is none.
+// Opens a regular file for reading.
 Descriptor open_regular(const std::string& path);
-// Fills `out` from byte `offset` on. Returns how many bytes there were, fewer only at the end of the file; -1 with
-// errno where reading failed.
-int64_t read_at(const Descriptor& file, uint64_t offset, std::span<std::byte> out);
+// Fills `out` from byte `offset` on of the file that was opened there. Returns how many bytes there were, fewer only at
+// the end of the file. A descriptor that went stale is not a lost file: `path` is opened anew.
+size_t read_at(const Descriptor& file, const std::string& path, uint64_t offset, std::span<std::byte> out);
 // Writes all of it; false with errno where that failed.
 bool write_all(const Descriptor& file, std::span<const std::byte> bytes);
 
-// Reads a whole file. Throws Error(kBadData) if it is missing or unreadable, or larger than `limit` bytes.
+// Reads a whole file. Throws Error(kBadData) if it is larger than `limit` bytes, too.
 std::string read_file(const std::string& path, size_t limit = SIZE_MAX);
 
-// Writes path.tmp-<pid>, flushes it to disk and renames it over `path`; fsyncs the directory when `durable`.
+// The name of a file that will be renamed over `path`: path.tmp-<host>-<pid>, with a number behind it where that is
+// taken (by another thread, or by a process of another container that died). To be opened with O_EXCL.
+std::string temporary_beside(const std::string& path);
+
+// Writes a new file beside `path`, flushes it to disk and renames it over `path`; fsyncs the directory when `durable`.
 // Throws Error(kIo) naming path and reason; the old file is then untouched.
 void write_file_atomic(const std::string& path, const std::string& content, bool durable = true);
 
 // fsync of a directory, so that renames in it survive a power cut.
 void sync_directory(const std::string& path);
+
+// False where nothing is there, or something else.
+bool is_directory(const std::string& path);
+// The names in a directory, in no order; none where there is no directory.
+std::vector<std::string> list_directory(const std::string& path);
 
 // mkdir -p. Throws Error(kBusy) when a part of the path is not a directory or not writable.
 void make_directories(const std::string& path);
@@ -56,7 +70,7 @@ void make_directories(const std::string& path);
 class MappedFile {
  public:
   MappedFile() = default;
-  explicit MappedFile(const std::string& path);  // throws Error(kBadData)
+  explicit MappedFile(const std::string& path);
   std::span<const std::byte> bytes() const {
     return {static_cast<const std::byte*>(data_.get()), data_ ? data_.get_deleter().size : 0};
   }

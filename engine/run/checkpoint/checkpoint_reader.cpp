@@ -12,6 +12,7 @@
 #include <set>
 
 #include "engine/base/core/error.h"
+#include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
 #include "engine/run/checkpoint/agreement.h"
 #include "engine/run/checkpoint/stored_tensors.h"
@@ -37,11 +38,6 @@ std::optional<int64_t> step_of(const std::string& name) {
   const auto [after_again, error_again] = std::from_chars(after_step + 1, end, again);
   if (error_again != std::errc() || after_again != end) return std::nullopt;
   return step;
-}
-
-bool is_directory(const std::string& path) {
-  struct stat info {};
-  return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
 }
 
 class FillState : public StateVisitor {
@@ -125,21 +121,19 @@ class FillState : public StateVisitor {
 
 std::vector<FoundCheckpoint> list_checkpoints(const std::string& directory) {
   std::vector<FoundCheckpoint> found;
-  std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename().string();
+  for (const std::string& name : list_directory(directory)) {
     const auto step = step_of(name);
-    if (!step || !is_directory(it->path().string())) continue;
-    FoundCheckpoint checkpoint{it->path().string(), name, *step, -1};
+    const std::string path = directory + "/" + name;
+    if (!step || !is_directory(path)) continue;
+    FoundCheckpoint checkpoint{path, name, *step, -1};
     try {
       checkpoint.sequence = read_manifest(checkpoint.path).sequence;
-    } catch (const Error&) {
+    } catch (const Error& e) {
+      if (e.code() != ExitCode::kBadData) throw;  // it may be the newest good one
       // stays -1: whoever verifies it learns why
     }
     found.push_back(std::move(checkpoint));
   }
-  if (error && error != std::errc::no_such_file_or_directory)
-    throw_bad_data(directory + ": cannot list: " + error.message());
   std::sort(found.begin(), found.end(), [](const FoundCheckpoint& a, const FoundCheckpoint& b) {
     const bool unreadable_a = a.sequence < 0, unreadable_b = b.sequence < 0;
     if (unreadable_a != unreadable_b) return unreadable_a;

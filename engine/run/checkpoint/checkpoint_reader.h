@@ -24,6 +24,7 @@ struct FoundCheckpoint {
   int64_t step = 0;
   int64_t sequence = -1;  // -1: manifest unreadable
 };
+// Throws Error(kIo) where the file system cannot tell: then nobody knows which is the newest.
 std::vector<FoundCheckpoint> list_checkpoints(const std::string& directory);
 
 // Reads every byte of the checkpoint: manifest checksum, size and XXH3-128 of each file, each file a valid safetensors

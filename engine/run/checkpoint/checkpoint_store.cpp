@@ -214,7 +214,7 @@ std::string CheckpointStore::make_temporary(int64_t step) {
   const std::string name = generation_name(step) + ".tmp-" + tame(lock_->job()) + "-" + lock_->token().substr(0, 8);
   temporary_ = directory_ + "/" + name;
   fs::remove_all(temporary_);
-  if (::mkdir(temporary_.c_str(), 0755) != 0) throw_io(temporary_ + ": cannot create: " + std::strerror(errno));
+  if (::mkdir(temporary_.c_str(), 0777) != 0) throw_io(temporary_ + ": cannot create: " + std::strerror(errno));
   try {
     point("save.after_mkdir");
   } catch (...) {
@@ -395,6 +395,7 @@ void CheckpointStore::prune() {
           verify_checkpoint(checkpoint.path, nullptr, [this] { ++signs_; });
           verified_.insert(checkpoint.name);
         } catch (const Error& e) {
+          if (e.code() != ExitCode::kBadData) throw;  // not the checkpoint's fault
           log_warning("warning: checkpoint " + checkpoint.path +
                       " does not verify and does not count as kept: " + e.what());
         }

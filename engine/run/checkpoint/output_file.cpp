@@ -54,7 +54,7 @@ std::string RunningHash::digest() const {
 }
 
 OutputFile::OutputFile(const std::string& path, uint64_t expected_bytes) : path_(path) {
-  file_ = Descriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  file_ = Descriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!file_) throw_io(path + ": cannot create: " + std::strerror(errno));
   if (expected_bytes > 0) {
     const int rc = ::posix_fallocate(file_.get(), 0, static_cast<off_t>(expected_bytes));

@@ -61,12 +61,14 @@ std::string lease_text(const Lease& lease) {
   return text + "\n";
 }
 
-// nullopt when there is none, or when it was torn or written by something else: then nobody can be named.
+// nullopt when there is none, or when it was torn or written by something else: then nobody can be named. What the file
+// system cannot tell is Error(kIo).
 std::optional<Lease> read_lease(const std::string& directory) {
   std::string text;
   try {
     text = read_file(directory + kLeaseName, 1 << 16);
-  } catch (const Error&) {
+  } catch (const Error& e) {
+    if (e.code() != ExitCode::kBadData) throw;
     return std::nullopt;
   }
   const auto root = nlohmann::json::parse(text, nullptr, false);
@@ -121,8 +123,12 @@ RunLock::~RunLock() {
     stop_signal_.notify_all();
     heart_.join();
   }
-  // Give the lease back only if it is still ours.
-  if (lease_has_token(directory_, lease_.token)) ::unlink((directory_ + kLeaseName).c_str());
+  // Give the lease back only if it is still ours. One that cannot be read grows stale.
+  try {
+    if (lease_has_token(directory_, lease_.token)) ::unlink((directory_ + kLeaseName).c_str());
+  } catch (const Error& e) {
+    log_warning(std::string("warning: ") + e.what());
+  }
   if (lease_fd_ >= 0) ::close(lease_fd_);
   if (lock_fd_ >= 0) ::close(lock_fd_);
 }
@@ -141,7 +147,7 @@ static bool process_runs(int64_t pid) {
 bool RunLock::acquire_flock() {
   const std::string path = directory_ + "/.lock";
   for (;;) {
-    lock_fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    lock_fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (lock_fd_ < 0) throw_busy(path + ": cannot open for writing: " + std::strerror(errno));
     if (::flock(lock_fd_, LOCK_EX | LOCK_NB) != 0) {
       const int reason = errno;

@@ -36,11 +36,9 @@ bool shape_bytes(const std::vector<int64_t>& shape, StDtype dtype, uint64_t& byt
 }
 
 void read_fully(const Descriptor& file, const std::string& path, uint64_t offset, std::span<std::byte> out) {
-  const int64_t n = read_at(file, offset, out);
-  if (n < 0) throw_bad_data(path + ": cannot read at byte " + std::to_string(offset) + ": " + std::strerror(errno));
-  if (n < static_cast<int64_t>(out.size()))
-    throw_bad_data(path + ": ends at byte " + std::to_string(offset + static_cast<uint64_t>(n)) +
-                   ", it shrank while it was read");
+  const size_t n = read_at(file, path, offset, out);
+  if (n < out.size())
+    throw_bad_data(path + ": ends at byte " + std::to_string(offset + n) + ", it shrank while it was read");
 }
 
 template <typename T>
@@ -273,8 +271,7 @@ WrittenFile write_safetensors(const std::string& path, std::vector<SafetensorsIt
 
 WrittenFile replace_safetensors(const std::string& path, std::vector<SafetensorsItem> items,
                                 const std::map<std::string, std::string>& metadata) {
-  const std::string temporary = path + ".tmp-" + std::to_string(::getpid());
-  ::unlink(temporary.c_str());
+  const std::string temporary = temporary_beside(path);
   WrittenFile written = write_safetensors(temporary, std::move(items), metadata);
   if (::rename(temporary.c_str(), path.c_str()) != 0) {
     const std::string why = std::strerror(errno);

@@ -2,8 +2,6 @@
 #include "engine/run/checkpoint/verify_files.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <set>
 #include <string_view>
 
@@ -39,9 +37,8 @@ void VerifyFiles::advance(uint64_t bytes) {
     }
     if (bytes == 0) return;
     const std::span<std::byte> piece(buffer_.data(), std::min<uint64_t>({left, bytes, buffer_.size()}));
-    const int64_t n = read_at(file_, read_, piece);
-    if (n < 0) throw_bad_data(path_ + ": cannot read: " + std::strerror(errno));
-    if (n < static_cast<int64_t>(piece.size())) throw_bad_data(path_ + ": it became shorter while it was read");
+    if (read_at(file_, path_, read_, piece) < piece.size())
+      throw_bad_data(path_ + ": it became shorter while it was read");
     hash_->add(piece);
     read_ += piece.size(), bytes -= piece.size();
   }

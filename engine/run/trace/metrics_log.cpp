@@ -166,7 +166,7 @@ void MetricsLog::repair(int64_t resume_step) {
 }
 
 void MetricsLog::open_for_append() {
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (fd_ < 0) failed(path_ + ": cannot open: " + std::strerror(errno));
 }
 

@@ -72,7 +72,7 @@ int open_new_file(const std::string& directory, std::string& path) {
                            std::to_string(::getpid()) + ".";
   for (int n = 0;; ++n) {
     path = stem + std::to_string(n);
-    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
+    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
     if (fd >= 0 || errno != EEXIST) return fd;
   }
 }

@@ -1,0 +1,84 @@
+# Who may read what is saved, and what a file system in trouble does to a run: nothing is lost, nothing taken for another.
+import errno
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+from run_support import BUILD, RunCase, generations, main, run_program
+
+FAILING = str(BUILD / "tests" / "libfailing_files.so")
+
+
+def failing(call, part, error, first=1, count=1_000_000):
+    return {"LD_PRELOAD": FAILING, "THINWIRE_FILE_FAULT": f"{call}:{part}:{error}:{first}:{count}"}
+
+
+class Storage(RunCase):
+    def train_under(self, fault, config, *overrides):
+        return run_program("train", "--config", config, *overrides, cwd=self.here, extra=fault)
+
+    def test_a_read_error_is_borne_and_then_names_its_file(self):
+        config = self.config("whole", train_iters=8, save_interval=4)
+        self.train(config, expect=0)
+        bin_file = str(self.prefix) + ".bin"
+        newest = "step_000008/shard_00000.safetensors"
+        places = [("passing", ("read", newest, errno.EIO, 2, 2)), ("stale", ("read", newest, errno.ESTALE)), ("closed", ("open", newest, errno.EACCES)),
+                  ("files", ("open", "step_000008/manifest.json", errno.EMFILE)), ("manifest", ("read", "step_000008/manifest.json", errno.EIO)),
+                  ("data", ("read", bin_file, errno.EIO)), ("index", ("open", str(self.prefix) + ".idx", errno.ESTALE))]
+        for name, _ in places:
+            shutil.copytree(self.run_dir(config), self.here / name)
+
+        def judge(place):
+            name, fault = place
+            return name, fault, self.train_under(failing(*fault), config, f"run_dir={self.here / name}", "train_iters=12")
+
+        with ThreadPoolExecutor(len(places)) as pool:  # nearly all of it is patience
+            ended = list(pool.map(judge, places))
+        for name, fault, done in ended:
+            with self.subTest(name):
+                self.assertNotIn("resumed from " + str(self.here / name / "checkpoints" / "step_000004"), done.out + done.err)
+                self.assertIn("; trying again", done.out + done.err)
+                self.assertIn(os.strerror(fault[2]), done.out + done.err)
+                self.expect(done, 0 if name == "passing" else 74)
+                if name != "passing":
+                    self.assertIn(fault[1], done.errors()[0])
+                    again = self.train_under({}, config, f"run_dir={self.here / name}", "train_iters=12")
+                    self.expect(again, 0)
+                    done = again
+                self.assertIn("step_000008: step 8", done.out + done.err)
+
+    def test_a_flush_that_fails_fails_the_save_and_keeps_the_older_one(self):
+        config = self.config("flush", train_iters=6, save_interval=2, async_save=False)
+        done = self.train_under(failing("sync", "step_000004.tmp-", errno.EIO), config)
+        self.expect(done, 0)
+        self.assertIn("checkpoint of step 4 not saved", done.out + done.err)
+        self.assertIn("cannot flush: Input/output error", done.out + done.err)
+        self.assertEqual([g.name for g in generations(self.run_dir(config) / "checkpoints")], ["step_000002", "step_000006"])
+        last = self.config("last", train_iters=4, save_interval=2)
+        done = self.train_under(failing("sync", "step_000004.tmp-", errno.EIO), last)
+        self.expect(done, 74)
+        self.assertEqual([g.name for g in generations(self.run_dir(last) / "checkpoints")], ["step_000002"])
+        self.train(last, expect=0)
+
+    def test_the_umask_decides_who_reads_what_is_written(self):
+        for mask in (0o077, 0o027, 0o002):
+            with self.subTest(oct(mask)):
+                config = self.config(f"mask{mask}", trace=True, save_interval=4, train_micro_batch_size_per_gpu=2)
+                before = os.umask(mask)
+                try:
+                    self.train(config, ranks=2, expect=0)
+                    made = run_program("tokenize", "--input", self.shared / "text.txt", "--tokenizer", "byte", "--output", self.run_dir(config) / "tokens")
+                    exported = run_program("checkpoint", "export", self.run_dir(config), "--format", "hf", "--output", self.run_dir(config) / "hf")
+                finally:
+                    os.umask(before)
+                self.expect(made, 0)
+                self.expect(exported, 0)
+                found = [self.run_dir(config), *self.run_dir(config).rglob("*")]
+                self.assertGreater(len(found), 20)
+                for path in found:
+                    wanted = (0o777 if path.is_dir() else 0o666) & ~mask
+                    self.assertEqual(oct(path.stat().st_mode & 0o777), oct(wanted), path)
+
+
+if __name__ == "__main__":
+    main()

@@ -60,6 +60,7 @@ TEST(BadConfig, RefusedByName) {
        {"lr_warmup_samples: contradicts lr_warmup_iters"}},
       {"epochs", with("\"train_epochs\": 2"), {"train_epochs: not supported", "train_iters"}},
       {"muP", with("\"use_mup\": true"), {"use_mup: not supported"}},
+      {"half a step", with("\"extra_save_iters\": [0, 2.5]"), {"extra_save_iters: 2.5 is not a whole number"}},
       {"log checkpoints", with("\"checkpoint_scale\": \"log\""), {"checkpoint_scale: not supported", "save_interval"}},
       {"scheduler", with("\"scheduler\": {\"type\": \"WarmupLR\"}"), {"scheduler: not supported", "lr_decay_style"}},
       {"elastic", with("\"elasticity\": {\"enabled\": true}"), {"elasticity: not supported"}},

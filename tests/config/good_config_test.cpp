@@ -87,6 +87,8 @@ TEST(GoodConfig, TwentyBillion) {
   EXPECT_EQ(c.layout.placement.optimizer, Level::kGlobal);
   EXPECT_EQ(c.layout.reduce_bucket, 1260000000);
   EXPECT_EQ(c.save_interval, 500);
+  EXPECT_EQ(c.save_interval_minutes, 30.0);
+  EXPECT_EQ(c.keep_last, 3);
   std::set<std::string> noted;
   for (const ConfigNote& n : r.notes) noted.insert(n.key);
   for (const char* key : {"tensorboard-dir", "data-impl", "rope_fusion", "distributed-backend",
@@ -107,6 +109,7 @@ TEST(GoodConfig, PublicRecipeRetyped) {
   "norm": "layernorm", "pos-emb": "rotary", "rotary_pct": 0.25, "no-weight-tying": true, "gpt_j_residual": true,
   "output_layer_parallelism": "column", "scaled-upper-triang-masked-softmax-fusion": true, "bias-gelu-fusion": true,
   "init_method": "small_init", "output_layer_init_method": "wang_init",
+  "extra-save-iters": [0, 1, 2, 4, 512],
   "optimizer": { "type": "Adam", "params": { "lr": 0.97e-4, "betas": [0.9, 0.95], "eps": 1.0e-8, } },
   "min_lr": 0.97e-5,
   # for all zero_optimization options, see the manual
@@ -123,6 +126,7 @@ TEST(GoodConfig, PublicRecipeRetyped) {
 })";
   const ResolvedConfig r = load_config_text({{"20B.json", text}}, {}, {.ranks = 96, .dry_run = true});
   EXPECT_EQ(r.run.data.global_batch, 1536);
+  EXPECT_EQ(r.run.extra_save_iters, (std::vector<int64_t>{0, 1, 2, 4, 512}));
   EXPECT_EQ(r.run.model.vocab, 50277);
   EXPECT_EQ(r.run.model.padded_vocab, 50304);  // 128 alone, whatever the layout
   EXPECT_EQ(r.run.load, "");                   // the same path as save: that is what a resume is

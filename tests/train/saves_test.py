@@ -1,4 +1,4 @@
-# Who may read what is saved, and what a file system in trouble does to a run: nothing is lost, nothing taken for another.
+# When checkpoints are saved, who may read them, and what a file system in trouble does to a run: nothing is lost, nothing taken for another.
 import errno
 import os
 import shutil
@@ -6,11 +6,39 @@ from concurrent.futures import ThreadPoolExecutor
 
 from run_support import BUILD, RunCase, generations, main, run_program
 
+PACE = {"at": "step.begin", "do": "delay:0.1"}
 FAILING = str(BUILD / "tests" / "libfailing_files.so")
 
 
 def failing(call, part, error, first=1, count=1_000_000):
     return {"LD_PRELOAD": FAILING, "THINWIRE_FILE_FAULT": f"{call}:{part}:{error}:{first}:{count}"}
+
+
+class Times(RunCase):
+    def steps(self, config):
+        return [int(g.name[5:]) for g in generations(self.run_dir(config) / "checkpoints")]
+
+    def test_the_clock_saves_besides_the_interval(self):
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                config = self.config(f"clock{ranks}", train_iters=16, save_interval=0, save_interval_minutes=0.4 / 60, train_micro_batch_size_per_gpu=2)
+                self.train(config, faults=[PACE], ranks=ranks, expect=0)
+                steps = self.steps(config)
+                self.assertEqual(steps[-1], 16)
+                self.assertGreaterEqual(len(steps), 3, steps)
+                gaps = [b - a for a, b in zip([0] + steps[:-2], steps[:-1])]
+                self.assertGreaterEqual(min(gaps), 2, f"{steps}: each save starts the clock anew, and 0.4 s are more than two steps")
+
+    def test_no_clock_and_the_default_of_half_an_hour(self):
+        for name, minutes in (("never", 0), ("default", None)):
+            config = self.config(name, save_interval=0, save_interval_minutes=minutes)
+            self.train(config, expect=0)
+            self.assertEqual(self.steps(config), [10])
+
+    def test_extra_iterations_are_saved_besides_the_interval(self):
+        config = self.config("extra", save_interval=4, extra_save_iters=[0, 3, 4, 9, 10, 50])
+        self.train(config, expect=0)
+        self.assertEqual(self.steps(config), [0, 3, 4, 8, 9, 10])
 
 
 class Storage(RunCase):

@@ -213,8 +213,8 @@ KeyTopic refused_keys() {
          {"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "num_unique_layers",
           "pipeline_model_parallel_layout", "account_for_embedding_in_pipeline_split",
           "account_for_loss_in_pipeline_split"});
-  refuse("checkpoints are saved at multiples of save_interval",
-         {"checkpoint_scale", "extra_save_iters", "save_retain_interval"}, {"\"linear\"", "[]"});
+  refuse("checkpoints are saved by save_interval, save_interval_minutes and extra_save_iters",
+         {"checkpoint_scale", "save_retain_interval"}, {"\"linear\""});
   refuse("a checkpoint is checked by the checksums in it, not by a forward pass",
          {"checkpoint_validation_with_forward_pass"});
   refuse("checkpoints always hold the optimizer", {"no_save_optim"});

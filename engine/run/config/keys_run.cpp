@@ -157,8 +157,16 @@ KeyTopic run_keys() {
           "Take only the weights from load, which must be of this model: step, data position and optimizer start "
           "anew."),
       key("no_load_optim", kBoolKey, "false", "Do not take the optimizer's state from load."),
-      key("save_interval", kIntKey, "0", "Updates between checkpoints; 0: only at the end and on signals.",
+      key("save_interval", kIntKey, "0",
+          "Updates between checkpoints; 0: by save_interval_minutes and extra_save_iters alone. There is always one at "
+          "the end and on signals.",
           {.aliases = {"checkpoint_factor"}, .bounds = {0, 1e12}, .unit = "updates"}),
+      key("save_interval_minutes", kRealKey, "30",
+          "Minutes from a checkpoint, or the start, to the next, whatever save_interval says; 0: not by the clock.",
+          {.bounds = {0, 1e9}, .unit = "minutes"}),
+      key("extra_save_iters", kListKey | kRealKey, "[]",
+          "Updates behind which there is a checkpoint in any case; 0: of the weights that the run starts from.",
+          {.bounds = {0, 1e12}, .unit = "updates"}),
       key("keep_last_n_checkpoints", kIntKey, "0",
           "Older checkpoints are removed; 0 keeps all, otherwise at least 2 verified ones stay.",
           {.bounds = {0, 1e9}, .unit = "checkpoints"}),

@@ -2,6 +2,7 @@
 #include "engine/run/config/resolver.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "engine/base/core/check.h"
 #include "engine/run/config/check_value.h"
@@ -86,6 +87,9 @@ void Resolver::run(const std::string& stem) {
     note("load", "the same path as save: a run resumes from there by itself");
     set("load", nullptr);
   }
+  for (const nlohmann::json& step : known({"extra_save_iters"}) ? value("extra_save_iters") : nlohmann::json::array())
+    if (const double number = step.get<double>(); number != std::floor(number))
+      fail({"extra_save_iters"}, step.dump() + " is not a whole number");
   if (known({"keep_last_n_checkpoints"}) && integer("keep_last_n_checkpoints") == 1)
     note("keep_last_n_checkpoints", "at least 2 verified checkpoints stay");
   if (known({"finetune"}) && flag("finetune") && value("load").is_null() && !broken("load"))

@@ -247,6 +247,8 @@ RunConfig to_run_config(const Values& values) {
   c.log_interval = r.integer("log_interval");
   c.weight_hash_interval = r.integer("check_weight_hash_across_dp_replicas_interval");
   c.save_interval = r.integer("save_interval");
+  c.save_interval_minutes = r.real("save_interval_minutes");
+  for (const double step : r.at("extra_save_iters")) c.extra_save_iters.push_back(static_cast<int64_t>(step));
   c.keep_last = r.integer("keep_last_n_checkpoints");
   c.async_save = r.flag("async_save");
   c.save_dir = r.text("save");

@@ -63,9 +63,11 @@ struct RunConfig {
   int64_t accumulation = 1;  // micro-batches per step and rank (without ramp)
   int64_t eval_interval = 0, eval_iters = 0;
   int64_t log_interval = 10;
-  int64_t weight_hash_interval = 0;  // 0: never
-  int64_t save_interval = 0;         // 0: only at the end and on signals
-  int64_t keep_last = 0;             // keep_last_n_checkpoints; 0 keeps all, otherwise at least 2 verified ones stay
+  int64_t weight_hash_interval = 0;       // 0: never
+  int64_t save_interval = 0;              // 0: not by the step
+  double save_interval_minutes = 30.0;    // 0: not by the clock
+  std::vector<int64_t> extra_save_iters;  // steps behind which there is a save in any case
+  int64_t keep_last = 0;  // keep_last_n_checkpoints; 0 keeps all, otherwise at least 2 verified ones stay
   bool async_save = true;
   std::string save_dir;   // default <run_dir>/checkpoints
   std::string load;       // explicit checkpoint or run directory to start from

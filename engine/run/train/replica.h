@@ -22,7 +22,8 @@ struct StepBuffers {
   View dlogits_scale;  // [1] fp32
   View state;          // one StepState
 };
-inline constexpr int kSumLoss = 0, kSumNorm = 1, kSumStop = 2, kSumNonFinite = 3, kSumLogical = 4;
+inline constexpr int kSumLoss = 0, kSumNorm = 1, kSumStop = 2, kSumSave = 3, kSumNonFinite = 4;
+inline constexpr int kSumLogical = 5;
 inline constexpr int kSumWire = kSumLogical + static_cast<int>(kSiteNames.size());
 inline constexpr int kSumCount = kSumWire + static_cast<int>(kSiteNames.size());
 

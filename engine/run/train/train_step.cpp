@@ -22,7 +22,7 @@ TrainStep::TrainStep(Replica& replica) : replica_(replica), graphs_(replica), un
 TrainStep::~TrainStep() = default;
 
 StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next_micro, TrainProgress& progress,
-                           LossScaler& scaler, StepTimer& timer, bool stop_wish) {
+                           LossScaler& scaler, StepTimer& timer, StepWishes wishes) {
   Replica& r = replica_;
   prepare(micro_batches);
   StepOutcome outcome;
@@ -37,7 +37,8 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
   if (r.momentum() != nullptr) r.momentum()->begin(r.exec(), progress.updates, outcome.loss_scale);
   if (r.counts_tokens()) count_tokens(micro_batches, next_micro, progress, timer);
   double sums[kSumCount] = {};
-  sums[kSumStop] = stop_wish ? 1.0 : 0.0;
+  sums[kSumStop] = wishes.stop ? 1.0 : 0.0;
+  sums[kSumSave] = wishes.save ? 1.0 : 0.0;
   r.write(r.buffers().sums, sums, sizeof sums);
   r.traffic().begin(uses_);
 
@@ -224,6 +225,7 @@ void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress) {
   outcome.loss = total[kSumLoss];
   outcome.grad_norm = std::sqrt(total[kSumNorm]) / outcome.loss_scale;
   outcome.stop = total[kSumStop] > 0.0;
+  outcome.save = total[kSumSave] > 0.0;
   outcome.lr = learning_rate(optim, progress.updates + 1);
   // A codec may have made something finite of what was not (law 8): whoever packed it says so here.
   const bool coded_non_finite = total[kSumNonFinite] > 0.0;

@@ -26,6 +26,12 @@ struct StepOutcome : TrafficCounts {
   bool skipped = false;     // non-finite: nothing was updated
   std::string non_finite;   // name of the first tensor whose gradient is not finite, or "loss"
   bool stop = false;        // some rank wished to stop; all know it in the same step
+  bool save = false;        // some rank wished to save
+};
+
+// What a rank would like to do behind a step.
+struct StepWishes {
+  bool stop = false, save = false;
 };
 
 // Progress of training that is state: goes into every checkpoint.
@@ -48,9 +54,8 @@ class TrainStep {
   ~TrainStep();
 
   // Runs one step of `micro_batches` per data-parallel rank. next_micro() gives this rank's in consumption order.
-  // stop_wish: whether this rank would like to stop behind this step.
   StepOutcome run(int micro_batches, const std::function<Batch()>& next_micro, TrainProgress& progress,
-                  LossScaler& scaler, StepTimer& timer, bool stop_wish = false);
+                  LossScaler& scaler, StepTimer& timer, StepWishes wishes = {});
 
   // Called in every step when all gradients are reduced and none is used yet: they lie in the owned pieces.
   void set_gradient_sink(std::function<void()> sink) { gradient_sink_ = std::move(sink); }

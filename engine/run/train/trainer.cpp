@@ -148,6 +148,7 @@ class Trainer {
     const RankLayout& layout = replica_->layout();
     loader_ = std::make_unique<BatchLoader>(
         stream_, train_plan(run_.data, progress_.consumed_samples, layout.data_rank(), layout.data_size()));
+    if (progress_.step == 0 && is_extra_save()) save(false);
     while (progress_.step < run_.train_iters) {
       if (const char* why = wants_to_stop()) return why;
       take_step();
@@ -156,8 +157,7 @@ class Trainer {
       if (run_.weight_hash_interval > 0 && progress_.step % run_.weight_hash_interval == 0) check_weights();
       if (run_.eval_interval > 0 && progress_.step % run_.eval_interval == 0)
         evaluate_split(Split::kValid, progress_.step / run_.eval_interval - 1);
-      if (run_.save_interval > 0 && progress_.step % run_.save_interval == 0 && progress_.step < run_.train_iters)
-        save(false);
+      if (save_is_due()) save(false);
     }
     end_trace();
     save(true);
@@ -213,6 +213,20 @@ class Trainer {
     log_info(text + " total " + format_bytes(static_cast<double>(plan.total())));
   }
 
+  // Several ranks have agreed on the clock's wish in the step before, as on the wish to stop.
+  bool save_is_due() const {
+    if (progress_.step >= run_.train_iters) return false;  // saved behind the loop
+    return save_agreed_ || is_extra_save() || (run_.save_interval > 0 && progress_.step % run_.save_interval == 0);
+  }
+  bool is_extra_save() const {
+    const auto& extra = run_.extra_save_iters;
+    return std::find(extra.begin(), extra.end(), progress_.step) != extra.end();
+  }
+  bool wish_to_save() const {
+    return job_.first() && run_.save_interval_minutes > 0.0 &&
+           Clock::now() - last_save_ >= std::chrono::duration<double, std::ratio<60>>(run_.save_interval_minutes);
+  }
+
   bool wish_to_stop() const { return stop_signal() != 0 || (job_.first() && time_is_up()); }
   bool time_is_up() const {
     return run_.exit_duration_in_mins > 0.0 && session_.minutes() >= run_.exit_duration_in_mins;
@@ -249,15 +263,15 @@ class Trainer {
     controller_->before();
     const auto start = Clock::now();
     const int64_t before = progress_.consumed_samples;
-    const StepOutcome outcome = step_->run(
-        static_cast<int>(loader_->micro_steps_at(before)),
-        [&] {
-          std::optional<Batch> batch = loader_->next();
-          TW_CHECK(batch.has_value(), "the data ended before train_iters");
-          return std::move(*batch);
-        },
-        progress_, *scaler_, timer_, wish_to_stop());
-    stop_agreed_ = outcome.stop;
+    const StepOutcome outcome =
+        step_->run(static_cast<int>(loader_->micro_steps_at(before)),
+                   [&] {
+                     std::optional<Batch> batch = loader_->next();
+                     TW_CHECK(batch.has_value(), "the data ended before train_iters");
+                     return std::move(*batch);
+                   },
+                   progress_, *scaler_, timer_, {.stop = wish_to_stop(), .save = wish_to_save()});
+    stop_agreed_ = outcome.stop, save_agreed_ = outcome.save;
     const auto end = Clock::now();
     const double ms = std::chrono::duration<double, std::milli>(end - start).count();
     if (trace_ && traced_) trace_->step(progress_.step, start, end);
@@ -301,6 +315,7 @@ class Trainer {
     now_doing("saving");
     const auto t = timer_.measure(StepPart::kCheckpoint);
     session_.save(state(), wait);
+    last_save_ = Clock::now();
   }
 
   void evaluate_split(Split split, int64_t times_before) {
@@ -326,7 +341,8 @@ class Trainer {
   std::unique_ptr<BatchLoader> loader_;
   TrainProgress progress_;
   StepTimer timer_;
-  bool stop_agreed_ = false;
+  bool stop_agreed_ = false, save_agreed_ = false;
+  Clock::time_point last_save_ = Clock::now();  // or the start
   std::unique_ptr<StepTrace> trace_;
   bool traced_ = false;
   int64_t first_step_ = 1;

@@ -17,6 +17,7 @@ namespace thinwire {
 namespace {
 
 constexpr int kTag = kTags - 2;
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 // Where the memory is: a file without a name, which nobody has to clean up. The cookie stands at its start while ranks
 // look for it: process numbers of another container may lead to any file.
@@ -50,6 +51,8 @@ std::shared_ptr<void> map(const File& file, size_t bytes) {
 
 std::shared_ptr<void> make(const File& file, Offer& offer, size_t bytes) {
   if (file.number() < 0 || ::ftruncate(file.number(), static_cast<off_t>(bytes)) != 0) return nullptr;
+  // Whoever could cut it would end all ranks of the node with SIGBUS.
+  if (::fcntl(file.number(), F_ADD_SEALS, kSeals) != 0) return nullptr;
   std::shared_ptr<void> memory = map(file, bytes);
   if (memory == nullptr) return nullptr;
   std::random_device random;
@@ -67,7 +70,7 @@ std::shared_ptr<void> find(const Offer& offer, size_t bytes) {
   const File file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   struct stat about {};
   if (file.number() < 0 || ::fstat(file.number(), &about) != 0 || !S_ISREG(about.st_mode) ||
-      about.st_size != static_cast<off_t>(bytes))
+      about.st_size != static_cast<off_t>(bytes) || ::fcntl(file.number(), F_GET_SEALS) != kSeals)
     return nullptr;
   std::shared_ptr<void> memory = map(file, bytes);
   if (memory == nullptr || std::memcmp(memory.get(), offer.cookie, sizeof offer.cookie) != 0) return nullptr;
@@ -95,7 +98,7 @@ std::unique_ptr<Transport> join_node(std::unique_ptr<Transport> transport, const
   std::shared_ptr<void> memory;
   char all = 0;
   if (place.local_rank == 0) {
-    const File file(wanted ? ::memfd_create("thinwire-node", MFD_CLOEXEC) : -1);
+    const File file(wanted ? ::memfd_create("thinwire-node", MFD_CLOEXEC | MFD_ALLOW_SEALING) : -1);
     memory = make(file, offer, bytes);
     std::vector<char> found(place.ranks.size(), 1);
     for (size_t i = 1; i < place.ranks.size(); ++i) {

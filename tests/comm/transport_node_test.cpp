@@ -1,15 +1,21 @@
 // Shared memory between the ranks of a node: random traffic, messages out of turn, what is given up, and sleepers.
 #include "parallel/wire/transport_node.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <numeric>
 #include <thread>
 
 #include "engine/base/core/error.h"
+#include "engine/base/core/file.h"
 #include "tests/comm/allocation_count.h"
 #include "tests/comm/local_group.h"
 
@@ -325,6 +331,34 @@ TEST(TransportNode, AFailureEndsTheWaitsOfTheOthers) {
 
 int64_t open_files() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+}
+
+// The memory of a node among this process's maps, opened through /proc; -1 where this user may not.
+int open_node_memory() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("memfd:thinwire-node") == std::string::npos) continue;
+    return ::open(("/proc/self/map_files/" + line.substr(0, line.find(' '))).c_str(), O_RDWR);
+  }
+  ADD_FAILURE() << "no memory of a node is mapped";
+  return -1;
+}
+
+// Whoever cut it would end every rank of the node with SIGBUS.
+TEST(TransportNode, NobodyCanCutTheMemory) {
+  run_local_ranks(2, [&](Transport& transport) {
+    std::string notice;
+    const auto joined = join_node(std::make_unique<Between>(transport), {0, 0}, true, notice);
+    ASSERT_TRUE(joined->all_wake());
+    const Descriptor memory(open_node_memory());
+    if (!memory && errno == EPERM) GTEST_SKIP() << "/proc/self/map_files needs more rights";
+    ASSERT_TRUE(memory);
+    for (const off_t bytes : {off_t{0}, static_cast<off_t>(node_memory_bytes(2)) - 4096, off_t{1} << 30}) {
+      EXPECT_EQ(::ftruncate(memory.get(), bytes), -1) << bytes;
+      EXPECT_EQ(errno, EPERM);
+    }
+    EXPECT_EQ(memory.size(), node_memory_bytes(2));
+  });
 }
 
 // Ranks of one node find each other; where one of them does not want to, or they are on different nodes, the transport

@@ -1,10 +1,7 @@
 // From a DataConfig to numbered samples.
 #include "data/sample_stream.h"
 
-#include <algorithm>
-#include <cmath>
 #include <cstdio>
-#include <limits>
 #include <utility>
 
 #include "data/batch_ramp.h"

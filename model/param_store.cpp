@@ -2,7 +2,6 @@
 #include "model/param_store.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "engine/base/core/check.h"
 #include "engine/base/core/model_units.h"

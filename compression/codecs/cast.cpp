@@ -14,7 +14,6 @@
 
 #include "compression/codec_table.h"
 #include "compression/codecs/cast_kernel.h"
-#include "engine/base/core/error.h"
 #include "engine/base/ops/parallel_for.h"
 
 namespace thinwire {

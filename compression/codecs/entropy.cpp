@@ -8,7 +8,6 @@
 // n * size_of(dtype) + 8 * ceil(n / 32768) bytes. NaN payloads, infinities and -0 come back bit for bit, and NaN and
 // infinity raise Encoded::non_finite.
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "compression/codec_table.h"

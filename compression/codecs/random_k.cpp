@@ -11,7 +11,6 @@
 // only) each value is multiplied by the size of its stratum, which makes the decoded message unbiased and no longer
 // contractive; a value that this takes out of fp32 raises the non-finite flag.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <vector>
 

@@ -1,7 +1,6 @@
 // Encoding: split off added tokens, normalise, cut into words, merge each word; the common words come from a cache.
 #include <xxhash.h>
 
-#include <array>
 #include <cstring>
 #include <mutex>
 #include <unordered_map>

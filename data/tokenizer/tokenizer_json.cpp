@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 

@@ -1,9 +1,6 @@
 // The verbs of a communicator under a rule: which messages are coded, by which coder, with which state.
 #include "parallel/channel/channel.h"
 
-#include <algorithm>
-#include <cstring>
-
 #include "engine/base/core/check.h"
 #include "parallel/collective/coded.h"
 #include "parallel/collective/pieces.h"

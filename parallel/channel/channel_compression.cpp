@@ -1,8 +1,6 @@
 // Makes the coders of a site from its rule, and keeps the states of a channel's slots.
 #include "parallel/channel/channel_compression.h"
 
-#include <algorithm>
-
 #include "compression/codec_table.h"
 #include "compression/residual.h"
 

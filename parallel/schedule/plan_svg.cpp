@@ -1,6 +1,5 @@
 // Plans as a picture: a row per stage, works as boxes along the simulated time.
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 
 #include "parallel/schedule/plan.h"

@@ -1,8 +1,6 @@
 // Votes, sums and texts over all ranks of the job.
 #include "parallel/sites/control.h"
 
-#include <algorithm>
-
 #include "engine/base/core/error.h"
 
 namespace thinwire {

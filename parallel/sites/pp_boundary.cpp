@@ -1,8 +1,6 @@
 // Point-to-point messages between neighbouring stages of the ring.
 #include "parallel/sites/pp_boundary.h"
 
-#include "engine/base/core/check.h"
-
 namespace thinwire {
 PpBoundary::PpBoundary(Channel forward, Channel backward)
     : forward_(std::move(forward)), backward_(std::move(backward)) {}

@@ -1,6 +1,5 @@
 // Draws the normal numbers of a slice of a tensor; one Philox block gives four elements. Runs once per run, so it is
 // not vectorised: the numbers come from the same double arithmetic on every machine.
-#include <algorithm>
 
 #include "engine/base/ops/op_list.h"
 #include "engine/base/ops/parallel_for.h"

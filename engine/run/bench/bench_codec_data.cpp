@@ -1,7 +1,6 @@
 // Trains the whole model on one rank, then runs its first half forward, as the first of two pipeline stages.
 #include "engine/run/bench/bench_codec_data.h"
 
-#include <algorithm>
 #include <bit>
 #include <map>
 #include <memory>

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
-#include <utility>
 #include <vector>
 
 #ifdef THINWIRE_WITH_ZFP

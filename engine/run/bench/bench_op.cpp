@@ -4,8 +4,6 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
-#include <iterator>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <vector>

@@ -1,7 +1,5 @@
 // Cases of `bench op` that move memory: a plain copy as the measure, norms, activations, losses, embedding, optimizer.
 #include <cmath>
-#include <cstring>
-#include <numeric>
 
 #include "engine/run/bench/bench_op_cases.h"
 #include "engine/run/bench/op_oracles.h"

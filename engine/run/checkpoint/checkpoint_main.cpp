@@ -2,7 +2,6 @@
 #include <signal.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <ctime>
 #include <iostream>
 #include <map>
@@ -10,7 +9,6 @@
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
-#include "engine/base/core/log.h"
 #include "engine/base/core/program.h"
 #include "engine/base/ops/isa.h"
 #include "engine/run/checkpoint/checkpoint_store.h"

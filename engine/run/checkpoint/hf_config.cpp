@@ -2,7 +2,6 @@
 #include "engine/run/checkpoint/hf_config.h"
 
 #include <cmath>
-#include <limits>
 #include <string>
 
 #include "engine/base/core/error.h"

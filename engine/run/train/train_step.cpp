@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"

@@ -1,9 +1,6 @@
 // Coordinates, groups and channels of the mesh.
 #include "parallel/channel/mesh.h"
 
-#include <algorithm>
-#include <set>
-
 #include "engine/base/core/check.h"
 
 namespace thinwire {
@@ -66,10 +63,6 @@ Mesh::Mesh(Progress& progress, const MeshShape& shape, std::vector<int> nodes, c
   TW_CHECK(shape.context >= 1 && shape.data % shape.context == 0, shape.context, " context ranks among ", shape.data);
   TW_CHECK(static_cast<int>(nodes_.size()) == shape.ranks(), nodes_.size(), " nodes for ", shape.ranks(), " ranks");
   at_ = coordinates_of(shape_, rank_);
-}
-
-int Mesh::node_count() const {
-  return static_cast<int>(std::set<int>(nodes_.begin(), nodes_.end()).size());
 }
 
 namespace {

@@ -77,7 +77,6 @@ class Mesh {
   const Coordinates& at() const { return at_; }
   int rank() const { return rank_; }
   const std::vector<int>& nodes() const { return nodes_; }
-  int node_count() const;
 
   // How the sites' messages are compressed. Before channels are made.
   using Compressions = std::array<SiteCompressions, kSiteNames.size()>;

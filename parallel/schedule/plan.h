@@ -65,12 +65,9 @@ struct PipelineShape {
 //
 // Slots: in a chunk, a micro-batch has its slot from its forward's receive (first virtual stage: from its forward)
 // until its backward, weight half included, is done and its gradient was sent in an earlier node. As few as the order
-// of works permits (live_bound in schedules.h says how many that is); never more than with more micro-batches.
+// of works permits, as the schedule's authors bound it; never more than with more micro-batches.
 Plan make_plan(const PipelineShape& shape, int stage);
 std::vector<Plan> make_plans(const PipelineShape& shape);
-inline Plan one_stage_plan(int micro_batches) {
-  return make_plan({ScheduleKind::kGpipe, 1, 1, micro_batches}, 0);
-}
 
 // Runs the plans of all stages in the strictest model: every rank has one queue, an exchange blocks until all its
 // messages have met their partners (rendezvous). Returns the first fault as text, empty if there is none: deadlock,

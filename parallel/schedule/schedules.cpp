@@ -96,12 +96,4 @@ std::vector<Work> compute_order(const PipelineShape& shape, int stage) {
   return one_forward_one_backward(shape.stages, shape.micro_batches, stage);
 }
 
-int live_bound(const PipelineShape& shape, int stage) {
-  check_shape(shape);
-  const int stages = shape.stages, micro_batches = shape.micro_batches;
-  if (shape.chunks > 1) return std::min(interleaved_warm_up(shape, stage) + 1, micro_batches * shape.chunks);
-  if (shape.kind == ScheduleKind::kGpipe && stages > 1) return micro_batches;
-  return std::min(shape.kind == ScheduleKind::kZbH1 ? stages : stages - stage, micro_batches);
-}
-
 }  // namespace thinwire

@@ -20,11 +20,6 @@ void check_shape(const PipelineShape& shape);
 // forwards; 1F1B and interleaved 1F1B as in Megatron-LM (Narayanan et al. 2021); ZB-H1 (Qi et al. 2023).
 std::vector<Work> compute_order(const PipelineShape& shape, int stage);
 
-// Most micro-batches that are alive at once on a stage, summed over its chunks, as the schedule's authors bound it: a
-// micro-batch lives in a chunk from its forward until its backward, weight half included, is done. compute_order
-// reaches the bound and never exceeds it, except that ragged interleaved plans may stay below.
-int live_bound(const PipelineShape& shape, int stage);
-
 // Puts the messages of a pipeline between the works of its stages, and gives every micro-batch its slot
 // (exchanges.cpp).
 //

@@ -125,18 +125,6 @@ std::vector<Cpu> machine_cpus(const std::vector<int>& numbers) {
   return list;
 }
 
-std::string cpu_list_text(const std::vector<int>& cpus) {
-  std::string text;
-  for (size_t first = 0; first < cpus.size();) {
-    size_t last = first;
-    while (last + 1 < cpus.size() && cpus[last + 1] == cpus[last] + 1) ++last;
-    text += (text.empty() ? "" : ",") + std::to_string(cpus[first]);
-    if (last > first) text += "-" + std::to_string(cpus[last]);
-    first = last + 1;
-  }
-  return text;
-}
-
 std::vector<int> bind_to_cores(Transport& transport, const std::vector<int>& nodes) {
   const NodePlace place = place_on_node(nodes, transport.rank());
   if (place.local_size == 1) return {};

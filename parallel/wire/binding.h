@@ -38,8 +38,6 @@ std::vector<int> choose_cpus(const std::vector<std::vector<int>>& masks, int loc
 std::vector<int> allowed_cpus();
 // What /sys says of them; core numbers of one's own where it says nothing.
 std::vector<Cpu> machine_cpus(const std::vector<int>& numbers);
-// "0-3,8" for {0,1,2,3,8}.
-std::string cpu_list_text(const std::vector<int>& cpus);
 
 // Binds the calling thread - threads that it starts later inherit that - and returns the chosen CPUs, empty if nothing
 // was changed. All ranks call it once, before Progress exists: masks are exchanged over `transport` with tag kTags - 1.

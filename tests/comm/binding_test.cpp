@@ -109,12 +109,6 @@ TEST(Binding, RandomMasksAreCoveredDisjointlyAndEvenly) {
   }
 }
 
-TEST(Binding, ListsAsText) {
-  EXPECT_EQ(cpu_list_text({}), "");
-  EXPECT_EQ(cpu_list_text({5}), "5");
-  EXPECT_EQ(cpu_list_text({0, 1, 2, 3, 8, 10, 11}), "0-3,8,10-11");
-}
-
 TEST(Binding, MachineKnowsTheAllowedCpus) {
   const std::vector<int> allowed = allowed_cpus();
   ASSERT_FALSE(allowed.empty());

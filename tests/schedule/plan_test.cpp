@@ -26,8 +26,7 @@ using Lines = std::vector<std::string>;
 TEST(Plan, OneStageRunsEachMicroBatchThroughUnderEverySchedule) {
   for (ScheduleKind kind : kSchedules)
     EXPECT_EQ(lines_of({kind, 1, 1, 3}), Lines{"F0 B0 F1 B1 F2 B2 R C O G"}) << static_cast<int>(kind);
-  EXPECT_EQ(one_stage_plan(3).slots, std::vector<int>{1});
-  EXPECT_EQ(to_string(one_stage_plan(2), true), "F0 B0 F1 B1 R C O G");
+  EXPECT_EQ(make_plan({ScheduleKind::kGpipe, 1, 1, 3}, 0).slots, std::vector<int>{1});
 }
 
 TEST(Plan, GpipeIsWrittenOut) {
@@ -102,7 +101,6 @@ TEST(Plan, MemoryStaysWithinTheBoundOfItsSchedule) {
       if (shape.kind == ScheduleKind::kZbH1) bound = std::min(p, m);  // stage 0 of 1F1B
       if (v > 1) bound = std::min(2 * (p - stage - 1) + (v - 1) * p + 1, m * v);
       const std::string where = text_of(shape) + " stage " + std::to_string(stage);
-      EXPECT_EQ(live_bound(shape, stage), bound) << where;
       // Ragged interleaved plans may stay below.
       if (v > 1 && m % p != 0) {
         EXPECT_LE(most, bound) << where;

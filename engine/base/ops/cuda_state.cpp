@@ -45,10 +45,8 @@ CudaState::CudaState(Device& device)
     return value;
   };
   TW_CUDA(cudaSetDevice(ordinal_));
-  sm_count_ = attribute(cudaDevAttrMultiProcessorCount);
   capability_ = 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
   shared_per_block_ = static_cast<size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
-  l2_bytes_ = static_cast<size_t>(attribute(cudaDevAttrL2CacheSize));
   const char* fuse = std::getenv("THINWIRE_CUDA_FUSE");
   fuses_ = fuse == nullptr || std::string(fuse) != "0";
   // What the vendor recommends: larger workspaces open algorithms on Hopper and later.

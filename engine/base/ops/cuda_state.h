@@ -45,10 +45,8 @@ class CudaState : public OpState {
 
   Device& device() { return device_; }
   int ordinal() const { return ordinal_; }
-  int sm_count() const { return sm_count_; }
   int capability() const { return capability_; }                 // 80, 90, 100 ...
   size_t shared_per_block() const { return shared_per_block_; }  // with opt-in, bytes
-  size_t l2_bytes() const { return l2_bytes_; }
 
   // Scratch for the op that is being queued: one buffer, asked for once per op and cut up by it. The next op may get
   // the same memory: that is safe because one Exec queues on one stream.
@@ -77,8 +75,8 @@ class CudaState : public OpState {
 
  private:
   Device& device_;
-  int ordinal_ = 0, sm_count_ = 0, capability_ = 0;
-  size_t shared_per_block_ = 0, l2_bytes_ = 0;
+  int ordinal_ = 0, capability_ = 0;
+  size_t shared_per_block_ = 0;
   bool fuses_ = true;
   CudaScratch scratch_, product_scratch_, attention_scratch_;
   unsigned* fault_word_ = nullptr;

@@ -21,7 +21,6 @@ struct RankLayout {
   PipelineShape pipeline;  // micro_batches: of a full batch
   std::vector<int> nodes;  // per world rank
 
-  bool one_rank() const { return mesh.ranks() == 1; }
   // Who has which samples: context-parallel ranks have the same.
   int64_t data_rank() const { return at.data / mesh.context; }
   int64_t data_size() const { return mesh.data / mesh.context; }

@@ -242,7 +242,9 @@ class Reference(unittest.TestCase):
     """The reference law under layouts: an independent program's numbers, whatever the cut."""
 
     LAYOUTS = [(2, []), (2, ["model_parallel_size=2"]), (2, ["model_parallel_size=2", "sequence_parallel=true"]),
-               (2, ["pipe_parallel_size=2"]), (2, ["zero_optimization.stage=1"]), (2, ["zero_optimization.stage=2"]),
+               (2, ["pipe_parallel_size=2"]), (2, ["context_parallel_size=2"]),
+               (4, ["context_parallel_size=2", "model_parallel_size=2"]),
+               (2, ["zero_optimization.stage=1"]), (2, ["zero_optimization.stage=2"]),
                (2, ["zero_optimization.stage=3"]), (2, ["pipe_parallel_size=2", "schedule=zb_h1"]),
                (2, ["pipe_parallel_size=2", "schedule=gpipe"]),
                (4, ["pipe_parallel_size=2", "model_parallel_size=2", "sequence_parallel=true"]),

@@ -108,5 +108,27 @@ class Storage(RunCase):
                     self.assertEqual(oct(path.stat().st_mode & 0o777), oct(wanted), path)
 
 
+class Memory(RunCase):
+    def test_a_rank_without_memory_says_what_was_planned(self):
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                config = self.config(f"starved{ranks}", train_micro_batch_size_per_gpu=2)
+                done = self.train(config, faults=[{"at": "step.begin", "step": 3, "rank": ranks - 1, "do": "nomem"}], ranks=ranks)
+                self.expect(done, 74)
+                self.assertRegex(done.errors()[0], r"out of memory, with .* in use by this rank; planned: .* of a rank; there are .* \(.*\); lower ")
+                status = self.status(config)
+                self.assertEqual((status["code"], status["requeue"]), (74, False))
+                self.assertIn("out of memory", status["message"])
+
+    def test_the_limits_of_the_batch_system_count(self):
+        config = self.config("limited")
+        done = run_program("train", "--config", config, cwd=self.here, extra={"SLURM_MEM_PER_NODE": "10"})
+        self.expect(done, 78)
+        self.assertRegex(done.errors()[0], r"not enough memory: .*there are 10.* \(SLURM_MEM_PER_NODE\)")
+        priced = run_program("train", "--config", config, "--dry-run", cwd=self.here, extra={"SLURM_MEM_PER_NODE": "10"})
+        self.expect(priced, 0)
+        self.assertIn("this node has 10.0 MiB (SLURM_MEM_PER_NODE)", priced.out)
+
+
 if __name__ == "__main__":
     main()

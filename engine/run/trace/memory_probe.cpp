@@ -1,10 +1,13 @@
-// Reads VmRSS and VmHWM; writing 5 to clear_refs resets VmHWM (proc(5)).
+// Reads VmRSS and VmHWM; writing 5 to clear_refs resets VmHWM (proc(5)). Limits: cgroups(7), sbatch(1).
 #include "engine/run/trace/memory_probe.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <fstream>
+#include <sstream>
 #include <string>
 
 namespace thinwire {
@@ -23,6 +26,22 @@ int64_t status_field(const std::string& key) {
   return 0;
 }
 
+// The number in a file, 0 where there is none ("max").
+int64_t number_in(const std::string& path) {
+  std::ifstream file(path);
+  int64_t number = 0;
+  return file >> number ? number : 0;
+}
+
+int64_t number_of_environment(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? 0 : std::atoll(text);
+}
+
+void lower_to(MemoryLimit& limit, int64_t bytes, const std::string& source) {
+  if (bytes > 0 && bytes < limit.bytes) limit = {bytes, source};
+}
+
 }  // namespace
 
 int64_t current_rss_bytes() {
@@ -30,6 +49,38 @@ int64_t current_rss_bytes() {
 }
 int64_t peak_rss_bytes() {
   return status_field("VmHWM:");
+}
+
+MemoryLimit memory_limit(const std::string& proc, const std::string& groups) {
+  MemoryLimit limit{sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE), "the machine's memory"};
+  std::ifstream entries(proc + "/self/cgroup");  // <number>:<controllers>:<path>
+  for (std::string entry; std::getline(entries, entry);) {
+    std::istringstream words(entry);
+    std::string number, controllers, path;
+    std::getline(words, number, ':'), std::getline(words, controllers, ':'), std::getline(words, path);
+    const bool is_v2 = controllers.empty();
+    if (!is_v2 && ("," + controllers + ",").find(",memory,") == std::string::npos) continue;
+    // Groups around this one limit it, too. Inside a container the path may be the host's, which is not to be seen
+    // here: its last parent is.
+    const std::string root = groups + (is_v2 ? "" : "/" + controllers);
+    if (path == "/") path.clear();
+    for (size_t end = path.size(); end != std::string::npos; end = path.rfind('/')) {
+      path.resize(end);
+      const std::string file = root + path + (is_v2 ? "/memory.max" : "/memory.limit_in_bytes");
+      lower_to(limit, number_in(file), file);
+    }
+  }
+  constexpr int64_t kMiB = int64_t{1} << 20;  // 0: all that the node has
+  lower_to(limit, number_of_environment("SLURM_MEM_PER_NODE") * kMiB, "SLURM_MEM_PER_NODE");
+  lower_to(limit, number_of_environment("SLURM_MEM_PER_CPU") * number_of_environment("SLURM_CPUS_ON_NODE") * kMiB,
+           "SLURM_MEM_PER_CPU");
+  return limit;
+}
+
+int64_t address_limit() {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY ? static_cast<int64_t>(limit.rlim_cur)
+                                                                                : 0;
 }
 
 bool reset_peak_rss() {

@@ -1,7 +1,8 @@
-// How much memory the process uses, as the kernel counts it (resident pages).
+// How much memory the process uses, as the kernel counts it (resident pages), and how much there is for it.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace thinwire {
 
@@ -11,5 +12,17 @@ int64_t peak_rss_bytes();  // highest since the start, or since the last success
 
 // Starts peak_rss_bytes anew. False where the kernel does not allow it (then the peak stays that of the whole process).
 bool reset_peak_rss();
+
+// What all processes of a job may use on this node, and what says so: the least of the machine's memory, of the control
+// groups (version 1 and 2) that this process is in, and of Slurm's SLURM_MEM_PER_NODE or SLURM_MEM_PER_CPU.
+struct MemoryLimit {
+  int64_t bytes = 0;
+  std::string source;
+};
+// proc, groups: where the kernel tells, other places for tests.
+MemoryLimit memory_limit(const std::string& proc = "/proc", const std::string& groups = "/sys/fs/cgroup");
+
+// RLIMIT_AS; 0: none.
+int64_t address_limit();
 
 }  // namespace thinwire

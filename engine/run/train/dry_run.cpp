@@ -1,14 +1,13 @@
 // Prices a configuration with rehearsals, plans, and the published formulas.
 #include "engine/run/train/dry_run.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 
 #include "engine/run/config/layout_text.h"
 #include "engine/run/trace/flops.h"
+#include "engine/run/trace/memory_probe.h"
 #include "engine/run/train/compression_setup.h"
 #include "engine/run/train/rank_layout.h"
 #include "engine/run/train/step_rehearsal.h"
@@ -243,8 +242,7 @@ std::string dry_run_text(const RunConfig& config) {
   const bool gathers = c.layout.data > 1 && c.layout.placement.weights != Level::kReplicated;
   if (gathers) {
     const int ranks_here = static_cast<int>(c.layout.ranks_per_node > 0 ? c.layout.ranks_per_node : ranks);
-    c.layout.hold = choose_hold(
-        c, ranks_here, static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)));
+    c.layout.hold = choose_hold(c, ranks_here, static_cast<double>(memory_limit().bytes));
   }
   out.line("layout: %s", layout_text(c).c_str());
   if (gathers)
@@ -281,6 +279,9 @@ std::string dry_run_text(const RunConfig& config) {
                          : c.optim.momentum != 0.0             ? 2
                                                                : 1);
   out.line("  while a checkpoint is being written: %.1f MiB more", mib(staged));
+
+  const MemoryLimit here = memory_limit();
+  out.line("  this node has %.1f MiB (%s)", mib(static_cast<double>(here.bytes)), here.source.c_str());
 
   out.line("FLOPs per token, forward and backward:");
   out.line("  model (causal half)      %.6g", model_flops_per_token(m));

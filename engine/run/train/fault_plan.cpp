@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <limits>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -45,7 +46,8 @@ FaultPlan::FaultPlan(const std::string& text, bool allowed, int rank) {
       if (*end != '\0' || !(fault.seconds >= 0.0)) throw_bad_config(where + ": delay:SECONDS is expected");
       fault.action = "delay";
     }
-    constexpr std::string_view known[] = {"kill9", "stop", "segv", "abort", "enospc", "delay", "nan", "inf", "flip"};
+    constexpr std::string_view known[] = {"kill9", "stop",  "segv", "abort", "enospc",
+                                          "nomem", "delay", "nan",  "inf",   "flip"};
     if (std::find(std::begin(known), std::end(known), fault.action) == std::end(known))
       throw_bad_config(where + ": unknown action");
     if ((fault.action == "nan" || fault.action == "inf") != (fault.at == "grad"))
@@ -74,6 +76,7 @@ void FaultPlan::reach(std::string_view point) {
     if (f.action == "segv") raise(SIGSEGV);
     if (f.action == "abort") std::abort();
     if (f.action == "enospc") throw_io("injected: no space left on device at " + f.at);
+    if (f.action == "nomem") throw std::bad_alloc();
     if (f.action == "delay") std::this_thread::sleep_for(std::chrono::duration<double>(f.seconds));
   }
 }

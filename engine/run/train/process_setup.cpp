@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <new>
 #include <optional>
 
 #include "engine/base/core/error.h"
@@ -86,6 +87,9 @@ int run_job(const std::string& name, const std::function<int(Job&)>& body) {
       return static_cast<int>(e.code());
     } catch (const Error& e) {
       job.end_all(e.code(), e.what());
+      throw;
+    } catch (const std::bad_alloc&) {
+      job.end_all(ExitCode::kIo, name + ": out of memory" + kMemoryHint);
       throw;
     } catch (const std::exception& e) {
       job.end_all(ExitCode::kInternal, e.what());

@@ -1,13 +1,12 @@
 // Measures and chooses on rank 0, and tells the others.
 #include "engine/run/train/settle_layout.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "engine/base/core/log.h"
 #include "engine/run/config/layout_text.h"
+#include "engine/run/trace/memory_probe.h"
 #include "engine/run/train/backend.h"
 #include "engine/run/train/bare_training.h"
 #include "engine/run/train/dry_run.h"
@@ -68,8 +67,7 @@ void settle_hold(RunConfig& run, Job& job) {
   Hold hold = Hold::kUnit;
   job.agree([&] {
     if (!job.first()) return;
-    const double there = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-    hold = choose_hold(run, job.local_size(), there);
+    hold = choose_hold(run, job.local_size(), static_cast<double>(memory_limit().bytes));
   });
   layout.hold = static_cast<Hold>(job.control().agree_max(static_cast<int64_t>(hold)));
   log_info("hold: gathered weights stay for one " + std::string(name_of(layout.hold)));

@@ -1,17 +1,16 @@
 // The loop of a run, and how it ends.
 #include "engine/run/train/trainer.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
+#include <new>
 #include <optional>
 
 #include "engine/base/core/log.h"
 #include "engine/run/trace/console_progress.h"
 #include "engine/run/trace/run_files.h"
 #include "engine/run/train/backend.h"
-#include "engine/run/train/dry_run.h"
+#include "engine/run/train/memory_check.h"
 #include "engine/run/train/process_setup.h"
 #include "engine/run/train/run_session.h"
 #include "engine/run/train/settle_layout.h"
@@ -22,27 +21,6 @@ namespace thinwire {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// Memory is taken lazily by the system: without this a model that is too large would be killed in the middle of a step.
-void refuse_what_does_not_fit(const RunConfig& run, int ranks_here, const Device& device) {
-  if (const size_t own = device.memory_total(); own > 0) {
-    const size_t planned = plan_memory(run).total() + process_overhead(run).bytes;
-    if (planned <= own) return;  // what else is in use shows when the memory is taken
-    throw_bad_config("not enough GPU memory: this configuration needs " + format_bytes(static_cast<double>(planned)) +
-                     " of a rank, the device has " + format_bytes(static_cast<double>(own)) +
-                     "; lower train_micro_batch_size_per_gpu, raise recompute_granularity or shard by "
-                     "zero_optimization.stage; --dry-run prints the plan");
-  }
-  const double needed = static_cast<double>(plan_memory(run).total() + process_overhead(run).bytes) * ranks_here;
-  const double there = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  if (needed > there) {
-    throw_bad_config("not enough memory: this configuration needs " + format_bytes(needed) +
-                     (ranks_here > 1 ? " for the " + std::to_string(ranks_here) + " ranks of a node" : "") +
-                     ", the machine has " + format_bytes(there) +
-                     "; lower train_micro_batch_size_per_gpu, seq_length or the model, or raise "
-                     "recompute_granularity; --dry-run prints the plan");
-  }
-}
 
 std::unique_ptr<SampleStream> open_data(const RunConfig& run, Job& job) {
   std::unique_ptr<SampleStream> stream;
@@ -59,11 +37,13 @@ void prove_plan(const RankLayout& layout) {
 
 class Trainer {
  public:
-  Trainer(const RunConfig& run, FaultPlan& faults, RunSession& session, Job& job)
+  // planned: filled for out_of_memory.
+  Trainer(const RunConfig& run, FaultPlan& faults, RunSession& session, Job& job, std::string& planned)
       : run_(run),
         faults_(faults),
         session_(session),
         job_(job),
+        planned_(planned),
         backend_(open_backend(run_.device, job.local_rank())),
         data_(open_data(run_, job)),
         stream_(*data_) {
@@ -71,7 +51,7 @@ class Trainer {
              std::to_string(resolve_threads(run_)) + " threads");
     log_info(stream_.describe());
     job.agree([&] {
-      refuse_what_does_not_fit(run_, job.local_size(), *backend_.device);
+      planned_ = refuse_what_does_not_fit(run_, job.local_size(), *backend_.device);
       const RankLayout layout = layout_of(run_, job.rank(), job.nodes());
       prove_plan(layout);
       replica_ = std::make_unique<Replica>(run_, layout, job.mesh(), backend_.device.get(), backend_.ops, true);
@@ -101,6 +81,9 @@ class Trainer {
       throw;
     } catch (const Error& e) {
       end_all(e.code(), e.what());
+      throw;
+    } catch (const std::bad_alloc&) {
+      end_all(ExitCode::kIo, out_of_memory(planned_));
       throw;
     } catch (const std::exception& e) {
       end_all(ExitCode::kInternal, e.what());
@@ -331,6 +314,7 @@ class Trainer {
   FaultPlan& faults_;
   RunSession& session_;
   Job& job_;
+  std::string& planned_;
   Backend backend_;
   std::unique_ptr<SampleStream> data_;
   SampleStream& stream_;
@@ -379,15 +363,20 @@ ExitCode train(const ResolvedConfig& config, bool allow_faults, Job& job) {
   RunSession session(config, faults, job);
   RunConfig run = config.run;
   job.share_cores(run);
+  std::string planned;
   try {
     settle_layout(run, job);
-    Trainer trainer(run, faults, session, job);
+    Trainer trainer(run, faults, session, job, planned);
     const ExitCode code = trainer.run();
     session.finish(code, "");
     return code;
   } catch (const Error& e) {
     session.finish(e.code(), e.what());
     throw;
+  } catch (const std::bad_alloc&) {
+    const Error e(ExitCode::kIo, out_of_memory(planned));
+    session.finish(e.code(), e.what());
+    throw e;
   } catch (const std::exception& e) {
     session.finish(ExitCode::kInternal, e.what());
     throw;

@@ -1,0 +1,50 @@
+// The plan of a step against the limits of node, process and device.
+#include "engine/run/train/memory_check.h"
+
+#include "engine/base/core/error.h"
+#include "engine/run/trace/console_progress.h"
+#include "engine/run/trace/memory_probe.h"
+#include "engine/run/train/dry_run.h"
+
+namespace thinwire {
+namespace {
+
+std::string size_text(int64_t bytes) {
+  return format_bytes(static_cast<double>(bytes));
+}
+
+}  // namespace
+
+std::string refuse_what_does_not_fit(const RunConfig& run, int ranks_here, const Device& device) {
+  const auto planned = static_cast<int64_t>(plan_memory(run).total() + process_overhead(run).bytes);
+  const std::string of_a_rank = size_text(planned) + " of a rank";
+  if (const auto own = static_cast<int64_t>(device.memory_total()); own > 0) {
+    const std::string limit = "the device has " + size_text(own);
+    if (planned <= own) return of_a_rank + ", " + limit;  // what else is in use shows when the memory is taken
+    throw_bad_config("not enough GPU memory: this configuration needs " + of_a_rank + ", " + limit +
+                     "; lower train_micro_batch_size_per_gpu, raise recompute_granularity or shard by "
+                     "zero_optimization.stage; --dry-run prints the plan");
+  }
+  const MemoryLimit node = memory_limit();
+  const int64_t process = address_limit(), needed = planned * ranks_here;
+  std::string words =
+      ranks_here > 1 ? size_text(needed) + " for the " + std::to_string(ranks_here) + " ranks of a node, " + of_a_rank
+                     : of_a_rank;
+  words += "; there are " + size_text(node.bytes) + " (" + node.source + ")";
+  if (process > 0) words += ", for a process " + size_text(process) + " of addresses (ulimit -v)";
+  if (needed > node.bytes || (process > 0 && planned > process)) {
+    throw_bad_config("not enough memory: this configuration needs " + words +
+                     "; lower train_micro_batch_size_per_gpu, seq_length or the model, or raise "
+                     "recompute_granularity; --dry-run prints the plan");
+  }
+  return words;
+}
+
+std::string out_of_memory(const std::string& planned) {
+  return "out of memory, with " + size_text(current_rss_bytes()) + " in use by this rank" +
+         (planned.empty() ? "" : "; planned: " + planned) +
+         "; lower train_micro_batch_size_per_gpu, raise recompute_granularity, or find out what else needs memory "
+         "here; --dry-run prints the plan";
+}
+
+}  // namespace thinwire

@@ -1,0 +1,19 @@
+// Whether a configuration fits into the memory of this node, and what to say where it did not after all.
+#pragma once
+
+#include <string>
+
+#include "engine/base/device/device.h"
+#include "engine/run/config/run_config.h"
+
+namespace thinwire {
+
+// Memory is taken lazily by the system: without this a model that is too large would be killed in the middle of a step.
+// Throws kBadConfig where `ranks_here` ranks of this node need more than they may have (memory_limit), or a rank more
+// than its device has. Returns what was planned and what it was held against, for out_of_memory.
+std::string refuse_what_does_not_fit(const RunConfig& run, int ranks_here, const Device& device);
+
+// The message for std::bad_alloc. planned: of refuse_what_does_not_fit, empty before.
+std::string out_of_memory(const std::string& planned);
+
+}  // namespace thinwire

@@ -55,131 +55,120 @@ TwoLevels two_levels(const float* values, int64_t count) {
 
 class ChunkedTopK final : public Codec {
  public:
-  ChunkedTopK(int64_t keep, int64_t block, ValueFormat format);
-  std::string name() const override;
+  ChunkedTopK(int64_t keep, int64_t block, ValueFormat format)
+      : keep_(keep), block_(block), index_bits_(std::countr_zero(static_cast<uint64_t>(block))), format_(format) {}
+  std::string name() const override {
+    return detail::join("chunked_top_k(keep=", keep_, ",block=", block_, ",format=", name_of(format_), ")");
+  }
   Traits traits() const override { return {.contractive = true, .selects = true, .linear = true, .granule = block_}; }
-  size_t wire_bytes(int64_t count, DType dtype) const override;
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState* state) const override;
-  void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
+  size_t wire_bytes(int64_t count, DType) const override {
+    return static_cast<size_t>(count / block_ * layout(block_).bytes + layout(count % block_).bytes);
+  }
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const override {
+    const float* x = in.as<float>();
+    const int64_t n = in.count(), chunks = (n + block_ - 1) / block_, stride = layout(block_).bytes;
+    TW_CHECK(out.size() >= wire_bytes(n, DType::f32));
+    const SparseKernels& kernels = sparse_table();
+    std::atomic<bool> non_finite{false};
+    parallel_blocks(msg.threads, chunks, std::max<int64_t>(1, kTask / block_), [&](int64_t first, int64_t last) {
+      std::vector<uint32_t> scratch(static_cast<size_t>(block_ + 2 * kSparseSlack));
+      std::vector<float> values(static_cast<size_t>(keep_ + kSparseSlack));
+      for (int64_t c = first; c < last; ++c) {
+        const Layout l = layout(std::min(block_, n - c * block_));
+        std::byte* to = out.data() + c * stride;
+        Threshold t = kernels.find_small(x + c * block_, l.elements, l.kept, scratch.data());
+        if (t.max_key >= kInfiniteKey) non_finite.store(true, std::memory_order_relaxed);
+        const int64_t count = kernels.take(x + c * block_, l.elements, t.key, &t.ties, scratch.data(), values.data());
+        BitWriter indices(to + l.head);
+        for (int64_t i = 0; i < count; ++i) indices.put(scratch[static_cast<size_t>(i)], index_bits_);
+        indices.finish();
+        if (format_ != ValueFormat::kTwoBits) {
+          const int exponent = value_exponent(format_, t.max_key);
+          write_header(format_, exponent, to);
+          write_values(format_, exponent, values.data(), count, to + l.codes);
+          continue;
+        }
+        const TwoLevels levels = two_levels(values.data(), count);
+        const float magnitudes[2] = {levels.small, levels.large};
+        write_values(ValueFormat::kBf16, 0, magnitudes, 2, to);
+        BitWriter codes(to + l.codes);
+        for (int64_t i = 0; i < count; ++i) {
+          const float v = values[static_cast<size_t>(i)];
+          codes.put(static_cast<uint32_t>(std::fabs(v) > levels.split) | static_cast<uint32_t>(std::signbit(v)) << 1,
+                    2);
+        }
+        codes.finish();
+      }
+    });
+    return {wire_bytes(n, DType::f32), non_finite.load()};
+  }
+  void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override {
+    float* y = out.as<float>();
+    const int64_t n = out.count(), chunks = (n + block_ - 1) / block_, stride = layout(block_).bytes;
+    check_payload(name(), in, wire_bytes(n, DType::f32), n);
+    std::atomic<int64_t> corrupt{-1};  // threads must not throw
+    parallel_blocks(msg.threads, chunks, std::max<int64_t>(1, kTask / block_), [&](int64_t first, int64_t last) {
+      std::vector<uint32_t> index(static_cast<size_t>(keep_));
+      std::vector<float> values(static_cast<size_t>(keep_));
+      for (int64_t c = first; c < last; ++c) {
+        const Layout l = layout(std::min(block_, n - c * block_));
+        const std::byte* from = in.data() + c * stride;
+        BitReader indices(from + l.head);
+        int64_t previous = -1;
+        bool good = true;
+        for (int64_t i = 0; i < l.kept; ++i) {
+          const int64_t at = indices.get(index_bits_);
+          good &= at > previous && at < l.elements;
+          previous = at;
+          index[static_cast<size_t>(i)] = static_cast<uint32_t>(at);
+        }
+        good &= indices.padding_is_zero();
+        if (format_ == ValueFormat::kTwoBits) {
+          float magnitudes[2];
+          read_values(ValueFormat::kBf16, 0, from, 2, magnitudes);
+          const float meaning[4] = {magnitudes[0], magnitudes[1], -magnitudes[0], -magnitudes[1]};
+          BitReader codes(from + l.codes);
+          for (int64_t i = 0; i < l.kept; ++i) values[static_cast<size_t>(i)] = meaning[codes.get(2)];
+          good &= codes.padding_is_zero();
+        } else {
+          const int exponent = format_ == ValueFormat::kFp16 ? static_cast<int8_t>(*from) : 0;
+          good &= exponent >= kMinValueExponent && exponent <= kMaxValueExponent;
+          if (good) read_values(format_, exponent, from + l.codes, l.kept, values.data());
+        }
+        if (!good) {
+          corrupt.store(c, std::memory_order_relaxed);
+          continue;
+        }
+        float* to = y + c * block_;
+        if (!accumulate) std::memset(to, 0, static_cast<size_t>(l.elements) * sizeof(float));
+        for (int64_t i = 0; i < l.kept; ++i) {
+          float& v = to[index[static_cast<size_t>(i)]];
+          v = accumulate ? v + values[static_cast<size_t>(i)] : values[static_cast<size_t>(i)];
+        }
+      }
+    });
+    if (corrupt.load() >= 0)
+      throw_bad_data(detail::join(name(), ": chunk ", corrupt.load(),
+                                  " does not hold ascending indices and sound values: the payload is corrupt"));
+  }
 
  private:
   struct Layout {
     int64_t elements, kept, head, codes, bytes;  // codes: offset of the values or codes
   };
-  Layout layout(int64_t elements) const;
+  Layout layout(int64_t elements) const {
+    Layout l{elements, (keep_ * elements + block_ - 1) / block_, 0, 0, 0};
+    if (elements == 0) return l;
+    const bool two_bits = format_ == ValueFormat::kTwoBits;
+    l.head = two_bits ? 4 : value_header(format_);
+    l.codes = l.head + (l.kept * index_bits_ + 7) / 8;
+    l.bytes = l.codes + (two_bits ? (l.kept + 3) / 4 : l.kept * value_bytes(format_));
+    return l;
+  }
   int64_t keep_, block_;
   int index_bits_;
   ValueFormat format_;
 };
-
-ChunkedTopK::ChunkedTopK(int64_t keep, int64_t block, ValueFormat format)
-    : keep_(keep), block_(block), index_bits_(std::countr_zero(static_cast<uint64_t>(block))), format_(format) {}
-
-std::string ChunkedTopK::name() const {
-  return detail::join("chunked_top_k(keep=", keep_, ",block=", block_, ",format=", name_of(format_), ")");
-}
-
-ChunkedTopK::Layout ChunkedTopK::layout(int64_t elements) const {
-  Layout l{elements, (keep_ * elements + block_ - 1) / block_, 0, 0, 0};
-  if (elements == 0) return l;
-  const bool two_bits = format_ == ValueFormat::kTwoBits;
-  l.head = two_bits ? 4 : value_header(format_);
-  l.codes = l.head + (l.kept * index_bits_ + 7) / 8;
-  l.bytes = l.codes + (two_bits ? (l.kept + 3) / 4 : l.kept * value_bytes(format_));
-  return l;
-}
-
-size_t ChunkedTopK::wire_bytes(int64_t count, DType) const {
-  return static_cast<size_t>(count / block_ * layout(block_).bytes + layout(count % block_).bytes);
-}
-
-Encoded ChunkedTopK::encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const {
-  const float* x = in.as<float>();
-  const int64_t n = in.count(), chunks = (n + block_ - 1) / block_, stride = layout(block_).bytes;
-  TW_CHECK(out.size() >= wire_bytes(n, DType::f32));
-  const SparseKernels& kernels = sparse_table();
-  std::atomic<bool> non_finite{false};
-  parallel_blocks(msg.threads, chunks, std::max<int64_t>(1, kTask / block_), [&](int64_t first, int64_t last) {
-    std::vector<uint32_t> scratch(static_cast<size_t>(block_ + 2 * kSparseSlack));
-    std::vector<float> values(static_cast<size_t>(keep_ + kSparseSlack));
-    for (int64_t c = first; c < last; ++c) {
-      const Layout l = layout(std::min(block_, n - c * block_));
-      std::byte* to = out.data() + c * stride;
-      Threshold t = kernels.find_small(x + c * block_, l.elements, l.kept, scratch.data());
-      if (t.max_key >= kInfiniteKey) non_finite.store(true, std::memory_order_relaxed);
-      const int64_t count = kernels.take(x + c * block_, l.elements, t.key, &t.ties, scratch.data(), values.data());
-      BitWriter indices(to + l.head);
-      for (int64_t i = 0; i < count; ++i) indices.put(scratch[static_cast<size_t>(i)], index_bits_);
-      indices.finish();
-      if (format_ != ValueFormat::kTwoBits) {
-        const int exponent = value_exponent(format_, t.max_key);
-        write_header(format_, exponent, to);
-        write_values(format_, exponent, values.data(), count, to + l.codes);
-        continue;
-      }
-      const TwoLevels levels = two_levels(values.data(), count);
-      const float magnitudes[2] = {levels.small, levels.large};
-      write_values(ValueFormat::kBf16, 0, magnitudes, 2, to);
-      BitWriter codes(to + l.codes);
-      for (int64_t i = 0; i < count; ++i) {
-        const float v = values[static_cast<size_t>(i)];
-        codes.put(static_cast<uint32_t>(std::fabs(v) > levels.split) | static_cast<uint32_t>(std::signbit(v)) << 1, 2);
-      }
-      codes.finish();
-    }
-  });
-  return {wire_bytes(n, DType::f32), non_finite.load()};
-}
-
-void ChunkedTopK::decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const {
-  float* y = out.as<float>();
-  const int64_t n = out.count(), chunks = (n + block_ - 1) / block_, stride = layout(block_).bytes;
-  check_payload(name(), in, wire_bytes(n, DType::f32), n);
-  std::atomic<int64_t> corrupt{-1};  // threads must not throw
-  parallel_blocks(msg.threads, chunks, std::max<int64_t>(1, kTask / block_), [&](int64_t first, int64_t last) {
-    std::vector<uint32_t> index(static_cast<size_t>(keep_));
-    std::vector<float> values(static_cast<size_t>(keep_));
-    for (int64_t c = first; c < last; ++c) {
-      const Layout l = layout(std::min(block_, n - c * block_));
-      const std::byte* from = in.data() + c * stride;
-      BitReader indices(from + l.head);
-      int64_t previous = -1;
-      bool good = true;
-      for (int64_t i = 0; i < l.kept; ++i) {
-        const int64_t at = indices.get(index_bits_);
-        good &= at > previous && at < l.elements;
-        previous = at;
-        index[static_cast<size_t>(i)] = static_cast<uint32_t>(at);
-      }
-      good &= indices.padding_is_zero();
-      if (format_ == ValueFormat::kTwoBits) {
-        float magnitudes[2];
-        read_values(ValueFormat::kBf16, 0, from, 2, magnitudes);
-        const float meaning[4] = {magnitudes[0], magnitudes[1], -magnitudes[0], -magnitudes[1]};
-        BitReader codes(from + l.codes);
-        for (int64_t i = 0; i < l.kept; ++i) values[static_cast<size_t>(i)] = meaning[codes.get(2)];
-        good &= codes.padding_is_zero();
-      } else {
-        const int exponent = format_ == ValueFormat::kFp16 ? static_cast<int8_t>(*from) : 0;
-        good &= exponent >= kMinValueExponent && exponent <= kMaxValueExponent;
-        if (good) read_values(format_, exponent, from + l.codes, l.kept, values.data());
-      }
-      if (!good) {
-        corrupt.store(c, std::memory_order_relaxed);
-        continue;
-      }
-      float* to = y + c * block_;
-      if (!accumulate) std::memset(to, 0, static_cast<size_t>(l.elements) * sizeof(float));
-      for (int64_t i = 0; i < l.kept; ++i) {
-        float& v = to[index[static_cast<size_t>(i)]];
-        v = accumulate ? v + values[static_cast<size_t>(i)] : values[static_cast<size_t>(i)];
-      }
-    }
-  });
-  if (corrupt.load() >= 0)
-    throw_bad_data(detail::join(name(), ": chunk ", corrupt.load(),
-                                " does not hold ascending indices and sound values: the payload is corrupt"));
-}
 
 MadeCodec make_chunked_top_k(const CodecSpec& spec) {
   const int64_t block = block_of(spec, 4096, 16, 65536), keep = spec.integer("keep");

@@ -23,32 +23,28 @@ class Identity final : public Codec {
     return {.alias = true, .lossless = true, .unbiased = true, .native = true, .contractive = true, .granule = 1};
   }
   size_t wire_bytes(int64_t count, DType dtype) const override { return static_cast<size_t>(count) * size_of(dtype); }
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState* state) const override;
-  void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
+  Encoded encode(const Msg&, View in, std::span<std::byte> out, CompressionState*) const override {
+    if (in.bytes() > 0) std::memcpy(out.data(), in.data, in.bytes());
+    const int64_t n = in.count();
+    const bool finite = in.dtype == DType::f32    ? all_finite(in.as<float>(), n)
+                        : in.dtype == DType::bf16 ? all_finite(in.as<Bf16>(), n)
+                                                  : all_finite(in.as<Fp16>(), n);
+    return {in.bytes(), !finite};
+  }
+  void decode(const Msg&, std::span<const std::byte> in, View out, bool accumulate) const override {
+    check_payload("identity", in, out.bytes(), out.count());
+    if (!accumulate) {
+      if (!in.empty()) std::memcpy(out.data, in.data(), in.size());
+      return;
+    }
+    float* sum = out.as<float>();
+    for (int64_t i = 0; i < out.count(); ++i) {
+      float v;
+      std::memcpy(&v, in.data() + static_cast<size_t>(i) * sizeof v, sizeof v);
+      sum[i] += v;
+    }
+  }
 };
-
-Encoded Identity::encode(const Msg&, View in, std::span<std::byte> out, CompressionState*) const {
-  if (in.bytes() > 0) std::memcpy(out.data(), in.data, in.bytes());
-  const int64_t n = in.count();
-  const bool finite = in.dtype == DType::f32    ? all_finite(in.as<float>(), n)
-                      : in.dtype == DType::bf16 ? all_finite(in.as<Bf16>(), n)
-                                                : all_finite(in.as<Fp16>(), n);
-  return {in.bytes(), !finite};
-}
-
-void Identity::decode(const Msg&, std::span<const std::byte> in, View out, bool accumulate) const {
-  check_payload("identity", in, out.bytes(), out.count());
-  if (!accumulate) {
-    if (!in.empty()) std::memcpy(out.data, in.data(), in.size());
-    return;
-  }
-  float* sum = out.as<float>();
-  for (int64_t i = 0; i < out.count(); ++i) {
-    float v;
-    std::memcpy(&v, in.data() + static_cast<size_t>(i) * sizeof v, sizeof v);
-    sum[i] += v;
-  }
-}
 
 }  // namespace
 

@@ -58,92 +58,86 @@ class Mpc final : public Codec {
     const int64_t rest = count % kFrame;
     return static_cast<size_t>(count / kFrame) * frame_bound(kFrame, dtype) + (rest > 0 ? frame_bound(rest, dtype) : 0);
   }
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState* state) const override;
-  void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const override {
+    const int64_t count = in.count(), frames = (count + kFrame - 1) / kFrame;
+    TW_CHECK(in.dtype == DType::f32 || in.dtype == DType::bf16 || in.dtype == DType::f16, "mpc: ", name_of(in.dtype));
+    TW_CHECK(out.size() >= wire_bytes(count, in.dtype), "mpc: too little room: ", out.size(), " bytes");
+    const MpcKernels& kernels = TW_PICK_KERNELS(mpc_kernels);
+    const std::byte* x = static_cast<const std::byte*>(in.data);
+    bool finite = true;
+    const size_t length =
+        encode_chain(msg.threads, frames, frame_bound(kFrame, in.dtype), out.data(), [&](int64_t f, std::byte* to) {
+          const int64_t n = std::min(kFrame, count - f * kFrame);
+          const std::byte* from = x + static_cast<size_t>(f * kFrame) * size_of(in.dtype);
+          if (!kernels.all_finite(from, in.dtype, n)) __atomic_store_n(&finite, false, __ATOMIC_RELAXED);
+          return encode_frame(from, in.dtype, n, to);
+        });
+    return {length, !finite};
+  }
+  void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override {
+    const MpcKernels& kernels = TW_PICK_KERNELS(mpc_kernels);
+    const int64_t count = out.count(), frames = (count + kFrame - 1) / kFrame;
+    TW_CHECK(!accumulate || out.dtype == DType::f32, "mpc: sums are fp32, not ", name_of(out.dtype));
+    const auto size_at = [&](int64_t f) { return std::min(kFrame, count - f * kFrame); };
+    const auto length_of = [&](int64_t f, std::span<const std::byte> rest) -> size_t {
+      if (rest.size() < kHeader) return 0;
+      const uint32_t kind = (read_word(rest.data()) - kMagic) >> 5;
+      if (kind > 2 || (out.dtype != DType::f32 && out.dtype != dtype_of(kind))) return 0;
+      const int64_t words = words_of(size_at(f), dtype_of(kind)), groups = groups_of(words);
+      if (read_word(rest.data() + 4) != words || (rest.size() - kHeader) / 4 < static_cast<size_t>(groups)) return 0;
+      return kHeader + 4 * static_cast<size_t>(groups + kernels.count_bits(rest.data() + kHeader, groups));
+    };
+    const auto decode_one = [&](int64_t f, std::span<const std::byte> frame) {
+      const uint32_t head = read_word(frame.data()) - kMagic;
+      const DType dtype = dtype_of(head >> 5);
+      const int dimension = static_cast<int>(head & 31) + 1;
+      const int64_t n = size_at(f), words = words_of(n, dtype), per_word = dtype == DType::f32 ? 1 : 2;
+      const std::byte* bitmap = frame.data() + kHeader;
+      const std::byte* payload = bitmap + 4 * groups_of(words);
+      for (int64_t at = 0; at < words; at += kMpcUnit) {
+        const int64_t m = std::min(kMpcUnit, words - at), groups = groups_of(m);
+        uint32_t unit[kMpcUnit];
+        kernels.decode_unit(bitmap, payload, m, dimension, unit);
+        payload += 4 * kernels.count_bits(bitmap, groups);
+        bitmap += 4 * groups;
+        const int64_t first = f * kFrame + at * per_word, values = std::min(m * per_word, n - at * per_word);
+        if (out.dtype == dtype && !accumulate)
+          std::memcpy(static_cast<std::byte*>(out.data) + static_cast<size_t>(first) * size_of(dtype), unit,
+                      static_cast<size_t>(values) * size_of(dtype));
+        else
+          kernels.widen(unit, dtype, values, out.as<float>() + first, accumulate);
+      }
+      return true;
+    };
+    decode_chain(msg.threads, in, frames, name() + " into " + std::string(name_of(out.dtype)), length_of, decode_one);
+  }
 
  private:
-  size_t encode_frame(const std::byte* in, DType dtype, int64_t count, std::byte* out) const;
+  size_t encode_frame(const std::byte* in, DType dtype, int64_t count, std::byte* out) const {
+    const MpcKernels& kernels = TW_PICK_KERNELS(mpc_kernels);
+    const int64_t words = words_of(count, dtype);
+    write_word(out, kMagic + 32 * kind_of(dtype) + static_cast<uint32_t>(dimension_ - 1));
+    write_word(out + 4, static_cast<uint32_t>(words));
+    std::byte* bitmap = out + kHeader;
+    std::byte* const first = bitmap + 4 * groups_of(words);
+    std::byte* payload = first;
+    for (int64_t at = 0; at < words; at += kMpcUnit, bitmap += 4 * (kMpcUnit / 32)) {
+      const int64_t n = std::min(kMpcUnit, words - at);
+      const std::byte* from = in + 4 * at;
+      std::byte odd[4 * kMpcUnit];
+      if (dtype != DType::f32 && count % 2 != 0 && at + n == words) {  // half of the last word is not there
+        const size_t bytes = static_cast<size_t>(4 * n) - 2;
+        std::memcpy(odd, from, bytes);
+        std::memset(odd + bytes, 0, 2);
+        from = odd;
+      }
+      payload += 4 * kernels.encode_unit(from, n, dimension_, bitmap, payload);
+    }
+    return static_cast<size_t>(payload - out);
+  }
 
   int dimension_;
 };
-
-size_t Mpc::encode_frame(const std::byte* in, DType dtype, int64_t count, std::byte* out) const {
-  const MpcKernels& kernels = TW_PICK_KERNELS(mpc_kernels);
-  const int64_t words = words_of(count, dtype);
-  write_word(out, kMagic + 32 * kind_of(dtype) + static_cast<uint32_t>(dimension_ - 1));
-  write_word(out + 4, static_cast<uint32_t>(words));
-  std::byte* bitmap = out + kHeader;
-  std::byte* const first = bitmap + 4 * groups_of(words);
-  std::byte* payload = first;
-  for (int64_t at = 0; at < words; at += kMpcUnit, bitmap += 4 * (kMpcUnit / 32)) {
-    const int64_t n = std::min(kMpcUnit, words - at);
-    const std::byte* from = in + 4 * at;
-    std::byte odd[4 * kMpcUnit];
-    if (dtype != DType::f32 && count % 2 != 0 && at + n == words) {  // half of the last word is not there
-      const size_t bytes = static_cast<size_t>(4 * n) - 2;
-      std::memcpy(odd, from, bytes);
-      std::memset(odd + bytes, 0, 2);
-      from = odd;
-    }
-    payload += 4 * kernels.encode_unit(from, n, dimension_, bitmap, payload);
-  }
-  return static_cast<size_t>(payload - out);
-}
-
-Encoded Mpc::encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const {
-  const int64_t count = in.count(), frames = (count + kFrame - 1) / kFrame;
-  TW_CHECK(in.dtype == DType::f32 || in.dtype == DType::bf16 || in.dtype == DType::f16, "mpc: ", name_of(in.dtype));
-  TW_CHECK(out.size() >= wire_bytes(count, in.dtype), "mpc: too little room: ", out.size(), " bytes");
-  const MpcKernels& kernels = TW_PICK_KERNELS(mpc_kernels);
-  const std::byte* x = static_cast<const std::byte*>(in.data);
-  bool finite = true;
-  const size_t length =
-      encode_chain(msg.threads, frames, frame_bound(kFrame, in.dtype), out.data(), [&](int64_t f, std::byte* to) {
-        const int64_t n = std::min(kFrame, count - f * kFrame);
-        const std::byte* from = x + static_cast<size_t>(f * kFrame) * size_of(in.dtype);
-        if (!kernels.all_finite(from, in.dtype, n)) __atomic_store_n(&finite, false, __ATOMIC_RELAXED);
-        return encode_frame(from, in.dtype, n, to);
-      });
-  return {length, !finite};
-}
-
-void Mpc::decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const {
-  const MpcKernels& kernels = TW_PICK_KERNELS(mpc_kernels);
-  const int64_t count = out.count(), frames = (count + kFrame - 1) / kFrame;
-  TW_CHECK(!accumulate || out.dtype == DType::f32, "mpc: sums are fp32, not ", name_of(out.dtype));
-  const auto size_at = [&](int64_t f) { return std::min(kFrame, count - f * kFrame); };
-  const auto length_of = [&](int64_t f, std::span<const std::byte> rest) -> size_t {
-    if (rest.size() < kHeader) return 0;
-    const uint32_t kind = (read_word(rest.data()) - kMagic) >> 5;
-    if (kind > 2 || (out.dtype != DType::f32 && out.dtype != dtype_of(kind))) return 0;
-    const int64_t words = words_of(size_at(f), dtype_of(kind)), groups = groups_of(words);
-    if (read_word(rest.data() + 4) != words || (rest.size() - kHeader) / 4 < static_cast<size_t>(groups)) return 0;
-    return kHeader + 4 * static_cast<size_t>(groups + kernels.count_bits(rest.data() + kHeader, groups));
-  };
-  const auto decode_one = [&](int64_t f, std::span<const std::byte> frame) {
-    const uint32_t head = read_word(frame.data()) - kMagic;
-    const DType dtype = dtype_of(head >> 5);
-    const int dimension = static_cast<int>(head & 31) + 1;
-    const int64_t n = size_at(f), words = words_of(n, dtype), per_word = dtype == DType::f32 ? 1 : 2;
-    const std::byte* bitmap = frame.data() + kHeader;
-    const std::byte* payload = bitmap + 4 * groups_of(words);
-    for (int64_t at = 0; at < words; at += kMpcUnit) {
-      const int64_t m = std::min(kMpcUnit, words - at), groups = groups_of(m);
-      uint32_t unit[kMpcUnit];
-      kernels.decode_unit(bitmap, payload, m, dimension, unit);
-      payload += 4 * kernels.count_bits(bitmap, groups);
-      bitmap += 4 * groups;
-      const int64_t first = f * kFrame + at * per_word, values = std::min(m * per_word, n - at * per_word);
-      if (out.dtype == dtype && !accumulate)
-        std::memcpy(static_cast<std::byte*>(out.data) + static_cast<size_t>(first) * size_of(dtype), unit,
-                    static_cast<size_t>(values) * size_of(dtype));
-      else
-        kernels.widen(unit, dtype, values, out.as<float>() + first, accumulate);
-    }
-    return true;
-  };
-  decode_chain(msg.threads, in, frames, name() + " into " + std::string(name_of(out.dtype)), length_of, decode_one);
-}
 
 }  // namespace
 

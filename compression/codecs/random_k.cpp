@@ -52,97 +52,83 @@ void draw(PhiloxKey key, int64_t block, int64_t elements, int64_t kept, const Dr
 
 class RandomK final : public Codec {
  public:
-  RandomK(double density, int64_t block, ValueFormat format, bool unbiased);
-  std::string name() const override;
+  RandomK(double density, int64_t block, ValueFormat format, bool unbiased)
+      : density_(density), block_(block), full_(kept_of(block, density)), format_(format), unbiased_(unbiased) {}
+  std::string name() const override {
+    return detail::join("random_k(density=", density_, ",block=", block_, ",format=", name_of(format_),
+                        unbiased_ ? ",unbiased)" : ")");
+  }
   Traits traits() const override {
     return {.unbiased = unbiased_, .contractive = !unbiased_, .selects = true, .linear = true, .granule = block_};
   }
-  size_t wire_bytes(int64_t count, DType dtype) const override;
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState* state) const override;
-  void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
+  size_t wire_bytes(int64_t count, DType) const override {
+    const auto of = [&](int64_t elements) {
+      return elements == 0 ? 0 : value_header(format_) + kept(elements) * value_bytes(format_);
+    };
+    return static_cast<size_t>(count / block_ * of(block_) + of(count % block_));
+  }
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const override {
+    const float* x = in.as<float>();
+    const int64_t n = in.count(), blocks = (n + block_ - 1) / block_;
+    const int64_t stride = static_cast<int64_t>(wire_bytes(block_, DType::f32));
+    TW_CHECK(out.size() >= wire_bytes(n, DType::f32));
+    const PhiloxKey key = message_key(msg);
+    const int64_t task = std::max<int64_t>(1, kTask / block_);
+    std::vector<uint32_t> keys(static_cast<size_t>((blocks + task - 1) / task));
+    parallel_blocks(msg.threads, blocks, task, [&](int64_t first, int64_t last) {
+      std::vector<float> values(static_cast<size_t>(full_));
+      uint32_t max_key = 0;
+      for (int64_t b = first; b < last; ++b) {
+        const int64_t elements = std::min(block_, n - b * block_);
+        const float* from = x + b * block_;
+        max_key = std::max(max_key, sparse_table().max_key(from, elements));
+        const int64_t count = kept(elements);
+        draw(key, msg.first / block_ + b, elements, count, [&](int64_t j, int64_t index, int64_t stratum) {
+          values[static_cast<size_t>(j)] = unbiased_ ? from[index] * static_cast<float>(stratum) : from[index];
+        });
+        const uint32_t of_values = sparse_table().max_key(values.data(), count);
+        max_key = std::max(max_key, of_values);
+        const int exponent = value_exponent(format_, of_values);
+        std::byte* to = out.data() + b * stride;
+        write_header(format_, exponent, to);
+        write_values(format_, exponent, values.data(), count, to + value_header(format_));
+      }
+      keys[static_cast<size_t>(first / task)] = max_key;
+    });
+    uint32_t max_key = 0;
+    for (uint32_t k : keys) max_key = std::max(max_key, k);
+    return {wire_bytes(n, DType::f32), max_key >= kInfiniteKey};
+  }
+  void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override {
+    float* y = out.as<float>();
+    const int64_t n = out.count(), blocks = (n + block_ - 1) / block_;
+    const int64_t stride = static_cast<int64_t>(wire_bytes(block_, DType::f32));
+    check_payload(name(), in, wire_bytes(n, DType::f32), n);
+    // Before anything is written, and outside of the threads: parallel bodies must not throw.
+    for (int64_t b = 0; b < blocks && value_header(format_) > 0; ++b) read_header(format_, in.data() + b * stride);
+    const PhiloxKey key = message_key(msg);
+    parallel_blocks(msg.threads, blocks, std::max<int64_t>(1, kTask / block_), [&](int64_t first, int64_t last) {
+      std::vector<float> values(static_cast<size_t>(full_));
+      for (int64_t b = first; b < last; ++b) {
+        const int64_t elements = std::min(block_, n - b * block_), count = kept(elements);
+        const std::byte* from = in.data() + b * stride;
+        float* to = y + b * block_;
+        read_values(format_, read_header(format_, from), from + value_header(format_), count, values.data());
+        if (!accumulate) std::memset(to, 0, static_cast<size_t>(elements) * sizeof(float));
+        draw(key, msg.first / block_ + b, elements, count, [&](int64_t j, int64_t index, int64_t) {
+          to[index] = accumulate ? to[index] + values[static_cast<size_t>(j)] : values[static_cast<size_t>(j)];
+        });
+      }
+    });
+  }
 
  private:
-  int64_t kept(int64_t elements) const;
+  int64_t kept(int64_t elements) const { return elements == block_ ? full_ : (full_ * elements + block_ - 1) / block_; }
   double density_;
   int64_t block_, full_;  // full_: kept of a whole block
   ValueFormat format_;
   bool unbiased_;
 };
-
-RandomK::RandomK(double density, int64_t block, ValueFormat format, bool unbiased)
-    : density_(density), block_(block), full_(kept_of(block, density)), format_(format), unbiased_(unbiased) {}
-
-std::string RandomK::name() const {
-  return detail::join("random_k(density=", density_, ",block=", block_, ",format=", name_of(format_),
-                      unbiased_ ? ",unbiased)" : ")");
-}
-
-int64_t RandomK::kept(int64_t elements) const {
-  return elements == block_ ? full_ : (full_ * elements + block_ - 1) / block_;
-}
-
-size_t RandomK::wire_bytes(int64_t count, DType) const {
-  const auto of = [&](int64_t elements) {
-    return elements == 0 ? 0 : value_header(format_) + kept(elements) * value_bytes(format_);
-  };
-  return static_cast<size_t>(count / block_ * of(block_) + of(count % block_));
-}
-
-Encoded RandomK::encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const {
-  const float* x = in.as<float>();
-  const int64_t n = in.count(), blocks = (n + block_ - 1) / block_;
-  const int64_t stride = static_cast<int64_t>(wire_bytes(block_, DType::f32));
-  TW_CHECK(out.size() >= wire_bytes(n, DType::f32));
-  const PhiloxKey key = message_key(msg);
-  const int64_t task = std::max<int64_t>(1, kTask / block_);
-  std::vector<uint32_t> keys(static_cast<size_t>((blocks + task - 1) / task));
-  parallel_blocks(msg.threads, blocks, task, [&](int64_t first, int64_t last) {
-    std::vector<float> values(static_cast<size_t>(full_));
-    uint32_t max_key = 0;
-    for (int64_t b = first; b < last; ++b) {
-      const int64_t elements = std::min(block_, n - b * block_);
-      const float* from = x + b * block_;
-      max_key = std::max(max_key, sparse_table().max_key(from, elements));
-      const int64_t count = kept(elements);
-      draw(key, msg.first / block_ + b, elements, count, [&](int64_t j, int64_t index, int64_t stratum) {
-        values[static_cast<size_t>(j)] = unbiased_ ? from[index] * static_cast<float>(stratum) : from[index];
-      });
-      const uint32_t of_values = sparse_table().max_key(values.data(), count);
-      max_key = std::max(max_key, of_values);
-      const int exponent = value_exponent(format_, of_values);
-      std::byte* to = out.data() + b * stride;
-      write_header(format_, exponent, to);
-      write_values(format_, exponent, values.data(), count, to + value_header(format_));
-    }
-    keys[static_cast<size_t>(first / task)] = max_key;
-  });
-  uint32_t max_key = 0;
-  for (uint32_t k : keys) max_key = std::max(max_key, k);
-  return {wire_bytes(n, DType::f32), max_key >= kInfiniteKey};
-}
-
-void RandomK::decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const {
-  float* y = out.as<float>();
-  const int64_t n = out.count(), blocks = (n + block_ - 1) / block_;
-  const int64_t stride = static_cast<int64_t>(wire_bytes(block_, DType::f32));
-  check_payload(name(), in, wire_bytes(n, DType::f32), n);
-  // Before anything is written, and outside of the threads: parallel bodies must not throw.
-  for (int64_t b = 0; b < blocks && value_header(format_) > 0; ++b) read_header(format_, in.data() + b * stride);
-  const PhiloxKey key = message_key(msg);
-  parallel_blocks(msg.threads, blocks, std::max<int64_t>(1, kTask / block_), [&](int64_t first, int64_t last) {
-    std::vector<float> values(static_cast<size_t>(full_));
-    for (int64_t b = first; b < last; ++b) {
-      const int64_t elements = std::min(block_, n - b * block_), count = kept(elements);
-      const std::byte* from = in.data() + b * stride;
-      float* to = y + b * block_;
-      read_values(format_, read_header(format_, from), from + value_header(format_), count, values.data());
-      if (!accumulate) std::memset(to, 0, static_cast<size_t>(elements) * sizeof(float));
-      draw(key, msg.first / block_ + b, elements, count, [&](int64_t j, int64_t index, int64_t) {
-        to[index] = accumulate ? to[index] + values[static_cast<size_t>(j)] : values[static_cast<size_t>(j)];
-      });
-    }
-  });
-}
 
 MadeCodec make_random_k(const CodecSpec& spec) {
   const bool unbiased = spec.text("rounding") == "stochastic";

@@ -118,130 +118,123 @@ void read_indices(const Layout& l, const std::byte* in, const std::string& name,
 class TopK final : public Codec {
  public:
   TopK(double density, ValueFormat format) : density_(density), format_(format) {}
-  std::string name() const override;
+  std::string name() const override {
+    return detail::join("top_k(density=", density_, ",format=", name_of(format_), ")");
+  }
   Traits traits() const override { return {.contractive = true, .selects = true, .linear = true, .granule = 0}; }
-  size_t wire_bytes(int64_t count, DType dtype) const override;
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState* state) const override;
-  void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
+  size_t wire_bytes(int64_t count, DType) const override {
+    return static_cast<size_t>(layout_of(count, density_, format_).bytes);
+  }
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const override {
+    const float* x = in.as<float>();
+    const Layout l = layout_of(in.count(), density_, format_);
+    if (l.n == 0) return {};
+    TW_CHECK(static_cast<int64_t>(out.size()) >= l.bytes);
+    const SparseKernels& kernels = sparse_table();
+    const Threshold t = find_threshold(x, l.n, l.kept, msg.threads);
+    const int exponent = value_exponent(format_, t.max_key);
+    write_header(format_, exponent, out.data() + l.header);
+    std::byte* values = out.data() + l.values;
+    const int64_t width = value_bytes(format_);
+    const bool shared = msg.threads > 1 && l.n > kSparseBlock;
+    const std::vector<BlockShare> shares = shared ? shares_of(x, l.n, t, msg.threads) : std::vector<BlockShare>();
+    const size_t room = static_cast<size_t>(std::min(l.n, kSparseBlock) + kSparseSlack);
+    const auto first_of = [&](int64_t at, int64_t running) {
+      return shared ? shares[static_cast<size_t>(at / kSparseBlock)].first : running;
+    };
+
+    int64_t running = 0, ties = t.ties;  // of one thread's walk; with more, each block knows its own
+    if (l.index.bitmap) {
+      uint8_t* bits = reinterpret_cast<uint8_t*>(out.data());
+      const auto block = [&](int64_t first, int64_t last) {
+        const auto v = std::make_unique_for_overwrite<float[]>(room);
+        int64_t own = shared ? shares[static_cast<size_t>(first / kSparseBlock)].ties : ties;
+        const int64_t count = kernels.take_bits(x + first, last - first, t.key, &own, bits + first / 8, v.get());
+        write_values(format_, exponent, v.get(), count, values + first_of(first, running) * width);
+        if (shared) return;
+        ties = own;
+        running += count;
+      };
+      parallel_blocks(shared ? msg.threads : 1, l.n, kSparseBlock, block);
+    } else {
+      // Indices of different blocks share bytes: they are written by one thread behind the parallel part.
+      const int64_t blocks = (l.n + kSparseBlock - 1) / kSparseBlock;
+      const auto kept = std::make_unique_for_overwrite<uint32_t[]>(static_cast<size_t>(l.kept));
+      std::vector<int64_t> counts(static_cast<size_t>(blocks));
+      parallel_blocks(shared ? msg.threads : 1, l.n, kSparseBlock, [&](int64_t first, int64_t last) {
+        const auto v = std::make_unique_for_overwrite<float[]>(room);
+        const auto index = std::make_unique_for_overwrite<uint32_t[]>(room);
+        const size_t b = static_cast<size_t>(first / kSparseBlock);
+        int64_t own = shared ? shares[b].ties : ties;
+        const int64_t count = kernels.take(x + first, last - first, t.key, &own, index.get(), v.get());
+        const int64_t at = first_of(first, running);
+        std::memcpy(kept.get() + at, index.get(), static_cast<size_t>(count) * 4);
+        write_values(format_, exponent, v.get(), count, values + at * width);
+        counts[b] = count;
+        if (shared) return;
+        ties = own;
+        running += count;
+      });
+      IndexWriter writer(l.index, out.data());
+      int64_t i = 0;
+      for (int64_t b = 0; b < blocks; ++b)
+        for (const int64_t end = i + counts[static_cast<size_t>(b)]; i < end; ++i)
+          writer.put(b * kSparseBlock + kept[i]);
+      TW_CHECK(i == l.kept);
+      writer.finish();
+    }
+    return {static_cast<size_t>(l.bytes), t.max_key >= kInfiniteKey};
+  }
+  void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override {
+    float* y = out.as<float>();
+    const Layout l = layout_of(out.count(), density_, format_);
+    check_payload(name(), in, static_cast<size_t>(l.bytes), l.n);
+    if (l.n == 0) return;
+    const int exponent = read_header(format_, in.data() + l.header);
+    const std::byte* values = in.data() + l.values;
+    const int64_t width = value_bytes(format_);
+    if (!l.index.bitmap) {
+      if (!accumulate)
+        parallel_blocks(msg.threads, l.n, kSparseBlock, [&](int64_t first, int64_t last) {
+          std::memset(y + first, 0, static_cast<size_t>(last - first) * sizeof(float));
+        });
+      constexpr int64_t kRun = 256;
+      float run[kRun];
+      read_indices(l, in.data(), name(), [&](int64_t i, int64_t index) {
+        if (i % kRun == 0) read_values(format_, exponent, values + i * width, std::min(kRun, l.kept - i), run);
+        y[index] = accumulate ? y[index] + run[i % kRun] : run[i % kRun];
+      });
+      return;
+    }
+    const uint8_t* bits = reinterpret_cast<const uint8_t*>(in.data());
+    const int64_t blocks = (l.n + kSparseBlock - 1) / kSparseBlock;
+    std::vector<int64_t> start(static_cast<size_t>(blocks) + 1);
+    for (int64_t b = 0; b < blocks; ++b) {
+      const int64_t last = std::min(l.index.bytes, (b + 1) * kSparseBlock / 8);
+      int64_t set = 0, at = b * kSparseBlock / 8;
+      for (; at + 8 <= last; at += 8) {
+        uint64_t word;
+        std::memcpy(&word, bits + at, 8);
+        set += std::popcount(word);
+      }
+      for (; at < last; ++at) set += std::popcount(bits[at]);
+      start[static_cast<size_t>(b) + 1] = start[static_cast<size_t>(b)] + set;
+    }
+    const bool padded = l.n % 8 != 0 && (bits[l.index.bytes - 1] >> (l.n % 8)) != 0;
+    if (start.back() != l.kept || padded) corrupt(name(), "its bitmap does not hold as many elements as it must");
+    parallel_blocks(msg.threads, l.n, kSparseBlock, [&](int64_t first, int64_t last) {
+      const size_t b = static_cast<size_t>(first / kSparseBlock);
+      const int64_t count = start[b + 1] - start[b];
+      const auto v = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(count + kSparseSlack));
+      read_values(format_, exponent, values + start[b] * width, count, v.get());
+      sparse_table().unpack(bits + first / 8, last - first, v.get(), y + first, accumulate);
+    });
+  }
 
  private:
   double density_;
   ValueFormat format_;
 };
-
-std::string TopK::name() const {
-  return detail::join("top_k(density=", density_, ",format=", name_of(format_), ")");
-}
-
-size_t TopK::wire_bytes(int64_t count, DType) const {
-  return static_cast<size_t>(layout_of(count, density_, format_).bytes);
-}
-
-Encoded TopK::encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const {
-  const float* x = in.as<float>();
-  const Layout l = layout_of(in.count(), density_, format_);
-  if (l.n == 0) return {};
-  TW_CHECK(static_cast<int64_t>(out.size()) >= l.bytes);
-  const SparseKernels& kernels = sparse_table();
-  const Threshold t = find_threshold(x, l.n, l.kept, msg.threads);
-  const int exponent = value_exponent(format_, t.max_key);
-  write_header(format_, exponent, out.data() + l.header);
-  std::byte* values = out.data() + l.values;
-  const int64_t width = value_bytes(format_);
-  const bool shared = msg.threads > 1 && l.n > kSparseBlock;
-  const std::vector<BlockShare> shares = shared ? shares_of(x, l.n, t, msg.threads) : std::vector<BlockShare>();
-  const size_t room = static_cast<size_t>(std::min(l.n, kSparseBlock) + kSparseSlack);
-  const auto first_of = [&](int64_t at, int64_t running) {
-    return shared ? shares[static_cast<size_t>(at / kSparseBlock)].first : running;
-  };
-
-  int64_t running = 0, ties = t.ties;  // of one thread's walk; with more, each block knows its own
-  if (l.index.bitmap) {
-    uint8_t* bits = reinterpret_cast<uint8_t*>(out.data());
-    const auto block = [&](int64_t first, int64_t last) {
-      const auto v = std::make_unique_for_overwrite<float[]>(room);
-      int64_t own = shared ? shares[static_cast<size_t>(first / kSparseBlock)].ties : ties;
-      const int64_t count = kernels.take_bits(x + first, last - first, t.key, &own, bits + first / 8, v.get());
-      write_values(format_, exponent, v.get(), count, values + first_of(first, running) * width);
-      if (shared) return;
-      ties = own;
-      running += count;
-    };
-    parallel_blocks(shared ? msg.threads : 1, l.n, kSparseBlock, block);
-  } else {
-    // Indices of different blocks share bytes: they are written by one thread behind the parallel part.
-    const int64_t blocks = (l.n + kSparseBlock - 1) / kSparseBlock;
-    const auto kept = std::make_unique_for_overwrite<uint32_t[]>(static_cast<size_t>(l.kept));
-    std::vector<int64_t> counts(static_cast<size_t>(blocks));
-    parallel_blocks(shared ? msg.threads : 1, l.n, kSparseBlock, [&](int64_t first, int64_t last) {
-      const auto v = std::make_unique_for_overwrite<float[]>(room);
-      const auto index = std::make_unique_for_overwrite<uint32_t[]>(room);
-      const size_t b = static_cast<size_t>(first / kSparseBlock);
-      int64_t own = shared ? shares[b].ties : ties;
-      const int64_t count = kernels.take(x + first, last - first, t.key, &own, index.get(), v.get());
-      const int64_t at = first_of(first, running);
-      std::memcpy(kept.get() + at, index.get(), static_cast<size_t>(count) * 4);
-      write_values(format_, exponent, v.get(), count, values + at * width);
-      counts[b] = count;
-      if (shared) return;
-      ties = own;
-      running += count;
-    });
-    IndexWriter writer(l.index, out.data());
-    int64_t i = 0;
-    for (int64_t b = 0; b < blocks; ++b)
-      for (const int64_t end = i + counts[static_cast<size_t>(b)]; i < end; ++i) writer.put(b * kSparseBlock + kept[i]);
-    TW_CHECK(i == l.kept);
-    writer.finish();
-  }
-  return {static_cast<size_t>(l.bytes), t.max_key >= kInfiniteKey};
-}
-
-void TopK::decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const {
-  float* y = out.as<float>();
-  const Layout l = layout_of(out.count(), density_, format_);
-  check_payload(name(), in, static_cast<size_t>(l.bytes), l.n);
-  if (l.n == 0) return;
-  const int exponent = read_header(format_, in.data() + l.header);
-  const std::byte* values = in.data() + l.values;
-  const int64_t width = value_bytes(format_);
-  if (!l.index.bitmap) {
-    if (!accumulate)
-      parallel_blocks(msg.threads, l.n, kSparseBlock, [&](int64_t first, int64_t last) {
-        std::memset(y + first, 0, static_cast<size_t>(last - first) * sizeof(float));
-      });
-    constexpr int64_t kRun = 256;
-    float run[kRun];
-    read_indices(l, in.data(), name(), [&](int64_t i, int64_t index) {
-      if (i % kRun == 0) read_values(format_, exponent, values + i * width, std::min(kRun, l.kept - i), run);
-      y[index] = accumulate ? y[index] + run[i % kRun] : run[i % kRun];
-    });
-    return;
-  }
-  const uint8_t* bits = reinterpret_cast<const uint8_t*>(in.data());
-  const int64_t blocks = (l.n + kSparseBlock - 1) / kSparseBlock;
-  std::vector<int64_t> start(static_cast<size_t>(blocks) + 1);
-  for (int64_t b = 0; b < blocks; ++b) {
-    const int64_t last = std::min(l.index.bytes, (b + 1) * kSparseBlock / 8);
-    int64_t set = 0, at = b * kSparseBlock / 8;
-    for (; at + 8 <= last; at += 8) {
-      uint64_t word;
-      std::memcpy(&word, bits + at, 8);
-      set += std::popcount(word);
-    }
-    for (; at < last; ++at) set += std::popcount(bits[at]);
-    start[static_cast<size_t>(b) + 1] = start[static_cast<size_t>(b)] + set;
-  }
-  const bool padded = l.n % 8 != 0 && (bits[l.index.bytes - 1] >> (l.n % 8)) != 0;
-  if (start.back() != l.kept || padded) corrupt(name(), "its bitmap does not hold as many elements as it must");
-  parallel_blocks(msg.threads, l.n, kSparseBlock, [&](int64_t first, int64_t last) {
-    const size_t b = static_cast<size_t>(first / kSparseBlock);
-    const int64_t count = start[b + 1] - start[b];
-    const auto v = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(count + kSparseSlack));
-    read_values(format_, exponent, values + start[b] * width, count, v.get());
-    sparse_table().unpack(bits + first / 8, last - first, v.get(), y + first, accumulate);
-  });
-}
 
 }  // namespace
 

@@ -35,8 +35,53 @@ class Zfp final : public Codec {
   std::string name() const override { return "zfp(rate=" + rate_text(rate_) + ")"; }
   Traits traits() const override { return {.contractive = maxbits_ >= 32, .granule = kGranule}; }
   size_t wire_bytes(int64_t count, DType) const override { return (stream_bytes(count) + 7) / 8 * 8; }
-  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState* state) const override;
-  void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override;
+  Encoded encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const override {
+    const float* x = in.as<float>();
+    const int64_t count = in.count();
+    if (count == 0) return {};
+    const size_t bytes = wire_bytes(count, DType::f32);
+    TW_CHECK(out.size() >= bytes, "zfp: ", out.size(), " bytes of room for ", bytes);
+    const ZfpKernels& kernels = TW_PICK_KERNELS(zfp_kernels);
+    bool finite = true;
+    parallel_blocks(msg.threads, count, kRun, [&](int64_t first, int64_t last) {
+      std::byte* to = out.data() + stream_bytes(first);
+      bool ok = true;
+      // A block that the end of the data cuts short is completed from its own values: (a,a,a,a), (a,b,b,a), (a,b,c,a).
+      // It goes through the kernel together with the rest of its granule, so that its bits find their byte.
+      const int64_t whole = last % 4 == 0 ? last : first + (last - first) / kGranule * kGranule;
+      if (whole > first) ok = kernels.encode(x + first, (whole - first) / 4, maxbits_, to);
+      if (whole < last) {
+        float rest[kGranule];
+        const int64_t n = last - whole;
+        std::copy(x + whole, x + last, rest);
+        const int64_t start = n / 4 * 4, missing = n % 4;
+        if (missing == 1) rest[start + 1] = rest[start];
+        if (missing <= 2) rest[start + 2] = rest[start + 1];
+        rest[start + 3] = rest[start];
+        ok &= kernels.encode(rest, start / 4 + 1, maxbits_, out.data() + stream_bytes(whole));
+      }
+      if (!ok) __atomic_store_n(&finite, false, __ATOMIC_RELAXED);
+    });
+    const size_t written = stream_bytes(count);
+    std::memset(out.data() + written, 0, bytes - written);
+    return {bytes, !finite};
+  }
+  void decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const override {
+    float* x = out.as<float>();
+    const int64_t count = out.count();
+    check_payload(name(), in, wire_bytes(count, DType::f32), count);
+    const ZfpKernels& kernels = TW_PICK_KERNELS(zfp_kernels);
+    parallel_blocks(msg.threads, count, kRun, [&](int64_t first, int64_t last) {
+      const int64_t whole = last % 4 == 0 ? last : first + (last - first) / kGranule * kGranule;
+      if (whole > first)
+        kernels.decode(in.data() + stream_bytes(first), (whole - first) / 4, maxbits_, x + first, accumulate);
+      if (whole == last) return;
+      float rest[kGranule];
+      const int64_t n = last - whole;
+      kernels.decode(in.data() + stream_bytes(whole), (n + 3) / 4, maxbits_, rest, false);
+      for (int64_t i = 0; i < n; ++i) x[whole + i] = accumulate ? x[whole + i] + rest[i] : rest[i];
+    });
+  }
 
  private:
   size_t stream_bytes(int64_t count) const { return static_cast<size_t>(((count + 3) / 4 * maxbits_ + 7) / 8); }
@@ -44,55 +89,6 @@ class Zfp final : public Codec {
   double rate_;
   int maxbits_;
 };
-
-Encoded Zfp::encode(const Msg& msg, View in, std::span<std::byte> out, CompressionState*) const {
-  const float* x = in.as<float>();
-  const int64_t count = in.count();
-  if (count == 0) return {};
-  const size_t bytes = wire_bytes(count, DType::f32);
-  TW_CHECK(out.size() >= bytes, "zfp: ", out.size(), " bytes of room for ", bytes);
-  const ZfpKernels& kernels = TW_PICK_KERNELS(zfp_kernels);
-  bool finite = true;
-  parallel_blocks(msg.threads, count, kRun, [&](int64_t first, int64_t last) {
-    std::byte* to = out.data() + stream_bytes(first);
-    bool ok = true;
-    // A block that the end of the data cuts short is completed from its own values: (a,a,a,a), (a,b,b,a), (a,b,c,a).
-    // It goes through the kernel together with the rest of its granule, so that its bits find their byte.
-    const int64_t whole = last % 4 == 0 ? last : first + (last - first) / kGranule * kGranule;
-    if (whole > first) ok = kernels.encode(x + first, (whole - first) / 4, maxbits_, to);
-    if (whole < last) {
-      float rest[kGranule];
-      const int64_t n = last - whole;
-      std::copy(x + whole, x + last, rest);
-      const int64_t start = n / 4 * 4, missing = n % 4;
-      if (missing == 1) rest[start + 1] = rest[start];
-      if (missing <= 2) rest[start + 2] = rest[start + 1];
-      rest[start + 3] = rest[start];
-      ok &= kernels.encode(rest, start / 4 + 1, maxbits_, out.data() + stream_bytes(whole));
-    }
-    if (!ok) __atomic_store_n(&finite, false, __ATOMIC_RELAXED);
-  });
-  const size_t written = stream_bytes(count);
-  std::memset(out.data() + written, 0, bytes - written);
-  return {bytes, !finite};
-}
-
-void Zfp::decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const {
-  float* x = out.as<float>();
-  const int64_t count = out.count();
-  check_payload(name(), in, wire_bytes(count, DType::f32), count);
-  const ZfpKernels& kernels = TW_PICK_KERNELS(zfp_kernels);
-  parallel_blocks(msg.threads, count, kRun, [&](int64_t first, int64_t last) {
-    const int64_t whole = last % 4 == 0 ? last : first + (last - first) / kGranule * kGranule;
-    if (whole > first)
-      kernels.decode(in.data() + stream_bytes(first), (whole - first) / 4, maxbits_, x + first, accumulate);
-    if (whole == last) return;
-    float rest[kGranule];
-    const int64_t n = last - whole;
-    kernels.decode(in.data() + stream_bytes(whole), (n + 3) / 4, maxbits_, rest, false);
-    for (int64_t i = 0; i < n; ++i) x[whole + i] = accumulate ? x[whole + i] + rest[i] : rest[i];
-  });
-}
 
 MadeCodec make_zfp(const CodecSpec& spec) {
   const double rate = spec.real("rate");

@@ -8,7 +8,7 @@
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
-#include "engine/base/core/version.h"
+#include "engine/base/core/program.h"
 #include "engine/run/trace/report_html.h"
 #include "engine/run/trace/run_files.h"
 
@@ -42,47 +42,32 @@ void draw_input(const std::vector<std::string>& dirs, const std::string& output)
     write_file_atomic(output, drawn);
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   CLI::App app("Writes a self-contained HTML page about one or more run directories.", "report");
   std::vector<std::string> dirs;
   std::string output;
-  bool compare = false, draw = false, version = false;
+  bool compare = false, draw = false;
   app.add_option("RUN_DIR", dirs, "Run directories (each holds metrics.jsonl, config.resolved.json, status.json)");
   app.add_option("--output", output,
                  "The file to write (default: RUN_DIR/report.html for one run, standard output for --draw)");
   app.add_flag("--compare", compare, "Lay the runs over each other in every chart");
   app.add_flag("--draw", draw, "Draw the page or chart that standard input describes as JSON (docs/programs.md)");
-  app.add_flag("--version", version, "Version, git hash and backends");
+  add_version(app, "report", [] { return std::string("not used"); });
   app.footer(
       "Exit codes: 0 written, 64 wrong command line, 65 no such run directory or description, 74 the page cannot be "
       "written.");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp& e) {
-    return app.exit(e);
-  } catch (const CLI::ParseError& e) {
-    std::fprintf(stderr, "error: %s (report --help lists the options)\n", e.what());
-    return static_cast<int>(ExitCode::kUsage);
+  if (const auto code = parse_command_line(app, "report", argc, argv)) return *code;
+  if (draw) {
+    draw_input(dirs, output);
+    return 0;
   }
-  try {
-    if (version) {
-      std::printf("%s\n", version_text("report", "not used").c_str());
-      return 0;
-    }
-    if (draw) {
-      draw_input(dirs, output);
-      return 0;
-    }
-    if (dirs.empty()) throw_usage("no run directory given: report RUN_DIR ... [--compare] [--output F.html]");
-    make_report(dirs, compare, output);
-  } catch (const Error& e) {
-    std::fprintf(stderr, "error: %s\n", e.what());
-    return static_cast<int>(e.code());
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "error: %s\n", e.what());
-    return static_cast<int>(ExitCode::kInternal);
-  }
+  if (dirs.empty()) throw_usage("no run directory given: report RUN_DIR ... [--compare] [--output F.html]");
+  make_report(dirs, compare, output);
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return thinwire::run_program("report", [&] { return run(argc, argv); });
 }

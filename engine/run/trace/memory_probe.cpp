@@ -1,7 +1,6 @@
-// Reads VmRSS and VmHWM; writing 5 to clear_refs resets VmHWM (proc(5)). Limits: cgroups(7), sbatch(1).
+// Reads VmRSS and VmHWM (proc(5)). Limits: cgroups(7), sbatch(1).
 #include "engine/run/trace/memory_probe.h"
 
-#include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -11,17 +10,17 @@
 #include <string>
 
 namespace thinwire {
+
 namespace {
 
 int64_t status_field(const std::string& key) {
   std::ifstream status("/proc/self/status");
   std::string line;
   while (std::getline(status, line)) {
-    if (line.compare(0, key.size(), key) != 0) continue;
+    if (!line.starts_with(key)) continue;
     const size_t digits = line.find_first_of("0123456789", key.size());
-    return digits == std::string::npos
-               ? 0
-               : std::stoll(line.substr(digits)) * 1024;  // the kernel writes "kB" and means KiB
+    // The kernel writes "kB" and means KiB.
+    return digits == std::string::npos ? 0 : std::stoll(line.substr(digits)) * 1024;
   }
   return 0;
 }
@@ -81,14 +80,6 @@ int64_t address_limit() {
   rlimit limit{};
   return ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY ? static_cast<int64_t>(limit.rlim_cur)
                                                                                 : 0;
-}
-
-bool reset_peak_rss() {
-  const int fd = ::open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  const bool done = ::write(fd, "5", 1) == 1;
-  ::close(fd);
-  return done;
 }
 
 }  // namespace thinwire

@@ -8,10 +8,7 @@ namespace thinwire {
 
 // Bytes; 0 where /proc does not tell.
 int64_t current_rss_bytes();
-int64_t peak_rss_bytes();  // highest since the start, or since the last successful reset
-
-// Starts peak_rss_bytes anew. False where the kernel does not allow it (then the peak stays that of the whole process).
-bool reset_peak_rss();
+int64_t peak_rss_bytes();  // highest since the start
 
 // What all processes of a job may use on this node, and what says so: the least of the machine's memory, of the control
 // groups (version 1 and 2) that this process is in, and of Slurm's SLURM_MEM_PER_NODE or SLURM_MEM_PER_CPU.

@@ -41,28 +41,18 @@ std::string to_json(const RunStatus& s) {
 }  // namespace
 
 std::string reason_of(ExitCode code) {
-  switch (code) {
-    case ExitCode::kFinished:
-      return "finished";
-    case ExitCode::kUsage:
-      return "usage";
-    case ExitCode::kBadData:
-      return "bad_data";
-    case ExitCode::kInternal:
-      return "internal";
-    case ExitCode::kHungPeer:
-      return "hung_peer";
-    case ExitCode::kBusy:
-      return "busy";
-    case ExitCode::kIo:
-      return "io";
-    case ExitCode::kPreempted:
-      return "preempted";
-    case ExitCode::kDiverged:
-      return "diverged";
-    case ExitCode::kBadConfig:
-      return "bad_config";
-  }
+  constexpr std::pair<ExitCode, const char*> kReasons[] = {{ExitCode::kFinished, "finished"},
+                                                           {ExitCode::kUsage, "usage"},
+                                                           {ExitCode::kBadData, "bad_data"},
+                                                           {ExitCode::kInternal, "internal"},
+                                                           {ExitCode::kHungPeer, "hung_peer"},
+                                                           {ExitCode::kBusy, "busy"},
+                                                           {ExitCode::kIo, "io"},
+                                                           {ExitCode::kPreempted, "preempted"},
+                                                           {ExitCode::kDiverged, "diverged"},
+                                                           {ExitCode::kBadConfig, "bad_config"}};
+  for (const auto& [known, word] : kReasons)
+    if (known == code) return word;
   return "internal";
 }
 

@@ -13,7 +13,6 @@
 #include <string_view>
 
 #include "engine/base/core/error.h"
-#include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
 
 namespace thinwire {
@@ -123,10 +122,6 @@ MetricsLog::MetricsLog(std::string path, int64_t resume_step) : path_(std::move(
   open_for_append();
 }
 
-MetricsLog::~MetricsLog() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 void MetricsLog::repair(int64_t resume_step) {
   struct stat info {};
   if (::stat(path_.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) return;
@@ -166,8 +161,8 @@ void MetricsLog::repair(int64_t resume_step) {
 }
 
 void MetricsLog::open_for_append() {
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (fd_ < 0) failed(path_ + ": cannot open: " + std::strerror(errno));
+  file_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  if (!file_) failed(path_ + ": cannot open: " + std::strerror(errno));
 }
 
 void MetricsLog::failed(const std::string& what) {
@@ -183,28 +178,22 @@ void MetricsLog::write(const EvalRecord& record) {
 }
 
 void MetricsLog::append(std::string line) {
-  if (fd_ < 0) open_for_append();
-  if (fd_ < 0) {
+  if (!file_) open_for_append();
+  if (!file_) {
     ++lost_lines_;
     return;
   }
   line.push_back('\n');
   if (torn_) line.insert(line.begin(), '\n');
   struct stat before {};
-  const bool sized = ::fstat(fd_, &before) == 0 && S_ISREG(before.st_mode);
-  size_t done = 0;
-  while (done < line.size()) {
-    const ssize_t n = ::write(fd_, line.data() + done, line.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      failed(path_ + ": cannot write: " + std::strerror(errno));
-      ++lost_lines_;
-      if (done > 0) torn_ = !sized || ::ftruncate(fd_, before.st_size) != 0;
-      return;
-    }
-    done += static_cast<size_t>(n);
+  const bool sized = ::fstat(file_.get(), &before) == 0 && S_ISREG(before.st_mode);
+  if (write_all(file_, std::as_bytes(std::span(line)))) {
+    torn_ = false;
+    return;
   }
-  torn_ = false;
+  failed(path_ + ": cannot write: " + std::strerror(errno));
+  ++lost_lines_;
+  if (!sized || ::ftruncate(file_.get(), before.st_size) != 0) torn_ = true;
 }
 
 }  // namespace thinwire

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/core/file.h"
+
 namespace thinwire {
 
 // What one site sent in one step, seen from rank 0; `*_total` is summed over ranks.
@@ -80,10 +82,6 @@ class MetricsLog {
   // cut: at the end in place, also on a full disk; elsewhere by writing a new file and renaming it. Pass the step of
   // the checkpoint, 0 for a new run, kKeepAll to repair only.
   MetricsLog(std::string path, int64_t resume_step);
-  ~MetricsLog();
-  MetricsLog(const MetricsLog&) = delete;
-  MetricsLog& operator=(const MetricsLog&) = delete;
-
   void write(const StepRecord& record);
   void write(const EvalRecord& record);
 
@@ -97,7 +95,7 @@ class MetricsLog {
   void failed(const std::string& what);
 
   std::string path_;
-  int fd_ = -1;
+  Descriptor file_;
   bool torn_ = false;  // the file may end in a fragment that could not be cut off
   bool warned_ = false;
   int64_t cut_lines_ = 0, lost_lines_ = 0;

@@ -63,7 +63,7 @@ std::string event_head(int64_t step) {
 }
 
 // A name that no earlier life of the run has taken.
-int open_new_file(const std::string& directory, std::string& path) {
+Descriptor open_new_file(const std::string& directory, std::string& path) {
   char host[256] = "localhost";
   if (::gethostname(host, sizeof host - 1) != 0) std::strcpy(host, "localhost");
   const auto seconds =
@@ -72,8 +72,8 @@ int open_new_file(const std::string& directory, std::string& path) {
                            std::to_string(::getpid()) + ".";
   for (int n = 0;; ++n) {
     path = stem + std::to_string(n);
-    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
-    if (fd >= 0 || errno != EEXIST) return fd;
+    Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666));
+    if (file || errno != EEXIST) return file;
   }
 }
 
@@ -90,8 +90,8 @@ uint32_t masked_crc32c(std::string_view bytes) {
 }
 
 TensorboardWriter::TensorboardWriter(const std::string& directory, int64_t first_step) {
-  fd_ = open_new_file(directory, path_);
-  if (fd_ < 0) {
+  file_ = open_new_file(directory, path_);
+  if (!file_) {
     failed(path_ + ": cannot create: " + std::strerror(errno));
     return;
   }
@@ -107,12 +107,8 @@ TensorboardWriter::TensorboardWriter(const std::string& directory, int64_t first
   record(event);
 }
 
-TensorboardWriter::~TensorboardWriter() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 void TensorboardWriter::scalars(int64_t step, const std::vector<std::pair<std::string, double>>& values) {
-  if (fd_ < 0 || values.empty()) return;
+  if (!file_ || values.empty()) return;
   std::string summary;
   for (const auto& [tag, number] : values) {
     std::string value;
@@ -127,26 +123,16 @@ void TensorboardWriter::scalars(int64_t step, const std::vector<std::pair<std::s
 }
 
 void TensorboardWriter::record(const std::string& event) {
-  if (fd_ < 0) return;
+  if (!file_) return;
   std::string length;
   put_little_endian(length, static_cast<uint64_t>(event.size()));
   std::string out = length;
   put_little_endian(out, masked_crc32c(length));
   out += event;
   put_little_endian(out, masked_crc32c(event));
-  size_t done = 0;
-  while (done < out.size()) {
-    const ssize_t n = ::write(fd_, out.data() + done, out.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      failed(path_ + ": cannot write: " + std::strerror(errno));
-      // Readers stop at the first broken record, so nothing that follows one would be seen.
-      ::close(fd_);
-      fd_ = -1;
-      return;
-    }
-    done += static_cast<size_t>(n);
-  }
+  if (write_all(file_, std::as_bytes(std::span(out)))) return;
+  failed(path_ + ": cannot write: " + std::strerror(errno));
+  file_.close();  // readers stop at the first broken record, so nothing that follows one would be seen
 }
 
 void TensorboardWriter::failed(const std::string& what) {

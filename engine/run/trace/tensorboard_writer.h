@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/core/file.h"
+
 namespace thinwire {
 
 // CRC-32C (Castagnoli) of the bytes; crc32c("123456789") == 0xe3069283.
@@ -22,9 +24,6 @@ class TensorboardWriter {
   // `first_step` > 1 writes a session start, on which TensorBoard drops points at or after that step from earlier
   // files.
   TensorboardWriter(const std::string& directory, int64_t first_step = 1);
-  ~TensorboardWriter();
-  TensorboardWriter(const TensorboardWriter&) = delete;
-  TensorboardWriter& operator=(const TensorboardWriter&) = delete;
 
   // All scalars of a step in one record (fp32 in the file; NaN and infinity are kept).
   void scalars(int64_t step, const std::vector<std::pair<std::string, double>>& values);
@@ -35,7 +34,7 @@ class TensorboardWriter {
   void failed(const std::string& what);
 
   std::string path_;
-  int fd_ = -1;
+  Descriptor file_;
   bool warned_ = false;
 };
 

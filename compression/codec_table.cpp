@@ -127,7 +127,8 @@ CodecParameter format_parameter(std::vector<std::string> allowed, const std::str
 CodecParameter density_parameter() {
   return codec_parameter(0.01, {.name = "density",
                                 .bounds = {.min = 0, .max = 1, .open_min = true},
-                                .doc = "share of the elements that is kept"});
+                                .doc = "share of the elements that is kept",
+                                .ramp = true});
 }
 
 const CodecParameter* CodecRow::find(const std::string& parameter) const {
@@ -185,6 +186,23 @@ MadeCodec make_codec(const CodecSpec& spec) {
   const CodecSpec whole = codec_spec(spec.codec, spec.parameters);
   for (const CodecParameter& p : row.parameters) check(row, p, whole);
   return row.make(whole);
+}
+
+CodecSpec codec_at(const CodecSpec& spec, int64_t step) {
+  CodecSpec now = spec;
+  now.ramps.clear();
+  for (const auto& [name, ramp] : spec.ramps)
+    for (const auto& [place, value] : ramp)
+      if (place <= step) now[name] = value;
+  return now;
+}
+
+std::set<int64_t> ramp_places(const CodecSpec& spec) {
+  std::set<int64_t> places;
+  for (const auto& [name, ramp] : spec.ramps)
+    for (const auto& [place, value] : ramp)
+      if (place > 0) places.insert(place);
+  return places;
 }
 
 CodecSpec cheaper_codec(const CodecSpec& spec) {

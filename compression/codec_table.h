@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -73,6 +74,9 @@ const std::vector<KeySpec>& codec_keys();
 CodecSpec codec_spec(const std::string& name, const CodecValues& parameters = {});
 // Throws Error(kBadConfig) naming the parameter and what it may be.
 MadeCodec make_codec(const CodecSpec& spec);
+// The codec as it is after `step` updates, without ramps; and after how many updates its ramps change it, ascending.
+CodecSpec codec_at(const CodecSpec& spec, int64_t step);
+std::set<int64_t> ramp_places(const CodecSpec& spec);
 // What adapt may send in its place; the codec itself where there is nothing cheaper or the rule does not ask for it.
 CodecSpec cheaper_codec(const CodecSpec& spec);
 // Elements per block as a codec takes them: `otherwise` for 0. Throws Error(kBadConfig) for blocks that are not

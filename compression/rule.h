@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -18,12 +19,16 @@ namespace thinwire {
 using CodecValue = std::variant<std::string, int64_t, double, bool>;
 using CodecValues = std::map<std::string, CodecValue>;
 
+// A parameter's values, each from a number of updates on: ascending, the first from 0.
+using Ramp = std::vector<std::pair<int64_t, CodecValue>>;
+
 // A codec as configured: a row of the table (codec_table.h), values of its parameters, and what any codec may have.
 struct CodecSpec {
   std::string codec = "identity";
-  CodecValues parameters = {};  // what is left out is as the row says
-  bool hadamard = false;        // transform in front: blocks of 32, orthonormal
-  bool checksum = false;        // CRC-32C behind every payload
+  CodecValues parameters = {};             // what is left out is as the row says
+  bool hadamard = false;                   // transform in front: blocks of 32, orthonormal
+  bool checksum = false;                   // CRC-32C behind every payload
+  std::map<std::string, Ramp> ramps = {};  // parameters that change over the run; `parameters` has what they begin with
   CodecValue& operator[](const std::string& name) { return parameters[name]; }
   const std::string& text(const std::string& name) const { return std::get<std::string>(parameters.at(name)); }
   int64_t integer(const std::string& name) const { return std::get<int64_t>(parameters.at(name)); }

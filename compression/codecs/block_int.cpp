@@ -110,24 +110,26 @@ std::vector<CodecValues> block_int_cases() {
 }  // namespace
 
 CodecRow block_int_row() {
-  return {
-      .name = "block_int",
-      .parameters = {codec_parameter(
-                         8, {.name = "bits", .bounds = {2, 8}, .unit = "bits", .doc = "bits per value, 8, 6, 4 or 2"}),
-                     block_parameter("elements that share a scale, 0 for 128"),
-                     codec_parameter("fp16", {.name = "scale",
-                                              .allowed = {std::begin(kScales), std::end(kScales)},
-                                              .doc = "how a block's scale travels. fp16 has no small numbers: "
-                                                     "bf16 for gradients"}),
-                     codec_parameter(false, {.name = "asymmetric",
-                                             .doc = "smallest and largest value of a block instead of the largest "
-                                                    "magnitude"}),
-                     codec_parameter("nearest", {.name = "rounding",
-                                                 .allowed = {"nearest", "stochastic"},
-                                                 .doc = "to the nearest level, or up or down by chance so that "
-                                                        "the mean is right"})},
-      .make = make_block_int,
-      .cases = block_int_cases()};
+  return {.name = "block_int",
+          .parameters = {codec_parameter(8, {.name = "bits",
+                                             .bounds = {2, 8},
+                                             .unit = "bits",
+                                             .doc = "bits per value, 8, 6, 4 or 2",
+                                             .ramp = true}),
+                         block_parameter("elements that share a scale, 0 for 128"),
+                         codec_parameter("fp16", {.name = "scale",
+                                                  .allowed = {std::begin(kScales), std::end(kScales)},
+                                                  .doc = "how a block's scale travels. fp16 has no small numbers: "
+                                                         "bf16 for gradients"}),
+                         codec_parameter(false, {.name = "asymmetric",
+                                                 .doc = "smallest and largest value of a block instead of the largest "
+                                                        "magnitude"}),
+                         codec_parameter("nearest", {.name = "rounding",
+                                                     .allowed = {"nearest", "stochastic"},
+                                                     .doc = "to the nearest level, or up or down by chance so that "
+                                                            "the mean is right"})},
+          .make = make_block_int,
+          .cases = block_int_cases()};
 }
 
 }  // namespace thinwire

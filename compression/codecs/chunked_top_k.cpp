@@ -187,7 +187,8 @@ CodecRow chunked_top_k_row() {
                          codec_parameter(64, {.name = "keep",
                                               .bounds = {1, 1 << 24},
                                               .unit = "elements",
-                                              .doc = "elements kept of each block"})},
+                                              .doc = "elements kept of each block",
+                                              .ramp = true})},
           .make = make_chunked_top_k,
           .cases = {{}, {{"format", "2bit"}}},
           .selects = true};

@@ -44,12 +44,14 @@ MadeCodec make_lloyd_max(const CodecSpec& spec) {
 }  // namespace
 
 CodecRow lloyd_max_row() {
-  return {.name = "lloyd_max",
-          .parameters = {codec_parameter(
-                             8, {.name = "bits", .bounds = {2, 4}, .unit = "bits", .doc = "bits per value, 4, 3 or 2"}),
-                         block_parameter("elements that share a scale, 0 for 64")},
-          .make = make_lloyd_max,
-          .cases = {{{"bits", 4}}, {{"bits", 3}}, {{"bits", 2}}}};
+  return {
+      .name = "lloyd_max",
+      .parameters =
+          {codec_parameter(
+               8, {.name = "bits", .bounds = {2, 4}, .unit = "bits", .doc = "bits per value, 4, 3 or 2", .ramp = true}),
+           block_parameter("elements that share a scale, 0 for 64")},
+      .make = make_lloyd_max,
+      .cases = {{{"bits", 4}}, {{"bits", 3}}, {{"bits", 2}}}};
 }
 
 }  // namespace thinwire

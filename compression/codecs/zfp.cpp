@@ -98,11 +98,13 @@ MadeCodec make_zfp(const CodecSpec& spec) {
 }  // namespace
 
 CodecRow zfp_row() {
-  return {.name = "zfp",
-          .parameters = {codec_parameter(
-              8.0, {.name = "rate", .bounds = {2.25, 32}, .unit = "bits", .doc = "bits per value, 2.25 to 32"})},
-          .make = make_zfp,
-          .cases = {{{"rate", 8.0}}, {{"rate", 16.0}}, {{"rate", 24.0}}}};
+  return {
+      .name = "zfp",
+      .parameters = {codec_parameter(
+          8.0,
+          {.name = "rate", .bounds = {2.25, 32}, .unit = "bits", .doc = "bits per value, 2.25 to 32", .ramp = true})},
+      .make = make_zfp,
+      .cases = {{{"rate", 8.0}}, {{"rate", 16.0}}, {{"rate", 24.0}}}};
 }
 
 }  // namespace thinwire

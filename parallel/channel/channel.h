@@ -82,7 +82,7 @@ class Channel {
   Task count(int64_t bytes, bool exact, const Verb& plain);
   RuleAlgorithm way_of(const SiteCompression& compression) const;  // as the rule says, where the group can
   const SiteCompression& compression_of(const MessageKey& key) const {
-    const SiteCompression& main = *compression(key);
+    const SiteCompression& main = compression_at(*compression(key), clock_->step);
     return key.awaited ? main : variant_of(main, clock_->variant);
   }
   int64_t rounds_bytes(const RoundCodec& rounds, const MessageKey& key, int64_t count) const;

@@ -46,7 +46,23 @@ std::shared_ptr<SiteCompression> make_variant(Site site, const SiteRule& rule, c
 
 std::shared_ptr<SiteCompression> make_site_compression(Site site, const SiteRule& rule) {
   if (rule.codec.codec == "identity" && !rule.has_sum_codec) return nullptr;
-  return make_variant(site, rule, nullptr);
+  const auto made_at = [&](int64_t step, const SiteCompression* main) {
+    SiteRule now = rule;
+    now.codec = codec_at(rule.codec, step), now.sum_codec = codec_at(rule.sum_codec, step);
+    return make_variant(site, now, main);
+  };
+  const std::shared_ptr<SiteCompression> compression = made_at(0, nullptr);
+  std::set<int64_t> places = ramp_places(rule.codec);
+  places.merge(ramp_places(rule.sum_codec));
+  for (const int64_t place : places) compression->later.push_back({place, made_at(place, compression.get())});
+  return compression;
+}
+
+const SiteCompression& compression_at(const SiteCompression& compression, int64_t step) {
+  const SiteCompression* now = &compression;
+  for (const auto& [place, later] : compression.later)
+    if (place <= step) now = later.get();
+  return *now;
 }
 
 const SiteCompression& variant_of(const SiteCompression& compression, int variant) {
@@ -67,6 +83,7 @@ SiteCompression compression_further(const SiteCompression& compression) {
   further.rounds = nullptr;
   if (compression.cheaper != nullptr)
     further.cheaper = std::make_shared<SiteCompression>(compression_further(*compression.cheaper));
+  for (auto& [place, later] : further.later) later = std::make_shared<SiteCompression>(compression_further(*later));
   return further;
 }
 

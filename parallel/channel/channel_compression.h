@@ -55,7 +55,10 @@ struct SiteCompression {
   std::shared_ptr<const RoundCodec> rounds;  // low_rank, sketch: instead of both where something is summed
   // The next variant of the rule: the same residuals over what its codecs say may be sent instead. nullptr: none.
   std::shared_ptr<const SiteCompression> cheaper;
+  // Ramps: what takes its place after so many updates, ascending. It goes on with the same states.
+  std::vector<std::pair<int64_t, std::shared_ptr<const SiteCompression>>> later;
 };
+const SiteCompression& compression_at(const SiteCompression& compression, int64_t step);
 // Variant 0 is the rule as it is; 1, 2 ... are cheaper ones, the last of them where there are not so many.
 const SiteCompression& variant_of(const SiteCompression& compression, int variant);
 int variants(const SiteCompression& compression);

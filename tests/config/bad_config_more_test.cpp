@@ -71,6 +71,31 @@ TEST(BadConfig, RefusedByName) {
   });
 }
 
+TEST(BadConfig, Ramps) {
+  const auto gradient = [](const std::string& fields) {
+    return with("\"compression\": {\"dp.gradient\": {" + fields + "}}");
+  };
+  const std::string ecsq = "\"codec\": \"ecsq\", \"rate\": ";
+  expect_refused({
+      {"no beginning", gradient(ecsq + "[[10, 3]]"), {"compression.dp.gradient.rate: a ramp begins at place 0"}},
+      {"empty", gradient(ecsq + "[]"), {"rate: a ramp begins at place 0"}},
+      {"no pairs", gradient(ecsq + "[4, 3]"), {"rate: a ramp is a list of [place, value]"}},
+      {"a share above all", gradient(ecsq + "[[0, 4], [1.5, 3]]"), {"rate: a ramp is a list of [place, value]"}},
+      {"no value", gradient(ecsq + "[[0, 4], [10, null]]"), {"rate: a place of a ramp needs a value"}},
+      {"a value out of bounds", gradient(ecsq + "[[0, 4], [10, 64]]"), {"rate: 64 is out of bounds"}},
+      {"a value of no codec",
+       gradient("\"codec\": \"block_int\", \"bits\": [[0, 8], [10, 5]]"),
+       {"bits", "5; it may be"}},
+      {"backwards", gradient(ecsq + "[[0, 4], [20, 3], [10, 2.5]]"), {"rate: the places of a ramp ascend"}},
+      {"of what cuts messages",
+       gradient("\"codec\": \"block_int\", \"block\": [[0, 64], [10, 128]]"),
+       {"block: must be integer, not a list"}},
+      {"of a warm start",
+       gradient("\"codec\": \"low_rank\", \"rank\": [[0, 8], [10, 4]]"),
+       {"rank: must be integer, not a list"}},
+  });
+}
+
 TEST(BadConfig, SeveralKeysTogether) {
   expect_refused({
       {"no layers key", without("num_layers", ""), {"a.json:1:1: num_layers: missing"}},

@@ -2,6 +2,9 @@
 // config.resolved.json.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <set>
+
 #include "compression/codec_table.h"
 #include "engine/run/config/key_table.h"
 #include "engine/run/config/presets.h"
@@ -128,6 +131,39 @@ TEST(GoodCompression, GradientsReducedInBf16) {
     EXPECT_NE(rule(c, Site::kDpGradient).codec.codec, "cast") << said;
     EXPECT_NE(note_at(c, "grad_reduce_in_bf16").find("has no effect"), std::string::npos) << said;
   }
+}
+
+// A ramp's places become updates, and a resolved configuration says them again. A plain value takes a ramp's place.
+TEST(GoodCompression, ParametersMayBeRamps) {
+  const std::string written =
+      "\"train_iters\": 300, \"compression\": {\"dp.gradient\": {\"codec\": \"ecsq\", \"rate\": [[0, 4], [0.1, 3], "
+      "[200, 2.5]], \"residual\": \"error_feedback\", \"sum\": {\"codec\": \"block_int\", \"bits\": [[0.0, 8], [0.5, "
+      "4]]}}}";
+  const auto load_ramp = [&](const std::vector<std::string>& overrides = {}) {
+    return load_config_text({{"a.json", without("train_iters", written)}}, overrides, {.ranks = 2});
+  };
+  const ResolvedConfig c = load_ramp();
+  const SiteRule& r = rule(c, Site::kDpGradient);
+  EXPECT_EQ(r.codec.real("rate"), 4.0);
+  EXPECT_EQ(r.codec.ramps.at("rate"), (Ramp{{0, 4.0}, {30, 3.0}, {200, 2.5}}));
+  EXPECT_EQ(r.sum_codec.ramps.at("bits"), (Ramp{{0, int64_t{8}}, {150, int64_t{4}}}));
+  EXPECT_EQ(ramp_places(r.codec), (std::set<int64_t>{30, 200}));
+  for (const auto& [step, rate] : std::map<int64_t, double>{{29, 4.0}, {30, 3.0}, {199, 3.0}, {200, 2.5}, {999, 2.5}})
+    EXPECT_EQ(codec_at(r.codec, step).real("rate"), rate) << step;
+  EXPECT_TRUE(codec_at(r.codec, 30).ramps.empty());
+  const nlohmann::json resolved = resolved_json(c);
+  EXPECT_EQ(resolved["compression"]["dp.gradient"]["rate"], nlohmann::json::parse("[[0, 4.0], [30, 3.0], [200, 2.5]]"));
+  const ResolvedConfig again = load_config_text({{"resolved.json", resolved.dump()}}, {}, {.ranks = 2});
+  EXPECT_EQ(again.run.compression, c.run.compression);
+  EXPECT_TRUE(rule(load_ramp({"compression.dp.gradient.rate=3"}), Site::kDpGradient).codec.ramps.empty());
+  EXPECT_TRUE(rule(load_ramp({"compression.dp.gradient.codec=cast"}), Site::kDpGradient).codec.ramps.empty());
+  // In a list, and over a preset's rule.
+  const ResolvedConfig listed = load_config_text(
+      {{"b.json", with("\"compression\": {\"rules\": [{\"site\": \"dp.gradient\", \"codec\": \"top_k\", \"density\": "
+                       "[[0, 0.5], [10, 0.1]], \"residual\": \"error_feedback\"}], \"preset\": \"thinwire\"}")}},
+      {"compression.zero.parameter.rate=[[0, 3], [7, 2.25]]"}, {.ranks = 2});
+  EXPECT_EQ(rule(listed, Site::kDpGradient).codec.ramps.at("density"), (Ramp{{0, 0.5}, {10, 0.1}}));
+  EXPECT_EQ(rule(listed, Site::kZeroParameter).codec.ramps.at("rate"), (Ramp{{0, 3.0}, {7, 2.25}}));
 }
 
 TEST(GoodCompression, AnotherCodecStartsAnew) {

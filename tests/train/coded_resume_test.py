@@ -4,7 +4,7 @@ import re
 import shutil
 import unittest
 
-from run_support import RunCase, facts, generations, main, read_metrics
+from run_support import RunCase, facts, generations, main, read_metrics, run_program
 
 STEPS = 14
 MODEL = {"num_layers": 4, "hidden_size": 48, "num_attention_heads": 4, "train_batch_size": 8, "train_iters": STEPS,
@@ -93,6 +93,29 @@ class CodedResume(RunCase):
         self.assert_same_run(config, twin)
         after = wire_bytes(self.run_dir(twin))
         self.assertEqual({after[157], after[158]}, {before[153]})  # a life's first update also sends weights as they are
+
+    def test_a_ramp_goes_on_bit_for_bit(self):
+        # Rates that change at updates 5 and 10 (half of 20), killed on both sides; bytes say which one was in force.
+        gradient = {"codec": "block_int", "bits": [[0, 8], [5, 4], [0.5, 2]], "residual": "error_feedback", "sum": {"codec": "block_int", "bits": [[0, 8], [10, 4]], "residual": "error_feedback"}}
+        keys = {**MODEL, "train_iters": 20, "save_interval": 3, "compression": {"dp.gradient": gradient, "pp.forward": {"codec": "top_k", "density": [[0, 0.5], [7, 0.25]]}},
+                **PIPE}
+        alone, killed = self.config("alone", **keys), self.config("killed", **keys)
+        self.train(alone, ranks=4, expect=0)
+        for at in (5, 9, 12):
+            self.assertNotEqual(self.train(killed, ranks=4, faults=[{"at": "step.begin", "step": at, "rank": 1, "do": "kill9"}]).code, 0)
+        done = self.train(killed, ranks=4, expect=0)
+        self.assertNotIn("start at zero", done.out + done.err)
+        self.assert_same_run(alone, killed)
+        sent = lambda site, what="wire_bytes_total": [line["comm"][site][what] for line in read_metrics(self.run_dir(alone)) if "loss" in line]
+        for site, places in (("dp.gradient", (5, 10)), ("pp.forward", (7,))):
+            changes = [n for n, (a, b) in enumerate(zip(sent(site), sent(site)[1:]), 1) if a != b]
+            self.assertEqual(changes, list(places), site)
+            self.assertEqual(sent(site), sorted(sent(site), reverse=True))
+        dry = run_program("train", "--config", alone, "--dry-run", "--ranks", 4)
+        line = next(text for text in dry.out.splitlines() if text.lstrip().startswith("dp.gradient"))
+        self.assertIn("from update 6 block_int(bits=4", line)
+        self.assertIn("from update 11 block_int(bits=2", line)
+        self.assertIn(str(sent("dp.gradient", "wire_bytes")[-1]), line)
 
     def test_load_goes_on_as_a_resume_does(self):
         keys = {**MODEL, **ZERO1, "compression": {"preset": "thinwire", "adapt": False}}

@@ -52,6 +52,7 @@ struct KeySpec {
   KeyScope scope = KeyScope::kRuntime;
   KeyStatus status = KeyStatus::kUsed;
   bool required = false;
+  bool ramp = false;                      // also takes [[place, value], ...]: what it is from a place of the run on
   bool or_file = false;                   // strings beside `allowed` pass that name a .json file
   std::vector<std::string> neutral = {};  // refused keys: JSON texts that mean "feature off", besides null and false
 };

@@ -62,6 +62,37 @@ std::string number_hint(const JsonTree& v) {
          (exponent.find_first_of("+-") == std::string::npos ? "+" : "") + exponent;
 }
 
+// [[place, value], ...]: places are updates, or, with a decimal point, shares of the run.
+Checked checked_ramp(const KeySpec& key, const JsonTree& v) {
+  using Kind = JsonTree::Kind;
+  KeySpec scalar = key;
+  scalar.ramp = false;
+  Checked r{.value = nlohmann::json::array(), .at = v.at};
+  for (const JsonTree& item : v.items) {
+    r.at = item.at;
+    const bool pair = item.kind == Kind::kList && item.items.size() == 2;
+    const JsonTree* place = pair ? &item.items.front() : nullptr;
+    const bool update = pair && place->kind == Kind::kInt && place->integer >= 0;
+    const bool share = pair && place->kind == Kind::kReal && place->real >= 0.0 && place->real <= 1.0;
+    if (!update && !share) {
+      r.error =
+          "a ramp is a list of [place, value]; a place is a number of updates, or with a decimal point a share of "
+          "train_iters from 0.0 to 1.0";
+      return r;
+    }
+    const Checked value = check_value(scalar, item.items.back());
+    r.at = value.at;
+    r.error = value.error;
+    if (r.error.empty() && value.value.is_null()) r.error = "a place of a ramp needs a value";
+    if (!r.error.empty()) return r;
+    nlohmann::json at = update ? nlohmann::json(place->integer) : nlohmann::json(place->real);
+    r.value.push_back(nlohmann::json::array({std::move(at), value.value}));
+  }
+  r.at = v.at;
+  if (v.items.empty() || r.value.front().front() != 0) r.error = "a ramp begins at place 0";
+  return r;
+}
+
 }  // namespace
 
 Checked check_value(const KeySpec& key, const JsonTree& v) {
@@ -129,6 +160,7 @@ Checked check_value(const KeySpec& key, const JsonTree& v) {
       return r;
     }
     case Kind::kList: {
+      if (key.ramp) return checked_ramp(key, v);
       if ((key.types & kListKey) == 0) return wrong_type("");
       for (const JsonTree& item : v.items) {
         if ((key.types & kRealKey) == 0) continue;

@@ -88,7 +88,7 @@ ordered_json type_schema(const KeySpec& key) {
   add(kIntKey, "integer");
   if (!list_of_numbers) add(kRealKey, "number");
   add(kStringKey, "string");
-  add(kListKey, "array");
+  if ((key.types & kListKey) != 0 || key.ramp) types.push_back("array");
   add(kObjectKey, "object");
   types.push_back("null");
   ordered_json schema;
@@ -158,7 +158,7 @@ std::string help_text() {
     }
     for (const KeySpec& key : topic.keys) {
       if (is_repeated_rule(key)) continue;
-      std::string facts = types_text(key.types);
+      std::string facts = types_text(key.types) + (key.ramp ? " or ramp" : "");
       if (!key.allowed.empty()) facts = join(key.allowed, " | ");
       if (key.status == KeyStatus::kUsed) facts += "; default " + default_of(key);
       if (!key.unit.empty()) facts += "; " + key.unit;
@@ -201,7 +201,7 @@ std::string markdown() {
       if (is_repeated_rule(key)) continue;
       std::string aliases;
       for (const std::string& a : key.aliases) aliases += (aliases.empty() ? "`" : ", `") + a + "`";
-      std::string values = types_text(key.types);
+      std::string values = types_text(key.types) + (key.ramp ? " or ramp" : "");
       if (!key.allowed.empty()) values = join(key.allowed, " \\| ");
       const std::string bounds = bounds_text(key);
       if (!bounds.empty()) values += ", " + bounds;

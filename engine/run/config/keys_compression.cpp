@@ -24,7 +24,9 @@ KeyTopic compression_keys() {
       "a "
       "rule may be the word for its codec: \"dp.gradient\": \"cast\". What a rule says wins over the preset field by "
       "field; "
-      "null takes a rule back. config.resolved.json prints all rules in full, docs/presets.md explains the presets. "
+      "null takes a rule back. A ramp is a list of [place, value], what a parameter is from a place of the run on: "
+      "[[0, 4], [0.1, 2.5]]; places are updates, with a decimal point shares of train_iters. config.resolved.json "
+      "prints all rules in full, docs/presets.md explains the presets. "
       "`control` (norms, losses, flags) is never coded.";
   t.keys = {
       key("compression.preset", kStringKey, "\"none\"",

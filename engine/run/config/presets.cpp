@@ -15,14 +15,21 @@ namespace {
 constexpr int64_t kUnknownRun = 1000;  // steps of a run that nobody knows the length of
 constexpr size_t kMaxPresetBytes = 1 << 20;
 
-// A share in the place of a field's value becomes that value.
-nlohmann::json value_of(const std::string& field, const nlohmann::json& written, const RuleContext& context) {
-  if (field == "warmup_steps" && written.is_number_float()) {
+// A share in the place of a field's value, or of a ramp's place, becomes that value.
+nlohmann::json value_of(const KeySpec& field, const nlohmann::json& written, const RuleContext& context) {
+  const auto updates = [&](const nlohmann::json& share) {
     const int64_t steps = context.train_iters > 0 ? context.train_iters : kUnknownRun;
     // The small addend undoes the binary rounding of fractions like 0.1.
-    return static_cast<int64_t>(std::floor(written.get<double>() * static_cast<double>(steps) + 1e-6));
+    return static_cast<int64_t>(std::floor(share.get<double>() * static_cast<double>(steps) + 1e-6));
+  };
+  if (field.name == "warmup_steps" && written.is_number_float()) return updates(written);
+  if (field.ramp && written.is_array()) {
+    nlohmann::json ramp = written;
+    for (nlohmann::json& pair : ramp)
+      if (pair.front().is_number_float()) pair.front() = updates(pair.front());
+    return ramp;
   }
-  if (field == "select.stages" && written.is_number()) {
+  if (field.name == "select.stages" && written.is_number()) {
     const double share = written.get<double>() * static_cast<double>(context.stages);
     nlohmann::json stages = nlohmann::json::array();
     for (int64_t s = 0; s < std::max<int64_t>(1, static_cast<int64_t>(share + 1e-6)); ++s) stages.push_back(s);
@@ -117,7 +124,7 @@ Settings placement_of(const Settings& preset, const RuleContext& context) {
   return levels;
 }
 
-void apply_fields(SiteRule& rule, const GivenField& given) {
+void apply_fields(SiteRule& rule, const GivenField& given, const RuleContext& context) {
   const auto text = [&](const char* field) {
     const nlohmann::json* value = given(field);
     return value == nullptr ? std::string() : value->get<std::string>();
@@ -137,17 +144,17 @@ void apply_fields(SiteRule& rule, const GivenField& given) {
     rule.sum_residual = ResidualSpec();
   }
   for (const KeySpec& field : rule_fields())
-    if (const nlohmann::json* value = given(field.name); value != nullptr) set_rule_value(rule, field.name, *value);
+    if (const nlohmann::json* value = given(field.name); value != nullptr)
+      set_rule_value(rule, field.name, value_of(field, *value, context));
 }
 
 SiteRule rule_of(const WrittenRule& written, const RuleContext& context) {
-  std::map<std::string, nlohmann::json> values;
-  for (const auto& [field, setting] : written.fields) values[field] = value_of(field, setting.value, context);
   SiteRule rule;
-  apply_fields(rule, [&](const std::string& field) {
-    const auto it = values.find(field);
-    return it == values.end() ? nullptr : &it->second;
-  });
+  const auto given = [&](const std::string& field) {
+    const auto it = written.fields.find(field);
+    return it == written.fields.end() ? nullptr : &it->second.value;
+  };
+  apply_fields(rule, given, context);
   return rule;
 }
 

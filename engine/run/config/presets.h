@@ -48,8 +48,8 @@ Settings placement_of(const Settings& preset, const RuleContext& context);
 // The value that was given for a field of a rule; nullptr: none.
 using GivenField = std::function<const nlohmann::json*(const std::string& field)>;
 // Writes the given fields over a rule. Parameters belong to a codec: another codec starts from its own defaults,
-// without residual and sum.
-void apply_fields(SiteRule& rule, const GivenField& given);
+// without residual and sum. Shares become numbers of the layout and the run.
+void apply_fields(SiteRule& rule, const GivenField& given, const RuleContext& context);
 // A written rule as it is under a layout.
 SiteRule rule_of(const WrittenRule& written, const RuleContext& context);
 

@@ -120,12 +120,12 @@ std::vector<ListedRule> Resolver::rules_of(Site site, const RuleContext& context
   else if (list.empty() && std::any_of(fields.begin(), fields.end(), [&](const KeySpec& f) { return object(f.name); }))
     list.push_back({});
   for (ListedRule& listed : list) {
-    apply_fields(listed.rule, object);
+    apply_fields(listed.rule, object, context);
     // A preset's parameter does not stand in the way of what a user says of others.
     const auto give_way = [&](CodecSpec& codec, const std::string& prefix) {
       for (const CodecParameter& p : codec_row(codec.codec).parameters)
         if (p.goes_with != nullptr && !p.goes_with(codec) && said(site, listed, prefix + p.key.name) == nullptr)
-          codec[p.key.name] = p.otherwise;
+          codec[p.key.name] = p.otherwise, codec.ramps.erase(p.key.name);
     };
     give_way(listed.rule.codec, "");
     give_way(listed.rule.sum_codec, "sum.");

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <set>
 
 #include "compression/codec_table.h"
 #include "compression/coder.h"
@@ -60,6 +61,9 @@ class Check {
 
  private:
   std::string at() const { return std::string(name_of(site_)); }
+  std::string of_the_run() const {
+    return context_.train_iters > 0 ? "; shares are of train_iters, " + str(context_.train_iters) : "";
+  }
   void fail(std::vector<std::string> fields, const std::string& message) {
     faults_.push_back({std::move(fields), message, false});
   }
@@ -172,10 +176,22 @@ class Check {
 
   // What codecs and coders themselves refuse; the field to blame is the one that their message names.
   void parameters(const CodecSpec& c, const ResidualSpec& r, const std::string& p) {
+    for (const auto& [name, ramp] : c.ramps)
+      if (!std::is_sorted(ramp.begin(), ramp.end(), [](const auto& a, const auto& b) { return a.first < b.first; }))
+        return fail({p + name}, "the places of a ramp ascend" + of_the_run());
     const bool said = std::any_of(faults_.begin(), faults_.end(), [](const RuleFault& f) { return !f.note; });
+    std::set<int64_t> places = ramp_places(c);
+    places.insert(0);
     try {
-      const MadeCodec made = make_codec(c);
-      if (!said && made.codec != nullptr) Coder(made.codec, c, r);
+      std::set<int64_t> granules;
+      for (const int64_t place : places) {
+        const CodecSpec now = codec_at(c, place);
+        const MadeCodec made = make_codec(now);
+        if (!said && made.codec != nullptr) granules.insert(Coder(made.codec, now, r).granule());
+      }
+      if (granules.size() > 1)
+        fail({p + c.ramps.begin()->first},
+             "a ramp must not change where messages are cut; take a block that suits all");
     } catch (const Error& e) {
       const std::string what = e.what();
       std::vector<std::pair<size_t, std::string>> named;  // by where the message names them

@@ -97,6 +97,16 @@ Field<Whole> field(KeySpec key, const Words<E>& words, const At& at,
           [&words, at](Whole& w, const json& v) { at(w) = meaning(words, v.get<std::string>()); }, std::move(matters)};
 }
 
+json value_json(const CodecValue& value) {
+  return std::visit([](const auto& v) { return json(v); }, value);
+}
+
+json ramp_json(const Ramp& ramp) {
+  json list = json::array();
+  for (const auto& [place, value] : ramp) list.push_back(json::array({place, value_json(value)}));
+  return list;
+}
+
 std::vector<Field<Compression>> make_compression_fields() {
   const auto coded = [](const Compression& c) { return c.codec.codec != "identity"; };
   const auto any_residual = [](const Compression& c) { return c.residual.kind != ResidualKind::kNone; };
@@ -120,11 +130,21 @@ std::vector<Field<Compression>> make_compression_fields() {
     const CodecValue otherwise = defaults.size() == 1 ? *defaults.begin() : CodecValue();
     f.push_back({own,
                  [=, name = own.name](const Compression& c) {
-                   return std::visit([](const auto& value) { return json(value); },
-                                     has(c) ? c.codec.parameters.at(name) : otherwise);
+                   if (const auto ramp = c.codec.ramps.find(name); ramp != c.codec.ramps.end())
+                     return ramp_json(ramp->second);
+                   return value_json(has(c) ? c.codec.parameters.at(name) : otherwise);
                  },
                  [=, name = own.name](Compression& c, const json& v) {
-                   if (has(c)) std::visit([&](auto& value) { v.get_to(value); }, c.codec[name]);
+                   if (!has(c)) return;
+                   Ramp ramp;  // a value is a ramp of one place
+                   for (const json& pair : v.is_array() ? v : json::array({{0, v}})) {
+                     CodecValue value = c.codec[name];  // of the same type
+                     std::visit([&](auto& of) { pair.back().get_to(of); }, value);
+                     ramp.push_back({pair.front().get<int64_t>(), value});
+                   }
+                   c.codec[name] = ramp.front().second;
+                   c.codec.ramps.erase(name);
+                   if (ramp.size() > 1) c.codec.ramps[name] = ramp;
                  },
                  has});
   }

@@ -21,7 +21,7 @@ bool compresses_tied_param_sync(const RunConfig& config, int stages);
 Mesh::Compressions compressions_of(const RunConfig& config, const RankLayout& layout);
 // The most variants that a rule of this layout has; the same on all ranks.
 int most_variants(const RunConfig& config, const MeshShape& mesh);
-// Steps after which all sites of this layout are compressed: the longest warm-up of their rules.
+// Steps after which all sites of this layout are compressed as they stay: the longest warm-up or ramp of their rules.
 int64_t steps_of_warm_up(const RunConfig& config, const MeshShape& mesh);
 // Splits the units' gradients by the rules that they fall under, and says which rule the units' weights fall under.
 void select_unit_messages(const RunConfig& config, const RankLayout& layout, const ParamStore& store,

@@ -85,6 +85,9 @@ std::string compression_name(const RunConfig& c, Site site) {
     const std::shared_ptr<SiteCompression> compression = make_site_compression(site, rule);
     if (compression == nullptr) continue;
     name += (name.empty() ? "" : "; ") + name_of_compression(*compression);
+    for (const auto& [place, later] : compression->later)
+      name += ", from update " + std::to_string(place + 1) + " " + name_of_compression(*later);
+    if (!compression->later.empty()) name += ", which is counted";
     for (int v = 1; c.compression.adapt && v < variants(*compression); ++v)
       name += ", or light " + name_of_compression(variant_of(*compression, v));
   }

@@ -195,15 +195,8 @@ void read_mistral(const Keys& keys, ModelConfig& c) {
 }  // namespace
 
 const char* hf_model_type(HfFamily family) {
-  switch (family) {
-    case HfFamily::kGpt2:
-      return "gpt2";
-    case HfFamily::kNeox:
-      return "gpt_neox";
-    case HfFamily::kLlama:
-      return "llama";
-  }
-  return "";
+  constexpr const char* kTypes[] = {"gpt2", "gpt_neox", "llama"};
+  return kTypes[static_cast<size_t>(family)];
 }
 
 ModelConfig model_config_from_hf(const json& config, int64_t vocab_multiple) {

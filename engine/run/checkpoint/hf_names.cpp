@@ -25,15 +25,8 @@ bool exists(const std::string& path) {
 }
 
 const char* prefix_of(HfFamily family) {
-  switch (family) {
-    case HfFamily::kGpt2:
-      return "transformer.";
-    case HfFamily::kNeox:
-      return "gpt_neox.";
-    case HfFamily::kLlama:
-      return "model.";
-  }
-  return "";
+  constexpr const char* kPrefixes[] = {"transformer.", "gpt_neox.", "model."};
+  return kPrefixes[static_cast<size_t>(family)];
 }
 
 // Constants that old files carry beside the weights: masks and rotary tables.

@@ -152,25 +152,9 @@ unsigned bits_of(StDtype dtype) {
 }
 
 StDtype to_st_dtype(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return StDtype::kF32;
-    case DType::bf16:
-      return StDtype::kBF16;
-    case DType::f16:
-      return StDtype::kF16;
-    case DType::i32:
-      return StDtype::kI32;
-    case DType::i64:
-      return StDtype::kI64;
-    case DType::u8:
-      return StDtype::kU8;
-    case DType::u16:
-      return StDtype::kU16;
-    case DType::f64:
-      return StDtype::kF64;
-  }
-  return StDtype::kU8;
+  constexpr StDtype kTypes[] = {StDtype::kF32, StDtype::kBF16, StDtype::kF16, StDtype::kI32,
+                                StDtype::kI64, StDtype::kU8,   StDtype::kU16, StDtype::kF64};  // by DType
+  return kTypes[static_cast<size_t>(dtype)];
 }
 
 bool is_valid_tensor_name(std::string_view name) {

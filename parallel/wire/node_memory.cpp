@@ -9,6 +9,7 @@
 #include <random>
 #include <string>
 
+#include "engine/base/core/file.h"
 #include "parallel/wire/binding.h"
 #include "parallel/wire/handshake.h"
 #include "parallel/wire/transport_node.h"
@@ -29,37 +30,23 @@ struct Offer {
   uint64_t cookie[2] = {};
 };
 
-class File {
- public:
-  explicit File(int number) : number_(number) {}
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  ~File() {
-    if (number_ >= 0) ::close(number_);
-  }
-  int number() const { return number_; }
-
- private:
-  int number_;
-};
-
-std::shared_ptr<void> map(const File& file, size_t bytes) {
-  void* start = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.number(), 0);
+std::shared_ptr<void> map(const Descriptor& file, size_t bytes) {
+  void* start = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (start == MAP_FAILED) return nullptr;
   return {start, [bytes](void* memory) { ::munmap(memory, bytes); }};
 }
 
-std::shared_ptr<void> make(const File& file, Offer& offer, size_t bytes) {
-  if (file.number() < 0 || ::ftruncate(file.number(), static_cast<off_t>(bytes)) != 0) return nullptr;
+std::shared_ptr<void> make(const Descriptor& file, Offer& offer, size_t bytes) {
+  if (!file || ::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) return nullptr;
   // Whoever could cut it would end all ranks of the node with SIGBUS.
-  if (::fcntl(file.number(), F_ADD_SEALS, kSeals) != 0) return nullptr;
+  if (::fcntl(file.get(), F_ADD_SEALS, kSeals) != 0) return nullptr;
   std::shared_ptr<void> memory = map(file, bytes);
   if (memory == nullptr) return nullptr;
   std::random_device random;
   for (uint64_t& word : offer.cookie) word = uint64_t{random()} << 32 | random();
   std::memcpy(memory.get(), offer.cookie, sizeof offer.cookie);
   offer.process = ::getpid();
-  offer.file = file.number();
+  offer.file = file.get();
   offer.bytes = bytes;
   return memory;
 }
@@ -67,10 +54,10 @@ std::shared_ptr<void> make(const File& file, Offer& offer, size_t bytes) {
 std::shared_ptr<void> find(const Offer& offer, size_t bytes) {
   if (offer.bytes != bytes || offer.layout != kNodeMemoryLayout) return nullptr;
   const std::string path = "/proc/" + std::to_string(offer.process) + "/fd/" + std::to_string(offer.file);
-  const File file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  const Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   struct stat about {};
-  if (file.number() < 0 || ::fstat(file.number(), &about) != 0 || !S_ISREG(about.st_mode) ||
-      about.st_size != static_cast<off_t>(bytes) || ::fcntl(file.number(), F_GET_SEALS) != kSeals)
+  if (!file || ::fstat(file.get(), &about) != 0 || !S_ISREG(about.st_mode) ||
+      about.st_size != static_cast<off_t>(bytes) || ::fcntl(file.get(), F_GET_SEALS) != kSeals)
     return nullptr;
   std::shared_ptr<void> memory = map(file, bytes);
   if (memory == nullptr || std::memcmp(memory.get(), offer.cookie, sizeof offer.cookie) != 0) return nullptr;
@@ -98,7 +85,7 @@ std::unique_ptr<Transport> join_node(std::unique_ptr<Transport> transport, const
   std::shared_ptr<void> memory;
   char all = 0;
   if (place.local_rank == 0) {
-    const File file(wanted ? ::memfd_create("thinwire-node", MFD_CLOEXEC | MFD_ALLOW_SEALING) : -1);
+    const Descriptor file(wanted ? ::memfd_create("thinwire-node", MFD_CLOEXEC | MFD_ALLOW_SEALING) : -1);
     memory = make(file, offer, bytes);
     std::vector<char> found(place.ranks.size(), 1);
     for (size_t i = 1; i < place.ranks.size(); ++i) {

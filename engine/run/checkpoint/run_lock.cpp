@@ -18,7 +18,6 @@
 #include <random>
 
 #include "engine/base/core/error.h"
-#include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
 
 namespace thinwire {
@@ -104,13 +103,8 @@ RunLock::RunLock(const std::string& directory, const LockOptions& options) : dir
   lease_ = {host_name(), static_cast<long>(::getpid()), options.job.empty() ? job_name() : options.job, random_token(),
             now()};
   const bool have_flock = acquire_flock();
-  try {
-    refuse_or_take_over(have_flock, options.stale_after_seconds);
-    write_lease();
-  } catch (...) {
-    if (lock_fd_ >= 0) ::close(lock_fd_);
-    throw;
-  }
+  refuse_or_take_over(have_flock, options.stale_after_seconds);
+  write_lease();
   if (options.heartbeat_seconds > 0) heart_ = std::thread([this, every = options.heartbeat_seconds] { beat(every); });
 }
 
@@ -129,8 +123,6 @@ RunLock::~RunLock() {
   } catch (const Error& e) {
     log_warning(std::string("warning: ") + e.what());
   }
-  if (lease_fd_ >= 0) ::close(lease_fd_);
-  if (lock_fd_ >= 0) ::close(lock_fd_);
 }
 
 // A zombie answers kill(pid, 0) until its parent collects it, for which an init may take seconds; it holds nothing.
@@ -147,19 +139,12 @@ static bool process_runs(int64_t pid) {
 bool RunLock::acquire_flock() {
   const std::string path = directory_ + "/.lock";
   for (;;) {
-    lock_fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (lock_fd_ < 0) throw_busy(path + ": cannot open for writing: " + std::strerror(errno));
-    if (::flock(lock_fd_, LOCK_EX | LOCK_NB) != 0) {
+    lock_file_ = Descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    if (!lock_file_) throw_busy(path + ": cannot open for writing: " + std::strerror(errno));
+    if (::flock(lock_file_.get(), LOCK_EX | LOCK_NB) != 0) {
       const int reason = errno;
-      if (reason == EINTR) {
-        ::close(lock_fd_);
-        continue;
-      }
-      if (reason == EWOULDBLOCK) {
-        ::close(lock_fd_);
-        lock_fd_ = -1;
-        refuse_busy(directory_, read_lease(directory_));
-      }
+      if (reason == EINTR) continue;
+      if (reason == EWOULDBLOCK) refuse_busy(directory_, read_lease(directory_));
       log_warning("warning: " + path + ": this file system has no flock (" + std::strerror(reason) +
                   "); the lease's age alone keeps two jobs apart");
       return false;
@@ -167,11 +152,10 @@ bool RunLock::acquire_flock() {
     // Somebody may have removed the file between open and flock: then this lock protects nothing, try again.
     struct stat held {
     }, named{};
-    if (::fstat(lock_fd_, &held) == 0 && ::stat(path.c_str(), &named) == 0 && held.st_ino == named.st_ino &&
+    if (::fstat(lock_file_.get(), &held) == 0 && ::stat(path.c_str(), &named) == 0 && held.st_ino == named.st_ino &&
         held.st_dev == named.st_dev) {
       return true;
     }
-    ::close(lock_fd_);
   }
 }
 
@@ -202,8 +186,8 @@ void RunLock::refuse_or_take_over(bool have_flock, double stale_after_seconds) {
 
 void RunLock::write_lease() {
   write_file_atomic(directory_ + kLeaseName, lease_text(lease_));
-  lease_fd_ = ::open((directory_ + kLeaseName).c_str(), O_WRONLY | O_CLOEXEC);
-  if (lease_fd_ < 0) throw_busy(directory_ + kLeaseName + ": cannot open for writing: " + std::strerror(errno));
+  lease_file_ = Descriptor(::open((directory_ + kLeaseName).c_str(), O_WRONLY | O_CLOEXEC));
+  if (!lease_file_) throw_busy(directory_ + kLeaseName + ": cannot open for writing: " + std::strerror(errno));
   // Without flock two starters may both have come this far: the last to write wins, the other sees a foreign token
   // here.
   check();
@@ -225,7 +209,7 @@ void RunLock::beat(double every_seconds) {
     // A full disk does not stop training: the bytes exist already, and a missed beat is made up by the next. Flushed,
     // for a network file system may keep what is written to itself until a file is closed: other nodes would see no
     // beat.
-    if (::pwrite(lease_fd_, text.data(), text.size(), 0) < 0 || ::fdatasync(lease_fd_) != 0)
+    if (::pwrite(lease_file_.get(), text.data(), text.size(), 0) < 0 || ::fdatasync(lease_file_.get()) != 0)
       log_debug("lease heartbeat not written");
   }
 }

@@ -7,6 +7,8 @@
 #include <string>
 #include <thread>
 
+#include "engine/base/core/file.h"
+
 namespace thinwire {
 
 struct LockOptions {
@@ -56,8 +58,8 @@ class RunLock {
 
   std::string directory_;
   Lease lease_;
-  int lock_fd_ = -1;
-  int lease_fd_ = -1;  // heartbeats are written in place: after a take-over they reach nobody
+  Descriptor lock_file_;
+  Descriptor lease_file_;  // heartbeats are written in place: after a take-over they reach nobody
   std::mutex mutex_;
   std::condition_variable stop_signal_;
   bool stopping_ = false;

@@ -1,4 +1,5 @@
-// Plain MPI calls on all ranks, for `bench comm` to time beside ours; nothing else uses them.
+// Plain MPI calls on all ranks, for `bench comm` to time beside ours; nothing else uses them. A build without MPI has
+// none.
 //
 // Only in a process whose World is MPI, and only while no operation of ours is open. Sums are fp32.
 #pragma once
@@ -10,7 +11,6 @@
 
 namespace thinwire::raw_mpi {
 
-bool present();  // this build has MPI
 // `started`: by the calls that only start, tested until they are over, in place of the blocking ones.
 void send(const void* data, size_t bytes, int peer, bool started = false);
 void receive(void* data, size_t bytes, int peer, bool started = false);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/core/error.h"
 #include "engine/run/train/job.h"
 
 namespace thinwire {
@@ -24,6 +25,10 @@ int bench_op(const std::string& filter, const std::string& device, int threads, 
 // `bench comm`: every verb of a communicator side by side with plain MPI in the same run. Runs the cases whose name
 // contains `filter`; rank 0 prints. Without several ranks under MPI a usage error.
 int bench_comm(const std::string& filter, bool json);
+[[noreturn]] inline void refuse_one_rank(const std::string& filter) {
+  throw_usage("bench comm: measures between ranks: mpirun -n 2 build/bench comm" +
+              (filter.empty() ? "" : " " + filter));
+}
 
 // `bench codec`: every codec on one core beside memcpy and other people's code; and its fidelity on synthetic data and
 // on a tiny model's gradients, activations and weights. Cases are CODEC/BYTES (fp32 input; low_rank: CODEC/ROWSxCOLS)

@@ -115,7 +115,7 @@ function(thinwire_kernels target)
     target_compile_options(${object} PRIVATE ${level} ${${isa}} -fvisibility=hidden -fno-math-errno -fno-trapping-math -Wno-psabi -Wno-ignored-attributes)
     # GCC 12 calls the undefined vectors inside its own intrinsics uninitialised.
     target_compile_options(${object} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized -Wno-uninitialized>)
-    target_compile_definitions(${object} PRIVATE TW_ISA=isa_${isa} TW_KERNELS=${isa}_kernels)
+    target_compile_definitions(${object} PRIVATE TW_ISA=isa_${isa})
     target_link_libraries(${object} PRIVATE thinwire_options thinwire_warnings OpenMP::OpenMP_CXX)
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:${object}>)
   endforeach()

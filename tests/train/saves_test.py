@@ -1,10 +1,12 @@
 # When checkpoints are saved, who may read them, and what a file system in trouble does to a run: nothing is lost, nothing taken for another.
 import errno
 import os
+import re
 import shutil
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
-from run_support import BUILD, RunCase, generations, main, run_program
+from run_support import BUILD, RunCase, environment, generations, main, run_program
 
 PACE = {"at": "step.begin", "do": "delay:0.1"}
 FAILING = str(BUILD / "tests" / "libfailing_files.so")
@@ -119,6 +121,17 @@ class Memory(RunCase):
                 status = self.status(config)
                 self.assertEqual((status["code"], status["requeue"]), (74, False))
                 self.assertIn("out of memory", status["message"])
+
+    def test_a_limit_of_addresses_is_found_out_or_named(self):
+        config = self.config("addresses", hidden_size=1024, num_attention_heads=4, vocab_size=1024)
+        priced = run_program("train", "--config", config, "--dry-run", cwd=self.here)
+        planned = int(re.search(r"total .*\((\d+) bytes\)", priced.out)[1]) // 1024
+        for limit, code, words in ((planned - 1024, 78, "not enough memory: "), (planned + 20480, 74, "out of memory, with ")):
+            with self.subTest(limit=limit):  # libraries take more than 20 MiB of addresses
+                command = ["sh", "-c", f'ulimit -v {limit}; exec "$@"', "sh", BUILD / "train", "--config", config]
+                done = subprocess.run(command, cwd=self.here, env=environment(), capture_output=True, text=True, check=False)
+                self.assertEqual(done.returncode, code, done)
+                self.assertRegex(done.stderr, rf"error: {words}.* of a rank; there are .* \(.*\), for a process .* of addresses \(ulimit -v\); lower ")
 
     def test_the_limits_of_the_batch_system_count(self):
         config = self.config("limited")

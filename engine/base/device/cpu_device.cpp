@@ -2,13 +2,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <new>
 #include <string>
 
-#include "engine/base/core/error.h"
 #include "engine/base/device/device.h"
 
 namespace thinwire {
@@ -31,11 +30,7 @@ class CpuDevice final : public Device {
 
   void* allocate(size_t bytes) override {
     void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) {
-      throw_bad_config(
-          "not enough memory: " + std::to_string(bytes >> 20) + " MiB more are needed (" + std::strerror(errno) +
-          "); lower train_micro_batch_size_per_gpu or raise checkpoint_activations; --dry-run prints the plan");
-    }
+    if (memory == MAP_FAILED) throw std::bad_alloc();  // whoever knows the plan says it
     // Large pages cut TLB misses of the big streaming kernels; a refusal is harmless.
     if (bytes >= (size_t{4} << 20)) ::madvise(memory, bytes, MADV_HUGEPAGE);
     return memory;
@@ -63,7 +58,7 @@ void Device::copy_at_rest(void* to, const void* from, size_t bytes) {
 void* Device::allocate_host(size_t bytes) {
   if (bytes == 0) return nullptr;
   void* memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
-  if (memory == nullptr) throw_bad_config("not enough memory: " + std::to_string(bytes >> 20) + " MiB more are needed");
+  if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
 

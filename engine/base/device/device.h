@@ -19,7 +19,8 @@ class Device {
   virtual DeviceKind kind() const = 0;
   virtual std::string description() const = 0;  // for the log, e.g. "cpu, 2 cores, AMD EPYC"
 
-  // Zeroed memory, aligned to 64 bytes at least. Throws Error(kBadConfig) naming the size when there is not enough.
+  // Zeroed memory, aligned to 64 bytes at least. Where there is not enough: std::bad_alloc of the host's,
+  // Error(kBadConfig) naming the size of a device's own.
   virtual void* allocate(size_t bytes) = 0;
   virtual void release(void* memory, size_t bytes) = 0;
 

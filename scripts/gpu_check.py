@@ -192,8 +192,7 @@ class Check:
         programs = ["train", "reference_check", "bench", "tiny_data"]
         if self.options.mode == "speed":
             return ["bench"]
-        code, text, _ = run(["ninja", "-C", self.build, "-t", "targets", "all"], 60)
-        tests = sorted(set(re.findall(r"^tests/(\w*cuda\w*_test):", text, re.M)))
+        tests = self.cuda_tests()
         if self.options.mode == "full":
             tests += ["mesh_smoke_test", "mesh_law_test", "coded_mesh_test"]
         return programs + tests
@@ -248,14 +247,16 @@ class Check:
     def gtest(self, names, limit, env=None, wrap=(), arguments=()):
         record, failed = {"tests": {}}, []
         end = time.time() + limit
+        commands = self.test_commands()
         for name in names:
-            path = os.path.join(self.build, "tests", name)
-            if not os.path.exists(path):
+            command = commands.get(name, [""])  # a program may hold several tests, each with arguments of its own
+            if not os.path.exists(command[0]):
+                failed.append(f"{name} (not built)")
                 continue
             if time.time() > end - 5:
                 record["tests"][name] = {"ok": None, "skipped": "no time left"}
                 continue
-            code, text, seconds = run(list(wrap) + [path, "--gtest_brief=1"] + list(arguments), end - time.time(), self.env(**(env or {})))
+            code, text, seconds = run(list(wrap) + command + ["--gtest_brief=1"] + list(arguments), end - time.time(), self.env(**(env or {})))
             passed, skipped = re.search(r"\[  PASSED  \] (\d+)", text), re.search(r"\[  SKIPPED \] (\d+)", text)
             entry = {"ok": code == 0, "code": code, "seconds": seconds, "passed": int(passed.group(1)) if passed else 0,
                      "skipped": int(skipped.group(1)) if skipped else 0}
@@ -270,8 +271,16 @@ class Check:
         record["error"] = "failed: " + ", ".join(failed) if failed else ""
         return record
 
+    def test_commands(self):
+        """Of the configured build, by name."""
+        code, text, _ = run(["ctest", "--test-dir", self.build, "--show-only=json-v1"], 60)
+        if code != 0:
+            raise RuntimeError(f"ctest lists no tests: {tail(text, 2)}")
+        # A program that is not built yet has its name alone.
+        return {t["name"]: t.get("command", [""]) for t in json.loads(text[text.index("{"):])["tests"]}
+
     def cuda_tests(self):
-        tests = [os.path.basename(p) for p in glob.glob(os.path.join(self.build, "tests", "*cuda*_test"))]
+        tests = [t for t in self.test_commands() if "cuda" in t and t.endswith("_test")]
         return sorted(tests, key=lambda n: ("attention" in n, n))  # the slow ones last
 
     def ops(self, limit):

@@ -98,6 +98,21 @@ TEST(GoodConfig, TwentyBillion) {
   EXPECT_EQ(load_config({"configs/gpt20b.json"}, {}, {.ranks = 8, .dry_run = true}).run.accumulation, 384);
 }
 
+// Implementations that NeoX lets a file choose are not the model's: they load, and a note says so.
+TEST(GoodConfig, ChoicesOfImplementationLoad) {
+  const char* text = R"({
+  "num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "seq_length": 32, "max_position_embeddings": 32, "vocab_size": 257,
+  "norm": "te_rmsnorm", "te_layernorm_mlp": true, "te_mha": true, "te_fp8_format": "hybrid", "use_bnb_optimizer": true,
+  "override_lr_scheduler": true, "optimizer": { "type": "CPU_Adam", "params": { "lr": 1e-3 } },
+  "train_batch_size": 2, "train_iters": 5 })";
+  const ResolvedConfig r = load_config_text({{"te.json", text}}, {}, {.dry_run = true});
+  EXPECT_EQ(r.run.model.norm, NormKind::kRmsNorm);
+  std::set<std::string> noted;
+  for (const ConfigNote& n : r.notes) noted.insert(n.key);
+  for (const char* key : {"te_layernorm_mlp", "te_fp8_format", "use_bnb_optimizer", "override_lr_scheduler"})
+    EXPECT_EQ(noted.count(key), 1u) << key;
+}
+
 // The recipe as its authors publish it: flow-style YAML that is nearly JSON. No vocabulary size, no train_batch_size.
 TEST(GoodConfig, PublicRecipeRetyped) {
   const char* text = R"({

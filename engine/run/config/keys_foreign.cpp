@@ -27,6 +27,12 @@ KeyTopic noted_keys() {
         "rope_fusion", "layernorm_fusion", "rmsnorm_fusion", "no_bias_gelu_fusion", "no_bias_dropout_fusion",
         "no_masked_softmax_fusion", "no_rope_fusion", "no_persist_layer_norm", "use_flashattn_swiglu",
         "gradient_accumulation_fusion", "no_gradient_accumulation_fusion", "attention_backend", "use_flash_attn"});
+  note(
+      "layers are computed by this engine's kernels in the run's precision, not by Transformer Engine's, and never in "
+      "fp8",
+      {"te_columnparallel", "te_rowparallel", "te_layernorm_mlp", "te_mha", "te_fp8_format", "te_fp8_wgrad",
+       "te_fp8_amax_history_len", "te_fp8_amax_compute_algo", "te_fp8_margin", "te_fp8_mha"});
+  note("Adam keeps its state in fp32, which bitsandbytes' 8-bit state approximates", {"use_bnb_optimizer"});
   note("every block is global causal attention, computed by the fastest kernel there is", {"attention_config"});
   note("ranks come from mpirun, srun or jsrun; nothing is launched by the configuration",
        {"launcher",         "hostfile",
@@ -118,6 +124,8 @@ KeyTopic noted_keys() {
   note("the head is always cut by vocabulary rows", {"output_layer_parallelism"});
   note("initial weights never depend on the layout",
        {"use_cpu_initialization", "no_load_rng", "no_save_rng", "load_universal"});
+  note("the schedule always continues from the configuration and the step of the checkpoint",
+       {"override_lr_scheduler", "override_opt_param_scheduler"});
   note("grouped-query attention follows from num_kv_heads", {"group_query_attention"});
   note("checkpoints have one format and hold what they need",
        {"ckpt_format", "use_checkpoint_args", "dist_ckpt_format", "checkpoint", "use_mcore_models", "transformer_impl",
@@ -199,8 +207,7 @@ KeyTopic refused_keys() {
   refuse("say lr_decay_iters", {"lr_decay_fraction"});
   refuse("the length of a run is given in updates: say train_iters", {"train_epochs"});
   refuse("the schedule always continues from the configuration and the step of the checkpoint",
-         {"override_lr_scheduler", "use_checkpoint_lr_scheduler", "override_opt_param_scheduler",
-          "use_checkpoint_opt_param_scheduler"});
+         {"use_checkpoint_lr_scheduler", "use_checkpoint_opt_param_scheduler"});
   refuse("the batch grows by rampup_batch_size",
          {"step_batch_size_schedule", "curriculum_learning", "data_efficiency"});
   refuse("documents are packed into sequences across their ends", {"pack_impl", "allow_chopped", "dataset_impl"},
@@ -235,7 +242,8 @@ KeyTopic refused_keys() {
   refuse("embedding gradients are dense; a rule for dp.gradient or embedding with codec top_k sends few of them",
          {"sparse_gradients"});
   refuse("control messages (norms, losses, flags) are never coded", {"compression.control"});
-  refuse("8-bit optimizer state is not supported", {"use_bnb_optimizer"});
+  refuse("fill-in-the-middle is not supported: tokenize data that are rearranged already",
+         {"extra_sentinel_tokens", "fim_rate", "fim_split_sample", "fim_fragment_rate", "no_fragment"}, {"0", "0.0"});
   refuse("schedules are given by lr_decay_style", {"scheduler"});
   refuse("elastic training is not supported", {"elasticity"});
   refuse("squared ReLU is not supported: activation is gelu or swiglu", {"squared_relu"});

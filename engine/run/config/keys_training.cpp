@@ -12,7 +12,8 @@ KeyTopic optimizer_keys() {
           "adam is AdamW (decoupled weight decay), as in NeoX and Megatron. \"optimizer\": \"adam\" means the same.",
           {.aliases = {"optimizer_type"},
            .allowed = {"adam", "sgd"},
-           .value_aliases = {{"adamw", "adam"}, {"fusedadam", "adam"}},
+           .value_aliases =
+               {{"adamw", "adam"}, {"fusedadam", "adam"}, {"cpu_adam", "adam"}, {"cpu_torch_adam", "adam"}},
            .scope = KeyScope::kModel}),
       key("optimizer.params.lr", kRealKey, "null", "Peak learning rate.",
           {.aliases = {"lr"}, .bounds = {0, 1000}, .required = true}),

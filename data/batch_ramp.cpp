@@ -2,6 +2,7 @@
 #include "data/batch_ramp.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string>
 
@@ -52,6 +53,24 @@ int64_t samples_after(const DataConfig& c, int64_t iterations) {
     throw_bad_config("train_iters: " + std::to_string(iterations) + " steps of " + std::to_string(c.global_batch) +
                      " samples are too many to count");
   return consumed + iterations * c.global_batch;
+}
+
+int64_t iterations_of(const DataConfig& c, int64_t samples) {
+  int64_t iterations = 0, consumed = 0;
+  if (has_ramp(c)) {
+    const double stage =
+        static_cast<double>(c.ramp_samples) / static_cast<double>((c.global_batch - c.ramp_start) / c.ramp_increment);
+    while (consumed <= c.ramp_samples) {
+      // The steps that surely lie within this stage of the ramp, at once: ramps may be long.
+      const int64_t batch = global_batch_at(c, consumed);
+      const double end = (std::floor(static_cast<double>(consumed) / stage) + 1.0) * stage;
+      const double within = (std::min(end, static_cast<double>(c.ramp_samples)) - static_cast<double>(consumed)) /
+                            static_cast<double>(batch);
+      const int64_t steps = std::max<int64_t>(1, static_cast<int64_t>(within) - 1);
+      iterations += steps, consumed += steps * batch;
+    }
+  }
+  return iterations + std::max<int64_t>(0, samples - consumed) / c.global_batch;
 }
 
 int64_t micro_steps(int64_t size, int64_t micro, int64_t dp) {

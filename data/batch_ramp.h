@@ -19,6 +19,9 @@ int64_t global_batch_at(const DataConfig& config, int64_t consumed);
 // Samples that the first `iterations` steps consume. Throws Error(kBadConfig) if that does not fit 64 bits.
 int64_t samples_after(const DataConfig& config, int64_t iterations);
 
+// Steps that a run of so many samples has, as Megatron counts them: whole batches, but none of the ramp is left out.
+int64_t iterations_of(const DataConfig& config, int64_t samples);
+
 // Micro-step s of data-parallel rank r in a global batch of `size` samples beginning at `first` takes
 // first + (s*dp + r)*micro .. + micro, cut at the batch's end where the batch is not a multiple of micro*dp
 // (then the last rows may be fewer, or none).

@@ -27,11 +27,10 @@ double wsd_factor(WsdDecay kind, double z) {
 
 }  // namespace
 
-double learning_rate(const OptimConfig& c, int64_t step) {
-  TW_CHECK(step >= 1);
+double learning_rate(const OptimConfig& c, int64_t finished) {
+  TW_CHECK(finished >= 0);
   const bool neox = c.warmup_convention == WarmupConvention::kNeox;
-  const double finished = static_cast<double>(step - 1);
-  const double t = neox ? std::max(1.0, finished) : finished;
+  const double t = static_cast<double>(neox ? std::max<int64_t>(1, finished) : finished);
   const double w = static_cast<double>(c.warmup_iters), d = static_cast<double>(c.decay_iters);
   if (w > 0.0 && t <= w) {
     const double init = neox ? 0.0 : c.warmup_init;

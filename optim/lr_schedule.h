@@ -8,7 +8,8 @@
 
 namespace thinwire {
 
-// The rate of step number `step` (1 is the first). Skipped steps do not count.
+// The rate of the step that begins after `finished` steps, or samples where the schedule counts those (by_samples).
+// Skipped steps do not count.
 //
 // With w warm-up and D decay steps, and t the number of steps finished before this one:
 //   warm-up       t <= w, Megatron: init + (lr - init) * t / w
@@ -22,6 +23,6 @@ namespace thinwire {
 //   WSD           lr until D - n, n = wsd_decay_iters; then min + (lr - min) * f(z),  z = (t - (D - n)) / n,
 //                 f: linear 1 - z,  cosine (1 + cos(pi z)) / 2,  exponential 2 * 0.5^z - 1,  minus-sqrt 1 - sqrt(z)
 // Source: Megatron-LM's optimizer_param_scheduler and GPT-NeoX's learning_rates, re-derived from the formulas above.
-double learning_rate(const OptimConfig& config, int64_t step);
+double learning_rate(const OptimConfig& config, int64_t finished);
 
 }  // namespace thinwire

@@ -22,6 +22,7 @@ struct OptimConfig {
   double clip = 1.0;  // global L2 norm; 0 switches clipping off
 
   LrDecay decay = LrDecay::kLinear;
+  bool by_samples = false;   // the numbers of iterations below are numbers of samples
   int64_t decay_iters = 0;   // defaults to train_iters
   int64_t warmup_iters = 0;  // resolved from the fraction `warmup` of decay_iters or lr_warmup_iters
   double warmup_init = 0.0;

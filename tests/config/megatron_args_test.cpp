@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "engine/run/config/load_config.h"
+#include "engine/run/config/resolved_json.h"
 
 namespace thinwire::megatron_args_test {
 namespace {
@@ -63,12 +64,44 @@ TEST(MegatronArgs, SchedulesInSamples) {
   EXPECT_EQ(c.optim.warmup_iters, 2);
 }
 
+// The flags of the script for 175 billion parameters: lengths in samples while the batch grows. Steps by Megatron's
+// loop.
+TEST(MegatronArgs, SamplesUnderARampOfTheBatch) {
+  std::string text = kSmall;
+  text.replace(text.find("--train-iters 10"), 16,
+               "--train-samples 600 --lr-decay-samples 500 --lr-warmup-samples 50 --rampup-batch-size 2 2 30");
+  const RunConfig c = load(text).run;
+  EXPECT_TRUE(c.optim.by_samples);
+  EXPECT_EQ(c.optim.decay_iters, 500);
+  EXPECT_EQ(c.optim.warmup_iters, 50);
+  int64_t steps = 0, consumed = 0;
+  while (consumed <= 30) consumed += std::min<int64_t>(8, 2 + consumed / 10 * 2), ++steps;
+  EXPECT_EQ(c.train_iters, steps + (600 - consumed) / 8);
+  // The resolved file says the same again.
+  const ResolvedConfig again = load_config_text({{"r.json", resolved_json(load(text)).dump()}}, {});
+  EXPECT_TRUE(again.run.optim.by_samples);
+  EXPECT_EQ(again.run.train_iters, c.train_iters);
+}
+
+TEST(MegatronArgs, OlderAndRarerFlags) {
+  const RunConfig c = load(kSmall +
+                           "--recompute-activations --no-position-embedding --dataloader-type single "
+                           "--DDP-impl local --log-timers-to-tensorboard --exit-on-missing-checkpoint "
+                           "--use-rotary-position-embeddings --tp-comm-overlap --rope-type rope")
+                          .run;
+  EXPECT_EQ(c.model.recompute, Recompute::kSelective);
+  EXPECT_EQ(c.model.positions, PositionKind::kRotary);
+  EXPECT_EQ(load(kSmall + "--activations-checkpoint-method uniform").run.model.recompute, Recompute::kFull);
+}
+
 TEST(MegatronArgs, Wrong) {
   const auto expect = [](const std::string& more, const std::string& wanted) {
     const std::string message = message_of(kSmall + more);
     EXPECT_NE(message.find(wanted), std::string::npos) << message;
   };
   expect("--apply-layernorm-1p", "m.args: --apply-layernorm-1p:");
+  expect("--dataloader-type cyclic", "dataloader_type: not supported");
+  expect("--init-method-xavier-uniform", "init_method_xavier_uniform: not supported");
   expect("--num-experts 8", "m.args: --num-experts: num_experts: not supported: mixture of experts");
   expect("--fp8-format hybrid --bf16", "m.args: --fp8-format: fp8_format: hybrid needs device cuda");
   expect("--hiden-size 3", "unknown key (nearest key: hidden_size)");

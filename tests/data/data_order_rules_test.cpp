@@ -164,6 +164,11 @@ TEST(BatchRamp, GrowsAsMegatrons) {
       EXPECT_EQ(global_batch_at(c, update.at(0)), update.at(1).get<int64_t>());
     }
     EXPECT_EQ(samples_after(c, i), r.at("total").get<int64_t>());
+    // A run of these samples has these steps; of less than a batch more, too.
+    for (const int64_t more : {int64_t{0}, c.global_batch - 1})
+      if (samples_after(c, i) > c.ramp_samples) {
+        EXPECT_EQ(iterations_of(c, samples_after(c, i) + more), i);
+      }
   }
 }
 

@@ -20,7 +20,7 @@ OptimConfig schedule(LrDecay decay, WarmupConvention convention) {
 
 void expect_rates(const OptimConfig& c, const std::vector<double>& expected) {
   for (size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_NEAR(learning_rate(c, static_cast<int64_t>(i) + 1), expected[i], 1e-12) << "update " << i + 1;
+    EXPECT_NEAR(learning_rate(c, static_cast<int64_t>(i)), expected[i], 1e-12) << "update " << i + 1;
   }
 }
 
@@ -66,7 +66,7 @@ TEST(LrSchedule, InverseSquareRoot) {
   expect_rates(c, {0, 2, 4, 6, 8, 16 / std::sqrt(5.0), 16 / std::sqrt(6.0), 16 / std::sqrt(7.0), 16 / std::sqrt(8.0),
                    16.0 / 3.0, 16 / std::sqrt(10.0), 16 / std::sqrt(11.0), 16 / std::sqrt(12.0), 2, 2});
   c.min_lr = 6.0;
-  EXPECT_EQ(learning_rate(c, 10), 6.0);
+  EXPECT_EQ(learning_rate(c, 9), 6.0);
   c.min_lr = 0.0, c.warmup_iters = 0;  // then w counts as 1
   expect_rates(c, {8, 8, 8 / std::sqrt(2.0), 8 / std::sqrt(3.0), 4});
 }
@@ -94,16 +94,16 @@ TEST(LrSchedule, WarmupStableDecay) {
 TEST(LrSchedule, TwentyBillionRecipe) {
   OptimConfig c;
   c.lr = 0.97e-4, c.min_lr = 0.97e-5, c.decay = LrDecay::kCosine, c.decay_iters = 150000, c.warmup_iters = 1500;
+  EXPECT_DOUBLE_EQ(learning_rate(c, 0), 0.97e-4 / 1500);
   EXPECT_DOUBLE_EQ(learning_rate(c, 1), 0.97e-4 / 1500);
-  EXPECT_DOUBLE_EQ(learning_rate(c, 2), 0.97e-4 / 1500);
-  EXPECT_DOUBLE_EQ(learning_rate(c, 3), 0.97e-4 * 2 / 1500);
-  EXPECT_DOUBLE_EQ(learning_rate(c, 1501), 0.97e-4);
-  EXPECT_NEAR(learning_rate(c, 1501 + 74250), (0.97e-4 + 0.97e-5) / 2, 1e-15);
-  EXPECT_DOUBLE_EQ(learning_rate(c, 150002), 0.97e-5);
+  EXPECT_DOUBLE_EQ(learning_rate(c, 2), 0.97e-4 * 2 / 1500);
+  EXPECT_DOUBLE_EQ(learning_rate(c, 1500), 0.97e-4);
+  EXPECT_NEAR(learning_rate(c, 1500 + 74250), (0.97e-4 + 0.97e-5) / 2, 1e-15);
+  EXPECT_DOUBLE_EQ(learning_rate(c, 150001), 0.97e-5);
 }
 
 TEST(LrSchedule, UpdatesCountFromOne) {
-  EXPECT_ANY_THROW(learning_rate(schedule(LrDecay::kLinear, WarmupConvention::kNeox), 0));
+  EXPECT_ANY_THROW(learning_rate(schedule(LrDecay::kLinear, WarmupConvention::kNeox), -1));
 }
 
 }  // namespace

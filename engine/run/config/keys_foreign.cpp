@@ -105,9 +105,10 @@ KeyTopic noted_keys() {
         "data_cache_path", "short_seq_prob", "merge_file"});
   note("the padded size follows from vocab_size and make_vocab_size_divisible_by", {"padded_vocab_size"});
   note("recomputation is per block, never partitioned, and changes no value",
-       {"checkpoint_num_layers", "recompute_num_layers", "recompute_method", "recompute_modules",
-        "partition_activations", "synchronize_each_layer", "contiguous_checkpointing", "checkpoint_in_cpu",
-        "profile_backward", "deepspeed_activation_checkpointing", "activation_checkpointing"});
+       {"checkpoint_num_layers", "recompute_num_layers", "activations_checkpoint_num_layers",
+        "activation_checkpoint_granularity", "recompute_method", "recompute_modules", "partition_activations",
+        "synchronize_each_layer", "contiguous_checkpointing", "checkpoint_in_cpu", "profile_backward",
+        "deepspeed_activation_checkpointing", "activation_checkpointing"});
   note("softmax and losses are always computed in fp32", {"attention_softmax_in_fp32"});
   note("gradients are always accumulated and reduced in fp32",
        {"fp32_allreduce", "accumulate_allreduce_grads_in_fp32", "prescale_gradients", "gradient_predivide_factor",
@@ -133,6 +134,146 @@ KeyTopic noted_keys() {
   note("sampling is the program generate's",
        {"text_gen_type", "temperature", "top_p", "top_k", "return_logits", "maximum_tokens", "prompt_end",
         "sample_input_file", "sample_output_file", "num_samples", "recompute"});
+  note("Megatron's logging; ours is log.txt, metrics.jsonl and tensorboard/", {"log_timers_to_tensorboard",
+                                                                               "log_batch_size_to_tensorboard",
+                                                                               "log_learning_rate_to_tensorboard",
+                                                                               "no_log_learnig_rate_to_tensorboard",
+                                                                               "log_loss_scale_to_tensorboard",
+                                                                               "no_log_loss_scale_to_tensorboard",
+                                                                               "log_validation_ppl_to_tensorboard",
+                                                                               "log_memory_to_tensorboard",
+                                                                               "log_world_size_to_tensorboard",
+                                                                               "log_progress",
+                                                                               "log_energy",
+                                                                               "log_straggler",
+                                                                               "log_max_attention_logit",
+                                                                               "log_device_memory_used",
+                                                                               "log_hidden_states",
+                                                                               "logging_level",
+                                                                               "tensorboard_queue_size",
+                                                                               "barrier_with_L1_time",
+                                                                               "no_barrier_with_level_1_timing",
+                                                                               "config_logger_dir",
+                                                                               "enable_one_logger",
+                                                                               "no_one_logger",
+                                                                               "one_logger_project",
+                                                                               "one_logger_run_name",
+                                                                               "one_logger_async",
+                                                                               "wandb_exp_name",
+                                                                               "wandb_save_dir",
+                                                                               "wandb_entity",
+                                                                               "disable_straggler_on_startup",
+                                                                               "straggler_ctrlr_port",
+                                                                               "straggler_minmax_count",
+                                                                               "record_memory_history",
+                                                                               "memory_snapshot_path",
+                                                                               "use_pytorch_profiler",
+                                                                               "torch_profile"});
+  note("how Megatron overlaps and groups its messages; ours follow from the plan",
+       {"tp_comm_overlap",
+        "tp_comm_overlap_ag",
+        "tp_comm_overlap_rs",
+        "tp_comm_overlap_rs_dgrad",
+        "tp_comm_overlap_cfg",
+        "tp_comm_split_ag",
+        "tp_comm_split_rs",
+        "tp_comm_bulk_dgrad",
+        "tp_comm_bulk_wgrad",
+        "tp_comm_bootstrap_backend",
+        "overlap_p2p_communication",
+        "no_overlap_p2p_communication",
+        "overlap_param_gather_with_optimizer_step",
+        "no_async_tensor_model_parallel_allreduce",
+        "delay_wgrad_compute",
+        "defer_embedding_wgrad_compute",
+        "wgrad_deferral_limit",
+        "align_grad_reduce",
+        "align_param_gather",
+        "ddp_num_buckets",
+        "ddp_average_in_collective",
+        "ddp_pad_buckets_for_high_nccl_busbw",
+        "DDP_impl",
+        "no_contiguous_buffers_in_local_ddp",
+        "use_contiguous_buffers_in_local_ddp",
+        "suggested_communication_unit_size",
+        "num_distributed_optimizer_instances",
+        "clone_scatter_output_in_embedding",
+        "no_clone_scatter_output_in_embedding",
+        "microbatch_group_size_per_virtual_pipeline_stage",
+        "high_priority_stream_groups",
+        "nccl_communicator_config_path",
+        "nccl_ub",
+        "nccl_comm_warmup",
+        "use_nccl_ub",
+        "use_sharp",
+        "use_ring_exchange_p2p",
+        "enable_gloo_process_groups",
+        "disable_gloo_process_groups",
+        "standalone_embedding_stage"});
+  note("checkpoints have one format, written and read by all ranks", {"ckpt_fully_parallel_save",
+                                                                      "no_ckpt_fully_parallel_save",
+                                                                      "ckpt_fully_parallel_load",
+                                                                      "no_ckpt_fully_parallel_load",
+                                                                      "ckpt_assume_constant_structure",
+                                                                      "use_dist_ckpt",
+                                                                      "dist_ckpt_strictness",
+                                                                      "use_persistent_ckpt_worker",
+                                                                      "non_persistent_ckpt_type",
+                                                                      "non_persistent_save_interval",
+                                                                      "non_persistent_local_ckpt_dir",
+                                                                      "async_strategy",
+                                                                      "auto_detect_ckpt_format",
+                                                                      "verify_integrity",
+                                                                      "use_mp_args_from_checkpoint_args",
+                                                                      "use_tokenizer_model_from_checkpoint_args",
+                                                                      "no_use_tokenizer_model_from_checkpoint_args",
+                                                                      "dist_ckpt_optim_fully_reshardable",
+                                                                      "distrib_optim_fully_reshardable_mem_efficient",
+                                                                      "load_main_params_from_ckpt"});
+  note("a run saves and leaves on SIGTERM, SIGUSR1 and Ctrl-C by itself, and finds its checkpoint",
+       {"exit_signal_handler", "exit_signal", "adlr_autoresume", "adlr_autoresume_interval", "inprocess_restart",
+        "rerun_mode", "enable_ft_package", "exit_on_missing_checkpoint", "error_injection_rate"});
+  note("non-finite losses and gradients are always looked for; such a step is skipped",
+       {"check_for_nan_in_loss_and_grad", "no_check_for_nan_in_loss_and_grad", "check_for_large_grads"});
+  note("data are memory-mapped .bin/.idx, indices are rebuilt in memory by every rank",
+       {"mmap_bin_files", "create_attention_mask_in_dataloader", "num_dataset_builder_threads", "no_shared_fs",
+        "s3_cache_path", "object_storage_cache_path", "mid_level_dataset_surplus", "dataloader_fast_cache_load",
+        "mask_prob", "mask_factor", "titles_data_path", "evidence_data_path", "vocab_extra_ids"});
+  note("the engine's own way, which changes no value", {"apply_rope_fusion",
+                                                        "no_bias_swiglu_fusion",
+
+                                                        "no_query_key_layer_scaling",
+                                                        "distribute_saved_activations",
+                                                        "te_rng_tracker",
+                                                        "inference_rng_tracker",
+                                                        "use_tp_pp_dp_mapping",
+                                                        "enable_cuda_graph",
+                                                        "external_cuda_graph",
+                                                        "cuda_graph_scope",
+                                                        "cuda_graph_warmup_steps",
+                                                        "no_initialization",
+                                                        "init_model_with_meta_device",
+                                                        "onnx_safe",
+                                                        "enable_experimental",
+                                                        "enable_msc",
+                                                        "use_legacy_models",
+                                                        "fused_linear_cross_entropy",
+                                                        "batch_invariant_mode",
+                                                        "data_parallel_random_init",
+                                                        "flash_decode",
+                                                        "inference_batch_times_seqlen_threshold",
+                                                        "max_tokens_to_oom",
+                                                        "bert_binary_head",
+                                                        "manual_gc_eval",
+                                                        "no_add_qkv_bias",
+                                                        "query_in_block_prob",
+                                                        "use_one_sent_docs",
+                                                        "renormalize_blend_weights",
+                                                        "pin_cpu_grads",
+                                                        "use_torch_optimizer_for_cpu_offload",
+                                                        "tiktoken_num_special_tokens",
+                                                        "tiktoken_special_tokens",
+                                                        "rotary_save_freqs"});
   return t;
 }
 
@@ -151,10 +292,27 @@ KeyTopic refused_keys() {
           "enable_expert_tensor_parallelism"},
          {"0", "1"});
   refuse("mixture of experts is not supported",
-         {"moe_top_k", "moe_router_topk", "moe_type", "moe_router_type", "moe_token_dropping", "moe_loss_coeff",
-          "moe_aux_loss_coeff", "moe_train_capacity_factor", "moe_eval_capacity_factor", "moe_min_capacity",
-          "moe_use_residual", "moe_lbl_in_fp32", "moe_jitter_eps", "moe_layer_freq", "moe_ffn_hidden_size",
-          "moe_grouped_gemm", "expert_interval", "moe_glu"},
+         {"moe_top_k",
+          "moe_router_topk",
+          "moe_router_load_balancing_type",
+          "moe_token_dispatcher_type",
+          "moe_use_legacy_grouped_gemm",
+          "moe_type",
+          "moe_router_type",
+          "moe_token_dropping",
+          "moe_loss_coeff",
+          "moe_aux_loss_coeff",
+          "moe_train_capacity_factor",
+          "moe_eval_capacity_factor",
+          "moe_min_capacity",
+          "moe_use_residual",
+          "moe_lbl_in_fp32",
+          "moe_jitter_eps",
+          "moe_layer_freq",
+          "moe_ffn_hidden_size",
+          "moe_grouped_gemm",
+          "expert_interval",
+          "moe_glu"},
          {});
   refuse("this scaling of rotary positions is not supported (use_rope_scaling is Llama-3's)",
          {"rope_scaling", "rotary_scaling_factor", "rotary_seq_len_interpolation_factor", "rotary_interleaved",
@@ -244,6 +402,50 @@ KeyTopic refused_keys() {
   refuse("control messages (norms, losses, flags) are never coded", {"compression.control"});
   refuse("fill-in-the-middle is not supported: tokenize data that are rearranged already",
          {"extra_sentinel_tokens", "fim_rate", "fim_split_sample", "fim_fragment_rate", "no_fragment"}, {"0", "0.0"});
+  refuse("every linear layer of a block has a bias, or none (disable_bias_linear)", {"add_bias_linear"}, {"true"});
+  refuse("LayerNorm's gain is stored as it is used", {"apply_layernorm_1p"});
+  refuse("the residual branches off before the norm", {"apply_residual_connection_post_layernorm"});
+  refuse("residuals are kept in the dtype of the activations", {"fp32_residual_connection"});
+  refuse("weights are drawn from normal distributions: init_method", {"init_method_xavier_uniform"});
+  refuse("one standard deviation is for all: init_method_std", {"embedding_init_method_std"});
+  refuse("one learning rate and one weight decay are for all layers and steps",
+         {"head_lr_mult", "decoupled_lr", "decoupled_min_lr", "start_weight_decay", "end_weight_decay",
+          "weight_decay_incr_style", "no_weight_decay_cond_type", "apply_wd_to_qk_layernorm"},
+         {"1", "1.0", "\"constant\""});
+  refuse(
+      "the optimizer's state, gradients and master weights are fp32",
+      {"exp_avg_dtype", "exp_avg_sq_dtype", "main_grads_dtype", "main_params_dtype", "use_precision_aware_optimizer"},
+      {"\"fp32\""});
+  refuse("samples are drawn in Megatron's order from the first", {"dataloader_type"}, {"\"single\""});
+  refuse("a run begins with its first sample; finetune starts anew from a checkpoint's weights",
+         {"consumed_train_samples", "skipped_train_samples", "phase_transition_iterations", "ckpt_step"}, {"0"});
+  refuse("FSDP is zero_optimization.stage here", {"use_torch_fsdp2", "use_custom_fsdp", "use_megatron_fsdp",
+                                                  "data_parallel_sharding_strategy", "enable_full_sharding_in_hsdp"});
+  refuse("multi-latent attention is not supported",
+         {"multi_latent_attention", "q_lora_rank", "kv_lora_rank", "qk_head_dim"});
+  refuse("prediction of several tokens is not supported", {"mtp_num_layers"}, {"0"});
+  refuse("encoders are not supported: the model is a decoder",
+         {"encoder_num_layers", "decoder_num_layers", "encoder_seq_length", "decoder_seq_length",
+          "pipeline_model_parallel_split_rank", "transformer_pipeline_model_parallel_size", "num_channels", "patch_dim",
+          "output_bert_embeddings"});
+  refuse("Mamba and hybrid layers are not supported",
+         {"is_hybrid_model", "hybrid_attention_ratio", "hybrid_override_pattern", "disable_mamba_mem_eff_path"},
+         {"0", "0.0"});
+  refuse("every layer has the same attention and positions",
+         {"no_rope_freq", "window_attn_skip_freq", "attention_output_gate", "softmax_type", "glu_linear_offset",
+          "heterogeneous_layers_config_path"},
+         {"0", "0.0", "\"vanilla\""});
+  refuse("this is Llama's rotary scaling: use_rope_scaling", {"rope_type"}, {"\"rope\""});
+  refuse("all layers compute in one precision, scaled as fp8_format says",
+         {"first_last_layers_bf16", "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16", "fp8_param_gather",
+          "fp8_interval", "fp8_amax_history_len", "fp8_amax_compute_algo", "fp4_format", "fp4_param"});
+  refuse("retrieval, fine-tuning on conversations and other tasks are not supported",
+         {"retro_add_retriever", "sft", "spec", "retro_workdir"});
+  refuse("a run trains: evaluation alone is not supported", {"skip_train", "full_validation", "test_mode"});
+  refuse("data paths are data_path, or train_data_paths, valid_data_paths, test_data_paths",
+         {"per_split_data_args_path", "data_args_path"});
+  refuse("flags come from --args-file", {"yaml_cfg"});
+  refuse("moving averages of weights are not supported", {"ema_decay"});
   refuse("schedules are given by lr_decay_style", {"scheduler"});
   refuse("elastic training is not supported", {"elasticity"});
   refuse("squared ReLU is not supported: activation is gelu or swiglu", {"squared_relu"});

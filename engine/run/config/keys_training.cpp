@@ -56,6 +56,11 @@ KeyTopic optimizer_keys() {
           "First learning rate: neox lr / warm-up (twice), megatron lr_warmup_init. Linear decay: neox towards 0, cut "
           "off at min_lr; megatron towards min_lr.",
           {.allowed = {"neox", "megatron"}}),
+      key("lr_schedule_unit", kStringKey, "\"steps\"",
+          "What lr_decay_iters, lr_warmup_iters and lr_wsd_decay_iters count. samples: under rampup_batch_size the "
+          "rate "
+          "follows the samples of the steps taken, as Megatron's lr_decay_samples asks for.",
+          {.allowed = {"steps", "samples"}}),
       key("lr_wsd_decay_style", kStringKey, "\"linear\"", "Shape of the final decay of wsd.",
           {.allowed = {"linear", "cosine", "exponential", "minus_sqrt"}}),
       key("lr_wsd_decay_iters", kIntKey, "null", "Length of the final decay; needed for wsd.",
@@ -63,11 +68,13 @@ KeyTopic optimizer_keys() {
       key("train_iters", kIntKey, "null", "Updates of the whole run.",
           {.bounds = {0, 1e12}, .unit = "updates", .required = true}),
       key("train_samples", kIntKey, "null",
-          "Megatron: length of the run in sequences; train_iters is this / train_batch_size, rounded down.",
+          "Megatron: length of the run in sequences; train_iters is this / train_batch_size, rounded down, behind the "
+          "steps of rampup_batch_size.",
           {.bounds = {1, 1e15}, .unit = "sequences", .status = KeyStatus::kShorthand}),
-      key("lr_decay_samples", kIntKey, "null", "Megatron: lr_decay_iters in sequences.",
+      key("lr_decay_samples", kIntKey, "null",
+          "Megatron: lr_decay_iters in sequences; under rampup_batch_size with lr_schedule_unit samples.",
           {.bounds = {1, 1e15}, .unit = "sequences", .status = KeyStatus::kShorthand}),
-      key("lr_warmup_samples", kIntKey, "null", "Megatron: lr_warmup_iters in sequences.",
+      key("lr_warmup_samples", kIntKey, "null", "Megatron: lr_warmup_iters in sequences, likewise.",
           {.bounds = {0, 1e15}, .unit = "sequences", .status = KeyStatus::kShorthand}),
   };
   return t;

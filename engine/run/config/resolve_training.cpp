@@ -1,9 +1,11 @@
 // The resolver's topics about training: batch and data-parallel ranks, schedule, data paths.
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <sstream>
 #include <stdexcept>
 
+#include "data/batch_ramp.h"
 #include "data/split.h"
 #include "engine/base/core/sequence_cut.h"
 #include "engine/run/config/check_value.h"
@@ -198,6 +200,48 @@ void Resolver::parse_ramp() {
   set("rampup_batch_size", {start, step, static_cast<int64_t>(numbers[2])});
 }
 
+// Megatron's lengths in samples. Under a ramp of the batch they are no numbers of steps, so that the schedule counts
+// samples.
+void Resolver::schedule_in_samples() {
+  DataConfig data;
+  data.global_batch = integer("train_batch_size");
+  nlohmann::json ramp = broken("rampup_batch_size") ? nlohmann::json() : value("rampup_batch_size");
+  const auto whole = [](const nlohmann::json& n) { return n.is_number_integer(); };
+  // A ramp that is wrong has its message already.
+  if (!ramp.is_array() || ramp.size() != 3 || !std::all_of(ramp.begin(), ramp.end(), whole)) ramp = nullptr;
+  if (ramp.is_array()) {
+    data.ramp_start = ramp.at(0).get<int64_t>();
+    data.ramp_increment = ramp.at(1).get<int64_t>();
+    data.ramp_samples = ramp.at(2).get<int64_t>();
+  }
+  const Setting* samples = given("train_samples");
+  if (samples != nullptr && given("train_iters") == nullptr) {
+    const int64_t iters = iterations_of(data, samples->value.get<int64_t>());
+    if (iters == 0) fail({"train_samples"}, "is less than one batch of " + str(data.global_batch));
+    set("train_iters", iters);
+    if (ramp.is_array() && given("lr_decay_iters") == nullptr && given("lr_decay_samples") == nullptr)
+      set("lr_decay_iters", samples->value), set("lr_schedule_unit", "samples");
+  }
+  for (const auto& [in_samples, iters] :
+       {std::pair("lr_decay_samples", "lr_decay_iters"), {"lr_warmup_samples", "lr_warmup_iters"}}) {
+    if (given(in_samples) == nullptr || broken(iters)) continue;
+    const int64_t count = given(in_samples)->value.get<int64_t>();
+    if (given(iters) != nullptr) {
+      fail({in_samples}, std::string("contradicts ") + iters + ": give one of them");
+    } else if (ramp.is_array()) {
+      set(iters, count), set("lr_schedule_unit", "samples");
+    } else {
+      set(iters, std::max<int64_t>(iters == std::string("lr_decay_iters") ? 1 : 0, count / data.global_batch));
+    }
+  }
+  if (!ramp.is_array() || !is("lr_schedule_unit", "samples") || given("lr_schedule_unit") != nullptr) return;
+  for (const auto& [in_steps, in_samples] :
+       {std::pair("lr_decay_iters", "lr_decay_samples"), {"lr_warmup_iters", "lr_warmup_samples"}})
+    if (given(in_steps) != nullptr)
+      fail({in_steps},
+           std::string("counts steps beside lengths in samples: with rampup_batch_size give ") + in_samples);
+}
+
 void Resolver::schedule() {
   if (options_.dry_run) {
     for (const char* key : {"train_iters", "optimizer.params.lr"}) {
@@ -209,30 +253,7 @@ void Resolver::schedule() {
         set(key, 1.0);
     }
   }
-  if (const Setting* samples = given("train_samples"); samples != nullptr && given("train_iters") == nullptr) {
-    if (given("rampup_batch_size") != nullptr) {
-      fail({"train_samples"},
-           "with rampup_batch_size the number of updates is not train_samples / train_batch_size: give train_iters");
-    } else if (known({"train_batch_size"})) {
-      const int64_t iters = samples->value.get<int64_t>() / integer("train_batch_size");
-      if (iters == 0) fail({"train_samples"}, "is less than one batch of " + str(integer("train_batch_size")));
-      set("train_iters", iters);
-    } else {
-      set("train_iters", 1);  // the batch keys are reported; no second message about this one
-    }
-  }
-  for (const auto& [samples, iters] :
-       {std::pair("lr_decay_samples", "lr_decay_iters"), {"lr_warmup_samples", "lr_warmup_iters"}}) {
-    if (given(samples) == nullptr || broken(iters)) continue;
-    if (given(iters) != nullptr) {
-      fail({samples}, std::string("contradicts ") + iters + ": give one of them");
-    } else if (given("rampup_batch_size") != nullptr) {
-      fail({samples}, std::string("with rampup_batch_size this is no number of updates: give ") + iters);
-    } else if (known({"train_batch_size"})) {
-      set(iters, std::max<int64_t>(iters == std::string("lr_decay_iters") ? 1 : 0,
-                                   given(samples)->value.get<int64_t>() / integer("train_batch_size")));
-    }
-  }
+  if (known({"train_batch_size"})) schedule_in_samples();
   if (!known({"train_iters"})) return;
   if (value("lr_decay_iters").is_null() && !broken("lr_decay_iters"))
     set("lr_decay_iters", std::max<int64_t>(1, integer("train_iters")));

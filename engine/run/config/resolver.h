@@ -86,6 +86,7 @@ class Resolver {
   std::optional<KnownTokenizer> tokenizer_of_other_trainers();
   void heads();
   void parse_ramp();
+  void schedule_in_samples();
   void check_paths(const std::string& paths, const std::string& weights);
   void split_text();
   std::optional<int64_t> vocabulary_of(const std::string& tokenizer);

@@ -118,6 +118,7 @@ OptimConfig optim_config(const Reader& r) {
                                                {"cosine", LrDecay::kCosine},
                                                {"inverse_square_root", LrDecay::kInverseSqrt},
                                                {"wsd", LrDecay::kWsd}});
+  o.by_samples = r.text("lr_schedule_unit") == "samples";
   o.decay_iters = r.integer("lr_decay_iters");
   o.warmup_iters = r.integer("lr_warmup_iters");
   o.warmup_init = r.real("lr_warmup_init");

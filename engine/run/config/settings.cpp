@@ -425,6 +425,8 @@ void SettingsReader::rewrite_shorthands(Source& source) {
   }
   if (const auto v = take("swiglu"); v && v->value.get<bool>()) put("activation", "swiglu", *v);
   if (const auto v = take("use_rotary_position_embeddings"); v && v->value.get<bool>()) put("pos_emb", "rotary", *v);
+  if (const auto v = take("no_position_embedding"); v && v->value.get<bool>() && s.count("pos_emb") == 0)
+    put("pos_emb", "none", *v);
   if (const auto v = take("openai_gelu"); v && v->value.get<bool>()) put("bias_gelu_fusion", true, *v);
   if (const auto v = take("disable_bias_linear"); v && v->value.get<bool>()) {
     put("use_bias_in_attn_linear", false, *v);
@@ -432,6 +434,9 @@ void SettingsReader::rewrite_shorthands(Source& source) {
   }
   if (const auto v = take("checkpoint_activations"))
     put("recompute_granularity", v->value.get<bool>() ? "full" : "none", *v);
+  if (const auto v = take("recompute_activations"); v && v->value.get<bool>())
+    put("recompute_granularity", "selective", *v);
+  if (const auto v = take("activations_checkpoint_method")) put("recompute_granularity", "full", *v);
   if (const auto v = take("initial_loss_scale")) {
     const double power = std::log2(v->value.get<double>());
     if (power != std::floor(power))

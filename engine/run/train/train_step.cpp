@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "data/batch_ramp.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 
@@ -225,7 +226,8 @@ void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress) {
   outcome.grad_norm = std::sqrt(total[kSumNorm]) / outcome.loss_scale;
   outcome.stop = total[kSumStop] > 0.0;
   outcome.save = total[kSumSave] > 0.0;
-  outcome.lr = learning_rate(optim, progress.updates + 1);
+  outcome.lr =
+      learning_rate(optim, optim.by_samples ? samples_after(r.config().data, progress.updates) : progress.updates);
   // A codec may have made something finite of what was not (law 8): whoever packed it says so here.
   const bool coded_non_finite = total[kSumNonFinite] > 0.0;
   outcome.skipped = coded_non_finite || !std::isfinite(outcome.grad_norm) || !std::isfinite(outcome.loss);

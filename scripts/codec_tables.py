@@ -13,7 +13,7 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
-from measured import ROOT, add_cell, json_lines, put, read_cells, size_name, table
+from measured import ROOT, add_cell, build_folder, json_lines, put, read_cells, size_name, table
 
 # Filters of pieces that take less than a minute each; together all cases. The first ones are what goals are about; a case that two
 # pieces have counts as the first measured it.
@@ -40,7 +40,7 @@ def run(path, seconds):
             print(f"{name}: not yet", file=sys.stderr)
             return
         start = time.time()
-        for case in json_lines([os.path.join(os.environ.get("THINWIRE_BUILD", os.path.join(ROOT, "build")), "bench"), "codec", *piece, "--json"], codes=(0, 1)):
+        for case in json_lines([os.path.join(build_folder(), "bench"), "codec", *piece, "--json"], codes=(0, 1)):
             add_cell(path, {"piece": name, **case})
         print(f"{name}: {time.time() - start:.0f} s", file=sys.stderr)
 

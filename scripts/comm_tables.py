@@ -18,10 +18,10 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 from compression_cells import CellError, emulated
-from measured import ROOT, add_cell, fail, json_lines, put, read_cells, size_name, table
+from measured import ROOT, add_cell, build_folder, fail, json_lines, put, read_cells, size_name, table
 
 PAGE = os.path.join(ROOT, "docs", "results", "comm.md")
-BENCH = os.path.join(os.environ.get("THINWIRE_BUILD", os.path.join(ROOT, "build")), "bench")
+BENCH = os.path.join(build_folder(), "bench")
 VERBS = ["ping_pong", "mpi_isend", "message_rate", "all_gather", "all_to_all", "broadcast", "all_reduce", "reduce_scatter", "mpi_iallgather", "mpi_ialltoall", "mpi_ibcast"]
 SIZES = {"memory": [8, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26], "lab": [8, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26], "crowded": [8, 1 << 16, 1 << 18, 1 << 20, 1 << 22]}
 

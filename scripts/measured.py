@@ -11,6 +11,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 LAB = os.path.join(ROOT, "scripts", "lab")
 
 
+def build_folder():
+    """Where the programs are."""
+    return os.path.abspath(os.environ.get("THINWIRE_BUILD") or os.path.join(ROOT, "build"))
+
+
 def fail(text, code=1):
     """Ends the script with one message."""
     print(f"error: {os.path.basename(sys.argv[0]).removesuffix('.py')}: {text}", file=sys.stderr)

@@ -12,7 +12,7 @@ import time
 
 import sweep_runner
 from sweep_batch_systems import ROOT, SYSTEMS, Script, Size
-from sweep_store import StoreError, last_lines, now, read_object, write_atomic
+from sweep_store import StoreError, end_of, now, read_object, write_atomic
 
 WITHOUT = 3        # cycles without a new step, after which the scripts give up (tw_most_without in batch_common.sh)
 LOG = "%d/log.txt"
@@ -182,13 +182,9 @@ def cycles_age(sweep, id_, since):
     return time.time() - written if time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(written)) >= str(since or "") else None
 
 
-def said_by_scripts(lines):
+def said_by_scripts(text):
     """The last remark of batch_common.sh, without its time."""
-    for line in reversed(lines):
-        found = re.match(r"thinwire \S+Z: (.*)", line)
-        if found:
-            return found[1]
-    return ""
+    return next(iter(re.findall(r"(?m)^thinwire \S+Z: (.*)$", text)[-1:]), "")
 
 
 def outcome(sweep, point, ended):
@@ -196,9 +192,8 @@ def outcome(sweep, point, ended):
     the batch system is asked only why there is nothing better."""
     id_, (word, code) = point.id, ended
     status, train, cycles = sweep.status(id_), sweep.train_status(id_), cycles_of(sweep, id_)
-    lines = last_lines(sweep.path(id_, "log.txt"))
-    text = "\n".join(lines)
-    remark, error = said_by_scripts(lines), sweep_runner.error_in(text)
+    text = end_of(sweep.path(id_, "log.txt"))
+    remark, error = said_by_scripts(text), sweep_runner.error_in(text)
     fields = {"ended": train.get("updated") or now(), "step": sweep.step(id_)}
     if sweep.says_finished(id_):
         return {**fields, "state": "finished", "code": 0, "reason": "", "progress_without": 0}

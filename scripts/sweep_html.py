@@ -361,5 +361,5 @@ def page(sweep):
     parts += ["<h2>Points</h2>", table(view),
               "<footer>Times, speeds and memory: medians over the second half of the steps. Train loss: mean over the last tenth of the steps, at most 20. "
               "Gaps are in percent of the baseline point with the same remaining axes. Bold: on a Pareto front. Points and lines lead to the page of their run. "
-              'All columns: <a href="results.csv">results.csv</a>; what they mean: scripts/sweep_collect.py --help.</footer>']
+              'All columns: <a href="results.csv">results.csv</a>; what they mean: scripts/sweep help columns.</footer>']
     return {"title": title, "parts": parts}

@@ -5,6 +5,7 @@
 #   status.json says running  ->  its processes are ended (sweep_process), then run/ decides: finished, or to be continued
 #   run/status.json finished  ->  the point is finished, whether or not somebody was there to see it
 #   anything else             ->  `train` goes on from its newest checkpoint in run/, or begins
+import dataclasses
 import hashlib
 import os
 import signal
@@ -31,28 +32,22 @@ KILLED = {9, 137, -9}  # mpirun says 9
 NO_MEMORY = ("not enough memory", "out of memory", "Out of memory", "std::bad_alloc", "Cannot allocate memory")
 
 
+@dataclasses.dataclass
 class Run:
     """One attempt under way."""
 
-    def __init__(self, point, process, cores, mark, log_from, status, limit):
-        self.point, self.process, self.cores, self.mark, self.log_from, self.status = point, process, cores, mark, log_from, status
-        self.begin = time.monotonic()
-        self.limit = limit        # seconds, or None
-        self.asked = None         # why it was told to leave: stop | cancel | timeout
-        self.asked_at = 0.0
-        self.hard = False         # it did not leave in time and was killed
-        self.kills_before = sweep_process.oom_kills()
-
-
-def said_last(path, start):
-    """What an attempt printed from byte `start` of log.txt on."""
-    try:
-        with open(path, "rb") as f:
-            f.seek(0, os.SEEK_END)
-            f.seek(max(start, f.tell() - 65536))
-            return f.read().decode(errors="replace")
-    except OSError:
-        return ""
+    point: object
+    process: subprocess.Popen
+    cores: set
+    mark: str
+    log_from: int             # where in log.txt it begins
+    status: dict              # as it was when it started
+    limit: float              # seconds, or None
+    asked: str = None         # why it was told to leave: stop | cancel | timeout
+    asked_at: float = 0.0
+    hard: bool = False        # it did not leave in time and was killed
+    begin: float = dataclasses.field(default_factory=time.monotonic)
+    kills_before: int = dataclasses.field(default_factory=sweep_process.oom_kills)
 
 
 def error_in(text):
@@ -332,7 +327,7 @@ class Runner:
         # Its launcher is gone; a rank that outlived it would go on writing.
         sweep_process.end_orphans([(run.mark, None, None)], 0.0 if run.hard else 5.0)
         train = self.sweep.train_status(id_)
-        said = said_last(self.sweep.path(id_, "log.txt"), run.log_from)
+        said = sweep_store.end_of(self.sweep.path(id_, "log.txt"), run.log_from)
         message = train.get("message") if train.get("code") == code and train.get("updated", "") >= run.status["started"] else ""
         state, reason, goes_on = verdict(code, self.sweep.says_finished(id_), train, said, run.asked, sweep_process.oom_kills() > run.kills_before, message or "")
         if run.hard:

@@ -250,9 +250,8 @@ def pictures(view, base):
     loss_words = view.loss.replace("_", " ")
     keep("speed", "Tokens per second", "median over the second half of the steps; whisker: seeds", sweep_html.speed_bars(view))
     gapped = any(g["base"] for g in view.groups)
-    rows = [r for title, members in view.panels for r in sweep_html.loss_rows(view, members, title if view.many() else None)]
     keep("loss", f"{loss_words.capitalize()} " + ("above the baseline" if gapped else "at the end"), "large: mean over seeds, small: single seeds",
-         sweep_html.loss_dots(view, rows, gapped))
+         sweep_html.loss_dots(view, sweep_html.loss_rows(view, view.panels), gapped))
     keep("waiting", "What compute waits for", "exposed time per site and step on rank 0", sweep_html.waiting(view))
     for n, (title, members) in enumerate(view.panels[:4]):
         mark = f"_{n + 1}" if view.many() else ""

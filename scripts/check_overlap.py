@@ -19,8 +19,7 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
-from compression_cells import CellError, emulated
-from measured import ROOT, fail, json_lines, table as markdown
+from measured import ROOT, emulated, ends, json_lines, need, table as markdown
 
 
 def exposed(line):
@@ -99,20 +98,16 @@ def main():
     o, o.keys = options.parse_known_args()
     if any("=" not in k or k.startswith("-") for k in o.keys):
         options.error(f"not key=value: {' '.join(o.keys)}")
-    if not os.access(os.path.join(o.build, "bench"), os.X_OK):
-        fail(f"{o.build}/bench is missing; cmake --build build first")
     o.build = os.path.abspath(o.build)
+    need("bench", build=o.build)
     results = []
-    try:
-        with emulated() as lab:
-            for hosts in o.hosts:
-                lab.be(hosts, o.rate)
-                for stage in o.stages:
-                    results.append(measure(o, lab, hosts, stage))
-                    r = results[-1]
-                    print(f"{hosts} hosts, ZeRO {stage}: step {r['step']:.0f} ms, best {r['best']:.0f}, hidden {100 * r['hidden']:.0f} %", file=sys.stderr, flush=True)
-    except CellError as e:
-        fail(e)
+    with emulated() as lab:
+        for hosts in o.hosts:
+            lab.be(hosts, o.rate)
+            for stage in o.stages:
+                results.append(measure(o, lab, hosts, stage))
+                r = results[-1]
+                print(f"{hosts} hosts, ZeRO {stage}: step {r['step']:.0f} ms, best {r['best']:.0f}, hidden {100 * r['hidden']:.0f} %", file=sys.stderr, flush=True)
     text = table(results, o)
     print(text)
     if o.out:
@@ -124,4 +119,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ends(main)

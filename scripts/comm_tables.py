@@ -17,8 +17,7 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
-from compression_cells import CellError, emulated
-from measured import ROOT, add_cell, build_folder, fail, json_lines, put, read_cells, size_name, table
+from measured import ROOT, add_cell, build_folder, emulated, ends, json_lines, put, read_cells, size_name, table
 
 PAGE = os.path.join(ROOT, "docs", "results", "comm.md")
 BENCH = os.path.join(build_folder(), "bench")
@@ -86,11 +85,8 @@ def main():
     p.set_defaults(function=page)
     p.add_argument("file")
     o = parser.parse_args()
-    try:
-        return o.function(o)
-    except CellError as e:
-        return fail(e)
+    return o.function(o)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ends(main)

@@ -13,13 +13,9 @@ import sys
 import time
 
 import measured
-from measured import LAB, ROOT
+from measured import ROOT, CellError, machine, output
 
 FORTUNES = "/usr/share/games/fortunes"
-
-
-class CellError(Exception):
-    """One message for the user."""
 
 
 class Store:
@@ -45,52 +41,6 @@ class Store:
     def add(self, record):
         self.records[record["key"]] = record
         measured.add_cell(self.path, record)
-
-
-class Emulated:
-    """A lab of its own: made when first used with so many hosts, changed in rate, removed at the end."""
-
-    def __init__(self):
-        self.name, self.hosts, self.rate = f"tables-{os.getpid()}", 0, None
-
-    def call(self, *arguments):
-        done = subprocess.run([LAB, *arguments, "--name", self.name], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise CellError(f"lab {' '.join(arguments)}: {(done.stderr or done.stdout).strip()}")
-        return done.stdout
-
-    def be(self, hosts, rate):
-        if hosts != self.hosts:
-            self.down()
-            self.call("up", "--hosts", str(hosts), "--rate", rate)
-            self.hosts, self.rate = hosts, rate
-        elif rate != self.rate:
-            self.call("rate", rate)
-            self.rate = rate
-
-    def down(self):
-        if self.hosts:
-            self.hosts = 0
-            subprocess.run([LAB, "down", "--name", self.name], capture_output=True, check=False)
-
-    def run(self, ranks):
-        """The words in front of a program: ranks in blocks over the hosts, rank i on core i modulo cores."""
-        return [LAB, "run", "--name", self.name, "-n", str(ranks), "--bind", "--"]
-
-    def sent(self):
-        return sum(h["eth0"]["tx_bytes"] for h in json.loads(self.call("show", "--json"))["hosts"])
-
-
-@contextlib.contextmanager
-def emulated():
-    def stop(number, _):
-        raise SystemExit(128 + number)
-    lab = Emulated()
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        yield lab
-    finally:
-        lab.down()
 
 
 def layout_keys(layout, zero=0):
@@ -131,8 +81,8 @@ def text(folder, build, given=None, percent=95):
         for part, content in (("train", whole[:cut]), ("valid", whole[cut:])):
             with open(os.path.join(where, part + ".txt"), "wb") as f:
                 f.write(content)
-            plain([os.path.join(build, "tokenize"), "--input", os.path.join(where, part + ".txt"), "--tokenizer", "byte", "--output", os.path.join(where, part)])
-        printed = plain([sys.executable, os.path.join(ROOT, "scripts", "ngram_baseline.py"), *(os.path.join(where, p + "_text_document") for p in ("train", "valid"))])
+            output([os.path.join(build, "tokenize"), "--input", os.path.join(where, part + ".txt"), "--tokenizer", "byte", "--output", os.path.join(where, part)])
+        printed = output([sys.executable, os.path.join(ROOT, "scripts", "ngram_baseline.py"), *(os.path.join(where, p + "_text_document") for p in ("train", "valid"))])
         words = printed.split()
         with open(facts, "w", encoding="utf-8") as f:
             json.dump({"bigram": float(words[1]), "trigram": float(words[3]), "bytes": len(whole), "valid_bytes": len(whole) - cut, "source": "given" if given else "fortunes"}, f)
@@ -141,20 +91,13 @@ def text(folder, build, given=None, percent=95):
     return [f'{part}_data_paths=["{where}/{part}_text_document"]' for part in ("train", "valid")], known
 
 
-def plain(command, limit=600):
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=limit)
-    if done.returncode != 0:
-        raise CellError(f"{shlex.join(command)}: exit {done.returncode}: {(done.stderr or done.stdout).strip()[-400:]}")
-    return done.stdout
-
-
 SITE_LINE = re.compile(r"^  (\S+) +[\d.]+ MiB.*?\((at most )?(?:(\d+) to )?(\d+) bytes in (\d+) operations?, (\w+)(?:, 1/([\d.]+) of it by (.+))?\)$")
 
 
 def predicted(build, keys, ranks):
     """{site: {low, high, at_most, ratio, codec}} of `--dry-run`: bytes that a stage's first rank sends per step. Raises CellError with the refusal."""
     sites = {}
-    for line in plain([os.path.join(build, "train"), *keys, "--dry-run", "--ranks", str(ranks)]).splitlines():
+    for line in output([os.path.join(build, "train"), *keys, "--dry-run", "--ranks", str(ranks)]).splitlines():
         match = SITE_LINE.match(line)
         if match and int(match[5]) > 0:
             sites[match[1]] = {"low": int(match[3] or match[4]), "high": int(match[4]), "at_most": bool(match[2]),
@@ -266,15 +209,6 @@ def agrees(site, row):
     if site["low"] <= sent <= site["high"] and (site["low"] == site["high"] or sent in (site["low"], site["high"])):
         return "equal"
     return "between" if site["low"] <= sent <= site["high"] else f"{sent:.0f}, not {site['low']} to {site['high']}"
-
-
-def machine():
-    with open("/proc/cpuinfo", encoding="utf-8") as f:
-        lines = [line.split(":", 1) for line in f if ":" in line]
-    names = [value.strip() for key, value in lines if key.startswith("model name")]
-    flags = next((value.split() for key, value in lines if key.startswith("flags")), [])
-    vectors = next((name for name in ("avx512_bf16", "avx512f", "avx2") if name in flags), "no avx2")
-    return f"{len(os.sched_getaffinity(0))} cores of {names[0] if names else 'an unknown processor'} ({vectors})"
 
 
 def alone_front(lab, ranks, run_dir):

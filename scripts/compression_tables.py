@@ -24,8 +24,9 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 import compression_page
-from compression_cells import (ROOT, CellError, Store, agrees, decided_at, emulated, final_loss, layout_keys, measure, paired_with_alone, predicted,
-                               presets, shown, summary, text, train, work_alone)
+from compression_cells import (Store, agrees, decided_at, final_loss, layout_keys, measure, paired_with_alone, predicted, presets, shown, summary,
+                               text, train, work_alone)
+from measured import ROOT, CellError, emulated, ends, need
 
 PRESET_LAYOUTS = ("1x2x1", "2x1x1", "1x1x2", "2x2x1")
 TINY = ["--config", "configs/gpt2_tiny.json", "hidden_size=128", "num_attention_heads=4", "train_batch_size=16", "train_micro_batch_size_per_gpu=4", "train_iters=300",
@@ -218,24 +219,18 @@ def main():
     options.add_argument("--set", dest="keys", nargs="+", default=[], metavar="key=value", help="more configuration keys, for trials")
     o = options.parse_args()
     o.build = os.path.abspath(o.build)
-    try:
-        if o.table == "page":
-            return compression_page.write(Store(o.out), o.page)
-        for program in ("train", "tokenize"):
-            if not os.access(os.path.join(o.build, program), os.X_OK):
-                raise CellError(f"{o.build}/{program} is missing; cmake --build build first")
-        tables = Tables(o)
-        getattr(tables, o.table)()
-        if o.list:
-            print("\n".join(f"{'done  ' if tables.store.has(k) else '      '}{k}" for k in tables.asked))
-            return 0
-        bad = [k for k in tables.asked if not tables.store.has(k)]
-        print(f"{len(tables.asked)} cells, {len(bad)} failed" + "".join(f"\n  {k}: {tables.store.records[k]['error']}" for k in bad))
-        return 1 if bad else 0
-    except CellError as e:
-        print(f"error: compression_tables: {e}", file=sys.stderr)
-        return 1
+    if o.table == "page":
+        return compression_page.write(Store(o.out), o.page)
+    need("train", "tokenize", build=o.build)
+    tables = Tables(o)
+    getattr(tables, o.table)()
+    if o.list:
+        print("\n".join(f"{'done  ' if tables.store.has(k) else '      '}{k}" for k in tables.asked))
+        return 0
+    bad = [k for k in tables.asked if not tables.store.has(k)]
+    print(f"{len(tables.asked)} cells, {len(bad)} failed" + "".join(f"\n  {k}: {tables.store.records[k]['error']}" for k in bad))
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ends(main)

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import time
 
-import compression_cells
+import measured
 import sweep_create
 import sweep_process
 import sweep_store
@@ -109,9 +109,8 @@ class Runner:
         self.running, self.not_before = {}, {}
         self.signals = 0
         self.signal_name = ""
-        self.lab = compression_cells.Emulated()
         # The name belongs to the folder, so that the next runner finds what a killed one has left.
-        self.lab.name = "sweep-" + hashlib.sha256(sweep.dir.encode()).hexdigest()[:10]
+        self.lab = measured.Emulated("sweep-" + hashlib.sha256(sweep.dir.encode()).hexdigest()[:10])
 
     # ---- the whole
 
@@ -262,7 +261,7 @@ class Runner:
         if point.launcher["kind"] == "lab":
             try:
                 self.lab.be(point.launcher["hosts"], point.launcher["rate"])
-            except compression_cells.CellError as e:
+            except measured.CellError as e:
                 if self.signals:
                     return None  # it was interrupted together with us
                 raise StoreError(f"{e}; see scripts/lab check") from None
@@ -379,7 +378,7 @@ class Runner:
             self.lab_down()
 
     def lab_down(self):
-        subprocess.run([compression_cells.LAB, "down", "--name", self.lab.name], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+        subprocess.run([measured.LAB, "down", "--name", self.lab.name], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
         self.lab.hosts = 0
 
 

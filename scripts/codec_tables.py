@@ -13,7 +13,7 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
-from measured import ROOT, add_cell, build_folder, json_lines, put, read_cells, size_name, table
+from measured import ROOT, add_cell, build_folder, ends, json_lines, put, read_cells, size_name, table
 
 # Filters of pieces that take less than a minute each; together all cases. The first ones are what goals are about; a case that two
 # pieces have counts as the first measured it.
@@ -128,15 +128,19 @@ def tables(path):
     return text + f"{len(proved)} cases, {len(proved) - len(bad)} proved." + (" NOT proved: " + ", ".join(bad) if bad else "") + "\n", 1 if bad else 0
 
 
-if __name__ == "__main__":
-    if len(sys.argv) >= 3 and sys.argv[1] == "run":
-        run(sys.argv[2], float(sys.argv[3]) if len(sys.argv) > 3 else 1e9)
-    elif len(sys.argv) == 3 and sys.argv[1] in ("print", "page"):
-        made, code = tables(sys.argv[2])
-        if sys.argv[1] == "page":
-            put(PAGE, MARKER, "\n" + made)
-        else:
-            print(made, end="")
-        sys.exit(code)
-    else:
+def main():
+    verb, path, *seconds = sys.argv[1:] if len(sys.argv) > 2 else ["help", None]
+    if verb == "run":
+        return run(path, float(seconds[0]) if seconds else 1e9)
+    if verb not in ("print", "page"):
         sys.exit(__doc__)
+    made, code = tables(path)
+    if verb == "page":
+        put(PAGE, MARKER, "\n" + made)
+    else:
+        print(made, end="")
+    return code
+
+
+if __name__ == "__main__":
+    ends(main)

@@ -5,8 +5,9 @@
 #   tw_begin SYSTEM SCRIPT "$@"     reads the arguments and the site's hooks, installs the traps; SYSTEM: slurm | slurm_chain | lsf |
 #                                   lsf_chain | pbs | flux; SCRIPT: the file to submit when the system cannot queue a job again
 #   tw_begin_element ...            the same for one line of a list, in the array scripts
-#   tw_launch LAUNCHER OPTION ...   runs train under that launcher and waits for its end, passing signals on
-#   tw_end                          decides from status.json: finished, failed for good, or once more; exits
+#   tw_run_slurm | tw_run_lsf OPTION ... | tw_run_pbs OPTION ...    the rest, with the launcher of that system: asks train whether it would
+#                                   run (tw_check), runs it and waits for its end, passing signals on (tw_launch), and decides from
+#                                   status.json: finished, failed for good, or once more (tw_end)
 #
 # What a person may set (in the environment when submitting, or in the site file):
 #   THINWIRE_ARGS       arguments of train where the batch system passes none to a script (LSF, PBS): words, no quoting
@@ -252,8 +253,10 @@ tw_check() { # RANKS
   exit 78
 }
 
-tw_launch_slurm() {
+tw_run_slurm() {
   local ranks=${THINWIRE_RANKS:-$SLURM_NTASKS} cores=${SLURM_CPUS_PER_TASK:-1} see=() bind=()
+  tw_check "$ranks"
+  tw_submit_successor
   # With GPUs every rank sees all of its node, and Hydra leaves the cores to the ranks.
   if [ "$tw_device" = cuda ]; then see=(--gpu-bind=none); else bind=(-bind-to "core:$cores"); fi
   case ${THINWIRE_LAUNCHER:-srun} in
@@ -263,6 +266,23 @@ tw_launch_slurm() {
     mpirun) tw_launch mpirun -n "$ranks" "${bind[@]}" ;;
     *) tw_fail 78 "THINWIRE_LAUNCHER=$THINWIRE_LAUNCHER: known here are srun and mpirun" ;;
   esac
+  tw_end
+}
+
+tw_run_lsf() { # [OPTION of mpirun ...]
+  local ranks=${THINWIRE_RANKS:-$LSB_DJOB_NUMPROC}
+  tw_check "$ranks"
+  tw_submit_successor
+  tw_launch mpirun -n "$ranks" "$@"
+  tw_end
+}
+
+tw_run_pbs() { # [OPTION of mpirun ...]
+  local ranks=${THINWIRE_RANKS:-$(wc -l <"$PBS_NODEFILE")}
+  tw_check "$ranks"
+  tw_warn_after "$(tw_pbs_seconds_left)"
+  tw_launch mpirun -f "$PBS_NODEFILE" -n "$ranks" "$@"
+  tw_end
 }
 
 # Hosts of an allocation by CSM: the first that LSF lists is the launch node, which takes no ranks.
@@ -388,6 +408,7 @@ tw_end() {
 tw_successor=
 tw_submit_successor() {
   local limit output options=()
+  [[ $tw_system == *_chain ]] || return 0
   case $tw_system in
     slurm_chain)
       limit=$(squeue -h -j "$SLURM_JOB_ID" -o %l) output=$(scontrol show -o job "$SLURM_JOB_ID" | sed -n 's/.* StdOut=\([^ ]*\).*/\1/p')

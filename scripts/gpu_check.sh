@@ -8,4 +8,4 @@
 # DIR gets gpu_check.json and gpu_check.md, written anew after every step. Exit codes: 0 all held, 70 something failed, 64, 78 no GPU.
 set -u
 cd "$(dirname "$0")/.."
-exec python3 -u scripts/gpu_check.py "$@"
+exec python3 -u tests/gpu/gpu_check.py "$@"

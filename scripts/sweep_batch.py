@@ -10,6 +10,7 @@ import re
 import shlex
 import time
 
+import sweep_create
 import sweep_runner
 from sweep_batch_systems import ROOT, SYSTEMS, Script, Size
 from sweep_store import StoreError, end_of, now, read_object, write_atomic
@@ -128,6 +129,22 @@ def recover(system, sweep):
             book(system, sweep, name, facts)
         else:
             note(sweep, name, {**facts, "lost": True})
+
+
+def run(sweep, only, build, again, say):
+    """Hands open points over to the batch system and returns: the queue is watched with `sweep status`."""
+    with sweep.lock():
+        sweep_create.check(sweep, sweep.points(only), build, again=again)
+        poll(sweep)
+        if again:
+            for point in sweep.points(only):
+                sweep.cancel_mark(point.id, False)
+        wanted = ("init", "preempted", *(sweep_runner.SECOND_CHANCE if again else ()))
+        points = [p for p in sweep.points(only) if sweep.status(p.id)["state"] in wanted and not sweep.is_cancelled(p.id)]
+        submit(sweep, points)
+        say(f"{len(points)} points handed to {sweep.kind}; watch them with: scripts/sweep status {sweep.dir}")
+    states = [sweep.status(p.id)["state"] for p in sweep.points(only)]
+    return 1 if any(s in sweep_runner.SECOND_CHANCE + ("refused",) for s in states) else 0
 
 
 # ---- following ---------------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import measured
 import sweep_create
 import sweep_process
 import sweep_store
-from sweep_plan import BATCH_KINDS, seconds_of
+from sweep_plan import seconds_of
 from sweep_store import StoreError, now
 
 ROOT = sweep_create.ROOT
@@ -380,29 +380,3 @@ class Runner:
     def lab_down(self):
         subprocess.run([measured.LAB, "down", "--name", self.lab.name], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
         self.lab.hosts = 0
-
-
-def run_batch(sweep, only, build, again, say):
-    """Hands open points over to the batch system and returns: the queue is watched with `sweep status`."""
-    import sweep_batch  # pylint: disable=import-outside-toplevel  # only where it is needed
-    with sweep.lock():
-        sweep_create.check(sweep, sweep.points(only), build, again=again)
-        sweep_batch.poll(sweep)
-        points = []
-        for point in sweep.points(only):
-            status = sweep.status(point.id)
-            if again:
-                sweep.cancel_mark(point.id, False)
-            if not sweep.is_cancelled(point.id) and (status["state"] in ("init", "preempted") or again and status["state"] in SECOND_CHANCE):
-                points.append(point)
-        if points:
-            sweep_batch.submit(sweep, points)
-        say(f"{len(points)} points handed to {sweep.kind}; watch them with: scripts/sweep status {sweep.dir}")
-    states = [sweep.status(p.id)["state"] for p in sweep.points(only)]
-    return 1 if any(s in SECOND_CHANCE + ("refused",) for s in states) else 0
-
-
-def run(sweep, build, jobs=None, only=None, again=False, say=print, tick=None):
-    if sweep.kind in BATCH_KINDS:
-        return run_batch(sweep, only, build, again, say)
-    return Runner(sweep, build, jobs, only, again, say, tick).run()

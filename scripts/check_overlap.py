@@ -7,9 +7,9 @@ For every number of hosts and stage, one rank per host and core, `bench step` ru
   compute   the same ranks at the same time, each alone with its share of the batch, so that they share the machine alike
   waiting   the layout with zero_optimization.overlap_comm=false: every transfer is waited for where it starts
   overlap   the layout as it is meant
-communication = what the compute thread stood still for while waiting; room = the compute that communication can run under: the backward pass for ZeRO-0, whose sums must be whole before the optimizer steps, all of it
-otherwise; hideable = min(room, communication); a perfect step takes max(compute, communication);
-hidden = 1 - (exposed - unavoidable) / hideable, where unavoidable = max(0, communication - room) waits in any
+communication = what the compute thread stood still for while waiting; cover = the compute that communication can run under: the backward pass for ZeRO-0, whose sums must be whole before the optimizer steps, all of it
+otherwise; hideable = min(cover, communication); a perfect step takes max(compute, communication);
+hidden = 1 - (exposed - unavoidable) / hideable, where unavoidable = max(0, communication - cover) waits in any
 order. Exit code 1 when less than --least (0.7) is hidden somewhere. Needs root (scripts/lab); build/bench (--build DIR).
 """
 import argparse
@@ -46,9 +46,9 @@ def measure(o, lab, hosts, stage):
     communication, still = total("waiting", 1), total("overlap", 1)
     # A sum that must be whole before the optimizer steps (ZeRO-0) can hide under the backward pass alone; a gather behind it
     # under the forward pass, too.
-    room = statistics.median(r["time_ms"]["backward"] for r in runs["compute"]) if stage == 0 else compute
-    unavoidable = max(0.0, communication - room)
-    hideable = min(room, communication)
+    cover = statistics.median(r["time_ms"]["backward"] for r in runs["compute"]) if stage == 0 else compute
+    unavoidable = max(0.0, communication - cover)
+    hideable = min(cover, communication)
     sites = {}
     for r in runs["overlap"]:
         for site, numbers in exposed(r).items():

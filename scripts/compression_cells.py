@@ -169,7 +169,7 @@ def decided_at(log):
     if match:
         return int(match[1]), match[0]
     match = re.search(r"compression stays on: [^\n]*", log)
-    return (8, match[0]) if match else (0, "")  # decided behind the warm-up and the first block of coded steps
+    return (8, match[0]) if match else (0, "")  # decided behind the warm-up and the first block of compressed steps
 
 
 def summary(lines, skip):
@@ -257,7 +257,7 @@ class Stopped:
                 if words[0].endswith(b"/train") and any(w.startswith(b"run_dir=" + self.run_dir.encode()) for w in words):
                     os.kill(int(pid), number)
 
-    def updates(self):
+    def step_times(self):
         """Per step the slowest rank's milliseconds, behind the first 8."""
         ranks = []
         for folder in self.folders:
@@ -279,15 +279,15 @@ class Stopped:
             time.sleep(0.5)
 
     def go(self, seconds):
-        before = len(self.updates())
+        before = len(self.step_times())
         self.signal(signal.SIGCONT)
         time.sleep(seconds)
         # The step that was cut, and the one behind it, whose caches were somebody else's, are left out.
-        self.slices.append((before + 2, len(self.updates())))
+        self.slices.append((before + 2, len(self.step_times())))
         self.signal(signal.SIGSTOP)
 
     def medians(self):
-        every = self.updates()
+        every = self.step_times()
         usual = statistics.median(every)
         return [statistics.median([ms for ms in every[a:b] if ms < 2 * usual] or [usual]) for a, b in self.slices]
 
@@ -307,7 +307,7 @@ class Stopped:
 
 def paired_with_alone(lab, build, folder, ranks, micro, rate, zero, pairs, seconds, keys):
     """thinwire between replicas, one a host, and the same work without communication, stopped and continued in turn: a machine that is slower in one
-    minute than in the next is so for both. Measured behind the decision how to code."""
+    minute than in the next is so for both. Measured behind the decision how to compress."""
     lab.be(ranks, rate)
     runs = [os.path.join(folder, "run_" + who) for who in ("ours", "alone")]
     same = ["--config", "configs/sweeps/speed_10m.json", f"train_micro_batch_size_per_gpu={micro}", "gradient_accumulation_steps=1", "train_iters=1000", *keys]
@@ -319,7 +319,7 @@ def paired_with_alone(lab, build, folder, ranks, micro, rate, zero, pairs, secon
         line = decided_at(jobs[0].log())[1]
         jobs[0].signal(signal.SIGSTOP)
         jobs.append(Stopped([*alone_front(lab, ranks, runs[1]), os.path.join(build, "train"), *same], runs[1], [os.path.join(runs[1], str(k)) for k in range(ranks)]))
-        jobs[1].wait_until(jobs[1].updates, 120)
+        jobs[1].wait_until(jobs[1].step_times, 120)
         jobs[1].signal(signal.SIGSTOP)
         for k in range(pairs):
             for job in jobs if k % 2 else jobs[::-1]:
@@ -335,9 +335,9 @@ def paired_with_alone(lab, build, folder, ranks, micro, rate, zero, pairs, secon
 
 
 def measure(store, table, key, words, what):
-    """Runs one cell unless it is known: what() returns the fields of its record. words: said on the console."""
+    """Runs one cell unless it is known: what() returns the fields of its record beside `words`."""
     if store.has(key):
-        return store.records[key]
+        return
     record = {"table": table, "key": key, **words, "date": datetime.datetime.now().strftime("%Y-%m-%d"), "machine": machine()}
     start = time.monotonic()
     try:
@@ -350,4 +350,3 @@ def measure(store, table, key, words, what):
     print(f"{key}: {said}  [{record['seconds']:.0f} s]", flush=True)
     if "command" in record:
         print(f"    {record['command']}", flush=True)
-    return record

@@ -72,7 +72,7 @@ def presets_part(store, out):
     for r in records:
         if not r["applies"]:
             void.setdefault(r["layout"], []).append(r["preset"])
-    out.lines += ["Codes nothing on a layout: " + "; ".join(f"{layout}: {', '.join(names)}" for layout, names in void.items()) + ".", ""] if void else []
+    out.lines += ["Compresses nothing on a layout: " + "; ".join(f"{layout}: {', '.join(names)}" for layout, names in void.items()) + ".", ""] if void else []
     for layout, r in base.items():
         out.target(f"uncompressed {layout} learned: loss {r['eval_loss']:.4f}, bigram {r['bigram']}", r["eval_loss"] < r["bigram"])
     bad = [r["key"] for r in records if r["applies"] and not math.isfinite(r["eval_loss"])]

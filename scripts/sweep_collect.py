@@ -40,7 +40,7 @@ def finite(x):
 
 def metrics_of(path):
     """(steps, evaluations) of a metrics.jsonl; broken, half-written and foreign lines are left out, of a step that is there twice the later counts."""
-    updates, evaluations = {}, {}
+    steps, evaluations = {}, {}
     try:
         with open(path, encoding="utf-8", errors="replace") as f:
             for line in f:
@@ -52,57 +52,57 @@ def metrics_of(path):
                     continue
                 if entry.get("split", "valid") != "valid":
                     continue  # the test text, at the end of a run: not what runs are compared by
-                (evaluations if "eval_loss" in entry else updates)[entry["step"]] = entry
+                (evaluations if "eval_loss" in entry else steps)[entry["step"]] = entry
     except OSError:
         pass
-    return [updates[s] for s in sorted(updates) if "loss" in updates[s]], [evaluations[s] for s in sorted(evaluations)]
+    return [steps[s] for s in sorted(steps) if "loss" in steps[s]], [evaluations[s] for s in sorted(evaluations)]
 
 
-def tail_loss(updates):
-    losses = [u["loss"] for u in updates[-min(20, (len(updates) + 9) // 10) :] if finite(u["loss"])] if updates else []
+def tail_loss(steps):
+    losses = [step["loss"] for step in steps[-min(20, (len(steps) + 9) // 10) :] if finite(step["loss"])] if steps else []
     return statistics.fmean(losses) if losses else None
 
 
-def sites_of(update):
+def sites_of(step):
     """The sites of a step; anything else than objects is not one."""
-    comm = update.get("comm")
+    comm = step.get("comm")
     return {k: v for k, v in comm.items() if isinstance(v, dict)} if isinstance(comm, dict) else {}
 
 
-def measured(updates, evaluations):
+def measured(steps, evaluations):
     """Metric columns of one run; a column is missing where nothing says it."""
     row = {}
-    late = updates[len(updates) // 2 :]
+    late = steps[len(steps) // 2 :]
 
     def put(name, values, how=statistics.median):
         values = [v for v in values if finite(v)]
         if values:
             row[name] = how(values)
 
-    for name in dict.fromkeys(k for u in late for k in u):
-        values = [u.get(name) for u in late]
+    for name in dict.fromkeys(k for step in late for k in step):
+        values = [step.get(name) for step in late]
         if name in LAST:
             put(name, values, lambda v: v[-1])
         elif name == "memory_peak_bytes":
-            put(name, [u.get(name) for u in updates], max)
+            put(name, [step.get(name) for step in steps], max)
         elif name == "time_ms":
             for part in dict.fromkeys(p for v in values if isinstance(v, dict) for p in v):
                 put(f"time_ms.{part}", [v.get(part) for v in values if isinstance(v, dict)])
         elif name not in ("comm", "skipped", "non_finite"):
             put(name, values)
-    if updates:
-        row["updates"] = len(updates)
-        row["skipped"] = sum(1 for u in updates if u.get("skipped"))
-        loss = tail_loss(updates)
+    if steps:
+        row["updates"] = len(steps)
+        row["skipped"] = sum(1 for step in steps if step.get("skipped"))
+        loss = tail_loss(steps)
         if loss is not None:
             row["train_loss"] = loss
     for name in ("eval_loss", "perplexity", "eval_ms", "eval_tokens", "split"):
         if evaluations and evaluations[-1].get(name) is not None:
             row[name] = evaluations[-1][name]
     put("best_eval_loss", [e.get("eval_loss") for e in evaluations], min)
-    sites = [sites_of(u) for u in late]
-    for site in dict.fromkeys(s for u in sites for s in u):
-        here = [u[site] for u in sites if site in u]
+    sites = [sites_of(step) for step in late]
+    for site in dict.fromkeys(s for step in sites for s in step):
+        here = [step[site] for step in sites if site in step]
         for name in dict.fromkeys(k for s in here for k in s):
             values = [s.get(name) for s in here]
             if name == "baseline_dtype":
@@ -110,11 +110,11 @@ def measured(updates, evaluations):
             else:
                 put(f"{site}.{name}", values, statistics.fmean if "_bytes" in name else statistics.median)
     for name in SUMMED:
-        sums = [sum(s[name] for s in u.values() if finite(s.get(name))) for u in sites if u]
+        sums = [sum(s[name] for s in step.values() if finite(s.get(name))) for step in sites if step]
         put(name, sums, statistics.fmean if "_bytes" in name else statistics.median)
     for name in ("wire_bytes_total", "logical_bytes_total"):
-        if updates:
-            row["run_" + name] = sum(s[name] for u in updates for s in sites_of(u).values() if finite(s.get(name)))
+        if steps:
+            row["run_" + name] = sum(s[name] for step in steps for s in sites_of(step).values() if finite(s.get(name)))
     if row.get("wire_bytes_total"):
         row["compression_ratio"] = row["logical_bytes_total"] / row["wire_bytes_total"]
     return row
@@ -242,8 +242,8 @@ class Sweep:
     def row(self, point):
         run = os.path.join(point["_dir"], "run")
         status, ended = (read_object(os.path.join(where, "status.json")) or {} for where in (point["_dir"], run))
-        updates, evaluations = metrics_of(os.path.join(run, "metrics.jsonl"))
-        self.curves[point["id"]] = (updates, evaluations)
+        steps, evaluations = metrics_of(os.path.join(run, "metrics.jsonl"))
+        self.curves[point["id"]] = (steps, evaluations)
         row = {"id": point["id"], "state": status.get("state", "init"), "code": status.get("code"),
                "reason": status.get("reason") or ended.get("message") or "", "attempts": status.get("attempts")}
         launcher = point.get("launcher") if isinstance(point.get("launcher"), dict) else {}
@@ -254,7 +254,7 @@ class Sweep:
         row["report"] = f"runs/{point['id']}/run/report.html" if os.path.exists(os.path.join(run, "report.html")) else None
         for key in ("started", "ended", "seconds"):
             row[key] = status.get(key)
-        row.update(measured(updates, evaluations))
+        row.update(measured(steps, evaluations))
         return row
 
     def compare(self):

@@ -102,14 +102,14 @@ def smoothed(values, parts=80):
     return out
 
 
-def curve(updates):
+def curve(steps):
     """[(step, tokens, bytes sent so far by all ranks, smoothed loss)] of the steps that have a finite loss."""
     sent, kept = 0, []
-    for u in updates:
-        sites = u.get("comm") if isinstance(u.get("comm"), dict) else {}
+    for step in steps:
+        sites = step.get("comm") if isinstance(step.get("comm"), dict) else {}
         sent += sum(s["wire_bytes_total"] for s in sites.values() if isinstance(s, dict) and isinstance(s.get("wire_bytes_total"), (int, float)))
-        if isinstance(u.get("loss"), (int, float)) and math.isfinite(u["loss"]) and isinstance(u.get("consumed_tokens"), (int, float)):
-            kept.append((u["step"], u["consumed_tokens"], sent, u["loss"]))
+        if isinstance(step.get("loss"), (int, float)) and math.isfinite(step["loss"]) and isinstance(step.get("consumed_tokens"), (int, float)):
+            kept.append((step["step"], step["consumed_tokens"], sent, step["loss"]))
     return [(s, t, b, l) for (s, t, b, _), l in zip(kept, smoothed([k[3] for k in kept]))]
 
 

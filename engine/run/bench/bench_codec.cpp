@@ -29,7 +29,7 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kSizes[] = {64 << 10, 1 << 20, 64 << 20};
 constexpr int64_t kRows = 1024, kCols = 1920;  // of low_rank's one size
 constexpr int64_t kValues = 1 << 20;           // per synthetic data set
-constexpr int64_t kUpdates = 60;
+constexpr int64_t kTrainedSteps = 60;
 constexpr int kMessages = 8;              // that error feedback gets to show what it keeps
 constexpr double kBlockSeconds = 1.5e-3;  // calls timed in one go
 constexpr double kCaseSeconds = 0.7;
@@ -302,7 +302,7 @@ std::vector<DataSet> data_sets(bool json) {
   std::vector<DataSet> sets;
   for (DataKind kind : kDataKinds)
     sets.push_back({name_of(kind), make_data(kind, kValues), {{0, 1024, kValues / 1024}}});
-  TrainedData trained = train_for_data(kUpdates);
+  TrainedData trained = train_for_data(kTrainedSteps);
   const Json note = {{"bench", "codec"},         {"case", "trained data"},           {"parameters", trained.parameters},
                      {"updates", trained.steps}, {"first_loss", trained.first_loss}, {"last_loss", trained.last_loss}};
   if (json)

@@ -237,7 +237,7 @@ class Bench {
     cases_.push_back(c);
     add_started(c, "mpi_ibcast", [=, this] { raw_mpi::broadcast(a_.data(), static_cast<size_t>(bytes), 0, true); });
   }
-  // The same through a channel that codes nothing, beside it without.
+  // The same through a channel that compresses nothing, beside it without.
   void add_channel(const Case& plain, std::function<void()> ours) {
     Case c = plain;
     c.name = "channel_" + plain.name, c.beside = kPlain;

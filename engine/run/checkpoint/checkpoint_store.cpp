@@ -36,7 +36,7 @@ double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-std::string generation_name(int64_t step) {
+std::string checkpoint_name(int64_t step) {
   char name[40];
   std::snprintf(name, sizeof name, "step_%06lld", static_cast<long long>(step));
   return name;
@@ -211,7 +211,7 @@ CheckpointStore::Outcome CheckpointStore::Outcome::from_text(const std::string& 
 
 // Rank 0 makes it while all ranks wait for its name, so that every writer finds it.
 std::string CheckpointStore::make_temporary(int64_t step) {
-  const std::string name = generation_name(step) + ".tmp-" + tame(lock_->job()) + "-" + lock_->token().substr(0, 8);
+  const std::string name = checkpoint_name(step) + ".tmp-" + tame(lock_->job()) + "-" + lock_->token().substr(0, 8);
   temporary_ = directory_ + "/" + name;
   fs::remove_all(temporary_);
   if (::mkdir(temporary_.c_str(), 0777) != 0) throw_io(temporary_ + ": cannot create: " + std::strerror(errno));
@@ -359,10 +359,10 @@ std::string CheckpointStore::commit(int64_t step, const nlohmann::json& info) {
   point("save.after_manifest");
   sync_directory(temporary_);
 
-  std::string final_path = directory_ + "/" + generation_name(step);
+  std::string final_path = directory_ + "/" + checkpoint_name(step);
   struct stat ignored {};
   for (int again = 2; ::lstat(final_path.c_str(), &ignored) == 0; ++again) {
-    final_path = directory_ + "/" + generation_name(step) + "-" + std::to_string(again);
+    final_path = directory_ + "/" + checkpoint_name(step) + "-" + std::to_string(again);
   }
   point("save.before_rename");
   lock_->check();

@@ -136,7 +136,7 @@ class CheckpointStore {
 };
 
 // For readers that hold no lock (generate, checkpoint verify). `path` as in resolve_checkpoint_path; the newest
-// checkpoint that verifies, or Error(kBadData) listing every reason. With `control` a collective: rank 0 looks which
+// checkpoint that verifies, or Error(kBadData) listing every reason. With `control` a collective: rank 0 lists which
 // there are, all verify.
 LoadReport find_newest_valid(const std::string& path, Control* control = nullptr);
 

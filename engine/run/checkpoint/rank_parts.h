@@ -46,7 +46,7 @@ class RankParts {
   void gather(const std::string& dir, int ranks, double seconds, Manifest& manifest);
 
  private:
-  bool look(const std::string& dir, int ranks, int64_t step, std::vector<Manifest>& parts, std::vector<bool>& have);
+  bool poll(const std::string& dir, int ranks, int64_t step, std::vector<Manifest>& parts, std::vector<bool>& have);
 
   std::mutex mutex_;
   std::condition_variable news_;

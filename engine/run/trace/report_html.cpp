@@ -124,7 +124,7 @@ std::string site_bars(const RunData& run, const std::string& title, const std::s
   return render(chart);
 }
 
-// One bar per site, cut in two: means per step.
+// One bar per site, in two parts: means per step.
 std::string halves(const RunData& run, const std::string& title, const std::string& note, AxisFormat format,
                    const std::vector<std::string>& parts,
                    const std::function<std::pair<double, double>(const SiteTotals&)>& value) {

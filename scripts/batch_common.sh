@@ -5,7 +5,7 @@
 #   tw_begin SYSTEM SCRIPT "$@"     reads the arguments and the site's hooks, installs the traps; SYSTEM: slurm | slurm_chain | lsf |
 #                                   lsf_chain | pbs | flux; SCRIPT: the file to submit when the system cannot queue a job again
 #   tw_begin_element ...            the same for one line of a list, in the array scripts
-#   tw_run_slurm | tw_run_lsf OPTION ... | tw_run_pbs OPTION ...    the rest, with the launcher of that system: asks train whether it would
+#   tw_run_slurm | tw_run_lsf RANKS OPTION ... | tw_run_pbs RANKS OPTION ...    the rest, with the launcher of that system: asks train whether it would
 #                                   run (tw_check), runs it and waits for its end, passing signals on (tw_launch), and decides from
 #                                   status.json: finished, failed for good, or once more (tw_end)
 #
@@ -269,19 +269,17 @@ tw_run_slurm() {
   tw_end
 }
 
-tw_run_lsf() { # [OPTION of mpirun ...]
-  local ranks=${THINWIRE_RANKS:-$LSB_DJOB_NUMPROC}
-  tw_check "$ranks"
+tw_run_lsf() { # RANKS [OPTION of mpirun ...]
+  tw_check "$1"
   tw_submit_successor
-  tw_launch mpirun -n "$ranks" "$@"
+  tw_launch mpirun -n "$@"
   tw_end
 }
 
-tw_run_pbs() { # [OPTION of mpirun ...]
-  local ranks=${THINWIRE_RANKS:-$(wc -l <"$PBS_NODEFILE")}
-  tw_check "$ranks"
+tw_run_pbs() { # RANKS [OPTION of mpirun ...]
+  tw_check "$1"
   tw_warn_after "$(tw_pbs_seconds_left)"
-  tw_launch mpirun -f "$PBS_NODEFILE" -n "$ranks" "$@"
+  tw_launch mpirun -f "$PBS_NODEFILE" -n "$@"
   tw_end
 }
 

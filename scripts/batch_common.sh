@@ -5,9 +5,10 @@
 #   tw_begin SYSTEM SCRIPT "$@"     reads the arguments and the site's hooks, installs the traps; SYSTEM: slurm | slurm_chain | lsf |
 #                                   lsf_chain | pbs | flux; SCRIPT: the file to submit when the system cannot queue a job again
 #   tw_begin_element ...            the same for one line of a list, in the array scripts
-#   tw_run_slurm | tw_run_lsf RANKS OPTION ... | tw_run_pbs RANKS OPTION ...    the rest, with the launcher of that system: asks train whether it would
-#                                   run (tw_check), runs it and waits for its end, passing signals on (tw_launch), and decides from
-#                                   status.json: finished, failed for good, or once more (tw_end)
+#   tw_run_slurm, tw_run_lsf, tw_run_pbs   do the rest with the launcher of that system, by way of
+#     tw_check                      asks train whether it would run
+#     tw_launch LAUNCHER OPTION ... runs it and waits for its end, passing signals on
+#     tw_end                        decides from status.json: finished, failed for good, or once more; exits
 #
 # What a person may set (in the environment when submitting, or in the site file):
 #   THINWIRE_ARGS       arguments of train where the batch system passes none to a script (LSF, PBS): words, no quoting

@@ -125,8 +125,8 @@ class Runner:
                     self.give_second_chances()
                 sweep_create.check(self.sweep, self.points(), self.build, again=self.again)
                 self.loop()
-            except OSError as e:
-                raise StoreError(self.end_after(e), 74) from None
+            except OSError as e:  # a full disk, a folder that went away: what the runs do then is found out at the next start
+                raise StoreError(f"{e.filename or self.sweep.dir}: {e.strerror or e}; the runs were told to save and leave, start again when the disk has space", 74) from None
             finally:
                 self.end_all()
                 for number, handler in previous.items():
@@ -141,10 +141,6 @@ class Runner:
     def on_signal(self, number, _):
         self.signals += 1
         self.signal_name = signal.Signals(number).name
-
-    def end_after(self, error):
-        """A full disk, a folder that went away: runs are told to save what they can, and what they do is found out at the next start."""
-        return f"{error.filename or self.sweep.dir}: {error.strerror or error}; the runs were told to save and leave, start again when there is room"
 
     def loop(self):
         queue = [p for p in self.points() if self.is_open(p)]

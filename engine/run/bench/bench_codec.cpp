@@ -68,7 +68,7 @@ class Line {
   size_t bytes() const { return bytes_; }
   std::span<const std::byte> payload() const { return {payload_.data(), payload_.size() > 0 ? bytes_ : 0}; }
   bool flagged() const { return flagged_; }
-  // Whether the length is what the formula says: equal, or within the bound where lengths depend on values.
+  // Whether the payload has the length that the formula gives (framed codecs: at most that).
   bool formula_holds() const {
     const bool low_rank = subject_.spec.codec == "low_rank" && subject_.spec.integer("sides") == 2;
     if (low_rank && bytes_ != low_rank_bytes()) return false;
@@ -203,7 +203,7 @@ std::vector<std::vector<double>> in_turns(const std::vector<std::function<void()
     for (size_t i = 0; i < calls.size(); ++i) samples[i].push_back(seconds(calls[i], times[i]));
   return samples;
 }
-// Of neighbours in time: a machine whose speed drifts treats both alike.
+// A ratio per round: both sides of a round meet the same speed of the machine.
 double median_ratio(const std::vector<double>& over, const std::vector<double>& under) {
   std::vector<double> ratios;
   for (size_t i = 0; i < over.size(); ++i) ratios.push_back(over[i] / under[i]);

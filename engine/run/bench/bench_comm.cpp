@@ -288,7 +288,7 @@ class Bench {
     }
     std::fflush(stdout);
   }
-  // Our own collective: who came first to one of MPI's would spin on a core that another rank needs to finish.
+  // Our own collective, not MPI's: a rank that arrives early in MPI's would spin on a core that another rank needs.
   double largest(double mine) {
     communicator_->all_reduce(View(&mine, DType::f64, {1}), ReduceKind::kMax, stream_).wait(stream_);
     return mine;
@@ -315,7 +315,7 @@ class Bench {
     for (int block = 0; block < kBlocks; ++block) {
       ours.push_back(seconds(c.ours, times) * 1e6 / c.calls);
       theirs.push_back(seconds(c.theirs, times) * 1e6 / c.calls);
-      // Of neighbours in time: a machine whose speed drifts treats both alike.
+      // A ratio per block: both sides of a block meet the same speed of the machine.
       ratios.push_back(ours.back() / theirs.back());
     }
     if (rank_ != 0) return;

@@ -125,7 +125,8 @@ RunLock::~RunLock() {
   }
 }
 
-// A zombie answers kill(pid, 0) until its parent collects it, for which an init may take seconds; it holds nothing.
+// kill(pid, 0) succeeds for a zombie, too, until its parent has collected it (seconds, for some inits). A zombie holds
+// no lock.
 static bool process_runs(int64_t pid) {
   if (::kill(static_cast<pid_t>(pid), 0) != 0 && errno != EPERM) return false;
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
@@ -169,7 +170,7 @@ void RunLock::refuse_or_take_over(bool have_flock, double stale_after_seconds) {
   };
   if (gone()) return take_over();
   // The kernel granted the lock, yet the lease was not given back: another node (flock may be node-local there), a
-  // reused pid, or somebody removed .lock. Only a heart that still beats proves a living holder.
+  // reused pid, or somebody removed .lock. Only a lease that is still renewed proves a living holder.
   log_info(directory_ + ": lease of " + holder->describe() + " was not given back; watching it" +
            (have_flock ? "" : " (no flock here)"));
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(stale_after_seconds);

@@ -62,7 +62,7 @@ std::string event_head(int64_t step) {
   return out;
 }
 
-// A name that no earlier life of the run has taken.
+// A name that no earlier process of this run has used.
 Descriptor open_new_file(const std::string& directory, std::string& path) {
   char host[256] = "localhost";
   if (::gethostname(host, sizeof host - 1) != 0) std::strcpy(host, "localhost");

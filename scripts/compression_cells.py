@@ -202,7 +202,7 @@ def final_loss(lines):
 
 
 def agrees(site, row):
-    """Whether the bytes of a site are those of the dry run: 'equal', 'bounded' (a codec whose size depends on the data) or what differs."""
+    """Whether a site sent the bytes that the dry run predicts: 'equal', 'between', 'bounded' (size depends on the data), or the difference."""
     sent = row["last_wire_bytes"]
     if site["at_most"]:
         return "bounded" if sent <= site["high"] else f"{sent:.0f} > {site['high']}"
@@ -212,7 +212,7 @@ def agrees(site, row):
 
 
 def alone_front(lab, ranks, run_dir):
-    """In front of train: so many runs at once, one on each host, which know of no other (no variables of the launcher's), each in a folder of its own."""
+    """The words in front of train that start one run per host, each in a folder of its own. Without the launcher's variables they are runs of one rank."""
     return [*lab.run(ranks), "sh", "-c", 'k=$PMI_RANK; unset PMI_SIZE PMI_RANK PMI_FD; exec "$0" "$@" run_dir=' + run_dir + "/$k"]
 
 

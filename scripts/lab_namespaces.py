@@ -1,4 +1,4 @@
-"""A host of the emulated cluster as the kernel sees it: namespaces that live as long as one sleeping process holds them.
+"""A host of the emulated cluster: namespaces of the kernel that exist as long as one sleeping process holds them.
 
 No name is given to anything outside: no entry of `ip netns`, no mount, no interface of the machine's own network. When the last
 process of a host is gone, the kernel removes all that belonged to it, whatever happened to the script.
@@ -52,7 +52,7 @@ def close_all_but(keep):
 
 
 def furnish(name, hosts_file):
-    """In fresh namespaces: what makes this process see a machine of its own."""
+    """Called in new namespaces: mounts and settings that make them look like a machine of its own."""
     mount("none", "/", None, MS_REC | MS_PRIVATE)  # nothing mounted below is seen outside
     mount("thinwire-lab", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, b"mode=1777")
     mount("thinwire-lab", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC)  # /sys/class/net of this network

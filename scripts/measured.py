@@ -77,7 +77,7 @@ def need(*programs, build=None):
 
 
 class Emulated:
-    """A lab of its own: made when first used with so many hosts, changed in rate, removed at the end."""
+    """A lab of this script (scripts/lab): made when it is first used, made anew for another number of hosts, removed at the end."""
 
     def __init__(self, name=None):
         self.name, self.hosts, self.rate = name or f"tables-{os.getpid()}", 0, None

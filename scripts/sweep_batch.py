@@ -75,8 +75,8 @@ def write_array(system, sweep, points, size, name):
 
 
 def submit(sweep, points):
-    """Hands the points over; each is pending then and has its job. The caller holds the lock. What is submitted is written down before,
-    so that a sweep killed in between finds its jobs again by their names (recover)."""
+    """Submits the points; each is pending then and has its job. The caller holds the lock. A record is written before each submission, so
+    that a sweep that is killed in between finds its jobs again by their names (recover)."""
     system = SYSTEMS[sweep.kind]()
     at_once = sweep.launcher.get("at_once", "auto")
     os.makedirs(os.path.join(sweep.dir, "batch"), exist_ok=True)
@@ -114,7 +114,7 @@ def book(system, sweep, name, facts):
 
 
 def recover(system, sweep):
-    """Submissions that a killed sweep has not finished writing down: a job without a number is looked for in the queue, by its name."""
+    """Completes the records of submissions during which the sweep was killed: a job without a number is searched in the queue by its name."""
     folder = os.path.join(sweep.dir, "batch")
     named = None
     for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:

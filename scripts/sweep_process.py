@@ -1,4 +1,4 @@
-# Processes of a run as the kernel sees them: whose they are, how they ended, and which cores they may use.
+# Finds and ends the processes of a run by a mark in their environment; cores that runs may use; kills for want of memory.
 #
 # A run is marked in its environment: THINWIRE_SWEEP=<mark>, a random word of its own for every attempt. All that it starts inherits the
 # mark, wherever it moves itself: Hydra gives every rank a session of its own, so neither group nor session finds the ranks of an mpirun
@@ -32,7 +32,7 @@ def facts_of(pid):
 
 
 def start_time(pid):
-    """When the process started, in ticks since boot: with the pid, a name that is never given twice. None: gone, or a zombie."""
+    """When the process started, in ticks since boot: together with the pid this is unique. None: gone, or a zombie."""
     fields = facts_of(pid)
     return None if fields is None or fields[0] in "ZX" else int(fields[19])
 

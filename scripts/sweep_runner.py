@@ -1,7 +1,7 @@
 # Runs the points of a sweep on this machine, alone or in the emulated cluster: what fits onto the cores, until nothing is left to do.
 #
-# A run is started by nobody else while the lock is held; what is to be done is read from the folder alone, so it does not matter where
-# the last runner was killed:
+# While the lock is held nobody else starts runs. What is left to do is read from the folder alone, so it does not matter where the last
+# runner was killed:
 #   status.json says running  ->  its processes are ended (sweep_process), then run/ decides: finished, or to be continued
 #   run/status.json finished  ->  the point is finished, whether or not somebody was there to see it
 #   anything else             ->  `train` goes on from its newest checkpoint in run/, or begins
@@ -167,7 +167,7 @@ class Runner:
     # ---- what an earlier runner has left
 
     def take_over(self):
-        """Ends processes of a dead runner, then makes every status.json true."""
+        """Ends processes that a killed runner left, then corrects every status.json."""
         points = self.sweep.points()
         left = []
         for point in points:
@@ -188,7 +188,7 @@ class Runner:
             self.settle(point)
 
     def settle(self, point):
-        """A status.json that no living runner answers for is set right by what `train` has left in run/."""
+        """Corrects the status.json of a point after what `train` has left in run/: the runner that wrote it may have been killed."""
         status = self.sweep.status(point.id)
         if not os.path.isdir(self.sweep.folder(point.id)):
             sweep_create.write_point(self.sweep, point, self.build)
@@ -218,11 +218,11 @@ class Runner:
     # ---- starting
 
     def cost(self, point):
-        """Cores that the point takes from the others."""
+        """Cores that are taken while the point runs."""
         return len(self.cores) if point.launcher["kind"] == "lab" else min(point.cores(), len(self.cores))
 
     def start_what_fits(self, queue):
-        """In order: a point that does not fit yet is waited for, so that a large one gets its turn."""
+        """In order: when a point does not fit yet, none behind it is started, so that large points are not starved."""
         waiting = []
         while queue:
             point = queue[0]
@@ -356,7 +356,7 @@ class Runner:
                  (f": {reason}" if reason else ""))
 
     def end_all(self):
-        """However the loop ended: no run outlives it."""
+        """Ends all runs, however the loop ended."""
         self.ask_all("stop")
         deadline = time.monotonic() + GRACE_S
         while self.running:

@@ -67,7 +67,7 @@ def now():
 
 
 def write_atomic(path, text, mode=0o644):
-    """The file has the old or the new content whatever happens, also to the machine."""
+    """Replaces a file: whatever happens, also a power cut, it has the old or the new content."""
     folder = os.path.dirname(os.path.abspath(path))
     fd, temporary = tempfile.mkstemp(prefix="." + os.path.basename(path) + ".", dir=folder)
     try:
@@ -237,8 +237,8 @@ def describe(holder):
 
 @contextlib.contextmanager
 def hold(directory, what):
-    """The kernel drops the lock with the process, whatever ends it; the text inside is for people. It is taken over a second of trying,
-    since a process that was killed while it started another one may leave the lock to it for a moment."""
+    """Holds the lock of the folder: a flock, which the kernel drops with the process. The text in the file is for people. It is tried for a
+    second: a runner that was killed while it started a process may have left the lock to that process for a moment."""
     path = os.path.join(directory, "runner.lock")
     deadline = time.monotonic() + 1.0
     while True:

@@ -50,10 +50,8 @@ struct StackedBars {
   std::string x_label = "from step";
   AxisFormat format = AxisFormat::kTime;
   std::vector<std::string> parts;           // legend, bottom to top
-  std::vector<std::string> labels;          // one per bar
+  std::vector<std::string> labels;          // one per bar; every few of them are written
   std::vector<std::vector<double>> values;  // [bar][part], >= 0
-  bool totals = false;                      // the sum of each bar written above it (few bars)
-  bool bar_colors = false;                  // a colour per bar and a legend of labels, instead of one per part
 };
 
 // A card of the page: heading, legend, drawing, and the data that the tooltip shows. A chart without one finite point
@@ -84,6 +82,8 @@ struct RowChart {
   bool dots = false, zero_line = false;
 };
 std::string draw(RowChart chart);
+// As a card of a page.
+std::string render(const RowChart& chart, const std::string& note);
 
 struct ChartPoint {
   double x = 0, y = 0;

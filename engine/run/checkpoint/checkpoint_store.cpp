@@ -367,8 +367,7 @@ std::string CheckpointStore::commit(int64_t step, const nlohmann::json& info) {
   }
   point("save.before_rename");
   lock_->check();
-  if (::rename(temporary_.c_str(), final_path.c_str()) != 0)
-    throw_io(final_path + ": cannot rename: " + std::strerror(errno));
+  rename_file(temporary_, final_path);
   sync_directory(directory_);
   ++next_sequence_;
   point("save.after_rename");
@@ -407,8 +406,7 @@ void CheckpointStore::prune() {
     // Renamed first: a half-removed directory must not look like a checkpoint.
     lock_->check();
     const std::string doomed = checkpoint.path + ".tmp-prune";
-    if (::rename(checkpoint.path.c_str(), doomed.c_str()) != 0)
-      throw_io(checkpoint.path + ": cannot rename: " + std::strerror(errno));
+    rename_file(checkpoint.path, doomed);
     verified_.erase(checkpoint.name);
     fs::remove_all(doomed);
   }

@@ -47,7 +47,7 @@ void write_note(const std::string& dir, int rank, const char* suffix, const std:
   OutputFile file(hidden, text.size());
   file.write(std::as_bytes(std::span(text)));
   file.finish();
-  if (::rename(hidden.c_str(), path.c_str()) != 0) throw_io(path + ": cannot rename: " + std::strerror(errno));
+  rename_file(hidden, path);
 }
 
 [[noreturn]] void throw_failure(int rank, const std::string& note) {

@@ -30,11 +30,6 @@ double now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown-host";
-}
-
 std::string job_name() {
   for (const char* variable : {"SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID"}) {
     if (const char* value = std::getenv(variable); value != nullptr && *value != '\0')
@@ -100,7 +95,7 @@ bool lease_has_token(const std::string& directory, const std::string& token) {
 
 RunLock::RunLock(const std::string& directory, const LockOptions& options) : directory_(directory) {
   make_directories(directory);
-  lease_ = {host_name(), static_cast<long>(::getpid()), options.job.empty() ? job_name() : options.job, random_token(),
+  lease_ = {this_host(), static_cast<long>(::getpid()), options.job.empty() ? job_name() : options.job, random_token(),
             now()};
   const bool have_flock = acquire_flock();
   refuse_or_take_over(have_flock, options.stale_after_seconds);

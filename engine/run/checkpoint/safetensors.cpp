@@ -267,13 +267,13 @@ WrittenFile replace_safetensors(const std::string& path, std::vector<Safetensors
                                 const std::map<std::string, std::string>& metadata) {
   const std::string temporary = temporary_beside(path);
   WrittenFile written = write_safetensors(temporary, std::move(items), metadata);
-  if (::rename(temporary.c_str(), path.c_str()) != 0) {
-    const std::string why = std::strerror(errno);
+  try {
+    rename_file(temporary, path);
+  } catch (const Error&) {
     ::unlink(temporary.c_str());
-    throw_io(path + ": cannot rename: " + why);
+    throw;
   }
-  const auto slash = path.rfind('/');
-  sync_directory(slash == std::string::npos ? "." : path.substr(0, slash));
+  sync_directory(folder_of(path));
   return written;
 }
 

@@ -66,8 +66,8 @@ std::string event_head(int64_t step) {
 Descriptor open_new_file(const std::string& directory, std::string& path) {
   const auto seconds =
       std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch());
-  const std::string stem = directory + "/events.out.tfevents." + std::to_string(seconds.count()) + "." + this_host() + "." +
-                           std::to_string(::getpid()) + ".";
+  const std::string stem = directory + "/events.out.tfevents." + std::to_string(seconds.count()) + "." + this_host() +
+                           "." + std::to_string(::getpid()) + ".";
   for (int n = 0;; ++n) {
     path = stem + std::to_string(n);
     Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666));

@@ -33,10 +33,9 @@ SplitSizes split_sizes(const DataConfig& config);
 // price only).
 enum class EvalCheck { kRequire, kLeaveOut };
 
-// Opens the files, splits, shuffles and blends them. One prefix is taken as it is; several, and one with a
-// weight in `data`, are blended by weight.
-// valid and test exist if their weight is positive and eval_iters > 0; files named for them must be there in any case.
-// Reading is const and safe from several threads.
+// Opens the files, splits, shuffles and blends them. Several prefixes, or one with a weight in `data`, are blended by
+// weight. valid and test exist if their weight is positive and eval_iters > 0; files named for them must be there in
+// any case. Reading is const and safe from several threads.
 class SampleStream {
  public:
   // Throws Error(kBadConfig) or Error(kBadData) with the key or file and how to mend it.
@@ -55,8 +54,8 @@ class SampleStream {
 
   // A line per split for the log: samples, epochs, files and weights, or why it is absent.
   std::string describe() const;
-  // Says whether two runs read the same data: sizes of the files and hash of each .idx in order; paths do not count,
-  // nor does which splits are read.
+  // Equal for two runs that read the same data: sizes of the files and the hash of each .idx, in order. Neither paths
+  // nor the splits that are read count.
   std::string fingerprint() const;
   // What else decides the order of a split's samples: epochs of each set, and which last one is shuffled apart. They
   // follow from how many samples are asked for, so more steps than before may order the same data anew. Empty if the

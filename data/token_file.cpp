@@ -1,4 +1,4 @@
-// Opening, checking and reading .bin / .idx pairs; every number in them is treated as hostile.
+// Opening, checking and reading .bin / .idx pairs; no number in them is used before it was checked.
 #include "data/token_file.h"
 
 #define XXH_INLINE_ALL
@@ -38,7 +38,7 @@ void require_present(const std::string& prefix, const std::string& path) {
     return;
   }
   const int error = errno;
-  if (error != ENOENT && error != ENOTDIR) return;  // whoever opens it bears with that
+  if (error != ENOENT && error != ENOTDIR) return;  // may pass: opening tries again (file.h)
   std::string hint =
       "; a data path is the prefix of a .bin / .idx pair, e.g. data/my_text_document (the tokenize program makes one)";
   if (prefix.ends_with(".bin") || prefix.ends_with(".idx"))
@@ -167,7 +167,7 @@ int64_t TokenFile::boundary(int64_t document) const {
 void TokenFile::read(int64_t sequence, int64_t first, std::span<int32_t> out) const {
   TW_CHECK(sequence >= 0 && sequence < sequences_, "sequence ", sequence, " of ", sequences_);
   const int64_t item = size_of(type_), count = static_cast<int64_t>(out.size());
-  // The map may have changed under us since it was checked, so its numbers are bounded again before they are used.
+  // The mapped file may have changed since it was checked, so its numbers are checked again before they are used.
   const int64_t base = offset(sequence), n = length(sequence);
   if (base < 0 || base > bin_size_) fail_idx("changed while it was in use (sequence " + std::to_string(sequence) + ")");
   TW_CHECK(first >= 0 && count <= n - first, "tokens ", first, "+", count, " of ", n, " in sequence ", sequence);

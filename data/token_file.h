@@ -41,8 +41,8 @@ const char* name_of(TokenType type);
 //   0 "MMIDIDX\0\0" | 9 u64 version 1 | 17 u8 type | 18 u64 n | 26 u64 m | 34 i32 length[n] in tokens
 //   | i64 offset[n] in bytes of .bin | i64 boundary[m] as sequence numbers, first 0, last n | optional i8 mode[n].
 // .bin is the bare tokens. Everything in the header and the arrays is checked when the file is opened; token values are
-// checked when they are read. Neither file is trusted later either: the .bin is read with pread, and the map of the
-// .idx is only touched after its size was compared, so a file that shrinks while we train is an Error, not a signal.
+// checked when they are read. Files may also change during training: the .bin is read with pread, and the map of the
+// .idx is only touched after its size was compared, so a file that shrinks is an Error, not a signal.
 // Reading is const and safe from several threads.
 class TokenFile {
  public:

@@ -18,11 +18,6 @@ namespace {
 
 constexpr size_t kBufferBytes = size_t{1} << 20;
 
-std::string directory_of(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-}
-
 // The largest id that the type can hold.
 int64_t largest_of(TokenType type) {
   return with_token_type(type, [](auto token) {
@@ -70,7 +65,7 @@ class TokenFileWriter::Output {
   }
   [[noreturn]] void fail(const char* what) const {
     throw_io(temporary_ + ": " + what + ": " + std::strerror(errno) + "; check the free space and the permissions of " +
-             directory_of(path_));
+             folder_of(path_));
   }
 
   std::string path_, temporary_, buffer_;
@@ -88,7 +83,7 @@ TokenFileWriter::TokenFileWriter(const std::string& prefix, int64_t vocab)
 TokenFileWriter::TokenFileWriter(const std::string& prefix, int64_t vocab, TokenType type)
     : prefix_(prefix), vocab_(vocab), type_(type) {
   TW_CHECK(vocab > 0 && vocab - 1 <= largest_of(type), "vocabulary ", vocab, " in ", name_of(type));
-  make_directories(directory_of(prefix));
+  make_directories(folder_of(prefix));
   bin_ = std::make_unique<Output>(prefix + ".bin");
 }
 
@@ -138,7 +133,7 @@ void TokenFileWriter::finalize() {
   ::unlink((prefix_ + ".idx").c_str());
   bin_->publish();
   idx.publish();
-  sync_directory(directory_of(prefix_));
+  sync_directory(folder_of(prefix_));
   bin_.reset();
 }
 

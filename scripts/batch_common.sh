@@ -5,8 +5,10 @@
 #   tw_begin SYSTEM SCRIPT "$@"     reads the arguments and the site's hooks, installs the traps; SYSTEM: slurm | slurm_chain | lsf |
 #                                   lsf_chain | pbs | flux; SCRIPT: the file to submit when the system cannot queue a job again
 #   tw_begin_element ...            the same for one line of a list, in the array scripts
-#   tw_launch LAUNCHER OPTION ...   runs train under that launcher and waits for its end, passing signals on
-#   tw_end                          decides from status.json: finished, failed for good, or once more; exits
+#   tw_run_slurm, tw_run_lsf, tw_run_pbs   do the rest with the launcher of that system, by way of
+#     tw_check                      asks train whether it would run
+#     tw_launch LAUNCHER OPTION ... runs it and waits for its end, passing signals on
+#     tw_end                        decides from status.json: finished, failed for good, or once more; exits
 #
 # What a person may set (in the environment when submitting, or in the site file):
 #   THINWIRE_ARGS       arguments of train where the batch system passes none to a script (LSF, PBS): words, no quoting
@@ -23,9 +25,9 @@
 #   THINWIRE_FORWARD    0: this shell does not pass the walltime signal on to the launcher (see tw_on_signal)
 #
 # Exit codes: those of train (docs/programs.md); 75 stopped and not queued again; 99 (LSF only, see -Q) queue me again.
-# The exit code of a launcher is never what decides: a killed rank, a full disk and a lost node may all look the same there.
+# The exit code of the launcher is not used for decisions: it may be the same for a killed rank, a full disk and a lost node.
 
-tw_most_without=3 # cycles without a new step, then a person has to look
+tw_most_without=3 # jobs in a row without a new step; then the run is not queued again
 
 tw_say() { printf 'thinwire %s: %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$*"; }
 
@@ -109,7 +111,7 @@ tw_find_run_dir() {
 tw_begin() { # SYSTEM SCRIPT [ARGUMENT ...]
   tw_system=$1 tw_script=$2
   shift 2
-  # First of all: a signal may come at any time, and bash dies of USR1 without a trap.
+  # First of all: a signal may come at any time, and without a trap USR1 ends bash.
   tw_asked='' tw_pid='' tw_interrupted='' tw_timer=''
   trap 'tw_on_signal USR1' USR1
   trap 'tw_on_signal TERM' TERM
@@ -213,7 +215,7 @@ tw_seconds() { # TEXT
 
 # ---- the run -------------------------------------------------------------------------------------------------------------------
 
-# Whose status.json is it? Not what it says: another job that lives in this run directory goes on writing it.
+# Tells whether status.json was written by another process since: that of another job in this run directory does not count.
 tw_fingerprint() {
   local key
   [ -e "$tw_status" ] || echo none
@@ -231,15 +233,15 @@ tw_launch() { # LAUNCHER [OPTION ...]
     tw_interrupted=
     wait "$tw_pid"
     tw_code=$?
-    # Interrupted by a trap: the launcher lives on, or has ended meanwhile and bash keeps its code.
+    # A trap interrupted `wait`: the launcher still runs, or it has ended and bash keeps its exit code.
     [ -n "$tw_interrupted" ] || break
     kill -0 "$tw_pid" 2>/dev/null || { wait "$tw_pid"; tw_code=$?; break; }
   done
   [ -z "$tw_timer" ] || kill "$tw_timer" 2>/dev/null
 }
 
-# Asks train whether it would run, before ranks are started: a launcher that ends all of them may lose the code 78 (srun says 137),
-# and a refusal should not cost a start on all nodes. Any other answer leaves it to the run itself.
+# Asks train whether it would run before ranks are started: a launcher may lose the exit code 78 (srun reports 137), and a refusal
+# should not cost a start on all nodes. After any other answer the run is started.
 tw_check() { # RANKS
   local code said
   [ "${THINWIRE_CHECK:-1}" = 1 ] && [ -z "$tw_asked" ] || return 0
@@ -252,8 +254,10 @@ tw_check() { # RANKS
   exit 78
 }
 
-tw_launch_slurm() {
+tw_run_slurm() {
   local ranks=${THINWIRE_RANKS:-$SLURM_NTASKS} cores=${SLURM_CPUS_PER_TASK:-1} see=() bind=()
+  tw_check "$ranks"
+  tw_submit_successor
   # With GPUs every rank sees all of its node, and Hydra leaves the cores to the ranks.
   if [ "$tw_device" = cuda ]; then see=(--gpu-bind=none); else bind=(-bind-to "core:$cores"); fi
   case ${THINWIRE_LAUNCHER:-srun} in
@@ -263,6 +267,21 @@ tw_launch_slurm() {
     mpirun) tw_launch mpirun -n "$ranks" "${bind[@]}" ;;
     *) tw_fail 78 "THINWIRE_LAUNCHER=$THINWIRE_LAUNCHER: known here are srun and mpirun" ;;
   esac
+  tw_end
+}
+
+tw_run_lsf() { # RANKS [OPTION of mpirun ...]
+  tw_check "$1"
+  tw_submit_successor
+  tw_launch mpirun -n "$@"
+  tw_end
+}
+
+tw_run_pbs() { # RANKS [OPTION of mpirun ...]
+  tw_check "$1"
+  tw_warn_after "$(tw_pbs_seconds_left)"
+  tw_launch mpirun -f "$PBS_NODEFILE" -n "$@"
+  tw_end
 }
 
 # Hosts of an allocation by CSM: the first that LSF lists is the launch node, which takes no ranks.
@@ -288,7 +307,7 @@ tw_flux_cores() { # RANKS
   echo $((cores >= $1 ? cores / $1 : 1))
 }
 
-# ---- cycles: how often the job has come round, and whether that helped ------------------------------------------------------------
+# ---- cycles: how many jobs the run has taken, and whether each made progress --------------------------------------------------------
 
 tw_write_cycles() { # OPEN
   mkdir -p "$tw_run_dir" || tw_fail 73 "cannot make $tw_run_dir"
@@ -364,7 +383,7 @@ tw_decide() {
 
 tw_end() {
   tw_decide
-  [ "$tw_exit" -ne 99 ] || tw_exit=70 # a code of somebody else's that LSF would take for ours
+  [ "$tw_exit" -ne 99 ] || tw_exit=70 # LSF would queue the job again
   case $tw_verdict in
     finished) tw_say "finished: $tw_run_dir, report in $tw_run_dir/report.html" ;;
     failed) tw_say "failed, not queued again: $tw_why" ;;
@@ -388,6 +407,7 @@ tw_end() {
 tw_successor=
 tw_submit_successor() {
   local limit output options=()
+  [[ $tw_system == *_chain ]] || return 0
   case $tw_system in
     slurm_chain)
       limit=$(squeue -h -j "$SLURM_JOB_ID" -o %l) output=$(scontrol show -o job "$SLURM_JOB_ID" | sed -n 's/.* StdOut=\([^ ]*\).*/\1/p')
@@ -447,7 +467,7 @@ tw_queue_again() {
   # shellcheck disable=SC2181 # the status of either assignment above
   if [ $? -eq 0 ] && [ -n "$id" ]; then
     tw_job=$id
-    tw_write_cycles false # whoever watches follows it
+    tw_write_cycles false # `scripts/sweep status` follows the new job
     tw_say "job $id goes on"
   else
     tw_say "could not submit $tw_script again: do it by hand"

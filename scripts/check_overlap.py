@@ -7,9 +7,9 @@ For every number of hosts and stage, one rank per host and core, `bench step` ru
   compute   the same ranks at the same time, each alone with its share of the batch, so that they share the machine alike
   waiting   the layout with zero_optimization.overlap_comm=false: every transfer is waited for where it starts
   overlap   the layout as it is meant
-communication = what the compute thread stood still for while waiting; room = the compute that communication can run under: the backward pass for ZeRO-0, whose sums must be whole before the optimizer steps, all of it
-otherwise; hideable = min(room, communication); a perfect step takes max(compute, communication);
-hidden = 1 - (exposed - unavoidable) / hideable, where unavoidable = max(0, communication - room) waits in any
+communication = what the compute thread stood still for while waiting; cover = the compute that communication can run under: the backward pass for ZeRO-0, whose sums must be whole before the optimizer steps, all of it
+otherwise; hideable = min(cover, communication); a perfect step takes max(compute, communication);
+hidden = 1 - (exposed - unavoidable) / hideable, where unavoidable = max(0, communication - cover) waits in any
 order. Exit code 1 when less than --least (0.7) is hidden somewhere. Needs root (scripts/lab); build/bench (--build DIR).
 """
 import argparse
@@ -19,8 +19,7 @@ import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
-from compression_cells import CellError, emulated
-from measured import ROOT, fail, json_lines, table as markdown
+from measured import ROOT, emulated, ends, json_lines, need, table as markdown
 
 
 def exposed(line):
@@ -47,9 +46,9 @@ def measure(o, lab, hosts, stage):
     communication, still = total("waiting", 1), total("overlap", 1)
     # A sum that must be whole before the optimizer steps (ZeRO-0) can hide under the backward pass alone; a gather behind it
     # under the forward pass, too.
-    room = statistics.median(r["time_ms"]["backward"] for r in runs["compute"]) if stage == 0 else compute
-    unavoidable = max(0.0, communication - room)
-    hideable = min(room, communication)
+    cover = statistics.median(r["time_ms"]["backward"] for r in runs["compute"]) if stage == 0 else compute
+    unavoidable = max(0.0, communication - cover)
+    hideable = min(cover, communication)
     sites = {}
     for r in runs["overlap"]:
         for site, numbers in exposed(r).items():
@@ -99,20 +98,16 @@ def main():
     o, o.keys = options.parse_known_args()
     if any("=" not in k or k.startswith("-") for k in o.keys):
         options.error(f"not key=value: {' '.join(o.keys)}")
-    if not os.access(os.path.join(o.build, "bench"), os.X_OK):
-        fail(f"{o.build}/bench is missing; cmake --build build first")
     o.build = os.path.abspath(o.build)
+    need("bench", build=o.build)
     results = []
-    try:
-        with emulated() as lab:
-            for hosts in o.hosts:
-                lab.be(hosts, o.rate)
-                for stage in o.stages:
-                    results.append(measure(o, lab, hosts, stage))
-                    r = results[-1]
-                    print(f"{hosts} hosts, ZeRO {stage}: step {r['step']:.0f} ms, best {r['best']:.0f}, hidden {100 * r['hidden']:.0f} %", file=sys.stderr, flush=True)
-    except CellError as e:
-        fail(e)
+    with emulated() as lab:
+        for hosts in o.hosts:
+            lab.be(hosts, o.rate)
+            for stage in o.stages:
+                results.append(measure(o, lab, hosts, stage))
+                r = results[-1]
+                print(f"{hosts} hosts, ZeRO {stage}: step {r['step']:.0f} ms, best {r['best']:.0f}, hidden {100 * r['hidden']:.0f} %", file=sys.stderr, flush=True)
     text = table(results, o)
     print(text)
     if o.out:
@@ -124,4 +119,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ends(main)

@@ -13,13 +13,9 @@ import sys
 import time
 
 import measured
-from measured import LAB, ROOT
+from measured import ROOT, CellError, machine, output
 
 FORTUNES = "/usr/share/games/fortunes"
-
-
-class CellError(Exception):
-    """One message for the user."""
 
 
 class Store:
@@ -45,52 +41,6 @@ class Store:
     def add(self, record):
         self.records[record["key"]] = record
         measured.add_cell(self.path, record)
-
-
-class Emulated:
-    """A lab of its own: made when first used with so many hosts, changed in rate, removed at the end."""
-
-    def __init__(self):
-        self.name, self.hosts, self.rate = f"tables-{os.getpid()}", 0, None
-
-    def call(self, *arguments):
-        done = subprocess.run([LAB, *arguments, "--name", self.name], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise CellError(f"lab {' '.join(arguments)}: {(done.stderr or done.stdout).strip()}")
-        return done.stdout
-
-    def be(self, hosts, rate):
-        if hosts != self.hosts:
-            self.down()
-            self.call("up", "--hosts", str(hosts), "--rate", rate)
-            self.hosts, self.rate = hosts, rate
-        elif rate != self.rate:
-            self.call("rate", rate)
-            self.rate = rate
-
-    def down(self):
-        if self.hosts:
-            self.hosts = 0
-            subprocess.run([LAB, "down", "--name", self.name], capture_output=True, check=False)
-
-    def run(self, ranks):
-        """The words in front of a program: ranks in blocks over the hosts, rank i on core i modulo cores."""
-        return [LAB, "run", "--name", self.name, "-n", str(ranks), "--bind", "--"]
-
-    def sent(self):
-        return sum(h["eth0"]["tx_bytes"] for h in json.loads(self.call("show", "--json"))["hosts"])
-
-
-@contextlib.contextmanager
-def emulated():
-    def stop(number, _):
-        raise SystemExit(128 + number)
-    lab = Emulated()
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        yield lab
-    finally:
-        lab.down()
 
 
 def layout_keys(layout, zero=0):
@@ -131,8 +81,8 @@ def text(folder, build, given=None, percent=95):
         for part, content in (("train", whole[:cut]), ("valid", whole[cut:])):
             with open(os.path.join(where, part + ".txt"), "wb") as f:
                 f.write(content)
-            plain([os.path.join(build, "tokenize"), "--input", os.path.join(where, part + ".txt"), "--tokenizer", "byte", "--output", os.path.join(where, part)])
-        printed = plain([sys.executable, os.path.join(ROOT, "scripts", "ngram_baseline.py"), *(os.path.join(where, p + "_text_document") for p in ("train", "valid"))])
+            output([os.path.join(build, "tokenize"), "--input", os.path.join(where, part + ".txt"), "--tokenizer", "byte", "--output", os.path.join(where, part)])
+        printed = output([sys.executable, os.path.join(ROOT, "scripts", "ngram_baseline.py"), *(os.path.join(where, p + "_text_document") for p in ("train", "valid"))])
         words = printed.split()
         with open(facts, "w", encoding="utf-8") as f:
             json.dump({"bigram": float(words[1]), "trigram": float(words[3]), "bytes": len(whole), "valid_bytes": len(whole) - cut, "source": "given" if given else "fortunes"}, f)
@@ -141,20 +91,13 @@ def text(folder, build, given=None, percent=95):
     return [f'{part}_data_paths=["{where}/{part}_text_document"]' for part in ("train", "valid")], known
 
 
-def plain(command, limit=600):
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=limit)
-    if done.returncode != 0:
-        raise CellError(f"{shlex.join(command)}: exit {done.returncode}: {(done.stderr or done.stdout).strip()[-400:]}")
-    return done.stdout
-
-
 SITE_LINE = re.compile(r"^  (\S+) +[\d.]+ MiB.*?\((at most )?(?:(\d+) to )?(\d+) bytes in (\d+) operations?, (\w+)(?:, 1/([\d.]+) of it by (.+))?\)$")
 
 
 def predicted(build, keys, ranks):
     """{site: {low, high, at_most, ratio, codec}} of `--dry-run`: bytes that a stage's first rank sends per step. Raises CellError with the refusal."""
     sites = {}
-    for line in plain([os.path.join(build, "train"), *keys, "--dry-run", "--ranks", str(ranks)]).splitlines():
+    for line in output([os.path.join(build, "train"), *keys, "--dry-run", "--ranks", str(ranks)]).splitlines():
         match = SITE_LINE.match(line)
         if match and int(match[5]) > 0:
             sites[match[1]] = {"low": int(match[3] or match[4]), "high": int(match[4]), "at_most": bool(match[2]),
@@ -226,7 +169,7 @@ def decided_at(log):
     if match:
         return int(match[1]), match[0]
     match = re.search(r"compression stays on: [^\n]*", log)
-    return (8, match[0]) if match else (0, "")  # decided behind the warm-up and the first block of coded steps
+    return (8, match[0]) if match else (0, "")  # decided behind the warm-up and the first block of compressed steps
 
 
 def summary(lines, skip):
@@ -259,7 +202,7 @@ def final_loss(lines):
 
 
 def agrees(site, row):
-    """Whether the bytes of a site are those of the dry run: 'equal', 'bounded' (a codec whose size depends on the data) or what differs."""
+    """Whether a site sent the bytes that the dry run predicts: 'equal', 'between', 'bounded' (size depends on the data), or the difference."""
     sent = row["last_wire_bytes"]
     if site["at_most"]:
         return "bounded" if sent <= site["high"] else f"{sent:.0f} > {site['high']}"
@@ -268,17 +211,8 @@ def agrees(site, row):
     return "between" if site["low"] <= sent <= site["high"] else f"{sent:.0f}, not {site['low']} to {site['high']}"
 
 
-def machine():
-    with open("/proc/cpuinfo", encoding="utf-8") as f:
-        lines = [line.split(":", 1) for line in f if ":" in line]
-    names = [value.strip() for key, value in lines if key.startswith("model name")]
-    flags = next((value.split() for key, value in lines if key.startswith("flags")), [])
-    vectors = next((name for name in ("avx512_bf16", "avx512f", "avx2") if name in flags), "no avx2")
-    return f"{len(os.sched_getaffinity(0))} cores of {names[0] if names else 'an unknown processor'} ({vectors})"
-
-
 def alone_front(lab, ranks, run_dir):
-    """In front of train: so many runs at once, one on each host, which know of no other (no variables of the launcher's), each in a folder of its own."""
+    """The words in front of train that start one run per host, each in a folder of its own. Without the launcher's variables they are runs of one rank."""
     return [*lab.run(ranks), "sh", "-c", 'k=$PMI_RANK; unset PMI_SIZE PMI_RANK PMI_FD; exec "$0" "$@" run_dir=' + run_dir + "/$k"]
 
 
@@ -323,7 +257,7 @@ class Stopped:
                 if words[0].endswith(b"/train") and any(w.startswith(b"run_dir=" + self.run_dir.encode()) for w in words):
                     os.kill(int(pid), number)
 
-    def updates(self):
+    def step_times(self):
         """Per step the slowest rank's milliseconds, behind the first 8."""
         ranks = []
         for folder in self.folders:
@@ -345,15 +279,15 @@ class Stopped:
             time.sleep(0.5)
 
     def go(self, seconds):
-        before = len(self.updates())
+        before = len(self.step_times())
         self.signal(signal.SIGCONT)
         time.sleep(seconds)
         # The step that was cut, and the one behind it, whose caches were somebody else's, are left out.
-        self.slices.append((before + 2, len(self.updates())))
+        self.slices.append((before + 2, len(self.step_times())))
         self.signal(signal.SIGSTOP)
 
     def medians(self):
-        every = self.updates()
+        every = self.step_times()
         usual = statistics.median(every)
         return [statistics.median([ms for ms in every[a:b] if ms < 2 * usual] or [usual]) for a, b in self.slices]
 
@@ -373,7 +307,7 @@ class Stopped:
 
 def paired_with_alone(lab, build, folder, ranks, micro, rate, zero, pairs, seconds, keys):
     """thinwire between replicas, one a host, and the same work without communication, stopped and continued in turn: a machine that is slower in one
-    minute than in the next is so for both. Measured behind the decision how to code."""
+    minute than in the next is so for both. Measured behind the decision how to compress."""
     lab.be(ranks, rate)
     runs = [os.path.join(folder, "run_" + who) for who in ("ours", "alone")]
     same = ["--config", "configs/sweeps/speed_10m.json", f"train_micro_batch_size_per_gpu={micro}", "gradient_accumulation_steps=1", "train_iters=1000", *keys]
@@ -385,7 +319,7 @@ def paired_with_alone(lab, build, folder, ranks, micro, rate, zero, pairs, secon
         line = decided_at(jobs[0].log())[1]
         jobs[0].signal(signal.SIGSTOP)
         jobs.append(Stopped([*alone_front(lab, ranks, runs[1]), os.path.join(build, "train"), *same], runs[1], [os.path.join(runs[1], str(k)) for k in range(ranks)]))
-        jobs[1].wait_until(jobs[1].updates, 120)
+        jobs[1].wait_until(jobs[1].step_times, 120)
         jobs[1].signal(signal.SIGSTOP)
         for k in range(pairs):
             for job in jobs if k % 2 else jobs[::-1]:
@@ -401,9 +335,9 @@ def paired_with_alone(lab, build, folder, ranks, micro, rate, zero, pairs, secon
 
 
 def measure(store, table, key, words, what):
-    """Runs one cell unless it is known: what() returns the fields of its record. words: said on the console."""
+    """Runs one cell unless it is known: what() returns the fields of its record beside `words`."""
     if store.has(key):
-        return store.records[key]
+        return
     record = {"table": table, "key": key, **words, "date": datetime.datetime.now().strftime("%Y-%m-%d"), "machine": machine()}
     start = time.monotonic()
     try:
@@ -416,4 +350,3 @@ def measure(store, table, key, words, what):
     print(f"{key}: {said}  [{record['seconds']:.0f} s]", flush=True)
     if "command" in record:
         print(f"    {record['command']}", flush=True)
-    return record

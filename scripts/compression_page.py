@@ -29,16 +29,13 @@ MET, MISSED = "- met: ", "- **MISSED**: "
 
 
 class Section:
-    """The lines of a section, and its targets."""
+    """The lines of a section behind its heading, and its targets."""
 
     def __init__(self):
         self.lines, self.targets = [], []
 
-    def begin(self, heading, about):
-        self.lines += [heading, "", about, ""]
-
-    def table(self, head, rows):
-        self.lines += [*measured.table(head, rows).splitlines(), ""]
+    def table(self, about, head, rows):
+        self.lines += [about, "", *measured.table(head, rows).splitlines(), ""]
 
     def target(self, said, met):
         self.targets.append((MET if met else MISSED) + said)
@@ -64,15 +61,14 @@ def presets_part(store, out):
         gap = f"{100 * (r['eval_loss'] / plain['eval_loss'] - 1):+.2f} %" if plain else "-"
         rows.append([r["layout"], r["preset"], f"{r['eval_loss']:.4f}", gap, sites_cell(r), f"{r['exposed_ms']:.1f}", f"{r['tokens_per_s']:.0f}", agreement(r)])
     bigram = next((r["bigram"] for r in records if r["applies"]), "-")
-    out.begin("## Every preset trains",
-              "A tiny byte model, 300 steps, one seed, unshaped, compression never switched off (`compression.adapt=false`); exposed and tokens/s of this machine's memory, not of a link. "
-              f"A bigram reaches {bigram} on the held-out text. Bytes against the formula: `equal` to the dry run's, `between` its smallest and largest stage, or within its bound (`bounded`, codecs whose size depends on the data).")
-    out.table(["pp x dp x tp", "preset", "loss", "against none", "site: kB on the wire / plain", "exposed ms", "tokens/s", "bytes against the formula"], rows)
+    out.table("A tiny byte model, 300 steps, one seed, unshaped, compression never switched off (`compression.adapt=false`); exposed and tokens/s of this machine's memory, not of a link. "
+              f"A bigram reaches {bigram} on the held-out text. Bytes against the formula: `equal` to the dry run's, `between` its smallest and largest stage, or within its bound (`bounded`, codecs whose size depends on the data).",
+              ["pp x dp x tp", "preset", "loss", "against none", "site: kB on the wire / plain", "exposed ms", "tokens/s", "bytes against the formula"], rows)
     void = {}
     for r in records:
         if not r["applies"]:
             void.setdefault(r["layout"], []).append(r["preset"])
-    out.lines += ["Codes nothing on a layout: " + "; ".join(f"{layout}: {', '.join(names)}" for layout, names in void.items()) + ".", ""] if void else []
+    out.lines += ["Compresses nothing on a layout: " + "; ".join(f"{layout}: {', '.join(names)}" for layout, names in void.items()) + ".", ""] if void else []
     for layout, r in base.items():
         out.target(f"uncompressed {layout} learned: loss {r['eval_loss']:.4f}, bigram {r['bigram']}", r["eval_loss"] < r["bigram"])
     bad = [r["key"] for r in records if r["applies"] and not math.isfinite(r["eval_loss"])]
@@ -112,8 +108,8 @@ def loss_part(store, out):
             out.target(f"loss of {preset} on {layout}: {mean:+.2f} % of the baseline's (allowed 0.5 % or the seeds' spread of {spread:.2f} %; {len(gaps)} seeds)", mean <= max(0.5, spread))
         if preset == "none":
             out.target(f"loss baseline on {layout} well below the bigram: {max(losses):.4f} against {first['bigram']}", max(losses) < 0.95 * first["bigram"])
-    out.begin("## Loss after equal tokens", f"0.8 M parameters, unshaped, no warm-up but the preset's own tenth; `NAME@1` is NAME with ZeRO 1; gaps against the uncompressed run of the same seed and layout; `naive_zfp:R` is `naive_zfp` at rate R. Bigram {records[0].get('bigram', '')}.")
-    out.table(["pp x dp x tp", "preset", "seeds", "loss", "gap in %, mean (least to most)", "baseline's seed spread in %", "all bytes shrink", "bytes against the formula"], rows)
+    out.table(f"0.8 M parameters, unshaped, no warm-up but the preset's own tenth; `NAME@1` is NAME with ZeRO 1; gaps against the uncompressed run of the same seed and layout; `naive_zfp:R` is `naive_zfp` at rate R. Bigram {records[0].get('bigram', '')}.",
+              ["pp x dp x tp", "preset", "seeds", "loss", "gap in %, mean (least to most)", "baseline's seed spread in %", "all bytes shrink", "bytes against the formula"], rows)
     out.commands([r for r in records if r["applies"]][:1], "one of them")
 
 
@@ -132,11 +128,7 @@ def settled(record):
     return "off" if "compression off" in line else "light" if "compression light" in line else "on" if line else ""
 
 
-def speed_part(layouts, heading):
-    return lambda store, out: speed_of(store, out, layouts, heading)
-
-
-def speed_of(store, out, layouts, heading):
+def speed_part(store, out, layouts):
     cells = pooled([r for r in store.of("speed") if r["layout"] in layouts])
     if not cells:
         return
@@ -145,11 +137,11 @@ def speed_of(store, out, layouts, heading):
         none, bf16 = cells.get((layout, micro, rate, "none")), cells.get((layout, micro, rate, "bf16_wire"))
         rows.append([layout, micro, rate, preset, f"{r['tokens_per_s']:.0f}", f"{r['step_ms']:.0f}", f"{r['exposed_ms']:.0f}", f"{r['eth0_mb_per_update']:.2f}" if "eth0_mb_per_update" in r else "-",
                      f"{r['tokens_per_s'] / bf16['tokens_per_s']:.2f}" if bf16 else "-", f"{r['tokens_per_s'] / none['tokens_per_s']:.2f}" if none else "-", r["steps"], settled(r)])
-    out.begin(heading, "10.8 M parameters, fp32 compute, one thread a rank, one rank a host; same buckets and overlap for all. "
+    out.table("10.8 M parameters, fp32 compute, one thread a rank, one rank a host; same buckets and overlap for all. "
               "`NAME@1` is NAME with ZeRO 1, whose gathers may hide under the next forward pass. `alone`: the same work of every rank with no communication, all ranks at once, the slowest of them in each step. "
               "MB: what all hosts sent per step, with start and end of the run. "
-              "Compression: what the engine settled on where it may choose (on, light, off); only steps behind that are counted.")
-    out.table(["pp x dp x tp", "micro batch", "link", "preset", "tokens/s", "step ms", "exposed ms", "MB", "x bf16_wire", "x fp32", "steps counted", "compression"], rows)
+              "Compression: what the engine settled on where it may choose (on, light, off); only steps behind that are counted.",
+              ["pp x dp x tp", "micro batch", "link", "preset", "tokens/s", "step ms", "exposed ms", "MB", "x bf16_wire", "x fp32", "steps counted", "compression"], rows)
 
     def hold(a, b, what, words, least=None, most=None):
         """A target of cell a over cell b, where both were measured."""
@@ -191,8 +183,8 @@ def ladder_part(store, out):
         return
     of = {r["key"].split(" ", 3)[3]: r for r in records}
     rows = [[name, sites_cell(r), f"{sum(s['wire_bytes_total'] for s in r['sites'].values()) / 1e6:.2f}", f"{r['exposed_ms']:.0f}", f"{r['step_ms']:.0f}", r["steps"]] for name, r in of.items()]
-    out.begin("## Optimus-CC's ladder", "4 stages x 2 replicas, vocabulary 16384, 100 Mbit/s. The paper starts from an embedding that is summed in two steps; ours is fused unless told otherwise.")
-    out.table(["preset", "site: kB on the wire / plain, rank 0", "MB of all ranks", "exposed ms, rank 0", "step ms", "steps counted"], rows)
+    out.table("4 stages x 2 replicas, vocabulary 16384, 100 Mbit/s. The paper starts from an embedding that is summed in two steps; ours is fused unless told otherwise.",
+              ["preset", "site: kB on the wire / plain, rank 0", "MB of all ranks", "exposed ms, rank 0", "step ms", "steps counted"], rows)
     total = {name: sum(s["wire_bytes_total"] for s in r["sites"].values()) for name, r in of.items()}
     steps = [n for n in ("none two_step", "optimus_cc_cb", "optimus_cc_cb_fe", "optimus_cc_cb_fe_sc", "optimus_cc_emb") if n in total]
     for a, b in zip(steps, steps[1:]):
@@ -215,10 +207,10 @@ def paired_part(store, out):
     records = store.of("paired")
     if not records:
         return
-    out.begin(PAIRED, "`thinwire` between replicas and the same work of every rank with no communication, on the same cores, stopped and continued in turn, a few seconds each; behind the decision how to compress. "
+    out.table("`thinwire` between replicas and the same work of every rank with no communication, on the same cores, stopped and continued in turn, a few seconds each; behind the decision how to compress. "
               "Each turn of both gives a ratio of medians of the slowest rank's steps; what counts is the median of these ratios, since a turn that falls into somebody else's burst may say anything. "
-              "Error: of that median, from the middle half of the ratios.")
-    out.table(["pp x dp x tp", "micro batch", "link", "compression", "turns", "step ms", "alone ms", "ratio, median", "error", "middle half", "least to most"], [ratio_row(r)[0] for r in records])
+              "Error: of that median, from the middle half of the ratios.",
+              ["pp x dp x tp", "micro batch", "link", "compression", "turns", "step ms", "alone ms", "ratio, median", "error", "middle half", "least to most"], [ratio_row(r)[0] for r in records])
     for r in records:
         _, got, error = ratio_row(r)
         what = f"{r['layout']}, micro batch {r['micro']}, {r['rate']}: thinwire"
@@ -229,12 +221,11 @@ def paired_part(store, out):
     out.commands(records, "all")
 
 
-REPLICAS, CUTS = "## What it buys between replicas", "## What it buys between stages and in layers"
-PAIRED = "## Beside the same work without communication"
-# Table of the store, and what writes its section.
-PARTS = (("presets", presets_part, "## Every preset trains"), ("loss", loss_part, "## Loss after equal tokens"),
-         ("speed", speed_part(("1x2x1", "1x4x1"), REPLICAS), REPLICAS), ("speed", speed_part(("2x2x1", "2x1x2", "4x1x1"), CUTS), CUTS), ("paired", paired_part, PAIRED),
-         ("ladder", ladder_part, "## Optimus-CC's ladder"))
+# Table of the store, the heading of its section and what writes it, with more arguments.
+PARTS = (("presets", "## Every preset trains", presets_part), ("loss", "## Loss after equal tokens", loss_part),
+         ("speed", "## What it buys between replicas", speed_part, ("1x2x1", "1x4x1")),
+         ("speed", "## What it buys between stages and in layers", speed_part, ("2x2x1", "2x1x2", "4x1x1")),
+         ("paired", "## Beside the same work without communication", paired_part), ("ladder", "## Optimus-CC's ladder", ladder_part))
 
 
 def from_to(values):
@@ -242,16 +233,16 @@ def from_to(values):
     return values[0] + (f" to {values[-1]}" if values[-1] != values[0] else "")
 
 
-def section(store, table, part):
+def section(store, table, heading, part, *more):
     """Heading, when and where, targets, tables; "" without cells."""
     out, records = Section(), [r for r in store.records.values() if r["table"] == table]
-    part(store, out)
+    part(store, out, *more)
     if not out.lines:
         return ""
     bad = [f"- {r['key']}: {r['error'].splitlines()[0]}" for r in store.failed(table)]
     failed = ["Cells that failed:", "", *bad, ""] if bad else []
     where = "; ".join(sorted({r["machine"] for r in records}))
-    return "\n".join([out.lines[0], "", f"Measured {from_to(r['date'] for r in records)}: {where}.", "", *out.targets, "", *out.lines[2:], *failed]).rstrip() + "\n"
+    return "\n".join([heading, "", f"Measured {from_to(r['date'] for r in records)}: {where}.", "", *out.targets, "", *out.lines, *failed]).rstrip() + "\n"
 
 
 def targets_of(text):
@@ -273,8 +264,8 @@ def write(store, path):
             f.write(page)
     kept = {text.split("\n", 1)[0]: text.rstrip() + "\n" for text in re.split(r"^(?=## )", page.partition(MARK)[2], flags=re.MULTILINE)}
     sections, fewer = {}, 0
-    for table, part, heading in PARTS:
-        new, old = section(store, table, part), kept.get(heading, "")
+    for table, heading, *part in PARTS:
+        new, old = section(store, table, heading, *part), kept.get(heading, "")
         more = len(targets_of(new)) >= len(targets_of(old))
         # A few cells measured again are no table: what the page has stays until as much is there.
         if not more and store.of(table):

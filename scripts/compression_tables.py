@@ -24,8 +24,9 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 import compression_page
-from compression_cells import (ROOT, CellError, Store, agrees, decided_at, emulated, final_loss, layout_keys, measure, paired_with_alone, predicted,
-                               presets, shown, summary, text, train, work_alone)
+from compression_cells import (Store, agrees, decided_at, final_loss, layout_keys, measure, paired_with_alone, predicted, presets, shown, summary,
+                               text, train, work_alone)
+from measured import ROOT, CellError, emulated, ends, need
 
 PRESET_LAYOUTS = ("1x2x1", "2x1x1", "1x1x2", "2x2x1")
 TINY = ["--config", "configs/gpt2_tiny.json", "hidden_size=128", "num_attention_heads=4", "train_batch_size=16", "train_micro_batch_size_per_gpu=4", "train_iters=300",
@@ -47,7 +48,7 @@ EVERYWHERE = ("none", "bf16_wire", "thinwire")
 MADE_FOR = {"1x2x1": ("none@1", "bf16_wire@1", "thinwire@1", "sdp4bit", "loco", "zeropp", "zero_topo", "tagc", "one_bit_adam", "powersgd"),
             "1x4x1": ("none@1", "bf16_wire@1", "thinwire@1"),
             "2x2x1": ("mzhybrid", "zhybrid", "naive_mpc", "naive_zfp", "optimus_cc", "optimus_cc_cb")}
-# Warm-up is a tenth of a run; here the run is 60 steps and its uncoded part is not what is measured.
+# Warm-up is a tenth of a run; here the run is 60 steps and its uncompressed part is not what is measured.
 NO_WARM_UP = {name: ["compression.dp.gradient.warmup_steps=2"] for name in ("one_bit_adam", "powersgd")}
 # The ZeRO stage that a system is made for, where its preset has no placement of its own; the others run with --zero. NAME@1 asks for
 # stage 1, NAME:R for ZFP at rate R.
@@ -75,31 +76,31 @@ class Tables:
         self.text_keys, self.facts = text(self.store.folder, o.build, o.text)
         self.asked = []
 
-    def wanted(self, key):
-        chosen = not self.o.only or any(t in key for t in self.o.only)
-        if chosen:
-            self.asked.append(key)
-        return chosen and not self.o.list
+    def cell(self, table, key, words, what):
+        """Measures a cell that is wanted, unless it is known: what() returns the fields of its record beside `words`."""
+        if self.o.only and not any(t in key for t in self.o.only):
+            return
+        self.asked.append(key)
+        if not self.o.list:
+            measure(self.store, table, key, words, what)
 
     def learn(self, table, key, preset, layout, seed, keys, skip):
         """One run on this machine as it is, to the end, with an evaluation of the whole held-out part."""
-        if not self.wanted(key):
-            return
         name, rate, zero = parts(preset, self.o.zero)
         more, ranks, _ = layout_keys(layout, zero)
         # Compared over the ranks at the end of the run; a difference ends it with 70.
         iters = next(k.partition("=")[2] for k in keys if k.startswith("train_iters="))
         keys = [*keys, f"check_weight_hash_across_dp_replicas_interval={iters}"]
-        coded = [f"compression.preset={name}", "compression.adapt=false", *(f"compression.{s}.rate={rate}" for s in ZFP_SITES if rate)]
+        compression = [f"compression.preset={name}", "compression.adapt=false", *(f"compression.{s}.rate={rate}" for s in ZFP_SITES if rate)]
         # Evaluation of the whole held-out part, once.
         batch, length = (32, 128) if table == "loss" else (16, 128)
         whole = (self.facts["valid_bytes"] - 1) // length // batch
-        keys = [*keys, f"eval_iters={whole}", *more, *coded, f"seed={seed}", *self.text_keys, *self.o.keys]
+        keys = [*keys, f"eval_iters={whole}", *more, *compression, f"seed={seed}", *self.text_keys, *self.o.keys]
 
         def what():
             sites = predicted(self.o.build, keys, ranks)
             if name not in ("none", "identity") and not any(s["codec"] for s in sites.values()):
-                return {"applies": False, "said": "codes nothing on this layout"}
+                return {"applies": False, "said": "compresses nothing on this layout"}
             lines, _, seconds, command = train(["mpirun", "-n", str(ranks)], self.o.build, keys, self.run_dir, 240)
             got = summary(lines, min(skip, max(x["step"] for x in lines if "loss" in x) // 2))
             loss = final_loss(lines)
@@ -107,7 +108,7 @@ class Tables:
             said = f"loss {loss:.4f}, {got['tokens_per_s']:.0f} tok/s, {sum(s['wire_bytes_total'] for s in got['sites'].values()) / 1e6:.3f} MB per step"
             return {"applies": True, "eval_loss": loss, **got, "predicted": sites, "agrees": bytes_, "hashes": "equal", "run_seconds": seconds, "said": said,
                     "bigram": self.facts["bigram"], "command": shown(command, self.store.folder, self.o.build)}
-        measure(self.store, table, key, {"preset": preset, "layout": layout, "seed": seed, "zero": zero}, what)
+        self.cell(table, key, {"preset": preset, "layout": layout, "seed": seed, "zero": zero}, what)
 
     def presets(self):
         for layout in PRESET_LAYOUTS:
@@ -120,25 +121,23 @@ class Tables:
                 for preset in names:
                     if seed != THREE_SEEDS[0] and preset not in SEEDED:
                         continue
-                    # Optimus-CC codes the epilogue of a pipeline that has many micro-batches in a step: 8 here, of which the epilogue is one.
+                    # Optimus-CC compresses the epilogue of a pipeline that has many micro-batches in a step: 8 here, of which the epilogue is one.
                     micro = 2 if preset.startswith("optimus") else 8 if layout == "2x2x1" else 16
                     keys = ["--config", "configs/sweeps/loss_1m.json", f"train_micro_batch_size_per_gpu={micro}", f"train_iters={LOSS_ITERS}"]
                     self.learn("loss", f"loss {layout} {preset} seed {seed}", preset, layout, seed, keys, LOSS_ITERS // 2)
 
     def clock(self, lab, table, key, preset, layout, rate, micro, keys=()):
         """One run in the emulated cluster, as many steps as its time allows."""
-        if not self.wanted(key):
-            return
         name, _, zero = parts(preset, self.o.zero)
         more, ranks, data = layout_keys(layout, zero)
         stages = int(layout[0])
         accumulation = {1: 1, 2: 4, 4: 8}[stages]
         slow = rate == "100mbit"
         # Time for a dozen steps at least, of a core without AVX-512: a micro-batch of 1 takes it 0.35 s.
-        update = 0.35 * micro * accumulation * ranks / min(ranks, os.cpu_count() or 1) / stages
-        wire = {"none": 5.0, "bf16_wire": 2.5}.get(name, 1.0) * (1.5 if layout == "1x4x1" else 1.0) if slow else 0.1
-        updates = OUR_ITERS if name == "thinwire" else 7 if name in ("none", "bf16_wire") and slow else 15
-        seconds = self.o.seconds or min(450.0 if micro == 8 else 150.0, 3.0 + (max(update, wire) + 0.2 * min(update, wire)) * updates)
+        compute_s = 0.35 * micro * accumulation * ranks / min(ranks, os.cpu_count() or 1) / stages
+        wire_s = {"none": 5.0, "bf16_wire": 2.5}.get(name, 1.0) * (1.5 if layout == "1x4x1" else 1.0) if slow else 0.1
+        steps = OUR_ITERS if name == "thinwire" else 7 if name in ("none", "bf16_wire") and slow else 15
+        seconds = self.o.seconds or min(450.0 if micro == 8 else 150.0, 3.0 + (max(compute_s, wire_s) + 0.2 * min(compute_s, wire_s)) * steps)
         all_keys = ["--config", "configs/sweeps/speed_10m.json", *more, f"train_micro_batch_size_per_gpu={micro}", f"gradient_accumulation_steps={accumulation}",
                     f"train_iters={OUR_ITERS if name == 'thinwire' else SPEED_ITERS}", f"compression.preset={name}", *(["compression.adapt=true"] if name == "thinwire" else []), *NO_WARM_UP.get(name, []), *keys,
                     f"exit_duration_in_mins={seconds / 60:.3f}", *self.text_keys, *self.o.keys]
@@ -150,22 +149,20 @@ class Tables:
             sent = lab.sent() - before
             settled, line = decided_at(log)
             if name == "thinwire" and not line and "compression.adapt=false" not in all_keys:
-                raise CellError("the run ended before it had settled how to code: more time is needed")
+                raise CellError("the run ended before it had settled how to compress: more time is needed")
             got = summary(lines, max(3, settled))
-            updates = sum(1 for x in lines if "loss" in x)
-            said = f"{got['step_ms']:.0f} ms, {got['tokens_per_s']:.0f} tok/s, exposed {got['exposed_ms']:.0f} ms, {got['steps']} of {updates} steps" + (f"; {line}" if line else "")
-            return {**got, "settled": line, "eth0_mb_per_update": sent / 1e6 / updates, "run_seconds": took, "said": said,
+            steps = sum(1 for x in lines if "loss" in x)
+            said = f"{got['step_ms']:.0f} ms, {got['tokens_per_s']:.0f} tok/s, exposed {got['exposed_ms']:.0f} ms, {got['steps']} of {steps} steps" + (f"; {line}" if line else "")
+            return {**got, "settled": line, "eth0_mb_per_update": sent / 1e6 / steps, "run_seconds": took, "said": said,
                     "command": f"scripts/lab up --hosts {ranks} --rate {rate}; " + shown(command, self.store.folder, self.o.build)}
         words = {"preset": preset, "layout": layout, "rate": rate, "micro": micro, "accumulation": accumulation, "data": data, "zero": zero if data > 1 else 0}
-        measure(self.store, table, key, words, what)
+        self.cell(table, key, words, what)
 
     def alone(self, lab, key, ranks, micro):
-        if not self.wanted(key):
-            return
         seconds = self.o.seconds or 4 + 6 * micro * max(1, ranks // (os.cpu_count() or 1))
         keys = [f"train_iters={SPEED_ITERS}", *self.text_keys, *self.o.keys]
-        measure(self.store, "speed", key, {"preset": "alone", "layout": f"1x{ranks}x1", "rate": "alone", "micro": micro, "data": ranks},
-                lambda: work_alone(lab, self.o.build, self.store.folder, ranks, micro, seconds, keys))
+        self.cell("speed", key, {"preset": "alone", "layout": f"1x{ranks}x1", "rate": "alone", "micro": micro, "data": ranks},
+                  lambda: work_alone(lab, self.o.build, self.store.folder, ranks, micro, seconds, keys))
 
     def speed(self):
         with emulated() as lab:
@@ -188,10 +185,9 @@ class Tables:
     def paired(self):
         with emulated() as lab:
             for ranks, rate in PAIRED:
-                key = f"paired 1x{ranks}x1 mb 8 {rate}"
-                if self.wanted(key):
-                    measure(self.store, "paired", key, {"layout": f"1x{ranks}x1", "rate": rate, "micro": 8, "zero": self.o.zero},
-                            lambda r=ranks, link=rate: paired_with_alone(lab, self.o.build, self.store.folder, r, 8, link, self.o.zero, self.o.pairs, self.o.seconds or 5.0 * max(1, r // 2), self.text_keys))
+                self.cell("paired", f"paired 1x{ranks}x1 mb 8 {rate}", {"layout": f"1x{ranks}x1", "rate": rate, "micro": 8, "zero": self.o.zero},
+                          lambda r=ranks, link=rate: paired_with_alone(lab, self.o.build, self.store.folder, r, 8, link, self.o.zero, self.o.pairs,
+                                                                       self.o.seconds or 5.0 * max(1, r // 2), self.text_keys))
 
     def ladder(self):
         keys = ["num_layers=4", "vocab_size=16384", "tokenizer=byte"]
@@ -218,24 +214,18 @@ def main():
     options.add_argument("--set", dest="keys", nargs="+", default=[], metavar="key=value", help="more configuration keys, for trials")
     o = options.parse_args()
     o.build = os.path.abspath(o.build)
-    try:
-        if o.table == "page":
-            return compression_page.write(Store(o.out), o.page)
-        for program in ("train", "tokenize"):
-            if not os.access(os.path.join(o.build, program), os.X_OK):
-                raise CellError(f"{o.build}/{program} is missing; cmake --build build first")
-        tables = Tables(o)
-        getattr(tables, o.table)()
-        if o.list:
-            print("\n".join(f"{'done  ' if tables.store.has(k) else '      '}{k}" for k in tables.asked))
-            return 0
-        bad = [k for k in tables.asked if not tables.store.has(k)]
-        print(f"{len(tables.asked)} cells, {len(bad)} failed" + "".join(f"\n  {k}: {tables.store.records[k]['error']}" for k in bad))
-        return 1 if bad else 0
-    except CellError as e:
-        print(f"error: compression_tables: {e}", file=sys.stderr)
-        return 1
+    if o.table == "page":
+        return compression_page.write(Store(o.out), o.page)
+    need("train", "tokenize", build=o.build)
+    tables = Tables(o)
+    getattr(tables, o.table)()
+    if o.list:
+        print("\n".join(f"{'done  ' if tables.store.has(k) else '      '}{k}" for k in tables.asked))
+        return 0
+    bad = [k for k in tables.asked if not tables.store.has(k)]
+    print(f"{len(tables.asked)} cells, {len(bad)} failed" + "".join(f"\n  {k}: {tables.store.records[k]['error']}" for k in bad))
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ends(main)

@@ -1,4 +1,4 @@
-"""A host of the emulated cluster as the kernel sees it: namespaces that live as long as one sleeping process holds them.
+"""A host of the emulated cluster: namespaces of the kernel that exist as long as one sleeping process holds them.
 
 No name is given to anything outside: no entry of `ip netns`, no mount, no interface of the machine's own network. When the last
 process of a host is gone, the kernel removes all that belonged to it, whatever happened to the script.
@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 
-from sweep_process import parent, start_time
+from sweep_process import marked, parent, start_time
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWNET = 0x20000, 0x04000000, 0x08000000, 0x40000000
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
@@ -52,7 +52,7 @@ def close_all_but(keep):
 
 
 def furnish(name, hosts_file):
-    """In fresh namespaces: what makes this process see a machine of its own."""
+    """Called in new namespaces: mounts and settings that make them look like a machine of its own."""
     mount("none", "/", None, MS_REC | MS_PRIVATE)  # nothing mounted below is seen outside
     mount("thinwire-lab", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, b"mode=1777")
     mount("thinwire-lab", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC)  # /sys/class/net of this network
@@ -131,18 +131,10 @@ def ancestors():
     return line
 
 
-def marked(pid, directory):
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as f:
-            return f"{MARK}={directory}".encode() in f.read().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return False
-
-
 def members(directory, holders):
     """All live processes of a lab: those in a network namespace of it, and those started by it wherever they went since."""
     everyone = {int(p): namespace_id(p) for p in os.listdir("/proc") if p.isdigit()}
-    found = {pid for pid in everyone if marked(pid, directory)}
+    found = set(marked([directory], MARK)) & set(everyone)
     # Numbers of namespaces are used again, so a recorded one counts only while its holder or a marked process is in it.
     inhabited = {h["net"] for h in holders if alive(h)} | {everyone[pid] for pid in found}
     networks = inhabited & {h["net"] for h in holders} - {None, namespace_id("self"), namespace_id(1)}

@@ -1,14 +1,33 @@
-# What scripts that measure share: cells as JSON lines, programs that print JSON, intervals, Markdown tables, tables put into pages.
+# What scripts that measure share: cells as JSON lines, programs that print JSON, the emulated cluster, intervals, Markdown tables put into pages.
+import contextlib
 import json
 import os
 import random
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 LAB = os.path.join(ROOT, "scripts", "lab")
+
+
+class CellError(Exception):
+    """One message for the user."""
+
+
+def build_folder():
+    """Where the programs are."""
+    return os.path.abspath(os.environ.get("THINWIRE_BUILD") or os.path.join(ROOT, "build"))
+
+
+def ends(main):
+    """Runs a script to its exit code; a CellError is its one message."""
+    try:
+        sys.exit(main())
+    except CellError as e:
+        fail(e)
 
 
 def fail(text, code=1):
@@ -33,13 +52,83 @@ def add_cell(path, record):
         f.write(json.dumps(record) + "\n")
 
 
-def json_lines(command, limit=None, codes=(0,)):
-    """The JSON lines that a program prints; ends this script with what it said where it ends with another code than these, or prints none."""
+def output(command, limit=None, codes=(0,)):
+    """What a program prints. CellError with what it said where it ends with another code than these."""
     done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=limit)
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode not in codes or not lines:
-        fail(f"{shlex.join(map(str, command))}: exit {done.returncode}: {(done.stderr or done.stdout).strip()[-400:]}")
+    if done.returncode not in codes:
+        raise CellError(f"{shlex.join(map(str, command))}: exit {done.returncode}: {(done.stderr or done.stdout).strip()[-400:]}")
+    return done.stdout
+
+
+def json_lines(command, limit=None, codes=(0,)):
+    """The JSON lines that a program prints, at least one."""
+    lines = [json.loads(line) for line in output(command, limit, codes).splitlines() if line.startswith("{")]
+    if not lines:
+        raise CellError(f"{shlex.join(map(str, command))} printed no JSON")
     return lines
+
+
+def need(*programs, build=None):
+    """The paths of these programs of the build, or the end of this script."""
+    paths = [os.path.join(build or build_folder(), name) for name in programs]
+    if missing := [p for p in paths if not os.access(p, os.X_OK)]:
+        fail(f"{missing[0]} is missing: cmake --build {os.path.dirname(missing[0])} --target {os.path.basename(missing[0])}", 66)
+    return paths
+
+
+class Emulated:
+    """A lab of this script (scripts/lab): made when it is first used, made anew for another number of hosts, removed at the end."""
+
+    def __init__(self, name=None):
+        self.name, self.hosts, self.rate = name or f"tables-{os.getpid()}", 0, None
+
+    def call(self, *arguments):
+        done = subprocess.run([LAB, *arguments, "--name", self.name], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise CellError(f"lab {' '.join(arguments)}: {(done.stderr or done.stdout).strip()}")
+        return done.stdout
+
+    def be(self, hosts, rate):
+        if hosts != self.hosts:
+            self.down()
+            self.call("up", "--hosts", str(hosts), "--rate", rate)
+            self.hosts, self.rate = hosts, rate
+        elif rate != self.rate:
+            self.call("rate", rate)
+            self.rate = rate
+
+    def down(self):
+        if self.hosts:
+            self.hosts = 0
+            subprocess.run([LAB, "down", "--name", self.name], capture_output=True, check=False)
+
+    def run(self, ranks):
+        """The words in front of a program: ranks in blocks over the hosts, rank i on core i modulo cores."""
+        return [LAB, "run", "--name", self.name, "-n", str(ranks), "--bind", "--"]
+
+    def sent(self):
+        return sum(h["eth0"]["tx_bytes"] for h in json.loads(self.call("show", "--json"))["hosts"])
+
+
+@contextlib.contextmanager
+def emulated():
+    def stop(number, _):
+        raise SystemExit(128 + number)
+    lab = Emulated()
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield lab
+    finally:
+        lab.down()
+
+
+def machine():
+    with open("/proc/cpuinfo", encoding="utf-8") as f:
+        lines = [line.split(":", 1) for line in f if ":" in line]
+    names = [value.strip() for key, value in lines if key.startswith("model name")]
+    flags = next((value.split() for key, value in lines if key.startswith("flags")), [])
+    vectors = next((name for name in ("avx512_bf16", "avx512f", "avx2") if name in flags), "no avx2")
+    return f"{len(os.sched_getaffinity(0))} cores of {names[0] if names else 'an unknown processor'} ({vectors})"
 
 
 def interval(values, draws=2000):

@@ -10,9 +10,10 @@ import re
 import shlex
 import time
 
+import sweep_create
 import sweep_runner
 from sweep_batch_systems import ROOT, SYSTEMS, Script, Size
-from sweep_store import StoreError, last_lines, now, read_object, write_atomic
+from sweep_store import StoreError, end_of, now, read_object, write_atomic
 
 WITHOUT = 3        # cycles without a new step, after which the scripts give up (tw_most_without in batch_common.sh)
 LOG = "%d/log.txt"
@@ -74,8 +75,8 @@ def write_array(system, sweep, points, size, name):
 
 
 def submit(sweep, points):
-    """Hands the points over; each is pending then and has its job. The caller holds the lock. What is submitted is written down before,
-    so that a sweep killed in between finds its jobs again by their names (recover)."""
+    """Submits the points; each is pending then and has its job. The caller holds the lock. A record is written before each submission, so
+    that a sweep that is killed in between finds its jobs again by their names (recover)."""
     system = SYSTEMS[sweep.kind]()
     at_once = sweep.launcher.get("at_once", "auto")
     os.makedirs(os.path.join(sweep.dir, "batch"), exist_ok=True)
@@ -113,7 +114,7 @@ def book(system, sweep, name, facts):
 
 
 def recover(system, sweep):
-    """Submissions that a killed sweep has not finished writing down: a job without a number is looked for in the queue, by its name."""
+    """Completes the records of submissions during which the sweep was killed: a job without a number is searched in the queue by its name."""
     folder = os.path.join(sweep.dir, "batch")
     named = None
     for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
@@ -128,6 +129,22 @@ def recover(system, sweep):
             book(system, sweep, name, facts)
         else:
             note(sweep, name, {**facts, "lost": True})
+
+
+def run(sweep, only, build, again, say):
+    """Hands open points over to the batch system and returns: the queue is watched with `sweep status`."""
+    with sweep.lock():
+        sweep_create.check(sweep, sweep.points(only), build, again=again)
+        poll(sweep)
+        if again:
+            for point in sweep.points(only):
+                sweep.cancel_mark(point.id, False)
+        wanted = ("init", "preempted", *(sweep_runner.SECOND_CHANCE if again else ()))
+        points = [p for p in sweep.points(only) if sweep.status(p.id)["state"] in wanted and not sweep.is_cancelled(p.id)]
+        submit(sweep, points)
+        say(f"{len(points)} points handed to {sweep.kind}; watch them with: scripts/sweep status {sweep.dir}")
+    states = [sweep.status(p.id)["state"] for p in sweep.points(only)]
+    return 1 if any(s in sweep_runner.SECOND_CHANCE + ("refused",) for s in states) else 0
 
 
 # ---- following ---------------------------------------------------------------------------------------------------------------------
@@ -182,13 +199,9 @@ def cycles_age(sweep, id_, since):
     return time.time() - written if time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(written)) >= str(since or "") else None
 
 
-def said_by_scripts(lines):
+def said_by_scripts(text):
     """The last remark of batch_common.sh, without its time."""
-    for line in reversed(lines):
-        found = re.match(r"thinwire \S+Z: (.*)", line)
-        if found:
-            return found[1]
-    return ""
+    return next(iter(re.findall(r"(?m)^thinwire \S+Z: (.*)$", text)[-1:]), "")
 
 
 def outcome(sweep, point, ended):
@@ -196,9 +209,8 @@ def outcome(sweep, point, ended):
     the batch system is asked only why there is nothing better."""
     id_, (word, code) = point.id, ended
     status, train, cycles = sweep.status(id_), sweep.train_status(id_), cycles_of(sweep, id_)
-    lines = last_lines(sweep.path(id_, "log.txt"))
-    text = "\n".join(lines)
-    remark, error = said_by_scripts(lines), sweep_runner.error_in(text)
+    text = end_of(sweep.path(id_, "log.txt"))
+    remark, error = said_by_scripts(text), sweep_runner.error_in(text)
     fields = {"ended": train.get("updated") or now(), "step": sweep.step(id_)}
     if sweep.says_finished(id_):
         return {**fields, "state": "finished", "code": 0, "reason": "", "progress_without": 0}

@@ -1,16 +1,11 @@
-# The batch systems that a sweep knows: directives for what a point asks for, submitting, looking into the queue, ending.
+# The batch systems that a sweep knows: directives for what a point asks for, submitting, polling the queue, ending.
 #
-# A system has: kind, the prefix of its directives, first (index of an array's first element), arrays (whether it has any), least (elements
-# of the smallest array), how (the command that submits a script by hand), and
-#   template(size, array)              the shipped script that the point's is made from
-#   direct(script, size, name, output) sets the directives          output(base, array)   where the output of a job goes
-#   fixed(words) / listed(path)        shell lines that give the script its arguments, or its list of runs
-#   submit(path, count, at_once)       submits it, as an array of `count` where that is not 0; returns the job
-#   element(job, index)                the job of one element
-#   queue()                            {job: (pending | running, why)} of what has not ended
-#   named()                            {name: job} of all that is known
-#   ended(job)                         (COMPLETED | FAILED | CANCELLED | TIMEOUT | OUT_OF_MEMORY | ... or "", exit code or None)
-#   cancel(jobs)
+# Each system has
+#   template(size, array)          the shipped script that the point's is made from
+#   flags(size, name, output)      its directives                     output(base, array)   where the output of a job goes
+#   submit(path, count, at_once)   submits it, as an array of `count` where that is not 0; returns the job
+#   element(job, index)            the job of one element             whole(job)            the array of an element
+#   jobs()                         all that it lists, as Job          cancel(jobs)
 import json
 import math
 import os
@@ -19,6 +14,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from typing import NamedTuple
 
 import sweep_plan
 from sweep_store import StoreError
@@ -107,10 +103,36 @@ def given(flags):
     return {flag: value for flag, value in flags.items() if value}
 
 
+class Job(NamedTuple):
+    """A job as its system lists it."""
+
+    id: str
+    name: str
+    state: str        # pending | running, None when it has ended
+    why: str = ""     # it is pending
+    word: str = ""    # how it ended: COMPLETED | FAILED | CANCELLED | TIMEOUT | OUT_OF_MEMORY | ...
+    code: int = None  # its exit code, where that is known
+
+
 class System:
-    """kind: of its folder of scripts; prefix and join: how it writes a directive; first: the number of an array's first element; least: its smallest size."""
+    """kind: of its folder of scripts; prefix and join: how it writes a directive; how: the command that submits a script by hand; first: the
+    number of an array's first element; arrays: whether it has any; least: elements of the smallest array."""
 
     first, arrays, least, join = 0, True, 1, "="
+
+    def whole(self, job):
+        return job
+
+    def queue(self):
+        """{job: (pending | running, why)} of what has not ended."""
+        return {j.id: (j.state, j.why) for j in self.jobs() if j.state}
+
+    def named(self):
+        return {j.name: self.whole(j.id) for j in self.jobs()}
+
+    def ended(self, job):
+        """(how the job ended or "", its exit code or None)."""
+        return next(((j.word, j.code) for j in self.jobs() if j.id == job), ("", None))
 
     def direct(self, script, size, name, output):
         """Directives of a script for points of this size."""
@@ -152,20 +174,17 @@ class Slurm(System):
     def element(self, job, index):
         return f"{job}_{index}"
 
-    def queue(self):
-        """{job: (pending | running, why)} of this user's jobs that have not ended."""
-        found = {}
-        for line in ask("squeue", "-h", "-r", "-u", me(), "-o", "%i|%T|%r|%j").splitlines():
-            job, state, why, _name = line.split("|", 3)
-            found[job] = ("pending" if state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING", "RESV_DEL_HOLD") else "running",
-                          "" if why == "None" else why)
-        return found
+    def whole(self, job):
+        return job.split("_")[0]
 
-    def named(self):
-        return {line.split("|", 1)[1]: line.split("|", 1)[0].split("_")[0] for line in ask("squeue", "-h", "-u", me(), "-o", "%i|%j").splitlines()}
+    def jobs(self):
+        """Of this user; those that have ended are not listed."""
+        for line in ask("squeue", "-h", "-r", "-u", me(), "-o", "%i|%T|%r|%j").splitlines():
+            job, state, why, name = line.split("|", 3)
+            waits = state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING", "RESV_DEL_HOLD")
+            yield Job(job, name, "pending" if waits else "running", "" if why == "None" else why)
 
     def ended(self, job):
-        """How the batch system says that a job ended, a word in capitals, or ""; and its exit code or None."""
         text = ""
         try:
             text = ask("scontrol", "show", "-o", "job", job)
@@ -223,24 +242,17 @@ class Lsf(System):
     def element(self, job, index):
         return f"{job}[{index}]"
 
+    def whole(self, job):
+        return job.split("[")[0]
+
     def jobs(self):
+        states = {"PEND": "pending", "PSUSP": "pending", "WAIT": "pending", "RUN": "running", "USUSP": "running", "SSUSP": "running", "PROV": "running", "UNKWN": "running"}
         for line in ask("bjobs", "-a", "-noheader", "-o", "jobid jobindex stat exit_code job_name delimiter='|'", allow=("No job found", "No unfinished job found")).splitlines():
             fields = [f.strip() for f in line.split("|")]
             if len(fields) == 5:
-                yield (fields[0] if fields[1] in ("0", "-", "") else f"{fields[0]}[{fields[1]}]"), fields[2], fields[3], fields[4]
-
-    def queue(self):
-        states = {"PEND": "pending", "PSUSP": "pending", "WAIT": "pending", "RUN": "running", "USUSP": "running", "SSUSP": "running", "PROV": "running", "UNKWN": "running"}
-        return {job: (states[stat], "") for job, stat, _, _ in self.jobs() if stat in states}
-
-    def named(self):
-        return {re.sub(r"\[.*", "", name): job.split("[")[0] for job, _, _, name in self.jobs()}
-
-    def ended(self, job):
-        for found, stat, code, _ in self.jobs():
-            if found == job:
-                return {"DONE": "COMPLETED", "EXIT": "FAILED"}.get(stat, stat), int(code) if code.isdigit() else None
-        return "", None
+                job, index, stat, code, name = fields
+                yield Job(job if index in ("0", "-", "") else self.element(job, index), name.split("[")[0], states.get(stat),
+                          word={"DONE": "COMPLETED", "EXIT": "FAILED"}.get(stat, stat), code=int(code) if code.isdigit() else None)
 
     def cancel(self, jobs):
         ask("bkill", *jobs, allow=("already finished",))
@@ -268,28 +280,20 @@ class Pbs(System):
     def element(self, job, index):
         return job.replace("[]", f"[{index}]")
 
-    def queue(self):
-        states = {"Q": "pending", "H": "pending", "W": "pending", "T": "pending", "M": "pending", "R": "running", "B": "running", "E": "running", "S": "running", "U": "running"}
-        found = {}
-        for job, facts in self.jobs().items():
-            if facts.get("job_state") in states:
-                found[job] = (states[facts["job_state"]], facts.get("comment", "") if facts["job_state"] == "H" else "")
-        return found
+    def whole(self, job):
+        return re.sub(r"\[\d+\]", "[]", job)
 
     def jobs(self):
+        states = {"Q": "pending", "H": "pending", "W": "pending", "T": "pending", "M": "pending", "R": "running", "B": "running", "E": "running", "S": "running", "U": "running"}
         text = ask("qstat", "-x", "-t", "-f", "-F", "json", allow=("Unknown Job", "Unknown job"))
         try:
-            return json.loads(text).get("Jobs", {}) if text.strip() else {}
+            listed = json.loads(text).get("Jobs", {}) if text.strip() else {}
         except ValueError:
             raise StoreError(f"qstat -F json said no JSON: {text[:200]}") from None
-
-    def named(self):
-        return {facts.get("Job_Name", ""): job for job, facts in self.jobs().items() if not re.search(r"\[\d+\]", job)}
-
-    def ended(self, job):
-        facts = self.jobs().get(job, {})
-        code = facts.get("Exit_status")
-        return ("" if not facts else "COMPLETED" if code == 0 else "FAILED"), code if isinstance(code, int) else None
+        for job, facts in listed.items():
+            state, code = facts.get("job_state"), facts.get("Exit_status")
+            yield Job(job, facts.get("Job_Name", ""), states.get(state), facts.get("comment", "") if state == "H" else "",
+                      "COMPLETED" if code == 0 else "FAILED", code if isinstance(code, int) else None)
 
     def cancel(self, jobs):
         ask("qdel", *jobs, allow=("Job has finished", "Unknown Job"))
@@ -316,19 +320,8 @@ class Flux(System):
 
     def jobs(self):
         for line in ask("flux", "jobs", "-a", "-n", "-o", "{id.f58}|{state}|{result}|{name}").splitlines():
-            yield line.split("|", 3)
-
-    def queue(self):
-        return {job: ("running" if state in ("RUN", "CLEANUP") else "pending", "") for job, state, _, _ in self.jobs() if state != "INACTIVE"}
-
-    def named(self):
-        return {name: job for job, _, _, name in self.jobs()}
-
-    def ended(self, job):
-        for found, _, result, _ in self.jobs():
-            if found == job:
-                return {"CANCELED": "CANCELLED"}.get(result, result), None
-        return "", None
+            job, state, result, name = line.split("|", 3)
+            yield Job(job, name, None if state == "INACTIVE" else "running" if state in ("RUN", "CLEANUP") else "pending", word={"CANCELED": "CANCELLED"}.get(result, result))
 
     def cancel(self, jobs):
         ask("flux", "cancel", *jobs, allow=("inactive", "unknown"))

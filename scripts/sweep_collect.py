@@ -1,10 +1,5 @@
-#!/usr/bin/env python3
 # The folder of a sweep as one table: a row per point with every metric, its distance from the baseline point, its spread over seeds.
-"""Reads the runs of a sweep and writes DIR/results.csv and DIR/index.html, whatever state the points are in.
-
-    scripts/sweep_collect.py DIR [--build DIR] [--no-reports]
-
-Columns: what the point is (`id`, the axes, `seed`, ranks), how it ended (`state`, `code`, `reason`), then the metrics under the names of
+"""Columns of results.csv: what the point is (`id`, the axes, `seed`, ranks), how it ended (`state`, `code`, `reason`), then the metrics under the names of
 metrics.jsonl, and what is computed from them:
   times, speeds, norms   medians over the second half of the steps, so that start and warm-up do not count
   SITE.*_bytes           mean per step over the second half (some codecs send different factors in turn); `wire_bytes` is the sum over sites
@@ -15,7 +10,6 @@ metrics.jsonl, and what is computed from them:
   pareto.X               1 where no other point of the panel has both a smaller loss and a better X; judged on means over seeds
 """
 
-import argparse
 import collections
 import csv
 import io
@@ -27,11 +21,11 @@ import statistics
 import subprocess
 import sys
 
-sys.dont_write_bytecode = True
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, os.path.join(ROOT, "scripts"))
+import sweep_html
 import sweep_json
-from sweep_store import StoreError, write_atomic
+import sweep_svg
+from measured import build_folder
+from sweep_store import StoreError, read_object, write_atomic
 
 LAST = {"step", "consumed_samples", "consumed_tokens", "loss", "lr", "loss_scale"}  # the last value says it
 COMPARED = ("eval_loss", "train_loss", "tokens_per_s", "step_ms", "model_tflops_per_rank", "samples_per_s", "exposed_ms", "wire_bytes", "wire_bytes_total",
@@ -44,17 +38,9 @@ def finite(x):
     return isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)
 
 
-def load(path, default=None):
-    try:
-        with open(path, encoding="utf-8") as f:
-            return json.load(f)
-    except (OSError, ValueError):
-        return default
-
-
 def metrics_of(path):
     """(steps, evaluations) of a metrics.jsonl; broken, half-written and foreign lines are left out, of a step that is there twice the later counts."""
-    updates, evaluations = {}, {}
+    steps, evaluations = {}, {}
     try:
         with open(path, encoding="utf-8", errors="replace") as f:
             for line in f:
@@ -66,57 +52,57 @@ def metrics_of(path):
                     continue
                 if entry.get("split", "valid") != "valid":
                     continue  # the test text, at the end of a run: not what runs are compared by
-                (evaluations if "eval_loss" in entry else updates)[entry["step"]] = entry
+                (evaluations if "eval_loss" in entry else steps)[entry["step"]] = entry
     except OSError:
         pass
-    return [updates[s] for s in sorted(updates) if "loss" in updates[s]], [evaluations[s] for s in sorted(evaluations)]
+    return [steps[s] for s in sorted(steps) if "loss" in steps[s]], [evaluations[s] for s in sorted(evaluations)]
 
 
-def tail_loss(updates):
-    losses = [u["loss"] for u in updates[-min(20, (len(updates) + 9) // 10) :] if finite(u["loss"])] if updates else []
+def tail_loss(steps):
+    losses = [step["loss"] for step in steps[-min(20, (len(steps) + 9) // 10) :] if finite(step["loss"])] if steps else []
     return statistics.fmean(losses) if losses else None
 
 
-def sites_of(update):
+def sites_of(step):
     """The sites of a step; anything else than objects is not one."""
-    comm = update.get("comm")
+    comm = step.get("comm")
     return {k: v for k, v in comm.items() if isinstance(v, dict)} if isinstance(comm, dict) else {}
 
 
-def measured(updates, evaluations):
+def measured(steps, evaluations):
     """Metric columns of one run; a column is missing where nothing says it."""
     row = {}
-    late = updates[len(updates) // 2 :]
+    late = steps[len(steps) // 2 :]
 
     def put(name, values, how=statistics.median):
         values = [v for v in values if finite(v)]
         if values:
             row[name] = how(values)
 
-    for name in dict.fromkeys(k for u in late for k in u):
-        values = [u.get(name) for u in late]
+    for name in dict.fromkeys(k for step in late for k in step):
+        values = [step.get(name) for step in late]
         if name in LAST:
             put(name, values, lambda v: v[-1])
         elif name == "memory_peak_bytes":
-            put(name, [u.get(name) for u in updates], max)
+            put(name, [step.get(name) for step in steps], max)
         elif name == "time_ms":
             for part in dict.fromkeys(p for v in values if isinstance(v, dict) for p in v):
                 put(f"time_ms.{part}", [v.get(part) for v in values if isinstance(v, dict)])
         elif name not in ("comm", "skipped", "non_finite"):
             put(name, values)
-    if updates:
-        row["updates"] = len(updates)
-        row["skipped"] = sum(1 for u in updates if u.get("skipped"))
-        loss = tail_loss(updates)
+    if steps:
+        row["updates"] = len(steps)
+        row["skipped"] = sum(1 for step in steps if step.get("skipped"))
+        loss = tail_loss(steps)
         if loss is not None:
             row["train_loss"] = loss
     for name in ("eval_loss", "perplexity", "eval_ms", "eval_tokens", "split"):
         if evaluations and evaluations[-1].get(name) is not None:
             row[name] = evaluations[-1][name]
     put("best_eval_loss", [e.get("eval_loss") for e in evaluations], min)
-    sites = [sites_of(u) for u in late]
-    for site in dict.fromkeys(s for u in sites for s in u):
-        here = [u[site] for u in sites if site in u]
+    sites = [sites_of(step) for step in late]
+    for site in dict.fromkeys(s for step in sites for s in step):
+        here = [step[site] for step in sites if site in step]
         for name in dict.fromkeys(k for s in here for k in s):
             values = [s.get(name) for s in here]
             if name == "baseline_dtype":
@@ -124,11 +110,11 @@ def measured(updates, evaluations):
             else:
                 put(f"{site}.{name}", values, statistics.fmean if "_bytes" in name else statistics.median)
     for name in SUMMED:
-        sums = [sum(s[name] for s in u.values() if finite(s.get(name))) for u in sites if u]
+        sums = [sum(s[name] for s in step.values() if finite(s.get(name))) for step in sites if step]
         put(name, sums, statistics.fmean if "_bytes" in name else statistics.median)
     for name in ("wire_bytes_total", "logical_bytes_total"):
-        if updates:
-            row["run_" + name] = sum(s[name] for u in updates for s in sites_of(u).values() if finite(s.get(name)))
+        if steps:
+            row["run_" + name] = sum(s[name] for step in steps for s in sites_of(step).values() if finite(s.get(name)))
     if row.get("wire_bytes_total"):
         row["compression_ratio"] = row["logical_bytes_total"] / row["wire_bytes_total"]
     return row
@@ -182,15 +168,17 @@ def values_of(point):
     return values
 
 
+def folders_in(runs):
+    return sorted(os.listdir(runs)) if os.path.isdir(runs) else []
+
+
 def read_points(folder):
     """Every point of the sweep in order, each with `_dir`; one without a readable point.json is taken from sweep.json, if it is there."""
     runs = os.path.join(folder, "runs")
-    listed = load(os.path.join(folder, "sweep.json"), {})
-    listed = listed.get("points", []) if isinstance(listed, dict) else listed
+    listed = (read_object(os.path.join(folder, "sweep.json")) or {}).get("points", [])
     points = {p["id"]: p for p in listed if isinstance(p, dict) and "id" in p}
-    for name in sorted(os.listdir(runs)) if os.path.isdir(runs) else []:
-        point = load(os.path.join(runs, name, "point.json"))
-        if isinstance(point, dict):
+    for name in folders_in(runs):
+        if point := read_object(os.path.join(runs, name, "point.json")):
             points[name] = {**points.get(name, {}), **point}
     return [{**p, "id": i, "_dir": os.path.join(runs, i)} for i, p in sorted(points.items())]
 
@@ -252,14 +240,12 @@ class Sweep:
         self.loss = "eval_loss" if done and all(finite(r.get("eval_loss")) for r in done) else "train_loss"
 
     def row(self, point):
-        status = load(os.path.join(point["_dir"], "status.json"), {})
-        status = status if isinstance(status, dict) else {}
         run = os.path.join(point["_dir"], "run")
-        ended = load(os.path.join(run, "status.json"), {})
-        updates, evaluations = metrics_of(os.path.join(run, "metrics.jsonl"))
-        self.curves[point["id"]] = (updates, evaluations)
+        status, ended = (read_object(os.path.join(where, "status.json")) or {} for where in (point["_dir"], run))
+        steps, evaluations = metrics_of(os.path.join(run, "metrics.jsonl"))
+        self.curves[point["id"]] = (steps, evaluations)
         row = {"id": point["id"], "state": status.get("state", "init"), "code": status.get("code"),
-               "reason": status.get("reason") or (ended.get("message") if isinstance(ended, dict) else "") or "", "attempts": status.get("attempts")}
+               "reason": status.get("reason") or ended.get("message") or "", "attempts": status.get("attempts")}
         launcher = point.get("launcher") if isinstance(point.get("launcher"), dict) else {}
         for key in ("kind", "ranks", "hosts", "rate"):
             if launcher.get(key) is not None:
@@ -268,7 +254,7 @@ class Sweep:
         row["report"] = f"runs/{point['id']}/run/report.html" if os.path.exists(os.path.join(run, "report.html")) else None
         for key in ("started", "ended", "seconds"):
             row[key] = status.get(key)
-        row.update(measured(updates, evaluations))
+        row.update(measured(steps, evaluations))
         return row
 
     def compare(self):
@@ -349,7 +335,7 @@ def make_reports(folder, build):
     """Runs `report` where a run has metrics newer than its page. Returns what went wrong, for one warning."""
     program, problems = os.path.join(build, "report"), []
     runs = os.path.join(folder, "runs")
-    for name in sorted(os.listdir(runs)) if os.path.isdir(runs) else []:
+    for name in folders_in(runs):
         run = os.path.join(runs, name, "run")
         metrics, page = os.path.join(run, "metrics.jsonl"), os.path.join(run, "report.html")
         if not os.path.exists(metrics) or os.path.exists(page) and os.path.getmtime(page) >= os.path.getmtime(metrics):
@@ -362,36 +348,15 @@ def make_reports(folder, build):
     return problems
 
 
-def collect(folder, build=None, reports=True):
-    """Writes results.csv and index.html into the folder of a sweep and says so; returns the Sweep."""
-    import sweep_html
-    import sweep_svg
-
-    for warning in make_reports(folder, build or os.environ.get("THINWIRE_BUILD") or os.path.join(ROOT, "build"))[:3] if reports else []:
+def collect(folder, reports=True):
+    """Writes results.csv and index.html into the folder of a sweep, whatever state its points are in, and says so."""
+    for warning in make_reports(folder, build_folder())[:3] if reports else []:
         print(f"warning: {warning}", file=sys.stderr)
     sweep = Sweep(folder)
     write_csv(sweep, os.path.join(folder, "results.csv"))
     try:
-        write_atomic(os.path.join(folder, "index.html"), sweep_svg.draw(sweep_html.page(sweep), build))
+        write_atomic(os.path.join(folder, "index.html"), sweep_svg.draw(sweep_html.page(sweep)))
     except StoreError as e:
         print(f"warning: index.html is not written: {e}", file=sys.stderr)
     states = collections.Counter(row["state"] for row in sweep.rows)
     print(f"{os.path.join(folder, 'results.csv')}, {os.path.join(folder, 'index.html')}: " + ", ".join(f"{n} {s}" for s, n in sorted(states.items())))
-    return sweep
-
-
-def main():
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("dir")
-    options.add_argument("--build", help="folder of the programs (default: THINWIRE_BUILD, else build)")
-    options.add_argument("--no-reports", action="store_true")
-    o = options.parse_args()
-    if not os.path.isdir(o.dir):
-        print(f"error: sweep_collect: {o.dir} is no folder of a sweep", file=sys.stderr)
-        return 64
-    collect(o.dir, o.build, not o.no_reports)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

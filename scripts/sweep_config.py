@@ -46,10 +46,10 @@ class Keys:
         name = name.replace("-", "_")
         return self.same_as.get(name, name)
 
-    def nearest(self, name):
-        """The known key that was probably meant, or None."""
+    def unknown(self, name):
+        """What to say of a key that is none."""
         known = [*self.types, *sorted(self.sections)]
-        return nearest(name, known) or nearest(name.rsplit(".", 1)[-1], known)
+        return f'unknown configuration key "{name}"' + (nearest(name, known) or nearest(name.rsplit(".", 1)[-1], known, " (docs/config.md lists all)"))
 
     def flatten(self, value, prefix=""):
         """[(key, value)] of nested objects; keys by their own names, shorthands ("optimizer": "adam") written out."""
@@ -82,9 +82,9 @@ def section_value(name, value):
     return name
 
 
-def nearest(word, known):
-    """The known word that was probably meant, or None."""
-    return next(iter(difflib.get_close_matches(word.lower(), known, 1)), None)
+def nearest(word, known, otherwise=""):
+    """" (nearest: X)" with the known word that was probably meant."""
+    return next((f" (nearest: {near})" for near in difflib.get_close_matches(word.lower(), known, 1)), otherwise)
 
 
 def written_out(key, value):

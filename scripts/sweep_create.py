@@ -1,10 +1,12 @@
 # Makes the folder of a sweep from its plan, lets it grow with the plan, and asks `train --dry-run` what it thinks of each point.
+import contextlib
 import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 import sweep_config
@@ -187,52 +189,41 @@ def environment():
     return env
 
 
-def questions(sweep, points):
-    """Points whose answer must be the same, together: the seed decides nothing that --dry-run looks at."""
-    groups = {}
+def ask(points, build, config_file):
+    """[(points, exit code, what --dry-run said of them)]. config_file(point): a context with the path of its configuration. Points whose
+    answer must be the same are asked about together: the seed decides nothing that --dry-run looks at."""
+    train, groups = program(build), {}
     for point in points:
         config = {k: v for k, v in point.config.items() if k != "seed" or not isinstance(v, int) or v < 0}
         groups.setdefault(json.dumps([config, point.launcher["ranks"]], sort_keys=True), []).append(point)
-    return list(groups.values())
+
+    def answer(group):
+        with config_file(group[0]) as path:
+            return (group, *dry_run(train, path, group[0].launcher["ranks"]))
+    with ThreadPoolExecutor(max(1, len(sweep_process.usable_cores()))) as pool:
+        return list(pool.map(answer, groups.values()))
 
 
 def check(sweep, points, build, again=False):
     """Asks --dry-run about the points that were not asked yet (again: about refused ones, too); those it refuses are not run."""
-    train = program(build)
-    open_points = []
-    for point in points:
-        status = sweep.status(point.id)
-        if not status["checked"] or (again and status["state"] == "refused"):
-            open_points.append(point)
-    groups = questions(sweep, open_points)
-    with ThreadPoolExecutor(max(1, len(sweep_process.usable_cores()))) as pool:
-        answers = list(pool.map(lambda g: dry_run(train, sweep.path(g[0].id, "config.json"), g[0].launcher["ranks"]), groups))
-    for group, (code, said) in zip(groups, answers):
-        for point in group:
-            state = sweep.status(point.id)["state"]
-            if code == 78:
-                if state in ("init", "refused"):
-                    sweep.set_status(point.id, checked=True, state="refused", code=78, reason=said)
-            elif code != 0:
-                if state in ("init", "refused"):
-                    sweep.set_status(point.id, checked=True, state="failed", code=code, reason=f"--dry-run: {said or f'ended with {code}'}")
-            else:
-                sweep.set_status(point.id, checked=True, **({"state": "init", "code": None, "reason": ""} if state == "refused" else {}))
-    return sum(len(g) for g, (code, _) in zip(groups, answers) if code == 78)
+    status = {p.id: sweep.status(p.id) for p in points}
+    open_points = [p for p in points if not status[p.id]["checked"] or again and status[p.id]["state"] == "refused"]
+    for group, code, said in ask(open_points, build, lambda p: contextlib.nullcontext(sweep.path(p.id, "config.json"))):
+        for id_, state in ((p.id, status[p.id]["state"]) for p in group):
+            if code == 0:
+                sweep.set_status(id_, checked=True, **({"state": "init", "code": None, "reason": ""} if state == "refused" else {}))
+            elif state in ("init", "refused"):
+                refused = {"state": "refused", "reason": said} if code == 78 else {"state": "failed", "reason": f"--dry-run: {said or f'ended with {code}'}"}
+                sweep.set_status(id_, checked=True, code=code, **refused)
 
 
 def preview(plan, build):
     """[(point, refusal or "")] without writing anything but a file that goes away."""
-    import tempfile  # only here
-    train = program(build)
-
-    def ask(group):
+    @contextlib.contextmanager
+    def config_file(point):
         with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as f:
-            f.write(sweep_config.text_of(group[0].config))
+            f.write(sweep_config.text_of(point.config))
             f.flush()
-            return dry_run(train, f.name, group[0].launcher["ranks"])
-    groups = questions(None, plan.points)
-    with ThreadPoolExecutor(max(1, len(sweep_process.usable_cores()))) as pool:
-        answers = pool.map(ask, groups)
-    refusals = {p.id: (said or f"--dry-run ended with {code}") if code else "" for group, (code, said) in zip(groups, answers) for p in group}
+            yield f.name
+    refusals = {p.id: (said or f"--dry-run ended with {code}") if code else "" for group, code, said in ask(plan.points, build, config_file) for p in group}
     return [(p, refusals[p.id]) for p in plan.points]

@@ -1,5 +1,7 @@
 # One self-contained HTML page about a sweep: what ended how, loss against tokens and bytes, speed, Pareto fronts, waiting per site, every point in a table.
+import collections
 import math
+import statistics
 
 import sweep_svg as svg
 from sweep_svg import esc
@@ -65,6 +67,7 @@ class View:
                 color = kinds[g["kind"]] if by_kind else n
                 turn = times[color % 8] = times.get(color % 8, -1) + 1
                 g["color"], g["dash"], g["shape"] = color % 8, turn, (color + turn) % 5
+                g["gapped"] = any(other["base"] for other in panel)  # its losses are shown as distances from a baseline
         self.groups = groups
 
     def many(self):
@@ -99,14 +102,14 @@ def smoothed(values, parts=80):
     return out
 
 
-def curve(updates):
+def curve(steps):
     """[(step, tokens, bytes sent so far by all ranks, smoothed loss)] of the steps that have a finite loss."""
     sent, kept = 0, []
-    for u in updates:
-        sites = u.get("comm") if isinstance(u.get("comm"), dict) else {}
+    for step in steps:
+        sites = step.get("comm") if isinstance(step.get("comm"), dict) else {}
         sent += sum(s["wire_bytes_total"] for s in sites.values() if isinstance(s, dict) and isinstance(s.get("wire_bytes_total"), (int, float)))
-        if isinstance(u.get("loss"), (int, float)) and math.isfinite(u["loss"]) and isinstance(u.get("consumed_tokens"), (int, float)):
-            kept.append((u["step"], u["consumed_tokens"], sent, u["loss"]))
+        if isinstance(step.get("loss"), (int, float)) and math.isfinite(step["loss"]) and isinstance(step.get("consumed_tokens"), (int, float)):
+            kept.append((step["step"], step["consumed_tokens"], sent, step["loss"]))
     return [(s, t, b, l) for (s, t, b, _), l in zip(kept, smoothed([k[3] for k in kept]))]
 
 
@@ -175,19 +178,33 @@ def spans(series):
     return bool(ends) and max(ends) > 3 * min(ends)
 
 
-def loss_rows(view, members, head=None):
+def finished(group, *columns):
+    """The runs of a group that ended well and have these columns."""
+    return [r for r in group["rows"] if r["state"] == "finished" and all(r.get(c) is not None for c in columns)]
+
+
+def rows_of(panels, row):
+    """row(group) of all groups that have one; where there are several panels, the name of each stands above its first row."""
+    out = []
+    for title, members in panels:
+        rows = [made for g in members if (made := row(g))]
+        if rows and len(panels) > 1:
+            rows[0]["head"] = title
+        out += rows
+    return out
+
+
+def loss_rows(view, panels):
     """Rows of dots: the loss at the end, in percent above the baseline where the panel has one."""
-    gapped = any(g["base"] for g in members)
-    column, rows = ("gap." if gapped else "") + view.loss, []
-    for g in members:
-        r, done = g["rows"][0], [x for x in g["rows"] if x["state"] == "finished" and x.get(column) is not None]
-        if not done or gapped and g["base"]:
-            continue
-        rows.append({"label": g["name"], "value": r["mean." + column], "low": r["low." + column], "high": r["high." + column], "color": g["color"], "shape": g["shape"],
-                     "head": head, "href": done[0]["report"], "title": hint(done[0], view.loss),
-                     "each": [{"x": x[column], "href": x["report"], "words": hint(x, view.loss)} for x in done] if len(done) > 1 else []})
-        head = None
-    return rows
+    def row(g):
+        column = ("gap." if g["gapped"] else "") + view.loss
+        r, done = g["rows"][0], finished(g, column)
+        if not done or g["base"]:
+            return None
+        return {"label": g["name"], "value": r["mean." + column], "low": r["low." + column], "high": r["high." + column], "color": g["color"], "shape": g["shape"],
+                "href": done[0]["report"], "title": hint(done[0], view.loss),
+                "each": [{"x": x[column], "href": x["report"], "words": hint(x, view.loss)} for x in done] if len(done) > 1 else []}
+    return rows_of(panels, row)
 
 
 def loss_dots(view, rows, gapped):
@@ -202,7 +219,7 @@ def pareto(view, members, name, x_label, better, x_format="number"):
     column = "gap." + loss if gapped else loss
     points = []
     for g in members:
-        done = [r for r in g["rows"] if r["state"] == "finished"]
+        done = finished(g)
         if not done or done[0].get("mean." + name) is None or done[0].get("mean." + column) is None:
             continue
         many = len(done) > 1
@@ -217,19 +234,15 @@ def pareto(view, members, name, x_label, better, x_format="number"):
 
 
 def bar_rows(view, column, note):
-    """Rows of a bar chart over all panels; note(row) is said behind the value."""
-    rows = []
-    for title, members in view.panels:
-        head = title if view.many() else None
-        for g in members:
-            r = g["rows"][0]
-            if r.get("mean." + column) is None:
-                continue
-            done = next(x for x in g["rows"] if x["state"] == "finished")
-            rows.append({"label": g["name"], "value": r["mean." + column], "low": r.get("low." + column), "high": r.get("high." + column), "color": g["color"],
-                         "href": done["report"], "title": hint(done, view.loss), "note": note(r, g), "head": head})
-            head = None
-    return rows
+    """Rows of a bar chart over all panels; note(row, group) is said behind the value."""
+    def row(g):
+        r = g["rows"][0]
+        if r.get("mean." + column) is None:
+            return None
+        done = finished(g)[0]
+        return {"label": g["name"], "value": r["mean." + column], "low": r.get("low." + column), "high": r.get("high." + column), "color": g["color"],
+                "href": done["report"], "title": hint(done, view.loss), "note": note(r, g)}
+    return rows_of(view.panels, row)
 
 
 def speed_note(row, group):
@@ -239,51 +252,33 @@ def speed_note(row, group):
 
 def sites_of(view):
     """Sites that compute waited for anywhere, the one waited for longest first."""
-    totals = {}
+    totals = collections.Counter()
     for r in view.sweep.rows:
-        for k, v in r.items():
-            if k.endswith(".exposed_ms") and not k.startswith(("gap.", "mean.", "low.", "high.")) and isinstance(v, (int, float)):
-                totals[k[: -len(".exposed_ms")]] = totals.get(k[: -len(".exposed_ms")], 0.0) + v
-    found = [s for s, t in sorted(totals.items(), key=lambda e: -e[1]) if t > 0]
-    return found
+        totals.update({k.removesuffix(".exposed_ms"): v for k, v in r.items()
+                       if k.endswith(".exposed_ms") and not k.startswith(("gap.", "mean.", "low.", "high.")) and isinstance(v, (int, float))})
+    return [site for site, ms in totals.most_common() if ms > 0]
 
 
 def exposed_rows(view, parts):
-    rows = []
-    for title, members in view.panels:
-        head = title if view.many() else None
-        for g in members:
-            done = [r for r in g["rows"] if r["state"] == "finished" and r.get("step_ms") is not None]
-            if not done:
-                continue
-            values = [sum(r.get(f"{s}.exposed_ms") or 0.0 for r in done) / len(done) for s in parts]
-            step = sum(r["step_ms"] for r in done) / len(done)
-            rows.append(
-                {"label": g["name"], "values": values, "href": done[0]["report"], "title": f"{g['name']}: {svg.ms_text(sum(values))} of a step of {svg.ms_text(step)}",
-                 "head": head}
-            )
-            head = None
-    return rows
+    def row(g):
+        done = finished(g, "step_ms")
+        values = [statistics.fmean(r.get(f"{s}.exposed_ms") or 0.0 for r in done) if done else 0.0 for s in parts]
+        if not any(values):
+            return None
+        step = statistics.fmean(r["step_ms"] for r in done)
+        return {"label": g["name"], "values": values, "href": done[0]["report"], "title": f"{g['name']}: {svg.ms_text(sum(values))} of a step of {svg.ms_text(step)}"}
+    return rows_of(view.panels, row)
 
 
 def tiles(view):
-    rows, loss = view.sweep.rows, view.loss
-    states = {}
-    for r in rows:
-        states[r["state"]] = states.get(r["state"], 0) + 1
-    out = [("points", str(len(rows)), ", ".join(f"{n} {s}" for s, n in sorted(states.items(), key=lambda e: -e[1])))]
-    done = [g for g in view.groups if g["rows"][0].get("mean." + loss) is not None]
-    if done:
-        best = min(done, key=lambda g: g["rows"][0]["mean." + loss])
-        out.append((f"smallest {loss.replace('_', ' ')}", f"{best['rows'][0]['mean.' + loss]:.4f}", named(view, best)))
-    fast = [g for g in view.groups if g["rows"][0].get("mean.tokens_per_s") is not None]
-    if fast:
-        best = max(fast, key=lambda g: g["rows"][0]["mean.tokens_per_s"])
-        out.append(("most tokens per second", svg.number(best["rows"][0]["mean.tokens_per_s"]), named(view, best)))
-    thin_ = [g for g in view.groups if g["rows"][0].get("mean.wire_bytes_total")]
-    if thin_:
-        best = min(thin_, key=lambda g: g["rows"][0]["mean.wire_bytes_total"])
-        out.append(("fewest bytes per step", svg.bytes_text(best["rows"][0]["mean.wire_bytes_total"]), named(view, best)))
+    rows = view.sweep.rows
+    out = [("points", str(len(rows)), ", ".join(f"{n} {s}" for s, n in collections.Counter(r["state"] for r in rows).most_common()))]
+    for words, column, best, say in ((f"smallest {view.loss.replace('_', ' ')}", view.loss, min, "{:.4f}".format), ("most tokens per second", "tokens_per_s", max, svg.number),
+                                     ("fewest bytes per step", "wire_bytes_total", min, svg.bytes_text)):
+        known = [g for g in view.groups if g["rows"][0].get("mean." + column)]
+        if known:
+            group = best(known, key=lambda g, c=column: g["rows"][0]["mean." + c])
+            out.append((words, say(group["rows"][0]["mean." + column]), named(view, group)))
     return '<div class="tiles">' + "".join(f'<div class="tile"><span>{esc(a)}</span><b>{esc(b)}</b><em>{esc(c)}</em></div>' for a, b, c in out) + "</div>"
 
 
@@ -332,8 +327,7 @@ def speed_bars(view):
 
 def waiting(view):
     parts = sites_of(view)
-    entries = [r for r in exposed_rows(view, parts) if any(r["values"])]
-    return svg.rows("exposed time", "ms per step", entries, parts=parts, format="time")
+    return svg.rows("exposed time", "ms per step", exposed_rows(view, parts), parts=parts, format="time")
 
 
 def page(sweep):
@@ -350,7 +344,7 @@ def page(sweep):
             *loss_charts(view, members),
             *card(f"{words.capitalize()} at the end",
                   "percent above the baseline of the same seed; left of the line: better than it" if gapped else "at the end of the run",
-                  loss_dots(view, loss_rows(view, members), gapped)),
+                  loss_dots(view, loss_rows(view, [(name, members)]), gapped)),
             *card("Loss against tokens/s", "dashed: points that no other beats in both; small marks: single seeds",
                   pareto(view, members, "tokens_per_s", "tokens/s", 1)),
             *card("Loss against bytes of the whole run", "sent by all ranks; dashed: points that no other beats in both",
@@ -361,5 +355,5 @@ def page(sweep):
     parts += ["<h2>Points</h2>", table(view),
               "<footer>Times, speeds and memory: medians over the second half of the steps. Train loss: mean over the last tenth of the steps, at most 20. "
               "Gaps are in percent of the baseline point with the same remaining axes. Bold: on a Pareto front. Points and lines lead to the page of their run. "
-              'All columns: <a href="results.csv">results.csv</a>; what they mean: scripts/sweep_collect.py --help.</footer>']
+              'All columns: <a href="results.csv">results.csv</a>; what they mean: scripts/sweep help columns.</footer>']
     return {"title": title, "parts": parts}

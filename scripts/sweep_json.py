@@ -52,10 +52,8 @@ class Reader:
             self.fail(i, f"nested deeper than {MAX_DEPTH}")
         if i >= len(self.text):
             self.fail(i, "the text ends where a value belongs")
-        if self.text[i] == "{":
-            return self.object(i, depth)
-        if self.text[i] == "[":
-            return self.list(i, depth)
+        if self.text[i] in "{[":
+            return self.container(i, depth)
         if self.text[i] == '"':
             return self.string(i)
         if match := NUMBER.match(self.text, i):
@@ -75,44 +73,38 @@ class Reader:
         except ValueError as e:
             return self.fail(getattr(e, "pos", i), "bad text: " + str(e).split(":")[0])
 
-    def members(self, i, end, each):
-        """Entries between commas up to `end`; a comma may stand before it. `each` reads one."""
-        opened, i = i, self.skip(i + 1)
+    def container(self, i, depth):
+        """An object or a list: entries between commas up to its end, before which a comma may stand."""
+        opened, end, found = i, *(("}", Placed()) if self.text[i] == "{" else ("]", []))
+        i = self.skip(i + 1)
         while not self.text.startswith(end, i):
-            i = self.skip(each(i))
+            if end == "}":
+                key, i = self.key(i, found)
+                found[key], i = self.value(i, depth + 1)
+            else:
+                item, i = self.value(i, depth + 1)
+                found.append(item)
+            i = self.skip(i)
             if self.text.startswith(",", i):
                 i = self.skip(i + 1)
             elif i >= len(self.text):
                 self.fail(opened, f"this has no closing {end}")
             elif not self.text.startswith(end, i):
                 self.fail(i, f"a comma or {end} belongs here")
-        return i + 1
+        return found, i + 1
 
-    def list(self, i, depth):
-        found = []
-
-        def item(i):
-            value, i = self.value(i, depth + 1)
-            found.append(value)
-            return i
-        return found, self.members(i, "]", item)
-
-    def object(self, i, depth):
-        found = Placed()
-
-        def entry(i):
-            if not self.text.startswith('"', i):
-                self.fail(i, 'a key in quotes belongs here')
-            key, behind = self.string(i)
-            if key in found:
-                self.fail(i, f'key "{key}" is given twice; the first is at {found.at[key]}')
-            found.at[key] = self.place(i)
-            behind = self.skip(behind)
-            if not self.text.startswith(":", behind):
-                self.fail(behind, f'a colon belongs behind the key "{key}"')
-            found[key], behind = self.value(self.skip(behind + 1), depth + 1)
-            return behind
-        return found, self.members(i, "}", entry)
+    def key(self, i, found):
+        """A key of the object `found`, up to where its value begins."""
+        if not self.text.startswith('"', i):
+            self.fail(i, 'a key in quotes belongs here')
+        key, behind = self.string(i)
+        if key in found:
+            self.fail(i, f'key "{key}" is given twice; the first is at {found.at[key]}')
+        found.at[key] = self.place(i)
+        behind = self.skip(behind)
+        if not self.text.startswith(":", behind):
+            self.fail(behind, f'a colon belongs behind the key "{key}"')
+        return key, self.skip(behind + 1)
 
 
 def parse(name, text):

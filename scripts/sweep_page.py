@@ -1,8 +1,5 @@
-#!/usr/bin/env python3
 # Writes docs/results/<name>.md and its pictures: a paper's claims beside what a sweep measured, judged by rules that the page states. No number is typed by hand.
-"""A page about a reproduction sweep, from its results.csv, its plan and the paper's claims (configs/sweeps/papers/<name>.json).
-
-    scripts/sweep_page.py DIR [--output docs/results/NAME.md]
+"""A page about a reproduction sweep comes from its results.csv, its plan and the paper's claims (configs/sweeps/papers/<name>.json).
 
 Claims are data: {"claim", "paper": what it says, "metric": column or list of columns that are added, "of": {axis: value}, "over": {...}, "rule", ...}. Rules:
   more, less    A is above (below) B: agrees where it is so for every seed and by at least `noise` percent on average, does not where it is the other way round by
@@ -15,23 +12,18 @@ Claims are data: {"claim", "paper": what it says, "metric": column or list of co
   not_told      cannot be told here, and `why`
 """
 
-import argparse
 import csv
 import json
 import os
 import statistics
-import sys
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import sweep_collect
 import sweep_html
 import sweep_json
 import sweep_svg as svg
-from measured import table
+from measured import ROOT, table
 from sweep_store import StoreError, write_atomic
 
-ROOT = sweep_collect.ROOT
 PAPERS = os.path.join(ROOT, "configs", "sweeps", "papers")
 AGREES, DIFFERS, OPEN = "agrees", "does not agree", "cannot be told here"
 RULES = {"more": "is above in every seed, and by at least {noise} % on average", "less": "is below in every seed, and by at least {noise} % on average",
@@ -258,9 +250,8 @@ def pictures(view, base):
     loss_words = view.loss.replace("_", " ")
     keep("speed", "Tokens per second", "median over the second half of the steps; whisker: seeds", sweep_html.speed_bars(view))
     gapped = any(g["base"] for g in view.groups)
-    rows = [r for title, members in view.panels for r in sweep_html.loss_rows(view, members, title if view.many() else None)]
     keep("loss", f"{loss_words.capitalize()} " + ("above the baseline" if gapped else "at the end"), "large: mean over seeds, small: single seeds",
-         sweep_html.loss_dots(view, rows, gapped))
+         sweep_html.loss_dots(view, sweep_html.loss_rows(view, view.panels), gapped))
     keep("waiting", "What compute waits for", "exposed time per site and step on rank 0", sweep_html.waiting(view))
     for n, (title, members) in enumerate(view.panels[:4]):
         mark = f"_{n + 1}" if view.many() else ""
@@ -270,14 +261,14 @@ def pictures(view, base):
 
 
 def write(folder, output=None, papers=PAPERS):
-    """Writes the page and its pictures; papers: the folder of the claims. Returns (path, number of claims by verdict)."""
+    """Writes the page and its pictures, and says how many claims got which verdict; papers: the folder of the claims."""
     sweep = FromCsv(folder)
     name = sweep.plan["name"]
     claims_path = os.path.join(papers, name + ".json")
     try:
         paper = sweep_json.read(claims_path, os.path.relpath(claims_path, ROOT))
     except sweep_json.TextError as e:
-        raise PageError(f"{e}; a page needs the paper's claims there (scripts/sweep_page.py --help)") from None
+        raise PageError(f"{e}; a page needs the paper's claims there (scripts/sweep help claims)") from None
     output = output or os.path.join(ROOT, "docs", "results", name + ".md")
     os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
     view = sweep_html.View(sweep)
@@ -307,22 +298,4 @@ def write(folder, output=None, papers=PAPERS):
     text += ("This page is written by `scripts/sweep page` out of `results.csv`; its rules are in `scripts/sweep_page.py`, the claims in `"
              + os.path.relpath(claims_path, ROOT) + "`.\n")
     write_atomic(output, text)
-    return output, verdicts
-
-
-def main():
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("dir")
-    options.add_argument("--output")
-    o = options.parse_args()
-    try:
-        path, verdicts = write(o.dir, o.output)
-    except PageError as e:
-        print(f"error: sweep_page: {e}", file=sys.stderr)
-        return 1
-    print(f"{path}: " + ", ".join(f"{n} {v}" for v, n in verdicts.items()))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    print(f"{output}: " + ", ".join(f"{n} {v}" for v, n in verdicts.items()))

@@ -118,12 +118,8 @@ class Plan:
         self.path, self.text = path, text  # text: the file as it is
         self.name, self.about, self.paper = value["name"], value.get("about", ""), value.get("paper")
         self.launcher = {"kind": "local", "ranks": 1, **(value.get("launcher") or {})}
-        self.baseline = value.get("baseline", {})
+        self.kind, self.baseline = self.launcher["kind"], value.get("baseline", {})
         self.axes, self.points = axes, points  # axes: [(key as spelled, [values])]
-
-    @property
-    def kind(self):
-        return self.launcher["kind"]
 
 
 class Expansion:
@@ -153,8 +149,7 @@ class Expansion:
     def check_top(self):
         for key in self.value:
             if key not in PLAN_KEYS:
-                near = sweep_config.nearest(key, PLAN_KEYS)
-                self.bad(self.at(self.value, key), f'unknown key "{key}"' + (f" (nearest: {near})" if near else f" (known: {', '.join(PLAN_KEYS)})"))
+                self.bad(self.at(self.value, key), f'unknown key "{key}"' + sweep_config.nearest(key, PLAN_KEYS, f" (known: {', '.join(PLAN_KEYS)})"))
         name = self.value.get("name")
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
             self.bad(self.at(self.value, "name"), "name: is needed: up to 64 letters, digits, _ - . (it names a folder)")
@@ -181,8 +176,7 @@ class Expansion:
         if key.startswith("@"):
             field = key[1:]
             if field not in LAUNCHER:
-                near = sweep_config.nearest(field, LAUNCHER)
-                self.bad(place, f'"{key}": the launcher has no field {field}' + (f" (nearest: @{near})" if near else ""))
+                self.bad(place, f'"{key}": the launcher has no field {field}' + sweep_config.nearest(key, [f"@{f}" for f in LAUNCHER]))
             elif not LAUNCHER[field][1] or not axis:
                 self.bad(place, f'"{key}": {"is one for the whole sweep: say it in launcher" if axis else "belongs into launcher, without @"}')
             elif self.kind not in LAUNCHER[field][0]:
@@ -192,8 +186,7 @@ class Expansion:
             return False
         name = self.keys.canonical(key)
         if not self.keys.known(name):
-            near = self.keys.nearest(name)
-            self.bad(place, f'unknown configuration key "{key}"' + (f" (nearest: {near})" if near else " (docs/config.md lists all)"))
+            self.bad(place, self.keys.unknown(key))
             return False
         if name in OURS:
             self.bad(place, f"{key}: the sweep gives each point a directory of its own; take it out")
@@ -208,8 +201,7 @@ class Expansion:
         elif isinstance(value, dict):
             for name, _ in self.keys.flatten({key: value}):
                 if not self.keys.known(name):
-                    near = self.keys.nearest(name)
-                    self.bad(self.at(holder, key), f'unknown configuration key "{name}"' + (f" (nearest: {near})" if near else ""))
+                    self.bad(self.at(holder, key), self.keys.unknown(name))
 
     def check_values(self, holder, key, values, least):
         if not isinstance(values, list) or len(values) < least:
@@ -286,8 +278,7 @@ class Expansion:
         for field, value in given.items():
             place = self.at(given, field)
             if field not in LAUNCHER:
-                near = sweep_config.nearest(field, LAUNCHER)
-                self.bad(place, f'launcher: unknown field "{field}"' + (f" (nearest: {near})" if near else f" (known: {', '.join(LAUNCHER)})"))
+                self.bad(place, f'launcher: unknown field "{field}"' + sweep_config.nearest(field, LAUNCHER, f" (known: {', '.join(LAUNCHER)})"))
             elif not LAUNCHER[field][2](value):
                 self.bad(place, f"launcher: {field}: {json.dumps(value)} is not {LAUNCHER[field][3]}")
             elif self.kind not in LAUNCHER[field][0]:

@@ -1,4 +1,4 @@
-# Processes of a run as the kernel sees them: whose they are, how they ended, and which cores they may use.
+# Finds and ends the processes of a run by a mark in their environment; cores that runs may use; kills for want of memory.
 #
 # A run is marked in its environment: THINWIRE_SWEEP=<mark>, a random word of its own for every attempt. All that it starts inherits the
 # mark, wherever it moves itself: Hydra gives every rank a session of its own, so neither group nor session finds the ranks of an mpirun
@@ -32,7 +32,7 @@ def facts_of(pid):
 
 
 def start_time(pid):
-    """When the process started, in ticks since boot: with the pid, a name that is never given twice. None: gone, or a zombie."""
+    """When the process started, in ticks since boot: together with the pid this is unique. None: gone, or a zombie."""
     fields = facts_of(pid)
     return None if fields is None or fields[0] in "ZX" else int(fields[19])
 
@@ -46,22 +46,21 @@ def new_mark():
     return os.urandom(12).hex()
 
 
-def marked(marks):
-    """{pid: mark} of the live processes whose environment has one of these marks."""
-    wanted = {f"{MARK}={mark}".encode(): mark for mark in marks}
+def marked(marks, variable=MARK):
+    """{pid: mark} of the live processes in whose environment the variable has one of these values."""
+    wanted = {f"{variable}={mark}".encode(): mark for mark in marks}
     found = {}
     for name in os.listdir("/proc") if wanted else []:
         if not name.isdigit():
             continue
         try:
             with open(f"/proc/{name}/environ", "rb") as f:
-                variables = f.read()
+                words = f.read().split(b"\0")
         except OSError:
             continue  # gone meanwhile, or another user's
-        if MARK.encode() in variables:
-            for variable in variables.split(b"\0"):
-                if variable in wanted and start_time(int(name)) is not None:
-                    found[int(name)] = wanted[variable]
+        for word in words:
+            if word in wanted and start_time(int(name)) is not None:
+                found[int(name)] = wanted[word]
     return found
 
 
@@ -163,12 +162,8 @@ def usable_cores():
 def oom_kills():
     """How often the kernel has killed for want of memory, in our control groups and on the machine."""
     kills = 0
-    for path in [os.path.join(folder, "memory.events") for folder in cgroup_folders()] + ["/proc/vmstat"]:
+    for path in ["/proc/vmstat", *(os.path.join(folder, name) for folder in cgroup_folders() for name in ("memory.events", "memory.oom_control"))]:
         fields = read_numbers(path)
-        if "oom_kill" in fields:
-            kills += int(fields[fields.index("oom_kill") + 1])
-    for folder in cgroup_folders():
-        fields = read_numbers(os.path.join(folder, "memory.oom_control"))
         if "oom_kill" in fields:
             kills += int(fields[fields.index("oom_kill") + 1])
     return kills

@@ -1,10 +1,11 @@
 # Runs the points of a sweep on this machine, alone or in the emulated cluster: what fits onto the cores, until nothing is left to do.
 #
-# A run is started by nobody else while the lock is held; what is to be done is read from the folder alone, so it does not matter where
-# the last runner was killed:
+# While the lock is held nobody else starts runs. What is left to do is read from the folder alone, so it does not matter where the last
+# runner was killed:
 #   status.json says running  ->  its processes are ended (sweep_process), then run/ decides: finished, or to be continued
 #   run/status.json finished  ->  the point is finished, whether or not somebody was there to see it
 #   anything else             ->  `train` goes on from its newest checkpoint in run/, or begins
+import dataclasses
 import hashlib
 import os
 import signal
@@ -12,11 +13,11 @@ import socket
 import subprocess
 import time
 
-import compression_cells
+import measured
 import sweep_create
 import sweep_process
 import sweep_store
-from sweep_plan import BATCH_KINDS, seconds_of
+from sweep_plan import seconds_of
 from sweep_store import StoreError, now
 
 ROOT = sweep_create.ROOT
@@ -31,28 +32,22 @@ KILLED = {9, 137, -9}  # mpirun says 9
 NO_MEMORY = ("not enough memory", "out of memory", "Out of memory", "std::bad_alloc", "Cannot allocate memory")
 
 
+@dataclasses.dataclass
 class Run:
     """One attempt under way."""
 
-    def __init__(self, point, process, cores, mark, log_from, status, limit):
-        self.point, self.process, self.cores, self.mark, self.log_from, self.status = point, process, cores, mark, log_from, status
-        self.begin = time.monotonic()
-        self.limit = limit        # seconds, or None
-        self.asked = None         # why it was told to leave: stop | cancel | timeout
-        self.asked_at = 0.0
-        self.hard = False         # it did not leave in time and was killed
-        self.kills_before = sweep_process.oom_kills()
-
-
-def said_last(path, start):
-    """What an attempt printed from byte `start` of log.txt on."""
-    try:
-        with open(path, "rb") as f:
-            f.seek(0, os.SEEK_END)
-            f.seek(max(start, f.tell() - 65536))
-            return f.read().decode(errors="replace")
-    except OSError:
-        return ""
+    point: object
+    process: subprocess.Popen
+    cores: set
+    mark: str
+    log_from: int             # where in log.txt it begins
+    status: dict              # as it was when it started
+    limit: float              # seconds, or None
+    asked: str = None         # why it was told to leave: stop | cancel | timeout
+    asked_at: float = 0.0
+    hard: bool = False        # it did not leave in time and was killed
+    begin: float = dataclasses.field(default_factory=time.monotonic)
+    kills_before: int = dataclasses.field(default_factory=sweep_process.oom_kills)
 
 
 def error_in(text):
@@ -114,9 +109,8 @@ class Runner:
         self.running, self.not_before = {}, {}
         self.signals = 0
         self.signal_name = ""
-        self.lab = compression_cells.Emulated()
         # The name belongs to the folder, so that the next runner finds what a killed one has left.
-        self.lab.name = "sweep-" + hashlib.sha256(sweep.dir.encode()).hexdigest()[:10]
+        self.lab = measured.Emulated("sweep-" + hashlib.sha256(sweep.dir.encode()).hexdigest()[:10])
 
     # ---- the whole
 
@@ -131,8 +125,8 @@ class Runner:
                     self.give_second_chances()
                 sweep_create.check(self.sweep, self.points(), self.build, again=self.again)
                 self.loop()
-            except OSError as e:
-                raise StoreError(self.end_after(e), 74) from None
+            except OSError as e:  # a full disk, a folder that went away: what the runs do then is found out at the next start
+                raise StoreError(f"{e.filename or self.sweep.dir}: {e.strerror or e}; the runs were told to save and leave, start again when the disk has space", 74) from None
             finally:
                 self.end_all()
                 for number, handler in previous.items():
@@ -147,10 +141,6 @@ class Runner:
     def on_signal(self, number, _):
         self.signals += 1
         self.signal_name = signal.Signals(number).name
-
-    def end_after(self, error):
-        """A full disk, a folder that went away: runs are told to save what they can, and what they do is found out at the next start."""
-        return f"{error.filename or self.sweep.dir}: {error.strerror or error}; the runs were told to save and leave, start again when there is room"
 
     def loop(self):
         queue = [p for p in self.points() if self.is_open(p)]
@@ -177,7 +167,7 @@ class Runner:
     # ---- what an earlier runner has left
 
     def take_over(self):
-        """Ends processes of a dead runner, then makes every status.json true."""
+        """Ends processes that a killed runner left, then corrects every status.json."""
         points = self.sweep.points()
         left = []
         for point in points:
@@ -198,7 +188,7 @@ class Runner:
             self.settle(point)
 
     def settle(self, point):
-        """A status.json that no living runner answers for is set right by what `train` has left in run/."""
+        """Corrects the status.json of a point after what `train` has left in run/: the runner that wrote it may have been killed."""
         status = self.sweep.status(point.id)
         if not os.path.isdir(self.sweep.folder(point.id)):
             sweep_create.write_point(self.sweep, point, self.build)
@@ -228,11 +218,11 @@ class Runner:
     # ---- starting
 
     def cost(self, point):
-        """Cores that the point takes from the others."""
+        """Cores that are taken while the point runs."""
         return len(self.cores) if point.launcher["kind"] == "lab" else min(point.cores(), len(self.cores))
 
     def start_what_fits(self, queue):
-        """In order: a point that does not fit yet is waited for, so that a large one gets its turn."""
+        """In order: when a point does not fit yet, none behind it is started, so that large points are not starved."""
         waiting = []
         while queue:
             point = queue[0]
@@ -267,7 +257,7 @@ class Runner:
         if point.launcher["kind"] == "lab":
             try:
                 self.lab.be(point.launcher["hosts"], point.launcher["rate"])
-            except compression_cells.CellError as e:
+            except measured.CellError as e:
                 if self.signals:
                     return None  # it was interrupted together with us
                 raise StoreError(f"{e}; see scripts/lab check") from None
@@ -332,7 +322,7 @@ class Runner:
         # Its launcher is gone; a rank that outlived it would go on writing.
         sweep_process.end_orphans([(run.mark, None, None)], 0.0 if run.hard else 5.0)
         train = self.sweep.train_status(id_)
-        said = said_last(self.sweep.path(id_, "log.txt"), run.log_from)
+        said = sweep_store.end_of(self.sweep.path(id_, "log.txt"), run.log_from)
         message = train.get("message") if train.get("code") == code and train.get("updated", "") >= run.status["started"] else ""
         state, reason, goes_on = verdict(code, self.sweep.says_finished(id_), train, said, run.asked, sweep_process.oom_kills() > run.kills_before, message or "")
         if run.hard:
@@ -366,7 +356,7 @@ class Runner:
                  (f": {reason}" if reason else ""))
 
     def end_all(self):
-        """However the loop ended: no run outlives it."""
+        """Ends all runs, however the loop ended."""
         self.ask_all("stop")
         deadline = time.monotonic() + GRACE_S
         while self.running:
@@ -384,31 +374,5 @@ class Runner:
             self.lab_down()
 
     def lab_down(self):
-        subprocess.run([compression_cells.LAB, "down", "--name", self.lab.name], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+        subprocess.run([measured.LAB, "down", "--name", self.lab.name], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
         self.lab.hosts = 0
-
-
-def run_batch(sweep, only, build, again, say):
-    """Hands open points over to the batch system and returns: the queue is watched with `sweep status`."""
-    import sweep_batch  # pylint: disable=import-outside-toplevel  # only where it is needed
-    with sweep.lock():
-        sweep_create.check(sweep, sweep.points(only), build, again=again)
-        sweep_batch.poll(sweep)
-        points = []
-        for point in sweep.points(only):
-            status = sweep.status(point.id)
-            if again:
-                sweep.cancel_mark(point.id, False)
-            if not sweep.is_cancelled(point.id) and (status["state"] in ("init", "preempted") or again and status["state"] in SECOND_CHANCE):
-                points.append(point)
-        if points:
-            sweep_batch.submit(sweep, points)
-        say(f"{len(points)} points handed to {sweep.kind}; watch them with: scripts/sweep status {sweep.dir}")
-    states = [sweep.status(p.id)["state"] for p in sweep.points(only)]
-    return 1 if any(s in SECOND_CHANCE + ("refused",) for s in states) else 0
-
-
-def run(sweep, build, jobs=None, only=None, again=False, say=print, tick=None):
-    if sweep.kind in BATCH_KINDS:
-        return run_batch(sweep, only, build, again, say)
-    return Runner(sweep, build, jobs, only, again, say, tick).run()

@@ -20,25 +20,31 @@ import sweep_plan
 import sweep_process
 
 STATES = ("init", "pending", "running", "finished", "failed", "refused", "oom", "timeout", "preempted")
-FRESH = {
-    "state": "init",
-    "attempts": 0,          # how often it was started
-    "code": None,           # exit code of the last attempt
-    "reason": "",           # for a person
-    "started": None,        # UTC, of the last attempt
-    "ended": None,
-    "step": 0,              # last step that is known to be done
-    "total_steps": 0,
-    "progress_without": 0,  # attempts in a row that ended by themselves, to be continued, without a new step
-    "seconds": 0.0,         # all attempts together
-    "job": None,            # of a batch system
-    "pid": None,            # of train or mpirun while it runs
-    "host": None,
+COUNT, NUMBER, TEXT = (lambda v: whole(v) and v >= 0), (lambda v: v is None or whole(v)), (lambda v: v is None or isinstance(v, str))
+# Fields of status.json: (of a point that was never started, what a sensible value is)
+FIELDS = {
+    "state": ("init", TEXT),
+    "attempts": (0, COUNT),          # how often it was started
+    "code": (None, NUMBER),          # exit code of the last attempt
+    "reason": ("", TEXT),            # for a person
+    "started": (None, TEXT),         # UTC, of the last attempt
+    "ended": (None, TEXT),
+    "step": (0, COUNT),              # last step that is known to be done
+    "total_steps": (0, COUNT),
+    "progress_without": (0, COUNT),  # attempts in a row that ended by themselves, to be continued, without a new step
+    "seconds": (0.0, lambda v: COUNT(v) or isinstance(v, float) and v >= 0),  # all attempts together
+    "job": (None, lambda v: True),   # of a batch system
+    "pid": (None, NUMBER),           # of train or mpirun while it runs
+    "host": (None, TEXT),
     # Who the processes of the last attempt are: every one of them has the mark in its environment.
-    "mark": None, "start": None, "boot": None,
-    "from_step": 0,         # where the last attempt began
-    "checked": False,       # `train --dry-run` has seen this configuration
+    "mark": (None, TEXT), "start": (None, NUMBER), "boot": (None, TEXT),
+    "from_step": (0, COUNT),         # where the last attempt began
+    "checked": (False, lambda v: isinstance(v, bool)),  # `train --dry-run` has seen this configuration
 }
+
+
+def whole(value):
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 class StoreError(Exception):
@@ -61,7 +67,7 @@ def now():
 
 
 def write_atomic(path, text, mode=0o644):
-    """The file has the old or the new content whatever happens, also to the machine."""
+    """Replaces a file: whatever happens, also a power cut, it has the old or the new content."""
     folder = os.path.dirname(os.path.abspath(path))
     fd, temporary = tempfile.mkstemp(prefix="." + os.path.basename(path) + ".", dir=folder)
     try:
@@ -75,10 +81,6 @@ def write_atomic(path, text, mode=0o644):
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    sync_folder(folder)
-
-
-def sync_folder(folder):
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -98,23 +100,20 @@ def read_object(path):
     return value if isinstance(value, dict) else None
 
 
-def last_lines(path, limit=65536):
-    """Complete lines of the end of a file, oldest first."""
+def end_of(path, start=0, limit=65536):
+    """The last `limit` bytes of a file as text, from byte `start` on at the most; "" where it cannot be read."""
     try:
         with open(path, "rb") as f:
-            size = f.seek(0, os.SEEK_END)
-            f.seek(max(0, size - limit))
-            data = f.read()
+            f.seek(max(start, f.seek(0, os.SEEK_END) - limit))
+            return f.read().decode(errors="replace")
     except OSError:
-        return []
-    lines = data.split(b"\n")
-    return [line.decode(errors="replace") for line in lines[1 if size > limit else 0:-1]]
+        return ""
 
 
 def recent_steps(run_dir, count=20):
     """The last lines of metrics.jsonl that are steps, as objects."""
     steps = []
-    for line in reversed(last_lines(os.path.join(run_dir, "metrics.jsonl"))):
+    for line in reversed(end_of(os.path.join(run_dir, "metrics.jsonl")).splitlines()):  # what was cut off at either end is no JSON
         with contextlib.suppress(ValueError):
             entry = json.loads(line)
             if isinstance(entry, dict) and "step_ms" in entry and isinstance(entry.get("step"), int):
@@ -135,24 +134,14 @@ class Sweep:
             raise StoreError(f"{directory}: " + ("sweep.json is damaged; `sweep create PLAN.json` writes it anew" if there else
                                                  "no sweep.json here; make it with `scripts/sweep create PLAN.json`"), 78)
         try:
+            self.name, self.launcher = self.facts["name"], self.facts["launcher"]
+            self.kind = self.launcher["kind"]
             self._points = [sweep_plan.Point(**p) for p in self.facts["points"]]
             if not all(isinstance(p.id, str) and isinstance(p.config, dict) and p.launcher["ranks"] for p in self._points):
                 raise ValueError
         except (TypeError, ValueError, KeyError):
             raise StoreError(f"{directory}: sweep.json was written by another version or changed by hand; write it anew with `sweep create PLAN.json`", 78) from None
         self._by_id = {p.id: p for p in self._points}
-
-    @property
-    def name(self):
-        return self.facts["name"]
-
-    @property
-    def kind(self):
-        return self.facts["launcher"]["kind"]
-
-    @property
-    def launcher(self):
-        return self.facts["launcher"]
 
     def points(self, only=None):
         """In the order of their numbers; only: a part of the id."""
@@ -171,22 +160,23 @@ class Sweep:
         return self.path(id_, "run")
 
     def status(self, id_):
-        """All fields of FRESH. A status.json that is missing or makes no sense counts as never started: what `train` has left in run/
+        """All FIELDS. A status.json that is missing or makes no sense counts as never started: what `train` has left in run/
         decides then what is still to be done."""
         found = read_object(self.path(id_, "status.json"))
-        status = dict(FRESH, total_steps=self._by_id[id_].config.get("train_iters") or 0)
+        status = {k: fresh for k, (fresh, _) in FIELDS.items()}
+        status["total_steps"] = self._by_id[id_].config.get("train_iters") or 0
         if found is None:
             if os.path.exists(self.path(id_, "status.json")):
                 status["reason"] = "status.json was unreadable"
             return status
-        good = {k: v for k, v in found.items() if k in FRESH and sensible(k, v)}
+        good = {k: v for k, v in found.items() if k in FIELDS and FIELDS[k][1](v)}
         if found.get("state") not in STATES:
             return dict(status, reason=f"status.json had no state {found.get('state')!r}", attempts=good.get("attempts", 0))
         status.update(good)
         return status
 
     def set_status(self, id_, **fields):
-        unknown = set(fields) - set(FRESH)
+        unknown = set(fields) - set(FIELDS)
         if unknown or fields.get("state", "init") not in STATES:
             raise ValueError(f"status of {id_}: {unknown or fields['state']}")
         status = {**self.status(id_), **fields}
@@ -207,7 +197,7 @@ class Sweep:
         """The last step that is known to be done."""
         steps = recent_steps(self.run_dir(id_), 1)
         said = self.train_status(id_).get("step")
-        return max(steps[-1]["step"] if steps else 0, said if isinstance(said, int) and not isinstance(said, bool) else 0)
+        return max(steps[-1]["step"] if steps else 0, said if whole(said) else 0)
 
     def is_cancelled(self, id_):
         return os.path.exists(self.path(id_, "cancelled"))
@@ -231,17 +221,6 @@ class Sweep:
         return holder_of(self.dir)
 
 
-def sensible(key, value):
-    kinds = {"attempts": int, "step": int, "total_steps": int, "progress_without": int, "from_step": int, "seconds": (int, float)}
-    if key in kinds:
-        return isinstance(value, kinds[key]) and not isinstance(value, bool) and value >= 0
-    if key in ("code", "pid", "start"):
-        return value is None or isinstance(value, int) and not isinstance(value, bool)
-    if key == "checked":
-        return isinstance(value, bool)
-    return key == "job" or value is None or isinstance(value, str)
-
-
 def holder_of(directory):
     found = read_object(os.path.join(directory, "runner.lock"))
     if not found or not isinstance(found.get("pid"), int):
@@ -258,8 +237,8 @@ def describe(holder):
 
 @contextlib.contextmanager
 def hold(directory, what):
-    """The kernel drops the lock with the process, whatever ends it; the text inside is for people. It is taken over a second of trying,
-    since a process that was killed while it started another one may leave the lock to it for a moment."""
+    """Holds the lock of the folder: a flock, which the kernel drops with the process. The text in the file is for people. It is tried for a
+    second: a runner that was killed while it started a process may have left the lock to that process for a moment."""
     path = os.path.join(directory, "runner.lock")
     deadline = time.monotonic() + 1.0
     while True:

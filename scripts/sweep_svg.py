@@ -5,9 +5,8 @@ import math
 import os
 import subprocess
 
+from measured import ROOT, build_folder
 from sweep_store import StoreError
-
-ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
 
 def esc(text):
@@ -69,13 +68,12 @@ def said(value):
     return [said(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
-def draw(document, build=None):
+def draw(document):
     """The page or the chart of a document as text."""
-    folders = [build or os.environ.get("THINWIRE_BUILD"), os.path.join(ROOT, "build")]
-    found = [os.path.join(f, "report") for f in folders if f and os.access(os.path.join(f, "report"), os.X_OK)]
-    if not found:
-        raise StoreError(f"{folders[-1]}/report draws pages and charts, and is missing: cmake --build build --target report, or name its folder with THINWIRE_BUILD")
-    done = subprocess.run([found[0], "--draw"], input=json.dumps(said(document)), capture_output=True, text=True, encoding="utf-8", check=False)
+    report = next((p for folder in (build_folder(), os.path.join(ROOT, "build")) if os.access(p := os.path.join(folder, "report"), os.X_OK)), None)
+    if not report:
+        raise StoreError(f"{ROOT}/build/report draws pages and charts, and is missing: cmake --build build --target report, or name its folder with THINWIRE_BUILD")
+    done = subprocess.run([report, "--draw"], input=json.dumps(said(document)), capture_output=True, text=True, encoding="utf-8", check=False)
     if done.returncode != 0:
-        raise StoreError(f"{found[0]} --draw: {(done.stderr or done.stdout).strip()}")
+        raise StoreError(f"{report} --draw: {(done.stderr or done.stdout).strip()}")
     return done.stdout

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds everything and proves it: formatting, layering, headers, unit and law tests, the programs end to end. Does its own
+# Builds everything and proves it: formatting, layering, headers, unit tests and invariants, the programs end to end. Does its own
 # set-up and is safe to repeat.
 #   scripts/test.sh          all of it
-#   scripts/test.sh fast     the core: all programs, laws of the model and the main ops, whole runs
+#   scripts/test.sh fast     the core: all programs, invariants of the model and the main ops, whole runs
 #   scripts/test.sh full     all, and what takes long: sanitizers (also over whole runs, and of threads), fuzzing
 set -euo pipefail
 cd "$(dirname "$0")/.."

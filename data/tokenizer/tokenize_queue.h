@@ -1,4 +1,4 @@
-// A bounded line of jobs between one reader, several workers and one writer that takes results in the reader's order.
+// A bounded queue between one reader, several workers and one writer, which takes the results in the reader's order.
 #pragma once
 
 #include <condition_variable>

@@ -10,7 +10,7 @@ add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>)
 option(THINWIRE_CUDA_SPILLS "Let the compiler report registers and spills of every kernel" OFF)
 # No fast maths: it flushes subnormals and approximates divisions, so that non-finite numbers and tolerances would suffer.
 add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>)
-if(THINWIRE_CUDA_SPILLS)  # a report for scripts/gpu_check.py and tests: registers, spills, shared memory of every kernel
+if(THINWIRE_CUDA_SPILLS)  # a report for tests/gpu/gpu_check.py and tests: registers, spills, shared memory of every kernel
   add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v,-warn-spills>)
 endif()
 set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG" CACHE STRING "" FORCE)

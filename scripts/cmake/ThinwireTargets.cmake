@@ -32,7 +32,7 @@ function(thinwire_apart)
   set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
-# thinwire_library(NAME files... LINK targets...): a static library of one room.
+# thinwire_library(NAME files... LINK targets...): a static library of one module.
 function(thinwire_library name)
   cmake_parse_arguments(ARG "" "" "LINK;PRIVATE_LINK" ${ARGN})
   add_library(${name} STATIC ${ARG_UNPARSED_ARGUMENTS})

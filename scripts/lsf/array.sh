@@ -22,6 +22,4 @@ cd "${THINWIRE_ROOT:-${LS_SUBCWD:-.}}" || exit 78
 
 [ -z "${THINWIRE_GPUS:-}" ] || tw_device=cuda
 tw_begin_element lsf scripts/lsf/array.sh "${THINWIRE_LIST:-}" "${LSB_JOBINDEX:-}" 1
-tw_check "${THINWIRE_RANKS:-$LSB_DJOB_NUMPROC}"
-tw_launch mpirun -n "${THINWIRE_RANKS:-$LSB_DJOB_NUMPROC}"
-tw_end
+tw_run_lsf "${THINWIRE_RANKS:-$LSB_DJOB_NUMPROC}"

@@ -21,7 +21,4 @@ cd "${THINWIRE_ROOT:-${LS_SUBCWD:-.}}" || exit 78
 . scripts/batch_common.sh || exit 78
 
 tw_begin lsf_chain "${THINWIRE_SCRIPT:-scripts/lsf/chain.sh}" "$@"
-tw_check "${THINWIRE_RANKS:-$LSB_DJOB_NUMPROC}"
-tw_submit_successor
-tw_launch mpirun -n "${THINWIRE_RANKS:-$LSB_DJOB_NUMPROC}" -bind-to core
-tw_end
+tw_run_lsf "${THINWIRE_RANKS:-$LSB_DJOB_NUMPROC}" -bind-to core

@@ -23,6 +23,4 @@ cd "${THINWIRE_ROOT:-${LS_SUBCWD:-.}}" || exit 78
 . scripts/batch_common.sh || exit 78
 
 tw_begin lsf scripts/lsf/many_nodes_cpu.sh "$@"
-tw_check "${THINWIRE_RANKS:-$LSB_DJOB_NUMPROC}"
-tw_launch mpirun -launcher lsf -n "${THINWIRE_RANKS:-$LSB_DJOB_NUMPROC}" -bind-to core
-tw_end
+tw_run_lsf "${THINWIRE_RANKS:-$LSB_DJOB_NUMPROC}" -launcher lsf -bind-to core

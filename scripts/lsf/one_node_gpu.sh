@@ -23,6 +23,4 @@ cd "${THINWIRE_ROOT:-${LS_SUBCWD:-.}}" || exit 78
 
 tw_device=cuda
 tw_begin lsf scripts/lsf/one_node_gpu.sh "$@"
-tw_check "${THINWIRE_RANKS:-$LSB_DJOB_NUMPROC}"
-tw_launch mpirun -n "${THINWIRE_RANKS:-$LSB_DJOB_NUMPROC}"
-tw_end
+tw_run_lsf "${THINWIRE_RANKS:-$LSB_DJOB_NUMPROC}"

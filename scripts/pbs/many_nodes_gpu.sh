@@ -20,8 +20,4 @@ cd "${THINWIRE_ROOT:-${PBS_O_WORKDIR:-.}}" || exit 78
 
 tw_device=cuda
 tw_begin pbs "${THINWIRE_SCRIPT:-scripts/pbs/many_nodes_gpu.sh}" "$@"
-ranks=${THINWIRE_RANKS:-$(wc -l <"$PBS_NODEFILE")}
-tw_check "$ranks"
-tw_warn_after "$(tw_pbs_seconds_left)"
-tw_launch mpirun -f "$PBS_NODEFILE" -n "$ranks"
-tw_end
+tw_run_pbs "${THINWIRE_RANKS:-$(wc -l <"$PBS_NODEFILE")}"

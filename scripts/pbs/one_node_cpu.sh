@@ -20,8 +20,4 @@ cd "${THINWIRE_ROOT:-${PBS_O_WORKDIR:-.}}" || exit 78
 . scripts/batch_common.sh || exit 78
 
 tw_begin pbs "${THINWIRE_SCRIPT:-scripts/pbs/one_node_cpu.sh}" "$@"
-ranks=${THINWIRE_RANKS:-$(wc -l <"$PBS_NODEFILE")}
-tw_check "$ranks"
-tw_warn_after "$(tw_pbs_seconds_left)"
-tw_launch mpirun -f "$PBS_NODEFILE" -n "$ranks" -bind-to "core:${OMP_NUM_THREADS:-1}"
-tw_end
+tw_run_pbs "${THINWIRE_RANKS:-$(wc -l <"$PBS_NODEFILE")}" -bind-to "core:${OMP_NUM_THREADS:-1}"

@@ -22,6 +22,4 @@ cd "${THINWIRE_ROOT:-${SLURM_SUBMIT_DIR:-.}}" || exit 78
 
 [ -z "${THINWIRE_GPUS:-}" ] || tw_device=cuda
 tw_begin_element slurm scripts/slurm/array.sh "${1:-}" "${SLURM_ARRAY_TASK_ID:-}" 0
-tw_check "${THINWIRE_RANKS:-$SLURM_NTASKS}"
-tw_launch_slurm
-tw_end
+tw_run_slurm

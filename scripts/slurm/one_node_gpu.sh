@@ -23,6 +23,4 @@ cd "${THINWIRE_ROOT:-${SLURM_SUBMIT_DIR:-.}}" || exit 78
 
 tw_device=cuda
 tw_begin slurm scripts/slurm/one_node_gpu.sh "$@"
-tw_check "${THINWIRE_RANKS:-$SLURM_NTASKS}"
-tw_launch_slurm
-tw_end
+tw_run_slurm

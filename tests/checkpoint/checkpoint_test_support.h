@@ -21,42 +21,22 @@
 #include "engine/base/core/log.h"
 #include "engine/base/core/state_visitor.h"
 #include "engine/run/checkpoint/checkpoint_store.h"
+#include "tests/support/scratch_directory.h"
 
 namespace thinwire::checkpoint_test {
 
-class Scratch {
+using test::slurp;
+using test::spill;
+
+class Scratch : public test::Scratch {
  public:
   // In memory where the machine has it (hundreds of flushed files otherwise cost seconds), else, or if asked, on disk.
-  explicit Scratch(bool on_disk = false) {
-    const bool memory = !on_disk && std::filesystem::is_directory("/dev/shm") && ::access("/dev/shm", W_OK) == 0;
-    const auto root = memory ? std::filesystem::path("/dev/shm") : std::filesystem::temp_directory_path();
-    std::string pattern = (root / "thinwire-checkpoint-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary directory");
-    path_ = pattern;
+  explicit Scratch(bool on_disk = false)
+      : test::Scratch(!on_disk && ::access("/dev/shm", W_OK) == 0 ? std::filesystem::path("/dev/shm")
+                                                                  : std::filesystem::temp_directory_path()) {
     log_set_console_level(LogLevel::kError);  // refusals are expected here by the hundred
   }
-  ~Scratch() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
 };
-
-inline std::string slurp(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream out;
-  out << in.rdbuf();
-  return out.str();
-}
-inline void spill(const std::string& path, const std::string& content) {
-  std::ofstream(path, std::ios::binary) << content;
-}
 
 // Tensors of all dtypes and ragged shapes with random BIT PATTERNS (NaN, infinities and denormals included), and
 // scalars.

@@ -15,39 +15,13 @@
 
 #include "data/token_file_writer.h"
 #include "engine/base/core/error.h"
+#include "tests/support/scratch_directory.h"
 
 namespace thinwire::test {
 
-// A directory that is removed with everything in it.
-class TempDir {
- public:
-  TempDir() {
-    std::string name = (std::filesystem::temp_directory_path() / "thinwire-data-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw_io("mkdtemp failed");
-    path_ = name;
-  }
-  ~TempDir() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  std::string file(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
+struct TempDir : Scratch {
+  std::string file(const std::string& name) const { return *this / name; }
 };
-
-inline std::string slurp(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-inline void spill(const std::string& path, const std::string& content) {
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  out << content;
-  ASSERT_TRUE(out.good()) << path;
-}
 
 // `documents` of one sequence each; token p of document i is base + stride*i + p.
 inline void write_pair(const std::string& prefix, const std::vector<int>& lengths, int64_t vocab, int base = 0,

@@ -10,7 +10,7 @@
 #include "engine/run/trace/flops.h"
 #include "engine/run/trace/memory_probe.h"
 #include "engine/run/trace/run_files.h"
-#include "tests/trace/trace_scratch.h"
+#include "tests/support/scratch_directory.h"
 
 namespace thinwire::test_flops {
 namespace {
@@ -142,12 +142,12 @@ TEST(RunFiles, NamesAreTheDocumentedOnes) {
 }
 
 TEST(RunFiles, CreatesAndKeepsAndRefuses) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   create_run_directory(scratch / "a/b");
-  spill(scratch / "a/b/checkpoints/keep", "x");
+  test::spill(scratch / "a/b/checkpoints/keep", "x");
   create_run_directory(scratch / "a/b");
-  EXPECT_EQ(slurp(scratch / "a/b/checkpoints/keep"), "x");
-  spill(scratch / "file", "x");
+  EXPECT_EQ(test::slurp(scratch / "a/b/checkpoints/keep"), "x");
+  test::spill(scratch / "file", "x");
   try {
     create_run_directory(scratch / "file/run");
     FAIL() << "a file was taken for a directory";

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "engine/run/trace/memory_probe.h"
-#include "tests/trace/trace_scratch.h"
+#include "tests/support/scratch_directory.h"
 
 namespace thinwire::test_memory_probe {
 namespace {
@@ -13,14 +13,14 @@ void put(const std::string& path, const std::string& text) {
   std::ofstream(path) << text;
 }
 
-int64_t limit_of(const TraceScratch& scratch, std::string* source = nullptr) {
+int64_t limit_of(const test::Scratch& scratch, std::string* source = nullptr) {
   const MemoryLimit limit = memory_limit(scratch / "proc", scratch / "groups");
   if (source != nullptr) *source = limit.source;
   return limit.bytes;
 }
 
 TEST(MemoryProbe, TheLeastOfAllGroupsAroundThisOneCounts) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   const int64_t machine = limit_of(scratch);
   EXPECT_GT(machine, int64_t{1} << 28);
   put(scratch / "proc/self/cgroup", "0::/slurm/job_7/step_0\n");
@@ -34,7 +34,7 @@ TEST(MemoryProbe, TheLeastOfAllGroupsAroundThisOneCounts) {
 }
 
 TEST(MemoryProbe, AContainerSeesItsOwnGroupAsTheRoot) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   put(scratch / "proc/self/cgroup", "0::/system.slice/docker-abc.scope\n");
   put(scratch / "groups/memory.max", "30000000\n");
   EXPECT_EQ(limit_of(scratch), 30000000);
@@ -43,7 +43,7 @@ TEST(MemoryProbe, AContainerSeesItsOwnGroupAsTheRoot) {
 }
 
 TEST(MemoryProbe, VersionOneHasAFolderPerController) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   put(scratch / "proc/self/cgroup", "5:cpu,cpuacct:/jobs\n4:memory:/jobs/7\n0::/elsewhere\n");
   put(scratch / "groups/memory/memory.limit_in_bytes", "9223372036854771712\n");  // none
   put(scratch / "groups/memory/jobs/7/memory.limit_in_bytes", "40000000\n");
@@ -52,7 +52,7 @@ TEST(MemoryProbe, VersionOneHasAFolderPerController) {
 }
 
 TEST(MemoryProbe, SlurmSaysWhatItGrants) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   const int64_t machine = limit_of(scratch);
   ::setenv("SLURM_MEM_PER_NODE", "0", 1);  // the whole node
   EXPECT_EQ(limit_of(scratch), machine);

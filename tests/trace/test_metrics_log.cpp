@@ -11,7 +11,7 @@
 #include <set>
 
 #include "engine/run/trace/metrics_log.h"
-#include "tests/trace/trace_scratch.h"
+#include "tests/support/scratch_directory.h"
 
 namespace thinwire::test_metrics_log {
 namespace {
@@ -29,7 +29,7 @@ StepRecord step_record(int64_t step) {
 
 std::vector<int64_t> steps_in(const std::string& path) {
   std::vector<int64_t> steps;
-  std::istringstream lines(slurp(path));
+  std::istringstream lines(test::slurp(path));
   for (std::string line; std::getline(lines, line);) steps.push_back(json::parse(line)["step"].get<int64_t>());
   return steps;
 }
@@ -114,7 +114,7 @@ TEST(MetricsLog, EvaluationLine) {
 }
 
 TEST(MetricsLog, ResumeCutsLaterLinesAndTheTornOne) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   const std::string path = scratch / "metrics.jsonl";
   {
     MetricsLog log(path, 0);
@@ -127,8 +127,8 @@ TEST(MetricsLog, ResumeCutsLaterLinesAndTheTornOne) {
       }
     }
   }
-  const std::string whole = slurp(path);
-  spill(path, whole + to_json_line(step_record(11)).substr(0, 40));
+  const std::string whole = test::slurp(path);
+  test::spill(path, whole + to_json_line(step_record(11)).substr(0, 40));
   {
     MetricsLog log(path, 7);
     EXPECT_EQ(log.cut_lines(), 5);  // steps 8, 9, 10, the evaluation at 10, the torn line
@@ -136,28 +136,28 @@ TEST(MetricsLog, ResumeCutsLaterLinesAndTheTornOne) {
   }
   EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 2, 3, 4, 5, 5, 6, 7, 8}));
   { MetricsLog log(path, 0); }
-  EXPECT_EQ(slurp(path), "");
+  EXPECT_EQ(test::slurp(path), "");
 }
 
 // kill -9 may tear a line anywhere: whatever is left, whole lines before it stay byte for byte and nothing else does.
 TEST(MetricsLog, AnyTearIsRepaired) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   const std::string path = scratch / "metrics.jsonl";
   const std::string first = to_json_line(step_record(1)) + "\n", second = to_json_line(step_record(2)) + "\n";
   for (size_t cut = 0; cut <= second.size(); cut += cut + 8 < second.size() ? 7 : 1) {
-    spill(path, first + second.substr(0, cut));
+    test::spill(path, first + second.substr(0, cut));
     { MetricsLog log(path, MetricsLog::kKeepAll); }
     // Only the newline is missing when cut == size - 1: the record is whole and is kept.
-    ASSERT_EQ(slurp(path), cut + 1 >= second.size() ? first + second : first) << "cut at " << cut;
+    ASSERT_EQ(test::slurp(path), cut + 1 >= second.size() ? first + second : first) << "cut at " << cut;
   }
 }
 
 TEST(MetricsLog, RubbishInTheMiddleIsRemovedAndForeignSpacingIsRead) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   const std::string path = scratch / "metrics.jsonl";
-  spill(path, "{ \"loss\": 1, \"step\": 1 }\n\0\0\xff rubbish\n[1,2]\n\n{\"step\":\"x\"}\n{\"step\":2}\n");
+  test::spill(path, "{ \"loss\": 1, \"step\": 1 }\n\0\0\xff rubbish\n[1,2]\n\n{\"step\":\"x\"}\n{\"step\":2}\n");
   const std::string zeros(64, '\0');
-  spill(path, "{ \"loss\": 1, \"step\": 1 }\n" + zeros + "\n[1,2]\n\n{\"step\":\"x\"}\n{\"step\":2}\n");
+  test::spill(path, "{ \"loss\": 1, \"step\": 1 }\n" + zeros + "\n[1,2]\n\n{\"step\":\"x\"}\n{\"step\":2}\n");
   MetricsLog log(path, MetricsLog::kKeepAll);
   EXPECT_EQ(log.cut_lines(), 3);
   EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 2}));
@@ -185,16 +185,16 @@ class FileSizeLimit {
 };
 
 TEST(MetricsLog, FullDiskLosesLinesButNeverTearsOne) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   const std::string path = scratch / "metrics.jsonl";
   MetricsLog log(path, 0);
   log.write(step_record(1));
-  const size_t size = slurp(path).size();
+  const size_t size = test::slurp(path).size();
   {
     FileSizeLimit limit(size + 100);  // room for a third of a line
     for (int64_t s = 2; s <= 4; ++s) log.write(step_record(s));
   }
-  EXPECT_EQ(slurp(path).size(), size);
+  EXPECT_EQ(test::slurp(path).size(), size);
   EXPECT_EQ(log.lost_lines(), 3);
   log.write(step_record(5));
   EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 5}));
@@ -202,13 +202,13 @@ TEST(MetricsLog, FullDiskLosesLinesButNeverTearsOne) {
 
 // A life that starts on a full disk: no room for a copy, and yet no step twice once there is room again.
 TEST(MetricsLog, ResumeCutsOnAFullDisk) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   const std::string path = scratch / "metrics.jsonl";
   const std::string rubbish = "[1,2]\n", torn = to_json_line(step_record(9)).substr(0, 40);
   for (const bool middle : {false, true}) {
     std::string text;
     for (int64_t s = 1; s <= 8; ++s) text += to_json_line(step_record(s)) + "\n" + (middle && s == 2 ? rubbish : "");
-    spill(path, text + torn);
+    test::spill(path, text + torn);
     FileSizeLimit limit(100);
     MetricsLog log(path, 5);
     limit.lift();
@@ -216,14 +216,14 @@ TEST(MetricsLog, ResumeCutsOnAFullDisk) {
     EXPECT_EQ(log.cut_lines(), middle ? 5 : 4);
     text.clear();
     for (int64_t s = 1; s <= 7; ++s) text += to_json_line(step_record(s)) + "\n" + (middle && s == 2 ? rubbish : "");
-    EXPECT_EQ(slurp(path), text) << "what only a copy could remove stays, and nothing else";
+    EXPECT_EQ(test::slurp(path), text) << "what only a copy could remove stays, and nothing else";
     EXPECT_EQ(std::distance(std::filesystem::directory_iterator(scratch.path()), {}), 1);
   }
 }
 
 TEST(MetricsLog, UnwritablePlacesNeverThrow) {
-  const TraceScratch scratch;
-  spill(scratch / "file", "x");
+  const test::Scratch scratch;
+  test::spill(scratch / "file", "x");
   MetricsLog log(scratch / "file/metrics.jsonl", 0);
   log.write(step_record(1));
   EXPECT_EQ(log.lost_lines(), 1);

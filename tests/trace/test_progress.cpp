@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "engine/run/trace/console_progress.h"
-#include "tests/trace/trace_scratch.h"
+#include "tests/support/scratch_directory.h"
 
 namespace thinwire::test_progress {
 namespace {
@@ -83,7 +83,7 @@ TEST(Progress, BarIsAsWideAsAsked) {
 }
 
 TEST(Progress, PlainLinesOffATerminal) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   std::FILE* out = std::fopen((scratch / "out").c_str(), "w");
   ASSERT_NE(out, nullptr);
   {
@@ -97,12 +97,12 @@ TEST(Progress, PlainLinesOffATerminal) {
     progress.note("done");
   }
   std::fclose(out);
-  std::istringstream lines(slurp(scratch / "out"));
+  std::istringstream lines(test::slurp(scratch / "out"));
   std::vector<std::string> starts;
   for (std::string line; std::getline(lines, line);) starts.push_back(line.substr(0, line.find(" |")));
   EXPECT_EQ(starts,
             (std::vector<std::string>{"step 4/25", "step 10/25", "step 17/25", "step 20/25", "step 25/25", "done"}));
-  EXPECT_EQ(slurp(scratch / "out").find('\033'), std::string::npos);
+  EXPECT_EQ(test::slurp(scratch / "out").find('\033'), std::string::npos);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 #include "engine/run/trace/report_html.h"
 #include "engine/run/trace/run_files.h"
 #include "engine/run/trace/status_file.h"
-#include "tests/trace/trace_scratch.h"
+#include "tests/support/scratch_directory.h"
 
 namespace thinwire::test_report {
 namespace {
@@ -66,7 +66,7 @@ void make_run(const std::string& dir, int64_t steps, bool evil = false) {
       {"residual", evil ? kEvil : "error_feedback"},
       {"algorithm", evil ? kEvil : "two_level"},
       {"sum", {{"codec", "cast"}, {"format", evil ? kEvil : "bf16"}, {"residual", "none"}}}};
-  spill(resolved_config_path(dir), config.dump());
+  test::spill(resolved_config_path(dir), config.dump());
 }
 
 size_t count(const std::string& text, std::string_view what) {
@@ -117,7 +117,7 @@ void expect_sound_page(const std::string& html) {
 }
 
 TEST(Report, ReadsBackWhatTheRunWrote) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   make_run(scratch / "run", 40);
   const RunData run = load_run(scratch / "run");
   EXPECT_EQ(run.name, "run");
@@ -162,7 +162,7 @@ TEST(Report, ReadsBackWhatTheRunWrote) {
 
 // Every column that the contract of metrics.jsonl has, from the numbers that went in.
 TEST(Report, SitesHaveATableAndBars) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   make_run(scratch / "run", 40);
   const std::string page = report_page({load_run(scratch / "run")});
   const size_t at = page.find("<td>dp.gradient</td>");
@@ -173,9 +173,9 @@ TEST(Report, SitesHaveATableAndBars) {
             "<td>0.25 ms</td><td>0.125 ms</td><td>4 ms</td><td>1 ms</td><td>75 %</td><td>0.442</td><td>2.5</td>"
             "<td class=\"words\">block_int, 4 bits, block 128, hadamard, error_feedback; sums: cast, bf16; two_level; "
             "after 7 steps</td>");
-  for (const char* part :
-       {"Bytes by site", "dp.gradient\nsent: 100 B\nsaved: 300 B", "Time by site",
-        "exposed: 1 ms\nhidden under compute: 3 ms", "Relative error of coded messages", "Norm of residuals"})
+  for (const char* part : {"Bytes by site", "<title>sent 100 B</title>", "<title>saved 300 B</title>", "Time by site",
+                           "<title>exposed 1 ms</title>", "<title>hidden under compute 3 ms</title>",
+                           "Relative error of coded messages", "Norm of residuals"})
     EXPECT_NE(page.find(part), std::string::npos) << part;
   // A site whose lines have neither error nor residual, nor a count of what it would be: dashes, no curve of its own.
   const size_t other = page.find("<td>tp.forward</td>");
@@ -184,11 +184,11 @@ TEST(Report, SitesHaveATableAndBars) {
 }
 
 TEST(Report, ComparisonShowsWhatCompressionBuys) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   make_run(scratch / "plain", 80);
   make_run(scratch / "coded", 80);
   // The plain run: no rules, and its metrics from before some fields were written.
-  spill(resolved_config_path(scratch / "plain"), "{\"num_layers\": 4, \"compression\": {\"preset\": \"none\"}}");
+  test::spill(resolved_config_path(scratch / "plain"), "{\"num_layers\": 4, \"compression\": {\"preset\": \"none\"}}");
   const std::string path = metrics_path(scratch / "plain");
   std::string lines;
   for (int s = 1; s <= 80; ++s) {
@@ -196,7 +196,7 @@ TEST(Report, ComparisonShowsWhatCompressionBuys) {
              ",\"loss\":4,\"tokens_per_s\":2500,\"comm\":{\"dp.gradient\":{\"wire_bytes\":" +
              "400,\"wire_bytes_total\":1600,\"logical_bytes\":400,\"exposed_ms\":6}}}\n";
   }
-  spill(path, lines + "{\"step\":80,\"eval_loss\":4.0,\"perplexity\":54}\n");
+  test::spill(path, lines + "{\"step\":80,\"eval_loss\":4.0,\"perplexity\":54}\n");
   const std::vector<RunData> runs = {load_run(scratch / "plain"), load_run(scratch / "coded")};
   const std::string page = compare_page(runs);
   expect_sound_page(page);
@@ -219,7 +219,7 @@ TEST(Report, ComparisonShowsWhatCompressionBuys) {
     EXPECT_NE(page.find(part), std::string::npos) << part;
   // Runs that never sent anything have no such tables, and no chart by bytes.
   for (const char* name : {"plain", "coded"})
-    spill(metrics_path(scratch / name), "{\"step\":1,\"loss\":4,\"comm\":{}}\n");
+    test::spill(metrics_path(scratch / name), "{\"step\":1,\"loss\":4,\"comm\":{}}\n");
   const std::string silent = compare_page({load_run(scratch / "plain"), load_run(scratch / "coded")});
   expect_sound_page(silent);
   EXPECT_EQ(silent.find("bytes sent"), std::string::npos);
@@ -228,14 +228,14 @@ TEST(Report, ComparisonShowsWhatCompressionBuys) {
 
 // A run that was cut off is compared to the whole one where both were evaluated.
 TEST(Report, LossesAreComparedAtTheSameStep) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   for (const char* name : {"whole", "cut", "other"}) make_run(scratch / name, 10);
   const auto log = [&](const char* name, const std::vector<std::pair<int, double>>& evaluations) {
     std::string lines = "{\"step\":1,\"loss\":4,\"comm\":{\"dp.gradient\":{\"wire_bytes\":4,\"logical_bytes\":4}}}\n";
     for (const auto& [step, loss] : evaluations) {
       lines += "{\"step\":" + std::to_string(step) + ",\"eval_loss\":" + std::to_string(loss) + ",\"perplexity\":1}\n";
     }
-    spill(metrics_path(scratch / name), lines);
+    test::spill(metrics_path(scratch / name), lines);
   };
   log("whole", {{10, 4.0}, {20, 2.0}});
   log("cut", {{10, 4.4}});
@@ -248,10 +248,10 @@ TEST(Report, LossesAreComparedAtTheSameStep) {
 
 // Evaluations and checkpoints lie between steps: they leave the rest of a step as it is.
 TEST(Report, TimeOfAStepAndBetweenSteps) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   make_run(scratch / "run", 1);
-  spill(metrics_path(scratch / "run"),
-        "{\"step\":1,\"loss\":4,\"step_ms\":12345.6,\"time_ms\":{\"forward\":12305.6,\"evaluation\":500}}\n");
+  test::spill(metrics_path(scratch / "run"),
+              "{\"step\":1,\"loss\":4,\"step_ms\":12345.6,\"time_ms\":{\"forward\":12305.6,\"evaluation\":500}}\n");
   const std::string page = report_page({load_run(scratch / "run")});
   EXPECT_NE(page.find("rest: 40 ms"), std::string::npos);
   EXPECT_NE(page.find("12.35 s"), std::string::npos);
@@ -259,7 +259,7 @@ TEST(Report, TimeOfAStepAndBetweenSteps) {
 }
 
 TEST(Report, PagesAreSound) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   make_run(scratch / "a", 200);
   make_run(scratch / "b", 7);
   const std::vector<RunData> runs = {load_run(scratch / "a"), load_run(scratch / "b")};
@@ -276,7 +276,7 @@ TEST(Report, PagesAreSound) {
 }
 
 TEST(Report, NothingFromTheRunBecomesMarkup) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   const std::string dir = scratch / "<img onerror=x>";
   make_run(dir, 70, true);
   const std::vector<RunData> runs = {load_run(dir), load_run(dir)};
@@ -288,7 +288,7 @@ TEST(Report, NothingFromTheRunBecomesMarkup) {
 }
 
 TEST(Report, MissingAndBrokenFilesAreNamed) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   create_run_directory(scratch / "empty");
   EXPECT_EQ(load_run(scratch / "empty").problems.size(), 3u);
   expect_sound_page(report_page({load_run(scratch / "empty")}));
@@ -296,9 +296,9 @@ TEST(Report, MissingAndBrokenFilesAreNamed) {
 
   make_run(scratch / "torn", 5);
   const std::string metrics = metrics_path(scratch / "torn");
-  spill(metrics, slurp(metrics) + "\xff\xfe\n{\"step\":6,\"loss\":4.");
-  spill(status_path(scratch / "torn"), "{");
-  spill(resolved_config_path(scratch / "torn"), "\xff");
+  test::spill(metrics, test::slurp(metrics) + "\xff\xfe\n{\"step\":6,\"loss\":4.");
+  test::spill(status_path(scratch / "torn"), "{");
+  test::spill(resolved_config_path(scratch / "torn"), "\xff");
   const RunData torn = load_run(scratch / "torn");
   EXPECT_EQ(torn.steps.size(), 5u);
   ASSERT_EQ(torn.problems.size(), 3u);
@@ -307,9 +307,10 @@ TEST(Report, MissingAndBrokenFilesAreNamed) {
   expect_sound_page(report_page({torn}));
 
   // Right JSON, wrong kinds of values.
-  spill(metrics,
-        "{\"step\":1,\"loss\":\"x\",\"comm\":[],\"time_ms\":{\"a\":null},\"skipped\":3}\n{\"step\":2,\"comm\":{\"x\":7}"
-        "}\n");
+  test::spill(
+      metrics,
+      "{\"step\":1,\"loss\":\"x\",\"comm\":[],\"time_ms\":{\"a\":null},\"skipped\":3}\n{\"step\":2,\"comm\":{\"x\":7}"
+      "}\n");
   const RunData odd = load_run(scratch / "torn");
   EXPECT_EQ(odd.steps.size(), 2u);
   expect_sound_page(report_page({odd}));
@@ -324,11 +325,11 @@ TEST(Report, MissingAndBrokenFilesAreNamed) {
 }
 
 TEST(Report, ARepeatedStepCountsOnce) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   create_run_directory(scratch / "r");
   const std::string comm = "\"comm\":{\"dp.gradient\":{\"wire_bytes\":10,\"logical_bytes\":20}}";
-  spill(metrics_path(scratch / "r"), "{\"step\":1,\"loss\":9," + comm + "}\n{\"step\":2,\"loss\":8," + comm +
-                                         "}\n{\"step\":1,\"loss\":7," + comm + "}\n");
+  test::spill(metrics_path(scratch / "r"), "{\"step\":1,\"loss\":9," + comm + "}\n{\"step\":2,\"loss\":8," + comm +
+                                               "}\n{\"step\":1,\"loss\":7," + comm + "}\n");
   const RunData run = load_run(scratch / "r");
   ASSERT_EQ(run.steps.size(), 2u);
   EXPECT_EQ(run.steps[0].loss, 7.0);

@@ -5,24 +5,24 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/run/trace/status_file.h"
-#include "tests/trace/trace_scratch.h"
+#include "tests/support/scratch_directory.h"
 
 namespace thinwire::test_status_file {
 namespace {
 
 TEST(StatusFile, FromRunningToPreempted) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   const std::string path = scratch / "status.json";
   StatusFile file(path, 500, std::chrono::milliseconds(0));
   file.running(12);
-  const auto running = nlohmann::json::parse(slurp(path));
+  const auto running = nlohmann::json::parse(test::slurp(path));
   EXPECT_EQ(running["state"], "running");
   EXPECT_TRUE(running["code"].is_null());
   EXPECT_EQ(running["step"], 12);
   EXPECT_EQ(running["pid"], ::getpid());
   EXPECT_EQ(running["total_steps"], 500);
   file.ended(ExitCode::kPreempted, 13, "saved after SIGTERM");
-  const auto ended = nlohmann::json::parse(slurp(path));
+  const auto ended = nlohmann::json::parse(test::slurp(path));
   EXPECT_EQ(ended["state"], "preempted");
   EXPECT_EQ(ended["code"], 75);
   EXPECT_EQ(ended["reason"], "preempted");
@@ -37,7 +37,7 @@ TEST(StatusFile, FromRunningToPreempted) {
 }
 
 TEST(StatusFile, OnlyHungPeerAndPreemptedAreRequeued) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   for (const int code : {0, 64, 65, 70, 71, 73, 74, 75, 76, 78}) {
     StatusFile file(scratch / "status.json", 1);
     file.ended(static_cast<ExitCode>(code), 1);
@@ -49,7 +49,7 @@ TEST(StatusFile, OnlyHungPeerAndPreemptedAreRequeued) {
 }
 
 TEST(StatusFile, RunningIsThrottledButTheEndIsNot) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   StatusFile file(scratch / "status.json", 100, std::chrono::hours(1));
   file.running(1);
   file.running(2);
@@ -59,23 +59,23 @@ TEST(StatusFile, RunningIsThrottledButTheEndIsNot) {
 }
 
 TEST(StatusFile, BytesThatAreNoUtf8DoNotBreakIt) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   StatusFile file(scratch / "status.json", 1);
   file.ended(ExitCode::kBadData, 0, "bad name \xff\xfe \"quoted\"");
   EXPECT_NE(read_status(scratch / "status.json").message.find("\"quoted\""), std::string::npos);
 }
 
 TEST(StatusFile, UnwritableIsAWarningOnly) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   StatusFile file(scratch / "absent/status.json", 1);
   EXPECT_NO_THROW(file.running(1));
   EXPECT_NO_THROW(file.ended(ExitCode::kFinished, 1));
 }
 
 TEST(StatusFile, BrokenFilesAreRefused) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   for (const char* text : {"", "{", "[1]", "{\"state\":5}", "{\"step\":\"x\"}", "{\"code\":\"x\"}"}) {
-    spill(scratch / "status.json", text);
+    test::spill(scratch / "status.json", text);
     try {
       read_status(scratch / "status.json");
       FAIL() << text;

@@ -9,7 +9,7 @@
 
 #include "engine/run/trace/run_files.h"
 #include "engine/run/train/step_trace.h"
-#include "tests/trace/trace_scratch.h"
+#include "tests/support/scratch_directory.h"
 
 namespace thinwire::test_step_trace {
 namespace {
@@ -166,11 +166,11 @@ TEST(StepTrace, ThreadsRecordTogetherAndEmptyIsAFile) {
   EXPECT_EQ(trace.events(), 3600u);
   const auto tracks = tracks_of(trace.json(), 1);
   for (int t = 0; t < 4; ++t) EXPECT_EQ(tracks.at(std::string(kSiteNames[static_cast<size_t>(t)])).size(), 900u);
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   const std::string path = trace_path(scratch.path(), 3);
   EXPECT_EQ(path, scratch / "trace.rank3.json");
   StepTrace(3, 10).write(path);
-  EXPECT_TRUE(tracks_of(slurp(path), 3).empty());
+  EXPECT_TRUE(tracks_of(test::slurp(path), 3).empty());
 }
 
 // More at once than there are lanes must still be a file that viewers load.

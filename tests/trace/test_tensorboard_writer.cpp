@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/run/trace/tensorboard_writer.h"
-#include "tests/trace/trace_scratch.h"
+#include "tests/support/scratch_directory.h"
 
 namespace thinwire::test_tensorboard_writer {
 namespace {
@@ -104,7 +104,7 @@ TEST(TensorboardWriter, CrcKnownAnswers) {
 }
 
 TEST(TensorboardWriter, ScalarsReadBack) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   const std::string long_tag(300, 'x');  // its length takes a two-byte varint
   std::string path;
   {
@@ -115,7 +115,7 @@ TEST(TensorboardWriter, ScalarsReadBack) {
     writer.scalars(5, {});
   }
   EXPECT_NE(std::filesystem::path(path).filename().string().find("tfevents"), std::string::npos);
-  const auto records = records_of(slurp(path));
+  const auto records = records_of(test::slurp(path));
   ASSERT_EQ(records.size(), 3u);
   const auto version = fields_of(records[0]);
   EXPECT_EQ(version.find(3)->second, "brain.Event:2");
@@ -139,10 +139,10 @@ TEST(TensorboardWriter, ScalarsReadBack) {
 }
 
 TEST(TensorboardWriter, ResumeStartsASessionInAFileOfItsOwn) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   const TensorboardWriter first(scratch.path()), second(scratch.path(), 41);
   EXPECT_NE(first.path(), second.path());
-  const auto records = records_of(slurp(second.path()));
+  const auto records = records_of(test::slurp(second.path()));
   ASSERT_EQ(records.size(), 2u);
   const auto event = fields_of(records[1]);
   EXPECT_EQ(load<int64_t>(event.find(2)->second, 0), 41);
@@ -150,7 +150,7 @@ TEST(TensorboardWriter, ResumeStartsASessionInAFileOfItsOwn) {
 }
 
 TEST(TensorboardWriter, MissingDirectoryIsAWarningOnly) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   TensorboardWriter writer(scratch / "absent");
   EXPECT_NO_THROW(writer.scalars(1, {{"a", 1.0}}));
 }

@@ -12,21 +12,8 @@ namespace thinwire {
 enum class DType : uint8_t { f32, bf16, f16, i32, i64, u8, u16, f64 };
 
 constexpr size_t size_of(DType t) {
-  switch (t) {
-    case DType::f32:
-    case DType::i32:
-      return 4;
-    case DType::bf16:
-    case DType::f16:
-    case DType::u16:
-      return 2;
-    case DType::i64:
-    case DType::f64:
-      return 8;
-    case DType::u8:
-      return 1;
-  }
-  return 0;
+  constexpr size_t bytes[] = {4, 2, 2, 4, 8, 1, 2, 8};
+  return bytes[static_cast<int>(t)];
 }
 
 constexpr std::string_view name_of(DType t) {
@@ -68,40 +55,27 @@ inline float to_float(float v) {
   return v;
 }
 
+// DTypeOf<float>::value is DType::f32, and so on; it does not compile for other types.
+template <DType t>
+using ConstantDType = std::integral_constant<DType, t>;
 template <typename T>
 struct DTypeOf;
 template <>
-struct DTypeOf<float> {
-  static constexpr DType value = DType::f32;
-};
+struct DTypeOf<float> : ConstantDType<DType::f32> {};
 template <>
-struct DTypeOf<double> {
-  static constexpr DType value = DType::f64;
-};
+struct DTypeOf<double> : ConstantDType<DType::f64> {};
 template <>
-struct DTypeOf<Bf16> {
-  static constexpr DType value = DType::bf16;
-};
+struct DTypeOf<Bf16> : ConstantDType<DType::bf16> {};
 template <>
-struct DTypeOf<Fp16> {
-  static constexpr DType value = DType::f16;
-};
+struct DTypeOf<Fp16> : ConstantDType<DType::f16> {};
 template <>
-struct DTypeOf<int32_t> {
-  static constexpr DType value = DType::i32;
-};
+struct DTypeOf<int32_t> : ConstantDType<DType::i32> {};
 template <>
-struct DTypeOf<int64_t> {
-  static constexpr DType value = DType::i64;
-};
+struct DTypeOf<int64_t> : ConstantDType<DType::i64> {};
 template <>
-struct DTypeOf<uint8_t> {
-  static constexpr DType value = DType::u8;
-};
+struct DTypeOf<uint8_t> : ConstantDType<DType::u8> {};
 template <>
-struct DTypeOf<uint16_t> {
-  static constexpr DType value = DType::u16;
-};
+struct DTypeOf<uint16_t> : ConstantDType<DType::u16> {};
 
 template <typename T>
 T from_float(float v) {

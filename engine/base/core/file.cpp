@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 
 #include "engine/base/core/error.h"
@@ -147,10 +148,22 @@ std::string read_file(const std::string& path, size_t limit) {
   return content;
 }
 
-std::string temporary_beside(const std::string& path) {
+std::string this_host() {
   char host[256] = {};
-  if (::gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
-  const std::string name = path + ".tmp-" + host + "-" + std::to_string(::getpid());
+  return ::gethostname(host, sizeof host - 1) == 0 && host[0] != '\0' ? host : "localhost";
+}
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+void rename_file(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) throw_io(to + ": cannot rename: " + reason());
+}
+
+std::string temporary_beside(const std::string& path) {
+  const std::string name = path + ".tmp-" + this_host() + "-" + std::to_string(::getpid());
   struct stat info {};
   for (int number = 2;; ++number) {
     const std::string free = number == 2 ? name : name + "-" + std::to_string(number - 1);
@@ -176,14 +189,11 @@ void write_file_atomic(const std::string& path, const std::string& content, bool
     if (durable && ::fsync(file.get()) != 0) fail("flush");
   }
   if (::rename(temporary.c_str(), path.c_str()) != 0) fail("rename");
-  if (durable) {
-    const auto slash = path.rfind('/');
-    sync_directory(slash == std::string::npos ? "." : path.substr(0, slash));
-  }
+  if (durable) sync_directory(folder_of(path));
 }
 
 void sync_directory(const std::string& path) {
-  const Descriptor dir(::open(path.empty() ? "/" : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const Descriptor dir(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!dir) throw_io(path + ": cannot open directory: " + reason());
   if (::fsync(dir.get()) != 0 && errno != EINVAL) throw_io(path + ": cannot flush directory: " + reason());
 }

@@ -1,8 +1,7 @@
 // Files: whole reads with clear errors, read-only maps, and writes that are either complete and durable or not there.
-//
-// Reading bears with a system in trouble: an error that says nothing of the file itself (EIO, ESTALE, EACCES, EMFILE
-// ...) is tried again for some seconds, behind a warning, and is then Error(kIo) naming the file. What is not there, or
-// is no file, is Error(kBadData) at once.
+// Reading retries: after an error that need not last (EIO, ESTALE, EACCES, EMFILE ...) it warns, tries again for some
+// seconds, and then throws Error(kIo) naming the file. A file that does not exist, or is none, is Error(kBadData) at
+// once.
 #pragma once
 
 #include <cstddef>
@@ -46,6 +45,13 @@ bool write_all(const Descriptor& file, std::span<const std::byte> bytes);
 
 // Reads a whole file. Throws Error(kBadData) if it is larger than `limit` bytes, too.
 std::string read_file(const std::string& path, size_t limit = SIZE_MAX);
+
+// "localhost" where the system does not say.
+std::string this_host();
+// "." where the path is a mere name.
+std::string folder_of(const std::string& path);
+// rename(2). Throws Error(kIo) naming `to` and the reason.
+void rename_file(const std::string& from, const std::string& to);
 
 // The name of a file that will be renamed over `path`: path.tmp-<host>-<pid>, with a number behind it where that is
 // taken (by another thread, or by a process of another container that died). To be opened with O_EXCL.

@@ -29,7 +29,7 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kSizes[] = {64 << 10, 1 << 20, 64 << 20};
 constexpr int64_t kRows = 1024, kCols = 1920;  // of low_rank's one size
 constexpr int64_t kValues = 1 << 20;           // per synthetic data set
-constexpr int64_t kUpdates = 60;
+constexpr int64_t kTrainedSteps = 60;
 constexpr int kMessages = 8;              // that error feedback gets to show what it keeps
 constexpr double kBlockSeconds = 1.5e-3;  // calls timed in one go
 constexpr double kCaseSeconds = 0.7;
@@ -68,7 +68,7 @@ class Line {
   size_t bytes() const { return bytes_; }
   std::span<const std::byte> payload() const { return {payload_.data(), payload_.size() > 0 ? bytes_ : 0}; }
   bool flagged() const { return flagged_; }
-  // Whether the length is what the formula says: equal, or within the bound where lengths depend on values.
+  // Whether the payload has the length that the formula gives (framed codecs: at most that).
   bool formula_holds() const {
     const bool low_rank = subject_.spec.codec == "low_rank" && subject_.spec.integer("sides") == 2;
     if (low_rank && bytes_ != low_rank_bytes()) return false;
@@ -203,7 +203,7 @@ std::vector<std::vector<double>> in_turns(const std::vector<std::function<void()
     for (size_t i = 0; i < calls.size(); ++i) samples[i].push_back(seconds(calls[i], times[i]));
   return samples;
 }
-// Of neighbours in time: a machine whose speed drifts treats both alike.
+// A ratio per round: both sides of a round meet the same speed of the machine.
 double median_ratio(const std::vector<double>& over, const std::vector<double>& under) {
   std::vector<double> ratios;
   for (size_t i = 0; i < over.size(); ++i) ratios.push_back(over[i] / under[i]);
@@ -302,7 +302,7 @@ std::vector<DataSet> data_sets(bool json) {
   std::vector<DataSet> sets;
   for (DataKind kind : kDataKinds)
     sets.push_back({name_of(kind), make_data(kind, kValues), {{0, 1024, kValues / 1024}}});
-  TrainedData trained = train_for_data(kUpdates);
+  TrainedData trained = train_for_data(kTrainedSteps);
   const Json note = {{"bench", "codec"},         {"case", "trained data"},           {"parameters", trained.parameters},
                      {"updates", trained.steps}, {"first_loss", trained.first_loss}, {"last_loss", trained.last_loss}};
   if (json)

@@ -25,38 +25,35 @@ namespace {
 class LibZfp final : public CodecPeer {
  public:
   LibZfp(double rate, int64_t count)
-      : count_(static_cast<size_t>(count)), bytes_(count_ * 5 + 256), stream_(zfp_stream_open(nullptr)) {
-    zfp_stream_set_rate(stream_, rate, zfp_type_float, 1, 0);
-    bits_ = stream_open(bytes_.data(), bytes_.size());
-    zfp_stream_set_bit_stream(stream_, bits_);
+      : count_(static_cast<size_t>(count)),
+        bytes_(count_ * 5 + 256),
+        stream_(zfp_stream_open(nullptr), zfp_stream_close),
+        bits_(stream_open(bytes_.data(), bytes_.size()), stream_close) {
+    zfp_stream_set_rate(stream_.get(), rate, zfp_type_float, 1, 0);
+    zfp_stream_set_bit_stream(stream_.get(), bits_.get());
   }
-  ~LibZfp() override {
-    zfp_stream_close(stream_);
-    stream_close(bits_);
-  }
-  LibZfp(const LibZfp&) = delete;
-  LibZfp& operator=(const LibZfp&) = delete;
   std::string name() const override { return "libzfp " ZFP_VERSION_STRING; }
   std::span<const std::byte> encode(std::span<const float> x) override {
-    zfp_field* field = zfp_field_1d(const_cast<float*>(x.data()), zfp_type_float, count_);
-    zfp_stream_rewind(stream_);
-    const size_t bytes = zfp_compress(stream_, field);
-    zfp_field_free(field);
-    return {bytes_.data(), bytes};
+    return {bytes_.data(), with_field(const_cast<float*>(x.data()), zfp_compress)};
   }
   void decode(std::span<const std::byte> payload, std::span<float> y) override {
     if (payload.data() != bytes_.data()) std::copy(payload.begin(), payload.end(), bytes_.begin());
-    zfp_field* field = zfp_field_1d(y.data(), zfp_type_float, count_);
-    zfp_stream_rewind(stream_);
-    zfp_decompress(stream_, field);
-    zfp_field_free(field);
+    with_field(y.data(), zfp_decompress);
   }
 
  private:
+  template <typename Work>
+  size_t with_field(float* values, const Work& work) {
+    const std::unique_ptr<zfp_field, void (*)(zfp_field*)> field(zfp_field_1d(values, zfp_type_float, count_),
+                                                                 zfp_field_free);
+    zfp_stream_rewind(stream_.get());
+    return work(stream_.get(), field.get());
+  }
+
   size_t count_;
   std::vector<std::byte> bytes_;
-  zfp_stream* stream_;
-  bitstream* bits_ = nullptr;
+  std::unique_ptr<zfp_stream, void (*)(zfp_stream*)> stream_;
+  std::unique_ptr<bitstream, void (*)(bitstream*)> bits_;
 };
 
 }  // namespace
@@ -77,32 +74,26 @@ class Zstd final : public CodecPeer {
   Zstd(int level, int64_t count)
       : level_(level),
         bytes_(ZSTD_compressBound(static_cast<size_t>(count) * sizeof(float))),
-        in_(ZSTD_createCCtx()),
-        out_(ZSTD_createDCtx()) {}
-  ~Zstd() override {
-    ZSTD_freeCCtx(in_);
-    ZSTD_freeDCtx(out_);
-  }
-  Zstd(const Zstd&) = delete;
-  Zstd& operator=(const Zstd&) = delete;
+        in_(ZSTD_createCCtx(), ZSTD_freeCCtx),
+        out_(ZSTD_createDCtx(), ZSTD_freeDCtx) {}
   std::string name() const override {
     return "zstd " + std::string(ZSTD_versionString()) + " -" + std::to_string(level_);
   }
   std::span<const std::byte> encode(std::span<const float> x) override {
-    const size_t bytes = ZSTD_compressCCtx(in_, bytes_.data(), bytes_.size(), x.data(), x.size_bytes(), level_);
+    const size_t bytes = ZSTD_compressCCtx(in_.get(), bytes_.data(), bytes_.size(), x.data(), x.size_bytes(), level_);
     TW_CHECK(ZSTD_isError(bytes) == 0, ZSTD_getErrorName(bytes));
     return {bytes_.data(), bytes};
   }
   void decode(std::span<const std::byte> payload, std::span<float> y) override {
-    const size_t bytes = ZSTD_decompressDCtx(out_, y.data(), y.size_bytes(), payload.data(), payload.size());
+    const size_t bytes = ZSTD_decompressDCtx(out_.get(), y.data(), y.size_bytes(), payload.data(), payload.size());
     TW_CHECK(bytes == y.size_bytes(), "zstd decoded something else");
   }
 
  private:
   int level_;
   std::vector<std::byte> bytes_;
-  ZSTD_CCtx* in_;
-  ZSTD_DCtx* out_;
+  std::unique_ptr<ZSTD_CCtx, size_t (*)(ZSTD_CCtx*)> in_;
+  std::unique_ptr<ZSTD_DCtx, size_t (*)(ZSTD_DCtx*)> out_;
 };
 
 }  // namespace
@@ -146,26 +137,20 @@ class Products final : public CodecPeer {
 
  private:
   static View matrix(float* data, int64_t rows, int64_t cols) { return View(data, DType::f32, {rows, cols}); }
-  // thin: factors lie vector by vector, as the codec sends them; else element by element.
+  // The vectors of a factor. thin: they lie one behind the other, as the codec sends them; else element by element.
+  View factor(std::vector<float>& of, int64_t length, bool thin) const {
+    return thin ? matrix(of.data(), rank_, length) : matrix(of.data(), length, rank_);
+  }
   void left(float* x, bool thin) {
-    if (thin)
-      multiply(matrix(q_.data(), rank_, cols_), matrix(x, rows_, cols_), matrix(to_.data(), rank_, rows_), false, true);
-    else
-      multiply(matrix(x, rows_, cols_), matrix(q_.data(), cols_, rank_), matrix(to_.data(), rows_, rank_), false,
-               false);
+    const View whole = matrix(x, rows_, cols_), q = factor(q_, cols_, thin), to = factor(to_, rows_, thin);
+    thin ? multiply(q, whole, to, false, true) : multiply(whole, q, to, false, false);
   }
   void right(float* x, bool thin) {
-    if (thin)
-      multiply(matrix(p_.data(), rank_, rows_), matrix(x, rows_, cols_), matrix(to_.data(), rank_, cols_), false,
-               false);
-    else
-      multiply(matrix(x, rows_, cols_), matrix(p_.data(), rows_, rank_), matrix(to_.data(), cols_, rank_), true, false);
+    const View whole = matrix(x, rows_, cols_), p = factor(p_, rows_, thin), to = factor(to_, cols_, thin);
+    thin ? multiply(p, whole, to, false, false) : multiply(whole, p, to, true, false);
   }
   void expand(float* y, bool thin) {
-    if (thin)
-      multiply(matrix(p_.data(), rank_, rows_), matrix(q_.data(), rank_, cols_), matrix(y, rows_, cols_), true, false);
-    else
-      multiply(matrix(p_.data(), rows_, rank_), matrix(q_.data(), cols_, rank_), matrix(y, rows_, cols_), false, true);
+    multiply(factor(p_, rows_, thin), factor(q_, cols_, thin), matrix(y, rows_, cols_), thin, !thin);
   }
   void multiply(View a, View b, View c, bool trans_a, bool trans_b) {
     cpu_ops().matmul(exec_, {.a = a, .b = b, .c = c, .trans_a = trans_a, .trans_b = trans_b});

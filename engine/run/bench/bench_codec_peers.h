@@ -10,7 +10,7 @@
 
 namespace thinwire {
 
-// One message of a fixed size, coded again and again by somebody else's code, on one core.
+// One message of a fixed size, compressed again and again by somebody else's code, on one core.
 class CodecPeer {
  public:
   virtual ~CodecPeer() = default;

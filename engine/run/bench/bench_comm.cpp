@@ -237,7 +237,7 @@ class Bench {
     cases_.push_back(c);
     add_started(c, "mpi_ibcast", [=, this] { raw_mpi::broadcast(a_.data(), static_cast<size_t>(bytes), 0, true); });
   }
-  // The same through a channel that codes nothing, beside it without.
+  // The same through a channel that compresses nothing, beside it without.
   void add_channel(const Case& plain, std::function<void()> ours) {
     Case c = plain;
     c.name = "channel_" + plain.name, c.beside = kPlain;
@@ -288,7 +288,7 @@ class Bench {
     }
     std::fflush(stdout);
   }
-  // Our own collective: who came first to one of MPI's would spin on a core that another rank needs to finish.
+  // Our own collective, not MPI's: a rank that arrives early in MPI's would spin on a core that another rank needs.
   double largest(double mine) {
     communicator_->all_reduce(View(&mine, DType::f64, {1}), ReduceKind::kMax, stream_).wait(stream_);
     return mine;
@@ -315,7 +315,7 @@ class Bench {
     for (int block = 0; block < kBlocks; ++block) {
       ours.push_back(seconds(c.ours, times) * 1e6 / c.calls);
       theirs.push_back(seconds(c.theirs, times) * 1e6 / c.calls);
-      // Of neighbours in time: a machine whose speed drifts treats both alike.
+      // A ratio per block: both sides of a block meet the same speed of the machine.
       ratios.push_back(ours.back() / theirs.back());
     }
     if (rank_ != 0) return;

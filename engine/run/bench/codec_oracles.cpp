@@ -22,7 +22,7 @@ using Doubles = std::vector<double>;
 constexpr double kFp32 = 0x1p-24;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Keeps a NaN, so that the verdict is no.
+// A NaN stays, so that the case fails.
 void raise(double& worst, double ratio) {
   if (ratio > worst || std::isnan(ratio)) worst = ratio;
 }

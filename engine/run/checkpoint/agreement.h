@@ -1,4 +1,4 @@
-// How the ranks of a job do things in step: what fails on one of them fails on all, with the same message.
+// Actions that all ranks of a job take together: an error on one rank becomes the same error on all.
 #pragma once
 
 #include <functional>

@@ -78,17 +78,17 @@ class FillState : public StateVisitor {
 
   std::vector<std::string> unused() const {
     std::vector<std::string> list;
-    const auto look = [&](const auto& stored) {
+    const auto add = [&](const auto& stored) {
       for (const auto& [name, value] : stored) {
         if (wanted(name) && !asked_.contains(name)) list.push_back(name);
       }
     };
     std::map<std::string, int> tensors;
     for (const ManifestTensor& t : manifest_.tensors) tensors.emplace(t.name, 0);
-    look(tensors);
-    look(manifest_.integers);
-    look(manifest_.reals);
-    look(manifest_.texts);
+    add(tensors);
+    add(manifest_.integers);
+    add(manifest_.reals);
+    add(manifest_.texts);
     return list;
   }
 

@@ -27,16 +27,16 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr double kSeeSeconds = 5;                        // until another node sees what rank 0 wrote
-constexpr double kLeaveSeconds = 30;                     // until a store that is given up stops waiting for other ranks
-constexpr std::chrono::milliseconds kBeat{100};          // between two words of a writer that gets on
+constexpr double kSeeSeconds = 5;                        // until other nodes must see what rank 0 wrote
+constexpr double kLeaveSeconds = 30;                     // a store that is destroyed waits so long for other ranks
+constexpr std::chrono::milliseconds kBeat{100};          // between two checks whether the writer makes progress
 constexpr char kStillWriting[] = "rank 0 still writes";  // no outcome reads like this
 
 double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-std::string generation_name(int64_t step) {
+std::string checkpoint_name(int64_t step) {
   char name[40];
   std::snprintf(name, sizeof name, "step_%06lld", static_cast<long long>(step));
   return name;
@@ -133,7 +133,7 @@ void CheckpointStore::require_shared_directory() {
 
 CheckpointStore::~CheckpointStore() {
   if (writer_.joinable()) {
-    // Whoever leaves in a hurry (an error elsewhere) does not wait for ranks that may be gone.
+    // After an error elsewhere other ranks may be gone: their parts are waited for only briefly.
     if (parts_) parts_->hurry(std::min(options_.peer_seconds, kLeaveSeconds));
     writer_.join();
   }
@@ -211,7 +211,7 @@ CheckpointStore::Outcome CheckpointStore::Outcome::from_text(const std::string& 
 
 // Rank 0 makes it while all ranks wait for its name, so that every writer finds it.
 std::string CheckpointStore::make_temporary(int64_t step) {
-  const std::string name = generation_name(step) + ".tmp-" + tame(lock_->job()) + "-" + lock_->token().substr(0, 8);
+  const std::string name = checkpoint_name(step) + ".tmp-" + tame(lock_->job()) + "-" + lock_->token().substr(0, 8);
   temporary_ = directory_ + "/" + name;
   fs::remove_all(temporary_);
   if (::mkdir(temporary_.c_str(), 0777) != 0) throw_io(temporary_ + ": cannot create: " + std::strerror(errno));
@@ -224,7 +224,7 @@ std::string CheckpointStore::make_temporary(int64_t step) {
   return name;
 }
 
-// Waits until the writing thread has ended (true), or has got on since `seen` (false); not at all for one that hangs.
+// True: the writing thread has ended. False: it has made progress since `seen`. A writer that hangs blocks this call.
 bool CheckpointStore::written_or_got_on(uint64_t& seen) {
   std::unique_lock guard(mutex_);
   while (!written_news_.wait_for(guard, kBeat, [this] { return written_; })) {
@@ -233,9 +233,9 @@ bool CheckpointStore::written_or_got_on(uint64_t& seen) {
   return true;
 }
 
-// Waits for the writers of all ranks; what became of the save, the same on all of them. Writing, and rank 0's reading
-// back of what is kept, may take longer than the watchdog has patience with those who wait: they hear of writers that
-// get on, and of no others.
+// Waits for the writers of all ranks; returns the outcome of the save, the same on all ranks. Writing, and rank 0's
+// verification of older checkpoints, may take longer than the watchdog's timeout: so the waiting ranks exchange a
+// message whenever a writer has made progress, and only then.
 CheckpointStore::Outcome CheckpointStore::join() {
   const auto join_writer = [this] {
     if (writer_.joinable()) writer_.join();
@@ -251,7 +251,8 @@ CheckpointStore::Outcome CheckpointStore::join() {
     join_writer();
     control_->collect(outcome_.code == 0 ? "" : std::to_string(outcome_.code) + " " + outcome_.message);
   } else {
-    // The other writers end without rank 0's; then it need not wait for files that will not come.
+    // The other writers do not depend on rank 0's. Once they have ended, rank 0 need not wait for files that never
+    // come.
     parts_->all_ended(control_->collect(""));
     while (!written_or_got_on(seen)) control_->share(kStillWriting);
     join_writer();
@@ -265,7 +266,7 @@ CheckpointStore::Outcome CheckpointStore::join() {
   return Outcome::from_text(text);
 }
 
-// Ends the save at hand, if any, and judges how it fared.
+// Finishes the pending save, if any, and throws or logs when it failed.
 void CheckpointStore::settle() {
   if (pending_ == Pending::kNone) return;
   if (pending_ == Pending::kWriting) outcome_ = join();
@@ -294,7 +295,7 @@ void CheckpointStore::wait(bool must_succeed) {
   }
 }
 
-// Runs on the writing thread: nothing may leave it but outcome_, and it does not communicate.
+// Runs on the writing thread: it does not communicate, and its only result is outcome_.
 void CheckpointStore::write(int64_t step, const nlohmann::json& info) {
   const auto start = Clock::now();
   outcome_ = attempt([&] { return rank_ == 0 ? commit(step, info) : write_part(step); });
@@ -359,15 +360,14 @@ std::string CheckpointStore::commit(int64_t step, const nlohmann::json& info) {
   point("save.after_manifest");
   sync_directory(temporary_);
 
-  std::string final_path = directory_ + "/" + generation_name(step);
+  std::string final_path = directory_ + "/" + checkpoint_name(step);
   struct stat ignored {};
   for (int again = 2; ::lstat(final_path.c_str(), &ignored) == 0; ++again) {
-    final_path = directory_ + "/" + generation_name(step) + "-" + std::to_string(again);
+    final_path = directory_ + "/" + checkpoint_name(step) + "-" + std::to_string(again);
   }
   point("save.before_rename");
   lock_->check();
-  if (::rename(temporary_.c_str(), final_path.c_str()) != 0)
-    throw_io(final_path + ": cannot rename: " + std::strerror(errno));
+  rename_file(temporary_, final_path);
   sync_directory(directory_);
   ++next_sequence_;
   point("save.after_rename");
@@ -406,8 +406,7 @@ void CheckpointStore::prune() {
     // Renamed first: a half-removed directory must not look like a checkpoint.
     lock_->check();
     const std::string doomed = checkpoint.path + ".tmp-prune";
-    if (::rename(checkpoint.path.c_str(), doomed.c_str()) != 0)
-      throw_io(checkpoint.path + ": cannot rename: " + std::strerror(errno));
+    rename_file(checkpoint.path, doomed);
     verified_.erase(checkpoint.name);
     fs::remove_all(doomed);
   }

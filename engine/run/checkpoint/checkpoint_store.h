@@ -25,16 +25,15 @@
 
 namespace thinwire {
 
-// Every place where a save can be struck, in order; tests and configured faults sweep this list. Rank 0 (or the only
-// one) passes them all; other ranks those up to save.after_manifest, their manifest being the note that their part is
-// there.
+// The points of a save at which a fault can be injected, in order (tests and the key `faults`). Rank 0 passes all of
+// them. Other ranks pass those up to save.after_manifest: their manifest says that their part is complete.
 inline constexpr std::string_view kSavePoints[] = {
     "save.begin",         "save.after_copy",      "save.after_mkdir",    "save.before_shard",  "save.mid_shard",
     "save.after_shard",   "save.before_manifest", "save.after_manifest", "save.before_rename", "save.after_rename",
     "save.before_latest", "save.after_latest",    "save.before_prune",   "save.after_prune"};
 
 struct StoreOptions {
-  bool async = true;                 // write behind the step; false: save() returns when the checkpoint is committed
+  bool async = true;                 // write in the background; false: save() returns when the checkpoint is committed
   int64_t keep_last = 0;             // 0 keeps all; otherwise max(keep_last, 2) checkpoints that verify are kept
   int64_t failed_saves_allowed = 0;  // consecutive failures to write that are only logged
   uint64_t shard_bytes = uint64_t{4} << 30;  // a file takes tensors until it is this large (never splits one)
@@ -49,9 +48,9 @@ struct SaveStats {
   int64_t step = -1;
   std::string path;     // of the committed checkpoint; empty while writing or after a failure
   uint64_t bytes = 0;   // tensor bytes of this rank
-  double wait_ms = 0;   // the step stood still for the save before it ...
-  double copy_ms = 0;   // ... and for the copy
-  double write_ms = 0;  // behind the step, when async
+  double wait_ms = 0;   // training waited for the save before this one ...
+  double copy_ms = 0;   // ... and for the copy of the state
+  double write_ms = 0;  // in the background, when async
   bool failed = false;
 };
 
@@ -127,7 +126,7 @@ class CheckpointStore {
   std::string temporary_;  // directory of the save at hand
   std::optional<RankParts> parts_;
   std::thread writer_;
-  std::atomic<uint64_t> signs_ = 0;  // grows while the writing thread gets on
+  std::atomic<uint64_t> signs_ = 0;  // grows while the writing thread makes progress
   std::mutex mutex_;
   std::condition_variable written_news_;
   bool written_ = true;  // the writing thread has nothing more to do
@@ -136,7 +135,7 @@ class CheckpointStore {
 };
 
 // For readers that hold no lock (generate, checkpoint verify). `path` as in resolve_checkpoint_path; the newest
-// checkpoint that verifies, or Error(kBadData) listing every reason. With `control` a collective: rank 0 looks which
+// checkpoint that verifies, or Error(kBadData) listing every reason. With `control` a collective: rank 0 lists which
 // there are, all verify.
 LoadReport find_newest_valid(const std::string& path, Control* control = nullptr);
 

@@ -1,7 +1,6 @@
 // The table of names and the piecewise copies, see hf_names.h.
 #include "engine/run/checkpoint/hf_names.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,11 +17,6 @@ namespace {
 
 constexpr char kSingle[] = "model.safetensors";
 constexpr char kIndex[] = "model.safetensors.index.json";
-
-bool exists(const std::string& path) {
-  struct stat info {};
-  return ::stat(path.c_str(), &info) == 0;
-}
 
 const char* prefix_of(HfFamily family) {
   constexpr const char* kPrefixes[] = {"transformer.", "gpt_neox.", "model."};
@@ -42,13 +36,12 @@ bool is_constant_buffer(const std::string& name) {
 
 HfTensors::HfTensors(const std::string& path) : path_(path) {
   std::vector<std::string> names;
-  struct stat info {};
-  const bool directory = ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
-  if (!directory) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path, ignored)) {
     names.push_back(path);
-  } else if (exists(path + "/" + kSingle)) {
+  } else if (std::filesystem::exists(path + "/" + kSingle, ignored)) {
     names.push_back(path + "/" + kSingle);
-  } else if (exists(path + "/" + kIndex)) {
+  } else if (std::filesystem::exists(path + "/" + kIndex, ignored)) {
     const std::string index = path + "/" + kIndex;
     const auto root = nlohmann::json::parse(read_file(index, size_t{256} << 20), nullptr, false);
     if (!root.is_object() || !root.contains("weight_map") || !root["weight_map"].is_object()) {

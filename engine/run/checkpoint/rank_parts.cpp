@@ -47,7 +47,7 @@ void write_note(const std::string& dir, int rank, const char* suffix, const std:
   OutputFile file(hidden, text.size());
   file.write(std::as_bytes(std::span(text)));
   file.finish();
-  if (::rename(hidden.c_str(), path.c_str()) != 0) throw_io(path + ": cannot rename: " + std::strerror(errno));
+  rename_file(hidden, path);
 }
 
 [[noreturn]] void throw_failure(int rank, const std::string& note) {
@@ -134,7 +134,7 @@ void RankParts::hurry(double seconds) {
 
 // One listing finds what all ranks have left since the last: cheaper than asking for each, and never out of a cache of
 // names that were not there before.
-bool RankParts::look(const std::string& dir, int ranks, int64_t step, std::vector<Manifest>& parts,
+bool RankParts::poll(const std::string& dir, int ranks, int64_t step, std::vector<Manifest>& parts,
                      std::vector<bool>& have) {
   std::error_code error;
   for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
@@ -173,7 +173,7 @@ void RankParts::gather(const std::string& dir, int ranks, double seconds, Manife
   auto deadline = after(seconds);
   bool heard_end = false, heard_hurry = false;
   for (double pause = 0.001;; pause = std::min(pause * 1.5, 0.25)) {
-    if (look(dir, ranks, manifest.step, parts, have)) break;
+    if (poll(dir, ranks, manifest.step, parts, have)) break;
     std::unique_lock guard(mutex_);
     if (ended_) {
       for (int r = 1; r < ranks; ++r) {

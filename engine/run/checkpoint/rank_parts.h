@@ -31,7 +31,8 @@ void write_done(const std::string& dir, int rank, const Manifest& part);
 // This rank will not complete it. Best effort: the disk may be full, then rank 0 learns it at the next settling.
 void write_failed(const std::string& dir, int rank, int code, const std::string& message) noexcept;
 
-// Rank 0's watch over the parts of the others during one save: one thread waits, another may tell it what it heard.
+// How rank 0 collects the parts of the other ranks during one save. Its writing thread waits in gather(); its calling
+// thread may tell it that the others have ended, or that it should not wait much longer.
 class RankParts {
  public:
   // The calling thread: every other writer has ended, with failures[k] ("" = none, "code message" else).
@@ -46,7 +47,7 @@ class RankParts {
   void gather(const std::string& dir, int ranks, double seconds, Manifest& manifest);
 
  private:
-  bool look(const std::string& dir, int ranks, int64_t step, std::vector<Manifest>& parts, std::vector<bool>& have);
+  bool poll(const std::string& dir, int ranks, int64_t step, std::vector<Manifest>& parts, std::vector<bool>& have);
 
   std::mutex mutex_;
   std::condition_variable news_;

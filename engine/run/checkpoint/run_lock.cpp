@@ -30,11 +30,6 @@ double now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "unknown-host";
-}
-
 std::string job_name() {
   for (const char* variable : {"SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID"}) {
     if (const char* value = std::getenv(variable); value != nullptr && *value != '\0')
@@ -100,7 +95,7 @@ bool lease_has_token(const std::string& directory, const std::string& token) {
 
 RunLock::RunLock(const std::string& directory, const LockOptions& options) : directory_(directory) {
   make_directories(directory);
-  lease_ = {host_name(), static_cast<long>(::getpid()), options.job.empty() ? job_name() : options.job, random_token(),
+  lease_ = {this_host(), static_cast<long>(::getpid()), options.job.empty() ? job_name() : options.job, random_token(),
             now()};
   const bool have_flock = acquire_flock();
   refuse_or_take_over(have_flock, options.stale_after_seconds);
@@ -125,7 +120,8 @@ RunLock::~RunLock() {
   }
 }
 
-// A zombie answers kill(pid, 0) until its parent collects it, for which an init may take seconds; it holds nothing.
+// kill(pid, 0) succeeds for a zombie, too, until its parent has collected it (seconds, for some inits). A zombie holds
+// no lock.
 static bool process_runs(int64_t pid) {
   if (::kill(static_cast<pid_t>(pid), 0) != 0 && errno != EPERM) return false;
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
@@ -169,7 +165,7 @@ void RunLock::refuse_or_take_over(bool have_flock, double stale_after_seconds) {
   };
   if (gone()) return take_over();
   // The kernel granted the lock, yet the lease was not given back: another node (flock may be node-local there), a
-  // reused pid, or somebody removed .lock. Only a heart that still beats proves a living holder.
+  // reused pid, or somebody removed .lock. Only a lease that is still renewed proves a living holder.
   log_info(directory_ + ": lease of " + holder->describe() + " was not given back; watching it" +
            (have_flock ? "" : " (no flock here)"));
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(stale_after_seconds);

@@ -41,13 +41,13 @@ void read_fully(const Descriptor& file, const std::string& path, uint64_t offset
     throw_bad_data(path + ": ends at byte " + std::to_string(offset + n) + ", it shrank while it was read");
 }
 
-template <typename T>
-void convert(std::span<const std::byte> raw, std::span<float> out) {
+template <typename From, typename To>
+void convert(std::span<const std::byte> raw, std::span<To> out) {
   for (size_t i = 0; i < out.size(); ++i) {
-    T value;
-    std::memcpy(&value, raw.data() + i * sizeof(T), sizeof(T));
-    if constexpr (std::is_same_v<T, double>)
-      out[i] = static_cast<float>(value);
+    From value;
+    std::memcpy(&value, raw.data() + i * sizeof(From), sizeof(From));
+    if constexpr (std::is_arithmetic_v<From>)
+      out[i] = static_cast<To>(value);
     else
       out[i] = to_float(value);
   }
@@ -184,21 +184,15 @@ std::vector<int64_t> SafetensorsFile::read_i64(std::string_view name) const {
   const SafetensorsEntry& entry = at(name);
   const std::vector<std::byte> raw = read_bytes(name);
   std::vector<int64_t> out(static_cast<size_t>(entry.count()));
-  const auto widen = [&]<typename T>(T) {
-    for (size_t i = 0; i < out.size(); ++i) {
-      T value;
-      std::memcpy(&value, raw.data() + i * sizeof(T), sizeof(T));
-      out[i] = value;
-    }
-  };
+  const std::span<int64_t> to(out);
   if (entry.dtype == StDtype::kI32)
-    widen(int32_t{});
+    convert<int32_t>(raw, to);
   else if (entry.dtype == StDtype::kI64)
-    widen(int64_t{});
+    convert<int64_t>(raw, to);
   else if (entry.dtype == StDtype::kU8)
-    widen(uint8_t{});
+    convert<uint8_t>(raw, to);
   else if (entry.dtype == StDtype::kU16)
-    widen(uint16_t{});
+    convert<uint16_t>(raw, to);
   else
     refuse_type(entry, "I32, I64, U8 or U16");
   return out;
@@ -273,13 +267,13 @@ WrittenFile replace_safetensors(const std::string& path, std::vector<Safetensors
                                 const std::map<std::string, std::string>& metadata) {
   const std::string temporary = temporary_beside(path);
   WrittenFile written = write_safetensors(temporary, std::move(items), metadata);
-  if (::rename(temporary.c_str(), path.c_str()) != 0) {
-    const std::string why = std::strerror(errno);
+  try {
+    rename_file(temporary, path);
+  } catch (const Error&) {
     ::unlink(temporary.c_str());
-    throw_io(path + ": cannot rename: " + why);
+    throw;
   }
-  const auto slash = path.rfind('/');
-  sync_directory(slash == std::string::npos ? "." : path.substr(0, slash));
+  sync_directory(folder_of(path));
   return written;
 }
 

@@ -1,5 +1,5 @@
-// Our own safetensors: a reader that refuses everything doubtful before it touches data, and a writer that is strict
-// and durable.
+// Our own safetensors: a reader that checks the whole header before it touches data, and a writer whose files are
+// flushed to disk before they count.
 //
 // File: u64 little-endian N | N bytes of JSON, padded with blanks | tensors back to back, row-major, little-endian. The
 // reader accepts what the reference implementation accepts (except the extra refusals below) and checks every one of

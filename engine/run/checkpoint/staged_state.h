@@ -1,4 +1,4 @@
-// The copy of everything a checkpoint must hold, taken while the step stands still; writing it can then take its time.
+// A copy of everything that a checkpoint holds. Training waits for the copy only; it is written in the background.
 #pragma once
 
 #include <cstddef>

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kWindow = size_t{4} << 20;   // bytes read at once for short runs
 constexpr size_t kDirect = size_t{64} << 10;  // runs of this size go straight to their place
-constexpr size_t kSparse = 16;                // a window must be of use for one byte in so many
+constexpr size_t kSparse = 16;                // a window is read when at least 1 byte in 16 of it is needed
 
 }  // namespace
 

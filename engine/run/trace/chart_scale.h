@@ -1,4 +1,4 @@
-// From values to positions on a chart: linear, logarithmic or both; round ticks; numbers in few letters.
+// From values to positions on a chart: linear, logarithmic or both; round ticks; short numbers.
 #pragma once
 
 #include <string>

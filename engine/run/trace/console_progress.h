@@ -29,7 +29,8 @@ std::string format_bar(int64_t step, int64_t total_steps, std::optional<double> 
 // Prints to `out` (not owned). On a terminal the bar is redrawn below the lines at most ten times a second.
 class ConsoleProgress {
  public:
-  // `first_step`: the step after the one that was resumed from; the remaining time is judged from this life only.
+  // `first_step`: the step after the one that was resumed from. The remaining time is estimated from the steps of this
+  // process only.
   // Lines appear every `log_interval` steps, and for the first, the last and every skipped step.
   ConsoleProgress(std::FILE* out, int64_t total_steps, int64_t log_interval, int64_t first_step = 1);
   ~ConsoleProgress();

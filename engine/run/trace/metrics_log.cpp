@@ -137,8 +137,7 @@ void MetricsLog::repair(int64_t resume_step) {
     const bool last = newline == std::string_view::npos;
     const std::string_view line = rest.substr(0, newline);
     rest.remove_prefix(last ? rest.size() : newline + 1);
-    // A last line without its newline may still be whole JSON up to a cut that looks complete: it is taken only if it
-    // parses.
+    // A last line without its newline counts only if it parses: it may have been written in part.
     const bool whole = last ? nlohmann::json::accept(line) : true;
     const std::optional<int64_t> step = whole ? step_of_line(line) : std::nullopt;
     if (!step) torn = true;
@@ -153,7 +152,8 @@ void MetricsLog::repair(int64_t resume_step) {
   if (kept.size() == size) return;
   if (torn) log_info(path_ + ": an incomplete line, left by a process that was killed, is removed");
   file.reset();  // no page of it is touched any more
-  // Mostly it is the end that goes, which takes no room; a copy would on a full disk, and steps would be there twice.
+  // Mostly only the end has to go. Truncating needs no disk space; a copy would, and where it failed on a full disk the
+  // repeated steps would be in the file twice.
   if (kept_end < size && ::truncate(path_.c_str(), static_cast<off_t>(kept_end)) == 0 && kept.size() == kept_end)
     return;
   write_file_atomic(path_, kept);

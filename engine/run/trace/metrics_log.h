@@ -70,16 +70,17 @@ struct EvalRecord {
 std::string to_json_line(const StepRecord& record);
 std::string to_json_line(const EvalRecord& record);
 
-// Appends lines. Each is one write, so that kill -9 tears at most the last. Failures (disk full, quota) are one warning
-// in the log; later lines are tried again, and a line that did not fit leaves no fragment where the file system lets us
-// cut it off.
+// Appends lines. Each line is one write, so kill -9 can leave at most the last one incomplete. A failure (disk full,
+// quota) is logged once, and later lines are tried again. A line that did not fit is truncated away where the file
+// system allows it.
 class MetricsLog {
  public:
   static constexpr int64_t kKeepAll = std::numeric_limits<int64_t>::max();
 
-  // Opens `path`, made if missing. An existing file is repaired first: lines whose step is above `resume_step` (written
-  // by a life of this run that is now being repeated), lines that are no complete JSON object and a torn last line are
-  // cut: at the end in place, also on a full disk; elsewhere by writing a new file and renaming it. Pass the step of
+  // Opens `path`, made if missing. An existing file is repaired first. Removed are: lines whose step is above
+  // `resume_step` (the resumed run takes those steps again), lines that are no complete JSON object, and an incomplete
+  // last line. At the end of the file this truncates in place, also on a full disk; elsewhere it writes a new file and
+  // renames it. Pass the step of
   // the checkpoint, 0 for a new run, kKeepAll to repair only.
   MetricsLog(std::string path, int64_t resume_step);
   void write(const StepRecord& record);

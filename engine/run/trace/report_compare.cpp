@@ -168,42 +168,32 @@ std::string difference_table(const std::vector<RunData>& runs) {
   return "<h2>What differs</h2>" + table("scroll", head_of(runs, "setting"), rows);
 }
 
-StackedBars bars_of(const std::vector<RunData>& runs, std::string title, std::string note, AxisFormat format) {
-  StackedBars chart{
-      .title = std::move(title), .note = std::move(note), .x_label = "", .format = format, .totals = runs.size() <= 8};
-  for (const RunData& run : runs) chart.labels.push_back(run.name);
-  return chart;
-}
-
 std::string speed_bars(const std::vector<RunData>& runs) {
-  StackedBars chart = bars_of(runs, "Tokens per second", "median over steps", AxisFormat::kNumber);
-  chart.bar_colors = true;
-  chart.parts = {""};
-  for (const RunData& run : runs) {
-    const double speed = figures_of(run).tokens_per_s;
-    chart.values.push_back({std::isfinite(speed) ? speed : 0.0});
-  }
-  return render(chart);
+  RowChart chart{.title = "Tokens per second"};
+  for (const RunData& run : runs)
+    chart.rows.push_back(
+        {.label = run.name, .value = figures_of(run).tokens_per_s, .color = static_cast<int>(chart.rows.size())});
+  return render(chart, "median over steps");
 }
 
 // One bar per run, one part per site: means per step.
 std::string site_bars(const std::vector<RunData>& runs, const std::string& title, const std::string& note,
                       AxisFormat format, double SiteTotals::*field) {
-  StackedBars chart = bars_of(runs, title, note, format);
+  RowChart chart{.title = title, .format = format};
   for (const RunData& run : runs) {
     for (const SiteTotals& s : run.sites)
       if (std::find(chart.parts.begin(), chart.parts.end(), s.site) == chart.parts.end()) chart.parts.push_back(s.site);
   }
   for (const RunData& run : runs) {
-    std::vector<double> values(chart.parts.size(), 0.0);
+    ChartRow row{.label = run.name, .values = std::vector<double>(chart.parts.size(), 0.0)};
     for (const SiteTotals& s : run.sites) {
       const auto at = std::find(chart.parts.begin(), chart.parts.end(), s.site) - chart.parts.begin();
       const double mean = per_step(run, s.*field);
-      values[static_cast<size_t>(at)] = std::isfinite(mean) ? std::max(0.0, mean) : 0.0;
+      row.values[static_cast<size_t>(at)] = std::isfinite(mean) ? std::max(0.0, mean) : 0.0;
     }
-    chart.values.push_back(std::move(values));
+    chart.rows.push_back(std::move(row));
   }
-  return render(chart);
+  return render(chart, note);
 }
 
 }  // namespace

@@ -1,8 +1,7 @@
 // Tolerant reading of metrics.jsonl, status.json and config.resolved.json.
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -18,18 +17,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 bool exists(const std::string& path) {
-  struct stat info {};
-  return ::stat(path.c_str(), &info) == 0;
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
 }
 
-double get(const Json& j, const char* key) {
+double get(const Json& j, const char* key, double otherwise = kNone) {
   const auto it = j.find(key);
-  return it != j.end() && it->is_number() ? it->get<double>() : kNone;
-}
-
-double get_or_zero(const Json& j, const char* key) {
-  const auto it = j.find(key);
-  return it != j.end() && it->is_number() ? it->get<double>() : 0.0;
+  return it != j.end() && it->is_number() ? it->get<double>() : otherwise;
 }
 
 std::string get_text(const Json& j, const char* key) {
@@ -123,7 +117,7 @@ class MetricsReader {
     for (const auto& [name, s] : comm->items()) {
       if (!s.is_object()) continue;
       SiteTotals site{.site = name, .baseline_dtype = get_text(s, "baseline_dtype"), .steps = 1};
-      for (const auto& [key, field] : kSums) site.*field = get_or_zero(s, key);
+      for (const auto& [key, field] : kSums) site.*field = get(s, key, 0.0);
       if (const double e = get(s, "rel_error"); !std::isnan(e)) site.rel_error_square = e * e, site.rel_errors = 1;
       site.last_residual_norm = get(s, "residual_norm");
       sites.push_back(std::move(site));
@@ -308,8 +302,8 @@ double SiteTotals::rel_error() const {
 }
 
 RunData load_run(const std::string& run_dir) {
-  struct stat info {};
-  if (::stat(run_dir.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(run_dir, ignored)) {
     throw_bad_data(run_dir +
                    ": no such run directory; give the directory that holds metrics.jsonl (key run_dir of the run)");
   }

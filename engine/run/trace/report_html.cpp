@@ -124,18 +124,17 @@ std::string site_bars(const RunData& run, const std::string& title, const std::s
   return render(chart);
 }
 
-// One bar per site, cut in two: means per step.
+// One bar per site, in two parts: means per step.
 std::string halves(const RunData& run, const std::string& title, const std::string& note, AxisFormat format,
                    const std::vector<std::string>& parts,
                    const std::function<std::pair<double, double>(const SiteTotals&)>& value) {
-  StackedBars chart{.title = title, .note = note, .x_label = "", .format = format, .parts = parts, .totals = true};
+  RowChart chart{.title = title, .format = format, .parts = parts};
   for (const SiteTotals& s : run.sites) {
-    const auto [lower, upper] = value(s);
+    const auto [first, second] = value(s);
     const double steps = static_cast<double>(std::max<int64_t>(1, s.steps));
-    chart.labels.push_back(s.site);
-    chart.values.push_back({std::max(0.0, lower) / steps, std::max(0.0, upper) / steps});
+    chart.rows.push_back({.label = s.site, .values = {std::max(0.0, first) / steps, std::max(0.0, second) / steps}});
   }
-  return render(chart);
+  return render(chart, note);
 }
 
 // A curve per site that has one finite value at least.

@@ -16,7 +16,7 @@ namespace thinwire {
 inline constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 // What one site did in a step: bytes sent, time with at least one operation open, the part of it that compute stood
-// still; NaN where it was not measured: error of coded messages against what was put in, and what residuals hold.
+// still; NaN where it was not measured: error of compressed messages against what was put in, and what residuals hold.
 struct SiteStep {
   double bytes = 0, busy_ms = 0, exposed_ms = 0, rel_error = kNone, residual_norm = kNone;
 };

@@ -1,4 +1,4 @@
-// What the pages of a report share: numbers in words, key figures, curves out of runs, and the frame of a page.
+// What the pages of a report share: formatted numbers, key figures, curves of runs, and the page around them.
 #pragma once
 
 #include <cstdint>

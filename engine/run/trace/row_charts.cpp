@@ -1,4 +1,4 @@
-// Charts of one row per point: bars, whole or cut into parts, and dots; with a whisker and small marks over seeds.
+// Charts of one row per point: bars, whole or in parts, and dots; with a whisker and small marks over seeds.
 #include <algorithm>
 #include <cmath>
 
@@ -32,22 +32,22 @@ std::string keys_of(const std::vector<std::string>& parts, double& level) {
 }  // namespace
 
 std::string draw(RowChart chart) {
-  const bool cut = !chart.parts.empty();
+  const bool in_parts = !chart.parts.empty();
   for (ChartRow& r : chart.rows) {
-    if (!cut) {
+    if (!in_parts) {
       r.values = {r.value};
       continue;
     }
     r.value = 0;
     for (const double v : r.values) r.value += std::max(0.0, v);
   }
-  std::erase_if(chart.rows, [&](const ChartRow& r) { return !std::isfinite(r.value) || (cut && r.value <= 0); });
+  std::erase_if(chart.rows, [&](const ChartRow& r) { return !std::isfinite(r.value) || (in_parts && r.value <= 0); });
   if (chart.rows.empty()) return "";
   const auto say = [&](double v) { return format_axis_value(chart.format, v); };
 
   double level = 0;
   const std::string keys = keys_of(chart.parts, level);
-  const double pitch = chart.rows.size() <= 24 ? 22 : 16, top = cut ? level + 22 : 8;
+  const double pitch = chart.rows.size() <= 24 ? 22 : 16, top = in_parts ? level + 22 : 8;
   double foot = top + 4, widest = 0, behind = 0;
   std::vector<double> seen;
   if (chart.zero_line) seen.push_back(0.0);
@@ -81,10 +81,10 @@ std::string draw(RowChart chart) {
     } else {
       double total = 0;
       for (size_t p = 0; p < r.values.size(); ++p) {
-        const double v = r.values[p], from = x(total), to = x(total + v), apart = cut && to - from > 3 ? 0.8 : 0;
-        if (cut && !(v > 0)) continue;
+        const double v = r.values[p], from = x(total), to = x(total + v), apart = in_parts && to - from > 3 ? 0.8 : 0;
+        if (in_parts && !(v > 0)) continue;
         row += box_at(std::min(from, to), at + 2, std::max(1.0, std::abs(to - from) - apart), pitch - 6,
-                      cut ? static_cast<int>(p) : r.color, cut ? chart.parts[p] + " " + say(v) : "");
+                      in_parts ? static_cast<int>(p) : r.color, in_parts ? chart.parts[p] + " " + say(v) : "");
         total += v;
       }
       row += whisker(r, x, mid, true);

@@ -1,4 +1,4 @@
-// Path joining for run_files.h.
+// The run directory of run_files.h: its paths, and making it.
 #include "engine/run/trace/run_files.h"
 
 #include <unistd.h>
@@ -11,39 +11,9 @@
 #include "engine/base/core/file.h"
 
 namespace thinwire {
-namespace {
 
-std::string join(const std::string& dir, const char* name) {
-  if (dir.empty()) return name;
-  return dir.back() == '/' ? dir + name : dir + "/" + name;
-}
-
-}  // namespace
-
-std::string resolved_config_path(const std::string& run_dir) {
-  return join(run_dir, "config.resolved.json");
-}
-std::string metrics_path(const std::string& run_dir) {
-  return join(run_dir, "metrics.jsonl");
-}
-std::string tensorboard_dir(const std::string& run_dir) {
-  return join(run_dir, "tensorboard");
-}
-std::string checkpoints_dir(const std::string& run_dir) {
-  return join(run_dir, "checkpoints");
-}
-std::string status_path(const std::string& run_dir) {
-  return join(run_dir, "status.json");
-}
-std::string log_path(const std::string& run_dir) {
-  return join(run_dir, "log.txt");
-}
-std::string report_path(const std::string& run_dir) {
-  return join(run_dir, "report.html");
-}
-
-std::string trace_path(const std::string& run_dir, int rank) {
-  return join(run_dir, ("trace.rank" + std::to_string(rank) + ".json").c_str());
+std::string path_in_run(const std::string& run_dir, const std::string& name) {
+  return (std::filesystem::path(run_dir) / name).string();
 }
 
 std::string run_name(const std::string& run_dir) {

@@ -85,8 +85,7 @@ RunStatus read_status(const std::string& path) {
 
 StatusFile::StatusFile(std::string path, int64_t total_steps, std::chrono::milliseconds min_interval)
     : path_(std::move(path)), min_interval_(min_interval) {
-  char host[256] = {};
-  if (::gethostname(host, sizeof host - 1) == 0) status_.host = host;
+  status_.host = this_host();
   status_.pid = ::getpid();
   status_.started = utc_now();
   status_.total_steps = total_steps;

@@ -11,6 +11,7 @@
 namespace thinwire {
 namespace {
 
+constexpr char kEmpty[] = "<p class=\"empty\">no values in this run</p>";
 constexpr size_t kMaxPoints = 900;  // more do not show on a screen and make the page heavy
 
 // Where the plot lies in a chart of kChartWidth.
@@ -261,7 +262,7 @@ std::string draw(const LineChart& chart) {
 
 std::string render(const LineChart& chart) {
   const Drawn d = laid_out(chart);
-  if (d.series.empty()) return card(chart.title, chart.note, "", "<p class=\"empty\">no values in this run</p>");
+  if (d.series.empty()) return card(chart.title, chart.note, "", kEmpty);
   std::string legend;
   nlohmann::ordered_json data;
   data["x"] = {d.x.low, d.x.high, d.x.start, d.x.end};
@@ -289,18 +290,23 @@ std::string render(const LineChart& chart) {
               "<div class=\"plot\">" + drawing(d) + data_element(data) + "</div>");
 }
 
+std::string render(const RowChart& chart, const std::string& note) {
+  const std::string svg = draw(chart);
+  return card(chart.title, note, "", svg.empty() ? kEmpty : svg);
+}
+
 std::string render(const StackedBars& chart) {
   const Frame frame;
   std::vector<double> sums;
   for (const auto& bar : chart.values) sums.push_back(std::accumulate(bar.begin(), bar.end(), 0.0));
   const double highest = sums.empty() ? 0.0 : *std::max_element(sums.begin(), sums.end());
-  if (!(highest > 0.0)) return card(chart.title, chart.note, "", "<p class=\"empty\">no values in this run</p>");
-  const Scale y({highest}, frame.foot(), frame.top, Scale::Kind::kLinear, true, chart.totals ? 0.12 : 0.04);
+  if (!(highest > 0.0)) return card(chart.title, chart.note, "", kEmpty);
+  const Scale y({highest}, frame.foot(), frame.top, Scale::Kind::kLinear, true, 0.04);
   std::string svg = svg_open(chart.title, frame.height) + y_axis(y, frame.left, frame.right, chart.format);
   const size_t bars = chart.values.size();
   const double pitch = (frame.right - frame.left) / static_cast<double>(bars);
   const double width = std::min(pitch * 0.86, 46.0);
-  const size_t label_stride = chart.totals || chart.bar_colors ? 1 : (bars + 7) / 8;
+  const size_t label_stride = (bars + 7) / 8;
   const double label_room = pitch * static_cast<double>(label_stride);
   for (size_t b = 0; b < bars; ++b) {
     const double center = frame.left + (static_cast<double>(b) + 0.5) * pitch;
@@ -308,24 +314,22 @@ std::string render(const StackedBars& chart) {
     double sum = 0.0;
     for (size_t p = 0; p < chart.parts.size(); ++p) {
       const double v = chart.values[b][p];
-      tip += "\n" + chart.parts[p] + (chart.parts[p].empty() ? "" : ": ") + format_axis_value(chart.format, v);
+      tip += "\n" + chart.parts[p] + ": " + format_axis_value(chart.format, v);
       const double height = y(sum) - y(sum + v);
       sum += v;
       if (height < 0.05) continue;
-      boxes += box_at(center - width / 2, y(sum), width, height, static_cast<int>(chart.bar_colors ? b : p));
+      boxes += box_at(center - width / 2, y(sum), width, height, static_cast<int>(p));
     }
     svg += linked(boxes, "", tip);
     if (b % label_stride == 0)
       svg += text_at(center, frame.foot() + 15, "middle",
                      shortened(chart.labels[b], static_cast<size_t>(label_room / 6.2)));
-    if (chart.totals && sum > 0.0) svg += text_at(center, y(sum) - 4, "middle", format_axis_value(chart.format, sum));
   }
   svg += text_at((frame.left + frame.right) / 2, frame.height - 4, "middle", chart.x_label) +
          line_at(frame.left, frame.foot(), frame.right, frame.foot(), "axis") + "</svg>";
   std::string legend;
-  const std::vector<std::string>& names = chart.bar_colors ? chart.labels : chart.parts;
-  for (size_t p = 0; p < names.size(); ++p)
-    legend += legend_entry(names[p], "boxkey " + color_class(static_cast<int>(p)));
+  for (size_t p = 0; p < chart.parts.size(); ++p)
+    legend += legend_entry(chart.parts[p], "boxkey " + color_class(static_cast<int>(p)));
   return card(chart.title, chart.note, legend, "<div class=\"plot\">" + svg + "</div>");
 }
 

@@ -1,5 +1,5 @@
-// Charts as inline SVG text: lines with points, stacked columns, and what sweeps and pages of results draw (rows, dots,
-// points with their front). Colours come from the page's style sheet (report_assets.cpp).
+// Charts as inline SVG text: lines, stacked columns, rows of bars or dots, and scatter plots with their Pareto front.
+// Colours come from the page's style sheet (report_assets.cpp).
 #pragma once
 
 #include <limits>
@@ -30,8 +30,8 @@ struct ChartSeries {
 };
 
 struct LineChart {
-  // Where the names of lines stand: above the chart, where the pointer then shows all values at its place; where the
-  // lines end; or on them, one below the other, for curves that are shifted copies of each other.
+  // Where the names of the lines stand: in a legend above the chart (a tooltip then shows all values at the pointer);
+  // at the ends of the lines; or on the lines, for curves that are shifted copies of each other.
   enum class Names { kLegend, kEnds, kOnLines };
   std::string title, note;
   std::string x_label = "step";
@@ -50,10 +50,8 @@ struct StackedBars {
   std::string x_label = "from step";
   AxisFormat format = AxisFormat::kTime;
   std::vector<std::string> parts;           // legend, bottom to top
-  std::vector<std::string> labels;          // one per bar
+  std::vector<std::string> labels;          // one per bar; every few of them are written
   std::vector<std::vector<double>> values;  // [bar][part], >= 0
-  bool totals = false;                      // the sum of each bar written above it (few bars)
-  bool bar_colors = false;                  // a colour per bar and a legend of labels, instead of one per part
 };
 
 // A card of the page: heading, legend, drawing, and the data that the tooltip shows. A chart without one finite point
@@ -84,6 +82,8 @@ struct RowChart {
   bool dots = false, zero_line = false;
 };
 std::string draw(RowChart chart);
+// As a card of a page.
+std::string render(const RowChart& chart, const std::string& note);
 
 struct ChartPoint {
   double x = 0, y = 0;

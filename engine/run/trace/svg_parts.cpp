@@ -94,8 +94,8 @@ std::string box_at(double x, double y, double width, double height, int color, c
 }
 
 std::string mark_at(double x, double y, int shape, int color, double radius, const char* kind) {
-  const Attribute look("class", std::string(kind) + " " + color_class(color));
-  if (shape % 5 == 0) return element("circle", {look, {"cx", x}, {"cy", y}, {"r", radius}});
+  const Attribute style("class", std::string(kind) + " " + color_class(color));
+  if (shape % 5 == 0) return element("circle", {style, {"cx", x}, {"cy", y}, {"r", radius}});
   using Points = std::vector<std::pair<double, double>>;
   static const Points kShapes[] = {{{-0.9, -0.9}, {0.9, -0.9}, {0.9, 0.9}, {-0.9, 0.9}},
                                    {{0, -1.25}, {1.15, 0.85}, {-1.15, 0.85}},
@@ -103,7 +103,7 @@ std::string mark_at(double x, double y, int shape, int color, double radius, con
                                    {{0, 1.25}, {1.15, -0.85}, {-1.15, -0.85}}};
   Points points = kShapes[shape % 5 - 1];
   for (auto& [a, b] : points) a = x + radius * a, b = y + radius * b;
-  return element("path", {look, {"d", path_of(points) + "Z"}});
+  return element("path", {style, {"d", path_of(points) + "Z"}});
 }
 
 std::string linked(const std::string& inner, const std::string& href, const std::string& title) {

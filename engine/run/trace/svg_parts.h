@@ -1,4 +1,4 @@
-// What charts are made of: elements of SVG as text, marks, words, axes, places of labels. Colours, lines and fonts are
+// Building blocks of charts: SVG elements as text, marks, labels, axes. Colours, lines and fonts are
 // classes of the style sheet (report_assets.cpp).
 #pragma once
 

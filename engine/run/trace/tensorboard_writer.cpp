@@ -62,14 +62,12 @@ std::string event_head(int64_t step) {
   return out;
 }
 
-// A name that no earlier life of the run has taken.
+// A name that no earlier process of this run has used.
 Descriptor open_new_file(const std::string& directory, std::string& path) {
-  char host[256] = "localhost";
-  if (::gethostname(host, sizeof host - 1) != 0) std::strcpy(host, "localhost");
   const auto seconds =
       std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch());
-  const std::string stem = directory + "/events.out.tfevents." + std::to_string(seconds.count()) + "." + host + "." +
-                           std::to_string(::getpid()) + ".";
+  const std::string stem = directory + "/events.out.tfevents." + std::to_string(seconds.count()) + "." + this_host() +
+                           "." + std::to_string(::getpid()) + ".";
   for (int n = 0;; ++n) {
     path = stem + std::to_string(n);
     Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666));

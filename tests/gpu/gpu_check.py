@@ -4,6 +4,7 @@
 Children run in process groups of their own under a time limit, and only those are ever ended. The GPU's settings are left alone.
 """
 import argparse
+import contextlib
 import glob
 import hashlib
 import json
@@ -18,10 +19,9 @@ import sys
 import time
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from measured import table
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts"))
+from measured import ROOT, table
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DENSE_BF16_TFLOPS = {"H100": 989.4, "H200": 989.4, "A100": 312.0, "B200": 2250.0}
 
 
@@ -46,11 +46,8 @@ def run(command, limit, env=None, cwd=ROOT):
 def json_lines(text):
     lines = []
     for line in text.splitlines():
-        if line.startswith("{"):
-            try:
-                lines.append(json.loads(line))
-            except ValueError:
-                pass
+        with contextlib.suppress(ValueError):
+            lines += [json.loads(line)] if line.startswith("{") else []
     return lines
 
 
@@ -58,14 +55,19 @@ def tail(text, lines=25):
     return "\n".join(text.splitlines()[-lines:])
 
 
+def held(record, failed, summary):
+    """The record of a step, which holds where nothing failed."""
+    return dict(record, ok=not failed, summary=summary, error="; ".join(failed))
+
+
+def equal(same):
+    return "bit-equal" if same else "DIFFERS"
+
+
 def python_library_folders():
     """Folders of the CUDA libraries that Python packages bring: cuBLASLt, cuDNN, NVRTC where the toolkit has none."""
     places = site.getsitepackages() + [os.path.join(sys.prefix, "lib", f"python3.{sys.version_info.minor}", "site-packages")]
-    libraries, includes = [], []
-    for place in dict.fromkeys(places):
-        libraries += sorted(glob.glob(os.path.join(place, "nvidia", "*", "lib")))
-        includes += sorted(glob.glob(os.path.join(place, "nvidia", "*", "include")))
-    return libraries, includes
+    return [[folder for place in dict.fromkeys(places) for folder in sorted(glob.glob(os.path.join(place, "nvidia", "*", kind)))] for kind in ("lib", "include")]
 
 
 class Check:
@@ -75,10 +77,10 @@ class Check:
         self.out = os.path.abspath(options.out)
         os.makedirs(self.out, exist_ok=True)
         self.build = os.path.abspath(options.build)
-        self.deps = None
+        self.deps, self.vectors = None, os.environ.get("THINWIRE_VECTORS", os.path.join(ROOT, "../shared/vectors"))
         self.result = {"mode": options.mode, "started": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()), "steps": {}}
         self.page = []
-        self.copy_gbs = 0.0
+        self.copy_gbs = self.product_gflops = 0.0
 
     # ---- bookkeeping
 
@@ -89,11 +91,8 @@ class Check:
         return os.path.join(self.build, name)
 
     def env(self, **more):
-        folders = []
-        if self.deps:
-            folders += [os.path.join(self.deps, "usr/lib/x86_64-linux-gnu")]
-        folders += python_library_folders()[0]
-        path = ":".join(folders + [os.environ.get("LD_LIBRARY_PATH", "")]).strip(":")
+        folders = [os.path.join(self.deps, "usr/lib/x86_64-linux-gnu")] if self.deps else []
+        path = ":".join(folders + python_library_folders()[0] + [os.environ.get("LD_LIBRARY_PATH", "")]).strip(":")
         return dict({"LD_LIBRARY_PATH": path}, **more)
 
     def step(self, name, body, limit):
@@ -186,8 +185,6 @@ class Check:
             record["summary"] += f"{name} in {target}; "
         return record
 
-    vectors = os.environ.get("THINWIRE_VECTORS", os.path.join(ROOT, "../shared/vectors"))
-
     def targets(self):
         programs = ["train", "reference_check", "bench", "tiny_data"]
         if self.options.mode == "speed":
@@ -242,8 +239,6 @@ class Check:
         record["summary"] = f"copy {self.copy_gbs:.0f} GB/s, 8192^3 bf16 {self.product_gflops / 1e3:.0f} TFLOP/s"
         return record
 
-    product_gflops = 0.0
-
     def gtest(self, names, limit, env=None, wrap=(), arguments=()):
         record, failed = {"tests": {}}, []
         end = time.time() + limit
@@ -265,11 +260,8 @@ class Check:
                 failed.append(f"{name} ({'time' if code == 124 else code})")
                 entry["tail"] = tail(text, 40)
                 self.log(" ".join(wrap) + " " + name, text)
-        record["ok"] = not failed
         total = sum(t.get("passed", 0) for t in record["tests"].values())
-        record["summary"] = f"{total} tests in {len(record['tests'])} programs passed"
-        record["error"] = "failed: " + ", ".join(failed) if failed else ""
-        return record
+        return held(record, failed, f"{total} tests in {len(record['tests'])} programs passed")
 
     def test_commands(self):
         """Of the configured build, by name."""
@@ -302,10 +294,7 @@ class Check:
             self.log("reference_check " + precision, text)
             if code != 0:
                 bad.append(f"{precision}: code {code}, {len(fails)} of {len(lines)} quantities: {fails[0] if fails else tail(text, 2)}")
-        record["ok"] = not bad
-        record["summary"] = ", ".join(f"{p}: {r['quantities']} quantities" for p, r in record.items() if isinstance(r, dict))
-        record["error"] = "; ".join(bad)
-        return record
+        return held(record, bad, ", ".join(f"{p}: {r['quantities']} quantities" for p, r in record.items()))
 
     # ---- training
 
@@ -350,13 +339,13 @@ class Check:
         again = self.trained("gpu2", "cuda", limit / 4, "precision=fp32")
         ratio = self.apart(gpu, cpu)
         record = {"ratio_to_tolerance": ratio, "same_bits": gpu == again, "losses": {"cpu": cpu, "gpu": gpu}, "ok": ratio <= 1.0 and gpu == again}
-        record["summary"] = f"50 steps fp32: {ratio:.2f} of the tolerance from the CPU, repetition {'bit-equal' if gpu == again else 'DIFFERS'}"
+        record["summary"] = f"50 steps fp32: {ratio:.2f} of the tolerance from the CPU, repetition {equal(gpu == again)}"
         for precision in ["bfloat16", "fp16"]:
             one = self.trained(precision + "1", "cuda", limit / 8, f"precision={precision}")
             two = self.trained(precision + "2", "cuda", limit / 8, f"precision={precision}")
             record[precision] = {"same_bits": one == two, "last": one[max(one)]}
             record["ok"] = record["ok"] and one == two
-            record["summary"] += f"; {precision} {'bit-equal' if one == two else 'DIFFERS'}, loss {one[max(one)]:.3f} (fp32 {gpu[max(gpu)]:.3f})"
+            record["summary"] += f"; {precision} {equal(one == two)}, loss {one[max(one)]:.3f} (fp32 {gpu[max(gpu)]:.3f})"
         return record
 
     def graphs(self, limit):
@@ -372,9 +361,8 @@ class Check:
             record[name] = {"same_bits": same, "launches": made, "code": code}
             if not same or len(made) < 4:
                 self.log("graphs " + name, text)
-                bad.append(f"{name}: code {code}, {len(made)} of 4 parts recorded, losses {'bit-equal' if same else 'DIFFER'}: {tail(text, 2)}")
-        record["summary"] = "; ".join(bad) or "bit-equal; " + ", ".join(f"{n} {sum(r['launches'])} launches" for n, r in record.items())
-        return dict(record, ok=not bad)
+                bad.append(f"{name}: code {code}, {len(made)} of 4 parts recorded, losses {equal(same)}: {tail(text, 2)}")
+        return held(record, bad, "bit-equal; " + ", ".join(f"{n} {sum(r['launches'])} launches" for n, r in record.items()))
 
     def resume(self, limit):
         whole = self.trained("whole", "cuda", limit / 3, "precision=bfloat16")
@@ -396,8 +384,8 @@ class Check:
         code2, text, _ = run(command, limit / 3, self.env())
         parts = self.losses(directory)
         ok = code2 == 0 and parts == whole and (code == 75 or at == 50)
-        said = f"stopped after step {at} with code {code}, resumed: {'bit-equal' if parts == whole else 'DIFFERS'}"
-        return {"ok": ok, "stopped_at": at, "summary": said, "error": "" if ok else said + " " + tail(text, 2)}
+        said = f"stopped after step {at} with code {code}, resumed: {equal(parts == whole)}"
+        return held({"stopped_at": at}, [] if ok else [said + " " + tail(text, 2)], said)
 
     def mesh(self, limit):
         return self.gtest(["mesh_smoke_test", "coded_mesh_test", "mesh_law_test"], limit, {"THINWIRE_TEST_DEVICE": "cuda"})
@@ -408,17 +396,14 @@ class Check:
         if not launcher:
             return {"ok": None, "skipped": "no MPI launcher here"}
         one = self.trained("one", "cuda", limit / 4, "precision=fp32")
-        record, worst = {"layouts": {}}, 0.0
+        layouts = {}
         for ranks, keys in [(2, []), (2, ["zero_optimization.stage=3"]), (4, ["model_parallel_size=2", "pipe_parallel_size=2"])]:
             name = f"mpi{ranks}" + "".join(re.sub(r"\W", "", k) for k in keys)
             many = self.trained(name, "cuda", limit / 4, "precision=fp32", "train_micro_batch_size_per_gpu=4", *keys,
                                 launcher=[launcher, "-launcher", "fork", "-n", str(ranks)])
-            ratio = self.apart(many, one)
-            worst = max(worst, ratio)
-            record["layouts"][name] = ratio
-        record["ok"] = worst <= 1.0
-        record["summary"] = f"{len(record['layouts'])} layouts, at most {worst:.2f} of the tolerance from one rank"
-        return record
+            layouts[name] = self.apart(many, one)
+        worst = max(layouts.values())
+        return {"layouts": layouts, "ok": worst <= 1.0, "summary": f"{len(layouts)} layouts, at most {worst:.2f} of the tolerance from one rank"}
 
     # ---- speed
 
@@ -438,9 +423,8 @@ class Check:
                 slow.append(f"{l['op']} {100 * share:.0f} %")
         self.page += ["## Ops", "", f"Copy {self.copy_gbs:.0f} GB/s (bytes read and written), 8192^3 bf16 product {self.product_gflops / 1e3:.0f} TFLOP/s.", "",
                       table(["op", "dtype", "ms", "GB/s", "of copy", "TFLOP/s", "of product", "error / tolerance"], rows)]
-        ok = code == 0 and bool(lines)
-        return {"ok": ok, "lines": lines, "below_80_percent_of_copy": slow, "summary": f"{len(lines)} cases; below 80 % of copy speed: {', '.join(slow) or 'none'}",
-                "error": "" if ok else f"code {code}: {tail(text, 3)}"}
+        return held({"lines": lines, "below_80_percent_of_copy": slow}, [f"code {code}: {tail(text, 3)}"] if code or not lines else [],
+                    f"{len(lines)} cases; below 80 % of copy speed: {', '.join(slow) or 'none'}")
 
     def steps(self, limit):
         """Ours beside PyTorch's, in turns: ours, theirs, ours, theirs."""
@@ -490,10 +474,7 @@ class Check:
             self.write()
         self.page += ["## Training step", "", f"Model FLOPs: 6 x matrix parameters x tokens + causal attention (half); MFU of the dense bf16 rate {peak} TFLOP/s.", "",
                       table(["shape", "who", "tokens/s", "ms", "TFLOP/s", "MFU", "peak GiB"], rows)]
-        record["ok"] = not failures
-        record["summary"] = ", ".join(f"{s} {r['ratio']:.2f}x" for s, r in record.items() if isinstance(r, dict) and "ratio" in r)
-        record["error"] = "; ".join(failures)
-        return record
+        return held(record, failures, ", ".join(f"{s} {r['ratio']:.2f}x" for s, r in record.items() if "ratio" in r))
 
     def graph_speed(self, limit):
         """GPT-2 124M with one sequence a step, where the host is the limit: op by op and as graphs, in turns."""
@@ -507,7 +488,7 @@ class Check:
         best = {who: min(l["step_ms"] for l in record[who]) for who in ("plain", "graphs")}
         same = len({l["loss"] for who in ("plain", "graphs") for l in record[who]}) == 1
         text = (f"124m, batch 1: {best['plain']:.2f} ms op by op, {best['graphs']:.2f} ms as graphs "
-                f"({best['plain'] / best['graphs']:.2f}x), losses {'bit-equal' if same else 'DIFFER'}")
+                f"({best['plain'] / best['graphs']:.2f}x), losses {equal(same)}")
         self.page += ["## CUDA graphs", "", text + ".", ""]
         return dict(record, ok=same, summary=text)
 
@@ -532,11 +513,8 @@ class Check:
             broken = [n for n, t in one["tests"].items() if t.get("code") not in (0, 9, 124, None)]
             record[kind] = {"tests": one["tests"], "errors": found, "out_of_time": slow, "broken": broken}
             bad += [f"{kind}: {n}" for n in found + broken]
-        record["ok"] = not bad
-        record["summary"] = "; ".join(f"{k}: {sum(1 for t in record[k]['tests'].values() if t.get('ok'))} programs clean, {len(record[k]['out_of_time'])} out of time"
-                                      for k in ("memcheck", "racecheck"))
-        record["error"] = ", ".join(bad)
-        return record
+        return held(record, bad, "; ".join(f"{k}: {sum(1 for t in r['tests'].values() if t.get('ok'))} programs clean, {len(r['out_of_time'])} out of time"
+                                           for k, r in record.items()))
 
     def go(self):
         mode = self.options.mode

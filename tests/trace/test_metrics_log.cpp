@@ -56,10 +56,26 @@ TEST(MetricsLog, StepLineHasExactlyTheDocumentedKeys) {
                     .rel_error = 0.01,
                     .residual_norm = {}});
   const json j = json::parse(to_json_line(r));
-  EXPECT_EQ(keys_of(j), (std::set<std::string>{"step", "consumed_samples", "consumed_tokens", "loss", "lr", "grad_norm",
-                                               "loss_scale", "skipped", "step_ms", "samples_per_s", "tokens_per_s",
-                                               "model_tflops_per_rank", "model_tflops_full_attn", "hw_tflops", "mfu",
-                                               "memory_peak_bytes", "time_ms", "non_finite", "comm"}));
+  EXPECT_EQ(keys_of(j), (std::set<std::string>{"step",
+                                               "consumed_samples",
+                                               "consumed_tokens",
+                                               "loss",
+                                               "lr",
+                                               "grad_norm",
+                                               "loss_scale",
+                                               "skipped",
+                                               "wall_s",
+                                               "step_ms",
+                                               "samples_per_s",
+                                               "tokens_per_s",
+                                               "model_tflops_per_rank",
+                                               "model_tflops_full_attn",
+                                               "hw_tflops",
+                                               "mfu",
+                                               "memory_peak_bytes",
+                                               "time_ms",
+                                               "non_finite",
+                                               "comm"}));
   EXPECT_TRUE(j["mfu"].is_null());
   EXPECT_TRUE(j["non_finite"].is_null());
   EXPECT_EQ(j["time_ms"]["forward"], 30.25);

@@ -36,6 +36,30 @@ TEST(StatusFile, FromRunningToPreempted) {
   EXPECT_TRUE(back.requeue);
 }
 
+// Two lives with time between them: wall time counts from the first start.
+TEST(StatusFile, WallTimeGoesOnThroughLives) {
+  const test::Scratch scratch;
+  const std::string path = scratch / "status.json";
+  {
+    StatusFile first(path, 5);
+    EXPECT_LT(first.wall_seconds(), 1.0);
+    first.ended(ExitCode::kPreempted, 2);
+  }
+  auto j = nlohmann::json::parse(test::slurp(path));
+  EXPECT_EQ(j["first_started"], j["started"]);
+  j["first_started"] = "2026-01-01T00:00:00Z", j["started"] = "2026-02-01T00:00:00Z";
+  test::spill(path, j.dump());
+  StatusFile second(path, 5);
+  const double expected = static_cast<double>(std::time(nullptr)) - 1767225600.0;
+  EXPECT_NEAR(second.wall_seconds(), expected, 2.0);
+  second.running(3);
+  EXPECT_EQ(nlohmann::json::parse(test::slurp(path))["first_started"], "2026-01-01T00:00:00Z");
+  EXPECT_NE(nlohmann::json::parse(test::slurp(path))["started"], "2026-02-01T00:00:00Z");
+  // A file that is no status: it counts from now.
+  test::spill(path, "{\"first_started\": \"soon\"}");
+  EXPECT_LT(StatusFile(path, 5).wall_seconds(), 1.0);
+}
+
 TEST(StatusFile, OnlyHungPeerAndPreemptedAreRequeued) {
   const test::Scratch scratch;
   for (const int code : {0, 64, 65, 70, 71, 73, 74, 75, 76, 78}) {

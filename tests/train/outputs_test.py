@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 from run_support import BUILD, ROOT, RunCase, environment, generations, main, read_generation, read_metrics, read_safetensors, run_program
 
-STEP_KEYS = {"step", "consumed_samples", "consumed_tokens", "loss", "lr", "grad_norm", "loss_scale", "skipped", "step_ms", "samples_per_s",
+STEP_KEYS = {"step", "consumed_samples", "consumed_tokens", "loss", "lr", "grad_norm", "loss_scale", "skipped", "wall_s", "step_ms", "samples_per_s",
              "tokens_per_s", "model_tflops_per_rank", "mfu", "memory_peak_bytes", "comm", "time_ms", "non_finite"}
 PROGRAMS = ["train", "tokenize", "checkpoint", "generate", "reference_check", "report", "bench"]
 MODELS = sorted(p for p in (ROOT / "tests/golden/models").iterdir() if p.is_dir())
@@ -60,6 +60,9 @@ class RunOutputs(RunCase):
             self.assertAlmostEqual(rate, 8 * 32 / ms * 1e3, delta=rate * 1e-9)
             self.assertAlmostEqual(float(s["mfu"]), float(s["model_tflops_per_rank"]) / 0.5, delta=1e-9)
         self.assertLess(float(steps[-1]["loss"]), float(steps[0]["loss"]) - 0.2)
+        wall = [float(line["wall_s"]) for line in lines]
+        self.assertEqual(wall, sorted(wall))
+        self.assertLessEqual(sum(float(s["step_ms"]) for s in steps) / 1e3, wall[-1])
         self.assertEqual([(e["step"], e["split"]) for e in evals], [(5, "valid"), (10, "valid"), (12, "valid"), (12, "test")])
         for e in evals:
             self.assertEqual(e["eval_tokens"], 2 * 8 * 32)

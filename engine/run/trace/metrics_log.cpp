@@ -85,6 +85,7 @@ std::string to_json_line(const StepRecord& r) {
   put_spelled(j, "grad_norm", r.grad_norm);
   j["loss_scale"] = number(r.loss_scale);
   j["skipped"] = r.skipped;
+  j["wall_s"] = number(r.wall_s);
   j["step_ms"] = number(r.step_ms);
   j["samples_per_s"] = number(r.samples_per_s);
   j["tokens_per_s"] = number(r.tokens_per_s);
@@ -106,6 +107,7 @@ std::string to_json_line(const EvalRecord& r) {
   j["step"] = r.step;
   put_spelled(j, "eval_loss", r.eval_loss);
   put_spelled(j, "perplexity", r.perplexity);
+  j["wall_s"] = number(r.wall_s);
   j["eval_ms"] = number(r.eval_ms);
   j["eval_tokens"] = r.eval_tokens;
   j["split"] = r.split;

@@ -41,6 +41,7 @@ struct StepRecord {
   double grad_norm = 0.0;  // global L2 norm before clipping
   double loss_scale = 1.0;
   bool skipped = false;  // non-finite: no state was changed
+  double wall_s = 0.0;   // since the run's first start, restarts included
   double step_ms = 0.0;
   double samples_per_s = 0.0;
   double tokens_per_s = 0.0;
@@ -60,6 +61,7 @@ struct EvalRecord {
   int64_t step = 0;  // after this many steps
   double eval_loss = 0.0;
   double perplexity = 0.0;  // exp(eval_loss); null (with perplexity_text) when it overflows
+  double wall_s = 0.0;
   double eval_ms = 0.0;
   int64_t eval_tokens = 0;
   std::string split = "valid";

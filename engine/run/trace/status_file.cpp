@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
@@ -21,6 +22,14 @@ std::string utc_now() {
   return text;
 }
 
+// Unix seconds; nothing where the text is no such time.
+std::optional<double> unix_seconds(const std::string& utc) {
+  std::tm parts{};
+  const char* end = ::strptime(utc.c_str(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  if (end == nullptr || *end != 0) return std::nullopt;
+  return static_cast<double>(::timegm(&parts));
+}
+
 std::string to_json(const RunStatus& s) {
   nlohmann::ordered_json j;
   j["state"] = s.state;
@@ -32,6 +41,7 @@ std::string to_json(const RunStatus& s) {
   j["requeue"] = s.requeue;
   j["host"] = s.host;
   j["pid"] = s.pid;
+  j["first_started"] = s.first_started;
   j["started"] = s.started;
   j["updated"] = s.updated;
   // `replace`: a message may quote bytes of a broken file that are no UTF-8.
@@ -76,6 +86,7 @@ RunStatus read_status(const std::string& path) {
     s.host = j.value("host", "");
     s.pid = j.value("pid", int64_t{0});
     s.started = j.value("started", "");
+    s.first_started = j.value("first_started", s.started);
     s.updated = j.value("updated", "");
   } catch (const nlohmann::json::exception& e) {
     throw_bad_data(path + ": " + e.what());
@@ -89,6 +100,20 @@ StatusFile::StatusFile(std::string path, int64_t total_steps, std::chrono::milli
   status_.pid = ::getpid();
   status_.started = utc_now();
   status_.total_steps = total_steps;
+  status_.first_started = status_.started;
+  try {
+    const std::string first = read_status(path_).first_started;
+    const std::optional<double> then = unix_seconds(first);
+    if (!then) return;
+    status_.first_started = first;
+    before_ = std::max(0.0, static_cast<double>(std::time(nullptr)) - *then);
+  } catch (const Error&) {
+    // The first life, or a file that was damaged: it counts from now.
+  }
+}
+
+double StatusFile::wall_seconds() const {
+  return before_ + std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
 }
 
 void StatusFile::running(int64_t step) {

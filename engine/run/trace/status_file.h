@@ -21,6 +21,7 @@ struct RunStatus {
   bool requeue = false;            // the same command, started again, goes on
   std::string host;
   int64_t pid = 0;
+  std::string first_started;  // of the run's first life
   std::string started, updated;
 };
 
@@ -35,7 +36,8 @@ RunStatus read_status(const std::string& path);
 // Writes status.json atomically. A write that fails is one warning in the log, never the end of a run.
 class StatusFile {
  public:
-  // Fills host, pid and started; writes nothing yet. `min_interval`: `running` rewrites the file at most this often.
+  // Fills host, pid, started and, from the file of the life before, first_started; writes nothing yet. `min_interval`:
+  // `running` rewrites the file at most this often.
   StatusFile(std::string path, int64_t total_steps,
              std::chrono::milliseconds min_interval = std::chrono::milliseconds(1000));
   // State running, after `step` completed steps. The first call always writes.
@@ -43,6 +45,8 @@ class StatusFile {
   // The end, flushed to disk: state finished (0), preempted (75) or failed (all others).
   void ended(ExitCode code, int64_t step, const std::string& message = "");
   const RunStatus& status() const { return status_; }
+  // Since the run's first start, the time between its lives included. Within a life by the monotonic clock.
+  double wall_seconds() const;
 
  private:
   void write(bool durable);
@@ -51,6 +55,8 @@ class StatusFile {
   RunStatus status_;
   std::chrono::milliseconds min_interval_;
   std::optional<std::chrono::steady_clock::time_point> last_write_;
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  double before_ = 0.0;  // seconds from first_started to this life's start
   bool warned_ = false;
 };
 

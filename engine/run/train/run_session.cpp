@@ -418,6 +418,7 @@ void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& pr
   r.consumed_tokens = progress.consumed_tokens;
   r.loss = outcome.loss, r.lr = outcome.lr, r.grad_norm = outcome.grad_norm, r.loss_scale = outcome.loss_scale;
   r.skipped = outcome.skipped, r.non_finite = outcome.non_finite;
+  r.wall_s = status_->wall_seconds();
   r.step_ms = step_ms;
   r.samples_per_s = static_cast<double>(samples) / step_ms * 1e3;
   r.tokens_per_s = r.samples_per_s * static_cast<double>(run.data.seq_length);
@@ -450,6 +451,7 @@ void RunSession::record_evaluation(const Evaluation& evaluation, int64_t step, S
   r.step = step;
   r.eval_loss = evaluation.loss, r.perplexity = evaluation.perplexity, r.eval_ms = evaluation.ms,
   r.eval_tokens = evaluation.tokens;
+  r.wall_s = status_->wall_seconds();
   r.split = split_name(split);
   r.comm = site_records(config_.run, evaluation.traffic);
   metrics_->write(r);

@@ -15,6 +15,7 @@ CORES = {"avx512_bf16": "AVX-512", "avx2": "AVX2"}
 WIRES = {"none": "fp32", "bf16_wire": "bf16", "thinwire": "thinwire"}
 LAYOUTS = (("1x2x1", 1), ("1x2x1", 8), ("1x4x1", 1), ("2x2x1", 1), ("2x1x2", 1), ("4x1x1", 1))
 SLOW = "100mbit"
+LOSSLESS = ("none", "identity", "naive_mpc")
 LINKS = ("100mbit", "1gbit", "10gbit")
 LOSS_AT_MOST = 0.5  # percent above the uncompressed run of the same seeds
 
@@ -196,7 +197,7 @@ def systems(kinds, loss):
         got = [c.over_bf16(layout, micro, rate, preset) for c in kinds]
         of = loss.get((layout, preset + "@1")) or loss.get((layout, preset))
         lines.append((layout, -(got[0] or (0,))[0], [f"`{preset}`" + (f" {layout}" if layout != "1x2x1" else ""), *("–" if g is None else f"{g[0]:.2f}" for g in got), f"{of[3]:.1f}" if of else "–",
-                      loss_words(of) if of else "–", loss_verdict(of) if of else "–"]))
+                      *(("lossless", MET) if preset in LOSSLESS else (loss_words(of), loss_verdict(of)) if of else ("–", "–"))]))
     head = ["preset", *(f"speed / bf16, {c.name}" for c in kinds), "fewer bytes than fp32", "loss, %", f"at most {LOSS_AT_MOST} %"]
     return measured.table(head, [cells for *_, cells in sorted(lines, key=lambda x: x[:2])])
 

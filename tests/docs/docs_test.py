@@ -5,10 +5,15 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
+sys.dont_write_bytecode = True
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+import compression_page
+
 BUILD = os.environ.get("THINWIRE_BUILD", os.path.join(ROOT, "build"))
 
 # Written by programs (config_docs, scripts/compression_tables.py, scripts/sweep page): their length is that of what they list.
@@ -156,6 +161,17 @@ class Lists(unittest.TestCase):
                 self.assertIn(number, there, line)
 
 
+class Generated(unittest.TestCase):
+    def test_the_compression_page_is_what_its_cells_say(self):
+        if not os.access(os.path.join(BUILD, "report"), os.X_OK):
+            self.skipTest(f"{BUILD}/report is missing: it draws the picture")
+        with tempfile.TemporaryDirectory() as folder:
+            compression_page.write(os.path.join(folder, "compression.md"))
+            for name in ("compression.md", "compression_speed.svg"):
+                with open(os.path.join(folder, name), encoding="utf-8") as f:
+                    self.assertTrue(f.read() == read("docs/results/" + name), f"docs/results/{name}: run scripts/compression_tables.py page")
+
+
 class Commands(unittest.TestCase):
     """Each command of a page as it stands there, in an empty folder that has the repository's files; training is cut to two steps."""
 
@@ -176,7 +192,7 @@ class Commands(unittest.TestCase):
         shutil.rmtree(cls.folder)
 
     def run_in(self, words_, page):
-        done = subprocess.run(words_, cwd=self.folder, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(words_, cwd=self.folder, capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=False, stdin=subprocess.DEVNULL)
         self.assertEqual(done.returncode, 0, f"{page}: {shlex.join(words_)}\n{done.stdout[-500:]}{done.stderr[-1500:]}")
         return done.stdout
 

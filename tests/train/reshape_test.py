@@ -32,9 +32,7 @@ def random_layout(chance, drawn=None):
         keys.update(schedule="interleaved", virtual_chunks=2)
     if pp > 1:
         keys["embedding_sync"] = chance.choice(["fused", "two_step"])
-    cp = random.Random(str(keys)).choice([1, 2, 3]) if not levels else 1
-    if pp * tp * dp * cp > 6:
-        cp = 1
+    cp = chance.choice([c for c in (1, 2, 3) if pp * tp * dp * c <= 6 and not (levels and c > 1)])
     keys.update(context_parallel_size=cp, cp_comm_type="a2a" if cp == 2 and tp == 1 else "all_gather")
     if drawn is not None:
         drawn.update([placement, keys["recompute_granularity"], f"context {cp}"])

@@ -60,7 +60,7 @@ struct Encoded {
 };
 
 // Stateless apart from what make_state() returns; one object serves all threads and messages. Payload bytes are little
-// endian, defined in docs/codecs.md, and do not depend on threads, alignment or instruction set.
+// endian, defined in docs/wire_formats.md, and do not depend on threads, alignment or instruction set.
 class Codec {
  public:
   virtual ~Codec() = default;

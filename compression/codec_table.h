@@ -61,7 +61,7 @@ struct CodecRow {
   const CodecParameter* find(const std::string& parameter) const;  // nullptr: it has none of that name
 };
 
-// In the order of docs/codecs.md.
+// In the order of docs/wire_formats.md.
 const std::vector<CodecRow>& codec_table();
 // Throws Error(kBadConfig) naming all codecs.
 const CodecRow& codec_row(const std::string& name);

@@ -1,12 +1,12 @@
 // From a DataConfig to numbered samples.
 #include "data/sample_stream.h"
 
-#include <cstdio>
 #include <utility>
 
 #include "data/batch_ramp.h"
 #include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
+#include "engine/base/core/text.h"
 
 namespace thinwire {
 namespace {
@@ -20,9 +20,7 @@ int64_t checked_product(int64_t a, int64_t b, const char* what) {
 }
 
 std::string short_number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.6g", value);
-  return text;
+  return printed("%.6g", value);
 }
 
 void check_numbers(const DataConfig& c) {

@@ -7,13 +7,13 @@
 
 #include <bit>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <vector>
 
 #include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
+#include "engine/base/core/text.h"
 
 namespace thinwire {
 namespace {
@@ -200,10 +200,8 @@ void TokenFile::check_unchanged() const {
 
 std::string TokenFile::fingerprint() const {
   check_unchanged();
-  char hash[17];
-  std::snprintf(hash, sizeof hash, "%016llx",
-                static_cast<unsigned long long>(XXH64(idx_.bytes().data(), idx_.bytes().size(), 0)));
-  return std::to_string(bin_size_) + ":" + std::to_string(idx_.bytes().size()) + ":" + hash;
+  const unsigned long long hash = XXH64(idx_.bytes().data(), idx_.bytes().size(), 0);
+  return printed("%zu:%zu:%016llx", static_cast<size_t>(bin_size_), idx_.bytes().size(), hash);
 }
 
 }  // namespace thinwire

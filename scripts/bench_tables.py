@@ -3,8 +3,8 @@
 
   scripts/bench_tables.py codec run FILE.jsonl [--seconds S]    measures codecs piece by piece; pieces in the file are not run again
   scripts/bench_tables.py comm run FILE.jsonl [--seconds S] [--where memory lab crowded] [--rounds 5]    messages beside MPI's; the file grows
-  scripts/bench_tables.py codec|comm page FILE.jsonl            puts the tables of such a file into the page
-  scripts/bench_tables.py codec print FILE.jsonl                prints them
+  scripts/bench_tables.py comm page FILE.jsonl                  puts the tables of such a file into the page
+  scripts/bench_tables.py codec page [FILE.jsonl]               writes the page behind its marker and its picture from codecs_cells.jsonl, which FILE replaces
 
 No piece and no round begins after S seconds (a shared machine is borrowed for a minute at a time). memory: 2 ranks on this machine; lab: 2
 hosts of scripts/lab at 10 Gbit/s (needs root); crowded: 4 ranks. THINWIRE_BUILD: where `bench` is (default build). Exit code 1 when a proof
@@ -12,14 +12,17 @@ does not hold.
 """
 import argparse
 import collections
+import json
 import os
+import re
 import statistics
 import sys
 import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
-from measured import ROOT, add_cell, emulated, ends, json_lines, need, put, read_cells, size_name, table
+import sweep_svg
+from measured import ROOT, add_cell, emulated, ends, json_lines, machine, need, put, read_cells, size_name, table
 
 PAGES = {name: os.path.join(ROOT, "docs", "results", page) for name, page in (("codec", "codecs.md"), ("comm", "comm.md"))}
 
@@ -33,9 +36,29 @@ PIECES = [["low_rank", "1024x1920"], ["zfp(rate=8)/", "6"], ["block_int(bits=8,b
           ["block_int(bits=4", LARGE], ["block_int(bits=2", LARGE], ["mx(", LARGE], ["e3m0", LARGE], ["lloyd_max", LARGE], ["ecsq", LARGE], ["one_bit", LARGE],
           ["zfp(rate=16)", LARGE], ["zfp(rate=24)", LARGE], ["mpc", LARGE], ["entropy", LARGE], ["top_k", LARGE],
           ["random_k", LARGE], ["sketch", LARGE]]
+CELLS, PICTURE = (os.path.join(ROOT, "docs", "results", "codecs" + end) for end in ("_cells.jsonl", "_bits.svg"))
 MARKER = "<!-- from here on: scripts/bench_tables.py codec page -->"
 SIZES = [1 << 16, 1 << 20, 1 << 26]
-SETS = ["gaussian", "heavy_tail", "outliers", "sine", "zeros", "gradient", "activation", "weight"]
+METHOD = """## Method and caveats
+
+- Measured {when} on {where}. Absolute rates of such a machine are off; ratios are medians of neighbours in time (memcpy, ours, theirs in turn).
+- Every case is proved before it is timed: decoded numbers against what the format allows, in float64 (zfp: libzfp's stream and numbers bit for bit; lossless ones: equality;
+  `low_rank`: what is lost is orthogonal to what arrives), the payload's length against the byte formula, and no non-finite flag on finite input.
+- Speed is of fp32 normal numbers. From main memory (64 MiB) all codecs come closer to memcpy than at 1 MiB.
+
+## Repeat
+
+    scripts/bench_tables.py codec run codecs.jsonl && scripts/bench_tables.py codec page codecs.jsonl     # about four minutes
+    build/bench codec 'zfp(rate=8)/67108864'                                                  # one case, by its name
+    build/bench codec block_int /snr                                                          # cases whose names contain all of these
+"""
+FOUR = ("gaussian", "heavy_tail", "outliers", "gradient")
+SHOWN = ("cast(format=bf16)", "cast(format=e4m3)", "block_int(bits=8,block=32,scale=fp16)", "block_int(bits=8,block=128,scale=bf16)", "block_int(bits=8,block=128,scale=fp16,stochastic)",
+         "block_int(bits=4,block=32,scale=fp16)", "block_int(bits=4,block=128,scale=bf16)", "block_int(bits=4,block=2048,scale=fp16)", "block_int(bits=2,block=128,scale=fp16)",
+         "hadamard + block_int(bits=4,block=32,scale=fp16)", "mx(format=mxfp8_e4m3)", "mx(format=mxfp4)", "mx(format=nvfp4)", "e3m0(block=128)", "lloyd_max(bits=4,block=64)",
+         "lloyd_max(bits=3,block=64)", "lloyd_max(bits=2,block=64)", "ecsq(rate=2,block=64)", "ecsq(rate=2.5,block=64)", "ecsq(rate=3,block=64)", "one_bit(block=1024)", "zfp(rate=8)", "zfp(rate=16)",
+         "mpc(dimension=1)", "entropy", "top_k(density=0.01,format=bf16)", "top_k(density=0.2,format=bf16)", "chunked_top_k(keep=64,block=4096,format=2bit)",
+         "random_k(density=0.01,block=4096,format=bf16)", "sketch(density=0.2,compact)", "sketch(density=0.01,ratio=2,table)")
 
 
 def run_codec(o, bench):
@@ -54,91 +77,98 @@ def run_codec(o, bench):
     return 0
 
 
-def pair(case, which):
-    return f"{case[which + '_gbytes_per_s']:.1f} ({case[which + '_over_memcpy']:.2f})"
-
-
-def speed(cases):
-    # In the order of the list, which is that of the fidelity cases.
+def cells(cases):
+    """What docs/results keeps of the cases: GB/s and the ratio to memcpy as pairs."""
+    by_name, out = {}, []
+    for case in cases:
+        by_name.setdefault(case["case"], case)
+    cases = list(by_name.values())
     timed = {c["codec"] for c in cases if "codec" in c}
-    lines = []
-    for codec in (c["case"].removesuffix("/snr") for c in cases if "snr_db" in c):
-        if codec in timed and "low_rank" not in codec:
-            rows = {c["input_bytes"]: c for c in cases if c.get("codec") == codec}
-            cells = [pair(rows[size], which) if size in rows else "-" for size in SIZES for which in ("encode", "decode")]
-            lines.append([f"`{codec}`", f"{rows[max(rows)]['bits_per_value']:.3f}", *cells])
-    copies = {size: sorted(c["memcpy_gbytes_per_s"] for c in cases if c.get("input_bytes") == size) for size in SIZES}
-    return (table(["codec", "bits", *(f"{which} {size_name(size)}" for size in SIZES for which in ("encode", "decode"))], lines) +
-            "\nmemcpy in the same runs, median over codecs: " + ", ".join(f"{v[len(v) // 2]:.1f} GB/s at {size_name(size)}" for size, v in copies.items()) + ".\n")
 
+    def pair(case, which):
+        return [round(case[which + "_gbytes_per_s"], 2), round(case[which + "_over_memcpy"], 2)]
 
-def peers(cases):
-    rows = []
     for c in cases:
+        name = c["case"].removesuffix("/snr")
+        if "snr_db" in c:
+            if name in timed and "low_rank" not in name:
+                rows = {x["input_bytes"]: x for x in cases if x.get("codec") == name}
+                out.append({"table": "speed", "codec": name, "bits": round(rows[max(rows)]["bits_per_value"], 3),
+                            **{f"{which} {size_name(size)}": pair(rows[size], which) for size in SIZES if size in rows for which in ("encode", "decode")}})
+            lossless = all(v == "exact" for v in c["snr_db"].values()) and name != "identity"
+            out.append({"table": "lossless", "codec": name, "bits": {n: round(v, 3) for n, v in c["bits_per_value"].items()}} if lossless else
+                       {"table": "fidelity", "codec": name, "messages": c["messages"], "bits": round(c["bits_per_value"]["gaussian"], 3),
+                        "snr_db": {n: v if isinstance(v, str) else round(v, 1) for n, v in c["snr_db"].items()}})
+        elif "low_rank" in c.get("codec", ""):
+            out.append({"table": "low_rank", "case": c["case"], "bits": round(c["bits_per_value"], 3), "encode": pair(c, "encode"), "decode": pair(c, "decode")})
         if p := c.get("peer"):
-            theirs = f"{p['bits_per_value']:.3f}" if "bits_per_value" in p else "-"
-            speeds = [v for w in ("encode", "decode") for v in (f"{c[w + '_gbytes_per_s']:.2f}, {p[w + '_gbytes_per_s']:.2f}", f"{p[w + '_over_peer']:.2f}")]
-            rows.append([f"`{c['case']}`", p["name"], *speeds, f"{c['bits_per_value']:.3f}, {theirs}"])
-    return table(["case", "beside", "encode GB/s, ours and theirs", "ratio", "decode GB/s, ours and theirs", "ratio", "bits, ours and theirs"], rows)
+            out.append({"table": "peer", "case": c["case"], "peer": p["name"], "bits": [round(c["bits_per_value"], 3), round(p["bits_per_value"], 3) if "bits_per_value" in p else "-"],
+                        **{f"{w}_gbytes_per_s": [round(c[f"{w}_gbytes_per_s"], 2), round(p[f"{w}_gbytes_per_s"], 2)] for w in ("encode", "decode")},
+                        **{f"{w}_over_peer": round(p[f"{w}_over_peer"], 2) for w in ("encode", "decode")}})
+    trained, proved = by_name["trained data"], [c["ok"] for c in cases if "ok" in c]
+    out.append({"table": "trained", "parameters": trained["parameters"], "steps": trained["updates"], "first_loss": trained["first_loss"], "last_loss": trained["last_loss"],
+                "cases": len(proved), "proved": sum(proved)})
+    return [{**c, "date": time.strftime("%Y-%m-%d"), "machine": "one core of " + machine()} for c in out]
 
 
-def low_rank(cases):
-    rows = [[f"`{c['case']}`", f"{c['bits_per_value']:.3f}", pair(c, "encode"), pair(c, "decode")] for c in cases if "low_rank" in c.get("codec", "")]
-    return table(["case", "bits", "encode GB/s (memcpy)", "decode GB/s (memcpy)"], rows)
+def goals(found):
+    speed, peer = ({c[name]: c for c in found if c["table"] == kind} for kind, name in (("speed", "codec"), ("peer", "case")))
+    rows = []
 
-
-def fidelity(cases):
-    rows, by_value = [], []
-    for c in cases:
-        if "snr_db" not in c:
-            continue
-        bits, codec = c["bits_per_value"], c["case"].removesuffix("/snr")
-        if all(v == "exact" for v in c["snr_db"].values()) and codec != "identity":
-            by_value.append([f"`{codec}`", *(f"{bits[s]:.3f}" for s in SETS)])
-            continue
-        note = f", sum of {c['messages']} messages" if c["messages"] > 1 else ""
-        rows.append([f"`{codec}`{note}", f"{bits['gaussian']:.3f}", *(v if isinstance(v := c["snr_db"][s], str) else f"{v:.1f}" for s in SETS)])
-    return table(["codec", "bits", *SETS], rows) + "\nLossless ones, bits per value:\n\n" + table(["codec", *SETS], by_value)
-
-
-def goals(cases):
-    by_name, rows = {c["case"]: c for c in cases}, []
-
-    def row(goal, size, encode, decode, met):
-        rows.append([goal, size, f"{encode:.2f}", f"{decode:.2f}", "met" if met else "NOT met"])
+    def row(goal, where, encode, decode, met):
+        rows.append([goal, where, f"{encode:.2f}", f"{decode:.2f}", "met" if met else "**missed**"])
 
     for block in (32, 128):
-        for size in SIZES:
-            c = by_name[f"block_int(bits=8,block={block},scale=fp16)/{size}"]
-            e, d = c["encode_over_memcpy"], c["decode_over_memcpy"]
-            row(f"`block_int` 8 / {block}: at least 0.60 of memcpy", size_name(size), e, d, min(e, d) >= 0.6)
+        for size in map(size_name, SIZES):
+            c = speed[f"block_int(bits=8,block={block},scale=fp16)"]
+            e, d = c["encode " + size][1], c["decode " + size][1]
+            row(f"`block_int` 8 / {block}: at least 0.60 of memcpy", size, e, d, min(e, d) >= 0.6)
     for size in SIZES:
-        if p := by_name[f"zfp(rate=8)/{size}"].get("peer"):
-            e, d = p["encode_over_peer"], p["decode_over_peer"]
-            row("`zfp` 8: at least 2 times libzfp", size_name(size), e, d, min(e, d) >= 2.0)
+        e, d = (peer[f"zfp(rate=8)/{size}"][f"{w}_over_peer"] for w in ("encode", "decode"))
+        row("`zfp` 8: at least 2 times libzfp", size_name(size), e, d, min(e, d) >= 2.0)
     for form in ("", " in rounds"):
-        p = by_name[f"low_rank(rank=16,sides=2){form}/1024x1920"]["peer"]
-        e, d = 1 / p["encode_over_peer"], 1 / p["decode_over_peer"]
+        e, d = (1 / peer[f"low_rank(rank=16,sides=2){form}/1024x1920"][f"{w}_over_peer"] for w in ("encode", "decode"))
         row(f"`low_rank` 16{form}: at most 2 times its products alone", "1024 x 1920", e, d, max(e, d) <= 2.0)
     return table(["goal", "size", "encode", "decode", ""], rows)
 
 
+def codecs(found):
+    """Bits, speed at 1 MiB and fidelity of what one would choose from; all others are in the cells."""
+    snr = {c["codec"]: c["snr_db"] for c in found if c["table"] == "fidelity" and c["messages"] == 1}
+    rows = []
+    for c in found:
+        if c["table"] != "speed" or c["codec"] not in SHOWN:
+            continue
+        got = snr.get(c["codec"])
+        rows.append([f"`{c['codec']}`", f"{c['bits']:.2f}", *(f"{c[w + ' 1 MiB'][1]:.2f}" for w in ("encode", "decode")),
+                     *((f"{got[s]:.1f}" if not isinstance(got[s], str) else got[s]) if got else "exact" for s in FOUR)])
+    return table(["codec", "bits", "encode / memcpy", "decode / memcpy", *FOUR], rows)
+
+
+def picture(found):
+    """What is lost of a trained gradient over bits."""
+    points = []
+    for c in found:
+        if c["table"] == "fidelity" and c["messages"] == 1 and c["bits"] <= 9 and not isinstance(c["snr_db"]["gradient"], str):
+            shown = c["codec"] in SHOWN
+            points.append({"x": c["bits"], "y": -c["snr_db"]["gradient"], "name": re.sub(r"\w+=", "", c["codec"]) if shown else "", "title": c["codec"], "color": 0, "shape": 0, "small": not shown, "first": shown})
+    return sweep_svg.draw({"chart": "scatter", "title": "codecs", "x_label": "bits per value", "y_label": "noise beside signal, dB", "x_format": "number", "y_format": "number", "more_is_better": False,
+                           "points": points, "heading": "What a codec loses of a trained gradient", "note": "one message, no residual"})
+
+
 def page_codec(o):
-    by_name = {}
-    for case in read_cells(o.file):
-        by_name.setdefault(case["case"], case)
-    cases = list(by_name.values())
-    text = "".join(f"## {title}\n\n{make(cases)}\n" for title, make in (("Goals", goals), ("Speed", speed), ("Beside others", peers), ("Low rank", low_rank), ("Fidelity", fidelity)))
-    trained = by_name["trained data"]
-    text += f"Trained data: {trained['parameters']} parameters, {trained['updates']} steps, loss {trained['first_loss']:.2f} to {trained['last_loss']:.2f}.\n"
-    proved = [c for c in cases if "ok" in c]
-    bad = [c["case"] for c in proved if not c["ok"]]
-    text += f"{len(proved)} cases, {len(proved) - len(bad)} proved." + (" NOT proved: " + ", ".join(bad) if bad else "") + "\n"
-    if o.verb == "page":
-        put(PAGES["codec"], MARKER, "\n" + text)
-    else:
-        print(text, end="")
-    return 1 if bad else 0
+    if o.file:
+        kept = cells(read_cells(o.file))
+        with open(CELLS, "w", encoding="utf-8") as f:
+            f.writelines(json.dumps(c) + "\n" for c in kept)
+    found = read_cells(CELLS)
+    trained = next(c for c in found if c["table"] == "trained")
+    put(PAGES["codec"], MARKER, f"\n## Goals\n\n{goals(found)}\n## Codecs\n\n1 MiB, ratio to memcpy of the same bytes (encode: input, decode: output); then the signal to noise ratio in dB of one message on four kinds of data.\n\n{codecs(found)}\n"
+        f"Trained data: {trained['parameters']} parameters, {trained['steps']} steps, loss {trained['first_loss']:.2f} to {trained['last_loss']:.2f}. {trained['cases']} cases, {trained['proved']} proved.\n\n"
+        "All sizes, all kinds of data, peers and lossless sizes: `codecs_cells.jsonl`.\n\n" + METHOD.format(when=found[0]["date"], where=found[0]["machine"]))
+    with open(PICTURE, "w", encoding="utf-8") as f:
+        f.write(picture(found))
+    return 0 if trained["proved"] == trained["cases"] else 1
 
 
 # ---- messages and collectives
@@ -197,16 +227,16 @@ def page_comm(o):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=PAGES)
-    parser.add_argument("verb", choices=("run", "page", "print"))
-    parser.add_argument("file")
+    parser.add_argument("verb", choices=("run", "page"))
+    parser.add_argument("file", nargs="?")
     parser.add_argument("--where", nargs="+", choices=PLACES, default=list(PLACES))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1e9)
     o = parser.parse_args()
+    if not o.file and (o.what, o.verb) != ("codec", "page"):
+        parser.error("which FILE.jsonl?")
     if o.verb == "run":
         return {"codec": run_codec, "comm": run_comm}[o.what](o, need("bench")[0])
-    if (o.what, o.verb) == ("comm", "print"):
-        parser.error("comm has no print")
     return {"codec": page_codec, "comm": page_comm}[o.what](o)
 
 

@@ -1,288 +1,322 @@
-# docs/results/compression.md from collected cells: tables, targets with met or MISSED, commands. No number is typed here but the targets' own.
-# A section whose cells are not in the store stays as the page has it, with the date and machine of its own.
+# docs/results/compression.md and its picture from the committed cells (docs/results/compression*_cells.jsonl): speed beside a bf16 wire, loss, verdicts.
+# No measured number is typed here. A verdict counts what runs of one cell differ by; where that is more than what is to be told, it says so.
+import glob
 import math
 import os
-import re
 import statistics
 
 import measured
+import sweep_svg
 
-SEED_TARGET = ("thinwire", "mzhybrid", "zhybrid", "sdp4bit", "loco", "optimus_cc")
-MARK = "<!-- from here on: scripts/compression_tables.py page -->"
-HEAD = """# What compression costs and what it buys
-
-Written by `scripts/compression_tables.py page` from the cells that `scripts/compression_tables.py` measured; `OUT` in commands is
-its `--out` folder. Bytes and milliseconds of sites are those of rank 0 (first stage) per step. `exposed` is what computing stood still for: on pipelines it holds the bubble, too,
-which no codec shortens. Links are those of `scripts/lab` (docs/lab.md): all ranks share the machine's cores.
-"""
-
-
-def kb(value):
-    return f"{value / 1e3:.1f}" if value < 1e6 else f"{value / 1e3:.0f}"
-
-
-def sites_cell(record):
-    return "; ".join(f"{site} {kb(s['wire_bytes'])} / {kb(s['logical_bytes'])}" for site, s in record["sites"].items() if site != "control" and s["logical_bytes"] > 0)
+RESULTS = os.path.join(measured.ROOT, "docs", "results")
+MET, MISSED, OPEN = "met", "**missed**", "cannot be told"
+RATES = {"100mbit": "100 Mbit/s", "1gbit": "1 Gbit/s", "10gbit": "10 Gbit/s", "none": "no limit"}
+CORES = {"avx512_bf16": "AVX-512", "avx2": "AVX2"}
+WIRES = {"none": "fp32", "bf16_wire": "bf16", "thinwire": "thinwire"}
+LAYOUTS = (("1x2x1", 1), ("1x2x1", 8), ("1x4x1", 1), ("2x2x1", 1), ("2x1x2", 1), ("4x1x1", 1))
+SLOW = "100mbit"
+LOSSLESS = ("none", "identity", "naive_mpc")
+LINKS = ("100mbit", "1gbit", "10gbit")
+LOSS_AT_MOST = 0.5  # percent above the uncompressed run of the same seeds
 
 
-MET, MISSED = "- met: ", "- **MISSED**: "
+def records(more=()):
+    """Committed cells, and those of other files of cells over them: the same cell of the same cores counts once."""
+    found, kept = [], {}
+    for path in [*sorted(glob.glob(os.path.join(RESULTS, "compression*_cells.jsonl"))), *more]:
+        for r in measured.read_cells(path):
+            if "error" in r:
+                continue
+            if "key" in r:
+                kept[r["machine"], r["key"]] = r
+            else:
+                found.append(r)
+    return [*found, *kept.values()]
 
 
-class Section:
-    """The lines of a section behind its heading, and its targets."""
-
-    def __init__(self):
-        self.lines, self.targets = [], []
-
-    def table(self, about, head, rows):
-        self.lines += [about, "", *measured.table(head, rows).splitlines(), ""]
-
-    def target(self, said, met):
-        self.targets.append((MET if met else MISSED) + said)
-
-    def commands(self, records, which):
-        self.lines += [f"Commands ({which}):", "", *(f"    {r['command']}" for r in records if "command" in r), ""]
+def verdict(low, high, least=-math.inf, most=math.inf):
+    if low >= least and high <= most:
+        return MET
+    return MISSED if high < least or low > most else OPEN
 
 
-def agreement(record):
-    return ", ".join(sorted(set(record["agrees"].values())))
+def span(value, low, high, places=2):
+    return f"{value:.{places}f} ({low:.{places}f}–{high:.{places}f})"
 
 
-def presets_part(store, out):
-    records = store.of("presets")
-    if not records:
-        return
-    base = {r["layout"]: r for r in records if r["preset"] == "none"}
+class Cores:
+    """The speed cells of one kind of core. NAME@1 and runs beside DDP are more runs of the same configuration, wherever their ZeRO stage is the same."""
+
+    def __init__(self, found, kind):
+        self.name, self.runs, self.theirs, self.paired, self.ladder = CORES.get(kind, kind), {}, {}, [], {}
+        for r in found:
+            if f"({kind})" not in r["machine"]:
+                continue
+            if r["table"] == "speed":
+                self.runs.setdefault((r["layout"], r["micro"], r["rate"], r["preset"].partition("@")[0]), []).append(r)
+            elif r["table"] == "hooks":
+                where = self.runs if r["who"] == "ours" else self.theirs
+                where.setdefault(("1x2x1", r["micro"], r["rate"], r["mode"]), []).append(r)
+            elif r["table"] == "paired":
+                self.paired.append(r)
+            elif r["table"] == "ladder":
+                self.ladder[r["key"].split(" ", 3)[3]] = r
+        self.scatter = {}
+        for (_, _, rate, _), rs in self.runs.items():
+            ms = [r["step_ms"] for r in rs]
+            if len(ms) > 1:
+                middle = statistics.median(ms)
+                self.scatter[rate] = max(self.scatter.get(rate, 1.0), max(ms) / middle, middle / min(ms))
+
+    def step(self, key, where=None):
+        """(median, low, high) of a cell's step in ms: of its runs, where there are three; else as far off as the worst repeated cell on that link."""
+        ms = [r["step_ms"] for r in (self.runs if where is None else where)[key]]
+        off = self.scatter.get(key[2], max(self.scatter.values()))
+        middle = statistics.median(ms)
+        return middle, min(*ms, middle if len(ms) > 2 else middle / off), max(*ms, middle if len(ms) > 2 else middle * off)
+
+    def faster(self, key, other, where=None):
+        """(ratio, low, high) of speeds, or None where a cell is missing."""
+        if key not in self.runs or other not in (self.runs if where is None else where):
+            return None
+        (a, a_low, a_high), (b, b_low, b_high) = self.step(key), self.step(other, where)
+        return b / a, b_low / a_high, b_high / a_low
+
+    def over_bf16(self, layout, micro, rate, preset="thinwire"):
+        return self.faster((layout, micro, rate, preset), (layout, micro, rate, "bf16_wire"))
+
+    def waits(self, layout):
+        """What thinwire waits for over what bf16 waits for, where what a step is off by may all be waiting."""
+        out = []
+        for preset in ("thinwire", "bf16_wire"):
+            key = (layout, 1, SLOW, preset)
+            if key not in self.runs:
+                return None
+            exposed, (ms, low, high) = statistics.median(r["exposed_ms"] for r in self.runs[key]), self.step(key)
+            out.append((exposed, max(0.0, exposed - (ms - low)), exposed + (high - ms)))
+        (a, a_low, a_high), (b, b_low, b_high) = out
+        return a / b, a_low / b_high, a_high / max(b_low, 1e-9)
+
+    def best_hook(self, micro, rate):
+        keys = [k for k in self.theirs if k[1:3] == (micro, rate)]
+        return min(keys, key=lambda k: self.step(k, self.theirs)[0], default=None)
+
+
+def alone(record):
+    """(share of its own speed without communication in percent, two standard errors of it) of a pair stopped and continued in turn."""
+    low, middle, high = statistics.quantiles(record["ratios"], n=4)
+    error = 1.2533 * (high - low) / 1.349 / math.sqrt(len(record["ratios"]))  # of a median, as of a normal distribution with these quartiles
+    return 100 / middle, 200 * error / middle**2
+
+
+def losses(found):
+    """{(layout, preset): (gap in percent, half of what the seeds' gaps span, seeds, all bytes shrink by)}; one seed: as much as the baseline's seeds differ by."""
+    out, runs = {}, {}
+    for r in found:
+        if r["table"] == "loss_means":
+            half = (r["gap_high"] - r["gap_low"]) / 2 if r["seeds"] > 1 else r["baseline_spread"]
+            out[r["layout"], r["preset"]] = r["gap"], half, r["seeds"], r["shrinks"]
+        elif r["table"] == "loss" and r["applies"]:
+            runs.setdefault((r["layout"], r["preset"]), {})[r["seed"]] = r
+    for (layout, preset), seeds in runs.items():  # single runs take the place of a row of means that has no more seeds
+        base = runs.get((layout, "none"), {})
+        both = sorted(set(seeds) & set(base))
+        if both and len(both) >= out.get((layout, preset), (0, 0, 1))[2] and len(base) > 1:
+            gaps = [100 * (seeds[n]["eval_loss"] / base[n]["eval_loss"] - 1) for n in both]
+            all_of_base = [r["eval_loss"] for r in base.values()]
+            half = (max(gaps) - min(gaps)) / 2 if len(both) > 1 else 100 * (max(all_of_base) / min(all_of_base) - 1)
+            wire, plain = (sum(site[what] for site in seeds[both[0]]["sites"].values()) for what in ("wire_bytes_total", "logical_bytes_total"))
+            out[layout, preset] = statistics.fmean(gaps), half, len(both), plain / wire
+    return out
+
+
+def loss_words(got):
+    gap, half, seeds, _ = got
+    return f"{gap:+.2f} ± {half:.2f}" if seeds > 1 else f"{gap:+.2f}, one seed"
+
+
+def loss_verdict(got):
+    return verdict(-math.inf, got[0] + got[1], most=LOSS_AT_MOST) if got[0] - got[1] <= LOSS_AT_MOST else MISSED
+
+
+def targets(kinds):
+    """Rows of the table of targets: words, then per kind of core what was measured and the verdict."""
     rows = []
-    for r in records:
-        if not r["applies"]:
-            continue
-        plain = base.get(r["layout"])
-        gap = f"{100 * (r['eval_loss'] / plain['eval_loss'] - 1):+.2f} %" if plain else "-"
-        rows.append([r["layout"], r["preset"], f"{r['eval_loss']:.4f}", gap, sites_cell(r), f"{r['exposed_ms']:.1f}", f"{r['tokens_per_s']:.0f}", agreement(r)])
-    bigram = next((r["bigram"] for r in records if r["applies"]), "-")
-    out.table("A tiny byte model, 300 steps, one seed, unshaped, compression never switched off (`compression.adapt=false`); exposed and tokens/s of this machine's memory, not of a link. "
-              f"A bigram reaches {bigram} on the held-out text. Bytes against the formula: `equal` to the dry run's, `between` its smallest and largest stage, or within its bound (`bounded`, codecs whose size depends on the data).",
-              ["pp x dp x tp", "preset", "loss", "against none", "site: kB on the wire / plain", "exposed ms", "tokens/s", "bytes against the formula"], rows)
-    void = {}
-    for r in records:
-        if not r["applies"]:
-            void.setdefault(r["layout"], []).append(r["preset"])
-    out.lines += ["Compresses nothing on a layout: " + "; ".join(f"{layout}: {', '.join(names)}" for layout, names in void.items()) + ".", ""] if void else []
-    for layout, r in base.items():
-        out.target(f"uncompressed {layout} learned: loss {r['eval_loss']:.4f}, bigram {r['bigram']}", r["eval_loss"] < r["bigram"])
-    bad = [r["key"] for r in records if r["applies"] and not math.isfinite(r["eval_loss"])]
-    out.target(f"every preset trains on every layout that it applies to ({sum(r['applies'] for r in records)} runs)" + (f"; not: {', '.join(bad + [f['key'] for f in store.failed('presets')])}" if bad or store.failed("presets") else ""),
-                 not bad and not store.failed("presets"))
-    compared = sum(r.get("hashes") == "equal" for r in records)
-    if compared:
-        out.target(f"the weights' hashes are equal on all ranks that hold the same at the end ({compared} runs)", compared == sum(r["applies"] for r in records))
-    wrong = [f"{r['key']}: {site} {v}" for r in records if r["applies"] for site, v in r["agrees"].items() if v not in ("equal", "bounded", "between")]
-    out.target("bytes on the wire are those of the dry run" + ("".join(f"; {w}" for w in wrong[:6])), not wrong)
-    out.commands([r for r in records if r["applies"]][:1], "one of them")
 
+    def row(words, of, places=2, **limits):
+        cells = []
+        for c in kinds:
+            got = of(c)
+            cells.append("–" if got is None else f"{span(*got, places)}: {verdict(*got[1:], **limits)}")
+        rows.append([words, *cells])
 
-def loss_part(store, out):
-    records = store.of("loss")
-    if not records:
-        return
-    by = {}
-    for r in records:
-        if r["applies"]:
-            by.setdefault((r["layout"], r["preset"]), {})[r["seed"]] = r
-    rows = []
-    for (layout, preset), seeds in by.items():
-        plain = by.get((layout, "none"), {})
-        both = [s for s in seeds if s in plain]
-        losses = [r["eval_loss"] for r in seeds.values()]
-        gaps = [100 * (seeds[s]["eval_loss"] / plain[s]["eval_loss"] - 1) for s in both]
-        base = [r["eval_loss"] for r in plain.values()]
-        spread = 100 * (max(base) - min(base)) / statistics.fmean(base) if len(base) > 1 else 0.0
-        first = next(iter(seeds.values()))
-        wire = sum(s["wire_bytes_total"] for s in first["sites"].values())
-        logical = sum(s["logical_bytes_total"] for s in first["sites"].values())
-        gap = f"{statistics.fmean(gaps):+.2f} ({min(gaps):+.2f} to {max(gaps):+.2f})" if gaps else "-"
-        rows.append([layout, preset, len(seeds), f"{statistics.fmean(losses):.4f}", gap, f"{spread:.2f}", f"{logical / wire:.2f}x", agreement(first)])
-        if preset.partition("@")[0] in SEED_TARGET and gaps:
-            mean = statistics.fmean(gaps)
-            out.target(f"loss of {preset} on {layout}: {mean:+.2f} % of the baseline's (allowed 0.5 % or the seeds' spread of {spread:.2f} %; {len(gaps)} seeds)", mean <= max(0.5, spread))
-        if preset == "none":
-            out.target(f"loss baseline on {layout} well below the bigram: {max(losses):.4f} against {first['bigram']}", max(losses) < 0.95 * first["bigram"])
-    out.table(f"0.8 M parameters, unshaped, no warm-up but the preset's own tenth; `NAME@1` is NAME with ZeRO 1; gaps against the uncompressed run of the same seed and layout; `naive_zfp:R` is `naive_zfp` at rate R. Bigram {records[0].get('bigram', '')}.",
-              ["pp x dp x tp", "preset", "seeds", "loss", "gap in %, mean (least to most)", "baseline's seed spread in %", "all bytes shrink", "bytes against the formula"], rows)
-    out.commands([r for r in records if r["applies"]][:1], "one of them")
-
-
-def pooled(records):
-    """{(layout, micro, rate, preset): cell with medians over rounds}."""
-    groups = {}
-    for r in records:
-        groups.setdefault((r["layout"], r["micro"], r["rate"], r["preset"]), []).append(r)
-    return {key: {**rs[-1], "step_ms": statistics.median(r["step_ms"] for r in rs), "tokens_per_s": statistics.median(r["tokens_per_s"] for r in rs),
-                  "exposed_ms": statistics.median(r["exposed_ms"] for r in rs), "rounds": len(rs), "steps": sum(r["steps"] for r in rs)} for key, rs in groups.items()}
-
-
-def settled(record):
-    """What the engine chose where it may choose: compression as configured, the light one, or none."""
-    line = record.get("settled", "")
-    return "off" if "compression off" in line else "light" if "compression light" in line else "on" if line else ""
-
-
-def speed_part(store, out, layouts):
-    cells = pooled([r for r in store.of("speed") if r["layout"] in layouts])
-    if not cells:
-        return
-    rows = []
-    for (layout, micro, rate, preset), r in cells.items():
-        none, bf16 = cells.get((layout, micro, rate, "none")), cells.get((layout, micro, rate, "bf16_wire"))
-        rows.append([layout, micro, rate, preset, f"{r['tokens_per_s']:.0f}", f"{r['step_ms']:.0f}", f"{r['exposed_ms']:.0f}", f"{r['eth0_mb_per_update']:.2f}" if "eth0_mb_per_update" in r else "-",
-                     f"{r['tokens_per_s'] / bf16['tokens_per_s']:.2f}" if bf16 else "-", f"{r['tokens_per_s'] / none['tokens_per_s']:.2f}" if none else "-", r["steps"], settled(r)])
-    out.table("10.8 M parameters, fp32 compute, one thread a rank, one rank a host; same buckets and overlap for all. "
-              "`NAME@1` is NAME with ZeRO 1, whose gathers may hide under the next forward pass. `alone`: the same work of every rank with no communication, all ranks at once, the slowest of them in each step. "
-              "MB: what all hosts sent per step, with start and end of the run. "
-              "Compression: what the engine settled on where it may choose (on, light, off); only steps behind that are counted.",
-              ["pp x dp x tp", "micro batch", "link", "preset", "tokens/s", "step ms", "exposed ms", "MB", "x bf16_wire", "x fp32", "steps counted", "compression"], rows)
-
-    def hold(a, b, what, words, least=None, most=None):
-        """A target of cell a over cell b, where both were measured."""
-        if a in cells and b in cells and cells[b][what] > 0:
-            got = cells[a][what] / cells[b][what]
-            out.target(words.format(got=got, percent=100 * (got - 1)), (least is None or got >= least) and (most is None or got <= most))
-
-    for layout in ("1x2x1", "1x4x1"):
-        for preset, least in (("bf16_wire", 2.5), ("none", 4.5)):
-            base = max((p for p in (preset, preset + "@1") if (layout, 1, "100mbit", p) in cells), key=lambda p: cells[layout, 1, "100mbit", p]["tokens_per_s"], default=preset)
-            hold((layout, 1, "100mbit", "thinwire"), (layout, 1, "100mbit", base), "tokens_per_s",
-                 f"{layout}, micro batch 1, 100 Mbit/s: thinwire {{got:.2f}}x {base} (at least {least}x)", least=least)
-    in_turn = {r["layout"] for r in store.of("paired")}  # whose target is held to a better measurement
-    for layout in ("1x2x1", "1x4x1"):
-        if layout not in in_turn:
-            hold((layout, 8, "100mbit", "thinwire"), (layout, 8, "alone", "alone"), "step_ms",
-                 f"{layout}, micro batch 8, 100 Mbit/s: thinwire's step {{percent:+.1f}} % of the one without communication (at most +8 %)", most=1.08)
     for layout in ("2x2x1", "2x1x2", "4x1x1"):
-        # What is exposed without a link's limits is the bubble, and the wait for ranks that share a core.
-        beyond = [cells[layout, 1, "100mbit", p]["exposed_ms"] - cells[layout, 1, "none", p]["exposed_ms"] for p in ("thinwire", "bf16_wire")
-                  if {(layout, 1, "100mbit", p), (layout, 1, "none", p)} <= set(cells)]
-        hold((layout, 1, "100mbit", "thinwire"), (layout, 1, "100mbit", "bf16_wire"), "exposed_ms",
-             f"{layout}, 100 Mbit/s: exposed_ms of thinwire {{got:.2f}} of bf16_wire's (at most 0.5)"
-             + (f"; beyond what each has unshaped: {beyond[0]:.0f} and {beyond[1]:.0f} ms" if len(beyond) == 2 else ""), most=0.5)
-    for layout, micro in sorted({(k[0], k[1]) for k in cells}):
-        hold((layout, micro, "1gbit", "thinwire"), (layout, micro, "none", "thinwire"), "step_ms",
-             f"{layout}, micro batch {micro}: thinwire at 1 Gbit/s {{percent:+.1f}} % of its unshaped step (at most +5 %)", most=1.05)
-        hold((layout, micro, "10gbit", "thinwire"), (layout, micro, "10gbit", "none"), "step_ms",
-             f"{layout}, micro batch {micro}, 10 Gbit/s: thinwire's step {{percent:+.1f}} % of the uncompressed (at most +2 %)", most=1.02)
-    for preset in ("mzhybrid", "zhybrid") if "2x2x1" in layouts else ():
-        hold(("2x2x1", 1, "100mbit", preset), ("2x2x1", 1, "100mbit", "none"), "tokens_per_s",
-             f"{preset} on 2x2x1 at 100 Mbit/s: {{percent:+.1f}} % over fp32 wire (above +17.3 %)", least=1.173)
-    out.commands(list(cells.values()), "all, first round")
+        row(f"{layout}, 100 Mbit/s: waits at most half of what bf16 waits", lambda c, at=layout: c.waits(at), most=0.5)
+    for preset in ("mzhybrid", "zhybrid"):
+        row(f"2x2x1, 100 Mbit/s: `{preset}` faster than bf16", lambda c, p=preset: c.over_bf16("2x2x1", 1, SLOW, p), least=1.0)
+    return rows
 
 
-def ladder_part(store, out):
-    records = store.of("ladder")
-    if not records:
-        return
-    of = {r["key"].split(" ", 3)[3]: r for r in records}
-    rows = [[name, sites_cell(r), f"{sum(s['wire_bytes_total'] for s in r['sites'].values()) / 1e6:.2f}", f"{r['exposed_ms']:.0f}", f"{r['step_ms']:.0f}", r["steps"]] for name, r in of.items()]
-    out.table("4 stages x 2 replicas, vocabulary 16384, 100 Mbit/s. The paper starts from an embedding that is summed in two steps; ours is fused unless told otherwise.",
-              ["preset", "site: kB on the wire / plain, rank 0", "MB of all ranks", "exposed ms, rank 0", "step ms", "steps counted"], rows)
-    total = {name: sum(s["wire_bytes_total"] for s in r["sites"].values()) for name, r in of.items()}
-    steps = [n for n in ("none two_step", "optimus_cc_cb", "optimus_cc_cb_fe", "optimus_cc_cb_fe_sc", "optimus_cc_emb") if n in total]
-    for a, b in zip(steps, steps[1:]):
-        out.target(f"ladder: {b} sends less than {a} ({total[b] / 1e6:.2f} and {total[a] / 1e6:.2f} MB)", total[b] < total[a])
-        waits = [of[n]["exposed_ms"] for n in (a, b)]
-        out.target(f"ladder: {b} waits less than {a} ({waits[1]:.0f} and {waits[0]:.0f} ms)", waits[1] < waits[0])
-    out.commands(records[:1], "one of them")
+def small_differences(kinds):
+    """Verdicts of bars of a few percent at 1 and 10 Gbit/s: thinwire beside itself without a limit, and beside no compression."""
+    out = []
+    for c in kinds:
+        for layout, micro in LAYOUTS:
+            for ours, other, most in ((("1gbit", "thinwire"), ("none", "thinwire"), 1.05), (("10gbit", "thinwire"), ("10gbit", "none"), 1.02)):
+                got = c.faster((layout, micro, *other), (layout, micro, *ours))
+                out += [verdict(*got[1:], most=most)] if got else []
+    return out
 
 
-def ratio_row(r):
-    """(row of the table, median of the ratios, its standard error) of one record."""
-    low, middle, high = statistics.quantiles(r["ratios"], n=4)
-    error = 1.2533 * (high - low) / 1.349 / math.sqrt(len(r["ratios"]))  # as of a normal distribution with these quartiles
-    row = [r["layout"], r["micro"], r["rate"], settled(r), len(r["ratios"]), f"{r['step_ms']:.0f}", f"{r['alone_ms']:.0f}", f"{middle:.3f}", f"{error:.3f}",
-           f"{low:.3f} to {high:.3f}", f"{min(r['ratios']):.3f} to {max(r['ratios']):.3f}"]
-    return row, middle, error
+def own_speed(kinds):
+    rows = []
+    for c in kinds:
+        for r in c.paired:
+            share, off = alone(r)
+            rows.append([c.name, f"{r['layout']}, {RATES[r['rate']]}", f"{share:.1f} ± {off:.1f} %", verdict(share - off, share + off, least=95)])
+    return measured.table(["cores", "pp x dp x tp, link", "of its own speed", "at least 95 %"], rows)
 
 
-def paired_part(store, out):
-    records = store.of("paired")
-    if not records:
-        return
-    out.table("`thinwire` between replicas and the same work of every rank with no communication, on the same cores, stopped and continued in turn, a few seconds each; behind the decision how to compress. "
-              "Each turn of both gives a ratio of medians of the slowest rank's steps; what counts is the median of these ratios, since a turn that falls into somebody else's burst may say anything. "
-              "Error: of that median, from the middle half of the ratios.",
-              ["pp x dp x tp", "micro batch", "link", "compression", "turns", "step ms", "alone ms", "ratio, median", "error", "middle half", "least to most"], [ratio_row(r)[0] for r in records])
-    for r in records:
-        _, got, error = ratio_row(r)
-        what = f"{r['layout']}, micro batch {r['micro']}, {r['rate']}: thinwire"
-        if r["rate"] == "100mbit":
-            out.target(f"{what}'s step {100 * (got - 1):+.1f} % (+- {100 * error:.1f}) of the one without communication (at most +8 %)", got <= 1.08)
-        if r["layout"] == "1x2x1":
-            out.target(f"{what} {100 / got:.1f} % (+- {100 * error / got ** 2:.1f}) of its own speed without communication (at least 95 %)", got <= 1 / 0.95)
-    out.commands(records, "all")
+def wires(kinds):
+    rows = []
+    for layout, micro in LAYOUTS:
+        for c in kinds:
+            cells = []
+            for rate in LINKS:
+                got = c.over_bf16(layout, micro, rate)
+                cells.append("–" if got is None else ("**{}**" if got[1] > 1 or got[2] < 1 else "{}").format(span(*got)))
+            rows.append([f"{layout}, {micro}", c.name, *cells])
+    return measured.table(["pp x dp x tp, micro batch", "cores", *(RATES[r] for r in LINKS)], rows)
 
 
-# Table of the store, the heading of its section and what writes it, with more arguments.
-PARTS = (("presets", "## Every preset trains", presets_part), ("loss", "## Loss after equal tokens", loss_part),
-         ("speed", "## What it buys between replicas", speed_part, ("1x2x1", "1x4x1")),
-         ("speed", "## What it buys between stages and in layers", speed_part, ("2x2x1", "2x1x2", "4x1x1")),
-         ("paired", "## Beside the same work without communication", paired_part), ("ladder", "## Optimus-CC's ladder", ladder_part))
+def systems(kinds, loss):
+    """Presets at 100 Mbit/s and micro batch 1, fastest first."""
+    keys = {k for c in kinds for k in c.runs if k[1] == 1 and k[2] == SLOW and k[0] in ("1x2x1", "2x2x1") and k[3] not in ("bf16_wire", "none")}
+    lines = []
+    for layout, micro, rate, preset in keys:
+        got = [c.over_bf16(layout, micro, rate, preset) for c in kinds]
+        of = loss.get((layout, preset + "@1")) or loss.get((layout, preset))
+        lines.append((layout, -(got[0] or (0,))[0], [f"`{preset}`" + (f" {layout}" if layout != "1x2x1" else ""), *("–" if g is None else f"{g[0]:.2f}" for g in got), f"{of[3]:.1f}" if of else "–",
+                      *(("lossless", MET) if preset in LOSSLESS else (loss_words(of), loss_verdict(of)) if of else ("–", "–"))]))
+    head = ["preset", *(f"speed / bf16, {c.name}" for c in kinds), "fewer bytes than fp32", "loss, %", f"at most {LOSS_AT_MOST} %"]
+    return measured.table(head, [cells for *_, cells in sorted(lines, key=lambda x: x[:2])])
 
 
-def from_to(values):
-    values = sorted(set(values))
-    return values[0] + (f" to {values[-1]}" if values[-1] != values[0] else "")
+def hooks(kinds):
+    rows = []
+    for micro, least in ((1, 1.2), (8, 1.0)):
+        for rate in ("100mbit", "1gbit"):
+            for c in kinds:
+                best = c.best_hook(micro, rate)
+                got = best and c.faster(("1x2x1", micro, rate, "thinwire"), best, c.theirs)
+                plain = best and c.faster(("1x2x1", micro, rate, "none"), ("1x2x1", micro, rate, "none"), c.theirs)
+                if got and plain:
+                    rows.append([f"{micro}, {RATES[rate]}", c.name, best[3], f"{span(*got)}: {verdict(*got[1:], least=least)} ({least})", span(*plain)])
+    return measured.table(["micro batch, link", "cores", "best hook", "`thinwire` / best hook: verdict (at least)", "uncompressed: ours / DDP"], rows)
 
 
-def section(store, table, heading, part, *more):
-    """Heading, when and where, targets, tables; "" without cells."""
-    out, records = Section(), [r for r in store.records.values() if r["table"] == table]
-    part(store, out, *more)
-    if not out.lines:
-        return ""
-    bad = [f"- {r['key']}: {r['error'].splitlines()[0]}" for r in store.failed(table)]
-    failed = ["Cells that failed:", "", *bad, ""] if bad else []
-    where = "; ".join(sorted({r["machine"] for r in records}))
-    return "\n".join([heading, "", f"Measured {from_to(r['date'] for r in records)}: {where}.", "", *out.targets, "", *out.lines, *failed]).rstrip() + "\n"
+def picture(cores):
+    """Speed of two replicas, a bar per link and wire; the whisker is what runs of one cell differ by."""
+    rows = []
+    for rate in LINKS:
+        for color, (preset, name) in enumerate(WIRES.items()):
+            key = ("1x2x1", 1, rate, preset)
+            ms, low, high = cores.step(key)
+            tokens = cores.runs[key][0]["tokens_per_s"] * cores.runs[key][0]["step_ms"]  # of a step, in 1/1000
+            rows.append({"label": name, "value": tokens / ms, "low": tokens / high, "high": tokens / low, "color": color, "note": f"{cores.over_bf16(*key)[0]:.2f} x bf16",
+                         "head": RATES[rate] if not color else None})
+    return sweep_svg.draw({**sweep_svg.rows("tokens per second", "tokens/s", rows), "heading": f"Two replicas, micro batch 1, {cores.name}",
+                           "note": "10.8 M parameters, one core a replica; whisker: what runs differ by"})
 
 
-def targets_of(text):
-    return [line for line in text.splitlines() if line.startswith((MET, MISSED))]
+def write(path, more=()):
+    """The page and its picture; returns 0."""
+    found = records(more)
+    kinds = [c for c in (Cores(found, kind) for kind in CORES) if c.runs]
+    loss, first = losses(found), kinds[0]
+    rows = targets(kinds)
+    small = small_differences(kinds)
+    replicas = [verdict(*got[1:], least=2.5) for c in kinds for layout in ("1x2x1", "1x4x1") if (got := c.over_bf16(layout, 1, SLOW))]
+    said = [*small, *replicas, *(verdict(*own, least=95) for own in ((a - e, a + e) for c in kinds for a, e in map(alone, c.paired))), *(cell.rpartition(": ")[2] for row in rows for cell in row[1:] if cell != "–")]
+    count = {v: sum(s == v for s in said) for v in (MET, MISSED, OPEN)}
+    slow, busy = ([f"{c.over_bf16('1x2x1', micro, SLOW)[0]:.1f}" for c in kinds] for micro in (1, 8))
+    gigabit = [c.over_bf16("1x2x1", micro, "1gbit") for c in kinds for micro in (1, 8)]
+    fast = [got[0] for c in kinds for layout, micro in LAYOUTS for rate in ("10gbit", "none") if (got := c.over_bf16(layout, micro, rate))]
+    only_gradients = [c.over_bf16("1x2x1", 1, SLOW, p)[0] for c in kinds for p in ("loco", "tagc")]
+    ours = loss["1x2x1", "thinwire@1"]
+    dates = sorted({day for r in found for day in r["date"].split(" to ")})
+    trained = [r for r in found if r["table"] == "presets_means"]
+    ddp = {(r["who"], r["mode"]): r for r in found if r["table"] == "loss_beside_ddp"}
+    beside = 100 * (ddp["ours", "thinwire"]["eval_loss"] / ddp["ddp", "none"]["eval_loss"] - 1)
+    seeds_of_ddp = 100 * (ddp["ddp", "none"]["high"] / ddp["ddp", "none"]["low"] - 1)
+    ladder = [n for n in ("none two_step", "optimus_cc_cb", "optimus_cc_cb_fe", "optimus_cc_cb_fe_sc", "optimus_cc_emb") if n in first.ladder]
+    megabytes = {n: sum(s["wire_bytes_total"] for s in first.ladder[n]["sites"].values()) / 1e6 for n in ladder}
 
+    text = f"""# What compression costs and what it buys
 
-def write(store, path):
-    """What a person has written in front of the mark stays, and sections that the store has nothing for."""
-    if not store.records:
-        print(f"nothing collected yet in {store.path}")
-        return 1
-    page = ""
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as f:
-            page = f.read()
-    if MARK not in page:
-        page = HEAD + "\n" + MARK + "\n"
-        with open(path, "w", encoding="utf-8") as f:
-            f.write(page)
-    kept = {text.split("\n", 1)[0]: text.rstrip() + "\n" for text in re.split(r"^(?=## )", page.partition(MARK)[2], flags=re.MULTILINE)}
-    sections, fewer = {}, 0
-    for table, heading, *part in PARTS:
-        new, old = section(store, table, heading, *part), kept.get(heading, "")
-        more = len(targets_of(new)) >= len(targets_of(old))
-        # A few cells measured again are no table: what the page has stays until as much is there.
-        if not more and store.of(table):
-            print(f"{heading[3:]}: the store gives {len(targets_of(new))} targets and the page has {len(targets_of(old))}; it stays as it is")
-            fewer += 1
-        sections[heading] = new if more and new else old
-    sections.update((h, text) for h, text in kept.items() if h.startswith("## ") and h not in (*sections, "## Targets", "## Bars"))  # written by nobody here
-    summary, missed = [], 0
-    for heading, text in sections.items():
-        not_met = [line for line in targets_of(text) if line.startswith(MISSED)]
-        missed += len(not_met)
-        if text:
-            summary += [f"- {heading[3:]}: {len(targets_of(text)) - len(not_met)} met" + (f", {len(not_met)} **missed**:" if not_met else ""), *("    " + line for line in not_met)]
-    missing = [heading[3:] for heading, text in sections.items() if not text]
-    text = ["", "## Targets", "", "Each section says which.", "", *summary, "", *([f"Not measured yet: {', '.join(missing)}.", ""] if missing else []), *(t for t in sections.values() if t)]
-    measured.put(path, MARK, "\n".join(text).rstrip() + "\n")
-    bad = [r for r in store.records.values() if "error" in r]
-    print("\n".join(line for t in sections.values() for line in targets_of(t)))
-    print(f"{missed} targets missed; {len(bad)} cells failed; {path}")
-    return 1 if missed or bad or fewer else 0
+![Tokens per second of two replicas at three rates of the link, on an fp32, a bf16 and a thinwire wire](compression_speed.svg)
+
+- **A slow link and little to compute** (100 Mbit/s, micro batch 1): use `thinwire`. Two replicas are {" and ".join(slow)} times as fast as on a bf16 wire ({" and ".join(c.name for c in kinds)} cores), with eight times the compute {" and ".join(busy)}.
+- **1 Gbit/s**: {min(g[0] for g in gigabit):.2f} to {max(g[0] for g in gigabit):.2f} times bf16 between two replicas (runs of one cell differ by as much). `compression.adapt=true` measures your case in the first steps.
+- **10 Gbit/s, or one machine's memory**: leave compression off. {min(fast):.2f} to {max(fast):.2f} times bf16: no gain can be told.
+- **Loss**: `thinwire` with ZeRO-1 ends {ours[0]:+.2f} ± {ours[1]:.2f} % from uncompressed runs ({ours[2]} seeds, 0.8 M parameters, 500 steps). No large model was tried: test yours first.
+- **Systems that code gradients alone** (`loco`, `tagc`) are slower than a plain bf16 cast of everything: {min(only_gradients):.2f} to {max(only_gradients):.2f}.
+
+bf16 (`compression=bf16_wire`) is the baseline. Beside an fp32 wire most factors would be twice as large.
+
+## Verdicts
+
+*Met* and *missed* hold over the whole range in brackets; else it *cannot be told*. {count[MET]} met, {count[MISSED]} missed, {count[OPEN]} cannot be told.
+
+{measured.table(["target", *(c.name for c in kinds)], rows)}
+`thinwire` at least 2.5 times as fast as bf16 between replicas (100 Mbit/s, micro batch 1; the table of speeds): {replicas.count(MET)} of {len(replicas)} met. Bars of 5 % (1 Gbit/s beside no limit) and 2 % (10 Gbit/s beside no compression): {small.count(OPEN)} of {len(small)} cells cannot be told, {small.count(MISSED)} missed.
+
+`thinwire` and the same work without communication, stopped and continued in turn (micro batch 8), ± two standard errors:
+
+{own_speed(kinds)}
+## Speed of `thinwire` over bf16
+
+Bold: the range excludes 1.
+
+{wires(kinds)}
+## Systems at 100 Mbit/s
+
+Micro batch 1, 1x2x1 where nothing else is said. `±`: half of what the seeds span; one seed is judged by what the baseline's seeds differ by ({next(r["baseline_spread"] for r in found if r["table"] == "loss_means")} %).
+
+{systems(kinds, loss)}
+`tagc` was measured while its `density` meant the union of the ranks, and at ZeRO-3 (bf16: ZeRO-1); `powersgd` and `optimus_cc` at ZeRO-0. Losses of `one_bit_adam` and `powersgd`: a short run with a tenth of warm-up.
+
+- Every preset trained on every layout that it applies to: {len(trained)} runs of 300 steps, {sum(not set(r["agrees"].split(", ")) - {"equal", "bounded", "between"} for r in trained)} with the dry run's bytes.
+- Optimus-CC's ladder (4x2x1, 100 Mbit/s), rung by rung: {", ".join(f"{megabytes[n]:.0f}" for n in ladder)} MB a step, {", ".join(f"{first.ladder[n]['exposed_ms'] / 1e3:.1f}" for n in ladder)} s of waiting (one run each).
+
+## Beside PyTorch DDP
+
+Two hosts, gloo, fp32 compute. The last column says what the engines differ by uncompressed; only what is beyond it is compression's. Hooks were not held to an equal loss.
+
+{hooks(kinds)}
+Loss of `thinwire` beside plain DDP after 200 steps: {beside:+.2f} %. DDP's own three seeds span {seeds_of_ddp:.1f} %: cannot be told.
+
+## Method and caveats
+
+- Model: 10.8 M parameters (loss: 0.8 M), fp32 compute, 2 cores of a shared virtual machine, one rank a host of the emulated cluster ([lab](../lab.md)). Four ranks share cores. No GPU, no real network.
+- `thinwire` ran with `compression.adapt=true`: steps count once it has settled, which may be on lighter codes or none. Today it must be asked for.
+- A range is what a cell's runs differ by; with fewer than three runs, what the worst repeated cell on that link differs by (factors {"; ".join(c.name + ": " + ", ".join(f"{RATES[k]} {v:.2f}" for k, v in sorted(c.scatter.items(), key=lambda kv: list(RATES).index(kv[0]) if kv[0] in RATES else 9) if k in RATES) for c in kinds)}).
+- Waiting on pipelines holds the bubble, which no codec shortens.
+- Loss rows are means of runs that were not kept singly. Coding takes time of the cores that compute.
+- Cells of {dates[0]} to {dates[-1]}, several builds. Since then compute no longer polls between operations: steps are about 1 % longer.
+
+## Repeat
+
+Cells with date, machine and command: `compression_cells.jsonl`, `compression_avx2_cells.jsonl`, `compression_loss_cells.jsonl`.
+
+    scripts/compression_tables.py speed --out DIR       # also presets, loss, paired, ladder; needs root for scripts/lab
+    scripts/compression_tables.py page [--out DIR]      # this page, from the cells beside it and those of DIR
+"""
+    with open(path + ".new", "w", encoding="utf-8") as f:
+        f.write(text)
+    os.replace(path + ".new", path)
+    drawn = os.path.join(os.path.dirname(path), "compression_speed.svg")
+    with open(drawn, "w", encoding="utf-8") as f:
+        f.write(picture(first))
+    print(f"{path}, {drawn}: {count[MET]} met, {count[MISSED]} missed, {count[OPEN]} cannot be told")
+    return 0

@@ -7,7 +7,7 @@
   speed     tokens/s in the emulated cluster (needs root): rates x layouts x {none, bf16_wire, thinwire}, every system's preset at 100 Mbit/s
   paired    thinwire at micro batch 8 and the same work without communication, stopped and continued in turn (needs root)
   ladder    Optimus-CC's ladder at 4 stages and a vocabulary of 16k: bytes and exposed time
-  page      writes docs/results/compression.md from what is in DIR; prints the targets
+  page      writes docs/results/compression.md from the cells beside it, and from those of DIR over them
 
 Every cell prints its command. Results go to DIR/results.jsonl, line by line; a cell that is in there is not run again (one that failed is).
   --only TEXT ...  cells whose key contains one of them       --list         print the keys and stop
@@ -15,7 +15,7 @@ Every cell prints its command. Results go to DIR/results.jsonl, line by line; a 
   --pairs N        paired: turns of each (24)
   --build DIR      default build                              --text FILE    instead of Debian's fortunes (the quickstart's text)
   --page FILE      default docs/results/compression.md        --zero STAGE   of data-parallel layouts where the preset has no placement (0)
-Run it on an otherwise idle machine. Exit code 1: a cell failed, or a target was missed (page).
+Run it on an otherwise idle machine. Exit code 1: a cell failed.
 """
 import argparse
 import os
@@ -201,7 +201,7 @@ class Tables:
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("table", choices=("presets", "loss", "speed", "paired", "ladder", "page"))
-    options.add_argument("--out", required=True)
+    options.add_argument("--out")
     options.add_argument("--only", nargs="+", default=[])
     options.add_argument("--list", action="store_true")
     options.add_argument("--seconds", type=float)
@@ -215,7 +215,9 @@ def main():
     o = options.parse_args()
     o.build = os.path.abspath(o.build)
     if o.table == "page":
-        return compression_page.write(Store(o.out), o.page)
+        return compression_page.write(o.page, [Store(o.out).path] if o.out else [])
+    if not o.out:
+        raise CellError("--out DIR is missing: where results go")
     need("train", "tokenize", build=o.build)
     tables = Tables(o)
     getattr(tables, o.table)()

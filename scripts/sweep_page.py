@@ -3,13 +3,15 @@
 
 Claims are data: {"claim", "paper": what it says, "metric": column or list of columns that are added, "of": {axis: value}, "over": {...}, "rule", ...}. Rules:
   more, less    A is above (below) B: agrees where it is so for every seed and by at least `noise` percent on average, does not where it is the other way round by
-                as much, and cannot be told in between
+                as much, and cannot be told in between; with `size`, the paper's percent, agrees only from half of it to twice of it
   equal         A is within `tolerance` percent of B: agrees where mean and half the spread over seeds fit in, does not where the mean without half
                 the spread does not
   no_worse      the same, where a smaller loss is as good as the same one: the mean may lie below by any amount
   between       the ratio A / B lies in [low, high] (for what is counted, not timed)
   ordered       `points` (each {axis: value}) in this order, each above the one before by `noise` percent: does not where one is below by as much
   not_told      cannot be told here, and `why`
+What is timed or learned cannot be told from one seed. The page opens with a picture and lines: `take` (what to do with it), and what the table says of losses and of
+a plain bf16 wire (`bf16`: the point that is one; none where no such point ran).
 """
 
 import csv
@@ -25,7 +27,7 @@ from measured import ROOT, table
 from sweep_store import StoreError, write_atomic
 
 PAPERS = os.path.join(ROOT, "configs", "sweeps", "papers")
-AGREES, DIFFERS, OPEN = "agrees", "does not agree", "cannot be told here"
+AGREES, OTHER_SIZE, DIFFERS, OPEN = "agrees", "same direction, other size", "does not agree", "cannot be told here"
 RULES = {"more": "is above in every seed, and by at least {noise} % on average", "less": "is below in every seed, and by at least {noise} % on average",
          "equal": "is within {tolerance} %, half the spread over seeds included", "no_worse": "is at most {tolerance} % above, half the spread over seeds included",
          "between": "the ratio lies between {low} and {high}", "ordered": "each above the one before by at least {noise} %", "not_told": "–"}
@@ -97,12 +99,25 @@ def ratios(sweep, claim):
     return out
 
 
-def signed(values, noise):
-    """1: above zero in every seed and by noise on average; -1: below; 0: neither."""
-    mean = statistics.fmean(values)
-    if abs(mean) < noise:
+def way_of(mean, low, high, seeds, noise):
+    """1: above zero in every seed and by noise on average; -1: below; 0: neither, or one seed."""
+    if abs(mean) < noise or seeds < 2:
         return 0
-    return 1 if min(values) > 0 else -1 if max(values) < 0 else 0
+    return 1 if low > 0 else -1 if high < 0 else 0
+
+
+def verdict(claim, mean, low, high, seeds):
+    """Of percent; under `between` of a ratio, which is counted and may be of one seed."""
+    rule = claim["rule"]
+    if rule == "between":
+        return AGREES if claim["low"] <= mean <= claim["high"] else DIFFERS
+    if rule in ("equal", "no_worse"):
+        half, away = (high - low) / 2, abs(mean) if rule == "equal" else mean
+        return OPEN if seeds < 2 else AGREES if away + half <= claim["tolerance"] else DIFFERS if away - half > claim["tolerance"] else OPEN
+    way = way_of(mean, low, high, seeds, claim["noise"]) * (1 if rule == "more" else -1)
+    if way == 1 and not 0.5 <= abs(mean) / claim.get("size", abs(mean)) <= 2:
+        return OTHER_SIZE
+    return {1: AGREES, 0: OPEN, -1: DIFFERS}[way]
 
 
 def spread_text(values, say):
@@ -120,17 +135,10 @@ def judge(sweep, claim):
     found = ratios(sweep, claim)
     if not found:
         return "not measured: a run is missing", OPEN
-    percent = [100.0 * (r - 1.0) for r in found]
-    said = spread_text(percent, svg.percent_text)
     if rule == "between":
-        mean = statistics.fmean(found)
-        return spread_text(found, lambda v: svg.trimmed(v, 4)), AGREES if claim["low"] <= mean <= claim["high"] else DIFFERS
-    if rule in ("equal", "no_worse"):
-        half, mean, tolerance = (max(percent) - min(percent)) / 2, statistics.fmean(percent), claim["tolerance"]
-        away = abs(mean) if rule == "equal" else mean
-        return said, AGREES if away + half <= tolerance else DIFFERS if away - half > tolerance else OPEN
-    way = signed(percent, claim["noise"]) * (1 if rule == "more" else -1)
-    return said, {1: AGREES, 0: OPEN, -1: DIFFERS}[way]
+        return spread_text(found, lambda v: svg.trimmed(v, 4)), verdict(claim, statistics.fmean(found), min(found), max(found), len(found))
+    percent = [100.0 * (r - 1.0) for r in found]
+    return spread_text(percent, svg.percent_text), verdict(claim, statistics.fmean(percent), min(percent), max(percent), len(percent))
 
 
 def judge_order(sweep, claim):
@@ -141,11 +149,44 @@ def judge_order(sweep, claim):
             return "not measured: a run is missing", OPEN
         percent = [100.0 * (r - 1.0) for r in found]
         words.append(svg.percent_text(statistics.fmean(percent)))
-        ways.append(signed(percent, claim["noise"]))
+        ways.append(way_of(statistics.fmean(percent), min(percent), max(percent), len(percent), claim["noise"]))
     return " → ".join(words), DIFFERS if -1 in ways else AGREES if all(w == 1 for w in ways) else OPEN
 
 
 # ---- text
+
+
+def rule_text(claim):
+    return RULES[claim["rule"]].format(**claim) + (f", and is half to twice {claim['size']} %" if "size" in claim else "")
+
+
+def verdict_text(verdict):
+    return verdict if verdict == OPEN else f"**{verdict}**"
+
+
+def counted(verdicts):
+    """{verdict: claims} in words."""
+    words = {AGREES: ("agrees", "agree"), OTHER_SIZE: ("agrees in direction, not in size", "agree in direction, not in size"), DIFFERS: ("does not agree", "do not agree"), OPEN: (OPEN, OPEN)}
+    return "; ".join(f"{n} {words[v][n > 1]}" for v in words if (n := verdicts.get(v)))
+
+
+def first_lines(paper, claims, points, seeds):
+    """The lines under the picture. claims: [(claim, verdict)]; points: [(name, is the baseline, loss above it in percent, half its seeds' spread in percent, tokens/s)]."""
+    verdicts = {}
+    for _, v in claims:
+        verdicts[v] = verdicts.get(v, 0) + 1
+    against = [c["claim"].rstrip(".") for c, v in claims if v == DIFFERS]
+    lines = [paper["take"], f"Of the paper's {len(claims)} claims {counted(verdicts)}." + (f" Not: {'; '.join(against)}." if against else "")]
+    wire = next((p for p in points if p[0] == paper.get("bf16")), None)
+    others = [p for p in points if wire and p[0] != wire[0] and not p[1]]
+    lines.append("Speed beside a plain bf16 wire: " + ", ".join(f"`{p[0]}` {p[4] / wire[4]:.2f}" for p in sorted(others, key=lambda p: -p[4])) + "."
+                 if wire else paper.get("no_bf16", "No plain bf16 wire was run: whether any of this beats one cannot be told."))
+    if seeds > 1:
+        kept, lost = ([f"`{p[0]}`" for p in points if not p[1] and (p[2] + p[3] <= 0.5) == keeps] for keeps in (True, False))
+        lines.append(f"Loss at most 0.5 % above the baseline, half the seeds' spread included: {', '.join(kept) or 'none'}." + (f" Above, or cannot be told: {', '.join(lost)}." if lost else ""))
+    else:
+        lines.append("One seed: speeds and losses of single runs, from which no difference can be told.")
+    return "".join(f"- {line}\n" for line in [*lines, "The network is emulated, and its rate was set so that it takes the share of a step that the paper's numbers imply: directions are tested, sizes are not."])
 
 
 def config_of(point):
@@ -235,7 +276,7 @@ def site_table(view):
 
 
 def pictures(view, base):
-    """Writes the SVG files; returns markdown for those that there are."""
+    """Writes the SVG files; returns the markdown of each that there is."""
     out = []
 
     def keep(what, title, note, chart):
@@ -257,7 +298,7 @@ def pictures(view, base):
         mark = f"_{n + 1}" if view.many() else ""
         keep("front" + mark, f"{loss_words.capitalize()} against tokens/s" + (f", {title}" if title else ""), "dashed: points that no other beats in both",
              sweep_html.pareto(view, members, "tokens_per_s", "tokens/s", 1))
-    return "\n\n".join(out) + "\n" if out else ""
+    return out
 
 
 def write(folder, output=None, papers=PAPERS):
@@ -272,25 +313,30 @@ def write(folder, output=None, papers=PAPERS):
     output = output or os.path.join(ROOT, "docs", "results", name + ".md")
     os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
     view = sweep_html.View(sweep)
-    verdicts, rows, reasons = {}, [], []
+    judged, rows, reasons = [], [], []
     for claim in paper["claims"]:
-        measured, verdict = judge(sweep, claim)
-        verdicts[verdict] = verdicts.get(verdict, 0) + 1
-        rule = RULES[claim["rule"]].format(**claim)
-        rows.append([claim["claim"], claim["paper"], measured, rule, f"**{verdict}**" if verdict != OPEN else verdict])
-        why = claim.get({AGREES: "if_agrees", DIFFERS: "if_not", OPEN: "if_open"}[verdict]) or claim.get("why")
+        measured, is_so = judge(sweep, claim)
+        judged.append((claim, is_so))
+        rows.append([claim["claim"], claim["paper"], measured, rule_text(claim), verdict_text(is_so)])
+        why = claim.get({AGREES: "if_agrees", OTHER_SIZE: "if_agrees", DIFFERS: "if_not", OPEN: "if_open"}[is_so]) or claim.get("why")
         if why:
             reasons.append(f"- **{claim['claim'].rstrip('.')}**: {why}")
     plan = f"configs/sweeps/{name}.json"
-    text = f"# {paper['title']}\n\n{paper['about']}\n\n"
-    text += "## What the paper claims, and what came out\n\n" + table(["claim", "paper", "here", "agrees where it", "verdict"], rows) + "\n"
-    several = {AGREES: "agree", DIFFERS: "do not agree"}
-    text += (f"Of {len(rows)} claims: " + ", ".join(f"{n} {several.get(v, v) if n > 1 else v}" for v in (AGREES, DIFFERS, OPEN) if (n := verdicts.get(v))) + ".\n")
+    drawn, points = pictures(view, os.path.splitext(output)[0]), []
+    for first, g, done in listed(view):
+        if done:
+            v, column = done[0], "gap." + view.loss
+            gaps = [x[column] for x in done if sweep_collect.finite(x.get(column))] or [0.0]
+            points.append((" ".join([*first, g["name"]]), g["base"], statistics.fmean(gaps), (max(gaps) - min(gaps)) / 2, v.get("mean.tokens_per_s") or 0.0))
+    seeds = len({v.get("seed") for v in sweep.values})
+    best = [d for d in drawn if "_front.svg" in d] or drawn[:1]
+    text = f"# {paper['title']}\n\n" + "".join(f"{d}\n\n" for d in best) + first_lines(paper, judged, points, seeds) + f"\n{paper['about']}\n\n"
+    text += "## What the paper claims, and what came out\n\n" + table(["claim", "paper", "here", "agrees where it", "verdict"], rows)
     if reasons:
         text += "\n### Why\n\n" + "\n".join(reasons) + "\n"
     text += "\n## Set-up\n\n**The paper's.** " + paper["setup"] + "\n\n**Ours.** " + paper["ours"] + "\n\n" + table(["", "here"], our_setup(sweep))
     text += "\n## Results\n\n" + results(view) + "\n"
-    text += pictures(view, os.path.splitext(output)[0]) + "\n"
+    text += "".join(f"{d}\n\n" for d in drawn if d not in best)
     sites = site_table(view)
     if sites:
         text += "Bytes a step over all ranks, and what compute waits for them on rank 0:\n\n" + sites + "\n"
@@ -298,4 +344,4 @@ def write(folder, output=None, papers=PAPERS):
     text += ("This page is written by `scripts/sweep page` out of `results.csv`; its rules are in `scripts/sweep_page.py`, the claims in `"
              + os.path.relpath(claims_path, ROOT) + "`.\n")
     write_atomic(output, text)
-    print(f"{output}: " + ", ".join(f"{n} {v}" for v, n in verdicts.items()))
+    print(f"{output}: {counted({v: sum(x == v for _, x in judged) for v in (AGREES, OTHER_SIZE, DIFFERS, OPEN)})}")

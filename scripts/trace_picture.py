@@ -9,17 +9,18 @@ import argparse
 import json
 import re
 import sys
-from html import escape
 from pathlib import Path
 
-COLOURS = {"compute": "#7fb2d9", "waiting": "#d9534f", "steps": "#c8c8c8", "dp.gradient": "#e39c37", "zero.parameter": "#8a6fb8",
-           "tp.forward": "#5aa469", "tp.backward": "#3f7f4d", "pp.forward": "#4fb3bf", "pp.backward": "#2f8f9b", "embedding": "#b5838d",
-           "control": "#777777"}
-WIDTH, LEFT, ROW, GAP = 1500, 190, 18, 10
+from sweep_store import StoreError
+from sweep_svg import draw
+
+FIRST = ["steps", "compute", "waiting"]
+# What the colours of `report` mean, in its order, by the first words of a track.
+KEYS = ["compute", "dp", "tp", "embedding", "zero", "pp", "waiting", "other"]
 
 
 def read(path):
-    """Tracks of one rank: name -> list of (start ms, end ms, label)."""
+    """The title of one rank and its tracks: name -> list of (start ms, end ms, label)."""
     events = json.loads(Path(path).read_text())
     events = events["traceEvents"] if isinstance(events, dict) else events
     names, tracks, title = {}, {}, path.name
@@ -32,6 +33,18 @@ def read(path):
         if e.get("ph") == "X":
             tracks.setdefault(names.get(e["tid"], str(e["tid"])), []).append((e["ts"] / 1e3, (e["ts"] + e["dur"]) / 1e3, e["name"]))
     return title, tracks
+
+
+def rows(title, tracks, start, length):
+    """The chart's rows of one rank, what lies in the picture."""
+    out = []
+    for name in sorted(tracks, key=lambda n: (FIRST.index(n) if n in FIRST else len(FIRST), n)):
+        kind = re.split(r"[ #.]", name)[0]
+        color = KEYS.index(kind if kind in KEYS else "other")
+        spans = [{"from": begin - start, "to": end - start, "color": color, "label": label if name in FIRST[:2] else "", "title": f"{label} {end - begin:.2f} ms"}
+                 for begin, end, label in tracks[name] if end >= start and begin <= start + length]
+        out.append({"label": name, "spans": spans, "head": "" if out else title})
+    return out
 
 
 def main():
@@ -57,32 +70,15 @@ def main():
     steps = sorted(ranks[0][1].get("steps", []))
     if not steps:
         sys.exit(f"error: {files[0]}: holds no step; the run ended before one was traced")
-    start = a.start if a.start is not None else steps[min(1, len(steps) - 1)][0]
-    length = a.length or 1.5 * (steps[min(1, len(steps) - 1)][1] - steps[min(1, len(steps) - 1)][0])
-    scale = (WIDTH - LEFT - 10) / length
-    body, y = [], 30
-    for title, tracks in ranks:
-        body.append(f'<text x="8" y="{y + 12}" font-weight="bold">{escape(title)}</text>')
-        y += ROW
-        for name in sorted(tracks, key=lambda n: (["steps", "compute", "waiting"].index(n) if n in ("steps", "compute", "waiting") else 9, n)):
-            site = re.sub(r"[ #].*$", "", name)
-            body.append(f'<text x="16" y="{y + 12}">{escape(name)}</text>')
-            for begin, end, label in tracks[name]:
-                x, w = LEFT + (begin - start) * scale, (end - begin) * scale
-                if x + w < LEFT or x > WIDTH - 10:
-                    continue
-                w, x = min(x + w, WIDTH - 10) - max(x, LEFT), max(x, LEFT)
-                body.append(f'<rect x="{x:.1f}" y="{y}" width="{max(w, 0.6):.1f}" height="{ROW - 4}" fill="{COLOURS.get(site, "#999")}" '
-                            f'stroke="#fff" stroke-width="0.4"><title>{escape(label)} {end - begin:.2f} ms</title></rect>')
-                if w > 8 * len(label) and name in ("compute", "steps"):
-                    body.append(f'<text x="{x + 3:.1f}" y="{y + 11}" font-size="10">{escape(label)}</text>')
-            y += ROW
-        y += GAP
-    for i in range(11):
-        x = LEFT + (WIDTH - LEFT - 10) * i / 10
-        body.append(f'<line x1="{x:.1f}" y1="24" x2="{x:.1f}" y2="{y}" stroke="#ddd"/><text x="{x:.1f}" y="18">{length * i / 10:.1f} ms</text>')
-    Path(a.output).write_text(f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y + 8}" font-family="sans-serif" font-size="12">'
-                              f'<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(body) + "\n</svg>\n")
+    begin, end, _ = steps[min(1, len(steps) - 1)]
+    start = a.start if a.start is not None else begin
+    length = a.length or 1.5 * (end - begin)
+    chart = {"chart": "spans", "title": "trace", "heading": f"{a.run_dir}: {length:.1f} ms of its trace", "width": 1500, "from": 0, "to": length, "keys": KEYS,
+             "rows": [row for title, tracks in ranks for row in rows(title, tracks, start, length)]}
+    try:
+        Path(a.output).write_text(draw(chart), encoding="utf-8")
+    except StoreError as e:
+        sys.exit(f"error: {e}")
 
 
 if __name__ == "__main__":

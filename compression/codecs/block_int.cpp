@@ -3,7 +3,7 @@
 // Symmetric, nearest (the default): x ~ code * step, code in [-2^(b-1), 2^(b-1) - 1], step = -m / 2^(b-1) where m is
 // the element of largest magnitude of its block, with its sign. So m has the code -2^(b-1) and all levels are in use;
 // the published form (ZeRO++: step = |m| / 2^(b-1)) clips +m to 7/8 of it in int4, and |m| / 7 wastes a level.
-// Measured: docs/codecs.md. Stochastic: step = |m| / (2^(b-1) - 1), so that nothing clips and the mean is x.
+// Measured: docs/wire_formats.md. Stochastic: step = |m| / (2^(b-1) - 1), so that nothing clips and the mean is x.
 // Asymmetric: x ~ offset + code * step with offset and step such that the levels span [min, max] of the block.
 // Steps are rounded away from zero to the scale's type, so that rounding clips nothing, and the stored step is what
 // both ends use. Blocks whose step the type cannot hold take the nearest that it can: fp16 clips magnitudes above

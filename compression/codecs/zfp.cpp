@@ -1,9 +1,9 @@
 // Codec zfp: fixed rate ZFP of one-dimensional fp32 data, in the stream that libzfp writes and reads.
 //
 // Source: P. Lindstrom, "Fixed-Rate Compressed Floating-Point Arrays" (2014), and the stream as described in
-// docs/codecs.md. Every block of four values takes maxbits = floor(4 rate + 0.5) bits, packed without gaps from the
-// least significant bit of the first byte on. Bit for bit libzfp's with zfp_stream_set_rate(rate, float, 1, align 0),
-// where libzfp's behaviour is defined; where it is not, ours is:
+// docs/wire_formats.md. Every block of four values takes maxbits = floor(4 rate + 0.5) bits, packed without gaps from
+// the least significant bit of the first byte on. Bit for bit libzfp's with zfp_stream_set_rate(rate, float, 1, align
+// 0), where libzfp's behaviour is defined; where it is not, ours is:
 //   max|x| < 2^-98 in a block   the block is written as zeros (libzfp overflows its scale and decodes garbage)
 //   NaN or infinity in a block  Encoded::non_finite is raised, and the block is written as the legal one whose four
 //                               values every decoder turns into +infinity (maxbits >= 11; zeros below)

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "engine/base/core/text.h"
+
 namespace thinwire {
 
 std::string with_commas(int64_t n) {
@@ -30,18 +32,13 @@ std::string progress_text(const TokenizeProgress& state, double seconds, bool ba
     for (int i = 0; i < kWidth; ++i) text += i < filled ? '=' : i == filled ? '>' : ' ';
     text += "] ";
   }
-  char numbers[200];
-  std::snprintf(numbers, sizeof numbers, "%3d%%  %.1f/%.1f MB  %.1f MB/s  %s documents  %.2f M tokens",
-                static_cast<int>(done * 100), static_cast<double>(state.bytes) / 1e6,
-                static_cast<double>(state.total_bytes) / 1e6, rate / 1e6, with_commas(state.documents).c_str(),
-                static_cast<double>(state.tokens) / 1e6);
-  text += numbers;
+  text += printed("%3d%%  %.1f/%.1f MB  %.1f MB/s  %s documents  %.2f M tokens", static_cast<int>(done * 100),
+                  static_cast<double>(state.bytes) / 1e6, static_cast<double>(state.total_bytes) / 1e6, rate / 1e6,
+                  with_commas(state.documents).c_str(), static_cast<double>(state.tokens) / 1e6);
   if (rate > 0 && state.bytes < state.total_bytes) {
     const auto left = static_cast<long>(static_cast<double>(state.total_bytes - state.bytes) / rate + 0.5);
-    const int shown = left >= 3600 ? std::snprintf(numbers, sizeof numbers, "  ETA %ld:%02ld:%02ld", left / 3600,
-                                                   left / 60 % 60, left % 60)
-                                   : std::snprintf(numbers, sizeof numbers, "  ETA %ld:%02ld", left / 60, left % 60);
-    text.append(numbers, static_cast<size_t>(shown));
+    text += left >= 3600 ? printed("  ETA %ld:%02ld:%02ld", left / 3600, left / 60 % 60, left % 60)
+                         : printed("  ETA %ld:%02ld", left / 60, left % 60);
   }
   return text;
 }

@@ -99,8 +99,6 @@ double bubble_formula(const PipelineShape& shape, double forward, double backwar
 // micro-batch 1 received; the chunk named is this rank's.
 std::string to_string(const Plan& plan, bool with_messages = false);
 std::string to_string(const PlanNode& node, bool with_chunk);
-// The same as a picture, priced: one row per stage, boxes by time.
-std::string to_svg(const std::vector<Plan>& plans, const PipelineShape& shape, const NodeCosts& costs);
 // Equal on all ranks at start, or the job is refused.
 uint64_t hash_of(const std::vector<Plan>& plans);
 

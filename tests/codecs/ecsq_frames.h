@@ -1,4 +1,4 @@
-// What tests of ecsq share: a reader of its frames from docs/codecs.md, its definition in float64, kinds of data.
+// What tests of ecsq share: a reader of its frames from docs/wire_formats.md, its definition in float64, kinds of data.
 #pragma once
 
 #include <algorithm>

@@ -275,7 +275,7 @@ TEST(ChunkedTopK, two_bits_keep_the_means) {
   }
 }
 
-// ---- golden bytes (docs/codecs.md) ---------------------------------------------------------------------------------
+// ---- golden bytes (docs/wire_formats.md) ---------------------------------------------------------------------------
 std::vector<float> golden_input(int64_t n) {
   std::vector<float> x(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) x[static_cast<size_t>(i)] = static_cast<float>((i * 37 % 64) - 32) / 8.0f;

@@ -225,17 +225,5 @@ TEST(Plan, ImpossibleShapesAreRefused) {
   EXPECT_THROW(make_plan({ScheduleKind::k1f1b, 2, 1, 4}, 2), Error);
 }
 
-TEST(Plan, PictureNamesEveryStage) {
-  const PipelineShape shape{ScheduleKind::kZbH1, 3, 1, 5};
-  const std::vector<double> ones(3, 1.0);
-  const std::string svg = to_svg(make_plans(shape), shape, {ones, ones, ones});
-  EXPECT_EQ(svg.rfind("<svg", 0), 0U);
-  for (const char* part : {"stage 0", "stage 2", "weight half", "idle", "</svg>"})
-    EXPECT_NE(svg.find(part), std::string::npos) << part;
-  size_t boxes = 0;
-  for (size_t at = svg.find("<title>"); at != std::string::npos; at = svg.find("<title>", at + 1)) ++boxes;
-  EXPECT_EQ(boxes, 3U * 4 + 10 + 2 * 15 + 4) << "closing nodes, stage 0, two split stages, legend";
-}
-
 }  // namespace
 }  // namespace thinwire::plan_test

@@ -112,6 +112,9 @@ class Verdicts(Folder):
         ]
         for rule, of, noise, wanted in table:
             self.assertEqual(self.verdict(sweep, rule, of, noise=noise), wanted, (rule, of, noise))
+        # "worse" is 10 % above: the paper's size counts from half to twice of it.
+        for size, wanted in ((10, agrees), (19, agrees), (21, sweep_page.OTHER_SIZE), (4, sweep_page.OTHER_SIZE)):
+            self.assertEqual(self.verdict(sweep, "more", "worse", noise=3, size=size), wanted, size)
         for of, tolerance, wanted in (("same", 0.5, agrees), ("better", 0.5, differs), ("better", 1.1, agrees), ("mixed", 1, open_), ("worse", 9, differs)):
             self.assertEqual(self.verdict(sweep, "equal", of, tolerance=tolerance), wanted, (of, tolerance))
         for of, tolerance, wanted in (("same", 0.5, agrees), ("better", 0.5, agrees), ("worse", 3, differs), ("mixed", 1, open_)):
@@ -128,6 +131,20 @@ class Verdicts(Folder):
         with self.assertRaisesRegex(sweep_page.PageError, "no axis"):
             sweep_page.matching(sweep, {"nonsense": 1})
 
+    def test_one_seed_tells_of_bytes_alone(self):
+        sweep = self.sweep({"base": [(10, 2.0)], "new": [(5, 3.0)]})
+        for rule, more in (("more", {"noise": 1}), ("less", {"noise": 1}), ("no_worse", {"tolerance": 1}), ("equal", {"tolerance": 90})):
+            self.assertEqual(self.verdict(sweep, rule, **more), sweep_page.OPEN, rule)
+        self.assertEqual(self.verdict(sweep, "between", metric="embedding.wire_bytes_total", low=0.7, high=0.8), sweep_page.AGREES)
+
+    def test_the_first_lines_name_the_plain_wire_and_what_keeps_the_loss(self):
+        points = [("base", True, 0.0, 0.0, 10.0), ("bf16", False, 0.1, 0.1, 20.0), ("new", False, 0.4, 0.2, 15.0)]
+        text = sweep_page.first_lines({"take": "Take it.", "bf16": "bf16"}, [({"claim": "C."}, sweep_page.DIFFERS)], points, 2)
+        self.assertIn("beside a plain bf16 wire: `new` 0.75.", text)
+        self.assertIn("half the seeds' spread included: `bf16`. Above, or cannot be told: `new`.", text)
+        self.assertIn("1 does not agree. Not: C.", text)
+        self.assertIn("cannot be told", sweep_page.first_lines({"take": "Take it."}, [], points, 1))
+
     def test_a_run_that_is_missing_leaves_a_claim_open(self):
         sweep = self.sweep({"base": [(10, 2.0)], "new": [(10, 2.0)]})
         sweep.rows[1]["state"] = "failed"
@@ -142,6 +159,7 @@ class Verdicts(Folder):
                 {
                     "title": "T",
                     "about": "A.",
+                    "take": "Take it.",
                     "setup": "S.",
                     "ours": "O.",
                     "claims": [
@@ -174,7 +192,7 @@ class Verdicts(Folder):
             text = f.read()
         self.assertIn("| Faster. | +20 % | +25 % | is above in every seed, and by at least 3 % on average | **agrees** |", text)
         self.assertIn("| Same \\| loss | kept | +1 % | is within 0.5 %, half the spread over seeds included | **does not agree** |", text)
-        self.assertIn("Of 2 claims: 1 agrees, 1 does not agree.", text)
+        self.assertIn("- Of the paper's 2 claims 1 agrees; 1 does not agree. Not: Same | loss.", text)
         self.assertIn("**Faster**: because", text)
         for name in re.findall(r"\]\((page_\w+\.svg)\)", text):
             xml.etree.ElementTree.parse(os.path.join(self.dir, name))
@@ -220,7 +238,7 @@ class Shipped(unittest.TestCase):
             plan = sweep_plan.read(os.path.join(ROOT, "configs", "sweeps", name))
             self.assertEqual(plan.name + ".json", name)
             self.assertEqual(plan.paper, f"docs/results/{plan.name}.md")
-            self.assertTrue(all(isinstance(paper[k], str) for k in ("title", "about", "setup", "ours")))
+            self.assertTrue(all(isinstance(paper[k], str) for k in ("title", "about", "take", "setup", "ours")))
             for claim in paper["claims"]:
                 self.assertIn(claim["rule"], sweep_page.RULES)
                 sweep_page.RULES[claim["rule"]].format(**claim)
@@ -240,6 +258,7 @@ class Shipped(unittest.TestCase):
                     "if_agrees",
                     "if_not",
                     "if_open",
+                    "size",
                 }
                 self.assertFalse(set(claim) - known, (name, set(claim) - known))
                 for where in [claim[k] for k in ("of", "over") if k in claim] + claim.get("points", []):

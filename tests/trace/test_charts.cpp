@@ -156,6 +156,22 @@ TEST(Charts, BarsShortenLabelsBetweenCharacters) {
   EXPECT_EQ(occurrences(svg, "class=\"fill c7\""), 1u);
 }
 
+// Boxes outside of what is drawn are left out; a label stands where its box has space for it.
+TEST(Charts, SpansAreBoxesAlongTime) {
+  SpanChart chart{.title = "t", .from = 10, .to = 20, .keys = {"forward", "backward"}};
+  chart.rows.push_back({.label = "rank 0",
+                        .note = "idle",
+                        .spans = {{0, 5, 0, "gone"}, {8, 15, 0, "long", "whole"}, {15, 15.01, 1, "short"}}});
+  const std::string svg = draw(chart);
+  EXPECT_EQ(svg.find("gone"), std::string::npos);
+  EXPECT_EQ(occurrences(svg, ">long</text>"), 1u);
+  EXPECT_EQ(occurrences(svg, "<title>whole</title>"), 1u);
+  EXPECT_EQ(occurrences(svg, ">short</text>"), 0u);
+  EXPECT_EQ(occurrences(svg, "<title>short</title>"), 1u);
+  EXPECT_EQ(occurrences(svg, "<rect class=\"fill c0\""), 2u) << "one of them in the legend";
+  EXPECT_EQ(draw(SpanChart{}), "");
+}
+
 // A long series is thinned for the page: its single spike must still be there.
 TEST(Charts, ThinningKeepsSpikes) {
   LineChart chart{.title = "t", .series = {{"s", ChartSeries::Style::kLine, 0, {}, {}}}};

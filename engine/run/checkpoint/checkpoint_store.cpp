@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -17,6 +16,7 @@
 #include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
 #include "engine/base/core/program.h"
+#include "engine/base/core/text.h"
 #include "engine/run/checkpoint/agreement.h"
 #include "engine/run/checkpoint/output_file.h"
 #include "parallel/sites/control.h"
@@ -37,9 +37,7 @@ double ms_since(Clock::time_point start) {
 }
 
 std::string checkpoint_name(int64_t step) {
-  char name[40];
-  std::snprintf(name, sizeof name, "step_%06lld", static_cast<long long>(step));
-  return name;
+  return printed("step_%06lld", static_cast<long long>(step));
 }
 
 // For file names: letters, digits, '-' and '_' only.

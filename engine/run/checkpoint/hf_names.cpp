@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 
 #include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
+#include "engine/base/core/text.h"
 
 namespace thinwire {
 namespace {
@@ -289,9 +289,8 @@ void HfMapping::write_hf(const std::string& directory,
   }
   nlohmann::ordered_json index{{"metadata", {{"total_size", total}}}, {"weight_map", nlohmann::ordered_json::object()}};
   for (size_t s = 0; s < shards.size(); ++s) {
-    char name[64];
-    std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", s + 1, shards.size());
-    const std::string file = shards.size() == 1 ? kSingle : name;
+    const std::string file =
+        shards.size() == 1 ? kSingle : printed("model-%05zu-of-%05zu.safetensors", s + 1, shards.size());
     for (const SafetensorsItem& item : shards[s]) index["weight_map"][item.name] = file;
     replace_safetensors(directory + "/" + file, std::move(shards[s]), {{"format", "pt"}});
   }

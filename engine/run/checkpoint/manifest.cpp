@@ -3,12 +3,12 @@
 
 #include <bit>
 #include <charconv>
-#include <cstdio>
 #include <set>
 
 #include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
+#include "engine/base/core/text.h"
 #include "engine/run/checkpoint/output_file.h"
 
 namespace thinwire {
@@ -37,9 +37,7 @@ bool from_hex(std::string_view text, std::string& bytes) {
 }
 
 std::string bits_of_real(double value) {
-  char digits[17];
-  std::snprintf(digits, sizeof digits, "%016llx", std::bit_cast<unsigned long long>(value));
-  return digits;
+  return printed("%016llx", std::bit_cast<unsigned long long>(value));
 }
 
 ordered_json text_to_json(const std::string& text) {

@@ -15,6 +15,7 @@
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
+#include "engine/base/core/text.h"
 #include "engine/run/checkpoint/output_file.h"
 
 namespace thinwire {
@@ -88,9 +89,7 @@ void write_shards(const std::string& dir, const std::string& stem, const StagedS
       items.push_back({stored_name_of(t.name, t.place), to_st_dtype(t.dtype), t.shape, t.bytes, {}});
       bytes += t.bytes.size();
     }
-    char number[24];
-    std::snprintf(number, sizeof number, "%05zu", manifest.files.size());
-    const std::string name = stem + number + ".safetensors";
+    const std::string name = stem + printed("%05zu", manifest.files.size()) + ".safetensors";
     point("save.before_shard");
     const WrittenFile written =
         write_safetensors(dir + "/" + name, std::move(items), {}, [&] { point("save.mid_shard"); });
@@ -191,8 +190,7 @@ void RankParts::gather(const std::string& dir, int ranks, double seconds, Manife
       for (int r = 1; r < ranks; ++r) {
         if (!have[r]) missing += (missing.empty() ? "" : ", ") + std::to_string(r);
       }
-      char waited[32];
-      std::snprintf(waited, sizeof waited, "%.1f", std::chrono::duration<double>(Clock::now() - start).count());
+      const std::string waited = printed("%.1f", std::chrono::duration<double>(Clock::now() - start).count());
       throw_io(dir + ": after " + waited + " s there is still no part of this checkpoint from rank(s) " + missing +
                (heard_end
                     ? ", which wrote it: rank 0 does not see their files; checkpoints need one directory that all "

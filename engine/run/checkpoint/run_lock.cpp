@@ -9,7 +9,6 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -19,6 +18,7 @@
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/log.h"
+#include "engine/base/core/text.h"
 
 namespace thinwire {
 namespace {
@@ -40,17 +40,13 @@ std::string job_name() {
 
 std::string random_token() {
   std::random_device random;
-  char text[33];
-  std::snprintf(text, sizeof text, "%08x%08x%08x%08x", random(), random(), random(), random());
-  return text;
+  return printed("%08x%08x%08x%08x", random(), random(), random(), random());
 }
 
 std::string lease_text(const Lease& lease) {
-  char heartbeat[32];
-  std::snprintf(heartbeat, sizeof heartbeat, "%.3f", lease.heartbeat);
   std::string text = "{\"host\": " + nlohmann::json(lease.host).dump() + ", \"pid\": " + std::to_string(lease.pid) +
                      ", \"job\": " + nlohmann::json(lease.job).dump() + ", \"token\": \"" + lease.token +
-                     "\", \"heartbeat\": " + heartbeat + "}";
+                     "\", \"heartbeat\": " + printed("%.3f", lease.heartbeat) + "}";
   text.resize(kLeaseBytes - 1, ' ');
   return text + "\n";
 }
@@ -83,9 +79,8 @@ std::optional<Lease> read_lease(const std::string& directory) {
 }  // namespace
 
 std::string Lease::describe() const {
-  char age[64];
-  std::snprintf(age, sizeof age, "%.0f", std::max(0.0, now() - heartbeat));
-  return "host " + host + " (pid " + std::to_string(pid) + ", job " + job + ", last heartbeat " + age + " s ago)";
+  return printed("host %s (pid %ld, job %s, last heartbeat %.0f s ago)", host.c_str(), pid, job.c_str(),
+                 std::max(0.0, now() - heartbeat));
 }
 
 bool lease_has_token(const std::string& directory, const std::string& token) {

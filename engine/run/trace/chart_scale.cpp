@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <set>
 
 #include "engine/base/core/error.h"
+#include "engine/base/core/text.h"
 #include "engine/run/trace/console_progress.h"
 
 namespace thinwire {
@@ -19,9 +19,7 @@ constexpr const char* kWords[] = {"number", "bytes", "decimal_bytes", "scientifi
 std::string trimmed(double v, int digits) {
   if (v == 0) return "0";
   const int places = std::max(0, digits - 1 - static_cast<int>(std::floor(std::log10(std::abs(v)) + 1e-12)));
-  char buffer[400];
-  std::snprintf(buffer, sizeof buffer, "%.*f", std::min(places, 60), v);
-  std::string text = buffer;
+  std::string text = printed("%.*f", std::min(places, 60), v);
   if (text.find('.') != std::string::npos) text.erase(text.find_last_not_of('0') + 1);
   if (text.ends_with('.')) text.pop_back();
   if (text == "-0") return "0";
@@ -64,7 +62,6 @@ AxisFormat format_of_word(const std::string& word) {
 
 std::string format_axis_value(AxisFormat format, double value) {
   if (!std::isfinite(value)) return "–";
-  char text[48];
   switch (format) {
     case AxisFormat::kBytes:
       return value == 0.0 ? "0" : format_bytes(value);
@@ -77,8 +74,7 @@ std::string format_axis_value(AxisFormat format, double value) {
     case AxisFormat::kPercent:
       return (value > 0 ? "+" : "") + trimmed(value, std::abs(value) < 10 ? 2 : 3) + " %";
     case AxisFormat::kLoss:
-      std::snprintf(text, sizeof text, "%.3f", value);
-      return text;
+      return printed("%.3f", value);
     case AxisFormat::kNumber:
       break;
   }

@@ -8,15 +8,10 @@
 #include <cmath>
 #include <string_view>
 
+#include "engine/base/core/text.h"
+
 namespace thinwire {
 namespace {
-
-template <typename... Args>
-std::string print_to_string(const char* format, Args... args) {
-  char text[160];
-  std::snprintf(text, sizeof text, format, args...);
-  return text;
-}
 
 int terminal_width(std::FILE* out) {
   winsize size{};
@@ -37,7 +32,7 @@ std::string format_count(double value) {
     ++unit;
   }
   const bool whole = unit == 0 && (value == std::floor(value) || std::abs(value) >= 100.0);
-  return print_to_string(whole ? "%.0f%s" : "%.1f%s", value, units[unit]);
+  return printed(whole ? "%.0f%s" : "%.1f%s", value, units[unit]);
 }
 
 std::string format_bytes(double bytes) {
@@ -47,23 +42,23 @@ std::string format_bytes(double bytes) {
     bytes /= 1024.0;
     ++unit;
   }
-  return print_to_string(unit == 0 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
+  return printed(unit == 0 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
 }
 
 std::string format_duration(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "?";
-  if (seconds < 9.95) return print_to_string("%.1fs", seconds);
+  if (seconds < 9.95) return printed("%.1fs", seconds);
   const auto s = static_cast<long long>(std::min(seconds + 0.5, 1e15));
-  if (s < 60) return print_to_string("%llds", s);
-  if (s < 3600) return print_to_string("%lldm%02llds", s / 60, s % 60);
-  if (s < 86400) return print_to_string("%lldh%02lldm", s / 3600, s / 60 % 60);
-  return print_to_string("%lldd%02lldh", s / 86400, s / 3600 % 24);
+  if (s < 60) return printed("%llds", s);
+  if (s < 3600) return printed("%lldm%02llds", s / 60, s % 60);
+  if (s < 86400) return printed("%lldh%02lldm", s / 3600, s / 60 % 60);
+  return printed("%lldd%02lldh", s / 86400, s / 3600 % 24);
 }
 
 std::string format_scientific(double value) {
   if (value == 0.0) return "0";
-  if (!std::isfinite(value)) return print_to_string("%g", value);
-  std::string text = print_to_string("%.1e", value);  // 3.0e-04: drop the sign and zeros that carry nothing
+  if (!std::isfinite(value)) return printed("%g", value);
+  std::string text = printed("%.1e", value);  // 3.0e-04: drop the sign and zeros that carry nothing
   const size_t e = text.find('e');
   const int exponent = std::stoi(text.substr(e + 1));
   return text.substr(0, e + 1) + std::to_string(exponent);
@@ -72,15 +67,14 @@ std::string format_scientific(double value) {
 std::string format_step_line(const StepRecord& r, int64_t total_steps, std::optional<double> eta_seconds) {
   std::string line = "step " + std::to_string(r.step);
   if (total_steps > 0) line.append("/").append(std::to_string(total_steps));
-  line += print_to_string(" | loss %.4f | gnorm %.2f", r.loss, r.grad_norm);
+  line += printed(" | loss %.4f | gnorm %.2f", r.loss, r.grad_norm);
   if (r.skipped) line += " | SKIPPED non-finite" + (r.non_finite.empty() ? "" : " in " + r.non_finite);
   line += " | lr " + format_scientific(r.lr);
-  if (r.loss_scale != 1.0) line += " | scale " + print_to_string("%g", r.loss_scale);
-  line += print_to_string(r.step_ms < 99.95 ? " | %.1f ms" : " | %.0f ms", r.step_ms);
+  if (r.loss_scale != 1.0) line += " | scale " + printed("%g", r.loss_scale);
+  line += printed(r.step_ms < 99.95 ? " | %.1f ms" : " | %.0f ms", r.step_ms);
   line += " | " + format_count(r.tokens_per_s) + " tok/s";
-  line += print_to_string(r.model_tflops_per_rank < 99.995 ? " | %.2f TFLOP/s" : " | %.0f TFLOP/s",
-                          r.model_tflops_per_rank);
-  if (r.mfu) line += print_to_string(" (mfu %.1f%%)", *r.mfu * 100.0);
+  line += printed(r.model_tflops_per_rank < 99.995 ? " | %.2f TFLOP/s" : " | %.0f TFLOP/s", r.model_tflops_per_rank);
+  if (r.mfu) line += printed(" (mfu %.1f%%)", *r.mfu * 100.0);
   double logical = 0.0, wire = 0.0, exposed = 0.0;
   for (const SiteRecord& site : r.comm) {
     logical += static_cast<double>(site.logical_bytes);
@@ -88,7 +82,7 @@ std::string format_step_line(const StepRecord& r, int64_t total_steps, std::opti
     exposed += site.exposed_ms;
   }
   if (wire > 0.0) {
-    line += " | wire " + format_bytes(wire) + print_to_string(" (%.1fx, exposed %.0f ms)", logical / wire, exposed);
+    line += " | wire " + format_bytes(wire) + printed(" (%.1fx, exposed %.0f ms)", logical / wire, exposed);
   }
   line += " | mem " + format_bytes(static_cast<double>(r.memory_peak_bytes));
   if (eta_seconds) line += " | eta " + format_duration(*eta_seconds);
@@ -96,8 +90,8 @@ std::string format_step_line(const StepRecord& r, int64_t total_steps, std::opti
 }
 
 std::string format_eval_line(const EvalRecord& r) {
-  return print_to_string("eval at step %lld | loss %.4f | perplexity %.2f | ", static_cast<long long>(r.step),
-                         r.eval_loss, r.perplexity) +
+  return printed("eval at step %lld | loss %.4f | perplexity %.2f | ", static_cast<long long>(r.step), r.eval_loss,
+                 r.perplexity) +
          format_duration(r.eval_ms / 1000.0);
 }
 
@@ -106,7 +100,7 @@ std::string format_bar(int64_t step, int64_t total_steps, std::optional<double> 
   const int64_t total = std::max<int64_t>(total_steps, 1);
   const int64_t at = std::clamp<int64_t>(step, 0, total);
   std::string tail =
-      print_to_string(" %3d%% ", static_cast<int>(at * 100 / total)) + std::to_string(at) + "/" + std::to_string(total);
+      printed(" %3d%% ", static_cast<int>(at * 100 / total)) + std::to_string(at) + "/" + std::to_string(total);
   if (eta_seconds) tail += " eta " + format_duration(*eta_seconds);
   const int inner = std::max(width - 2 - static_cast<int>(tail.size()), 4);
   const int filled = static_cast<int>(at * inner / total);

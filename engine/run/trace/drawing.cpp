@@ -35,6 +35,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RowChart, title, unit, format, p
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ChartPoint, x, y, name, href, title, color, shape, small, first, front)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ScatterChart, title, x_label, y_label, x_format, y_format,
                                                 more_is_better, zero_line, points)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Span, from, to, color, label, title)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SpanRow, label, head, note, spans)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SpanChart, title, x_label, format, from, to, width, keys, rows)
 
 namespace {
 
@@ -43,12 +46,13 @@ std::string chart_of(const Json& j) {
   if (kind == "lines") return draw(j.get<LineChart>());
   if (kind == "rows") return draw(j.get<RowChart>());
   if (kind == "scatter") return draw(j.get<ScatterChart>());
-  throw_bad_data("no chart " + kind + " (there are lines, rows, scatter)");
+  if (kind == "spans") return draw(j.get<SpanChart>());
+  throw_bad_data("no chart " + kind + " (there are lines, rows, scatter, spans)");
 }
 
-// A chart as a file: with its heading, a background and the style inside.
-std::string picture(const Json& j) {
-  const std::string svg = chart_of(j), heading = j.value("heading", ""), note = j.value("note", "");
+}  // namespace
+
+std::string as_file(const std::string& svg, const std::string& heading, const std::string& note) {
   if (svg.empty()) return "";
   double width = 0, height = 0;
   std::sscanf(svg.c_str(), "<svg viewBox=\"0 0 %lf %lf", &width, &height);
@@ -71,12 +75,11 @@ std::string picture(const Json& j) {
          "\n";
 }
 
-}  // namespace
-
 std::string draw_document(const std::string& text) {
   try {
     const Json j = Json::parse(text);
-    if (j.contains("chart") || !j.contains("parts")) return picture(j);
+    if (j.contains("chart") || !j.contains("parts"))
+      return as_file(chart_of(j), j.value("heading", ""), j.value("note", ""));
     std::string body;
     for (const Json& part : j.at("parts")) {
       if (part.is_string())

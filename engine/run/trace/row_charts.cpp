@@ -15,20 +15,6 @@ std::string whisker(const ChartRow& r, const Scale& x, double y, bool ends) {
   return element("path", {{"class", "whisker"}, {"d", path}});
 }
 
-// The names of the parts, in lines; `level` becomes the top of the last one.
-std::string keys_of(const std::vector<std::string>& parts, double& level) {
-  std::string out;
-  double used = 0;
-  for (size_t p = 0; p < parts.size(); ++p) {
-    const double width = width_of(parts[p]) + 28;
-    if (used > 0 && used + width > kChartWidth - 8) used = 0, level += 16;
-    out += box_at(4 + used, 3 + level, 10, 10, static_cast<int>(p)) +
-           text_at(18 + used, 12 + level, "start", parts[p], "ink");
-    used += width;
-  }
-  return out;
-}
-
 }  // namespace
 
 std::string draw(RowChart chart) {
@@ -46,7 +32,7 @@ std::string draw(RowChart chart) {
   const auto say = [&](double v) { return format_axis_value(chart.format, v); };
 
   double level = 0;
-  const std::string keys = keys_of(chart.parts, level);
+  const std::string keys = color_keys(chart.parts, kChartWidth, level);
   const double pitch = chart.rows.size() <= 24 ? 22 : 16, top = in_parts ? level + 22 : 8;
   double foot = top + 4, widest = 0, behind = 0;
   std::vector<double> seen;

@@ -3,10 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
+
+#include "engine/base/core/text.h"
 
 namespace thinwire {
 namespace {
@@ -109,10 +110,7 @@ std::string data_element(const nlohmann::ordered_json& data) {
 
 // Four significant digits are what a tooltip shows; full ones would only swell the page.
 double rounded(double v, int digits) {
-  if (v == 0.0 || !std::isfinite(v)) return v;
-  char text[40];
-  std::snprintf(text, sizeof text, "%.*g", digits, v);
-  return std::stod(text);
+  return v == 0.0 || !std::isfinite(v) ? v : std::stod(printed("%.*g", digits, v));
 }
 
 // A chart whose axes are known.

@@ -85,6 +85,29 @@ std::string draw(RowChart chart);
 // As a card of a page.
 std::string render(const RowChart& chart, const std::string& note);
 
+// What happens on several rows along time.
+struct Span {
+  double from = 0, to = 0;
+  int color = 0;
+  std::string label, title;  // label: inside of the box where it fits; title: what a pointer over it says
+};
+struct SpanRow {
+  std::string label, head, note;  // head: a line of its own above this row; note: behind it
+  std::vector<Span> spans;
+};
+struct SpanChart {
+  std::string title, x_label;
+  AxisFormat format = AxisFormat::kTime;
+  double from = 0, to = 0;  // what is drawn; all of it unless from < to
+  double width = kChartWidth;
+  std::vector<std::string> keys;  // what the colours mean
+  std::vector<SpanRow> rows;
+};
+std::string draw(const SpanChart& chart);
+
+// A chart as a file of its own: with heading, background and style. "" for a chart that draws nothing.
+std::string as_file(const std::string& svg, const std::string& heading, const std::string& note = "");
+
 struct ChartPoint {
   double x = 0, y = 0;
   std::string name, href, title;  // names stand beside points as long as there is room, those with `first` first

@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
+
+#include "engine/base/core/text.h"
 
 namespace thinwire {
 namespace {
@@ -45,9 +46,7 @@ std::string html_escape(const std::string& text) {
 }
 
 std::string fixed(double v) {
-  char text[48];
-  std::snprintf(text, sizeof text, "%.1f", v);
-  std::string out = text;
+  std::string out = printed("%.1f", v);
   if (out.ends_with(".0")) out.erase(out.size() - 2);
   return out == "-0" ? "0" : out;
 }
@@ -65,8 +64,8 @@ std::string element(const char* name, std::initializer_list<Attribute> attribute
   return inner.empty() ? out + "/>" : out + ">" + inner + "</" + name + ">";
 }
 
-std::string svg_open(const std::string& title, double height) {
-  return "<svg viewBox=\"0 0 " + fixed(kChartWidth) + " " + fixed(height) + "\" role=\"img\" aria-label=\"" +
+std::string svg_open(const std::string& title, double height, double width) {
+  return "<svg viewBox=\"0 0 " + fixed(width) + " " + fixed(height) + "\" role=\"img\" aria-label=\"" +
          html_escape(title) + "\">";
 }
 
@@ -104,6 +103,19 @@ std::string mark_at(double x, double y, int shape, int color, double radius, con
   Points points = kShapes[shape % 5 - 1];
   for (auto& [a, b] : points) a = x + radius * a, b = y + radius * b;
   return element("path", {style, {"d", path_of(points) + "Z"}});
+}
+
+std::string color_keys(const std::vector<std::string>& names, double width, double& level) {
+  std::string out;
+  double used = 0;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const double needed = width_of(names[i]) + 28;
+    if (used > 0 && used + needed > width - 8) used = 0, level += 16;
+    out += box_at(4 + used, 3 + level, 10, 10, static_cast<int>(i)) +
+           text_at(18 + used, 12 + level, "start", names[i], "ink");
+    used += needed;
+  }
+  return out;
 }
 
 std::string linked(const std::string& inner, const std::string& href, const std::string& title) {

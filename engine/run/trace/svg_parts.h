@@ -31,7 +31,7 @@ struct Attribute {
 // <name key="value" ...>inner</name>; `inner` is markup, and without it the element closes itself.
 std::string element(const char* name, std::initializer_list<Attribute> attributes, const std::string& inner = "");
 
-std::string svg_open(const std::string& title, double height);
+std::string svg_open(const std::string& title, double height, double width = kChartWidth);
 std::string color_class(int color);  // "c0" to "c7"
 std::string title_of(const std::string& words);
 std::string text_at(double x, double y, const char* anchor, const std::string& words, const char* kind = "");
@@ -39,6 +39,8 @@ std::string line_at(double x1, double y1, double x2, double y2, const char* kind
 std::string box_at(double x, double y, double width, double height, int color, const std::string& title = "");
 // One of five shapes of about the same area.
 std::string mark_at(double x, double y, int shape, int color, double radius, const char* kind = "dot");
+// A box and its name for each of `names`, by colour, in lines of `width`; `level` becomes the top of the last line.
+std::string color_keys(const std::vector<std::string>& names, double width, double& level);
 // `inner` leads to href, or is only grouped where that is empty; `title`: what a pointer over it says.
 std::string linked(const std::string& inner, const std::string& href, const std::string& title);
 

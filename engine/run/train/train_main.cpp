@@ -13,6 +13,7 @@
 #include "engine/run/trace/run_files.h"
 #include "engine/run/trace/status_file.h"
 #include "engine/run/train/dry_run.h"
+#include "engine/run/train/plan_picture.h"
 #include "engine/run/train/process_setup.h"
 #include "engine/run/train/rank_layout.h"
 #include "engine/run/train/trainer.h"
@@ -73,7 +74,7 @@ int print(const Options& o, const ResolvedConfig& config) {
     const RankLayout layout = layout_of(config.run, 0);
     const std::vector<Plan> plans = make_plans(layout.pipeline);
     if (o.format == "svg") {
-      std::fputs(to_svg(plans, layout.pipeline, node_costs(config.run)).c_str(), stdout);
+      std::fputs(plan_picture(plans, layout.pipeline, node_costs(config.run)).c_str(), stdout);
     } else {
       for (size_t stage = 0; stage < plans.size(); ++stage)
         std::printf("rank %zu: %s\n", stage, to_string(plans[stage]).c_str());

@@ -1,0 +1,250 @@
+# Pages for people: links lead somewhere, commands work, no page grows without end, and what repeats a list of the code is that list.
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+import compression_page
+
+BUILD = os.environ.get("THINWIRE_BUILD", os.path.join(ROOT, "build"))
+
+# Written by programs (config_docs, scripts/compression_tables.py, scripts/sweep page): their length is that of what they list.
+GENERATED = {"docs/config.md", *(f"docs/results/{n}.md" for n in ("compression", "hybrid_compression", "optimus_cc_ladder", "sdp4bit", "tagc_sparsity", "three_level_partition", "zeropp_ablation"))}
+# References may be longer than what one reads from start to end.
+LONGER = {"docs/wire_formats.md": 6500, "docs/presets.md": 3400, "docs/running.md": 2500}
+PAGE, ALL = 1500, 35000
+WITH_COMMANDS = ("README.md", "docs/running.md", "docs/clusters.md", "docs/long_context.md", "docs/schedules.md")
+
+
+def pages():
+    out = []
+    for folder, folders, files in os.walk(ROOT):
+        # Build trees, whatever they are called, and downloads are not ours.
+        folders[:] = [f for f in folders if (not f.startswith(".") or f == ".github") and not os.path.exists(os.path.join(folder, f, "CMakeCache.txt"))]
+        if folder == ROOT:
+            folders[:] = [f for f in folders if f not in ("runs", "sweeps", "shared")]
+        out += [os.path.relpath(os.path.join(folder, f), ROOT) for f in files if f.endswith(".md")]
+    return sorted(out)
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as f:
+        return f.read()
+
+
+def prose(text):
+    """Without code, where brackets are no links."""
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+
+
+def anchors(text):
+    """The names that GitHub gives headings."""
+    heads = re.findall(r"^#+ +(.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.strip().lower()).replace(" ", "-") for h in heads}
+
+
+def words(text):
+    """Bars and rules of tables are none."""
+    return sum(1 for w in text.split() if re.search(r"\w", w))
+
+
+def commands(text):
+    """Lines of blocks of shell, and of indented blocks; comments behind them are cut off."""
+    blocks = re.findall(r"^```(?:sh|bash)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for b in blocks for line in b.splitlines()]
+    lines += [line[4:] for line in text.splitlines() if re.match(r"    (\./|build/|scripts/|mpirun |train )", line)]
+    return [c for c in (re.sub(r"\s+#.*$", "", line).strip() for line in lines) if c and not c.startswith("#")]
+
+
+class Links(unittest.TestCase):
+    def test_every_link_leads_somewhere(self):
+        bad = []
+        for page in pages():
+            for target in re.findall(r"\]\(([^)\s]+)\)", prose(read(page))):
+                if re.match(r"[a-z]+:", target):
+                    continue
+                path, _, anchor = target.partition("#")
+                there = os.path.normpath(os.path.join(os.path.dirname(page), path)) if path else page
+                if not os.path.exists(os.path.join(ROOT, there)):
+                    bad.append(f"{page}: {target}: no such file")
+                elif anchor and there.endswith(".md") and anchor not in anchors(read(there)):
+                    bad.append(f"{page}: {target}: no such heading")
+        self.assertEqual(bad, [])
+
+    def test_pages_that_are_named_exist(self):
+        """Also in sources: an error message that sends people to a page that is gone is a dead end."""
+        named = re.compile(r"\b((?:docs|tests|scripts|configs|compression|engine|parallel|model|optim|data)/(?:[\w.-]+/)*[\w-]+\.md)\b")
+        bad = set()
+        for folder, folders, files in os.walk(ROOT):
+            folders[:] = [f for f in folders if not f.startswith(".") and not os.path.exists(os.path.join(folder, f, "CMakeCache.txt"))]
+            if folder == ROOT:
+                folders[:] = [f for f in folders if f not in ("runs", "sweeps", "shared")]
+            for name in files:
+                if name.endswith((".md", ".cpp", ".h", ".cu", ".py", ".sh", ".json", ".cmake", ".txt")) or "." not in name:
+                    path = os.path.join(folder, name)
+                    with open(path, encoding="utf-8", errors="replace") as f:
+                        text = f.read(1 << 21)
+                    text = re.sub(r"`git show [^`]*`", "", text)
+                    # results/NAME.md is what `sweep page` writes, some/page.md an example of a test.
+                    bad |= {f"{os.path.relpath(path, ROOT)}: {n}" for n in named.findall(text) if "NAME" not in n and not os.path.exists(os.path.join(ROOT, n))}
+        self.assertEqual(sorted(bad), [])
+
+    def test_every_page_of_docs_is_on_the_map(self):
+        linked = {os.path.normpath(os.path.join("docs", t.partition("#")[0])) for t in re.findall(r"\]\(([^)\s]+\.md[^)]*)\)", read("docs/README.md"))}
+        self.assertEqual([p for p in pages() if p.startswith("docs/") and p != "docs/README.md" and p not in linked], [])
+
+
+class Lengths(unittest.TestCase):
+    def test_pages_are_short(self):
+        counts = {p: words(read(p)) for p in pages() if p not in GENERATED}
+        self.assertEqual({p: n for p, n in counts.items() if n > LONGER.get(p, PAGE)}, {})
+        self.assertLessEqual(sum(counts.values()), ALL)
+        self.assertLessEqual(len(read("docs/results/compression.md").split()), PAGE)
+
+    def test_results_open_with_something_to_look_at(self):
+        for page in (p for p in pages() if p.startswith("docs/results/")):
+            second = [line for line in read(page).splitlines()[1:] if line][0]
+            self.assertRegex(second, r"^(!\[|\|)", page)
+
+
+class Lists(unittest.TestCase):
+    def test_exit_codes_are_those_of_the_code(self):
+        of_code = set(re.findall(r"k\w+ = (\d+),", read("engine/base/core/error.h").partition("enum")[2].partition("};")[0]))
+        section = read("docs/programs.md").partition("## Exit codes")[2]
+        of_page = set(re.findall(r"^\| (\d+) \|", section, flags=re.MULTILINE))
+        self.assertEqual(of_page - of_code, {"1"})  # reference_check's
+        self.assertEqual(of_code - of_page, set())
+
+    def test_codecs_are_those_of_the_table(self):
+        site = json.loads(read("docs/config.schema.json"))["properties"]["compression"]["properties"]["dp.gradient"]["properties"]
+        codecs = [c for c in site["codec"]["anyOf"][0]["enum"] if c]
+        self.assertGreater(len(codecs), 10)
+        rows = re.findall(r"^\| `(\w+)` \|", read("docs/codecs.md").partition("## All of them")[2].partition("\n## ")[0], flags=re.MULTILINE)
+        self.assertEqual(rows, codecs)
+        formats = read("docs/wire_formats.md")
+        self.assertEqual([c for c in codecs if not re.search(rf"^#+ .*\b{c}\b", formats, flags=re.MULTILINE)], [])
+        self.assertEqual(re.findall(r"^\| \[`(\w+)`\]", formats, flags=re.MULTILINE), codecs)
+
+    def test_presets_have_a_section(self):
+        page = read("docs/presets.md")
+        names = [n.removesuffix(".json") for n in os.listdir(os.path.join(ROOT, "configs", "compression")) if n.endswith(".json")]
+        self.assertEqual([n for n in names if f"`{n}`" not in page], [])
+
+    def test_messages_of_troubleshooting_are_real(self):
+        source = ""
+        for top in ("engine", "parallel", "compression", "data", "model", "optim"):
+            for folder, _, files in os.walk(os.path.join(ROOT, top)):
+                for name in files:
+                    if name.endswith((".cpp", ".h")):
+                        source += read(os.path.join(folder, name))
+        source = re.sub(r'"\s*\n\s*"', "", source).replace('\\"', '"')  # literals that go on in the next line
+        quoted = [m for line in read("docs/troubleshooting.md").splitlines() if line.startswith("| `") for m in re.findall(r"`([^`]+)`", line.split("|")[1])]
+        self.assertGreater(len(quoted), 20)
+        parts = [part.strip() for m in quoted for part in m.split("...") if part.strip()]
+        self.assertEqual([p for p in parts if p not in source], [])
+
+    def test_numbers_of_the_readme_stand_on_the_pages_that_it_names(self):
+        for line in read("README.md").splitlines():
+            linked = re.findall(r"\]\((docs/results/[\w]+\.md)\)", line)
+            if not linked:
+                continue
+            there = " ".join(read(p) for p in linked)
+            for number in re.findall(r"\d+\.\d+", re.sub(r"\]\([^)]*\)", "]", line)):
+                self.assertIn(number, there, line)
+
+
+class Generated(unittest.TestCase):
+    def test_the_compression_page_is_what_its_cells_say(self):
+        if not os.access(os.path.join(BUILD, "report"), os.X_OK):
+            self.skipTest(f"{BUILD}/report is missing: it draws the picture")
+        with tempfile.TemporaryDirectory() as folder:
+            compression_page.write(os.path.join(folder, "compression.md"))
+            for name in ("compression.md", "compression_speed.svg"):
+                with open(os.path.join(folder, name), encoding="utf-8") as f:
+                    self.assertTrue(f.read() == read("docs/results/" + name), f"docs/results/{name}: run scripts/compression_tables.py page")
+
+
+class Commands(unittest.TestCase):
+    """Each command of a page as it stands there, in an empty folder that has the repository's files; training is cut to two steps."""
+
+    @classmethod
+    def setUpClass(cls):
+        if not os.access(os.path.join(BUILD, "train"), os.X_OK):
+            raise unittest.SkipTest(f"{BUILD}/train is missing")
+        cls.folder = tempfile.mkdtemp(prefix="docs_test")
+        for name in ("configs", "scripts", "data", "tests"):
+            os.symlink(os.path.join(ROOT, name), os.path.join(cls.folder, name))
+        os.symlink(BUILD, os.path.join(cls.folder, "build"))
+        os.symlink(os.path.join(BUILD, "train"), os.path.join(cls.folder, "train"))
+        with open(os.path.join(cls.folder, "MY.txt"), "w", encoding="utf-8") as f:
+            f.write("".join(f"The number {n} comes before the number {n + 1}.\n\n" for n in range(4000)))
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    def run_in(self, words_, page):
+        done = subprocess.run(words_, cwd=self.folder, capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=False, stdin=subprocess.DEVNULL)
+        self.assertEqual(done.returncode, 0, f"{page}: {shlex.join(words_)}\n{done.stdout[-500:]}{done.stderr[-1500:]}")
+        return done.stdout
+
+    def check(self, command, page):
+        words_ = shlex.split(command)
+        front = []
+        if words_[0] == "mpirun":
+            front, words_ = words_[:3], words_[3:]
+            self.assertEqual(front[1], "-n", command)
+        program = words_[0]
+        if program in ("train", "./train", "build/train"):
+            named = [w for w in words_ if w.endswith((".json", ".yml", ".args")) and "=" not in w]
+            if any(re.match(r"[A-Z0-9]", n) for n in named):
+                return False  # a name that stands for the reader's own file
+            if any(w.startswith("--dry-run") or w.startswith("--print") for w in words_) or "device=cuda" in words_:
+                dry = [] if any(w.startswith("--print") or w == "--dry-run" for w in words_) else ["--dry-run"]
+                if "device=cuda" not in words_:
+                    self.assertTrue(self.run_in(["build/train", *words_[1:], *dry], page), command)
+                return True
+            if int(front[2] if front else 1) > 2:  # more than there are cores here: the layout is checked and priced
+                self.run_in(["build/train", *words_[1:], "--dry-run", "--ranks", front[2]], page)
+            else:
+                self.run_in([*front, "build/train", *words_[1:], "train_iters=2", "eval_iters=1", "log_interval=1", "threads_per_rank=1"], page)
+            return True
+        if program.startswith("build/"):
+            self.run_in([*front, *words_], page)
+            return True
+        if program.startswith("scripts/"):
+            self.assertTrue(os.access(os.path.join(ROOT, program), os.X_OK), command)
+            text = read(program)
+            for option in (w.partition("=")[0] for w in words_[1:] if w.startswith("--")):
+                if program.rsplit("/", 1)[-1] in ("sweep", "lab", "install_deps.sh", "quickstart.sh", "gpu_check.sh", "bench_tables.py"):
+                    self.assertTrue(option == "--" or option in text, f"{page}: {command}: {option}")
+            return True
+        return False
+
+    def test_commands_of_pages_work(self):
+        tried = 0
+        for page in WITH_COMMANDS:
+            for command in commands(read(page)):
+                for part in re.split(r"\s*&&\s*", command):
+                    if not re.search(r"\b(PLAN|NAME|DIR|MINE)\b|\.\.\.", part):  # forms to be filled in
+                        with self.subTest(page=page, command=part):
+                            tried += self.check(part, page)
+        self.assertGreater(tried, 20)
+
+    def test_configurations_that_pages_name_exist(self):
+        for page in pages():
+            for name in re.findall(r"\bconfigs/[\w/.-]+\.(?:json|yml)", read(page)):
+                if not re.search(r"NAME|MINE|[*<]", name):
+                    self.assertTrue(os.path.exists(os.path.join(ROOT, name)), f"{page}: {name}")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -19,7 +19,7 @@ LAB = os.path.join(ROOT, "scripts", "lab")
 PROBE = os.environ.get("THINWIRE_LAB_PROBE", os.path.join(ROOT, "build", "tests", "lab_probe"))
 os.environ.setdefault("THINWIRE_BUILD", os.path.dirname(os.path.dirname(PROBE)))  # before run_support looks
 sys.path.insert(0, os.path.join(ROOT, "tests", "train"))
-from run_support import BUILD, environment, generations, run_program, text_of  # noqa: E402
+from run_support import BUILD, environment, fault, generations, run_program, text_of  # noqa: E402
 NAME = f"test-{os.getpid()}"
 
 
@@ -171,6 +171,59 @@ def test_link():
     lab("link", "h1", "up")
 
 
+def run_files(here, **keys):
+    """A tiny run over two hosts; returns its configuration and the command that starts it."""
+    (here / "text.txt").write_text(text_of(260, seed=11))
+    made = run_program("tokenize", "--input", here / "text.txt", "--tokenizer", "byte", "--output", here / "text")
+    assert made.code == 0, made
+    config = here / "run.json"
+    config.write_text(json.dumps({
+        "num_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "seq_length": 32, "vocab_size": 256, "tokenizer": "byte",
+        "data_path": str(here / "text_text_document"), "split": "80,10,10", "train_batch_size": 4, "train_micro_batch_size_per_gpu": 2,
+        "lr": 1e-3, "eval_interval": 0, "eval_iters": 2, "threads_per_rank": 1, "run_dir": str(here / "run"), **keys}))
+    return config, [LAB, "run", "-n", "2", "--name", NAME, "--", str(BUILD / "train"), "--config", str(config)]
+
+
+def steps_of(run):
+    path = run / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines() if '"loss"' in line and line.endswith("}")] if path.exists() else []
+
+
+def test_train_through_a_short_outage():
+    """A cable that is back within TCP's patience and the watchdog's ends nothing, and no number of the run differs."""
+    if not os.access(BUILD / "train", os.X_OK) or not os.access(BUILD / "tokenize", os.X_OK):
+        print(f"  not judged, there is no train in {BUILD}")
+        return
+    losses = []
+    for outage in (0, 3):
+        with tempfile.TemporaryDirectory(prefix="thinwire-lab-") as name:
+            here = Path(name)
+            _, command = run_files(here, train_iters=800, save_interval=0, watchdog_seconds=30)
+            with open(here / "said", "w+", encoding="utf-8") as said:
+                job = subprocess.Popen(command, stdout=said, stderr=said, stdin=subprocess.DEVNULL, env=environment())
+                try:
+                    end = time.monotonic() + 60
+                    while outage and len(steps_of(here / "run")) < 20:
+                        assert job.poll() is None and time.monotonic() < end, (here / "said").read_text()[-3000:]
+                        time.sleep(0.05)
+                    if outage:
+                        lab("link", "h1", "down")
+                        before = len(steps_of(here / "run"))
+                        time.sleep(outage)
+                        assert len(steps_of(here / "run")) <= before + 2, "the link was really down"
+                        lab("link", "h1", "up")
+                        up = time.monotonic()
+                        while len(steps_of(here / "run")) < before + 5 and job.poll() is None:
+                            time.sleep(0.05)
+                        fault(24, seconds=time.monotonic() - up, code=0)
+                    assert job.wait(timeout=120) == 0, (here / "said").read_text()[-3000:]
+                finally:
+                    job.kill()
+                    job.wait()
+            losses.append([(m["step"], m["loss"]) for m in steps_of(here / "run")])
+    assert len(losses[0]) == 800 and losses[0] == losses[1], "an outage changed a loss"
+
+
 def test_train_over_a_pulled_cable():
     """A run whose network goes away ends within watchdog_seconds with 71 and the names, and the same command goes on afterwards."""
     if not os.access(BUILD / "train", os.X_OK) or not os.access(BUILD / "tokenize", os.X_OK):
@@ -179,17 +232,8 @@ def test_train_over_a_pulled_cable():
     limit, answers, margin = 5, 1 + 1, 4  # the watchdog's limit, what it takes to ask the others and to say it, a busy machine
     with tempfile.TemporaryDirectory(prefix="thinwire-lab-") as name:
         here = Path(name)
-        (here / "text.txt").write_text(text_of(260, seed=11))
-        made = run_program("tokenize", "--input", here / "text.txt", "--tokenizer", "byte", "--output", here / "text")
-        assert made.code == 0, made
         saved = here / "run" / "checkpoints"
-        config = here / "run.json"
-        config.write_text(json.dumps({
-            "num_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "seq_length": 32, "vocab_size": 256, "tokenizer": "byte",
-            "data_path": str(here / "text_text_document"), "split": "80,10,10", "train_batch_size": 4, "train_micro_batch_size_per_gpu": 2,
-            "train_iters": 100000, "lr": 1e-3, "eval_interval": 0, "eval_iters": 2, "save_interval": 10, "threads_per_rank": 1,
-            "watchdog_seconds": limit, "run_dir": str(here / "run")}))
-        command = [LAB, "run", "-n", "2", "--name", NAME, "--", str(BUILD / "train"), "--config", str(config)]
+        config, command = run_files(here, train_iters=100000, save_interval=10, watchdog_seconds=limit)
         with open(here / "said", "w+", encoding="utf-8") as said:
             job = subprocess.Popen(command, stdout=said, stderr=said, stdin=subprocess.DEVNULL, env=environment())
             try:
@@ -220,6 +264,7 @@ def test_train_over_a_pulled_cable():
         assert "resumed" in again.stdout + again.stderr, again
         steps = [json.loads(line)["step"] for line in (here / "run" / "metrics.jsonl").read_text().splitlines() if '"loss"' in line]
         assert steps == list(range(1, last + 21)), f"steps {steps} after a resume from {last}"
+        fault(23, seconds=took, code=code)
         print(f"  train: code {code} {took:.1f} s after the cable was pulled, resumed at {last}, finished at {steps[-1]}")
 
 
@@ -287,12 +332,16 @@ def main():
         print(f"lab_test: skipped: {can.stderr.strip() or PROBE + ' is not built (MPI missing?)'}")
         return 77
     before = world()
-    start = time.monotonic()
+    start, only = time.monotonic(), sys.argv[1:]  # names of tests; none: all
     try:
         lab("up", "--hosts", "2", "--rate", "1gbit")
-        for test in (test_rates, test_separation, test_exit_codes, test_link, test_train_over_a_pulled_cable):
+        for test in (test_rates, test_separation, test_exit_codes, test_link, test_train_over_a_pulled_cable, test_train_through_a_short_outage):
+            if only and test.__name__ not in only:
+                continue
             test()
             print(f"{test.__name__}: ok ({time.monotonic() - start:.0f} s)", flush=True)
+        if only:
+            return 0
         for test in (test_killed_run, test_half_up):
             test(before)
             print(f"{test.__name__}: ok ({time.monotonic() - start:.0f} s)", flush=True)

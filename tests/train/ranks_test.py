@@ -10,7 +10,7 @@ import time
 import unittest
 from pathlib import Path
 
-from run_support import ROOT, RunCase, facts, generations, main, read_generation, read_metrics, read_safetensors, run_program
+from run_support import ROOT, RunCase, facts, fault, generations, main, read_generation, read_metrics, read_safetensors, run_program
 
 FOUR = {"num_attention_heads": 4, "num_layers": 5, "train_batch_size": 8, "train_micro_batch_size_per_gpu": 2}
 LAYOUTS = {
@@ -127,7 +127,9 @@ class Ranks(RunCase):
         running = self.start(config, ranks=4)
         self.assertTrue(running.wait_for("step 20"))
         running.send(signal.SIGUSR1 if OPEN_MPI else signal.SIGTERM)
+        start = time.monotonic()
         done = running.finish()
+        fault(10, seconds=time.monotonic() - start, code=done.code)
         self.assertEqual(done.code, 75, str(done))
         status = self.status(config)
         self.assertTrue(status["requeue"])
@@ -150,6 +152,7 @@ class Ranks(RunCase):
         start = time.monotonic()
         done = running.finish(limit=60)
         self.assertEqual(done.code, 71, str(done))
+        fault(20, seconds=time.monotonic() - start, code=done.code)
         self.assertLess(time.monotonic() - start, 15)
         self.assertIn("rank 2", done.err + done.out)
         deadline = time.monotonic() + 5
@@ -169,6 +172,7 @@ class Ranks(RunCase):
         os.kill(pids[1], signal.SIGKILL)
         done = running.finish()
         self.assertNotEqual(done.code, 0)
+        fault(1, seconds=time.monotonic() - start, code=done.code)
         self.assertLess(time.monotonic() - start, 5)
         # The launcher says what happened. Hydra kills the others the same way before it looks, and names the first that it finds.
         self.assertRegex(done.out + done.err, "(?i)signal 9")

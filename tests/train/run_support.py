@@ -29,6 +29,11 @@ def text_of(paragraphs, seed):
     return "\n\n".join(" ".join(chance.choice(words) for _ in range(chance.randint(8, 90))) for _ in range(paragraphs))
 
 
+def fault(row, **facts):
+    """Says for fault_matrix.py what a fault came to: seconds, code."""
+    print("fault:", json.dumps({"row": row, **{k: round(v, 2) if isinstance(v, float) else v for k, v in facts.items()}}), flush=True)
+
+
 class Finished:
     """How a program ended: `code` as waitpid gives it (negative: killed by a signal), `out` and `err` as text."""
 

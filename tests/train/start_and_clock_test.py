@@ -4,7 +4,7 @@ import subprocess
 import time
 import unittest
 
-from run_support import BUILD, LIMIT_S, RunCase, environment, facts, main, read_metrics
+from run_support import BUILD, LIMIT_S, RunCase, environment, facts, fault, main, read_metrics
 
 JUMPING_CLOCK = BUILD / "tests/libjumping_clock.so"
 TWO = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4, "num_layers": 2}
@@ -27,6 +27,7 @@ class Start(RunCase):
                 done = self.start_two(["--config", config], ["--config", config, override])
                 self.assertEqual(done.returncode, 78, done.stdout + done.stderr)
                 self.assertIn("resolves to another configuration, or is another build, than rank 0", done.stderr)
+                fault(19, seconds=time.monotonic() - began, code=done.returncode)
                 self.assertLess(time.monotonic() - began, 20)
         # The same words on both sides are one configuration, whatever their order.
         done = self.start_two(["--config", config, "seed=7", "train_iters=2"], ["--config", config, "train_iters=2", "seed=7"])

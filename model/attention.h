@@ -19,13 +19,17 @@ struct AttentionWork {
 // Memory for the keys and values of whole sequences, where ranks share them; empty otherwise. w = 2 * KV heads * d: of
 // a token all keys and values, those of a head side by side. M: tokens of the whole sequences of a micro-batch.
 struct SequenceScratch {
-  View part;           // [N,w] of this rank's tokens, and their gradients
-  View gathered;       // [M,w] in rank order
-  View kv;             // [M,w] sample by sample, in the order of tokens
-  View d_kv, d_front;  // [M,w] their gradients: all, and those of the front run's queries
+  View part;      // [N,w] of this rank's tokens, and their gradients; room for any rank's where they go around
+  View gathered;  // [M,w] in rank order
+  View kv;        // [M,w] sample by sample, in the order of tokens
+  View d_kv;      // [M,w] their gradients
   // Where heads are exchanged: what is sent or received, by rank and in rank order, [N,qkv] each; of all tokens and
   // this rank's share of the heads, results, their gradients, and those of q, k and v.
   View by_rank, by_token, out, d_out, d_qkv;
+  // Where keys and values go around: those of another rank, gradients of theirs on their way, and what comes. Sums in
+  // fp32: gradients of theirs and of mine, what comes, and (where the model is 16-bit) results [N,heads*d] and
+  // gradients of queries [N,qkv].
+  View other, leaving, coming, d_theirs, d_mine, d_coming, sum, d_sum;
 };
 SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena);
 
@@ -61,8 +65,16 @@ class Attention {
   template <typename Op>
   Op operands_of_share(const LayerContext& context, const BlockActivations& a) const;
   template <typename Op>
-  Op operands_of_run(const LayerContext& context, const BlockActivations& a, const SequenceScratch& s, int64_t sample,
-                     const SequenceCut::Run& run) const;
+  Op operands_of_run(const LayerContext& context, const BlockActivations& a, View kv, int64_t sample,
+                     const SequenceCut::Run& run, const SequenceCut::Run& keys) const;
+  template <typename Body>
+  void go_around(Exec& exec, const LayerContext& context, View qkv, const SequenceScratch& s, bool again,
+                 const Body& body) const;
+  template <typename Op, typename Body>
+  void for_parts(const LayerContext& context, const BlockActivations& a, View kv, int owner, const Body& body) const;
+  void ring_forward(Exec& exec, const LayerContext& context, const BlockActivations& a, const SequenceScratch& s) const;
+  void ring_backward(Exec& exec, const LayerContext& context, const BlockActivations& a, View dout,
+                     const SequenceScratch& s, View d_qkv) const;
 
   Dropout dropout(const LayerContext& context) const;
 
@@ -74,7 +86,7 @@ class Attention {
   Linear qkv_, out_;
   HeadLayout q_at_, k_at_, v_at_;  // without the batch stride
   float scale_;
-  bool exchanges_heads_;
+  SequenceWay way_;
 };
 
 }  // namespace thinwire

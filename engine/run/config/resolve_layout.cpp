@@ -95,11 +95,12 @@ void Resolver::sequence_cut() {
   if (heads % ranks != 0)
     fail({"context_parallel_size", "num_kv_heads"},
          "a2a gives every rank a share of the KV heads: context_parallel_size " + str(ranks) + " must divide " +
-             str(heads) + " of them (num_kv_heads / model_parallel_size); or say cp_comm_type all_gather");
+             str(heads) + " of them (num_kv_heads / model_parallel_size); or say cp_comm_type all_gather or p2p");
   if (length % (2 * ranks) != 0)
     fail({"seq_length", "context_parallel_size"}, "a2a needs runs of equal length: seq_length " + str(length) +
                                                       " is not a multiple of " + str(2 * ranks) +
-                                                      " (2 * context_parallel_size); or say cp_comm_type all_gather");
+                                                      " (2 * context_parallel_size); or say cp_comm_type "
+                                                      "all_gather or p2p");
 }
 
 void Resolver::pipeline_cut() {

@@ -37,7 +37,7 @@ SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape&
     return s;
   }
   s.part = take(shape.length), s.gathered = take(shard.cut.length), s.kv = take(shard.cut.length);
-  if (training) s.d_kv = take(shard.cut.length), s.d_front = take(shard.cut.length);
+  if (training) s.d_kv = take(shard.cut.length);
   return s;
 }
 
@@ -173,7 +173,7 @@ Op Attention::operands_of_run(const LayerContext& c, const BlockActivations& a, 
   // Of a sample [heads, queries] of the front run, then of the back run.
   if (op.lse) op.lse = op.lse.element_range(row * heads, run.count * heads);
   if (op.dropout.p > 0.0f) op.dropout.sample_ids += sample, op.dropout.batch = 1;
-  op.dropout.length = c.cut.length, op.dropout.first_query = run.first;
+  op.shape.length = c.cut.length, op.shape.first_query = run.first;
   return op;
 }
 
@@ -264,22 +264,15 @@ void Attention::backward_input(Exec& exec, const LayerContext& c, const BlockAct
     to_tokens(exec, c, s.d_qkv, work.d_qkv, s, true);
   } else {
     gather_keys(exec, c, a.qkv, s, true);
-    exec.ops.fill_constant(exec, {s.d_kv, 0.0f});  // what no query of the back run sees
-    const int64_t w = s.kv.cols();
+    for (View sum : {s.d_kv, work.d_qkv}) exec.ops.fill_constant(exec, {sum, 0.0f});
     for (int64_t sample = 0; sample < c.shape.batch; ++sample) {
-      const auto run_backward = [&](const SequenceCut::Run& run, View d_kv) {
+      for (const SequenceCut::Run& run : {c.cut.front(), c.cut.back()}) {
         auto op = operands_of_run<AttentionBackward>(c, a, s, sample, run);
         const int64_t row = sample * c.shape.length + run.row, columns = scratch.cols();
         op.dout = scratch.element_range(row * columns, run.count * columns);
-        op.dq = work.d_qkv, op.dk = op.dv = d_kv;
+        op.dq = work.d_qkv, op.dk = op.dv = s.d_kv, op.accumulate = true;
         exec.ops.attention_backward(exec, op);
-      };
-      const SequenceCut::Run front = c.cut.front(), back = c.cut.back();
-      if (back.count > 0) run_backward(back, s.d_kv);
-      if (front.count == 0) continue;
-      run_backward(front, s.d_front);
-      const int64_t first = sample * c.cut.length * w, count = (front.first + front.count) * w;
-      exec.ops.axpy(exec, {1.0f, s.d_front.element_range(first, count), s.d_kv.element_range(first, count)});
+      }
     }
     sum_keys(exec, c, s, work.d_qkv);
   }

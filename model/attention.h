@@ -19,10 +19,10 @@ struct AttentionWork {
 // Memory for the keys and values of whole sequences, where ranks share them; empty otherwise. w = 2 * KV heads * d: of
 // a token all keys and values, those of a head side by side. M: tokens of the whole sequences of a micro-batch.
 struct SequenceScratch {
-  View part;           // [N,w] of this rank's tokens, and their gradients
-  View gathered;       // [M,w] in rank order
-  View kv;             // [M,w] sample by sample, in the order of tokens
-  View d_kv, d_front;  // [M,w] their gradients: all, and those of the front run's queries
+  View part;      // [N,w] of this rank's tokens, and their gradients
+  View gathered;  // [M,w] in rank order
+  View kv;        // [M,w] sample by sample, in the order of tokens
+  View d_kv;      // [M,w] their gradients
   // Where heads are exchanged: what is sent or received, by rank and in rank order, [N,qkv] each; of all tokens and
   // this rank's share of the heads, results, their gradients, and those of q, k and v.
   View by_rank, by_token, out, d_out, d_qkv;

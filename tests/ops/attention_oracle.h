@@ -179,14 +179,23 @@ struct AttentionOracle {
 //   lse:                       max es + (n + 16) u + 4 u |lse|
 //   P in the backward:         rp  = ep + its lse's error
 //   dS = P (dP - delta):       P [rp (|dP| + |delta|) + (d + 4) u (|dout|.|v| + |dout|.|out|) + |dout|.(bound of out)]
-//   + W |dS| dq = scale sum dS k:       scale sum (error of dS) |k| + (n + 2) u scale sum |dS| |k| + U |dq|, and dk
+//   + W |dS|
+//   dq = scale sum dS k:       scale sum (error of dS) |k| + (n + 2) u scale sum |dS| |k| + U |dq|, and dk
 //   likewise over queries dv = sum P dout:           sum P |dout| (rp + W + (n + 2) u) + U |dv|
 // Below the type's smallest step nothing is promised.
-inline AttentionOracle attention_oracle(AttentionTensors& x, bool backward) {
+//
+// In parts: each merge turns lse into units of log2 and back, 4u |lse| + 16u of every probability, and a sum in pieces
+// has so many additions more. narrow: sums are kept in the type, U of their absolute products at each.
+struct AttentionParts {
+  int merges = 0;
+  bool narrow = false;
+};
+inline AttentionOracle attention_oracle(AttentionTensors& x, bool backward, const AttentionParts& parts = {}) {
   const AttentionShape& s = x.shape;
   const DType type = x.q.view().dtype;
   const double tiny = std::max(1e-12, tiny_of(type));
   const double u = 0x1p-24, unit = unit_of(type), rounded = type == DType::bf16 ? unit : 0.0;
+  const double merges = parts.merges, again = merges * (parts.narrow ? unit : u);  // of a sum, rounded at each merge
   const int64_t d = s.head_dim, behind = s.kv_len - s.q_len, heads = s.heads();
   const double scale = x.scale;
   const std::vector<double> q = x.q.values(), k = x.k_tensor().values(), v = x.v_tensor().values(),
@@ -229,10 +238,11 @@ inline AttentionOracle attention_oracle(AttentionTensors& x, bool backward) {
         }
         double total = 0.0;
         for (int64_t i = first; i < n; ++i) total += std::exp(p[static_cast<size_t>(i)] - most);
-        const double lse = most + std::log(total), ep = 2 * es + (static_cast<double>(n) + 16) * u;
+        const double lse = most + std::log(total), merged = merges * (4 * u * std::abs(lse) + 16 * u),
+                     ep = 2 * es + (static_cast<double>(n) + 16) * u + merged;
         const size_t at_lse = static_cast<size_t>((b * heads + h) * s.q_len + t);
         r.lse[at_lse] = lse;
-        r.lse_bound[at_lse] = es + (static_cast<double>(n) + 16) * u + 4 * u * std::abs(lse) + tiny;
+        r.lse_bound[at_lse] = es + (static_cast<double>(n) + 16) * u + 4 * u * std::abs(lse) + merged + tiny;
         for (int64_t i = first; i < n; ++i) {
           const size_t at = static_cast<size_t>(i);
           p[at] = std::exp(p[at] - lse);
@@ -241,7 +251,7 @@ inline AttentionOracle attention_oracle(AttentionTensors& x, bool backward) {
                                                             ((b * heads + h) * s.q_len + t) * s.kv_len + i);
         }
         const size_t row = static_cast<size_t>(((b * s.q_len + t) * heads + h) * d);
-        const double loose = ep + rounded + (static_cast<double>(n) + 2) * u;
+        const double loose = ep + rounded + again + (static_cast<double>(n) + 2) * u;
         for (int64_t i = first; i < n; ++i) {
           const double w = p[static_cast<size_t>(i)] * factor[static_cast<size_t>(i)];
           if (w == 0.0) continue;
@@ -275,16 +285,17 @@ inline AttentionOracle attention_oracle(AttentionTensors& x, bool backward) {
                                   rounded * std::abs(ds);
           const size_t at_k = static_cast<size_t>(AttentionTensors::at(x.k_at, b, i, g, 0));
           const size_t at_v = static_cast<size_t>(AttentionTensors::at(x.v_at, b, i, g, 0));
-          const double along_keys = std::abs(scale) * (ds_error + (static_cast<double>(n) + 2) * u * std::abs(ds));
+          const double along_keys =
+              std::abs(scale) * (ds_error + (again + (static_cast<double>(n) + 2) * u) * std::abs(ds));
           const double queries = static_cast<double>(s.q_len * s.heads_per_group);
-          const double along_queries = std::abs(scale) * (ds_error + (queries + 2) * u * std::abs(ds));
+          const double along_queries = std::abs(scale) * (ds_error + (again + (queries + 2) * u) * std::abs(ds));
           for (size_t e = 0; e < static_cast<size_t>(d); ++e) {
             r.dq[at_q + e] += scale * ds * key(i)[e];
             r.dq_bound[at_q + e] += along_keys * std::abs(key(i)[e]);
             r.dk[at_k + e] += scale * ds * query[e];
             r.dk_bound[at_k + e] += along_queries * std::abs(query[e]);
             r.dv[at_v + e] += pi * fi * dout[row + e];
-            r.dv_bound[at_v + e] += pi * fi * std::abs(dout[row + e]) * (rp + rounded + (queries + 2) * u);
+            r.dv_bound[at_v + e] += pi * fi * std::abs(dout[row + e]) * (rp + rounded + again + (queries + 2) * u);
           }
         }
       }

@@ -31,6 +31,7 @@ foreach(name norm elementwise activation embedding cross_entropy vocab_parallel 
   cuda_op_test(${name} ${name}_test.cpp cpu_ops)
 endforeach()
 cuda_op_test(attention_backward attention_backward_test.cpp cpu_ops SLOW)
+cuda_op_test(attention_parts attention_parts_test.cpp cpu_ops SLOW)
 foreach(program emulated_cpu_ops_tests cuda_cpu_ops_tests)
   if(TARGET ${program})
     target_compile_options(${program} PRIVATE -include ${CMAKE_SOURCE_DIR}/tests/support/tested_ops.h)

@@ -106,8 +106,8 @@ TW_KERNEL void __launch_bounds__(kTileThreads, 1) attention_keys_kernel(const TW
   for (int i = 0; i < kM; ++i) {
     const int64_t key = ty + kSide * i;
     if (key >= nk) continue;
-    store_row(a.dk + head_start(a.k_at, sample, k0 + key, group, 0), dk[i], a.scale, a.d);
-    store_row(a.dv + head_start(a.v_at, sample, k0 + key, group, 0), dv[i], 1.0f, a.d);
+    store_row(a.dk, a.wide_dk, head_start(a.k_at, sample, k0 + key, group, 0), dk[i], a.scale, a.d, a.accumulate);
+    store_row(a.dv, a.wide_dv, head_start(a.v_at, sample, k0 + key, group, 0), dv[i], 1.0f, a.d, a.accumulate);
   }
 }
 
@@ -125,7 +125,7 @@ TW_KERNEL void __launch_bounds__(kTileThreads, 1) attention_queries_kernel(const
   const int64_t units = a.batch * a.heads, unit = blockIdx.x % units, tiles = (a.q_len + kTile - 1) / kTile;
   const int64_t q0 = (tiles - 1 - blockIdx.x / units) * kTile;
   const int64_t sample = unit / a.heads, head = unit % a.heads, group = head / a.members, member = head % a.members;
-  const int64_t nq = a.q_len - q0 < kTile ? a.q_len - q0 : kTile, k_end = q0 + nq + a.behind();
+  const int64_t nq = a.q_len - q0 < kTile ? a.q_len - q0 : kTile, k_end = a.end_of_keys(q0 + nq);
   load_tile<kTile>(queries, a.q + head_start(a.q_at, sample, q0, group, member), a.q_at.token, nq, a.d, a.vectors);
   load_tile<kTile>(douts, a.dout + ((sample * a.q_len + q0) * a.heads + head) * a.d, a.heads * a.d, nq, a.d, a.vectors);
   float lse2[kM], delta[kM], dq[kM][kCols];
@@ -162,7 +162,9 @@ TW_KERNEL void __launch_bounds__(kTileThreads, 1) attention_queries_kernel(const
   TW_UNROLL
   for (int i = 0; i < kM; ++i) {
     const int64_t query = ty + kSide * i;
-    if (query < nq) store_row(a.dq + head_start(a.q_at, sample, q0 + query, group, member), dq[i], a.scale, a.d);
+    if (query < nq)
+      store_row(a.dq, a.wide_dq, head_start(a.q_at, sample, q0 + query, group, member), dq[i], a.scale, a.d,
+                a.accumulate);
   }
 }
 
@@ -183,7 +185,10 @@ void attention_backward_cuda(Exec& exec, const AttentionBackward& op) {
     using T = decltype(type);
     TileArgs<T> args = tile_args<T>(op);
     args.dout = op.dout.as<T>();
-    args.dq = op.dq.as<T>(), args.dk = op.dk.as<T>(), args.dv = op.dv.as<T>();
+    sums_of(op.dq, op.q.dtype, args.dq, args.wide_dq);
+    sums_of(op.dk, op.q.dtype, args.dk, args.wide_dk);
+    sums_of(op.dv, op.q.dtype, args.dv, args.wide_dv);
+    args.accumulate = op.accumulate;
     args.vectors = args.vectors && aligned16(args.dout);
     const int64_t rows = args.batch * args.heads * args.q_len;
     args.delta = reinterpret_cast<float*>(queue.scratch(static_cast<size_t>(rows) * sizeof(float)));

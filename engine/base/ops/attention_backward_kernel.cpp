@@ -188,21 +188,31 @@ void backward_range(const AttentionBackward& op, const DropoutPlan& dropout, con
   constexpr int64_t kPack = Form::kPack;
   const AttentionShape& shape = op.shape;
   const int64_t d = shape.head_dim, members = shape.heads_per_group;
-  const int64_t behind = shape.kv_len - shape.q_len;  // query t sees no key behind t + behind
+  const int64_t behind = behind_of(shape);  // query t sees no key behind t + behind
   FirstKeys first_keys(op, range.batch);
   const BackwardTiles<Form> tiles(op, queries_at_a_time, want_dkv ? range.k_end - range.k_first : 0, scratch);
   const int64_t words = tiles.words, floats = tiles.floats;
   const int64_t steps = (d + kPack - 1) / kPack, strips = queries_at_a_time / kStrip;
   const VecF unit = splat(op.scale * kLog2e);
+  const auto write = [&](const View& to, const HeadLayout& at, int64_t token, int64_t head, const float* row,
+                         float factor) {
+    with_sums<Form>(
+        to, head_start(at, range.batch, token, range.group, head), [&](auto* dst) __attribute__((always_inline)) {
+          write_row(row, d, factor, dst, op.accumulate);
+        });
+  };
   if (want_dkv) {
     fill(tiles.dk, (range.k_end - range.k_first) * floats, 0.0f);
     fill(tiles.dv, (range.k_end - range.k_first) * floats, 0.0f);
   }
+  bool any = false;
 
   for (int64_t q_first = range.q_first; q_first < range.q_end; q_first += queries_at_a_time) {
     const int64_t q_end = smaller(range.q_end, q_first + queries_at_a_time);
     const int64_t k_end = smaller(range.k_end, q_end + behind);
-    if (k_end <= range.k_first || (!want_dq && first_keys.hides(q_first, k_end))) continue;
+    const bool seen = k_end > range.k_first && !first_keys.hides(q_first, k_end);
+    if (!seen && (!want_dq || op.accumulate)) continue;
+    any |= seen;
     prepare_queries<Form>(op, range, q_first, q_end, strips, tiles);
 
     for (int64_t k0 = larger(range.k_first, first_keys.tile_of(q_first)); k0 < k_end; k0 += kKeys) {
@@ -254,18 +264,15 @@ void backward_range(const AttentionBackward& op, const DropoutPlan& dropout, con
     for (int64_t head = 0; head < members; ++head) {
       for (int64_t q = q_first; q < q_end; ++q) {
         const int64_t state = head * strips + (q - q_first) / kStrip, t = (q - q_first) % kStrip;
-        Element* dq = (Element*)head_at<Element>(op.dq.data, op.q_at, range.batch, q, range.group, head);
-        write_row(tiles.dq + (state * kStrip + t) * floats, d, op.scale, dq);
+        write(op.dq, op.q_at, q, head, tiles.dq + (state * kStrip + t) * floats, op.scale);
       }
     }
   }
 
-  if (!want_dkv) return;
+  if (!want_dkv || (op.accumulate && !any)) return;
   for (int64_t key = range.k_first; key < range.k_end; ++key) {
-    Element* dk = (Element*)head_at<Element>(op.dk.data, op.k_at, range.batch, key, range.group, 0);
-    Element* dv = (Element*)head_at<Element>(op.dv.data, op.v_at, range.batch, key, range.group, 0);
-    write_row(tiles.dk + (key - range.k_first) * floats, d, op.scale, dk);
-    write_row(tiles.dv + (key - range.k_first) * floats, d, 1.0f, dv);
+    write(op.dk, op.k_at, key, 0, tiles.dk + (key - range.k_first) * floats, op.scale);
+    write(op.dv, op.v_at, key, 0, tiles.dv + (key - range.k_first) * floats, 1.0f);
   }
 }
 

@@ -26,8 +26,10 @@ TW_KERNEL void __launch_bounds__(kTileThreads) attention_forward_kernel(const TW
   const int64_t units = a.batch * a.heads, unit = blockIdx.x % units, tiles = (a.q_len + kTile - 1) / kTile;
   const int64_t q0 = (tiles - 1 - blockIdx.x / units) * kTile;
   const int64_t sample = unit / a.heads, head = unit % a.heads, group = head / a.members, member = head % a.members;
-  const int64_t nq = a.q_len - q0 < kTile ? a.q_len - q0 : kTile, k_end = q0 + nq + a.behind();
+  const int64_t nq = a.q_len - q0 < kTile ? a.q_len - q0 : kTile, k_end = a.end_of_keys(q0 + nq);
   const float unit_scale = a.scale * kLog2e;
+  const int64_t k_first = a.first_key(sample, q0) / kTile * kTile;
+  if (a.merge && k_first >= k_end) return;
 
   load_tile<kTile>(queries, a.q + head_start(a.q_at, sample, q0, group, member), a.q_at.token, nq, a.d, a.vectors);
   float maximum[kM], total[kM], sum[kM][kCols];
@@ -37,8 +39,20 @@ TW_KERNEL void __launch_bounds__(kTileThreads) attention_forward_kernel(const TW
     total[i] = 0.0f;
     TW_UNROLL
     for (int j = 0; j < kCols; ++j) sum[i][j] = 0.0f;
+    const int64_t query = ty + kSide * i;
+    if (!a.merge || query >= nq) continue;
+    // The result over other keys: a sum of exponents of 1 stands for all of them.
+    const float lse = a.lse[(sample * a.heads + head) * a.q_len + q0 + query];
+    const int64_t row = ((sample * a.q_len + q0 + query) * a.heads + head) * a.d;
+    maximum[i] = lse * kLog2e;
+    total[i] = lse == -INFINITY ? 0.0f : 1.0f;
+    TW_UNROLL
+    for (int j = 0; j < kCols; ++j) {
+      const int c = tx + kSide * j;
+      if (c < a.d) sum[i][j] = a.wide_out != nullptr ? a.wide_out[row + c] : widen(a.out[row + c]);
+    }
   }
-  for (int64_t k0 = a.first_key(sample, q0) / kTile * kTile; k0 < k_end; k0 += kTile) {
+  for (int64_t k0 = k_first; k0 < k_end; k0 += kTile) {
     const int64_t nk = k_end - k0 < kTile ? k_end - k0 : kTile;
     __syncthreads();  // the values and weights of the last tile have been used
     load_tile<kTile>(keys, a.k + head_start(a.k_at, sample, k0, group, 0), a.k_at.token, nk, a.d, a.vectors);
@@ -51,6 +65,7 @@ TW_KERNEL void __launch_bounds__(kTileThreads) attention_forward_kernel(const TW
       const int64_t query = ty + kSide * i;
       first[i] = query < nq ? a.first_key(sample, q0 + query) - k0 : 0;
       last[i] = query < nq ? q0 + query + a.behind() - k0 : -1;
+      if (last[i] >= nk) last[i] = nk - 1;
       float best = -INFINITY;
       TW_UNROLL
       for (int j = 0; j < kM; ++j) {
@@ -88,7 +103,8 @@ TW_KERNEL void __launch_bounds__(kTileThreads) attention_forward_kernel(const TW
   for (int i = 0; i < kM; ++i) {
     const int64_t query = ty + kSide * i;
     if (query >= nq) continue;
-    store_row(a.out + ((sample * a.q_len + q0 + query) * a.heads + head) * a.d, sum[i], 1.0f / total[i], a.d);
+    store_row(a.out, a.wide_out, ((sample * a.q_len + q0 + query) * a.heads + head) * a.d, sum[i],
+              a.part && total[i] == 0.0f ? 0.0f : 1.0f / total[i], a.d, false);
     if (a.lse != nullptr && tx == 0) {
       a.lse[(sample * a.heads + head) * a.q_len + q0 + query] = (maximum[i] + log2f(total[i])) * kLn2;
     }
@@ -101,7 +117,8 @@ void attention_forward_cuda(Exec& exec, const AttentionForward& op) {
   CudaQueue queue(exec);
   with_storage(op.q.dtype, [&](auto type) {
     using T = decltype(type);
-    const TileArgs<T> args = tile_args<T>(op);
+    TileArgs<T> args = tile_args<T>(op);
+    args.merge = op.merge;
     const auto kernel = args.d <= 64    ? attention_forward_kernel<T, 4>
                         : args.d <= 128 ? attention_forward_kernel<T, 8>
                                         : attention_forward_kernel<T, 16>;

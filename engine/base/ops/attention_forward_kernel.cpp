@@ -120,6 +120,24 @@ TW_INLINE void softmax_column(float* scores, const Column& see, int64_t nk, VecF
   store(total, fma(load(total), shrink, (sum[0] + sum[1]) + (sum[2] + sum[3])));
 }
 
+// The state of queries whose result over other keys is known: a sum of exponents of 1 that stands for all of them.
+template <class Form>
+void resume(const AttentionForward& op, int64_t batch, int64_t head, int64_t q_first, int64_t nq, float* sums,
+            int64_t floats, float* maximum, float* total) {
+  const AttentionShape& shape = op.shape;
+  const int64_t d = shape.head_dim, heads = shape.groups * shape.heads_per_group;
+  for (int64_t t = 0; t < nq; ++t) {
+    const float lse = ((const float*)op.lse.data)[(batch * heads + head) * shape.q_len + q_first + t];
+    maximum[t] = lse * kLog2e;
+    total[t] = lse == -__builtin_inff() ? 0.0f : 1.0f;
+    with_sums<Form>(
+        op.out,
+        ((batch * shape.q_len + q_first + t) * heads + head) * d, [&](const auto* row) __attribute__((always_inline)) {
+          read_row(row, d, sums + t * floats);
+        });
+  }
+}
+
 template <class Form>
 void forward_range(const AttentionForward& op, const DropoutPlan& dropout, const AttentionRange& range, void* scratch) {
   using Element = typename Form::Element;
@@ -130,6 +148,10 @@ void forward_range(const AttentionForward& op, const DropoutPlan& dropout, const
   const int64_t words = tiles.words, floats = tiles.floats;
   const int64_t steps = (d + Form::kPack - 1) / Form::kPack;
   const VecF unit = splat(op.scale * kLog2e);
+  const int64_t behind = behind_of(shape);  // query t sees no key behind t + behind
+  FirstKeys first_keys(op, range.batch);
+  const int64_t k_first = first_keys.tile_of(range.q_first), k_end = smaller(shape.kv_len, range.q_end + behind);
+  if (op.merge && k_first >= k_end) return;
 
   for (int64_t head = 0, state = 0; head < members; ++head) {
     for (int64_t strip = 0; strip < tiles.strips; ++strip, ++state) {
@@ -142,13 +164,14 @@ void forward_range(const AttentionForward& op, const DropoutPlan& dropout, const
       fill(rows, floats * kStrip, 0.0f);
       fill(tiles.maximum + state * kStrip, kStrip, -__builtin_inff());
       fill(tiles.total + state * kStrip, kStrip, 0.0f);
+      if (op.merge)
+        resume<Form>(op, range.batch, range.group * members + head, q0, nq, rows, floats,
+                     tiles.maximum + state * kStrip, tiles.total + state * kStrip);
     }
   }
 
-  const int64_t behind = shape.kv_len - shape.q_len;  // query t sees no key behind t + behind
-  FirstKeys first_keys(op, range.batch);
-  for (int64_t k0 = first_keys.tile_of(range.q_first); k0 < range.q_end + behind; k0 += kKeys) {
-    const int64_t tile_keys = smaller(kKeys, range.q_end + behind - k0);
+  for (int64_t k0 = k_first; k0 < k_end; k0 += kKeys) {
+    const int64_t tile_keys = smaller(kKeys, k_end - k0);
     pack_rows<Form>(head_at<Element>(op.k.data, op.k_at, range.batch, k0, range.group, 0), op.k_at.token, tile_keys, d,
                     tiles.keys, op.k_at.group);
     pack_steps<Form>(head_at<Element>(op.v.data, op.v_at, range.batch, k0, range.group, 0), op.v_at.token, tile_keys, d,
@@ -188,8 +211,12 @@ void forward_range(const AttentionForward& op, const DropoutPlan& dropout, const
     for (int64_t q = range.q_first; q < range.q_end; ++q) {
       const int64_t state = head * tiles.strips + (q - range.q_first) / kStrip, t = (q - range.q_first) % kStrip;
       const float total = tiles.total[state * kStrip + t];
-      Element* out = (Element*)op.out.data + ((range.batch * shape.q_len + q) * shape.groups * members + h) * d;
-      write_row(tiles.sums + (state * kStrip + t) * floats, d, 1.0f / total, out);
+      const float factor = shape.length > 0 && total == 0.0f ? 0.0f : 1.0f / total;  // a part of which it sees nothing
+      with_sums<Form>(
+          op.out, ((range.batch * shape.q_len + q) * shape.groups * members + h) * d,
+          [&](auto* out) __attribute__((always_inline)) {
+            write_row(tiles.sums + (state * kStrip + t) * floats, d, factor, out, false);
+          });
       if (op.lse.data != nullptr) {
         ((float*)op.lse.data)[(range.batch * shape.groups * members + h) * shape.q_len + q] =
             (tiles.maximum[state * kStrip + t] + __builtin_log2f(total)) * kLn2;

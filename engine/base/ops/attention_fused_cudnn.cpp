@@ -111,7 +111,7 @@ template <typename Op>
 bool cut_op(const Op& op, Cut& cut) {
   const AttentionShape& s = op.shape;
   if (op.q.dtype != DType::bf16 && op.q.dtype != DType::f16) return false;
-  if (op.first_keys || op.window >= 0 || op.dropout.p > 0.0f || s.q_len != s.kv_len || s.q_len < 2 ||
+  if (s.part() || op.first_keys || op.window >= 0 || op.dropout.p > 0.0f || s.q_len != s.kv_len || s.q_len < 2 ||
       s.head_dim % 8 != 0 || s.batch == 0)
     return false;
   if (!multiples_of_8(op.q_at) || !multiples_of_8(op.k_at) || !multiples_of_8(op.v_at)) return false;

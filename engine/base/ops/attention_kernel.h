@@ -28,7 +28,8 @@ struct AttentionRange {
 struct AttentionForwardKernels {
   // Bytes of scratch for a call with so many queries; does not depend on the number of keys.
   int64_t (*scratch)(const AttentionForward&, int64_t queries);
-  // Writes out and lse of the range's queries; keys are all that the queries see (k_first and k_end are not read).
+  // Writes, or merges into, out and lse of the range's queries; keys are all that the queries see (k_first and k_end
+  // are not read).
   void (*run)(const AttentionForward&, const DropoutPlan&, const AttentionRange&, void* scratch);
 };
 TW_DECLARE_BF16_KERNELS(AttentionForwardKernels, attention_forward_kernels)
@@ -36,9 +37,9 @@ TW_DECLARE_BF16_KERNELS(AttentionForwardKernels, attention_forward_kernels)
 struct AttentionBackwardKernels {
   // Bytes of scratch for a call with so many queries at a time and so many keys in its range.
   int64_t (*scratch)(const AttentionBackward&, int64_t queries_at_a_time, int64_t keys);
-  // Writes dq of the range's queries when want_dq (the range then holds all keys that they see), and dk and dv of the
-  // range's keys when want_dkv (the range then holds all queries). Queries are taken so many at a time, a multiple of
-  // the strip.
+  // Writes, or adds to, dq of the range's queries when want_dq (the range then holds all keys that they see), and dk
+  // and dv of the range's keys when want_dkv (the range then holds all queries). Queries are taken so many at a time, a
+  // multiple of the strip.
   void (*run)(const AttentionBackward&, const DropoutPlan&, const AttentionRange&, int64_t queries_at_a_time,
               bool want_dq, bool want_dkv, void* scratch);
 };

@@ -31,13 +31,19 @@ struct Column {
   }
 };
 
+// Query t sees no key behind t + this; as AttentionShape::behind.
+TW_INLINE int64_t behind_of(const AttentionShape& s) {
+  return s.length > 0 ? s.first_query - s.first_key : s.kv_len - s.q_len;
+}
+
 // The first keys that the queries of a sample see, by documents and by the sliding window.
 class FirstKeys {
  public:
   template <class Op>
   TW_INLINE FirstKeys(const Op& op, int64_t batch)
       : all_(op.first_keys.data == nullptr ? nullptr : (const int32_t*)op.first_keys.data + batch * op.shape.q_len),
-        ahead_(op.window < 0 ? -op.shape.kv_len : op.shape.kv_len - op.shape.q_len - op.window),
+        first_key_(op.shape.first_key),
+        ahead_(op.window < 0 ? INT64_MIN / 2 : behind_of(op.shape) - op.window),
         any_(all_ != nullptr || op.window >= 0) {}
   // Where tiles of keys begin that query q, or a later one, sees.
   TW_INLINE int64_t tile_of(int64_t q) const { return first(q) / kKeys * kKeys; }
@@ -51,9 +57,11 @@ class FirstKeys {
   }
 
  private:
-  TW_INLINE int64_t first(int64_t q) const { return larger(all_ == nullptr ? 0 : all_[q], q + ahead_); }
+  TW_INLINE int64_t first(int64_t q) const {
+    return larger(0, larger(all_ == nullptr ? 0 : all_[q] - first_key_, q + ahead_));
+  }
   const int32_t* all_;
-  int64_t ahead_;  // q + ahead_ is the first key of the window, or below 0
+  int64_t first_key_, ahead_;  // q + ahead_ is the first key of the window, or below 0
   bool any_;
   int32_t strip_[kStrip];
 };

@@ -164,18 +164,41 @@ TW_INLINE void transpose_rows(const Word* src, int64_t ld, int64_t n, Word* dst,
   }
 }
 
-// dst[e] = row[e] * factor for e < d, rounded once.
+// dst[e] = or += row[e] * factor for e < d, rounded once.
 template <typename T>
-TW_INLINE void write_row(const float* row, int64_t d, float factor, T* dst) {
+TW_INLINE void write_row(const float* row, int64_t d, float factor, T* dst, bool add) {
   int64_t e = 0;
-  for (; e + kLanes <= d; e += kLanes) store(dst + e, load(row + e) * splat(factor));
-  if (e < d) store_first(dst + e, load(row + e) * splat(factor), d - e);
+  for (; e + kLanes <= d; e += kLanes) {
+    const VecF value = load(row + e) * splat(factor);
+    store(dst + e, add ? load(dst + e) + value : value);
+  }
+  if (e == d) return;
+  const VecF value = load(row + e) * splat(factor);
+  store_first(dst + e, add ? load_first(dst + e, d - e) + value : value, d - e);
+}
+// row[e] = src[e] for e < d.
+template <typename T>
+TW_INLINE void read_row(const T* src, int64_t d, float* row) {
+  int64_t e = 0;
+  for (; e + kLanes <= d; e += kLanes) store(row + e, load(src + e));
+  if (e < d) store_first(row + e, load_first(src + e, d - e), d - e);
+}
+// Calls body with the elements of `view` behind the first `at`, of the form's type or fp32.
+template <class Form, class Body>
+TW_INLINE void with_sums(const View& view, int64_t at, const Body& body) {
+  if (view.dtype == DType::f32)
+    body((float*)view.data + at);
+  else
+    body((typename Form::Element*)view.data + at);
 }
 
+TW_INLINE int64_t head_start(const HeadLayout& at, int64_t batch, int64_t token, int64_t group, int64_t head) {
+  return at.offset + batch * at.batch + token * at.token + group * at.group + head * at.head;
+}
 template <typename T>
 TW_INLINE const T* head_at(const void* base, const HeadLayout& at, int64_t batch, int64_t token, int64_t group,
                            int64_t head) {
-  return (const T*)base + at.offset + batch * at.batch + token * at.token + group * at.group + head * at.head;
+  return (const T*)base + head_start(at, batch, token, group, head);
 }
 
 // 2^x to about 1 ulp; 0 below -127, +inf from 128 on, NaN stays NaN. The fraction lies in [0, 1): degree-6 minimax

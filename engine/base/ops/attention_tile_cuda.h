@@ -26,17 +26,25 @@ struct TileArgs {
   float* lse;
   const T* dout;
   T *dq, *dk, *dv;
-  float* delta;               // [batch, heads, q_len]: dout . out
-  const int32_t* first_keys;  // [batch, q_len]: the first key that a query sees; nullptr: 0
-  int64_t window;             // keys in front of its own that a query sees; negative: all
+  // Parts: where results are sums in fp32 they go there instead.
+  float *wide_out, *wide_dq, *wide_dk, *wide_dv;
+  bool part, merge, accumulate;
+  int64_t key_offset, first_key_here;  // query t sees no key behind t + key_offset; which token the first key is
+  float* delta;                        // [batch, heads, q_len]: dout . out
+  const int32_t* first_keys;           // [batch, q_len]: the first key that a query sees; nullptr: 0
+  int64_t window;                      // keys in front of its own that a query sees; negative: all
   DropoutPlan dropout;
   bool vectors;  // rows of heads allow 16-byte access
 
-  TW_DEVICE int64_t behind() const { return kv_len - q_len; }  // query t sees no key behind t + behind
+  TW_DEVICE int64_t behind() const { return key_offset; }
+  // Behind the last key that a query before q_end sees.
+  TW_DEVICE int64_t end_of_keys(int64_t q_end) const {
+    return q_end + key_offset < kv_len ? q_end + key_offset : kv_len;
+  }
   TW_DEVICE int64_t first_key(int64_t sample, int64_t query) const {
-    const int64_t document = first_keys != nullptr ? first_keys[sample * q_len + query] : 0;
-    const int64_t seen = window >= 0 ? query + behind() - window : 0;
-    return document > seen ? document : seen;
+    const int64_t document = first_keys != nullptr ? first_keys[sample * q_len + query] - first_key_here : 0;
+    const int64_t seen = window >= 0 ? query + behind() - window : 0, first = document > seen ? document : seen;
+    return first > 0 ? first : 0;
   }
   TW_DEVICE float keep(int64_t sample, int64_t head, int64_t query, int64_t key) const {
     return keep_factor(
@@ -137,17 +145,32 @@ TW_DEVICE float side_max(float v) {
   return v;
 }
 
-// Row r of a tile product, times `factor`, to its head.
+// Row r of a tile product, times `factor`, to its head: from element `at` of `wide`, if there is one, or of `to`.
 template <int kCols, typename T>
-TW_DEVICE void store_row(T* to, const float (&sum)[kCols], float factor, int d) {
+TW_DEVICE void store_row(T* to, float* wide, int64_t at, const float (&sum)[kCols], float factor, int d, bool add) {
   TW_UNROLL
   for (int j = 0; j < kCols; ++j) {
     const int c = static_cast<int>(threadIdx.x) % kSide + kSide * j;
-    if (c < d) narrow(sum[j] * factor, to[c]);
+    if (c >= d) continue;
+    const float before = !add ? 0.0f : wide != nullptr ? wide[at + c] : widen(to[at + c]);
+    const float value = add ? before + sum[j] * factor : sum[j] * factor;
+    if (wide != nullptr)
+      wide[at + c] = value;
+    else
+      narrow(value, to[at + c]);
   }
 }
 
-// Host side: what forward and backward share. first_head numbers the heads of dropout in the whole.
+// Host side: memory of T, or of fp32 in its place.
+template <typename T>
+void sums_of(const View& view, DType dtype, T*& narrow_to, float*& wide_to) {
+  if (view.dtype == dtype)
+    narrow_to = view.as<T>();
+  else
+    wide_to = view.as<float>();
+}
+
+// What forward and backward share. first_head numbers the heads of dropout in the whole.
 template <typename T, typename Op>
 TileArgs<T> tile_args(const Op& op) {
   const AttentionShape& s = op.shape;
@@ -161,11 +184,12 @@ TileArgs<T> tile_args(const Op& op) {
   a.first_keys = static_cast<const int32_t*>(op.first_keys.data);
   a.window = op.window;
   a.q_at = op.q_at, a.k_at = op.k_at, a.v_at = op.v_at;
-  a.out = op.out.template as<T>();
+  a.part = s.part(), a.key_offset = s.behind(), a.first_key_here = s.first_key;
+  sums_of(op.out, op.q.dtype, a.out, a.wide_out);
   a.lse = static_cast<float*>(op.lse.data);
   a.dropout = make_dropout_plan(op.dropout, s);
   constexpr int64_t W = kVector<T>;
-  a.vectors = s.head_dim % W == 0 && aligned16(a.q, a.k, a.v, a.out);
+  a.vectors = s.head_dim % W == 0 && aligned16(a.q, a.k, a.v, op.out.data);
   const HeadLayout layouts[] = {op.q_at, op.k_at, op.v_at};
   for (const HeadLayout& at : layouts) {
     a.vectors = a.vectors && at.offset % W == 0 && at.batch % W == 0 && at.token % W == 0 && at.group % W == 0 &&

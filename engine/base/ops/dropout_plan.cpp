@@ -39,10 +39,9 @@ DropoutPlan make_dropout_plan(const Dropout& dropout, int64_t rows, int64_t cols
 
 DropoutPlan make_dropout_plan(const Dropout& dropout, const AttentionShape& s) {
   DropoutPlan plan = make_dropout_plan(dropout, s.batch, s.heads() * s.q_len * s.kv_len);
-  const int64_t queries = dropout.length > 0 ? dropout.length : s.q_len;
-  plan.per_query = dropout.length > 0 ? dropout.length : s.kv_len;
-  plan.per_head = queries * plan.per_query;
-  plan.first = dropout.first_head * plan.per_head + dropout.first_query * plan.per_query;
+  plan.per_query = s.part() ? s.length : s.kv_len;
+  plan.per_head = (s.part() ? s.length : s.q_len) * plan.per_query;
+  plan.first = dropout.first_head * plan.per_head + s.first_query * plan.per_query + s.first_key;
   return plan;
 }
 

@@ -44,6 +44,11 @@ void check_output(const View& view, DType dtype, const AttentionShape& s, const 
            view.count(), " elements of ", name_of(view.dtype));
 }
 
+// What parts of an attention add up may be fp32.
+DType sum_type(const View& view, DType dtype, const AttentionShape& s) {
+  return s.part() && view.dtype == DType::f32 ? DType::f32 : dtype;
+}
+
 void check_lse(const View& lse, const AttentionShape& s) {
   TW_CHECK(lse.dtype == DType::f32 && lse.count() == s.batch * s.heads() * s.q_len, "lse has ", lse.count(),
            " elements of ", name_of(lse.dtype));
@@ -53,8 +58,12 @@ void check_lse(const View& lse, const AttentionShape& s) {
 template <typename Op>
 bool check_attention(const Op& op) {
   const AttentionShape& s = op.shape;
-  TW_CHECK(s.batch >= 0 && s.q_len >= 0 && s.kv_len >= s.q_len, "attention of ", s.batch, " samples, ", s.q_len,
-           " queries, ", s.kv_len, " keys: a query must not come before the first key");
+  TW_CHECK(s.batch >= 0 && s.q_len >= 0 && (s.part() || s.kv_len >= s.q_len), "attention of ", s.batch, " samples, ",
+           s.q_len, " queries, ", s.kv_len, " keys: a query must not come before the first key");
+  TW_CHECK(!s.part() || (s.kv_len > 0 && s.first_query >= 0 && s.first_query + s.q_len <= s.length &&
+                         s.first_key >= 0 && s.first_key + s.kv_len <= s.length),
+           "queries ", s.first_query, "+", s.q_len, " and keys ", s.first_key, "+", s.kv_len, " of ", s.length,
+           " tokens");
   TW_CHECK(s.groups > 0 && s.heads_per_group > 0 && s.head_dim > 0, s.groups, " groups of ", s.heads_per_group,
            " heads of ", s.head_dim, " elements");
   if (s.batch == 0 || s.q_len == 0) return false;
@@ -63,7 +72,6 @@ bool check_attention(const Op& op) {
   check_heads(op.q, t, op.q_at, s, s.q_len, s.heads_per_group, "q");
   check_heads(op.k, t, op.k_at, s, s.kv_len, 1, "k");
   check_heads(op.v, t, op.v_at, s, s.kv_len, 1, "v");
-  check_output(op.out, t, s, "out");
   TW_CHECK(op.dropout.p == 0.0f || op.dropout.batch == s.batch, "dropout of ", op.dropout.batch,
            " samples, attention of ", s.batch);
   TW_CHECK(op.dropout.rows == 0 && op.dropout.first_head >= 0, "attention takes whole sequences");
@@ -201,22 +209,26 @@ bool check_op(const Rotary& op) {
 
 bool check_op(const AttentionForward& op) {
   if (!check_attention(op)) return false;
+  check_output(op.out, sum_type(op.out, op.q.dtype, op.shape), op.shape, "out");
   if (op.lse) check_lse(op.lse, op.shape);
+  TW_CHECK(!op.merge || (op.shape.part() && op.lse), "only parts of an attention are merged, by their lse");
   return true;
 }
 
 bool check_op(const AttentionBackward& op) {
   const AttentionShape& s = op.shape;
   if (!check_attention(op)) {
-    TW_CHECK(s.batch == 0 || s.kv_len == 0, "attention backward without queries");
+    TW_CHECK(s.batch == 0 || s.kv_len == 0 || op.accumulate, "attention backward without queries");
     return false;
   }
   const DType t = op.q.dtype;
   check_lse(op.lse, s);
+  check_output(op.out, t, s, "out");
   check_output(op.dout, t, s, "dout");
-  check_heads(op.dq, t, op.q_at, s, s.q_len, s.heads_per_group, "dq");
-  check_heads(op.dk, t, op.k_at, s, s.kv_len, 1, "dk");
-  check_heads(op.dv, t, op.v_at, s, s.kv_len, 1, "dv");
+  check_heads(op.dq, sum_type(op.dq, t, s), op.q_at, s, s.q_len, s.heads_per_group, "dq");
+  check_heads(op.dk, sum_type(op.dk, t, s), op.k_at, s, s.kv_len, 1, "dk");
+  check_heads(op.dv, sum_type(op.dv, t, s), op.v_at, s, s.kv_len, 1, "dv");
+  TW_CHECK(s.part() || !op.accumulate, "only parts of an attention are accumulated");
   return true;
 }
 

@@ -1,6 +1,8 @@
 // Wraps a table entry by entry.
 #include "engine/base/ops/op_watch.h"
 
+#include <algorithm>
+
 #include "engine/base/ops/op_list.h"
 
 namespace thinwire {
@@ -11,8 +13,10 @@ double flops_of(const Matmul& op) {
   return 2.0 * static_cast<double>(op.c.rows()) * static_cast<double>(op.c.cols()) * k;
 }
 double causal_pairs(const AttentionShape& s) {
-  const double q = static_cast<double>(s.q_len), kv = static_cast<double>(s.kv_len);
-  return static_cast<double>(s.batch * s.heads() * s.head_dim) * q * (kv - q / 2.0);
+  double pairs = 0.0;
+  for (int64_t t = 0; t < s.q_len; ++t)
+    pairs += std::clamp(static_cast<double>(t + s.behind()) + 0.5, 0.0, static_cast<double>(s.kv_len));
+  return static_cast<double>(s.batch * s.heads() * s.head_dim) * pairs;
 }
 double flops_of(const AttentionForward& op) {
   return 4.0 * causal_pairs(op.shape);

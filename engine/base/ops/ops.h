@@ -82,10 +82,9 @@ struct Dropout {
   int64_t batch = 1;                    // rows are divided evenly over the samples: element e counts within its sample
   // Where the tensor is a part of a larger one, elements are numbered in the whole, so that any cut gives the same
   // bits.
-  int64_t rows = 0, first_row = 0;      // rows of all samples, and which of them is the first here; 0: this is all
-  int64_t first_head = 0;               // attention: number of the first head here
-  SequenceCut cut;                      // rows of a sample: those of the cut, numbered as in the whole sequence
-  int64_t length = 0, first_query = 0;  // attention: tokens of the whole sequence (0: kv_len), and the first query here
+  int64_t rows = 0, first_row = 0;  // rows of all samples, and which of them is the first here; 0: this is all
+  int64_t first_head = 0;           // attention: number of the first head here
+  SequenceCut cut;                  // rows of a sample: those of the cut, numbered as in the whole sequence
 };
 
 // sum = x + dropout(branch) when `branch` is given (sum: [N,h] T, may alias x), else sum = x and `sum` stays empty;
@@ -127,7 +126,13 @@ struct HeadLayout {
 
 struct AttentionShape {
   int64_t batch = 0, q_len = 0, kv_len = 0, groups = 0, heads_per_group = 0, head_dim = 0;
+  // Some queries and some keys of sequences of `length` tokens: which of these the first query and the first key here
+  // are. length 0: all keys up to the last query.
+  int64_t length = 0, first_query = 0, first_key = 0;
   int64_t heads() const { return groups * heads_per_group; }
+  bool part() const { return length > 0; }
+  // Query t sees no key behind t + behind().
+  int64_t behind() const { return part() ? first_query - first_key : kv_len - q_len; }
 };
 
 // Rotates the first rot_dim elements of every head in place (half-split pairs (i, i + rot/2)); `inverse` for the
@@ -145,13 +150,16 @@ struct Rotary {
 
 inline constexpr int64_t kNoWindow = -1;
 
-// Causal attention: query t attends to keys first_keys[b, t] .. t + (kv_len - q_len). out[b,t,head] = softmax(scale *
-// q k^T) v. first_keys: [batch * q_len] i32, ascending within a sample, or empty (0): where documents begin. window:
-// how many keys in front of its own a query sees at most; kNoWindow: all. Tiles that nobody in them sees are skipped.
-// q, k, v: T behind their layouts (k and v have one head per group). out: [batch*q_len, heads*d] T. lse: [batch, heads,
-// q_len] fp32 (natural log of the sum of exponents), may be empty in evaluation. Memory beyond the outputs is O(tile),
-// never O(q_len * kv_len). Dropout acts on the probabilities; element = ((first_head + head)*length + first_query +
-// q)*length + k.
+// Causal attention: query t attends to keys first_keys[b, t] .. t + behind(). out[b,t,head] = softmax(scale * q k^T) v.
+// first_keys: [batch * q_len] i32, tokens of the whole sequence, ascending within a sample, or empty (0): where
+// documents begin. window: how many keys in front of its own a query sees at most; kNoWindow: all. Tiles that nobody in
+// them sees are skipped. q, k, v: T behind their layouts (k and v have one head per group). out: [batch*q_len, heads*d]
+// T. lse: [batch, heads, q_len] fp32 (natural log of the sum of exponents), may be empty in evaluation. Memory beyond
+// the outputs is O(tile), never O(q_len * kv_len). Dropout acts on the probabilities; element = ((first_head +
+// head)*length + first_query + q)*length + first_key + k, length being that of the whole sequence.
+//
+// A part (shape.part()) takes some of the keys: out (T or fp32) and lse are the result over them alone, 0 and -inf for
+// a query that sees none of them; with `merge` out and lse hold the result over other keys, and become that over both.
 struct AttentionForward {
   AttentionShape shape;
   float scale = 1.0f;
@@ -161,10 +169,12 @@ struct AttentionForward {
   Dropout dropout;
   View first_keys;
   int64_t window = kNoWindow;
+  bool merge = false;
 };
 
-// dq, dk, dv are written (not accumulated) behind the same layouts as q, k, v; dk, dv are sums over the heads of a
-// group.
+// dq, dk, dv are written behind the same layouts as q, k, v; dk, dv are sums over the heads of a group. A part takes
+// out and lse over all keys; its dq, dk and dv (T or fp32) are what its queries and keys do to one another, and with
+// `accumulate` they are added to what is there.
 struct AttentionBackward {
   AttentionShape shape;
   float scale = 1.0f;
@@ -175,6 +185,7 @@ struct AttentionBackward {
   Dropout dropout;
   View first_keys;
   int64_t window = kNoWindow;
+  bool accumulate = false;
 };
 
 enum class GeluKind { kTanh, kExact };

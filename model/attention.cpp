@@ -23,10 +23,11 @@ View as_rows(View memory, int64_t w) {
 
 SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena) {
   SequenceScratch s;
-  if (shard.cut.whole()) return s;
+  const bool chunks = shard.whole.sequence_chunk > 0;
+  if (shard.cut.whole() && !chunks) return s;
   const ModelConfig c = shard.local();
-  const auto take = [&](int64_t length) {
-    return arena.take(MemoryCategory::kWorkspace, c.dtype, {shape.batch * length, 2 * c.kv_heads * c.head_dim});
+  const auto take = [&](int64_t length, int64_t batch) {
+    return arena.take(MemoryCategory::kWorkspace, c.dtype, {batch * length, 2 * c.kv_heads * c.head_dim});
   };
   if (shard.exchanges_heads) {
     const auto of_width = [&](int64_t width) {
@@ -36,8 +37,11 @@ SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape&
     if (training) s.d_out = of_width(c.attention_width()), s.d_qkv = of_width(c.qkv_width());
     return s;
   }
-  s.part = take(shape.length), s.gathered = take(shard.cut.length), s.kv = take(shard.cut.length);
-  if (training) s.d_kv = take(shard.cut.length);
+  const int64_t length = shard.cut.whole() ? shape.length : shard.cut.length;
+  s.kv = take(length, shape.batch);
+  s.part = shard.cut.whole() ? s.kv : take(shape.length, shape.batch);
+  if (!shard.cut.whole()) s.gathered = take(length, shape.batch);
+  if (training) s.d_kv = take(length, shape.batch);
   return s;
 }
 
@@ -73,10 +77,11 @@ AttentionShape Attention::shape_of(const LayerContext& c) const {
 // Queries and the key of a group lie side by side, so one call rotates them all.
 void Attention::rotate(Exec& exec, const LayerContext& c, View rows, bool inverse) const {
   if (config_.rotary_dim() == 0) return;
+  const BatchShape shape = c.chunk.count > 0 ? BatchShape{1, c.chunk.count} : c.shape;
   exec.ops.rotary(exec, {.data = rows,
-                         .layout = with_batch(q_at_, c.shape.length),
-                         .batch = c.shape.batch,
-                         .length = c.shape.length,
+                         .layout = with_batch(q_at_, shape.length),
+                         .batch = shape.batch,
+                         .length = shape.length,
                          .groups = config_.kv_heads,
                          .heads_per_group = config_.heads_per_group() + 1,
                          .rot_dim = config_.rotary_dim(),
@@ -101,8 +106,8 @@ Op Attention::operands(const LayerContext& c, const BlockActivations& a, View ke
 }
 
 // The keys and values of a group lie side by side in `rows` [N,qkv], between queries; in `part` [N,w] alone.
-void Attention::copy_keys(Exec& exec, const LayerContext& c, View rows, View part, bool into_part) const {
-  const int64_t width = 2 * config_.head_dim, tokens = c.shape.tokens();
+void Attention::copy_keys(Exec& exec, View rows, View part, bool into_part) const {
+  const int64_t width = 2 * config_.head_dim, tokens = rows.rows();
   CopyRuns op{.from = rows,
               .to = part,
               .counts = {tokens, config_.kv_heads},
@@ -142,8 +147,8 @@ void Attention::copy_order(Exec& exec, const LayerContext& c, View gathered, Vie
   }
 }
 
-void Attention::gather_keys(Exec& exec, const LayerContext& c, View qkv, const SequenceScratch& s, bool again) const {
-  copy_keys(exec, c, qkv, s.part, true);
+void Attention::share_keys(Exec& exec, const LayerContext& c, const SequenceScratch& s, bool again) const {
+  if (c.cut.whole()) return;
   const int unit = attention_unit(layer_);
   Ticket ticket = again ? sequence_->gather_again(s.part, s.gathered, c.cut, unit, exec.stream)
                         : sequence_->gather(s.part, s.gathered, c.cut, unit, exec.stream);
@@ -151,10 +156,10 @@ void Attention::gather_keys(Exec& exec, const LayerContext& c, View qkv, const S
   copy_order(exec, c, s.gathered, s.kv, true);
 }
 
-void Attention::sum_keys(Exec& exec, const LayerContext& c, const SequenceScratch& s, View d_qkv) const {
+void Attention::share_gradients(Exec& exec, const LayerContext& c, const SequenceScratch& s) const {
+  if (c.cut.whole()) return;
   copy_order(exec, c, s.gathered, s.d_kv, false);
   sequence_->sum(s.gathered, s.part, c.cut, attention_unit(layer_), exec.stream).wait(exec.stream);
-  copy_keys(exec, c, d_qkv, s.part, false);
 }
 
 // The queries of one run of one sample against all keys up to the last of them.
@@ -241,7 +246,8 @@ void Attention::forward_inner(Exec& exec, const LayerContext& c, View x, const B
     exec.ops.attention_forward(exec, op);
     return to_tokens(exec, c, s.out, a.attention_out, s, false);
   }
-  gather_keys(exec, c, a.qkv, s, false);
+  copy_keys(exec, a.qkv, s.part, true);
+  share_keys(exec, c, s, false);
   for (int64_t sample = 0; sample < c.shape.batch; ++sample) {
     for (const SequenceCut::Run& run : {c.cut.front(), c.cut.back()})
       exec.ops.attention_forward(exec, operands_of_run<AttentionForward>(c, a, s, sample, run));
@@ -263,7 +269,8 @@ void Attention::backward_input(Exec& exec, const LayerContext& c, const BlockAct
     exec.ops.attention_backward(exec, op);
     to_tokens(exec, c, s.d_qkv, work.d_qkv, s, true);
   } else {
-    gather_keys(exec, c, a.qkv, s, true);
+    copy_keys(exec, a.qkv, s.part, true);
+    share_keys(exec, c, s, true);
     for (View sum : {s.d_kv, work.d_qkv}) exec.ops.fill_constant(exec, {sum, 0.0f});
     for (int64_t sample = 0; sample < c.shape.batch; ++sample) {
       for (const SequenceCut::Run& run : {c.cut.front(), c.cut.back()}) {
@@ -274,7 +281,8 @@ void Attention::backward_input(Exec& exec, const LayerContext& c, const BlockAct
         exec.ops.attention_backward(exec, op);
       }
     }
-    sum_keys(exec, c, s, work.d_qkv);
+    share_gradients(exec, c, s);
+    copy_keys(exec, work.d_qkv, s.part, false);
   }
   rotate(exec, c, work.d_qkv, true);
   qkv_.backward_input(exec, work.d_qkv, dx);
@@ -282,6 +290,55 @@ void Attention::backward_input(Exec& exec, const LayerContext& c, const BlockAct
 
 void Attention::backward_weight(Exec& exec, View x, const BlockActivations& a, const AttentionWork& work) const {
   out_.backward_weight(exec, a.attention_out, work.dy);
+  qkv_.backward_weight(exec, x, work.d_qkv);
+}
+
+void Attention::project(Exec& exec, const LayerContext& c, View x, const BlockActivations& a) const {
+  qkv_.forward(exec, x, a.qkv);
+  rotate(exec, c, a.qkv, false);
+}
+
+void Attention::put_keys(Exec& exec, const LayerContext& c, const BlockActivations& a, const SequenceScratch& s) const {
+  copy_keys(exec, a.qkv, s.part.row_range(c.chunk.row, c.chunk.count), true);
+}
+
+// The chunk's queries, in views that begin with them, against all keys up to the last of them.
+template <typename Op>
+Op Attention::operands_of_chunk(const LayerContext& c, const BlockActivations& a, const SequenceScratch& s) const {
+  const TokenChunk& k = c.chunk;
+  return operands_of_run<Op>(c, a, s, k.sample, {k.first, k.count, -k.sample * c.shape.length});
+}
+
+void Attention::attend(Exec& exec, const LayerContext& c, const BlockActivations& a, const SequenceScratch& s) const {
+  exec.ops.attention_forward(exec, operands_of_chunk<AttentionForward>(c, a, s));
+}
+
+void Attention::output(Exec& exec, const BlockActivations& a, View y) const {
+  out_.forward(exec, a.attention_out, y);
+}
+
+void Attention::begin_gradients(Exec& exec, const SequenceScratch& s) const {
+  exec.ops.fill_constant(exec, {s.d_kv, 0.0f});
+}
+
+void Attention::backward_attend(Exec& exec, const LayerContext& c, const BlockActivations& a, const AttentionWork& work,
+                                View scratch, const SequenceScratch& s) const {
+  out_.backward_input(exec, work.dy, scratch);
+  out_.backward_weight(exec, a.attention_out, work.dy);
+  auto op = operands_of_chunk<AttentionBackward>(c, a, s);
+  const int64_t first = c.chunk.sample * c.cut.length;  // keys and their gradients: those of one sample
+  op.k = op.v = s.kv.row_range(first, op.shape.kv_len);
+  op.k_at.offset -= first * s.kv.cols(), op.v_at.offset -= first * s.kv.cols();
+  op.dout = scratch, op.dq = work.d_qkv, op.dk = op.dv = s.d_kv.row_range(first, op.shape.kv_len), op.accumulate = true;
+  exec.ops.fill_constant(exec, {work.d_qkv, 0.0f});
+  exec.ops.attention_backward(exec, op);
+}
+
+void Attention::backward_project(Exec& exec, const LayerContext& c, View x, const AttentionWork& work,
+                                 const SequenceScratch& s, View dx) const {
+  copy_keys(exec, work.d_qkv, (c.cut.whole() ? s.d_kv : s.part).row_range(c.chunk.row, c.chunk.count), false);
+  rotate(exec, c, work.d_qkv, true);
+  qkv_.backward_input(exec, work.d_qkv, dx);
   qkv_.backward_weight(exec, x, work.d_qkv);
 }
 

@@ -16,8 +16,10 @@ struct AttentionWork {
   View d_qkv;  // [N,qkv]
 };
 
-// Memory for the keys and values of whole sequences, where ranks share them; empty otherwise. w = 2 * KV heads * d: of
-// a token all keys and values, those of a head side by side. M: tokens of the whole sequences of a micro-batch.
+// Memory for the keys and values of whole sequences, where ranks share them or layers take chunks; empty otherwise.
+// w = 2 * KV heads * d: of a token all keys and values, those of a head side by side. M: tokens of the whole sequences
+// of a micro-batch. In chunks, where a rank has all tokens, `part` is kv, its gradients are d_kv, and nothing is
+// gathered.
 struct SequenceScratch {
   View part;      // [N,w] of this rank's tokens, and their gradients
   View gathered;  // [M,w] in rank order
@@ -45,14 +47,31 @@ class Attention {
                       View scratch, const SequenceScratch& s, View dx) const;
   void backward_weight(Exec& exec, View x, const BlockActivations& a, const AttentionWork& work) const;
 
+  // The same in chunks (block.h): `context` and all views are those of one, `s` is everybody's. Forward: project (fills
+  // a.qkv) and put_keys, behind them for all chunks share_keys, and attend (fills a.attention_out and a.lse), which
+  // looks at the keys of earlier tokens alone, and output.
+  void project(Exec& exec, const LayerContext& context, View x, const BlockActivations& a) const;
+  void put_keys(Exec& exec, const LayerContext& context, const BlockActivations& a, const SequenceScratch& s) const;
+  void share_keys(Exec& exec, const LayerContext& context, const SequenceScratch& s, bool again) const;
+  void attend(Exec& exec, const LayerContext& context, const BlockActivations& a, const SequenceScratch& s) const;
+  void output(Exec& exec, const BlockActivations& a, View y) const;
+  // Backward, with all keys put and shared again: begin_gradients; backward_attend for every chunk of a sample, the
+  // last tokens first, which adds the output projection's gradients and fills the queries' part of work.d_qkv;
+  // share_gradients behind all of them (where a rank has all tokens there is nothing to share, and a chunk's keys have
+  // their gradient when its queries have theirs); and backward_project.
+  void begin_gradients(Exec& exec, const SequenceScratch& s) const;
+  void backward_attend(Exec& exec, const LayerContext& context, const BlockActivations& a, const AttentionWork& work,
+                       View scratch, const SequenceScratch& s) const;
+  void share_gradients(Exec& exec, const LayerContext& context, const SequenceScratch& s) const;
+  void backward_project(Exec& exec, const LayerContext& context, View x, const AttentionWork& work,
+                        const SequenceScratch& s, View dx) const;
+
  private:
   AttentionShape shape_of(const LayerContext& context) const;
   template <typename Op>
   Op operands(const LayerContext& context, const BlockActivations& a, View keys) const;
   void rotate(Exec& exec, const LayerContext& context, View rows, bool inverse) const;
-  void gather_keys(Exec& exec, const LayerContext& context, View qkv, const SequenceScratch& s, bool again) const;
-  void sum_keys(Exec& exec, const LayerContext& context, const SequenceScratch& s, View d_qkv) const;
-  void copy_keys(Exec& exec, const LayerContext& context, View rows, View part, bool into_part) const;
+  void copy_keys(Exec& exec, View rows, View part, bool into_part) const;
   void copy_order(Exec& exec, const LayerContext& context, View gathered, View tokens, bool by_token) const;
   void to_heads(Exec& exec, const LayerContext& context, View local, View tokens, const SequenceScratch& s,
                 bool backward, bool plain) const;
@@ -63,6 +82,8 @@ class Attention {
   template <typename Op>
   Op operands_of_run(const LayerContext& context, const BlockActivations& a, const SequenceScratch& s, int64_t sample,
                      const SequenceCut::Run& run) const;
+  template <typename Op>
+  Op operands_of_chunk(const LayerContext& context, const BlockActivations& a, const SequenceScratch& s) const;
 
   Dropout dropout(const LayerContext& context) const;
 

@@ -17,6 +17,10 @@ StageScratch take_stage_scratch(const ModelShard& shard, const BatchShape& shape
   s.block = take_block_scratch(shard, shape, training, arena);
   if (shard.last) s.head = take_head_scratch(shard, shape, training, arena);
   if (!training) return s;
+  if (shard.whole.sequence_chunk > 0) {  // gradients of the stream are overwritten in place
+    if (shard.last) s.dx[0] = take_rows(shard, shape, MemoryCategory::kWorkspace, arena);
+    return s;
+  }
   for (View& dx : s.dx) dx = take_rows(shard, shape, MemoryCategory::kWorkspace, arena);
   return s;
 }
@@ -40,6 +44,9 @@ Stage::Stage(const ModelShard& shard, int chunk, ParamStore& store, const BatchS
       scratch_(&scratch),
       events_(&events) {
   TW_CHECK(layers_.count > 0, "chunk ", chunk, " has no layer");
+  TW_CHECK(shard.whole.sequence_chunk == 0 || !(shard.splits_rows() || shard.exchanges_heads),
+           "chunks of tokens under sequence parallelism, or where heads are exchanged");
+  token_chunks_ = list_chunks(shard, shape);
   TW_CHECK(ports.tp.size() == shard.tensor_size && ports.tp.rank() == shard.tensor_rank &&
                ports.tp.sequence_parallel() == shard.splits_rows(),
            "tensor rank ", ports.tp.rank(), " of ", ports.tp.size(), ", the shard is ", shard.tensor_rank, " of ",
@@ -76,6 +83,7 @@ LayerContext Stage::context(const MicroBatch& micro, bool training) const {
   c.shape = shape_, c.training = training, c.seed = seed_, c.sample_ids = micro.sample_ids;
   c.first_keys = micro.first_keys, c.positions = micro.positions;
   c.cut = shard_.cut;
+  if (c.cut.whole()) c.cut.length = shape_.length;
   c.first_row = shard_.first_row(shape_.tokens());
   return c;
 }
@@ -100,6 +108,13 @@ ResidualStream Stage::run_blocks(Exec& exec, const LayerContext& c, const MicroB
                  [&] { embedding_->forward(exec, c, micro.tokens, x, scratch_->block.partial); });
   }
   ResidualStream stream{x, {}, {}};
+  if (!token_chunks_.empty()) {
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      stream.x = i + 1 < blocks_.size() ? slot.blocks[i + 1].x_in : last() ? slot.head.x : slot.output;
+      blocks_[i].forward_chunks(exec, c, token_chunks_, slot.blocks[i], scratch_->block, stream.x);
+    }
+    return stream;
+  }
   for (size_t i = 0; i < blocks_.size(); ++i)
     stream = blocks_[i].forward(exec, c, stream, slot.blocks[i], scratch_->block);
   return stream;
@@ -108,7 +123,7 @@ ResidualStream Stage::run_blocks(Exec& exec, const LayerContext& c, const MicroB
 // The loss, or the stream's value for the next stage.
 void Stage::finish(Exec& exec, const ResidualStream& stream, const MicroBatch& micro, Slot& slot) {
   if (!last()) {
-    exec.ops.residual_add(exec, {stream.x, stream.branch, slot.output, stream.dropout});
+    if (stream.branch) exec.ops.residual_add(exec, {stream.x, stream.branch, slot.output, stream.dropout});
     return;
   }
   const int head = head_unit(shard_.whole), words = shares_embedding() ? kEmbeddingUnit : -1;
@@ -182,7 +197,8 @@ void Stage::queue_backward(Exec& exec, int slot_index) {
   announce_head();
   for (size_t i = blocks_.size(); i-- > 0;) {
     const BlockActivations& a = slot.blocks[i];
-    const View in = i == 0 && !first() ? slot.input_gradient : out.data == dx[0].data ? dx[2] : dx[0];
+    const View spare = !token_chunks_.empty() ? out : out.data == dx[0].data ? dx[2] : dx[0];
+    const View in = i == 0 && !first() ? slot.input_gradient : spare;
     // The embedding's gradient is the last that the residual stream gives, and often the largest: it leaves before the
     // first block's are made.
     const auto finish_input = [&] {
@@ -191,7 +207,10 @@ void Stage::queue_backward(Exec& exec, int slot_index) {
     };
     std::function<void()> then;
     if (i == 0 && first()) then = std::cref(finish_input);  // a reference: allocates nothing
-    blocks_[i].backward(exec, c, a, scratch_->block, out, dx[1], in, then);
+    if (token_chunks_.empty())
+      blocks_[i].backward(exec, c, a, scratch_->block, out, dx[1], in, then);
+    else
+      blocks_[i].backward_chunks(exec, c, token_chunks_, a, scratch_->block, out, in, then);
     out = in;
   }
 }
@@ -242,14 +261,11 @@ void Stage::all_logits(Exec& exec, const MicroBatch& micro, const std::function<
   const ResidualStream stream = run_blocks(exec, context(micro, false), micro, slot);
   const HeadScratch& scratch = scratch_->head;
   with_weights(*events_, {head_unit(shard_.whole), shares_embedding() ? kEmbeddingUnit : -1}, false, [&] {
-    head_->normalise(exec, stream, slot.head, scratch);
-    const int64_t step = scratch.logits.rows();
-    for (int64_t first = 0; first < shape_.tokens(); first += step) {
-      const int64_t n = std::min(step, shape_.tokens() - first);
+    head_->for_pieces(exec, stream, slot.head, scratch, [&](int64_t first, int64_t n, int64_t at) {
       const View chunk = scratch.logits.row_range(0, n);
-      head_->logits(exec, scratch, first, n, chunk);
+      head_->logits(exec, scratch, at, n, chunk);
       receive(first, chunk);
-    }
+    });
   });
 }
 

@@ -117,6 +117,7 @@ class Stage {
   UnitEvents* events_;
   std::optional<Embedding> embedding_;
   std::vector<Block> blocks_;
+  std::vector<TokenChunk> token_chunks_;  // empty: blocks take all tokens at once
   std::optional<Head> head_;
   std::vector<Slot> slots_;
 };

@@ -28,6 +28,19 @@ KeyTopic layout_keys() {
           "How context-parallel ranks do attention. all_gather (Llama 3): everybody gets all keys and values. a2a "
           "(DeepSpeed-Ulysses): everybody gets all tokens of a share of the heads; KV heads and sequence must divide.",
           {.allowed = {"all_gather", "a2a"}, .value_aliases = {{"allgather", "all_gather"}}, .scope = layout}),
+      key("sequence_chunk_size", kIntKey | kStringKey, "0",
+          "Layers, head and loss take at most so many tokens of a sequence at a time, so that their working memory "
+          "does "
+          "not grow with its length, but for keys, values and the residual stream; 0: all; auto: as many as fit 64 MiB "
+          "(1 GiB on a GPU).",
+          {.aliases = {"ds_sequence_parallel_fpdt_chunk_size"},
+           .bounds = {0, 1e9},
+           .allowed = {"auto"},
+           .unit = "tokens",
+           .scope = layout}),
+      key("ds_sequence_parallel_fpdt", kBoolKey, "null",
+          "DeepSpeed: true is sequence_chunk_size 65536, unless that is given.",
+          {.scope = layout, .status = KeyStatus::kShorthand}),
       key("global_num_gpus", kIntKey, "null",
           "Ranks that the configuration is meant for; --dry-run prices them unless --ranks says otherwise.",
           {.aliases = {"world_size"},

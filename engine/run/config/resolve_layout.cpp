@@ -102,6 +102,34 @@ void Resolver::sequence_cut() {
                                                       " (2 * context_parallel_size); or say cp_comm_type all_gather");
 }
 
+void Resolver::token_chunks() {
+  const char* key = "sequence_chunk_size";
+  if (!known({key})) return;
+  if (value(key).is_string()) {  // auto
+    if (!known({"hidden_size", "num_attention_heads", "num_kv_heads", "ffn_hidden_size", "activation", "seq_length",
+                "precision", "model_parallel_size", "context_parallel_size", "device"}))
+      return;
+    // What a token has of q, k, v, attention and feed-forward part, and their gradients, on one tensor rank.
+    const int64_t head =
+        given("head_dim") != nullptr ? integer("head_dim") : integer("hidden_size") / integer("num_attention_heads");
+    const int64_t widths = (2 * integer("num_attention_heads") + 2 * integer("num_kv_heads")) * head +
+                           (is("activation", "swiglu") ? 3 : 2) * integer("ffn_hidden_size");
+    const int64_t token = 2 * widths / integer("model_parallel_size") * (is("precision", "fp32") ? 4 : 2);
+    const int64_t room = is("device", "cuda") ? int64_t{1} << 30 : int64_t{64} << 20;
+    const int64_t fit = std::max<int64_t>(256, room / token / 64 * 64);
+    set(key, fit < integer("seq_length") / integer("context_parallel_size") ? fit : 0);
+  }
+  if (integer(key) == 0) return;
+  if (known({"sequence_parallel", "model_parallel_size"}) && flag("sequence_parallel") &&
+      integer("model_parallel_size") > 1)
+    fail({key, "sequence_parallel"},
+         "takes tokens in order, sequence_parallel cuts them over the tensor ranks: say sequence_parallel false, or 0");
+  if (known({"context_parallel_size"}) && integer("context_parallel_size") > 1 && !is("cp_comm_type", "all_gather"))
+    fail({key, "cp_comm_type"}, "works with cp_comm_type all_gather, not " + text("cp_comm_type"));
+  if (known({"pipe_parallel_size"}) && integer("pipe_parallel_size") > 1 && is("schedule", "zb_h1"))
+    fail({key, "schedule"}, "schedule zb_h1 keeps whole gradients for its weight halves: say another schedule, or 0");
+}
+
 void Resolver::pipeline_cut() {
   if (!known({"pipe_parallel_size"})) return;
   const int64_t stages = integer("pipe_parallel_size");

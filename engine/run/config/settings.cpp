@@ -432,6 +432,9 @@ void SettingsReader::rewrite_shorthands(Source& source) {
   }
   if (const auto v = take("checkpoint_activations"))
     put("recompute_granularity", v->value.get<bool>() ? "full" : "none", *v);
+  if (const auto v = take("ds_sequence_parallel_fpdt");
+      v && v->value.get<bool>() && !s.contains("sequence_chunk_size") && !merged_.contains("sequence_chunk_size"))
+    put("sequence_chunk_size", 65536, *v);
   if (const auto v = take("initial_loss_scale")) {
     const double power = std::log2(v->value.get<double>());
     if (power != std::floor(power))

@@ -34,6 +34,10 @@ View take(const ActivationSpec& spec, Arena& arena) {
 
 }  // namespace
 
+View BlockActivations::*activation_field(const std::string& name) {
+  return fields().at(name);
+}
+
 std::vector<TokenChunk> list_chunks(const ModelShard& shard, const BatchShape& shape) {
   std::vector<TokenChunk> chunks;
   const int64_t most = shard.whole.sequence_chunk;
@@ -47,8 +51,8 @@ std::vector<TokenChunk> list_chunks(const ModelShard& shard, const BatchShape& s
       const int64_t pieces = (run.count + most - 1) / most;
       const int64_t step = std::min(most, ((run.count + pieces - 1) / pieces + 63) / 64 * 64);
       for (int64_t at = 0; at < run.count; at += step)
-        chunks.push_back(
-            {sample, run.first + at, std::min(step, run.count - at), sample * shape.length + run.row + at});
+        chunks.push_back({sample, run.first + at, std::min(step, run.count - at), sample * shape.length + run.row + at,
+                          static_cast<int64_t>(chunks.size())});
     }
   }
   return chunks;
@@ -101,13 +105,8 @@ std::vector<BlockActivations> take_block_activations(const ModelShard& shard, co
   for (const ActivationSpec& spec : list_block_activations(shard, shape)) {
     const bool kept = level <= spec.kept_up_to;
     View shared;
-    ActivationSpec sized = spec;
-    if (shard.whole.sequence_chunk > 0) {
-      sized.cols = spec.rows * spec.cols / shape.tokens();
-      sized.rows = kept ? shape.tokens() : work_rows(shard, shape);
-    }
     for (BlockActivations& slot : slots) {
-      if (kept || !shared) shared = take(sized, arena);
+      if (kept || !shared) shared = take(spec, arena);
       slot.*fields().at(spec.name) = shared;
     }
   }

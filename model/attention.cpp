@@ -1,6 +1,7 @@
 // Attention layer over the op table; q, k and v stay interleaved by KV group in one buffer.
 #include "model/attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -21,14 +22,30 @@ View as_rows(View memory, int64_t w) {
 
 }  // namespace
 
-SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena) {
+SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape& shape, bool training,
+                                      TokenStore* store, Arena& arena) {
   SequenceScratch s;
-  const bool chunks = shard.whole.sequence_chunk > 0;
-  if (shard.cut.whole() && !chunks) return s;
+  if (shard.cut.whole() && store == nullptr) return s;
   const ModelConfig c = shard.local();
-  const auto take = [&](int64_t length, int64_t batch) {
-    return arena.take(MemoryCategory::kWorkspace, c.dtype, {batch * length, 2 * c.kv_heads * c.head_dim});
+  const int64_t w = 2 * c.kv_heads * c.head_dim;
+  const auto take = [&](int64_t length) {
+    return arena.take(MemoryCategory::kWorkspace, c.dtype, {shape.batch * length, w});
   };
+  if (store != nullptr) {
+    const auto of_chunk = [&](DType dtype, int64_t cols) {
+      return arena.take(MemoryCategory::kWorkspace, dtype, {work_rows(shard, shape), cols});
+    };
+    s.store = store;
+    const bool sums = c.dtype != DType::f32;
+    if (sums) s.out_sum = of_chunk(DType::f32, c.attention_width());
+    if (shard.cut.whole()) {
+      const auto category = MemoryCategory::kWorkspace;
+      s.keys = store->add(TokenStore::Kind::kKeys, c.dtype, w, arena, category);
+      if (training) s.d_keys = store->add(TokenStore::Kind::kKeyGradients, DType::f32, w, arena, category);
+      if (training && sums) s.dq_sum = of_chunk(DType::f32, c.qkv_width()), s.d_part = of_chunk(c.dtype, w);
+      return s;
+    }
+  }
   if (shard.exchanges_heads) {
     const auto of_width = [&](int64_t width) {
       return arena.take(MemoryCategory::kWorkspace, c.dtype, {shape.tokens(), width});
@@ -37,11 +54,9 @@ SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape&
     if (training) s.d_out = of_width(c.attention_width()), s.d_qkv = of_width(c.qkv_width());
     return s;
   }
-  const int64_t length = shard.cut.whole() ? shape.length : shard.cut.length;
-  s.kv = take(length, shape.batch);
-  s.part = shard.cut.whole() ? s.kv : take(shape.length, shape.batch);
-  if (!shard.cut.whole()) s.gathered = take(length, shape.batch);
-  if (training) s.d_kv = take(length, shape.batch);
+  s.part = take(shape.length), s.gathered = take(shard.cut.length), s.kv = take(shard.cut.length);
+  if (training) s.d_kv = take(shard.cut.length);
+  s.keys.whole = s.kv, s.d_keys.whole = s.d_kv;
   return s;
 }
 
@@ -299,44 +314,96 @@ void Attention::project(Exec& exec, const LayerContext& c, View x, const BlockAc
 }
 
 void Attention::put_keys(Exec& exec, const LayerContext& c, const BlockActivations& a, const SequenceScratch& s) const {
-  copy_keys(exec, a.qkv, s.part.row_range(c.chunk.row, c.chunk.count), true);
+  if (!c.cut.whole()) return copy_keys(exec, a.qkv, s.part.row_range(c.chunk.row, c.chunk.count), true);
+  const TokenStore::Held part = s.store->open(s.keys, c.chunk, Access::kWrite);
+  copy_keys(exec, a.qkv, part.view, true);
 }
 
-// The chunk's queries, in views that begin with them, against all keys up to the last of them.
+// The chunk's queries against some keys, which `kv` begins with.
 template <typename Op>
-Op Attention::operands_of_chunk(const LayerContext& c, const BlockActivations& a, const SequenceScratch& s) const {
-  const TokenChunk& k = c.chunk;
-  return operands_of_run<Op>(c, a, s, k.sample, {k.first, k.count, -k.sample * c.shape.length});
+Op Attention::operands_of_keys(const LayerContext& c, const BlockActivations& a, const TokenChunk& keys,
+                               View kv) const {
+  Op op = operands<Op>(c, a, kv);
+  const int64_t d = config_.head_dim, behind = c.chunk.first + c.chunk.count - keys.first;
+  op.shape.batch = 1, op.shape.q_len = c.chunk.count, op.shape.kv_len = std::min(keys.count, behind);
+  op.shape.length = c.cut.length, op.shape.first_query = c.chunk.first, op.shape.first_key = keys.first;
+  op.k_at = {0, 0, kv.cols(), 2 * d, 0}, op.v_at = op.k_at;
+  op.v_at.offset = d;
+  if (op.dropout.p > 0.0f) op.dropout.sample_ids += c.chunk.sample, op.dropout.batch = 1;
+  return op;
+}
+
+// Whether some query from `first_query` on may see one of the keys; documents may hide them all the same.
+bool Attention::sees(int64_t first_query, const TokenChunk& keys) const {
+  return config_.window < 0 || keys.first + keys.count > first_query - config_.window;
+}
+
+// body(chunk of keys, the next such chunk or nullptr) for those of the chunk's sample that its queries see.
+template <typename Body>
+void Attention::for_keys(const LayerContext& c, const SequenceScratch& s, const Body& body) const {
+  const TokenChunk* last = nullptr;
+  for (const TokenChunk& k : s.store->keys()) {
+    if (k.sample != c.chunk.sample || k.first >= c.chunk.first + c.chunk.count || !sees(c.chunk.first, k)) continue;
+    if (last != nullptr) body(*last, &k);
+    last = &k;
+  }
+  TW_CHECK(last != nullptr, "queries from ", c.chunk.first, " on see no keys");
+  body(*last, nullptr);
 }
 
 void Attention::attend(Exec& exec, const LayerContext& c, const BlockActivations& a, const SequenceScratch& s) const {
-  exec.ops.attention_forward(exec, operands_of_chunk<AttentionForward>(c, a, s));
+  const View out = s.out_sum ? s.out_sum.row_range(0, c.chunk.count) : a.attention_out;
+  bool merge = false;
+  for_keys(c, s, [&](const TokenChunk& keys, const TokenChunk* next) {
+    const TokenStore::Held kv = s.store->open(s.keys, keys, Access::kRead);
+    if (next != nullptr) s.store->prefetch(s.keys, *next);
+    auto op = operands_of_keys<AttentionForward>(c, a, keys, kv.view);
+    op.out = out, op.merge = std::exchange(merge, true);
+    exec.ops.attention_forward(exec, op);
+  });
+  if (s.out_sum) exec.ops.cast(exec, {out, a.attention_out});
 }
 
 void Attention::output(Exec& exec, const BlockActivations& a, View y) const {
   out_.forward(exec, a.attention_out, y);
 }
 
-void Attention::begin_gradients(Exec& exec, const SequenceScratch& s) const {
-  exec.ops.fill_constant(exec, {s.d_kv, 0.0f});
+void Attention::begin_gradients(Exec& exec, const LayerContext& c, const SequenceScratch& s) const {
+  if (!c.cut.whole()) exec.ops.fill_constant(exec, {s.d_kv, 0.0f});
 }
 
 void Attention::backward_attend(Exec& exec, const LayerContext& c, const BlockActivations& a, const AttentionWork& work,
                                 View scratch, const SequenceScratch& s) const {
   out_.backward_input(exec, work.dy, scratch);
   out_.backward_weight(exec, a.attention_out, work.dy);
-  auto op = operands_of_chunk<AttentionBackward>(c, a, s);
-  const int64_t first = c.chunk.sample * c.cut.length;  // keys and their gradients: those of one sample
-  op.k = op.v = s.kv.row_range(first, op.shape.kv_len);
-  op.k_at.offset -= first * s.kv.cols(), op.v_at.offset -= first * s.kv.cols();
-  op.dout = scratch, op.dq = work.d_qkv, op.dk = op.dv = s.d_kv.row_range(first, op.shape.kv_len), op.accumulate = true;
-  exec.ops.fill_constant(exec, {work.d_qkv, 0.0f});
-  exec.ops.attention_backward(exec, op);
+  const View dq = s.dq_sum ? s.dq_sum.row_range(0, c.chunk.count) : work.d_qkv;
+  exec.ops.fill_constant(exec, {dq, 0.0f});
+  const int64_t end = c.chunk.first + c.chunk.count;
+  for_keys(c, s, [&](const TokenChunk& keys, const TokenChunk* next) {
+    // Chunks come from the end: these are the first queries that see the keys where those behind them do not.
+    const auto first = [&](const TokenChunk& k) { return c.cut.whole() && (end == c.cut.length || !sees(end, k)); };
+    const TokenStore::Held kv = s.store->open(s.keys, keys, Access::kRead);
+    const TokenStore::Held d_kv = s.store->open(s.d_keys, keys, first(keys) ? Access::kWrite : Access::kModify);
+    if (next != nullptr) s.store->prefetch(s.keys, *next);
+    if (next != nullptr && !first(*next)) s.store->prefetch(s.d_keys, *next);
+    if (first(keys)) exec.ops.fill_constant(exec, {d_kv.view, 0.0f});
+    auto op = operands_of_keys<AttentionBackward>(c, a, keys, kv.view);
+    op.dout = scratch, op.dq = dq, op.dk = op.dv = d_kv.view, op.accumulate = true;
+    exec.ops.attention_backward(exec, op);
+  });
+  if (s.dq_sum) exec.ops.cast(exec, {dq, work.d_qkv});
 }
 
 void Attention::backward_project(Exec& exec, const LayerContext& c, View x, const AttentionWork& work,
                                  const SequenceScratch& s, View dx) const {
-  copy_keys(exec, work.d_qkv, (c.cut.whole() ? s.d_kv : s.part).row_range(c.chunk.row, c.chunk.count), false);
+  if (c.cut.whole()) {
+    const TokenStore::Held sum = s.store->open(s.d_keys, c.chunk, Access::kRead);
+    const View part = s.d_part ? s.d_part.row_range(0, c.chunk.count) : sum.view;
+    if (s.d_part) exec.ops.cast(exec, {sum.view, part});
+    copy_keys(exec, work.d_qkv, part, false);
+  } else {
+    copy_keys(exec, work.d_qkv, s.part.row_range(c.chunk.row, c.chunk.count), false);
+  }
   rotate(exec, c, work.d_qkv, true);
   qkv_.backward_input(exec, work.d_qkv, dx);
   qkv_.backward_weight(exec, x, work.d_qkv);

@@ -6,6 +6,7 @@
 #include "model/layer_context.h"
 #include "model/linear.h"
 #include "model/rotary_tables.h"
+#include "model/token_store.h"
 #include "parallel/sites/sequence.h"
 
 namespace thinwire {
@@ -18,8 +19,7 @@ struct AttentionWork {
 
 // Memory for the keys and values of whole sequences, where ranks share them or layers take chunks; empty otherwise.
 // w = 2 * KV heads * d: of a token all keys and values, those of a head side by side. M: tokens of the whole sequences
-// of a micro-batch. In chunks, where a rank has all tokens, `part` is kv, its gradients are d_kv, and nothing is
-// gathered.
+// of a micro-batch.
 struct SequenceScratch {
   View part;      // [N,w] of this rank's tokens, and their gradients
   View gathered;  // [M,w] in rank order
@@ -28,8 +28,15 @@ struct SequenceScratch {
   // Where heads are exchanged: what is sent or received, by rank and in rank order, [N,qkv] each; of all tokens and
   // this rank's share of the heads, results, their gradients, and those of q, k and v.
   View by_rank, by_token, out, d_out, d_qkv;
+  // In chunks: where keys and values wait ([M,w]; kv and d_kv where ranks share them), and for one chunk of R rows what
+  // is added up over the keys' chunks in fp32, [R,heads*d] and [R,qkv], and [R,w] of the compute dtype. A rank that has
+  // all tokens gathers nothing, and d_keys are fp32.
+  TokenStore* store = nullptr;
+  TokenRows keys, d_keys;
+  View out_sum, dq_sum, d_part;
 };
-SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena);
+SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape& shape, bool training,
+                                      TokenStore* store, Arena& arena);
 
 class Attention {
  public:
@@ -59,7 +66,7 @@ class Attention {
   // last tokens first, which adds the output projection's gradients and fills the queries' part of work.d_qkv;
   // share_gradients behind all of them (where a rank has all tokens there is nothing to share, and a chunk's keys have
   // their gradient when its queries have theirs); and backward_project.
-  void begin_gradients(Exec& exec, const SequenceScratch& s) const;
+  void begin_gradients(Exec& exec, const LayerContext& context, const SequenceScratch& s) const;
   void backward_attend(Exec& exec, const LayerContext& context, const BlockActivations& a, const AttentionWork& work,
                        View scratch, const SequenceScratch& s) const;
   void share_gradients(Exec& exec, const LayerContext& context, const SequenceScratch& s) const;
@@ -83,7 +90,10 @@ class Attention {
   Op operands_of_run(const LayerContext& context, const BlockActivations& a, const SequenceScratch& s, int64_t sample,
                      const SequenceCut::Run& run) const;
   template <typename Op>
-  Op operands_of_chunk(const LayerContext& context, const BlockActivations& a, const SequenceScratch& s) const;
+  Op operands_of_keys(const LayerContext& context, const BlockActivations& a, const TokenChunk& keys, View kv) const;
+  bool sees(int64_t first_query, const TokenChunk& keys) const;
+  template <typename Body>
+  void for_keys(const LayerContext& context, const SequenceScratch& s, const Body& body) const;
 
   Dropout dropout(const LayerContext& context) const;
 

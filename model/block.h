@@ -50,7 +50,8 @@ struct BlockScratch {
   View d_branch_part;         // [P,h] behind dropout, before they are gathered
   SequenceScratch sequence;
 };
-BlockScratch take_block_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena);
+BlockScratch take_block_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena,
+                                TokenStore* store = nullptr);
 
 // The weight half of a block's backward: leases x (activations) and dy until backward_weight has run.
 struct WeightWork {
@@ -99,18 +100,17 @@ class Block {
   void backward_weight(Exec& exec, const BlockActivations& a, const WeightWork& work,
                        const BlockScratch& scratch) const;
 
-  // In chunks, those of list_chunks(). out: [N,h] the stream behind the block, its branch added.
-  void forward_chunks(Exec& exec, const LayerContext& context, const std::vector<TokenChunk>& chunks,
-                      const BlockActivations& a, const BlockScratch& scratch, View out) const;
-  // dx: [N,h] gradient at the block's output, overwritten; dx_in: as above, may be dx.
-  void backward_chunks(Exec& exec, const LayerContext& context, const std::vector<TokenChunk>& chunks,
-                       const BlockActivations& a, const BlockScratch& scratch, View dx, View dx_in,
-                       const std::function<void()>& then = nullptr) const;
+  // In chunks, those of the store. out: [N,h] the stream behind the block, its branch added.
+  void forward_chunks(Exec& exec, const LayerContext& context, TokenStore& store, const ChunkedBlock& a,
+                      const BlockScratch& scratch, const TokenRows& out) const;
+  // dx: [N,h] gradient at the block's output, overwritten; dx_in: as above, or empty: dx.
+  void backward_chunks(Exec& exec, const LayerContext& context, TokenStore& store, const ChunkedBlock& a,
+                       const BlockScratch& scratch, const TokenRows& dx, View dx_in) const;
 
  private:
   struct Piece;  // of one chunk: its context, and its rows of everything
-  Piece piece_of(const LayerContext& context, const TokenChunk& chunk, const BlockActivations& a,
-                 const BlockScratch& s) const;
+  Piece open_piece(const LayerContext& context, TokenStore& store, const TokenChunk& chunk, const ChunkedBlock& a,
+                   const BlockScratch& s, Access kept) const;
   void keys_of_chunk(Exec& exec, const Piece& p) const;
   void attend_and_feed(Exec& exec, const Piece& p, bool again) const;
   void backward_branches(Exec& exec, const Piece& p, View dx) const;

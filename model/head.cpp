@@ -24,15 +24,28 @@ const char* matrix_name(const ModelShard& shard) {
 
 }  // namespace
 
-HeadActivations take_head_activations(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena) {
+HeadActivations take_head_activations(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena,
+                                      bool streams) {
   const ModelConfig& c = shard.whole;
   const int64_t part = shard.part_rows(shape.tokens());
   HeadActivations a;
-  a.x = arena.take(MemoryCategory::kActivations, c.dtype, {part, c.hidden});
+  if (streams) a.x = arena.take(MemoryCategory::kActivations, c.dtype, {part, c.hidden});
   if (c.norm == NormKind::kLayerNorm) a.mean = arena.take(MemoryCategory::kActivations, DType::f32, {part});
   a.rstd = arena.take(MemoryCategory::kActivations, DType::f32, {part});
-  if (training) a.dy = arena.take(MemoryCategory::kActivations, c.dtype, {part, c.hidden});
+  if (training && streams) a.dy = arena.take(MemoryCategory::kActivations, c.dtype, {part, c.hidden});
   return a;
+}
+
+HeadActivations part_of(const HeadActivations& a, const TokenChunk& chunk, View x, View dy) {
+  const auto rows = [&](View v) { return v ? v.element_range(chunk.row, chunk.count) : v; };
+  return {x, rows(a.mean), rows(a.rstd), dy};
+}
+
+LossTargets part_of(const LossTargets& loss, const TokenChunk& chunk) {
+  LossTargets part = loss;
+  part.targets = loss.targets.element_range(chunk.row, chunk.count);
+  part.row_weight = loss.row_weight.element_range(chunk.row, chunk.count);
+  return part;
 }
 
 HeadScratch take_head_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena) {
@@ -46,7 +59,7 @@ HeadScratch take_head_scratch(const ModelShard& shard, const BatchShape& shape, 
   s.whole = shard.splits_rows() ? take(c.dtype, n, c.hidden) : s.y;
   if (training && shard.splits_rows()) s.d_whole = take(c.dtype, n, c.hidden);
   s.logits = take(c.dtype, chunk, c.padded_vocab);
-  s.losses = arena.take(MemoryCategory::kWorkspace, DType::f32, {n});
+  s.losses = arena.take(MemoryCategory::kWorkspace, DType::f32, {work_rows(shard, shape)});
   if (shard.tensor_size > 1) {
     s.statistics = take(DType::f32, chunk, 3);
     s.all_statistics = arena.take(MemoryCategory::kWorkspace, DType::f32, {shard.tensor_size * chunk * 3});
@@ -104,11 +117,11 @@ void Head::losses(Exec& exec, const HeadScratch& s, View logits, int64_t first, 
 
 void Head::forward(Exec& exec, const ResidualStream& stream, const HeadActivations& a, const HeadScratch& s,
                    const LossTargets& loss) const {
-  const int64_t tokens = s.losses.count();
+  const int64_t tokens = loss.targets.count();
   const bool training = static_cast<bool>(loss.dlogits_scale);
   const View dy = splits_rows_ ? s.d_whole : a.dy;
   Ticket sum;
-  for_pieces(exec, stream, a, s, [&](int64_t first, int64_t n, int64_t at) {
+  for_pieces(exec, stream, a, s, tokens, [&](int64_t first, int64_t n, int64_t at) {
     const View chunk = s.logits.row_range(0, n);
     logits(exec, s, at, n, chunk);
     losses(exec, s, chunk, first, loss);

@@ -23,11 +23,15 @@ struct HeadScratch {
   View whole;           // [N,h] its rows from all ranks
   View d_whole;         // [N,h] partial sums of dy
   View logits;          // [chunk, padded vocab of this rank]
-  View losses;          // [N] fp32
+  View losses;          // [N] fp32; in chunks of one
   View statistics;      // [chunk, 3] fp32 of this rank's columns; empty for one rank
   View all_statistics;  // [ranks * chunk * 3]
 };
-HeadActivations take_head_activations(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena);
+// streams: with x and dy; in chunks they are token rows.
+HeadActivations take_head_activations(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena,
+                                      bool streams = true);
+// A chunk's rows; x and dy are the chunk's own.
+HeadActivations part_of(const HeadActivations& a, const TokenChunk& chunk, View x, View dy);
 HeadScratch take_head_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena);
 
 struct LossTargets {
@@ -36,6 +40,7 @@ struct LossTargets {
   View dlogits_scale;  // [1] fp32, the loss scale; empty in evaluation
   View loss_sum;       // [1] fp64, += sum of row_weight * loss, on every tensor rank
 };
+LossTargets part_of(const LossTargets& loss, const TokenChunk& chunk);
 
 class Head {
  public:
@@ -51,11 +56,11 @@ class Head {
   void normalise(Exec& exec, const ResidualStream& stream, const HeadActivations& a, const HeadScratch& s,
                  int64_t first, int64_t n) const;
   void logits(Exec& exec, const HeadScratch& s, int64_t at, int64_t n, View logits) const;
-  // Calls body(first row, rows, where they lie in s.whole) for all tokens, piece by piece, behind their norm.
+  // Calls body(first row, rows, where they lie in s.whole) for `tokens` of them, piece by piece, behind their norm.
   template <typename Body>
   void for_pieces(Exec& exec, const ResidualStream& stream, const HeadActivations& a, const HeadScratch& s,
-                  const Body& body) const {
-    const int64_t tokens = s.losses.count(), step = s.logits.rows();
+                  int64_t tokens, const Body& body) const {
+    const int64_t step = s.logits.rows();
     if (splits_rows_) normalise(exec, stream, a, s, 0, stream.x.rows());
     for (int64_t first = 0; first < tokens; first += step) {
       const int64_t n = std::min(step, tokens - first);

@@ -123,16 +123,18 @@ TEST_P(ChunkLaw, MemoryGrowsByKeysValuesAndTheStream) {
   const auto bytes = [&](int64_t length, MemoryCategory category) {
     Arena arena(device.get());
     ModelShard shard = ModelShard::all_of(m);
-    take_stage_scratch(shard, {1, length}, true, arena);
-    if (category == MemoryCategory::kActivations) {
-      take_block_activations(shard, {1, length}, m.layers, m.recompute, arena);
-      take_head_activations(shard, {1, length}, true, arena);
-    }
+    StageScratch scratch = take_stage_scratch(shard, {1, length}, true, arena);
+    ParamStore store(shard, {}, arena, true);
+    Ports ports;
+    NoUnitEvents events;
+    RotaryTables rotary;
+    Stage stage(shard, 0, store, {1, length}, 1, ports, &rotary, scratch, events, 7, arena);
+    scratch.store->begin(arena, "");
     return static_cast<int64_t>(arena.plan()[category]);
   };
   const int64_t element = 4, kv = 2 * m.kv_heads * m.head_dim;
-  // kv and d_kv; the stream's gradient; one loss per token.
-  const int64_t work = 2 * kv * element + m.hidden * element + 4;
+  // Keys, values and their gradients; the stream's gradient.
+  const int64_t work = 2 * kv * element + m.hidden * element;
   const int64_t kept = (m.layers + 2) * m.hidden * element + (m.norm == NormKind::kLayerNorm ? 8 : 4);
   for (int64_t length : {1024, 4096, 65536}) {
     EXPECT_EQ(bytes(2 * length, MemoryCategory::kWorkspace) - bytes(length, MemoryCategory::kWorkspace), length * work);

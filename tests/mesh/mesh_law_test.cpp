@@ -280,6 +280,29 @@ TEST(MeshLawMore, ChunksOfTokens) {
   }
 }
 
+// Waiting on disk changes no bit of any layout, and moves what --dry-run says (the harness counts).
+TEST(MeshLawMore, OffloadChangesNoBit) {
+  const std::string place = "run_dir=" + testing::TempDir();
+  Layout layouts[] = {Layout{.tensor = 2, .accumulation = 2, .recompute = "full"},
+                      Layout{.pipeline = 2, .data = 2, .schedule = "interleaved", .chunks = 2, .accumulation = 3},
+                      Layout{.pipeline = 2, .schedule = "gpipe", .accumulation = 3, .recompute = "full"},
+                      Layout{.data = 2,
+                             .context = 2,
+                             .weights = "global",
+                             .gradients = "global",
+                             .optimizer = "global",
+                             .recompute = "selective"}};
+  for (const char* family : {"gpt2", "neox", "llama"}) {
+    for (Layout l : layouts) {
+      const Model model{.family = family, .layers = 4, .dropout = 0.1, .window = 9};
+      l.more = {"sequence_chunk_size=4", place};
+      const Curve memory = run(model, l, 12, 2);
+      l.more.push_back("activation_offload=disk");
+      EXPECT_TRUE(run(model, l, 12, 2) == memory) << family << " " << l.name();
+    }
+  }
+}
+
 // All tokens of a share of the heads instead.
 TEST(MeshLawMore, ContextParallelByHeads) {
   Layout layouts[] = {Layout{.context = 2},

@@ -52,6 +52,21 @@ double tolerance(const ModelConfig& m, int64_t terms, int64_t chunks) {
   return 6.0 * 0x1p-9 * std::sqrt(sums + static_cast<double>(chunks));
 }
 
+// Planned bytes of one micro-batch of one sequence.
+int64_t bytes_of(const ModelConfig& m, int64_t length, MemoryCategory category) {
+  const std::unique_ptr<Device> device = make_rehearsal_device();
+  Arena arena(device.get());
+  const ModelShard shard = ModelShard::all_of(m);
+  StageScratch scratch = take_stage_scratch(shard, {1, length}, true, arena);
+  ParamStore store(shard, {}, arena, true);
+  Ports ports;
+  NoUnitEvents events;
+  RotaryTables rotary;
+  Stage stage(shard, 0, store, {1, length}, 1, ports, &rotary, scratch, events, 7, arena);
+  scratch.store->begin(arena, "");
+  return static_cast<int64_t>(arena.plan()[category]);
+}
+
 class ChunkLaw : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Families, ChunkLaw, ::testing::Values(0, 1, 2));
 
@@ -115,23 +130,49 @@ TEST_P(ChunkLaw, SameBitsWhereNothingIsReordered) {
   }
 }
 
+// What waits on disk comes back as it was: no bit changes, whatever the level, chunks and dtype.
+TEST_P(ChunkLaw, OffloadChangesNoBit) {
+  int64_t read_back = 0;
+  for (uint32_t number = 0; number < 9; ++number) {
+    Draw draw{5000 + 100 * static_cast<uint32_t>(GetParam()) + number};
+    ModelConfig m = small_model(GetParam());
+    m.seq_length = draw(100, 400), m.max_positions = 400, m.layers = draw(1, 3);
+    m.recompute = static_cast<Recompute>(number % 3);
+    m.dtype = number % 2 == 1 ? DType::bf16 : DType::f32;
+    m.hidden_dropout = m.attention_dropout = draw(0, 1) == 1 ? 0.1f : 0.0f;
+    if (draw(0, 2) == 0) m.window = draw(0, 80);
+    m.sequence_chunk = draw(10, 64);
+    const int64_t batch = draw(1, 2);
+    ChunkBed memory(m, batch, 0);
+    m.offload = true;
+    ChunkBed disk(m, batch, 0);
+    disk.scratch.store->begin(disk.arena, ::testing::TempDir());
+    for (int micro = 0; micro < 2; ++micro) EXPECT_EQ(disk.train(), memory.train());
+    EXPECT_EQ(disk.evaluate_all(), memory.evaluate_all());
+    EXPECT_EQ(disk.gradients(), memory.gradients()) << "case " << number;
+    read_back += disk.scratch.store->read_back();
+  }
+  EXPECT_GT(read_back, 1 << 20);
+}
+
+// On disk nothing of all tokens is left in memory but the head's statistics, and that is what the plan says.
+TEST_P(ChunkLaw, OffloadedMemoryDoesNotGrow) {
+  ModelConfig m = small_model(GetParam());
+  m.sequence_chunk = 256, m.head_chunk_bytes = 1 << 16, m.offload = true;
+  for (Recompute level : {Recompute::kNone, Recompute::kFull}) {
+    m.recompute = level;
+    const int64_t each = m.norm == NormKind::kLayerNorm ? 8 : 4;
+    EXPECT_EQ(bytes_of(m, 65536, MemoryCategory::kWorkspace), bytes_of(m, 8192, MemoryCategory::kWorkspace));
+    EXPECT_EQ(bytes_of(m, 65536, MemoryCategory::kActivations) - bytes_of(m, 8192, MemoryCategory::kActivations),
+              each * (65536 - 8192));
+  }
+}
+
 TEST_P(ChunkLaw, MemoryGrowsByKeysValuesAndTheStream) {
   ModelConfig m = small_model(GetParam());
   m.recompute = Recompute::kFull;
   m.sequence_chunk = 256, m.head_chunk_bytes = 1 << 16;
-  const std::unique_ptr<Device> device = make_rehearsal_device();
-  const auto bytes = [&](int64_t length, MemoryCategory category) {
-    Arena arena(device.get());
-    ModelShard shard = ModelShard::all_of(m);
-    StageScratch scratch = take_stage_scratch(shard, {1, length}, true, arena);
-    ParamStore store(shard, {}, arena, true);
-    Ports ports;
-    NoUnitEvents events;
-    RotaryTables rotary;
-    Stage stage(shard, 0, store, {1, length}, 1, ports, &rotary, scratch, events, 7, arena);
-    scratch.store->begin(arena, "");
-    return static_cast<int64_t>(arena.plan()[category]);
-  };
+  const auto bytes = [&](int64_t length, MemoryCategory category) { return bytes_of(m, length, category); };
   const int64_t element = 4, kv = 2 * m.kv_heads * m.head_dim;
   // Keys, values and their gradients; the stream's gradient.
   const int64_t work = 2 * kv * element + m.hidden * element;

@@ -38,6 +38,15 @@ KeyTopic layout_keys() {
            .allowed = {"auto"},
            .unit = "tokens",
            .scope = layout}),
+      key("activation_offload", kStringKey, "\"none\"",
+          "Where what layers hold of all tokens waits between its uses, chunk by chunk (sequence_chunk_size; 0: a "
+          "sequence "
+          "is one). disk: a file of each rank under run_dir, without a name. host: the host's memory, where a CPU has "
+          "it "
+          "anyway.",
+          {.allowed = {"none", "host", "disk"}, .scope = layout}),
+      key("ds_sequence_parallel_fpdt_offloading", kBoolKey, "null", "DeepSpeed: true is activation_offload host.",
+          {.scope = layout, .status = KeyStatus::kShorthand}),
       key("ds_sequence_parallel_fpdt", kBoolKey, "null",
           "DeepSpeed: true is sequence_chunk_size 65536, unless that is given.",
           {.scope = layout, .status = KeyStatus::kShorthand}),

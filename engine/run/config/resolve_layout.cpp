@@ -119,15 +119,30 @@ void Resolver::token_chunks() {
     const int64_t fit = std::max<int64_t>(256, room / token / 64 * 64);
     set(key, fit < integer("seq_length") / integer("context_parallel_size") ? fit : 0);
   }
+  const char* offload = "activation_offload";
+  if (!known({offload, "device", "seq_length"})) return;
+  if (!is(offload, "none") && is("device", "cuda"))
+    fail({offload}, "is for CPUs; on a GPU say none, with checkpoint_activations and sequence_chunk_size");
+  if (is(offload, "host")) note(offload, "a CPU has its activations in the host's memory already");
+  const bool spills = is(offload, "disk");
+  if (spills && integer(key) == 0) set(key, integer("seq_length"));
   if (integer(key) == 0) return;
+  // Named after what was asked for.
+  const auto refuse_with = [&](const char* other, const std::string& message) {
+    if (spills)
+      fail({offload, key, other}, message);
+    else
+      fail({key, other}, message);
+  };
   if (known({"sequence_parallel", "model_parallel_size"}) && flag("sequence_parallel") &&
       integer("model_parallel_size") > 1)
-    fail({key, "sequence_parallel"},
-         "takes tokens in order, sequence_parallel cuts them over the tensor ranks: say sequence_parallel false, or 0");
+    refuse_with("sequence_parallel",
+                "chunks are tokens in their order, which sequence_parallel cuts over the tensor ranks: "
+                "say sequence_parallel false, or none of the two");
   if (known({"context_parallel_size"}) && integer("context_parallel_size") > 1 && !is("cp_comm_type", "all_gather"))
-    fail({key, "cp_comm_type"}, "works with cp_comm_type all_gather, not " + text("cp_comm_type"));
+    refuse_with("cp_comm_type", "chunks need cp_comm_type all_gather, not " + text("cp_comm_type"));
   if (known({"pipe_parallel_size"}) && integer("pipe_parallel_size") > 1 && is("schedule", "zb_h1"))
-    fail({key, "schedule"}, "schedule zb_h1 keeps whole gradients for its weight halves: say another schedule, or 0");
+    refuse_with("schedule", "schedule zb_h1 keeps gradients of all tokens for its weight halves: say another schedule");
 }
 
 void Resolver::pipeline_cut() {

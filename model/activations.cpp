@@ -1,6 +1,7 @@
 // Names, shapes and keep levels of a block's activations, and the views of a slot.
 #include "model/activations.h"
 
+#include <algorithm>
 #include <map>
 
 namespace thinwire {
@@ -32,6 +33,46 @@ View take(const ActivationSpec& spec, Arena& arena) {
 }
 
 }  // namespace
+
+View BlockActivations::*activation_field(const std::string& name) {
+  return fields().at(name);
+}
+
+std::vector<TokenChunk> list_chunks(const ModelShard& shard, const BatchShape& shape) {
+  std::vector<TokenChunk> chunks;
+  const int64_t most = shard.whole.sequence_chunk;
+  if (most <= 0) return chunks;
+  SequenceCut cut = shard.cut;
+  if (cut.whole()) cut.length = shape.length;
+  for (int64_t sample = 0; sample < shape.batch; ++sample) {
+    for (const SequenceCut::Run& run : {cut.front(), cut.back()}) {
+      if (run.count == 0) continue;
+      // About equal, and whole strips of attention's queries.
+      const int64_t pieces = (run.count + most - 1) / most;
+      const int64_t step = std::min(most, ((run.count + pieces - 1) / pieces + 63) / 64 * 64);
+      for (int64_t at = 0; at < run.count; at += step)
+        chunks.push_back({sample, run.first + at, std::min(step, run.count - at), sample * shape.length + run.row + at,
+                          static_cast<int64_t>(chunks.size())});
+    }
+  }
+  return chunks;
+}
+
+int64_t work_rows(const ModelShard& shard, const BatchShape& shape) {
+  int64_t rows = 0;
+  for (const TokenChunk& chunk : list_chunks(shard, shape)) rows = std::max(rows, chunk.count);
+  return rows > 0 ? rows : shape.tokens();
+}
+
+View rows_of(View v, const TokenChunk& chunk, int64_t tokens) {
+  return v ? v.row_range(v.rows() == tokens ? chunk.row : 0, chunk.count) : v;
+}
+
+BlockActivations part_of(const BlockActivations& a, const TokenChunk& chunk, int64_t tokens) {
+  BlockActivations part;
+  for (const auto& [name, field] : fields()) part.*field = rows_of(a.*field, chunk, tokens);
+  return part;
+}
 
 std::vector<ActivationSpec> list_block_activations(const ModelShard& shard, const BatchShape& s) {
   const ModelConfig c = shard.local();

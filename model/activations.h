@@ -18,6 +18,20 @@ struct BatchShape {
   int64_t tokens() const { return batch * length; }
 };
 
+// Tokens [first, first + count) of the whole sequence `sample`, which are rows [row, row + count) of the micro-batch.
+struct TokenChunk {
+  int64_t sample = 0, first = 0, count = 0, row = 0;
+  int64_t index = 0;  // its place in the list
+};
+
+// What layers take at once where ModelConfig::sequence_chunk says so, in the order of rows: within a sample's run that
+// is the order of its tokens. Empty: all at once.
+std::vector<TokenChunk> list_chunks(const ModelShard& shard, const BatchShape& shape);
+// Rows of memory that is used chunk by chunk: those of the largest, or all.
+int64_t work_rows(const ModelShard& shard, const BatchShape& shape);
+// The chunk's rows of a view of all `tokens` rows, or the first rows of one that holds a chunk at a time.
+View rows_of(View v, const TokenChunk& chunk, int64_t tokens);
+
 struct ActivationSpec {
   std::string name;
   DType dtype;
@@ -37,12 +51,16 @@ struct BlockActivations {
   View mlp_in, mlp_act;  // [N,f or 2f] before, [N,f] after the activation function
 };
 
+View BlockActivations::*activation_field(const std::string& name);
 // The list for one block.
 std::vector<ActivationSpec> list_block_activations(const ModelShard& shard, const BatchShape& shape);
 
 // Takes the activations of `blocks` blocks for one micro-batch from the arena, for recompute level `level`.
 std::vector<BlockActivations> take_block_activations(const ModelShard& shard, const BatchShape& shape, int64_t blocks,
                                                      Recompute level, Arena& arena);
+
+// In chunks all views are [rows, cols], those of lse of each chunk [heads, count].
+BlockActivations part_of(const BlockActivations& a, const TokenChunk& chunk, int64_t tokens);
 
 // The inputs of a block's matrices, which the weight half of a backward needs: those that `level` recomputes get memory
 // of their own, the other views stay empty.

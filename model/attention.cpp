@@ -1,6 +1,7 @@
 // Attention layer over the op table; q, k and v stay interleaved by KV group in one buffer.
 #include "model/attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -26,15 +27,32 @@ View as_rows(View memory, int64_t w) {
 
 }  // namespace
 
-SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena) {
+SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape& shape, bool training,
+                                      TokenStore* store, Arena& arena) {
   SequenceScratch s;
-  if (shard.cut.whole()) return s;
+  if (shard.cut.whole() && store == nullptr) return s;
   const ModelConfig c = shard.local();
+  const int64_t w = 2 * c.kv_heads * c.head_dim;
   const auto take = [&](int64_t length) {
-    return arena.take(MemoryCategory::kWorkspace, c.dtype, {shape.batch * length, 2 * c.kv_heads * c.head_dim});
+    return arena.take(MemoryCategory::kWorkspace, c.dtype, {shape.batch * length, w});
   };
+  if (store != nullptr) {
+    const auto of_chunk = [&](DType dtype, int64_t cols) {
+      return arena.take(MemoryCategory::kWorkspace, dtype, {work_rows(shard, shape), cols});
+    };
+    s.store = store;
+    const bool sums = c.dtype != DType::f32;
+    if (sums) s.out_sum = of_chunk(DType::f32, c.attention_width());
+    if (shard.cut.whole()) {
+      const auto category = MemoryCategory::kWorkspace;
+      s.keys = store->add(TokenStore::Kind::kKeys, c.dtype, w, arena, category);
+      if (training) s.d_keys = store->add(TokenStore::Kind::kKeyGradients, DType::f32, w, arena, category);
+      if (training && sums) s.dq_sum = of_chunk(DType::f32, c.qkv_width()), s.d_part = of_chunk(c.dtype, w);
+      return s;
+    }
+  }
   if (shard.sequence_way == SequenceWay::kRing) {
-    const int64_t w = 2 * c.kv_heads * c.head_dim, n = shape.tokens(), most = shape.batch * shard.cut.most();
+    const int64_t n = shape.tokens(), most = shape.batch * shard.cut.most();
     const auto of = [&](DType dtype, int64_t rows, int64_t width) {
       return arena.take(MemoryCategory::kWorkspace, dtype, {rows, width});
     };
@@ -57,6 +75,7 @@ SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape&
   }
   s.part = take(shape.length), s.gathered = take(shard.cut.length), s.kv = take(shard.cut.length);
   if (training) s.d_kv = take(shard.cut.length);
+  s.keys.whole = s.kv, s.d_keys.whole = s.d_kv;
   return s;
 }
 
@@ -92,10 +111,11 @@ AttentionShape Attention::shape_of(const LayerContext& c) const {
 // Queries and the key of a group lie side by side, so one call rotates them all.
 void Attention::rotate(Exec& exec, const LayerContext& c, View rows, bool inverse) const {
   if (config_.rotary_dim() == 0) return;
+  const BatchShape shape = c.chunk.count > 0 ? BatchShape{1, c.chunk.count} : c.shape;
   exec.ops.rotary(exec, {.data = rows,
-                         .layout = with_batch(q_at_, c.shape.length),
-                         .batch = c.shape.batch,
-                         .length = c.shape.length,
+                         .layout = with_batch(q_at_, shape.length),
+                         .batch = shape.batch,
+                         .length = shape.length,
                          .groups = config_.kv_heads,
                          .heads_per_group = config_.heads_per_group() + 1,
                          .rot_dim = config_.rotary_dim(),
@@ -120,8 +140,8 @@ Op Attention::operands(const LayerContext& c, const BlockActivations& a, View ke
 }
 
 // The keys and values of a group lie side by side in `rows` [N,qkv], between queries; in `part` [N,w] alone.
-void Attention::copy_keys(Exec& exec, const LayerContext& c, View rows, View part, bool into_part) const {
-  const int64_t width = 2 * config_.head_dim, tokens = c.shape.tokens();
+void Attention::copy_keys(Exec& exec, View rows, View part, bool into_part) const {
+  const int64_t width = 2 * config_.head_dim, tokens = rows.rows();
   CopyRuns op{.from = rows,
               .to = part,
               .counts = {tokens, config_.kv_heads},
@@ -161,8 +181,8 @@ void Attention::copy_order(Exec& exec, const LayerContext& c, View gathered, Vie
   }
 }
 
-void Attention::gather_keys(Exec& exec, const LayerContext& c, View qkv, const SequenceScratch& s, bool again) const {
-  copy_keys(exec, c, qkv, s.part, true);
+void Attention::share_keys(Exec& exec, const LayerContext& c, const SequenceScratch& s, bool again) const {
+  if (c.cut.whole()) return;
   const int unit = attention_unit(layer_);
   Ticket ticket = again ? sequence_->gather_again(s.part, s.gathered, c.cut, unit, exec.stream)
                         : sequence_->gather(s.part, s.gathered, c.cut, unit, exec.stream);
@@ -170,10 +190,10 @@ void Attention::gather_keys(Exec& exec, const LayerContext& c, View qkv, const S
   copy_order(exec, c, s.gathered, s.kv, true);
 }
 
-void Attention::sum_keys(Exec& exec, const LayerContext& c, const SequenceScratch& s, View d_qkv) const {
+void Attention::share_gradients(Exec& exec, const LayerContext& c, const SequenceScratch& s) const {
+  if (c.cut.whole()) return;
   copy_order(exec, c, s.gathered, s.d_kv, false);
   sequence_->sum(s.gathered, s.part, c.cut, attention_unit(layer_), exec.stream).wait(exec.stream);
-  copy_keys(exec, c, d_qkv, s.part, false);
 }
 
 // The queries of one run of one sample against some keys, which begin at row keys.row of `kv` [*,w].
@@ -343,7 +363,8 @@ void Attention::forward_inner(Exec& exec, const LayerContext& c, View x, const B
     exec.ops.attention_forward(exec, op);
     return to_tokens(exec, c, s.out, a.attention_out, s, false);
   }
-  gather_keys(exec, c, a.qkv, s, false);
+  copy_keys(exec, a.qkv, s.part, true);
+  share_keys(exec, c, s, false);
   for (int64_t sample = 0; sample < c.shape.batch; ++sample) {
     for (const SequenceCut::Run& run : {c.cut.front(), c.cut.back()})
       exec.ops.attention_forward(exec,
@@ -368,7 +389,8 @@ void Attention::backward_input(Exec& exec, const LayerContext& c, const BlockAct
     exec.ops.attention_backward(exec, op);
     to_tokens(exec, c, s.d_qkv, work.d_qkv, s, true);
   } else {
-    gather_keys(exec, c, a.qkv, s, true);
+    copy_keys(exec, a.qkv, s.part, true);
+    share_keys(exec, c, s, true);
     for (View sum : {s.d_kv, work.d_qkv}) exec.ops.fill_constant(exec, {sum, 0.0f});
     for (int64_t sample = 0; sample < c.shape.batch; ++sample) {
       for (const SequenceCut::Run& run : {c.cut.front(), c.cut.back()}) {
@@ -379,7 +401,8 @@ void Attention::backward_input(Exec& exec, const LayerContext& c, const BlockAct
         exec.ops.attention_backward(exec, op);
       }
     }
-    sum_keys(exec, c, s, work.d_qkv);
+    share_gradients(exec, c, s);
+    copy_keys(exec, work.d_qkv, s.part, false);
   }
   rotate(exec, c, work.d_qkv, true);
   qkv_.backward_input(exec, work.d_qkv, dx);
@@ -387,6 +410,107 @@ void Attention::backward_input(Exec& exec, const LayerContext& c, const BlockAct
 
 void Attention::backward_weight(Exec& exec, View x, const BlockActivations& a, const AttentionWork& work) const {
   out_.backward_weight(exec, a.attention_out, work.dy);
+  qkv_.backward_weight(exec, x, work.d_qkv);
+}
+
+void Attention::project(Exec& exec, const LayerContext& c, View x, const BlockActivations& a) const {
+  qkv_.forward(exec, x, a.qkv);
+  rotate(exec, c, a.qkv, false);
+}
+
+void Attention::put_keys(Exec& exec, const LayerContext& c, const BlockActivations& a, const SequenceScratch& s) const {
+  if (!c.cut.whole()) return copy_keys(exec, a.qkv, s.part.row_range(c.chunk.row, c.chunk.count), true);
+  const TokenStore::Held part = s.store->open(s.keys, c.chunk, Access::kWrite);
+  copy_keys(exec, a.qkv, part.view, true);
+}
+
+// The chunk's queries against some keys, which `kv` begins with.
+template <typename Op>
+Op Attention::operands_of_keys(const LayerContext& c, const BlockActivations& a, const TokenChunk& keys,
+                               View kv) const {
+  Op op = operands<Op>(c, a, kv);
+  const int64_t d = config_.head_dim, behind = c.chunk.first + c.chunk.count - keys.first;
+  op.shape.batch = 1, op.shape.q_len = c.chunk.count, op.shape.kv_len = std::min(keys.count, behind);
+  op.shape.length = c.cut.length, op.shape.first_query = c.chunk.first, op.shape.first_key = keys.first;
+  op.k_at = {0, 0, kv.cols(), 2 * d, 0}, op.v_at = op.k_at;
+  op.v_at.offset = d;
+  if (op.dropout.p > 0.0f) op.dropout.sample_ids += c.chunk.sample, op.dropout.batch = 1;
+  return op;
+}
+
+// Whether some query from `first_query` on may see one of the keys; documents may hide them all the same.
+bool Attention::sees(int64_t first_query, const TokenChunk& keys) const {
+  return config_.window < 0 || keys.first + keys.count > first_query - config_.window;
+}
+
+// body(chunk of keys, the next such chunk or nullptr) for those of the chunk's sample that its queries see.
+template <typename Body>
+void Attention::for_keys(const LayerContext& c, const SequenceScratch& s, const Body& body) const {
+  const TokenChunk* last = nullptr;
+  for (const TokenChunk& k : s.store->keys()) {
+    if (k.sample != c.chunk.sample || k.first >= c.chunk.first + c.chunk.count || !sees(c.chunk.first, k)) continue;
+    if (last != nullptr) body(*last, &k);
+    last = &k;
+  }
+  TW_CHECK(last != nullptr, "queries from ", c.chunk.first, " on see no keys");
+  body(*last, nullptr);
+}
+
+void Attention::attend(Exec& exec, const LayerContext& c, const BlockActivations& a, const SequenceScratch& s) const {
+  const View out = s.out_sum ? s.out_sum.row_range(0, c.chunk.count) : a.attention_out;
+  bool merge = false;
+  for_keys(c, s, [&](const TokenChunk& keys, const TokenChunk* next) {
+    const TokenStore::Held kv = s.store->open(s.keys, keys, Access::kRead);
+    if (next != nullptr) s.store->prefetch(s.keys, *next);
+    auto op = operands_of_keys<AttentionForward>(c, a, keys, kv.view);
+    op.out = out, op.merge = std::exchange(merge, true);
+    exec.ops.attention_forward(exec, op);
+  });
+  if (s.out_sum) exec.ops.cast(exec, {out, a.attention_out});
+}
+
+void Attention::output(Exec& exec, const BlockActivations& a, View y) const {
+  out_.forward(exec, a.attention_out, y);
+}
+
+void Attention::begin_gradients(Exec& exec, const LayerContext& c, const SequenceScratch& s) const {
+  if (!c.cut.whole()) exec.ops.fill_constant(exec, {s.d_kv, 0.0f});
+}
+
+void Attention::backward_attend(Exec& exec, const LayerContext& c, const BlockActivations& a, const AttentionWork& work,
+                                View scratch, const SequenceScratch& s) const {
+  out_.backward_input(exec, work.dy, scratch);
+  out_.backward_weight(exec, a.attention_out, work.dy);
+  const View dq = s.dq_sum ? s.dq_sum.row_range(0, c.chunk.count) : work.d_qkv;
+  exec.ops.fill_constant(exec, {dq, 0.0f});
+  const int64_t end = c.chunk.first + c.chunk.count;
+  for_keys(c, s, [&](const TokenChunk& keys, const TokenChunk* next) {
+    // Chunks come from the end: these are the first queries that see the keys where those behind them do not.
+    const auto first = [&](const TokenChunk& k) { return c.cut.whole() && (end == c.cut.length || !sees(end, k)); };
+    const TokenStore::Held kv = s.store->open(s.keys, keys, Access::kRead);
+    const TokenStore::Held d_kv = s.store->open(s.d_keys, keys, first(keys) ? Access::kWrite : Access::kModify);
+    if (next != nullptr) s.store->prefetch(s.keys, *next);
+    if (next != nullptr && !first(*next)) s.store->prefetch(s.d_keys, *next);
+    if (first(keys)) exec.ops.fill_constant(exec, {d_kv.view, 0.0f});
+    auto op = operands_of_keys<AttentionBackward>(c, a, keys, kv.view);
+    op.dout = scratch, op.dq = dq, op.dk = op.dv = d_kv.view, op.accumulate = true;
+    exec.ops.attention_backward(exec, op);
+  });
+  if (s.dq_sum) exec.ops.cast(exec, {dq, work.d_qkv});
+}
+
+void Attention::backward_project(Exec& exec, const LayerContext& c, View x, const AttentionWork& work,
+                                 const SequenceScratch& s, View dx) const {
+  if (c.cut.whole()) {
+    const TokenStore::Held sum = s.store->open(s.d_keys, c.chunk, Access::kRead);
+    const View part = s.d_part ? s.d_part.row_range(0, c.chunk.count) : sum.view;
+    if (s.d_part) exec.ops.cast(exec, {sum.view, part});
+    copy_keys(exec, work.d_qkv, part, false);
+  } else {
+    copy_keys(exec, work.d_qkv, s.part.row_range(c.chunk.row, c.chunk.count), false);
+  }
+  rotate(exec, c, work.d_qkv, true);
+  qkv_.backward_input(exec, work.d_qkv, dx);
   qkv_.backward_weight(exec, x, work.d_qkv);
 }
 

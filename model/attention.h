@@ -6,6 +6,7 @@
 #include "model/layer_context.h"
 #include "model/linear.h"
 #include "model/rotary_tables.h"
+#include "model/token_store.h"
 #include "parallel/sites/sequence.h"
 
 namespace thinwire {
@@ -16,8 +17,9 @@ struct AttentionWork {
   View d_qkv;  // [N,qkv]
 };
 
-// Memory for the keys and values of whole sequences, where ranks share them; empty otherwise. w = 2 * KV heads * d: of
-// a token all keys and values, those of a head side by side. M: tokens of the whole sequences of a micro-batch.
+// Memory for the keys and values of whole sequences, where ranks share them or layers take chunks; empty otherwise.
+// w = 2 * KV heads * d: of a token all keys and values, those of a head side by side. M: tokens of the whole sequences
+// of a micro-batch.
 struct SequenceScratch {
   View part;      // [N,w] of this rank's tokens, and their gradients; room for any rank's where they go around
   View gathered;  // [M,w] in rank order
@@ -30,8 +32,15 @@ struct SequenceScratch {
   // fp32: gradients of theirs and of mine, what comes, and (where the model is 16-bit) results [N,heads*d] and
   // gradients of queries [N,qkv].
   View other, leaving, coming, d_theirs, d_mine, d_coming, sum, d_sum;
+  // In chunks: where keys and values wait ([M,w]; kv and d_kv where ranks share them), and for one chunk of R rows what
+  // is added up over the keys' chunks in fp32, [R,heads*d] and [R,qkv], and [R,w] of the compute dtype. A rank that has
+  // all tokens gathers nothing, and d_keys are fp32.
+  TokenStore* store = nullptr;
+  TokenRows keys, d_keys;
+  View out_sum, dq_sum, d_part;
 };
-SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena);
+SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape& shape, bool training,
+                                      TokenStore* store, Arena& arena);
 
 class Attention {
  public:
@@ -49,14 +58,31 @@ class Attention {
                       View scratch, const SequenceScratch& s, View dx) const;
   void backward_weight(Exec& exec, View x, const BlockActivations& a, const AttentionWork& work) const;
 
+  // The same in chunks (block.h): `context` and all views are those of one, `s` is everybody's. Forward: project (fills
+  // a.qkv) and put_keys, behind them for all chunks share_keys, and attend (fills a.attention_out and a.lse), which
+  // looks at the keys of earlier tokens alone, and output.
+  void project(Exec& exec, const LayerContext& context, View x, const BlockActivations& a) const;
+  void put_keys(Exec& exec, const LayerContext& context, const BlockActivations& a, const SequenceScratch& s) const;
+  void share_keys(Exec& exec, const LayerContext& context, const SequenceScratch& s, bool again) const;
+  void attend(Exec& exec, const LayerContext& context, const BlockActivations& a, const SequenceScratch& s) const;
+  void output(Exec& exec, const BlockActivations& a, View y) const;
+  // Backward, with all keys put and shared again: begin_gradients; backward_attend for every chunk of a sample, the
+  // last tokens first, which adds the output projection's gradients and fills the queries' part of work.d_qkv;
+  // share_gradients behind all of them (where a rank has all tokens there is nothing to share, and a chunk's keys have
+  // their gradient when its queries have theirs); and backward_project.
+  void begin_gradients(Exec& exec, const LayerContext& context, const SequenceScratch& s) const;
+  void backward_attend(Exec& exec, const LayerContext& context, const BlockActivations& a, const AttentionWork& work,
+                       View scratch, const SequenceScratch& s) const;
+  void share_gradients(Exec& exec, const LayerContext& context, const SequenceScratch& s) const;
+  void backward_project(Exec& exec, const LayerContext& context, View x, const AttentionWork& work,
+                        const SequenceScratch& s, View dx) const;
+
  private:
   AttentionShape shape_of(const LayerContext& context) const;
   template <typename Op>
   Op operands(const LayerContext& context, const BlockActivations& a, View keys) const;
   void rotate(Exec& exec, const LayerContext& context, View rows, bool inverse) const;
-  void gather_keys(Exec& exec, const LayerContext& context, View qkv, const SequenceScratch& s, bool again) const;
-  void sum_keys(Exec& exec, const LayerContext& context, const SequenceScratch& s, View d_qkv) const;
-  void copy_keys(Exec& exec, const LayerContext& context, View rows, View part, bool into_part) const;
+  void copy_keys(Exec& exec, View rows, View part, bool into_part) const;
   void copy_order(Exec& exec, const LayerContext& context, View gathered, View tokens, bool by_token) const;
   void to_heads(Exec& exec, const LayerContext& context, View local, View tokens, const SequenceScratch& s,
                 bool backward, bool plain) const;
@@ -75,6 +101,13 @@ class Attention {
   void ring_forward(Exec& exec, const LayerContext& context, const BlockActivations& a, const SequenceScratch& s) const;
   void ring_backward(Exec& exec, const LayerContext& context, const BlockActivations& a, View dout,
                      const SequenceScratch& s, View d_qkv) const;
+  Op operands_of_run(const LayerContext& context, const BlockActivations& a, const SequenceScratch& s, int64_t sample,
+                     const SequenceCut::Run& run) const;
+  template <typename Op>
+  Op operands_of_keys(const LayerContext& context, const BlockActivations& a, const TokenChunk& keys, View kv) const;
+  bool sees(int64_t first_query, const TokenChunk& keys) const;
+  template <typename Body>
+  void for_keys(const LayerContext& context, const SequenceScratch& s, const Body& body) const;
 
   Dropout dropout(const LayerContext& context) const;
 

@@ -20,22 +20,23 @@ struct Taker {
 
 }  // namespace
 
-BlockScratch take_block_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena) {
+BlockScratch take_block_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena,
+                                TokenStore* store) {
   const Taker take{shard.local(), arena, MemoryCategory::kWorkspace};
   const ModelConfig& c = take.c;
-  const int64_t n = shape.tokens(), part = shard.part_rows(n);
+  const int64_t n = work_rows(shard, shape), part = shard.part_rows(n);
   const bool splits = shard.splits_rows(), dropout = training && c.hidden_dropout > 0.0f;
   BlockScratch s;
   s.branch = take(part, c.hidden);
   s.partial = splits ? take(n, c.hidden) : s.branch;
   if (dropout && c.parallel_residual) s.branch2 = take(n, c.hidden);
   if (splits) s.whole = take(n, c.hidden);
-  s.sequence = take_sequence_scratch(shard, shape, training, arena);
+  s.sequence = take_sequence_scratch(shard, shape, training, store, arena);
   if (!training) return s;
   s.d_act = take(n, c.ffn);
   s.d_mlp_in = c.activation == ActivationKind::kSwiglu ? take(n, 2 * c.ffn) : s.d_act;
   s.d_attention = take(n, c.attention_width());
-  s.d_qkv = take(n, c.qkv_width());
+  s.d_qkv = take(shard.cut.whole() ? n : shape.tokens(), c.qkv_width());
   s.d_norm = take(n, c.hidden);
   s.d_norm_part = splits ? take(part, c.hidden) : s.d_norm;
   if (stream_serves(shard)) return s;

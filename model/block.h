@@ -5,6 +5,17 @@
 //
 // The block leaves its last addition to whoever reads the stream next (see ResidualStream).
 //
+// In chunks (ModelConfig::sequence_chunk) a block takes some tokens of a sequence at a time from its input to its
+// output: what the recompute level keeps and the stream [N,h] are whole; beside them one layer's keys and values and
+// their gradients are, [N,w] each with w = 2 * KV heads * d, since queries look at all keys
+// before them. Everything else - norms, q, k and v, attention's result, the feed-forward part, and their gradients - is
+// of one chunk. Forward, a chunk's queries find the keys of all earlier tokens put already. Backward goes through a
+// sequence from its end: when the queries of a chunk have had their turn all that see its keys have, so that q, k and v
+// of the chunk have their gradients at once, and the stream's gradient is replaced in place. Full recomputation first
+// makes keys and values of all chunks again, then of each chunk the rest: the qkv product runs once more than without
+// chunks. Context-parallel ranks share all keys before the queries' turn, and their gradients before the qkv product's,
+// whose d_qkv [N,qkv] therefore is whole. Weights are acquired once, gradients announced behind the last chunk.
+//
 // Between tensor ranks attention and mlp are sharded, everything else is whole on every rank: one sum per branch and
 // direction, and one per direction for both branches of a parallel block together - forward of their added results,
 // backward of what their norms make of the input gradients, so that norm weights get partial gradients there. With
@@ -39,7 +50,8 @@ struct BlockScratch {
   View d_branch_part;         // [P,h] behind dropout, before they are gathered
   SequenceScratch sequence;
 };
-BlockScratch take_block_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena);
+BlockScratch take_block_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena,
+                                TokenStore* store = nullptr);
 
 // The weight half of a block's backward: leases x (activations) and dy until backward_weight has run.
 struct WeightWork {
@@ -88,7 +100,21 @@ class Block {
   void backward_weight(Exec& exec, const BlockActivations& a, const WeightWork& work,
                        const BlockScratch& scratch) const;
 
+  // In chunks, those of the store. out: [N,h] the stream behind the block, its branch added.
+  void forward_chunks(Exec& exec, const LayerContext& context, TokenStore& store, const ChunkedBlock& a,
+                      const BlockScratch& scratch, const TokenRows& out) const;
+  // dx: [N,h] gradient at the block's output, overwritten; dx_in: as above, or empty: dx.
+  void backward_chunks(Exec& exec, const LayerContext& context, TokenStore& store, const ChunkedBlock& a,
+                       const BlockScratch& scratch, const TokenRows& dx, View dx_in) const;
+
  private:
+  struct Piece;  // of one chunk: its context, and its rows of everything
+  Piece open_piece(const LayerContext& context, TokenStore& store, const TokenChunk& chunk, const ChunkedBlock& a,
+                   const BlockScratch& s, Access kept) const;
+  void keys_of_chunk(Exec& exec, const Piece& p) const;
+  void attend_and_feed(Exec& exec, const Piece& p, bool again) const;
+  void backward_branches(Exec& exec, const Piece& p, View dx) const;
+  void backward_norm1(Exec& exec, const Piece& p, View dx, View dx_in) const;
   View attend(Exec& exec, const LayerContext& context, const ResidualStream& in, const BlockActivations& a,
               const BlockScratch& s) const;
   ResidualStream add_mlp(Exec& exec, const LayerContext& context, View x, const BlockActivations& a,

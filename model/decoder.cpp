@@ -17,7 +17,8 @@ Decoder::Decoder(const ModelConfig& config, ParamStore& store, int64_t capacity,
       rotary_(make_rotary_tables(config, capacity, arena, device, stream)),
       embedding_(ModelShard::all_of(config), store, ports.tp),
       head_(ModelShard::all_of(config), store, ports.tp) {
-  const ModelShard shard = ModelShard::all_of(config);
+  ModelShard shard = ModelShard::all_of(config);
+  shard.whole.sequence_chunk = 0;  // `chunk` is all that a call brings
   const BatchShape shape{1, chunk};
   activations_ = take_block_activations(shard, shape, 1, Recompute::kFull, arena)[0];
   other_x_ = arena.take(MemoryCategory::kActivations, config.dtype, {chunk, config.hidden});
@@ -49,8 +50,6 @@ View Decoder::feed(Exec& exec, View tokens) {
   scratch.branch = scratch.partial = first_rows(scratch.branch, n);
   HeadActivations head = head_activations_;
   head.x = first_rows(head.x, n), head.mean = head.rstd = View{};
-  HeadScratch head_scratch = head_scratch_;
-  head_scratch.y = head_scratch.whole = first_rows(head_scratch.y, n);
 
   embedding_.forward(exec, c, tokens, a.x_in, {});
   ResidualStream stream{a.x_in, {}, {}};
@@ -61,9 +60,9 @@ View Decoder::feed(Exec& exec, View tokens) {
     if (i > 0) std::swap(a.x_in, next_x);  // a parallel block's stream still lives in the previous x_in
     stream = blocks_[i].forward(exec, c, stream, a, scratch);
   }
-  head_.normalise(exec, stream, head, head_scratch);
-  const View logits = head_scratch.logits.row_range(0, 1);
-  head_.logits(exec, head_scratch, n - 1, 1, logits);
+  head_.normalise(exec, stream, head, head_scratch_, n - 1, 1);
+  const View logits = head_scratch_.logits.row_range(0, 1);
+  head_.logits(exec, head_scratch_, 0, 1, logits);
   position_ += n;
   return View(logits.data, logits.dtype, {logits.cols()});
 }

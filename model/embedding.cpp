@@ -4,6 +4,13 @@
 #include "engine/base/core/model_units.h"
 
 namespace thinwire {
+namespace {
+
+int64_t length_of(const LayerContext& c) {
+  return c.chunk.count > 0 ? c.chunk.count : c.shape.length;
+}
+
+}  // namespace
 
 Embedding::Embedding(const ModelShard& shard, const ParamStore& store, TpActivation& tp)
     : dropout_(shard.whole.hidden_dropout),
@@ -29,7 +36,7 @@ void Embedding::forward(Exec& exec, const LayerContext& c, View tokens, View x, 
                                     .table = word_,
                                     .positions = adds_positions_ ? position_ : View{},
                                     .x = found,
-                                    .length = c.shape.length,
+                                    .length = length_of(c),
                                     .first_position = c.first_position,
                                     .first_token = first_token_,
                                     .vocabulary = vocabulary_,
@@ -44,12 +51,16 @@ void Embedding::backward(Exec& exec, const LayerContext& c, View tokens, View dx
   const Dropout d = dropout(c);
   if (d.p > 0.0f) exec.ops.dropout_apply(exec, {dx, dx, d});
   const View rows = splits_rows_ ? whole : dx;
+  // Without positions of their own, tokens of a chunk have those of its place.
+  const bool by_place = position_gradient_ && !c.positions && c.chunk.count > 0;
+  const View position_gradient =
+      by_place ? position_gradient_.row_range(c.chunk.first, c.chunk.count) : position_gradient_;
   tp_->leave_backward(dx, rows, exec.stream).wait(exec.stream);
   exec.ops.embedding_backward(exec, {.tokens = tokens,
                                      .dx = rows,
                                      .dtable = word_gradient_,
-                                     .dpositions = position_gradient_,
-                                     .length = c.shape.length,
+                                     .dpositions = position_gradient,
+                                     .length = length_of(c),
                                      .first_token = first_token_,
                                      .vocabulary = vocabulary_,
                                      .at = c.positions});

@@ -12,6 +12,7 @@ class Embedding {
  public:
   Embedding(const ModelShard& shard, const ParamStore& store, TpActivation& tp);
 
+  // In chunks all views are those of one.
   // x: [P,h]. tokens: [N] i32 device memory. whole: [N,h] scratch, only used with sequence parallelism.
   void forward(Exec& exec, const LayerContext& context, View tokens, View x, View whole) const;
   // dx: [P,h], overwritten by the gradient behind dropout; accumulates the tables' gradients.

@@ -12,7 +12,8 @@ int64_t chunk_rows(const ModelShard& shard, int64_t tokens) {
   const ModelConfig& c = shard.whole;
   const int64_t row =
       (c.padded_vocab + shard.tensor_size - 1) / shard.tensor_size * static_cast<int64_t>(size_of(c.dtype));
-  const int64_t fit = std::max<int64_t>(16, c.head_chunk_bytes / row);
+  int64_t fit = std::max<int64_t>(16, c.head_chunk_bytes / row);
+  if (c.sequence_chunk > 0) fit = std::min(fit, std::max<int64_t>(16, c.sequence_chunk));
   const int64_t chunks = (tokens + fit - 1) / fit;
   return std::min(tokens, ((tokens + chunks - 1) / chunks + 15) / 16 * 16);
 }
@@ -23,15 +24,28 @@ const char* matrix_name(const ModelShard& shard) {
 
 }  // namespace
 
-HeadActivations take_head_activations(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena) {
+HeadActivations take_head_activations(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena,
+                                      bool streams) {
   const ModelConfig& c = shard.whole;
   const int64_t part = shard.part_rows(shape.tokens());
   HeadActivations a;
-  a.x = arena.take(MemoryCategory::kActivations, c.dtype, {part, c.hidden});
+  if (streams) a.x = arena.take(MemoryCategory::kActivations, c.dtype, {part, c.hidden});
   if (c.norm == NormKind::kLayerNorm) a.mean = arena.take(MemoryCategory::kActivations, DType::f32, {part});
   a.rstd = arena.take(MemoryCategory::kActivations, DType::f32, {part});
-  if (training) a.dy = arena.take(MemoryCategory::kActivations, c.dtype, {part, c.hidden});
+  if (training && streams) a.dy = arena.take(MemoryCategory::kActivations, c.dtype, {part, c.hidden});
   return a;
+}
+
+HeadActivations part_of(const HeadActivations& a, const TokenChunk& chunk, View x, View dy) {
+  const auto rows = [&](View v) { return v ? v.element_range(chunk.row, chunk.count) : v; };
+  return {x, rows(a.mean), rows(a.rstd), dy};
+}
+
+LossTargets part_of(const LossTargets& loss, const TokenChunk& chunk) {
+  LossTargets part = loss;
+  part.targets = loss.targets.element_range(chunk.row, chunk.count);
+  part.row_weight = loss.row_weight.element_range(chunk.row, chunk.count);
+  return part;
 }
 
 HeadScratch take_head_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena) {
@@ -41,11 +55,11 @@ HeadScratch take_head_scratch(const ModelShard& shard, const BatchShape& shape, 
     return arena.take(MemoryCategory::kWorkspace, dtype, {rows, cols});
   };
   HeadScratch s;
-  s.y = take(c.dtype, part, c.hidden);
+  s.y = take(c.dtype, shard.splits_rows() ? part : chunk, c.hidden);
   s.whole = shard.splits_rows() ? take(c.dtype, n, c.hidden) : s.y;
   if (training && shard.splits_rows()) s.d_whole = take(c.dtype, n, c.hidden);
   s.logits = take(c.dtype, chunk, c.padded_vocab);
-  s.losses = arena.take(MemoryCategory::kWorkspace, DType::f32, {n});
+  s.losses = arena.take(MemoryCategory::kWorkspace, DType::f32, {work_rows(shard, shape)});
   if (shard.tensor_size > 1) {
     s.statistics = take(DType::f32, chunk, 3);
     s.all_statistics = arena.take(MemoryCategory::kWorkspace, DType::f32, {shard.tensor_size * chunk * 3});
@@ -65,16 +79,20 @@ Head::Head(const ModelShard& shard, const ParamStore& store, TpActivation& tp)
   TW_CHECK(matrix_, matrix_name(shard));
 }
 
-void Head::normalise(Exec& exec, const ResidualStream& stream, const HeadActivations& a, const HeadScratch& s) const {
-  TW_CHECK(stream.branch, "the head follows at least one block");
-  final_norm_.forward(exec, stream, a.x, s.y, a.mean, a.rstd);
-  tp_->enter_forward(s.y, s.whole, exec.stream).wait(exec.stream);
+void Head::normalise(Exec& exec, const ResidualStream& stream, const HeadActivations& a, const HeadScratch& s,
+                     int64_t first, int64_t n) const {
+  const auto rows = [&](View v) { return v ? v.row_range(first, n) : v; };
+  const auto statistics = [&](View v) { return v ? v.element_range(first, n) : v; };
+  ResidualStream piece{rows(stream.x), rows(stream.branch), stream.dropout};
+  piece.dropout.first_row += first;
+  final_norm_.forward(exec, piece, rows(a.x), s.y.row_range(0, n), statistics(a.mean), statistics(a.rstd));
+  if (splits_rows_) tp_->enter_forward(s.y, s.whole, exec.stream).wait(exec.stream);
 }
 
-void Head::logits(Exec& exec, const HeadScratch& s, int64_t first, int64_t n, View logits) const {
+void Head::logits(Exec& exec, const HeadScratch& s, int64_t at, int64_t n, View logits) const {
   exec.ops.matmul(
       exec,
-      {.a = s.whole.row_range(first, n), .b = matrix_, .c = logits, .trans_b = true, .b_version = store_->version()});
+      {.a = s.whole.row_range(at, n), .b = matrix_, .c = logits, .trans_b = true, .b_version = store_->version()});
 }
 
 // Losses of rows [first, first + logits.rows()), and in training the gradient in place of the logits.
@@ -99,24 +117,21 @@ void Head::losses(Exec& exec, const HeadScratch& s, View logits, int64_t first, 
 
 void Head::forward(Exec& exec, const ResidualStream& stream, const HeadActivations& a, const HeadScratch& s,
                    const LossTargets& loss) const {
-  normalise(exec, stream, a, s);
-  const int64_t tokens = s.whole.rows(), step = s.logits.rows();
+  const int64_t tokens = loss.targets.count();
   const bool training = static_cast<bool>(loss.dlogits_scale);
   const View dy = splits_rows_ ? s.d_whole : a.dy;
   Ticket sum;
-  for (int64_t first = 0; first < tokens; first += step) {
-    const int64_t n = std::min(step, tokens - first);
+  for_pieces(exec, stream, a, s, tokens, [&](int64_t first, int64_t n, int64_t at) {
     const View chunk = s.logits.row_range(0, n);
-    logits(exec, s, first, n, chunk);
+    logits(exec, s, at, n, chunk);
     losses(exec, s, chunk, first, loss);
-    if (!training) continue;
+    if (!training) return;
     exec.ops.matmul(exec, {.a = chunk, .b = matrix_, .c = dy.row_range(first, n), .b_version = store_->version()});
     // The last piece's weight gradient hides the sum of all of dy.
     if (first + n == tokens) sum = tp_->enter_backward(dy, a.dy, exec.stream);
     exec.ops.matmul(
-        exec,
-        {.a = chunk, .b = s.whole.row_range(first, n), .c = matrix_gradient_, .trans_a = true, .accumulate = true});
-  }
+        exec, {.a = chunk, .b = s.whole.row_range(at, n), .c = matrix_gradient_, .trans_a = true, .accumulate = true});
+  });
   exec.ops.weighted_sum(exec,
                         {s.losses.element_range(0, tokens), loss.row_weight.element_range(0, tokens), loss.loss_sum});
   sum.wait(exec.stream);

@@ -2,6 +2,8 @@
 // whole micro-batch never exist at once. Tensor ranks have columns of the logits; they exchange three numbers per row.
 #pragma once
 
+#include <algorithm>
+
 #include "model/layer_context.h"
 #include "model/norm.h"
 #include "parallel/sites/tp_activation.h"
@@ -14,18 +16,22 @@ struct HeadActivations {
   View mean, rstd;  // final norm
   View dy;          // [P,h] gradient at the final norm's output, found in the forward pass while the logits exist
 };
-// Memory that heads share; nothing in it survives a call. Without sequence parallelism `whole` is `y`, and d_whole is
-// empty.
+// Memory that heads share; nothing in it survives a call. Without sequence parallelism `whole` is `y`, which holds a
+// piece at a time, and d_whole is empty.
 struct HeadScratch {
-  View y;               // [P,h] the final norm's output
+  View y;               // [chunk,h] the final norm's output, or [P,h]
   View whole;           // [N,h] its rows from all ranks
   View d_whole;         // [N,h] partial sums of dy
   View logits;          // [chunk, padded vocab of this rank]
-  View losses;          // [N] fp32
+  View losses;          // [N] fp32; in chunks of one
   View statistics;      // [chunk, 3] fp32 of this rank's columns; empty for one rank
   View all_statistics;  // [ranks * chunk * 3]
 };
-HeadActivations take_head_activations(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena);
+// streams: with x and dy; in chunks they are token rows.
+HeadActivations take_head_activations(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena,
+                                      bool streams = true);
+// A chunk's rows; x and dy are the chunk's own.
+HeadActivations part_of(const HeadActivations& a, const TokenChunk& chunk, View x, View dy);
 HeadScratch take_head_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena);
 
 struct LossTargets {
@@ -34,6 +40,7 @@ struct LossTargets {
   View dlogits_scale;  // [1] fp32, the loss scale; empty in evaluation
   View loss_sum;       // [1] fp64, += sum of row_weight * loss, on every tensor rank
 };
+LossTargets part_of(const LossTargets& loss, const TokenChunk& chunk);
 
 class Head {
  public:
@@ -43,10 +50,24 @@ class Head {
   // are gone afterwards, so that gradient is accumulated here and not in a backward_weight.
   void forward(Exec& exec, const ResidualStream& stream, const HeadActivations& a, const HeadScratch& s,
                const LossTargets& loss) const;
-  // Final norm alone (all rows of it in s.whole), then logits of rows [first, first + n) into `logits` [n, padded vocab
-  // of this rank]: for generation and checks.
-  void normalise(Exec& exec, const ResidualStream& stream, const HeadActivations& a, const HeadScratch& s) const;
-  void logits(Exec& exec, const HeadScratch& s, int64_t first, int64_t n, View logits) const;
+  // Final norm alone of rows [first, first + n) of the stream, at most a piece; under sequence parallelism of all.
+  // Then logits of n of them, from row `at` of s.whole on, into `logits` [n, padded vocab of this rank]: for generation
+  // and checks.
+  void normalise(Exec& exec, const ResidualStream& stream, const HeadActivations& a, const HeadScratch& s,
+                 int64_t first, int64_t n) const;
+  void logits(Exec& exec, const HeadScratch& s, int64_t at, int64_t n, View logits) const;
+  // Calls body(first row, rows, where they lie in s.whole) for `tokens` of them, piece by piece, behind their norm.
+  template <typename Body>
+  void for_pieces(Exec& exec, const ResidualStream& stream, const HeadActivations& a, const HeadScratch& s,
+                  int64_t tokens, const Body& body) const {
+    const int64_t step = s.logits.rows();
+    if (splits_rows_) normalise(exec, stream, a, s, 0, stream.x.rows());
+    for (int64_t first = 0; first < tokens; first += step) {
+      const int64_t n = std::min(step, tokens - first);
+      if (!splits_rows_) normalise(exec, stream, a, s, first, n);
+      body(first, n, splits_rows_ ? first : 0);
+    }
+  }
   // dx: [P,h] gradient at the stream's value.
   void backward(Exec& exec, const HeadActivations& a, View dx) const;
 

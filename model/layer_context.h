@@ -16,11 +16,21 @@ struct LayerContext {
   View first_keys, positions;
   SequenceCut cut;        // shape.length is what this rank has of a sequence
   int64_t first_row = 0;  // which token this rank's rows outside of sharded parts begin with
+  TokenChunk chunk;       // the rows at hand, of all those of `shape`; count 0: all (see context_of)
   // Decoding with a cache: tokens of this call start at first_position, and kv_rows holds the qkv rows of all positions
   // so far (this call's included). Otherwise empty, and attention looks at the rows of this call alone.
   int64_t first_position = 0;
   View kv_rows;
 };
+
+// What layers are told about one chunk of the micro-batch: dropout, positions and masks stay those of the whole.
+inline LayerContext context_of(const LayerContext& c, const TokenChunk& chunk) {
+  LayerContext part = c;
+  part.chunk = chunk, part.first_row = chunk.row, part.first_position = chunk.first;
+  for (View* v : {&part.first_keys, &part.positions})
+    if (*v) *v = v->element_range(chunk.row, chunk.count);
+  return part;
+}
 
 // Dropout for one place of one layer, off outside training.
 inline Dropout make_dropout(const LayerContext& c, float p, RandomPurpose purpose, uint32_t layer) {

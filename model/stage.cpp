@@ -14,9 +14,16 @@ View take_rows(const ModelShard& shard, const BatchShape& shape, MemoryCategory 
 
 StageScratch take_stage_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena) {
   StageScratch s;
-  s.block = take_block_scratch(shard, shape, training, arena);
+  if (shard.whole.sequence_chunk > 0) s.store = std::make_shared<TokenStore>(shard, shape);
+  s.block = take_block_scratch(shard, shape, training, arena, s.store.get());
   if (shard.last) s.head = take_head_scratch(shard, shape, training, arena);
   if (!training) return s;
+  if (s.store != nullptr) {
+    if (shard.last)
+      s.chunked_dx = s.store->add(TokenStore::Kind::kStream, shard.whole.dtype, shard.whole.hidden, arena,
+                                  MemoryCategory::kWorkspace);
+    return s;
+  }
   for (View& dx : s.dx) dx = take_rows(shard, shape, MemoryCategory::kWorkspace, arena);
   return s;
 }
@@ -40,6 +47,9 @@ Stage::Stage(const ModelShard& shard, int chunk, ParamStore& store, const BatchS
       scratch_(&scratch),
       events_(&events) {
   TW_CHECK(layers_.count > 0, "chunk ", chunk, " has no layer");
+  TW_CHECK(shard.whole.sequence_chunk == 0 ||
+               (!shard.splits_rows() && (shard.cut.whole() || shard.sequence_way == SequenceWay::kGather)),
+           "chunks of tokens under sequence parallelism, or where ranks of a sequence do not gather keys and values");
   TW_CHECK(ports.tp.size() == shard.tensor_size && ports.tp.rank() == shard.tensor_rank &&
                ports.tp.sequence_parallel() == shard.splits_rows(),
            "tensor rank ", ports.tp.rank(), " of ", ports.tp.size(), ", the shard is ", shard.tensor_rank, " of ",
@@ -53,10 +63,23 @@ Stage::Stage(const ModelShard& shard, int chunk, ParamStore& store, const BatchS
   const Recompute level = training ? shard.whole.recompute : Recompute::kFull;  // nothing is read again
   slots_.resize(static_cast<size_t>(std::max(slots, 1)));
   for (Slot& slot : slots_) {
-    slot.blocks = take_block_activations(shard, shape, layers_.count, level, arena);
     const auto boundary = [&] { return take_rows(shard, shape, MemoryCategory::kActivations, arena); };
+    if (in_chunks()) {
+      TokenStore& store = *scratch.store;
+      slot.chunked_blocks = take_chunked_blocks(shard, shape, layers_.count, level, !first(), store, arena);
+      slot.input = slot.chunked_blocks.front().x_in.whole;
+      const auto stream = [&] {
+        return store.add(TokenStore::Kind::kStream, shard.whole.dtype, shard.whole.hidden, arena,
+                         MemoryCategory::kActivations);
+      };
+      if (last()) slot.head_x = stream();
+      if (last() && training) slot.head_dy = stream();
+    } else {
+      slot.blocks = take_block_activations(shard, shape, layers_.count, level, arena);
+      slot.input = slot.blocks.front().x_in;
+    }
     if (last()) {
-      slot.head = take_head_activations(shard, shape, training, arena);
+      slot.head = take_head_activations(shard, shape, training, arena, !in_chunks());
     } else {
       slot.output = boundary();
       if (training) slot.output_gradient = boundary();
@@ -76,6 +99,7 @@ LayerContext Stage::context(const MicroBatch& micro, bool training) const {
   c.shape = shape_, c.training = training, c.seed = seed_, c.sample_ids = micro.sample_ids;
   c.first_keys = micro.first_keys, c.positions = micro.positions;
   c.cut = shard_.cut;
+  if (c.cut.whole()) c.cut.length = shape_.length;
   c.first_row = shard_.first_row(shape_.tokens());
   return c;
 }
@@ -132,7 +156,81 @@ void Stage::occupy(const MicroBatch& micro, int slot_index) {
 
 void Stage::queue_forward(Exec& exec, int slot_index) {
   Slot& slot = live_slot(slot_index);
-  finish(exec, run_blocks(exec, context(slot.micro, true), slot.micro, slot), slot.micro, slot);
+  const LayerContext c = context(slot.micro, true);
+  if (!in_chunks()) return finish(exec, run_blocks(exec, c, slot.micro, slot), slot.micro, slot);
+  run_chunks(exec, c, slot.micro, slot);
+  head_of_chunks(exec, slot, slot.micro.loss);
+}
+
+void Stage::run_chunks(Exec& exec, const LayerContext& c, const MicroBatch& micro, Slot& slot) {
+  TokenStore& store = *scratch_->store;
+  if (first()) {
+    with_weights(*events_, {kEmbeddingUnit, has_positions() ? position_unit(shard_.whole) : -1}, false, [&] {
+      for (const TokenChunk& chunk : store.chunks()) {
+        const TokenStore::Held x = store.open(slot.chunked_blocks[0].x_in, chunk, Access::kWrite);
+        embedding_->forward(exec, context_of(c, chunk), micro.tokens.element_range(chunk.row, chunk.count), x.view, {});
+      }
+    });
+  }
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const TokenRows out = i + 1 < blocks_.size() ? slot.chunked_blocks[i + 1].x_in
+                          : last()               ? slot.head_x
+                                                 : TokenRows{slot.output};
+    blocks_[i].forward_chunks(exec, c, store, slot.chunked_blocks[i], scratch_->block, out);
+  }
+}
+
+void Stage::head_of_chunks(Exec& exec, Slot& slot, const LossTargets& loss) {
+  if (!last()) return;
+  TokenStore& store = *scratch_->store;
+  const int head = head_unit(shard_.whole), words = shares_embedding() ? kEmbeddingUnit : -1;
+  const bool training = static_cast<bool>(loss.dlogits_scale);
+  with_weights(*events_, {head, words}, false, [&] {
+    if (training) events_->gradients_begin(shares_embedding() ? kEmbeddingUnit : head);
+    for (size_t i = 0; i < store.chunks().size(); ++i) {
+      const TokenChunk& chunk = store.chunks()[i];
+      const TokenStore::Held x = store.open(slot.head_x, chunk, Access::kRead);
+      if (i + 1 < store.chunks().size()) store.prefetch(slot.head_x, store.chunks()[i + 1]);
+      const TokenStore::Held dy = training ? store.open(slot.head_dy, chunk, Access::kWrite) : TokenStore::Held{};
+      head_->forward(exec, {x.view, {}, {}}, part_of(slot.head, chunk, x.view, dy.view), scratch_->head,
+                     part_of(loss, chunk));
+    }
+  });
+}
+
+// From the head to the embedding; the stream's gradient is replaced in place.
+void Stage::backward_chunks(Exec& exec, const LayerContext& c, Slot& slot) {
+  TokenStore& store = *scratch_->store;
+  const std::vector<TokenChunk>& chunks = store.chunks();
+  const TokenRows dx = last() ? scratch_->chunked_dx : TokenRows{slot.output_gradient};
+  if (last()) {
+    const int head = head_unit(shard_.whole);
+    with_weights(*events_, {head}, true, [&] {
+      events_->gradients_begin(head);
+      for (size_t i = 0; i < chunks.size(); ++i) {
+        const TokenStore::Held x = store.open(slot.head_x, chunks[i], Access::kRead);
+        const TokenStore::Held dy = store.open(slot.head_dy, chunks[i], Access::kRead);
+        const TokenStore::Held d = store.open(dx, chunks[i], Access::kWrite);
+        if (i + 1 < chunks.size()) store.prefetch(slot.head_x, chunks[i + 1]);
+        head_->backward(exec, part_of(slot.head, chunks[i], x.view, dy.view), d.view);
+      }
+    });
+  }
+  announce_head();
+  for (size_t i = blocks_.size(); i-- > 0;) {
+    const View dx_in = i == 0 && !first() ? slot.input_gradient : View{};
+    blocks_[i].backward_chunks(exec, c, store, slot.chunked_blocks[i], scratch_->block, dx, dx_in);
+  }
+  if (!first()) return;
+  events_->gradients_begin(kEmbeddingUnit);
+  if (has_positions()) events_->gradients_begin(position_unit(shard_.whole));
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const TokenStore::Held d = store.open(dx, chunks[i], Access::kModify);
+    if (i + 1 < chunks.size()) store.prefetch(dx, chunks[i + 1]);
+    const View tokens = slot.micro.tokens.element_range(chunks[i].row, chunks[i].count);
+    embedding_->backward(exec, context_of(c, chunks[i]), tokens, d.view, {});
+  }
+  announce_embedding();
 }
 
 // The gradient at the last block's output: received, or the head's in `buffer`.
@@ -177,6 +275,7 @@ void Stage::vacate(int slot) {
 void Stage::queue_backward(Exec& exec, int slot_index) {
   Slot& slot = live_slot(slot_index);
   const LayerContext c = context(slot.micro, true);
+  if (in_chunks()) return backward_chunks(exec, c, slot);
   const View* dx = scratch_->dx;
   View out = begin_backward(exec, slot, dx[0]);
   announce_head();
@@ -233,22 +332,34 @@ void Stage::backward_weight(Exec& exec, StageWeightWork& work) {
 void Stage::evaluate(Exec& exec, const MicroBatch& micro) {
   Slot& slot = slots_[0];
   TW_CHECK(!slot.live && !micro.loss.dlogits_scale);
-  finish(exec, run_blocks(exec, context(micro, false), micro, slot), micro, slot);
+  const LayerContext c = context(micro, false);
+  if (!in_chunks()) return finish(exec, run_blocks(exec, c, micro, slot), micro, slot);
+  run_chunks(exec, c, micro, slot);
+  head_of_chunks(exec, slot, micro.loss);
 }
 
 void Stage::all_logits(Exec& exec, const MicroBatch& micro, const std::function<void(int64_t, View)>& receive) {
   Slot& slot = slots_[0];
   TW_CHECK(!slot.live && last());
-  const ResidualStream stream = run_blocks(exec, context(micro, false), micro, slot);
+  const LayerContext c = context(micro, false);
   const HeadScratch& scratch = scratch_->head;
-  with_weights(*events_, {head_unit(shard_.whole), shares_embedding() ? kEmbeddingUnit : -1}, false, [&] {
-    head_->normalise(exec, stream, slot.head, scratch);
-    const int64_t step = scratch.logits.rows();
-    for (int64_t first = 0; first < shape_.tokens(); first += step) {
-      const int64_t n = std::min(step, shape_.tokens() - first);
+  const auto pieces = [&](const ResidualStream& stream, const HeadActivations& a, int64_t begin, int64_t tokens) {
+    head_->for_pieces(exec, stream, a, scratch, tokens, [&](int64_t row, int64_t n, int64_t at) {
       const View chunk = scratch.logits.row_range(0, n);
-      head_->logits(exec, scratch, first, n, chunk);
-      receive(first, chunk);
+      head_->logits(exec, scratch, at, n, chunk);
+      receive(begin + row, chunk);
+    });
+  };
+  ResidualStream stream;
+  if (in_chunks())
+    run_chunks(exec, c, micro, slot);
+  else
+    stream = run_blocks(exec, c, micro, slot);
+  with_weights(*events_, {head_unit(shard_.whole), shares_embedding() ? kEmbeddingUnit : -1}, false, [&] {
+    if (!in_chunks()) return pieces(stream, slot.head, 0, shape_.tokens());
+    for (const TokenChunk& chunk : scratch_->store->chunks()) {
+      const TokenStore::Held x = scratch_->store->open(slot.head_x, chunk, Access::kRead);
+      pieces({x.view, {}, {}}, part_of(slot.head, chunk, x.view, {}), chunk.row, chunk.count);
     }
   });
 }

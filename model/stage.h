@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -26,6 +27,10 @@ struct StageScratch {
   BlockScratch block;
   HeadScratch head;  // on the last stage
   View dx[3];        // gradients of the residual stream: at the block's output, between its halves, at its input
+  // In chunks: what of all tokens lies where, and on the last stage the stream's gradient. Behind the last Stage that
+  // is made of it, the store has to begin().
+  std::shared_ptr<TokenStore> store;
+  TokenRows chunked_dx;
 };
 StageScratch take_stage_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena);
 
@@ -53,7 +58,7 @@ class Stage {
 
   // Boundaries of a slot, [rows of this rank, h] in the compute dtype: where a receive puts the activation, where the
   // result lies until it has been sent; and the gradients that travel the other way. Empty at the ends of the model.
-  View input(int slot) const { return first() ? View{} : at(slot).blocks.front().x_in; }
+  View input(int slot) const { return first() ? View{} : at(slot).input; }
   View output(int slot) const { return at(slot).output; }
   View output_gradient(int slot) const { return at(slot).output_gradient; }  // received
   View input_gradient(int slot) const { return at(slot).input_gradient; }    // to be sent
@@ -90,8 +95,10 @@ class Stage {
  private:
   struct Slot {
     std::vector<BlockActivations> blocks;
+    std::vector<ChunkedBlock> chunked_blocks;  // in chunks instead, and of the head's activations x and dy
+    TokenRows head_x, head_dy;
     HeadActivations head;
-    View output, output_gradient, input_gradient;
+    View input, output, output_gradient, input_gradient;
     MicroBatch micro;
     bool live = false;
   };
@@ -101,6 +108,10 @@ class Stage {
   LayerContext context(const MicroBatch& micro, bool training) const;
   bool has_positions() const { return shard_.whole.positions == PositionKind::kLearned; }
   bool shares_embedding() const { return last() && shard_.whole.tied_head; }
+  bool in_chunks() const { return scratch_->store != nullptr; }
+  void run_chunks(Exec& exec, const LayerContext& context, const MicroBatch& micro, Slot& slot);
+  void backward_chunks(Exec& exec, const LayerContext& context, Slot& slot);
+  void head_of_chunks(Exec& exec, Slot& slot, const LossTargets& loss);
   ResidualStream run_blocks(Exec& exec, const LayerContext& context, const MicroBatch& micro, Slot& slot);
   void finish(Exec& exec, const ResidualStream& stream, const MicroBatch& micro, Slot& slot);
   View begin_backward(Exec& exec, Slot& slot, View buffer);

@@ -27,7 +27,7 @@ done
 # What cmake looks for, and what builds and runs the programs.
 packages=(cmake ninja-build g++ libdnnl-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libcli11-dev libxxhash-dev libyaml-dev libzstd-dev python3)
 if [ "$quickstart" = 0 ]; then
-  packages+=(ccache mpich libmpich-dev libgtest-dev libbenchmark-dev libsentencepiece-dev sentencepiece zstd libzfp-dev clang-format clang-tidy git)
+  packages+=(ccache mpich libmpich-dev libgtest-dev libbenchmark-dev libsentencepiece-dev sentencepiece zstd libzfp-dev liburing-dev clang-format clang-tidy git)
 fi
 packages+=("${extra[@]}")
 # What single tests need and say that they miss: the batch scripts are checked by shellcheck and run under a Slurm that the test starts

@@ -29,6 +29,53 @@ std::string placement(const std::string& levels) {
   return with("\"placement\": {" + levels + "}");
 }
 
+TEST(LayoutConfigBad, ChunksOfTokens) {
+  expect_refused({
+      {"under sequence parallelism",
+       with("\"model_parallel_size\": 2, \"sequence_parallel\": true,\n\"sequence_chunk_size\": 8"),
+       {"a.json:4:24: sequence_chunk_size: ", "say sequence_parallel false"}},
+      {"disk under sequence parallelism",
+       with("\"model_parallel_size\": 2, \"sequence_parallel\": true,\n\"activation_offload\": \"disk\""),
+       {"a.json:4:23: activation_offload: ", "say sequence_parallel false"}},
+      {"with exchanged heads",
+       with("\"context_parallel_size\": 2, \"cp_comm_type\": \"a2a\", \"sequence_chunk_size\": 8, "
+            "\"train_batch_size\": null"),
+       {"sequence_chunk_size: chunks need cp_comm_type all_gather, not a2a"}},
+      {"with split backward passes",
+       with("\"pipe_parallel_size\": 2, \"schedule\": \"zb_h1\", \"sequence_chunk_size\": 8"),
+       {"sequence_chunk_size: schedule zb_h1 keeps gradients of all tokens"}},
+      {"on a GPU", with("\"device\": \"cuda\", \"activation_offload\": \"host\""), {"activation_offload: is for CPUs"}},
+      {"another word", with("\"sequence_chunk_size\": \"all\""), {"sequence_chunk_size: ", "allowed: auto"}},
+      {"negative", with("\"sequence_chunk_size\": -1"), {"-1 is out of bounds"}},
+      {"another place", with("\"activation_offload\": \"tape\""), {"none | host | disk"}},
+  });
+}
+
+TEST(LayoutConfig, ChunksOfTokens) {
+  const auto model = [](const std::string& extra) { return resolved(extra).run.model; };
+  EXPECT_EQ(model("\"seed\": 1").sequence_chunk, 0);
+  EXPECT_EQ(model("\"sequence_chunk_size\": 8").sequence_chunk, 8);
+  EXPECT_EQ(model("\"sequence_chunk_size\": \"auto\"").sequence_chunk, 0);  // 32 tokens fit
+  const std::string text = without("seq_length", "\"seq_length\": 1000000, \"sequence_chunk_size\": \"auto\"");
+  const ModelConfig longer = load_config_text({{"a.json", text}}, {}, {}).run.model;
+  EXPECT_GT(longer.sequence_chunk, 255);
+  EXPECT_LT(longer.sequence_chunk, 1000000);
+  EXPECT_EQ(longer.sequence_chunk % 64, 0);
+  // A sequence is one chunk on disk unless chunks are asked for.
+  EXPECT_EQ(model("\"activation_offload\": \"disk\"").sequence_chunk, 32);
+  EXPECT_TRUE(model("\"activation_offload\": \"disk\"").offload);
+  EXPECT_EQ(model("\"activation_offload\": \"disk\", \"sequence_chunk_size\": 8").sequence_chunk, 8);
+  const ResolvedConfig host = resolved("\"activation_offload\": \"host\"");
+  EXPECT_FALSE(host.run.model.offload);
+  EXPECT_TRUE(noted(host, "activation_offload", "already"));
+  // DeepSpeed's flags.
+  EXPECT_EQ(model("\"ds_sequence_parallel_fpdt\": true, \"ds_sequence_parallel_fpdt_chunk_size\": 16").sequence_chunk,
+            16);
+  EXPECT_EQ(model("\"ds_sequence_parallel_fpdt\": true").sequence_chunk, 65536);
+  EXPECT_EQ(model("\"ds_sequence_parallel_fpdt\": false").sequence_chunk, 0);
+  EXPECT_TRUE(noted(resolved("\"ds_sequence_parallel_fpdt_offloading\": true"), "activation_offload", "already"));
+}
+
 TEST(LayoutConfigBad, TensorAndPipeline) {
   expect_refused({
       {"heads",

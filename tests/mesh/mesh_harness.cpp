@@ -247,6 +247,12 @@ Curve run_rank(Transport& transport, const Order& order) {
         training.take_step(static_cast<int>(config.accumulation), [&] { return std::move(*batch++); });
     curve.loss.push_back(outcome.loss), curve.norm.push_back(outcome.grad_norm);
     curve.wire.assign(outcome.wire_total.begin(), outcome.wire_total.end());
+    if (const TokenStore* tokens = replica.token_store(); s == 0 && tokens != nullptr && tokens->spills()) {
+      const TokenStore& priced = *rehearsal.replica().token_store();
+      TW_CHECK(tokens->written() == priced.written() && tokens->read_back() == priced.read_back(),
+               "offload: ", tokens->written(), " bytes written and ", tokens->read_back(), " read back, priced ",
+               priced.written(), " and ", priced.read_back());
+    }
     if (s > warm_up && job.mesh() != nullptr && !order.between)
       check_prices(prices, outcome);  // the first has no gathers behind a step
   }

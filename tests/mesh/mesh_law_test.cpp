@@ -283,6 +283,61 @@ TEST(MeshLawMore, ContextParallelRing) {
   }
 }
 
+// Layers take some tokens at a time: chunks of the 24 that divide them, that do not, and of the runs of a cut.
+TEST(MeshLawMore, ChunksOfTokens) {
+  Layout layouts[] = {
+      Layout{.accumulation = 2},
+      Layout{.tensor = 2, .recompute = "full"},
+      Layout{.data = 2, .tensor = 3, .optimizer = "global", .accumulation = 2, .recompute = "selective"},
+      Layout{.pipeline = 3, .accumulation = 3, .recompute = "full"},
+      Layout{.pipeline = 2, .data = 2, .schedule = "interleaved", .chunks = 2, .accumulation = 3},
+      Layout{.data = 4, .weights = "global", .gradients = "global", .optimizer = "global", .recompute = "full"},
+      Layout{.context = 3, .accumulation = 2, .recompute = "full"},
+      Layout{.pipeline = 2,
+             .data = 2,
+             .tensor = 2,
+             .weights = "global",
+             .gradients = "global",
+             .optimizer = "global",
+             .recompute = "full"},
+      Layout{.data = 2, .context = 2, .weights = "global", .gradients = "global", .optimizer = "global"},
+      Layout{.pipeline = 2, .tensor = 2, .context = 2, .recompute = "selective"}};
+  int tokens = 0;
+  for (Layout& l : layouts)
+    l.more = {"sequence_chunk_size=" + std::to_string(std::vector{8, 5, 7, 1, 3, 11}[tokens++ % 6])};
+  for (const char* family : {"gpt2", "neox", "llama"}) {
+    for (size_t i = 0; i < std::size(layouts); ++i) {
+      Model model{.family = family, .layers = 4};
+      if (i % 2 == 0) model.documents = true, model.window = 6;
+      if (i % 2 == 1) model.dropout = 0.1;
+      EXPECT_EQ(compare(model, layouts[i], 12, 3), "");
+    }
+  }
+}
+
+// Waiting on disk changes no bit of any layout, and moves what --dry-run says (the harness counts).
+TEST(MeshLawMore, OffloadChangesNoBit) {
+  const std::string place = "run_dir=" + testing::TempDir();
+  Layout layouts[] = {Layout{.tensor = 2, .accumulation = 2, .recompute = "full"},
+                      Layout{.pipeline = 2, .data = 2, .schedule = "interleaved", .chunks = 2, .accumulation = 3},
+                      Layout{.pipeline = 2, .schedule = "gpipe", .accumulation = 3, .recompute = "full"},
+                      Layout{.data = 2,
+                             .context = 2,
+                             .weights = "global",
+                             .gradients = "global",
+                             .optimizer = "global",
+                             .recompute = "selective"}};
+  for (const char* family : {"gpt2", "neox", "llama"}) {
+    for (Layout l : layouts) {
+      const Model model{.family = family, .layers = 4, .dropout = 0.1, .window = 9};
+      l.more = {"sequence_chunk_size=4", place};
+      const Curve memory = run(model, l, 12, 2);
+      l.more.push_back("activation_offload=disk");
+      EXPECT_TRUE(run(model, l, 12, 2) == memory) << family << " " << l.name();
+    }
+  }
+}
+
 // All tokens of a share of the heads instead.
 TEST(MeshLawMore, ContextParallelByHeads) {
   Layout layouts[] = {Layout{.context = 2},

@@ -30,6 +30,28 @@ KeyTopic layout_keys() {
           "p2p "
           "(ring attention): keys and values go around, a rank's at a time.",
           {.allowed = {"all_gather", "a2a", "p2p"}, .value_aliases = {{"allgather", "all_gather"}}, .scope = layout}),
+      key("sequence_chunk_size", kIntKey | kStringKey, "0",
+          "Layers, head and loss take at most so many tokens of a sequence at a time, so that their working memory "
+          "does "
+          "not grow with its length, but for keys, values and the residual stream; 0: all; auto: as many as fit 64 MiB "
+          "(1 GiB on a GPU).",
+          {.aliases = {"ds_sequence_parallel_fpdt_chunk_size"},
+           .bounds = {0, 1e9},
+           .allowed = {"auto"},
+           .unit = "tokens",
+           .scope = layout}),
+      key("activation_offload", kStringKey, "\"none\"",
+          "Where what layers hold of all tokens waits between its uses, chunk by chunk (sequence_chunk_size; 0: a "
+          "sequence "
+          "is one). disk: a file of each rank under run_dir, without a name. host: the host's memory, where a CPU has "
+          "it "
+          "anyway.",
+          {.allowed = {"none", "host", "disk"}, .scope = layout}),
+      key("ds_sequence_parallel_fpdt_offloading", kBoolKey, "null", "DeepSpeed: true is activation_offload host.",
+          {.scope = layout, .status = KeyStatus::kShorthand}),
+      key("ds_sequence_parallel_fpdt", kBoolKey, "null",
+          "DeepSpeed: true is sequence_chunk_size 65536, unless that is given.",
+          {.scope = layout, .status = KeyStatus::kShorthand}),
       key("global_num_gpus", kIntKey, "null",
           "Ranks that the configuration is meant for; --dry-run prices them unless --ranks says otherwise.",
           {.aliases = {"world_size"},

@@ -103,6 +103,49 @@ void Resolver::sequence_cut() {
                                                       "all_gather or p2p");
 }
 
+void Resolver::token_chunks() {
+  const char* key = "sequence_chunk_size";
+  if (!known({key})) return;
+  if (value(key).is_string()) {  // auto
+    if (!known({"hidden_size", "num_attention_heads", "num_kv_heads", "ffn_hidden_size", "activation", "seq_length",
+                "precision", "model_parallel_size", "context_parallel_size", "device"}))
+      return;
+    // What a token has of q, k, v, attention and feed-forward part, and their gradients, on one tensor rank.
+    const int64_t head =
+        given("head_dim") != nullptr ? integer("head_dim") : integer("hidden_size") / integer("num_attention_heads");
+    const int64_t widths = (2 * integer("num_attention_heads") + 2 * integer("num_kv_heads")) * head +
+                           (is("activation", "swiglu") ? 3 : 2) * integer("ffn_hidden_size");
+    const int64_t token = 2 * widths / integer("model_parallel_size") * (is("precision", "fp32") ? 4 : 2);
+    const int64_t room = is("device", "cuda") ? int64_t{1} << 30 : int64_t{64} << 20;
+    const int64_t fit = std::max<int64_t>(256, room / token / 64 * 64);
+    set(key, fit < integer("seq_length") / integer("context_parallel_size") ? fit : 0);
+  }
+  const char* offload = "activation_offload";
+  if (!known({offload, "device", "seq_length"})) return;
+  if (!is(offload, "none") && is("device", "cuda"))
+    fail({offload}, "is for CPUs; on a GPU say none, with checkpoint_activations and sequence_chunk_size");
+  if (is(offload, "host")) note(offload, "a CPU has its activations in the host's memory already");
+  const bool spills = is(offload, "disk");
+  if (spills && integer(key) == 0) set(key, integer("seq_length"));
+  if (integer(key) == 0) return;
+  // Named after what was asked for.
+  const auto refuse_with = [&](const char* other, const std::string& message) {
+    if (spills)
+      fail({offload, key, other}, message);
+    else
+      fail({key, other}, message);
+  };
+  if (known({"sequence_parallel", "model_parallel_size"}) && flag("sequence_parallel") &&
+      integer("model_parallel_size") > 1)
+    refuse_with("sequence_parallel",
+                "chunks are tokens in their order, which sequence_parallel cuts over the tensor ranks: "
+                "say sequence_parallel false, or none of the two");
+  if (known({"context_parallel_size"}) && integer("context_parallel_size") > 1 && !is("cp_comm_type", "all_gather"))
+    refuse_with("cp_comm_type", "chunks need cp_comm_type all_gather, not " + text("cp_comm_type"));
+  if (known({"pipe_parallel_size"}) && integer("pipe_parallel_size") > 1 && is("schedule", "zb_h1"))
+    refuse_with("schedule", "schedule zb_h1 keeps gradients of all tokens for its weight halves: say another schedule");
+}
+
 void Resolver::pipeline_cut() {
   if (!known({"pipe_parallel_size"})) return;
   const int64_t stages = integer("pipe_parallel_size");

@@ -118,6 +118,7 @@ ResolvedConfig resolve(SettingsReader& reader, const std::string& stem, const Co
   resolver.placement();
   resolver.communication();
   resolver.schedule();
+  resolver.token_chunks();
   resolver.data();
   resolver.compression();
   resolver.run(stem);

@@ -39,6 +39,8 @@ class Resolver {
   void placement();
   void communication();
   void schedule();
+  // Behind precision, layout and schedule.
+  void token_chunks();
   void data();
   void compression();
   void run(const std::string& stem);

@@ -437,6 +437,11 @@ void SettingsReader::rewrite_shorthands(Source& source) {
   if (const auto v = take("recompute_activations"); v && v->value.get<bool>())
     put("recompute_granularity", "selective", *v);
   if (const auto v = take("activations_checkpoint_method")) put("recompute_granularity", "full", *v);
+  if (const auto v = take("ds_sequence_parallel_fpdt");
+      v && v->value.get<bool>() && !s.contains("sequence_chunk_size") && !merged_.contains("sequence_chunk_size"))
+    put("sequence_chunk_size", 65536, *v);
+  if (const auto v = take("ds_sequence_parallel_fpdt_offloading"); v && v->value.get<bool>())
+    put("activation_offload", "host", *v);
   if (const auto v = take("initial_loss_scale")) {
     const double power = std::log2(v->value.get<double>());
     if (power != std::floor(power))

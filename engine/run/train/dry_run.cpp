@@ -44,7 +44,8 @@ long long ll(int64_t n) {
 struct StagePrice {
   MemoryPlan memory;
   SitePrices sites;
-  int64_t layers = 0, owned = 0;  // owned: parameters whose optimizer state is here
+  int64_t layers = 0, owned = 0;                    // owned: parameters whose optimizer state is here
+  int64_t spilled = 0, written = 0, read_back = 0;  // activation_offload: room in the file, and bytes of a step
 };
 
 StagePrice price_stage(const RunConfig& config, int stage) {
@@ -53,6 +54,8 @@ StagePrice price_stage(const RunConfig& config, int stage) {
   StagePrice price;
   price.memory = replica.memory();
   price.sites = rehearsal.take_step(static_cast<int>(config.accumulation));
+  if (const TokenStore* tokens = replica.token_store(); tokens != nullptr && tokens->spills())
+    price.spilled = tokens->file_bytes(), price.written = tokens->written(), price.read_back = tokens->read_back();
   for (const LayerRange& chunk : replica.layout().shard.chunks) price.layers += chunk.count;
   for (const OwnedPiece& piece : replica.store().owned()) price.owned += piece.range.count;
   return price;
@@ -273,6 +276,11 @@ std::string dry_run_text(const RunConfig& config) {
   out.line("  %-15s %12.1f MiB", "process", mib(static_cast<double>(overhead)));
   out.line("  %-15s %12.1f MiB (%zu bytes)", "total", mib(static_cast<double>(plan.total() + overhead)),
            plan.total() + overhead);
+
+  if (const StagePrice& s = stages[largest]; s.spilled > 0)
+    out.line("  activations on disk: %.1f MiB of room, %.1f MiB written and %.1f MiB read back per step",
+             mib(static_cast<double>(s.spilled)), mib(static_cast<double>(s.written)),
+             mib(static_cast<double>(s.read_back)));
 
   // A save copies weights and optimizer state at once and writes the copy behind the steps.
   int64_t owned = 0;

@@ -7,6 +7,8 @@
 #include <exception>
 #include <vector>
 
+#include "engine/base/core/file.h"
+#include "engine/base/core/log.h"
 #include "engine/run/train/compression_setup.h"
 #include "model/rotary_tables.h"
 
@@ -117,6 +119,14 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
     stages_.push_back(std::make_unique<Stage>(layout_.shard, chunk, store_, shape_,
                                               training ? slots[static_cast<size_t>(chunk)] : 0, ports_, &rotary_,
                                               scratch_, *events, config.seed, arena_));
+  }
+  if (TokenStore* tokens = scratch_.store.get(); tokens != nullptr && tokens->spills()) {
+    const bool real = device_->kind() != DeviceKind::kNone;
+    if (real) make_directories(config_.run_dir);
+    tokens->begin(arena_, real ? config_.run_dir : std::string());
+    if (real)
+      log_info("activation_offload: " + std::to_string((tokens->file_bytes() + (1 << 20) - 1) >> 20) + " MiB under " +
+               config_.run_dir + " (" + tokens->description() + ")");
   }
   if (training) counted_ = store_.counted_gradients();
   take_micro_buffers(slots);

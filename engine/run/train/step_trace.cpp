@@ -12,6 +12,7 @@ namespace {
 
 // Numbers of the tracks; a site has kLanes of them, which is more than operations of one site overlap.
 constexpr int kStepTrack = 1, kComputeTrack = 2, kWaitTrack = 3, kFirstSite = 16, kLanes = 64;
+constexpr int kSpillTrack = kFirstSite + kLanes * (static_cast<int>(kSiteNames.size()) + 1);
 
 int64_t nanoseconds(StepTrace::Clock::time_point t) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(t.time_since_epoch()).count();
@@ -100,6 +101,13 @@ void StepTrace::add(Kind kind, const OperationNote& note, Clock::time_point from
   add(e);
 }
 
+void StepTrace::add(Kind kind, const char* verb, int64_t bytes, Clock::time_point from, Clock::time_point to) {
+  Event e;
+  e.kind = kind, e.name = verb, e.bytes = bytes;
+  e.from = nanoseconds(from), e.to = nanoseconds(to);
+  add(e);
+}
+
 void StepTrace::align(int64_t origin_ns, int64_t offset_ns, const std::string& clock_note) {
   origin_ = origin_ns, offset_ = offset_ns, clock_note_ = clock_note;
 }
@@ -128,7 +136,7 @@ std::string StepTrace::json() const {
 
   std::string body;
   body.reserve(events.size() * 180 + 4096);
-  Lanes compute, waits;
+  Lanes compute, waits, spills;
   Lanes sites[kSiteNames.size()];
   for (const Event& e : events) {
     const int64_t to = std::max(e.from, e.to);
@@ -144,6 +152,14 @@ std::string StepTrace::json() const {
         name = e.name + (e.micro >= 0 ? std::to_string(e.micro) : std::string());
         if (e.chunk > 0) name += "." + std::to_string(e.chunk);
         arguments = "\"micro\":" + std::to_string(e.micro) + ",\"chunk\":" + std::to_string(e.chunk);
+        break;
+      case Kind::kSpill:
+        track = kSpillTrack + spills.place(e.from, to), category = "offload", name = e.name;
+        arguments = "\"bytes\":" + std::to_string(e.bytes);
+        break;
+      case Kind::kSpillWait:
+        track = kWaitTrack + waits.place(e.from, to), category = "exposed", name = std::string("wait disk ") + e.name;
+        arguments = "\"bytes\":" + std::to_string(e.bytes);
         break;
       case Kind::kOperation:
       case Kind::kWait: {
@@ -178,6 +194,7 @@ std::string StepTrace::json() const {
   head += meta("process_sort_index", 0, "\"sort_index\":" + std::to_string(rank_));
   head += track_name(kStepTrack, "steps") + track_name(kComputeTrack, "compute");
   for (int lane = 0; lane < std::max(1, waits.count()); ++lane) head += track_name(kWaitTrack + lane, "waiting");
+  for (int lane = 0; lane < spills.count(); ++lane) head += track_name(kSpillTrack + lane, "disk");
   for (size_t s = 0; s < kSiteNames.size(); ++s) {
     for (int lane = 0; lane < sites[s].count(); ++lane) {
       const std::string name(kSiteNames[s]);

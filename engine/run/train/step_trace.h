@@ -3,7 +3,8 @@
 //
 // Tracks of `trace.rank<k>.json`: "steps"; "compute" (plan nodes F, B, I, W ... with micro-batch and chunk); "waiting"
 // (the compute thread stood still for an operation: what is exposed, and the pipeline's bubble); and per site as many
-// lanes as it has operations at once. Times are microseconds since the origin that all ranks agreed on.
+// lanes as it has operations at once; "disk" (what activation_offload writes and reads). Times are microseconds since
+// the origin that all ranks agreed on.
 #pragma once
 
 #include <chrono>
@@ -14,14 +15,15 @@
 #include <vector>
 
 #include "engine/run/config/run_config.h"
+#include "model/token_store.h"
 #include "parallel/schedule/plan.h"
 #include "parallel/wire/progress.h"
 
 namespace thinwire {
 
-class StepTrace final : public OperationSink {
+class StepTrace final : public OperationSink, public SpillSink {
  public:
-  using Clock = OperationSink::Clock;
+  using Clock = std::chrono::steady_clock;
 
   // All memory for `capacity` events (about 80 bytes each) is taken here: recording allocates nothing. Events beyond it
   // are counted and left out, and the file says so.
@@ -38,6 +40,12 @@ class StepTrace final : public OperationSink {
     add(Kind::kWait, note, from, to);
   }
   OperationSink* sink() { return this; }
+  void spilled(const char* verb, int64_t bytes, Clock::time_point from, Clock::time_point to) override {
+    add(Kind::kSpill, verb, bytes, from, to);
+  }
+  void waited_for_spill(const char* verb, int64_t bytes, Clock::time_point from, Clock::time_point to) override {
+    add(Kind::kSpillWait, verb, bytes, from, to);
+  }
 
   // Times in the file are `steady clock + offset_ns - origin_ns`. clock_note: a sentence about how good that is, kept
   // in the file.
@@ -56,7 +64,7 @@ class StepTrace final : public OperationSink {
   static constexpr size_t kDefaultCapacity = 400000;
 
  private:
-  enum class Kind : uint8_t { kStep, kCompute, kOperation, kWait };
+  enum class Kind : uint8_t { kStep, kCompute, kOperation, kWait, kSpill, kSpillWait };
   struct Event {
     Kind kind = Kind::kCompute;
     Site site = Site::kControl;
@@ -68,6 +76,7 @@ class StepTrace final : public OperationSink {
     int64_t from = 0, to = 0;  // ns of the steady clock
   };
   void add(const Event& event);
+  void add(Kind kind, const char* verb, int64_t bytes, Clock::time_point from, Clock::time_point to);
   void add(Kind kind, const OperationNote& note, Clock::time_point from, Clock::time_point to);
 
   int rank_;

@@ -173,6 +173,7 @@ class Trainer {
     if (!trace_) return;
     const bool next = traces_step(run_.layout, done + 1, first_step_);
     if (job_.mesh() != nullptr) job_.mesh()->progress().set_sink(next ? trace_->sink() : nullptr);
+    if (TokenStore* tokens = replica_->token_store()) tokens->set_sink(next ? trace_.get() : nullptr);
     if (traced_ && !next) end_trace();
     traced_ = next;
   }
@@ -183,6 +184,7 @@ class Trainer {
       if (job_.mesh() != nullptr) job_.mesh()->progress().set_sink(nullptr);
       trace_->write(trace_path(run_.run_dir, job_.rank()));
     }
+    if (TokenStore* tokens = replica_->token_store()) tokens->set_sink(nullptr);
     trace_.reset();
   }
 

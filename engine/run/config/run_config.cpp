@@ -184,6 +184,7 @@ LayoutConfig layout_config(const Reader& r) {
   l.context = r.integer("context_parallel_size");
   l.exchanges_heads = l.context > 1 && r.text("cp_comm_type") == "a2a";
   l.sequence_parallel = r.flag("sequence_parallel");
+  l.scatter_in_pipeline = r.flag("scatter_gather_tensors_in_pipeline");
   l.schedule_kind = r.named("schedule", ScheduleKind::kZbH1);
   l.virtual_chunks = r.integer("virtual_chunks");
   l.partition = r.named("pipe_partition_method", PartitionMethod::kTime);

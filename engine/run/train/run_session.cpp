@@ -165,7 +165,9 @@ nlohmann::json cut_of(const Replica& replica, const ResolvedConfig& config) {
         layout_of(replica.config(), first_rank_of_stage(replica.config(), stage), replica.layout().nodes);
     for (const LayerRange& chunk : layout.shard.chunks) layers.push_back({chunk.first, chunk.count});
   }
-  return {{"layers", std::move(layers)}, {"placement", resolved_json(config).at("placement")}};
+  nlohmann::json cut = {{"layers", std::move(layers)}, {"placement", resolved_json(config).at("placement")}};
+  if (replica.layout().sends_parts) cut["pipeline_parts"] = replica.layout().mesh.tensor;
+  return cut;
 }
 
 }  // namespace

@@ -89,8 +89,10 @@ class RunSession {
   std::unique_ptr<TensorboardWriter> tensorboard_;
   std::unique_ptr<ConsoleProgress> console_;
   std::string fingerprint_;
-  nlohmann::json order_;      // SampleStream::order by split
-  nlohmann::json cut_;        // layers of every chunk, stage by stage, and the placement: whose the states of slots are
+  nlohmann::json order_;  // SampleStream::order by split
+  // Layers of every chunk, stage by stage, the placement, and in how many parts stages send: whose the states of slots
+  // are.
+  nlohmann::json cut_;
   Device* device_ = nullptr;  // the replica's, from start() on
   int64_t step_ = 0;
   int64_t last_saved_step_ = -1;

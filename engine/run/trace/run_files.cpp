@@ -32,6 +32,9 @@ std::string tensorboard_dir(const std::string& run_dir) {
 std::string checkpoints_dir(const std::string& run_dir) {
   return join(run_dir, "checkpoints");
 }
+std::string revisions_path(const std::string& run_dir) {
+  return join(run_dir, "revisions.jsonl");
+}
 std::string status_path(const std::string& run_dir) {
   return join(run_dir, "status.json");
 }

@@ -10,6 +10,7 @@ std::string resolved_config_path(const std::string& run_dir);  // config.resolve
 std::string metrics_path(const std::string& run_dir);          // metrics.jsonl
 std::string tensorboard_dir(const std::string& run_dir);       // tensorboard/
 std::string checkpoints_dir(const std::string& run_dir);       // checkpoints/
+std::string revisions_path(const std::string& run_dir);        // revisions.jsonl
 std::string status_path(const std::string& run_dir);           // status.json
 std::string log_path(const std::string& run_dir);              // log.txt
 std::string report_path(const std::string& run_dir);           // report.html

@@ -18,6 +18,8 @@ bool thinner(const RoundCodec& rounds, const MessageKey& key, int64_t count) {
   return numbers < count;
 }
 
+constexpr uint64_t kPartSeed = 0x8CB92BA72F3D8DD7u;  // parts of a message round by chances of their own
+
 }  // namespace
 
 bool is_coded(const SiteCompression& compression, int64_t step, const MessageKey& key, int64_t count, DType dtype,
@@ -46,7 +48,7 @@ bool Channel::codes(const MessageKey& key, int64_t count, DType dtype, bool summ
   if (!communicator_ || this->compression(key) == nullptr) return false;
   const SiteCompression& compression = compression_of(key);
   return !clock_->off[static_cast<size_t>(compression.site)] &&
-         is_coded(compression, clock_->step, key, count, dtype, summed);
+         is_coded(compression, clock_->step, key, key.largest_part > 0 ? key.largest_part : count, dtype, summed);
 }
 
 // rows: of the one matrix that a message without a list of matrices is; 0: it has none.
@@ -81,7 +83,7 @@ Msg Channel::next_message(const MessageKey& key, ChannelStates::Slot& slot) {
   if (slot.pass != clock_->pass) slot.pass = clock_->pass, slot.sequence = 0;
   Msg msg;
   msg.seed = clock_->seed * 0x9E3779B97F4A7C15u + static_cast<uint64_t>(communicator_->site()) + 1 +
-             draws_ * 0xD1B54A32D192ED03u;
+             draws_ * 0xD1B54A32D192ED03u + static_cast<uint64_t>(key.part) * kPartSeed;
   msg.slot = key.slot;
   msg.sequence = slot.sequence++;
   msg.step = clock_->step;
@@ -383,7 +385,11 @@ Ticket Channel::send(View data, int peer, Stream& stream, const MessageKey& key)
   const auto plain = [&](const GroupLane& lane) { return coded_send(lane, plain_call(), data, peer); };
   const auto bytes = static_cast<int64_t>(data.bytes());
   if (is_plain && price_ != nullptr) return communicator_->start(carry(plain, true, plain), "send", bytes, peer);
-  if (is_plain) return communicator_->send(data, peer, stream);
+  if (is_plain && key.largest_part == 0) return communicator_->send(data, peer, stream);
+  // In the pieces in which it is handed on.
+  if (is_plain)
+    return communicator_->start(coded_send(communicator_->lane_to(peer), plain_call(), data, peer), "send", bytes,
+                                peer);
   ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
   CodedCall coded = call(compression_of(key).first.get(), key, next_message(key, slot), slot, slot.first);
   if (price_ != nullptr) {
@@ -402,7 +408,11 @@ Ticket Channel::receive(View data, int peer, Stream& stream, const MessageKey& k
     return staged.finish(receive(there, peer, staged.host(), key));
   }
   if (price_ != nullptr) return Ticket::finished();
-  if (!codes(key, data.count(), data.dtype, false)) return communicator_->receive(data, peer, stream);
+  if (!codes(key, data.count(), data.dtype, false)) {
+    if (key.largest_part == 0) return communicator_->receive(data, peer, stream);
+    return communicator_->start(coded_receive(communicator_->lane_from(peer), plain_call(), data, peer), "receive",
+                                static_cast<int64_t>(data.bytes()), peer);
+  }
   // What was sent from slot k is received in slot k: both ends count the same messages. A stage may be at both ends of
   // one slot only if it sends to itself, which point-to-point messages do not.
   ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
@@ -415,6 +425,51 @@ Ticket Channel::receive(View data, int peer, Stream& stream, const MessageKey& k
   coded.site = communicator_->site();
   return communicator_->start(coded_receive(communicator_->lane_from(peer), coded, data, peer), "receive",
                               static_cast<int64_t>(data.bytes()), peer);
+}
+
+Ticket Channel::receive_parts(View whole, std::span<const int64_t> bounds, int peer, Channel& parts, Stream& stream,
+                              const MessageKey& key) {
+  TW_CHECK(communicator_ != nullptr && static_cast<int>(bounds.size()) == parts.size() + 1 && key.largest_part > 0);
+  if (stream.device() != nullptr) {
+    HostStaging staged(stream);
+    const View there = staged.out(whole);
+    return staged.finish(receive_parts(there, bounds, peer, parts, staged.host(), key));
+  }
+  CodedCall call = plain_call();
+  std::vector<Msg> messages;
+  if (codes(key, 0, whole.dtype, false)) {
+    const auto me = static_cast<size_t>(key.part);
+    const int64_t cols = whole.rank > 1 ? whole.cols() : 0;
+    const auto rows_of = [&](size_t part) { return cols > 0 ? (bounds[part + 1] - bounds[part]) / cols : 0; };
+    ChannelStates::Slot& slot = open_slot(key, bounds[me + 1] - bounds[me], rows_of(me));
+    while (cols > 0 && slot.parts.size() + 1 < bounds.size())
+      slot.parts.push_back({0, rows_of(slot.parts.size()), cols});
+    call = CodedCall();
+    call.coder = compression_of(key).first.get();
+    call.msg = next_message(key, slot);
+    call.msg.rank = peer;
+    call.stats = &counters_->compression;
+    call.counters = counters_;
+    call.site = communicator_->site();
+    messages.assign(bounds.size() - 1, call.msg);
+    for (size_t p = 0; p < messages.size(); ++p) {
+      messages[p].seed += (p - me) * kPartSeed;
+      if (!slot.parts.empty()) messages[p].matrices = {&slot.parts[p], 1};
+    }
+  }
+  const auto verb = [&](const CodedCall& of, const GroupLane& others) {
+    return [&](const GroupLane& lane) { return coded_receive_parts(lane, of, others, whole, bounds, messages, peer); };
+  };
+  if (price_ != nullptr) {
+    GroupLane others;
+    others.ranks = parts.communicator_->ranks(), others.me = parts.rank();
+    const GroupLane lane = communicator_->lane_from(peer);
+    parts.price_->add(rehearsed_bytes(lane, verb(call, others)), rehearsed_bytes(lane, verb(plain_call(), others)),
+                      !is_framed(call.coder));
+    return Ticket::finished();
+  }
+  return communicator_->start(verb(call, parts.communicator_->lane())(communicator_->lane_from(peer)), "receive",
+                              static_cast<int64_t>(whole.bytes()), peer);
 }
 
 Ticket Channel::barrier() {

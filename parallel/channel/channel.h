@@ -85,6 +85,11 @@ class Channel {
   Ticket broadcast(View data, int root, Stream& stream);
   Ticket send(View data, int peer, Stream& stream, const MessageKey& key = {});
   Ticket receive(View data, int peer, Stream& stream, const MessageKey& key = {});
+  // What the ranks of `parts` are sent in parts, as the key of each says (MessageKey::part is the rank there), becomes
+  // whole on all of them: each hands on what it receives, as it came, at the site of `parts`. whole: [rows, cols];
+  // bounds: of the parts, in elements, whole rows.
+  Ticket receive_parts(View whole, std::span<const int64_t> bounds, int peer, Channel& parts, Stream& stream,
+                       const MessageKey& key);
   Ticket barrier();
 
   // As steps of the caller's own operation (communicator.h says on which terms). Not on an empty channel.

@@ -92,6 +92,10 @@ struct MessageKey {
   int rule = 0;                                // of the site's; kNoRule: it goes as it is
   std::span<const MatrixShape> matrices = {};  // of the message; empty: it is one matrix as its view is shaped
   const SiteCompression* as = nullptr;         // code it as that site does (stateless compressions only)
+  // Of a message that ranks send in parts: which part this is, and the elements of the largest, which says for all of
+  // them whether they are coded. 0: the message is whole.
+  int part = 0;
+  int64_t largest_part = 0;
   bool awaited = false;  // nothing is there to compute while it travels: its shortest codes, never cheaper ones
 };
 
@@ -102,6 +106,7 @@ class ChannelStates {
     std::unique_ptr<CompressionState> first, sums, rounds;
     std::unique_ptr<StateVector<float>> round_residual;
     std::vector<MatrixShape> matrices;
+    std::vector<MatrixShape> parts;  // of a message that comes in parts: the matrix that each is
     int64_t count = 0;
     uint64_t pass = 0;
     uint32_t sequence = 0;

@@ -61,6 +61,8 @@ enum class GroupKind : int {
   kCheckpoint,
   kSequenceForward,
   kSequenceBackward,
+  kPpForwardParts,  // tensor ranks that were sent a pipeline message in parts
+  kPpBackwardParts,
   kCount
 };
 

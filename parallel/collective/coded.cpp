@@ -202,6 +202,27 @@ void message_route(RouteSink& sink, int peer, bool is_send, int64_t count) {
   }
 }
 
+void message_parts_route(RouteSink& sink, int peer, const RouteGroup& parts) {
+  const auto part = [&](int from, int place) {
+    const Slice slice = parts.slice(place);
+    return Stop{.kind = StopKind::kStore,
+                .slice = {0, slice.count},
+                .from = Circle::one(from),
+                .result = {Space::kWhole, slice.first}};
+  };
+  Stop mine = part(peer, parts.me());
+  mine.to = parts.all;
+  mine.out_flow = 1;
+  sink.add(mine);
+  for (int i = 1; i < parts.size(); ++i) {
+    Stop other = part(parts.all.from(i), parts.from(i));
+    other.flow = other.call = 1;
+    other.place = i - 1;
+    other.packer = parts.from(i);
+    sink.add(other);
+  }
+}
+
 // --- verbs -----------------------------------------------------------------------------------------------------------
 
 namespace {
@@ -372,6 +393,22 @@ Task route_hop(const GroupLane& lane, const CodedCall& call, View from, int to_m
   return run_route(lane, std::move(run));
 }
 
+Task route_message_parts(const GroupLane& lane, const CodedCall& call, const GroupLane& parts, View data,
+                         std::span<const int64_t> bounds, std::span<const Msg> messages, int peer) {
+  RouteRun run = moving(lane, parts.size(), call, data.dtype);
+  run.whole = data;
+  run.message = true;
+  run.flow_count = 2;
+  run.beyond.emplace(parts);
+  if (is_framed(call.coder)) run.flows[0].ahead = 1;
+  if (call.coder != nullptr) {
+    run.messages.emplace(lane.pool(), messages);
+    run.logical_to = parts.counters;
+  }
+  message_parts_route(run, peer, RouteGroup(parts.me, bounds));
+  return run_route(lane, std::move(run));
+}
+
 // --- compressed verbs -------------------------------------------------------------------------------------------
 
 Task coded_reduce_scatter(GroupLane lane, CodedCall call, View whole, Bounds bounds, View out, bool accumulate) {
@@ -434,6 +471,23 @@ Task coded_pack(GroupLane lane, CodedCall call, View data, Payloads* kept) {
 Task coded_hop(GroupLane lane, CodedCall call, View from, int to_member, View to, int from_member, int packer,
                const Payloads* passed, Payloads* kept) {
   return route_hop(lane, call, from, to_member, to, from_member, packer, passed, kept);
+}
+
+namespace {
+
+// In the place that the lane has among its group's operations.
+Task in_place_of(GroupLane, Task operation) {
+  co_await operation;
+}
+
+}  // namespace
+
+Task coded_receive_parts(GroupLane lane, CodedCall call, GroupLane parts, View data, std::span<const int64_t> bounds,
+                         std::span<const Msg> messages, int peer) {
+  if (lane.rehearsal != nullptr) return route_message_parts(lane, call, parts, data, bounds, messages, peer);
+  GroupLane inner = parts;
+  inner.place = SequencePlace();  // the outer task's
+  return in_place_of(parts, route_message_parts(lane, call, inner, data, bounds, messages, peer));
 }
 
 Task coded_all_to_all(GroupLane lane, CodedCall call, View from, Bounds from_bounds, View to, Bounds to_bounds) {

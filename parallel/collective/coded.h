@@ -77,6 +77,12 @@ Task coded_all_gather(GroupLane lane, CodedCall call, View mine, View whole, Bou
 Task coded_all_reduce(GroupLane lane, CodedCall scatter, CodedCall gather, View data);
 Task coded_send(GroupLane lane, CodedCall call, View data, int peer);
 Task coded_receive(GroupLane lane, CodedCall call, View data, int peer);
+// A message that the members of another group hold in parts, as they sent it part by part: mine comes from `peer` of
+// the lane's group, goes on to the members of `parts` as it came, and theirs come from them. What was coded is decoded
+// by all of them and coded again by none. bounds: of the parts in `data`, in elements. messages: of call.msg's kind, by
+// the member of `parts` whose part it is. What is passed on is counted by `parts`, whose lane gives it two tags.
+Task coded_receive_parts(GroupLane lane, CodedCall call, GroupLane parts, View data, std::span<const int64_t> bounds,
+                         std::span<const Msg> messages, int peer);
 // Part r of `from` goes to rank r. With a state all ranks have the same from_bounds: it has a place for every element
 // of `from`, and where a part starts there is what a receiver must know. What this rank keeps is copied.
 Task coded_all_to_all(GroupLane lane, CodedCall call, View from, Bounds from_bounds, View to, Bounds to_bounds);

@@ -120,5 +120,9 @@ void hop_route(RouteSink& sink, int to, int64_t sends, int from, int64_t receive
 // Binomial tree; kWhole.
 void tree_broadcast_route(RouteSink& sink, int n, int me, int root, int64_t count);
 void message_route(RouteSink& sink, int peer, bool is_send, int64_t count);  // kWhole
+// A message in parts, one for each member of another group: mine comes from `peer` (flow 0) and goes on to that group
+// as it is (flow 1), whence the others' come (call 1). Each part is a message of its own. kWhole, at the group's
+// bounds.
+void message_parts_route(RouteSink& sink, int peer, const RouteGroup& parts);
 
 }  // namespace thinwire

@@ -73,6 +73,11 @@ class PieceCoder {
     if (call_.stats == nullptr) call_.stats = &unread_;
     call_.msg.ranks = lane.size();
   }
+  // What comes is of this message from now on.
+  void expect(const Msg& msg) {
+    call_.msg = msg;
+    call_.msg.ranks = lane_.size();
+  }
   bool plain() const { return call_.coder == nullptr; }
   bool framed() const { return is_framed(call_.coder); }
   size_t bytes(int64_t count, DType dtype) const { return payload_bytes(call_.coder, count, dtype); }
@@ -300,7 +305,7 @@ class Runner {
  public:
   Runner(const GroupLane& lane, const RouteRun& run) : lane_(lane), run_(run) {
     coders_[0].emplace(lane, run.calls[0]);
-    if (run.call_count() > 1) coders_[1].emplace(lane, run.calls[1]);
+    if (run.call_count() > 1) coders_[1].emplace(lane_of(1), run.calls[1]);
     struct Need {
       int in_places = 1, out_places = 1;
       size_t in_bytes = 0, out_bytes = 0;
@@ -336,12 +341,14 @@ class Runner {
     for (int f = 0; f < run.flow_count; ++f) {
       const RouteFlow& flow = run.flows[f];
       const Need& need = needs[f];
+      const GroupLane& of = lane_of(f);
+      const bool own_tags = f > 0 && run.beyond;
       // Lengths travel under the second tag: framed flows share the first.
-      const int tag = need.in_framed || need.out_framed ? lane.tag : lane.tag + f;
-      const int length_tag = run.message ? lane.tag : lane.tag + 1;
+      const int tag = own_tags || need.in_framed || need.out_framed ? of.tag : of.tag + f;
+      const int length_tag = run.message && !own_tags ? of.tag : of.tag + 1;
       const int64_t slots = flow.ahead + (need.passed_on ? flow.exchanges * flow.group : 0);
-      in_[f].emplace(lane, need.in_places, need.in_bytes, need.in_framed, tag, length_tag, flow.ahead, slots);
-      out_[f].emplace(lane, need.out_places, need.out_bytes, need.out_framed,
+      in_[f].emplace(of, need.in_places, need.in_bytes, need.in_framed, tag, length_tag, flow.ahead, slots);
+      out_[f].emplace(of, need.out_places, need.out_bytes, need.out_framed,
                       fails(RouteFault::kWrongTag, f) ? tag + 2 : tag, length_tag, flow.exchanges, flow.group);
     }
     partial_.emplace(lane.pool(), partial);
@@ -376,7 +383,7 @@ class Runner {
       for (int i = 1; i <= stop.from.peers(); ++i) {
         const int place = (stop.from.at + stop.from.size - i) % stop.from.size;
         const int member = stop.from.member(place);
-        in_[f]->expect(t, buffer(stop, place), bytes, lane_.world_rank(member), where);
+        in_[f]->expect(t, buffer(stop, place), bytes, lane_of(f).world_rank(member), where);
       }
     }
   }
@@ -427,6 +434,7 @@ class Runner {
   }
 
  private:
+  const GroupLane& lane_of(int f) const { return f > 0 && run_.beyond ? *run_.beyond : lane_; }
   PieceCoder& coder(int call) { return *coders_[call]; }
   bool fails(RouteFault fault, int f) const { return lane_.fault == fault && f == run_.flow_count - 1; }
   static int call_out(const Stop& stop) { return stop.kind == StopKind::kAdd ? stop.out_call : stop.call; }
@@ -452,7 +460,7 @@ class Runner {
   void send(const Stop& stop, int64_t u, const char* payload, size_t bytes) {
     for (const Circle* const to : {&stop.to, &stop.also})
       for (int i = 1; i <= to->peers(); ++i)
-        out_[stop.out_flow]->send(u, stop.place, payload, bytes, lane_.world_rank(to->to(i)));
+        out_[stop.out_flow]->send(u, stop.place, payload, bytes, lane_of(stop.out_flow).world_rank(to->to(i)));
   }
 
   // result: where this rank, too, gets what the others decode; before that, with value difference, what they hold.
@@ -506,6 +514,7 @@ class Runner {
     if (in_place(stop)) return;
     if (run_.kept != nullptr) run_.kept->lengths[t - stop.start] = in.bytes(t, at);
     const int packer = stop.packer >= 0 ? stop.packer : stop.from.member(1 - stop.from.at);
+    if (run_.messages && stop.packer >= 0) coder(stop.call).expect((*run_.messages)[packer]);
     coder(stop.call).absorb_one(in.data(t, at), in.bytes(t, at), packer, run_.dtypes[stop.call], result,
                                 first_at(stop, t), t - stop.start);
   }
@@ -533,7 +542,8 @@ Task run_route(GroupLane lane, RouteRun run) {
   if (run.queue != nullptr) turn.emplace(lane, *run.queue);
   std::optional<CounterScope> tally;
   if (run.logical_to != nullptr)
-    tally.emplace(lane, run.logical_to, run.sent_elements() * static_cast<int64_t>(size_of(run.logical_dtype)));
+    tally.emplace(run.beyond ? *run.beyond : lane, run.logical_to,
+                  run.sent_elements() * static_cast<int64_t>(size_of(run.logical_dtype)));
   Runner runner(lane, run);
   const auto send_own = [&](int64_t t) {
     // The last message is about to be posted.

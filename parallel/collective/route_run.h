@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include "parallel/collective/pieces.h"
 #include "parallel/collective/route.h"
@@ -45,7 +46,10 @@ class RouteRun final : public RouteSink {
   View rounded_from, rounded_to;  // converted before anything leaves
   View kept_from, kept_to;        // copied on the way
   bool accumulate = false;        // into `out`
-  bool message = false;           // one tag for everything
+  bool message = false;           // one tag for everything in flow 0
+  // The group of flow 1, where that is another one. Calls 1 and flow 1 number its members.
+  std::optional<GroupLane> beyond;
+  std::optional<Scratch<Msg>> messages;  // by Stop::packer, where every part is a message of its own; else calls'
   // What has to run before own slices of a tick leave, one task behind the other; an empty one: nothing more.
   std::function<Task(int64_t tick)> before;
   SendQueue* queue = nullptr;  // whose turn it is to send; nullptr: no order
@@ -108,6 +112,8 @@ Task route_all_to_all(const GroupLane& lane, const CodedCall& call, View from, c
 Task route_message(const GroupLane& lane, const CodedCall& call, View data, int peer, bool is_send);
 Task route_hop(const GroupLane& lane, const CodedCall& call, View from, int to_member, View to, int from_member,
                int packer, const Payloads* passed, Payloads* kept);
+Task route_message_parts(const GroupLane& lane, const CodedCall& call, const GroupLane& parts, View data,
+                         std::span<const int64_t> bounds, std::span<const Msg> messages, int peer);
 // A group of one: the sum is the contribution.
 Task reduce_alone(GroupLane lane, View whole, View out, bool accumulate);
 

@@ -75,7 +75,8 @@ ParameterChannels make_parameter_channels(Mesh& mesh, const Placement& placement
 
 }  // namespace
 
-Ports make_ports(Mesh& mesh, const Placement& placement, bool sequence_parallel, bool tied_across_stages) {
+Ports make_ports(Mesh& mesh, const Placement& placement, bool sequence_parallel, bool tied_across_stages,
+                 bool pipeline_parts) {
   const MeshShape& shape = mesh.shape();
   const Coordinates& at = mesh.at();
   const bool ends = at.pipeline == 0 || at.pipeline == shape.pipeline - 1;
@@ -88,8 +89,11 @@ Ports make_ports(Mesh& mesh, const Placement& placement, bool sequence_parallel,
   ports.tp = TpActivation(mesh.channel(GroupKind::kTpForward, Site::kTpForward, tensor),
                           mesh.channel(GroupKind::kTpBackward, Site::kTpBackward, tensor),
                           mesh.channel(GroupKind::kTpControl, Site::kControl, tensor), sequence_parallel);
+  const std::vector<int> sharers = pipeline_parts && shape.pipeline > 1 ? tensor : std::vector<int>();
   ports.pp = PpBoundary(mesh.channel(GroupKind::kPpForward, Site::kPpForward, pipeline),
-                        mesh.channel(GroupKind::kPpBackward, Site::kPpBackward, pipeline));
+                        mesh.channel(GroupKind::kPpBackward, Site::kPpBackward, pipeline),
+                        mesh.channel(GroupKind::kPpForwardParts, Site::kTpForward, sharers),
+                        mesh.channel(GroupKind::kPpBackwardParts, Site::kTpBackward, sharers));
   const std::vector<int> context = context_ranks(shape, at);
   ports.sequence = SequenceExchange(mesh.channel(GroupKind::kSequenceForward, Site::kSequenceForward, context),
                                     mesh.channel(GroupKind::kSequenceBackward, Site::kSequenceBackward, context));

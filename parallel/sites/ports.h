@@ -21,7 +21,9 @@ struct Ports {
   Control control;
 };
 
-// tied_across_stages: the model's head shares the embedding and there is more than one stage.
-Ports make_ports(Mesh& mesh, const Placement& placement, bool sequence_parallel, bool tied_across_stages);
+// tied_across_stages: the model's head shares the embedding and there is more than one stage. pipeline_parts: tensor
+// ranks hold the same activations, and send them to the next stage in parts (PpBoundary).
+Ports make_ports(Mesh& mesh, const Placement& placement, bool sequence_parallel, bool tied_across_stages,
+                 bool pipeline_parts = false);
 
 }  // namespace thinwire

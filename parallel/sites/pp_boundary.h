@@ -1,6 +1,8 @@
 // Sites pp.forward and pp.backward: activations go down to the next stage, their gradients come back up.
 #pragma once
 
+#include <vector>
+
 #include "engine/base/core/view.h"
 #include "engine/base/device/stream.h"
 #include "parallel/channel/channel.h"
@@ -9,22 +11,34 @@ namespace thinwire {
 
 // Stages form a ring, so that virtual chunks wrap from the last stage to the first. Messages of one direction between
 // two stages are matched in the order of the plan. A key's slot is the edge, as in schedule/plan.h.
+//
+// Tensor ranks that hold the same activation send a part of its rows each, and the tensor ranks of the receiving stage
+// hand each other what came, as it came (sites tp.forward, tp.backward).
 class PpBoundary {
  public:
   PpBoundary() = default;  // one stage
-  PpBoundary(Channel forward, Channel backward);
+  // ..._parts: over the tensor ranks; empty: what this rank is given to send nobody else sends.
+  PpBoundary(Channel forward, Channel backward, Channel forward_parts = {}, Channel backward_parts = {});
 
-  int stage() const { return forward_.rank(); }
-  int stages() const { return forward_.size(); }
+  int stage() const { return forward_.pipeline.rank(); }
+  int stages() const { return forward_.pipeline.size(); }
   Ticket send_forward(View activation, Stream& stream, const MessageKey& key = {});     // to the next stage
   Ticket receive_forward(View activation, Stream& stream, const MessageKey& key = {});  // from the stage before
   Ticket send_backward(View gradient, Stream& stream, const MessageKey& key = {});      // to the stage before
   Ticket receive_backward(View gradient, Stream& stream, const MessageKey& key = {});   // from the next stage
-  // Makes the states of the messages that this rank sends over `edge`, each [rows, cols].
+  // Makes the states of the messages that this rank sends over `edge`, of activations [rows, cols].
   void prepare(int edge, int rule, bool forward, int64_t rows, int64_t cols);
 
  private:
-  Channel forward_, backward_;
+  // A channel, and that over which its messages' parts come together.
+  struct Way {
+    Channel pipeline, parts;
+    std::vector<int64_t> bounds;  // rows, then elements, of the message at hand
+    MessageKey cut(const MessageKey& key, int64_t rows, int64_t cols);
+    Ticket send(View data, int peer, Stream& stream, const MessageKey& key);
+    Ticket receive(View data, int peer, Stream& stream, const MessageKey& key);
+  };
+  Way forward_, backward_;
 };
 
 }  // namespace thinwire

@@ -55,6 +55,11 @@ TEST(MegatronArgs, ItsDefaultsWhereNoFileSaysOtherwise) {
   EXPECT_EQ(load(kSmall, {"configs/quickstart.json"}).run.model.hidden_dropout, 0.0f);
 }
 
+TEST(MegatronArgs, ScatterAndGatherInThePipeline) {
+  EXPECT_TRUE(load(kSmall).run.layout.scatter_in_pipeline);
+  EXPECT_FALSE(load(kSmall + "--no-scatter-gather-tensors-in-pipeline").run.layout.scatter_in_pipeline);
+}
+
 TEST(MegatronArgs, SchedulesInSamples) {
   std::string text = kSmall;
   text.replace(text.find("--train-iters 10"), 16, "--train-samples 83 --lr-decay-samples 79 --lr-warmup-samples 17");

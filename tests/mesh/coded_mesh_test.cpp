@@ -100,6 +100,42 @@ TEST(CodedMeshCritical, CodesSomeOfTheMessagesOfARealPipeline) {
   }
 }
 
+// Tensor ranks code a part of each message: fewer bytes by their number, residuals as large as the parts, and what
+// comes together is the same everywhere (each run compares replicas, bytes with prices, states with plans, and bits of
+// two).
+TEST(CodedMeshParts, PipelineMessagesOfTensorRanks) {
+  constexpr int kFew = 6;
+  for (Layout layout : {Layout{.pipeline = 3, .tensor = 2, .schedule = "zb_h1", .accumulation = 3},
+                        Layout{.pipeline = 2, .tensor = 3, .schedule = "interleaved", .chunks = 2, .accumulation = 2},
+                        Layout{.pipeline = 2, .tensor = 2, .context = 2, .accumulation = 2, .recompute = "full"}}) {
+    SCOPED_TRACE(layout.name());
+    const Curve plain = run({}, layout, kSamples, kFew);
+    for (const std::string codec :
+         {R"({"codec": "block_int", "bits": 8, "rounding": "stochastic"})",
+          R"({"codec": "low_rank", "rank": 4, "residual": "lazy"})", R"({"codec": "entropy"})"}) {
+      SCOPED_TRACE(codec);
+      const bool matrices = codec.find("low_rank") != std::string::npos;
+      const auto coded = [&](const char* parts) {
+        Layout l = layout;
+        l.more = {"compression.pp.backward=" + codec, std::string("scatter_gather_tensors_in_pipeline=") + parts};
+        if (!matrices) l.more.push_back("compression.pp.forward=" + codec);
+        return run({}, l, kSamples, kFew);
+      };
+      const Curve parts = coded("true"), whole = coded("false");
+      const auto at = static_cast<size_t>(Site::kPpBackward), around = static_cast<size_t>(Site::kTpBackward);
+      EXPECT_EQ(parts.wire[around] - plain.wire[around], (layout.tensor - 1) * (parts.wire[at] - plain.wire[at]));
+      if (matrices) {  // as many columns for each part as for the whole
+        EXPECT_EQ(coded("true"), parts);
+        EXPECT_LT(parts.loss.back(), parts.loss.front());
+        EXPECT_LT(parts.wire[at], whole.wire[at]);
+      } else {
+        EXPECT_NEAR(parts.loss.back(), plain.loss.back(), codec.find("entropy") != std::string::npos ? 0.0 : 0.01);
+        EXPECT_NEAR(parts.wire[at], whole.wire[at] / layout.tensor, 0.01 * whole.wire[at]);
+      }
+    }
+  }
+}
+
 // Several rules for one site: by class of tensors, layer, stage and micro-batch, some with states of their own at one
 // slot. Each run checks its bytes against the price, its replicas and its repetition; a rule more sends fewer bytes.
 TEST(CodedMeshRules, SeveralForOneSite) {

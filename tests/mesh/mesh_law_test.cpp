@@ -1,6 +1,7 @@
 // The mesh law: 10 steps under each of more than 80 layouts and three families equal one rank's.
 #include <gtest/gtest.h>
 
+#include "compression/site.h"
 #include "tests/mesh/mesh_harness.h"
 
 namespace thinwire::mesh::mesh_law_test {
@@ -155,6 +156,27 @@ std::vector<Layout> table() {
   return list;
 }
 
+// Without sequence parallelism, where tensor ranks send pipeline messages in parts: ragged ones, in all schedules.
+std::vector<Layout> in_parts() {
+  return {{.pipeline = 2, .tensor = 2, .schedule = "1f1b", .accumulation = 4},
+          {.pipeline = 2, .tensor = 3, .schedule = "gpipe", .accumulation = 3},
+          {.pipeline = 3, .tensor = 4, .schedule = "zb_h1", .accumulation = 6},
+          {.pipeline = 2, .tensor = 2, .schedule = "interleaved", .chunks = 2, .accumulation = 4, .recompute = "full"},
+          {.pipeline = 2,
+           .data = 2,
+           .tensor = 2,
+           .schedule = "interleaved",
+           .chunks = 2,
+           .weights = "global",
+           .gradients = "global",
+           .optimizer = "global",
+           .accumulation = 2,
+           .recompute = "selective"},
+          {.pipeline = 2, .tensor = 2, .context = 2, .schedule = "1f1b", .accumulation = 4},
+          {.pipeline = 2, .tensor = 3, .context = 2, .schedule = "zb_h1", .accumulation = 2, .recompute = "full"},
+          {.pipeline = 2, .tensor = 3, .context = 3, .schedule = "1f1b", .accumulation = 24}};  // 8 rows for 3 ranks
+}
+
 class MeshLaw : public testing::TestWithParam<const char*> {};
 
 TEST_P(MeshLaw, EveryLayoutGivesTheNumbersOfOneRank) {
@@ -166,6 +188,28 @@ TEST_P(MeshLaw, EveryLayoutGivesTheNumbersOfOneRank) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(Families, MeshLaw, testing::Values("gpt2", "neox", "llama"));
+
+// Parts that come together are the bits that one message would have been, and fewer bytes between stages.
+TEST(MeshLawMore, PipelineMessagesInParts) {
+  for (Layout layout : in_parts()) {
+    SCOPED_TRACE(layout.name());
+    EXPECT_EQ(compare({.family = "llama"}, layout, kSamples, 3), "");
+    const Model model{.family = "neox", .dtype = "bf16", .dropout = 0.1};
+    const Curve parts = run(model, layout, kSamples, 3);
+    Layout off = layout;
+    off.more = {"scatter_gather_tensors_in_pipeline=false"};
+    const Curve whole = run(model, off, kSamples, 3);
+    EXPECT_EQ(parts.loss, whole.loss);
+    EXPECT_EQ(parts.norm, whole.norm);
+    const double t = layout.tensor;
+    const std::pair<Site, Site> ways[] = {{Site::kPpForward, Site::kTpForward}, {Site::kPpBackward, Site::kTpBackward}};
+    for (const auto& [between, around] : ways) {
+      const auto p = static_cast<size_t>(between), a = static_cast<size_t>(around);
+      EXPECT_EQ(parts.wire[p] * t, whole.wire[p]) << name_of(between);
+      EXPECT_EQ(parts.wire[a] - whole.wire[a], parts.wire[p] * (t - 1.0)) << name_of(around);
+    }
+  }
+}
 
 TEST(MeshLawMore, ThreeChunksSevenLayersOtherTying) {
   const Layout three{.pipeline = 2, .schedule = "interleaved", .chunks = 3, .accumulation = 4};

@@ -155,6 +155,20 @@ class CodedResume(RunCase):
                 self.assertIn("resumed", done.out + done.err)
                 (self.assertNotIn if name == "same" else self.assertIn)("start at zero", done.out + done.err)
 
+    def test_parts_of_pipeline_messages(self):
+        # Residuals are as large as the parts: they go on bit for bit, and start anew where the same ranks send whole messages from now on.
+        keys = {**MODEL, **PIPE, "model_parallel_size": 2, "compression": {"adapt": False, "pp.backward": {"codec": "low_rank", "rank": 4, "residual": "lazy"}}}
+        alone, killed = self.config("alone", **keys), self.config("killed", **keys)
+        self.train(alone, ranks=4, expect=0)
+        self.train(killed, ranks=4, faults=[{"at": "step.begin", "step": 7, "rank": 2, "do": "kill9"}])
+        whole = self.config("whole", **keys, scatter_gather_tensors_in_pipeline=False)
+        shutil.copytree(self.run_dir(killed), self.run_dir(whole))
+        done = self.train(killed, ranks=4, expect=0)
+        self.assertNotIn("start at zero", done.out + done.err)
+        self.assert_same_run(alone, killed)
+        done = self.train(whole, ranks=4, expect=0)
+        self.assertIn("start at zero", done.out + done.err)
+
     def test_another_layout_says_that_residuals_start_anew(self):
         keys = {**MODEL, "compression": {"preset": "thinwire", "adapt": False}}
         config = self.config("reshaped", **keys)

@@ -14,20 +14,20 @@ namespace {
 
 constexpr int kRanks = 3;
 
-// Keeps integers by name, and gives them back.
-class Numbers final : public StateVisitor {
+// Keeps texts by name, and gives them back.
+class Texts final : public StateVisitor {
  public:
   void tensor(const GlobalSlice&) override {}
-  void integer(const std::string& name, int64_t& value) override {
+  void integer(const std::string&, int64_t&) override {}
+  void real(const std::string&, double&) override {}
+  void text(const std::string& name, std::string& value) override {
     if (reading)
       value = kept.at(name);
     else
       kept[name] = value;
   }
-  void real(const std::string&, double&) override {}
-  void text(const std::string&, std::string&) override {}
   bool reading = false;
-  std::map<std::string, int64_t> kept;
+  std::map<std::string, std::string> kept;
 };
 
 struct Times {
@@ -46,32 +46,52 @@ Story decide(int variants, const Times& first_times, int64_t logical_bytes, int6
   run_ranks(kRanks, [&](Progress& progress) {
     Mesh mesh(progress, {1, kRanks, 1}, pretend_nodes(kRanks, kRanks));
     Control control(mesh.channel(GroupKind::kWorld, Site::kControl, all_ranks(kRanks)));
-    CompressionController controller(true, variants, begin, &mesh, control);
-    const auto way = [&](CompressionController& c) {
-      c.before();
+    PlanRevisions revisions;
+    revisions.keep();
+    auto controller = std::make_unique<CompressionController>(true, variants, begin, &mesh, control, revisions, "here");
+    const auto way = [&](CompressionController& c, int64_t update) {
+      c.before(update);
       const bool off = mesh.clock().off[static_cast<size_t>(Site::kDpGradient)];
       EXPECT_FALSE(off && mesh.clock().variant != 0);
       return off ? 'p' : mesh.clock().variant == 1 ? 'l' : 'c';
     };
     Story& story = stories[static_cast<size_t>(mesh.rank())];
     for (int64_t update = 1; update <= 160 && story.line.empty(); ++update) {
-      const char now = way(controller);
+      const char now = way(*controller, update);
       story.ways += now;
       const Times& times = later != nullptr && update > 27 ? *later : first_times;
       const double ms = now == 'c' ? times.coded : now == 'l' ? times.light : times.plain;
       // The slowest rank counts, and the first step of a block, which still sees another way, does not.
       const bool first = story.ways.size() > 1 && story.ways[story.ways.size() - 2] != now;
-      story.line = controller.after(first ? 1e4 : mesh.rank() == 1 ? ms : 0.5 * ms, update, logical_bytes);
+      story.line = controller->after(first ? 1e4 : mesh.rank() == 1 ? ms : 0.5 * ms, update, logical_bytes);
     }
-    story.behind = way(controller);
-    EXPECT_EQ(controller.after(1.0, 100, 0), "");
-    Numbers numbers;
-    controller.visit(numbers);
-    CompressionController again(true, variants, begin, &mesh, control);
-    numbers.reading = true;
-    again.visit(numbers);
-    EXPECT_TRUE(again.decided());
-    story.resumed = way(again);
+    story.behind = way(*controller, 161);
+    EXPECT_EQ(controller->after(1.0, 161, 0), "");
+    Texts texts;
+    const auto resumed = [&](const std::string& origin, PlanRevisions& list) {
+      texts.reading = false;
+      controller->visit(texts), revisions.visit(texts);
+      texts.reading = true;
+      auto again = std::make_unique<CompressionController>(true, variants, begin, &mesh, control, list, origin);
+      list.keep();
+      again->visit(texts), list.visit(texts);
+      return again;
+    };
+    PlanRevisions same, other;
+    const auto again = resumed("here", same);
+    EXPECT_EQ(again->resume(161), "");
+    EXPECT_TRUE(again->decided());
+    story.resumed = way(*again, 162);
+    // The ways of all updates, as a replay would have them.
+    for (size_t u = 0; u < story.ways.size(); ++u) {
+      const CodingWay then = same.way_at(static_cast<int64_t>(u) + 1);
+      EXPECT_EQ(story.ways[u], then == CodingWay::kCoded ? 'c' : then == CodingWay::kPlain ? 'p' : 'l') << u;
+    }
+    const auto elsewhere = resumed("there", other);
+    EXPECT_NE(elsewhere->resume(161), "");
+    EXPECT_FALSE(elsewhere->decided());
+    EXPECT_EQ(way(*elsewhere, 162), 'c');
+    EXPECT_EQ(elsewhere->resume(161), "");
   });
   for (const Story& other : stories) {
     EXPECT_EQ(other.line, stories[0].line);

@@ -46,9 +46,16 @@ KeyTopic compression_keys() {
            .scope = KeyScope::kLayout}),
       key("compression.adapt", kBoolKey, "false",
           "Measure in the first updates which way is fastest - coded, lightly coded (rules with light), or plain - and "
-          "keep it for the rest of the run. What was decided is logged and saved, but timing decides it: two such runs "
-          "with one seed may give different losses, so no preset asks for it.",
+          "keep it for the rest of the run. Timing decides it: two such runs with one seed may give different losses, "
+          "so "
+          "no preset asks for it. Every change of the way is written to revisions.jsonl and into that step's line of "
+          "metrics.jsonl; trials go on behind a restart where they were.",
           {.scope = KeyScope::kRuntime}),
+      key("compression.revisions", kStringKey, "null",
+          "The revisions.jsonl of a run with adapt or pipe_partition_method time, to be replayed bit for bit: what "
+          "timing decided there is done here, and nothing is measured. It must have been written under the same layout "
+          "and rules.",
+          {.default_text = "none", .scope = KeyScope::kRuntime}),
       key("grad_reduce_in_bf16", kBoolKey, "false",
           "Gradients travel in bf16 and are summed in fp32: \"dp.gradient\": \"cast\", unless the preset or a rule "
           "says "

@@ -63,6 +63,15 @@ KeyTopic layout_keys() {
           "Norms, dropout and the residual stream are cut by rows over the tensor-parallel ranks; without effect on "
           "one.",
           {.scope = layout}),
+      key("scatter_gather_tensors_in_pipeline", kBoolKey, "true",
+          "Without sequence parallelism all tensor-parallel ranks hold the same activation: each sends the next stage "
+          "a "
+          "part of its rows, and the ranks there hand each other what they received, as it came (codes, if the site is "
+          "coded; sites tp.forward, tp.backward). false: each sends all of it.",
+          {.scope = layout}),
+      key("no_scatter_gather_tensors_in_pipeline", kBoolKey, "null",
+          "Megatron: true is scatter_gather_tensors_in_pipeline false.",
+          {.scope = layout, .status = KeyStatus::kShorthand}),
       key("schedule", kStringKey, "\"1f1b\"",
           "Order of micro-batches on the stages; accepted and without effect on one stage.",
           {.allowed = {"gpipe", "1f1b", "interleaved", "zb_h1"},

@@ -189,6 +189,7 @@ LayoutConfig layout_config(const Reader& r) {
       "cp_comm_type",
       {{"all_gather", SequenceWay::kGather}, {"a2a", SequenceWay::kHeads}, {"p2p", SequenceWay::kRing}});
   l.sequence_parallel = r.flag("sequence_parallel");
+  l.scatter_in_pipeline = r.flag("scatter_gather_tensors_in_pipeline");
   l.schedule_kind = r.named("schedule", ScheduleKind::kZbH1);
   l.virtual_chunks = r.integer("virtual_chunks");
   l.partition = r.named("pipe_partition_method", PartitionMethod::kTime);
@@ -266,6 +267,7 @@ RunConfig to_run_config(const Values& values) {
   c.tokenizer = r.text("tokenizer");
   c.compression.preset = r.text("compression.preset");
   c.compression.adapt = r.flag("compression.adapt");
+  if (!r.at("compression.revisions").is_null()) c.compression.revisions = r.text("compression.revisions");
   c.compression.sends_momentum = r.text("compression.sends") == "momentum";
   c.faults_json = r.at("faults").is_null() || r.at("faults").empty() ? std::string() : r.at("faults").dump();
   return c;

@@ -24,6 +24,7 @@ struct LayoutConfig {
   int64_t context = 1;                              // of these, how many share the sequences of a micro-batch
   SequenceWay sequence_way = SequenceWay::kGather;  // cp_comm_type
   bool sequence_parallel = false;
+  bool scatter_in_pipeline = true;  // tensor ranks that hold the same activation send a part of it each
   ScheduleKind schedule_kind = ScheduleKind::k1f1b;
   int64_t virtual_chunks = 1;  // chunks of layers per stage, for schedule interleaved
   PartitionMethod partition = PartitionMethod::kUniform;

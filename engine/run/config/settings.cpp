@@ -423,6 +423,8 @@ void SettingsReader::rewrite_shorthands(Source& source) {
     put("layernorm_epsilon", v->value, *v);
     put("rms_norm_epsilon", v->value, *v);
   }
+  if (const auto v = take("no_scatter_gather_tensors_in_pipeline"))
+    put("scatter_gather_tensors_in_pipeline", !v->value.get<bool>(), *v);
   if (const auto v = take("swiglu"); v && v->value.get<bool>()) put("activation", "swiglu", *v);
   if (const auto v = take("use_rotary_position_embeddings"); v && v->value.get<bool>()) put("pos_emb", "rotary", *v);
   if (const auto v = take("no_position_embedding"); v && v->value.get<bool>() && s.count("pos_emb") == 0)

@@ -98,6 +98,7 @@ std::string to_json_line(const StepRecord& r) {
   for (const auto& [name, ms] : r.time_ms) time[name] = number(ms);
   j["time_ms"] = time;
   j["non_finite"] = r.non_finite.empty() ? Json(nullptr) : Json(r.non_finite);
+  if (!r.revisions.empty()) j["revisions"] = Json::parse(r.revisions);
   put_comm(j, r.comm);
   return dump(j);
 }

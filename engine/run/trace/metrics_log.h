@@ -55,6 +55,7 @@ struct StepRecord {
   std::vector<std::pair<std::string, double>> time_ms;
   std::string non_finite;        // name of the first tensor with NaN or infinity; empty is written as null
   std::vector<SiteRecord> comm;  // only sites that exist in this layout: one rank writes "comm":{}
+  std::string revisions;         // plan revisions that this step is the first one under, a list in JSON; empty: none
 };
 
 struct EvalRecord {

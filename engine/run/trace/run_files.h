@@ -19,6 +19,9 @@ inline std::string tensorboard_dir(const std::string& run_dir) {
 inline std::string checkpoints_dir(const std::string& run_dir) {
   return path_in_run(run_dir, "checkpoints");
 }
+inline std::string revisions_path(const std::string& run_dir) {
+  return path_in_run(run_dir, "revisions.jsonl");
+}
 inline std::string status_path(const std::string& run_dir) {
   return path_in_run(run_dir, "status.json");
 }

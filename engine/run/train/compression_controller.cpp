@@ -5,9 +5,12 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 namespace thinwire {
 namespace {
+
+using nlohmann::json;
 
 // Plain steps would take so much longer that trying them is a waste.
 constexpr double kHopeless = 1.3;
@@ -23,23 +26,30 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-CompressionController::CompressionController(bool enabled, int variants, int64_t begin, Mesh* mesh, Control& control)
-    : enabled_(enabled && mesh != nullptr), begin_(begin), mesh_(mesh), control_(&control), ways_{kCoded} {
-  for (int v = 1; v < variants; ++v) ways_.push_back(static_cast<Way>(kPlain + v));
-  ways_.push_back(kPlain);
+CompressionController::CompressionController(bool enabled, int variants, int64_t begin, Mesh* mesh, Control& control,
+                                             PlanRevisions& revisions, std::string origin)
+    : enabled_(enabled && mesh != nullptr),
+      begin_(begin),
+      mesh_(mesh),
+      control_(&control),
+      revisions_(&revisions),
+      origin_(std::move(origin)),
+      measured_at_(origin_),
+      ways_{Way::kCoded} {
+  for (int v = 1; v < variants; ++v) ways_.push_back(static_cast<Way>(static_cast<int64_t>(Way::kPlain) + v));
+  ways_.push_back(Way::kPlain);
   tried_ = ways_;
 }
 
 CompressionController::Way CompressionController::way_now() const {
-  if (decided_ != 0) return static_cast<Way>(way_);
-  const int64_t since = std::max<int64_t>(0, seen_ - kWarmUp);
-  return tried_[static_cast<size_t>((since - round_began_) / kBlock)];
+  return decided_ ? way_ : tried_[static_cast<size_t>((place_ - round_began_) / kBlock)];
 }
 
-void CompressionController::before() {
-  if (!enabled_) return;
-  mesh_->clock().off.fill(way_now() == kPlain);
-  mesh_->clock().variant = std::max(0, static_cast<int>(way_now() - kPlain));
+void CompressionController::before(int64_t update) {
+  if (mesh_ == nullptr || (!enabled_ && !revisions_->replays())) return;
+  const Way way = revisions_->way_at(update);
+  mesh_->clock().off.fill(way == Way::kPlain);
+  mesh_->clock().variant = std::max(0, static_cast<int>(static_cast<int64_t>(way) - static_cast<int64_t>(Way::kPlain)));
 }
 
 // Of this rank's sends while all ranks send: the second of two sums, long enough to see through a shaper's burst.
@@ -60,24 +70,34 @@ double CompressionController::measure_bytes_per_ms() {
 }
 
 std::string CompressionController::after(double step_ms, int64_t step, int64_t logical_bytes) {
-  if (!enabled_ || decided_ != 0 || step <= begin_) return "";
-  const int64_t since = seen_ - kWarmUp;
+  if (!enabled_ || decided_ || revisions_->replays() || step <= begin_) return "";
+  if (warm_ < kWarmUp) {
+    ++warm_;
+    return "";
+  }
+  const std::string line = look(step_ms, step, logical_bytes);
+  if (const Way next = way_now(); !line.empty() || next != revisions_->way_at(step + 1))
+    revisions_->add({.after = step, .way = next, .partition = {}, .why = line.empty() ? "trial" : line});
+  return line;
+}
+
+std::string CompressionController::look(double step_ms, int64_t step, int64_t logical_bytes) {
+  const int64_t since = place_;
   const Way was = way_now();
-  ++seen_;
-  if (since < 0) return "";
+  ++place_;
   // All ranks compare the slowest rank's times: equal numbers, equal decisions.
   const double ms = static_cast<double>(control_->agree_max(static_cast<int64_t>(step_ms * 1e3))) * 1e-3;
   if (since % kBlock > 0) ms_[was].push_back(ms);  // the first of a block still sees another way
   if (since == kBlock - 1) {
     const double plain_wire = static_cast<double>(control_->agree_max(logical_bytes)) / measure_bytes_per_ms();
-    if (plain_wire > kHopeless * median_of(kCoded)) tried_.pop_back();
+    if (plain_wire > kHopeless * median_of(Way::kCoded)) tried_.pop_back();
     if (tried_.size() == 1) {
-      decided_ = 1, revised_at_ = step;
+      decided_ = true;
       char text[200];
       std::snprintf(
           text, sizeof text,
           "compression stays on: compressed steps take %.1f ms, the plain wire alone would take about %.1f ms",
-          median_of(kCoded), plain_wire);
+          median_of(Way::kCoded), plain_wire);
       return text;
     }
   }
@@ -102,7 +122,7 @@ void CompressionController::leave_out_the_slow() {
 std::string CompressionController::decide(int64_t step) {
   constexpr const char* kNames[] = {"compressed", "plain", "lightly compressed"};
   constexpr const char* kVerdicts[] = {"stays on", "off", "light"};
-  const auto word = [](int64_t way) { return static_cast<size_t>(std::min<int64_t>(way, 2)); };
+  const auto word = [](Way way) { return static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(way), 2)); };
   std::string times;
   double least = 0.0;
   for (const Way way : ways_) {
@@ -115,16 +135,50 @@ std::string CompressionController::decide(int64_t step) {
     std::snprintf(text, sizeof text, "%s%s steps take %.1f ms", times.empty() ? "" : ", ", kNames[word(way)], ms);
     times += text;
   }
-  decided_ = 1, revised_at_ = step;
+  decided_ = true;
   return "plan revision after step " + std::to_string(step) + ": compression " + kVerdicts[word(way_)] + " (" + times +
          ")";
 }
 
+std::string CompressionController::state() const {
+  json ms = json::array();
+  for (const auto& [way, values] : ms_) ms.push_back({way, values});
+  return json{
+      {"measured_at", measured_at_}, {"decided", decided_}, {"way", way_},        {"place", place_}, {"round", round_},
+      {"round_began", round_began_}, {"tried", tried_},     {"ms", std::move(ms)}}
+      .dump();
+}
+
 void CompressionController::visit(StateVisitor& visitor) {
-  if (!enabled_) return;
-  visitor.integer("revision/decided", decided_);
-  visitor.integer("revision/way", way_);
-  visitor.integer("revision/update", revised_at_);
+  if (!enabled_ || revisions_->replays()) return;
+  const std::string before = state();
+  std::string now = before;
+  visitor.text("revision/trials", now);
+  if (now == before) return;
+  const json stored = json::parse(now);
+  stored.at("measured_at").get_to(measured_at_);
+  stored.at("decided").get_to(decided_);
+  stored.at("way").get_to(way_);
+  stored.at("place").get_to(place_);
+  stored.at("round").get_to(round_);
+  stored.at("round_began").get_to(round_began_);
+  stored.at("tried").get_to(tried_);
+  ms_.clear();
+  for (const json& pair : stored.at("ms")) ms_[pair.at(0).get<Way>()] = pair.at(1).get<std::vector<double>>();
+}
+
+std::string CompressionController::resume(int64_t updates) {
+  if (!enabled_ || revisions_->replays() || measured_at_ == origin_) return "";
+  measured_at_ = origin_;
+  decided_ = false, way_ = Way::kCoded;
+  place_ = round_began_ = 0, round_ = 0;
+  tried_ = ways_;
+  ms_.clear();
+  const std::string line =
+      "what was measured of compression elsewhere is dropped: ranks, hosts or rules are others now";
+  if (revisions_->way_at(updates + 1) != Way::kCoded)
+    revisions_->add({.after = updates, .way = Way::kCoded, .partition = {}, .why = line});
+  return line;
 }
 
 }  // namespace thinwire

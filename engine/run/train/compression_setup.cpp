@@ -160,9 +160,10 @@ double message_time(const RunConfig& config, const RankLayout& layout) {
   const bool layers_timed = l.costs_given || l.partition == PartitionMethod::kTime;
   if (l.link_gbps <= 0.0 || !layers_timed || l.layer_ms <= 0.0)
     return 0.1 * static_cast<double>(config.model.layers) / virtual_stages;
-  const double bytes = static_cast<double>(layout.shard.part_rows(config.data.micro_batch * config.data.seq_length) *
-                                           config.model.hidden) *
-                       static_cast<double>(size_of(config.model.dtype));
+  int64_t rows = layout.shard.part_rows(config.data.micro_batch * config.data.seq_length);
+  if (layout.sends_parts) rows = (rows + layout.mesh.tensor - 1) / layout.mesh.tensor;
+  const double bytes =
+      static_cast<double>(rows * config.model.hidden) * static_cast<double>(size_of(config.model.dtype));
   constexpr double kPasses = 3.0;  // layer_ms is forward and backward
   return bytes * 8e-6 / l.link_gbps / (l.layer_ms / kPasses);
 }

@@ -18,8 +18,9 @@ struct RankLayout {
   Coordinates at;
   ModelShard shard;
   StorePlacement where;
-  PipelineShape pipeline;  // micro_batches: of a full batch
-  std::vector<int> nodes;  // per world rank
+  PipelineShape pipeline;    // micro_batches: of a full batch
+  std::vector<int> nodes;    // per world rank
+  bool sends_parts = false;  // tensor ranks hold the same activations, and each sends the next stage a part of them
 
   // Who has which samples: context-parallel ranks have the same.
   int64_t data_rank() const { return at.data / mesh.context; }

@@ -48,7 +48,7 @@ Ports ports_of(const RunConfig& config, const RankLayout& layout, Mesh* mesh) {
   mesh->clock().seed = config.seed;
   mesh->clock().threads = resolve_threads(config);
   return make_ports(*mesh, layout.where.placement, layout.shard.sequence_parallel,
-                    layout.shard.whole.tied_head && layout.mesh.pipeline > 1);
+                    layout.shard.whole.tied_head && layout.mesh.pipeline > 1, layout.sends_parts);
 }
 
 }  // namespace

@@ -165,28 +165,45 @@ nlohmann::json cut_of(const Replica& replica, const ResolvedConfig& config) {
         layout_of(replica.config(), first_rank_of_stage(replica.config(), stage), replica.layout().nodes);
     for (const LayerRange& chunk : layout.shard.chunks) layers.push_back({chunk.first, chunk.count});
   }
-  return {{"layers", std::move(layers)}, {"placement", resolved_json(config).at("placement")}};
+  nlohmann::json cut = {{"layers", std::move(layers)}, {"placement", resolved_json(config).at("placement")}};
+  if (replica.layout().sends_parts) cut["pipeline_parts"] = replica.layout().mesh.tensor;
+  return cut;
 }
 
 }  // namespace
 
 nlohmann::json RunSession::checkpoint_info() const {
-  return {{"model", model_config_to_json(config_.run.model)},
-          {"config", resolved_json(config_)},
-          {"tokenizer", config_.run.tokenizer},
-          {"data", fingerprint_},
-          {"data_order", order_},
-          {"layout",
-           {{"pipeline", config_.run.layout.pipeline},
-            {"tensor", config_.run.layout.tensor},
-            {"data", config_.run.layout.data}}},
-          {"cut", cut_}};
+  nlohmann::json info = {{"model", model_config_to_json(config_.run.model)},
+                         {"config", resolved_json(config_)},
+                         {"tokenizer", config_.run.tokenizer},
+                         {"data", fingerprint_},
+                         {"data_order", order_},
+                         {"layout",
+                          {{"pipeline", config_.run.layout.pipeline},
+                           {"tensor", config_.run.layout.tensor},
+                           {"data", config_.run.layout.data}}},
+                         {"cut", cut_}};
+  if (!costs_.is_null()) info["measured_costs"] = costs_;
+  return info;
+}
+
+std::optional<std::array<double, 3>> RunSession::measured_costs(const std::string& origin) const {
+  const std::optional<LoadReport> found = store_->newest();
+  if (!found) return std::nullopt;
+  const nlohmann::json stored = found->manifest.info.value("measured_costs", nlohmann::json());
+  if (stored.is_null() || stored.at("origin") != origin) return std::nullopt;
+  return stored.at("ms").get<std::array<double, 3>>();
+}
+
+void RunSession::keep_costs(const std::string& origin, const std::array<double, 3>& costs) {
+  costs_ = {{"origin", origin}, {"ms", costs}};
 }
 
 VisitState RunState::visit(bool writer_only) const {
   return [*this, writer_only](StateVisitor& visitor) {
     replica.visit(visitor, writer_only);
     scaler.visit(visitor);
+    revisions.visit(visitor);
     controller.visit(visitor);
     visitor.integer("progress/step", progress.step);
     visitor.integer("progress/updates", progress.updates);
@@ -324,7 +341,10 @@ bool RunSession::take_compression_state(const Manifest& manifest, Replica& repli
     replica_loaded = names.all_found();
   }
   if (!replica_loaded) options.unwanted_prefixes.push_back("replica/");
-  if (manifest.integers.count("revision/way") == 0) options.unwanted_prefixes.push_back("revision/");
+  // Of a run whose timing decided nothing yet, or of an older format: trials begin anew.
+  if (manifest.texts.count("revision/list") == 0 ||
+      (config_.run.compression.adapt && manifest.texts.count("revision/trials") == 0))
+    options.unwanted_prefixes.push_back("revision/");
   // States are named by ranks and slots, which other ranks and other rules can have, too, for other elements.
   bool fits = other_layout(manifest.info).empty() && same_rules(manifest.info) &&
               manifest.info.value("cut", cut_) == cut_;  // which older ones do not have
@@ -392,7 +412,7 @@ void RunSession::start(const RunState& state, const SampleStream& stream) {
 bool RunSession::same_rules(const nlohmann::json& info) const {
   const auto rules_in = [](const nlohmann::json& config) {
     nlohmann::json rules = config.value("compression", nlohmann::json::object());
-    rules.erase("adapt"), rules.erase("preset");
+    for (const char* key : {"adapt", "preset", "revisions"}) rules.erase(key);
     for (auto& [site, rule] : rules.items()) {
       if (rule.is_object()) rule.erase("warmup_steps");
     }
@@ -434,6 +454,7 @@ void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& pr
     r.time_ms.emplace_back(std::string(name_of(part)), timer.ms(part));
   }
   r.comm = site_records(run, outcome);
+  r.revisions = std::exchange(begun_, "");
   metrics_->write(r);
   tensorboard_->scalars(r.step, {{"train/loss", r.loss},
                                  {"train/lr", r.lr},
@@ -443,6 +464,17 @@ void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& pr
                                  {"speed/model_tflops", r.model_tflops_per_rank}});
   console_->step(r);
   status_->running(r.step);
+}
+
+void RunSession::record_revisions(const PlanRevisions& revisions, int64_t updates) {
+  if (!job_.first() || (revisions.empty() && !config_.run.compression.adapt && !revisions.replays())) return;
+  begun_ = revisions.begun_with(updates + 1);
+  std::string text = revisions.text(updates);
+  const std::string path = revisions_path(config_.run.run_dir);
+  std::error_code none;
+  if (text == revisions_ || std::filesystem::equivalent(path, config_.run.compression.revisions, none)) return;
+  write_file_atomic(path, text);
+  revisions_ = std::move(text);
 }
 
 void RunSession::record_evaluation(const Evaluation& evaluation, int64_t step, Split split) {

@@ -30,6 +30,7 @@ struct RunState {
   TrainProgress& progress;
   LossScaler& scaler;
   CompressionController& controller;
+  PlanRevisions& revisions;
 
   // writer_only: what this rank has to save; otherwise all it holds.
   VisitState visit(bool writer_only) const;
@@ -49,6 +50,8 @@ class RunSession {
 
   void record_step(const StepOutcome& outcome, const TrainProgress& progress, const StepTimer& timer, double step_ms,
                    int64_t samples);
+  // Writes revisions.jsonl, where timing decides something. Before the step's record they are told with it.
+  void record_revisions(const PlanRevisions& revisions, int64_t updates);
   void record_evaluation(const Evaluation& evaluation, int64_t step, Split split);
 
   // True if metrics.jsonl holds the evaluation of this split after this step, from this life or one before.
@@ -61,6 +64,11 @@ class RunSession {
   void finish(ExitCode code, const std::string& message);
 
   double minutes() const;
+  // Milliseconds that the newest checkpoint's run has cut its stages by, if it measured them with these ranks and hosts
+  // (`origin`). Before start().
+  std::optional<std::array<double, 3>> measured_costs(const std::string& origin) const;
+  // From now on part of checkpoints.
+  void keep_costs(const std::string& origin, const std::array<double, 3>& costs);
 
  private:
   nlohmann::json checkpoint_info() const;
@@ -89,9 +97,13 @@ class RunSession {
   std::unique_ptr<TensorboardWriter> tensorboard_;
   std::unique_ptr<ConsoleProgress> console_;
   std::string fingerprint_;
-  nlohmann::json order_;      // SampleStream::order by split
-  nlohmann::json cut_;        // layers of every chunk, stage by stage, and the placement: whose the states of slots are
-  Device* device_ = nullptr;  // the replica's, from start() on
+  nlohmann::json order_;  // SampleStream::order by split
+  // Layers of every chunk, stage by stage, the placement, and in how many parts stages send: whose the states of slots
+  // are.
+  nlohmann::json cut_;
+  nlohmann::json costs_;           // what measured_costs() will find; null: nothing was measured
+  std::string revisions_, begun_;  // as written last; those that the step at hand is the first one under
+  Device* device_ = nullptr;       // the replica's, from start() on
   int64_t step_ = 0;
   int64_t last_saved_step_ = -1;
 };

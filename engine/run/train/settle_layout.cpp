@@ -43,9 +43,14 @@ double rounded(double ms) {
   return std::round(ms / unit) * unit;
 }
 
-void settle_costs(RunConfig& run, Job& job) {
+std::optional<std::array<double, 3>> settle_costs(RunConfig& run, Job& job,
+                                                  const std::optional<std::array<double, 3>>& known) {
   LayoutConfig& layout = run.layout;
-  if (layout.partition != PartitionMethod::kTime || layout.costs_given || layout.pipeline == 1) return;
+  if (layout.partition != PartitionMethod::kTime || layout.costs_given || layout.pipeline == 1) return std::nullopt;
+  if (known) {
+    layout.layer_ms = (*known)[0], layout.embedding_ms = (*known)[1], layout.head_ms = (*known)[2];
+    return known;
+  }
   std::string text;
   job.agree([&] {
     if (!job.first()) return;
@@ -59,6 +64,7 @@ void settle_costs(RunConfig& run, Job& job) {
   log_info("pipe_partition_method time: a layer takes " + text.substr(0, space) + " ms, the head " +
            text.substr(space + 1) + " ms; pipe_partition_costs=[" + text.substr(0, space) + ",0," +
            text.substr(space + 1) + "] repeats this partition");
+  return std::array<double, 3>{layout.layer_ms, layout.embedding_ms, layout.head_ms};
 }
 
 void settle_hold(RunConfig& run, Job& job) {
@@ -87,9 +93,11 @@ MeasuredCosts measure_costs(const RunConfig& run) {
   return {layer, std::max(0.0, one - layer)};
 }
 
-void settle_layout(RunConfig& run, Job& job) {
-  settle_costs(run, job);
+std::optional<std::array<double, 3>> settle_layout(RunConfig& run, Job& job,
+                                                   const std::optional<std::array<double, 3>>& known) {
+  const auto costs = settle_costs(run, job, known);
   settle_hold(run, job);
+  return costs;
 }
 
 }  // namespace thinwire

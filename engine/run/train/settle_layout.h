@@ -2,14 +2,19 @@
 // rank 0 for all.
 #pragma once
 
+#include <array>
+#include <optional>
+
 #include "engine/run/config/run_config.h"
 #include "engine/run/train/job.h"
 
 namespace thinwire {
 
 // Fills hold, and for pipe_partition_method "time" without pipe_partition_costs the milliseconds of a layer and of the
-// head, measured here. All ranks call it; afterwards all have the same numbers.
-void settle_layout(RunConfig& run, Job& job);
+// head: `known` ones, or as measured here. All ranks call it; afterwards all have the same numbers. Returns these times
+// where they were left open.
+std::optional<std::array<double, 3>> settle_layout(RunConfig& run, Job& job,
+                                                   const std::optional<std::array<double, 3>>& known);
 
 // Milliseconds of forward and backward of one micro-batch through one layer, and through what is left (embedding, head
 // and loss), on this machine with one rank.

@@ -14,6 +14,7 @@
 #include "engine/run/trace/status_file.h"
 #include "engine/run/train/dry_run.h"
 #include "engine/run/train/plan_picture.h"
+#include "engine/run/train/plan_revisions.h"
 #include "engine/run/train/process_setup.h"
 #include "engine/run/train/rank_layout.h"
 #include "engine/run/train/trainer.h"
@@ -66,6 +67,7 @@ int print(const Options& o, const ResolvedConfig& config) {
   if (o.print_config) {
     std::puts(resolved_json(config).dump(2).c_str());
   } else if (o.dry_run) {
+    if (!config.run.compression.revisions.empty()) read_revisions(config);
     std::fputs(dry_run_text(config.run).c_str(), stdout);
     const std::vector<std::string> notes = note_lines(config);
     if (!notes.empty()) std::puts("keys without effect, or read otherwise than where they come from:");

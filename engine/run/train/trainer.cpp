@@ -1,11 +1,15 @@
 // The loop of a run, and how it ends.
 #include "engine/run/train/trainer.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <new>
 #include <optional>
 
+#include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
 #include "engine/run/trace/console_progress.h"
 #include "engine/run/trace/run_files.h"
@@ -35,11 +39,52 @@ void prove_plan(const RankLayout& layout) {
   TW_CHECK(fault.empty(), "the schedule is wrong: ", fault);
 }
 
+// What timing has decided, and where: here, in an earlier life, or in the run that is replayed.
+struct Settled {
+  PlanRevisions revisions;
+  std::string origin;  // ranks, hosts and rules
+  std::optional<std::array<double, 3>> costs;
+};
+
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "";
+}
+
+Settled settle(const ResolvedConfig& config, RunConfig& run, RunSession& session, Job& job) {
+  Settled settled{.revisions = PlanRevisions(revisions_run(config)), .origin = "", .costs = {}};
+  const std::string& path = run.compression.revisions;
+  if (!path.empty()) {
+    std::string text;
+    job.agree([&] {
+      if (!job.first()) return;
+      read_revisions(config);
+      text = read_file(path);
+    });
+    text = job.control().share(text);
+    settled.revisions = PlanRevisions::replayed(path, text, config, most_variants(run, mesh_shape(run)));
+    log_info("plan revisions are those of " + path + ": nothing is measured");
+  }
+  std::string hosts;
+  for (const std::string& host : job.control().collect(host_name())) hosts += host + " ";
+  settled.origin = revisions_run(config) + " on " + job.control().share(hosts);
+  const LayoutConfig& l = run.layout;
+  const bool measures = l.partition == PartitionMethod::kTime && !l.costs_given && l.pipeline > 1;
+  std::optional<std::array<double, 3>> known = settled.revisions.partition();
+  if (measures && !known) known = session.measured_costs(settled.origin);
+  settled.costs = settle_layout(run, job, known);
+  if (settled.costs) session.keep_costs(settled.origin, *settled.costs);
+  if (settled.costs || run.compression.adapt) settled.revisions.keep();
+  return settled;
+}
+
 class Trainer {
  public:
   // planned: filled for out_of_memory.
-  Trainer(const RunConfig& run, FaultPlan& faults, RunSession& session, Job& job, std::string& planned)
+  Trainer(const RunConfig& run, FaultPlan& faults, RunSession& session, Job& job, Settled& settled,
+          std::string& planned)
       : run_(run),
+        revisions_(settled.revisions),
         faults_(faults),
         session_(session),
         job_(job),
@@ -59,13 +104,17 @@ class Trainer {
     log_memory();
     scaler_ = std::make_unique<LossScaler>(run_.optim, run_.model.dtype == DType::f16);
     const MeshShape& shape = replica_->layout().mesh;
-    controller_ = std::make_unique<CompressionController>(run_.compression.adapt && !run_.compression.rules.empty(),
-                                                          most_variants(run_, shape), steps_of_warm_up(run_, shape),
-                                                          job_.mesh(), job_.control());
+    controller_ = std::make_unique<CompressionController>(
+        run_.compression.adapt && !run_.compression.rules.empty(), most_variants(run_, shape),
+        steps_of_warm_up(run_, shape), job_.mesh(), job_.control(), settled.revisions, settled.origin);
     session_.start(state(), stream_);
+    if (const std::string dropped = controller_->resume(progress_.updates); !dropped.empty()) log_info(dropped);
+    if (settled.costs && !revisions_.replays() && revisions_.partition() != settled.costs)
+      revisions_.add({.after = progress_.updates, .way = {}, .partition = settled.costs, .why = "measured"});
+    session_.record_revisions(revisions_, progress_.updates);
     renew_spent_budget();
-    // An evaluation may come before any step.
-    controller_->before();
+    // An evaluation may come before any step: it is coded as the last one was.
+    controller_->before(std::max<int64_t>(1, progress_.updates));
     if (job_.mesh() != nullptr) job_.mesh()->clock().step = progress_.updates;
   }
 
@@ -92,7 +141,7 @@ class Trainer {
   }
 
  private:
-  RunState state() { return {*replica_, progress_, *scaler_, *controller_}; }
+  RunState state() { return {*replica_, progress_, *scaler_, *controller_, revisions_}; }
 
   void end_all(ExitCode code, const std::string& message) {
     if (job_.size() == 1) return;
@@ -245,7 +294,7 @@ class Trainer {
     if (const float poison = faults_.poison(); poison != 0.0f) {
       replica_->write(replica_->store().gradient(replica_->store().params().front().name), &poison, sizeof poison);
     }
-    controller_->before();
+    controller_->before(progress_.updates + 1);
     const auto start = Clock::now();
     const int64_t before = progress_.consumed_samples;
     const StepOutcome outcome =
@@ -266,6 +315,7 @@ class Trainer {
     if (!outcome.skipped) {
       if (const std::string revision = controller_->after(ms, progress_.updates, logical); !revision.empty())
         log_info(revision);
+      session_.record_revisions(revisions_, progress_.updates);
     }
     timer_.reset();  // what saving and evaluation take from here on shows in the next step's line
     faults_.reach("step.end");
@@ -313,6 +363,7 @@ class Trainer {
   }
 
   const RunConfig& run_;
+  PlanRevisions& revisions_;
   FaultPlan& faults_;
   RunSession& session_;
   Job& job_;
@@ -367,8 +418,8 @@ ExitCode train(const ResolvedConfig& config, bool allow_faults, Job& job) {
   job.share_cores(run);
   std::string planned;
   try {
-    settle_layout(run, job);
-    Trainer trainer(run, faults, session, job, planned);
+    Settled settled = settle(config, run, session, job);
+    Trainer trainer(run, faults, session, job, settled, planned);
     const ExitCode code = trainer.run();
     session.finish(code, "");
     return code;

@@ -1,0 +1,100 @@
+# What timing decides is a list of plan revisions: written down, kept over restarts, and replayed bit for bit.
+import json
+import shutil
+import unittest
+
+from run_support import RunCase, facts, generations, main, read_metrics, run_program
+
+MODEL = {"num_layers": 4, "hidden_size": 48, "num_attention_heads": 4, "train_batch_size": 8, "train_iters": 44, "save_interval": 4, "hidden_dropout": 0.1,
+         "make_vocab_size_divisible_by": 1, "vocab_size": 257, "train_micro_batch_size_per_gpu": 1, "eval_interval": 22, "async_save": False, "zero_optimization": {"stage": 1}}
+
+
+def kill(step, rank=1):
+    return [{"at": "step.begin", "step": step, "rank": rank, "do": "kill9"}]
+
+
+class Revisions(RunCase):
+    def revisions(self, config):
+        return [json.loads(line) for line in (self.run_dir(config) / "revisions.jsonl").read_text().splitlines()]
+
+    def assert_replays(self, measured, replay):
+        a, b = self.run_dir(measured), self.run_dir(replay)
+        self.assertEqual(facts(a), facts(b))
+        self.assert_same_state(generations(a / "checkpoints")[-1], generations(b / "checkpoints")[-1], tensors_only=True)
+        self.assertEqual((a / "revisions.jsonl").read_bytes(), (b / "revisions.jsonl").read_bytes())
+
+    def test_trials_go_on_and_are_replayed(self):
+        # Killed twice in the middle of trials: on the way the run codes in three ways, by its own times.
+        adapt = {**MODEL, "compression": {"preset": "thinwire", "adapt": True}}
+        measured = self.config("measured", **adapt)
+        for at in (11, 23):
+            self.assertNotEqual(self.train(measured, ranks=2, faults=kill(at)).code, 0)
+        self.train(measured, ranks=2, expect=0)
+        first, *lines = self.revisions(measured)
+        self.assertEqual(first["run"]["layout"], {"pipeline": 1, "tensor": 1, "data": 2, "context": 1})
+        ways = [line["coding"] for line in lines]
+        self.assertIn("light", ways)
+        # A life looks at no update before its fourth, and the trials go on where they were: at update 3 they begin, each block has 4.
+        self.assertEqual(lines[0]["after"], 7, lines)
+        told = {r["step"]: r["revisions"] for r in read_metrics(self.run_dir(measured)) if "revisions" in r}
+        self.assertEqual(told, {line["after"] + 1: [line] for line in lines if line["after"] < MODEL["train_iters"]})
+
+        log = self.here / "told.jsonl"
+        shutil.copy(self.run_dir(measured) / "revisions.jsonl", log)
+        again = {**adapt, "compression": {**adapt["compression"], "revisions": str(log)}}
+        replay, killed = self.config("replay", **again), self.config("killed", **{**again, "compression": {**again["compression"], "adapt": False}})
+        done = self.train(replay, ranks=2, expect=0)
+        self.assertNotIn("plan revision after", done.out + done.err)
+        self.assert_replays(measured, replay)
+        self.assertNotEqual(self.train(killed, ranks=2, faults=kill(14, 0)).code, 0)
+        self.train(killed, ranks=2, expect=0)
+        self.assert_replays(measured, killed)
+
+        # Elsewhere nothing that was measured counts.
+        fewer = self.config("fewer", **{**adapt, "train_iters": 46})
+        shutil.copytree(self.run_dir(measured), self.run_dir(fewer))
+        done = self.train(fewer, ranks=4, expect=0)
+        self.assertIn("what was measured of compression elsewhere is dropped", done.out + done.err)
+        if ways[-1] != "coded":
+            self.assertEqual([(r["after"], r["coding"]) for r in self.revisions(fewer)[1:]][len(ways):], [(44, "coded")])
+
+        # What does not fit is refused, by file and line.
+        text = log.read_text().splitlines()
+        bad = {1: text[0].replace('"data":2', '"data":4'), 2: '{"after": 7, "coding": "softly"}', 3: text[2].replace('"after":', '"after":-'), 4: "{"}
+        for number, line in bad.items():
+            log.write_text("\n".join([*text[:number - 1], line, *text[number:]]) + "\n")
+            done = run_program("train", "--config", replay, "--dry-run", "--ranks", 2)
+            self.assertEqual(done.code, 78, str(done))
+            self.assertIn(f"told.jsonl:{number}: ", done.err)
+        done = self.train(self.config("refused", **again), ranks=2)
+        self.assertEqual(done.code, 78, str(done))
+        self.assertIn("told.jsonl:4: is no line of JSON", done.out + done.err)
+        log.unlink()
+        done = run_program("train", "--config", replay, "--dry-run", "--ranks", 2)
+        self.assertEqual(done.code, 78, str(done))
+        self.assertIn("told.jsonl", done.err)
+
+    def test_a_measured_partition_is_kept_and_replayed(self):
+        keys = {**MODEL, "train_iters": 8, "pipe_parallel_size": 2, "pipe_partition_method": "time"}
+        measured = self.config("cut", **keys)
+        self.assertNotEqual(self.train(measured, ranks=2, faults=kill(6)).code, 0)
+        before = self.revisions(measured)
+        self.train(measured, ranks=2, expect=0)
+        self.assertEqual(self.revisions(measured), before)  # the second life measured nothing
+        (line,) = before[1:]
+        self.assertEqual(line["after"], 0)
+        told = self.here / "cut.jsonl"
+        # Costs that this machine would never measure: the head takes as long as three layers.
+        told.write_text(json.dumps(before[0]) + "\n" + json.dumps({"after": 0, "partition": [1.0, 0.0, 3.0], "why": "measured"}) + "\n")
+        replay = self.config("cut_replay", **keys, compression={"revisions": str(told)})
+        self.train(replay, ranks=2, expect=0)
+        given = self.config("cut_given", **keys, pipe_partition_costs=[1, 0, 3])
+        self.train(given, ranks=2, expect=0)
+        self.assertEqual(facts(self.run_dir(replay)), facts(self.run_dir(given)))
+        done = run_program("train", "--config", given, f"compression.revisions={told}", "--dry-run", "--ranks", 2)
+        self.assertEqual(done.code, 78, str(done))
+        self.assertIn("cut.jsonl:2: ", done.err)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # The tables of docs/results/comm.md: `build/bench comm` in rounds, and its medians as Markdown.
-"""What moving bytes costs beside the MPI library.
+"""What moving bytes costs beside the MPI library, and with checksums beside without.
 
-    scripts/comm_tables.py run FILE.jsonl [--where memory lab crowded] [--rounds 5] [--seconds S]   measure; the file grows
-    scripts/comm_tables.py page FILE.jsonl                                                          its tables into docs/results/comm.md
+    scripts/comm_tables.py run FILE.jsonl [--where memory lab ...] [--rounds 5] [--seconds S]   measure; the file grows
+    scripts/comm_tables.py page FILE.jsonl                                                      its tables into docs/results/comm.md
 
-memory: 2 ranks on this machine; lab: 2 hosts of scripts/lab at 10 Gbit/s (needs root); crowded: 4 ranks. No round begins after S seconds.
+memory: 2 ranks on this machine; lab: 2 hosts of scripts/lab at 10 Gbit/s (needs root); crowded: 4 ranks; checked_memory, checked_lab: the cases
+with checksums. No round begins after S seconds.
 Exit code 1 when a proof of `bench comm` does not hold.
 """
 import argparse
@@ -24,28 +25,41 @@ PAGE = os.path.join(ROOT, "docs", "results", "comm.md")
 BENCH = os.path.join(os.environ.get("THINWIRE_BUILD", os.path.join(ROOT, "build")), "bench")
 VERBS = ["ping_pong", "mpi_isend", "message_rate", "all_gather", "all_to_all", "broadcast", "all_reduce", "reduce_scatter", "mpi_iallgather", "mpi_ialltoall", "mpi_ibcast"]
 SIZES = {"memory": [8, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26], "lab": [8, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26], "crowded": [8, 1 << 16, 1 << 18, 1 << 20, 1 << 22]}
+CHECKED = ["checked_ping_pong", "checked_all_gather", "checked_all_reduce"]
+SIZES |= {where: [1 << 16, 1 << 20, 1 << 24] for where in ("checked_memory", "checked_lab")}
 
 
 def run(o):
     begin, ok = time.monotonic(), True
     with emulated() as lab:
         for where in o.where:
-            launch = {"memory": ["mpirun", "-n", "2"], "lab": lab.run(2), "crowded": ["mpirun", "-n", "4"]}[where]
-            if where == "lab":
+            launch = lab.run(2) if where.endswith("lab") else ["mpirun", "-n", "4" if where == "crowded" else "2"]
+            cases = CHECKED if where.startswith("checked") else [""]
+            if where.endswith("lab"):
                 lab.be(2, "10gbit")
             for round_ in range(o.rounds):  # sizes in turn, so that a slow minute does not meet one of them alone
                 if time.monotonic() - begin > o.seconds:
                     print(f"{where}: {round_} of {o.rounds} rounds", file=sys.stderr)
                     break
                 for size in SIZES[where]:
-                    for case in json_lines([*launch, BENCH, "comm", f"/{size}", "--json"], codes=(0, 1)):
-                        add_cell(o.file, {"where": where, "round": round_, **case})
-                        ok = ok and case.get("ok", True)
+                    for name in cases:
+                        for case in json_lines([*launch, BENCH, "comm", f"{name}/{size}", "--json"], codes=(0, 1)):
+                            add_cell(o.file, {"where": where, "round": round_, **case})
+                            ok = ok and case.get("ok", True)
     return 0 if ok else 1
 
 
 def table_of(cells, where):
     sizes, rows = SIZES[where], []
+    if where.startswith("checked"):
+        for verb in CHECKED:
+            row = [verb.removeprefix("checked_")]
+            for size in sizes:
+                ratios = sorted(c["ratio"] for c in cells.get((where, verb, size), []))
+                plain = statistics.median(c["plain_us"] for c in cells.get((where, verb, size), [{"plain_us": 0.0}]))
+                row.append(f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} - {ratios[-1]:.2f}) of {plain:.0f} us" if ratios else "-")
+            rows.append(row)
+        return table(["", *(size_name(s) for s in sizes)], rows)
     for verb in VERBS:
         row = [verb]
         for size in sizes:
@@ -64,7 +78,7 @@ def table_of(cells, where):
 def page(o):
     cells = collections.defaultdict(list)
     for case in read_cells(o.file):
-        if "mpi_us" in case:
+        if "mpi_us" in case or "plain_us" in case:
             cells[case["where"], case["case"].split("/")[0], case["bytes"]].append(case)
     for where in SIZES:
         rounds = max((len(v) for k, v in cells.items() if k[0] == where), default=0)

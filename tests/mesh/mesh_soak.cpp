@@ -60,6 +60,8 @@ Layout random_layout(std::mt19937_64& random, const Model& model, int samples, i
   l.recompute = pick(random, {"", "", "selective", "full"});
   if (l.context > 1 && 24 % (2 * l.context) == 0 && 12 / l.tensor % l.context == 0 && random() % 2 == 0)
     l.more.push_back("cp_comm_type=a2a");
+  if (const char* sums = pick(random, {"", "checksum=true", "checksum=between_nodes"}); *sums != '\0')
+    l.more.emplace_back(sums);
   return l;
 }
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "compression/coder_parts.h"
-#include "compression/crc32c.h"
+#include "engine/base/core/crc32c.h"
 #include "engine/base/core/error.h"
 
 namespace thinwire {

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "compression/coder_parts.h"
-#include "compression/crc32c.h"
+#include "engine/base/core/crc32c.h"
 
 namespace thinwire {
 

@@ -2,7 +2,7 @@
 """The tables of docs/results/codecs.md and docs/results/comm.md, from `build/bench codec` and `build/bench comm`.
 
   scripts/bench_tables.py codec run FILE.jsonl [--seconds S]    measures codecs piece by piece; pieces in the file are not run again
-  scripts/bench_tables.py comm run FILE.jsonl [--seconds S] [--where memory lab crowded] [--rounds 5]    messages beside MPI's; the file grows
+  scripts/bench_tables.py comm run FILE.jsonl [--seconds S] [--where memory lab crowded checked_memory checked_lab] [--rounds 5]    messages beside MPI's; the file grows
   scripts/bench_tables.py comm page FILE.jsonl                  puts the tables of such a file into the page
   scripts/bench_tables.py codec page [FILE.jsonl]               writes the page behind its marker and its picture from codecs_cells.jsonl, which FILE replaces
 
@@ -177,19 +177,24 @@ VERBS = ["ping_pong", "mpi_isend", "message_rate", "all_gather", "all_to_all", "
 PLACES = {"memory": [8, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26], "lab": [8, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26], "crowded": [8, 1 << 16, 1 << 18, 1 << 20, 1 << 22]}
 
 
+CHECKED = ["checked_ping_pong", "checked_all_gather", "checked_all_reduce"]
+PLACES |= {where: [1 << 16, 1 << 20, 1 << 24] for where in ("checked_memory", "checked_lab")}
+
+
 def run_comm(o, bench):
     begin, ok = time.monotonic(), True
     with emulated() as lab:
         for where in o.where:
-            launch = {"memory": ["mpirun", "-n", "2"], "lab": lab.run(2), "crowded": ["mpirun", "-n", "4"]}[where]
-            if where == "lab":
+            launch = lab.run(2) if where.endswith("lab") else ["mpirun", "-n", "4" if where == "crowded" else "2"]
+            names = CHECKED if where.startswith("checked") else [""]
+            if where.endswith("lab"):
                 lab.be(2, "10gbit")
             for round_ in range(o.rounds):  # sizes in turn, so that a slow minute does not meet one of them alone
                 if time.monotonic() - begin > o.seconds:
                     print(f"{where}: {round_} of {o.rounds} rounds", file=sys.stderr)
                     break
                 for size in PLACES[where]:
-                    for case in json_lines([*launch, bench, "comm", f"/{size}", "--json"], codes=(0, 1)):
+                    for case in (c for name in names for c in json_lines([*launch, bench, "comm", f"{name}/{size}", "--json"], codes=(0, 1))):
                         add_cell(o.file, {"where": where, "round": round_, **case})
                         ok = ok and case.get("ok", True)
     return 0 if ok else 1
@@ -197,6 +202,15 @@ def run_comm(o, bench):
 
 def comm_table(cells, where):
     sizes, rows = PLACES[where], []
+    if where.startswith("checked"):
+        for verb in CHECKED:
+            row = [verb.removeprefix("checked_")]
+            for size in sizes:
+                got = cells.get((where, verb, size), [])
+                ratios = sorted(c["ratio"] for c in got)
+                row.append(f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} - {ratios[-1]:.2f}) of {statistics.median(c['plain_us'] for c in got):.0f} us" if got else "-")
+            rows.append(row)
+        return table(["", *(size_name(s) for s in sizes)], rows)
     for verb in VERBS:
         row = [verb]
         for size in sizes:
@@ -215,7 +229,7 @@ def comm_table(cells, where):
 def page_comm(o):
     cells = collections.defaultdict(list)
     for case in read_cells(o.file):
-        if "mpi_us" in case:
+        if "mpi_us" in case or "plain_us" in case:
             cells[case["where"], case["case"].split("/")[0], case["bytes"]].append(case)
     for where in PLACES:
         rounds = max((len(v) for k, v in cells.items() if k[0] == where), default=0)

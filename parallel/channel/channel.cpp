@@ -130,24 +130,30 @@ RoundCall Channel::round_call(const SiteCompression& compression, const Msg& msg
 }
 
 int64_t Channel::rounds_bytes(const RoundCodec& rounds, const MessageKey& key, int64_t count) const {
-  const CommTuning& tuning = communicator_->tuning();
+  CommTuning tuning = communicator_->tuning();
+  tuning.checksums = checksums(key);
   // Where lengths vary, a shorter payload may fall among the small ones that go to everybody at once.
   const int64_t slack = rounds.traits().framed ? rounds.rounds() * (size() - 1) * tuning.small_bytes : 0;
   return rounds_all_reduce_bytes(rounds, tuning, communicator_->nodes(), size(), rank(), count, key.matrices) + slack;
 }
 
+GroupLane Channel::checked(GroupLane lane, const MessageKey& key) const {
+  lane.checksums = checksums(key);
+  return lane;
+}
+
 template <typename Verb>
-Task Channel::count(int64_t bytes, bool exact, const Verb& plain) {
-  const GroupLane lane = communicator_->lane();
-  price_->add(bytes, rehearsed_bytes(lane, plain), exact);
+Task Channel::count(const MessageKey& key, int64_t bytes, bool exact, const Verb& plain) {
+  const GroupLane lane = checked(communicator_->lane(), key);
+  price_->add(bytes, logical_bytes(lane, plain), exact);
   return nothing(lane);
 }
 
 template <typename Plain, typename Verb>
-Task Channel::carry(const Plain& plain, bool exact, const Verb& verb) {
-  const GroupLane lane = communicator_->lane();
+Task Channel::carry(const MessageKey& key, const Plain& plain, bool exact, const Verb& verb) {
+  const GroupLane lane = checked(communicator_->lane(), key);
   if (price_ == nullptr) return verb(lane);
-  price_->add(rehearsed_bytes(lane, verb), rehearsed_bytes(lane, plain), exact);
+  price_->add(rehearsed_bytes(lane, verb), logical_bytes(lane, plain), exact);
   return nothing(lane);
 }
 
@@ -160,18 +166,20 @@ RuleAlgorithm Channel::way_of(const SiteCompression& compression) const {
 Task Channel::all_reduce_task(View data, ReduceKind kind, const MessageKey& key) {
   const auto plain = [&](const GroupLane& lane) { return plain_all_reduce(lane, data, kind); };
   if (kind != ReduceKind::kSum || !codes(key, data.count(), data.dtype, true))
-    return price_ == nullptr ? communicator_->all_reduce_task(data, kind) : carry(plain, true, plain);
+    return is_usual(key) ? communicator_->all_reduce_task(data, kind) : carry(key, plain, true, plain);
   const SiteCompression& compression = compression_of(key);
   ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
   const Msg msg = next_message(key, slot);
   if (compression.rounds != nullptr) {
-    if (price_ == nullptr) return rounds_all_reduce(communicator_->lane(), round_call(compression, msg, slot), data);
-    return count(rounds_bytes(*compression.rounds, key, data.count()), !compression.rounds->traits().framed, plain);
+    if (price_ == nullptr)
+      return rounds_all_reduce(checked(communicator_->lane(), key), round_call(compression, msg, slot), data);
+    return count(key, rounds_bytes(*compression.rounds, key, data.count()), !compression.rounds->traits().framed,
+                 plain);
   }
   const CodedCall first = call(compression.first.get(), key, msg, slot, slot.first),
                   back = call(compression.sums.get(), key, msg, slot, slot.sums);
   const RuleAlgorithm way = way_of(compression);
-  return carry(plain, !is_framed(first.coder) && !is_framed(back.coder), [&](const GroupLane& lane) {
+  return carry(key, plain, !is_framed(first.coder) && !is_framed(back.coder), [&](const GroupLane& lane) {
     // The hop between nodes and the way back pack different elements: they share a state.
     if (way == RuleAlgorithm::kTwoLevel) return coded_two_level_all_reduce(lane, first, back, back, data);
     if (way == RuleAlgorithm::kRing) return coded_ring_all_reduce(lane, first, back, data);
@@ -185,23 +193,24 @@ Task Channel::reduce_scatter_task(View whole, std::span<const int64_t> bounds, V
     return plain_reduce_scatter(lane, whole, Bounds(lane.pool(), bounds), out, accumulate);
   };
   if (!codes(key, whole.count(), whole.dtype, true)) {
-    return price_ == nullptr ? communicator_->reduce_scatter_task(whole, bounds, out, accumulate)
-                             : carry(plain, true, plain);
+    return is_usual(key) ? communicator_->reduce_scatter_task(whole, bounds, out, accumulate)
+                         : carry(key, plain, true, plain);
   }
   const SiteCompression& compression = compression_of(key);
   ChannelStates::Slot& slot = open_slot(key, whole.count(), whole.rank > 1 ? whole.rows() : 0);
   const Msg msg = next_message(key, slot);
   if (compression.rounds != nullptr) {
     if (price_ != nullptr)
-      return count(rounds_bytes(*compression.rounds, key, whole.count()), !compression.rounds->traits().framed, plain);
-    return rounds_reduce_scatter(communicator_->lane(), round_call(compression, msg, slot), whole,
+      return count(key, rounds_bytes(*compression.rounds, key, whole.count()), !compression.rounds->traits().framed,
+                   plain);
+    return rounds_reduce_scatter(checked(communicator_->lane(), key), round_call(compression, msg, slot), whole,
                                  Bounds(communicator_->pool(), bounds), out, accumulate);
   }
   const RuleAlgorithm way = way_of(compression);
   const CodedCall first = call(compression.first.get(), key, msg, slot, slot.first);
   CodedCall inter;
   if (way == RuleAlgorithm::kTwoLevel) inter = call(compression.sums.get(), key, msg, slot, slot.sums);
-  return carry(plain, !is_framed(first.coder) && !is_framed(inter.coder), [&](const GroupLane& lane) {
+  return carry(key, plain, !is_framed(first.coder) && !is_framed(inter.coder), [&](const GroupLane& lane) {
     Bounds kept(lane.pool(), bounds);
     if (way == RuleAlgorithm::kTwoLevel)
       return coded_two_level_reduce_scatter(lane, first, inter, whole, std::move(kept), out, accumulate);
@@ -218,16 +227,16 @@ Task Channel::all_gather_task(View mine, View whole, std::span<const int64_t> bo
     return plain_all_gather(lane, place, whole, Bounds(lane.pool(), bounds));
   };
   if (!codes(key, whole.count(), whole.dtype, false)) {
-    if (price_ != nullptr) return carry(plain, true, plain);
-    if (mine.dtype == whole.dtype) return communicator_->all_gather_task(mine, whole, bounds);
+    if (price_ != nullptr) return carry(key, plain, true, plain);
+    if (mine.dtype == whole.dtype && is_usual(key)) return communicator_->all_gather_task(mine, whole, bounds);
     convert(mine, place);
-    return communicator_->all_gather_task(place, whole, bounds);
+    return is_usual(key) ? communicator_->all_gather_task(place, whole, bounds) : carry(key, plain, true, plain);
   }
   const SiteCompression& compression = compression_of(key);
   ChannelStates::Slot& slot = open_slot(key, whole.count(), whole.rank > 1 ? whole.rows() : 0);
   const CodedCall first = call(compression.first.get(), key, next_message(key, slot), slot, slot.first);
   const RuleAlgorithm way = way_of(compression);
-  return carry(plain, !is_framed(first.coder), [&](const GroupLane& lane) {
+  return carry(key, plain, !is_framed(first.coder), [&](const GroupLane& lane) {
     Bounds kept(lane.pool(), bounds);
     return way == RuleAlgorithm::kTwoLevel ? coded_two_level_all_gather(lane, first, mine, whole, std::move(kept))
                                            : coded_all_gather(lane, first, mine, whole, std::move(kept));
@@ -243,12 +252,12 @@ Task Channel::all_to_all_task(View from, std::span<const int64_t> from_bounds, V
   };
   const auto plain = verb(plain_call());
   if (!codes(key, from.count(), from.dtype, false))
-    return price_ == nullptr ? communicator_->all_to_all_task(from, from_bounds, to, to_bounds)
-                             : carry(plain, true, plain);
+    return is_usual(key) ? communicator_->all_to_all_task(from, from_bounds, to, to_bounds)
+                         : carry(key, plain, true, plain);
   ChannelStates::Slot& slot = open_slot(key, from.count(), 0);
   const CodedCall first = call(compression_of(key).first.get(), key, next_message(key, slot), slot, slot.first);
   TW_CHECK(first.state == nullptr, "an all-to-all with a state");
-  return carry(plain, !is_framed(first.coder), verb(first));
+  return carry(key, plain, !is_framed(first.coder), verb(first));
 }
 
 Ticket Channel::all_reduce(View data, ReduceKind kind, Stream& stream, const MessageKey& key) {
@@ -308,6 +317,7 @@ Ticket Channel::all_to_all(View from, std::span<const int64_t> from_bounds, View
 RingMessage Channel::start_ring(View part, int64_t total, int64_t most, Stream& stream, const MessageKey& key) {
   TW_CHECK(communicator_ != nullptr, "a group of one rank is no ring");
   RingMessage ring;
+  ring.key_ = key;
   if (!codes(key, total, part.dtype, false)) {
     ring.call_ = plain_call();
     return ring;
@@ -346,8 +356,8 @@ Ticket Channel::hop(RingMessage& ring, View held, View next, Stream& stream) {
                        coded ? &ring.payloads_[at] : nullptr, coded ? &ring.payloads_[1 - at] : nullptr);
     };
   };
-  return communicator_->start(carry(verb(plain_call()), !is_framed(ring.call_.coder), verb(ring.call_)), "hop",
-                              static_cast<int64_t>(held.bytes()));
+  return communicator_->start(carry(ring.key_, verb(plain_call()), !is_framed(ring.call_.coder), verb(ring.call_)),
+                              "hop", static_cast<int64_t>(held.bytes()));
 }
 
 Ticket Channel::hand_back(View from, View to, int distance, int64_t total, Stream& stream, const MessageKey& key) {
@@ -366,7 +376,7 @@ Ticket Channel::hand_back(View from, View to, int distance, int64_t total, Strea
     coded = call(compression_of(key).first.get(), key, next_message(key, slot), slot, slot.first);
     TW_CHECK(coded.state == nullptr, "a ring with a state");
   }
-  return communicator_->start(carry(verb(plain_call()), !is_framed(coded.coder), verb(coded)), "hand_back",
+  return communicator_->start(carry(key, verb(plain_call()), !is_framed(coded.coder), verb(coded)), "hand_back",
                               static_cast<int64_t>(from.bytes()));
 }
 
@@ -384,20 +394,21 @@ Ticket Channel::send(View data, int peer, Stream& stream, const MessageKey& key)
   const bool is_plain = !codes(key, data.count(), data.dtype, false);
   const auto plain = [&](const GroupLane& lane) { return coded_send(lane, plain_call(), data, peer); };
   const auto bytes = static_cast<int64_t>(data.bytes());
-  if (is_plain && price_ != nullptr) return communicator_->start(carry(plain, true, plain), "send", bytes, peer);
-  if (is_plain && key.largest_part == 0) return communicator_->send(data, peer, stream);
-  // In the pieces in which it is handed on.
+  if (is_plain && price_ != nullptr) return communicator_->start(carry(key, plain, true, plain), "send", bytes, peer);
+  if (is_plain && key.largest_part == 0 && is_usual(key)) return communicator_->send(data, peer, stream);
+  // With checksums, or in the pieces in which it is handed on.
   if (is_plain)
-    return communicator_->start(coded_send(communicator_->lane_to(peer), plain_call(), data, peer), "send", bytes,
-                                peer);
+    return communicator_->start(coded_send(checked(communicator_->lane_to(peer), key), plain_call(), data, peer),
+                                "send", bytes, peer);
   ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
   CodedCall coded = call(compression_of(key).first.get(), key, next_message(key, slot), slot, slot.first);
   if (price_ != nullptr) {
     const auto verb = [&](const GroupLane& lane) { return coded_send(lane, coded, data, peer); };
-    return communicator_->start(carry(plain, !is_framed(coded.coder), verb), "send", bytes, peer);
+    return communicator_->start(carry(key, plain, !is_framed(coded.coder), verb), "send", bytes, peer);
   }
   if (coded.state != nullptr) coded.packing = &communicator_->packing(key.slot);
-  return communicator_->start(coded_send(communicator_->lane_to(peer), coded, data, peer), "send", bytes, peer);
+  return communicator_->start(coded_send(checked(communicator_->lane_to(peer), key), coded, data, peer), "send", bytes,
+                              peer);
 }
 
 Ticket Channel::receive(View data, int peer, Stream& stream, const MessageKey& key) {
@@ -408,10 +419,11 @@ Ticket Channel::receive(View data, int peer, Stream& stream, const MessageKey& k
     return staged.finish(receive(there, peer, staged.host(), key));
   }
   if (price_ != nullptr) return Ticket::finished();
+  const auto bytes = static_cast<int64_t>(data.bytes());
   if (!codes(key, data.count(), data.dtype, false)) {
-    if (key.largest_part == 0) return communicator_->receive(data, peer, stream);
-    return communicator_->start(coded_receive(communicator_->lane_from(peer), plain_call(), data, peer), "receive",
-                                static_cast<int64_t>(data.bytes()), peer);
+    if (key.largest_part == 0 && is_usual(key)) return communicator_->receive(data, peer, stream);
+    return communicator_->start(coded_receive(checked(communicator_->lane_from(peer), key), plain_call(), data, peer),
+                                "receive", bytes, peer);
   }
   // What was sent from slot k is received in slot k: both ends count the same messages. A stage may be at both ends of
   // one slot only if it sends to itself, which point-to-point messages do not.
@@ -423,8 +435,8 @@ Ticket Channel::receive(View data, int peer, Stream& stream, const MessageKey& k
   coded.stats = &counters_->compression;
   coded.counters = counters_;
   coded.site = communicator_->site();
-  return communicator_->start(coded_receive(communicator_->lane_from(peer), coded, data, peer), "receive",
-                              static_cast<int64_t>(data.bytes()), peer);
+  return communicator_->start(coded_receive(checked(communicator_->lane_from(peer), key), coded, data, peer), "receive",
+                              bytes, peer);
 }
 
 Ticket Channel::receive_parts(View whole, std::span<const int64_t> bounds, int peer, Channel& parts, Stream& stream,
@@ -462,14 +474,17 @@ Ticket Channel::receive_parts(View whole, std::span<const int64_t> bounds, int p
   };
   if (price_ != nullptr) {
     GroupLane others;
-    others.ranks = parts.communicator_->ranks(), others.me = parts.rank();
+    others.ranks = parts.communicator_->ranks(), others.nodes = parts.communicator_->nodes(), others.me = parts.rank();
+    others.checksums = parts.communicator_->tuning().checksums;
     const GroupLane lane = communicator_->lane_from(peer);
-    parts.price_->add(rehearsed_bytes(lane, verb(call, others)), rehearsed_bytes(lane, verb(plain_call(), others)),
+    GroupLane unchecked = others;
+    unchecked.checksums = Checksums::kNone;
+    parts.price_->add(rehearsed_bytes(lane, verb(call, others)), logical_bytes(lane, verb(plain_call(), unchecked)),
                       !is_framed(call.coder));
     return Ticket::finished();
   }
-  return communicator_->start(verb(call, parts.communicator_->lane())(communicator_->lane_from(peer)), "receive",
-                              static_cast<int64_t>(whole.bytes()), peer);
+  return communicator_->start(verb(call, parts.communicator_->lane())(checked(communicator_->lane_from(peer), key)),
+                              "receive", static_cast<int64_t>(whole.bytes()), peer);
 }
 
 Ticket Channel::barrier() {

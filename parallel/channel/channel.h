@@ -32,6 +32,7 @@ class RingMessage {
  private:
   friend class Channel;
   CodedCall call_;
+  MessageKey key_;
   Payloads payloads_[2];  // received by even hops, and (packed, or) by odd ones
   int hops_ = 0;
 };
@@ -105,9 +106,19 @@ class Channel {
  private:
   // Runs `verb` on the next lane, or in a rehearsal counts what it would send, and what `plain` would.
   template <typename Plain, typename Verb>
-  Task carry(const Plain& plain, bool exact, const Verb& verb);
+  Task carry(const MessageKey& key, const Plain& plain, bool exact, const Verb& verb);
+  // Which of its messages carry a checksum: all where the rule says so, else as everywhere.
+  Checksums checksums(const MessageKey& key) const {
+    const SiteCompression* const compression = communicator_ ? this->compression(key) : nullptr;
+    return compression != nullptr && compression->checks ? Checksums::kAll : communicator_->tuning().checksums;
+  }
+  // Whether the communicator's own verb is what an uncoded message needs.
+  bool is_usual(const MessageKey& key) const {
+    return price_ == nullptr && checksums(key) == communicator_->tuning().checksums;
+  }
+  GroupLane checked(GroupLane lane, const MessageKey& key) const;
   template <typename Verb>
-  Task count(int64_t bytes, bool exact, const Verb& plain);
+  Task count(const MessageKey& key, int64_t bytes, bool exact, const Verb& plain);
   RuleAlgorithm way_of(const SiteCompression& compression) const;  // as the rule says, where the group can
   const SiteCompression& compression_of(const MessageKey& key) const {
     const SiteCompression& main = compression_at(*compression(key), clock_->step);

@@ -8,8 +8,9 @@ namespace thinwire {
 
 namespace {
 
-std::shared_ptr<Coder> coder_of(const MadeCodec& made, const CodecSpec& spec, const ResidualSpec& residual,
+std::shared_ptr<Coder> coder_of(const MadeCodec& made, CodecSpec spec, const ResidualSpec& residual,
                                 const std::shared_ptr<const Coder>& in_place_of) {
+  spec.checksum = false;  // messages carry it, coded or not (SiteCompression::checks)
   return std::make_shared<Coder>(made.codec, spec, residual, in_place_of != nullptr ? in_place_of->granule() : 1);
 }
 
@@ -22,6 +23,7 @@ std::shared_ptr<SiteCompression> make_variant(Site site, const SiteRule& rule, c
   auto compression = std::make_shared<SiteCompression>();
   compression->site = site;
   compression->rule = rule;
+  compression->checks = rule.codec.checksum || rule.sum_codec.checksum;
   const MadeCodec first = make_codec(rule.codec);
   compression->rounds = first.rounds;
   if (first.codec != nullptr)
@@ -45,7 +47,7 @@ std::shared_ptr<SiteCompression> make_variant(Site site, const SiteRule& rule, c
 }  // namespace
 
 std::shared_ptr<SiteCompression> make_site_compression(Site site, const SiteRule& rule) {
-  if (rule.codec.codec == "identity" && !rule.has_sum_codec) return nullptr;
+  if (rule.codec.codec == "identity" && !rule.has_sum_codec && !rule.codec.checksum) return nullptr;
   const auto made_at = [&](int64_t step, const SiteCompression* main) {
     SiteRule now = rule;
     now.codec = codec_at(rule.codec, step), now.sum_codec = codec_at(rule.sum_codec, step);

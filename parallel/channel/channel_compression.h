@@ -53,6 +53,7 @@ struct SiteCompression {
   std::shared_ptr<const Coder> first;        // of contributions, and of everything that is not summed
   std::shared_ptr<const Coder> sums;         // of sums on their way back, and between nodes; nullptr: as they are
   std::shared_ptr<const RoundCodec> rounds;  // low_rank, sketch: instead of both where something is summed
+  bool checks = false;                       // every message carries a checksum, coded or not
   // The next variant of the rule: the same residuals over what its codecs say may be sent instead. nullptr: none.
   std::shared_ptr<const SiteCompression> cheaper;
   // Ramps: what takes its place after so many updates, ascending. It goes on with the same states.
@@ -75,7 +76,7 @@ SlotStates states_of(const SiteCompression& compression, std::span<const MatrixS
 int64_t state_bytes(const SiteCompression& compression, std::span<const MatrixShape> matrices, int64_t count,
                     ChannelUse use);
 
-// nullptr for codec identity. Throws Error(kBadConfig) for rules that make no sense.
+// nullptr for codec identity without a checksum. Throws Error(kBadConfig) for rules that make no sense.
 std::shared_ptr<SiteCompression> make_site_compression(Site site, const SiteRule& rule);
 
 // A site's rules in their order; nullptr: what falls under this one goes as it is.

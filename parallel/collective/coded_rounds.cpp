@@ -115,14 +115,14 @@ Task perform(GroupLane lane, RoundCall call, View whole, const Bounds* bounds, V
 
 Task rounds_all_reduce(GroupLane lane, RoundCall call, View data) {
   const int64_t logical =
-      rehearsed_bytes(lane, [&](const GroupLane& plain) { return plain_all_reduce(plain, data, ReduceKind::kSum); });
+      logical_bytes(lane, [&](const GroupLane& plain) { return plain_all_reduce(plain, data, ReduceKind::kSum); });
   const CounterScope tally(lane, call.counters, logical);
   Task task = perform(lane, call, data, nullptr, data, false);
   co_await task;
 }
 
 Task rounds_reduce_scatter(GroupLane lane, RoundCall call, View whole, Bounds bounds, View out, bool accumulate) {
-  const int64_t logical = rehearsed_bytes(lane, [&](const GroupLane& plain) {
+  const int64_t logical = logical_bytes(lane, [&](const GroupLane& plain) {
     return plain_reduce_scatter(plain, whole, Bounds(lane.pool(), group_of(lane, bounds).bounds), whole, false);
   });
   const CounterScope tally(lane, call.counters, logical);

@@ -45,9 +45,9 @@ Task exchange_all_reduce(GroupLane lane, View data, ReduceKind kind) {
   for (int i = 1; i < n; ++i) {
     const int peer = (lane.me + n - i) % n;
     sources[peer] = landing.data() + peer * stride;
-    exchange.receive(landing.data() + peer * stride, data.bytes(), lane.world_rank(peer));
+    exchange.receive(landing.data() + peer * stride, data.bytes(), lane.peer(peer));
   }
-  for (int i = 1; i < n; ++i) exchange.send(data.data, data.bytes(), lane.world_rank((lane.me + i) % n));
+  for (int i = 1; i < n; ++i) exchange.send(data.data, data.bytes(), lane.peer((lane.me + i) % n));
   co_await exchange;
   sources[lane.me] = data.data;
   combine_in_rank_order(kind, data.dtype, sources.data(), n, data.dtype, data.data, data.count(), false);
@@ -62,8 +62,8 @@ Task bruck_all_reduce(GroupLane lane, View data, ReduceKind kind) {
   for (int have = 1; have < n; have *= 2) {
     const size_t moved = static_cast<size_t>(std::min(have, n - have)) * bytes;
     Exchange exchange(lane);
-    exchange.receive(held.data() + static_cast<size_t>(have) * bytes, moved, lane.world_rank((me + have) % n));
-    exchange.send(held.data(), moved, lane.world_rank((me - have + n) % n));
+    exchange.receive(held.data() + static_cast<size_t>(have) * bytes, moved, lane.peer((me + have) % n));
+    exchange.send(held.data(), moved, lane.peer((me - have + n) % n));
     co_await exchange;
   }
   const Scratch<const void*> sources(lane.pool(), n);
@@ -91,48 +91,62 @@ Task doubling_all_reduce(GroupLane lane, View data, ReduceKind kind) {
   };
   Exchange exchange(lane);
   if (d.team < 0) {
-    exchange.send(data.data, data.bytes(), lane.world_rank(lane.me - 1));
+    exchange.send(data.data, data.bytes(), lane.peer(lane.me - 1));
     co_await exchange;
-    exchange.receive(data.data, data.bytes(), lane.world_rank(lane.me - 1));
+    exchange.receive(data.data, data.bytes(), lane.peer(lane.me - 1));
     co_await exchange;
     co_return;
   }
   if (d.team < d.extra) {
-    exchange.receive(landing.data(), data.bytes(), lane.world_rank(lane.me + 1));
+    exchange.receive(landing.data(), data.bytes(), lane.peer(lane.me + 1));
     co_await exchange;
     combine(false);
   }
   for (int step = 1; step < d.teams; step *= 2) {
-    const int peer = lane.world_rank(d.leader(d.team ^ step));
+    const Peer peer = lane.peer(d.leader(d.team ^ step));
     exchange.receive(landing.data(), data.bytes(), peer);
     exchange.send(data.data, data.bytes(), peer);
     co_await exchange;
     combine((d.team & step) != 0);
   }
   if (d.team < d.extra) {
-    exchange.send(data.data, data.bytes(), lane.world_rank(lane.me + 1));
+    exchange.send(data.data, data.bytes(), lane.peer(lane.me + 1));
     co_await exchange;
+  }
+}
+
+enum class SmallWay { kExchange, kBruck, kDoubling };
+
+// Tells visit(member, vectors) every message that this member sends.
+template <typename Visit>
+void small_sends(SmallWay way, int n, int me, const Visit& visit) {
+  if (way == SmallWay::kExchange) {
+    for (int i = 1; i < n; ++i) visit((me + i) % n, 1);
+  } else if (way == SmallWay::kBruck) {
+    for (int have = 1; have < n; have *= 2) visit((me - have + n) % n, std::min(have, n - have));
+  } else {
+    const Doubling d(n, me);
+    if (d.team < 0) return visit(me - 1, 1);
+    for (int step = 1; step < d.teams; step *= 2) visit(d.leader(d.team ^ step), 1);
+    if (d.team < d.extra) visit(me + 1, 1);
   }
 }
 
 }  // namespace
 
 Task small_all_reduce(GroupLane lane, View data, ReduceKind kind) {
+  const bool one_message = data.bytes() * static_cast<size_t>(lane.size()) <= kLargestMessage;
+  const bool to_all = lane.size() < kFirstTree || (kind == ReduceKind::kSum && !one_message);
+  const SmallWay way = to_all ? SmallWay::kExchange : kind == ReduceKind::kSum ? SmallWay::kBruck : SmallWay::kDoubling;
   if (lane.rehearsal != nullptr) {
-    lane.rehearsal->bytes += small_all_reduce_vectors(lane.size(), lane.me, kind) * static_cast<int64_t>(data.bytes());
+    small_sends(way, lane.size(), lane.me, [&](int member, int vectors) {
+      lane.rehearsal->bytes += vectors * static_cast<int64_t>(data.bytes()) +
+                               (lane.is_checked(member) ? static_cast<int64_t>(kChecksumOfMessage) : 0);
+    });
     return nothing(lane);
   }
-  const bool one_message = data.bytes() * static_cast<size_t>(lane.size()) <= kLargestMessage;
-  if (lane.size() < kFirstTree || (kind == ReduceKind::kSum && !one_message))
-    return exchange_all_reduce(lane, data, kind);
-  return kind == ReduceKind::kSum ? bruck_all_reduce(lane, data, kind) : doubling_all_reduce(lane, data, kind);
-}
-
-int64_t small_all_reduce_vectors(int members, int me, ReduceKind kind) {
-  if (members < kFirstTree || kind == ReduceKind::kSum) return members - 1;
-  const Doubling d(members, me);
-  if (d.team < 0) return 1;
-  return std::countr_zero(static_cast<unsigned>(d.teams)) + (d.team < d.extra ? 1 : 0);
+  if (way == SmallWay::kExchange) return exchange_all_reduce(lane, data, kind);
+  return way == SmallWay::kBruck ? bruck_all_reduce(lane, data, kind) : doubling_all_reduce(lane, data, kind);
 }
 
 Task tree_broadcast(GroupLane lane, View data, int root) {
@@ -149,8 +163,8 @@ Task dissemination_barrier(GroupLane lane) {
   const int n = lane.size();
   for (int step = 1; step < n; step *= 2) {
     Exchange exchange(lane);
-    exchange.receive(nullptr, 0, lane.world_rank((lane.me + n - step) % n));
-    exchange.send(nullptr, 0, lane.world_rank((lane.me + step) % n));
+    exchange.receive(nullptr, 0, lane.peer((lane.me + n - step) % n));
+    exchange.send(nullptr, 0, lane.peer((lane.me + step) % n));
     co_await exchange;
   }
 }

@@ -19,7 +19,7 @@ namespace thinwire {
 // Collects what a verb would send, in a lane without an engine: verbs run as they are, and touch no data.
 struct Rehearsal {
   BlockPool& pool;
-  int64_t bytes = 0;
+  int64_t bytes = 0;  // with checksums
 };
 
 // Mistakes that the executor of routes makes when told to: tests show with them that they would be noticed.
@@ -35,11 +35,17 @@ struct GroupLane : Lane {
   SequencePlace place;           // taken by the first coroutine that is handed the lane (task.h), the only operation
   Rehearsal* rehearsal = nullptr;
   RouteFault fault = RouteFault::kNone;
+  Checksums checksums = Checksums::kNone;
 
   int64_t memory(int64_t n) const { return rehearsal != nullptr ? 0 : n; }  // of scratch
   BlockPool& pool() const { return rehearsal != nullptr ? rehearsal->pool : Lane::pool(); }
   int size() const { return static_cast<int>(ranks.size()); }
   int world_rank(int member) const { return ranks[static_cast<size_t>(member)]; }
+  Peer peer(int member) const { return {world_rank(member), is_checked(member)}; }
+  bool is_checked(int member) const {
+    return checksums == Checksums::kAll || (checksums == Checksums::kBetweenNodes && !nodes.empty() &&
+                                            nodes[static_cast<size_t>(member)] != nodes[static_cast<size_t>(me)]);
+  }
   // Of a piece, where nothing is coded: of what is summed or passed on, and of what only travels.
   int64_t chunk_elements(DType dtype) const;
   int64_t piece_elements(DType dtype, bool inside_node = false) const;
@@ -55,8 +61,6 @@ using Bounds = Scratch<int64_t>;
 // ranks.
 inline constexpr int kFirstTree = 8;  // below, n - 1 messages are no more than those of the trees
 Task small_all_reduce(GroupLane lane, View data, ReduceKind kind);
-// Vectors that member `me` sends for it.
-int64_t small_all_reduce_vectors(int members, int me, ReduceKind kind);
 Task tree_broadcast(GroupLane lane, View data, int root);  // binomial tree, chunk by chunk
 Task dissemination_barrier(GroupLane lane);
 Task nothing(GroupLane lane);

@@ -113,6 +113,7 @@ GroupLane Communicator::bare_lane() const {
   lane.nodes = nodes_;
   lane.me = rank_;
   lane.tuning = &tuning_;
+  lane.checksums = tuning_.checksums;
   lane.gathers = gathers_;
   return lane;
 }
@@ -295,7 +296,7 @@ Ticket Communicator::point_to_point(View data, int peer, bool is_send) {
                            .sequence = window.next(),
                            .bytes = static_cast<int64_t>(data.bytes())};
   // One message, or the two pieces that a window of pieces would have under way (collectives.h).
-  if (data.bytes() == 0 ||
+  if (data.bytes() == 0 || bare_lane().peer(peer).checked ||
       data.bytes() > std::min(2 * static_cast<size_t>(bare_lane().piece_elements(DType::u8)), kLargestMessage)) {
     Task task = route_message(is_send ? lane_to(peer) : lane_from(peer), plain_call(), data, peer, is_send);
     return progress_->start(std::move(task), note, counters_);

@@ -25,13 +25,17 @@ struct GroupLane;
 
 enum class Algorithm : uint8_t { kAuto, kDirect, kRing, kTwoLevel };
 
+// Which messages carry a checksum (progress_core.h): none, those to members on other nodes, all.
+enum class Checksums : uint8_t { kNone, kBetweenNodes, kAll };
+
 // Which algorithm a verb takes at which size, and in which pieces messages travel. Resolved configuration: the same on
 // all ranks.
 struct CommTuning {
   Algorithm all_reduce = Algorithm::kAuto, reduce_scatter = Algorithm::kAuto, all_gather = Algorithm::kAuto;
   int64_t chunk_bytes = 256 << 10;  // pieces of a large message: sums of one overlap the wire of the next
   int64_t small_bytes = 8 << 10;    // up to here an all-reduce passes on whole vectors (small_all_reduce)
-  int sequence_bits = 9;            // of a tag, at most 9; tests take fewer, so that tags are soon used again
+  Checksums checksums = Checksums::kNone;
+  int sequence_bits = 9;  // of a tag, at most 9; tests take fewer, so that tags are soon used again
 };
 
 // Outlives the operations it issued.

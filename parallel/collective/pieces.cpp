@@ -57,6 +57,15 @@ int64_t slice_bytes(const Coder* coder, int64_t chunk, int64_t count, DType dtyp
   return bytes + (is_framed(coder) ? pieces * static_cast<int64_t>(kLengthBytes) : 0);
 }
 
+int64_t slice_messages(const Coder* coder, int64_t chunk, int64_t count, DType dtype) {
+  const int64_t pieces = pieces_of(count, chunk);
+  const auto of_piece = [&](int64_t elements) {
+    const size_t bytes = payload_bytes(coder, elements, dtype);
+    return static_cast<int64_t>((bytes + kLargestMessage - 1) / kLargestMessage) + (is_framed(coder) ? 1 : 0);
+  };
+  return pieces == 0 ? 0 : (pieces > 1 ? (pieces - 1) * of_piece(chunk) : 0) + of_piece(count - (pieces - 1) * chunk);
+}
+
 namespace {
 
 template <typename From, typename To>

@@ -30,7 +30,7 @@ RouteRun::RouteRun(const GroupLane& lane, int64_t stops, const CodedCall& call, 
       chunk(chunk),
       logical_to(call.counters),
       logical_dtype(dtype),
-      rehearsal_(lane.rehearsal),
+      rehearsed_(lane.rehearsal != nullptr ? &lane : nullptr),
       stops_(lane.pool(), lane.memory(stops)) {
   if (!call.in_place) return;
   // Sends of two pieces are under way, so that a message of another operation between the same ranks waits for two
@@ -41,10 +41,18 @@ RouteRun::RouteRun(const GroupLane& lane, int64_t stops, const CodedCall& call, 
 
 void RouteRun::add(const Stop& stop) {
   sent_elements_ += stop.receivers() * stop.slice.count;
-  if (rehearsal_ != nullptr) {
+  if (rehearsed_ != nullptr) {
+    if (stop.receivers() == 0) return;
     const int call = stop.kind == StopKind::kAdd ? stop.out_call : stop.call;
-    if (stop.receivers() > 0)
-      rehearsal_->bytes += stop.receivers() * slice_bytes(calls[call].coder, chunk, stop.slice.count, dtypes[call]);
+    const Coder* const coder = calls[call].coder;
+    const GroupLane& lane = stop.out_flow > 0 && beyond ? *beyond : *rehearsed_;
+    int checked = 0;
+    for (const Circle* const to : {&stop.to, &stop.also})
+      for (int i = 1; i <= to->peers(); ++i) checked += lane.is_checked(to->to(i)) ? 1 : 0;
+    rehearsed_->rehearsal->bytes += stop.receivers() * slice_bytes(coder, chunk, stop.slice.count, dtypes[call]);
+    if (checked > 0)
+      rehearsed_->rehearsal->bytes += checked * static_cast<int64_t>(kChecksumOfMessage) *
+                                      slice_messages(coder, chunk, stop.slice.count, dtypes[call]);
     return;
   }
   TW_CHECK(count_ < stops_.count());
@@ -206,16 +214,16 @@ class Outbox {
   char* of(int64_t k, int place) const { return space_.data() + static_cast<size_t>(buffer(k, place)) * stride_; }
   Exchange& departures(int64_t k) { return exchanges_[k / group_ % count_]; }
   // bytes at `data`, which is of(k, place) or memory of the caller's that lives as long.
-  void send(int64_t k, int place, const char* data, size_t bytes, int world_rank) {
+  void send(int64_t k, int place, const char* data, size_t bytes, Peer peer) {
     Exchange& exchange = departures(k);
     if (framed_) {
       uint64_t& length = lengths_[buffer(k, place)];
       // Several peers may get one payload: what the first of them reads already is not written again.
       if (length != bytes) length = bytes;
-      exchange.send(&length, kLengthBytes, world_rank, length_tag_);
+      exchange.send(&length, kLengthBytes, peer, length_tag_);
     }
     for (size_t first = 0; first < bytes; first += kLargestMessage)
-      exchange.send(data + first, std::min(kLargestMessage, bytes - first), world_rank, tag_);
+      exchange.send(data + first, std::min(kLargestMessage, bytes - first), peer, tag_);
   }
 
  private:
@@ -248,15 +256,15 @@ class Inbox {
         lengths_in_{Exchange(lane), Exchange(lane), Exchange(lane), Exchange(lane)},
         payloads_in_{Exchange(lane), Exchange(lane), Exchange(lane), Exchange(lane)} {}
   void clear(int64_t k) {
-    for (int place = 0; place < places_; ++place) entry(k, place) = {nullptr, 0, 0, -1};
+    for (int place = 0; place < places_; ++place) entry(k, place) = {nullptr, 0, 0, {}};
   }
   // bytes: of the payload, or its bound. where: where it goes, nullptr: here.
-  void expect(int64_t k, int place, size_t bytes, int world_rank, char* where = nullptr) {
+  void expect(int64_t k, int place, size_t bytes, Peer peer, char* where = nullptr) {
     Entry& e = entry(k, place);
     char* const here = space_.data() + static_cast<size_t>(k % slots_ * places_ + place) * stride_;
-    e = {where != nullptr ? where : here, bytes, bytes, world_rank};
+    e = {where != nullptr ? where : here, bytes, bytes, peer};
     if (framed_) {
-      lengths(k).receive(&e.length, kLengthBytes, world_rank, length_tag_);
+      lengths(k).receive(&e.length, kLengthBytes, peer, length_tag_);
     } else {
       post(k, e);
     }
@@ -267,7 +275,7 @@ class Inbox {
     if (!framed_) return -1;
     for (int place = 0; place < places_; ++place) {
       const Entry& e = entry(k, place);
-      if (e.peer < 0) continue;
+      if (e.peer.rank < 0) continue;
       if (e.length == 0 || e.length > e.bound) return place;
       post(k, e);
     }
@@ -282,7 +290,7 @@ class Inbox {
     char* where;
     size_t bound;
     uint64_t length;
-    int peer;
+    Peer peer;
   };
   Entry& entry(int64_t k, int place) const { return entries_[k % slots_ * places_ + place]; }
   void post(int64_t k, const Entry& e) {
@@ -383,7 +391,7 @@ class Runner {
       for (int i = 1; i <= stop.from.peers(); ++i) {
         const int place = (stop.from.at + stop.from.size - i) % stop.from.size;
         const int member = stop.from.member(place);
-        in_[f]->expect(t, buffer(stop, place), bytes, lane_of(f).world_rank(member), where);
+        in_[f]->expect(t, buffer(stop, place), bytes, lane_of(f).peer(member), where);
       }
     }
   }
@@ -460,7 +468,7 @@ class Runner {
   void send(const Stop& stop, int64_t u, const char* payload, size_t bytes) {
     for (const Circle* const to : {&stop.to, &stop.also})
       for (int i = 1; i <= to->peers(); ++i)
-        out_[stop.out_flow]->send(u, stop.place, payload, bytes, lane_of(stop.out_flow).world_rank(to->to(i)));
+        out_[stop.out_flow]->send(u, stop.place, payload, bytes, lane_of(stop.out_flow).peer(to->to(i)));
   }
 
   // result: where this rank, too, gets what the others decode; before that, with value difference, what they hold.

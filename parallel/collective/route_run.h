@@ -61,7 +61,7 @@ class RouteRun final : public RouteSink {
   DType logical_dtype;
 
  private:
-  Rehearsal* rehearsal_;
+  const GroupLane* rehearsed_;  // of the caller, while stops are added; nullptr: no rehearsal
   Scratch<Stop> stops_;
   int64_t count_ = 0, sent_elements_ = 0;
   int call_count_ = 1;

@@ -78,6 +78,11 @@ int64_t rehearsed_bytes(GroupLane lane, const std::function<Task(const GroupLane
   return rehearsal.bytes;
 }
 
+int64_t logical_bytes(GroupLane lane, const std::function<Task(const GroupLane& lane)>& verb) {
+  lane.checksums = Checksums::kNone;
+  return rehearsed_bytes(lane, verb);
+}
+
 int64_t rehearsed_bytes(const CommTuning& tuning, std::span<const int> nodes, int members, int me,
                         const std::function<Task(const GroupLane& lane)>& verb) {
   struct Pool {
@@ -92,6 +97,7 @@ int64_t rehearsed_bytes(const CommTuning& tuning, std::span<const int> nodes, in
   lane.nodes = nodes;
   lane.me = me;
   lane.tuning = &tuning;
+  lane.checksums = tuning.checksums;
   return rehearsed_bytes(lane, verb);
 }
 

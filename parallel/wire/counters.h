@@ -1,6 +1,7 @@
 // What is counted where messages are sent: bytes, time on the wire, and the part of it that compute had to wait for.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace thinwire {
@@ -8,8 +9,9 @@ namespace thinwire {
 // One counter slot of a rank; who owns it (a site of the mesh, a benchmark) hands it down to what it issues. Read and
 // reset between steps while nothing is open. Written under the baton, except exposed_ns, which the waiting thread owns.
 struct WireCounters {
-  int64_t logical_bytes = 0;  // what the same algorithm would send uncoded, in the wire dtype of the run
-  int64_t wire_bytes = 0;     // what was handed to the transport
+  // What the same algorithm would send uncoded, in the wire dtype of the run, and without checksums of messages.
+  int64_t logical_bytes = 0;
+  int64_t wire_bytes = 0;  // what was handed to the transport
   int64_t messages = 0;
   int64_t operations = 0;
   int64_t busy_ns = 0;     // time during which at least one operation was open
@@ -18,5 +20,13 @@ struct WireCounters {
   int open = 0;  // operations under way; with opened_at the running part of busy_ns
   int64_t opened_at = 0;
 };
+
+// checksum: bytes of it that travel beside the message.
+inline void count_sent(WireCounters* counters, size_t bytes, size_t checksum = 0) {
+  if (counters == nullptr) return;
+  counters->wire_bytes += static_cast<int64_t>(bytes + checksum);
+  counters->logical_bytes += static_cast<int64_t>(bytes);
+  ++counters->messages;
+}
 
 }  // namespace thinwire

@@ -32,17 +32,6 @@ int64_t since_ns(Clock::time_point from, Clock::time_point to) {
   return duration_cast<nanoseconds>(to - from).count();
 }
 
-void count_sent(WireCounters* counters, size_t bytes) {
-  if (counters == nullptr) return;
-  counters->wire_bytes += static_cast<int64_t>(bytes);
-  counters->logical_bytes += static_cast<int64_t>(bytes);
-  ++counters->messages;
-}
-
-void check_length(int peer, size_t bytes, size_t expected) {
-  TW_CHECK(bytes == expected, "rank ", peer, " sent ", bytes, " bytes where ", expected, " were expected");
-}
-
 std::exception_ptr wrong_length(int peer, size_t bytes, size_t expected) {
   try {
     check_length(peer, bytes, expected);
@@ -108,45 +97,6 @@ class BellListener {
 };
 
 }  // namespace
-
-// --- Exchange ---------------------------------------------------------------------------------------------------
-
-template <typename Posting>
-void Exchange::post(size_t bytes, int peer, bool is_send, const Posting& posting) {
-  Progress::Core& core = *lane_.core;
-  operation_ = core.running;
-  const int slot = core.take_slot({this, operation_, bytes, peer, is_send});
-  bool over = false;
-  try {
-    over = posting(static_cast<uint32_t>(slot));
-  } catch (...) {
-    core.free_up(slot);  // or a slot that was never posted is taken for one that was
-    throw;
-  }
-  if (over) return core.free_up(slot);
-  ++pending_;
-  core.recorder.waiting_for(operation_->flight_, peer, true);
-}
-
-void Exchange::send(const void* data, size_t bytes, int peer, int tag) {
-  count_sent(lane_.counters, bytes);
-  post(bytes, peer, true,
-       [&](uint32_t token) { return lane_.core->transport->post_send(data, bytes, peer, tag, token); });
-}
-
-void Exchange::receive(void* data, size_t bytes, int peer, int tag) {
-  post(bytes, peer, false,
-       [&](uint32_t token) { return lane_.core->transport->post_receive(data, bytes, peer, tag, token); });
-}
-
-void Exchange::await_resume() {
-  waiter_ = {};
-  if (wrong_peer_ >= 0) check_length(wrong_peer_, wrong_bytes_, wrong_expected_);
-}
-
-Exchange::~Exchange() {
-  if (pending_ > 0 || ready_) lane_.core->withdraw(*this);
-}
 
 // --- QueuedSend ------------------------------------------------------------------------------------------------------
 
@@ -337,7 +287,9 @@ void Progress::Core::withdraw(Exchange& exchange) {
     --exchange.pending_;
     slot.owner = nullptr;
     slot.operation = nullptr;
-    if (transport->withdraw(static_cast<uint32_t>(i))) free_up(static_cast<int>(i));
+    if (!transport->withdraw(static_cast<uint32_t>(i))) continue;
+    if (slot.check != nullptr) drop(*slot.check);
+    free_up(static_cast<int>(i));
   }
   if (exchange.ready_) forget_ready(exchange);
 }
@@ -370,7 +322,10 @@ bool Progress::Core::poll() {
     const int token = static_cast<int>(done[i].token);
     const Slot slot = slots[static_cast<size_t>(token)];
     free_up(token);
-    if (slot.operation == nullptr) continue;
+    if (slot.operation == nullptr) {
+      if (slot.check != nullptr) drop(*slot.check);
+      continue;
+    }
     Exchange* exchange = slot.owner;
     recorder.waiting_for(slot.operation->flight_, slot.peer, false);
     const bool wrong = !slot.is_send && done[i].bytes != slot.bytes;
@@ -384,6 +339,7 @@ bool Progress::Core::poll() {
       exchange->wrong_bytes_ = done[i].bytes;
       exchange->wrong_expected_ = slot.bytes;
     }
+    if (slot.check != nullptr) exchange->part_over(*slot.check, slot.peer);
     if (--exchange->pending_ > 0 || !exchange->waiter_) continue;
     make_ready(*exchange);
   }

@@ -69,6 +69,25 @@ class Waiter {
   bool ready_ = false;  // in the list of those that go on with the next poll
 };
 
+// A world rank, and whether messages from and to it carry a checksum: CRC-32C of their bytes, which the receiver proves
+// before whoever awaits them goes on. Both ends have to say the same. Messages without bytes carry none.
+struct Peer {
+  int rank = -1;
+  bool checked = false;
+  Peer() = default;
+  Peer(int rank, bool checked = false) : rank(rank), checked(checked) {}
+};
+inline constexpr size_t kChecksumOfMessage = 4;  // bytes, little endian
+// A checked message of so many bytes travels as a copy with its checksum behind it. A longer one goes from and to its
+// own memory, and its checksum is a message of its own behind it: a second message costs less than two more copies.
+inline constexpr size_t kCheckedCopy = 16 << 10;
+
+// The checksum of a message under way; drop(): a part of it is over, or given up.
+struct MessageCheck;
+void drop(MessageCheck& check);
+// TW_CHECK that a message has the length that was asked for.
+void check_length(int peer, size_t bytes, size_t expected);
+
 // Transfers that are awaited together (all_of). Each is posted when it is named; co_await continues when all are over,
 // at once if they are. Lives in the frame of a coroutine; used under the baton, as all coroutine code is. May be used
 // again after it was awaited.
@@ -79,11 +98,12 @@ class Exchange : private Waiter {
   Exchange& operator=(const Exchange&) = delete;
   ~Exchange();
 
-  // peer: world rank. A receive must bring exactly `bytes`.
-  void send(const void* data, size_t bytes, int peer) { send(data, bytes, peer, lane_.tag); }
-  void receive(void* data, size_t bytes, int peer) { receive(data, bytes, peer, lane_.tag); }
-  void send(const void* data, size_t bytes, int peer, int tag);
-  void receive(void* data, size_t bytes, int peer, int tag);
+  // A receive must bring exactly `bytes`. A checksum that does not match is Error(kHungPeer) where the exchange is
+  // awaited; what was received is then worth nothing.
+  void send(const void* data, size_t bytes, Peer peer) { send(data, bytes, peer, lane_.tag); }
+  void receive(void* data, size_t bytes, Peer peer) { receive(data, bytes, peer, lane_.tag); }
+  void send(const void* data, size_t bytes, Peer peer, int tag);
+  void receive(void* data, size_t bytes, Peer peer, int tag);
   int pending() const { return pending_; }
 
   bool await_ready() const noexcept { return pending_ == 0; }
@@ -92,13 +112,18 @@ class Exchange : private Waiter {
 
  private:
   friend struct Progress::Core;
+  void post_send(const void* data, size_t bytes, int peer, int tag, MessageCheck* check = nullptr);
+  void post_receive(void* data, size_t bytes, int peer, int tag, MessageCheck* check = nullptr);
   template <typename Posting>
-  void post(size_t bytes, int peer, bool is_send, const Posting& posting);
+  void post(size_t bytes, int peer, bool is_send, MessageCheck* check, const Posting& posting);
+  void part_over(MessageCheck& check, int peer);
 
   Lane lane_;
   int pending_ = 0;
   size_t wrong_bytes_ = 0, wrong_expected_ = 0;
   int wrong_peer_ = -1;
+  int damaged_peer_ = -1;
+  size_t damaged_bytes_ = 0;
 };
 
 // A send queue. The operations in it send one after the other, in the order of issue: what is needed first arrives
@@ -172,6 +197,7 @@ struct Progress::Core {
     int peer = -1;
     bool is_send = false;
     int next_free = -1;
+    MessageCheck* check = nullptr;  // of a checked message, or of the part of it that this is
   };
   static constexpr size_t kPollBatch = 32;  // completions per poll: others get the baton in between
   std::array<Completion, kPollBatch> done;  // what the transport reports; here so that a poll need not clear it

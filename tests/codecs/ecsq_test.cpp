@@ -7,7 +7,7 @@
 #include "compression/codec_table.h"
 #include "compression/codecs/ecsq_kernel.h"
 #include "compression/codecs/huffman.h"
-#include "compression/crc32c.h"
+#include "engine/base/core/crc32c.h"
 #include "tests/codecs/codec_laws.h"
 #include "tests/codecs/ecsq_frames.h"
 

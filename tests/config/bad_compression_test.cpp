@@ -148,9 +148,6 @@ TEST(BadCompression, CodecsAtSites) {
       {"hadamard and low rank", rule("dp.gradient", "\"codec\": \"low_rank\", \"hadamard\": true"),
        "a.json:4:35: compression.dp.gradient.hadamard: hadamard cannot be in front of codec low_rank: it would mix the "
        "columns of matrices"},
-      {"checksum of nothing", rule("dp.gradient", "\"checksum\": true"),
-       "a.json:4:14: compression.dp.gradient.checksum: codec identity packs nothing, so there is no payload to put a "
-       "checksum behind"},
       {"control", rule("control", "\"codec\": \"cast\""),
        "a.json:4:1: compression.control: not supported: control messages (norms, losses, flags) are never coded"},
       {"sums between stages", rule("pp.forward", "\"codec\": \"cast\", \"sum\": {\"codec\": \"cast\"}", kStages),

@@ -388,5 +388,27 @@ TEST(LayoutText, SaysWhatTheLayoutIs) {
   EXPECT_EQ(placement_text({Level::kReplicated, Level::kPair, Level::kNode}), "placement (replicated, pair, node)");
 }
 
+TEST(LayoutConfigGood, ChecksumsFollowTheMachines) {
+  const auto checksums = [](const std::string& extra, int64_t machines) {
+    ConfigOptions options;
+    options.ranks = 4, options.machines = machines;
+    const ResolvedConfig config = load_config_text({{"a.json", with(extra)}}, {}, options);
+    return std::pair(config.run.layout.tuning.checksums, config.values.at("checksum"));
+  };
+  using Pair = std::pair<Checksums, nlohmann::json>;
+  EXPECT_EQ(checksums("", 1), Pair(Checksums::kNone, false));
+  EXPECT_EQ(checksums("", 2), Pair(Checksums::kBetweenNodes, "between_nodes"));
+  EXPECT_EQ(checksums("", 0), Pair(Checksums::kNone, "auto"));
+  EXPECT_EQ(checksums("\"ranks_per_node\": 2", 1), Pair(Checksums::kNone, false));
+  EXPECT_EQ(checksums("\"ranks_per_node\": 2", 3), Pair(Checksums::kAll, true)) << "pretended nodes are no machines";
+  EXPECT_EQ(checksums("\"checksum\": false", 2), Pair(Checksums::kNone, false));
+  EXPECT_EQ(checksums("\"checksum\": true", 1), Pair(Checksums::kAll, true));
+  EXPECT_EQ(checksums("\"checksum\": \"between-nodes\"", 1), Pair(Checksums::kBetweenNodes, "between_nodes"));
+  expect_refused(
+      {{"checksum of another kind",
+        with("\"checksum\": \"crc\""),
+        {"a.json:3:13: checksum: \"crc\" is not an allowed value (allowed: auto | between_nodes | true | false)"}}});
+}
+
 }  // namespace
 }  // namespace thinwire::layout_config_test

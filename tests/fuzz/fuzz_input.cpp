@@ -9,8 +9,8 @@
 
 #include "compression/codec_table.h"
 #include "compression/coder.h"
-#include "compression/crc32c.h"
 #include "compression/data_kinds.h"
+#include "engine/base/core/crc32c.h"
 #include "engine/base/core/error.h"
 
 namespace thinwire::fuzz {

@@ -65,6 +65,8 @@ Layout random_layout(std::mt19937_64& random, const Model& model, int samples, i
   if (l.context > 1)
     l.more.push_back(std::string("cp_comm_type=") + (by_heads ? pick(random, {"all_gather", "a2a", "p2p", "p2p"})
                                                               : pick(random, {"all_gather", "p2p", "p2p"})));
+  if (const char* sums = pick(random, {"", "checksum=true", "checksum=between_nodes"}); *sums != '\0')
+    l.more.emplace_back(sums);
   return l;
 }
 

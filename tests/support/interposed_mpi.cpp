@@ -3,7 +3,11 @@
 //
 // THINWIRE_MPI_FAULT=rank:call:posts, call one of dup, allgather, barrier (that call itself), post (the posts-th
 // Isend or Irecv), poll (the first Test, Testsome or Iprobe behind so many posts): it does nothing and returns
-// MPI_ERR_OTHER, once. THINWIRE_MPI_COUNT=PATH: a rank that ends writes its posts to PATH.<rank>.
+// MPI_ERR_OTHER, once. THINWIRE_MPI_COUNT=PATH: a rank that ends writes its posts to PATH.<rank>, and behind it how
+// many of them were sends of something.
+//
+// THINWIRE_MPI_FLIP=rank:sends:bit: of the sends-th message of that rank (from 0, those without bytes left out) one bit
+// has turned over when it arrives; bit counts modulo its length.
 #include <mpi.h>
 
 #include <cstdio>
@@ -44,7 +48,28 @@ struct Fault {
   }
 };
 Fault fault;
-long posted = 0;
+long posted = 0, sent = 0;
+
+struct Flip {
+  long sends = -1;
+  unsigned long bit = 0;
+  Flip() {
+    int rank = -1;
+    const char* text = std::getenv("THINWIRE_MPI_FLIP");
+    if (text == nullptr || std::sscanf(text, "%d:%ld:%lu", &rank, &sends, &bit) != 3 || rank != rank_of_environment())
+      sends = -1;
+  }
+  // What travels instead of the message, and is never freed: nobody says when MPI has done with it.
+  const void* of(const void* data, int count) {
+    if (count == 0 || sent++ != sends) return data;
+    auto* bytes = static_cast<char*>(std::malloc(static_cast<size_t>(count)));
+    std::memcpy(bytes, data, static_cast<size_t>(count));
+    const unsigned long at = bit % (8ul * static_cast<unsigned long>(count));
+    bytes[at / 8] = static_cast<char>(bytes[at / 8] ^ (1 << at % 8));
+    return bytes;
+  }
+};
+Flip flip;
 
 bool strikes_post() {
   ++posted;
@@ -79,7 +104,7 @@ int MPI_Comm_get_attr(MPI_Comm comm, int key, void* value, int* known) {
 
 int MPI_Isend(const void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request* request) {
   check("MPI_Isend", tag);
-  return strikes_post() ? MPI_ERR_OTHER : PMPI_Isend(data, count, type, peer, tag, comm, request);
+  return strikes_post() ? MPI_ERR_OTHER : PMPI_Isend(flip.of(data, count), count, type, peer, tag, comm, request);
 }
 
 int MPI_Irecv(void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request* request) {
@@ -102,7 +127,7 @@ int MPI_Iprobe(int peer, int tag, MPI_Comm comm, int* found, MPI_Status* status)
 int MPI_Finalize() {
   if (const char* path = std::getenv("THINWIRE_MPI_COUNT"); path != nullptr) {
     if (std::FILE* file = std::fopen((path + ("." + std::to_string(rank_of_environment()))).c_str(), "w")) {
-      std::fprintf(file, "%ld\n", posted);
+      std::fprintf(file, "%ld %ld\n", posted, sent);
       std::fclose(file);
     }
   }

@@ -1,5 +1,5 @@
 // The cases of `bench comm`: a verb at a size, proved against a float64 loop, then timed in turns with the MPI library,
-// or, for channels under the rule "identity", with the same verb without a channel.
+// or, for channels under the rule "identity" and for messages with checksums, with the same verb without.
 #include <unistd.h>
 
 #include <algorithm>
@@ -63,6 +63,9 @@ class Bench {
     std::vector<int> all;
     for (int r = 0; r < size_; ++r) all.push_back(r);
     communicator_ = std::make_unique<Communicator>(*progress_, all, 0, Site::kControl, nullptr, world.nodes);
+    CommTuning checked;
+    checked.checksums = Checksums::kAll;
+    checked_ = std::make_unique<Communicator>(*progress_, all, 2, Site::kControl, nullptr, world.nodes, checked);
     channel_ = Channel(std::make_unique<Communicator>(*progress_, all, 1, Site::kDpGradient, &counters_, world.nodes),
                        SiteCompressions(), &clock_, &counters_, std::make_shared<ChannelStates>("dp.gradient/0"));
   }
@@ -96,7 +99,8 @@ class Bench {
                   "\" (known: ping_pong, message_rate, all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, "
                   "barrier, overlap, beside MPI's calls that only start: mpi_isend, mpi_iallgather, mpi_ialltoall, "
                   "mpi_ibcast, and beside "
-                  "the same verb without a channel: channel_all_reduce, channel_reduce_scatter, channel_all_gather; "
+                  "the same verb without a channel: channel_all_reduce, channel_reduce_scatter, channel_all_gather, or "
+                  "without checksums: checked_ping_pong, checked_all_reduce, checked_all_gather; "
                   "each with /BYTES)");
     }
     for (const Case& c : cases_)
@@ -138,6 +142,11 @@ class Bench {
     c.theirs = [=] { raw(false); };
     c.error = [=, this] { return unequal(a_, first || partner ? count : 0, [](int64_t i) { return value(3, i); }); };
     cases_.push_back(c);
+    add_beside_plain("checked_", c, [=, this] {
+      if (first) checked_->send(whole(count), peer, stream_).wait(stream_);
+      if (first || partner) checked_->receive(whole(count), peer, stream_).wait(stream_);
+      if (partner) checked_->send(whole(count), peer, stream_).wait(stream_);
+    });
     add_started(c, "mpi_isend", [=] { raw(true); });
     if (bytes > (64 << 10)) return;
     // One way, many at once: us per message.
@@ -191,7 +200,10 @@ class Bench {
     c.theirs = [=, this] { raw_mpi::all_reduce(a_.data(), count); };
     c.error = [=, this] { return sum_error(0, count, a_.data()); };
     cases_.push_back(c);
-    add_channel(c, [=, this] { channel_.all_reduce(whole(count), ReduceKind::kSum, stream_).wait(stream_); });
+    add_beside_plain("channel_", c,
+                     [=, this] { channel_.all_reduce(whole(count), ReduceKind::kSum, stream_).wait(stream_); });
+    add_beside_plain("checked_", c,
+                     [=, this] { checked_->all_reduce(whole(count), ReduceKind::kSum, stream_).wait(stream_); });
     c.name = "reduce_scatter" + size_text;
     c.ours = [=, this] {
       communicator_->reduce_scatter(whole(count), bounds, other(0, mine), false, stream_).wait(stream_);
@@ -199,8 +211,9 @@ class Bench {
     c.theirs = [=, this] { raw_mpi::reduce_scatter(a_.data(), b_.data(), counts); };
     c.error = [=, this] { return sum_error(first, mine, b_.data()); };
     cases_.push_back(c);
-    add_channel(
-        c, [=, this] { channel_.reduce_scatter(whole(count), bounds, other(0, mine), false, stream_).wait(stream_); });
+    add_beside_plain("channel_", c, [=, this] {
+      channel_.reduce_scatter(whole(count), bounds, other(0, mine), false, stream_).wait(stream_);
+    });
     c.name = "all_gather" + size_text, c.tolerance = 0.0;
     c.fill = [=, this] {
       std::fill_n(a_.begin(), count, 0.0f);
@@ -216,7 +229,10 @@ class Bench {
       });
     };
     cases_.push_back(c);
-    add_channel(c, [=, this] { channel_.all_gather(other(0, mine), whole(count), bounds, stream_).wait(stream_); });
+    add_beside_plain("channel_", c,
+                     [=, this] { channel_.all_gather(other(0, mine), whole(count), bounds, stream_).wait(stream_); });
+    add_beside_plain("checked_", c,
+                     [=, this] { checked_->all_gather(other(0, mine), whole(count), bounds, stream_).wait(stream_); });
     add_started(c, "mpi_iallgather", [=, this] { raw_mpi::all_gather(b_.data(), a_.data(), counts, true); });
     c.name = "all_to_all" + size_text, c.fill = fill;
     std::vector<int64_t> to_bounds;
@@ -237,10 +253,10 @@ class Bench {
     cases_.push_back(c);
     add_started(c, "mpi_ibcast", [=, this] { raw_mpi::broadcast(a_.data(), static_cast<size_t>(bytes), 0, true); });
   }
-  // The same through a channel that compresses nothing, beside it without.
-  void add_channel(const Case& plain, std::function<void()> ours) {
+  // The same through a channel that compresses nothing, or with checksums, beside it without.
+  void add_beside_plain(const char* with, const Case& plain, std::function<void()> ours) {
     Case c = plain;
-    c.name = "channel_" + plain.name, c.beside = kPlain;
+    c.name = with + plain.name, c.beside = kPlain;
     c.theirs = plain.ours;
     c.ours = std::move(ours);
     cases_.push_back(c);
@@ -346,7 +362,7 @@ class Bench {
   int rank_, size_;
   HostStream stream_;
   std::unique_ptr<Progress> progress_;
-  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<Communicator> communicator_, checked_;
   SiteCounters counters_;
   CompressionClock clock_;
   Channel channel_;

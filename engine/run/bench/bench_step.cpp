@@ -97,7 +97,7 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
   ConfigOptions options;
   options.data_required = false;
   options.ranks = job.size();
-  options.found_ranks_per_node = job.ranks_per_node();
+  options.found_ranks_per_node = job.ranks_per_node(), options.machines = job.machines();
   RunConfig config;
   job.agree([&] {
     config = load_config({}, all, options).run;

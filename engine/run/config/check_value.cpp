@@ -153,7 +153,8 @@ Checked check_value(const KeySpec& key, const JsonTree& v) {
                   (layer_type ? " is not supported: all layers are of one class, so there is none to count"
                    : one_bit  ? " is a preset here: say adam and \"compression\": \"one_bit_adam\""
                               : " is not an allowed value" + nearest_word(key, v.text)) +
-                  " (allowed: " + join(key.allowed, " | ") + ")";
+                  " (allowed: " + join(key.allowed, " | ") + ((key.types & kBoolKey) != 0 ? " | true | false" : "") +
+                  ")";
         return r;
       }
       r.value = *ours;

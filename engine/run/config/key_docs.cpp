@@ -72,6 +72,12 @@ bool is_repeated_rule(const KeySpec& key) {
   return path[1] != compression_sites().front() || (path[2] == "sum" && path.back() != "codec");
 }
 
+// The words that a key takes; empty: any value of its type.
+std::string words_of(const KeySpec& key, const std::string& between) {
+  const std::string words = join(key.allowed, between);
+  return words.empty() || (key.types & kBoolKey) == 0 ? words : words + between + "true" + between + "false";
+}
+
 std::string shown_name(const KeySpec& key) {
   const std::string first = "compression." + compression_sites().front() + ".";
   return key.name.rfind(first, 0) == 0 ? "compression.<site>." + key.name.substr(first.size()) : key.name;
@@ -108,6 +114,7 @@ ordered_json type_schema(const KeySpec& key) {
     values.push_back(nullptr);
     // Editors complete from the list; other spellings (RMSNorm, 1F1B) stay valid.
     schema["anyOf"] = ordered_json::array({{{"enum", values}}, {{"type", "string"}}});
+    if ((key.types & kBoolKey) != 0) schema["anyOf"].push_back({{"type", "boolean"}});
   }
   return schema;
 }
@@ -159,7 +166,7 @@ std::string help_text() {
     for (const KeySpec& key : topic.keys) {
       if (is_repeated_rule(key)) continue;
       std::string facts = types_text(key.types) + (key.ramp ? " or ramp" : "");
-      if (!key.allowed.empty()) facts = join(key.allowed, " | ");
+      if (!key.allowed.empty()) facts = words_of(key, " | ");
       if (key.status == KeyStatus::kUsed) facts += "; default " + default_of(key);
       if (!key.unit.empty()) facts += "; " + key.unit;
       out += "  " + shown_name(key) + (key.aliases.empty() ? "" : " (" + join(key.aliases, ", ") + ")") + "\n";
@@ -202,7 +209,7 @@ std::string markdown() {
       std::string aliases;
       for (const std::string& a : key.aliases) aliases += (aliases.empty() ? "`" : ", `") + a + "`";
       std::string values = types_text(key.types) + (key.ramp ? " or ramp" : "");
-      if (!key.allowed.empty()) values = join(key.allowed, " \\| ");
+      if (!key.allowed.empty()) values = words_of(key, " \\| ");
       const std::string bounds = bounds_text(key);
       if (!bounds.empty()) values += ", " + bounds;
       const bool used = key.status == KeyStatus::kUsed;

@@ -163,6 +163,12 @@ KeyTopic layout_keys() {
       key("communication.small_bytes", kIntKey, "8192",
           "Up to this size an all-reduce sends whole vectors: to all ranks, from 8 ranks on along a tree.",
           {.bounds = {0, 1 << 30}, .unit = "bytes", .scope = layout}),
+      key("checksum", kStringKey | kBoolKey, "\"auto\"",
+          "Which messages carry a CRC-32C that their receiver proves (4 bytes each): those between nodes, all, or "
+          "none; "
+          "a mismatch ends the job with code 71 and names sender, site and message. auto: between_nodes where several "
+          "machines are, else false; --dry-run, which does not know them, takes it for false.",
+          {.allowed = {"auto", "between_nodes"}, .scope = layout}),
       key("link_gbps", kRealKey, "0",
           "Rate of a rank's link, from which --dry-run derives milliseconds per site; 0: bytes only.",
           {.bounds = {0, 1e6}, .unit = "Gbit/s"}),

@@ -19,6 +19,7 @@ struct ConfigOptions {
   // Consecutive ranks that each node was found to hold, for whatever looks at nodes while the key ranks_per_node leaves
   // them as found. 0: not known, or not the same on all.
   int64_t found_ranks_per_node = 0;
+  int64_t machines = 0;  // that the ranks were found on; 0: not known
   bool dry_run = false;
   bool data_required = false;  // a configuration without data_path / train_data_paths is a violation
   bool allow_faults = false;   // otherwise the key `faults` is a violation

@@ -244,6 +244,12 @@ void Resolver::communication() {
   if (known({"communication.chunk_bytes"}) && integer("communication.chunk_bytes") % 64 != 0)
     fail({"communication.chunk_bytes"}, str(integer("communication.chunk_bytes")) +
                                             " is not a multiple of 64: pieces hold whole elements of every type");
+  // Pretended nodes say nothing of machines.
+  const bool pretended = known({"ranks_per_node"}) && integer("ranks_per_node") > 0;
+  if (is("checksum", "auto") && options_.machines > 0)
+    set("checksum", options_.machines == 1 ? nlohmann::json(false)
+                    : pretended            ? nlohmann::json(true)
+                                           : nlohmann::json("between_nodes"));
   const bool ranks = known({"global_num_gpus"}) && integer("global_num_gpus") > 1;
   for (const char* key : {"communication.all_reduce", "communication.reduce_scatter", "communication.all_gather"})
     if (ranks && is(key, "two_level") && ranks_per_node() == 1) note(key, "with one rank per node two_level is ring");

@@ -166,12 +166,6 @@ class Check {
       fail({p + "hadamard", p + "codec"},
            "hadamard cannot be in front of codec " + name + ": " +
                (name == "low_rank" ? "it would mix the columns of matrices" : "it would fill what is to be sparse"));
-    if (c.checksum && (name == "identity" || codec_row(name).rounds))
-      fail({p + "checksum", p + "codec"},
-           name == "identity" ? "codec identity packs nothing, so there is no payload to put a checksum behind"
-                              : "codec " + name +
-                                    " sends numbers that are added up on the way: a checksum "
-                                    "would be added up, too");
   }
 
   // What codecs and coders themselves refuse; the field to blame is the one that their message names.

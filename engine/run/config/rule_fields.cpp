@@ -154,9 +154,9 @@ std::vector<Field<Compression>> make_compression_fields() {
       [](auto& c) -> auto& { return c.codec.hadamard; }, coded));
   f.push_back(field<Compression>(
       key("checksum", kBoolKey, "null",
-          "CRC-32C behind every payload: a flipped bit is an error that names peer, site and chunk.",
+          "Every message of the rule carries a CRC-32C, coded or not, whatever the key checksum says of others.",
           {.default_text = "false"}),
-      [](auto& c) -> auto& { return c.codec.checksum; }, coded));
+      [](auto& c) -> auto& { return c.codec.checksum; }));
   f.push_back(field<Compression>(
       key("residual", kStringKey, "null",
           "What becomes of the coding error: lost; added to the next message (error_feedback; lazy: that of the next "

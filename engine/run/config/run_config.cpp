@@ -219,6 +219,10 @@ LayoutConfig layout_config(const Reader& r) {
   l.tuning.all_gather = r.named("communication.all_gather", Algorithm::kTwoLevel);
   l.tuning.chunk_bytes = r.integer("communication.chunk_bytes");
   l.tuning.small_bytes = r.integer("communication.small_bytes");
+  const nlohmann::json& checksum = r.at("checksum");
+  l.tuning.checksums = checksum == true              ? Checksums::kAll
+                       : checksum == "between_nodes" ? Checksums::kBetweenNodes
+                                                     : Checksums::kNone;
   l.trace = r.flag("trace");
   if (const nlohmann::json& range = r.at("trace_steps"); range.is_array()) {
     l.trace_first = range.at(0).get<int64_t>();

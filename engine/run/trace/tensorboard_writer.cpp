@@ -6,27 +6,17 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <array>
 #include <bit>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <span>
 
+#include "engine/base/core/crc32c.h"
 #include "engine/base/core/log.h"
 
 namespace thinwire {
 namespace {
-
-constexpr std::array<uint32_t, 256> make_crc_table() {
-  std::array<uint32_t, 256> table{};
-  for (uint32_t i = 0; i < 256; ++i) {
-    uint32_t r = i;
-    for (int bit = 0; bit < 8; ++bit) r = (r >> 1) ^ ((r & 1u) != 0 ? 0x82f63b78u : 0u);
-    table[i] = r;
-  }
-  return table;
-}
-constexpr std::array<uint32_t, 256> kCrcTable = make_crc_table();
 
 enum WireType : uint32_t { kVarint = 0, kEightBytes = 1, kBytes = 2, kFourBytes = 5 };
 
@@ -77,14 +67,8 @@ Descriptor open_new_file(const std::string& directory, std::string& path) {
 
 }  // namespace
 
-uint32_t crc32c(std::string_view bytes) {
-  uint32_t crc = 0xffffffffu;
-  for (const char c : bytes) crc = (crc >> 8) ^ kCrcTable[(crc ^ static_cast<uint8_t>(c)) & 0xffu];
-  return ~crc;
-}
-
 uint32_t masked_crc32c(std::string_view bytes) {
-  return std::rotr(crc32c(bytes), 15) + 0xa282ead8u;
+  return std::rotr(crc32c(std::as_bytes(std::span(bytes))), 15) + 0xa282ead8u;
 }
 
 TensorboardWriter::TensorboardWriter(const std::string& directory, int64_t first_step) {

@@ -11,9 +11,7 @@
 
 namespace thinwire {
 
-// CRC-32C (Castagnoli) of the bytes; crc32c("123456789") == 0xe3069283.
-uint32_t crc32c(std::string_view bytes);
-// The rotation that TFRecord files store instead of the plain sum.
+// CRC-32C, rotated as TFRecord files store it.
 uint32_t masked_crc32c(std::string_view bytes);
 
 // One event file `events.out.tfevents.<unix seconds>.<host>.<pid>.<n>` in `directory`, which must exist. Record: u64

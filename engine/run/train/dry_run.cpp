@@ -87,7 +87,7 @@ std::string compression_name(const RunConfig& c, Site site) {
   for (const SiteRule& rule : c.compression.at(site)) {
     const std::shared_ptr<SiteCompression> compression = make_site_compression(site, rule);
     if (compression == nullptr) continue;
-    name += (name.empty() ? "" : "; ") + name_of_compression(*compression);
+    name += (name.empty() ? "" : "; ") + name_of_compression(*compression) + (compression->checks ? " + crc32c" : "");
     for (const auto& [place, later] : compression->later)
       name += ", from update " + std::to_string(place + 1) + " " + name_of_compression(*later);
     if (!compression->later.empty()) name += ", which is counted";

@@ -24,9 +24,14 @@ std::vector<int> all_ranks(int size) {
   return ranks;
 }
 
-Control make_control(Progress& progress, int size, WireCounters* counters) {
-  return Control(Channel(std::make_unique<Communicator>(progress, all_ranks(size), static_cast<int>(GroupKind::kWorld),
-                                                        Site::kControl, counters)));
+// checksums: of the job's, once it is known; between nodes they need to know these.
+Control make_control(Progress& progress, int size, WireCounters* counters, Checksums checksums = Checksums::kNone,
+                     const std::vector<int>& nodes = {}) {
+  CommTuning tuning;
+  tuning.checksums = checksums;
+  return Control(Channel(std::make_unique<Communicator>(
+      progress, all_ranks(size), static_cast<int>(GroupKind::kWorld), Site::kControl, counters,
+      checksums == Checksums::kBetweenNodes ? nodes : std::vector<int>(), tuning)));
 }
 
 }  // namespace
@@ -98,12 +103,16 @@ void Job::form_mesh(const RunConfig& config, const std::string& fingerprint) {
   options.on_hang = on_hang_;
   progress_ = std::make_unique<Progress>(*transport_, options);
   mesh_ = std::make_unique<Mesh>(*progress_, shape, nodes_, config.layout.tuning);
-  control_ = make_control(*progress_, size(), &mesh_->counters(Site::kControl));
+  control_ = make_control(*progress_, size(), &mesh_->counters(Site::kControl), config.layout.tuning.checksums, nodes_);
 }
 
 int Job::ranks_per_node() const {
   const auto each = static_cast<int>(std::count(nodes_.begin(), nodes_.end(), nodes_.front()));
   return size() % each == 0 && nodes_ == pretend_nodes(size(), each) ? each : 0;
+}
+
+int Job::machines() const {
+  return world_.nodes.empty() ? 1 : *std::max_element(world_.nodes.begin(), world_.nodes.end()) + 1;
 }
 
 void Job::share_cores(RunConfig& config) const {

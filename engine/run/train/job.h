@@ -41,6 +41,8 @@ class Job {
   // Consecutive ranks on each node; 0: they differ, or lie otherwise.
   int ranks_per_node() const;
 
+  int machines() const;  // that the ranks are on, whatever the configuration pretends
+
   // Ranks of this node, and which of them this is.
   int local_rank() const { return local_rank_; }
   int local_size() const { return local_size_; }

@@ -34,9 +34,10 @@ struct Options {
   std::string format = "text";
 };
 
-ResolvedConfig load(const Options& o, int64_t ranks, int64_t ranks_per_node, int argc, char** argv) {
+// job: nullptr where nobody trains.
+ResolvedConfig load(const Options& o, int64_t ranks, const Job* job, int argc, char** argv) {
   ConfigOptions options;
-  options.found_ranks_per_node = ranks_per_node;
+  if (job != nullptr) options.found_ranks_per_node = job->ranks_per_node(), options.machines = job->machines();
   options.dry_run = o.dry_run;
   options.ranks = ranks;
   options.data_required = !o.dry_run && !o.print_schedule && !o.print_config;
@@ -122,7 +123,7 @@ int run(const Options& o, int argc, char** argv) {
   if (!trains) {
     // Needs no other ranks: rank 0 speaks for all, so that a message and a printed line appear once.
     if (launched.rank > 0) return 0;
-    return print(o, load(o, o.ranks > 0 || launched.count == 1 ? o.ranks : launched.count, 0, argc, argv));
+    return print(o, load(o, o.ranks > 0 || launched.count == 1 ? o.ranks : launched.count, nullptr, argc, argv));
   }
   return run_job("train", [&](Job& job) {
     ResolvedConfig config;
@@ -131,7 +132,7 @@ int run(const Options& o, int argc, char** argv) {
           .ended(ExitCode::kHungPeer, last_step(config.run.run_dir), message);
     };
     try {
-      job.agree([&] { config = load(o, job.size(), job.ranks_per_node(), argc, argv); });
+      job.agree([&] { config = load(o, job.size(), &job, argc, argv); });
       job.on_hang(write_lost);
       job.form_mesh(config.run, fingerprint_of(config));
       return static_cast<int>(train(config, o.allow_faults, job));

@@ -3,9 +3,13 @@
 //
 // THINWIRE_MPI_FAULT=rank:call:posts, call one of dup, allgather, barrier (that call itself), post (the posts-th
 // Isend or Irecv), poll (the first Test, Testsome or Iprobe behind so many posts): it does nothing and returns
-// MPI_ERR_OTHER, once. THINWIRE_MPI_COUNT=PATH: a rank that ends writes its posts to PATH.<rank>.
+// MPI_ERR_OTHER, once. THINWIRE_MPI_STOP=rank:moment: there this rank stops itself (SIGSTOP), moment one of init
+// (before MPI_Init), first (before its first Isend or Irecv), last (before it tells the others that it has come to the
+// last barrier: the tag of such words on a communicator of its own). THINWIRE_MPI_COUNT=PATH: a rank that ends writes
+// its posts to PATH.<rank>.
 #include <mpi.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -46,6 +50,23 @@ struct Fault {
 Fault fault;
 long posted = 0;
 
+constexpr int kRollCallTag = 32765;
+
+void stop_at(const char* moment) {
+  const char* text = std::getenv("THINWIRE_MPI_STOP");
+  int rank = -1;
+  char wanted[16] = {};
+  if (text == nullptr || std::sscanf(text, "%d:%15[a-z]", &rank, wanted) != 2 || rank != rank_of_environment() ||
+      std::strcmp(wanted, moment) != 0)
+    return;
+  std::raise(SIGSTOP);
+}
+
+void stop_at_post(int tag, MPI_Comm comm) {
+  if (posted == 0) stop_at("first");
+  if (tag == kRollCallTag && comm != MPI_COMM_WORLD) stop_at("last");
+}
+
 bool strikes_post() {
   ++posted;
   return posted >= fault.posts && fault.strikes("post");
@@ -57,6 +78,11 @@ bool strikes_poll() {
 }  // namespace
 
 extern "C" {
+
+int MPI_Init_thread(int* count, char*** arguments, int required, int* provided) {
+  stop_at("init");
+  return PMPI_Init_thread(count, arguments, required, provided);
+}
 
 int MPI_Comm_dup(MPI_Comm comm, MPI_Comm* copy) {
   return fault.strikes("dup") ? MPI_ERR_OTHER : PMPI_Comm_dup(comm, copy);
@@ -79,11 +105,13 @@ int MPI_Comm_get_attr(MPI_Comm comm, int key, void* value, int* known) {
 
 int MPI_Isend(const void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request* request) {
   check("MPI_Isend", tag);
+  stop_at_post(tag, comm);
   return strikes_post() ? MPI_ERR_OTHER : PMPI_Isend(data, count, type, peer, tag, comm, request);
 }
 
 int MPI_Irecv(void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request* request) {
   check("MPI_Irecv", tag);
+  stop_at_post(tag, comm);
   return strikes_post() ? MPI_ERR_OTHER : PMPI_Irecv(data, count, type, peer, tag, comm, request);
 }
 

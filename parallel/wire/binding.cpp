@@ -125,14 +125,14 @@ std::vector<Cpu> machine_cpus(const std::vector<int>& numbers) {
   return list;
 }
 
-std::vector<int> bind_to_cores(Transport& transport, const std::vector<int>& nodes) {
+std::vector<int> bind_to_cores(Transport& transport, const std::vector<int>& nodes, Keeper* keeper) {
   const NodePlace place = place_on_node(nodes, transport.rank());
   if (place.local_size == 1) return {};
   Mask mine{};
   for (int cpu : allowed_cpus()) mine[static_cast<size_t>(cpu / 8)] |= static_cast<unsigned char>(1 << (cpu % 8));
   std::vector<Mask> masks(static_cast<size_t>(place.local_size));
   masks[static_cast<size_t>(place.local_rank)] = mine;
-  Handshake handshake(transport, kTag);
+  Handshake handshake(transport, kTag, keeper);
   for (int l = 0; l < place.local_size; ++l) {
     if (l == place.local_rank) continue;
     const int peer = place.ranks[static_cast<size_t>(l)];

@@ -41,6 +41,7 @@ std::vector<Cpu> machine_cpus(const std::vector<int>& numbers);
 
 // Binds the calling thread - threads that it starts later inherit that - and returns the chosen CPUs, empty if nothing
 // was changed. All ranks call it once, before Progress exists: masks are exchanged over `transport` with tag kTags - 1.
-std::vector<int> bind_to_cores(Transport& transport, const std::vector<int>& nodes);
+class Keeper;
+std::vector<int> bind_to_cores(Transport& transport, const std::vector<int>& nodes, Keeper* keeper = nullptr);
 
 }  // namespace thinwire

@@ -208,8 +208,8 @@ void FlightRecorder::set_activity(const std::string& text) {
 }
 
 std::string FlightRecorder::activity() const {
-  std::lock_guard lock(activity_mutex_);
-  return activity_.data();
+  const std::unique_lock lock(activity_mutex_, std::try_to_lock);
+  return lock ? activity_.data() : "";  // the watchdog waits for no lock
 }
 
 std::vector<FlightEntry> FlightRecorder::read() const {

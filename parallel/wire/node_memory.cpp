@@ -67,7 +67,7 @@ std::shared_ptr<void> find(const Offer& offer, size_t bytes) {
 }  // namespace
 
 std::unique_ptr<Transport> join_node(std::unique_ptr<Transport> transport, const std::vector<int>& nodes, bool wanted,
-                                     std::string& notice) {
+                                     std::string& notice, Keeper* keeper) {
   const NodePlace place = place_on_node(nodes, transport->rank());
   if (place.local_size == 1) return transport;
   const auto without = [&](const std::string& why) {
@@ -80,7 +80,7 @@ std::unique_ptr<Transport> join_node(std::unique_ptr<Transport> transport, const
     return without("at most " + std::to_string(kMostNodeRanks) + " ranks of a node can");
   const size_t bytes = node_memory_bytes(place.local_size);
   const int first = place.ranks.front();
-  Handshake handshake(*transport, kTag);
+  Handshake handshake(*transport, kTag, keeper);
   Offer offer;
   std::shared_ptr<void> memory;
   char all = 0;

@@ -130,11 +130,16 @@ Progress::Core::Core(Transport& transport_, ProgressOptions options_)
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   if (options.watchdog_seconds > 0.0 && transport->size() > 1) {
-    watchdog = std::make_unique<Watchdog>(*transport, recorder,
-                                          WatchdogOptions{.seconds = options.watchdog_seconds,
-                                                          .directory = options.report_directory,
-                                                          .hosts = std::move(options.hosts),
-                                                          .on_verdict = options.on_hang});
+    watchdog = std::make_unique<Watchdog>(
+        *transport, recorder,
+        WatchdogOptions{.seconds = options.watchdog_seconds,
+                        .directory = options.report_directory,
+                        .net = options.watch_net,
+                        .hosts = std::move(options.hosts),
+                        .on_verdict = options.on_hang,
+                        .keeper = options.keeper,
+                        .note = options.starting ? Keeper::Note::kStarting : Keeper::Note::kRunning,
+                        .end = [this](int code) { end_job(code); }});
   }
 }
 
@@ -157,6 +162,14 @@ Progress::Core::~Core() {
     }
   }
   pool->retire();
+}
+
+// MPI wants one call at a time. A thread that does not come back from one is no reason to stay.
+void Progress::Core::end_job(int code) {
+  std::unique_lock lock(baton, std::defer_lock);
+  for (int tries = 0; tries < 20 && !lock.try_lock(); ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  transport->abort(code);
 }
 
 int Progress::Core::take_slot(const Slot& content) {

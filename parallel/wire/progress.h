@@ -22,6 +22,9 @@
 
 namespace thinwire {
 
+class Keeper;
+class WatchNet;
+
 // Who issues an operation, in his own words: a name to print, and his number for the trace.
 struct Label {
   const char* name = "";  // static text
@@ -44,7 +47,10 @@ struct ProgressOptions {
   double watchdog_seconds = 0.0;  // silence that ends the job with code 71; 0: no watchdog
   std::string report_directory;   // where the watchdog leaves who-waits-for-whom; empty: stderr only
   std::vector<std::string> hosts;                           // per world rank, for the watchdog's message; may be empty
-  std::function<void(const std::string& message)> on_hang;  // on the watchdog's thread, before it ends the job
+  std::function<void(const std::string& message)> on_hang;  // for a watchdog without a keeper, on a thread of its own
+  WatchNet* watch_net = nullptr;                            // joined; these two outlive the engine, and may be missing
+  Keeper* keeper = nullptr;
+  bool starting = false;  // the job has not come to start yet, as the keeper is to know
 };
 
 // Called with every finished operation and every wait of the compute thread (trace, tests). Runs under the baton.

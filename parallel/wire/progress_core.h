@@ -225,6 +225,7 @@ struct Progress::Core {
   void withdraw(Exchange& exchange);
   void make_ready(Waiter& waiter);    // goes on with the next poll
   void forget_ready(Waiter& waiter);  // it is going away
+  void end_job(int code);             // the watchdog's end, without the baton
   int take_slot(const Slot& content);
   void free_up(int slot);
 

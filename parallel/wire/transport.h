@@ -98,6 +98,7 @@ struct World {
   int local_rank = 0, local_size = 1;
   std::string notice;  // what the user should know of this node's start, on its first rank; empty: nothing
 };
-World open_world();
+class Keeper;
+World open_world(Keeper* keeper = nullptr);  // which is told how far that is, and outlives the world
 
 }  // namespace thinwire

@@ -14,6 +14,7 @@
 
 #include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
+#include "parallel/wire/keeper.h"
 #include "parallel/wire/launcher.h"
 
 #if defined(MPICH_NUMVERSION) && MPICH_NUMVERSION < 40200300
@@ -62,9 +63,56 @@ void check_mpi(int code, const char* call, int peer = -1) {
               std::string(call) + (peer >= 0 ? " with rank " + std::to_string(peer) : "") + " failed: " + text);
 }
 
+void sleep_longer(long& us) {
+  const timespec request{0, us * 1000};
+  ::nanosleep(&request, nullptr);
+  us = std::min(us * 2, 1000L);
+}
+
+constexpr int kRollCallTag = kTags - 3;
+constexpr double kAnswerLater = 2.0;  // rank 0 has more to say than those who have called
+
+// Rank 0 hears from everybody before a call of MPI in which all wait for all, and can say who is missing: such a call
+// cannot.
+void roll_call(MPI_Comm comm, Keeper* keeper, const std::string& place, Keeper::Note note) {
+  int rank = 0, size = 0;
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm_size(comm, &size);
+  const auto say = [&](const std::string& text, double later) {
+    if (keeper != nullptr) keeper->phase(text + " in the " + place, note, later);
+  };
+  const size_t calls = rank == 0 ? static_cast<size_t>(size) - 1 : 1;
+  std::vector<MPI_Request> requests(calls, MPI_REQUEST_NULL);
+  std::vector<MPI_Status> statuses(calls);
+  std::vector<int> over(calls);
+  std::vector<char> words(calls);
+  for (size_t i = 0; i < calls; ++i) {
+    const int peer = rank == 0 ? static_cast<int>(i) + 1 : 0;
+    check_mpi(rank == 0 ? MPI_Irecv(&words[i], 1, MPI_CHAR, peer, kRollCallTag, comm, &requests[i])
+                        : MPI_Isend(&words[i], 1, MPI_CHAR, peer, kRollCallTag, comm, &requests[i]),
+              "a first or last message", peer);
+  }
+  if (rank > 0) say("still waits", kAnswerLater + (keeper != nullptr ? 0.1 * keeper->start_seconds() : 0.0));
+  size_t open = calls;
+  bool news = true;
+  for (long nap_us = 10; open > 0;) {
+    if (news && rank == 0) {
+      std::string missing;
+      for (size_t i = 0; i < calls; ++i)
+        if (requests[i] != MPI_REQUEST_NULL) missing += (missing.empty() ? "" : ", ") + std::to_string(i + 1);
+      say("no sign of rank " + missing, 0.0);
+    }
+    int n = 0;
+    check_mpi(MPI_Testsome(static_cast<int>(calls), requests.data(), &n, over.data(), statuses.data()), "MPI_Testsome");
+    news = n > 0;
+    if (news) open -= static_cast<size_t>(n);
+    if (!news) sleep_longer(nap_us);
+  }
+}
+
 class MpiTransport final : public Transport {
  public:
-  explicit MpiTransport(MPI_Comm comm) : comm_(comm) {
+  MpiTransport(MPI_Comm comm, Keeper* keeper) : comm_(comm), keeper_(keeper) {
     MPI_Comm_rank(comm_, &rank_);
     MPI_Comm_size(comm_, &size_);
     reserve(256);
@@ -77,19 +125,20 @@ class MpiTransport final : public Transport {
     // MPI_Finalize may spin until the last rank arrives; wait for it with our eyes closed. Where that fails the others
     // may wait for ever.
     try {
+      roll_call(comm_, keeper_, "last barrier", Keeper::Note::kNone);
       MPI_Request all_here = MPI_REQUEST_NULL;
       check_mpi(MPI_Ibarrier(comm_, &all_here), "the last MPI_Ibarrier");
       int here = 0;
-      for (long nap_us = 10; here == 0; nap_us = std::min(nap_us * 2, 1000L)) {
+      for (long nap_us = 10; here == 0;) {
         check_mpi(MPI_Test(&all_here, &here, MPI_STATUS_IGNORE), "MPI_Test of the last MPI_Ibarrier");
-        const timespec nap{0, nap_us * 1000};
-        if (here == 0) ::nanosleep(&nap, nullptr);
+        if (here == 0) sleep_longer(nap_us);
       }
     } catch (const Error& e) {
       end_mpi(static_cast<int>(e.code()), e.what());
     }
     MPI_Comm_free(&comm_);
     MPI_Finalize();
+    if (keeper_ != nullptr) keeper_->rest();
   }
 
   int rank() const override { return rank_; }
@@ -159,7 +208,6 @@ class MpiTransport final : public Transport {
   }
 
   [[noreturn]] void abort(int code) override {
-    std::fflush(nullptr);
     MPI_Abort(MPI_COMM_WORLD, code);
     std::_Exit(code);
   }
@@ -209,6 +257,7 @@ class MpiTransport final : public Transport {
   }
 
   MPI_Comm comm_;
+  Keeper* keeper_;
   int rank_ = 0, size_ = 1;
   std::vector<MPI_Request> requests_;  // dense, so that one call tests them all
   std::vector<Posted> posted_;
@@ -237,8 +286,9 @@ void end_mpi(int code, const std::string& message) {
 }
 
 std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, const std::string& machine, std::vector<std::string>& hosts,
-                                    std::vector<std::string>& machines) {
+                                    std::vector<std::string>& machines, Keeper* keeper) {
   prefer_eager_messages();
+  if (keeper != nullptr) keeper->phase("still waits for the others in MPI_Init", Keeper::Note::kStarting);
   int provided = MPI_THREAD_SINGLE, size = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);  // which copies of it inherit
@@ -251,6 +301,7 @@ std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, const std::string& m
                      std::to_string(size) +
                      " of them: use the mpirun of the MPI that this program was built with, or srun --mpi=pmi2 | pmix");
   }
+  roll_call(MPI_COMM_WORLD, keeper, "first handshake", Keeper::Note::kStarting);
   MPI_Comm comm = MPI_COMM_NULL;
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
   void* largest_tag = nullptr;
@@ -271,7 +322,7 @@ std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, const std::string& m
   check_mpi(MPI_Allgather(&mine, sizeof mine, MPI_CHAR, all.data(), sizeof mine, MPI_CHAR, comm), "MPI_Allgather");
   hosts.clear(), machines.clear();
   for (const Names& names : all) hosts.emplace_back(names.host), machines.emplace_back(names.machine);
-  return std::make_unique<MpiTransport>(comm);
+  return std::make_unique<MpiTransport>(comm, keeper);
 }
 
 }  // namespace thinwire

@@ -7,7 +7,7 @@
 namespace thinwire {
 
 std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, const std::string&, std::vector<std::string>&,
-                                    std::vector<std::string>&) {
+                                    std::vector<std::string>&, Keeper*) {
   throw_bad_config(std::to_string(expected_ranks) +
                    " ranks were started, but this build has no MPI; build with MPI (cmake -DTHINWIRE_MPI=ON, with "
                    "libmpich-dev or libopenmpi-dev installed) or start one process");

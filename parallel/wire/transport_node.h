@@ -16,6 +16,8 @@
 
 namespace thinwire {
 
+class Keeper;
+
 inline constexpr int kMostNodeRanks = 64;
 inline constexpr uint32_t kNodeMemoryLayout = 1;  // to be changed with what the memory looks like: builds may meet
 
@@ -31,6 +33,6 @@ std::unique_ptr<Transport> node_transport(std::unique_ptr<Transport> beneath, co
 // where they cannot (containers), are too many, or one of them does not want it. On the first rank of a node that
 // wanted memory and got none, `notice` says so. Collective over all ranks.
 std::unique_ptr<Transport> join_node(std::unique_ptr<Transport> transport, const std::vector<int>& nodes, bool wanted,
-                                     std::string& notice);
+                                     std::string& notice, Keeper* keeper = nullptr);
 
 }  // namespace thinwire

@@ -72,14 +72,20 @@ WaitReport make_report(int rank, const FlightRecorder& recorder, double silent_s
   return r;
 }
 
-std::string to_text(const WaitReport& r, const FlightRecorder& recorder) {
+std::string to_text(const WaitReport& r) {
   std::ostringstream out;
   const bool waiting = r.state == WaitReport::State::kWaiting;
   out << kHeading << "\nrank: " << r.rank << "\nhost: " << r.host << "\npid: " << r.pid << "\nanswers: " << r.answers
       << "\nstate: " << (waiting ? "waiting" : "outside") << "\nsilent_s: " << r.silent_s
       << "\nstuck: " << (r.stuck ? 1 : 0) << "\noperation: " << r.operation << "\nmissing: " << numbers(r.missing, " ")
       << "\nactivity: " << r.activity << "\n\n";
-  if (waiting) {
+  return out.str();
+}
+
+std::string to_text(const WaitReport& r, const FlightRecorder& recorder) {
+  std::ostringstream out;
+  out << to_text(r);
+  if (r.state == WaitReport::State::kWaiting) {
     out << "This rank waits in " << (r.operation.empty() ? "an operation that is not recorded" : r.operation);
     if (!r.missing.empty()) out << "; transfers are open with rank " << numbers(r.missing, ", ");
     out << ".\n";

@@ -25,7 +25,9 @@ struct WaitReport {
 };
 // What the recorder knows of this rank now; host, pid and answers are the caller's.
 WaitReport make_report(int rank, const FlightRecorder& recorder, double silent_s);
-// The file: `key: value` lines, then every open operation and the last ones for a person to read.
+// `key: value` lines, as parse_report reads them.
+std::string to_text(const WaitReport& report);
+// The file: the same, then every open operation and the last ones for a person to read.
 std::string to_text(const WaitReport& report, const FlightRecorder& recorder);
 WaitReport parse_report(const std::string& text);  // kAbsent for what is not a report
 

@@ -53,7 +53,7 @@ std::unique_ptr<Transport> make_silent_transport(int rank, int size) {
   return std::make_unique<SilentTransport>(rank, size);
 }
 
-World open_world() {
+World open_world(Keeper* keeper) {
   World world;
   const Launch launch = launch_of_environment();
   if (launch.count == 1) {
@@ -63,11 +63,11 @@ World open_world() {
     return world;
   }
   std::vector<std::string> machines;
-  std::unique_ptr<Transport> mpi = open_mpi(launch.count, machine_identity(), world.hosts, machines);
+  std::unique_ptr<Transport> mpi = open_mpi(launch.count, machine_identity(), world.hosts, machines, keeper);
   world.nodes = number_nodes(machines);
   const NodePlace place = place_on_node(world.nodes, mpi->rank());
   world.local_rank = place.local_rank, world.local_size = place.local_size;
-  world.transport = join_node(std::move(mpi), world.nodes, wants_node_memory(), world.notice);
+  world.transport = join_node(std::move(mpi), world.nodes, wants_node_memory(), world.notice, keeper);
   return world;
 }
 

@@ -1,5 +1,5 @@
 # Flight recorder, watchdog, core binding: in one process, and under a launcher.
-foreach(name flight_recorder_test binding_test watchdog_test two_level_test)
+foreach(name flight_recorder_test binding_test keeper_test watchdog_test two_level_test)
   if(EXISTS ${CMAKE_CURRENT_LIST_DIR}/${name}.cpp)
     thinwire_test(${name} ${CMAKE_CURRENT_LIST_DIR}/${name}.cpp LINK thinwire_parallel)
   endif()

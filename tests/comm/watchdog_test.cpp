@@ -1,15 +1,21 @@
 // The watchdog's reasoning on made-up reports, and its thread on recorders that a test plays with.
 #include "parallel/wire/watchdog.h"
 
+#include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <sstream>
 #include <thread>
 
 #include "parallel/wire/progress.h"
@@ -145,6 +151,7 @@ class WatchdogThread : public testing::Test {
  protected:
   static constexpr double kLimit = 0.8;
   struct Rank {
+    std::unique_ptr<WatchNet> net;
     std::unique_ptr<FakeTransport> transport;
     std::unique_ptr<FlightRecorder> recorder;
     std::unique_ptr<Watchdog> watchdog;
@@ -161,10 +168,25 @@ class WatchdogThread : public testing::Test {
     ranks_.clear();
     std::filesystem::remove_all(directory_);
   }
-  void start(int size, bool with_directory = true, int without_watchdog = -1) {
+  // Ranks in cut_off have no network.
+  void join_net(int size, std::vector<int> cut_off = {}) {
+    std::vector<std::string> addresses(static_cast<size_t>(size));
     for (int r = 0; r < size; ++r) {
       ranks_.push_back(std::make_unique<Rank>());
-      Rank& rank = *ranks_.back();
+      if (std::find(cut_off.begin(), cut_off.end(), r) != cut_off.end()) continue;
+      ranks_.back()->net = std::make_unique<WatchNet>();
+      addresses[static_cast<size_t>(r)] = ranks_.back()->net->address();
+      ASSERT_NE(addresses[static_cast<size_t>(r)], "");
+    }
+    const std::string secret = WatchNet::new_secret();
+    for (int r = 0; r < size; ++r)
+      if (ranks_[static_cast<size_t>(r)]->net) ranks_[static_cast<size_t>(r)]->net->join(r, addresses, secret);
+  }
+  void start(int size, bool with_directory = true, int without_watchdog = -1) {
+    ranks_.resize(static_cast<size_t>(size));
+    for (int r = 0; r < size; ++r) {
+      if (ranks_[static_cast<size_t>(r)] == nullptr) ranks_[static_cast<size_t>(r)] = std::make_unique<Rank>();
+      Rank& rank = *ranks_[static_cast<size_t>(r)];
       rank.transport = std::make_unique<FakeTransport>(r, size);
       rank.recorder = std::make_unique<FlightRecorder>(size);
       if (r == without_watchdog) continue;
@@ -172,6 +194,7 @@ class WatchdogThread : public testing::Test {
           *rank.transport, *rank.recorder,
           WatchdogOptions{.seconds = kLimit,
                           .directory = with_directory ? directory_ : "",
+                          .net = rank.net.get(),
                           .hosts = std::vector<std::string>(static_cast<size_t>(size), "somehost"),
                           .answer_seconds = 0.4,
                           .grace_seconds = 0.1,
@@ -339,6 +362,88 @@ TEST_F(WatchdogThread, WithoutDirectoryEachSaysWhatItKnows) {
       << ranks_[0]->message;
   EXPECT_EQ(ranks_[0]->code, 71);
   EXPECT_EQ(ranks_[1]->code, 0);
+}
+
+// --- over the network, without any file ---------------------------------------------------------------------------
+
+TEST_F(WatchdogThread, TheNetNamesTheRankThatIsGone) {
+  join_net(4);
+  start(4, false, 2);  // its machine takes questions, and nobody answers, as that of a stopped process
+  block(0, 2), block(1, 2), block(3, 2);
+  const double took = wait_for_end(2);
+  EXPECT_GE(took, kLimit * 0.99);
+  EXPECT_LT(took, kLimit + 4.0);
+  expect_one_message(0);
+  EXPECT_NE(ranks_[0]->message.find("Culprit: rank 2 (host somehost) gives no sign of life"), std::string::npos)
+      << ranks_[0]->message;
+  EXPECT_NE(ranks_[0]->message.find("rank 3 (host somehost) waits for rank 2"), std::string::npos);
+}
+
+TEST_F(WatchdogThread, OverTheNetTheLowestRankThatAnswersPrints) {
+  join_net(4);
+  start(4, false, 0);
+  block(1, 0), block(2, 1), block(3, 0);
+  ASSERT_GT(wait_for_end(0), 0.0);
+  expect_one_message(1);
+  EXPECT_NE(ranks_[1]->message.find("Culprit: rank 0 (host somehost) gives no sign"), std::string::npos)
+      << ranks_[1]->message;
+}
+
+TEST_F(WatchdogThread, TheNetEndsTheRankThatIsBusyElsewhere) {
+  join_net(3);
+  start(3, false);
+  ranks_[0]->recorder->set_activity("saving");
+  block(1, 0), block(2, 0);
+  ASSERT_GT(wait_for_end(), 0.0);
+  expect_one_message(0);
+  EXPECT_NE(ranks_[0]->message.find("Culprit: rank 0 (host somehost) waits for nobody"), std::string::npos)
+      << ranks_[0]->message;
+}
+
+TEST_F(WatchdogThread, WhomTheNetDoesNotReachAnswersInFiles) {
+  join_net(3, {2});
+  start(3);
+  ranks_[2]->recorder->set_activity("evaluating");
+  block(0, 2), block(1, 2);
+  ASSERT_GT(wait_for_end(), 0.0);
+  expect_one_message(0);
+  EXPECT_NE(ranks_[0]->message.find("Culprit: rank 2 (host somehost) waits for nobody"), std::string::npos)
+      << ranks_[0]->message;
+}
+
+TEST_F(WatchdogThread, StrangersAreNeitherAnsweredNorBelieved) {
+  join_net(2);
+  start(2, false);
+  std::istringstream words(ranks_[1]->net->address());
+  int port = 0;
+  words >> port;
+  for (const std::string& text : {std::string(32, '0') + "0 1\n", std::string("0 1\n"), std::string(4096, 'x')}) {
+    const Descriptor stranger(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in to{};
+    to.sin_family = AF_INET, to.sin_port = htons(static_cast<uint16_t>(port)),
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ASSERT_EQ(::connect(stranger.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
+    ASSERT_GT(::send(stranger.get(), text.data(), text.size(), MSG_NOSIGNAL), 0);
+    char answer[64];
+    EXPECT_LE(::recv(stranger.get(), answer, sizeof answer, 0), 0);
+  }
+  std::this_thread::sleep_for(std::chrono::duration<double>(0.5));
+  EXPECT_EQ(ranks_[1]->code, 0);
+}
+
+// Reading one report never ends, as it does on a file system that hangs.
+TEST_F(WatchdogThread, FilesThatHangDelayTheEndByAMomentOnly) {
+  start(2, true, 1);
+  const std::string pipe = directory_ + "/watchdog/rank1.txt";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  block(0, 1);
+  const double took = wait_for_end(1);
+  EXPECT_GT(took, 0.0);
+  EXPECT_LT(took, kLimit + 3.0);
+  EXPECT_EQ(ranks_[0]->messages, 1);
+  EXPECT_NE(ranks_[0]->message.find("rank 0 (host somehost) waits for rank 1"), std::string::npos)
+      << ranks_[0]->message;
+  const Descriptor writer(::open(pipe.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));  // lets the thread go
 }
 
 TEST_F(WatchdogThread, ADirectoryThatGoesBadStillEndsTheJob) {

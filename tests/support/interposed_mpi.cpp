@@ -3,13 +3,16 @@
 //
 // THINWIRE_MPI_FAULT=rank:call:posts, call one of dup, allgather, barrier (that call itself), post (the posts-th
 // Isend or Irecv), poll (the first Test, Testsome or Iprobe behind so many posts): it does nothing and returns
-// MPI_ERR_OTHER, once. THINWIRE_MPI_COUNT=PATH: a rank that ends writes its posts to PATH.<rank>, and behind it how
-// many of them were sends of something.
+// MPI_ERR_OTHER, once. THINWIRE_MPI_STOP=rank:moment: there this rank stops itself (SIGSTOP), moment one of init
+// (before MPI_Init), first (before its first Isend or Irecv), last (before it tells the others that it has come to the
+// last barrier: the tag of such words on a communicator of its own). THINWIRE_MPI_COUNT=PATH: a rank that ends writes
+// its posts to PATH.<rank>, and behind it how many of them were sends of something.
 //
 // THINWIRE_MPI_FLIP=rank:sends:bit: of the sends-th message of that rank (from 0, those without bytes left out) one bit
 // has turned over when it arrives; bit counts modulo its length.
 #include <mpi.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -71,6 +74,23 @@ struct Flip {
 };
 Flip flip;
 
+constexpr int kRollCallTag = 32765;
+
+void stop_at(const char* moment) {
+  const char* text = std::getenv("THINWIRE_MPI_STOP");
+  int rank = -1;
+  char wanted[16] = {};
+  if (text == nullptr || std::sscanf(text, "%d:%15[a-z]", &rank, wanted) != 2 || rank != rank_of_environment() ||
+      std::strcmp(wanted, moment) != 0)
+    return;
+  std::raise(SIGSTOP);
+}
+
+void stop_at_post(int tag, MPI_Comm comm) {
+  if (posted == 0) stop_at("first");
+  if (tag == kRollCallTag && comm != MPI_COMM_WORLD) stop_at("last");
+}
+
 bool strikes_post() {
   ++posted;
   return posted >= fault.posts && fault.strikes("post");
@@ -82,6 +102,11 @@ bool strikes_poll() {
 }  // namespace
 
 extern "C" {
+
+int MPI_Init_thread(int* count, char*** arguments, int required, int* provided) {
+  stop_at("init");
+  return PMPI_Init_thread(count, arguments, required, provided);
+}
 
 int MPI_Comm_dup(MPI_Comm comm, MPI_Comm* copy) {
   return fault.strikes("dup") ? MPI_ERR_OTHER : PMPI_Comm_dup(comm, copy);
@@ -104,11 +129,13 @@ int MPI_Comm_get_attr(MPI_Comm comm, int key, void* value, int* known) {
 
 int MPI_Isend(const void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request* request) {
   check("MPI_Isend", tag);
+  stop_at_post(tag, comm);
   return strikes_post() ? MPI_ERR_OTHER : PMPI_Isend(flip.of(data, count), count, type, peer, tag, comm, request);
 }
 
 int MPI_Irecv(void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request* request) {
   check("MPI_Irecv", tag);
+  stop_at_post(tag, comm);
   return strikes_post() ? MPI_ERR_OTHER : PMPI_Irecv(data, count, type, peer, tag, comm, request);
 }
 

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -22,6 +23,11 @@ LAYOUTS = {
 }
 # Its mpirun hands USR1 on, but answers TERM by ending the ranks itself (docs/parallelism.md).
 OPEN_MPI = "Open MPI" in subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=False).stdout
+
+
+def parent_of(pid):
+    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
+        return int(f.read().rsplit(")", 1)[1].split()[1])
 
 
 class Ranks(RunCase):
@@ -154,7 +160,8 @@ class Ranks(RunCase):
         self.assertEqual(done.code, 71, str(done))
         fault(20, seconds=time.monotonic() - start, code=done.code)
         self.assertLess(time.monotonic() - start, 15)
-        self.assertIn("rank 2", done.err + done.out)
+        self.assertEqual(re.findall(r"Culprit: (.*?) gives? ", done.err + done.out), [f"rank 2 (host {socket.gethostname()})"], str(done))
+        self.assertEqual(json.loads((self.run_dir(config) / "watchdog.json").read_text())["culprits"], [2])
         deadline = time.monotonic() + 5
         while any(os.path.exists(f"/proc/{pid}") for pid in pids) and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -169,6 +176,7 @@ class Ranks(RunCase):
         self.assertTrue(running.wait_for("step 20"))
         start = time.monotonic()
         pids = self.rank_pids(running)
+        keepers = [parent_of(pid) for pid in pids]
         os.kill(pids[1], signal.SIGKILL)
         done = running.finish()
         self.assertNotEqual(done.code, 0)
@@ -180,7 +188,7 @@ class Ranks(RunCase):
             self.assertRegex(done.out + done.err, r"rank 1\b")
         else:
             named = re.findall(r"PID (\d+) RUNNING AT", done.out + done.err)
-            self.assertTrue(named and set(named) <= {str(pid) for pid in pids}, f"{pids}\n{done}")
+            self.assertTrue(named and set(named) <= {str(pid) for pid in keepers}, f"{keepers}\n{done}")
         again = self.train(config, "train_iters=40", ranks=4, expect=0)
         self.assertIn("resumed", again.out + again.err)
 
@@ -219,14 +227,16 @@ class Ranks(RunCase):
         return files
 
     def rank_pids(self, running):
-        """Pids of the program's ranks below mpirun, in rank order."""
+        """Pids of the program's ranks below mpirun, in rank order: of each the process that computes, not its parent, the keeper."""
         mark = b"OMPI_COMM_WORLD_RANK" if OPEN_MPI else b"PMI_RANK"
         pids = {}
         for entry in os.listdir("/proc"):
             try:
                 with open(f"/proc/{entry}/environ", "rb") as f:
                     values = dict(v.split(b"=", 1) for v in f.read().split(b"\0") if b"=" in v)
-                if mark in values and self.below(int(entry), running.process.pid):
+                with open(f"/proc/{entry}/comm", encoding="ascii", errors="replace") as f:
+                    keeper = f.read().strip() == "tw-keeper"
+                if mark in values and not keeper and self.below(int(entry), running.process.pid):
                     pids[int(values[mark])] = int(entry)
             except (OSError, ValueError):
                 continue
@@ -237,8 +247,7 @@ class Ranks(RunCase):
         while pid > 1:
             if pid == ancestor:
                 return True
-            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
-                pid = int(f.read().rsplit(")", 1)[1].split()[1])
+            pid = parent_of(pid)
         return False
 
 

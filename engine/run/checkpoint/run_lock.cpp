@@ -88,6 +88,11 @@ bool lease_has_token(const std::string& directory, const std::string& token) {
   return lease && lease->token == token;
 }
 
+bool is_locked(const std::string& directory) {
+  const Descriptor file(::open((directory + "/.lock").c_str(), O_RDWR | O_CLOEXEC));
+  return file && ::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
 RunLock::RunLock(const std::string& directory, const LockOptions& options) : directory_(directory) {
   make_directories(directory);
   lease_ = {this_host(), static_cast<long>(::getpid()), options.job.empty() ? job_name() : options.job, random_token(),

@@ -34,6 +34,9 @@ struct Lease {
 // the holder mean the same directory.
 bool lease_has_token(const std::string& directory, const std::string& token);
 
+// Whether some process holds DIR/.lock now. False where that cannot be told.
+bool is_locked(const std::string& directory);
+
 // Holds DIR/.lock and DIR/lease.json from construction to destruction. Busy: Error(kBusy) naming the holder. Where the
 // file system has no flock, lease age decides alone, and a warning says so.
 class RunLock {

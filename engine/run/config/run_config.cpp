@@ -213,6 +213,7 @@ LayoutConfig layout_config(const Reader& r) {
   l.overlap_communication = r.flag("zero_optimization.overlap_comm");
   l.ranks_per_node = r.integer("ranks_per_node");
   l.watchdog_seconds = r.real("watchdog_seconds");
+  l.start_timeout_s = r.real("start_timeout_s");
   l.link_gbps = r.real("link_gbps");
   l.tuning.all_reduce = r.named("communication.all_reduce", Algorithm::kTwoLevel);
   l.tuning.reduce_scatter = r.named("communication.reduce_scatter", Algorithm::kTwoLevel);

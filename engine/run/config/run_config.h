@@ -41,7 +41,7 @@ struct LayoutConfig {
   bool overlap_communication = true;  // false: every reduction and gather is waited for where it is started
 
   int64_t ranks_per_node = 0;  // 0: nodes as discovered; otherwise pretend that so many consecutive ranks are a node
-  double watchdog_seconds = 600.0;
+  double watchdog_seconds = 600.0, start_timeout_s = 600.0;
   double link_gbps = 0.0;  // --dry-run derives milliseconds from it; 0: bytes only
   CommTuning tuning;
   bool trace = false;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <sstream>
 #include <thread>
 
 #include "engine/base/core/error.h"
@@ -36,16 +37,20 @@ Control make_control(Progress& progress, int size, WireCounters* counters, Check
 
 }  // namespace
 
-Job::Job() : world_(open_world()), transport_(world_.transport.get()) {
+Job::Job(Keeper* keeper) : keeper_(keeper), world_(open_world(keeper)), transport_(world_.transport.get()) {
   nodes_ = world_.nodes;
   local_rank_ = world_.local_rank, local_size_ = world_.local_size;
   if (!world_.notice.empty())
     log_warning("warning: " + world_.hosts[static_cast<size_t>(rank())] + ": " + world_.notice);
   if (size() == 1) return;
   const std::vector<int> all = allowed_cpus();
-  bound_ = !bind_to_cores(*transport_, world_.nodes).empty() ||
+  bound_ = !bind_to_cores(*transport_, world_.nodes, keeper_).empty() ||
            static_cast<long>(all.size()) < sysconf(_SC_NPROCESSORS_ONLN);  // the launcher has divided them
-  progress_ = std::make_unique<Progress>(*transport_);
+  ProgressOptions options;
+  // Until the configuration says how long to wait.
+  if (keeper_ != nullptr) options.watchdog_seconds = keeper_->start_seconds();
+  options.hosts = world_.hosts, options.keeper = keeper_, options.starting = true;
+  progress_ = std::make_unique<Progress>(*transport_, options);
   control_ = make_control(*progress_, size(), nullptr);
 }
 
@@ -92,6 +97,7 @@ void Job::form_mesh(const RunConfig& config, const std::string& fingerprint) {
                        " here, " + first + " there; start the same program with the same files on every node");
   });
   if (config.layout.ranks_per_node > 0) nodes_ = pretend_nodes(size(), static_cast<int>(config.layout.ranks_per_node));
+  if (config.layout.watchdog_seconds > 0.0) open_watch_net();
   control_ = Control();
   mesh_.reset();
   progress_.reset();
@@ -101,9 +107,24 @@ void Job::form_mesh(const RunConfig& config, const std::string& fingerprint) {
   if (local_size_ > static_cast<int>(allowed_cpus().size()) && !bound_) options.spin_us = 0;  // leave the core to them
   options.hosts = world_.hosts;
   options.on_hang = on_hang_;
+  options.watch_net = watch_net_.get(), options.keeper = keeper_;
   progress_ = std::make_unique<Progress>(*transport_, options);
   mesh_ = std::make_unique<Mesh>(*progress_, shape, nodes_, config.layout.tuning);
   control_ = make_control(*progress_, size(), &mesh_->counters(Site::kControl), config.layout.tuning.checksums, nodes_);
+}
+
+void Job::open_watch_net() {
+  if (watch_net_ != nullptr) return;
+  auto net = std::make_unique<WatchNet>();
+  std::string all = first() ? WatchNet::new_secret() + "\n" : "";
+  for (const std::string& address : control_.collect(net->address())) all += address + "\n";
+  std::istringstream lines(control_.share(all));
+  std::string secret;
+  std::getline(lines, secret);
+  std::vector<std::string> addresses(static_cast<size_t>(size()));
+  for (std::string& address : addresses) std::getline(lines, address);
+  net->join(rank(), std::move(addresses), secret);
+  watch_net_ = std::move(net);
 }
 
 int Job::ranks_per_node() const {

@@ -11,14 +11,17 @@
 #include "engine/run/config/run_config.h"
 #include "parallel/channel/mesh.h"
 #include "parallel/sites/control.h"
+#include "parallel/wire/keeper.h"
 #include "parallel/wire/transport.h"
+#include "parallel/wire/watch_net.h"
 
 namespace thinwire {
 
 class Job {
  public:
-  // What the launcher started; without one, this process alone.
-  Job();
+  // What the launcher started; without one, this process alone. The keeper watches the start, the end, and the
+  // watchdog.
+  explicit Job(Keeper* keeper = nullptr);
   // Ranks as threads, for tests.
   explicit Job(Transport& transport);
   ~Job();
@@ -50,8 +53,8 @@ class Job {
   // Threads of a rank, where the configuration leaves them open: the cores of the node divided by its ranks.
   void share_cores(RunConfig& config) const;
 
-  // What to do, on the rank that speaks for all, before the watchdog ends a job in which nothing moves. Before
-  // form_mesh.
+  // What to do, on the rank that speaks for all, before the watchdog ends a job in which nothing moves, and where there
+  // is no keeper that does it. Before form_mesh.
   void on_hang(std::function<void(const std::string& message)> hook) { on_hang_ = std::move(hook); }
 
   // All ranks call it with the same code that is not 0; does not return with several ranks.
@@ -60,6 +63,10 @@ class Job {
   void end_all(ExitCode code, const std::string& message);
 
  private:
+  void open_watch_net();
+
+  Keeper* keeper_ = nullptr;
+  std::unique_ptr<WatchNet> watch_net_;
   World world_;
   Transport* transport_ = nullptr;
   std::unique_ptr<Progress> progress_;

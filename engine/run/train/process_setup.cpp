@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <new>
 #include <optional>
 
@@ -23,27 +24,28 @@ namespace {
 // A signal handler has nowhere else to put its news.
 volatile std::sig_atomic_t received = 0;
 
-volatile std::sig_atomic_t received_at = 0;  // seconds of the monotonic clock
+volatile std::sig_atomic_t received_at = 0;  // by monotonic_ms()
 
-// Batch systems signal the script, the launcher and the ranks alike, and the first two hand it on: one wish arrives
-// several times.
-constexpr int kOneWishSeconds = 2;
+// Batch systems signal the script, the launcher and the ranks alike, and the first two, and the keeper, hand it on: one
+// wish arrives several times. Nobody presses Ctrl-C twice in a quarter of a second.
+constexpr int kOneWishMs = 2000, kOneCtrlCMs = 250;
 
-int monotonic_seconds() {
+int monotonic_ms() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);  // allowed in a handler
-  return static_cast<int>(now.tv_sec);
+  return static_cast<int>((now.tv_sec * 1000 + now.tv_nsec / 1000000) & 0x7fffffff);
 }
 
 extern "C" void on_signal(int signal) {
-  const int now = monotonic_seconds();
+  const int now = monotonic_ms();
   if (received == 0) {
     received_at = now;
     received = signal;
     return;
   }
-  // USR1 warns of a limit and is in no hurry. A person's second Ctrl-C is, however soon.
-  if (signal == SIGUSR1 || (signal == SIGTERM && now - received_at <= kOneWishSeconds)) return;
+  // USR1 warns of a limit and is in no hurry. A person's second Ctrl-C is.
+  const int since = (now - received_at) & 0x7fffffff;
+  if (signal == SIGUSR1 || since <= (signal == SIGTERM ? kOneWishMs : kOneCtrlCMs)) return;
   _exit(static_cast<int>(ExitCode::kPreempted));
 }
 
@@ -65,14 +67,18 @@ void ensure_passive_waiting(char** argv) {
   // Where the program cannot be executed again it still runs, only less politely.
 }
 
-int run_job(const std::string& name, const std::function<int(Job&)>& body) {
+int run_job(const std::string& name, const std::function<int(Job&)>& body, const Keeper::Options& keeping) {
+  const Launch launched = launch_of_environment();
+  Keeper::Options options = keeping;
+  options.rank = static_cast<int>(launched.rank);
+  const std::unique_ptr<Keeper> keeper = launched.count > 1 ? Keeper::fork_rank(options) : nullptr;
   const auto run = [&]() -> int {
     std::optional<Job> opened;
     try {
-      opened.emplace();
+      opened.emplace(keeper.get());
     } catch (const Error& e) {
       if (e.code() == ExitCode::kHungPeer) end_mpi(static_cast<int>(e.code()), e.what());
-      if (launch_of_environment().rank > 0) return static_cast<int>(e.code());  // rank 0 speaks for all
+      if (launched.rank > 0) return static_cast<int>(e.code());  // rank 0 speaks for all
       throw;
     }
     Job& job = *opened;

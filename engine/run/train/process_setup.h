@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/base/core/program.h"
+#include "parallel/wire/keeper.h"
 
 namespace thinwire {
 
@@ -21,7 +22,10 @@ inline constexpr char kMemoryHint[] = "; --dry-run prints what a configuration n
 // run_program for several ranks, started together or alone: a failure that all ranks agreed on is printed by
 // rank 0 and every rank returns its code; a failure of one rank is printed by that rank, which then ends the others
 // with its code. Returns the exit code; by then MPI is finalised.
-int run_job(const std::string& name, const std::function<int(Job&)>& body);
+//
+// Of several ranks each gets a keeper (keeper.h), which is this process: body() runs in its child. `start_seconds`, and
+// `on_end` are the keeper's.
+int run_job(const std::string& name, const std::function<int(Job&)>& body, const Keeper::Options& keeping = {});
 
 // Signals as a wish: TERM, INT and USR1 ask to finish the step, save and leave with 75. A second INT, or a TERM more
 // than two seconds later, ends the process at once with 75.

@@ -8,6 +8,7 @@
 #include "engine/base/core/file.h"
 #include "engine/base/core/version.h"
 #include "engine/base/ops/ops.h"
+#include "engine/run/checkpoint/run_lock.h"
 #include "engine/run/config/key_table.h"
 #include "engine/run/config/resolved_json.h"
 #include "engine/run/trace/run_files.h"
@@ -34,13 +35,13 @@ struct Options {
   std::string format = "text";
 };
 
-// job: nullptr where nobody trains.
-ResolvedConfig load(const Options& o, int64_t ranks, const Job* job, int argc, char** argv) {
+// job: nullptr where nobody trains, or before the ranks have met.
+ResolvedConfig load(const Options& o, int64_t ranks, const Job* job, int argc, char** argv, bool data_required = true) {
   ConfigOptions options;
   if (job != nullptr) options.found_ranks_per_node = job->ranks_per_node(), options.machines = job->machines();
   options.dry_run = o.dry_run;
   options.ranks = ranks;
-  options.data_required = !o.dry_run && !o.print_schedule && !o.print_config;
+  options.data_required = data_required && !o.dry_run && !o.print_schedule && !o.print_config;
   options.allow_faults = o.allow_faults;
   options.args_files = o.args_files, options.megatron_words = o.megatron_words;
   ResolvedConfig config = load_config(o.configs, o.overrides, options);
@@ -125,12 +126,25 @@ int run(const Options& o, int argc, char** argv) {
     if (launched.rank > 0) return 0;
     return print(o, load(o, o.ranks > 0 || launched.count == 1 ? o.ranks : launched.count, nullptr, argc, argv));
   }
-  return run_job("train", [&](Job& job) {
-    ResolvedConfig config;
-    const auto write_lost = [&config](const std::string& message) {
-      StatusFile(status_path(config.run.run_dir), config.run.train_iters)
-          .ended(ExitCode::kHungPeer, last_step(config.run.run_dir), message);
+  ResolvedConfig config;
+  const auto write_lost = [&config](const std::string& message) {
+    StatusFile(status_path(config.run.run_dir), config.run.train_iters)
+        .ended(ExitCode::kHungPeer, last_step(config.run.run_dir), message);
+  };
+  Keeper::Options keeping;
+  if (launched.count > 1) {
+    // Before the ranks meet: how long that may take, and where to write that it took longer. What is wrong with the
+    // configuration is said when they have met.
+    failure_of([&] { config = load(o, launched.count, nullptr, argc, argv, false); });
+    keeping.start_seconds = config.run.layout.start_timeout_s;
+    keeping.on_end = [&](const std::string& message, Keeper::Note note) {
+      if (config.run.run_dir.empty() || (note == Keeper::Note::kStarting && is_locked(config.run.run_dir))) return;
+      make_directories(config.run.run_dir);
+      write_lost(message);
     };
+  }
+  const auto body = [&](Job& job) {
+    config = {};
     try {
       job.agree([&] { config = load(o, job.size(), &job, argc, argv); });
       job.on_hang(write_lost);
@@ -144,7 +158,8 @@ int run(const Options& o, int argc, char** argv) {
       }
       throw;
     }
-  });
+  };
+  return run_job("train", body, keeping);
 }
 
 }  // namespace

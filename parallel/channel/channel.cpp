@@ -130,6 +130,10 @@ RoundCall Channel::round_call(const SiteCompression& compression, const Msg& msg
 
 int64_t Channel::rounds_bytes(const RoundCodec& rounds, const MessageKey& key, int64_t count) const {
   const CommTuning& tuning = communicator_->tuning();
+  const GroupLane lane = communicator_->lane();
+  rehearse_rounds(lane, rounds, count, key.matrices);
+  lane.place.begin();
+  lane.place.over();
   // Where lengths vary, a shorter payload may fall among the small ones that go to everybody at once.
   const int64_t slack = rounds.traits().framed ? rounds.rounds() * (size() - 1) * tuning.small_bytes : 0;
   return rounds_all_reduce_bytes(rounds, tuning, communicator_->nodes(), size(), rank(), count, key.matrices) + slack;
@@ -146,7 +150,8 @@ template <typename Plain, typename Verb>
 Task Channel::carry(const Plain& plain, bool exact, const Verb& verb) {
   const GroupLane lane = communicator_->lane();
   if (price_ == nullptr) return verb(lane);
-  price_->add(rehearsed_bytes(lane, verb), rehearsed_bytes(lane, plain), exact);
+  const int64_t sent = rehearsed_bytes(lane, verb, true);
+  price_->add(sent, rehearsed_bytes(lane, plain), exact);
   return nothing(lane);
 }
 
@@ -337,8 +342,16 @@ Ticket Channel::receive(View data, int peer, Stream& stream, const MessageKey& k
     const View there = staged.out(data);
     return staged.finish(receive(there, peer, staged.host(), key));
   }
-  if (price_ != nullptr) return Ticket::finished();
-  if (!codes(key, data.count(), data.dtype, false)) return communicator_->receive(data, peer, stream);
+  const bool is_coded = codes(key, data.count(), data.dtype, false);
+  if (price_ != nullptr) {  // nothing to count; whoever watches is told
+    CodedCall coming = plain_call();
+    if (is_coded) coming = CodedCall(), coming.coder = compression_of(key).first.get();
+    const GroupLane lane = communicator_->lane();
+    static_cast<void>(
+        rehearsed_bytes(lane, [&](const GroupLane& same) { return coded_receive(same, coming, data, peer); }, true));
+    return communicator_->start(nothing(lane), "receive", static_cast<int64_t>(data.bytes()), peer);
+  }
+  if (!is_coded) return communicator_->receive(data, peer, stream);
   // What was sent from slot k is received in slot k: both ends count the same messages. A stage may be at both ends of
   // one slot only if it sends to itself, which point-to-point messages do not.
   ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);

@@ -11,6 +11,7 @@
 
 #include "engine/base/core/view.h"
 #include "parallel/collective/communicator.h"
+#include "parallel/collective/rehearsal.h"
 #include "parallel/collective/route.h"
 #include "parallel/wire/progress_core.h"
 
@@ -20,6 +21,7 @@ namespace thinwire {
 struct Rehearsal {
   BlockPool& pool;
   int64_t bytes = 0;
+  RehearsalWatch* watch = nullptr;  // rehearsal.h
 };
 
 // Mistakes that the executor of routes makes when told to: tests show with them that they would be noticed.

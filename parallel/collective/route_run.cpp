@@ -31,7 +31,7 @@ RouteRun::RouteRun(const GroupLane& lane, int64_t stops, const CodedCall& call, 
       logical_to(call.counters),
       logical_dtype(dtype),
       rehearsal_(lane.rehearsal),
-      stops_(lane.pool(), lane.memory(stops)) {
+      stops_(lane.pool(), lane.rehearsal != nullptr && lane.rehearsal->watch == nullptr ? 0 : stops) {
   if (!call.in_place) return;
   // Sends of two pieces are under way, so that a message of another operation between the same ranks waits for two
   // pieces, not for the end of a large one.
@@ -45,7 +45,7 @@ void RouteRun::add(const Stop& stop) {
     const int call = stop.kind == StopKind::kAdd ? stop.out_call : stop.call;
     if (stop.receivers() > 0)
       rehearsal_->bytes += stop.receivers() * slice_bytes(calls[call].coder, chunk, stop.slice.count, dtypes[call]);
-    return;
+    if (rehearsal_->watch == nullptr) return;
   }
   TW_CHECK(count_ < stops_.count());
   call_count_ = std::max({call_count_, stop.call + 1, stop.out_call + 1});
@@ -519,6 +519,7 @@ Task run_route(GroupLane lane, RouteRun run) {
   const auto due = [&](int64_t tick) { return run.before ? run.before(tick) : Task(); };
   if (lane.rehearsal != nullptr) {
     for (Task task = due(kUncut); task; task = due(kUncut)) co_await task;
+    if (lane.rehearsal->watch != nullptr) lane.rehearsal->watch->route(lane, run);
     co_return;
   }
   if (run.rounded_from) convert(run.rounded_from, run.rounded_to);

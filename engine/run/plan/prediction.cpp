@@ -11,6 +11,7 @@ namespace thinwire {
 namespace {
 
 constexpr int kSteps = 3;
+constexpr int kFoldedPieces = 4;  // of a slice
 
 Folding folding_of(const RunConfig& config, const Cluster& cluster, int unfold_up_to) {
   Folding folding;
@@ -26,8 +27,7 @@ Folding folding_of(const RunConfig& config, const Cluster& cluster, int unfold_u
   if (cluster.uneven() && ranks > kMostUnfolded)
     throw_bad_config(cluster.file + ": jitter and stragglers are simulated with at most " +
                      std::to_string(kMostUnfolded) + " ranks, and the layout has " + std::to_string(ranks));
-  folding.folded = !cluster.uneven() && ranks > unfold_up_to && folding.actors() < ranks;
-  if (folding.folded) folding.folded = folding.mesh.pipeline < ranks;
+  folding.folded = !cluster.uneven() && ranks > unfold_up_to && folding.mesh.pipeline < ranks;
   return folding;
 }
 
@@ -62,7 +62,7 @@ Prediction predict(const RunConfig& given, const Cluster& cluster, const Predict
   p.folded = folding.folded;
   std::vector<Tape> tapes;
   for (int actor = 0; actor < folding.actors(); ++actor)
-    tapes.push_back(record_tape(config, cluster, folding.rank_of(actor), kSteps));
+    tapes.push_back(record_tape(config, cluster, folding.rank_of(actor), kSteps, folding.folded ? kFoldedPieces : 0));
   p.simulation = simulate(tapes, folding, cluster, kSteps, {.spans = options.spans});
   p.step_ms = 1e3 * p.simulation.step_seconds;
   p.tokens_per_s =

@@ -62,12 +62,17 @@ class Engine {
         if (hosts_[h].next() > now_) continue;
         ended.clear();
         hosts_[h].advance(now_, ended);
-        for (int work : ended) work_is_over(static_cast<int>(h), work);
+        // Their numbers are given to what is started from here on.
+        std::vector<HostWork> over;
+        for (int work : ended) over.push_back(host_works_[h][static_cast<size_t>(work)]);
+        for (const HostWork& work : over) work_is_over(work);
       }
       if (links_.network.next() <= now_) {
         ended.clear();
         links_.network.advance(now_, ended);
-        for (int work : ended) flow_is_over(flow_of_work_[static_cast<size_t>(work)]);
+        std::vector<std::pair<int, int>> over;
+        for (int work : ended) over.push_back(flow_of_work_[static_cast<size_t>(work)]);
+        for (const auto& flow : over) flow_is_over(flow);
       }
     }
     return finish();
@@ -156,8 +161,7 @@ class Engine {
     if (compute) me.alone = seconds / (apart ? 1.0 : threads), me.since = now_;
   }
 
-  void work_is_over(int host, int work) {
-    const HostWork done = host_works_[static_cast<size_t>(host)][static_cast<size_t>(work)];
+  void work_is_over(const HostWork& done) {
     Actor& me = actor(done.actor);
     if (done.compute) {
       if (me.step == measured_) {

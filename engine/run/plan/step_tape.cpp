@@ -28,7 +28,8 @@ class TapeTicket final : public Operation {
 
 class TapeRecorder final : public RehearsalWatch, public OpWatcher {
  public:
-  TapeRecorder(Tape& tape, const Cluster& cluster) : tape_(tape), cluster_(cluster), code_(tape, cluster) {}
+  TapeRecorder(Tape& tape, const Cluster& cluster, int most_pieces)
+      : tape_(tape), cluster_(cluster), code_(tape, cluster, most_pieces) {}
 
   void route(const GroupLane& lane, const RouteRun& run) override { code_.add_route(lane, run); }
   void exchange(const GroupLane& lane, std::span<const int> to, std::span<const int> from, int64_t bytes) override {
@@ -85,12 +86,6 @@ int threads_of(const RunConfig& config, const Cluster& cluster) {
 
 }  // namespace
 
-int Folding::distance(int from, int to) const {
-  if (!folded) return 0;
-  const Coordinates a = coordinates_of(mesh, from), b = coordinates_of(mesh, to);
-  return (b.data - a.data + mesh.data) % mesh.data * mesh.tensor + (b.tensor - a.tensor + mesh.tensor) % mesh.tensor;
-}
-
 std::vector<int64_t> Tape::sent(int step) const {
   std::vector<int64_t> bytes(kSiteNames.size(), 0);
   int at = 0;
@@ -114,11 +109,11 @@ std::vector<int> nodes_of(const Cluster& cluster, int ranks) {
   return nodes;
 }
 
-Tape record_tape(const RunConfig& config, const Cluster& cluster, int rank, int steps) {
+Tape record_tape(const RunConfig& config, const Cluster& cluster, int rank, int steps, int most_pieces) {
   Tape tape;
   tape.rank = rank;
   tape.threads = threads_of(config, cluster);
-  TapeRecorder recorder(tape, cluster);
+  TapeRecorder recorder(tape, cluster, most_pieces);
   const int ranks = mesh_shape(config).ranks();
   const WatchedTable table = make_watched_table(rehearsal_ops());
   StepRehearsal rehearsal(config, layout_of(config, rank, nodes_of(cluster, ranks)), &recorder);

@@ -36,6 +36,10 @@ struct TapeInstruction {
   TapeCode code = TapeCode::kWork;
   int first = 0, count = 0;  // legs, or as above
   double seconds = 0.0;
+  // kPost, kSend: number of the route among those of its communicator (a message: among those to or from that rank, by
+  // direction); folded tapes are linked by it. cyclic: to a neighbour, which for some ranks is on another node.
+  int route = 0;
+  bool cyclic = false;
 };
 
 struct TapeOperation {
@@ -76,12 +80,11 @@ struct Folding {
   int rank_of(int actor) const { return folded ? rank_at(mesh, {actor, 0, 0}) : actor; }
   int actor_of(int rank) const { return folded ? coordinates_of(mesh, rank).pipeline : rank; }
   int ranks_of_actor() const { return folded ? mesh.data * mesh.tensor : 1; }
-  // How far apart two ranks stand, other than in the pipeline: what is sent so far is received from so far.
-  int distance(int from, int to) const;
 };
 
-// `steps` steps of a rank.
-Tape record_tape(const RunConfig& config, const Cluster& cluster, int rank, int steps);
+// `steps` steps of a rank. most_pieces: a slice is told in at most so many pieces, and the messages of several counted
+// in each; 0: in those that travel.
+Tape record_tape(const RunConfig& config, const Cluster& cluster, int rank, int steps, int most_pieces = 0);
 // Per rank of the cluster that has a place in the layout.
 std::vector<int> nodes_of(const Cluster& cluster, int ranks);
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <unordered_map>
 
 #include "engine/base/core/check.h"
 
@@ -27,7 +26,7 @@ class Linker {
     }
     for (size_t a = 0; a < tapes_.size(); ++a) link_posts(static_cast<int>(a));
     if (!folding_.folded) {
-      TW_CHECK(out_.unmatched == 0, out_.unmatched, " receives without a send");
+      TW_CHECK(out_.unmatched == 0, out_.unmatched, " receives without a send");  // folded: ranks differ in last pieces
       for (const auto& [key, line] : lines_)
         TW_CHECK(line.received == line.groups.size(), "a send that nobody receives: ", line.received, " of ",
                  line.groups.size());
@@ -36,15 +35,14 @@ class Linker {
   }
 
  private:
-  // Messages between two actors, a channel and a distance apart, in order.
+  // Messages from an actor to another on a channel, in order; folded, those of a route.
   struct Line {
     std::vector<int> groups;
     size_t received = 0;
   };
-  Line& line(int channel, int from, int to, int distance) {
-    const auto key = static_cast<uint64_t>(channel) << 56 | static_cast<uint64_t>(from) << 40 |
-                     static_cast<uint64_t>(to) << 24 | static_cast<uint64_t>(distance);
-    return lines_[key];
+  Line& line(int channel, int from, int to, int route) {
+    return lines_[{static_cast<uint64_t>(channel) << 40 | static_cast<uint64_t>(from) << 20 | static_cast<uint64_t>(to),
+                   folding_.folded ? route : 0}];
   }
 
   void link_sends(int actor) {
@@ -57,11 +55,11 @@ class Linker {
       std::map<int, bool> large;
       for (int l = instruction.first; l < instruction.first + instruction.count; ++l) {
         const TapeLeg& leg = tape.legs[static_cast<size_t>(l)];
-        const int to = folding_.actor_of(leg.peer), distance = folding_.distance(tape.rank, leg.peer);
+        const int to = folding_.actor_of(leg.peer);
         const auto [at, fresh] = group_to.try_emplace(to, static_cast<int>(out_.groups.size()));
         if (fresh) out_.groups.push_back({.posts = 0, .from = actor, .to = to});
-        line(leg.channel, actor, to, distance).groups.push_back(at->second);
-        const std::array<double, kReaches>& parts = parts_of(actor, to, distance, tape.rank, leg.peer);
+        line(leg.channel, actor, to, instruction.route).groups.push_back(at->second);
+        const std::array<double, kReaches> parts = parts_of(tape.rank, leg.peer, instruction.cyclic);
         std::array<double, kReaches>& bytes = bytes_to[to];
         for (size_t r = 0; r < kReaches; ++r) bytes[r] += parts[r] * static_cast<double>(leg.bytes);
         large[to] = large[to] || leg.bytes > kEagerBytes;
@@ -87,11 +85,12 @@ class Linker {
       for (int l = instruction.first; l < instruction.first + instruction.count; ++l) {
         const TapeLeg& leg = tape.legs[static_cast<size_t>(l)];
         const int from = folding_.actor_of(leg.peer);
-        Line& sent = line(leg.channel, from, actor, folding_.distance(leg.peer, tape.rank));
+        Line& sent = line(leg.channel, from, actor, instruction.route);
         if (sent.received < sent.groups.size()) {
           out_.lists.push_back(sent.groups[sent.received++]);
         } else {
           ++out_.unmatched;
+          if (!sent.groups.empty()) out_.lists.push_back(sent.groups.back());
         }
       }
       std::sort(out_.lists.begin() + begin, out_.lists.end());
@@ -104,24 +103,22 @@ class Linker {
     }
   }
 
-  // How the pairs of ranks that two actors stand for, so far apart, reach each other.
-  const std::array<double, kReaches>& parts_of(int from, int to, int distance, int rank, int peer) {
-    const auto key = static_cast<uint64_t>(from) << 44 | static_cast<uint64_t>(to) << 24 |
-                     static_cast<uint64_t>(folding_.folded ? distance : 0);
-    const auto [at, fresh] = parts_.try_emplace(key);
-    if (!fresh) return at->second;
-    at->second.fill(0.0);
-    if (!folding_.folded) {
-      at->second[static_cast<size_t>(cluster_.reach(rank, peer))] = 1.0;
-      return at->second;
+  // How two ranks reach each other; cyclic and folded: as all pairs of ranks so far apart do, in parts.
+  std::array<double, kReaches> parts_of(int rank, int peer, bool cyclic) {
+    std::array<double, kReaches> parts{};
+    if (!folding_.folded || !cyclic) {
+      parts[static_cast<size_t>(cluster_.reach(rank, peer))] = 1.0;
+      return parts;
     }
+    const auto [at, fresh] = parts_.try_emplace({rank, peer}, parts);
+    if (!fresh) return at->second;
     const MeshShape& mesh = folding_.mesh;
-    const int data = distance / mesh.tensor, tensor = distance % mesh.tensor;
+    const Coordinates a = coordinates_of(mesh, rank), b = coordinates_of(mesh, peer);
     for (int d = 0; d < mesh.data; ++d)
       for (int t = 0; t < mesh.tensor; ++t) {
-        const int a = rank_at(mesh, {from, d, t});
-        const int b = rank_at(mesh, {to, (d + data) % mesh.data, (t + tensor) % mesh.tensor});
-        at->second[static_cast<size_t>(cluster_.reach(a, b))] += 1.0 / (mesh.data * mesh.tensor);
+        const int from = rank_at(mesh, {a.pipeline, (a.data + d) % mesh.data, (a.tensor + t) % mesh.tensor});
+        const int to = rank_at(mesh, {b.pipeline, (b.data + d) % mesh.data, (b.tensor + t) % mesh.tensor});
+        at->second[static_cast<size_t>(cluster_.reach(from, to))] += 1.0 / (mesh.data * mesh.tensor);
       }
     return at->second;
   }
@@ -191,8 +188,8 @@ class Linker {
   const Folding& folding_;
   const Cluster& cluster_;
   LinkedTapes out_;
-  std::unordered_map<uint64_t, Line> lines_;
-  std::unordered_map<uint64_t, std::array<double, kReaches>> parts_;
+  std::map<std::pair<uint64_t, int>, Line> lines_;
+  std::map<std::pair<int, int>, std::array<double, kReaches>> parts_;
   std::map<std::pair<int, int>, int> resources_;
   std::map<std::pair<int, bool>, double> sharers_;
   std::vector<int> small_;

@@ -132,6 +132,10 @@ RoundCall Channel::round_call(const SiteCompression& compression, const Msg& msg
 int64_t Channel::rounds_bytes(const RoundCodec& rounds, const MessageKey& key, int64_t count) const {
   CommTuning tuning = communicator_->tuning();
   tuning.checksums = checksums(key);
+  const GroupLane lane = checked(communicator_->lane(), key);
+  rehearse_rounds(lane, rounds, count, key.matrices);
+  lane.place.begin();
+  lane.place.over();
   // Where lengths vary, a shorter payload may fall among the small ones that go to everybody at once.
   const int64_t slack = rounds.traits().framed ? rounds.rounds() * (size() - 1) * tuning.small_bytes : 0;
   return rounds_all_reduce_bytes(rounds, tuning, communicator_->nodes(), size(), rank(), count, key.matrices) + slack;
@@ -153,7 +157,8 @@ template <typename Plain, typename Verb>
 Task Channel::carry(const MessageKey& key, const Plain& plain, bool exact, const Verb& verb) {
   const GroupLane lane = checked(communicator_->lane(), key);
   if (price_ == nullptr) return verb(lane);
-  price_->add(rehearsed_bytes(lane, verb), logical_bytes(lane, plain), exact);
+  const int64_t sent = rehearsed_bytes(lane, verb, true);
+  price_->add(sent, logical_bytes(lane, plain), exact);
   return nothing(lane);
 }
 
@@ -418,9 +423,17 @@ Ticket Channel::receive(View data, int peer, Stream& stream, const MessageKey& k
     const View there = staged.out(data);
     return staged.finish(receive(there, peer, staged.host(), key));
   }
-  if (price_ != nullptr) return Ticket::finished();
+  const bool is_coded = codes(key, data.count(), data.dtype, false);
   const auto bytes = static_cast<int64_t>(data.bytes());
-  if (!codes(key, data.count(), data.dtype, false)) {
+  if (price_ != nullptr) {  // nothing to count; whoever watches is told
+    CodedCall coming = plain_call();
+    if (is_coded) coming = CodedCall(), coming.coder = compression_of(key).first.get();
+    const GroupLane lane = checked(communicator_->lane(), key);
+    static_cast<void>(rehearsed_bytes(
+        lane, [&](const GroupLane& same) { return coded_receive(same, coming, data, peer); }, true));
+    return communicator_->start(nothing(lane), "receive", bytes, peer);
+  }
+  if (!is_coded) {
     if (key.largest_part == 0 && is_usual(key)) return communicator_->receive(data, peer, stream);
     return communicator_->start(coded_receive(checked(communicator_->lane_from(peer), key), plain_call(), data, peer),
                                 "receive", bytes, peer);

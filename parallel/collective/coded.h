@@ -122,6 +122,9 @@ Task rounds_reduce_scatter(GroupLane lane, RoundCall call, View whole, Bounds bo
 
 // Bytes that member `me` hands to the transport, exactly (framed codecs: at most). nodes: of each member; empty: all on
 // one.
+// rehearse_rounds: tells who watches the lane of the same exchanges.
+void rehearse_rounds(const GroupLane& lane, const RoundCodec& codec, int64_t count,
+                     std::span<const MatrixShape> matrices);
 int64_t rounds_all_reduce_bytes(const RoundCodec& codec, const CommTuning& tuning, std::span<const int> nodes,
                                 int members, int me, int64_t count, std::span<const MatrixShape> matrices);
 

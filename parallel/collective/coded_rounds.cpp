@@ -130,20 +130,43 @@ Task rounds_reduce_scatter(GroupLane lane, RoundCall call, View whole, Bounds bo
   co_await task;
 }
 
-int64_t rounds_all_reduce_bytes(const RoundCodec& codec, const CommTuning& tuning, std::span<const int> nodes,
-                                int members, int me, int64_t count, std::span<const MatrixShape> matrices) {
+namespace {
+
+// Calls each(elements, dtype, kind) for the all-reduce of every round.
+template <typename Each>
+void for_each_round(const RoundCodec& codec, int members, int me, int64_t count, std::span<const MatrixShape> matrices,
+                    const Each& each) {
   Msg msg;
   msg.matrices = matrices;
   msg.ranks = members;
   msg.rank = me;
   const std::unique_ptr<CompressionState> state = codec.make_state(count, matrices);
-  int64_t bytes = 0;
   for (int r = 0; r < codec.rounds(); ++r) {
     const Round round = codec.round(r, msg, count, *state);
-    bytes += all_reduce_bytes(tuning, nodes, members, me, codec.bound(r, count, members, matrices),
-                              static_cast<int64_t>(size_of(round.dtype)), kind_of(round.reduction));
+    each(codec.bound(r, count, members, matrices), round.dtype, kind_of(round.reduction));
   }
+}
+
+}  // namespace
+
+int64_t rounds_all_reduce_bytes(const RoundCodec& codec, const CommTuning& tuning, std::span<const int> nodes,
+                                int members, int me, int64_t count, std::span<const MatrixShape> matrices) {
+  int64_t bytes = 0;
+  for_each_round(codec, members, me, count, matrices, [&](int64_t elements, DType dtype, ReduceKind kind) {
+    bytes += all_reduce_bytes(tuning, nodes, members, me, elements, static_cast<int64_t>(size_of(dtype)), kind);
+  });
   return bytes;
+}
+
+void rehearse_rounds(const GroupLane& lane, const RoundCodec& codec, int64_t count,
+                     std::span<const MatrixShape> matrices) {
+  if (lane.core->rehearsal_watch == nullptr) return;
+  lane.core->rehearsal_watch->rounds(codec, count);
+  for_each_round(codec, lane.size(), lane.me, count, matrices, [&](int64_t elements, DType dtype, ReduceKind kind) {
+    const View data = nowhere(dtype, elements);
+    static_cast<void>(rehearsed_bytes(
+        lane, [&](const GroupLane& same) { return plain_all_reduce(same, data, kind); }, true));
+  });
 }
 
 }  // namespace thinwire

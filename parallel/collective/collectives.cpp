@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <vector>
 
 #include "parallel/collective/rank_sum.h"
 #include "parallel/collective/route_run.h"
@@ -132,6 +133,21 @@ void small_sends(SmallWay way, int n, int me, const Visit& visit) {
   }
 }
 
+// The exchanges of the three above; doubling ranks are told as if their number were a power of two.
+void tell_small_all_reduce(const GroupLane& lane, ReduceKind kind, int64_t bytes) {
+  const int n = lane.size(), me = lane.me;
+  if (n < kFirstTree) {
+    std::vector<int> to, from;
+    for (int i = 1; i < n; ++i) to.push_back((me + i) % n), from.push_back((me + n - i) % n);
+    return lane.rehearsal->watch->exchange(lane, to, from, bytes);
+  }
+  for (int have = 1; have < n; have *= 2) {
+    const int to = (me - have + n) % n, from = (me + have) % n;
+    const int vectors = kind == ReduceKind::kSum ? std::min(have, n - have) : 1;
+    lane.rehearsal->watch->exchange(lane, {&to, 1}, {&from, 1}, vectors * bytes);
+  }
+}
+
 }  // namespace
 
 Task small_all_reduce(GroupLane lane, View data, ReduceKind kind) {
@@ -139,6 +155,7 @@ Task small_all_reduce(GroupLane lane, View data, ReduceKind kind) {
   const bool to_all = lane.size() < kFirstTree || (kind == ReduceKind::kSum && !one_message);
   const SmallWay way = to_all ? SmallWay::kExchange : kind == ReduceKind::kSum ? SmallWay::kBruck : SmallWay::kDoubling;
   if (lane.rehearsal != nullptr) {
+    if (lane.rehearsal->watch != nullptr) tell_small_all_reduce(lane, kind, static_cast<int64_t>(data.bytes()));
     small_sends(way, lane.size(), lane.me, [&](int member, int vectors) {
       lane.rehearsal->bytes += vectors * static_cast<int64_t>(data.bytes()) +
                                (lane.is_checked(member) ? static_cast<int64_t>(kChecksumOfMessage) : 0);

@@ -11,6 +11,7 @@
 
 #include "engine/base/core/view.h"
 #include "parallel/collective/communicator.h"
+#include "parallel/collective/rehearsal.h"
 #include "parallel/collective/route.h"
 #include "parallel/wire/progress_core.h"
 
@@ -19,7 +20,8 @@ namespace thinwire {
 // Collects what a verb would send, in a lane without an engine: verbs run as they are, and touch no data.
 struct Rehearsal {
   BlockPool& pool;
-  int64_t bytes = 0;  // with checksums
+  int64_t bytes = 0;                // with checksums
+  RehearsalWatch* watch = nullptr;  // rehearsal.h
 };
 
 // Mistakes that the executor of routes makes when told to: tests show with them that they would be noticed.

@@ -54,6 +54,14 @@ Task gather_from(GroupLane, View mine, char* place, Task gather) {
 
 }  // namespace
 
+void watch_rehearsal(Progress& progress, RehearsalWatch* watch) {
+  progress.core().rehearsal_watch = watch;
+}
+
+int communicator_of(const GroupLane& lane) {
+  return lane.tag >> (kSequenceBits + 1);
+}
+
 Communicator::Communicator(Progress& progress, std::vector<int> ranks, int number, Site site, WireCounters* counters,
                            std::vector<int> nodes, const CommTuning& tuning)
     : progress_(&progress),
@@ -119,14 +127,15 @@ GroupLane Communicator::bare_lane() const {
 }
 
 Ticket Communicator::start(Task task, const char* verb, int64_t bytes, int peer) {
-  return progress_->start(std::move(task),
-                          OperationNote{.label = label_of(site_),
-                                        .verb = verb,
-                                        .group = number_,
-                                        .peer = peer < 0 ? -1 : ranks_[static_cast<size_t>(peer)],
-                                        .sequence = collectives_.next(),
-                                        .bytes = bytes},
-                          counters_);
+  const OperationNote note{.label = label_of(site_),
+                           .verb = verb,
+                           .group = number_,
+                           .peer = peer < 0 ? -1 : ranks_[static_cast<size_t>(peer)],
+                           .sequence = collectives_.next(),
+                           .bytes = bytes};
+  Ticket ticket = progress_->start(std::move(task), note, counters_);
+  RehearsalWatch* const watch = progress_->core().rehearsal_watch;
+  return watch != nullptr ? watch->issued(note) : std::move(ticket);
 }
 
 GroupLane Communicator::lane() {

@@ -31,7 +31,7 @@ RouteRun::RouteRun(const GroupLane& lane, int64_t stops, const CodedCall& call, 
       logical_to(call.counters),
       logical_dtype(dtype),
       rehearsed_(lane.rehearsal != nullptr ? &lane : nullptr),
-      stops_(lane.pool(), lane.memory(stops)) {
+      stops_(lane.pool(), lane.rehearsal != nullptr && lane.rehearsal->watch == nullptr ? 0 : stops) {
   if (!call.in_place) return;
   // Sends of two pieces are under way, so that a message of another operation between the same ranks waits for two
   // pieces, not for the end of a large one.
@@ -42,18 +42,19 @@ RouteRun::RouteRun(const GroupLane& lane, int64_t stops, const CodedCall& call, 
 void RouteRun::add(const Stop& stop) {
   sent_elements_ += stop.receivers() * stop.slice.count;
   if (rehearsed_ != nullptr) {
-    if (stop.receivers() == 0) return;
+    if (stop.receivers() == 0 && rehearsed_->rehearsal->watch == nullptr) return;
     const int call = stop.kind == StopKind::kAdd ? stop.out_call : stop.call;
     const Coder* const coder = calls[call].coder;
     const GroupLane& lane = stop.out_flow > 0 && beyond ? *beyond : *rehearsed_;
     int checked = 0;
     for (const Circle* const to : {&stop.to, &stop.also})
       for (int i = 1; i <= to->peers(); ++i) checked += lane.is_checked(to->to(i)) ? 1 : 0;
-    rehearsed_->rehearsal->bytes += stop.receivers() * slice_bytes(coder, chunk, stop.slice.count, dtypes[call]);
+    if (stop.receivers() > 0)
+      rehearsed_->rehearsal->bytes += stop.receivers() * slice_bytes(coder, chunk, stop.slice.count, dtypes[call]);
     if (checked > 0)
       rehearsed_->rehearsal->bytes += checked * static_cast<int64_t>(kChecksumOfMessage) *
                                       slice_messages(coder, chunk, stop.slice.count, dtypes[call]);
-    return;
+    if (rehearsed_->rehearsal->watch == nullptr) return;
   }
   TW_CHECK(count_ < stops_.count());
   call_count_ = std::max({call_count_, stop.call + 1, stop.out_call + 1});
@@ -543,6 +544,7 @@ Task run_route(GroupLane lane, RouteRun run) {
   const auto due = [&](int64_t tick) { return run.before ? run.before(tick) : Task(); };
   if (lane.rehearsal != nullptr) {
     for (Task task = due(kUncut); task; task = due(kUncut)) co_await task;
+    if (lane.rehearsal->watch != nullptr) lane.rehearsal->watch->route(lane, run);
     co_return;
   }
   if (run.rounded_from) convert(run.rounded_from, run.rounded_to);

@@ -66,9 +66,9 @@ Algorithm choose_algorithm(const CommTuning& tuning, Verb verb, std::span<const 
   return Algorithm::kDirect;
 }
 
-int64_t rehearsed_bytes(GroupLane lane, const std::function<Task(const GroupLane& lane)>& verb) {
+int64_t rehearsed_bytes(GroupLane lane, const std::function<Task(const GroupLane& lane)>& verb, bool watched) {
   if (lane.size() == 1) return 0;
-  Rehearsal rehearsal{lane.pool()};
+  Rehearsal rehearsal{.pool = lane.pool(), .watch = watched ? lane.core->rehearsal_watch : nullptr};
   lane.rehearsal = &rehearsal;
   lane.place = SequencePlace();
   const Task task = verb(lane);
@@ -89,7 +89,7 @@ int64_t rehearsed_bytes(const CommTuning& tuning, std::span<const int> nodes, in
     BlockPool* pool = BlockPool::create();
     ~Pool() { pool->retire(); }
   } const own;
-  Rehearsal rehearsal{*own.pool};
+  Rehearsal rehearsal{.pool = *own.pool};
   GroupLane lane;
   lane.rehearsal = &rehearsal;
   const Scratch<int> ranks(lane.pool(), members);

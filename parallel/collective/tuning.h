@@ -36,7 +36,8 @@ Algorithm choose_algorithm(const CommTuning& tuning, Verb verb, std::span<const 
 
 // Bytes that member `me` would send: the verb runs on a lane without an engine, where a route is added up instead of
 // run. So a price cannot differ from what is sent.
-int64_t rehearsed_bytes(GroupLane lane, const std::function<Task(const GroupLane& lane)>& verb);
+// watched: whoever watches the lane's Progress (rehearsal.h) is told.
+int64_t rehearsed_bytes(GroupLane lane, const std::function<Task(const GroupLane& lane)>& verb, bool watched = false);
 // The same without the checksums that messages carry: what a coded operation is compared with.
 int64_t logical_bytes(GroupLane lane, const std::function<Task(const GroupLane& lane)>& verb);
 int64_t rehearsed_bytes(const CommTuning& tuning, std::span<const int> nodes, int members, int me,

@@ -20,6 +20,8 @@
 
 namespace thinwire {
 
+class RehearsalWatch;  // parallel/collective/rehearsal.h
+
 // What a coroutine of this folder is handed first: where its transfers go, under which tag, and who counts them. The
 // pool makes its frame cheap (task.h).
 struct Lane {
@@ -187,6 +189,7 @@ struct Progress::Core {
   BlockPool* pool;
   FlightRecorder recorder;
   OperationSink* sink = nullptr;
+  RehearsalWatch* rehearsal_watch = nullptr;
 
   // A posted transfer; its place is the token. Without an owner it is all there is to its operation; without an
   // operation it was given up, or is free.

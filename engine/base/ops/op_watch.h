@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <compare>
 #include <map>
 #include <memory>
 #include <string>
@@ -17,6 +18,8 @@ class OpWatcher {
   // Around every op, on the thread that calls it. flops: of matrix products and attention (its causal half), 0
   // elsewhere.
   virtual void begin() {}
+  // Bytes of the tensors that the op names, told before its end.
+  virtual void touched(double /*bytes*/) {}
   virtual void end(Exec& exec, const char* op, double flops) = 0;
 };
 
@@ -38,12 +41,21 @@ class OpProfile final : public OpWatcher {
     int64_t calls = 0;
     double ms = 0.0, flops = 0.0;
   };
+  // An op at one size: its tables of rates are made of these (scripts/calibrate).
+  struct Size {
+    std::string op;
+    double flops = 0.0, bytes = 0.0;
+    auto operator<=>(const Size&) const = default;
+  };
   void begin() override { start_ = std::chrono::steady_clock::now(); }
+  void touched(double bytes) override { bytes_ = bytes; }
   void end(Exec& exec, const char* op, double flops) override;
 
   std::map<std::string, Time> times;
+  std::map<Size, Time> sizes;
 
  private:
+  double bytes_ = 0.0;
   std::chrono::steady_clock::time_point start_;
 };
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/base/core/error.h"
+#include "engine/run/config/named_shapes.h"
 #include "engine/run/train/job.h"
 
 namespace thinwire {
@@ -34,10 +35,6 @@ int bench_comm(const std::string& filter, bool json);
 // on a tiny model's gradients, activations and weights. Cases are CODEC/BYTES (fp32 input; low_rank: CODEC/ROWSxCOLS)
 // for speed and CODEC/snr for fidelity; those whose name contains all of `filters` run.
 int bench_codec(const std::vector<std::string>& filters, bool json);
-
-// Overrides that describe a named shape (char, tiny, 30m, 124m, 350m, llama_1b); empty if there is none of that name.
-std::vector<std::string> shape_overrides(const std::string& name);
-std::string shape_names();
 
 // `bench step`: the real training step of a shape on random tokens, with `overrides` on top; on all ranks of the job.
 // Rank 0 prints progress as text, and as its last line one JSON object when `json`. `profile` adds the time of each op

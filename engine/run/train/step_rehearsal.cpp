@@ -3,12 +3,12 @@
 
 #include <algorithm>
 
-#include "engine/run/train/bare_training.h"
 #include "engine/run/train/compression_setup.h"
 
 namespace thinwire {
 
-StepRehearsal::StepRehearsal(const RunConfig& config, const RankLayout& layout) : device_(make_rehearsal_device()) {
+StepRehearsal::StepRehearsal(const RunConfig& config, const RankLayout& layout, RehearsalWatch* watch)
+    : device_(make_rehearsal_device()) {
   RunConfig rehearsed = config;
   rehearsed.cuda_graphs = false;  // there is nothing to record
   if (layout.mesh.ranks() > 1) {
@@ -16,18 +16,31 @@ StepRehearsal::StepRehearsal(const RunConfig& config, const RankLayout& layout) 
     progress_ = std::make_unique<Progress>(*transport_, ProgressOptions{.thread = false});
     mesh_ = std::make_unique<Mesh>(*progress_, layout.mesh, layout.nodes, config.layout.tuning);
     mesh_->rehearse(prices_);
+    watch_rehearsal(*progress_, watch);
   }
   replica_ = std::make_unique<Replica>(rehearsed, layout, mesh_.get(), device_.get(), &rehearsal_ops(), true);
 }
 
-const SitePrices& StepRehearsal::take_step(int micro_batches) {
+void StepRehearsal::start_counting() {
   for (SitePrice& price : prices_) price = {.state_bytes = price.state_bytes};
+}
+
+void StepRehearsal::take_steps(int micro_batches, int steps, const NodeSink& nodes, const Counted& counted) {
   BareTraining training(*replica_);
   training.progress.updates = std::max<int64_t>(1, steps_of_warm_up(replica_->config(), replica_->layout().mesh));
+  training.step.set_node_sink(nodes);
   Batch batch;  // of tokens that nobody looks at
   batch.rows = replica_->shape().batch;
-  training.take_step(micro_batches, [&] { return batch; });
-  replica_->traffic().finish_param_sync();
+  for (int step = 0; step < steps; ++step) {
+    start_counting();
+    training.take_step(micro_batches, [&] { return batch; });
+    if (step == steps - 1) replica_->traffic().finish_param_sync();
+    counted(step, prices_);
+  }
+}
+
+const SitePrices& StepRehearsal::take_step(int micro_batches) {
+  take_steps(micro_batches, 1, nullptr, [](int, const SitePrices&) {});
   return prices_;
 }
 

@@ -3,7 +3,9 @@
 
 #include <memory>
 
+#include "engine/run/train/bare_training.h"
 #include "engine/run/train/replica.h"
+#include "parallel/collective/rehearsal.h"
 
 namespace thinwire {
 
@@ -11,12 +13,20 @@ namespace thinwire {
 // and steps are the code of a run, so what it takes and sends is what a run takes and sends.
 class StepRehearsal {
  public:
-  StepRehearsal(const RunConfig& config, const RankLayout& layout);
+  // watch: told what operations do and when they are waited for; outlives this.
+  StepRehearsal(const RunConfig& config, const RankLayout& layout, RehearsalWatch* watch = nullptr);
   const Replica& replica() const { return *replica_; }
+  Replica& replica() { return *replica_; }
   // What this rank sends in one step of `micro_batches`, behind all warm-ups: with the parameter all-gathers behind it.
   const SitePrices& take_step(int micro_batches);
+  // Steps one behind the other, as a run takes them: the parameter all-gathers of one lie in the next, and those of the
+  // last behind it. Counted from zero each: counted(step) is called behind every step.
+  using Counted = std::function<void(int step, const SitePrices& sent)>;
+  void take_steps(int micro_batches, int steps, const NodeSink& nodes, const Counted& counted);
 
  private:
+  void start_counting();
+
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Progress> progress_;
   SitePrices prices_;

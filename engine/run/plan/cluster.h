@@ -1,0 +1,51 @@
+// A cluster as its file describes it: nodes, what joins them, and the machine that each of them is.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/run/plan/machine.h"
+
+namespace thinwire {
+
+// Where two ranks stand to each other.
+enum class Reach : int { kNode, kNodes, kRacks, kCount };  // inside a node, between nodes of a rack, between racks
+const char* name_of(Reach reach);
+
+// What a rank (inside a node), a node or a rack can send and, as much, receive.
+struct ClusterLink {
+  double gbps = 0.0;              // 0: as fast as memory, only the cores count
+  double latency_us = 0.0;        // one way
+  double efficiency = 1.0;        // share of the rate that payload gets
+  bool shared = false;            // inside a node: one bus of all its ranks, instead of a link of each rank
+  double oversubscription = 1.0;  // between racks: of what the nodes of a rack can send together
+  double bytes_per_second() const { return gbps * 1e9 / 8.0 * efficiency / oversubscription; }
+};
+
+struct Straggler {
+  int rank = 0;
+  double slowdown = 1.0;
+};
+
+struct Cluster {
+  std::string name, file, note;
+  int nodes = 1, ranks_per_node = 1, nodes_per_rack = 0;  // 0: one rack
+  int shared_cores = 0;                                   // > 0: all ranks are emulated on so many cores of one machine
+  double memory_per_rank = 0.0;                           // bytes; 0: not known
+  double jitter = 0.0;  // relative standard deviation of the time of a plan's node of work
+  std::vector<Straggler> stragglers;
+  ClusterLink links[static_cast<int>(Reach::kCount)];
+  Machine machine;
+
+  int ranks() const { return nodes * ranks_per_node; }
+  int node_of(int rank) const { return rank / ranks_per_node; }
+  int rack_of(int rank) const { return nodes_per_rack > 0 ? node_of(rank) / nodes_per_rack : 0; }
+  Reach reach(int a, int b) const;
+  bool uneven() const { return jitter > 0.0 || !stragglers.empty(); }
+};
+
+// The file's "machine" is an object, or the name of a file beside it. Throws Error(kBadConfig) with every violation as
+// file:line:col: key: what is wrong.
+Cluster read_cluster(const std::string& file);
+
+}  // namespace thinwire

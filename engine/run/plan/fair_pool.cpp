@@ -1,0 +1,149 @@
+// Progressive filling: all rates grow together; who meets a limit or an empty resource stays where it is.
+#include "engine/run/plan/fair_pool.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "engine/base/core/check.h"
+
+namespace thinwire {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kOver = 1e-9;  // of an amount: rounding
+
+}  // namespace
+
+int FairPool::add_resource(double capacity) {
+  capacity_.push_back(capacity);
+  return static_cast<int>(capacity_.size()) - 1;
+}
+
+int FairPool::add(double now, double amount, double limit, double weight, const Use* uses, int count) {
+  TW_CHECK(count <= kMostUses && amount >= 0.0 && weight > 0.0);
+  settle(now);
+  int number = static_cast<int>(works_.size());
+  if (unused_.empty()) {
+    works_.emplace_back();
+  } else {
+    number = unused_.back();
+    unused_.pop_back();
+  }
+  Work& work = works_[static_cast<size_t>(number)];
+  work = Work();
+  work.amount = work.left = amount;
+  work.limit = limit;
+  work.weight = weight;
+  work.count = count;
+  std::copy_n(uses, count, work.uses);
+  order_.push_back(number);
+  stale_ = true;
+  return number;
+}
+
+void FairPool::settle(double now) {
+  if (now > now_) {
+    if (stale_) share_out();
+    for (int number : order_) {
+      Work& work = works_[static_cast<size_t>(number)];
+      work.left = std::max(0.0, work.left - work.rate * (now - now_));
+    }
+    now_ = now;
+  }
+}
+
+void FairPool::share_out() {
+  stale_ = false;
+  free_ = capacity_;
+  for (int number : order_)
+    works_[static_cast<size_t>(number)].fixed = false, works_[static_cast<size_t>(number)].rate = 0.0;
+  size_t open = order_.size();
+  double level = 0.0;  // rate per weight that all open works have reached
+  while (open > 0) {
+    demand_.assign(capacity_.size(), 0.0);
+    double step = kNever;
+    for (int number : order_) {
+      const Work& work = works_[static_cast<size_t>(number)];
+      if (work.fixed) continue;
+      step = std::min(step, work.limit / work.weight - level);
+      for (int u = 0; u < work.count; ++u)
+        demand_[static_cast<size_t>(work.uses[u].resource)] += work.weight * work.uses[u].share;
+    }
+    for (size_t r = 0; r < capacity_.size(); ++r)
+      if (demand_[r] > 0.0) step = std::min(step, free_[r] / demand_[r]);
+    if (step == kNever) {  // nothing holds them
+      for (int number : order_) {
+        Work& work = works_[static_cast<size_t>(number)];
+        if (!work.fixed) work.fixed = true, work.rate = kNever;
+      }
+      break;
+    }
+    step = std::max(step, 0.0);
+    level += step;
+    for (size_t r = 0; r < capacity_.size(); ++r) free_[r] = std::max(0.0, free_[r] - step * demand_[r]);
+    size_t fixed = 0;
+    for (int number : order_) {
+      Work& work = works_[static_cast<size_t>(number)];
+      if (work.fixed) continue;
+      bool stops = level * work.weight >= work.limit * (1.0 - 1e-12);
+      for (int u = 0; u < work.count && !stops; ++u) {
+        const auto r = static_cast<size_t>(work.uses[u].resource);
+        stops = work.uses[u].share > 0.0 && free_[r] <= 1e-12 * capacity_[r];
+      }
+      if (stops) work.fixed = true, work.rate = level * work.weight, ++fixed;
+    }
+    if (fixed == 0) {  // rounding: the nearest one stops
+      for (int number : order_) {
+        Work& work = works_[static_cast<size_t>(number)];
+        if (!work.fixed) work.fixed = true, work.rate = level * work.weight, ++fixed;
+      }
+    }
+    open -= fixed;
+  }
+  if (slowdown_ > 1.0 && !capacity_.empty() && capacity_[0] > 1.0) {
+    const double busy = capacity_[0] - free_[0];
+    const double part = std::clamp((busy - 1.0) / (capacity_[0] - 1.0), 0.0, 1.0);
+    for (int number : order_) works_[static_cast<size_t>(number)].rate /= 1.0 + (slowdown_ - 1.0) * part;
+  }
+  next_ = kNever;
+  for (int number : order_) {
+    const Work& work = works_[static_cast<size_t>(number)];
+    if (work.left <= 0.0 || work.rate == kNever) {
+      next_ = now_;
+    } else if (work.rate > 0.0) {
+      next_ = std::min(next_, now_ + work.left / work.rate);
+    }
+  }
+}
+
+double FairPool::next() {
+  if (order_.empty()) return kNever;
+  if (stale_) share_out();
+  return next_;
+}
+
+double FairPool::rate(int work) {
+  if (stale_) share_out();
+  return works_[static_cast<size_t>(work)].rate;
+}
+
+void FairPool::advance(double now, std::vector<int>& ended) {
+  const double due = next();
+  const size_t before = ended.size();
+  settle(now);
+  if (due > now) return;
+  for (int number : order_) {
+    Work& work = works_[static_cast<size_t>(number)];
+    const bool over = work.rate == kNever || work.left <= kOver * work.amount ||
+                      (work.rate > 0.0 && now + work.left / work.rate <= now);
+    if (over) ended.push_back(number);
+  }
+  std::sort(ended.begin() + static_cast<std::ptrdiff_t>(before), ended.end());
+  for (size_t i = before; i < ended.size(); ++i) {
+    std::erase(order_, ended[i]);
+    unused_.push_back(ended[i]);
+  }
+  stale_ = true;
+}
+
+}  // namespace thinwire

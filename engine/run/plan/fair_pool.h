@@ -1,0 +1,52 @@
+// Work that shares resources: bytes on links, and threads on cores. Rates are max-min fair at every moment.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace thinwire {
+
+// Time in seconds, amounts in what a resource gives per second. Nothing happens by itself: the caller asks when the
+// next work ends, moves the pool there, and takes what has ended.
+class FairPool {
+ public:
+  struct Use {
+    int resource = 0;
+    double share = 1.0;  // of the resource, per unit of the work's rate
+  };
+
+  int add_resource(double capacity);
+  // slowdown: how much longer everything takes with `capacity` of resource 0 in use, 1 with one unit; linear between.
+  void set_slowdown(double slowdown) { slowdown_ = slowdown; }
+
+  // Work of `amount` at a rate of at most `limit`; where resources are short, all works' rates grow alike until theirs
+  // is used up, `weight` times as fast. uses: at most kMostUses; nothing: at `limit`. Returns a number that end()
+  // names.
+  static constexpr int kMostUses = 6;
+  int add(double now, double amount, double limit, double weight, const Use* uses, int count);
+
+  // When the first work ends, or infinity.
+  double next();
+  // Moves to `now` (not beyond next()) and appends what has ended then, in order of its number.
+  void advance(double now, std::vector<int>& ended);
+  double rate(int work);  // now
+  int active() const { return static_cast<int>(order_.size()); }
+
+ private:
+  struct Work {
+    double amount = 0.0, left = 0.0, limit = 0.0, weight = 1.0, rate = 0.0;
+    Use uses[kMostUses];
+    int count = 0;
+    bool fixed = false;
+  };
+  void settle(double now);
+  void share_out();
+
+  std::vector<double> capacity_, free_, demand_;
+  std::vector<Work> works_;
+  std::vector<int> unused_, order_;
+  double now_ = 0.0, next_ = 0.0, slowdown_ = 1.0;
+  bool stale_ = true;
+};
+
+}  // namespace thinwire

@@ -1,0 +1,150 @@
+// Reads machine files, and looks rates up.
+#include "engine/run/plan/machine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "engine/run/plan/json_fields.h"
+
+namespace thinwire {
+namespace {
+
+constexpr double kHuge = 1e18;
+
+// {"matmul": [[work, rate], ...], ...}; unit: of a rate in the file.
+std::map<std::string, RateCurve> read_curves(const JsonTree* tree, const std::string& path, double unit,
+                                             FieldErrors& errors) {
+  std::map<std::string, RateCurve> curves;
+  if (tree == nullptr) return curves;
+  for (const JsonMember& member : tree->members) {
+    double before = -1.0;
+    const auto number_of = [](const JsonTree& t) {
+      return t.kind == JsonTree::Kind::kInt    ? static_cast<double>(t.integer)
+             : t.kind == JsonTree::Kind::kReal ? t.real
+                                               : -1.0;
+    };
+    if (member.value.items.empty())
+      errors.add(member.value.at, path + "." + member.key, "a list of [work, rate] pairs is needed");
+    for (const JsonTree& point : member.value.items) {
+      const double work = point.items.size() == 2 ? number_of(point.items[0]) : -1.0;
+      const double rate = point.items.size() == 2 ? number_of(point.items[1]) : -1.0;
+      if (work < 0.0 || rate <= 0.0) {
+        errors.add(point.at, path + "." + member.key, "a pair [work, rate] of positive numbers is needed");
+      } else if (work <= before) {
+        errors.add(point.at, path + "." + member.key, "work has to grow from pair to pair");
+      } else {
+        curves[member.key].add(work, rate * unit);
+        before = work;
+      }
+    }
+  }
+  return curves;
+}
+
+MessageCosts read_costs(const JsonTree* tree, const std::string& path, FieldErrors& errors) {
+  MessageCosts costs;
+  if (tree == nullptr) return costs;
+  Fields f(*tree, path, errors);
+  costs.send_message = f.number("send_us", 0.0, 0.0, 1e6) * 1e-6;
+  costs.receive_message = f.number("receive_us", 0.0, 0.0, 1e6) * 1e-6;
+  costs.send_byte = f.number("send_ns_per_kib", 0.0, 0.0, 1e9) * 1e-9 / 1024.0;
+  costs.receive_byte = f.number("receive_ns_per_kib", 0.0, 0.0, 1e9) * 1e-9 / 1024.0;
+  f.text("source", "");
+  f.unknown();
+  return costs;
+}
+
+CodecRates read_codec(const JsonTree& tree, const std::string& path, FieldErrors& errors) {
+  Fields f(tree, path, errors);
+  f.require("encode_gbytes_per_s");
+  f.require("decode_gbytes_per_s");
+  CodecRates rates;
+  rates.encode = f.number("encode_gbytes_per_s", 1.0, 1e-6, kHuge) * 1e9;
+  rates.decode = f.number("decode_gbytes_per_s", 1.0, 1e-6, kHuge) * 1e9;
+  f.text("source", "");
+  f.unknown();
+  return rates;
+}
+
+}  // namespace
+
+double RateCurve::at(double amount) const {
+  if (points_.size() == 1 || amount <= points_.front().first) return points_.front().second;
+  if (amount >= points_.back().first) return points_.back().second;
+  const auto after = std::upper_bound(points_.begin(), points_.end(), amount,
+                                      [](double a, const auto& point) { return a < point.first; });
+  const auto [x1, y1] = *after;
+  const auto [x0, y0] = *(after - 1);
+  const double low = std::log(std::max(x0, 1.0)), part = (std::log(amount) - low) / (std::log(x1) - low);
+  return y0 + (y1 - y0) * part;
+}
+
+double Machine::op_time(const std::string& op, double op_flops, double op_bytes) const {
+  if (op_flops > 0.0) {
+    const auto curve = products.find(op);
+    if (curve != products.end()) return op_flops / curve->second.at(op_flops);
+  } else if (const auto curve = passes.find(op); curve != passes.end()) {
+    return op_bytes / curve->second.at(op_bytes);
+  }
+  return op_seconds + std::max(op_flops / flops, op_bytes / bytes_per_second);
+}
+
+CodecRates Machine::codec(const std::string& name) const {
+  if (const auto exact = codecs.find(name); exact != codecs.end()) return exact->second;
+  const CodecRates* best = &any_codec;
+  const std::string bare = name.starts_with("hadamard + ") ? name.substr(11) : name;
+  const size_t word = std::min(bare.find('('), bare.find(' '));
+  size_t longest = std::min(word, bare.size()) - 1;
+  for (const auto& [known, rates] : codecs) {
+    const auto [a, b] = std::mismatch(known.begin(), known.end(), bare.begin(), bare.end());
+    const auto alike = static_cast<size_t>(a - known.begin());
+    if (alike > longest) longest = alike, best = &rates;
+  }
+  return *best;
+}
+
+Machine parse_machine(const JsonTree& tree, const std::string& path, FieldErrors& errors) {
+  Fields f(tree, path, errors);
+  Machine m;
+  m.name = f.text("name", "");
+  m.source = f.text("source", "");
+  m.ranking_only = !f.boolean("calibrated", false);
+  const std::string device = f.text("device", "cpu");
+  if (device != "cpu" && device != "gpu") f.error("device", "\"" + device + "\" is neither cpu nor gpu");
+  m.gpu = device == "gpu";
+  m.cores = static_cast<int>(f.integer("cores", 1, 1, 1 << 16));
+  m.loaded_slowdown = f.number("loaded_slowdown", 1.0, 1.0, 100.0);
+  f.require("gflops");
+  f.require("memory_gbytes_per_s");
+  m.flops = f.number("gflops", 1.0, 1e-6, kHuge) * 1e9;
+  m.bytes_per_second = f.number("memory_gbytes_per_s", 1.0, 1e-6, kHuge) * 1e9;
+  m.op_seconds = f.number("op_us", 0.0, 0.0, 1e6) * 1e-6;
+  m.products = read_curves(f.object("products"), path + "products", 1e9, errors);
+  m.passes = read_curves(f.object("passes"), path + "passes", 1e9, errors);
+  if (const JsonTree* const codecs = f.object("codecs"))
+    for (const JsonMember& member : codecs->members)
+      m.codecs[member.key] = read_codec(member.value, path + "codecs." + member.key + ".", errors);
+  m.any_codec = {m.bytes_per_second / 4.0, m.bytes_per_second / 4.0};
+  if (const JsonTree* const any = f.object("any_codec")) m.any_codec = read_codec(*any, path + "any_codec.", errors);
+  m.sum_bytes_per_second = f.number("sum_gbytes_per_s", m.bytes_per_second * 1e-9 / 3.0, 1e-6, kHuge) * 1e9;
+  m.network = read_costs(f.object("network"), path + "network.", errors);
+  m.memory = read_costs(f.object("memory"), path + "memory.", errors);
+  m.waiter_seconds = f.number("waiter_us", 0.0, 0.0, 1e6) * 1e-6;
+  m.shortest_nap = f.number("shortest_nap_us", 0.0, 0.0, 1e6) * 1e-6;
+  m.longest_nap = f.number("longest_nap_us", 0.0, 0.0, 1e6) * 1e-6;
+  for (const char* note : {"command", "machine", "fitted", "assumed", "notes"}) f.text(note, "");
+  f.unknown();
+  return m;
+}
+
+Machine read_machine(const std::string& file) {
+  const JsonText text = read_json_file(file);
+  FieldErrors errors(file);
+  Machine m = parse_machine(text.root, "", errors);
+  errors.finish();
+  if (m.name.empty()) m.name = std::filesystem::path(file).stem().string();
+  return m;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,62 @@
+// How fast one machine works: rates by op and size, by codec, and what messages cost its cores.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/run/config/json_text.h"
+
+namespace thinwire {
+
+class FieldErrors;
+
+// Rate by amount of work, between the points by the logarithm of the amount, beyond them as at the last one.
+class RateCurve {
+ public:
+  void add(double amount, double rate) { points_.emplace_back(amount, rate); }
+  bool empty() const { return points_.empty(); }
+  double at(double amount) const;
+
+ private:
+  std::vector<std::pair<double, double>> points_;  // ascending
+};
+
+// What a transport takes of the cores that also compute, in seconds.
+struct MessageCosts {
+  double send_message = 0.0, receive_message = 0.0;  // each
+  double send_byte = 0.0, receive_byte = 0.0;
+};
+
+struct CodecRates {
+  double encode = 0.0, decode = 0.0;  // bytes of fp32 input per second
+};
+
+struct Machine {
+  std::string name, source;
+  bool ranking_only = true;  // not calibrated: its predictions order layouts, they are no times
+  bool gpu = false;          // computes beside the cores
+  int cores = 1;
+  double loaded_slowdown = 1.0;                // how much longer work takes with all cores busy
+  double flops = 1e9, bytes_per_second = 1e9;  // of ops without a curve, and the cost of starting one
+  double op_seconds = 0.0;
+  std::map<std::string, RateCurve> products;  // op -> FLOP/s by FLOPs of a call: matmul, attention_*
+  std::map<std::string, RateCurve> passes;    // op -> bytes/s by bytes of a call
+  std::map<std::string, CodecRates> codecs;   // by a coder's name
+  CodecRates any_codec;
+  double sum_bytes_per_second = 1e10;            // of each contribution that is added up
+  MessageCosts network, memory;                  // between nodes; inside a node
+  double waiter_seconds = 0.0;                   // until a waiting thread notices what has arrived
+  double shortest_nap = 0.0, longest_nap = 0.0;  // of the progress thread, while nobody waits
+
+  double op_time(const std::string& op, double flops, double bytes) const;
+  // name: Coder::name(); the entry that begins alike stands in for one that was not measured.
+  CodecRates codec(const std::string& name) const;
+};
+
+Machine read_machine(const std::string& file);
+// path: in front of keys in messages ("machine.").
+Machine parse_machine(const JsonTree& tree, const std::string& path, FieldErrors& errors);
+
+}  // namespace thinwire

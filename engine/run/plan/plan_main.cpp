@@ -1,0 +1,87 @@
+// The program `plan`: predicts a step of a configuration on a cluster, or looks for the fastest configuration.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "engine/base/core/error.h"
+#include "engine/base/core/file.h"
+#include "engine/base/core/program.h"
+#include "engine/base/ops/ops.h"
+#include "engine/run/config/load_config.h"
+#include "engine/run/config/named_shapes.h"
+#include "engine/run/plan/plan_text.h"
+#include "engine/run/plan/prediction.h"
+
+namespace {
+
+using namespace thinwire;
+
+struct PlanOptions {
+  std::vector<std::string> configs, overrides;
+  std::string shape, cluster, html, trace;
+  int64_t ranks = 0;
+  bool json = false, search = false;
+};
+
+// Overrides on top of the configuration or the shape.
+RunConfig load(const PlanOptions& o, const Cluster& cluster, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> overrides;
+  if (!o.shape.empty()) {
+    overrides = shape_overrides(o.shape);
+    if (overrides.empty()) throw_usage("plan: no shape \"" + o.shape + "\" (known: " + shape_names() + ")");
+    for (const char* rest : {"train_iters=8", "optimizer.params.lr=1e-4", "lr_decay_style=constant", "warmup=0"})
+      overrides.emplace_back(rest);
+  }
+  overrides.insert(overrides.end(), o.overrides.begin(), o.overrides.end());
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  ConfigOptions options;
+  options.ranks = o.ranks > 0 ? o.ranks : cluster.ranks();
+  options.found_ranks_per_node = cluster.ranks_per_node;
+  options.dry_run = true;
+  return load_config(o.configs, overrides, options).run;
+}
+
+std::string command_of(int argc, char** argv) {
+  std::string command = "build/plan";
+  for (int i = 1; i < argc; ++i) command += std::string(" ") + argv[i];
+  return command;
+}
+
+int run_plan(const PlanOptions& o, const std::string& command) {
+  if (o.configs.empty() == o.shape.empty())
+    throw_usage("plan: say what to plan: --config C.json or --shape NAME (known: " + shape_names() + ")");
+  if (o.cluster.empty())
+    throw_usage("plan: say where: --cluster F.json (docs/planner.md; shipped ones: configs/clusters)");
+  const Cluster cluster = read_cluster(o.cluster);
+  if (o.ranks > cluster.ranks())
+    throw_bad_config(o.cluster + ": --ranks " + std::to_string(o.ranks) + ", and the cluster has " +
+                     std::to_string(cluster.ranks()) + ": more nodes in the file, or fewer ranks");
+  const RunConfig config = load(o, cluster);
+  const bool traced = !o.trace.empty();
+  const Prediction prediction = predict(config, cluster, {.spans = traced, .keep_tapes = traced});
+  if (traced) write_file_atomic(o.trace, prediction_trace(cluster, prediction), false);
+  if (!o.json) std::fputs(prediction_text(config, cluster, prediction).c_str(), stdout);
+  if (o.json) std::printf("%s\n", prediction_json(config, cluster, prediction, command).c_str());
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return run_program("plan", [&]() -> int {
+    CLI::App app{
+        "Predicts a training step on a cluster: plan --config C.json [key=value ...] --cluster F.json [--ranks N]. "
+        "Costs "
+        "no cluster: the step's own code is rehearsed, and what it computes and sends is simulated."};
+    PlanOptions o;
+    add_version(app, "plan", [] { return cpu_ops().isa(); });
+    app.add_option("--config", o.configs, "configuration file; several: later ones win");
+    app.add_option("--shape", o.shape, "a shape of bench step instead: " + shape_names());
+    app.add_option("overrides", o.overrides, "configuration overrides, e.g. model_parallel_size=2");
+    app.add_option("--cluster", o.cluster, "cluster file");
+    app.add_option("--ranks", o.ranks, "ranks that run (default: all of the cluster)")->check(CLI::Range(1, 1 << 20));
+    app.add_option("--trace", o.trace, "write the simulated step as a Chrome trace");
+    app.add_flag("--json", o.json, "end with one JSON line");
+    if (const auto code = parse_command_line(app, "plan", argc, argv)) return *code;
+    return run_plan(o, command_of(argc, argv));
+  });
+}

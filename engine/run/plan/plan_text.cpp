@@ -1,0 +1,123 @@
+// Predictions in words, in JSON, and as a trace.
+#include "engine/run/plan/plan_text.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "engine/run/config/layout_text.h"
+#include "parallel/schedule/plan.h"
+
+namespace thinwire {
+namespace {
+
+using PlanJson = nlohmann::ordered_json;
+
+std::string printed(const char* format, double value) {
+  char buffer[64];
+  std::snprintf(buffer, sizeof buffer, format, value);
+  return buffer;
+}
+
+std::string machine_words(const Machine& machine) {
+  return machine.ranking_only ? "ranking only: the machine is not calibrated, so compare its predictions with each "
+                                "other, not with a clock"
+                              : "calibrated: " + (machine.source.empty() ? machine.name : machine.source);
+}
+
+}  // namespace
+
+std::string milliseconds(double ms) {
+  return printed(ms < 10.0 ? "%.2f ms" : ms < 1000.0 ? "%.1f ms" : "%.0f ms", ms);
+}
+
+std::string prediction_text(const RunConfig& config, const Cluster& cluster, const Prediction& p) {
+  std::string text = "cluster: " + cluster.name + ", " + std::to_string(cluster.nodes) + " nodes of " +
+                     std::to_string(cluster.ranks_per_node) + " ranks (" + machine_words(cluster.machine) + ")\n";
+  text += "layout: " + layout_text(config) + "\n";
+  text += "step: " + milliseconds(p.step_ms) + ", " + printed("%.0f", p.tokens_per_s) + " tokens/s, memory per rank " +
+          printed("%.1f", p.memory_bytes / 1048576.0) + " MiB";
+  if (cluster.memory_per_rank > 0.0 && p.memory_bytes > cluster.memory_per_rank)
+    text += ", which is more than the " + printed("%.1f", cluster.memory_per_rank / 1048576.0) + " MiB that it has";
+  text += "\nwhere a rank's time goes (mean): compute " + milliseconds(p.compute_ms) + ", slower beside others " +
+          milliseconds(p.contention_ms) + ", packing and sending " + milliseconds(p.issue_ms) + ", waiting " +
+          milliseconds(p.wait_ms) + "\n";
+  if (config.layout.pipeline > 1) text += "pipeline bubble: " + printed("%.1f", 100.0 * p.bubble) + " % of the step\n";
+  for (size_t site = 0; site < kSiteNames.size(); ++site) {
+    const SitePrediction& s = p.sites[site];
+    if (s.wire_bytes_total == 0) continue;
+    text += "  " + std::string(kSiteNames[site]) +
+            std::string(16 - std::min<size_t>(15, kSiteNames[site].size()), ' ') +
+            printed("%10.3f", static_cast<double>(s.wire_bytes) / 1048576.0) + " MiB of rank 0, exposed " +
+            milliseconds(s.exposed_ms) + " (mean of all ranks " + milliseconds(s.exposed_ms_mean) + ")\n";
+  }
+  text += p.folded ? "simulated: one rank of each stage, for all\n"
+                   : "simulated: " + std::to_string(p.ranks) + (p.ranks == 1 ? " rank\n" : " ranks\n");
+  return text;
+}
+
+std::string prediction_json(const RunConfig& config, const Cluster& cluster, const Prediction& p,
+                            const std::string& command) {
+  PlanJson line = {{"plan", "prediction"},
+                   {"cluster", cluster.name},
+                   {"ranking_only", cluster.machine.ranking_only},
+                   {"ranks", p.ranks},
+                   {"layout", layout_text(config)},
+                   {"step_ms", p.step_ms},
+                   {"tokens_per_s", p.tokens_per_s},
+                   {"memory_bytes", p.memory_bytes},
+                   {"bubble", p.bubble},
+                   {"compute_ms", p.compute_ms},
+                   {"contention_ms", p.contention_ms},
+                   {"issue_ms", p.issue_ms},
+                   {"wait_ms", p.wait_ms},
+                   {"folded", p.folded},
+                   {"bytes_exact", p.bytes_exact},
+                   {"comm", PlanJson::object()}};
+  for (size_t site = 0; site < kSiteNames.size(); ++site) {
+    const SitePrediction& s = p.sites[site];
+    if (s.wire_bytes_total == 0) continue;
+    line["comm"][std::string(kSiteNames[site])] = {{"wire_bytes", s.wire_bytes},
+                                                   {"wire_bytes_total", s.wire_bytes_total},
+                                                   {"exposed_ms", s.exposed_ms},
+                                                   {"exposed_ms_mean", s.exposed_ms_mean}};
+  }
+  line["command"] = command;
+  return line.dump();
+}
+
+std::string prediction_trace(const Cluster& cluster, const Prediction& p) {
+  PlanJson events = PlanJson::array();
+  for (size_t a = 0; a < p.tapes.size(); ++a) {
+    const int pid = p.tapes[a].rank;
+    events.push_back({{"ph", "M"},
+                      {"name", "process_name"},
+                      {"pid", pid},
+                      {"args", {{"name", "simulated rank " + std::to_string(pid) + " on " + cluster.name}}}});
+  }
+  for (const SimSpan& s : p.simulation.spans) {
+    const Tape& tape = p.tapes[static_cast<size_t>(s.actor)];
+    std::string name = s.kind == SpanKind::kWork ? to_string(PlanNode{.kind = s.node, .micro = s.micro}, false) : "";
+    if (s.node == NodeKind::kExchange && s.kind == SpanKind::kWork) name = "exchange";
+    if (s.operation >= 0) {
+      const TapeOperation& operation = tape.operations[static_cast<size_t>(s.operation)];
+      name = std::string(name_of(operation.site)) + " " + operation.verb;
+    }
+    constexpr const char* lanes[] = {"compute", "waits", "operations"};
+    constexpr const char* categories[] = {"compute", "exposed", "communication"};
+    const int lane = static_cast<int>(s.kind);
+    PlanJson event = {{"ph", lane == 2 ? "b" : "X"}, {"name", name},      {"cat", categories[lane]}, {"pid", tape.rank},
+                      {"tid", lanes[lane]},          {"ts", s.from * 1e6}};
+    if (lane != 2) {
+      event["dur"] = (s.to - s.from) * 1e6;
+      events.push_back(event);
+      continue;
+    }
+    event["id"] = std::to_string(tape.rank) + "." + std::to_string(s.operation);
+    events.push_back(event);
+    event["ph"] = "e", event["ts"] = s.to * 1e6;
+    events.push_back(event);
+  }
+  return PlanJson{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump();
+}
+
+}  // namespace thinwire

@@ -1,0 +1,19 @@
+// What the program `plan` prints: a prediction as text, and as one JSON line.
+#pragma once
+
+#include <string>
+
+#include "engine/run/plan/prediction.h"
+
+namespace thinwire {
+
+std::string prediction_text(const RunConfig& config, const Cluster& cluster, const Prediction& prediction);
+// The line that --json ends with; `command` repeats it.
+std::string prediction_json(const RunConfig& config, const Cluster& cluster, const Prediction& prediction,
+                            const std::string& command);
+// The simulated step as a Chrome trace (chrome://tracing, Perfetto): a process per simulated rank. Needs spans and
+// tapes.
+std::string prediction_trace(const Cluster& cluster, const Prediction& prediction);
+std::string milliseconds(double ms);
+
+}  // namespace thinwire

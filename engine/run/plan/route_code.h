@@ -1,0 +1,52 @@
+// Turns what a rehearsed operation tells (rehearsal.h) into the instructions of a tape, in the order of the executor of
+// routes (route_run.cpp: run_route): the same ticks, windows and waits, with the seconds that packing, adding and
+// handing over messages take on this machine.
+#pragma once
+
+#include <map>
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include "engine/run/plan/step_tape.h"
+
+namespace thinwire {
+
+class RouteRun;
+class RoundCodec;
+class Coder;
+struct GroupLane;
+struct SendQueue;
+struct Stop;
+
+class RouteCode {
+ public:
+  // most_pieces: of a slice, as in record_tape.
+  RouteCode(Tape& tape, const Cluster& cluster, int most_pieces)
+      : tape_(tape), cluster_(cluster), most_pieces_(most_pieces) {}
+  void add_route(const GroupLane& lane, const RouteRun& run);
+  void add_exchange(const GroupLane& lane, std::span<const int> to, std::span<const int> from, int64_t bytes);
+  void add_rounds(const RoundCodec& codec, int64_t count);
+
+ private:
+  friend class RouteCompiler;
+  void work(double seconds);
+  // Of messages that this rank sends or has received: the work they take, and for sends the instruction.
+  int send(std::vector<TapeLeg>& legs);
+  int post(std::vector<TapeLeg>& legs);
+  void put(TapeCode code, std::vector<TapeLeg>& legs);
+  void await(int post);
+  void await_sent(std::vector<int>& sends);
+  double handling(const TapeLeg& leg, bool is_send) const;
+
+  Tape& tape_;
+  const Cluster& cluster_;
+  int most_pieces_;
+  int route_ = 0;  // of what is being told
+  bool cyclic_ = false;
+  std::map<const SendQueue*, int> queues_;
+  std::map<int, int> routes_;                           // by communicator
+  std::map<std::tuple<int, int, bool>, int> messages_;  // by communicator, peer, direction
+};
+
+}  // namespace thinwire

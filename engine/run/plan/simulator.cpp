@@ -1,0 +1,448 @@
+// The event loop and the state of every actor.
+#include "engine/run/plan/simulator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <limits>
+#include <numeric>
+#include <queue>
+
+#include "engine/base/core/check.h"
+
+namespace thinwire {
+namespace {
+
+constexpr double kForever = std::numeric_limits<double>::infinity();
+
+// Deterministic and nearly normal, mean 0 and deviation 1: by rank and number of the work.
+double drawn(uint64_t rank, uint64_t number) {
+  uint64_t x = rank * 0x9E3779B97F4A7C15u + number * 0xD1B54A32D192ED03u + 0x632BE59BD9B4E019u;
+  double sum = -6.0;
+  for (int i = 0; i < 12; ++i) {
+    x ^= x >> 30, x *= 0xBF58476D1CE4E5B9u, x ^= x >> 27, x *= 0x94D049BB133111EBu, x ^= x >> 31;
+    sum += static_cast<double>(x >> 11) * 0x1p-53;
+  }
+  return sum;
+}
+
+class Engine {
+ public:
+  Engine(const std::vector<Tape>& tapes, const Folding& folding, const Cluster& cluster, int steps,
+         const SimulatorOptions& options)
+      : tapes_(tapes),
+        folding_(folding),
+        cluster_(cluster),
+        measured_(steps - 2),
+        options_(options),
+        links_(link_tapes(tapes, folding, cluster)) {
+    actors_.resize(tapes.size());
+    result_.actors.resize(tapes.size());
+    group_states_.resize(links_.groups.size());
+    for (size_t g = 0; g < links_.groups.size(); ++g) group_states_[g].posts = links_.groups[g].posts;
+    for (size_t a = 0; a < tapes.size(); ++a) open_actor(static_cast<int>(a));
+  }
+
+  Simulation run() {
+    for (size_t a = 0; a < actors_.size(); ++a) go_on(static_cast<int>(a));
+    std::vector<int> ended;
+    for (;;) {
+      double next = queue_.empty() ? kForever : queue_.top().time;
+      next = std::min(next, links_.network.next());
+      for (FairPool& host : hosts_) next = std::min(next, host.next());
+      if (next == kForever) break;
+      now_ = next;
+      while (!queue_.empty() && queue_.top().time <= now_) {
+        const Event event = queue_.top();
+        queue_.pop();
+        ++result_.events;
+        event.group >= 0 ? arrive(event.group) : notice(event.actor, event.operation);
+      }
+      for (size_t h = 0; h < hosts_.size(); ++h) {
+        if (hosts_[h].next() > now_) continue;
+        ended.clear();
+        hosts_[h].advance(now_, ended);
+        // Their numbers are given to what is started from here on.
+        std::vector<HostWork> over;
+        for (int work : ended) over.push_back(host_works_[h][static_cast<size_t>(work)]);
+        for (const HostWork& work : over) work_is_over(work);
+      }
+      if (links_.network.next() <= now_) {
+        ended.clear();
+        links_.network.advance(now_, ended);
+        std::vector<std::pair<int, int>> over;
+        for (int work : ended) over.push_back(flow_of_work_[static_cast<size_t>(work)]);
+        for (const auto& flow : over) flow_is_over(flow);
+      }
+    }
+    return finish();
+  }
+
+ private:
+  enum class Mode : uint8_t { kRuns, kIssues, kWaits, kOver };
+  struct OperationState {
+    int pc = 0, pending = 0;
+    bool done = false, ready = false;
+    double issued = 0.0;
+  };
+  struct Actor {
+    int host = 0;
+    double share = 1.0;  // ranks on that host that it stands for
+    Mode mode = Mode::kRuns;
+    size_t event = 0;
+    int operation = -1;  // issued or waited for
+    double since = 0.0, node_since = 0.0, slow = 1.0;
+    int step = 0, works = 0;
+    double alone = 0.0;  // of the work under way
+    std::vector<OperationState> operations;
+    std::deque<int> ready;       // operations that can go on
+    std::vector<int> unnoticed;  // that could, if somebody looked
+    int moving = -1;             // operation whose kWork is under way
+    std::vector<std::deque<int>> queues;
+    double usual_gap = 0.0, last_moved = 0.0;
+  };
+  struct GroupState {
+    int posts = 0, flows = 0;
+    bool sent = false, started = false, departed = false, arrived = false;
+    double arrives = 0.0;
+    std::vector<std::pair<int, int>> for_arrival, for_departure;  // actor, operation
+  };
+  struct Event {
+    double time;
+    int64_t number;
+    int group, actor, operation;
+    bool operator>(const Event& other) const { return time != other.time ? time > other.time : number > other.number; }
+  };
+  struct HostWork {
+    int actor = 0;
+    bool compute = false;
+  };
+
+  Actor& actor(int a) { return actors_[static_cast<size_t>(a)]; }
+  const Tape& tape(int a) const { return tapes_[static_cast<size_t>(a)]; }
+  OperationState& state(int a, int op) { return actor(a).operations[static_cast<size_t>(op)]; }
+
+  void open_actor(int a) {
+    Actor& me = actor(a);
+    const int rank = folding_.rank_of(a);
+    me.operations.resize(tape(a).operations.size());
+    for (size_t o = 0; o < me.operations.size(); ++o) me.operations[o].pc = tape(a).operations[o].first;
+    me.queues.resize(static_cast<size_t>(tape(a).queues));
+    result_.actors[static_cast<size_t>(a)].exposed.assign(kSiteNames.size(), 0.0);
+    for (const Straggler& s : cluster_.stragglers)
+      if (s.rank == rank) me.slow *= s.slowdown;
+    const int place = cluster_.shared_cores > 0 ? 0 : cluster_.node_of(rank);
+    const auto [at, fresh] = host_numbers_.try_emplace(place, static_cast<int>(hosts_.size()));
+    if (fresh) {
+      hosts_.emplace_back();
+      host_works_.emplace_back();
+      hosts_.back().add_resource(cluster_.shared_cores > 0 ? cluster_.shared_cores : cluster_.machine.cores);
+      hosts_.back().set_slowdown(cluster_.machine.loaded_slowdown);
+    }
+    me.host = at->second;
+    if (!folding_.folded) return;
+    me.share = 0.0;
+    for (int r = rank; r < rank + folding_.ranks_of_actor(); ++r)
+      me.share += cluster_.shared_cores > 0 || cluster_.node_of(r) == cluster_.node_of(rank);
+  }
+
+  void start_work(int a, double seconds, bool compute) {
+    Actor& me = actor(a);
+    const double threads = compute ? tape(a).threads : 1.0;
+    const bool apart = compute && cluster_.machine.gpu;
+    const FairPool::Use use{0, me.share};
+    FairPool& host = hosts_[static_cast<size_t>(me.host)];
+    const int work = host.add(now_, seconds, apart ? 1.0 : threads, apart ? 1.0 : threads, &use, apart ? 0 : 1);
+    auto& works = host_works_[static_cast<size_t>(me.host)];
+    if (static_cast<size_t>(work) >= works.size()) works.resize(static_cast<size_t>(work) + 1);
+    works[static_cast<size_t>(work)] = {a, compute};
+    if (compute) me.alone = seconds / (apart ? 1.0 : threads), me.since = now_;
+  }
+
+  void work_is_over(const HostWork& done) {
+    Actor& me = actor(done.actor);
+    if (done.compute) {
+      if (me.step == measured_) {
+        result_.actors[static_cast<size_t>(done.actor)].compute += me.alone;
+        result_.actors[static_cast<size_t>(done.actor)].contention += now_ - me.since - me.alone;
+      }
+      return go_on(done.actor);
+    }
+    const int op = me.moving;
+    me.moving = -1;
+    ++state(done.actor, op).pc;
+    if (!execute(done.actor, op)) return;
+    if (me.mode == Mode::kIssues && op == me.operation) compute_goes_on(done.actor);
+    move_on(done.actor);
+  }
+
+  // --- the compute thread
+
+  void go_on(int a) {
+    Actor& me = actor(a);
+    const std::vector<TapeEvent>& events = tape(a).events;
+    me.mode = Mode::kRuns;
+    while (me.event < events.size()) {
+      const TapeEvent& event = events[me.event++];
+      switch (event.kind) {
+        case TapeKind::kCompute: {
+          double seconds = event.seconds * me.slow;
+          if (cluster_.jitter > 0.0)
+            seconds *= std::max(0.1, 1.0 + cluster_.jitter * drawn(static_cast<uint64_t>(tape(a).rank),
+                                                                   static_cast<uint64_t>(me.works++)));
+          start_work(a, seconds, true);
+          return;
+        }
+        case TapeKind::kIssue:
+          state(a, event.operation).issued = now_;
+          me.mode = Mode::kIssues, me.operation = event.operation, me.since = now_;
+          me.ready.push_front(event.operation);
+          move_on(a);
+          return;  // move_on comes back here when the operation waits for somebody
+        case TapeKind::kWait:
+          if (state(a, event.operation).done) break;
+          me.mode = Mode::kWaits, me.operation = event.operation, me.since = now_;
+          for (int op : me.unnoticed) state(a, op).ready = true, me.ready.push_back(op);
+          me.unnoticed.clear();
+          move_on(a);
+          return;
+        case TapeKind::kNode:
+          if (options_.spans && me.step == measured_)
+            result_.spans.push_back({a, SpanKind::kWork, event.node, event.micro, -1, me.node_since, now_});
+          me.node_since = now_;
+          break;
+        case TapeKind::kStep:
+          result_.actors[static_cast<size_t>(a)].step_ends.push_back(now_);
+          ++me.step;
+          break;
+      }
+    }
+    me.mode = Mode::kOver;
+  }
+
+  // The operation that was issued has been taken as far as it goes, or the one waited for is over.
+  void compute_goes_on(int a) {
+    Actor& me = actor(a);
+    ActorTimes& times = result_.actors[static_cast<size_t>(a)];
+    if (me.step == measured_) {
+      if (me.mode == Mode::kIssues) times.issue += now_ - me.since;
+      if (me.mode == Mode::kWaits) {
+        times.exposed[static_cast<size_t>(tape(a).operations[static_cast<size_t>(me.operation)].site)] +=
+            now_ - me.since;
+        if (options_.spans)
+          result_.spans.push_back({a, SpanKind::kWait, NodeKind::kControl, -1, me.operation, me.since, now_});
+      }
+    }
+    me.operation = -1;
+    go_on(a);
+  }
+
+  // --- operations
+
+  // Takes ready operations on until one works on the cores, or none is left; then the compute thread, if it was waiting
+  // for that.
+  void move_on(int a) {
+    Actor& me = actor(a);
+    while (me.moving < 0) {
+      if (me.mode == Mode::kWaits && state(a, me.operation).done) {
+        compute_goes_on(a);
+        continue;
+      }
+      if (me.ready.empty()) return;
+      const int op = me.ready.front();
+      me.ready.pop_front();
+      if (!execute(a, op)) return;
+      if (me.mode == Mode::kIssues && op == me.operation) compute_goes_on(a);
+    }
+  }
+
+  // Executes instructions of an operation until it waits or is over (true), or works (false).
+  bool execute(int a, int op) {
+    OperationState& s = state(a, op);
+    s.ready = false;
+    const TapeOperation& operation = tape(a).operations[static_cast<size_t>(op)];
+    for (; s.pc < operation.first + operation.count; ++s.pc) {
+      const TapeInstruction& i = tape(a).code[static_cast<size_t>(s.pc)];
+      switch (i.code) {
+        case TapeCode::kWork:
+          actor(a).moving = op;
+          start_work(a, i.seconds, false);
+          return false;
+        case TapeCode::kPost:
+          for_groups(a, s.pc, [&](int g) {
+            GroupState& group = group_states_[static_cast<size_t>(g)];
+            --group.posts;
+            start_group(g);
+          });
+          break;
+        case TapeCode::kSend:
+          for_groups(a, s.pc, [&](int g) {
+            group_states_[static_cast<size_t>(g)].sent = true;
+            start_group(g);
+          });
+          break;
+        case TapeCode::kAwait:
+          for_groups(a, i.first, [&](int g) {
+            GroupState& group = group_states_[static_cast<size_t>(g)];
+            if (!group.arrived) group.for_arrival.emplace_back(a, op), ++s.pending;
+          });
+          if (s.pending > 0) return ++s.pc, true;
+          break;
+        case TapeCode::kAwaitSent:
+          for (int r = i.first; r < i.first + i.count; ++r)
+            for_groups(a, tape(a).refs[static_cast<size_t>(r)], [&](int g) {
+              GroupState& group = group_states_[static_cast<size_t>(g)];
+              if (!group.departed) group.for_departure.emplace_back(a, op), ++s.pending;
+            });
+          if (s.pending > 0) return ++s.pc, true;
+          break;
+        case TapeCode::kTurn: {
+          std::deque<int>& queue = actor(a).queues[static_cast<size_t>(i.first)];
+          if (std::find(queue.begin(), queue.end(), op) == queue.end()) queue.push_back(op);
+          if (queue.front() != op) return true;  // goes on from here when the one before it leaves
+          break;
+        }
+        case TapeCode::kRelease: {
+          std::deque<int>& queue = actor(a).queues[static_cast<size_t>(i.first)];
+          std::erase(queue, op);
+          if (!queue.empty()) make_ready(a, queue.front());
+          break;
+        }
+      }
+    }
+    s.done = true;
+    if (options_.spans && actor(a).step == measured_)
+      result_.spans.push_back({a, SpanKind::kOperation, NodeKind::kControl, -1, op, s.issued, now_});
+    return true;
+  }
+
+  template <typename Each>
+  void for_groups(int a, int instruction, const Each& each) {
+    const auto [first, end] = links_.places[static_cast<size_t>(a)][static_cast<size_t>(instruction)];
+    for (int i = first; i < end; ++i) each(links_.lists[static_cast<size_t>(i)]);
+  }
+
+  void make_ready(int a, int op) {
+    OperationState& s = state(a, op);
+    if (s.ready || s.pending > 0) return;
+    s.ready = true;
+    actor(a).ready.push_back(op);
+  }
+
+  // What an operation waited for is here; somebody has to look.
+  void came(int a, int op) {
+    if (--state(a, op).pending > 0) return;
+    Actor& me = actor(a);
+    if (me.mode == Mode::kOver || me.mode == Mode::kWaits || me.mode == Mode::kIssues) {
+      queue_.push({now_ + cluster_.machine.waiter_seconds, ++numbers_, -1, a, op});
+      return;
+    }
+    const Machine& m = cluster_.machine;
+    const double gap = std::min(now_ - me.last_moved, 4.0 * m.longest_nap);
+    me.usual_gap = (me.usual_gap + gap) / 2.0;
+    me.last_moved = now_;
+    const double nap = std::clamp(me.usual_gap / 2.0, m.shortest_nap, std::max(m.shortest_nap, m.longest_nap));
+    me.unnoticed.push_back(op);
+    queue_.push({now_ + nap / 2.0, ++numbers_, -1, a, op});
+  }
+
+  void notice(int a, int op) {
+    Actor& me = actor(a);
+    const auto at = std::find(me.unnoticed.begin(), me.unnoticed.end(), op);
+    if (at != me.unnoticed.end()) {
+      me.unnoticed.erase(at);
+    } else if (state(a, op).ready || state(a, op).pending > 0 || state(a, op).done || me.moving == op) {
+      return;  // the compute thread has looked meanwhile
+    }
+    make_ready(a, op);
+    move_on(a);
+  }
+
+  // --- messages
+
+  void start_group(int g) {
+    GroupState& s = group_states_[static_cast<size_t>(g)];
+    if (s.started || !s.sent || s.posts > 0) return;
+    s.started = true;
+    const LinkedGroup& group = links_.groups[static_cast<size_t>(g)];
+    s.flows = group.count;
+    s.arrives = now_;
+    for (int f = group.first; f < group.first + group.count; ++f) {
+      const LinkedFlow& flow = links_.flows[static_cast<size_t>(f)];
+      const int work = links_.network.add(now_, flow.bytes, kForever, 1.0, flow.uses, flow.count);
+      if (static_cast<size_t>(work) >= flow_of_work_.size()) flow_of_work_.resize(static_cast<size_t>(work) + 1);
+      flow_of_work_[static_cast<size_t>(work)] = {g, f};
+    }
+    if (group.count == 0) depart(g);
+  }
+
+  void flow_is_over(std::pair<int, int> which) {
+    const auto [g, f] = which;
+    GroupState& s = group_states_[static_cast<size_t>(g)];
+    s.arrives = std::max(s.arrives, now_ + links_.flows[static_cast<size_t>(f)].latency);
+    if (--s.flows == 0) depart(g);
+  }
+
+  void depart(int g) {
+    GroupState& s = group_states_[static_cast<size_t>(g)];
+    s.departed = true;
+    queue_.push({s.arrives, ++numbers_, g, 0, 0});
+    const auto waiting = std::move(s.for_departure);
+    s.for_departure.clear();
+    for (const auto& [a, op] : waiting) came(a, op);
+  }
+
+  void arrive(int g) {
+    GroupState& s = group_states_[static_cast<size_t>(g)];
+    s.arrived = true;
+    const auto waiting = std::move(s.for_arrival);
+    s.for_arrival.clear();
+    for (const auto& [a, op] : waiting) came(a, op);
+  }
+
+  Simulation finish() {
+    double before = 0.0, last = 0.0;
+    for (size_t a = 0; a < actors_.size(); ++a) {
+      const Actor& me = actors_[a];
+      TW_CHECK(me.mode == Mode::kOver, "rank ", tapes_[a].rank, " waits for ever in event ", me.event,
+               " of its tape, for ",
+               me.operation < 0 ? "nothing" : tapes_[a].operations[static_cast<size_t>(me.operation)].verb);
+      const std::vector<double>& ends = result_.actors[a].step_ends;
+      TW_CHECK(static_cast<int>(ends.size()) == measured_ + 2 && measured_ >= 1);
+      before = std::max(before, ends[ends.size() - 3]);
+      last = std::max(last, ends[ends.size() - 2]);
+    }
+    result_.step_seconds = last - before;
+    return std::move(result_);
+  }
+
+  const std::vector<Tape>& tapes_;
+  const Folding& folding_;
+  const Cluster& cluster_;
+  int measured_;
+  SimulatorOptions options_;
+  LinkedTapes links_;
+  Simulation result_;
+  double now_ = 0.0;
+  int64_t numbers_ = 0;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> queue_;
+  std::vector<Actor> actors_;
+  std::vector<GroupState> group_states_;
+  std::map<int, int> host_numbers_;
+  std::vector<FairPool> hosts_;
+  std::vector<std::vector<HostWork>> host_works_;
+  std::vector<std::pair<int, int>> flow_of_work_;
+};
+
+}  // namespace
+
+double ActorTimes::wait() const {
+  return std::accumulate(exposed.begin(), exposed.end(), 0.0);
+}
+
+Simulation simulate(const std::vector<Tape>& tapes, const Folding& folding, const Cluster& cluster, int steps,
+                    const SimulatorOptions& options) {
+  return Engine(tapes, folding, cluster, steps, options).run();
+}
+
+}  // namespace thinwire

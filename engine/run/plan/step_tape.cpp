@@ -1,0 +1,129 @@
+// Records tapes: listens to a rehearsal's ops, operations and waits.
+#include "engine/run/plan/step_tape.h"
+
+#include <memory>
+
+#include "engine/base/ops/op_watch.h"
+#include "engine/run/plan/route_code.h"
+#include "engine/run/train/step_rehearsal.h"
+
+namespace thinwire {
+namespace {
+
+class TapeRecorder;
+
+// The ticket of a rehearsed operation: tells when it is waited for.
+class TapeTicket final : public Operation {
+ public:
+  TapeTicket(TapeRecorder& recorder, int operation) : recorder_(recorder), operation_(operation) {}
+  State state() const override { return over_ ? State::kDone : State::kIssued; }
+  void wait_on(Stream&) override { wait_on_host(); }
+  void wait_on_host() override;
+
+ private:
+  TapeRecorder& recorder_;
+  int operation_;
+  bool over_ = false;
+};
+
+class TapeRecorder final : public RehearsalWatch, public OpWatcher {
+ public:
+  TapeRecorder(Tape& tape, const Cluster& cluster, int most_pieces)
+      : tape_(tape), cluster_(cluster), code_(tape, cluster, most_pieces) {}
+
+  void route(const GroupLane& lane, const RouteRun& run) override { code_.add_route(lane, run); }
+  void exchange(const GroupLane& lane, std::span<const int> to, std::span<const int> from, int64_t bytes) override {
+    code_.add_exchange(lane, to, from, bytes);
+  }
+  void rounds(const RoundCodec& codec, int64_t count) override { code_.add_rounds(codec, count); }
+  Ticket issued(const OperationNote& note) override {
+    const int number = static_cast<int>(tape_.operations.size());
+    const int end = static_cast<int>(tape_.code.size());
+    tape_.operations.push_back({static_cast<Site>(note.label.number), note.verb, begun_, end - begun_});
+    begun_ = end;
+    tape_.events.push_back({.kind = TapeKind::kIssue, .operation = number});
+    return Ticket(std::make_shared<TapeTicket>(*this, number));
+  }
+  void waited(int operation) { tape_.events.push_back({.kind = TapeKind::kWait, .operation = operation}); }
+
+  void touched(double bytes) override { bytes_ = bytes; }
+  void end(Exec&, const char* op, double flops) override {
+    const double seconds = cluster_.machine.op_time(op, flops, bytes_);
+    if (tape_.events.empty() || tape_.events.back().kind != TapeKind::kCompute) tape_.events.push_back({});
+    tape_.events.back().seconds += seconds;
+  }
+  void node(const PlanNode& node) {
+    tape_.events.push_back({.kind = TapeKind::kNode,
+                            .node = node.kind,
+                            .micro = static_cast<int16_t>(node.micro),
+                            .chunk = static_cast<int16_t>(node.chunk)});
+  }
+  void step_is_over(const SitePrices& counted) {
+    tape_.events.push_back({.kind = TapeKind::kStep});
+    tape_.counted.push_back(counted);
+  }
+
+ private:
+  Tape& tape_;
+  const Cluster& cluster_;
+  RouteCode code_;
+  int begun_ = 0;
+  double bytes_ = 0.0;
+};
+
+void TapeTicket::wait_on_host() {
+  if (!over_) recorder_.waited(operation_);
+  over_ = true;
+}
+
+int threads_of(const RunConfig& config, const Cluster& cluster) {
+  if (cluster.machine.gpu) return 1;
+  if (config.threads_per_rank > 0) return static_cast<int>(config.threads_per_rank);
+  const int cores = cluster.shared_cores > 0 ? cluster.shared_cores : cluster.machine.cores;
+  const int ranks = cluster.shared_cores > 0 ? cluster.ranks() : cluster.ranks_per_node;
+  return std::max(1, cores / ranks);
+}
+
+}  // namespace
+
+std::vector<int64_t> Tape::sent(int step) const {
+  std::vector<int64_t> bytes(kSiteNames.size(), 0);
+  int at = 0;
+  for (const TapeEvent& event : events) {
+    if (event.kind == TapeKind::kStep) ++at;
+    if (event.kind != TapeKind::kIssue || at != step) continue;
+    const TapeOperation& operation = operations[static_cast<size_t>(event.operation)];
+    for (int i = operation.first; i < operation.first + operation.count; ++i) {
+      const TapeInstruction& instruction = code[static_cast<size_t>(i)];
+      if (instruction.code != TapeCode::kSend) continue;
+      for (int l = instruction.first; l < instruction.first + instruction.count; ++l)
+        bytes[static_cast<size_t>(operation.site)] += legs[static_cast<size_t>(l)].bytes;
+    }
+  }
+  return bytes;
+}
+
+std::vector<int> nodes_of(const Cluster& cluster, int ranks) {
+  std::vector<int> nodes;
+  for (int r = 0; r < ranks; ++r) nodes.push_back(cluster.node_of(r));
+  return nodes;
+}
+
+Tape record_tape(const RunConfig& config, const Cluster& cluster, int rank, int steps, int most_pieces) {
+  Tape tape;
+  tape.rank = rank;
+  tape.threads = threads_of(config, cluster);
+  TapeRecorder recorder(tape, cluster, most_pieces);
+  const int ranks = mesh_shape(config).ranks();
+  const WatchedTable table = make_watched_table(rehearsal_ops());
+  StepRehearsal rehearsal(config, layout_of(config, rank, nodes_of(cluster, ranks)), &recorder);
+  Replica& replica = rehearsal.replica();
+  replica.use_exec(make_watched_exec(table, replica.device(), replica.stream(), replica.exec().threads, recorder));
+  rehearsal.take_steps(
+      static_cast<int>(config.accumulation), steps,
+      [&](const PlanNode& node, StepTimer::Clock::time_point, StepTimer::Clock::time_point) { recorder.node(node); },
+      [&](int, const SitePrices& counted) { recorder.step_is_over(counted); });
+  return tape;
+}
+
+}  // namespace thinwire

@@ -1,0 +1,205 @@
+// Matches sends and receives of tapes as a transport does: in order, by channel and pair of ranks.
+#include "engine/run/plan/tape_links.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "engine/base/core/check.h"
+
+namespace thinwire {
+namespace {
+
+constexpr int kReaches = static_cast<int>(Reach::kCount);
+constexpr double kUnlimited = 0.0;
+
+class Linker {
+ public:
+  Linker(const std::vector<Tape>& tapes, const Folding& folding, const Cluster& cluster)
+      : tapes_(tapes), folding_(folding), cluster_(cluster) {}
+
+  LinkedTapes link() {
+    out_.places.resize(tapes_.size());
+    for (size_t a = 0; a < tapes_.size(); ++a) {
+      out_.places[a].assign(tapes_[a].code.size(), {0, 0});
+      link_sends(static_cast<int>(a));
+    }
+    for (size_t a = 0; a < tapes_.size(); ++a) link_posts(static_cast<int>(a));
+    if (!folding_.folded) {
+      TW_CHECK(out_.unmatched == 0, out_.unmatched, " receives without a send");  // folded: ranks differ in last pieces
+      for (const auto& [key, line] : lines_)
+        TW_CHECK(line.received == line.groups.size(), "a send that nobody receives: ", line.received, " of ",
+                 line.groups.size());
+    }
+    return std::move(out_);
+  }
+
+ private:
+  // Messages from an actor to another on a channel, in order; folded, those of a route.
+  struct Line {
+    std::vector<int> groups;
+    size_t received = 0;
+  };
+  Line& line(int channel, int from, int to, int route) {
+    return lines_[{static_cast<uint64_t>(channel) << 40 | static_cast<uint64_t>(from) << 20 | static_cast<uint64_t>(to),
+                   folding_.folded ? route : 0}];
+  }
+
+  void link_sends(int actor) {
+    const Tape& tape = tapes_[static_cast<size_t>(actor)];
+    for (size_t i = 0; i < tape.code.size(); ++i) {
+      const TapeInstruction& instruction = tape.code[i];
+      if (instruction.code != TapeCode::kSend) continue;
+      std::map<int, int> group_to;  // actor -> group
+      std::map<int, std::array<double, kReaches>> bytes_to;
+      std::map<int, bool> large;
+      for (int l = instruction.first; l < instruction.first + instruction.count; ++l) {
+        const TapeLeg& leg = tape.legs[static_cast<size_t>(l)];
+        const int to = folding_.actor_of(leg.peer);
+        const auto [at, fresh] = group_to.try_emplace(to, static_cast<int>(out_.groups.size()));
+        if (fresh) out_.groups.push_back({.posts = 0, .from = actor, .to = to});
+        line(leg.channel, actor, to, instruction.route).groups.push_back(at->second);
+        const std::array<double, kReaches> parts = parts_of(tape.rank, leg.peer, instruction.cyclic);
+        std::array<double, kReaches>& bytes = bytes_to[to];
+        for (size_t r = 0; r < kReaches; ++r) bytes[r] += parts[r] * static_cast<double>(leg.bytes);
+        large[to] = large[to] || leg.bytes > kEagerBytes;
+      }
+      const int begin = static_cast<int>(out_.lists.size());
+      for (const auto& [to, group] : group_to) {
+        out_.lists.push_back(group);
+        add_flows(group, bytes_to[to]);
+        if (!large[to]) small_.push_back(group);
+      }
+      out_.places[static_cast<size_t>(actor)][i] = {begin, static_cast<int>(out_.lists.size())};
+    }
+  }
+
+  void link_posts(int actor) {
+    const Tape& tape = tapes_[static_cast<size_t>(actor)];
+    std::vector<bool> small(out_.groups.size(), false);
+    for (int group : small_) small[static_cast<size_t>(group)] = true;
+    for (size_t i = 0; i < tape.code.size(); ++i) {
+      const TapeInstruction& instruction = tape.code[i];
+      if (instruction.code != TapeCode::kPost) continue;
+      const auto begin = static_cast<std::ptrdiff_t>(out_.lists.size());
+      for (int l = instruction.first; l < instruction.first + instruction.count; ++l) {
+        const TapeLeg& leg = tape.legs[static_cast<size_t>(l)];
+        const int from = folding_.actor_of(leg.peer);
+        Line& sent = line(leg.channel, from, actor, instruction.route);
+        if (sent.received < sent.groups.size()) {
+          out_.lists.push_back(sent.groups[sent.received++]);
+        } else {
+          ++out_.unmatched;
+          if (!sent.groups.empty()) out_.lists.push_back(sent.groups.back());
+        }
+      }
+      std::sort(out_.lists.begin() + begin, out_.lists.end());
+      out_.lists.erase(std::unique(out_.lists.begin() + begin, out_.lists.end()), out_.lists.end());
+      for (auto at = out_.lists.begin() + begin; at != out_.lists.end(); ++at) {
+        LinkedGroup& group = out_.groups[static_cast<size_t>(*at)];
+        if (!small[static_cast<size_t>(*at)]) ++group.posts;
+      }
+      out_.places[static_cast<size_t>(actor)][i] = {static_cast<int>(begin), static_cast<int>(out_.lists.size())};
+    }
+  }
+
+  // How two ranks reach each other; cyclic and folded: as all pairs of ranks so far apart do, in parts.
+  std::array<double, kReaches> parts_of(int rank, int peer, bool cyclic) {
+    std::array<double, kReaches> parts{};
+    if (!folding_.folded || !cyclic) {
+      parts[static_cast<size_t>(cluster_.reach(rank, peer))] = 1.0;
+      return parts;
+    }
+    const auto [at, fresh] = parts_.try_emplace({rank, peer}, parts);
+    if (!fresh) return at->second;
+    const MeshShape& mesh = folding_.mesh;
+    const Coordinates a = coordinates_of(mesh, rank), b = coordinates_of(mesh, peer);
+    for (int d = 0; d < mesh.data; ++d)
+      for (int t = 0; t < mesh.tensor; ++t) {
+        const int from = rank_at(mesh, {a.pipeline, (a.data + d) % mesh.data, (a.tensor + t) % mesh.tensor});
+        const int to = rank_at(mesh, {b.pipeline, (b.data + d) % mesh.data, (b.tensor + t) % mesh.tensor});
+        at->second[static_cast<size_t>(cluster_.reach(from, to))] += 1.0 / (mesh.data * mesh.tensor);
+      }
+    return at->second;
+  }
+
+  // A resource of one kind and place, made when it is first used.
+  int resource(int kind, int place, double capacity) {
+    const auto [at, fresh] = resources_.try_emplace({kind, place}, 0);
+    if (fresh) at->second = out_.network.add_resource(capacity);
+    return at->second;
+  }
+
+  // How many ranks that an actor stands for share the node or rack of its first one.
+  double sharers(int actor, bool of_rack) {
+    if (!folding_.folded) return 1.0;
+    const auto [at, fresh] = sharers_.try_emplace({actor, of_rack}, 0.0);
+    if (!fresh) return at->second;
+    const int first = folding_.rank_of(actor);
+    for (int r = 0; r < folding_.mesh.data * folding_.mesh.tensor; ++r) {
+      const int rank = first + r;  // ranks of a stage are consecutive
+      at->second += of_rack ? cluster_.rack_of(rank) == cluster_.rack_of(first)
+                            : cluster_.node_of(rank) == cluster_.node_of(first);
+    }
+    return at->second;
+  }
+
+  void add_flows(int group, const std::array<double, kReaches>& bytes) {
+    LinkedGroup& g = out_.groups[static_cast<size_t>(group)];
+    g.first = static_cast<int>(out_.flows.size());
+    for (int r = 0; r < kReaches; ++r)
+      if (bytes[static_cast<size_t>(r)] > 0.0)
+        out_.flows.push_back(flow(g, static_cast<Reach>(r), bytes[static_cast<size_t>(r)]));
+    g.count = static_cast<int>(out_.flows.size()) - g.first;
+  }
+
+  LinkedFlow flow(const LinkedGroup& group, Reach reach, double bytes) {
+    enum Kind { kRankOut, kRankIn, kBus, kNodeOut, kNodeIn, kRackOut, kRackIn };
+    LinkedFlow f;
+    f.bytes = bytes;
+    const int from = folding_.rank_of(group.from), to = folding_.rank_of(group.to);
+    const auto use = [&](int kind, int place, const ClusterLink& link, double share) {
+      if (link.gbps == kUnlimited) return;
+      f.uses[f.count++] = {resource(kind, place, link.bytes_per_second()), share};
+    };
+    const ClusterLink& ranks = cluster_.links[0];
+    if (reach == Reach::kNode) {
+      f.latency = ranks.latency_us * 1e-6;
+      if (ranks.shared) {
+        use(kBus, cluster_.node_of(from), ranks, sharers(group.from, false));
+      } else {
+        use(kRankOut, from, ranks, 1.0);
+        use(kRankIn, to, ranks, 1.0);
+      }
+      return f;
+    }
+    const ClusterLink &nodes = cluster_.links[1], &racks = cluster_.links[2];
+    f.latency = nodes.latency_us * 1e-6;
+    use(kNodeOut, cluster_.node_of(from), nodes, sharers(group.from, false));
+    use(kNodeIn, cluster_.node_of(to), nodes, sharers(group.to, false));
+    if (reach == Reach::kRacks) {
+      f.latency += racks.latency_us * 1e-6;
+      use(kRackOut, cluster_.rack_of(from), racks, sharers(group.from, true));
+      use(kRackIn, cluster_.rack_of(to), racks, sharers(group.to, true));
+    }
+    return f;
+  }
+
+  const std::vector<Tape>& tapes_;
+  const Folding& folding_;
+  const Cluster& cluster_;
+  LinkedTapes out_;
+  std::map<std::pair<uint64_t, int>, Line> lines_;
+  std::map<std::pair<int, int>, std::array<double, kReaches>> parts_;
+  std::map<std::pair<int, int>, int> resources_;
+  std::map<std::pair<int, bool>, double> sharers_;
+  std::vector<int> small_;
+};
+
+}  // namespace
+
+LinkedTapes link_tapes(const std::vector<Tape>& tapes, const Folding& folding, const Cluster& cluster) {
+  return Linker(tapes, folding, cluster).link();
+}
+
+}  // namespace thinwire

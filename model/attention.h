@@ -101,8 +101,6 @@ class Attention {
   void ring_forward(Exec& exec, const LayerContext& context, const BlockActivations& a, const SequenceScratch& s) const;
   void ring_backward(Exec& exec, const LayerContext& context, const BlockActivations& a, View dout,
                      const SequenceScratch& s, View d_qkv) const;
-  Op operands_of_run(const LayerContext& context, const BlockActivations& a, const SequenceScratch& s, int64_t sample,
-                     const SequenceCut::Run& run) const;
   template <typename Op>
   Op operands_of_keys(const LayerContext& context, const BlockActivations& a, const TokenChunk& keys, View kv) const;
   bool sees(int64_t first_query, const TokenChunk& keys) const;

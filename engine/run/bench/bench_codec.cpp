@@ -219,7 +219,7 @@ std::unique_ptr<CodecPeer> peer_of(const CodecSpec& spec, int64_t count) {
 }
 
 // The first message, and with a residual the second: its input is x plus what the first one lost.
-Verdict proof_of(const Subject& subject, Line& line, const std::vector<float>& x, std::vector<float>& y) {
+CodecVerdict proof_of(const Subject& subject, Line& line, const std::vector<float>& x, std::vector<float>& y) {
   std::vector<double> sent(x.begin(), x.end());
   CodedMessage m{subject.spec, subject.spec.hadamard, sent, y, {}, kRows, kCols};
   line.encode(x.data());
@@ -230,7 +230,7 @@ Verdict proof_of(const Subject& subject, Line& line, const std::vector<float>& x
     line.decode(y.data());
   }
   m.payload = line.payload();
-  Verdict verdict = prove(m);
+  CodecVerdict verdict = prove(m);
   if (!line.formula_holds()) verdict = {INFINITY, "the byte formula"};
   if (line.flagged()) verdict = {INFINITY, "finite input without a flag"};
   return verdict;
@@ -243,7 +243,7 @@ bool time_case(const Subject& subject, int64_t count, const std::string& name, b
   std::vector<float> y(x.size());
   const MatrixShape whole = subject.spec.codec == "low_rank" ? MatrixShape{0, kRows, kCols} : MatrixShape{0, 1, count};
   Line line(subject, count, {&whole, 1});
-  const Verdict verdict = proof_of(subject, line, x, y);
+  const CodecVerdict verdict = proof_of(subject, line, x, y);
 
   const auto peer = peer_of(subject.spec, count);
   std::span<const std::byte> theirs;

@@ -97,7 +97,7 @@ size_t block_of(const CodedMessage& m, size_t otherwise) {
   return m.spec.integer("block") > 0 ? static_cast<size_t>(m.spec.integer("block")) : otherwise;
 }
 
-Verdict prove_block_int(const CodedMessage& m) {
+CodecVerdict prove_block_int(const CodedMessage& m) {
   const CodecSpec& s = m.spec;
   const size_t block = block_of(m, 128);
   const double levels = std::ldexp(1.0, static_cast<int>(s.integer("bits")) - 1);
@@ -131,7 +131,7 @@ Verdict prove_block_int(const CodedMessage& m) {
   return {over_blocks(m, block, make), s.text("rounding") == "stochastic" ? "within a step" : "within half a step"};
 }
 
-Verdict prove_mx(const CodedMessage& m) {
+CodecVerdict prove_mx(const CodedMessage& m) {
   const Format f = format_named(m.spec.text("format"));
   if (m.spec.text("format") != "nvfp4") {
     const auto make = [&](std::span<const double> part) -> Allowance {
@@ -157,7 +157,7 @@ Verdict prove_mx(const CodedMessage& m) {
   return {over_blocks(m, 16, make), "nearest value of the format, for some scale nearest to the block's"};
 }
 
-Verdict prove_e3m0(const CodedMessage& m) {
+CodecVerdict prove_e3m0(const CodedMessage& m) {
   const auto make = [](std::span<const double> part) -> Allowance {
     int e = 0;
     const double f = std::frexp(magnitude(part), &e);
@@ -171,7 +171,7 @@ Verdict prove_e3m0(const CodedMessage& m) {
   return {over_blocks(m, block_of(m, 128), make), "the nearest of 15 levels"};
 }
 
-Verdict prove_lloyd_max(const CodedMessage& m) {
+CodecVerdict prove_lloyd_max(const CodedMessage& m) {
   const std::vector<double> level = lloyd_levels(m.spec.integer("bits"));
   const auto make = [&](std::span<const double> part) -> Allowance {
     double mean = 0.0, with = 0.0, of = 0.0;
@@ -199,7 +199,7 @@ Verdict prove_lloyd_max(const CodedMessage& m) {
 // an element is no farther than 0 is. Beyond 127 steps elements are cut (in blocks of up to 204, none is that large).
 // The message may hold no frame that a Huffman code does not fit: those of 512 elements and more do, unless made not
 // to.
-Verdict prove_ecsq(const CodedMessage& m) {
+CodecVerdict prove_ecsq(const CodedMessage& m) {
   constexpr size_t kFrame = 32768, kShort = 512;
   const size_t block = block_of(m, 64);
   // Sums of block / 16 magnitudes in fp32; units, steps and their inverses.
@@ -234,7 +234,7 @@ Verdict prove_ecsq(const CodedMessage& m) {
   return {worst, "within half of the coarsest step, and no farther than zero"};
 }
 
-Verdict prove_one_bit(const CodedMessage& m) {
+CodecVerdict prove_one_bit(const CodedMessage& m) {
   const auto make = [](std::span<const double> part) -> Allowance {
     double sum = 0.0;
     for (double v : part) sum += std::fabs(v);
@@ -244,7 +244,7 @@ Verdict prove_one_bit(const CodedMessage& m) {
   return {over_blocks(m, block_of(m, m.x.size()), make), "sign times mean magnitude"};
 }
 
-Verdict prove_cast(const CodedMessage& m) {
+CodecVerdict prove_cast(const CodedMessage& m) {
   const Format f = format_named(m.spec.text("format"));
   double worst = 0.0;
   for (size_t i = 0; i < m.x.size(); ++i) raise(worst, std::fabs(m.y[i] - m.x[i]) / allowed(f, m.x[i]));
@@ -252,14 +252,14 @@ Verdict prove_cast(const CodedMessage& m) {
 }
 
 // ---- exact ones ----------------------------------------------------------------------------------------------------
-Verdict prove_equal(const CodedMessage& m) {
+CodecVerdict prove_equal(const CodedMessage& m) {
   for (size_t i = 0; i < m.x.size(); ++i)
     if (static_cast<double>(m.y[i]) != m.x[i]) return {kInfinity, "equal"};
   return {0.0, "equal"};
 }
 
 // Of a codec without an oracle of its own: what it loses is less than what it was given.
-Verdict prove_smaller(const CodedMessage& m) {
+CodecVerdict prove_smaller(const CodedMessage& m) {
   double lost = 0.0, given = 0.0;
   for (size_t i = 0; i < m.x.size(); ++i) {
     const double d = m.x[i] - static_cast<double>(m.y[i]);
@@ -268,7 +268,7 @@ Verdict prove_smaller(const CodedMessage& m) {
   return {given == 0.0 && lost == 0.0 ? 0.0 : lost / given, "an error smaller than the message"};
 }
 
-Verdict prove_zfp(const CodedMessage& m) {
+CodecVerdict prove_zfp(const CodedMessage& m) {
   const auto library = make_libzfp_peer(m.spec.real("rate"), static_cast<int64_t>(m.x.size()));
   if (library) {
     const std::vector<float> x(m.x.begin(), m.x.end());
@@ -310,12 +310,12 @@ std::function<double(double)> error_of(const std::string& format) {
   return [](double x) { return half_ulp(kBf16, x); };
 }
 
-Verdict prove_top_k(const CodedMessage& m) {
+CodecVerdict prove_top_k(const CodedMessage& m) {
   const auto keep = std::max<int64_t>(1, std::llround(m.spec.real("density") * static_cast<double>(m.x.size())));
   return {largest_kept(m, 0, m.x.size(), keep, error_of(m.spec.text("format"))), "the k largest"};
 }
 
-Verdict prove_chunked_top_k(const CodedMessage& m) {
+CodecVerdict prove_chunked_top_k(const CodedMessage& m) {
   const auto block = block_of(m, 4096);
   const bool two_bit = m.spec.text("format") == "2bit";
   double worst = 0.0;
@@ -342,7 +342,7 @@ Verdict prove_chunked_top_k(const CodedMessage& m) {
   return {worst, two_bit ? "the largest of each chunk, two magnitudes" : "the largest of each chunk"};
 }
 
-Verdict prove_random_k(const CodedMessage& m) {
+CodecVerdict prove_random_k(const CodedMessage& m) {
   const auto block = block_of(m, 4096);
   const auto kept =
       std::max<size_t>(1, static_cast<size_t>(std::llround(m.spec.real("density") * static_cast<double>(block))));
@@ -363,7 +363,7 @@ Verdict prove_random_k(const CodedMessage& m) {
   return {worst, "one of each stratum"};
 }
 
-Verdict prove_sketch(const CodedMessage& m) {
+CodecVerdict prove_sketch(const CodedMessage& m) {
   const auto keep = std::max<int64_t>(1, std::llround(m.spec.real("density") * static_cast<double>(m.x.size())));
   double step = 0.0;  // tables: of a grid of 30 bits; an element that falls on 0 counts as sent
   if (!m.spec.flag("compact")) step = std::ldexp(1.0, std::ilogb(magnitude(m.x)) + 1 - 30);
@@ -372,7 +372,7 @@ Verdict prove_sketch(const CodedMessage& m) {
 
 // What is lost stands orthogonal to what arrives (a projection on the span of the columns, or of the rows), and what
 // arrives is more than a random subspace would hold.
-Verdict prove_low_rank(const CodedMessage& m) {
+CodecVerdict prove_low_rank(const CodedMessage& m) {
   const auto rows = static_cast<size_t>(m.rows), cols = static_cast<size_t>(m.cols);
   const auto projected = [&](size_t lines, size_t length, size_t step, size_t stride) {
     constexpr size_t kSamples = 48;
@@ -405,7 +405,7 @@ Verdict prove_low_rank(const CodedMessage& m) {
 
 }  // namespace
 
-Verdict prove(const CodedMessage& m) {
+CodecVerdict prove(const CodedMessage& m) {
   TW_CHECK(m.x.size() == m.y.size(), "a message of another length came out");
   const std::string& name = m.spec.codec;
   if (name == "block_int") return prove_block_int(m);

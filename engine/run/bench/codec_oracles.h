@@ -24,13 +24,13 @@ struct CodedMessage {
   int64_t rows = 0, cols = 0;  // of the one matrix, for matrix codecs
 };
 
-struct Verdict {
+struct CodecVerdict {
   double worst = 0.0;                          // largest deviation over what is allowed: holds up to 1
   std::string oracle;                          // in words
   bool holds() const { return worst <= 1.0; }  // false for NaN
 };
 
-Verdict prove(const CodedMessage& message);
+CodecVerdict prove(const CodedMessage& message);
 
 // Positive levels that are optimal for a standard normal distribution, by Lloyd's iteration: 2^(bits - 1) of them.
 inline std::vector<double> lloyd_levels(int64_t bits) {

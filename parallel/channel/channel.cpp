@@ -485,10 +485,13 @@ Ticket Channel::receive_parts(View whole, std::span<const int64_t> bounds, int p
   const auto verb = [&](const CodedCall& of, const GroupLane& others) {
     return [&](const GroupLane& lane) { return coded_receive_parts(lane, of, others, whole, bounds, messages, peer); };
   };
+  // What is handed on is proved like the message that it is a part of.
+  const Checksums handed_on =
+      checksums(key) == Checksums::kAll ? Checksums::kAll : parts.communicator_->tuning().checksums;
   if (price_ != nullptr) {
     GroupLane others;
     others.ranks = parts.communicator_->ranks(), others.nodes = parts.communicator_->nodes(), others.me = parts.rank();
-    others.checksums = parts.communicator_->tuning().checksums;
+    others.checksums = handed_on;
     const GroupLane lane = communicator_->lane_from(peer);
     GroupLane unchecked = others;
     unchecked.checksums = Checksums::kNone;
@@ -496,8 +499,10 @@ Ticket Channel::receive_parts(View whole, std::span<const int64_t> bounds, int p
                       !is_framed(call.coder));
     return Ticket::finished();
   }
-  return communicator_->start(verb(call, parts.communicator_->lane())(checked(communicator_->lane_from(peer), key)),
-                              "receive", static_cast<int64_t>(whole.bytes()), peer);
+  GroupLane others = parts.communicator_->lane();
+  others.checksums = handed_on;
+  return communicator_->start(verb(call, others)(checked(communicator_->lane_from(peer), key)), "receive",
+                              static_cast<int64_t>(whole.bytes()), peer);
 }
 
 Ticket Channel::barrier() {

@@ -37,9 +37,9 @@ class NarrowVector {
     TW_CHECK(0 <= first && first <= last && last <= size_, "range ", first, "..", last, " of ", size_);
     const size_t n = static_cast<size_t>(last - first);
     if (is_wide_)
-      numpy_shuffle(std::span<int64_t>(wide_).subspan(first, n), random);
+      numpy_shuffle(std::span(wide_).subspan(first, n), random);
     else
-      numpy_shuffle(std::span<uint32_t>(narrow_).subspan(first, n), random);
+      numpy_shuffle(std::span(narrow_).subspan(first, n), random);
   }
 
  private:

@@ -26,10 +26,10 @@ struct SequenceScratch {
   // Where heads are exchanged: what is sent or received, by rank and in rank order, [N,qkv] each; of all tokens and
   // this rank's share of the heads, results, their gradients, and those of q, k and v.
   View by_rank, by_token, out, d_out, d_qkv;
-  // Where keys and values go around: those of another rank, gradients of theirs on their way, and what comes. Sums in
-  // fp32: gradients of theirs and of mine, what comes, and (where the model is 16-bit) results [N,heads*d] and
-  // gradients of queries [N,qkv].
-  View other, leaving, coming, d_theirs, d_mine, d_coming, sum, d_sum;
+  // Where keys and values go around: those of another rank, gradients of theirs on their way, and what comes. In fp32:
+  // gradients of theirs and of mine, and (where the model is 16-bit) sums of results [N,heads*d] and of gradients of
+  // queries [N,qkv].
+  View other, leaving, coming, d_theirs, d_mine, sum, d_sum;
 };
 SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape& shape, bool training, Arena& arena);
 

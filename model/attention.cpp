@@ -58,11 +58,14 @@ SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape&
     };
     const bool narrow = c.dtype != DType::f32;
     s.part = of(c.dtype, most, w), s.other = of(c.dtype, most, w);
-    if (narrow) s.sum = of(DType::f32, n, c.attention_width());
+    if (narrow && training) s.d_sum = of(DType::f32, n, c.qkv_width());
+    // Results have been cast when gradients of queries begin: they share memory.
+    if (narrow)
+      s.sum = training ? as_rows(s.d_sum.element_range(0, n * c.attention_width()), c.attention_width())
+                       : of(DType::f32, n, c.attention_width());
     if (!training) return s;
     s.leaving = of(c.dtype, most, w), s.coming = of(c.dtype, n, w);
     s.d_theirs = of(DType::f32, most, w), s.d_mine = of(DType::f32, n, w);
-    if (narrow) s.d_coming = of(DType::f32, n, w), s.d_sum = of(DType::f32, n, c.qkv_width());
     return s;
   }
   if (shard.sequence_way == SequenceWay::kHeads) {
@@ -272,10 +275,11 @@ void Attention::ring_backward(Exec& exec, const LayerContext& c, const BlockActi
   const View d_sum = s.d_sum ? s.d_sum : d_qkv;
   for (View sums : {d_sum, s.d_mine}) exec.ops.fill_constant(exec, {sums, 0.0f});
   Ticket handed = Ticket::finished();
-  const auto take_handed = [&] {
-    handed.wait(exec.stream);
-    if (s.d_coming) exec.ops.cast(exec, {s.coming, s.d_coming});
-    exec.ops.axpy(exec, {1.0f, s.d_coming ? s.d_coming : s.coming, s.d_mine});
+  // What was handed back to this rank; d_theirs has been read.
+  const auto add_coming = [&] {
+    const View wide = s.d_theirs.row_range(0, s.coming.rows());
+    exec.ops.cast(exec, {s.coming, wide});
+    exec.ops.axpy(exec, {1.0f, wide, s.d_mine});
   };
   go_around(exec, c, a.qkv, s, true, [&](View kv, int owner) {
     const int distance = (c.cut.rank - owner + c.cut.size) % c.cut.size;
@@ -286,12 +290,14 @@ void Attention::ring_backward(Exec& exec, const LayerContext& c, const BlockActi
       exec.ops.attention_backward(exec, op);
     });
     if (distance == 0) return;
-    if (distance > 1) take_handed();
+    handed.wait(exec.stream);
     const View leaving = s.leaving.row_range(0, kv.rows());
     exec.ops.cast(exec, {d_kv, leaving});
+    if (distance > 1) add_coming();
     handed = sequence_->hand_back(leaving, s.coming, distance, c.cut, attention_unit(layer_), exec.stream);
   });
-  take_handed();
+  handed.wait(exec.stream);
+  add_coming();
   const View mine = s.part.row_range(0, c.shape.tokens());
   exec.ops.cast(exec, {s.d_mine, mine});
   if (s.d_sum) exec.ops.cast(exec, {s.d_sum, d_qkv});

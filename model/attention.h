@@ -28,10 +28,10 @@ struct SequenceScratch {
   // Where heads are exchanged: what is sent or received, by rank and in rank order, [N,qkv] each; of all tokens and
   // this rank's share of the heads, results, their gradients, and those of q, k and v.
   View by_rank, by_token, out, d_out, d_qkv;
-  // Where keys and values go around: those of another rank, gradients of theirs on their way, and what comes. Sums in
-  // fp32: gradients of theirs and of mine, what comes, and (where the model is 16-bit) results [N,heads*d] and
-  // gradients of queries [N,qkv].
-  View other, leaving, coming, d_theirs, d_mine, d_coming, sum, d_sum;
+  // Where keys and values go around: those of another rank, gradients of theirs on their way, and what comes. In fp32:
+  // gradients of theirs and of mine, and (where the model is 16-bit) sums of results [N,heads*d] and of gradients of
+  // queries [N,qkv].
+  View other, leaving, coming, d_theirs, d_mine, sum, d_sum;
   // In chunks: where keys and values wait ([M,w]; kv and d_kv where ranks share them), and for one chunk of R rows what
   // is added up over the keys' chunks in fp32, [R,heads*d] and [R,qkv], and [R,w] of the compute dtype. A rank that has
   // all tokens gathers nothing, and d_keys are fp32.

@@ -175,10 +175,12 @@ TEST(Ring, HandedBackOverAnyDistance) {
           rank.rehearsed.hand_back(mine.view(), got.view(), distance, total, rank.stream).wait(rank.stream);
           rank.channel.hand_back(mine.view(), got.view(), distance, total, rank.stream).wait(rank.stream);
           const std::lock_guard lock(mutex);
-          // Codes of 8 bits are off by at most half of 1/127 of the largest number, which is below 1; bf16 by 2^-9.
-          const double most = coder == nullptr || coder->traits().lossless ? 0.0 : 0.5 / 127 * 1.001;
-          for (int64_t i = 0; i < got.count(); ++i)
-            ASSERT_LE(std::abs(got.get(i) - theirs.get(i)), most) << "element " << i << " over " << distance;
+          // Codes of 8 bits are off by at most 1/127 of the largest number (half of it, where they are not rounded by
+          // chance), which is below 1; bf16 by 2^-9.
+          const double most = coder == nullptr || coder->traits().lossless ? 0.0 : 1.001 / 127;
+          double worst = 0.0;
+          for (int64_t i = 0; i < got.count(); ++i) worst = std::max(worst, std::abs(got.get(i) - theirs.get(i)));
+          EXPECT_LE(worst, most) << "over " << distance;
           EXPECT_EQ(rank.counters.logical_bytes, 4 * mine.count());
           EXPECT_EQ(rank.price.plain_bytes, 4 * mine.count());
           if (rank.price.exact)

@@ -193,7 +193,6 @@ TEST(CodedMeshSequence, KeysAndValues) {
                                     {"llama", "all_gather"},
                                     {"gpt2", "a2a"},
                                     {"llama", "a2a"},
-                                    {"gpt2", "p2p"},
                                     {"llama", "p2p"}}) {
     const Model model{.family = family};
     for (Layout layout : {Layout{.context = 2}, Layout{.context = 3}, Layout{.tensor = 2, .context = 2}}) {

@@ -56,8 +56,8 @@ TEST(SteadyState, UpdatesAllocateNothing) {
     const double got = allocations(layout);
     RecordProperty(layout.name(), std::to_string(got));
     // Two a micro-batch: its place among those under way. How many pieces meet is timing, so pools may still grow by a
-    // few; one allocation for every transfer or layer would be ten and more.
-    EXPECT_LE(got, 2.0 * layout.accumulation + 1.0) << layout.name();
+    // few; one allocation for every transfer or layer would be ten and more. A cut sequence's tokens are picked out.
+    EXPECT_LE(got, (layout.context > 1 ? 7.0 : 2.0) * layout.accumulation + 1.0) << layout.name();
   }
 }
 

@@ -170,6 +170,7 @@ MicroBatch Replica::upload(const Batch& batch, double tokens, bool training, int
     const std::vector<T>* mine = &values;
     std::vector<T> part;
     if (!cut.whole() && !all) {
+      part.reserve(static_cast<size_t>(batch.rows * cut.count()));
       for (int64_t row = 0; row < batch.rows; ++row)
         for (const SequenceCut::Run& run : {cut.front(), cut.back()}) {
           const auto from = values.begin() + (row * cut.length + run.first);

@@ -15,6 +15,11 @@ HeadLayout with_batch(HeadLayout at, int64_t rows) {
   return at;
 }
 
+// Of gathered keys, sample by sample: all up to the last query of a run.
+SequenceCut::Run before(const LayerContext& c, int64_t sample, const SequenceCut::Run& run) {
+  return {0, run.first + run.count, sample * c.cut.length};
+}
+
 // Rows of all tokens, [M, w], in memory that has as many elements.
 View as_rows(View memory, int64_t w) {
   return View(memory.data, memory.dtype, {memory.count() / w, w});
@@ -46,7 +51,21 @@ SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape&
       return s;
     }
   }
-  if (shard.exchanges_heads) {
+  if (shard.sequence_way == SequenceWay::kRing) {
+    const int64_t n = shape.tokens(), most = shape.batch * shard.cut.most();
+    const auto of = [&](DType dtype, int64_t rows, int64_t width) {
+      return arena.take(MemoryCategory::kWorkspace, dtype, {rows, width});
+    };
+    const bool narrow = c.dtype != DType::f32;
+    s.part = of(c.dtype, most, w), s.other = of(c.dtype, most, w);
+    if (narrow) s.sum = of(DType::f32, n, c.attention_width());
+    if (!training) return s;
+    s.leaving = of(c.dtype, most, w), s.coming = of(c.dtype, n, w);
+    s.d_theirs = of(DType::f32, most, w), s.d_mine = of(DType::f32, n, w);
+    if (narrow) s.d_coming = of(DType::f32, n, w), s.d_sum = of(DType::f32, n, c.qkv_width());
+    return s;
+  }
+  if (shard.sequence_way == SequenceWay::kHeads) {
     const auto of_width = [&](int64_t width) {
       return arena.take(MemoryCategory::kWorkspace, c.dtype, {shape.tokens(), width});
     };
@@ -70,7 +89,7 @@ Attention::Attention(const ModelShard& shard, const ParamStore& store, int layer
       qkv_(store, "layers." + std::to_string(layer) + ".attention.qkv"),
       out_(store, "layers." + std::to_string(layer) + ".attention.out", shard.tensor_rank == 0),
       scale_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)))),
-      exchanges_heads_(shard.exchanges_heads) {
+      way_(shard.sequence_way) {
   const int64_t d = config_.head_dim, r = config_.heads_per_group(), group = (r + 2) * d;
   q_at_ = {0, 0, config_.qkv_width(), group, d};
   k_at_ = {r * d, 0, config_.qkv_width(), group, 0};
@@ -121,8 +140,8 @@ Op Attention::operands(const LayerContext& c, const BlockActivations& a, View ke
 }
 
 // The keys and values of a group lie side by side in `rows` [N,qkv], between queries; in `part` [N,w] alone.
-void Attention::copy_keys(Exec& exec, View rows, View part, bool into_part) const {
-  const int64_t width = 2 * config_.head_dim, tokens = rows.rows();
+void Attention::copy_keys(Exec& exec, const LayerContext& c, View rows, View part, bool into_part) const {
+  const int64_t width = 2 * config_.head_dim, tokens = c.chunk.count > 0 ? c.chunk.count : c.shape.tokens();
   CopyRuns op{.from = rows,
               .to = part,
               .counts = {tokens, config_.kv_heads},
@@ -162,6 +181,11 @@ void Attention::copy_order(Exec& exec, const LayerContext& c, View gathered, Vie
   }
 }
 
+void Attention::gather_keys(Exec& exec, const LayerContext& c, View qkv, const SequenceScratch& s, bool again) const {
+  copy_keys(exec, c, qkv, s.part, true);
+  share_keys(exec, c, s, again);
+}
+
 void Attention::share_keys(Exec& exec, const LayerContext& c, const SequenceScratch& s, bool again) const {
   if (c.cut.whole()) return;
   const int unit = attention_unit(layer_);
@@ -171,21 +195,27 @@ void Attention::share_keys(Exec& exec, const LayerContext& c, const SequenceScra
   copy_order(exec, c, s.gathered, s.kv, true);
 }
 
+void Attention::sum_keys(Exec& exec, const LayerContext& c, const SequenceScratch& s, View d_qkv) const {
+  share_gradients(exec, c, s);
+  copy_keys(exec, c, d_qkv, s.part, false);
+}
+
 void Attention::share_gradients(Exec& exec, const LayerContext& c, const SequenceScratch& s) const {
   if (c.cut.whole()) return;
   copy_order(exec, c, s.gathered, s.d_kv, false);
   sequence_->sum(s.gathered, s.part, c.cut, attention_unit(layer_), exec.stream).wait(exec.stream);
 }
 
-// The queries of one run of one sample against all keys up to the last of them.
+// The queries of one run of one sample against some keys, which begin at row keys.row of `kv` [*,w].
 template <typename Op>
-Op Attention::operands_of_run(const LayerContext& c, const BlockActivations& a, const SequenceScratch& s,
-                              int64_t sample, const SequenceCut::Run& run) const {
-  const int64_t row = sample * c.shape.length + run.row, d = config_.head_dim, w = s.kv.cols();
-  Op op = operands<Op>(c, a, s.kv);
-  op.shape.batch = 1, op.shape.q_len = run.count, op.shape.kv_len = run.first + run.count;
+Op Attention::operands_of_run(const LayerContext& c, const BlockActivations& a, View kv, int64_t sample,
+                              const SequenceCut::Run& run, const SequenceCut::Run& keys) const {
+  const int64_t row = sample * c.shape.length + run.row, d = config_.head_dim, w = kv.cols();
+  Op op = operands<Op>(c, a, kv);
+  op.shape.batch = 1, op.shape.q_len = run.count, op.shape.kv_len = keys.count;
+  op.shape.length = c.cut.length, op.shape.first_query = run.first, op.shape.first_key = keys.first;
   op.q_at.offset += row * q_at_.token;
-  op.k_at = {sample * c.cut.length * w, 0, w, 2 * d, 0}, op.v_at = op.k_at;
+  op.k_at = {keys.row * w, 0, w, 2 * d, 0}, op.v_at = op.k_at;
   op.v_at.offset += d;
   if (op.first_keys) op.first_keys = op.first_keys.element_range(row, run.count);
   const int64_t heads = op.shape.heads(), columns = a.attention_out.cols();
@@ -193,8 +223,89 @@ Op Attention::operands_of_run(const LayerContext& c, const BlockActivations& a, 
   // Of a sample [heads, queries] of the front run, then of the back run.
   if (op.lse) op.lse = op.lse.element_range(row * heads, run.count * heads);
   if (op.dropout.p > 0.0f) op.dropout.sample_ids += sample, op.dropout.batch = 1;
-  op.shape.length = c.cut.length, op.shape.first_query = run.first;
   return op;
+}
+
+// body(keys and values of a rank, that rank): mine first, each while the next ones travel.
+template <typename Body>
+void Attention::go_around(Exec& exec, const LayerContext& c, View qkv, const SequenceScratch& s, bool again,
+                          const Body& body) const {
+  const auto rows = [&](int step, int owner) {
+    return (step % 2 == 0 ? s.part : s.other).row_range(0, c.shape.batch * c.cut.of(owner).count());
+  };
+  const View mine = rows(0, c.cut.rank);
+  copy_keys(exec, c, qkv, mine, true);
+  sequence_->start_ring(mine, c.cut, attention_unit(layer_), again, exec.stream);
+  for (int step = 0; step < c.cut.size; ++step) {
+    const int owner = (c.cut.rank - step + c.cut.size) % c.cut.size, next = (owner - 1 + c.cut.size) % c.cut.size;
+    const View held = rows(step, owner);
+    Ticket coming = Ticket::finished();
+    if (step + 1 < c.cut.size) coming = sequence_->hop(held, rows(step + 1, next), exec.stream);
+    body(held, owner);
+    coming.wait(exec.stream);
+  }
+}
+
+// body(operands, is it the first part of these queries, their rows): of every sample my runs of queries against the
+// runs of keys of `owner`, as far as causality lets them see any.
+template <typename Op, typename Body>
+void Attention::for_parts(const LayerContext& c, const BlockActivations& a, View kv, int owner,
+                          const Body& body) const {
+  const SequenceCut theirs = c.cut.of(owner);
+  for (int64_t sample = 0; sample < c.shape.batch; ++sample) {
+    for (const SequenceCut::Run& run : {c.cut.front(), c.cut.back()}) {
+      for (SequenceCut::Run keys : {theirs.front(), theirs.back()}) {
+        if (keys.first >= run.first + run.count) continue;
+        const bool first = owner == c.cut.rank && keys.row == 0;
+        keys.row += sample * theirs.count();
+        body(operands_of_run<Op>(c, a, kv, sample, run, keys), first, sample * c.shape.length + run.row, run.count);
+      }
+    }
+  }
+}
+
+void Attention::ring_forward(Exec& exec, const LayerContext& c, const BlockActivations& a,
+                             const SequenceScratch& s) const {
+  const View sum = s.sum ? s.sum : a.attention_out;
+  go_around(exec, c, a.qkv, s, false, [&](View kv, int owner) {
+    for_parts<AttentionForward>(c, a, kv, owner, [&](AttentionForward op, bool first, int64_t row, int64_t count) {
+      op.out = sum.row_range(row, count), op.merge = !first;
+      exec.ops.attention_forward(exec, op);
+    });
+  });
+  if (s.sum) exec.ops.cast(exec, {s.sum, a.attention_out});
+}
+
+// Gradients of keys and values are added up by their owner in fp32: its own, then those of the ranks ahead in turn.
+void Attention::ring_backward(Exec& exec, const LayerContext& c, const BlockActivations& a, View dout,
+                              const SequenceScratch& s, View d_qkv) const {
+  const View d_sum = s.d_sum ? s.d_sum : d_qkv;
+  for (View sums : {d_sum, s.d_mine}) exec.ops.fill_constant(exec, {sums, 0.0f});
+  Ticket handed = Ticket::finished();
+  const auto take_handed = [&] {
+    handed.wait(exec.stream);
+    if (s.d_coming) exec.ops.cast(exec, {s.coming, s.d_coming});
+    exec.ops.axpy(exec, {1.0f, s.d_coming ? s.d_coming : s.coming, s.d_mine});
+  };
+  go_around(exec, c, a.qkv, s, true, [&](View kv, int owner) {
+    const int distance = (c.cut.rank - owner + c.cut.size) % c.cut.size;
+    const View d_kv = distance == 0 ? s.d_mine : s.d_theirs.row_range(0, kv.rows());
+    if (distance > 0) exec.ops.fill_constant(exec, {d_kv, 0.0f});
+    for_parts<AttentionBackward>(c, a, kv, owner, [&](AttentionBackward op, bool, int64_t row, int64_t count) {
+      op.dout = dout.row_range(row, count), op.dq = d_sum, op.dk = op.dv = d_kv, op.accumulate = true;
+      exec.ops.attention_backward(exec, op);
+    });
+    if (distance == 0) return;
+    if (distance > 1) take_handed();
+    const View leaving = s.leaving.row_range(0, kv.rows());
+    exec.ops.cast(exec, {d_kv, leaving});
+    handed = sequence_->hand_back(leaving, s.coming, distance, c.cut, attention_unit(layer_), exec.stream);
+  });
+  take_handed();
+  const View mine = s.part.row_range(0, c.shape.tokens());
+  exec.ops.cast(exec, {s.d_mine, mine});
+  if (s.d_sum) exec.ops.cast(exec, {s.d_sum, d_qkv});
+  copy_keys(exec, c, d_qkv, mine, false);
 }
 
 // local: [N, ranks * w], the columns of rank r's heads from r * w on. tokens: [M, w] of this rank's heads, may be the
@@ -254,18 +365,19 @@ void Attention::forward_inner(Exec& exec, const LayerContext& c, View x, const B
   rotate(exec, c, a.qkv, false);
   if (c.cut.whole())
     return exec.ops.attention_forward(exec, operands<AttentionForward>(c, a, c.kv_rows ? c.kv_rows : a.qkv));
-  if (exchanges_heads_) {
+  if (way_ == SequenceWay::kRing) return ring_forward(exec, c, a, s);
+  if (way_ == SequenceWay::kHeads) {
     to_heads(exec, c, a.qkv, a.qkv, s, false, false);  // nobody needs the own tokens' any more
     auto op = operands_of_share<AttentionForward>(c, a);
     op.out = s.out;
     exec.ops.attention_forward(exec, op);
     return to_tokens(exec, c, s.out, a.attention_out, s, false);
   }
-  copy_keys(exec, a.qkv, s.part, true);
-  share_keys(exec, c, s, false);
+  gather_keys(exec, c, a.qkv, s, false);
   for (int64_t sample = 0; sample < c.shape.batch; ++sample) {
     for (const SequenceCut::Run& run : {c.cut.front(), c.cut.back()})
-      exec.ops.attention_forward(exec, operands_of_run<AttentionForward>(c, a, s, sample, run));
+      exec.ops.attention_forward(exec,
+                                 operands_of_run<AttentionForward>(c, a, s.kv, sample, run, before(c, sample, run)));
   }
 }
 
@@ -276,7 +388,9 @@ void Attention::backward_input(Exec& exec, const LayerContext& c, const BlockAct
     AttentionBackward op = operands<AttentionBackward>(c, a, a.qkv);
     op.dout = scratch, op.dq = op.dk = op.dv = work.d_qkv;
     exec.ops.attention_backward(exec, op);
-  } else if (exchanges_heads_) {
+  } else if (way_ == SequenceWay::kRing) {
+    ring_backward(exec, c, a, scratch, s, work.d_qkv);
+  } else if (way_ == SequenceWay::kHeads) {
     auto op = operands_of_share<AttentionBackward>(c, a);
     to_heads(exec, c, a.attention_out, s.out, s, true, true);
     to_heads(exec, c, scratch, s.d_out, s, true, false);
@@ -284,20 +398,18 @@ void Attention::backward_input(Exec& exec, const LayerContext& c, const BlockAct
     exec.ops.attention_backward(exec, op);
     to_tokens(exec, c, s.d_qkv, work.d_qkv, s, true);
   } else {
-    copy_keys(exec, a.qkv, s.part, true);
-    share_keys(exec, c, s, true);
+    gather_keys(exec, c, a.qkv, s, true);
     for (View sum : {s.d_kv, work.d_qkv}) exec.ops.fill_constant(exec, {sum, 0.0f});
     for (int64_t sample = 0; sample < c.shape.batch; ++sample) {
       for (const SequenceCut::Run& run : {c.cut.front(), c.cut.back()}) {
-        auto op = operands_of_run<AttentionBackward>(c, a, s, sample, run);
+        auto op = operands_of_run<AttentionBackward>(c, a, s.kv, sample, run, before(c, sample, run));
         const int64_t row = sample * c.shape.length + run.row, columns = scratch.cols();
         op.dout = scratch.element_range(row * columns, run.count * columns);
         op.dq = work.d_qkv, op.dk = op.dv = s.d_kv, op.accumulate = true;
         exec.ops.attention_backward(exec, op);
       }
     }
-    share_gradients(exec, c, s);
-    copy_keys(exec, work.d_qkv, s.part, false);
+    sum_keys(exec, c, s, work.d_qkv);
   }
   rotate(exec, c, work.d_qkv, true);
   qkv_.backward_input(exec, work.d_qkv, dx);
@@ -314,9 +426,9 @@ void Attention::project(Exec& exec, const LayerContext& c, View x, const BlockAc
 }
 
 void Attention::put_keys(Exec& exec, const LayerContext& c, const BlockActivations& a, const SequenceScratch& s) const {
-  if (!c.cut.whole()) return copy_keys(exec, a.qkv, s.part.row_range(c.chunk.row, c.chunk.count), true);
+  if (!c.cut.whole()) return copy_keys(exec, c, a.qkv, s.part.row_range(c.chunk.row, c.chunk.count), true);
   const TokenStore::Held part = s.store->open(s.keys, c.chunk, Access::kWrite);
-  copy_keys(exec, a.qkv, part.view, true);
+  copy_keys(exec, c, a.qkv, part.view, true);
 }
 
 // The chunk's queries against some keys, which `kv` begins with.
@@ -400,9 +512,9 @@ void Attention::backward_project(Exec& exec, const LayerContext& c, View x, cons
     const TokenStore::Held sum = s.store->open(s.d_keys, c.chunk, Access::kRead);
     const View part = s.d_part ? s.d_part.row_range(0, c.chunk.count) : sum.view;
     if (s.d_part) exec.ops.cast(exec, {sum.view, part});
-    copy_keys(exec, work.d_qkv, part, false);
+    copy_keys(exec, c, work.d_qkv, part, false);
   } else {
-    copy_keys(exec, work.d_qkv, s.part.row_range(c.chunk.row, c.chunk.count), false);
+    copy_keys(exec, c, work.d_qkv, s.part.row_range(c.chunk.row, c.chunk.count), false);
   }
   rotate(exec, c, work.d_qkv, true);
   qkv_.backward_input(exec, work.d_qkv, dx);

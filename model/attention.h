@@ -17,17 +17,21 @@ struct AttentionWork {
   View d_qkv;  // [N,qkv]
 };
 
-// Memory for the keys and values of whole sequences, where ranks share them or layers take chunks; empty otherwise.
-// w = 2 * KV heads * d: of a token all keys and values, those of a head side by side. M: tokens of the whole sequences
-// of a micro-batch.
+// Memory for the keys and values of whole sequences, where ranks share them or layers take chunks; empty otherwise. w =
+// 2 * KV heads * d: of a token all keys and values, those of a head side by side. M: tokens of the whole sequences of a
+// micro-batch.
 struct SequenceScratch {
-  View part;      // [N,w] of this rank's tokens, and their gradients
+  View part;      // [N,w] of this rank's tokens, and their gradients; room for any rank's where they go around
   View gathered;  // [M,w] in rank order
   View kv;        // [M,w] sample by sample, in the order of tokens
   View d_kv;      // [M,w] their gradients
   // Where heads are exchanged: what is sent or received, by rank and in rank order, [N,qkv] each; of all tokens and
   // this rank's share of the heads, results, their gradients, and those of q, k and v.
   View by_rank, by_token, out, d_out, d_qkv;
+  // Where keys and values go around: those of another rank, gradients of theirs on their way, and what comes. Sums in
+  // fp32: gradients of theirs and of mine, what comes, and (where the model is 16-bit) results [N,heads*d] and
+  // gradients of queries [N,qkv].
+  View other, leaving, coming, d_theirs, d_mine, d_coming, sum, d_sum;
   // In chunks: where keys and values wait ([M,w]; kv and d_kv where ranks share them), and for one chunk of R rows what
   // is added up over the keys' chunks in fp32, [R,heads*d] and [R,qkv], and [R,w] of the compute dtype. A rank that has
   // all tokens gathers nothing, and d_keys are fp32.
@@ -78,22 +82,32 @@ class Attention {
   template <typename Op>
   Op operands(const LayerContext& context, const BlockActivations& a, View keys) const;
   void rotate(Exec& exec, const LayerContext& context, View rows, bool inverse) const;
-  void copy_keys(Exec& exec, View rows, View part, bool into_part) const;
+  void gather_keys(Exec& exec, const LayerContext& context, View qkv, const SequenceScratch& s, bool again) const;
+  void sum_keys(Exec& exec, const LayerContext& context, const SequenceScratch& s, View d_qkv) const;
+  void copy_keys(Exec& exec, const LayerContext& context, View rows, View part, bool into_part) const;
   void copy_order(Exec& exec, const LayerContext& context, View gathered, View tokens, bool by_token) const;
   void to_heads(Exec& exec, const LayerContext& context, View local, View tokens, const SequenceScratch& s,
                 bool backward, bool plain) const;
   void to_tokens(Exec& exec, const LayerContext& context, View tokens, View local, const SequenceScratch& s,
                  bool backward) const;
   template <typename Op>
-  Op operands_of_share(const LayerContext& context, const BlockActivations& a) const;
-  template <typename Op>
-  Op operands_of_run(const LayerContext& context, const BlockActivations& a, const SequenceScratch& s, int64_t sample,
-                     const SequenceCut::Run& run) const;
-  template <typename Op>
   Op operands_of_keys(const LayerContext& context, const BlockActivations& a, const TokenChunk& keys, View kv) const;
   bool sees(int64_t first_query, const TokenChunk& keys) const;
   template <typename Body>
   void for_keys(const LayerContext& context, const SequenceScratch& s, const Body& body) const;
+  template <typename Op>
+  Op operands_of_share(const LayerContext& context, const BlockActivations& a) const;
+  template <typename Op>
+  Op operands_of_run(const LayerContext& context, const BlockActivations& a, View kv, int64_t sample,
+                     const SequenceCut::Run& run, const SequenceCut::Run& keys) const;
+  template <typename Body>
+  void go_around(Exec& exec, const LayerContext& context, View qkv, const SequenceScratch& s, bool again,
+                 const Body& body) const;
+  template <typename Op, typename Body>
+  void for_parts(const LayerContext& context, const BlockActivations& a, View kv, int owner, const Body& body) const;
+  void ring_forward(Exec& exec, const LayerContext& context, const BlockActivations& a, const SequenceScratch& s) const;
+  void ring_backward(Exec& exec, const LayerContext& context, const BlockActivations& a, View dout,
+                     const SequenceScratch& s, View d_qkv) const;
 
   Dropout dropout(const LayerContext& context) const;
 
@@ -105,7 +119,7 @@ class Attention {
   Linear qkv_, out_;
   HeadLayout q_at_, k_at_, v_at_;  // without the batch stride
   float scale_;
-  bool exchanges_heads_;
+  SequenceWay way_;
 };
 
 }  // namespace thinwire

@@ -14,8 +14,8 @@ struct ModelShard {
   ModelConfig whole;  // the model's own numbers
   int tensor_rank = 0, tensor_size = 1;
   bool sequence_parallel = false;
-  SequenceCut cut;                 // whole: a length is not needed
-  bool exchanges_heads = false;    // attention sees all tokens of a share of the heads (cp_comm_type a2a)
+  SequenceCut cut;  // whole: a length is not needed
+  SequenceWay sequence_way = SequenceWay::kGather;
   std::vector<LayerRange> chunks;  // this rank's layers, chunk by chunk
   bool first = true;               // chunk 0 begins the model: it has the embedding
   bool last = true;                // the last chunk ends it: it has the head
@@ -29,6 +29,8 @@ struct ModelShard {
   LayerRange heads() const;  // query heads of this rank
   LayerRange vocab() const;  // rows of the padded vocabulary
   LayerRange ffn() const;
+  // Attention sees all tokens of a share of the heads.
+  bool exchanges_heads() const { return !cut.whole() && sequence_way == SequenceWay::kHeads; }
   bool tied_across_stages() const { return whole.tied_head && first != last; }
 
   // Rows of N that this rank holds outside of sharded parts: [first_row, first_row + part_rows), as TpActivation shards

@@ -2,7 +2,6 @@
 #include "parallel/channel/channel.h"
 
 #include "engine/base/core/check.h"
-#include "parallel/collective/coded.h"
 #include "parallel/collective/pieces.h"
 #include "parallel/collective/tuning.h"
 #include "parallel/collective/two_level.h"
@@ -301,6 +300,71 @@ Ticket Channel::all_to_all(View from, std::span<const int64_t> from_bounds, View
     return staged.finish(all_to_all(there, from_bounds, result, to_bounds, staged.host(), key));
   }
   return communicator_->start(all_to_all_task(from, from_bounds, to, to_bounds, key), "all_to_all",
+                              static_cast<int64_t>(from.bytes()));
+}
+
+RingMessage Channel::start_ring(View part, int64_t total, int64_t most, Stream& stream, const MessageKey& key) {
+  TW_CHECK(communicator_ != nullptr, "a group of one rank is no ring");
+  RingMessage ring;
+  if (!codes(key, total, part.dtype, false)) {
+    ring.call_ = plain_call();
+    return ring;
+  }
+  if (stream.device() != nullptr) {
+    HostStaging staged(stream);
+    const View there = staged.both(part);
+    ring = start_ring(there, total, most, staged.host(), key);
+    staged.finish(Ticket::finished()).wait(stream);
+    return ring;
+  }
+  ChannelStates::Slot& slot = open_slot(key, total, 0);
+  ring.call_ = call(compression_of(key).first.get(), key, next_message(key, slot), slot, slot.first);
+  TW_CHECK(ring.call_.state == nullptr, "a ring with a state");
+  if (price_ != nullptr) return ring;
+  for (Payloads& payloads : ring.payloads_)
+    payloads = Payloads(communicator_->pool(), communicator_->tuning(), *ring.call_.coder, part.dtype, most);
+  communicator_
+      ->start(coded_pack(communicator_->lane(), ring.call_, part, &ring.payloads_[0]), "pack",
+              static_cast<int64_t>(part.bytes()))
+      .wait_on_host();
+  return ring;
+}
+
+Ticket Channel::hop(RingMessage& ring, View held, View next, Stream& stream) {
+  if (stream.device() != nullptr) {
+    HostStaging staged(stream);
+    const View there = staged.in(held), result = staged.out(next);
+    return staged.finish(hop(ring, there, result, staged.host()));
+  }
+  const int at = ring.hops_++ % 2, ahead = (rank() + 1) % size(), behind = (rank() + size() - 1) % size();
+  const auto verb = [&](const CodedCall& call) {
+    const bool coded = call.coder != nullptr && price_ == nullptr;
+    return [&, call, coded](const GroupLane& lane) {
+      return coded_hop(lane, call, held, ahead, next, behind, ring.owner(rank(), size()),
+                       coded ? &ring.payloads_[at] : nullptr, coded ? &ring.payloads_[1 - at] : nullptr);
+    };
+  };
+  return communicator_->start(carry(verb(plain_call()), !is_framed(ring.call_.coder), verb(ring.call_)), "hop",
+                              static_cast<int64_t>(held.bytes()));
+}
+
+Ticket Channel::hand_back(View from, View to, int distance, int64_t total, Stream& stream, const MessageKey& key) {
+  if (stream.device() != nullptr) {
+    HostStaging staged(stream);
+    const View there = staged.in(from), result = staged.out(to);
+    return staged.finish(hand_back(there, result, distance, total, staged.host(), key));
+  }
+  const int behind = (rank() + size() - distance) % size(), ahead = (rank() + distance) % size();
+  const auto verb = [&](const CodedCall& call) {
+    return [&, call](const GroupLane& lane) { return coded_hop(lane, call, from, behind, to, ahead, ahead); };
+  };
+  CodedCall coded = plain_call();
+  if (codes(key, total, from.dtype, false)) {
+    ChannelStates::Slot& slot = open_slot(key, total, 0);
+    coded = call(compression_of(key).first.get(), key, next_message(key, slot), slot, slot.first);
+    TW_CHECK(coded.state == nullptr, "a ring with a state");
+  }
+  return communicator_->start(carry(verb(plain_call()), !is_framed(coded.coder), verb(coded)), "hand_back",
                               static_cast<int64_t>(from.bytes()));
 }
 

@@ -9,17 +9,32 @@
 #include <span>
 
 #include "parallel/channel/channel_compression.h"
+#include "parallel/collective/coded.h"
 #include "parallel/collective/communicator.h"
 
 namespace thinwire {
 
-struct CodedCall;
 struct RoundCall;
 
 // Whether a message of `count` elements is coded in step `step`.
 // summed: rounds carry it, if the rule has any (and matrices to work on); what is not summed needs a codec of its own.
 bool is_coded(const SiteCompression& compression, int64_t step, const MessageKey& key, int64_t count, DType dtype,
               bool summed);
+
+// What every rank of a group has, on its way around them, hop by hop: rank r hands on to rank r + 1. Between hops it
+// holds the payloads that go on as they came. Ends before its channel.
+class RingMessage {
+ public:
+  RingMessage() = default;
+  // Whose part is held after the hops so far.
+  int owner(int rank, int size) const { return (rank + size - hops_) % size; }
+
+ private:
+  friend class Channel;
+  CodedCall call_;
+  Payloads payloads_[2];  // received by even hops, and (packed, or) by odd ones
+  int hops_ = 0;
+};
 
 // An empty channel stands for a group of one rank: every verb is finished at once and moves nothing
 // (send and receive have no peer, and are a CHECK).
@@ -59,6 +74,14 @@ class Channel {
   // No coder that keeps a state (CHECK). What this rank keeps is not coded.
   Ticket all_to_all(View from, std::span<const int64_t> from_bounds, View to, std::span<const int64_t> to_bounds,
                     Stream& stream, const MessageKey& key = {});
+  // Packs this rank's part, of `total` elements that all ranks have and `most` that one has; `part` becomes what the
+  // others decode.
+  RingMessage start_ring(View part, int64_t total, int64_t most, Stream& stream, const MessageKey& key = {});
+  // held: what the hop before has brought, or the part; next: gets what the previous rank holds. In size() - 1 hops
+  // everybody gets everything.
+  Ticket hop(RingMessage& ring, View held, View next, Stream& stream);
+  // from: to the rank `distance` behind (rank r - distance); to: from the one ahead. total: of all ranks' messages.
+  Ticket hand_back(View from, View to, int distance, int64_t total, Stream& stream, const MessageKey& key = {});
   Ticket broadcast(View data, int root, Stream& stream);
   Ticket send(View data, int peer, Stream& stream, const MessageKey& key = {});
   Ticket receive(View data, int peer, Stream& stream, const MessageKey& key = {});

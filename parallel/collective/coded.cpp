@@ -164,6 +164,16 @@ void all_to_all_route(RouteSink& sink, const RouteGroup& from, const RouteGroup&
   }
 }
 
+void hop_route(RouteSink& sink, int to, int64_t sends, int from, int64_t receives, int packer) {
+  if (sends > 0) sink.add({.slice = {0, sends}, .to = Circle::one(to), .own = {Space::kWhole, 0}});
+  if (receives == 0) return;
+  sink.add({.kind = StopKind::kStore,
+            .slice = {0, receives},
+            .from = Circle::one(from),
+            .packer = packer,
+            .result = {Space::kMine, 0}});
+}
+
 void tree_broadcast_route(RouteSink& sink, int n, int me, int root, int64_t count) {
   const int place = (me - root + n) % n;  // in a tree with the root at 0: parents differ in their lowest set bit
   int span = 1;
@@ -351,6 +361,17 @@ Task route_message(const GroupLane& lane, const CodedCall& call, View data, int 
   return run_route(lane, std::move(run));
 }
 
+Task route_hop(const GroupLane& lane, const CodedCall& call, View from, int to_member, View to, int from_member,
+               int packer, const Payloads* passed, Payloads* kept) {
+  RouteRun run = moving(lane, 2, call, from.dtype);
+  run.whole = from;
+  run.mine = to;
+  run.passed = passed;
+  run.kept = kept;
+  hop_route(run, to_member, from.count(), from_member, to.count(), packer);
+  return run_route(lane, std::move(run));
+}
+
 // --- compressed verbs -------------------------------------------------------------------------------------------
 
 Task coded_reduce_scatter(GroupLane lane, CodedCall call, View whole, Bounds bounds, View out, bool accumulate) {
@@ -399,6 +420,20 @@ Task coded_send(GroupLane lane, CodedCall call, View data, int peer) {
 
 Task coded_receive(GroupLane lane, CodedCall call, View data, int peer) {
   return route_message(lane, call, data, peer, false);
+}
+
+Task coded_pack(GroupLane lane, CodedCall call, View data, Payloads* kept) {
+  RouteRun run = moving(lane, 1, call, data.dtype);
+  run.whole = data;
+  run.kept = kept;
+  const Spot own{Space::kWhole, 0};
+  run.add({.slice = {0, data.count()}, .own = own, .result = own});
+  return run_route(lane, std::move(run));
+}
+
+Task coded_hop(GroupLane lane, CodedCall call, View from, int to_member, View to, int from_member, int packer,
+               const Payloads* passed, Payloads* kept) {
+  return route_hop(lane, call, from, to_member, to, from_member, packer, passed, kept);
 }
 
 Task coded_all_to_all(GroupLane lane, CodedCall call, View from, Bounds from_bounds, View to, Bounds to_bounds) {

@@ -56,6 +56,17 @@ inline CodedCall plain_call(ReduceKind kind = ReduceKind::kSum) {
   return call;
 }
 
+// The payloads of one message, piece by piece, for whoever passes it on as it came.
+struct Payloads {
+  Payloads() = default;
+  // Room for `count` elements of `dtype`.
+  Payloads(BlockPool& pool, const CommTuning& tuning, const Coder& coder, DType dtype, int64_t count);
+  char* of(int64_t piece) const { return bytes.data() + piece * stride; }
+  int64_t stride = 0;
+  Scratch<char> bytes;
+  Scratch<uint64_t> lengths;
+};
+
 // whole: fp32, bf16 or fp16, unchanged afterwards except where `out` lies in it. out: fp32 or whole's dtype, this
 // rank's range; accumulate adds.
 Task coded_reduce_scatter(GroupLane lane, CodedCall call, View whole, Bounds bounds, View out, bool accumulate);
@@ -69,6 +80,14 @@ Task coded_receive(GroupLane lane, CodedCall call, View data, int peer);
 // Part r of `from` goes to rank r. With a state all ranks have the same from_bounds: it has a place for every element
 // of `from`, and where a part starts there is what a receiver must know. What this rank keeps is copied.
 Task coded_all_to_all(GroupLane lane, CodedCall call, View from, Bounds from_bounds, View to, Bounds to_bounds);
+
+// A message that goes from member to member. coded_pack: `data` is packed into `kept`, and becomes what others decode.
+// coded_hop: `passed` (plain calls: `from`) goes to member `to_member`; what member `from_member` sends, packed by
+// `packer`, lands in `to`, and its payloads in `kept`. With neither of the two it is a message of its own: `from` is
+// packed here, and by `from_member` there.
+Task coded_pack(GroupLane lane, CodedCall call, View data, Payloads* kept);
+Task coded_hop(GroupLane lane, CodedCall call, View from, int to_member, View to, int from_member, int packer,
+               const Payloads* passed = nullptr, Payloads* kept = nullptr);
 
 // Ring with compression at every hop, slice r from rank r + 1 around to rank r; one residual (if any) per hop's slice,
 // in `call.state`.

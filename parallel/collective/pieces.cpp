@@ -9,6 +9,12 @@
 
 namespace thinwire {
 
+Payloads::Payloads(BlockPool& pool, const CommTuning& tuning, const Coder& coder, DType dtype, int64_t count)
+    : stride((static_cast<int64_t>(coder.wire_bytes(std::min(count, chunk_of(tuning, dtype, &coder)), dtype)) + 63) /
+             64 * 64),
+      bytes(pool, stride * pieces_of(count, chunk_of(tuning, dtype, &coder))),
+      lengths(pool, pieces_of(count, chunk_of(tuning, dtype, &coder))) {}
+
 int64_t common_unit(const Coder* a, const Coder* b, const Coder* c) {
   int64_t unit = kVector;
   for (const Coder* coder : {a, b, c})

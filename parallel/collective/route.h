@@ -114,6 +114,9 @@ void two_level_all_gather_route(RouteSink& sink, const Circle& node, const Circl
                                 std::span<const int64_t> bounds);
 // from: of what I send (kWhole), to: of what I receive (kMine). keyed: coders number pieces by the place in `from`.
 void all_to_all_route(RouteSink& sink, const RouteGroup& from, const RouteGroup& to, bool keyed);
+// All of kWhole, `sends` elements, goes to member `to`; what member `from` sends, `receives` elements that `packer` has
+// packed, lands in kMine. Of none: nobody sends, or receives.
+void hop_route(RouteSink& sink, int to, int64_t sends, int from, int64_t receives, int packer);
 // Binomial tree; kWhole.
 void tree_broadcast_route(RouteSink& sink, int n, int me, int root, int64_t count);
 void message_route(RouteSink& sink, int peer, bool is_send, int64_t count);  // kWhole

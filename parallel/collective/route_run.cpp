@@ -316,7 +316,7 @@ class Runner {
         Need& in = needs[stop.flow];
         in.in_places = std::max(in.in_places, stop.place + stop.from.peers());
         in.in_framed |= coder(stop.call).framed();
-        if (!in_place(stop)) {
+        if (!in_place(stop) && run.kept == nullptr) {
           in.in_bytes = std::max(in.in_bytes, coder(stop.call).bytes(count, run.dtypes[stop.call]));
           in.passed_on |= stop.kind == StopKind::kStore && stop.receivers() > 0;
         }
@@ -328,7 +328,7 @@ class Runner {
       out.out_places = std::max(out.out_places, stop.place + 1);
       out.out_framed |= coder(call).framed();
       const bool packed = !coder(call).plain() || (stop.kind == StopKind::kAdd && stop.result.space == Space::kNone);
-      if (stop.kind == StopKind::kStore || !packed) continue;
+      if (stop.kind == StopKind::kStore || !packed || run.passed != nullptr) continue;
       out.out_bytes = std::max(out.out_bytes, coder(call).bytes(count, run.dtypes[call]));
       if (stop.kind == StopKind::kAdd && !coder(call).plain())
         partial = std::max(partial, count * static_cast<int64_t>(size_of(run.dtypes[call])));
@@ -368,7 +368,9 @@ class Runner {
       if (stop.flow != f || stop.from.peers() == 0) continue;
       const int64_t count = count_at(stop, t);
       if (count == 0) continue;
-      char* const where = in_place(stop) ? static_cast<char*>(view(stop, stop.result, t).data) : nullptr;
+      char* const where = in_place(stop)         ? static_cast<char*>(view(stop, stop.result, t).data)
+                          : run_.kept != nullptr ? run_.kept->of(t - stop.start)
+                                                 : nullptr;
       const bool missing = t == 0 && fails(RouteFault::kReceiveTooFew, f);
       const size_t bytes = missing ? 0 : coder(stop.call).bytes(count, run_.dtypes[stop.call]);
       for (int i = 1; i <= stop.from.peers(); ++i) {
@@ -384,7 +386,9 @@ class Runner {
     for (const Stop& stop : run_.stops()) {
       if (stop.kind != StopKind::kSend || count_at(stop, t) == 0) continue;
       const View part = view(stop, stop.own, t);
-      if (coder(stop.call).plain()) {
+      if (run_.passed != nullptr) {
+        send(stop, t, run_.passed->of(t), run_.passed->lengths[t]);
+      } else if (coder(stop.call).plain()) {
         send(stop, t, static_cast<const char*>(part.data), part.bytes());
       } else {
         const View result = view(stop, stop.result, t);
@@ -454,9 +458,11 @@ class Runner {
   // result: where this rank, too, gets what the others decode; before that, with value difference, what they hold.
   void pack_and_send(const Stop& stop, int call, int64_t t, int64_t u, View part, View result) {
     const CodedCall& coded = run_.calls[call];
-    char* const room = out_[stop.out_flow]->of(u, stop.place);
+    const bool stays = stop.receivers() == 0;
+    char* const room = stays ? run_.kept->of(t) : out_[stop.out_flow]->of(u, stop.place);
     const int64_t first = first_at(stop, t);
     const size_t bytes = coder(call).pack(part, coded.coder->value_difference() ? result : View(), first, room, result);
+    if (stays) run_.kept->lengths[t] = bytes;
     send(stop, u, room, bytes);
     if (result) coder(call).absorb_own(room, bytes, part.dtype, result, first, t - stop.start);
   }
@@ -498,6 +504,7 @@ class Runner {
     const int at = buffer(stop, 1 - stop.from.at);
     if (stop.receivers() > 0) send(stop, t + run_.flows[stop.flow].shift, in.data(t, at), in.bytes(t, at));
     if (in_place(stop)) return;
+    if (run_.kept != nullptr) run_.kept->lengths[t - stop.start] = in.bytes(t, at);
     const int packer = stop.packer >= 0 ? stop.packer : stop.from.member(1 - stop.from.at);
     coder(stop.call).absorb_one(in.data(t, at), in.bytes(t, at), packer, run_.dtypes[stop.call], result,
                                 first_at(stop, t), t - stop.start);

@@ -49,7 +49,11 @@ class RouteRun final : public RouteSink {
   // What has to run before own slices of a tick leave, one task behind the other; an empty one: nothing more.
   std::function<Task(int64_t tick)> before;
   SendQueue* queue = nullptr;  // whose turn it is to send; nullptr: no order
-  WireCounters* logical_to;    // gets the uncoded bytes of the route; nullptr: counted as sent
+  // Of routes of one coded slice each way. passed: what is sent was packed before. kept: what is received, or else
+  // packed, stays there as it is. Both outlive the run.
+  const Payloads* passed = nullptr;
+  Payloads* kept = nullptr;
+  WireCounters* logical_to;  // gets the uncoded bytes of the route; nullptr: counted as sent
   DType logical_dtype;
 
  private:
@@ -102,6 +106,8 @@ Task all_reduce_in_turn(GroupLane lane, CodedCall call, CodedCall sums, CodedCal
 Task route_all_to_all(const GroupLane& lane, const CodedCall& call, View from, const Bounds& from_bounds, View to,
                       const Bounds& to_bounds);
 Task route_message(const GroupLane& lane, const CodedCall& call, View data, int peer, bool is_send);
+Task route_hop(const GroupLane& lane, const CodedCall& call, View from, int to_member, View to, int from_member,
+               int packer, const Payloads* passed, Payloads* kept);
 // A group of one: the sum is the contribution.
 Task reduce_alone(GroupLane lane, View whole, View out, bool accumulate);
 

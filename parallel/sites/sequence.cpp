@@ -1,6 +1,8 @@
 // Gathers and sums of keys and values, as collectives on the two channels.
 #include "parallel/sites/sequence.h"
 
+#include <algorithm>
+
 #include "engine/base/core/check.h"
 
 namespace thinwire {
@@ -33,15 +35,37 @@ Ticket SequenceExchange::gather(View part, View all, const SequenceCut& cut, int
   return forward_.all_gather(part, all, bounds(part, cut), stream, key(forward_rules_, unit));
 }
 
-Ticket SequenceExchange::gather_again(View part, View all, const SequenceCut& cut, int unit, Stream& stream) {
+MessageKey SequenceExchange::key_again(int unit) const {
   MessageKey again = key(forward_rules_, unit);
   again.as = forward_.compression(again);
   if (again.as == nullptr) again.rule = kNoRule;
-  return backward_.all_gather(part, all, bounds(part, cut), stream, again);
+  return again;
+}
+
+Ticket SequenceExchange::gather_again(View part, View all, const SequenceCut& cut, int unit, Stream& stream) {
+  return backward_.all_gather(part, all, bounds(part, cut), stream, key_again(unit));
 }
 
 Ticket SequenceExchange::sum(View all, View part, const SequenceCut& cut, int unit, Stream& stream) {
   return backward_.reduce_scatter(all, bounds(part, cut), part, false, stream, key(backward_rules_, unit));
+}
+
+void SequenceExchange::start_ring(View part, const SequenceCut& cut, int unit, bool again, Stream& stream) {
+  const std::span<const int64_t> all = bounds(part, cut);
+  int64_t most = 0;
+  for (size_t r = 1; r < all.size(); ++r) most = std::max(most, all[r] - all[r - 1]);
+  ring_backward_ = again;
+  ring_ = (again ? backward_ : forward_)
+              .start_ring(part, all.back(), most, stream, again ? key_again(unit) : key(forward_rules_, unit));
+}
+
+Ticket SequenceExchange::hop(View held, View next, Stream& stream) {
+  return (ring_backward_ ? backward_ : forward_).hop(ring_, held, next, stream);
+}
+
+Ticket SequenceExchange::hand_back(View gradients, View mine, int distance, const SequenceCut& cut, int unit,
+                                   Stream& stream) {
+  return backward_.hand_back(gradients, mine, distance, bounds(mine, cut).back(), stream, key(backward_rules_, unit));
 }
 
 Ticket SequenceExchange::exchange(View by_rank, View all, bool to_all, const SequenceCut& cut, int unit, bool backward,

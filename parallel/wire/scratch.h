@@ -67,7 +67,10 @@ class Scratch {
   }
   Scratch(Scratch&& other) noexcept
       : pool_(std::exchange(other.pool_, nullptr)), data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
-  Scratch& operator=(Scratch&&) = delete;
+  Scratch& operator=(Scratch&& other) noexcept {
+    std::swap(pool_, other.pool_), std::swap(data_, other.data_), std::swap(count_, other.count_);
+    return *this;
+  }
   ~Scratch() {
     if (pool_ != nullptr) pool_->release(data_, static_cast<size_t>(count_) * sizeof(T));
   }

@@ -135,8 +135,34 @@ struct Member {
   std::unique_ptr<Progress> progress;
   CodedRank end;
   std::deque<Buffer> kept;
+  std::deque<Payloads> payloads;
   std::vector<Ticket> open;
 };
+
+Task one_by_one(std::vector<Task> tasks) {
+  for (Task& task : tasks) co_await task;
+}
+
+// What every rank has goes around all of them; coder: packed once.
+Task whole_ring(Member& m, const CodedCall& call, int64_t count) {
+  Communicator& group = m.end.group;
+  const int n = group.size(), me = group.rank();
+  Payloads* payloads[2] = {};
+  std::vector<Task> tasks;
+  View held = m.data(count);
+  if (call.coder != nullptr) {
+    for (Payloads*& p : payloads)
+      p = &m.payloads.emplace_back(group.pool(), group.tuning(), *call.coder, DType::f32, count);
+    tasks.push_back(coded_pack(group.lane(), call, held, payloads[0]));
+  }
+  for (int hop = 0; hop + 1 < n; ++hop) {
+    const View next = m.data(count);
+    tasks.push_back(coded_hop(group.lane(), call, held, (me + 1) % n, next, (me + n - 1) % n, (me + n - hop - 1) % n,
+                              payloads[hop % 2], payloads[1 - hop % 2]));
+    held = next;
+  }
+  return one_by_one(std::move(tasks));
+}
 
 // Issues on every rank, and polls all until everything is over: "". Otherwise what is wrong.
 std::string validate(int n, const std::vector<int>& nodes, const CommTuning& tuning,
@@ -210,6 +236,7 @@ void plain_verbs(Member& m, const Case& c) {
     m.open.push_back(group.all_reduce(m.data(3), ReduceKind::kMax, stream));
     m.open.push_back(group.all_reduce(m.data(3), ReduceKind::kSum, stream));
     m.open.push_back(group.barrier());
+    m.start(whole_ring(m, plain_call(), c.count));
     m.open.push_back(group.send(m.data(c.count * 20), next, stream));
   }
 }
@@ -258,6 +285,8 @@ TEST(Rendezvous, CompressedVerbsInFlightTogether) {
       m.start(coded_all_gather(group.lane(), call, m.data(mine), m.data(c.count), bounds()));
       m.start(coded_ring_all_reduce(group.lane(), call, call, m.data(c.count)));
       m.start(coded_ring_reduce_scatter(group.lane(), call, m.data(c.count), bounds(), m.data(mine), false));
+      m.start(whole_ring(m, call, c.count));
+      m.start(coded_hop(group.lane(), call, m.data(c.count), next, m.data(c.count), previous, previous));
       m.start(coded_send(group.lane_to(next), call, m.data(c.count), next));
     }
   };

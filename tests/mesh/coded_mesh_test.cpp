@@ -151,7 +151,9 @@ TEST(CodedMeshSequence, KeysAndValues) {
   for (const auto& [family, way] : {std::pair<std::string, std::string>("gpt2", "all_gather"),
                                     {"llama", "all_gather"},
                                     {"gpt2", "a2a"},
-                                    {"llama", "a2a"}}) {
+                                    {"llama", "a2a"},
+                                    {"gpt2", "p2p"},
+                                    {"llama", "p2p"}}) {
     const Model model{.family = family};
     for (Layout layout : {Layout{.context = 2}, Layout{.context = 3}, Layout{.tensor = 2, .context = 2}}) {
       SCOPED_TRACE(layout.name());

@@ -22,6 +22,7 @@ TEST(MeshDevice, PlainLayouts) {
   expect_same_bits({.family = "gpt2", .layers = 3, .dropout = 0.1},
                    {.pipeline = 2, .data = 2, .embedding = "two_step", .accumulation = 2}, 4);
   expect_same_bits({.family = "neox", .layers = 4}, {.pipeline = 2, .schedule = "zb_h1", .accumulation = 3}, 3);
+  expect_same_bits({.family = "llama", .layers = 2, .dtype = "bf16"}, {.context = 3, .more = {"cp_comm_type=p2p"}}, 2);
 }
 
 // With the key cuda_graphs, passes of one rank, norms, and steps that nothing is published behind are recorded and
@@ -54,6 +55,9 @@ TEST(MeshDevice, CodedSites) {
   Layout wire{.pipeline = 2, .data = 2, .accumulation = 2};
   wire.more = {"compression.preset=bf16_wire"};
   expect_same_bits({.family = "llama", .layers = 2}, wire, 4);
+  Layout ring{.context = 2};
+  ring.more = {"cp_comm_type=p2p", "compression.sequence={\"codec\": \"block_int\", \"bits\": 8}"};
+  expect_same_bits({.family = "gpt2", .layers = 2}, ring, 2);
 }
 
 }  // namespace

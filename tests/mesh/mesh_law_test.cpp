@@ -248,6 +248,41 @@ TEST(MeshLawMore, ContextParallel) {
   }
 }
 
+// Keys and values that go around: every layout above, and with 4 ranks, 7 of uneven runs, and 16 bits.
+TEST(MeshLawMore, ContextParallelRing) {
+  Layout layouts[] = {Layout{.context = 2},
+                      Layout{.context = 3, .accumulation = 2, .recompute = "selective"},
+                      Layout{.context = 7},
+                      Layout{.context = 4, .recompute = "full"},
+                      Layout{.data = 2, .context = 2, .optimizer = "global"},
+                      Layout{.tensor = 2, .context = 2, .sequence_parallel = true, .recompute = "full"},
+                      Layout{.pipeline = 2, .context = 3, .schedule = "interleaved", .chunks = 2, .accumulation = 3},
+                      Layout{.data = 2,
+                             .context = 2,
+                             .weights = "global",
+                             .gradients = "global",
+                             .optimizer = "global",
+                             .accumulation = 2},
+                      Layout{.data = 2,
+                             .context = 2,
+                             .weights = "pair",
+                             .gradients = "pair",
+                             .optimizer = "global",
+                             .recompute = "full",
+                             .ranks_per_node = 2},
+                      Layout{.pipeline = 2, .tensor = 2, .context = 2, .schedule = "zb_h1", .accumulation = 2}};
+  for (Layout& l : layouts) l.more = {"cp_comm_type=p2p"};
+  for (const char* family : {"gpt2", "neox", "llama"}) {
+    for (const Layout& l : layouts) EXPECT_EQ(compare({.family = family, .layers = 4}, l, 12, 4), "");
+    const Model dropped{.family = family, .layers = 4, .dropout = 0.1};
+    for (const Layout& l : {layouts[1], layouts[2], layouts[5]}) EXPECT_EQ(compare(dropped, l, 12, 4), "");
+    const Model masked{.family = family, .layers = 4, .documents = true, .window = 6};
+    for (const Layout& l : {layouts[2], layouts[3], layouts[7]}) EXPECT_EQ(compare(masked, l, 12, 4), "");
+    const Model narrow{.family = family, .layers = 4, .dtype = "bf16"};
+    for (const Layout& l : {layouts[0], layouts[6]}) EXPECT_EQ(compare(narrow, l, 12, 4), "");
+  }
+}
+
 // Layers take some tokens at a time: chunks of the 24 that divide them, that do not, and of the runs of a cut.
 TEST(MeshLawMore, ChunksOfTokens) {
   Layout layouts[] = {

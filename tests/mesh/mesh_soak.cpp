@@ -1,4 +1,6 @@
-// Random layouts against one rank, for as long as it is told: mesh_soak [--minutes M] [--seed S] [--ranks N].
+// Random layouts against one rank, for as long as it is told: mesh_soak [--minutes M] [--seed S] [--ranks N]
+// [--layouts L] [--context 1]. --layouts: so many, each under every family, instead of minutes. --context 1: sequences
+// are cut in all of them.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -18,11 +20,12 @@ T pick(std::mt19937_64& random, std::initializer_list<T> choices) {
   return *(choices.begin() + random() % choices.size());
 }
 
-Layout random_layout(std::mt19937_64& random, const Model& model, int samples, int most) {
+Layout random_layout(std::mt19937_64& random, const Model& model, int samples, int most, bool cut) {
   Layout l;
   do {
     l.pipeline = pick(random, {1, 1, 2, 3, 4}), l.tensor = pick(random, {1, 1, 2, 3, 4});
-    l.data = pick(random, {1, 2, 3, 4, 6, 8}), l.context = pick(random, {1, 1, 2, 3, 4});
+    l.data = pick(random, {1, 2, 3, 4, 6, 8});
+    l.context = cut ? pick(random, {2, 3, 4, 5}) : pick(random, {1, 1, 2, 3, 4});
   } while (l.ranks() > most || l.ranks() == 1 || samples % l.data != 0);
   do {
     l.accumulation = 1 + static_cast<int>(random() % 6);
@@ -58,8 +61,10 @@ Layout random_layout(std::mt19937_64& random, const Model& model, int samples, i
   if (const int s = static_cast<int>(random() % 3); s > 0 && s < w && fits(s, w)) l.secondary = levels[s];
   if (w > 0) l.hold = pick(random, {"", "unit", "micro_batch", "step"});
   l.recompute = pick(random, {"", "", "selective", "full"});
-  if (l.context > 1 && 24 % (2 * l.context) == 0 && 12 / l.tensor % l.context == 0 && random() % 2 == 0)
-    l.more.push_back("cp_comm_type=a2a");
+  const bool by_heads = 24 % (2 * l.context) == 0 && 12 / l.tensor % l.context == 0;
+  if (l.context > 1)
+    l.more.push_back(std::string("cp_comm_type=") + (by_heads ? pick(random, {"all_gather", "a2a", "p2p", "p2p"})
+                                                              : pick(random, {"all_gather", "p2p", "p2p"})));
   return l;
 }
 
@@ -68,27 +73,35 @@ Layout random_layout(std::mt19937_64& random, const Model& model, int samples, i
 int main(int argc, char** argv) {
   double minutes = 1.0;
   uint64_t seed = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-  int most = 8;
+  int most = 8, layouts = 0;
+  bool cut = false;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--minutes") == 0) minutes = std::atof(argv[i + 1]);
     if (std::strcmp(argv[i], "--seed") == 0) seed = std::strtoull(argv[i + 1], nullptr, 10);
     if (std::strcmp(argv[i], "--ranks") == 0) most = std::atoi(argv[i + 1]);
+    if (std::strcmp(argv[i], "--layouts") == 0) layouts = std::atoi(argv[i + 1]);
+    if (std::strcmp(argv[i], "--context") == 0) cut = std::atoi(argv[i + 1]) != 0;
   }
   std::mt19937_64 random(seed);
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(minutes * 60.0);
   int runs = 0, failures = 0;
-  while (std::chrono::steady_clock::now() < end) {
+  const auto more = [&] { return layouts > 0 ? runs < 3 * layouts : std::chrono::steady_clock::now() < end; };
+  while (more()) {
     Model model;
     model.family = pick(random, {"gpt2", "gpt2_untied", "neox", "llama", "llama_tied"});
     model.layers = pick(random, {5, 7});
     if (random() % 4 == 0) model.dropout = 0.1;
     if (random() % 4 == 0) model.documents = true;
     if (random() % 4 == 0) model.window = static_cast<int>(random() % 12);
-    const Layout layout = random_layout(random, model, 24, most);
-    const std::string what = compare(model, layout, 24, 4);
-    ++runs;
-    if (!what.empty()) ++failures, std::printf("FAIL %s\n", what.c_str());
+    const Layout layout = random_layout(random, model, 24, most, cut);
+    for (const char* family : {"gpt2", "neox", "llama"}) {
+      if (layouts > 0) model.family = family;
+      const std::string what = compare(model, layout, 24, 4);
+      ++runs;
+      if (!what.empty()) ++failures, std::printf("FAIL %s\n", what.c_str());
+      if (layouts == 0) break;
+    }
   }
   std::printf("%d layouts, %d failures\n", runs, failures);
   return failures == 0 && runs > 0 ? 0 : 1;

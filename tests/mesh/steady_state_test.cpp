@@ -41,6 +41,7 @@ TEST(SteadyState, UpdatesAllocateNothing) {
       {.tensor = 2, .sequence_parallel = true},
       {.pipeline = 2, .schedule = "zb_h1", .accumulation = 4},
       {.pipeline = 2, .data = 2, .tensor = 2, .optimizer = "global", .accumulation = 2},
+      {.context = 3, .more = {"cp_comm_type=p2p"}},
       {.data = 2, .optimizer = "global", .more = coded},
       {.pipeline = 2, .data = 2, .accumulation = 4, .more = coded},
       {.data = 4,

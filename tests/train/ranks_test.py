@@ -244,6 +244,8 @@ class Reference(unittest.TestCase):
     LAYOUTS = [(2, []), (2, ["model_parallel_size=2"]), (2, ["model_parallel_size=2", "sequence_parallel=true"]),
                (2, ["pipe_parallel_size=2"]), (2, ["context_parallel_size=2"]),
                (4, ["context_parallel_size=2", "model_parallel_size=2"]),
+               (3, ["context_parallel_size=3", "cp_comm_type=p2p"]),
+               (4, ["context_parallel_size=2", "cp_comm_type=p2p", "model_parallel_size=2"]),
                (2, ["zero_optimization.stage=1"]), (2, ["zero_optimization.stage=2"]),
                (2, ["zero_optimization.stage=3"]), (2, ["pipe_parallel_size=2", "schedule=zb_h1"]),
                (2, ["pipe_parallel_size=2", "schedule=gpipe"]),

@@ -35,9 +35,10 @@ def random_layout(chance, drawn=None):
     cp = random.Random(str(keys)).choice([1, 2, 3]) if not levels else 1
     if pp * tp * dp * cp > 6:
         cp = 1
-    keys.update(context_parallel_size=cp, cp_comm_type="a2a" if cp == 2 and tp == 1 else "all_gather")
+    ways = ["all_gather", "p2p"] + (["a2a"] if cp == 2 and tp == 1 else [])
+    keys.update(context_parallel_size=cp, cp_comm_type=random.Random(f"{keys} {cp}").choice(ways))
     if drawn is not None:
-        drawn.update([placement, keys["recompute_granularity"], f"context {cp}"])
+        drawn.update([placement, keys["recompute_granularity"], f"context {cp}"] + ([keys["cp_comm_type"]] if cp > 1 else []))
     return keys, pp * tp * dp * cp
 
 
@@ -67,7 +68,7 @@ class Reshape(RunCase):
                 self.assertEqual(len(losses), STEPS)
                 for step, (a, b) in enumerate(zip(expected, losses, strict=True), 1):
                     self.assertAlmostEqual(a, b, delta=tolerance * step * abs(a), msg=f"{first} -> {second}, step {step}")
-        self.assertEqual(set(drawn), {*ZERO, *LEVELS, *RECOMPUTE, "context 1", "context 2", "context 3"}, drawn)
+        self.assertEqual(set(drawn), {*ZERO, *LEVELS, *RECOMPUTE, "context 1", "context 2", "context 3", "all_gather", "a2a", "p2p"}, drawn)
 
     def test_the_same_layout_goes_on_bit_for_bit(self):
         chance = random.Random(6)

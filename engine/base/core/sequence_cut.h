@@ -6,6 +6,9 @@
 
 namespace thinwire {
 
+// How ranks that share sequences do attention (cp_comm_type): all_gather, a2a, p2p.
+enum class SequenceWay : uint8_t { kGather, kHeads, kRing };
+
 // Whole sequences unless size > 1. Lengths need not divide: the 2 * size runs differ by at most one token. A rank's
 // rows of a sample are its front run, then its back run.
 struct SequenceCut {
@@ -22,6 +25,12 @@ struct SequenceCut {
   int64_t count() const { return front().count + back().count; }
   // The fewest tokens that a rank has.
   int64_t least() const { return whole() ? length : length / (2 * size) * 2; }
+  // And the most.
+  int64_t most() const {
+    int64_t most = 0;
+    for (int r = 0; r < size; ++r) most = of(r).count() > most ? of(r).count() : most;
+    return most;
+  }
   // Of another rank of the group.
   SequenceCut of(int other) const { return {length, other, size}; }
 

@@ -26,8 +26,10 @@ KeyTopic layout_keys() {
           {.bounds = {1, 65536}, .unit = "ranks", .scope = layout}),
       key("cp_comm_type", kStringKey, "\"all_gather\"",
           "How context-parallel ranks do attention. all_gather (Llama 3): everybody gets all keys and values. a2a "
-          "(DeepSpeed-Ulysses): everybody gets all tokens of a share of the heads; KV heads and sequence must divide.",
-          {.allowed = {"all_gather", "a2a"}, .value_aliases = {{"allgather", "all_gather"}}, .scope = layout}),
+          "(DeepSpeed-Ulysses): everybody gets all tokens of a share of the heads; KV heads and sequence must divide. "
+          "p2p "
+          "(ring attention): keys and values go around, a rank's at a time.",
+          {.allowed = {"all_gather", "a2a", "p2p"}, .value_aliases = {{"allgather", "all_gather"}}, .scope = layout}),
       key("sequence_chunk_size", kIntKey | kStringKey, "0",
           "Layers, head and loss take at most so many tokens of a sequence at a time, so that their working memory "
           "does "

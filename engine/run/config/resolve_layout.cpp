@@ -95,23 +95,23 @@ void Resolver::sequence_cut() {
   if (heads % ranks != 0)
     fail({"context_parallel_size", "num_kv_heads"},
          "a2a gives every rank a share of the KV heads: context_parallel_size " + str(ranks) + " must divide " +
-             str(heads) + " of them (num_kv_heads / model_parallel_size); or say cp_comm_type all_gather");
+             str(heads) + " of them (num_kv_heads / model_parallel_size); or say cp_comm_type all_gather or p2p");
   if (length % (2 * ranks) != 0)
     fail({"seq_length", "context_parallel_size"}, "a2a needs runs of equal length: seq_length " + str(length) +
                                                       " is not a multiple of " + str(2 * ranks) +
-                                                      " (2 * context_parallel_size); or say cp_comm_type all_gather");
+                                                      " (2 * context_parallel_size); or say cp_comm_type "
+                                                      "all_gather or p2p");
 }
 
 void Resolver::token_chunks() {
   const char* key = "sequence_chunk_size";
   if (!known({key})) return;
   if (value(key).is_string()) {  // auto
-    if (!known({"hidden_size", "num_attention_heads", "num_kv_heads", "ffn_hidden_size", "activation", "seq_length",
+    if (!known({"head_dim", "num_attention_heads", "num_kv_heads", "ffn_hidden_size", "activation", "seq_length",
                 "precision", "model_parallel_size", "context_parallel_size", "device"}))
       return;
     // What a token has of q, k, v, attention and feed-forward part, and their gradients, on one tensor rank.
-    const int64_t head =
-        given("head_dim") != nullptr ? integer("head_dim") : integer("hidden_size") / integer("num_attention_heads");
+    const int64_t head = integer("head_dim");
     const int64_t widths = (2 * integer("num_attention_heads") + 2 * integer("num_kv_heads")) * head +
                            (is("activation", "swiglu") ? 3 : 2) * integer("ffn_hidden_size");
     const int64_t token = 2 * widths / integer("model_parallel_size") * (is("precision", "fp32") ? 4 : 2);

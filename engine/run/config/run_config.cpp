@@ -184,7 +184,9 @@ LayoutConfig layout_config(const Reader& r) {
   l.tensor = r.integer("model_parallel_size");
   l.data = r.integer("global_num_gpus") / (l.pipeline * l.tensor);
   l.context = r.integer("context_parallel_size");
-  l.exchanges_heads = l.context > 1 && r.text("cp_comm_type") == "a2a";
+  l.sequence_way = r.pick<SequenceWay>(
+      "cp_comm_type",
+      {{"all_gather", SequenceWay::kGather}, {"a2a", SequenceWay::kHeads}, {"p2p", SequenceWay::kRing}});
   l.sequence_parallel = r.flag("sequence_parallel");
   l.schedule_kind = r.named("schedule", ScheduleKind::kZbH1);
   l.virtual_chunks = r.integer("virtual_chunks");

@@ -9,6 +9,7 @@
 #include "compression/rule.h"
 #include "data/data_config.h"
 #include "engine/base/core/key_spec.h"
+#include "engine/base/core/sequence_cut.h"
 #include "model/model_config.h"
 #include "optim/optim_config.h"
 #include "parallel/collective/communicator.h"
@@ -19,9 +20,9 @@
 namespace thinwire {
 
 struct LayoutConfig {
-  int64_t pipeline = 1, tensor = 1, data = 1;  // ranks per dimension; data: replicas of the weights
-  int64_t context = 1;                         // of these, how many share the sequences of a micro-batch
-  bool exchanges_heads = false;                // cp_comm_type a2a
+  int64_t pipeline = 1, tensor = 1, data = 1;       // ranks per dimension; data: replicas of the weights
+  int64_t context = 1;                              // of these, how many share the sequences of a micro-batch
+  SequenceWay sequence_way = SequenceWay::kGather;  // cp_comm_type
   bool sequence_parallel = false;
   ScheduleKind schedule_kind = ScheduleKind::k1f1b;
   int64_t virtual_chunks = 1;  // chunks of layers per stage, for schedule interleaved

@@ -67,7 +67,7 @@ RankLayout layout_of(const RunConfig& config, int rank, std::vector<int> nodes) 
   layout.shard.tensor_rank = layout.at.tensor;
   layout.shard.tensor_size = layout.mesh.tensor;
   layout.shard.cut = {config.data.seq_length, layout.at.data % layout.mesh.context, layout.mesh.context};
-  layout.shard.exchanges_heads = l.exchanges_heads;
+  layout.shard.sequence_way = l.sequence_way;
   layout.shard.sequence_parallel = l.sequence_parallel && layout.mesh.tensor > 1;
   for (int chunk = 0; chunk < chunks; ++chunk)
     layout.shard.chunks.push_back(ranges[static_cast<size_t>(chunk * stages + layout.at.pipeline)]);

@@ -148,7 +148,7 @@ void Replica::take_micro_buffers(const std::vector<int>& slots) {
       b.tokens = arena_.take(MemoryCategory::kData, DType::i32, {n});
       b.targets = arena_.take(MemoryCategory::kData, DType::i32, {n});
       b.row_weight = arena_.take(MemoryCategory::kData, DType::f32, {n});
-      const int64_t queries = layout_.shard.exchanges_heads ? shape_.batch * layout_.shard.cut.length : n;
+      const int64_t queries = layout_.shard.exchanges_heads() ? shape_.batch * layout_.shard.cut.length : n;
       if (config_.data.documents.reset_attention)
         b.first_keys = arena_.take(MemoryCategory::kData, DType::i32, {queries});
       if (config_.data.documents.reset_positions || !layout_.shard.cut.whole())
@@ -189,7 +189,7 @@ MicroBatch Replica::upload(const Batch& batch, double tokens, bool training, int
   write_tokens(batch.targets, b.targets);
   write_tokens(weight, b.row_weight);
   write(b.sample_ids, batch.sample_ids.data(), batch.sample_ids.size() * sizeof(int64_t));
-  micro.first_keys = write_tokens(batch.first_keys, b.first_keys, layout_.shard.exchanges_heads);
+  micro.first_keys = write_tokens(batch.first_keys, b.first_keys, layout_.shard.exchanges_heads());
   if (batch.positions.empty() && !cut.whole()) {
     std::vector<int32_t> positions(batch.inputs.size());
     for (size_t n = 0; n < positions.size(); ++n)

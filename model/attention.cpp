@@ -143,8 +143,8 @@ Op Attention::operands(const LayerContext& c, const BlockActivations& a, View ke
 }
 
 // The keys and values of a group lie side by side in `rows` [N,qkv], between queries; in `part` [N,w] alone.
-void Attention::copy_keys(Exec& exec, View rows, View part, bool into_part) const {
-  const int64_t width = 2 * config_.head_dim, tokens = rows.rows();
+void Attention::copy_keys(Exec& exec, const LayerContext& c, View rows, View part, bool into_part) const {
+  const int64_t width = 2 * config_.head_dim, tokens = c.chunk.count > 0 ? c.chunk.count : c.shape.tokens();
   CopyRuns op{.from = rows,
               .to = part,
               .counts = {tokens, config_.kv_heads},
@@ -184,6 +184,11 @@ void Attention::copy_order(Exec& exec, const LayerContext& c, View gathered, Vie
   }
 }
 
+void Attention::gather_keys(Exec& exec, const LayerContext& c, View qkv, const SequenceScratch& s, bool again) const {
+  copy_keys(exec, c, qkv, s.part, true);
+  share_keys(exec, c, s, again);
+}
+
 void Attention::share_keys(Exec& exec, const LayerContext& c, const SequenceScratch& s, bool again) const {
   if (c.cut.whole()) return;
   const int unit = attention_unit(layer_);
@@ -191,6 +196,11 @@ void Attention::share_keys(Exec& exec, const LayerContext& c, const SequenceScra
                         : sequence_->gather(s.part, s.gathered, c.cut, unit, exec.stream);
   ticket.wait(exec.stream);
   copy_order(exec, c, s.gathered, s.kv, true);
+}
+
+void Attention::sum_keys(Exec& exec, const LayerContext& c, const SequenceScratch& s, View d_qkv) const {
+  share_gradients(exec, c, s);
+  copy_keys(exec, c, d_qkv, s.part, false);
 }
 
 void Attention::share_gradients(Exec& exec, const LayerContext& c, const SequenceScratch& s) const {
@@ -369,8 +379,7 @@ void Attention::forward_inner(Exec& exec, const LayerContext& c, View x, const B
     exec.ops.attention_forward(exec, op);
     return to_tokens(exec, c, s.out, a.attention_out, s, false);
   }
-  copy_keys(exec, a.qkv, s.part, true);
-  share_keys(exec, c, s, false);
+  gather_keys(exec, c, a.qkv, s, false);
   for (int64_t sample = 0; sample < c.shape.batch; ++sample) {
     for (const SequenceCut::Run& run : {c.cut.front(), c.cut.back()})
       exec.ops.attention_forward(exec,
@@ -395,8 +404,7 @@ void Attention::backward_input(Exec& exec, const LayerContext& c, const BlockAct
     exec.ops.attention_backward(exec, op);
     to_tokens(exec, c, s.d_qkv, work.d_qkv, s, true);
   } else {
-    copy_keys(exec, a.qkv, s.part, true);
-    share_keys(exec, c, s, true);
+    gather_keys(exec, c, a.qkv, s, true);
     for (View sum : {s.d_kv, work.d_qkv}) exec.ops.fill_constant(exec, {sum, 0.0f});
     for (int64_t sample = 0; sample < c.shape.batch; ++sample) {
       for (const SequenceCut::Run& run : {c.cut.front(), c.cut.back()}) {
@@ -407,8 +415,7 @@ void Attention::backward_input(Exec& exec, const LayerContext& c, const BlockAct
         exec.ops.attention_backward(exec, op);
       }
     }
-    share_gradients(exec, c, s);
-    copy_keys(exec, work.d_qkv, s.part, false);
+    sum_keys(exec, c, s, work.d_qkv);
   }
   rotate(exec, c, work.d_qkv, true);
   qkv_.backward_input(exec, work.d_qkv, dx);
@@ -425,9 +432,9 @@ void Attention::project(Exec& exec, const LayerContext& c, View x, const BlockAc
 }
 
 void Attention::put_keys(Exec& exec, const LayerContext& c, const BlockActivations& a, const SequenceScratch& s) const {
-  if (!c.cut.whole()) return copy_keys(exec, a.qkv, s.part.row_range(c.chunk.row, c.chunk.count), true);
+  if (!c.cut.whole()) return copy_keys(exec, c, a.qkv, s.part.row_range(c.chunk.row, c.chunk.count), true);
   const TokenStore::Held part = s.store->open(s.keys, c.chunk, Access::kWrite);
-  copy_keys(exec, a.qkv, part.view, true);
+  copy_keys(exec, c, a.qkv, part.view, true);
 }
 
 // The chunk's queries against some keys, which `kv` begins with.
@@ -511,9 +518,9 @@ void Attention::backward_project(Exec& exec, const LayerContext& c, View x, cons
     const TokenStore::Held sum = s.store->open(s.d_keys, c.chunk, Access::kRead);
     const View part = s.d_part ? s.d_part.row_range(0, c.chunk.count) : sum.view;
     if (s.d_part) exec.ops.cast(exec, {sum.view, part});
-    copy_keys(exec, work.d_qkv, part, false);
+    copy_keys(exec, c, work.d_qkv, part, false);
   } else {
-    copy_keys(exec, work.d_qkv, s.part.row_range(c.chunk.row, c.chunk.count), false);
+    copy_keys(exec, c, work.d_qkv, s.part.row_range(c.chunk.row, c.chunk.count), false);
   }
   rotate(exec, c, work.d_qkv, true);
   qkv_.backward_input(exec, work.d_qkv, dx);

@@ -17,9 +17,9 @@ struct AttentionWork {
   View d_qkv;  // [N,qkv]
 };
 
-// Memory for the keys and values of whole sequences, where ranks share them or layers take chunks; empty otherwise.
-// w = 2 * KV heads * d: of a token all keys and values, those of a head side by side. M: tokens of the whole sequences
-// of a micro-batch.
+// Memory for the keys and values of whole sequences, where ranks share them or layers take chunks; empty otherwise. w =
+// 2 * KV heads * d: of a token all keys and values, those of a head side by side. M: tokens of the whole sequences of a
+// micro-batch.
 struct SequenceScratch {
   View part;      // [N,w] of this rank's tokens, and their gradients; room for any rank's where they go around
   View gathered;  // [M,w] in rank order
@@ -82,12 +82,19 @@ class Attention {
   template <typename Op>
   Op operands(const LayerContext& context, const BlockActivations& a, View keys) const;
   void rotate(Exec& exec, const LayerContext& context, View rows, bool inverse) const;
-  void copy_keys(Exec& exec, View rows, View part, bool into_part) const;
+  void gather_keys(Exec& exec, const LayerContext& context, View qkv, const SequenceScratch& s, bool again) const;
+  void sum_keys(Exec& exec, const LayerContext& context, const SequenceScratch& s, View d_qkv) const;
+  void copy_keys(Exec& exec, const LayerContext& context, View rows, View part, bool into_part) const;
   void copy_order(Exec& exec, const LayerContext& context, View gathered, View tokens, bool by_token) const;
   void to_heads(Exec& exec, const LayerContext& context, View local, View tokens, const SequenceScratch& s,
                 bool backward, bool plain) const;
   void to_tokens(Exec& exec, const LayerContext& context, View tokens, View local, const SequenceScratch& s,
                  bool backward) const;
+  template <typename Op>
+  Op operands_of_keys(const LayerContext& context, const BlockActivations& a, const TokenChunk& keys, View kv) const;
+  bool sees(int64_t first_query, const TokenChunk& keys) const;
+  template <typename Body>
+  void for_keys(const LayerContext& context, const SequenceScratch& s, const Body& body) const;
   template <typename Op>
   Op operands_of_share(const LayerContext& context, const BlockActivations& a) const;
   template <typename Op>
@@ -101,11 +108,6 @@ class Attention {
   void ring_forward(Exec& exec, const LayerContext& context, const BlockActivations& a, const SequenceScratch& s) const;
   void ring_backward(Exec& exec, const LayerContext& context, const BlockActivations& a, View dout,
                      const SequenceScratch& s, View d_qkv) const;
-  template <typename Op>
-  Op operands_of_keys(const LayerContext& context, const BlockActivations& a, const TokenChunk& keys, View kv) const;
-  bool sees(int64_t first_query, const TokenChunk& keys) const;
-  template <typename Body>
-  void for_keys(const LayerContext& context, const SequenceScratch& s, const Body& body) const;
 
   Dropout dropout(const LayerContext& context) const;
 

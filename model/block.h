@@ -6,15 +6,17 @@
 // The block leaves its last addition to whoever reads the stream next (see ResidualStream).
 //
 // In chunks (ModelConfig::sequence_chunk) a block takes some tokens of a sequence at a time from its input to its
-// output: what the recompute level keeps and the stream [N,h] are whole; beside them one layer's keys and values and
-// their gradients are, [N,w] each with w = 2 * KV heads * d, since queries look at all keys
-// before them. Everything else - norms, q, k and v, attention's result, the feed-forward part, and their gradients - is
-// of one chunk. Forward, a chunk's queries find the keys of all earlier tokens put already. Backward goes through a
-// sequence from its end: when the queries of a chunk have had their turn all that see its keys have, so that q, k and v
-// of the chunk have their gradients at once, and the stream's gradient is replaced in place. Full recomputation first
-// makes keys and values of all chunks again, then of each chunk the rest: the qkv product runs once more than without
-// chunks. Context-parallel ranks share all keys before the queries' turn, and their gradients before the qkv product's,
-// whose d_qkv [N,qkv] therefore is whole. Weights are acquired once, gradients announced behind the last chunk.
+// output. Of all tokens there are what the recompute level keeps, the stream and its gradient [N,h], and one layer's
+// keys and values and their gradients, [N,w] with w = 2 * KV heads * d: token rows, in memory or on disk
+// (token_store.h). All else - norms, q, k and v, attention's result, the feed-forward part, and their gradients - is of
+// one chunk. A chunk's queries take the keys of the chunks up to theirs one after the other, results merged by their
+// lse. Backward goes through a sequence from its end: when the queries of a chunk have had their turn all that see its
+// keys have, so that q, k and v of the chunk have their gradients at once, and the stream's gradient is replaced in
+// place. Full recomputation first makes keys and values of all chunks again, then of each chunk the rest: the qkv
+// product runs once more than without chunks. (FPDT goes by keys outside and queries inside instead, and keeps q and dq
+// of all tokens.) Context-parallel ranks share all keys before the queries' turn, and their gradients before the qkv
+// product's: these and d_qkv [N,qkv] are whole there. Weights are acquired once, gradients announced behind the last
+// chunk.
 //
 // Between tensor ranks attention and mlp are sharded, everything else is whole on every rank: one sum per branch and
 // direction, and one per direction for both branches of a parallel block together - forward of their added results,

@@ -49,7 +49,7 @@ Stage::Stage(const ModelShard& shard, int chunk, ParamStore& store, const BatchS
   TW_CHECK(layers_.count > 0, "chunk ", chunk, " has no layer");
   TW_CHECK(shard.whole.sequence_chunk == 0 ||
                (!shard.splits_rows() && (shard.cut.whole() || shard.sequence_way == SequenceWay::kGather)),
-           "chunks of tokens under sequence parallelism, or where ranks of a sequence do not gather keys and values");
+           "chunks of tokens under sequence parallelism, or another way to share sequences than all_gather");
   TW_CHECK(ports.tp.size() == shard.tensor_size && ports.tp.rank() == shard.tensor_rank &&
                ports.tp.sequence_parallel() == shard.splits_rows(),
            "tensor rank ", ports.tp.rank(), " of ", ports.tp.size(), ", the shard is ", shard.tensor_rank, " of ",

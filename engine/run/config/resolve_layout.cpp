@@ -107,12 +107,11 @@ void Resolver::token_chunks() {
   const char* key = "sequence_chunk_size";
   if (!known({key})) return;
   if (value(key).is_string()) {  // auto
-    if (!known({"hidden_size", "num_attention_heads", "num_kv_heads", "ffn_hidden_size", "activation", "seq_length",
+    if (!known({"head_dim", "num_attention_heads", "num_kv_heads", "ffn_hidden_size", "activation", "seq_length",
                 "precision", "model_parallel_size", "context_parallel_size", "device"}))
       return;
     // What a token has of q, k, v, attention and feed-forward part, and their gradients, on one tensor rank.
-    const int64_t head =
-        given("head_dim") != nullptr ? integer("head_dim") : integer("hidden_size") / integer("num_attention_heads");
+    const int64_t head = integer("head_dim");
     const int64_t widths = (2 * integer("num_attention_heads") + 2 * integer("num_kv_heads")) * head +
                            (is("activation", "swiglu") ? 3 : 2) * integer("ffn_hidden_size");
     const int64_t token = 2 * widths / integer("model_parallel_size") * (is("precision", "fp32") ? 4 : 2);

@@ -11,6 +11,8 @@
 #include <mutex>
 #include <thread>
 
+#include "parallel/wire/thread_stacks.h"
+
 namespace thinwire {
 namespace {
 
@@ -47,9 +49,7 @@ struct FileLane::State {
 };
 
 FileLane::FileLane(const char* name) : state_(std::make_shared<State>()) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are the main thread's
+  const sigset_t before = block_signals();  // they are the main thread's
   std::thread([state = state_, name = std::string(name)] {
     pthread_setname_np(pthread_self(), name.c_str());
     state->run();

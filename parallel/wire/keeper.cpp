@@ -55,7 +55,7 @@ int64_t now_ns() {
   return now.tv_sec * kSecond + now.tv_nsec;
 }
 
-void nap(int64_t ns) {
+void sleep_ns(int64_t ns) {
   const timespec request{ns / kSecond, ns % kSecond};
   ::nanosleep(&request, nullptr);
 }
@@ -111,11 +111,11 @@ class Keeper::Process {
       ::poll(wishes, 4, limit < 0 ? -1 : static_cast<int>(std::min(limit / kMillisecond + 1, int64_t{1} << 30)));
       // Stopped, together with the rank or not: nobody's fault.
       if (const int64_t late = now_ns() - before - limit; limit > 0 && late > kSecond) pardon_ += late;
+      for (size_t i = 0; i < 2; ++i)
+        if (wishes[i + 2].revents != 0) relays_[i].move();
       if (wishes[0].revents != 0) take_signals();
       uint64_t rings = 0;
       if (wishes[1].revents != 0 && ::read(bell_, &rings, sizeof rings) > 0) note_what_was_said();
-      for (size_t i = 0; i < 2; ++i)
-        if (wishes[i + 2].revents != 0) relays_[i].move();
     }
   }
 
@@ -160,7 +160,7 @@ class Keeper::Process {
     }
   }
 
-  // What lies in the pipes; limit_ns: how long to wait for their reader, -1: as long as it takes.
+  // What lies in the pipes; limit_ns: for how long at most, but for one round, -1: as long as it takes.
   void pass_on(int64_t limit_ns) {
     const int64_t start = now_ns();
     for (bool more = true; more;) {
@@ -173,6 +173,7 @@ class Keeper::Process {
         relay.move();
         more = true;
       }
+      if (limit_ns >= 0 && now_ns() - start >= limit_ns) return;
     }
   }
 
@@ -220,8 +221,10 @@ class Keeper::Process {
       if (note != Note::kNone && options_.on_end) options_.on_end(message, note);
       ::_exit(0);
     }
-    for (const int64_t start = now_ns(); writer > 0 && now_ns() - start < kNotePatience; nap(5 * kMillisecond))
+    for (const int64_t start = now_ns(); writer > 0 && now_ns() - start < kNotePatience; sleep_ns(5 * kMillisecond)) {
       if (::waitpid(writer, nullptr, WNOHANG) == writer) return;
+      pass_on(0);
+    }
   }
 
   [[noreturn]] void end_rank() {
@@ -230,11 +233,11 @@ class Keeper::Process {
     if (!last.said) {
       const std::string text = text_of(last);
       note(text, last.note, sentence(text + "; ending all ranks with code 71"));
-      nap(kLastWords);
+      sleep_ns(kLastWords);
     }
     tell_launcher();
     ::kill(rank_, SIGKILL);
-    nap(kLastWords);  // those of the other ranks
+    sleep_ns(kLastWords);  // those of the other ranks
     ::_exit(kHung);
   }
 

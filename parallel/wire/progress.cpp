@@ -10,6 +10,7 @@
 
 #include "engine/base/core/error.h"
 #include "parallel/wire/progress_core.h"
+#include "parallel/wire/thread_stacks.h"
 
 namespace thinwire {
 namespace {
@@ -123,9 +124,7 @@ Progress::Core::Core(Transport& transport_, ProgressOptions options_)
   slots.reserve(64);
   if (options.thread && transport->size() > 1) {
     // Signals are the main thread's: they must not end a poll in the middle of somebody's handler.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const sigset_t before = block_signals();
     thread = std::thread([this] { run_thread(); });
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }

@@ -90,7 +90,7 @@ void roll_call(MPI_Comm comm, Keeper* keeper, const std::string& place, Keeper::
     const int peer = rank == 0 ? static_cast<int>(i) + 1 : 0;
     check_mpi(rank == 0 ? MPI_Irecv(&words[i], 1, MPI_CHAR, peer, kRollCallTag, comm, &requests[i])
                         : MPI_Isend(&words[i], 1, MPI_CHAR, peer, kRollCallTag, comm, &requests[i]),
-              "a first or last message", peer);
+              rank == 0 ? "MPI_Irecv" : "MPI_Isend", peer);
   }
   if (rank > 0) say("still waits", kAnswerLater + (keeper != nullptr ? 0.1 * keeper->start_seconds() : 0.0));
   size_t open = calls;

@@ -20,6 +20,7 @@
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
+#include "parallel/wire/thread_stacks.h"
 
 namespace thinwire {
 namespace {
@@ -118,10 +119,9 @@ Watchdog::Watchdog(Transport& transport, const FlightRecorder& recorder, Watchdo
       folder_.clear();
     }
   }
+  prepare_thread_stacks();
   // Signals are the main thread's.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const sigset_t before = block_signals();
   thread_ = std::thread([this] {
     try {
       run();
@@ -182,6 +182,15 @@ void Watchdog::write_report(const std::string& answers) {
   WaitReport report = own_report();
   report.answers = answers;
   with_files(kFileSeconds, [path = own_file_, text = to_text(report, *recorder_)] { try_write(path, text); });
+}
+
+// Only at the end: threads are disturbed for it.
+void Watchdog::write_stacks() {
+  if (folder_.empty()) return;
+  with_files(kFileSeconds, [path = own_file_, text = to_text(own_report(), *recorder_)] {
+    try_write(path,
+              text + "\nThreads (scripts/resolve_stacks names the places):\n" + thread_stacks(kFileSeconds / 2.0));
+  });
 }
 
 // Renamed into place: several ranks may raise the same file at once, the last one stays.
@@ -336,6 +345,7 @@ void Watchdog::end_job() {
   if (!answers.speaks) {
     if (options_.keeper != nullptr)
       options_.keeper->end_within(2.0 * options_.grace_seconds + kEndSeconds, "", Keeper::Note::kNone);
+    write_stacks();
     if (sleep(2.0 * options_.grace_seconds)) options_.end(static_cast<int>(ExitCode::kHungPeer));
     return;
   }
@@ -373,6 +383,7 @@ void Watchdog::finish(const std::string& message, const std::string& json) {
     if (on_verdict) on_verdict(message);
     log_write_file(LogLevel::kError, message);
   });
+  write_stacks();
   if (sleep(std::max(0.0, options_.grace_seconds - since(start)))) options_.end(static_cast<int>(ExitCode::kHungPeer));
 }
 

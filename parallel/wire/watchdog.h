@@ -68,6 +68,7 @@ class Watchdog {
   // True: the task is over. It waits for nothing where files hang.
   bool with_files(double seconds, std::function<void()> task);
   void write_report(const std::string& answers);
+  void write_stacks();
   void raise(const char* file);
   struct Stamps {
     int64_t alarm = 0, verdict = 0;

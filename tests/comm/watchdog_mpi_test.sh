@@ -6,6 +6,7 @@
 set -u
 mpiexec=$1 rank_program=$2
 limit=2 slack=4
+resolve=$(dirname "$0")/../../scripts/resolve_stacks
 work=$(mktemp -d)
 launcher=
 failures=0
@@ -71,6 +72,15 @@ say "rank late: code $code after $took s"
 begin 40 stuck 3 0; start=$(now)
 end_within $((limit + slack + 2)) "$start"
 expect_code 71; expect_once "watchdog: nothing moved"; expect_said "Culprit: rank 3 (host .*inside the transport"; expect_culprit 3
+# Every rank leaves where its threads stand, and a script has the names.
+for r in 0 3; do
+  "$resolve" "$work/watchdog/rank$r.txt" >"$work/stacks.$r" 2>&1 || fail "the stacks of rank $r cannot be resolved"
+  for thread in tw-progress tw-watchdog; do grep -q "^thread [0-9]* $thread, state S" "$work/stacks.$r" || fail "rank $r: no stack of $thread"; done
+  grep -q 'does not answer' "$work/stacks.$r" && fail "a thread of rank $r has not answered"
+done
+for name in MPI_Recv StuckTransport::poll Progress::Core::drive; do
+  grep -q "^  .*$name" "$work/stacks.3" || { fail "rank 3 is not seen in $name"; sed 's/^/    | /' "$work/stacks.3"; }
+done
 say "rank stuck inside MPI: code $code after $took s"
 
 begin 40 sleep 1 $(echo "$limit * 0.6" | bc); start=$(now)

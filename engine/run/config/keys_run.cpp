@@ -150,8 +150,7 @@ KeyTopic layout_keys() {
           {.bounds = {0, 1e9}, .unit = "s"}),
       key("start_timeout_s", kRealKey, "600",
           "A job whose ranks have not all met so long after its start (MPI_Init, first handshake, the configuration), "
-          "or "
-          "not all come to its last barrier, says who is missing and ends with code 71; 0: never.",
+          "or not all come to its last barrier, says who is missing and ends with code 71; 0: never.",
           {.bounds = {0, 1e9}, .unit = "s"}),
       key("distributed_timeout_minutes", kRealKey, "null", "Megatron: watchdog_seconds / 60.",
           {.bounds = {0, 1e7}, .unit = "minutes", .status = KeyStatus::kShorthand}),

@@ -133,7 +133,7 @@ Progress::Core::Core(Transport& transport_, ProgressOptions options_)
     watchdog = std::make_unique<Watchdog>(*transport, recorder,
                                           WatchdogOptions{.seconds = options.watchdog_seconds,
                                                           .directory = options.report_directory,
-                                                          .hosts = std::move(options.hosts),
+                                                          .hosts = options.hosts,
                                                           .on_verdict = options.on_hang});
   }
 }

@@ -121,6 +121,7 @@ void QueuedSend::release() {
 Progress::Core::Core(Transport& transport_, ProgressOptions options_)
     : transport(&transport_), options(std::move(options_)), pool(BlockPool::create()), recorder(transport_.size()) {
   slots.reserve(64);
+  waited_for_ns.resize(static_cast<size_t>(transport_.size()));
   if (options.thread && transport->size() > 1) {
     // Signals are the main thread's: they must not end a poll in the middle of somebody's handler.
     sigset_t all, before;
@@ -327,6 +328,7 @@ bool Progress::Core::poll() {
       continue;
     }
     Exchange* exchange = slot.owner;
+    if (!slot.is_send) slot.operation->last_peer_ = slot.peer;
     recorder.waiting_for(slot.operation->flight_, slot.peer, false);
     const bool wrong = !slot.is_send && done[i].bytes != slot.bytes;
     if (exchange == nullptr) {
@@ -376,6 +378,8 @@ void Progress::Core::drive(RunningOperation& operation) {
       if (!operation.open()) {
         const Clock::time_point to = std::max(from, operation.done_);
         if (operation.counters_ != nullptr) operation.counters_->exposed_ns += since_ns(from, to);
+        waited_ns += since_ns(from, to);
+        if (operation.last_peer_ >= 0) waited_for_ns[static_cast<size_t>(operation.last_peer_)] += since_ns(from, to);
         recorder.leave_wait();
         if (sink != nullptr) sink->waited(operation.note_, from, to);
         break;
@@ -456,6 +460,13 @@ bool Progress::poll() {
 void Progress::set_sink(OperationSink* sink) {
   std::lock_guard lock(core_->baton);
   core_->sink = sink;
+}
+
+int64_t Progress::take_waits(std::vector<int64_t>& for_ns) {
+  std::lock_guard lock(core_->baton);
+  for_ns.assign(core_->waited_for_ns.begin(), core_->waited_for_ns.end());
+  std::fill(core_->waited_for_ns.begin(), core_->waited_for_ns.end(), 0);
+  return std::exchange(core_->waited_ns, 0);
 }
 
 void Progress::set_activity(const std::string& text) {

@@ -34,6 +34,8 @@ std::string to_json(const RunStatus& s) {
   j["pid"] = s.pid;
   j["started"] = s.started;
   j["updated"] = s.updated;
+  j["spike"] = s.spike;
+  j["stragglers"] = s.stragglers;
   // `replace`: a message may quote bytes of a broken file that are no UTF-8.
   return j.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
@@ -77,6 +79,8 @@ RunStatus read_status(const std::string& path) {
     s.pid = j.value("pid", int64_t{0});
     s.started = j.value("started", "");
     s.updated = j.value("updated", "");
+    s.spike = j.value("spike", "");
+    s.stragglers = j.value("stragglers", std::vector<std::string>());
   } catch (const nlohmann::json::exception& e) {
     throw_bad_data(path + ": " + e.what());
   }
@@ -99,6 +103,17 @@ void StatusFile::running(int64_t step) {
   status_.step = step;
   if (last_write_ && std::chrono::steady_clock::now() - *last_write_ < min_interval_) return;
   write(false);
+}
+
+void StatusFile::spike(const std::string& text) {
+  status_.spike = text;
+  last_write_.reset();
+}
+
+void StatusFile::stragglers(std::vector<std::string> lines) {
+  if (lines == status_.stragglers) return;
+  status_.stragglers = std::move(lines);
+  last_write_.reset();
 }
 
 void StatusFile::ended(ExitCode code, int64_t step, const std::string& message) {

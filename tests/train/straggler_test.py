@@ -12,7 +12,7 @@ class Stragglers(RunCase):
     def test_a_slow_rank_is_named(self):
         config = self.config("slow", **KEYS)
         # A step takes a few milliseconds.
-        done = self.train(config, faults=[{"at": "compute", "rank": 1, "do": "delay:0.03"}], expect=0, ranks=2)
+        done = self.train(config, faults=[{"at": "compute", "rank": 1, "do": "delay:0.05"}], expect=0, ranks=2)
         compared = self.compared(config)
         self.assertEqual(sorted(compared), [10, 20, 30, 40, 50, 60])
         self.assertEqual(compared[10], [], "one interval is none")
@@ -27,7 +27,7 @@ class Stragglers(RunCase):
 
     def test_a_rank_that_recovers_is_not_named_any_more(self):
         config = self.config("short", **KEYS)
-        faults = [{"at": "compute", "rank": 1, "step": step, "do": "delay:0.03"} for step in range(11, 31)]
+        faults = [{"at": "compute", "rank": 1, "step": step, "do": "delay:0.05"} for step in range(11, 31)]
         done = self.train(config, faults=faults, expect=0, ranks=2)
         self.assertEqual([step for step, named in self.compared(config).items() if any(s["rank"] == 1 for s in named)], [30])
         self.assertIn("since step 10", done.err)

@@ -167,8 +167,10 @@ TEST(Stragglers, TheSlowAndTheLateAreNamedAndNobodyElse) {
 }
 
 TEST(Stragglers, WhatDiffersByAHairIsNoNews) {
-  // Of a step of microseconds, and of the only rank of its kind.
+  // Of a step of milliseconds, and of the only rank of its kind.
   EXPECT_TRUE(judge_times({{0.2, 0, 0}, {0.9, 0, 0}}, {0, 0}, 1.5, 100).empty());
+  EXPECT_TRUE(judge_times({{10, 0, 0}, {29, 0, 0}}, {0, 0}, 1.5, 100).empty());
+  EXPECT_EQ(judge_times({{10, 0, 0}, {31, 0, 0}}, {0, 0}, 1.5, 100).size(), 1u);
   EXPECT_TRUE(judge_times({{10, 0, 0}, {90, 0, 100}}, {0, 1}, 1.5, 100).empty());
   // All wait for all: a symmetric exchange.
   EXPECT_TRUE(judge_times({{10, 90, 100}, {10, 90, 100}}, {0, 0}, 1.5, 100).empty());

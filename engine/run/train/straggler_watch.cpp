@@ -9,8 +9,8 @@
 namespace thinwire {
 namespace {
 
-constexpr double kLongWait = 0.25;  // of a step: what a vote needs
-constexpr double kLeastExcessMs = 1.0;
+constexpr double kLongWait = 0.25;       // of a step: what a vote needs
+constexpr double kLeastExcessMs = 20.0;  // steps of a few milliseconds are disturbed by anything that runs beside them
 
 // The lower one of an even number: half of the ranks are no reason to call the other half slow.
 double lower_median(std::vector<double> values) {
@@ -47,7 +47,7 @@ std::vector<StragglerRecord> judge_times(const std::vector<RankTimes>& times, co
       records.push_back(record);
     } else if (times[r].awaited >= 0.5 * static_cast<double>(steps) && times[r].awaited >= 2.0 * votes) {
       record.waits = true;
-      record.ratio = times[r].awaited / static_cast<double>(steps);
+      record.ratio = std::min(1.0, times[r].awaited / static_cast<double>(steps));
       records.push_back(record);
     }
   }

@@ -17,9 +17,9 @@ struct RankTimes {
 };
 
 // Ranks of one kind do the same work (`kinds`, by rank: their pipeline stage); those that are alone in theirs are not
-// judged. A rank computes too long from `ratio` times the median of its kind on (of two: the shorter), where that is a
-// millisecond at least. It keeps others waiting with votes in half of all `steps` of one rank, and twice the median of
-// its kind; not if it computes too long, which explains it. `since` is left to the caller.
+// judged. A rank computes too long from `ratio` times the median of its kind on (of two: the shorter), where that is 20
+// ms at least. It keeps others waiting with as many votes as half of the `steps`, and twice the median of its kind; not
+// if it computes too long, which explains it. `since` is left to the caller.
 std::vector<StragglerRecord> judge_times(const std::vector<RankTimes>& times, const std::vector<int>& kinds,
                                          double ratio, int64_t steps);
 

@@ -122,6 +122,7 @@ void QueuedSend::release() {
 Progress::Core::Core(Transport& transport_, ProgressOptions options_)
     : transport(&transport_), options(std::move(options_)), pool(BlockPool::create()), recorder(transport_.size()) {
   slots.reserve(64);
+  waited_for_ns.resize(static_cast<size_t>(transport_.size()));
   if (options.thread && transport->size() > 1) {
     // Signals are the main thread's: they must not end a poll in the middle of somebody's handler.
     const sigset_t before = block_signals();
@@ -129,6 +130,7 @@ Progress::Core::Core(Transport& transport_, ProgressOptions options_)
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   if (options.watchdog_seconds > 0.0 && transport->size() > 1) {
+<<<<<<< HEAD
     watchdog = std::make_unique<Watchdog>(
         *transport, recorder,
         WatchdogOptions{.seconds = options.watchdog_seconds,
@@ -139,6 +141,13 @@ Progress::Core::Core(Transport& transport_, ProgressOptions options_)
                         .keeper = options.keeper,
                         .note = options.starting ? Keeper::Note::kStarting : Keeper::Note::kRunning,
                         .end = [this](int code) { end_job(code); }});
+=======
+    watchdog = std::make_unique<Watchdog>(*transport, recorder,
+                                          WatchdogOptions{.seconds = options.watchdog_seconds,
+                                                          .directory = options.report_directory,
+                                                          .hosts = options.hosts,
+                                                          .on_verdict = options.on_hang});
+>>>>>>> h5/main
   }
 }
 
@@ -339,6 +348,7 @@ bool Progress::Core::poll() {
       continue;
     }
     Exchange* exchange = slot.owner;
+    if (!slot.is_send) slot.operation->last_peer_ = slot.peer;
     recorder.waiting_for(slot.operation->flight_, slot.peer, false);
     const bool wrong = !slot.is_send && done[i].bytes != slot.bytes;
     if (exchange == nullptr) {
@@ -388,6 +398,8 @@ void Progress::Core::drive(RunningOperation& operation) {
       if (!operation.open()) {
         const Clock::time_point to = std::max(from, operation.done_);
         if (operation.counters_ != nullptr) operation.counters_->exposed_ns += since_ns(from, to);
+        waited_ns += since_ns(from, to);
+        if (operation.last_peer_ >= 0) waited_for_ns[static_cast<size_t>(operation.last_peer_)] += since_ns(from, to);
         recorder.leave_wait();
         if (sink != nullptr) sink->waited(operation.note_, from, to);
         break;
@@ -468,6 +480,13 @@ bool Progress::poll() {
 void Progress::set_sink(OperationSink* sink) {
   std::lock_guard lock(core_->baton);
   core_->sink = sink;
+}
+
+int64_t Progress::take_waits(std::vector<int64_t>& for_ns) {
+  std::lock_guard lock(core_->baton);
+  for_ns.assign(core_->waited_for_ns.begin(), core_->waited_for_ns.end());
+  std::fill(core_->waited_for_ns.begin(), core_->waited_for_ns.end(), 0);
+  return std::exchange(core_->waited_ns, 0);
 }
 
 void Progress::set_activity(const std::string& text) {

@@ -82,6 +82,9 @@ class Progress {
 
   void set_sink(OperationSink* sink);  // nullptr: none
   BlockPool& pool();                   // for frames and scratch (scratch.h)
+  // How long threads of this rank stood still since the last call; for_ns [world size]: for each rank, a wait being
+  // that rank's whose message ended it.
+  int64_t take_waits(std::vector<int64_t>& for_ns);
   // For the watchdog's report: what this rank is doing outside communication ("step 12").
   void set_activity(const std::string& text);
 

@@ -55,6 +55,7 @@ class RunningOperation final : public Operation {
   bool started_ = false;
   SequencePlace place_;  // of the transfer
   int slot_ = -1;        // of the transfer, where there is no task; -1: over
+  int last_peer_ = -1;   // whose message came last
   uint64_t flight_ = 0;  // number in the flight recorder
   OperationSink::Clock::time_point issued_, done_;
   OperationSink::Clock::time_point handed_;  // where large: when the issuer, with its part of the copying, went on
@@ -212,8 +213,15 @@ struct Progress::Core {
   // By the communicator's number (and slot); here because operations may outlive it in an error.
   std::map<int, SendQueue> gathers;
   std::map<std::pair<int, uint32_t>, SendQueue> packing;
+<<<<<<< HEAD
   StartQueue held;             // tasks whose tags may still be in use
   std::exception_ptr failure;  // of the transport: nothing works any more
+=======
+  StartQueue held;                     // tasks whose tags may still be in use
+  std::exception_ptr failure;          // of the transport: nothing works any more
+  std::vector<int64_t> waited_for_ns;  // by world rank; this and the next: Progress::take_waits
+  int64_t waited_ns = 0;
+>>>>>>> h5/main
 
   // Written under the baton, read by anybody.
   std::atomic<int> open{0}, waiters{0};

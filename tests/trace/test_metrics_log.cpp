@@ -90,6 +90,25 @@ TEST(MetricsLog, StepLineHasExactlyTheDocumentedKeys) {
   EXPECT_EQ(json::parse(to_json_line(step_record(1)))["comm"], json::object());
 }
 
+TEST(MetricsLog, SpikesAndStragglersStandWhereTheyAre) {
+  StepRecord r = step_record(7);
+  const size_t keys = keys_of(json::parse(to_json_line(r))).size();
+  r.spike_spreads = 12.5, r.spike_median = 3.0;
+  r.stragglers = {StragglerRecord{.rank = 37, .host = "n12", .ratio = 1.625, .since = 400},
+                  StragglerRecord{.rank = 2, .waits = true, .ratio = 0.92, .since = 500}};
+  const json j = json::parse(to_json_line(r));
+  EXPECT_EQ(keys_of(j).size(), keys + 2);
+  EXPECT_EQ(j["spike"], (json{{"spreads", 12.5}, {"median", 3.0}}));
+  EXPECT_EQ(j["stragglers"][0],
+            (json{{"rank", 37}, {"host", "n12"}, {"kind", "computes"}, {"ratio", 1.625}, {"since", 400}}));
+  EXPECT_EQ(j["stragglers"][1]["kind"], "waits");
+  EXPECT_EQ(text_of((*r.stragglers)[0]), "rank 37 (n12) computes 1.6 x the median since step 400");
+  EXPECT_EQ(text_of((*r.stragglers)[1]),
+            "rank 2 keeps others waiting in 92 % of the steps, and computes no longer than they do, since step 500");
+  r.stragglers->clear();
+  EXPECT_EQ(json::parse(to_json_line(r))["stragglers"], json::array()) << "compared, and nobody named";
+}
+
 TEST(MetricsLog, NumbersComeBackBitForBit) {
   std::mt19937_64 random(20250131);
   for (int i = 0; i < 20000; ++i) {

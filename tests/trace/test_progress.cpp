@@ -63,6 +63,14 @@ TEST(Progress, StepLine) {
             "0.53 TFLOP/s (mfu 41.0%) | wire 1.0 KiB (4.0x, exposed 18 ms) | mem 1.2 GiB");
 }
 
+TEST(Progress, ASpikeIsNamed) {
+  StepRecord r = record();
+  r.spike_spreads = 12.4, r.spike_median = 3.0;
+  EXPECT_NE(format_step_line(r, 0, {}).find(" | SPIKE of 12 spreads | lr "), std::string::npos);
+  r.skipped = true;
+  EXPECT_NE(format_step_line(r, 0, {}).find(" | SKIPPED spike of 12 spreads | lr "), std::string::npos);
+}
+
 TEST(Progress, EvalLine) {
   EvalRecord e;
   e.step = 200;

@@ -45,6 +45,10 @@ void make_run(const std::string& dir, int64_t steps, bool evil = false) {
     if (s % 2 == 0) r.comm.back().rel_error = s % 4 == 0 ? 0.375 : 0.5;
     if (s > 5) r.comm.back().residual_norm = 0.0625 * static_cast<double>(s);
     if (s > 2) r.comm.push_back({.site = "tp.forward", .wire_bytes = s, .baseline_dtype = "fp32", .exposed_ms = 0.5});
+    if (s == 5) r.spike_spreads = 12.5, r.spike_median = 3.25;
+    if (s % 10 == 0)
+      r.stragglers = {
+          StragglerRecord{.rank = 3, .host = evil ? kEvil : "n1", .ratio = s == 20 ? 2.25 : 1.5, .since = 4}};
     log.write(r);
     if (s % 10 == 0) {
       EvalRecord e;
@@ -322,6 +326,18 @@ TEST(Report, MissingAndBrokenFilesAreNamed) {
     EXPECT_EQ(e.code(), ExitCode::kBadData);
     EXPECT_NE(std::string(e.what()).find("absent"), std::string::npos);
   }
+}
+
+TEST(Report, SpikesAndSlowRanksAreListed) {
+  const TraceScratch scratch;
+  make_run(scratch / "r", 30);
+  const RunData run = load_run(scratch / "r");
+  ASSERT_EQ(run.stragglers.size(), 1u);
+  EXPECT_EQ(run.stragglers[0].first.ratio, 2.25);
+  EXPECT_EQ(run.stragglers[0].second, 30);
+  const std::string html = report_page({run});
+  EXPECT_NE(html.find("rank 3 (n1) computes 2.2 x the median since step 4, last seen in step 30"), std::string::npos);
+  EXPECT_NE(html.find("<td>5</td><td>4.9500</td><td>3.2500</td><td>12.5</td><td>applied</td>"), std::string::npos);
 }
 
 TEST(Report, ARepeatedStepCountsOnce) {

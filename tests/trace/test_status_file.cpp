@@ -82,6 +82,25 @@ TEST(StatusFile, RunningIsThrottledButTheEndIsNot) {
   EXPECT_EQ(read_status(scratch / "status.json").step, 3);
 }
 
+TEST(StatusFile, SpikesAndStragglersAreWrittenAtOnce) {
+  const TraceScratch scratch;
+  StatusFile file(scratch / "status.json", 100, std::chrono::hours(1));
+  file.running(1);
+  EXPECT_EQ(read_status(scratch / "status.json").spike, "");
+  file.spike("step 2: loss 9");
+  file.running(2);
+  EXPECT_EQ(read_status(scratch / "status.json").spike, "step 2: loss 9");
+  file.stragglers({"rank 1 \xff"});
+  file.running(3);
+  EXPECT_EQ(read_status(scratch / "status.json").stragglers.size(), 1u);
+  file.stragglers({});
+  file.running(4);
+  EXPECT_TRUE(read_status(scratch / "status.json").stragglers.empty());
+  file.stragglers({});  // no news
+  file.running(5);
+  EXPECT_EQ(read_status(scratch / "status.json").step, 4);
+}
+
 TEST(StatusFile, BytesThatAreNoUtf8DoNotBreakIt) {
   const test::Scratch scratch;
   StatusFile file(scratch / "status.json", 1);

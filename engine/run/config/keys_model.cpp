@@ -177,6 +177,23 @@ KeyTopic numerics_keys() {
       key("non_finite_budget", kIntKey, "50",
           "Skipped (non-finite) updates in a row before the run stops with exit code 76.",
           {.bounds = {0, 1e9}, .unit = "updates"}),
+      key("spike", kStringKey, "\"warn\"",
+          "What becomes of a step whose loss jumps: off, nothing; warn, a line in the log, metrics.jsonl and "
+          "status.json; "
+          "skip, that and the update is dropped, as a non-finite one is.",
+          {.allowed = {"off", "warn", "skip"}}),
+      key("spike_window", kIntKey, "128",
+          "Losses of applied updates that a loss is compared with; part of checkpoints.",
+          {.bounds = {8, 1e5}, .unit = "updates"}),
+      key("spike_threshold", kRealKey, "10",
+          "How far above the window's median a loss jumps: so many spreads, each 1.4826 MADs and at least 1 % of the "
+          "median.",
+          {.bounds = {0, 1e9, true}, .unit = "spreads"}),
+      key("spike_budget", kIntKey, "5",
+          "Updates in a row that spike skip drops; the next one is taken for a real shift: it is applied, and the "
+          "window "
+          "begins anew.",
+          {.bounds = {1, 1e9}, .unit = "updates"}),
       key("hidden_dropout", kRealKey, "0.0",
           "Dropout after the embedding and on each branch (Megatron's default is 0.1).",
           {.bounds = {0, 1, false, true}, .scope = model}),

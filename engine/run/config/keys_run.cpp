@@ -223,6 +223,13 @@ KeyTopic run_keys() {
           "Updates between comparisons of the weights' hashes over all ranks that hold the same part of a tensor; a "
           "difference ends the run with exit code 70 and names tensor and ranks. 0: none.",
           {.bounds = {0, 1e12}, .unit = "updates"}),
+      key("straggler_interval", kIntKey, "100",
+          "Updates between comparisons of the ranks' medians of computing and of waiting; a rank that computes, or "
+          "lets "
+          "others wait, much longer than its like is named. 0: none.",
+          {.bounds = {0, 1e9}, .unit = "updates"}),
+      key("straggler_ratio", kRealKey, "1.5", "From how many times the median on a rank is named.",
+          {.bounds = {1, 1e6, true}}),
       key("trace", kBoolKey, "false",
           "Write <run_dir>/trace.rank<k>.json for Perfetto or chrome://tracing: compute, every site, waits."),
       key("trace_steps", kIntKey | kStringKey | kListKey, "20",

@@ -156,7 +156,8 @@ std::vector<Field<Compression>> make_compression_fields() {
       key("checksum", kBoolKey, "null",
           "Every message of the rule carries a CRC-32C, coded or not, whatever the key checksum says of others.",
           {.default_text = "false"}),
-      [](auto& c) -> auto& { return c.codec.checksum; }));
+      [](auto& c) -> auto& { return c.codec.checksum; },
+      [coded](const Compression& c) { return c.codec.checksum || coded(c); }));
   f.push_back(field<Compression>(
       key("residual", kStringKey, "null",
           "What becomes of the coding error: lost; added to the next message (error_feedback; lazy: that of the next "

@@ -252,6 +252,13 @@ RunConfig to_run_config(const Values& values) {
   c.deterministic = r.flag("deterministic");
   c.cuda_graphs = r.flag("cuda_graphs");
   c.train_iters = r.integer("train_iters");
+  c.spike.action = r.pick<SpikeAction>(
+      "spike", {{"off", SpikeAction::kOff}, {"warn", SpikeAction::kWarn}, {"skip", SpikeAction::kSkip}});
+  c.spike.window = r.integer("spike_window");
+  c.spike.threshold = r.real("spike_threshold");
+  c.spike.budget = r.integer("spike_budget");
+  c.straggler_interval = r.integer("straggler_interval");
+  c.straggler_ratio = r.real("straggler_ratio");
   c.accumulation = r.integer("gradient_accumulation_steps");
   c.eval_interval = r.integer("eval_interval");
   c.eval_iters = r.integer("eval_iters");

@@ -48,6 +48,15 @@ struct LayoutConfig {
   int64_t trace_first = 0, trace_steps = 20;  // steps that a trace shows; first 0: from the start (or resume) on
 };
 
+// Losses that jump (spike_guard.h).
+enum class SpikeAction : uint8_t { kOff, kWarn, kSkip };
+struct SpikeConfig {
+  SpikeAction action = SpikeAction::kWarn;
+  int64_t window = 128;     // losses of applied steps that one is compared with, at least 8
+  double threshold = 10.0;  // spreads above their median
+  int64_t budget = 5;       // steps in a row that may be skipped; the next one is taken for a real shift
+};
+
 struct RunConfig {
   ModelConfig model;
   OptimConfig optim;
@@ -62,7 +71,10 @@ struct RunConfig {
   bool cuda_graphs = false;
 
   int64_t train_iters = 0;
-  int64_t accumulation = 1;  // micro-batches per step and rank (without ramp)
+  SpikeConfig spike;
+  int64_t straggler_interval = 100;  // steps between comparisons of the ranks' times; 0: none
+  double straggler_ratio = 1.5;      // to the median, from which a rank is named
+  int64_t accumulation = 1;          // micro-batches per step and rank (without ramp)
   int64_t eval_interval = 0, eval_iters = 0;
   int64_t log_interval = 10;
   int64_t weight_hash_interval = 0;       // 0: never

@@ -68,7 +68,10 @@ std::string format_step_line(const StepRecord& r, int64_t total_steps, std::opti
   std::string line = "step " + std::to_string(r.step);
   if (total_steps > 0) line.append("/").append(std::to_string(total_steps));
   line += printed(" | loss %.4f | gnorm %.2f", r.loss, r.grad_norm);
-  if (r.skipped) line += " | SKIPPED non-finite" + (r.non_finite.empty() ? "" : " in " + r.non_finite);
+  if (r.spike_spreads)
+    line += (r.skipped ? " | SKIPPED spike" : " | SPIKE") + printed(" of %.0f spreads", *r.spike_spreads);
+  else if (r.skipped)
+    line += " | SKIPPED non-finite" + (r.non_finite.empty() ? "" : " in " + r.non_finite);
   line += " | lr " + format_scientific(r.lr);
   if (r.loss_scale != 1.0) line += " | scale " + printed("%g", r.loss_scale);
   line += printed(r.step_ms < 99.95 ? " | %.1f ms" : " | %.0f ms", r.step_ms);

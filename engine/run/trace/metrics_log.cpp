@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -75,6 +76,18 @@ std::optional<int64_t> step_of_line(std::string_view line) {
 
 }  // namespace
 
+std::string text_of(const StragglerRecord& r) {
+  char what[160];
+  if (r.waits)
+    std::snprintf(what, sizeof what,
+                  "keeps others waiting in %.0f %% of the steps, and computes no longer than they do,",
+                  100.0 * r.ratio);
+  else
+    std::snprintf(what, sizeof what, "computes %.1f x the median", r.ratio);
+  return "rank " + std::to_string(r.rank) + (r.host.empty() ? "" : " (" + r.host + ")") + " " + what + " since step " +
+         std::to_string(r.since);
+}
+
 std::string to_json_line(const StepRecord& r) {
   Json j;
   j["step"] = r.step;
@@ -99,6 +112,17 @@ std::string to_json_line(const StepRecord& r) {
   j["time_ms"] = time;
   j["non_finite"] = r.non_finite.empty() ? Json(nullptr) : Json(r.non_finite);
   if (!r.revisions.empty()) j["revisions"] = Json::parse(r.revisions);
+  if (r.spike_spreads) j["spike"] = {{"spreads", number(r.spike_spreads)}, {"median", number(r.spike_median)}};
+  if (r.stragglers) {
+    Json list = Json::array();
+    for (const StragglerRecord& s : *r.stragglers)
+      list.push_back({{"rank", s.rank},
+                      {"host", s.host},
+                      {"kind", s.waits ? "waits" : "computes"},
+                      {"ratio", number(s.ratio)},
+                      {"since", s.since}});
+    j["stragglers"] = list;
+  }
   put_comm(j, r.comm);
   return dump(j);
 }

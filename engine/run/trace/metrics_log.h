@@ -28,6 +28,17 @@ struct SiteRecord {
   int64_t dense_messages = 0;           // of a sketch, whose union left nothing out; 0 is not written
 };
 
+// A rank that computes longer than its like, or keeps others waiting (straggler_watch.h).
+struct StragglerRecord {
+  int rank = 0;
+  std::string host;    // may be empty
+  bool waits = false;  // false: it computes too long; true: others wait for its messages
+  double ratio = 0.0;  // of its median to that of its like; of the steps in which others waited for it
+  int64_t since = 0;   // steps that were done when it began
+};
+// "rank 37 (n12) computes 1.6 x the median since step 400"
+std::string text_of(const StragglerRecord& record);
+
 // One step. Numbers are written with full double precision (reading them back gives the same bits). JSON has no NaN or
 // infinity: such a number is written as null, and `loss` and `grad_norm` then get a neighbour `loss_text` /
 // `grad_norm_text`
@@ -40,7 +51,7 @@ struct StepRecord {
   double lr = 0.0;         // that the optimizer used in this step
   double grad_norm = 0.0;  // global L2 norm before clipping
   double loss_scale = 1.0;
-  bool skipped = false;  // non-finite: no state was changed
+  bool skipped = false;  // non-finite, or a spike: no state was changed
   double wall_s = 0.0;   // since the run's first start, restarts included
   double step_ms = 0.0;
   double samples_per_s = 0.0;
@@ -53,7 +64,11 @@ struct StepRecord {
   // Where step_ms went, in this order; names: data, forward, backward, optimizer, and whatever the trainer adds.
   // evaluation and checkpoint are time between the step before and this one, not part of step_ms.
   std::vector<std::pair<std::string, double>> time_ms;
-  std::string non_finite;        // name of the first tensor with NaN or infinity; empty is written as null
+  std::string non_finite;  // name of the first tensor with NaN or infinity; empty is written as null
+  // A loss that jumped: spreads above the median of those before (spike_guard.h). Written as "spike", absent otherwise.
+  std::optional<double> spike_spreads, spike_median;
+  // In steps in which ranks were compared (straggler_watch.h); empty: none was named. Absent in all others.
+  std::optional<std::vector<StragglerRecord>> stragglers;
   std::vector<SiteRecord> comm;  // only sites that exist in this layout: one rank writes "comm":{}
   std::string revisions;         // plan revisions that this step is the first one under, a list in JSON; empty: none
 };

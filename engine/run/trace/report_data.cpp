@@ -62,6 +62,7 @@ class MetricsReader {
     const int64_t at = step->get<int64_t>();
     if (!j.contains("eval_loss")) {
       steps_[at] = read_step(at, j);
+      read_stragglers(at, j);
       sites_[at] = read_sites(j);
     } else if (j.value("split", "valid") == "valid") {  // a test split is no point of the validation curve
       evals_[at] = EvalPoint{at, get(j, "eval_loss"), get(j, "perplexity")};
@@ -100,6 +101,8 @@ class MetricsReader {
                 .memory_bytes = get(j, "memory_peak_bytes"),
                 .skipped = j.contains("skipped") && j["skipped"].is_boolean() && j["skipped"].get<bool>(),
                 .non_finite = get_text(j, "non_finite")};
+    if (const auto spike = j.find("spike"); spike != j.end() && spike->is_object())
+      p.spike_spreads = get(*spike, "spreads"), p.spike_median = get(*spike, "median");
     if (const auto time = j.find("time_ms"); time != j.end() && time->is_object()) {
       for (const auto& [name, ms] : time->items()) {
         const size_t at = index_of(run_.time_names, name);
@@ -108,6 +111,28 @@ class MetricsReader {
       }
     }
     return p;
+  }
+
+  void read_stragglers(int64_t step, const Json& j) {
+    const auto list = j.find("stragglers");
+    if (list == j.end() || !list->is_array()) return;
+    for (const Json& s : *list) {
+      if (!s.is_object()) continue;
+      StragglerRecord r;
+      r.rank = static_cast<int>(std::clamp(get_or_zero(s, "rank"), 0.0, 1e9));
+      r.host = get_text(s, "host");
+      r.waits = get_text(s, "kind") == "waits";
+      r.ratio = get_or_zero(s, "ratio");
+      r.since = static_cast<int64_t>(std::clamp(get_or_zero(s, "since"), 0.0, 1e15));
+      const auto known = std::find_if(run_.stragglers.begin(), run_.stragglers.end(), [&](const auto& k) {
+        return k.first.rank == r.rank && k.first.waits == r.waits && k.first.since == r.since;
+      });
+      if (known == run_.stragglers.end()) {
+        run_.stragglers.emplace_back(std::move(r), step);
+      } else {
+        known->first.ratio = std::max(known->first.ratio, r.ratio), known->second = step;
+      }
+    }
   }
 
   static std::vector<SiteTotals> read_sites(const Json& j) {

@@ -226,7 +226,7 @@ std::string skipped_table(const RunData& run) {
   std::string rows;
   int64_t count = 0;
   for (const StepPoint& p : run.steps) {
-    if (!p.skipped) continue;
+    if (!p.skipped || !std::isnan(p.spike_spreads)) continue;
     if (++count > kShown) continue;
     rows += row(std::to_string(p.step), {p.non_finite.empty() ? "–" : p.non_finite, number("%g", p.loss_scale)});
   }
@@ -234,6 +234,29 @@ std::string skipped_table(const RunData& run) {
   std::string out = "<h2>Skipped steps</h2>" + table("scroll", {"step", "first non-finite tensor", "loss scale"}, rows);
   if (count > kShown) out += "<p class=\"sub\">and " + std::to_string(count - kShown) + " more</p>";
   return out;
+}
+
+std::string spike_table(const RunData& run) {
+  constexpr int kShown = 20;
+  std::string rows;
+  int64_t count = 0;
+  for (const StepPoint& p : run.steps) {
+    if (std::isnan(p.spike_spreads) || ++count > kShown) continue;
+    rows += row(std::to_string(p.step), {number("%.4f", p.loss), number("%.4f", p.spike_median),
+                                         number("%.1f", p.spike_spreads), p.skipped ? "skipped" : "applied"});
+  }
+  if (rows.empty()) return "";
+  std::string out = "<h2>Losses that jumped</h2>" +
+                    table("scroll", {"step", "loss", "median before", "spreads above it", "update"}, rows);
+  if (count > kShown) out += "<p class=\"sub\">and " + std::to_string(count - kShown) + " more</p>";
+  return out;
+}
+
+std::string straggler_list(const RunData& run) {
+  std::string out;
+  for (const auto& [record, last] : run.stragglers)
+    out += "<p class=\"sub\">" + html_escape(text_of(record)) + ", last seen in step " + std::to_string(last) + "</p>";
+  return out.empty() ? out : "<h2>Slow ranks</h2>" + out;
 }
 
 std::string pill(const RunData& run) {
@@ -292,7 +315,8 @@ std::string run_section(const RunData& run) {
       out += overlay(one, {.title = "Loss scale", .note = "fp16", .from_zero = true, .allow_log = true},
                      &StepPoint::loss_scale, false, {}, 3);
     }
-    out += "</div>" + skipped_table(run) + communication_charts(run) + site_table(run);
+    out += "</div>" + skipped_table(run) + spike_table(run) + straggler_list(run) + communication_charts(run) +
+           site_table(run);
   }
   if (!run.config_text.empty()) {
     out += "<h2>Configuration</h2><details><summary>config.resolved.json</summary><pre>" +

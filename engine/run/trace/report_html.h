@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/run/trace/metrics_log.h"
 #include "engine/run/trace/status_file.h"
 
 namespace thinwire {
@@ -31,8 +32,9 @@ struct StepPoint {
   double wire_bytes_total = 0;               // and over ranks; 0: the line does not say
   bool skipped = false;
   std::string non_finite;
-  std::vector<double> time_ms;  // by RunData::time_names
-  std::vector<SiteStep> sites;  // by RunData::sites
+  double spike_spreads = kNone, spike_median = kNone;  // of a loss that jumped
+  std::vector<double> time_ms;                         // by RunData::time_names
+  std::vector<SiteStep> sites;                         // by RunData::sites
   double sum(double SiteStep::*field) const;
 };
 
@@ -58,6 +60,8 @@ struct RunData {
   std::vector<EvalPoint> evals;
   std::vector<std::string> time_names;
   std::vector<SiteTotals> sites;
+  // Named ranks, each with the last step in which it was; ratio: the largest. In order of their beginning.
+  std::vector<std::pair<StragglerRecord, int64_t>> stragglers;
   std::optional<RunStatus> status;
   std::string config_text;                                 // config.resolved.json as it is, empty if missing
   std::vector<std::pair<std::string, std::string>> facts;  // label and value for the header, from the config

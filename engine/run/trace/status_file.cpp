@@ -44,6 +44,8 @@ std::string to_json(const RunStatus& s) {
   j["first_started"] = s.first_started;
   j["started"] = s.started;
   j["updated"] = s.updated;
+  j["spike"] = s.spike;
+  j["stragglers"] = s.stragglers;
   // `replace`: a message may quote bytes of a broken file that are no UTF-8.
   return j.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
@@ -88,6 +90,8 @@ RunStatus read_status(const std::string& path) {
     s.started = j.value("started", "");
     s.first_started = j.value("first_started", s.started);
     s.updated = j.value("updated", "");
+    s.spike = j.value("spike", "");
+    s.stragglers = j.value("stragglers", std::vector<std::string>());
   } catch (const nlohmann::json::exception& e) {
     throw_bad_data(path + ": " + e.what());
   }
@@ -123,6 +127,17 @@ void StatusFile::running(int64_t step) {
   status_.step = step;
   if (last_write_ && std::chrono::steady_clock::now() - *last_write_ < min_interval_) return;
   write(false);
+}
+
+void StatusFile::spike(const std::string& text) {
+  status_.spike = text;
+  last_write_.reset();
+}
+
+void StatusFile::stragglers(std::vector<std::string> lines) {
+  if (lines == status_.stragglers) return;
+  status_.stragglers = std::move(lines);
+  last_write_.reset();
 }
 
 void StatusFile::ended(ExitCode code, int64_t step, const std::string& message) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/base/core/error.h"
 
@@ -23,6 +24,8 @@ struct RunStatus {
   int64_t pid = 0;
   std::string first_started;  // of the run's first life
   std::string started, updated;
+  std::string spike;                    // the last loss that jumped, in words; empty: none
+  std::vector<std::string> stragglers;  // text_of() of those that are named now
 };
 
 // "finished", "usage", "bad_data", "internal", "hung_peer", "busy", "io", "preempted", "diverged", "bad_config".
@@ -42,6 +45,9 @@ class StatusFile {
              std::chrono::milliseconds min_interval = std::chrono::milliseconds(1000));
   // State running, after `step` completed steps. The first call always writes.
   void running(int64_t step);
+  // For the next call of running(), which then writes in any case.
+  void spike(const std::string& text);
+  void stragglers(std::vector<std::string> lines);
   // The end, flushed to disk: state finished (0), preempted (75) or failed (all others).
   void ended(ExitCode code, int64_t step, const std::string& message = "");
   const RunStatus& status() const { return status_; }

@@ -37,23 +37,27 @@ FaultPlan::FaultPlan(const std::string& text, bool allowed, int rank) {
     }
     const bool save_point =
         std::find(std::begin(kSavePoints), std::end(kSavePoints), fault.at) != std::end(kSavePoints);
-    if (!save_point && fault.at != "step.begin" && fault.at != "step.end" && fault.at != "grad" &&
-        fault.at != "weights")
+    constexpr std::string_view points[] = {"step.begin", "step.end", "grad", "weights", "compute", "loss"};
+    if (!save_point && std::find(std::begin(points), std::end(points), fault.at) == std::end(points))
       throw_bad_config(where + ": unknown point");
-    if (fault.action.rfind("delay:", 0) == 0) {
+    for (const auto& [word, unit] : {std::pair("delay", "SECONDS"), std::pair("scale", "FACTOR")}) {
+      const std::string start = std::string(word) + ":";
+      if (fault.action.rfind(start, 0) != 0) continue;
       char* end = nullptr;
-      fault.seconds = std::strtod(fault.action.c_str() + 6, &end);
-      if (*end != '\0' || !(fault.seconds >= 0.0)) throw_bad_config(where + ": delay:SECONDS is expected");
-      fault.action = "delay";
+      fault.amount = std::strtod(fault.action.c_str() + start.size(), &end);
+      if (*end != '\0' || !(fault.amount >= 0.0)) throw_bad_config(where + ": " + start + unit + " is expected");
+      fault.action = word;
+      break;
     }
-    constexpr std::string_view known[] = {"kill9", "stop",  "segv", "abort", "enospc",
-                                          "nomem", "delay", "nan",  "inf",   "flip"};
+    constexpr std::string_view known[] = {"kill9", "stop", "segv", "abort", "enospc", "nomem",
+                                          "delay", "nan",  "inf",  "flip",  "scale"};
     if (std::find(std::begin(known), std::end(known), fault.action) == std::end(known))
       throw_bad_config(where + ": unknown action");
     if ((fault.action == "nan" || fault.action == "inf") != (fault.at == "grad"))
       throw_bad_config(where + ": nan and inf go with the point grad");
     if ((fault.action == "flip") != (fault.at == "weights"))
       throw_bad_config(where + ": flip goes with the point weights");
+    if ((fault.action == "scale") != (fault.at == "loss")) throw_bad_config(where + ": scale goes with the point loss");
     if (entry.contains("rank")) {
       if (!entry["rank"].is_number_integer() || entry["rank"] < 0)
         throw_bad_config(where + ": \"rank\" is a whole number, 0 or more");
@@ -77,8 +81,15 @@ void FaultPlan::reach(std::string_view point) {
     if (f.action == "abort") std::abort();
     if (f.action == "enospc") throw_io("injected: no space left on device at " + f.at);
     if (f.action == "nomem") throw std::bad_alloc();
-    if (f.action == "delay") std::this_thread::sleep_for(std::chrono::duration<double>(f.seconds));
+    if (f.action == "delay") std::this_thread::sleep_for(std::chrono::duration<double>(f.amount));
   }
+}
+
+double FaultPlan::loss_factor() const {
+  double factor = 1.0;
+  for (const Fault& f : faults_)
+    if (f.at == "loss" && (f.step < 0 || f.step == step_)) factor *= f.amount;
+  return factor;
 }
 
 bool FaultPlan::flips_weights() const {

@@ -9,10 +9,11 @@
 namespace thinwire {
 
 // faults: [{"at": POINT, "step": N, "rank": R, "do": ACTION}, ...]; rank 0 unless said. Points: "step.begin", "grad",
-// "step.end", and the save points
+// "step.end", "compute" (in the step, behind its backward passes), "loss", and the save points
 // ("save.begin" ... "save.after_prune"). A fault without "step" strikes each time. Actions: kill9, stop, segv, abort,
 // enospc (a write error), nomem (no memory), delay:SECONDS, nan or inf at the point "grad" (the first weight gradient
-// of the step), and flip at the point "weights" (a bit of what the rank computes with, behind the step).
+// of the step), scale:FACTOR at the point "loss" (what the rank adds to the step's loss), and flip at the point
+// "weights" (a bit of what the rank computes with, behind the step).
 class FaultPlan {
  public:
   FaultPlan() = default;
@@ -25,6 +26,8 @@ class FaultPlan {
   void reach(std::string_view point);
   // The value to poison a gradient with at this step, or 0.
   float poison() const;
+  // What this rank's loss of the step is multiplied by.
+  double loss_factor() const;
   // Whether a bit of the weights is flipped behind this step.
   bool flips_weights() const;
   bool empty() const { return faults_.empty(); }
@@ -34,7 +37,7 @@ class FaultPlan {
     std::string at, action;
     int64_t step = -1;
     int64_t rank = 0;
-    double seconds = 0.0;
+    double amount = 0.0;  // seconds of a delay, factor of a scale
   };
   std::vector<Fault> faults_;
   int64_t step_ = 0;

@@ -45,6 +45,7 @@ class Job {
   int ranks_per_node() const;
 
   int machines() const;  // that the ranks are on, whatever the configuration pretends
+  const std::vector<std::string>& hosts() const { return world_.hosts; }  // by rank; empty where ranks are threads
 
   // Ranks of this node, and which of them this is.
   int local_rank() const { return local_rank_; }

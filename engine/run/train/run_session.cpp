@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -205,6 +206,7 @@ VisitState RunState::visit(bool writer_only) const {
     scaler.visit(visitor);
     revisions.visit(visitor);
     controller.visit(visitor);
+    spikes.visit(visitor);
     visitor.integer("progress/step", progress.step);
     visitor.integer("progress/updates", progress.updates);
     visitor.integer("progress/consumed_samples", progress.consumed_samples);
@@ -277,7 +279,7 @@ bool RunSession::load_from(const std::string& path, const RunState& state) {
   if (run.finetune || run.no_load_optim)
     options.unwanted_prefixes.assign(std::begin(kOptimizerPrefixes), std::end(kOptimizerPrefixes));
   if (run.finetune) {
-    options.unwanted_prefixes.insert(options.unwanted_prefixes.end(), {"progress/", "loss_scaler/"});
+    options.unwanted_prefixes.insert(options.unwanted_prefixes.end(), {"progress/", "loss_scaler/", "spike/"});
     const nlohmann::json& info = found.manifest.info;
     if (info.contains("model"))
       require_same_model(found.path, model_config_from_json(info.at("model")), run.model, true);
@@ -290,7 +292,7 @@ bool RunSession::load_from(const std::string& path, const RunState& state) {
     }
   } else {
     if (run.no_load_optim) {
-      options.unwanted_prefixes.insert(options.unwanted_prefixes.end(), {"coding/", "replica/", "revision/"});
+      options.unwanted_prefixes.insert(options.unwanted_prefixes.end(), {"coding/", "replica/", "revision/", "spike/"});
     } else {
       replica_loaded = take_state(found, state.replica, options);
     }
@@ -345,6 +347,7 @@ bool RunSession::take_compression_state(const Manifest& manifest, Replica& repli
   if (manifest.texts.count("revision/list") == 0 ||
       (config_.run.compression.adapt && manifest.texts.count("revision/trials") == 0))
     options.unwanted_prefixes.push_back("revision/");
+  if (manifest.texts.count("spike/losses") == 0) options.unwanted_prefixes.push_back("spike/");
   // States are named by ranks and slots, which other ranks and other rules can have, too, for other elements.
   bool fits = other_layout(manifest.info).empty() && same_rules(manifest.info) &&
               manifest.info.value("cut", cut_) == cut_;  // which older ones do not have
@@ -428,10 +431,11 @@ std::string RunSession::other_layout(const nlohmann::json& info) const {
 }
 
 void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& progress, const StepTimer& timer,
-                             double step_ms, int64_t samples) {
+                             double step_ms, int64_t samples, const StragglerWatch::Report* stragglers) {
   const RunConfig& run = config_.run;
   step_ = progress.step;
   if (!job_.first()) return;
+  if (outcome.spike.spike) report_spike(outcome);
   StepRecord r;
   r.step = progress.step;
   r.consumed_samples = progress.consumed_samples;
@@ -455,6 +459,13 @@ void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& pr
   }
   r.comm = site_records(run, outcome);
   r.revisions = std::exchange(begun_, "");
+  if (outcome.spike.spike) r.spike_spreads = outcome.spike.spreads, r.spike_median = outcome.spike.median;
+  if (stragglers != nullptr) {
+    r.stragglers = stragglers->named;
+    std::vector<std::string> lines;
+    for (const StragglerRecord& s : stragglers->named) lines.push_back(text_of(s));
+    status_->stragglers(std::move(lines));
+  }
   metrics_->write(r);
   tensorboard_->scalars(r.step, {{"train/loss", r.loss},
                                  {"train/lr", r.lr},
@@ -475,6 +486,17 @@ void RunSession::record_revisions(const PlanRevisions& revisions, int64_t update
   if (text == revisions_ || std::filesystem::equivalent(path, config_.run.compression.revisions, none)) return;
   write_file_atomic(path, text);
   revisions_ = std::move(text);
+}
+
+void RunSession::report_spike(const StepOutcome& outcome) {
+  char text[256];
+  std::snprintf(text, sizeof text, "step %lld: loss %.4f jumps %.1f spreads above the median %.4f of the window; %s",
+                static_cast<long long>(step_), outcome.loss, outcome.spike.spreads, outcome.spike.median,
+                outcome.spike.skip    ? "the update is skipped"
+                : outcome.spike.shift ? "spike_budget is spent: taken for a real shift, the window begins anew"
+                                      : "the update is applied (spike skip would drop it)");
+  log_warning(text);
+  status_->spike(text);
 }
 
 void RunSession::record_evaluation(const Evaluation& evaluation, int64_t step, Split split) {

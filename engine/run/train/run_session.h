@@ -17,6 +17,7 @@
 #include "engine/run/train/evaluate.h"
 #include "engine/run/train/fault_plan.h"
 #include "engine/run/train/job.h"
+#include "engine/run/train/straggler_watch.h"
 #include "engine/run/train/train_step.h"
 
 namespace thinwire {
@@ -31,6 +32,7 @@ struct RunState {
   LossScaler& scaler;
   CompressionController& controller;
   PlanRevisions& revisions;
+  SpikeGuard& spikes;
 
   // writer_only: what this rank has to save; otherwise all it holds.
   VisitState visit(bool writer_only) const;
@@ -48,8 +50,9 @@ class RunSession {
   // values. Opens metrics, TensorBoard and the console line at the step that was found.
   void start(const RunState& state, const SampleStream& stream);
 
+  // stragglers: of a step in which ranks were compared, else nullptr.
   void record_step(const StepOutcome& outcome, const TrainProgress& progress, const StepTimer& timer, double step_ms,
-                   int64_t samples);
+                   int64_t samples, const StragglerWatch::Report* stragglers = nullptr);
   // Writes revisions.jsonl, where timing decides something. Before the step's record they are told with it.
   void record_revisions(const PlanRevisions& revisions, int64_t updates);
   void record_evaluation(const Evaluation& evaluation, int64_t step, Split split);
@@ -71,6 +74,7 @@ class RunSession {
   void keep_costs(const std::string& origin, const std::array<double, 3>& costs);
 
  private:
+  void report_spike(const StepOutcome& outcome);
   nlohmann::json checkpoint_info() const;
   std::string other_layout(const nlohmann::json& info) const;
   bool same_rules(const nlohmann::json& info) const;  // words for the log, empty when it is the same

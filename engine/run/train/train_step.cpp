@@ -50,14 +50,14 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
   ++progress.step;
   if (outcome.skipped) {
     ++progress.skipped;
-    ++progress.skipped_in_a_row;
+    if (!outcome.spike.skip) ++progress.skipped_in_a_row;
   } else {
     ++progress.updates;
     progress.skipped_in_a_row = 0;
     r.optimizer().moment_steps() = r.optimizer().moment_steps().after(r.summed());
     if (r.mesh() != nullptr) r.mesh()->clock().step = progress.updates;  // an evaluation's, too
   }
-  scaler.update(outcome.skipped);
+  if (!outcome.spike.skip) scaler.update(outcome.skipped);  // which a spike says nothing to
   return outcome;
 }
 
@@ -237,6 +237,9 @@ void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress) {
                                                            : "loss";
     return;
   }
+  if (spike_guard_ != nullptr) outcome.spike = spike_guard_->judge(outcome.loss);
+  outcome.skipped = outcome.spike.skip;
+  if (outcome.skipped) return;
   const Summed summed = r.summed();
   const MomentSteps seen = r.optimizer().moment_steps().after(summed);
   StepState state;

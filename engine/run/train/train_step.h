@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/run/train/compression_setup.h"
+#include "engine/run/train/spike_guard.h"
 #include "engine/run/train/step_graphs.h"
 #include "engine/run/train/step_timer.h"
 #include "engine/run/train/traffic_counts.h"
@@ -24,9 +25,11 @@ struct StepOutcome : TrafficCounts {
   double lr = 0.0;
   double loss_scale = 1.0;  // that this step used
   bool skipped = false;     // non-finite: nothing was updated
-  std::string non_finite;   // name of the first tensor whose gradient is not finite, or "loss"
-  bool stop = false;        // some rank wished to stop; all know it in the same step
-  bool save = false;        // some rank wished to save
+  std::string
+      non_finite;      // name of the first tensor whose gradient is not finite, or "loss"; empty where it is a spike
+  SpikeVerdict spike;  // its skip is part of `skipped`
+  bool stop = false;   // some rank wished to stop; all know it in the same step
+  bool save = false;   // some rank wished to save
 };
 
 // What a rank would like to do behind a step.
@@ -57,6 +60,8 @@ class TrainStep {
   StepOutcome run(int micro_batches, const std::function<Batch()>& next_micro, TrainProgress& progress,
                   LossScaler& scaler, StepTimer& timer, StepWishes wishes = {});
 
+  // Judges the loss of every step, and may skip it; outlives the steps. nullptr: none does.
+  void set_spike_guard(SpikeGuard* guard) { spike_guard_ = guard; }
   // Called in every step when all gradients are reduced and none is used yet: they lie in the owned pieces.
   void set_gradient_sink(std::function<void()> sink) { gradient_sink_ = std::move(sink); }
   void set_node_sink(NodeSink sink) { node_sink_ = std::move(sink); }
@@ -97,6 +102,7 @@ class TrainStep {
   std::map<int, Batch> batches_;           // host copies that later chunks still need
   int batches_read_ = 0;
   double step_tokens_ = 0.0;  // that count in the loss, on all ranks; only where Replica::counts_tokens()
+  SpikeGuard* spike_guard_ = nullptr;
   NodeSink node_sink_;
   std::function<void()> gradient_sink_;
 };

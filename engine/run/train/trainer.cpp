@@ -19,6 +19,7 @@
 #include "engine/run/train/run_session.h"
 #include "engine/run/train/settle_layout.h"
 #include "engine/run/train/step_trace.h"
+#include "engine/run/train/straggler_watch.h"
 #include "engine/run/train/weight_hashes.h"
 
 namespace thinwire {
@@ -104,9 +105,20 @@ class Trainer {
     log_memory();
     scaler_ = std::make_unique<LossScaler>(run_.optim, run_.model.dtype == DType::f16);
     const MeshShape& shape = replica_->layout().mesh;
+<<<<<<< HEAD
     controller_ = std::make_unique<CompressionController>(
         run_.compression.adapt && !run_.compression.rules.empty(), most_variants(run_, shape),
         steps_of_warm_up(run_, shape), job_.mesh(), job_.control(), settled.revisions, settled.origin);
+=======
+    controller_ = std::make_unique<CompressionController>(run_.compression.adapt && !run_.compression.rules.empty(),
+                                                          most_variants(run_, shape), steps_of_warm_up(run_, shape),
+                                                          job_.mesh(), job_.control());
+    std::vector<int> kinds;
+    for (int rank = 0; rank < job.size(); ++rank) kinds.push_back(coordinates_of(shape, rank).pipeline);
+    stragglers_ = std::make_unique<StragglerWatch>(run_.straggler_interval, run_.straggler_ratio, std::move(kinds),
+                                                   job.hosts(), job_.control());
+    waited_ns_.resize(static_cast<size_t>(job.size()));
+>>>>>>> h5/main
     session_.start(state(), stream_);
     if (const std::string dropped = controller_->resume(progress_.updates); !dropped.empty()) log_info(dropped);
     if (settled.costs && !revisions_.replays() && revisions_.partition() != settled.costs)
@@ -141,7 +153,11 @@ class Trainer {
   }
 
  private:
+<<<<<<< HEAD
   RunState state() { return {*replica_, progress_, *scaler_, *controller_, revisions_}; }
+=======
+  RunState state() { return {*replica_, progress_, *scaler_, *controller_, spikes_}; }
+>>>>>>> h5/main
 
   void end_all(ExitCode code, const std::string& message) {
     if (job_.size() == 1) return;
@@ -176,6 +192,8 @@ class Trainer {
   // Until train_iters, saved; or until something asks to stop: returns what.
   const char* train_on() {
     step_.emplace(*replica_);
+    step_->set_spike_guard(&spikes_);
+    if (!faults_.empty()) step_->set_gradient_sink([this] { strike_in_step(); });
     open_trace();
     const RankLayout& layout = replica_->layout();
     loader_ = std::make_unique<BatchLoader>(
@@ -294,7 +312,12 @@ class Trainer {
     if (const float poison = faults_.poison(); poison != 0.0f) {
       replica_->write(replica_->store().gradient(replica_->store().params().front().name), &poison, sizeof poison);
     }
+<<<<<<< HEAD
     controller_->before(progress_.updates + 1);
+=======
+    controller_->before();
+    take_waits();  // of what was between the steps
+>>>>>>> h5/main
     const auto start = Clock::now();
     const int64_t before = progress_.consumed_samples;
     const StepOutcome outcome =
@@ -309,7 +332,9 @@ class Trainer {
     const auto end = Clock::now();
     const double ms = std::chrono::duration<double, std::milli>(end - start).count();
     if (trace_ && traced_) trace_->step(progress_.step, start, end);
-    session_.record_step(outcome, progress_, timer_, ms, progress_.consumed_samples - before);
+    compare_ranks(ms);
+    session_.record_step(outcome, progress_, timer_, ms, progress_.consumed_samples - before,
+                         compared_ ? &straggling_ : nullptr);
     int64_t logical = 0;
     for (const SiteCounters& site : outcome.sites) logical += site.logical_bytes;
     if (!outcome.skipped) {
@@ -319,7 +344,7 @@ class Trainer {
     }
     timer_.reset();  // what saving and evaluation take from here on shows in the next step's line
     faults_.reach("step.end");
-    if (!outcome.skipped) return;
+    if (!outcome.skipped || outcome.spike.skip) return;
     log_warning("step " + std::to_string(progress_.step) + " skipped: " + outcome.non_finite + " is not finite");
     if (progress_.skipped_in_a_row >= run_.optim.non_finite_budget) {
       save(true);
@@ -328,6 +353,35 @@ class Trainer {
                             " steps in a row were not finite (last: " + outcome.non_finite +
                             "); the weights before them are saved; lower the learning rate or raise non_finite_budget");
     }
+  }
+
+  // Since the last call; waited_ns_ says for whom.
+  int64_t take_waits() { return job_.mesh() != nullptr ? job_.mesh()->progress().take_waits(waited_ns_) : 0; }
+
+  // How long this rank computed, and waited for whom; every so often a sum over all ranks tells who differs.
+  void compare_ranks(double ms) {
+    const auto waited = static_cast<double>(take_waits());
+    compared_ = stragglers_->after_step(progress_.step, ms, waited * 1e-6, waited_ns_, straggling_);
+    if (!compared_) return;
+    for (const StragglerRecord& r : straggling_.changes) {
+      if (r.ratio > 0.0)
+        log_warning(text_of(r));
+      else
+        log_info("rank " + std::to_string(r.rank) + (r.host.empty() ? "" : " (" + r.host + ")") +
+                 " is like the others");
+    }
+  }
+
+  // Injected faults inside a step.
+  void strike_in_step() {
+    faults_.reach("compute");
+    const double factor = faults_.loss_factor();
+    if (factor == 1.0) return;
+    const View loss = replica_->buffers().sums.element_range(kSumLoss, 1);
+    double value = 0.0;
+    replica_->read(loss, &value);
+    value *= factor;
+    replica_->write(loss, &value, sizeof value);
   }
 
   void check_weights() {
@@ -374,6 +428,11 @@ class Trainer {
   std::unique_ptr<Replica> replica_;
   std::unique_ptr<LossScaler> scaler_;
   std::unique_ptr<CompressionController> controller_;
+  SpikeGuard spikes_{run_.spike};
+  std::unique_ptr<StragglerWatch> stragglers_;
+  StragglerWatch::Report straggling_;  // of the last comparison
+  bool compared_ = false;              // in this step
+  std::vector<int64_t> waited_ns_;     // by rank, in this step
   std::optional<TrainStep> step_;
   std::unique_ptr<BatchLoader> loader_;
   TrainProgress progress_;

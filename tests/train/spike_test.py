@@ -1,0 +1,71 @@
+# Losses that jump: noticed on the step itself, skipped without a trace where the run asks for it, and judged alike behind a resume.
+from run_support import RunCase, generations, main, read_generation, read_metrics
+
+KEYS = {"train_iters": 24, "save_interval": 1, "num_layers": 1, "hidden_size": 16, "seq_length": 16, "spike_window": 16, "eval_iters": 0}
+
+
+def jump(*steps):
+    """The loss of these steps comes out twenty times as large as it is."""
+    return [{"at": "loss", "step": step, "do": "scale:20"} for step in steps]
+
+
+class Spikes(RunCase):
+    def steps(self, config):
+        return [line for line in read_metrics(self.run_dir(config)) if "loss" in line]
+
+    def flagged(self, config):
+        steps = self.steps(config)
+        return [s["step"] for s in steps if "spike" in s], [s["step"] for s in steps if s["skipped"]]
+
+    def state_after(self, config, step):
+        return next(g for g in generations(self.run_dir(config) / "checkpoints") if read_generation(g)["step"] == step)
+
+    def test_a_skipped_spike_leaves_no_trace(self):
+        for ranks, keys in [(1, {"precision": "fp16"}), (2, {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}})]:
+            config = self.config(f"skip_{ranks}", spike="skip", **KEYS, **keys)
+            done = self.train(config, faults=jump(15), expect=0, ranks=ranks)
+            self.assertEqual(self.flagged(config), ([15], [15]))
+            line = self.steps(config)[14]
+            self.assertGreater(float(line["spike"]["spreads"]), 10)
+            self.assertLess(float(line["spike"]["median"]), float(line["loss"]))
+            self.assertIsNone(line["non_finite"])
+            said = self.status(config)["spike"]
+            self.assertRegex(said, r"^step 15: loss \S+ jumps \S+ spreads above the median \S+ of the window; the update is skipped$")
+            self.assertIn(said, done.err)
+            before, after = self.state_after(config, 14), self.state_after(config, 15)
+            self.assert_same_state(before, after, tensors_only=True)
+            a, b = read_generation(before), read_generation(after)
+            self.assertEqual(a["texts"], b["texts"], "the window holds losses of applied updates")
+            self.assertEqual(a["reals"], b["reals"], "the loss scale is none of its business")
+            changed = {k for k in a["integers"] if a["integers"][k] != b["integers"][k]}
+            self.assertEqual(changed, {"progress/step", "progress/consumed_samples", "progress/consumed_tokens", "progress/skipped",
+                                       "spike/skipped_in_a_row"})
+
+    def test_a_warning_changes_nothing(self):
+        off, warn = self.config("off", spike="off", **KEYS), self.config("warn", **KEYS)
+        self.train(off, expect=0)
+        done = self.train(warn, faults=jump(15), expect=0)
+        self.assertEqual(self.flagged(off), ([], []))
+        self.assertEqual(self.flagged(warn), ([15], []))
+        self.assertIn("the update is applied", done.err)
+        self.assert_same_state(self.state_after(off, 24), self.state_after(warn, 24), tensors_only=True)
+
+    def test_a_shift_is_not_skipped_for_ever(self):
+        config = self.config("shift", spike="skip", spike_budget=2, **KEYS)
+        done = self.train(config, faults=jump(*range(15, 25)), expect=0)
+        self.assertEqual(self.flagged(config), ([15, 16, 17], [15, 16]))
+        self.assertIn("taken for a real shift", done.err)
+
+    def test_the_window_survives_a_resume(self):
+        keys = {**KEYS, "save_interval": 6}
+        whole, killed = self.config("whole", spike="skip", **keys), self.config("killed", spike="skip", **keys)
+        self.train(whole, faults=jump(15), expect=0)
+        # From step 12 on: three steps of this life alone could not judge the fifteenth.
+        self.train(killed, faults=[{"at": "step.end", "step": 14, "do": "kill9"}])
+        self.train(killed, faults=jump(15), expect=0)
+        self.assertEqual(self.flagged(killed), ([15], [15]))
+        self.assert_same_run(whole, killed)
+
+
+if __name__ == "__main__":
+    main()

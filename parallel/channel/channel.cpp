@@ -347,8 +347,8 @@ Ticket Channel::receive(View data, int peer, Stream& stream, const MessageKey& k
     CodedCall coming = plain_call();
     if (is_coded) coming = CodedCall(), coming.coder = compression_of(key).first.get();
     const GroupLane lane = communicator_->lane();
-    static_cast<void>(
-        rehearsed_bytes(lane, [&](const GroupLane& same) { return coded_receive(same, coming, data, peer); }, true));
+    static_cast<void>(rehearsed_bytes(
+        lane, [&](const GroupLane& same) { return coded_receive(same, coming, data, peer); }, true));
     return communicator_->start(nothing(lane), "receive", static_cast<int64_t>(data.bytes()), peer);
   }
   if (!is_coded) return communicator_->receive(data, peer, stream);

@@ -164,8 +164,8 @@ void rehearse_rounds(const GroupLane& lane, const RoundCodec& codec, int64_t cou
   lane.core->rehearsal_watch->rounds(codec, count);
   for_each_round(codec, lane.size(), lane.me, count, matrices, [&](int64_t elements, DType dtype, ReduceKind kind) {
     const View data = nowhere(dtype, elements);
-    static_cast<void>(
-        rehearsed_bytes(lane, [&](const GroupLane& same) { return plain_all_reduce(same, data, kind); }, true));
+    static_cast<void>(rehearsed_bytes(
+        lane, [&](const GroupLane& same) { return plain_all_reduce(same, data, kind); }, true));
   });
 }
 

@@ -13,8 +13,8 @@ class RouteRun;
 class RoundCodec;
 struct GroupLane;
 
-// Told by the channels that rehearse (Channel::rehearse) on a Progress with a watch, in the order in which the operation
-// would do it. References end with the call.
+// Told by the channels that rehearse (Channel::rehearse) on a Progress with a watch, in the order in which the
+// operation would do it. References end with the call.
 class RehearsalWatch {
  public:
   // A route with all its stops. Routes of one operation run one behind the other (of a collective in two levels, whose

@@ -1,6 +1,7 @@
 // Wraps a table entry by entry.
 #include "engine/base/ops/op_watch.h"
 
+#include <algorithm>
 #include <initializer_list>
 
 #include "engine/base/ops/op_list.h"
@@ -165,6 +166,7 @@ void OpProfile::end(Exec& exec, const char* op, double flops) {
   for (Time* t : {&times[op], &sizes[{op, flops, bytes_}]}) {
     t->ms += ms;
     t->flops += flops;
+    t->least_ms = std::min(t->least_ms, ms);
     ++t->calls;
   }
 }

@@ -17,8 +17,7 @@ int level_of(Fields& link) {
   const std::string between = link.text("between", "");
   for (int level = 0; level < static_cast<int>(Reach::kCount); ++level)
     if (between == kReachNames[level]) return level;
-  if (link.has("between"))
-    link.error("between", "\"" + between + "\" is none of ranks (inside a node), nodes, racks");
+  if (link.has("between")) link.error("between", "\"" + between + "\" is none of ranks (inside a node), nodes, racks");
   return -1;
 }
 
@@ -39,7 +38,8 @@ void read_links(const JsonTree* list, Cluster& cluster, FieldErrors& errors) {
     link.unknown();
     if (level < 0) continue;
     if (seen[level]) link.error("between", std::string("a second link between ") + kReachNames[level]);
-    if (read.shared && level != 0) link.error("shared", "only of links between ranks: nodes and racks share theirs anyway");
+    if (read.shared && level != 0)
+      link.error("shared", "only of links between ranks: nodes and racks share theirs anyway");
     if (read.oversubscription > 1.0 && level != static_cast<int>(Reach::kRacks))
       link.error("oversubscription", "only of links between racks");
     seen[level] = true;
@@ -106,7 +106,8 @@ Cluster read_cluster(const std::string& file) {
     if (member.key != "machine") continue;
     if (member.value.kind == JsonTree::Kind::kString) {
       const std::filesystem::path path(member.value.text);
-      const std::string there = path.is_absolute() ? path.string() : (std::filesystem::path(file).parent_path() / path).string();
+      const std::string there =
+          path.is_absolute() ? path.string() : (std::filesystem::path(file).parent_path() / path).string();
       if (!std::filesystem::exists(there)) {
         top.error("machine", there + " does not exist: scripts/calibrate --output makes one");
       } else {

@@ -14,10 +14,10 @@ const char* name_of(Reach reach);
 
 // What a rank (inside a node), a node or a rack can send and, as much, receive.
 struct ClusterLink {
-  double gbps = 0.0;         // 0: as fast as memory, only the cores count
-  double latency_us = 0.0;   // one way
-  double efficiency = 1.0;   // share of the rate that payload gets
-  bool shared = false;       // inside a node: one bus of all its ranks, instead of a link of each rank
+  double gbps = 0.0;              // 0: as fast as memory, only the cores count
+  double latency_us = 0.0;        // one way
+  double efficiency = 1.0;        // share of the rate that payload gets
+  bool shared = false;            // inside a node: one bus of all its ranks, instead of a link of each rank
   double oversubscription = 1.0;  // between racks: of what the nodes of a rack can send together
   double bytes_per_second() const { return gbps * 1e9 / 8.0 * efficiency / oversubscription; }
 };
@@ -30,9 +30,9 @@ struct Straggler {
 struct Cluster {
   std::string name, file, note;
   int nodes = 1, ranks_per_node = 1, nodes_per_rack = 0;  // 0: one rack
-  int shared_cores = 0;           // > 0: all ranks are emulated on so many cores of one machine
-  double memory_per_rank = 0.0;   // bytes; 0: not known
-  double jitter = 0.0;            // relative standard deviation of the time of a plan's node of work
+  int shared_cores = 0;                                   // > 0: all ranks are emulated on so many cores of one machine
+  double memory_per_rank = 0.0;                           // bytes; 0: not known
+  double jitter = 0.0;  // relative standard deviation of the time of a plan's node of work
   std::vector<Straggler> stragglers;
   ClusterLink links[static_cast<int>(Reach::kCount)];
   Machine machine;

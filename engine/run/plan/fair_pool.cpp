@@ -55,7 +55,8 @@ void FairPool::settle(double now) {
 void FairPool::share_out() {
   stale_ = false;
   free_ = capacity_;
-  for (int number : order_) works_[static_cast<size_t>(number)].fixed = false, works_[static_cast<size_t>(number)].rate = 0.0;
+  for (int number : order_)
+    works_[static_cast<size_t>(number)].fixed = false, works_[static_cast<size_t>(number)].rate = 0.0;
   size_t open = order_.size();
   double level = 0.0;  // rate per weight that all open works have reached
   while (open > 0) {
@@ -65,7 +66,8 @@ void FairPool::share_out() {
       const Work& work = works_[static_cast<size_t>(number)];
       if (work.fixed) continue;
       step = std::min(step, work.limit / work.weight - level);
-      for (int u = 0; u < work.count; ++u) demand_[static_cast<size_t>(work.uses[u].resource)] += work.weight * work.uses[u].share;
+      for (int u = 0; u < work.count; ++u)
+        demand_[static_cast<size_t>(work.uses[u].resource)] += work.weight * work.uses[u].share;
     }
     for (size_t r = 0; r < capacity_.size(); ++r)
       if (demand_[r] > 0.0) step = std::min(step, free_[r] / demand_[r]);

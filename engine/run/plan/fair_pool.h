@@ -6,8 +6,8 @@
 
 namespace thinwire {
 
-// Time in seconds, amounts in what a resource gives per second. Nothing happens by itself: the caller asks when the next
-// work ends, moves the pool there, and takes what has ended.
+// Time in seconds, amounts in what a resource gives per second. Nothing happens by itself: the caller asks when the
+// next work ends, moves the pool there, and takes what has ended.
 class FairPool {
  public:
   struct Use {
@@ -20,7 +20,8 @@ class FairPool {
   void set_slowdown(double slowdown) { slowdown_ = slowdown; }
 
   // Work of `amount` at a rate of at most `limit`; where resources are short, all works' rates grow alike until theirs
-  // is used up, `weight` times as fast. uses: at most kMostUses; nothing: at `limit`. Returns a number that end() names.
+  // is used up, `weight` times as fast. uses: at most kMostUses; nothing: at `limit`. Returns a number that end()
+  // names.
   static constexpr int kMostUses = 6;
   int add(double now, double amount, double limit, double weight, const Use* uses, int count);
 

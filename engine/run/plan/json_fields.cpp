@@ -36,8 +36,8 @@ size_t edits_between(const std::string& a, const std::string& b) {
 }  // namespace
 
 void FieldErrors::add(TextPosition at, const std::string& key, const std::string& what) {
-  text_ += (text_.empty() ? "" : "\n") + file_ + ":" + std::to_string(at.line) + ":" + std::to_string(at.column) + ": " +
-           (key.empty() ? "" : key + ": ") + what;
+  text_ += (text_.empty() ? "" : "\n") + file_ + ":" + std::to_string(at.line) + ":" + std::to_string(at.column) +
+           ": " + (key.empty() ? "" : key + ": ") + what;
 }
 
 void FieldErrors::finish() const {
@@ -84,7 +84,8 @@ int64_t Fields::integer(const std::string& key, int64_t fallback, int64_t least,
     error(key, "a whole number is needed");
     return fallback;
   }
-  return std::llround(number(key, static_cast<double>(fallback), static_cast<double>(least), static_cast<double>(most)));
+  return std::llround(
+      number(key, static_cast<double>(fallback), static_cast<double>(least), static_cast<double>(most)));
 }
 
 const JsonTree* Fields::of_kind(const std::string& key, JsonTree::Kind kind) {
@@ -115,8 +116,7 @@ const JsonTree* Fields::object(const std::string& key) {
 
 void Fields::require(const std::string& key) {
   known_.insert(key);
-  if (find(key) == nullptr && tree_.kind == JsonTree::Kind::kObject)
-    errors_.add(tree_.at, path_ + key, "is missing");
+  if (find(key) == nullptr && tree_.kind == JsonTree::Kind::kObject) errors_.add(tree_.at, path_ + key, "is missing");
 }
 
 void Fields::unknown() {

@@ -38,16 +38,16 @@ struct Machine {
   bool ranking_only = true;  // not calibrated: its predictions order layouts, they are no times
   bool gpu = false;          // computes beside the cores
   int cores = 1;
-  double loaded_slowdown = 1.0;  // how much longer work takes with all cores busy
+  double loaded_slowdown = 1.0;                // how much longer work takes with all cores busy
   double flops = 1e9, bytes_per_second = 1e9;  // of ops without a curve, and the cost of starting one
   double op_seconds = 0.0;
   std::map<std::string, RateCurve> products;  // op -> FLOP/s by FLOPs of a call: matmul, attention_*
   std::map<std::string, RateCurve> passes;    // op -> bytes/s by bytes of a call
   std::map<std::string, CodecRates> codecs;   // by a coder's name
   CodecRates any_codec;
-  double sum_bytes_per_second = 1e10;  // of each contribution that is added up
-  MessageCosts network, memory;        // between nodes; inside a node
-  double waiter_seconds = 0.0;         // until a waiting thread notices what has arrived
+  double sum_bytes_per_second = 1e10;            // of each contribution that is added up
+  MessageCosts network, memory;                  // between nodes; inside a node
+  double waiter_seconds = 0.0;                   // until a waiting thread notices what has arrived
   double shortest_nap = 0.0, longest_nap = 0.0;  // of the progress thread, while nobody waits
 
   double op_time(const std::string& op, double flops, double bytes) const;

@@ -19,15 +19,23 @@ std::string printed(const char* format, double value) {
 }
 
 std::string machine_words(const Machine& machine) {
-  return machine.ranking_only
-             ? "ranking only: the machine is not calibrated, so compare its predictions with each other, not with a clock"
-             : "calibrated: " + (machine.source.empty() ? machine.name : machine.source);
+  return machine.ranking_only ? "ranking only: the machine is not calibrated, so compare its predictions with each "
+                                "other, not with a clock"
+                              : "calibrated: " + (machine.source.empty() ? machine.name : machine.source);
 }
 
 }  // namespace
 
 std::string milliseconds(double ms) {
   return printed(ms < 10.0 ? "%.2f ms" : ms < 1000.0 ? "%.1f ms" : "%.0f ms", ms);
+}
+
+std::string plan_page(const std::string& title, const std::string& text) {
+  std::string escaped;
+  for (char c : text) escaped += c == '<' ? "&lt;" : c == '&' ? "&amp;" : std::string(1, c);
+  return "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>" + title +
+         "</title><style>body{font:15px sans-serif;margin:2em}pre{line-height:1.5;white-space:pre-wrap}</style><h1>" +
+         title + "</h1><pre>" + escaped + "</pre></html>\n";
 }
 
 std::string prediction_text(const RunConfig& config, const Cluster& cluster, const Prediction& p) {
@@ -45,7 +53,8 @@ std::string prediction_text(const RunConfig& config, const Cluster& cluster, con
   for (size_t site = 0; site < kSiteNames.size(); ++site) {
     const SitePrediction& s = p.sites[site];
     if (s.wire_bytes_total == 0) continue;
-    text += "  " + std::string(kSiteNames[site]) + std::string(16 - std::min<size_t>(15, kSiteNames[site].size()), ' ') +
+    text += "  " + std::string(kSiteNames[site]) +
+            std::string(16 - std::min<size_t>(15, kSiteNames[site].size()), ' ') +
             printed("%10.3f", static_cast<double>(s.wire_bytes) / 1048576.0) + " MiB of rank 0, exposed " +
             milliseconds(s.exposed_ms) + " (mean of all ranks " + milliseconds(s.exposed_ms_mean) + ")\n";
   }
@@ -104,7 +113,7 @@ std::string prediction_trace(const Cluster& cluster, const Prediction& p) {
     constexpr const char* lanes[] = {"compute", "waits", "operations"};
     constexpr const char* categories[] = {"compute", "exposed", "communication"};
     const int lane = static_cast<int>(s.kind);
-    PlanJson event = {{"ph", lane == 2 ? "b" : "X"}, {"name", name},         {"cat", categories[lane]}, {"pid", tape.rank},
+    PlanJson event = {{"ph", lane == 2 ? "b" : "X"}, {"name", name},      {"cat", categories[lane]}, {"pid", tape.rank},
                       {"tid", lanes[lane]},          {"ts", s.from * 1e6}};
     if (lane != 2) {
       event["dur"] = (s.to - s.from) * 1e6;

@@ -65,8 +65,7 @@ Prediction predict(const RunConfig& given, const Cluster& cluster, const Predict
     tapes.push_back(record_tape(config, cluster, folding.rank_of(actor), kSteps, folding.folded ? kFoldedPieces : 0));
   p.simulation = simulate(tapes, folding, cluster, kSteps, {.spans = options.spans});
   p.step_ms = 1e3 * p.simulation.step_seconds;
-  p.tokens_per_s =
-      static_cast<double>(config.data.global_batch * config.data.seq_length) / p.simulation.step_seconds;
+  p.tokens_per_s = static_cast<double>(config.data.global_batch * config.data.seq_length) / p.simulation.step_seconds;
   p.memory_bytes = memory_of(config, cluster);
   p.events = p.simulation.events;
   add_sites(p, tapes, folding);

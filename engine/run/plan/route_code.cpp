@@ -63,8 +63,7 @@ void RouteCode::await(int post) {
 
 void RouteCode::await_sent(std::vector<int>& sends) {
   if (sends.empty()) return;
-  tape_.code.push_back(
-      {TapeCode::kAwaitSent, static_cast<int>(tape_.refs.size()), static_cast<int>(sends.size())});
+  tape_.code.push_back({TapeCode::kAwaitSent, static_cast<int>(tape_.refs.size()), static_cast<int>(sends.size())});
   tape_.refs.insert(tape_.refs.end(), sends.begin(), sends.end());
   sends.clear();
 }
@@ -174,9 +173,7 @@ class RouteCompiler {
   void before(int f, int64_t u) {
     if (u % flows_[f].group == 0) code_.await_sent(slot(f, u));
   }
-  std::vector<int>& slot(int f, int64_t u) {
-    return under_way_[f][u / flows_[f].group % flows_[f].exchanges];
-  }
+  std::vector<int>& slot(int f, int64_t u) { return under_way_[f][u / flows_[f].group % flows_[f].exchanges]; }
 
   void add_receivers(const Stop& stop, int call, int64_t t, std::vector<TapeLeg>& legs) const {
     for (const Circle* const to : {&stop.to, &stop.also})

@@ -45,7 +45,7 @@ class RouteCode {
   int route_ = 0;  // of what is being told
   bool cyclic_ = false;
   std::map<const SendQueue*, int> queues_;
-  std::map<int, int> routes_;                       // by communicator
+  std::map<int, int> routes_;                           // by communicator
   std::map<std::tuple<int, int, bool>, int> messages_;  // by communicator, peer, direction
 };
 

@@ -95,9 +95,9 @@ class Engine {
     int step = 0, works = 0;
     double alone = 0.0;  // of the work under way
     std::vector<OperationState> operations;
-    std::deque<int> ready;      // operations that can go on
+    std::deque<int> ready;       // operations that can go on
     std::vector<int> unnoticed;  // that could, if somebody looked
-    int moving = -1;            // operation whose kWork is under way
+    int moving = -1;             // operation whose kWork is under way
     std::vector<std::deque<int>> queues;
     double usual_gap = 0.0, last_moved = 0.0;
   };
@@ -111,9 +111,7 @@ class Engine {
     double time;
     int64_t number;
     int group, actor, operation;
-    bool operator>(const Event& other) const {
-      return time != other.time ? time > other.time : number > other.number;
-    }
+    bool operator>(const Event& other) const { return time != other.time ? time > other.time : number > other.number; }
   };
   struct HostWork {
     int actor = 0;
@@ -229,7 +227,8 @@ class Engine {
     if (me.step == measured_) {
       if (me.mode == Mode::kIssues) times.issue += now_ - me.since;
       if (me.mode == Mode::kWaits) {
-        times.exposed[static_cast<size_t>(tape(a).operations[static_cast<size_t>(me.operation)].site)] += now_ - me.since;
+        times.exposed[static_cast<size_t>(tape(a).operations[static_cast<size_t>(me.operation)].site)] +=
+            now_ - me.since;
         if (options_.spans)
           result_.spans.push_back({a, SpanKind::kWait, NodeKind::kControl, -1, me.operation, me.since, now_});
       }
@@ -405,7 +404,8 @@ class Engine {
     double before = 0.0, last = 0.0;
     for (size_t a = 0; a < actors_.size(); ++a) {
       const Actor& me = actors_[a];
-      TW_CHECK(me.mode == Mode::kOver, "rank ", tapes_[a].rank, " waits for ever in event ", me.event, " of its tape, for ",
+      TW_CHECK(me.mode == Mode::kOver, "rank ", tapes_[a].rank, " waits for ever in event ", me.event,
+               " of its tape, for ",
                me.operation < 0 ? "nothing" : tapes_[a].operations[static_cast<size_t>(me.operation)].verb);
       const std::vector<double>& ends = result_.actors[a].step_ends;
       TW_CHECK(static_cast<int>(ends.size()) == measured_ + 2 && measured_ >= 1);

@@ -28,9 +28,9 @@ struct SimSpan {
 // Where an actor's compute thread was in the measured step, in seconds.
 struct ActorTimes {
   std::vector<double> step_ends;
-  double compute = 0.0;    // what its work would have taken with the cores to itself
-  double contention = 0.0; // what it took longer
-  double issue = 0.0;      // packing and sending on the compute thread
+  double compute = 0.0;         // what its work would have taken with the cores to itself
+  double contention = 0.0;      // what it took longer
+  double issue = 0.0;           // packing and sending on the compute thread
   std::vector<double> exposed;  // waits, by site
   double wait() const;
 };

@@ -148,7 +148,8 @@ class Linker {
     LinkedGroup& g = out_.groups[static_cast<size_t>(group)];
     g.first = static_cast<int>(out_.flows.size());
     for (int r = 0; r < kReaches; ++r)
-      if (bytes[static_cast<size_t>(r)] > 0.0) out_.flows.push_back(flow(g, static_cast<Reach>(r), bytes[static_cast<size_t>(r)]));
+      if (bytes[static_cast<size_t>(r)] > 0.0)
+        out_.flows.push_back(flow(g, static_cast<Reach>(r), bytes[static_cast<size_t>(r)]));
     g.count = static_cast<int>(out_.flows.size()) - g.first;
   }
 

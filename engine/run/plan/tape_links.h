@@ -31,7 +31,8 @@ struct LinkedTapes {
   std::vector<std::vector<std::pair<int, int>>> places;
   std::vector<int> lists;
   FairPool network;
-  int unmatched = 0;  // receives without a send of their own; only folded tapes, whose ranks differ in their last pieces
+  int unmatched =
+      0;  // receives without a send of their own; only folded tapes, whose ranks differ in their last pieces
 };
 
 // CHECKs that unfolded tapes match, message by message.

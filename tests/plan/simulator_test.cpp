@@ -215,20 +215,17 @@ TEST(Simulator, SameEveryTime) {
   EXPECT_EQ(a.events, b.events);
 }
 
-// Equal ranks as one: beside all of them one by one.
+// Equal ranks as one, beside all of them one by one. What folding leaves out - last pieces that are shorter on some
+// ranks, slices told in at most four pieces - has to stay small where slices are large.
 TEST(Simulator, FoldedRanksTakeAsLong) {
-  struct Case {
-    std::vector<std::string> keys;
-    double tolerance;
-  };
-  const std::vector<Case> cases = {{{}, 0.05},
-                                   {{"zero_optimization.stage=1"}, 0.05},
-                                   {{"zero_optimization.stage=3"}, 0.05},
-                                   {{"model_parallel_size=2"}, 0.05},
-                                   {{"pipe_parallel_size=2", "gradient_accumulation_steps=4"}, 0.05},
-                                   {{"compression.preset=thinwire"}, 0.08}};
-  for (const Case& c : cases) {
-    const RunConfig config = config_of("tiny", c.keys, 16);
+  const std::vector<std::vector<std::string>> cases = {{},
+                                                       {"zero_optimization.stage=1"},
+                                                       {"zero_optimization.stage=3"},
+                                                       {"model_parallel_size=2"},
+                                                       {"pipe_parallel_size=2", "gradient_accumulation_steps=4"},
+                                                       {"compression.preset=thinwire"}};
+  for (const std::vector<std::string>& keys : cases) {
+    const RunConfig config = config_of("30m", keys, 16);
     Cluster cluster = free_cluster(4, 1.0, 20.0);
     cluster.ranks_per_node = 4;
     cluster.links[0].gbps = 20.0, cluster.links[0].latency_us = 2.0;
@@ -236,7 +233,7 @@ TEST(Simulator, FoldedRanksTakeAsLong) {
     const Prediction each = predict(config, cluster, {.unfold_up_to = 16});
     const Prediction folded = predict(config, cluster, {.unfold_up_to = 1});
     ASSERT_TRUE(folded.folded && !each.folded);
-    EXPECT_NEAR(folded.step_ms, each.step_ms, c.tolerance * each.step_ms) << (c.keys.empty() ? "" : c.keys[0]);
+    EXPECT_NEAR(folded.step_ms, each.step_ms, 0.1 * each.step_ms) << (keys.empty() ? "" : keys[0]);
   }
 }
 

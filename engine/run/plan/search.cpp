@@ -99,11 +99,21 @@ double bound_of(const RunConfig& config, const Cluster& cluster, int64_t ranks) 
   return 1e3 * work / (1.0 - idle) * 0.98;  // the head counts in the products, and is no layer of the schedule
 }
 
+// For the model, the batch and the number of ranks: what the configuration says of layouts may not fit the cluster.
+RunConfig base_of(const CandidateConfig& config_of) {
+  try {
+    return config_of({});
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kBadConfig) throw;
+  }
+  return config_of({"model_parallel_size=1", "pipe_parallel_size=1", "train_micro_batch_size_per_gpu=1"});
+}
+
 }  // namespace
 
 SearchResult search(const CandidateConfig& config_of, const Cluster& cluster, const std::vector<std::string>& presets) {
   SearchResult result;
-  const RunConfig base = config_of({});
+  const RunConfig base = base_of(config_of);
   const int64_t ranks = mesh_shape(base).ranks();
   std::vector<Candidate> open;
   for_each_layout(base, cluster, ranks, presets, [&](Candidate c) {

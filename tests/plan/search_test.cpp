@@ -37,7 +37,9 @@ TEST(Search, OrdersWithinBoundsAndMemory) {
   EXPECT_EQ(r.candidates, r.refused + r.too_large + r.pruned + r.simulated);
   for (size_t i = 0; i < r.best.size(); ++i) {
     EXPECT_GE(r.best[i].prediction.step_ms, r.best[i].bound_ms) << r.best[i].words;  // else pruning could lose it
-    if (i > 0) EXPECT_GE(r.best[i].prediction.step_ms, r.best[i - 1].prediction.step_ms);
+    if (i > 0) {
+      EXPECT_GE(r.best[i].prediction.step_ms, r.best[i - 1].prediction.step_ms);
+    }
   }
   Cluster small = cluster;
   small.memory_per_rank = 0.9 * r.best[0].prediction.memory_bytes;

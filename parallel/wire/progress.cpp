@@ -130,24 +130,16 @@ Progress::Core::Core(Transport& transport_, ProgressOptions options_)
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   if (options.watchdog_seconds > 0.0 && transport->size() > 1) {
-<<<<<<< HEAD
     watchdog = std::make_unique<Watchdog>(
         *transport, recorder,
         WatchdogOptions{.seconds = options.watchdog_seconds,
                         .directory = options.report_directory,
                         .net = options.watch_net,
-                        .hosts = std::move(options.hosts),
+                        .hosts = options.hosts,
                         .on_verdict = options.on_hang,
                         .keeper = options.keeper,
                         .note = options.starting ? Keeper::Note::kStarting : Keeper::Note::kRunning,
                         .end = [this](int code) { end_job(code); }});
-=======
-    watchdog = std::make_unique<Watchdog>(*transport, recorder,
-                                          WatchdogOptions{.seconds = options.watchdog_seconds,
-                                                          .directory = options.report_directory,
-                                                          .hosts = options.hosts,
-                                                          .on_verdict = options.on_hang});
->>>>>>> h5/main
   }
 }
 

@@ -213,15 +213,10 @@ struct Progress::Core {
   // By the communicator's number (and slot); here because operations may outlive it in an error.
   std::map<int, SendQueue> gathers;
   std::map<std::pair<int, uint32_t>, SendQueue> packing;
-<<<<<<< HEAD
-  StartQueue held;             // tasks whose tags may still be in use
-  std::exception_ptr failure;  // of the transport: nothing works any more
-=======
   StartQueue held;                     // tasks whose tags may still be in use
   std::exception_ptr failure;          // of the transport: nothing works any more
   std::vector<int64_t> waited_for_ns;  // by world rank; this and the next: Progress::take_waits
   int64_t waited_ns = 0;
->>>>>>> h5/main
 
   // Written under the baton, read by anybody.
   std::atomic<int> open{0}, waiters{0};

@@ -168,6 +168,7 @@ void OpProfile::end(Exec& exec, const char* op, double flops) {
   for (Time* t : {&times[op], &sizes[{op, flops, bytes_}]}) {
     t->ms += ms;
     t->flops += flops;
+    t->least_ms = std::min(t->least_ms, ms);
     ++t->calls;
   }
 }

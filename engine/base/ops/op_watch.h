@@ -40,6 +40,7 @@ class OpProfile final : public OpWatcher {
   struct Time {
     int64_t calls = 0;
     double ms = 0.0, flops = 0.0;
+    double least_ms = 1e300;  // of one call
   };
   // An op at one size: its tables of rates are made of these (scripts/calibrate).
   struct Size {

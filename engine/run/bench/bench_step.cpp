@@ -131,8 +131,12 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
     }
   }
   for (const auto& [size, t] : op_times.sizes)
-    line["sizes"].push_back(
-        {{"op", size.op}, {"flops", size.flops}, {"bytes", size.bytes}, {"calls", t.calls}, {"ms", t.ms}});
+    line["sizes"].push_back({{"op", size.op},
+                             {"flops", size.flops},
+                             {"bytes", size.bytes},
+                             {"calls", t.calls},
+                             {"ms", t.ms},
+                             {"least_ms", t.least_ms}});
   std::string command =
       (job.size() > 1 ? "mpirun -n " + std::to_string(job.size()) + " " : "") + "build/bench step " + shape;
   for (const std::string& o : overrides) command += " " + o;

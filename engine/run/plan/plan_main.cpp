@@ -10,6 +10,7 @@
 #include "engine/run/config/named_shapes.h"
 #include "engine/run/plan/plan_text.h"
 #include "engine/run/plan/prediction.h"
+#include "engine/run/plan/search.h"
 
 namespace {
 
@@ -17,6 +18,7 @@ using namespace thinwire;
 
 struct PlanOptions {
   std::vector<std::string> configs, overrides;
+  std::vector<std::string> presets = {"none", "bf16_wire", "thinwire"};
   std::string shape, cluster, html, trace;
   int64_t ranks = 0;
   bool json = false, search = false;
@@ -46,6 +48,16 @@ std::string command_of(int argc, char** argv) {
   return command;
 }
 
+int run_search(const PlanOptions& o, const Cluster& cluster, const std::string& command) {
+  const auto config_of = [&](const std::vector<std::string>& more) { return load(o, cluster, more); };
+  const SearchResult result = search(config_of, cluster, o.presets);
+  const std::string text = search_text(result, config_of, cluster);
+  if (!o.html.empty()) write_file_atomic(o.html, plan_page("Search on " + cluster.name, text), false);
+  if (!o.json) std::fputs(text.c_str(), stdout);
+  if (o.json) std::fputs(search_json(result, config_of, cluster, command).c_str(), stdout);
+  return 0;
+}
+
 int run_plan(const PlanOptions& o, const std::string& command) {
   if (o.configs.empty() == o.shape.empty())
     throw_usage("plan: say what to plan: --config C.json or --shape NAME (known: " + shape_names() + ")");
@@ -55,11 +67,14 @@ int run_plan(const PlanOptions& o, const std::string& command) {
   if (o.ranks > cluster.ranks())
     throw_bad_config(o.cluster + ": --ranks " + std::to_string(o.ranks) + ", and the cluster has " +
                      std::to_string(cluster.ranks()) + ": more nodes in the file, or fewer ranks");
+  if (o.search) return run_search(o, cluster, command);
   const RunConfig config = load(o, cluster);
   const bool traced = !o.trace.empty();
   const Prediction prediction = predict(config, cluster, {.spans = traced, .keep_tapes = traced});
   if (traced) write_file_atomic(o.trace, prediction_trace(cluster, prediction), false);
-  if (!o.json) std::fputs(prediction_text(config, cluster, prediction).c_str(), stdout);
+  const std::string text = prediction_text(config, cluster, prediction);
+  if (!o.html.empty()) write_file_atomic(o.html, plan_page("Plan on " + cluster.name, text), false);
+  if (!o.json) std::fputs(text.c_str(), stdout);
   if (o.json) std::printf("%s\n", prediction_json(config, cluster, prediction, command).c_str());
   return 0;
 }
@@ -80,6 +95,10 @@ int main(int argc, char** argv) {
     app.add_option("--cluster", o.cluster, "cluster file");
     app.add_option("--ranks", o.ranks, "ranks that run (default: all of the cluster)")->check(CLI::Range(1, 1 << 20));
     app.add_option("--trace", o.trace, "write the simulated step as a Chrome trace");
+    app.add_option("--html", o.html, "write what is printed as a page");
+    app.add_flag("--search", o.search,
+                 "look for the fastest layout, schedule, micro-batch and preset under the memory limit");
+    app.add_option("--presets", o.presets, "compression presets that --search tries")->delimiter(',');
     app.add_flag("--json", o.json, "end with one JSON line");
     if (const auto code = parse_command_line(app, "plan", argc, argv)) return *code;
     return run_plan(o, command_of(argc, argv));

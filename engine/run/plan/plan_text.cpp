@@ -30,6 +30,14 @@ std::string milliseconds(double ms) {
   return printed(ms < 10.0 ? "%.2f ms" : ms < 1000.0 ? "%.1f ms" : "%.0f ms", ms);
 }
 
+std::string plan_page(const std::string& title, const std::string& text) {
+  std::string escaped;
+  for (char c : text) escaped += c == '<' ? "&lt;" : c == '&' ? "&amp;" : std::string(1, c);
+  return "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>" + title +
+         "</title><style>body{font:15px sans-serif;margin:2em}pre{line-height:1.5;white-space:pre-wrap}</style><h1>" +
+         title + "</h1><pre>" + escaped + "</pre></html>\n";
+}
+
 std::string prediction_text(const RunConfig& config, const Cluster& cluster, const Prediction& p) {
   std::string text = "cluster: " + cluster.name + ", " + std::to_string(cluster.nodes) + " nodes of " +
                      std::to_string(cluster.ranks_per_node) + " ranks (" + machine_words(cluster.machine) + ")\n";

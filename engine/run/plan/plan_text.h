@@ -14,6 +14,8 @@ std::string prediction_json(const RunConfig& config, const Cluster& cluster, con
 // The simulated step as a Chrome trace (chrome://tracing, Perfetto): a process per simulated rank. Needs spans and
 // tapes.
 std::string prediction_trace(const Cluster& cluster, const Prediction& prediction);
+// A page of its own around what is printed.
+std::string plan_page(const std::string& title, const std::string& text);
 std::string milliseconds(double ms);
 
 }  // namespace thinwire

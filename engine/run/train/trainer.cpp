@@ -105,20 +105,14 @@ class Trainer {
     log_memory();
     scaler_ = std::make_unique<LossScaler>(run_.optim, run_.model.dtype == DType::f16);
     const MeshShape& shape = replica_->layout().mesh;
-<<<<<<< HEAD
     controller_ = std::make_unique<CompressionController>(
         run_.compression.adapt && !run_.compression.rules.empty(), most_variants(run_, shape),
         steps_of_warm_up(run_, shape), job_.mesh(), job_.control(), settled.revisions, settled.origin);
-=======
-    controller_ = std::make_unique<CompressionController>(run_.compression.adapt && !run_.compression.rules.empty(),
-                                                          most_variants(run_, shape), steps_of_warm_up(run_, shape),
-                                                          job_.mesh(), job_.control());
     std::vector<int> kinds;
     for (int rank = 0; rank < job.size(); ++rank) kinds.push_back(coordinates_of(shape, rank).pipeline);
     stragglers_ = std::make_unique<StragglerWatch>(run_.straggler_interval, run_.straggler_ratio, std::move(kinds),
                                                    job.hosts(), job_.control());
     waited_ns_.resize(static_cast<size_t>(job.size()));
->>>>>>> h5/main
     session_.start(state(), stream_);
     if (const std::string dropped = controller_->resume(progress_.updates); !dropped.empty()) log_info(dropped);
     if (settled.costs && !revisions_.replays() && revisions_.partition() != settled.costs)
@@ -153,11 +147,7 @@ class Trainer {
   }
 
  private:
-<<<<<<< HEAD
-  RunState state() { return {*replica_, progress_, *scaler_, *controller_, revisions_}; }
-=======
-  RunState state() { return {*replica_, progress_, *scaler_, *controller_, spikes_}; }
->>>>>>> h5/main
+  RunState state() { return {*replica_, progress_, *scaler_, *controller_, revisions_, spikes_}; }
 
   void end_all(ExitCode code, const std::string& message) {
     if (job_.size() == 1) return;
@@ -312,12 +302,8 @@ class Trainer {
     if (const float poison = faults_.poison(); poison != 0.0f) {
       replica_->write(replica_->store().gradient(replica_->store().params().front().name), &poison, sizeof poison);
     }
-<<<<<<< HEAD
     controller_->before(progress_.updates + 1);
-=======
-    controller_->before();
     take_waits();  // of what was between the steps
->>>>>>> h5/main
     const auto start = Clock::now();
     const int64_t before = progress_.consumed_samples;
     const StepOutcome outcome =

@@ -1,0 +1,39 @@
+// Looks for the fastest way to train a model on a cluster: layouts, ZeRO stages, schedules, micro-batches,
+// recomputation and compression presets under the memory limit, by time per token.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/run/plan/prediction.h"
+
+namespace thinwire {
+
+// One way, as overrides of the configuration.
+struct Candidate {
+  std::vector<std::string> overrides;
+  std::string words;      // "tp 2, pp 4, dp 8, ZeRO-1, zb_h1, micro-batch 2, thinwire"
+  std::string preset;     // "" : none
+  double bound_ms = 0.0;  // no step is shorter: products at the machine's best rate, and the schedule's bubble
+  Prediction prediction;
+};
+
+struct SearchResult {
+  std::vector<Candidate> best;  // at most ten, fastest first
+  int candidates = 0, refused = 0, too_large = 0, pruned = 0, simulated = 0;
+};
+
+// The configuration with a candidate's overrides; throws Error(kBadConfig) where they do not fit.
+using CandidateConfig = std::function<RunConfig(const std::vector<std::string>& overrides)>;
+
+// The batch (sequences per step) stays, so the order by tokens per second is that of the time to any number of tokens.
+SearchResult search(const CandidateConfig& config_of, const Cluster& cluster, const std::vector<std::string>& presets);
+
+// The table, why the first wins, and at which bandwidth between nodes others would.
+std::string search_text(const SearchResult& result, const CandidateConfig& config_of, const Cluster& cluster);
+// One JSON line per row, the last one the winner's with the line of a prediction.
+std::string search_json(const SearchResult& result, const CandidateConfig& config_of, const Cluster& cluster,
+                        const std::string& command);
+
+}  // namespace thinwire

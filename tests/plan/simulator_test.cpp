@@ -1,0 +1,241 @@
+// Simulated times against times worked out by hand: one link, latency, windows, overlap, shared cores, and against the
+// pricer of plans.
+#include "engine/run/plan/simulator.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "engine/run/config/load_config.h"
+#include "engine/run/config/named_shapes.h"
+#include "engine/run/plan/prediction.h"
+#include "engine/run/plan/tape_links.h"
+
+namespace thinwire::simulator_test {
+namespace {
+
+constexpr int kSteps = 3;
+constexpr int64_t kMegabyte = 1000000;
+
+// Nothing costs anything but what a test says.
+Cluster free_cluster(int nodes, double gbps, double latency_us = 0.0) {
+  Cluster cluster;
+  cluster.nodes = nodes;
+  cluster.links[1].gbps = gbps;
+  cluster.links[1].latency_us = latency_us;
+  cluster.machine.cores = 4;
+  cluster.machine.flops = cluster.machine.bytes_per_second = cluster.machine.sum_bytes_per_second = 1e30;
+  cluster.machine.any_codec = {1e30, 1e30};
+  return cluster;
+}
+
+// A tape by hand: the same step several times.
+class Hand {
+ public:
+  explicit Hand(int rank) { tape_.rank = rank; }
+  Hand& compute(double seconds) { return event({.kind = TapeKind::kCompute, .seconds = seconds}); }
+  Hand& work(double seconds) {
+    tape_.code.push_back({.code = TapeCode::kWork, .seconds = seconds});
+    return *this;
+  }
+  Hand& send(int to, int64_t bytes) { return legs(TapeCode::kSend, to, bytes); }
+  Hand& await(int from, int64_t bytes) {
+    legs(TapeCode::kPost, from, bytes);
+    tape_.code.push_back({.code = TapeCode::kAwait, .first = static_cast<int>(tape_.code.size()) - 1});
+    return *this;
+  }
+  // All since the last issue is one operation.
+  Hand& issue(Site site = Site::kDpGradient) {
+    const int end = static_cast<int>(tape_.code.size());
+    tape_.operations.push_back({site, "test", begun_, end - begun_});
+    begun_ = end;
+    return event({.kind = TapeKind::kIssue, .operation = last()});
+  }
+  Hand& wait() { return event({.kind = TapeKind::kWait, .operation = last()}); }
+  Hand& step() { return event({.kind = TapeKind::kStep}); }
+  int last() const { return static_cast<int>(tape_.operations.size()) - 1; }
+  Tape tape() const { return tape_; }
+
+ private:
+  Hand& event(const TapeEvent& e) {
+    tape_.events.push_back(e);
+    return *this;
+  }
+  Hand& legs(TapeCode code, int peer, int64_t bytes) {
+    tape_.code.push_back({.code = code, .first = static_cast<int>(tape_.legs.size()), .count = 1});
+    tape_.legs.push_back({.channel = 0, .peer = peer, .bytes = bytes});
+    return *this;
+  }
+  Tape tape_;
+  int begun_ = 0;
+};
+
+Simulation run(const std::vector<Hand>& hands, const Cluster& cluster) {
+  std::vector<Tape> tapes;
+  for (const Hand& hand : hands) tapes.push_back(hand.tape());
+  const Folding all{false, {.data = static_cast<int>(hands.size())}};
+  return simulate(tapes, all, cluster, kSteps);
+}
+
+TEST(Simulator, OneMessageOnOneLink) {
+  const Cluster cluster = free_cluster(2, 0.8, 500.0);  // 100 MB/s
+  Hand sender(0), receiver(1);
+  for (int s = 0; s < kSteps; ++s) {
+    sender.send(1, 10 * kMegabyte).issue().wait().await(1, 8).issue().wait().step();
+    receiver.await(0, 10 * kMegabyte).issue().wait().send(0, 8).issue().wait().step();
+  }
+  const Simulation s = run({sender, receiver}, cluster);
+  EXPECT_NEAR(s.step_seconds, 0.1 + 2 * 500e-6, 1e-6);  // there, and the small answer back
+  EXPECT_NEAR(s.actors[1].exposed[static_cast<size_t>(Site::kDpGradient)], 0.1 + 1e-3, 2e-3);
+}
+
+TEST(Simulator, ComputeHidesWhatFitsBehindIt) {
+  const Cluster cluster = free_cluster(2, 0.8);
+  for (double compute : {0.05, 0.1, 0.25}) {
+    Hand a(0), b(1);
+    for (int s = 0; s < kSteps; ++s)
+      for (Hand* h : {&a, &b}) {
+        const int peer = h == &a ? 1 : 0;
+        h->send(peer, 10 * kMegabyte).await(peer, 10 * kMegabyte).issue();
+        h->compute(compute).wait().step();
+      }
+    EXPECT_NEAR(run({a, b}, cluster).step_seconds, std::max(compute, 0.1), 1e-6) << compute;
+  }
+}
+
+TEST(Simulator, TwoSendersShareAReceiver) {
+  const Cluster cluster = free_cluster(3, 0.8);
+  Hand a(0), b(1), c(2);
+  for (int s = 0; s < kSteps; ++s) {
+    a.send(2, 10 * kMegabyte).await(2, 8).issue().wait().step();
+    b.send(2, 5 * kMegabyte).await(2, 8).issue().wait().step();
+    c.await(0, 10 * kMegabyte).await(1, 5 * kMegabyte).send(0, 8).send(1, 8).issue().wait().step();
+  }
+  // Half of the link each until the short one is over at 0.1 s, but c posts for b when a's has come: one by one.
+  EXPECT_NEAR(run({a, b, c}, cluster).step_seconds, 0.15, 1e-6);
+}
+
+TEST(Simulator, WhoMovesMessagesTakesACore) {
+  Cluster cluster = free_cluster(2, 0.8);
+  cluster.shared_cores = 2;
+  Hand a(0), b(1);
+  for (int s = 0; s < kSteps; ++s)
+    for (Hand* h : {&a, &b}) {
+      const int peer = h == &a ? 1 : 0;
+      h->send(peer, kMegabyte).await(peer, kMegabyte).work(0.05).issue();
+      h->compute(0.2).wait().step();
+    }
+  // 10 ms of wire, then four threads on two cores until 0.05 s of each is done; no core is ever idle.
+  EXPECT_NEAR(run({a, b}, cluster).step_seconds, 0.25, 1e-6);
+  cluster.shared_cores = 4;
+  EXPECT_NEAR(run({a, b}, cluster).step_seconds, 0.2, 1e-6);
+}
+
+TEST(Simulator, AStragglerHoldsTheOthersUp) {
+  Cluster cluster = free_cluster(2, 0.8);
+  cluster.stragglers = {{.rank = 1, .slowdown = 1.5}};
+  Hand a(0), b(1);
+  for (int s = 0; s < kSteps; ++s)
+    for (Hand* h : {&a, &b}) {
+      const int peer = h == &a ? 1 : 0;
+      h->compute(0.1).send(peer, 8).await(peer, 8).issue().wait().step();
+    }
+  EXPECT_NEAR(run({a, b}, cluster).step_seconds, 0.15, 1e-6);
+}
+
+RunConfig config_of(const std::string& shape, std::vector<std::string> more, int ranks) {
+  std::vector<std::string> overrides = shape_overrides(shape);
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  for (const char* rest :
+       {"train_iters=8", "optimizer.params.lr=1e-4", "lr_decay_style=constant", "warmup=0", "threads_per_rank=1"})
+    overrides.emplace_back(rest);
+  ConfigOptions options;
+  options.ranks = ranks;
+  options.dry_run = true;
+  return load_config({}, overrides, options).run;
+}
+
+// Work of a stage in a step, from its tape: the mean of each kind of node.
+void add_costs(const Tape& tape, NodeCosts& costs) {
+  double seconds = 0.0, forward = 0.0, backward = 0.0;
+  int forwards = 0, backwards = 0;
+  for (const TapeEvent& event : tape.events) {
+    if (event.kind == TapeKind::kCompute) seconds += event.seconds;
+    if (event.kind != TapeKind::kNode) continue;
+    if (event.node == NodeKind::kForward) forward += seconds, ++forwards;
+    if (event.node == NodeKind::kBackward) backward += seconds, ++backwards;
+    seconds = 0.0;
+  }
+  costs.forward.push_back(1e3 * forward / forwards);
+  costs.backward_input.push_back(1e3 * backward / backwards);
+  costs.backward_weight.push_back(0.0);
+}
+
+// The pricer of plans is another simulation, of nodes alone; where messages cost nothing both tell the same.
+TEST(Simulator, PipelineAsThePricerSays) {
+  for (const char* schedule : {"1f1b", "gpipe"})
+    for (int micros : {1, 3, 8}) {
+      const RunConfig config = config_of("tiny",
+                                         {"pipe_parallel_size=4", std::string("schedule=") + schedule,
+                                          "gradient_accumulation_steps=" + std::to_string(micros)},
+                                         4);
+      Cluster cluster = free_cluster(4, 0.0);
+      cluster.machine.flops = 1e9, cluster.machine.bytes_per_second = 1e30;
+      NodeCosts costs;
+      for (int stage = 0; stage < 4; ++stage) add_costs(record_tape(config, cluster, stage, kSteps), costs);
+      const PipelineShape shape = layout_of(config, 0).pipeline;
+      const double expected = price(make_plans(shape), shape, costs).total;
+      const Prediction p = predict(config, cluster);
+      // Behind the pipeline stand norms and the optimizer, which take bytes and no FLOPs: nothing here.
+      EXPECT_NEAR(p.step_ms, expected, 0.002 * expected) << schedule << " " << micros;
+    }
+}
+
+TEST(Simulator, RingsAndDirectSumsSendAtTheLinksRate) {
+  for (Algorithm algorithm : {Algorithm::kRing, Algorithm::kDirect})
+    for (int ranks : {2, 4, 8}) {
+      RunConfig config = config_of("30m", {}, ranks);
+      config.layout.tuning.all_reduce = algorithm;
+      const Cluster cluster = free_cluster(ranks, 1.0);
+      const Prediction p = predict(config, cluster);
+      const SitePrediction& dp = p.sites[static_cast<size_t>(Site::kDpGradient)];
+      const double wire_ms = 1e3 * static_cast<double>(dp.wire_bytes) / 125e6;
+      // Every rank sends all the time, but for a ring's and a window's last pieces.
+      EXPECT_GE(p.step_ms, wire_ms * 0.999) << ranks;
+      EXPECT_LE(p.step_ms, wire_ms * (algorithm == Algorithm::kRing ? 1.15 : 1.05)) << ranks;
+    }
+}
+
+TEST(Simulator, SameEveryTime) {
+  const RunConfig config = config_of("tiny", {"zero_optimization.stage=3", "gradient_accumulation_steps=2"}, 4);
+  Cluster cluster = free_cluster(4, 0.1, 50.0);
+  cluster.machine.flops = 1e10, cluster.machine.bytes_per_second = 1e9, cluster.jitter = 0.1;
+  const Prediction a = predict(config, cluster), b = predict(config, cluster);
+  EXPECT_EQ(a.step_ms, b.step_ms);
+  EXPECT_EQ(a.events, b.events);
+}
+
+// Equal ranks as one, beside all of them one by one. What folding leaves out - last pieces that are shorter on some
+// ranks, slices told in at most four pieces - has to stay small where slices are large.
+TEST(Simulator, FoldedRanksTakeAsLong) {
+  const std::vector<std::vector<std::string>> cases = {{},
+                                                       {"zero_optimization.stage=1"},
+                                                       {"zero_optimization.stage=3"},
+                                                       {"model_parallel_size=2"},
+                                                       {"pipe_parallel_size=2", "gradient_accumulation_steps=4"},
+                                                       {"compression.preset=thinwire"}};
+  for (const std::vector<std::string>& keys : cases) {
+    const RunConfig config = config_of("30m", keys, 16);
+    Cluster cluster = free_cluster(4, 1.0, 20.0);
+    cluster.ranks_per_node = 4;
+    cluster.links[0].gbps = 20.0, cluster.links[0].latency_us = 2.0;
+    cluster.machine.flops = 1e11, cluster.machine.bytes_per_second = 1e10, cluster.machine.any_codec = {1e9, 1e9};
+    const Prediction each = predict(config, cluster, {.unfold_up_to = 16});
+    const Prediction folded = predict(config, cluster, {.unfold_up_to = 1});
+    ASSERT_TRUE(folded.folded && !each.folded);
+    EXPECT_NEAR(folded.step_ms, each.step_ms, 0.1 * each.step_ms) << (keys.empty() ? "" : keys[0]);
+  }
+}
+
+}  // namespace
+}  // namespace thinwire::simulator_test

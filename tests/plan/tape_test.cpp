@@ -1,0 +1,88 @@
+// What tapes send is what the dry run counts, byte by byte, for layouts and presets; and every send meets its receive.
+#include <gtest/gtest.h>
+
+#include "engine/run/config/load_config.h"
+#include "engine/run/config/named_shapes.h"
+#include "engine/run/plan/tape_links.h"
+#include "engine/run/train/step_rehearsal.h"
+
+namespace thinwire::tape_test {
+namespace {
+
+RunConfig config_of(std::vector<std::string> more, int ranks, int per_node) {
+  std::vector<std::string> overrides = shape_overrides("tiny");
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  for (const char* rest :
+       {"train_iters=8", "optimizer.params.lr=1e-4", "lr_decay_style=constant", "warmup=0", "precision=bfloat16"})
+    overrides.emplace_back(rest);
+  ConfigOptions options;
+  options.ranks = ranks;
+  options.found_ranks_per_node = per_node;
+  options.dry_run = true;
+  return load_config({}, overrides, options).run;
+}
+
+TEST(Tape, SendsWhatTheDryRunCounts) {
+  struct Case {
+    std::vector<std::string> keys;
+    int ranks, per_node;
+  };
+  std::vector<Case> cases = {{{}, 2, 1},
+                             {{}, 8, 2},
+                             {{"zero_optimization.stage=1"}, 4, 2},
+                             {{"zero_optimization.stage=2", "gradient_accumulation_steps=2"}, 3, 1},
+                             {{"zero_optimization.stage=3", "gradient_accumulation_steps=2"}, 4, 4},
+                             {{"model_parallel_size=2"}, 4, 2},
+                             {{"model_parallel_size=4", "sequence_parallel=true"}, 4, 2},
+                             {{"context_parallel_size=2"}, 4, 2},
+                             {{"pipe_parallel_size=2", "gradient_accumulation_steps=3"}, 4, 1},
+                             {{"pipe_parallel_size=4", "schedule=zb_h1", "gradient_accumulation_steps=4"}, 4, 4}};
+  for (const char* preset : {"thinwire", "bf16_wire", "zeropp", "sdp4bit", "powersgd", "optimus_cc"}) {
+    cases.push_back({{std::string("compression.preset=") + preset}, 2, 1});
+    cases.push_back({{std::string("compression.preset=") + preset, "zero_optimization.stage=1"}, 4, 2});
+  }
+  cases.push_back({{"compression.preset=thinwire", "pipe_parallel_size=2", "gradient_accumulation_steps=2"}, 4, 2});
+  for (const Case& c : cases) {
+    const RunConfig config = config_of(c.keys, c.ranks, c.per_node);
+    Cluster cluster;
+    cluster.nodes = c.ranks / c.per_node, cluster.ranks_per_node = c.per_node;
+    std::vector<Tape> tapes;
+    for (int rank = 0; rank < c.ranks; ++rank) {
+      tapes.push_back(record_tape(config, cluster, rank, 3));
+      const Tape& tape = tapes.back();
+      for (int step = 0; step < 3; ++step) {
+        const std::vector<int64_t> sent = tape.sent(step);
+        for (size_t site = 0; site < sent.size(); ++site) {
+          const SitePrice& counted = tape.counted[static_cast<size_t>(step)][site];
+          if (counted.exact)
+            EXPECT_EQ(sent[site], counted.bytes)
+                << (c.keys.empty() ? "" : c.keys[0]) << " rank " << rank << " step " << step << " " << kSiteNames[site];
+          else
+            EXPECT_LE(sent[site], counted.bytes) << c.keys[0];
+        }
+      }
+      // A step in the middle is what the dry run prices: one step with the parameter all-gathers behind it.
+      StepRehearsal dry(config, layout_of(config, rank, nodes_of(cluster, c.ranks)));
+      const SitePrices& prices = dry.take_step(static_cast<int>(config.accumulation));
+      for (size_t site = 0; site < prices.size(); ++site)
+        EXPECT_EQ(tape.counted[1][site].bytes, prices[site].bytes)
+            << (c.keys.empty() ? "" : c.keys[0]) << " " << kSiteNames[site];
+    }
+    Folding all;
+    all.mesh = mesh_shape(config);
+    EXPECT_EQ(link_tapes(tapes, all, cluster).unmatched, 0);  // and CHECKs that no send is left over
+  }
+}
+
+// Pieces told as one keep their bytes and their number of messages.
+TEST(Tape, MergedPiecesSendTheSame) {
+  const RunConfig config = config_of({"compression.preset=thinwire", "zero_optimization.stage=2"}, 4, 2);
+  Cluster cluster;
+  cluster.nodes = 2, cluster.ranks_per_node = 2;
+  const Tape whole = record_tape(config, cluster, 1, 3), merged = record_tape(config, cluster, 1, 3, 1);
+  EXPECT_EQ(whole.sent(1), merged.sent(1));
+  EXPECT_LE(merged.code.size(), whole.code.size());
+}
+
+}  // namespace
+}  // namespace thinwire::tape_test

@@ -237,7 +237,7 @@ void Attention::go_around(Exec& exec, const LayerContext& c, View qkv, const Seq
     return (step % 2 == 0 ? s.part : s.other).row_range(0, c.shape.batch * c.cut.of(owner).count());
   };
   const View mine = rows(0, c.cut.rank);
-  copy_keys(exec, qkv, mine, true);
+  copy_keys(exec, c, qkv, mine, true);
   sequence_->start_ring(mine, c.cut, attention_unit(layer_), again, exec.stream);
   for (int step = 0; step < c.cut.size; ++step) {
     const int owner = (c.cut.rank - step + c.cut.size) % c.cut.size, next = (owner - 1 + c.cut.size) % c.cut.size;
@@ -311,7 +311,7 @@ void Attention::ring_backward(Exec& exec, const LayerContext& c, const BlockActi
   const View mine = s.part.row_range(0, c.shape.tokens());
   exec.ops.cast(exec, {s.d_mine, mine});
   if (s.d_sum) exec.ops.cast(exec, {s.d_sum, d_qkv});
-  copy_keys(exec, d_qkv, mine, false);
+  copy_keys(exec, c, d_qkv, mine, false);
 }
 
 // local: [N, ranks * w], the columns of rank r's heads from r * w on. tokens: [M, w] of this rank's heads, may be the

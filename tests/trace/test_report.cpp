@@ -329,7 +329,7 @@ TEST(Report, MissingAndBrokenFilesAreNamed) {
 }
 
 TEST(Report, SpikesAndSlowRanksAreListed) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   make_run(scratch / "r", 30);
   const RunData run = load_run(scratch / "r");
   ASSERT_EQ(run.stragglers.size(), 1u);

@@ -83,7 +83,7 @@ TEST(StatusFile, RunningIsThrottledButTheEndIsNot) {
 }
 
 TEST(StatusFile, SpikesAndStragglersAreWrittenAtOnce) {
-  const TraceScratch scratch;
+  const test::Scratch scratch;
   StatusFile file(scratch / "status.json", 100, std::chrono::hours(1));
   file.running(1);
   EXPECT_EQ(read_status(scratch / "status.json").spike, "");

@@ -119,11 +119,11 @@ class MetricsReader {
     for (const Json& s : *list) {
       if (!s.is_object()) continue;
       StragglerRecord r;
-      r.rank = static_cast<int>(std::clamp(get_or_zero(s, "rank"), 0.0, 1e9));
+      r.rank = static_cast<int>(std::clamp(get(s, "rank", 0.0), 0.0, 1e9));
       r.host = get_text(s, "host");
       r.waits = get_text(s, "kind") == "waits";
-      r.ratio = get_or_zero(s, "ratio");
-      r.since = static_cast<int64_t>(std::clamp(get_or_zero(s, "since"), 0.0, 1e15));
+      r.ratio = get(s, "ratio", 0.0);
+      r.since = static_cast<int64_t>(std::clamp(get(s, "since", 0.0), 0.0, 1e15));
       const auto known = std::find_if(run_.stragglers.begin(), run_.stragglers.end(), [&](const auto& k) {
         return k.first.rank == r.rank && k.first.waits == r.waits && k.first.since == r.since;
       });

@@ -45,10 +45,12 @@ struct Traits {
   bool framed = false;       // the payload's length depends on the values: wire_bytes() is its bound
   bool native = false;       // takes bf16 and fp16 as they are; others are handed fp32
   bool contractive = false;  // |x - decode(encode(x))| <= q |x| with q < 1: error feedback converges
-  bool selects = false;      // sends some of the elements: the others decode to zero
-  bool matrices = false;     // codes the matrices of a message; what lies in none travels as it is
-  bool linear = false;       // decode is linear in the payload's values: a linear transform of the input may be undone
-                             // once, behind the sum over ranks
+  // Not contractive for all inputs, and published with error feedback around it all the same.
+  bool published_with_residual = false;
+  bool selects = false;   // sends some of the elements: the others decode to zero
+  bool matrices = false;  // codes the matrices of a message; what lies in none travels as it is
+  bool linear = false;    // decode is linear in the payload's values: a linear transform of the input may be undone
+                          // once, behind the sum over ranks
   // A message may be cut at multiples of this many elements, and its payload is the concatenation of the payloads of
   // its pieces (each then encoded with its own Msg::first). 0: it must be encoded whole.
   int64_t granule = 0;

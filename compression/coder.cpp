@@ -39,7 +39,7 @@ Coder::Coder(std::shared_ptr<const Codec> codec, const CodecSpec& spec, const Re
   if (any_residual && traits.lossless)
     throw_bad_config("a residual around codec " + name +
                      ": it is lossless, there is nothing to keep; remove \"residual\"");
-  if (any_residual && !traits.contractive)
+  if (any_residual && !traits.contractive && !traits.published_with_residual)
     throw_bad_config("a residual around codec " + name +
                      ": what it loses can be more than what it was given, so the residual would grow; remove "
                      "\"residual\" or take a codec that rounds to nearest");
@@ -70,7 +70,7 @@ Coder::Coder(std::shared_ptr<const Codec> codec, const CodecSpec& spec, const Re
   parts->outer.stateful = traits.stateful || keeps_residual(residual.kind);
   int64_t granule = traits.granule;
   if (granule > 0 && spec.hadamard) granule = std::lcm(granule, int64_t{32});
-  if (granule > 0 && residual.kind == ResidualKind::kEma) granule = std::lcm(granule, kEmaBlock);
+  if (granule > 0 && parts->in_8_bits()) granule = std::lcm(granule, kEmaBlock);
   parts->outer.granule = granule == 0 ? 0 : std::lcm(granule, std::max<int64_t>(1, cut));
   parts->tile = granule == 0 ? 0 : granule < kTile ? kTile / granule * granule : granule;
   // Tiles of a payload are found by arithmetic, and by sender and receiver alike whatever the element type was.
@@ -98,6 +98,8 @@ std::string Coder::name() const {
       name += " + value_difference";
       break;
   }
+  if (keeps_residual(parts_->residual.kind) && parts_->residual.kind != ResidualKind::kEma && !parts_->in_fp32())
+    name += parts_->in_8_bits() ? " in int8" : " in bf16";
   return parts_->spec.checksum ? name + " + crc32c" : name;
 }
 
@@ -106,7 +108,7 @@ Traits Coder::traits() const {
 }
 int64_t Coder::cut_unit() const {
   if (granule() > 0) return granule();
-  return parts_->residual.kind == ResidualKind::kEma ? kEmaBlock : 1;  // its scales are of whole blocks
+  return parts_->in_8_bits() ? kEmaBlock : 1;  // its scales are of whole blocks
 }
 bool Coder::value_difference() const {
   return parts_->differences();

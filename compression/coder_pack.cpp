@@ -6,13 +6,28 @@
 #include "engine/base/core/crc32c.h"
 
 namespace thinwire {
+namespace {
+
+// Of what is kept of a message: seed, slot, sequence, step and rank all count.
+PhiloxKey chances_of(const Msg& msg) {
+  const uint64_t step = static_cast<uint64_t>(msg.step);
+  const PhiloxBlock a = philox(
+      seed_key(msg.seed), {msg.slot, msg.sequence, static_cast<uint32_t>(step), static_cast<uint32_t>(step >> 32)});
+  const PhiloxBlock b = philox(
+      {a[0], a[1]}, {static_cast<uint32_t>(msg.rank), a[2], a[3], static_cast<uint32_t>(RandomPurpose::kResidual)});
+  return {b[0], b[1]};
+}
+
+}  // namespace
 
 // The residual of before in fp32.
 const float* Coder::Parts::residual_before(const Piece& piece, const Tile& t, int64_t a, int64_t count) const {
   const int64_t first = t.at + a;
-  if (!piece.ema) return piece.open.values.read + first;
-  // Tiles and runs begin at multiples of kEmaBlock.
-  kernels.unpack8(piece.open.codes.read + first, piece.open.scales.read + first / kEmaBlock, t.old + a, count);
+  if (in_fp32()) return piece.open.values.read + first;
+  if (in_8_bits())  // tiles and runs begin at multiples of kEmaBlock
+    kernels.unpack8(piece.open.codes.read + first, piece.open.scales.read + first / kEmaBlock, t.old + a, count);
+  else
+    kernels.load[index_of(DType::bf16)](piece.open.halves.read + first, t.old + a, count);
   return t.old + a;
 }
 
@@ -65,10 +80,15 @@ void Coder::Parts::keep_residual(const Piece& piece, const Tile& t, int64_t a, i
   float *x = t.x + a, *work = t.work + a;
   if (!piece.remember) return kernels.squares(x, work, count, sums);
   const float unscale = 1.0f / piece.msg.loss_scale;
-  if (piece.ema) {
+  if (residual.kind == ResidualKind::kEma) {
     kernels.ema(x, work, t.old + a, static_cast<float>(residual.beta), unscale, work, count, sums);
     kernels.pack8(work, piece.open.codes.write + first, piece.open.scales.write + first / kEmaBlock, count);
     return;
+  }
+  if (!in_fp32()) {
+    kernels.error_feedback(x, work, unscale, work, count, sums, reinterpret_cast<const char*>(x),
+                           reinterpret_cast<const char*>(x));
+    return store_residual(piece, first, work, count);
   }
   // Fetches the tile behind this one, if there is a whole one.
   const bool more = t.threads == 1 && t.at + 2 * t.n <= piece.in.count();
@@ -76,6 +96,18 @@ void Coder::Parts::keep_residual(const Piece& piece, const Tile& t, int64_t a, i
   kernels.error_feedback(x, work, unscale, piece.open.values.write + first, count, sums,
                          at_element(piece.in, t.at + (more ? t.n : 0)),
                          reinterpret_cast<const char*>(more ? before + t.n : before));
+}
+
+// By chances that count from the message's first element: cutting it into pieces does not change them. The residual may
+// be overwritten.
+void Coder::Parts::store_residual(const Piece& piece, int64_t first, const float* residual, int64_t count) const {
+  const uint64_t at = static_cast<uint64_t>(piece.msg.first + first);
+  const PhiloxKey key = piece.chances;
+  if (in_8_bits())
+    kernels.dither8(residual, key.k0, key.k1, at, piece.open.codes.write + first,
+                    piece.open.scales.write + first / kEmaBlock, count);
+  else
+    kernels.dither16(residual, key.k0, key.k1, at, piece.open.halves.write + first, count);
 }
 
 // Something was not finite, so the step will be skipped. Should it not be: the residual of before, and no NaN in it for
@@ -88,9 +120,12 @@ void Coder::Parts::give_up(const Piece& piece, const Tile& t, size_t bytes) cons
   }
   const size_t n = static_cast<size_t>(t.n);
   const CoderState::Open& open = piece.open;
-  if (piece.remember && !piece.ema && open.values.read != open.values.write)
+  if (!piece.remember) return;
+  if (open.values.read != open.values.write)
     std::memcpy(open.values.write + t.at, open.values.read + t.at, n * sizeof(float));
-  if (piece.ema && open.codes.read != open.codes.write) {
+  if (open.halves.read != open.halves.write)
+    std::memcpy(open.halves.write + t.at, open.halves.read + t.at, n * sizeof(uint16_t));
+  if (open.codes.read != open.codes.write) {
     const int64_t block = t.at / kEmaBlock, blocks = (t.n + kEmaBlock - 1) / kEmaBlock;
     std::memcpy(open.codes.write + t.at, open.codes.read + t.at, n);
     std::memcpy(open.scales.write + block, open.scales.read + block, static_cast<size_t>(blocks) * sizeof(float));
@@ -189,7 +224,7 @@ size_t Coder::pack(const Msg& msg, View in, View reference, std::span<std::byte>
   TW_CHECK(out.size() >= bound + p.checksum_bytes(), name(), ": room for ", out.size(), " bytes");
   // Slices start anywhere, and pieces of a slice at multiples of the granule from there; only a residual that is itself
   // kept in blocks must not see its blocks cut.
-  TW_CHECK(p.residual.kind != ResidualKind::kEma || msg.first % kEmaBlock == 0, name(), ": a piece at ", msg.first);
+  TW_CHECK(!p.in_8_bits() || msg.first % kEmaBlock == 0, name(), ": a piece at ", msg.first);
   TW_CHECK(!p.differences() || (reference && reference.count() == n), name(), ": differences to what?");
   auto* own = dynamic_cast<CoderState*>(state);
   TW_CHECK(!p.outer.stateful || own, name(), ": packs without a state of its own");
@@ -197,8 +232,8 @@ size_t Coder::pack(const Msg& msg, View in, View reference, std::span<std::byte>
   // Evaluation neither adds residuals nor changes them: they belong to other data.
   const bool remember = keeps_residual(p.residual.kind) && msg.train;
   TW_CHECK(!own_copy || (keeps_decoded(msg) && own_copy.count() == n), name(), ": a copy of what others decode");
-  const bool ema = remember && p.residual.kind == ResidualKind::kEma;
-  Parts::Piece piece{msg, in, reference, own_copy, out.first(bound), own, {}, remember, ema};
+  Parts::Piece piece{msg, in, reference, own_copy, out.first(bound), own, {}, remember, {}};
+  if (remember && !p.in_fp32()) piece.chances = chances_of(msg);
   if (remember) {
     TW_CHECK(msg.first + n <= own->count(), "a piece at ", msg.first, "+", n, " of a state of ", own->count());
     piece.open = own->open(msg.first, n, msg.step);

@@ -12,6 +12,7 @@
 #include "compression/hadamard_kernel.h"
 #include "compression/residual.h"
 #include "engine/base/core/check.h"
+#include "engine/base/core/philox.h"
 #include "engine/base/ops/parallel_for.h"
 
 namespace thinwire {
@@ -110,6 +111,8 @@ struct Coder::Parts {
   int64_t tile = 0;
   const HadamardKernels& kernels = TW_PICK_KERNELS(hadamard_kernels);
 
+  bool in_fp32() const { return stored_in(residual) == ResidualDtype::kFp32; }
+  bool in_8_bits() const { return keeps_residual(residual.kind) && stored_in(residual) == ResidualDtype::kInt8; }
   bool differences() const { return residual.kind == ResidualKind::kValueDifference; }
   size_t checksum_bytes() const { return spec.checksum ? kChecksumBytes : 0; }
   // The type that the codec is handed elements of `dtype` in.
@@ -120,7 +123,8 @@ struct Coder::Parts {
   // Floats of scratch that pack() needs for a piece of n elements that is not tiled.
   int64_t scratch(int64_t n) const {
     if (tiled) return 0;
-    return residual.kind == ResidualKind::kEma ? 3 * n : residual.kind != ResidualKind::kNone ? 2 * n : 0;
+    if (residual.kind == ResidualKind::kNone) return 0;
+    return (keeps_residual(residual.kind) && !in_fp32() ? 3 : 2) * n;
   }
   bool sampled(const Msg& msg, int64_t place) const {
     return !inner.lossless && (place + msg.step + msg.slot + msg.sequence) % kSampleEvery == 0;
@@ -134,14 +138,14 @@ struct Coder::Parts {
     CoderState* state;
     CoderState::Open open;  // of the whole piece; unused unless `remember`
     bool remember;          // residuals are read and written
-    bool ema;               // they are moving averages in 8 bits
+    PhiloxKey chances;      // what they are rounded by where they are not kept in fp32
   };
   // Elements [at, at + n) of a piece, and the scratch [n] that they go through.
   struct Tile {
     int64_t at, n;
     float* x;     // the input with its residual: what should arrive
     float* work;  // in front of the codec x transformed, behind it what x decodes to
-    float* old;   // ema: the residual so far in fp32
+    float* old;   // the residual so far in fp32, where it is not kept so
     bool sample;  // its error is measured where nothing else asks for it
     int threads;  // more than one: the tile is a whole piece
   };
@@ -157,6 +161,7 @@ struct Coder::Parts {
   Encoded encode(const Piece& piece, const Tile& t, bool decoded) const;
   void keep_own(const Piece& piece, const Tile& t, int64_t a, int64_t count) const;
   void keep_residual(const Piece& piece, const Tile& t, int64_t a, int64_t count, TileSums& sums) const;
+  void store_residual(const Piece& piece, int64_t first, const float* residual, int64_t count) const;
   void give_up(const Piece& piece, const Tile& t, size_t bytes) const;
 
   // ---- absorbing (coder_absorb.cpp) --------------------------------------------------------------------------------

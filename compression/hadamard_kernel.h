@@ -39,6 +39,11 @@ struct HadamardKernels {
   // finite. unpack: x = code * scale.
   void (*pack8)(const float* x, int8_t* codes, float* scales, int64_t n);
   void (*unpack8)(const int8_t* codes, const float* scales, float* x, int64_t n);
+  // The same in 8 bit, and in bf16, rounded up or down so that the mean is x: by 16 bits of Philox block e / 8 for
+  // element e = first + i of the message.
+  void (*dither8)(const float* x, uint32_t key0, uint32_t key1, uint64_t first, int8_t* codes, float* scales,
+                  int64_t n);
+  void (*dither16)(const float* x, uint32_t key0, uint32_t key1, uint64_t first, uint16_t* out, int64_t n);
 };
 TW_DECLARE_KERNELS(HadamardKernels, hadamard_kernels)
 

@@ -39,10 +39,13 @@ struct CodecSpec {
 
 enum class ResidualKind : uint8_t { kNone, kErrorFeedback, kLazy, kEma, kValueDifference };
 
+enum class ResidualDtype : uint8_t { kFp32, kBf16, kInt8 };
+
 struct ResidualSpec {
   ResidualKind kind = ResidualKind::kNone;
-  double beta = 0.8;        // ema: e' = beta e + (1 - beta) (x - decoded)
-  int64_t reset_every = 0;  // ema: steps between resets to zero; 0: never
+  ResidualDtype dtype = ResidualDtype::kFp32;  // error_feedback, lazy: what is kept in; rounded stochastically
+  double beta = 0.8;                           // ema: e' = beta e + (1 - beta) (x - decoded)
+  int64_t reset_every = 0;                     // ema: steps between resets to zero; 0: never
   OnSkip on_skip = OnSkip::kRestore;
   bool operator==(const ResidualSpec&) const = default;
 };

@@ -2,11 +2,11 @@
 //
 // x ~ s * sgn(x) with sgn(0) = +1 and s fp32, of the whole message (which then cannot be cut) or of every block:
 // s = mean |x|, the one nearest to x in the l2 norm: |x - decoded|^2 = (1 - r^2) |x|^2 with r = |x|_1 / (sqrt(n)
-// |x|_2), so error feedback contracts whatever x is. (1-bit Adam publishes |x|_2 / sqrt(n), which loses more than |x|^2
-// where r < 1/2.) Sums are in double, in an order that depends on the number of elements alone. A message (or block)
-// that holds NaN or infinity raises Encoded::non_finite and has a NaN scale: all of it decodes to NaN. Whole messages
-// take 4 + ceil(n / 8) bytes, others BlockLayout's with 4 bytes a scale. Bit i of a byte, from the low end, is set
-// where element i is below 0.
+// |x|_2), so error feedback contracts whatever x is. Or, as the released 1-bit Adam does, s = |x|_2 / sqrt(n), which
+// loses more than |x|^2 where r < 1/2: it is allowed a residual because it was published with one. Sums are in double,
+// in an order that depends on the number of elements alone. A message (or block) that holds NaN or infinity raises
+// Encoded::non_finite and has a NaN scale: all of it decodes to NaN. Whole messages take 4 + ceil(n / 8) bytes, others
+// BlockLayout's with 4 bytes a scale. Bit i of a byte, from the low end, is set where element i is below 0.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -22,9 +22,14 @@ constexpr int64_t kRun = 1 << 16;  // elements summed by one thread at a time
 
 class OneBit final : public BlockCodec {
  public:
-  explicit OneBit(int64_t block) : BlockCodec({block, 1, 4}, "one_bit(block=" + std::to_string(block) + ")") {}
+  OneBit(int64_t block, bool rms)
+      : BlockCodec({block, 1, 4}, "one_bit(block=" + std::to_string(block) + (rms ? ",magnitude=rms)" : ")")),
+        rms_(rms) {}
   Traits traits() const override {
-    return {.contractive = true, .linear = true, .granule = whole() ? 0 : layout_.group()};
+    return {.contractive = !rms_,
+            .published_with_residual = rms_,
+            .linear = true,
+            .granule = whole() ? 0 : layout_.group()};
   }
   size_t wire_bytes(int64_t count, DType) const override {
     if (count == 0) return 0;
@@ -53,9 +58,17 @@ class OneBit final : public BlockCodec {
 
  private:
   bool whole() const { return layout_.block == 0; }
+  // Of magnitudes, or of their squares.
+  double sum_of(const float* x, int64_t n) const {
+    if (!rms_) return kernels_.sum(x, n);
+    double sum = 0.0;
+    for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(x[i]) * x[i];
+    return std::isinf(sum) ? std::numeric_limits<double>::quiet_NaN() : sum;
+  }
   // From the sum over n elements; NaN if that is NaN.
-  static float scale_of(double sum, int64_t n) {
-    const double mean = sum / static_cast<double>(n);
+  float scale_of(double sum, int64_t n) const {
+    double mean = sum / static_cast<double>(n);
+    if (rms_) mean = std::sqrt(mean);
     return std::isnan(mean) ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(mean);
   }
   static float read_scale(const uint8_t* in) {
@@ -68,7 +81,7 @@ class OneBit final : public BlockCodec {
   bool encode_whole(int threads, const float* x, int64_t n, uint8_t* out) const {
     std::vector<double> sums(static_cast<size_t>((n + kRun - 1) / kRun));
     parallel_blocks(threads, n, kRun, [&](int64_t first, int64_t last) {
-      sums[static_cast<size_t>(first / kRun)] = kernels_.sum(x + first, last - first);
+      sums[static_cast<size_t>(first / kRun)] = sum_of(x + first, last - first);
       kernels_.pack(x + first, last - first, out + 4 + first / 8);
     });
     double sum = 0.0;
@@ -82,7 +95,7 @@ class OneBit final : public BlockCodec {
     bool finite = true;
     for (int64_t b = 0; b < blocks; ++b) {
       const int64_t count = std::min(block, n - b * block);
-      const float scale = scale_of(kernels_.sum(x + b * block, count), count);
+      const float scale = scale_of(sum_of(x + b * block, count), count);
       std::memcpy(out + b * 4, &scale, sizeof scale);
       finite &= !std::isnan(scale);
     }
@@ -100,6 +113,7 @@ class OneBit final : public BlockCodec {
     return true;
   }
 
+  bool rms_;
   const OneBitKernels& kernels_ = TW_PICK_KERNELS(one_bit_kernels);
 };
 
@@ -107,11 +121,18 @@ class OneBit final : public BlockCodec {
 
 CodecRow one_bit_row() {
   return {.name = "one_bit",
-          .parameters = {block_parameter("elements that share a scale, 0 for the whole message")},
+          .parameters = {block_parameter("elements that share a scale, 0 for the whole message"),
+                         codec_parameter(std::string("mean"),
+                                         {.name = "magnitude",
+                                          .allowed = {"mean", "rms"},
+                                          .doc = "what every element becomes but for its sign: the mean of the "
+                                                 "magnitudes, or the root of their mean square (as released with "
+                                                 "1-bit Adam; it loses more where sizes differ much)"})},
           .make = [](const CodecSpec& spec) -> MadeCodec {
-            return {std::make_shared<OneBit>(block_of(spec, 0, 64, BlockLayout::kLargestBlock, 64))};
+            return {std::make_shared<OneBit>(block_of(spec, 0, 64, BlockLayout::kLargestBlock, 64),
+                                             spec.text("magnitude") == "rms")};
           },
-          .cases = {{}, {{"block", 1024}}},
+          .cases = {{}, {{"block", 1024}}, {{"magnitude", "rms"}}},
           .crosses_tensors = [](const CodecSpec& spec) { return spec.integer("block") == 0; }};
 }
 

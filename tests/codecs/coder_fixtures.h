@@ -134,6 +134,10 @@ inline CodecSpec with(bool hadamard, bool checksum = false) {
 inline std::shared_ptr<const Codec> cast_to(const char* format) {
   return make_codec({"cast", {{"format", format}}}).codec;
 }
+inline ResidualSpec keeping(ResidualSpec spec, OnSkip on_skip = OnSkip::kRestore) {
+  spec.on_skip = on_skip;
+  return spec;
+}
 inline ResidualSpec keeping(ResidualKind kind, OnSkip on_skip = OnSkip::kRestore) {
   ResidualSpec spec;
   spec.kind = kind;
@@ -174,6 +178,7 @@ class Snapshot final : public StateVisitor {
   void real(const std::string& name, double& v) override { value(name, &v, sizeof v); }
   void text(const std::string&, std::string&) override { FAIL(); }
   const Bytes& at(const std::string& name) const { return saved_.at(name); }
+  bool has(const std::string& name) const { return saved_.count(name) > 0; }
   bool operator==(const Snapshot& other) const { return saved_ == other.saved_; }
 
  private:
@@ -197,6 +202,7 @@ inline Snapshot save(CompressionState& state) {
 inline std::vector<float> residual_of(CompressionState& state) {
   const Snapshot s = save(state);
   if (dynamic_cast<CoderState&>(state).residual().count() > 0) return as_floats(s.at("at/residual"), DType::f32);
+  if (s.has("at/residual")) return as_floats(s.at("at/residual"), DType::bf16);
   const Bytes& codes = s.at("at/residual_codes");
   const std::vector<float> scales = as_floats(s.at("at/residual_scales"), DType::f32);
   std::vector<float> e(codes.size());

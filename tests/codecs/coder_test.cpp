@@ -12,7 +12,11 @@
 namespace thinwire::test::coder_test {
 namespace {
 
-constexpr ResidualKind kMemories[] = {ResidualKind::kErrorFeedback, ResidualKind::kLazy, ResidualKind::kEma};
+constexpr ResidualSpec kMemories[] = {{.kind = ResidualKind::kErrorFeedback},
+                                      {.kind = ResidualKind::kLazy},
+                                      {.kind = ResidualKind::kEma},
+                                      {.kind = ResidualKind::kLazy, .dtype = ResidualDtype::kBf16},
+                                      {.kind = ResidualKind::kErrorFeedback, .dtype = ResidualDtype::kInt8}};
 
 // Law 5, element by element. Each step rounds twice: x = in + e (half an ulp of x) and e' = x - decoded (of e').
 TEST(Coder, ConservationOverTwoHundredMessages) {
@@ -112,7 +116,7 @@ TEST(Coder, ValueDifferenceKeepsReplicasEqualAndFollowsTheMaster) {
 TEST(Coder, PiecesAndThreadsDoNotShow) {
   std::mt19937 rng(12);
   for (const Subject& s : subjects()) {
-    for (ResidualKind kind : {ResidualKind::kNone, ResidualKind::kErrorFeedback, ResidualKind::kEma}) {
+    for (const ResidualSpec& kind : {ResidualSpec(), kMemories[0], kMemories[2], kMemories[3], kMemories[4]}) {
       for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
         SCOPED_TRACE(s.name + " " + std::string(name_of(dtype)));
         const Coder coder(s.codec, with(s.hadamard), keeping(kind));
@@ -169,7 +173,7 @@ TEST(Coder, PiecesAndThreadsDoNotShow) {
 
 TEST(Coder, SkippedStepsLeaveNoTraceOrZeros) {
   for (const Subject& s : subjects()) {
-    for (ResidualKind kind : kMemories) {
+    for (const ResidualSpec& kind : kMemories) {
       SCOPED_TRACE(s.name);
       const int64_t n = 5000;
       const Coder restoring(s.codec, with(s.hadamard), keeping(kind));
@@ -201,7 +205,7 @@ TEST(Coder, SkippedStepsLeaveNoTraceOrZeros) {
 // Law 8: the flag is up, and even if nobody skipped the step no NaN would stay in the residual.
 TEST(Coder, NonFiniteInputDoesNotPoisonTheResidual) {
   for (const Subject& s : subjects()) {
-    for (ResidualKind kind : kMemories) {
+    for (const ResidualSpec& kind : kMemories) {
       for (OnSkip on_skip : {OnSkip::kRestore, OnSkip::kZero}) {
         for (float special : {std::numeric_limits<float>::quiet_NaN(), INFINITY}) {
           SCOPED_TRACE(s.name);
@@ -231,7 +235,7 @@ TEST(Coder, NonFiniteInputDoesNotPoisonTheResidual) {
 // Scaling loss and gradients by a power of two, and changing the power between steps, changes no bit of the residual.
 TEST(Coder, LossScaleChangesAreExact) {
   for (const char* format : {"bf16", "e5m2"}) {
-    for (ResidualKind kind : kMemories) {
+    for (const ResidualSpec& kind : kMemories) {
       const int64_t n = 4500;
       const Coder coder(cast_to(format), plain(), keeping(kind));
       const auto a = coder.make_state(n, {}), b = coder.make_state(n, {});
@@ -255,10 +259,10 @@ TEST(Coder, LossScaleChangesAreExact) {
 
 TEST(Coder, CheckpointsCarryTheState) {
   for (const Subject& s : subjects()) {
-    for (ResidualKind kind : kMemories) {
+    for (const ResidualSpec& kind : kMemories) {
       const int64_t n = 6000;
       ResidualSpec spec = keeping(kind);
-      spec.reset_every = kind == ResidualKind::kEma ? 5 : 0;
+      spec.reset_every = kind.kind == ResidualKind::kEma ? 5 : 0;
       const Coder coder(s.codec, with(s.hadamard), spec);
       const auto a = coder.make_state(n, {});
       for (int64_t step = 0; step < 7; ++step) {
@@ -306,7 +310,7 @@ TEST(Coder, LocoResetCountsUpdatesNotCalls) {
 }
 
 TEST(Coder, EvaluationNeitherReadsNorWritesResiduals) {
-  for (ResidualKind kind : kMemories) {
+  for (const ResidualSpec& kind : kMemories) {
     const int64_t n = 5000;
     const Coder coder(std::make_shared<TinyInt>(), plain(), keeping(kind));
     const Coder bare(std::make_shared<TinyInt>(), plain(), {});

@@ -310,9 +310,10 @@ TEST(BadCompression, PresetsAndWhatTheyMean) {
       {"preset misspelled", with("\"compression\": {\"preset\": \"zero++\"}"),
        "a.json:3:27: compression.preset: \"zero++\" is not an allowed value, nearest: zeropp (allowed: none | "
        "bf16_wire "
-       "| identity | loco | mzhybrid | naive_mpc | naive_zfp | one_bit_adam | optimus_cc | optimus_cc_cb | "
-       "optimus_cc_cb_fe | optimus_cc_cb_fe_sc | optimus_cc_cb_no_lep | optimus_cc_emb | powersgd | sdp4bit | tagc | "
-       "thinwire | zero_topo | zeropp | zhybrid)"},
+       "| identity | loco | loco_bf16_weights | mzhybrid | mzhybrid_ring | naive_mpc | naive_zfp | one_bit_adam | "
+       "one_bit_adam_20 | optimus_cc | optimus_cc_cb | optimus_cc_cb_fe | optimus_cc_cb_fe_sc | "
+       "optimus_cc_cb_fe_sc_16 | optimus_cc_cb_no_lep | optimus_cc_emb | powersgd | powersgd_16 | powersgd_32 | "
+       "sdp4bit | tagc | thinwire | zero_topo | zeropp | zhybrid | zhybrid_ring)"},
       {"momentum of a sharded optimizer",
        with("\"compression\": \"one_bit_adam\", \"placement\": {\"optimizer\": \"global\"}"),
        "a.json:3:16: compression: momentum instead of gradients needs the whole momentum on every rank: "

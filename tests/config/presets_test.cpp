@@ -100,6 +100,13 @@ TEST(Presets, AllAreThereAndExplained) {
                            "tagc",
                            "one_bit_adam",
                            "powersgd",
+                           "powersgd_16",
+                           "powersgd_32",
+                           "mzhybrid_ring",
+                           "zhybrid_ring",
+                           "one_bit_adam_20",
+                           "loco_bf16_weights",
+                           "optimus_cc_cb_fe_sc_16",
                            "thinwire"})
     EXPECT_EQ(names.count(name), 1u) << name;
 }

@@ -33,7 +33,8 @@ enum class RandomPurpose : uint32_t {
   kAttentionDropout = 3,
   kEmbeddingDropout = 4,
   kRounding = 5,
-  kSampling = 6
+  kSampling = 6,
+  kResidual = 7
 };
 
 inline PhiloxKey seed_key(uint64_t seed) {

@@ -130,6 +130,11 @@ class Check {
     if (c.codec == "low_rank" && r.kind == ResidualKind::kEma)
       return refuse("cannot be around codec low_rank; say " +
                     std::string(is_pipeline(site_) ? "lazy" : "error_feedback") + " or none");
+    if (r.dtype != ResidualDtype::kFp32 && codec_row(c.codec).rounds && !is_pipeline(site_)) {
+      fail({p + "residual_dtype", p + "codec"},
+           "around codec " + c.codec + " a residual is kept in fp32: its rounds overwrite it in place");
+      return false;
+    }
     return true;
   }
 

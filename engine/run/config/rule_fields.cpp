@@ -29,6 +29,11 @@ const Words<MicroBatches>& micro_batch_words() {
       {"all", MicroBatches::kAll}, {"epilogue", MicroBatches::kEpilogue}, {"critical", MicroBatches::kCritical}};
   return words;
 }
+const Words<ResidualDtype>& residual_dtype_words() {
+  static const Words<ResidualDtype> words = {
+      {"fp32", ResidualDtype::kFp32}, {"bf16", ResidualDtype::kBf16}, {"int8", ResidualDtype::kInt8}};
+  return words;
+}
 const Words<RuleAlgorithm>& algorithm_words() {
   static const Words<RuleAlgorithm> words = {
       {"direct", RuleAlgorithm::kDirect}, {"ring", RuleAlgorithm::kRing}, {"two_level", RuleAlgorithm::kTwoLevel}};
@@ -165,6 +170,16 @@ std::vector<Field<Compression>> make_compression_fields() {
           "instead of the value (value_difference).",
           {.default_text = "none"}),
       residual_words(), [](auto& c) -> auto& { return c.residual.kind; }));
+  f.push_back(field<Compression>(
+      key("residual_dtype", kStringKey, "null",
+          "What residual error_feedback or lazy is kept in. bf16, and int8 with a scale per 256 elements, are rounded "
+          "up "
+          "or down at random, so that nothing is lost on average.",
+          {.default_text = "fp32"}),
+      residual_dtype_words(), [](auto& c) -> auto& { return c.residual.dtype; },
+      [](const Compression& c) {
+        return c.residual.kind == ResidualKind::kErrorFeedback || c.residual.kind == ResidualKind::kLazy;
+      }));
   f.push_back(field<Compression>(
       key("beta", kRealKey, "null",
           "residual ema: share of the average that stays; 1 - beta of the new error joins it.",

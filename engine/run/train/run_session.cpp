@@ -411,6 +411,18 @@ void RunSession::start(const RunState& state, const SampleStream& stream) {
   console_ = std::make_unique<ConsoleProgress>(stdout, run.train_iters, run.log_interval, progress.step + 1);
 }
 
+namespace {
+
+// What older versions, which knew residuals in fp32 and the mean of magnitudes alone, did not write.
+void erase_defaults(nlohmann::json& rules) {
+  if (!rules.is_structured()) return;
+  for (const auto& [key, value] : {std::pair("residual_dtype", "fp32"), std::pair("magnitude", "mean")})
+    if (rules.is_object() && rules.value(key, nlohmann::json()) == value) rules.erase(key);
+  for (nlohmann::json& each : rules) erase_defaults(each);
+}
+
+}  // namespace
+
 // But for what may change in the middle of a run.
 bool RunSession::same_rules(const nlohmann::json& info) const {
   const auto rules_in = [](const nlohmann::json& config) {
@@ -419,6 +431,7 @@ bool RunSession::same_rules(const nlohmann::json& info) const {
     for (auto& [site, rule] : rules.items()) {
       if (rule.is_object()) rule.erase("warmup_steps");
     }
+    erase_defaults(rules);
     return rules;
   };
   return info.contains("config") && rules_in(info.at("config")) == rules_in(resolved_json(config_));

@@ -11,57 +11,6 @@
 
 namespace thinwire {
 
-CounterScope::CounterScope(GroupLane& lane, WireCounters* logical_to, int64_t logical_bytes)
-    : wire_to_(lane.counters), logical_to_(logical_to), logical_bytes_(logical_bytes) {
-  lane.counters = &own_;
-}
-
-CounterScope::~CounterScope() {
-  if (wire_to_ != nullptr) {
-    wire_to_->wire_bytes += own_.wire_bytes;
-    wire_to_->messages += own_.messages;
-  }
-  if (logical_to_ != nullptr) logical_to_->logical_bytes += logical_bytes_;
-}
-
-RouteRun::RouteRun(const GroupLane& lane, int64_t stops, const CodedCall& call, DType dtype, int64_t chunk)
-    : calls{call, call},
-      dtypes{dtype, dtype},
-      chunk(chunk),
-      logical_to(call.counters),
-      logical_dtype(dtype),
-      rehearsed_(lane.rehearsal != nullptr ? &lane : nullptr),
-      stops_(lane.pool(), lane.rehearsal != nullptr && lane.rehearsal->watch == nullptr ? 0 : stops) {
-  if (!call.in_place) return;
-  // Sends of two pieces are under way, so that a message of another operation between the same ranks waits for two
-  // pieces, not for the end of a large one.
-  flows[0] = {.ahead = 2, .exchanges = 2, .own_ahead = 1};
-  flows[1].exchanges = 2;
-}
-
-void RouteRun::add(const Stop& stop) {
-  sent_elements_ += stop.receivers() * stop.slice.count;
-  if (rehearsed_ != nullptr) {
-    if (stop.receivers() == 0 && rehearsed_->rehearsal->watch == nullptr) return;
-    const int call = stop.kind == StopKind::kAdd ? stop.out_call : stop.call;
-    const Coder* const coder = calls[call].coder;
-    const GroupLane& lane = stop.out_flow > 0 && beyond ? *beyond : *rehearsed_;
-    int checked = 0;
-    for (const Circle* const to : {&stop.to, &stop.also})
-      for (int i = 1; i <= to->peers(); ++i) checked += lane.is_checked(to->to(i)) ? 1 : 0;
-    if (stop.receivers() > 0)
-      rehearsed_->rehearsal->bytes += stop.receivers() * slice_bytes(coder, chunk, stop.slice.count, dtypes[call]);
-    if (checked > 0)
-      rehearsed_->rehearsal->bytes += checked * static_cast<int64_t>(kChecksumOfMessage) *
-                                      slice_messages(coder, chunk, stop.slice.count, dtypes[call]);
-    if (rehearsed_->rehearsal->watch == nullptr) return;
-  }
-  TW_CHECK(count_ < stops_.count());
-  call_count_ = std::max({call_count_, stop.call + 1, stop.out_call + 1});
-  passes_on_ |= stop.from.peers() > 0 && stop.receivers() > 0;
-  stops_[count_++] = stop;
-}
-
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "lengths travel little endian");

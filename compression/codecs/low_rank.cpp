@@ -112,14 +112,16 @@ LowRankState::LowRankState(const CodecSpec& spec, int64_t count, std::span<const
       q(static_cast<size_t>(layout.q_count)),
       warm_(spec.integer("sides") == 2 ? layout.q_count : std::max(layout.p_count, layout.q_count), OnSkip::kRestore),
       messages_(1, OnSkip::kRestore) {
-  int64_t partial = 0;
+  int64_t partial = 0, squares = 0, vectors = 0;
   for (const LowRankMatrix& m : layout.matrices) {
+    squares += m.rank * m.rank, vectors += m.rank;
     const int64_t chunks = ceil_div(m.rows, kRightRows);
     if (chunks > 1) partial = std::max(partial, (chunks - 1) * m.rank * m.cols);
   }
   p_rows_.resize(p.size());
   partial_.resize(static_cast<size_t>(partial));
   bases_.resize(layout.matrices.size());
+  scratch_.numbers.resize(static_cast<size_t>(2 * squares)), scratch_.flags.resize(static_cast<size_t>(vectors));
 }
 
 void LowRankState::commit() {

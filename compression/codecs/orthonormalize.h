@@ -13,7 +13,8 @@ struct Basis {
   int64_t length = 0, vectors = 0;
 };
 
-// What orthonormalize() needs while it runs; only grows.
+// What orthonormalize() needs while it runs, 2 vectors^2 numbers and as many flags as vectors of each basis; only
+// grows.
 struct OrthonormalScratch {
   std::vector<double> numbers;
   std::vector<uint8_t> flags;

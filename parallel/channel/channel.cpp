@@ -488,19 +488,18 @@ Ticket Channel::receive_parts(View whole, std::span<const int64_t> bounds, int p
   // What is handed on is proved like the message that it is a part of.
   const Checksums handed_on =
       checksums(key) == Checksums::kAll ? Checksums::kAll : parts.communicator_->tuning().checksums;
-  if (price_ != nullptr) {
-    GroupLane others;
-    others.ranks = parts.communicator_->ranks(), others.nodes = parts.communicator_->nodes(), others.me = parts.rank();
-    others.checksums = handed_on;
-    const GroupLane lane = communicator_->lane_from(peer);
-    GroupLane unchecked = others;
-    unchecked.checksums = Checksums::kNone;
-    parts.price_->add(rehearsed_bytes(lane, verb(call, others)), logical_bytes(lane, verb(plain_call(), unchecked)),
-                      !is_framed(call.coder));
-    return Ticket::finished();
-  }
   GroupLane others = parts.communicator_->lane();
   others.checksums = handed_on;
+  if (price_ != nullptr) {
+    const GroupLane lane = checked(communicator_->lane(), key);
+    GroupLane unchecked = others;
+    unchecked.checksums = Checksums::kNone;
+    const int64_t sent = rehearsed_bytes(lane, verb(call, others), true);
+    parts.price_->add(sent, logical_bytes(lane, verb(plain_call(), unchecked)), !is_framed(call.coder));
+    others.place.begin();
+    others.place.over();
+    return communicator_->start(nothing(lane), "receive", static_cast<int64_t>(whole.bytes()), peer);
+  }
   return communicator_->start(verb(call, others)(checked(communicator_->lane_from(peer), key)), "receive",
                               static_cast<int64_t>(whole.bytes()), peer);
 }

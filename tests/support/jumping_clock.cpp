@@ -22,11 +22,16 @@ timespec kernel_time(clockid_t id) {
   return t;
 }
 
-const double kBegan = static_cast<double>(kernel_time(CLOCK_MONOTONIC).tv_sec);
+double monotonic() {
+  const timespec t = kernel_time(CLOCK_MONOTONIC);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+const double kBegan = monotonic();
 
 long moved() {
   const char* text = std::getenv("THINWIRE_CLOCK_JUMPS");
-  const double age = static_cast<double>(kernel_time(CLOCK_MONOTONIC).tv_sec) - kBegan;
+  const double age = monotonic() - kBegan;
   long sum = 0;
   for (double after = 0.0; text != nullptr && *text != 0; text = std::strchr(text, ',')) {
     if (*text == ',') ++text;

@@ -3,7 +3,7 @@ import json
 import random
 from concurrent.futures import ThreadPoolExecutor
 
-from run_support import BUILD, RunCase, generations, main, read_generation, read_metrics, run_program
+from run_support import BUILD, RunCase, facts, generations, main, read_generation, read_metrics, run_program
 
 FIRST = 40  # messages of a rank before the mesh with its checksums stands, at most
 LAST = 10  # ... of the last votes, behind which rank 0 calls the run finished
@@ -59,7 +59,7 @@ class DamagedMessages(RunCase):
     def test_without_checksums_nobody_knows(self):
         places, whole = self.places("plain", False)
         def ended(config):
-            return read_generation(generations(self.run_dir(config) / "checkpoints")[-1])["tensors"]
+            return facts(self.run_dir(config)), read_generation(generations(self.run_dir(config) / "checkpoints")[-1])["tensors"]
         good = ended(whole)
         def outcome(place):
             config, done = self.flip("plain", False, place)
@@ -67,7 +67,7 @@ class DamagedMessages(RunCase):
             return place, done.code, done.code == 0 and ended(config) != good
         with ThreadPoolExecutor(3) as pool:
             seen = list(pool.map(outcome, places))
-        self.assertIn((0, True), [(code, other) for _, code, other in seen], f"no flip changed what was saved: {seen}")
+        self.assertIn((0, True), [(code, other) for _, code, other in seen], f"no flip changed a number: {seen}")
 
     def test_a_rule_checks_its_own_messages(self):
         """Of a site whose rule asks for it, plain ones too; the counters say so, and the dry run agrees."""

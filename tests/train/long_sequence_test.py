@@ -48,8 +48,8 @@ class LongSequences(RunCase):
         if why:
             self.skipTest(why)
         try:
-            path = self.config("full", **LONG, **DISK, run_dir=str(place / "run"), save=str(self.here / "saves"), train_micro_batch_size_per_gpu=None,
-                               gradient_accumulation_steps=1)
+            path = self.config("full", **{**LONG, **DISK, "run_dir": str(place / "run"), "save": str(self.here / "saves"),
+                                          "train_micro_batch_size_per_gpu": None, "gradient_accumulation_steps": 1})
             done = self.train(path, expect=74)
             for part in ("activation_offload", "MiB", str(place), "No space left"):
                 self.assertIn(part, done.errors()[0])

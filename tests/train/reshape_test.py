@@ -47,7 +47,7 @@ class Reshape(RunCase):
         return [float(s["loss"]) for s in facts(self.run_dir(config))[0]]
 
     def test_twenty_random_pairs(self):
-        chance, drawn = random.Random(0), collections.Counter()
+        chance, drawn = random.Random(1), collections.Counter()
         llama = {"norm": "rmsnorm", "activation": "swiglu", "pos_emb": "rotary"}
         # The tolerance is relative and grows by the step; bf16 rounds what layouts sum in another order.
         for family, more, pairs, tolerance in (("gpt2", {}, 7, 1e-7), ("llama", llama, 7, 1e-7),

@@ -37,12 +37,12 @@ class Start(RunCase):
 @unittest.skipUnless(JUMPING_CLOCK.exists(), "the preloaded clock is not built with sanitizers")
 class Clock(RunCase):
     def test_a_clock_that_is_set_ends_no_run_and_changes_no_number(self):
-        keys = {**TWO, "train_iters": 500, "save_interval": 100, "watchdog_seconds": 5}
+        keys = {**TWO, "train_iters": 1500, "save_interval": 100, "watchdog_seconds": 5}
         undisturbed = self.config("undisturbed", **keys)
         self.train(undisturbed, ranks=2, expect=0)
         config = self.config("jumped", **keys, save_interval_minutes=30)
-        # From a second after the start an hour ahead, then a day back: watchdog, saves by the clock and the lease see both.
-        env = {"LD_PRELOAD": str(JUMPING_CLOCK), "THINWIRE_CLOCK_JUMPS": "1:3600,2:-90000"}
+        # Half a second after the start an hour ahead, then a day back: watchdog, saves by the clock and the lease see both.
+        env = {"LD_PRELOAD": str(JUMPING_CLOCK), "THINWIRE_CLOCK_JUMPS": "0.5:3600,0.9:-90000"}
         words = ["mpirun", "-n", "2", str(BUILD / "train"), "--config", str(config)]
         done = subprocess.run(words, cwd=self.here, env=environment(env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               timeout=LIMIT_S, check=False, text=True)
@@ -52,6 +52,7 @@ class Clock(RunCase):
         self.assertEqual(wall, sorted(wall))
         self.assertLess(wall[-1], 300)
         # The clock really jumped: its files are of yesterday.
+        self.assertGreater(wall[-1], 1.0)
         self.assertLess(self.status(config)["updated"], time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 3600)))
 
 

@@ -114,6 +114,8 @@ ordered_json type_schema(const KeySpec& key) {
     values.push_back(nullptr);
     // Editors complete from the list; other spellings (RMSNorm, 1F1B) stay valid.
     schema["anyOf"] = ordered_json::array({{{"enum", values}}, {{"type", "string"}}});
+    // Besides words it may take numbers or booleans.
+    if (types.size() > 2) schema["anyOf"].push_back({{"type", types}});
     if ((key.types & kBoolKey) != 0) schema["anyOf"].push_back({{"type", "boolean"}});
   }
   return schema;

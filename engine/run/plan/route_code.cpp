@@ -90,8 +90,9 @@ void RouteCode::add_rounds(const RoundCodec& codec, int64_t count) {
 // One route.
 class RouteCompiler {
  public:
-  RouteCompiler(RouteCode& code, const GroupLane& lane, const RouteRun& run, int most_pieces)
-      : code_(code), lane_(lane), run_(run), flows_{run.flows[0], run.flows[1]} {
+  // routes: what the instructions of each flow are linked by.
+  RouteCompiler(RouteCode& code, const GroupLane& lane, const RouteRun& run, int most_pieces, const int (&routes)[2])
+      : code_(code), lane_(lane), run_(run), flows_{run.flows[0], run.flows[1]}, routes_{routes[0], routes[1]} {
     if (most_pieces > 0) merge_pieces(most_pieces);
     for (const Stop& stop : run.stops()) {
       ticks_ = std::max(ticks_, start(stop) + pieces(stop));
@@ -102,7 +103,7 @@ class RouteCompiler {
       for (int64_t k = 0; k < pieces(stop); ++k) at_[static_cast<size_t>(start(stop) + k)].push_back(&stop);
     for (int f = 0; f < run.flow_count; ++f) posts_[f].assign(static_cast<size_t>(ticks_), -1);
     const bool framed = is_framed(run.calls[0].coder) || (run.call_count() > 1 && is_framed(run.calls[1].coder));
-    for (int f = 0; f < 2; ++f) channel_[f] = 2 * communicator_of(lane) + (framed ? 0 : f);
+    for (int f = 0; f < 2; ++f) channel_[f] = 2 * communicator_of(lane_of(f)) + (framed || run.beyond ? 0 : f);
   }
 
   void compile(std::map<const SendQueue*, int>& queues) {
@@ -148,11 +149,12 @@ class RouteCompiler {
     if (run_.chunk == kUncut) return stop.slice.count;
     return std::min(merged_ * run_.chunk, stop.slice.count - (t - start(stop)) * merged_ * run_.chunk);
   }
+  const GroupLane& lane_of(int flow) const { return flow > 0 && run_.beyond ? *run_.beyond : lane_; }
   const Coder* coder(int call) const { return run_.calls[call].coder; }
   static int call_out(const Stop& stop) { return stop.kind == StopKind::kAdd ? stop.out_call : stop.call; }
   TapeLeg leg(int flow, int member, int call, int64_t count) const {
     const auto pieces = static_cast<int>(pieces_of(count, run_.chunk));
-    return {channel_[flow], lane_.world_rank(member), is_framed(coder(call)) ? 2 * pieces : pieces,
+    return {channel_[flow], lane_of(flow).world_rank(member), is_framed(coder(call)) ? 2 * pieces : pieces,
             slice_bytes(coder(call), run_.chunk, count, run_.dtypes[call])};
   }
   CodecRates rates(int call) const { return code_.cluster_.machine.codec(coder(call)->name()); }
@@ -166,6 +168,7 @@ class RouteCompiler {
       for (int i = 1; i <= stop->from.peers(); ++i)
         legs.push_back(leg(f, stop->from.from(i), stop->call, count_at(*stop, t)));
     }
+    code_.route_ = routes_[f];
     posts_[f][static_cast<size_t>(t)] = code_.post(legs);
   }
 
@@ -180,6 +183,7 @@ class RouteCompiler {
       for (int i = 1; i <= to->peers(); ++i) legs.push_back(leg(stop.out_flow, to->to(i), call, count_at(stop, t)));
   }
   void leave(int f, int64_t u, std::vector<TapeLeg>& legs) {
+    code_.route_ = routes_[f];
     if (!legs.empty()) slot(f, u).push_back(code_.send(legs));
   }
 
@@ -239,6 +243,7 @@ class RouteCompiler {
   const GroupLane& lane_;
   const RouteRun& run_;
   RouteFlow flows_[2];
+  int routes_[2];
   int64_t merged_ = 1;
   int64_t ticks_ = 0, own_ticks_ = 0;
   std::vector<std::vector<const Stop*>> at_;
@@ -249,16 +254,18 @@ class RouteCompiler {
 
 void RouteCode::add_route(const GroupLane& lane, const RouteRun& run) {
   const int communicator = communicator_of(lane);
-  if (run.message && run.stops().size() == 1) {
-    const Stop& stop = run.stops()[0];
-    const bool is_send = stop.kind == StopKind::kSend;
-    const int peer = is_send ? stop.to.to(1) : stop.from.from(1);
-    route_ = messages_[{communicator, lane.world_rank(peer), is_send}]++;
+  int routes[2];
+  const auto first = std::ranges::find_if(run.stops(), [](const Stop& s) { return s.flow == 0; });
+  if (run.message && (run.stops().size() == 1 || run.beyond) && first != run.stops().end()) {
+    const bool is_send = first->kind == StopKind::kSend;
+    const int peer = is_send ? first->to.to(1) : first->from.from(1);
+    routes[0] = routes[1] = messages_[{communicator, lane.world_rank(peer), is_send}]++;
   } else {
-    route_ = routes_[communicator]++;
+    routes[0] = routes[1] = routes_[communicator]++;
   }
+  if (run.beyond) routes[1] = routes_[communicator_of(*run.beyond)]++;
   cyclic_ = run.flows[0].shift > 0;  // a ring
-  RouteCompiler(*this, lane, run, most_pieces_).compile(queues_);
+  RouteCompiler(*this, lane, run, most_pieces_, routes).compile(queues_);
 }
 
 }  // namespace thinwire

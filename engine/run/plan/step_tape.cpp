@@ -40,6 +40,7 @@ class TapeRecorder final : public RehearsalWatch, public OpWatcher {
     const int number = static_cast<int>(tape_.operations.size());
     const int end = static_cast<int>(tape_.code.size());
     tape_.operations.push_back({static_cast<Site>(note.label.number), note.verb, begun_, end - begun_});
+    tape_.sites.emplace(note.group, tape_.operations.back().site);
     begun_ = end;
     tape_.events.push_back({.kind = TapeKind::kIssue, .operation = number});
     return Ticket(std::make_shared<TapeTicket>(*this, number));
@@ -96,8 +97,12 @@ std::vector<int64_t> Tape::sent(int step) const {
     for (int i = operation.first; i < operation.first + operation.count; ++i) {
       const TapeInstruction& instruction = code[static_cast<size_t>(i)];
       if (instruction.code != TapeCode::kSend) continue;
-      for (int l = instruction.first; l < instruction.first + instruction.count; ++l)
-        bytes[static_cast<size_t>(operation.site)] += legs[static_cast<size_t>(l)].bytes;
+      // What an operation hands on in another group is that group's.
+      for (int l = instruction.first; l < instruction.first + instruction.count; ++l) {
+        const TapeLeg& leg = legs[static_cast<size_t>(l)];
+        const auto group = sites.find(leg.channel / 2);
+        bytes[static_cast<size_t>(group != sites.end() ? group->second : operation.site)] += leg.bytes;
+      }
     }
   }
   return bytes;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,7 @@ struct Tape {
   std::vector<TapeLeg> legs;
   std::vector<int> refs;
   int queues = 0;
+  std::map<int, Site> sites;        // of communicators, by number
   std::vector<SitePrices> counted;  // per step: what the channels say they sent
   // Bytes that the operations of a step send, by site: equal to `counted` where lengths are known.
   std::vector<int64_t> sent(int step) const;

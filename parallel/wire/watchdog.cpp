@@ -184,10 +184,12 @@ void Watchdog::write_report(const std::string& answers) {
   with_files(kFileSeconds, [path = own_file_, text = to_text(report, *recorder_)] { try_write(path, text); });
 }
 
-// Only at the end: threads are disturbed for it.
-void Watchdog::write_stacks() {
+// Only at the end: threads are disturbed for it. answers: of the report before, which somebody may not have read yet.
+void Watchdog::write_stacks(const std::string& answers) {
   if (folder_.empty()) return;
-  with_files(kFileSeconds, [path = own_file_, text = to_text(own_report(), *recorder_)] {
+  WaitReport report = own_report();
+  report.answers = answers;
+  with_files(kFileSeconds, [path = own_file_, text = to_text(report, *recorder_)] {
     try_write(path,
               text + "\nThreads (scripts/resolve_stacks names the places):\n" + thread_stacks(kFileSeconds / 2.0));
   });
@@ -345,7 +347,7 @@ void Watchdog::end_job() {
   if (!answers.speaks) {
     if (options_.keeper != nullptr)
       options_.keeper->end_within(2.0 * options_.grace_seconds + kEndSeconds, "", Keeper::Note::kNone);
-    write_stacks();
+    write_stacks(answers.verdict);
     if (sleep(2.0 * options_.grace_seconds)) options_.end(static_cast<int>(ExitCode::kHungPeer));
     return;
   }
@@ -362,17 +364,17 @@ void Watchdog::end_job() {
     if (report.state == WaitReport::State::kWaiting) silence = std::max(silence, report.silent_s);
   const Verdict verdict = judge(answers.reports);
   finish(verdict_text(verdict, answers.reports, std::max(silence, options_.seconds), options_.directory),
-         json_text(verdict, me, silence));
+         json_text(verdict, me, silence), answers.verdict);
 }
 
 // Only this rank's view: the ranks it waits for are all it can name.
 void Watchdog::end_job_alone() {
   finish("watchdog: nothing moved on this rank for too long; ending all ranks with code 71.\n  " +
              wait_text(own_report()) + "\n  Nobody else could be asked: nothing more can be said.\n",
-         "");
+         "", "");
 }
 
-void Watchdog::finish(const std::string& message, const std::string& json) {
+void Watchdog::finish(const std::string& message, const std::string& json, const std::string& answers) {
   const Clock::time_point start = Clock::now();
   options_.print(message);
   if (options_.keeper != nullptr)
@@ -383,7 +385,7 @@ void Watchdog::finish(const std::string& message, const std::string& json) {
     if (on_verdict) on_verdict(message);
     log_write_file(LogLevel::kError, message);
   });
-  write_stacks();
+  write_stacks(answers);
   if (sleep(std::max(0.0, options_.grace_seconds - since(start)))) options_.end(static_cast<int>(ExitCode::kHungPeer));
 }
 

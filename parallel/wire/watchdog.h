@@ -68,7 +68,7 @@ class Watchdog {
   // True: the task is over. It waits for nothing where files hang.
   bool with_files(double seconds, std::function<void()> task);
   void write_report(const std::string& answers);
-  void write_stacks();
+  void write_stacks(const std::string& answers);
   void raise(const char* file);
   struct Stamps {
     int64_t alarm = 0, verdict = 0;
@@ -80,7 +80,7 @@ class Watchdog {
   void hear(Answers& answers);
   void read_files(Answers& answers);
   void end_job_alone();
-  void finish(const std::string& message, const std::string& json);
+  void finish(const std::string& message, const std::string& json, const std::string& answers);
 
   Transport* transport_;
   const FlightRecorder* recorder_;

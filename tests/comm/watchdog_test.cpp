@@ -196,7 +196,7 @@ class WatchdogThread : public testing::Test {
                           .directory = with_directory ? directory_ : "",
                           .net = rank.net.get(),
                           .hosts = std::vector<std::string>(static_cast<size_t>(size), "somehost"),
-                          .answer_seconds = 1.0,
+                          .answer_seconds = 0.4,
                           .grace_seconds = 0.1,
                           .end = [&rank](int code) { rank.code = code; },
                           .print =

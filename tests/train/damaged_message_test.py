@@ -26,14 +26,14 @@ class DamagedMessages(RunCase):
                                                     "checksum": checksum, "watchdog_seconds": 10, **keys})
         return config, run_program("train", "--config", config, cwd=self.here, ranks=ranks, extra={**MPI, **variables})
 
-    def places(self, layout, checksum):
+    def places(self, layout, checksum, flips=FLIPS):
         """Chosen messages as (rank, number, bit), and the undisturbed run's metrics."""
         config, whole = self.start_run(layout, f"whole_{checksum}", checksum, THINWIRE_MPI_COUNT=str(self.here / "posts"))
         self.expect(whole, 0)
         ranks = LAYOUTS[layout][0]
         sends = [int((self.here / f"posts.{rank}").read_text().split()[1]) for rank in range(ranks)]
         chance = random.Random(f"{layout} {checksum}")
-        chosen = [chance.randrange(ranks) for _ in range(FLIPS)]
+        chosen = [chance.randrange(ranks) for _ in range(flips)]
         return [(rank, chance.randrange(FIRST, sends[rank] - LAST), chance.randrange(1 << 20)) for rank in chosen], config
 
     def flip(self, layout, checksum, place):
@@ -57,7 +57,8 @@ class DamagedMessages(RunCase):
             self.assertEqual(wrong, [], f"{len(wrong)} of {FLIPS}\n" + "\n".join(wrong[:2]))
 
     def test_without_checksums_nobody_knows(self):
-        places, whole = self.places("plain", False)
+        # Many fall on weights that this text has no token for: the first that matters is enough.
+        places, whole = self.places("plain", False, 36)
         def ended(config):
             return facts(self.run_dir(config)), read_generation(generations(self.run_dir(config) / "checkpoints")[-1])["tensors"]
         good = ended(whole)
@@ -65,8 +66,11 @@ class DamagedMessages(RunCase):
             config, done = self.flip("plain", False, place)
             self.assertNotIn("damaged on their way", done.err)
             return place, done.code, done.code == 0 and ended(config) != good
-        with ThreadPoolExecutor(3) as pool:
-            seen = list(pool.map(outcome, places))
+        seen = []
+        while places and (0, True) not in [(code, other) for _, code, other in seen]:
+            with ThreadPoolExecutor(3) as pool:
+                seen += pool.map(outcome, places[:3])
+            places = places[3:]
         self.assertIn((0, True), [(code, other) for _, code, other in seen], f"no flip changed a number: {seen}")
 
     def test_a_rule_checks_its_own_messages(self):

@@ -25,6 +25,7 @@ import sweep_svg
 from measured import ROOT, add_cell, emulated, ends, json_lines, machine, need, put, read_cells, size_name, table
 
 PAGES = {name: os.path.join(ROOT, "docs", "results", page) for name, page in (("codec", "codecs.md"), ("comm", "comm.md"))}
+CHECKSUMS = os.path.join(ROOT, "docs", "results", "checksums.md")
 
 # ---- codecs
 
@@ -234,7 +235,7 @@ def page_comm(o):
     for where in PLACES:
         rounds = max((len(v) for k, v in cells.items() if k[0] == where), default=0)
         if rounds:
-            put(PAGES["comm"], f"<!-- table {where} -->", f"\n{comm_table(cells, where)}\nRounds: {rounds}.\n\n", "<!-- end -->")
+            put(CHECKSUMS if where.startswith("checked") else PAGES["comm"], f"<!-- table {where} -->", f"\n{comm_table(cells, where)}\nRounds: {rounds}.\n\n", "<!-- end -->")
     return 0
 
 

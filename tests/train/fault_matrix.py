@@ -157,13 +157,7 @@ def measured(cells, field, digits):
 def page():
     cells = read_cells()
     passed = sum(all(cells.get(n, {}).get("verdict") == "passed" for *_, n in tests) and bool(tests) for *_, tests in ROWS)
-    text = f"""# Faults: what a run meets, and what happens
-
-- {passed} of {len(ROWS)} faults are provoked by tests that passed when this page was made; a row says where something is left open.
-- Codes 71 and 75 may be queued again as they are; 74 once there is space, memory or a file system again; 65, 73, 76 and 78 need somebody to look ([exit codes](../programs.md#exit-codes)).
-- What is lost is at most the steps since the last checkpoint: `save_interval`, and `save_interval_minutes` (30 by default) besides it.
-- Seconds are from the fault to the end of the job, under the limits that the tests set (a watchdog of 4 or 5 s, 600 by default).
-- Repeat: `tests/train/fault_matrix.py run && tests/train/fault_matrix.py page`; one row: `run --only 20`.
+    text = """# Faults: what a run meets, and what happens
 
 | # | fault | how it is provoked | what happens | after seconds | exit code | lost | tests |
 |---|---|---|---|---|---|---|---|
@@ -174,6 +168,13 @@ def page():
         verdict = "no test yet" if not tests else "not run" if len(own) < len(tests) else "passed" if states == {"passed"} else ", ".join(sorted(states))
         names = "<br>".join(f"`{n.split('.')[-1]}`" for *_, n in tests)
         text += f"| {number} | {fault} | {how} | {what} | {measured(own, 'seconds', 1)} | {code} | {lost} | {verdict}{': ' if names else ''}{names} |\n"
+    text += f"""
+- {passed} of {len(ROWS)} faults are provoked by tests that passed when this page was made.
+- Codes 71 and 75 may be queued again as they are; 74 once there is space, memory or a file system again; 65, 73, 76 and 78 need somebody to look ([exit codes](../programs.md#exit-codes)).
+- What is lost is at most the steps since the last checkpoint: `save_interval`, and `save_interval_minutes` (30 by default) besides it.
+- Seconds are from the fault to the end of the job, under the limits that the tests set (a watchdog of 4 or 5 s, 600 by default).
+- Repeat: `tests/train/fault_matrix.py run && tests/train/fault_matrix.py page`; one row: `run --only 20`.
+"""
     text += "\nThe rows are those of a reliability review of other trainers; two of them differ here: a loss spike is named or skipped, never rolled back, and a damaged message ends the job instead of being sent again.\n"
     return text
 

@@ -235,13 +235,15 @@ CodecVerdict prove_ecsq(const CodedMessage& m) {
 }
 
 CodecVerdict prove_one_bit(const CodedMessage& m) {
-  const auto make = [](std::span<const double> part) -> Allowance {
+  const bool rms = m.spec.text("magnitude") == "rms";
+  const auto make = [rms](std::span<const double> part) -> Allowance {
     double sum = 0.0;
-    for (double v : part) sum += std::fabs(v);
-    const double scale = sum / static_cast<double>(part.size());
+    for (double v : part) sum += rms ? v * v : std::fabs(v);
+    const double mean = sum / static_cast<double>(part.size()), scale = rms ? std::sqrt(mean) : mean;
     return [=](std::span<const double> x, size_t i) { return std::fabs(std::fabs(x[i]) - scale); };
   };
-  return {over_blocks(m, block_of(m, m.x.size()), make), "sign times mean magnitude"};
+  return {over_blocks(m, block_of(m, m.x.size()), make),
+          rms ? "sign times root mean square" : "sign times mean magnitude"};
 }
 
 CodecVerdict prove_cast(const CodedMessage& m) {

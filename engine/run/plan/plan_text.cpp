@@ -72,7 +72,7 @@ std::string prediction_json(const RunConfig& config, const Cluster& cluster, con
                    {"layout", layout_text(config)},
                    {"step_ms", p.step_ms},
                    {"tokens_per_s", p.tokens_per_s},
-                   {"memory_bytes", p.memory_bytes},
+                   {"memory_bytes", static_cast<int64_t>(p.memory_bytes)},
                    {"bubble", p.bubble},
                    {"compute_ms", p.compute_ms},
                    {"contention_ms", p.contention_ms},

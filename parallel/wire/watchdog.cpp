@@ -37,11 +37,6 @@ double since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
-}
-
 // When a file was written; 0 if it is not there.
 int64_t stamp_of(const std::string& path) {
   struct stat info {};
@@ -95,7 +90,7 @@ Watchdog::Watchdog(Transport& transport, const FlightRecorder& recorder, Watchdo
     : transport_(&transport),
       recorder_(&recorder),
       options_(std::move(options)),
-      host_(host_name()),
+      host_(this_host()),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   TW_CHECK(options_.seconds > 0.0 && recorder.world_size() == transport.size());
   if (!wake_) throw_io("the watchdog gets no descriptor from the system");

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "engine/base/core/check.h"
+#include "engine/base/core/file.h"
 #include "parallel/wire/binding.h"
 #include "parallel/wire/launcher.h"
 #include "parallel/wire/transport.h"
@@ -36,11 +37,6 @@ class SilentTransport final : public Transport {
   int rank_, size_;
 };
 
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "localhost";
-}
-
 // THINWIRE_NODE_MEMORY=0 leaves messages inside a node to MPI, too.
 bool wants_node_memory() {
   const char* wish = std::getenv("THINWIRE_NODE_MEMORY");
@@ -58,7 +54,7 @@ World open_world(Keeper* keeper) {
   const Launch launch = launch_of_environment();
   if (launch.count == 1) {
     world.transport = make_silent_transport(0, 1);
-    world.hosts = {host_name()};
+    world.hosts = {this_host()};
     world.nodes = {0};
     return world;
   }

@@ -149,7 +149,8 @@ KeyTopic layout_keys() {
           "Below 20, a restart on other hosts may end so, too: its rank 0 first watches the old job's lease for 15 s.",
           {.bounds = {0, 1e9}, .unit = "s"}),
       key("start_timeout_s", kRealKey, "600",
-          "A job whose ranks have not all met so long after its start (MPI_Init, first handshake, the configuration), "
+          "A job whose ranks have not all met so long after its start (the launcher, first handshake, the "
+          "configuration), "
           "or not all come to its last barrier, says who is missing and ends with code 71; 0: never.",
           {.bounds = {0, 1e9}, .unit = "s"}),
       key("distributed_timeout_minutes", kRealKey, "null", "Megatron: watchdog_seconds / 60.",

@@ -70,7 +70,7 @@ bool StragglerWatch::after_step(int64_t step, double step_ms, double wait_ms, co
   compute_ms_.push_back(std::max(0.0, step_ms - wait_ms));
   wait_ms_.push_back(wait_ms);
   const auto most = std::max_element(waited_ns.begin(), waited_ns.end());
-  if (static_cast<double>(*most) * 1e-6 >= kLongWait * step_ms)
+  if (static_cast<double>(*most) * 1e-6 >= std::max(kLongWait * step_ms, kLeastExcessMs))
     votes_[static_cast<size_t>(most - waited_ns.begin())] += 1.0;
   if (step % interval_ != 0) return false;
   const auto steps = static_cast<int64_t>(compute_ms_.size());

@@ -47,11 +47,6 @@ struct Settled {
   std::optional<std::array<double, 3>> costs;
 };
 
-std::string host_name() {
-  char name[256] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "";
-}
-
 Settled settle(const ResolvedConfig& config, RunConfig& run, RunSession& session, Job& job) {
   Settled settled{.revisions = PlanRevisions(revisions_run(config)), .origin = "", .costs = {}};
   const std::string& path = run.compression.revisions;
@@ -67,7 +62,7 @@ Settled settle(const ResolvedConfig& config, RunConfig& run, RunSession& session
     log_info("plan revisions are those of " + path + ": nothing is measured");
   }
   std::string hosts;
-  for (const std::string& host : job.control().collect(host_name())) hosts += host + " ";
+  for (const std::string& host : job.control().collect(this_host())) hosts += host + " ";
   settled.origin = revisions_run(config) + " on " + job.control().share(hosts);
   const LayoutConfig& l = run.layout;
   const bool measures = l.partition == PartitionMethod::kTime && !l.costs_given && l.pipeline > 1;
@@ -342,7 +337,10 @@ class Trainer {
   }
 
   // Since the last call; waited_ns_ says for whom.
-  int64_t take_waits() { return job_.mesh() != nullptr ? job_.mesh()->progress().take_waits(waited_ns_) : 0; }
+  int64_t take_waits() {
+    const bool compares = job_.mesh() != nullptr && run_.straggler_interval > 0;
+    return compares ? job_.mesh()->progress().take_waits(waited_ns_) : 0;
+  }
 
   // How long this rank computed, and waited for whom; every so often a sum over all ranks tells who differs.
   void compare_ranks(double ms) {

@@ -8,6 +8,7 @@
 
 #include "engine/base/core/error.h"
 #include "parallel/collective/rank_sum.h"
+#include "parallel/collective/route_at_once.h"
 
 namespace thinwire {
 
@@ -362,16 +363,6 @@ class Runner {
     }
   }
 
-  // What is here already, while others send.
-  void keep_own() {
-    if (run_.kept_from) convert(run_.kept_from, run_.kept_to);
-    for (const Stop& stop : run_.stops()) {
-      if (stop.kind != StopKind::kSend || stop.result.space == Space::kNone || !coder(stop.call).plain()) continue;
-      convert(space(stop.own.space).element_range(stop.own.at, stop.slice.count),
-              space(stop.result.space).element_range(stop.result.at, stop.slice.count));
-    }
-  }
-
   void follow(int f, int64_t t) {
     const int bad = in_[f]->follow(t);
     if (bad < 0) return;
@@ -407,12 +398,9 @@ class Runner {
   bool in_place(const Stop& stop) { return stop.kind == StopKind::kStore && coder(stop.call).plain(); }
   // Of what the peer at `place` sends.
   static int buffer(const Stop& stop, int place) { return stop.place + (place < stop.from.at ? place : place - 1); }
-  View space(Space which) const {
-    return which == Space::kWhole ? run_.whole : which == Space::kOut ? run_.out : run_.mine;
-  }
   View view(const Stop& stop, const Spot& spot, int64_t t) const {
     if (spot.space == Space::kNone) return View();
-    return space(spot.space).element_range(spot.at + (t - stop.start) * run_.chunk, count_at(stop, t));
+    return run_.part(spot, (t - stop.start) * run_.chunk, count_at(stop, t));
   }
 
   void send(const Stop& stop, int64_t u, const char* payload, size_t bytes) {
@@ -503,6 +491,20 @@ Task run_route(GroupLane lane, RouteRun run) {
   if (run.logical_to != nullptr)
     tally.emplace(run.beyond ? *run.beyond : lane, run.logical_to,
                   run.sent_elements() * static_cast<int64_t>(size_of(run.logical_dtype)));
+  if (RouteAtOnce::fits(lane, run)) {
+    RouteAtOnce all(lane, run);
+    all.receive();
+    if (turn) {
+      QueuedSend& mine = *turn;
+      co_await mine;
+      mine.release();
+    }
+    all.send();
+    run.keep_own();
+    co_await all.exchange;
+    all.add_up();
+    co_return;
+  }
   Runner runner(lane, run);
   const auto send_own = [&](int64_t t) {
     // The last message is about to be posted.
@@ -522,7 +524,7 @@ Task run_route(GroupLane lane, RouteRun run) {
     for (Task task = due(t); task; task = due(t)) co_await task;
     if (t < ahead) send_own(t);
   }
-  runner.keep_own();
+  run.keep_own();
   for (int64_t t = 0; t < runner.ticks(); ++t) {
     if (t + ahead < runner.own_ticks()) {
       if (Exchange* const sent = runner.before(0, t + ahead)) {

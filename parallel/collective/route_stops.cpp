@@ -56,4 +56,18 @@ void RouteRun::add(const Stop& stop) {
   stops_[count_++] = stop;
 }
 
+View RouteRun::part(const Spot& spot, int64_t first, int64_t count) const {
+  const View& space = spot.space == Space::kWhole ? whole : spot.space == Space::kOut ? out : mine;
+  return space.element_range(spot.at + first, count);
+}
+
+void RouteRun::keep_own() const {
+  if (kept_from) convert(kept_from, kept_to);
+  for (const Stop& stop : stops()) {
+    if (stop.kind != StopKind::kSend || stop.result.space == Space::kNone || calls[stop.call].coder != nullptr)
+      continue;
+    convert(part(stop.own, 0, stop.slice.count), part(stop.result, 0, stop.slice.count));
+  }
+}
+
 }  // namespace thinwire

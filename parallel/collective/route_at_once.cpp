@@ -1,0 +1,61 @@
+// Routes whose messages are all posted at once.
+#include "parallel/collective/route_at_once.h"
+
+#include <algorithm>
+
+#include "parallel/collective/rank_sum.h"
+
+namespace thinwire {
+
+bool RouteAtOnce::fits(const GroupLane& lane, const RouteRun& run) {
+  if (run.flow_count > 1 || run.call_count() > 1 || run.calls[0].coder != nullptr || run.passes_on() || run.before ||
+      run.passed != nullptr || run.kept != nullptr || lane.fault != RouteFault::kNone)
+    return false;
+  const int64_t most = std::min(run.chunk, static_cast<int64_t>(kLargestMessage / size_of(run.dtypes[0])));
+  return std::ranges::all_of(run.stops(), [most](const Stop& stop) { return stop.slice.count <= most; });
+}
+
+RouteAtOnce::RouteAtOnce(const GroupLane& lane, const RouteRun& run) : exchange(lane), lane_(lane), run_(run) {
+  for (const Stop& stop : run.stops()) {
+    if (stop.kind != StopKind::kAdd || stop.slice.count == 0) continue;
+    TW_CHECK(add_ == nullptr);
+    add_ = &stop;
+    stride_ = (bytes(stop) + 63) / 64 * 64;
+    const auto places = static_cast<size_t>(stop.from.size);
+    space_ = Scratch<char>(lane.pool(), static_cast<int64_t>(places * (stride_ + sizeof(void*))));
+    sources_ = reinterpret_cast<const void**>(landing(stop.from.size));
+  }
+}
+
+void RouteAtOnce::receive() {
+  for (const Stop& stop : run_.stops()) {
+    if (stop.slice.count == 0) continue;
+    for (int i = 1; i <= stop.from.peers(); ++i) {
+      const int place = (stop.from.at + stop.from.size - i) % stop.from.size;
+      void* const where =
+          stop.kind == StopKind::kAdd ? landing(place) : run_.part(stop.result, 0, stop.slice.count).data;
+      exchange.receive(where, bytes(stop), lane_.peer(stop.from.member(place)));
+    }
+  }
+}
+
+void RouteAtOnce::send() {
+  for (const Stop& stop : run_.stops()) {
+    if (stop.kind != StopKind::kSend || stop.slice.count == 0) continue;
+    const void* const own = run_.part(stop.own, 0, stop.slice.count).data;
+    for (const Circle* const to : {&stop.to, &stop.also})
+      for (int i = 1; i <= to->peers(); ++i) exchange.send(own, bytes(stop), lane_.peer(to->to(i)));
+  }
+}
+
+void RouteAtOnce::add_up() {
+  if (add_ == nullptr) return;
+  const int64_t count = add_->slice.count;
+  for (int place = 0; place < add_->from.size; ++place)
+    sources_[place] = place == add_->from.at ? run_.part(add_->own, 0, count).data : landing(place);
+  const View out = run_.part(add_->result, 0, count);
+  combine_in_rank_order(run_.calls[0].kind, run_.dtypes[0], sources_, add_->from.size, out.dtype, out.data, count,
+                        run_.accumulate);
+}
+
+}  // namespace thinwire

@@ -89,7 +89,7 @@ class Modulefile(unittest.TestCase):
         if lmod is None:
             self.skipTest("Lmod is not installed")
         with tempfile.TemporaryDirectory() as folder:
-            prefix = os.path.join(folder, "a prefix")
+            prefix = os.path.join(folder, "prefix")
             done = run(["cmake", "--install", BUILD, "--prefix", prefix, "--component", "modulefile"])
             self.assertEqual(done.returncode, 0, done.stderr)
             env = {"PATH": "/usr/bin:/bin", "HOME": folder, "MODULEPATH": os.path.join(prefix, "share", "thinwire", "modulefiles")}

@@ -1,5 +1,5 @@
 # What `cpack` makes of an installation: Debian packages (thinwire, and thinwire-dev with libraries and headers), and the modulefile.
-# docs of how to make each: packaging/README.md. Source tarballs come from packaging/source_tarball.
+# How to make each: packaging/README.md. Source tarballs come from packaging/source_tarball.
 
 # A modulefile for a prefix of its own; the prefix is known when `cmake --install` runs. Both Environment Modules and Lmod read it.
 set(THINWIRE_MODULE_REQUIRES "" CACHE STRING "Modules that the installed modulefile asks for, e.g. gcc/12;mpich/4.1")
@@ -54,7 +54,7 @@ set(CPACK_DEBIAN_THINWIRE_PACKAGE_SUGGESTS "iproute2, slurm-client")
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME thinwire-dev)
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEV_PACKAGE_SHLIBDEPS OFF)
-set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "libdnnl-dev, nlohmann-json3-dev, libspdlog-dev, libcli11-dev, libxxhash-dev, libyaml-dev${mpi_headers}")
+set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "libdnnl-dev, nlohmann-json3-dev, libspdlog-dev, libcli11-dev, libxxhash-dev, libyaml-dev, libicu-dev${mpi_headers}")
 set(CPACK_COMPONENT_DEV_DESCRIPTION "trains GPT-style transformers with compressed communication (libraries)
 Static libraries and headers of Thinwire, for programs that use its parts:
 find_package(thinwire) in CMake.")

@@ -1,9 +1,10 @@
 # cmake --install: `thinwire` on the PATH, its programs, what ships with them, static libraries, headers, and a package that
 # find_package(thinwire) finds. No path is absolute: a prefix may be moved, and links may lead to bin/thinwire.
 include(CMakePackageConfigHelpers)
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME thinwire)  # what a package of programs holds; libraries and headers are dev
 get_property(libraries GLOBAL PROPERTY THINWIRE_LIBRARIES)
 get_property(programs GLOBAL PROPERTY THINWIRE_PROGRAMS)
-install(TARGETS ${libraries} thinwire_options EXPORT thinwireTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}/thinwire)
+install(TARGETS ${libraries} thinwire_options EXPORT thinwireTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}/thinwire COMPONENT dev)
 set(libexec ${CMAKE_INSTALL_LIBEXECDIR}/thinwire)
 set(share ${CMAKE_INSTALL_DATADIR}/thinwire)
 install(TARGETS thinwire RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
@@ -31,9 +32,9 @@ install(FILES ${CMAKE_BINARY_DIR}/share/bash-completion/completions/thinwire DES
 install(DIRECTORY ${CMAKE_BINARY_DIR}/program_links/ DESTINATION ${share}/build)
 
 foreach(module engine compression parallel model optim data)
-  install(DIRECTORY ${module}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/thinwire/${module} FILES_MATCHING PATTERN "*.h")
+  install(DIRECTORY ${module}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/thinwire/${module} COMPONENT dev FILES_MATCHING PATTERN "*.h")
 endforeach()
-install(EXPORT thinwireTargets NAMESPACE thinwire:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/thinwire)
+install(EXPORT thinwireTargets NAMESPACE thinwire:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/thinwire COMPONENT dev)
 get_property(THINWIRE_WITH_MPI GLOBAL PROPERTY THINWIRE_WITH_MPI)
 if(NOT THINWIRE_WITH_MPI)
   set(THINWIRE_WITH_MPI OFF)
@@ -42,4 +43,4 @@ configure_package_config_file(${CMAKE_SOURCE_DIR}/scripts/cmake/thinwireConfig.c
   INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/thinwire)
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/thinwireConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_SOURCE_DIR}/scripts/cmake/FindOneDNN.cmake ${CMAKE_BINARY_DIR}/thinwireConfig.cmake ${CMAKE_BINARY_DIR}/thinwireConfigVersion.cmake
-  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/thinwire)
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/thinwire COMPONENT dev)

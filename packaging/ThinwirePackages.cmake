@@ -21,9 +21,11 @@ set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME thinwire)
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "trains GPT-style transformers with compressed communication")
-set(CPACK_PACKAGE_DESCRIPTION "Thinwire pre-trains GPT-2, GPT-NeoX and Llama models over many machines, with tensor,
+set(CPACK_COMPONENT_THINWIRE_DESCRIPTION "Pre-trains GPT-2, GPT-NeoX and Llama models over many machines, with tensor,
 sequence, pipeline and data parallelism, and compresses what goes between them.
-It reads the data and configurations of Megatron-LM and GPT-NeoX.")
+Reads the data and configurations of Megatron-LM and GPT-NeoX.")
+set(CPACK_COMPONENT_DEV_DESCRIPTION "Static libraries and headers of Thinwire, for programs that use its parts by
+find_package(thinwire) of CMake.")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_COMPONENTS_ALL thinwire dev)
@@ -55,7 +57,4 @@ set(CPACK_DEBIAN_DEV_PACKAGE_NAME thinwire-dev)
 set(CPACK_DEBIAN_DEV_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEV_PACKAGE_SHLIBDEPS OFF)
 set(CPACK_DEBIAN_DEV_PACKAGE_DEPENDS "libdnnl-dev, nlohmann-json3-dev, libspdlog-dev, libcli11-dev, libxxhash-dev, libyaml-dev, libicu-dev${mpi_headers}")
-set(CPACK_COMPONENT_DEV_DESCRIPTION "trains GPT-style transformers with compressed communication (libraries)
-Static libraries and headers of Thinwire, for programs that use its parts:
-find_package(thinwire) in CMake.")
 include(CPack)

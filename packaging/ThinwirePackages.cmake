@@ -1,19 +1,13 @@
 # What `cpack` makes of an installation: Debian packages (thinwire, and thinwire-dev with libraries and headers), and the modulefile.
 # How to make each: packaging/README.md. Source tarballs come from packaging/source_tarball.
 
-# A modulefile for a prefix of its own; the prefix is known when `cmake --install` runs. Both Environment Modules and Lmod read it.
+# The modulefile, for Environment Modules and Lmod. It finds its prefix by its own place, so that a prefix may be moved.
 set(THINWIRE_MODULE_REQUIRES "" CACHE STRING "Modules that the installed modulefile asks for, e.g. gcc/12;mpich/4.1")
 string(REPLACE ";" " " THINWIRE_MODULE_REQUIRES_TEXT "${THINWIRE_MODULE_REQUIRES}")
-install(CODE "
-  set(THINWIRE_PREFIX \"\${CMAKE_INSTALL_PREFIX}\")
-  set(PROJECT_VERSION \"${PROJECT_VERSION}\")
-  set(THINWIRE_MODULE_REQUIRES_TEXT \"${THINWIRE_MODULE_REQUIRES_TEXT}\")
-  set(CMAKE_INSTALL_BINDIR \"${CMAKE_INSTALL_BINDIR}\")
-  set(CMAKE_INSTALL_MANDIR \"${CMAKE_INSTALL_MANDIR}\")
-  set(CMAKE_INSTALL_DATADIR \"${CMAKE_INSTALL_DATADIR}\")
-  configure_file(\"${CMAKE_SOURCE_DIR}/packaging/modulefiles/thinwire.in\"
-    \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}/thinwire/modulefiles/thinwire/${PROJECT_VERSION}\" @ONLY)
-  " COMPONENT modulefile)
+set(modulefiles ${CMAKE_INSTALL_DATADIR}/thinwire/modulefiles/thinwire)
+file(RELATIVE_PATH THINWIRE_PREFIX_FROM_MODULE ${CMAKE_INSTALL_FULL_DATADIR}/thinwire/modulefiles/thinwire ${CMAKE_INSTALL_PREFIX})
+configure_file(packaging/modulefiles/thinwire.in ${CMAKE_BINARY_DIR}/modulefiles/${PROJECT_VERSION} @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/modulefiles/${PROJECT_VERSION} DESTINATION ${modulefiles} COMPONENT modulefile)
 
 # The name and the address of whoever builds packages for others; Debian wants one.
 set(CPACK_PACKAGE_CONTACT "The Thinwire authors <thinwire@example.org>" CACHE STRING "Maintainer that packages name")

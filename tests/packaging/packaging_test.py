@@ -84,14 +84,15 @@ class Debian(unittest.TestCase):
 
 
 class Modulefile(unittest.TestCase):
-    def test_lmod_loads_and_unloads_it(self):
+    def test_lmod_loads_it_where_the_prefix_was_moved_to(self):
         lmod = next((p for p in ("/usr/share/lmod/lmod/libexec/lmod", os.environ.get("LMOD_CMD", "")) if os.path.exists(p)), None)
         if lmod is None:
             self.skipTest("Lmod is not installed")
         with tempfile.TemporaryDirectory() as folder:
             prefix = os.path.join(folder, "prefix")
-            done = run(["cmake", "--install", BUILD, "--prefix", prefix, "--component", "modulefile"])
+            done = run(["cmake", "--install", BUILD, "--prefix", prefix + ".first", "--component", "modulefile"])
             self.assertEqual(done.returncode, 0, done.stderr)
+            os.rename(prefix + ".first", prefix)
             env = {"PATH": "/usr/bin:/bin", "HOME": folder, "MODULEPATH": os.path.join(prefix, "share", "thinwire", "modulefiles")}
             # Lmod answers with Python that sets the environment.
             probe = 'import os, subprocess\nfor words in (["load", "thinwire"], ["unload", "thinwire"]):\n    exec(subprocess.run([LMOD, "python", *words], capture_output=True, text=True, env=os.environ).stdout)\n' \

@@ -17,7 +17,8 @@
 #   THINWIRE_MODULES    environment modules to load, words
 #   THINWIRE_CONTAINER  image.sif (apptainer or singularity), or a whole command to put before train ("podman run ...")
 #   THINWIRE_TRAIN      the program; ./train unless said, build-cuda/train in the GPU scripts
-#   THINWIRE_ROOT       the repository, when not submitted from there
+#   THINWIRE_ROOT       the folder of the run, when not submitted from there; in a source tree its root
+#   THINWIRE_SHARE      of an installed Thinwire, what `thinwire where` prints: scripts, configurations and programs are then there
 #   THINWIRE_LAUNCHER   srun | mpirun | jsrun, where a script knows several
 #   THINWIRE_RANKS      number of ranks, where it is not the number of slots
 #   THINWIRE_LOG        a file that gets the output instead; %d in it is the folder that holds the run directory
@@ -41,6 +42,16 @@ tw_fail() { # CODE MESSAGE
 tw_json() { # KEY FILE
   [ -r "$2" ] || return 0
   grep -oE "\"$1\"[[:space:]]*:[[:space:]]*(\"[^\"]*\"|[^,}[:space:]]+)" "$2" | sed 's/^[^:]*:[[:space:]]*//; s/^"//; s/"$//; q'
+}
+
+# The file of that name here, else the one that ships with an installed Thinwire.
+tw_shipped() { # PATH
+  local folder
+  for folder in '' "${THINWIRE_SHARE:-.}"/ "${THINWIRE_SHARE:-.}"/configs/ "${THINWIRE_SHARE:-.}"/configs/compression/; do
+    if [ -r "$folder$1" ]; then break; fi
+    folder=
+  done
+  echo "$folder$1"
 }
 
 tw_number() { case $1 in '' | *[!0-9]*) echo 0 ;; *) echo "$1" ;; esac; }
@@ -96,6 +107,7 @@ tw_find_run_dir() {
       :--config=*) file=${word#--config=} ;;
       *) continue ;;
     esac
+    file=$(tw_shipped "$file")
     [ -r "$file" ] || tw_fail 78 "cannot read $file (directory $PWD; submit from the repository or set THINWIRE_ROOT)"
     [ -n "$first" ] || first=${file##*/}
     found=$(sed -E '/^[[:space:]]*(\/\/|#)/d' "$file" | grep -oE '"run[-_]dir"[[:space:]]*:[[:space:]]*"[^"]*"' | tail -n 1)
@@ -118,6 +130,7 @@ tw_begin() { # SYSTEM SCRIPT [ARGUMENT ...]
   trap 'tw_on_signal INT' INT
   trap '' USR2 # the second warning of some LSF versions; Hydra's mpirun would die of it and leave its ranks behind
 
+  tw_script=$(tw_shipped "$tw_script")
   tw_args=()
   if [ $# -gt 0 ]; then
     tw_args=("$@")
@@ -136,6 +149,7 @@ tw_begin() { # SYSTEM SCRIPT [ARGUMENT ...]
   tw_train=${THINWIRE_TRAIN:-}
   if [ -z "$tw_train" ]; then
     if [ "$tw_device" = cuda ]; then tw_train=./build-cuda/train; else tw_train=./train; fi
+    [ -x "$tw_train" ] || [ -z "${THINWIRE_SHARE:-}" ] || tw_train=$THINWIRE_SHARE/build/train
   fi
   # In a container the program may live where this shell cannot see it.
   [ ${#tw_container[@]} -gt 0 ] || [ -x "$tw_train" ] || tw_fail 78 "no program $tw_train: build it, or set THINWIRE_TRAIN (directory $PWD)"
@@ -158,7 +172,7 @@ tw_find_job() {
 # One run of a list: a line of words, or of fields between tabs where a path has blanks. INDEX counts from FIRST.
 tw_begin_element() { # SYSTEM SCRIPT LIST INDEX FIRST
   local line words
-  tw_script=$2 tw_list=$3 tw_index=$4
+  tw_script=$(tw_shipped "$2") tw_list=$3 tw_index=$4
   [ -n "$3" ] || tw_fail 64 "no list of runs: give a file that holds the arguments of one run per line"
   [ -n "$4" ] || tw_fail 64 "not an element of an array: submit with an array of indices (see the head of $2)"
   [ -r "$3" ] || tw_fail 78 "cannot read the list of runs $3 (directory $PWD)"
@@ -480,7 +494,7 @@ tw_absolute() { case $1 in /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac; }
 # The hooks that were set, for a job that does not inherit the environment.
 tw_hooks() {
   local name
-  for name in THINWIRE_SITE THINWIRE_MODULES THINWIRE_CONTAINER THINWIRE_TRAIN THINWIRE_LAUNCHER THINWIRE_RANKS THINWIRE_GPUS THINWIRE_SCRIPT THINWIRE_WARN THINWIRE_FORWARD; do
+  for name in THINWIRE_SHARE THINWIRE_SITE THINWIRE_MODULES THINWIRE_CONTAINER THINWIRE_TRAIN THINWIRE_LAUNCHER THINWIRE_RANKS THINWIRE_GPUS THINWIRE_SCRIPT THINWIRE_WARN THINWIRE_FORWARD; do
     case ${!name:-} in
       '' ) ;;
       *,*) printf ',%s' "\"$name='${!name}'\"" ;;

@@ -12,7 +12,7 @@ import time
 
 import sweep_create
 import sweep_runner
-from sweep_batch_systems import ROOT, SYSTEMS, Script, Size
+from sweep_batch_systems import BASE, ROOT, SYSTEMS, Script, Size
 from sweep_store import StoreError, end_of, now, read_object, write_atomic
 
 WITHOUT = 3        # cycles without a new step, after which the scripts give up (tw_most_without in batch_common.sh)
@@ -36,7 +36,7 @@ def arguments(sweep, point, size):
 
 def setup_lines(system, sweep, size, script_path):
     f, lines = sweep.launcher, []
-    lines.append(f"export THINWIRE_ROOT={shlex.quote(ROOT)} THINWIRE_TRAIN={shlex.quote(program(size))} THINWIRE_SCRIPT={shlex.quote(script_path)}")
+    lines.append(f"export THINWIRE_ROOT={shlex.quote(BASE)} THINWIRE_SHARE={shlex.quote(ROOT)} THINWIRE_TRAIN={shlex.quote(program(size))} THINWIRE_SCRIPT={shlex.quote(script_path)}")
     lines.append(f"export THINWIRE_LOG='{LOG}'")
     if size.gpus:
         lines.append("export THINWIRE_GPUS=1")

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import sweep_plan
 from sweep_store import StoreError
 
-ROOT = sweep_plan.ROOT
+ROOT, BASE = sweep_plan.ROOT, sweep_plan.BASE
 ASK_LIMIT_S = 60
 
 
@@ -27,7 +27,7 @@ def ask(*command, stdin=None, allow=()):
     """Standard output of a command of the batch system. Its refusal is a StoreError: nothing is known then. allow: texts of refusals
     that are answers."""
     try:
-        done = subprocess.run(command, cwd=ROOT, stdin=stdin or subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, timeout=ASK_LIMIT_S)
+        done = subprocess.run(command, cwd=BASE, stdin=stdin or subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, timeout=ASK_LIMIT_S)
     except FileNotFoundError:
         raise StoreError(f"{command[0]}: there is no such command here; is this a machine of that batch system, are its modules loaded?", 78) from None
     except subprocess.TimeoutExpired:

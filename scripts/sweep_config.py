@@ -6,6 +6,8 @@ import os
 import re
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# Where runs start and where the relative paths of plans begin: the root of a source tree, else the folder that one is in.
+BASE = ROOT if os.path.exists(os.path.join(ROOT, "CMakeLists.txt")) else os.getcwd()
 SCHEMA = os.path.join(ROOT, "docs", "config.schema.json")
 SKIPPED = ("$schema", "_notes")
 
@@ -15,6 +17,14 @@ EITHER_OR = (("ffn_hidden_size", "intermediate_size", "expansion_factor"), ("war
 ONE_PREFIX = ("data_path", "split")
 LISTS_PER_SPLIT = tuple(f"{part}_data_{what}" for part in ("train", "valid", "test") for what in ("paths", "weights"))
 BETAS = "optimizer.params.betas"
+
+
+def shipped(path, folder):
+    """`path`, or the file that ships under this name where there is none: with its folders, or without those above."""
+    for there in (os.path.join(BASE, path), os.path.join(ROOT, path), os.path.join(ROOT, folder, path)):
+        if os.path.exists(there):
+            return there
+    return path
 
 
 class Keys:

@@ -15,7 +15,7 @@ import sweep_store
 from sweep_plan import LOCAL_KINDS, PlanError
 from sweep_store import Sweep, write_atomic
 
-ROOT = sweep_config.ROOT
+ROOT, BASE = sweep_config.ROOT, sweep_config.BASE
 FORMAT = 1
 DRY_RUN_LIMIT_S = 120
 
@@ -50,11 +50,12 @@ def command(point, build, folder, lab="LAB"):
 def job_text(sweep, point, build):
     """job.sh: the run by hand. The runner does not use it; batch systems have their own in its place."""
     lines = ["#!/bin/sh", f"# Point {point.id} of the sweep {sweep.name}, by hand. It goes on from run/ by itself; `train` refuses to work in run/ twice at once.",
-             'here=$(cd "$(dirname "$0")" && pwd) || exit 1', f"cd {shlex.quote(ROOT)} || exit 1"]
+             'here=$(cd "$(dirname "$0")" && pwd) || exit 1', f"cd {shlex.quote(BASE)} || exit 1"]
     shown = [w if "$here" not in w else f'"{w}"' for w in (shlex.quote(w) if "$here" not in w else w for w in command(point, build, "$here", "sweep-by-hand"))]
     if point.launcher["kind"] == "lab":
-        lab = f"scripts/lab up --name sweep-by-hand --hosts {point.launcher['hosts']} --rate {point.launcher['rate']}"
-        lines += [lab + " || exit 1", "trap 'scripts/lab down --name sweep-by-hand' EXIT", " ".join(shown)]
+        lab = shlex.quote(os.path.join(ROOT, "scripts", "lab"))
+        lines += [f"{lab} up --name sweep-by-hand --hosts {point.launcher['hosts']} --rate {point.launcher['rate']} || exit 1",
+                  f'trap "{lab} down --name sweep-by-hand" EXIT', " ".join(shown)]
     else:
         lines.append("exec " + " ".join(shown))
     return "\n".join(lines) + "\n"
@@ -170,7 +171,7 @@ def write(plan, points, directory, build, created):
 def dry_run(train, config_file, ranks):
     """(exit code, what it said) of `train --dry-run`."""
     try:
-        done = subprocess.run([train, "--config", config_file, "--dry-run", "--ranks", str(ranks)], cwd=ROOT, env=environment(), check=False,
+        done = subprocess.run([train, "--config", config_file, "--dry-run", "--ranks", str(ranks)], cwd=BASE, env=environment(), check=False,
                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=DRY_RUN_LIMIT_S)
     except subprocess.TimeoutExpired:
         return -1, f"not done after {DRY_RUN_LIMIT_S} s"

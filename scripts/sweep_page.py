@@ -24,6 +24,7 @@ import sweep_html
 import sweep_json
 import sweep_svg as svg
 from measured import ROOT, table
+from sweep_config import BASE
 from sweep_store import StoreError, write_atomic
 
 PAPERS = os.path.join(ROOT, "configs", "sweeps", "papers")
@@ -310,7 +311,7 @@ def write(folder, output=None, papers=PAPERS):
         paper = sweep_json.read(claims_path, os.path.relpath(claims_path, ROOT))
     except sweep_json.TextError as e:
         raise PageError(f"{e}; a page needs the paper's claims there (scripts/sweep help claims)") from None
-    output = output or os.path.join(ROOT, "docs", "results", name + ".md")
+    output = output or os.path.join(BASE, "docs", "results", name + ".md")
     os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
     view = sweep_html.View(sweep)
     judged, rows, reasons = [], [], []

@@ -13,7 +13,7 @@ import sweep_config
 import sweep_json
 from lab_namespaces import LabError
 
-ROOT = sweep_config.ROOT
+ROOT, BASE = sweep_config.ROOT, sweep_config.BASE
 PLAN_KEYS = ("name", "about", "configs", "set", "grid", "zip", "list", "seeds", "baseline", "launcher", "paper")
 LOCAL_KINDS = ("local", "lab")
 BATCH_KINDS = ("slurm", "lsf", "pbs", "flux")
@@ -163,7 +163,7 @@ class Expansion:
         found = []
         for name in names:
             try:
-                config = sweep_json.read(os.path.join(ROOT, name), name)
+                config = sweep_json.read(sweep_config.shipped(name, "configs"), name)
                 if "save" in config:
                     self.bad(config.at["save"], "save: all points would share this directory of checkpoints; take it out")
                 found.append(config)

@@ -20,7 +20,7 @@ import sweep_store
 from sweep_plan import seconds_of
 from sweep_store import StoreError, now
 
-ROOT = sweep_create.ROOT
+BASE = sweep_create.BASE
 POLL_S = 0.05
 GRACE_S = float(os.environ.get("THINWIRE_SWEEP_GRACE", "30"))  # from being asked to save and leave, to being killed
 CYCLES = 3           # attempts in a row that stop by themselves without a new step
@@ -274,7 +274,7 @@ class Runner:
             out.flush()
             log_from = out.tell()
             try:
-                process = subprocess.Popen(words, cwd=ROOT, env={**sweep_create.environment(), sweep_process.MARK: mark}, stdin=subprocess.DEVNULL, stdout=out,
+                process = subprocess.Popen(words, cwd=BASE, env={**sweep_create.environment(), sweep_process.MARK: mark}, stdin=subprocess.DEVNULL, stdout=out,
                                            stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=sweep_process.prepare_child(os.getpid(), set(cores)))
             except (OSError, subprocess.SubprocessError) as e:
                 sweep.set_status(id_, state="failed", code=127, ended=now(), reason=f"{words[0]}: {getattr(e, 'strerror', None) or e}" +

@@ -3,7 +3,7 @@
 # set-up and is safe to repeat.
 #   scripts/test.sh          all of it
 #   scripts/test.sh fast     the core: all programs, invariants of the model and the main ops, whole runs
-#   scripts/test.sh full     all, and what takes long: sanitizers (also over whole runs, and of threads), fuzzing
+#   scripts/test.sh full     all, and what takes long: sanitizers (also over whole runs, and of threads), fuzzing, packages
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mode=${1:-all}
@@ -58,5 +58,9 @@ if [ "$mode" = full ]; then
   else
     say "fuzzing left out: no clang++"
   fi
+
+  say "packages, where nothing of ours is"
+  python3 tests/packaging/packaging_test.py --full
+  packaging/chroot_test || [ $? = 77 ]
 fi
 say "all green"

@@ -35,10 +35,9 @@ find_path(CUBLASLT_INCLUDE_DIR cublasLt.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ${TH
 find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDNN_ROOT}/include $ENV{CUDNN_ROOT}/include ${CUDAToolkit_INCLUDE_DIRS} ${THINWIRE_CUDA_INCLUDES})
 find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 HINTS ${CUDNN_ROOT}/lib $ENV{CUDNN_ROOT}/lib ${CUDAToolkit_LIBRARY_ROOT}/lib ${CUDAToolkit_LIBRARY_DIR} ${THINWIRE_CUDA_LIBS})
 find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h HINTS ${CMAKE_SOURCE_DIR}/.cache/cudnn-frontend/include NO_DEFAULT_PATH)
-set(THINWIRE_CUDNN OFF)
-if(CUDNN_INCLUDE_DIR AND CUDNN_LIBRARY AND CUDNN_FRONTEND_INCLUDE_DIR)
-  set(THINWIRE_CUDNN ON)
-else()
+option(THINWIRE_CUDNN "cuDNN's attention, where cuDNN and its front end are" ON)
+if(THINWIRE_CUDNN AND NOT (CUDNN_INCLUDE_DIR AND CUDNN_LIBRARY AND CUDNN_FRONTEND_INCLUDE_DIR))
+  set(THINWIRE_CUDNN OFF)
   message(STATUS "Fused attention: OFF (cuDNN headers ${CUDNN_INCLUDE_DIR}, library ${CUDNN_LIBRARY}, front end ${CUDNN_FRONTEND_INCLUDE_DIR};"
     " scripts/install_deps.sh fetches the front end)")
 endif()

@@ -121,8 +121,12 @@ function(thinwire_kernels target)
   endforeach()
 endfunction()
 
-find_package(Git QUIET)
-set(THINWIRE_GIT_HASH "unknown")
+# A source tarball names its commit itself; git might find the repository of somebody else above it.
+file(STRINGS ${CMAKE_CURRENT_LIST_DIR}/archived_commit.txt THINWIRE_GIT_HASH LIMIT_COUNT 1)
+if(THINWIRE_GIT_HASH MATCHES "^[$]Format")
+  set(THINWIRE_GIT_HASH "unknown")
+  find_package(Git QUIET)
+endif()
 if(GIT_FOUND)
   execute_process(COMMAND ${GIT_EXECUTABLE} -C ${CMAKE_SOURCE_DIR} describe --always --dirty=+ --exclude=*
     OUTPUT_VARIABLE THINWIRE_GIT_HASH OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE git_result)

@@ -16,7 +16,7 @@
 # one_node_cpu.sh. Modules, container (with --nv), site file: the head of scripts/batch_common.sh.
 set -uo pipefail
 cd "${THINWIRE_ROOT:-.}" || exit 78
-. scripts/batch_common.sh || exit 78
+. "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 
 tw_device=cuda
 tw_begin flux "${THINWIRE_SCRIPT:-scripts/flux/many_nodes_gpu.sh}" "$@"

@@ -17,7 +17,7 @@
 # What else can be set (modules, container, site file): the head of scripts/batch_common.sh.
 set -uo pipefail
 cd "${THINWIRE_ROOT:-.}" || exit 78
-. scripts/batch_common.sh || exit 78
+. "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 
 tw_begin flux "${THINWIRE_SCRIPT:-scripts/flux/one_node_cpu.sh}" "$@"
 ranks=${THINWIRE_RANKS:-8}

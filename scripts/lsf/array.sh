@@ -18,7 +18,7 @@
 # What else can be set (modules, container, site file): the head of scripts/batch_common.sh.
 set -uo pipefail
 cd "${THINWIRE_ROOT:-${LS_SUBCWD:-.}}" || exit 78
-. scripts/batch_common.sh || exit 78
+. "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 
 [ -z "${THINWIRE_GPUS:-}" ] || tw_device=cuda
 tw_begin_element lsf scripts/lsf/array.sh "${THINWIRE_LIST:-}" "${LSB_JOBINDEX:-}" 1

@@ -18,7 +18,7 @@
 # What else can be set (modules, container, site file): the head of scripts/batch_common.sh.
 set -uo pipefail
 cd "${THINWIRE_ROOT:-${LS_SUBCWD:-.}}" || exit 78
-. scripts/batch_common.sh || exit 78
+. "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 
 tw_begin lsf_chain "${THINWIRE_SCRIPT:-scripts/lsf/chain.sh}" "$@"
 tw_run_lsf "${THINWIRE_RANKS:-$LSB_DJOB_NUMPROC}" -bind-to core

@@ -20,7 +20,7 @@
 # where a site refuses -Q use chain.sh. Modules, site file: the head of scripts/batch_common.sh.
 set -uo pipefail
 cd "${THINWIRE_ROOT:-${LS_SUBCWD:-.}}" || exit 78
-. scripts/batch_common.sh || exit 78
+. "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 
 gpus=${THINWIRE_GPUS_PER_NODE:-6} cores=${THINWIRE_CORES_PER_NODE:-42}
 [ "$gpus" -eq 0 ] || tw_device=cuda

@@ -19,7 +19,7 @@
 # Hydra (MPICH) knows LSF's list of hosts by itself. Modules, container, site file: the head of scripts/batch_common.sh.
 set -uo pipefail
 cd "${THINWIRE_ROOT:-${LS_SUBCWD:-.}}" || exit 78
-. scripts/batch_common.sh || exit 78
+. "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 
 tw_begin lsf scripts/lsf/one_node_cpu.sh "$@"
 tw_run_lsf "${THINWIRE_RANKS:-$LSB_DJOB_NUMPROC}" -bind-to core

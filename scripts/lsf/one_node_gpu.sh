@@ -19,7 +19,7 @@
 # a new step: as in one_node_cpu.sh. Modules, container (with --nv), site file: the head of scripts/batch_common.sh.
 set -uo pipefail
 cd "${THINWIRE_ROOT:-${LS_SUBCWD:-.}}" || exit 78
-. scripts/batch_common.sh || exit 78
+. "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 
 tw_device=cuda
 tw_begin lsf scripts/lsf/one_node_gpu.sh "$@"

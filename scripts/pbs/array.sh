@@ -14,7 +14,7 @@
 # What else can be set (modules, container, site file): the head of scripts/batch_common.sh.
 set -uo pipefail
 cd "${THINWIRE_ROOT:-${PBS_O_WORKDIR:-.}}" || exit 78
-. scripts/batch_common.sh || exit 78
+. "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 
 [ -z "${THINWIRE_GPUS:-}" ] || tw_device=cuda
 tw_begin_element pbs "${THINWIRE_SCRIPT:-scripts/pbs/array.sh}" "${THINWIRE_LIST:-}" "${PBS_ARRAY_INDEX:-${THINWIRE_INDEX:-}}" 0

@@ -16,7 +16,7 @@
 # variables and their commas: as in one_node_cpu.sh. Modules, container, site file: the head of scripts/batch_common.sh.
 set -uo pipefail
 cd "${THINWIRE_ROOT:-${PBS_O_WORKDIR:-.}}" || exit 78
-. scripts/batch_common.sh || exit 78
+. "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 
 tw_device=cuda
 tw_begin pbs "${THINWIRE_SCRIPT:-scripts/pbs/many_nodes_gpu.sh}" "$@"

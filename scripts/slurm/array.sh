@@ -18,7 +18,7 @@
 # set (modules, container, site file, launcher): the head of scripts/batch_common.sh.
 set -uo pipefail
 cd "${THINWIRE_ROOT:-${SLURM_SUBMIT_DIR:-.}}" || exit 78
-. scripts/batch_common.sh || exit 78
+. "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 
 [ -z "${THINWIRE_GPUS:-}" ] || tw_device=cuda
 tw_begin_element slurm scripts/slurm/array.sh "${1:-}" "${SLURM_ARRAY_TASK_ID:-}" 0

@@ -20,7 +20,7 @@
 # Launcher, modules, container, site file: as in one_node_cpu.sh and the head of scripts/batch_common.sh.
 set -uo pipefail
 cd "${THINWIRE_ROOT:-${SLURM_SUBMIT_DIR:-.}}" || exit 78
-. scripts/batch_common.sh || exit 78
+. "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 
 tw_begin slurm_chain scripts/slurm/chain.sh "$@"
 tw_run_slurm

@@ -20,7 +20,7 @@
 # head of scripts/batch_common.sh.
 set -uo pipefail
 cd "${THINWIRE_ROOT:-${SLURM_SUBMIT_DIR:-.}}" || exit 78
-. scripts/batch_common.sh || exit 78
+. "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 
 tw_begin slurm scripts/slurm/many_nodes_cpu.sh "$@"
 tw_run_slurm

@@ -20,7 +20,7 @@
 # What else can be set (modules, container, site file, program): the head of scripts/batch_common.sh.
 set -uo pipefail
 cd "${THINWIRE_ROOT:-${SLURM_SUBMIT_DIR:-.}}" || exit 78
-. scripts/batch_common.sh || exit 78
+. "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 
 tw_begin slurm scripts/slurm/one_node_cpu.sh "$@"
 tw_run_slurm

@@ -19,7 +19,7 @@
 # Modules, container (apptainer gets --nv), site file: the head of scripts/batch_common.sh.
 set -uo pipefail
 cd "${THINWIRE_ROOT:-${SLURM_SUBMIT_DIR:-.}}" || exit 78
-. scripts/batch_common.sh || exit 78
+. "${THINWIRE_SHARE:-.}/scripts/batch_common.sh" || exit 78
 
 tw_device=cuda
 tw_begin slurm scripts/slurm/one_node_gpu.sh "$@"

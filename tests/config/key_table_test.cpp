@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "engine/base/core/text.h"
 #include "engine/run/config/check_value.h"
 #include "engine/run/config/json_text.h"
 #include "engine/run/config/resolved_json.h"
@@ -74,12 +75,48 @@ TEST(KeyTable, CommittedDocumentsAreTheGeneratedOnes) {
 }
 
 TEST(KeyTable, HelpNamesEveryKey) {
-  const std::string help = help_text();
+  const std::string help = help_keys();
   for (const KeyTopic& topic : key_table().topics())
     for (const KeySpec& key : topic.keys)
       if (key.name.rfind("compression.", 0) != 0) {
         EXPECT_NE(help.find(key.name), std::string::npos) << key.name;
       }
+}
+
+TEST(KeyTable, HelpTakesPartOfANameOrOfASentence) {
+  const auto lines_of = [](const std::string& pattern) {
+    std::set<std::string> names;
+    std::istringstream lines(help_keys(pattern));
+    for (std::string line; std::getline(lines, line);)
+      if (line.rfind("  ", 0) == 0 && line[2] != ' ') names.insert(line.substr(2, line.find(' ', 2) - 2));
+    return names;
+  };
+  const std::set<std::string> rates = lines_of("Params.LR");
+  EXPECT_EQ(rates, (std::set<std::string>{"optimizer.params.lr"}));
+  EXPECT_EQ(lines_of("num-layers").count("num_layers"), 1u);                    // - equals _
+  EXPECT_EQ(lines_of("kv_channels"), (std::set<std::string>{"head_dim"}));      // an alias
+  EXPECT_EQ(lines_of("t?ain_iters*"), (std::set<std::string>{"train_iters"}));  // with wildcards
+  EXPECT_EQ(lines_of("dp.gradient.codec").size(), 1u);
+  EXPECT_GE(lines_of("residual stream").count("hidden_size"), 1u);  // no name has a blank
+  EXPECT_NE(help_keys("attention_mlp_fusion_of_nobody"), help_keys());
+  EXPECT_EQ(help_keys("attention_mlp_fusion_of_nobody"), "");
+}
+
+TEST(KeyTable, CompletionHasEveryKeyThatWeUseOnceAndItsWords) {
+  std::map<std::string, std::string> words;
+  std::istringstream lines(completion_keys());
+  for (std::string line; std::getline(lines, line);) {
+    ASSERT_EQ(line.front(), '=') << line;
+    const size_t tab = line.find('\t');
+    EXPECT_TRUE(words.emplace(line.substr(1, tab - 1), line.substr(tab + 1)).second) << line;
+  }
+  for (const KeyTopic& topic : key_table().topics())
+    for (const KeySpec& key : topic.keys)
+      EXPECT_EQ(words.count(key.name), key.status == KeyStatus::kNoted || key.status == KeyStatus::kRefused ? 0u : 1u)
+          << key.name;
+  EXPECT_EQ(words["precision"].find('|'), std::string::npos);
+  EXPECT_NE((" " + words["compression"] + " ").find(" thinwire "), std::string::npos) << "the presets";
+  EXPECT_EQ(words["compression"], words["compression.preset"]);
 }
 
 // A small judge of the schema features that we use: type, properties, additionalProperties, bounds, items, anyOf /

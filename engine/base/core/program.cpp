@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <new>
 
+#include "engine/base/core/command_docs.h"
 #include "engine/base/core/error.h"
+#include "engine/base/core/shipped.h"
 #include "engine/base/core/version.h"
 
 namespace thinwire {
@@ -54,14 +56,25 @@ void add_version(CLI::App& app, const std::string& program, const std::function<
   app.set_version_flag("--version", text, "version, git hash, backends and instruction set");
 }
 
-std::optional<int> parse_command_line(CLI::App& app, const std::string& program, int argc, char** argv) {
+std::optional<int> parse_command_line(CLI::App& app, const std::string& program, int argc, char** argv,
+                                      const MoreDocs& more) {
+  const std::string command = command_name(program), asked = argc == 2 ? argv[1] : "";
+  app.name(command);
+  set_help_style(app);
+  if (asked == "--help-man" || asked == "--help-words") {
+    const auto& extra = asked == "--help-man" ? more.man : more.words;
+    std::fputs((asked == "--help-man" ? man_body(app, "thinwire " + program) : completion_words(app, program)).c_str(),
+               stdout);
+    if (extra) std::fputs(extra().c_str(), stdout);
+    return 0;
+  }
   try {
     app.parse(argc, argv);
     return std::nullopt;
   } catch (const CLI::Success& e) {
     return app.exit(e);
   } catch (const CLI::ParseError& e) {
-    throw_usage(program + ": " + e.what() + " (" + program + " --help)");
+    throw_usage(program + ": " + e.what() + " (" + command + " --help)");
   }
 }
 

@@ -24,7 +24,14 @@ int run_program(const std::string& name, const std::function<int()>& body, const
 
 // Adds --version, which prints version_text(program, isa()).
 void add_version(CLI::App& app, const std::string& program, const std::function<std::string()>& isa);
+
+// What a program adds to its page of the manual, and to the words that complete its command line (command_docs.h).
+struct MoreDocs {
+  std::function<std::string()> man = {}, words = {};
+};
 // Reads the command line; the exit code where help or the version was all that was asked for. Throws Error(kUsage).
-std::optional<int> parse_command_line(CLI::App& app, const std::string& program, int argc, char** argv);
+// `thinwire man` and `thinwire completion` ask by the only words --help-man and --help-words.
+std::optional<int> parse_command_line(CLI::App& app, const std::string& program, int argc, char** argv,
+                                      const MoreDocs& more = {});
 
 }  // namespace thinwire

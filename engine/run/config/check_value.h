@@ -25,7 +25,4 @@ std::string shown(const nlohmann::json& value);
 std::string number_text(double v);
 std::string join(const std::vector<std::string>& words, const std::string& between);
 
-// Optimal string alignment distance (insert, delete, replace, swap of neighbours).
-int edit_distance(const std::string& a, const std::string& b);
-
 }  // namespace thinwire

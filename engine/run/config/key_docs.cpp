@@ -1,7 +1,13 @@
-// The table of keys as text for --help, as a JSON schema, and as a page of documentation.
+// The table of keys as text for --help-keys, the manual and completion, as a JSON schema, and as a page of
+// documentation.
+#include <fnmatch.h>
+
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/core/command_docs.h"
 #include "engine/run/config/check_value.h"
 #include "engine/run/config/key_table.h"
 
@@ -26,23 +32,6 @@ std::string escaped(const std::string& text) {
       out += c;
   }
   return out;
-}
-
-std::string wrapped(const std::string& text, size_t indent, size_t width) {
-  std::string out, line(indent, ' ');
-  size_t start = 0;
-  while (start < text.size()) {
-    size_t end = text.find(' ', start);
-    if (end == std::string::npos) end = text.size();
-    const std::string word = text.substr(start, end - start);
-    if (line.size() > indent && line.size() + 1 + word.size() > width) {
-      out += line + "\n";
-      line.assign(indent, ' ');
-    }
-    line += (line.size() > indent ? " " : "") + word;
-    start = end + 1;
-  }
-  return out + line + "\n";
 }
 
 // Groups foreign keys by their reason, in the order of the table.
@@ -81,6 +70,64 @@ std::string words_of(const KeySpec& key, const std::string& between) {
 std::string shown_name(const KeySpec& key) {
   const std::string first = "compression." + compression_sites().front() + ".";
   return key.name.rfind(first, 0) == 0 ? "compression.<site>." + key.name.substr(first.size()) : key.name;
+}
+
+constexpr size_t kHelpWidth = 100;
+
+// How a list of keys is written.
+struct KeyWriter {
+  std::function<std::string(const std::string& title)> heading;
+  std::function<std::string(const std::string& text)> paragraph;
+  std::function<std::string(const std::string& name, const std::string& meaning)> entry;
+};
+
+bool name_matches(const KeySpec& key, const std::string& pattern) {
+  const std::string wanted = "*" + normalised_key(pattern) + "*";
+  std::vector<std::string> names = key.aliases;
+  names.insert(names.end(), {key.name, shown_name(key)});
+  return std::any_of(names.begin(), names.end(),
+                     [&](const std::string& name) { return fnmatch(wanted.c_str(), name.c_str(), FNM_CASEFOLD) == 0; });
+}
+
+bool text_matches(const KeySpec& key, const std::string& pattern) {
+  return fnmatch(("*" + pattern + "*").c_str(), key.doc.c_str(), FNM_CASEFOLD) == 0;
+}
+
+// All keys, or those whose name holds the pattern; where none does, those whose sentence does. Empty where none does.
+std::string list_keys(const KeyWriter& write, const std::string& pattern) {
+  std::vector<bool (*)(const KeySpec&, const std::string&)> tries = {name_matches};
+  if (!pattern.empty()) tries.push_back(text_matches);
+  for (const auto matches : tries) {
+    std::string out;
+    for (const KeyTopic& topic : key_table().topics()) {
+      std::string entries;
+      if (is_foreign(topic)) {
+        for (const auto& [reason, keys] : by_reason(topic)) {
+          std::string names;
+          for (const KeySpec* key : keys)
+            if (matches(*key, pattern)) names += (names.empty() ? "" : " ") + key->name;
+          if (!names.empty()) entries += write.paragraph(reason + ": " + names);
+        }
+      } else {
+        for (const KeySpec& key : topic.keys) {
+          // A pattern with a dot may name one site; its keys are then shown by their own names.
+          const bool repeated = is_repeated_rule(key);
+          if ((repeated && pattern.find('.') == std::string::npos) || !matches(key, pattern)) continue;
+          std::string facts = types_text(key.types) + (key.ramp ? " or ramp" : "");
+          if (!key.allowed.empty()) facts = words_of(key, " | ");
+          if (key.status == KeyStatus::kUsed) facts += "; default " + default_of(key);
+          if (!key.unit.empty()) facts += "; " + key.unit;
+          const std::string aliases = key.aliases.empty() ? "" : " (" + join(key.aliases, ", ") + ")";
+          entries += write.entry(shown_name(key) + aliases, key.doc + " [" + facts + "]");
+        }
+      }
+      if (entries.empty()) continue;
+      const bool whole = pattern.empty() && !topic.intro.empty();
+      out += write.heading(topic.title) + (whole ? write.paragraph(topic.intro) : "") + entries;
+    }
+    if (!out.empty()) return out;
+  }
+  return "";
 }
 
 ordered_json type_schema(const KeySpec& key) {
@@ -152,27 +199,37 @@ std::string bounds_text(const KeySpec& key) {
   return text;
 }
 
-std::string help_text() {
-  std::string out = "\nConfiguration keys (JSON; '-' equals '_'; comments and trailing commas are allowed):\n";
+std::string help_keys(const std::string& pattern) {
+  const std::string keys = list_keys(
+      {.heading = [](const std::string& title) { return "\n" + title + "\n"; },
+       .paragraph = [](const std::string& text) { return filled(text, 2, kHelpWidth); },
+       .entry = [](const std::string& name,
+                   const std::string& meaning) { return "  " + name + "\n" + filled(meaning, 6, kHelpWidth); }},
+      pattern);
+  if (keys.empty()) return "";
+  return "Configuration keys (JSON or YAML; '-' equals '_'; key.sub=value on the command line):\n" + keys;
+}
+
+std::string man_keys() {
+  return ".SH CONFIGURATION KEYS\n" +
+         list_keys({.heading = [](const std::string& title) { return ".SS " + roff(title); },
+                    .paragraph = [](const std::string& text) { return roff(text); },
+                    .entry = roff_entry},
+                   "");
+}
+
+std::string completion_keys() {
+  std::string out;
   for (const KeyTopic& topic : key_table().topics()) {
-    out += "\n" + topic.title + "\n";
-    if (!topic.intro.empty()) out += wrapped(topic.intro, 2, 120);
-    if (is_foreign(topic)) {
-      for (const auto& [reason, keys] : by_reason(topic)) {
-        std::string names;
-        for (const KeySpec* key : keys) names += (names.empty() ? "" : " ") + key->name;
-        out += wrapped(reason + ":", 2, 120) + wrapped(names, 6, 120);
-      }
-      continue;
-    }
+    if (is_foreign(topic)) continue;
     for (const KeySpec& key : topic.keys) {
-      if (is_repeated_rule(key)) continue;
-      std::string facts = types_text(key.types) + (key.ramp ? " or ramp" : "");
-      if (!key.allowed.empty()) facts = words_of(key, " | ");
-      if (key.status == KeyStatus::kUsed) facts += "; default " + default_of(key);
-      if (!key.unit.empty()) facts += "; " + key.unit;
-      out += "  " + shown_name(key) + (key.aliases.empty() ? "" : " (" + join(key.aliases, ", ") + ")") + "\n";
-      out += wrapped(key.doc + " [" + facts + "]", 6, 120);
+      std::string words = words_of(key, " ");
+      if (words.empty() && key.types == kBoolKey) words = "true false";
+      std::vector<std::string> names = key.aliases;
+      names.push_back(key.name);
+      const std::string section = key.name.substr(0, key.name.rfind('.'));
+      if (section != key.name && key_table().section_value_key(section) == key.name) names.push_back(section);
+      for (const std::string& name : names) out += "=" + name + "\t" + words + "\n";
     }
   }
   return out;

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "engine/base/core/check.h"
+#include "engine/base/core/text.h"
 #include "engine/run/config/check_value.h"
 
 namespace thinwire {

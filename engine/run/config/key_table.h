@@ -80,8 +80,12 @@ std::string scope_name(KeyScope scope);     // model | data | layout | runtime
 std::string types_text(unsigned types);     // "integer or list"
 std::string bounds_text(const KeySpec& k);  // "at least 1, less than 8", empty without bounds
 
-// The same table as text: for --help, as a draft-07 JSON schema, and as docs/config.md.
-std::string help_text();
+// The same table as text: for --help-keys (a pattern is part of a name, or of the sentence where no name has it; * and
+// ? stand for others; empty where nothing matches), for the manual, for completion (lines "=key<tab>words"), as a
+// draft-07 JSON schema, and as docs/config.md.
+std::string help_keys(const std::string& pattern = "");
+std::string man_keys();
+std::string completion_keys();
 std::string json_schema();
 std::string markdown();
 

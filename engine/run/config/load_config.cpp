@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "engine/base/core/file.h"
+#include "engine/base/core/shipped.h"
 #include "engine/run/config/megatron_args.h"
 #include "engine/run/config/resolver.h"
 
@@ -44,9 +45,21 @@ std::vector<std::string> note_lines(const ResolvedConfig& config) {
   return lines;
 }
 
-ResolvedConfig load_config(const std::vector<std::string>& files, const std::vector<std::string>& overrides,
+ResolvedConfig load_config(const std::vector<std::string>& names, const std::vector<std::string>& overrides,
                            const ConfigOptions& options) {
   SettingsReader reader;
+  std::vector<ConfigNote> shipped;
+  const auto found = [&shipped](const std::vector<std::string>& names) {
+    std::vector<std::string> paths = names;
+    for (std::string& path : paths) {
+      const std::string other = shipped_file(path);
+      if (other.empty()) continue;
+      shipped.push_back({path, shipped_note(other)});
+      path = other;
+    }
+    return paths;
+  };
+  const std::vector<std::string> files = found(names), args_files = found(options.args_files);
   std::vector<std::pair<std::string, std::string>> flags;  // override, what messages call it
   std::vector<MegatronFlag> all;
   const auto add_flags = [&](const std::string& from, const std::function<std::vector<std::string>()>& words) {
@@ -59,7 +72,7 @@ ResolvedConfig load_config(const std::vector<std::string>& files, const std::vec
       reader.add_unreadable(from, e.what());
     }
   };
-  for (const std::string& file : options.args_files)
+  for (const std::string& file : args_files)
     add_flags(file, [&] { return shell_words(read_file(file, kMaxConfigBytes)); });
   const size_t of_files = flags.size();
   if (!options.megatron_words.empty()) add_flags("command line", [&] { return options.megatron_words; });
@@ -74,10 +87,10 @@ ResolvedConfig load_config(const std::vector<std::string>& files, const std::vec
   for (size_t i = 0; i < of_files; ++i) reader.add_override(flags[i].first, flags[i].second);
   for (const std::string& text : overrides) reader.add_override(text);
   for (size_t i = of_files; i < flags.size(); ++i) reader.add_override(flags[i].first, flags[i].second);
-  const std::string first = !files.empty()                ? files.front()
-                            : !options.args_files.empty() ? options.args_files.front()
-                                                          : "";
-  return finish(reader, first, options);
+  const std::string first = !files.empty() ? files.front() : !args_files.empty() ? args_files.front() : "";
+  ResolvedConfig resolved = finish(reader, first, options);
+  resolved.notes.insert(resolved.notes.begin(), shipped.begin(), shipped.end());
+  return resolved;
 }
 
 ResolvedConfig load_config_text(const std::vector<ConfigSource>& sources, const std::vector<std::string>& overrides,

@@ -46,7 +46,8 @@ struct ResolvedConfig {
 // One line per reason: "hostfile, num_gpus: ranks come from ...". In the order of the first key that has it.
 std::vector<std::string> note_lines(const ResolvedConfig& config);
 
-// Later files win per key, then overrides (`key.sub=value`) in their order. Throws ConfigErrors (an Error with
+// A file that is not here is the one that ships under this name (shipped.h), and a note says so; the same holds for
+// data. Later files win per key, then overrides (`key.sub=value`) in their order. Throws ConfigErrors (an Error with
 // kBadConfig) that lists all violations; a file that cannot be read is one of them. Touches no device and no data.
 ResolvedConfig load_config(const std::vector<std::string>& files, const std::vector<std::string>& overrides,
                            const ConfigOptions& options = {});

@@ -8,6 +8,7 @@
 #include "data/batch_ramp.h"
 #include "data/split.h"
 #include "engine/base/core/sequence_cut.h"
+#include "engine/base/core/shipped.h"
 #include "engine/run/config/check_value.h"
 #include "engine/run/config/resolver.h"
 
@@ -299,6 +300,9 @@ void Resolver::check_paths(const std::string& paths, const std::string& weights)
   }
   try {
     std::vector<WeightedPrefix> prefixes = parse_prefixes(p->value);
+    for (const WeightedPrefix& data : prefixes)
+      if (const std::string shipped = shipped_file(data.prefix, ".idx"); !shipped.empty())
+        note(paths, shipped_note(shipped));
     if (w == nullptr) return;
     if (p->value.is_string() || prefixes.size() != p->value.size())
       return fail({weights.c_str()}, "weights are already in " + paths);
@@ -341,13 +345,7 @@ void Resolver::data() {
   for (const char* key : {"valid_data_paths", "test_data_paths"})
     if (given(key) != nullptr && given("train_data_paths") == nullptr && !broken("train_data_paths"))
       fail({key}, "needs train_data_paths beside it");
-  if (const Setting* path = given("data_path")) {
-    try {
-      parse_prefixes(path->value);
-    } catch (const std::invalid_argument& e) {
-      fail({"data_path"}, e.what());
-    }
-  }
+  check_paths("data_path", "");
   split_text();
   if (options_.data_required && given("data_path") == nullptr && given("train_data_paths") == nullptr &&
       !broken("data_path") && !broken("train_data_paths"))

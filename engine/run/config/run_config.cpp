@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "engine/base/core/check.h"
+#include "engine/base/core/shipped.h"
 #include "engine/run/config/layout_text.h"
 #include "engine/run/config/resolver.h"
 
@@ -145,6 +146,8 @@ OptimConfig optim_config(const Reader& r) {
 std::vector<WeightedPrefix> prefixes(const Reader& r, const std::string& paths, const std::string& weights) {
   if (r.at(paths).is_null()) return {};
   std::vector<WeightedPrefix> result = parse_prefixes(r.at(paths));
+  for (WeightedPrefix& p : result)
+    if (const std::string shipped = shipped_file(p.prefix, ".idx"); !shipped.empty()) p.prefix = shipped;
   if (weights.empty() || r.at(weights).is_null()) return result;
   for (size_t i = 0; i < result.size(); ++i) result[i].weight = r.at(weights).at(i).get<double>();
   return result;

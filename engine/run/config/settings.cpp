@@ -333,7 +333,7 @@ void SettingsReader::unknown_key(const std::string& path, const std::string& spe
   const std::string near = key_table().nearest(path);
   const std::string shown_key = spelled.size() > 80 ? spelled.substr(0, 77) + "..." : spelled;
   problem(place, shown_key,
-          near.empty() ? "unknown key (docs/config.md and train --help list all)"
+          near.empty() ? "unknown key (docs/config.md and train --help-keys list all)"
                        : "unknown key (nearest key: " + near + ")");
   // What was probably meant is not reported as missing on top.
   if (const KeySpec* key = key_table().find(near)) broken_.insert(key->name);

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "engine/base/core/error.h"
+#include "engine/base/core/text.h"
 
 namespace thinwire {
 namespace {
@@ -15,22 +16,6 @@ std::string short_number(double value) {
   std::ostringstream out;
   out << value;
   return out.str();
-}
-
-// Letters to change, add or drop to come from one word to the other.
-size_t edits_between(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, change});
-    }
-  }
-  return row[b.size()];
 }
 
 }  // namespace
@@ -123,9 +108,9 @@ void Fields::unknown() {
   for (const JsonMember& member : tree_.members) {
     if (known_.count(member.key) > 0) continue;
     const auto nearest = std::min_element(known_.begin(), known_.end(), [&](const auto& a, const auto& b) {
-      return edits_between(a, member.key) < edits_between(b, member.key);
+      return edit_distance(a, member.key) < edit_distance(b, member.key);
     });
-    const bool close = nearest != known_.end() && edits_between(*nearest, member.key) <= 3;
+    const bool close = nearest != known_.end() && edit_distance(*nearest, member.key) <= 3;
     errors_.add(member.at, path_ + member.key,
                 close ? "no such key; did you mean \"" + *nearest + "\"?" : "no such key");
   }

@@ -5,6 +5,7 @@
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
 #include "engine/base/core/program.h"
+#include "engine/base/core/shipped.h"
 #include "engine/base/ops/ops.h"
 #include "engine/run/config/load_config.h"
 #include "engine/run/config/named_shapes.h"
@@ -63,7 +64,13 @@ int run_plan(const PlanOptions& o, const std::string& command) {
     throw_usage("plan: say what to plan: --config C.json or --shape NAME (known: " + shape_names() + ")");
   if (o.cluster.empty())
     throw_usage("plan: say where: --cluster F.json (docs/planner.md; shipped ones: configs/clusters)");
-  const Cluster cluster = read_cluster(o.cluster);
+  std::vector<std::string> read = o.configs;
+  read.push_back(o.cluster);
+  for (const std::string& name : read)
+    if (const std::string found = shipped_file(name); !found.empty())
+      std::fprintf(stderr, "note: %s: %s\n", name.c_str(), shipped_note(found).c_str());
+  const std::string shipped = shipped_file(o.cluster);
+  const Cluster cluster = read_cluster(shipped.empty() ? o.cluster : shipped);
   if (o.ranks > cluster.ranks())
     throw_bad_config(o.cluster + ": --ranks " + std::to_string(o.ranks) + ", and the cluster has " +
                      std::to_string(cluster.ranks()) + ": more nodes in the file, or fewer ranks");

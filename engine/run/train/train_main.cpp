@@ -90,6 +90,29 @@ int print(const Options& o, const ResolvedConfig& config) {
   return 0;
 }
 
+constexpr const char* kFooter =
+    R"(Keys that most runs set (--help-keys lists all, --help-keys lr those about lr):
+  data_path=PREFIX  run_dir=DIR  train_iters=N  train_batch_size=N
+  optimizer.params.lr=1e-3  precision=bfloat16  compression=PRESET
+  model_parallel_size=N  pipe_parallel_size=N  zero_optimization.stage=0..3
+Examples:
+  train --config gpt2_tiny.json --dry-run
+  mpirun -n 2 train --config gpt2_tiny.json run_dir=runs/two compression=thinwire
+Exit codes: 0 finished, 64 usage, 65 bad data or checkpoint, 70 internal,
+71 hung peer (requeue), 73 run directory busy, 74 I/O, 75 preempted and saved
+(requeue), 76 diverged, 78 bad configuration.)";
+
+int print_keys(const std::string& pattern) {
+  const std::string text = help_keys(pattern);
+  if (text.empty()) {
+    const std::string nearest = key_table().nearest(normalised_key(pattern));
+    throw_usage("train: no configuration key is about \"" + pattern + "\"" +
+                (nearest.empty() ? "" : "; nearest: " + nearest) + " (train --help-keys lists all)");
+  }
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
 // Takes flags that are keys (`--num-layers 12 --bf16`) out of the words, with the values behind them; an override
 // (key=value) ends a flag's values.
 std::vector<std::string> take_key_flags(std::vector<char*>& words) {
@@ -117,7 +140,7 @@ std::vector<std::string> take_key_flags(std::vector<char*>& words) {
 
 int run(const Options& o, int argc, char** argv) {
   if (o.configs.empty() && o.overrides.empty() && o.args_files.empty() && o.megatron_words.empty()) {
-    throw_usage("train: no configuration; use train --config configs/quickstart.json (train --help lists everything)");
+    throw_usage("train: no configuration; use train --config configs/quickstart.json (train --help)");
   }
   const bool trains = !o.dry_run && !o.print_config && !o.print_schedule && o.print_samples < 0;
   const Launch launched = launch_of_environment();
@@ -168,40 +191,37 @@ int main(int argc, char** argv) {
   ensure_passive_waiting(argv);
   const auto program = [&]() -> int {
     Options o;
-    CLI::App app{
-        "Trains a GPT-2, GPT-NeoX or Llama model as a JSON configuration says. Exit codes: 0 finished, 64 usage, 65 "
-        "bad data or "
-        "checkpoint, 70 internal, 71 hung peer (requeue), 73 run directory busy, 74 I/O, 75 preempted and saved "
-        "(requeue), 76 diverged, 78 bad "
-        "configuration."};
-    app.set_help_flag("");
-    bool help = false;
-    app.add_flag("-h,--help", help, "this text and every configuration key");
+    CLI::App app{"Trains a GPT-2, GPT-NeoX or Llama model as configuration files say."};
+    app.footer(kFooter);
     add_version(app, "train", [] { return cpu_ops().isa(); });
-    app.add_option("--config", o.configs, "configuration file; may be given several times, later ones win")
+    app.add_option("--config", o.configs, "configuration, JSON or YAML; of several the later win")
+        ->type_name("FILE")
         ->allow_extra_args(false);
     app.add_option("--args-file", o.args_files,
-                   "file with a command line of Megatron-LM (--num-layers 12 ...); such flags may also be given here")
+                   "command line of Megatron-LM (--num-layers 12 ...); such flags may also be given here")
+        ->type_name("FILE")
         ->allow_extra_args(false);
-    app.add_flag("--dry-run", o.dry_run, "print parameters, memory, FLOPs and bytes, or every violation, and exit");
-    app.add_flag("--print-config", o.print_config,
-                 "print every key with its final value, as config.resolved.json, and exit");
+    app.add_flag("--dry-run", o.dry_run, "print parameters, memory, FLOPs and bytes, or all that is wrong");
+    app.add_flag("--print-config", o.print_config, "print every key with its final value");
     app.add_option("--ranks", o.ranks, "with --dry-run: price this many ranks")
         ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
-    app.add_option("--print-samples", o.print_samples, "print the first N samples in consumption order and exit")
+    app.add_option("--print-samples", o.print_samples, "print the first N samples in the order of training")
         ->check(CLI::Range(int64_t{0}, int64_t{1000000000000}));
-    app.add_flag("--print-schedule", o.print_schedule, "print what each pipeline rank executes in one step");
-    app.add_option("--format", o.format, "of --print-schedule: text or svg")->check(CLI::IsMember({"text", "svg"}));
-    app.add_flag("--allow-faults", o.allow_faults, "permit the key `faults`, which injects failures for tests");
-    app.add_option("overrides", o.overrides, "key.sub=value, as JSON or text");
+    app.add_flag("--print-schedule", o.print_schedule, "print what each pipeline rank does in a step");
+    app.add_option("--format", o.format, "of --print-schedule")->check(CLI::IsMember({"text", "svg"}));
+    app.add_flag("--allow-faults", o.allow_faults, "permit the key `faults` (failures for tests)");
+    app.add_option("overrides", o.overrides, "key.sub=value, as JSON or text, on top of the files")->type_name("");
+    std::string pattern;
+    const CLI::Option* keys =
+        app.add_option("--help-keys", pattern, "print the configuration keys, or those about PATTERN")
+            ->type_name("PATTERN")
+            ->expected(0, 1);
     std::vector<char*> words(argv, argv + argc);
     o.megatron_words = take_key_flags(words);
-    if (const auto code = parse_command_line(app, "train", static_cast<int>(words.size()), words.data())) return *code;
-    if (help) {
-      std::fputs(app.help().c_str(), stdout);
-      std::fputs(help_text().c_str(), stdout);
-      return 0;
-    }
+    if (const auto code = parse_command_line(app, "train", static_cast<int>(words.size()), words.data(),
+                                             {.man = man_keys, .words = completion_keys}))
+      return *code;
+    if (keys->count() > 0) return print_keys(pattern);
     for (const std::string& text : o.overrides) {
       if (text.find('=') == std::string::npos)
         throw_usage("train: \"" + text + "\" is not key=value; configuration files follow --config");

@@ -39,7 +39,7 @@ class Installed(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.here)
 
     def thinwire(self, *words, code=0, env=None, front=()):
-        done = subprocess.run([*front, "thinwire", *words], cwd=self.here, env=env or self.env, capture_output=True, encoding="utf-8", timeout=120, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run([*front, "thinwire", *words], cwd=self.here, env=env or self.env, capture_output=True, encoding="utf-8", errors="replace", timeout=120, check=False, stdin=subprocess.DEVNULL)
         self.assertEqual(done.returncode, code, f"{words}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
         return done
 

@@ -87,7 +87,7 @@ std::string see_also(const std::string& but) {
 // bash_completion's tables are filled into it.
 constexpr const char* kBash = R"BASH(
 _thinwire() {
-  local word words=() place=thinwire previous cur key reply=()
+  local word words=() place=thinwire previous= cur key
   # Bash cuts words at = (COMP_WORDBREAKS); key=value is one here.
   for word in "${COMP_WORDS[@]:1:COMP_CWORD}"; do
     if [[ ${#words[@]} -gt 0 && ( $word == = || ${words[-1]} == *= ) ]]; then words[-1]+=$word; else words+=("$word"); fi
@@ -95,7 +95,7 @@ _thinwire() {
   [[ ${#words[@]} -gt 0 ]] || words=("")
   cur=${words[-1]}
   unset 'words[-1]'
-  previous=${words[-1]-}
+  [[ ${#words[@]} -eq 0 ]] || previous=${words[-1]}
   for word in "${words[@]}"; do
     [[ $word == -* || -z ${_thinwire_words["$place $word"]+set} ]] || place+=" $word"
   done

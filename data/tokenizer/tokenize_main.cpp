@@ -83,9 +83,9 @@ int run(int argc, char** argv) {
   app.add_flag("--append-eod", options.append_eod, "End every document with the tokenizer's end-of-document token");
   app.add_flag("--skip-bad-lines", options.skip_bad_lines,
                "Count .jsonl lines that are no JSON or lack the key instead of stopping");
-  app.add_option("--workers", options.workers, "Threads that encode; the output does not depend on it")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
+  app.add_option("--workers", options.workers,
+                 "Threads that encode, else one a core, 8 at most; the output does not depend on it")
+      ->check(CLI::Range(1, 256));
   app.add_flag("--quiet", quiet, "No progress and no summary");
   if (const auto code = parse_command_line(app, "tokenize", argc, argv)) return *code;
   if (options.json_keys.empty()) options.json_keys = {"text"};

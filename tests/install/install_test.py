@@ -39,7 +39,7 @@ class Installed(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.here)
 
     def thinwire(self, *words, code=0, env=None, front=()):
-        done = subprocess.run([*front, "thinwire", *words], cwd=self.here, env=env or self.env, capture_output=True, encoding="utf-8", timeout=120, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run([*front, "thinwire", *words], cwd=self.here, env=env or self.env, capture_output=True, encoding="utf-8", errors="replace", timeout=120, check=False, stdin=subprocess.DEVNULL)
         self.assertEqual(done.returncode, code, f"{words}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
         return done
 
@@ -75,18 +75,18 @@ class Installed(unittest.TestCase):
         self.assertIn("Usage: thinwire checkpoint export ", self.thinwire("checkpoint", "export", "--help").stdout)
 
     def test_two_ranks_train_on_shipped_files(self):
-        words = [self.mpirun, "-n", "2", "thinwire", "train", "--config", "gpt2_tiny.json", *TINY, "train_iters=400", "run_dir=runs/two", "compression=thinwire"]
+        words = [self.mpirun, "-n", "2", "thinwire", "train", "--config", "gpt2_tiny.json", *TINY, "train_iters=150", "run_dir=runs/two", "compression=thinwire"]
         process = subprocess.Popen(words, cwd=self.here, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         names = []
         deadline = time.monotonic() + 60
-        while names.count("train") < 2 and process.poll() is None and time.monotonic() < deadline:
+        while (names.count("train") < 2 or "thinwire" in names) and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
             names = [self.name_of(p) for p in Path("/proc").iterdir() if p.name.isdigit() and self.is_of_prefix(p)]
         said = process.communicate(timeout=120)[0]
         self.assertEqual(process.returncode, 0, said)
         self.assertGreaterEqual(names.count("train"), 2, names)
-        self.assertLessEqual(set(names), {"train", "tw-keeper"})
-        self.assertIn(f"gpt2_tiny.json: not here; the one that ships with Thinwire is read: {self.share}/configs/gpt2_tiny.json", said.replace("data_path, ", ""))
+        self.assertLessEqual(set(names), {"train", "tw-keeper", "gone"})
+        self.assertIn(f"gpt2_tiny.json: not here; the one that ships with Thinwire is read: {self.share}/configs/gpt2_tiny.json", said)
         self.assertIn(f"{self.share}/build/data/tiny_text_document", said)
         self.assertEqual(json.loads((self.here / "runs/two/status.json").read_text())["state"], "finished")
         self.thinwire("report", "runs/two", "--output", "two.html")
@@ -111,8 +111,8 @@ class Installed(unittest.TestCase):
         (self.here / "gpt2_tiny.json").write_text((self.share / "configs/neox_tiny.json").read_text())
         said = self.thinwire("train", "--config", "gpt2_tiny.json", "--print-config").stdout
         self.assertEqual(json.loads(said)["pos_emb"], "rotary")
-        said = self.thinwire("train", "--config", "configs/gpt2_tiny.json", "--config", "zeropp.json", "--dry-run", "--ranks", "4").stdout
-        self.assertIn(f"{self.share}/configs/compression/zeropp.json", said)
+        said = self.thinwire("train", "--config", "configs/gpt2_tiny.json", "--config", "bf16_wire.json", "--dry-run", "--ranks", "4").stdout
+        self.assertIn(f"{self.share}/configs/compression/bf16_wire.json", said)
         self.assertIn("no_such.json", self.thinwire("train", "--config", "no_such.json", code=78).stderr)
 
     def test_plan_knows_shipped_clusters(self):
@@ -126,9 +126,9 @@ class Installed(unittest.TestCase):
         # A plan of one's own: its configurations and data are those of the folder where one is.
         self.thinwire("tokenize", "--input", str(self.share / "data/text/tiny.txt"), "--tokenizer", "byte", "--output", "mine")
         (self.here / "mine.json").write_text('{"data_path": "mine_text_document"}')
-        keys = dict(word.split("=") for word in TINY)
+        keys = dict(word.split("=") for word in TINY[:-1])
         plan = {"name": "own", "configs": ["gpt2_tiny.json", "mine.json"], "set": {k: int(v) for k, v in keys.items()}, "grid": {"compression": ["none", "bf16_wire"]},
-                "launcher": {"kind": "local", "ranks": 1}}
+                "launcher": {"kind": "local", "ranks": 1, "threads": 1}}
         (self.here / "own.json").write_text(json.dumps(plan))
         self.thinwire("sweep", "own.json", env={**self.env, "PATH": self.env["PATH"] + ":" + os.environ["PATH"]})
         self.assertEqual((self.here / "sweeps/own/results.csv").read_text().count("finished"), 2)
@@ -139,7 +139,7 @@ class Installed(unittest.TestCase):
         self.assertLessEqual(max(map(len, lines)), 80)
         self.assertGreater(len(self.thinwire("train", "--help-keys").stdout.splitlines()), 400)
         said = self.thinwire("train", "--help-keys", "spike").stdout
-        self.assertIn("  spike_budget\n", said)
+        self.assertRegex(said, r"(?m)^  spike_budget\b")
         self.assertNotIn("num_layers", said)
         said = self.thinwire("train", "--help-keys", "num_layrs", code=64).stderr
         self.assertEqual(said.count("\n"), 1)

@@ -2,6 +2,7 @@
 // folders of an installed tree lie to each other.
 #include "engine/base/core/shipped.h"
 
+#include <cstdlib>
 #include <filesystem>
 
 namespace thinwire {
@@ -25,7 +26,8 @@ std::string programs_folder() {
 
 std::string share_folder() {
   const fs::path programs = programs_folder();
-  for (const fs::path& folder : {programs / TW_SHARE_FROM_PROGRAMS, programs / ".."}) {
+  const char* told = std::getenv("THINWIRE_SHARE");
+  for (const fs::path& folder : {programs / TW_SHARE_FROM_PROGRAMS, programs / "..", fs::path(told ? told : "")}) {
     const fs::path share = folder.lexically_normal();
     if (!is_there(share / "configs/quickstart.json")) continue;
     return share.has_filename() ? share : share.parent_path();  // without a / at the end

@@ -10,7 +10,7 @@ namespace thinwire {
 std::string programs_folder();
 
 // The folder that holds configs/, scripts/ and docs/: share/thinwire of an installed tree, the root of the source tree
-// for programs of a build folder in it; empty where the programs stand alone.
+// for programs of a build folder in it, else $THINWIRE_SHARE; empty where the programs stand alone.
 std::string share_folder();
 
 // "thinwire train" where it is installed so, else "train": what a person types.

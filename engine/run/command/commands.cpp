@@ -25,7 +25,7 @@ constexpr Command kCommands[] = {
     {"generate", "continues a prompt with a trained model"},
     {"checkpoint", "verifies, shows, exports and imports checkpoints"},
     {"report", "makes an HTML page of one or more runs"},
-    {"plan", "predicts a step on a cluster, or searches the fastest way to train there"},
+    {"plan", "predicts a step on a cluster, or searches the fastest layout"},
     {"sweep", "runs many configurations and reads them as one table", "sweep"},
     {"lab", "emulates a cluster on this machine (needs root)", "lab"},
     {"bench", "proves and times ops, codecs, collectives and whole steps"},
@@ -49,10 +49,8 @@ constexpr const char* kUse =
     "  mpirun -n 4 thinwire train --config gpt2_tiny.json compression=thinwire\n";
 constexpr const char* kFiles =
     "Configurations, presets, clusters and plans that are not in the current folder are those that ship under this "
-    "name; "
-    "a note says which file is read. `thinwire where` prints their folder; batch scripts for Slurm, LSF, PBS and Flux "
-    "are "
-    "in its scripts/ and find the rest by the variable THINWIRE_SHARE.";
+    "name; a note says which file is read. `thinwire where` prints their folder; batch scripts for Slurm, LSF, PBS and "
+    "Flux are in its scripts/ and find the rest by the variable THINWIRE_SHARE.";
 
 std::string quoted(const std::string& path) {
   if (path.find('\'') != std::string::npos)
@@ -89,7 +87,7 @@ std::string see_also(const std::string& but) {
 // bash_completion's tables are filled into it.
 constexpr const char* kBash = R"BASH(
 _thinwire() {
-  local word words=() place=thinwire previous cur key reply=()
+  local word words=() place=thinwire previous= cur key
   # Bash cuts words at = (COMP_WORDBREAKS); key=value is one here.
   for word in "${COMP_WORDS[@]:1:COMP_CWORD}"; do
     if [[ ${#words[@]} -gt 0 && ( $word == = || ${words[-1]} == *= ) ]]; then words[-1]+=$word; else words+=("$word"); fi
@@ -97,7 +95,7 @@ _thinwire() {
   [[ ${#words[@]} -gt 0 ]] || words=("")
   cur=${words[-1]}
   unset 'words[-1]'
-  previous=${words[-1]-}
+  [[ ${#words[@]} -eq 0 ]] || previous=${words[-1]}
   for word in "${words[@]}"; do
     [[ $word == -* || -z ${_thinwire_words["$place $word"]+set} ]] || place+=" $word"
   done
@@ -148,7 +146,7 @@ std::string path_of(const Command& command) {
 }
 
 std::string thinwire_help() {
-  std::string out = std::string(kAbout) + "\n\n" + kUse + "\nCommands:\n";
+  std::string out = filled(kAbout, 0, 80) + "\n" + kUse + "\nCommands:\n";
   for (const Command& c : kCommands) out += printed("  %-16s %s\n", c.name, c.about);
   for (const Command& c : kOwn) out += printed("  %-16s %s\n", c.name, c.about);
   return out;

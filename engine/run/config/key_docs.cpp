@@ -221,8 +221,8 @@ std::string man_keys() {
 std::string completion_keys() {
   std::string out;
   for (const KeyTopic& topic : key_table().topics()) {
-    if (is_foreign(topic)) continue;
     for (const KeySpec& key : topic.keys) {
+      if (key.status == KeyStatus::kNoted || key.status == KeyStatus::kRefused) continue;
       std::string words = words_of(key, " ");
       if (words.empty() && key.types == kBoolKey) words = "true false";
       std::vector<std::string> names = key.aliases;

@@ -97,7 +97,7 @@ constexpr const char* kFooter =
   model_parallel_size=N  pipe_parallel_size=N  zero_optimization.stage=0..3
 Examples:
   train --config gpt2_tiny.json --dry-run
-  mpirun -n 2 train --config gpt2_tiny.json run_dir=runs/two compression=thinwire
+  mpirun -n 2 train --config gpt2_tiny.json train_iters=50 compression=thinwire
 Exit codes: 0 finished, 64 usage, 65 bad data or checkpoint, 70 internal,
 71 hung peer (requeue), 73 run directory busy, 74 I/O, 75 preempted and saved
 (requeue), 76 diverged, 78 bad configuration.)";

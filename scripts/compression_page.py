@@ -1,4 +1,4 @@
-# docs/results/compression.md and its picture from the committed cells (docs/results/compression*_cells.jsonl): speed beside a bf16 wire, loss, verdicts.
+# docs/results/compression.md and its pictures from the committed cells (docs/results/compression*_cells.jsonl): speed beside a bf16 wire, loss, verdicts.
 # No measured number is typed here. A verdict counts what runs of one cell differ by; where that is more than what is to be told, it says so.
 import glob
 import math
@@ -229,11 +229,29 @@ def picture(cores):
                            "note": "10.8 M parameters, one core a replica; whisker: what runs differ by"})
 
 
+class Curve:
+    """Evaluation loss over the clock, one run for each wire, and what can be read from it."""
+
+    def __init__(self, found):
+        self.points = {r["preset"].partition("@")[0]: [(wall, loss) for _, wall, loss in r["evaluations"]] for r in found if r["table"] == "curve"}
+        self.seconds = math.floor(min(p[-1][0] for p in self.points.values()))
+        self.last = {preset: p[-1][1] for preset, p in self.points.items()}
+
+    def reached(self, preset, loss):
+        """Seconds after which a run is at this loss: at the first evaluation that is not above it."""
+        return next(wall for wall, of in self.points[preset] if of <= loss)
+
+    def picture(self):
+        series = [{"name": name, "color": color, "dash": 0, "shape": color, "points": self.points[preset], "ends": []} for color, (preset, name) in enumerate(WIRES.items())]
+        return sweep_svg.draw({**sweep_svg.lines(series, "evaluation loss", "seconds since the start"), "heading": "Loss over the clock: two replicas on a link of 100 Mbit/s",
+                               "note": "10.8 M parameters, real text, ZeRO-1, micro batch 1, the same seed; evaluation loss; one run each"})
+
+
 def write(path, more=()):
-    """The page and its picture; returns 0."""
+    """The page and its pictures; returns 0."""
     found = records(more)
     kinds = [c for c in (Cores(found, kind) for kind in CORES) if c.runs]
-    loss, first = losses(found), kinds[0]
+    loss, first, curve = losses(found), kinds[0], Curve(found)
     rows = targets(kinds)
     small = small_differences(kinds)
     replicas = [verdict(*got[1:], least=2.5) for c in kinds for layout in ("1x2x1", "1x4x1") if (got := c.over_bf16(layout, 1, SLOW))]
@@ -253,6 +271,10 @@ def write(path, more=()):
     megabytes = {n: sum(s["wire_bytes_total"] for s in first.ladder[n]["sites"].values()) / 1e6 for n in ladder}
 
     text = f"""# What compression costs and what it buys
+
+![Evaluation loss over wall-clock time of two replicas on a link of 100 Mbit/s: fp32, bf16 and thinwire on the wire](compression_curve.svg)
+
+After {curve.seconds} s the evaluation loss is {curve.last["none"]:.2f} with fp32 on the wire, {curve.last["bf16_wire"]:.2f} with bf16 and {curve.last["thinwire"]:.2f} with `thinwire`, which is where bf16 ends after {curve.reached("thinwire", curve.last["bf16_wire"]):.0f} s (one run each).
 
 ![Tokens per second of two replicas at three rates of the link, on an fp32, a bf16 and a thinwire wire](compression_speed.svg)
 
@@ -307,16 +329,16 @@ Loss of `thinwire` beside plain DDP after 200 steps: {beside:+.2f} %. DDP's own 
 
 ## Repeat
 
-Cells with date, machine and command: `compression_cells.jsonl`, `compression_avx2_cells.jsonl`, `compression_loss_cells.jsonl`.
+Cells with date, machine and command: `compression_cells.jsonl`, `compression_avx2_cells.jsonl`, `compression_loss_cells.jsonl`, `compression_curve_cells.jsonl`.
 
-    scripts/compression_tables.py speed --out DIR       # also presets, loss, paired, ladder; needs root for scripts/lab
+    scripts/compression_tables.py speed --out DIR       # also presets, loss, paired, ladder, curve; needs root for scripts/lab
     scripts/compression_tables.py page [--out DIR]      # this page, from the cells beside it and those of DIR
 """
     with open(path + ".new", "w", encoding="utf-8") as f:
         f.write(text)
     os.replace(path + ".new", path)
-    drawn = os.path.join(os.path.dirname(path), "compression_speed.svg")
-    with open(drawn, "w", encoding="utf-8") as f:
-        f.write(picture(first))
-    print(f"{path}, {drawn}: {count[MET]} met, {count[MISSED]} missed, {count[OPEN]} cannot be told")
+    for name, drawn in (("speed", picture(first)), ("curve", curve.picture())):
+        with open(os.path.join(os.path.dirname(path), f"compression_{name}.svg"), "w", encoding="utf-8") as f:
+            f.write(drawn)
+    print(f"{path} and its pictures: {count[MET]} met, {count[MISSED]} missed, {count[OPEN]} cannot be told")
     return 0

@@ -133,8 +133,8 @@ Axis axis_of(const std::string& x, std::span<const RunData> runs) {
                               : longest < 18000 ? std::pair(60.0, "minutes")
                                                 : std::pair(3600.0, "hours");
     return {std::string(word) + " since the first start", " by time",
-            [unit](const RunData&, const StepPoint& p) { return p.wall_s / unit; },
-            [unit](const RunData&, const EvalPoint& e) { return e.wall_s / unit; }};
+            [unit = unit](const RunData&, const StepPoint& p) { return p.wall_s / unit; },
+            [unit = unit](const RunData&, const EvalPoint& e) { return e.wall_s / unit; }};
   }
   return {"step", "", [](const RunData&, const StepPoint& p) { return static_cast<double>(p.step); },
           [](const RunData&, const EvalPoint& e) { return static_cast<double>(e.step); }};

@@ -68,7 +68,7 @@ class Run:
 def frame_of(rows, index):
     import pandas
     frame = pandas.DataFrame.from_records(list(rows.values()))
-    frame.index = pandas.MultiIndex.from_tuples(rows, names=index) if len(index) > 1 else pandas.Index(list(rows), name=index[0], dtype="int64")
+    frame.index = pandas.MultiIndex.from_tuples(list(rows), names=index) if len(index) > 1 else pandas.Index(list(rows), name=index[0], dtype="int64")
     # A key that only some lines have, or null in some, is a number with gaps; words and truth values stay what they are.
     for name in frame.columns:
         if frame[name].dtype == object and all(v is None or type(v) in (int, float) for v in frame[name]):

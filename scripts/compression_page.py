@@ -274,11 +274,11 @@ def write(path, more=()):
 
     text = f"""# What compression costs and what it buys
 
-![Evaluation loss over wall-clock time of two replicas on a link of 100 Mbit/s: fp32, bf16 and thinwire on the wire](compression_curve.svg)
+![Evaluation loss over wall-clock time at 100 Mbit/s: fp32, bf16, thinwire](compression_curve.svg)
 
-After {curve.seconds} s the evaluation loss (mean of the last three) is {curve.last["none"]:.2f} with fp32 on the wire, {curve.last["bf16_wire"]:.2f} with bf16 and {curve.last["thinwire"]:.2f} with `thinwire`, which is where bf16 ends after {curve.reached("thinwire", curve.last["bf16_wire"]):.0f} s. One run each, no spread.
+After {curve.seconds} s: loss {curve.last["none"]:.2f} with fp32 on the wire, {curve.last["bf16_wire"]:.2f} with bf16, {curve.last["thinwire"]:.2f} with `thinwire`, which is where bf16 ends after {curve.reached("thinwire", curve.last["bf16_wire"]):.0f} s. One run each.
 
-![Tokens per second of two replicas at three rates of the link, on an fp32, a bf16 and a thinwire wire](compression_speed.svg)
+![Tokens per second of two replicas by link and wire](compression_speed.svg)
 
 - **A slow link and little to compute** (100 Mbit/s, micro batch 1): use `thinwire`. Two replicas are {" and ".join(slow)} times as fast as on a bf16 wire ({" and ".join(c.name for c in kinds)} cores), with eight times the compute {" and ".join(busy)}.
 - **1 Gbit/s**: {min(g[0] for g in gigabit):.2f} to {max(g[0] for g in gigabit):.2f} times bf16 between two replicas (runs of one cell differ by as much). `compression.adapt=true` measures your case in the first steps.
@@ -326,15 +326,15 @@ Loss of `thinwire` beside plain DDP after 200 steps: {beside:+.2f} %. DDP's own 
 - `thinwire` ran with `compression.adapt=true`: steps count once it has settled, which may be on lighter codes or none. Today it must be asked for.
 - A range is what a cell's runs differ by; with fewer than three runs, what the worst repeated cell on that link differs by (factors {"; ".join(c.name + ": " + ", ".join(f"{RATES[k]} {v:.2f}" for k, v in sorted(c.scatter.items(), key=lambda kv: list(RATES).index(kv[0]) if kv[0] in RATES else 9) if k in RATES) for c in kinds)}).
 - Waiting on pipelines holds the bubble, which no codec shortens.
-- Loss rows are means of runs that were not kept singly. Coding takes time of the cores that compute.
+- Loss rows are means of runs that were not kept singly.
 - Cells of {dates[0]} to {dates[-1]}, several builds. Since then compute no longer polls between operations: steps are about 1 % longer.
 
 ## Repeat
 
-Cells with date, machine and command: `compression_cells.jsonl`, `compression_avx2_cells.jsonl`, `compression_loss_cells.jsonl`, `compression_curve_cells.jsonl`.
+Cells with date, machine and command: `compression*_cells.jsonl`.
 
     scripts/compression_tables.py speed --out DIR       # also presets, loss, paired, ladder, curve; needs root for scripts/lab
-    scripts/compression_tables.py page [--out DIR]      # this page, from the cells beside it and those of DIR
+    scripts/compression_tables.py page [--out DIR]      # this page
 """
     with open(path + ".new", "w", encoding="utf-8") as f:
         f.write(text)

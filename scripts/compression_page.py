@@ -315,7 +315,7 @@ Micro batch 1, 1x2x1 where nothing else is said. `±`: half of what the seeds sp
 
 ## Beside PyTorch DDP
 
-Two hosts, gloo, fp32 compute. The last column says what the engines differ by uncompressed; only what is beyond it is compression's. Hooks were not held to an equal loss.
+Two hosts, gloo, fp32 compute. The last column: what the engines differ by uncompressed; the rest is compression's. Hooks were not held to an equal loss.
 
 {hooks(kinds)}
 Loss of `thinwire` beside plain DDP after 200 steps: {beside:+.2f} %. DDP's own three seeds span {seeds_of_ddp:.1f} %: cannot be told.

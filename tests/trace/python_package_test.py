@@ -21,7 +21,7 @@ try:
 except ImportError as e:
     # The first Python of the PATH need not be the one that the distribution's packages are for.
     if os.path.exists("/usr/bin/python3") and not os.environ.get("PYTHON_PACKAGE_TEST"):
-        os.execve("/usr/bin/python3", ["python3", *sys.argv], {**os.environ, "PYTHON_PACKAGE_TEST": "1"})
+        os.execve("/usr/bin/python3", ["/usr/bin/python3", *sys.argv], {**os.environ, "PYTHON_PACKAGE_TEST": "1"})
     print(f"skipped: {e}: scripts/install_deps.sh, or pip install pandas matplotlib")
     sys.exit(77)
 matplotlib.use("Agg")

@@ -1,4 +1,4 @@
-# docs/results/compression.md and its picture from the committed cells (docs/results/compression*_cells.jsonl): speed beside a bf16 wire, loss, verdicts.
+# docs/results/compression.md and its pictures from the committed cells (docs/results/compression*_cells.jsonl): speed beside a bf16 wire, loss, verdicts.
 # No measured number is typed here. A verdict counts what runs of one cell differ by; where that is more than what is to be told, it says so.
 import glob
 import math
@@ -229,11 +229,31 @@ def picture(cores):
                            "note": "10.8 M parameters, one core a replica; whisker: what runs differ by"})
 
 
+class Curve:
+    """Evaluation loss over the clock, one run for each wire, and what can be read from it."""
+
+    def __init__(self, found):
+        self.points = {r["preset"].partition("@")[0]: [(wall, loss) for _, wall, loss in r["evaluations"]] for r in found if r["table"] == "curve"}
+        self.seconds = math.floor(min(p[-1][0] for p in self.points.values()))
+        # An evaluation of 32 micro-batches a rank is off by a few hundredths: each is a mean with the two before it.
+        self.points = {preset: [(p[i][0], statistics.fmean(loss for _, loss in p[max(0, i - 2):i + 1])) for i in range(len(p))] for preset, p in self.points.items()}
+        self.last = {preset: p[-1][1] for preset, p in self.points.items()}
+
+    def reached(self, preset, loss):
+        """Seconds after which a run is at this loss."""
+        return next(wall for wall, of in self.points[preset] if of <= loss)
+
+    def picture(self):
+        series = [{"name": name, "color": color, "dash": 0, "shape": color, "points": self.points[preset], "ends": []} for color, (preset, name) in enumerate(WIRES.items())]
+        return sweep_svg.draw({**sweep_svg.lines(series, "evaluation loss", "seconds since the start"), "heading": "Loss over the clock: two replicas on a link of 100 Mbit/s",
+                               "note": "10.8 M parameters, ZeRO-1, micro batch 1; evaluation loss, mean of three; one run each"})
+
+
 def write(path, more=()):
-    """The page and its picture; returns 0."""
+    """The page and its pictures; returns 0."""
     found = records(more)
     kinds = [c for c in (Cores(found, kind) for kind in CORES) if c.runs]
-    loss, first = losses(found), kinds[0]
+    loss, first, curve = losses(found), kinds[0], Curve(found)
     rows = targets(kinds)
     small = small_differences(kinds)
     replicas = [verdict(*got[1:], least=2.5) for c in kinds for layout in ("1x2x1", "1x4x1") if (got := c.over_bf16(layout, 1, SLOW))]
@@ -244,7 +264,7 @@ def write(path, more=()):
     fast = [got[0] for c in kinds for layout, micro in LAYOUTS for rate in ("10gbit", "none") if (got := c.over_bf16(layout, micro, rate))]
     only_gradients = [c.over_bf16("1x2x1", 1, SLOW, p)[0] for c in kinds for p in ("loco", "tagc")]
     ours = loss["1x2x1", "thinwire@1"]
-    dates = sorted({day for r in found for day in r["date"].split(" to ")})
+    dates = sorted({day for r in found if r["table"] != "curve" for day in r["date"].split(" to ")})
     trained = [r for r in found if r["table"] == "presets_means"]
     ddp = {(r["who"], r["mode"]): r for r in found if r["table"] == "loss_beside_ddp"}
     beside = 100 * (ddp["ours", "thinwire"]["eval_loss"] / ddp["ddp", "none"]["eval_loss"] - 1)
@@ -254,7 +274,11 @@ def write(path, more=()):
 
     text = f"""# What compression costs and what it buys
 
-![Tokens per second of two replicas at three rates of the link, on an fp32, a bf16 and a thinwire wire](compression_speed.svg)
+![Evaluation loss over wall-clock time at 100 Mbit/s: fp32, bf16, thinwire](compression_curve.svg)
+
+After {curve.seconds} s: loss {curve.last["none"]:.2f} with fp32 on the wire, {curve.last["bf16_wire"]:.2f} with bf16, {curve.last["thinwire"]:.2f} with `thinwire`, which is where bf16 ends after {curve.reached("thinwire", curve.last["bf16_wire"]):.0f} s. One run each.
+
+![Tokens per second of two replicas by link and wire](compression_speed.svg)
 
 - **A slow link and little to compute** (100 Mbit/s, micro batch 1): use `thinwire`. Two replicas are {" and ".join(slow)} times as fast as on a bf16 wire ({" and ".join(c.name for c in kinds)} cores), with eight times the compute {" and ".join(busy)}.
 - **1 Gbit/s**: {min(g[0] for g in gigabit):.2f} to {max(g[0] for g in gigabit):.2f} times bf16 between two replicas (runs of one cell differ by as much). `compression.adapt=true` measures your case in the first steps.
@@ -291,7 +315,7 @@ Micro batch 1, 1x2x1 where nothing else is said. `±`: half of what the seeds sp
 
 ## Beside PyTorch DDP
 
-Two hosts, gloo, fp32 compute. The last column says what the engines differ by uncompressed; only what is beyond it is compression's. Hooks were not held to an equal loss.
+Two hosts, gloo, fp32 compute. The last column: what the engines differ by uncompressed; the rest is compression's. Hooks were not held to an equal loss.
 
 {hooks(kinds)}
 Loss of `thinwire` beside plain DDP after 200 steps: {beside:+.2f} %. DDP's own three seeds span {seeds_of_ddp:.1f} %: cannot be told.
@@ -302,21 +326,21 @@ Loss of `thinwire` beside plain DDP after 200 steps: {beside:+.2f} %. DDP's own 
 - `thinwire` ran with `compression.adapt=true`: steps count once it has settled, which may be on lighter codes or none. Today it must be asked for.
 - A range is what a cell's runs differ by; with fewer than three runs, what the worst repeated cell on that link differs by (factors {"; ".join(c.name + ": " + ", ".join(f"{RATES[k]} {v:.2f}" for k, v in sorted(c.scatter.items(), key=lambda kv: list(RATES).index(kv[0]) if kv[0] in RATES else 9) if k in RATES) for c in kinds)}).
 - Waiting on pipelines holds the bubble, which no codec shortens.
-- Loss rows are means of runs that were not kept singly. Coding takes time of the cores that compute.
+- Loss rows are means of runs that were not kept singly.
 - Cells of {dates[0]} to {dates[-1]}, several builds. Since then compute no longer polls between operations: steps are about 1 % longer.
 
 ## Repeat
 
-Cells with date, machine and command: `compression_cells.jsonl`, `compression_avx2_cells.jsonl`, `compression_loss_cells.jsonl`.
+Cells with date, machine and command: `compression*_cells.jsonl`.
 
-    scripts/compression_tables.py speed --out DIR       # also presets, loss, paired, ladder; needs root for scripts/lab
-    scripts/compression_tables.py page [--out DIR]      # this page, from the cells beside it and those of DIR
+    scripts/compression_tables.py speed --out DIR       # also presets, loss, paired, ladder, curve; needs root for scripts/lab
+    scripts/compression_tables.py page [--out DIR]      # this page
 """
     with open(path + ".new", "w", encoding="utf-8") as f:
         f.write(text)
     os.replace(path + ".new", path)
-    drawn = os.path.join(os.path.dirname(path), "compression_speed.svg")
-    with open(drawn, "w", encoding="utf-8") as f:
-        f.write(picture(first))
-    print(f"{path}, {drawn}: {count[MET]} met, {count[MISSED]} missed, {count[OPEN]} cannot be told")
+    for name, drawn in (("speed", picture(first)), ("curve", curve.picture())):
+        with open(os.path.join(os.path.dirname(path), f"compression_{name}.svg"), "w", encoding="utf-8") as f:
+            f.write(drawn)
+    print(f"{path} and its pictures: {count[MET]} met, {count[MISSED]} missed, {count[OPEN]} cannot be told")
     return 0

@@ -7,6 +7,7 @@
   speed     tokens/s in the emulated cluster (needs root): rates x layouts x {none, bf16_wire, thinwire}, every system's preset at 100 Mbit/s
   paired    thinwire at micro batch 8 and the same work without communication, stopped and continued in turn (needs root)
   ladder    Optimus-CC's ladder at 4 stages and a vocabulary of 16k: bytes and exposed time
+  curve     evaluation loss over the clock: two replicas at 100 Mbit/s, as many steps as each wire allows in the same time
   page      writes docs/results/compression.md from the cells beside it, and from those of DIR over them
 
 Every cell prints its command. Results go to DIR/results.jsonl, line by line; a cell that is in there is not run again (one that failed is).
@@ -59,6 +60,9 @@ SPEED_ITERS = 60
 PAIRED = ((2, "100mbit"), (2, "1gbit"), (4, "100mbit"))
 # Ours tries three ways in turn before it settles, in 123 steps at most; what is measured is what it settles on.
 OUR_ITERS = 150
+# Steps between two evaluations, about as many seconds for each wire; learning rates are constant, so that a run's length changes nothing.
+CURVE = {"none": 5, "bf16_wire": 10, "thinwire": 60}
+CURVE_SECONDS, CURVE_ITERS = 260.0, 3000
 LADDER = ("none two_step", "none", "optimus_cc_cb_no_lep", "optimus_cc_cb", "optimus_cc_cb_fe", "optimus_cc_cb_fe_sc", "optimus_cc_emb", "thinwire")
 
 
@@ -126,8 +130,8 @@ class Tables:
                     keys = ["--config", "configs/sweeps/loss_1m.json", f"train_micro_batch_size_per_gpu={micro}", f"train_iters={LOSS_ITERS}"]
                     self.learn("loss", f"loss {layout} {preset} seed {seed}", preset, layout, seed, keys, LOSS_ITERS // 2)
 
-    def clock(self, lab, table, key, preset, layout, rate, micro, keys=()):
-        """One run in the emulated cluster, as many steps as its time allows."""
+    def clock(self, lab, table, key, preset, layout, rate, micro, keys=(), seconds=None):
+        """One run in the emulated cluster, as many steps as its time allows. With evaluations it keeps its losses."""
         name, _, zero = parts(preset, self.o.zero)
         more, ranks, data = layout_keys(layout, zero)
         stages = int(layout[0])
@@ -137,7 +141,7 @@ class Tables:
         compute_s = 0.35 * micro * accumulation * ranks / min(ranks, os.cpu_count() or 1) / stages
         wire_s = {"none": 5.0, "bf16_wire": 2.5}.get(name, 1.0) * (1.5 if layout == "1x4x1" else 1.0) if slow else 0.1
         steps = OUR_ITERS if name == "thinwire" else 7 if name in ("none", "bf16_wire") and slow else 15
-        seconds = self.o.seconds or min(450.0 if micro == 8 else 150.0, 3.0 + (max(compute_s, wire_s) + 0.2 * min(compute_s, wire_s)) * steps)
+        seconds = self.o.seconds or seconds or min(450.0 if micro == 8 else 150.0, 3.0 + (max(compute_s, wire_s) + 0.2 * min(compute_s, wire_s)) * steps)
         all_keys = ["--config", "configs/sweeps/speed_10m.json", *more, f"train_micro_batch_size_per_gpu={micro}", f"gradient_accumulation_steps={accumulation}",
                     f"train_iters={OUR_ITERS if name == 'thinwire' else SPEED_ITERS}", f"compression.preset={name}", *(["compression.adapt=true"] if name == "thinwire" else []), *NO_WARM_UP.get(name, []), *keys,
                     f"exit_duration_in_mins={seconds / 60:.3f}", *self.text_keys, *self.o.keys]
@@ -152,6 +156,8 @@ class Tables:
                 raise CellError("the run ended before it had settled how to compress: more time is needed")
             got = summary(lines, max(3, settled))
             steps = sum(1 for x in lines if "loss" in x)
+            if any("eval_loss" in x for x in lines):
+                got.update({k: [[x["step"], round(x["wall_s"], 2), round(x[name], 5)] for x in lines if name in x] for k, name in (("losses", "loss"), ("evaluations", "eval_loss"))})
             said = f"{got['step_ms']:.0f} ms, {got['tokens_per_s']:.0f} tok/s, exposed {got['exposed_ms']:.0f} ms, {got['steps']} of {steps} steps" + (f"; {line}" if line else "")
             return {**got, "settled": line, "eth0_mb_per_update": sent / 1e6 / steps, "run_seconds": took, "said": said,
                     "command": f"scripts/lab up --hosts {ranks} --rate {rate}; " + shown(command, self.store.folder, self.o.build)}
@@ -197,10 +203,16 @@ class Tables:
                 more = [f"embedding_sync={embedding}"] if embedding else []
                 self.clock(lab, "ladder", f"ladder 4x2x1 100mbit {name}", preset, "4x2x1", "100mbit", 1, [*keys, *more])
 
+    def curve(self):
+        with emulated() as lab:
+            for preset, interval in CURVE.items():
+                keys = [f"train_iters={CURVE_ITERS}", f"eval_interval={interval}", "eval_iters=32", "compression.adapt=false"]
+                self.clock(lab, "curve", f"curve 1x2x1 100mbit {preset}", preset + "@1", "1x2x1", "100mbit", 1, keys, CURVE_SECONDS)
+
 
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("table", choices=("presets", "loss", "speed", "paired", "ladder", "page"))
+    options.add_argument("table", choices=("presets", "loss", "speed", "paired", "ladder", "curve", "page"))
     options.add_argument("--out")
     options.add_argument("--only", nargs="+", default=[])
     options.add_argument("--list", action="store_true")

@@ -31,9 +31,10 @@ if [ "$quickstart" = 0 ]; then
 fi
 packages+=("${extra[@]}")
 # What single tests need and say that they miss: the batch scripts are checked by shellcheck and run under a Slurm that the test starts
-# (no service is set up for it), pages of the manual by mandoc and groff. A distribution without them builds and tests all the rest.
+# (no service is set up for it), pages of the manual by mandoc and groff; the Python package's frames and plots. A distribution without
+# them builds and tests all the rest.
 optional=()
-[ "$quickstart" = 1 ] || optional=(shellcheck slurm-wlm munge mandoc groff-base)
+[ "$quickstart" = 1 ] || optional=(shellcheck slurm-wlm munge mandoc groff-base python3-pandas python3-matplotlib)
 
 missing_of() { # PACKAGE ...
   local installed package

@@ -25,6 +25,7 @@ void make_run(const std::string& dir, int64_t steps, bool evil = false) {
     StepRecord r;
     r.step = s;
     r.consumed_tokens = 100 * s;
+    r.wall_s = 0.5 * static_cast<double>(s);
     r.loss = s == 3 ? std::nan("") : 5.0 - 0.01 * static_cast<double>(s);
     r.skipped = s == 3;
     r.grad_norm = s == 3 ? std::numeric_limits<double>::infinity() : 1.0;
@@ -55,6 +56,7 @@ void make_run(const std::string& dir, int64_t steps, bool evil = false) {
       e.step = s;
       e.eval_loss = 5.0 - 0.009 * static_cast<double>(s);
       e.perplexity = std::exp(e.eval_loss);
+      e.wall_s = r.wall_s + 0.25;
       log.write(e);
     }
   }
@@ -228,6 +230,65 @@ TEST(Report, ComparisonShowsWhatCompressionBuys) {
   expect_sound_page(silent);
   EXPECT_EQ(silent.find("bytes sent"), std::string::npos);
   EXPECT_EQ(silent.find("<h2>Compression</h2>"), std::string::npos);
+}
+
+// The data behind the chart of this title: x and y of its named curves.
+nlohmann::json data_behind(const std::string& page, const std::string& title) {
+  const size_t heading = page.find("<h3>" + title + "</h3>");
+  EXPECT_NE(heading, std::string::npos) << title;
+  constexpr std::string_view kData = "<script type=\"application/json\">";
+  const size_t from = page.find(kData, heading) + kData.size();
+  return nlohmann::json::parse(page.substr(from, page.find("</script>", from) - from)).at("series");
+}
+
+// Where the lines of a picture end, in the order of their colours.
+std::vector<double> ends_of_lines(const std::string& svg) {
+  std::vector<double> ends;
+  for (size_t at = svg.find("class=\"line"); at != std::string::npos; at = svg.find("class=\"line", at + 1)) {
+    const std::string path = svg.substr(at, svg.find("/>", at) - at);
+    ends.push_back(std::stod(path.substr(path.rfind('L') + 1)));
+  }
+  return ends;
+}
+
+TEST(Report, LossesStandAgainstTheClock) {
+  const test::Scratch scratch;
+  make_run(scratch / "fast", 40);
+  make_run(scratch / "slow", 40);
+  const std::string path = metrics_path(scratch / "slow");
+  std::string lines;
+  for (int s = 1; s <= 40; ++s)
+    lines += "{\"step\":" + std::to_string(s) + ",\"consumed_tokens\":" + std::to_string(50 * s) +
+             ",\"loss\":4,\"wall_s\":" + std::to_string(s) + "}\n";
+  test::spill(
+      path, lines + "{\"step\":20,\"eval_loss\":4.0,\"wall_s\":20.5}\n{\"step\":40,\"eval_loss\":4.0,\"wall_s\":41}\n");
+  const std::vector<RunData> runs = {load_run(scratch / "fast"), load_run(scratch / "slow")};
+  const nlohmann::json one = data_behind(report_page({runs[0]}), "Loss by time");
+  ASSERT_EQ(one.size(), 2u);
+  for (size_t i = 0; i < 40; ++i) EXPECT_EQ(one[0]["x"][i], 0.5 * static_cast<double>(i + 1));
+  EXPECT_EQ(one[1]["x"], nlohmann::json({5.25, 10.25, 15.25, 20.25}));
+  const std::string both = compare_page(runs);
+  EXPECT_EQ(data_behind(both, "Training loss by time")[1]["x"][39], 40.0);
+  EXPECT_EQ(data_behind(both, "Evaluation loss by time")[1]["x"], nlohmann::json({20.5, 41.0}));
+  // Twice the time and half the tokens in as many steps.
+  const auto ratio = [&](bool evaluation, const char* x) {
+    const std::vector<double> ends = ends_of_lines(loss_picture(runs, evaluation, x));
+    EXPECT_EQ(ends.size(), 2u);
+    return std::pair(ends[0] < ends[1] - 50, ends[1] < ends[0] - 50);
+  };
+  EXPECT_EQ(ratio(false, "step"), std::pair(false, false));
+  EXPECT_EQ(ratio(false, "wall_s"), std::pair(true, false));
+  EXPECT_EQ(ratio(true, "wall_s"), std::pair(true, false));
+  EXPECT_EQ(ratio(false, "tokens"), std::pair(false, true));
+  // Lines of an older version have no clock: no chart, and no picture.
+  test::spill(path, "{\"step\":1,\"loss\":4}\n{\"step\":2,\"loss\":4,\"wall_s\":7}\n");
+  const RunData old = load_run(scratch / "slow");
+  EXPECT_EQ(report_page({old}).find("Loss by time"), std::string::npos);
+  EXPECT_EQ(loss_picture({old}, false, "wall_s"), "");
+  // Hours, not tens of thousands of seconds.
+  test::spill(path, "{\"step\":1,\"loss\":4,\"wall_s\":3600}\n{\"step\":2,\"loss\":3,\"wall_s\":36000}\n");
+  EXPECT_EQ(data_behind(report_page({load_run(scratch / "slow")}), "Loss by time")[0]["x"],
+            nlohmann::json({1.0, 10.0}));
 }
 
 // A run that was cut off is compared to the whole one where both were evaluated.

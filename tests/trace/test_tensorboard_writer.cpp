@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
@@ -146,6 +147,63 @@ TEST(TensorboardWriter, ResumeStartsASessionInAFileOfItsOwn) {
   const auto event = fields_of(records[1]);
   EXPECT_EQ(load<int64_t>(event.find(2)->second, 0), 41);
   EXPECT_EQ(load<uint64_t>(fields_of(event.find(7)->second).find(1)->second, 0), 1u);
+}
+
+// The number, text or truth of a google.protobuf.Value, as text.
+std::string value_of(const std::string& message) {
+  const auto fields = fields_of(message);
+  EXPECT_EQ(fields.size(), 1u);
+  const auto& [field, bytes] = *fields.begin();
+  if (field == 2) return std::to_string(load<double>(bytes, 0));
+  if (field == 3) return bytes;
+  EXPECT_EQ(field, 4u);
+  return load<uint64_t>(bytes, 0) != 0 ? "true" : "false";
+}
+
+TEST(TensorboardWriter, HyperParametersAreMessagesOfThePlugin) {
+  const test::Scratch scratch;
+  std::string path;
+  {
+    TensorboardWriter writer(scratch.path());
+    path = writer.path();
+    writer.hyper_parameters({{"num_layers", 12},
+                             {"precision", "bf16"},
+                             {"compression", {{"preset", "thinwire"}, {"adapt", true}, {"dp.gradient", {{"bits", 4}}}}},
+                             {"optimizer", {{"params", {{"lr", 0.25}}}}},
+                             {"hidden_dropout", nullptr},
+                             {"data_path", "not a number that anybody tunes"}});
+    writer.ended(false);
+  }
+  const auto records = records_of(test::slurp(path));
+  ASSERT_EQ(records.size(), 3u);
+  const auto data_of = [](const std::string& record, const std::string& tag) {
+    const auto value = fields_of(fields_of(fields_of(record).find(5)->second).find(1)->second);
+    EXPECT_EQ(value.find(1)->second, tag);
+    EXPECT_EQ(value.count(2), 0u);  // no scalar beside the tensor
+    const auto tensor = fields_of(value.find(8)->second);
+    EXPECT_EQ(load<uint64_t>(tensor.find(1)->second, 0), 1u);  // DT_FLOAT
+    EXPECT_EQ(load<uint64_t>(fields_of(fields_of(tensor.find(2)->second).find(2)->second).find(1)->second, 0), 1u);
+    EXPECT_EQ(load<float>(tensor.find(5)->second, 0), 0.0f);
+    const auto plugin = fields_of(fields_of(value.find(9)->second).find(1)->second);
+    EXPECT_EQ(plugin.find(1)->second, "hparams");
+    return fields_of(plugin.find(2)->second);
+  };
+  const auto start = fields_of(data_of(records[1], "_hparams_/session_start_info").find(3)->second);
+  EXPECT_GT(load<double>(start.find(5)->second, 0), 1.6e9);
+  std::map<std::string, std::string> got;
+  for (auto [at, end] = start.equal_range(1); at != end; ++at) {
+    const auto entry = fields_of(at->second);
+    got[entry.find(1)->second] = value_of(entry.find(2)->second);
+  }
+  const std::map<std::string, std::string> expected = {{"num_layers", "12.000000"},
+                                                       {"precision", "bf16"},
+                                                       {"compression.preset", "thinwire"},
+                                                       {"compression.adapt", "true"},
+                                                       {"optimizer.params.lr", "0.250000"}};
+  EXPECT_EQ(got, expected);
+  const auto end = fields_of(data_of(records[2], "_hparams_/session_end_info").find(4)->second);
+  EXPECT_EQ(load<uint64_t>(end.find(1)->second, 0), 2u);  // STATUS_FAILURE
+  EXPECT_GT(load<double>(end.find(2)->second, 0), 1.6e9);
 }
 
 TEST(TensorboardWriter, MissingDirectoryIsAWarningOnly) {

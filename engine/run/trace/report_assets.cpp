@@ -113,4 +113,16 @@ var left=cx*r.width/box.width,w=tip.offsetWidth;tip.style.left=(left+w+24>r.widt
 )js";
 }
 
+std::string follow_script(double reload_s) {
+  return R"js((function(reload){
+var key="thinwire "+location.pathname,all=document.querySelectorAll("details"),was=null;
+try{was=JSON.parse(sessionStorage.getItem(key))}catch(e){}
+if(was){all.forEach(function(d,i){d.open=!!was.open[i]});scrollTo(0,was.y)}
+function again(){try{sessionStorage.setItem(key,JSON.stringify({y:scrollY,open:[].map.call(all,function(d){return d.open})}))}catch(e){}
+location.reload()}
+if(reload)setTimeout(function(){if(document.hidden)document.addEventListener("visibilitychange",again,{once:true});else again()},reload)
+})()js" + std::to_string(static_cast<int64_t>(reload_s * 1000)) +
+         ");\n";
+}
+
 }  // namespace thinwire::report

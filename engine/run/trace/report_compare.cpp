@@ -12,10 +12,6 @@ namespace {
 using namespace report;
 using Style = ChartSeries::Style;
 
-std::vector<double> tokens_of(const RunData& run) {
-  return column(run, &StepPoint::consumed_tokens);
-}
-
 bool knows_all_ranks(const RunData& run) {
   return std::any_of(run.steps.begin(), run.steps.end(), [](const StepPoint& p) { return p.wire_bytes_total > 0; });
 }
@@ -196,16 +192,45 @@ std::string site_bars(const std::vector<RunData>& runs, const std::string& title
   return render(chart, note);
 }
 
-}  // namespace
-
-std::string compare_page(const std::vector<RunData>& given) {
-  // Two directories may end in the same name: then the whole path tells them apart.
+// Two directories may end in the same name: then the whole path tells them apart.
+std::vector<RunData> told_apart(const std::vector<RunData>& given) {
   std::vector<RunData> runs = given;
   for (size_t i = 0; i < runs.size(); ++i) {
     const bool twice =
         std::count_if(given.begin(), given.end(), [&](const RunData& r) { return r.name == given[i].name; }) > 1;
     if (twice) runs[i].name = runs[i].directory;
   }
+  return runs;
+}
+
+}  // namespace
+
+std::string loss_picture(const std::vector<RunData>& given, bool evaluation, const std::string& x) {
+  const std::vector<RunData> runs = told_apart(given);
+  const Axis axis = axis_of(x, runs);
+  LineChart chart{.title = evaluation ? "Evaluation loss" : "Training loss",
+                  .x_label = axis.label,
+                  .names = LineChart::Names::kEnds};
+  bool smoothed = false;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const int color = static_cast<int>(i);
+    ChartSeries s = evaluation ? eval_series(runs[i], runs[i].name, color, axis)
+                               : series(runs[i], runs[i].name, color, &StepPoint::loss, Style::kLine,
+                                        [&](const StepPoint& p) { return axis.step(runs[i], p); });
+    const bool placed =
+        !s.x.empty() && std::all_of(s.x.begin(), s.x.end(), [](double at) { return std::isfinite(at); });
+    if (!placed) continue;
+    const bool mean = !evaluation && s.x.size() >= kSmoothFrom;
+    smoothed = smoothed || mean;
+    s.style = Style::kLine;
+    s.shape = color;
+    chart.series.push_back(mean ? smooth(std::move(s)) : std::move(s));
+  }
+  return as_file(draw(chart), chart.title + axis.of_title, smoothed ? "smoothed where a run has 60 steps or more" : "");
+}
+
+std::string compare_page(const std::vector<RunData>& given) {
+  const std::vector<RunData> runs = told_apart(given);
   const bool any_sites = std::any_of(runs.begin(), runs.end(), communicates);
   const bool all_ranks =
       std::all_of(runs.begin(), runs.end(), [](const RunData& r) { return !communicates(r) || knows_all_ranks(r); });
@@ -218,7 +243,11 @@ std::string compare_page(const std::vector<RunData>& given) {
                   &StepPoint::loss, true);
   body += overlay(runs,
                   {.title = "Training loss by tokens", .note = "for runs with different batches", .x_label = "tokens"},
-                  &StepPoint::loss, true, tokens_of);
+                  &StepPoint::loss, true, along(axis_of("tokens", runs)));
+  const Axis clock = axis_of("wall_s", runs);
+  body +=
+      overlay(runs, {.title = "Training loss by time", .note = "wall clock, restarts included", .x_label = clock.label},
+              &StepPoint::loss, true, along(clock));
   if (any_sites) {
     body += overlay(runs,
                     {.title = "Training loss by bytes sent",
@@ -227,10 +256,14 @@ std::string compare_page(const std::vector<RunData>& given) {
                      .x_format = AxisFormat::kBytes},
                     &StepPoint::loss, true, bytes_so_far(all_ranks));
   }
-  LineChart eval{.title = "Evaluation loss"};
-  for (size_t i = 0; i < runs.size(); ++i)
-    eval.series.push_back(eval_series(runs[i], runs[i].name, static_cast<int>(i)));
-  body += render(eval) + speed_bars(runs);
+  for (const char* x : {"step", "wall_s"}) {
+    const Axis axis = axis_of(x, runs);
+    LineChart eval{.title = "Evaluation loss" + axis.of_title, .x_label = axis.label};
+    for (size_t i = 0; i < runs.size(); ++i)
+      eval.series.push_back(eval_series(runs[i], runs[i].name, static_cast<int>(i), axis));
+    body += render(eval);
+  }
+  body += speed_bars(runs);
   if (any_sites) {
     body +=
         site_bars(runs, "Bytes sent per step", "by site, mean, rank 0", AxisFormat::kBytes, &SiteTotals::wire_bytes);

@@ -65,7 +65,7 @@ class MetricsReader {
       read_stragglers(at, j);
       sites_[at] = read_sites(j);
     } else if (j.value("split", "valid") == "valid") {  // a test split is no point of the validation curve
-      evals_[at] = EvalPoint{at, get(j, "eval_loss"), get(j, "perplexity")};
+      evals_[at] = EvalPoint{at, get(j, "eval_loss"), get(j, "perplexity"), get(j, "wall_s")};
     }
   }
 
@@ -89,6 +89,7 @@ class MetricsReader {
  private:
   StepPoint read_step(int64_t step, const Json& j) {
     StepPoint p{.step = step,
+                .wall_s = get(j, "wall_s"),
                 .consumed_tokens = get(j, "consumed_tokens"),
                 .loss = get(j, "loss"),
                 .lr = get(j, "lr"),

@@ -48,19 +48,24 @@ std::string tiles(const RunData& run) {
   return out + "</div>";
 }
 
-ChartSeries skipped_series(const RunData& run) {
+ChartSeries skipped_series(const RunData& run, const Axis& axis) {
   ChartSeries s{"skipped step", Style::kMarks, 0, {}, {}};
   for (const StepPoint& p : run.steps) {
     if (!p.skipped) continue;
-    s.x.push_back(static_cast<double>(p.step));
+    s.x.push_back(axis.step(run, p));
     s.y.push_back(kNone);
   }
   return s;
 }
 
-std::string loss_chart(const RunData& run) {
-  LineChart chart{.title = "Loss", .note = "cross entropy per token, natural logarithm"};
-  const ChartSeries raw = series(run, "training", 0, &StepPoint::loss);
+std::string loss_chart(const RunData& run, const std::string& x) {
+  const Axis axis = axis_of(x, std::span<const RunData>(&run, 1));
+  LineChart chart{
+      .title = "Loss" + axis.of_title, .note = "cross entropy per token, natural logarithm", .x_label = axis.label};
+  const ChartSeries raw =
+      series(run, "training", 0, &StepPoint::loss, Style::kLine, [&](const StepPoint& p) { return axis.step(run, p); });
+  // Runs of older versions, and the lines that they left in one that went on.
+  if (!std::all_of(raw.x.begin(), raw.x.end(), [](double at) { return std::isfinite(at); })) return "";
   if (raw.x.size() >= kSmoothFrom) {
     ChartSeries faint = raw;
     faint.style = Style::kFaintLine;
@@ -70,8 +75,8 @@ std::string loss_chart(const RunData& run) {
   } else {
     chart.series = {raw};
   }
-  if (!run.evals.empty()) chart.series.push_back(eval_series(run, "evaluation", 1));
-  const ChartSeries skipped = skipped_series(run);
+  if (!run.evals.empty()) chart.series.push_back(eval_series(run, "evaluation", 1, axis));
+  const ChartSeries skipped = skipped_series(run, axis);
   if (!skipped.x.empty()) chart.series.push_back(skipped);
   return render(chart);
 }
@@ -296,7 +301,7 @@ std::string run_section(const RunData& run) {
   std::string out = "<section>" + header(run) + notices(run, false);
   if (!run.steps.empty()) {
     const std::span<const RunData> one(&run, 1);
-    out += tiles(run) + "<div class=\"charts\">" + loss_chart(run);
+    out += tiles(run) + "<div class=\"charts\">" + loss_chart(run, "step") + loss_chart(run, "wall_s");
     out += overlay(one,
                    {.title = "Gradient norm", .note = "global, before clipping", .from_zero = true, .allow_log = true},
                    &StepPoint::grad_norm, false, {}, 4);
@@ -327,10 +332,10 @@ std::string run_section(const RunData& run) {
 
 }  // namespace
 
-std::string report_page(const std::vector<RunData>& runs) {
+std::string report_page(const std::vector<RunData>& runs, const Following& following) {
   std::string body;
   for (const RunData& run : runs) body += run_section(run);
-  return run_page(runs.size() == 1 ? runs.front().name : std::to_string(runs.size()) + " runs", body);
+  return run_page(runs.size() == 1 ? runs.front().name : std::to_string(runs.size()) + " runs", body, following);
 }
 
 }  // namespace thinwire

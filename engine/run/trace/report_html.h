@@ -25,8 +25,8 @@ struct SiteStep {
 // Numbers of one line of metrics.jsonl; NaN where the line has null or lacks the key.
 struct StepPoint {
   int64_t step = 0;
-  double consumed_tokens = 0, loss = 0, lr = 0, grad_norm = 0, loss_scale = 0, step_ms = 0, tokens_per_s = 0,
-         tflops = 0, mfu = 0;
+  double wall_s = kNone, consumed_tokens = 0, loss = 0, lr = 0, grad_norm = 0, loss_scale = 0, step_ms = 0,
+         tokens_per_s = 0, tflops = 0, mfu = 0;
   double memory_bytes = 0;
   double wire_bytes = 0, logical_bytes = 0;  // summed over sites
   double wire_bytes_total = 0;               // and over ranks; 0: the line does not say
@@ -40,7 +40,7 @@ struct StepPoint {
 
 struct EvalPoint {
   int64_t step = 0;
-  double loss = 0, perplexity = 0;
+  double loss = 0, perplexity = 0, wall_s = kNone;
 };
 
 // One site over the whole run.
@@ -73,11 +73,20 @@ struct RunData {
 // Throws Error(kBadData) only when `run_dir` is no directory; a missing or torn file becomes an entry of `problems`.
 RunData load_run(const std::string& run_dir);
 
+// What a page that is kept up to date says of that, and after how many seconds it loads itself again (0: never).
+struct Following {
+  std::string words;
+  double reload_s = 0;
+};
+
 // A page with a section per run: facts, key figures, charts, bytes per site, the resolved configuration.
-std::string report_page(const std::vector<RunData>& runs);
+std::string report_page(const std::vector<RunData>& runs, const Following& following = {});
 
 // One page with all runs in each chart and a table of key figures. Colours follow the order of `runs`.
 std::string compare_page(const std::vector<RunData>& runs);
+
+// Loss or evaluation loss of all runs as an SVG file; "" where no run has such a value. x: "step", "tokens", "wall_s".
+std::string loss_picture(const std::vector<RunData>& runs, bool evaluation, const std::string& x);
 
 // `report --draw`, whose JSON docs/programs.md describes. A page, {"title": ..., "parts": [markup or chart, ...]}, or a
 // chart as an SVG file of its own, "" where it has nothing to draw. Throws Error(kBadData) where `json` is neither.

@@ -115,10 +115,41 @@ ChartSeries smooth(ChartSeries s) {
   return s;
 }
 
-ChartSeries eval_series(const RunData& run, const std::string& name, int color) {
+Axis axis_of(const std::string& x, std::span<const RunData> runs) {
+  if (x == "tokens") {
+    const auto of = [](const RunData& run, int64_t step) {
+      const auto at = std::lower_bound(run.steps.begin(), run.steps.end(), step,
+                                       [](const StepPoint& p, int64_t s) { return p.step < s; });
+      return at != run.steps.end() && at->step == step ? at->consumed_tokens : kNone;
+    };
+    return {"tokens", " by tokens", [](const RunData&, const StepPoint& p) { return p.consumed_tokens; },
+            [of](const RunData& run, const EvalPoint& e) { return of(run, e.step); }};
+  }
+  if (x == "wall_s") {
+    double longest = 0;
+    for (const RunData& run : runs)
+      for (const StepPoint& p : run.steps) longest = std::max(longest, std::isfinite(p.wall_s) ? p.wall_s : 0);
+    const auto [unit, word] = longest < 1000    ? std::pair(1.0, "seconds")
+                              : longest < 18000 ? std::pair(60.0, "minutes")
+                                                : std::pair(3600.0, "hours");
+    return {std::string(word) + " since the first start", " by time",
+            [unit = unit](const RunData&, const StepPoint& p) { return p.wall_s / unit; },
+            [unit = unit](const RunData&, const EvalPoint& e) { return e.wall_s / unit; }};
+  }
+  return {"step", "", [](const RunData&, const StepPoint& p) { return static_cast<double>(p.step); },
+          [](const RunData&, const EvalPoint& e) { return static_cast<double>(e.step); }};
+}
+
+Position along(const Axis& axis) {
+  return [axis](const RunData& run) { return column(run, [&](const StepPoint& p) { return axis.step(run, p); }); };
+}
+
+ChartSeries eval_series(const RunData& run, const std::string& name, int color, const Axis& axis) {
   ChartSeries s{name, Style::kDashedPoints, color, {}, {}};
   for (const EvalPoint& e : run.evals) {
-    s.x.push_back(static_cast<double>(e.step));
+    const double x = axis.eval(run, e);
+    if (!std::isfinite(x)) continue;
+    s.x.push_back(x);
     s.y.push_back(e.loss);
   }
   return s;
@@ -168,12 +199,14 @@ std::string page(const std::string& title, const std::string& body, std::string_
          "</style></head><body><main>\n" + body + "</main>" + scripted + "</body></html>\n";
 }
 
-std::string run_page(const std::string& title, const std::string& body) {
+std::string run_page(const std::string& title, const std::string& body, const Following& following) {
+  const std::string live =
+      following.words.empty() ? "" : "<p class=\"sub live\">" + html_escape(following.words) + "</p>";
   return page(title,
-              body +
+              live + body +
                   "<footer>Model FLOP/s count matrix products of forward and backward with the causal half of "
                   "attention; recomputation is not counted. Written by thinwire report.</footer>",
-              report_script());
+              std::string(report_script()) + (live.empty() ? "" : follow_script(following.reload_s)));
 }
 
 }  // namespace thinwire::report

@@ -43,10 +43,20 @@ inline double step_of(const StepPoint& p) {
 ChartSeries series(const RunData& run, const std::string& name, int color, const Field& y,
                    ChartSeries::Style style = ChartSeries::Style::kLine, const Field& x = step_of);
 ChartSeries smooth(ChartSeries s);
-ChartSeries eval_series(const RunData& run, const std::string& name, int color);
+
+// What losses are drawn against: "step", "tokens" or "wall_s", the last in a unit that fits the longest of `runs`.
+struct Axis {
+  std::string label, of_title;  // of_title: "", " by tokens", " by time"
+  std::function<double(const RunData&, const StepPoint&)> step;
+  std::function<double(const RunData&, const EvalPoint&)> eval;
+};
+Axis axis_of(const std::string& x, std::span<const RunData> runs);
+
+ChartSeries eval_series(const RunData& run, const std::string& name, int color, const Axis& axis);
 // The curve of every run, from colour `color` on, each under its name (a lone one under the chart's title); against
 // `position` (x of every step, or nothing where it is not known) where that is given, else against steps.
 using Position = std::function<std::vector<double>(const RunData&)>;
+Position along(const Axis& axis);
 std::string overlay(std::span<const RunData> runs, LineChart chart, const Field& y, bool smoothed = false,
                     const Position& position = {}, int color = 0);
 
@@ -60,7 +70,7 @@ std::string row(const std::string& first, const std::vector<std::string>& cells,
 // A whole page around `body`. Without `script` it has no tooltips.
 std::string page(const std::string& title, const std::string& body, std::string_view script);
 // Of runs: with tooltips, and the footer that says what is counted.
-std::string run_page(const std::string& title, const std::string& body);
+std::string run_page(const std::string& title, const std::string& body, const Following& following = {});
 
 // The style sheet and the script that every page carries inside itself; no page loads anything from elsewhere.
 // Palette classes c0..c7, light and dark by the reader's own setting, and a form that prints. chart_style() is the part
@@ -69,5 +79,8 @@ std::string_view chart_style();
 std::string_view page_style();
 // Crosshair and tooltip of the line charts; the page is complete without it.
 std::string_view report_script();
+// Of a page that is kept up to date: where it was scrolled to and what was unfolded stays. Loads itself again after
+// `reload_s`, unless that is 0, and never while nobody sees it.
+std::string follow_script(double reload_s);
 
 }  // namespace thinwire::report

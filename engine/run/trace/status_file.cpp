@@ -14,12 +14,7 @@ namespace thinwire {
 namespace {
 
 std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
+  return utc_text(std::time(nullptr));
 }
 
 // Unix seconds; nothing where the text is no such time.
@@ -51,6 +46,14 @@ std::string to_json(const RunStatus& s) {
 }
 
 }  // namespace
+
+std::string utc_text(std::time_t time) {
+  std::tm parts{};
+  ::gmtime_r(&time, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
 
 std::string reason_of(ExitCode code) {
   constexpr std::pair<ExitCode, const char*> kReasons[] = {{ExitCode::kFinished, "finished"},

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <ctime>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,6 +29,8 @@ struct RunStatus {
   std::vector<std::string> stragglers;  // text_of() of those that are named now
 };
 
+// As times are written: "2025-01-31T12:00:00Z".
+std::string utc_text(std::time_t time);
 // "finished", "usage", "bad_data", "internal", "hung_peer", "busy", "io", "preempted", "diverged", "bad_config".
 std::string reason_of(ExitCode code);
 // True for 71 and 75 only.

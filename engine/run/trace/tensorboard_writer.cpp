@@ -1,15 +1,18 @@
 // Bytes of tensorflow.Event: 1 wall_time double, 2 step int64, 3 file_version, 5 summary {1 value {1 tag, 2
-// simple_value float}}, 7 session_log {1 status = START}. Wire types: 0 varint, 1 eight bytes, 2 length and bytes, 5
-// four bytes.
+// simple_value float, 8 tensor, 9 metadata}}, 7 session_log {1 status = START}. Wire types: 0 varint, 1 eight bytes, 2
+// length and bytes, 5 four bytes. Messages of the plugin hparams stand in the metadata of a value, beside a tensor of
+// one zero that nobody reads, and without which TensorBoard drops the value.
 #include "engine/run/trace/tensorboard_writer.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <span>
 
 #include "engine/base/core/crc32c.h"
@@ -40,14 +43,33 @@ void put_bytes(std::string& out, uint32_t field, std::string_view bytes) {
   out.append(bytes);
 }
 
-std::string event_head(int64_t step) {
+void put_unix_seconds(std::string& out, uint32_t field) {
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
-  std::string out;
-  put_tag(out, 1, kEightBytes);
+  put_tag(out, field, kEightBytes);
   put_little_endian(out, std::bit_cast<uint64_t>(now.count()));
+}
+
+std::string event_head(int64_t step) {
+  std::string out;
+  put_unix_seconds(out, 1);
   if (step != 0) {
     put_tag(out, 2, kVarint);
     put_varint(out, static_cast<uint64_t>(step));
+  }
+  return out;
+}
+
+// google.protobuf.Value: 2 number, 3 string, 4 bool. "" for what is none of them.
+std::string protobuf_value(const nlohmann::json& v) {
+  std::string out;
+  if (v.is_number()) {
+    put_tag(out, 2, kEightBytes);
+    put_little_endian(out, std::bit_cast<uint64_t>(v.get<double>()));
+  } else if (v.is_string()) {
+    put_bytes(out, 3, v.get_ref<const std::string&>());
+  } else if (v.is_boolean()) {
+    put_tag(out, 4, kVarint);
+    put_varint(out, v.get<bool>() ? 1 : 0);
   }
   return out;
 }
@@ -100,6 +122,82 @@ void TensorboardWriter::scalars(int64_t step, const std::vector<std::pair<std::s
     put_bytes(summary, 1, value);
   }
   std::string event = event_head(step);
+  put_bytes(event, 5, summary);
+  record(event);
+}
+
+void TensorboardWriter::hyper_parameters(const nlohmann::json& resolved) {
+  constexpr const char* kKeys[] = {"num_layers",
+                                   "hidden_size",
+                                   "ffn_hidden_size",
+                                   "num_attention_heads",
+                                   "num_kv_heads",
+                                   "seq_length",
+                                   "vocab_size",
+                                   "pos_emb",
+                                   "norm",
+                                   "activation",
+                                   "train_iters",
+                                   "train_batch_size",
+                                   "train_micro_batch_size_per_gpu",
+                                   "optimizer.type",
+                                   "optimizer.params.lr",
+                                   "min_lr",
+                                   "lr_decay_style",
+                                   "weight_decay",
+                                   "gradient_clipping",
+                                   "hidden_dropout",
+                                   "precision",
+                                   "seed",
+                                   "global_num_gpus",
+                                   "pipe_parallel_size",
+                                   "model_parallel_size",
+                                   "context_parallel_size",
+                                   "schedule",
+                                   "zero_optimization.stage",
+                                   "compression.preset",
+                                   "compression.adapt"};
+  std::string start;
+  for (const std::string key : kKeys) {
+    std::string path = "/" + key;
+    std::replace(path.begin(), path.end(), '.', '/');
+    const std::string value = protobuf_value(resolved.value(nlohmann::json::json_pointer(path), nlohmann::json()));
+    if (value.empty()) continue;
+    std::string entry;
+    put_bytes(entry, 1, key);
+    put_bytes(entry, 2, value);
+    put_bytes(start, 1, entry);
+  }
+  put_unix_seconds(start, 5);
+  std::string data;
+  put_bytes(data, 3, start);
+  hparams("_hparams_/session_start_info", data);
+}
+
+void TensorboardWriter::ended(bool well) {
+  std::string end, data;
+  put_tag(end, 1, kVarint);
+  put_varint(end, well ? 1 : 2);
+  put_unix_seconds(end, 2);
+  put_bytes(data, 4, end);
+  hparams("_hparams_/session_end_info", data);
+}
+
+void TensorboardWriter::hparams(const std::string& tag, const std::string& data) {
+  std::string plugin, metadata, shape, tensor, value, summary;
+  put_bytes(plugin, 1, "hparams");
+  put_bytes(plugin, 2, data);
+  put_bytes(metadata, 1, plugin);
+  put_bytes(shape, 2, std::string("\x08\x01", 2));  // a dimension of size 1
+  put_tag(tensor, 1, kVarint);
+  put_varint(tensor, 1);  // float
+  put_bytes(tensor, 2, shape);
+  put_bytes(tensor, 5, std::string(4, '\0'));
+  put_bytes(value, 1, tag);
+  put_bytes(value, 8, tensor);
+  put_bytes(value, 9, metadata);
+  put_bytes(summary, 1, value);
+  std::string event = event_head(0);
   put_bytes(event, 5, summary);
   record(event);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,10 +26,16 @@ class TensorboardWriter {
 
   // All scalars of a step in one record (fp32 in the file; NaN and infinity are kept).
   void scalars(int64_t step, const std::vector<std::pair<std::string, double>>& values);
+  // What TensorBoard's HPARAMS page has in its columns: the sizes, layout, optimizer and preset of a resolved
+  // configuration, by their keys ("optimizer.params.lr"). The dashboard lists a run from here on.
+  void hyper_parameters(const nlohmann::json& resolved);
+  // On that page the run is over.
+  void ended(bool well);
   const std::string& path() const { return path_; }
 
  private:
   void record(const std::string& event);
+  void hparams(const std::string& tag, const std::string& data);
   void failed(const std::string& what);
 
   std::string path_;

@@ -408,6 +408,7 @@ void RunSession::start(const RunState& state, const SampleStream& stream) {
   write_file_atomic(resolved_config_path(run.run_dir), resolved_json(config_).dump(2) + "\n");
   metrics_ = std::make_unique<MetricsLog>(metrics_path(run.run_dir), progress.step);
   tensorboard_ = std::make_unique<TensorboardWriter>(tensorboard_dir(run.run_dir), progress.step + 1);
+  tensorboard_->hyper_parameters(resolved_json(config_));
   console_ = std::make_unique<ConsoleProgress>(stdout, run.train_iters, run.log_interval, progress.step + 1);
 }
 
@@ -566,6 +567,7 @@ void RunSession::finish(ExitCode code, const std::string& message) {
   log_write_file(LogLevel::kInfo,
                  "ended with code " + std::to_string(static_cast<int>(code)) + " at step " + std::to_string(step_));
   metrics_.reset();
+  if (tensorboard_ && code != ExitCode::kPreempted) tensorboard_->ended(code == ExitCode::kFinished);
   tensorboard_.reset();
   try {
     write_file_atomic(report_path(config_.run.run_dir), report_page({load_run(config_.run.run_dir)}), false);

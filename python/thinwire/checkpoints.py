@@ -1,0 +1,108 @@
+"""Checkpoints as numpy arrays: whole tensors, put together from what the ranks stored (engine/run/checkpoint/checkpoint.md)."""
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+
+import numpy
+
+TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?"}
+
+
+class Safetensors:
+    """One .safetensors file; arrays are views of a memory map, bf16 becomes float32."""
+
+    def __init__(self, path):
+        self.bytes = numpy.memmap(path, dtype="u1", mode="r")
+        length = int.from_bytes(self.bytes[:8].tobytes(), "little")
+        if len(self.bytes) < 8 or length > len(self.bytes) - 8:
+            raise ValueError(f"{path}: no safetensors file, or cut off")
+        self.entries = json.loads(self.bytes[8:8 + length].tobytes())
+        self.entries.pop("__metadata__", None)
+        self.start, self.path = 8 + length, path
+
+    def __getitem__(self, name):
+        entry = self.entries[name]
+        first, end = entry["data_offsets"]
+        if self.start + end > len(self.bytes):
+            raise ValueError(f"{self.path}: {name} is cut off")
+        values = self.bytes[self.start + first:self.start + end].view(TYPES[entry["dtype"]])
+        if entry["dtype"] == "BF16":
+            values = (values.astype("<u4") << 16).view("<f4")
+        return values.reshape(entry["shape"])
+
+
+def manifest_of(folder):
+    with open(os.path.join(folder, "manifest.json"), encoding="utf-8") as f:
+        manifest = json.load(f)
+    if manifest.get("format") != "thinwire-checkpoint" or manifest.get("version") not in (1, 2):
+        raise ValueError(f"{folder}: its manifest.json is of another format or version")
+    return manifest
+
+
+def find_checkpoint(path):
+    """A checkpoint, or the newest one of a folder of checkpoints, or of a run directory, by the order of saving."""
+    path = os.fspath(path)
+    if os.path.exists(os.path.join(path, "manifest.json")):
+        return path
+    folder = os.path.join(path, "checkpoints") if os.path.isdir(os.path.join(path, "checkpoints")) else path
+    found = [os.path.join(folder, n) for n in (os.listdir(folder) if os.path.isdir(folder) else ()) if ".tmp-" not in n and os.path.exists(os.path.join(folder, n, "manifest.json"))]
+    if not found:
+        raise FileNotFoundError(f"{path}: no checkpoint; give a run directory or a folder step_N")
+    return max(found, key=lambda p: manifest_of(p)["sequence"])
+
+
+def load_checkpoint(path, names="thinwire", prefix="model/", program=None):
+    """{name: numpy array} of a checkpoint, or of the newest one of a run directory.
+
+    names="thinwire": whole tensors rows x cols under our names without `prefix` ("model/": fp32 master weights; "adam_m/", "adam_v/", ...).
+    names="hf": as transformers names and shapes them; `program` (default: checkpoint of the PATH) does the renaming.
+    ValueError for files that are cut off or do not fit each other; checksums are not compared (`checkpoint verify`)."""
+    folder = find_checkpoint(path)
+    if names == "hf":
+        program = program or shutil.which("checkpoint")
+        if not program:
+            raise FileNotFoundError("names='hf' needs the program checkpoint: program='build/checkpoint'")
+        with tempfile.TemporaryDirectory() as out:
+            done = subprocess.run([program, "export", folder, "--format", "hf", "--output", os.path.join(out, "hf")], capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise ValueError((done.stderr or done.stdout).strip())
+            file = Safetensors(os.path.join(out, "hf", "model.safetensors"))
+            return {name: numpy.array(file[name]) for name in file.entries}
+    if names != "thinwire":
+        raise ValueError(f"names={names!r}: there are 'thinwire' and 'hf'")
+    manifest = manifest_of(folder)
+    files = []
+    for file in manifest["files"]:
+        where = os.path.join(folder, file["name"])
+        if os.path.getsize(where) != file["bytes"]:
+            raise ValueError(f"{where}: {os.path.getsize(where)} bytes, its manifest says {file['bytes']}")
+        files.append(Safetensors(where))
+    tensors, filled = {}, {}
+    for t in manifest["tensors"]:
+        if not t["name"].startswith(prefix):
+            continue
+        name, rows, cols = t["name"][len(prefix):], t["rows"], t["cols"]
+        row, part_rows, col, part_cols = t.get("rectangle") or (0, rows, 0, cols)
+        stored = files[t["file"]][t["stored"]].reshape(-1)
+        whole = tensors.setdefault(name, numpy.empty((rows, cols), stored.dtype))
+        # A range of the rectangle's elements, row by row: a part of its first row, whole rows, a part of its last one.
+        at, end = t["first"], t["first"] + t["count"]
+        while at < end:
+            r, c = divmod(at, part_cols)
+            full = (end - at) // part_cols if c == 0 else 0
+            count = full * part_cols if full else min(part_cols - c, end - at)
+            part = stored[at - t["first"]:at - t["first"] + count]
+            if full:
+                whole[row + r:row + r + full, col:col + part_cols] = part.reshape(full, part_cols)
+            else:
+                whole[row + r, col + c:col + c + count] = part
+            at += count
+        filled[name] = filled.get(name, 0) + t["count"]
+    for name, count in filled.items():
+        if count != tensors[name].size:
+            raise ValueError(f"{folder}: {prefix}{name} has {tensors[name].size} elements, {count} are stored")
+    if not tensors:
+        raise ValueError(f"{folder}: no tensor begins with {prefix}")
+    return tensors

@@ -22,7 +22,7 @@ LAYOUTS = {
                  "train_micro_batch_size_per_gpu": 2}),
 }
 # Its mpirun hands USR1 on, but answers TERM by ending the ranks itself (docs/parallelism.md).
-OPEN_MPI = "Open MPI" in subprocess.run([LAUNCH[0], "--version"], capture_output=True, text=True, check=False).stdout
+OPEN_MPI = re.search("Open MPI|OpenRTE|PRRTE", subprocess.run([LAUNCH[0], "--version"], capture_output=True, text=True, check=False).stdout)
 
 
 def parent_of(pid):

@@ -140,6 +140,7 @@ class Keeper::Process {
       if (signal == SIGCHLD) {
         look_at_rank();
       } else if (signal != SIGPIPE) {
+        asked_ = true;
         ::kill(rank_, signal);
       }
     }
@@ -155,6 +156,12 @@ class Keeper::Process {
         stopped_at_ = 0, told_ = false;
       } else {
         pass_on(-1);
+        // The launcher ends the other ranks the same way, and may name any of them.
+        if (WIFSIGNALED(state) && !asked_) {
+          note("", Note::kNone,
+               sentence("its process " + std::to_string(rank_) + " was ended by signal " +
+                        std::to_string(WTERMSIG(state)) + " (" + ::strsignal(WTERMSIG(state)) + ")"));
+        }
         leave_as(state);
       }
     }
@@ -252,6 +259,7 @@ class Keeper::Process {
   }
 
   const Options& options_;
+  bool asked_ = false;  // a signal for the rank came from outside
   Page* page_;
   int bell_;
   pid_t rank_;

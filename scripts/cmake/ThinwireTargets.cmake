@@ -13,7 +13,8 @@ endif()
 target_compile_options(thinwire_warnings INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-Wno-restrict>)
 if(THINWIRE_SANITIZE)
-  target_compile_options(thinwire_options INTERFACE -fsanitize=${THINWIRE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_compile_options(thinwire_options INTERFACE
+    "$<$<NOT:$<BOOL:$<TARGET_PROPERTY:THINWIRE_UNSANITIZED>>>:-fsanitize=${THINWIRE_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all>")
   target_link_options(thinwire_options INTERFACE -fsanitize=${THINWIRE_SANITIZE})
   if(THINWIRE_SANITIZE MATCHES thread)
     set(THINWIRE_SANITIZER_ENVIRONMENT ";UCX_MEM_EVENTS=n")  # UCX's hooks run where a thread of ThreadSanitizer has ended: a crash
@@ -50,12 +51,12 @@ function(thinwire_program name)
   set_property(GLOBAL APPEND PROPERTY THINWIRE_PROGRAMS ${name})
 endfunction()
 
-# thinwire_test(NAME files... LINK targets... [SLOW] [CORE] [GROUP program]): the GoogleTest cases of these files, as one entry of
+# thinwire_test(NAME files... LINK targets... [SLOW] [CORE] [TIMING] [GROUP program]): the GoogleTest cases of these files, as one entry of
 # ctest. The files of a folder share a program, FOLDER_tests, or FOLDER_core_tests for CORE ones: those are what `scripts/test.sh fast`
-# builds and runs. SLOW ones run in neither `fast` nor the sanitizers. GROUP names another program, where flags have to differ. Each
+# builds and runs. SLOW ones run in neither `fast` nor the sanitizers; TIMING ones look at clocks (scripts/check_timing). GROUP names another program, where flags have to differ. Each
 # file has a namespace of its own name, so that a program's files are compiled as one. NAME is a target, too: the program that holds it.
 function(thinwire_test name)
-  cmake_parse_arguments(ARG "SLOW;CORE" "GROUP" "LINK" ${ARGN})
+  cmake_parse_arguments(ARG "SLOW;CORE;TIMING" "GROUP" "LINK" ${ARGN})
   get_filename_component(program ${CMAKE_CURRENT_SOURCE_DIR} NAME)
   if(ARG_CORE)
     string(APPEND program _core)
@@ -78,7 +79,7 @@ function(thinwire_test name)
   endif()
   add_custom_target(${name} DEPENDS ${program})
   list(TRANSFORM ARG_UNPARSED_ARGUMENTS REPLACE ".*/" "" OUTPUT_VARIABLE files)
-  thinwire_test_entry(${name} "${program};${files}" "$<IF:$<BOOL:${ARG_SLOW}>,slow,fast>$<$<BOOL:${ARG_CORE}>:$<SEMICOLON>core>")
+  thinwire_test_entry(${name} "${program};${files}" "$<IF:$<BOOL:${ARG_SLOW}>,slow,fast>$<$<BOOL:${ARG_CORE}>:$<SEMICOLON>core>$<$<BOOL:${ARG_TIMING}>:$<SEMICOLON>timing>")
   set(thinwire_test_command ${program} ${files} PARENT_SCOPE)
 endfunction()
 

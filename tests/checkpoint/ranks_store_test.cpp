@@ -501,6 +501,51 @@ TEST(RanksStore, SlowStorageIsNoHang) {
   }
 }
 
+// With keep_last every rank reads back what it has written, and rank 0 none of that again: a fault behind a rank's own
+// reading is its alone to find, and the next life's.
+TEST(RanksStore, EachRankReadsBackItsOwnFiles) {
+  constexpr int kRanks = 3, kVictim = 1;
+  for (const auto& [at, found] : {std::pair("save.after_shard", true), std::pair("save.before_manifest", false)}) {
+    const Scratch scratch;
+    Errors errors(kRanks);
+    run_control_ranks(kRanks, [&](Control& control) {
+      Columns state(kRanks, 1);
+      StoreOptions options = quick_options(true);
+      options.keep_last = 2;
+      bool armed = false;
+      if (control.rank() == kVictim) {
+        options.fault = [&, point = std::string_view(at)](std::string_view now) {
+          if (!armed || now != point) return;
+          for (const auto& entry : fs::recursive_directory_iterator(scratch.path())) {
+            const std::string path = entry.path().string();
+            if (path.find(".tmp-") == std::string::npos || path.find("rank1-") == std::string::npos) continue;
+            std::string bytes = slurp(path);
+            bytes.back() ^= 1;
+            spill(path, bytes);
+          }
+        };
+      }
+      CheckpointStore store(scratch.path(), options, &control);
+      store.save(1, state.of(control.rank()), {});
+      store.wait();
+      armed = true;
+      errors.of(control, [&] {
+        store.save(2, state.of(control.rank()), {});
+        store.wait();
+      });
+      armed = false;
+      // Loading finds whatever is wrong, and takes the one before.
+      EXPECT_EQ(store.newest()->manifest.step, 1);
+    });
+    const std::string error = errors.common();
+    EXPECT_EQ(error.find("does not read back") != std::string::npos, found) << at << ": " << error;
+    if (found) {
+      EXPECT_TRUE(error.starts_with("74 rank 1: ")) << error;
+    }
+    EXPECT_EQ(list_checkpoints(scratch.path()).size(), found ? 1u : 2u);
+  }
+}
+
 // save() comes back while all ranks' bytes are still to be written; what is written is the copy.
 TEST(RanksStore, TheStepGoesOnWhileAllRanksWrite) {
   const Scratch scratch;

@@ -126,6 +126,7 @@ TEST_F(KeeperTest, PassesOnSignalsBothWays) {
   start({}, [](Keeper&) { return ::raise(SIGKILL); });
   state = finish(10.0);
   EXPECT_TRUE(WIFSIGNALED(state) && WTERMSIG(state) == SIGKILL) << state;
+  EXPECT_NE(text_.find(" was ended by signal 9 (Killed)\n"), std::string::npos) << text_;
 }
 
 TEST_F(KeeperTest, TheRankGoesWithItsKeeper) {
@@ -166,7 +167,7 @@ TEST_F(KeeperTest, PhasesHaveOneTimeTogether) {
   start({.start_seconds = 1.5}, [](Keeper& keeper) {
     keeper.phase("the first", Note::kNone), sleep_for(0.8);
     keeper.rest(), sleep_for(0.8);
-    for (const char* name : {"the second", "the third", "the last"}) keeper.phase(name, Note::kNone), sleep_for(0.2);
+    for (const char* name : {"the second", "the third", "the last"}) keeper.phase(name, Note::kNone), sleep_for(0.1);
     for (;;) ::pause();
     return 0;
   });

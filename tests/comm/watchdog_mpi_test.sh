@@ -1,10 +1,12 @@
 #!/bin/bash
-# The watchdog under a launcher: stopped, killed, late and stuck ranks. usage: watchdog_mpi_test.sh MPIEXEC WATCH_RANK
+# The watchdog under a launcher: stopped, killed, late and stuck ranks. usage: watchdog_mpi_test.sh WATCH_RANK LAUNCHER...
 #
 # Seen with MPICH 4.0 (Hydra): a coded end gives mpiexec's own code 71; kill -9 of a rank gives 9 and the others are killed
 # at once, without any watchdog. Open MPI gives 137 for the latter.
 set -u
-mpiexec=$1 rank_program=$2
+rank_program=$1
+shift
+launch=("$@")
 limit=2 slack=4
 resolve=$(dirname "$0")/../../scripts/resolve_stacks
 work=$(mktemp -d)
@@ -22,15 +24,11 @@ trap cleanup EXIT
 say() { echo "$*"; }
 fail() { say "FAIL $*"; failures=$((failures + 1)); [ -f "$work/log" ] && sed 's/^/    | /' "$work/log"; }
 now() { date +%s.%N; }
-# The oversubscription flag is Open MPI's; MPICH needs none.
-flags=
-"$mpiexec" --version 2>&1 | grep -qi "open.\?mpi\|openrte" && flags="--oversubscribe --allow-run-as-root"
 
 # begin STEPS [fault rank seconds]: starts four ranks and waits for their first sum.
 begin() {
   rm -rf "$work"/*
-  # shellcheck disable=SC2086
-  "$mpiexec" $flags -n 4 "$rank_program" "$work" "$limit" "$@" >"$work/log" 2>&1 &
+  "${launch[@]}" -n 4 "$rank_program" "$work" "$limit" "$@" >"$work/log" 2>&1 &
   launcher=$!
   for _ in $(seq 300); do [ -f "$work/running" ] && return; sleep 0.1; done
   fail "the ranks did not start"
@@ -49,7 +47,7 @@ end_within() {
     if grep -q '^State:[[:space:]]*[^[:space:]ZX]' "/proc/$pid/status" 2>/dev/null; then fail "process $pid is left over"; kill -KILL "$pid"; fi
   done
 }
-expect_code() { [ "$code" = "$1" ] || fail "mpiexec gave $code instead of $1"; }
+expect_code() { [ "$code" = "$1" ] || fail "the launcher gave $code instead of $1"; }
 expect_said() { grep -q "$1" "$work/log" || fail "nobody said '$1'"; }
 expect_once() { [ "$(grep -c "$1" "$work/log")" = 1 ] || fail "'$1' was said $(grep -c "$1" "$work/log") times"; }
 expect_culprit() {
@@ -76,7 +74,8 @@ expect_code 71; expect_once "watchdog: nothing moved"; expect_said "Culprit: ran
 for r in 0 3; do
   "$resolve" "$work/watchdog/rank$r.txt" >"$work/stacks.$r" 2>&1 || fail "the stacks of rank $r cannot be resolved"
   for thread in tw-progress tw-watchdog; do grep -q "^thread [0-9]* $thread, state S" "$work/stacks.$r" || fail "rank $r: no stack of $thread"; done
-  grep -q 'does not answer' "$work/stacks.$r" && fail "a thread of rank $r has not answered"
+  # Open MPI has threads of its own, which block all signals.
+  grep -qE "^thread ($(cat "$work/pid.$r") |[0-9]+ tw-).*does not answer" "$work/stacks.$r" && fail "a thread of rank $r has not answered"
 done
 for name in MPI_Recv StuckTransport::poll Progress::Core::drive; do
   grep -q "^  .*$name" "$work/stacks.3" || { fail "rank 3 is not seen in $name"; sed 's/^/    | /' "$work/stacks.3"; }
@@ -113,7 +112,7 @@ say "all suspended for twice the limit: code $code"
 begin 100000
 kill -KILL "$(cat "$work/pid.3")"; start=$(now)
 end_within 3 "$start"
-[ "$code" = 9 ] || [ "$code" = 137 ] || fail "mpiexec gave $code for a killed rank"
+[ "$code" = 9 ] || [ "$code" = 137 ] || fail "the launcher gave $code for a killed rank"
 say "rank killed: code $code after $took s"
 
 [ "$failures" = 0 ] && say "all as expected"

@@ -36,6 +36,9 @@ const std::string kSmall =
 TEST(MegatronArgs, WordsAndFlags) {
   EXPECT_EQ(shell_words("a 'b c' \"d e\" f\\ g\n# no\nh \\\ni"),
             (std::vector<std::string>{"a", "b c", "d e", "f g", "h", "i"}));
+  // Whatever files there are.
+  EXPECT_EQ(shell_words("/* conf?gs [a-z]* '' \"a\\\"b\\c\" 'a\\'#"),
+            (std::vector<std::string>{"/*", "conf?gs", "[a-z]*", "", "a\"b\\c", "a\\#"}));
   std::vector<std::string> overrides;
   for (const MegatronFlag& f :
        megatron_flags({"--bf16", "--lr", "1.e-4", "--split", "99,1,0", "--data-path", "0.5", "a b", "1", "c", "--x=3"}))
@@ -113,6 +116,9 @@ TEST(MegatronArgs, Wrong) {
   expect("--swiglu 3 4", "m.args: --swiglu:");
   expect("--lr $LR", "holds a shell variable");
   expect("--lr 1 ; rm x", "holds a command or one of the characters");
+  expect("--a `id`", "holds a command or one of the characters");
+  expect("--a \"`id`\"", "holds a command or one of the characters");
+  expect("--data-path ~/x", "holds a home directory");
   expect("--split '9", "a quote is not closed");
   EXPECT_NE(message_of("num-layers 3").find("belongs to no flag"), std::string::npos);
 }

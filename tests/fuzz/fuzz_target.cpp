@@ -1,18 +1,24 @@
 // libFuzzer's entry. The environment variable THINWIRE_FUZZ_TARGET names the target.
 #include <cstdlib>
+#include <functional>
 #include <stdexcept>
 
 #include "tests/fuzz/fuzz_input.h"
+#include "tests/fuzz/fuzz_parsers.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
-// Anything that play() lets through but success and bad data is uncaught here, which libFuzzer reports as a crash.
+// Anything that play() lets through but success and the promised refusal is uncaught here, which libFuzzer reports as a
+// crash.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const thinwire::fuzz::Target& target = []() -> const thinwire::fuzz::Target& {
+  using Play = std::function<bool(std::span<const uint8_t>)>;
+  static const Play play = []() -> Play {
     const char* name = std::getenv("THINWIRE_FUZZ_TARGET");
     if (name == nullptr) throw std::runtime_error("THINWIRE_FUZZ_TARGET names no target");
-    return thinwire::fuzz::target(name);
+    if (const thinwire::fuzz::Parser* parser = thinwire::fuzz::find_parser(name)) return parser->play;
+    const thinwire::fuzz::Target& target = thinwire::fuzz::target(name);
+    return [&target](std::span<const uint8_t> input) { return thinwire::fuzz::play(target, input); };
   }();
-  thinwire::fuzz::play(target, {data, size});
+  play({data, size});
   return 0;
 }

@@ -1,6 +1,6 @@
 // Random layouts against one rank, for as long as it is told: mesh_soak [--minutes M] [--seed S] [--ranks N]
-// [--layouts L] [--context 1]. --layouts: so many, each under every family, instead of minutes. --context 1: sequences
-// are cut in all of them.
+// [--layouts L] [--least K] [--context 1]. --layouts: so many, each under every family, instead of minutes. --least:
+// not fewer, however long they take. --context 1: sequences are cut in all of them.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -75,12 +75,13 @@ Layout random_layout(std::mt19937_64& random, const Model& model, int samples, i
 int main(int argc, char** argv) {
   double minutes = 1.0;
   uint64_t seed = static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-  int most = 8, layouts = 0;
+  int most = 8, layouts = 0, least = 1;
   bool cut = false;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--minutes") == 0) minutes = std::atof(argv[i + 1]);
     if (std::strcmp(argv[i], "--seed") == 0) seed = std::strtoull(argv[i + 1], nullptr, 10);
     if (std::strcmp(argv[i], "--ranks") == 0) most = std::atoi(argv[i + 1]);
+    if (std::strcmp(argv[i], "--least") == 0) least = std::atoi(argv[i + 1]);
     if (std::strcmp(argv[i], "--layouts") == 0) layouts = std::atoi(argv[i + 1]);
     if (std::strcmp(argv[i], "--context") == 0) cut = std::atoi(argv[i + 1]) != 0;
   }
@@ -88,7 +89,9 @@ int main(int argc, char** argv) {
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(minutes * 60.0);
   int runs = 0, failures = 0;
-  const auto more = [&] { return layouts > 0 ? runs < 3 * layouts : std::chrono::steady_clock::now() < end; };
+  const auto more = [&] {
+    return layouts > 0 ? runs < 3 * layouts : runs < least || std::chrono::steady_clock::now() < end;
+  };
   while (more()) {
     Model model;
     model.family = pick(random, {"gpt2", "gpt2_untied", "neox", "llama", "llama_tied"});
@@ -106,5 +109,5 @@ int main(int argc, char** argv) {
     }
   }
   std::printf("%d layouts, %d failures\n", runs, failures);
-  return failures == 0 && runs > 0 ? 0 : 1;
+  return failures == 0 && runs >= least ? 0 : 1;
 }

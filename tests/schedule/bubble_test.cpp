@@ -20,13 +20,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::duration;
 
-constexpr int kStages = 4, kMicroBatches = 8, kElements = 512;
+constexpr int kStages = 4, kMicroBatches = 8, kElements = 512, kWindows = 5;
 constexpr double kUnit = 0.012;  // seconds of a forward, an input half and a weight half of a whole stage
 constexpr double kLatency =
     0.001;  // what one message may take until its receiver goes on: a poll at the longest back-off
 
 struct Span {
-  double busy = 0.0, end = 0.0;  // seconds since the common start
+  double busy = 0.0, end = 0.0;  // seconds; end: since the common start
+  double asked = 0.0;            // busy as it was to be
+  int works = 0;
 };
 
 Channel channel_of(Progress& progress, int stages, int number, Site site) {
@@ -63,8 +65,10 @@ class StageRank {
         slot.tickets[kGradientOut].wait(stream_);
         if (vs + 1 < shape_.stages * shape_.chunks) expect(slot, kGradientIn, vs, node.micro);
       }
+      const double work = (node.kind == NodeKind::kBackward ? 2 : 1) * kUnit / shape_.chunks;
+      span.asked += work, ++span.works;
       const auto from = Clock::now();
-      std::this_thread::sleep_for(duration<double>((node.kind == NodeKind::kBackward ? 2 : 1) * kUnit / shape_.chunks));
+      std::this_thread::sleep_for(duration<double>(work));
       const auto to = Clock::now();
       span.busy += duration<double>(to - from).count();
       span.end = duration<double>(to - start).count();
@@ -118,11 +122,13 @@ class StageRank {
   int wrong_ = 0;
 };
 
-struct Measured {
-  double total = 0.0, idle = 0.0;
+// One run of a plan. stretch: how much longer works took than they were to; wake: how much too late a sleep of this run
+// was over, on average, which is what waking up took on this machine then.
+struct Window {
+  double total = 0.0, idle = 0.0, stretch = 0.0, wake = 0.0;
 };
 
-Measured measure(const PipelineShape& shape) {
+Window measure(const PipelineShape& shape) {
   const std::vector<Plan> plans = make_plans(shape);
   std::vector<Span> spans(static_cast<size_t>(shape.stages));
   std::barrier<> gate(shape.stages);
@@ -139,52 +145,63 @@ Measured measure(const PipelineShape& shape) {
     spans[rank] = span;
     EXPECT_EQ(stage.wrong(), 0) << "data of another micro-batch, " << text_of(shape);
   });
-  Measured measured;
-  for (const Span& span : spans) measured.total = std::max(measured.total, span.end);
-  for (const Span& span : spans) measured.idle += (1.0 - span.busy / measured.total) / shape.stages;
-  return measured;
+  Window w;
+  double busy = 0.0, asked = 0.0;
+  int works = 0;
+  for (const Span& span : spans) w.total = std::max(w.total, span.end);
+  for (const Span& span : spans) {
+    w.idle += (1.0 - span.busy / w.total) / shape.stages;
+    busy += span.busy, asked += span.asked, works += span.works;
+  }
+  w.stretch = busy / asked;
+  w.wake = std::max(0.0, busy - asked) / works;
+  return w;
 }
 
-// The best of some runs: whoever else uses the machine can only add.
-Measured best_of(int runs, const PipelineShape& shape) {
-  Measured best = measure(shape);
-  for (int i = 1; i < runs; ++i) {
-    const Measured again = measure(shape);
-    if (again.total < best.total) best = again;
-  }
-  return best;
+// The middle one of `windows` by what `of` says of them.
+template <typename F>
+double median(const std::vector<Window>& windows, const F& of) {
+  std::vector<double> values;
+  for (const Window& w : windows) values.push_back(of(w));
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
 }
 
 // With work of equal length the schedules have no slack: in the worst case the longest chain of dependent works crosses
-// a stage boundary at each of its works, and each crossing adds the latency of a message. The chain of an ideal plan
-// has total / shortest work of them.
-double idle_tolerance(const PipelineShape& shape, double ideal_total) {
-  const double crossings = ideal_total / (kUnit / shape.chunks);
-  return crossings * kLatency / (ideal_total + crossings * kLatency);
+// a stage boundary at each of its works, and each crossing adds the latency of a message: a poll at the longest
+// back-off, and two threads that wake up. The chain of an ideal plan has total / shortest work of them.
+double idle_tolerance(const PipelineShape& shape, double ideal_total, double wake) {
+  const double crossings = ideal_total / (kUnit / shape.chunks), latency = kLatency + 2 * wake;
+  return crossings * latency / (ideal_total + crossings * latency);
 }
 
+// Judged are medians, in the time that works really took: whatever else the machine does stretches works and waking up.
 TEST(Bubble, MeasuredIdleShareIsThatOfTheFormula) {
-  Measured plain, zero;
+  const auto idle = [](const Window& w) { return w.idle; };
+  const auto total = [](const Window& w) { return w.total / w.stretch; };
+  std::vector<Window> plain, zero;
   for (const PipelineShape& shape : {PipelineShape{ScheduleKind::kGpipe, kStages, 1, kMicroBatches},
                                      PipelineShape{ScheduleKind::k1f1b, kStages, 1, kMicroBatches},
                                      PipelineShape{ScheduleKind::kInterleaved, kStages, 2, kMicroBatches},
                                      PipelineShape{ScheduleKind::kZbH1, kStages, 1, kMicroBatches}}) {
     const double formula = bubble_formula(shape, kUnit, kUnit, kUnit);
     const double ideal = 3 * kUnit * kMicroBatches / (1.0 - formula);
-    const Measured measured = best_of(3, shape);
-    const double tolerance = idle_tolerance(shape, ideal);
-    std::printf("%-48s idle %5.2f %% formula %5.2f %% (tolerance %.2f), total %.1f ms ideal %.1f ms\n",
-                text_of(shape).c_str(), 100 * measured.idle, 100 * formula, 100 * tolerance, 1000 * measured.total,
-                1000 * ideal);
-    EXPECT_LE(measured.idle, formula + tolerance) << text_of(shape);
+    std::vector<Window> windows;
+    for (int i = 0; i < kWindows; ++i) windows.push_back(measure(shape));
+    const auto excess = [&](const Window& w) { return (w.idle - formula) / idle_tolerance(shape, ideal, w.wake); };
+    std::printf(
+        "%-48s idle %5.2f %% formula %5.2f %% (%.2f of the tolerance), total %.1f ms ideal %.1f ms, wake-ups %.2f ms\n",
+        text_of(shape).c_str(), 100 * median(windows, idle), 100 * formula, median(windows, excess),
+        1000 * median(windows, total), 1000 * ideal, 1000 * median(windows, [](const Window& w) { return w.wake; }));
+    EXPECT_LE(median(windows, excess), 1.0) << text_of(shape);
     // Below only as far as sleeps overrun: busy time then grows with the total.
-    EXPECT_GE(measured.idle, formula - tolerance) << text_of(shape);
-    if (shape.kind == ScheduleKind::k1f1b) plain = measured;
-    if (shape.kind == ScheduleKind::kZbH1) zero = measured;
+    EXPECT_GE(median(windows, excess), -1.0) << text_of(shape);
+    if (shape.kind == ScheduleKind::k1f1b) plain = windows;
+    if (shape.kind == ScheduleKind::kZbH1) zero = windows;
   }
   // In the same memory (plan_test), ZB-H1 saves (p - 1) of the two halves; at least half of that is seen.
-  EXPECT_LT(zero.idle, plain.idle);
-  EXPECT_LT(zero.total, plain.total - kUnit * (kStages - 1));
+  EXPECT_LT(median(zero, idle), median(plain, idle));
+  EXPECT_LT(median(zero, total), median(plain, total) - kUnit * (kStages - 1));
 }
 
 // Every shape with messages that are checked: other sizes, fewer micro-batches than stages, wraps.

@@ -11,7 +11,7 @@ import time
 import unittest
 from pathlib import Path
 
-from run_support import ROOT, RunCase, facts, fault, generations, main, read_generation, read_metrics, read_safetensors, run_program
+from run_support import LAUNCH, ROOT, RunCase, facts, fault, generations, main, read_generation, read_metrics, read_safetensors, run_program
 
 FOUR = {"num_attention_heads": 4, "num_layers": 5, "train_batch_size": 8, "train_micro_batch_size_per_gpu": 2}
 LAYOUTS = {
@@ -22,7 +22,7 @@ LAYOUTS = {
                  "train_micro_batch_size_per_gpu": 2}),
 }
 # Its mpirun hands USR1 on, but answers TERM by ending the ranks itself (docs/parallelism.md).
-OPEN_MPI = "Open MPI" in subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=False).stdout
+OPEN_MPI = re.search("Open MPI|OpenRTE|PRRTE", subprocess.run([LAUNCH[0], "--version"], capture_output=True, text=True, check=False).stdout)
 
 
 def parent_of(pid):
@@ -182,11 +182,10 @@ class Ranks(RunCase):
         self.assertNotEqual(done.code, 0)
         fault(1, seconds=time.monotonic() - start, code=done.code)
         self.assertLess(time.monotonic() - start, 5)
-        # The launcher says what happened. Hydra kills the others the same way before it looks, and names the first that it finds.
+        # Whoever was killed is named by us. The launcher says what happened, too; Hydra kills the others the same way before it looks, and names the first that it finds.
         self.assertRegex(done.out + done.err, "(?i)signal 9")
-        if OPEN_MPI:
-            self.assertRegex(done.out + done.err, r"rank 1\b")
-        else:
+        self.assertEqual(re.findall(r"^error: rank (\d+) \(host [^)]*\): its process (\d+) was ended by signal 9 ", done.out + done.err, re.M), [("1", str(pids[1]))], str(done))
+        if not OPEN_MPI:
             named = re.findall(r"PID (\d+) RUNNING AT", done.out + done.err)
             self.assertTrue(named and set(named) <= {str(pid) for pid in keepers}, f"{keepers}\n{done}")
         again = self.train(config, "train_iters=40", ranks=4, expect=0)

@@ -4,7 +4,7 @@ import subprocess
 import time
 import unittest
 
-from run_support import BUILD, LIMIT_S, RunCase, environment, facts, fault, main, read_metrics
+from run_support import BUILD, LAUNCH, LIMIT_S, RunCase, environment, facts, fault, main, read_metrics
 
 JUMPING_CLOCK = BUILD / "tests/libjumping_clock.so"
 TWO = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4, "num_layers": 2}
@@ -13,9 +13,9 @@ TWO = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4, "num_layers":
 class Start(RunCase):
     def start_two(self, *commands):
         """One rank per command of arguments, in one job."""
-        words = ["mpirun"]
+        words = []
         for arguments in commands:
-            words += ([":"] if len(words) > 1 else []) + ["-n", "1", str(BUILD / "train")] + [str(a) for a in arguments]
+            words += ([":"] if words else LAUNCH) + ["-n", "1", str(BUILD / "train")] + [str(a) for a in arguments]
         return subprocess.run(words, cwd=self.here, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               timeout=LIMIT_S, check=False, text=True)
 
@@ -43,7 +43,7 @@ class Clock(RunCase):
         config = self.config("jumped", **keys, save_interval_minutes=30)
         # Half a second after the start an hour ahead, then a day back: watchdog, saves by the clock and the lease see both.
         env = {"LD_PRELOAD": str(JUMPING_CLOCK), "THINWIRE_CLOCK_JUMPS": "0.5:3600,0.9:-90000"}
-        words = ["mpirun", "-n", "2", str(BUILD / "train"), "--config", str(config)]
+        words = [*LAUNCH, "-n", "2", str(BUILD / "train"), "--config", str(config)]
         done = subprocess.run(words, cwd=self.here, env=environment(env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               timeout=LIMIT_S, check=False, text=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

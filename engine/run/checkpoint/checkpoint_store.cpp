@@ -19,6 +19,7 @@
 #include "engine/base/core/text.h"
 #include "engine/run/checkpoint/agreement.h"
 #include "engine/run/checkpoint/output_file.h"
+#include "engine/run/checkpoint/verify_files.h"
 #include "parallel/sites/control.h"
 
 namespace thinwire {
@@ -30,6 +31,7 @@ using Clock = std::chrono::steady_clock;
 constexpr double kSeeSeconds = 5;                        // until other nodes must see what rank 0 wrote
 constexpr double kLeaveSeconds = 30;                     // a store that is destroyed waits so long for other ranks
 constexpr std::chrono::milliseconds kBeat{100};          // between two checks whether the writer makes progress
+constexpr uint64_t kReadBackSlice = uint64_t{64} << 20;  // a sign of life after each
 constexpr char kStillWriting[] = "rank 0 still writes";  // no outcome reads like this
 
 double ms_since(Clock::time_point start) {
@@ -327,10 +329,22 @@ std::string CheckpointStore::write_part(int64_t step) {
   part.step = step;
   part.ranks = ranks_;
   write_shards(temporary_, shard_stem(rank_, ranks_), staged_, options_.shard_bytes, reach, part);
+  read_back(part);
   point("save.before_manifest");
   write_done(temporary_, rank_, part);
   point("save.after_manifest");
   return {};
+}
+
+// Where older checkpoints go for this one, what was written is read once before it counts: by the rank that wrote it.
+void CheckpointStore::read_back(const Manifest& part) {
+  if (options_.keep_last <= 0) return;
+  try {
+    for (VerifyFiles files(temporary_, part, 0, 1); !files.done(); ++signs_) files.advance(kReadBackSlice);
+  } catch (const Error& e) {
+    if (e.code() != ExitCode::kBadData) throw;
+    throw_io(std::string("what was written does not read back: ") + e.what());
+  }
 }
 
 std::string CheckpointStore::commit(int64_t step, const nlohmann::json& info) {
@@ -346,6 +360,7 @@ std::string CheckpointStore::commit(int64_t step, const nlohmann::json& info) {
   manifest.reals = staged_.reals();
   manifest.texts = staged_.texts();
   write_shards(temporary_, shard_stem(0, ranks_), staged_, options_.shard_bytes, reach, manifest);
+  read_back(manifest);
   if (parts_) parts_->gather(temporary_, ranks_, options_.peer_seconds, manifest);
   const std::string fault = find_slice_fault(manifest);
   TW_CHECK(fault.empty(), directory_, ": the ranks' slices do not make whole tensors: ", fault);
@@ -368,6 +383,7 @@ std::string CheckpointStore::commit(int64_t step, const nlohmann::json& info) {
   rename_file(temporary_, final_path);
   sync_directory(directory_);
   ++next_sequence_;
+  if (options_.keep_last > 0) verified_.insert(fs::path(final_path).filename().string());
   point("save.after_rename");
   point("save.before_latest");
   const nlohmann::ordered_json latest{{"generation", fs::path(final_path).filename().string()}, {"step", step}};
@@ -381,7 +397,8 @@ std::string CheckpointStore::commit(int64_t step, const nlohmann::json& info) {
   return final_path;
 }
 
-// Keeps the newest checkpoints until enough of them verify when read back, removes all older ones.
+// Keeps the newest checkpoints until enough of them verify, removes all older ones. Those of this store and the one
+// that was loaded have been read, by all ranks together; older ones of an earlier life are read here.
 void CheckpointStore::prune() {
   if (options_.keep_last <= 0) return;
   const int64_t keep = std::max<int64_t>(options_.keep_last, 2);
@@ -412,7 +429,9 @@ void CheckpointStore::prune() {
 
 std::optional<LoadReport> CheckpointStore::newest() {
   wait();
-  return first_valid(control_, directory_, [this] { return list_checkpoints(directory_); });
+  auto report = first_valid(control_, directory_, [this] { return list_checkpoints(directory_); });
+  if (report) verified_.insert(fs::path(report->path).filename().string());
+  return report;
 }
 
 std::optional<LoadReport> CheckpointStore::load_newest(const VisitState& state, LoadOptions options) {

@@ -107,6 +107,7 @@ class CheckpointStore {
   std::string make_temporary(int64_t step);
   void write(int64_t step, const nlohmann::json& info);
   std::string write_part(int64_t step);
+  void read_back(const Manifest& part);
   std::string commit(int64_t step, const nlohmann::json& info);
   void prune();
   bool written_or_got_on(uint64_t& seen);
@@ -121,7 +122,7 @@ class CheckpointStore {
   StagedState staged_;
   SaveStats stats_;
   int64_t next_sequence_ = 0;
-  std::set<std::string> verified_;  // checkpoints that prune has read back
+  std::set<std::string> verified_;  // checkpoints that were read back, here or by all ranks
   Pending pending_ = Pending::kNone;
   std::string temporary_;  // directory of the save at hand
   std::optional<RankParts> parts_;

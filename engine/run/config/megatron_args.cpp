@@ -1,9 +1,9 @@
 // Takes command lines of Megatron-LM apart, with the shell's own rules for words.
 #include "engine/run/config/megatron_args.h"
 
-#include <wordexp.h>
-
 #include <algorithm>
+#include <cctype>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -43,17 +43,37 @@ std::vector<std::string> shell_words(const std::string& text) {
   std::replace(all.begin(), all.end(), '\r', ' ');
   if (all.find('$') != std::string::npos)
     throw_bad_config("holds a shell variable ($): write its value; the file is read, not run");
-  wordexp_t expanded{};
-  const int code = wordexp(all.c_str(), &expanded, WRDE_NOCMD | WRDE_UNDEF);
-  if (code != 0) {
-    if (code == WRDE_NOSPACE) wordfree(&expanded);
-    throw_bad_config(code == WRDE_SYNTAX
-                         ? "a quote is not closed"
-                         : "holds a command or one of the characters | & ; < > ( ) { } outside of quotes: give words "
-                           "only, such as --num-layers 12");
+  // Not by wordexp(), which would also look for files: `/*/*/*/*` in a file from elsewhere is work without end.
+  std::vector<std::string> words;
+  std::string word;
+  bool inside = false;  // of a word, which may be empty: ''
+  char quote = '\0';
+  for (size_t i = 0; i < all.size(); ++i) {
+    const char c = all[i];
+    if (quote == '\'') {
+      c == '\'' ? void(quote = '\0') : word.push_back(c);
+    } else if (c == '\\' && i + 1 < all.size()) {
+      const char next = all[++i];
+      if (quote == '"' && next != '"' && next != '\\' && next != '`') word.push_back('\\');
+      word.push_back(next), inside = true;
+    } else if (c == '`' || (quote == '\0' && std::strchr("|&;<>(){}", c) != nullptr && c != '\0')) {
+      throw_bad_config(
+          "holds a command or one of the characters | & ; < > ( ) { } outside of quotes: give words only, such as "
+          "--num-layers 12");
+    } else if (quote == '"') {
+      c == '"' ? void(quote = '\0') : word.push_back(c);
+    } else if (c == '"' || c == '\'') {
+      quote = c, inside = true;
+    } else if (std::isspace(static_cast<unsigned char>(c)) != 0) {
+      if (inside) words.push_back(word);
+      word.clear(), inside = false;
+    } else if (c == '~' && !inside) {
+      throw_bad_config("holds a home directory (~): write its path; the file is read, not run");
+    } else {
+      word.push_back(c), inside = true;
+    }
   }
-  std::vector<std::string> words(expanded.we_wordv, expanded.we_wordv + expanded.we_wordc);
-  wordfree(&expanded);
+  if (quote != '\0') throw_bad_config("a quote is not closed");
   return words;
 }
 

@@ -12,8 +12,9 @@ struct MegatronFlag {
   std::string override;  // key=value
 };
 
-// The words of a shell command line, with its quotes; lines that begin with # are left out. Variables and commands are
-// not expanded. Throws Error(kBadConfig) on an unclosed quote, and where the shell would do something.
+// The words of a shell command line, with its quotes; lines that begin with # are left out. Nothing is expanded: no
+// variable, command, file pattern or home directory. Throws Error(kBadConfig) on an unclosed quote, and where the shell
+// would do something.
 std::vector<std::string> shell_words(const std::string& text);
 
 // Words to flags. A flag has the words behind it up to the next that begins with "--". Throws Error(kBadConfig) on a

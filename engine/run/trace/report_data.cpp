@@ -64,7 +64,8 @@ class MetricsReader {
       steps_[at] = read_step(at, j);
       read_stragglers(at, j);
       sites_[at] = read_sites(j);
-    } else if (j.value("split", "valid") == "valid") {  // a test split is no point of the validation curve
+    } else if (const auto split = j.find("split");
+               split == j.end() || *split == "valid") {  // a test split is no point of the validation curve
       evals_[at] = EvalPoint{at, get(j, "eval_loss"), get(j, "perplexity"), get(j, "wall_s")};
     }
   }

@@ -1,0 +1,72 @@
+// Every parser of files survives the committed corpora and damaged copies of them, in any build.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <random>
+
+#include "tests/fuzz/fuzz_parsers.h"
+#include "tests/support/scratch_directory.h"
+
+namespace thinwire::fuzz::parser_replay_test {
+namespace {
+
+constexpr int kDamaged = 40;  // copies of each input
+
+class Files : public ::testing::TestWithParam<Parser> {};
+
+std::string damaged(std::string text, std::mt19937& rng) {
+  const std::string alphabet = "{}[]:,\"\\/ \n0123456789.-eE#*_abcdef\xc3\xff\x01";
+  for (unsigned edits = 1 + rng() % 4; edits > 0 && !text.empty(); --edits) {
+    const size_t at = rng() % text.size();
+    switch (rng() % 5) {
+      case 0:
+        text[at] = static_cast<char>(text[at] ^ 1 << rng() % 8);
+        break;
+      case 1:
+        text.insert(at, 1, alphabet[rng() % alphabet.size()]);
+        break;
+      case 2:
+        text.erase(at, 1 + rng() % 8);
+        break;
+      case 3:
+        text.insert(at, text.substr(rng() % text.size(), rng() % 40));
+        break;
+      default:
+        if (rng() % 4 == 0) text.resize(at);
+    }
+  }
+  return text;
+}
+
+TEST_P(Files, AreReadOrRefused) {
+  const std::filesystem::path directory = "tests/fuzz/corpora/" + GetParam().name;
+  std::vector<std::string> inputs;
+  for (const auto& entry : std::filesystem::directory_iterator(directory))
+    inputs.push_back(test::slurp(entry.path().string()));
+  ASSERT_GE(inputs.size(), 3u);
+  std::sort(inputs.begin(), inputs.end());
+  int good = 0, refused = 0;
+  std::mt19937 rng(1);
+  const auto attempt = [&](const std::string& input) {
+    try {
+      const std::vector<uint8_t> bytes(input.begin(), input.end());
+      ++(GetParam().play(bytes) ? good : refused);
+    } catch (const std::exception& e) {
+      ADD_FAILURE() << GetParam().name << ": " << e.what() << "\ninput " << ::testing::PrintToString(input);
+    }
+  };
+  for (const std::string& input : inputs) {
+    attempt(input);
+    for (int i = 0; i < kDamaged; ++i) attempt(damaged(input, rng));
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(good, 0) << "nothing in the corpus is accepted: it no longer reaches what is behind the parser";
+  EXPECT_GT(refused, 0) << "nothing in the corpus is refused";
+}
+
+INSTANTIATE_TEST_SUITE_P(Parsers, Files, ::testing::ValuesIn(parsers()),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace thinwire::fuzz::parser_replay_test

@@ -65,7 +65,10 @@ class MetricsReader {
       read_stragglers(at, j);
       sites_[at] = read_sites(j);
     } else if (j.value("split", "valid") == "valid") {  // a test split is no point of the validation curve
-      evals_[at] = EvalPoint{at, get(j, "eval_loss"), get(j, "perplexity")};
+      EvalPoint& e = evals_[at] = {at, get(j, "eval_loss"), get(j, "perplexity"), {}};
+      const auto parts = j.find("eval_loss_by_position");
+      if (parts == j.end() || !parts->is_array()) return;
+      for (const Json& v : *parts) e.by_position.push_back(v.is_number() ? v.get<double>() : kNone);
     }
   }
 
@@ -267,6 +270,7 @@ void load_facts(RunData& run) {
     return;
   }
   load_rules(run, j);
+  run.sequence = get(j, "seq_length");
   const std::pair<const char*, std::vector<std::string>> wanted[] = {
       {"layers", {"num_layers", "layers"}},
       {"hidden", {"hidden_size", "hidden"}},

@@ -44,6 +44,10 @@ ChartSeries series(const RunData& run, const std::string& name, int color, const
                    ChartSeries::Style style = ChartSeries::Style::kLine, const Field& x = step_of);
 ChartSeries smooth(ChartSeries s);
 ChartSeries eval_series(const RunData& run, const std::string& name, int color);
+// Losses of an evaluation against the tokens in front, or the part of the sequence where its length is not known.
+ChartSeries position_series(const RunData& run, const EvalPoint& e, const std::string& name, int color,
+                            ChartSeries::Style style = ChartSeries::Style::kLine);
+LineChart position_chart(std::span<const RunData> runs);
 // The curve of every run, from colour `color` on, each under its name (a lone one under the chart's title); against
 // `position` (x of every step, or nothing where it is not known) where that is given, else against steps.
 using Position = std::function<std::vector<double>(const RunData&)>;

@@ -51,12 +51,16 @@ class Model(nn.Module):
         return F.cross_entropy(F.linear(self.norm(x), self.tokens.weight).view(-1, VOCABULARY), targets.reshape(-1))
 
 
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
 def steps_of(o, around):
     torch.manual_seed(0)
     model = Model(o.length, o.recompute)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     text = torch.randint(0, VOCABULARY, (1, o.length + 1))
-    seconds = []
+    seconds, start_bytes = [], peak()
     for _ in range(o.steps):
         tokens, targets, at = text[:, :-1].clone(), text[:, 1:].clone(), torch.arange(o.length)
         start = time.monotonic()
@@ -69,7 +73,7 @@ def steps_of(o, around):
         loss.item()
         seconds.append(time.monotonic() - start)
     return {"torch": torch.__version__, "length": o.length, "loss": loss.item(), "step_ms": 1e3 * seconds[-1], "tokens_per_s": o.length / seconds[-1],
-            "memory_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10}
+            "memory_start_bytes": start_bytes, "memory_peak_bytes": peak()}
 
 
 def rank(number, o):

@@ -18,6 +18,10 @@ int64_t chunk_rows(const ModelShard& shard, int64_t tokens) {
   return std::min(tokens, ((tokens + chunks - 1) / chunks + 15) / 16 * 16);
 }
 
+View places_of(const HeadScratch& s, const LossTargets& loss) {
+  return loss.token_losses ? loss.token_losses : s.losses;
+}
+
 const char* matrix_name(const ModelShard& shard) {
   return shard.whole.tied_head ? "embedding.word.weight" : "head.weight";
 }
@@ -45,6 +49,7 @@ LossTargets part_of(const LossTargets& loss, const TokenChunk& chunk) {
   LossTargets part = loss;
   part.targets = loss.targets.element_range(chunk.row, chunk.count);
   part.row_weight = loss.row_weight.element_range(chunk.row, chunk.count);
+  if (loss.token_losses) part.token_losses = loss.token_losses.element_range(chunk.row, chunk.count);
   return part;
 }
 
@@ -99,7 +104,7 @@ void Head::logits(Exec& exec, const HeadScratch& s, int64_t at, int64_t n, View 
 void Head::losses(Exec& exec, const HeadScratch& s, View logits, int64_t first, const LossTargets& loss) const {
   const int64_t n = logits.rows();
   const View targets = loss.targets.element_range(first, n), row_weight = loss.row_weight.element_range(first, n),
-             losses = s.losses.element_range(first, n);
+             losses = places_of(s, loss).element_range(first, n);
   if (tp_->size() == 1) {
     exec.ops.cross_entropy(exec, {.logits = logits,
                                   .targets = targets,
@@ -132,8 +137,8 @@ void Head::forward(Exec& exec, const ResidualStream& stream, const HeadActivatio
     exec.ops.matmul(
         exec, {.a = chunk, .b = s.whole.row_range(at, n), .c = matrix_gradient_, .trans_a = true, .accumulate = true});
   });
-  exec.ops.weighted_sum(exec,
-                        {s.losses.element_range(0, tokens), loss.row_weight.element_range(0, tokens), loss.loss_sum});
+  exec.ops.weighted_sum(
+      exec, {places_of(s, loss).element_range(0, tokens), loss.row_weight.element_range(0, tokens), loss.loss_sum});
   sum.wait(exec.stream);
 }
 

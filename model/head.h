@@ -39,6 +39,7 @@ struct LossTargets {
   View row_weight;     // [N] fp32: what each token's loss counts; the weights of a step's micro-batches sum to 1
   View dlogits_scale;  // [1] fp32, the loss scale; empty in evaluation
   View loss_sum;       // [1] fp64, += sum of row_weight * loss, on every tensor rank
+  View token_losses;   // [N] fp32, gets each token's loss, unweighted (0 where row_weight is); empty: nobody asks
 };
 LossTargets part_of(const LossTargets& loss, const TokenChunk& chunk);
 

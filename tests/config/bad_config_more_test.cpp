@@ -23,6 +23,13 @@ TEST(BadConfig, RefusedByName) {
       {"heads that do not divide",
        with("\"context_parallel_size\": 3, \"cp_comm_type\": \"a2a\", \"train_batch_size\": null"),
        {"a2a gives every rank a share of the KV heads", "must divide 8"}},
+      {"KV heads that several ranks would share",
+       with("\"context_parallel_size\": 4, \"cp_comm_type\": \"a2a\", \"num_kv_heads\": 2, \"train_batch_size\": null"),
+       {"context_parallel_size 4 must divide 2 of them", "all_gather or p2p"}},
+      {"KV heads of a tensor rank",
+       with("\"context_parallel_size\": 4, \"cp_comm_type\": \"a2a\", \"model_parallel_size\": 4, "
+            "\"train_batch_size\": null"),
+       {"context_parallel_size 4 must divide 2 of them (num_kv_heads / model_parallel_size)"}},
       {"tied norms", with("\"gpt_j_tied\": true"), {"gpt_j_tied: not supported"}},
       {"qk norm", with("\"use_qk_layernorm\": true"), {"use_qk_layernorm: not supported"}},
       {"sliding window", with("\"sliding_window\": 128"), {"sliding_window: not supported", "sliding_window_width"}},

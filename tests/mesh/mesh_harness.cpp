@@ -346,7 +346,7 @@ double tolerance(const Model& model, int samples, int step, bool of_norm) {
   return 6.0 * u * std::sqrt(longest * sums) * std::sqrt(2.0) * step;
 }
 
-std::string compare(const Model& model, const Layout& layout, int samples, int steps) {
+std::string compare(const Model& model, const Layout& layout, int samples, int steps, Worst* worst) {
   static std::mutex mutex;
   static std::map<std::string, Curve> known;  // the one-rank runs, by model and batch
   const std::string key = model.family + "/" + std::to_string(model.layers) + "/" + model.dtype + "/" +
@@ -368,6 +368,11 @@ std::string compare(const Model& model, const Layout& layout, int samples, int s
     const size_t i = static_cast<size_t>(s);
     const double loss = std::abs(many.loss[i] - one.loss[i]) / std::abs(one.loss[i]);
     const double norm = std::abs(many.norm[i] - one.norm[i]) / std::abs(one.norm[i]);
+    if (worst != nullptr) {
+      worst->loss = std::max(worst->loss, loss), worst->norm = std::max(worst->norm, norm);
+      worst->of_tolerance = std::max({worst->of_tolerance, loss / tolerance(model, samples, s + 1, false),
+                                      norm / tolerance(model, samples, s + 1, true)});
+    }
     if (!(loss <= tolerance(model, samples, s + 1, false)) || !(norm <= tolerance(model, samples, s + 1, true))) {
       std::ostringstream text;
       text.precision(9);

@@ -66,7 +66,12 @@ FirstUpdate first_update(const Model& model, const Layout& layout, int samples, 
 // behind it.
 double tolerance(const Model& model, int samples, int step, bool of_norm);
 
-// Empty if `layout` gives the numbers of one rank; else what differs.
-std::string compare(const Model& model, const Layout& layout, int samples, int steps);
+// The largest relative differences seen, and the largest part of their tolerance that they took.
+struct Worst {
+  double loss = 0.0, norm = 0.0, of_tolerance = 0.0;
+};
+
+// Empty if `layout` gives the numbers of one rank; else what differs. worst: raised to what was seen.
+std::string compare(const Model& model, const Layout& layout, int samples, int steps, Worst* worst = nullptr);
 
 }  // namespace thinwire::mesh

@@ -141,11 +141,13 @@ TEST(MetricsLog, EvaluationLine) {
   e.step = 200;
   e.eval_loss = 800.0;
   e.perplexity = std::exp(800.0);
+  e.by_position = {801.5, std::nan(""), 798.5};
   const json j = json::parse(to_json_line(e));
   EXPECT_EQ(j["step"], 200);
   EXPECT_EQ(j["eval_loss"], 800.0);
   EXPECT_TRUE(j["perplexity"].is_null());
   EXPECT_EQ(j["perplexity_text"], "inf");
+  EXPECT_EQ(j["eval_loss_by_position"], json::parse("[801.5, null, 798.5]"));
 }
 
 TEST(MetricsLog, ResumeCutsLaterLinesAndTheTornOne) {

@@ -57,11 +57,12 @@ void make_run(const std::string& dir, int64_t steps, bool evil = false) {
       e.eval_loss = 5.0 - 0.009 * static_cast<double>(s);
       e.perplexity = std::exp(e.eval_loss);
       e.wall_s = r.wall_s + 0.25;
+      e.by_position = {e.eval_loss + 1.0, kNone, e.eval_loss, e.eval_loss - 1.0};
       log.write(e);
     }
   }
   StatusFile(status_path(dir), steps).ended(ExitCode::kFinished, steps, evil ? kEvil : "");
-  nlohmann::json config = {{"num_layers", 4}, {"optimizer", {{"type", evil ? kEvil : "AdamW"}}}};
+  nlohmann::json config = {{"num_layers", 4}, {"seq_length", 64}, {"optimizer", {{"type", evil ? kEvil : "AdamW"}}}};
   config["compression"] = {{"preset", evil ? kEvil : "thinwire"}, {"adapt", true}, {"sends", "gradient"}};
   config["compression"][evil ? kEvil : "dp.gradient"] = {
       {"codec", evil ? kEvil : "block_int"},
@@ -130,6 +131,10 @@ TEST(Report, ReadsBackWhatTheRunWrote) {
   ASSERT_EQ(run.steps.size(), 40u);
   ASSERT_EQ(run.evals.size(), 4u);
   EXPECT_TRUE(run.problems.empty());
+  ASSERT_EQ(run.evals[1].by_position.size(), 4u);
+  EXPECT_EQ(run.evals[1].by_position[0], run.evals[1].loss + 1.0);
+  EXPECT_TRUE(std::isnan(run.evals[1].by_position[1]));
+  EXPECT_EQ(run.sequence, 64);
   EXPECT_TRUE(run.steps[2].skipped);
   EXPECT_TRUE(std::isnan(run.steps[2].loss));
   EXPECT_EQ(run.steps[39].loss, 5.0 - 0.01 * 40);
@@ -337,6 +342,10 @@ TEST(Report, PagesAreSound) {
     EXPECT_NE(single.find(part), std::string::npos) << part;
   expect_sound_page(report_page(runs));
   expect_sound_page(compare_page(runs));
+  // The second run is too short for an evaluation.
+  EXPECT_EQ(count(report_page(runs), "Loss by position"), 1u);
+  EXPECT_EQ(count(compare_page(runs), "Loss by position"), 1u);
+  EXPECT_NE(single.find("tokens in front"), std::string::npos);
   EXPECT_NE(compare_page(runs).find("Exposed communication per step"), std::string::npos);
 }
 

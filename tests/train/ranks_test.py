@@ -48,6 +48,38 @@ class Ranks(RunCase):
             for a, b in zip(held_out, evals, strict=True):
                 self.assertAlmostEqual(float(a["eval_loss"]), float(b["eval_loss"]), delta=1e-4, msg=name)
 
+    def test_losses_by_position_are_those_of_one_rank(self):
+        # Documents end behind every "w", where attention and the count of tokens in front begin anew; 50 tokens divide by no cut.
+        keys = {**FOUR, "num_layers": 2, "seq_length": 50, "eod_token": ord("w"), "reset_attention_mask": True, "eod_mask_loss": True, "eval_iters": 3}
+        alone = self.config("alone", **keys)
+        self.train(alone, expect=0)
+        evaluations = [m for m in read_metrics(self.run_dir(alone)) if "eval_loss" in m]
+        expected = [m["eval_loss_by_position"] for m in evaluations]
+        self.assertEqual([len(e) for e in expected], [16] * len(evaluations))
+        self.assertTrue(all(v is None or float(v) > 0 for e in expected for v in e) and all(e[0] is not None for e in expected))
+        self.assertGreater(len({v for e in expected for v in e}), 8)
+        self.assertFalse(any("attention_imbalance" in m for m in read_metrics(self.run_dir(alone))))
+        imbalance = {}
+        for name, ranks, more in (("ring", 3, {"context_parallel_size": 3, "cp_comm_type": "p2p"}),
+                                  ("gather", 6, {"context_parallel_size": 3, "model_parallel_size": 2}),
+                                  ("heads", 4, {"context_parallel_size": 2, "cp_comm_type": "a2a", "pipe_parallel_size": 2, "seq_length": 48}),
+                                  ("chunks", 1, {"sequence_chunk_size": 16})):
+            config = self.config(name, **{**keys, **more})
+            self.train(config, ranks=ranks, expect=0)
+            lines = read_metrics(self.run_dir(config))
+            imbalance[name] = [float(m["attention_imbalance"]) for m in lines if "attention_imbalance" in m]
+            if "seq_length" in more:
+                continue
+            for want, line in zip(expected, (m for m in lines if "eval_loss" in m), strict=True):
+                for i, (a, b) in enumerate(zip(want, line["eval_loss_by_position"], strict=True)):
+                    self.assertEqual(a is None, b is None, f"{name} {i}")
+                    if a is not None:
+                        self.assertAlmostEqual(float(a), float(b), delta=1e-4 * float(a), msg=f"{name} {i}")
+        self.assertEqual(imbalance["ring"], imbalance["gather"])
+        self.assertEqual(len(imbalance["ring"]), 10)
+        self.assertTrue(all(1 < r < 3 for r in imbalance["ring"]), imbalance)
+        self.assertEqual((imbalance["heads"], imbalance["chunks"]), ([1.0] * 10, []))
+
     def test_a_cut_by_time_moves_layers_and_no_loss(self):
         # A busy machine measures anything, so the cut is held to what was measured; costs that are given move a layer for certain.
         costly_head = {"pipe_partition_method": "time", "pipe_partition_costs": [1, 0, 3]}

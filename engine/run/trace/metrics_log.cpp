@@ -110,6 +110,7 @@ std::string to_json_line(const StepRecord& r) {
   Json time = Json::object();
   for (const auto& [name, ms] : r.time_ms) time[name] = number(ms);
   j["time_ms"] = time;
+  if (r.attention_imbalance > 0.0) j["attention_imbalance"] = number(r.attention_imbalance);
   j["non_finite"] = r.non_finite.empty() ? Json(nullptr) : Json(r.non_finite);
   if (!r.revisions.empty()) j["revisions"] = Json::parse(r.revisions);
   if (r.spike_spreads) j["spike"] = {{"spreads", number(r.spike_spreads)}, {"median", number(r.spike_median)}};
@@ -135,6 +136,9 @@ std::string to_json_line(const EvalRecord& r) {
   j["wall_s"] = number(r.wall_s);
   j["eval_ms"] = number(r.eval_ms);
   j["eval_tokens"] = r.eval_tokens;
+  Json by_position = Json::array();
+  for (double loss : r.by_position) by_position.push_back(number(loss));
+  j["eval_loss_by_position"] = by_position;
   j["split"] = r.split;
   put_comm(j, r.comm);
   return dump(j);

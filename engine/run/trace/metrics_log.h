@@ -64,6 +64,8 @@ struct StepRecord {
   // Where step_ms went, in this order; names: data, forward, backward, optimizer, and whatever the trainer adds.
   // evaluation and checkpoint are time between the step before and this one, not part of step_ms.
   std::vector<std::pair<std::string, double>> time_ms;
+  double attention_imbalance =
+      0.0;  // busiest context-parallel rank over the mean; written where sequences are cut over ranks, absent otherwise
   std::string non_finite;  // name of the first tensor with NaN or infinity; empty is written as null
   // A loss that jumped: spreads above the median of those before (spike_guard.h). Written as "spike", absent otherwise.
   std::optional<double> spike_spreads, spike_median;
@@ -80,6 +82,7 @@ struct EvalRecord {
   double wall_s = 0.0;
   double eval_ms = 0.0;
   int64_t eval_tokens = 0;
+  std::vector<double> by_position;  // "eval_loss_by_position", 16 (token_positions.h); null where there was no token
   std::string split = "valid";
   std::vector<SiteRecord> comm;  // of the evaluation alone; of it a step's line holds control's last sum only
 };

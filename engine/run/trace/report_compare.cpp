@@ -263,6 +263,12 @@ std::string compare_page(const std::vector<RunData>& given) {
       eval.series.push_back(eval_series(runs[i], runs[i].name, static_cast<int>(i), axis));
     body += render(eval);
   }
+  LineChart positions = position_chart(runs);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (runs[i].evals.empty() || runs[i].evals.back().by_position.empty()) continue;
+    positions.series.push_back(position_series(runs[i], runs[i].evals.back(), runs[i].name, static_cast<int>(i)));
+  }
+  if (!positions.series.empty()) body += render(positions);
   body += speed_bars(runs);
   if (any_sites) {
     body +=

@@ -66,7 +66,10 @@ class MetricsReader {
       sites_[at] = read_sites(j);
     } else if (const auto split = j.find("split");
                split == j.end() || *split == "valid") {  // a test split is no point of the validation curve
-      evals_[at] = EvalPoint{at, get(j, "eval_loss"), get(j, "perplexity"), get(j, "wall_s")};
+      EvalPoint& e = evals_[at] = {at, get(j, "eval_loss"), get(j, "perplexity"), get(j, "wall_s"), {}};
+      const auto parts = j.find("eval_loss_by_position");
+      if (parts == j.end() || !parts->is_array()) return;
+      for (const Json& v : *parts) e.by_position.push_back(v.is_number() ? v.get<double>() : kNone);
     }
   }
 
@@ -269,6 +272,7 @@ void load_facts(RunData& run) {
     return;
   }
   load_rules(run, j);
+  run.sequence = get(j, "seq_length");
   const std::pair<const char*, std::vector<std::string>> wanted[] = {
       {"layers", {"num_layers", "layers"}},
       {"hidden", {"hidden_size", "hidden"}},

@@ -81,6 +81,18 @@ std::string loss_chart(const RunData& run, const std::string& x) {
   return render(chart);
 }
 
+// Of the first evaluation and of the last; nothing in front of the first and where lines have no positions.
+std::string position_chart_of(const RunData& run) {
+  if (run.evals.empty() || run.evals.back().by_position.empty()) return "";
+  LineChart chart = position_chart({&run, 1});
+  const auto add = [&](const EvalPoint& e, int color, Style style) {
+    chart.series.push_back(position_series(run, e, "step " + std::to_string(e.step), color, style));
+  };
+  if (run.evals.size() > 1 && !run.evals.front().by_position.empty()) add(run.evals.front(), 7, Style::kFaintLine);
+  add(run.evals.back(), 1, Style::kLine);
+  return render(chart);
+}
+
 // At most 36 bars, each the mean over a stretch of steps.
 void fill_bars(const RunData& run, StackedBars& chart, const std::function<double(size_t step, size_t part)>& value) {
   const size_t n = run.steps.size(), bars = std::min<size_t>(n, 36);
@@ -301,7 +313,8 @@ std::string run_section(const RunData& run) {
   std::string out = "<section>" + header(run) + notices(run, false);
   if (!run.steps.empty()) {
     const std::span<const RunData> one(&run, 1);
-    out += tiles(run) + "<div class=\"charts\">" + loss_chart(run, "step") + loss_chart(run, "wall_s");
+    out += tiles(run) + "<div class=\"charts\">" + loss_chart(run, "step") + loss_chart(run, "wall_s") +
+           position_chart_of(run);
     out += overlay(one,
                    {.title = "Gradient norm", .note = "global, before clipping", .from_zero = true, .allow_log = true},
                    &StepPoint::grad_norm, false, {}, 4);

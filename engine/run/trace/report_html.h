@@ -41,6 +41,7 @@ struct StepPoint {
 struct EvalPoint {
   int64_t step = 0;
   double loss = 0, perplexity = 0, wall_s = kNone;
+  std::vector<double> by_position;  // of equal parts of the sequence, NaN where there was no token; older lines: none
 };
 
 // One site over the whole run.
@@ -65,6 +66,7 @@ struct RunData {
   std::optional<RunStatus> status;
   std::string config_text;                                 // config.resolved.json as it is, empty if missing
   std::vector<std::pair<std::string, std::string>> facts;  // label and value for the header, from the config
+  double sequence = kNone;                                 // seq_length
   std::string preset;                                      // of compression; empty: the configuration does not say
   std::vector<std::pair<std::string, std::string>> rules;  // site and its codec in words, of sites that have a rule
   std::vector<std::string> problems;                       // what was missing or broken, for a person

@@ -155,6 +155,21 @@ ChartSeries eval_series(const RunData& run, const std::string& name, int color, 
   return s;
 }
 
+ChartSeries position_series(const RunData& run, const EvalPoint& e, const std::string& name, int color, Style style) {
+  ChartSeries s{name, style, color, {}, e.by_position};
+  const double parts = static_cast<double>(e.by_position.size());
+  for (size_t i = 0; i < e.by_position.size(); ++i)
+    s.x.push_back((static_cast<double>(i) + 0.5) / parts * (std::isfinite(run.sequence) ? run.sequence : 1.0));
+  return s;
+}
+
+LineChart position_chart(std::span<const RunData> runs) {
+  const bool known = std::all_of(runs.begin(), runs.end(), [](const RunData& r) { return std::isfinite(r.sequence); });
+  return {.title = "Loss by position",
+          .note = "evaluation; where more tokens in front do not help, the model does not use them",
+          .x_label = known ? "tokens in front" : "part of the sequence"};
+}
+
 std::string overlay(std::span<const RunData> runs, LineChart chart, const Field& y, bool smoothed,
                     const Position& position, int color) {
   for (const RunData& run : runs) {

@@ -53,6 +53,10 @@ struct Axis {
 Axis axis_of(const std::string& x, std::span<const RunData> runs);
 
 ChartSeries eval_series(const RunData& run, const std::string& name, int color, const Axis& axis);
+// Losses of an evaluation against the tokens in front, or the part of the sequence where its length is not known.
+ChartSeries position_series(const RunData& run, const EvalPoint& e, const std::string& name, int color,
+                            ChartSeries::Style style = ChartSeries::Style::kLine);
+LineChart position_chart(std::span<const RunData> runs);
 // The curve of every run, from colour `color` on, each under its name (a lone one under the chart's title); against
 // `position` (x of every step, or nothing where it is not known) where that is given, else against steps.
 using Position = std::function<std::vector<double>(const RunData&)>;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "engine/run/train/compression_setup.h"
+#include "engine/run/train/token_positions.h"
 
 namespace thinwire {
 
@@ -38,6 +39,8 @@ Evaluation evaluate(Replica& r, const SampleStream& stream, Split split, int64_t
   const std::vector<UnitUse> uses = r.evaluation_uses();
   int64_t batches = 0;
   double counted = 0.0;
+  PositionLosses positions;
+  std::vector<float> losses(static_cast<size_t>(r.reports_loss() ? r.shape().tokens() : 0));
   run_beside_steps(r, [&] {
     Ticket leaving;
     while (std::optional<Batch> batch = loader.next()) {
@@ -46,8 +49,14 @@ Evaluation evaluate(Replica& r, const SampleStream& stream, Split split, int64_t
       result.tokens += batch->rows * data.seq_length * layout.data_size();
       ++batches;
       counted += counted_tokens(*batch);
+      if (losses.empty()) continue;
+      r.read(r.buffers().token_losses, losses.data());
+      positions.add(*batch, layout.shard.cut, losses);
     }
     leaving.wait(r.stream());
+    r.write(r.buffers().positions, positions.sums.data(), sizeof positions.sums);
+    r.ports().control.sum(r.buffers().positions, r.stream()).wait(r.stream());
+    r.read(r.buffers().positions, positions.sums.data());
     take_counters(r, result.traffic);
   });
   TW_CHECK(batches > 0, "evaluation without a batch");
@@ -65,6 +74,7 @@ Evaluation evaluate(Replica& r, const SampleStream& stream, Split split, int64_t
   else
     result.loss = sums[kSumLoss] / static_cast<double>(batches * layout.data_size());
   result.perplexity = std::exp(result.loss);
+  result.by_position = positions.means();
   result.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   return result;
 }

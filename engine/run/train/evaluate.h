@@ -13,6 +13,7 @@ struct Evaluation {
   double perplexity = 0.0;  // exp(loss)
   int64_t tokens = 0;
   double ms = 0.0;
+  std::vector<double> by_position;  // PositionLosses::means() over all batches and ranks
   TrafficCounts traffic;
 };
 

@@ -10,6 +10,7 @@
 #include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
 #include "engine/run/train/compression_setup.h"
+#include "engine/run/train/token_positions.h"
 #include "model/rotary_tables.h"
 
 namespace thinwire {
@@ -131,6 +132,8 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
   if (training) counted_ = store_.counted_gradients();
   take_micro_buffers(slots);
   buffers_.sums = arena_.take(MemoryCategory::kWorkspace, DType::f64, {kSumCount});
+  buffers_.token_losses = arena_.take(MemoryCategory::kData, DType::f32, {layout_.shard.last ? shape_.tokens() : 0});
+  buffers_.positions = arena_.take(MemoryCategory::kWorkspace, DType::f64, {2 * kPositionBuckets});
   buffers_.dlogits_scale = arena_.take(MemoryCategory::kWorkspace, DType::f32, {1});
   buffers_.state = arena_.take(MemoryCategory::kWorkspace, DType::u8, {static_cast<int64_t>(sizeof(StepState))});
 }
@@ -202,7 +205,7 @@ MicroBatch Replica::upload(const Batch& batch, double tokens, bool training, int
   }
   micro.sample_ids = static_cast<const int64_t*>(b.sample_ids.data);
   micro.loss = {b.targets, b.row_weight, training ? buffers_.dlogits_scale : View{},
-                buffers_.sums.element_range(kSumLoss, 1)};
+                buffers_.sums.element_range(kSumLoss, 1), training ? View{} : buffers_.token_losses};
   return micro;
 }
 

@@ -20,10 +20,13 @@ namespace thinwire {
 struct StepBuffers {
   View sums;           // [kSumCount] fp64: what the ranks add up in a step (see the constants below)
   View dlogits_scale;  // [1] fp32
+  View token_losses;   // [N] fp32, of an evaluation's micro-batch; empty but on the last stage
+  View positions;      // [32] fp64: PositionLosses::sums
   View state;          // one StepState
 };
 inline constexpr int kSumLoss = 0, kSumNorm = 1, kSumStop = 2, kSumSave = 3, kSumNonFinite = 4;
-inline constexpr int kSumLogical = 5;
+inline constexpr int kSumBusiest = 5, kSumWork = 6;  // AttentionPairs of the step
+inline constexpr int kSumLogical = 7;
 inline constexpr int kSumWire = kSumLogical + static_cast<int>(kSiteNames.size());
 inline constexpr int kSumCount = kSumWire + static_cast<int>(kSiteNames.size());
 

@@ -455,6 +455,7 @@ void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& pr
   r.consumed_samples = progress.consumed_samples;
   r.consumed_tokens = progress.consumed_tokens;
   r.loss = outcome.loss, r.lr = outcome.lr, r.grad_norm = outcome.grad_norm, r.loss_scale = outcome.loss_scale;
+  r.attention_imbalance = outcome.attention_imbalance;
   r.skipped = outcome.skipped, r.non_finite = outcome.non_finite;
   r.wall_s = status_->wall_seconds();
   r.step_ms = step_ms;
@@ -518,7 +519,7 @@ void RunSession::record_evaluation(const Evaluation& evaluation, int64_t step, S
   EvalRecord r;
   r.step = step;
   r.eval_loss = evaluation.loss, r.perplexity = evaluation.perplexity, r.eval_ms = evaluation.ms,
-  r.eval_tokens = evaluation.tokens;
+  r.eval_tokens = evaluation.tokens, r.by_position = evaluation.by_position;
   r.wall_s = status_->wall_seconds();
   r.split = split_name(split);
   r.comm = site_records(config_.run, evaluation.traffic);

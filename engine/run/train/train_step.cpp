@@ -65,6 +65,7 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
 void TrainStep::prepare(int micro_batches) {
   batches_.clear();
   batches_read_ = 0;
+  work_ = {};
   if (planned_micro_batches_ == micro_batches) return;
   PipelineShape shape = replica_.layout().pipeline;
   shape.micro_batches = micro_batches;
@@ -113,11 +114,16 @@ void TrainStep::execute(const PlanNode& node, int micro_batches, const std::func
 void TrainStep::read_batches(int last, const std::function<Batch()>& next_micro, TrainProgress& progress,
                              StepTimer& timer) {
   const auto t = timer.measure(StepPart::kData);
-  const int64_t dp = replica_.layout().data_size();
+  const RankLayout& layout = replica_.layout();
+  const int64_t dp = layout.data_size();
   for (; batches_read_ <= last; ++batches_read_) {
-    batches_[batches_read_] = next_micro();
-    progress.consumed_samples += batches_[batches_read_].rows * dp;
-    progress.consumed_tokens += batches_[batches_read_].rows * replica_.config().data.seq_length * dp;
+    const Batch& batch = batches_[batches_read_] = next_micro();
+    progress.consumed_samples += batch.rows * dp;
+    progress.consumed_tokens += batch.rows * replica_.config().data.seq_length * dp;
+    if (layout.shard.cut.whole()) continue;
+    const AttentionPairs work =
+        attention_pairs(batch, layout.shard.cut, layout.shard.whole.window, layout.shard.exchanges_heads());
+    work_.busiest += work.busiest, work_.total += work.total;
   }
 }
 
@@ -212,6 +218,8 @@ void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress) {
   if (gradient_sink_) gradient_sink_();
   const View sums = r.buffers().sums;
   if (!r.reports_loss()) r.zero(sums.element_range(kSumLoss, 1));
+  const double work[] = {work_.busiest, work_.total};
+  r.write(sums.element_range(kSumBusiest, 2), work, sizeof work);
   graphs_.run(StepGraphs::kNorms, 0, 0, [&] {
     for (const View& gradient : r.counted_gradients())
       r.exec().ops.sum_squares(r.exec(), {gradient, sums.element_range(kSumNorm, 1)});
@@ -224,6 +232,8 @@ void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress) {
   outcome.read_totals(total);
   outcome.loss = total[kSumLoss];
   outcome.grad_norm = std::sqrt(total[kSumNorm]) / outcome.loss_scale;
+  if (total[kSumWork] > 0.0)
+    outcome.attention_imbalance = total[kSumBusiest] * r.layout().mesh.context / total[kSumWork];
   outcome.stop = total[kSumStop] > 0.0;
   outcome.save = total[kSumSave] > 0.0;
   outcome.lr =

@@ -10,6 +10,7 @@
 #include "engine/run/train/spike_guard.h"
 #include "engine/run/train/step_graphs.h"
 #include "engine/run/train/step_timer.h"
+#include "engine/run/train/token_positions.h"
 #include "engine/run/train/traffic_counts.h"
 #include "model/unit_steps.h"
 #include "optim/loss_scaler.h"
@@ -28,8 +29,11 @@ struct StepOutcome : TrafficCounts {
   std::string
       non_finite;      // name of the first tensor whose gradient is not finite, or "loss"; empty where it is a spike
   SpikeVerdict spike;  // its skip is part of `skipped`
-  bool stop = false;   // some rank wished to stop; all know it in the same step
-  bool save = false;   // some rank wished to save
+  // Attention's work of the busiest context-parallel rank over the mean, micro-batch by micro-batch; 0: whole
+  // sequences.
+  double attention_imbalance = 0.0;
+  bool stop = false;  // some rank wished to stop; all know it in the same step
+  bool save = false;  // some rank wished to save
 };
 
 // What a rank would like to do behind a step.
@@ -101,6 +105,7 @@ class TrainStep {
   std::vector<std::vector<int>> work_of_;  // per chunk and slot: the weight work that leases it
   std::map<int, Batch> batches_;           // host copies that later chunks still need
   int batches_read_ = 0;
+  AttentionPairs work_;       // of this rank's batches, where their sequences are cut
   double step_tokens_ = 0.0;  // that count in the loss, on all ranks; only where Replica::counts_tokens()
   SpikeGuard* spike_guard_ = nullptr;
   NodeSink node_sink_;

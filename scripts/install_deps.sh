@@ -25,7 +25,7 @@ while [ $# -gt 0 ]; do
 done
 
 # What cmake looks for, and what builds and runs the programs.
-packages=(cmake ninja-build g++ libdnnl-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libcli11-dev libxxhash-dev libyaml-dev libzstd-dev python3)
+packages=(cmake ninja-build g++ libdnnl-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libcli11-dev libxxhash-dev libyaml-dev libzstd-dev libicu-dev python3)
 if [ "$quickstart" = 0 ]; then
   packages+=(ccache mpich libmpich-dev libgtest-dev libbenchmark-dev libsentencepiece-dev sentencepiece zstd libzfp-dev liburing-dev clang-format clang-tidy git)
 fi
@@ -77,6 +77,10 @@ foreach(package ${wanted})
     message(STATUS "MISSING ${package}")
   endif()
 endforeach()
+find_package(ICU 70 QUIET COMPONENTS uc i18n)
+if(NOT ICU_FOUND)
+  message(STATUS "MISSING ICU 70 or later")
+endif()
 foreach(header xxhash.h yaml.h zstd.h)
   find_path(${header}_dir ${header})
   if(NOT ${header}_dir)

@@ -6,11 +6,12 @@
 #include <unordered_map>
 
 #include "data/tokenizer/added_tokens.h"
+#include "data/tokenizer/bpe_files.h"
 #include "data/tokenizer/bpe_merger.h"
-#include "data/tokenizer/gpt2_words.h"
 #include "data/tokenizer/tokenizer_files.h"
 #include "data/tokenizer/tokenizer_json.h"
 #include "data/tokenizer/unicode.h"
+#include "data/tokenizer/word_splitter.h"
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
 
@@ -46,34 +47,41 @@ class WordCache {
   std::vector<Entry> entries_ = std::vector<Entry>(kEntries);
 };
 
-// Caches that are not in use; a call to encode() borrows one, so there are as many as calls at the same time.
-class CachePool {
+// What one call to encode() works with.
+struct EncodeWorker {
+  explicit EncodeWorker(const WordSplitter& splitter) : words(splitter) {}
+  WordSplitter::Worker words;
+  WordCache cache;
+};
+
+// Workers that are not in use; a call to encode() borrows one, so there are as many as calls at the same time.
+class WorkerPool {
  public:
-  std::unique_ptr<WordCache> borrow() {
+  std::unique_ptr<EncodeWorker> borrow(const WordSplitter& splitter) {
     {
       const std::lock_guard lock(mutex_);
       if (!free_.empty()) {
-        auto cache = std::move(free_.back());
+        auto worker = std::move(free_.back());
         free_.pop_back();
-        return cache;
+        return worker;
       }
     }
-    return std::make_unique<WordCache>();
+    return std::make_unique<EncodeWorker>(splitter);
   }
-  void give_back(std::unique_ptr<WordCache> cache) {
+  void give_back(std::unique_ptr<EncodeWorker> worker) {
     const std::lock_guard lock(mutex_);
-    free_.push_back(std::move(cache));
+    free_.push_back(std::move(worker));
   }
 
  private:
   std::mutex mutex_;
-  std::vector<std::unique_ptr<WordCache>> free_;
+  std::vector<std::unique_ptr<EncodeWorker>> free_;
 };
 
 class ByteLevelBpe final : public Tokenizer {
  public:
   ByteLevelBpe(const std::string& path, BpeDescription description)
-      : path_(path), d_(std::move(description)), merger_(d_.merges, d_.byte_ids) {
+      : path_(path), d_(std::move(description)), merger_(d_.merges, d_.byte_ids), splitter_(d_.splits) {
     d_.merges = {};
     for (size_t i = 0; i < d_.added.size(); ++i) {
       const AddedToken& token = d_.added[i];
@@ -90,20 +98,24 @@ class ByteLevelBpe final : public Tokenizer {
         if (!eod_ && token.content == name) eod_ = token.id;
       }
     }
+    // GPT-2's vocab.json has it as an ordinary token.
+    for (size_t id = 0; id < d_.bytes.size() && !eod_; ++id) {
+      if (d_.bytes[id] == "<|endoftext|>") eod_ = static_cast<int32_t>(id);
+    }
   }
 
   std::vector<int32_t> encode(std::string_view text) const override {
     std::vector<int32_t> ids;
     ids.reserve(text.size() / 3 + 1);
-    auto cache = caches_.borrow();
+    auto worker = workers_.borrow(splitter_);
     split(text, early_, ids, [&](std::string_view piece) {
       if (d_.nfc && !is_plainly_nfc(piece)) {
-        encode_normalised(nfc(piece), *cache, ids);
+        encode_normalised(nfc(piece), *worker, ids);
       } else {
-        encode_normalised(piece, *cache, ids);
+        encode_normalised(piece, *worker, ids);
       }
     });
-    caches_.give_back(std::move(cache));
+    workers_.give_back(std::move(worker));
     return ids;
   }
 
@@ -116,6 +128,8 @@ class ByteLevelBpe final : public Tokenizer {
 
   int64_t vocab_size() const override { return static_cast<int64_t>(d_.bytes.size()); }
   std::optional<int32_t> eod() const override { return eod_; }
+  std::span<const int32_t> before_text() const override { return d_.before; }
+  std::span<const int32_t> after_text() const override { return d_.after; }
   std::string name() const override { return "bpe"; }
 
  private:
@@ -142,38 +156,34 @@ class ByteLevelBpe final : public Tokenizer {
   }
 
   static size_t space_after(std::string_view text, size_t at) {
-    uint32_t length = 0;
-    while (at < text.size() && class_at(text, at, &length) == CharClass::kSpace) at += length;
+    while (at < text.size() && space_length(text, at) != 0) at += space_length(text, at);
     return at;
   }
   static size_t space_before(std::string_view text, size_t at) {
     while (at > 0) {
       size_t start = at - 1;
       while (start > 0 && at - start < 4 && (static_cast<uint8_t>(text[start]) & 0xC0) == 0x80) --start;
-      uint32_t length = 0;
-      if (class_at(text, start, &length) != CharClass::kSpace || start + length != at) break;
+      if (start + space_length(text, start) != at) break;
       at = start;
     }
     return at;
   }
 
-  void encode_normalised(std::string_view text, WordCache& cache, std::vector<int32_t>& ids) const {
+  void encode_normalised(std::string_view text, EncodeWorker& worker, std::vector<int32_t>& ids) const {
     split(text, late_, ids, [&](std::string_view piece) {
       if (d_.add_prefix_space && piece[0] != ' ') {
         std::string prefixed(1, ' ');
         prefixed += piece;
-        encode_words(prefixed, cache, ids);
+        encode_words(prefixed, worker, ids);
       } else {
-        encode_words(piece, cache, ids);
+        encode_words(piece, worker, ids);
       }
     });
   }
 
-  void encode_words(std::string_view text, WordCache& cache, std::vector<int32_t>& ids) const {
-    for (size_t at = 0; at < text.size();) {
-      const size_t length = d_.use_regex ? gpt2_word_length(text, at) : text.size();
-      encode_word(text.substr(at, length), cache, ids);
-      at += length;
+  void encode_words(std::string_view text, EncodeWorker& worker, std::vector<int32_t>& ids) const {
+    for (const WordSplitter::Word& word : worker.words.cut(text)) {
+      encode_word(text.substr(word.begin, word.end - word.begin), worker.cache, ids);
     }
   }
 
@@ -209,16 +219,21 @@ class ByteLevelBpe final : public Tokenizer {
   std::string path_;
   BpeDescription d_;
   BpeMerger merger_;
+  WordSplitter splitter_;
   AddedTokenFinder early_, late_;
   std::unordered_map<std::string, int32_t> whole_words_;
   std::optional<int32_t> eod_;
-  mutable CachePool caches_;
+  mutable WorkerPool workers_;
 };
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> load_byte_level_bpe(const std::string& path) {
-  return std::make_unique<ByteLevelBpe>(path, parse_tokenizer_json(path, read_file(path, kLargestFile)));
+std::unique_ptr<Tokenizer> load_byte_level_bpe(const std::string& files) {
+  const BpeFiles names = bpe_files(files);
+  const std::string first = read_file(names.vocab, kLargestFile);
+  if (names.merges.empty()) return std::make_unique<ByteLevelBpe>(files, parse_tokenizer_json(names.vocab, first));
+  return std::make_unique<ByteLevelBpe>(
+      names.vocab, parse_vocab_and_merges(names.vocab, first, names.merges, read_file(names.merges, kLargestFile)));
 }
 
 }  // namespace thinwire

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -41,8 +42,10 @@ size_t safe_cut(std::string_view text, size_t limit) {
   if (text.size() <= limit) return text.size();
   for (size_t at = limit; at > limit / 2 && at > 0; --at) {
     const auto before = static_cast<uint8_t>(text[at - 1]);
-    // Bytes from 0x80 may end a character that is white space itself.
-    if (is_blank_char(text[at]) && before > 0x20 && before < 0x80) return at;
+    // Bytes from 0x80 may end a character that is white space itself; to Llama 3 line ends belong to a sign before
+    // them.
+    const bool after_any = text[at] == ' ' || text[at] == '\t';
+    if (is_blank_char(text[at]) && before < 0x80 && (after_any ? before > 0x20 : std::isalnum(before) != 0)) return at;
   }
   size_t at = limit;
   while (at > 1 && limit - at < 4 && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80) --at;

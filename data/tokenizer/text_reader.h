@@ -16,8 +16,8 @@ inline constexpr size_t kPieceBytes = size_t{4} << 20;
 inline constexpr size_t kLongestJsonLine = size_t{64} << 20;
 
 // Where a text longer than `limit` may be cut (0 < result <= limit): before white space that follows something else,
-// where no word of the GPT-2 pattern and no SentencePiece word can be broken; without such a place, between two
-// characters.
+// where no word of the patterns of GPT-2 and Llama 3 and no SentencePiece word can be broken; without such a place,
+// between two characters.
 size_t safe_cut(std::string_view text, size_t limit);
 
 // Bytes of a file through one fixed buffer. A UTF-8 byte order mark is skipped, UTF-16 is refused.

@@ -30,7 +30,7 @@ struct Input {
 struct Unit {
   std::string text;  // a piece of a document, or a line of JSON
   uint64_t line = 0;
-  bool ends_document = true;
+  bool starts_document = true, ends_document = true;
 };
 
 struct Job {
@@ -144,8 +144,9 @@ bool read_input(const Input& input, Queue& queue) {
     if (input.format == Format::kParagraphs) {
       ParagraphReader reader(input.path);
       TextPiece piece;
-      while (reader.next(piece)) {
-        if (!filler.add({std::move(piece.text), piece.line, piece.ends_document}, reader.bytes_read())) return false;
+      for (bool starts = true; reader.next(piece); starts = piece.ends_document) {
+        Unit unit{std::move(piece.text), piece.line, starts, piece.ends_document};
+        if (!filler.add(std::move(unit), reader.bytes_read())) return false;
       }
       filler.set_position(reader.bytes_read());
     } else {
@@ -178,7 +179,7 @@ class Encoder {
     try {
       for (Unit& unit : job.units) {
         if (job.input->format == Format::kParagraphs) {
-          encode(unit.text, plan_.paragraph_output, unit.ends_document, result);
+          encode(unit.text, plan_.paragraph_output, unit.starts_document, unit.ends_document, result);
         } else {
           encode_line(unit, job.input->path, result);
         }
@@ -192,14 +193,25 @@ class Encoder {
   }
 
  private:
-  void encode(std::string_view text, size_t output, bool ends_document, Result& result) const {
+  void encode(std::string_view text, size_t output, bool starts_document, bool ends_document, Result& result) const {
+    const size_t first = result.pieces.size();
     while (text.size() > kPieceBytes) {
       const size_t cut = safe_cut(text, kPieceBytes);
       result.pieces.push_back({output, tokenizer_.encode(text.substr(0, cut)), false});
       text.remove_prefix(cut);
     }
     result.pieces.push_back({output, tokenizer_.encode(text), ends_document});
-    if (ends_document && options_.append_eod) result.pieces.back().ids.push_back(*tokenizer_.eod());
+    if (starts_document) {
+      const auto before = tokenizer_.before_text();
+      std::vector<int32_t>& ids = result.pieces[first].ids;
+      ids.insert(ids.begin(), before.begin(), before.end());
+    }
+    if (ends_document) {
+      const auto after = tokenizer_.after_text();
+      std::vector<int32_t>& ids = result.pieces.back().ids;
+      ids.insert(ids.end(), after.begin(), after.end());
+      if (options_.append_eod) ids.push_back(*tokenizer_.eod());
+    }
   }
 
   void encode_line(const Unit& unit, const std::string& path, Result& result) const {
@@ -216,7 +228,7 @@ class Encoder {
       if (texts[k].empty()) {
         ++result.empty;
       } else {
-        encode(texts[k], k, true, result);
+        encode(texts[k], k, true, true, result);
       }
     }
   }

@@ -23,7 +23,9 @@ constexpr const char* kFooter =
     R"(Writes PREFIX_<key>_document.bin and .idx, the format of Megatron-LM and GPT-NeoX; give PREFIX_<key>_document as data_path.
   .txt    every paragraph (blank lines between) is a document, key text; its bytes are kept, without the last line end
   .jsonl  every line is a JSON object, its string under KEY is a document
-Tokenizers: byte (256 ids; 257 with --append-eod), bpe:tokenizer.json (GPT-2, GPT-NeoX), sentencepiece:FILE.model
+Tokenizers: byte (256 ids; 257 with --append-eod), bpe:tokenizer.json (GPT-NeoX, Llama 3 ...), bpe:vocab.json,merges.txt (GPT-2),
+sentencepiece:FILE.model. Megatron's words work too: --vocab-file vocab.json --merge-file merges.txt. What a tokenizer.json puts
+around a text (Llama 3: <|begin_of_text|>) stands around every document, in front of the end that --append-eod adds.
 Exit codes: 0 done, 64 wrong command line, 65 bad input or tokenizer (file:line is named), 73/74 cannot write, 75 interrupted.
 Example: tokenize --input books.txt --tokenizer byte --output data/books)";
 
@@ -57,11 +59,25 @@ void tokenize(const std::string& spec, const TokenizeOptions& options, bool quie
               static_cast<double>(summary.bytes) / 1e6 / std::max(seconds, 1e-9));
 }
 
+// Megatron-LM's and GPT-NeoX's way to name a tokenizer. "" where it is not used.
+std::string spec_of_files(const std::string& type, const std::string& vocab, const std::string& merges) {
+  if (type.empty() && vocab.empty() && merges.empty()) return "";
+  if (vocab.empty()) throw_usage("tokenize: --vocab-file is missing");
+  if (type.empty() ? !merges.empty() : type == "GPT2BPETokenizer") {
+    if (merges.empty())
+      throw_usage("tokenize: --merge-file is missing: GPT2BPETokenizer has vocab.json and merges.txt");
+    if (!vocab.ends_with(".json")) throw_usage("tokenize: --vocab-file " + vocab + ": a vocab.json is needed");
+    return "bpe:" + vocab + "," + merges;
+  }
+  if (!merges.empty()) throw_usage("tokenize: --merge-file goes with --tokenizer-type GPT2BPETokenizer");
+  return (type == "SPMTokenizer" || type == "SentencePieceTokenizer" ? "sentencepiece:" : "bpe:") + vocab;
+}
+
 int run(int argc, char** argv) {
   TokenizeOptions options;
   options.json_keys.clear();
   options.workers = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 8u));
-  std::string spec;
+  std::string spec, type, vocab, merges;
   bool quiet = false;
   CLI::App app("Turns text into token files for training.", "tokenize");
   app.footer(kFooter);
@@ -70,9 +86,18 @@ int run(int argc, char** argv) {
       ->required()
       ->expected(1, -1)
       ->type_name("FILE");
-  app.add_option("--tokenizer", spec, "byte | bpe:tokenizer.json | sentencepiece:FILE.model")
-      ->required()
-      ->type_name("SPEC");
+  CLI::Option* named =
+      app.add_option("--tokenizer", spec,
+                     "byte | bpe:tokenizer.json | bpe:vocab.json,merges.txt | sentencepiece:FILE.model")
+          ->type_name("SPEC");
+  app.add_option("--vocab-file", vocab, "Instead of --tokenizer, as in Megatron-LM")
+      ->type_name("FILE")
+      ->excludes(named);
+  app.add_option("--merge-file", merges, "The merges of a GPT-2 vocab.json")->type_name("FILE")->excludes(named);
+  app.add_option("--tokenizer-type", type, "What the files are [GPT2BPETokenizer with --merge-file, else HFTokenizer]")
+      ->check(CLI::IsMember(
+          {"GPT2BPETokenizer", "HFTokenizer", "HuggingFaceTokenizer", "SPMTokenizer", "SentencePieceTokenizer"}))
+      ->excludes(named);
   app.add_option("--output", options.prefix, "Where to write: a path prefix; missing directories are made")
       ->required()
       ->type_name("PREFIX");
@@ -88,6 +113,8 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(1, 256));
   app.add_flag("--quiet", quiet, "No progress and no summary");
   if (const auto code = parse_command_line(app, "tokenize", argc, argv)) return *code;
+  if (spec.empty()) spec = spec_of_files(type, vocab, merges);
+  if (spec.empty()) throw_usage("tokenize: --tokenizer is required");
   if (options.json_keys.empty()) options.json_keys = {"text"};
   std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is then an error of write()
   std::signal(SIGINT, remember_signal);

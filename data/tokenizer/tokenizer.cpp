@@ -49,7 +49,7 @@ void check_ids(std::span<const int32_t> ids, int64_t vocab, const std::string& t
 }
 
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& spec, bool need_eod) {
-  static const char* const kWords = "byte, bpe:tokenizer.json or sentencepiece:FILE.model";
+  static const char* const kWords = "byte, bpe:tokenizer.json, bpe:vocab.json,merges.txt or sentencepiece:FILE.model";
   const size_t colon = spec.find(':');
   const std::string kind = spec.substr(0, colon);
   const std::string file = colon == std::string::npos ? "" : spec.substr(colon + 1);
@@ -60,7 +60,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& spec, bool need_eod
   if (kind != "bpe" && kind != "sentencepiece") {
     throw_usage("tokenizer '" + spec + "' is unknown; choose " + kWords);
   }
-  if (file.empty()) throw_usage("tokenizer '" + spec + "' names no file; choose " + kWords);
+  if (file.empty() || file.ends_with(".json,")) throw_usage("tokenizer '" + spec + "' names no file; choose " + kWords);
   std::unique_ptr<Tokenizer> made = kind == "bpe" ? load_byte_level_bpe(file) : load_sentencepiece(file);
   if (need_eod && !made->eod()) {
     throw_usage("tokenizer '" + spec + "' has no end-of-document token (" +

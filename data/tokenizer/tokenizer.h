@@ -23,6 +23,11 @@ class Tokenizer {
   // The text of the ids, special tokens as they are written. Throws Error(kBadData) for an id outside the vocabulary.
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
 
+  // Ids that belong around a whole text, once, such as Llama 3's <|begin_of_text|>: encode() leaves them to the caller,
+  // who may cut a text into pieces.
+  virtual std::span<const int32_t> before_text() const { return {}; }
+  virtual std::span<const int32_t> after_text() const { return {}; }
+
   virtual int64_t vocab_size() const = 0;          // ids 0 .. vocab_size() - 1 exist
   virtual std::optional<int32_t> eod() const = 0;  // the end-of-document token, if the tokenizer has one
   virtual std::string name() const = 0;            // "byte" | "bpe" | "sentencepiece"
@@ -34,7 +39,8 @@ void check_ids(std::span<const int32_t> ids, int64_t vocab, const std::string& t
 // byte                    id = byte, vocabulary 256, no end-of-document token;
 //                         with `need_eod` the id 256 is one and the vocabulary 257 (byte-level configs then set 257
 //                         too)
-// bpe:FILE                a byte-level BPE `tokenizer.json` (GPT-2, GPT-NeoX: see tokenizer_files.h for what is read)
+// bpe:FILE                a byte-level BPE `tokenizer.json` (GPT-NeoX, Llama 3: see tokenizer_files.h for what is read)
+// bpe:VOCAB.json,MERGES   GPT-2's pair of files; splits at the first ".json,"
 // sentencepiece:FILE      a SentencePiece `.model`
 // Throws Error(kUsage) for another word, for `need_eod` without such a token, and where SentencePiece was not built in;
 // Error(kBadData) naming file and place for a file that cannot be used.

@@ -2,10 +2,12 @@
 #include "data/tokenizer/tokenizer_json.h"
 
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "data/tokenizer/unicode.h"
 #include "engine/base/core/error.h"
@@ -43,20 +45,53 @@ class Reader {
   BpeDescription read(const std::string& text) {
     const Json root = parse(text);
     if (!root.is_object()) fail("", "a JSON object is needed, as written by Tokenizer.save()");
+    if (!root.contains("model") && root.size() >= 256 && root.begin()->is_number_integer())
+      fail("", "is a vocabulary alone: give its merges too, bpe:vocab.json,merges.txt");
     for (const char* key : {"model", "pre_tokenizer"}) {
       if (!root.contains(key)) fail(key, "is missing");
     }
     read_normalizer(root);
     read_pre_tokenizer(root["pre_tokenizer"]);
-    refuse_other_types(root, "post_processor");
-    refuse_other_types(root, "decoder");
+    if (root.contains("post_processor")) read_post_processor(root["post_processor"], "post_processor");
+    read_decoder(root);
     read_model(root["model"]);
     if (root.contains("added_tokens")) read_added(root["added_tokens"]);
     fill_ids();
     return std::move(out_);
   }
 
+  BpeDescription read_pair(const std::string& vocab, const std::string& merges_path, const std::string& merges) {
+    const std::string vocab_path = path_;
+    vocab_ = "";
+    const Json ids = parse(vocab);
+    if (!ids.is_object()) fail("", "an object {token: id} is needed, as in GPT-2's vocab.json");
+    if (ids.contains("model")) fail("", "is a tokenizer.json: give bpe:FILE alone, without a file of merges");
+    read_vocab(ids);
+    std::vector<std::string> lines;
+    for (size_t at = 0; at < merges.size();) {
+      const size_t end = std::min(merges.find('\n', at), merges.size());
+      lines.push_back(merges.substr(at, end - at));
+      if (lines.back().ends_with('\r')) lines.back().pop_back();
+      at = end + 1;
+    }
+    while (!lines.empty() && lines.back().empty()) lines.pop_back();
+    MergeSet seen;
+    for (size_t i = 0; i < lines.size(); ++i) {
+      if (i == 0 && lines[i].starts_with("#version")) continue;
+      path_ = merges_path + ":" + std::to_string(i + 1);
+      add_merge(lines[i], "", seen);
+    }
+    path_ = merges_path;
+    if (out_.merges.empty()) fail("", "holds no merges: a line \"a b\" for each is needed, as in GPT-2's merges.txt");
+    path_ = vocab_path;
+    out_.splits = {{"", kGpt2Pattern}};
+    fill_ids();
+    return std::move(out_);
+  }
+
  private:
+  using MergeSet = std::unordered_set<uint64_t>;
+
   [[noreturn]] void fail(const std::string& place, const std::string& what) const {
     throw_bad_data(path_ + ": " + (place.empty() ? "" : place + ": ") + what);
   }
@@ -86,28 +121,121 @@ class Reader {
     return object["type"].get<std::string>();
   }
 
+  // The members of a Sequence, or the one thing that is none.
+  std::vector<std::pair<std::string, Json>> members(const Json& one, const char* list, const std::string& place) const {
+    if (type_of(one, place) != "Sequence") return {{place, one}};
+    if (!one.contains(list) || !one[list].is_array()) fail(place + "." + list, "an array is needed");
+    std::vector<std::pair<std::string, Json>> all;
+    for (const Json& item : one[list]) {
+      all.emplace_back(place + "." + list + "[" + std::to_string(all.size()) + "]", item);
+    }
+    return all;
+  }
+
   void read_normalizer(const Json& root) {
     if (!root.contains("normalizer") || root["normalizer"].is_null()) return;
-    const std::string type = type_of(root["normalizer"], "normalizer");
-    if (type != "NFC") fail("normalizer", "type " + quote(type) + " is not supported (null or NFC)");
-    out_.nfc = true;
+    for (const auto& [place, item] : members(root["normalizer"], "normalizers", "normalizer")) {
+      const std::string type = type_of(item, place);
+      if (type != "NFC") fail(place, "type " + quote(type) + " is not supported (null or NFC)");
+      out_.nfc = true;
+    }
   }
 
   void read_pre_tokenizer(const Json& pre) {
     if (pre.is_null()) fail("pre_tokenizer", "null is not supported: a byte-level BPE has the type ByteLevel");
-    const std::string type = type_of(pre, "pre_tokenizer");
-    if (type != "ByteLevel") {
-      fail("pre_tokenizer", "type " + quote(type) + " is not supported: only ByteLevel (GPT-2, GPT-NeoX) is" +
-                                (type == "Sequence" ? "; Split patterns as in Llama 3 are not" : ""));
+    const auto stages = members(pre, "pretokenizers", "pre_tokenizer");
+    bool byte_level = false;
+    for (const auto& [place, stage] : stages) {
+      const std::string type = type_of(stage, place);
+      if (byte_level) fail(place, "type " + quote(type) + " behind ByteLevel is not supported: that must be the last");
+      if (type == "ByteLevel") {
+        byte_level = true;
+        out_.add_prefix_space = flag(stage, "add_prefix_space", place, true);
+        if (out_.add_prefix_space && !out_.splits.empty())
+          fail(place + ".add_prefix_space", "true behind other pre-tokenizers is not supported");
+        if (flag(stage, "use_regex", place, true)) out_.splits.push_back({path_ + ": " + place, kGpt2Pattern});
+      } else if (type == "Split") {
+        read_split(stage, place);
+      } else if (type == "Digits") {
+        const bool each = flag(stage, "individual_digits", place, false);
+        out_.splits.push_back({path_ + ": " + place, each ? "\\p{N}" : "\\p{N}+"});
+      } else {
+        fail(place, "type " + quote(type) + " is not supported (ByteLevel, behind any number of Split and Digits)");
+      }
     }
-    out_.add_prefix_space = flag(pre, "add_prefix_space", "pre_tokenizer", true);
-    out_.use_regex = flag(pre, "use_regex", "pre_tokenizer", true);
+    if (!byte_level) fail("pre_tokenizer", "lacks ByteLevel: only a byte-level BPE is supported");
   }
 
-  void refuse_other_types(const Json& root, const char* key) const {
-    if (!root.contains(key) || root[key].is_null()) return;
-    const std::string type = type_of(root[key], key);
-    if (type != "ByteLevel") fail(key, "type " + quote(type) + " is not supported (null or ByteLevel)");
+  void read_split(const Json& split, const std::string& place) {
+    const auto text = [&](const Json& object, const char* key) -> std::optional<std::string> {
+      if (!object.is_object() || !object.contains(key) || !object[key].is_string()) return std::nullopt;
+      return object[key].get<std::string>();
+    };
+    SplitStep step{path_ + ": " + place + ".pattern", "", true, true};
+    const Json pattern = split.value("pattern", Json());
+    if (const auto regex = text(pattern, "Regex")) {
+      step.pattern = *regex;
+    } else if (const auto plain = text(pattern, "String")) {
+      for (const char c : *plain) {
+        if (std::ispunct(static_cast<unsigned char>(c)) != 0) step.pattern += '\\';
+        step.pattern += c;
+      }
+    } else {
+      fail(place + ".pattern", "{\"Regex\": \"...\"} or {\"String\": \"...\"} is needed");
+    }
+    const std::string behavior = text(split, "behavior").value_or("");
+    const bool invert = flag(split, "invert", place, false);
+    if (behavior == "Removed") {
+      (invert ? step.keep_rest : step.keep_matches) = false;
+    } else if (behavior != "Isolated") {
+      fail(place + ".behavior", quote(behavior) + " is not supported (Isolated, Removed)");
+    }
+    out_.splits.push_back(std::move(step));
+  }
+
+  void read_post_processor(const Json& post, const std::string& where) {
+    if (post.is_null()) return;
+    bool had_template = false;
+    for (const auto& [place, item] : members(post, "processors", where)) {
+      const std::string type = type_of(item, place);
+      if (type == "ByteLevel") continue;  // moves offsets only
+      if (type != "TemplateProcessing")
+        fail(place, "type " + quote(type) + " is not supported (null, ByteLevel, TemplateProcessing)");
+      if (std::exchange(had_template, true)) fail(place, "a second TemplateProcessing is not supported");
+      read_template(item, place);
+    }
+  }
+
+  // {"single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}], "special_tokens": {"<s>": {"ids": [1]}}}
+  void read_template(const Json& item, const std::string& place) {
+    const Json single = item.value("single", Json()), tokens = item.value("special_tokens", Json());
+    if (!single.is_array()) fail(place + ".single", "an array is needed");
+    bool behind = false;
+    for (size_t i = 0; i < single.size(); ++i) {
+      const std::string here = place + ".single[" + std::to_string(i) + "]";
+      const auto name_in = [&](const char* kind) -> std::optional<std::string> {
+        const Json part = single[i].is_object() ? single[i].value(kind, Json()) : Json();
+        if (!part.is_object() || !part.contains("id") || !part["id"].is_string()) return std::nullopt;
+        return part["id"].get<std::string>();
+      };
+      if (name_in("Sequence")) {
+        if (*name_in("Sequence") != "A" || std::exchange(behind, true)) fail(here, "one Sequence, A, is supported");
+      } else if (const auto name = name_in("SpecialToken")) {
+        const Json entry = tokens.is_object() ? tokens.value(*name, Json()) : Json();
+        const Json ids = entry.is_object() ? entry.value("ids", Json()) : Json();
+        if (!ids.is_array()) fail(here, quote(*name) + " has no ids in special_tokens");
+        for (const Json& id : ids) (behind ? out_.after : out_.before).push_back(check_id(id, here));
+      } else {
+        fail(here, "a SpecialToken or a Sequence with an id is needed");
+      }
+    }
+    if (!behind) fail(place + ".single", "lacks the Sequence A");
+  }
+
+  void read_decoder(const Json& root) const {
+    if (!root.contains("decoder") || root["decoder"].is_null()) return;
+    const std::string type = type_of(root["decoder"], "decoder");
+    if (type != "ByteLevel") fail("decoder", "type " + quote(type) + " is not supported (null or ByteLevel)");
   }
 
   void read_model(const Json& model) {
@@ -128,12 +256,16 @@ class Reader {
     }
     if (!model.contains("vocab") || !model["vocab"].is_object()) fail("model.vocab", "an object {token: id} is needed");
     if (!model.contains("merges") || !model["merges"].is_array()) fail("model.merges", "an array is needed");
-    for (const auto& [token, id] : model["vocab"].items()) {
-      const std::string place = "model.vocab[" + quote(token) + "]";
+    read_vocab(model["vocab"]);
+    read_merges(model["merges"]);
+  }
+
+  void read_vocab(const Json& vocab) {
+    for (const auto& [token, id] : vocab.items()) {
+      const std::string place = vocab_ + "[" + quote(token) + "]";
       ids_.emplace(token, check_id(id, place));
       if (token.empty()) fail(place, "an empty token");
     }
-    read_merges(model["merges"]);
   }
 
   int32_t check_id(const Json& id, const std::string& place) const {
@@ -145,34 +277,38 @@ class Reader {
 
   int32_t id_of(const std::string& token, const std::string& place) const {
     const auto found = ids_.find(token);
-    if (found == ids_.end()) fail(place, "token " + quote(token) + " is not in model.vocab");
+    if (found == ids_.end()) fail(place, "token " + quote(token) + " is not in " + vocab_name());
     return found->second;
   }
 
   void read_merges(const Json& merges) {
-    std::unordered_set<uint64_t> seen;
+    MergeSet seen;
     out_.merges.reserve(merges.size());
     for (size_t i = 0; i < merges.size(); ++i) {
       const std::string place = "model.merges[" + std::to_string(i) + "]";
-      std::string left, right;
       if (merges[i].is_string()) {
-        const std::string& line = merges[i].get_ref<const std::string&>();
-        const size_t space = line.find(' ');
-        if (space == std::string::npos || line.find(' ', space + 1) != std::string::npos)
-          fail(place, quote(line) + " is not two tokens");
-        left = line.substr(0, space), right = line.substr(space + 1);
+        add_merge(merges[i].get_ref<const std::string&>(), place, seen);
       } else if (merges[i].is_array() && merges[i].size() == 2 && merges[i][0].is_string() &&
                  merges[i][1].is_string()) {
-        left = merges[i][0].get<std::string>(), right = merges[i][1].get<std::string>();
+        add_merge(merges[i][0].get<std::string>(), merges[i][1].get<std::string>(), place, seen);
       } else {
         fail(place, "\"a b\" or [\"a\", \"b\"] is needed");
       }
-      const BpeMerge merge{id_of(left, place), id_of(right, place), id_of(left + right, place)};
-      if (!seen.insert(static_cast<uint64_t>(merge.left) << 32 | static_cast<uint32_t>(merge.right)).second) {
-        fail(place, quote(left + " " + right) + " is listed twice");
-      }
-      out_.merges.push_back(merge);
     }
+  }
+
+  void add_merge(const std::string& line, const std::string& place, MergeSet& seen) {
+    const size_t space = line.find(' ');
+    if (space == std::string::npos || line.find(' ', space + 1) != std::string::npos)
+      fail(place, quote(line) + " is not two tokens");
+    add_merge(line.substr(0, space), line.substr(space + 1), place, seen);
+  }
+
+  void add_merge(const std::string& left, const std::string& right, const std::string& place, MergeSet& seen) {
+    const BpeMerge merge{id_of(left, place), id_of(right, place), id_of(left + right, place)};
+    if (!seen.insert(static_cast<uint64_t>(merge.left) << 32 | static_cast<uint32_t>(merge.right)).second)
+      fail(place, quote(left + " " + right) + " is listed twice");
+    out_.merges.push_back(merge);
   }
 
   void read_added(const Json& added) {
@@ -198,7 +334,7 @@ class Reader {
       const auto found = ids_.find(token.content);
       if (found != ids_.end() && found->second != token.id) {
         fail(place, quote(token.content) + " has id " + std::to_string(token.id) + " here and " +
-                        std::to_string(found->second) + " in model.vocab");
+                        std::to_string(found->second) + " in " + vocab_name());
       }
       out_.added.push_back(std::move(token));
     }
@@ -210,12 +346,12 @@ class Reader {
     int64_t top = -1;
     for (const auto& [token, id] : ids_) top = std::max<int64_t>(top, id);
     for (const AddedToken& token : out_.added) top = std::max<int64_t>(top, token.id);
-    if (top < 0) fail("model.vocab", "is empty");
+    if (top < 0) fail(vocab_, "is empty");
     // Holes are refused anyway; this keeps a single huge id from allocating.
     if (top + 1 > static_cast<int64_t>(ids_.size() + out_.added.size())) {
-      fail("model.vocab", "ids have holes: the largest is " + std::to_string(top) + " but there are only " +
-                              std::to_string(ids_.size()) + " tokens and " + std::to_string(out_.added.size()) +
-                              " added ones");
+      fail(vocab_, "ids have holes: the largest is " + std::to_string(top) + " but there are only " +
+                       std::to_string(ids_.size()) + " tokens and " + std::to_string(out_.added.size()) +
+                       " added ones");
     }
     std::vector<bool> used(static_cast<size_t>(top) + 1, false);
     out_.bytes.resize(used.size());
@@ -224,7 +360,7 @@ class Reader {
     for (const auto& [token, id] : ids_) {
       const auto slot = static_cast<size_t>(id);
       if (used[slot])
-        fail("model.vocab[" + quote(token) + "]", "id " + std::to_string(id) + " belongs to another token too");
+        fail(vocab_ + "[" + quote(token) + "]", "id " + std::to_string(id) + " belongs to another token too");
       used[slot] = true;
       if (const auto bytes = spell(token, alphabet)) {
         out_.bytes[slot] = *bytes;
@@ -244,8 +380,14 @@ class Reader {
       // A token that merges can also reach keeps the bytes it stands for there, so that plain text always comes back.
       if (!out_.plain[slot]) out_.bytes[slot] = token.content;
     }
+    for (const std::vector<int32_t>* around : {&out_.before, &out_.after}) {
+      for (const int32_t id : *around) {
+        if (static_cast<size_t>(id) >= used.size())
+          fail("post_processor", "id " + std::to_string(id) + " belongs to no token");
+      }
+    }
     const auto hole = std::find(used.begin(), used.end(), false);
-    if (hole != used.end()) fail("model.vocab", "id " + std::to_string(hole - used.begin()) + " belongs to no token");
+    if (hole != used.end()) fail(vocab_, "id " + std::to_string(hole - used.begin()) + " belongs to no token");
   }
 
   // The bytes that a token of the byte alphabet stands for; nothing if it has a character from outside it.
@@ -262,7 +404,10 @@ class Reader {
     return bytes;
   }
 
+  std::string vocab_name() const { return vocab_.empty() ? "the vocabulary" : vocab_; }
+
   std::string path_;
+  std::string vocab_ = "model.vocab";  // its place in the file
   std::unordered_map<std::string, int32_t> ids_;
   BpeDescription out_;
 };
@@ -271,6 +416,11 @@ class Reader {
 
 BpeDescription parse_tokenizer_json(const std::string& path, const std::string& text) {
   return Reader(path).read(text);
+}
+
+BpeDescription parse_vocab_and_merges(const std::string& vocab_path, const std::string& vocab,
+                                      const std::string& merges_path, const std::string& merges) {
+  return Reader(vocab_path).read_pair(vocab, merges_path, merges);
 }
 
 }  // namespace thinwire

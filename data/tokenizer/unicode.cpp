@@ -1,56 +1,40 @@
-// Table look-ups behind unicode.h; the tables are generated from the Unicode character database.
+// UTF-8 by hand, white space and NFC by ICU.
 #include "data/tokenizer/unicode.h"
 
+#include <unicode/bytestream.h>
+#include <unicode/normalizer2.h>
+#include <unicode/uchar.h>
+#include <unicode/uniset.h>
+
 #include <algorithm>
-#include <iterator>
-#include <vector>
+
+#include "engine/base/core/check.h"
 
 namespace thinwire {
 namespace {
 
-struct CodeRange {
-  uint32_t first, last;
-};
-
-#include "data/tokenizer/unicode_classes.inc"
-
-constexpr uint32_t kDirect = 0x20000;  // below this a byte per code point, above it a search
-
-template <size_t N>
-bool contains(const CodeRange (&ranges)[N], uint32_t code) {
-  const auto* found = std::upper_bound(std::begin(ranges), std::end(ranges), code,
-                                       [](uint32_t c, const CodeRange& r) { return c < r.first; });
-  return found != std::begin(ranges) && code <= std::prev(found)->last;
+void check_icu(UErrorCode status, const char* what) {
+  TW_CHECK(U_SUCCESS(status), "ICU cannot ", what, ": ", u_errorName(status));
 }
 
-CharClass search_class(uint32_t code) {
-  if (contains(kLetters, code)) return CharClass::kLetter;
-  if (contains(kNumbers, code)) return CharClass::kNumber;
-  if (contains(kSpaces, code)) return CharClass::kSpace;
-  return CharClass::kOther;
-}
-
-const CharClass* direct_classes() {
-  static const std::vector<CharClass> table = [] {
-    std::vector<CharClass> classes(kDirect, CharClass::kOther);
-    const auto fill = [&](const auto& ranges, CharClass value) {
-      for (const CodeRange& r : ranges) {
-        for (uint32_t code = r.first; code <= r.last && code < kDirect; ++code) classes[code] = value;
-      }
-    };
-    fill(kLetters, CharClass::kLetter);
-    fill(kNumbers, CharClass::kNumber);
-    fill(kSpaces, CharClass::kSpace);
-    return classes;
+const icu::Normalizer2& normalizer() {
+  static const icu::UnicodeSet known = [] {
+    UErrorCode status = U_ZERO_ERROR;
+    icu::UnicodeSet set(icu::UnicodeString("[:age=9.0:]"), status);
+    check_icu(status, "tell the characters of Unicode 9.0");
+    set.freeze();
+    return set;
   }();
-  return table.data();
+  static const icu::FilteredNormalizer2 filtered = [] {
+    UErrorCode status = U_ZERO_ERROR;
+    const icu::Normalizer2* all = icu::Normalizer2::getNFCInstance(status);
+    check_icu(status, "normalise");
+    return icu::FilteredNormalizer2(*all, known);
+  }();
+  return filtered;
 }
 
 }  // namespace
-
-CharClass char_class(uint32_t code) {
-  return code < kDirect ? direct_classes()[code] : search_class(code);
-}
 
 Utf8Char decode_utf8(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[at + i]); };
@@ -82,12 +66,6 @@ void append_utf8(std::string& out, uint32_t code) {
   }
 }
 
-CharClass class_at(std::string_view text, size_t at, uint32_t* length) {
-  const Utf8Char c = decode_utf8(text, at);
-  *length = c.length;
-  return c.valid ? char_class(c.code) : CharClass::kOther;
-}
-
 bool is_utf8(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const Utf8Char c = decode_utf8(text, at);
@@ -95,6 +73,35 @@ bool is_utf8(std::string_view text) {
     at += c.length;
   }
   return true;
+}
+
+size_t space_length(std::string_view text, size_t at) {
+  const Utf8Char c = decode_utf8(text, at);
+  return c.valid && u_isUWhiteSpace(static_cast<UChar32>(c.code)) ? c.length : 0;
+}
+
+bool is_plainly_nfc(std::string_view text) {
+  // U+0300 is CC 80: every lead byte below CC starts a code point below it.
+  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0xCC; });
+}
+
+std::string nfc(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  icu::StringByteSink<std::string> sink(&out);
+  for (size_t begin = 0, at = 0; at <= text.size();) {
+    const Utf8Char c = at < text.size() ? decode_utf8(text, at) : Utf8Char{};
+    if (!c.valid) {
+      UErrorCode status = U_ZERO_ERROR;
+      const icu::StringPiece piece(text.data() + begin, static_cast<int32_t>(at - begin));
+      normalizer().normalizeUTF8(0, piece, sink, nullptr, status);
+      check_icu(status, "normalise");
+      if (at < text.size()) out.push_back(text[at]);
+      begin = at + 1;
+    }
+    at += c.length;
+  }
+  return out;
 }
 
 }  // namespace thinwire

@@ -151,6 +151,27 @@ TEST(GoodConfig, PublicRecipeRetyped) {
 }
 
 // NeoX's Llama files, and Megatron's spelling of the same model: both must give the published widths.
+// GPT-2's files by NeoX's keys: the size of the vocabulary is that of the file where it is there.
+TEST(GoodConfig, VocabAndMergeFiles) {
+  const std::vector<std::string> model = {
+      "num_layers=1",  "hidden_size=8", "num_attention_heads=1",           "seq_length=4",
+      "train_iters=1", "lr=0.1",        "train_micro_batch_size_per_gpu=1"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), model.begin(), model.end());
+    return load_config({}, more).run;
+  };
+  const std::string golden = "tests/golden/bpe/gpt2_pair/";
+  for (const char* type : {"seed=1", "tokenizer_type=GPT2BPETokenizer"}) {
+    const auto run = with({"vocab_file=" + golden + "vocab.json", "merge_file=" + golden + "merges.txt", type});
+    EXPECT_EQ(run.tokenizer, "bpe:" + golden + "vocab.json," + golden + "merges.txt");
+    EXPECT_EQ(run.model.vocab, 700);
+  }
+  const auto absent = with({"vocab_file=data/gpt2-vocab.json", "merge_file=data/gpt2-merges.txt"});
+  EXPECT_EQ(absent.tokenizer, "bpe:data/gpt2-vocab.json,data/gpt2-merges.txt");
+  EXPECT_EQ(absent.model.vocab, 50257);
+  EXPECT_EQ(with({"vocab_file=data/gpt2-vocab.json"}).tokenizer, "");
+}
+
 TEST(GoodConfig, LlamaInThreeSpellings) {
   const char* neox =
       R"({ "num-layers": 32, "hidden-size": 4096, "num-attention-heads": 32, "seq-length": 2048, "max-position-embeddings": 2048,

@@ -8,6 +8,7 @@
 
 #include "data/tokenizer/tokenizer.h"
 #include "data/tokenizer/unicode.h"
+#include "data/tokenizer/word_splitter.h"
 #include "tests/tokenizer/tokenizer_test_support.h"
 
 namespace thinwire::test::bpe_golden_test {
@@ -24,7 +25,9 @@ json load(const std::string& path) {
 
 void check_directory(const std::string& directory) {
   SCOPED_TRACE(directory);
-  const auto tokenizer = make_tokenizer("bpe:" + directory + "/tokenizer.json");
+  const bool pair = fs::exists(directory + "/merges.txt");
+  const auto tokenizer =
+      make_tokenizer("bpe:" + directory + (pair ? "/vocab.json," + directory + "/merges.txt" : "/tokenizer.json"));
   const json cases = load(directory + "/cases.json");
   ASSERT_TRUE(cases.is_array() && !cases.empty());
   for (const json& c : cases) {
@@ -33,6 +36,14 @@ void check_directory(const std::string& directory) {
     ASSERT_EQ(tokenizer->encode(text), want) << c.at("text").dump();
     // Twice: the second answer comes from the word cache.
     ASSERT_EQ(tokenizer->encode(text), want) << c.at("text").dump() << " (cached)";
+    if (c.contains("whole")) {
+      std::vector<int32_t> whole(tokenizer->before_text().begin(), tokenizer->before_text().end());
+      whole.insert(whole.end(), want.begin(), want.end());
+      whole.insert(whole.end(), tokenizer->after_text().begin(), tokenizer->after_text().end());
+      ASSERT_EQ(whole, c.at("whole").get<std::vector<int32_t>>()) << c.at("text").dump();
+    } else if (&c == &cases[0]) {
+      ASSERT_TRUE(tokenizer->before_text().empty() && tokenizer->after_text().empty());
+    }
     const std::string back = c.contains("decoded") ? c.at("decoded").get<std::string>() : text;
     const std::string got = tokenizer->decode(want);
     // The package decodes the letters of an added token like <café> as bytes and prints what that breaks; we print the
@@ -47,9 +58,9 @@ void check_directory(const std::string& directory) {
 void check_all_below(const std::string& root) {
   std::vector<std::string> directories;
   for (const auto& entry : fs::recursive_directory_iterator(root)) {
-    if (entry.path().filename() == "tokenizer.json") directories.push_back(entry.path().parent_path().string());
+    if (entry.path().filename() == "cases.json") directories.push_back(entry.path().parent_path().string());
   }
-  ASSERT_FALSE(directories.empty()) << "no tokenizer.json below " << root;
+  ASSERT_FALSE(directories.empty()) << "no cases.json below " << root;
   for (const std::string& d : directories) check_directory(d);
 }
 
@@ -75,7 +86,7 @@ std::string random_bytes(std::mt19937_64& rng, size_t n) {
 
 TEST(BpeRoundTrip, AnyBytes) {
   std::mt19937_64 rng(7);
-  for (const char* name : {"gpt2", "whole", "ignore_merges"}) {
+  for (const char* name : {"gpt2", "whole", "ignore_merges", "llama3", "gpt4", "deepseek"}) {
     const auto tokenizer = make_tokenizer(std::string("bpe:tests/golden/bpe/") + name + "/tokenizer.json");
     for (int i = 0; i < 3000; ++i) {
       const std::string text = random_bytes(rng, rng() % 120);
@@ -123,6 +134,48 @@ TEST(BpeThreads, ShareOneTokenizer) {
 TEST(BpeEod, IsTheSpecialToken) {
   EXPECT_EQ(make_tokenizer("bpe:tests/golden/bpe/gpt2/tokenizer.json", true)->eod(), 0);
   EXPECT_EQ(make_tokenizer("bpe:tests/golden/bpe/gpt2/tokenizer.json")->vocab_size(), 560);
+}
+
+uint64_t fnv(std::string_view text, uint64_t state = 0xCBF29CE484222325) {
+  for (const char c : text) state = (state ^ static_cast<uint8_t>(c)) * 0x100000001B3;
+  return state;
+}
+
+std::string hex(uint64_t value) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+// Every character there is, against what the tokenizers package says of it.
+TEST(Unicode, EveryCharacter) {
+  const json facts = load("tests/golden/bpe/unicode.json");
+  std::string everything, marked;
+  for (uint32_t code = 1; code < 0x110000; ++code) {
+    if (code >= 0xD800 && code < 0xE000) continue;
+    append_utf8(everything, code);
+    marked += 'a';
+    append_utf8(marked, code);
+    marked += "\xCC\xB4 ";
+  }
+  int64_t classes = 0;
+  for (const auto& [pattern, want] : facts.items()) {
+    if (pattern == "NFC") continue;
+    SCOPED_TRACE(pattern);
+    const WordSplitter splitter({{"here", pattern, true, false}});
+    WordSplitter::Worker worker(splitter);
+    uint64_t hash = fnv("");
+    int64_t matched = 0;
+    for (const auto& word : worker.cut(everything)) {
+      hash = fnv(std::string_view(everything).substr(word.begin, word.end - word.begin), hash);
+      ++matched;
+    }
+    EXPECT_EQ(matched, want[0]);
+    EXPECT_EQ(hex(hash), want[1]);
+    ++classes;
+  }
+  EXPECT_GT(classes, 30);
+  EXPECT_EQ(hex(fnv(nfc(marked))), facts["NFC"][1]);
 }
 
 // Properties from the standard itself: NFC is stable under repetition, and equal for canonically equivalent spellings.

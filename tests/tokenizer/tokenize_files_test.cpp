@@ -1,6 +1,7 @@
 // The pipeline: order, independence of the worker count, keys, ends of documents, nothing written after an error.
 #include "data/tokenizer/tokenize_files.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -66,6 +67,44 @@ TEST_F(TokenizeFiles, TextAndJsonInOrder) {
   EXPECT_EQ(summary.outputs[0].documents, 6);
   EXPECT_EQ(summary.outputs[0].tokens, 8 + 6 + 2 * (5 + 6));
   EXPECT_EQ(summary.bytes, std::filesystem::file_size(a) + 2 * std::filesystem::file_size(b));
+}
+
+// What the file puts around a text stands once around a document, however many pieces it comes in.
+TEST_F(TokenizeFiles, IdsAroundEveryDocument) {
+  const std::string huge = std::string(kPieceBytes, 'a') + " b" + std::string(kPieceBytes, 'c');
+  const std::string a = write("a.txt", "one\n\n" + huge + "\n\nlast");
+  const std::string b = write("b.jsonl", "{\"text\":\"four\"}\n");
+  auto o = options({a, b});
+  for (const char* name : {"llama3", "gpt4"}) {  // one id in front, one behind
+    const std::string spec = std::string("bpe:tests/golden/bpe/") + name + "/tokenizer.json";
+    const auto tokenizer = make_tokenizer(spec);
+    const auto before = tokenizer->before_text(), after = tokenizer->after_text();
+    ASSERT_EQ(before.size() + after.size(), 1u);
+    for (const bool eod : {false, true}) {
+      o.append_eod = eod;
+      run(o, spec);
+      const TokenFile file(path("out/x_text_document"), 0);
+      ASSERT_EQ(file.documents(), 4);
+      ASSERT_EQ(file.sequences(), 4);
+      for (int64_t s = 0; s < 4; ++s) {
+        std::vector<int32_t> ids(static_cast<size_t>(file.length(s)));
+        file.read(s, 0, ids);
+        const std::string text = s == 0 ? "one" : s == 1 ? huge : s == 2 ? "last" : "four";
+        std::vector<int32_t> want(before.begin(), before.end());
+        const auto inner = tokenizer->encode(text);
+        want.insert(want.end(), inner.begin(), inner.end());
+        want.insert(want.end(), after.begin(), after.end());
+        if (eod) want.push_back(*tokenizer->eod());
+        if (s == 1) {  // cut inside of words of megabytes, where the ids may differ
+          EXPECT_EQ(tokenizer->decode(ids), tokenizer->decode(want)) << name;
+          EXPECT_EQ(std::count(ids.begin(), ids.end(), want.front()),
+                    std::count(want.begin(), want.end(), want.front()));
+        } else {
+          EXPECT_EQ(ids, want) << name << " " << s;
+        }
+      }
+    }
+  }
 }
 
 TEST_F(TokenizeFiles, SeveralKeys) {

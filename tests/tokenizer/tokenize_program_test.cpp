@@ -50,6 +50,37 @@ TEST_F(TokenizeProgram, KeysEodAndSkipping) {
   EXPECT_EQ(out_, "");
 }
 
+// Megatron's words for GPT-2's files give what ours give, and each wrong use of them is named.
+TEST_F(TokenizeProgram, VocabAndMergeFiles) {
+  const auto golden = std::filesystem::absolute("tests/golden/bpe/gpt2_pair").string();
+  const std::string vocab = golden + "/vocab.json", merges = golden + "/merges.txt";
+  write("a.jsonl", "{\"text\":\"This program is free software: it's 12345\"}\n");
+  ASSERT_EQ(run("--input a.jsonl --output a --tokenizer bpe:" + vocab + "," + merges), 0) << err_;
+  const std::string want = read(path("a_text_document.bin"));
+  EXPECT_GT(want.size(), 10u);
+  const std::string files = " --vocab-file " + vocab + " --merge-file " + merges;
+  for (const std::string& type : {std::string(), std::string(" --tokenizer-type GPT2BPETokenizer")}) {
+    ASSERT_EQ(run("--input a.jsonl --output b" + files + type), 0) << err_;
+    EXPECT_EQ(read(path("b_text_document.bin")), want);
+  }
+  const struct {
+    std::string arguments, message;
+  } kWrong[] = {
+      {"", "--tokenizer is required"},
+      {" --merge-file " + merges, "--vocab-file is missing"},
+      {" --tokenizer-type GPT2BPETokenizer --vocab-file " + vocab, "--merge-file is missing"},
+      {" --tokenizer-type HFTokenizer" + files, "--merge-file goes with"},
+      {" --tokenizer byte" + files, "--tokenizer"},
+      {" --tokenizer-type BertWordPiece" + files, "GPT2BPETokenizer"},
+  };
+  for (const auto& wrong : kWrong) {
+    EXPECT_EQ(run("--input a.jsonl --output c" + wrong.arguments), 64) << wrong.arguments;
+    EXPECT_NE(err_.find(wrong.message), std::string::npos) << err_;
+  }
+  EXPECT_EQ(run("--input a.jsonl --output c --vocab-file " + vocab), 65);
+  EXPECT_NE(err_.find("is a vocabulary alone"), std::string::npos) << err_;
+}
+
 TEST_F(TokenizeProgram, HelpAndVersion) {
   EXPECT_EQ(run("--help"), 0);
   for (const char* word : {"--input", "--tokenizer", "--output", "--json-key", "--append-eod", "--workers",

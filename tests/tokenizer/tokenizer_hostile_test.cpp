@@ -62,9 +62,29 @@ TEST_F(TokenizerHostile, WrongValues) {
       {"/normalizer", "NFC", "normalizer"},
       {"/pre_tokenizer", nullptr, "pre_tokenizer"},
       {"/pre_tokenizer", {{"type", "Whitespace"}}, "Whitespace"},
-      {"/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", json::array()}}, "Llama 3"},
+      {"/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", json::array()}}, "lacks ByteLevel"},
+      {"/pre_tokenizer", {{"type", "Sequence"}}, "pretokenizers: an array"},
+      {"/pre_tokenizer",
+       {{"type", "Sequence"}, {"pretokenizers", {{{"type", "Punctuation"}}}}},
+       "pre_tokenizer.pretokenizers[0]: type \"Punctuation\" is not supported"},
+      {"/pre_tokenizer",
+       {{"type", "Sequence"}, {"pretokenizers", {{{"type", "ByteLevel"}}, {{"type", "Digits"}}}}},
+       "behind ByteLevel"},
+      {"/pre_tokenizer",
+       {{"type", "Sequence"}, {"pretokenizers", {{{"type", "Digits"}}, {{"type", "ByteLevel"}}}}},
+       "add_prefix_space: true behind"},
       {"/pre_tokenizer/use_regex", "no", "true or false"},
-      {"/post_processor", {{"type", "TemplateProcessing"}}, "TemplateProcessing"},
+      {"/post_processor", {{"type", "BertProcessing"}}, "BertProcessing"},
+      {"/post_processor", {{"type", "TemplateProcessing"}}, "post_processor.single: an array"},
+      {"/post_processor", {{"type", "TemplateProcessing"}, {"single", json::array()}}, "lacks the Sequence A"},
+      {"/post_processor",
+       {{"type", "TemplateProcessing"}, {"single", {{{"SpecialToken", {{"id", "<s>"}}}}}}, {"special_tokens", {}}},
+       "\"<s>\" has no ids"},
+      {"/post_processor",
+       {{"type", "TemplateProcessing"},
+        {"single", {{{"SpecialToken", {{"id", "<s>"}}}}, {{"Sequence", {{"id", "A"}}}}}},
+        {"special_tokens", {{"<s>", {{"ids", {560}}}}}}},
+       "id 560 belongs to no token"},
       {"/decoder", {{"type", "Metaspace"}}, "Metaspace"},
       {"/added_tokens", "x", "added_tokens"},
       {"/added_tokens/0", 7, "added_tokens[0]"},
@@ -82,6 +102,117 @@ TEST_F(TokenizerHostile, WrongValues) {
     SCOPED_TRACE(c.pointer);
     refused(file, c.message);
   }
+}
+
+// What the two regular expression libraries would take differently, and what is no pattern at all.
+TEST_F(TokenizerHostile, SplitPatterns) {
+  const auto with = [&](const json& pattern, const json& behavior = "Isolated") {
+    json file = good();
+    file["pre_tokenizer"] = {
+        {"type", "Sequence"},
+        {"pretokenizers",
+         {{{"type", "Split"}, {"pattern", pattern}, {"behavior", behavior}, {"invert", false}},
+          {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}}}}};
+    return file;
+  };
+  const std::string place = "pre_tokenizer.pretokenizers[0].pattern: ";
+  const struct {
+    const char* pattern;
+    const char* message;
+  } kCases[] = {
+      {"", "is empty"},
+      {"a|^b", "at character 3: the anchor ^"},
+      {"\\s+$", "the anchor $"},
+      {"\\w+", "the escape \\w is not supported"},
+      {"\\bx", "\\b is not"},
+      {"(a)\\1", "\\1 is not"},
+      {"a\\", "ends in a backslash"},
+      {"\\p{Han}+", "\\p{Han} is not supported"},
+      {"\\p{Mn}", "\\p{Mn} is not"},
+      {"\\p{L", "\\p{NAME} is needed"},
+      {"\\pL", "\\p{NAME} is needed"},
+      {"(a", "a group is not closed"},
+      {"a)", "')' closes no group"},
+      {"(?i)a", "this kind of group"},
+      {"(?<n>a)", "this kind of group"},
+      {"(?i:\\p{L})", "inside of (?i: )"},
+      {"(?i:\u00e9)", "ASCII only"},
+      {"[a", "a set is not closed"},
+      {"[]", "an empty set"},
+      {"[a-z&&[b]]", "&&"},
+      {"[[:alpha:]]", "[:"},
+      {"[z-a]", "a range"},
+      {"[a-\\s]", "a range"},
+      {"[\\s-a]", "a dash of the text"},
+      {"+", "nothing to repeat"},
+      {"a**", "nothing to repeat"},
+      {"a{2}?", "nothing to repeat"},
+      {"(?=a)+", "nothing to repeat"},
+      {"a{,3}", "a count of 0 to 1000"},
+      {"a{3,2}", "m below n"},
+      {"a{x}", "a brace of the text"},
+      {"a{9999}", "a count of 0 to 1000"},
+      {"\\xFF", "are bytes"},
+      {"\\u12", "hexadecimal digits"},
+      {"(?<=a*)b", "not a regular expression that ICU takes"},
+  };
+  for (const auto& c : kCases) {
+    refused(with({{"Regex", c.pattern}}), c.message);
+    refused(with({{"Regex", c.pattern}}), place + "the split pattern");
+  }
+  refused(with("a"), place + "{\"Regex\"");
+  refused(with({{"Regex", 3}}), place + "{\"Regex\"");
+  refused(with({{"Regex", "a"}}, "MergedWithNext"),
+          "behavior: \"MergedWithNext\" is not supported (Isolated, Removed)");
+  refused(with({{"Regex", std::string(200, '(') + "a" + std::string(200, ')')}}), "deeper than 64");
+}
+
+// A pattern that needs more than there is to have is an error of the file, soon.
+TEST_F(TokenizerHostile, EndlessPattern) {
+  json file = good();
+  file["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       {{{"type", "Split"}, {"pattern", {{"Regex", "(?:(?:[a-z]|[a-z])+)+!"}}}, {"behavior", "Isolated"}},
+        {{"type", "ByteLevel"}, {"add_prefix_space", false}}}}};
+  const auto tokenizer = make_tokenizer("bpe:" + write("tokenizer.json", file.dump()));
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode("abc!d")), "abc!d");
+  expect_error(ExitCode::kBadData,
+               "tokenizer.json: pre_tokenizer.pretokenizers[0].pattern: the split pattern needs too much",
+               [&] { tokenizer->encode(std::string(50, 'a')); });
+}
+
+TEST_F(TokenizerHostile, VocabAndMerges) {
+  const std::string vocab = read("tests/golden/bpe/gpt2_pair/vocab.json");
+  const std::string merges = read("tests/golden/bpe/gpt2_pair/merges.txt");
+  const auto refused_pair = [&](const std::string& v, const std::string& m, const std::string& part) {
+    const std::string spec = "bpe:" + write("vocab.json", v) + "," + write("merges.txt", m);
+    SCOPED_TRACE(part);
+    expect_error(ExitCode::kBadData, part, [&] { make_tokenizer(spec); });
+  };
+  const std::string lines = path("merges.txt");
+  refused_pair(vocab, "", lines + ": holds no merges");
+  refused_pair(vocab, "#version: 0.2\n\n", "holds no merges");
+  refused_pair(vocab, merges + "a b c\n", lines + ":446: \"a b c\" is not two tokens");
+  refused_pair(vocab, "#version: 0.2\na\n", lines + ":2: \"a\" is not two tokens");
+  refused_pair(vocab, "q Q\n", lines + ":1: token \"qQ\" is not in the vocabulary");
+  refused_pair(vocab, merges + merges.substr(14), "is listed twice");
+  refused_pair("[]", merges, path("vocab.json") + ": an object {token: id}");
+  refused_pair("{", merges, path("vocab.json") + ": not valid JSON");
+  refused_pair(read("tests/golden/bpe/gpt2/tokenizer.json"), merges, "is a tokenizer.json: give bpe:FILE alone");
+  json ids = json::parse(vocab);
+  ids["the"] = 5;
+  refused_pair(ids.dump(), merges, path("vocab.json") + ": [\"");
+  refused_pair(ids.dump(), merges, "id 5 belongs to another token too");
+  refused_text(vocab, "is a vocabulary alone: give its merges too");
+  expect_error(ExitCode::kBadData, "none.txt",
+               [&] { make_tokenizer("bpe:tests/golden/bpe/gpt2_pair/vocab.json," + path("none.txt")); });
+  // Line ends of Windows, and no version line, are as good.
+  std::string windows;
+  for (const char c : merges.substr(14)) windows += c == '\n' ? "\r\n" : std::string(1, c);
+  const auto good = make_tokenizer("bpe:tests/golden/bpe/gpt2_pair/vocab.json," + write("w.txt", windows));
+  const auto same = make_tokenizer("bpe:tests/golden/bpe/gpt2_pair/vocab.json,tests/golden/bpe/gpt2_pair/merges.txt");
+  EXPECT_EQ(good->encode("the free software"), same->encode("the free software"));
 }
 
 TEST_F(TokenizerHostile, RepeatedEntries) {

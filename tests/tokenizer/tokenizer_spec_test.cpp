@@ -26,8 +26,8 @@ TEST(ByteTokenizer, WithEndOfDocument) {
 }
 
 TEST(TokenizerSpec, BadWords) {
-  for (const char* spec :
-       {"", "bytes", "bpe", "bpe:", "byte:", "byte:x", "sentencepiece", "sentencepiece:", "tiktoken:x", "BPE:x", ":"}) {
+  for (const char* spec : {"", "bytes", "bpe", "bpe:", "byte:", "byte:x", "sentencepiece",
+                           "sentencepiece:", "tiktoken:x", "BPE:x", ":", "bpe:vocab.json,"}) {
     SCOPED_TRACE(spec);
     expect_error(ExitCode::kUsage, "tokenizer '", [&] { make_tokenizer(spec); });
   }

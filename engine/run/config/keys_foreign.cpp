@@ -102,7 +102,7 @@ KeyTopic noted_keys() {
        {"profile", "profile_step_start", "profile_step_stop", "profile_step_end", "profile_ranks"});
   note("data is always memory-mapped .bin/.idx and indices are rebuilt in memory",
        {"data_impl", "mmap_warmup", "num_workers", "no_mmap_bin_files", "no_create_attention_mask_in_dataloader",
-        "data_cache_path", "short_seq_prob", "merge_file"});
+        "data_cache_path", "short_seq_prob"});
   note("the padded size follows from vocab_size and make_vocab_size_divisible_by", {"padded_vocab_size"});
   note("recomputation is per block, never partitioned, and changes no value",
        {"checkpoint_num_layers", "recompute_num_layers", "activations_checkpoint_num_layers",

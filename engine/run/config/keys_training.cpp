@@ -157,17 +157,23 @@ KeyTopic data_keys() {
           "Id of the end-of-document token, as tokenize --append-eod prints it (byte: 256); -1: none.",
           {.bounds = {-1, 100000000}, .scope = data}),
       key("tokenizer", kStringKey, "null",
-          "byte | bpe:tokenizer.json | sentencepiece:MODEL; used for the vocabulary's size and by generate, not to "
-          "train. byte has 256 ids, and 257 in data made with --append-eod: say vocab_size 257 there.",
-          {.default_text = "from tokenizer_type and vocab_file where they say it", .scope = data}),
+          "byte | bpe:tokenizer.json | bpe:vocab.json,merges.txt | sentencepiece:MODEL; used for the vocabulary's size "
+          "and by generate, not to train. byte has 256 ids, and 257 in data made with --append-eod: say vocab_size 257 "
+          "there.",
+          {.default_text = "from tokenizer_type, vocab_file and merge_file where they say it", .scope = data}),
       key("tokenizer_type", kStringKey, "null",
-          "NeoX / Megatron: HFTokenizer with vocab_file is tokenizer bpe:FILE, SPMTokenizer and SentencePieceTokenizer "
-          "are sentencepiece:FILE. Without such a file they stand for a vocab_size: HFTokenizer for 50277, "
-          "SPMTokenizer "
-          "for 32000, GPT2BPETokenizer, which is also what vocab_file alone means, for 50257.",
+          "NeoX / Megatron: HFTokenizer with vocab_file is tokenizer bpe:FILE, GPT2BPETokenizer with vocab_file and "
+          "merge_file is bpe:VOCAB,MERGES, SPMTokenizer and SentencePieceTokenizer are sentencepiece:FILE. Without "
+          "such "
+          "files they stand for a vocab_size: HFTokenizer for 50277, SPMTokenizer for 32000, GPT2BPETokenizer, which "
+          "is "
+          "also what vocab_file alone means, for 50257.",
           {.scope = data, .status = KeyStatus::kShorthand}),
       key("vocab_file", kStringKey, "null", "NeoX / Megatron: file of tokenizer_type.",
           {.aliases = {"tokenizer_model"}, .unit = "path", .scope = data, .status = KeyStatus::kShorthand}),
+      key("merge_file", kStringKey, "null",
+          "NeoX / Megatron: the merges that go with the vocab_file of GPT2BPETokenizer.",
+          {.unit = "path", .scope = data, .status = KeyStatus::kShorthand}),
       key("prefetch_batches", kIntKey, "2", "Batches read ahead of the step that uses them.",
           {.bounds = {0, 1024}, .unit = "batches"}),
   };

@@ -1,6 +1,7 @@
 // The resolver's topics about the model: heads, feed-forward width, positions, vocabulary, precision.
 #include <cmath>
 
+#include "data/tokenizer/bpe_files.h"
 #include "engine/base/core/file.h"
 #include "engine/run/config/check_value.h"
 #include "engine/run/config/key_table.h"
@@ -15,12 +16,14 @@ int64_t round_up(int64_t n, int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-// Ids of a Hugging Face tokenizer.json: one more than the largest of its vocabulary and its added tokens.
-int64_t ids_of_tokenizer_json(const std::string& path) {
-  const nlohmann::json file = nlohmann::json::parse(read_file(path, 256 << 20));
+// Ids of a tokenizer.json or, where there are merges beside it, a vocab.json: one more than the largest of the
+// vocabulary and the added tokens.
+int64_t ids_of_bpe(const BpeFiles& files) {
+  const nlohmann::json file = nlohmann::json::parse(read_file(files.vocab, 256 << 20));
   int64_t last = -1;
-  for (const auto& [token, id] : file.at("model").at("vocab").items()) last = std::max(last, id.get<int64_t>());
-  if (file.contains("added_tokens"))
+  const nlohmann::json& vocab = files.merges.empty() ? file.at("model").at("vocab") : file;
+  for (const auto& [token, id] : vocab.items()) last = std::max(last, id.get<int64_t>());
+  if (files.merges.empty() && file.contains("added_tokens"))
     for (const auto& token : file.at("added_tokens")) last = std::max(last, token.at("id").get<int64_t>());
   return last + 1;
 }
@@ -149,7 +152,7 @@ std::optional<int64_t> Resolver::vocabulary_of(const std::string& tokenizer) {
   if (tokenizer == "byte") return 256;
   if (tokenizer.rfind("bpe:", 0) == 0) {
     try {
-      return ids_of_tokenizer_json(tokenizer.substr(4));
+      return ids_of_bpe(bpe_files(tokenizer.substr(4)));
     } catch (const std::exception&) {
       return std::nullopt;
     }
@@ -157,14 +160,16 @@ std::optional<int64_t> Resolver::vocabulary_of(const std::string& tokenizer) {
   return std::nullopt;
 }
 
-// NeoX's and Megatron's words: a kind and a file. A file that is not there (NeoX's local_setup.yml names one that few
-// have) leaves the size of the tokenizer that the kind stands for.
+// NeoX's and Megatron's words: a kind and its files. A file that is not there (NeoX's local_setup.yml names one that
+// few have) leaves the size of the tokenizer that the kind stands for.
 std::optional<Resolver::KnownTokenizer> Resolver::tokenizer_of_other_trainers() {
   const Setting* type = given("tokenizer_type");
   const Setting* file = given("vocab_file");
   if (type == nullptr && file == nullptr) return std::nullopt;
   const std::string kind = type == nullptr ? "GPT2BPETokenizer" : type->value.get<std::string>();
   const std::string path = file == nullptr ? "" : file->value.get<std::string>();
+  const Setting* merges = given("merge_file");
+  const std::string merges_path = merges == nullptr ? "" : merges->value.get<std::string>();
   std::optional<KnownTokenizer> stands_for;
   if (kind == "GPT2BPETokenizer" || kind == "HFGPT2Tokenizer" || kind == "HFGPT2TokenizerFast")
     stands_for = {"GPT-2's tokenizer", 50257};
@@ -178,6 +183,8 @@ std::optional<Resolver::KnownTokenizer> Resolver::tokenizer_of_other_trainers() 
     set("tokenizer", "bpe:" + path);
   else if (!path.empty() && (kind == "SPMTokenizer" || kind == "SentencePieceTokenizer"))
     set("tokenizer", "sentencepiece:" + path);
+  else if (path.ends_with(".json") && !merges_path.empty() && kind == "GPT2BPETokenizer")
+    set("tokenizer", "bpe:" + path + "," + merges_path);
   else if (type != nullptr)
     note("tokenizer_type", "is used only for the size of the vocabulary");
   return stands_for;
@@ -193,7 +200,9 @@ void Resolver::vocabulary() {
     const bool good = spec == "byte" || (spec.rfind("bpe:", 0) == 0 && spec.size() > 4) ||
                       (spec.rfind("sentencepiece:", 0) == 0 && spec.size() > 14);
     if (!good)
-      return fail({"tokenizer"}, shown(spec) + " is not a tokenizer (allowed: byte | bpe:FILE | sentencepiece:FILE)");
+      return fail(
+          {"tokenizer"},
+          shown(spec) + " is not a tokenizer (allowed: byte | bpe:FILE | bpe:VOCAB.json,MERGES | sentencepiece:FILE)");
   }
   const std::string tokenizer = value("tokenizer").is_null() ? "" : text("tokenizer");
   if (value("vocab_size").is_null()) {

@@ -142,7 +142,10 @@ int run(const Options& o) {
     throw_usage("generate: the tokenizer has " + std::to_string(tokenizer->vocab_size()) + " ids, the model " +
                 std::to_string(config.vocab) + "; give the tokenizer that the training data was made with");
   }
-  std::vector<int32_t> prompt = tokenizer->encode(o.prompt);
+  const auto before = tokenizer->before_text();
+  std::vector<int32_t> prompt(before.begin(), before.end());
+  const std::vector<int32_t> words = tokenizer->encode(o.prompt);
+  prompt.insert(prompt.end(), words.begin(), words.end());
   if (prompt.empty()) prompt.push_back(tokenizer->eod().value_or(spec == "byte" ? '\n' : 0));
   const int64_t total = static_cast<int64_t>(prompt.size()) + o.tokens;
   const bool limited = config.positions == PositionKind::kLearned;

@@ -3,7 +3,7 @@
 
   tests/lab/soak.py run [--kills 200]      kills of six kinds; in the end losses and state are those of a run that nobody disturbed
   tests/lab/soak.py goodput [--kills 20]   how much of the time went into steps that stayed, beside Daly's formula
-  tests/lab/soak.py page                   docs/results/soak.md from docs/results/soak_cells.jsonl
+  tests/lab/soak.py page                   writes the page of results from soak_cells.jsonl beside it
 
 `run` and `goodput` stop after --minutes (13) as at the end of a walltime; the same command goes on (exit code 3: there is more to do).
 All that they draw comes from --seed. --directory keeps what lies between. Exit code 77: this machine cannot; the reason is printed.
@@ -35,7 +35,8 @@ from lab_namespaces import namespace_id  # noqa: E402
 from run_support import BUILD, environment, facts, generations, read_generation, read_metrics, run_program, text_of  # noqa: E402
 
 LAB, SCRIPT = ROOT / "scripts/lab", "scripts/lsf/many_nodes_cpu.sh"
-CELLS, PAGE = ROOT / "docs/results/soak_cells.jsonl", ROOT / "docs/results/soak.md"
+CELLS = ROOT / "docs/results/soak_cells.jsonl"
+PAGE = CELLS.with_name("soak.md")
 HOSTS, RANKS, WATCHDOG = 4, 8, 2
 KINDS = {"rank": "SIGKILL of a rank", "node": "SIGKILL of all that runs on a host", "stop": "SIGSTOP of a rank", "link": "link down",
          "full": "disk full for 5 s", "slow": "disk frozen 9 tenths of 5 s"}

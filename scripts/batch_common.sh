@@ -236,9 +236,25 @@ tw_fingerprint() {
   for key in started pid host; do tw_json "$key" "$tw_status"; done
 }
 
+# The control group of this job as far as it can be seen from this shell: its folder, and how often the kernel has killed in it for
+# want of memory. Slurm's steps lie beside the shell, under the job. Nothing where there is no such group.
+tw_memory_group() {
+  local controllers path folder kills
+  while IFS=: read -r _ controllers path; do
+    path=$(sed -E 's#(/job_[0-9]+)/.*#\1#' <<<"$path")
+    case ,$controllers, in
+      ,,) folder=/sys/fs/cgroup$path ;;
+      *,memory,*) folder=/sys/fs/cgroup/$controllers$path ;;
+      *) continue ;;
+    esac
+    kills=$(cat "$folder/memory.events" "$folder/memory.oom_control" 2>/dev/null | sed -n 's/^oom_kill //p')
+    [ -z "$kills" ] || { echo "$kills $folder"; return; }
+  done 2>/dev/null </proc/self/cgroup
+}
+
 tw_launch() { # LAUNCHER [OPTION ...]
   tw_code=75
-  tw_before=$(tw_fingerprint)
+  tw_before=$(tw_fingerprint) tw_kills=$(tw_memory_group)
   [ -z "$tw_asked" ] || return 0
   tw_say "starting: $* ${tw_container[*]} $tw_train ${tw_args[*]}"
   "$@" "${tw_container[@]}" "$tw_train" "${tw_args[@]}" </dev/null &
@@ -366,7 +382,7 @@ tw_give_up() {
 
 # Sets tw_verdict: finished | again | failed | cancelled, tw_exit and tw_why.
 tw_decide() {
-  local state code reason
+  local state code reason folder limit
   state=$(tw_json state "$tw_status") code=$(tw_json code "$tw_status") reason=$(tw_json reason "$tw_status")
   tw_verdict=failed tw_exit=$tw_code tw_why=
   [ "$tw_exit" -ne 0 ] || tw_exit=70
@@ -387,6 +403,10 @@ tw_decide() {
     tw_verdict=finished tw_exit=0
   elif [ "$(tw_json requeue "$tw_status")" = true ]; then
     tw_verdict=again tw_exit=75 tw_why="$reason at step $(tw_json step "$tw_status")"
+  elif [ "$state" = running ] && [ "$(tw_memory_group)" != "$tw_kills" ]; then
+    # As with code 74: the same would happen again. Where several ranks ran, the parent process of the killed one has said more.
+    folder=${tw_kills#* } limit=$(cat "$folder/memory.max" "$folder/memory.limit_in_bytes" 2>/dev/null)
+    tw_exit=74 tw_why="killed by the kernel for want of memory: $folder may use ${limit:-?} bytes; --dry-run prints the plan"
   elif [ "$state" = running ]; then
     tw_verdict=again tw_exit=75 tw_why="ended without a word (killed, lost its node, out of memory?)"
   else

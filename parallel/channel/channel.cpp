@@ -65,7 +65,7 @@ ChannelStates::Slot& Channel::open_slot(const MessageKey& key, int64_t count, in
   return slot;
 }
 
-void Channel::prepare(const MessageKey& key, int64_t count, ChannelUse use) {
+void Channel::prepare(const MessageKey& key, int64_t count, ChannelUse use, std::span<const int64_t> bounds) {
   const SiteCompression* const compression = communicator_ ? this->compression(key) : nullptr;
   if (compression == nullptr || count == 0) return;
   if (price_ != nullptr) {
@@ -77,6 +77,12 @@ void Channel::prepare(const MessageKey& key, int64_t count, ChannelUse use) {
   if (states.rounds) round_call(*compression, Msg{}, slot);
   if (states.first) call(compression->first.get(), key, Msg{}, slot, slot.first);
   if (states.sums) call(compression->sums.get(), key, Msg{}, slot, slot.sums);
+  if (!states_->over_data() || way_of(*compression) == RuleAlgorithm::kTwoLevel) return;
+  slot.me = rank();
+  slot.owners.assign(bounds.begin(), bounds.end());
+  const int64_t unit = common_unit(compression->first.get(), compression->sums.get());
+  for (int r = 0; use == ChannelUse::kAllReduce && r <= size(); ++r)
+    slot.owners.push_back(part_bound(count, size(), r, unit));
 }
 
 Msg Channel::next_message(const MessageKey& key, ChannelStates::Slot& slot) {

@@ -63,8 +63,8 @@ class Channel {
   void rehearse(SitePrice* price) { price_ = price; }
 
   // Makes the states of a slot whose messages hold `count` elements, before the first of them. Slots that nobody
-  // prepared get theirs when they are first used, which a checkpoint then does not know.
-  void prepare(const MessageKey& key, int64_t count, ChannelUse use);
+  // prepared get theirs when they are first used, which a checkpoint then does not know. bounds: of a reduce-scatter.
+  void prepare(const MessageKey& key, int64_t count, ChannelUse use, std::span<const int64_t> bounds = {});
 
   // The verbs of Communicator (see there for shapes and leases). all_gather: `mine` may have another dtype than `whole`
   // (fp32 masters, for example).

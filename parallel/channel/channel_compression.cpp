@@ -3,6 +3,7 @@
 
 #include "compression/codec_table.h"
 #include "compression/residual.h"
+#include "parallel/collective/pieces.h"
 
 namespace thinwire {
 
@@ -133,6 +134,7 @@ int64_t state_bytes(const SiteCompression& compression, std::span<const MatrixSh
 void SitePrice::add(int64_t sent, int64_t plain, bool is_exact) {
   if (sent == 0) return;
   bytes += sent;
+  largest = std::max(largest, sent);
   plain_bytes += plain;
   ++operations;
   exact = exact && is_exact;
@@ -160,6 +162,70 @@ void ChannelStates::visit(StateVisitor& visitor) {
           GlobalSlice::whole(prefix + "residual", 1, n, View(slot.round_residual->settled(), DType::f32, {n})));
     }
   }
+}
+
+namespace {
+
+// Fills what is called `residual` of a state, and counts what it cannot fill.
+class AdoptingVisitor final : public StateVisitor {
+ public:
+  AdoptingVisitor(const std::function<bool(View)>& fill, AdoptedStates& done) : fill_(fill), done_(done) {}
+  void tensor(const GlobalSlice& slice) override { ++(fills(slice) ? done_.residuals : done_.others); }
+  void integer(const std::string&, int64_t&) override { ++done_.others; }
+  void real(const std::string&, double&) override { ++done_.others; }
+  void text(const std::string&, std::string&) override { ++done_.others; }
+
+ private:
+  bool fills(const GlobalSlice& slice) const { return slice.name == "residual" && fill_(slice.local); }
+
+  const std::function<bool(View)>& fill_;
+  AdoptedStates& done_;
+};
+
+}  // namespace
+
+AdoptedStates ChannelStates::adopt(const OldResiduals& old) {
+  AdoptedStates done;
+  const size_t data = name_.find('.', name_.rfind("/rank")), tensor = name_.find('.', data + 1);
+  for (auto& entry : slots_) {
+    Slot& slot = entry.second;
+    const auto fill = [&](const char* what, bool of_sums, View residual) {
+      const auto stored_name = [&](int rank) {
+        return "coding/" + name_.substr(0, data + 1) + std::to_string(rank) + name_.substr(tensor) + "/" +
+               std::to_string(entry.first) + "/" + what;
+      };
+      if (!over_data_ || slot.owners.empty()) return false;
+      for (int rank = 0; rank < old.ranks; ++rank)
+        if (old.count(stored_name(rank)) != residual.count()) return false;
+      const int ranks = static_cast<int>(slot.owners.size()) - 1;
+      std::vector<float> sum(static_cast<size_t>(residual.count())), share(sum.size());
+      for (int owner = 0; owner < ranks; ++owner) {
+        const int64_t first = slot.owners[static_cast<size_t>(owner)],
+                      n = slot.owners[static_cast<size_t>(owner) + 1] - first;
+        for (int rank = 0; rank < old.ranks && n > 0; ++rank) {
+          const int sender = rank % ranks == owner ? (owner + 1) % ranks : rank % ranks;
+          if ((of_sums ? owner : sender) != slot.me) continue;
+          const std::span<float> part = std::span(share).first(static_cast<size_t>(n));
+          old.read(stored_name(rank), first, part);
+          for (size_t i = 0; i < part.size(); ++i) sum[static_cast<size_t>(first) + i] += part[i];
+        }
+      }
+      convert(View(sum.data(), DType::f32, {residual.count()}), residual);
+      return true;
+    };
+    const auto visit = [&](const std::unique_ptr<CompressionState>& state, const char* what, bool of_sums) {
+      const std::function<bool(View)> filling = [&](View residual) { return fill(what, of_sums, residual); };
+      AdoptingVisitor visitor(filling, done);
+      if (state) state->visit(visitor, "");
+    };
+    visit(slot.first, "first/residual", false);
+    visit(slot.sums, "sums/residual", true);
+    visit(slot.rounds, "", false);
+    if (slot.round_residual == nullptr) continue;
+    const int64_t n = slot.round_residual->count();
+    ++(fill("residual", false, View(slot.round_residual->settled(), DType::f32, {n})) ? done.residuals : done.others);
+  }
+  return done;
 }
 
 int64_t ChannelStates::bytes() const {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -28,6 +29,7 @@ struct SitePrice {
   int64_t bytes = 0;        // handed to the transport
   int64_t plain_bytes = 0;  // the same messages uncoded
   int64_t operations = 0;   // collectives, or messages sent
+  int64_t largest = 0;      // bytes of one of them
   int64_t state_bytes = 0;  // memory of the states that were prepared
   bool exact = true;        // false: bytes is a bound, lengths depend on values
   void add(int64_t sent, int64_t plain, bool is_exact);
@@ -100,10 +102,24 @@ struct MessageKey {
   bool awaited = false;  // nothing is there to compute while it travels: its shortest codes, never cheaper ones
 };
 
+// Residuals that a checkpoint holds of so many data ranks, by name.
+struct OldResiduals {
+  int ranks = 0;
+  std::function<int64_t(const std::string& name)> count;  // elements, -1: there is no such vector
+  std::function<void(const std::string& name, int64_t first, std::span<float> out)> read;
+};
+
+// Vectors of a rank's states: those that were made of old ones, and all others.
+struct AdoptedStates {
+  int64_t residuals = 0, others = 0;
+};
+
 // States of a channel by slot. Channels share them with the mesh, which settles and saves them.
 class ChannelStates {
  public:
   struct Slot {
+    std::vector<int64_t> owners;  // bounds of the elements that each rank sums up; empty: not known to adopt()
+    int me = 0;
     std::unique_ptr<CompressionState> first, sums, rounds;
     std::unique_ptr<StateVector<float>> round_residual;
     std::vector<MatrixShape> matrices;
@@ -112,17 +128,24 @@ class ChannelStates {
     uint64_t pass = 0;
     uint32_t sequence = 0;
   };
-  explicit ChannelStates(std::string name) : name_(std::move(name)) {}
+  // over_data: a channel that sums gradients over all data ranks.
+  explicit ChannelStates(std::string name, bool over_data = false) : name_(std::move(name)), over_data_(over_data) {}
 
   // Rules that take turns at a slot keep states of their own.
   Slot& slot(const MessageKey& key) { return slots_[key.slot | static_cast<uint32_t>(std::max(0, key.rule)) << 24]; }
   const std::string& name() const { return name_; }
   void settle(bool applied);  // commits, or rolls back what a skipped step wrote
   void visit(StateVisitor& visitor);
+  // Takes over the residuals of another number of data ranks, so that their sums over the ranks stay what they were. An
+  // element's residuals go to ranks that send it: whoever sums it up adds its own share without coding it, and would
+  // keep its residual for ever. Those of sums go to whoever sums up now.
+  AdoptedStates adopt(const OldResiduals& old);
+  bool over_data() const { return over_data_; }
   int64_t bytes() const;
 
  private:
-  std::string name_;  // "dp.gradient/3": site and kind of group
+  std::string name_;  // "dp.gradient/3/rank0.1.0": site, kind of group, and pipeline, data and tensor rank
+  bool over_data_;
   std::map<uint32_t, Slot> slots_;
 };
 

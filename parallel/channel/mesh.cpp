@@ -84,13 +84,15 @@ Channel Mesh::channel(GroupKind kind, Site site, std::vector<int> ranks, bool fu
     nodes.push_back(nodes_[static_cast<size_t>(r)]);
   }
   const uint64_t draws = draws_of(shape_, site, ranks);
+  const bool over_data = site == Site::kDpGradient && static_cast<int>(ranks.size()) == shape_.data;
   auto communicator = std::make_unique<Communicator>(*progress_, std::move(ranks), static_cast<int>(kind), site,
                                                      &counters(site), std::move(nodes), tuning_);
   const SiteCompressions& all = compressions_[static_cast<size_t>(site)];
   SiteCompressions compressions = further ? further_compressions(all) : all;
   auto states = std::make_shared<ChannelStates>(
       std::string(name_of(site)) + "/" + std::to_string(static_cast<int>(kind)) + "/rank" +
-      std::to_string(at_.pipeline) + "." + std::to_string(at_.data) + "." + std::to_string(at_.tensor));
+          std::to_string(at_.pipeline) + "." + std::to_string(at_.data) + "." + std::to_string(at_.tensor),
+      over_data);
   states_.push_back(states);
   const bool publishes = kind == GroupKind::kParameterSync || kind == GroupKind::kEmbeddingSync;
   Channel channel(std::move(communicator), std::move(compressions), publishes ? &gather_clock_ : &clock_,
@@ -131,6 +133,17 @@ void Mesh::visit_states(StateVisitor& real_visitor) {
   for (const auto& weak : states_) {
     if (const auto states = weak.lock()) states->visit(visitor);
   }
+}
+
+AdoptedStates Mesh::adopt_residuals(const OldResiduals& old) {
+  AdoptedStates all;
+  for (const auto& weak : states_) {
+    const auto states = weak.lock();
+    if (states == nullptr) continue;
+    const AdoptedStates done = states->adopt(old);
+    all.residuals += done.residuals, all.others += done.others;
+  }
+  return all;
 }
 
 int64_t Mesh::state_bytes() const {

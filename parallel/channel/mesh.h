@@ -99,6 +99,8 @@ class Mesh {
   void settle_states(bool applied);
   // Named by this rank's coordinates: states have one owner, and fit only the layout that wrote them.
   void visit_states(StateVisitor& visitor);
+  // Of a checkpoint by another number of data ranks, all else being equal: see ChannelStates::adopt.
+  AdoptedStates adopt_residuals(const OldResiduals& old);
   int64_t state_bytes() const;
   SiteCounters& counters(Site site) { return counters_[static_cast<size_t>(site)]; }
   Progress& progress() { return *progress_; }

@@ -217,8 +217,10 @@ Ticket GradientReduction::reduce(const UnitShard& unit, std::span<const UnitPiec
 void GradientReduction::prepare(std::span<const UnitPiece> pieces) {
   for (const UnitPiece& piece : pieces) {
     const PieceRanges& ranges = piece.ranges;
-    channels_.shard.prepare(piece.key(piece.shard_matrices), piece.range.count, ChannelUse::kScatter);
-    channels_.refine.prepare(piece.key(piece.refine_matrices), ranges.refined.count, ChannelUse::kScatter);
+    channels_.shard.prepare(piece.key(piece.shard_matrices), piece.range.count, ChannelUse::kScatter,
+                            ranges.shard_bounds);
+    channels_.refine.prepare(piece.key(piece.refine_matrices), ranges.refined.count, ChannelUse::kScatter,
+                             ranges.refine_bounds);
     for (Channel* channel : {&channels_.replicas, &channels_.pair})
       channel->prepare(piece.key(piece.mine_matrices), ranges.mine.count, ChannelUse::kAllReduce);
   }

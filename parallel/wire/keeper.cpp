@@ -39,11 +39,13 @@ struct Keeper::Page {
   std::atomic<int64_t> until_ns;  // 0: no limit
   std::atomic<uint32_t> turn;     // words[turn % 2] are the last ones
   Words words[2];
+  std::atomic<uint32_t> planned_length;
+  char planned[kMostPlanned];
 };
 
 namespace {
 
-constexpr int kHung = static_cast<int>(ExitCode::kHungPeer);
+constexpr int kHung = static_cast<int>(ExitCode::kHungPeer), kNoMemory = static_cast<int>(ExitCode::kIo);
 constexpr int64_t kSecond = 1'000'000'000, kMillisecond = 1'000'000;
 constexpr int64_t kNotePatience = kSecond;          // for whoever writes the end down
 constexpr int64_t kLastWords = 300 * kMillisecond;  // the launcher passes on what ranks print
@@ -148,7 +150,8 @@ class Keeper::Process {
 
   void look_at_rank() {
     int state = 0;
-    while (::waitpid(rank_, &state, WNOHANG | WUNTRACED | WCONTINUED) == rank_) {
+    rusage used{};
+    while (::wait4(rank_, &state, WNOHANG | WUNTRACED | WCONTINUED, &used) == rank_) {
       if (WIFSTOPPED(state)) {
         stopped_at_ = now_ns();
       } else if (WIFCONTINUED(state)) {
@@ -156,6 +159,7 @@ class Keeper::Process {
         stopped_at_ = 0, told_ = false;
       } else {
         pass_on(-1);
+        if (WIFSIGNALED(state) && WTERMSIG(state) == SIGKILL) report_lost_memory(int64_t{used.ru_maxrss} * 1024);
         // The launcher ends the other ranks the same way, and may name any of them.
         if (WIFSIGNALED(state) && !asked_) {
           note("", Note::kNone,
@@ -182,6 +186,18 @@ class Keeper::Process {
       }
       if (limit_ns >= 0 && now_ns() - start >= limit_ns) return;
     }
+  }
+
+  // The launcher would say that somebody has killed the rank, and the others, that they cannot reach it.
+  void report_lost_memory(int64_t peak) {
+    const std::string planned(page_->planned, page_->planned_length.load(std::memory_order_acquire));
+    const std::string why = options_.lost_memory ? options_.lost_memory(planned, peak) : "";
+    if (why.empty()) return;
+    const std::string said = sentence(why);
+    note(said.substr(7, said.size() - 8), planned.empty() ? Note::kStarting : Note::kRunning, said, kNoMemory);
+    tell_launcher(kNoMemory);
+    sleep_ns(kLastWords);
+    ::_exit(kNoMemory);
   }
 
   [[noreturn]] static void leave_as(int state) {
@@ -217,7 +233,7 @@ class Keeper::Process {
   }
 
   // Everything that may touch a file: in a process of its own, which holds nothing that somebody waits for.
-  void note(const std::string& message, Note note, const std::string& printed) {
+  void note(const std::string& message, Note note, const std::string& printed, int code = kHung) {
     const pid_t writer = ::fork();
     if (writer == 0) {
       ::prctl(PR_SET_PDEATHSIG, 0);
@@ -225,7 +241,7 @@ class Keeper::Process {
       if (!printed.empty() && ::write(STDERR_FILENO, printed.data(), printed.size()) < 0) ::_exit(1);
       ::close_range(0, ~0U, 0);
       for (int file = 0; file < 3; ++file) file = std::max(file, ::open("/dev/null", O_RDWR));
-      if (note != Note::kNone && options_.on_end) options_.on_end(message, note);
+      if (note != Note::kNone && options_.on_end) options_.on_end(message, note, code);
       ::_exit(0);
     }
     for (const int64_t start = now_ns(); writer > 0 && now_ns() - start < kNotePatience; sleep_ns(5 * kMillisecond)) {
@@ -242,7 +258,7 @@ class Keeper::Process {
       note(text, last.note, sentence(text + "; ending all ranks with code 71"));
       sleep_ns(kLastWords);
     }
-    tell_launcher();
+    tell_launcher(kHung);
     ::kill(rank_, SIGKILL);
     sleep_ns(kLastWords);  // those of the other ranks
     ::_exit(kHung);
@@ -250,11 +266,11 @@ class Keeper::Process {
 
   // Hydra waits until a rank's connection to it is closed, which one that sleeps in the kernel does not do, and knows
   // the code of a job's end only from who calls it off: in the words of PMI 1, as MPI_Abort would say it.
-  static void tell_launcher() {
+  static void tell_launcher(int code) {
     const char* connection = std::getenv("PMI_FD");
     if (connection == nullptr || std::getenv("HYDI_CONTROL_FD") == nullptr) return;
     char words[64];
-    const int length = std::snprintf(words, sizeof words, "cmd=abort exitcode=%d\n", kHung);
+    const int length = std::snprintf(words, sizeof words, "cmd=abort exitcode=%d\n", code);
     ::send(std::atoi(connection), words, static_cast<size_t>(length), MSG_DONTWAIT | MSG_NOSIGNAL);
   }
 
@@ -342,6 +358,11 @@ void Keeper::phase(std::string_view message, Note note, double later) {
                     static_cast<int>(std::min(message.size(), kMostText - 100)), message.data(), start_seconds_);
   say(phases_since_ns_ + static_cast<int64_t>((start_seconds_ + later) * 1e9),
       {text, static_cast<size_t>(std::max(0, length))}, note, false);
+}
+
+void Keeper::plans(std::string_view memory) {
+  page_->planned_length.store(static_cast<uint32_t>(memory.copy(page_->planned, kMostPlanned)),
+                              std::memory_order_release);
 }
 
 void Keeper::end_within(double seconds, std::string_view message, Note note) {

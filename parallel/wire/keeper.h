@@ -28,10 +28,13 @@ class Keeper {
   struct Options {
     int rank = 0;
     double start_seconds = 600.0;  // of phases; 0: for ever
-    // Called in a process of its own when the rank ends so.
-    std::function<void(const std::string& message, Note note)> on_end;
+    // Called in a process of its own when the rank ends with such a code: 71, or 74 where its memory was the reason.
+    std::function<void(const std::string& message, Note note, int code)> on_end;
+    // Asked when a SIGKILL has ended the rank: why, if it was the kernel's for want of memory; else nothing. planned:
+    // of plans(); peak: bytes that the rank had in use.
+    std::function<std::string(const std::string& planned, int64_t peak)> lost_memory;
   };
-  static constexpr size_t kMostText = 8192;
+  static constexpr size_t kMostText = 8192, kMostPlanned = 1024;
 
   // Forks: the rank goes on behind this call, the caller's process becomes the keeper and never returns. Output that
   // goes to neither a pipe nor a socket is inherited: nobody waits for the end of a file or a terminal. nullptr where
@@ -49,6 +52,9 @@ class Keeper {
   void phase(std::string_view message, Note note, double later = 0.0);
   double start_seconds() const { return start_seconds_; }
   void rest() { expect(0.0, "", Note::kNone); }
+  // What the rank needs of the node's memory, in words, once it has started; of them at most kMostPlanned bytes are
+  // kept.
+  void plans(std::string_view memory);
   // The rank has said why it ends with 71, and does so within so many seconds, or is ended. The note is taken at once.
   void end_within(double seconds, std::string_view message, Note note);
 

@@ -129,6 +129,34 @@ TEST_F(KeeperTest, PassesOnSignalsBothWays) {
   EXPECT_NE(text_.find(" was ended by signal 9 (Killed)\n"), std::string::npos) << text_;
 }
 
+TEST_F(KeeperTest, SaysThatTheKernelTookTheRankForItsMemory) {
+  for (const bool memory : {true, false}) {  // or somebody else did
+    SCOPED_TRACE(memory);
+    text_.clear();
+    Keeper::Options options;
+    options.on_end = [this](const std::string& message, Note note, int code) {
+      std::ofstream(directory_ + "/note") << static_cast<int>(note) << " " << code << " " << message;
+    };
+    options.lost_memory = [memory](const std::string& planned, int64_t peak) {
+      return memory ? "wanted " + planned + (peak > 64 << 20 ? ", had more than 64 MiB" : "") : "";
+    };
+    start(options, [](Keeper& keeper) {
+      keeper.plans("a lot");
+      const std::string used(80 << 20, 'x');
+      return used.back() == 'x' ? ::raise(SIGKILL) : 0;
+    });
+    const int state = finish(10.0);
+    if (memory) {
+      EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 74) << state;
+      EXPECT_NE(text_.find("): wanted a lot, had more than 64 MiB\n"), std::string::npos) << text_;
+      EXPECT_EQ(file_of("/note").substr(0, 18), "1 74 rank 5 (host ");
+    } else {
+      EXPECT_TRUE(WIFSIGNALED(state) && WTERMSIG(state) == SIGKILL) << state;
+      EXPECT_EQ(text_, "");
+    }
+  }
+}
+
 TEST_F(KeeperTest, TheRankGoesWithItsKeeper) {
   start({}, [](Keeper&) {
     for (;;) ::pause();
@@ -142,7 +170,7 @@ TEST_F(KeeperTest, TheRankGoesWithItsKeeper) {
 }
 
 TEST_F(KeeperTest, EndsARankThatDoesNotSpeakAgain) {
-  const auto on_end = [this](const std::string& message, Note note) {
+  const auto on_end = [this](const std::string& message, Note note, int) {
     std::ofstream(directory_ + "/note") << static_cast<int>(note) << " " << message;
   };
   start({.on_end = on_end}, [](Keeper& keeper) {
@@ -179,7 +207,7 @@ TEST_F(KeeperTest, PhasesHaveOneTimeTogether) {
 
 // As a rank does that cannot be ended, with a file system that nothing can be written to.
 TEST_F(KeeperTest, NothingThatHangsKeepsItFromTheEnd) {
-  const auto on_end = [this](const std::string&, Note) {
+  const auto on_end = [this](const std::string&, Note, int) {
     write_pid("/writer");
     for (;;) ::pause();
   };

@@ -268,6 +268,35 @@ def test_train_over_a_pulled_cable():
         print(f"  train: code {code} {took:.1f} s after the cable was pulled, resumed at {last}, finished at {steps[-1]}")
 
 
+def test_train_on_four_hosts_then_three_then_four():
+    """A host is lost, and comes back: residuals are dealt out anew, and losses stay as near to those of four hosts as those of three are."""
+    if not os.access(BUILD / "train", os.X_OK) or not os.access(BUILD / "tokenize", os.X_OK):
+        print(f"  not judged, there is no train in {BUILD}")
+        return
+    name, losses = NAME + "-four", {}
+    lab("up", "--hosts", "4", name=name)
+    rule = {"codec": "block_int", "bits": 2, "residual": "error_feedback"}
+    for lives in ((4,), (3,), (4, 3, 4)):
+        with tempfile.TemporaryDirectory(prefix="thinwire-lab-") as directory:
+            here = Path(directory)
+            config, _ = run_files(here, train_iters=18, save_interval=6, async_save=False, watchdog_seconds=30, train_batch_size=12, train_micro_batch_size_per_gpu=1,
+                                  zero_optimization={"stage": 1}, compression={"adapt": False, "dp.gradient": rule})
+            for life, hosts in enumerate(lives):
+                kill = json.dumps([{"at": "step.begin", "step": 6 * life + 8, "rank": hosts - 1, "do": "kill9"}])
+                last = life + 1 == len(lives)
+                done = lab("run", "-n", str(hosts), "-ppn", "1", "--", str(BUILD / "train"), "--config", str(config), "--allow-faults", *([] if last else [f"faults={kill}"]),
+                           name=name, code=0 if last else None, env=environment())
+                said = done.stdout + done.stderr
+                assert last or done.returncode != 0, said
+                assert life == 0 or f"resumed from {here}/run/checkpoints/step_{6 * life:06d}" in said, said
+                assert life == 0 or ("dealt out anew" in said and "start at zero" not in said), said
+            losses[lives] = [m["loss"] for m in steps_of(here / "run")]
+    lab("down", name=name)
+    three, both = ([abs(a - b) for a, b in zip(losses[(4,)], losses[k], strict=True)] for k in ((3,), (4, 3, 4)))
+    assert both[:6] == [0.0] * 6 and max(both) <= 3 * max(three), f"{both}, three hosts: {three}"
+    print(f"  4, 3, 4 hosts: losses differ by at most {max(both):.4f} from those of 4, those of 3 by {max(three):.4f}")
+
+
 def test_killed_run(before):
     """down after mpirun died: its orphans, a stopped process and one that hides in a session of its own all go."""
     other = NAME + "-b"
@@ -335,7 +364,8 @@ def main():
     start, only = time.monotonic(), sys.argv[1:]  # names of tests; none: all
     try:
         lab("up", "--hosts", "2", "--rate", "1gbit")
-        for test in (test_rates, test_separation, test_exit_codes, test_link, test_train_over_a_pulled_cable, test_train_through_a_short_outage):
+        for test in (test_rates, test_separation, test_exit_codes, test_link, test_train_over_a_pulled_cable, test_train_through_a_short_outage,
+                     test_train_on_four_hosts_then_three_then_four):
             if only and test.__name__ not in only:
                 continue
             test()
@@ -350,7 +380,7 @@ def main():
         print(f"all ok ({time.monotonic() - start:.0f} s)")
         return 0
     finally:
-        for name in (NAME, NAME + "-b"):
+        for name in (NAME, NAME + "-b", NAME + "-four"):
             subprocess.run([LAB, "down", "--name", name], capture_output=True, check=False)
 
 

@@ -51,6 +51,21 @@ TEST(MemoryProbe, VersionOneHasAFolderPerController) {
   EXPECT_EQ(limit_of(scratch), 40000000);
 }
 
+TEST(MemoryProbe, KillsForMemoryAreThoseOfTheInnermostGroupThatTells) {
+  const test::Scratch scratch;
+  EXPECT_EQ(memory_kills(scratch / "proc", scratch / "groups"), 0);
+  put(scratch / "proc/vmstat", "nr_free_pages 7\noom_kill 9\n");
+  put(scratch / "proc/self/cgroup", "0::/job_7/step_0\n");
+  EXPECT_EQ(memory_kills(scratch / "proc", scratch / "groups"), 9);
+  put(scratch / "groups/job_7/memory.events", "low 0\nhigh 0\nmax 8\noom 5\noom_kill 4\n");
+  EXPECT_EQ(memory_kills(scratch / "proc", scratch / "groups"), 4);
+  put(scratch / "groups/job_7/step_0/memory.events", "low 0\noom_kill 0\n");
+  EXPECT_EQ(memory_kills(scratch / "proc", scratch / "groups"), 0);
+  put(scratch / "proc/self/cgroup", "4:memory:/jobs/7\n0::/\n");
+  put(scratch / "groups/memory/jobs/7/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n");
+  EXPECT_EQ(memory_kills(scratch / "proc", scratch / "groups"), 3);
+}
+
 TEST(MemoryProbe, SlurmSaysWhatItGrants) {
   const test::Scratch scratch;
   const int64_t machine = limit_of(scratch);

@@ -72,6 +72,22 @@ TEST(StatusFile, OnlyHungPeerAndPreemptedAreRequeued) {
   }
 }
 
+TEST(StatusFile, WhatAPeerWasKilledForIsNotOverwrittenByItsLoss) {
+  const test::Scratch scratch;
+  const std::string path = scratch / "status.json";
+  const std::string said = std::string("rank 1 (host n): ") + kKilledForMemory + ", with 1 GiB";
+  StatusFile(path, 1).ended(ExitCode::kIo, 3, said);
+  StatusFile(path, 1).ended(ExitCode::kHungPeer, 3, "rank 0: MPI_Test failed");
+  EXPECT_EQ(read_status(path).code, 74);
+  StatusFile next_life(path, 1);
+  next_life.running(4);
+  next_life.ended(ExitCode::kHungPeer, 4, "rank 0: MPI_Test failed");
+  EXPECT_EQ(read_status(path).code, 71);
+  StatusFile(path, 1).ended(ExitCode::kIo, 3, "no space left");
+  StatusFile(path, 1).ended(ExitCode::kHungPeer, 4, "watchdog");
+  EXPECT_EQ(read_status(path).code, 71);
+}
+
 TEST(StatusFile, RunningIsThrottledButTheEndIsNot) {
   const test::Scratch scratch;
   StatusFile file(scratch / "status.json", 100, std::chrono::hours(1));

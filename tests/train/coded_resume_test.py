@@ -4,7 +4,7 @@ import re
 import shutil
 import unittest
 
-from run_support import RunCase, facts, generations, main, read_metrics, run_program
+from run_support import RunCase, facts, generations, main, read_metrics, residual_sums, run_program
 
 STEPS = 14
 MODEL = {"num_layers": 4, "hidden_size": 48, "num_attention_heads": 4, "train_batch_size": 8, "train_iters": STEPS,
@@ -139,7 +139,37 @@ class CodedResume(RunCase):
                 shutil.copytree(self.run_dir(base), self.run_dir(config))
                 done = self.train(config, ranks=ranks, expect=0)
                 self.assertIn("resumed", done.out + done.err)
-                (self.assertNotIn if name == "same" else self.assertIn)("start at zero", done.out + done.err)
+                (self.assertNotIn if name in ("same", "fewer") else self.assertIn)("start at zero", done.out + done.err)
+                (self.assertIn if name == "fewer" else self.assertNotIn)("dealt out anew", done.out + done.err)
+
+    def test_residuals_keep_their_sums_under_other_data_ranks(self):
+        # 4 ranks, then 3, then 4; 12 sequences are dealt to either.
+        block = {"codec": "block_int", "bits": 2, "residual": "error_feedback"}
+        rules = {"scatter": (ZERO1, block), "sums": ({}, {**block, "residual_dtype": "bf16", "sum": block}),
+                 "low_rank": ({}, {"codec": "low_rank", "rank": 2, "residual": "error_feedback"})}
+        for name, (layout, rule) in rules.items():
+            with self.subTest(name):
+                keys = {**MODEL, **layout, "train_batch_size": 12, "compression": {"adapt": False, "dp.gradient": rule}}
+                saved = None
+                # Under other ranks the first step is skipped, which leaves residuals as they were loaded; then one is not.
+                for life, (ranks, steps) in enumerate(((4, 2), (3, 3), (3, 5), (4, 6))):
+                    load = {} if saved is None else {"load": str(saved)}
+                    config = self.config(f"{name}{life}", **{**keys, **load, "train_iters": steps, "lr_decay_iters": 6, "save_interval": 0})
+                    skips = steps % 3 == 0
+                    done = self.train(config, ranks=ranks, faults=[{"at": "grad", "step": steps, "rank": 1, "do": "nan"}] if skips else None, expect=0)
+                    before, saved = saved, self.run_dir(config) / "checkpoints"
+                    if skips:
+                        self.assertIn("dealt out anew", done.out + done.err)
+                        sums = [residual_sums(generations(d)[-1]) for d in (before, saved)]
+                        self.assert_same_sums(*sums, 1 / 128 if name == "sums" else 1e-6)
+
+    def assert_same_sums(self, before, after, tolerance):
+        self.assertEqual(sorted(before), sorted(after))
+        self.assertTrue(before)
+        for name, sums in before.items():
+            largest = max(map(abs, sums))
+            self.assertGreater(largest, 0, name)
+            self.assertLessEqual(max(abs(a - b) for a, b in zip(sums, after[name], strict=True)), tolerance * largest, name)
 
     def test_states_of_other_boundaries_are_not_taken(self):
         # As many ranks of each kind, and what a slot stands between is another layer.

@@ -73,7 +73,8 @@ ROWS = [
     (17, "flipped bit in a message", "one bit of a random message, compressed and plain", "named with sender, site and message", "71", "steps since the checkpoint",
      runs("damaged_message_test", "DamagedMessages.test_every_flipped_bit_ends_the_job_with_71", "DamagedMessages.test_without_checksums_nobody_knows", "DamagedMessages.test_a_rule_checks_its_own_messages")),
     (18, "other number of ranks", "20 random pairs of layouts", "the checkpoint is dealt out anew; residuals keep their sum or start at zero, and it says so", "0", "nothing",
-     runs("reshape_test", "Reshape.test_twenty_random_pairs") + runs("coded_resume_test", "CodedResume.test_another_layout_says_that_residuals_start_anew")),
+     runs("reshape_test", "Reshape.test_twenty_random_pairs") + runs("coded_resume_test", "CodedResume.test_another_layout_says_that_residuals_start_anew", "CodedResume.test_residuals_keep_their_sums_under_other_data_ranks")
+     + [("lab", "tests/lab/lab_test.py", "test_train_on_four_hosts_then_three_then_four")]),
     (19, "ranks started differently", "one rank with another configuration", "refused at the start", "78", "nothing",
      runs("start_and_clock_test", "Start.test_ranks_with_different_configurations_are_refused_at_once")),
     (20, "rank or file system that hangs", "SIGSTOP, before the start and before the end, too; a frozen file system", "the watchdog names it and ends the job", "71", "steps since the checkpoint",
@@ -89,9 +90,10 @@ ROWS = [
      [("lab", "tests/lab/lab_test.py", "test_train_through_a_short_outage")]),
     (25, "slow link", "links of given rates", "slower steps, no time-out", "0", "nothing",
      [("lab", "tests/lab/lab_test.py", "test_rates")] + cases("comm_tests", "tests/comm/watchdog_test.cpp", "WatchdogThread.SlowTransfersAreSignsOfLife")),
-    (26, "out of memory", "limits of addresses, of control groups and of Slurm; an allocation that fails", "refused before the first step, or ended with plan and limit", "78 or 74", "steps since the checkpoint",
+    (26, "out of memory", "limits of addresses, of control groups and of Slurm; an allocation that fails; a neighbour that takes all of a control group", "refused before the first step, or ended with plan and limit", "78 or 74", "steps since the checkpoint",
      runs("saves_test", "Memory.test_a_rank_without_memory_says_what_was_planned", "Memory.test_a_limit_of_addresses_is_found_out_or_named",
-          "Memory.test_the_limits_of_the_batch_system_count")),
+          "Memory.test_the_limits_of_the_batch_system_count", "Memory.test_a_rank_that_the_kernel_kills_for_memory_is_named",
+          "Memory.test_the_batch_script_says_so_where_nobody_else_can")),
     (27, "clock that is set", "an hour ahead and a day back while the run goes on", "no false alarm, no number changes", "0", "nothing",
      runs("start_and_clock_test", "Clock.test_a_clock_that_is_set_ends_no_run_and_changes_no_number")),
     (28, "again and again", "kills at random moments", "ends bit-equal to an undisturbed run", "0 in the end", "steps since each checkpoint",
@@ -142,6 +144,8 @@ def run(only):
                            "said": [s for s in said if s["row"] == number]}
             failed += verdict == "failed"
             print(f"{number:2} {fault}: {name}: {verdict}, {cells[name]['seconds']} s", flush=True)
+            if verdict == "failed":
+                print((done.stdout + done.stderr)[-4000:], flush=True)
     known = {name for *_, tests in ROWS for _, _, name in tests}
     CELLS.write_text("".join(json.dumps(c) + "\n" for c in sorted(cells.values(), key=lambda c: (c["row"], c["test"])) if c["test"] in known))
     return 1 if failed else 0

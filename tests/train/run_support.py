@@ -1,4 +1,5 @@
 # What the whole-run tests share: a tiny data set, tiny configurations, programs run with a time limit, and bit-exact comparison.
+import array
 import json
 import os
 import queue
@@ -76,11 +77,11 @@ def run_program(name, *arguments, cwd=None, limit=LIMIT_S, stdin=None, extra=Non
 class Running:
     """A program under way whose output can be waited for."""
 
-    def __init__(self, name, *arguments, cwd=None, ranks=1):
+    def __init__(self, name, *arguments, cwd=None, ranks=1, command=None, extra=None, before=None):
         self.name = name
-        self.process = subprocess.Popen(command_of(name, arguments, ranks), cwd=cwd, env=environment(),
+        self.process = subprocess.Popen(command or command_of(name, arguments, ranks), cwd=cwd, env=environment(extra),
                                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                        errors="replace")
+                                        errors="replace", preexec_fn=before)
         self.lines = queue.Queue()
         self.text = {"out": "", "err": ""}
         self.readers = [threading.Thread(target=self._read, args=(w, s), daemon=True)
@@ -151,6 +152,19 @@ def read_generation(path):
             tensors[name] = value
     reals = {name: value["bits"] for name, value in manifest["reals"].items()}
     return {"step": manifest["step"], "tensors": tensors, "integers": manifest["integers"], "reals": reals, "texts": manifest["texts"]}
+
+
+def residual_sums(generation):
+    """Residuals of dp.gradient in a checkpoint, each added up over the data ranks: {name without the rank: numbers}."""
+    sums = {}
+    for name, (dtype, _, data) in read_generation(generation)["tensors"].items():
+        found = re.match(r"(?:.*:)?coding/dp\.gradient/(\d+)/rank(\d+)\.\d+\.(\d+)/(.*residual)$", name)
+        if found:
+            values = array.array("f")
+            # bf16 is the upper half of fp32.
+            values.frombytes(data if dtype == "F32" else b"".join(b"\0\0" + data[i:i + 2] for i in range(0, len(data), 2)))
+            sums[found.groups()] = [a + b for a, b in zip(sums.get(found.groups(), [0.0] * len(values)), values)]
+    return sums
 
 
 def read_metrics(run_dir):
@@ -265,6 +279,51 @@ def mount_small(directory, size):
     done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "thinwire-test", str(directory)], stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, check=False)
     return None if done.returncode == 0 else "mount refused: " + done.stdout.decode(errors="replace").strip()
+
+
+class MemoryGroup:
+    """A control group (version 1 or 2) with a limit of memory; `why`: there can be none here."""
+
+    def __init__(self, name, limit):
+        v2 = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
+        self.path = Path("/sys/fs/cgroup" if v2 else "/sys/fs/cgroup/memory") / f"thinwire-{name}-{os.getpid()}"
+        self.events, self.why = self.path / ("memory.events" if v2 else "memory.oom_control"), None
+        try:
+            self.path.mkdir()
+            (self.path / ("memory.max" if v2 else "memory.limit_in_bytes")).write_text(str(limit))
+        except OSError as e:
+            self.why = f"no control group for memory: {e}"
+
+    def enter(self):
+        """For preexec_fn: the largest of what is started so is killed first."""
+        (self.path / "cgroup.procs").write_text(str(os.getpid()))
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+    def kills(self):
+        return int(re.search(r"^oom_kill (\d+)", self.events.read_text(), re.M)[1])
+
+    def fill(self):
+        """A neighbour takes what is left, until somebody else has been killed for it."""
+        pid = os.fork()
+        if pid == 0:
+            taken = []
+            try:
+                (self.path / "cgroup.procs").write_text(str(os.getpid()))
+                while self.kills() == 0:
+                    taken.append(bytearray(b"x" * (1 << 20)))
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+
+    def close(self):
+        end = time.monotonic() + 10
+        while self.path.exists() and time.monotonic() < end:
+            for pid in (self.path / "cgroup.procs").read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
+            try:
+                self.path.rmdir()
+            except OSError:
+                time.sleep(0.05)
 
 
 def resize_mount(directory, size):

@@ -4,9 +4,10 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 
-from run_support import BUILD, RunCase, environment, generations, main, run_program
+from run_support import BUILD, ROOT, MemoryGroup, RunCase, Running, environment, fault, generations, main, run_program
 
 PACE = {"at": "step.begin", "do": "delay:0.1"}
 FAILING = str(BUILD / "tests" / "libfailing_files.so")
@@ -132,6 +133,44 @@ class Memory(RunCase):
                 done = subprocess.run(command, cwd=self.here, env=environment(), capture_output=True, text=True, check=False)
                 self.assertEqual(done.returncode, code, done)
                 self.assertRegex(done.stderr, rf"error: {words}.* of a rank; there are .* \(.*\), for a process .* of addresses \(ulimit -v\); lower ")
+
+    def group(self, name):
+        group = MemoryGroup(name, 700 << 20)
+        if group.why:
+            self.skipTest(group.why)
+        self.addCleanup(group.close)
+        return group
+
+    def test_a_rank_that_the_kernel_kills_for_memory_is_named(self):
+        group = self.group("ranks")
+        config = self.config("killed", train_iters=100000, save_interval=5, train_micro_batch_size_per_gpu=2)
+        running = Running("train", "--config", config, cwd=self.here, ranks=2, before=group.enter)
+        self.assertTrue(running.wait_for("step 20"))
+        start = time.monotonic()
+        group.fill()
+        done = running.finish()
+        fault(26, seconds=time.monotonic() - start, code=done.code)
+        self.assertEqual(done.code, 74, str(done))
+        said = re.findall(r"error: (rank \d \(host .*\): killed by the kernel for want of memory, with up to .* in use by this rank; "
+                          r"planned: .* of a rank; there are 700.* \(.*thinwire-ranks.*\); lower .*)", done.err)
+        self.assertEqual((len(said), len(done.errors())), (1, 1), str(done))
+        status = self.status(config)
+        self.assertEqual((status["code"], status["requeue"], status["message"]), (74, False, said[0]))
+        self.assertGreaterEqual(status["step"], 1)
+
+    def test_the_batch_script_says_so_where_nobody_else_can(self):
+        group = self.group("batch")
+        config = self.config("alone", train_iters=100000, save_interval=5)
+        launcher = self.here / "mpirun"
+        launcher.write_text('#!/bin/sh\nwhile [ "$1" != "$THINWIRE_TRAIN" ]; do shift; done\nexec "$@"\n')
+        launcher.chmod(0o755)
+        extra = {"PATH": f"{self.here}:{os.environ['PATH']}", "THINWIRE_ROOT": str(ROOT), "THINWIRE_TRAIN": str(BUILD / "train"), "LSB_JOBID": "1", "LSB_DJOB_NUMPROC": "1"}
+        running = Running("batch", command=["bash", ROOT / "scripts/lsf/one_node_cpu.sh", "--config", config], extra=extra, before=group.enter)
+        self.assertTrue(running.wait_for("step 20"))
+        group.fill()
+        done = running.finish()
+        self.assertEqual(done.code, 74, str(done))
+        self.assertRegex(done.out, rf"failed, not queued again: killed by the kernel for want of memory: {group.path} may use {700 << 20} bytes")
 
     def test_the_limits_of_the_batch_system_count(self):
         config = self.config("limited")

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -41,6 +42,35 @@ void lower_to(MemoryLimit& limit, int64_t bytes, const std::string& source) {
   if (bytes > 0 && bytes < limit.bytes) limit = {bytes, source};
 }
 
+// Folders of the memory control groups that this process is in, the innermost first; `visit` says whether to go on.
+// Inside a container the path may be the host's, which is not to be seen here: its last parent is.
+template <typename Visit>
+void for_each_memory_group(const std::string& proc, const std::string& groups, const Visit& visit) {
+  std::ifstream entries(proc + "/self/cgroup");  // <number>:<controllers>:<path>
+  for (std::string entry; std::getline(entries, entry);) {
+    std::istringstream words(entry);
+    std::string number, controllers, path;
+    std::getline(words, number, ':'), std::getline(words, controllers, ':'), std::getline(words, path);
+    const bool is_v2 = controllers.empty();
+    if (!is_v2 && ("," + controllers + ",").find(",memory,") == std::string::npos) continue;
+    const std::string root = groups + (is_v2 ? "" : "/" + controllers);
+    if (path == "/") path.clear();
+    for (size_t end = path.size(); end != std::string::npos; end = path.rfind('/')) {
+      path.resize(end);
+      if (!visit(root + path, is_v2)) return;
+    }
+  }
+}
+
+// The number behind a word, -1 where there is none.
+int64_t number_behind(const std::string& word, const std::string& path) {
+  std::ifstream file(path);
+  int64_t number = 0;
+  for (std::string key; file >> key >> number;)
+    if (key == word) return number;
+  return -1;
+}
+
 }  // namespace
 
 int64_t current_rss_bytes() {
@@ -52,28 +82,25 @@ int64_t peak_rss_bytes() {
 
 MemoryLimit memory_limit(const std::string& proc, const std::string& groups) {
   MemoryLimit limit{sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE), "the machine's memory"};
-  std::ifstream entries(proc + "/self/cgroup");  // <number>:<controllers>:<path>
-  for (std::string entry; std::getline(entries, entry);) {
-    std::istringstream words(entry);
-    std::string number, controllers, path;
-    std::getline(words, number, ':'), std::getline(words, controllers, ':'), std::getline(words, path);
-    const bool is_v2 = controllers.empty();
-    if (!is_v2 && ("," + controllers + ",").find(",memory,") == std::string::npos) continue;
-    // Groups around this one limit it, too. Inside a container the path may be the host's, which is not to be seen
-    // here: its last parent is.
-    const std::string root = groups + (is_v2 ? "" : "/" + controllers);
-    if (path == "/") path.clear();
-    for (size_t end = path.size(); end != std::string::npos; end = path.rfind('/')) {
-      path.resize(end);
-      const std::string file = root + path + (is_v2 ? "/memory.max" : "/memory.limit_in_bytes");
-      lower_to(limit, number_in(file), file);
-    }
-  }
+  for_each_memory_group(proc, groups, [&](const std::string& folder, bool is_v2) {
+    const std::string file = folder + (is_v2 ? "/memory.max" : "/memory.limit_in_bytes");
+    lower_to(limit, number_in(file), file);
+    return true;  // groups around this one limit it, too
+  });
   constexpr int64_t kMiB = int64_t{1} << 20;  // 0: all that the node has
   lower_to(limit, number_of_environment("SLURM_MEM_PER_NODE") * kMiB, "SLURM_MEM_PER_NODE");
   lower_to(limit, number_of_environment("SLURM_MEM_PER_CPU") * number_of_environment("SLURM_CPUS_ON_NODE") * kMiB,
            "SLURM_MEM_PER_CPU");
   return limit;
+}
+
+int64_t memory_kills(const std::string& proc, const std::string& groups) {
+  int64_t kills = -1;
+  for_each_memory_group(proc, groups, [&](const std::string& folder, bool is_v2) {
+    kills = number_behind("oom_kill", folder + (is_v2 ? "/memory.events" : "/memory.oom_control"));
+    return kills < 0;
+  });
+  return std::max<int64_t>(0, kills >= 0 ? kills : number_behind("oom_kill", proc + "/vmstat"));
 }
 
 int64_t address_limit() {

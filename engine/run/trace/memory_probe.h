@@ -19,6 +19,10 @@ struct MemoryLimit {
 // proc, groups: where the kernel tells, other places for tests.
 MemoryLimit memory_limit(const std::string& proc = "/proc", const std::string& groups = "/sys/fs/cgroup");
 
+// How often the kernel has killed a process of this control group (where there is none: of this machine) for want of
+// memory, by `oom_kill` of memory.events or memory.oom_control. It counts before it kills. 0 where it does not tell.
+int64_t memory_kills(const std::string& proc = "/proc", const std::string& groups = "/sys/fs/cgroup");
+
 // RLIMIT_AS; 0: none.
 int64_t address_limit();
 

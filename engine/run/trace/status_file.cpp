@@ -144,6 +144,7 @@ void StatusFile::stragglers(std::vector<std::string> lines) {
 }
 
 void StatusFile::ended(ExitCode code, int64_t step, const std::string& message) {
+  if (code == ExitCode::kHungPeer && lost_memory_just_now()) return;
   status_.state = code == ExitCode::kFinished ? "finished" : code == ExitCode::kPreempted ? "preempted" : "failed";
   status_.code = static_cast<int>(code);
   status_.reason = reason_of(code);
@@ -151,6 +152,19 @@ void StatusFile::ended(ExitCode code, int64_t step, const std::string& message) 
   status_.requeue = requeue_of(code);
   status_.step = step;
   write(true);
+}
+
+// Whether another rank's end for want of memory stands there: that it cannot be reached since is no news.
+bool StatusFile::lost_memory_just_now() const {
+  constexpr double kJustNow = 10.0;  // seconds
+  try {
+    const RunStatus there = read_status(path_);
+    return there.state == "failed" && there.code == static_cast<int>(ExitCode::kIo) &&
+           there.message.find(kKilledForMemory) != std::string::npos &&
+           static_cast<double>(std::time(nullptr)) - unix_seconds(there.updated).value_or(0.0) <= kJustNow;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 void StatusFile::write(bool durable) {

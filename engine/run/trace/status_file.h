@@ -36,6 +36,9 @@ std::string reason_of(ExitCode code);
 // True for 71 and 75 only.
 bool requeue_of(ExitCode code);
 
+// Part of the message of a rank that the kernel has killed so, wherever that message comes from.
+inline constexpr char kKilledForMemory[] = "killed by the kernel for want of memory";
+
 // Throws Error(kBadData) when the file is missing or is not such a JSON object.
 RunStatus read_status(const std::string& path);
 
@@ -51,7 +54,8 @@ class StatusFile {
   // For the next call of running(), which then writes in any case.
   void spike(const std::string& text);
   void stragglers(std::vector<std::string> lines);
-  // The end, flushed to disk: state finished (0), preempted (75) or failed (all others).
+  // The end, flushed to disk: state finished (0), preempted (75) or failed (all others). A lost peer (71) does not take
+  // the place of what that peer was killed for.
   void ended(ExitCode code, int64_t step, const std::string& message = "");
   const RunStatus& status() const { return status_; }
   // Since the run's first start, the time between its lives included. Within a life by the monotonic clock.
@@ -59,6 +63,7 @@ class StatusFile {
 
  private:
   void write(bool durable);
+  bool lost_memory_just_now() const;
 
   std::string path_;
   RunStatus status_;

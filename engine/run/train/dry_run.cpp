@@ -151,6 +151,28 @@ void print_sites(Text& out, const RunConfig& c, const std::vector<StagePrice>& s
     out.line("  %-15s%12.3f MiB  (link_gbps gives milliseconds)", "all sites", mib(total[0]));
 }
 
+// What a rank that is late may have to keep for those that are not. Nobody begins a step before all have ended the one
+// before, each with all its receives, so it is at most what it is sent in one step. Where a rank waits for the result
+// at once (tensor and context parallel, control), it is the end of one operation and the start of the next.
+double early_bytes(const std::vector<StagePrice>& stages) {
+  double most = 0.0;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    double bytes = 0.0;
+    for (size_t i = 0; i < kSiteNames.size(); ++i) {
+      const auto site = static_cast<Site>(i);
+      const size_t from = site == Site::kPpForward    ? (s + stages.size() - 1) % stages.size()
+                          : site == Site::kPpBackward ? (s + 1) % stages.size()
+                                                      : s;
+      const SitePrice& price = stages[from].sites[i];
+      const bool ahead = site == Site::kPpForward || site == Site::kPpBackward || site == Site::kDpGradient ||
+                         site == Site::kZeroParameter || site == Site::kEmbedding || site == Site::kOuter;
+      bytes += static_cast<double>(ahead ? price.bytes : 2 * price.largest);
+    }
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
 std::string join_layers(const std::vector<StagePrice>& stages) {
   std::string text;
   for (const StagePrice& s : stages) text += (text.empty() ? "" : ", ") + std::to_string(s.layers);
@@ -290,6 +312,9 @@ std::string dry_run_text(const RunConfig& config) {
                          : c.optim.momentum != 0.0             ? 2
                                                                : 1);
   out.line("  while a checkpoint is being written: %.1f MiB more", mib(staged));
+  if (const double early = early_bytes(stages); early > 0.0)
+    out.line("  while it is late: at most %.1f MiB more (%.0f bytes), what others send it in a step", mib(early),
+             early);
 
   const MemoryLimit here = memory_limit();
   out.line("  this node has %.1f MiB (%s)", mib(static_cast<double>(here.bytes)), here.source.c_str());

@@ -57,6 +57,10 @@ class Job {
   // What to do, on the rank that speaks for all, before the watchdog ends a job in which nothing moves, and where there
   // is no keeper that does it. Before form_mesh.
   void on_hang(std::function<void(const std::string& message)> hook) { on_hang_ = std::move(hook); }
+  // For the keeper, should the kernel kill this rank for it.
+  void plans_memory(const std::string& planned) {
+    if (keeper_ != nullptr) keeper_->plans(planned);
+  }
 
   // All ranks call it with the same code that is not 0; does not return with several ranks.
   void leave_together(ExitCode code);

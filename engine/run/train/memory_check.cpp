@@ -4,6 +4,7 @@
 #include "engine/base/core/error.h"
 #include "engine/run/trace/console_progress.h"
 #include "engine/run/trace/memory_probe.h"
+#include "engine/run/trace/status_file.h"
 #include "engine/run/train/dry_run.h"
 
 namespace thinwire {
@@ -11,6 +12,12 @@ namespace {
 
 std::string size_text(int64_t bytes) {
   return format_bytes(static_cast<double>(bytes));
+}
+
+std::string what_to_do(const std::string& planned) {
+  return (planned.empty() ? "" : "; planned: " + planned) +
+         "; lower train_micro_batch_size_per_gpu, raise recompute_granularity, or find out what else needs memory "
+         "here; --dry-run prints the plan";
 }
 
 }  // namespace
@@ -41,10 +48,12 @@ std::string refuse_what_does_not_fit(const RunConfig& run, int ranks_here, const
 }
 
 std::string out_of_memory(const std::string& planned) {
-  return "out of memory, with " + size_text(current_rss_bytes()) + " in use by this rank" +
-         (planned.empty() ? "" : "; planned: " + planned) +
-         "; lower train_micro_batch_size_per_gpu, raise recompute_granularity, or find out what else needs memory "
-         "here; --dry-run prints the plan";
+  return "out of memory, with " + size_text(current_rss_bytes()) + " in use by this rank" + what_to_do(planned);
+}
+
+std::string killed_for_memory(const std::string& planned, int64_t peak) {
+  return std::string(kKilledForMemory) + ", with up to " + size_text(peak) + " in use by this rank" +
+         what_to_do(planned);
 }
 
 }  // namespace thinwire

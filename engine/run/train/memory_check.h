@@ -1,6 +1,7 @@
 // Whether a configuration fits into the memory of this node, and what to say where it did not after all.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "engine/base/device/device.h"
@@ -15,5 +16,8 @@ std::string refuse_what_does_not_fit(const RunConfig& run, int ranks_here, const
 
 // The message for std::bad_alloc. planned: of refuse_what_does_not_fit, empty before.
 std::string out_of_memory(const std::string& planned);
+
+// The message for a rank that was killed for want of memory, with so many bytes in use.
+std::string killed_for_memory(const std::string& planned, int64_t peak);
 
 }  // namespace thinwire

@@ -60,32 +60,6 @@ bool same_but_names(const nlohmann::json& a, const nlohmann::json& b) {
   return weights(a) == weights(b);
 }
 
-bool stores(const Manifest& manifest, std::string_view prefix) {
-  return std::any_of(manifest.tensors.begin(), manifest.tensors.end(),
-                     [&](const auto& t) { return t.name.starts_with(prefix); });
-}
-
-// Whether a checkpoint holds everything that is shown to it, with the same sizes and types.
-class StateNames final : public StateVisitor {
- public:
-  explicit StateNames(const Manifest& manifest) {
-    for (const auto& t : manifest.tensors) stored_[t.name] = {t.place.rows * t.place.cols, t.dtype};
-  }
-  void tensor(const GlobalSlice& slice) override {
-    const auto found = stored_.find(slice.name);
-    all_ = all_ && found != stored_.end() &&
-           found->second == std::pair(slice.rows * slice.cols, to_st_dtype(slice.local.dtype));
-  }
-  void integer(const std::string&, int64_t&) override {}
-  void real(const std::string&, double&) override {}
-  void text(const std::string&, std::string&) override {}
-  bool all_found() const { return all_; }
-
- private:
-  std::map<std::string, std::pair<int64_t, StDtype>> stored_;
-  bool all_ = true;
-};
-
 std::vector<SiteRecord> site_records(const RunConfig& run, const TrafficCounts& counts) {
   std::vector<SiteRecord> records;
   for (size_t site = 0; site < kSiteNames.size(); ++site) {
@@ -112,16 +86,6 @@ std::vector<SiteRecord> site_records(const RunConfig& run, const TrafficCounts& 
 }
 
 }  // namespace
-
-void refuse_uncounted_moments(const LoadReport& found) {
-  const Manifest& manifest = found.manifest;
-  if (manifest.integers.contains("adam_m/updates") || manifest.integers.contains("adam_v/updates")) return;
-  if (!stores(manifest, "adam_m/")) return;
-  throw_bad_config(found.path +
-                   ": this checkpoint is of an older format: it lacks \"adam_m/updates\", the number of steps that "
-                   "Adam's moments have seen. Go on without its moments, in another run_dir: load=" +
-                   found.path + " no_load_optim=true; or resume it with the build that wrote it");
-}
 
 RunSession::RunSession(const ResolvedConfig& config, FaultPlan& faults, Job& job)
     : config_(config), faults_(faults), job_(job) {
@@ -297,6 +261,7 @@ bool RunSession::load_from(const std::string& path, const RunState& state) {
       replica_loaded = take_state(found, state.replica, options);
     }
     load_checkpoint(found.path, state.visit(false), options, &job_.control());
+    if (!run.no_load_optim) adopt_residuals(found, state.replica);
   }
   log_info("loaded " + found.path +
            (run.finetune        ? " (weights only)"
@@ -314,57 +279,6 @@ void RunSession::import_weights(Replica& replica) {
     replica.store().set(replica.device(), replica.stream(), p.name, values);
   });
   log_info("weights from " + run.init_from_hf);
-}
-
-// Asks a checkpoint for the state that it has and this run can go on with; returns what take_compression_state() does.
-bool RunSession::take_state(const LoadReport& found, Replica& replica, LoadOptions& options) {
-  take_momentum(found.manifest, options);
-  if (config_.run.optim.kind == OptimizerKind::kAdamW) refuse_uncounted_moments(found);
-  return take_compression_state(found.manifest, replica, options);
-}
-
-// Momentum may be switched on or off in the middle of a run. One that was not stored starts at zero, as the buffers do.
-void RunSession::take_momentum(const Manifest& manifest, LoadOptions& options) const {
-  const OptimConfig& optim = config_.run.optim;
-  const bool wanted = optim.kind == OptimizerKind::kSgd && optim.momentum != 0.0;
-  if (wanted == stores(manifest, "sgd_momentum/")) return;
-  options.unwanted_prefixes.push_back("sgd_momentum/");
-  log_warning(wanted ? "warning: momentum starts at zero: the checkpoint was written with optimizer.params.momentum 0"
-                     : "warning: the checkpoint's momentum is left behind: optimizer.params.momentum is 0 now");
-}
-
-// Residuals and warm starts fit only the layout and the rules that wrote it; otherwise they start anew, and the log
-// says so. Returns whether the checkpoint holds this rank's weights as a compressed parameter all-gather left them.
-bool RunSession::take_compression_state(const Manifest& manifest, Replica& replica, LoadOptions& options) {
-  bool replica_loaded = replica.has_replica_state();
-  if (replica_loaded) {
-    StateNames names(manifest);
-    replica.visit_synced(names, false);
-    replica_loaded = names.all_found();
-  }
-  if (!replica_loaded) options.unwanted_prefixes.push_back("replica/");
-  // Of a run whose timing decided nothing yet, or of an older format: trials begin anew.
-  if (manifest.texts.count("revision/list") == 0 ||
-      (config_.run.compression.adapt && manifest.texts.count("revision/trials") == 0))
-    options.unwanted_prefixes.push_back("revision/");
-  if (manifest.texts.count("spike/losses") == 0) options.unwanted_prefixes.push_back("spike/");
-  // States are named by ranks and slots, which other ranks and other rules can have, too, for other elements.
-  bool fits = other_layout(manifest.info).empty() && same_rules(manifest.info) &&
-              manifest.info.value("cut", cut_) == cut_;  // which older ones do not have
-  if (replica.mesh() != nullptr) {
-    StateNames names(manifest);
-    replica.mesh()->visit_states(names);
-    fits = fits && names.all_found();
-  }
-  fits = job_.control().agree_max(fits ? 0 : 1) == 0;
-  if (fits && replica.mesh() != nullptr) return replica_loaded;
-  options.unwanted_prefixes.push_back("coding/");
-  if (stores(manifest, "coding/") || (replica.mesh() != nullptr && replica.mesh()->state_bytes() > 0)) {
-    log_warning(
-        "residuals and warm starts of the compression start at zero: the checkpoint was written by another layout "
-        "or other rules");
-  }
-  return replica_loaded;
 }
 
 void RunSession::start(const RunState& state, const SampleStream& stream) {
@@ -389,6 +303,7 @@ void RunSession::start(const RunState& state, const SampleStream& stream) {
       LoadOptions options = load_options();
       replica_loaded = take_state(*found, replica, options);
       load_checkpoint(found->path, state.visit(false), options, &job_.control());
+      adopt_residuals(*found, replica);
       last_saved_step_ = progress.step;
       log_info("resumed from " + found->path + ": step " + std::to_string(progress.step) + ", " +
                std::to_string(progress.consumed_samples) + " samples consumed" + other_layout(found->manifest.info));
@@ -410,38 +325,6 @@ void RunSession::start(const RunState& state, const SampleStream& stream) {
   tensorboard_ = std::make_unique<TensorboardWriter>(tensorboard_dir(run.run_dir), progress.step + 1);
   tensorboard_->hyper_parameters(resolved_json(config_));
   console_ = std::make_unique<ConsoleProgress>(stdout, run.train_iters, run.log_interval, progress.step + 1);
-}
-
-namespace {
-
-// What older versions, which knew residuals in fp32 and the mean of magnitudes alone, did not write.
-void erase_defaults(nlohmann::json& rules) {
-  if (!rules.is_structured()) return;
-  for (const auto& [key, value] : {std::pair("residual_dtype", "fp32"), std::pair("magnitude", "mean")})
-    if (rules.is_object() && rules.value(key, nlohmann::json()) == value) rules.erase(key);
-  for (nlohmann::json& each : rules) erase_defaults(each);
-}
-
-}  // namespace
-
-// But for what may change in the middle of a run.
-bool RunSession::same_rules(const nlohmann::json& info) const {
-  const auto rules_in = [](const nlohmann::json& config) {
-    nlohmann::json rules = config.value("compression", nlohmann::json::object());
-    for (const char* key : {"adapt", "preset", "revisions"}) rules.erase(key);
-    for (auto& [site, rule] : rules.items()) {
-      if (rule.is_object()) rule.erase("warmup_steps");
-    }
-    erase_defaults(rules);
-    return rules;
-  };
-  return info.contains("config") && rules_in(info.at("config")) == rules_in(resolved_json(config_));
-}
-
-std::string RunSession::other_layout(const nlohmann::json& info) const {
-  const nlohmann::json here = checkpoint_info().at("layout");
-  if (!info.contains("layout") || info.at("layout") == here) return "";
-  return "; it was saved by another layout: " + info.at("layout").dump() + ", now " + here.dump();
 }
 
 void RunSession::record_step(const StepOutcome& outcome, const TrainProgress& progress, const StepTimer& timer,

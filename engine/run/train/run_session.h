@@ -77,6 +77,7 @@ class RunSession {
   void report_spike(const StepOutcome& outcome);
   nlohmann::json checkpoint_info() const;
   std::string other_layout(const nlohmann::json& info) const;
+  int64_t other_data_ranks(const nlohmann::json& info) const;
   bool same_rules(const nlohmann::json& info) const;  // words for the log, empty when it is the same
   bool finds_evaluation(int64_t step, Split split) const;
   void refuse_other_model(const LoadReport& found) const;
@@ -85,6 +86,8 @@ class RunSession {
   bool take_state(const LoadReport& found, Replica& replica, LoadOptions& options);
   void take_momentum(const Manifest& manifest, LoadOptions& options) const;
   bool take_compression_state(const Manifest& manifest, Replica& replica, LoadOptions& options);
+  // Behind the load that take_compression_state has prepared, where the number of data ranks alone is another one.
+  void adopt_residuals(const LoadReport& found, Replica& replica);
   // Returns what take_compression_state does.
   bool load_from(const std::string& path, const RunState& state);
   void import_weights(Replica& replica);

@@ -11,9 +11,11 @@
 #include "engine/run/checkpoint/run_lock.h"
 #include "engine/run/config/key_table.h"
 #include "engine/run/config/resolved_json.h"
+#include "engine/run/trace/memory_probe.h"
 #include "engine/run/trace/run_files.h"
 #include "engine/run/trace/status_file.h"
 #include "engine/run/train/dry_run.h"
+#include "engine/run/train/memory_check.h"
 #include "engine/run/train/plan_picture.h"
 #include "engine/run/train/plan_revisions.h"
 #include "engine/run/train/process_setup.h"
@@ -150,20 +152,24 @@ int run(const Options& o, int argc, char** argv) {
     return print(o, load(o, o.ranks > 0 || launched.count == 1 ? o.ranks : launched.count, nullptr, argc, argv));
   }
   ResolvedConfig config;
-  const auto write_lost = [&config](const std::string& message) {
+  const auto write_end = [&config](const std::string& message, ExitCode code) {
     StatusFile(status_path(config.run.run_dir), config.run.train_iters)
-        .ended(ExitCode::kHungPeer, last_step(config.run.run_dir), message);
+        .ended(code, last_step(config.run.run_dir), message);
   };
+  const auto write_lost = [&](const std::string& message) { write_end(message, ExitCode::kHungPeer); };
   Keeper::Options keeping;
   if (launched.count > 1) {
     // Before the ranks meet: how long that may take, and where to write that it took longer. What is wrong with the
     // configuration is said when they have met.
     failure_of([&] { config = load(o, launched.count, nullptr, argc, argv, false); });
     keeping.start_seconds = config.run.layout.start_timeout_s;
-    keeping.on_end = [&](const std::string& message, Keeper::Note note) {
+    keeping.on_end = [&](const std::string& message, Keeper::Note note, int code) {
       if (config.run.run_dir.empty() || (note == Keeper::Note::kStarting && is_locked(config.run.run_dir))) return;
       make_directories(config.run.run_dir);
-      write_lost(message);
+      write_end(message, static_cast<ExitCode>(code));
+    };
+    keeping.lost_memory = [before = memory_kills()](const std::string& planned, int64_t peak) {
+      return memory_kills() > before ? killed_for_memory(planned, peak) : "";
     };
   }
   const auto body = [&](Job& job) {

@@ -93,6 +93,7 @@ class Trainer {
     log_info(stream_.describe());
     job.agree([&] {
       planned_ = refuse_what_does_not_fit(run_, job.local_size(), *backend_.device);
+      job.plans_memory(planned_);
       const RankLayout layout = layout_of(run_, job.rank(), job.nodes());
       prove_plan(layout);
       replica_ = std::make_unique<Replica>(run_, layout, job.mesh(), backend_.device.get(), backend_.ops, true);

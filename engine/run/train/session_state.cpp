@@ -1,0 +1,181 @@
+// What of a checkpoint's state this run can go on with: moments, momentum, residuals and warm starts.
+#include <algorithm>
+#include <map>
+#include <span>
+#include <utility>
+
+#include "engine/base/core/log.h"
+#include "engine/run/checkpoint/stored_tensors.h"
+#include "engine/run/config/resolved_json.h"
+#include "engine/run/train/run_session.h"
+
+namespace thinwire {
+namespace {
+
+bool stores(const Manifest& manifest, std::string_view prefix) {
+  return std::any_of(manifest.tensors.begin(), manifest.tensors.end(),
+                     [&](const auto& t) { return t.name.starts_with(prefix); });
+}
+
+// Whether a checkpoint holds everything that is shown to it, with the same sizes and types.
+class StateNames final : public StateVisitor {
+ public:
+  explicit StateNames(const Manifest& manifest) {
+    for (const auto& t : manifest.tensors) stored_[t.name] = {t.place.rows * t.place.cols, t.dtype};
+  }
+  void tensor(const GlobalSlice& slice) override {
+    const auto found = stored_.find(slice.name);
+    all_ = all_ && found != stored_.end() &&
+           found->second == std::pair(slice.rows * slice.cols, to_st_dtype(slice.local.dtype));
+  }
+  void integer(const std::string&, int64_t&) override {}
+  void real(const std::string&, double&) override {}
+  void text(const std::string&, std::string&) override {}
+  bool all_found() const { return all_; }
+
+ private:
+  std::map<std::string, std::pair<int64_t, StDtype>> stored_;
+  bool all_ = true;
+};
+
+}  // namespace
+
+void refuse_uncounted_moments(const LoadReport& found) {
+  const Manifest& manifest = found.manifest;
+  if (manifest.integers.contains("adam_m/updates") || manifest.integers.contains("adam_v/updates")) return;
+  if (!stores(manifest, "adam_m/")) return;
+  throw_bad_config(found.path +
+                   ": this checkpoint is of an older format: it lacks \"adam_m/updates\", the number of steps that "
+                   "Adam's moments have seen. Go on without its moments, in another run_dir: load=" +
+                   found.path + " no_load_optim=true; or resume it with the build that wrote it");
+}
+
+// Asks a checkpoint for the state that it has and this run can go on with; returns what take_compression_state() does.
+bool RunSession::take_state(const LoadReport& found, Replica& replica, LoadOptions& options) {
+  take_momentum(found.manifest, options);
+  if (config_.run.optim.kind == OptimizerKind::kAdamW) refuse_uncounted_moments(found);
+  return take_compression_state(found.manifest, replica, options);
+}
+
+// Momentum may be switched on or off in the middle of a run. One that was not stored starts at zero, as the buffers do.
+void RunSession::take_momentum(const Manifest& manifest, LoadOptions& options) const {
+  const OptimConfig& optim = config_.run.optim;
+  const bool wanted = optim.kind == OptimizerKind::kSgd && optim.momentum != 0.0;
+  if (wanted == stores(manifest, "sgd_momentum/")) return;
+  options.unwanted_prefixes.push_back("sgd_momentum/");
+  log_warning(wanted ? "warning: momentum starts at zero: the checkpoint was written with optimizer.params.momentum 0"
+                     : "warning: the checkpoint's momentum is left behind: optimizer.params.momentum is 0 now");
+}
+
+// Residuals and warm starts fit only the layout and the rules that wrote it; otherwise they start anew, and the log
+// says so, or are dealt out anew (adopt_residuals). Returns whether the checkpoint holds this rank's weights as a
+// compressed parameter all-gather left them.
+bool RunSession::take_compression_state(const Manifest& manifest, Replica& replica, LoadOptions& options) {
+  bool replica_loaded = replica.has_replica_state();
+  if (replica_loaded) {
+    StateNames names(manifest);
+    replica.visit_synced(names, false);
+    replica_loaded = names.all_found();
+  }
+  if (!replica_loaded) options.unwanted_prefixes.push_back("replica/");
+  // Of a run whose timing decided nothing yet, or of an older format: trials begin anew.
+  if (manifest.texts.count("revision/list") == 0 ||
+      (config_.run.compression.adapt && manifest.texts.count("revision/trials") == 0))
+    options.unwanted_prefixes.push_back("revision/");
+  if (manifest.texts.count("spike/losses") == 0) options.unwanted_prefixes.push_back("spike/");
+  // States are named by ranks and slots, which other ranks and other rules can have, too, for other elements.
+  bool fits = other_layout(manifest.info).empty() && same_rules(manifest.info) &&
+              manifest.info.value("cut", cut_) == cut_;  // which older ones do not have
+  if (replica.mesh() != nullptr) {
+    StateNames names(manifest);
+    replica.mesh()->visit_states(names);
+    fits = fits && names.all_found();
+  }
+  fits = job_.control().agree_max(fits ? 0 : 1) == 0;
+  if (fits && replica.mesh() != nullptr) return replica_loaded;
+  options.unwanted_prefixes.push_back("coding/");
+  if (other_data_ranks(manifest.info) > 0 && replica.mesh() != nullptr) return replica_loaded;
+  if (stores(manifest, "coding/") || (replica.mesh() != nullptr && replica.mesh()->state_bytes() > 0)) {
+    log_warning(
+        "residuals and warm starts of the compression start at zero: the checkpoint was written by another layout "
+        "or other rules");
+  }
+  return replica_loaded;
+}
+
+// How many data ranks wrote a checkpoint that differs from this run in that alone; else 0.
+int64_t RunSession::other_data_ranks(const nlohmann::json& info) const {
+  nlohmann::json here = checkpoint_info().at("layout");
+  if (!info.contains("layout") || !same_rules(info) || info.value("cut", cut_) != cut_) return 0;
+  const int64_t data = info.at("layout").value("data", int64_t{0});
+  if (data == here.at("data")) return 0;
+  here["data"] = data;
+  return here == info.at("layout") ? data : 0;
+}
+
+void RunSession::adopt_residuals(const LoadReport& found, Replica& replica) {
+  const int64_t before = other_data_ranks(found.manifest.info);
+  if (before == 0 || replica.mesh() == nullptr) return;
+  StoredTensors stored(found.path, found.manifest);
+  OldResiduals old;
+  old.ranks = static_cast<int>(before);
+  old.count = [&](const std::string& name) {
+    const ManifestTensor* const there = stored.find(name);
+    const bool is_known = there != nullptr && (there->dtype == StDtype::kF32 || there->dtype == StDtype::kBF16);
+    return is_known ? there->place.rows * there->place.cols : -1;
+  };
+  old.read = [&](const std::string& name, int64_t first, std::span<float> out) {
+    const ManifestTensor& there = *stored.find(name);
+    const auto n = static_cast<int64_t>(out.size());
+    SlicePlace place = SlicePlace::whole(there.place.rows, there.place.cols);
+    place.first = first, place.count = n;
+    if (there.dtype == StDtype::kF32) return stored.read(name, place, std::as_writable_bytes(out));
+    std::vector<Bf16> halves(out.size());
+    stored.read(name, place, std::as_writable_bytes(std::span(halves)));
+    std::transform(halves.begin(), halves.end(), out.begin(), [](Bf16 h) { return to_float(h); });
+  };
+  const AdoptedStates done = replica.mesh()->adopt_residuals(old);
+  const bool adopts = job_.control().agree_max(done.residuals > 0 ? 1 : 0) != 0;
+  const bool leaves = job_.control().agree_max(done.others > 0 ? 1 : 0) != 0;
+  const std::string ranks = std::to_string(before) + " data ranks wrote the checkpoint, now there are " +
+                            std::to_string(config_.run.layout.data);
+  if (adopts) log_info("residuals of dp.gradient are dealt out anew, their sums stay: " + ranks);
+  if (leaves) {
+    log_warning((adopts ? "other residuals and warm starts" : "residuals and warm starts") +
+                (" of the compression start at zero: " + ranks));
+  }
+}
+
+namespace {
+
+// What older versions, which knew residuals in fp32 and the mean of magnitudes alone, did not write.
+void erase_defaults(nlohmann::json& rules) {
+  if (!rules.is_structured()) return;
+  for (const auto& [key, value] : {std::pair("residual_dtype", "fp32"), std::pair("magnitude", "mean")})
+    if (rules.is_object() && rules.value(key, nlohmann::json()) == value) rules.erase(key);
+  for (nlohmann::json& each : rules) erase_defaults(each);
+}
+
+}  // namespace
+
+// But for what may change in the middle of a run.
+bool RunSession::same_rules(const nlohmann::json& info) const {
+  const auto rules_in = [](const nlohmann::json& config) {
+    nlohmann::json rules = config.value("compression", nlohmann::json::object());
+    for (const char* key : {"adapt", "preset", "revisions"}) rules.erase(key);
+    for (auto& [site, rule] : rules.items()) {
+      if (rule.is_object()) rule.erase("warmup_steps");
+    }
+    erase_defaults(rules);
+    return rules;
+  };
+  return info.contains("config") && rules_in(info.at("config")) == rules_in(resolved_json(config_));
+}
+
+std::string RunSession::other_layout(const nlohmann::json& info) const {
+  const nlohmann::json here = checkpoint_info().at("layout");
+  if (!info.contains("layout") || info.at("layout") == here) return "";
+  return "; it was saved by another layout: " + info.at("layout").dump() + ", now " + here.dump();
+}
+
+}  // namespace thinwire

@@ -4,15 +4,26 @@
 #   scripts/test.sh          all of it
 #   scripts/test.sh fast     the core: all programs, invariants of the model and the main ops, whole runs
 #   scripts/test.sh full     all, and what takes long: sanitizers (also over whole runs, and of threads), fuzzing, packages
+#   scripts/test.sh sanitize decoders and parsers alone, built with sanitizers, over the committed corpora
 #   scripts/test.sh openmpi  the tests that start ranks, with Open MPI beside MPICH (scripts/test_openmpi)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mode=${1:-all}
-case "$mode" in all | fast | full) ;; openmpi) exec scripts/test_openmpi ;; *) echo "error: test.sh: unknown mode $mode (known: fast, full, openmpi)" >&2; exit 64 ;; esac
+case "$mode" in all | fast | full | sanitize) ;; openmpi) exec scripts/test_openmpi ;; *) echo "error: test.sh: unknown mode $mode (known: fast, full, sanitize, openmpi)" >&2; exit 64 ;; esac
 say() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
 
 say "packages"
 scripts/install_deps.sh
+
+if [ "$mode" = sanitize ]; then
+  # Whoever reads bytes from elsewhere: what a few minutes are enough for, from nothing.
+  say "sanitizers: decoders and parsers"
+  cmake --preset asan-fast >/dev/null
+  cmake --build build-asan-fast -j "$(nproc)" --target fuzz_tests | tail -n 1
+  ctest --test-dir build-asan-fast -R '_replay(_avx2)?_test$' --output-on-failure -j 2 --no-tests=error
+  scripts/check_skips build-asan-fast
+  exit 0
+fi
 
 say "build"
 cmake --preset cpu -DTHINWIRE_TESTS=ON >build-configure.log 2>&1 || { cat build-configure.log >&2; exit 1; }
@@ -37,15 +48,6 @@ else
 fi
 scripts/check_skips build
 
-if [ "$mode" = all ]; then
-  # Whoever reads bytes from elsewhere, and communication between ranks as threads: what five minutes are enough for.
-  say "sanitizers: decoders, parsers, communication"
-  cmake --preset asan-fast >/dev/null
-  cmake --build build-asan-fast -j "$(nproc)" --target fuzz_tests comm_core_tests | tail -n 1
-  ctest --test-dir build-asan-fast -R '_replay(_avx2)?_test$|^(collectives|progress|sequence|transport_node|mesh|host_staging|coded|ring|checksum|bad_payload|channel_choice|coded_rounds)_test$' \
-    --output-on-failure -j 2 --no-tests=error
-  scripts/check_skips build-asan-fast
-fi
 if [ "$mode" = full ]; then
   say "sanitizers"
   cmake --preset asan >/dev/null

@@ -172,6 +172,14 @@ class Generated(unittest.TestCase):
                     self.assertTrue(f.read() == read("docs/results/" + name), f"docs/results/{name}: run scripts/compression_tables.py page")
 
 
+    def test_the_planner_says_the_loss_that_was_measured(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "table.inc")
+            subprocess.run([sys.executable, os.path.join(ROOT, "engine/run/plan/make_loss_gaps.py"), path], check=True)
+            with open(path, encoding="utf-8") as f:
+                self.assertEqual(f.read(), read("engine/run/plan/loss_gaps_table.inc"), "run engine/run/plan/make_loss_gaps.py")
+
+
 class Commands(unittest.TestCase):
     """Each command of a page as it stands there, in an empty folder that has the repository's files; training is cut to two steps."""
 

@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
 #include "engine/run/config/load_config.h"
 #include "engine/run/config/named_shapes.h"
 
@@ -45,6 +49,43 @@ TEST(Search, OrdersWithinBoundsAndMemory) {
   small.memory_per_rank = 0.9 * r.best[0].prediction.memory_bytes;
   for (const Candidate& c : search(config_of, small, {"none"}).best)
     EXPECT_LE(c.prediction.memory_bytes, small.memory_per_rank) << c.words;
+}
+
+// No trade is hidden: beside each preset stands what it cost in loss, or that nobody has measured it.
+TEST(Search, SaysWhatAPresetCosts) {
+  Cluster cluster = two_nodes(0.05);
+  cluster.nodes = 1, cluster.ranks_per_node = 4;  // no link between nodes whose rate could decide
+  const LossGap* flat = measured_loss_gap("thinwire", 1);
+  const LossGap* deep = measured_loss_gap("thinwire", 4);
+  ASSERT_TRUE(flat != nullptr && deep != nullptr);
+  EXPECT_EQ(flat->stages, 1);
+  EXPECT_EQ(deep->stages, 2);
+  EXPECT_EQ(measured_loss_gap("powersgd", 4)->stages, 1);  // measured without a pipeline only
+  EXPECT_EQ(measured_loss_gap("powersgd_16", 1), nullptr);
+  SearchResult r;
+  for (const char* preset : {"none", "thinwire", "powersgd_16"}) {
+    Candidate c;
+    c.preset = c.words = preset;
+    c.overrides = {"compression.preset=" + c.preset};
+    c.prediction = predict(config_of(c.overrides), cluster);
+    r.best.push_back(std::move(c));
+  }
+  const std::string text = search_text(r, config_of, cluster), json = search_json(r, config_of, cluster, "plan");
+  EXPECT_NE(text.find("powersgd_16, loss not measured\n"), std::string::npos) << text;
+  char want[64];
+  std::snprintf(want, sizeof want, "  thinwire, loss %+.2f +- %.2f %%\n", flat->percent, flat->half);
+  EXPECT_NE(text.find(want), std::string::npos) << text;
+  std::istringstream rows(json);
+  std::string row;
+  for (const Candidate& c : r.best) {
+    std::getline(rows, row);
+    const LossGap* gap = measured_loss_gap(c.preset, c.stages);
+    const nlohmann::json found = nlohmann::json::parse(row).at("loss_gap_percent");
+    if (c.preset == "none")
+      EXPECT_EQ(found, 0.0);
+    else
+      EXPECT_EQ(found, gap == nullptr ? nlohmann::json() : nlohmann::json(gap->percent)) << row;
+  }
 }
 
 TEST(Search, CompressionPaysOnASlowNetwork) {

@@ -200,9 +200,9 @@ void Resolver::vocabulary() {
     const bool good = spec == "byte" || (spec.rfind("bpe:", 0) == 0 && spec.size() > 4) ||
                       (spec.rfind("sentencepiece:", 0) == 0 && spec.size() > 14);
     if (!good)
-      return fail(
-          {"tokenizer"},
-          shown(spec) + " is not a tokenizer (allowed: byte | bpe:FILE | bpe:VOCAB.json,MERGES | sentencepiece:FILE)");
+      return fail({"tokenizer"},
+                  shown(spec) +
+                      " is not a tokenizer (allowed: byte | bpe:FILE | sentencepiece:FILE, and bpe:VOCAB.json,MERGES)");
   }
   const std::string tokenizer = value("tokenizer").is_null() ? "" : text("tokenizer");
   if (value("vocab_size").is_null()) {

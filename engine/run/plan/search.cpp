@@ -17,6 +17,8 @@ namespace {
 constexpr size_t kShown = 10;
 constexpr int kMostMicroBatch = 64;
 
+#include "engine/run/plan/loss_gaps_table.inc"
+
 std::string key(const char* name, int64_t value) {
   return std::string(name) + "=" + std::to_string(value);
 }
@@ -68,6 +70,7 @@ void for_each_layout(const RunConfig& base, const Cluster& cluster, int64_t rank
                 if (pp > 1) c.overrides.push_back(std::string("schedule=") + schedule);
                 if (interleaved) c.overrides.push_back("virtual_chunks=2");
                 c.preset = preset;
+                c.stages = static_cast<int>(pp);
                 c.words = "tp " + std::to_string(tp) + ", pp " + std::to_string(pp) + ", dp " + std::to_string(dp) +
                           ", ZeRO-" + std::to_string(stage) + (pp > 1 ? std::string(", ") + schedule : "") +
                           ", micro-batch " + std::to_string(micro) + " x " + std::to_string(micros) +
@@ -110,6 +113,16 @@ RunConfig base_of(const CandidateConfig& config_of) {
 }
 
 }  // namespace
+
+const LossGap* measured_loss_gap(const std::string& preset, int stages) {
+  const LossGap* other = nullptr;
+  for (const LossGap& gap : kLossGaps) {
+    if (preset != gap.preset) continue;
+    if (gap.stages == std::min(stages, 2)) return &gap;
+    other = &gap;
+  }
+  return other;
+}
 
 SearchResult search(const CandidateConfig& config_of, const Cluster& cluster, const std::vector<std::string>& presets) {
   SearchResult result;
@@ -193,6 +206,14 @@ std::string why(const Prediction& p) {
   return text;
 }
 
+std::string loss_words(const Candidate& c) {
+  if (c.preset == "none") return "";
+  const LossGap* gap = measured_loss_gap(c.preset, c.stages);
+  if (gap == nullptr) return ", loss not measured";
+  return format_number(", loss %+.2f", gap->percent) + format_number(" +- %.2f %%", gap->half) +
+         (gap->stages == std::min(c.stages, 2) ? "" : " (measured at pp " + std::to_string(gap->stages) + ")");
+}
+
 // Says when `other` would be at least as fast.
 std::string when(const Candidate& first, const Candidate& other, const CandidateConfig& config_of,
                  const Cluster& cluster) {
@@ -217,7 +238,7 @@ std::string search_text(const SearchResult& r, const CandidateConfig& config_of,
     text += format_number("%2.0f. ", static_cast<double>(i + 1)) +
             format_number("%12.1f tokens/s ", c.prediction.tokens_per_s) +
             format_number("%10.2f ms ", c.prediction.step_ms) +
-            format_number("%9.1f MiB  ", c.prediction.memory_bytes / 1048576.0) + c.words + "\n";
+            format_number("%9.1f MiB  ", c.prediction.memory_bytes / 1048576.0) + c.words + loss_words(c) + "\n";
   }
   const Candidate& first = r.best.front();
   text += "the first: " + why(first.prediction) + "\n";
@@ -231,8 +252,8 @@ std::string search_text(const SearchResult& r, const CandidateConfig& config_of,
       break;
     }
   text +=
-      "what a preset costs in loss is measured in docs/presets.md: time per token is not time to a loss\nkeys of the "
-      "first:";
+      "loss: above the uncompressed run of the same seeds, measured with 1 M parameters (docs/results/compression.md), "
+      "not for this model: time per token is not time to a loss\nkeys of the first:";
   for (const std::string& o : first.overrides) text += " " + o;
   return text + "\n";
 }
@@ -242,14 +263,18 @@ std::string search_json(const SearchResult& r, const CandidateConfig& config_of,
   std::string text;
   for (size_t i = 0; i < r.best.size(); ++i) {
     const Candidate& c = r.best[i];
-    const nlohmann::ordered_json row = {{"plan", "candidate"},
-                                        {"place", i + 1},
-                                        {"words", c.words},
-                                        {"overrides", c.overrides},
-                                        {"step_ms", c.prediction.step_ms},
-                                        {"tokens_per_s", c.prediction.tokens_per_s},
-                                        {"memory_bytes", c.prediction.memory_bytes},
-                                        {"bubble", c.prediction.bubble}};
+    nlohmann::ordered_json row = {{"plan", "candidate"},
+                                  {"place", i + 1},
+                                  {"words", c.words},
+                                  {"overrides", c.overrides},
+                                  {"step_ms", c.prediction.step_ms},
+                                  {"tokens_per_s", c.prediction.tokens_per_s},
+                                  {"memory_bytes", c.prediction.memory_bytes},
+                                  {"bubble", c.prediction.bubble}};
+    const LossGap* gap = measured_loss_gap(c.preset, c.stages);
+    row["loss_gap_percent"] = nullptr;  // not measured
+    if (c.preset == "none") row["loss_gap_percent"] = 0.0;
+    if (gap != nullptr) row["loss_gap_percent"] = gap->percent;
     text += row.dump() + "\n";
   }
   if (r.best.empty()) return text;

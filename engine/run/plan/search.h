@@ -13,11 +13,24 @@ namespace thinwire {
 // One way, as overrides of the configuration.
 struct Candidate {
   std::vector<std::string> overrides;
-  std::string words;      // "tp 2, pp 4, dp 8, ZeRO-1, zb_h1, micro-batch 2, thinwire"
-  std::string preset;     // "" : none
+  std::string words;  // "tp 2, pp 4, dp 8, ZeRO-1, zb_h1, micro-batch 2, thinwire"
+  std::string preset;
+  int stages = 1;
   double bound_ms = 0.0;  // no step is shorter: products at the machine's best rate, and the schedule's bubble
   Prediction prediction;
 };
+
+// What a preset was measured to cost (docs/results/compression.md, 1 M parameters, 500 updates): evaluation loss above
+// the uncompressed run of the same seeds.
+struct LossGap {
+  const char* preset;
+  int stages;  // of the pipeline: 1, or 2 for more
+  double percent;
+  double half;  // of what the seeds span; one seed: what the uncompressed seeds differ by
+  int seeds;
+};
+// The row of so many stages, else one of another number; nullptr: not measured.
+const LossGap* measured_loss_gap(const std::string& preset, int stages);
 
 struct SearchResult {
   std::vector<Candidate> best;  // at most ten, fastest first

@@ -320,6 +320,26 @@ void load_status(RunData& run) {
   }
 }
 
+void load_prediction(RunData& run) {
+  const std::string path = prediction_path(run.directory);
+  if (!exists(path)) return;
+  const Json j = Json::parse(read_file(path), nullptr, false);
+  if (!j.is_object() || std::isnan(get(j, "step_ms"))) {
+    run.problems.push_back("prediction.json is no line of plan --json: what was predicted is not shown");
+    return;
+  }
+  PredictedStep p{.cluster = get_text(j, "cluster"),
+                  .ranking_only = j.value("ranking_only", Json()) == true,
+                  .step_ms = get(j, "step_ms"),
+                  .tokens_per_s = get(j, "tokens_per_s"),
+                  .memory_bytes = get(j, "memory_bytes")};
+  if (const auto comm = j.find("comm"); comm != j.end() && comm->is_object()) {
+    for (const auto& [site, numbers] : comm->items())
+      if (numbers.is_object()) p.sites.push_back({site, get(numbers, "wire_bytes"), get(numbers, "exposed_ms")});
+  }
+  run.predicted = std::move(p);
+}
+
 }  // namespace
 
 double StepPoint::sum(double SiteStep::*field) const {
@@ -344,6 +364,7 @@ RunData load_run(const std::string& run_dir) {
   load_metrics(run);
   load_facts(run);
   load_status(run);
+  load_prediction(run);
   return run;
 }
 

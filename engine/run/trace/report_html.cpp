@@ -238,6 +238,45 @@ std::string site_table(const RunData& run) {
          "residual norm: of the last step.</p>";
 }
 
+// What the planner said beside what was measured; sites that only one of the two knows have a dash.
+std::string prediction_table(const RunData& run) {
+  if (!run.predicted) return "";
+  const PredictedStep& p = *run.predicted;
+  const Figures f = figures_of(run);
+  const auto off = [](double predicted, double measured) {
+    return number("%+.1f %%", measured > 0 ? 100 * (predicted / measured - 1) : kNone);
+  };
+  std::string rows;
+  rows += row("time per step", {ms_text(p.step_ms), ms_text(f.step_ms), off(p.step_ms, f.step_ms)});
+  rows += row("tokens per second",
+              {count_or_dash(p.tokens_per_s), count_or_dash(f.tokens_per_s), off(p.tokens_per_s, f.tokens_per_s)});
+  rows += row("peak memory per rank",
+              {bytes_or_dash(p.memory_bytes), bytes_or_dash(f.memory), off(p.memory_bytes, f.memory)});
+  std::vector<PredictedStep::Site> sites = p.sites;
+  for (const SiteTotals& s : run.sites) {
+    const bool known = std::any_of(sites.begin(), sites.end(), [&](const auto& k) { return k.site == s.site; });
+    if (!known && s.wire_bytes > 0) sites.push_back({s.site, kNone, kNone});
+  }
+  for (const PredictedStep::Site& site : sites) {
+    const auto measured =
+        std::find_if(run.sites.begin(), run.sites.end(), [&](const SiteTotals& s) { return s.site == site.site; });
+    const bool found = measured != run.sites.end() && measured->steps > 0;
+    const auto mean = [&](double SiteTotals::*sum) {
+      return found ? (*measured).*sum / static_cast<double>(measured->steps) : kNone;
+    };
+    const double bytes = mean(&SiteTotals::wire_bytes), exposed = mean(&SiteTotals::exposed_ms);
+    rows += row(html_escape(site.site) + ", bytes per step",
+                {bytes_or_dash(site.wire_bytes), bytes_or_dash(bytes), off(site.wire_bytes, bytes)});
+    rows += row(html_escape(site.site) + ", exposed",
+                {ms_text(site.exposed_ms), ms_text(exposed), off(site.exposed_ms, exposed)});
+  }
+  return "<h2>Predicted and measured</h2>" +
+         table("scroll", {"", "predicted", "measured", "predicted against measured"}, rows) +
+         "<p class=\"sub\">Predicted by <code>plan</code> for " + html_escape(p.cluster) +
+         (p.ranking_only ? ", a machine that was not calibrated: for comparing predictions, not clocks" : "") +
+         ". Step and tokens: median; sites: rank 0, mean over the steps.</p>";
+}
+
 std::string skipped_table(const RunData& run) {
   constexpr int kShown = 20;
   std::string rows;
@@ -333,8 +372,8 @@ std::string run_section(const RunData& run) {
       out += overlay(one, {.title = "Loss scale", .note = "fp16", .from_zero = true, .allow_log = true},
                      &StepPoint::loss_scale, false, {}, 3);
     }
-    out += "</div>" + skipped_table(run) + spike_table(run) + straggler_list(run) + communication_charts(run) +
-           site_table(run);
+    out += "</div>" + prediction_table(run) + skipped_table(run) + spike_table(run) + straggler_list(run) +
+           communication_charts(run) + site_table(run);
   }
   if (!run.config_text.empty()) {
     out += "<h2>Configuration</h2><details><summary>config.resolved.json</summary><pre>" +

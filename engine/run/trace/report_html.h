@@ -55,6 +55,18 @@ struct SiteTotals {
   int64_t rel_errors = 0, steps = 0;
 };
 
+// prediction.json: what the planner said of a step before the run. NaN where it does not say.
+struct PredictedStep {
+  std::string cluster;
+  bool ranking_only = false;  // of a machine that was not measured
+  double step_ms = kNone, tokens_per_s = kNone, memory_bytes = kNone;
+  struct Site {
+    std::string site;
+    double wire_bytes = kNone, exposed_ms = kNone;  // of rank 0
+  };
+  std::vector<Site> sites;
+};
+
 struct RunData {
   std::string directory, name;
   std::vector<StepPoint> steps;  // ascending; of lines that repeat a step the last counts
@@ -64,6 +76,7 @@ struct RunData {
   // Named ranks, each with the last step in which it was; ratio: the largest. In order of their beginning.
   std::vector<std::pair<StragglerRecord, int64_t>> stragglers;
   std::optional<RunStatus> status;
+  std::optional<PredictedStep> predicted;                  // of a run that was started with --cluster
   std::string config_text;                                 // config.resolved.json as it is, empty if missing
   std::vector<std::pair<std::string, std::string>> facts;  // label and value for the header, from the config
   double sequence = kNone;                                 // seq_length

@@ -22,6 +22,9 @@ inline std::string checkpoints_dir(const std::string& run_dir) {
 inline std::string revisions_path(const std::string& run_dir) {
   return path_in_run(run_dir, "revisions.jsonl");
 }
+inline std::string prediction_path(const std::string& run_dir) {
+  return path_in_run(run_dir, "prediction.json");
+}
 inline std::string status_path(const std::string& run_dir) {
   return path_in_run(run_dir, "status.json");
 }

@@ -18,6 +18,7 @@
 #include "engine/run/train/memory_check.h"
 #include "engine/run/train/plan_picture.h"
 #include "engine/run/train/plan_revisions.h"
+#include "engine/run/train/planner_port.h"
 #include "engine/run/train/process_setup.h"
 #include "engine/run/train/rank_layout.h"
 #include "engine/run/train/trainer.h"
@@ -34,13 +35,18 @@ struct Options {
   std::vector<std::string> args_files, megatron_words;
   bool dry_run = false, print_config = false, print_schedule = false, allow_faults = false;
   int64_t ranks = 0, print_samples = -1;
-  std::string format = "text";
+  std::string format = "text", cluster;
 };
 
 // job: nullptr where nobody trains, or before the ranks have met.
 ResolvedConfig load(const Options& o, int64_t ranks, const Job* job, int argc, char** argv, bool data_required = true) {
   ConfigOptions options;
   if (job != nullptr) options.found_ranks_per_node = job->ranks_per_node(), options.machines = job->machines();
+  if (o.dry_run && !o.cluster.empty()) {
+    const ClusterShape shape = cluster_shape(o.cluster);
+    options.found_ranks_per_node = shape.ranks_per_node;
+    if (ranks == 0) ranks = shape.ranks;
+  }
   options.dry_run = o.dry_run;
   options.ranks = ranks;
   options.data_required = data_required && !o.dry_run && !o.print_schedule && !o.print_config;
@@ -67,12 +73,21 @@ std::string fingerprint_of(const ResolvedConfig& config) {
          std::to_string(std::hash<std::string>{}(keys));
 }
 
+// For the report, which puts it beside what the run measures.
+void write_prediction(const RunConfig& config, const std::string& cluster) {
+  const std::string line = predicted_json(config, cluster);
+  if (config.run_dir.empty() || is_locked(config.run_dir)) return;  // the lock is taken, and refused, later
+  make_directories(config.run_dir);
+  write_file_atomic(prediction_path(config.run_dir), line, false);
+}
+
 int print(const Options& o, const ResolvedConfig& config) {
   if (o.print_config) {
     std::puts(resolved_json(config).dump(2).c_str());
   } else if (o.dry_run) {
     if (!config.run.compression.revisions.empty()) read_revisions(config);
     std::fputs(dry_run_text(config.run).c_str(), stdout);
+    if (!o.cluster.empty()) std::fputs(predicted_text(config.run, o.cluster).c_str(), stdout);
     const std::vector<std::string> notes = note_lines(config);
     if (!notes.empty()) std::puts("keys without effect, or read otherwise than where they come from:");
     for (const std::string& line : notes) std::printf("  %s\n", line.c_str());
@@ -177,6 +192,11 @@ int run(const Options& o, int argc, char** argv) {
     try {
       job.agree([&] { config = load(o, job.size(), &job, argc, argv); });
       job.on_hang(write_lost);
+      if (!o.cluster.empty()) {
+        job.agree([&] {
+          if (job.rank() == 0) write_prediction(config.run, o.cluster);
+        });
+      }
       job.form_mesh(config.run, fingerprint_of(config));
       return static_cast<int>(train(config, o.allow_faults, job));
     } catch (const Error& e) {
@@ -211,6 +231,8 @@ int main(int argc, char** argv) {
     app.add_flag("--print-config", o.print_config, "print every key with its final value");
     app.add_option("--ranks", o.ranks, "with --dry-run: price this many ranks")
         ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
+    app.add_option("--cluster", o.cluster, "--dry-run adds milliseconds; report shows predicted beside measured")
+        ->type_name("FILE");
     app.add_option("--print-samples", o.print_samples, "print the first N samples in the order of training")
         ->check(CLI::Range(int64_t{0}, int64_t{1000000000000}));
     app.add_flag("--print-schedule", o.print_schedule, "print what each pipeline rank does in a step");

@@ -234,7 +234,8 @@ class Curve:
 
     def __init__(self, found):
         self.points = {r["preset"].partition("@")[0]: [(wall, loss) for _, wall, loss in r["evaluations"]] for r in found if r["table"] == "curve"}
-        self.seconds = math.floor(min(p[-1][0] for p in self.points.values()))
+        ends = [round(p[-1][0]) for p in self.points.values()]
+        self.seconds = f"{min(ends)}–{max(ends)}"
         # An evaluation of 32 micro-batches a rank is off by a few hundredths: each is a mean with the two before it.
         self.points = {preset: [(p[i][0], statistics.fmean(loss for _, loss in p[max(0, i - 2):i + 1])) for i in range(len(p))] for preset, p in self.points.items()}
         self.last = {preset: p[-1][1] for preset, p in self.points.items()}

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <random>
 
@@ -11,7 +12,11 @@
 namespace thinwire::fuzz::parser_replay_test {
 namespace {
 
-constexpr int kDamaged = 40;  // copies of each input
+// Damaged copies of each input: 40, or as many as THINWIRE_FUZZ_COPIES says, for a longer look.
+int copies() {
+  const char* more = std::getenv("THINWIRE_FUZZ_COPIES");
+  return more != nullptr ? std::max(1, std::atoi(more)) : 40;
+}
 
 class Files : public ::testing::TestWithParam<Parser> {};
 
@@ -58,7 +63,7 @@ TEST_P(Files, AreReadOrRefused) {
   };
   for (const std::string& input : inputs) {
     attempt(input);
-    for (int i = 0; i < kDamaged; ++i) attempt(damaged(input, rng));
+    for (int i = 0; i < copies(); ++i) attempt(damaged(input, rng));
     if (HasFailure()) return;
   }
   EXPECT_GT(good, 0) << "nothing in the corpus is accepted: it no longer reaches what is behind the parser";

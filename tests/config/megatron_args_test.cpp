@@ -120,6 +120,7 @@ TEST(MegatronArgs, Wrong) {
   expect("--a \"`id`\"", "holds a command or one of the characters");
   expect("--data-path ~/x", "holds a home directory");
   expect("--split '9", "a quote is not closed");
+  expect("--data-path 1 \xff", "the values of --data-path are not UTF-8");
   EXPECT_NE(message_of("num-layers 3").find("belongs to no flag"), std::string::npos);
 }
 

@@ -96,7 +96,12 @@ std::vector<MegatronFlag> megatron_flags(const std::vector<std::string>& words) 
     }
     const std::string key = normalised_key(flag.substr(2));
     // Of one text its own spelling goes on, so that a path that looks like a number stays a path.
-    const std::string text = values.size() == 1 && value.is_string() ? values.front() : value.dump();
+    std::string text;
+    try {
+      text = values.size() == 1 && value.is_string() ? values.front() : value.dump();
+    } catch (const nlohmann::json::exception&) {
+      throw_bad_config("the values of " + flag + " are not UTF-8");
+    }
     flags.push_back({flag, key + "=" + text});
   }
   return flags;

@@ -21,7 +21,7 @@ LAYOUTS = {
     "cube": (8, {"pipe_parallel_size": 2, "model_parallel_size": 2, "zero_optimization": {"stage": 3},
                  "train_micro_batch_size_per_gpu": 2}),
 }
-# Its mpirun hands USR1 on, but answers TERM by ending the ranks itself (docs/parallelism.md).
+# Its mpirun hands USR1 on, but answers TERM by ending the ranks itself (docs/clusters.md).
 OPEN_MPI = re.search("Open MPI|OpenRTE|PRRTE", subprocess.run([LAUNCH[0], "--version"], capture_output=True, text=True, check=False).stdout)
 
 

@@ -12,7 +12,7 @@ namespace {
 template <int d, int... i>
 TW_INLINE VecF stage_of(VecF v, std::integer_sequence<int, i...>) {
   const VecF sign = {((i & d) ? -1.0f : 1.0f)...};
-  return fma(v, sign, __builtin_shufflevector(v, v, (i ^ d)...));
+  return fma(v, sign, shuffled<(i ^ d)...>(v, v));
 }
 template <int d>
 TW_INLINE VecF stage(VecF v) {

@@ -135,8 +135,8 @@ TW_INLINE void exchange(VecF (&rows)[kLanes], std::integer_sequence<int, kLane..
   for (int r = 0; r < kLanes; ++r) {
     if ((r & kStep) != 0) continue;
     const VecF a = rows[r], b = rows[r + kStep];
-    rows[r] = __builtin_shufflevector(a, b, low_lane<kStep>(kLane)...);
-    rows[r + kStep] = __builtin_shufflevector(a, b, high_lane<kStep>(kLane)...);
+    rows[r] = shuffled<low_lane<kStep>(kLane)...>(a, b);
+    rows[r + kStep] = shuffled<high_lane<kStep>(kLane)...>(a, b);
   }
 }
 

@@ -32,6 +32,15 @@ typedef uint32_t VecU __attribute__((vector_size(kLanes * 4), may_alias));
 TW_INLINE VecF splat(float v) {
   return VecF{} + v;
 }
+// These lanes of a (0 to kLanes - 1) and b (from kLanes on).
+template <int... kLane>
+TW_INLINE VecF shuffled(VecF a, VecF b) {
+#if __has_builtin(__builtin_shufflevector)
+  return __builtin_shufflevector(a, b, kLane...);
+#else  // GCC 11
+  return __builtin_shuffle(a, b, VecI{kLane...});
+#endif
+}
 TW_INLINE VecI splat_i(int32_t v) {
   return VecI{} + v;
 }

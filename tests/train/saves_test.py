@@ -146,6 +146,7 @@ class Memory(RunCase):
         config = self.config("killed", train_iters=100000, save_interval=5, train_micro_batch_size_per_gpu=2)
         running = Running("train", "--config", config, cwd=self.here, ranks=2, before=group.enter)
         self.assertTrue(running.wait_for("step 20"))
+        time.sleep(1.1)  # status.json is written once a second
         start = time.monotonic()
         group.fill()
         done = running.finish()

@@ -5,7 +5,9 @@ target_include_directories(thinwire_options INTERFACE $<BUILD_INTERFACE:${CMAKE_
 add_library(thinwire_warnings INTERFACE)
 # Members left out of a designated initialiser take their defaults: that is how optional op arguments are written.
 target_compile_options(thinwire_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror -Wno-missing-field-initializers>
-  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>)  # GCC 12 sees overlaps in its own std::string (PR 105329)
+  # GCC 12 sees overlaps in its own std::string (PR 105329), GCC 11 an empty std::optional that is read.
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>
+  $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,12>>:-Wno-maybe-uninitialized>)
 if(THINWIRE_UNITY)  # a class of an anonymous namespace is at home in the file that is included, too
   target_compile_options(thinwire_warnings INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 endif()

@@ -13,6 +13,9 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/train"))
+import run_support
+
 BUILD = Path(os.environ.get("THINWIRE_BUILD", ROOT / "build"))
 TINY = ["train_iters=4", "eval_iters=1", "log_interval=1", "threads_per_rank=1"]
 COMMANDS = ["train", "tokenize", "generate", "checkpoint", "report", "plan", "sweep", "lab", "bench", "calibrate", "reference_check", "check_configs", "trace_picture"]
@@ -202,4 +205,4 @@ class Installed(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    run_support.main()

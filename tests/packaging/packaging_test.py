@@ -11,11 +11,14 @@ import unittest
 
 sys.dont_write_bytecode = True
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
-sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+sys.path[:0] = [os.path.dirname(os.path.realpath(__file__)), os.path.join(ROOT, "tests", "train")]
+import run_support
 import spack_stub
 
 BUILD = os.environ.get("THINWIRE_BUILD", os.path.join(ROOT, "build"))
 FULL = "--full" in sys.argv
+if FULL:
+    sys.argv.remove("--full")
 RECIPE = os.path.join(ROOT, "packaging", "spack", "package.py")
 # Debian's package of a library: Spack's package of it. None: tools that a build of Spack's brings itself.
 SPACK_OF = {
@@ -174,4 +177,4 @@ class Spack(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[a for a in sys.argv if a != "--full"])
+    run_support.main()

@@ -13,6 +13,9 @@ import time
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests", "train"))
+import run_support
+
 BUILD = os.environ.get("THINWIRE_BUILD", os.path.join(ROOT, "build"))
 REPORT = os.path.join(BUILD, "report")
 BROWSER = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
@@ -291,4 +294,4 @@ if __name__ == "__main__":
     if not os.access(REPORT, os.X_OK):
         print(f"{REPORT} is missing")
         sys.exit(77)
-    unittest.main()
+    run_support.main()

@@ -13,6 +13,9 @@ import time
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "tests", "train"))
+import run_support
+
 BUILD = os.environ.get("THINWIRE_BUILD", os.path.join(ROOT, "build"))
 try:
     import matplotlib
@@ -343,4 +346,4 @@ class Forwarder(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    run_support.main()

@@ -343,8 +343,8 @@ TEST(Report, PagesAreSound) {
   expect_sound_page(report_page(runs));
   expect_sound_page(compare_page(runs));
   // The second run is too short for an evaluation.
-  EXPECT_EQ(count(report_page(runs), "Loss by position"), 1u);
-  EXPECT_EQ(count(compare_page(runs), "Loss by position"), 1u);
+  EXPECT_EQ(count(report_page(runs), "<h3>Loss by position"), 1u);
+  EXPECT_EQ(count(compare_page(runs), "<h3>Loss by position"), 1u);
   EXPECT_NE(single.find("tokens in front"), std::string::npos);
   EXPECT_NE(compare_page(runs).find("Exposed communication per step"), std::string::npos);
 }

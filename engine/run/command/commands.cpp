@@ -72,8 +72,8 @@ std::string output_of(const Command& command, const std::string& word) {
 std::string title(std::string name, const std::string& about) {
   const std::string shown = name;
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
-  return ".TH " + name + " 1 " TW_BUILD_DATE " \"thinwire " + version_string() + "\" \"Thinwire\"\n.SH NAME\n" + shown +
-         " \\- " + roff(about);
+  return ".TH " + name + " 1 " TW_BUILD_DATE " \"thinwire " + version_string() + "\" \"Thinwire\"\n.ad l\n.SH NAME\n" +
+         shown + " \\- " + roff(about);
 }
 
 std::string see_also(const std::string& but) {

@@ -246,11 +246,15 @@ Task Channel::all_gather_task(View mine, View whole, std::span<const int64_t> bo
   const SiteCompression& compression = compression_of(key);
   ChannelStates::Slot& slot = open_slot(key, whole.count(), whole.rank > 1 ? whole.rows() : 0);
   const CodedCall first = call(compression.first.get(), key, next_message(key, slot), slot, slot.first);
-  const RuleAlgorithm way = way_of(compression);
+  const bool named = way_of(compression) == RuleAlgorithm::kTwoLevel;
+  const int64_t bytes = static_cast<int64_t>(payload_bytes(first.coder, whole.count(), whole.dtype));
   return carry(key, plain, !is_framed(first.coder), [&](const GroupLane& lane) {
     Bounds kept(lane.pool(), bounds);
-    return way == RuleAlgorithm::kTwoLevel ? coded_two_level_all_gather(lane, first, mine, whole, std::move(kept))
-                                           : coded_all_gather(lane, first, mine, whole, std::move(kept));
+    // Payloads are forwarded as they are: in two levels they cross nodes once, and the bits stay.
+    const bool levels = named || choose_algorithm(*lane.tuning, Verb::kAllGather, lane.nodes, lane.size(), bytes) ==
+                                     Algorithm::kTwoLevel;
+    return levels ? coded_two_level_all_gather(lane, first, mine, whole, std::move(kept))
+                  : coded_all_gather(lane, first, mine, whole, std::move(kept));
   });
 }
 

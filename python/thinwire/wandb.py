@@ -85,7 +85,7 @@ def forward(wandb, o, stop):
                      config=read_json(o.run_dir, "config.resolved.json"))
     run.define_metric("*", step_metric="step")
     # Each record is one call of log(), so the server's count says what arrived; offline there is none, and the note has to do.
-    sent = max(note.values["sent"], run.step) if getattr(run, "resumed", False) else note.values["sent"]
+    sent = note.values["sent"] if run.offline else run.step
     code, end, news = 75, "stopped by a signal", time.monotonic()
     while not stop.is_set():
         status = read_json(o.run_dir, "status.json")  # before the lines: the last of them are older than the end

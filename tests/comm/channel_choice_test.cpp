@@ -344,5 +344,47 @@ TEST(ChannelChoice, GathersFromMastersArePriced) {
   }
 }
 
+// Large gathers forward payloads in two levels where the group has them, as plain ones do: the bits, the state behind
+// them and the price stay what they are.
+TEST(ChannelChoice, LargeGathersTakeTwoLevels) {
+  for (const char* codec : {"block_int", "ecsq"}) {
+    SiteRule rule;
+    rule.codec = real_spec(codec, [&](CodecSpec& s) {
+      if (s.codec == "ecsq") s["rate"] = 2.25;
+    });
+    rule.residual.kind = ResidualKind::kValueDifference;
+    const auto compression = make_site_compression(Site::kZeroParameter, rule);
+    const std::vector<int64_t> bounds = {0, 200000, 430000, 600000, 907001};
+    std::vector<std::vector<char>> bits[2];
+    for (const Algorithm algorithm : {Algorithm::kDirect, Algorithm::kAuto}) {
+      const CommTuning tuning = small_chunks(32 << 10, algorithm);
+      auto& got = bits[algorithm == Algorithm::kAuto ? 1 : 0];
+      got.resize(4);
+      std::mutex mutex;
+      run_ranks(4, [&](Progress& progress) {
+        ChoosingRank rank(progress, node_list(2, 2), compression, tuning);
+        const auto me = static_cast<size_t>(rank.channel.rank());
+        Buffer whole(DType::f32, bounds.back()), mine(DType::f32, bounds[me + 1] - bounds[me]);
+        for (uint64_t round = 0; round < 3; ++round) {
+          mine.fill(5 + round, rank.channel.rank());
+          rank.counters = {}, rank.price = {};
+          rank.rehearsed.all_gather(mine.view(), whole.view(), bounds, rank.stream, {.slot = 1}).wait(rank.stream);
+          rank.channel.all_gather(mine.view(), whole.view(), bounds, rank.stream, {.slot = 1}).wait(rank.stream);
+          const std::lock_guard lock(mutex);
+          if (rank.price.exact) {
+            EXPECT_EQ(rank.counters.wire_bytes, rank.price.bytes) << codec;
+          } else {
+            EXPECT_LE(rank.counters.wire_bytes, rank.price.bytes) << codec;
+          }
+        }
+        const std::lock_guard lock(mutex);
+        got[me] = whole.bytes();
+      });
+      for (const auto& other : got) EXPECT_EQ(other, got[0]) << codec << ": replicas differ";
+    }
+    EXPECT_EQ(bits[0], bits[1]) << codec;
+  }
+}
+
 }  // namespace
 }  // namespace thinwire::channel_choice_test

@@ -37,8 +37,8 @@ class Run:
     def __init__(self, id, config):
         self.path = os.path.join(FOLDER, id + ".jsonl")
         known = open(self.path).read().count("\\n") if os.path.exists(self.path) else 0
-        self.resumed = known > 0 and "FAKE_OFFLINE" not in os.environ
-        self.step = known if self.resumed else 0
+        self.offline = "FAKE_OFFLINE" in os.environ
+        self.step = 0 if self.offline else known
         self.say({"config": config})
     def say(self, what):
         with open(os.path.join(FOLDER, "calls"), "a") as f:

@@ -187,7 +187,7 @@ std::vector<Field<Compression>> make_compression_fields() {
       [](auto& c) -> auto& { return c.residual.beta; }, ema));
   f.push_back(field<Compression>(
       key("reset_every", kIntKey, "null", "residual ema: updates between resets to zero; 0: never.",
-          {.default_text = "0", .bounds = {0, 1e12}, .unit = "updates"}),
+          {.default_text = "0", .bounds = {0, 1e12}, .unit = "steps"}),
       [](auto& c) -> auto& { return c.residual.reset_every; }, ema));
   f.push_back(field<Compression>(
       key("on_skip", kStringKey, "null",
@@ -259,13 +259,14 @@ std::vector<Field<SiteRule>> make_site_fields() {
           {.default_text = "0", .bounds = {0, 1e15}, .unit = "bytes"}),
       [](auto& r) -> auto& { return r.min_bytes; }));
   f.push_back(field<SiteRule>(
-      key("warmup_steps", kIntKey, "null", "Updates before the rule starts.",
-          {.default_text = "0", .bounds = {0, 1e12}, .unit = "updates"}),
+      key("warmup_steps", kIntKey, "null", "Steps before the rule starts.",
+          {.default_text = "0", .bounds = {0, 1e12}, .unit = "steps"}),
       [](auto& r) -> auto& { return r.warmup_steps; }));
   f.push_back(field<SiteRule>(
       key("algorithm", kStringKey, "null",
           "Shape of the collective: every contribution is coded once (direct); partial sums are coded again at every "
-          "hop (ring); inside nodes by the rule's codec, then between them by sum's (two_level).",
+          "hop (ring); inside nodes by the rule's codec, then between them by sum's (two_level). Large "
+          "all-gathers forward payloads in two levels by themselves.",
           {.default_text = "direct"}),
       algorithm_words(), [](auto& r) -> auto& { return r.algorithm; }));
   for (Field<SiteRule>& each : f) each.key.scope = KeyScope::kLayout;

@@ -20,7 +20,7 @@ struct Candidate {
   Prediction prediction;
 };
 
-// What a preset was measured to cost (docs/results/compression.md, 1 M parameters, 500 updates): evaluation loss above
+// What a preset was measured to cost (docs/results/compression.md, 1 M parameters, 500 steps): evaluation loss above
 // the uncompressed run of the same seeds.
 struct LossGap {
   const char* preset;

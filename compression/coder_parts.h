@@ -18,10 +18,10 @@
 namespace thinwire {
 
 inline constexpr int64_t kTile = 4096;  // elements, rounded down to the granule
-inline constexpr int64_t kLargestTile =
-    32768;  // granules beyond it are coded as whole messages, with scratch on the heap
-inline constexpr int64_t kSampleEvery =
-    64;  // tiles (or whole messages): how often an error that is not free is measured
+// Codecs with larger granules code a whole message at once, with scratch on the heap.
+inline constexpr int64_t kLargestTile = 32768;
+// The error of one tile (or whole message) in so many is measured, where the codec does not know it anyway.
+inline constexpr int64_t kSampleEvery = 64;
 inline constexpr size_t kChecksumBytes = 4;
 
 inline size_t index_of(DType dtype) {
@@ -67,8 +67,7 @@ class FirstError {
   int64_t place_ = 0;
 };
 
-// Cuts [0, n) into at most 64 runs of whole units and calls body(run, first, last); the cuts depend on n and unit
-// alone.
+// Cuts [0, n) into at most kRuns runs of whole units, by n and unit alone, and calls body(run, first, last).
 inline constexpr int64_t kRuns = 64;
 template <typename Body>
 void for_runs(int threads, int64_t n, int64_t unit, const Body& body) {

@@ -52,7 +52,7 @@ std::vector<MatrixShape> matrices_in(const Range& range, const Unit& unit, const
 //   stage r of p, the last min(p - 1 - r, micro-batches) gradients. No activation is.
 // critical: messages whose slack is less than their transfer time, or that have none. Slack is by how much a message
 //   may arrive later, with everything else as fast as it can be, before the pipelined part becomes longer: total float
-//   on the longest path through the events of price(), waits for send buffers included.
+//   on the longest path through the events of simulate(), waits for send buffers included.
 // select.stages: of the sender.
 class PipelineMessages {
  public:

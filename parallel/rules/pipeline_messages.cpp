@@ -30,11 +30,11 @@ bool is_backward(NodeKind kind) {
   return kind == NodeKind::kBackward || kind == NodeKind::kBackwardInput;
 }
 
-// Latest times, from the end of the step to its start: the mirror image of price().
+// Latest times, from the end of the step to its start: the mirror image of simulate().
 class LatestTimes {
  public:
   LatestTimes(const std::vector<Plan>& plans, const PipelineShape& shape, const NodeCosts& costs)
-      : plans_(plans), numbers_(shape), costs_(costs), times_(price(plans, shape, costs)) {
+      : plans_(plans), numbers_(shape), costs_(costs), times_(simulate(plans, shape, costs)) {
     arrival_.assign(numbers_.count(), 0.0);
     latest_arrival_.assign(numbers_.count(), times_.total);
     order_nodes();
@@ -175,7 +175,7 @@ PipelineMessages::PipelineMessages(const SelectSpec& select, bool forward, const
     const std::vector<Plan> plans = make_plans(shape);
     const std::vector<double> slack = message_slack(plans, shape, costs, forward);
     // Sums of durations round: what is equal on paper must not fall on either side of the limit.
-    const double rounding = 1e-9 * price(plans, shape, costs).total;
+    const double rounding = 1e-9 * simulate(plans, shape, costs).total;
     const double limit = std::max(costs.transfer - rounding, rounding);
     for (size_t i = 0; i < coded_.size(); ++i) coded_[i] = slack[i] < limit;
   }

@@ -17,7 +17,7 @@ void mark_last_and_waiting(Plan& plan) {
   std::vector<PlanNode*> last(plan.slots.size(), nullptr);
   int waiting = 0;
   for (PlanNode& node : plan.nodes) {
-    if (node.kind == NodeKind::kBackwardInput) plan.weight_works = std::max(plan.weight_works, ++waiting);
+    if (node.kind == NodeKind::kBackwardInput) plan.weight_halves = std::max(plan.weight_halves, ++waiting);
     if (node.kind == NodeKind::kBackwardWeight) --waiting;
     if (node.kind == NodeKind::kBackward || node.kind == NodeKind::kBackwardWeight)
       last[static_cast<size_t>(node.chunk)] = &node;
@@ -80,7 +80,7 @@ uint64_t hash_of(const std::vector<Plan>& plans) {
   for (const Plan& plan : plans) {
     put(static_cast<int64_t>(plan.slots.size()));
     for (int slots : plan.slots) put(slots);
-    put(plan.weight_works);
+    put(plan.weight_halves);
     put(static_cast<int64_t>(plan.nodes.size()));
     for (const PlanNode& node : plan.nodes) {
       for (int value : {static_cast<int>(node.kind), node.micro, node.chunk, node.slot, node.last ? 1 : 0}) put(value);

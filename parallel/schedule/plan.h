@@ -45,7 +45,7 @@ struct PlanNode {
 struct Plan {
   std::vector<PlanNode> nodes;
   std::vector<int> slots;  // per chunk: micro-batches whose activations are alive at once
-  int weight_works = 0;    // micro-batches whose weight half is outstanding at once, over all chunks (0: never split)
+  int weight_halves = 0;   // micro-batches whose weight half is outstanding at once, over all chunks (0: never split)
 };
 
 struct PipelineShape {
@@ -72,7 +72,7 @@ std::vector<Plan> make_plans(const PipelineShape& shape);
 // Runs the plans of all stages in the strictest model: every rank has one queue, an exchange blocks until all its
 // messages have met their partners (rendezvous). Returns the first fault as text, empty if there is none: deadlock,
 // unmatched or differently ordered messages, a use before its receive, a slot used by two micro-batches at once, more
-// slots or weight works alive than the plan says, a micro-batch forgotten, `last` not on the last one.
+// slots or weight halves alive than the plan says, a micro-batch forgotten, `last` not on the last one.
 std::string validate(const std::vector<Plan>& plans, const PipelineShape& shape);
 
 // Durations in milliseconds; backward = backward_input + backward_weight.
@@ -88,9 +88,9 @@ struct PlanTimes {
 // Events of the asynchronous runtime: works in order on every rank, a message takes `transfer` from when both ends are
 // issued, tickets are waited for as make_plan says. Messages do not slow each other down. The closing nodes take no
 // time and start at `total`. CHECKs that the plans can be executed.
-PlanTimes price(const std::vector<Plan>& plans, const PipelineShape& shape, const NodeCosts& costs);
+PlanTimes simulate(const std::vector<Plan>& plans, const PipelineShape& shape, const NodeCosts& costs);
 // The published bubble of the schedule with equal stages: idle share of the pipelined part, durations per virtual
-// stage. What price() gives with transfer 0: exactly for GPipe and 1F1B with any number of micro-batches, for
+// stage. What simulate() gives with transfer 0: exactly for GPipe and 1F1B with any number of micro-batches, for
 // interleaved and ZB-H1 under the conditions in docs/schedules.md.
 double bubble_formula(const PipelineShape& shape, double forward, double backward_input, double backward_weight);
 

@@ -69,7 +69,7 @@ class Validation {
     size_t unmet = 0;                      // its messages that wait for a partner
     std::vector<std::vector<int>> holder;  // per chunk and slot: micro-batch, -1 free
     std::vector<int> undone;               // per chunk: micro-batches without a finished backward
-    int weight_works = 0;
+    int weight_halves = 0;
     int closing = 0;  // nodes kReduce .. kGather seen
   };
   struct Posted {
@@ -158,14 +158,14 @@ class Validation {
     }
     if (node.kind == NodeKind::kBackwardInput) {
       if (node.last) return fail(stage, "`last` on an input half: its weight gradients are not done");
-      if (++r.weight_works > plan(stage).weight_works)
+      if (++r.weight_halves > plan(stage).weight_halves)
         return fail(stage,
-                    "more weight halves wait than the plan says (" + std::to_string(plan(stage).weight_works) + ")");
+                    "more weight halves wait than the plan says (" + std::to_string(plan(stage).weight_halves) + ")");
       return true;
     }
     if (l.weight_done) return fail(stage, "a second weight half of " + micro);
     l.weight_done = true;
-    if (node.kind == NodeKind::kBackwardWeight) --r.weight_works;
+    if (node.kind == NodeKind::kBackwardWeight) --r.weight_halves;
     const bool is_last = --r.undone[static_cast<size_t>(node.chunk)] == 0;
     if (node.last != is_last) return fail(stage, is_last ? "`last` is missing" : "`last` before the last backward");
     free_slot(vs, node.micro);

@@ -133,7 +133,7 @@ TEST(GoodCompression, GradientsReducedInBf16) {
   }
 }
 
-// A ramp's places become updates, and a resolved configuration says them again. A plain value takes a ramp's place.
+// A ramp's places become steps, and a resolved configuration says them again. A plain value takes a ramp's place.
 TEST(GoodCompression, ParametersMayBeRamps) {
   const std::string written =
       "\"train_iters\": 300, \"compression\": {\"dp.gradient\": {\"codec\": \"ecsq\", \"rate\": [[0, 4], [0.1, 3], "

@@ -184,7 +184,7 @@ TEST(Simulator, PipelineAsThePricerSays) {
       NodeCosts costs;
       for (int stage = 0; stage < 4; ++stage) add_costs(record_tape(config, cluster, stage, kSteps), costs);
       const PipelineShape shape = layout_of(config, 0).pipeline;
-      const double expected = price(make_plans(shape), shape, costs).total;
+      const double expected = simulate(make_plans(shape), shape, costs).total;
       const Prediction p = predict(config, cluster);
       // Behind the pipeline stand norms and the optimizer, which take bytes and no FLOPs: nothing here.
       EXPECT_NEAR(p.step_ms, expected, 0.002 * expected) << schedule << " " << micros;

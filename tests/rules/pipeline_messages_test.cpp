@@ -227,7 +227,7 @@ TEST(Critical, SlackIsHowLateAMessageMayBe) {
           for (double& c : *list) c = cost(random);
       const std::vector<Plan> plans = make_plans(shape);
       const LatePrice late(shape, costs);
-      const double total = price(plans, shape, costs).total;
+      const double total = simulate(plans, shape, costs).total;
       ASSERT_NEAR(late.total({}), total, 1e-9 * total);
       for (bool forward : {true, false}) {
         const std::vector<double> slack = message_slack(plans, shape, costs, forward);

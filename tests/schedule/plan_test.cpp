@@ -108,8 +108,8 @@ TEST(Plan, MemoryStaysWithinTheBoundOfItsSchedule) {
         EXPECT_EQ(most, bound) << where;
       }
       EXPECT_EQ(plan.slots, most_in_chunk) << where << ": no more slots than needed";
-      EXPECT_EQ(plan.weight_works, most_waiting) << where;
-      EXPECT_LE(plan.weight_works, shape.kind == ScheduleKind::kZbH1 ? std::min(stage + 1, m) : 0) << where;
+      EXPECT_EQ(plan.weight_halves, most_waiting) << where;
+      EXPECT_LE(plan.weight_halves, shape.kind == ScheduleKind::kZbH1 ? std::min(stage + 1, m) : 0) << where;
     }
   });
 }
@@ -121,7 +121,7 @@ TEST(Plan, FewerMicroBatchesNeedNoMoreMemory) {
     ++more.micro_batches;
     const std::vector<Plan> plans = make_plans(shape), larger = make_plans(more);
     for (size_t stage = 0; stage < plans.size(); ++stage) {
-      EXPECT_LE(plans[stage].weight_works, larger[stage].weight_works) << text_of(shape);
+      EXPECT_LE(plans[stage].weight_halves, larger[stage].weight_halves) << text_of(shape);
       for (size_t chunk = 0; chunk < plans[stage].slots.size(); ++chunk)
         EXPECT_LE(plans[stage].slots[chunk], larger[stage].slots[chunk]) << text_of(shape);
     }

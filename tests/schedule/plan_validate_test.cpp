@@ -139,7 +139,7 @@ TEST(Validate, NamesEachFault) {
     s.shape.kind = ScheduleKind::kZbH1;
     s.plans = make_plans(s.shape);
     EXPECT_EQ(s.fault(), "");
-    s.plans[1].weight_works -= 1;
+    s.plans[1].weight_halves -= 1;
     EXPECT_FAULT(s, "more weight halves wait");
   }
 }

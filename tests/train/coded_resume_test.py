@@ -95,7 +95,7 @@ class CodedResume(RunCase):
         self.assertEqual({after[157], after[158]}, {before[153]})  # a life's first update also sends weights as they are
 
     def test_a_ramp_goes_on_bit_for_bit(self):
-        # Rates that change at updates 5 and 10 (half of 20), killed on both sides; bytes say which one was in force.
+        # Rates that change at steps 5 and 10 (half of 20), killed on both sides; bytes say which one was in force.
         gradient = {"codec": "block_int", "bits": [[0, 8], [5, 4], [0.5, 2]], "residual": "error_feedback", "sum": {"codec": "block_int", "bits": [[0, 8], [10, 4]], "residual": "error_feedback"}}
         keys = {**MODEL, "train_iters": 20, "save_interval": 3, "compression": {"dp.gradient": gradient, "pp.forward": {"codec": "top_k", "density": [[0, 0.5], [7, 0.25]]}},
                 **PIPE}
@@ -113,8 +113,8 @@ class CodedResume(RunCase):
             self.assertEqual(sent(site), sorted(sent(site), reverse=True))
         dry = run_program("train", "--config", alone, "--dry-run", "--ranks", 4)
         line = next(text for text in dry.out.splitlines() if text.lstrip().startswith("dp.gradient"))
-        self.assertIn("from update 6 block_int(bits=4", line)
-        self.assertIn("from update 11 block_int(bits=2", line)
+        self.assertIn("from step 6 block_int(bits=4", line)
+        self.assertIn("from step 11 block_int(bits=2", line)
         self.assertIn(str(sent("dp.gradient", "wire_bytes")[-1]), line)
 
     def test_load_goes_on_as_a_resume_does(self):

@@ -30,7 +30,7 @@ class Spikes(RunCase):
             self.assertLess(float(line["spike"]["median"]), float(line["loss"]))
             self.assertIsNone(line["non_finite"])
             said = self.status(config)["spike"]
-            self.assertRegex(said, r"^step 15: loss \S+ jumps \S+ spreads above the median \S+ of the window; the update is skipped$")
+            self.assertRegex(said, r"^step 15: loss \S+ jumps \S+ spreads above the median \S+ of the window; the step is skipped$")
             self.assertIn(said, done.err)
             before, after = self.state_after(config, 14), self.state_after(config, 15)
             self.assert_same_state(before, after, tensors_only=True)
@@ -47,7 +47,7 @@ class Spikes(RunCase):
         done = self.train(warn, faults=jump(15), expect=0)
         self.assertEqual(self.flagged(off), ([], []))
         self.assertEqual(self.flagged(warn), ([15], []))
-        self.assertIn("the update is applied", done.err)
+        self.assertIn("the step is applied", done.err)
         self.assert_same_state(self.state_after(off, 24), self.state_after(warn, 24), tensors_only=True)
 
     def test_a_shift_is_not_skipped_for_ever(self):

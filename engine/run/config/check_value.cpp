@@ -63,7 +63,7 @@ std::string number_hint(const JsonTree& v) {
          (exponent.find_first_of("+-") == std::string::npos ? "+" : "") + exponent;
 }
 
-// [[place, value], ...]: places are updates, or, with a decimal point, shares of the run.
+// [[place, value], ...]: places are steps, or, with a decimal point, shares of the run.
 Checked checked_ramp(const KeySpec& key, const JsonTree& v) {
   using Kind = JsonTree::Kind;
   KeySpec scalar = key;
@@ -77,7 +77,7 @@ Checked checked_ramp(const KeySpec& key, const JsonTree& v) {
     const bool share = pair && place->kind == Kind::kReal && place->real >= 0.0 && place->real <= 1.0;
     if (!update && !share) {
       r.error =
-          "a ramp is a list of [place, value]; a place is a number of updates, or with a decimal point a share of "
+          "a ramp is a list of [place, value]; a place is a number of steps, or with a decimal point a share of "
           "train_iters from 0.0 to 1.0";
       return r;
     }

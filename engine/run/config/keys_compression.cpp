@@ -25,7 +25,7 @@ KeyTopic compression_keys() {
       "rule may be the word for its codec: \"dp.gradient\": \"cast\". What a rule says wins over the preset field by "
       "field; "
       "null takes a rule back. A ramp is a list of [place, value], what a parameter is from a place of the run on: "
-      "[[0, 4], [0.1, 2.5]]; places are updates, with a decimal point shares of train_iters. config.resolved.json "
+      "[[0, 4], [0.1, 2.5]]; places are steps, with a decimal point shares of train_iters. config.resolved.json "
       "prints all rules in full, docs/presets.md explains the presets. "
       "`control` (norms, losses, flags) is never coded.";
   t.keys = {
@@ -45,7 +45,7 @@ KeyTopic compression_keys() {
            .allowed = {"gradient", "momentum"},
            .scope = KeyScope::kLayout}),
       key("compression.adapt", kBoolKey, "false",
-          "Measure in the first updates which way is fastest - coded, lightly coded (rules with light), or plain - and "
+          "Measure in the first steps which way is fastest - coded, lightly coded (rules with light), or plain - and "
           "keep it for the rest of the run. Timing decides it: two such runs with one seed may give different losses, "
           "so "
           "no preset asks for it. Every change of the way is written to revisions.jsonl and into that step's line of "

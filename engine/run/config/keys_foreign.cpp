@@ -363,7 +363,7 @@ KeyTopic refused_keys() {
   refuse("products in fp8 are fp8_format: hybrid; fp4 is not supported",
          {"fp8", "fp8_recipe", "fp8_hybrid", "fp4", "te_fp8", "fp8_margin"});
   refuse("say lr_decay_iters", {"lr_decay_fraction"});
-  refuse("the length of a run is given in updates: say train_iters", {"train_epochs"});
+  refuse("the length of a run is given in steps: say train_iters", {"train_epochs"});
   refuse("the schedule always continues from the configuration and the step of the checkpoint",
          {"use_checkpoint_lr_scheduler", "use_checkpoint_opt_param_scheduler"});
   refuse("the batch grows by rampup_batch_size",

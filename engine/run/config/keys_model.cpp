@@ -168,32 +168,31 @@ KeyTopic numerics_keys() {
           {.bounds = {0, 64}, .scope = KeyScope::kRuntime}),
       key("initial_loss_scale", kRealKey, "null", "Megatron: the initial scale itself, a power of two.",
           {.bounds = {1, 2e19}, .status = KeyStatus::kShorthand}),
-      key("fp16.loss_scale_window", kIntKey, "1000", "Clean updates after which the scale doubles.",
-          {.aliases = {"loss_scale_window"}, .bounds = {1, 1e9}, .unit = "updates"}),
+      key("fp16.loss_scale_window", kIntKey, "1000", "Clean steps after which the scale doubles.",
+          {.aliases = {"loss_scale_window"}, .bounds = {1, 1e9}, .unit = "steps"}),
       key("fp16.hysteresis", kIntKey, "2", "Overflows before the scale halves.",
-          {.aliases = {"hysteresis"}, .bounds = {1, 1e6}, .unit = "updates"}),
+          {.aliases = {"hysteresis"}, .bounds = {1, 1e6}, .unit = "steps"}),
       key("fp16.min_loss_scale", kRealKey, "1", "The dynamic scale never falls below this.",
           {.aliases = {"min_loss_scale", "min_scale"}, .bounds = {0, 1e12, true}}),
       key("non_finite_budget", kIntKey, "50",
-          "Skipped (non-finite) updates in a row before the run stops with exit code 76.",
-          {.bounds = {0, 1e9}, .unit = "updates"}),
+          "Skipped (non-finite) steps in a row before the run stops with exit code 76.",
+          {.bounds = {0, 1e9}, .unit = "steps"}),
       key("spike", kStringKey, "\"warn\"",
           "What becomes of a step whose loss jumps: off, nothing; warn, a line in the log, metrics.jsonl and "
           "status.json; "
-          "skip, that and the update is dropped, as a non-finite one is.",
+          "skip, that and the step is dropped, as a non-finite one is.",
           {.allowed = {"off", "warn", "skip"}}),
-      key("spike_window", kIntKey, "128",
-          "Losses of applied updates that a loss is compared with; part of checkpoints.",
-          {.bounds = {8, 1e5}, .unit = "updates"}),
+      key("spike_window", kIntKey, "128", "Losses of applied steps that a loss is compared with; part of checkpoints.",
+          {.bounds = {8, 1e5}, .unit = "steps"}),
       key("spike_threshold", kRealKey, "10",
           "How far above the window's median a loss jumps: so many spreads, each 1.4826 MADs and at least 1 % of the "
           "median.",
           {.bounds = {0, 1e9, true}, .unit = "spreads"}),
       key("spike_budget", kIntKey, "5",
-          "Updates in a row that spike skip drops; the next one is taken for a real shift: it is applied, and the "
+          "Steps in a row that spike skip drops; the next one is taken for a real shift: it is applied, and the "
           "window "
           "begins anew.",
-          {.bounds = {1, 1e9}, .unit = "updates"}),
+          {.bounds = {1, 1e9}, .unit = "steps"}),
       key("hidden_dropout", kRealKey, "0.0",
           "Dropout after the embedding and on each branch (Megatron's default is 0.1).",
           {.bounds = {0, 1, false, true}, .scope = model}),
@@ -213,7 +212,8 @@ KeyTopic numerics_keys() {
           "Same configuration, layout and kind of machine: same bits. false only buys speed on GPUs.",
           {.aliases = {"deterministic_mode"}}),
       key("cuda_graphs", kBoolKey, "false",
-          "Queues a step's forward and backward passes, norms and update as CUDA graphs where nothing is communicated "
+          "Queues a step's forward and backward passes, norms and optimizer as CUDA graphs where nothing is "
+          "communicated "
           "within them; what is not, and why, is logged. Changes time, never values."),
       key("seed", kIntKey, "1234", "Seeds initial weights, dropout and the order of the data.",
           {.bounds = {0, 4294967295.0}, .scope = KeyScope::kData}),

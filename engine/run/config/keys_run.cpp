@@ -133,7 +133,7 @@ KeyTopic layout_keys() {
           {.bounds = {1, 1e6}, .unit = "ranks", .scope = layout, .status = KeyStatus::kShorthand}),
       key("hold", kStringKey, "\"auto\"",
           "How long gathered weights stay where placement.weights shards them: one use, one pass of a micro-batch, the "
-          "whole update; auto: step under a pipeline where half of the node's memory has room, else unit; the log and "
+          "whole step; auto: step under a pipeline where half of the node's memory has room, else unit; the log and "
           "--dry-run name it.",
           {.aliases = {"placement.hold"}, .allowed = {"auto", "unit", "micro_batch", "step"}, .scope = layout}),
       key("embedding_sync", kStringKey, "\"fused\"",
@@ -202,40 +202,40 @@ KeyTopic run_keys() {
           "anew."),
       key("no_load_optim", kBoolKey, "false", "Do not take the optimizer's state from load."),
       key("save_interval", kIntKey, "0",
-          "Updates between checkpoints; 0: by save_interval_minutes and extra_save_iters alone. There is always one at "
+          "Steps between checkpoints; 0: by save_interval_minutes and extra_save_iters alone. There is always one at "
           "the end and on signals.",
-          {.aliases = {"checkpoint_factor"}, .bounds = {0, 1e12}, .unit = "updates"}),
+          {.aliases = {"checkpoint_factor"}, .bounds = {0, 1e12}, .unit = "steps"}),
       key("save_interval_minutes", kRealKey, "30",
           "Minutes from a checkpoint, or the start, to the next, whatever save_interval says; 0: not by the clock.",
           {.bounds = {0, 1e9}, .unit = "minutes"}),
       key("extra_save_iters", kListKey | kRealKey, "[]",
-          "Updates behind which there is a checkpoint in any case; 0: of the weights that the run starts from.",
-          {.bounds = {0, 1e12}, .unit = "updates"}),
+          "Steps behind which there is a checkpoint in any case; 0: of the weights that the run starts from.",
+          {.bounds = {0, 1e12}, .unit = "steps"}),
       key("keep_last_n_checkpoints", kIntKey, "0",
           "Older checkpoints are removed; 0 keeps all, otherwise at least 2 verified ones stay.",
           {.bounds = {0, 1e9}, .unit = "checkpoints"}),
       key("async_save", kBoolKey, "true", "Checkpoints are written while training goes on."),
-      key("eval_interval", kIntKey, "1000", "Updates between evaluations; 0: none.",
-          {.bounds = {0, 1e12}, .unit = "updates"}),
+      key("eval_interval", kIntKey, "1000", "Steps between evaluations; 0: none.",
+          {.bounds = {0, 1e12}, .unit = "steps"}),
       key("eval_iters", kIntKey, "100", "Batches per evaluation; 0: none.", {.bounds = {0, 1e9}, .unit = "batches"}),
-      key("log_interval", kIntKey, "10", "Updates between lines on the console (metrics.jsonl has every update).",
-          {.bounds = {1, 1e12}, .unit = "updates"}),
+      key("log_interval", kIntKey, "10", "Steps between lines on the console (metrics.jsonl has every step).",
+          {.bounds = {1, 1e12}, .unit = "steps"}),
       key("check_weight_hash_across_dp_replicas_interval", kIntKey, "0",
-          "Updates between comparisons of the weights' hashes over all ranks that hold the same part of a tensor; a "
+          "Steps between comparisons of the weights' hashes over all ranks that hold the same part of a tensor; a "
           "difference ends the run with exit code 70 and names tensor and ranks. 0: none.",
-          {.bounds = {0, 1e12}, .unit = "updates"}),
+          {.bounds = {0, 1e12}, .unit = "steps"}),
       key("straggler_interval", kIntKey, "100",
-          "Updates between comparisons of the ranks' medians of computing and of waiting; a rank that computes, or "
+          "Steps between comparisons of the ranks' medians of computing and of waiting; a rank that computes, or "
           "lets "
           "others wait, much longer than its like is named. 0: none.",
-          {.bounds = {0, 1e9}, .unit = "updates"}),
+          {.bounds = {0, 1e9}, .unit = "steps"}),
       key("straggler_ratio", kRealKey, "1.5", "From how many times the median on a rank is named.",
           {.bounds = {1, 1e6, true}}),
       key("trace", kBoolKey, "false",
           "Write <run_dir>/trace.rank<k>.json for Perfetto or chrome://tracing: compute, every site, waits."),
       key("trace_steps", kIntKey | kStringKey | kListKey, "20",
-          "What a trace shows: so many updates from the start (or resume) on, or [first, last], also \"first-last\".",
-          {.unit = "updates"}),
+          "What a trace shows: so many steps from the start (or resume) on, or [first, last], also \"first-last\".",
+          {.unit = "steps"}),
       key("exit_duration_in_mins", kRealKey, "0", "Save and leave with exit code 75 after this time; 0: no limit.",
           {.bounds = {0, 1e9}, .unit = "minutes"}),
       key("peak_theoretical_tflops", kRealKey, "0", "Denominator of MFU; 0: MFU is not reported.",

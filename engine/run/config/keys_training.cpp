@@ -41,15 +41,15 @@ KeyTopic optimizer_keys() {
           "Shape of the learning rate after warm-up; wsd: warm-up, stable, decay.",
           {.allowed = {"constant", "linear", "cosine", "inverse_square_root", "wsd"},
            .value_aliases = {{"inverse_sqrt", "inverse_square_root"}}}),
-      key("lr_decay_iters", kIntKey, "null", "Update at which the decay ends; warm-up included.",
-          {.default_text = "train_iters", .bounds = {1, 1e12}, .unit = "updates"}),
-      key("warmup", kRealKey, "0.01", "Length of the warm-up as a fraction, rounded down to whole updates.",
+      key("lr_decay_iters", kIntKey, "null", "Step at which the decay ends; warm-up included.",
+          {.default_text = "train_iters", .bounds = {1, 1e12}, .unit = "steps"}),
+      key("warmup", kRealKey, "0.01", "Length of the warm-up as a fraction, rounded down to whole steps.",
           {.aliases = {"lr_warmup_fraction"},
            .default_text = "0.01, unless lr_warmup_iters",
            .bounds = {0, 1},
            .unit = "of lr_decay_iters"}),
       key("lr_warmup_iters", kIntKey, "null", "Length of the warm-up, instead of the fraction.",
-          {.default_text = "floor(warmup * lr_decay_iters)", .bounds = {0, 1e12}, .unit = "updates"}),
+          {.default_text = "floor(warmup * lr_decay_iters)", .bounds = {0, 1e12}, .unit = "steps"}),
       key("lr_warmup_init", kRealKey, "0.0",
           "Learning rate from which the warm-up starts under lr_warmup_convention megatron.", {.bounds = {0, 1000}}),
       key("lr_warmup_convention", kStringKey, "\"neox\"",
@@ -64,9 +64,9 @@ KeyTopic optimizer_keys() {
       key("lr_wsd_decay_style", kStringKey, "\"linear\"", "Shape of the final decay of wsd.",
           {.allowed = {"linear", "cosine", "exponential", "minus_sqrt"}}),
       key("lr_wsd_decay_iters", kIntKey, "null", "Length of the final decay; needed for wsd.",
-          {.bounds = {1, 1e12}, .unit = "updates"}),
-      key("train_iters", kIntKey, "null", "Updates of the whole run.",
-          {.bounds = {0, 1e12}, .unit = "updates", .required = true}),
+          {.bounds = {1, 1e12}, .unit = "steps"}),
+      key("train_iters", kIntKey, "null", "Steps of the whole run.",
+          {.bounds = {0, 1e12}, .unit = "steps", .required = true}),
       key("train_samples", kIntKey, "null",
           "Megatron: length of the run in sequences; train_iters is this / train_batch_size, rounded down, behind the "
           "steps of rampup_batch_size.",
@@ -88,7 +88,7 @@ KeyTopic batch_keys() {
       "derive the third, "
       "one alone means an accumulation of 1, all three must agree.";
   t.keys = {
-      key("train_batch_size", kIntKey, "null", "Sequences per update over all ranks.",
+      key("train_batch_size", kIntKey, "null", "Sequences per step over all ranks.",
           {.aliases = {"global_batch_size"},
            .default_text = "from the other two",
            .bounds = {1, 1e9},
@@ -100,7 +100,7 @@ KeyTopic batch_keys() {
            .bounds = {1, 1e6},
            .unit = "sequences",
            .scope = KeyScope::kLayout}),
-      key("gradient_accumulation_steps", kIntKey, "null", "Micro steps per update.",
+      key("gradient_accumulation_steps", kIntKey, "null", "Micro-batches per step and data rank.",
           {.aliases = {"gas"},
            .default_text = "from the other two",
            .bounds = {1, 1e6},
@@ -149,7 +149,7 @@ KeyTopic data_keys() {
       key("reset_position_ids", kBoolKey, "false",
           "true: positions count from 0 in every document of a sequence; needs eod_token.", {.scope = data}),
       key("calculate_per_token_loss", kBoolKey, "true",
-          "The loss of an update is the sum over its tokens that count, divided by their number (0 where there is "
+          "The loss of a step is the sum over its tokens that count, divided by their number (0 where there is "
           "none); "
           "false: the mean of the micro-batches' means. Without eod_mask_loss they are the same.",
           {.scope = data}),

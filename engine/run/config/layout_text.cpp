@@ -78,7 +78,7 @@ std::string layout_text(const RunConfig& c) {
   if (l.data > 1 && l.placement.weights != Level::kReplicated)
     text += std::string("; gathered weights held for ") + (l.hold == Hold::kUnit         ? "one use"
                                                            : l.hold == Hold::kMicroBatch ? "a micro-batch"
-                                                                                         : "the update");
+                                                                                         : "the step");
   if (l.pipeline > 1 && c.model.tied_head)
     text += std::string("; embedding ") + (l.embedding_sync == EmbeddingSyncKind::kFused ? "fused" : "two-step");
   if (l.ranks_per_node > 0) text += "; nodes of " + std::to_string(l.ranks_per_node);

@@ -257,12 +257,12 @@ void Resolver::communication() {
 void Resolver::trace_range() {
   if (!known({"trace_steps"})) return;
   const auto range = range_of(value("trace_steps"));
-  const char* const how = "must be a number of updates, or first and last: 20, [100, 110] or \"100-110\"";
+  const char* const how = "must be a number of steps, or first and last: 20, [100, 110] or \"100-110\"";
   if (!range) return fail({"trace_steps"}, how);
   if (range->is_array() ? range->at(0).get<int64_t>() < 1 : range->get<int64_t>() < 1)
-    return fail({"trace_steps"}, std::string(how) + "; updates count from 1");
+    return fail({"trace_steps"}, std::string(how) + "; steps count from 1");
   if (range->is_array() && range->at(1).get<int64_t>() < range->at(0).get<int64_t>())
-    return fail({"trace_steps"}, "ends at update " + str(range->at(1).get<int64_t>()) + " before it starts at " +
+    return fail({"trace_steps"}, "ends at step " + str(range->at(1).get<int64_t>()) + " before it starts at " +
                                      str(range->at(0).get<int64_t>()));
   set("trace_steps", *range);
   if (given("trace_steps") != nullptr && known({"trace"}) && !flag("trace"))

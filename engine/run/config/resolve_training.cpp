@@ -261,14 +261,14 @@ void Resolver::schedule() {
   if (!known({"lr_decay_iters"})) return;
   const int64_t decay = integer("lr_decay_iters");
   if (!broken("warmup") && !broken("lr_warmup_iters")) {
-    // NeoX warms up while updates <= warmup * lr_decay_iters. The small addend undoes the binary rounding of fractions
+    // NeoX warms up while steps <= warmup * lr_decay_iters. The small addend undoes the binary rounding of fractions
     // like 0.01.
     if (value("lr_warmup_iters").is_null())
       set("lr_warmup_iters", static_cast<int64_t>(std::floor(real("warmup") * static_cast<double>(decay) + 1e-6)));
     set("warmup", nullptr);
     if (integer("lr_warmup_iters") > decay)
       fail({"lr_warmup_iters", "lr_decay_iters"},
-           "warm-up of " + str(integer("lr_warmup_iters")) + " updates is longer than lr_decay_iters " + str(decay));
+           "warm-up of " + str(integer("lr_warmup_iters")) + " steps is longer than lr_decay_iters " + str(decay));
   }
   if (known({"min_lr", "optimizer.params.lr"}) && real("min_lr") > real("optimizer.params.lr"))
     fail({"min_lr", "optimizer.params.lr"}, "min_lr " + shown(value("min_lr")) + " is above the peak learning rate " +

@@ -186,12 +186,12 @@ std::vector<Field<Compression>> make_compression_fields() {
           {.default_text = "0.8", .bounds = {.min = 0, .max = 1, .open_max = true}}),
       [](auto& c) -> auto& { return c.residual.beta; }, ema));
   f.push_back(field<Compression>(
-      key("reset_every", kIntKey, "null", "residual ema: updates between resets to zero; 0: never.",
+      key("reset_every", kIntKey, "null", "residual ema: steps between resets to zero; 0: never.",
           {.default_text = "0", .bounds = {0, 1e12}, .unit = "steps"}),
       [](auto& c) -> auto& { return c.residual.reset_every; }, ema));
   f.push_back(field<Compression>(
       key("on_skip", kStringKey, "null",
-          "What a residual is after a skipped update: as before it (costs a second copy), or "
+          "What a residual is after a skipped step: as before it (costs a second copy), or "
           "zero.",
           {.default_text = "restore"}),
       skip_words(), [](auto& c) -> auto& { return c.residual.on_skip; }, any_residual));
@@ -250,7 +250,7 @@ std::vector<Field<SiteRule>> make_site_fields() {
   f.push_back(field<SiteRule>(
       key("select.micro_batches", kStringKey, "null",
           "pp sites: all messages; backward ones of a stage that has no forward left (epilogue); those that would make "
-          "the update longer (critical): by the layers and the head of every stage, and a message's time from "
+          "the step longer (critical): by the layers and the head of every stage, and a message's time from "
           "link_gbps and pipe_partition_costs, or a tenth of a stage's forward where these are not given.",
           {.default_text = "all"}),
       micro_batch_words(), [](auto& r) -> auto& { return r.select.micro_batches; }));

@@ -89,7 +89,7 @@ std::string compression_name(const RunConfig& c, Site site) {
     if (compression == nullptr) continue;
     name += (name.empty() ? "" : "; ") + name_of_compression(*compression) + (compression->checks ? " + crc32c" : "");
     for (const auto& [place, later] : compression->later)
-      name += ", from update " + std::to_string(place + 1) + " " + name_of_compression(*later);
+      name += ", from step " + std::to_string(place + 1) + " " + name_of_compression(*later);
     if (!compression->later.empty()) name += ", which is counted";
     for (int v = 1; c.compression.adapt && v < variants(*compression); ++v)
       name += ", or light " + name_of_compression(variant_of(*compression, v));
@@ -204,8 +204,8 @@ void print_pipeline(Text& out, const RunConfig& c, const std::vector<StagePrice>
       "pipeline bubble: %.1f %% of the step by the schedule's formula, %.1f %% by its plan with equal stages, %.1f "
       "%% "
       "with the layers and the head where they are",
-      100.0 * bubble_formula(shape, 1.0, 1.0 + recomputed, 1.0), mean_idle(price(plans, shape, equal)),
-      mean_idle(price(plans, shape, node_costs(c))));
+      100.0 * bubble_formula(shape, 1.0, 1.0 + recomputed, 1.0), mean_idle(simulate(plans, shape, equal)),
+      mean_idle(simulate(plans, shape, node_costs(c))));
 }
 
 // What a GPU holds beside the arenas: the context with all kernels, cuBLASLt's workspace, and that of fused attention.

@@ -30,7 +30,7 @@ int color_of(const PlanNode& node, bool chunked) {
 }  // namespace
 
 std::string plan_picture(const std::vector<Plan>& plans, const PipelineShape& shape, const NodeCosts& costs) {
-  const PlanTimes times = price(plans, shape, costs);
+  const PlanTimes times = simulate(plans, shape, costs);
   const bool chunked = shape.chunks > 1;
   double shortest = times.total, idle = 0.0;
   for (size_t stage = 0; stage < plans.size(); ++stage) {

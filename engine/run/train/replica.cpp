@@ -111,7 +111,7 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
   if (training) {
     const Plan plan = make_plan(layout_.pipeline, layout_.at.pipeline);
     slots = plan.slots;
-    for (int i = 0; i < plan.weight_works; ++i)
+    for (int i = 0; i < plan.weight_halves; ++i)
       weight_works_.push_back(take_weight_work(layout_.shard, shape_, arena_));
   }
   UnitEvents* events = &nothing_;

@@ -69,7 +69,7 @@ class Replica {
   int chunks() const { return static_cast<int>(stages_.size()); }
   Stage& stage(int chunk = 0) { return *stages_.at(static_cast<size_t>(chunk)); }
   StageWeightWork& weight_work(int index) { return weight_works_.at(static_cast<size_t>(index)); }
-  int weight_works() const { return static_cast<int>(weight_works_.size()); }
+  int weight_halves() const { return static_cast<int>(weight_works_.size()); }
   TokenStore* token_store() const { return scratch_.store.get(); }  // nullptr: layers take all tokens at once
   const StepBuffers& buffers() const { return buffers_; }
   const BatchShape& shape() const { return shape_; }

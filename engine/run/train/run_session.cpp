@@ -390,9 +390,9 @@ void RunSession::report_spike(const StepOutcome& outcome) {
   char text[256];
   std::snprintf(text, sizeof text, "step %lld: loss %.4f jumps %.1f spreads above the median %.4f of the window; %s",
                 static_cast<long long>(step_), outcome.loss, outcome.spike.spreads, outcome.spike.median,
-                outcome.spike.skip    ? "the update is skipped"
+                outcome.spike.skip    ? "the step is skipped"
                 : outcome.spike.shift ? "spike_budget is spent: taken for a real shift, the window begins anew"
-                                      : "the update is applied (spike skip would drop it)");
+                                      : "the step is applied (spike skip would drop it)");
   log_warning(text);
   status_->spike(text);
 }

@@ -76,9 +76,10 @@ class RunSession {
  private:
   void report_spike(const StepOutcome& outcome);
   nlohmann::json checkpoint_info() const;
+  // How the layout of a checkpoint differs, for the log; empty when it is this run's.
   std::string other_layout(const nlohmann::json& info) const;
   int64_t other_data_ranks(const nlohmann::json& info) const;
-  bool same_rules(const nlohmann::json& info) const;  // words for the log, empty when it is the same
+  bool same_rules(const nlohmann::json& info) const;
   bool finds_evaluation(int64_t step, Split split) const;
   void refuse_other_model(const LoadReport& found) const;
   void warn_of_other_order(const LoadReport& found) const;
@@ -105,11 +106,11 @@ class RunSession {
   std::unique_ptr<ConsoleProgress> console_;
   std::string fingerprint_;
   nlohmann::json order_;  // SampleStream::order by split
-  // Layers of every chunk, stage by stage, the placement, and in how many parts stages send: whose the states of slots
-  // are.
+  // Layers of every chunk by stage, the placement, and in how many parts stages send: compression state is loaded only
+  // where all of it is as in the checkpoint.
   nlohmann::json cut_;
   nlohmann::json costs_;           // what measured_costs() will find; null: nothing was measured
-  std::string revisions_, begun_;  // as written last; those that the step at hand is the first one under
+  std::string revisions_, begun_;  // revisions as written last; those that this step is the first one under
   Device* device_ = nullptr;       // the replica's, from start() on
   int64_t step_ = 0;
   int64_t last_saved_step_ = -1;

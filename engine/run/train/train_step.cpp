@@ -73,7 +73,7 @@ void TrainStep::prepare(int micro_batches) {
   uses_ = replica_.uses_of(plan_);
   compression_ = pipeline_compression(replica_.config(), shape);
   planned_micro_batches_ = micro_batches;
-  TW_CHECK(plan_.weight_works <= replica_.weight_works() && plan_.slots.size() == mail_.size());
+  TW_CHECK(plan_.weight_halves <= replica_.weight_halves() && plan_.slots.size() == mail_.size());
   for (size_t c = 0; c < mail_.size(); ++c)
     TW_CHECK(plan_.slots[c] <= static_cast<int>(mail_[c].size()), "more slots than a full batch needs");
 }
@@ -178,8 +178,8 @@ void TrainStep::backward(const PlanNode& node) {
       graphs_.run(StepGraphs::kBackward, node.chunk, node.slot, [&] { stage.queue_backward(r.exec(), node.slot); });
       stage.vacate(node.slot);
     } else {
-      for (work = 0; work < r.weight_works() && r.weight_work(work).chunk_slot >= 0;) ++work;
-      TW_CHECK(work < r.weight_works(), "more weight halves outstanding than planned");
+      for (work = 0; work < r.weight_halves() && r.weight_work(work).chunk_slot >= 0;) ++work;
+      TW_CHECK(work < r.weight_halves(), "more weight halves outstanding than planned");
       stage.backward_input(r.exec(), node.slot, r.weight_work(work));
     }
   }

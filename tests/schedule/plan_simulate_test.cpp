@@ -7,7 +7,7 @@
 
 #include "tests/schedule/plan_shapes.h"
 
-namespace thinwire::plan_price_test {
+namespace thinwire::plan_simulate_test {
 namespace {
 
 NodeCosts equal_costs(const PipelineShape& shape, double forward, double input, double weight, double transfer = 0.0) {
@@ -17,7 +17,7 @@ NodeCosts equal_costs(const PipelineShape& shape, double forward, double input, 
 }
 
 PlanTimes times_of(const PipelineShape& shape, const NodeCosts& costs) {
-  return price(make_plans(shape), shape, costs);
+  return simulate(make_plans(shape), shape, costs);
 }
 
 // Where the formula is exact (docs/schedules.md): GPipe and 1F1B always, interleaved where stages divide the
@@ -129,7 +129,7 @@ TEST(Price, CausalForUnequalStages) {
     for (auto* list : {&costs.forward, &costs.backward_input, &costs.backward_weight})
       for (double& value : *list) value = cost(random);
     const std::vector<Plan> plans = make_plans(shape);
-    const PlanTimes times = price(plans, shape, costs);
+    const PlanTimes times = simulate(plans, shape, costs);
     const int depth = shape.stages * shape.chunks;
     const auto at = [&](int vs, int micro) { return static_cast<size_t>(vs * shape.micro_batches + micro); };
     std::vector<double> forward(at(depth, 0)), backward(at(depth, 0)), start_f(forward), start_b(forward);
@@ -156,4 +156,4 @@ TEST(Price, CausalForUnequalStages) {
 }
 
 }  // namespace
-}  // namespace thinwire::plan_price_test
+}  // namespace thinwire::plan_simulate_test

@@ -1,4 +1,4 @@
-// Event simulation of the asynchronous runtime, and the published bubbles to compare it with.
+// Times of plans by simulating their events, and the published formulas of bubbles to compare them with.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -152,7 +152,7 @@ class Simulation {
 
 }  // namespace
 
-PlanTimes price(const std::vector<Plan>& plans, const PipelineShape& shape, const NodeCosts& costs) {
+PlanTimes simulate(const std::vector<Plan>& plans, const PipelineShape& shape, const NodeCosts& costs) {
   check_shape(shape);
   return Simulation(plans, shape, costs).run();
 }

@@ -381,7 +381,7 @@ TEST(LayoutText, SaysWhatTheLayoutIs) {
                  "\"hold\": \"step\", \"ranks_per_node\": 2, \"placement\": {\"secondary\": \"node\"}",
                  4),
             "4 ranks = 2 stages (interleaved, 2 chunks) x 2 data (ZeRO-3 + secondary node (hpZ)); 2 micro-batches of 2 "
-            "sequences; gathered weights held for the update; embedding fused; nodes of 2");
+            "sequences; gathered weights held for the step; embedding fused; nodes of 2");
   EXPECT_EQ(placement_text({Level::kPair, Level::kNode, Level::kGlobal}), "3-level partition (pair, node, global)");
   EXPECT_EQ(placement_text({Level::kNode, Level::kNode, Level::kNode}), "MiCS (node, node, node)");
   EXPECT_EQ(placement_text({Level::kReplicated, Level::kGlobal, Level::kGlobal}), "ZeRO-2");

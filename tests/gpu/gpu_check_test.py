@@ -50,7 +50,7 @@ elif name == "ctest":
     tests = [(t + "_test", [build + "/tests/" + t, t + "_test.cpp"]) for t in ("matmul_cuda", "attention_fused_cuda")]
     print(json.dumps({{"tests": [{{"name": n, "command": c}} for n, c in tests]}}))
 elif name == "bench" and words == ["--version"]:
-    print("thinwire 0, cuda, " + ("no cuDNN" if "no_cudnn" in faults else "cuDNN 9.19.0"))
+    print("backends cpu, cuda 13.0.88 (sm 90a-real, " + ("own attention alone)" if "no_cudnn" in faults else "cuDNN attention)"))
 elif name == "bench":
     if "plan_fails" in faults and words[:2] == ["step", "llama3_1b"]:
         print("warning: attention of length 2048 runs on our own kernels, which are slower: no plan")

@@ -1,4 +1,4 @@
-// Attention layer over the op table; q, k and v stay interleaved by KV group in one buffer.
+// Attention layer over the op table; q, k and v stay in one buffer (qkv_layout of attention_calls.h).
 #include "model/attention.h"
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/base/core/model_units.h"
+#include "engine/base/ops/attention_calls.h"
 
 namespace thinwire {
 namespace {
@@ -93,10 +94,8 @@ Attention::Attention(const ModelShard& shard, const ParamStore& store, int layer
       out_(store, "layers." + std::to_string(layer) + ".attention.out", shard.tensor_rank == 0),
       scale_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)))),
       way_(shard.sequence_way) {
-  const int64_t d = config_.head_dim, r = config_.heads_per_group(), group = (r + 2) * d;
-  q_at_ = {0, 0, config_.qkv_width(), group, d};
-  k_at_ = {r * d, 0, config_.qkv_width(), group, 0};
-  v_at_ = {(r + 1) * d, 0, config_.qkv_width(), group, 0};
+  const QkvLayout at = qkv_layout(config_.kv_heads, config_.heads_per_group(), config_.head_dim, shard.queries_apart());
+  q_at_ = at.q, k_at_ = at.k, v_at_ = at.v;
 }
 
 Dropout Attention::dropout(const LayerContext& c) const {
@@ -111,22 +110,28 @@ AttentionShape Attention::shape_of(const LayerContext& c) const {
   return {c.shape.batch, c.shape.length, keys, config_.kv_heads, config_.heads_per_group(), config_.head_dim};
 }
 
-// Queries and the key of a group lie side by side, so one call rotates them all.
+// Where queries and the key of a group lie side by side, one call rotates them all.
 void Attention::rotate(Exec& exec, const LayerContext& c, View rows, bool inverse) const {
   if (config_.rotary_dim() == 0) return;
   const BatchShape shape = c.chunk.count > 0 ? BatchShape{1, c.chunk.count} : c.shape;
-  exec.ops.rotary(exec, {.data = rows,
-                         .layout = with_batch(q_at_, shape.length),
-                         .batch = shape.batch,
-                         .length = shape.length,
-                         .groups = config_.kv_heads,
-                         .heads_per_group = config_.heads_per_group() + 1,
-                         .rot_dim = config_.rotary_dim(),
-                         .first_position = c.first_position,
-                         .cos = rotary_->cos,
-                         .sin = rotary_->sin,
-                         .positions = c.positions,
-                         .inverse = inverse});
+  const int64_t heads = config_.heads_per_group();
+  const bool together = q_at_.group != heads * config_.head_dim;
+  Rotary op{.data = rows,
+            .layout = with_batch(q_at_, shape.length),
+            .batch = shape.batch,
+            .length = shape.length,
+            .groups = config_.kv_heads,
+            .heads_per_group = heads + (together ? 1 : 0),
+            .rot_dim = config_.rotary_dim(),
+            .first_position = c.first_position,
+            .cos = rotary_->cos,
+            .sin = rotary_->sin,
+            .positions = c.positions,
+            .inverse = inverse};
+  exec.ops.rotary(exec, op);
+  if (together) return;
+  op.layout = with_batch(k_at_, shape.length), op.heads_per_group = 1;
+  exec.ops.rotary(exec, op);
 }
 
 // What forward and backward share.

@@ -80,7 +80,8 @@ Head::Head(const ModelShard& shard, const ParamStore& store, TpActivation& tp)
       store_(&store),
       final_norm_(shard.whole, store, "final_norm"),
       matrix_(store.weight(matrix_name(shard))),
-      matrix_gradient_(store.gradient(matrix_name(shard))) {
+      matrix_gradient_(store.gradient(matrix_name(shard))),
+      written_first_(store.product_gradient(matrix_name(shard))) {
   TW_CHECK(matrix_, matrix_name(shard));
 }
 
@@ -134,8 +135,11 @@ void Head::forward(Exec& exec, const ResidualStream& stream, const HeadActivatio
     exec.ops.matmul(exec, {.a = chunk, .b = matrix_, .c = dy.row_range(first, n), .b_version = store_->version()});
     // The last piece's weight gradient hides the sum of all of dy.
     if (first + n == tokens) sum = tp_->enter_backward(dy, a.dy, exec.stream);
-    exec.ops.matmul(
-        exec, {.a = chunk, .b = s.whole.row_range(at, n), .c = matrix_gradient_, .trans_a = true, .accumulate = true});
+    exec.ops.matmul(exec, {.a = chunk,
+                           .b = s.whole.row_range(at, n),
+                           .c = matrix_gradient_,
+                           .trans_a = true,
+                           .accumulate = !store_->writes_first(written_first_)});
   });
   exec.ops.weighted_sum(
       exec, {places_of(s, loss).element_range(0, tokens), loss.row_weight.element_range(0, tokens), loss.loss_sum});

@@ -81,6 +81,7 @@ class Head {
   const ParamStore* store_;
   Norm final_norm_;
   View matrix_, matrix_gradient_;  // the embedding's own when tied
+  int written_first_ = -1;
 };
 
 }  // namespace thinwire

@@ -8,7 +8,8 @@ Linear::Linear(const ParamStore& store, const std::string& prefix, bool adds_bia
       weight_(store.weight(prefix + ".weight")),
       bias_(adds_bias ? store.weight(prefix + ".bias") : View{}),
       weight_gradient_(store.gradient(prefix + ".weight")),
-      bias_gradient_(store.gradient(prefix + ".bias")) {
+      bias_gradient_(store.gradient(prefix + ".bias")),
+      written_first_(store.product_gradient(prefix + ".weight")) {
   TW_CHECK(weight_, prefix);
   if (store.fp8()) forward_fp8_ = Fp8::kForward, backward_fp8_ = Fp8::kGradient;
 }
@@ -60,7 +61,8 @@ void Linear::backward_input_gelu(Exec& exec, View dy, View pre, View dx, View d_
 }
 
 void Linear::backward_weight(Exec& exec, View x, View dy) const {
-  Matmul op = {.a = dy.as_2d(), .b = x.as_2d(), .c = weight_gradient_, .trans_a = true, .accumulate = true};
+  Matmul op = {.a = dy.as_2d(), .b = x.as_2d(), .c = weight_gradient_, .trans_a = true};
+  op.accumulate = !store_->writes_first(written_first_);
   op.fp8 = backward_fp8_;
   if (exec.ops.fused_products) op.a_sums = bias_gradient_;
   exec.ops.matmul(exec, op);

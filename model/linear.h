@@ -21,7 +21,8 @@ class Linear {
   void backward_input(Exec& exec, View dy, View dx) const;
   // d_pre = (dy W) * gelu_tanh'(pre), [N,in]: of what was activated before it came in. dx: [N,in], may be written.
   void backward_input_gelu(Exec& exec, View dy, View pre, View dx, View d_pre) const;
-  // dW += dy^T x, db += column sums of dy. x, dy: [N,in], [N,out].
+  // dW += dy^T x, db += column sums of dy (dW = for the first of a step: ParamStore::begin_gradients). x, dy: [N,in],
+  // [N,out].
   void backward_weight(Exec& exec, View x, View dy) const;
 
  private:
@@ -30,6 +31,7 @@ class Linear {
 
   const ParamStore* store_;
   View weight_, bias_, weight_gradient_, bias_gradient_;
+  int written_first_ = -1;
   Fp8 forward_fp8_ = Fp8::kOff, backward_fp8_ = Fp8::kOff;
 };
 

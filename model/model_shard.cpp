@@ -32,7 +32,14 @@ std::vector<ParamRect> shard_of(const ParamSpec& p, const ModelShard& shard) {
     }
     case TpAxis::kKvGroups: {
       const int64_t group = length / shard.whole.kv_heads, groups = shard.whole.kv_heads / shard.tensor_size;
-      return {rows_of(p, shard.tensor_rank * groups * group, groups * group)};
+      if (!shard.queries_apart()) return {rows_of(p, shard.tensor_rank * groups * group, groups * group)};
+      const int64_t queries = group / (shard.whole.heads_per_group() + 2) * shard.whole.heads_per_group();
+      std::vector<ParamRect> rects;
+      for (int64_t g = 0; g < groups; ++g)
+        rects.push_back(rows_of(p, (shard.tensor_rank * groups + g) * group, queries));
+      for (int64_t g = 0; g < groups; ++g)
+        rects.push_back(rows_of(p, (shard.tensor_rank * groups + g) * group + queries, group - queries));
+      return rects;
     }
     case TpAxis::kGateUp: {
       const LayerRange part = shard.ffn();
@@ -110,7 +117,7 @@ ParamList list_local_parameters(const ModelShard& shard) {
   ParamList list;
   for (ParamSpec p : list_parameters(shard.whole)) {
     if (!has_unit(shard, p.unit)) continue;
-    if (shard.tensor_size > 1) p.local = shard_of(p, shard);
+    if (shard.tensor_size > 1 || p.tp_axis == TpAxis::kKvGroups) p.local = shard_of(p, shard);
     p.tp_partial = is_partial(shard, p);
     list.push_back(std::move(p));
   }

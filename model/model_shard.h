@@ -31,6 +31,10 @@ struct ModelShard {
   LayerRange ffn() const;
   // Attention sees all tokens of a share of the heads.
   bool exchanges_heads() const { return !cut.whole() && sequence_way == SequenceWay::kHeads; }
+  // Rows of the qkv product hold all queries first, then keys and values group by group: attention libraries want heads
+  // of equal distance. Otherwise every group has its queries, key and value together: with one query per group heads
+  // are as far apart then, and a rank's share of the groups is one run of columns, which the exchange of heads needs.
+  bool queries_apart() const { return whole.heads_per_group() > 1 && !exchanges_heads(); }
   bool tied_across_stages() const { return whole.tied_head && first != last; }
 
   // Rows of N that this rank holds outside of sharded parts: [first_row, first_row + part_rows), as TpActivation shards

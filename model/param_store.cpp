@@ -58,7 +58,7 @@ ParamStore::ParamStore(const ModelShard& shard, const StorePlacement& where, Are
   for (size_t i = 0; i < params_.size(); ++i) index_[params_[i].name] = static_cast<int>(i);
   plan_units(shard, where);
   take_weights(shard.whole.dtype, arena);
-  if (training) take_gradients(arena);
+  if (training) take_gradients(arena), list_written_first(shard);
   // In fp32 the master is its range of the weights, unless a compressed parameter all-gather decides what these are.
   const bool mixed = shard.whole.dtype != DType::f32;
   const auto separate = [&](const UnitMemory& u) { return mixed || coded_sync_of(u, where); };
@@ -168,6 +168,52 @@ void ParamStore::take_gradients(Arena& arena) {
     take_full(units_, &UnitMemory::gradient_place, &UnitMemory::gradient, MemoryCategory::kGradients, DType::f32, arena,
               &gradient_memory_);
   }
+}
+
+// Embeddings are added to, token by token; tied words behind the head's product, where the head is.
+void ParamStore::list_written_first(const ModelShard& shard) {
+  written_first_.assign(params_.size(), 0);
+  for (size_t i = 0; i < params_.size(); ++i) {
+    const ParamSpec& p = params_[i];
+    const UnitMemory& unit = units_[static_cast<size_t>(p.unit)];
+    const bool words = p.name == "embedding.word.weight";
+    if (shard.last && p.name == (shard.whole.tied_head ? "embedding.word.weight" : "head.weight"))
+      head_ = static_cast<int>(i);
+    if (p.is_vector || !unit.gradient || unit.gradient.data != unit.gradient_shard.data) continue;
+    written_first_[i] = words ? head_ == static_cast<int>(i) : p.name != "embedding.position.weight";
+  }
+  fresh_.assign(params_.size(), 0);
+}
+
+int ParamStore::product_gradient(const std::string& name) const {
+  const auto found = index_.find(name);
+  if (found == index_.end() || written_first_.empty()) return -1;
+  return written_first_[static_cast<size_t>(found->second)] != 0 ? found->second : -1;
+}
+
+void ParamStore::first_products_done(bool of_head) {
+  for (size_t i = 0; i < fresh_.size(); ++i) {
+    if ((static_cast<int>(i) == head_) == of_head) fresh_[i] = 0;
+  }
+}
+
+std::vector<View> ParamStore::added_gradients(const OwnedPiece& piece) const {
+  const int64_t first = layout_.units[static_cast<size_t>(piece.unit)].first + piece.range.first;
+  const int64_t end = first + piece.range.count;
+  std::vector<View> added;
+  int64_t from = first;  // of what is added to, up to the next tensor that is not
+  const auto add_up_to = [&](int64_t to) {
+    if (from < to) added.push_back(piece.gradient.element_range(from - first, to - from));
+  };
+  for (const Unit& unit : layout_.units) {
+    for (const Segment& s : unit.segments) {
+      if (written_first_[static_cast<size_t>(s.param)] == 0 || s.offset + s.count <= first || s.offset >= end) continue;
+      add_up_to(std::max(s.offset, first));
+      from = std::min(s.offset + s.count, end);
+    }
+  }
+  add_up_to(end);
+  return added;
 }
 
 void ParamStore::list_owned(const StorePlacement& where) {

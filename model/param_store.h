@@ -71,6 +71,22 @@ class ParamStore {
   const std::vector<OwnedPiece>& owned() const { return owned_; }
   // Owned gradients that count in norms: over all ranks, every element of the model exactly once.
   std::vector<View> counted_gradients() const;
+  // Gradients of matrices that one product a pass makes, in memory that the optimizer reads (not in buffers that are
+  // reduced into shards): the first product of a step writes them, which saves zeroing and reading them. The number by
+  // which such a product asks, or -1: it adds to what is there.
+  int product_gradient(const std::string& name) const;
+  // A step begins: the next product of each writes. Without it all add.
+  void begin_gradients() { fresh_ = written_first_; }
+  // Whether this product writes; true once a step.
+  bool writes_first(int gradient) const {
+    if (gradient < 0 || fresh_[static_cast<size_t>(gradient)] == 0) return false;
+    fresh_[static_cast<size_t>(gradient)] = 0;
+    return true;
+  }
+  // A recording has done the first products of the head (in forward passes), or of all other layers.
+  void first_products_done(bool of_head);
+  // What the optimizer has to leave zero of a piece's gradient: everything else but those.
+  std::vector<View> added_gradients(const OwnedPiece& piece) const;
   // Gradient memory to be zeroed when a step is skipped.
   const std::vector<View>& gradient_memory() const { return gradient_memory_; }
 
@@ -100,6 +116,7 @@ class ParamStore {
   void plan_units(const ModelShard& shard, const StorePlacement& where);
   void take_weights(DType dtype, Arena& arena);
   void take_gradients(Arena& arena);
+  void list_written_first(const ModelShard& shard);
   void list_owned(const StorePlacement& where);
   View tensor_of(const std::string& name, View UnitMemory::*field) const;
   bool counts(const UnitMemory& unit, const ParamSpec& p) const;
@@ -115,6 +132,9 @@ class ParamStore {
   std::vector<UnitMemory> units_;
   std::vector<OwnedPiece> owned_;
   std::vector<View> gradient_memory_;
+  std::vector<char> written_first_;  // per param
+  mutable std::vector<char> fresh_;  // of these, what the next product writes
+  int head_ = -1;                    // the param that is the head's matrix
   bool shared_places_ = false;
   int64_t version_ = 0;
 };

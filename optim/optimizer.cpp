@@ -17,6 +17,8 @@ void Optimizer::apply(Exec& exec, View state, Summed summed) const {
 void Optimizer::apply_piece(Exec& exec, View state, size_t piece, Summed summed) const {
   TW_CHECK(summed == Summed::kGradient || config_.kind == OptimizerKind::kAdamW, "only AdamW takes a momentum");
   const OptimizerBuffers& b = pieces_.at(piece);
+  // All of it in the same pass; a few vectors among matrices in passes of their own.
+  const bool all = !b.added || (b.added->size() == 1 && b.added->front().count() == b.gradient.count());
   if (config_.kind == OptimizerKind::kAdamW) {
     exec.ops.adamw(exec, {.master = b.master,
                           .m = b.m,
@@ -28,7 +30,7 @@ void Optimizer::apply_piece(Exec& exec, View state, size_t piece, Summed summed)
                           .beta2 = config_.beta2,
                           .eps = config_.eps,
                           .spans = b.spans,
-                          .zero_gradient = true,
+                          .zero_gradient = all,
                           .takes_momentum = summed == Summed::kMomentum});
   } else {
     exec.ops.sgd(exec, {.master = b.master,
@@ -38,8 +40,10 @@ void Optimizer::apply_piece(Exec& exec, View state, size_t piece, Summed summed)
                         .state = state,
                         .momentum = static_cast<float>(config_.momentum),
                         .spans = b.spans,
-                        .zero_gradient = true});
+                        .zero_gradient = all});
   }
+  if (all) return;
+  for (const View& part : *b.added) exec.ops.fill_constant(exec, {part, 0.0f});
 }
 
 }  // namespace thinwire

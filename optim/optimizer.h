@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "engine/base/ops/ops.h"
@@ -16,6 +17,9 @@ struct OptimizerBuffers {
   View m, v;
   View momentum;
   std::vector<DecaySpan> spans;  // covers [0, n)
+  // What the next step adds to, inside `gradient`: zeroed behind the step; the rest it writes anew. Nothing: it adds to
+  // all.
+  std::optional<std::vector<View>> added;
 };
 
 // What the buffers `gradient` hold when a step is applied (parallel/zero/sent_value.h says who decides).
@@ -41,7 +45,8 @@ class Optimizer {
   // The pieces that this rank steps; usually one.
   Optimizer(const OptimConfig& config, std::vector<OptimizerBuffers> pieces);
 
-  // One step with the scalars of `state` (a StepState on the device). Every gradient is read once and left zero.
+  // One step with the scalars of `state` (a StepState on the device). Every gradient is read once, and
+  // what the next one adds to (OptimizerBuffers::added) left zero.
   // kMomentum (AdamW only): the sum is the new momentum; the variance stays as it is (AdamW::takes_momentum).
   void apply(Exec& exec, View state, Summed summed = Summed::kGradient) const;
   // The same for one of the pieces: in any order, each once per step.

@@ -1,24 +1,29 @@
 #!/usr/bin/env bash
 # Packs what a bare GPU machine lacks into .cache/gpu (ignored by git): headers and libraries of our dependencies, MPICH with its
 # launcher, the headers of cudnn-frontend, the test vectors. The GPU machine needs CUDA, a C++ compiler, cmake and ninja alone.
-#   scripts/gpu_pack.sh [--vectors DIR]      (default: ../shared/vectors, or $THINWIRE_VECTORS)
-# Writes .cache/gpu/deps.tar.xz and .cache/gpu/vectors.tar.xz; carry the folder .cache/gpu with the tree. Exit codes: 0, 1, 64.
+#   scripts/gpu_pack.sh [--vectors DIR|none] [--out DIR] [--limit MIB]
+# Vectors: ../shared/vectors, or $THINWIRE_VECTORS. Writes DIR/deps.tar.xz and DIR/vectors.tar.xz (default .cache/gpu); carry DIR with
+# the tree. A package that is missing, or a tree and packs beyond the limit (64 MiB together), is an error. Exit codes: 0, 1, 64.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-vectors=${THINWIRE_VECTORS:-../shared/vectors}
+vectors=${THINWIRE_VECTORS:-../shared/vectors} out=.cache/gpu limit=64
 while [ $# -gt 0 ]; do
   case "$1" in
-    --vectors)
-      if [ $# -lt 2 ]; then echo "error: gpu_pack: --vectors needs a directory" >&2; exit 64; fi
-      vectors=$2
+    --vectors | --out | --limit)
+      if [ $# -lt 2 ]; then echo "error: gpu_pack: $1 needs a value" >&2; exit 64; fi
+      declare "${1#--}=$2"
       shift
       ;;
-    -h | --help) sed -n '2,6p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
-    *) echo "error: gpu_pack: unknown option $1 (known: --vectors DIR)" >&2; exit 64 ;;
+    -h | --help) sed -n '2,7p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+    *) echo "error: gpu_pack: unknown option $1 (known: --vectors, --out, --limit)" >&2; exit 64 ;;
   esac
   shift
 done
-out=.cache/gpu
+case "$limit" in '' | *[!0-9]*) echo "error: gpu_pack: --limit is a number of MiB, not $limit" >&2; exit 64 ;; esac
+if [ "$vectors" != none ] && [ ! -d "$vectors" ]; then
+  echo "error: gpu_pack: no vectors at $vectors: --vectors DIR, or --vectors none for the models of the tree alone" >&2
+  exit 1
+fi
 mkdir -p "$out"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -29,11 +34,16 @@ mkdir -p "$root"
 packages=(libdnnl-dev libdnnl2 nlohmann-json3-dev libspdlog-dev libspdlog1.10 libfmt-dev libfmt9 libcli11-dev libxxhash-dev libxxhash0 libyaml-dev libyaml-0-2 libicu-dev libicu72
   libzstd-dev libzstd1 libgtest-dev libmpich-dev libmpich12 mpich libhwloc15 libhwloc-dev libucx0 libslurm38 libnuma1 libudev1
   libsentencepiece-dev libsentencepiece0 libprotobuf-lite32 libprotobuf32)
+missing=()
 for package in "${packages[@]}"; do
-  if ! dpkg-query -W -f='${db:Status-Abbrev}' "$package" 2>/dev/null | grep -q '^ii'; then
-    echo "gpu_pack: $package is not installed here: left out"
-    continue
-  fi
+  dpkg-query -W -f='${db:Status-Abbrev}' "$package" 2>/dev/null | grep -q '^ii' || missing+=("$package")
+done
+[ -f .cache/cudnn-frontend/include/cudnn_frontend.h ] || missing+=("the headers of cudnn-frontend")
+if [ ${#missing[@]} -gt 0 ]; then
+  echo "error: gpu_pack: missing here: $(printf '%s\n' "${missing[@]}" | paste -sd, - | sed 's/,/, /g') (scripts/install_deps.sh installs them)" >&2
+  exit 1
+fi
+for package in "${packages[@]}"; do
   dpkg -L "$package" | grep -E '^(/usr/(include|lib|bin|share/cmake)|/lib|/etc/alternatives)' | grep -vE '\.a$|/(man|doc|fortran|pkgconfig)/|\.mod$|/examples/' |
     while IFS= read -r file; do
       if [ -d "$file" ] && [ ! -L "$file" ]; then continue; fi
@@ -66,16 +76,18 @@ chmod +x "$root/bin/mpicxx"
 for name in mpiexec.hydra hydra_pmi_proxy hydra_nameserver; do
   if [ -f "/usr/bin/$name" ]; then cp "/usr/bin/$name" "$root/bin/$name"; fi
 done
-if [ -f .cache/cudnn-frontend/include/cudnn_frontend.h ]; then
-  mkdir -p "$root/cudnn-frontend"
-  cp -R .cache/cudnn-frontend/include "$root/cudnn-frontend/"
-else
-  echo "gpu_pack: the headers of cudnn-frontend are missing (scripts/install_deps.sh fetches them): no fused attention there"
-fi
+mkdir -p "$root/cudnn-frontend"
+cp -R .cache/cudnn-frontend/include "$root/cudnn-frontend/"
+rm -f "$out/deps.tar.xz" "$out/vectors.tar.xz"
 tar -C "$scratch" -cf - deps | xz -6 -T0 >"$out/deps.tar.xz"
-if [ -d "$vectors" ]; then
-  tar -C "$(dirname "$vectors")" -cf - "$(basename "$vectors")" | xz -6 -T0 >"$out/vectors.tar.xz"
-else
-  echo "gpu_pack: no vectors at $vectors: reference_check has nothing to check there"
+if [ "$vectors" != none ]; then
+  tar -C "$(dirname "$vectors")" --transform "s,^$(basename "$vectors"),vectors," -cf - "$(basename "$vectors")" | xz -6 -T0 >"$out/vectors.tar.xz"
 fi
 du -k "$out"/*.tar.xz | awk '{printf "gpu_pack: %s %.1f MiB\n", $2, $1 / 1024}'
+packs=$(du -ck "$out"/*.tar.xz | tail -n 1 | cut -f1)
+tree=$(git ls-files -z --cached --others --exclude-standard | xargs -0 du -ck 2>/dev/null | awk '$2 == "total" {sum += $1} END {print sum + 0}')
+echo "gpu_pack: $(((packs + tree + 1023) / 1024)) MiB with the tree, of $limit that travel"
+if [ $((packs + tree)) -gt $((limit * 1024)) ]; then
+  echo "error: gpu_pack: packs of $((packs / 1024)) MiB and a tree of $((tree / 1024)) MiB are more than $limit MiB: they do not travel" >&2
+  exit 1
+fi

@@ -1,10 +1,14 @@
-# How every target of ours is made: warnings are errors, sanitizers apply to all, include paths start at the root.
+# How every target of ours is made: warnings are errors (THINWIRE_WERROR), sanitizers apply to all, include paths start at the root.
 add_library(thinwire_options INTERFACE)
 target_compile_features(thinwire_options INTERFACE cxx_std_20)
 target_include_directories(thinwire_options INTERFACE $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}> $<INSTALL_INTERFACE:include/thinwire>)
 add_library(thinwire_warnings INTERFACE)
+if(THINWIRE_WERROR)
+  set(werror -Werror)
+  set(cuda_werror -Werror=all-warnings)
+endif()
 # Members left out of a designated initialiser take their defaults: that is how optional op arguments are written.
-target_compile_options(thinwire_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror -Wno-missing-field-initializers>
+target_compile_options(thinwire_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra ${werror} -Wno-missing-field-initializers>
   # GCC 12 sees overlaps in its own std::string (PR 105329), GCC 11 an empty std::optional that is read.
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>
   $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,12>>:-Wno-maybe-uninitialized>)
@@ -13,7 +17,7 @@ if(THINWIRE_UNITY)  # a class of an anonymous namespace is at home in the file t
 endif()
 # -Wpedantic is out for nvcc: the line directives of its front end break it.
 target_compile_options(thinwire_warnings INTERFACE
-  $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-Wno-restrict>)
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra ${cuda_werror} -Xcompiler=-Wno-missing-field-initializers,-Wno-restrict>)
 if(THINWIRE_SANITIZE)
   target_compile_options(thinwire_options INTERFACE
     "$<$<NOT:$<BOOL:$<TARGET_PROPERTY:THINWIRE_UNSANITIZED>>>:-fsanitize=${THINWIRE_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all>")
@@ -139,5 +143,9 @@ if(GIT_FOUND)
 endif()
 set(THINWIRE_BACKENDS "cpu")
 if(THINWIRE_CUDA)
-  string(APPEND THINWIRE_BACKENDS ", cuda ${CUDAToolkit_VERSION} (sm ${THINWIRE_CUDA_ARCHITECTURES_TEXT})")
+  set(attention "own attention alone")
+  if(THINWIRE_CUDNN)
+    set(attention "cuDNN attention")
+  endif()
+  string(APPEND THINWIRE_BACKENDS ", cuda ${CUDAToolkit_VERSION} (sm ${THINWIRE_CUDA_ARCHITECTURES_TEXT}, ${attention})")
 endif()

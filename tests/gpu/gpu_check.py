@@ -4,64 +4,25 @@
 Children run in process groups of their own under a time limit, and only those are ever ended. The GPU's settings are left alone.
 """
 import argparse
-import contextlib
 import glob
 import hashlib
 import json
-import math
 import os
 import re
 import shutil
-import signal
 import site
-import subprocess
 import sys
 import time
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts"))
-from measured import ROOT, table
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from gpu_check_training import TrainingSteps
+from gpu_process import ROOT, equal, held, json_lines, run, tail
+from measured import table
 
+# How PyTorch's step is made (tests/peers/gpu_peer.py); its own recomputation is that of ours, shape by shape.
+PEER_SETTINGS = "torch.compile mode max-autotune, fused AdamW, fp32 master weights (autocast to bf16), clipping, the faster of cuDNN and flash attention"
 DENSE_BF16_TFLOPS = {"H100": 989.4, "H200": 989.4, "A100": 312.0, "B200": 2250.0}
-
-
-def run(command, limit, env=None, cwd=ROOT):
-    """Returns (exit code, output, seconds); code 124 where the time was up. Output is stdout and stderr together."""
-    start = time.time()
-    full = dict(os.environ, OMP_WAIT_POLICY="passive", **(env or {}))
-    try:
-        child = subprocess.Popen(command, cwd=cwd, env=full, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
-    except OSError as error:
-        return 127, str(error), 0.0
-    try:
-        output, _ = child.communicate(timeout=max(1, limit))
-        code = child.returncode
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
-        output, _ = child.communicate()
-        code = 124
-    return code, output.decode(errors="replace"), round(time.time() - start, 1)
-
-
-def json_lines(text):
-    lines = []
-    for line in text.splitlines():
-        with contextlib.suppress(ValueError):
-            lines += [json.loads(line)] if line.startswith("{") else []
-    return lines
-
-
-def tail(text, lines=25):
-    return "\n".join(text.splitlines()[-lines:])
-
-
-def held(record, failed, summary):
-    """The record of a step, which holds where nothing failed."""
-    return dict(record, ok=not failed, summary=summary, error="; ".join(failed))
-
-
-def equal(same):
-    return "bit-equal" if same else "DIFFERS"
 
 
 def python_library_folders():
@@ -70,7 +31,7 @@ def python_library_folders():
     return [[folder for place in dict.fromkeys(places) for folder in sorted(glob.glob(os.path.join(place, "nvidia", "*", kind)))] for kind in ("lib", "include")]
 
 
-class Check:
+class Check(TrainingSteps):
     def __init__(self, options):
         self.options = options
         self.started = time.time()
@@ -95,8 +56,13 @@ class Check:
         path = ":".join(folders + python_library_folders()[0] + [os.environ.get("LD_LIBRARY_PATH", "")]).strip(":")
         return dict({"LD_LIBRARY_PATH": path}, **more)
 
+    def so_far(self, name, record):
+        """What a step under way has found, for a reader of a run that is cut off."""
+        self.result["steps"][name] = dict(record, ok=None, skipped="under way")
+        self.write()
+
     def step(self, name, body, limit):
-        if self.options.only and name not in self.options.only:
+        if self.options.only and name not in self.options.only and name not in ("device", "unpack"):
             return
         if self.left() < 15:
             self.result["steps"][name] = {"ok": None, "skipped": "no time left"}
@@ -163,7 +129,7 @@ class Check:
 
     def unpack(self, limit):
         """Into /tmp by content, once per machine."""
-        packs = {name: os.path.join(ROOT, ".cache/gpu", name + ".tar.xz") for name in ("deps", "vectors")}
+        packs = {name: os.path.join(self.options.packs, name + ".tar.xz") for name in ("deps", "vectors")}
         record = {"summary": ""}
         for name, path in packs.items():
             if not os.path.exists(path):
@@ -186,20 +152,21 @@ class Check:
         return record
 
     def targets(self):
-        programs = ["train", "reference_check", "bench", "tiny_data"]
-        if self.options.mode == "speed":
+        mode = self.options.mode
+        if mode in ("speed", "large"):
             return ["bench"]
-        tests = self.cuda_tests()
-        if self.options.mode == "full":
-            tests += ["mesh_smoke_test", "mesh_law_test", "coded_mesh_test"]
-        return programs + tests
+        if mode == "first":
+            return ["bench", "reference_check", "matmul_cuda_test", "attention_fused_cuda_test"]
+        if mode == "sanitize":
+            return self.cuda_tests()
+        return ["train", "reference_check", "bench", "tiny_data", "mesh_smoke_test", "mesh_law_test", "coded_mesh_test"] + self.cuda_tests()
 
     def make(self, limit):
         start = time.time()
         capability = self.result["steps"].get("device", {}).get("capability", "9.0").replace(".", "")
         architecture = {"90": "90a-real"}.get(capability, capability + "-real")
         libraries, includes = python_library_folders()
-        command = ["cmake", "-S", ROOT, "-B", self.build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DTHINWIRE_CUDA=ON",
+        command = ["cmake", "-S", ROOT, "-B", self.build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DTHINWIRE_CUDA=ON", "-DTHINWIRE_WERROR=OFF",
                    f"-DTHINWIRE_CUDA_ARCHITECTURES={architecture}", f"-DTHINWIRE_CUDA_LIBS={';'.join(libraries)}",
                    f"-DTHINWIRE_CUDA_INCLUDES={';'.join(includes)}", f"-DCMAKE_CUDA_COMPILER={self.nvcc()}"]
         env = self.env()
@@ -213,17 +180,35 @@ class Check:
         self.log("cmake", text)
         if code != 0:
             raise RuntimeError("cmake: " + tail("\n".join(l for l in text.splitlines() if "rror" in l) or text, 6))
-        fused = "OFF" if "Fused attention: OFF" in text else "ON"
+        off = re.search(r"Fused attention: OFF.*", text)
+        if off:
+            raise RuntimeError(f"{off.group(0)}; nothing was built")
         code, text, _ = run(["ninja", "-C", self.build] + self.targets(), limit - (time.time() - start), env)
         self.log("ninja", text)
+        self.warnings = [l for l in text.splitlines() if "warning" in l][:20]
         if code != 0:
-            raise RuntimeError("ninja: " + tail("\n".join(l for l in text.splitlines() if "error" in l) or text, 6))
+            why = f"not built within {limit:.0f} s: " if code == 124 else ""
+            raise RuntimeError("ninja: " + why + tail("\n".join(l for l in text.splitlines() if "error" in l) or text, 6))
         code, text, _ = run([self.tool("bench"), "--version"], 30, self.env())
-        return {"version": text, "summary": f"{architecture}, cuDNN attention {fused}"}
+        if self.options.mode != "sanitize" and (code != 0 or "cuDNN attention" not in text):
+            raise RuntimeError(f"bench --version: code {code}: {tail(text, 3)}: no cuDNN attention in it")
+        return {"version": text, "compiler_warnings": self.warnings, "summary": f"{architecture}, cuDNN attention"}
+
+    @staticmethod
+    def fused(**more):
+        """The environment of what has to run on cuDNN's attention: a plan that fails is an error then, not a slower kernel."""
+        return dict({"THINWIRE_ATTENTION": "fused"}, **more)
+
+    @staticmethod
+    def plans(text):
+        """What the log says of attention plans: name, ms to build, bytes of workspace and as priced; and what fell back."""
+        made = re.findall(r"(attention of length [^\n]*?): plan in ([\d.]+) ms, workspace (\d+) bytes, priced at (\d+)", text)
+        own = re.findall(r"attention[^\n]* runs on our own kernels[^\n]*", text)
+        return {"plans": [{"call": c, "ms": float(ms), "workspace": int(w), "priced": int(p)} for c, ms, w, p in made], "fell_back": own}
 
     def bench(self, limit, *words):
         """(JSON lines, all that was said) of a `bench` that has to hold."""
-        code, text, _ = run([self.tool("bench"), *words, "--json"], limit, self.env())
+        code, text, _ = run([self.tool("bench"), *words, "--json"], limit, self.env(**self.fused()))
         lines = json_lines(text)
         if code != 0 or not lines:
             raise RuntimeError(f"bench {' '.join(words)}: code {code}: {tail(text, 3)}")
@@ -256,6 +241,10 @@ class Check:
             entry = {"ok": code == 0, "code": code, "seconds": seconds, "passed": int(passed.group(1)) if passed else 0,
                      "skipped": int(skipped.group(1)) if skipped else 0}
             record["tests"][name] = entry
+            if code == 0 and entry["passed"] == 0:
+                entry["ok"] = False
+                failed.append(f"{name} (nothing passed, {entry['skipped']} skipped)")
+                entry["tail"] = tail(text, 10)
             if code != 0:
                 failed.append(f"{name} ({'time' if code == 124 else code})")
                 entry["tail"] = tail(text, 40)
@@ -278,132 +267,69 @@ class Check:
     def ops(self, limit):
         return self.gtest(self.cuda_tests(), limit)
 
-    def ops_own_attention(self, limit):
-        return self.gtest([t for t in self.cuda_tests() if "attention" in t], limit, {"THINWIRE_ATTENTION": "own"})
-
-    def reference(self, limit):
-        families = sorted(glob.glob(os.path.join(self.vectors, "models", "*")))
-        if not families:
-            return {"ok": None, "skipped": f"no vectors in {self.vectors}"}
-        record, bad = {}, []
-        for precision in ["fp32"] + (["bfloat16"] if self.options.mode == "full" else []):
-            code, text, _ = run([self.tool("reference_check")] + families + ["device=cuda", f"precision={precision}"], limit, self.env())
-            lines = [l for l in text.splitlines() if l.endswith(" ok") or l.endswith(" FAIL")]
-            fails = [l for l in lines if l.endswith(" FAIL")]
-            record[precision] = {"code": code, "quantities": len(lines), "failed": fails[:20]}
-            self.log("reference_check " + precision, text)
-            if code != 0:
-                bad.append(f"{precision}: code {code}, {len(fails)} of {len(lines)} quantities: {fails[0] if fails else tail(text, 2)}")
-        return held(record, bad, ", ".join(f"{p}: {r['quantities']} quantities" for p, r in record.items()))
-
-    # ---- training
-
-    def command(self, name, device, *more):
-        """(run directory, command) of 50 steps of a tiny model."""
-        directory = os.path.join("/tmp", f"thinwire-check-{os.getpid()}", name)
-        return directory, [self.tool("train"), "--config", "configs/gpt2_tiny.json", f"device={device}", f"run_dir={directory}",
-                           f"data_path={self.build}/data/tiny_text_document", "train_iters=50", "eval_iters=0", *more]
-
-    def train(self, name, device, limit, *more, launcher=()):
-        directory, command = self.command(name, device, *more)
-        return directory, *run([*launcher, *command], limit, self.env())
-
-    @staticmethod
-    def losses(directory):
-        losses = {}
-        with open(os.path.join(directory, "metrics.jsonl")) as file:
-            for line in file:
-                record = json.loads(line)
-                if "loss" in record:
-                    losses[record["step"]] = record["loss"]
-        return losses
-
-    def trained(self, name, device, limit, *more, **keys):
-        directory, code, text, _ = self.train(name, device, limit, *more, **keys)
-        if code != 0:
-            self.log("train " + name, text)
-            raise RuntimeError(f"train {name} on {device}: code {code}: {tail(text, 3)}")
-        return self.losses(directory)
-
-    @staticmethod
-    def apart(a, b):
-        """The largest difference over its tolerance: lambda u sqrt(K S) sqrt(2) step, as in the mesh law (gpt2_tiny: K 256, S 31)."""
-        unit = 6.0 * 2.0**-24 * math.sqrt(256 * 31) * math.sqrt(2.0)
-        if sorted(a) != sorted(b) or not a:
-            return float("inf")
-        return max(abs(a[s] - b[s]) / abs(b[s]) / (unit * s) for s in a)
-
-    def training(self, limit):
-        cpu = self.trained("cpu", "cpu", limit / 4, "precision=fp32")
-        gpu = self.trained("gpu", "cuda", limit / 4, "precision=fp32")
-        again = self.trained("gpu2", "cuda", limit / 4, "precision=fp32")
-        ratio = self.apart(gpu, cpu)
-        record = {"ratio_to_tolerance": ratio, "same_bits": gpu == again, "losses": {"cpu": cpu, "gpu": gpu}, "ok": ratio <= 1.0 and gpu == again}
-        record["summary"] = f"50 steps fp32: {ratio:.2f} of the tolerance from the CPU, repetition {equal(gpu == again)}"
-        for precision in ["bfloat16", "fp16"]:
-            one = self.trained(precision + "1", "cuda", limit / 8, f"precision={precision}")
-            two = self.trained(precision + "2", "cuda", limit / 8, f"precision={precision}")
-            record[precision] = {"same_bits": one == two, "last": one[max(one)]}
-            record["ok"] = record["ok"] and one == two
-            record["summary"] += f"; {precision} {equal(one == two)}, loss {one[max(one)]:.3f} (fp32 {gpu[max(gpu)]:.3f})"
+    def products(self, limit):
+        """Every kind of product against a loop, and the products of a 1B step by the ceiling of an 8192^3 one."""
+        record = self.gtest(["matmul_cuda_test"], limit / 2)
+        self.so_far("products", record)
+        lines, _ = self.bench(limit / 2, "op", "matmul/llama_1b_b8", "--device", "cuda")
+        record["lines"] = lines
+        share = [f"{l['op']} {100 * l['gflops'] / self.product_gflops:.0f} %" for l in lines if self.product_gflops and l["gflops"]]
+        record["summary"] += "; of the 8192^3 product: " + ", ".join(share)
         return record
 
-    def graphs(self, limit):
-        """Steps queued as CUDA graphs train to the bits of steps queued op by op; several micro-batches a step."""
-        record, bad = {}, []
-        cases = [("fp32", ["precision=fp32", "hidden_dropout=0.1", "attention_dropout=0.1"]), ("bfloat16", ["precision=bfloat16"]),
-                 ("fp16", ["precision=fp16", "hidden_dropout=0.1"])]
-        for name, keys in cases:
-            plain = self.trained(name + "-plain", "cuda", limit / 6, *keys)
-            directory, code, text, _ = self.train(name + "-graphs", "cuda", limit / 6, "cuda_graphs=true", *keys)
-            made = [int(n) for n in re.findall(r"cuda_graphs: [^\n]*: recorded, (\d+) launches", text)]
-            same = code == 0 and self.losses(directory) == plain
-            record[name] = {"same_bits": same, "launches": made, "code": code}
-            if not same or len(made) < 4:
-                self.log("graphs " + name, text)
-                bad.append(f"{name}: code {code}, {len(made)} of 4 parts recorded, losses {equal(same)}: {tail(text, 2)}")
-        return held(record, bad, "bit-equal; " + ", ".join(f"{n} {sum(r['launches'])} launches" for n, r in record.items()))
+    def attention(self, limit):
+        """The library's attention against the float64 oracle, repeated; the device's properties as it names them."""
+        properties = os.path.join(self.out, "device_properties.json")
+        record = self.gtest(["attention_fused_cuda_test"], limit, self.fused(THINWIRE_DEVICE_JSON=properties))
+        if os.path.exists(properties):
+            record["summary"] += "; properties saved"
+        return record
 
-    def resume(self, limit):
-        whole = self.trained("whole", "cuda", limit / 3, "precision=bfloat16")
-        directory, command = self.command("cut", "cuda", "precision=bfloat16")
-        child = subprocess.Popen(command, cwd=ROOT, env=dict(os.environ, OMP_WAIT_POLICY="passive", **self.env()), stdout=subprocess.DEVNULL,
-                                 stderr=subprocess.DEVNULL, start_new_session=True)
-        metrics, end = os.path.join(directory, "metrics.jsonl"), time.time() + limit / 3
-        while child.poll() is None and time.time() < end:
-            if os.path.exists(metrics) and sum(1 for _ in open(metrics)) >= 8:
-                child.send_signal(signal.SIGTERM)
-                break
-            time.sleep(0.002)
-        try:
-            code = child.wait(timeout=60)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            raise RuntimeError("the interrupted run does not end")
-        at = max(self.losses(directory))
-        code2, text, _ = run(command, limit / 3, self.env())
-        parts = self.losses(directory)
-        ok = code2 == 0 and parts == whole and (code == 75 or at == 50)
-        said = f"stopped after step {at} with code {code}, resumed: {equal(parts == whole)}"
-        return held({"stopped_at": at}, [] if ok else [said + " " + tail(text, 2)], said)
+    def reference(self, limit):
+        """One model of each family in bf16, then fp32, with equal bits at every run asked for and not."""
+        families = [os.path.join(self.vectors, "models", f) for f in ("gpt2", "llama", "neox")]
+        wish = self.fused()
+        if not all(os.path.isdir(f) for f in families):  # those of the tree, whose head sizes may be none of cuDNN's
+            families = [os.path.join(ROOT, "tests/golden/models", f) for f in ("gpt2_tanh_tied", "llama_gqa", "neox_parallel")]
+            wish = {}
+        record, bad, end = {"models": families}, [], time.time() + limit
+        for precision in ("bfloat16", "fp32"):
+            for deterministic in ("true", "false"):
+                name = f"{precision}, deterministic {deterministic}"
+                command = [self.tool("reference_check"), *families, "device=cuda", f"precision={precision}", f"deterministic={deterministic}"]
+                code, text, seconds = run(command, end - time.time(), self.env(**(wish if precision != "fp32" else {})))
+                lines = [l for l in text.splitlines() if l.endswith(" ok") or l.endswith(" FAIL")]
+                fails = [l for l in lines if l.endswith(" FAIL")]
+                record[name] = {"code": code, "seconds": seconds, "quantities": len(lines), "failed": fails[:20], **self.plans(text)}
+                self.log("reference_check " + name, text)
+                if code != 0 or not lines:
+                    bad.append(f"{name}: code {code}, {len(fails)} of {len(lines)} quantities: {fails[0] if fails else tail(text, 2)}")
+                self.so_far("reference", record)
+        return held(record, bad, ", ".join(f"{p}: {r['quantities']} quantities" for p, r in record.items() if p != "models"))
 
-    def mesh(self, limit):
-        return self.gtest(["mesh_smoke_test", "coded_mesh_test", "mesh_law_test"], limit, {"THINWIRE_TEST_DEVICE": "cuda"})
+    def step_1b(self, limit):
+        """The step of a 1B Llama, with equal bits asked for and not; then where its time goes."""
+        record, bad, said, end = {}, [], [], time.time() + limit
+        for profile in ([], ["--profile"]):
+            for deterministic in ("true", "false"):
+                name = f"deterministic {deterministic}" + (", every op waited for" if profile else "")
+                try:
+                    lines, text = self.bench(end - time.time(), "step", "llama3_1b", "device=cuda", "precision=bfloat16",
+                                             f"deterministic={deterministic}", f"train_iters={3 if profile else 8}", *profile)
+                except RuntimeError as error:
+                    bad.append(f"{name}: {error}")
+                    continue
+                line = record[name] = dict(lines[-1], **self.plans(text))
+                said.append(f"{name}: {line['step_ms']:.1f} ms, {line['model_tflops_per_rank']:.0f} TFLOP/s")
+                if profile:
+                    self.profile_table(f"Where the time goes (llama3_1b, {name})", line)
+                self.so_far("step_1b", dict(record, summary="; ".join(said)))
+        return held(record, bad, "; ".join(said))
 
-    def mpi(self, limit):
-        """Several processes share the GPU; messages go through the host. Correctness, never speed."""
-        launcher = shutil.which("mpiexec.hydra", path=f"{self.deps}/bin:" + os.environ["PATH"]) if self.deps else shutil.which("mpiexec")
-        if not launcher:
-            return {"ok": None, "skipped": "no MPI launcher here"}
-        one = self.trained("one", "cuda", limit / 4, "precision=fp32")
-        layouts = {}
-        for ranks, keys in [(2, []), (2, ["zero_optimization.stage=3"]), (4, ["model_parallel_size=2", "pipe_parallel_size=2"])]:
-            name = f"mpi{ranks}" + "".join(re.sub(r"\W", "", k) for k in keys)
-            many = self.trained(name, "cuda", limit / 4, "precision=fp32", "train_micro_batch_size_per_gpu=4", *keys,
-                                launcher=[launcher, "-launcher", "fork", "-n", str(ranks)])
-            layouts[name] = self.apart(many, one)
-        worst = max(layouts.values())
-        return {"layouts": layouts, "ok": worst <= 1.0, "summary": f"{len(layouts)} layouts, at most {worst:.2f} of the tolerance from one rank"}
+    def profile_table(self, title, line):
+        ops = sorted(line.get("ops", {}).items(), key=lambda item: -item[1]["ms"])
+        rows = [[name, f"{o['ms']:.2f}", f"{100 * o['share']:.1f} %", o["calls"], f"{o.get('gflops', 0) / 1e3:.0f}"] for name, o in ops]
+        self.page += [f"## {title}", "", table(["op", "ms", "share", "calls", "TFLOP/s"], rows)]
 
     # ---- speed
 
@@ -431,15 +357,17 @@ class Check:
         device = self.result["steps"].get("device", {})
         gib = device.get("memory_mib", 0) / 1024
         peak = next((v for k, v in DENSE_BF16_TFLOPS.items() if k in device.get("gpu", "")), 0.0)
-        shapes = [("124m", ["train_micro_batch_size_per_gpu=32"], 0), ("llama3_1b", [], 60), ("llama3_3b", ["recompute_granularity=selective"], 72),
-                  ("llama2_7b", ["checkpoint_activations=true"], 130)]
+        # Ours and PyTorch's recompute the same: nothing, what is cheap between products, whole blocks.
+        shapes = {"speed": [("124m", "none", ["train_micro_batch_size_per_gpu=32"], 0), ("llama3_1b", "none", [], 60)],
+                  "large": [("llama3_3b", "selective", ["recompute_granularity=selective"], 72),
+                            ("llama2_7b", "full", ["checkpoint_activations=true"], 130)]}[self.options.mode]
         rows, failures, record, end = [], [], {}, time.time() + limit
-        for shape, keys, needs in shapes:
+        for shape, recompute, keys, needs in shapes:
             if gib and gib < needs:
                 record[shape] = {"skipped": f"needs {needs} GiB, the GPU has {gib:.0f}"}
                 rows.append([shape, f"skipped: {record[shape]['skipped']}", *[""] * 5])
                 continue
-            entry = {"ours": [], "ours_nondeterministic": [], "pytorch": []}
+            entry = {"ours": [], "ours_nondeterministic": [], "pytorch": [], "recompute": recompute}
             record[shape] = entry
             ours = [self.tool("bench"), "step", shape, "device=cuda", "precision=bfloat16", "train_iters=10", "--json"] + keys
             for who, command in [("ours", ours), ("pytorch", None), ("ours_nondeterministic", ours + ["deterministic=false"]), ("ours", ours), ("pytorch", None)]:
@@ -447,16 +375,19 @@ class Check:
                     break
                 if command is None:
                     batch = {"124m": 32, "llama3_1b": 8}.get(shape, 4)
-                    command = [sys.executable, os.path.join(ROOT, "tests/peers/gpu_peer.py"), shape, "--batch", str(batch)]
-                code, text, _ = run(command, min(150, end - time.time()), self.env() if who != "pytorch" else None)
+                    command = [sys.executable, os.path.join(ROOT, "tests/peers/gpu_peer.py"), shape, "--batch", str(batch), "--recompute", recompute]
+                code, text, _ = run(command, min(200, end - time.time()), self.env(**self.fused()) if who != "pytorch" else None)
                 lines = json_lines(text)
-                if code == 0 and lines:
-                    entry[who].append(lines[-1])
+                if lines and (code == 0 or who == "pytorch"):  # PyTorch's lines come one by one, as its kinds of attention end
+                    entry[who].append(max(lines, key=lambda l: l["tokens_per_s"]))
+                    if who != "pytorch":
+                        entry[who][-1].update(self.plans(text))
                 else:
                     entry.setdefault("failures", []).append(f"{who}: code {code}: {tail(text, 3)}")
                     self.log(f"{shape} {who}", text)
                     if who != "pytorch":
                         failures.append(f"{shape} {who}: code {code}")
+                self.so_far("steps", record)
             flops_per_token = 0.0
             for who in ("ours", "ours_nondeterministic", "pytorch"):
                 if not entry[who]:
@@ -470,9 +401,7 @@ class Check:
             if entry["ours"] and entry["pytorch"]:
                 entry["ratio"] = max(l["tokens_per_s"] for l in entry["ours"]) / max(l["tokens_per_s"] for l in entry["pytorch"])
                 rows.append([shape, "ours over PyTorch", f"{entry['ratio']:.2f}x", *[""] * 4])
-            self.result["steps"]["steps"] = dict(record, ok=None, skipped="under way")
-            self.write()
-        self.page += ["## Training step", "", f"Model FLOPs: 6 x matrix parameters x tokens + causal attention (half); MFU of the dense bf16 rate {peak} TFLOP/s.", "",
+        self.page += ["## Training step", "", f"Model FLOPs: 6 x matrix parameters x tokens + causal attention (half); MFU of the dense bf16 rate {peak} TFLOP/s. PyTorch: {PEER_SETTINGS}.", "",
                       table(["shape", "who", "tokens/s", "ms", "TFLOP/s", "MFU", "peak GiB"], rows)]
         return held(record, failures, ", ".join(f"{s} {r['ratio']:.2f}x" for s, r in record.items() if "ratio" in r))
 
@@ -485,19 +414,13 @@ class Check:
             if made != (4 if who == "graphs" else 0):
                 raise RuntimeError(f"{who}: {made} graphs: {tail(said, 3)}")
             record[who].append(lines[-1])
+            self.so_far("graph_speed", record)
         best = {who: min(l["step_ms"] for l in record[who]) for who in ("plain", "graphs")}
         same = len({l["loss"] for who in ("plain", "graphs") for l in record[who]}) == 1
         text = (f"124m, batch 1: {best['plain']:.2f} ms op by op, {best['graphs']:.2f} ms as graphs "
                 f"({best['plain'] / best['graphs']:.2f}x), losses {equal(same)}")
         self.page += ["## CUDA graphs", "", text + ".", ""]
         return dict(record, ok=same, summary=text)
-
-    def profile(self, limit):
-        lines, _ = self.bench(limit, "step", "124m", "device=cuda", "precision=bfloat16", "train_micro_batch_size_per_gpu=32", "train_iters=5", "--profile")
-        ops = lines[-1].get("ops", {})
-        rows = [[name, f"{o['ms']:.2f}", f"{100 * o['share']:.1f} %", o["calls"], f"{o.get('gflops', 0) / 1e3:.0f}"] for name, o in sorted(ops.items(), key=lambda item: -item[1]["ms"])]
-        self.page += ["## Where the time goes (124m, batch 32, every op waited for)", "", table(["op", "ms", "share", "calls", "TFLOP/s"], rows)]
-        return {"line": lines[-1], "summary": f"{len(ops)} ops"}
 
     def sanitizer(self, limit):
         tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
@@ -523,14 +446,15 @@ class Check:
             print("error: gpu_check: no GPU here", file=sys.stderr)
             return 78
         self.step("unpack", self.unpack, 60)
-        self.step("build", self.make, 420)
+        self.step("build", self.make, self.options.build_limit)
         if not self.result["steps"].get("build", {"ok": True})["ok"]:
             return 70
-        quick = 60 if mode == "quick" else 120
-        proofs = [(self.ops, quick), (self.reference, 60), (self.training, 60), (self.graphs, 40)]
-        more = [(self.ops_own_attention, 40), (self.resume, 40), (self.mesh, 90), (self.mpi, 60), (self.bench_op, 90), (self.sanitizer, 120)]
-        speed = [(self.bench_op, 120), (self.profile, 60), (self.graph_speed, 60), (self.steps, 420)]
-        for body, limit in [(self.ceilings, 40), *{"quick": proofs, "full": proofs + more, "speed": speed}[mode]]:
+        steps = {"first": [(self.ceilings, 40), (self.products, 60), (self.reference, 120), (self.attention, 120), (self.step_1b, 150), (self.graph_speed, 60)],
+                 "speed": [(self.ceilings, 40), (self.bench_op, 90), (self.steps, 420)],
+                 "large": [(self.ceilings, 40), (self.steps, 500)],
+                 "full": [(self.ceilings, 40), (self.ops, 120), (self.training, 60), (self.graphs, 40), (self.resume, 40), (self.mesh, 90), (self.mpi, 60)],
+                 "sanitize": [(self.sanitizer, 500)]}[mode]
+        for body, limit in steps:
             self.step(body.__name__, body, limit)
         failed = [n for n, r in self.result["steps"].items() if r["ok"] is False]
         self.result["ok"] = not failed
@@ -541,11 +465,13 @@ class Check:
 
 def main():
     parser = argparse.ArgumentParser(prog="gpu_check.sh", description="Builds and checks the CUDA backend on a machine with a GPU.")
-    parser.add_argument("mode", choices=["quick", "full", "speed"])
+    parser.add_argument("mode", choices=["first", "speed", "large", "full", "sanitize"])
     parser.add_argument("--out", required=True, help="folder for gpu_check.json, .md and .log")
     parser.add_argument("--build", default=os.path.join(ROOT, "build-gpu"))
     parser.add_argument("--minutes", type=float, default=9.5, help="no step is started behind this")
-    parser.add_argument("--only", type=lambda text: text.split(","), help="steps to run (unpack and build are needed once)")
+    parser.add_argument("--build-limit", type=float, default=240, help="seconds that configuring and building may take")
+    parser.add_argument("--packs", default=os.path.join(ROOT, ".cache/gpu"), help="where scripts/gpu_pack.sh has put its packs")
+    parser.add_argument("--only", type=lambda text: text.split(","), help="steps to run (build is needed once)")
     try:
         options = parser.parse_args()
     except SystemExit as end:

@@ -51,8 +51,12 @@ Outcome run_alone(const ModelConfig& m) {
   result.evaluated = bed.evaluate();
   result.loss = bed.train_once();
   for (const ParamSpec& p : bed.store.params()) {
-    const View g = bed.store.gradient(p.name);
-    result.gradients[p.name].assign(g.as<float>(), g.as<float>() + g.count());
+    const float* mine = bed.store.gradient(p.name).as<float>();
+    std::vector<double>& whole = result.gradients[p.name];
+    whole.resize(static_cast<size_t>(p.count()));
+    for_each_run(p, 0, p.local_count(), [&](int64_t local, int64_t global, int64_t count) {
+      for (int64_t i = 0; i < count; ++i) whole[static_cast<size_t>(global + i)] = static_cast<double>(mine[local + i]);
+    });
   }
   return result;
 }

@@ -80,18 +80,30 @@ TEST(AttentionBackwardTest, MaskedCasesMatchFloat64) {
   int threads = 1;
   for (const AttentionCase& c : random_attention_cases(rng, 60, 200, true))
     check_backward(c, rng, threads = 8 / threads);
-  check_backward({.q_len = 600, .kv_len = 600, .heads_per_group = 2, .head_dim = 64, .document = 200}, rng);
-  check_backward({.q_len = 600, .kv_len = 600, .head_dim = 64, .window = 130}, rng, 5);
+  check_backward(
+      {.q_len = sized(600, 130), .kv_len = sized(600, 130), .heads_per_group = 2, .head_dim = 64, .document = 200},
+      rng);
+  check_backward({.q_len = sized(600, 130), .kv_len = sized(600, 130), .head_dim = 64, .window = 130}, rng, 5);
 }
 
 TEST(AttentionBackwardTest, LongSequencesMatchFloat64) {
   std::mt19937 rng(3);
-  check_backward({.dtype = DType::f32, .q_len = 700, .kv_len = 700, .head_dim = 64, .scale = 0.125f}, rng);
   check_backward(
-      {.dtype = DType::bf16, .q_len = 513, .kv_len = 513, .heads_per_group = 2, .head_dim = 64, .scale = 0.125f}, rng);
-  check_backward(
-      {.dtype = DType::f16, .packing = Packing::kCache, .q_len = 130, .kv_len = 700, .head_dim = 80, .scale = 0.1f},
-      rng);
+      {.dtype = DType::f32, .q_len = sized(700, 130), .kv_len = sized(700, 130), .head_dim = 64, .scale = 0.125f}, rng);
+  check_backward({.dtype = DType::bf16,
+                  .q_len = sized(513, 130),
+                  .kv_len = sized(513, 130),
+                  .heads_per_group = 2,
+                  .head_dim = 64,
+                  .scale = 0.125f},
+                 rng);
+  check_backward({.dtype = DType::f16,
+                  .packing = Packing::kCache,
+                  .q_len = 130,
+                  .kv_len = sized(700, 130),
+                  .head_dim = 80,
+                  .scale = 0.1f},
+                 rng);
 }
 
 TEST(AttentionBackwardTest, DropoutIsReplayed) {

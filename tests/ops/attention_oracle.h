@@ -7,13 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/ops/attention_calls.h"
 #include "engine/base/ops/cpu_state.h"
 #include "tests/support/op_test_support.h"
 
 namespace thinwire::test {
 
 enum class Packing {
-  kInterleaved,  // a token's row is, per group, [q_0 .. q_{r-1} | k | v]; q_len == kv_len
+  kInterleaved,  // a token's row is, per group, [q_0 .. q_{r-1} | k | v] (or `apart`, qkv_layout); q_len == kv_len
   kCache,  // q rows of their own with room behind them; k and v in caches [batch, capacity, groups, d], capacity >
            // kv_len
 };
@@ -27,13 +28,15 @@ struct AttentionCase {
   double spread = 1.0;   // standard deviation of q and k
   int64_t document = 0;  // tokens of a document, about; 0: one of all
   int64_t window = kNoWindow;
+  bool apart = false;
 
   int64_t heads() const { return groups * heads_per_group; }
   std::string name() const {
     return std::string(name_of(dtype)) + (packing == Packing::kInterleaved ? " interleaved" : " cache") + " batch " +
            std::to_string(batch) + " q " + std::to_string(q_len) + " kv " + std::to_string(kv_len) + " groups " +
            std::to_string(groups) + "x" + std::to_string(heads_per_group) + " d " + std::to_string(head_dim) + " p " +
-           std::to_string(dropout) + " document " + std::to_string(document) + " window " + std::to_string(window);
+           std::to_string(dropout) + " document " + std::to_string(document) + " window " + std::to_string(window) +
+           (apart ? " apart" : "");
   }
 };
 
@@ -44,10 +47,10 @@ class AttentionTensors {
       : shape{c.batch, c.q_len, c.kv_len, c.groups, c.heads_per_group, c.head_dim} {
     const int64_t d = c.head_dim, r = c.heads_per_group;
     if (c.packing == Packing::kInterleaved) {
-      const int64_t group = (r + 2) * d, row = c.groups * group;
-      q_at = {0, c.q_len * row, row, group, d};
-      k_at = {r * d, c.q_len * row, row, group, 0};
-      v_at = {(r + 1) * d, c.q_len * row, row, group, 0};
+      const QkvLayout at = qkv_layout(c.groups, r, d, c.apart);
+      const int64_t row = at.q.token;
+      q_at = at.q, k_at = at.k, v_at = at.v;
+      q_at.batch = k_at.batch = v_at.batch = c.q_len * row;
       q = Tensor(c.dtype, {c.batch * c.q_len, row});
     } else {
       const int64_t q_row = c.heads() * d + 3, capacity = c.kv_len + 5, row = c.groups * d;
@@ -186,15 +189,23 @@ struct AttentionOracle {
 //
 // In parts: each merge turns lse into units of log2 and back, 4u |lse| + 16u of every probability, and a sum in pieces
 // has so many additions more. narrow: sums are kept in the type, U of their absolute products at each.
+//
+// By a library's kernels on 16-bit types (cuDNN; its deterministic backward pass keeps dP in them): P, dP and dS are
+// rounded to the type, U |P dP| + U |P delta| + U |dS| of dS; in fp16, whose small numbers have fixed steps, each to
+// 2^-25 at least, dS behind its factor `scale` maybe. dk and dv of each q head are rounded before the sum over a group,
+// U of their absolute products. Sums inside tensor cores cut instead of rounding: their unit is 2u (matmul_cuda_test).
 struct AttentionParts {
   int merges = 0;
   bool narrow = false;
+  bool library = false;
 };
 inline AttentionOracle attention_oracle(AttentionTensors& x, bool backward, const AttentionParts& parts = {}) {
   const AttentionShape& s = x.shape;
   const DType type = x.q.view().dtype;
   const double tiny = std::max(1e-12, tiny_of(type));
-  const double u = 0x1p-24, unit = unit_of(type), rounded = type == DType::bf16 ? unit : 0.0;
+  const double u = parts.library ? 0x1p-23 : 0x1p-24, unit = unit_of(type),
+               rounded = type == DType::bf16 || parts.library ? unit : 0.0, narrow = parts.library ? unit : 0.0,
+               step = parts.library && type == DType::f16 ? 0x1p-25 : 0.0;
   const double merges = parts.merges, again = merges * (parts.narrow ? unit : u);  // of a sum, rounded at each merge
   const int64_t d = s.head_dim, behind = s.kv_len - s.q_len, heads = s.heads();
   const double scale = x.scale;
@@ -257,7 +268,7 @@ inline AttentionOracle attention_oracle(AttentionTensors& x, bool backward, cons
           if (w == 0.0) continue;
           for (size_t e = 0; e < static_cast<size_t>(d); ++e) {
             r.out[row + e] += w * value(i)[e];
-            r.out_bound[row + e] += w * std::abs(value(i)[e]) * loose;
+            r.out_bound[row + e] += (w * loose + step) * std::abs(value(i)[e]);
           }
         }
         for (size_t e = 0; e < static_cast<size_t>(d); ++e)
@@ -282,20 +293,25 @@ inline AttentionOracle attention_oracle(AttentionTensors& x, bool backward, cons
           const double ds = pi * (dp - delta);
           const double ds_error = pi * (rp * (std::abs(dp) + std::abs(delta)) +
                                         (static_cast<double>(d) + 4) * u * (dp_size + delta_size) + delta_error) +
-                                  rounded * std::abs(ds);
+                                  rounded * std::abs(ds) + narrow * pi * (std::abs(dp) + std::abs(dp - delta)) +
+                                  step * (std::abs(dp - delta) + pi);
           const size_t at_k = static_cast<size_t>(AttentionTensors::at(x.k_at, b, i, g, 0));
           const size_t at_v = static_cast<size_t>(AttentionTensors::at(x.v_at, b, i, g, 0));
+          const double last_step = step * std::max(1.0, std::abs(scale));
           const double along_keys =
-              std::abs(scale) * (ds_error + (again + (static_cast<double>(n) + 2) * u) * std::abs(ds));
+              std::abs(scale) * (ds_error + (again + (static_cast<double>(n) + 2) * u) * std::abs(ds)) + last_step;
           const double queries = static_cast<double>(s.q_len * s.heads_per_group);
-          const double along_queries = std::abs(scale) * (ds_error + (again + (queries + 2) * u) * std::abs(ds));
+          const double heads_apart = s.heads_per_group > 1 ? narrow : 0.0;
+          const double along_queries =
+              std::abs(scale) * (ds_error + (again + heads_apart + (queries + 2) * u) * std::abs(ds)) + last_step;
           for (size_t e = 0; e < static_cast<size_t>(d); ++e) {
             r.dq[at_q + e] += scale * ds * key(i)[e];
             r.dq_bound[at_q + e] += along_keys * std::abs(key(i)[e]);
             r.dk[at_k + e] += scale * ds * query[e];
             r.dk_bound[at_k + e] += along_queries * std::abs(query[e]);
             r.dv[at_v + e] += pi * fi * dout[row + e];
-            r.dv_bound[at_v + e] += pi * fi * std::abs(dout[row + e]) * (rp + rounded + again + (queries + 2) * u);
+            r.dv_bound[at_v + e] +=
+                std::abs(dout[row + e]) * (pi * fi * (rp + rounded + again + heads_apart + (queries + 2) * u) + step);
           }
         }
       }
@@ -353,7 +369,8 @@ inline std::vector<AttentionCase> random_attention_cases(std::mt19937& rng, int 
   const int64_t lengths[] = {1, 2, 7, 15, 16, 17, 63, 64, 65, 127, 129, 200, 255};
   const auto pick = [&](int64_t n) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(n)); };
   std::vector<AttentionCase> cases;
-  for (int i = 0; i < count; ++i) {
+  longest = sized(longest, 70);
+  for (int64_t i = 0; i < sized(count, 12); ++i) {
     AttentionCase c;
     c.dtype = compute_types()[static_cast<size_t>(i) % 3];
     c.packing = pick(2) == 0 ? Packing::kInterleaved : Packing::kCache;
@@ -365,6 +382,7 @@ inline std::vector<AttentionCase> random_attention_cases(std::mt19937& rng, int 
     c.head_dim = sizes[pick(std::size(sizes))];
     c.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.head_dim)));
     if (pick(4) == 0) c.scale = -1.7f * c.scale;
+    c.apart = pick(2) == 0;
     if (pick(3) == 0) c.dropout = 0.1f + 0.1f * static_cast<float>(pick(5));
     if (masked) {
       c.document = pick(3) == 0 ? 0 : 1 + pick(80);

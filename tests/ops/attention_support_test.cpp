@@ -46,7 +46,11 @@ TEST(AttentionSupport, TheShapesWeTrainRunFused) {
       {{.batch = 4, .length = 2048, .groups = 8, .heads_per_group = 3, .head_dim = 128}, "Llama 3B"},
       {{.batch = 4, .length = 2048, .groups = 32, .head_dim = 128}, "Llama 7B"},
       {{.batch = 4, .length = 2048, .groups = 64, .head_dim = 96}, "GPT-NeoX 20B"},
-      {{.batch = 2, .length = 1000, .groups = 6, .head_dim = 72}, "a ragged length"}};
+      {{.batch = 2, .length = 1000, .groups = 6, .head_dim = 72}, "a ragged length"},
+      // What attention_fused_cuda_test asks for on a GPU.
+      {{.batch = 2, .length = 17, .groups = 2, .heads_per_group = 4, .head_dim = 64}, "a short length"},
+      {{.batch = 2, .length = 63, .groups = 4, .heads_per_group = 3, .head_dim = 128}, "groups of three"},
+      {{.batch = 4, .length = 1000, .groups = 8, .heads_per_group = 4, .head_dim = 128}, "the repeated one"}};
   for (int sm : {80, 90, 100}) {
     for (const Wanted& w : wanted) {
       for (DType dtype : {DType::bf16, DType::f16}) {

@@ -24,8 +24,10 @@ TEST(AttentionForwardTest, RandomRaggedShapesMatchFloat64) {
 TEST(AttentionForwardTest, MaskedCasesMatchFloat64) {
   std::mt19937 rng(11);
   for (const AttentionCase& c : random_attention_cases(rng, 60, 255, true)) check_forward(c, rng);
-  check_forward({.q_len = 900, .kv_len = 900, .heads_per_group = 2, .head_dim = 64, .document = 300}, rng);
-  check_forward({.q_len = 700, .kv_len = 700, .head_dim = 64, .window = 130}, rng);
+  check_forward(
+      {.q_len = sized(900, 130), .kv_len = sized(900, 130), .heads_per_group = 2, .head_dim = 64, .document = 300},
+      rng);
+  check_forward({.q_len = sized(700, 130), .kv_len = sized(700, 130), .head_dim = 64, .window = 130}, rng);
 }
 
 // A document alone has the bits that it has among others, where it begins on a tile.
@@ -45,12 +47,23 @@ TEST(AttentionForwardTest, DocumentsAloneAreWhatTheyAreTogether) {
 
 TEST(AttentionForwardTest, LongSequencesMatchFloat64) {
   std::mt19937 rng(2);
-  check_forward({.dtype = DType::f32, .q_len = 1000, .kv_len = 1000, .head_dim = 64, .scale = 0.125f}, rng);
   check_forward(
-      {.dtype = DType::bf16, .q_len = 777, .kv_len = 777, .heads_per_group = 2, .head_dim = 64, .scale = 0.125f}, rng);
-  check_forward(
-      {.dtype = DType::f16, .packing = Packing::kCache, .q_len = 130, .kv_len = 1100, .head_dim = 80, .scale = 0.1f},
+      {.dtype = DType::f32, .q_len = sized(1000, 130), .kv_len = sized(1000, 130), .head_dim = 64, .scale = 0.125f},
       rng);
+  check_forward({.dtype = DType::bf16,
+                 .q_len = sized(777, 130),
+                 .kv_len = sized(777, 130),
+                 .heads_per_group = 2,
+                 .head_dim = 64,
+                 .scale = 0.125f},
+                rng);
+  check_forward({.dtype = DType::f16,
+                 .packing = Packing::kCache,
+                 .q_len = 130,
+                 .kv_len = sized(1100, 130),
+                 .head_dim = 80,
+                 .scale = 0.1f},
+                rng);
 }
 
 TEST(AttentionForwardTest, DecodeSeesTheWholeCache) {

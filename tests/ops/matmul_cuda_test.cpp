@@ -93,7 +93,7 @@ void check_against_loop(CudaExec& exec, const Case& p, uint32_t seed, Product pr
       c.read(), e.value, [&](int64_t i) { return bound(p, e, i); }, p.name());
 }
 
-std::vector<Case> random_cases(int count) {
+std::vector<Case> random_cases(int64_t count) {
   std::mt19937 rng(5);
   const auto size = [&](int64_t most) {
     const int64_t n = std::uniform_int_distribution<int64_t>(1, most)(rng);
@@ -105,7 +105,7 @@ std::vector<Case> random_cases(int count) {
                                                 {DType::f16, DType::f16},
                                                 {DType::f16, DType::f32}};
   std::vector<Case> cases;
-  for (int i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < count; ++i) {
     Case p{};
     p.m = size(150), p.n = size(150), p.k = size(200);
     p.trans_a = rng() % 2 == 0, p.trans_b = rng() % 2 == 0, p.bias = rng() % 3 == 0, p.accumulate = rng() % 3 == 0;
@@ -121,14 +121,14 @@ TEST(MatmulCuda, AgreesWithALoop) {
   TW_NEEDS_GPU();
   CudaExec exec;
   uint32_t seed = 1;
-  for (const Case& p : random_cases(300)) check_against_loop(exec, p, seed++, matmul_cuda);
+  for (const Case& p : random_cases(test::sized(300, 30))) check_against_loop(exec, p, seed++, matmul_cuda);
 }
 
 TEST(MatmulCuda, ThePlainKernelAgreesWithALoop) {
   TW_NEEDS_GPU();
   CudaExec exec;
   uint32_t seed = 1;
-  for (const Case& p : random_cases(100)) check_against_loop(exec, p, seed++, matmul_simple_cuda);
+  for (const Case& p : random_cases(test::sized(100, 15))) check_against_loop(exec, p, seed++, matmul_simple_cuda);
 }
 
 TEST(MatmulCuda, EmptySums) {
@@ -211,7 +211,8 @@ TEST(MatmulCuda, GradientOfGelu) {
     OnGpu a(exec, o.a), b(exec, o.b), pre(exec, x), c(exec, o.c);
     matmul_cuda(*exec, {.a = a, .b = b, .c = c, .dgelu_input = pre});
     std::vector<double> expected(e.value.size());
-    for (size_t i = 0; i < expected.size(); ++i) expected[i] = e.value[i] * gelu_slope(x.at(static_cast<int64_t>(i)));
+    for (size_t i = 0; i < expected.size(); ++i)
+      expected[i] = e.value[i] * oracle::gelu(GeluKind::kTanh, x.at(static_cast<int64_t>(i))).slope;
     const double approximate = t == DType::f32 ? 0x1p-19 : 0x1p-9;
     test::expect_close(
         c.read(), expected,
@@ -260,13 +261,14 @@ TEST(MatmulCuda, SameBitsTwentyTimes) {
   TW_NEEDS_GPU();
   CudaExec exec;
   for (DType t : {DType::f32, DType::bf16, DType::f16}) {
-    const Case p{768, 768, 8192, true, false, false, true, t, DType::f32};  // few tiles, long sums: split where any is
+    const Case p{768, 768,       test::sized(8192, 256), true, false, false, true,
+                 t,   DType::f32};  // few tiles, long sums: split where any is
     std::mt19937 rng(6);
     const Tensor at = random_tensor(rng, t, {p.k, p.m}), bt = random_tensor(rng, t, {p.k, p.n}),
                  ct = random_tensor(rng, DType::f32, {p.m, p.n}), st = random_tensor(rng, DType::f32, {p.m});
     OnGpu a(exec, at), b(exec, bt), c(exec, ct), sums(exec, st);
     Tensor first, first_sums;
-    for (int i = 0; i < 20; ++i) {
+    for (int64_t i = 0; i < test::sized(20, 2); ++i) {
       c.write(ct), sums.write(st);
       matmul_cuda(*exec, {.a = a, .b = b, .c = c, .trans_a = true, .accumulate = true, .a_sums = sums});
       Tensor got = c.read(), got_sums = sums.read();

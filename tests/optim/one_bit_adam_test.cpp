@@ -133,8 +133,8 @@ struct Engine {
     });
   }
   void poison() {
-    const float nan = std::nanf("");
-    replica->write(replica->store().gradient(replica->store().params().front().name), &nan, sizeof nan);
+    const float nan = std::nanf("");  // in a tensor that passes add to: matrices are written anew
+    replica->write(replica->store().gradient("final_norm.weight"), &nan, sizeof nan);
   }
   void visit(Memory& memory) {
     replica->visit(memory, false);

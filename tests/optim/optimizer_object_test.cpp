@@ -41,6 +41,26 @@ TEST(OptimizerObject, AdamWUsesItsConstantsAndZeroesGradients) {
   }
 }
 
+// What the next step writes anew keeps what it held: zeros would be written for nothing.
+TEST(OptimizerObject, WhatIsAddedToIsZeroedAlone) {
+  for (OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
+    OptimConfig c;
+    c.kind = kind;
+    const Tensor master = test::constant_tensor(DType::f32, {40}, 1.0),
+                 gradient = test::constant_tensor(DType::f32, {40}, 3.0);
+    const Tensor m(DType::f32, {40}), v(DType::f32, {40});
+    OptimizerBuffers b;
+    b.master = master, b.gradient = gradient;
+    if (kind == OptimizerKind::kAdamW) b.m = m, b.v = v;
+    b.spans = {{0, 40, 0.0f}};
+    b.added = {gradient.view().element_range(3, 5), gradient.view().element_range(32, 8)};
+    test::CpuExec exec(1);
+    Optimizer(c, {b}).apply(*exec, state_of({.lr = 0.5f}));
+    for (int64_t i = 0; i < 40; ++i)
+      EXPECT_EQ(gradient.at(i), (i >= 3 && i < 8) || i >= 32 ? 0.0 : 3.0) << "element " << i;
+  }
+}
+
 TEST(OptimizerObject, SgdWithAndWithoutMomentum) {
   for (const double momentum : {0.0, 0.5}) {
     OptimConfig c;

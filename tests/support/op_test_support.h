@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -15,6 +17,12 @@
 #include "engine/base/ops/op_list.h"
 
 namespace thinwire::test {
+
+// `full`, or `small` under a checker that is a hundred times slower (THINWIRE_TEST_SMALL; scripts/gpu_check.sh
+// sanitize).
+inline int64_t sized(int64_t full, int64_t small) {
+  return std::getenv("THINWIRE_TEST_SMALL") != nullptr ? std::min(full, small) : full;
+}
 
 // name_op(exec, op): an op through the table of the Exec, with its check in front.
 #define TW_CALL(name)                                                                     \

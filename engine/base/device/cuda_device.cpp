@@ -103,11 +103,11 @@ class CudaDevice final : public Device {
   void release(void* memory, size_t bytes) override { memory_.give_back(memory, bytes); }
 
   void* allocate_host(size_t bytes) override { return bytes == 0 ? nullptr : pinned_->take(bytes); }
-  void release_host(void* memory, size_t bytes) override {
-    if (memory != nullptr) pinned_->give_back(memory, bytes);
+  void release_host(void* memory, size_t) override {
+    if (memory != nullptr) pinned_->give_back(memory);
   }
-  void release_host_behind(void* memory, size_t bytes, Stream& stream) override {
-    if (memory != nullptr) pinned_->give_back_behind(memory, bytes, cuda_stream_of(stream));
+  void release_host_behind(void* memory, size_t, Stream& stream) override {
+    if (memory != nullptr) pinned_->give_back_behind(memory, cuda_stream_of(stream));
   }
 
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<CudaStream>(ordinal_, this); }

@@ -1,9 +1,6 @@
-// Free lists of page-locked blocks.
+// Page-locked blocks of the system, and points of streams behind which they are free.
 #include "engine/base/device/pinned_pool.h"
 
-#include <algorithm>
-#include <bit>
-#include <iterator>
 #include <string>
 
 #include "engine/base/core/error.h"
@@ -14,64 +11,63 @@ namespace thinwire {
 PinnedPool::~PinnedPool() {
   // (Whoever ends the pool has waited for the device.)
   for (const Pending& p : pending_) events_->give_back(p.passed);
-  for (const auto& [memory, bytes] : blocks_) (void)cudaFreeHost(const_cast<char*>(memory));
-}
-
-size_t PinnedPool::rounded(size_t bytes) {
-  return std::bit_ceil(std::max<size_t>(bytes, 4096));
+  for (void* memory : blocks_.all()) (void)cudaFreeHost(memory);
 }
 
 void PinnedPool::reap() {
   std::erase_if(pending_, [&](const Pending& p) {
     if (cudaEventQuery(p.passed) != cudaSuccess) return false;  // an error stays, and so does the block
     events_->give_back(p.passed);
-    free_[p.bytes].push_back(p.memory);
+    blocks_.give_back(p.memory);
     return true;
   });
 }
 
+void PinnedPool::release(uint64_t age) {
+  for (void* memory : blocks_.remove_unused(age)) (void)cudaFreeHost(memory);
+}
+
 void* PinnedPool::take(size_t bytes) {
-  const size_t size = rounded(bytes);
+  constexpr uint64_t kLong = 10000;
   const std::lock_guard lock(mutex_);
-  if (free_[size].empty()) reap();
-  std::vector<void*>& blocks = free_[size];
-  if (!blocks.empty()) {
-    void* memory = blocks.back();
-    blocks.pop_back();
-    return memory;
-  }
+  if (void* memory = blocks_.take(bytes)) return memory;
+  reap();
+  if (void* memory = blocks_.take(bytes)) return memory;
   TW_CUDA(cudaSetDevice(ordinal_));
+  release(kLong);
+  const size_t size = BlockCache::rounded(bytes);
   void* memory = nullptr;
-  const cudaError_t error = cudaHostAlloc(&memory, size, cudaHostAllocPortable);
+  cudaError_t error = cudaHostAlloc(&memory, size, cudaHostAllocPortable);
   if (error == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();  // not sticky: the next call shall not report it again
+    release(0);
+    error = cudaHostAlloc(&memory, size, cudaHostAllocPortable);
+  }
+  if (error == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
     throw_bad_config("not enough page-locked host memory: " + std::to_string((size + 1048575) >> 20) +
                      " MiB more are needed; start fewer ranks on this machine or give it more memory");
   }
   if (error != cudaSuccess) cuda_failed(error, "cudaHostAlloc", __FILE__, __LINE__);
-  blocks_.emplace(static_cast<const char*>(memory), size);
+  blocks_.add(memory, bytes);
   return memory;
 }
 
-void PinnedPool::give_back(void* memory, size_t bytes) {
+void PinnedPool::give_back(void* memory) {
   const std::lock_guard lock(mutex_);
-  free_[rounded(bytes)].push_back(memory);
+  blocks_.give_back(memory);
 }
 
-void PinnedPool::give_back_behind(void* memory, size_t bytes, cudaStream_t stream) {
+void PinnedPool::give_back_behind(void* memory, cudaStream_t stream) {
   const cudaEvent_t passed = events_->take();
   TW_CUDA(cudaEventRecord(passed, stream));
   const std::lock_guard lock(mutex_);
-  pending_.push_back({memory, rounded(bytes), passed});
+  pending_.push_back({memory, passed});
 }
 
 bool PinnedPool::owns(const void* memory, size_t bytes) {
-  const char* at = static_cast<const char*>(memory);
   const std::lock_guard lock(mutex_);
-  const auto behind = blocks_.upper_bound(at);
-  if (behind == blocks_.begin()) return false;
-  const auto block = std::prev(behind);
-  return at + bytes <= block->first + block->second;
+  return blocks_.owns(memory, bytes);
 }
 
 }  // namespace thinwire

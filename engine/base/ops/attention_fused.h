@@ -22,8 +22,17 @@ class FusedAttention {
   virtual bool backward(Exec& exec, const AttentionBackward& op) = 0;
 };
 
-// nullptr where the library is not built in (attention_fused_absent.cpp), does not start, or THINWIRE_ATTENTION=own is
-// in the environment.
+// THINWIRE_ATTENTION in the environment: the library where it takes a shape, never, or in place of what falls back.
+// Another word is an Error (78).
+enum class AttentionChoice { kPicked, kOwn, kFused };
+AttentionChoice attention_choice();
+
+// What should run on the library and does not, `what` of it and `why`: a warning, or under kFused, as checks have it,
+// an Error (78). Attention that the library is not meant for is none of this.
+void attention_falls_back(const std::string& what, const std::string& why);
+
+// nullptr where the library is not built in (attention_fused_absent.cpp) or does not start, which falls back, or with
+// kOwn.
 std::unique_ptr<FusedAttention> make_fused_attention(CudaState& state);
 
 // The library in use, for --version: "cuDNN 9.19.0", or "no cuDNN".
@@ -31,7 +40,7 @@ std::string fused_attention_name();
 
 // What the library's support check says of a shape on a GPU that need not be there, whose properties `device_json` the
 // library itself has written (or our table for tests): empty when it takes it. sm: 80, 90, 100. Asks for libcuda.so.1,
-// of which the toolkit's stub is enough. GQA is asked for as it is run: q heads of one group over one kv head.
+// of which the toolkit's stub is enough. GQA is asked for with its queries apart (qkv_layout).
 struct AttentionQuestion {
   int64_t batch = 1, length = 1024, groups = 12, heads_per_group = 1, head_dim = 64;
   DType dtype = DType::bf16;

@@ -4,6 +4,9 @@
 namespace thinwire {
 
 std::unique_ptr<FusedAttention> make_fused_attention(CudaState&) {
+  if (attention_choice() != AttentionChoice::kOwn)
+    attention_falls_back("attention",
+                         "built without cuDNN or its front end (scripts/install_deps.sh fetches that one)");
   return nullptr;
 }
 

@@ -1,14 +1,10 @@
 // cuDNN's fused attention through its front-end headers. The one file that includes them: they take half a minute.
-//
-// Our q, k and v lie interleaved by KV group: [token][group][q heads | k | v][d]. cuDNN knows one stride for all heads,
-// so with one q head per group the groups are its heads, in one call for the batch. With several, the groups of one
-// sample take the place of its batch - q heads of a group over the one k and v they share - in a call per sample.
+// attention_calls.h says which calls an op becomes.
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
 #include <cudnn_frontend.h>
 
-#include <array>
-#include <cstdlib>
+#include <chrono>
 #include <map>
 #include <string>
 #include <unordered_map>
@@ -17,6 +13,7 @@
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/log.h"
+#include "engine/base/ops/attention_calls.h"
 #include "engine/base/ops/attention_fused.h"
 #include "engine/base/ops/cuda_state.h"
 
@@ -28,29 +25,16 @@ using fe::graph::Tensor_attributes;
 
 enum Uid : int64_t { kQ = 1, kK, kV, kO, kLse, kDO, kDQ, kDK, kDV };
 
-// Strides of batch, head and token in elements; d itself is contiguous.
-using Strides = std::array<int64_t, 3>;
-
-// One call of the library. Equality of all members means that the same plan serves.
-struct Call {
-  int64_t batch = 0, length = 0, q_heads = 0, kv_heads = 0, head_dim = 0;
-  Strides q{}, k{}, v{}, o{};
-  DType dtype = DType::bf16;
-  float scale = 1.0f;
-  bool backward = false, statistics = true, deterministic = true;
-  auto operator<=>(const Call&) const = default;
-};
-
 Tensor_attributes tensor(const char* name, Uid uid, std::vector<int64_t> dim, std::vector<int64_t> stride) {
   return Tensor_attributes().set_name(name).set_uid(uid).set_dim(std::move(dim)).set_stride(std::move(stride));
 }
 
-std::vector<int64_t> with_unit(const Strides& s) {
+std::vector<int64_t> with_unit(const AttentionCall::Strides& s) {
   return {s[0], s[1], s[2], 1};
 }
 
 // sm: of a GPU that need not be there; 0: the one at hand. (Nodes copy it when they are added.)
-std::shared_ptr<fe::graph::Graph> make_graph(const Call& c, int sm = 0) {
+std::shared_ptr<fe::graph::Graph> make_graph(const AttentionCall& c, int sm = 0) {
   auto graph = std::make_shared<fe::graph::Graph>();
   if (sm > 0) graph->set_sm_version(sm);
   graph->set_io_data_type(c.dtype == DType::f16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16)
@@ -92,55 +76,6 @@ std::shared_ptr<fe::graph::Graph> make_graph(const Call& c, int sm = 0) {
   return graph;
 }
 
-// How an op is cut into calls: `count` of them, whose pointers advance by these numbers of elements.
-struct Cut {
-  Call call;
-  int64_t count = 1, q_step = 0, k_step = 0, v_step = 0, o_step = 0, lse_step = 0;
-};
-
-bool aligned(const View& view, int64_t offset) {
-  return (reinterpret_cast<uintptr_t>(view.data) + static_cast<uintptr_t>(offset) * size_of(view.dtype)) % 16 == 0;
-}
-
-bool multiples_of_8(const HeadLayout& at) {
-  return at.offset % 8 == 0 && at.batch % 8 == 0 && at.token % 8 == 0 && at.group % 8 == 0 && at.head % 8 == 0;
-}
-
-// Both ops have the same members for what matters here. False: not for the library.
-template <typename Op>
-bool cut_op(const Op& op, Cut& cut) {
-  const AttentionShape& s = op.shape;
-  if (op.q.dtype != DType::bf16 && op.q.dtype != DType::f16) return false;
-  if (s.part() || op.first_keys || op.window >= 0 || op.dropout.p > 0.0f || s.q_len != s.kv_len || s.q_len < 2 ||
-      s.head_dim % 8 != 0 || s.batch == 0)
-    return false;
-  if (!multiples_of_8(op.q_at) || !multiples_of_8(op.k_at) || !multiples_of_8(op.v_at)) return false;
-  for (const View& v : {op.q, op.k, op.v, op.out}) {
-    if (!aligned(v, 0)) return false;
-  }
-  const int64_t width = s.heads() * s.head_dim;
-  Call& c = cut.call;
-  c.length = s.q_len, c.head_dim = s.head_dim, c.dtype = op.q.dtype, c.scale = op.scale;
-  if (s.heads_per_group == 1) {
-    c.batch = s.batch, c.q_heads = c.kv_heads = s.groups;
-    c.q = {op.q_at.batch, op.q_at.group, op.q_at.token};
-    c.k = {op.k_at.batch, op.k_at.group, op.k_at.token};
-    c.v = {op.v_at.batch, op.v_at.group, op.v_at.token};
-    c.o = {s.q_len * width, s.head_dim, width};
-    return true;
-  }
-  c.batch = s.groups, c.q_heads = s.heads_per_group, c.kv_heads = 1;
-  c.q = {op.q_at.group, op.q_at.head, op.q_at.token};
-  // (A head stride of nothing is refused, and with one head never used.)
-  c.k = {op.k_at.group, op.k_at.group, op.k_at.token};
-  c.v = {op.v_at.group, op.v_at.group, op.v_at.token};
-  c.o = {s.heads_per_group * s.head_dim, s.head_dim, width};
-  cut.count = s.batch;
-  cut.q_step = op.q_at.batch, cut.k_step = op.k_at.batch, cut.v_step = op.v_at.batch, cut.o_step = s.q_len * width;
-  cut.lse_step = s.heads() * s.q_len;
-  return true;
-}
-
 void* at(const View& view, int64_t element) {
   return static_cast<char*>(view.data) + static_cast<size_t>(element) * size_of(view.dtype);
 }
@@ -155,34 +90,30 @@ class CudnnAttention final : public FusedAttention {
   ~CudnnAttention() override { (void)cudnnDestroy(handle_); }
 
   bool forward(Exec& exec, const AttentionForward& op) override {
-    Cut cut;
-    if (!cut_op(op, cut)) return false;
-    cut.call.statistics = static_cast<bool>(op.lse);
-    const Plan& plan = plan_of(cut.call);
+    AttentionCalls calls;
+    if (!attention_calls(op, calls)) return false;
+    const Plan& plan = plan_of(calls.call);
     if (!plan.graph) return false;
-    for (int64_t i = 0; i < cut.count; ++i) {
-      std::unordered_map<int64_t, void*> pointers = common(op, cut, i);
-      if (op.lse) pointers[kLse] = at(op.lse, i * cut.lse_step);
+    for (const AttentionCalls::Start& start : calls.starts) {
+      std::unordered_map<int64_t, void*> pointers = common(op, start);
+      if (op.lse) pointers[kLse] = at(op.lse, start.lse);
       execute(exec, plan, pointers);
     }
     return true;
   }
 
   bool backward(Exec& exec, const AttentionBackward& op) override {
-    Cut cut;
-    if (!cut_op(op, cut) || !aligned(op.dq, 0) || !aligned(op.dk, 0) || !aligned(op.dv, 0) || !aligned(op.dout, 0))
-      return false;
-    cut.call.backward = true;
-    cut.call.deterministic = exec.deterministic;
-    const Plan& plan = plan_of(cut.call);
+    AttentionCalls calls;
+    if (!attention_calls(op, exec.deterministic, kAttentionWorkspace, calls)) return false;
+    const Plan& plan = plan_of(calls.call);
     if (!plan.graph) return false;
-    for (int64_t i = 0; i < cut.count; ++i) {
-      std::unordered_map<int64_t, void*> pointers = common(op, cut, i);
-      pointers[kLse] = at(op.lse, i * cut.lse_step);
-      pointers[kDO] = at(op.dout, i * cut.o_step);
-      pointers[kDQ] = at(op.dq, op.q_at.offset + i * cut.q_step);
-      pointers[kDK] = at(op.dk, op.k_at.offset + i * cut.k_step);
-      pointers[kDV] = at(op.dv, op.v_at.offset + i * cut.v_step);
+    for (const AttentionCalls::Start& start : calls.starts) {
+      std::unordered_map<int64_t, void*> pointers = common(op, start);
+      pointers[kLse] = at(op.lse, start.lse);
+      pointers[kDO] = at(op.dout, start.o);
+      pointers[kDQ] = at(op.dq, start.q);
+      pointers[kDK] = at(op.dk, start.k);
+      pointers[kDV] = at(op.dv, start.v);
       execute(exec, plan, pointers);
     }
     return true;
@@ -195,16 +126,14 @@ class CudnnAttention final : public FusedAttention {
   };
 
   template <typename Op>
-  static std::unordered_map<int64_t, void*> common(const Op& op, const Cut& cut, int64_t i) {
-    return {{kQ, at(op.q, op.q_at.offset + i * cut.q_step)},
-            {kK, at(op.k, op.k_at.offset + i * cut.k_step)},
-            {kV, at(op.v, op.v_at.offset + i * cut.v_step)},
-            {kO, at(op.out, i * cut.o_step)}};
+  static std::unordered_map<int64_t, void*> common(const Op& op, const AttentionCalls::Start& start) {
+    return {{kQ, at(op.q, start.q)}, {kK, at(op.k, start.k)}, {kV, at(op.v, start.v)}, {kO, at(op.out, start.o)}};
   }
 
-  const Plan& plan_of(const Call& call) {
+  const Plan& plan_of(const AttentionCall& call) {
     const auto found = plans_.find(call);
     if (found != plans_.end()) return found->second;
+    const auto begin = std::chrono::steady_clock::now();
     Plan plan{make_graph(call), 0};
     fe::error_t fault = plan.graph->validate();
     if (fault.is_good()) fault = plan.graph->build_operation_graph(handle_);
@@ -214,10 +143,19 @@ class CudnnAttention final : public FusedAttention {
     int64_t bytes = 0;
     if (fault.is_good()) fault = plan.graph->get_workspace_size(bytes);
     plan.workspace = static_cast<size_t>(bytes);
+    const std::string what = "attention of length " + std::to_string(call.length) + ", " +
+                             std::to_string(call.q_heads) + "/" + std::to_string(call.kv_heads) + " heads of size " +
+                             std::to_string(call.head_dim) + ", batch " + std::to_string(call.batch) +
+                             (!call.backward       ? ", forward"
+                              : call.deterministic ? ", deterministic backward"
+                                                   : ", backward");
     if (fault.is_bad()) {
-      log_info("attention of length " + std::to_string(call.length) + ", head size " + std::to_string(call.head_dim) +
-               (call.backward ? ", backward" : ", forward") + " runs on our own kernel: " + fault.get_message());
+      attention_falls_back(what, fault.get_message());
       plan = {};
+    } else {
+      const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+      log_info(what + ": plan in " + std::to_string(took.count()) + " ms, workspace " + std::to_string(bytes) +
+               " bytes, priced at " + std::to_string(call.backward ? attention_workspace(call) : 0));
     }
     return plans_.emplace(call, std::move(plan)).first->second;
   }
@@ -234,17 +172,16 @@ class CudnnAttention final : public FusedAttention {
 
   CudaState& state_;
   cudnnHandle_t handle_;
-  std::map<Call, Plan> plans_;
+  std::map<AttentionCall, Plan> plans_;
 };
 
 }  // namespace
 
 std::unique_ptr<FusedAttention> make_fused_attention(CudaState& state) {
-  const char* wish = std::getenv("THINWIRE_ATTENTION");
-  if (wish != nullptr && std::string(wish) == "own") return nullptr;
+  if (attention_choice() == AttentionChoice::kOwn) return nullptr;
   cudnnHandle_t handle = nullptr;
   if (const cudnnStatus_t status = cudnnCreate(&handle); status != CUDNN_STATUS_SUCCESS) {
-    log_warning(std::string("attention runs on our own kernels: cuDNN does not start: ") + cudnnGetErrorString(status));
+    attention_falls_back("attention", std::string("cuDNN does not start: ") + cudnnGetErrorString(status));
     return nullptr;
   }
   return std::make_unique<CudnnAttention>(state, handle);
@@ -258,20 +195,13 @@ std::string attention_support_fault(int sm, const std::string& device_json, cons
   const auto properties = std::make_shared<fe::DeviceProperties>();
   const std::vector<uint8_t> bytes(device_json.begin(), device_json.end());
   if (fe::error_t fault = properties->deserialize(bytes); fault.is_bad()) return fault.get_message();
-  // The layout of model/attention.cpp.
-  const int64_t d = q.head_dim, m = q.heads_per_group, group = (m + 2) * d, row = q.groups * group,
-                width = q.groups * m * d;
-  Call c;
-  c.length = q.length, c.head_dim = d, c.dtype = q.dtype, c.backward = q.backward, c.deterministic = q.deterministic;
-  if (m == 1) {
-    c.batch = q.batch, c.q_heads = c.kv_heads = q.groups;
-    c.q = c.k = c.v = {q.length * row, group, row};
-    c.o = {q.length * width, d, width};
-  } else {
-    c.batch = q.groups, c.q_heads = m, c.kv_heads = 1;
-    c.q = {group, d, row}, c.k = c.v = {group, group, row};
-    c.o = {m * d, d, width};
-  }
+  AttentionCalls calls;
+  if (!attention_calls(
+          packed_attention(q.dtype, q.batch, q.length, q.groups, q.heads_per_group, q.head_dim, q.heads_per_group > 1),
+          q.deterministic, kAttentionWorkspace, calls))
+    return "not for the library";
+  AttentionCall& c = calls.call;
+  c.backward = q.backward, c.statistics = true;
   const std::shared_ptr<fe::graph::Graph> graph = make_graph(c, sm);
   graph->set_device_properties(properties);
   fe::error_t fault = graph->validate();

@@ -5,6 +5,7 @@
 #include <cstdarg>
 #include <cstdio>
 
+#include "engine/base/ops/attention_calls.h"
 #include "engine/run/config/layout_text.h"
 #include "engine/run/trace/flops.h"
 #include "engine/run/trace/memory_probe.h"
@@ -208,28 +209,50 @@ void print_pipeline(Text& out, const RunConfig& c, const std::vector<StagePrice>
       mean_idle(simulate(plans, shape, node_costs(c))));
 }
 
-// What a GPU holds beside the arenas: the context with all kernels, cuBLASLt's workspace, and that of fused attention.
-// To give the same bits at every run its backward pass keeps a matrix of scores per call, padded to 64 x 128; else only
-// an fp32 copy of dq and the row sums. (Without fused attention - fp32, dropout - our own kernels need neither.)
-size_t gpu_overhead(const RunConfig& config, const ModelConfig& local) {
+bool in_chunks(const RunConfig& config) {
+  return config.model.sequence_chunk > 0 && config.model.sequence_chunk < config.data.seq_length;
+}
+
+// Attention of one layer of a rank as calls of cuDNN (attention_calls.h); false: it is none of its.
+bool fused_attention(const RunConfig& config, AttentionCalls& calls) {
+  const ModelShard shard = layout_of(config, 0).shard;
+  const ModelConfig local = shard.local();
+  AttentionBackward op =
+      packed_attention(config.model.dtype, config.data.micro_batch, config.data.seq_length, local.kv_heads,
+                       local.heads_per_group(), local.head_dim, shard.queries_apart());
+  op.dropout.p = config.model.attention_dropout, op.window = config.model.window;
+  return !in_chunks(config) && (shard.cut.whole() || shard.exchanges_heads()) &&
+         !config.data.documents.reset_attention &&
+         attention_calls(op, config.deterministic, kAttentionWorkspace, calls);
+}
+
+// What a GPU holds beside the arenas: the context with all kernels, cuBLASLt's workspace, and that of fused attention's
+// backward pass (attention_calls.h). Without fused attention - fp32, dropout - our own kernels need none.
+size_t gpu_overhead(const RunConfig& config) {
   constexpr size_t kContext = size_t{512} << 20, kProducts = size_t{32} << 20;
-  if (config.model.dtype == DType::f32 || config.model.attention_dropout > 0.0f) return kContext + kProducts;
-  const auto padded = [](int64_t n, int64_t to) { return (n + to - 1) / to * to; };
-  const int64_t t = config.data.seq_length;
-  // One call takes the whole batch, or, where heads share keys, one sample (attention_fused_cudnn.cpp).
-  const int64_t units = local.heads * (local.heads_per_group() == 1 ? config.data.micro_batch : 1);
-  const int64_t attention =
-      config.deterministic ? 2 * units * padded(t, 64) * padded(t, 128) : 4 * units * t * (local.head_dim + 1);
-  return kContext + kProducts + static_cast<size_t>(attention);
+  AttentionCalls calls;
+  return kContext + kProducts + (fused_attention(config, calls) ? attention_workspace(calls.call) : 0);
 }
 
 }  // namespace
 
+std::string why_own_attention(const RunConfig& config) {
+  AttentionCalls calls;
+  if (config.device != "cuda" || config.model.dtype == DType::f32 || fused_attention(config, calls)) return {};
+  if (config.model.attention_dropout > 0.0f)
+    return "attention_dropout is " + std::to_string(config.model.attention_dropout);
+  if (config.model.window != kNoWindow) return "sliding_window_width is set";
+  if (config.data.documents.reset_attention) return "reset_attention_mask is set";
+  if (config.layout.context > 1) return "context_parallel_size cuts sequences";
+  if (in_chunks(config)) return "sequence_chunk_size cuts sequences";
+  return "the head size is no multiple of 8, or heads x seq_length none of 4";
+}
+
 ProcessOverhead process_overhead(const RunConfig& config) {
+  if (config.device == "cuda") return {gpu_overhead(config)};
   // Program and libraries, oneDNN's generated kernels and its copies of a product's operands, the batches
   // read ahead.
   const ModelConfig local = layout_of(config, 0).shard.local();
-  if (config.device == "cuda") return {gpu_overhead(config, local)};
   const size_t operands =
       static_cast<size_t>(std::max({local.ffn_in_width(), local.qkv_width(), local.hidden}) * local.hidden) *
       size_of(config.model.dtype);
@@ -280,6 +303,11 @@ std::string dry_run_text(const RunConfig& config) {
            ll(count_parameters(params, true)), ll(count_parameters(params, false)), ll(m.vocab), ll(m.padded_vocab));
   out.line("precision: %s compute, fp32 master weights, gradients and optimizer state",
            std::string(name_of(m.dtype)).c_str());
+  if (AttentionCalls calls; c.device == "cuda" && fused_attention(c, calls))
+    out.line("attention: cuDNN's, %zu calls a pass and layer, %.1f MiB of scratch", calls.starts.size(),
+             mib(static_cast<double>(attention_workspace(calls.call))));
+  else if (const std::string why = why_own_attention(c); !why.empty())
+    out.line("attention: our own kernels, which are slower than cuDNN's: %s", why.c_str());
   out.line("batch: %lld sequences of %lld tokens = %lld micro-batches of %lld per rank and step",
            ll(c.data.global_batch), ll(c.data.seq_length), ll(c.accumulation), ll(c.data.micro_batch));
 

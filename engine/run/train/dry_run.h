@@ -20,6 +20,10 @@ ProcessOverhead process_overhead(const RunConfig& config);
 // Arena bytes of one rank of this layout (the largest stage), by the same set-up code that a run uses.
 MemoryPlan plan_memory(const RunConfig& config);
 
+// Why attention runs on our own kernels, which are slower, on a GPU in 16 bits; empty where it does not, or precision
+// leaves no choice.
+std::string why_own_attention(const RunConfig& config);
+
 // How long gathered weights stay where the configuration leaves it open: for the whole step where a pipeline would
 // gather them again for every micro-batch and `ranks_here` ranks would then need less than half of `memory_here` bytes.
 Hold choose_hold(const RunConfig& config, int ranks_here, double memory_here);

@@ -36,6 +36,7 @@ std::unique_ptr<Optimizer> make_optimizer(const RunConfig& config, const ParamSt
     if (m) b.m = m.element_range(at, n), b.v = v.element_range(at, n);
     if (momentum) b.momentum = momentum.element_range(at, n);
     const Unit& unit = store.layout().units[static_cast<size_t>(piece.unit)];
+    b.added = store.added_gradients(piece);
     b.spans = store.layout().decay_spans(store.params(), unit.first + piece.range.first, n);
     pieces.push_back(std::move(b));
     at += n;

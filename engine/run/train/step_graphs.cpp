@@ -40,8 +40,11 @@ StepGraphs::StepGraphs(Replica& replica) : replica_(replica), segments_(recordin
         "between the steps of units that others gather");
 }
 
-void StepGraphs::record(Part part, int chunk, int slot, const std::function<void()>& body) {
-  const Recording* made = segments_.run({part, chunk, slot}, replica_.exec().state->memory_moves(), body);
+void StepGraphs::record(Part part, int chunk, int slot, bool first, const std::function<void()>& body) {
+  const Recording* made =
+      segments_.run({part, chunk, 2 * slot + (first ? 0 : 1)}, replica_.exec().state->memory_moves(), body);
+  // What is replayed asks nobody whether it may write.
+  if (part <= kBackward) replica_.store().first_products_done(part == kForward);
   if (made == nullptr) return;
   std::string where = kPartNames.at(static_cast<size_t>(part));
   if (part <= kBackward) where += " of chunk " + std::to_string(chunk) + ", slot " + std::to_string(slot);

@@ -19,16 +19,17 @@ class StepGraphs {
 
   explicit StepGraphs(Replica& replica);
 
-  // Queues the part; `body` as in StreamSegments::run. chunk and slot: of a pass, else 0.
+  // Queues the part; `body` as in StreamSegments::run. chunk and slot: of a pass, else 0. first: of a step's passes,
+  // which write gradients that the others add to; it has recordings of its own.
   template <typename Body>
-  void run(Part part, int chunk, int slot, const Body& body) {
+  void run(Part part, int chunk, int slot, bool first, const Body& body) {
     if (!(part <= kBackward ? passes_ : rest_)) return body();
-    record(part, chunk, slot, std::cref(body));  // a reference: no step allocates for its closure
+    record(part, chunk, slot, first, std::cref(body));  // a reference: no step allocates for its closure
   }
   int64_t replays() const { return segments_.replays(); }
 
  private:
-  void record(Part part, int chunk, int slot, const std::function<void()>& body);
+  void record(Part part, int chunk, int slot, bool first, const std::function<void()>& body);
 
   Replica& replica_;
   bool passes_ = false, rest_ = false;  // what is recorded

@@ -41,6 +41,7 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
   sums[kSumSave] = wishes.save ? 1.0 : 0.0;
   r.write(r.buffers().sums, sums, sizeof sums);
   r.traffic().begin(uses_);
+  r.store().begin_gradients();
 
   for (const PlanNode& node : plan_.nodes) {
     const auto from = StepTimer::Clock::now();
@@ -158,7 +159,8 @@ void TrainStep::forward(const PlanNode& node, int micro_batches, const std::func
   if (node.chunk == r.chunks() - 1) batches_.erase(node.micro);
   r.traffic().set_last(false);
   stage.occupy(micro, node.slot);
-  graphs_.run(StepGraphs::kForward, node.chunk, node.slot, [&] { stage.queue_forward(r.exec(), node.slot); });
+  graphs_.run(StepGraphs::kForward, node.chunk, node.slot, node.micro == 0,
+              [&] { stage.queue_forward(r.exec(), node.slot); });
   r.traffic().set_node_end();
 }
 
@@ -175,7 +177,8 @@ void TrainStep::backward(const PlanNode& node) {
     m.gradient_in.wait(r.stream());
     m.gradient_out.wait(r.stream());
     if (node.kind == NodeKind::kBackward) {
-      graphs_.run(StepGraphs::kBackward, node.chunk, node.slot, [&] { stage.queue_backward(r.exec(), node.slot); });
+      graphs_.run(StepGraphs::kBackward, node.chunk, node.slot, node.micro == 0,
+                  [&] { stage.queue_backward(r.exec(), node.slot); });
       stage.vacate(node.slot);
     } else {
       for (work = 0; work < r.weight_halves() && r.weight_work(work).chunk_slot >= 0;) ++work;
@@ -220,7 +223,7 @@ void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress) {
   if (!r.reports_loss()) r.zero(sums.element_range(kSumLoss, 1));
   const double work[] = {work_.busiest, work_.total};
   r.write(sums.element_range(kSumBusiest, 2), work, sizeof work);
-  graphs_.run(StepGraphs::kNorms, 0, 0, [&] {
+  graphs_.run(StepGraphs::kNorms, 0, 0, true, [&] {
     for (const View& gradient : r.counted_gradients())
       r.exec().ops.sum_squares(r.exec(), {gradient, sums.element_range(kSumNorm, 1)});
   });
@@ -271,10 +274,10 @@ void TrainStep::step_weights(const StepOutcome& outcome) {
     return;
   }
   if (unit_steps_.has_local())
-    graphs_.run(StepGraphs::kUpdate, 0, 0, [&] { unit_steps_.local([&](size_t piece) { step_piece(piece); }); });
+    graphs_.run(StepGraphs::kUpdate, 0, 0, true, [&] { unit_steps_.local([&](size_t piece) { step_piece(piece); }); });
 }
 
-// Reads each gradient once and leaves it zero.
+// Reads each gradient once and leaves zero what is added to.
 void TrainStep::step_piece(size_t piece) {
   Replica& r = replica_;
   r.optimizer().apply_piece(r.exec(), r.buffers().state, piece, r.summed());

@@ -14,6 +14,7 @@
 #include "engine/run/trace/console_progress.h"
 #include "engine/run/trace/run_files.h"
 #include "engine/run/train/backend.h"
+#include "engine/run/train/dry_run.h"
 #include "engine/run/train/memory_check.h"
 #include "engine/run/train/process_setup.h"
 #include "engine/run/train/run_session.h"
@@ -91,6 +92,8 @@ class Trainer {
     log_info("device " + backend_.device->description() + ", " + backend_.ops->isa() + ", " +
              std::to_string(resolve_threads(run_)) + " threads");
     log_info(stream_.describe());
+    if (const std::string why = why_own_attention(run_); !why.empty() && job.first())
+      log_warning("warning: attention runs on our own kernels, which are slower than cuDNN's: " + why);
     job.agree([&] {
       planned_ = refuse_what_does_not_fit(run_, job.local_size(), *backend_.device);
       job.plans_memory(planned_);

@@ -1,0 +1,130 @@
+// Cutting attention into calls of one head stride, and pricing them.
+#include "engine/base/ops/attention_calls.h"
+
+namespace thinwire {
+namespace {
+
+bool aligned(const View& view) {
+  return reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
+}
+
+bool multiples_of_8(const HeadLayout& at) {
+  return at.offset % 8 == 0 && at.batch % 8 == 0 && at.token % 8 == 0 && at.group % 8 == 0 && at.head % 8 == 0;
+}
+
+// The largest divisor of n - all calls have one shape, and so one plan - of which one call takes at most `most` bytes
+// and the next begins on 16 bytes of lse, `floats` apart; with none small enough the smallest, n itself at the end.
+int64_t share_of(int64_t n, size_t bytes_each, size_t most, int64_t floats) {
+  int64_t share = n;
+  for (int64_t d = n; d >= 1; --d) {
+    if (n % d != 0 || (d < n && d * floats % 4 != 0)) continue;
+    share = d;
+    if (static_cast<size_t>(d) * bytes_each <= most) break;
+  }
+  return share;
+}
+
+// Both ops have the same members for what matters here.
+template <typename Op>
+bool cut(const Op& op, bool backward, bool deterministic, size_t most_bytes, AttentionCalls& calls) {
+  const AttentionShape& s = op.shape;
+  if (op.q.dtype != DType::bf16 && op.q.dtype != DType::f16) return false;
+  if (s.part() || op.first_keys || op.window >= 0 || op.dropout.p > 0.0f || s.q_len != s.kv_len || s.q_len < 2 ||
+      s.head_dim % 8 != 0 || s.batch == 0)
+    return false;
+  if (!multiples_of_8(op.q_at) || !multiples_of_8(op.k_at) || !multiples_of_8(op.v_at)) return false;
+  for (const View& v : {op.q, op.k, op.v, op.out, op.lse}) {
+    if (!aligned(v)) return false;
+  }
+  const int64_t d = s.head_dim, m = s.heads_per_group, width = s.heads() * d;
+  AttentionCall c;
+  c.length = s.q_len, c.head_dim = d, c.dtype = op.q.dtype, c.scale = op.scale;
+  c.backward = backward, c.deterministic = deterministic, c.statistics = static_cast<bool>(op.lse);
+  // A sample's groups: as heads of a batch of samples, or as the batch themselves.
+  const bool heads = m == 1 || op.q_at.group == m * op.q_at.head;
+  int64_t samples = s.batch, groups = s.groups;  // of one call
+  const auto shape = [&] {
+    if (heads) {
+      c.batch = samples, c.q_heads = groups * m, c.kv_heads = groups;
+    } else {
+      c.batch = groups, c.q_heads = m, c.kv_heads = 1;
+    }
+  };
+  if (!heads) samples = 1;
+  shape();
+  if (backward && deterministic) {
+    const size_t group_bytes = attention_workspace(c) / static_cast<size_t>(samples * groups);
+    if (heads) samples = share_of(samples, group_bytes * static_cast<size_t>(groups), most_bytes, s.heads() * s.q_len);
+    // (Some heads of several samples have no lse in one piece.)
+    if (samples == 1) groups = share_of(groups, group_bytes, most_bytes, m * s.q_len);
+    shape();
+  }
+  if (heads) {
+    c.q = {op.q_at.batch, m == 1 ? op.q_at.group : op.q_at.head, op.q_at.token};
+    c.k = {op.k_at.batch, op.k_at.group, op.k_at.token};
+    c.v = {op.v_at.batch, op.v_at.group, op.v_at.token};
+    c.o = {s.q_len * width, d, width};
+  } else {
+    c.q = {op.q_at.group, op.q_at.head, op.q_at.token};
+    // (A head stride of nothing is refused, and with one head never used.)
+    c.k = {op.k_at.group, op.k_at.group, op.k_at.token};
+    c.v = {op.v_at.group, op.v_at.group, op.v_at.token};
+    c.o = {m * d, d, width};
+  }
+  calls.call = c;
+  calls.starts.clear();
+  for (int64_t b = 0; b < s.batch; b += samples) {
+    for (int64_t g = 0; g < s.groups; g += groups) {
+      const int64_t lse = (b * s.heads() + g * m) * s.q_len;
+      if (op.lse && lse % 4 != 0) return false;  // 16 bytes of fp32
+      calls.starts.push_back({op.q_at.offset + b * op.q_at.batch + g * op.q_at.group,
+                              op.k_at.offset + b * op.k_at.batch + g * op.k_at.group,
+                              op.v_at.offset + b * op.v_at.batch + g * op.v_at.group, b * s.q_len * width + g * m * d,
+                              lse});
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+bool attention_calls(const AttentionForward& op, AttentionCalls& calls) {
+  return cut(op, false, true, 0, calls);
+}
+
+bool attention_calls(const AttentionBackward& op, bool deterministic, size_t most_bytes, AttentionCalls& calls) {
+  for (const View& v : {op.dout, op.dq, op.dk, op.dv}) {
+    if (!aligned(v)) return false;
+  }
+  return !op.accumulate && cut(op, true, deterministic, most_bytes, calls);
+}
+
+QkvLayout qkv_layout(int64_t groups, int64_t heads_per_group, int64_t head_dim, bool apart) {
+  const int64_t d = head_dim, m = heads_per_group, group = (m + 2) * d, row = groups * group, queries = groups * m * d;
+  if (apart) return {{0, 0, row, m * d, d}, {queries, 0, row, 2 * d, 0}, {queries + d, 0, row, 2 * d, 0}};
+  return {{0, 0, row, group, d}, {m * d, 0, row, group, 0}, {(m + 1) * d, 0, row, group, 0}};
+}
+
+AttentionBackward packed_attention(DType dtype, int64_t batch, int64_t length, int64_t groups, int64_t heads_per_group,
+                                   int64_t head_dim, bool apart) {
+  AttentionBackward op;
+  op.shape.batch = batch, op.shape.q_len = op.shape.kv_len = length;
+  op.shape.groups = groups, op.shape.heads_per_group = heads_per_group, op.shape.head_dim = head_dim;
+  op.q.dtype = dtype;
+  const QkvLayout at = qkv_layout(groups, heads_per_group, head_dim, apart);
+  op.q_at = at.q, op.k_at = at.k, op.v_at = at.v;
+  op.q_at.batch = op.k_at.batch = op.v_at.batch = length * at.q.token;
+  return op;
+}
+
+size_t attention_workspace(const AttentionCall& c) {
+  const auto padded = [](int64_t n, int64_t to) { return (n + to - 1) / to * to; };
+  const int64_t rows = c.batch * c.q_heads;
+  const auto number = static_cast<int64_t>(size_of(c.dtype));
+  const int64_t scores =
+      c.deterministic ? number * padded(c.length, 64) * padded(c.length, 128) : 4 * c.length * (c.head_dim + 1);
+  const int64_t full_heads = c.q_heads > c.kv_heads ? 2 * number * c.length * c.head_dim : 0;
+  return static_cast<size_t>(rows * (scores + full_heads));
+}
+
+}  // namespace thinwire

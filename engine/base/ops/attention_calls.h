@@ -1,0 +1,64 @@
+// Attention told to a library that knows one stride for all heads: which calls an op becomes, and how much memory they
+// take. Known without the library, so that the cut and the memory plan are tested where there is no GPU.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "engine/base/ops/ops.h"
+
+namespace thinwire {
+
+// One call of the library. Equality of all members means that the same plan serves.
+struct AttentionCall {
+  using Strides = std::array<int64_t, 3>;  // of batch, head and token in elements; d itself is contiguous
+  int64_t batch = 0, length = 0, q_heads = 0, kv_heads = 0, head_dim = 0;
+  Strides q{}, k{}, v{}, o{};  // lse: [batch, q_heads, length], contiguous
+  DType dtype = DType::bf16;
+  float scale = 1.0f;
+  bool backward = false, statistics = true, deterministic = true;
+  auto operator<=>(const AttentionCall&) const = default;
+};
+
+// An op as calls of one shape, whose tensors begin at these elements.
+struct AttentionCalls {
+  struct Start {
+    int64_t q = 0, k = 0, v = 0, o = 0, lse = 0;
+  };
+  AttentionCall call;
+  std::vector<Start> starts;
+};
+
+// Heads of equal distance are one call for the batch: those of qkv_layout with one q head per group, or apart. Where
+// the q heads of a group lie between keys, the groups of one sample take the place of its batch - q heads of a group
+// over the one k and v they share - in a call per sample.
+//
+// False: not for the library (fp32, dropout, masks, decoding with a cache, one token, sizes or addresses that are no
+// multiples of 16 bytes; of lse, too, at every call). The deterministic backward pass keeps scores of T^2 per head:
+// calls are cut by samples, then by groups, until one takes at most `most_bytes` of it, or none can be cut further.
+bool attention_calls(const AttentionForward& op, AttentionCalls& calls);
+bool attention_calls(const AttentionBackward& op, bool deterministic, size_t most_bytes, AttentionCalls& calls);
+
+// Where q, k and v lie in a row of the qkv product: group by group, [q heads | k | v] of each, or `apart`, all q heads
+// and then [k | v] of each group. Strides of samples are not set.
+struct QkvLayout {
+  HeadLayout q, k, v;
+};
+QkvLayout qkv_layout(int64_t groups, int64_t heads_per_group, int64_t head_dim, bool apart);
+
+// An op without tensors over such rows, to ask what it would become.
+AttentionBackward packed_attention(DType dtype, int64_t batch, int64_t length, int64_t groups, int64_t heads_per_group,
+                                   int64_t head_dim, bool apart);
+
+// Of one call: the whole batch of a 1B step at once, and little of a GPU's memory.
+inline constexpr size_t kAttentionWorkspace = size_t{5} << 29;
+
+// What one backward call takes beside its tensors, in bytes: scores of the operands' type, padded to 64 x 128, or, not
+// deterministic, an fp32 copy of dq and the row sums. (cudnn-frontend 1.32, Hopper; dk and dv of each q head besides
+// where heads share them.)
+size_t attention_workspace(const AttentionCall& call);
+
+}  // namespace thinwire

@@ -1,0 +1,120 @@
+"""Steps of gpu_check.py that train: CPU beside GPU, graphs, resume, ranks that share a GPU."""
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+from gpu_process import ROOT, equal, held, run, tail
+
+
+class TrainingSteps:
+    def command(self, name, device, *more):
+        """(run directory, command) of 50 steps of a tiny model."""
+        directory = os.path.join("/tmp", f"thinwire-check-{os.getpid()}", name)
+        return directory, [self.tool("train"), "--config", "configs/gpt2_tiny.json", f"device={device}", f"run_dir={directory}",
+                           f"data_path={self.build}/data/tiny_text_document", "train_iters=50", "eval_iters=0", *more]
+
+    def train(self, name, device, limit, *more, launcher=()):
+        directory, command = self.command(name, device, *more)
+        return directory, *run([*launcher, *command], limit, self.env())
+
+    @staticmethod
+    def losses(directory):
+        losses = {}
+        with open(os.path.join(directory, "metrics.jsonl")) as file:
+            for line in file:
+                record = json.loads(line)
+                if "loss" in record:
+                    losses[record["step"]] = record["loss"]
+        return losses
+
+    def trained(self, name, device, limit, *more, **keys):
+        directory, code, text, _ = self.train(name, device, limit, *more, **keys)
+        if code != 0:
+            self.log("train " + name, text)
+            raise RuntimeError(f"train {name} on {device}: code {code}: {tail(text, 3)}")
+        return self.losses(directory)
+
+    @staticmethod
+    def apart(a, b):
+        """The largest difference over its tolerance: lambda u sqrt(K S) sqrt(2) step, as in the mesh law (gpt2_tiny: K 256, S 31)."""
+        unit = 6.0 * 2.0**-24 * math.sqrt(256 * 31) * math.sqrt(2.0)
+        if sorted(a) != sorted(b) or not a:
+            return float("inf")
+        return max(abs(a[s] - b[s]) / abs(b[s]) / (unit * s) for s in a)
+
+    def training(self, limit):
+        cpu = self.trained("cpu", "cpu", limit / 4, "precision=fp32")
+        gpu = self.trained("gpu", "cuda", limit / 4, "precision=fp32")
+        again = self.trained("gpu2", "cuda", limit / 4, "precision=fp32")
+        ratio = self.apart(gpu, cpu)
+        record = {"ratio_to_tolerance": ratio, "same_bits": gpu == again, "losses": {"cpu": cpu, "gpu": gpu}, "ok": ratio <= 1.0 and gpu == again}
+        record["summary"] = f"50 steps fp32: {ratio:.2f} of the tolerance from the CPU, repetition {equal(gpu == again)}"
+        for precision in ["bfloat16", "fp16"]:
+            one = self.trained(precision + "1", "cuda", limit / 8, f"precision={precision}")
+            two = self.trained(precision + "2", "cuda", limit / 8, f"precision={precision}")
+            record[precision] = {"same_bits": one == two, "last": one[max(one)]}
+            record["ok"] = record["ok"] and one == two
+            record["summary"] += f"; {precision} {equal(one == two)}, loss {one[max(one)]:.3f} (fp32 {gpu[max(gpu)]:.3f})"
+        return record
+
+    def graphs(self, limit):
+        """Steps queued as CUDA graphs train to the bits of steps queued op by op; several micro-batches a step."""
+        record, bad = {}, []
+        cases = [("fp32", ["precision=fp32", "hidden_dropout=0.1", "attention_dropout=0.1"]), ("bfloat16", ["precision=bfloat16"]),
+                 ("fp16", ["precision=fp16", "hidden_dropout=0.1"])]
+        for name, keys in cases:
+            plain = self.trained(name + "-plain", "cuda", limit / 6, *keys)
+            directory, code, text, _ = self.train(name + "-graphs", "cuda", limit / 6, "cuda_graphs=true", *keys)
+            made = [int(n) for n in re.findall(r"cuda_graphs: [^\n]*: recorded, (\d+) launches", text)]
+            same = code == 0 and self.losses(directory) == plain
+            record[name] = {"same_bits": same, "launches": made, "code": code}
+            if not same or len(made) < 4:
+                self.log("graphs " + name, text)
+                bad.append(f"{name}: code {code}, {len(made)} of 4 parts recorded, losses {equal(same)}: {tail(text, 2)}")
+        return held(record, bad, "bit-equal; " + ", ".join(f"{n} {sum(r['launches'])} launches" for n, r in record.items()))
+
+    def resume(self, limit):
+        whole = self.trained("whole", "cuda", limit / 3, "precision=bfloat16")
+        directory, command = self.command("cut", "cuda", "precision=bfloat16")
+        child = subprocess.Popen(command, cwd=ROOT, env=dict(os.environ, OMP_WAIT_POLICY="passive", **self.env()), stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL, start_new_session=True)
+        metrics, end = os.path.join(directory, "metrics.jsonl"), time.time() + limit / 3
+        while child.poll() is None and time.time() < end:
+            if os.path.exists(metrics) and sum(1 for _ in open(metrics)) >= 8:
+                child.send_signal(signal.SIGTERM)
+                break
+            time.sleep(0.002)
+        try:
+            code = child.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            raise RuntimeError("the interrupted run does not end")
+        at = max(self.losses(directory))
+        code2, text, _ = run(command, limit / 3, self.env())
+        parts = self.losses(directory)
+        ok = code2 == 0 and parts == whole and (code == 75 or at == 50)
+        said = f"stopped after step {at} with code {code}, resumed: {equal(parts == whole)}"
+        return held({"stopped_at": at}, [] if ok else [said + " " + tail(text, 2)], said)
+
+    def mesh(self, limit):
+        return self.gtest(["mesh_smoke_test", "coded_mesh_test", "mesh_law_test"], limit, {"THINWIRE_TEST_DEVICE": "cuda"})
+
+    def mpi(self, limit):
+        """Several processes share the GPU; messages go through the host. Correctness, never speed."""
+        launcher = shutil.which("mpiexec.hydra", path=f"{self.deps}/bin:" + os.environ["PATH"]) if self.deps else shutil.which("mpiexec")
+        if not launcher:
+            return {"ok": None, "skipped": "no MPI launcher here"}
+        one = self.trained("one", "cuda", limit / 4, "precision=fp32")
+        layouts = {}
+        for ranks, keys in [(2, []), (2, ["zero_optimization.stage=3"]), (4, ["model_parallel_size=2", "pipe_parallel_size=2"])]:
+            name = f"mpi{ranks}" + "".join(re.sub(r"\W", "", k) for k in keys)
+            many = self.trained(name, "cuda", limit / 4, "precision=fp32", "train_micro_batch_size_per_gpu=4", *keys,
+                                launcher=[launcher, "-launcher", "fork", "-n", str(ranks)])
+            layouts[name] = self.apart(many, one)
+        worst = max(layouts.values())
+        return {"layouts": layouts, "ok": worst <= 1.0, "summary": f"{len(layouts)} layouts, at most {worst:.2f} of the tolerance from one rank"}

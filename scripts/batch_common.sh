@@ -391,14 +391,18 @@ tw_decide() {
   elif [ "$tw_before" = "$(tw_fingerprint)" ]; then
     # status.json, if any, is that of an earlier cycle or of another job. A refused configuration ends here, too: it never gets as far.
     tw_why="the run did not begin, launcher ended with code $tw_code; its message is above"
-    if [ "$tw_code" -eq 71 ]; then # MPI failed before there was a run directory to say so in
-      tw_verdict=again tw_exit=75
-    elif [ "$tw_asked" = USR1 ]; then
-      case $tw_code in
-        64 | 65 | 70 | 73 | 74 | 76 | 78) ;;
-        *) tw_verdict=again tw_why="asked to stop before the run began" ;;
-      esac
-    fi
+    case $tw_code in
+      0 | 64 | 65 | 70 | 73 | 74 | 76 | 78 | 126 | 127) ;;
+      71) tw_verdict=again tw_exit=75 ;; # MPI failed before there was a run directory to say so in
+      *)
+        if [ "$tw_asked" = USR1 ]; then
+          tw_verdict=again tw_why="asked to stop before the run began"
+        elif [ -e "$tw_status" ] && [ "${THINWIRE_CHECK:-1}" = 1 ] && [ "$(tw_memory_group)" = "$tw_kills" ]; then
+          # A rank was killed, or its node lost, while it started. What has begun before, and is not refused, may well begin again.
+          tw_verdict=again tw_exit=75
+        fi
+        ;;
+    esac
   elif [ "$state" = finished ]; then
     tw_verdict=finished tw_exit=0
   elif [ "$(tw_json requeue "$tw_status")" = true ]; then

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <stdexcept>
 
 #include "data/token_file.h"
@@ -13,8 +14,10 @@
 #include "engine/run/checkpoint/output_file.h"
 #include "engine/run/config/load_config.h"
 #include "engine/run/config/resolved_json.h"
+#include "engine/run/plan/cluster.h"
 #include "engine/run/trace/report_html.h"
 #include "engine/run/trace/run_files.h"
+#include "engine/run/train/plan_revisions.h"
 #include "tests/support/scratch_directory.h"
 
 namespace thinwire::fuzz {
@@ -139,13 +142,55 @@ bool play_manifest(std::span<const uint8_t> input) {
 bool play_run_files(std::span<const uint8_t> input) {
   if (input.empty()) return false;
   const std::string files[] = {metrics_path(scratch().path()), status_path(scratch().path()),
-                               resolved_config_path(scratch().path())};
+                               resolved_config_path(scratch().path()), prediction_path(scratch().path())};
   for (const std::string& file : files) std::filesystem::remove(file);
-  spill(files[input[0] % 3], text_of(input.subspan(1)));
+  spill(files[input[0] % 4], text_of(input.subspan(1)));
   const RunData run = load_run(scratch().path());
   demand(report_page({run}).find("</html>") != std::string::npos, "the page has no end");
   demand(compare_page({run, run}).find("</html>") != std::string::npos, "the page has no end");
   return run.problems.size() < 3;  // two files are missing
+}
+
+bool play_cluster(std::span<const uint8_t> input) {
+  const std::string file = scratch() / "cluster.json";
+  spill(file, text_of(input));
+  return accepted(ExitCode::kBadConfig, [&] {
+    const Cluster c = read_cluster(file);
+    demand(c.ranks() > 0, "a cluster without ranks");
+    const Reach farthest = c.reach(0, c.ranks() - 1);
+    demand(c.node_of(0) == c.node_of(c.ranks() - 1) || c.links[static_cast<int>(farthest)].bytes_per_second() > 0.0,
+           "nodes that nothing joins");
+    for (const auto* curves : {&c.machine.products, &c.machine.passes})
+      for (const auto& [op, curve] : *curves)
+        for (const double amount : {0.0, 0.25, 1.0, 3e5, 1e15}) demand(curve.at(amount) > 0.0, "a rate that is none");
+    demand(c.machine.op_time("?", 1e9, 1e9) >= 0.0, "a time that is none");
+    for (const char* codec : {"", "(", "block_int(4)", "hadamard + mx"}) c.machine.codec(codec);
+  });
+}
+
+bool play_revisions(std::span<const uint8_t> input) {
+  if (input.empty()) return false;
+  constexpr int kVariants = 2;
+  static const auto config_of = [](const char* method) {
+    return load_config_text({{"c.json", R"({"num_layers": 2, "hidden_size": 16, "num_attention_heads": 2,
+      "seq_length": 8, "vocab_size": 64, "pipe_parallel_size": 2})"}},
+                            {std::string("pipe_partition_method=") + method}, {.ranks = 2, .dry_run = true});
+  };
+  static const ResolvedConfig configs[] = {config_of("uniform"), config_of("time")};
+  const ResolvedConfig& config = configs[input[0] % 2];
+  constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+  std::string text = text_of(input.subspan(1));
+  if ((input[0] & 2) != 0) text = "{\"run\":" + revisions_run(config) + "}\n" + text;
+  return accepted(ExitCode::kBadConfig, [&] {
+    const PlanRevisions read = PlanRevisions::replayed("revisions.jsonl", text, config, kVariants);
+    const std::string written = read.text(kAll);
+    const PlanRevisions again = PlanRevisions::replayed("again", written, config, kVariants);
+    demand(again.text(kAll) == written, "revisions are written otherwise than read");
+    for (const int64_t update : {int64_t{1}, int64_t{7}, kAll}) {
+      demand(again.way_at(update) == read.way_at(update), "revisions are in force otherwise than read");
+      read.begun_with(update);
+    }
+  });
 }
 
 }  // namespace
@@ -160,6 +205,8 @@ const std::vector<Parser>& parsers() {
       {"safetensors", play_safetensors},
       {"manifest", play_manifest},
       {"run_files", play_run_files},
+      {"cluster", play_cluster},
+      {"revisions", play_revisions},
   };
   return all;
 }

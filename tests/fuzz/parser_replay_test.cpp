@@ -44,13 +44,17 @@ std::string damaged(std::string text, std::mt19937& rng) {
   return text;
 }
 
-TEST_P(Files, AreReadOrRefused) {
-  const std::filesystem::path directory = "tests/fuzz/corpora/" + GetParam().name;
+std::vector<std::string> inputs_of(const Parser& parser) {
   std::vector<std::string> inputs;
-  for (const auto& entry : std::filesystem::directory_iterator(directory))
+  for (const auto& entry : std::filesystem::directory_iterator("tests/fuzz/corpora/" + parser.name))
     inputs.push_back(test::slurp(entry.path().string()));
-  ASSERT_GE(inputs.size(), 3u);
   std::sort(inputs.begin(), inputs.end());
+  return inputs;
+}
+
+TEST_P(Files, AreReadOrRefused) {
+  const std::vector<std::string> inputs = inputs_of(GetParam());
+  ASSERT_GE(inputs.size(), 3u);
   int good = 0, refused = 0;
   std::mt19937 rng(1);
   const auto attempt = [&](const std::string& input) {
@@ -68,6 +72,22 @@ TEST_P(Files, AreReadOrRefused) {
   }
   EXPECT_GT(good, 0) << "nothing in the corpus is accepted: it no longer reaches what is behind the parser";
   EXPECT_GT(refused, 0) << "nothing in the corpus is refused";
+}
+
+// Where a value stands in the corpus, one that nests without end: nobody may follow it down the stack.
+TEST_P(Files, WithoutABottomAreReadOrRefused) {
+  constexpr int kDeep = 100000;
+  const std::string bottomless = std::string(kDeep, '[') + std::string(kDeep, ']') + ",\"x\":";
+  for (const std::string& input : inputs_of(GetParam())) {
+    size_t at = 0;
+    for (int colon = 0; colon < 6; ++colon) {
+      at = input.find("\":", at);
+      if (at == std::string::npos) break;
+      at += 2;
+      const std::string text = input.substr(0, at) + bottomless + input.substr(at);
+      EXPECT_NO_THROW(GetParam().play(std::vector<uint8_t>(text.begin(), text.end()))) << input.substr(0, at);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Parsers, Files, ::testing::ValuesIn(parsers()),

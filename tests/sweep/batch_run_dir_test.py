@@ -1,4 +1,4 @@
-# Which run directory the batch scripts watch: the one that train takes from the same arguments.
+# What the batch scripts do by themselves: find the run directory that train takes from the same arguments, and judge an end before the run has begun.
 import re
 import subprocess
 
@@ -29,6 +29,29 @@ class RunDirs(SweepCase):
                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
                 kept = " ".join(w for w in words.split() if not re.match("run[-_]dir=", w))
                 self.assertEqual(done.stdout.decode().splitlines(), [expected, f"{kept} run_dir={expected}"])
+
+
+class EndsBeforeTheRunBegins(SweepCase):
+    def verdict(self, code, **variables):
+        status = self.here / "status.json"
+        words = " ".join(f"{k}={v};" for k, v in {"tw_status": status, "tw_asked": "", "tw_code": code, **variables}.items())
+        done = subprocess.run(["bash", "-uc", f". scripts/batch_common.sh; {words} tw_before=$(tw_fingerprint) tw_kills=${{tw_kills-$(tw_memory_group)}}; tw_decide; echo $tw_verdict $tw_exit"],
+                              cwd=ROOT, stdout=subprocess.PIPE, check=True)
+        return done.stdout.decode().split()
+
+    def test_a_rank_that_was_killed_is_started_again_where_the_run_has_begun_before(self):
+        refusals, deaths = (64, 65, 70, 73, 74, 76, 78, 126, 127), (9, 137, 143, 255)
+        for code in (*refusals, *deaths):
+            self.assertEqual(self.verdict(code), ["failed", str(code)], "it may never have run: the launcher's options, for instance")
+        self.assertEqual(self.verdict(71), ["again", "75"])
+        (self.here / "status.json").write_text('{"state": "running", "code": null, "step": 4, "started": "2026-01-01T00:00:00Z"}')
+        for code in refusals:
+            self.assertEqual(self.verdict(code), ["failed", str(code)])
+        for code in deaths:
+            self.assertEqual(self.verdict(code), ["again", "75"])
+            self.assertEqual(self.verdict(code, THINWIRE_CHECK=0), ["failed", str(code)], "a refusal whose code the launcher has lost looks the same")
+            self.assertEqual(self.verdict(code, tw_kills="other"), ["failed", str(code)], "killed for want of memory")
+        self.assertEqual(self.verdict(0), ["failed", "70"])
 
 
 if __name__ == "__main__":

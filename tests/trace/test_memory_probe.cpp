@@ -53,17 +53,23 @@ TEST(MemoryProbe, VersionOneHasAFolderPerController) {
 
 TEST(MemoryProbe, KillsForMemoryAreThoseOfTheInnermostGroupThatTells) {
   const test::Scratch scratch;
-  EXPECT_EQ(memory_kills(scratch / "proc", scratch / "groups"), 0);
+  const auto counted = [&] { return memory_kills(scratch / "proc", scratch / "groups").count; };
+  EXPECT_EQ(counted(), 0);
+  EXPECT_EQ(memory_kills(scratch / "proc", scratch / "groups").file, "");
   put(scratch / "proc/vmstat", "nr_free_pages 7\noom_kill 9\n");
   put(scratch / "proc/self/cgroup", "0::/job_7/step_0\n");
-  EXPECT_EQ(memory_kills(scratch / "proc", scratch / "groups"), 9);
+  EXPECT_EQ(counted(), 9);
   put(scratch / "groups/job_7/memory.events", "low 0\nhigh 0\nmax 8\noom 5\noom_kill 4\n");
-  EXPECT_EQ(memory_kills(scratch / "proc", scratch / "groups"), 4);
+  EXPECT_EQ(counted(), 4);
   put(scratch / "groups/job_7/step_0/memory.events", "low 0\noom_kill 0\n");
-  EXPECT_EQ(memory_kills(scratch / "proc", scratch / "groups"), 0);
+  EXPECT_EQ(counted(), 0);
   put(scratch / "proc/self/cgroup", "4:memory:/jobs/7\n0::/\n");
   put(scratch / "groups/memory/jobs/7/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n");
-  EXPECT_EQ(memory_kills(scratch / "proc", scratch / "groups"), 3);
+  EXPECT_EQ(counted(), 3);
+  const std::string file = memory_kills(scratch / "proc", scratch / "groups").file;
+  EXPECT_EQ(file, scratch / "groups/memory/jobs/7/memory.oom_control");
+  EXPECT_EQ(memory_kills_in(file), 3);
+  EXPECT_EQ(memory_kills_in(scratch / "groups/memory/jobs/6/memory.oom_control"), -1);
 }
 
 TEST(MemoryProbe, SlurmSaysWhatItGrants) {

@@ -93,7 +93,7 @@ ROWS = [
     (26, "out of memory", "limits of addresses, of control groups and of Slurm; an allocation that fails; a neighbour that takes all of a control group", "refused before the first step, or ended with plan and limit", "78 or 74", "steps since the checkpoint",
      runs("saves_test", "Memory.test_a_rank_without_memory_says_what_was_planned", "Memory.test_a_limit_of_addresses_is_found_out_or_named",
           "Memory.test_the_limits_of_the_batch_system_count", "Memory.test_a_rank_that_the_kernel_kills_for_memory_is_named",
-          "Memory.test_the_batch_script_says_so_where_nobody_else_can")),
+          "Memory.test_the_batch_script_says_so_where_nobody_else_can", "Memory.test_the_next_start_names_what_nobody_could_say")),
     (27, "clock that is set", "an hour ahead and a day back while the run goes on", "no false alarm, no number changes", "0", "nothing",
      runs("start_and_clock_test", "Clock.test_a_clock_that_is_set_ends_no_run_and_changes_no_number")),
     (28, "again and again", "kills at random moments", "ends bit-equal to an undisturbed run", "0 in the end", "steps since each checkpoint",

@@ -3,6 +3,7 @@ import errno
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -158,6 +159,35 @@ class Memory(RunCase):
         status = self.status(config)
         self.assertEqual((status["code"], status["requeue"], status["message"]), (74, False, said[0]))
         self.assertGreaterEqual(status["step"], 1)
+        again = self.train(config, "train_iters=1", expect=0)
+        self.assertIn(f"warning: the last start of this run ended at step {status['step']}: {said[0]}", again.out + again.err)
+        self.assertNotIn("the last start", str(self.train(config, "train_iters=1", expect=0)), "told once")
+
+    def test_the_next_start_names_what_nobody_could_say(self):
+        """The machine's own count is looked at where the group is gone, as a batch job's is."""
+        for gone in (False, True):
+            with self.subTest(gone=gone):
+                group = self.group(f"silent{gone}")
+                config = self.config(f"silent{gone}", train_iters=100000, save_interval=5)
+                running = Running("train", "--config", config, cwd=self.here, before=group.enter)
+                self.assertTrue(running.wait_for("step 20"))
+                group.fill()
+                self.assertEqual(running.finish().code, -signal.SIGKILL)
+                self.assertEqual(self.status(config)["state"], "running")
+                if gone:
+                    group.close()
+                again = self.train(config, "train_iters=1", expect=0)
+                file = "/proc/vmstat" if gone else group.events
+                self.assertRegex(again.out + again.err, rf"warning: the last start of this run ended at step \d+ without a word, and {file} counts processes that were "
+                                 r"killed by the kernel for want of memory since; planned: .* of a rank; there are 700.* \(.*thinwire-silent.*\); lower ")
+
+    def test_a_run_killed_by_a_person_is_not_called_out_of_memory(self):
+        config = self.config("by_hand", train_iters=100000, save_interval=5)
+        running = Running("train", "--config", config, cwd=self.here)
+        self.assertTrue(running.wait_for("step 20"))
+        running.send(signal.SIGKILL)
+        self.assertEqual(running.finish().code, -signal.SIGKILL)
+        self.assertNotIn("the last start", str(self.train(config, "train_iters=1", expect=0)))
 
     def test_the_batch_script_says_so_where_nobody_else_can(self):
         group = self.group("batch")

@@ -10,6 +10,7 @@
 #include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
+#include "engine/base/core/shallow_json.h"
 #include "engine/base/core/text.h"
 
 namespace thinwire {
@@ -43,7 +44,7 @@ HfTensors::HfTensors(const std::string& path) : path_(path) {
     names.push_back(path + "/" + kSingle);
   } else if (std::filesystem::exists(path + "/" + kIndex, ignored)) {
     const std::string index = path + "/" + kIndex;
-    const auto root = nlohmann::json::parse(read_file(index, size_t{256} << 20), nullptr, false);
+    const auto root = parse_shallow(read_file(index, size_t{256} << 20));
     if (!root.is_object() || !root.contains("weight_map") || !root["weight_map"].is_object()) {
       throw_bad_data(index + ": not a safetensors index (an object with \"weight_map\" is expected)");
     }
@@ -84,7 +85,7 @@ nlohmann::json read_hf_config(const std::string& source) {
   const std::filesystem::path place(source);
   const std::string path =
       ((place.extension() == ".safetensors" ? place.parent_path() : place) / "config.json").string();
-  auto root = nlohmann::json::parse(read_file(path, size_t{16} << 20), nullptr, false);
+  auto root = parse_shallow(read_file(path, size_t{16} << 20));
   if (!root.is_object()) throw_bad_data(path + ": not a JSON object");
   return root;
 }

@@ -18,6 +18,7 @@
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/log.h"
+#include "engine/base/core/shallow_json.h"
 #include "engine/base/core/text.h"
 
 namespace thinwire {
@@ -61,7 +62,7 @@ std::optional<Lease> read_lease(const std::string& directory) {
     if (e.code() != ExitCode::kBadData) throw;
     return std::nullopt;
   }
-  const auto root = nlohmann::json::parse(text, nullptr, false);
+  const auto root = parse_shallow(text);
   if (!root.is_object() || !root.contains("pid") || !root["pid"].is_number_integer()) return std::nullopt;
   try {
     return Lease{root.at("host").get<std::string>(), root.at("pid").get<long>(), root.at("job").get<std::string>(),

@@ -9,6 +9,7 @@ namespace thinwire {
 namespace {
 
 constexpr double kMost = 1e12;
+constexpr int64_t kMostRanks = int64_t{1} << 24;
 constexpr const char* kReachNames[] = {"ranks", "nodes", "racks"};
 
 // "between": which level an entry of "links" is for; -1: reported.
@@ -94,6 +95,10 @@ Cluster read_cluster(const std::string& file) {
   top.require("nodes");
   cluster.nodes = static_cast<int>(top.integer("nodes", 1, 1, 1 << 20));
   cluster.ranks_per_node = static_cast<int>(top.integer("ranks_per_node", 1, 1, 1 << 12));
+  if (const int64_t ranks = int64_t{cluster.nodes} * cluster.ranks_per_node; ranks > kMostRanks) {
+    top.error("nodes", std::to_string(ranks) + " ranks are more than " + std::to_string(kMostRanks));
+    cluster.nodes = cluster.ranks_per_node = 1;
+  }
   cluster.nodes_per_rack = static_cast<int>(top.integer("nodes_per_rack", 0, 1, 1 << 20));
   cluster.shared_cores = static_cast<int>(top.integer("shared_cores", 0, 1, 1 << 16));
   cluster.memory_per_rank = top.number("memory_gb_per_rank", 0.0, 1e-3, kMost) * 1e9;

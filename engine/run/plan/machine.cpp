@@ -76,8 +76,9 @@ double RateCurve::at(double amount) const {
                                       [](double a, const auto& point) { return a < point.first; });
   const auto [x1, y1] = *after;
   const auto [x0, y0] = *(after - 1);
-  const double low = std::log(std::max(x0, 1.0)), part = (std::log(amount) - low) / (std::log(x1) - low);
-  return y0 + (y1 - y0) * part;
+  const auto place = [](double x) { return std::log(std::max(x, 1.0)); };
+  const double width = place(x1) - place(x0);
+  return width > 0.0 ? y0 + (y1 - y0) * (place(amount) - place(x0)) / width : y1;
 }
 
 double Machine::op_time(const std::string& op, double op_flops, double op_bytes) const {

@@ -94,13 +94,21 @@ MemoryLimit memory_limit(const std::string& proc, const std::string& groups) {
   return limit;
 }
 
-int64_t memory_kills(const std::string& proc, const std::string& groups) {
-  int64_t kills = -1;
+MemoryKills memory_kills(const std::string& proc, const std::string& groups) {
+  MemoryKills kills{.count = -1};
+  const auto ask = [&](const std::string& file) {
+    kills = {file, memory_kills_in(file)};
+    return kills.count < 0;
+  };
   for_each_memory_group(proc, groups, [&](const std::string& folder, bool is_v2) {
-    kills = number_behind("oom_kill", folder + (is_v2 ? "/memory.events" : "/memory.oom_control"));
-    return kills < 0;
+    return ask(folder + (is_v2 ? "/memory.events" : "/memory.oom_control"));
   });
-  return std::max<int64_t>(0, kills >= 0 ? kills : number_behind("oom_kill", proc + "/vmstat"));
+  if (kills.count < 0 && ask(proc + "/vmstat")) return {};
+  return kills;
+}
+
+int64_t memory_kills_in(const std::string& file) {
+  return number_behind("oom_kill", file);
 }
 
 int64_t address_limit() {

@@ -19,9 +19,15 @@ struct MemoryLimit {
 // proc, groups: where the kernel tells, other places for tests.
 MemoryLimit memory_limit(const std::string& proc = "/proc", const std::string& groups = "/sys/fs/cgroup");
 
-// How often the kernel has killed a process of this control group (where there is none: of this machine) for want of
-// memory, by `oom_kill` of memory.events or memory.oom_control. It counts before it kills. 0 where it does not tell.
-int64_t memory_kills(const std::string& proc = "/proc", const std::string& groups = "/sys/fs/cgroup");
+// How often the kernel has killed a process for want of memory, by `oom_kill` of memory.events or memory.oom_control of
+// the innermost control group of this process that tells, or else of the machine's vmstat. It counts before it kills.
+struct MemoryKills {
+  std::string file;  // who tells; empty: nobody
+  int64_t count = 0;
+};
+MemoryKills memory_kills(const std::string& proc = "/proc", const std::string& groups = "/sys/fs/cgroup");
+// What such a file says; -1 where it is not there any more.
+int64_t memory_kills_in(const std::string& file);
 
 // RLIMIT_AS; 0: none.
 int64_t address_limit();

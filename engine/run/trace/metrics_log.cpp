@@ -15,6 +15,7 @@
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/log.h"
+#include "engine/base/core/shallow_json.h"
 
 namespace thinwire {
 namespace {
@@ -69,7 +70,7 @@ std::optional<int64_t> step_of_line(std::string_view line) {
     const auto [end, error] = std::from_chars(first, line.data() + line.size(), step);
     if (error == std::errc() && (*end == ',' || *end == '}')) return step;
   }
-  const auto j = nlohmann::json::parse(line, nullptr, false);
+  const auto j = parse_shallow(line);
   if (!j.is_object() || !j.contains("step") || !j["step"].is_number_integer()) return std::nullopt;
   return j["step"].get<int64_t>();
 }

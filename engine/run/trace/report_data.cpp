@@ -8,6 +8,7 @@
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
+#include "engine/base/core/shallow_json.h"
 #include "engine/run/trace/report_html.h"
 #include "engine/run/trace/run_files.h"
 
@@ -53,7 +54,7 @@ class MetricsReader {
 
   // Of lines that repeat a step the last counts.
   void line(std::string_view text) {
-    const Json j = Json::parse(text, nullptr, false);
+    const Json j = parse_shallow<Json>(text);
     const auto step = j.is_object() ? j.find("step") : j.end();
     if (!j.is_object() || step == j.end() || !step->is_number_integer()) {
       ++broken_;
@@ -265,7 +266,7 @@ void load_facts(RunData& run) {
     return;
   }
   run.config_text = read_file(path);
-  const Json j = Json::parse(run.config_text, nullptr, false, true);
+  const Json j = parse_shallow<Json>(run.config_text, true);
   if (!j.is_object()) {
     run.problems.push_back(
         "config.resolved.json is no JSON object: the facts about model and configuration are not shown");
@@ -323,7 +324,7 @@ void load_status(RunData& run) {
 void load_prediction(RunData& run) {
   const std::string path = prediction_path(run.directory);
   if (!exists(path)) return;
-  const Json j = Json::parse(read_file(path), nullptr, false);
+  const Json j = parse_shallow<Json>(read_file(path));
   if (!j.is_object() || std::isnan(get(j, "step_ms"))) {
     run.problems.push_back("prediction.json is no line of plan --json: what was predicted is not shown");
     return;

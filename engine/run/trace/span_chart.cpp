@@ -14,7 +14,8 @@ std::string draw(const SpanChart& chart) {
     for (const Span& s : row.spans)
       if (!(chart.from < chart.to)) ends.insert(ends.end(), {s.from, s.to});
   }
-  const auto [from, to] = std::minmax_element(ends.begin(), ends.end());
+  const auto least_most = std::minmax_element(ends.begin(), ends.end());
+  const auto from = least_most.first, to = least_most.second;
   if (chart.rows.empty() || !(*from < *to)) return "";
   const double left = std::min(200.0, widest + 16), right = chart.width - behind - 14;
   const Scale x({*from, *to}, left, right, Scale::Kind::kLinear, false, 0.0);

@@ -9,6 +9,8 @@
 
 #include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
+#include "engine/base/core/shallow_json.h"
+#include "engine/run/trace/memory_probe.h"
 
 namespace thinwire {
 namespace {
@@ -41,6 +43,8 @@ std::string to_json(const RunStatus& s) {
   j["updated"] = s.updated;
   j["spike"] = s.spike;
   j["stragglers"] = s.stragglers;
+  j["planned_memory"] = s.planned_memory;
+  j["oom_kills"] = s.oom_kills;
   // `replace`: a message may quote bytes of a broken file that are no UTF-8.
   return j.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
@@ -77,7 +81,7 @@ bool requeue_of(ExitCode code) {
 
 RunStatus read_status(const std::string& path) {
   constexpr size_t kLimit = 1 << 20;
-  const auto j = nlohmann::json::parse(read_file(path, kLimit), nullptr, false);
+  const auto j = parse_shallow(read_file(path, kLimit));
   if (!j.is_object()) throw_bad_data(path + ": not a JSON object; the run rewrites it when it starts again");
   RunStatus s;
   try {
@@ -95,6 +99,8 @@ RunStatus read_status(const std::string& path) {
     s.updated = j.value("updated", "");
     s.spike = j.value("spike", "");
     s.stragglers = j.value("stragglers", std::vector<std::string>());
+    s.planned_memory = j.value("planned_memory", "");
+    s.oom_kills = j.value("oom_kills", s.oom_kills);
   } catch (const nlohmann::json::exception& e) {
     throw_bad_data(path + ": " + e.what());
   }
@@ -108,11 +114,14 @@ StatusFile::StatusFile(std::string path, int64_t total_steps, std::chrono::milli
   status_.started = utc_now();
   status_.total_steps = total_steps;
   status_.first_started = status_.started;
+  const MemoryKills kills = memory_kills();
+  for (const std::string& file : {kills.file, std::string("/proc/vmstat")})
+    if (const int64_t count = memory_kills_in(file); count >= 0) status_.oom_kills[file] = count;
   try {
-    const std::string first = read_status(path_).first_started;
-    const std::optional<double> then = unix_seconds(first);
+    last_ = read_status(path_);
+    const std::optional<double> then = unix_seconds(last_->first_started);
     if (!then) return;
-    status_.first_started = first;
+    status_.first_started = last_->first_started;
     before_ = std::max(0.0, static_cast<double>(std::time(nullptr)) - *then);
   } catch (const Error&) {
     // The first life, or a file that was damaged: it counts from now.
@@ -141,6 +150,11 @@ void StatusFile::stragglers(std::vector<std::string> lines) {
   if (lines == status_.stragglers) return;
   status_.stragglers = std::move(lines);
   last_write_.reset();
+}
+
+void StatusFile::plans_memory(const std::string& planned) {
+  status_.planned_memory = planned;
+  write(false);  // memory is taken before the first step
 }
 
 void StatusFile::ended(ExitCode code, int64_t step, const std::string& message) {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <ctime>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +28,10 @@ struct RunStatus {
   std::string started, updated;
   std::string spike;                    // the last loss that jumped, in words; empty: none
   std::vector<std::string> stragglers;  // text_of() of those that are named now
+  // For who finds a run that has ended without a word: what was planned of whose memory, and kills by file, from before
+  // it (MemoryKills) for the group and for the machine.
+  std::string planned_memory;
+  std::map<std::string, int64_t> oom_kills;
 };
 
 // As times are written: "2025-01-31T12:00:00Z".
@@ -54,10 +59,14 @@ class StatusFile {
   // For the next call of running(), which then writes in any case.
   void spike(const std::string& text);
   void stragglers(std::vector<std::string> lines);
+  // Of refuse_what_does_not_fit. Writes.
+  void plans_memory(const std::string& planned);
   // The end, flushed to disk: state finished (0), preempted (75) or failed (all others). A lost peer (71) does not take
   // the place of what that peer was killed for.
   void ended(ExitCode code, int64_t step, const std::string& message = "");
   const RunStatus& status() const { return status_; }
+  // As the life before left it; nothing: this is the first.
+  const std::optional<RunStatus>& last() const { return last_; }
   // Since the run's first start, the time between its lives included. Within a life by the monotonic clock.
   double wall_seconds() const;
 
@@ -67,6 +76,7 @@ class StatusFile {
 
   std::string path_;
   RunStatus status_;
+  std::optional<RunStatus> last_;
   std::chrono::milliseconds min_interval_;
   std::optional<std::chrono::steady_clock::time_point> last_write_;
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();

@@ -1,10 +1,12 @@
 // The plan of a step against the limits of node, process and device.
 #include "engine/run/train/memory_check.h"
 
+#include <algorithm>
+
 #include "engine/base/core/error.h"
+#include "engine/base/core/file.h"
 #include "engine/run/trace/console_progress.h"
 #include "engine/run/trace/memory_probe.h"
-#include "engine/run/trace/status_file.h"
 #include "engine/run/train/dry_run.h"
 
 namespace thinwire {
@@ -54,6 +56,21 @@ std::string out_of_memory(const std::string& planned) {
 std::string killed_for_memory(const std::string& planned, int64_t peak) {
   return std::string(kKilledForMemory) + ", with up to " + size_text(peak) + " in use by this rank" +
          what_to_do(planned);
+}
+
+std::string last_killed_for_memory(const RunStatus& last) {
+  const std::string end = "the last start of this run ended at step " + std::to_string(last.step);
+  if (last.message.find(kKilledForMemory) != std::string::npos) return end + ": " + last.message;
+  if (last.state != "running" || last.host != this_host()) return "";
+  // A batch job's control group goes with the job; what the whole machine has counted says less.
+  constexpr const char* kMachine = "/proc/vmstat";
+  auto found = std::find_if(last.oom_kills.begin(), last.oom_kills.end(), [&](const auto& kills) {
+    return kills.first != kMachine && memory_kills_in(kills.first) >= 0;
+  });
+  if (found == last.oom_kills.end()) found = last.oom_kills.find(kMachine);
+  if (found == last.oom_kills.end() || memory_kills_in(found->first) <= found->second) return "";
+  return end + " without a word, and " + found->first + " counts processes that were " + kKilledForMemory + " since" +
+         what_to_do(last.planned_memory);
 }
 
 }  // namespace thinwire

@@ -6,6 +6,7 @@
 
 #include "engine/base/device/device.h"
 #include "engine/run/config/run_config.h"
+#include "engine/run/trace/status_file.h"
 
 namespace thinwire {
 
@@ -19,5 +20,9 @@ std::string out_of_memory(const std::string& planned);
 
 // The message for a rank that was killed for want of memory, with so many bytes in use.
 std::string killed_for_memory(const std::string& planned, int64_t peak);
+
+// What the start of a run before this one was killed for, in words, if that was want of memory: by what its keeper
+// wrote down, or by the kernel's count since. Else empty.
+std::string last_killed_for_memory(const RunStatus& last);
 
 }  // namespace thinwire

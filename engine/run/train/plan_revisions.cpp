@@ -8,8 +8,8 @@
 #include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
+#include "engine/base/core/shallow_json.h"
 #include "engine/run/config/resolved_json.h"
-#include "engine/run/train/compression_setup.h"
 
 namespace thinwire {
 namespace {
@@ -115,7 +115,13 @@ void PlanRevisions::visit(StateVisitor& visitor) {
   if (now == before) return;
   list_.clear();
   constexpr int kAny = 1 << 20;
-  for (const json& line : json::parse(now)) list_.push_back(revision_of(line, kAny));
+  const json stored = parse_shallow(now);
+  if (!stored.is_array()) throw_bad_data("the checkpoint's revision/list is no list");
+  try {
+    for (const json& line : stored) list_.push_back(revision_of(line, kAny));
+  } catch (const std::string& what) {
+    throw_bad_data("an entry of the checkpoint's revision/list " + what);
+  }
 }
 
 PlanRevisions PlanRevisions::replayed(const std::string& path, const std::string& text, const ResolvedConfig& config,
@@ -129,7 +135,7 @@ PlanRevisions PlanRevisions::replayed(const std::string& path, const std::string
   };
   for (std::string each; std::getline(lines, each);) {
     ++number;
-    const json line = json::parse(each, nullptr, false);
+    const json line = parse_shallow(each);
     if (line.is_discarded()) refuse("is no line of JSON");
     if (number == 1) {
       if (!line.is_object() || !line.contains("run"))
@@ -174,7 +180,7 @@ std::string revisions_run(const ResolvedConfig& config) {
       .dump();
 }
 
-PlanRevisions read_revisions(const ResolvedConfig& config) {
+PlanRevisions read_revisions(const ResolvedConfig& config, int variants) {
   const std::string& path = config.run.compression.revisions;
   std::string text;
   try {
@@ -182,7 +188,7 @@ PlanRevisions read_revisions(const ResolvedConfig& config) {
   } catch (const Error& e) {
     throw_bad_config(std::string("compression.revisions: ") + e.what());
   }
-  return PlanRevisions::replayed(path, text, config, most_variants(config.run, mesh_shape(config.run)));
+  return PlanRevisions::replayed(path, text, config, variants);
 }
 
 }  // namespace thinwire

@@ -62,6 +62,6 @@ class PlanRevisions {
 std::string revisions_run(const ResolvedConfig& config);
 // The file that compression.revisions names, read. Throws as PlanRevisions::replayed does, and for a file that cannot
 // be read.
-PlanRevisions read_revisions(const ResolvedConfig& config);
+PlanRevisions read_revisions(const ResolvedConfig& config, int variants);
 
 }  // namespace thinwire

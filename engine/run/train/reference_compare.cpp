@@ -26,6 +26,7 @@
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
+#include "engine/base/core/shallow_json.h"
 #include "engine/run/checkpoint/hf_names.h"
 #include "engine/run/config/load_config.h"
 #include "engine/run/train/backend.h"
@@ -86,7 +87,7 @@ Dump read_dump(const std::string& directory) {
   logits.read_f32("logits", d.logits);
   if (static_cast<int64_t>(d.logits.size()) != d.batch * d.length * d.model.vocab)
     throw_bad_data(directory + "/step1_logits.safetensors: wrong size");
-  d.trajectory = nlohmann::json::parse(read_file(directory + "/trajectory.json", 1 << 24), nullptr, false);
+  d.trajectory = parse_shallow(read_file(directory + "/trajectory.json", 1 << 24));
   if (!d.trajectory.is_object() || !d.trajectory.contains("trajectory") || !d.trajectory.contains("optimizer")) {
     throw_bad_data(directory + "/trajectory.json: needs \"optimizer\" and \"trajectory\"");
   }

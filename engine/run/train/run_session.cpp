@@ -14,6 +14,7 @@
 
 #include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
+#include "engine/base/core/shallow_json.h"
 #include "engine/run/checkpoint/hf_names.h"
 #include "engine/run/checkpoint/model_config_json.h"
 #include "engine/run/config/resolved_json.h"
@@ -21,6 +22,7 @@
 #include "engine/run/trace/memory_probe.h"
 #include "engine/run/trace/report_html.h"
 #include "engine/run/trace/run_files.h"
+#include "engine/run/train/memory_check.h"
 #include "engine/run/train/process_setup.h"
 #include "model/params.h"
 
@@ -104,8 +106,11 @@ RunSession::RunSession(const ResolvedConfig& config, FaultPlan& faults, Job& job
                                              &job.control());  // locks, too: everything else is ours now
   if (!job.first()) return;
   log_open_file(log_path(run.run_dir));
-  status_->running(0);
   log_info("run directory " + run.run_dir);
+  if (status_->last()) {
+    if (const std::string why = last_killed_for_memory(*status_->last()); !why.empty()) log_warning("warning: " + why);
+  }
+  status_->running(0);
   for (const std::string& line : note_lines(config)) log_info("config: " + line);
 }
 
@@ -429,12 +434,16 @@ bool RunSession::has_evaluation(int64_t step, Split split) const {
 bool RunSession::finds_evaluation(int64_t step, Split split) const {
   std::ifstream lines(metrics_path(config_.run.run_dir));
   for (std::string line; std::getline(lines, line);) {
-    const nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
+    const nlohmann::json record = parse_shallow(line);
     if (record.is_object() && record.contains("eval_loss") && record.contains("split") && record.contains("step") &&
         record["step"] == step && record["split"] == split_name(split))
       return true;
   }
   return false;
+}
+
+void RunSession::plans_memory(const std::string& planned) {
+  if (status_) status_->plans_memory(planned);
 }
 
 void RunSession::finish(ExitCode code, const std::string& message) {

@@ -63,6 +63,8 @@ class RunSession {
   // Commits a checkpoint (behind the steps unless `wait`).
   void save(const RunState& state, bool wait);
 
+  // Of refuse_what_does_not_fit, for status.json.
+  void plans_memory(const std::string& planned);
   // Writes the report and the final status.
   void finish(ExitCode code, const std::string& message);
 

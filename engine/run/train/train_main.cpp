@@ -14,6 +14,7 @@
 #include "engine/run/trace/memory_probe.h"
 #include "engine/run/trace/run_files.h"
 #include "engine/run/trace/status_file.h"
+#include "engine/run/train/compression_setup.h"
 #include "engine/run/train/dry_run.h"
 #include "engine/run/train/memory_check.h"
 #include "engine/run/train/plan_picture.h"
@@ -85,7 +86,8 @@ int print(const Options& o, const ResolvedConfig& config) {
   if (o.print_config) {
     std::puts(resolved_json(config).dump(2).c_str());
   } else if (o.dry_run) {
-    if (!config.run.compression.revisions.empty()) read_revisions(config);
+    if (!config.run.compression.revisions.empty())
+      read_revisions(config, most_variants(config.run, mesh_shape(config.run)));
     std::fputs(dry_run_text(config.run).c_str(), stdout);
     if (!o.cluster.empty()) std::fputs(predicted_text(config.run, o.cluster).c_str(), stdout);
     const std::vector<std::string> notes = note_lines(config);
@@ -184,7 +186,7 @@ int run(const Options& o, int argc, char** argv) {
       write_end(message, static_cast<ExitCode>(code));
     };
     keeping.lost_memory = [before = memory_kills()](const std::string& planned, int64_t peak) {
-      return memory_kills() > before ? killed_for_memory(planned, peak) : "";
+      return memory_kills_in(before.file) > before.count ? killed_for_memory(planned, peak) : "";
     };
   }
   const auto body = [&](Job& job) {

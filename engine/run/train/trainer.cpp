@@ -52,14 +52,15 @@ Settled settle(const ResolvedConfig& config, RunConfig& run, RunSession& session
   Settled settled{.revisions = PlanRevisions(revisions_run(config)), .origin = "", .costs = {}};
   const std::string& path = run.compression.revisions;
   if (!path.empty()) {
+    const int variants = most_variants(run, mesh_shape(run));
     std::string text;
     job.agree([&] {
       if (!job.first()) return;
-      read_revisions(config);
+      read_revisions(config, variants);
       text = read_file(path);
     });
     text = job.control().share(text);
-    settled.revisions = PlanRevisions::replayed(path, text, config, most_variants(run, mesh_shape(run)));
+    settled.revisions = PlanRevisions::replayed(path, text, config, variants);
     log_info("plan revisions are those of " + path + ": nothing is measured");
   }
   std::string hosts;
@@ -97,6 +98,7 @@ class Trainer {
     job.agree([&] {
       planned_ = refuse_what_does_not_fit(run_, job.local_size(), *backend_.device);
       job.plans_memory(planned_);
+      session_.plans_memory(planned_);
       const RankLayout layout = layout_of(run_, job.rank(), job.nodes());
       prove_plan(layout);
       replica_ = std::make_unique<Replica>(run_, layout, job.mesh(), backend_.device.get(), backend_.ops, true);

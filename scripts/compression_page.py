@@ -110,11 +110,13 @@ def alone(record):
 
 
 def losses(found):
-    """{(layout, preset): (gap in percent, half of what the seeds' gaps span, seeds, all bytes shrink by)}; one seed: as much as the baseline's seeds differ by."""
+    """{(layout, preset): (gap in percent, half of its two-sided 95 % t interval over paired seeds, seeds, all bytes shrink by)}; one seed: as much as the
+    baseline's seeds differ by."""
     out, runs = {}, {}
     for r in found:
         if r["table"] == "loss_means":
-            half = (r["gap_high"] - r["gap_low"]) / 2 if r["seeds"] > 1 else r["baseline_spread"]
+            # Of three seeds the mean, the lowest and the highest are all there is to know.
+            half = measured.t_interval((r["gap_low"], 3 * r["gap"] - r["gap_low"] - r["gap_high"], r["gap_high"]))[1] if r["seeds"] == 3 else r["baseline_spread"]
             out[r["layout"], r["preset"]] = r["gap"], half, r["seeds"], r["shrinks"]
         elif r["table"] == "loss" and r["applies"]:
             runs.setdefault((r["layout"], r["preset"]), {})[r["seed"]] = r
@@ -124,10 +126,48 @@ def losses(found):
         if both and len(both) >= out.get((layout, preset), (0, 0, 1))[2] and len(base) > 1:
             gaps = [100 * (seeds[n]["eval_loss"] / base[n]["eval_loss"] - 1) for n in both]
             all_of_base = [r["eval_loss"] for r in base.values()]
-            half = (max(gaps) - min(gaps)) / 2 if len(both) > 1 else 100 * (max(all_of_base) / min(all_of_base) - 1)
-            wire, plain = (sum(site[what] for site in seeds[both[0]]["sites"].values()) for what in ("wire_bytes_total", "logical_bytes_total"))
+            half = measured.t_interval(gaps)[1] if len(both) > 1 else 100 * (max(all_of_base) / min(all_of_base) - 1)
+            wire, plain = (sum(site[what] for n in both for site in seeds[n]["sites"].values()) for what in ("wire_bytes_total", "logical_bytes_total"))
             out[layout, preset] = statistics.fmean(gaps), half, len(both), plain / wire
     return out
+
+
+def tuned(found):
+    """What was tried of thinwire's rates: variant, bytes beside those of before, gap to the uncompressed run of the same seed by steps. Cheapest first."""
+    runs, words = {}, {}
+    for r in found:
+        if r["table"] == "rates":
+            runs.setdefault((r["variant"], r["steps"]), {})[r["seed"]] = r
+            words[r["variant"]] = r["said"]
+    steps = sorted({s for _, s in runs})
+
+    def sent(variant):
+        most = max(s for v, s in runs if v == variant)
+        return statistics.fmean(sum(r["wire_bytes_total"].values()) for r in runs[variant, most].values())
+
+    rows = []
+    for variant in sorted({v for v, _ in runs} - {"none"}, key=sent):
+        cells = []
+        for n in steps:
+            own, base = runs.get((variant, n), {}), runs.get(("none", n), {})
+            gaps = [100 * (own[seed]["eval_loss"] / base[seed]["eval_loss"] - 1) for seed in sorted(set(own) & set(base))]
+            mean, half = measured.t_interval(gaps) if len(gaps) > 1 else (0, 0)
+            cells.append(f"{mean:+.2f} ± {half:.2f} ({len(gaps)})" if len(gaps) > 1 else "–")
+        rows.append([words[variant], f"{sent(variant) / sent('before'):.2f}", *cells])
+    return measured.table(["what", "bytes", *(f"{n:,} steps, % (seeds)" for n in steps)], rows)
+
+
+def rates_page(found):
+    return f"""# What loss costs in bytes
+
+{tuned(found)}
+Two replicas, ZeRO-1, `gpt2_tiny`, fp32. A gap is that of the evaluation loss to the uncompressed run of the same seed, with its two-sided 95 % t interval; bytes are all that is sent in a run of 1,000 steps, beside `thinwire` as it was until 24 November 2026: 2.5 bits for gradients, 2.25 for weights. *g* and *w*: `rate` of `dp.gradient` and `zero.parameter`. Everything else is the preset's.
+
+Cells: `compression_rates_cells.jsonl`, each with its command. Again, and more of them:
+
+    scripts/compression_tables.py rates --out DIR
+    scripts/compression_tables.py page --out DIR
+"""
 
 
 def loss_words(got):
@@ -306,7 +346,7 @@ Bold: the range excludes 1.
 {wires(kinds)}
 ## Systems at 100 Mbit/s
 
-Micro batch 1, 1x2x1 where nothing else is said. `±`: half of what the seeds span; one seed is judged by what the baseline's seeds differ by ({next(r["baseline_spread"] for r in found if r["table"] == "loss_means")} %).
+Micro batch 1, 1x2x1 where nothing else is said. `±`: two-sided 95 % t interval over 3 paired seeds; one seed is judged by what the baseline's seeds differ by ({next(r["baseline_spread"] for r in found if r["table"] == "loss_means")} %).
 
 {systems(kinds, loss)}
 `tagc` was measured while its `density` meant the union of the ranks, and at ZeRO-3 (bf16: ZeRO-1); `powersgd` and `optimus_cc` at ZeRO-0. Losses of `one_bit_adam` and `powersgd`: a short run with a tenth of warm-up.

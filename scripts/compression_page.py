@@ -1,4 +1,4 @@
-# docs/results/compression.md and its pictures from the committed cells (docs/results/compression*_cells.jsonl): speed beside a bf16 wire, loss, verdicts.
+# docs/results/compression.md with its pictures and docs/results/rates.md from the committed cells (docs/results/compression*_cells.jsonl): speed beside a bf16 wire, loss, verdicts.
 # No measured number is typed here. A verdict counts what runs of one cell differ by; where that is more than what is to be told, it says so.
 import glob
 import math
@@ -110,11 +110,13 @@ def alone(record):
 
 
 def losses(found):
-    """{(layout, preset): (gap in percent, half of what the seeds' gaps span, seeds, all bytes shrink by)}; one seed: as much as the baseline's seeds differ by."""
+    """{(layout, preset): (gap in percent, half of its two-sided 95 % t interval over paired seeds, seeds, all bytes shrink by)}; one seed: as much as the
+    baseline's seeds differ by."""
     out, runs = {}, {}
     for r in found:
         if r["table"] == "loss_means":
-            half = (r["gap_high"] - r["gap_low"]) / 2 if r["seeds"] > 1 else r["baseline_spread"]
+            # Of three seeds the mean, the lowest and the highest are all there is to know.
+            half = measured.t_interval((r["gap_low"], 3 * r["gap"] - r["gap_low"] - r["gap_high"], r["gap_high"]))[1] if r["seeds"] == 3 else r["baseline_spread"]
             out[r["layout"], r["preset"]] = r["gap"], half, r["seeds"], r["shrinks"]
         elif r["table"] == "loss" and r["applies"]:
             runs.setdefault((r["layout"], r["preset"]), {})[r["seed"]] = r
@@ -124,10 +126,60 @@ def losses(found):
         if both and len(both) >= out.get((layout, preset), (0, 0, 1))[2] and len(base) > 1:
             gaps = [100 * (seeds[n]["eval_loss"] / base[n]["eval_loss"] - 1) for n in both]
             all_of_base = [r["eval_loss"] for r in base.values()]
-            half = (max(gaps) - min(gaps)) / 2 if len(both) > 1 else 100 * (max(all_of_base) / min(all_of_base) - 1)
-            wire, plain = (sum(site[what] for site in seeds[both[0]]["sites"].values()) for what in ("wire_bytes_total", "logical_bytes_total"))
+            half = measured.t_interval(gaps)[1] if len(both) > 1 else 100 * (max(all_of_base) / min(all_of_base) - 1)
+            wire, plain = (sum(site[what] for n in both for site in seeds[n]["sites"].values()) for what in ("wire_bytes_total", "logical_bytes_total"))
             out[layout, preset] = statistics.fmean(gaps), half, len(both), plain / wire
     return out
+
+
+class Rates:
+    """What was tried of thinwire's rates: two replicas, paired by seed."""
+
+    def __init__(self, found):
+        self.runs, self.words = {}, {}
+        for r in found:
+            if r["table"] == "rates":
+                self.runs.setdefault((r["variant"], r["steps"]), {})[r["seed"]] = r
+                self.words[r["variant"]] = r["words"]
+        self.steps = sorted({steps for _, steps in self.runs})
+
+    def gap(self, variant, steps, base="none"):
+        """(mean, half of its 95 % t interval, seeds) in percent of the base's loss; None for fewer than two pairs."""
+        own, other = self.runs.get((variant, steps), {}), self.runs.get((base, steps), {})
+        gaps = [100 * (own[seed]["eval_loss"] / other[seed]["eval_loss"] - 1) for seed in sorted(set(own) & set(other))]
+        return (*measured.t_interval(gaps), len(gaps)) if len(gaps) > 1 else None
+
+    def beside(self, variant):
+        """Bytes over those of before, in the longest run of both."""
+        most = max(s for v, s in self.runs if v == variant and ("before", s) in self.runs)
+        own, before = (statistics.fmean(sum(r["wire_bytes_total"].values()) for r in self.runs[v, most].values()) for v in (variant, "before"))
+        return own / before
+
+    def table(self):
+        rows = []
+        for variant in sorted(set(self.words) - {"none"}, key=self.beside):
+            gaps = [self.gap(variant, steps) for steps in self.steps]
+            if any(gaps):
+                cells = [f"{g[0]:+.2f} ± {g[1]:.2f} ({g[2]}): {verdict(g[0] - g[1], g[0] + g[1], most=LOSS_AT_MOST)}" if g else "–" for g in gaps]
+                rows.append([self.words[variant], f"{self.beside(variant):.2f}", *cells])
+        return measured.table(["what", "bytes", *(f"{n:,} steps, % (seeds): at most {LOSS_AT_MOST} %" for n in self.steps)], rows)
+
+    def page(self):
+        first, adam = self.steps[0], self.gap("adam", self.steps[0], "before")
+        ramp = self.gap("ramp", first, "before")
+        return f"""# What loss costs in bytes
+
+{self.table()}
+- Finer gradients at first ({self.words['ramp']}): {ramp[0]:+.2f} ± {ramp[1]:.2f} % of the loss after {first} steps, beside the preset. As long as the last column cannot tell, the preset stays as it is.
+- Lost: coding gradients in Adam's metric (each element over the root of its second moment, told by its owner). Beside the same bits without it, {first} steps: {adam[0]:+.2f} ± {adam[1]:.2f} % ({adam[2]} seeds). Elements with small gradients then take bits from those that the loss falls by.
+
+Two replicas, ZeRO-1, `gpt2_tiny`, fp32. A gap is that of the evaluation loss to the uncompressed run of the same seed, ± its two-sided 95 % t interval; *met* where its upper end is at most {LOSS_AT_MOST} %, *missed* where its lower end is above. Bytes are all that is sent in the longest run that both have, beside `thinwire`: 2.5 bits for gradients, 2.25 for weights. *g* and *w*: `rate` of `dp.gradient` and `zero.parameter`. All else is the preset's. A run of {first} steps is the beginning of a ramp that is meant for longer ones.
+
+Cells: `compression_rates_cells.jsonl`, each with its command. Again, and more of them:
+
+    scripts/compression_tables.py rates --out DIR
+    scripts/compression_tables.py page --out DIR
+"""
 
 
 def loss_words(got):
@@ -265,7 +317,7 @@ def write(path, more=()):
     fast = [got[0] for c in kinds for layout, micro in LAYOUTS for rate in ("10gbit", "none") if (got := c.over_bf16(layout, micro, rate))]
     only_gradients = [c.over_bf16("1x2x1", 1, SLOW, p)[0] for c in kinds for p in ("loco", "tagc")]
     ours = loss["1x2x1", "thinwire@1"]
-    dates = sorted({day for r in found if r["table"] != "curve" for day in r["date"].split(" to ")})
+    dates = sorted({day for r in found if r["table"] not in ("curve", "rates") for day in r["date"].split(" to ")})
     trained = [r for r in found if r["table"] == "presets_means"]
     ddp = {(r["who"], r["mode"]): r for r in found if r["table"] == "loss_beside_ddp"}
     beside = 100 * (ddp["ours", "thinwire"]["eval_loss"] / ddp["ddp", "none"]["eval_loss"] - 1)
@@ -306,7 +358,7 @@ Bold: the range excludes 1.
 {wires(kinds)}
 ## Systems at 100 Mbit/s
 
-Micro batch 1, 1x2x1 where nothing else is said. `±`: half of what the seeds span; one seed is judged by what the baseline's seeds differ by ({next(r["baseline_spread"] for r in found if r["table"] == "loss_means")} %).
+Micro batch 1, 1x2x1 where nothing else is said. `±`: 95 % t interval, 3 paired seeds; one seed: what the baseline's differ by ({next(r["baseline_spread"] for r in found if r["table"] == "loss_means")} %).
 
 {systems(kinds, loss)}
 `tagc` was measured while its `density` meant the union of the ranks, and at ZeRO-3 (bf16: ZeRO-1); `powersgd` and `optimus_cc` at ZeRO-0. Losses of `one_bit_adam` and `powersgd`: a short run with a tenth of warm-up.
@@ -324,11 +376,11 @@ Loss of `thinwire` beside plain DDP after 200 steps: {beside:+.2f} %. DDP's own 
 ## Method and caveats
 
 - Model: 10.8 M parameters (loss: 0.8 M), fp32 compute, 2 cores of a shared virtual machine, one rank a host of the emulated cluster ([lab](../lab.md)). Four ranks share cores. No GPU, no real network.
-- `thinwire` ran with `compression.adapt=true`: steps count once it has settled, which may be on lighter codes or none. Today it must be asked for.
+- `thinwire` ran with `compression.adapt=true` (asked for today): steps count once it has settled, perhaps on lighter codes or none. Other rates: [rates](rates.md).
 - A range is what a cell's runs differ by; with fewer than three runs, what the worst repeated cell on that link differs by (factors {"; ".join(c.name + ": " + ", ".join(f"{RATES[k]} {v:.2f}" for k, v in sorted(c.scatter.items(), key=lambda kv: list(RATES).index(kv[0]) if kv[0] in RATES else 9) if k in RATES) for c in kinds)}).
 - Waiting on pipelines holds the bubble, which no codec shortens.
-- Loss rows are means of runs that were not kept singly.
-- Cells of {dates[0]} to {dates[-1]}, several builds. Since then compute no longer polls between operations: steps are about 1 % longer.
+- Loss rows: means; single runs were not kept.
+- Cells of {dates[0]} to {dates[-1]}, several builds. Since then steps are about 1 % longer: compute no longer polls.
 
 ## Repeat
 
@@ -340,6 +392,8 @@ Cells with date, machine and command: `compression*_cells.jsonl`.
     with open(path + ".new", "w", encoding="utf-8") as f:
         f.write(text)
     os.replace(path + ".new", path)
+    with open(os.path.join(os.path.dirname(path), "rates.md"), "w", encoding="utf-8") as f:
+        f.write(Rates(found).page())
     for name, drawn in (("speed", picture(first)), ("curve", curve.picture())):
         with open(os.path.join(os.path.dirname(path), f"compression_{name}.svg"), "w", encoding="utf-8") as f:
             f.write(drawn)

@@ -7,8 +7,9 @@
   speed     tokens/s in the emulated cluster (needs root): rates x layouts x {none, bf16_wire, thinwire}, every system's preset at 100 Mbit/s
   paired    thinwire at micro batch 8 and the same work without communication, stopped and continued in turn (needs root)
   ladder    Optimus-CC's ladder at 4 stages and a vocabulary of 16k: bytes and exposed time
+  rates     evaluation loss of thinwire at other rates, paired by seed with the uncompressed run: two replicas, gpt2_tiny
   curve     evaluation loss over the clock: two replicas at 100 Mbit/s, as many steps as each wire allows in the same time
-  page      writes docs/results/compression.md from the cells beside it, and from those of DIR over them
+  page      writes docs/results/compression.md and rates.md from the cells beside it, and from those of DIR over them
 
 Every cell prints its command. Results go to DIR/results.jsonl, line by line; a cell that is in there is not run again (one that failed is).
   --only TEXT ...  cells whose key contains one of them       --list         print the keys and stop
@@ -60,6 +61,18 @@ SPEED_ITERS = 60
 PAIRED = ((2, "100mbit"), (2, "1gbit"), (4, "100mbit"))
 # Ours tries three ways in turn before it settles, in 123 steps at most; what is measured is what it settles on.
 OUR_ITERS = 150
+# What is said of a variant, and its keys. Places of a ramp count updates: the run of 100 steps is the beginning of the run of 1,000.
+GRADIENT, WEIGHT = "compression.dp.gradient.rate", "compression.zero.parameter.rate"
+RATES_TRIED = {
+    "none": ("uncompressed", ["compression.preset=none"]),
+    "before": ("g 2.5, w 2.25", [f"{GRADIENT}=2.5", f"{WEIGHT}=2.25"]),
+    "g3": ("g 3, w 2.25", [f"{GRADIENT}=3", f"{WEIGHT}=2.25"]),
+    "g3.25 w2": ("g 3.25, w 2", [f"{GRADIENT}=3.25", f"{WEIGHT}=2"]),
+    "g3.2 w2": ("g 3.2, w 2", [f"{GRADIENT}=3.2", f"{WEIGHT}=2"]),
+    "ramp w2": ("g 5 for 100 steps, then 3; w 2", [f"{GRADIENT}=[[0,5],[100,3]]", f"{WEIGHT}=2"]),
+    "ramp": ("g 4 for 100 steps, then 3; w 2.1", [f"{GRADIENT}=[[0,4],[100,3]]", f"{WEIGHT}=2.1"]),
+}
+RATE_STEPS, RATE_SEEDS = (100, 1000), range(1, 9)
 # Steps between two evaluations, about as many seconds for each wire; learning rates are constant, so that a run's length changes nothing.
 CURVE = {"none": 5, "bf16_wire": 10, "thinwire": 60}
 CURVE_SECONDS, CURVE_ITERS = 260.0, 3000
@@ -203,6 +216,22 @@ class Tables:
                 more = [f"embedding_sync={embedding}"] if embedding else []
                 self.clock(lab, "ladder", f"ladder 4x2x1 100mbit {name}", preset, "4x2x1", "100mbit", 1, [*keys, *more])
 
+    def rates(self):
+        for steps in RATE_STEPS:
+            for seed in RATE_SEEDS:
+                for variant, (words, more) in RATES_TRIED.items():
+                    preset = [] if variant == "none" else ["compression.preset=thinwire"]
+                    keys = ["--config", "configs/gpt2_tiny.json", "zero_optimization.stage=1", f"train_iters={steps}", f"eval_interval={steps}", "eval_iters=31", "save_interval=0",
+                            "threads_per_rank=1", "log_interval=1000", f"seed={seed}", *preset, *more, *self.o.keys]
+
+                    def what(keys=keys):
+                        lines, _, seconds, command = train(["mpirun", "-n", "2"], self.o.build, keys, self.run_dir, 3600)
+                        loss = final_loss(lines)
+                        return {"eval_loss": loss, "wire_bytes_total": {site: s["wire_bytes_total"] for site, s in summary(lines, 0)["sites"].items()}, "run_seconds": seconds,
+                                "said": f"loss {loss:.4f}",
+                                "command": shown(command, self.store.folder, self.o.build)}
+                    self.cell("rates", f"rates {steps} {variant} seed {seed}", {"variant": variant, "words": words, "steps": steps, "seed": seed}, what)
+
     def curve(self):
         with emulated() as lab:
             for preset, interval in CURVE.items():
@@ -212,7 +241,7 @@ class Tables:
 
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("table", choices=("presets", "loss", "speed", "paired", "ladder", "curve", "page"))
+    options.add_argument("table", choices=("presets", "loss", "speed", "paired", "ladder", "rates", "curve", "page"))
     options.add_argument("--out")
     options.add_argument("--only", nargs="+", default=[])
     options.add_argument("--list", action="store_true")

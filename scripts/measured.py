@@ -138,6 +138,15 @@ def interval(values, draws=2000):
     return statistics.median(values), medians[int(0.025 * draws)], medians[int(0.975 * draws) - 1]
 
 
+# Student's t: 97.5 % of the distribution lie below, by degrees of freedom.
+T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+
+
+def t_interval(values):
+    """(mean, half): the two-sided 95 % interval of the mean of independent values, 2 to 10 of them."""
+    return statistics.fmean(values), T[len(values) - 2] * statistics.stdev(values) / len(values) ** 0.5
+
+
 def table(head, rows, right=()):
     """A Markdown table; `right`: columns of numbers."""
     def line(cells):

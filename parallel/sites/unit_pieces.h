@@ -30,7 +30,9 @@ struct UnitPiece {
   std::vector<MatrixShape> shard_matrices, refine_matrices, mine_matrices;
   PieceRanges ranges;
   bool awaited = false;  // see MessageKey
-  MessageKey key(std::span<const MatrixShape> matrices) const { return {slot, rule, matrices, nullptr, awaited}; }
+  MessageKey key(std::span<const MatrixShape> matrices) const {
+    return {.slot = slot, .rule = rule, .matrices = matrices, .awaited = awaited};
+  }
 };
 
 // A piece without matrices.

@@ -17,7 +17,7 @@ import compression_page
 BUILD = os.environ.get("THINWIRE_BUILD", os.path.join(ROOT, "build"))
 
 # Written by programs (config_docs, scripts/compression_tables.py, scripts/sweep page, scripts/published_claims, tests/train/fault_matrix.py page, tests/lab/soak.py page): their length is that of what they list.
-GENERATED = {"docs/config.md", *(f"docs/results/{n}.md" for n in ("compression", "faults", "soak", "planner", "hybrid_compression", "optimus_cc_ladder", "sdp4bit", "tagc_sparsity", "three_level_partition", "zeropp_ablation"))}
+GENERATED = {"docs/config.md", *(f"docs/results/{n}.md" for n in ("compression", "rates", "faults", "soak", "planner", "hybrid_compression", "optimus_cc_ladder", "sdp4bit", "tagc_sparsity", "three_level_partition", "zeropp_ablation"))}
 # References may be longer than what one reads from start to end.
 LONGER = {"docs/wire_formats.md": 6500, "docs/presets.md": 3400, "docs/running.md": 2500}
 PAGE, ALL = 1500, 35000
@@ -167,7 +167,7 @@ class Generated(unittest.TestCase):
             self.skipTest(f"{BUILD}/report is missing: it draws the picture")
         with tempfile.TemporaryDirectory() as folder:
             compression_page.write(os.path.join(folder, "compression.md"))
-            for name in ("compression.md", "compression_speed.svg", "compression_curve.svg"):
+            for name in ("compression.md", "rates.md", "compression_speed.svg", "compression_curve.svg"):
                 with open(os.path.join(folder, name), encoding="utf-8") as f:
                     self.assertTrue(f.read() == read("docs/results/" + name), f"docs/results/{name}: run scripts/compression_tables.py page")
 

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "compression/codec_table.h"
+#include "engine/base/core/philox.h"
 #include "tests/comm/local_group.h"
 
 namespace thinwire::compression_controller_test {
@@ -48,7 +49,8 @@ Story decide(int variants, const Times& first_times, int64_t logical_bytes, int6
     Control control(mesh.channel(GroupKind::kWorld, Site::kControl, all_ranks(kRanks)));
     PlanRevisions revisions;
     revisions.keep();
-    auto controller = std::make_unique<CompressionController>(true, variants, begin, &mesh, control, revisions, "here");
+    auto controller =
+        std::make_unique<CompressionController>(true, variants, begin, 0, &mesh, control, revisions, "here");
     const auto way = [&](CompressionController& c, int64_t update) {
       c.before(update);
       const bool off = mesh.clock().off[static_cast<size_t>(Site::kDpGradient)];
@@ -72,7 +74,7 @@ Story decide(int variants, const Times& first_times, int64_t logical_bytes, int6
       texts.reading = false;
       controller->visit(texts), revisions.visit(texts);
       texts.reading = true;
-      auto again = std::make_unique<CompressionController>(true, variants, begin, &mesh, control, list, origin);
+      auto again = std::make_unique<CompressionController>(true, variants, begin, 0, &mesh, control, list, origin);
       list.keep();
       again->visit(texts), list.visit(texts);
       return again;
@@ -156,6 +158,48 @@ TEST(CompressionController, DoesNotComeBackToWhatItLeftOut) {
   EXPECT_EQ(story.ways.back(), 'p');
   EXPECT_EQ(story.ways.find('c', 30), std::string::npos) << "coded updates were left out behind two rounds";
   EXPECT_EQ(story.behind, 'p') << story.line;
+}
+
+// A letter per update of a run that tries again 10 updates behind each decision. times: in force from an update on;
+// each update takes up to `noise` longer, by chance.
+std::string ways_of_a_run(const std::map<int64_t, Times>& times, int64_t updates, double noise) {
+  std::vector<std::string> ways(kRanks);
+  run_ranks(kRanks, [&](Progress& progress) {
+    Mesh mesh(progress, {1, kRanks, 1}, pretend_nodes(kRanks, kRanks));
+    Control control(mesh.channel(GroupKind::kWorld, Site::kControl, all_ranks(kRanks)));
+    PlanRevisions revisions;
+    CompressionController controller(true, 2, 0, 10, &mesh, control, revisions, "here");
+    std::string& mine = ways[static_cast<size_t>(mesh.rank())];
+    for (int64_t update = 1; update <= updates; ++update) {
+      controller.before(update);
+      const bool off = mesh.clock().off[static_cast<size_t>(Site::kDpGradient)];
+      mine += off ? 'p' : mesh.clock().variant == 1 ? 'l' : 'c';
+      const Times& now = std::prev(times.upper_bound(update))->second;
+      const double ms = mine.back() == 'c' ? now.coded : mine.back() == 'l' ? now.light : now.plain;
+      const uint32_t chance = philox({1, 2}, {static_cast<uint32_t>(update), 0, 0, 0})[0];
+      controller.after(ms * (1.0 + noise * chance / 4294967296.0), update, 1);
+    }
+  });
+  EXPECT_EQ(ways[0], ways[1]);
+  EXPECT_EQ(ways[0], ways[2]);
+  return ways[0];
+}
+
+TEST(CompressionController, TriesAgainWhenLinksHaveChanged) {
+  const std::string trials =
+      "ccccllllpppp"
+      "ccccllllpppp";
+  EXPECT_EQ(ways_of_a_run({{1, {10.0, 8.0, 20.0}}, {30, {10.0, 8.0, 5.0}}}, 3 + 2 * (24 + 10), 0.0),
+            "ccc" + trials + std::string(10, 'l') + trials + std::string(10, 'p'));
+}
+
+// Steps differ by more than the ways do: nothing is told apart in ten rounds, and what was there stays.
+TEST(CompressionController, LeavesAWayOnlyForOneThatIsFasterForSure) {
+  std::map<int64_t, Times> times{{1, {20.0, 8.0, 20.0}}};
+  times[30] = {8.05, 8.0, 7.95};
+  const std::string ways = ways_of_a_run(times, 3 + 24 + 10 + 120 + 10, 0.5);
+  EXPECT_EQ(ways.substr(27, 10), std::string(10, 'l'));
+  EXPECT_EQ(ways.substr(ways.size() - 10), std::string(10, 'l')) << ways;
 }
 
 // In a warm-up of the rules nothing is coded, so that ways differ by noise alone.

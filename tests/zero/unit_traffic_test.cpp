@@ -17,6 +17,16 @@ TEST(UnitTraffic, AnyPlacementGivesTheBitsOfOneRank) {
   }
 }
 
+TEST(UnitPiece, ItsKeySaysWhatIsAwaitedAndIsNoPart) {
+  UnitPiece piece;
+  piece.slot = 7, piece.rule = 2, piece.awaited = true;
+  const MessageKey key = piece.key(piece.shard_matrices);
+  EXPECT_TRUE(key.awaited);
+  EXPECT_EQ(key.part, 0);
+  EXPECT_EQ(key.slot, 7u);
+  EXPECT_EQ(key.rule, 2);
+}
+
 // How often a step gathers each unit that starts out ungathered: from the ranges of the weights, and from the
 // secondary copies; by unit.
 struct GatherCounts {

@@ -12,7 +12,7 @@ import compression_page  # noqa: E402
 
 
 def table():
-    lines = ["// Evaluation loss above the uncompressed run of the same seeds, percent, and half of what the seeds span; made by make_loss_gaps.py.",
+    lines = ["// Evaluation loss above the uncompressed run of the same seeds, percent, and half of its 95 % interval; made by make_loss_gaps.py.",
              "// clang-format off", "inline constexpr LossGap kLossGaps[] = {"]
     found = compression_page.losses(compression_page.records())
     for (layout, preset), (gap, half, seeds, _) in sorted(found.items()):

@@ -26,7 +26,7 @@ struct LossGap {
   const char* preset;
   int stages;  // of the pipeline: 1, or 2 for more
   double percent;
-  double half;  // of what the seeds span; one seed: what the uncompressed seeds differ by
+  double half;  // of its 95 % interval; one seed: what the uncompressed seeds differ by
   int seeds;
 };
 // The row of so many stages, else one of another number; nullptr: not measured.

@@ -1,4 +1,4 @@
-// Blocks of steps each way in turn, and one comparison.
+// Blocks of steps each way in turn, and one comparison; and the same again so many updates later.
 #include "engine/run/train/compression_controller.h"
 
 #include <algorithm>
@@ -18,6 +18,26 @@ constexpr double kHopeless = 1.3;
 // closer, for which it takes more.
 constexpr double kClose = 0.05;
 
+// Student's t at 97.5 %, at least, for so many degrees of freedom.
+double student(double freedom) {
+  constexpr double kT[] = {12.71, 4.31, 3.19, 2.78, 2.58, 2.45, 2.37, 2.31, 2.27};
+  return freedom < 1.0 ? kT[0] : freedom < 10.0 ? kT[static_cast<size_t>(freedom) - 1] : 2.23;
+}
+
+struct Sample {
+  double mean = 0.0, error = 0.0;  // error: the mean's variance
+  double freedom = 0.0;
+};
+Sample sample_of_logs(std::vector<double> values) {
+  Sample s;
+  for (double& v : values) v = std::log(std::max(v, 1e-3));
+  for (const double v : values) s.mean += v / static_cast<double>(values.size());
+  s.freedom = static_cast<double>(values.size()) - 1.0;
+  for (const double v : values) s.error += (v - s.mean) * (v - s.mean);
+  s.error = s.freedom > 0.0 ? s.error / s.freedom / static_cast<double>(values.size()) : 1.0;
+  return s;
+}
+
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -26,10 +46,11 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-CompressionController::CompressionController(bool enabled, int variants, int64_t begin, Mesh* mesh, Control& control,
-                                             PlanRevisions& revisions, std::string origin)
+CompressionController::CompressionController(bool enabled, int variants, int64_t begin, int64_t again, Mesh* mesh,
+                                             Control& control, PlanRevisions& revisions, std::string origin)
     : enabled_(enabled && mesh != nullptr),
       begin_(begin),
+      again_(again),
       mesh_(mesh),
       control_(&control),
       revisions_(&revisions),
@@ -70,12 +91,18 @@ double CompressionController::measure_bytes_per_ms() {
 }
 
 std::string CompressionController::after(double step_ms, int64_t step, int64_t logical_bytes) {
-  if (!enabled_ || decided_ || revisions_->replays() || step <= begin_) return "";
-  if (warm_ < kWarmUp) {
+  if (!enabled_ || revisions_->replays() || step <= begin_) return "";
+  if (!decided_ && warm_ < kWarmUp) {
     ++warm_;
     return "";
   }
-  const std::string line = look(step_ms, step, logical_bytes);
+  std::string line;
+  if (!decided_) {
+    line = look(step_ms, step, logical_bytes);
+    if (decided_) ++decisions_, kept_ = 0;
+  } else if (again_ > 0 && ++kept_ >= again_) {
+    try_all();
+  }
   if (const Way next = way_now(); !line.empty() || next != revisions_->way_at(step + 1))
     revisions_->add({.after = step, .way = next, .partition = {}, .why = line.empty() ? "trial" : line});
   return line;
@@ -92,7 +119,7 @@ std::string CompressionController::look(double step_ms, int64_t step, int64_t lo
     const double plain_wire = static_cast<double>(control_->agree_max(logical_bytes)) / measure_bytes_per_ms();
     if (plain_wire > kHopeless * median_of(Way::kCoded)) tried_.pop_back();
     if (tried_.size() == 1) {
-      decided_ = true;
+      decided_ = true, way_ = Way::kCoded;
       char text[200];
       std::snprintf(
           text, sizeof text,
@@ -112,11 +139,27 @@ double CompressionController::median_of(Way way) const {
   return median(ms_.at(way));
 }
 
+// The lower end of the 95 % interval of how much longer steps take this way, as a share: Welch's, of their logarithms.
+double CompressionController::least_excess(Way way, Way best) const {
+  const Sample a = sample_of_logs(ms_.at(way)), b = sample_of_logs(ms_.at(best));
+  const double error = a.error + b.error;
+  const double freedom =
+      error > 0.0 ? error * error / (a.error * a.error / a.freedom + b.error * b.error / b.freedom) : 1e9;
+  return std::expm1(a.mean - b.mean - student(freedom) * std::sqrt(error));
+}
+
+void CompressionController::try_all() {
+  decided_ = false;
+  place_ = round_began_ = 0, round_ = 0;
+  tried_ = ways_;
+  ms_.clear();
+}
+
 void CompressionController::leave_out_the_slow() {
-  double least = median_of(tried_.front());
-  for (const Way way : tried_) least = std::min(least, median_of(way));
-  const double close = 1.0 + kClose * std::sqrt(static_cast<double>(kRounds) / round_);
-  std::erase_if(tried_, [&](Way way) { return median_of(way) > close * least; });
+  const Way best =
+      *std::min_element(tried_.begin(), tried_.end(), [&](Way a, Way b) { return median_of(a) < median_of(b); });
+  const double close = (1.0 + kClose * std::sqrt(static_cast<double>(kRounds) / round_)) * median_of(best);
+  std::erase_if(tried_, [&](Way way) { return median_of(way) > close && least_excess(way, best) > 0.0; });
 }
 
 std::string CompressionController::decide(int64_t step) {
@@ -125,16 +168,18 @@ std::string CompressionController::decide(int64_t step) {
   const auto word = [](Way way) { return static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(way), 2)); };
   std::string times;
   double least = 0.0;
+  Way fastest = Way::kCoded;
   for (const Way way : ways_) {
     if (ms_.count(way) == 0) continue;
     const double ms = median_of(way);
     // What was left out was measured in other minutes.
     const bool tried = std::find(tried_.begin(), tried_.end(), way) != tried_.end();
-    if (tried && (least == 0.0 || ms <= least)) least = ms, way_ = way;
+    if (tried && (least == 0.0 || ms <= least)) least = ms, fastest = way;
     char text[80];
     std::snprintf(text, sizeof text, "%s%s steps take %.1f ms", times.empty() ? "" : ", ", kNames[word(way)], ms);
     times += text;
   }
+  if (decisions_ == 0 || std::find(tried_.begin(), tried_.end(), way_) == tried_.end()) way_ = fastest;
   decided_ = true;
   return "plan revision after step " + std::to_string(step) + ": compression " + kVerdicts[word(way_)] + " (" + times +
          ")";
@@ -143,9 +188,16 @@ std::string CompressionController::decide(int64_t step) {
 std::string CompressionController::state() const {
   json ms = json::array();
   for (const auto& [way, values] : ms_) ms.push_back({way, values});
-  return json{
-      {"measured_at", measured_at_}, {"decided", decided_}, {"way", way_},        {"place", place_}, {"round", round_},
-      {"round_began", round_began_}, {"tried", tried_},     {"ms", std::move(ms)}}
+  return json{{"measured_at", measured_at_},
+              {"decided", decided_},
+              {"way", way_},
+              {"place", place_},
+              {"round", round_},
+              {"round_began", round_began_},
+              {"tried", tried_},
+              {"ms", std::move(ms)},
+              {"decisions", decisions_},
+              {"kept", kept_}}
       .dump();
 }
 
@@ -163,6 +215,8 @@ void CompressionController::visit(StateVisitor& visitor) {
   stored.at("round").get_to(round_);
   stored.at("round_began").get_to(round_began_);
   stored.at("tried").get_to(tried_);
+  decisions_ = stored.value("decisions", int64_t{decided_});
+  kept_ = stored.value("kept", int64_t{0});
   ms_.clear();
   for (const json& pair : stored.at("ms")) ms_[pair.at(0).get<Way>()] = pair.at(1).get<std::vector<double>>();
 }
@@ -170,10 +224,8 @@ void CompressionController::visit(StateVisitor& visitor) {
 std::string CompressionController::resume(int64_t updates) {
   if (!enabled_ || revisions_->replays() || measured_at_ == origin_) return "";
   measured_at_ = origin_;
-  decided_ = false, way_ = Way::kCoded;
-  place_ = round_began_ = 0, round_ = 0;
-  tried_ = ways_;
-  ms_.clear();
+  way_ = Way::kCoded, decisions_ = kept_ = 0;
+  try_all();
   const std::string line =
       "what was measured of compression elsewhere is dropped: ranks, hosts or rules are others now";
   if (revisions_->way_at(updates + 1) != Way::kCoded)

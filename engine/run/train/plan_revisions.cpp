@@ -174,7 +174,7 @@ PlanRevisions PlanRevisions::replayed(const std::string& path, const std::string
 std::string revisions_run(const ResolvedConfig& config) {
   const LayoutConfig& l = config.run.layout;
   json rules = resolved_json(config).value("compression", json::object());
-  for (const char* key : {"adapt", "preset", "revisions"}) rules.erase(key);
+  for (const char* key : {"adapt", "adapt_interval", "preset", "revisions"}) rules.erase(key);
   return json{{"layout", {{"pipeline", l.pipeline}, {"tensor", l.tensor}, {"data", l.data}, {"context", l.context}}},
               {"rules", std::move(rules)}}
       .dump();

@@ -162,7 +162,7 @@ void erase_defaults(nlohmann::json& rules) {
 bool RunSession::same_rules(const nlohmann::json& info) const {
   const auto rules_in = [](const nlohmann::json& config) {
     nlohmann::json rules = config.value("compression", nlohmann::json::object());
-    for (const char* key : {"adapt", "preset", "revisions"}) rules.erase(key);
+    for (const char* key : {"adapt", "adapt_interval", "preset", "revisions"}) rules.erase(key);
     for (auto& [site, rule] : rules.items()) {
       if (rule.is_object()) rule.erase("warmup_steps");
     }

@@ -1,6 +1,7 @@
 # Long sequences of real runs: chunks and disk change no result, a run goes on without them, a full disk is code 74, and memory
-# behaves as docs/long_context.md says.
+# behaves as docs/long_context.md says. Llama-3.2 and Mistral beyond 4096 tokens as Hugging Face computes them.
 import json
+import shutil
 import subprocess
 import sys
 
@@ -61,6 +62,22 @@ class LongSequences(RunCase):
         said = run_program("train", "--config", path, "--dry-run").out
         self.assertRegex(said, r"activations on disk: [0-9.]+ MiB of room, [0-9.]+ MiB written and [0-9.]+ MiB read back per step")
         self.assertNotIn("on disk", run_program("train", "--config", path, "--dry-run", "activation_offload=none").out)
+
+    def test_hugging_face_beyond_4096_positions(self):
+        models = sorted((ROOT / "tests/golden/long_models").iterdir())
+        self.assertEqual([m.name for m in models], ["llama3_2", "mistral"])
+        for ranks, keys in ((1, ["threads_per_rank=2"]), (2, ["context_parallel_size=2", "cp_comm_type=p2p"]), (1, ["sequence_chunk_size=1024", "activation_offload=disk"])):
+            done = run_program("reference_check", *models, *keys, ranks=ranks, cwd=self.here)
+            self.assertEqual(done.code, 0, str(done))
+            self.assertEqual(done.out.count("logits "), 2)
+        # What the rows of logits tell: a window one narrower, and another scaling of the slow rotary pairs.
+        for model, old, new in ((models[0], '"factor": 32.0', '"factor": 31.0'), (models[1], '"sliding_window": 4096', '"sliding_window": 4095')):
+            copy = self.here / model.name
+            shutil.copytree(model, copy)
+            text = (copy / "config.json").read_text()
+            self.assertIn(old, text)
+            (copy / "config.json").write_text(text.replace(old, new))
+            self.assertRegex(run_program("reference_check", copy, "threads_per_rank=2").out, "(?m)^logits .* FAIL$")
 
     def test_memory(self):
         done = subprocess.run([sys.executable, ROOT / "scripts/check_long_memory", "--quick", "--build", BUILD, "--scratch", self.here,

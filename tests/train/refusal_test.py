@@ -250,8 +250,8 @@ class Refusals(RunCase):
         for source, where in sources.items():
             for key, value, was, now in cases:
                 with self.subTest(source=source, key=key):
-                    if (source, key) == ("finetune", "rotary_emb_base"):  # a longer context asks for another base
-                        self.train(self.config("longer", train_iters=1, **{**same, **where, key: value}), expect=0)
+                    if (source, key) == ("finetune", "rotary_emb_base"):  # a longer context asks for another base, and for a window
+                        self.train(self.config("longer", train_iters=1, **{**same, **where, key: value, "sliding_window_width": 7}), expect=0)
                         continue
                     done = self.train(self.config(f"other-{source}-{key}", train_iters=1, **{**same, **where, key: value}))
                     self.expect(done, 78)

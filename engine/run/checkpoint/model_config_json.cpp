@@ -141,14 +141,15 @@ struct Reader {
 
 // `weights` with this run's values wherever a difference changes nothing that the weights compute; whatever is not
 // listed here, a field that is new included, must be equal.
-ModelConfig with_free_fields_of(ModelConfig weights, const ModelConfig& here, bool new_angles) {
+ModelConfig with_free_fields_of(ModelConfig weights, const ModelConfig& here, bool new_context) {
   weights.vocab = here.vocab, weights.padded_vocab = here.padded_vocab;
   weights.seq_length = here.seq_length;
   if (here.positions != PositionKind::kLearned) weights.max_positions = here.max_positions;
   // Fractions that turn the same elements are the same.
   if (weights.rotary_length() == here.rotary_length()) weights.rotary_fraction = here.rotary_fraction;
-  if (here.positions != PositionKind::kRotary || new_angles)
+  if (here.positions != PositionKind::kRotary || new_context)
     weights.rotary_base = here.rotary_base, weights.rope_scaling = here.rope_scaling;
+  if (new_context) weights.window = here.window;
   if (here.norm == NormKind::kRmsNorm) weights.bias_norm = here.bias_norm;  // it has no shift
   weights.init = here.init, weights.output_init = here.output_init, weights.init_std = here.init_std;
   weights.hidden_dropout = here.hidden_dropout, weights.attention_dropout = here.attention_dropout;
@@ -218,9 +219,9 @@ ModelConfig model_config_from_json(const json& value) {
 }
 
 void require_same_model(const std::string& where, const ModelConfig& weights, const ModelConfig& here,
-                        bool new_angles) {
+                        bool new_context) {
   Writer w{.all = true}, h{.all = true};
-  const ModelConfig same = with_free_fields_of(weights, here, new_angles);
+  const ModelConfig same = with_free_fields_of(weights, here, new_context);
   walk(same, w);
   walk(here, h);
   const json &theirs = w.out, &ours = h.out;

@@ -24,9 +24,9 @@ double shortest_double(float value);
 // Throws Error(kBadConfig), beginning with `where`, that names every number of the architecture in which the weights'
 // model differs from this run's, with both values and the key to set. What may differ: dropout, initialisation,
 // precision, recompute, weight decay, the length of sequences (but not the rows of a learned position table), and
-// vocabulary, whose rows are held to their shapes when they are read; with new_angles also base and scaling of the
-// rotary frequencies, which a longer context asks for.
+// vocabulary, whose rows are held to their shapes when they are read; with new_context also base and scaling of the
+// rotary frequencies and the sliding window, which a longer context asks for.
 void require_same_model(const std::string& where, const ModelConfig& weights, const ModelConfig& here,
-                        bool new_angles = false);
+                        bool new_context = false);
 
 }  // namespace thinwire

@@ -49,6 +49,7 @@ struct Dump {
   int64_t steps = 0, batch = 0, length = 0;
   std::vector<int64_t> tokens;
   std::vector<float> logits;
+  std::vector<int64_t> positions;  // of the rows of logits in each sequence; empty: all
   Values initial, gradients, final;
   nlohmann::json trajectory;
 };
@@ -85,7 +86,14 @@ Dump read_dump(const std::string& directory) {
   const SafetensorsFile logits(directory + "/step1_logits.safetensors");
   d.logits.resize(static_cast<size_t>(logits.at("logits").count()));
   logits.read_f32("logits", d.logits);
-  if (static_cast<int64_t>(d.logits.size()) != d.batch * d.length * d.model.vocab)
+  if (logits.find("positions")) d.positions = logits.read_i64("positions");
+  for (int64_t p : d.positions) {
+    if (p < 0 || p >= d.length)
+      throw_bad_data(directory + "/step1_logits.safetensors: position " + std::to_string(p) + " of " +
+                     std::to_string(d.length));
+  }
+  const int64_t rows = d.positions.empty() ? d.length : static_cast<int64_t>(d.positions.size());
+  if (static_cast<int64_t>(d.logits.size()) != d.batch * rows * d.model.vocab)
     throw_bad_data(directory + "/step1_logits.safetensors: wrong size");
   d.trajectory = parse_shallow(read_file(directory + "/trajectory.json", 1 << 24));
   if (!d.trajectory.is_object() || !d.trajectory.contains("trajectory") || !d.trajectory.contains("optimizer")) {
@@ -294,6 +302,19 @@ class Subject {
   Replica replica_;
 };
 
+// The rows that the dump has, of those of all tokens.
+std::vector<float> at_positions(const Dump& d, std::vector<float> all) {
+  if (d.positions.empty() || all.empty()) return all;
+  std::vector<float> some;
+  for (int64_t b = 0; b < d.batch; ++b) {
+    for (int64_t p : d.positions) {
+      const auto row = all.begin() + (b * d.length + p) * d.model.vocab;
+      some.insert(some.end(), row, row + d.model.vocab);
+    }
+  }
+  return some;
+}
+
 // Root mean square of each row of a gradient: the scale that the rounding of that row's elements goes by. An element of
 // a bias is a sum over the tokens of dy; its matrix sums dy times inputs of size one, so the matrix's row tells the
 // size of the terms even where they cancel. They do for the bias of k: all but sin(angle) of it, next to nothing for
@@ -369,7 +390,7 @@ bool check_reference(const std::string& directory, const std::vector<std::string
   std::optional<Comparison> compare;
   if (job.first()) compare.emplace(dump, run, out);
 
-  const std::vector<float> logits = subject.logits();
+  const std::vector<float> logits = at_positions(dump, subject.logits());
   if (compare) compare->arrays("logits", logits, dump.logits, compare->forward());
 
   BareTraining training(r);

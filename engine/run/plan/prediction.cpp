@@ -66,7 +66,9 @@ Prediction predict(const RunConfig& given, const Cluster& cluster, const Predict
   p.simulation = simulate(tapes, folding, cluster, kSteps, {.spans = options.spans});
   p.step_ms = 1e3 * p.simulation.step_seconds;
   p.tokens_per_s = static_cast<double>(config.data.global_batch * config.data.seq_length) / p.simulation.step_seconds;
-  p.memory_bytes = memory_of(config, cluster);
+  double buffers = 0.0;
+  for (const ActorTimes& times : p.simulation.actors) buffers = std::max(buffers, times.buffers);
+  p.memory_bytes = memory_of(config, cluster) + buffers;
   p.events = p.simulation.events;
   add_sites(p, tapes, folding);
   for (const ActorTimes& times : p.simulation.actors) {

@@ -181,17 +181,22 @@ TEST(Simulator, ASocketTakesMessagesOver) {
   }
 }
 
+// b works 20 ms and answers, a 5 ms beside it; the later b looks, the less of that they share.
 TEST(Simulator, WhoWakesUpOnABusyCoreWaitsForIt) {
   Cluster cluster = free_cluster(2, 0.0);
   cluster.shared_cores = 1;
-  cluster.machine.crowded_wake = 0.01;
-  Hand a(0), b(1);
-  for (int s = 0; s < kSteps; ++s) {
-    a.send(1, 8).issue().wait().compute(0.1).await(1, 8).issue().wait().step();
-    b.await(0, 8).issue().wait().compute(0.02).send(0, 8).issue().wait().step();
-  }
-  // b looks 0.01 s late, then shares the core: 0.01 + 0.04, and a is through at 0.12.
-  EXPECT_NEAR(run({a, b}, cluster).step_seconds, 0.12, 1e-6);
+  for (double silence : {0.0, 0.0064})
+    for (double late : {0.0, 0.01}) {
+      cluster.machine.crowded_yield = silence > 0.0 ? 0.0 : 2.0 * late;  // who has waited long sleeps
+      cluster.machine.crowded_wake = silence > 0.0 ? late : 0.0;
+      Hand a(0), b(1);
+      for (int s = 0; s < kSteps; ++s) {
+        a.compute(silence).send(1, 8).issue().wait().compute(0.005).await(1, 8).issue().wait().step();
+        b.await(0, 8).issue().wait().compute(0.02).send(0, 8).issue().wait().step();
+      }
+      EXPECT_NEAR(run({a, b}, cluster).step_seconds, silence + (late > 0.0 ? 0.01 + 0.02 : 0.025), 1e-6)
+          << silence << " " << late;
+    }
 }
 
 TEST(Simulator, AStragglerHoldsTheOthersUp) {

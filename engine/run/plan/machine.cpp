@@ -156,6 +156,7 @@ Machine parse_machine(const JsonTree& tree, const std::string& path, FieldErrors
   m.memory = read_costs(f.object("memory"), path + "memory.", errors);
   m.waiter_seconds = f.number("waiter_us", 0.0, 0.0, 1e6) * 1e-6;
   m.crowded_wake = f.number("crowded_wake_us", 0.0, 0.0, 1e6) * 1e-6;
+  m.crowded_yield = f.number("crowded_yield_us", 0.0, 0.0, 1e6) * 1e-6;
   m.shortest_nap = f.number("shortest_nap_us", 0.0, 0.0, 1e6) * 1e-6;
   m.longest_nap = f.number("longest_nap_us", 0.0, 0.0, 1e6) * 1e-6;
   for (const char* note : {"command", "machine", "fitted", "assumed", "notes"}) f.text(note, "");

@@ -56,7 +56,8 @@ struct Machine {
   double sum_bytes_per_second = 1e10;            // of each contribution that is added up
   MessageCosts network, memory;                  // between nodes; inside a node
   double waiter_seconds = 0.0;                   // until a waiting thread notices what has arrived
-  double crowded_wake = 0.0;                     // until one that wakes up gets a core on which another works
+  double crowded_wake = 0.0;                     // until one that sleeps gets a core on which another works,
+  double crowded_yield = 0.0;                    // and until one gets it back that yields
   double shortest_nap = 0.0, longest_nap = 0.0;  // of the progress thread, while nobody waits
 
   // Bytes per second that a rank hands to the network at most: what a shaper lets pass at once.

@@ -101,7 +101,7 @@ class Engine {
     std::vector<int> unnoticed;  // that could, if somebody looked
     int moving = -1;             // operation whose kWork is under way
     std::vector<std::deque<int>> queues;
-    double usual_gap = 0.0, last_moved = 0.0;
+    double usual_gap = 0.0, last_moved = 0.0, quiet_since = 0.0;
   };
   struct GroupState {
     int posts = 0, flows = 0;
@@ -212,7 +212,7 @@ class Engine {
           return;  // move_on comes back here when the operation waits for somebody
         case TapeKind::kWait:
           if (state(a, event.operation).done) break;
-          me.mode = Mode::kWaits, me.operation = event.operation, me.since = now_;
+          me.mode = Mode::kWaits, me.operation = event.operation, me.since = me.quiet_since = now_;
           for (int op : me.unnoticed) state(a, op).ready = true, me.ready.push_back(op);
           me.unnoticed.clear();
           move_on(a);
@@ -341,14 +341,26 @@ class Engine {
     actor(a).ready.push_back(op);
   }
 
+  // Seconds until the waiting thread looks: it polls, and yields its core meanwhile, for as long as the message can
+  // take, then it sleeps for a part of the silence (progress.cpp: Patience).
+  double waiter_looks(const Actor& me, int a, bool crowded) const {
+    const Machine& m = cluster_.machine;
+    const double bytes = me.operation >= 0 ? tape(a).operations[static_cast<size_t>(me.operation)].bytes : 0.0;
+    const double quiet = now_ - me.quiet_since;
+    if (quiet < 50e-6 + std::min(bytes * 1e-9, 20e-3))
+      return m.waiter_seconds + (crowded ? m.crowded_yield / 2.0 : 0.0);
+    return m.waiter_seconds + std::min(quiet / 64.0, m.longest_nap / 8.0) + (crowded ? m.crowded_wake : 0.0);
+  }
+
   // What an operation waited for is here; somebody has to look.
   void came(int a, int op) {
     if (--state(a, op).pending > 0) return;
     Actor& me = actor(a);
     const Machine& m = cluster_.machine;
-    const double wake = hosts_[static_cast<size_t>(me.host)].full(me.core) ? m.crowded_wake : 0.0;
+    const bool crowded = hosts_[static_cast<size_t>(me.host)].full(me.core);
     if (me.mode == Mode::kOver || me.mode == Mode::kWaits || me.mode == Mode::kIssues) {
-      queue_.push({now_ + m.waiter_seconds + wake, ++numbers_, -1, a, op});
+      queue_.push({now_ + (me.moving >= 0 ? 0.0 : waiter_looks(me, a, crowded)), ++numbers_, -1, a, op});
+      me.quiet_since = now_;
       return;
     }
     const double gap = std::min(now_ - me.last_moved, 4.0 * m.longest_nap);
@@ -356,7 +368,7 @@ class Engine {
     me.last_moved = now_;
     const double nap = std::clamp(me.usual_gap / 2.0, m.shortest_nap, std::max(m.shortest_nap, m.longest_nap));
     me.unnoticed.push_back(op);
-    queue_.push({now_ + nap / 2.0 + wake, ++numbers_, -1, a, op});
+    queue_.push({now_ + nap / 2.0 + (crowded ? m.crowded_wake : 0.0), ++numbers_, -1, a, op});
   }
 
   void notice(int a, int op) {

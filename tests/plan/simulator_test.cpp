@@ -51,7 +51,14 @@ class Hand {
     begun_ = end;
     return event({.kind = TapeKind::kIssue, .operation = last()});
   }
-  Hand& wait() { return event({.kind = TapeKind::kWait, .operation = last()}); }
+  Hand& wait() { return wait_for(last()); }
+  Hand& wait_for(int operation) { return event({.kind = TapeKind::kWait, .operation = operation}); }
+  // The send before this has left.
+  Hand& sent() {
+    tape_.refs.push_back(static_cast<int>(tape_.code.size()) - 1);
+    tape_.code.push_back({.code = TapeCode::kAwaitSent, .first = static_cast<int>(tape_.refs.size()) - 1, .count = 1});
+    return *this;
+  }
   Hand& step() { return event({.kind = TapeKind::kStep}); }
   int last() const { return static_cast<int>(tape_.operations.size()) - 1; }
   Tape tape() const { return tape_; }
@@ -125,10 +132,71 @@ TEST(Simulator, WhoMovesMessagesTakesACore) {
       h->send(peer, kMegabyte).await(peer, kMegabyte).work(0.05).issue();
       h->compute(0.2).wait().step();
     }
-  // 10 ms of wire, then four threads on two cores until 0.05 s of each is done; no core is ever idle.
+  // 10 ms of wire, then two threads on a rank's core until 0.05 s is done; no core is ever idle.
   EXPECT_NEAR(run({a, b}, cluster).step_seconds, 0.25, 1e-6);
-  cluster.shared_cores = 4;
+  cluster.shared_cores = 1;
+  EXPECT_NEAR(run({a, b}, cluster).step_seconds, 0.5, 1e-6);
+  cluster.shared_cores = 0;  // each has a machine of four
   EXPECT_NEAR(run({a, b}, cluster).step_seconds, 0.2, 1e-6);
+}
+
+TEST(Simulator, MessagesBetweenTwoRanksMoveOneBehindTheOther) {
+  const Cluster cluster = free_cluster(2, 0.8);
+  Hand a(0), b(1);
+  for (int s = 0; s < kSteps; ++s) {
+    a.send(1, 10 * kMegabyte).issue().send(1, 10 * kMegabyte).issue().await(1, 8).issue().wait().step();
+    b.await(0, 10 * kMegabyte).issue();
+    const int first = b.last();
+    b.await(0, 10 * kMegabyte).issue().wait_for(first).compute(0.1).wait().send(0, 8).issue().wait().step();
+  }
+  EXPECT_NEAR(run({a, b}, cluster).step_seconds, 0.2, 1e-6);  // what the first one is for hides the second
+}
+
+TEST(Simulator, AShapersBucketFillsInSilence) {
+  Cluster cluster = free_cluster(2, 0.8);
+  cluster.links[1].burst_bytes = 2.0 * kMegabyte;
+  for (double silence : {0.0, 0.01, 1.0}) {
+    Hand a(0), b(1);
+    for (int s = 0; s < kSteps; ++s) {
+      a.compute(silence).send(1, 10 * kMegabyte).await(1, 8).issue().wait().step();
+      b.await(0, 10 * kMegabyte).send(0, 8).issue().wait().step();
+    }
+    const double saved = std::min(0.02, silence);  // 100 MB/s
+    EXPECT_NEAR(run({a, b}, cluster).step_seconds, silence + 0.1 - saved, 1e-4) << silence;
+  }
+}
+
+TEST(Simulator, ASocketTakesMessagesOver) {
+  Cluster cluster = free_cluster(2, 0.8);
+  for (double socket : {0.0, 4.0 * kMegabyte}) {
+    cluster.machine.network.socket_bytes = socket;
+    Hand a(0), b(1);
+    for (int s = 0; s < kSteps; ++s) {
+      a.send(1, 10 * kMegabyte).sent().issue().wait().await(1, 8).issue().wait().step();
+      b.compute(0.05).await(0, 10 * kMegabyte).send(0, 8).issue().wait().step();
+    }
+    const Simulation s = run({a, b}, cluster);
+    // Without a socket it leaves when its receive is posted.
+    EXPECT_NEAR(s.step_seconds, socket > 0.0 ? 0.1 : 0.15, 1e-6);
+  }
+}
+
+// b works 20 ms and answers, a 5 ms beside it; the later b looks, the less of that they share.
+TEST(Simulator, WhoWakesUpOnABusyCoreWaitsForIt) {
+  Cluster cluster = free_cluster(2, 0.0);
+  cluster.shared_cores = 1;
+  for (double silence : {0.0, 0.0064})
+    for (double late : {0.0, 0.01}) {
+      cluster.machine.crowded_yield = silence > 0.0 ? 0.0 : 2.0 * late;  // who has waited long sleeps
+      cluster.machine.crowded_wake = silence > 0.0 ? late : 0.0;
+      Hand a(0), b(1);
+      for (int s = 0; s < kSteps; ++s) {
+        a.compute(silence).send(1, 8).issue().wait().compute(0.005).await(1, 8).issue().wait().step();
+        b.await(0, 8).issue().wait().compute(0.02).send(0, 8).issue().wait().step();
+      }
+      EXPECT_NEAR(run({a, b}, cluster).step_seconds, silence + (late > 0.0 ? 0.01 + 0.02 : 0.025), 1e-6)
+          << silence << " " << late;
+    }
 }
 
 TEST(Simulator, AStragglerHoldsTheOthersUp) {

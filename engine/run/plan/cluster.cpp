@@ -32,6 +32,8 @@ void read_links(const JsonTree* list, Cluster& cluster, FieldErrors& errors) {
     read.gbps = link.number("gbps", 0.0, 1e-6, kMost);
     read.latency_us = link.number("latency_us", 0.0, 0.0, 1e9);
     read.efficiency = link.number("efficiency", 1.0, 0.01, 1.0);
+    read.burst_bytes = link.number("burst_kib", 0.0, 0.0, kMost) * 1024.0 * read.efficiency;
+    read.by_network = link.boolean("by_network", false);
     read.shared = link.boolean("shared", false);
     read.oversubscription = link.number("oversubscription", 1.0, 1.0, 1e6);
     link.text("source", "");
@@ -39,6 +41,7 @@ void read_links(const JsonTree* list, Cluster& cluster, FieldErrors& errors) {
     link.unknown();
     if (level < 0) continue;
     if (seen[level]) link.error("between", std::string("a second link between ") + kReachNames[level]);
+    if (read.by_network && level != 0) link.error("by_network", "only of links between ranks");
     if (read.shared && level != 0)
       link.error("shared", "only of links between ranks: nodes and racks share theirs anyway");
     if (read.oversubscription > 1.0 && level != static_cast<int>(Reach::kRacks))

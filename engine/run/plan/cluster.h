@@ -17,6 +17,8 @@ struct ClusterLink {
   double gbps = 0.0;              // 0: as fast as memory, only the cores count
   double latency_us = 0.0;        // one way
   double efficiency = 1.0;        // share of the rate that payload gets
+  double burst_bytes = 0.0;       // that leave at once after silence: the bucket of a shaper
+  bool by_network = false;        // inside a node: messages cost the cores what those between nodes do
   bool shared = false;            // inside a node: one bus of all its ranks, instead of a link of each rank
   double oversubscription = 1.0;  // between racks: of what the nodes of a rack can send together
   double bytes_per_second() const { return gbps * 1e9 / 8.0 * efficiency / oversubscription; }
@@ -41,6 +43,9 @@ struct Cluster {
   int node_of(int rank) const { return rank / ranks_per_node; }
   int rack_of(int rank) const { return nodes_per_rack > 0 ? node_of(rank) / nodes_per_rack : 0; }
   Reach reach(int a, int b) const;
+  const MessageCosts& costs(Reach reach) const {
+    return reach == Reach::kNode && !links[0].by_network ? machine.memory : machine.network;
+  }
   bool uneven() const { return jitter > 0.0 || !stragglers.empty(); }
 };
 

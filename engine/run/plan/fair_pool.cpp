@@ -14,8 +14,9 @@ constexpr double kOver = 1e-9;  // of an amount: rounding
 
 }  // namespace
 
-int FairPool::add_resource(double capacity) {
+int FairPool::add_resource(double capacity, double burst, double peak) {
   capacity_.push_back(capacity);
+  buckets_.push_back({burst, burst, std::max(peak, capacity), 0.0});
   return static_cast<int>(capacity_.size()) - 1;
 }
 
@@ -48,13 +49,19 @@ void FairPool::settle(double now) {
       Work& work = works_[static_cast<size_t>(number)];
       work.left = std::max(0.0, work.left - work.rate * (now - now_));
     }
+    for (size_t r = 0; r < buckets_.size(); ++r) {
+      Bucket& b = buckets_[r];
+      if (b.size > 0.0) b.left = std::clamp(b.left + (capacity_[r] - b.used) * (now - now_), 0.0, b.size);
+    }
     now_ = now;
   }
 }
 
 void FairPool::share_out() {
   stale_ = false;
-  free_ = capacity_;
+  free_.resize(capacity_.size());
+  const auto given = [&](size_t r) { return buckets_[r].open() ? buckets_[r].peak : capacity_[r]; };
+  for (size_t r = 0; r < buckets_.size(); ++r) free_[r] = given(r);
   for (int number : order_)
     works_[static_cast<size_t>(number)].fixed = false, works_[static_cast<size_t>(number)].rate = 0.0;
   size_t open = order_.size();
@@ -100,12 +107,19 @@ void FairPool::share_out() {
     }
     open -= fixed;
   }
-  if (slowdown_ > 1.0 && !capacity_.empty() && capacity_[0] > 1.0) {
-    const double busy = capacity_[0] - free_[0];
-    const double part = std::clamp((busy - 1.0) / (capacity_[0] - 1.0), 0.0, 1.0);
+  if (slowdown_ > 1.0) {
+    double all = 0.0, busy = 0.0;
+    for (size_t r = 0; r < capacity_.size(); ++r) all += capacity_[r], busy += capacity_[r] - free_[r];
+    const double part = all > 1.0 ? std::clamp((busy - 1.0) / (all - 1.0), 0.0, 1.0) : 0.0;
     for (int number : order_) works_[static_cast<size_t>(number)].rate /= 1.0 + (slowdown_ - 1.0) * part;
   }
   next_ = kNever;
+  for (size_t r = 0; r < buckets_.size(); ++r) {
+    Bucket& b = buckets_[r];
+    b.used = given(r) - free_[r];
+    if (b.open() && b.used > capacity_[r])
+      next_ = std::min(next_, now_ + (b.left - 0.9 * kLeastBurst) / (b.used - capacity_[r]));
+  }
   for (int number : order_) {
     const Work& work = works_[static_cast<size_t>(number)];
     if (work.left <= 0.0 || work.rate == kNever) {
@@ -125,6 +139,11 @@ double FairPool::next() {
 double FairPool::rate(int work) {
   if (stale_) share_out();
   return works_[static_cast<size_t>(work)].rate;
+}
+
+bool FairPool::full(int resource) {
+  if (stale_) share_out();
+  return free_[static_cast<size_t>(resource)] <= 1e-9 * capacity_[static_cast<size_t>(resource)];
 }
 
 void FairPool::advance(double now, std::vector<int>& ended) {

@@ -15,8 +15,10 @@ class FairPool {
     double share = 1.0;  // of the resource, per unit of the work's rate
   };
 
-  int add_resource(double capacity);
-  // slowdown: how much longer everything takes with `capacity` of resource 0 in use, 1 with one unit; linear between.
+  // burst: amount beyond the capacity that passes at `peak` after a pause in which less was used: a token bucket, full
+  // at first.
+  int add_resource(double capacity, double burst = 0.0, double peak = 0.0);
+  // slowdown: how much longer everything takes with all of all resources in use, 1 with one unit; linear between.
   void set_slowdown(double slowdown) { slowdown_ = slowdown; }
 
   // Work of `amount` at a rate of at most `limit`; where resources are short, all works' rates grow alike until theirs
@@ -29,7 +31,8 @@ class FairPool {
   double next();
   // Moves to `now` (not beyond next()) and appends what has ended then, in order of its number.
   void advance(double now, std::vector<int>& ended);
-  double rate(int work);  // now
+  double rate(int work);    // now
+  bool full(int resource);  // nothing of it is left
   int active() const { return static_cast<int>(order_.size()); }
 
  private:
@@ -39,10 +42,16 @@ class FairPool {
     int count = 0;
     bool fixed = false;
   };
+  struct Bucket {
+    double size = 0.0, left = 0.0, peak = 0.0, used = 0.0;
+    bool open() const { return left > kLeastBurst; }
+  };
+  static constexpr double kLeastBurst = 1500.0;  // less than a packet does not leave
   void settle(double now);
   void share_out();
 
   std::vector<double> capacity_, free_, demand_;
+  std::vector<Bucket> buckets_;  // by resource
   std::vector<Work> works_;
   std::vector<int> unused_, order_;
   double now_ = 0.0, next_ = 0.0, slowdown_ = 1.0;

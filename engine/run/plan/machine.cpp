@@ -11,6 +11,7 @@ namespace thinwire {
 namespace {
 
 constexpr double kHuge = 1e18;
+const std::string kHadamard = "hadamard + ", kResidual = " + ";
 
 // {"matmul": [[work, rate], ...], ...}; unit: of a rate in the file.
 std::map<std::string, RateCurve> read_curves(const JsonTree* tree, const std::string& path, double unit,
@@ -50,6 +51,7 @@ MessageCosts read_costs(const JsonTree* tree, const std::string& path, FieldErro
   costs.receive_message = f.number("receive_us", 0.0, 0.0, 1e6) * 1e-6;
   costs.send_byte = f.number("send_ns_per_kib", 0.0, 0.0, 1e9) * 1e-9 / 1024.0;
   costs.receive_byte = f.number("receive_ns_per_kib", 0.0, 0.0, 1e9) * 1e-9 / 1024.0;
+  costs.socket_bytes = f.number("socket_kib", 0.0, 0.0, kHuge) * 1024.0;
   f.text("source", "");
   f.unknown();
   return costs;
@@ -62,6 +64,7 @@ CodecRates read_codec(const JsonTree& tree, const std::string& path, FieldErrors
   CodecRates rates;
   rates.encode = f.number("encode_gbytes_per_s", 1.0, 1e-6, kHuge) * 1e9;
   rates.decode = f.number("decode_gbytes_per_s", 1.0, 1e-6, kHuge) * 1e9;
+  rates.call = f.number("call_us", 0.0, 0.0, 1e6) * 1e-6;
   f.text("source", "");
   f.unknown();
   return rates;
@@ -94,15 +97,24 @@ double Machine::op_time(const std::string& op, double op_flops, double op_bytes)
 CodecRates Machine::codec(const std::string& name) const {
   if (const auto exact = codecs.find(name); exact != codecs.end()) return exact->second;
   const CodecRates* best = &any_codec;
-  const std::string bare = name.starts_with("hadamard + ") ? name.substr(11) : name;
+  const bool transforms = name.starts_with(kHadamard);
+  std::string bare = transforms ? name.substr(kHadamard.size()) : name;
+  const size_t residual = bare.find(kResidual);
+  if (residual != std::string::npos) bare.resize(residual);
   const size_t word = std::min(bare.find('('), bare.find(' '));
   size_t longest = std::min(word, bare.size()) - 1;
   for (const auto& [known, rates] : codecs) {
     const auto [a, b] = std::mismatch(known.begin(), known.end(), bare.begin(), bare.end());
     const auto alike = static_cast<size_t>(a - known.begin());
-    if (alike > longest) longest = alike, best = &rates;
+    if (alike > longest && known.find(kResidual) == std::string::npos) longest = alike, best = &rates;
   }
-  return *best;
+  CodecRates rates = *best;
+  if (transforms) {
+    rates.encode = 1.0 / (1.0 / rates.encode + hadamard_encode);
+    rates.decode = 1.0 / (1.0 / rates.decode + hadamard_decode);
+  }
+  if (residual != std::string::npos) rates.encode = 1.0 / (1.0 / rates.encode + residual_encode);
+  return rates;
 }
 
 Machine parse_machine(const JsonTree& tree, const std::string& path, FieldErrors& errors) {
@@ -126,12 +138,26 @@ Machine parse_machine(const JsonTree& tree, const std::string& path, FieldErrors
   if (const JsonTree* const codecs = f.object("codecs"))
     for (const JsonMember& member : codecs->members)
       m.codecs[member.key] = read_codec(member.value, path + "codecs." + member.key + ".", errors);
+  for (const auto& [name, rates] : m.codecs) {
+    const auto plain = m.codecs.find(name.starts_with(kHadamard) ? name.substr(kHadamard.size())
+                                                                 : name.substr(0, name.find(kResidual)));
+    if (plain == m.codecs.end() || plain->first == name) continue;
+    const double encode = std::max(0.0, 1.0 / rates.encode - 1.0 / plain->second.encode);
+    if (name.starts_with(kHadamard)) {
+      m.hadamard_encode = encode;
+      m.hadamard_decode = std::max(0.0, 1.0 / rates.decode - 1.0 / plain->second.decode);
+    } else {
+      m.residual_encode = encode;
+    }
+  }
   m.any_codec = {m.bytes_per_second / 4.0, m.bytes_per_second / 4.0};
   if (const JsonTree* const any = f.object("any_codec")) m.any_codec = read_codec(*any, path + "any_codec.", errors);
   m.sum_bytes_per_second = f.number("sum_gbytes_per_s", m.bytes_per_second * 1e-9 / 3.0, 1e-6, kHuge) * 1e9;
   m.network = read_costs(f.object("network"), path + "network.", errors);
   m.memory = read_costs(f.object("memory"), path + "memory.", errors);
   m.waiter_seconds = f.number("waiter_us", 0.0, 0.0, 1e6) * 1e-6;
+  m.crowded_wake = f.number("crowded_wake_us", 0.0, 0.0, 1e6) * 1e-6;
+  m.crowded_yield = f.number("crowded_yield_us", 0.0, 0.0, 1e6) * 1e-6;
   m.shortest_nap = f.number("shortest_nap_us", 0.0, 0.0, 1e6) * 1e-6;
   m.longest_nap = f.number("longest_nap_us", 0.0, 0.0, 1e6) * 1e-6;
   for (const char* note : {"command", "machine", "fitted", "assumed", "notes"}) f.text(note, "");

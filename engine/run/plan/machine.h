@@ -27,10 +27,16 @@ class RateCurve {
 struct MessageCosts {
   double send_message = 0.0, receive_message = 0.0;  // each
   double send_byte = 0.0, receive_byte = 0.0;
+  // Bytes that a connection takes over at once, and then messages leave before their receive is posted, as over TCP
+  // without a rendezvous. 0: small ones alone do, and a sender is done when all are on the wire.
+  double socket_bytes = 0.0;
 };
 
 struct CodecRates {
   double encode = 0.0, decode = 0.0;  // bytes of fp32 input per second
+  double call = 0.0;                  // seconds of each call beside that
+  double encode_time(double bytes, double calls) const { return bytes / encode + calls * call; }
+  double decode_time(double bytes, double calls) const { return bytes / decode + calls * call; }
 };
 
 struct Machine {
@@ -45,13 +51,20 @@ struct Machine {
   std::map<std::string, RateCurve> passes;    // op -> bytes/s by bytes of a call
   std::map<std::string, CodecRates> codecs;   // by a coder's name
   CodecRates any_codec;
+  // Seconds per byte that they add, from entries measured with and without.
+  double hadamard_encode = 0.0, hadamard_decode = 0.0, residual_encode = 0.0;
   double sum_bytes_per_second = 1e10;            // of each contribution that is added up
   MessageCosts network, memory;                  // between nodes; inside a node
   double waiter_seconds = 0.0;                   // until a waiting thread notices what has arrived
+  double crowded_wake = 0.0;                     // until one that sleeps gets a core on which another works,
+  double crowded_yield = 0.0;                    // and until one gets it back that yields
   double shortest_nap = 0.0, longest_nap = 0.0;  // of the progress thread, while nobody waits
 
+  // Bytes per second that a rank hands to the network at most: what a shaper lets pass at once.
+  double burst_rate() const { return network.send_byte > 0.0 ? 1.0 / network.send_byte : 1e12; }
   double op_time(const std::string& op, double flops, double bytes) const;
-  // name: Coder::name(); the entry that begins alike stands in for one that was not measured.
+  // name: Coder::name(); the entry that begins alike stands in for one that was not measured, with what a transform and
+  // a residual cost where they were.
   CodecRates codec(const std::string& name) const;
 };
 

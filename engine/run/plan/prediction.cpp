@@ -11,7 +11,8 @@ namespace thinwire {
 namespace {
 
 constexpr int kSteps = 3;
-constexpr int kFoldedPieces = 4;  // of a slice
+constexpr int kFoldedPieces = 4;             // of a slice
+constexpr double kTransportBytes = 3 << 20;  // of a process with MPI's connections and threads: MPICH 4.0 over UCX
 
 Folding folding_of(const RunConfig& config, const Cluster& cluster, int unfold_up_to) {
   Folding folding;
@@ -49,7 +50,8 @@ void add_sites(Prediction& p, const std::vector<Tape>& tapes, const Folding& fol
 }  // namespace
 
 double memory_of(const RunConfig& config, const Cluster&) {
-  return static_cast<double>(plan_memory(config).total() + process_overhead(config).bytes);
+  const double transport = mesh_shape(config).ranks() > 1 ? kTransportBytes : 0.0;
+  return transport + static_cast<double>(plan_memory(config).total() + process_overhead(config).bytes);
 }
 
 Prediction predict(const RunConfig& given, const Cluster& cluster, const PredictOptions& options) {
@@ -66,7 +68,9 @@ Prediction predict(const RunConfig& given, const Cluster& cluster, const Predict
   p.simulation = simulate(tapes, folding, cluster, kSteps, {.spans = options.spans});
   p.step_ms = 1e3 * p.simulation.step_seconds;
   p.tokens_per_s = static_cast<double>(config.data.global_batch * config.data.seq_length) / p.simulation.step_seconds;
-  p.memory_bytes = memory_of(config, cluster);
+  double buffers = 0.0;
+  for (const ActorTimes& times : p.simulation.actors) buffers = std::max(buffers, times.buffers);
+  p.memory_bytes = memory_of(config, cluster) + buffers;
   p.events = p.simulation.events;
   add_sites(p, tapes, folding);
   for (const ActorTimes& times : p.simulation.actors) {

@@ -16,8 +16,7 @@ constexpr int kManyStops = 4;  // own slices of a tick that leave as one: more w
 }  // namespace
 
 double RouteCode::handling(const TapeLeg& leg, bool is_send) const {
-  const MessageCosts& costs =
-      cluster_.reach(tape_.rank, leg.peer) == Reach::kNode ? cluster_.machine.memory : cluster_.machine.network;
+  const MessageCosts& costs = cluster_.costs(cluster_.reach(tape_.rank, leg.peer));
   const auto bytes = static_cast<double>(leg.bytes);
   return is_send ? leg.messages * costs.send_message + bytes * costs.send_byte
                  : leg.messages * costs.receive_message + bytes * costs.receive_byte;
@@ -84,7 +83,8 @@ void RouteCode::add_exchange(const GroupLane& lane, std::span<const int> to, std
 
 void RouteCode::add_rounds(const RoundCodec& codec, int64_t count) {
   const CodecRates rates = cluster_.machine.codec(codec.name());
-  work(4.0 * static_cast<double>(count) * (1.0 / rates.encode + 1.0 / rates.decode));
+  const double bytes = 4.0 * static_cast<double>(count);
+  work(rates.encode_time(bytes, 1.0) + rates.decode_time(bytes, 1.0));
 }
 
 // One route.
@@ -104,6 +104,31 @@ class RouteCompiler {
     for (int f = 0; f < run.flow_count; ++f) posts_[f].assign(static_cast<size_t>(ticks_), -1);
     const bool framed = is_framed(run.calls[0].coder) || (run.call_count() > 1 && is_framed(run.calls[1].coder));
     for (int f = 0; f < 2; ++f) channel_[f] = 2 * communicator_of(lane_of(f)) + (framed || run.beyond ? 0 : f);
+  }
+
+  // As Runner has them: payloads that come and are decoded, and packed ones until they have left.
+  double buffers() const {
+    double bytes[2] = {}, places[2] = {};  // of flow f: of a payload
+    double in = 0.0, out = 0.0;
+    for (int f = 0; f < run_.flow_count; ++f) {
+      for (int way = 0; way < 2; ++way) bytes[way] = 0.0, places[way] = 1.0;
+      for (const Stop& stop : run_.stops()) {
+        const int64_t count = std::min(run_.chunk, stop.slice.count);
+        const auto take = [&](int way, int call, int most) {
+          bytes[way] = std::max(bytes[way], static_cast<double>(payload_bytes(coder(call), count, run_.dtypes[call])));
+          places[way] = std::max(places[way], static_cast<double>(most));
+        };
+        const bool stores = stop.kind == StopKind::kStore, sums = stop.kind == StopKind::kAdd;
+        if (stop.flow == f && stop.from.peers() > 0 && !(stores && coder(stop.call) == nullptr))
+          take(0, stop.call, stop.place + stop.from.peers());
+        if (stop.out_flow == f && stop.receivers() > 0 && !stores &&
+            (coder(call_out(stop)) != nullptr || (sums && stop.result.space == Space::kNone)))
+          take(1, call_out(stop), stop.place + 1);
+      }
+      in += bytes[0] * places[0] * static_cast<double>(flows_[f].ahead);
+      out += bytes[1] * places[1] * static_cast<double>(flows_[f].exchanges * flows_[f].group);
+    }
+    return in + out;
   }
 
   void compile(std::map<const SendQueue*, int>& queues) {
@@ -189,10 +214,12 @@ class RouteCompiler {
 
   double packing(const Stop& stop, int call, int64_t t, bool keeps) const {
     if (coder(call) == nullptr) return 0.0;
-    const double bytes = fp32_bytes(count_at(stop, t));
+    const int64_t count = count_at(stop, t);
     const bool decodes = keeps && !coder(call)->keeps_decoded(run_.calls[call].msg);
-    return bytes / rates(call).encode + (decodes ? bytes / rates(call).decode : 0.0);
+    return rates(call).encode_time(fp32_bytes(count), calls(count)) + (decodes ? unpacking(call, count) : 0.0);
   }
+  double calls(int64_t count) const { return static_cast<double>(pieces_of(count, run_.chunk)); }
+  double unpacking(int call, int64_t count) const { return rates(call).decode_time(fp32_bytes(count), calls(count)); }
 
   void release() {
     if (queue_ >= 0) code_.tape_.code.push_back({.code = TapeCode::kRelease, .first = queue_});
@@ -223,8 +250,9 @@ class RouteCompiler {
       if (stop->kind == StopKind::kAdd) {
         const double element = static_cast<double>(size_of(run_.dtypes[stop->call])) / 4.0;
         const double adding = bytes / code_.cluster_.machine.sum_bytes_per_second;
-        code_.work(coder(stop->call) == nullptr ? stop->from.size * element * adding
-                                                : adding + stop->from.peers() * bytes / rates(stop->call).decode);
+        code_.work(coder(stop->call) == nullptr
+                       ? stop->from.size * element * adding
+                       : adding + stop->from.peers() * unpacking(stop->call, count_at(*stop, t)));
         if (stop->receivers() == 0) continue;
         code_.work(packing(*stop, stop->out_call, t, stop->result.space != Space::kNone));
         add_receivers(*stop, stop->out_call, t, legs);
@@ -234,7 +262,7 @@ class RouteCompiler {
           add_receivers(*stop, stop->call, t, legs);
           leave(stop->out_flow, u, legs);
         }
-        if (coder(stop->call) != nullptr) code_.work(bytes / rates(stop->call).decode);
+        if (coder(stop->call) != nullptr) code_.work(unpacking(stop->call, count_at(*stop, t)));
       }
     }
   }
@@ -265,7 +293,9 @@ void RouteCode::add_route(const GroupLane& lane, const RouteRun& run) {
   }
   if (run.beyond) routes[1] = routes_[communicator_of(*run.beyond)]++;
   cyclic_ = run.flows[0].shift > 0;  // a ring
-  RouteCompiler(*this, lane, run, most_pieces_, routes).compile(queues_);
+  RouteCompiler compiler(*this, lane, run, most_pieces_, routes);
+  buffers_ = std::max(buffers_, compiler.buffers());
+  compiler.compile(queues_);
 }
 
 }  // namespace thinwire

@@ -39,6 +39,7 @@ class Engine {
     actors_.resize(tapes.size());
     result_.actors.resize(tapes.size());
     group_states_.resize(links_.groups.size());
+    lines_.resize(static_cast<size_t>(links_.line_count));
     for (size_t g = 0; g < links_.groups.size(); ++g) group_states_[g].posts = links_.groups[g].posts;
     for (size_t a = 0; a < tapes.size(); ++a) open_actor(static_cast<int>(a));
   }
@@ -86,20 +87,21 @@ class Engine {
     double issued = 0.0;
   };
   struct Actor {
-    int host = 0;
-    double share = 1.0;  // ranks on that host that it stands for
+    int host = 0, core = 0;  // core: which of the host's resources
+    double share = 1.0;      // ranks on that host that it stands for
     Mode mode = Mode::kRuns;
     size_t event = 0;
     int operation = -1;  // issued or waited for
     double since = 0.0, node_since = 0.0, slow = 1.0;
     int step = 0, works = 0;
     double alone = 0.0;  // of the work under way
+    double buffers = 0.0;
     std::vector<OperationState> operations;
     std::deque<int> ready;       // operations that can go on
     std::vector<int> unnoticed;  // that could, if somebody looked
     int moving = -1;             // operation whose kWork is under way
     std::vector<std::deque<int>> queues;
-    double usual_gap = 0.0, last_moved = 0.0;
+    double usual_gap = 0.0, last_moved = 0.0, quiet_since = 0.0;
   };
   struct GroupState {
     int posts = 0, flows = 0;
@@ -107,6 +109,7 @@ class Engine {
     double arrives = 0.0;
     std::vector<std::pair<int, int>> for_arrival, for_departure;  // actor, operation
   };
+  using Line = std::deque<int>;  // groups: the first moves, the others wait to
   struct Event {
     double time;
     int64_t number;
@@ -136,21 +139,26 @@ class Engine {
     if (fresh) {
       hosts_.emplace_back();
       host_works_.emplace_back();
-      hosts_.back().add_resource(cluster_.shared_cores > 0 ? cluster_.shared_cores : cluster_.machine.cores);
+      const int cores = cluster_.shared_cores > 0 ? cluster_.shared_cores : cluster_.machine.cores;
+      for (int c = 0; c < (pinned(a) ? cores : 1); ++c) hosts_.back().add_resource(pinned(a) ? 1 : cores);
       hosts_.back().set_slowdown(cluster_.machine.loaded_slowdown);
     }
     me.host = at->second;
+    if (pinned(a)) me.core = rank % cluster_.shared_cores;
     if (!folding_.folded) return;
     me.share = 0.0;
     for (int r = rank; r < rank + folding_.ranks_of_actor(); ++r)
       me.share += cluster_.shared_cores > 0 || cluster_.node_of(r) == cluster_.node_of(rank);
   }
 
+  // scripts/lab run --bind: a rank and what moves its messages on one core.
+  bool pinned(int a) const { return cluster_.shared_cores > 0 && tape(a).threads == 1 && !folding_.folded; }
+
   void start_work(int a, double seconds, bool compute) {
     Actor& me = actor(a);
     const double threads = compute ? tape(a).threads : 1.0;
     const bool apart = compute && cluster_.machine.gpu;
-    const FairPool::Use use{0, me.share};
+    const FairPool::Use use{me.core, me.share};
     FairPool& host = hosts_[static_cast<size_t>(me.host)];
     const int work = host.add(now_, seconds, apart ? 1.0 : threads, apart ? 1.0 : threads, &use, apart ? 0 : 1);
     auto& works = host_works_[static_cast<size_t>(me.host)];
@@ -195,13 +203,16 @@ class Engine {
         }
         case TapeKind::kIssue:
           state(a, event.operation).issued = now_;
+          me.buffers += tape(a).operations[static_cast<size_t>(event.operation)].buffers;
+          result_.actors[static_cast<size_t>(a)].buffers =
+              std::max(result_.actors[static_cast<size_t>(a)].buffers, me.buffers);
           me.mode = Mode::kIssues, me.operation = event.operation, me.since = now_;
           me.ready.push_front(event.operation);
           move_on(a);
           return;  // move_on comes back here when the operation waits for somebody
         case TapeKind::kWait:
           if (state(a, event.operation).done) break;
-          me.mode = Mode::kWaits, me.operation = event.operation, me.since = now_;
+          me.mode = Mode::kWaits, me.operation = event.operation, me.since = me.quiet_since = now_;
           for (int op : me.unnoticed) state(a, op).ready = true, me.ready.push_back(op);
           me.unnoticed.clear();
           move_on(a);
@@ -311,6 +322,7 @@ class Engine {
       }
     }
     s.done = true;
+    actor(a).buffers -= operation.buffers;
     if (options_.spans && actor(a).step == measured_)
       result_.spans.push_back({a, SpanKind::kOperation, NodeKind::kControl, -1, op, s.issued, now_});
     return true;
@@ -329,21 +341,34 @@ class Engine {
     actor(a).ready.push_back(op);
   }
 
+  // Seconds until the waiting thread looks: it polls, and yields its core meanwhile, for as long as the message can
+  // take, then it sleeps for a part of the silence (progress.cpp: Patience).
+  double waiter_looks(const Actor& me, int a, bool crowded) const {
+    const Machine& m = cluster_.machine;
+    const double bytes = me.operation >= 0 ? tape(a).operations[static_cast<size_t>(me.operation)].bytes : 0.0;
+    const double quiet = now_ - me.quiet_since;
+    if (quiet < 50e-6 + std::min(bytes * 1e-9, 20e-3))
+      return m.waiter_seconds + (crowded ? m.crowded_yield / 2.0 : 0.0);
+    return m.waiter_seconds + std::min(quiet / 64.0, m.longest_nap / 8.0) + (crowded ? m.crowded_wake : 0.0);
+  }
+
   // What an operation waited for is here; somebody has to look.
   void came(int a, int op) {
     if (--state(a, op).pending > 0) return;
     Actor& me = actor(a);
+    const Machine& m = cluster_.machine;
+    const bool crowded = hosts_[static_cast<size_t>(me.host)].full(me.core);
     if (me.mode == Mode::kOver || me.mode == Mode::kWaits || me.mode == Mode::kIssues) {
-      queue_.push({now_ + cluster_.machine.waiter_seconds, ++numbers_, -1, a, op});
+      queue_.push({now_ + (me.moving >= 0 ? 0.0 : waiter_looks(me, a, crowded)), ++numbers_, -1, a, op});
+      me.quiet_since = now_;
       return;
     }
-    const Machine& m = cluster_.machine;
     const double gap = std::min(now_ - me.last_moved, 4.0 * m.longest_nap);
     me.usual_gap = (me.usual_gap + gap) / 2.0;
     me.last_moved = now_;
     const double nap = std::clamp(me.usual_gap / 2.0, m.shortest_nap, std::max(m.shortest_nap, m.longest_nap));
     me.unnoticed.push_back(op);
-    queue_.push({now_ + nap / 2.0, ++numbers_, -1, a, op});
+    queue_.push({now_ + nap / 2.0 + (crowded ? m.crowded_wake : 0.0), ++numbers_, -1, a, op});
   }
 
   void notice(int a, int op) {
@@ -364,6 +389,27 @@ class Engine {
     GroupState& s = group_states_[static_cast<size_t>(g)];
     if (s.started || !s.sent || s.posts > 0) return;
     s.started = true;
+    Line& line = line_of(g);
+    line.push_back(g);
+    take_over(line);
+    if (line.size() == 1) move(g);
+  }
+
+  Line& line_of(int g) { return lines_[static_cast<size_t>(links_.groups[static_cast<size_t>(g)].line)]; }
+
+  // The sender is done with what its side of the connection holds.
+  void take_over(Line& line) {
+    double bytes = 0.0;
+    for (int g : line) {
+      bytes += links_.groups[static_cast<size_t>(g)].bytes;
+      if (bytes > links_.groups[static_cast<size_t>(g)].socket) return;
+      leave(g);
+    }
+  }
+
+  // The first of its line.
+  void move(int g) {
+    GroupState& s = group_states_[static_cast<size_t>(g)];
     const LinkedGroup& group = links_.groups[static_cast<size_t>(g)];
     s.flows = group.count;
     s.arrives = now_;
@@ -383,10 +429,19 @@ class Engine {
     if (--s.flows == 0) depart(g);
   }
 
+  // All of it is on the wire.
   void depart(int g) {
+    leave(g);
+    queue_.push({group_states_[static_cast<size_t>(g)].arrives, ++numbers_, g, 0, 0});
+    Line& line = line_of(g);
+    line.pop_front();
+    take_over(line);
+    if (!line.empty()) move(line.front());
+  }
+
+  void leave(int g) {
     GroupState& s = group_states_[static_cast<size_t>(g)];
     s.departed = true;
-    queue_.push({s.arrives, ++numbers_, g, 0, 0});
     const auto waiting = std::move(s.for_departure);
     s.for_departure.clear();
     for (const auto& [a, op] : waiting) came(a, op);
@@ -428,6 +483,7 @@ class Engine {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> queue_;
   std::vector<Actor> actors_;
   std::vector<GroupState> group_states_;
+  std::vector<Line> lines_;
   std::map<int, int> host_numbers_;
   std::vector<FairPool> hosts_;
   std::vector<std::vector<HostWork>> host_works_;

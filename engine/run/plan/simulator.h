@@ -4,7 +4,8 @@
 // A rank's compute thread works, issues and waits. An operation's instructions are executed by whoever has the baton:
 // at its issue and while it waits the compute thread itself, otherwise the progress thread, which notices what has come
 // after half a nap (progress_thread.cpp) and takes a core while it works. Threads share the cores of their machine, and
-// messages the links, max-min fairly. A message leaves when it was sent and, unless it is small, its receive is posted.
+// messages the links, max-min fairly; those between two ranks move one behind the other. A message leaves when it was
+// sent and, unless it is small, its receive is posted.
 #pragma once
 
 #include <string>
@@ -32,6 +33,7 @@ struct ActorTimes {
   double contention = 0.0;      // what it took longer
   double issue = 0.0;           // packing and sending on the compute thread
   std::vector<double> exposed;  // waits, by site
+  double buffers = 0.0;         // most bytes that open operations held, in any step
   double wait() const;
 };
 

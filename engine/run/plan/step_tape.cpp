@@ -39,7 +39,8 @@ class TapeRecorder final : public RehearsalWatch, public OpWatcher {
   Ticket issued(const OperationNote& note) override {
     const int number = static_cast<int>(tape_.operations.size());
     const int end = static_cast<int>(tape_.code.size());
-    tape_.operations.push_back({static_cast<Site>(note.label.number), note.verb, begun_, end - begun_});
+    tape_.operations.push_back({static_cast<Site>(note.label.number), note.verb, begun_, end - begun_,
+                                code_.take_buffers(), static_cast<double>(note.bytes)});
     tape_.sites.emplace(note.group, tape_.operations.back().site);
     begun_ = end;
     tape_.events.push_back({.kind = TapeKind::kIssue, .operation = number});

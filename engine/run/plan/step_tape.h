@@ -47,6 +47,8 @@ struct TapeOperation {
   Site site = Site::kControl;
   const char* verb = "";
   int first = 0, count = 0;  // instructions
+  double buffers = 0.0;      // bytes that it holds until it is over
+  double bytes = 0.0;        // of the tensor it is about
 };
 
 enum class TapeKind : uint8_t { kCompute, kIssue, kWait, kNode, kStep };

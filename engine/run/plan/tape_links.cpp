@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <tuple>
 
 #include "engine/base/core/check.h"
 
@@ -45,6 +46,14 @@ class Linker {
                    folding_.folded ? route : 0}];
   }
 
+  // A transport has one connection between two ranks. A folded actor is many ranks: its lines are told apart by
+  // channel.
+  int wire(int channel, int from, int to) {
+    const auto [at, fresh] = wires_.try_emplace({from, to, folding_.folded ? channel : 0}, out_.line_count);
+    out_.line_count += fresh ? 1 : 0;
+    return at->second;
+  }
+
   void link_sends(int actor) {
     const Tape& tape = tapes_[static_cast<size_t>(actor)];
     for (size_t i = 0; i < tape.code.size(); ++i) {
@@ -57,12 +66,15 @@ class Linker {
         const TapeLeg& leg = tape.legs[static_cast<size_t>(l)];
         const int to = folding_.actor_of(leg.peer);
         const auto [at, fresh] = group_to.try_emplace(to, static_cast<int>(out_.groups.size()));
-        if (fresh) out_.groups.push_back({.posts = 0, .from = actor, .to = to});
+        if (fresh) out_.groups.push_back({.posts = 0, .from = actor, .to = to, .line = wire(leg.channel, actor, to)});
         line(leg.channel, actor, to, instruction.route).groups.push_back(at->second);
         const std::array<double, kReaches> parts = parts_of(tape.rank, leg.peer, instruction.cyclic);
         std::array<double, kReaches>& bytes = bytes_to[to];
         for (size_t r = 0; r < kReaches; ++r) bytes[r] += parts[r] * static_cast<double>(leg.bytes);
-        large[to] = large[to] || leg.bytes > kEagerBytes;
+        LinkedGroup& g = out_.groups[static_cast<size_t>(at->second)];
+        g.bytes += static_cast<double>(leg.bytes);
+        g.socket = cluster_.costs(cluster_.reach(tape.rank, leg.peer)).socket_bytes;
+        large[to] = large[to] || (leg.bytes > kEagerBytes && g.socket == 0.0);
       }
       const int begin = static_cast<int>(out_.lists.size());
       for (const auto& [to, group] : group_to) {
@@ -124,9 +136,10 @@ class Linker {
   }
 
   // A resource of one kind and place, made when it is first used.
-  int resource(int kind, int place, double capacity) {
+  int resource(int kind, int place, const ClusterLink& link) {
     const auto [at, fresh] = resources_.try_emplace({kind, place}, 0);
-    if (fresh) at->second = out_.network.add_resource(capacity);
+    if (fresh)
+      at->second = out_.network.add_resource(link.bytes_per_second(), link.burst_bytes, cluster_.machine.burst_rate());
     return at->second;
   }
 
@@ -160,7 +173,7 @@ class Linker {
     const int from = folding_.rank_of(group.from), to = folding_.rank_of(group.to);
     const auto use = [&](int kind, int place, const ClusterLink& link, double share) {
       if (link.gbps == kUnlimited) return;
-      f.uses[f.count++] = {resource(kind, place, link.bytes_per_second()), share};
+      f.uses[f.count++] = {resource(kind, place, link), share};
     };
     const ClusterLink& ranks = cluster_.links[0];
     if (reach == Reach::kNode) {
@@ -190,6 +203,7 @@ class Linker {
   const Cluster& cluster_;
   LinkedTapes out_;
   std::map<std::pair<uint64_t, int>, Line> lines_;
+  std::map<std::tuple<int, int, int>, int> wires_;
   std::map<std::pair<int, int>, std::array<double, kReaches>> parts_;
   std::map<std::pair<int, int>, int> resources_;
   std::map<std::pair<int, bool>, double> sharers_;

@@ -22,6 +22,9 @@ struct LinkedGroup {
   int first = 0, count = 0;  // flows
   int posts = 0;             // kPosts of the other side that have to be executed before it moves; 0 where it is small
   int from = 0, to = 0;
+  int line = 0;  // those of one line move one behind the other
+  double bytes = 0.0;
+  double socket = 0.0;  // MessageCosts::socket_bytes
 };
 
 struct LinkedTapes {
@@ -30,6 +33,7 @@ struct LinkedTapes {
   // Per actor and instruction: [first, second) of `lists`, of kSend the groups that leave, of kPost those that come.
   std::vector<std::vector<std::pair<int, int>>> places;
   std::vector<int> lists;
+  int line_count = 0;
   FairPool network;
   int unmatched =
       0;  // receives without a send of their own; only folded tapes, whose ranks differ in their last pieces

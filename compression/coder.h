@@ -77,6 +77,7 @@ class Coder {
   void absorb(const Msg& msg, std::span<const Share> shares, View out, bool accumulate, CompressionStats& stats) const;
 
  private:
+  friend class DeviceCoder;
   struct Parts;
   std::shared_ptr<const Parts> parts_;
 };

@@ -3,23 +3,10 @@
 #include <vector>
 
 #include "compression/coder_parts.h"
+#include "compression/message_key.h"
 #include "engine/base/core/crc32c.h"
 
 namespace thinwire {
-namespace {
-
-// Of what is kept of a message: seed, slot, sequence, step and rank all count.
-PhiloxKey chances_of(const Msg& msg) {
-  const uint64_t step = static_cast<uint64_t>(msg.step);
-  const PhiloxBlock a = philox(
-      seed_key(msg.seed), {msg.slot, msg.sequence, static_cast<uint32_t>(step), static_cast<uint32_t>(step >> 32)});
-  const PhiloxBlock b = philox(
-      {a[0], a[1]}, {static_cast<uint32_t>(msg.rank), a[2], a[3], static_cast<uint32_t>(RandomPurpose::kResidual)});
-  return {b[0], b[1]};
-}
-
-}  // namespace
-
 // The residual of before in fp32.
 const float* Coder::Parts::residual_before(const Piece& piece, const Tile& t, int64_t a, int64_t count) const {
   const int64_t first = t.at + a;
@@ -233,7 +220,7 @@ size_t Coder::pack(const Msg& msg, View in, View reference, std::span<std::byte>
   const bool remember = keeps_residual(p.residual.kind) && msg.train;
   TW_CHECK(!own_copy || (keeps_decoded(msg) && own_copy.count() == n), name(), ": a copy of what others decode");
   Parts::Piece piece{msg, in, reference, own_copy, out.first(bound), own, {}, remember, {}};
-  if (remember && !p.in_fp32()) piece.chances = chances_of(msg);
+  if (remember && !p.in_fp32()) piece.chances = message_key(msg, RandomPurpose::kResidual);
   if (remember) {
     TW_CHECK(msg.first + n <= own->count(), "a piece at ", msg.first, "+", n, " of a state of ", own->count());
     piece.open = own->open(msg.first, n, msg.step);

@@ -76,6 +76,48 @@ class RangeSet {
   std::vector<std::pair<int64_t, int64_t>> ranges_;
 };
 
+// Where a vector's provisional copy is in force, and where it may differ from the committed one; whoever holds the
+// copies swaps them behind commit(). copy(a, b) makes elements [a, b) of the provisional copy equal to the committed
+// ones.
+class ProvisionalRanges {
+ public:
+  bool written() const { return !written_.empty(); }
+  bool covers(int64_t first, int64_t last) const { return written_.covers(first, last); }
+  // Elements [first, first + n) are about to be written, all of them. Returns whether the values before are provisional
+  // ones, which was made true of all of them then.
+  template <typename Copy>
+  bool open(int64_t first, int64_t n, const Copy& copy) {
+    int64_t fresh = 0;
+    written_.gaps(first, first + n, [&](int64_t a, int64_t b) { fresh += b - a; });
+    if (fresh < n) fill_gaps(first, first + n, copy);
+    written_.add(first, first + n);
+    return fresh < n;
+  }
+  template <typename Copy>
+  void commit(int64_t count, const Copy& copy) {
+    fill_gaps(0, count, copy);
+    std::swap(differ_, written_);
+    written_.clear();
+  }
+  void roll_back(int64_t count) {
+    written_.parts(0, count, [&](int64_t a, int64_t b) { differ_.add(a, b); });
+    written_.clear();
+  }
+  // The committed copy is written from outside.
+  void overwrite(int64_t count) { differ_.add(0, count); }
+
+ private:
+  template <typename Copy>
+  void fill_gaps(int64_t first, int64_t last, const Copy& copy) {
+    written_.gaps(first, last, [&](int64_t from, int64_t to) { differ_.parts(from, to, copy); });
+  }
+
+  RangeSet written_;  // in this step
+  // The only ranges in which the copies may differ: commits copy there alone. Of a scattered sum every step writes the
+  // same slices, those of other ranks, and nothing is copied.
+  RangeSet differ_;
+};
+
 // A vector with a provisional copy. Two ways to use it within a step, from one thread:
 //   whole:   read() is what to compute from (provisional values once written in this step); write() is where to write,
 //            and holds the same values as read() (the first write of a step copies).
@@ -96,8 +138,8 @@ class StateVector {
   int64_t count() const { return static_cast<int64_t>(committed_.size()); }
 
   const T* read() const {
-    if (on_skip_ == OnSkip::kZero || written_.empty()) return committed_.data();
-    TW_CHECK(written_.covers(0, count()), "a coding state is read as a whole while a part of it is being written");
+    if (on_skip_ == OnSkip::kZero || !ranges_.written()) return committed_.data();
+    TW_CHECK(ranges_.covers(0, count()), "a coding state is read as a whole while a part of it is being written");
     return provisional_.data();
   }
   T* write() {
@@ -113,51 +155,43 @@ class StateVector {
       dirty_ = true;
       return {old, old};
     }
-    int64_t fresh = 0;
-    written_.gaps(first, first + n, [&](int64_t a, int64_t b) { fresh += b - a; });
-    if (fresh < n) fill_gaps(first, first + n);
-    written_.add(first, first + n);
+    const bool again = ranges_.open(first, n, copy());
     dirty_ = true;
     T* now = provisional_.data() + first;
-    return {fresh < n ? now : old, now};
+    return {again ? now : old, now};
+  }
+  void zero() {
+    if (count() > 0) std::memset(write(), 0, committed_.size() * sizeof(T));
   }
   void commit() {
     if (dirty_ && on_skip_ == OnSkip::kRestore) {
-      fill_gaps(0, count());
+      ranges_.commit(count(), copy());
       committed_.swap(provisional_);
-      std::swap(differ_, written_);
     }
-    written_.clear();
     dirty_ = false;
   }
   void roll_back() {
-    written_.parts(0, count(), [&](int64_t a, int64_t b) { differ_.add(a, b); });
+    ranges_.roll_back(count());
     if (dirty_ && on_skip_ == OnSkip::kZero) committed_.assign(committed_.size(), initial_);
-    written_.clear();
     dirty_ = false;
   }
   // Between steps. May be written through (a checkpoint that is loaded) until the next open().
   T* settled() {
     TW_CHECK(!dirty_, "a coding state is read in the middle of a step");
-    if (on_skip_ == OnSkip::kRestore) differ_.add(0, count());
+    if (on_skip_ == OnSkip::kRestore) ranges_.overwrite(count());
     return committed_.data();
   }
   int64_t bytes() const { return static_cast<int64_t>((committed_.size() + provisional_.size()) * sizeof(T)); }
 
  private:
-  void fill_gaps(int64_t first, int64_t last) {
-    written_.gaps(first, last, [&](int64_t from, int64_t to) {
-      differ_.parts(from, to, [&](int64_t a, int64_t b) {
-        std::memcpy(provisional_.data() + a, committed_.data() + a, static_cast<size_t>(b - a) * sizeof(T));
-      });
-    });
+  auto copy() {
+    return [this](int64_t a, int64_t b) {
+      std::memcpy(provisional_.data() + a, committed_.data() + a, static_cast<size_t>(b - a) * sizeof(T));
+    };
   }
 
   AlignedVector<T> committed_, provisional_;
-  RangeSet written_;  // of provisional_, in this step
-  // The only ranges in which the copies may differ: commits copy there alone. Of a scattered sum every step writes the
-  // same slices, those of other ranks, and nothing is copied.
-  RangeSet differ_;
+  ProvisionalRanges ranges_;
   OnSkip on_skip_ = OnSkip::kRestore;
   T initial_{};
   bool dirty_ = false;

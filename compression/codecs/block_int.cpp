@@ -17,20 +17,10 @@
 
 #include "compression/codecs/block_int_kernel.h"
 #include "compression/codecs/block_layout.h"
-#include "engine/base/core/philox.h"
+#include "compression/message_key.h"
 
 namespace thinwire {
 namespace {
-
-// A key of its own for every message: seed, slot, sequence, step and rank all count.
-PhiloxKey rounding_key(const Msg& msg) {
-  const uint64_t step = static_cast<uint64_t>(msg.step);
-  const PhiloxBlock a = philox(
-      seed_key(msg.seed), {msg.slot, msg.sequence, static_cast<uint32_t>(step), static_cast<uint32_t>(step >> 32)});
-  const PhiloxBlock b = philox(
-      {a[0], a[1]}, {static_cast<uint32_t>(msg.rank), a[2], a[3], static_cast<uint32_t>(RandomPurpose::kRounding)});
-  return {b[0], b[1]};
-}
 
 class BlockInt final : public BlockCodec {
  public:
@@ -48,7 +38,7 @@ class BlockInt final : public BlockCodec {
 
  private:
   bool encode_group(const Msg& msg, const float* x, int64_t first, int64_t n, uint8_t* out) const override {
-    const PhiloxKey key = form_.stochastic ? rounding_key(msg) : PhiloxKey{};
+    const PhiloxKey key = form_.stochastic ? message_key(msg, RandomPurpose::kRounding) : PhiloxKey{};
     return kernels_.encode(form_, {key.k0, key.k1, static_cast<uint64_t>(msg.first + first)}, x, n, out);
   }
   bool decode_group(const uint8_t* in, int64_t n, float* y, bool accumulate) const override {
@@ -73,19 +63,7 @@ class BlockInt final : public BlockCodec {
 constexpr const char* kScales[] = {"fp32", "fp16", "bf16", "e8m0"};  // in the order of BlockScale
 
 MadeCodec make_block_int(const CodecSpec& spec) {
-  BlockIntForm form;
-  form.bits = static_cast<int>(spec.integer("bits"));
-  if (form.bits % 2 != 0)
-    throw_bad_config("codec block_int: bits is " + std::to_string(form.bits) + "; it may be 8, 6, 4 or 2");
-  form.block = block_of(spec, 128, 2, BlockLayout::kLargestBlock);
-  const std::string& scale = spec.text("scale");
-  form.scale = static_cast<BlockScale>(std::find(std::begin(kScales), std::end(kScales), scale) - kScales);
-  form.stochastic = spec.text("rounding") == "stochastic";
-  form.asymmetric = spec.flag("asymmetric");
-  if (form.asymmetric && form.scale == BlockScale::kE8m0)
-    throw_bad_config(
-        "codec block_int: asymmetric needs an offset, which e8m0 cannot hold; scale may be fp32, fp16 or bf16");
-  return {std::make_shared<BlockInt>(form, scale)};
+  return {std::make_shared<BlockInt>(block_int_form(spec), spec.text("scale"))};
 }
 
 // Integers of each width with blocks of several lengths, each type of scale, each rounding.
@@ -109,6 +87,21 @@ std::vector<CodecValues> block_int_cases() {
 
 }  // namespace
 
+BlockIntForm block_int_form(const CodecSpec& spec) {
+  BlockIntForm form;
+  form.bits = static_cast<int>(spec.integer("bits"));
+  if (form.bits % 2 != 0)
+    throw_bad_config("codec block_int: bits is " + std::to_string(form.bits) + "; it may be 8, 6, 4 or 2");
+  form.block = block_of(spec, 128, 2, BlockLayout::kLargestBlock);
+  form.scale = static_cast<BlockScale>(std::find(std::begin(kScales), std::end(kScales), spec.text("scale")) - kScales);
+  form.stochastic = spec.text("rounding") == "stochastic";
+  form.asymmetric = spec.flag("asymmetric");
+  if (form.asymmetric && form.scale == BlockScale::kE8m0)
+    throw_bad_config(
+        "codec block_int: asymmetric needs an offset, which e8m0 cannot hold; scale may be fp32, fp16 or bf16");
+  return form;
+}
+
 CodecRow block_int_row() {
   return {.name = "block_int",
           .parameters = {codec_parameter(8, {.name = "bits",
@@ -129,7 +122,8 @@ CodecRow block_int_row() {
                                                      .doc = "to the nearest level, or up or down by chance so that "
                                                             "the mean is right"})},
           .make = make_block_int,
-          .cases = block_int_cases()};
+          .cases = block_int_cases(),
+          .device = true};
 }
 
 }  // namespace thinwire

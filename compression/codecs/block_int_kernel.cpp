@@ -433,7 +433,8 @@ bool decode_as(const BlockIntForm& form, const uint8_t* in, int64_t n, float* ou
   VecI bad{};
   for (int64_t b = 0; b < blocks; b += kLanes) {
     const int64_t count = blocks - b < kLanes ? blocks - b : kLanes;
-    const VecF step = read_scales(in, form.scale, Asymmetric ? 2 * b + 1 : b, Asymmetric ? 2 : 1, count);
+    // -0, which no encoder writes, counts as 0: some of the loops below lose its sign.
+    const VecF step = read_scales(in, form.scale, Asymmetric ? 2 * b + 1 : b, Asymmetric ? 2 : 1, count) + VecF{};
     bad |= magnitude(step) == splat(__builtin_inff());
     store(steps + b, step);
     if constexpr (Asymmetric) {

@@ -7,6 +7,8 @@
 
 namespace thinwire {
 
+struct CodecSpec;
+
 enum class BlockScale : uint8_t { kFp32, kFp16, kBf16, kE8m0 };
 
 struct BlockIntForm {
@@ -15,6 +17,9 @@ struct BlockIntForm {
   BlockScale scale = BlockScale::kFp16;
   bool asymmetric = false, stochastic = false;
 };
+// As configured, of values of all parameters. Throws Error(kBadConfig) for those that do not go together.
+BlockIntForm block_int_form(const CodecSpec& spec);
+
 // Rounding numbers of element i of the group: 16 bits of Philox block (first + i) / 8 under this key.
 struct BlockIntNoise {
   uint32_t key0 = 0, key1 = 0;

@@ -83,7 +83,8 @@ CodecRow cast_row() {
   CodecRow row = {.name = "cast",
                   .parameters = {format_parameter({kFormats.begin(), kFormats.end()}, "bf16", "what values become")},
                   .make = make_cast,
-                  .cases = {}};
+                  .cases = {},
+                  .device = true};
   for (std::string_view format : kFormats) row.cases.push_back({{"format", std::string(format)}});
   return row;
 }

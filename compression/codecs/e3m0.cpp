@@ -33,7 +33,10 @@ MadeCodec make_e3m0(const CodecSpec& spec) {
 }  // namespace
 
 CodecRow e3m0_row() {
-  return {.name = "e3m0", .parameters = {block_parameter("elements that share a scale, 0 for 128")}, .make = make_e3m0};
+  return {.name = "e3m0",
+          .parameters = {block_parameter("elements that share a scale, 0 for 128")},
+          .make = make_e3m0,
+          .device = true};
 }
 
 }  // namespace thinwire

@@ -69,7 +69,8 @@ void check_payload(const std::string& codec, std::span<const std::byte> in, size
 CodecRow identity_row() {
   return {.name = "identity",
           .make = [](const CodecSpec&) -> MadeCodec { return {std::make_shared<Identity>()}; },
-          .lossless = true};
+          .lossless = true,
+          .device = true};
 }
 
 }  // namespace thinwire

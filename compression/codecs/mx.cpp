@@ -56,7 +56,7 @@ MadeCodec make_mx(const CodecSpec& spec) {
 }  // namespace
 
 CodecRow mx_row() {
-  CodecRow row = {.name = "mx", .make = make_mx, .cases = {}};
+  CodecRow row = {.name = "mx", .make = make_mx, .cases = {}, .device = true};
   std::vector<std::string> names;
   for (const Format& format : kFormats) {
     names.emplace_back(format.name);

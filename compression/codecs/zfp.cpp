@@ -104,7 +104,8 @@ CodecRow zfp_row() {
           8.0,
           {.name = "rate", .bounds = {2.25, 32}, .unit = "bits", .doc = "bits per value, 2.25 to 32", .ramp = true})},
       .make = make_zfp,
-      .cases = {{{"rate", 8.0}}, {{"rate", 16.0}}, {{"rate", 24.0}}}};
+      .cases = {{{"rate", 8.0}}, {{"rate", 16.0}}, {{"rate", 24.0}}},
+      .device = true};
 }
 
 }  // namespace thinwire

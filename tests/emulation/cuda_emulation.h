@@ -82,6 +82,9 @@ T shuffle_xor(T value, int lanes) {
 inline void atomic_or(unsigned* word, unsigned bits) {
   *word |= bits;
 }
+inline void atomic_max(unsigned* word, unsigned value) {
+  *word = *word < value ? value : *word;
+}
 
 template <int kBytes>
 struct Raw {

@@ -165,6 +165,7 @@ int bench_op(const std::string& filter, const std::string& device, int threads, 
   if (device != "cpu") {
     const std::vector<NamedCase> large = all_cases(true);
     cases.insert(cases.end(), large.begin(), large.end());
+    list_codec_cases(cases);
   }
   for (const NamedCase& named : cases) {
     if (names.find(" " + named.name + ",") == std::string::npos) names += " " + named.name + ",";

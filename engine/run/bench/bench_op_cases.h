@@ -128,5 +128,7 @@ struct ModelShape {
 
 // Ops that move memory and compute little (bench_op_memory.cpp).
 void list_memory_cases(const ModelShape& s, DType t, std::vector<NamedCase>& list);
+// Codecs in device memory (bench_op_codec.cpp).
+void list_codec_cases(std::vector<NamedCase>& list);
 
 }  // namespace thinwire

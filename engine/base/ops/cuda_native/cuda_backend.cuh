@@ -33,6 +33,9 @@ TW_DEVICE T shuffle_xor(T value, int lanes) {
 TW_DEVICE void atomic_or(unsigned* word, unsigned bits) {
   atomicOr(word, bits);
 }
+TW_DEVICE void atomic_max(unsigned* word, unsigned value) {
+  atomicMax(word, value);
+}
 
 template <int kBytes>
 struct Raw;

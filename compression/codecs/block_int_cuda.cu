@@ -1,0 +1,265 @@
+// Codec block_int on a GPU: the steps and codes of block_int_kernel.cpp, bit by bit.
+#include "compression/codecs/block_int_kernel.h"
+#include "compression/codecs/device_blocks.h"
+#include "compression/codecs/device_makers.h"
+#include "compression/message_key.h"
+
+namespace thinwire {
+namespace {
+
+constexpr float kLargestFloat = 0x1.fffffep127f;
+constexpr float kSmallestStep = 0x1p-126f;  // its inverse is finite
+
+TW_DEVICE int scale_bytes(BlockScale scale) {
+  return scale == BlockScale::kFp32 ? 4 : scale == BlockScale::kE8m0 ? 1 : 2;
+}
+
+// A step of at least `wanted` (>= 0; 0 stays 0) that the type can hold, or the type's nearest.
+template <int kBits>
+TW_DEVICE float storable_step(float wanted, BlockScale scale) {
+  constexpr float kHalf = 1 << (kBits - 1);
+  if (wanted == 0.0f) return 0.0f;
+  const uint32_t bits = bits_of(wanted);
+  float step, most;
+  switch (scale) {
+    case BlockScale::kFp32:
+      step = wanted, most = kLargestFloat / kHalf;
+      break;
+    case BlockScale::kFp16: {
+      const float v = wanted < 65504.0f ? wanted : 65504.0f;
+      const uint16_t h = float_to_half(v);
+      return half_to_float(static_cast<uint16_t>(half_to_float(h) < v ? h + 1 : h));
+    }
+    case BlockScale::kBf16:
+      step = float_of_bits((bits + 0xffffu) & 0xffff0000u), most = 0x1.fep127f / kHalf;
+      break;
+    default:
+      step = float_of_bits((bits + 0x7fffffu) & 0x7f800000u), most = 0x1p127f / kHalf;
+  }
+  step = step > kSmallestStep ? step : kSmallestStep;
+  return step < most ? step : most;
+}
+// An offset: nearest, and finite.
+TW_DEVICE float storable_offset(float v, BlockScale scale) {
+  if (scale == BlockScale::kFp32) return v;
+  const float most = scale == BlockScale::kFp16 ? 65504.0f : 0x1.fep127f;
+  v = v > -most ? v : -most;
+  v = v < most ? v : most;
+  return scale == BlockScale::kFp16 ? half_to_float(float_to_half(v)) : widen_bits(exact_to_bf16(v), 1);
+}
+
+// A number that the type holds exactly, or the canonical NaN.
+TW_DEVICE void write_scale(uint8_t* to, BlockScale scale, float v) {
+  const uint32_t bits = bits_of(v);
+  if (scale == BlockScale::kFp32)
+    store_payload<4>(to, bits, 4);
+  else if (scale == BlockScale::kE8m0)
+    to[0] = static_cast<uint8_t>(bits >> 23);
+  else
+    store_payload<2>(to, scale == BlockScale::kFp16 ? exact_to_half(v) : bits >> 16, 2);
+}
+TW_DEVICE float read_scale(const uint8_t* from, BlockScale scale) {
+  if (scale == BlockScale::kFp32) return float_of_bits(load_payload<4>(from, 4));
+  if (scale == BlockScale::kE8m0) return power_of_byte(from[0]);
+  return widen_bits(static_cast<uint16_t>(load_payload<2>(from, 2)), scale == BlockScale::kFp16 ? 2 : 1);
+}
+
+// Floats as integers that are ordered alike.
+TW_DEVICE uint32_t ordered(float v) {
+  const uint32_t bits = bits_of(v);
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+TW_DEVICE float of_ordered(uint32_t order) {
+  return float_of_bits(order >> 31 != 0 ? order & 0x7fffffffu : ~order);
+}
+
+template <int kBits, bool kAsymmetric>
+struct IntTiles {
+  static constexpr const char *kPack = "pack block_int", *kAbsorb = "absorb block_int";
+  static constexpr float kHalf = 1 << (kBits - 1);
+  int block, lanes;
+  BlockScale scale;
+  bool stochastic;
+  uint32_t key0 = 0, key1 = 0;
+
+  // Per block: its largest key, then the inverse of its step; the step; asymmetric: its lowest value, then the offset;
+  // its highest.
+  size_t shared_bytes(int64_t tile) const {
+    return static_cast<size_t>(ceil_div(tile, block)) * sizeof(float) * (kAsymmetric ? 4 : 2);
+  }
+  IntTiles for_message(const Msg& msg) const {
+    IntTiles tiles = *this;
+    const PhiloxKey key = message_key(msg, RandomPurpose::kRounding);
+    tiles.key0 = key.k0, tiles.key1 = key.k1;
+    return tiles;
+  }
+  TW_DEVICE int record() const { return scale_bytes(scale) * (kAsymmetric ? 2 : 1); }
+
+  struct Scale {
+    float step, inverse, offset;
+    bool wrong;
+  };
+  TW_DEVICE Scale scale_of(uint32_t key, float low, float high) const {
+    Scale s = {0.0f, 0.0f, 0.0f, key >= kBadKey};
+    if constexpr (kAsymmetric) {
+      constexpr float kLevels = 2.0f * kHalf - 1.0f;
+      // In halves: the range of a block can be larger than the largest float (an infinite step is bounded).
+      const float half_low = low * 0.5f, half_high = high * 0.5f;
+      const float middle = half_low + half_high, part = (half_high - half_low) * (1.0f / kLevels);
+      s.offset = storable_offset(middle + part, scale);
+      const float below = (s.offset - low) / kHalf, above = (high - s.offset) / (kHalf - 1.0f);
+      const float wider = below > above ? below : above;
+      s.step = storable_step<kBits>(wider > 0.0f ? wider : 0.0f, scale);
+    } else {
+      const float largest = value_of_key(key);
+      s.step = storable_step<kBits>(float_of_bits(bits_of(largest) & 0x7fffffffu) / (stochastic ? kHalf - 1.0f : kHalf),
+                                    scale);
+      // The sign that is not the element's: -2^(b-1) times it is the element.
+      if (!stochastic && scale != BlockScale::kE8m0 && s.step != 0.0f)
+        s.step = float_of_bits(bits_of(s.step) | (~bits_of(largest) & 0x80000000u));
+    }
+    if (s.wrong) s.step = s.offset = float_of_bits(0x7fc00000u);
+    s.inverse = s.step == 0.0f ? 0.0f : 1.0f / s.step;
+    return s;
+  }
+
+  TW_DEVICE int code_of(float v, uint32_t chance) const {
+    if (stochastic) v = floorf(v + fmaf(static_cast<float>(chance), 0x1p-16f, 0x1p-17f));
+    // What the blocks of a NaN scale leave behind on the CPU, too.
+    if (is_nan(v)) return -(1 << (kBits - 1));
+    v = rintf(v);
+    v = v > -kHalf ? v : -kHalf;
+    v = v < kHalf - 1.0f ? v : kHalf - 1.0f;
+    return static_cast<int>(v);
+  }
+  TW_DEVICE static float decoded_of(int code, float step, float offset) {
+    const float level = static_cast<float>(code);
+    if constexpr (!kAsymmetric) return level * step;
+    // The largest levels of a block that spans the floats may round to infinity; NaN passes both bounds.
+    float v = fmaf(level, step, offset);
+    v = v < -kLargestFloat ? -kLargestFloat : v;
+    return v > kLargestFloat ? kLargestFloat : v;
+  }
+
+  TW_DEVICE bool encode(unsigned char* shared, TileValues& v, int n, uint64_t first, uint8_t* out, bool decoded) const {
+    const int blocks = (n + block - 1) / block;
+    auto* keys = reinterpret_cast<unsigned*>(shared);
+    auto* inverses = reinterpret_cast<float*>(shared);
+    float* steps = inverses + blocks;
+    unsigned* lows = keys + 2 * blocks;  // of complements: the highest of those is the lowest
+    unsigned* highs = keys + 3 * blocks;
+    auto* offsets = reinterpret_cast<float*>(lows);
+    for (int b = static_cast<int>(threadIdx.x); b < blocks; b += kTileThreads) {
+      keys[b] = 0;
+      if constexpr (kAsymmetric) lows[b] = highs[b] = 0;
+    }
+    __syncthreads();
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s) {
+      if (!step_has_any(s, n)) continue;
+      uint32_t key[4];
+      TW_UNROLL
+      for (int k = 0; k < 4; ++k) key[k] = key_of(v[s][k]);
+      raise_maxima(keys, key, tile_element(s), n, block, lanes);
+      if constexpr (kAsymmetric) {
+        TW_UNROLL
+        for (int k = 0; k < 4; ++k) key[k] = ordered(v[s][k]);
+        raise_maxima(highs, key, tile_element(s), n, block, lanes);
+        TW_UNROLL
+        for (int k = 0; k < 4; ++k) key[k] = ~key[k];
+        raise_maxima(lows, key, tile_element(s), n, block, lanes);
+      }
+    }
+    __syncthreads();
+    bool bad = false;
+    for (int b = static_cast<int>(threadIdx.x); b < blocks; b += kTileThreads) {
+      const Scale s =
+          scale_of(keys[b], kAsymmetric ? of_ordered(~lows[b]) : 0.0f, kAsymmetric ? of_ordered(highs[b]) : 0.0f);
+      bad = bad || s.wrong;
+      inverses[b] = s.inverse;
+      steps[b] = s.step;
+      if constexpr (kAsymmetric) {
+        offsets[b] = s.offset;
+        write_scale(out + b * record(), scale, s.offset);
+        write_scale(out + b * record() + record() / 2, scale, s.step);
+      } else {
+        write_scale(out + b * record(), scale, s.step);
+      }
+    }
+    __syncthreads();
+    uint8_t* codes = out + blocks * record();
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s) {
+      const int i = tile_element(s);
+      uint32_t chance[4] = {}, q[4] = {};
+      if (stochastic) draw_four(key0, key1, first + static_cast<uint64_t>(i), kRounding, chance);
+      TW_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        if (i + k >= n) continue;
+        const int b = (i + k) / block;
+        const float offset = kAsymmetric ? offsets[b] : 0.0f;
+        const float x = kAsymmetric ? v[s][k] - offset : v[s][k];
+        const int code = code_of(x * inverses[b], chance[k]);
+        q[k] = static_cast<uint32_t>(code);
+        if (decoded) v[s][k] = decoded_of(code, steps[b], offset);
+      }
+      store_codes<kBits>(codes, i, n, q);
+    }
+    return bad;
+  }
+
+  TW_DEVICE bool decode(const uint8_t* in, int n, TileValues& v) const {
+    const uint8_t* codes = in + (n + block - 1) / block * record();
+    bool good = true;
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s) {
+      const int i = tile_element(s);
+      uint32_t q[4];
+      load_codes<kBits>(codes, i, n, q);
+      float step = 0.0f, offset = 0.0f;
+      TW_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        v[s][k] = 0.0f;
+        if (i + k >= n) continue;
+        if (k == 0 || lanes == 0) {  // else the four are in one block
+          const uint8_t* at = in + (i + k) / block * record();
+          if constexpr (kAsymmetric) offset = read_scale(at, scale);
+          step = read_scale(kAsymmetric ? at + record() / 2 : at, scale) + 0.0f;  // -0 counts as 0
+          good = good && !is_infinite(step) && !is_infinite(offset);
+        }
+        const int code = static_cast<int>(q[k] << (32 - kBits)) >> (32 - kBits);
+        v[s][k] = decoded_of(code, step, offset);
+      }
+    }
+    return good;
+  }
+};
+
+template <int kBits>
+std::unique_ptr<DeviceCodec> made(const BlockIntForm& form) {
+  const int block = static_cast<int>(form.block), lanes = lanes_of_block(form.block);
+  if (form.asymmetric)
+    return std::make_unique<TileCodec<IntTiles<kBits, true>>>(
+        IntTiles<kBits, true>{block, lanes, form.scale, form.stochastic});
+  return std::make_unique<TileCodec<IntTiles<kBits, false>>>(
+      IntTiles<kBits, false>{block, lanes, form.scale, form.stochastic});
+}
+
+}  // namespace
+
+std::unique_ptr<DeviceCodec> make_block_int_cuda(const CodecSpec& spec) {
+  const BlockIntForm form = block_int_form(spec);
+  if (form.block > kMostDeviceTile) return nullptr;
+  switch (form.bits) {
+    case 2:
+      return made<2>(form);
+    case 4:
+      return made<4>(form);
+    case 6:
+      return made<6>(form);
+    default:
+      return made<8>(form);
+  }
+}
+
+}  // namespace thinwire

@@ -1,0 +1,18 @@
+// The codecs that have kernels for a GPU: each makes its device side in name_cuda.cu, from values of all parameters.
+#pragma once
+
+#include <memory>
+
+#include "compression/device_codec.h"
+
+namespace thinwire {
+
+// nullptr for parameters that the kernels do not cover.
+std::unique_ptr<DeviceCodec> make_identity_cuda(const CodecSpec& spec);
+std::unique_ptr<DeviceCodec> make_cast_cuda(const CodecSpec& spec);
+std::unique_ptr<DeviceCodec> make_block_int_cuda(const CodecSpec& spec);
+std::unique_ptr<DeviceCodec> make_mx_cuda(const CodecSpec& spec);
+std::unique_ptr<DeviceCodec> make_e3m0_cuda(const CodecSpec& spec);
+std::unique_ptr<DeviceCodec> make_zfp_cuda(const CodecSpec& spec);
+
+}  // namespace thinwire

@@ -1,0 +1,92 @@
+// Codec e3m0 on a GPU: the scales and codes of e3m0_kernel.cpp, bit by bit.
+#include "compression/codecs/device_blocks.h"
+#include "compression/codecs/device_makers.h"
+
+namespace thinwire {
+namespace {
+
+struct PowerTiles {
+  static constexpr const char *kPack = "pack e3m0", *kAbsorb = "absorb e3m0";
+  int block, lanes;
+
+  // Per block: its largest key, then the inverse of its scale; the scale.
+  size_t shared_bytes(int64_t tile) const { return static_cast<size_t>(ceil_div(tile, block)) * 2 * sizeof(float); }
+  PowerTiles for_message(const Msg&) const { return *this; }
+
+  TW_DEVICE static float level_of(uint32_t code) {
+    const uint32_t k = code & 7u;
+    return k == 0 ? 0.0f : float_of_bits((120u + k) << 23 | (code & 8u) << 28);
+  }
+
+  TW_DEVICE bool encode(unsigned char* shared, TileValues& v, int n, uint64_t, uint8_t* out, bool) const {
+    const int blocks = (n + block - 1) / block;
+    auto* keys = reinterpret_cast<unsigned*>(shared);
+    auto* inverses = reinterpret_cast<float*>(shared);
+    float* scales = inverses + blocks;
+    largest_keys(keys, v, n, block, lanes);
+    bool bad = false;
+    for (int b = static_cast<int>(threadIdx.x); b < blocks; b += kTileThreads) {
+      const uint32_t key = keys[b], top = key >> 1;
+      float scale = float_of_bits((top + 0x7fffu + (top >> 16 & 1u)) & 0xffff0000u);
+      scale = scale > 0x1p-126f ? scale : 0x1p-126f;
+      scale = scale < 0x1.fep127f ? scale : 0x1.fep127f;
+      if (top == 0) scale = 0.0f;
+      if (key >= kBadKey) scale = float_of_bits(0x7fc00000u), bad = true;
+      scales[b] = scale;
+      inverses[b] = top == 0 ? 0.0f : 1.0f / scale;
+      store_payload<2>(out + b * 2, bits_of(scale) >> 16, 2);
+    }
+    __syncthreads();
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s) {
+      const int i = tile_element(s);
+      uint32_t q[4] = {};
+      TW_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        if (i + k >= n) continue;
+        const int b = (i + k) / block;
+        const float y = float_of_bits(bits_of(v[s][k]) & 0x7fffffffu) * inverses[b];
+        const int power = static_cast<int>(((bits_of(y) & 0x7fffffffu) + 0x400000u) >> 23) - 120;
+        const int least = y >= 0x1p-7f ? 1 : 0, up = power > least ? power : least;
+        q[k] = static_cast<uint32_t>(up > 7 ? 7 : up) | (bits_of(v[s][k]) >> 28 & 8u);
+        v[s][k] = level_of(q[k]) * scales[b];
+      }
+      store_codes<4>(out + blocks * 2, i, n, q);
+    }
+    return bad;
+  }
+
+  TW_DEVICE bool decode(const uint8_t* in, int n, TileValues& v) const {
+    const uint8_t* codes = in + (n + block - 1) / block * 2;
+    bool good = true;
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s) {
+      const int i = tile_element(s);
+      uint32_t q[4];
+      load_codes<4>(codes, i, n, q);
+      float scale = 0.0f;
+      TW_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        v[s][k] = 0.0f;
+        if (i + k >= n) continue;
+        if (k == 0 || lanes == 0) {  // else the four are in one block
+          const uint32_t half = load_payload<2>(in + (i + k) / block * 2, 2);
+          good = good && (half < 0x7f80u || half == 0x7fc0u);
+          scale = float_of_bits(half << 16);
+        }
+        v[s][k] = level_of(q[k]) * scale;
+      }
+    }
+    return good;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceCodec> make_e3m0_cuda(const CodecSpec& spec) {
+  const int64_t said = spec.integer("block"), block = said == 0 ? 128 : said;
+  if (block > kMostDeviceTile) return nullptr;
+  return std::make_unique<TileCodec<PowerTiles>>(PowerTiles{static_cast<int>(block), lanes_of_block(block)});
+}
+
+}  // namespace thinwire

@@ -1,0 +1,195 @@
+// Codec mx on a GPU: the scales and codes of mx_kernel.cpp, bit by bit.
+#include "compression/codecs/device_blocks.h"
+#include "compression/codecs/device_makers.h"
+
+namespace thinwire {
+namespace {
+
+// As in mx_kernel.cpp: bits, mantissa bits, exponent bias, the largest code and its exponent.
+template <int kBits_, int kMantissa_, int kBias_, uint32_t kLargest_, int kMaxExponent_>
+struct Small {
+  static constexpr int kBits = kBits_, kMantissa = kMantissa_, kBias = kBias_, kMaxExponent = kMaxExponent_;
+  static constexpr uint32_t kLargest = kLargest_;
+};
+using E4m3 = Small<8, 3, 7, 0x7e, 8>;
+using E5m2 = Small<8, 2, 15, 0x7b, 15>;
+using E2m3 = Small<6, 3, 1, 0x1f, 2>;
+using E3m2 = Small<6, 2, 3, 0x1f, 4>;
+using E2m1 = Small<4, 1, 1, 0x07, 2>;
+
+// The code without sign of a finite number >= 0, given by its bits: nearest, ties to even, saturated.
+template <typename F>
+TW_DEVICE uint32_t small_code(uint32_t bits) {
+  constexpr uint32_t kLowest = static_cast<uint32_t>(128 - F::kBias) << 23;
+  const uint32_t field = bits & 0x7f800000u, exponent = field > kLowest ? field : kLowest;
+  const uint32_t anchor = exponent + (static_cast<uint32_t>(23 - F::kMantissa) << 23);
+  const uint32_t steps = bits_of(float_of_bits(bits) + float_of_bits(anchor)) - anchor;
+  const uint32_t code = ((exponent - kLowest) >> (23 - F::kMantissa)) + steps;
+  return code > F::kLargest ? F::kLargest : code;
+}
+// Elements of bad blocks have become NaN; they get the code 0.
+template <typename F>
+TW_DEVICE uint32_t signed_code(float v) {
+  const uint32_t bits = is_nan(v) ? 0u : bits_of(v);
+  return small_code<F>(bits & 0x7fffffffu) | bits >> 31 << (F::kBits - 1);
+}
+template <typename F>
+TW_DEVICE float element_of(uint32_t code) {
+  if constexpr (F::kBits == 8 && F::kMantissa == 2) {
+    return exact_half(static_cast<uint16_t>(code << 8));
+  } else if constexpr (F::kBits == 8) {
+    const float v = exact_half(static_cast<uint16_t>((code & 0x80u) << 8 | (code & 0x7fu) << 7)) * 0x1p8f;
+    return fabsf(v) == 480.0f ? float_of_bits(0x7fc00000u) : v;
+  } else {
+    const uint32_t size = code & ((1u << (F::kBits - 1)) - 1u);
+    const uint32_t normal = (size << (23 - F::kMantissa)) + (static_cast<uint32_t>(127 - F::kBias) << 23);
+    constexpr float kStep = 1.0f / (1 << (F::kBias - 1 + F::kMantissa));
+    const uint32_t value = size < (1u << F::kMantissa) ? bits_of(static_cast<float>(size) * kStep) : normal;
+    return float_of_bits(value | code >> (F::kBits - 1) << 31);
+  }
+}
+
+// Codes of a tile whose blocks have these inverses; v becomes what they decode to by these steps.
+template <typename F, int kBlock>
+TW_DEVICE void put_codes(TileValues& v, int n, const float* inverses, const float* steps, uint8_t* codes) {
+  TW_UNROLL
+  for (int s = 0; s < kTileSteps; ++s) {
+    const int i = tile_element(s);
+    uint32_t q[4] = {};
+    TW_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      if (i + k >= n) continue;
+      q[k] = signed_code<F>(v[s][k] * inverses[i / kBlock]);
+      v[s][k] = element_of<F>(q[k]) * steps[i / kBlock];
+    }
+    store_codes<F::kBits>(codes, i, n, q);
+  }
+}
+template <typename F>
+TW_DEVICE void get_codes(const uint8_t* codes, int s, int n, float step, TileValues& v) {
+  const int i = tile_element(s);
+  uint32_t q[4];
+  load_codes<F::kBits>(codes, i, n, q);
+  TW_UNROLL
+  for (int k = 0; k < 4; ++k) v[s][k] = i + k < n ? element_of<F>(q[k]) * step : 0.0f;
+}
+
+// With E8M0 scales.
+template <typename F>
+struct MxTiles {
+  static constexpr const char *kPack = "pack mx", *kAbsorb = "absorb mx";
+  static constexpr int kBlock = 32, kBlocks = static_cast<int>(kMostDeviceTile) / kBlock;
+
+  // Per block: its largest key, then the inverse of its scale; the scale.
+  size_t shared_bytes(int64_t) const { return 2 * kBlocks * sizeof(float); }
+  MxTiles for_message(const Msg&) const { return *this; }
+
+  TW_DEVICE bool encode(unsigned char* shared, TileValues& v, int n, uint64_t, uint8_t* out, bool) const {
+    const int blocks = (n + kBlock - 1) / kBlock;
+    auto* keys = reinterpret_cast<unsigned*>(shared);
+    auto* inverses = reinterpret_cast<float*>(shared);
+    float* steps = inverses + kBlocks;
+    largest_keys(keys, v, n, kBlock, kBlock / 4);
+    bool bad = false;
+    const int b = static_cast<int>(threadIdx.x);
+    if (b < blocks) {
+      const uint32_t key = keys[b];
+      const int exponent = static_cast<int>(key >> 24) - F::kMaxExponent;
+      uint32_t e = exponent < 0 ? 0u : static_cast<uint32_t>(exponent), inverse = (254u - e) << 23;
+      bad = key >= kBadKey;
+      if (bad) e = 255u, inverse = 0x7fc00000u;
+      inverses[b] = float_of_bits(inverse);
+      steps[b] = power_of_byte(e);
+      out[b] = static_cast<uint8_t>(e);
+    }
+    __syncthreads();
+    put_codes<F, kBlock>(v, n, inverses, steps, out + blocks);
+    return bad;
+  }
+
+  TW_DEVICE bool decode(const uint8_t* in, int n, TileValues& v) const {
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s) {
+      const int i = tile_element(s);
+      get_codes<F>(in + (n + kBlock - 1) / kBlock, s, n, i < n ? power_of_byte(in[i / kBlock]) : 0.0f, v);
+    }
+    return true;
+  }
+};
+
+// With E4M3 scales of blocks and one in fp32 of the tile, which is the codec's group.
+struct NvTiles {
+  static constexpr const char *kPack = "pack nvfp4", *kAbsorb = "absorb nvfp4";
+  static constexpr int kBlock = 16, kBlocks = static_cast<int>(kMostDeviceTile) / kBlock;
+  static constexpr float kSmallestGroupScale = 0x1p-100f, kLargestGroupScale = 0x1.8p116f;
+  static_assert(kBlocks == kTileThreads);
+
+  // Per block as above; the largest key of all blocks that are finite.
+  size_t shared_bytes(int64_t) const { return (2 * kBlocks + 1) * sizeof(float); }
+  NvTiles for_message(const Msg&) const { return *this; }
+
+  TW_DEVICE bool encode(unsigned char* shared, TileValues& v, int n, uint64_t, uint8_t* out, bool) const {
+    const int blocks = (n + kBlock - 1) / kBlock, b = static_cast<int>(threadIdx.x);
+    auto* keys = reinterpret_cast<unsigned*>(shared);
+    auto* inverses = reinterpret_cast<float*>(shared);
+    float* steps = inverses + kBlocks;
+    unsigned* largest = keys + 2 * kBlocks;
+    if (b == 0) largest[0] = 0;
+    largest_keys(keys, v, n, kBlock, kBlock / 4);
+    const uint32_t key = b < blocks ? keys[b] : 0u;
+    const bool bad = key >= kBadKey;
+    if (!bad) atomic_max(largest, key);
+    __syncthreads();
+    const float most = float_of_bits(largest[0] >> 1);
+    float group = most * (1.0f / 2688.0f);
+    group = group < kSmallestGroupScale ? kSmallestGroupScale : group;
+    group = group > kLargestGroupScale ? kLargestGroupScale : group;
+    if (most == 0.0f) group = 0.0f;
+    if (b == 0) store_payload<4>(out, bits_of(group), 4);
+    if (b < blocks) {
+      const float per_group = most == 0.0f ? 0.0f : 1.0f / (group * 6.0f);
+      const float top = bad ? 0.0f : float_of_bits(key >> 1);
+      uint32_t code = small_code<E4m3>(bits_of(top * per_group));
+      if (code == 0 && top > 0.0f) code = 1;
+      if (bad) code = 0x7fu;
+      const float step = element_of<E4m3>(code) * group;
+      inverses[b] = code == 0 ? 0.0f : 1.0f / step;
+      steps[b] = step;
+      out[4 + b] = static_cast<uint8_t>(code);
+    }
+    __syncthreads();
+    put_codes<E2m1, kBlock>(v, n, inverses, steps, out + 4 + blocks);
+    return bad;
+  }
+
+  TW_DEVICE bool decode(const uint8_t* in, int n, TileValues& v) const {
+    const float group = float_of_bits(load_payload<4>(in, 4));
+    bool good = group >= 0.0f && group <= kLargestGroupScale;
+    TW_UNROLL
+    for (int s = 0; s < kTileSteps; ++s) {
+      const int i = tile_element(s);
+      const uint32_t code = i < n ? in[4 + i / kBlock] : 0u;
+      good = good && (code & 0x80u) == 0;
+      get_codes<E2m1>(in + 4 + (n + kBlock - 1) / kBlock, s, n, element_of<E4m3>(code) * group, v);
+    }
+    return good;
+  }
+};
+
+template <typename Tiles>
+std::unique_ptr<DeviceCodec> made_of() {
+  return std::make_unique<TileCodec<Tiles>>(Tiles{});
+}
+
+}  // namespace
+
+std::unique_ptr<DeviceCodec> make_mx_cuda(const CodecSpec& spec) {
+  const std::string& format = spec.text("format");
+  if (format == "mxfp8_e4m3") return made_of<MxTiles<E4m3>>();
+  if (format == "mxfp8_e5m2") return made_of<MxTiles<E5m2>>();
+  if (format == "mxfp6_e2m3") return made_of<MxTiles<E2m3>>();
+  if (format == "mxfp6_e3m2") return made_of<MxTiles<E3m2>>();
+  return format == "mxfp4" ? made_of<MxTiles<E2m1>>() : made_of<NvTiles>();
+}
+
+}  // namespace thinwire

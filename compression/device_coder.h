@@ -1,0 +1,45 @@
+// A Coder whose messages lie in device memory: the bytes and bits of coder.h, queued on a stream. The host looks at no
+// value and waits for nothing.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "compression/coder.h"
+#include "compression/device_codec.h"
+#include "compression/device_state.h"
+
+namespace thinwire {
+
+class DeviceCoder {
+ public:
+  // nullptr where the point has no device side, or this build has none: its messages go through host memory. Without
+  // one: codecs whose row says so, checksums, and tiles of more than kMostDeviceTile elements (block codecs with blocks
+  // above 4096, and transforms or residuals in 8 bit around blocks that share no multiple below that with them).
+  static std::unique_ptr<DeviceCoder> make(std::shared_ptr<const Codec> codec, const CodecSpec& spec,
+                                           const ResidualSpec& residual, int64_t cut = 1);
+
+  const Coder& host() const { return host_; }  // the same point on the CPU: names, lengths, what is cut where
+  // As Coder::make_state(), in device memory. nullptr if there is none.
+  std::unique_ptr<CompressionState> make_state(int64_t count, const DevicePlace& place) const;
+
+  // As Coder::pack(), with views and `out` in device memory and a state of make_state(). Returns the payload's length,
+  // which does not depend on values. tally: where findings are added. Inputs that are not finite raise
+  // kDeviceNonFinite.
+  size_t queue_pack(Exec& exec, const Msg& msg, View in, View reference, std::span<std::byte> out,
+                    CompressionState* state, DeviceTally* tally, View own = View()) const;
+  // As Coder::absorb(), with shares and `out` in device memory. Lengths are checked here (Error(kBadData)); a payload
+  // that no encoder writes raises kDeviceBadPayload, and `out` may then hold anything.
+  void queue_absorb(Exec& exec, const Msg& msg, std::span<const Share> shares, View out, bool accumulate,
+                    DeviceTally* tally) const;
+
+ private:
+  DeviceCoder(Coder host, std::unique_ptr<DeviceCodec> codec) : host_(std::move(host)), codec_(std::move(codec)) {}
+  const Coder::Parts& parts() const { return *host_.parts_; }
+  int64_t tile() const;
+
+  Coder host_;
+  std::unique_ptr<DeviceCodec> codec_;
+};
+
+}  // namespace thinwire

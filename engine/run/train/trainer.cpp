@@ -14,6 +14,7 @@
 #include "engine/run/trace/console_progress.h"
 #include "engine/run/trace/run_files.h"
 #include "engine/run/train/backend.h"
+#include "engine/run/train/device_traffic_choice.h"
 #include "engine/run/train/memory_check.h"
 #include "engine/run/train/process_setup.h"
 #include "engine/run/train/run_session.h"
@@ -96,6 +97,10 @@ class Trainer {
       job.plans_memory(planned_);
       const RankLayout layout = layout_of(run_, job.rank(), job.nodes());
       prove_plan(layout);
+    });
+    traffic_ = choose_device_traffic(run_, job, *backend_.device);
+    job.agree([&] {
+      const RankLayout layout = layout_of(run_, job.rank(), job.nodes());
       replica_ = std::make_unique<Replica>(run_, layout, job.mesh(), backend_.device.get(), backend_.ops, true);
     });
     log_memory();
@@ -408,6 +413,7 @@ class Trainer {
   Job& job_;
   std::string& planned_;
   Backend backend_;
+  std::unique_ptr<DeviceTraffic> traffic_;
   std::unique_ptr<SampleStream> data_;
   SampleStream& stream_;
   std::unique_ptr<Replica> replica_;

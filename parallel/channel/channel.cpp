@@ -278,6 +278,9 @@ Task Channel::all_to_all_task(View from, std::span<const int64_t> from_bounds, V
 Ticket Channel::all_reduce(View data, ReduceKind kind, Stream& stream, const MessageKey& key) {
   if (!communicator_) return Ticket::finished();
   if (stream.device() != nullptr) {
+    if (DeviceCommunicator* const there = on_device(stream, key, data, true);
+        there != nullptr && kind == ReduceKind::kSum && DeviceCommunicator::sums(data.dtype))
+      return there->all_reduce(data, stream);
     HostStaging staged(stream);
     const View there = staged.both(data);
     return staged.finish(all_reduce(there, kind, staged.host(), key));
@@ -293,6 +296,9 @@ Ticket Channel::reduce_scatter(View whole, std::span<const int64_t> bounds, View
     return Ticket::finished();
   }
   if (stream.device() != nullptr) {
+    if (DeviceCommunicator* const there = on_device(stream, key, whole, true);
+        there != nullptr && DeviceCommunicator::sums(whole.dtype))
+      return there->reduce_scatter(whole, bounds, out, accumulate, stream);
     HostStaging staged(stream);
     const View there = staged.in(whole), result = accumulate ? staged.both(out) : staged.out(out);
     return staged.finish(reduce_scatter(there, bounds, result, accumulate, staged.host(), key));
@@ -309,6 +315,9 @@ Ticket Channel::all_gather(View mine, View whole, std::span<const int64_t> bound
     return Ticket::finished();
   }
   if (stream.device() != nullptr) {
+    // (Under a rule `mine` may be of another type than `whole`, and must be converted.)
+    if (DeviceCommunicator* const there = on_device(stream); there != nullptr && is_plain(key))
+      return there->all_gather(mine, whole, bounds, stream);
     HostStaging staged(stream);
     const View there = staged.both(whole), part = staged.in(mine);
     return staged.finish(all_gather(part, there, bounds, staged.host(), key));
@@ -321,6 +330,8 @@ Ticket Channel::all_to_all(View from, std::span<const int64_t> from_bounds, View
                            Stream& stream, const MessageKey& key) {
   TW_CHECK(communicator_ != nullptr, "a group of one rank has nobody to exchange with");
   if (stream.device() != nullptr) {
+    if (DeviceCommunicator* const there = on_device(stream, key, from, false))
+      return there->all_to_all(from, from_bounds, to, to_bounds, stream);
     HostStaging staged(stream);
     const View there = staged.in(from), result = staged.out(to);
     return staged.finish(all_to_all(there, from_bounds, result, to_bounds, staged.host(), key));
@@ -359,6 +370,11 @@ RingMessage Channel::start_ring(View part, int64_t total, int64_t most, Stream& 
 
 Ticket Channel::hop(RingMessage& ring, View held, View next, Stream& stream) {
   if (stream.device() != nullptr) {
+    if (DeviceCommunicator* const there = on_device(stream);
+        there != nullptr && ring.call_.coder == nullptr && !is_proved(ring.key_)) {
+      ++ring.hops_;
+      return there->send_and_receive(held, (rank() + 1) % size(), next, (rank() + size() - 1) % size(), stream);
+    }
     HostStaging staged(stream);
     const View there = staged.in(held), result = staged.out(next);
     return staged.finish(hop(ring, there, result, staged.host()));
@@ -377,6 +393,10 @@ Ticket Channel::hop(RingMessage& ring, View held, View next, Stream& stream) {
 
 Ticket Channel::hand_back(View from, View to, int distance, int64_t total, Stream& stream, const MessageKey& key) {
   if (stream.device() != nullptr) {
+    if (DeviceCommunicator* const there = on_device(stream);
+        there != nullptr && !codes(key, total, from.dtype, false) && !is_proved(key))
+      return there->send_and_receive(from, (rank() + size() - distance) % size(), to, (rank() + distance) % size(),
+                                     stream);
     HostStaging staged(stream);
     const View there = staged.in(from), result = staged.out(to);
     return staged.finish(hand_back(there, result, distance, total, staged.host(), key));
@@ -402,6 +422,7 @@ Ticket Channel::broadcast(View data, int root, Stream& stream) {
 Ticket Channel::send(View data, int peer, Stream& stream, const MessageKey& key) {
   TW_CHECK(communicator_ != nullptr, "a group of one rank has nobody to send to");
   if (stream.device() != nullptr) {
+    if (DeviceCommunicator* const there = on_device(stream, key, data, false)) return there->send(data, peer, stream);
     HostStaging staged(stream);
     const View there = staged.in(data);
     return staged.finish(send(there, peer, staged.host(), key));
@@ -429,6 +450,8 @@ Ticket Channel::send(View data, int peer, Stream& stream, const MessageKey& key)
 Ticket Channel::receive(View data, int peer, Stream& stream, const MessageKey& key) {
   TW_CHECK(communicator_ != nullptr, "a group of one rank has nobody to receive from");
   if (stream.device() != nullptr) {
+    if (DeviceCommunicator* const there = on_device(stream, key, data, false))
+      return there->receive(data, peer, stream);
     HostStaging staged(stream);
     const View there = staged.out(data);
     return staged.finish(receive(there, peer, staged.host(), key));
@@ -466,9 +489,12 @@ Ticket Channel::receive_parts(View whole, std::span<const int64_t> bounds, int p
                               const MessageKey& key) {
   TW_CHECK(communicator_ != nullptr && static_cast<int>(bounds.size()) == parts.size() + 1 && key.largest_part > 0);
   if (stream.device() != nullptr) {
+    DeviceCommunicator* const there = on_device(stream, key, whole, false);
+    DeviceCommunicator* const others = parts.on_device(stream);
+    if (there != nullptr && others != nullptr) return there->receive_parts(whole, bounds, peer, *others, stream);
     HostStaging staged(stream);
-    const View there = staged.out(whole);
-    return staged.finish(receive_parts(there, bounds, peer, parts, staged.host(), key));
+    const View host = staged.out(whole);
+    return staged.finish(receive_parts(host, bounds, peer, parts, staged.host(), key));
   }
   CodedCall call = plain_call();
   std::vector<Msg> messages;

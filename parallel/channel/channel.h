@@ -56,6 +56,12 @@ class Channel {
     if (key.as != nullptr || key.rule < 0 || key.rule >= static_cast<int>(compressions_.size())) return key.as;
     return compressions_[static_cast<size_t>(key.rule)].get();
   }
+  // Whether nothing is done to the message on its way between devices: no rule, and no checksum that was asked for.
+  bool is_plain(const MessageKey& key) const { return communicator_ && compression(key) == nullptr && !is_proved(key); }
+  // Between devices: where what is queued on `stream` travels if nobody codes it; nullptr: through the host.
+  DeviceCommunicator* on_device(Stream& stream) const {
+    return communicator_ && price_ == nullptr ? communicator_->on_device(stream) : nullptr;
+  }
   // Whether its rule codes a message of `count` elements of `dtype` now.
   bool codes(const MessageKey& key, int64_t count, DType dtype, bool summed) const;
 
@@ -116,6 +122,13 @@ class Channel {
   bool is_usual(const MessageKey& key) const {
     return price_ == nullptr && checksums(key) == communicator_->tuning().checksums;
   }
+  // The same for this message, which nobody codes and no checksum goes with.
+  DeviceCommunicator* on_device(Stream& stream, const MessageKey& key, View data, bool summed) const {
+    return codes(key, data.count(), data.dtype, summed) || is_proved(key) ? nullptr : on_device(stream);
+  }
+  // Whether it carries a checksum wherever it goes: then not between devices, where there are none. (Those between
+  // nodes are for the host's transports.)
+  bool is_proved(const MessageKey& key) const { return checksums(key) == Checksums::kAll; }
   GroupLane checked(GroupLane lane, const MessageKey& key) const;
   template <typename Verb>
   Task count(const MessageKey& key, int64_t bytes, bool exact, const Verb& plain);

@@ -74,7 +74,17 @@ uint64_t draws_of(const MeshShape& shape, Site site, const std::vector<int>& ran
   return traits_of(site).identical ? 0 : static_cast<uint64_t>(coordinates_of(shape, ranks.front()).data);
 }
 
+// Who sends messages to whom: neighbouring stages, nobody, or (contributions to sums) everybody to everybody.
+DeviceEdges edges_of(GroupKind kind) {
+  if (kind == GroupKind::kPpForward || kind == GroupKind::kPpBackward) return DeviceEdges::kRing;
+  return kind == GroupKind::kWorld || kind == GroupKind::kTpControl ? DeviceEdges::kNone : DeviceEdges::kAll;
+}
+
 }  // namespace
+
+void Mesh::connect_device(const std::string& id) {
+  device_->connect(id, shape_.ranks(), rank_, static_cast<int>(GroupKind::kCount));
+}
 
 Channel Mesh::channel(GroupKind kind, Site site, std::vector<int> ranks, bool further) {
   if (ranks.size() <= 1) return {};
@@ -87,6 +97,11 @@ Channel Mesh::channel(GroupKind kind, Site site, std::vector<int> ranks, bool fu
   const bool over_data = site == Site::kDpGradient && static_cast<int>(ranks.size()) == shape_.data;
   auto communicator = std::make_unique<Communicator>(*progress_, std::move(ranks), static_cast<int>(kind), site,
                                                      &counters(site), std::move(nodes), tuning_);
+  if (device_ != nullptr && prices_ == nullptr) {
+    const DeviceGroup& group = device_->group(static_cast<int>(kind), communicator->ranks(), rank_, edges_of(kind));
+    communicator->use_device(std::make_unique<DeviceCommunicator>(*device_, group, *progress_, static_cast<int>(kind),
+                                                                  site, &counters(site)));
+  }
   const SiteCompressions& all = compressions_[static_cast<size_t>(site)];
   SiteCompressions compressions = further ? further_compressions(all) : all;
   auto states = std::make_shared<ChannelStates>(

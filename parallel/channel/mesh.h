@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "parallel/channel/channel.h"
+#include "parallel/device/device_traffic.h"
 
 namespace thinwire {
 
@@ -89,6 +90,13 @@ class Mesh {
   // start later, in a forward pass or an evaluation, with a clock and a compression of their own.
   void begin_parameter_gathers() { gather_clock_ = clock_; }
 
+  // Channels made from now on let what lies on its device travel there. It outlives them, and is connected when all are
+  // made (make_ports).
+  void use_device(DeviceTraffic* device) { device_ = device; }
+  DeviceTraffic* device() const { return device_; }
+  // All ranks together: id is that of one rank's DeviceTraffic::unique_id().
+  void connect_device(const std::string& id);
+
   // Channels made from now on send nothing: they count in `prices`, which outlives them.
   void rehearse(SitePrices& prices) { prices_ = &prices; }
 
@@ -108,6 +116,7 @@ class Mesh {
  private:
   Progress* progress_;
   SitePrices* prices_ = nullptr;
+  DeviceTraffic* device_ = nullptr;
   MeshShape shape_;
   Coordinates at_;
   int rank_ = 0;

@@ -231,6 +231,9 @@ Task Communicator::barrier_task() {
 Ticket Communicator::all_reduce(View data, ReduceKind kind, Stream& stream) {
   if (size() == 1) return Ticket::finished();
   if (stream.device() != nullptr) {
+    if (DeviceCommunicator* const there = on_device(stream);
+        there != nullptr && kind == ReduceKind::kSum && DeviceCommunicator::sums(data.dtype))
+      return there->all_reduce(data, stream);
     HostStaging staged(stream);
     const View there = staged.both(data);
     return staged.finish(all_reduce(there, kind, staged.host()));
@@ -241,6 +244,8 @@ Ticket Communicator::all_reduce(View data, ReduceKind kind, Stream& stream) {
 Ticket Communicator::reduce_scatter(View whole, std::span<const int64_t> bounds, View out, bool accumulate,
                                     Stream& stream) {
   if (stream.device() != nullptr) {
+    if (DeviceCommunicator* const there = on_device(stream); there != nullptr && DeviceCommunicator::sums(whole.dtype))
+      return there->reduce_scatter(whole, bounds, out, accumulate, stream);
     HostStaging staged(stream);
     const View there = staged.in(whole), result = accumulate ? staged.both(out) : staged.out(out);
     return staged.finish(reduce_scatter(there, bounds, result, accumulate, staged.host()));
@@ -251,6 +256,7 @@ Ticket Communicator::reduce_scatter(View whole, std::span<const int64_t> bounds,
 
 Ticket Communicator::all_gather(View mine, View whole, std::span<const int64_t> bounds, Stream& stream) {
   if (stream.device() != nullptr) {
+    if (DeviceCommunicator* const there = on_device(stream)) return there->all_gather(mine, whole, bounds, stream);
     HostStaging staged(stream);
     const View there = staged.both(whole), part = staged.in(mine);
     return staged.finish(all_gather(part, there, bounds, staged.host()));
@@ -261,6 +267,8 @@ Ticket Communicator::all_gather(View mine, View whole, std::span<const int64_t> 
 Ticket Communicator::all_to_all(View from, std::span<const int64_t> from_bounds, View to,
                                 std::span<const int64_t> to_bounds, Stream& stream) {
   if (stream.device() != nullptr) {
+    if (DeviceCommunicator* const there = on_device(stream))
+      return there->all_to_all(from, from_bounds, to, to_bounds, stream);
     HostStaging staged(stream);
     const View there = staged.in(from), result = staged.out(to);
     return staged.finish(all_to_all(there, from_bounds, result, to_bounds, staged.host()));
@@ -271,6 +279,7 @@ Ticket Communicator::all_to_all(View from, std::span<const int64_t> from_bounds,
 Ticket Communicator::broadcast(View data, int root, Stream& stream) {
   if (size() == 1) return Ticket::finished();
   if (stream.device() != nullptr) {
+    if (DeviceCommunicator* const there = on_device(stream)) return there->broadcast(data, root, stream);
     HostStaging staged(stream);
     const View there = rank() == root ? staged.in(data) : staged.out(data);
     return staged.finish(broadcast(there, root, staged.host()));
@@ -280,6 +289,7 @@ Ticket Communicator::broadcast(View data, int root, Stream& stream) {
 
 Ticket Communicator::send(View data, int peer, Stream& stream) {
   if (stream.device() != nullptr) {
+    if (DeviceCommunicator* const there = on_device(stream)) return there->send(data, peer, stream);
     HostStaging staged(stream);
     const View there = staged.in(data);
     return staged.finish(send(there, peer, staged.host()));
@@ -289,6 +299,7 @@ Ticket Communicator::send(View data, int peer, Stream& stream) {
 
 Ticket Communicator::receive(View data, int peer, Stream& stream) {
   if (stream.device() != nullptr) {
+    if (DeviceCommunicator* const there = on_device(stream)) return there->receive(data, peer, stream);
     HostStaging staged(stream);
     const View there = staged.out(data);
     return staged.finish(receive(there, peer, staged.host()));

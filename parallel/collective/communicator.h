@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "engine/base/core/view.h"
 #include "engine/base/device/stream.h"
 #include "parallel/collective/rank_sum.h"
+#include "parallel/device/device_communicator.h"
 #include "parallel/wire/progress.h"
 
 namespace thinwire {
@@ -49,6 +51,14 @@ class Communicator {
                std::vector<int> nodes = {}, const CommTuning& tuning = {});
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
+
+  // What is on this device travels between devices from now on, where the verb exists there (device_communicator.h),
+  // and through the host elsewhere.
+  void use_device(std::unique_ptr<DeviceCommunicator> device) { device_ = std::move(device); }
+  // nullptr: not what is queued on this stream.
+  DeviceCommunicator* on_device(Stream& stream) const {
+    return device_ != nullptr && stream.device() == &device_->traffic().device() ? device_.get() : nullptr;
+  }
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(ranks_.size()); }
@@ -113,6 +123,7 @@ class Communicator {
   int rank_ = 0, number_ = 0;
   Site site_;
   WireCounters* counters_;
+  std::unique_ptr<DeviceCommunicator> device_;
   CommTuning tuning_;
   SendQueue* gathers_ = nullptr;
   SequenceWindow collectives_;

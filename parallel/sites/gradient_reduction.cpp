@@ -133,8 +133,12 @@ void UnitTraffic::start_reduction(int u, bool is_last) {
   const GradientBuffers buffers{unit.gradient, unit.gradient_shard};
   s.reduction.wait(stream_);
   if (sent_value_ != nullptr) sent_value_->transform(u, unit.gradient, placement_.replicas * (unit.tied ? 2 : 1));
-  s.reduction = unit.tied ? ports_.embedding.reduce(unit.shard, unit.pieces, buffers, is_last, stream_)
-                          : ports_.dp.reduce(unit.shard, unit.pieces, buffers, is_last, stream_);
+  // On one queue per rank, what joins two stages waits until the pipeline's messages of both are over.
+  const bool finishes_later = unit.tied && is_last && ports_.embedding.on_device(unit.pieces, stream_);
+  if (finishes_later) joined_.push_back(u);
+  s.reduction = unit.tied
+                    ? ports_.embedding.reduce(unit.shard, unit.pieces, buffers, is_last && !finishes_later, stream_)
+                    : ports_.dp.reduce(unit.shard, unit.pieces, buffers, is_last, stream_);
   if (!placement_.overlap && !unit.tied) s.reduction.wait(stream_);
   s.reduced = true;
   if (is_last && !s.listed) s.listed = true, reduce_order_.push_back(u);
@@ -142,6 +146,13 @@ void UnitTraffic::start_reduction(int u, bool is_last) {
 
 void UnitTraffic::finish_reductions() {
   flush();
+  for (int u : joined_) {
+    const UnitMemory& unit = memory(u);
+    state(u).reduction.wait(stream_);
+    state(u).reduction =
+        ports_.embedding.finish(unit.shard, unit.pieces, {unit.gradient, unit.gradient_shard}, stream_);
+  }
+  joined_.clear();
   for (int u : reduce_order_) {
     const UnitMemory& unit = memory(u);
     settle(u);
@@ -175,9 +186,101 @@ ReplicaGroups replica_groups(const Placement& placement, bool tied, const UnitSh
   return g;
 }
 
-// All members of a group see the same ranges, so they leave out the same sequence.
+namespace {
+
+// Where the messages of a reduction go, in their order. Through the host: steps of one operation.
+class OnHost {
+ public:
+  void reduce_scatter(Channel& channel, View whole, std::span<const int64_t> bounds, View out, bool accumulate,
+                      const MessageKey& key) {
+    sequence.add(channel, channel.reduce_scatter_task(whole, bounds, out, accumulate, key));
+  }
+  void all_reduce(Channel& channel, View data, const MessageKey& key) {
+    sequence.add(channel, channel.all_reduce_task(data, ReduceKind::kSum, key));
+  }
+  Sequence sequence;
+};
+
+// Between devices: one behind the other on the device's stream.
+class OnDevice {
+ public:
+  explicit OnDevice(Stream& stream) : stream_(stream) {}
+  void reduce_scatter(Channel& channel, View whole, std::span<const int64_t> bounds, View out, bool accumulate,
+                      const MessageKey&) {
+    DeviceCommunicator& there = *channel.on_device(stream_);
+    next(there, there.reduce_scatter(whole, bounds, out, accumulate, stream_));
+  }
+  void all_reduce(Channel& channel, View data, const MessageKey&) {
+    DeviceCommunicator& there = *channel.on_device(stream_);
+    next(there, there.all_reduce(data, stream_));
+  }
+  Ticket last;
+
+ private:
+  void next(DeviceCommunicator& there, Ticket ticket) {
+    last.wait(there.traffic().stream());  // it lies before
+    last = std::move(ticket);
+  }
+  Stream& stream_;
+};
+
+View part_of_shard(const UnitShard& unit, const GradientBuffers& buffers, Range part) {
+  return part.count > 0 ? part_of(buffers.shard, unit.gradients, part) : buffers.shard.element_range(0, 0);
+}
+
+// All members of a group see the same ranges, so they leave out the same messages.
+template <typename Way>
+void scatter_pieces(Way& way, GradientChannels& channels, const UnitShard& unit, std::span<const UnitPiece> pieces,
+                    const GradientBuffers& buffers) {
+  const Range whole{0, buffers.full.count()};
+  for (const UnitPiece& piece : pieces) {
+    if (!channels.shard || buffers.full.count() == 0) break;
+    const PieceRanges& ranges = piece.ranges;
+    way.reduce_scatter(channels.shard, part_of(buffers.full, whole, piece.range), ranges.shard_bounds,
+                       part_of_shard(unit, buffers, ranges.refined), true, piece.key(piece.shard_matrices));
+  }
+}
+
+template <typename Way>
+void sum_pieces(Way& way, GradientChannels& channels, const UnitShard& unit, std::span<const UnitPiece> pieces,
+                const GradientBuffers& buffers) {
+  for (const UnitPiece& piece : pieces) {
+    const PieceRanges& ranges = piece.ranges;
+    if (ranges.refined.count == 0) continue;
+    const View sum = part_of_shard(unit, buffers, ranges.mine);
+    if (channels.refine) {
+      way.reduce_scatter(channels.refine, part_of_shard(unit, buffers, ranges.refined), ranges.refine_bounds, sum,
+                         false, piece.key(piece.refine_matrices));
+    }
+    for (Channel* channel : {&channels.replicas, &channels.pair}) {
+      if (!*channel || ranges.mine.count == 0) continue;
+      way.all_reduce(*channel, sum, piece.key(piece.mine_matrices));
+    }
+  }
+}
+
+}  // namespace
+
+bool GradientReduction::on_device(std::span<const UnitPiece> pieces, Stream& stream) const {
+  bool any = false;
+  for (const Channel* channel : {&channels_.shard, &channels_.refine, &channels_.replicas, &channels_.pair}) {
+    if (!*channel) continue;
+    any = true;
+    if (channel->on_device(stream) == nullptr) return false;
+    for (const UnitPiece& piece : pieces)
+      if (!channel->is_plain(piece.key({}))) return false;
+  }
+  return any;
+}
+
 Ticket GradientReduction::reduce(const UnitShard& unit, std::span<const UnitPiece> pieces,
                                  const GradientBuffers& buffers, bool last, Stream& stream) {
+  if (on_device(pieces, stream)) {
+    OnDevice way(stream);
+    scatter_pieces(way, channels_, unit, pieces, buffers);
+    if (last) sum_pieces(way, channels_, unit, pieces, buffers);
+    return std::move(way.last);
+  }
   if (stream.device() != nullptr) {
     if (!channels_.shard && !channels_.refine && !channels_.replicas && !channels_.pair) return Ticket::finished();
     HostStaging staged(stream);
@@ -185,33 +288,17 @@ Ticket GradientReduction::reduce(const UnitShard& unit, std::span<const UnitPiec
     const View full = staged.in(buffers.full), shard = staged.both(buffers.shard);
     return staged.finish(reduce(unit, pieces, {full, shard}, last, staged.host()));
   }
-  Sequence sequence;
-  const Range whole{0, buffers.full.count()};
-  const auto part_of_shard = [&](Range part) {
-    return part.count > 0 ? part_of(buffers.shard, unit.gradients, part) : buffers.shard.element_range(0, 0);
-  };
-  for (const UnitPiece& piece : pieces) {
-    if (!channels_.shard || buffers.full.count() == 0) break;
-    const PieceRanges& ranges = piece.ranges;
-    sequence.add(channels_.shard, channels_.shard.reduce_scatter_task(
-                                      part_of(buffers.full, whole, piece.range), ranges.shard_bounds,
-                                      part_of_shard(ranges.refined), true, piece.key(piece.shard_matrices)));
-  }
-  for (const UnitPiece& piece : pieces) {
-    const PieceRanges& ranges = piece.ranges;
-    if (!last || ranges.refined.count == 0) continue;
-    const View sum = part_of_shard(ranges.mine);
-    if (channels_.refine) {
-      sequence.add(channels_.refine,
-                   channels_.refine.reduce_scatter_task(part_of_shard(ranges.refined), ranges.refine_bounds, sum, false,
-                                                        piece.key(piece.refine_matrices)));
-    }
-    for (Channel* channel : {&channels_.replicas, &channels_.pair}) {
-      if (!*channel || ranges.mine.count == 0) continue;
-      sequence.add(*channel, channel->all_reduce_task(sum, ReduceKind::kSum, piece.key(piece.mine_matrices)));
-    }
-  }
-  return sequence.start(static_cast<int64_t>(buffers.full.bytes()));
+  OnHost way;
+  scatter_pieces(way, channels_, unit, pieces, buffers);
+  if (last) sum_pieces(way, channels_, unit, pieces, buffers);
+  return way.sequence.start(static_cast<int64_t>(buffers.full.bytes()));
+}
+
+Ticket GradientReduction::finish(const UnitShard& unit, std::span<const UnitPiece> pieces,
+                                 const GradientBuffers& buffers, Stream& stream) {
+  OnDevice way(stream);
+  sum_pieces(way, channels_, unit, pieces, buffers);
+  return std::move(way.last);
 }
 
 void GradientReduction::prepare(std::span<const UnitPiece> pieces) {

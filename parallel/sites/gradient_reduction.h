@@ -35,6 +35,11 @@ class GradientReduction {
   // are sharded, once per micro-batch.
   Ticket reduce(const UnitShard& unit, std::span<const UnitPiece> pieces, const GradientBuffers& buffers, bool last,
                 Stream& stream);
+  // Whether those messages travel between devices: all of them do, or none. Where any may be compressed none does.
+  bool on_device(std::span<const UnitPiece> pieces, Stream& stream) const;
+  // On devices: what reduce() does because it is the last one, behind one that was not.
+  Ticket finish(const UnitShard& unit, std::span<const UnitPiece> pieces, const GradientBuffers& buffers,
+                Stream& stream);
   // Makes the states of those messages, so that a checkpoint can fill them before the first step.
   void prepare(std::span<const UnitPiece> pieces);
 

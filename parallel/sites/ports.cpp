@@ -104,6 +104,8 @@ Ports make_ports(Mesh& mesh, const Placement& placement, bool sequence_parallel,
     ports.embedding = GradientReduction(make_gradient_channels(mesh, placement, true));
   }
   ports.control = Control(mesh.channel(GroupKind::kWorld, Site::kControl, world));
+  if (mesh.device() != nullptr && shape.ranks() > 1)
+    mesh.connect_device(ports.control.share(mesh.rank() == 0 ? mesh.device()->unique_id() : ""));
   return ports;
 }
 

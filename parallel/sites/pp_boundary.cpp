@@ -31,6 +31,14 @@ Ticket PpBoundary::Way::receive(View data, int peer, Stream& stream, const Messa
   return pipeline.receive_parts(data, bounds, peer, parts, stream, mine);
 }
 
+void PpBoundary::begin_exchange(Stream& stream) {
+  if (DeviceCommunicator* const there = forward_.pipeline.on_device(stream)) there->traffic().open_exchange();
+}
+
+void PpBoundary::end_exchange(Stream& stream) {
+  if (DeviceCommunicator* const there = forward_.pipeline.on_device(stream)) there->traffic().close_exchange();
+}
+
 Ticket PpBoundary::send_forward(View activation, Stream& stream, const MessageKey& key) {
   return forward_.send(activation, (stage() + 1) % stages(), stream, key);
 }

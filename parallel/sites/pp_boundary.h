@@ -26,6 +26,10 @@ class PpBoundary {
   Ticket receive_forward(View activation, Stream& stream, const MessageKey& key = {});  // from the stage before
   Ticket send_backward(View gradient, Stream& stream, const MessageKey& key = {});      // to the stage before
   Ticket receive_backward(View gradient, Stream& stream, const MessageKey& key = {});   // from the next stage
+  // Between these, what is sent and received is a node of the plan: on a device it travels as one, and its tickets are
+  // waited for behind the end.
+  void begin_exchange(Stream& stream);
+  void end_exchange(Stream& stream);
   // Makes the states of the messages that this rank sends over `edge`, of activations [rows, cols].
   void prepare(int edge, int rule, bool forward, int64_t rows, int64_t cols);
 

@@ -161,6 +161,7 @@ class UnitTraffic final : public UnitEvents {
   View packed_[2];
   int next_packed_ = 0;
   std::vector<int> reduce_order_, leftovers_;  // the latter: see clear_leftovers
+  std::vector<int> joined_;                    // units whose reduction joins two stages at the end
 };
 
 }  // namespace thinwire

@@ -42,6 +42,15 @@ if(THINWIRE_CUDNN AND NOT (CUDNN_INCLUDE_DIR AND CUDNN_LIBRARY AND CUDNN_FRONTEN
     " scripts/install_deps.sh fetches the front end)")
 endif()
 
+# NCCL: communication between GPUs; the toolkit first, then the Python wheels, which carry libnccl.so.2 alone.
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${NCCL_ROOT}/include $ENV{NCCL_ROOT}/include ${CUDAToolkit_INCLUDE_DIRS} ${THINWIRE_CUDA_INCLUDES})
+find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${NCCL_ROOT}/lib $ENV{NCCL_ROOT}/lib ${CUDAToolkit_LIBRARY_ROOT}/lib ${CUDAToolkit_LIBRARY_DIR} ${THINWIRE_CUDA_LIBS})
+option(THINWIRE_NCCL "NCCL between GPUs, where it is; else several ranks talk through the host" ON)
+if(THINWIRE_NCCL AND NOT (NCCL_INCLUDE_DIR AND NCCL_LIBRARY))
+  set(THINWIRE_NCCL OFF)
+  message(STATUS "NCCL: OFF (header ${NCCL_INCLUDE_DIR}, library ${NCCL_LIBRARY}); ranks on GPUs talk through the host")
+endif()
+
 add_library(thinwire_cuda INTERFACE)
 target_link_libraries(thinwire_cuda INTERFACE CUDA::cudart_static CUDA::cublasLt)
 target_include_directories(thinwire_cuda SYSTEM INTERFACE $<BUILD_INTERFACE:${CUBLASLT_INCLUDE_DIR}>)

@@ -17,7 +17,9 @@
 #include "engine/run/train/job.h"
 #include "engine/run/train/step_rehearsal.h"
 #include "engine/run/train/weight_hashes.h"
+#include "parallel/device/device_traffic.h"
 #include "tests/support/fake_gpu.h"
+#include "tests/support/fake_nccl.h"
 
 namespace thinwire::mesh {
 namespace {
@@ -185,6 +187,8 @@ struct Order {
   std::vector<std::string> overrides;
   int steps = 1, first_sample = 0;
   bool fake_gpu = false;
+  test::FakeFabric* fabric = nullptr;  // what the ranks' devices talk over, and where it says what was wrong
+  test::Findings* findings = nullptr;
   const Tensors* weights = nullptr;
   FirstUpdate* first = nullptr;  // filled by rank 0
   std::function<void(int step)> between = {};
@@ -198,7 +202,18 @@ Curve run_rank(Transport& transport, const Order& order) {
   job.agree([&] { config = load_config({}, order.overrides, options).run; });
   job.form_mesh(config, "mesh law");
   Backend backend;
-  if (order.fake_gpu)
+  std::unique_ptr<DeviceTraffic> traffic;
+  test::RunnerGpu* runner = nullptr;
+  if (order.fabric != nullptr) {
+    auto gpu = std::make_unique<test::RunnerGpu>(*order.findings, static_cast<uint64_t>(job.rank()) + 1, 200);
+    runner = gpu.get();
+    backend = {std::move(gpu), &test::runner_gpu_ops()};
+    const auto open = [&](Device& device, Stream&) { return std::make_unique<test::FakeNccl>(*order.fabric, device); };
+    DeviceTraffic::Options options;
+    options.scratch_bytes = 256 << 10;
+    traffic = std::make_unique<DeviceTraffic>(*backend.device, open, options);
+    if (job.mesh() != nullptr) job.mesh()->use_device(traffic.get());
+  } else if (order.fake_gpu)
     backend = {std::make_unique<test::FakeGpu>(), &test::fake_gpu_ops()};
   else
     backend = open_backend(config.device, job.rank());
@@ -241,6 +256,7 @@ Curve run_rank(Transport& transport, const Order& order) {
   }
   curve.loss.reserve(static_cast<size_t>(order.steps)), curve.norm.reserve(static_cast<size_t>(order.steps));
   auto batch = batches.begin();
+  const int64_t host_bytes = runner != nullptr ? runner->host_bytes() : 0;
   for (int s = 0; s < order.steps; ++s) {
     between(s);
     const StepOutcome outcome =
@@ -253,8 +269,17 @@ Curve run_rank(Transport& transport, const Order& order) {
                "offload: ", tokens->written(), " bytes written and ", tokens->read_back(), " read back, priced ",
                priced.written(), " and ", priced.read_back());
     }
-    if (s > warm_up && job.mesh() != nullptr && !order.between)
+    // (The price is that of the host's algorithms, which between nodes are others.)
+    const bool priced = runner == nullptr || config.layout.ranks_per_node == 0;
+    if (s > warm_up && job.mesh() != nullptr && !order.between && priced)
       check_prices(prices, outcome);  // the first has no gathers behind a step
+  }
+  if (runner != nullptr) {
+    // Tokens went to the device and sums came back, and nothing else crossed: what ranks send each other stays there.
+    const int64_t tokens = config.accumulation * replica.chunks() * config.data.micro_batch * (kLength * 20 + 8);
+    const int64_t crossed = runner->host_bytes() - host_bytes;
+    TW_CHECK(crossed <= order.steps * (tokens + 2048), crossed, " bytes crossed between host and device");
+    TW_CHECK(runner->host_blocks() == 0, "something was staged");
   }
   between(order.steps);
   replica.traffic().finish_param_sync();
@@ -309,11 +334,15 @@ std::vector<std::string> overrides_of(const Model& model, const Layout& layout, 
   return overrides;
 }
 
-Curve run_order(const Layout& layout, const Order& order) {
+Curve run_order(const Layout& layout, Order order) {
+  test::Findings findings;
+  test::FakeFabric fabric(findings, 60.0);
+  if (layout.fake_nccl) order.fabric = &fabric, order.findings = &findings;
   std::vector<Curve> curves(static_cast<size_t>(layout.ranks()));
   run_local_ranks(layout.ranks(), [&](Transport& transport) {
     curves[static_cast<size_t>(transport.rank())] = run_rank(transport, order);
   });
+  TW_CHECK(!findings.any(), findings.text());
   for (const Curve& c : curves) TW_CHECK(c == curves[0], "ranks report different losses, norms or bytes");
   return curves[0];
 }

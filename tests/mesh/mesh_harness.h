@@ -24,6 +24,7 @@ struct Layout {
   std::string partition;
   std::vector<std::string> more;  // further overrides
   bool fake_gpu = false;          // on a device whose memory the host cannot touch (tests/support/fake_gpu.h)
+  bool fake_nccl = false;         // on devices that talk to each other (tests/support/fake_nccl.h)
 
   int ranks() const { return pipeline * data * tensor * context; }
   std::string name() const;  // for messages and for repeating a failure

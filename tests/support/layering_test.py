@@ -45,6 +45,7 @@ BAD = {
     "optim/mpi_call.cpp": (OPENING + "void f() { MPI_Barrier(0); }\n", "MPI is used"),
     "data/log.cpp": (OPENING + "#include <spdlog/spdlog.h>\n", "spdlog stays"),
     "data/dnnl.cpp": (OPENING + "#include <oneapi/dnnl/dnnl.hpp>\n", "oneDNN"),
+    "model/nccl.cpp": (OPENING + "#include <nccl.h>\n", "NCCL stays"),
     "model/kernel.cpp": (OPENING + "#include <cuda_backend.cuh>\n", "kernels are written"),
     "model/switch.cpp": (OPENING + "#if defined(THINWIRE_CUDA)\n#endif\n", "no #if on CUDA"),
     "engine/base/ops/door.h": (OPENING + "#ifdef __CUDACC__\n#endif\n", "no #if on CUDA"),

@@ -12,6 +12,7 @@
 #include "engine/run/trace/memory_probe.h"
 #include "engine/run/train/backend.h"
 #include "engine/run/train/bare_training.h"
+#include "engine/run/train/device_traffic_choice.h"
 #include "engine/run/train/dry_run.h"
 #include "engine/run/train/synthetic_batches.h"
 #include "engine/run/train/trainer.h"
@@ -51,6 +52,7 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
 
   Backend backend;
   job.agree([&] { backend = open_backend(config.device, job.local_rank()); });
+  const std::unique_ptr<DeviceTraffic> traffic = choose_device_traffic(config, job, *backend.device);
   const RankLayout layout = layout_of(config, job.rank(), job.nodes());
   const WatchedTable table = make_watched_table(*backend.ops);  // outlives the replica's Exec, as the profile does
   OpProfile op_times;

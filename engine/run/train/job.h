@@ -57,6 +57,7 @@ class Job {
   // What to do, on the rank that speaks for all, before the watchdog ends a job in which nothing moves, and where there
   // is no keeper that does it. Before form_mesh.
   void on_hang(std::function<void(const std::string& message)> hook) { on_hang_ = std::move(hook); }
+  const std::function<void(const std::string& message)>& hang_hook() const { return on_hang_; }
   // For the keeper, should the kernel kill this rank for it.
   void plans_memory(const std::string& planned) {
     if (keeper_ != nullptr) keeper_->plans(planned);

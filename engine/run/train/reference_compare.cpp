@@ -31,6 +31,7 @@
 #include "engine/run/config/load_config.h"
 #include "engine/run/train/backend.h"
 #include "engine/run/train/bare_training.h"
+#include "engine/run/train/device_traffic_choice.h"
 #include "engine/run/train/evaluate.h"
 #include "engine/run/train/gather_tensors.h"
 #include "engine/run/train/trainer.h"
@@ -214,6 +215,7 @@ class Subject {
   Subject(const Dump& dump, const RunConfig& run, Job& job)
       : dump_(dump),
         backend_(open_backend(run.device, job.local_rank())),
+        traffic_(choose_device_traffic(run, job, *backend_.device)),
         replica_(run, layout_of(run, job.rank(), job.nodes()), job.mesh(), backend_.device.get(), backend_.ops, true) {
     for (const ParamSpec& p : replica_.store().params())
       replica_.store().set(replica_.device(), replica_.stream(), p.name, dump.initial.at(p.name));
@@ -299,6 +301,7 @@ class Subject {
 
   const Dump& dump_;
   Backend backend_;
+  std::unique_ptr<DeviceTraffic> traffic_;
   Replica replica_;
 };
 

@@ -105,6 +105,8 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
     prepare_states(config_, layout_, shape_, units, ports_);
     arena_.count(MemoryCategory::kResiduals, mesh_->state_bytes());
   }
+  if (mesh_ != nullptr && mesh_->device() != nullptr)
+    arena_.count(MemoryCategory::kWorkspace, mesh_->device()->options().scratch_bytes);
   traffic_ =
       std::make_unique<UnitTraffic>(std::move(units), layout_.where.placement, ports_, *device_, *stream_, packed);
   traffic_->set_sent_value(momentum_.get());

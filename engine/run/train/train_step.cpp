@@ -191,6 +191,7 @@ void TrainStep::backward(const PlanNode& node) {
 
 void TrainStep::exchange(const PlanNode& node) {
   Replica& r = replica_;
+  r.ports().pp.begin_exchange(r.stream());
   for (const Message& message : node.messages) {
     Mail& m = mail(message.chunk, message.slot);
     Stage& stage = r.stage(message.chunk);
@@ -207,6 +208,7 @@ void TrainStep::exchange(const PlanNode& node) {
       m.gradient_in = pp.receive_backward(stage.output_gradient(message.slot), r.stream(), key);
     }
   }
+  r.ports().pp.end_exchange(r.stream());
 }
 
 // All ranks decide the same: loss, squared norm and wishes are summed first, and everything below follows from those

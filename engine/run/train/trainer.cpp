@@ -14,6 +14,7 @@
 #include "engine/run/trace/console_progress.h"
 #include "engine/run/trace/run_files.h"
 #include "engine/run/train/backend.h"
+#include "engine/run/train/device_traffic_choice.h"
 #include "engine/run/train/dry_run.h"
 #include "engine/run/train/memory_check.h"
 #include "engine/run/train/process_setup.h"
@@ -101,6 +102,10 @@ class Trainer {
       session_.plans_memory(planned_);
       const RankLayout layout = layout_of(run_, job.rank(), job.nodes());
       prove_plan(layout);
+    });
+    traffic_ = choose_device_traffic(run_, job, *backend_.device);
+    job.agree([&] {
+      const RankLayout layout = layout_of(run_, job.rank(), job.nodes());
       replica_ = std::make_unique<Replica>(run_, layout, job.mesh(), backend_.device.get(), backend_.ops, true);
     });
     log_memory();
@@ -414,6 +419,7 @@ class Trainer {
   Job& job_;
   std::string& planned_;
   Backend backend_;
+  std::unique_ptr<DeviceTraffic> traffic_;
   std::unique_ptr<SampleStream> data_;
   SampleStream& stream_;
   std::unique_ptr<Replica> replica_;

@@ -1,0 +1,12 @@
+// The kernel behind NcclCalls::sum_in_rank_order.
+#pragma once
+
+#include "engine/base/ops/ops.h"
+#include "parallel/device/nccl_calls.h"
+
+namespace thinwire {
+
+// Queues it on the stream of `exec`, which was made with cuda_ops() (in tests: with the emulated table).
+void rank_sum_cuda(Exec& exec, const RankSum& sum);
+
+}  // namespace thinwire

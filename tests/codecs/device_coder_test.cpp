@@ -416,7 +416,7 @@ void play_case(Random& random, const std::string& family, Device& device, Stream
   twins.compare();
 }
 
-// Of each family: what the suite has time for. 10000 have been played as well.
+// Of each family: what the suite has time for.
 int cases() {
   const char* asked = std::getenv("THINWIRE_DEVICE_CASES");
   return asked != nullptr ? std::atoi(asked) : 1000;

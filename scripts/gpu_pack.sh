@@ -33,7 +33,7 @@ mkdir -p "$root"
 # Files of Debian packages, in their places below the root: CMake's package files find their libraries relative to themselves.
 packages=(libdnnl-dev libdnnl2 nlohmann-json3-dev libspdlog-dev libspdlog1.10 libfmt-dev libfmt9 libcli11-dev libxxhash-dev libxxhash0 libyaml-dev libyaml-0-2 libicu-dev libicu72
   libzstd-dev libzstd1 libgtest-dev libmpich-dev libmpich12 mpich libhwloc15 libhwloc-dev libucx0 libslurm38 libnuma1 libudev1
-  libsentencepiece-dev libsentencepiece0 libprotobuf-lite32 libprotobuf32)
+  libsentencepiece-dev libsentencepiece0)
 missing=()
 for package in "${packages[@]}"; do
   dpkg-query -W -f='${db:Status-Abbrev}' "$package" 2>/dev/null | grep -q '^ii' || missing+=("$package")

@@ -35,8 +35,8 @@ struct ParamSpec {
   std::string tied_to;     // name of the tensor that owns the storage, empty if its own
   uint32_t id = 0;         // stable number of the tensor in the whole model; keys its random numbers
 
-  // What a rank holds of the tensor: these rectangles, stacked (gate | up are two, everything else is one). Local
-  // element e lies in them row by row. Vectors are one row, sharded by columns.
+  // What a rank holds of the tensor: these rectangles, stacked (gate | up are two, queries apart two per KV group, all
+  // else is one). Local element e lies in them row by row. Vectors are one row, sharded by columns.
   std::vector<ParamRect> local;
   // The gradient of this rank is only its part of a sum over the tensor-parallel ranks (norms under sequence
   // parallelism and in parallel-residual blocks).

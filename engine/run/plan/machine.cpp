@@ -81,7 +81,7 @@ double RateCurve::at(double amount) const {
   const auto [x0, y0] = *(after - 1);
   const auto place = [](double x) { return std::log(std::max(x, 1.0)); };
   const double width = place(x1) - place(x0);
-  return width > 0.0 ? y0 + (y1 - y0) * (place(amount) - place(x0)) / width : y1;
+  return width > 0.0 ? y0 + (y1 - y0) * ((place(amount) - place(x0)) / width) : y1;
 }
 
 double Machine::op_time(const std::string& op, double op_flops, double op_bytes) const {

@@ -171,7 +171,7 @@ class Rates:
 
 {self.table()}
 - Finer gradients at first ({self.words['ramp']}): {ramp[0]:+.2f} ± {ramp[1]:.2f} % of the loss after {first} steps, beside the preset. As long as the last column cannot tell, the preset stays as it is.
-- Lost: coding gradients in Adam's metric (each element over the root of its second moment, told by its owner). Beside the same bits without it, {first} steps: {adam[0]:+.2f} ± {adam[1]:.2f} % ({adam[2]} seeds). Elements with small gradients then take bits from those that the loss falls by.
+- Lost: coding gradients in Adam's metric (each element over the root of its second moment, told by its owner). Beside the same bits without it, {first} steps: {adam[0]:+.2f} ± {adam[1]:.2f} % ({adam[2]} seeds). Probably elements with small gradients then take bits from those that the loss falls by.
 
 Two replicas, ZeRO-1, `gpt2_tiny`, fp32. A gap is that of the evaluation loss to the uncompressed run of the same seed, ± its two-sided 95 % t interval; *met* where its upper end is at most {LOSS_AT_MOST} %, *missed* where its lower end is above. Bytes are all that is sent in the longest run that both have, beside `thinwire`: 2.5 bits for gradients, 2.25 for weights. *g* and *w*: `rate` of `dp.gradient` and `zero.parameter`. All else is the preset's. A run of {first} steps is the beginning of a ramp that is meant for longer ones.
 

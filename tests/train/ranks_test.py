@@ -246,7 +246,7 @@ class Ranks(RunCase):
                 steps = [m for m in read_metrics(self.run_dir(config)) if "loss" in m]
                 self.assertEqual([m["step"] for m in steps if m["skipped"]], [3])
                 self.assertEqual([float(m["loss_scale"]) for m in steps], [16, 16, 16, 8, 8, 8])
-                # What both ranks have saved: no weight and no moment moved in that update, and every rank's moved in the next.
+                # What both ranks have saved: no weight and no moment moved in that step, and every rank's moved in the next.
                 found = {read_generation(g)["step"]: g for g in generations(self.run_dir(config) / "checkpoints")}
                 self.assert_same_state(found[2], found[3], tensors_only=True)
                 for file in self.files_of(found[3]):

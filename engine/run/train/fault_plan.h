@@ -11,8 +11,8 @@ namespace thinwire {
 // faults: [{"at": POINT, "step": N, "rank": R, "do": ACTION}, ...]; rank 0 unless said. Points: "step.begin", "grad",
 // "step.end", "compute" (in the step, behind its backward passes), "loss", and the save points
 // ("save.begin" ... "save.after_prune"). A fault without "step" strikes each time. Actions: kill9, stop, segv, abort,
-// enospc (a write error), nomem (no memory), delay:SECONDS, nan or inf at the point "grad" (the first weight gradient
-// of the step), scale:FACTOR at the point "loss" (what the rank adds to the step's loss), and flip at the point
+// enospc (a write error), nomem (no memory), delay:SECONDS, nan or inf at the point "grad" (an element of a
+// gradient), scale:FACTOR at the point "loss" (what the rank adds to the step's loss), and flip at the point
 // "weights" (a bit of what the rank computes with, behind the step).
 class FaultPlan {
  public:

@@ -307,7 +307,12 @@ class Trainer {
     faults_.set_step(progress_.step + 1);
     faults_.reach("step.begin");
     if (const float poison = faults_.poison(); poison != 0.0f) {
-      replica_->write(replica_->store().gradient(replica_->store().params().front().name), &poison, sizeof poison);
+      // Into one that the step adds to: others it writes anew.
+      const ParamStore& store = replica_->store();
+      const auto added =
+          std::ranges::find_if(store.params(), [&](const ParamSpec& p) { return store.product_gradient(p.name) < 0; });
+      TW_CHECK(added != store.params().end());
+      replica_->write(store.gradient(added->name), &poison, sizeof poison);
     }
     controller_->before(progress_.updates + 1);
     take_waits();  // of what was between the steps

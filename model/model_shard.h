@@ -14,7 +14,8 @@ struct ModelShard {
   ModelConfig whole;  // the model's own numbers
   int tensor_rank = 0, tensor_size = 1;
   bool sequence_parallel = false;
-  SequenceCut cut;  // whole: a length is not needed
+  bool equal_distances = false;  // of heads in memory: what attention libraries of GPUs want
+  SequenceCut cut;               // whole: a length is not needed
   SequenceWay sequence_way = SequenceWay::kGather;
   std::vector<LayerRange> chunks;  // this rank's layers, chunk by chunk
   bool first = true;               // chunk 0 begins the model: it has the embedding
@@ -31,10 +32,10 @@ struct ModelShard {
   LayerRange ffn() const;
   // Attention sees all tokens of a share of the heads.
   bool exchanges_heads() const { return !cut.whole() && sequence_way == SequenceWay::kHeads; }
-  // Rows of the qkv product hold all queries first, then keys and values group by group: attention libraries want heads
-  // of equal distance. Otherwise every group has its queries, key and value together: with one query per group heads
-  // are as far apart then, and a rank's share of the groups is one run of columns, which the exchange of heads needs.
-  bool queries_apart() const { return whole.heads_per_group() > 1 && !exchanges_heads(); }
+  // Rows of the qkv product hold all queries first, then keys and values group by group. Otherwise every group has its
+  // queries, key and value together, as files have: with one query per group heads are as far apart then, and a rank's
+  // share of the groups is one run of columns, which the exchange of heads needs.
+  bool queries_apart() const { return equal_distances && whole.heads_per_group() > 1 && !exchanges_heads(); }
   bool tied_across_stages() const { return whole.tied_head && first != last; }
 
   // Rows of N that this rank holds outside of sharded parts: [first_row, first_row + part_rows), as TpActivation shards

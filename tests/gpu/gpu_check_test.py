@@ -185,6 +185,8 @@ class StandIns(unittest.TestCase):
         finally:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
+            subprocess.run(["pkill", "-9", "-f", self.folder.name], check=False)  # its steps, which are sessions of their own
+            time.sleep(0.5)
         step = self.result()["steps"]["step_1b"]
         self.assertEqual(step["skipped"], "under way")
         self.assertEqual(step["deterministic true"]["step_ms"], 230.0)

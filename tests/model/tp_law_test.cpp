@@ -105,6 +105,7 @@ Outcome run_cut(const ModelConfig& m, int tensor, bool sequence_parallel, Traffi
     const int rank = transport.rank();
     ModelShard shard = ModelShard::all_of(m);
     shard.tensor_rank = rank, shard.tensor_size = tensor, shard.sequence_parallel = sequence_parallel;
+    shard.equal_distances = sequence_parallel;  // where heads lie in memory changes nothing
     Ports ports;
     ports.tp = tensor_port(mesh, sequence_parallel);
     NoUnitEvents events;
@@ -222,7 +223,7 @@ TEST(TensorParallelShard, RectanglesCoverEveryTensorOnce) {
       std::map<std::string, std::vector<int>> seen;
       for (int rank = 0; rank < tensor; ++rank) {
         ModelShard shard = ModelShard::all_of(m);
-        shard.tensor_rank = rank, shard.tensor_size = tensor;
+        shard.tensor_rank = rank, shard.tensor_size = tensor, shard.equal_distances = tensor % 2 == 0;
         const ModelConfig local = shard.local();
         for (const ParamSpec& p : list_local_parameters(shard)) {
           seen[p.name].resize(static_cast<size_t>(p.count()));

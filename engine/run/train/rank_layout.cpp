@@ -68,6 +68,7 @@ RankLayout layout_of(const RunConfig& config, int rank, std::vector<int> nodes) 
   layout.shard.tensor_size = layout.mesh.tensor;
   layout.shard.cut = {config.data.seq_length, layout.at.data % layout.mesh.context, layout.mesh.context};
   layout.shard.sequence_way = l.sequence_way;
+  layout.shard.equal_distances = config.device == "cuda";
   layout.shard.sequence_parallel = l.sequence_parallel && layout.mesh.tensor > 1;
   layout.sends_parts = l.scatter_in_pipeline && !l.sequence_parallel && layout.mesh.tensor > 1 && stages > 1;
   for (int chunk = 0; chunk < chunks; ++chunk)

@@ -47,7 +47,7 @@ class NonFinite(RunCase):
         self.assertEqual(steps[2]["non_finite"], "embedding.position.weight")
         self.assertIsNone(steps[2]["grad_norm"])
         self.assertEqual(steps[2]["grad_norm_text"], "nan" if value == "nan" else "inf")
-        self.assertIn("step 3 skipped: embedding.word.weight is not finite", done.err)
+        self.assertIn("step 3 skipped: embedding.position.weight is not finite", done.err)
         for s in steps:
             self.assertIsNotNone(s["loss"], s)  # the forward pass of a poisoned step is sound, and so is all that follows
             self.assertEqual(s["non_finite"] is not None, s["skipped"], s)

@@ -149,19 +149,15 @@ struct IntTiles {
     unsigned* lows = keys + 2 * blocks;  // of complements: the highest of those is the lowest
     unsigned* highs = keys + 3 * blocks;
     auto* offsets = reinterpret_cast<float*>(lows);
-    for (int b = static_cast<int>(threadIdx.x); b < blocks; b += kTileThreads) {
-      keys[b] = 0;
-      if constexpr (kAsymmetric) lows[b] = highs[b] = 0;
+    if constexpr (kAsymmetric) {  // (zeroed in front of the barrier inside largest_keys)
+      for (int b = static_cast<int>(threadIdx.x); b < blocks; b += kTileThreads) lows[b] = highs[b] = 0;
     }
-    __syncthreads();
-    TW_UNROLL
-    for (int s = 0; s < kTileSteps; ++s) {
-      if (!step_has_any(s, n)) continue;
-      uint32_t key[4];
+    largest_keys(keys, v, n, block, lanes);
+    if constexpr (kAsymmetric) {
       TW_UNROLL
-      for (int k = 0; k < 4; ++k) key[k] = key_of(v[s][k]);
-      raise_maxima(keys, key, tile_element(s), n, block, lanes);
-      if constexpr (kAsymmetric) {
+      for (int s = 0; s < kTileSteps; ++s) {
+        if (!step_has_any(s, n)) continue;
+        uint32_t key[4];
         TW_UNROLL
         for (int k = 0; k < 4; ++k) key[k] = ordered(v[s][k]);
         raise_maxima(highs, key, tile_element(s), n, block, lanes);
@@ -169,8 +165,8 @@ struct IntTiles {
         for (int k = 0; k < 4; ++k) key[k] = ~key[k];
         raise_maxima(lows, key, tile_element(s), n, block, lanes);
       }
+      __syncthreads();
     }
-    __syncthreads();
     bool bad = false;
     for (int b = static_cast<int>(threadIdx.x); b < blocks; b += kTileThreads) {
       const Scale s =

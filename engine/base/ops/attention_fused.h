@@ -40,7 +40,7 @@ std::string fused_attention_name();
 
 // What the library's support check says of a shape on a GPU that need not be there, whose properties `device_json` the
 // library itself has written (or our table for tests): empty when it takes it. sm: 80, 90, 100. Asks for libcuda.so.1,
-// of which the toolkit's stub is enough. GQA is asked for with its queries apart (qkv_layout).
+// of which the toolkit's stub is enough. For GQA it asks about rows in which all queries come first (qkv_layout).
 struct AttentionQuestion {
   int64_t batch = 1, length = 1024, groups = 12, heads_per_group = 1, head_dim = 64;
   DType dtype = DType::bf16;

@@ -1,4 +1,4 @@
-// Blocks of steps each way in turn, and one comparison; and the same again so many updates later.
+// Blocks of steps each way in turn, and one comparison; all of it again adapt_interval steps later.
 #include "engine/run/train/compression_controller.h"
 
 #include <algorithm>

@@ -191,6 +191,20 @@ TEST(MeshCodedDevice, SaysWhatGoesThroughTheHost) {
             "pp.backward (top_k), dp.gradient (block_int, ecsq), dp.gradient (block_int, checksum)");
 }
 
+// Of a unit's messages all go through the host, with their residuals, where one has to; others stay between devices.
+TEST(MeshCodedDevice, RulesThatDevicesKnowInPart) {
+  const auto of = [](const std::string& classes, const std::string& codec) {
+    return rule(R"("dp.gradient")", codec + R"(, "select": {"tensor_classes": [)" + classes + "]}");
+  };
+  const std::string mlp = of(R"("mlp")", kInt8 + kFeedback), parameter = rule(kParameter, kInt8);
+  const Layout layout = zero(1, {.data = 2, .accumulation = 2});
+  expect_same_bits({{kGpt2, layout, 4, {mlp, parameter}}});
+  Layout stages = layout;
+  stages.stages = true;
+  expect_same_bits(
+      {{kGpt2, stages, 4, {mlp, of(R"("attention")", R"("codec": "top_k", "density": 0.1)" + kFeedback), parameter}}});
+}
+
 // Rings code at every hop; two levels have a compression each, or none between nodes. The price of plain messages is
 // that of the host's direct algorithms.
 TEST(MeshCodedDevice, RingsAndTwoLevels) {

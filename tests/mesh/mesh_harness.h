@@ -30,6 +30,7 @@ struct Layout {
   bool fake_gpu = false;             // on a device whose memory the host cannot touch (tests/support/fake_gpu.h)
   bool fake_nccl = false;            // on devices that talk to each other (tests/support/fake_nccl.h)
   const OpTable* kernels = nullptr;  // and code there: the emulated table
+  bool stages = false;               // some messages go through the host all the same
 
   int ranks() const { return pipeline * data * tensor * context; }
   std::string name() const;  // for messages and for repeating a failure

@@ -2,6 +2,7 @@
 // fake NCCL and emulated kernels; and mistakes that are found by name.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <limits>
 #include <map>
 #include <random>
@@ -46,7 +47,8 @@ struct TwinChannels {
       auto group =
           std::make_unique<Communicator>(rank.progress, all, number, Site::kDpGradient, counters, nodes, tuning);
       if (on_device) group->use_device(rank.communicator(7, all, DeviceEdges::kAll, counters));
-      auto states = std::make_shared<ChannelStates>("states", false, on_device ? &rank.gpu : nullptr);
+      auto states = std::make_shared<ChannelStates>("dp.gradient/1/rank0." + std::to_string(rank.me) + ".0", true,
+                                                    on_device ? &rank.gpu : nullptr);
       (on_device ? device_states : host_states) = states;
       return Channel(std::move(group), {compression}, &clock, counters, states);
     };
@@ -304,6 +306,40 @@ TEST(DeviceCoded, FindingsReachTheControlSum) {
     }
   });
   EXPECT_FALSE(findings.any()) << findings.text();
+}
+
+// Residuals of another number of ranks are dealt out as on the host, in whatever they are kept.
+TEST(DeviceCoded, OldResidualsAreDealtOut) {
+  for (const ResidualDtype kept_in : {ResidualDtype::kFp32, ResidualDtype::kBf16}) {
+    Findings findings;
+    FakeFabric fabric(findings, 30.0);
+    run_ranks(3, [&](Progress& progress) {
+      DeviceRank rank(progress, fabric, findings, 6, in_pieces());
+      SiteRule rule = rule_of("block_int", {}, ResidualKind::kErrorFeedback);
+      rule.residual.dtype = kept_in;
+      TwinChannels twins(rank, rule);
+      const int64_t count = 5000;
+      const std::vector<int64_t> bounds = {0, 1000, 4096, count};
+      twins.host.prepare({.slot = 3}, count, ChannelUse::kScatter, bounds);
+      twins.device.prepare({.slot = 3}, count, ChannelUse::kScatter, bounds);
+      const auto stored = [](const std::string& name, int64_t i) {
+        return static_cast<float>(std::hash<std::string>{}(name + std::to_string(i)) % 1000) / 64.0f;
+      };
+      const OldResiduals old{2, [&](const std::string&) { return count; },
+                             [&](const std::string& name, int64_t first, std::span<float> out) {
+                               for (size_t i = 0; i < out.size(); ++i)
+                                 out[i] = stored(name, first + static_cast<int64_t>(i));
+                             }};
+      EXPECT_EQ(twins.host_states->adopt(old).residuals, 1);
+      EXPECT_EQ(twins.device_states->adopt(old).residuals, 1);
+      StateBytes host(nullptr), device(&rank.gpu);
+      twins.host_states->visit(host);
+      twins.device_states->visit(device);
+      EXPECT_EQ(host.all, device.all);
+      EXPECT_FALSE(host.all.empty());
+    });
+    EXPECT_FALSE(findings.any()) << findings.text();
+  }
 }
 
 // ---- mistakes ------------------------------------------------------------------------------------------------------

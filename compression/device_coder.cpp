@@ -30,13 +30,16 @@ int64_t DeviceCoder::tile() const {
 
 std::unique_ptr<DeviceCoder> DeviceCoder::make(std::shared_ptr<const Codec> codec, const CodecSpec& spec,
                                                const ResidualSpec& residual, int64_t cut) {
-  if (codec == nullptr || spec.checksum) return nullptr;
-  Coder host(std::move(codec), spec, residual, cut);
+  return codec == nullptr ? nullptr : make(Coder(std::move(codec), spec, residual, cut));
+}
+
+std::unique_ptr<DeviceCoder> DeviceCoder::make(const Coder& host) {
   const Coder::Parts& parts = *host.parts_;
+  if (parts.spec.checksum) return nullptr;
   if (!parts.inner.alias && (!parts.tiled || parts.tile > kMostDeviceTile)) return nullptr;
-  std::unique_ptr<DeviceCodec> kernels = make_device_codec(spec);
+  std::unique_ptr<DeviceCodec> kernels = make_device_codec(parts.spec);
   if (kernels == nullptr) return nullptr;
-  return std::unique_ptr<DeviceCoder>(new DeviceCoder(std::move(host), std::move(kernels)));
+  return std::unique_ptr<DeviceCoder>(new DeviceCoder(host, std::move(kernels)));
 }
 
 std::unique_ptr<CompressionState> DeviceCoder::make_state(int64_t count, const DevicePlace& place) const {

@@ -18,6 +18,7 @@ class DeviceCoder {
   // above 4096, and transforms or residuals in 8 bit around blocks that share no multiple below that with them).
   static std::unique_ptr<DeviceCoder> make(std::shared_ptr<const Codec> codec, const CodecSpec& spec,
                                            const ResidualSpec& residual, int64_t cut = 1);
+  static std::unique_ptr<DeviceCoder> make(const Coder& host);  // of the same point
 
   const Coder& host() const { return host_; }  // the same point on the CPU: names, lengths, what is cut where
   // As Coder::make_state(), in device memory. nullptr if there is none.

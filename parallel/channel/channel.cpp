@@ -8,29 +8,6 @@
 #include "parallel/wire/host_staging.h"
 
 namespace thinwire {
-namespace {
-
-// A matrix codec: whether factors and what travels beside them are fewer numbers than the message.
-bool thinner(const RoundCodec& rounds, const MessageKey& key, int64_t count) {
-  if (key.matrices.empty()) return false;
-  int64_t numbers = 0;
-  for (int r = 0; r < rounds.rounds(); ++r) numbers += rounds.bound(r, count, 1, key.matrices);
-  return numbers < count;
-}
-
-constexpr uint64_t kPartSeed = 0x8CB92BA72F3D8DD7u;  // parts of a message round by chances of their own
-
-}  // namespace
-
-bool is_coded(const SiteCompression& compression, int64_t step, const MessageKey& key, int64_t count, DType dtype,
-              bool summed) {
-  if (key.rule < 0 || count == 0 || step < compression.rule.warmup_steps) return false;
-  if (count * static_cast<int64_t>(size_of(dtype)) < compression.rule.min_bytes) return false;
-  if (summed && compression.rounds != nullptr)
-    return !compression.rounds->traits().matrices || thinner(*compression.rounds, key, count);
-  return compression.first != nullptr && compression.first->shrinks(count, dtype);
-}
-
 Channel::Channel(std::unique_ptr<Communicator> communicator, SiteCompressions compressions,
                  const CompressionClock* clock, SiteCounters* counters, std::shared_ptr<ChannelStates> states,
                  uint64_t draws)
@@ -42,97 +19,6 @@ Channel::Channel(std::unique_ptr<Communicator> communicator, SiteCompressions co
       draws_(draws) {
   TW_CHECK(communicator_ != nullptr);
   TW_CHECK(clock_ != nullptr && counters_ != nullptr && states_ != nullptr);
-}
-
-bool Channel::codes(const MessageKey& key, int64_t count, DType dtype, bool summed) const {
-  if (!communicator_ || this->compression(key) == nullptr) return false;
-  const SiteCompression& compression = compression_of(key);
-  return !clock_->off[static_cast<size_t>(compression.site)] &&
-         is_coded(compression, clock_->step, key, key.largest_part > 0 ? key.largest_part : count, dtype, summed);
-}
-
-// rows: of the one matrix that a message without a list of matrices is; 0: it has none.
-ChannelStates::Slot& Channel::open_slot(const MessageKey& key, int64_t count, int64_t rows) {
-  ChannelStates::Slot& slot = states_->slot(key);
-  if (slot.count == 0) {
-    slot.count = count;
-    slot.matrices.assign(key.matrices.begin(), key.matrices.end());
-    if (slot.matrices.empty() && rows > 0) slot.matrices.push_back({0, rows, count / rows});
-  }
-  const SiteCompression& compression = compression_of(key);
-  TW_CHECK(slot.count == count || (compression.rounds == nullptr && !compression.first->traits().stateful), "slot ",
-           key.slot, " held ", slot.count, " elements and now ", count);
-  return slot;
-}
-
-void Channel::prepare(const MessageKey& key, int64_t count, ChannelUse use, std::span<const int64_t> bounds) {
-  const SiteCompression* const compression = communicator_ ? this->compression(key) : nullptr;
-  if (compression == nullptr || count == 0) return;
-  if (price_ != nullptr) {
-    price_->state_bytes += state_bytes(*compression, key.matrices, count, use);
-    return;
-  }
-  ChannelStates::Slot& slot = open_slot(key, count, 0);
-  const SlotStates states = states_of(*compression, key.matrices, use);
-  if (states.rounds) round_call(*compression, Msg{}, slot);
-  if (states.first) call(compression->first.get(), key, Msg{}, slot, slot.first);
-  if (states.sums) call(compression->sums.get(), key, Msg{}, slot, slot.sums);
-  if (!states_->over_data() || way_of(*compression) == RuleAlgorithm::kTwoLevel) return;
-  slot.me = rank();
-  slot.owners.assign(bounds.begin(), bounds.end());
-  const int64_t unit = common_unit(compression->first.get(), compression->sums.get());
-  for (int r = 0; use == ChannelUse::kAllReduce && r <= size(); ++r)
-    slot.owners.push_back(part_bound(count, size(), r, unit));
-}
-
-Msg Channel::next_message(const MessageKey& key, ChannelStates::Slot& slot) {
-  if (slot.pass != clock_->pass) slot.pass = clock_->pass, slot.sequence = 0;
-  Msg msg;
-  msg.seed = clock_->seed * 0x9E3779B97F4A7C15u + static_cast<uint64_t>(communicator_->site()) + 1 +
-             draws_ * 0xD1B54A32D192ED03u + static_cast<uint64_t>(key.part) * kPartSeed;
-  msg.slot = key.slot;
-  msg.sequence = slot.sequence++;
-  msg.step = clock_->step;
-  msg.loss_scale = traits_of(communicator_->site()).gradients ? clock_->loss_scale : 1.0f;
-  msg.rank = rank();
-  msg.ranks = size();
-  msg.threads = clock_->threads;
-  msg.train = clock_->train;
-  msg.matrices = slot.matrices;
-  return msg;
-}
-
-CodedCall Channel::call(const Coder* coder, const MessageKey& key, const Msg& msg, ChannelStates::Slot& slot,
-                        std::unique_ptr<CompressionState>& state) {
-  CodedCall call;
-  call.coder = coder;
-  call.msg = msg;
-  call.stats = &counters_->compression;
-  call.counters = counters_;
-  call.site = communicator_->site();
-  if (coder != nullptr && coder->traits().stateful && price_ == nullptr) {
-    TW_CHECK(key.as == nullptr, "another site's coding keeps states");
-    if (!state) state = coder->make_state(slot.count, slot.matrices);
-    call.state = state.get();
-  }
-  return call;
-}
-
-RoundCall Channel::round_call(const SiteCompression& compression, const Msg& msg, ChannelStates::Slot& slot) {
-  RoundCall call;
-  call.codec = compression.rounds.get();
-  call.msg = msg;
-  call.stats = &counters_->compression;
-  call.counters = counters_;
-  call.site = communicator_->site();
-  if (!slot.rounds) slot.rounds = compression.rounds->make_state(slot.count, slot.matrices);
-  call.state = slot.rounds.get();
-  if (compression.rule.residual.kind != ResidualKind::kNone) {
-    if (!slot.round_residual)
-      slot.round_residual = std::make_unique<StateVector<float>>(slot.count, compression.rule.residual.on_skip);
-    call.residual = slot.round_residual.get();
-  }
-  return call;
 }
 
 int64_t Channel::rounds_bytes(const RoundCodec& rounds, const MessageKey& key, int64_t count) const {
@@ -160,7 +46,8 @@ Task Channel::count(const MessageKey& key, int64_t bytes, bool exact, const Verb
 }
 
 template <typename Plain, typename Verb>
-Task Channel::carry(const MessageKey& key, const Plain& plain, bool exact, const Verb& verb) {
+Task Channel::carry(const MessageKey& key, const Plain& plain, bool exact, const Verb& verb, DeviceWork* work) {
+  if (work != nullptr) return verb(communicator_->lane_of(*work));
   const GroupLane lane = checked(communicator_->lane(), key);
   if (price_ == nullptr) return verb(lane);
   const int64_t sent = rehearsed_bytes(lane, verb, true);
@@ -174,7 +61,7 @@ RuleAlgorithm Channel::way_of(const SiteCompression& compression) const {
   return levels || way == RuleAlgorithm::kRing ? way : RuleAlgorithm::kDirect;
 }
 
-Task Channel::all_reduce_task(View data, ReduceKind kind, const MessageKey& key) {
+Task Channel::all_reduce_task(View data, ReduceKind kind, const MessageKey& key, DeviceWork* work) {
   const auto plain = [&](const GroupLane& lane) { return plain_all_reduce(lane, data, kind); };
   if (kind != ReduceKind::kSum || !codes(key, data.count(), data.dtype, true))
     return is_usual(key) ? communicator_->all_reduce_task(data, kind) : carry(key, plain, true, plain);
@@ -187,19 +74,20 @@ Task Channel::all_reduce_task(View data, ReduceKind kind, const MessageKey& key)
     return count(key, rounds_bytes(*compression.rounds, key, data.count()), !compression.rounds->traits().framed,
                  plain);
   }
-  const CodedCall first = call(compression.first.get(), key, msg, slot, slot.first),
-                  back = call(compression.sums.get(), key, msg, slot, slot.sums);
+  const CodedCall first = call(compression, false, key, msg, slot, work != nullptr),
+                  back = call(compression, true, key, msg, slot, work != nullptr);
   const RuleAlgorithm way = way_of(compression);
-  return carry(key, plain, !is_framed(first.coder) && !is_framed(back.coder), [&](const GroupLane& lane) {
+  const auto verb = [&](const GroupLane& lane) {
     // The hop between nodes and the way back pack different elements: they share a state.
     if (way == RuleAlgorithm::kTwoLevel) return coded_two_level_all_reduce(lane, first, back, back, data);
     if (way == RuleAlgorithm::kRing) return coded_ring_all_reduce(lane, first, back, data);
     return coded_all_reduce(lane, first, back, data);
-  });
+  };
+  return carry(key, plain, !is_framed(first.coder) && !is_framed(back.coder), verb, work);
 }
 
 Task Channel::reduce_scatter_task(View whole, std::span<const int64_t> bounds, View out, bool accumulate,
-                                  const MessageKey& key) {
+                                  const MessageKey& key, DeviceWork* work) {
   const auto plain = [&](const GroupLane& lane) {
     return plain_reduce_scatter(lane, whole, Bounds(lane.pool(), bounds), out, accumulate);
   };
@@ -218,20 +106,22 @@ Task Channel::reduce_scatter_task(View whole, std::span<const int64_t> bounds, V
                                  Bounds(communicator_->pool(), bounds), out, accumulate);
   }
   const RuleAlgorithm way = way_of(compression);
-  const CodedCall first = call(compression.first.get(), key, msg, slot, slot.first);
+  const CodedCall first = call(compression, false, key, msg, slot, work != nullptr);
   CodedCall inter;
-  if (way == RuleAlgorithm::kTwoLevel) inter = call(compression.sums.get(), key, msg, slot, slot.sums);
-  return carry(key, plain, !is_framed(first.coder) && !is_framed(inter.coder), [&](const GroupLane& lane) {
+  if (way == RuleAlgorithm::kTwoLevel) inter = call(compression, true, key, msg, slot, work != nullptr);
+  const auto verb = [&](const GroupLane& lane) {
     Bounds kept(lane.pool(), bounds);
     if (way == RuleAlgorithm::kTwoLevel)
       return coded_two_level_reduce_scatter(lane, first, inter, whole, std::move(kept), out, accumulate);
     if (way == RuleAlgorithm::kRing)
       return coded_ring_reduce_scatter(lane, first, whole, std::move(kept), out, accumulate);
     return coded_reduce_scatter(lane, first, whole, std::move(kept), out, accumulate);
-  });
+  };
+  return carry(key, plain, !is_framed(first.coder) && !is_framed(inter.coder), verb, work);
 }
 
-Task Channel::all_gather_task(View mine, View whole, std::span<const int64_t> bounds, const MessageKey& key) {
+Task Channel::all_gather_task(View mine, View whole, std::span<const int64_t> bounds, const MessageKey& key,
+                              DeviceWork* work) {
   const auto me = static_cast<size_t>(rank());
   const View place = whole.element_range(bounds[me], bounds[me + 1] - bounds[me]);
   const auto plain = [&](const GroupLane& lane) {
@@ -245,21 +135,22 @@ Task Channel::all_gather_task(View mine, View whole, std::span<const int64_t> bo
   }
   const SiteCompression& compression = compression_of(key);
   ChannelStates::Slot& slot = open_slot(key, whole.count(), whole.rank > 1 ? whole.rows() : 0);
-  const CodedCall first = call(compression.first.get(), key, next_message(key, slot), slot, slot.first);
+  const CodedCall first = call(compression, false, key, next_message(key, slot), slot, work != nullptr);
   const bool named = way_of(compression) == RuleAlgorithm::kTwoLevel;
   const int64_t bytes = static_cast<int64_t>(payload_bytes(first.coder, whole.count(), whole.dtype));
-  return carry(key, plain, !is_framed(first.coder), [&](const GroupLane& lane) {
+  const auto verb = [&](const GroupLane& lane) {
     Bounds kept(lane.pool(), bounds);
     // Payloads are forwarded as they are: in two levels they cross nodes once, and the bits stay.
     const bool levels = named || choose_algorithm(*lane.tuning, Verb::kAllGather, lane.nodes, lane.size(), bytes) ==
                                      Algorithm::kTwoLevel;
     return levels ? coded_two_level_all_gather(lane, first, mine, whole, std::move(kept))
                   : coded_all_gather(lane, first, mine, whole, std::move(kept));
-  });
+  };
+  return carry(key, plain, !is_framed(first.coder), verb, work);
 }
 
 Task Channel::all_to_all_task(View from, std::span<const int64_t> from_bounds, View to,
-                              std::span<const int64_t> to_bounds, const MessageKey& key) {
+                              std::span<const int64_t> to_bounds, const MessageKey& key, DeviceWork* work) {
   const auto verb = [&](const CodedCall& call) {
     return [&, call](const GroupLane& lane) {
       return coded_all_to_all(lane, call, from, Bounds(lane.pool(), from_bounds), to, Bounds(lane.pool(), to_bounds));
@@ -270,9 +161,9 @@ Task Channel::all_to_all_task(View from, std::span<const int64_t> from_bounds, V
     return is_usual(key) ? communicator_->all_to_all_task(from, from_bounds, to, to_bounds)
                          : carry(key, plain, true, plain);
   ChannelStates::Slot& slot = open_slot(key, from.count(), 0);
-  const CodedCall first = call(compression_of(key).first.get(), key, next_message(key, slot), slot, slot.first);
+  const CodedCall first = call(compression_of(key), false, key, next_message(key, slot), slot, work != nullptr);
   TW_CHECK(first.state == nullptr, "an all-to-all with a state");
-  return carry(key, plain, !is_framed(first.coder), verb(first));
+  return carry(key, plain, !is_framed(first.coder), verb(first), work);
 }
 
 Ticket Channel::all_reduce(View data, ReduceKind kind, Stream& stream, const MessageKey& key) {
@@ -281,6 +172,9 @@ Ticket Channel::all_reduce(View data, ReduceKind kind, Stream& stream, const Mes
     if (DeviceCommunicator* const there = on_device(stream, key, data, true);
         there != nullptr && kind == ReduceKind::kSum && DeviceCommunicator::sums(data.dtype))
       return there->all_reduce(data, stream);
+    if (DeviceWork work = work_on_device(stream, "all_reduce", key, data.count(), data.dtype, true);
+        work && kind == ReduceKind::kSum)
+      return work.run(all_reduce_task(data, kind, key, &work));
     HostStaging staged(stream);
     const View there = staged.both(data);
     return staged.finish(all_reduce(there, kind, staged.host(), key));
@@ -299,6 +193,8 @@ Ticket Channel::reduce_scatter(View whole, std::span<const int64_t> bounds, View
     if (DeviceCommunicator* const there = on_device(stream, key, whole, true);
         there != nullptr && DeviceCommunicator::sums(whole.dtype))
       return there->reduce_scatter(whole, bounds, out, accumulate, stream);
+    if (DeviceWork work = work_on_device(stream, "reduce_scatter", key, whole.count(), whole.dtype, true))
+      return work.run(reduce_scatter_task(whole, bounds, out, accumulate, key, &work));
     HostStaging staged(stream);
     const View there = staged.in(whole), result = accumulate ? staged.both(out) : staged.out(out);
     return staged.finish(reduce_scatter(there, bounds, result, accumulate, staged.host(), key));
@@ -315,9 +211,10 @@ Ticket Channel::all_gather(View mine, View whole, std::span<const int64_t> bound
     return Ticket::finished();
   }
   if (stream.device() != nullptr) {
-    // (Under a rule `mine` may be of another type than `whole`, and must be converted.)
-    if (DeviceCommunicator* const there = on_device(stream); there != nullptr && is_plain(key))
+    if (DeviceCommunicator* const there = on_device(stream, key, whole, false))
       return there->all_gather(mine, whole, bounds, stream);
+    if (DeviceWork work = work_on_device(stream, "all_gather", key, whole.count(), whole.dtype, false))
+      return work.run(all_gather_task(mine, whole, bounds, key, &work));
     HostStaging staged(stream);
     const View there = staged.both(whole), part = staged.in(mine);
     return staged.finish(all_gather(part, there, bounds, staged.host(), key));
@@ -332,6 +229,8 @@ Ticket Channel::all_to_all(View from, std::span<const int64_t> from_bounds, View
   if (stream.device() != nullptr) {
     if (DeviceCommunicator* const there = on_device(stream, key, from, false))
       return there->all_to_all(from, from_bounds, to, to_bounds, stream);
+    if (DeviceWork work = work_on_device(stream, "all_to_all", key, from.count(), from.dtype, false))
+      return work.run(all_to_all_task(from, from_bounds, to, to_bounds, key, &work));
     HostStaging staged(stream);
     const View there = staged.in(from), result = staged.out(to);
     return staged.finish(all_to_all(there, from_bounds, result, to_bounds, staged.host(), key));
@@ -348,6 +247,19 @@ RingMessage Channel::start_ring(View part, int64_t total, int64_t most, Stream& 
     ring.call_ = plain_call();
     return ring;
   }
+  if (DeviceWork work = work_on_device(stream, "pack", key, total, part.dtype, false)) {
+    ChannelStates::Slot& slot = open_slot(key, total, 0);
+    ring.call_ = call(compression_of(key), false, key, next_message(key, slot), slot, true);
+    TW_CHECK(ring.call_.state == nullptr, "a ring with a state");
+    DeviceTraffic& traffic = communicator_->device()->traffic();
+    for (int i = 0; i < 2; ++i) {
+      const size_t bytes = ring.call_.coder->wire_bytes(most, part.dtype);
+      if (ring_memory_[i].bytes() < bytes) ring_memory_[i] = DeviceMemory(traffic.device(), bytes);
+      ring.payloads_[i] = Payloads(static_cast<char*>(ring_memory_[i].data()));
+    }
+    work.run(coded_pack(communicator_->lane_of(work), ring.call_, part, &ring.payloads_[0])).wait(stream);
+    return ring;
+  }
   if (stream.device() != nullptr) {
     HostStaging staged(stream);
     const View there = staged.both(part);
@@ -356,7 +268,7 @@ RingMessage Channel::start_ring(View part, int64_t total, int64_t most, Stream& 
     return ring;
   }
   ChannelStates::Slot& slot = open_slot(key, total, 0);
-  ring.call_ = call(compression_of(key).first.get(), key, next_message(key, slot), slot, slot.first);
+  ring.call_ = call(compression_of(key), false, key, next_message(key, slot), slot);
   TW_CHECK(ring.call_.state == nullptr, "a ring with a state");
   if (price_ != nullptr) return ring;
   for (Payloads& payloads : ring.payloads_)
@@ -374,6 +286,13 @@ Ticket Channel::hop(RingMessage& ring, View held, View next, Stream& stream) {
         there != nullptr && ring.call_.coder == nullptr && !is_proved(ring.key_)) {
       ++ring.hops_;
       return there->send_and_receive(held, (rank() + 1) % size(), next, (rank() + size() - 1) % size(), stream);
+    }
+    if (ring.call_.device != nullptr) {
+      const int at = ring.hops_++ % 2;
+      DeviceWork work{on_device(stream), &stream, "hop", -1, {}};
+      return work.run(coded_hop(communicator_->lane_of(work), ring.call_, held, (rank() + 1) % size(), next,
+                                (rank() + size() - 1) % size(), ring.owner(rank(), size()), &ring.payloads_[at],
+                                &ring.payloads_[1 - at]));
     }
     HostStaging staged(stream);
     const View there = staged.in(held), result = staged.out(next);
@@ -397,10 +316,17 @@ Ticket Channel::hand_back(View from, View to, int distance, int64_t total, Strea
         there != nullptr && !codes(key, total, from.dtype, false) && !is_proved(key))
       return there->send_and_receive(from, (rank() + size() - distance) % size(), to, (rank() + distance) % size(),
                                      stream);
+    if (DeviceWork work = work_on_device(stream, "hand_back", key, total, from.dtype, false))
+      return work.run(hand_back_task(from, to, distance, total, key, &work));
     HostStaging staged(stream);
     const View there = staged.in(from), result = staged.out(to);
     return staged.finish(hand_back(there, result, distance, total, staged.host(), key));
   }
+  return communicator_->start(hand_back_task(from, to, distance, total, key), "hand_back",
+                              static_cast<int64_t>(from.bytes()));
+}
+
+Task Channel::hand_back_task(View from, View to, int distance, int64_t total, const MessageKey& key, DeviceWork* work) {
   const int behind = (rank() + size() - distance) % size(), ahead = (rank() + distance) % size();
   const auto verb = [&](const CodedCall& call) {
     return [&, call](const GroupLane& lane) { return coded_hop(lane, call, from, behind, to, ahead, ahead); };
@@ -408,11 +334,10 @@ Ticket Channel::hand_back(View from, View to, int distance, int64_t total, Strea
   CodedCall coded = plain_call();
   if (codes(key, total, from.dtype, false)) {
     ChannelStates::Slot& slot = open_slot(key, total, 0);
-    coded = call(compression_of(key).first.get(), key, next_message(key, slot), slot, slot.first);
+    coded = call(compression_of(key), false, key, next_message(key, slot), slot, work != nullptr);
     TW_CHECK(coded.state == nullptr, "a ring with a state");
   }
-  return communicator_->start(carry(key, verb(plain_call()), !is_framed(coded.coder), verb(coded)), "hand_back",
-                              static_cast<int64_t>(from.bytes()));
+  return carry(key, verb(plain_call()), !is_framed(coded.coder), verb(coded), work);
 }
 
 Ticket Channel::broadcast(View data, int root, Stream& stream) {
@@ -423,6 +348,11 @@ Ticket Channel::send(View data, int peer, Stream& stream, const MessageKey& key)
   TW_CHECK(communicator_ != nullptr, "a group of one rank has nobody to send to");
   if (stream.device() != nullptr) {
     if (DeviceCommunicator* const there = on_device(stream, key, data, false)) return there->send(data, peer, stream);
+    if (DeviceWork work = work_on_device(stream, "send", key, data.count(), data.dtype, false, peer)) {
+      ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
+      const CodedCall coded = call(compression_of(key), false, key, next_message(key, slot), slot, true);
+      return work.run(coded_send(communicator_->lane_of(work), coded, data, peer));
+    }
     HostStaging staged(stream);
     const View there = staged.in(data);
     return staged.finish(send(there, peer, staged.host(), key));
@@ -437,7 +367,7 @@ Ticket Channel::send(View data, int peer, Stream& stream, const MessageKey& key)
     return communicator_->start(coded_send(checked(communicator_->lane_to(peer), key), plain_call(), data, peer),
                                 "send", bytes, peer);
   ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
-  CodedCall coded = call(compression_of(key).first.get(), key, next_message(key, slot), slot, slot.first);
+  CodedCall coded = call(compression_of(key), false, key, next_message(key, slot), slot);
   if (price_ != nullptr) {
     const auto verb = [&](const GroupLane& lane) { return coded_send(lane, coded, data, peer); };
     return communicator_->start(carry(key, plain, !is_framed(coded.coder), verb), "send", bytes, peer);
@@ -452,6 +382,10 @@ Ticket Channel::receive(View data, int peer, Stream& stream, const MessageKey& k
   if (stream.device() != nullptr) {
     if (DeviceCommunicator* const there = on_device(stream, key, data, false))
       return there->receive(data, peer, stream);
+    if (DeviceWork work = work_on_device(stream, "receive", key, data.count(), data.dtype, false, peer)) {
+      ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
+      return work.run(coded_receive(communicator_->lane_of(work), coming(key, slot, peer, true), data, peer));
+    }
     HostStaging staged(stream);
     const View there = staged.out(data);
     return staged.finish(receive(there, peer, staged.host(), key));
@@ -474,13 +408,7 @@ Ticket Channel::receive(View data, int peer, Stream& stream, const MessageKey& k
   // What was sent from slot k is received in slot k: both ends count the same messages. A stage may be at both ends of
   // one slot only if it sends to itself, which point-to-point messages do not.
   ChannelStates::Slot& slot = open_slot(key, data.count(), data.rank > 1 ? data.rows() : 0);
-  CodedCall coded;
-  coded.coder = compression_of(key).first.get();
-  coded.msg = next_message(key, slot);
-  coded.msg.rank = peer;
-  coded.stats = &counters_->compression;
-  coded.counters = counters_;
-  coded.site = communicator_->site();
+  const CodedCall coded = coming(key, slot, peer, false);
   return communicator_->start(coded_receive(checked(communicator_->lane_from(peer), key), coded, data, peer), "receive",
                               bytes, peer);
 }
@@ -492,32 +420,22 @@ Ticket Channel::receive_parts(View whole, std::span<const int64_t> bounds, int p
     DeviceCommunicator* const there = on_device(stream, key, whole, false);
     DeviceCommunicator* const others = parts.on_device(stream);
     if (there != nullptr && others != nullptr) return there->receive_parts(whole, bounds, peer, *others, stream);
+    // (By the largest part, as all parts are.)
+    DeviceWork work = work_on_device(stream, "receive", key, 0, whole.dtype, false, peer);
+    if (work && others != nullptr) {
+      DeviceWork handed_on{others, &stream, "receive", -1, {}};
+      std::vector<Msg> messages;
+      const CodedCall call = coming_parts(whole, bounds, key, peer, messages, true);
+      return work.run(coded_receive_parts(communicator_->lane_of(work), call, parts.communicator_->lane_of(handed_on),
+                                          whole, bounds, messages, peer));
+    }
     HostStaging staged(stream);
     const View host = staged.out(whole);
     return staged.finish(receive_parts(host, bounds, peer, parts, staged.host(), key));
   }
   CodedCall call = plain_call();
   std::vector<Msg> messages;
-  if (codes(key, 0, whole.dtype, false)) {
-    const auto me = static_cast<size_t>(key.part);
-    const int64_t cols = whole.rank > 1 ? whole.cols() : 0;
-    const auto rows_of = [&](size_t part) { return cols > 0 ? (bounds[part + 1] - bounds[part]) / cols : 0; };
-    ChannelStates::Slot& slot = open_slot(key, bounds[me + 1] - bounds[me], rows_of(me));
-    while (cols > 0 && slot.parts.size() + 1 < bounds.size())
-      slot.parts.push_back({0, rows_of(slot.parts.size()), cols});
-    call = CodedCall();
-    call.coder = compression_of(key).first.get();
-    call.msg = next_message(key, slot);
-    call.msg.rank = peer;
-    call.stats = &counters_->compression;
-    call.counters = counters_;
-    call.site = communicator_->site();
-    messages.assign(bounds.size() - 1, call.msg);
-    for (size_t p = 0; p < messages.size(); ++p) {
-      messages[p].seed += (p - me) * kPartSeed;
-      if (!slot.parts.empty()) messages[p].matrices = {&slot.parts[p], 1};
-    }
-  }
+  if (codes(key, 0, whole.dtype, false)) call = coming_parts(whole, bounds, key, peer, messages, false);
   const auto verb = [&](const CodedCall& of, const GroupLane& others) {
     return [&](const GroupLane& lane) { return coded_receive_parts(lane, of, others, whole, bounds, messages, peer); };
   };

@@ -11,6 +11,7 @@
 #include "parallel/channel/channel_compression.h"
 #include "parallel/collective/coded.h"
 #include "parallel/collective/communicator.h"
+#include "parallel/collective/route_on_device.h"
 
 namespace thinwire {
 
@@ -62,6 +63,8 @@ class Channel {
   DeviceCommunicator* on_device(Stream& stream) const {
     return communicator_ && price_ == nullptr ? communicator_->on_device(stream) : nullptr;
   }
+  // Whether its messages, coded or not, travel between devices, where ranks have them.
+  bool stays_on_device(const MessageKey& key) const { return communicator_ && (is_plain(key) || codes_on_device(key)); }
   // Whether its rule codes a message of `count` elements of `dtype` now.
   bool codes(const MessageKey& key, int64_t count, DType dtype, bool summed) const;
 
@@ -99,20 +102,23 @@ class Channel {
                        const MessageKey& key);
   Ticket barrier();
 
-  // As steps of the caller's own operation (communicator.h says on which terms). Not on an empty channel.
-  Task all_reduce_task(View data, ReduceKind kind, const MessageKey& key);
+  // As steps of the caller's own operation (communicator.h says on which terms). Not on an empty channel. work: it is
+  // coded, and queued there.
+  Task all_reduce_task(View data, ReduceKind kind, const MessageKey& key, DeviceWork* work = nullptr);
   Task reduce_scatter_task(View whole, std::span<const int64_t> bounds, View out, bool accumulate,
-                           const MessageKey& key);
-  Task all_gather_task(View mine, View whole, std::span<const int64_t> bounds, const MessageKey& key);
+                           const MessageKey& key, DeviceWork* work = nullptr);
+  Task all_gather_task(View mine, View whole, std::span<const int64_t> bounds, const MessageKey& key,
+                       DeviceWork* work = nullptr);
   Task all_to_all_task(View from, std::span<const int64_t> from_bounds, View to, std::span<const int64_t> to_bounds,
-                       const MessageKey& key);
+                       const MessageKey& key, DeviceWork* work = nullptr);
 
   Communicator* communicator() { return communicator_.get(); }
 
  private:
-  // Runs `verb` on the next lane, or in a rehearsal counts what it would send, and what `plain` would.
+  // Runs `verb` on the next lane, or that of `work`, or in a rehearsal counts what it would send, and what `plain`
+  // would.
   template <typename Plain, typename Verb>
-  Task carry(const MessageKey& key, const Plain& plain, bool exact, const Verb& verb);
+  Task carry(const MessageKey& key, const Plain& plain, bool exact, const Verb& verb, DeviceWork* work = nullptr);
   // Which of its messages carry a checksum: all where the rule says so, else as everywhere.
   Checksums checksums(const MessageKey& key) const {
     const SiteCompression* const compression = communicator_ ? this->compression(key) : nullptr;
@@ -126,6 +132,11 @@ class Channel {
   DeviceCommunicator* on_device(Stream& stream, const MessageKey& key, View data, bool summed) const {
     return codes(key, data.count(), data.dtype, summed) || is_proved(key) ? nullptr : on_device(stream);
   }
+  // Whether what its rule codes is coded on the device: by the rule alone, since states lie where it is coded.
+  bool codes_on_device(const MessageKey& key) const;
+  // Where a message that its rule codes now is queued; empty: it is not, or not between devices.
+  DeviceWork work_on_device(Stream& stream, const char* verb, const MessageKey& key, int64_t count, DType dtype,
+                            bool summed, int peer = -1) const;
   // Whether it carries a checksum wherever it goes: then not between devices, where there are none. (Those between
   // nodes are for the host's transports.)
   bool is_proved(const MessageKey& key) const { return checksums(key) == Checksums::kAll; }
@@ -140,8 +151,16 @@ class Channel {
   int64_t rounds_bytes(const RoundCodec& rounds, const MessageKey& key, int64_t count) const;
   ChannelStates::Slot& open_slot(const MessageKey& key, int64_t count, int64_t rows);
   Msg next_message(const MessageKey& key, ChannelStates::Slot& slot);
-  CodedCall call(const Coder* coder, const MessageKey& key, const Msg& msg, ChannelStates::Slot& slot,
-                 std::unique_ptr<CompressionState>& state);
+  // Of contributions, or of the sums behind them.
+  CodedCall call(const SiteCompression& compression, bool of_sums, const MessageKey& key, const Msg& msg,
+                 ChannelStates::Slot& slot, bool on_device = false);
+  // Of what comes: without a state.
+  CodedCall coming(const MessageKey& key, ChannelStates::Slot& slot, int peer, bool on_device);
+  // Of what comes in parts, by which every rank has a message of its own.
+  CodedCall coming_parts(View whole, std::span<const int64_t> bounds, const MessageKey& key, int peer,
+                         std::vector<Msg>& messages, bool on_device);
+  Task hand_back_task(View from, View to, int distance, int64_t total, const MessageKey& key,
+                      DeviceWork* work = nullptr);
   RoundCall round_call(const SiteCompression& compression, const Msg& msg, ChannelStates::Slot& slot);
 
   std::unique_ptr<Communicator> communicator_;
@@ -150,7 +169,8 @@ class Channel {
   SiteCounters* counters_ = nullptr;
   std::shared_ptr<ChannelStates> states_;
   uint64_t draws_ = 0;
-  SitePrice* price_ = nullptr;  // of a rehearsal
+  DeviceMemory ring_memory_[2];  // the payloads of the ring that is under way
+  SitePrice* price_ = nullptr;   // of a rehearsal
 };
 
 }  // namespace thinwire

@@ -35,13 +35,21 @@ std::shared_ptr<SiteCompression> make_variant(Site site, const SiteRule& rule, c
   const MadeCodec sums = make_codec(spec);
   if (sums.codec != nullptr && first.rounds == nullptr && spec.codec != "identity")
     compression->sums = coder_of(sums, spec, rule.sum_residual, main != nullptr ? main->sums : nullptr);
+  const auto on_device = [](const std::shared_ptr<const Coder>& coder) {
+    return coder != nullptr ? DeviceCoder::make(*coder) : nullptr;
+  };
+  compression->first_on_device = on_device(compression->first);
+  compression->sums_on_device = on_device(compression->sums);
+  compression->on_device = compression->rounds == nullptr && compression->first_on_device != nullptr &&
+                           (compression->sums == nullptr || compression->sums_on_device != nullptr);
   SiteRule cheaper = rule;
   cheaper.codec = cheaper_codec(rule.codec);
   cheaper.sum_codec = cheaper_codec(rule.sum_codec);
   if (cheaper == rule) return compression;
   std::shared_ptr<SiteCompression> next = make_variant(site, cheaper, compression.get());
-  if (!alike(compression->first, next->first) || !alike(compression->sums, next->sums))
-    compression->cheaper = std::move(next);
+  if (alike(compression->first, next->first) && alike(compression->sums, next->sums)) return compression;
+  compression->on_device = compression->on_device && next->on_device;
+  compression->cheaper = std::move(next);
   return compression;
 }
 
@@ -57,7 +65,10 @@ std::shared_ptr<SiteCompression> make_site_compression(Site site, const SiteRule
   const std::shared_ptr<SiteCompression> compression = made_at(0, nullptr);
   std::set<int64_t> places = ramp_places(rule.codec);
   places.merge(ramp_places(rule.sum_codec));
-  for (const int64_t place : places) compression->later.push_back({place, made_at(place, compression.get())});
+  for (const int64_t place : places) {
+    compression->later.push_back({place, made_at(place, compression.get())});
+    compression->on_device = compression->on_device && compression->later.back().second->on_device;
+  }
   return compression;
 }
 
@@ -83,6 +94,7 @@ namespace {
 SiteCompression compression_further(const SiteCompression& compression) {
   SiteCompression further = compression;
   further.first = compression.sums;
+  further.first_on_device = compression.sums_on_device;
   further.rounds = nullptr;
   if (compression.cheaper != nullptr)
     further.cheaper = std::make_shared<SiteCompression>(compression_further(*compression.cheaper));
@@ -210,7 +222,11 @@ AdoptedStates ChannelStates::adopt(const OldResiduals& old) {
           for (size_t i = 0; i < part.size(); ++i) sum[static_cast<size_t>(first) + i] += part[i];
         }
       }
-      convert(View(sum.data(), DType::f32, {residual.count()}), residual);
+      const View all(sum.data(), DType::f32, {residual.count()});
+      if (device_ == nullptr) return convert(all, residual), true;
+      std::vector<char> there(residual.bytes());
+      convert(all, View(there.data(), residual.dtype, {residual.count()}));
+      device_->copy_at_rest(residual.data, there.data(), there.size());
       return true;
     };
     const auto visit = [&](const std::unique_ptr<CompressionState>& state, const char* what, bool of_sums) {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "compression/coder.h"
+#include "compression/device_coder.h"
 #include "compression/round_codec.h"
 #include "compression/rule.h"
 #include "compression/site.h"
@@ -52,8 +52,11 @@ struct CompressionClock {
 struct SiteCompression {
   Site site = Site::kControl;
   SiteRule rule;
-  std::shared_ptr<const Coder> first;        // of contributions, and of everything that is not summed
-  std::shared_ptr<const Coder> sums;         // of sums on their way back, and between nodes; nullptr: as they are
+  std::shared_ptr<const Coder> first;  // of contributions, and of everything that is not summed
+  std::shared_ptr<const Coder> sums;   // of sums on their way back, and between nodes; nullptr: as they are
+  // The same points on a device; on_device: here, and wherever other variants or ramps take their place.
+  std::shared_ptr<const DeviceCoder> first_on_device, sums_on_device;
+  bool on_device = false;
   std::shared_ptr<const RoundCodec> rounds;  // low_rank, sketch: instead of both where something is summed
   bool checks = false;                       // every message carries a checksum, coded or not
   // The next variant of the rule: the same residuals over what its codecs say may be sent instead. nullptr: none.
@@ -99,6 +102,7 @@ struct MessageKey {
   // them whether they are coded. 0: the message is whole.
   int part = 0;
   int64_t largest_part = 0;
+  bool staged = false;   // it goes through the host, whatever a device could do
   bool awaited = false;  // nothing is there to compute while it travels: its shortest codes, never cheaper ones
 };
 
@@ -129,7 +133,9 @@ class ChannelStates {
     uint32_t sequence = 0;
   };
   // over_data: a channel that sums gradients over all data ranks.
-  explicit ChannelStates(std::string name, bool over_data = false) : name_(std::move(name)), over_data_(over_data) {}
+  // device: where states may lie.
+  explicit ChannelStates(std::string name, bool over_data = false, Device* device = nullptr)
+      : name_(std::move(name)), over_data_(over_data), device_(device) {}
 
   // Rules that take turns at a slot keep states of their own.
   Slot& slot(const MessageKey& key) { return slots_[key.slot | static_cast<uint32_t>(std::max(0, key.rule)) << 24]; }
@@ -146,6 +152,7 @@ class ChannelStates {
  private:
   std::string name_;  // "dp.gradient/3/rank0.1.0": site, kind of group, and pipeline, data and tensor rank
   bool over_data_;
+  Device* device_;
   std::map<uint32_t, Slot> slots_;
 };
 

@@ -107,7 +107,7 @@ Channel Mesh::channel(GroupKind kind, Site site, std::vector<int> ranks, bool fu
   auto states = std::make_shared<ChannelStates>(
       std::string(name_of(site)) + "/" + std::to_string(static_cast<int>(kind)) + "/rank" +
           std::to_string(at_.pipeline) + "." + std::to_string(at_.data) + "." + std::to_string(at_.tensor),
-      over_data);
+      over_data, device_ != nullptr ? &device_->device() : nullptr);
   states_.push_back(states);
   const bool publishes = kind == GroupKind::kParameterSync || kind == GroupKind::kEmbeddingSync;
   Channel channel(std::move(communicator), std::move(compressions), publishes ? &gather_clock_ : &clock_,

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "parallel/collective/rank_sum.h"
+#include "parallel/collective/route_on_device.h"
 #include "parallel/collective/route_run.h"
 #include "parallel/collective/tuning.h"
 #include "parallel/collective/two_level.h"
@@ -345,8 +346,7 @@ Task all_reduce_in_turn(GroupLane lane, CodedCall call, CodedCall sums, CodedCal
   const RouteGroup group = group_of(lane, bounds);
   const Slice own = group.mine();
   const DType sum_type = sum_dtype(back.coder, data.dtype);
-  const Scratch<char> space(lane.pool(),
-                            call.in_place ? 0 : lane.memory(own.count * static_cast<int64_t>(size_of(sum_type))));
+  const VerbSpace space(lane, call.in_place ? 0 : own.count * static_cast<int64_t>(size_of(sum_type)));
   const View sum = call.in_place ? part_of(data, own) : View(space.data(), sum_type, {own.count});
   Task reduce = levels ? two_level_scatter(lane, call, sums, data, Bounds(lane.pool(), group.bounds), sum, false)
                 : algorithm == Algorithm::kRing ? ring_reduce_scatter(lane, call, bounds, data, sum, false)

@@ -27,6 +27,7 @@
 #include <span>
 
 #include "compression/coder.h"
+#include "compression/device_coder.h"
 #include "compression/round_codec.h"
 #include "parallel/collective/collectives.h"
 #include "parallel/collective/tuning.h"
@@ -42,9 +43,11 @@ struct CodedCall {
   SendQueue* packing = nullptr;
   Msg msg;  // first, rank and ranks are filled in per piece
   CompressionStats* stats = nullptr;
-  WireCounters* counters = nullptr;    // logical_bytes are added here (wire bytes are counted where they are sent)
-  Site site = Site::kControl;          // for messages about bad payloads
-  ReduceKind kind = ReduceKind::kSum;  // without coder
+  const DeviceCoder* device = nullptr;  // the same point, where the lane is of a device; `state` is its own then
+  DeviceTally* tally = nullptr;         // of a device, instead of stats
+  WireCounters* counters = nullptr;     // logical_bytes are added here (wire bytes are counted where they are sent)
+  Site site = Site::kControl;           // for messages about bad payloads
+  ReduceKind kind = ReduceKind::kSum;   // without coder
   // Of a plain verb: partial sums may overwrite contributions, and pieces and windows are those of memory and wires,
   // with nobody who packs meanwhile.
   bool in_place = false;
@@ -59,12 +62,14 @@ inline CodedCall plain_call(ReduceKind kind = ReduceKind::kSum) {
 // The payloads of one message, piece by piece, for whoever passes it on as it came.
 struct Payloads {
   Payloads() = default;
+  explicit Payloads(char* device) : memory(device) {}  // of a device, uncut
   // Room for `count` elements of `dtype`.
   Payloads(BlockPool& pool, const CommTuning& tuning, const Coder& coder, DType dtype, int64_t count);
-  char* of(int64_t piece) const { return bytes.data() + piece * stride; }
+  char* of(int64_t piece) const { return (memory != nullptr ? memory : bytes.data()) + piece * stride; }
   int64_t stride = 0;
   Scratch<char> bytes;
   Scratch<uint64_t> lengths;
+  char* memory = nullptr;
 };
 
 // whole: fp32, bf16 or fp16, unchanged afterwards except where `out` lies in it. out: fp32 or whole's dtype, this

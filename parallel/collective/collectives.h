@@ -27,6 +27,8 @@ struct Rehearsal {
 // Mistakes that the executor of routes makes when told to: tests show with them that they would be noticed.
 enum class RouteFault : uint8_t { kNone, kReceiveTooFew, kReusedTooEarly, kWrongTag };
 
+struct DeviceWork;  // route_on_device.h
+
 // A Lane within a group. The spans belong to the communicator, which outlives what it issued.
 struct GroupLane : Lane {
   std::span<const int> ranks;  // world ranks in group order
@@ -36,6 +38,7 @@ struct GroupLane : Lane {
   SendQueue* gathers = nullptr;  // of the communicator's all-gathers
   SequencePlace place;           // taken by the first coroutine that is handed the lane (task.h), the only operation
   Rehearsal* rehearsal = nullptr;
+  DeviceWork* device = nullptr;  // routes are queued between devices; alive until then
   RouteFault fault = RouteFault::kNone;
   Checksums checksums = Checksums::kNone;
 

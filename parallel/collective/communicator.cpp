@@ -142,6 +142,12 @@ GroupLane Communicator::lane() {
   return next_lane();
 }
 
+GroupLane Communicator::lane_of(DeviceWork& work) const {
+  GroupLane lane = bare_lane();
+  lane.device = &work;
+  return lane;
+}
+
 SendQueue& Communicator::packing(uint32_t slot) {
   Progress::Core& core = progress_->core();
   IssueLock lock(core);

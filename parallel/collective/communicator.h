@@ -23,6 +23,7 @@ namespace thinwire {
 
 struct SendQueue;  // progress_core.h
 
+struct DeviceWork;  // route_on_device.h
 struct GroupLane;
 
 enum class Algorithm : uint8_t { kAuto, kDirect, kRing, kTwoLevel };
@@ -55,6 +56,7 @@ class Communicator {
   // What is on this device travels between devices from now on, where the verb exists there (device_communicator.h),
   // and through the host elsewhere.
   void use_device(std::unique_ptr<DeviceCommunicator> device) { device_ = std::move(device); }
+  DeviceCommunicator* device() const { return device_.get(); }
   // nullptr: not what is queued on this stream.
   DeviceCommunicator* on_device(Stream& stream) const {
     return device_ != nullptr && stream.device() == &device_->traffic().device() ? device_.get() : nullptr;
@@ -100,6 +102,8 @@ class Communicator {
   GroupLane lane();
   GroupLane lane_to(int peer);
   GroupLane lane_from(int peer);
+  // For those that are queued between devices: their place is that in the queue.
+  GroupLane lane_of(DeviceWork& work) const;
   // Where messages of a slot that remembers something wait to be packed, in the order of issue.
   SendQueue& packing(uint32_t slot);
   std::span<const int> nodes() const { return nodes_; }

@@ -9,6 +9,7 @@
 #include "engine/base/core/error.h"
 #include "parallel/collective/rank_sum.h"
 #include "parallel/collective/route_at_once.h"
+#include "parallel/collective/route_on_device.h"
 
 namespace thinwire {
 
@@ -482,6 +483,12 @@ Task run_route(GroupLane lane, RouteRun run) {
   if (lane.rehearsal != nullptr) {
     for (Task task = due(kUncut); task; task = due(kUncut)) co_await task;
     if (lane.rehearsal->watch != nullptr) lane.rehearsal->watch->route(lane, run);
+    co_return;
+  }
+  if (lane.device != nullptr) {
+    for (Task task = due(kUncut); task; task = due(kUncut)) co_await task;
+    run.before = nullptr;
+    queue_route(lane, std::move(run));
     co_return;
   }
   if (run.rounded_from) convert(run.rounded_from, run.rounded_to);

@@ -2,6 +2,7 @@
 #include "parallel/collective/two_level.h"
 
 #include "parallel/collective/rank_sum.h"
+#include "parallel/collective/route_on_device.h"
 #include "parallel/collective/route_run.h"
 #include "parallel/collective/tuning.h"
 
@@ -46,8 +47,7 @@ Task two_level_scatter(GroupLane lane, CodedCall intra, CodedCall inter, View wh
     elements += column.slice(j).count;
     leaving += pieces_of(column.slice(j).count, chunk);
   }
-  const Scratch<char> space(lane.pool(),
-                            in_place ? 0 : lane.memory(elements * static_cast<int64_t>(size_of(sum_type))));
+  const VerbSpace space(lane, in_place ? 0 : elements * static_cast<int64_t>(size_of(sum_type)));
   const View sums = in_place ? whole : View(space.data(), sum_type, {elements});
   int step = 0;
   int64_t tick = 0, at = 0;

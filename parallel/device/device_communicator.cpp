@@ -32,14 +32,19 @@ DeviceCommunicator::DeviceCommunicator(DeviceTraffic& traffic, const DeviceGroup
                                        Site site, WireCounters* counters)
     : traffic_(traffic), group_(group), progress_(progress), number_(number), site_(site), counters_(counters) {}
 
-OperationNote DeviceCommunicator::note(const char* verb, View data, int peer) {
+OperationNote DeviceCommunicator::note(const char* verb, int64_t bytes, int peer) {
   TW_CHECK(group_.handle != nullptr, "communication on the device before it is connected");
   return {.label = {name_of(site_).data(), static_cast<int>(site_)},
           .verb = verb,
           .group = number_,
           .peer = peer < 0 ? -1 : group_.ranks[static_cast<size_t>(peer)],
           .sequence = sequence_++,
-          .bytes = static_cast<int64_t>(data.bytes())};
+          .bytes = bytes};
+}
+
+OperationNote DeviceCommunicator::issue(const char* verb, int64_t bytes, int peer, bool is_first) {
+  if (is_first) count(0, 0);
+  return note(verb, bytes, peer);
 }
 
 void DeviceCommunicator::count(int64_t bytes, int64_t messages, bool operation) {
@@ -159,10 +164,19 @@ Ticket DeviceCommunicator::reduce_scatter(View whole, std::span<const int64_t> b
 Ticket DeviceCommunicator::all_gather(View mine, View whole, std::span<const int64_t> bounds, Stream& stream) {
   const OperationNote what = note("all_gather", whole);
   TW_CHECK(static_cast<int>(bounds.size()) == group_.size() + 1 && bounds.back() == whole.count() &&
-           mine.count() == slice(whole, bounds, group_.me).count() && (mine.dtype == whole.dtype || mine.count() == 0));
+           mine.count() == slice(whole, bounds, group_.me).count());
   count(0, 0);
   if (whole.count() == 0) return Ticket::finished();
   traffic_.follow(stream);
+  if (mine.dtype != whole.dtype && mine.count() > 0) {
+    const View place = slice(whole, bounds, group_.me);
+    const Touched touched[] = {{mine.data, mine.bytes(), false}, {place.data, place.bytes(), true}};
+    Exec& exec = traffic_.calls().kernels(touched);
+    exec.ops.cast(exec, {mine, place});
+    mine = place;
+  } else if (mine.count() == 0) {
+    mine = slice(whole, bounds, group_.me);
+  }
   queue_gather(mine, whole, bounds);
   return traffic_.finish(what);
 }

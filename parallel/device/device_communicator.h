@@ -30,6 +30,7 @@ class DeviceCommunicator {
 
   Ticket all_reduce(View data, Stream& stream);
   Ticket reduce_scatter(View whole, std::span<const int64_t> bounds, View out, bool accumulate, Stream& stream);
+  // mine may have another type than `whole`.
   Ticket all_gather(View mine, View whole, std::span<const int64_t> bounds, Stream& stream);
   Ticket all_to_all(View from, std::span<const int64_t> from_bounds, View to, std::span<const int64_t> to_bounds,
                     Stream& stream);
@@ -44,9 +45,15 @@ class DeviceCommunicator {
                        Stream& stream);
 
   DeviceTraffic& traffic() { return traffic_; }
+  const DeviceGroup& group() const { return group_; }
+  // For what somebody else queues, and counts the bytes of. is_first: of an operation of several parts.
+  OperationNote issue(const char* verb, int64_t bytes, int peer, bool is_first);
 
  private:
-  OperationNote note(const char* verb, View data, int peer = -1);
+  OperationNote note(const char* verb, int64_t bytes, int peer = -1);
+  OperationNote note(const char* verb, View data, int peer = -1) {
+    return note(verb, static_cast<int64_t>(data.bytes()), peer);
+  }
   void count(int64_t bytes, int64_t messages, bool operation = true);
   View slice(View whole, std::span<const int64_t> bounds, int rank) const;
   void queue_scatter(View whole, std::span<const int64_t> bounds, View out, bool accumulate);

@@ -8,6 +8,11 @@
 #include "engine/base/core/check.h"
 
 namespace thinwire {
+namespace {
+
+constexpr size_t kTallies = kSiteNames.size() * sizeof(DeviceTally);
+
+}  // namespace
 
 // A message of an exchange: its event comes when the exchange is closed.
 class DeviceTraffic::Later final : public Operation {
@@ -37,6 +42,7 @@ DeviceTraffic::DeviceTraffic(Device& device, const Open& open, const Options& op
     : device_(device), options_(options), stream_(device.make_stream()), calls_(open(device, *stream_)) {
   TW_CHECK(calls_ != nullptr, "no NCCL in this build");
   scratch_ = static_cast<char*>(device.allocate(static_cast<size_t>(options.scratch_bytes)));
+  tallies_ = static_cast<char*>(device.allocate(3 * kTallies));
   const auto all = [this](auto&& visit) {
     const std::lock_guard lock(handles_mutex_);
     for (NcclCalls::Handle handle : handles_) visit(handle);
@@ -67,7 +73,11 @@ DeviceTraffic::~DeviceTraffic() {
     }
     if (fails) calls_->abort(*handle);
   }
-  if (!fails) device_.release(scratch_, static_cast<size_t>(options_.scratch_bytes));
+  if (fails) return;
+  device_.release(scratch_, static_cast<size_t>(options_.scratch_bytes));
+  device_.release(tallies_, 3 * kTallies);
+  if (more_ != nullptr) device_.release(more_, static_cast<size_t>(more_bytes_));
+  for (const Lent& block : lent_) device_.release(block.data, static_cast<size_t>(block.bytes));
 }
 
 const DeviceGroup& DeviceTraffic::group(int kind, std::vector<int> ranks, int world_rank, DeviceEdges edges) {
@@ -156,13 +166,87 @@ void DeviceTraffic::queue_group(const std::vector<Transfer>& transfers) {
   calls_->group_end();
 }
 
+char* DeviceTraffic::room(int64_t bytes) {
+  if (bytes <= options_.scratch_bytes) return scratch_;
+  if (bytes > more_bytes_) {
+    stream_->synchronize();
+    if (more_ != nullptr) device_.release(std::exchange(more_, nullptr), static_cast<size_t>(more_bytes_));
+    more_ = static_cast<char*>(device_.allocate(static_cast<size_t>(bytes)));
+    more_bytes_ = bytes;
+  }
+  return more_;
+}
+
+char* DeviceTraffic::lend(int64_t bytes) {
+  Lent* found = nullptr;
+  for (Lent& block : lent_)
+    if (!block.used && block.bytes >= bytes && (found == nullptr || block.bytes < found->bytes)) found = &block;
+  if (found == nullptr) {
+    lent_.push_back({static_cast<char*>(device_.allocate(static_cast<size_t>(bytes))), bytes});
+    found = &lent_.back();
+  }
+  found->used = true;
+  return found->data;
+}
+
+void DeviceTraffic::give_back(char* lent) {
+  std::ranges::find(lent_, lent, &Lent::data)->used = false;
+}
+
+DeviceTally* DeviceTraffic::tally(Site site) {
+  codes_ = true;
+  return reinterpret_cast<DeviceTally*>(tallies_) + static_cast<size_t>(site);
+}
+
+void DeviceTraffic::take_findings(View sum, Stream& stream) {
+  if (!codes_) return;
+  follow(stream);
+  const Touched touched[] = {{tallies_, kTallies, false}, {sum.data, sum.bytes(), true}};
+  Exec& exec = calls_->kernels(touched);
+  for (size_t site = 0; site < kSiteNames.size(); ++site)
+    queue_tally(exec, reinterpret_cast<DeviceTally*>(tallies_) + site, kDeviceNonFinite, sum.as<double>());
+  move_findings(0, 1);
+  device_.mark(*stream_).wait(stream);
+}
+
+std::vector<DeviceTally> DeviceTraffic::findings() {
+  std::vector<DeviceTally> found(codes_ ? kSiteNames.size() : 0);
+  if (codes_) device_.copy_to_host(found.data(), tallies_ + kTallies, kTallies, *stream_).wait_on_host();
+  return found;
+}
+
+void DeviceTraffic::move_findings(size_t from, size_t to) {
+  if (!codes_) return;
+  device_.copy(tallies_ + to * kTallies, tallies_ + from * kTallies, kTallies, *stream_).wait(*stream_);
+  if (from == 0) device_.fill_zero(tallies_, kTallies, *stream_);
+}
+
 Ticket DeviceTraffic::exchange(std::vector<Transfer> transfers, const OperationNote& note, Stream& stream,
                                std::function<void()> then) {
+  return add({.note = note,
+              .operation = std::make_shared<Later>(),
+              .then = std::move(then),
+              .transfers = std::move(transfers),
+              .pack = {}},
+             stream);
+}
+
+Ticket DeviceTraffic::exchange(int64_t bytes, Pack pack, const OperationNote& note, Stream& stream,
+                               std::function<void()> then) {
+  return add({.note = note,
+              .operation = std::make_shared<Later>(),
+              .then = std::move(then),
+              .transfers = {},
+              .bytes = (bytes + 63) / 64 * 64,
+              .pack = std::move(pack)},
+             stream);
+}
+
+Ticket DeviceTraffic::add(Pending pending, Stream& stream) {
   TW_CHECK(exchange_stream_ == nullptr || exchange_stream_ == &stream, "an exchange of two streams");
   exchange_stream_ = &stream;
-  transfers_.insert(transfers_.end(), transfers.begin(), transfers.end());
-  pending_.push_back({note, std::make_shared<Later>(), std::move(then)});
-  Ticket ticket(pending_.back().operation);
+  Ticket ticket(pending.operation);
+  pending_.push_back(std::move(pending));
   if (!exchanging_) queue_pending();
   return ticket;
 }
@@ -180,11 +264,19 @@ void DeviceTraffic::close_exchange() {
 
 void DeviceTraffic::queue_pending() {
   follow(*std::exchange(exchange_stream_, nullptr));
-  queue_group(transfers_);
+  int64_t bytes = 0;
+  for (const Pending& p : pending_) bytes += p.bytes;
+  char* at = room(bytes);
+  std::vector<Transfer> transfers;
+  for (Pending& p : pending_) {
+    if (p.pack) p.pack(at, p.transfers);
+    at += p.bytes;
+    transfers.insert(transfers.end(), p.transfers.begin(), p.transfers.end());
+  }
+  queue_group(transfers);
   for (const Pending& p : pending_)
     if (p.then) p.then();
   for (const Pending& p : pending_) p.operation->queued(finish(p.note));
-  transfers_.clear();
   pending_.clear();
 }
 

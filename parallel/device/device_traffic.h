@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "compression/device_codec.h"
+#include "compression/site.h"
 #include "parallel/device/device_watch.h"
 #include "parallel/device/nccl_calls.h"
 #include "parallel/wire/counters.h"
@@ -68,6 +70,22 @@ class DeviceTraffic {
 
   // Contributions of the others: one operation's at a time, which stands in order on the stream.
   char* scratch() const { return scratch_; }
+  // The same with room for so many bytes, more than options().scratch_bytes where one message needs them.
+  char* room(int64_t bytes);
+  // Memory for parts of an operation until it is given back, in the order of the stream: blocks are used again.
+  char* lend(int64_t bytes);
+  void give_back(char* lent);
+
+  // What codecs find in a site's messages. Who asks codes them here.
+  DeviceTally* tally(Site site);
+  // sum [1] fp64 += how many sites have found something that is not finite, on `stream`; what all have found so far is
+  // kept for findings(), and they begin again.
+  void take_findings(View sum, Stream& stream);
+  // By site; waits for the stream. Empty where nothing is coded here.
+  std::vector<DeviceTally> findings();
+  // Between the two what is found is forgotten.
+  void put_findings_aside() { move_findings(0, 2); }
+  void put_findings_back() { move_findings(2, 0); }
 
   // Point-to-point messages between open and close travel together, as one piece of work: what a node of the plan sends
   // and receives. Their tickets can be waited for when it is closed.
@@ -82,6 +100,9 @@ class DeviceTraffic {
   // Now, or with the exchange that is open. then: queued behind it, before the ticket.
   Ticket exchange(std::vector<Transfer> transfers, const OperationNote& note, Stream& stream,
                   std::function<void()> then = {});
+  // The same of messages that are packed when they leave, into `bytes` of room.
+  using Pack = std::function<void(char* room, std::vector<Transfer>& transfers)>;
+  Ticket exchange(int64_t bytes, Pack pack, const OperationNote& note, Stream& stream, std::function<void()> then);
   bool exchanging() const { return exchanging_; }
   // Inside another operation: queues them as one group, and that is all.
   void queue_group(const std::vector<Transfer>& transfers);
@@ -92,7 +113,12 @@ class DeviceTraffic {
     OperationNote note;
     std::shared_ptr<Later> operation;
     std::function<void()> then;
+    std::vector<Transfer> transfers;
+    int64_t bytes = 0;
+    Pack pack;
   };
+  Ticket add(Pending pending, Stream& stream);
+  void move_findings(size_t from, size_t to);
   NcclCalls::Handle keep(NcclCalls::Handle handle);
   void warm(const DeviceGroup& group);
   void queue_pending();
@@ -104,11 +130,19 @@ class DeviceTraffic {
   NcclCalls::Handle world_ = nullptr;
   std::mutex handles_mutex_;  // between connect() and the watch
   std::vector<NcclCalls::Handle> handles_;
-  std::map<int, DeviceGroup> groups_;  // by kind
-  char* scratch_ = nullptr;
+  std::map<int, DeviceGroup> groups_;          // by kind
+  char *scratch_ = nullptr, *more_ = nullptr;  // more_: room beyond the scratch
+  int64_t more_bytes_ = 0;
+  struct Lent {
+    char* data = nullptr;
+    int64_t bytes = 0;
+    bool used = false;
+  };
+  std::vector<Lent> lent_;
+  char* tallies_ = nullptr;  // of each site, as they are found, as they were taken, and put aside
+  bool codes_ = false;
   bool exchanging_ = false;
   Stream* exchange_stream_ = nullptr;
-  std::vector<Transfer> transfers_;
   std::vector<Pending> pending_;
   std::unique_ptr<DeviceWatch> watch_;
 };

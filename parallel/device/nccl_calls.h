@@ -2,11 +2,14 @@
 // stand-in that tests watch.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "engine/base/core/view.h"
 #include "engine/base/device/device.h"
+#include "engine/base/ops/ops.h"
 
 namespace thinwire {
 
@@ -20,6 +23,13 @@ struct RankSum {
   int64_t stride = 0;
   View out;  // own's count and dtype, or fp32 where that is bf16 or fp16
   bool accumulate = false;
+};
+
+// Memory that a kernel works on, for stand-ins that look for races.
+struct Touched {
+  const void* data = nullptr;
+  size_t bytes = 0;
+  bool writes = false;
 };
 
 // Rules of NCCL that callers keep: all ranks of a communicator call the same collectives in the same order, and calls
@@ -56,6 +66,8 @@ class NcclCalls {
   virtual void reduce(View data, int root, Handle, Stream&) = 0;
   // A kernel of ours, here because the stand-in of NCCL needs one for its stand-ins of streams.
   virtual void sum_in_rank_order(const RankSum& sum, Stream&) = 0;
+  // What the kernels of codecs are queued with, on the stream that sums run on. touched: by those that follow.
+  virtual Exec& kernels(std::span<const Touched> touched) = 0;
 };
 
 // Which piece of hardware the CUDA device is: equal on ranks that share it, different elsewhere, on all machines. Empty

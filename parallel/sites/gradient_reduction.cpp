@@ -206,19 +206,17 @@ class OnDevice {
  public:
   explicit OnDevice(Stream& stream) : stream_(stream) {}
   void reduce_scatter(Channel& channel, View whole, std::span<const int64_t> bounds, View out, bool accumulate,
-                      const MessageKey&) {
-    DeviceCommunicator& there = *channel.on_device(stream_);
-    next(there, there.reduce_scatter(whole, bounds, out, accumulate, stream_));
+                      const MessageKey& key) {
+    next(channel, channel.reduce_scatter(whole, bounds, out, accumulate, stream_, key));
   }
-  void all_reduce(Channel& channel, View data, const MessageKey&) {
-    DeviceCommunicator& there = *channel.on_device(stream_);
-    next(there, there.all_reduce(data, stream_));
+  void all_reduce(Channel& channel, View data, const MessageKey& key) {
+    next(channel, channel.all_reduce(data, ReduceKind::kSum, stream_, key));
   }
   Ticket last;
 
  private:
-  void next(DeviceCommunicator& there, Ticket ticket) {
-    last.wait(there.traffic().stream());  // it lies before
+  void next(Channel& channel, Ticket ticket) {
+    last.wait(channel.on_device(stream_)->traffic().stream());  // it lies before
     last = std::move(ticket);
   }
   Stream& stream_;
@@ -261,16 +259,21 @@ void sum_pieces(Way& way, GradientChannels& channels, const UnitShard& unit, std
 
 }  // namespace
 
+bool GradientReduction::stay_on_device(std::span<const UnitPiece> pieces) const {
+  for (const Channel* channel : {&channels_.shard, &channels_.refine, &channels_.replicas, &channels_.pair})
+    for (const UnitPiece& piece : pieces)
+      if (*channel && !channel->stays_on_device(piece.key({}))) return false;
+  return true;
+}
+
 bool GradientReduction::on_device(std::span<const UnitPiece> pieces, Stream& stream) const {
   bool any = false;
   for (const Channel* channel : {&channels_.shard, &channels_.refine, &channels_.replicas, &channels_.pair}) {
     if (!*channel) continue;
     any = true;
     if (channel->on_device(stream) == nullptr) return false;
-    for (const UnitPiece& piece : pieces)
-      if (!channel->is_plain(piece.key({}))) return false;
   }
-  return any;
+  return any && stay_on_device(pieces);
 }
 
 Ticket GradientReduction::reduce(const UnitShard& unit, std::span<const UnitPiece> pieces,
@@ -302,14 +305,20 @@ Ticket GradientReduction::finish(const UnitShard& unit, std::span<const UnitPiec
 }
 
 void GradientReduction::prepare(std::span<const UnitPiece> pieces) {
+  const bool through_host = !stay_on_device(pieces);
+  const auto as_sent = [&](const UnitPiece& piece, std::span<const MatrixShape> matrices) {
+    MessageKey key = piece.key(matrices);
+    key.staged = through_host;
+    return key;
+  };
   for (const UnitPiece& piece : pieces) {
     const PieceRanges& ranges = piece.ranges;
-    channels_.shard.prepare(piece.key(piece.shard_matrices), piece.range.count, ChannelUse::kScatter,
+    channels_.shard.prepare(as_sent(piece, piece.shard_matrices), piece.range.count, ChannelUse::kScatter,
                             ranges.shard_bounds);
-    channels_.refine.prepare(piece.key(piece.refine_matrices), ranges.refined.count, ChannelUse::kScatter,
+    channels_.refine.prepare(as_sent(piece, piece.refine_matrices), ranges.refined.count, ChannelUse::kScatter,
                              ranges.refine_bounds);
     for (Channel* channel : {&channels_.replicas, &channels_.pair})
-      channel->prepare(piece.key(piece.mine_matrices), ranges.mine.count, ChannelUse::kAllReduce);
+      channel->prepare(as_sent(piece, piece.mine_matrices), ranges.mine.count, ChannelUse::kAllReduce);
   }
 }
 

@@ -35,7 +35,8 @@ class GradientReduction {
   // are sharded, once per micro-batch.
   Ticket reduce(const UnitShard& unit, std::span<const UnitPiece> pieces, const GradientBuffers& buffers, bool last,
                 Stream& stream);
-  // Whether those messages travel between devices: all of them do, or none. Where any may be compressed none does.
+  // Whether those messages travel between devices: all of them do, or none. Where any is compressed by what a device
+  // cannot, none does.
   bool on_device(std::span<const UnitPiece> pieces, Stream& stream) const;
   // On devices: what reduce() does because it is the last one, behind one that was not.
   Ticket finish(const UnitShard& unit, std::span<const UnitPiece> pieces, const GradientBuffers& buffers,
@@ -44,6 +45,8 @@ class GradientReduction {
   void prepare(std::span<const UnitPiece> pieces);
 
  private:
+  bool stay_on_device(std::span<const UnitPiece> pieces) const;
+
   GradientChannels channels_;
 };
 

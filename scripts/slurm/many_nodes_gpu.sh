@@ -14,8 +14,8 @@
 #   sbatch [options] scripts/slurm/many_nodes_gpu.sh --config configs/gpt20b.json [key=value ...]
 # Ranks fill one node after the other, so tensor-parallel groups and the node level of ZeRO (secondary) stay inside a node.
 # Check the fit before queueing: ./train --config configs/gpt20b.json --dry-run --ranks 32 prints memory and bytes per site.
-# What is not compressed travels over NCCL (docs/gpu.md), which finds its network by itself; set NCCL_SOCKET_IFNAME or NCCL_IB_HCA
-# in THINWIRE_SITE when it picks the wrong one, and NCCL_DEBUG=WARN when it does not start. What is compressed takes MPI's network.
+# What is plain or coded on GPUs travels over NCCL (docs/gpu.md), which finds its network by itself; set NCCL_SOCKET_IFNAME or NCCL_IB_HCA
+# in THINWIRE_SITE when it picks the wrong one, and NCCL_DEBUG=WARN when it does not start. All else takes MPI's network.
 # Everything in the environment reaches the ranks.
 # Five minutes before the limit: save, leave, back into the queue, decided from status.json; at most three times without a new step.
 # Program, device, GPUs seen by a rank: as in one_node_gpu.sh. Modules, container, site file: the head of scripts/batch_common.sh.

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <sstream>
 
 #include "compression/codec_table.h"
@@ -154,6 +155,26 @@ void check_replicas(Job& job, Replica& replica) {
     TW_CHECK(!job.first() || key.rfind("tied.", 0) != 0 || count >= 2, key, " has one holder, not one on each stage");
 }
 
+// Hashes what a visit shows, wherever it lies.
+class HashingVisitor final : public StateVisitor {
+ public:
+  HashingVisitor(Replica& replica, std::ostream& out) : replica_(replica), out_(out) {}
+  void tensor(const GlobalSlice& slice) override {
+    std::vector<unsigned char> bytes(slice.local.bytes());
+    replica_.device().copy_at_rest(bytes.data(), slice.local.data, bytes.size());
+    uint64_t hash = kHashStart;
+    for (unsigned char byte : bytes) hash = (hash ^ byte) * 1099511628211ull;
+    out_ << slice.name << ' ' << hash << '\n';
+  }
+  void integer(const std::string& name, int64_t& value) override { out_ << name << ' ' << value << '\n'; }
+  void real(const std::string& name, double& value) override { out_ << name << ' ' << value << '\n'; }
+  void text(const std::string& name, std::string& value) override { out_ << name << ' ' << value << '\n'; }
+
+ private:
+  Replica& replica_;
+  std::ostream& out_;
+};
+
 // What is gathered of sharded weights is the same on all ranks, forward and backward (there from the secondary copy,
 // where there is one and the memory was another's since), and where weights are not coded it is the ranks' own shares.
 void check_gathers(Job& job, Replica& replica) {
@@ -182,15 +203,53 @@ void check_gathers(Job& job, Replica& replica) {
   traffic.drain();
 }
 
+// All state of a rank between two lives, as a checkpoint would hold it.
+struct Kept {
+  std::map<std::string, std::vector<char>> tensors;
+  std::map<std::string, int64_t> integers;
+  std::map<std::string, double> reals;
+  TrainProgress progress;
+  std::optional<LossScaler> scaler;
+};
+
+class KeepingVisitor final : public StateVisitor {
+ public:
+  // loads: from `kept`, else into it.
+  KeepingVisitor(Device& device, Kept& kept, bool loads) : device_(device), kept_(kept), loads_(loads) {}
+  void tensor(const GlobalSlice& s) override {
+    std::vector<char>& bytes = kept_.tensors[s.name + "@" + std::to_string(s.row) + "." + std::to_string(s.col) + "." +
+                                             std::to_string(s.first)];
+    TW_CHECK(loads_ ? bytes.size() == s.local.bytes() : bytes.empty(), s.name, " in another size, or twice");
+    if (!loads_) bytes.resize(s.local.bytes());
+    device_.copy_at_rest(loads_ ? s.local.data : bytes.data(), loads_ ? bytes.data() : s.local.data, bytes.size());
+  }
+  void integer(const std::string& name, int64_t& value) override {
+    loads_ ? value = kept_.integers.at(name) : kept_.integers[name] = value;
+  }
+  void real(const std::string& name, double& value) override {
+    loads_ ? value = kept_.reals.at(name) : kept_.reals[name] = value;
+  }
+  void text(const std::string&, std::string&) override { TW_CHECK(false, "a text among the tensors"); }
+
+ private:
+  Device& device_;
+  Kept& kept_;
+  bool loads_;
+};
+
 // What one run is: the configuration's overrides, and what is asked of it.
 struct Order {
   std::vector<std::string> overrides;
   int steps = 1, first_sample = 0;
   bool fake_gpu = false;
+  const OpTable* kernels = nullptr;
+  bool stages = false;
   test::FakeFabric* fabric = nullptr;  // what the ranks' devices talk over, and where it says what was wrong
   test::Findings* findings = nullptr;
   const Tensors* weights = nullptr;
-  FirstUpdate* first = nullptr;  // filled by rank 0
+  FirstUpdate* first = nullptr;       // filled by rank 0
+  std::vector<Kept>* kept = nullptr;  // by rank: filled at the end, or (resumes) gone on from
+  bool resumes = false;
   std::function<void(int step)> between = {};
 };
 
@@ -208,7 +267,11 @@ Curve run_rank(Transport& transport, const Order& order) {
     auto gpu = std::make_unique<test::RunnerGpu>(*order.findings, static_cast<uint64_t>(job.rank()) + 1, 200);
     runner = gpu.get();
     backend = {std::move(gpu), &test::runner_gpu_ops()};
-    const auto open = [&](Device& device, Stream&) { return std::make_unique<test::FakeNccl>(*order.fabric, device); };
+    const auto open = [&](Device& device, Stream& stream) {
+      auto calls = std::make_unique<test::FakeNccl>(*order.fabric, device);
+      if (order.kernels != nullptr) calls->use_kernels(*order.kernels, stream);
+      return calls;
+    };
     DeviceTraffic::Options options;
     options.scratch_bytes = 256 << 10;
     traffic = std::make_unique<DeviceTraffic>(*backend.device, open, options);
@@ -226,6 +289,13 @@ Curve run_rank(Transport& transport, const Order& order) {
     replica.weights_changed();
   }
   BareTraining training(replica);
+  if (order.resumes) {
+    Kept& kept = order.kept->at(static_cast<size_t>(job.rank()));
+    KeepingVisitor loading(replica.device(), kept, true);
+    replica.visit(loading, false);
+    replica.weights_changed(replica.has_replica_state());
+    training.progress = kept.progress, training.scaler = *kept.scaler;
+  }
   Curve curve;
   FirstUpdate told;
   if (order.first != nullptr) {
@@ -256,12 +326,13 @@ Curve run_rank(Transport& transport, const Order& order) {
   }
   curve.loss.reserve(static_cast<size_t>(order.steps)), curve.norm.reserve(static_cast<size_t>(order.steps));
   auto batch = batches.begin();
+  bool publishes = true;  // the step before was not skipped
   const int64_t host_bytes = runner != nullptr ? runner->host_bytes() : 0;
   for (int s = 0; s < order.steps; ++s) {
     between(s);
     const StepOutcome outcome =
         training.take_step(static_cast<int>(config.accumulation), [&] { return std::move(*batch++); });
-    curve.loss.push_back(outcome.loss), curve.norm.push_back(outcome.grad_norm);
+    curve.loss.push_back(outcome.loss), curve.norm.push_back(outcome.skipped ? -1.0 : outcome.grad_norm);
     curve.wire.assign(outcome.wire_total.begin(), outcome.wire_total.end());
     if (const TokenStore* tokens = replica.token_store(); s == 0 && tokens != nullptr && tokens->spills()) {
       const TokenStore& priced = *rehearsal.replica().token_store();
@@ -271,15 +342,17 @@ Curve run_rank(Transport& transport, const Order& order) {
     }
     // (The price is that of the host's algorithms, which between nodes are others.)
     const bool priced = runner == nullptr || config.layout.ranks_per_node == 0;
-    if (s > warm_up && job.mesh() != nullptr && !order.between && priced)
+    if (s > warm_up && job.mesh() != nullptr && !order.between && priced && publishes)
       check_prices(prices, outcome);  // the first has no gathers behind a step
+    publishes = !outcome.skipped;
   }
   if (runner != nullptr) {
     // Tokens went to the device and sums came back, and nothing else crossed: what ranks send each other stays there.
     const int64_t tokens = config.accumulation * replica.chunks() * config.data.micro_batch * (kLength * 20 + 8);
     const int64_t crossed = runner->host_bytes() - host_bytes;
-    TW_CHECK(crossed <= order.steps * (tokens + 2048), crossed, " bytes crossed between host and device");
-    TW_CHECK(runner->host_blocks() == 0, "something was staged");
+    TW_CHECK(order.stages || crossed <= order.steps * (tokens + 2048), crossed,
+             " bytes crossed between host and device");
+    TW_CHECK(order.stages == (runner->host_blocks() > 0), runner->host_blocks(), " blocks were staged");
   }
   between(order.steps);
   replica.traffic().finish_param_sync();
@@ -300,6 +373,17 @@ Curve run_rank(Transport& transport, const Order& order) {
     told.loss = curve.loss.front(), told.wire = curve.wire;
     if (job.first()) *order.first = std::move(told);
   }
+  if (order.kept != nullptr && !order.resumes) {
+    Kept& kept = order.kept->at(static_cast<size_t>(job.rank()));
+    KeepingVisitor saving(replica.device(), kept, false);
+    replica.visit(saving, false);
+    kept.progress = training.progress, kept.scaler = training.scaler;
+  }
+  std::ostringstream mine;
+  HashingVisitor hashes(replica, mine);
+  replica.visit(hashes, false);
+  for (const std::string& text : job.control().collect(mine.str())) curve.end += text;
+  curve.end = job.control().share(curve.end);
   check_gathers(job, replica);  // the last: it counts, and may code, once more
   job.control().barrier();
   return curve;
@@ -337,7 +421,8 @@ std::vector<std::string> overrides_of(const Model& model, const Layout& layout, 
 Curve run_order(const Layout& layout, Order order) {
   test::Findings findings;
   test::FakeFabric fabric(findings, 60.0);
-  if (layout.fake_nccl) order.fabric = &fabric, order.findings = &findings;
+  if (layout.fake_nccl)
+    order.fabric = &fabric, order.findings = &findings, order.kernels = layout.kernels, order.stages = layout.stages;
   std::vector<Curve> curves(static_cast<size_t>(layout.ranks()));
   run_local_ranks(layout.ranks(), [&](Transport& transport) {
     curves[static_cast<size_t>(transport.rank())] = run_rank(transport, order);
@@ -355,6 +440,23 @@ Curve run(const Model& model, const Layout& layout, int samples, int steps,
                             .steps = steps,
                             .fake_gpu = layout.fake_gpu,
                             .between = between});
+}
+
+Curve run_resumed(const Model& model, const Layout& first, const Layout& then, int samples, int steps, int at) {
+  std::vector<Kept> kept(static_cast<size_t>(first.ranks()));
+  Curve curve = run_order(
+      first,
+      {.overrides = overrides_of(model, first, samples), .steps = at, .fake_gpu = first.fake_gpu, .kept = &kept});
+  const Curve rest = run_order(then, {.overrides = overrides_of(model, then, samples),
+                                      .steps = steps - at,
+                                      .first_sample = at * samples,
+                                      .fake_gpu = then.fake_gpu,
+                                      .kept = &kept,
+                                      .resumes = true});
+  curve.loss.insert(curve.loss.end(), rest.loss.begin(), rest.loss.end());
+  curve.norm.insert(curve.norm.end(), rest.norm.begin(), rest.norm.end());
+  curve.wire = rest.wire, curve.end = rest.end;
+  return curve;
 }
 
 FirstUpdate first_update(const Model& model, const Layout& layout, int samples, int first_sample,

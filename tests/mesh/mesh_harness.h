@@ -7,6 +7,10 @@
 #include <string>
 #include <vector>
 
+namespace thinwire {
+struct OpTable;
+}
+
 namespace thinwire::mesh {
 
 struct Layout {
@@ -22,9 +26,11 @@ struct Layout {
   std::string recompute;  // "", "selective", "full"
   int ranks_per_node = 0;
   std::string partition;
-  std::vector<std::string> more;  // further overrides
-  bool fake_gpu = false;          // on a device whose memory the host cannot touch (tests/support/fake_gpu.h)
-  bool fake_nccl = false;         // on devices that talk to each other (tests/support/fake_nccl.h)
+  std::vector<std::string> more;     // further overrides
+  bool fake_gpu = false;             // on a device whose memory the host cannot touch (tests/support/fake_gpu.h)
+  bool fake_nccl = false;            // on devices that talk to each other (tests/support/fake_nccl.h)
+  const OpTable* kernels = nullptr;  // and code there: the emulated table
+  bool stages = false;               // some messages go through the host all the same
 
   int ranks() const { return pipeline * data * tensor * context; }
   std::string name() const;  // for messages and for repeating a failure
@@ -41,8 +47,9 @@ struct Model {
 };
 
 struct Curve {
-  std::vector<double> loss, norm;
-  std::vector<double> wire;  // bytes of all ranks in the last step, by site
+  std::vector<double> loss, norm;  // norm: -1 in a step that is skipped
+  std::vector<double> wire;        // bytes of all ranks in the last step, by site
+  std::string end;                 // hashes of what each rank holds then: weights, and what codecs keep, by name
   bool operator==(const Curve&) const = default;
 };
 
@@ -50,6 +57,9 @@ struct Curve {
 // called before each step, and behind the last, while no rank is in one.
 Curve run(const Model& model, const Layout& layout, int samples, int steps,
           const std::function<void(int step)>& between = {});
+
+// The same in two lives: all state of `first` behind step `at` is what `then` goes on from. Both have the same ranks.
+Curve run_resumed(const Model& model, const Layout& first, const Layout& then, int samples, int steps, int at);
 
 // The first step in full: whole tensors by name, put together from the ranks' owned pieces.
 using Tensors = std::map<std::string, std::vector<float>>;

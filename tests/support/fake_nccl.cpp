@@ -404,6 +404,18 @@ void FakeNccl::reduce(View data, int root, Handle handle, Stream& stream) {
   add({.kind = Kind::kReduce, .data = data, .peer = root}, handle, stream);
 }
 
+void FakeNccl::use_kernels(const OpTable& ops, Stream& stream) {
+  kernel_stream_ = std::make_unique<KernelStream>(stream);
+  kernels_ = std::make_unique<Exec>(make_exec(ops, gpu_, *kernel_stream_, 1));
+}
+
+Exec& FakeNccl::kernels(std::span<const Touched> touched) {
+  TW_CHECK(kernels_ != nullptr, "a test without kernels of codecs");
+  kernel_stream_->touched.clear();
+  for (const Touched& t : touched) kernel_stream_->touched.push_back({t.data, t.bytes, t.writes});
+  return *kernels_;
+}
+
 void FakeNccl::sum_in_rank_order(const RankSum& s, Stream& stream) {
   std::vector<Access> accesses = {{s.own.data, s.own.bytes(), false}, {s.out.data, s.out.bytes(), true}};
   std::vector<const void*> sources;

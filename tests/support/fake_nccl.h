@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "parallel/device/nccl_calls.h"
+#include "tests/emulation/deferred_stream.h"
 #include "tests/support/runner_gpu.h"
 
 namespace thinwire::test {
@@ -84,6 +85,23 @@ class FakeFabric {
   std::map<int, const void*> devices_;                         // by rank of the job
 };
 
+// The stream of emulated kernels (tests/emulation): each becomes work of another stream, which touches what was said.
+class KernelStream final : public DeferredStream {
+ public:
+  explicit KernelStream(Stream& stream) : stream_(dynamic_cast<RunnerStream&>(stream)) {}
+  void add(std::function<void()> work) override { stream_.gpu().add(stream_, "codec", touched, std::move(work)); }
+  Device* device() override { return stream_.device(); }
+  void synchronize() override { stream_.synchronize(); }
+  std::string cannot_record() const override { return "a stand-in"; }
+  void begin_recording() override {}
+  std::unique_ptr<Recording> end_recording() override { return nullptr; }
+  void drop_recording() noexcept override {}
+  std::vector<Access> touched;
+
+ private:
+  RunnerStream& stream_;
+};
+
 // One rank's.
 class FakeNccl final : public NcclCalls {
  public:
@@ -106,7 +124,10 @@ class FakeNccl final : public NcclCalls {
   void all_reduce(View data, Handle, Stream&) override;
   void reduce(View data, int root, Handle, Stream&) override;
   void sum_in_rank_order(const RankSum& sum, Stream&) override;
+  Exec& kernels(std::span<const Touched> touched) override;
 
+  // The emulated table, which only some tests are linked with, and the stream that sums run on.
+  void use_kernels(const OpTable& ops, Stream& stream);
   // From now on, counted from here.
   void make(const Mistake& mistake) { mistake_ = mistake, calls_ = 0; }
 
@@ -123,6 +144,8 @@ class FakeNccl final : public NcclCalls {
   Stream* stream_ = nullptr;  // of the group that is open
   std::vector<FakeFabric::Piece> group_;
   std::unique_ptr<Stream> other_;
+  std::unique_ptr<KernelStream> kernel_stream_;
+  std::unique_ptr<Exec> kernels_;
   std::map<Handle, int> splits_;  // of a parent so far
   std::set<std::shared_ptr<FakeFabric::Communicator>> made_;
 };

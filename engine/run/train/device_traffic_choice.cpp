@@ -18,6 +18,20 @@ std::string cannot_use_nccl(const std::vector<std::string>& hardware, Checksums 
   return "";
 }
 
+std::string sites_through_host(const CompressionConfig& compression) {
+  std::string list;
+  for (const auto& [site, rules] : compression.rules) {
+    for (const SiteRule& rule : rules) {
+      const auto made = make_site_compression(site, rule);
+      if (made == nullptr || (made->on_device && !made->checks)) continue;
+      const std::string codecs = rule.codec.codec + (rule.has_sum_codec ? ", " + rule.sum_codec.codec : "");
+      const std::string one = std::string(name_of(site)) + " (" + codecs + (made->checks ? ", checksum" : "") + ")";
+      if (list.find(one) == std::string::npos) list += (list.empty() ? "" : ", ") + one;
+    }
+  }
+  return list;
+}
+
 std::unique_ptr<DeviceTraffic> choose_device_traffic(const RunConfig& config, Job& job, Device& device) {
   if (job.size() == 1 || device.kind() != DeviceKind::kCuda) return nullptr;
   std::string mine;
@@ -26,7 +40,6 @@ std::unique_ptr<DeviceTraffic> choose_device_traffic(const RunConfig& config, Jo
   if (const std::vector<std::string> all = job.control().collect(mine); job.first())
     why = cannot_use_nccl(all, config.layout.tuning.checksums);
   why = job.control().share(why);
-  const bool coded = !config.compression.rules.empty();
   if (!why.empty()) {
     if (job.first()) log_warning("ranks talk through host memory and MPI: " + why);
     return nullptr;
@@ -41,8 +54,9 @@ std::unique_ptr<DeviceTraffic> choose_device_traffic(const RunConfig& config, Jo
     traffic = std::make_unique<DeviceTraffic>(device, open_nccl, options);
   });
   if (job.first()) {
+    const std::string staged = sites_through_host(config.compression);
     log_info("ranks talk over " + traffic->description() +
-             (coded ? "; messages that a rule compresses go through host memory and MPI" : ""));
+             (staged.empty() ? "" : "; through host memory and MPI go the messages of " + staged));
   }
   job.mesh()->use_device(traffic.get());
   return traffic;

@@ -65,6 +65,7 @@ Evaluation evaluate(Replica& r, const SampleStream& stream, Split split, int64_t
   r.ports().control.sum(r.buffers().sums, r.stream()).wait(r.stream());
   double sums[kSumCount];
   r.read(r.buffers().sums, sums);
+  add_findings(r, result.traffic);
   r.exec().state->check_faults(r.stream());
   result.traffic.read_totals(sums);
   if (r.counts_tokens())

@@ -1,7 +1,11 @@
 // Counters of a mesh: taken, put aside, put back.
 #include "engine/run/train/traffic_counts.h"
 
+#include <string>
 #include <utility>
+#include <vector>
+
+#include "engine/base/core/error.h"
 
 namespace thinwire {
 
@@ -25,7 +29,26 @@ void take_counters(Replica& r, TrafficCounts& counts) {
     bytes[kSiteNames.size() + site] = static_cast<double>(counts.sites[site].wire_bytes);
   }
   r.write(r.buffers().sums.element_range(kSumLogical, kSumCount - kSumLogical), bytes, sizeof bytes);
-  r.write(r.buffers().sums.element_range(kSumNonFinite, 1), &non_finite, sizeof non_finite);
+  const View sum = r.buffers().sums.element_range(kSumNonFinite, 1);
+  r.write(sum, &non_finite, sizeof non_finite);
+  if (DeviceTraffic* const device = r.mesh()->device()) device->take_findings(sum, r.stream());
+}
+
+void add_findings(Replica& r, TrafficCounts& counts) {
+  DeviceTraffic* const device = r.mesh() != nullptr ? r.mesh()->device() : nullptr;
+  if (device == nullptr) return;
+  const std::vector<DeviceTally> findings = device->findings();
+  for (size_t site = 0; site < findings.size(); ++site) {
+    const DeviceTally& found = findings[site];
+    if ((found.flags & kDeviceBadPayload) != 0)
+      throw_bad_data("a bad payload came at site " + std::string(kSiteNames[site]) +
+                     "; the data was damaged on the way, or the ranks run different versions or rules");
+    CompressionStats& stats = counts.sites[site].compression;
+    stats.error_square += found.error_square;
+    stats.signal_square += found.signal_square;
+    stats.residual_square += found.residual_square;
+    stats.non_finite += (found.flags & kDeviceNonFinite) != 0 ? 1 : 0;
+  }
 }
 
 void run_beside_steps(Replica& r, const std::function<void()>& body) {
@@ -38,8 +61,10 @@ void run_beside_steps(Replica& r, const std::function<void()>& body) {
     kept[site] = std::exchange(mesh->counters(static_cast<Site>(site)), SiteCounters{});
   ++mesh->clock().pass;
   mesh->clock().train = false;
+  if (mesh->device() != nullptr) mesh->device()->put_findings_aside();
   body();
   r.traffic().forget_gathered();
+  if (mesh->device() != nullptr) mesh->device()->put_findings_back();
   for (size_t site = 0; site < kept.size(); ++site) mesh->counters(static_cast<Site>(site)) = kept[site];
 }
 

@@ -19,6 +19,8 @@ struct TrafficCounts {
 // Moves this rank's counters into `counts` and starts them again at zero; puts its bytes and its non-finite messages
 // into buffers().sums, for control.sum. Nothing may be under way. A replica without mesh counts nothing.
 void take_counters(Replica& replica, TrafficCounts& counts);
+// Adds what device coders have found up to then. Waits for the device; throws Error(kBadData) for a bad payload.
+void add_findings(Replica& replica, TrafficCounts& counts);
 
 // Runs forward passes that are no part of a step (an evaluation, a check of weights), all ranks together. The step
 // behind them gathers, compresses and counts as if they had not been: residuals and warm starts stay, gathered copies

@@ -233,6 +233,7 @@ void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress) {
   r.ports().control.sum(sums, r.stream()).wait(r.stream());
   double total[kSumCount];
   r.read(sums, total);
+  add_findings(r, outcome);
   r.exec().state->check_faults(r.stream());
   outcome.read_totals(total);
   outcome.loss = total[kSumLoss];

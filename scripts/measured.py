@@ -102,9 +102,9 @@ class Emulated:
             self.hosts = 0
             subprocess.run([LAB, "down", "--name", self.name], capture_output=True, check=False)
 
-    def run(self, ranks):
-        """The words in front of a program: ranks in blocks over the hosts, rank i on core i modulo cores."""
-        return [LAB, "run", "--name", self.name, "-n", str(ranks), "--bind", "--"]
+    def run(self, ranks, delay_ms=0):
+        """The words in front of a program: ranks in blocks over the hosts, rank i on core i modulo cores. delay_ms: emulated latency."""
+        return [LAB, "run", "--name", self.name, "-n", str(ranks), "--bind", *(["--delay", f"{delay_ms}ms"] if delay_ms else []), "--"]
 
     def sent(self):
         return sum(h["eth0"]["tx_bytes"] for h in json.loads(self.call("show", "--json"))["hosts"])

@@ -83,7 +83,9 @@ TEST(TransportDelayed, WhatOtherNodesSendIsLateAndWhole) {
             EXPECT_EQ(std::memcmp(received[t].data() + 8, expected.data() + 8, bytes - 8), 0);
             Clock::rep then = 0;
             std::memcpy(&then, received[t].data(), sizeof then);
-            if (peer / 2 != me / 2) EXPECT_GE(Clock::now().time_since_epoch() - Clock::duration(then), kDelay);
+            if (peer / 2 != me / 2) {
+              EXPECT_GE(Clock::now().time_since_epoch() - Clock::duration(then), kDelay);
+            }
           });
         },
         seed);
@@ -109,8 +111,12 @@ TEST(TransportDelayed, NeighboursAreNotHeldBack) {
     if (me == 0) post(transport->post_receive(&far, 1, 2, 1, 0), 0, true);
     if (me == 3) post(transport->post_receive(&near, 1, 2, 1, 0), 0, true);
     finish(*transport, open, [](uint32_t, size_t) {});
-    if (me == 0) EXPECT_GE(Clock::now() - begun, kDelay);
-    if (me == 3) EXPECT_LT(Clock::now() - begun, kDelay);
+    if (me == 0) {
+      EXPECT_GE(Clock::now() - begun, kDelay);
+    }
+    if (me == 3) {
+      EXPECT_LT(Clock::now() - begun, kDelay);
+    }
   });
 }
 
@@ -126,7 +132,9 @@ TEST(TransportDelayed, TheLatencyRunsFromTheSending) {
     if (transport->rank() == 0) std::this_thread::sleep_for(2 * kDelay);
     const Clock::time_point looked = Clock::now();
     finish(*transport, open, [](uint32_t, size_t) {});
-    if (transport->rank() == 0) EXPECT_LT(Clock::now() - looked, kDelay);
+    if (transport->rank() == 0) {
+      EXPECT_LT(Clock::now() - looked, kDelay);
+    }
   });
 }
 

@@ -97,6 +97,11 @@ class Emulated:
             self.call("rate", rate)
             self.rate = rate
 
+    def at_any_rate(self):
+        """Two hosts, as fast as the machine copies."""
+        self.be(2, "none")
+        return self
+
     def down(self):
         if self.hosts:
             self.hosts = 0

@@ -98,6 +98,7 @@ class Engine {
     int step = 0, works = 0;
     double alone = 0.0;  // of the work under way
     double buffers = 0.0;
+    std::vector<int> held;  // operations that have them
     std::vector<OperationState> operations;
     std::deque<int> ready;       // operations that can go on
     std::vector<int> unnoticed;  // that could, if somebody looked
@@ -191,6 +192,19 @@ class Engine {
     move_on(done.actor);
   }
 
+  // An operation has its buffers from its issue until somebody waits for it, at the latest to the step's end: that it
+  // is over sooner every time, over a whole run, is not to be hoped for.
+  void hold(int a, int op) {
+    Actor& me = actor(a);
+    me.held.push_back(op);
+    me.buffers += tape(a).operations[static_cast<size_t>(op)].buffers;
+    double& most = result_.actors[static_cast<size_t>(a)].buffers;
+    most = std::max(most, me.buffers);
+  }
+  void let_go(int a, int op) {
+    if (std::erase(actor(a).held, op) > 0) actor(a).buffers -= tape(a).operations[static_cast<size_t>(op)].buffers;
+  }
+
   // --- the compute thread
 
   void go_on(int a) {
@@ -211,14 +225,13 @@ class Engine {
         case TapeKind::kIssue:
           state(a, event.operation).issued = now_;
           if (options_.spans) log_.issued(a, event.operation, now_);
-          me.buffers += tape(a).operations[static_cast<size_t>(event.operation)].buffers;
-          result_.actors[static_cast<size_t>(a)].buffers =
-              std::max(result_.actors[static_cast<size_t>(a)].buffers, me.buffers);
+          hold(a, event.operation);
           me.mode = Mode::kIssues, me.operation = event.operation, me.since = now_;
           me.ready.push_front(event.operation);
           move_on(a);
           return;  // move_on comes back here when the operation waits for somebody
         case TapeKind::kWait:
+          let_go(a, event.operation);
           if (state(a, event.operation).done) break;
           me.mode = Mode::kWaits, me.operation = event.operation, me.since = me.quiet_since = now_;
           for (int op : me.unnoticed) state(a, op).ready = true, me.ready.push_back(op);
@@ -232,6 +245,7 @@ class Engine {
           break;
         case TapeKind::kStep:
           result_.actors[static_cast<size_t>(a)].step_ends.push_back(now_);
+          while (!me.held.empty()) let_go(a, me.held.back());
           ++me.step;
           break;
       }
@@ -335,7 +349,6 @@ class Engine {
       }
     }
     s.done = true;
-    actor(a).buffers -= operation.buffers;
     if (options_.spans && actor(a).step == measured_)
       result_.spans.push_back({a, SpanKind::kOperation, NodeKind::kControl, -1, op, s.issued, now_});
     return true;

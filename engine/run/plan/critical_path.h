@@ -1,6 +1,7 @@
 // What a simulated step waited for: from its end back, always to what came last, through threads, messages and ranks.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 

@@ -18,7 +18,7 @@ def distribute(ranks, hosts, per_host=None):
     return [ranks // hosts + (1 if i < ranks % hosts else 0) for i in range(hosts)]
 
 
-def environment(directory, shared_memory):
+def environment(directory, shared_memory, delay_us=0):
     """For all ranks: TCP over eth0, and between ranks of one host too unless shared memory is allowed there.
 
     MPICH leaves shared memory to UCX, whose `posix` tells hosts apart by their IPC namespace. `cma` must stay out: it copies between
@@ -27,7 +27,9 @@ def environment(directory, shared_memory):
     env = dict(os.environ)
     env[MARK] = directory
     env["UCX_TLS"] = "tcp,self,posix" if shared_memory else "tcp,self"
-    env["THINWIRE_NODE_MEMORY"] = "1" if shared_memory else "0"  # train's own
+    env["THINWIRE_NODE_MEMORY"] = "1" if shared_memory else "0"  # Thinwire's own
+    if delay_us:
+        env["THINWIRE_DELAY_US"] = str(delay_us)  # likewise
     env["UCX_NET_DEVICES"] = "eth0"
     env["GLOO_SOCKET_IFNAME"] = "eth0"
     env["NCCL_SOCKET_IFNAME"] = "eth0"

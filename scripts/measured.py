@@ -97,14 +97,19 @@ class Emulated:
             self.call("rate", rate)
             self.rate = rate
 
+    def at_any_rate(self):
+        """Two hosts, as fast as the machine copies."""
+        self.be(2, "none")
+        return self
+
     def down(self):
         if self.hosts:
             self.hosts = 0
             subprocess.run([LAB, "down", "--name", self.name], capture_output=True, check=False)
 
-    def run(self, ranks):
-        """The words in front of a program: ranks in blocks over the hosts, rank i on core i modulo cores."""
-        return [LAB, "run", "--name", self.name, "-n", str(ranks), "--bind", "--"]
+    def run(self, ranks, delay_ms=0):
+        """The words in front of a program: ranks in blocks over the hosts, rank i on core i modulo cores. delay_ms: emulated latency."""
+        return [LAB, "run", "--name", self.name, "-n", str(ranks), "--bind", *(["--delay", f"{delay_ms}ms"] if delay_ms else []), "--"]
 
     def sent(self):
         return sum(h["eth0"]["tx_bytes"] for h in json.loads(self.call("show", "--json"))["hosts"])

@@ -16,6 +16,7 @@
 #include "engine/base/core/error.h"
 #include "parallel/wire/keeper.h"
 #include "parallel/wire/launcher.h"
+#include "parallel/wire/transport_delayed.h"
 
 #if defined(MPICH_NUMVERSION) && MPICH_NUMVERSION < 40200300
 // MPICH before 4.2 over UCX's tcp can hang in MPI_Finalize: a rank that has closed its connections waits for the others
@@ -313,6 +314,7 @@ std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, const std::string& m
   struct Names {
     char host[MPI_MAX_PROCESSOR_NAME] = {};
     char machine[128] = {};
+    int64_t delay_us = wished_delay().count();
   };
   Names mine;
   std::vector<Names> all(static_cast<size_t>(size));
@@ -321,7 +323,13 @@ std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, const std::string& m
   machine.copy(mine.machine, sizeof mine.machine - 1);
   check_mpi(MPI_Allgather(&mine, sizeof mine, MPI_CHAR, all.data(), sizeof mine, MPI_CHAR, comm), "MPI_Allgather");
   hosts.clear(), machines.clear();
-  for (const Names& names : all) hosts.emplace_back(names.host), machines.emplace_back(names.machine);
+  for (const Names& names : all) {
+    hosts.emplace_back(names.host), machines.emplace_back(names.machine);
+    if (names.delay_us != all[0].delay_us)
+      throw_bad_config("THINWIRE_DELAY_US differs between ranks: " + std::to_string(all[0].delay_us) + " on rank 0, " +
+                       std::to_string(names.delay_us) + " on rank " + std::to_string(hosts.size() - 1) +
+                       ": give all of them the same");
+  }
   return std::make_unique<MpiTransport>(comm, keeper);
 }
 

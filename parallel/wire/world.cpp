@@ -9,6 +9,7 @@
 #include "parallel/wire/binding.h"
 #include "parallel/wire/launcher.h"
 #include "parallel/wire/transport.h"
+#include "parallel/wire/transport_delayed.h"
 #include "parallel/wire/transport_mpi.h"
 #include "parallel/wire/transport_node.h"
 
@@ -63,7 +64,12 @@ World open_world(Keeper* keeper) {
   world.nodes = number_nodes(machines);
   const NodePlace place = place_on_node(world.nodes, mpi->rank());
   world.local_rank = place.local_rank, world.local_size = place.local_size;
+  const std::chrono::microseconds delay = wished_delay();
+  if (delay.count() > 0) mpi = delayed_transport(std::move(mpi), world.nodes, delay);
   world.transport = join_node(std::move(mpi), world.nodes, wants_node_memory(), world.notice, keeper);
+  if (delay.count() > 0 && world.transport->rank() == 0)
+    world.notice += (world.notice.empty() ? "" : "; ") + std::string("what other nodes send is held back by ") +
+                    std::to_string(delay.count()) + " us, an emulated latency (THINWIRE_DELAY_US)";
   return world;
 }
 

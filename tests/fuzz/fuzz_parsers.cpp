@@ -162,8 +162,11 @@ bool play_cluster(std::span<const uint8_t> input) {
            "nodes that nothing joins");
     for (const auto* curves : {&c.machine.products, &c.machine.passes})
       for (const auto& [op, curve] : *curves)
-        for (const double amount : {0.0, 0.25, 1.0, 3e5, 1e15}) demand(curve.at(amount) > 0.0, "a rate that is none");
-    demand(c.machine.op_time("?", 1e9, 1e9) >= 0.0, "a time that is none");
+        for (const double amount : {0.0, 0.25, 1.0, 3e5, 1e15}) {
+          demand(curve.alone.at(amount) > 0.0, "a rate that is none");
+          demand(curve.loaded.empty() || curve.loaded.at(amount) > 0.0, "a rate that is none");
+        }
+    demand(c.machine.op_time("?", 1e9, 1e9).alone >= 0.0, "a time that is none");
     for (const char* codec : {"", "(", "block_int(4)", "hadamard + mx"}) c.machine.codec(codec);
   });
 }

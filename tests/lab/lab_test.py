@@ -342,6 +342,15 @@ def test_half_up(before):
     same(before, "down after a killed host")
 
 
+def test_delay():
+    """What one host sends the other is late, and what is trained stays the same."""
+    program = [os.path.join(BUILD, "bench"), "step", "tiny", "train_micro_batch_size_per_gpu=1", "train_iters=4", "--json"]
+    plain, late = (json.loads(lab("run", "-n", "2", *delay, "--", *program).stdout.splitlines()[-1]) for delay in ((), ("--delay", "40ms")))
+    assert late["loss"] == plain["loss"], (late, plain)
+    assert late["step_ms"] > plain["step_ms"] + 30, (late, plain)
+    assert "write it like" in lab("run", "-n", "2", "--delay", "5", "--", "true", code=64).stderr
+
+
 def test_refusals():
     with tempfile.TemporaryDirectory() as empty:
         for tool in ("sleep", "python3", "env"):
@@ -364,7 +373,7 @@ def main():
     start, only = time.monotonic(), sys.argv[1:]  # names of tests; none: all
     try:
         lab("up", "--hosts", "2", "--rate", "1gbit")
-        for test in (test_rates, test_separation, test_exit_codes, test_link, test_train_over_a_pulled_cable, test_train_through_a_short_outage,
+        for test in (test_rates, test_separation, test_exit_codes, test_delay, test_link, test_train_over_a_pulled_cable, test_train_through_a_short_outage,
                      test_train_on_four_hosts_then_three_then_four):
             if only and test.__name__ not in only:
                 continue

@@ -87,6 +87,11 @@ TEST(MachineFile, RatesByWork) {
   EXPECT_EQ(m.codec("block_int(bits=8,block=64) + error_feedback").encode, 8);
   EXPECT_EQ(m.codec("hadamard + block_int(bits=4,block=128)").encode, 4);
   EXPECT_EQ(m.codec("zfp(rate=8)").encode, 1);
+  m.products["matmul"].alone.add(1e6, 2e9), m.products["matmul"].loaded.add(1e6, 1e9);
+  m.loaded_slowdown = 1.25, m.flops = m.bytes_per_second = 1e9;
+  EXPECT_DOUBLE_EQ(m.op_time("matmul", 2e9, 8.0).alone, 1.0);
+  EXPECT_DOUBLE_EQ(m.op_time("matmul", 2e9, 8.0).loaded, 2.0);
+  EXPECT_DOUBLE_EQ(m.op_time("another", 2e9, 8.0).loaded, 2.5);
 }
 
 }  // namespace

@@ -53,11 +53,25 @@ TEST(FairPool, OneWorkForManyRanks) {
 TEST(FairPool, BusyCoresAreSlower) {
   FairPool pool;
   const int cores = pool.add_resource(2.0);
-  pool.set_slowdown(1.5);
-  const int alone = add(pool, 1.0, {{cores, 1}}, 1.0);
+  const FairPool::Use use{cores, 1.0};
+  const int alone = pool.add(0.0, 1.0, 1.0, 1.0, &use, 1, {1.5, 1.0});
   EXPECT_DOUBLE_EQ(pool.rate(alone), 1.0);
-  add(pool, 1.0, {{cores, 1}}, 1.0);
+  const int beside = pool.add(0.0, 1.0, 1.0, 1.0, &use, 1);
   EXPECT_DOUBLE_EQ(pool.rate(alone), 1.0 / 1.5);
+  EXPECT_DOUBLE_EQ(pool.rate(beside), 1.0);  // another op, which minds nobody
+}
+
+TEST(FairPool, WhoTakesTurnsIsSlowerStill) {
+  FairPool pool;
+  const FairPool::Use use{pool.add_resource(1.0), 1.0};
+  const int first = pool.add(0.0, 1.0, 1.0, 1.0, &use, 1, {1.0, 1.25});
+  EXPECT_DOUBLE_EQ(pool.rate(first), 1.0);
+  const int light = pool.add(0.0, 1e-3, 1.0, 1.0, &use, 1);  // a thread that moves messages
+  EXPECT_DOUBLE_EQ(pool.rate(first), 0.5);
+  const int second = pool.add(0.0, 1.0, 1.0, 1.0, &use, 1, {1.0, 1.25});
+  EXPECT_DOUBLE_EQ(pool.rate(first), 1.0 / 3.0 / 1.25);
+  EXPECT_DOUBLE_EQ(pool.rate(second), 1.0 / 3.0 / 1.25);
+  EXPECT_DOUBLE_EQ(pool.rate(light), 1.0 / 3.0);
 }
 
 // Nothing is used beyond its capacity, and nobody could have more but from who has as little or less.

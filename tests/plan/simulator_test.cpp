@@ -77,11 +77,11 @@ class Hand {
   int begun_ = 0;
 };
 
-Simulation run(const std::vector<Hand>& hands, const Cluster& cluster) {
+Simulation run(const std::vector<Hand>& hands, const Cluster& cluster, bool spans = false) {
   std::vector<Tape> tapes;
   for (const Hand& hand : hands) tapes.push_back(hand.tape());
   const Folding all{false, {.data = static_cast<int>(hands.size())}};
-  return simulate(tapes, all, cluster, kSteps);
+  return simulate(tapes, all, cluster, kSteps, {.spans = spans});
 }
 
 TEST(Simulator, OneMessageOnOneLink) {
@@ -199,6 +199,21 @@ TEST(Simulator, WhoWakesUpOnABusyCoreWaitsForIt) {
     }
 }
 
+// Every message that comes while b computes has the progress thread look twice.
+TEST(Simulator, LooksTakeTheCore) {
+  Cluster cluster = free_cluster(2, 0.0);
+  cluster.shared_cores = 2;
+  cluster.machine.look = 1e-3;
+  Hand a(0), b(1);
+  for (int s = 0; s < kSteps; ++s) {
+    for (int i = 0; i < 5; ++i) a.compute(0.01).send(1, 8).issue().wait();
+    a.await(1, 8).issue().wait().step();
+    b.await(0, 8).await(0, 8).await(0, 8).await(0, 8).await(0, 8).issue().compute(0.1).wait();
+    b.send(0, 8).issue().wait().step();
+  }
+  EXPECT_NEAR(run({a, b}, cluster).step_seconds, 0.1 + 5 * 2e-3, 1e-6);
+}
+
 TEST(Simulator, AStragglerHoldsTheOthersUp) {
   Cluster cluster = free_cluster(2, 0.8);
   cluster.stragglers = {{.rank = 1, .slowdown = 1.5}};
@@ -209,6 +224,52 @@ TEST(Simulator, AStragglerHoldsTheOthersUp) {
       h->compute(0.1).send(peer, 8).await(peer, 8).issue().wait().step();
     }
   EXPECT_NEAR(run({a, b}, cluster).step_seconds, 0.15, 1e-6);
+}
+
+double on_path(const Simulation& s, PathKind kind) {
+  double sum = 0.0;
+  for (const PathPart& part : s.critical) sum += part.kind == kind ? part.to - part.from : 0.0;
+  return sum;
+}
+
+// Without a gap from the end of the step before to that of the measured one.
+void expect_whole(const Simulation& s) {
+  ASSERT_FALSE(s.critical.empty());
+  for (size_t i = 1; i < s.critical.size(); ++i) EXPECT_EQ(s.critical[i - 1].to, s.critical[i].from) << i;
+  EXPECT_NEAR(s.critical.back().to - s.critical.front().from, s.step_seconds, 1e-12);
+}
+
+// a computes, packs, and sends to b, which computes shorter, and then with what came: the path goes from one to the
+// other over the wire.
+TEST(Simulator, TheCriticalPathFollowsTheMessage) {
+  const Cluster cluster = free_cluster(2, 0.8, 500.0);
+  Hand a(0), b(1);
+  for (int s = 0; s < kSteps; ++s) {
+    a.compute(0.02).work(0.003).send(1, kMegabyte).issue().wait().await(1, 8).issue().wait().step();
+    b.compute(0.005).await(0, kMegabyte).work(0.001).issue().wait().compute(0.03).send(0, 8).issue().wait().step();
+  }
+  const Simulation s = run({a, b}, cluster, true);
+  expect_whole(s);
+  EXPECT_NEAR(on_path(s, PathKind::kCompute), 0.02 + 0.03, 1e-9);
+  EXPECT_NEAR(on_path(s, PathKind::kIssue), 0.003, 1e-9);
+  EXPECT_NEAR(on_path(s, PathKind::kMove), 0.001, 1e-9);
+  EXPECT_NEAR(on_path(s, PathKind::kWire), 0.01 + 2 * 500e-6, 1e-6);  // there, and the answer
+}
+
+TEST(Simulator, TheCriticalPathLeavesOutWhatIsHidden) {
+  const Cluster cluster = free_cluster(2, 0.8);
+  for (double compute : {0.05, 0.25}) {
+    Hand a(0), b(1);
+    for (int s = 0; s < kSteps; ++s)
+      for (Hand* h : {&a, &b}) {
+        const int peer = h == &a ? 1 : 0;
+        h->send(peer, 10 * kMegabyte).await(peer, 10 * kMegabyte).issue().compute(compute).wait().step();
+      }
+    const Simulation s = run({a, b}, cluster, true);
+    expect_whole(s);
+    EXPECT_NEAR(on_path(s, PathKind::kCompute), compute > 0.1 ? compute : 0.0, 1e-6) << compute;
+    EXPECT_NEAR(on_path(s, PathKind::kWire), compute > 0.1 ? 0.0 : 0.1, 1e-6) << compute;
+  }
 }
 
 RunConfig config_of(const std::string& shape, std::vector<std::string> more, int ranks) {
@@ -281,6 +342,7 @@ TEST(Simulator, SameEveryTime) {
   const Prediction a = predict(config, cluster), b = predict(config, cluster);
   EXPECT_EQ(a.step_ms, b.step_ms);
   EXPECT_EQ(a.events, b.events);
+  expect_whole(predict(config, cluster, {.spans = true}).simulation);
 }
 
 // Equal ranks as one, beside all of them one by one. What folding leaves out - last pieces that are shorter on some

@@ -20,7 +20,8 @@ int FairPool::add_resource(double capacity, double burst, double peak) {
   return static_cast<int>(capacity_.size()) - 1;
 }
 
-int FairPool::add(double now, double amount, double limit, double weight, const Use* uses, int count) {
+int FairPool::add(double now, double amount, double limit, double weight, const Use* uses, int count,
+                  const Slowdown& slowdown) {
   TW_CHECK(count <= kMostUses && amount >= 0.0 && weight > 0.0);
   settle(now);
   int number = static_cast<int>(works_.size());
@@ -36,6 +37,8 @@ int FairPool::add(double now, double amount, double limit, double weight, const 
   work.limit = limit;
   work.weight = weight;
   work.count = count;
+  work.slowdown = slowdown;
+  slows_ = slows_ || slowdown.loaded > 1.0 || slowdown.crowded > 1.0;
   std::copy_n(uses, count, work.uses);
   order_.push_back(number);
   stale_ = true;
@@ -107,12 +110,7 @@ void FairPool::share_out() {
     }
     open -= fixed;
   }
-  if (slowdown_ > 1.0) {
-    double all = 0.0, busy = 0.0;
-    for (size_t r = 0; r < capacity_.size(); ++r) all += capacity_[r], busy += capacity_[r] - free_[r];
-    const double part = all > 1.0 ? std::clamp((busy - 1.0) / (all - 1.0), 0.0, 1.0) : 0.0;
-    for (int number : order_) works_[static_cast<size_t>(number)].rate /= 1.0 + (slowdown_ - 1.0) * part;
-  }
+  slow_down();
   next_ = kNever;
   for (size_t r = 0; r < buckets_.size(); ++r) {
     Bucket& b = buckets_[r];
@@ -127,6 +125,29 @@ void FairPool::share_out() {
     } else if (work.rate > 0.0) {
       next_ = std::min(next_, now_ + work.left / work.rate);
     }
+  }
+}
+
+void FairPool::slow_down() {
+  if (!slows_) return;
+  double all = 0.0, busy = 0.0;
+  for (size_t r = 0; r < capacity_.size(); ++r) all += capacity_[r], busy += capacity_[r] - free_[r];
+  const double part = all > 1.0 ? std::clamp((busy - 1.0) / (all - 1.0), 0.0, 1.0) : 0.0;
+  crowd_.assign(capacity_.size(), 0);
+  const auto each_crowded = [&](const auto& what) {
+    for (int number : order_) {
+      Work& work = works_[static_cast<size_t>(number)];
+      if (work.slowdown.crowded <= 1.0 || work.rate >= work.limit * (1.0 - 1e-9)) continue;
+      for (int u = 0; u < work.count; ++u) what(work, static_cast<size_t>(work.uses[u].resource));
+    }
+  };
+  each_crowded([&](Work&, size_t r) { ++crowd_[r]; });
+  each_crowded([&](Work& work, size_t r) {
+    if (crowd_[r] > 1) work.rate /= work.slowdown.crowded;
+  });
+  for (int number : order_) {
+    Work& work = works_[static_cast<size_t>(number)];
+    work.rate /= 1.0 + (work.slowdown.loaded - 1.0) * part;
   }
 }
 

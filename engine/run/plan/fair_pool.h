@@ -15,17 +15,21 @@ class FairPool {
     double share = 1.0;  // of the resource, per unit of the work's rate
   };
 
+  // How much longer a work takes with all of all resources in use (1 with one unit, linear between), and where it has
+  // to share one with another work that is crowded, too.
+  struct Slowdown {
+    double loaded = 1.0, crowded = 1.0;
+  };
+
   // burst: amount beyond the capacity that passes at `peak` after a pause in which less was used: a token bucket, full
   // at first.
   int add_resource(double capacity, double burst = 0.0, double peak = 0.0);
-  // slowdown: how much longer everything takes with all of all resources in use, 1 with one unit; linear between.
-  void set_slowdown(double slowdown) { slowdown_ = slowdown; }
-
   // Work of `amount` at a rate of at most `limit`; where resources are short, all works' rates grow alike until theirs
   // is used up, `weight` times as fast. uses: at most kMostUses; nothing: at `limit`. Returns a number that end()
   // names.
   static constexpr int kMostUses = 6;
-  int add(double now, double amount, double limit, double weight, const Use* uses, int count);
+  int add(double now, double amount, double limit, double weight, const Use* uses, int count,
+          const Slowdown& slowdown = {1.0, 1.0});
 
   // When the first work ends, or infinity.
   double next();
@@ -38,6 +42,7 @@ class FairPool {
  private:
   struct Work {
     double amount = 0.0, left = 0.0, limit = 0.0, weight = 1.0, rate = 0.0;
+    Slowdown slowdown;
     Use uses[kMostUses];
     int count = 0;
     bool fixed = false;
@@ -49,13 +54,15 @@ class FairPool {
   static constexpr double kLeastBurst = 1500.0;  // less than a packet does not leave
   void settle(double now);
   void share_out();
+  void slow_down();
 
   std::vector<double> capacity_, free_, demand_;
   std::vector<Bucket> buckets_;  // by resource
   std::vector<Work> works_;
   std::vector<int> unused_, order_;
-  double now_ = 0.0, next_ = 0.0, slowdown_ = 1.0;
-  bool stale_ = true;
+  std::vector<int> crowd_;  // crowded works that want more of a resource
+  double now_ = 0.0, next_ = 0.0;
+  bool stale_ = true, slows_ = false;
 };
 
 }  // namespace thinwire

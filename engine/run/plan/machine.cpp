@@ -13,10 +13,10 @@ namespace {
 constexpr double kHuge = 1e18;
 const std::string kHadamard = "hadamard + ", kResidual = " + ";
 
-// {"matmul": [[work, rate], ...], ...}; unit: of a rate in the file.
-std::map<std::string, RateCurve> read_curves(const JsonTree* tree, const std::string& path, double unit,
-                                             FieldErrors& errors) {
-  std::map<std::string, RateCurve> curves;
+// {"matmul": [[work, rate], ...], ...}, or [work, rate, rate with all cores busy]; unit: of a rate in the file.
+std::map<std::string, OpRates> read_curves(const JsonTree* tree, const std::string& path, double unit,
+                                           FieldErrors& errors) {
+  std::map<std::string, OpRates> curves;
   if (tree == nullptr) return curves;
   for (const JsonMember& member : tree->members) {
     double before = -1.0;
@@ -28,14 +28,17 @@ std::map<std::string, RateCurve> read_curves(const JsonTree* tree, const std::st
     if (member.value.items.empty())
       errors.add(member.value.at, path + "." + member.key, "a list of [work, rate] pairs is needed");
     for (const JsonTree& point : member.value.items) {
-      const double work = point.items.size() == 2 ? number_of(point.items[0]) : -1.0;
-      const double rate = point.items.size() == 2 ? number_of(point.items[1]) : -1.0;
-      if (work < 0.0 || rate <= 0.0) {
-        errors.add(point.at, path + "." + member.key, "a pair [work, rate] of positive numbers is needed");
+      const bool fits = point.items.size() == 2 || point.items.size() == 3;
+      const double work = fits ? number_of(point.items[0]) : -1.0, rate = fits ? number_of(point.items[1]) : -1.0;
+      const double loaded = fits ? number_of(point.items.back()) : -1.0;
+      if (work < 0.0 || rate <= 0.0 || loaded <= 0.0) {
+        errors.add(point.at, path + "." + member.key,
+                   "[work, rate], or [work, rate, rate with all cores busy], of positive numbers is needed");
       } else if (work <= before) {
         errors.add(point.at, path + "." + member.key, "work has to grow from pair to pair");
       } else {
-        curves[member.key].add(work, rate * unit);
+        curves[member.key].alone.add(work, rate * unit);
+        if (point.items.size() == 3) curves[member.key].loaded.add(work, loaded * unit);
         before = work;
       }
     }
@@ -84,14 +87,16 @@ double RateCurve::at(double amount) const {
   return width > 0.0 ? y0 + (y1 - y0) * ((place(amount) - place(x0)) / width) : y1;
 }
 
-double Machine::op_time(const std::string& op, double op_flops, double op_bytes) const {
-  if (op_flops > 0.0) {
-    const auto curve = products.find(op);
-    if (curve != products.end()) return op_flops / curve->second.at(op_flops);
-  } else if (const auto curve = passes.find(op); curve != passes.end()) {
-    return op_bytes / curve->second.at(op_bytes);
-  }
-  return op_seconds + std::max(op_flops / flops, op_bytes / bytes_per_second);
+OpTime Machine::op_time(const std::string& op, double op_flops, double op_bytes) const {
+  const auto& curves = op_flops > 0.0 ? products : passes;
+  const double amount = op_flops > 0.0 ? op_flops : op_bytes;
+  OpTime time;
+  const auto rates = curves.find(op);
+  time.alone = rates != curves.end() ? amount / rates->second.alone.at(amount)
+                                     : op_seconds + std::max(op_flops / flops, op_bytes / bytes_per_second);
+  time.loaded = rates != curves.end() && !rates->second.loaded.empty() ? amount / rates->second.loaded.at(amount)
+                                                                       : time.alone * loaded_slowdown;
+  return time;
 }
 
 CodecRates Machine::codec(const std::string& name) const {
@@ -128,6 +133,7 @@ Machine parse_machine(const JsonTree& tree, const std::string& path, FieldErrors
   m.gpu = device == "gpu";
   m.cores = static_cast<int>(f.integer("cores", 1, 1, 1 << 16));
   m.loaded_slowdown = f.number("loaded_slowdown", 1.0, 1.0, 100.0);
+  m.crowded_slowdown = f.number("crowded_slowdown", 1.0, 1.0, 100.0);
   f.require("gflops");
   f.require("memory_gbytes_per_s");
   m.flops = f.number("gflops", 1.0, 1e-6, kHuge) * 1e9;
@@ -160,6 +166,7 @@ Machine parse_machine(const JsonTree& tree, const std::string& path, FieldErrors
   m.crowded_yield = f.number("crowded_yield_us", 0.0, 0.0, 1e6) * 1e-6;
   m.shortest_nap = f.number("shortest_nap_us", 0.0, 0.0, 1e6) * 1e-6;
   m.longest_nap = f.number("longest_nap_us", 0.0, 0.0, 1e6) * 1e-6;
+  m.look = f.number("look_us", 0.0, 0.0, 1e6) * 1e-6;
   for (const char* note : {"command", "machine", "fitted", "assumed", "notes"}) f.text(note, "");
   f.unknown();
   return m;

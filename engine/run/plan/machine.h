@@ -23,6 +23,14 @@ class RateCurve {
   std::vector<std::pair<double, double>> points_;  // ascending
 };
 
+// Of an op: with the machine to itself, and with all cores busy with the like.
+struct OpRates {
+  RateCurve alone, loaded;  // loaded: may be empty
+};
+struct OpTime {
+  double alone = 0.0, loaded = 0.0;
+};
+
 // What a transport takes of the cores that also compute, in seconds.
 struct MessageCosts {
   double send_message = 0.0, receive_message = 0.0;  // each
@@ -44,12 +52,13 @@ struct Machine {
   bool ranking_only = true;  // not calibrated: its predictions order layouts, they are no times
   bool gpu = false;          // computes beside the cores
   int cores = 1;
-  double loaded_slowdown = 1.0;                // how much longer work takes with all cores busy
+  double loaded_slowdown = 1.0;   // how much longer work without a loaded rate takes with all cores busy,
+  double crowded_slowdown = 1.0;  // and compute that takes turns with another rank's on one core, beside its half
   double flops = 1e9, bytes_per_second = 1e9;  // of ops without a curve, and the cost of starting one
   double op_seconds = 0.0;
-  std::map<std::string, RateCurve> products;  // op -> FLOP/s by FLOPs of a call: matmul, attention_*
-  std::map<std::string, RateCurve> passes;    // op -> bytes/s by bytes of a call
-  std::map<std::string, CodecRates> codecs;   // by a coder's name
+  std::map<std::string, OpRates> products;   // op -> FLOP/s by FLOPs of a call: matmul, attention_*
+  std::map<std::string, OpRates> passes;     // op -> bytes/s by bytes of a call
+  std::map<std::string, CodecRates> codecs;  // by a coder's name
   CodecRates any_codec;
   // Seconds per byte that they add, from entries measured with and without.
   double hadamard_encode = 0.0, hadamard_decode = 0.0, residual_encode = 0.0;
@@ -59,10 +68,11 @@ struct Machine {
   double crowded_wake = 0.0;                     // until one that sleeps gets a core on which another works,
   double crowded_yield = 0.0;                    // and until one gets it back that yields
   double shortest_nap = 0.0, longest_nap = 0.0;  // of the progress thread, while nobody waits
+  double look = 0.0;                             // of a core, for each of its looks
 
   // Bytes per second that a rank hands to the network at most: what a shaper lets pass at once.
   double burst_rate() const { return network.send_byte > 0.0 ? 1.0 / network.send_byte : 1e12; }
-  double op_time(const std::string& op, double flops, double bytes) const;
+  OpTime op_time(const std::string& op, double flops, double bytes) const;
   // name: Coder::name(); the entry that begins alike stands in for one that was not measured, with what a transform and
   // a residual cost where they were.
   CodecRates codec(const std::string& name) const;

@@ -76,9 +76,8 @@ int run_plan(const PlanOptions& o, const std::string& command) {
                      std::to_string(cluster.ranks()) + ": more nodes in the file, or fewer ranks");
   if (o.search) return run_search(o, cluster, command);
   const RunConfig config = load(o, cluster);
-  const bool traced = !o.trace.empty();
-  const Prediction prediction = predict(config, cluster, {.spans = traced, .keep_tapes = traced});
-  if (traced) write_file_atomic(o.trace, prediction_trace(cluster, prediction), false);
+  const Prediction prediction = predict(config, cluster, {.spans = true, .keep_tapes = true});
+  if (!o.trace.empty()) write_file_atomic(o.trace, prediction_trace(cluster, prediction), false);
   const std::string text = prediction_text(config, cluster, prediction);
   if (!o.html.empty()) write_file_atomic(o.html, plan_page("Plan on " + cluster.name, text), false);
   if (!o.json) std::fputs(text.c_str(), stdout);

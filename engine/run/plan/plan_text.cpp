@@ -1,7 +1,10 @@
 // Predictions in words, in JSON, and as a trace.
 #include "engine/run/plan/plan_text.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "engine/run/config/layout_text.h"
@@ -22,6 +25,25 @@ std::string machine_words(const Machine& machine) {
   return machine.ranking_only ? "ranking only: the machine is not calibrated, so compare its predictions with each "
                                 "other, not with a clock"
                               : "calibrated: " + (machine.source.empty() ? machine.name : machine.source);
+}
+
+// What a part of the critical path is, e.g. "wire dp.gradient".
+std::string part_name(const Prediction& p, const PathPart& part) {
+  constexpr const char* names[] = {"compute", "packing and sending", "moving messages", "until somebody looks", "wire"};
+  static_assert(std::size(names) == static_cast<size_t>(PathKind::kCount));
+  std::string name = names[static_cast<size_t>(part.kind)];
+  if (part.kind != PathKind::kWire) return name;
+  const Tape& tape = p.tapes[static_cast<size_t>(part.actor)];
+  return name + " " + std::string(name_of(tape.operations[static_cast<size_t>(part.operation)].site));
+}
+
+// Milliseconds of the critical path by what it is, the longest first.
+std::vector<std::pair<std::string, double>> path_by_kind(const Prediction& p) {
+  std::map<std::string, double> sums;
+  for (const PathPart& part : p.simulation.critical) sums[part_name(p, part)] += 1e3 * (part.to - part.from);
+  std::vector<std::pair<std::string, double>> kinds(sums.begin(), sums.end());
+  std::ranges::stable_sort(kinds, std::greater<>(), &std::pair<std::string, double>::second);
+  return kinds;
 }
 
 }  // namespace
@@ -49,6 +71,9 @@ std::string prediction_text(const RunConfig& config, const Cluster& cluster, con
   text += "\nwhere a rank's time goes (mean): compute " + milliseconds(p.compute_ms) + ", slower beside others " +
           milliseconds(p.contention_ms) + ", packing and sending " + milliseconds(p.issue_ms) + ", waiting " +
           milliseconds(p.wait_ms) + "\n";
+  std::string path;
+  for (const auto& [name, ms] : path_by_kind(p)) path += (path.empty() ? "" : ", ") + name + " " + milliseconds(ms);
+  if (!path.empty()) text += "critical path: " + path + "\n";
   if (config.layout.pipeline > 1) text += "pipeline bubble: " + printed("%.1f", 100.0 * p.bubble) + " % of the step\n";
   for (size_t site = 0; site < kSiteNames.size(); ++site) {
     const SitePrediction& s = p.sites[site];
@@ -89,6 +114,7 @@ std::string prediction_json(const RunConfig& config, const Cluster& cluster, con
                                                    {"exposed_ms", s.exposed_ms},
                                                    {"exposed_ms_mean", s.exposed_ms_mean}};
   }
+  for (const auto& [name, ms] : path_by_kind(p)) line["critical_ms"][name] = ms;
   line["command"] = command;
   return line.dump();
 }
@@ -125,6 +151,14 @@ std::string prediction_trace(const Cluster& cluster, const Prediction& p) {
     event["ph"] = "e", event["ts"] = s.to * 1e6;
     events.push_back(event);
   }
+  for (const PathPart& part : p.simulation.critical)
+    events.push_back({{"ph", "X"},
+                      {"name", part_name(p, part)},
+                      {"cat", "critical"},
+                      {"pid", p.tapes[static_cast<size_t>(part.actor)].rank},
+                      {"tid", "critical path"},
+                      {"ts", part.from * 1e6},
+                      {"dur", (part.to - part.from) * 1e6}});
   return PlanJson{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump();
 }
 

@@ -6,6 +6,7 @@
 #include "compression/round_codec.h"
 #include "parallel/collective/pieces.h"
 #include "parallel/collective/route_run.h"
+#include "parallel/wire/progress_core.h"
 
 namespace thinwire {
 
@@ -179,8 +180,10 @@ class RouteCompiler {
   static int call_out(const Stop& stop) { return stop.kind == StopKind::kAdd ? stop.out_call : stop.call; }
   TapeLeg leg(int flow, int member, int call, int64_t count) const {
     const auto pieces = static_cast<int>(pieces_of(count, run_.chunk));
-    return {channel_[flow], lane_of(flow).world_rank(member), is_framed(coder(call)) ? 2 * pieces : pieces,
-            slice_bytes(coder(call), run_.chunk, count, run_.dtypes[call])};
+    const int64_t bytes = slice_bytes(coder(call), run_.chunk, count, run_.dtypes[call]);
+    const bool summed = lane_of(flow).is_checked(member) && bytes > pieces * static_cast<int64_t>(kCheckedCopy);
+    return {channel_[flow], lane_of(flow).world_rank(member),
+            pieces * (1 + (is_framed(coder(call)) ? 1 : 0) + (summed ? 1 : 0)), bytes};  // checksums travel alone
   }
   CodecRates rates(int call) const { return code_.cluster_.machine.codec(coder(call)->name()); }
   static double fp32_bytes(int64_t count) { return 4.0 * static_cast<double>(count); }

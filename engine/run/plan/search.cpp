@@ -87,7 +87,7 @@ void for_each_layout(const RunConfig& base, const Cluster& cluster, int64_t rank
 double bound_of(const RunConfig& config, const Cluster& cluster, int64_t ranks) {
   double best = cluster.machine.flops;
   if (const auto curve = cluster.machine.products.find("matmul"); curve != cluster.machine.products.end())
-    best = std::max(best, curve->second.at(1e18));
+    best = std::max(best, curve->second.alone.at(1e18));
   double cores = static_cast<double>(ranks);
   if (cluster.shared_cores > 0)
     cores = std::min<double>(cores, cluster.shared_cores);

@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 #include <queue>
+#include <utility>
 
 #include "engine/base/core/check.h"
 
@@ -41,6 +42,7 @@ class Engine {
     group_states_.resize(links_.groups.size());
     lines_.resize(static_cast<size_t>(links_.line_count));
     for (size_t g = 0; g < links_.groups.size(); ++g) group_states_[g].posts = links_.groups[g].posts;
+    if (options_.spans) log_.open(tapes.size(), links_.groups.size());
     for (size_t a = 0; a < tapes.size(); ++a) open_actor(static_cast<int>(a));
   }
 
@@ -96,10 +98,13 @@ class Engine {
     int step = 0, works = 0;
     double alone = 0.0;  // of the work under way
     double buffers = 0.0;
+    std::vector<int> held;  // operations that have them
     std::vector<OperationState> operations;
     std::deque<int> ready;       // operations that can go on
     std::vector<int> unnoticed;  // that could, if somebody looked
     int moving = -1;             // operation whose kWork is under way
+    double moves_since = 0.0;
+    bool looks = false;  // that kWork is the progress thread's looking for it
     std::vector<std::deque<int>> queues;
     double usual_gap = 0.0, last_moved = 0.0, quiet_since = 0.0;
   };
@@ -141,7 +146,6 @@ class Engine {
       host_works_.emplace_back();
       const int cores = cluster_.shared_cores > 0 ? cluster_.shared_cores : cluster_.machine.cores;
       for (int c = 0; c < (pinned(a) ? cores : 1); ++c) hosts_.back().add_resource(pinned(a) ? 1 : cores);
-      hosts_.back().set_slowdown(cluster_.machine.loaded_slowdown);
     }
     me.host = at->second;
     if (pinned(a)) me.core = rank % cluster_.shared_cores;
@@ -154,13 +158,15 @@ class Engine {
   // scripts/lab run --bind: a rank and what moves its messages on one core.
   bool pinned(int a) const { return cluster_.shared_cores > 0 && tape(a).threads == 1 && !folding_.folded; }
 
-  void start_work(int a, double seconds, bool compute) {
+  // loaded: how much longer with all cores busy.
+  void start_work(int a, double seconds, bool compute, double loaded) {
     Actor& me = actor(a);
     const double threads = compute ? tape(a).threads : 1.0;
     const bool apart = compute && cluster_.machine.gpu;
     const FairPool::Use use{me.core, me.share};
     FairPool& host = hosts_[static_cast<size_t>(me.host)];
-    const int work = host.add(now_, seconds, apart ? 1.0 : threads, apart ? 1.0 : threads, &use, apart ? 0 : 1);
+    const int work = host.add(now_, seconds, apart ? 1.0 : threads, apart ? 1.0 : threads, &use, apart ? 0 : 1,
+                              {loaded, compute ? cluster_.machine.crowded_slowdown : 1.0});
     auto& works = host_works_[static_cast<size_t>(me.host)];
     if (static_cast<size_t>(work) >= works.size()) works.resize(static_cast<size_t>(work) + 1);
     works[static_cast<size_t>(work)] = {a, compute};
@@ -170,6 +176,7 @@ class Engine {
   void work_is_over(const HostWork& done) {
     Actor& me = actor(done.actor);
     if (done.compute) {
+      if (options_.spans) log_.computed(done.actor, me.since, now_);
       if (me.step == measured_) {
         result_.actors[static_cast<size_t>(done.actor)].compute += me.alone;
         result_.actors[static_cast<size_t>(done.actor)].contention += now_ - me.since - me.alone;
@@ -178,10 +185,24 @@ class Engine {
     }
     const int op = me.moving;
     me.moving = -1;
-    ++state(done.actor, op).pc;
+    if (options_.spans) log_.worked(done.actor, op, me.mode == Mode::kIssues, me.moves_since, now_);
+    if (!std::exchange(me.looks, false)) ++state(done.actor, op).pc;
     if (!execute(done.actor, op)) return;
     if (me.mode == Mode::kIssues && op == me.operation) compute_goes_on(done.actor);
     move_on(done.actor);
+  }
+
+  // An operation has its buffers from its issue until somebody waits for it, at the latest to the step's end: that it
+  // is over sooner every time, over a whole run, is not to be hoped for.
+  void hold(int a, int op) {
+    Actor& me = actor(a);
+    me.held.push_back(op);
+    me.buffers += tape(a).operations[static_cast<size_t>(op)].buffers;
+    double& most = result_.actors[static_cast<size_t>(a)].buffers;
+    most = std::max(most, me.buffers);
+  }
+  void let_go(int a, int op) {
+    if (std::erase(actor(a).held, op) > 0) actor(a).buffers -= tape(a).operations[static_cast<size_t>(op)].buffers;
   }
 
   // --- the compute thread
@@ -198,19 +219,19 @@ class Engine {
           if (cluster_.jitter > 0.0)
             seconds *= std::max(0.1, 1.0 + cluster_.jitter * drawn(static_cast<uint64_t>(tape(a).rank),
                                                                    static_cast<uint64_t>(me.works++)));
-          start_work(a, seconds, true);
+          start_work(a, seconds, true, std::max(1.0, event.loaded / std::max(event.seconds, 1e-12)));
           return;
         }
         case TapeKind::kIssue:
           state(a, event.operation).issued = now_;
-          me.buffers += tape(a).operations[static_cast<size_t>(event.operation)].buffers;
-          result_.actors[static_cast<size_t>(a)].buffers =
-              std::max(result_.actors[static_cast<size_t>(a)].buffers, me.buffers);
+          if (options_.spans) log_.issued(a, event.operation, now_);
+          hold(a, event.operation);
           me.mode = Mode::kIssues, me.operation = event.operation, me.since = now_;
           me.ready.push_front(event.operation);
           move_on(a);
           return;  // move_on comes back here when the operation waits for somebody
         case TapeKind::kWait:
+          let_go(a, event.operation);
           if (state(a, event.operation).done) break;
           me.mode = Mode::kWaits, me.operation = event.operation, me.since = me.quiet_since = now_;
           for (int op : me.unnoticed) state(a, op).ready = true, me.ready.push_back(op);
@@ -224,6 +245,7 @@ class Engine {
           break;
         case TapeKind::kStep:
           result_.actors[static_cast<size_t>(a)].step_ends.push_back(now_);
+          while (!me.held.empty()) let_go(a, me.held.back());
           ++me.step;
           break;
       }
@@ -244,6 +266,7 @@ class Engine {
           result_.spans.push_back({a, SpanKind::kWait, NodeKind::kControl, -1, me.operation, me.since, now_});
       }
     }
+    if (options_.spans) log_.waited(a, me.operation, now_);
     me.operation = -1;
     go_on(a);
   }
@@ -277,19 +300,20 @@ class Engine {
       switch (i.code) {
         case TapeCode::kWork:
           actor(a).moving = op;
-          start_work(a, i.seconds, false);
+          actor(a).moves_since = now_;
+          start_work(a, i.seconds, false, cluster_.machine.loaded_slowdown);
           return false;
         case TapeCode::kPost:
           for_groups(a, s.pc, [&](int g) {
             GroupState& group = group_states_[static_cast<size_t>(g)];
             --group.posts;
-            start_group(g);
+            start_group(g, a, op);
           });
           break;
         case TapeCode::kSend:
           for_groups(a, s.pc, [&](int g) {
             group_states_[static_cast<size_t>(g)].sent = true;
-            start_group(g);
+            start_group(g, a, op);
           });
           break;
         case TapeCode::kAwait:
@@ -316,13 +340,15 @@ class Engine {
         case TapeCode::kRelease: {
           std::deque<int>& queue = actor(a).queues[static_cast<size_t>(i.first)];
           std::erase(queue, op);
-          if (!queue.empty()) make_ready(a, queue.front());
+          if (!queue.empty()) {
+            if (options_.spans) log_.turn(a, queue.front(), op, now_);
+            make_ready(a, queue.front());
+          }
           break;
         }
       }
     }
     s.done = true;
-    actor(a).buffers -= operation.buffers;
     if (options_.spans && actor(a).step == measured_)
       result_.spans.push_back({a, SpanKind::kOperation, NodeKind::kControl, -1, op, s.issued, now_});
     return true;
@@ -353,8 +379,9 @@ class Engine {
   }
 
   // What an operation waited for is here; somebody has to look.
-  void came(int a, int op) {
+  void came(int a, int op, int group) {
     if (--state(a, op).pending > 0) return;
+    if (options_.spans) log_.ready(a, op, group, now_);
     Actor& me = actor(a);
     const Machine& m = cluster_.machine;
     const bool crowded = hosts_[static_cast<size_t>(me.host)].full(me.core);
@@ -376,6 +403,10 @@ class Engine {
     const auto at = std::find(me.unnoticed.begin(), me.unnoticed.end(), op);
     if (at != me.unnoticed.end()) {
       me.unnoticed.erase(at);
+      if (me.moving < 0 && cluster_.machine.look > 0.0) {  // once too early, and now: progress_thread.cpp
+        me.moving = op, me.looks = true, me.moves_since = now_;
+        return start_work(a, 2.0 * cluster_.machine.look, false, cluster_.machine.loaded_slowdown);
+      }
     } else if (state(a, op).ready || state(a, op).pending > 0 || state(a, op).done || me.moving == op) {
       return;  // the compute thread has looked meanwhile
     }
@@ -385,11 +416,13 @@ class Engine {
 
   // --- messages
 
-  void start_group(int g) {
+  // By what operation `op` of actor `a` did.
+  void start_group(int g, int a, int op) {
     GroupState& s = group_states_[static_cast<size_t>(g)];
     if (s.started || !s.sent || s.posts > 0) return;
     s.started = true;
     Line& line = line_of(g);
+    if (options_.spans) log_.started(g, a, op, line.empty() ? -1 : line.back(), now_);
     line.push_back(g);
     take_over(line);
     if (line.size() == 1) move(g);
@@ -444,7 +477,7 @@ class Engine {
     s.departed = true;
     const auto waiting = std::move(s.for_departure);
     s.for_departure.clear();
-    for (const auto& [a, op] : waiting) came(a, op);
+    for (const auto& [a, op] : waiting) came(a, op, g);
   }
 
   void arrive(int g) {
@@ -452,11 +485,12 @@ class Engine {
     s.arrived = true;
     const auto waiting = std::move(s.for_arrival);
     s.for_arrival.clear();
-    for (const auto& [a, op] : waiting) came(a, op);
+    for (const auto& [a, op] : waiting) came(a, op, g);
   }
 
   Simulation finish() {
     double before = 0.0, last = 0.0;
+    int latest = 0;
     for (size_t a = 0; a < actors_.size(); ++a) {
       const Actor& me = actors_[a];
       TW_CHECK(me.mode == Mode::kOver, "rank ", tapes_[a].rank, " waits for ever in event ", me.event,
@@ -465,9 +499,10 @@ class Engine {
       const std::vector<double>& ends = result_.actors[a].step_ends;
       TW_CHECK(static_cast<int>(ends.size()) == measured_ + 2 && measured_ >= 1);
       before = std::max(before, ends[ends.size() - 3]);
-      last = std::max(last, ends[ends.size() - 2]);
+      if (ends[ends.size() - 2] > last) last = ends[ends.size() - 2], latest = static_cast<int>(a);
     }
     result_.step_seconds = last - before;
+    if (options_.spans) result_.critical = log_.path(latest, before, last);
     return std::move(result_);
   }
 
@@ -488,6 +523,7 @@ class Engine {
   std::vector<FairPool> hosts_;
   std::vector<std::vector<HostWork>> host_works_;
   std::vector<std::pair<int, int>> flow_of_work_;
+  PathLog log_;
 };
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/run/plan/critical_path.h"
 #include "engine/run/plan/tape_links.h"
 
 namespace thinwire {
@@ -39,8 +40,10 @@ struct ActorTimes {
 
 struct Simulation {
   std::vector<ActorTimes> actors;
-  std::vector<SimSpan> spans;  // of the measured step, where asked for
-  double step_seconds = 0.0;   // from the end of the step before, on all actors, to its end
+  // Of the measured step, where asked for.
+  std::vector<SimSpan> spans;
+  std::vector<PathPart> critical;
+  double step_seconds = 0.0;  // from the end of the step before, on all actors, to its end
   int64_t events = 0;
 };
 

@@ -50,9 +50,10 @@ class TapeRecorder final : public RehearsalWatch, public OpWatcher {
 
   void touched(double bytes) override { bytes_ = bytes; }
   void end(Exec&, const char* op, double flops) override {
-    const double seconds = cluster_.machine.op_time(op, flops, bytes_);
+    const OpTime time = cluster_.machine.op_time(op, flops, bytes_);
     if (tape_.events.empty() || tape_.events.back().kind != TapeKind::kCompute) tape_.events.push_back({});
-    tape_.events.back().seconds += seconds;
+    tape_.events.back().seconds += time.alone;
+    tape_.events.back().loaded += time.loaded;
   }
   void node(const PlanNode& node) {
     tape_.events.push_back({.kind = TapeKind::kNode,

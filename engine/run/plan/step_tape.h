@@ -59,6 +59,7 @@ struct TapeEvent {
   int16_t micro = -1, chunk = 0;
   int operation = 0;     // kIssue, kWait
   double seconds = 0.0;  // kCompute: of one core (or of the accelerator)
+  double loaded = 0.0;   // the same with all cores of the machine busy
 };
 
 struct Tape {

@@ -251,14 +251,17 @@ std::string why_own_attention(const RunConfig& config) {
 ProcessOverhead process_overhead(const RunConfig& config) {
   if (config.device == "cuda") return {gpu_overhead(config)};
   // Program and libraries, oneDNN's generated kernels and its copies of a product's operands, the batches
-  // read ahead.
+  // read ahead. It generates the large ones for products that are wider than its threshold for reading in place.
+  constexpr size_t kProgram = size_t{22} << 20, kKernels = size_t{6} << 20;
+  constexpr int64_t kInPlace = 378;
   const ModelConfig local = layout_of(config, 0).shard.local();
+  const int64_t widest = std::max({local.ffn_in_width(), local.qkv_width(), local.hidden, local.padded_vocab});
   const size_t operands =
       static_cast<size_t>(std::max({local.ffn_in_width(), local.qkv_width(), local.hidden}) * local.hidden) *
       size_of(config.model.dtype);
   const size_t queue = static_cast<size_t>(config.data.micro_batch * config.data.seq_length) * 12 *
                        static_cast<size_t>(config.data.prefetch_batches + 1);
-  return {(size_t{28} << 20) + operands + queue};
+  return {kProgram + (widest >= kInPlace ? kKernels : 0) + operands + queue};
 }
 
 MemoryPlan plan_memory(const RunConfig& config) {

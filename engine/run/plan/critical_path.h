@@ -1,0 +1,76 @@
+// What a simulated step waited for: from its end back, always to what came last, through threads, messages and ranks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace thinwire {
+
+// Compute; packing and sending by the compute thread; work of whoever moves messages; until somebody looks; on the
+// wire.
+enum class PathKind : uint8_t { kCompute, kIssue, kMove, kNotice, kWire, kCount };
+
+struct PathPart {
+  int actor = 0;  // kWire: the one that sends
+  PathKind kind = PathKind::kCompute;
+  int operation = -1;  // of that actor; kCompute: -1
+  double from = 0.0, to = 0.0;
+};
+
+// Written while the simulation runs, in the order in which things happen. Operations and groups as it numbers them.
+class PathLog {
+ public:
+  void open(size_t actors, size_t groups) {
+    threads_.resize(actors), operations_.resize(actors), groups_.resize(groups);
+  }
+  // The compute thread of an actor computed, or waited for an operation.
+  void computed(int actor, double from, double to) { threads_[at(actor)].push_back({++number_, -1, from, to}); }
+  void waited(int actor, int operation, double to) { threads_[at(actor)].push_back({++number_, operation, to, to}); }
+  // An operation was issued, made ready by a group that came or left, given its turn by another one, or worked on.
+  void issued(int actor, int operation, double when) { mark(actor, operation, MarkKind::kIssued, -1, when, when); }
+  void ready(int actor, int operation, int group, double when) {
+    mark(actor, operation, MarkKind::kReady, group, when, when);
+  }
+  void turn(int actor, int operation, int before, double when) {
+    mark(actor, operation, MarkKind::kTurn, before, when, when);
+  }
+  void worked(int actor, int operation, bool by_compute, double from, double to) {
+    mark(actor, operation, by_compute ? MarkKind::kPacked : MarkKind::kMoved, -1, from, to);
+  }
+  // A group may leave, by what this operation did; it moves behind group `before` (-1: at once).
+  void started(int group, int actor, int operation, int before, double when) {
+    groups_[at(group)] = {++number_, actor, operation, before, when};
+  }
+
+  // Parts without a gap from `begin` to `end`, where the compute thread of `actor` was at the end.
+  std::vector<PathPart> path(int actor, double begin, double end) const;
+
+ private:
+  enum class MarkKind : uint8_t { kIssued, kReady, kTurn, kPacked, kMoved };
+  struct Mark {
+    int64_t number;
+    MarkKind kind;
+    int other;
+    double from, to;
+  };
+  struct Stretch {
+    int64_t number;
+    int waited;  // operation, or -1: computed
+    double from, to;
+  };
+  struct Group {
+    int64_t number = 0;
+    int actor = -1, operation = -1, before = -1;
+    double when = 0.0;
+  };
+  static size_t at(int i) { return static_cast<size_t>(i); }
+  void mark(int actor, int operation, MarkKind kind, int other, double from, double to);
+
+  int64_t number_ = 0;
+  std::vector<std::vector<Stretch>> threads_;
+  std::vector<std::vector<std::vector<Mark>>> operations_;
+  std::vector<Group> groups_;
+};
+
+}  // namespace thinwire

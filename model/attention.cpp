@@ -46,6 +46,10 @@ SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape&
     if (sums) s.out_sum = of_chunk(DType::f32, c.attention_width());
     if (shard.cut.whole()) {
       const auto category = MemoryCategory::kWorkspace;
+      if (training && c.recompute < Recompute::kFull && !store->spills()) {  // q, k and v are kept
+        s.d_keys.whole = arena.take(category, DType::f32, {shape.tokens(), c.qkv_width()});
+        return s;
+      }
       s.keys = store->add(TokenStore::Kind::kKeys, c.dtype, w, arena, category);
       if (training) s.d_keys = store->add(TokenStore::Kind::kKeyGradients, DType::f32, w, arena, category);
       if (training && sums) s.dq_sum = of_chunk(DType::f32, c.qkv_width()), s.d_part = of_chunk(c.dtype, w);
@@ -288,7 +292,7 @@ void Attention::ring_forward(Exec& exec, const LayerContext& c, const BlockActiv
 void Attention::ring_backward(Exec& exec, const LayerContext& c, const BlockActivations& a, View dout,
                               const SequenceScratch& s, View d_qkv) const {
   const View d_sum = s.d_sum ? s.d_sum : d_qkv;
-  for (View sums : {d_sum, s.d_mine}) exec.ops.fill_constant(exec, {sums, 0.0f});
+  exec.ops.fill_constant(exec, {s.d_mine, 0.0f});
   Ticket handed = Ticket::finished();
   // What was handed back to this rank; d_theirs has been read.
   const auto add_coming = [&] {
@@ -300,8 +304,8 @@ void Attention::ring_backward(Exec& exec, const LayerContext& c, const BlockActi
     const int distance = (c.cut.rank - owner + c.cut.size) % c.cut.size;
     const View d_kv = distance == 0 ? s.d_mine : s.d_theirs.row_range(0, kv.rows());
     if (distance > 0) exec.ops.fill_constant(exec, {d_kv, 0.0f});
-    for_parts<AttentionBackward>(c, a, kv, owner, [&](AttentionBackward op, bool, int64_t row, int64_t count) {
-      op.dout = dout.row_range(row, count), op.dq = d_sum, op.dk = op.dv = d_kv, op.accumulate = true;
+    for_parts<AttentionBackward>(c, a, kv, owner, [&](AttentionBackward op, bool first, int64_t row, int64_t count) {
+      op.dout = dout.row_range(row, count), op.dq = d_sum, op.dk = op.dv = d_kv, op.add_dq = !first, op.add_dkv = true;
       exec.ops.attention_backward(exec, op);
     });
     if (distance == 0) return;
@@ -410,13 +414,13 @@ void Attention::backward_input(Exec& exec, const LayerContext& c, const BlockAct
     to_tokens(exec, c, s.d_qkv, work.d_qkv, s, true);
   } else {
     gather_keys(exec, c, a.qkv, s, true);
-    for (View sum : {s.d_kv, work.d_qkv}) exec.ops.fill_constant(exec, {sum, 0.0f});
+    exec.ops.fill_constant(exec, {s.d_kv, 0.0f});
     for (int64_t sample = 0; sample < c.shape.batch; ++sample) {
       for (const SequenceCut::Run& run : {c.cut.front(), c.cut.back()}) {
         auto op = operands_of_run<AttentionBackward>(c, a, s.kv, sample, run, before(c, sample, run));
         const int64_t row = sample * c.shape.length + run.row, columns = scratch.cols();
         op.dout = scratch.element_range(row * columns, run.count * columns);
-        op.dq = work.d_qkv, op.dk = op.dv = s.d_kv, op.accumulate = true;
+        op.dq = work.d_qkv, op.dk = op.dv = s.d_kv, op.add_dkv = true;
         exec.ops.attention_backward(exec, op);
       }
     }
@@ -438,6 +442,7 @@ void Attention::project(Exec& exec, const LayerContext& c, View x, const BlockAc
 
 void Attention::put_keys(Exec& exec, const LayerContext& c, const BlockActivations& a, const SequenceScratch& s) const {
   if (!c.cut.whole()) return copy_keys(exec, c, a.qkv, s.part.row_range(c.chunk.row, c.chunk.count), true);
+  if (lies_in_qkv(s.keys.whole)) return;
   const TokenStore::Held part = s.store->open(s.keys, c.chunk, Access::kWrite);
   copy_keys(exec, c, a.qkv, part.view, true);
 }
@@ -450,8 +455,10 @@ Op Attention::operands_of_keys(const LayerContext& c, const BlockActivations& a,
   const int64_t d = config_.head_dim, behind = c.chunk.first + c.chunk.count - keys.first;
   op.shape.batch = 1, op.shape.q_len = c.chunk.count, op.shape.kv_len = std::min(keys.count, behind);
   op.shape.length = c.cut.length, op.shape.first_query = c.chunk.first, op.shape.first_key = keys.first;
-  op.k_at = {0, 0, kv.cols(), 2 * d, 0}, op.v_at = op.k_at;
-  op.v_at.offset = d;
+  if (!lies_in_qkv(kv)) {
+    op.k_at = {0, 0, kv.cols(), 2 * d, 0}, op.v_at = op.k_at;
+    op.v_at.offset = d;
+  }
   if (op.dropout.p > 0.0f) op.dropout.sample_ids += c.chunk.sample, op.dropout.batch = 1;
   return op;
 }
@@ -461,12 +468,18 @@ bool Attention::sees(int64_t first_query, const TokenChunk& keys) const {
   return config_.window < 0 || keys.first + keys.count > first_query - config_.window;
 }
 
-// body(chunk of keys, the next such chunk or nullptr) for those of the chunk's sample that its queries see.
+// body(chunk of keys, the next such chunk or nullptr) for those of the chunk's sample that its queries see. Where they
+// lie in memory and see each other whole it gets all of them as one, and the op does the same chunk by chunk.
 template <typename Body>
 void Attention::for_keys(const LayerContext& c, const SequenceScratch& s, const Body& body) const {
   const TokenChunk* last = nullptr;
   for (const TokenChunk& k : s.store->keys()) {
     if (k.sample != c.chunk.sample || k.first >= c.chunk.first + c.chunk.count || !sees(c.chunk.first, k)) continue;
+    if (s.keys.whole && config_.window < 0) {
+      TokenChunk all = k;
+      all.count = c.chunk.first + c.chunk.count;
+      return body(all, nullptr);
+    }
     if (last != nullptr) body(*last, &k);
     last = &k;
   }
@@ -481,7 +494,7 @@ void Attention::attend(Exec& exec, const LayerContext& c, const BlockActivations
     const TokenStore::Held kv = s.store->open(s.keys, keys, Access::kRead);
     if (next != nullptr) s.store->prefetch(s.keys, *next);
     auto op = operands_of_keys<AttentionForward>(c, a, keys, kv.view);
-    op.out = out, op.merge = std::exchange(merge, true);
+    op.out = out, op.merge = std::exchange(merge, true), op.keys_at_once = s.store->keys()[0].count;
     exec.ops.attention_forward(exec, op);
   });
   if (s.out_sum) exec.ops.cast(exec, {out, a.attention_out});
@@ -499,8 +512,10 @@ void Attention::backward_attend(Exec& exec, const LayerContext& c, const BlockAc
                                 View scratch, const SequenceScratch& s) const {
   out_.backward_input(exec, work.dy, scratch);
   out_.backward_weight(exec, a.attention_out, work.dy);
-  const View dq = s.dq_sum ? s.dq_sum.row_range(0, c.chunk.count) : work.d_qkv;
-  exec.ops.fill_constant(exec, {dq, 0.0f});
+  const View dq = lies_in_qkv(s.d_keys.whole) ? rows_of(s.d_keys.whole, c.chunk, c.shape.tokens())
+                  : s.dq_sum                  ? s.dq_sum.row_range(0, c.chunk.count)
+                                              : work.d_qkv;
+  bool add_dq = false;
   const int64_t end = c.chunk.first + c.chunk.count;
   for_keys(c, s, [&](const TokenChunk& keys, const TokenChunk* next) {
     // Chunks come from the end: these are the first queries that see the keys where those behind them do not.
@@ -509,9 +524,9 @@ void Attention::backward_attend(Exec& exec, const LayerContext& c, const BlockAc
     const TokenStore::Held d_kv = s.store->open(s.d_keys, keys, first(keys) ? Access::kWrite : Access::kModify);
     if (next != nullptr) s.store->prefetch(s.keys, *next);
     if (next != nullptr && !first(*next)) s.store->prefetch(s.d_keys, *next);
-    if (first(keys)) exec.ops.fill_constant(exec, {d_kv.view, 0.0f});
     auto op = operands_of_keys<AttentionBackward>(c, a, keys, kv.view);
-    op.dout = scratch, op.dq = dq, op.dk = op.dv = d_kv.view, op.accumulate = true;
+    op.dout = scratch, op.dq = dq, op.dk = op.dv = d_kv.view;
+    op.add_dq = std::exchange(add_dq, true), op.add_dkv = !first(keys), op.keys_at_once = s.store->keys()[0].count;
     exec.ops.attention_backward(exec, op);
   });
   if (s.dq_sum) exec.ops.cast(exec, {dq, work.d_qkv});
@@ -519,7 +534,10 @@ void Attention::backward_attend(Exec& exec, const LayerContext& c, const BlockAc
 
 void Attention::backward_project(Exec& exec, const LayerContext& c, View x, const AttentionWork& work,
                                  const SequenceScratch& s, View dx) const {
-  if (c.cut.whole()) {
+  if (lies_in_qkv(s.d_keys.whole)) {
+    const View sum = rows_of(s.d_keys.whole, c.chunk, c.shape.tokens());
+    if (sum.data != work.d_qkv.data) exec.ops.cast(exec, {sum, work.d_qkv});
+  } else if (c.cut.whole()) {
     const TokenStore::Held sum = s.store->open(s.d_keys, c.chunk, Access::kRead);
     const View part = s.d_part ? s.d_part.row_range(0, c.chunk.count) : sum.view;
     if (s.d_part) exec.ops.cast(exec, {sum.view, part});

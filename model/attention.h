@@ -34,7 +34,8 @@ struct SequenceScratch {
   View other, leaving, coming, d_theirs, d_mine, sum, d_sum;
   // In chunks: where keys and values wait ([M,w]; kv and d_kv where ranks share them), and for one chunk of R rows what
   // is added up over the keys' chunks in fp32, [R,heads*d] and [R,qkv], and [R,w] of the compute dtype. A rank that has
-  // all tokens gathers nothing, and d_keys are fp32.
+  // all tokens gathers nothing, and d_keys are fp32; where the recompute level keeps q, k and v in memory, `keys` is
+  // empty (they lie there), and d_keys [M,qkv] get the gradients of all three.
   TokenStore* store = nullptr;
   TokenRows keys, d_keys;
   View out_sum, dq_sum, d_part;
@@ -92,6 +93,8 @@ class Attention {
                  bool backward) const;
   template <typename Op>
   Op operands_of_keys(const LayerContext& context, const BlockActivations& a, const TokenChunk& keys, View kv) const;
+  // Whether keys and values lie among queries, as the projection makes them, and not alone.
+  bool lies_in_qkv(View keys) const { return keys && keys.cols() == config_.qkv_width(); }
   bool sees(int64_t first_query, const TokenChunk& keys) const;
   template <typename Body>
   void for_keys(const LayerContext& context, const SequenceScratch& s, const Body& body) const;

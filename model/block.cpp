@@ -36,7 +36,10 @@ BlockScratch take_block_scratch(const ModelShard& shard, const BatchShape& shape
   s.d_act = take(n, c.ffn);
   s.d_mlp_in = c.activation == ActivationKind::kSwiglu ? take(n, 2 * c.ffn) : s.d_act;
   s.d_attention = take(n, c.attention_width());
-  s.d_qkv = take(shard.cut.whole() ? n : shape.tokens(), c.qkv_width());
+  const View sums = s.sequence.d_keys.whole;  // where they are those of q, k and v, fp32
+  s.d_qkv = sums && sums.cols() == c.qkv_width() && c.dtype == DType::f32
+                ? sums
+                : take(shard.cut.whole() ? n : shape.tokens(), c.qkv_width());
   s.d_norm = take(n, c.hidden);
   s.d_norm_part = splits ? take(part, c.hidden) : s.d_norm;
   if (stream_serves(shard)) return s;

@@ -19,6 +19,8 @@ Block::Piece Block::open_piece(const LayerContext& c, TokenStore& store, const T
         &BlockScratch::d_mlp_in, &BlockScratch::d_attention, &BlockScratch::d_qkv, &BlockScratch::d_norm,
         &BlockScratch::d_branch1, &BlockScratch::d_branch2})
     p.s.*field = rows_of(s.*field, chunk, c.shape.tokens());
+  TokenRows& keys = p.s.sequence.keys;
+  if (!keys.whole && keys.tensor < 0) keys.whole = a.memory.qkv;
   return p;
 }
 

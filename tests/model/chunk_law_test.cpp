@@ -182,6 +182,12 @@ TEST_P(ChunkLaw, MemoryGrowsByKeysValuesAndTheStream) {
     EXPECT_EQ(bytes(2 * length, MemoryCategory::kActivations) - bytes(length, MemoryCategory::kActivations),
               length * kept);
   }
+  // Where q, k and v are kept: their gradients; the stream's.
+  for (Recompute level : {Recompute::kNone, Recompute::kSelective}) {
+    m.recompute = level;
+    EXPECT_EQ(bytes(131072, MemoryCategory::kWorkspace) - bytes(65536, MemoryCategory::kWorkspace),
+              65536 * (m.qkv_width() + m.hidden) * element);
+  }
 }
 
 }  // namespace

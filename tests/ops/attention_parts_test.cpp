@@ -46,13 +46,21 @@ Tensor zeros_like(const Tensor& x, bool wide) {
   return x.view().data == nullptr ? Tensor() : Tensor(wide ? DType::f32 : x.view().dtype, {x.count()});
 }
 
+// What lies where gradients go before the first part writes them.
+constexpr float kBefore = 7.0f;
+Tensor unwritten_like(const Tensor& x, bool wide) {
+  Tensor t = zeros_like(x, wide);
+  for (int64_t i = 0; t.view().data != nullptr && i < t.count(); ++i) t.set(i, kBefore);
+  return t;
+}
+
 // Every query part over every key part, in random order. Needs the result over all keys in x for the gradients.
 Sums run_parts(AttentionTensors& x, std::mt19937& rng, bool wide, int threads) {
   CpuExec exec(threads);
   const AttentionShape s = x.shape;
   const int64_t width = s.heads() * s.head_dim;
-  Sums sums{zeros_like(x.out, wide), Tensor(DType::f32, {x.lse.count()}), zeros_like(x.dq, wide),
-            zeros_like(x.dk, wide), zeros_like(x.dv, wide)};
+  Sums sums{zeros_like(x.out, wide), Tensor(DType::f32, {x.lse.count()}), unwritten_like(x.dq, wide),
+            unwritten_like(x.dk, wide), unwritten_like(x.dv, wide)};
   const bool one_tensor = x.k.view().data == nullptr;
   const std::vector<int64_t> queries = random_cuts(rng, s.q_len), keys = random_cuts(rng, s.kv_len);
   for (int64_t b = 0; b < s.batch; ++b) {
@@ -74,7 +82,7 @@ Sums run_parts(AttentionTensors& x, std::mt19937& rng, bool wide, int threads) {
         backward.dout = x.dout.view().element_range(row, nq * width);
         backward.dq = sums.dq;
         backward.dk = one_tensor ? sums.dq : sums.dk, backward.dv = one_tensor ? sums.dq : sums.dv;
-        backward.accumulate = true;
+        backward.add_dq = j != order[0], backward.add_dkv = i > 1;
         exec->ops.attention_backward(*exec, backward);
       }
       for (int64_t h = 0; h < s.heads(); ++h)
@@ -96,7 +104,7 @@ void check_parts(const AttentionCase& c, std::mt19937& rng, int threads = 2) {
   const auto sums = [&](const Tensor& actual, std::vector<double>& expected, const std::vector<double>& bound,
                         const char* what) {
     if (actual.view().data == nullptr) return;
-    for (double& e : expected) e = e == AttentionTensors::untouched() ? 0.0 : e;  // it was 0 before
+    for (double& e : expected) e = e == AttentionTensors::untouched() ? kBefore : e;
     expect_within(actual, expected, bound, what + c.name());
   };
   sums(got.dq, want.dq, want.dq_bound, "dq of ");
@@ -127,6 +135,49 @@ TEST(AttentionPartsTest, LongSequencesMatchFloat64) {
               rng);
 }
 
+// Threads, windows, documents, dropout; queries that are a part, too.
+TEST(AttentionPartsTest, KeysAtOnceGiveTheBitsOfAsManyCalls) {
+  std::mt19937 rng(24);
+  int cuts = 0;
+  for (AttentionCase c : random_attention_cases(rng, 24, 500, true)) {
+    if (c.dropout > 0.0f) c.kv_len = c.q_len;
+    AttentionTensors x(c, rng);
+    CpuExec exec(1 + static_cast<int>(rng() % 4));
+    x.run_forward(*exec);
+    const AttentionShape s = x.shape;
+    if (s.q_len == 0 || s.kv_len == 0) continue;
+    const int64_t b = s.batch - 1, q = static_cast<int64_t>(rng() % static_cast<uint64_t>(s.q_len)), nq = s.q_len - q;
+    const int64_t step = 1 + static_cast<int64_t>(rng() % static_cast<uint64_t>(s.kv_len));
+    const int64_t width = s.heads() * s.head_dim, row = (b * s.q_len + q) * width;
+    const Tensor known = lse_rows(x, b, q, nq);
+    const bool one_tensor = x.k.view().data == nullptr, wide = rng() % 2 == 0;
+    const auto run = [&](bool at_once) {
+      Sums sums{zeros_like(x.out, wide), Tensor(DType::f32, {s.heads(), nq}), unwritten_like(x.dq, wide),
+                unwritten_like(x.dk, wide), unwritten_like(x.dv, wide)};
+      for (int64_t k = 0; k < (at_once ? 1 : s.kv_len); k += step) {
+        const int64_t nk = at_once ? s.kv_len : std::min(step, s.kv_len - k);
+        auto forward = part_of(x.forward_op(), x, b, q, nq, k, nk);
+        forward.out = sums.out.view().element_range(row, nq * width), forward.lse = sums.lse;
+        forward.merge = k > 0, forward.keys_at_once = at_once ? step : 0;
+        exec->ops.attention_forward(*exec, forward);
+        auto backward = part_of(x.backward_op(), x, b, q, nq, k, nk);
+        backward.out = x.out.view().element_range(row, nq * width), backward.lse = known;
+        backward.dout = x.dout.view().element_range(row, nq * width), backward.dq = sums.dq;
+        backward.dk = one_tensor ? sums.dq : sums.dk, backward.dv = one_tensor ? sums.dq : sums.dv;
+        backward.add_dq = k > 0, backward.keys_at_once = forward.keys_at_once;
+        exec->ops.attention_backward(*exec, backward);
+      }
+      return sums;
+    };
+    const Sums one = run(true), many = run(false);
+    cuts += step < s.kv_len ? 1 : 0;
+    EXPECT_TRUE(one.out.same_bits(many.out) && one.lse.same_bits(many.lse)) << c.name() << ", " << step << " at once";
+    EXPECT_TRUE(one.dq.same_bits(many.dq)) << c.name() << ", " << step << " at once";
+    EXPECT_TRUE(one_tensor || (one.dk.same_bits(many.dk) && one.dv.same_bits(many.dv))) << c.name();
+  }
+  EXPECT_GE(cuts, 12);
+}
+
 // A part that its queries do not see is not looked at: its keys may be anything, and nothing changes.
 TEST(AttentionPartsTest, HiddenPartsAreSkipped) {
   std::mt19937 rng(23);
@@ -149,7 +200,7 @@ TEST(AttentionPartsTest, HiddenPartsAreSkipped) {
       auto backward = part_of(x.backward_op(), x, 0, 230, 70, 0, 120);
       backward.out = x.out.view().element_range(230 * 24, 70 * 24), backward.lse = kept_lse;
       backward.dout = x.dout.view().element_range(230 * 24, 70 * 24);
-      backward.dq = dq, backward.dk = backward.dv = dk, backward.accumulate = true;
+      backward.dq = dq, backward.dk = backward.dv = dk, backward.add_dq = backward.add_dkv = true;
       exec->ops.attention_backward(*exec, backward);
       EXPECT_TRUE(dq.same_bits(zeros_like(x.q, true)) && dk.same_bits(dq)) << name_of(t);
 
@@ -192,9 +243,13 @@ TEST(AttentionPartsTest, WrongArguments) {
   forward([](AttentionForward& f) { f.shape.length = 12, f.shape.first_query = 5; });
   forward([](AttentionForward& f) { f.shape.length = 12, f.shape.first_key = 5; });
   forward([](AttentionForward& f) { f.shape.length = 8, f.merge = true, f.lse = View(); });
-  AttentionBackward wrong = x.backward_op();
-  wrong.accumulate = true;
-  EXPECT_THROW(exec->ops.attention_backward(*exec, wrong), Error);
+  forward([](AttentionForward& f) { f.shape.length = 8, f.keys_at_once = 2, f.lse = View(); });
+  forward([](AttentionForward& f) { f.keys_at_once = 2; });
+  for (bool AttentionBackward::*adds : {&AttentionBackward::add_dq, &AttentionBackward::add_dkv}) {
+    AttentionBackward wrong = x.backward_op();
+    wrong.*adds = true;
+    EXPECT_THROW(exec->ops.attention_backward(*exec, wrong), Error);
+  }
 }
 
 }  // namespace

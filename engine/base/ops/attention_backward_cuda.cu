@@ -106,8 +106,8 @@ TW_KERNEL void __launch_bounds__(kTileThreads, 1) attention_keys_kernel(const TW
   for (int i = 0; i < kM; ++i) {
     const int64_t key = ty + kSide * i;
     if (key >= nk) continue;
-    store_row(a.dk, a.wide_dk, head_start(a.k_at, sample, k0 + key, group, 0), dk[i], a.scale, a.d, a.accumulate);
-    store_row(a.dv, a.wide_dv, head_start(a.v_at, sample, k0 + key, group, 0), dv[i], 1.0f, a.d, a.accumulate);
+    store_row(a.dk, a.wide_dk, head_start(a.k_at, sample, k0 + key, group, 0), dk[i], a.scale, a.d, a.add_dkv);
+    store_row(a.dv, a.wide_dv, head_start(a.v_at, sample, k0 + key, group, 0), dv[i], 1.0f, a.d, a.add_dkv);
   }
 }
 
@@ -163,8 +163,7 @@ TW_KERNEL void __launch_bounds__(kTileThreads, 1) attention_queries_kernel(const
   for (int i = 0; i < kM; ++i) {
     const int64_t query = ty + kSide * i;
     if (query < nq)
-      store_row(a.dq, a.wide_dq, head_start(a.q_at, sample, q0 + query, group, member), dq[i], a.scale, a.d,
-                a.accumulate);
+      store_row(a.dq, a.wide_dq, head_start(a.q_at, sample, q0 + query, group, member), dq[i], a.scale, a.d, a.add_dq);
   }
 }
 
@@ -183,23 +182,29 @@ void attention_backward_cuda(Exec& exec, const AttentionBackward& op) {
   CudaQueue queue(exec);
   with_storage(op.q.dtype, [&](auto type) {
     using T = decltype(type);
-    TileArgs<T> args = tile_args<T>(op);
-    args.dout = op.dout.as<T>();
-    sums_of(op.dq, op.q.dtype, args.dq, args.wide_dq);
-    sums_of(op.dk, op.q.dtype, args.dk, args.wide_dk);
-    sums_of(op.dv, op.q.dtype, args.dv, args.wide_dv);
-    args.accumulate = op.accumulate;
-    args.vectors = args.vectors && aligned16(args.dout);
-    const int64_t rows = args.batch * args.heads * args.q_len;
-    args.delta = reinterpret_cast<float*>(queue.scratch(static_cast<size_t>(rows) * sizeof(float)));
-    queue.launch("attention_delta", attention_delta_kernel<T>, {ceil_div(rows, kTileThreads / kWarp)}, kTileThreads, 0,
-                 args);
-    if (args.d <= 64)
-      queue_backward<T, 4, 4>(queue, args);
-    else if (args.d <= 128)
-      queue_backward<T, 4, 8>(queue, args);
-    else
-      queue_backward<T, 2, 16>(queue, args);  // smaller tiles: four of 64 rows would not fit shared memory
+    const int64_t rows = op.shape.batch * op.shape.heads() * op.shape.q_len;
+    float* delta = reinterpret_cast<float*>(queue.scratch(static_cast<size_t>(rows) * sizeof(float)));
+    bool made = false;
+    for_key_parts(op, [&](const AttentionBackward& part) {
+      TileArgs<T> args = tile_args<T>(part);
+      args.dout = part.dout.as<T>();
+      sums_of(part.dq, part.q.dtype, args.dq, args.wide_dq);
+      sums_of(part.dk, part.q.dtype, args.dk, args.wide_dk);
+      sums_of(part.dv, part.q.dtype, args.dv, args.wide_dv);
+      args.add_dq = part.add_dq, args.add_dkv = part.add_dkv;
+      args.vectors = args.vectors && aligned16(args.dout);
+      args.delta = delta;
+      if (!made)
+        queue.launch("attention_delta", attention_delta_kernel<T>, {ceil_div(rows, kTileThreads / kWarp)}, kTileThreads,
+                     0, args);
+      made = true;
+      if (args.d <= 64)
+        queue_backward<T, 4, 4>(queue, args);
+      else if (args.d <= 128)
+        queue_backward<T, 4, 8>(queue, args);
+      else
+        queue_backward<T, 2, 16>(queue, args);  // smaller tiles: four of 64 rows would not fit shared memory
+    });
   });
 }
 

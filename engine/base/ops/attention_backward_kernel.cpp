@@ -195,10 +195,10 @@ void backward_range(const AttentionBackward& op, const DropoutPlan& dropout, con
   const int64_t steps = (d + kPack - 1) / kPack, strips = queries_at_a_time / kStrip;
   const VecF unit = splat(op.scale * kLog2e);
   const auto write = [&](const View& to, const HeadLayout& at, int64_t token, int64_t head, const float* row,
-                         float factor) {
+                         float factor, bool add) {
     with_sums<Form>(
         to, head_start(at, range.batch, token, range.group, head), [&](auto* dst) __attribute__((always_inline)) {
-          write_row(row, d, factor, dst, op.accumulate);
+          write_row(row, d, factor, dst, add);
         });
   };
   if (want_dkv) {
@@ -211,7 +211,7 @@ void backward_range(const AttentionBackward& op, const DropoutPlan& dropout, con
     const int64_t q_end = smaller(range.q_end, q_first + queries_at_a_time);
     const int64_t k_end = smaller(range.k_end, q_end + behind);
     const bool seen = k_end > range.k_first && !first_keys.hides(q_first, k_end);
-    if (!seen && (!want_dq || op.accumulate)) continue;
+    if (!seen && (!want_dq || op.add_dq)) continue;
     any |= seen;
     prepare_queries<Form>(op, range, q_first, q_end, strips, tiles);
 
@@ -264,15 +264,15 @@ void backward_range(const AttentionBackward& op, const DropoutPlan& dropout, con
     for (int64_t head = 0; head < members; ++head) {
       for (int64_t q = q_first; q < q_end; ++q) {
         const int64_t state = head * strips + (q - q_first) / kStrip, t = (q - q_first) % kStrip;
-        write(op.dq, op.q_at, q, head, tiles.dq + (state * kStrip + t) * floats, op.scale);
+        write(op.dq, op.q_at, q, head, tiles.dq + (state * kStrip + t) * floats, op.scale, op.add_dq);
       }
     }
   }
 
-  if (!want_dkv || (op.accumulate && !any)) return;
+  if (!want_dkv || (op.add_dkv && !any)) return;
   for (int64_t key = range.k_first; key < range.k_end; ++key) {
-    write(op.dk, op.k_at, key, 0, tiles.dk + (key - range.k_first) * floats, op.scale);
-    write(op.dv, op.v_at, key, 0, tiles.dv + (key - range.k_first) * floats, 1.0f);
+    write(op.dk, op.k_at, key, 0, tiles.dk + (key - range.k_first) * floats, op.scale, op.add_dkv);
+    write(op.dv, op.v_at, key, 0, tiles.dv + (key - range.k_first) * floats, 1.0f, op.add_dkv);
   }
 }
 

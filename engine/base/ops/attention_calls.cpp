@@ -96,7 +96,7 @@ bool attention_calls(const AttentionBackward& op, bool deterministic, size_t mos
   for (const View& v : {op.dout, op.dq, op.dk, op.dv}) {
     if (!aligned(v)) return false;
   }
-  return !op.accumulate && cut(op, true, deterministic, most_bytes, calls);
+  return !op.add_dq && !op.add_dkv && cut(op, true, deterministic, most_bytes, calls);
 }
 
 QkvLayout qkv_layout(int64_t groups, int64_t heads_per_group, int64_t head_dim, bool apart) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/base/ops/attention_kernel.h"
+#include "engine/base/ops/attention_parts.h"
 #include "engine/base/ops/cpu_state.h"
 #include "engine/base/ops/op_list.h"
 
@@ -51,13 +52,18 @@ int64_t padded(int64_t bytes) {
   return (bytes / 128 + 1) * 128 + 64;
 }
 
+// The most keys of a part.
+int64_t keys_of_part(const AttentionBackward& op) {
+  return op.keys_at_once > 0 ? std::min(op.keys_at_once, op.shape.kv_len) : op.shape.kv_len;
+}
+
 int64_t scratch_bytes(const AttentionForward& op, int) {
   return padded(
       TW_PICK_BF16_KERNELS(attention_forward_kernels).scratch(op, std::min(forward_block(op.shape), op.shape.q_len)));
 }
 
 int64_t scratch_bytes(const AttentionBackward& op, int threads) {
-  const int64_t keys = split_backward(op.shape, threads) ? std::min(kKeyPiece, op.shape.kv_len) : op.shape.kv_len;
+  const int64_t part = keys_of_part(op), keys = split_backward(op.shape, threads) ? std::min(kKeyPiece, part) : part;
   return padded(TW_PICK_BF16_KERNELS(attention_backward_kernels).scratch(op, backward_block(op.shape), keys));
 }
 
@@ -76,7 +82,6 @@ int64_t attention_backward_scratch(const AttentionBackward& op, int threads) {
 // with one another (interleaved), not with the inputs.
 void attention_forward_cpu(Exec& exec, const AttentionForward& op) {
   const AttentionShape& s = op.shape;
-  const DropoutPlan dropout = make_dropout_plan(op.dropout, s);
   const AttentionForwardKernels& kernels = TW_PICK_BF16_KERNELS(attention_forward_kernels);
   const int threads = std::max(exec.threads, 1);
   const int64_t bytes = scratch_bytes(op, threads);
@@ -86,14 +91,15 @@ void attention_forward_cpu(Exec& exec, const AttentionForward& op) {
   deal_out(threads, blocks * units, s.groups, scratch, bytes, [&](int64_t task, std::byte* mine) {
     // The last queries see most keys: they go first, and what is left for the end is short.
     const int64_t unit = task % units, q_first = (blocks - 1 - task / units) * block;
-    kernels.run(op, dropout, {unit / s.groups, unit % s.groups, q_first, std::min(s.q_len, q_first + block), 0, 0},
-                mine);
+    for_key_parts(op, [&](const AttentionForward& part) {
+      kernels.run(part, make_dropout_plan(part.dropout, part.shape),
+                  {unit / s.groups, unit % s.groups, q_first, std::min(s.q_len, q_first + block), 0, 0}, mine);
+    });
   });
 }
 
 void attention_backward_cpu(Exec& exec, const AttentionBackward& op) {
   const AttentionShape& s = op.shape;
-  const DropoutPlan dropout = make_dropout_plan(op.dropout, s);
   const AttentionBackwardKernels& kernels = TW_PICK_BF16_KERNELS(attention_backward_kernels);
   const int threads = std::max(exec.threads, 1);
   const int64_t bytes = scratch_bytes(op, threads);
@@ -102,23 +108,33 @@ void attention_backward_cpu(Exec& exec, const AttentionBackward& op) {
   const int64_t block = backward_block(s), units = s.batch * s.groups;
   if (!split_backward(s, threads)) {
     deal_out(threads, units, s.groups, scratch, bytes, [&](int64_t unit, std::byte* mine) {
-      kernels.run(op, dropout, {unit / s.groups, unit % s.groups, 0, s.q_len, 0, s.kv_len}, block, true, true, mine);
+      for_key_parts(op, [&](const AttentionBackward& part) {
+        kernels.run(part, make_dropout_plan(part.dropout, part.shape),
+                    {unit / s.groups, unit % s.groups, 0, s.q_len, 0, part.shape.kv_len}, block, true, true, mine);
+      });
     });
     return;
   }
-  const int64_t pieces = blocks_of(s.kv_len, kKeyPiece), blocks = blocks_of(s.q_len, block);
-  deal_out(threads, (pieces + blocks) * units, s.groups, scratch, bytes, [&](int64_t task, std::byte* mine) {
-    const int64_t unit = task % units, part = task / units;
+  const int64_t pieces = blocks_of(keys_of_part(op), kKeyPiece);  // of every part
+  const int64_t all_pieces = pieces * blocks_of(s.kv_len, keys_of_part(op)), blocks = blocks_of(s.q_len, block);
+  deal_out(threads, (all_pieces + blocks) * units, s.groups, scratch, bytes, [&](int64_t task, std::byte* mine) {
+    const int64_t unit = task % units, number = task / units;
+    const bool keys = number < all_pieces;  // the first keys are seen by most queries
     AttentionRange range{unit / s.groups, unit % s.groups, 0, s.q_len, 0, s.kv_len};
-    if (part < pieces) {  // the first keys are seen by most queries
-      range.k_first = part * kKeyPiece;
-      range.k_end = std::min(s.kv_len, range.k_first + kKeyPiece);
-      kernels.run(op, dropout, range, block, false, true, mine);
-    } else {
-      range.q_first = (blocks - 1 - (part - pieces)) * block;
+    if (!keys) {
+      range.q_first = (blocks - 1 - (number - all_pieces)) * block;
       range.q_end = std::min(s.q_len, range.q_first + block);
-      kernels.run(op, dropout, range, block, true, false, mine);
     }
+    int64_t before = 0;  // pieces of the parts so far
+    for_key_parts(op, [&](const AttentionBackward& part) {
+      range.k_first = 0, range.k_end = part.shape.kv_len;
+      if (keys) {
+        range.k_first = (number - before) * kKeyPiece, range.k_end = std::min(range.k_end, range.k_first + kKeyPiece);
+        before += pieces;
+        if (range.k_first < 0 || range.k_first >= range.k_end) return;
+      }
+      kernels.run(part, make_dropout_plan(part.dropout, part.shape), range, block, !keys, keys, mine);
+    });
   });
 }
 

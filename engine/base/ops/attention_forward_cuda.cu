@@ -117,13 +117,15 @@ void attention_forward_cuda(Exec& exec, const AttentionForward& op) {
   CudaQueue queue(exec);
   with_storage(op.q.dtype, [&](auto type) {
     using T = decltype(type);
-    TileArgs<T> args = tile_args<T>(op);
-    args.merge = op.merge;
-    const auto kernel = args.d <= 64    ? attention_forward_kernel<T, 4>
-                        : args.d <= 128 ? attention_forward_kernel<T, 8>
-                                        : attention_forward_kernel<T, 16>;
-    queue.launch("attention_forward", kernel, {ceil_div(args.q_len, kTile) * args.batch * args.heads}, kTileThreads,
-                 shared_bytes(args.d), args);
+    for_key_parts(op, [&](const AttentionForward& part) {
+      TileArgs<T> args = tile_args<T>(part);
+      args.merge = part.merge;
+      const auto kernel = args.d <= 64    ? attention_forward_kernel<T, 4>
+                          : args.d <= 128 ? attention_forward_kernel<T, 8>
+                                          : attention_forward_kernel<T, 16>;
+      queue.launch("attention_forward", kernel, {ceil_div(args.q_len, kTile) * args.batch * args.heads}, kTileThreads,
+                   shared_bytes(args.d), args);
+    });
   });
 }
 

@@ -4,6 +4,7 @@
 // reads 16 neighbouring rows or columns at a time, and an odd row length keeps them in different banks.
 #pragma once
 
+#include "engine/base/ops/attention_parts.h"
 #include "engine/base/ops/cuda_dropout.h"
 #include "engine/base/ops/cuda_reduce.h"
 
@@ -28,7 +29,7 @@ struct TileArgs {
   T *dq, *dk, *dv;
   // Parts: where results are sums in fp32 they go there instead.
   float *wide_out, *wide_dq, *wide_dk, *wide_dv;
-  bool part, merge, accumulate;
+  bool part, merge, add_dq, add_dkv;
   int64_t key_offset, first_key_here;  // query t sees no key behind t + key_offset; which token the first key is
   float* delta;                        // [batch, heads, q_len]: dout . out
   const int32_t* first_keys;           // [batch, q_len]: the first key that a query sees; nullptr: 0

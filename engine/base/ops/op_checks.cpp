@@ -211,14 +211,15 @@ bool check_op(const AttentionForward& op) {
   if (!check_attention(op)) return false;
   check_output(op.out, sum_type(op.out, op.q.dtype, op.shape), op.shape, "out");
   if (op.lse) check_lse(op.lse, op.shape);
-  TW_CHECK(!op.merge || (op.shape.part() && op.lse), "only parts of an attention are merged, by their lse");
+  TW_CHECK(!(op.merge || op.keys_at_once != 0) || (op.shape.part() && op.lse && op.keys_at_once >= 0),
+           "only parts of an attention are merged, by their lse");
   return true;
 }
 
 bool check_op(const AttentionBackward& op) {
   const AttentionShape& s = op.shape;
   if (!check_attention(op)) {
-    TW_CHECK(s.batch == 0 || s.kv_len == 0 || op.accumulate, "attention backward without queries");
+    TW_CHECK(s.batch == 0 || s.kv_len == 0 || op.add_dkv, "attention backward without queries");
     return false;
   }
   const DType t = op.q.dtype;
@@ -228,7 +229,8 @@ bool check_op(const AttentionBackward& op) {
   check_heads(op.dq, sum_type(op.dq, t, s), op.q_at, s, s.q_len, s.heads_per_group, "dq");
   check_heads(op.dk, sum_type(op.dk, t, s), op.k_at, s, s.kv_len, 1, "dk");
   check_heads(op.dv, sum_type(op.dv, t, s), op.v_at, s, s.kv_len, 1, "dv");
-  TW_CHECK(s.part() || !op.accumulate, "only parts of an attention are accumulated");
+  TW_CHECK(s.part() ? op.keys_at_once >= 0 : !(op.add_dq || op.add_dkv || op.keys_at_once != 0),
+           "only parts of an attention are added up");
   return true;
 }
 

@@ -160,6 +160,8 @@ inline constexpr int64_t kNoWindow = -1;
 //
 // A part (shape.part()) takes some of the keys: out (T or fp32) and lse are the result over them alone, 0 and -inf for
 // a query that sees none of them; with `merge` out and lse hold the result over other keys, and become that over both.
+// keys_at_once: the keys are taken so many at a time, with the bits of as many ops, each merged into those before it
+// (0: all at once).
 struct AttentionForward {
   AttentionShape shape;
   float scale = 1.0f;
@@ -170,11 +172,12 @@ struct AttentionForward {
   View first_keys;
   int64_t window = kNoWindow;
   bool merge = false;
+  int64_t keys_at_once = 0;
 };
 
 // dq, dk, dv are written behind the same layouts as q, k, v; dk, dv are sums over the heads of a group. A part takes
 // out and lse over all keys; its dq, dk and dv (T or fp32) are what its queries and keys do to one another, and with
-// `accumulate` they are added to what is there.
+// add_dq or add_dkv they are added to what is there.
 struct AttentionBackward {
   AttentionShape shape;
   float scale = 1.0f;
@@ -185,7 +188,8 @@ struct AttentionBackward {
   Dropout dropout;
   View first_keys;
   int64_t window = kNoWindow;
-  bool accumulate = false;
+  bool add_dq = false, add_dkv = false;
+  int64_t keys_at_once = 0;  // as in the forward; what adds to the dq of those before it, that is
 };
 
 enum class GeluKind { kTanh, kExact };

@@ -18,6 +18,9 @@ namespace {
 
 constexpr ModelShape kModels[] = {
     {"char", 64, 256, 384, 6, 256}, {"124m", 1, 1024, 768, 12, 50304}, {"llama_1b", 1, 1024, 2048, 32, 32000}};
+// Attention of a long sequence, all at once (0) and in parts of so many tokens, as layers that take chunks call it.
+constexpr ModelShape kLongModel = {"4k", 1, 4096, 128, 4, 0};
+constexpr int64_t kParts[] = {0, 1024, 2048};
 // What a GPU is asked for at once.
 constexpr ModelShape kLargeModels[] = {{"124m_b32", 32, 1024, 768, 12, 50304},
                                        {"llama_1b_b8", 8, 2048, 2048, 32, 128256}};
@@ -48,7 +51,47 @@ OpCase matmul_case(Workbench& w, DType t, DType c_type, int64_t m, int64_t n, in
   return o;
 }
 
-OpCase attention_case(Workbench& w, const ModelShape& s, DType t, bool backward) {
+// One attention, whole or as layers that take `part` tokens at a time call it: the keys up to theirs part by part, the
+// last queries first in the backward pass, sums of a 16-bit type in fp32.
+struct AttentionBench {
+  Workbench& w;
+  int64_t part;  // 0: whole
+  AttentionForward fore;
+  AttentionBackward back;
+  View out_sum, d_sum;  // [part, hidden] and [n, width]; empty in fp32
+
+  template <typename Op>
+  Op part_of(Op op, int64_t q) const {
+    const int64_t heads = op.shape.heads();
+    op.shape.length = op.shape.q_len, op.shape.first_query = q;
+    op.shape.q_len = part, op.shape.kv_len = q + part, op.keys_at_once = part;
+    op.q_at.offset += q * op.q_at.token;
+    op.out = op.out.row_range(q, part), op.lse = op.lse.element_range(q * heads, part * heads);
+    return op;
+  }
+  void forward() const {
+    if (part == 0) return w.ops().attention_forward(w.exec(), fore);
+    for (int64_t q = 0; q < fore.shape.q_len; q += part) {
+      AttentionForward op = part_of(fore, q);
+      const View rows = op.out;
+      if (out_sum) op.out = out_sum;
+      w.ops().attention_forward(w.exec(), op);
+      if (out_sum) w.ops().cast(w.exec(), {out_sum, rows});
+    }
+  }
+  void backward() const {
+    if (part == 0) return w.ops().attention_backward(w.exec(), back);
+    for (int64_t end = back.shape.q_len, q = end - part; q >= 0; q -= part) {
+      AttentionBackward op = part_of(back, q);
+      op.dout = back.dout.row_range(q, part), op.add_dkv = q + part < end;
+      if (d_sum) op.dq = op.dk = op.dv = d_sum;
+      w.ops().attention_backward(w.exec(), op);
+      if (d_sum) w.ops().cast(w.exec(), {d_sum.row_range(q, part), back.dq.row_range(q, part)});
+    }
+  }
+};
+
+OpCase attention_case(Workbench& w, const ModelShape& s, DType t, bool backward, int64_t part = 0) {
   const int64_t d = s.hidden / s.heads, width = 3 * s.hidden, n = s.batch * s.length;
   const View qkv = w.tensor(t, {n, width}, 1.0f), out = w.tensor(t, {n, s.hidden}, 0.0f),
              dout = w.tensor(t, {n, s.hidden}, 1.0f);
@@ -64,20 +107,21 @@ OpCase attention_case(Workbench& w, const ModelShape& s, DType t, bool backward)
   AttentionBackward back;
   back.shape = shape, back.scale = scale, back.q = back.k = back.v = qkv, back.q_at = q, back.k_at = k, back.v_at = v;
   back.out = out, back.lse = lse, back.dout = dout, back.dq = back.dk = back.dv = dqkv;
-  const AttentionForward fore = {shape, scale, qkv, qkv, qkv, q, k, v, out, lse, {}};
-  if (backward) w.ops().attention_forward(w.exec(), fore);
-  o.run = [=, &w] {
-    if (backward)
-      w.ops().attention_backward(w.exec(), back);
-    else
-      w.ops().attention_forward(w.exec(), fore);
-  };
+  AttentionBench bench{w, part, {shape, scale, qkv, qkv, qkv, q, k, v, out, lse, {}}, back, {}, {}};
+  if (part > 0 && t != DType::f32) {
+    bench.out_sum = w.tensor(DType::f32, {part, s.hidden}, 0.0f);
+    if (backward) bench.d_sum = w.tensor(DType::f32, {n, width}, 0.0f);
+  }
+  if (backward) bench.forward();
+  o.run = [=] { backward ? bench.backward() : bench.forward(); };
+  const View lse_list(lse.data, lse.dtype, {lse.count(), 1});
   const auto probability = [=, &w](int64_t row, int64_t head, int64_t key) {
     const int64_t base = row / s.length * s.length;
     double score = 0.0;
     for (int64_t i = 0; i < d; ++i)
       score += w.at(qkv, row, head * 3 * d + i) * w.at(qkv, base + key, head * 3 * d + d + i);
-    return std::exp(score * scale - w.at(lse, base / s.length * s.heads + head, row % s.length));
+    const int64_t rows = part > 0 ? part : s.length;  // lse: [heads, rows], one behind the other
+    return std::exp(score * scale - w.at(lse_list, (row / rows * s.heads + head) * rows + row % rows, 0));
   };
   o.error = [=, &w] {
     if (!backward) {
@@ -134,6 +178,12 @@ std::vector<NamedCase> all_cases(bool large) {
       add("attention_forward/" + m, [=](Workbench& w) { return attention_case(w, s, t, false); });
       add("attention_backward/" + m, [=](Workbench& w) { return attention_case(w, s, t, true); });
       list_memory_cases(s, t, list);
+    }
+    for (int64_t part : kParts) {
+      if (large) break;
+      const std::string m = std::string(kLongModel.name) + (part > 0 ? ".parts_of_" + std::to_string(part) : ".whole");
+      add("attention_forward/" + m, [=](Workbench& w) { return attention_case(w, kLongModel, t, false, part); });
+      add("attention_backward/" + m, [=](Workbench& w) { return attention_case(w, kLongModel, t, true, part); });
     }
   }
   return list;

@@ -144,10 +144,10 @@ class Rates:
         self.steps = sorted({steps for _, steps in self.runs})
 
     def gap(self, variant, steps, base="none"):
-        """(mean, half of its 95 % t interval, seeds) in percent of the base's loss; None for fewer than two pairs."""
+        """(mean, half of its 95 % t interval, seeds) in percent of the base's loss; infinity for one pair, None for none."""
         own, other = self.runs.get((variant, steps), {}), self.runs.get((base, steps), {})
         gaps = [100 * (own[seed]["eval_loss"] / other[seed]["eval_loss"] - 1) for seed in sorted(set(own) & set(other))]
-        return (*measured.t_interval(gaps), len(gaps)) if len(gaps) > 1 else None
+        return (*measured.t_interval(gaps), len(gaps)) if len(gaps) > 1 else (gaps[0], math.inf, 1) if gaps else None
 
     def beside(self, variant):
         """Bytes over those of before, in the longest run of both."""
@@ -160,17 +160,21 @@ class Rates:
         for variant in sorted(set(self.words) - {"none"}, key=self.beside):
             gaps = [self.gap(variant, steps) for steps in self.steps]
             if any(gaps):
-                cells = [f"{g[0]:+.2f} ± {g[1]:.2f} ({g[2]}): {verdict(g[0] - g[1], g[0] + g[1], most=LOSS_AT_MOST)}" if g else "–" for g in gaps]
+                cells = ["–" if g is None else f"{g[0]:+.2f} (1)" if g[2] == 1 else f"{g[0]:+.2f} ± {g[1]:.2f} ({g[2]}): {verdict(g[0] - g[1], g[0] + g[1], most=LOSS_AT_MOST)}"
+                         for g in gaps]
                 rows.append([self.words[variant], f"{self.beside(variant):.2f}", *cells])
         return measured.table(["what", "bytes", *(f"{n:,} steps, % (seeds): at most {LOSS_AT_MOST} %" for n in self.steps)], rows)
 
     def page(self):
-        first, adam = self.steps[0], self.gap("adam", self.steps[0], "before")
+        first, last, adam = self.steps[0], self.steps[-1], self.gap("adam", self.steps[0], "before")
+        fewer = ", ".join(f"w {w}: {self.gap(v, first)[0]:+.2f}" for w, v in (("1.5", "g3.7 w1.5"), ("1.25", "g3.95 w1.25"), ("1", "g4.2 w1")))
+        long_fewer = ", ".join(f"w {w}: {self.gap(v, last)[0]:+.2f}" for w, v in (("1.5", "g3.7 w1.5"), ("1.25", "g3.95 w1.25")))
         ramp = self.gap("ramp", first, "before")
         return f"""# What loss costs in bytes
 
 {self.table()}
 - Finer gradients at first ({self.words['ramp']}): {ramp[0]:+.2f} ± {ramp[1]:.2f} % of the loss after {first} steps, beside the preset. As long as the last column cannot tell, the preset stays as it is.
+- Lost: fewer than 2 bits for weights, and the bits to gradients. One seed, {first} steps: {fewer} %; {last:,} steps: {long_fewer} %. A replica then lacks a good part of a step's change all the time, and steps on from where its weights no longer are.
 - Lost: coding gradients in Adam's metric (each element over the root of its second moment, told by its owner). Beside the same bits without it, {first} steps: {adam[0]:+.2f} ± {adam[1]:.2f} % ({adam[2]} seeds). Probably elements with small gradients then take bits from those that the loss falls by.
 
 Two replicas, ZeRO-1, `gpt2_tiny`, fp32. A gap is that of the evaluation loss to the uncompressed run of the same seed, ± its two-sided 95 % t interval; *met* where its upper end is at most {LOSS_AT_MOST} %, *missed* where its lower end is above. Bytes are all that is sent in the longest run that both have, beside `thinwire`: 2.5 bits for gradients, 2.25 for weights. *g* and *w*: `rate` of `dp.gradient` and `zero.parameter`. All else is the preset's. A run of {first} steps is the beginning of a ramp that is meant for longer ones.

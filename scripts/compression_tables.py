@@ -12,7 +12,8 @@
   page      writes docs/results/compression.md and rates.md from the cells beside it, and from those of DIR over them
 
 Every cell prints its command. Results go to DIR/results.jsonl, line by line; a cell that is in there is not run again (one that failed is).
-  --only TEXT ...  cells whose key contains one of them       --list         print the keys and stop
+  --only TEXT ...  cells whose key contains one of them ($: its end)
+  --list           print the keys and stop
   --seconds S      speed: time of a cell; paired: of a turn   --rounds N     speed: so often, in turn; tables take medians
   --pairs N        paired: turns of each (24)
   --build DIR      default build                              --text FILE    instead of Debian's fortunes (the quickstart's text)
@@ -71,8 +72,15 @@ RATES_TRIED = {
     "g3.2 w2": ("g 3.2, w 2", [f"{GRADIENT}=3.2", f"{WEIGHT}=2"]),
     "ramp w2": ("g 5 for 100 steps, then 3; w 2", [f"{GRADIENT}=[[0,5],[100,3]]", f"{WEIGHT}=2"]),
     "ramp": ("g 4 for 100 steps, then 3; w 2.1", [f"{GRADIENT}=[[0,4],[100,3]]", f"{WEIGHT}=2.1"]),
+    "late": ("g 2.75 for 400 steps, then 3.4; w 2.1", [f"{GRADIENT}=[[0,2.75],[400,3.4]]", f"{WEIGHT}=2.1"]),
+    "g4": ("g 4, w 2.25", [f"{GRADIENT}=4", f"{WEIGHT}=2.25"]),
+    "g5": ("g 5, w 2.25", [f"{GRADIENT}=5", "compression.dp.gradient.light=false", f"{WEIGHT}=2.25"]),
+    "g4.2 w1": ("g 4.2, w 1", [f"{GRADIENT}=4.2", "compression.dp.gradient.light=false", f"{WEIGHT}=1"]),
+    "g3.95 w1.25": ("g 3.95, w 1.25", [f"{GRADIENT}=3.95", f"{WEIGHT}=1.25"]),
+    "g3.7 w1.5": ("g 3.7, w 1.5", [f"{GRADIENT}=3.7", f"{WEIGHT}=1.5"]),
 }
-RATE_STEPS, RATE_SEEDS = (100, 1000), range(1, 9)
+# What is tried is chosen by the first two; those behind them judge it.
+RATE_STEPS, RATE_SEEDS = (100, 1000), range(1, 11)
 # Steps between two evaluations, about as many seconds for each wire; learning rates are constant, so that a run's length changes nothing.
 CURVE = {"none": 5, "bf16_wire": 10, "thinwire": 60}
 CURVE_SECONDS, CURVE_ITERS = 260.0, 3000
@@ -95,7 +103,7 @@ class Tables:
 
     def cell(self, table, key, words, what):
         """Measures a cell that is wanted, unless it is known: what() returns the fields of its record beside `words`."""
-        if self.o.only and not any(t in key for t in self.o.only):
+        if self.o.only and not any(t in key + "$" for t in self.o.only):
             return
         self.asked.append(key)
         if not self.o.list:

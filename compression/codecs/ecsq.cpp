@@ -11,6 +11,10 @@
 // most 1.7 units, so that something is left of every block: error feedback contracts. What is beyond 127 steps is cut.
 // fp32 in and out, fixed size: rate + 8 / block bits an element and 16 bytes a frame. A frame that holds NaN, infinity
 // or a magnitude beyond 2^126 raises Encoded::non_finite and decodes to NaN.
+//
+// Below 2 bits, where most integers are 0, no code of one integer comes near the entropy: two neighbours share a code,
+// the zero takes 0.6 of a step either way, steps go up to 2.83 units, and a unit is so small that the block's largest
+// element is never a 0 - without that, a block of equal magnitudes would never be sent, and no residual would end.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -25,34 +29,49 @@ namespace thinwire {
 namespace {
 
 constexpr int64_t kLargestBlock = 4096;
-constexpr int kCoarsest = 4, kFinest = 96;  // notches: steps of 1.68 and 1/32 units
-constexpr int64_t kFewest = 512;            // below, a frame's code would not earn its table
+constexpr int kFirstNotch = -8, kFinest = 96;  // steps of 2.83 and 1/32 units
+constexpr int64_t kFewest = 512;               // below, a frame's code would not earn its table
+constexpr int kFew = 7;                        // integers of a pair are within so many of 0
+constexpr uint8_t kPairBase = kEcsqZero - 8;
 
-enum Mode : uint8_t { kFixed = 0, kHuffman = 1, kConstant = 2 };
+enum Mode : uint8_t { kFixed = 0, kHuffman = 1, kConstant = 2, kPaired = 3 };
 
 // In front of a frame's units, codes and streams.
 struct Header {
-  uint8_t mode = kFixed, notch = 0, first = 0, last = 0;  // symbols
-  uint16_t stream[4] = {};                                // bytes
+  uint8_t mode = kFixed;
+  int8_t notch = 0;
+  uint8_t first = 0, last = 0;  // symbols
+  uint16_t stream[4] = {};      // bytes
   uint32_t reserved = 0;
 };
 static_assert(sizeof(Header) == 16);
 
+// How integers are taken: from 2 bits on, and below.
+struct Grid {
+  int coarsest;  // notch
+  float share;   // a unit is at most so much of its block's largest magnitude
+  float less;    // the zero's part of a step beyond a half
+  float reach;   // in steps; only the coarsest grid may leave a frame more
+};
+constexpr Grid kGrid = {4, 2.0f, 0.0f, 127.0f};  // no mean is twice the largest
+constexpr Grid kGridOfPairs = {kFirstNotch, 1 / 1.8f, 0.1f, 4.0f * kFew};
+
 // 2^(1 - notch / 16) by divisions, which are the same on every machine.
-const std::array<float, kFinest + 1>& steps() {
-  static const std::array<float, kFinest + 1> all = [] {
-    std::array<float, kFinest + 1> s{};
-    double step = 2.0;
-    for (float& each : s) each = static_cast<float>(step), step /= 1.0442737824274138;
+float step_of(int notch) {
+  static const std::array<float, kFinest - kFirstNotch + 1> all = [] {
+    std::array<float, kFinest - kFirstNotch + 1> s{};
+    double finer = 2.0, coarser = 2.0;
+    for (size_t i = -kFirstNotch; i < s.size(); ++i) s[i] = static_cast<float>(finer), finer /= 1.0442737824274138;
+    for (size_t i = -kFirstNotch; i-- > 0;) coarser *= 1.0442737824274138, s[i] = static_cast<float>(coarser);
     return s;
   }();
-  return all;
+  return all[static_cast<size_t>(notch - kFirstNotch)];
 }
 
-// Where a frame has fixed codes: the notch whose 2^bits - 1 levels lose least of normal numbers.
+// Where a frame has fixed codes: the notch whose 2^bits - 1 levels (of one bit: signs) lose least of normal numbers.
 int fixed_notch(int bits) {
-  constexpr int kNotches[] = {6, 21, 34, 47};
-  return kNotches[bits - 2];
+  constexpr int kNotches[] = {16, 6, 21, 34, 47};
+  return kNotches[bits - 1];
 }
 
 // Base-2 logarithm of v >= 1 to within 0.003. Arithmetic that is the same on every machine: it decides about bytes.
@@ -66,20 +85,22 @@ float log2_of(float v) {
 // what a Huffman code loses on it.
 class RateModel {
  public:
-  RateModel(const uint32_t* bins, int64_t seen) : seen_(static_cast<float>(seen)) {
+  RateModel(const uint32_t* bins, int64_t seen, float less) : seen_(static_cast<float>(seen)), less_(less) {
     below_[0] = 0.0f;
     for (size_t i = 0; i < kEcsqBins; ++i) below_[i + 1] = below_[i] + static_cast<float>(bins[i]);
   }
   float bits(float step) const {
-    float sum = 0.0f, under = count_below(0.5f * step);
+    float sum = 0.0f, under = count_below((0.5f + less_) * step);
     sum += cost(under) + (seen_ - under);
-    for (float k = 1.5f; under < seen_; k += 1.0f) {
+    for (float k = 1.5f + less_; under < seen_; k += 1.0f) {
       const float next = count_below(k * step);
       sum += cost(next - under);
       under = next;
     }
     return sum / seen_ + kLost;
   }
+  // Whether pairs would cut more than one element of 256.
+  bool cuts(float step) const { return seen_ - count_below((kFew + 0.5f + less_) * step) > seen_ / 256; }
 
  private:
   static constexpr float kLost = 0.04f;
@@ -91,7 +112,7 @@ class RateModel {
     return below_[bin] + (at - static_cast<float>(bin)) * (below_[bin + 1] - below_[bin]);
   }
   float below_[kEcsqBins + 1];
-  float seen_;
+  float seen_, less_;
 };
 
 class Ecsq final : public Codec {
@@ -100,6 +121,8 @@ class Ecsq final : public Codec {
       : rate_(rate),
         block_(block),
         bits_(static_cast<int>(rate)),
+        in_pairs_(rate < 2.0),
+        grid_(in_pairs_ ? kGridOfPairs : kGrid),
         name_("ecsq(rate=" + rate_text(rate) + ",block=" + std::to_string(block) + ")") {}
   std::string name() const override { return name_; }
   Traits traits() const override { return {.contractive = true, .linear = true, .granule = kEcsqFrame}; }
@@ -118,14 +141,17 @@ class Ecsq final : public Codec {
 
   Encoded encode_frames(const Msg& msg, View in, std::span<std::byte> out, float* decoded) const;
   bool encode_frame(const float* x, int64_t n, std::byte* out, float* decoded) const;
-  bool encode_huffman(const uint8_t* symbols, int64_t n, bool few, Header& header, std::byte* codes,
+  bool encode_huffman(const uint8_t* symbols, int64_t n, bool few, size_t room, Header& header, std::byte* codes,
                       size_t& missing) const;
+  bool encode_pairs(uint8_t* symbols, int64_t n, size_t room, Header& header, std::byte* codes, size_t& missing) const;
   bool decode_frame(const std::byte* in, int64_t n, float* out, bool accumulate) const;
-  bool decode_huffman(const Header& header, const std::byte* codes, int64_t n, uint8_t* symbols) const;
+  bool decode_huffman(const Header& header, const std::byte* codes, size_t room, int64_t n, uint8_t* symbols) const;
 
   double rate_;
   int64_t block_;
   int bits_;  // of fixed codes
+  bool in_pairs_;
+  Grid grid_;
   std::string name_;
 };
 
@@ -133,7 +159,7 @@ void pack(const uint8_t* symbols, int64_t n, int bits, std::byte* out, size_t by
   std::memset(out, 0, bytes);
   const uint32_t mask = (1u << bits) - 1;
   for (int64_t i = 0, at = 0; i < n; ++i, at += bits) {
-    const uint32_t code = (static_cast<uint32_t>(symbols[i]) - kEcsqZero) & mask;
+    const uint32_t code = bits == 1 ? symbols[i] < kEcsqZero : (static_cast<uint32_t>(symbols[i]) - kEcsqZero) & mask;
     out[at / 8] |= static_cast<std::byte>(code << at % 8);
     if (at % 8 + bits > 8) out[at / 8 + 1] |= static_cast<std::byte>(code >> (8 - at % 8));
   }
@@ -144,27 +170,27 @@ void unpack(const std::byte* in, int64_t n, int bits, uint8_t* symbols) {
     uint32_t code = static_cast<uint32_t>(in[at / 8]) >> at % 8;
     if (at % 8 + bits > 8) code |= static_cast<uint32_t>(in[at / 8 + 1]) << (8 - at % 8);
     code &= 2 * half - 1;
-    symbols[i] = static_cast<uint8_t>(kEcsqZero + code - (code >= half ? 2 * half : 0));
+    symbols[i] = bits == 1 ? static_cast<uint8_t>(kEcsqZero + 1 - 2 * code)
+                           : static_cast<uint8_t>(kEcsqZero + code - (code >= half ? 2 * half : 0));
   }
 }
 
 // Symbols of a frame, counted by quarters, and ready to be written: in pairs where all are within kFew of zero.
 class SymbolStream {
  public:
-  static constexpr int kFew = 7;
   SymbolStream(const uint8_t* symbols, int64_t n, bool few) : symbols_(symbols), n_(n), in_pairs_(few && n % 8 == 0) {
     if (!in_pairs_) {
       kernels_.count(symbols, n, quarter);
       return;
     }
     uint32_t both[4][256];
-    kernels_.pair(symbols, n, kBase, pairs_);
+    kernels_.pair(symbols, n, kPairBase, pairs_);
     kernels_.count(pairs_, n / 2, both);
     std::memset(quarter, 0, sizeof(quarter));
     for (int q = 0; q < 4; ++q)
       for (size_t p = 0; p < 256; ++p) {
-        quarter[q][kBase + p % 16] += both[q][p];
-        quarter[q][kBase + p / 16] += both[q][p];
+        quarter[q][kPairBase + p % 16] += both[q][p];
+        quarter[q][kPairBase + p / 16] += both[q][p];
       }
   }
   void write(const HuffmanLengths& lengths, std::byte* const* streams, const size_t* bytes) const {
@@ -176,7 +202,7 @@ class SymbolStream {
     std::array<uint32_t, 256> both;
     uint32_t longest = 0;
     for (size_t p = 0; p < 256; ++p) {
-      const uint32_t first = codes[kBase + p % 16], second = codes[kBase + p / 16];
+      const uint32_t first = codes[kPairBase + p % 16], second = codes[kPairBase + p / 16];
       const uint32_t length = (first >> 16) + (second >> 16);
       both[p] = (first & 0xffffu) | (second & 0xffffu) << (first >> 16) | length << 24;
       longest = std::max(longest, length);
@@ -187,7 +213,6 @@ class SymbolStream {
   uint32_t quarter[4][256];  // how often each quarter of the frame has each symbol
 
  private:
-  static constexpr uint8_t kBase = kEcsqZero - 8;
   const HuffmanKernels& kernels_ = TW_PICK_KERNELS(huffman_kernels);
   const uint8_t* symbols_;
   int64_t n_;
@@ -196,12 +221,11 @@ class SymbolStream {
 };
 
 // Codes for all symbols if they fit; else `missing` says by how many bytes they do not.
-bool Ecsq::encode_huffman(const uint8_t* symbols, int64_t n, bool few, Header& header, std::byte* codes,
+bool Ecsq::encode_huffman(const uint8_t* symbols, int64_t n, bool few, size_t room, Header& header, std::byte* codes,
                           size_t& missing) const {
   const SymbolStream stream(symbols, n, few);
   const HuffmanPlan plan = plan_huffman(stream.quarter);
   header.first = plan.first, header.last = plan.last;
-  const size_t room = code_bytes(n);
   if (plan.first == plan.last) {
     header.mode = kConstant;
     std::memset(codes, 0, room);
@@ -223,6 +247,19 @@ bool Ecsq::encode_huffman(const uint8_t* symbols, int64_t n, bool few, Header& h
   return true;
 }
 
+// The same, of symbols within kFew of 0, two by two; there is room for seven zeros behind them.
+bool Ecsq::encode_pairs(uint8_t* symbols, int64_t n, size_t room, Header& header, std::byte* codes,
+                        size_t& missing) const {
+  const int64_t padded = (n + 7) / 8 * 8;
+  std::memset(symbols + n, kEcsqZero, static_cast<size_t>(padded - n));
+  uint8_t pairs[kEcsqFrame / 2];
+  TW_PICK_KERNELS(huffman_kernels).pair(symbols, padded, kPairBase, pairs);
+  if (!encode_huffman(pairs, padded / 2, false, room, header, codes, missing)) return false;
+  header.mode = kPaired;
+  // One pair alone has no code; of one or two symbols, each a bit at most.
+  return header.first != header.last || encode_huffman(symbols, n, true, room, header, codes, missing);
+}
+
 // Returns whether all elements were finite. decoded: nullptr, or [n], may be x.
 bool Ecsq::encode_frame(const float* x, int64_t n, std::byte* out, float* decoded) const {
   const EcsqKernels& kernels = TW_PICK_KERNELS(ecsq_kernels);
@@ -234,11 +271,11 @@ bool Ecsq::encode_frame(const float* x, int64_t n, std::byte* out, float* decode
   const auto finish = [&](bool finite) {
     std::memcpy(out, &header, sizeof(header));
     if (decoded && finite)
-      kernels.restore(symbols, n, block_, reinterpret_cast<const uint8_t*>(units), steps()[header.notch], decoded,
+      kernels.restore(symbols, n, block_, reinterpret_cast<const uint8_t*>(units), step_of(header.notch), decoded,
                       false);
     return finite;
   };
-  if (!kernels.units(x, n, block_, reinterpret_cast<uint8_t*>(units), inverses, &reach)) {
+  if (!kernels.units(x, n, block_, grid_.share, reinterpret_cast<uint8_t*>(units), inverses, &reach)) {
     header.mode = kConstant;
     header.first = header.last = kEcsqZero;
     std::memset(codes, 0, code_bytes(n));
@@ -250,35 +287,40 @@ bool Ecsq::encode_frame(const float* x, int64_t n, std::byte* out, float* decode
   for (int64_t stride = 4; n >= kFewest && seen == 0 && stride > 0; stride -= 3)
     seen = kernels.sample(x, n, block_, inverses, stride, bins);
   if (seen > 0) {
-    // The finest grid that cuts nothing and, as the sample has it, fits: bits fall as steps grow.
-    const RateModel model(bins, seen);
+    // The finest grid that cuts nothing (of pairs, little) and, as the sample has it, fits: bits fall as steps grow.
+    const RateModel model(bins, seen, grid_.less);
     const float budget = static_cast<float>(rate_);
-    int low = kCoarsest, high = kFinest;
-    while (high > low && reach > 127.0f * steps()[static_cast<size_t>(high)]) --high;
+    int low = grid_.coarsest, high = kFinest;
+    while (high > low && (reach > grid_.reach * step_of(high) || (in_pairs_ && model.cuts(step_of(high))))) --high;
     while (low < high) {
-      const int middle = (low + high + 1) / 2;
-      if (model.bits(steps()[static_cast<size_t>(middle)]) <= budget)
+      const int middle = low + (high - low + 1) / 2;
+      if (model.bits(step_of(middle)) <= budget)
         low = middle;
       else
         high = middle - 1;
     }
     // The rest of the frame may differ from the sample: a sixteenth of a bit an element for each notch.
     for (int notch = low, tried = kFinest + 1; notch < tried;) {
-      header.notch = static_cast<uint8_t>(notch);
-      kernels.quantize(x, n, block_, inverses, 1.0f / steps()[header.notch], symbols);
+      header.notch = static_cast<int8_t>(notch);
+      const float step = step_of(notch);
+      const bool paired = in_pairs_ && reach <= grid_.reach * step, few = reach < (kFew + 0.49f) * step;
+      kernels.quantize(x, n, block_, inverses, 1.0f / step, grid_.less, paired ? kFew : 127.0f, symbols);
       size_t missing = 0;
-      const bool few = reach < (SymbolStream::kFew + 0.49f) * steps()[header.notch];
-      if (encode_huffman(symbols, n, few, header, codes, missing)) return finish(true);
+      if (paired ? encode_pairs(symbols, n, code_bytes(n), header, codes, missing)
+                 : encode_huffman(symbols, n, few, code_bytes(n), header, codes, missing))
+        return finish(true);
       tried = notch;
-      notch = std::max(kCoarsest, notch - std::max(1, static_cast<int>(missing * 128 / static_cast<size_t>(n))));
+      notch = std::max(grid_.coarsest, notch - std::max(1, static_cast<int>(missing * 128 / static_cast<size_t>(n))));
     }
   }
   header = Header();
-  header.notch = static_cast<uint8_t>(fixed_notch(bits_));
-  kernels.quantize(x, n, block_, inverses, 1.0f / steps()[header.notch], symbols);
-  const int highest = (1 << (bits_ - 1)) - 1;
-  for (int64_t i = 0; i < n; ++i)
-    symbols[i] = static_cast<uint8_t>(std::clamp<int>(symbols[i], kEcsqZero - highest, kEcsqZero + highest));
+  header.notch = static_cast<int8_t>(fixed_notch(bits_));
+  if (bits_ == 1) {
+    for (int64_t i = 0; i < n; ++i) symbols[i] = std::signbit(x[i]) ? kEcsqZero - 1 : kEcsqZero + 1;
+  } else {
+    const auto highest = static_cast<float>((1 << (bits_ - 1)) - 1);
+    kernels.quantize(x, n, block_, inverses, 1.0f / step_of(header.notch), 0.0f, highest, symbols);
+  }
   pack(symbols, n, bits_, codes, code_bytes(n));
   return finish(true);
 }
@@ -306,13 +348,14 @@ Encoded Ecsq::round_trip(const Msg& msg, View in, std::span<std::byte> out, Comp
   return encode_frames(msg, in, out, decoded.as<float>());
 }
 
-bool Ecsq::decode_huffman(const Header& header, const std::byte* codes, int64_t n, uint8_t* symbols) const {
+bool Ecsq::decode_huffman(const Header& header, const std::byte* codes, size_t room, int64_t n,
+                          uint8_t* symbols) const {
   if (header.first > header.last) return false;
   const size_t table = huffman_table_bytes(header.first, header.last);
   size_t bytes[4], total = table;
   for (size_t q = 0; q < 4; ++q) total += bytes[q] = header.stream[q];
   HuffmanLengths lengths;
-  if (total > code_bytes(n) || !read_huffman_table(codes, header.first, header.last, lengths)) return false;
+  if (total > room || !read_huffman_table(codes, header.first, header.last, lengths)) return false;
   const std::byte* streams[4];
   const std::byte* at = codes + table;
   for (int q = 0; q < 4; at += bytes[q++]) streams[q] = at;
@@ -326,7 +369,7 @@ bool Ecsq::decode_frame(const std::byte* in, int64_t n, float* out, bool accumul
   std::memcpy(&header, in, sizeof(header));
   const std::byte* const units = in + sizeof(Header);
   const std::byte* const codes = units + unit_bytes(n);
-  if (header.notch > kFinest) return false;
+  if (header.notch > kFinest || header.notch < std::min(0, grid_.coarsest)) return false;
   switch (header.mode) {
     case kConstant:
       std::memset(symbols, header.first, static_cast<size_t>(n));
@@ -335,13 +378,20 @@ bool Ecsq::decode_frame(const std::byte* in, int64_t n, float* out, bool accumul
       unpack(codes, n, bits_, symbols);
       break;
     case kHuffman:
-      if (!decode_huffman(header, codes, n, symbols)) return false;
+      if (!decode_huffman(header, codes, code_bytes(n), n, symbols)) return false;
       break;
+    case kPaired: {
+      const int64_t padded = (n + 7) / 8 * 8;
+      uint8_t pairs[kEcsqFrame / 2];
+      if (!in_pairs_ || !decode_huffman(header, codes, code_bytes(n), padded / 2, pairs)) return false;
+      TW_PICK_KERNELS(huffman_kernels).unpair(pairs, padded, kPairBase, symbols);
+      break;
+    }
     default:
       return false;
   }
   return TW_PICK_KERNELS(ecsq_kernels)
-      .restore(symbols, n, block_, reinterpret_cast<const uint8_t*>(units), steps()[header.notch], out, accumulate);
+      .restore(symbols, n, block_, reinterpret_cast<const uint8_t*>(units), step_of(header.notch), out, accumulate);
 }
 
 void Ecsq::decode(const Msg& msg, std::span<const std::byte> in, View out, bool accumulate) const {
@@ -377,8 +427,9 @@ MadeCodec make_ecsq(const CodecSpec& spec) {
 
 CodecSpec cheaper(const CodecSpec& spec) {
   if (!spec.flag("light")) return spec;
-  CodecSpec light = codec_spec(
-      "lloyd_max", {{"bits", static_cast<int64_t>(std::ceil(spec.real("rate")))}, {"block", spec.integer("block")}});
+  // Two bits have no zero: every element would jitter, and weights that did cost 1 % of the loss.
+  const auto bits = std::max<int64_t>(3, static_cast<int64_t>(std::ceil(spec.real("rate"))));
+  CodecSpec light = codec_spec("lloyd_max", {{"bits", bits}, {"block", spec.integer("block")}});
   light.hadamard = spec.hadamard, light.checksum = spec.checksum;
   return light;
 }
@@ -389,18 +440,18 @@ CodecRow ecsq_row() {
   CodecParameter light = codec_parameter(
       false, {.name = "light",
               .doc = "where compression.adapt measures that time of the core costs more than bytes, lloyd_max of the "
-                     "next whole number of bits (rates up to 4) takes its place, but for the units that a rank's "
-                     "forward pass begins with"});
+                     "next whole number of bits (3 or 4; rates up to 4) takes its place, but for the units that a "
+                     "rank's forward pass begins with"});
   light.goes_with = light_fits;
   return {.name = "ecsq",
           .parameters = {codec_parameter(8.0, {.name = "rate",
-                                               .bounds = {2, 5},
+                                               .bounds = {1, 5},
                                                .unit = "bits",
-                                               .doc = "bits per value, 2 to 5, blocks' scales not counted",
+                                               .doc = "bits per value, 1 to 5, blocks' scales not counted",
                                                .ramp = true}),
                          block_parameter("elements that share a scale, 0 for 64"), light},
           .make = make_ecsq,
-          .cases = {{{"rate", 2.0}}, {{"rate", 2.5}}, {{"rate", 3.0}}},
+          .cases = {{{"rate", 2.0}}, {{"rate", 2.5}}, {{"rate", 3.0}}, {{"rate", 1.25}}},
           .crosses_tensors = [](const CodecSpec&) { return true; },  // by its frames
           .cheaper = cheaper};
 }

@@ -9,7 +9,7 @@ namespace {
 constexpr int64_t kMostBlocks = kEcsqFrame / kUnit;
 constexpr float kLargest = 0x1p+126f;  // half a step above what is larger may be infinite
 
-bool units(const float* x, int64_t n, int64_t block, uint8_t* out, float* inverses, float* reach) {
+bool units(const float* x, int64_t n, int64_t block, float share, uint8_t* out, float* inverses, float* reach) {
   float scales[kMostBlocks + kLanes], largest[kMostBlocks];
   const int64_t blocks = (n + block - 1) / block;
   int64_t b = 0;
@@ -22,6 +22,7 @@ bool units(const float* x, int64_t n, int64_t block, uint8_t* out, float* invers
     largest[b] = size.largest;
   }
   for (b = 0; b < blocks; ++b) {
+    if (scales[b] > share * largest[b]) scales[b] = share * largest[b];
     if (scales[b] < kSmallestMean) scales[b] = 0.0f;
     if (scales[b] > kLargestScale) scales[b] = kLargestScale;  // where the largest head is; nearest even so
     if (!(largest[b] <= kLargest)) scales[b] = __builtin_nanf("");
@@ -55,8 +56,10 @@ int64_t sample(const float* x, int64_t n, int64_t block, const float* inverses, 
   return seen;
 }
 
-TW_INLINE VecI grid(VecF x, VecF factor) {
-  return to_nearest(vmin(vmax(product(x, factor), splat(-127.0f)), splat(127.0f)));
+TW_INLINE VecI grid(VecF x, VecF factor, VecF less, VecF most) {
+  const VecF y = product(x, factor);
+  const VecF moved = y - (VecF)(((VecU)y & 0x80000000u) | (VecU)less);
+  return to_nearest(vmin(vmax(moved, -most), most));
 }
 TW_INLINE void store_symbols(uint8_t* out, Codes c) {
 #ifdef __AVX512F__
@@ -68,20 +71,22 @@ TW_INLINE void store_symbols(uint8_t* out, Codes c) {
 #endif
 }
 
-void quantize(const float* x, int64_t n, int64_t block, const float* inverses, float fineness, uint8_t* symbols) {
+void quantize(const float* x, int64_t n, int64_t block, const float* inverses, float fineness, float less, float most,
+              uint8_t* symbols) {
+  const VecF shift = splat(less), limit = splat(most);
   const int64_t whole = n / kUnit * kUnit;
   for (int64_t first = 0, b = 0; first < n; first += block, ++b) {
     const VecF factor = splat(rounded(splat(inverses[b]) * splat(fineness))[0]);
     const int64_t stop = first + block < whole ? first + block : whole;
     for (int64_t i = first; i < stop; i += kUnit) {
       VecI q[kUnitVectors];
-      for (int j = 0; j < kUnitVectors; ++j) q[j] = grid(load(x + i + j * kLanes), factor);
+      for (int j = 0; j < kUnitVectors; ++j) q[j] = grid(load(x + i + j * kLanes), factor, shift, limit);
       store_symbols(symbols + i, narrow(q));
     }
     if (first + block <= whole || whole == n) continue;
     for (int64_t i = whole; i < n; i += kLanes) {
       const int64_t left = n - i < kLanes ? n - i : kLanes;
-      const VecI q = grid(load_first(x + i, left), factor);
+      const VecI q = grid(load_first(x + i, left), factor, shift, limit);
       for (int64_t k = 0; k < left; ++k) symbols[i + k] = (uint8_t)(q[k] + kEcsqZero);
     }
   }

@@ -84,6 +84,13 @@ void pair(const uint8_t* symbols, int64_t n, uint8_t base, uint8_t* pairs) {
   for (int64_t i = 0; i < n / 2; ++i) pairs[i] = (uint8_t)((symbols[2 * i] - base) | (symbols[2 * i + 1] - base) << 4);
 }
 
+void unpair(const uint8_t* pairs, int64_t n, uint8_t base, uint8_t* symbols) {
+  for (int64_t i = 0; i < n / 2; ++i) {
+    symbols[2 * i] = (uint8_t)(base + (pairs[i] & 15));
+    symbols[2 * i + 1] = (uint8_t)(base + (pairs[i] >> 4));
+  }
+}
+
 void encode_pairs(const uint8_t* pairs, int64_t n, const uint32_t* codes, uint32_t longest, std::byte* const* out,
                   const size_t* bytes) {
   if (longest <= 14)
@@ -195,6 +202,6 @@ bool decode(const std::byte* const* in, const size_t* bytes, const uint32_t* cod
 
 }  // namespace
 
-constinit const HuffmanKernels huffman_kernels = {count, encode, pair, encode_pairs, decode};
+constinit const HuffmanKernels huffman_kernels = {count, encode, pair, unpair, encode_pairs, decode};
 
 }  // namespace thinwire::TW_ISA

@@ -21,6 +21,7 @@ struct HuffmanKernels {
   // The same streams in half the steps where symbols are few: two neighbours in [base, base + 16) become one byte,
   // second - base in its upper half. n is a multiple of 8, so that quarters hold whole pairs. pairs [n / 2].
   void (*pair)(const uint8_t* symbols, int64_t n, uint8_t base, uint8_t* pairs);
+  void (*unpair)(const uint8_t* pairs, int64_t n, uint8_t base, uint8_t* symbols);  // n symbols, even
   // codes[p] = both codes, the first in the lower bits | their length << 24; longest: of the lengths.
   void (*encode_pairs)(const uint8_t* pairs, int64_t n, const uint32_t* codes, uint32_t longest, std::byte* const* out,
                        const size_t* bytes);

@@ -43,7 +43,7 @@ std::vector<CodecSpec> all_specs() {
     s["rounding"] = "stochastic";
   }));
   for (int64_t bits : {4, 3, 2}) specs.push_back(make_spec("lloyd_max", [&](CodecSpec& s) { s["bits"] = bits; }));
-  for (double rate : {2.0, 2.5, 4.0}) specs.push_back(make_spec("ecsq", [&](CodecSpec& s) { s["rate"] = rate; }));
+  for (double rate : {1.25, 2.0, 2.5, 4.0}) specs.push_back(make_spec("ecsq", [&](CodecSpec& s) { s["rate"] = rate; }));
   for (const char* format : {"mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp4", "nvfp4"})
     specs.push_back(make_spec("mx", [&](CodecSpec& s) { s["format"] = format; }));
   for (double rate : {4.0, 8.0, 12.0, 16.0, 24.0, 32.0})

@@ -15,7 +15,7 @@ namespace thinwire::test {
 inline constexpr size_t kFrame = 32768;
 inline constexpr double kUlp = 0x1p-24;  // what one fp32 operation may be off by, relatively
 inline constexpr size_t kHead = 16;      // bytes of a frame's header
-inline constexpr int kFixed = 0, kHuffman = 1, kConstant = 2;
+inline constexpr int kFixed = 0, kHuffman = 1, kConstant = 2, kPaired = 3;
 
 inline std::shared_ptr<const Codec> make(double rate, int64_t block = 0) {
   return make_codec({"ecsq", {{"rate", rate}, {"block", block}}}).codec;
@@ -40,8 +40,8 @@ struct Frame {
   std::vector<int> q;        // of each element
 };
 
-inline void read_streams(std::span<const std::byte> p, std::span<const std::byte> codes, Frame& f) {
-  const size_t n = f.q.size();
+inline void read_streams(std::span<const std::byte> p, std::span<const std::byte> codes, std::vector<int>& symbols) {
+  const size_t n = symbols.size();
   const uint32_t first = number(p, 2, 1), last = number(p, 3, 1);
   ASSERT_LT(first, last);
   // Canonical codes, most significant bit first: length and number to symbol.
@@ -65,22 +65,22 @@ inline void read_streams(std::span<const std::byte> p, std::span<const std::byte
         code = code << 1 | (number(codes, at + bit / 8, 1) >> bit % 8 & 1u);
         ++bit;
       } while (!symbol_of.contains({++length, code}));
-      f.q[i] = static_cast<int>(symbol_of[{length, code}]) - 128;
-      seen.insert(f.q[i]);
+      symbols[i] = static_cast<int>(symbol_of[{length, code}]);
+      seen.insert(symbols[i]);
     }
     ASSERT_EQ((bit + 7) / 8, bytes);
     at += bytes;
   }
   EXPECT_EQ(seen.size(), symbol_of.size()) << "a code for a symbol that does not occur";
-  EXPECT_EQ(*seen.begin() + 128, static_cast<int>(first));
-  EXPECT_EQ(*seen.rbegin() + 128, static_cast<int>(last));
+  EXPECT_EQ(*seen.begin(), static_cast<int>(first));
+  EXPECT_EQ(*seen.rbegin(), static_cast<int>(last));
   for (; at < codes.size(); ++at) ASSERT_EQ(codes[at], std::byte{0}) << "padding";
 }
 
 inline Frame read_frame(std::span<const std::byte> p, size_t n, double rate, size_t block) {
   Frame f;
   f.mode = static_cast<int>(number(p, 0, 1));
-  f.notch = static_cast<int>(number(p, 1, 1));
+  f.notch = static_cast<int8_t>(number(p, 1, 1));
   f.step = std::exp2(1.0 - f.notch / 16.0);
   EXPECT_EQ(number(p, 12, 4), 0u) << "reserved";
   const size_t blocks = (n + block - 1) / block;
@@ -93,8 +93,22 @@ inline Frame read_frame(std::span<const std::byte> p, size_t n, double rate, siz
   const auto codes = p.subspan(kHead + 2 + blocks);
   EXPECT_EQ(codes.size(), room_of(n, rate));
   if (f.mode == kConstant) f.q.assign(n, static_cast<int>(number(p, 2, 1)) - 128);
-  if (f.mode == kHuffman) read_streams(p, codes, f);
-  if (f.mode == kFixed) {
+  if (f.mode == kHuffman) {
+    read_streams(p, codes, f.q);
+    for (int& q : f.q) q -= 128;
+  }
+  if (f.mode == kPaired) {  // of whole eights, with zeros behind the last
+    std::vector<int> pairs((n + 7) / 8 * 4);
+    read_streams(p, codes, pairs);
+    for (size_t i = 0; i < 2 * pairs.size(); ++i) {
+      const int q = (i % 2 == 0 ? pairs[i / 2] % 16 : pairs[i / 2] / 16) - 8;
+      if (i < n) f.q[i] = q;
+      EXPECT_TRUE(q > -8 && (i < n || q == 0)) << "element " << i;
+    }
+  }
+  if (f.mode == kFixed && rate < 2) {
+    for (size_t i = 0; i < n; ++i) f.q[i] = (number(codes, i / 8, 1) >> i % 8 & 1u) != 0 ? -1 : 1;
+  } else if (f.mode == kFixed) {
     const size_t bits = static_cast<size_t>(rate);
     for (size_t i = 0; i < n; ++i)
       for (size_t b = 0; b < bits; ++b) {
@@ -107,13 +121,15 @@ inline Frame read_frame(std::span<const std::byte> p, size_t n, double rate, siz
 
 // ---- the definition, for any data -----------------------------------------------------------------------------------
 inline void check_frame(const Frame& f, std::span<const float> x, std::span<const float> y, double rate, size_t block) {
-  ASSERT_TRUE(f.mode == kFixed || f.mode == kHuffman || f.mode == kConstant);
-  const int most = f.mode == kFixed ? (1 << (static_cast<int>(rate) - 1)) - 1 : 127;
+  const bool low = rate < 2;
+  ASSERT_TRUE(f.mode == kFixed || f.mode == kHuffman || f.mode == kConstant || (f.mode == kPaired && low));
+  const int most = f.mode == kFixed ? (1 << (static_cast<int>(rate) - 1)) - 1 : f.mode == kPaired ? 7 : 127;
+  const double less = low ? 0.1 : 0.0;
   if (x.size() < 512) {
     EXPECT_EQ(f.mode, kFixed);
   }
   if (f.mode != kFixed) {
-    EXPECT_GE(f.notch, 4);
+    EXPECT_GE(f.notch, low ? -8 : 4);
     EXPECT_LE(f.notch, 96);
   }
   double largest_mean = 0.0, head = 0.0, reach = 0.0;
@@ -127,6 +143,7 @@ inline void check_frame(const Frame& f, std::span<const float> x, std::span<cons
       mean += m / static_cast<double>(stop - b * block);
       top = std::max(top, m);
     }
+    if (low) mean = std::min(mean, top / 1.8);
     const double unit = f.unit[b];
     largest_mean = std::max(largest_mean, mean);
     head = std::max(head, unit);
@@ -145,32 +162,46 @@ inline void check_frame(const Frame& f, std::span<const float> x, std::span<cons
     const size_t stop = std::min(x.size(), (b + 1) * block);
     const double grain = f.unit[b] * f.step;
     if (grain == 0.0) {
-      double mean = 0.0;
-      for (size_t i = b * block; i < stop; ++i) mean += std::fabs(x[i]) / static_cast<double>(stop - b * block);
+      double mean = 0.0, top = 0.0;
+      for (size_t i = b * block; i < stop; ++i) {
+        mean += std::fabs(x[i]) / static_cast<double>(stop - b * block);
+        top = std::max(top, static_cast<double>(std::fabs(x[i])));
+      }
+      if (low) mean = std::min(mean, top / 1.8);
       ASSERT_TRUE(mean < 0x1.001p-120 || mean < 0x1.001p-31 * head) << "block " << b << " was thrown away";
       continue;
     }
+    bool something = false;
     for (size_t i = b * block; i < stop; ++i) {
+      something |= f.q[i] != 0;
       // unit: power, head's product; grain; the product with q.
       ASSERT_NEAR(y[i], f.q[i] * grain, std::fabs(f.q[i] * grain) * 6 * kUlp) << "element " << i;
       // The same, the inverses of both, their product, that with x: where |x| / grain is near a tie, either is right.
-      const double exact = x[i] / grain;
+      const double exact = x[i] / grain - std::copysign(less, x[i]);
+      if (low && f.mode == kFixed) {
+        ASSERT_EQ(std::signbit(x[i]), f.q[i] < 0) << "element " << i;
+        continue;
+      }
       if (std::abs(f.q[i]) == most && std::fabs(exact) > most) {
         ASSERT_EQ(std::signbit(exact), f.q[i] < 0);
       } else {
-        ASSERT_LE(std::fabs(exact - f.q[i]), 0.5 + std::fabs(exact) * 8 * kUlp) << "element " << i << " of " << x[i];
+        ASSERT_LE(std::fabs(exact - f.q[i]), 0.5 + (std::fabs(exact) + less) * 8 * kUlp)
+            << "element " << i << " of " << x[i];
       }
       // A number that is just above half a step becomes a step: twice itself.
       ASSERT_LE(std::fabs(static_cast<double>(x[i]) - y[i]), std::fabs(x[i]) * (1 + 16 * kUlp)) << "element " << i;
+    }
+    if (low) {
+      ASSERT_TRUE(something) << "nothing is sent of block " << b;
     }
   }
   if (head > 0.0 && largest_mean < 0x1.fcp+125) {  // in bf16, rounded up
     EXPECT_GE(head, largest_mean * (1 - mean_off));
     EXPECT_LE(head, largest_mean * (1 + mean_off) * (1 + 0x1p-7));
   }
-  // Nothing is cut that the coarsest grid reaches.
-  if (f.mode != kFixed && f.notch > 4) {
-    EXPECT_LE(reach, 127 * f.step * (1 + 8 * kUlp));
+  // Nothing is cut that the coarsest grid reaches; of pairs, a quarter goes at least.
+  if (f.mode == kPaired || (f.mode != kFixed && f.notch > (low ? -8 : 4))) {
+    EXPECT_LE(reach, (low ? 28 : 127) * f.step * (1 + 8 * kUlp));
   }
 }
 

@@ -186,7 +186,7 @@ TEST(BadCompression, ParametersAreTheCodecsBusiness) {
       names("\"codec\": \"block_int\", \"bits\": 2, \"rounding\": \"stochastic\", \"residual\": \"error_feedback\"",
             {"compression.dp.gradient.", "nearest"}),
       // Bounds of the table.
-      names("\"codec\": \"zfp\", \"rate\": 40", {"a.json:4:26: ", "40 is out of bounds (at least 2, at most 32)"}),
+      names("\"codec\": \"zfp\", \"rate\": 40", {"a.json:4:26: ", "40 is out of bounds (at least 1, at most 32)"}),
       names("\"codec\": \"top_k\", \"density\": 0", {"a.json:4:31: ", "0 is out of bounds (above 0, at most 1)"}),
       names("\"codec\": \"low_rank\", \"rank\": 0", {"0 is out of bounds (at least 1, at most 65536)"}),
       names("\"codec\": \"low_rank\", \"sides\": 3", {"3 is out of bounds (at least 1, at most 2)"}),

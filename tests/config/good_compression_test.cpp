@@ -270,7 +270,7 @@ TEST(GoodCompression, TwoLevelsWhereNodesAreKnown) {
                Site::kDpGradient)
         .algorithm;
   };
-  for (const char* preset : {"zeropp", "loco", "sdp4bit", "thinwire"}) {
+  for (const char* preset : {"zeropp", "loco", "sdp4bit", "thinwire", "bf16_wire"}) {
     EXPECT_EQ(algorithm(preset, 2), RuleAlgorithm::kTwoLevel) << preset;
     for (int per_node : {0, 1, 4}) EXPECT_EQ(algorithm(preset, per_node), RuleAlgorithm::kDirect) << preset;
   }

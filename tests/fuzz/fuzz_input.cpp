@@ -235,7 +235,7 @@ const std::vector<Target>& targets() {
       for (int64_t block : {16, 64}) lloyd_max.push_back(spec_of("lloyd_max", {{"bits", bits}, {"block", block}}));
     list.push_back({"lloyd_max", std::move(lloyd_max), 700});
     std::vector<CodecSpec> ecsq;
-    for (double rate : {2.0, 2.5, 3.3, 5.0})
+    for (double rate : {2.0, 2.5, 3.3, 5.0, 1.0, 1.5})
       for (int64_t block : {64, 192}) ecsq.push_back(spec_of("ecsq", {{"rate", rate}, {"block", block}}));
     list.push_back({"ecsq", std::move(ecsq), 1200});
     std::vector<CodecSpec> one_bit;

@@ -40,6 +40,8 @@ std::vector<Case> cases() {
   for (int64_t bits : {4, 3, 2}) add("lloyd_max", 1.0, [=](CodecSpec& s) { s["bits"] = bits; });
   for (double rate : {2.0, 2.5, 3.0, 5.0})
     for (int64_t block : {0, 192}) add("ecsq", 0.25, [=](CodecSpec& s) { s["rate"] = rate, s["block"] = block; });
+  for (double rate : {1.0, 1.5})
+    for (int64_t block : {0, 192}) add("ecsq", 1.0, [=](CodecSpec& s) { s["rate"] = rate, s["block"] = block; });
   for (int64_t block : {0, 1024}) add("one_bit", 1e-3, [=](CodecSpec& s) { s["block"] = block; });
   for (double rate : {8.0, 16.0}) add("zfp", 1.0, [=](CodecSpec& s) { s["rate"] = rate; });
   for (const char* codec : {"identity", "mpc", "entropy"}) add(codec, 1e-6);

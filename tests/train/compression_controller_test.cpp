@@ -242,8 +242,9 @@ SiteRule entropy_coded(double rate, int64_t block, ResidualKind residual) {
           .residual = {.kind = residual}};
 }
 
-TEST(LightCoding, HasTheNextWholeNumberOfBits) {
-  for (const auto& [rate, bits] : std::map<double, int64_t>{{2.0, 2}, {2.25, 3}, {3.0, 3}, {3.5, 4}, {4.0, 4}}) {
+TEST(LightCoding, HasTheNextWholeNumberOfBitsThatHasAZero) {
+  for (const auto& [rate, bits] :
+       std::map<double, int64_t>{{1.25, 3}, {2.0, 3}, {2.25, 3}, {3.0, 3}, {3.5, 4}, {4.0, 4}}) {
     const CodecSpec light = cheaper_codec(entropy_coded(rate, 256, ResidualKind::kNone).codec);
     EXPECT_EQ(light.codec, "lloyd_max");
     EXPECT_EQ(light.integer("bits"), bits);

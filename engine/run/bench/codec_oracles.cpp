@@ -198,13 +198,14 @@ CodecVerdict prove_lloyd_max(const CodedMessage& m) {
 // A unit is at most 2^(1/16) means of its block, the coarsest grid has steps of 2^(3/4) units, and what is nearest to
 // an element is no farther than 0 is. Beyond 127 steps elements are cut (in blocks of up to 204, none is that large).
 // The message may hold no frame that a Huffman code does not fit: those of 512 elements and more do, unless made not
-// to.
+// to. Below 2 bits: 0.6 of 2^(3/2) units, elements cut at 7 steps of at most 28, and signs in short frames.
 CodecVerdict prove_ecsq(const CodedMessage& m) {
   constexpr size_t kFrame = 32768, kShort = 512;
   const size_t block = block_of(m, 64);
   // Sums of block / 16 magnitudes in fp32; units, steps and their inverses.
   const double rounding = 1.0 + (static_cast<double>(block) / 16 + 16) * kFp32;
-  const double coarsest = std::exp2(0.75), unit_off = std::exp2(1.0 / 16);
+  const bool low = m.spec.real("rate") < 2;
+  const double coarsest = std::exp2(low ? 1.5 : 0.75), zero = low ? 0.6 : 0.5, unit_off = std::exp2(1.0 / 16);
   const auto mean_of = [](std::span<const double> part) {
     double mean = 0.0;
     for (double v : part) mean += std::fabs(v) / static_cast<double>(part.size());
@@ -222,16 +223,18 @@ CodecVerdict prove_ecsq(const CodedMessage& m) {
       const double mean = mean_of(part);
       const bool nothing = mean < std::max(0x1p-120, largest * 0x1p-31) * rounding;  // has no unit
       const bool cut = nothing || frame.x.size() < kShort;                           // to the levels of fixed codes
-      const double half = coarsest / 2 * mean * unit_off * rounding;
+      const double half = zero * coarsest * mean * unit_off * rounding;
       const double reach = 127 * coarsest * mean / unit_off / rounding;
       return [=](std::span<const double> x, size_t i) {
         const double size = std::fabs(x[i]), far = std::max(0.0, size - reach);
+        if (low) return (cut ? std::max(size, mean * unit_off) : std::max(half, 0.75 * size)) * rounding;
         return (cut ? size : std::min(size, half + far)) * rounding;
       };
     };
     raise(worst, over_blocks(frame, block, make));
   }
-  return {worst, "within half of the coarsest step, and no farther than zero"};
+  return {worst,
+          low ? "within 0.6 of the coarsest step" : "within half of the coarsest step, and no farther than zero"};
 }
 
 CodecVerdict prove_one_bit(const CodedMessage& m) {

@@ -333,12 +333,14 @@ int64_t open_files() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
 }
 
-// The memory of a node among this process's maps, opened through /proc; -1 where this user may not.
+// The memory of a node among this process's maps, opened through /proc; -1 where this user may not. The other rank may
+// be done and its map gone meanwhile: the next line is that of the same memory.
 int open_node_memory() {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     if (line.find("memfd:thinwire-node") == std::string::npos) continue;
-    return ::open(("/proc/self/map_files/" + line.substr(0, line.find(' '))).c_str(), O_RDWR);
+    const int file = ::open(("/proc/self/map_files/" + line.substr(0, line.find(' '))).c_str(), O_RDWR);
+    if (file >= 0 || errno != ENOENT) return file;
   }
   ADD_FAILURE() << "no memory of a node is mapped";
   return -1;

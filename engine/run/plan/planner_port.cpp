@@ -13,7 +13,7 @@ ClusterShape cluster_shape(const std::string& cluster_file) {
 
 std::string predicted_text(const RunConfig& config, const std::string& cluster_file) {
   const Cluster cluster = read_cluster(cluster_file);
-  return prediction_text(config, cluster, predict(config, cluster, {.spans = true}));
+  return prediction_text(config, cluster, predict(config, cluster, {.spans = true, .keep_tapes = true}));
 }
 
 std::string predicted_json(const RunConfig& config, const std::string& cluster_file) {

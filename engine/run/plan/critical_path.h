@@ -7,7 +7,7 @@
 
 namespace thinwire {
 
-// Compute; packing and sending by the compute thread; work of whoever moves messages; until somebody looks; on the
+// Compute; packing and sending by the compute thread; work of whoever moves messages; until the next poll; on the
 // wire.
 enum class PathKind : uint8_t { kCompute, kIssue, kMove, kNotice, kWire, kCount };
 

@@ -29,7 +29,7 @@ std::string machine_words(const Machine& machine) {
 
 // What a part of the critical path is, e.g. "wire dp.gradient".
 std::string part_name(const Prediction& p, const PathPart& part) {
-  constexpr const char* names[] = {"compute", "packing and sending", "moving messages", "until somebody looks", "wire"};
+  constexpr const char* names[] = {"compute", "packing and sending", "moving messages", "until the next poll", "wire"};
   static_assert(std::size(names) == static_cast<size_t>(PathKind::kCount));
   std::string name = names[static_cast<size_t>(part.kind)];
   if (part.kind != PathKind::kWire) return name;

@@ -157,7 +157,7 @@ class Rates:
 
     def table(self):
         rows = []
-        for variant in sorted(set(self.words) - {"none"}, key=self.beside):
+        for variant in sorted(set(self.words) - {"none"}, key=lambda v: (self.beside(v), v)):
             gaps = [self.gap(variant, steps) for steps in self.steps]
             if any(gaps):
                 cells = ["–" if g is None else f"{g[0]:+.2f} (1)" if g[2] == 1 else f"{g[0]:+.2f} ± {g[1]:.2f} ({g[2]}): {verdict(g[0] - g[1], g[0] + g[1], most=LOSS_AT_MOST)}"

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/base/core/error.h"
+#include "engine/base/core/text.h"
 
 namespace thinwire {
 
@@ -20,12 +21,6 @@ const std::vector<CodecRow>& codec_table() {
 }
 
 namespace {
-
-std::string join(const std::vector<std::string>& words, const std::string& between) {
-  std::string text;
-  for (const std::string& w : words) text += (text.empty() ? "" : between) + w;
-  return text;
-}
 
 // "a, b or c"
 std::string either(std::vector<std::string> words) {

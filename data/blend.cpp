@@ -9,7 +9,7 @@
 namespace thinwire {
 
 namespace {
-constexpr double kSurplus = 0.005;
+constexpr double kSurplus = 0.005;  // Megatron builds so much more than a set's share
 }
 
 int64_t blend_share(int64_t size, double w) {
@@ -25,17 +25,13 @@ Blend::Blend(std::span<const double> weights, int64_t size)
   TW_CHECK(!weights.empty() && weights.size() < 65536, weights.size(), " sets");
   for (int64_t i = 0; i < size; ++i) {
     const double position = static_cast<double>(std::max<int64_t>(i, 1));
-    size_t best = 0;
-    double behind = weights[0] * position - static_cast<double>(taken_[0]);
-    for (size_t k = 1; k < weights.size(); ++k) {
-      const double mine = weights[k] * position - static_cast<double>(taken_[k]);
-      if (mine > behind) {
-        behind = mine;
-        best = k;
-      }
-    }
-    dataset_[static_cast<size_t>(i)] = static_cast<uint16_t>(best);
-    sample_.set(i, taken_[best]++);
+    const auto behind = [&](size_t k) { return weights[k] * position - static_cast<double>(taken_[k]); };
+    size_t next = 0;
+    double most = behind(next);
+    for (size_t k = 1; k < weights.size(); ++k)
+      if (const double by = behind(k); by > most) next = k, most = by;
+    dataset_[static_cast<size_t>(i)] = static_cast<uint16_t>(next);
+    sample_.set(i, taken_[next]++);
   }
 }
 

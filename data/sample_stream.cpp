@@ -53,8 +53,7 @@ SampleStream::SampleStream(const DataConfig& c, EvalCheck check) : seq_length_(c
   if (separate && !c.data.empty())
     throw_bad_config(
         "data_path: give either data_path (divided by split) or train_data_paths / valid_data_paths / test_data_paths, "
-        "not "
-        "both");
+        "not both");
   if ((separate ? c.train : c.data).empty())
     throw_bad_config(separate ? "train_data_paths: is missing beside valid_data_paths / test_data_paths; give the "
                                 "training data, or use data_path with split"

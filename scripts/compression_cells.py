@@ -32,12 +32,6 @@ class Store:
     def has(self, key):
         return key in self.records and "error" not in self.records[key]
 
-    def of(self, table):
-        return [r for r in self.records.values() if r["table"] == table and "error" not in r]
-
-    def failed(self, table):
-        return [r for r in self.records.values() if r["table"] == table and "error" in r]
-
     def add(self, record):
         self.records[record["key"]] = record
         measured.add_cell(self.path, record)

@@ -5,7 +5,6 @@ import hashlib
 import itertools
 import json
 import math
-import os
 import re
 
 import lab_network

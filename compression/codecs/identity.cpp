@@ -1,5 +1,6 @@
 // Codec identity: what leaves a rank is what was there. The default of every site. A channel that holds it calls the
 // plain collective on the caller's memory (law 3); encode and decode are copies, for where it is a part of a message.
+// Behind it stand the defaults of the base class.
 #include <cmath>
 #include <cstring>
 
@@ -48,6 +49,7 @@ class Identity final : public Codec {
 
 }  // namespace
 
+// What every codec does that has nothing better: decode behind encode, and no state.
 Encoded Codec::round_trip(const Msg& msg, View in, std::span<std::byte> out, CompressionState* state,
                           View decoded) const {
   const Encoded encoded = encode(msg, in, out, state);

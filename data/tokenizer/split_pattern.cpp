@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <vector>
 
 #include "data/tokenizer/unicode.h"
 #include "engine/base/core/error.h"
+#include "engine/base/core/text.h"
 
 namespace thinwire {
 namespace {
@@ -32,9 +32,7 @@ bool is_digit(uint32_t c) {
 }
 
 std::string number_text(uint32_t code) {
-  char text[16];
-  std::snprintf(text, sizeof text, "\\x{%X}", code);
-  return text;
+  return printed("\\x{%X}", code);
 }
 
 // A set that also stands alone: characters of the category up to Unicode 14.0 by ICU, later ones by the table.

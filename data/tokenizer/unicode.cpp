@@ -66,15 +66,6 @@ void append_utf8(std::string& out, uint32_t code) {
   }
 }
 
-bool is_utf8(std::string_view text) {
-  for (size_t at = 0; at < text.size();) {
-    const Utf8Char c = decode_utf8(text, at);
-    if (!c.valid) return false;
-    at += c.length;
-  }
-  return true;
-}
-
 size_t space_length(std::string_view text, size_t at) {
   const Utf8Char c = decode_utf8(text, at);
   return c.valid && u_isUWhiteSpace(static_cast<UChar32>(c.code)) ? c.length : 0;

@@ -17,7 +17,6 @@ struct Utf8Char {
 // Strict (no surrogates, no overlong forms, nothing above U+10FFFF). Requires at < text.size().
 Utf8Char decode_utf8(std::string_view text, size_t at);
 void append_utf8(std::string& out, uint32_t code);
-bool is_utf8(std::string_view text);
 
 // Bytes of the white space character that starts at `at`; 0: there is another character.
 size_t space_length(std::string_view text, size_t at);

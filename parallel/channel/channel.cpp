@@ -341,7 +341,12 @@ Task Channel::hand_back_task(View from, View to, int distance, int64_t total, co
 }
 
 Ticket Channel::broadcast(View data, int root, Stream& stream) {
-  return communicator_ ? communicator_->broadcast(data, root, stream) : Ticket::finished();
+  if (!communicator_) return Ticket::finished();
+  if (stream.device() == nullptr) return communicator_->broadcast(data, root, stream);
+  if (DeviceCommunicator* const there = on_device(stream)) return there->broadcast(data, root, stream);
+  HostStaging staged(stream);
+  const View there = rank() == root ? staged.in(data) : staged.out(data);
+  return staged.finish(broadcast(there, root, staged.host()));
 }
 
 Ticket Channel::send(View data, int peer, Stream& stream, const MessageKey& key) {

@@ -282,8 +282,8 @@ Task direct_reduce_scatter(const GroupLane& lane, const CodedCall& call, const R
   return run_route(lane, std::move(run));
 }
 
-Task ring_reduce_scatter(const GroupLane& lane, const CodedCall& call, const Bounds& bounds, View whole, View out,
-                         bool accumulate) {
+Task coded_ring_reduce_scatter(const GroupLane& lane, const CodedCall& call, View whole, const Bounds& bounds, View out,
+                               bool accumulate) {
   if (lane.size() == 1) return reduce_alone(lane, whole, out, accumulate);
   RouteRun run = summing(lane, lane.size(), call, whole.dtype);
   run.dtypes[1] = sum_dtype(call.coder, whole.dtype);
@@ -348,65 +348,15 @@ Task all_reduce_in_turn(GroupLane lane, CodedCall call, CodedCall sums, CodedCal
   const DType sum_type = sum_dtype(back.coder, data.dtype);
   const VerbSpace space(lane, call.in_place ? 0 : own.count * static_cast<int64_t>(size_of(sum_type)));
   const View sum = call.in_place ? part_of(data, own) : View(space.data(), sum_type, {own.count});
-  Task reduce = levels ? two_level_scatter(lane, call, sums, data, Bounds(lane.pool(), group.bounds), sum, false)
-                : algorithm == Algorithm::kRing ? ring_reduce_scatter(lane, call, bounds, data, sum, false)
-                                                : direct_reduce_scatter(lane, call, group, data, sum, 0, false);
+  Task reduce =
+      levels ? coded_two_level_reduce_scatter(lane, call, sums, data, Bounds(lane.pool(), group.bounds), sum, false)
+      : algorithm == Algorithm::kRing ? coded_ring_reduce_scatter(lane, call, data, bounds, sum, false)
+                                      : direct_reduce_scatter(lane, call, group, data, sum, 0, false);
   co_await reduce;
   GroupLane way_back = lane;
   if (call.in_place) way_back.tag = lane.tag + 1;
   Task spread = route_all_gather(way_back, back, group, sum, data, algorithm);
   co_await spread;
-}
-
-Task route_all_to_all(const GroupLane& lane, const CodedCall& call, View from, const Bounds& from_bounds, View to,
-                      const Bounds& to_bounds) {
-  RouteRun run = moving(lane, 2 * lane.size(), call, from.dtype);
-  run.whole = from;
-  run.mine = to;
-  run.kept_from = part_of(from, slice_of(from_bounds, lane.me));
-  run.kept_to = part_of(to, slice_of(to_bounds, lane.me));
-  // Where a part starts is the sender's knowledge alone, so pieces are numbered within their part; with a state, which
-  // has a place for every element, by the place in `from`, which is then the same on all ranks.
-  all_to_all_route(run, group_of(lane, from_bounds), group_of(lane, to_bounds), call.state != nullptr);
-  return run_route(lane, std::move(run));
-}
-
-Task route_message(const GroupLane& lane, const CodedCall& call, View data, int peer, bool is_send) {
-  RouteRun run = moving(lane, 1, call, data.dtype);
-  run.whole = data;
-  run.message = true;
-  if (is_send) run.queue = call.packing;
-  // A message has one tag: lengths and payloads take turns on it.
-  if (!is_send && is_framed(call.coder)) run.flows[0].ahead = 1;
-  message_route(run, peer, is_send, data.count());
-  return run_route(lane, std::move(run));
-}
-
-Task route_hop(const GroupLane& lane, const CodedCall& call, View from, int to_member, View to, int from_member,
-               int packer, const Payloads* passed, Payloads* kept) {
-  RouteRun run = moving(lane, 2, call, from.dtype);
-  run.whole = from;
-  run.mine = to;
-  run.passed = passed;
-  run.kept = kept;
-  hop_route(run, to_member, from.count(), from_member, to.count(), packer);
-  return run_route(lane, std::move(run));
-}
-
-Task route_message_parts(const GroupLane& lane, const CodedCall& call, const GroupLane& parts, View data,
-                         std::span<const int64_t> bounds, std::span<const Msg> messages, int peer) {
-  RouteRun run = moving(lane, parts.size(), call, data.dtype);
-  run.whole = data;
-  run.message = true;
-  run.flow_count = 2;
-  run.beyond.emplace(parts);
-  if (is_framed(call.coder)) run.flows[0].ahead = 1;
-  if (call.coder != nullptr) {
-    run.messages.emplace(lane.pool(), messages);
-    run.logical_to = parts.counters;
-  }
-  message_parts_route(run, peer, RouteGroup(parts.me, bounds));
-  return run_route(lane, std::move(run));
 }
 
 // --- compressed verbs -------------------------------------------------------------------------------------------
@@ -429,18 +379,9 @@ Task coded_all_reduce(GroupLane lane, CodedCall scatter, CodedCall gather, View 
   return direct_all_reduce(lane, scatter, gather, group_of(lane, bounds), data);
 }
 
-Task coded_ring_reduce_scatter(GroupLane lane, CodedCall call, View whole, Bounds bounds, View out, bool accumulate) {
-  return ring_reduce_scatter(lane, call, bounds, whole, out, accumulate);
-}
-
 Task coded_ring_all_reduce(GroupLane lane, CodedCall call, CodedCall gather, View data) {
   if (lane.size() == 1) return nothing(lane);
   return all_reduce_in_turn(lane, call, CodedCall(), gather, data, Algorithm::kRing);
-}
-
-Task coded_two_level_reduce_scatter(GroupLane lane, CodedCall intra, CodedCall inter, View whole, Bounds bounds,
-                                    View out, bool accumulate) {
-  return two_level_scatter(lane, intra, inter, whole, std::move(bounds), out, accumulate);
 }
 
 Task coded_two_level_all_reduce(GroupLane lane, CodedCall intra, CodedCall inter, CodedCall gather, View data) {
@@ -451,12 +392,27 @@ Task coded_two_level_all_gather(GroupLane lane, CodedCall call, View mine, View 
   return coded_gather(lane, call, mine, whole, bounds, Algorithm::kTwoLevel, nullptr);
 }
 
+namespace {
+
+Task whole_message(const GroupLane& lane, const CodedCall& call, View data, int peer, bool is_send) {
+  RouteRun run = moving(lane, 1, call, data.dtype);
+  run.whole = data;
+  run.message = true;
+  if (is_send) run.queue = call.packing;
+  // A message has one tag: lengths and payloads take turns on it.
+  if (!is_send && is_framed(call.coder)) run.flows[0].ahead = 1;
+  message_route(run, peer, is_send, data.count());
+  return run_route(lane, std::move(run));
+}
+
+}  // namespace
+
 Task coded_send(GroupLane lane, CodedCall call, View data, int peer) {
-  return route_message(lane, call, data, peer, true);
+  return whole_message(lane, call, data, peer, true);
 }
 
 Task coded_receive(GroupLane lane, CodedCall call, View data, int peer) {
-  return route_message(lane, call, data, peer, false);
+  return whole_message(lane, call, data, peer, false);
 }
 
 Task coded_pack(GroupLane lane, CodedCall call, View data, Payloads* kept) {
@@ -468,9 +424,28 @@ Task coded_pack(GroupLane lane, CodedCall call, View data, Payloads* kept) {
   return run_route(lane, std::move(run));
 }
 
-Task coded_hop(GroupLane lane, CodedCall call, View from, int to_member, View to, int from_member, int packer,
-               const Payloads* passed, Payloads* kept) {
-  return route_hop(lane, call, from, to_member, to, from_member, packer, passed, kept);
+Task coded_hop(const GroupLane& lane, const CodedCall& call, View from, int to_member, View to, int from_member,
+               int packer, const Payloads* passed, Payloads* kept) {
+  RouteRun run = moving(lane, 2, call, from.dtype);
+  run.whole = from;
+  run.mine = to;
+  run.passed = passed;
+  run.kept = kept;
+  hop_route(run, to_member, from.count(), from_member, to.count(), packer);
+  return run_route(lane, std::move(run));
+}
+
+Task coded_all_to_all(const GroupLane& lane, const CodedCall& call, View from, const Bounds& from_bounds, View to,
+                      const Bounds& to_bounds) {
+  RouteRun run = moving(lane, 2 * lane.size(), call, from.dtype);
+  run.whole = from;
+  run.mine = to;
+  run.kept_from = part_of(from, slice_of(from_bounds, lane.me));
+  run.kept_to = part_of(to, slice_of(to_bounds, lane.me));
+  // Where a part starts is the sender's knowledge alone, so pieces are numbered within their part; with a state, which
+  // has a place for every element, by the place in `from`, which is then the same on all ranks.
+  all_to_all_route(run, group_of(lane, from_bounds), group_of(lane, to_bounds), call.state != nullptr);
+  return run_route(lane, std::move(run));
 }
 
 namespace {
@@ -480,18 +455,30 @@ Task in_place_of(GroupLane, Task operation) {
   co_await operation;
 }
 
+Task message_parts(const GroupLane& lane, const CodedCall& call, const GroupLane& parts, View data,
+                   std::span<const int64_t> bounds, std::span<const Msg> messages, int peer) {
+  RouteRun run = moving(lane, parts.size(), call, data.dtype);
+  run.whole = data;
+  run.message = true;
+  run.flow_count = 2;
+  run.beyond.emplace(parts);
+  if (is_framed(call.coder)) run.flows[0].ahead = 1;
+  if (call.coder != nullptr) {
+    run.messages.emplace(lane.pool(), messages);
+    run.logical_to = parts.counters;
+  }
+  message_parts_route(run, peer, RouteGroup(parts.me, bounds));
+  return run_route(lane, std::move(run));
+}
+
 }  // namespace
 
 Task coded_receive_parts(GroupLane lane, CodedCall call, GroupLane parts, View data, std::span<const int64_t> bounds,
                          std::span<const Msg> messages, int peer) {
-  if (lane.rehearsal != nullptr) return route_message_parts(lane, call, parts, data, bounds, messages, peer);
+  if (lane.rehearsal != nullptr) return message_parts(lane, call, parts, data, bounds, messages, peer);
   GroupLane inner = parts;
   inner.place = SequencePlace();  // the outer task's
-  return in_place_of(parts, route_message_parts(lane, call, inner, data, bounds, messages, peer));
-}
-
-Task coded_all_to_all(GroupLane lane, CodedCall call, View from, Bounds from_bounds, View to, Bounds to_bounds) {
-  return route_all_to_all(lane, call, from, from_bounds, to, to_bounds);
+  return in_place_of(parts, message_parts(lane, call, inner, data, bounds, messages, peer));
 }
 
 }  // namespace thinwire

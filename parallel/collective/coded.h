@@ -90,22 +90,25 @@ Task coded_receive_parts(GroupLane lane, CodedCall call, GroupLane parts, View d
                          std::span<const Msg> messages, int peer);
 // Part r of `from` goes to rank r. With a state all ranks have the same from_bounds: it has a place for every element
 // of `from`, and where a part starts there is what a receiver must know. What this rank keeps is copied.
-Task coded_all_to_all(GroupLane lane, CodedCall call, View from, Bounds from_bounds, View to, Bounds to_bounds);
+Task coded_all_to_all(const GroupLane& lane, const CodedCall& call, View from, const Bounds& from_bounds, View to,
+                      const Bounds& to_bounds);
 
 // A message that goes from member to member. coded_pack: `data` is packed into `kept`, and becomes what others decode.
 // coded_hop: `passed` (plain calls: `from`) goes to member `to_member`; what member `from_member` sends, packed by
 // `packer`, lands in `to`, and its payloads in `kept`. With neither of the two it is a message of its own: `from` is
 // packed here, and by `from_member` there.
 Task coded_pack(GroupLane lane, CodedCall call, View data, Payloads* kept);
-Task coded_hop(GroupLane lane, CodedCall call, View from, int to_member, View to, int from_member, int packer,
-               const Payloads* passed = nullptr, Payloads* kept = nullptr);
+Task coded_hop(const GroupLane& lane, const CodedCall& call, View from, int to_member, View to, int from_member,
+               int packer, const Payloads* passed = nullptr, Payloads* kept = nullptr);
 
 // Ring with compression at every hop, slice r from rank r + 1 around to rank r; one residual (if any) per hop's slice,
-// in `call.state`.
-Task coded_ring_reduce_scatter(GroupLane lane, CodedCall call, View whole, Bounds bounds, View out, bool accumulate);
+// in `call.state`. Without a coder partial sums are rounded to the wire's dtype at each hop. Bounds are read at once.
+Task coded_ring_reduce_scatter(const GroupLane& lane, const CodedCall& call, View whole, const Bounds& bounds, View out,
+                               bool accumulate);
 Task coded_ring_all_reduce(GroupLane lane, CodedCall call, CodedCall gather, View data);
 
-// Two levels; needs a two_level() grid (tuning.h). intra: compression inside a node, inter: between nodes.
+// Two levels; needs a two_level() grid (tuning.h). intra: compression inside a node, inter: between nodes. A plain
+// scatter has node sums in `whole`; else they have memory of their own, and are fp32 where they are coded.
 Task coded_two_level_reduce_scatter(GroupLane lane, CodedCall intra, CodedCall inter, View whole, Bounds bounds,
                                     View out, bool accumulate);
 Task coded_two_level_all_reduce(GroupLane lane, CodedCall intra, CodedCall inter, CodedCall gather, View data);

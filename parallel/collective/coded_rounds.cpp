@@ -153,7 +153,7 @@ int64_t rounds_all_reduce_bytes(const RoundCodec& codec, const CommTuning& tunin
                                 int members, int me, int64_t count, std::span<const MatrixShape> matrices) {
   int64_t bytes = 0;
   for_each_round(codec, members, me, count, matrices, [&](int64_t elements, DType dtype, ReduceKind kind) {
-    bytes += all_reduce_bytes(tuning, nodes, members, me, elements, static_cast<int64_t>(size_of(dtype)), kind);
+    bytes += all_reduce_bytes(tuning, nodes, members, me, elements, dtype, kind);
   });
   return bytes;
 }

@@ -7,7 +7,6 @@
 #include "parallel/collective/route_run.h"
 #include "parallel/collective/tuning.h"
 #include "parallel/collective/two_level.h"
-#include "parallel/wire/host_staging.h"
 
 namespace thinwire {
 namespace {
@@ -166,6 +165,10 @@ void Communicator::check_peer(int peer) const {
   TW_CHECK(peer >= 0 && peer < size() && peer != rank_, "rank ", rank_, " of ", size(), " and its peer ", peer);
 }
 
+void Communicator::check_host(Stream& stream) {
+  TW_CHECK(stream.device() == nullptr, "a communicator moves host memory; a channel takes that of a device");
+}
+
 void Communicator::check_bounds(std::span<const int64_t> bounds, View whole) const {
   TW_CHECK(static_cast<int>(bounds.size()) == size() + 1 && bounds.front() == 0 && bounds.back() == whole.count(),
            "bounds do not divide ", whole.count(), " elements among ", size(), " ranks");
@@ -219,7 +222,7 @@ Task Communicator::all_to_all_task(View from, std::span<const int64_t> from_boun
     return bounds[static_cast<size_t>(rank_) + 1] - bounds[static_cast<size_t>(rank_)];
   };
   TW_CHECK(mine(from_bounds) == mine(to_bounds), "what this rank keeps differs in length");
-  return route_all_to_all(next_lane(), plain_call(), from, Bounds(pool(), from_bounds), to, Bounds(pool(), to_bounds));
+  return coded_all_to_all(next_lane(), plain_call(), from, Bounds(pool(), from_bounds), to, Bounds(pool(), to_bounds));
 }
 
 Task Communicator::broadcast_task(View data, int root) {
@@ -235,81 +238,42 @@ Task Communicator::barrier_task() {
 // --- tickets ----------------------------------------------------------------------------------------------------
 
 Ticket Communicator::all_reduce(View data, ReduceKind kind, Stream& stream) {
+  check_host(stream);
   if (size() == 1) return Ticket::finished();
-  if (stream.device() != nullptr) {
-    if (DeviceCommunicator* const there = on_device(stream);
-        there != nullptr && kind == ReduceKind::kSum && DeviceCommunicator::sums(data.dtype))
-      return there->all_reduce(data, stream);
-    HostStaging staged(stream);
-    const View there = staged.both(data);
-    return staged.finish(all_reduce(there, kind, staged.host()));
-  }
   return start(all_reduce_task(data, kind), "all_reduce", static_cast<int64_t>(data.bytes()));
 }
 
 Ticket Communicator::reduce_scatter(View whole, std::span<const int64_t> bounds, View out, bool accumulate,
                                     Stream& stream) {
-  if (stream.device() != nullptr) {
-    if (DeviceCommunicator* const there = on_device(stream); there != nullptr && DeviceCommunicator::sums(whole.dtype))
-      return there->reduce_scatter(whole, bounds, out, accumulate, stream);
-    HostStaging staged(stream);
-    const View there = staged.in(whole), result = accumulate ? staged.both(out) : staged.out(out);
-    return staged.finish(reduce_scatter(there, bounds, result, accumulate, staged.host()));
-  }
+  check_host(stream);
   return start(reduce_scatter_task(whole, bounds, out, accumulate), "reduce_scatter",
                static_cast<int64_t>(whole.bytes()));
 }
 
 Ticket Communicator::all_gather(View mine, View whole, std::span<const int64_t> bounds, Stream& stream) {
-  if (stream.device() != nullptr) {
-    if (DeviceCommunicator* const there = on_device(stream)) return there->all_gather(mine, whole, bounds, stream);
-    HostStaging staged(stream);
-    const View there = staged.both(whole), part = staged.in(mine);
-    return staged.finish(all_gather(part, there, bounds, staged.host()));
-  }
+  check_host(stream);
   return start(all_gather_task(mine, whole, bounds), "all_gather", static_cast<int64_t>(whole.bytes()));
 }
 
 Ticket Communicator::all_to_all(View from, std::span<const int64_t> from_bounds, View to,
                                 std::span<const int64_t> to_bounds, Stream& stream) {
-  if (stream.device() != nullptr) {
-    if (DeviceCommunicator* const there = on_device(stream))
-      return there->all_to_all(from, from_bounds, to, to_bounds, stream);
-    HostStaging staged(stream);
-    const View there = staged.in(from), result = staged.out(to);
-    return staged.finish(all_to_all(there, from_bounds, result, to_bounds, staged.host()));
-  }
+  check_host(stream);
   return start(all_to_all_task(from, from_bounds, to, to_bounds), "all_to_all", static_cast<int64_t>(from.bytes()));
 }
 
 Ticket Communicator::broadcast(View data, int root, Stream& stream) {
+  check_host(stream);
   if (size() == 1) return Ticket::finished();
-  if (stream.device() != nullptr) {
-    if (DeviceCommunicator* const there = on_device(stream)) return there->broadcast(data, root, stream);
-    HostStaging staged(stream);
-    const View there = rank() == root ? staged.in(data) : staged.out(data);
-    return staged.finish(broadcast(there, root, staged.host()));
-  }
   return start(broadcast_task(data, root), "broadcast", static_cast<int64_t>(data.bytes()));
 }
 
 Ticket Communicator::send(View data, int peer, Stream& stream) {
-  if (stream.device() != nullptr) {
-    if (DeviceCommunicator* const there = on_device(stream)) return there->send(data, peer, stream);
-    HostStaging staged(stream);
-    const View there = staged.in(data);
-    return staged.finish(send(there, peer, staged.host()));
-  }
+  check_host(stream);
   return point_to_point(data, peer, true);
 }
 
 Ticket Communicator::receive(View data, int peer, Stream& stream) {
-  if (stream.device() != nullptr) {
-    if (DeviceCommunicator* const there = on_device(stream)) return there->receive(data, peer, stream);
-    HostStaging staged(stream);
-    const View there = staged.out(data);
-    return staged.finish(receive(there, peer, staged.host()));
-  }
+  check_host(stream);
   return point_to_point(data, peer, false);
 }
 
@@ -324,7 +288,8 @@ Ticket Communicator::point_to_point(View data, int peer, bool is_send) {
   // One message, or the two pieces that a window of pieces would have under way (collectives.h).
   if (data.bytes() == 0 || bare_lane().peer(peer).checked ||
       data.bytes() > std::min(2 * static_cast<size_t>(bare_lane().piece_elements(DType::u8)), kLargestMessage)) {
-    Task task = route_message(is_send ? lane_to(peer) : lane_from(peer), plain_call(), data, peer, is_send);
+    Task task = is_send ? coded_send(lane_to(peer), plain_call(), data, peer)
+                        : coded_receive(lane_from(peer), plain_call(), data, peer);
     return progress_->start(std::move(task), note, counters_);
   }
   const SequencePlace place = window.take();

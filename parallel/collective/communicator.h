@@ -1,7 +1,7 @@
 // A group of ranks and the verbs on it. Moves bytes and knows no meaning.
 //
-// Every verb returns a Ticket that leases its buffers. Views are contiguous; with device memory `stream` orders the
-// operation behind what was queued on it. All ranks of the group call the same verbs in the same order; point-to-point
+// Every verb returns a Ticket that leases its buffers. Views are contiguous host memory, and `stream` is the host's:
+// who has some of a device asks a Channel. All ranks of the group call the same verbs in the same order; point-to-point
 // calls are matched per (peer, direction) in order. Floating-point sums are taken in fp32 (fp64 for fp64), in an order
 // that depends on the algorithm and the group alone - never on timing - and all ranks get the same bits.
 #pragma once
@@ -53,8 +53,7 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  // What is on this device travels between devices from now on, where the verb exists there (device_communicator.h),
-  // and through the host elsewhere.
+  // The same ranks on their devices, for a Channel.
   void use_device(std::unique_ptr<DeviceCommunicator> device) { device_ = std::move(device); }
   DeviceCommunicator* device() const { return device_.get(); }
   // nullptr: not what is queued on this stream.
@@ -120,6 +119,7 @@ class Communicator {
   SequenceWindow& messages(int peer, bool is_send);
   Ticket point_to_point(View data, int peer, bool is_send);
   void check_peer(int peer) const;
+  static void check_host(Stream& stream);
   void check_bounds(std::span<const int64_t> bounds, View whole) const;
 
   Progress* progress_;

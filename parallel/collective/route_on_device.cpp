@@ -22,8 +22,9 @@ class QueuedRoute {
       : lanes_{lane, run.beyond ? *run.beyond : lane},
         there_{lane.device->there, lanes_[1].device->there},
         run_(std::move(run)),
-        payloads_(run_.stops().size()),
-        received_(run_.stops().size()) {
+        lists_(there_[0]->traffic().take_lists()) {
+    lists_->payloads.assign(run_.stops().size(), View());
+    lists_->places.assign(run_.stops().size(), 0);
     TW_CHECK(!run_.rounded_from, "elements that are rounded first");
     for (int c = 0; c < run_.call_count(); ++c)
       TW_CHECK(
@@ -37,6 +38,10 @@ class QueuedRoute {
       exchanges_ = std::max({exchanges_, in(stop) + 1, stop.receivers() > 0 ? out(stop) + 1 : 0});
     }
   }
+  ~QueuedRoute() { traffic().give_back(std::move(lists_)); }
+  QueuedRoute(const QueuedRoute&) = delete;
+  QueuedRoute& operator=(const QueuedRoute&) = delete;
+
   DeviceTraffic& traffic() { return there_[0]->traffic(); }
   int64_t pieces() const { return pieces_; }
   // Tells the counters what will be sent; returns the bytes.
@@ -72,22 +77,23 @@ class QueuedRoute {
 
   // Everything of piece k, in memory that nobody else uses now.
   void queue(int64_t k, char* room) {
-    std::vector<DeviceTraffic::Transfer> transfers;
-    leave_first(k, room, transfers);
-    traffic().queue_group(transfers);
+    lists_->transfers.clear();
+    leave_first(k, room, lists_->transfers);
+    traffic().queue_group(lists_->transfers);
     go_on(k);
   }
   // The same in two parts, with the group of the first exchange between.
   void leave_first(int64_t k, char* room, std::vector<DeviceTraffic::Transfer>& transfers) {
     at_ = room;
+    lists_->received.clear();
     leave(0, k, transfers);
   }
   void go_on(int64_t k) {
     arrive(0, k);
     for (int exchange = 1; exchange < exchanges_; ++exchange) {
-      std::vector<DeviceTraffic::Transfer> transfers;
-      leave(exchange, k, transfers);
-      traffic().queue_group(transfers);
+      lists_->transfers.clear();
+      leave(exchange, k, lists_->transfers);
+      traffic().queue_group(lists_->transfers);
       arrive(exchange, k);
     }
   }
@@ -126,6 +132,9 @@ class QueuedRoute {
   const DeviceGroup* group(const Stop& stop, bool out) const {
     return &there_[out ? stop.out_flow : stop.flow]->group();
   }
+  // By stop: what leaves; and what comes from each place.
+  View& payload(size_t stop) { return lists_->payloads[stop]; }
+  View& received(size_t stop, int place) { return lists_->received[lists_->places[stop] + static_cast<size_t>(place)]; }
   View take(size_t bytes) {
     char* const place = at_;
     at_ += padded(bytes);
@@ -156,19 +165,19 @@ class QueuedRoute {
       const Stop& stop = stops[i];
       const int64_t count = count_at(stop, k);
       if (count == 0) continue;
-      if (stop.kind == StopKind::kSend && exchange == 0) payloads_[i] = own_payload(stop, k);
+      if (stop.kind == StopKind::kSend && exchange == 0) payload(i) = own_payload(stop, k);
       if (out(stop) == exchange) {
         for (const Circle* const to : {&stop.to, &stop.also})
-          for (int p = 1; p <= to->peers(); ++p)
-            transfers.push_back({true, payloads_[i], to->to(p), group(stop, true)});
+          for (int p = 1; p <= to->peers(); ++p) transfers.push_back({true, payload(i), to->to(p), group(stop, true)});
       }
       if (stop.from.peers() == 0 || in(stop) != exchange) continue;
       const size_t bytes = bytes_in(stop, count);
       char* const room = stays(stop) ? nullptr : static_cast<char*>(take(stop.from.size * padded(bytes)).data);
-      received_[i].assign(static_cast<size_t>(stop.from.size), View());
+      lists_->places[i] = lists_->received.size();
+      lists_->received.resize(lists_->received.size() + static_cast<size_t>(stop.from.size));
       for (int p = 1; p <= stop.from.peers(); ++p) {
         const int place = (stop.from.at + stop.from.size - p) % stop.from.size;
-        View& here = received_[i][static_cast<size_t>(place)];
+        View& here = received(i, place);
         if (run_.kept != nullptr)
           here = payload_at(run_.kept->of(0), bytes);
         else if (stays(stop))
@@ -192,7 +201,7 @@ class QueuedRoute {
       // The packer, too, gets what the others decode.
       const int again = call_out(stop);
       if (packs(stop) && result && out(stop) == exchange && !call(again).coder->keeps_decoded(call(again).msg))
-        store(stop, again, payloads_[i], lanes_[again].me, result, k);
+        store(stop, again, payload(i), lanes_[again].me, result, k);
       if (stop.kind == StopKind::kSend && result && exchange == 0 && !coded(stop.call))
         copy(view(stop, stop.own, k), result);
       if (stop.from.peers() == 0 || in(stop) != exchange) continue;
@@ -200,9 +209,9 @@ class QueuedRoute {
         add_up(stop, i, k);
         continue;
       }
-      payloads_[i] = received_[i][static_cast<size_t>(1 - stop.from.at)];
+      payload(i) = received(i, 1 - stop.from.at);
       const int packer = stop.packer >= 0 ? stop.packer : stop.from.member(1 - stop.from.at);
-      if (coded(stop.call)) store(stop, stop.call, payloads_[i], packer, result, k);
+      if (coded(stop.call)) store(stop, stop.call, payload(i), packer, result, k);
     }
   }
 
@@ -239,7 +248,8 @@ class QueuedRoute {
     Msg msg = run_.messages && stop.packer >= 0 ? (*run_.messages)[stop.packer] : call(which).msg;
     msg.first = first_at(stop, k);
     msg.rank = shares[0].rank, msg.ranks = lanes_[which].size();
-    std::vector<Touched> touched = {{out.data, out.bytes(), true}};
+    std::vector<Touched>& touched = lists_->touched;
+    touched.assign({{out.data, out.bytes(), true}});
     for (const Share& share : shares)
       touched.push_back(share.raw ? Touched{share.raw.data, share.raw.bytes(), false}
                                   : Touched{share.payload.data(), share.payload.size(), false});
@@ -261,14 +271,14 @@ class QueuedRoute {
     const int64_t count = count_at(stop, k);
     const View sum = again ? View(take(static_cast<size_t>(count) * sizeof(float)).data, DType::f32, {count}) : result;
     if (coded(stop.call)) {
-      std::vector<Share> shares;
+      std::vector<Share>& shares = lists_->shares;
+      shares.clear();
       for (int place = 0; place < stop.from.size; ++place)
-        shares.push_back(place == stop.from.at
-                             ? Share{{}, own, lanes_[0].me}
-                             : share_of(received_[i][static_cast<size_t>(place)], stop.from.member(place)));
+        shares.push_back(place == stop.from.at ? Share{{}, own, lanes_[0].me}
+                                               : share_of(received(i, place), stop.from.member(place)));
       absorb(stop, stop.call, shares, sum, last && run_.accumulate, k);
     } else {
-      const View first = received_[i][stop.from.at == 0 ? 1 : 0];
+      const View first = received(i, stop.from.at == 0 ? 1 : 0);
       const int64_t stride = padded(first.bytes());
       traffic().calls().sum_in_rank_order(
           {.own = own,
@@ -280,7 +290,7 @@ class QueuedRoute {
            .accumulate = last && run_.accumulate},
           traffic().stream());
     }
-    if (!last) payloads_[i] = again ? pack(stop, stop.out_call, sum, k) : sum;
+    if (!last) payload(i) = again ? pack(stop, stop.out_call, sum, k) : sum;
   }
 
   GroupLane lanes_[2];  // by flow, and by call
@@ -289,9 +299,8 @@ class QueuedRoute {
   bool around_ = false;  // a ring: what comes is passed on within its flow
   int64_t chunk_ = kUncut, pieces_ = 0;
   int exchanges_ = 1;
-  char* at_ = nullptr;                       // work space of the piece that is queued
-  std::vector<View> payloads_;               // by stop: what leaves
-  std::vector<std::vector<View>> received_;  // by stop and place
+  char* at_ = nullptr;  // work space of the piece that is queued
+  std::unique_ptr<DeviceTraffic::Lists> lists_;
 };
 
 }  // namespace

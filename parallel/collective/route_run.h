@@ -100,10 +100,6 @@ Task direct_reduce_scatter(const GroupLane& lane, const CodedCall& call, const R
 // The owner sends each piece back to all while the next one arrives. back: not framed, nor `call`.
 Task direct_all_reduce(const GroupLane& lane, const CodedCall& call, const CodedCall& back, const RouteGroup& group,
                        View data);
-// Partial sums travel once around: slice r starts at rank r + 1 and ends at rank r; rounded to the wire's dtype at each
-// hop.
-Task ring_reduce_scatter(const GroupLane& lane, const CodedCall& call, const Bounds& bounds, View whole, View out,
-                         bool accumulate);
 // Packed by the owner, who absorbs the payload like everybody, wherever it goes. mine: that range of `whole` or memory
 // outside it. queue: gathers that stand in one send in the order of issue; only for operations that come here before
 // their first suspension. kTwoLevel: of the whole group, and coded.
@@ -111,13 +107,6 @@ Task route_all_gather(const GroupLane& lane, const CodedCall& call, const RouteG
                       Algorithm algorithm, SendQueue* queue = nullptr, bool inside_node = false);
 // A scatter and a gather, one behind the other. sums: between nodes.
 Task all_reduce_in_turn(GroupLane lane, CodedCall call, CodedCall sums, CodedCall back, View data, Algorithm algorithm);
-Task route_all_to_all(const GroupLane& lane, const CodedCall& call, View from, const Bounds& from_bounds, View to,
-                      const Bounds& to_bounds);
-Task route_message(const GroupLane& lane, const CodedCall& call, View data, int peer, bool is_send);
-Task route_hop(const GroupLane& lane, const CodedCall& call, View from, int to_member, View to, int from_member,
-               int packer, const Payloads* passed, Payloads* kept);
-Task route_message_parts(const GroupLane& lane, const CodedCall& call, const GroupLane& parts, View data,
-                         std::span<const int64_t> bounds, std::span<const Msg> messages, int peer);
 // A group of one: the sum is the contribution.
 Task reduce_alone(GroupLane lane, View whole, View out, bool accumulate);
 

@@ -22,13 +22,6 @@ constexpr std::array kTable = {
     TuningRow{Verb::kAllGather, 17, 4 << 20, false, Algorithm::kRing},
 };
 
-DType dtype_of(int64_t element_bytes) {
-  return element_bytes == 1   ? DType::u8
-         : element_bytes == 2 ? DType::bf16
-         : element_bytes == 4 ? DType::f32
-                              : DType::f64;
-}
-
 }  // namespace
 
 std::span<const TuningRow> tuning_table() {
@@ -107,39 +100,10 @@ View nowhere(DType dtype, int64_t count) {
 }
 
 int64_t all_reduce_bytes(const CommTuning& tuning, std::span<const int> nodes, int members, int me, int64_t count,
-                         int64_t element_bytes, ReduceKind kind) {
-  const View data = nowhere(dtype_of(element_bytes), count);
+                         DType dtype, ReduceKind kind) {
+  const View data = nowhere(dtype, count);
   return rehearsed_bytes(tuning, nodes, members, me,
                          [&](const GroupLane& lane) { return plain_all_reduce(lane, data, kind); });
-}
-
-int64_t reduce_scatter_bytes(const CommTuning& tuning, std::span<const int> nodes, int me,
-                             std::span<const int64_t> bounds, int64_t element_bytes) {
-  const View whole = nowhere(dtype_of(element_bytes), bounds.back());
-  return rehearsed_bytes(tuning, nodes, static_cast<int>(bounds.size()) - 1, me, [&](const GroupLane& lane) {
-    return plain_reduce_scatter(lane, whole, Bounds(lane.pool(), bounds), whole, false);
-  });
-}
-
-int64_t all_gather_bytes(const CommTuning& tuning, std::span<const int> nodes, int me, std::span<const int64_t> bounds,
-                         int64_t element_bytes) {
-  const View whole = nowhere(dtype_of(element_bytes), bounds.back());
-  return rehearsed_bytes(tuning, nodes, static_cast<int>(bounds.size()) - 1, me, [&](const GroupLane& lane) {
-    return plain_all_gather(lane, whole, whole, Bounds(lane.pool(), bounds));
-  });
-}
-
-int64_t all_to_all_bytes(int me, std::span<const int64_t> from_bounds, int64_t element_bytes) {
-  const View data = nowhere(dtype_of(element_bytes), from_bounds.back());
-  return rehearsed_bytes({}, {}, static_cast<int>(from_bounds.size()) - 1, me, [&](const GroupLane& lane) {
-    const Bounds bounds(lane.pool(), from_bounds);
-    return route_all_to_all(lane, plain_call(), data, bounds, data, bounds);
-  });
-}
-
-int64_t broadcast_bytes(int members, int me, int root, int64_t bytes) {
-  const View data = nowhere(DType::u8, bytes);
-  return rehearsed_bytes({}, {}, members, me, [&](const GroupLane& lane) { return tree_broadcast(lane, data, root); });
 }
 
 }  // namespace thinwire

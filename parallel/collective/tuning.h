@@ -45,15 +45,8 @@ int64_t rehearsed_bytes(const CommTuning& tuning, std::span<const int> nodes, in
 // What a rehearsed verb is handed as data: nobody looks behind it.
 View nowhere(DType dtype, int64_t count);
 
-// Of plain verbs, with the algorithm that choose_algorithm gives. bounds: members + 1 entries, in elements; an
-// all-reduce has none but a count.
+// Of a plain all-reduce, with the algorithm that choose_algorithm gives.
 int64_t all_reduce_bytes(const CommTuning& tuning, std::span<const int> nodes, int members, int me, int64_t count,
-                         int64_t element_bytes, ReduceKind kind = ReduceKind::kSum);
-int64_t reduce_scatter_bytes(const CommTuning& tuning, std::span<const int> nodes, int me,
-                             std::span<const int64_t> bounds, int64_t element_bytes);
-int64_t all_gather_bytes(const CommTuning& tuning, std::span<const int> nodes, int me, std::span<const int64_t> bounds,
-                         int64_t element_bytes);
-int64_t all_to_all_bytes(int me, std::span<const int64_t> from_bounds, int64_t element_bytes);
-int64_t broadcast_bytes(int members, int me, int root, int64_t bytes);
+                         DType dtype, ReduceKind kind = ReduceKind::kSum);
 
 }  // namespace thinwire

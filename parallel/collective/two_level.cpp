@@ -33,8 +33,8 @@ Task two_level_all_reduce(GroupLane lane, View data) {
 
 // The blocks of the other nodes are summed first: while one travels, the next is summed inside the node. Between nodes
 // nothing waits for a window: all that comes is posted at the start, since nodes work on different blocks.
-Task two_level_scatter(GroupLane lane, CodedCall intra, CodedCall inter, View whole, Bounds bounds, View out,
-                       bool accumulate) {
+Task coded_two_level_reduce_scatter(GroupLane lane, CodedCall intra, CodedCall inter, View whole, Bounds bounds,
+                                    View out, bool accumulate) {
   const bool in_place = intra.in_place;
   const GridPlace g(lane);
   const std::span<const int64_t> all = group_of(lane, bounds).bounds;
@@ -125,9 +125,10 @@ Task plain_reduce_scatter(const GroupLane& lane, View whole, Bounds bounds, View
   const auto bytes = static_cast<int64_t>(whole.bytes());
   switch (choose_algorithm(*lane.tuning, Verb::kReduceScatter, lane.nodes, lane.size(), bytes)) {
     case Algorithm::kRing:
-      return ring_reduce_scatter(lane, plain_call(), bounds, whole, out, accumulate);
+      return coded_ring_reduce_scatter(lane, plain_call(), whole, bounds, out, accumulate);
     case Algorithm::kTwoLevel:
-      return two_level_scatter(lane, plain_call(), plain_call(), whole, std::move(bounds), out, accumulate);
+      return coded_two_level_reduce_scatter(lane, plain_call(), plain_call(), whole, std::move(bounds), out,
+                                            accumulate);
     default:
       return direct_reduce_scatter(lane, plain_call(), group_of(lane, bounds), whole, out, 0, accumulate);
   }

@@ -26,10 +26,6 @@ struct GridPlace {
 // kSum.
 Task two_level_all_reduce(GroupLane lane, View data);
 Task two_level_all_gather(GroupLane lane, View whole, Bounds bounds);
-// intra: compression inside a node, inter: between nodes. A plain one has node sums in `whole`; else they have memory
-// of their own, and are fp32 where they are coded.
-Task two_level_scatter(GroupLane lane, CodedCall intra, CodedCall inter, View whole, Bounds bounds, View out,
-                       bool accumulate);
 
 // With the algorithm that choose_algorithm() gives.
 Task plain_all_reduce(const GroupLane& lane, View data, ReduceKind kind);

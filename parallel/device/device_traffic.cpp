@@ -193,6 +193,13 @@ void DeviceTraffic::give_back(char* lent) {
   std::ranges::find(lent_, lent, &Lent::data)->used = false;
 }
 
+std::unique_ptr<DeviceTraffic::Lists> DeviceTraffic::take_lists() {
+  if (spare_lists_.empty()) return std::make_unique<Lists>();
+  std::unique_ptr<Lists> lists = std::move(spare_lists_.back());
+  spare_lists_.pop_back();
+  return lists;
+}
+
 DeviceTally* DeviceTraffic::tally(Site site) {
   codes_ = true;
   return reinterpret_cast<DeviceTally*>(tallies_) + static_cast<size_t>(site);

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "compression/coder.h"
 #include "compression/device_codec.h"
 #include "compression/site.h"
 #include "parallel/device/device_watch.h"
@@ -97,6 +98,16 @@ class DeviceTraffic {
     int peer = 0;  // in the group
     const DeviceGroup* group = nullptr;
   };
+  // What a route lists while it is queued. Whoever takes some gives them back: the next route fills the same memory.
+  struct Lists {
+    std::vector<View> payloads, received;
+    std::vector<size_t> places;  // where a stop's begin in `received`
+    std::vector<Transfer> transfers;
+    std::vector<Touched> touched;
+    std::vector<Share> shares;
+  };
+  std::unique_ptr<Lists> take_lists();
+  void give_back(std::unique_ptr<Lists> lists) { spare_lists_.push_back(std::move(lists)); }
   // Now, or with the exchange that is open. then: queued behind it, before the ticket.
   Ticket exchange(std::vector<Transfer> transfers, const OperationNote& note, Stream& stream,
                   std::function<void()> then = {});
@@ -139,6 +150,7 @@ class DeviceTraffic {
     bool used = false;
   };
   std::vector<Lent> lent_;
+  std::vector<std::unique_ptr<Lists>> spare_lists_;
   char* tallies_ = nullptr;  // of each site, as they are found, as they were taken, and put aside
   bool codes_ = false;
   bool exchanging_ = false;

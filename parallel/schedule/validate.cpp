@@ -83,6 +83,7 @@ class Validation {
 
   const Plan& plan(int stage) const { return plans_[static_cast<size_t>(stage)]; }
   Rank& rank(int stage) { return ranks_[static_cast<size_t>(stage)]; }
+  // Virtual stages (vs) are numbered along the model: chunk by chunk, each through all stages.
   int vs_of(int chunk, int stage) const { return chunk * shape_.stages + stage; }
   Life& life(int vs, int micro) { return lives_[static_cast<size_t>(vs * shape_.micro_batches + micro)]; }
   int& holder(int stage, int chunk, int slot) {

@@ -17,7 +17,8 @@ namespace thinwire {
 class PpBoundary {
  public:
   PpBoundary() = default;  // one stage
-  // ..._parts: over the tensor ranks; empty: what this rank is given to send nobody else sends.
+  // ..._parts: channels of the tensor ranks that send an activation in parts; empty: this rank sends all that it is
+  // given.
   PpBoundary(Channel forward, Channel backward, Channel forward_parts = {}, Channel backward_parts = {});
 
   int stage() const { return forward_.pipeline.rank(); }
@@ -26,18 +27,18 @@ class PpBoundary {
   Ticket receive_forward(View activation, Stream& stream, const MessageKey& key = {});  // from the stage before
   Ticket send_backward(View gradient, Stream& stream, const MessageKey& key = {});      // to the stage before
   Ticket receive_backward(View gradient, Stream& stream, const MessageKey& key = {});   // from the next stage
-  // Between these, what is sent and received is a node of the plan: on a device it travels as one, and its tickets are
-  // waited for behind the end.
+  // Around the messages of one exchange of the plan. Devices send and receive them as one group, when it ends: their
+  // tickets are waited for only then.
   void begin_exchange(Stream& stream);
   void end_exchange(Stream& stream);
   // Makes the states of the messages that this rank sends over `edge`, of activations [rows, cols].
   void prepare(int edge, int rule, bool forward, int64_t rows, int64_t cols);
 
  private:
-  // A channel, and that over which its messages' parts come together.
+  // One direction: the channel between stages, and that of the tensor ranks who hand each other the parts.
   struct Way {
     Channel pipeline, parts;
-    std::vector<int64_t> bounds;  // rows, then elements, of the message at hand
+    std::vector<int64_t> bounds;  // of the parts of the message at hand, in elements: whole rows
     MessageKey cut(const MessageKey& key, int64_t rows, int64_t cols);
     Ticket send(View data, int peer, Stream& stream, const MessageKey& key);
     Ticket receive(View data, int peer, Stream& stream, const MessageKey& key);

@@ -61,8 +61,8 @@ class Transport {
   [[noreturn]] virtual void abort(int code) = 0;
 };
 
-inline constexpr int kTagBits =
-    15;  // what the MPI standard grants: 0 .. 32767 (sequence_window.h says how they are used)
+// What the MPI standard grants: tags from 0 to 32767 (sequence_window.h says how they are used).
+inline constexpr int kTagBits = 15;
 inline constexpr int kTags = 1 << kTagBits;
 
 // Ranks as threads of this process. make_endpoint(r) may be called once per rank, from any thread; the world must

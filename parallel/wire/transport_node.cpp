@@ -25,8 +25,8 @@ constexpr size_t kCellBytes = 16384, kSmallCellBytes = 2048;
 constexpr int kFewRanks = 16;            // up to here cells are large
 constexpr size_t kAllQueues = 32 << 20;  // bytes, where that leaves a queue its smallest size
 constexpr int kMostCells = 32, kFewestCells = 4;
-constexpr int kRounds = 8;               // looks per poll while nothing comes
-constexpr uint32_t kPollsBeneath = 512;  // looks at the queues for one at the transport beneath
+constexpr int kRounds = 8;               // of one poll over all queues, while nothing comes
+constexpr uint32_t kPollsBeneath = 512;  // so many polls of the queues for one of the transport beneath
 constexpr size_t kSpareBytes = 64 << 20;
 
 // Where a rank's threads sleep. The bell is a futex word: every ring changes it.
@@ -166,7 +166,7 @@ class NodeTransport final : public Transport {
     seat_of_[static_cast<size_t>(beneath_->rank())] = -1;  // a message to itself: beneath refuses it
     my_seat_ = &seats[me];
     for (int i = 0; i < geometry.ranks; ++i) {
-      const int other = i == me ? (me == 0 ? 1 : 0) : i;  // one that stands in for this rank's own and is never used
+      const int other = i == me ? (me == 0 ? 1 : 0) : i;  // a rank has no queue to itself: its own place is never used
       out_.emplace_back(CellQueue(start, geometry, me, other), &seats[other]);
       in_.emplace_back(CellQueue(start, geometry, other, me), &seats[other]);
     }
@@ -229,7 +229,7 @@ class NodeTransport final : public Transport {
         n += send_on(std::countr_zero(left), done.subspan(n));
       for (uint64_t left = expecting_; left != 0 && n < done.size(); left &= left - 1)
         n += empty(std::countr_zero(left), done.subspan(n));
-      if (n == done.size() || !has_to_look_beneath()) continue;
+      if (n == done.size() || !is_beneath_due()) continue;
       const size_t more = beneath_->poll(done.subspan(n));
       open_beneath_ -= static_cast<int>(more);
       n += more;
@@ -298,17 +298,17 @@ class NodeTransport final : public Transport {
              receive.bytes);
   }
 
-  // The transport beneath may have to send on what it has called sent, and tells of failures: it is looked at now and
-  // then, and before every sleep, with nothing of its own open, too.
-  bool has_to_look_beneath() {
+  // The transport beneath is polled now and then, and before every sleep, with nothing of its own open, too: it may
+  // still have to send on what it has called sent, and it tells of failures.
+  bool is_beneath_due() {
     if (open_beneath_ > 0) return true;
     if (++polls_ % kPollsBeneath != 0 && !poll_beneath_.load(std::memory_order_relaxed)) return false;
     poll_beneath_.store(false, std::memory_order_relaxed);
     return true;
   }
 
-  // True when all of the message lies in the queue. A queue's length at most: who sends a long message must go on
-  // emptying the others' queues.
+  // Writes as many cells of a message as there is room for, one queue's length at most: a rank that sends a long
+  // message has to empty its own queues in between. True when all of the message lies in the queue.
   bool fill(Outbox& box, Sending& message) {
     bool over = false;
     const uint32_t before = box.next, end = before + box.queue.size();
@@ -316,7 +316,8 @@ class NodeTransport final : public Transport {
       if (box.next - box.taken == box.queue.size()) {
         box.taken = box.queue.state->taken.load(std::memory_order_acquire);
         if (box.next - box.taken == box.queue.size()) {
-          // Says so, and looks again. A receiver may miss the word by a hair; nobody sleeps without a limit.
+          // Asks for a bell when there is room, and reads once more. A receiver that emptied its cell just before may
+          // not see the request; then the limit of the sleep ends it.
           box.queue.state->blocked.store(1);
           box.taken = box.queue.state->taken.load();
           if (box.next - box.taken == box.queue.size()) break;
@@ -331,12 +332,13 @@ class NodeTransport final : public Transport {
       if (bytes > 0) std::memcpy(box.queue.bytes(box.next, message.total), message.data + message.sent, bytes);
       message.sent += bytes;
       over = message.sent == message.total;
-      // The last one in order with the look at the sleepers: a receiver who falls asleep has seen it, or is seen.
+      // The last cell is written before the sleepers are read, in that order for all: a receiver that falls asleep has
+      // seen the cell, or is seen as a sleeper.
       ++box.next;
       header.turn.store(box.next, over || box.next == end ? std::memory_order_seq_cst : std::memory_order_release);
     }
     if (box.next != before) ring_bell(*box.seat);
-    // Nobody was asked to say when there is room: whoever means to sleep hears this, and comes here again.
+    // The call ends at its limit and has asked nobody for a bell: this rank rings its own, so that no sleep begins.
     if (!over && box.next == end) my_seat_->bell.fetch_add(1);
     return over;
   }
@@ -359,7 +361,7 @@ class NodeTransport final : public Transport {
     size_t n = 0;
     const uint32_t before = box.next;
     while (n < done.size() && box.next - before < box.queue.size()) {
-      // Nobody asked: what comes may wait where it lies.
+      // Without a posted receive what has come may wait in its queue.
       if (!box.current && box.receives.empty()) {
         expecting_ &= ~(uint64_t{1} << seat);
         break;
@@ -431,7 +433,7 @@ class NodeTransport final : public Transport {
   Seat* my_seat_ = nullptr;
   std::vector<Outbox> out_;  // by place on the node
   std::vector<Inbox> in_;
-  uint64_t sending_ = 0, expecting_ = 0;  // bit per place: boxes that a poll has to look at
+  uint64_t sending_ = 0, expecting_ = 0;  // bit per place: boxes that a poll visits
   std::vector<Completion> finished_;      // over when they were posted
   std::vector<Bytes> spare_;
   size_t spare_bytes_ = 0;

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
+#include <cinttypes>
 #include <set>
 #include <sstream>
+
+#include "engine/base/core/text.h"
 
 namespace thinwire {
 namespace {
@@ -26,9 +28,7 @@ std::string numbers(const std::vector<int>& list, const char* separator) {
 }
 
 std::string seconds_text(double s) {
-  char text[32];
-  std::snprintf(text, sizeof text, s < 100.0 ? "%.1f s" : "%.0f s", s);
-  return text;
+  return printed(s < 100.0 ? "%.1f s" : "%.0f s", s);
 }
 
 std::string rank_text(const WaitReport& r) {
@@ -96,17 +96,13 @@ std::string to_text(const WaitReport& r, const FlightRecorder& recorder) {
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
   out << "\nThe last operations, oldest first (seconds ago):\n";
   for (const FlightEntry& e : recorder.read()) {
-    char line[96];
-    const double issued = static_cast<double>(now - e.issued_ns) * 1e-9;
-    if (e.state == FlightEntry::State::kIssued) {
-      std::snprintf(line, sizeof line, "%8llu  issued %10.3f  OPEN             ",
-                    static_cast<unsigned long long>(e.number), issued);
-    } else {
-      std::snprintf(line, sizeof line, "%8llu  issued %10.3f  %s %10.3f  ", static_cast<unsigned long long>(e.number),
-                    issued, e.state == FlightEntry::State::kDone ? "done" : "FAIL",
-                    static_cast<double>(now - e.done_ns) * 1e-9);
-    }
-    out << line << describe(e);
+    const auto seconds_ago = [now](int64_t ns) { return static_cast<double>(now - ns) * 1e-9; };
+    out << printed("%8" PRIu64 "  issued %10.3f  ", e.number, seconds_ago(e.issued_ns));
+    if (e.state == FlightEntry::State::kIssued)
+      out << "OPEN             ";
+    else
+      out << printed("%s %10.3f  ", e.state == FlightEntry::State::kDone ? "done" : "FAIL", seconds_ago(e.done_ns));
+    out << describe(e);
     if (!e.missing.empty()) out << "  open with rank " << numbers(e.missing, ", ");
     out << "\n";
   }

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <string_view>
@@ -20,6 +19,7 @@
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
+#include "engine/base/core/text.h"
 #include "parallel/wire/thread_stacks.h"
 
 namespace thinwire {
@@ -79,9 +79,7 @@ void print_message(const std::string& message) {
 std::string json_text(const Verdict& verdict, int reporter, double silence_s) {
   std::string list;
   for (int rank : verdict.culprits) list += (list.empty() ? "" : ",") + std::to_string(rank);
-  char end[96];
-  std::snprintf(end, sizeof end, "],\"reporter\":%d,\"silence_s\":%.3f}\n", reporter, silence_s);
-  return "{\"code\":71,\"culprits\":[" + list + end;
+  return "{\"code\":71,\"culprits\":[" + list + printed("],\"reporter\":%d,\"silence_s\":%.3f}\n", reporter, silence_s);
 }
 
 }  // namespace

@@ -208,7 +208,7 @@ TEST(Rounds, SumsMatchALoopInDouble) {
           const std::lock_guard lock(mutex);
           results[me] = data.bytes();
           EXPECT_EQ(whole.bytes(), input.bytes()) << "the contributions were changed";
-          EXPECT_EQ(logical, all_reduce_bytes(tuning, nodes, n, rank.me(), count, 4));
+          EXPECT_EQ(logical, all_reduce_bytes(tuning, nodes, n, rank.me(), count, DType::f32));
           if (!lossless) {
             EXPECT_EQ(wire, rounds_all_reduce_bytes(codec, tuning, nodes, n, rank.me(), count, {}));
           }

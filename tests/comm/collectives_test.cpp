@@ -418,7 +418,7 @@ TEST(SmallReductions, AreTreesWithTheBitsOfRankOrder) {
                   EXPECT_EQ(std::memcmp(mine.data(), expected.data(), sizeof(double) * mine.size()), 0)
                       << n << " ranks, kind " << static_cast<int>(kind);
                   EXPECT_LE(counters.messages, bound) << n << " ranks, kind " << static_cast<int>(kind);
-                  EXPECT_EQ(counters.wire_bytes, all_reduce_bytes({}, {}, n, group.rank(), count, 8, kind));
+                  EXPECT_EQ(counters.wire_bytes, all_reduce_bytes({}, {}, n, group.rank(), count, DType::f64, kind));
                 }
               },
               static_cast<uint64_t>(n), {.thread = false, .spin_us = 0});

@@ -15,14 +15,7 @@
 namespace thinwire::device_coded_test {
 namespace {
 
-using test::CallMistake;
-using test::DeviceRank;
-using test::EventMistakes;
-using test::FakeFabric;
-using test::filled;
-using test::Findings;
-using test::Mistake;
-using test::Tensor;
+using namespace test;
 
 SiteRule rule_of(const std::string& codec, const CodecValues& values, ResidualKind residual = ResidualKind::kNone,
                  bool hadamard = false) {

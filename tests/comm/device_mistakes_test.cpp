@@ -10,14 +10,7 @@
 namespace thinwire::device_mistakes_test {
 namespace {
 
-using test::CallMistake;
-using test::DeviceRank;
-using test::EventMistakes;
-using test::FakeFabric;
-using test::filled;
-using test::Findings;
-using test::Mistake;
-using test::Tensor;
+using namespace test;
 
 constexpr int kRanks = 4, kSteps = 3;
 constexpr int64_t kCount = 600;

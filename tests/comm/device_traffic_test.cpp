@@ -11,11 +11,7 @@
 namespace thinwire::device_traffic_test {
 namespace {
 
-using test::DeviceRank;
-using test::FakeFabric;
-using test::filled;
-using test::Findings;
-using test::Tensor;
+using namespace test;
 
 // Small, so that messages come in pieces.
 DeviceTraffic::Options in_pieces() {

@@ -51,8 +51,8 @@ Buffer filled(DType dtype, int64_t count, uint64_t seed, int rank) {
   return b;
 }
 
-// body(host, device, gpu, stream, seed): two communicators of the same ranks.
-using Body = std::function<void(Communicator& host, Communicator& device, FakeGpu& gpu, Stream& stream, uint64_t seed)>;
+// body(host, device, gpu, stream, seed): verbs of the same ranks, for memory of the host and of the device.
+using Body = std::function<void(Communicator& host, Channel& device, FakeGpu& gpu, Stream& stream, uint64_t seed)>;
 
 void on_ranks(const Body& body) {
   for (int size : {2, 3, 4}) {
@@ -61,7 +61,7 @@ void on_ranks(const Body& body) {
           size,
           [&](Progress& progress) {
             Communicator host(progress, all_ranks(size), 1, Site::kControl, nullptr);
-            Communicator device(progress, all_ranks(size), 2, Site::kControl, nullptr);
+            Channel device(std::make_unique<Communicator>(progress, all_ranks(size), 2, Site::kControl, nullptr));
             FakeGpu gpu;
             const std::unique_ptr<Stream> stream = gpu.make_stream();
             body(host, device, gpu, *stream, seed + static_cast<uint64_t>(100 * size));
@@ -77,7 +77,7 @@ DType some_dtype(std::mt19937_64& random) {
 }
 
 TEST(HostStaging, AllReduce) {
-  on_ranks([](Communicator& host, Communicator& device, FakeGpu& gpu, Stream& stream, uint64_t seed) {
+  on_ranks([](Communicator& host, Channel& device, FakeGpu& gpu, Stream& stream, uint64_t seed) {
     std::mt19937_64 random(seed);
     const DType dtype = some_dtype(random);
     const int64_t count = random_count(random, 9000);
@@ -91,7 +91,7 @@ TEST(HostStaging, AllReduce) {
 }
 
 TEST(HostStaging, ReduceScatterIntoItselfElsewhereAndAdding) {
-  on_ranks([](Communicator& host, Communicator& device, FakeGpu& gpu, Stream& stream, uint64_t seed) {
+  on_ranks([](Communicator& host, Channel& device, FakeGpu& gpu, Stream& stream, uint64_t seed) {
     for (int form = 0; form < 3; ++form) {
       std::mt19937_64 random(seed * 3 + static_cast<uint64_t>(form));
       const int64_t count = random_count(random, 9000);
@@ -117,7 +117,7 @@ TEST(HostStaging, ReduceScatterIntoItselfElsewhereAndAdding) {
 }
 
 TEST(HostStaging, AllGatherFromInsideAndOutside) {
-  on_ranks([](Communicator& host, Communicator& device, FakeGpu& gpu, Stream& stream, uint64_t seed) {
+  on_ranks([](Communicator& host, Channel& device, FakeGpu& gpu, Stream& stream, uint64_t seed) {
     for (bool inside : {true, false}) {
       std::mt19937_64 random(seed);
       const DType dtype = some_dtype(random);
@@ -138,7 +138,7 @@ TEST(HostStaging, AllGatherFromInsideAndOutside) {
 }
 
 TEST(HostStaging, MessagesAndBroadcast) {
-  on_ranks([](Communicator&, Communicator& device, FakeGpu& gpu, Stream& stream, uint64_t seed) {
+  on_ranks([](Communicator&, Channel& device, FakeGpu& gpu, Stream& stream, uint64_t seed) {
     const int64_t count = 1 + static_cast<int64_t>(seed % 700);
     const int right = (device.rank() + 1) % device.size(), left = (device.rank() + device.size() - 1) % device.size();
     Buffer mine = filled(DType::f32, count, seed, device.rank()), nothing(DType::f32, count);
@@ -162,7 +162,7 @@ TEST(HostStaging, MessagesAndBroadcast) {
 }
 
 TEST(HostStaging, AllToAll) {
-  on_ranks([](Communicator& host, Communicator& device, FakeGpu& gpu, Stream& stream, uint64_t seed) {
+  on_ranks([](Communicator& host, Channel& device, FakeGpu& gpu, Stream& stream, uint64_t seed) {
     std::vector<int64_t> bounds = {0};
     for (int r = 0; r < host.size(); ++r) bounds.push_back(bounds.back() + 17);
     Buffer from = filled(DType::f32, bounds.back(), seed, host.rank()), to(DType::f32, bounds.back());

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <mutex>
 
+#include "parallel/collective/coded.h"
 #include "parallel/collective/pieces.h"
 #include "parallel/collective/tuning.h"
 #include "tests/comm/local_group.h"
@@ -23,6 +24,36 @@ std::vector<int> blocks(int nodes, int local) {
   std::vector<int> list;
   for (int r = 0; r < nodes * local; ++r) list.push_back(r / local + 3);
   return list;
+}
+
+// Bytes that member `me` would send, by rehearsal; bounds: members + 1 entries, in elements.
+int64_t reduce_scatter_bytes(const CommTuning& tuning, std::span<const int> nodes, int me,
+                             std::span<const int64_t> bounds, DType dtype) {
+  const View whole = nowhere(dtype, bounds.back());
+  return rehearsed_bytes(tuning, nodes, static_cast<int>(bounds.size()) - 1, me, [&](const GroupLane& lane) {
+    return plain_reduce_scatter(lane, whole, Bounds(lane.pool(), bounds), whole, false);
+  });
+}
+
+int64_t all_gather_bytes(const CommTuning& tuning, std::span<const int> nodes, int me, std::span<const int64_t> bounds,
+                         DType dtype) {
+  const View whole = nowhere(dtype, bounds.back());
+  return rehearsed_bytes(tuning, nodes, static_cast<int>(bounds.size()) - 1, me, [&](const GroupLane& lane) {
+    return plain_all_gather(lane, whole, whole, Bounds(lane.pool(), bounds));
+  });
+}
+
+int64_t all_to_all_bytes(int me, std::span<const int64_t> from_bounds, DType dtype) {
+  const View data = nowhere(dtype, from_bounds.back());
+  return rehearsed_bytes({}, {}, static_cast<int>(from_bounds.size()) - 1, me, [&](const GroupLane& lane) {
+    const Bounds bounds(lane.pool(), from_bounds);
+    return coded_all_to_all(lane, plain_call(), data, bounds, data, bounds);
+  });
+}
+
+int64_t broadcast_bytes(int members, int me, int root, int64_t bytes) {
+  const View data = nowhere(DType::u8, bytes);
+  return rehearsed_bytes({}, {}, members, me, [&](const GroupLane& lane) { return tree_broadcast(lane, data, root); });
 }
 
 TEST(NodeGrid, KnowsEvenGroups) {
@@ -64,9 +95,12 @@ TEST(Tuning, UnequalNodesTakeAFlatRoute) {
         const CommTuning tuning = only(algorithm);
         for (const Verb verb : {Verb::kAllReduce, Verb::kReduceScatter, Verb::kAllGather})
           EXPECT_NE(choose_algorithm(tuning, verb, nodes, n, 1 << 30), Algorithm::kTwoLevel) << n;
-        EXPECT_EQ(all_reduce_bytes(tuning, nodes, n, 0, 1 << 20, 4), all_reduce_bytes(tuning, {}, n, 0, 1 << 20, 4));
-        EXPECT_EQ(reduce_scatter_bytes(tuning, nodes, 0, bounds, 4), reduce_scatter_bytes(tuning, {}, 0, bounds, 4));
-        EXPECT_EQ(all_gather_bytes(tuning, nodes, 0, bounds, 4), all_gather_bytes(tuning, {}, 0, bounds, 4));
+        EXPECT_EQ(all_reduce_bytes(tuning, nodes, n, 0, 1 << 20, DType::f32),
+                  all_reduce_bytes(tuning, {}, n, 0, 1 << 20, DType::f32));
+        EXPECT_EQ(reduce_scatter_bytes(tuning, nodes, 0, bounds, DType::f32),
+                  reduce_scatter_bytes(tuning, {}, 0, bounds, DType::f32));
+        EXPECT_EQ(all_gather_bytes(tuning, nodes, 0, bounds, DType::f32),
+                  all_gather_bytes(tuning, {}, 0, bounds, DType::f32));
       }
     }
   }
@@ -107,12 +141,11 @@ void check_case(uint64_t seed, int nodes, int local, DType dtype) {
           EXPECT_EQ(counters.wire_bytes, bytes);
           counters = {};
         };
-        const auto bytes_of = static_cast<int64_t>(size_of(dtype));
         // all-reduce: two roundings of a partial sum (node, total) to the wire's type
         Buffer data(dtype, count);
         data.fill(seed, me);
         group.all_reduce(data.view(), ReduceKind::kSum, stream).wait(stream);
-        expect_bytes(all_reduce_bytes(tuning, on, n, me, count, bytes_of));
+        expect_bytes(all_reduce_bytes(tuning, on, n, me, count, dtype));
         double worst = 0.0;
         const auto compare = [&](double got, double start, int64_t i, int hops) {
           double sum = start, magnitude = std::abs(start);
@@ -126,13 +159,13 @@ void check_case(uint64_t seed, int nodes, int local, DType dtype) {
         Buffer whole(dtype, count), out(wide ? DType::f32 : dtype, mine), before(wide ? DType::f32 : dtype, mine);
         whole.fill(seed, me), out.fill(seed + 99, me), before.fill(seed + 99, me);
         group.reduce_scatter(whole.view(), bounds, out.view(), accumulate, stream).wait(stream);
-        expect_bytes(reduce_scatter_bytes(tuning, on, me, bounds, bytes_of));
+        expect_bytes(reduce_scatter_bytes(tuning, on, me, bounds, dtype));
         for (int64_t i = 0; i < mine; ++i) compare(out.get(i), accumulate ? before.get(i) : 0.0, first + i, 2);
         // all-gather
         Buffer gathered(dtype, count), part(dtype, mine);
         for (int64_t i = 0; i < mine; ++i) part.set(i, all[static_cast<size_t>(me)].get(first + i));
         group.all_gather(part.view(), gathered.view(), bounds, stream).wait(stream);
-        expect_bytes(all_gather_bytes(tuning, on, me, bounds, bytes_of));
+        expect_bytes(all_gather_bytes(tuning, on, me, bounds, dtype));
         bool same = true;
         for (int r = 0; r < n; ++r)
           for (int64_t i = bounds[static_cast<size_t>(r)]; i < bounds[static_cast<size_t>(r) + 1]; ++i)
@@ -181,18 +214,18 @@ TEST(Bytes, EqualTheCounters) {
       whole.fill(seed, me);
       const int64_t first = bounds[static_cast<size_t>(me)], mine = bounds[static_cast<size_t>(me) + 1] - first;
       group.all_reduce(whole.view(), ReduceKind::kSum, stream).wait(stream);
-      expect_bytes("all_reduce", all_reduce_bytes(tuning, {}, n, me, count, 4));
+      expect_bytes("all_reduce", all_reduce_bytes(tuning, {}, n, me, count, DType::f32));
       group.all_gather(whole.view().element_range(first, mine), whole.view(), bounds, stream).wait(stream);
-      expect_bytes("all_gather", all_gather_bytes(tuning, {}, me, bounds, 4));
+      expect_bytes("all_gather", all_gather_bytes(tuning, {}, me, bounds, DType::f32));
       group.reduce_scatter(whole.view(), bounds, whole.view().element_range(first, mine), false, stream).wait(stream);
-      expect_bytes("reduce_scatter", reduce_scatter_bytes(tuning, {}, me, bounds, 4));
+      expect_bytes("reduce_scatter", reduce_scatter_bytes(tuning, {}, me, bounds, DType::f32));
       group.broadcast(whole.view(), root, stream).wait(stream);
       expect_bytes("broadcast", broadcast_bytes(n, me, root, count * 4));
       std::vector<int64_t> to_bounds;
       for (int r = 0; r <= n; ++r) to_bounds.push_back(mine * r);
       Buffer to(DType::f32, mine * n);
       group.all_to_all(whole.view(), bounds, to.view(), to_bounds, stream).wait(stream);
-      expect_bytes("all_to_all", all_to_all_bytes(me, bounds, 4));
+      expect_bytes("all_to_all", all_to_all_bytes(me, bounds, DType::f32));
     });
   }
 }

@@ -46,6 +46,19 @@ struct Model {
   int window = -1;         // sliding_window_width; negative: none
 };
 
+// Small ones of each kind, for what need not cut unevenly.
+inline const Model kGpt2 = {.family = "gpt2", .layers = 2}, kNeox = {.family = "neox", .layers = 4};
+inline const Model kLlama = {.family = "llama", .layers = 2, .dtype = "bf16"};
+inline const Model kTied = {.family = "llama_tied", .layers = 3, .dtype = "bf16"};
+
+// `layout` under a stage of ZeRO.
+inline Layout zero(int stage, Layout layout) {
+  layout.optimizer = "global";
+  if (stage > 1) layout.gradients = "global";
+  if (stage > 2) layout.weights = "global";
+  return layout;
+}
+
 struct Curve {
   std::vector<double> loss, norm;  // norm: -1 in a step that is skipped
   std::vector<double> wire;        // bytes of all ranks in the last step, by site

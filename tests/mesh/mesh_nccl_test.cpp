@@ -26,16 +26,6 @@ void expect_same_bits(const std::vector<Case>& cases) {
   }
 }
 
-const Model kGpt2 = {.family = "gpt2", .layers = 2}, kLlama = {.family = "llama", .layers = 2, .dtype = "bf16"};
-const Model kNeox = {.family = "neox", .layers = 4}, kTied = {.family = "llama_tied", .layers = 3, .dtype = "bf16"};
-
-Layout zero(int stage, Layout layout) {
-  layout.optimizer = "global";
-  if (stage > 1) layout.gradients = "global";
-  if (stage > 2) layout.weights = "global";
-  return layout;
-}
-
 TEST(MeshNccl, DataAndTensorRanks) {
   expect_same_bits({
       {kGpt2, {.data = 2}, 2},

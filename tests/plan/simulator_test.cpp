@@ -181,7 +181,7 @@ TEST(Simulator, ASocketTakesMessagesOver) {
   }
 }
 
-// b works 20 ms and answers, a 5 ms beside it; the later b looks, the less of that they share.
+// b works 20 ms and answers, a 5 ms beside it; the later b polls, the less of that they share.
 TEST(Simulator, WhoWakesUpOnABusyCoreWaitsForIt) {
   Cluster cluster = free_cluster(2, 0.0);
   cluster.shared_cores = 1;
@@ -199,11 +199,11 @@ TEST(Simulator, WhoWakesUpOnABusyCoreWaitsForIt) {
     }
 }
 
-// Every message that comes while b computes has the progress thread look twice.
-TEST(Simulator, LooksTakeTheCore) {
+// Every message that comes while b computes has the progress thread poll twice.
+TEST(Simulator, PollsTakeTheCore) {
   Cluster cluster = free_cluster(2, 0.0);
   cluster.shared_cores = 2;
-  cluster.machine.look = 1e-3;
+  cluster.machine.poll = 1e-3;
   Hand a(0), b(1);
   for (int s = 0; s < kSteps; ++s) {
     for (int i = 0; i < 5; ++i) a.compute(0.01).send(1, 8).issue().wait();

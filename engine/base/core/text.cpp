@@ -1,10 +1,11 @@
-// Numbers as text and distances of words, see text.h.
+// Numbers as text, lists and distances of words, see text.h.
 #include "engine/base/core/text.h"
 
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
-#include <vector>
+#include <iterator>
+#include <sstream>
 
 namespace thinwire {
 
@@ -17,6 +18,17 @@ std::string printed(const char* format, ...) {
   va_end(again);
   va_end(arguments);
   return text;
+}
+
+std::string join(const std::vector<std::string>& words, const std::string& between) {
+  std::string text;
+  for (const std::string& w : words) text += (text.empty() ? "" : between) + w;
+  return text;
+}
+
+std::vector<std::string> split_words(const std::string& text) {
+  std::istringstream words(text);
+  return {std::istream_iterator<std::string>(words), {}};
 }
 
 int edit_distance(const std::string& a, const std::string& b) {

@@ -20,9 +20,8 @@ struct Checked {
 // Of null nothing is said: neither a value nor an error.
 Checked check_value(const KeySpec& key, const JsonTree& value);
 
-// For messages and pages: a value shortened, a number without needless places, words with something between them.
+// For messages and pages: a value shortened, a number without needless places.
 std::string shown(const nlohmann::json& value);
 std::string number_text(double v);
-std::string join(const std::vector<std::string>& words, const std::string& between);
 
 }  // namespace thinwire

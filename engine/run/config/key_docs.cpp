@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/core/command_docs.h"
+#include "engine/base/core/text.h"
 #include "engine/run/config/check_value.h"
 #include "engine/run/config/key_table.h"
 

@@ -11,109 +11,79 @@
 namespace thinwire {
 namespace {
 
+using Names = std::map<std::string, std::string>;
+
+// Rows of a name of ours and the words that others have for it.
+Names by_their_name(const std::vector<std::pair<std::string, std::string>>& rows) {
+  Names names;
+  for (const auto& [ours, theirs] : rows)
+    for (const std::string& word : split_words(theirs)) names[word] = ours;
+  return names;
+}
+
 // What other programs call our keys: hints for people, never accepted.
-const std::map<std::string, std::string>& foreign_names() {
-  static const std::map<std::string, std::string> names = {
-      {"n_layer", "num_layers"},
-      {"n_layers", "num_layers"},
-      {"num_hidden_layers", "num_layers"},
-      {"n_embd", "hidden_size"},
-      {"d_model", "hidden_size"},
-      {"dim", "hidden_size"},
-      {"n_head", "num_attention_heads"},
-      {"n_heads", "num_attention_heads"},
-      {"num_heads", "num_attention_heads"},
-      {"n_kv_heads", "num_kv_heads"},
-      {"num_key_value_heads", "num_kv_heads"},
-      {"n_positions", "max_position_embeddings"},
-      {"block_size", "seq_length"},
-      {"context_length", "seq_length"},
-      {"max_seq_len", "seq_length"},
-      {"sequence_length", "seq_length"},
-      {"rms_norm_eps", "rms_norm_epsilon"},
-      {"layer_norm_eps", "layernorm_epsilon"},
-      {"layer_norm_epsilon", "layernorm_epsilon"},
-      {"rope_theta", "rotary_emb_base"},
-      {"partial_rotary_factor", "rotary_pct"},
-      {"tie_word_embeddings", "no_weight_tying"},
-      {"use_parallel_residual", "gpt_j_residual"},
-      {"hidden_act", "activation"},
-      {"activation_function", "activation"},
-      {"learning_rate", "lr"},
-      {"max_steps", "train_iters"},
-      {"num_steps", "train_iters"},
-      {"steps", "train_iters"},
-      {"batch_size", "train_micro_batch_size_per_gpu"},
-      {"micro_batch", "train_micro_batch_size_per_gpu"},
-      {"global_batch", "train_batch_size"},
-      {"accumulation", "gradient_accumulation_steps"},
-      {"tp", "model_parallel_size"},
-      {"tp_size", "model_parallel_size"},
-      {"tensor_parallel", "model_parallel_size"},
-      {"tensor_parallel_size", "model_parallel_size"},
-      {"pp", "pipe_parallel_size"},
-      {"vpp", "virtual_chunks"},
-      {"num_chunks", "virtual_chunks"},
-      {"interleave", "schedule"},
-      {"pipeline_schedule", "schedule"},
-      {"pipe_schedule", "schedule"},
-      {"dp", "global_num_gpus"},
-      {"dp_size", "global_num_gpus"},
-      {"data_parallel_size", "global_num_gpus"},
-      {"num_ranks", "global_num_gpus"},
-      {"sharding_strategy", "zero_optimization.stage"},
-      {"zero", "zero_optimization.stage"},
-      {"gpus_per_node", "ranks_per_node"},
-      {"nproc_per_node", "ranks_per_node"},
-      {"timeout", "watchdog_seconds"},
-      {"pp_size", "pipe_parallel_size"},
-      {"pipeline_parallel_size", "pipe_parallel_size"},
-      {"dtype", "precision"},
-      {"dropout", "hidden_dropout"},
-      {"max_grad_norm", "gradient_clipping"},
-      {"grad_clip", "gradient_clipping"},
-      {"output_dir", "run_dir"},
-      {"warmup_steps", "lr_warmup_iters"},
-      {"warmup_iters", "lr_warmup_iters"},
-      {"threads", "threads_per_rank"},
-      {"eps", "optimizer.params.eps"},
-      {"betas", "optimizer.params.betas"},
-  };
+const Names& foreign_names() {
+  static const Names names = by_their_name({
+      {"num_layers", "n_layer n_layers num_hidden_layers"},
+      {"hidden_size", "n_embd d_model dim"},
+      {"num_attention_heads", "n_head n_heads num_heads"},
+      {"num_kv_heads", "n_kv_heads num_key_value_heads"},
+      {"max_position_embeddings", "n_positions"},
+      {"seq_length", "block_size context_length max_seq_len sequence_length"},
+      {"rms_norm_epsilon", "rms_norm_eps"},
+      {"layernorm_epsilon", "layer_norm_eps layer_norm_epsilon"},
+      {"rotary_emb_base", "rope_theta"},
+      {"rotary_pct", "partial_rotary_factor"},
+      {"no_weight_tying", "tie_word_embeddings"},
+      {"gpt_j_residual", "use_parallel_residual"},
+      {"activation", "hidden_act activation_function"},
+      {"lr", "learning_rate"},
+      {"train_iters", "max_steps num_steps steps"},
+      {"train_micro_batch_size_per_gpu", "batch_size micro_batch"},
+      {"train_batch_size", "global_batch"},
+      {"gradient_accumulation_steps", "accumulation"},
+      {"model_parallel_size", "tp tp_size tensor_parallel tensor_parallel_size"},
+      {"pipe_parallel_size", "pp pp_size pipeline_parallel_size"},
+      {"virtual_chunks", "vpp num_chunks"},
+      {"schedule", "interleave pipeline_schedule pipe_schedule"},
+      {"global_num_gpus", "dp dp_size data_parallel_size num_ranks"},
+      {"zero_optimization.stage", "sharding_strategy zero"},
+      {"ranks_per_node", "gpus_per_node nproc_per_node"},
+      {"watchdog_seconds", "timeout"},
+      {"precision", "dtype"},
+      {"hidden_dropout", "dropout"},
+      {"gradient_clipping", "max_grad_norm grad_clip"},
+      {"run_dir", "output_dir"},
+      {"lr_warmup_iters", "warmup_steps warmup_iters"},
+      {"threads_per_rank", "threads"},
+      {"optimizer.params.eps", "eps"},
+      {"optimizer.params.betas", "betas"},
+  });
   return names;
 }
 
 // The same inside of a compression rule.
-const std::map<std::string, std::string>& foreign_fields() {
-  static const std::map<std::string, std::string> names = {
-      {"dtype", "format"},
-      {"type", "codec"},
-      {"quantiser", "codec"},
-      {"quantizer", "codec"},
-      {"compressor", "codec"},
-      {"bit_width", "bits"},
-      {"num_bits", "bits"},
-      {"group", "block"},
-      {"group_size", "block"},
-      {"block_size", "block"},
-      {"err_beta", "beta"},
-      {"reset_t", "reset_every"},
-      {"error_feedback", "residual"},
-      {"use_error_feedback", "residual"},
-      {"k", "density"},
-      {"sparsity", "density"},
-      {"transform", "hadamard"},
-      {"crc", "checksum"},
-      {"warmup", "warmup_steps"},
-      {"freeze_step", "warmup_steps"},
-      {"start_powersgd_iter", "warmup_steps"},
-      {"matrix_approximation_rank", "rank"},
-      {"recipe", "algorithm"},
-      {"threshold", "min_bytes"},
-      {"stages", "select.stages"},
-      {"layers", "select.layers"},
-      {"tensor_classes", "select.tensor_classes"},
-      {"micro_batches", "select.micro_batches"},
-  };
+const Names& foreign_fields() {
+  static const Names names = by_their_name({
+      {"format", "dtype"},
+      {"codec", "type quantiser quantizer compressor"},
+      {"bits", "bit_width num_bits"},
+      {"block", "group group_size block_size"},
+      {"beta", "err_beta"},
+      {"reset_every", "reset_t"},
+      {"residual", "error_feedback use_error_feedback"},
+      {"density", "k sparsity"},
+      {"hadamard", "transform"},
+      {"checksum", "crc"},
+      {"warmup_steps", "warmup freeze_step start_powersgd_iter"},
+      {"rank", "matrix_approximation_rank"},
+      {"algorithm", "recipe"},
+      {"min_bytes", "threshold"},
+      {"select.stages", "stages"},
+      {"select.layers", "layers"},
+      {"select.tensor_classes", "tensor_classes"},
+      {"select.micro_batches", "micro_batches"},
+  });
   return names;
 }
 
@@ -218,7 +188,7 @@ std::string KeyTable::nearest(const std::string& name) const {
   if (name.size() > 80) return "";  // no word of ours is that long, and the search is quadratic
   const std::string leaf = leaf_of(name);
   const bool rule = name.rfind("compression.", 0) == 0;
-  const std::map<std::string, std::string>& foreign = rule ? foreign_fields() : foreign_names();
+  const Names& foreign = rule ? foreign_fields() : foreign_names();
   if (const auto it = foreign.find(leaf); it != foreign.end()) {
     const std::string other = rule ? name.substr(0, name.size() - leaf.size()) + it->second : it->second;
     if (find(other) != nullptr) return other;

@@ -29,8 +29,7 @@ KeyTopic model_keys() {
            .scope = model}),
       key("ffn_hidden_size", kIntKey, "null",
           "Width of the feed-forward part: columns of its second matrix, as Megatron counts it. With swiglu gate and "
-          "up "
-          "have this width each.",
+          "up have this width each.",
           {.default_text = "4 * hidden_size, by the rule of intermediate_size",
            .bounds = {1, 1 << 21},
            .unit = "elements",
@@ -38,8 +37,7 @@ KeyTopic model_keys() {
       key("intermediate_size", kIntKey, "null",
           "NeoX: the width that a feed-forward part without a gate would have, rounded up to 2 * mlp_multiple_of. With "
           "swiglu gate and up have a third of it each, rounded up to mlp_multiple_of; a number whose two projections "
-          "do "
-          "not fit each other in NeoX is refused. Becomes ffn_hidden_size.",
+          "do not fit each other in NeoX is refused. Becomes ffn_hidden_size.",
           {.bounds = {1, 1 << 23}, .unit = "elements", .scope = model}),
       key("expansion_factor", kRealKey, "null", "NeoX: intermediate_size as a multiple of hidden_size.",
           {.bounds = {0, 1024, true}, .unit = "x hidden_size", .scope = model}),
@@ -106,8 +104,7 @@ KeyTopic model_keys() {
           {.allowed = {"gelu", "swiglu", "silu"}, .scope = model}),
       key("swiglu", kBoolKey, "null",
           "Megatron: true is activation swiglu; the default of ffn_hidden_size is then 8/3 hidden_size, rounded down "
-          "to "
-          "64.",
+          "to 64.",
           {.scope = model, .status = KeyStatus::kShorthand}),
       key("mlp_type", kStringKey, "null",
           "NeoX: llama is activation swiglu, mlp_multiple_of 256 and no bias in the feed-forward part; "
@@ -179,8 +176,7 @@ KeyTopic numerics_keys() {
           {.bounds = {0, 1e9}, .unit = "steps"}),
       key("spike", kStringKey, "\"warn\"",
           "What becomes of a step whose loss jumps: off, nothing; warn, a line in the log, metrics.jsonl and "
-          "status.json; "
-          "skip, that and the step is dropped, as a non-finite one is.",
+          "status.json; skip, that and the step is dropped, as a non-finite one is.",
           {.allowed = {"off", "warn", "skip"}}),
       key("spike_window", kIntKey, "128", "Losses of applied steps that a loss is compared with; part of checkpoints.",
           {.bounds = {8, 1e5}, .unit = "steps"}),
@@ -189,8 +185,7 @@ KeyTopic numerics_keys() {
           "median.",
           {.bounds = {0, 1e9, true}, .unit = "spreads"}),
       key("spike_budget", kIntKey, "5",
-          "Steps in a row that spike skip drops; the next one is taken for a real shift: it is applied, and the "
-          "window "
+          "Steps in a row that spike skip drops; the next one is taken for a real shift: it is applied, and the window "
           "begins anew.",
           {.bounds = {1, 1e9}, .unit = "steps"}),
       key("hidden_dropout", kRealKey, "0.0",
@@ -213,8 +208,7 @@ KeyTopic numerics_keys() {
           {.aliases = {"deterministic_mode"}}),
       key("cuda_graphs", kBoolKey, "false",
           "Queues a step's forward and backward passes, norms and optimizer as CUDA graphs where nothing is "
-          "communicated "
-          "within them; what is not, and why, is logged. Changes time, never values."),
+          "communicated within them; what is not, and why, is logged. Changes time, never values."),
       key("seed", kIntKey, "1234", "Seeds initial weights, dropout and the order of the data.",
           {.bounds = {0, 4294967295.0}, .scope = KeyScope::kData}),
   };

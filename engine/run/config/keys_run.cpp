@@ -11,8 +11,7 @@ KeyTopic layout_keys() {
   t.title = "Layout and placement";
   t.intro =
       "Ranks = pipe_parallel_size * model_parallel_size * data-parallel ranks; the launcher says how many there are, "
-      "so "
-      "the data-parallel ranks follow. None of these keys changes what is learned: a run may go on under another "
+      "so the data-parallel ranks follow. None of these keys changes what is learned: a run may go on under another "
       "layout.";
   t.keys = {
       key("pipe_parallel_size", kIntKey, "1", "Pipeline stages; 0 is 1.",
@@ -21,20 +20,17 @@ KeyTopic layout_keys() {
           {.aliases = {"tensor_model_parallel_size"}, .bounds = {1, 65536}, .unit = "ranks", .scope = layout}),
       key("context_parallel_size", kIntKey, "1",
           "Ranks that share every sequence of a micro-batch: each holds the activations of its tokens, and gets keys "
-          "and "
-          "values of the others for attention. To weights and gradients they are data-parallel ranks.",
+          "and values of the others for attention. To weights and gradients they are data-parallel ranks.",
           {.bounds = {1, 65536}, .unit = "ranks", .scope = layout}),
       key("cp_comm_type", kStringKey, "\"all_gather\"",
           "How context-parallel ranks do attention. all_gather (Llama 3): everybody gets all keys and values. a2a "
           "(DeepSpeed-Ulysses): everybody gets all tokens of a share of the heads; KV heads and sequence must divide. "
-          "p2p "
-          "(ring attention): keys and values go around, a rank's at a time.",
+          "p2p (ring attention): keys and values go around, a rank's at a time.",
           {.allowed = {"all_gather", "a2a", "p2p"}, .value_aliases = {{"allgather", "all_gather"}}, .scope = layout}),
       key("sequence_chunk_size", kIntKey | kStringKey, "0",
           "Layers, head and loss take at most so many tokens of a sequence at a time, so that their working memory "
-          "does "
-          "not grow with its length, but for keys, values and the residual stream; 0: all; auto: as many as fit 64 MiB "
-          "(1 GiB on a GPU).",
+          "does not grow with its length, but for keys, values and the residual stream; 0: all; auto: as many as fit "
+          "64 MiB (1 GiB on a GPU).",
           {.aliases = {"ds_sequence_parallel_fpdt_chunk_size"},
            .bounds = {0, 1e9},
            .allowed = {"auto"},
@@ -42,10 +38,8 @@ KeyTopic layout_keys() {
            .scope = layout}),
       key("activation_offload", kStringKey, "\"none\"",
           "Where what layers hold of all tokens waits between its uses, chunk by chunk (sequence_chunk_size; 0: a "
-          "sequence "
-          "is one). disk: a file of each rank under run_dir, without a name. host: the host's memory, where a CPU has "
-          "it "
-          "anyway.",
+          "sequence is one). disk: a file of each rank under run_dir, without a name. host: the host's memory, where a "
+          "CPU has it anyway.",
           {.allowed = {"none", "host", "disk"}, .scope = layout}),
       key("ds_sequence_parallel_fpdt_offloading", kBoolKey, "null", "DeepSpeed: true is activation_offload host.",
           {.scope = layout, .status = KeyStatus::kShorthand}),
@@ -65,9 +59,8 @@ KeyTopic layout_keys() {
           {.scope = layout}),
       key("scatter_gather_tensors_in_pipeline", kBoolKey, "true",
           "Without sequence parallelism all tensor-parallel ranks hold the same activation: each sends the next stage "
-          "a "
-          "part of its rows, and the ranks there hand each other what they received, as it came (codes, if the site is "
-          "coded; sites tp.forward, tp.backward). false: each sends all of it.",
+          "a part of its rows, and the ranks there hand each other what they received, as it came (codes, if the site "
+          "is coded; sites tp.forward, tp.backward). false: each sends all of it.",
           {.scope = layout}),
       key("no_scatter_gather_tensors_in_pipeline", kBoolKey, "null",
           "Megatron: true is scatter_gather_tensors_in_pipeline false.",
@@ -170,9 +163,8 @@ KeyTopic layout_keys() {
           {.bounds = {0, 1 << 30}, .unit = "bytes", .scope = layout}),
       key("checksum", kStringKey | kBoolKey, "\"auto\"",
           "Which messages carry a CRC-32C that their receiver proves (4 bytes each): those between nodes, all, or "
-          "none; "
-          "a mismatch ends the job with code 71 and names sender, site and message. auto: between_nodes where several "
-          "machines are, else false; --dry-run, which does not know them, takes it for false.",
+          "none; a mismatch ends the job with code 71 and names sender, site and message. auto: between_nodes where "
+          "several machines are, else false; --dry-run, which does not know them, takes it for false.",
           {.allowed = {"auto", "between_nodes"}, .scope = layout}),
       key("link_gbps", kRealKey, "0",
           "Rate of a rank's link, from which --dry-run derives milliseconds per site; 0: bytes only.",
@@ -225,8 +217,7 @@ KeyTopic run_keys() {
           "difference ends the run with exit code 70 and names tensor and ranks. 0: none.",
           {.bounds = {0, 1e12}, .unit = "steps"}),
       key("straggler_interval", kIntKey, "100",
-          "Steps between comparisons of the ranks' medians of computing and of waiting; a rank that computes, or "
-          "lets "
+          "Steps between comparisons of the ranks' medians of computing and of waiting; a rank that computes, or lets "
           "others wait, much longer than its like is named. 0: none.",
           {.bounds = {0, 1e9}, .unit = "steps"}),
       key("straggler_ratio", kRealKey, "1.5", "From how many times the median on a rank is named.",

@@ -58,8 +58,7 @@ KeyTopic optimizer_keys() {
           {.allowed = {"neox", "megatron"}}),
       key("lr_schedule_unit", kStringKey, "\"steps\"",
           "What lr_decay_iters, lr_warmup_iters and lr_wsd_decay_iters count. samples: under rampup_batch_size the "
-          "rate "
-          "follows the samples of the steps taken, as Megatron's lr_decay_samples asks for.",
+          "rate follows the samples of the steps taken, as Megatron's lr_decay_samples asks for.",
           {.allowed = {"steps", "samples"}}),
       key("lr_wsd_decay_style", kStringKey, "\"linear\"", "Shape of the final decay of wsd.",
           {.allowed = {"linear", "cosine", "exponential", "minus_sqrt"}}),
@@ -149,8 +148,7 @@ KeyTopic data_keys() {
       key("reset_position_ids", kBoolKey, "false",
           "true: positions count from 0 in every document of a sequence; needs eod_token.", {.scope = data}),
       key("calculate_per_token_loss", kBoolKey, "true",
-          "The loss of a step is the sum over its tokens that count, divided by their number (0 where there is "
-          "none); "
+          "The loss of a step is the sum over its tokens that count, divided by their number (0 where there is none); "
           "false: the mean of the micro-batches' means. Without eod_mask_loss they are the same.",
           {.scope = data}),
       key("eod_token", kIntKey, "-1",
@@ -164,10 +162,8 @@ KeyTopic data_keys() {
       key("tokenizer_type", kStringKey, "null",
           "NeoX / Megatron: HFTokenizer with vocab_file is tokenizer bpe:FILE, GPT2BPETokenizer with vocab_file and "
           "merge_file is bpe:VOCAB,MERGES, SPMTokenizer and SentencePieceTokenizer are sentencepiece:FILE. Without "
-          "such "
-          "files they stand for a vocab_size: HFTokenizer for 50277, SPMTokenizer for 32000, GPT2BPETokenizer, which "
-          "is "
-          "also what vocab_file alone means, for 50257.",
+          "such files they stand for a vocab_size: HFTokenizer for 50277, SPMTokenizer for 32000, GPT2BPETokenizer, "
+          "which is also what vocab_file alone means, for 50257.",
           {.scope = data, .status = KeyStatus::kShorthand}),
       key("vocab_file", kStringKey, "null", "NeoX / Megatron: file of tokenizer_type.",
           {.aliases = {"tokenizer_model"}, .unit = "path", .scope = data, .status = KeyStatus::kShorthand}),

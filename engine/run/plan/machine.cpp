@@ -166,7 +166,7 @@ Machine parse_machine(const JsonTree& tree, const std::string& path, FieldErrors
   m.crowded_yield = f.number("crowded_yield_us", 0.0, 0.0, 1e6) * 1e-6;
   m.shortest_nap = f.number("shortest_nap_us", 0.0, 0.0, 1e6) * 1e-6;
   m.longest_nap = f.number("longest_nap_us", 0.0, 0.0, 1e6) * 1e-6;
-  m.look = f.number("poll_us", 0.0, 0.0, 1e6) * 1e-6;
+  m.poll = f.number("poll_us", 0.0, 0.0, 1e6) * 1e-6;
   for (const char* note : {"command", "machine", "fitted", "assumed", "notes"}) f.text(note, "");
   f.unknown();
   return m;

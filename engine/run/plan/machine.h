@@ -68,7 +68,7 @@ struct Machine {
   double crowded_wake = 0.0;                     // until one that sleeps gets a core on which another works,
   double crowded_yield = 0.0;                    // and until one gets it back that yields
   double shortest_nap = 0.0, longest_nap = 0.0;  // of the progress thread, while nobody waits
-  double look = 0.0;                             // of a core, for each of its looks
+  double poll = 0.0;                             // of a core, for each of its polls
 
   // Bytes per second that a rank hands to the network at most: what a shaper lets pass at once.
   double burst_rate() const { return network.send_byte > 0.0 ? 1.0 / network.send_byte : 1e12; }

@@ -76,7 +76,7 @@ int run_plan(const PlanOptions& o, const std::string& command) {
                      std::to_string(cluster.ranks()) + ": more nodes in the file, or fewer ranks");
   if (o.search) return run_search(o, cluster, command);
   const RunConfig config = load(o, cluster);
-  const Prediction prediction = predict(config, cluster, {.spans = true, .keep_tapes = true});
+  const Prediction prediction = predict(config, cluster, {.spans = true});
   if (!o.trace.empty()) write_file_atomic(o.trace, prediction_trace(cluster, prediction), false);
   const std::string text = prediction_text(config, cluster, prediction);
   if (!o.html.empty()) write_file_atomic(o.html, plan_page("Plan on " + cluster.name, text), false);
@@ -91,8 +91,7 @@ int main(int argc, char** argv) {
   return run_program("plan", [&]() -> int {
     CLI::App app{
         "Predicts a training step on a cluster: plan --config C.json [key=value ...] --cluster F.json [--ranks N]. "
-        "Costs "
-        "no cluster: the step's own code is rehearsed, and what it computes and sends is simulated."};
+        "Costs no cluster: the step's own code is rehearsed, and what it computes and sends is simulated."};
     PlanOptions o;
     add_version(app, "plan", [] { return cpu_ops().isa(); });
     app.add_option("--config", o.configs, "configuration file; several: later ones win");

@@ -2,11 +2,11 @@
 #include "engine/run/plan/plan_text.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/core/text.h"
 #include "engine/run/config/layout_text.h"
 #include "parallel/schedule/plan.h"
 
@@ -14,12 +14,6 @@ namespace thinwire {
 namespace {
 
 using PlanJson = nlohmann::ordered_json;
-
-std::string printed(const char* format, double value) {
-  char buffer[64];
-  std::snprintf(buffer, sizeof buffer, format, value);
-  return buffer;
-}
 
 std::string machine_words(const Machine& machine) {
   return machine.ranking_only ? "ranking only: the machine is not calibrated, so compare its predictions with each "

@@ -16,6 +16,6 @@ std::string prediction_json(const RunConfig& config, const Cluster& cluster, con
 std::string prediction_trace(const Cluster& cluster, const Prediction& prediction);
 // A page of its own around what is printed.
 std::string plan_page(const std::string& title, const std::string& text);
-std::string milliseconds(double ms);
+std::string milliseconds(double ms);  // "9.87 ms", "98.7 ms", "1234 ms"
 
 }  // namespace thinwire

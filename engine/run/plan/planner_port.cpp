@@ -13,14 +13,12 @@ ClusterShape cluster_shape(const std::string& cluster_file) {
 
 std::string predicted_text(const RunConfig& config, const std::string& cluster_file) {
   const Cluster cluster = read_cluster(cluster_file);
-  return prediction_text(config, cluster, predict(config, cluster, {.spans = true, .keep_tapes = true}));
+  return prediction_text(config, cluster, predict(config, cluster, {.spans = true}));
 }
 
 std::string predicted_json(const RunConfig& config, const std::string& cluster_file) {
   const Cluster cluster = read_cluster(cluster_file);
-  return prediction_json(config, cluster, predict(config, cluster, {.spans = true, .keep_tapes = true}),
-                         config.command_line) +
-         "\n";
+  return prediction_json(config, cluster, predict(config, cluster, {.spans = true}), config.command_line) + "\n";
 }
 
 }  // namespace thinwire

@@ -82,7 +82,7 @@ Prediction predict(const RunConfig& given, const Cluster& cluster, const Predict
   }
   for (Site site : {Site::kPpForward, Site::kPpBackward})
     p.bubble += p.sites[static_cast<size_t>(site)].exposed_ms_mean / p.step_ms;
-  if (options.keep_tapes) p.tapes = std::move(tapes);
+  if (options.spans) p.tapes = std::move(tapes);
   return p;
 }
 

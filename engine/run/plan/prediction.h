@@ -28,7 +28,7 @@ struct Prediction {
   bool folded = false;
   bool bytes_exact = true;  // false: lengths depend on values, and bytes are the most
   int64_t events = 0;
-  std::vector<Tape> tapes;  // where asked for
+  std::vector<Tape> tapes;  // where spans were asked for
   Simulation simulation;
 };
 
@@ -36,7 +36,7 @@ inline constexpr int kUnfoldedRanks = 16;  // so many are simulated one by one i
 inline constexpr int kMostUnfolded = 64;   // and at most so many where ranks differ
 
 struct PredictOptions {
-  bool spans = false, keep_tapes = false;
+  bool spans = false;  // with the critical path and the tapes that both name: what plan_text.h needs
   int unfold_up_to = kUnfoldedRanks;
 };
 // Throws Error(kBadConfig) where the cluster has not so many ranks, or ranks that differ cannot be told apart.

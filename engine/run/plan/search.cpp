@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/core/error.h"
+#include "engine/base/core/text.h"
 #include "engine/run/plan/plan_text.h"
 #include "engine/run/trace/flops.h"
 
@@ -21,12 +21,6 @@ constexpr int kMostMicroBatch = 64;
 
 std::string key(const char* name, int64_t value) {
   return std::string(name) + "=" + std::to_string(value);
-}
-
-std::string format_number(const char* format, double value) {
-  char buffer[64];
-  std::snprintf(buffer, sizeof buffer, format, value);
-  return buffer;
 }
 
 std::vector<int64_t> divisors(int64_t n) {
@@ -210,7 +204,7 @@ std::string loss_words(const Candidate& c) {
   if (c.preset == "none") return "";
   const LossGap* gap = measured_loss_gap(c.preset, c.stages);
   if (gap == nullptr) return ", loss not measured";
-  return format_number(", loss %+.2f", gap->percent) + format_number(" +- %.2f %%", gap->half) +
+  return printed(", loss %+.2f +- %.2f %%", gap->percent, gap->half) +
          (gap->stages == std::min(c.stages, 2) ? "" : " (measured at pp " + std::to_string(gap->stages) + ")");
 }
 
@@ -220,8 +214,8 @@ std::string when(const Candidate& first, const Candidate& other, const Candidate
   if (cluster.nodes == 1) return "no link between nodes decides here";
   const double gbps = crossing(first, other, config_of, cluster);
   if (gbps == 0.0) return "at no rate between nodes from 1/64 to 64 times this one";
-  return (gbps > cluster.links[1].gbps ? "from " : "below ") + format_number("%.3g Gbit/s between nodes ", gbps) +
-         (gbps > cluster.links[1].gbps ? "on" : "only") + format_number(" (here %g)", cluster.links[1].gbps);
+  return (gbps > cluster.links[1].gbps ? "from " : "below ") + printed("%.3g Gbit/s between nodes ", gbps) +
+         (gbps > cluster.links[1].gbps ? "on" : "only") + printed(" (here %g)", cluster.links[1].gbps);
 }
 
 }  // namespace
@@ -235,10 +229,9 @@ std::string search_text(const SearchResult& r, const CandidateConfig& config_of,
   if (r.best.empty()) return text + "none fits: more memory per rank, more ranks, or a smaller batch\n";
   for (size_t i = 0; i < r.best.size(); ++i) {
     const Candidate& c = r.best[i];
-    text += format_number("%2.0f. ", static_cast<double>(i + 1)) +
-            format_number("%12.1f tokens/s ", c.prediction.tokens_per_s) +
-            format_number("%10.2f ms ", c.prediction.step_ms) +
-            format_number("%9.1f MiB  ", c.prediction.memory_bytes / 1048576.0) + c.words + loss_words(c) + "\n";
+    text += printed("%2zu. %12.1f tokens/s %10.2f ms %9.1f MiB  ", i + 1, c.prediction.tokens_per_s,
+                    c.prediction.step_ms, c.prediction.memory_bytes / 1048576.0) +
+            c.words + loss_words(c) + "\n";
   }
   const Candidate& first = r.best.front();
   text += "the first: " + why(first.prediction) + "\n";

@@ -101,10 +101,10 @@ class Engine {
     std::vector<int> held;  // operations that have them
     std::vector<OperationState> operations;
     std::deque<int> ready;       // operations that can go on
-    std::vector<int> unnoticed;  // that could, if somebody looked
+    std::vector<int> unnoticed;  // that could, if somebody polled
     int moving = -1;             // operation whose kWork is under way
     double moves_since = 0.0;
-    bool looks = false;  // that kWork is the progress thread's looking for it
+    bool polls = false;  // that kWork is the progress thread's poll for it
     std::vector<std::deque<int>> queues;
     double usual_gap = 0.0, last_moved = 0.0, quiet_since = 0.0;
   };
@@ -186,7 +186,7 @@ class Engine {
     const int op = me.moving;
     me.moving = -1;
     if (options_.spans) log_.worked(done.actor, op, me.mode == Mode::kIssues, me.moves_since, now_);
-    if (!std::exchange(me.looks, false)) ++state(done.actor, op).pc;
+    if (!std::exchange(me.polls, false)) ++state(done.actor, op).pc;
     if (!execute(done.actor, op)) return;
     if (me.mode == Mode::kIssues && op == me.operation) compute_goes_on(done.actor);
     move_on(done.actor);
@@ -367,9 +367,9 @@ class Engine {
     actor(a).ready.push_back(op);
   }
 
-  // Seconds until the waiting thread looks: it polls, and yields its core meanwhile, for as long as the message can
+  // Seconds until the waiting thread polls: it does so, yielding its core meanwhile, for as long as the message can
   // take, then it sleeps for a part of the silence (progress.cpp: Patience).
-  double waiter_looks(const Actor& me, int a, bool crowded) const {
+  double seconds_to_poll(const Actor& me, int a, bool crowded) const {
     const Machine& m = cluster_.machine;
     const double bytes = me.operation >= 0 ? tape(a).operations[static_cast<size_t>(me.operation)].bytes : 0.0;
     const double quiet = now_ - me.quiet_since;
@@ -378,7 +378,7 @@ class Engine {
     return m.waiter_seconds + std::min(quiet / 64.0, m.longest_nap / 8.0) + (crowded ? m.crowded_wake : 0.0);
   }
 
-  // What an operation waited for is here; somebody has to look.
+  // What an operation waited for is here; somebody has to poll.
   void came(int a, int op, int group) {
     if (--state(a, op).pending > 0) return;
     if (options_.spans) log_.ready(a, op, group, now_);
@@ -386,7 +386,7 @@ class Engine {
     const Machine& m = cluster_.machine;
     const bool crowded = hosts_[static_cast<size_t>(me.host)].full(me.core);
     if (me.mode == Mode::kOver || me.mode == Mode::kWaits || me.mode == Mode::kIssues) {
-      queue_.push({now_ + (me.moving >= 0 ? 0.0 : waiter_looks(me, a, crowded)), ++numbers_, -1, a, op});
+      queue_.push({now_ + (me.moving >= 0 ? 0.0 : seconds_to_poll(me, a, crowded)), ++numbers_, -1, a, op});
       me.quiet_since = now_;
       return;
     }
@@ -403,12 +403,12 @@ class Engine {
     const auto at = std::find(me.unnoticed.begin(), me.unnoticed.end(), op);
     if (at != me.unnoticed.end()) {
       me.unnoticed.erase(at);
-      if (me.moving < 0 && cluster_.machine.look > 0.0) {  // once too early, and now: progress_thread.cpp
-        me.moving = op, me.looks = true, me.moves_since = now_;
-        return start_work(a, 2.0 * cluster_.machine.look, false, cluster_.machine.loaded_slowdown);
+      if (me.moving < 0 && cluster_.machine.poll > 0.0) {  // once too early, and now: progress_thread.cpp
+        me.moving = op, me.polls = true, me.moves_since = now_;
+        return start_work(a, 2.0 * cluster_.machine.poll, false, cluster_.machine.loaded_slowdown);
       }
     } else if (state(a, op).ready || state(a, op).pending > 0 || state(a, op).done || me.moving == op) {
-      return;  // the compute thread has looked meanwhile
+      return;  // the compute thread has polled meanwhile
     }
     make_ready(a, op);
     move_on(a);

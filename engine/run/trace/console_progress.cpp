@@ -136,7 +136,8 @@ void ConsoleProgress::step(const StepRecord& record) {
       last_step_ ? std::chrono::duration<double>(now - *last_step_).count() : record.step_ms / 1000.0;
   last_step_ = now;
   ++timed_steps_;
-  // A plain mean over the first fifty steps that becomes a moving one, so that early slow steps fade.
+  // A plain mean over the first fifty steps that becomes a moving one, so that early slow steps fade. The second step
+  // takes the place of the first.
   const double weight = timed_steps_ <= 2 ? 1.0 : 1.0 / static_cast<double>(std::min<int64_t>(timed_steps_ - 1, 50));
   seconds_per_step_ += weight * (seconds - seconds_per_step_);
 

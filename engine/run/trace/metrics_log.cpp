@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -16,6 +15,7 @@
 #include "engine/base/core/error.h"
 #include "engine/base/core/log.h"
 #include "engine/base/core/shallow_json.h"
+#include "engine/base/core/text.h"
 
 namespace thinwire {
 namespace {
@@ -78,13 +78,10 @@ std::optional<int64_t> step_of_line(std::string_view line) {
 }  // namespace
 
 std::string text_of(const StragglerRecord& r) {
-  char what[160];
-  if (r.waits)
-    std::snprintf(what, sizeof what,
-                  "keeps others waiting in %.0f %% of the steps, and computes no longer than they do,",
-                  100.0 * r.ratio);
-  else
-    std::snprintf(what, sizeof what, "computes %.1f x the median", r.ratio);
+  const std::string what =
+      r.waits ? printed("keeps others waiting in %.0f %% of the steps, and computes no longer than they do,",
+                        100.0 * r.ratio)
+              : printed("computes %.1f x the median", r.ratio);
   return "rank " + std::to_string(r.rank) + (r.host.empty() ? "" : " (" + r.host + ")") + " " + what + " since step " +
          std::to_string(r.since);
 }

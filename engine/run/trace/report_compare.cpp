@@ -109,8 +109,7 @@ std::string compression_table(const std::vector<RunData>& runs, bool all_ranks) 
                rows) +
          "<p class=\"sub\">Bytes " + (all_ranks ? "of all ranks" : "of rank 0") +
          " over the whole run; wire ratio: the same collectives uncompressed, in the run's own baseline dtype, over "
-         "what was "
-         "sent (rank 0); exposed: median, rank 0; tokens per second: median.</p>";
+         "what was sent (rank 0); exposed: median, rank 0; tokens per second: median.</p>";
 }
 
 // A column per run behind the first one.

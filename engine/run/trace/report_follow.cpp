@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include "engine/base/core/file.h"
+#include "engine/base/core/text.h"
 #include "engine/run/trace/report_html.h"
 #include "engine/run/trace/run_files.h"
 
@@ -25,9 +26,7 @@ double seconds_since(Clock::time_point then) {
 }
 
 std::string in_seconds(double s) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g s", s);
-  return text;
+  return printed("%.3g s", s);
 }
 
 void say(const std::string& words) {

@@ -231,10 +231,8 @@ std::string site_table(const RunData& run) {
                {"site", "logical", "wire", "ratio", "baseline", "all ranks", "encode", "decode", "busy", "exposed",
                 "hidden", "relative error", "residual norm", "compression"},
                rows) +
-         "<p class=\"sub\">Bytes of rank 0 over the whole run (logical: the same collectives "
-         "uncompressed "
-         "in the baseline dtype); times: mean per step; relative error: root mean square over the steps that measured "
-         "it; "
+         "<p class=\"sub\">Bytes of rank 0 over the whole run (logical: the same collectives uncompressed in the "
+         "baseline dtype); times: mean per step; relative error: root mean square over the steps that measured it; "
          "residual norm: of the last step.</p>";
 }
 

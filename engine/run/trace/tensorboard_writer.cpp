@@ -17,6 +17,7 @@
 
 #include "engine/base/core/crc32c.h"
 #include "engine/base/core/log.h"
+#include "engine/base/core/text.h"
 
 namespace thinwire {
 namespace {
@@ -127,38 +128,14 @@ void TensorboardWriter::scalars(int64_t step, const std::vector<std::pair<std::s
 }
 
 void TensorboardWriter::hyper_parameters(const nlohmann::json& resolved) {
-  constexpr const char* kKeys[] = {"num_layers",
-                                   "hidden_size",
-                                   "ffn_hidden_size",
-                                   "num_attention_heads",
-                                   "num_kv_heads",
-                                   "seq_length",
-                                   "vocab_size",
-                                   "pos_emb",
-                                   "norm",
-                                   "activation",
-                                   "train_iters",
-                                   "train_batch_size",
-                                   "train_micro_batch_size_per_gpu",
-                                   "optimizer.type",
-                                   "optimizer.params.lr",
-                                   "min_lr",
-                                   "lr_decay_style",
-                                   "weight_decay",
-                                   "gradient_clipping",
-                                   "hidden_dropout",
-                                   "precision",
-                                   "seed",
-                                   "global_num_gpus",
-                                   "pipe_parallel_size",
-                                   "model_parallel_size",
-                                   "context_parallel_size",
-                                   "schedule",
-                                   "zero_optimization.stage",
-                                   "compression.preset",
-                                   "compression.adapt"};
+  constexpr char kKeys[] = R"(
+      num_layers hidden_size ffn_hidden_size num_attention_heads num_kv_heads seq_length vocab_size pos_emb norm
+      activation train_iters train_batch_size train_micro_batch_size_per_gpu optimizer.type optimizer.params.lr
+      min_lr lr_decay_style weight_decay gradient_clipping hidden_dropout precision seed global_num_gpus
+      pipe_parallel_size model_parallel_size context_parallel_size schedule zero_optimization.stage
+      compression.preset compression.adapt)";
   std::string start;
-  for (const std::string key : kKeys) {
+  for (const std::string& key : split_words(kKeys)) {
     std::string path = "/" + key;
     std::replace(path.begin(), path.end(), '.', '/');
     const std::string value = protobuf_value(resolved.value(nlohmann::json::json_pointer(path), nlohmann::json()));

@@ -2,9 +2,8 @@
 #include "engine/run/train/dry_run.h"
 
 #include <algorithm>
-#include <cstdarg>
-#include <cstdio>
 
+#include "engine/base/core/text.h"
 #include "engine/base/ops/attention_calls.h"
 #include "engine/run/config/layout_text.h"
 #include "engine/run/trace/flops.h"
@@ -15,23 +14,6 @@
 
 namespace thinwire {
 namespace {
-
-class Text {
- public:
-  [[gnu::format(printf, 2, 3)]] void line(const char* format, ...) {
-    char buffer[512];
-    va_list arguments;
-    va_start(arguments, format);
-    std::vsnprintf(buffer, sizeof buffer, format, arguments);
-    va_end(arguments);
-    text_ += buffer;
-    text_ += '\n';
-  }
-  std::string take() { return std::move(text_); }
-
- private:
-  std::string text_;
-};
 
 double mib(double bytes) {
   return bytes / 1048576.0;
@@ -98,11 +80,11 @@ std::string compression_name(const RunConfig& c, Site site) {
   return name;
 }
 
-void print_sites(Text& out, const RunConfig& c, const std::vector<StagePrice>& stages) {
+void print_sites(std::string& out, const RunConfig& c, const std::vector<StagePrice>& stages) {
   const double rate = c.layout.link_gbps * 1e9 / 8.0;  // bytes per second
   const bool coded = !c.compression.rules.empty();
-  out.line("bytes that a rank sends per step (%s)%s:", coded ? "as coded" : "uncoded",
-           stages.size() > 1 ? ", of each stage's first rank" : "");
+  out += printed("bytes that a rank sends per step (%s)%s:\n", coded ? "as coded" : "uncoded",
+                 stages.size() > 1 ? ", of each stage's first rank" : "");
   double total[2] = {};
   for (size_t s = 0; s < kSiteNames.size(); ++s) {
     int64_t least = INT64_MAX, most = 0, operations = 0, plain = 0;
@@ -124,19 +106,11 @@ void print_sites(Text& out, const RunConfig& c, const std::vector<StagePrice>& s
     if (!type.empty()) line += ", " + type;
     if (!exact) line = "at most " + line;
     if (const std::string name = compression_name(c, static_cast<Site>(s)); !name.empty() && most > 0) {
-      char ratio[64];
-      std::snprintf(ratio, sizeof ratio, ", 1/%.2f of it by ", static_cast<double>(plain) / static_cast<double>(most));
-      line += ratio + name;
+      line += printed(", 1/%.2f of it by ", static_cast<double>(plain) / static_cast<double>(most)) + name;
     }
-    char number[64];
-    std::snprintf(number, sizeof number, "%12.3f MiB", mib(static_cast<double>(most)));
-    std::string ms;
-    if (rate > 0.0) {
-      char time[64];
-      std::snprintf(time, sizeof time, " %10.2f ms", 1e3 * static_cast<double>(most) / rate);
-      ms = time;
-    }
-    out.line("  %-15s%s%s  (%s)", std::string(kSiteNames[s]).c_str(), number, ms.c_str(), line.c_str());
+    const std::string number = printed("%12.3f MiB", mib(static_cast<double>(most)));
+    const std::string ms = rate > 0.0 ? printed(" %10.2f ms", 1e3 * static_cast<double>(most) / rate) : "";
+    out += printed("  %-15s%s%s  (%s)\n", std::string(kSiteNames[s]).c_str(), number.c_str(), ms.c_str(), line.c_str());
   }
   for (const StagePrice& stage : stages) {
     double sum = 0.0;
@@ -146,10 +120,10 @@ void print_sites(Text& out, const RunConfig& c, const std::vector<StagePrice>& s
   }
   if (total[0] == 0.0) return;
   if (rate > 0.0)
-    out.line("  %-15s%12.3f MiB %10.2f ms at %g Gbit/s, before any of it is hidden under compute", "all sites",
-             mib(total[0]), 1e3 * total[0] / rate, c.layout.link_gbps);
+    out += printed("  %-15s%12.3f MiB %10.2f ms at %g Gbit/s, before any of it is hidden under compute\n", "all sites",
+                   mib(total[0]), 1e3 * total[0] / rate, c.layout.link_gbps);
   else
-    out.line("  %-15s%12.3f MiB  (link_gbps gives milliseconds)", "all sites", mib(total[0]));
+    out += printed("  %-15s%12.3f MiB  (link_gbps gives milliseconds)\n", "all sites", mib(total[0]));
 }
 
 // What a rank that is late may have to keep for those that are not. Nobody begins a step before all have ended the one
@@ -180,9 +154,9 @@ std::string join_layers(const std::vector<StagePrice>& stages) {
   return text;
 }
 
-void print_pipeline(Text& out, const RunConfig& c, const std::vector<StagePrice>& stages) {
+void print_pipeline(std::string& out, const RunConfig& c, const std::vector<StagePrice>& stages) {
   if (c.layout.pipeline == 1) {
-    out.line("pipeline bubble: none, one stage");
+    out += "pipeline bubble: none, one stage\n";
     return;
   }
   const RankLayout layout = layout_of(c, 0);
@@ -199,12 +173,11 @@ void print_pipeline(Text& out, const RunConfig& c, const std::vector<StagePrice>
     for (double idle : times.idle) sum += idle;
     return 100.0 * sum / static_cast<double>(times.idle.size());
   };
-  out.line("pipeline: %s, layers per stage %s (%s), %d micro-batches", name_of(shape.kind), join_layers(stages).c_str(),
-           name_of(c.layout.partition), shape.micro_batches);
-  out.line(
-      "pipeline bubble: %.1f %% of the step by the schedule's formula, %.1f %% by its plan with equal stages, %.1f "
-      "%% "
-      "with the layers and the head where they are",
+  out += printed("pipeline: %s, layers per stage %s (%s), %d micro-batches\n", name_of(shape.kind),
+                 join_layers(stages).c_str(), name_of(c.layout.partition), shape.micro_batches);
+  out += printed(
+      "pipeline bubble: %.1f %% of the step by the schedule's formula, %.1f %% by its plan with equal stages, %.1f %% "
+      "with the layers and the head where they are\n",
       100.0 * bubble_formula(shape, 1.0, 1.0 + recomputed, 1.0), mean_idle(simulate(plans, shape, equal)),
       mean_idle(simulate(plans, shape, node_costs(c))));
 }
@@ -286,33 +259,35 @@ Hold choose_hold(const RunConfig& config, int ranks_here, double memory_here) {
 
 std::string dry_run_text(const RunConfig& config) {
   RunConfig c = config;
-  Text out;
+  std::string out;
   const ModelConfig& m = c.model;
   const ParamList params = list_parameters(m);
   const int64_t ranks = c.layout.pipeline * c.layout.tensor * c.layout.data;
   const std::string context = c.layout.context > 1 ? " x context " + std::to_string(c.layout.context) : std::string();
-  out.line("ranks: %lld = pipeline %lld x data %lld%s x tensor %lld, device %s", ll(ranks), ll(c.layout.pipeline),
-           ll(c.layout.data / c.layout.context), context.c_str(), ll(c.layout.tensor), c.device.c_str());
+  out +=
+      printed("ranks: %lld = pipeline %lld x data %lld%s x tensor %lld, device %s\n", ll(ranks), ll(c.layout.pipeline),
+              ll(c.layout.data / c.layout.context), context.c_str(), ll(c.layout.tensor), c.device.c_str());
   const bool gathers = c.layout.data > 1 && c.layout.placement.weights != Level::kReplicated;
   if (gathers) {
     const int ranks_here = static_cast<int>(c.layout.ranks_per_node > 0 ? c.layout.ranks_per_node : ranks);
     c.layout.hold = choose_hold(c, ranks_here, static_cast<double>(memory_limit().bytes));
   }
-  out.line("layout: %s", layout_text(c).c_str());
+  out += printed("layout: %s\n", layout_text(c).c_str());
   if (gathers)
-    out.line("hold: %s (%s)", name_of(c.layout.hold),
-             config.layout.hold_given ? "as configured" : "chosen by this machine's memory; key hold fixes it");
-  out.line("parameters: %lld with padding, %lld without (vocabulary %lld, rows %lld)",
-           ll(count_parameters(params, true)), ll(count_parameters(params, false)), ll(m.vocab), ll(m.padded_vocab));
-  out.line("precision: %s compute, fp32 master weights, gradients and optimizer state",
-           std::string(name_of(m.dtype)).c_str());
+    out += printed("hold: %s (%s)\n", name_of(c.layout.hold),
+                   config.layout.hold_given ? "as configured" : "chosen by this machine's memory; key hold fixes it");
+  out +=
+      printed("parameters: %lld with padding, %lld without (vocabulary %lld, rows %lld)\n",
+              ll(count_parameters(params, true)), ll(count_parameters(params, false)), ll(m.vocab), ll(m.padded_vocab));
+  out += printed("precision: %s compute, fp32 master weights, gradients and optimizer state\n",
+                 std::string(name_of(m.dtype)).c_str());
   if (AttentionCalls calls; c.device == "cuda" && fused_attention(c, calls))
-    out.line("attention: cuDNN's, %zu calls a pass and layer, %.1f MiB of scratch", calls.starts.size(),
-             mib(static_cast<double>(attention_workspace(calls.call))));
+    out += printed("attention: cuDNN's, %zu calls a pass and layer, %.1f MiB of scratch\n", calls.starts.size(),
+                   mib(static_cast<double>(attention_workspace(calls.call))));
   else if (const std::string why = why_own_attention(c); !why.empty())
-    out.line("attention: our own kernels, which are slower than cuDNN's: %s", why.c_str());
-  out.line("batch: %lld sequences of %lld tokens = %lld micro-batches of %lld per rank and step",
-           ll(c.data.global_batch), ll(c.data.seq_length), ll(c.accumulation), ll(c.data.micro_batch));
+    out += printed("attention: our own kernels, which are slower than cuDNN's: %s\n", why.c_str());
+  out += printed("batch: %lld sequences of %lld tokens = %lld micro-batches of %lld per rank and step\n",
+                 ll(c.data.global_batch), ll(c.data.seq_length), ll(c.accumulation), ll(c.data.micro_batch));
 
   std::vector<StagePrice> stages;
   for (int stage = 0; stage < c.layout.pipeline; ++stage) stages.push_back(price_stage(c, stage));
@@ -321,19 +296,20 @@ std::string dry_run_text(const RunConfig& config) {
     if (stages[s].memory.total() > stages[largest].memory.total()) largest = s;
   const MemoryPlan& plan = stages[largest].memory;
   const size_t overhead = process_overhead(c).bytes;
-  out.line(stages.size() > 1 ? "memory per rank: (stage %zu, which needs most)" : "memory per rank:", largest);
+  out += printed(stages.size() > 1 ? "memory per rank: (stage %zu, which needs most)" : "memory per rank:", largest) +
+         "\n";
   for (size_t i = 0; i < plan.bytes.size(); ++i) {
-    out.line("  %-15s %12.1f MiB", std::string(name_of(static_cast<MemoryCategory>(i))).c_str(),
-             mib(static_cast<double>(plan.bytes[i])));
+    out += printed("  %-15s %12.1f MiB\n", std::string(name_of(static_cast<MemoryCategory>(i))).c_str(),
+                   mib(static_cast<double>(plan.bytes[i])));
   }
-  out.line("  %-15s %12.1f MiB", "process", mib(static_cast<double>(overhead)));
-  out.line("  %-15s %12.1f MiB (%zu bytes)", "total", mib(static_cast<double>(plan.total() + overhead)),
-           plan.total() + overhead);
+  out += printed("  %-15s %12.1f MiB\n", "process", mib(static_cast<double>(overhead)));
+  out += printed("  %-15s %12.1f MiB (%zu bytes)\n", "total", mib(static_cast<double>(plan.total() + overhead)),
+                 plan.total() + overhead);
 
   if (const StagePrice& s = stages[largest]; s.spilled > 0)
-    out.line("  activations on disk: %.1f MiB of room, %.1f MiB written and %.1f MiB read back per step",
-             mib(static_cast<double>(s.spilled)), mib(static_cast<double>(s.written)),
-             mib(static_cast<double>(s.read_back)));
+    out += printed("  activations on disk: %.1f MiB of room, %.1f MiB written and %.1f MiB read back per step\n",
+                   mib(static_cast<double>(s.spilled)), mib(static_cast<double>(s.written)),
+                   mib(static_cast<double>(s.read_back)));
 
   // A save copies weights and optimizer state at once and writes the copy behind the steps.
   int64_t owned = 0;
@@ -342,24 +318,24 @@ std::string dry_run_text(const RunConfig& config) {
                         (c.optim.kind == OptimizerKind::kAdamW ? 3
                          : c.optim.momentum != 0.0             ? 2
                                                                : 1);
-  out.line("  while a checkpoint is being written: %.1f MiB more", mib(staged));
+  out += printed("  while a checkpoint is being written: %.1f MiB more\n", mib(staged));
   if (const double early = early_bytes(stages); early > 0.0)
-    out.line("  while it is late: at most %.1f MiB more (%.0f bytes), what others send it in a step", mib(early),
-             early);
+    out += printed("  while it is late: at most %.1f MiB more (%.0f bytes), what others send it in a step\n",
+                   mib(early), early);
 
   const MemoryLimit here = memory_limit();
-  out.line("  this node has %.1f MiB (%s)", mib(static_cast<double>(here.bytes)), here.source.c_str());
+  out += printed("  this node has %.1f MiB (%s)\n", mib(static_cast<double>(here.bytes)), here.source.c_str());
 
-  out.line("FLOPs per token, forward and backward:");
-  out.line("  model (causal half)      %.6g", model_flops_per_token(m));
-  out.line("  model (full attention)   %.6g", full_attention_flops_per_token(m));
-  out.line("  hardware (recompute)     %.6g", hardware_flops_per_token(m));
-  out.line("tokens per step: %lld, steps: %lld, tokens in all: %.6g", ll(c.data.global_batch * c.data.seq_length),
-           ll(c.train_iters),
-           static_cast<double>(c.data.global_batch * c.data.seq_length) * static_cast<double>(c.train_iters));
+  out += "FLOPs per token, forward and backward:\n";
+  out += printed("  model (causal half)      %.6g\n", model_flops_per_token(m));
+  out += printed("  model (full attention)   %.6g\n", full_attention_flops_per_token(m));
+  out += printed("  hardware (recompute)     %.6g\n", hardware_flops_per_token(m));
+  out += printed("tokens per step: %lld, steps: %lld, tokens in all: %.6g\n",
+                 ll(c.data.global_batch * c.data.seq_length), ll(c.train_iters),
+                 static_cast<double>(c.data.global_batch * c.data.seq_length) * static_cast<double>(c.train_iters));
   print_sites(out, c, stages);
   print_pipeline(out, c, stages);
-  return out.take();
+  return out;
 }
 
 }  // namespace thinwire

@@ -15,6 +15,7 @@
 #include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
 #include "engine/base/core/shallow_json.h"
+#include "engine/base/core/text.h"
 #include "engine/run/checkpoint/hf_names.h"
 #include "engine/run/checkpoint/model_config_json.h"
 #include "engine/run/config/resolved_json.h"
@@ -392,12 +393,12 @@ void RunSession::record_revisions(const PlanRevisions& revisions, int64_t update
 }
 
 void RunSession::report_spike(const StepOutcome& outcome) {
-  char text[256];
-  std::snprintf(text, sizeof text, "step %lld: loss %.4f jumps %.1f spreads above the median %.4f of the window; %s",
-                static_cast<long long>(step_), outcome.loss, outcome.spike.spreads, outcome.spike.median,
-                outcome.spike.skip    ? "the step is skipped"
-                : outcome.spike.shift ? "spike_budget is spent: taken for a real shift, the window begins anew"
-                                      : "the step is applied (spike skip would drop it)");
+  const std::string text =
+      printed("step %lld: loss %.4f jumps %.1f spreads above the median %.4f of the window; %s",
+              static_cast<long long>(step_), outcome.loss, outcome.spike.spreads, outcome.spike.median,
+              outcome.spike.skip    ? "the step is skipped"
+              : outcome.spike.shift ? "spike_budget is spent: taken for a real shift, the window begins anew"
+                                    : "the step is applied (spike skip would drop it)");
   log_warning(text);
   status_->spike(text);
 }

@@ -3,8 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
+
+#include "engine/base/core/text.h"
 
 namespace thinwire {
 namespace {
@@ -58,11 +59,8 @@ void SpikeGuard::remember(double loss) {
 void SpikeGuard::visit(StateVisitor& visitor) {
   if (config_.action == SpikeAction::kOff) return;
   std::string text;
-  char number[40];
-  for (size_t i = 0; i < losses_.size(); ++i) {
-    std::snprintf(number, sizeof number, "%a ", losses_[(static_cast<size_t>(next_) + i) % losses_.size()]);
-    text += number;
-  }
+  for (size_t i = 0; i < losses_.size(); ++i)
+    text += printed("%a ", losses_[(static_cast<size_t>(next_) + i) % losses_.size()]);
   const std::string before = text;
   visitor.text("spike/losses", text);
   visitor.integer("spike/skipped_in_a_row", skipped_in_a_row_);

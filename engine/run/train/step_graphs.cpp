@@ -36,8 +36,7 @@ StepGraphs::StepGraphs(Replica& replica) : replica_(replica), segments_(recordin
   if (!passes_)
     log_info(
         "cuda_graphs: gradient norms alone, and steps of units that no rank gathers: ranks communicate within passes, "
-        "and "
-        "between the steps of units that others gather");
+        "and between the steps of units that others gather");
 }
 
 void StepGraphs::record(Part part, int chunk, int slot, bool first, const std::function<void()>& body) {

@@ -2,10 +2,11 @@
 #include "engine/run/train/step_trace.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <cinttypes>
 #include <sstream>
 
 #include "engine/base/core/file.h"
+#include "engine/base/core/text.h"
 
 namespace thinwire {
 namespace {
@@ -29,12 +30,8 @@ std::string escaped(const std::string& text) {
 
 // Nanoseconds as microseconds with three decimals, exactly.
 std::string microseconds(int64_t ns) {
-  char text[40];
-  const char* sign = ns < 0 ? "-" : "";
   const uint64_t n = ns < 0 ? 0 - static_cast<uint64_t>(ns) : static_cast<uint64_t>(ns);
-  std::snprintf(text, sizeof text, "%s%llu.%03llu", sign, static_cast<unsigned long long>(n / 1000),
-                static_cast<unsigned long long>(n % 1000));
-  return text;
+  return printed("%s%" PRIu64 ".%03" PRIu64, ns < 0 ? "-" : "", n / 1000, n % 1000);
 }
 
 const char* name_of(NodeKind kind) {

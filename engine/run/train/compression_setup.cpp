@@ -54,10 +54,26 @@ int64_t steps_of_warm_up(const RunConfig& config, const MeshShape& mesh) {
   return longest;
 }
 
-int most_variants(const RunConfig& config, const MeshShape& mesh) {
-  int most = 1;
-  each_compression(config, mesh, [&](const SiteCompression& c) { most = std::max(most, variants(c)); });
-  return most;
+SiteWays coding_ways(const RunConfig& config, const MeshShape& mesh) {
+  struct Has {
+    bool light = false, bf16 = true;
+  };
+  std::map<Site, Has> sites;
+  each_compression(config, mesh, [&](const SiteCompression& c) {
+    const bool wide = c.site == Site::kDpGradient || c.site == Site::kEmbedding || config.model.dtype == DType::f32;
+    const SiteCompression& last = compression_at(c, INT64_MAX);
+    Has& has = sites[c.site];
+    has.light = has.light || last.light != nullptr;
+    has.bf16 = has.bf16 && wide && last.bf16 != nullptr;
+  });
+  SiteWays ways;
+  for (const auto& [site, has] : sites) {
+    ways[site] = {CodingWay::kCoded};
+    if (has.light) ways[site].push_back(CodingWay::kLight);
+    if (has.bf16) ways[site].push_back(CodingWay::kBf16);
+    ways[site].push_back(CodingWay::kPlain);
+  }
+  return ways;
 }
 
 namespace {

@@ -92,8 +92,8 @@ std::string compression_name(const RunConfig& c, Site site) {
     for (const auto& [place, later] : compression->later)
       name += ", from step " + std::to_string(place + 1) + " " + name_of_compression(*later);
     if (!compression->later.empty()) name += ", which is counted";
-    for (int v = 1; c.compression.adapt && v < variants(*compression); ++v)
-      name += ", or light " + name_of_compression(variant_of(*compression, v));
+    for (const auto& [word, other] : {std::pair("light ", compression->light), std::pair("", compression->bf16)})
+      if (c.compression.adapt && other != nullptr) name += std::string(", or ") + word + name_of_compression(*other);
   }
   return name;
 }

@@ -203,15 +203,9 @@ std::string CompressionController::decide(int64_t step) {
 std::string CompressionController::state() const {
   json ms = json::array();
   for (const auto& [way, values] : ms_) ms.push_back({way, values});
-  return json{{"measured_at", measured_at_},
-              {"site", site_},
-              {"ways", ways_},
-              {"place", place_},
-              {"round", round_},
-              {"round_began", round_began_},
-              {"tried", tried_},
-              {"ms", std::move(ms)},
-              {"kept", kept_}}
+  return json{
+      {"measured_at", measured_at_}, {"site", site_},   {"ways", ways_},       {"place", place_}, {"round", round_},
+      {"round_began", round_began_}, {"tried", tried_}, {"ms", std::move(ms)}, {"kept", kept_}}
       .dump();
 }
 

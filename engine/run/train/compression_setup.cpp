@@ -6,6 +6,7 @@
 #include "compression/codec_table.h"
 #include "engine/base/core/model_units.h"
 #include "engine/run/config/rule_check.h"
+#include "engine/run/train/gradient_bits.h"
 
 namespace thinwire {
 
@@ -102,12 +103,15 @@ void select_unit_messages(const RunConfig& config, const RankLayout& layout, con
   const std::vector<SiteRule>&gradient = config.compression.at(Site::kDpGradient),
         &embedding = config.compression.at(Site::kEmbedding), &parameter = config.compression.at(Site::kZeroParameter);
   const int layers = static_cast<int>(layout.shard.whole.layers), stage = layout.at.pipeline;
+  const std::vector<GradientBits> chosen = gradient_bits(config, layout, store);
   for (size_t u = 0; u < units.size(); ++u) {
     UnitMemory& unit = units[u];
     if (unit.count == 0) continue;
     const int number = static_cast<int>(u);
     const std::vector<SiteRule>& rules = unit.tied ? embedding : gradient;
     std::vector<UnitRule> mine = unit_rules(rules, stage, number, layers);
+    if (const auto found = std::ranges::find(chosen, number, &GradientBits::unit); found != chosen.end())
+      mine = found->rules;
     for (UnitRule& each : mine) {
       const SiteRule& rule = rules[static_cast<size_t>(each.number)];
       each.leave_whole =
@@ -186,12 +190,16 @@ double message_time(const RunConfig& config, const RankLayout& layout) {
 
 }  // namespace
 
+NodeCosts pipeline_costs(const RunConfig& config) {
+  NodeCosts costs = node_costs(config);
+  costs.transfer = message_time(config, layout_of(config, 0));
+  return costs;
+}
+
 PipelineCompression pipeline_compression(const RunConfig& config, const PipelineShape& shape) {
   PipelineCompression compression;
   if (shape.stages == 1) return compression;
-  // What the configuration carries (settle_layout's measurements, too) is the same on all ranks.
-  NodeCosts costs = node_costs(config);
-  costs.transfer = message_time(config, layout_of(config, 0));
+  const NodeCosts costs = pipeline_costs(config);
   for (const SiteRule& rule : config.compression.at(Site::kPpForward))
     compression.forward.push_back(PipelineMessages(rule.select, true, shape, costs));
   for (const SiteRule& rule : config.compression.at(Site::kPpBackward))

@@ -40,6 +40,9 @@ struct PipelineCompression {
   MessageKey key(const Message& message) const;
 };
 PipelineCompression pipeline_compression(const RunConfig& config, const PipelineShape& shape);
+// node_costs with the time that a message between stages takes: what the configuration carries (settle_layout's
+// measurements, too), so the same on all ranks.
+NodeCosts pipeline_costs(const RunConfig& config);
 // Of an activation in an evaluation: compressed as in training, but for critical messages, since there is no plan that
 // says which they are.
 MessageKey evaluation_key(const RunConfig& config, int edge, int stages);

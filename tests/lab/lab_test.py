@@ -337,14 +337,21 @@ def test_a_changed_link_changes_what_is_sent():
         steps, changes = len(steps_of(run)), decisions()
         lines = [json.loads(line) for line in (run / "revisions.jsonl").read_text().splitlines()]
         assert {(str(r["after"]), r["coding"]) for r in lines[1:] if r["site"] == "dp.gradient"} >= set(changes), (lines, changes)
-        train = ("run", "-n", "2", "--", str(BUILD / "train"), "--config", str(config), f"train_iters={steps}")
-        lab(*train, f"compression.revisions={run}/revisions.jsonl", f"run_dir={here}/again", env=environment())
+
+        def follow(last, *keys, hosts=()):
+            """The same command with these keys, until it has taken step `last`, saved."""
+            kill = json.dumps([{"at": "step.begin", "step": last + 1, "rank": 0, "do": "kill9"}])
+            done = lab(*command[1:4], *hosts, *command[6:], "--allow-faults", f"faults={kill}", f"extra_save_iters=[{last}]", *keys, code=None, env=environment())
+            assert done.returncode not in (0, 78), done
+            return done.stdout + done.stderr
+
+        follow(steps, f"compression.revisions={run}/revisions.jsonl", f"run_dir={here}/again")
         assert facts(run)[0] == facts(here / "again")[0], "the replay has other losses"
-        first, second = (read_generation(generations(d / "checkpoints")[-1])["tensors"] for d in (run, here / "again"))
-        assert first == second, "the replay has other weights"
+        first, second = (read_generation(generations(d / "checkpoints")[-1]) for d in (run, here / "again"))
+        assert first["step"] == second["step"] == steps and first["tensors"] == second["tensors"], "the replay has other weights"
         # Both ranks on one host: no link of before.
-        done = lab("run", "-n", "2", "-ppn", "2", *train[3:-1], f"train_iters={steps + 2}", env=environment())
-        assert "what was measured of compression elsewhere is dropped" in done.stdout + done.stderr, done
+        said = follow(steps + 2, hosts=("-ppn", "2"))
+        assert "what was measured of compression elsewhere is dropped" in said, said
         print(f"  adapt: {', '.join(f'{way} after step {step}' for step, way in changes)}; {steps} steps")
 
 

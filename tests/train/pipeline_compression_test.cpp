@@ -118,24 +118,25 @@ TEST(GradientBits, EarlyStagesAreTheCriticalOnes) {
   }
 }
 
-// Off is bf16 or, by a way of its own name, what the wire has uncoded: cast where that is longer and something may be lost.
+// Off is bf16 or, by a way of its own name, what the wire has uncoded: cast where that is longer and something may be
+// lost.
 TEST(CodingWays, FollowFromRulesAndTypes) {
   const auto ways = [](const std::string& preset, const std::string& precision) {
     const std::string text =
         R"({"num_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "seq_length": 32, "tokenizer": "byte",
             "train_micro_batch_size_per_gpu": 1, "train_iters": 4, "lr": 1e-3, "global_num_gpus": 2, "vocab_size": 256,
             "zero_optimization": {"stage": 1}})";
-    const RunConfig run = load_config_text({{"ways.json", text}}, {"compression=" + preset, "precision=" + precision},
-                                           {.dry_run = true})
-                              .run;
+    const RunConfig run =
+        load_config_text({{"ways.json", text}}, {"compression=" + preset, "precision=" + precision}, {.dry_run = true})
+            .run;
     std::map<Site, std::string> words;
     for (const auto& [site, list] : coding_ways(run, mesh_shape(run)))
       for (const CodingWay way : list) words[site] += std::string(words[site].empty() ? "" : " ") + name_of(way);
     return words;
   };
   using Ways = std::map<Site, std::string>;
-  EXPECT_EQ(ways("thinwire", "fp32"), (Ways{{Site::kDpGradient, "coded light bf16 plain"},
-                                            {Site::kZeroParameter, "coded light bf16 plain"}}));
+  EXPECT_EQ(ways("thinwire", "fp32"),
+            (Ways{{Site::kDpGradient, "coded light bf16 plain"}, {Site::kZeroParameter, "coded light bf16 plain"}}));
   EXPECT_EQ(ways("thinwire", "bfloat16"),
             (Ways{{Site::kDpGradient, "coded light bf16 plain"}, {Site::kZeroParameter, "coded light plain"}}));
   EXPECT_EQ(ways("naive_mpc", "fp32"),

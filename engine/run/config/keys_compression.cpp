@@ -47,7 +47,8 @@ KeyTopic compression_keys() {
       key("compression.adapt", kBoolKey, "false",
           "Measure in the first steps, site by site, which way is fastest - coded, lightly coded (rules with light), "
           "cast to bf16, or plain - and keep it, for adapt_interval steps at least. A site leaves its way only for one "
-          "that is faster at 95 % confidence. Timing decides it: two such runs with one seed may give different losses, "
+          "that is faster at 95 % confidence. Timing decides it: two such runs with one seed may give different "
+          "losses, "
           "so no preset asks for it. Every change of a way is written to revisions.jsonl and into that step's line of "
           "metrics.jsonl; trials go on behind a restart where they were.",
           {.scope = KeyScope::kRuntime}),

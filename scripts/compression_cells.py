@@ -158,12 +158,9 @@ def read_run(run_dir, code, said, may_stop):
 
 
 def decided_at(log):
-    """After which step the run settled whether to code, and the line that says so; (0, "") where nothing was to settle."""
-    match = re.search(r"plan revision after (?:update|step) (\d+): [^\n]*", log)
-    if match:
-        return int(match[1]), match[0]
-    match = re.search(r"compression stays on: [^\n]*", log)
-    return (8, match[0]) if match else (0, "")  # decided behind the warm-up and the first block of compressed steps
+    """After which step the run had settled how to code every site, and the lines that say so; (0, "") where nothing was to settle."""
+    found = list(re.finditer(r"plan revision after step (\d+): [^\n]*", log))
+    return (int(found[-1][1]), "; ".join(m[0] for m in found)) if found else (0, "")
 
 
 def summary(lines, skip):

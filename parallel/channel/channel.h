@@ -146,7 +146,8 @@ class Channel {
   RuleAlgorithm way_of(const SiteCompression& compression) const;  // as the rule says, where the group can
   const SiteCompression& compression_of(const MessageKey& key) const {
     const SiteCompression& main = compression_at(*compression(key), clock_->step);
-    return key.awaited ? main : variant_of(main, clock_->variant);
+    const CodingWay way = clock_->ways[static_cast<size_t>(main.site)];
+    return key.awaited && way == CodingWay::kLight ? main : coded_by(main, way);
   }
   int64_t rounds_bytes(const RoundCodec& rounds, const MessageKey& key, int64_t count) const;
   ChannelStates::Slot& open_slot(const MessageKey& key, int64_t count, int64_t rows);

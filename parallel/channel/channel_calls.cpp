@@ -30,7 +30,7 @@ bool is_coded(const SiteCompression& compression, int64_t step, const MessageKey
 bool Channel::codes(const MessageKey& key, int64_t count, DType dtype, bool summed) const {
   if (!communicator_ || this->compression(key) == nullptr) return false;
   const SiteCompression& compression = compression_of(key);
-  return !clock_->off[static_cast<size_t>(compression.site)] &&
+  return clock_->ways[static_cast<size_t>(compression.site)] != CodingWay::kPlain &&
          is_coded(compression, clock_->step, key, key.largest_part > 0 ? key.largest_part : count, dtype, summed);
 }
 

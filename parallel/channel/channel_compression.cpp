@@ -19,8 +19,8 @@ bool alike(const std::shared_ptr<const Coder>& a, const std::shared_ptr<const Co
   return a == nullptr || b == nullptr ? a == b : a->name() == b->name();
 }
 
-// main: the variant whose place it takes, or nullptr.
-std::shared_ptr<SiteCompression> make_variant(Site site, const SiteRule& rule, const SiteCompression* main) {
+// main: the one whose place it takes, or nullptr.
+std::shared_ptr<SiteCompression> make_one(Site site, const SiteRule& rule, const SiteCompression* main) {
   auto compression = std::make_shared<SiteCompression>();
   compression->site = site;
   compression->rule = rule;
@@ -42,14 +42,33 @@ std::shared_ptr<SiteCompression> make_variant(Site site, const SiteRule& rule, c
   compression->sums_on_device = on_device(compression->sums);
   compression->on_device = compression->rounds == nullptr && compression->first_on_device != nullptr &&
                            (compression->sums == nullptr || compression->sums_on_device != nullptr);
-  SiteRule cheaper = rule;
-  cheaper.codec = cheaper_codec(rule.codec);
-  cheaper.sum_codec = cheaper_codec(rule.sum_codec);
-  if (cheaper == rule) return compression;
-  std::shared_ptr<SiteCompression> next = make_variant(site, cheaper, compression.get());
-  if (alike(compression->first, next->first) && alike(compression->sums, next->sums)) return compression;
-  compression->on_device = compression->on_device && next->on_device;
-  compression->cheaper = std::move(next);
+  return compression;
+}
+
+CodecSpec in_bf16(const CodecSpec& spec) {
+  if (codec_row(spec.codec).lossless || spec.codec == "cast") return spec;
+  CodecSpec cast = codec_spec("cast");
+  cast.checksum = spec.checksum;
+  return cast;
+}
+
+std::shared_ptr<SiteCompression> make_with_ways(Site site, const SiteRule& rule, const SiteCompression* main) {
+  const std::shared_ptr<SiteCompression> compression = make_one(site, rule, main);
+  const auto way = [&](const SiteRule& other) {
+    std::shared_ptr<SiteCompression> made;
+    if (other == rule) return made;
+    made = make_one(site, other, compression.get());
+    if (alike(compression->first, made->first) && alike(compression->sums, made->sums)) return made = nullptr;
+    compression->on_device = compression->on_device && made->on_device;
+    return made;
+  };
+  SiteRule light = rule, bf16 = rule;
+  light.codec = cheaper_codec(rule.codec), light.sum_codec = cheaper_codec(rule.sum_codec);
+  bf16.codec = in_bf16(rule.codec), bf16.sum_codec = in_bf16(rule.sum_codec);
+  // The residual of sums in rounds is no coder's: it waits for them.
+  const bool edge = site == Site::kPpForward || site == Site::kPpBackward;
+  if (compression->rounds != nullptr && !edge) bf16.residual = {};
+  compression->light = way(light), compression->bf16 = way(bf16);
   return compression;
 }
 
@@ -60,7 +79,7 @@ std::shared_ptr<SiteCompression> make_site_compression(Site site, const SiteRule
   const auto made_at = [&](int64_t step, const SiteCompression* main) {
     SiteRule now = rule;
     now.codec = codec_at(rule.codec, step), now.sum_codec = codec_at(rule.sum_codec, step);
-    return make_variant(site, now, main);
+    return make_with_ways(site, now, main);
   };
   const std::shared_ptr<SiteCompression> compression = made_at(0, nullptr);
   std::set<int64_t> places = ramp_places(rule.codec);
@@ -79,14 +98,11 @@ const SiteCompression& compression_at(const SiteCompression& compression, int64_
   return *now;
 }
 
-const SiteCompression& variant_of(const SiteCompression& compression, int variant) {
-  const SiteCompression* it = &compression;
-  for (; variant > 0 && it->cheaper != nullptr; --variant) it = it->cheaper.get();
-  return *it;
-}
-
-int variants(const SiteCompression& compression) {
-  return 1 + (compression.cheaper != nullptr ? variants(*compression.cheaper) : 0);
+const SiteCompression& coded_by(const SiteCompression& compression, CodingWay way) {
+  const SiteCompression* const other = way == CodingWay::kLight  ? compression.light.get()
+                                       : way == CodingWay::kBf16 ? compression.bf16.get()
+                                                                 : nullptr;
+  return other != nullptr ? *other : compression;
 }
 
 namespace {
@@ -96,8 +112,8 @@ SiteCompression compression_further(const SiteCompression& compression) {
   further.first = compression.sums;
   further.first_on_device = compression.sums_on_device;
   further.rounds = nullptr;
-  if (compression.cheaper != nullptr)
-    further.cheaper = std::make_shared<SiteCompression>(compression_further(*compression.cheaper));
+  for (auto* way : {&further.light, &further.bf16})
+    if (*way != nullptr) *way = std::make_shared<SiteCompression>(compression_further(**way));
   for (auto& [place, later] : further.later) later = std::make_shared<SiteCompression>(compression_further(*later));
   return further;
 }

@@ -36,6 +36,11 @@ struct SitePrice {
 };
 using SitePrices = std::array<SitePrice, kSiteNames.size()>;
 
+// How a site's messages are coded: as its rules say, not at all, by what their codecs have in their place (light), or
+// cast to bf16 under the rules' residuals.
+enum class CodingWay : uint8_t { kCoded, kPlain, kLight, kBf16 };
+using CodingWays = std::array<CodingWay, kSiteNames.size()>;
+
 // When it is: set by the training loop, read by every channel of the rank.
 struct CompressionClock {
   int64_t step = 0;   // updates applied so far
@@ -44,8 +49,7 @@ struct CompressionClock {
   bool train = true;  // false: evaluation; states do not change
   int threads = 1;
   uint64_t seed = 0;
-  std::array<bool, kSiteNames.size()> off{};  // sites that a plan revision has switched off
-  int variant = 0;                            // of the rules, that it has put in their place (variant_of)
+  CodingWays ways{};  // by site, as plan revisions have left them
 };
 
 // The coders of one site, made from its rule; shared by all channels of the site.
@@ -54,20 +58,19 @@ struct SiteCompression {
   SiteRule rule;
   std::shared_ptr<const Coder> first;  // of contributions, and of everything that is not summed
   std::shared_ptr<const Coder> sums;   // of sums on their way back, and between nodes; nullptr: as they are
-  // The same points on a device; on_device: here, and wherever other variants or ramps take their place.
+  // The same points on a device; on_device: here, and wherever other ways or ramps take their place.
   std::shared_ptr<const DeviceCoder> first_on_device, sums_on_device;
   bool on_device = false;
   std::shared_ptr<const RoundCodec> rounds;  // low_rank, sketch: instead of both where something is summed
   bool checks = false;                       // every message carries a checksum, coded or not
-  // The next variant of the rule: the same residuals over what its codecs say may be sent instead. nullptr: none.
-  std::shared_ptr<const SiteCompression> cheaper;
+  // What other ways put in its place: other codecs under the same residuals. nullptr: it has none of that kind.
+  std::shared_ptr<const SiteCompression> light, bf16;
   // Ramps: what takes its place after so many updates, ascending. It goes on with the same states.
   std::vector<std::pair<int64_t, std::shared_ptr<const SiteCompression>>> later;
 };
 const SiteCompression& compression_at(const SiteCompression& compression, int64_t step);
-// Variant 0 is the rule as it is; 1, 2 ... are cheaper ones, the last of them where there are not so many.
-const SiteCompression& variant_of(const SiteCompression& compression, int variant);
-int variants(const SiteCompression& compression);
+// What codes a message this way; the compression itself where it has nothing of that kind.
+const SiteCompression& coded_by(const SiteCompression& compression, CodingWay way);
 
 // Which states a slot needs.
 enum class ChannelUse : uint8_t { kScatter, kAllReduce, kGather, kSend };
@@ -103,7 +106,7 @@ struct MessageKey {
   int part = 0;
   int64_t largest_part = 0;
   bool staged = false;   // it goes through the host, whatever a device could do
-  bool awaited = false;  // nothing is there to compute while it travels: its shortest codes, never cheaper ones
+  bool awaited = false;  // nothing is there to compute while it travels: its shortest codes, never light ones
 };
 
 // Residuals that a checkpoint holds of so many data ranks, by name.

@@ -194,9 +194,9 @@ TEST(ChannelChoice, FollowsPlanClockAndGain) {
     std::vector<bool> seen;
     for (rank.clock.step = 1; rank.clock.step < 5; ++rank.clock.step) seen.push_back(coded({.slot = 1}));
     seen.push_back(coded({.slot = 2, .rule = kNoRule}));
-    rank.clock.off[static_cast<size_t>(Site::kDpGradient)] = true;
+    rank.clock.ways[static_cast<size_t>(Site::kDpGradient)] = CodingWay::kPlain;
     seen.push_back(coded({.slot = 1}));
-    rank.clock.off = {};
+    rank.clock.ways = {};
     seen.push_back(coded({.slot = 1}));
     const std::lock_guard lock(mutex);
     EXPECT_EQ(seen, (std::vector<bool>{false, false, true, true, false, false, true}));

@@ -219,9 +219,12 @@ TEST(BadCompression, Selections) {
        "| "
        "attention | mlp | norm | bias | head)"},
       {"epilogue of gradients", rule("dp.gradient", cast + "\"select\": {\"micro_batches\": \"epilogue\"}"),
-       "a.json:4:47: compression.dp.gradient.select.micro_batches: epilogue is for pp.forward and pp.backward: "
-       "dp.gradient "
-       "has no message per micro-batch on the plan; say all"},
+       "a.json:4:47: compression.dp.gradient.select.micro_batches: epilogue is for pp.forward and pp.backward, "
+       "critical for dp.gradient, too: dp.gradient has no message on the plan of that kind; say all"},
+      {"critical gradients without times", rule("dp.gradient", cast + "\"select\": {\"micro_batches\": \"critical\"}"),
+       "a.json:4:47: compression.dp.gradient.select.micro_batches: critical at dp.gradient needs stated times: give "
+       "link_gbps and pipe_partition_costs (of a layer, embedding and head; measured ones would not decide the same in "
+       "every run)"},
       {"epilogue forward", rule("pp.forward", cast + "\"select\": {\"micro_batches\": \"epilogue\"}", kStages),
        "a.json:5:47: compression.pp.forward.select.micro_batches: epilogue means gradients sent by stages that have no "
        "forward left, so there are none at pp.forward; say critical or all",

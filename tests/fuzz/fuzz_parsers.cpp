@@ -173,7 +173,8 @@ bool play_cluster(std::span<const uint8_t> input) {
 
 bool play_revisions(std::span<const uint8_t> input) {
   if (input.empty()) return false;
-  constexpr int kVariants = 2;
+  static const SiteWays kWays = {
+      {Site::kDpGradient, {CodingWay::kCoded, CodingWay::kLight, CodingWay::kBf16, CodingWay::kPlain}}};
   static const auto config_of = [](const char* method) {
     return load_config_text({{"c.json", R"({"num_layers": 2, "hidden_size": 16, "num_attention_heads": 2,
       "seq_length": 8, "vocab_size": 64, "pipe_parallel_size": 2})"}},
@@ -185,12 +186,12 @@ bool play_revisions(std::span<const uint8_t> input) {
   std::string text = text_of(input.subspan(1));
   if ((input[0] & 2) != 0) text = "{\"run\":" + revisions_run(config) + "}\n" + text;
   return accepted(ExitCode::kBadConfig, [&] {
-    const PlanRevisions read = PlanRevisions::replayed("revisions.jsonl", text, config, kVariants);
+    const PlanRevisions read = PlanRevisions::replayed("revisions.jsonl", text, config, kWays);
     const std::string written = read.text(kAll);
-    const PlanRevisions again = PlanRevisions::replayed("again", written, config, kVariants);
+    const PlanRevisions again = PlanRevisions::replayed("again", written, config, kWays);
     demand(again.text(kAll) == written, "revisions are written otherwise than read");
     for (const int64_t update : {int64_t{1}, int64_t{7}, kAll}) {
-      demand(again.way_at(update) == read.way_at(update), "revisions are in force otherwise than read");
+      demand(again.ways_at(update) == read.ways_at(update), "revisions are in force otherwise than read");
       read.begun_with(update);
     }
   });

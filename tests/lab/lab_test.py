@@ -19,7 +19,7 @@ LAB = os.path.join(ROOT, "scripts", "lab")
 PROBE = os.environ.get("THINWIRE_LAB_PROBE", os.path.join(ROOT, "build", "tests", "lab_probe"))
 os.environ.setdefault("THINWIRE_BUILD", os.path.dirname(os.path.dirname(PROBE)))  # before run_support looks
 sys.path.insert(0, os.path.join(ROOT, "tests", "train"))
-from run_support import BUILD, environment, fault, generations, run_program, text_of  # noqa: E402
+from run_support import BUILD, environment, facts, fault, generations, read_generation, run_program, text_of  # noqa: E402
 NAME = f"test-{os.getpid()}"
 
 
@@ -297,6 +297,67 @@ def test_train_on_four_hosts_then_three_then_four():
     print(f"  4, 3, 4 hosts: losses differ by at most {max(both):.4f} from those of 4, those of 3 by {max(three):.4f}")
 
 
+def test_a_changed_link_changes_what_is_sent():
+    """adapt looks again while it runs: plain or bf16 on a fast link, coded on a slow one. The replay is bit-equal, and on other hosts all is measured anew."""
+    if not os.access(BUILD / "train", os.X_OK) or not os.access(BUILD / "tokenize", os.X_OK):
+        print(f"  not judged, there is no train in {BUILD}")
+        return
+    with tempfile.TemporaryDirectory(prefix="thinwire-lab-") as name:
+        here = Path(name)
+        # 1.6 million parameters: their gradients are 6.6 MB, half a second at 100 Mbit/s. The fast link takes less time for them than their codec.
+        rule = {"codec": "ecsq", "rate": 2.5, "block": 64, "hadamard": True, "residual": "error_feedback"}
+        config, command = run_files(here, hidden_size=256, num_attention_heads=4, train_batch_size=2, train_micro_batch_size_per_gpu=1, train_iters=100000,
+                                    lr_decay_style="constant", save_interval=0, async_save=False, compression={"adapt": True, "adapt_interval": 5, "dp.gradient": rule})
+        run = here / "run"
+
+        def decisions():
+            log = run / "log.txt"
+            return re.findall(r"plan revision after step (\d+): dp\.gradient (\w+) (?:stays|instead)", log.read_text() if log.exists() else "")
+
+        def decides(ways, behind=0):
+            end = time.monotonic() + 60
+            while not [way for _, way in decisions()[behind:] if way in ways]:
+                assert job.poll() is None, (here / "said").read_text()[-3000:]
+                if time.monotonic() > end:
+                    return False
+                time.sleep(0.1)
+            return True
+
+        lab("rate", "none")
+        with open(here / "said", "w+", encoding="utf-8") as said:
+            job = subprocess.Popen(command, stdout=said, stderr=said, stdin=subprocess.DEVNULL, env=environment())
+            try:
+                fast = decides(("plain", "bf16"))
+                lab("rate", "100mbit")
+                assert decides(("coded",), len(decisions())), decisions()
+                job.send_signal(signal.SIGTERM)
+                assert job.wait(timeout=60) == 75, (here / "said").read_text()[-3000:]
+            finally:
+                job.kill()
+                job.wait()
+                lab("rate", "1gbit")
+        steps, changes = len(steps_of(run)), decisions()
+        lines = [json.loads(line) for line in (run / "revisions.jsonl").read_text().splitlines()]
+        assert {(str(r["after"]), r["coding"]) for r in lines[1:] if r["site"] == "dp.gradient"} >= set(changes), (lines, changes)
+
+        def follow(last, *keys, hosts=()):
+            """The same command with these keys, until it has taken step `last`, saved."""
+            kill = json.dumps([{"at": "step.begin", "step": last + 1, "rank": 0, "do": "kill9"}])
+            done = lab(*command[1:4], *hosts, *command[6:], "--allow-faults", f"faults={kill}", f"extra_save_iters=[{last}]", *keys, code=None, env=environment())
+            assert done.returncode not in (0, 78), done
+            return done.stdout + done.stderr
+
+        follow(steps, f"compression.revisions={run}/revisions.jsonl", f"run_dir={here}/again")
+        assert facts(run)[0] == facts(here / "again")[0], "the replay has other losses"
+        first, second = (read_generation(generations(d / "checkpoints")[-1]) for d in (run, here / "again"))
+        assert first["step"] == second["step"] == steps and first["tensors"] == second["tensors"], "the replay has other weights"
+        # Both ranks on one host: no link of before.
+        said = follow(steps + 2, hosts=("-ppn", "2"))
+        assert "what was measured of compression elsewhere is dropped" in said, said
+        print(f"  adapt: {', '.join(f'{way} after step {step}' for step, way in changes)}; {steps} steps"
+              + ("" if fast else "; the fast link is not judged, this busy machine cannot tell its steps apart"))
+
+
 def test_killed_run(before):
     """down after mpirun died: its orphans, a stopped process and one that hides in a session of its own all go."""
     other = NAME + "-b"
@@ -374,7 +435,7 @@ def main():
     try:
         lab("up", "--hosts", "2", "--rate", "1gbit")
         for test in (test_rates, test_separation, test_exit_codes, test_delay, test_link, test_train_over_a_pulled_cable, test_train_through_a_short_outage,
-                     test_train_on_four_hosts_then_three_then_four):
+                     test_a_changed_link_changes_what_is_sent, test_train_on_four_hosts_then_three_then_four):
             if only and test.__name__ not in only:
                 continue
             test()

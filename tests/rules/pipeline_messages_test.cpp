@@ -268,6 +268,18 @@ TEST(Critical, AndEpilogueOfEqualStages) {
         }
       }
     }
+    // Where the last of two stages takes longest, its forwards are there early and its gradients are waited for by
+    // nobody but the last: what is critical is the epilogue and nothing else, on Optimus-CC's own schedule.
+    for (int n = 1; n <= 12; ++n) {
+      const PipelineShape two{ScheduleKind::k1f1b, 2, 1, n};
+      NodeCosts costs = equal_costs(two, transfer);
+      for (auto* list : {&costs.forward, &costs.backward_input, &costs.backward_weight})
+        list->back() = 2.0 + 2.0 * transfer;
+      const PipelineMessages critical(selecting(MicroBatches::kCritical), false, two, costs),
+          epilogue(selecting(MicroBatches::kEpilogue), false, two, costs);
+      for (int micro = 0; micro < n; ++micro)
+        EXPECT_EQ(critical.coded(0, micro), epilogue.coded(0, micro)) << n << " " << micro << " " << transfer;
+    }
     const PipelineShape three{ScheduleKind::k1f1b, 3, 1, 8};
     const NodeCosts costs = equal_costs(three, transfer);
     const std::vector<double> slack = message_slack(make_plans(three), three, costs, false);

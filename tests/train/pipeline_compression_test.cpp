@@ -1,13 +1,18 @@
-// Which messages between stages are critical: by the layers and the head of every stage, and by what the configuration
-// says of link and layers.
+// Which messages between stages are critical, and which gradients: by the layers and the head of every stage, and by
+// what the configuration says of link and layers.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
+#include "compression/codec_table.h"
 #include "engine/run/config/load_config.h"
 #include "engine/run/train/compression_setup.h"
+#include "engine/run/train/dry_run.h"
+#include "engine/run/train/gradient_bits.h"
 #include "engine/run/train/rank_layout.h"
+#include "engine/run/train/step_rehearsal.h"
 
 namespace thinwire::pipeline_compression_test {
 namespace {
@@ -47,6 +52,120 @@ TEST(PipelineCompression, TheLinkDecidesWhatASlowerHeadHides) {
   EXPECT_EQ(coded_activations(two_stages(60000, {costs, "link_gbps=1000"})), 1);
   // Without knowing how long a layer takes the link says nothing.
   EXPECT_EQ(coded_activations(two_stages(60000, {"link_gbps=0.00001"})), 1);
+}
+
+// Gradients of 3 lengths: at 4 bits those that nothing hides, at 8 what 4 bits leave room for, the rest in bf16.
+ResolvedConfig gradients(int stages, int layers, double gbps, std::vector<std::string> more = {}) {
+  const std::string text =
+      R"({"hidden_size": 128, "num_attention_heads": 4, "seq_length": 32, "tokenizer": "byte", "vocab_size": 256,
+          "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8, "train_iters": 4, "lr": 1e-3,
+          "pipe_partition_method": "time", "pipe_partition_costs": [3, 0, 0], "zero_optimization": {"stage": 1},
+          "compression": {"rules": [
+            {"site": "dp.gradient", "select": {"micro_batches": "critical"}, "codec": "block_int", "bits": 4},
+            {"site": "dp.gradient", "select": {"micro_batches": "critical"}, "codec": "block_int", "bits": 8},
+            {"site": "dp.gradient", "codec": "cast"}]}})";
+  for (const std::string& each :
+       {"pipe_parallel_size=" + std::to_string(stages), "global_num_gpus=" + std::to_string(2 * stages),
+        "num_layers=" + std::to_string(layers), "link_gbps=" + std::to_string(gbps)})
+    more.push_back(each);
+  return load_config_text({{"gradients.json", text}}, more, {.dry_run = true});
+}
+
+std::vector<GradientBits> bits_of(const RunConfig& run, int stage) {
+  const StepRehearsal rehearsal(run, layout_of(run, first_rank_of_stage(run, stage)));
+  return gradient_bits(run, rehearsal.replica().layout(), rehearsal.replica().store());
+}
+
+// Numbers of messages by the first rule that is left to them.
+std::vector<int> by_rule(const std::vector<GradientBits>& bits) {
+  std::vector<int> count(3, 0);
+  for (const GradientBits& b : bits) ++count[static_cast<size_t>(b.rules.front().number)];
+  return count;
+}
+
+TEST(GradientBits, WhatNothingHidesHasTheFewest) {
+  // 2 x 12 x 128^2 fp32 elements a block, 1.6 MB: at 4.1 bits 50 KB from each of two ranks.
+  const RunConfig fast = gradients(1, 6, 1e5).run, slow = gradients(1, 6, 1e-4).run, some = gradients(1, 6, 0.5).run;
+  // What is ready when the backward pass ends is behind the end, however short: the first attention, embedding,
+  // positions.
+  EXPECT_EQ(by_rule(bits_of(fast, 0)), (std::vector<int>{3, 0, 12}));
+  EXPECT_EQ(by_rule(bits_of(slow, 0)), (std::vector<int>{15, 0, 0})) << "the link is the step";
+  const std::vector<GradientBits> bits = bits_of(some, 0);
+  for (size_t i = 1; i < bits.size(); ++i) {
+    EXPECT_LE(bits[i].slack_ms, bits[i - 1].slack_ms + 1e-9);
+    EXPECT_GE(bits[i].ready_ms, bits[i - 1].ready_ms);
+  }
+  EXPECT_EQ(bits.front().unit, 13) << "the head's gradient is made first";
+  EXPECT_NEAR(bits.back().slack_ms, 0.0, 1e-6);
+  EXPECT_NEAR(bits.back().bits, 4.125, 1e-6);
+  // The first block's gradients are as many as the last one's; they alone differ in what is left behind them.
+  EXPECT_GT(bits[1].bits, bits[12].bits);
+}
+
+// Optimus-CC compresses gradients of its early stages alone: on its schedule the late ones have made theirs before, and
+// what they send is hidden by the early ones' last backward passes. The rule says so for each stage without a list.
+TEST(GradientBits, EarlyStagesAreTheCriticalOnes) {
+  for (const char* schedule : {"1f1b", "gpipe"}) {
+    int before = INT32_MAX, first = 0, last = 0;
+    const RunConfig run = gradients(4, 8, 1.0, {std::string("schedule=") + schedule}).run;
+    for (int stage = 0; stage < 4; ++stage) {
+      const int coded = by_rule(bits_of(run, stage))[0];
+      EXPECT_LE(coded, before) << schedule << " stage " << stage;
+      (stage == 0 ? first : last) = before = coded;
+    }
+    EXPECT_GT(first, 0) << schedule;
+    EXPECT_EQ(last, 0) << schedule;
+  }
+}
+
+// Off is bf16 or, by a way of its own name, what the wire has uncoded: cast where that is longer and something may be
+// lost.
+TEST(CodingWays, FollowFromRulesAndTypes) {
+  const auto ways = [](const std::string& preset, const std::string& precision) {
+    const std::string text =
+        R"({"num_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "seq_length": 32, "tokenizer": "byte",
+            "train_micro_batch_size_per_gpu": 1, "train_iters": 4, "lr": 1e-3, "global_num_gpus": 2, "vocab_size": 256,
+            "zero_optimization": {"stage": 1}})";
+    const RunConfig run =
+        load_config_text({{"ways.json", text}}, {"compression=" + preset, "precision=" + precision}, {.dry_run = true})
+            .run;
+    std::map<Site, std::string> words;
+    for (const auto& [site, list] : coding_ways(run, mesh_shape(run)))
+      for (const CodingWay way : list) words[site] += std::string(words[site].empty() ? "" : " ") + name_of(way);
+    return words;
+  };
+  using Ways = std::map<Site, std::string>;
+  EXPECT_EQ(ways("thinwire", "fp32"),
+            (Ways{{Site::kDpGradient, "coded light bf16 plain"}, {Site::kZeroParameter, "coded light bf16 plain"}}));
+  EXPECT_EQ(ways("thinwire", "bfloat16"),
+            (Ways{{Site::kDpGradient, "coded light bf16 plain"}, {Site::kZeroParameter, "coded light plain"}}));
+  EXPECT_EQ(ways("naive_mpc", "fp32"),
+            (Ways{{Site::kDpGradient, "coded plain"}, {Site::kZeroParameter, "coded plain"}}));
+  EXPECT_EQ(ways("bf16_wire", "fp32"), ways("naive_mpc", "fp32"));
+  EXPECT_EQ(ways("none", "fp32"), Ways{});
+}
+
+// From the plan and stated numbers: replicas of a stage agree, and what a rank's messages fall under is what is told.
+TEST(GradientBits, AreWhatIsSentOnEveryRank) {
+  const RunConfig run = gradients(2, 4, 0.5).run;
+  for (int rank = 0; rank < 4; ++rank) {
+    const RankLayout layout = layout_of(run, rank);
+    const StepRehearsal rehearsal(run, layout);
+    const ParamStore& store = rehearsal.replica().store();
+    const std::vector<GradientBits> mine = gradient_bits(run, layout, store), first = bits_of(run, layout.at.pipeline);
+    ASSERT_EQ(mine.size(), first.size());
+    std::vector<UnitMemory> units = store.units();
+    select_unit_messages(run, layout, store, units);
+    for (size_t i = 0; i < mine.size(); ++i) {
+      EXPECT_EQ(mine[i].unit, first[i].unit);
+      EXPECT_EQ(mine[i].bits, first[i].bits);
+      for (const UnitPiece& piece : units[static_cast<size_t>(mine[i].unit)].pieces)
+        EXPECT_TRUE(piece.rule == kNoRule || piece.rule == mine[i].rules.front().number) << mine[i].unit;
+    }
+  }
+  const std::string text = dry_run_text(run);
+  EXPECT_NE(text.find("slack: dp.gradient, stage 0: "), std::string::npos) << text;
+  EXPECT_NE(text.find("slack: dp.gradient, stage 1: "), std::string::npos) << text;
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 # One seed, one run: with every shipped preset as it stands, a second run ends with the same losses and the same bits.
 import json
 
-from run_support import ROOT, RunCase, main
+from run_support import ROOT, RunCase, main, read_metrics
 
 TINY = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 1, "train_iters": 6, "save_interval": 6, "eval_iters": 0, "hidden_dropout": 0.1}
 PRESETS = sorted(p.stem for p in (ROOT / "configs" / "compression").glob("*.json"))
@@ -25,6 +25,20 @@ class Replay(RunCase):
                     self.assertFalse(resolved["compression"]["adapt"])
                     self.assertNotEqual(resolved["pipe_partition_method"], "time")
                 self.assert_same_run(first, second)
+
+    def test_critical_gradients_are_decided_by_the_plan(self):
+        # 4 bits for what nothing hides, 8 for the rest: in the bytes of two equal runs, between those of 4 and of 8 for all.
+        few, many = ({"site": "dp.gradient", "codec": "block_int", "bits": bits, "residual": "error_feedback"} for bits in (4, 8))
+        critical = {**few, "select": {"micro_batches": "critical"}}
+        keys = {**TINY, "zero_optimization": {"stage": 1}, "link_gbps": 0.1, "pipe_partition_method": "time", "pipe_partition_costs": [3, 0, 0]}
+        runs = {name: self.config(name, **keys, compression={"rules": rules})
+                for name, rules in (("few", [few]), ("first", [critical, many]), ("second", [critical, many]), ("many", [many]))}
+        sent = {}
+        for name, config in runs.items():
+            self.train(config, ranks=2, expect=0)
+            sent[name] = [line["comm"]["dp.gradient"]["wire_bytes"] for line in read_metrics(self.run_dir(config)) if "loss" in line][-1]
+        self.assertTrue(sent["few"] < sent["first"] < sent["many"], sent)
+        self.assert_same_run(runs["first"], runs["second"])
 
 
 if __name__ == "__main__":

@@ -32,12 +32,13 @@ class Revisions(RunCase):
         self.train(measured, ranks=2, expect=0)
         first, *lines = self.revisions(measured)
         self.assertEqual(first["run"]["layout"], {"pipeline": 1, "tensor": 1, "data": 2, "context": 1})
-        ways = [line["coding"] for line in lines]
-        self.assertIn("light", ways)
+        self.assertLessEqual({"light", "bf16", "plain"}, {line["coding"] for line in lines})  # somebody's, tried in turn
+        self.assertEqual(lines[0]["site"], "dp.gradient", lines)
         # A life looks at no update before its fourth, and the trials go on where they were: at update 3 they begin, each block has 4.
         self.assertEqual(lines[0]["after"], 7, lines)
         told = {r["step"]: r["revisions"] for r in read_metrics(self.run_dir(measured)) if "revisions" in r}
-        self.assertEqual(told, {line["after"] + 1: [line] for line in lines if line["after"] < MODEL["train_iters"]})
+        within = [line for line in lines if line["after"] < MODEL["train_iters"]]
+        self.assertEqual(told, {line["after"] + 1: [other for other in within if other["after"] == line["after"]] for line in within})
 
         log = self.here / "told.jsonl"
         shutil.copy(self.run_dir(measured) / "revisions.jsonl", log)
@@ -55,12 +56,18 @@ class Revisions(RunCase):
         shutil.copytree(self.run_dir(measured), self.run_dir(fewer))
         done = self.train(fewer, ranks=4, expect=0)
         self.assertIn("what was measured of compression elsewhere is dropped", done.out + done.err)
-        if ways[-1] != "coded":
-            self.assertEqual([(r["after"], r["coding"]) for r in self.revisions(fewer)[1:]][len(ways):], [(44, "coded")])
+        ways = {line["site"]: line["coding"] for line in lines}
+        if set(ways.values()) != {"coded"}:
+            self.assertEqual([(r["after"], r["coding"], r.get("site")) for r in self.revisions(fewer)[1:]][len(lines):], [(44, "coded", None)])
+        # Nor under other rules, on the same ranks and hosts.
+        other = self.config("other", **{**adapt, "train_iters": 46, "compression": {**adapt["compression"], "dp.gradient": {"rate": 3}}})
+        shutil.copytree(self.run_dir(measured), self.run_dir(other))
+        done = self.train(other, ranks=2, expect=0)
+        self.assertIn("what was measured of compression elsewhere is dropped", done.out + done.err)
 
         # What does not fit is refused, by file and line.
         text = log.read_text().splitlines()
-        bad = {1: text[0].replace('"data":2', '"data":4'), 2: '{"after": 7, "coding": "softly"}', 3: text[2].replace('"after":', '"after":-'), 4: "{"}
+        bad = {1: text[0].replace('"data":2', '"data":4'), 2: '{"after": 7, "coding": "softly"}', 5: '{"after": 99, "site": "outer", "coding": "plain"}', 3: text[2].replace('"after":', '"after":-'), 4: "{"}
         for number, line in bad.items():
             log.write_text("\n".join([*text[:number - 1], line, *text[number:]]) + "\n")
             done = run_program("train", "--config", replay, "--dry-run", "--ranks", 2)

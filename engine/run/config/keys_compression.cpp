@@ -45,14 +45,16 @@ KeyTopic compression_keys() {
            .allowed = {"gradient", "momentum"},
            .scope = KeyScope::kLayout}),
       key("compression.adapt", kBoolKey, "false",
-          "Measure in the first steps which way is fastest - coded, lightly coded (rules with light), or plain - and "
-          "keep it, for adapt_interval steps at least. Timing decides it: two such runs with one seed may give "
-          "different losses, so no preset asks for it. Every change of the way is written to revisions.jsonl and into "
-          "that step's line of metrics.jsonl; trials go on behind a restart where they were.",
+          "Measure in the first steps, site by site, which way is fastest - coded, lightly coded (rules with light), "
+          "cast to bf16, or plain - and keep it, for adapt_interval steps at least. A site leaves its way only for one "
+          "that is faster at 95 % confidence. Timing decides it: two such runs with one seed may give different "
+          "losses, "
+          "so no preset asks for it. Every change of a way is written to revisions.jsonl and into that step's line of "
+          "metrics.jsonl; trials go on behind a restart where they were.",
           {.scope = KeyScope::kRuntime}),
       key("compression.adapt_interval", kIntKey, "null",
-          "adapt: steps behind a decision after which all ways are tried again, since links and neighbours change. "
-          "The way of before stays unless another is faster at 95 % confidence. 0: never.",
+          "adapt: steps behind the last decision after which all ways are tried again, since links and neighbours "
+          "change. 0: never.",
           {.default_text = "1000", .bounds = {0, 1e12}, .unit = "steps", .scope = KeyScope::kRuntime}),
       key("compression.revisions", kStringKey, "null",
           "The revisions.jsonl of a run with adapt or pipe_partition_method time, to be replayed bit for bit: what "

@@ -30,10 +30,12 @@ bool covers(const std::vector<T>& a, const std::vector<T>& b) {
   return a.empty() || (!b.empty() && std::includes(a.begin(), a.end(), b.begin(), b.end()));
 }
 
-// Whether every message that b selects is selected by a.
+// Whether every message that b selects is selected by a. A critical rule leaves gradients that are hidden to those
+// behind it, which may be critical, too.
 bool covers(const SelectSpec& a, const SelectSpec& b) {
   return covers(a.stages, b.stages) && covers(a.layers, b.layers) && covers(a.tensor_classes, b.tensor_classes) &&
-         (a.micro_batches == MicroBatches::kAll || a.micro_batches == b.micro_batches);
+         (a.micro_batches == MicroBatches::kAll ||
+          (a.micro_batches == b.micro_batches && a.micro_batches != MicroBatches::kCritical));
 }
 
 bool is_plain(const SiteRule& rule) {
@@ -54,6 +56,7 @@ RuleContext Resolver::rule_context() const {
   context.ranks_per_node = ranks_per_node();
   context.train_iters = number("train_iters", 0);
   context.weights_persist = weights_persist();
+  context.timed = known({"link_gbps", "pipe_partition_costs"}) && real("link_gbps") > 0.0;
   if (context.ranks_per_node > 0 && known({"global_num_gpus", "pipe_parallel_size"}))
     context.data_on_node =
         data_ranks_on_node(integer("global_num_gpus"), context.data, context.tensor, context.ranks_per_node);

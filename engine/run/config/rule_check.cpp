@@ -228,9 +228,15 @@ class Check {
                                     ", layers count from 0");
     if (s.micro_batches != MicroBatches::kAll) {
       const std::string kind = word_of(s.micro_batches);
-      if (!is_pipeline(site_))
-        fail({"select.micro_batches"}, kind + " is for pp.forward and pp.backward: " + at() +
-                                           " has no message per micro-batch on the plan; say all");
+      const bool gradients = site_ == Site::kDpGradient && s.micro_batches == MicroBatches::kCritical;
+      if (gradients && !context_.timed)
+        fail({"select.micro_batches"},
+             "critical at dp.gradient needs stated times: give link_gbps and pipe_partition_costs (of a layer, "
+             "embedding "
+             "and head; measured ones would not decide the same in every run)");
+      else if (!is_pipeline(site_) && !gradients)
+        fail({"select.micro_batches"}, kind + " is for pp.forward and pp.backward, critical for dp.gradient, too: " +
+                                           at() + " has no message on the plan of that kind; say all");
       else if (s.micro_batches == MicroBatches::kEpilogue && site_ == Site::kPpForward)
         fail({"select.micro_batches"},
              "epilogue means gradients sent by stages that have no forward left, so there are none "

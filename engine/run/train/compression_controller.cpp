@@ -1,4 +1,4 @@
-// Blocks of steps each way in turn, and one comparison; all of it again adapt_interval steps later.
+// Site after site blocks of steps each way in turn, and one comparison; all of it again adapt_interval steps later.
 #include "engine/run/train/compression_controller.h"
 
 #include <algorithm>
@@ -6,13 +6,14 @@
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 namespace thinwire {
 namespace {
 
 using nlohmann::json;
 
-// Plain steps would take so much longer that trying them is a waste.
+// Steps would take so much longer that trying them is a waste.
 constexpr double kHopeless = 1.3;
 // Medians of six steps, two rounds, tell ways apart that differ by so much; on a noisy machine not those that are
 // closer, for which it takes more.
@@ -46,9 +47,9 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-CompressionController::CompressionController(bool enabled, int variants, int64_t begin, int64_t again, Mesh* mesh,
+CompressionController::CompressionController(bool enabled, SiteWays ways, int64_t begin, int64_t again, Mesh* mesh,
                                              Control& control, PlanRevisions& revisions, std::string origin)
-    : enabled_(enabled && mesh != nullptr),
+    : enabled_(enabled && mesh != nullptr && !ways.empty()),
       begin_(begin),
       again_(again),
       mesh_(mesh),
@@ -56,21 +57,23 @@ CompressionController::CompressionController(bool enabled, int variants, int64_t
       revisions_(&revisions),
       origin_(std::move(origin)),
       measured_at_(origin_),
-      ways_{Way::kCoded} {
-  for (int v = 1; v < variants; ++v) ways_.push_back(static_cast<Way>(static_cast<int64_t>(Way::kPlain) + v));
-  ways_.push_back(Way::kPlain);
-  tried_ = ways_;
+      sites_(ways.begin(), ways.end()) {
+  begin_trials(0);
 }
 
-CompressionController::Way CompressionController::way_now() const {
-  return decided_ ? way_ : tried_[static_cast<size_t>((place_ - round_began_) / kBlock)];
+void CompressionController::begin_trials(size_t site) {
+  site_ = site;
+  place_ = round_began_ = kept_ = 0, round_ = 0;
+  tried_ = decided() ? std::vector<Way>() : sites_[site].second;
+  ms_.clear();
+}
+
+CompressionController::Way CompressionController::trial() const {
+  return tried_[static_cast<size_t>((place_ - round_began_) / kBlock)];
 }
 
 void CompressionController::before(int64_t update) {
-  if (mesh_ == nullptr || (!enabled_ && !revisions_->replays())) return;
-  const Way way = revisions_->way_at(update);
-  mesh_->clock().off.fill(way == Way::kPlain);
-  mesh_->clock().variant = std::max(0, static_cast<int>(static_cast<int64_t>(way) - static_cast<int64_t>(Way::kPlain)));
+  if (mesh_ != nullptr && (enabled_ || revisions_->replays())) mesh_->clock().ways = revisions_->ways_at(update);
 }
 
 // Of this rank's sends while all ranks send: the second of two sums, long enough to see through a shaper's burst.
@@ -90,43 +93,42 @@ double CompressionController::measure_bytes_per_ms() {
   return 2.0 * (ranks - 1.0) / ranks * static_cast<double>(kCount) * sizeof(double) / slowest;
 }
 
-std::string CompressionController::after(double step_ms, int64_t step, int64_t logical_bytes) {
+std::string CompressionController::after(double step_ms, int64_t step, const SiteBytes& logical_bytes) {
   if (!enabled_ || revisions_->replays() || step <= begin_) return "";
-  if (!decided_ && warm_ < kWarmUp) {
+  if (!decided() && warm_ < kWarmUp) {
     ++warm_;
     return "";
   }
   std::string line;
-  if (!decided_) {
-    line = look(step_ms, step, logical_bytes);
-    if (decided_) ++decisions_, kept_ = 0;
+  std::optional<Site> asked;
+  if (!decided()) {
+    asked = sites_[site_].first;
+    line = look(step_ms, step, logical_bytes[static_cast<size_t>(*asked)]);
+    if (!line.empty()) begin_trials(site_ + 1);
   } else if (again_ > 0 && ++kept_ >= again_) {
-    try_all();
+    begin_trials(0);
   }
-  if (const Way next = way_now(); !line.empty() || next != revisions_->way_at(step + 1))
-    revisions_->add({.after = step, .way = next, .partition = {}, .why = line.empty() ? "trial" : line});
+  const CodingWays before = revisions_->ways_at(step + 1);
+  for (size_t s = 0; s < sites_.size(); ++s) {
+    const Site site = sites_[s].first;
+    const bool told = site == asked && !line.empty();
+    const Way next = s == site_ ? trial() : way_of(site);
+    if (told || next != before[static_cast<size_t>(site)])
+      revisions_->add({.after = step, .site = site, .way = next, .partition = {}, .why = told ? line : "trial"});
+  }
   return line;
 }
 
 std::string CompressionController::look(double step_ms, int64_t step, int64_t logical_bytes) {
   const int64_t since = place_;
-  const Way was = way_now();
+  const Way was = trial();
   ++place_;
   // All ranks compare the slowest rank's times: equal numbers, equal decisions.
   const double ms = static_cast<double>(control_->agree_max(static_cast<int64_t>(step_ms * 1e3))) * 1e-3;
   if (since % kBlock > 0) ms_[was].push_back(ms);  // the first of a block still sees another way
   if (since == kBlock - 1) {
-    const double plain_wire = static_cast<double>(control_->agree_max(logical_bytes)) / measure_bytes_per_ms();
-    if (plain_wire > kHopeless * median_of(Way::kCoded)) tried_.pop_back();
-    if (tried_.size() == 1) {
-      decided_ = true, way_ = Way::kCoded;
-      char text[200];
-      std::snprintf(
-          text, sizeof text,
-          "compression stays on: compressed steps take %.1f ms, the plain wire alone would take about %.1f ms",
-          median_of(Way::kCoded), plain_wire);
-      return text;
-    }
+    leave_out_the_hopeless(logical_bytes);
+    if (tried_.size() == 1) return decide(step);
   }
   if (since + 1 - round_began_ < kBlock * static_cast<int64_t>(tried_.size())) return "";
   ++round_, round_began_ = since + 1;
@@ -148,11 +150,12 @@ double CompressionController::least_excess(Way way, Way best) const {
   return std::expm1(a.mean - b.mean - student(freedom) * std::sqrt(error));
 }
 
-void CompressionController::try_all() {
-  decided_ = false;
-  place_ = round_began_ = 0, round_ = 0;
-  tried_ = ways_;
-  ms_.clear();
+void CompressionController::leave_out_the_hopeless(int64_t logical_bytes) {
+  const double plain_ms = static_cast<double>(control_->agree_max(logical_bytes)) / measure_bytes_per_ms();
+  std::erase_if(tried_, [&](Way way) {
+    const double share = way == Way::kPlain ? 1.0 : way == Way::kBf16 ? 0.5 : 0.0;  // bf16 stands for fp32
+    return share * plain_ms > kHopeless * median_of(Way::kCoded);
+  });
 }
 
 void CompressionController::leave_out_the_slow() {
@@ -163,41 +166,46 @@ void CompressionController::leave_out_the_slow() {
 }
 
 std::string CompressionController::decide(int64_t step) {
-  constexpr const char* kNames[] = {"compressed", "plain", "lightly compressed"};
-  constexpr const char* kVerdicts[] = {"stays on", "off", "light"};
-  const auto word = [](Way way) { return static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(way), 2)); };
+  const Site site = sites_[site_].first;
+  Way& way = way_of(site);
+  const Way before = way;
+  const auto is_tried = [&](Way each) { return std::find(tried_.begin(), tried_.end(), each) != tried_.end(); };
+  // What was left out was slower for sure, or hopeless.
+  std::vector<Way> faster = tried_;
+  if (is_tried(before)) std::erase_if(faster, [&](Way each) { return least_excess(before, each) <= 0.0; });
+  const auto is_faster = [&](Way each) { return std::find(faster.begin(), faster.end(), each) != faster.end(); };
+  if (!faster.empty())
+    way = *std::min_element(faster.begin(), faster.end(), [&](Way a, Way b) { return median_of(a) < median_of(b); });
+  if (way == Way::kPlain && is_faster(Way::kBf16) && least_excess(Way::kBf16, way) <= 0.0) way = Way::kBf16;
   std::string times;
-  double least = 0.0;
-  Way fastest = Way::kCoded;
-  for (const Way way : ways_) {
-    if (ms_.count(way) == 0) continue;
-    const double ms = median_of(way);
-    // What was left out was measured in other minutes.
-    const bool tried = std::find(tried_.begin(), tried_.end(), way) != tried_.end();
-    if (tried && (least == 0.0 || ms <= least)) least = ms, fastest = way;
+  for (const Way each : sites_[site_].second) {
     char text[80];
-    std::snprintf(text, sizeof text, "%s%s steps take %.1f ms", times.empty() ? "" : ", ", kNames[word(way)], ms);
+    if (ms_.count(each) == 0)
+      std::snprintf(text, sizeof text, ", %s: the wire alone would take longer", name_of(each));
+    else
+      std::snprintf(text, sizeof text, ", %s steps take %.1f ms", name_of(each), median_of(each));
     times += text;
   }
-  if (decisions_ == 0 || std::find(tried_.begin(), tried_.end(), way_) == tried_.end()) way_ = fastest;
-  decided_ = true;
-  return "plan revision after step " + std::to_string(step) + ": compression " + kVerdicts[word(way_)] + " (" + times +
-         ")";
+  const double longer = ms_.count(before) > 0 ? least_excess(before, way) : 0.0;
+  char verdict[120];
+  if (way == before)
+    std::snprintf(verdict, sizeof verdict, "%s stays, %s", name_of(way),
+                  tried_.size() == 1 ? "the others are slower" : "whether others are faster cannot be told");
+  else if (longer > 0.0)
+    std::snprintf(verdict, sizeof verdict, "%s instead of %s, which takes at least %.1f %% longer", name_of(way),
+                  name_of(before), 100.0 * longer);
+  else
+    std::snprintf(verdict, sizeof verdict, "%s instead of %s, which is slower", name_of(way), name_of(before));
+  return "plan revision after step " + std::to_string(step) + ": " + std::string(name_of(site)) + " " + verdict +
+         " at 95 % confidence (" + times.substr(2) + ")";
 }
 
 std::string CompressionController::state() const {
   json ms = json::array();
   for (const auto& [way, values] : ms_) ms.push_back({way, values});
-  return json{{"measured_at", measured_at_},
-              {"decided", decided_},
-              {"way", way_},
-              {"place", place_},
-              {"round", round_},
-              {"round_began", round_began_},
-              {"tried", tried_},
-              {"ms", std::move(ms)},
-              {"decisions", decisions_},
-              {"kept", kept_}}
+  return json{
+      {"measured_at", measured_at_}, {"site", site_},   {"ways", ways_},       {"place", place_}, {"round", round_},
+      {"round_began", round_began_}, {"tried", tried_}, {"ms", std::move(ms)}, {"kept", kept_}}
       .dump();
 }
 
@@ -208,15 +216,16 @@ void CompressionController::visit(StateVisitor& visitor) {
   visitor.text("revision/trials", now);
   if (now == before) return;
   const json stored = json::parse(now);
+  measured_at_.clear();
+  if (!stored.contains("site")) return;  // of all sites together, as older ones decided
   stored.at("measured_at").get_to(measured_at_);
-  stored.at("decided").get_to(decided_);
-  stored.at("way").get_to(way_);
+  stored.at("site").get_to(site_);
+  stored.at("ways").get_to(ways_);
   stored.at("place").get_to(place_);
   stored.at("round").get_to(round_);
   stored.at("round_began").get_to(round_began_);
   stored.at("tried").get_to(tried_);
-  decisions_ = stored.value("decisions", int64_t{decided_});
-  kept_ = stored.value("kept", int64_t{0});
+  stored.at("kept").get_to(kept_);
   ms_.clear();
   for (const json& pair : stored.at("ms")) ms_[pair.at(0).get<Way>()] = pair.at(1).get<std::vector<double>>();
 }
@@ -224,12 +233,12 @@ void CompressionController::visit(StateVisitor& visitor) {
 std::string CompressionController::resume(int64_t updates) {
   if (!enabled_ || revisions_->replays() || measured_at_ == origin_) return "";
   measured_at_ = origin_;
-  way_ = Way::kCoded, decisions_ = kept_ = 0;
-  try_all();
+  ways_ = {};
+  begin_trials(0);
   const std::string line =
       "what was measured of compression elsewhere is dropped: ranks, hosts or rules are others now";
-  if (revisions_->way_at(updates + 1) != Way::kCoded)
-    revisions_->add({.after = updates, .way = Way::kCoded, .partition = {}, .why = line});
+  if (revisions_->ways_at(updates + 1) != CodingWays{})
+    revisions_->add({.after = updates, .site = {}, .way = Way::kCoded, .partition = {}, .why = line});
   return line;
 }
 

@@ -6,6 +6,7 @@
 #include "compression/codec_table.h"
 #include "engine/base/core/model_units.h"
 #include "engine/run/config/rule_check.h"
+#include "engine/run/train/gradient_bits.h"
 
 namespace thinwire {
 
@@ -54,10 +55,26 @@ int64_t steps_of_warm_up(const RunConfig& config, const MeshShape& mesh) {
   return longest;
 }
 
-int most_variants(const RunConfig& config, const MeshShape& mesh) {
-  int most = 1;
-  each_compression(config, mesh, [&](const SiteCompression& c) { most = std::max(most, variants(c)); });
-  return most;
+SiteWays coding_ways(const RunConfig& config, const MeshShape& mesh) {
+  struct Has {
+    bool light = false, bf16 = true;
+  };
+  std::map<Site, Has> sites;
+  each_compression(config, mesh, [&](const SiteCompression& c) {
+    const bool wide = c.site == Site::kDpGradient || c.site == Site::kEmbedding || config.model.dtype == DType::f32;
+    const SiteCompression& last = compression_at(c, INT64_MAX);
+    Has& has = sites[c.site];
+    has.light = has.light || last.light != nullptr;
+    has.bf16 = has.bf16 && wide && last.bf16 != nullptr;
+  });
+  SiteWays ways;
+  for (const auto& [site, has] : sites) {
+    ways[site] = {CodingWay::kCoded};
+    if (has.light) ways[site].push_back(CodingWay::kLight);
+    if (has.bf16) ways[site].push_back(CodingWay::kBf16);
+    ways[site].push_back(CodingWay::kPlain);
+  }
+  return ways;
 }
 
 namespace {
@@ -86,12 +103,15 @@ void select_unit_messages(const RunConfig& config, const RankLayout& layout, con
   const std::vector<SiteRule>&gradient = config.compression.at(Site::kDpGradient),
         &embedding = config.compression.at(Site::kEmbedding), &parameter = config.compression.at(Site::kZeroParameter);
   const int layers = static_cast<int>(layout.shard.whole.layers), stage = layout.at.pipeline;
+  const std::vector<GradientBits> chosen = gradient_bits(config, layout, store);
   for (size_t u = 0; u < units.size(); ++u) {
     UnitMemory& unit = units[u];
     if (unit.count == 0) continue;
     const int number = static_cast<int>(u);
     const std::vector<SiteRule>& rules = unit.tied ? embedding : gradient;
     std::vector<UnitRule> mine = unit_rules(rules, stage, number, layers);
+    if (const auto found = std::ranges::find(chosen, number, &GradientBits::unit); found != chosen.end())
+      mine = found->rules;
     for (UnitRule& each : mine) {
       const SiteRule& rule = rules[static_cast<size_t>(each.number)];
       each.leave_whole =
@@ -170,12 +190,16 @@ double message_time(const RunConfig& config, const RankLayout& layout) {
 
 }  // namespace
 
+NodeCosts pipeline_costs(const RunConfig& config) {
+  NodeCosts costs = node_costs(config);
+  costs.transfer = message_time(config, layout_of(config, 0));
+  return costs;
+}
+
 PipelineCompression pipeline_compression(const RunConfig& config, const PipelineShape& shape) {
   PipelineCompression compression;
   if (shape.stages == 1) return compression;
-  // What the configuration carries (settle_layout's measurements, too) is the same on all ranks.
-  NodeCosts costs = node_costs(config);
-  costs.transfer = message_time(config, layout_of(config, 0));
+  const NodeCosts costs = pipeline_costs(config);
   for (const SiteRule& rule : config.compression.at(Site::kPpForward))
     compression.forward.push_back(PipelineMessages(rule.select, true, shape, costs));
   for (const SiteRule& rule : config.compression.at(Site::kPpBackward))

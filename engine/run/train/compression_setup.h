@@ -3,6 +3,7 @@
 #pragma once
 
 #include "engine/run/config/run_config.h"
+#include "engine/run/train/plan_revisions.h"
 #include "engine/run/train/rank_layout.h"
 #include "model/activations.h"
 #include "parallel/channel/mesh.h"
@@ -19,8 +20,9 @@ bool compresses_tied_param_sync(const RunConfig& config, int stages);
 // The coders of a rank: rules whose stages leave this one out are left out. Sites pp.* and embedding join stages, so
 // their rules hold on all ranks, and the plan says which messages are coded.
 Mesh::Compressions compressions_of(const RunConfig& config, const RankLayout& layout);
-// The most variants that a rule of this layout has; the same on all ranks.
-int most_variants(const RunConfig& config, const MeshShape& mesh);
+// The ways to code the messages of this layout's sites that adapt chooses from; the same on all ranks. bf16 is one
+// where the site's values are longer and its rules may lose something.
+SiteWays coding_ways(const RunConfig& config, const MeshShape& mesh);
 // Steps after which all sites of this layout are compressed as they stay: the longest warm-up or ramp of their rules.
 int64_t steps_of_warm_up(const RunConfig& config, const MeshShape& mesh);
 // Splits the units' gradients by the rules that they fall under, and says which rule the units' weights fall under.
@@ -38,6 +40,9 @@ struct PipelineCompression {
   MessageKey key(const Message& message) const;
 };
 PipelineCompression pipeline_compression(const RunConfig& config, const PipelineShape& shape);
+// node_costs with the time that a message between stages takes: what the configuration carries (settle_layout's
+// measurements, too), so the same on all ranks.
+NodeCosts pipeline_costs(const RunConfig& config);
 // Of an activation in an evaluation: compressed as in training, but for critical messages, since there is no plan that
 // says which they are.
 MessageKey evaluation_key(const RunConfig& config, int edge, int stages);

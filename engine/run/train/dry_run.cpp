@@ -2,13 +2,16 @@
 #include "engine/run/train/dry_run.h"
 
 #include <algorithm>
+#include <map>
 
 #include "engine/base/core/text.h"
 #include "engine/base/ops/attention_calls.h"
 #include "engine/run/config/layout_text.h"
+#include "engine/run/config/rule_fields.h"
 #include "engine/run/trace/flops.h"
 #include "engine/run/trace/memory_probe.h"
 #include "engine/run/train/compression_setup.h"
+#include "engine/run/train/gradient_bits.h"
 #include "engine/run/train/rank_layout.h"
 #include "engine/run/train/step_rehearsal.h"
 
@@ -27,6 +30,7 @@ long long ll(int64_t n) {
 struct StagePrice {
   MemoryPlan memory;
   SitePrices sites;
+  std::vector<GradientBits> gradients;              // where rules are for critical ones alone
   int64_t layers = 0, owned = 0;                    // owned: parameters whose optimizer state is here
   int64_t spilled = 0, written = 0, read_back = 0;  // activation_offload: room in the file, and bytes of a step
 };
@@ -36,6 +40,7 @@ StagePrice price_stage(const RunConfig& config, int stage) {
   const Replica& replica = rehearsal.replica();
   StagePrice price;
   price.memory = replica.memory();
+  price.gradients = gradient_bits(config, replica.layout(), replica.store());
   price.sites = rehearsal.take_step(static_cast<int>(config.accumulation));
   if (const TokenStore* tokens = replica.token_store(); tokens != nullptr && tokens->spills())
     price.spilled = tokens->file_bytes(), price.written = tokens->written(), price.read_back = tokens->read_back();
@@ -74,8 +79,8 @@ std::string compression_name(const RunConfig& c, Site site) {
     for (const auto& [place, later] : compression->later)
       name += ", from step " + std::to_string(place + 1) + " " + name_of_compression(*later);
     if (!compression->later.empty()) name += ", which is counted";
-    for (int v = 1; c.compression.adapt && v < variants(*compression); ++v)
-      name += ", or light " + name_of_compression(variant_of(*compression, v));
+    for (const auto& [word, other] : {std::pair("light ", compression->light), std::pair("", compression->bf16)})
+      if (c.compression.adapt && other != nullptr) name += std::string(", or ") + word + name_of_compression(*other);
   }
   return name;
 }
@@ -152,6 +157,42 @@ std::string join_layers(const std::vector<StagePrice>& stages) {
   std::string text;
   for (const StagePrice& s : stages) text += (text.empty() ? "" : ", ") + std::to_string(s.layers);
   return text;
+}
+
+// What hides messages, where rules are for critical ones alone.
+void print_slack(std::string& out, const RunConfig& c, const std::vector<StagePrice>& stages) {
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    struct Range {
+      double least = 0.0, most = 0.0;
+      int messages = 0;
+    };
+    std::map<double, Range> by_bits;
+    for (const GradientBits& g : stages[stage].gradients) {
+      Range& r = by_bits[g.bits];
+      r = {r.messages > 0 ? std::min(r.least, g.slack_ms) : g.slack_ms, std::max(r.most, g.slack_ms), r.messages + 1};
+    }
+    for (const auto& [bits, r] : by_bits)
+      out += printed("slack: dp.gradient, stage %zu: %d %s of %.2f bits an element, hidden by %.2f to %.2f ms\n", stage,
+                     r.messages, r.messages == 1 ? "message" : "messages", bits, r.least, r.most);
+  }
+  const PipelineShape shape = layout_of(c, 0).pipeline;
+  const NodeCosts costs = pipeline_costs(c);
+  const bool timed = c.layout.costs_given;
+  const PipelineCompression coded = pipeline_compression(c, shape);
+  for (const bool forward : {true, false}) {
+    const Site site = forward ? Site::kPpForward : Site::kPpBackward;
+    const auto& rules = c.compression.at(site);
+    for (size_t r = 0; r < rules.size() && shape.stages > 1; ++r) {
+      if (rules[r].select.micro_batches == MicroBatches::kAll) continue;
+      const std::vector<double> slack = message_slack(make_plans(shape), shape, costs, forward);
+      const auto [least, most] = std::ranges::minmax(slack);
+      const double unit = timed ? c.layout.layer_ms / 3.0 : 1.0;
+      out += printed("slack: %s: %lld of %zu messages are %s; %.2f to %.2f %s, a message takes %.2f\n",
+                     name_of(site).data(), ll((forward ? coded.forward : coded.backward)[r].count()), slack.size(),
+                     word_of(rules[r].select.micro_batches), unit * least, unit * most,
+                     timed ? "ms" : "forward passes of a layer", unit * costs.transfer);
+    }
+  }
 }
 
 void print_pipeline(std::string& out, const RunConfig& c, const std::vector<StagePrice>& stages) {
@@ -334,6 +375,7 @@ std::string dry_run_text(const RunConfig& config) {
                  ll(c.data.global_batch * c.data.seq_length), ll(c.train_iters),
                  static_cast<double>(c.data.global_batch * c.data.seq_length) * static_cast<double>(c.train_iters));
   print_sites(out, c, stages);
+  print_slack(out, c, stages);
   print_pipeline(out, c, stages);
   return out;
 }

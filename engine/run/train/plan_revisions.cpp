@@ -16,29 +16,25 @@ namespace {
 
 using nlohmann::json;
 
-std::string word_of(CodingWay way) {
-  if (way == CodingWay::kCoded) return "coded";
-  if (way == CodingWay::kPlain) return "plain";
-  const auto variant = static_cast<int64_t>(way) - static_cast<int64_t>(CodingWay::kPlain);
-  return variant == 1 ? "light" : "light " + std::to_string(variant);
-}
+constexpr CodingWay kAllWays[] = {CodingWay::kCoded, CodingWay::kLight, CodingWay::kBf16, CodingWay::kPlain};
 
 json line_of(const Revision& r) {
   json line = {{"after", r.after}};
   if (r.partition)
     line["partition"] = *r.partition;
   else
-    line["coding"] = word_of(r.way);
+    line["coding"] = name_of(r.way);
+  if (r.site) line["site"] = name_of(*r.site);
   if (!r.why.empty()) line["why"] = r.why;
   return line;
 }
 
-// Throws std::string: what is wrong with the line.
-Revision revision_of(const json& line, int variants) {
+// Throws std::string: what is wrong with the line. ways: nullptr for any.
+Revision revision_of(const json& line, const SiteWays* ways) {
   if (!line.is_object()) throw std::string("is no object");
   for (const auto& [name, value] : line.items())
-    if (name != "after" && name != "coding" && name != "partition" && name != "why")
-      throw "has an unknown field \"" + name + "\" (known: after, coding, partition, why)";
+    if (name != "after" && name != "site" && name != "coding" && name != "partition" && name != "why")
+      throw "has an unknown field \"" + name + "\" (known: after, site, coding, partition, why)";
   Revision r;
   const json& after = line.value("after", json());
   if (!after.is_number_integer() || after.get<int64_t>() < 0)
@@ -50,6 +46,13 @@ Revision revision_of(const json& line, int variants) {
   }
   if (line.contains("coding") == line.contains("partition"))
     throw std::string("must have one of \"coding\" and \"partition\"");
+  if (line.contains("site")) {
+    const auto known = std::find_if(kSiteNames.begin(), kSiteNames.end(),
+                                    [&](std::string_view name) { return line["site"] == std::string(name); });
+    if (known != kSiteNames.end()) r.site = static_cast<Site>(known - kSiteNames.begin());
+    if (!r.site || line.contains("partition") || (ways != nullptr && ways->count(*r.site) == 0))
+      throw "\"site\" is " + line["site"].dump() + ", and nothing is coded there";
+  }
   if (line.contains("partition")) {
     const json& costs = line["partition"];
     const auto good = [](const json& ms) { return ms.is_number() && ms.get<double>() >= 0.0; };
@@ -58,30 +61,47 @@ Revision revision_of(const json& line, int variants) {
     r.partition = costs.get<std::array<double, 3>>();
     return r;
   }
+  const auto has = [&](CodingWay way) {  // without a site: somebody
+    if (ways == nullptr || (!r.site && (way == CodingWay::kCoded || way == CodingWay::kPlain))) return true;
+    return std::any_of(ways->begin(), ways->end(), [&](const auto& site) {
+      return (!r.site || site.first == *r.site) &&
+             std::find(site.second.begin(), site.second.end(), way) != site.second.end();
+    });
+  };
   std::string known;
-  for (int64_t way = 0; way <= variants; ++way) {
-    const std::string word = word_of(static_cast<CodingWay>(way));
-    if (line["coding"] == word) {
-      r.way = static_cast<CodingWay>(way);
+  for (const CodingWay way : kAllWays) {
+    if (!has(way)) continue;
+    if (line["coding"] == name_of(way)) {
+      r.way = way;
       return r;
     }
-    known += (known.empty() ? "" : ", ") + word;
+    known += (known.empty() ? "" : ", ") + std::string(name_of(way));
   }
   throw "\"coding\" is " + line["coding"].dump() + "; these rules have: " + known;
 }
 
 }  // namespace
 
+const char* name_of(CodingWay way) {
+  constexpr const char* kNames[] = {"coded", "plain", "light", "bf16"};
+  return kNames[static_cast<size_t>(way)];
+}
+
 void PlanRevisions::add(Revision revision) {
   TW_CHECK(list_.empty() || list_.back().after <= revision.after, "revisions go backwards");
   list_.push_back(std::move(revision));
 }
 
-CodingWay PlanRevisions::way_at(int64_t update) const {
-  CodingWay way = CodingWay::kCoded;
-  for (const Revision& r : list_)
-    if (!r.partition && r.after < update) way = r.way;
-  return way;
+CodingWays PlanRevisions::ways_at(int64_t update) const {
+  CodingWays ways{};
+  for (const Revision& r : list_) {
+    if (r.partition || r.after >= update) continue;
+    if (r.site)
+      ways[static_cast<size_t>(*r.site)] = r.way;
+    else
+      ways.fill(r.way);
+  }
+  return ways;
 }
 
 std::optional<std::array<double, 3>> PlanRevisions::partition() const {
@@ -114,18 +134,17 @@ void PlanRevisions::visit(StateVisitor& visitor) {
   visitor.text("revision/list", now);
   if (now == before) return;
   list_.clear();
-  constexpr int kAny = 1 << 20;
   const json stored = parse_shallow(now);
   if (!stored.is_array()) throw_bad_data("the checkpoint's revision/list is no list");
   try {
-    for (const json& line : stored) list_.push_back(revision_of(line, kAny));
+    for (const json& line : stored) list_.push_back(revision_of(line, nullptr));
   } catch (const std::string& what) {
     throw_bad_data("an entry of the checkpoint's revision/list " + what);
   }
 }
 
 PlanRevisions PlanRevisions::replayed(const std::string& path, const std::string& text, const ResolvedConfig& config,
-                                      int variants) {
+                                      const SiteWays& ways) {
   PlanRevisions revisions(revisions_run(config));
   revisions.replays_ = true;
   std::istringstream lines(text);
@@ -150,7 +169,7 @@ PlanRevisions PlanRevisions::replayed(const std::string& path, const std::string
       continue;
     }
     try {
-      Revision r = revision_of(line, variants);
+      Revision r = revision_of(line, &ways);
       if (!revisions.list_.empty() && r.after < revisions.list_.back().after)
         refuse("\"after\" is " + std::to_string(r.after) + ", less than in the line before");
       if (r.partition && (config.run.layout.partition != PartitionMethod::kTime || config.run.layout.costs_given))
@@ -180,7 +199,7 @@ std::string revisions_run(const ResolvedConfig& config) {
       .dump();
 }
 
-PlanRevisions read_revisions(const ResolvedConfig& config, int variants) {
+PlanRevisions read_revisions(const ResolvedConfig& config, const SiteWays& ways) {
   const std::string& path = config.run.compression.revisions;
   std::string text;
   try {
@@ -188,7 +207,7 @@ PlanRevisions read_revisions(const ResolvedConfig& config, int variants) {
   } catch (const Error& e) {
     throw_bad_config(std::string("compression.revisions: ") + e.what());
   }
-  return PlanRevisions::replayed(path, text, config, variants);
+  return PlanRevisions::replayed(path, text, config, ways);
 }
 
 }  // namespace thinwire

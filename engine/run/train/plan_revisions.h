@@ -1,12 +1,14 @@
 // What timing has decided in a run, as data: written to revisions.jsonl, kept in checkpoints, and replayed from a file.
 //
 // revisions.jsonl: a first line {"run": {"layout": ..., "rules": ...}} says what it belongs to; every further line is a
-// revision, {"after": N, "coding": "coded" | "light" | "plain", "why": ...} (from update N + 1 on messages are coded
-// so) or {"after": N, "partition": [layer_ms, embedding_ms, head_ms], "why": ...} (stages are cut by these costs).
+// revision, {"after": N, "site": ..., "coding": "coded" | "light" | "bf16" | "plain", "why": ...} (from update N + 1 on
+// the site's messages are coded so; without "site": those of all sites) or {"after": N, "partition": [layer_ms,
+// embedding_ms, head_ms], "why": ...} (stages are cut by these costs).
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -14,14 +16,18 @@
 
 #include "engine/base/core/state_visitor.h"
 #include "engine/run/config/load_config.h"
+#include "parallel/channel/channel_compression.h"
 
 namespace thinwire {
 
-// How messages are coded: as the rules say, not at all, or by variant 1 of the rules (further ones: 3, 4 ...).
-enum class CodingWay : int64_t { kCoded, kPlain, kLight };
+// "coded", "plain", "light", "bf16".
+const char* name_of(CodingWay way);
+// What the rules of a layout let sites be coded by: first as they say, last plain (compression_setup.h).
+using SiteWays = std::map<Site, std::vector<CodingWay>>;
 
 struct Revision {
-  int64_t after = 0;  // updates applied before it
+  int64_t after = 0;         // updates applied before it
+  std::optional<Site> site;  // nothing: all of them
   CodingWay way = CodingWay::kCoded;
   std::optional<std::array<double, 3>> partition;  // a revision of this instead of the way
   std::string why;
@@ -31,10 +37,10 @@ class PlanRevisions {
  public:
   // run: what the first line says (revisions_run).
   explicit PlanRevisions(std::string run = "{}") : run_(std::move(run)) {}
-  // Of a file's text. variants: of the rules, with them as they are. Throws Error(kBadConfig) naming `path` and the
-  // line for text that is none, or that belongs to another layout, other rules or a cut that this configuration lacks.
+  // Of a file's text. Throws Error(kBadConfig) naming `path` and the line for text that is none, or that belongs to
+  // another layout, other rules or a cut that this configuration lacks.
   static PlanRevisions replayed(const std::string& path, const std::string& text, const ResolvedConfig& config,
-                                int variants);
+                                const SiteWays& ways);
 
   bool replays() const { return replays_; }
   // Timing decides something here: it is part of checkpoints.
@@ -42,7 +48,7 @@ class PlanRevisions {
   bool empty() const { return list_.empty(); }
   void add(Revision revision);
   // In force in this update (1 is the first).
-  CodingWay way_at(int64_t update) const;
+  CodingWays ways_at(int64_t update) const;
   std::optional<std::array<double, 3>> partition() const;
   // The file's text, with what is in force once `updates` are done.
   std::string text(int64_t updates) const;
@@ -62,6 +68,6 @@ class PlanRevisions {
 std::string revisions_run(const ResolvedConfig& config);
 // The file that compression.revisions names, read. Throws as PlanRevisions::replayed does, and for a file that cannot
 // be read.
-PlanRevisions read_revisions(const ResolvedConfig& config, int variants);
+PlanRevisions read_revisions(const ResolvedConfig& config, const SiteWays& ways);
 
 }  // namespace thinwire

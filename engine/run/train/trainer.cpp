@@ -53,15 +53,15 @@ Settled settle(const ResolvedConfig& config, RunConfig& run, RunSession& session
   Settled settled{.revisions = PlanRevisions(revisions_run(config)), .origin = "", .costs = {}};
   const std::string& path = run.compression.revisions;
   if (!path.empty()) {
-    const int variants = most_variants(run, mesh_shape(run));
+    const SiteWays ways = coding_ways(run, mesh_shape(run));
     std::string text;
     job.agree([&] {
       if (!job.first()) return;
-      read_revisions(config, variants);
+      read_revisions(config, ways);
       text = read_file(path);
     });
     text = job.control().share(text);
-    settled.revisions = PlanRevisions::replayed(path, text, config, variants);
+    settled.revisions = PlanRevisions::replayed(path, text, config, ways);
     log_info("plan revisions are those of " + path + ": nothing is measured");
   }
   std::string hosts;
@@ -112,7 +112,7 @@ class Trainer {
     scaler_ = std::make_unique<LossScaler>(run_.optim, run_.model.dtype == DType::f16);
     const MeshShape& shape = replica_->layout().mesh;
     controller_ = std::make_unique<CompressionController>(run_.compression.adapt && !run_.compression.rules.empty(),
-                                                          most_variants(run_, shape), steps_of_warm_up(run_, shape),
+                                                          coding_ways(run_, shape), steps_of_warm_up(run_, shape),
                                                           run_.adapt_interval, job_.mesh(), job_.control(),
                                                           settled.revisions, settled.origin);
     std::vector<int> kinds;
@@ -123,7 +123,8 @@ class Trainer {
     session_.start(state(), stream_);
     if (const std::string dropped = controller_->resume(progress_.updates); !dropped.empty()) log_info(dropped);
     if (settled.costs && !revisions_.replays() && revisions_.partition() != settled.costs)
-      revisions_.add({.after = progress_.updates, .way = {}, .partition = settled.costs, .why = "measured"});
+      revisions_.add(
+          {.after = progress_.updates, .site = {}, .way = {}, .partition = settled.costs, .why = "measured"});
     session_.record_revisions(revisions_, progress_.updates);
     renew_spent_budget();
     // An evaluation may come before any step: it is coded as the last one was.
@@ -333,9 +334,9 @@ class Trainer {
     compare_ranks(ms);
     session_.record_step(outcome, progress_, timer_, ms, progress_.consumed_samples - before,
                          compared_ ? &straggling_ : nullptr);
-    int64_t logical = 0;
-    for (const SiteCounters& site : outcome.sites) logical += site.logical_bytes;
     if (!outcome.skipped) {
+      SiteBytes logical{};
+      for (size_t s = 0; s < logical.size(); ++s) logical[s] = outcome.sites[s].logical_bytes;
       if (const std::string revision = controller_->after(ms, progress_.updates, logical); !revision.empty())
         log_info(revision);
       session_.record_revisions(revisions_, progress_.updates);

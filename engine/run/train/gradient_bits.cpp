@@ -1,0 +1,130 @@
+// From plan, layers and codecs to a queue of gradients, and what of it nothing hides.
+#include "engine/run/train/gradient_bits.h"
+
+#include <algorithm>
+
+#include "engine/base/core/check.h"
+#include "engine/base/core/model_units.h"
+#include "engine/run/train/compression_setup.h"
+#include "parallel/rules/link_slack.h"
+
+namespace thinwire {
+namespace {
+
+// Bytes that a rank sends of a message's contributions, and of the sums that go back where everybody keeps them.
+double sent_bytes(const SiteCompression* compression, int64_t count, std::span<const MatrixShape> matrices,
+                  bool goes_back, double* one_way) {
+  const double plain = 4.0 * static_cast<double>(count);
+  double there = plain, back = plain;
+  if (compression != nullptr && is_coded(*compression, INT64_MAX, {.matrices = matrices}, count, DType::f32, true)) {
+    const SiteCompression& c = compression_at(*compression, INT64_MAX);
+    if (c.rounds != nullptr) {
+      int64_t numbers = 0;
+      for (int r = 0; r < c.rounds->rounds(); ++r) numbers += c.rounds->bound(r, count, 1, matrices);
+      there = back = 4.0 * static_cast<double>(numbers);  // whose sums all ranks hear
+      goes_back = true;
+    } else {
+      there = static_cast<double>(c.first->wire_bytes(count, DType::f32));
+      if (c.sums != nullptr) back = static_cast<double>(c.sums->wire_bytes(count, DType::f32));
+    }
+  }
+  *one_way += there;
+  return there + (goes_back ? back : 0.0);
+}
+
+struct ReadyUnit {
+  int unit = 0;
+  double at = 0.0;  // forward passes of the average layer, from the start of the step
+};
+
+// The units whose gradients this stage makes, as its plan's last backward passes come to them.
+std::vector<ReadyUnit> ready_units(const RunConfig& config, const RankLayout& layout, const ParamStore& store) {
+  const std::vector<Plan> plans = make_plans(layout.pipeline);
+  const PlanTimes times = simulate(plans, layout.pipeline, pipeline_costs(config));
+  const auto stage = static_cast<size_t>(layout.at.pipeline);
+  const auto elements = [&](int unit) {
+    return static_cast<double>(store.layout().units[static_cast<size_t>(unit)].count);
+  };
+  std::vector<ReadyUnit> ready;
+  for (size_t n = 0; n < plans[stage].nodes.size(); ++n) {
+    const PlanNode& node = plans[stage].nodes[n];
+    if (!node.last || node.kind == NodeKind::kBackwardInput) continue;
+    const LayerRange& layers = layout.shard.chunks[static_cast<size_t>(node.chunk)];
+    const double start = times.start[stage][n], end = times.end[stage][n];
+    const bool ends_model = layout.shard.last && static_cast<size_t>(node.chunk) + 1 == layout.shard.chunks.size();
+    if (ends_model) ready.push_back({head_unit(layout.shard.whole.layers), start});
+    double done = 0.0, all = 0.0;
+    for (int64_t l = layers.first; l < layers.first + layers.count; ++l)
+      all += elements(attention_unit(l)) + elements(mlp_unit(l));
+    for (int64_t l = layers.first + layers.count; l-- > layers.first;)
+      for (const int unit : {mlp_unit(l), attention_unit(l)})
+        ready.push_back({unit, start + (end - start) * (done += elements(unit)) / all});
+    if (layout.shard.first && node.chunk == 0)
+      for (const int unit : {position_unit(layout.shard.whole.layers), kEmbeddingUnit}) ready.push_back({unit, end});
+  }
+  std::erase_if(ready, [&](const ReadyUnit& r) {
+    const auto u = static_cast<size_t>(r.unit);
+    return u >= store.units().size() || store.units()[u].count == 0 || store.units()[u].tied;
+  });
+  std::ranges::stable_sort(ready, {}, &ReadyUnit::at);
+  return ready;
+}
+
+}  // namespace
+
+std::vector<GradientBits> gradient_bits(const RunConfig& config, const RankLayout& layout, const ParamStore& store) {
+  const std::vector<SiteRule>& rules = config.compression.at(Site::kDpGradient);
+  const auto is_critical = [&](const UnitRule& r) {
+    return rules[static_cast<size_t>(r.number)].select.micro_batches == MicroBatches::kCritical;
+  };
+  const bool asked =
+      std::ranges::any_of(rules, [](const SiteRule& r) { return r.select.micro_batches == MicroBatches::kCritical; });
+  if (!asked || layout.mesh.data == 1) return {};
+  const double pass_ms = config.layout.layer_ms / 3.0, share = 1.0 - 1.0 / layout.mesh.data;
+  const double ms_of_byte = 8e-6 / config.layout.link_gbps;
+  const Mesh::Compressions compressions = compressions_of(config, layout);
+  const SiteCompressions& mine = compressions[static_cast<size_t>(Site::kDpGradient)];
+  const bool goes_back = layout.where.placement.optimizer == 1;
+
+  std::vector<GradientBits> bits;
+  std::vector<QueuedMessage> queue;
+  std::vector<std::vector<double>> lengths;  // one way, by choice
+  for (const ReadyUnit& ready : ready_units(config, layout, store)) {
+    const Unit& unit = store.layout().units[static_cast<size_t>(ready.unit)];
+    GradientBits each;
+    each.unit = ready.unit;
+    each.ready_ms = ready.at * pass_ms;
+    each.rules = unit_rules(rules, layout.at.pipeline, ready.unit, static_cast<int>(layout.shard.whole.layers));
+    QueuedMessage message{each.ready_ms, {}};
+    lengths.emplace_back();
+    // Every choice leaves out one more of the rules that are for critical gradients.
+    for (std::vector<UnitRule> left = each.rules;;) {
+      double bytes = 0.0, one_way = 0.0;
+      for (const RuleRange& range : rule_ranges(left, unit, store.params())) {
+        const SiteCompression* const compression =
+            range.rule < 0 ? nullptr : mine[static_cast<size_t>(range.rule)].get();
+        bytes += sent_bytes(compression, range.range.count, matrices_in(range.range, unit, store.params()), goes_back,
+                            &one_way);
+      }
+      message.ms.push_back(share * bytes * ms_of_byte);
+      lengths.back().push_back(one_way);
+      const auto next = std::ranges::find_if(left, is_critical);
+      if (next == left.end()) break;
+      left.erase(next);
+    }
+    bits.push_back(std::move(each));
+    queue.push_back(std::move(message));
+  }
+  const PlanTimes times = simulate(make_plans(layout.pipeline), layout.pipeline, pipeline_costs(config));
+  const std::vector<SpentSlack> spent = spend_slack(queue, times.total * pass_ms);
+  for (size_t i = 0; i < bits.size(); ++i) {
+    bits[i].slack_ms = spent[i].slack;
+    bits[i].bits = 8.0 * lengths[i][spent[i].choice] /
+                   static_cast<double>(store.layout().units[static_cast<size_t>(bits[i].unit)].count);
+    for (size_t left_out = 0; left_out < spent[i].choice; ++left_out)
+      bits[i].rules.erase(std::ranges::find_if(bits[i].rules, is_critical));
+  }
+  return bits;
+}
+
+}  // namespace thinwire

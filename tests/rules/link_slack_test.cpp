@@ -1,0 +1,99 @@
+// What hides messages is spent, all of it and no more: against queues that are played message by message.
+#include "parallel/rules/link_slack.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+namespace thinwire::link_slack_test {
+namespace {
+
+// A second way to say when a queue is over: whoever is on the link, moment by moment.
+double played(const std::vector<QueuedMessage>& messages, const std::vector<double>& ms) {
+  double now = 0.0;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (now < messages[i].ready) now = messages[i].ready;
+    now += ms[i];
+  }
+  return now;
+}
+
+std::vector<double> times_of(const std::vector<QueuedMessage>& messages, const std::vector<SpentSlack>& spent) {
+  std::vector<double> ms;
+  for (size_t i = 0; i < messages.size(); ++i) ms.push_back(messages[i].ms[spent[i].choice]);
+  return ms;
+}
+
+std::vector<QueuedMessage> drawn(std::mt19937& random) {
+  std::uniform_int_distribution<int> count(1, 9), choices(1, 4);
+  std::uniform_real_distribution<double> gap(0.0, 3.0), first(0.1, 1.5), more(0.1, 2.0);
+  std::vector<QueuedMessage> messages(static_cast<size_t>(count(random)));
+  double ready = 0.0;
+  for (QueuedMessage& m : messages) {
+    m.ready = ready += gap(random);
+    m.ms.push_back(first(random));
+    for (int c = choices(random); c > 1; --c) m.ms.push_back(m.ms.back() + more(random));
+  }
+  return messages;
+}
+
+TEST(LinkSlack, IsHowMuchLongerAMessageMayTake) {
+  std::mt19937 random(3);
+  for (int draw = 0; draw < 300; ++draw) {
+    const std::vector<QueuedMessage> messages = drawn(random);
+    const double deadline = std::uniform_real_distribution<double>(0.0, 30.0)(random);
+    const std::vector<SpentSlack> spent = spend_slack(messages, deadline);
+    const std::vector<double> shortest = times_of(messages, std::vector<SpentSlack>(messages.size()));
+    const double limit = std::max(deadline, played(messages, shortest));
+    EXPECT_NEAR(queue_end(messages), played(messages, shortest), 1e-12);
+    for (size_t i = 0; i < messages.size(); ++i) {
+      std::vector<double> ms = shortest;
+      ms[i] += spent[i].slack;
+      EXPECT_NEAR(played(messages, ms), limit, 1e-9);
+      ms[i] += 0.125;
+      EXPECT_NEAR(played(messages, ms), limit + 0.125, 1e-9);
+      EXPECT_TRUE(i == 0 || spent[i].slack <= spent[i - 1].slack + 1e-12) << "who leaves first has most to spare";
+    }
+  }
+}
+
+TEST(LinkSlack, IsSpentWithoutMakingAnythingLaterAndNothingMoreFits) {
+  std::mt19937 random(4);
+  int raised = 0, kept = 0;
+  for (int draw = 0; draw < 500; ++draw) {
+    const std::vector<QueuedMessage> messages = drawn(random);
+    const double deadline = std::uniform_real_distribution<double>(0.0, 30.0)(random);
+    const std::vector<SpentSlack> spent = spend_slack(messages, deadline);
+    const double limit = std::max(deadline, queue_end(messages));
+    std::vector<double> ms = times_of(messages, spent);
+    EXPECT_LE(played(messages, ms), limit + 1e-9);
+    for (size_t i = 0; i < messages.size(); ++i) {
+      raised += static_cast<int>(spent[i].choice);
+      if (spent[i].choice + 1 == messages[i].ms.size()) continue;
+      ++kept;
+      std::vector<double> one_more = ms;
+      one_more[i] = messages[i].ms[spent[i].choice + 1];
+      EXPECT_GT(played(messages, one_more), limit) << "message " << i << " could have had more bits";
+    }
+  }
+  EXPECT_GT(raised, 300);
+  EXPECT_GT(kept, 300);
+}
+
+// The bits of all go up together before those of one go up twice.
+TEST(LinkSlack, TheFirstBitsMoreGoToAll) {
+  const std::vector<QueuedMessage> messages(3, {0.0, {1.0, 2.0, 3.0}});
+  const auto choices = [&](double deadline) {
+    std::vector<size_t> list;
+    for (const SpentSlack& s : spend_slack(messages, deadline)) list.push_back(s.choice);
+    return list;
+  };
+  EXPECT_EQ(choices(3.5), (std::vector<size_t>{0, 0, 0}));
+  EXPECT_EQ(choices(5.5), (std::vector<size_t>{1, 1, 0}));
+  EXPECT_EQ(choices(7.5), (std::vector<size_t>{2, 1, 1}));
+  EXPECT_EQ(choices(99.0), (std::vector<size_t>{2, 2, 2}));
+}
+
+}  // namespace
+}  // namespace thinwire::link_slack_test

@@ -319,7 +319,9 @@ std::string dry_run_text(const RunConfig& config) {
              config.layout.hold_given ? "as configured" : "chosen by this machine's memory; key hold fixes it");
   out.line("parameters: %lld with padding, %lld without (vocabulary %lld, rows %lld)",
            ll(count_parameters(params, true)), ll(count_parameters(params, false)), ll(m.vocab), ll(m.padded_vocab));
-  out.line("precision: %s compute, fp32 master weights, gradients and optimizer state",
+  out.line(c.gradient_dtype == DType::bf16
+               ? "precision: %s compute, fp32 master weights and optimizer state, bf16 gradients (summed in fp32)"
+               : "precision: %s compute, fp32 master weights, gradients and optimizer state",
            std::string(name_of(m.dtype)).c_str());
   if (AttentionCalls calls; c.device == "cuda" && fused_attention(c, calls))
     out.line("attention: cuDNN's, %zu calls a pass and layer, %.1f MiB of scratch", calls.starts.size(),

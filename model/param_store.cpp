@@ -54,7 +54,8 @@ ParamStore::ParamStore(const ModelShard& shard, const StorePlacement& where, Are
       layout_(make_flat_layout(params_)),
       tensor_rank_(shard.tensor_rank),
       tensor_size_(shard.tensor_size),
-      fp8_(shard.whole.fp8) {
+      fp8_(shard.whole.fp8),
+      narrow_gradients_(where.gradient_dtype != DType::f32) {
   for (size_t i = 0; i < params_.size(); ++i) index_[params_[i].name] = static_cast<int>(i);
   plan_units(shard, where);
   take_weights(shard.whole.dtype, arena);
@@ -105,7 +106,8 @@ void ParamStore::plan_units(const ModelShard& shard, const StorePlacement& where
         if (placement.weights > 1 && placement.hold == Hold::kUnit) unit.place = in_turn;
         if (placement.weights > 1 && placement.hold == Hold::kMicroBatch)
           unit.place = static_cast<int>(layer * 2) + half;
-        if (placement.gradients > 1 && !where.split_backward) unit.gradient_place = in_turn;
+        const bool summed_apart = placement.gradients > 1 || narrow_gradients_;
+        if (summed_apart && !where.split_backward) unit.gradient_place = in_turn;
         shared_places_ = shared_places_ || unit.place >= 0;
       }
     }
@@ -158,13 +160,15 @@ void ParamStore::take_gradients(Arena& arena) {
   bool sharded = false;
   for (const UnitMemory& unit : units_) sharded = sharded || unit.shard.shard.members.size() > 1;
   const auto count = [sharded](const UnitMemory& u) { return sharded ? u.shard.gradients.count : u.count; };
-  const View memory = arena.take(MemoryCategory::kGradients, DType::f32, {sum_over(units_, count)});
+  const DType dtype = narrow_gradients_ ? DType::bf16 : DType::f32;
+  TW_CHECK(!narrow_gradients_ || !sharded, "sharded gradients are fp32");
+  const View memory = arena.take(MemoryCategory::kGradients, dtype, {sum_over(units_, count)});
   if (memory) gradient_memory_.push_back(memory);
-  Cutter gradients(memory, DType::f32);
+  Cutter gradients(memory, dtype);
   for (UnitMemory& unit : units_) {
     if (unit.count > 0) unit.gradient_shard = unit.gradient = gradients.next(count(unit));
   }
-  if (sharded) {
+  if (sharded || narrow_gradients_) {
     take_full(units_, &UnitMemory::gradient_place, &UnitMemory::gradient, MemoryCategory::kGradients, DType::f32, arena,
               &gradient_memory_);
   }
@@ -198,6 +202,7 @@ void ParamStore::first_products_done(bool of_head) {
 }
 
 std::vector<View> ParamStore::added_gradients(const OwnedPiece& piece) const {
+  if (narrow_gradients_) return {};  // written whole when it is rounded
   const int64_t first = layout_.units[static_cast<size_t>(piece.unit)].first + piece.range.first;
   const int64_t end = first + piece.range.count;
   std::vector<View> added;

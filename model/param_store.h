@@ -7,7 +7,8 @@
 // of blocks share two of each kind in turn (hold = unit), or as many as the longest chunk has blocks (hold =
 // micro_batch), or each has its own (hold = step); embedding, positions and head always have their own. Gradients that
 // are sharded are summed in full-size buffers, two of each kind that the blocks share in turn, or one for every unit
-// when a plan splits the backward pass.
+// when a plan splits the backward pass. So are those that the
+// optimizer reads in bf16: each is rounded once, when it is whole.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +31,9 @@ namespace thinwire {
 struct StorePlacement {
   Placement placement;
   int data_rank = 0;
-  int stage = 0;                // of the tied embedding: 0 first, 1 last
-  bool split_backward = false;  // the plan separates input and weight gradients
+  int stage = 0;                      // of the tied embedding: 0 first, 1 last
+  bool split_backward = false;        // the plan separates input and weight gradients
+  DType gradient_dtype = DType::f32;  // of what the optimizer reads: fp32, or bf16 where one rank sums one micro-batch
   // The parameter all-gather is compressed: what computes (`weights`) is then not cast(master), and has memory of its
   // own in fp32.
   bool coded_param_sync = false;
@@ -44,7 +46,7 @@ struct OwnedPiece {
   int unit = 0;
   Range range;    // from the start of the unit
   View master;    // fp32
-  View gradient;  // fp32
+  View gradient;  // fp32 or bf16 (StorePlacement::gradient_dtype)
   View working;   // the same elements in the compute dtype, inside the weights' range; empty where that is the master
   bool coded_sync = false;  // `working` is what a compressed parameter all-gather makes of it, not the optimizer
 };
@@ -128,7 +130,7 @@ class ParamStore {
   FlatLayout layout_;
   std::unordered_map<std::string, int> index_;
   int tensor_rank_ = 0, tensor_size_ = 1;
-  bool fp8_ = false;
+  bool fp8_ = false, narrow_gradients_ = false;
   std::vector<UnitMemory> units_;
   std::vector<OwnedPiece> owned_;
   std::vector<View> gradient_memory_;

@@ -66,13 +66,13 @@ void UnitTraffic::settle(int u) {
   if (waiting_.unit == u) flush();
   if (!s.reduced) return;
   s.reduction.wait(stream_);
-  if (sharded_gradients_) device_.fill_zero(unit.gradient.data, unit.gradient.bytes(), stream_);
+  if (summed_apart_) device_.fill_zero(unit.gradient.data, unit.gradient.bytes(), stream_);
   s.reduced = false;
 }
 
 void UnitTraffic::gradients_begin(int u) {
   UnitMemory& unit = memory(u);
-  if (unit.count == 0 || !sharded_gradients_) return;
+  if (unit.count == 0 || !summed_apart_) return;
   UnitState& s = state(u);
   if (unit.gradient_place >= 0) {
     int& occupant = gradient_occupants_[static_cast<size_t>(unit.gradient_place)];
@@ -140,6 +140,10 @@ void UnitTraffic::start_reduction(int u, bool is_last) {
                     ? ports_.embedding.reduce(unit.shard, unit.pieces, buffers, is_last && !finishes_later, stream_)
                     : ports_.dp.reduce(unit.shard, unit.pieces, buffers, is_last, stream_);
   if (!placement_.overlap && !unit.tied) s.reduction.wait(stream_);
+  if (unit.gradient_shard.dtype != unit.gradient.dtype) {
+    TW_CHECK(is_last && unit.shard.replicas.size() <= 1 && round_ != nullptr, "a sum that is rounded before its end");
+    round_(unit.gradient, unit.gradient_shard);
+  }
   s.reduced = true;
   if (is_last && !s.listed) s.listed = true, reduce_order_.push_back(u);
 }

@@ -36,6 +36,7 @@ UnitTraffic::UnitTraffic(std::vector<UnitMemory> units, const Placement& placeme
     unit.weights_key.slot = static_cast<uint32_t>(u);
     gathers_ = gathers_ || sharded(unit);
     sharded_gradients_ = sharded_gradients_ || unit.shard.shard.members.size() > 1;
+    summed_apart_ = summed_apart_ || sharded_gradients_ || unit.gradient_shard.dtype != unit.gradient.dtype;
     syncs_params_ = syncs_params_ || unit.shard.sync.members.size() > 1;
     const int place = std::max(unit.place, unit.gradient_place);
     if (place >= static_cast<int>(occupants_.size())) {
@@ -61,7 +62,7 @@ UnitTraffic::~UnitTraffic() noexcept {
 }
 
 void UnitTraffic::set_sent_value(SentValue* value) {
-  TW_CHECK(value == nullptr || !sharded_gradients_, "only replicated gradients can be sent as something else");
+  TW_CHECK(value == nullptr || !summed_apart_, "only replicated fp32 gradients can be sent as something else");
   sent_value_ = value;
 }
 

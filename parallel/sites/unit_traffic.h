@@ -23,11 +23,13 @@ namespace thinwire {
 struct UnitMemory {
   int64_t count = 0;  // elements, with padding; 0: this rank does not have the unit
   UnitShard shard;
-  View weights;             // [shard.weights.count] compute dtype
-  View full;                // [count]; the same memory as weights when they are replicated
-  View kept;                // [shard.secondary.count], empty without secondary copy
-  View gradient;            // [count] fp32
-  View gradient_shard;      // [shard.gradients.count] fp32; inside `gradient` when gradients are replicated
+  View weights;   // [shard.weights.count] compute dtype
+  View full;      // [count]; the same memory as weights when they are replicated
+  View kept;      // [shard.secondary.count], empty without secondary copy
+  View gradient;  // [count] fp32
+  // [shard.gradients.count] fp32; inside `gradient` when gradients are replicated. Or bf16 of no other rank's: what
+  // `gradient` is rounded to when it is whole.
+  View gradient_shard;
   int place = -1;           // units with the same place share `full` (-1: memory of its own)
   int gradient_place = -1;  // and `gradient`
   bool tied = false;        // the embedding that two stages share
@@ -64,6 +66,8 @@ class UnitTraffic final : public UnitEvents {
 
   // What the reductions of a step send instead of gradients (sent_value.h); nullptr: gradients. It outlives this.
   void set_sent_value(SentValue* value);
+  // Queues from fp32 to bf16; needed where gradient_shard is in bf16.
+  void set_rounding(std::function<void(View from, View to)> round) { round_ = std::move(round); }
 
   // Before a step, or an evaluation: the uses to come, in order (may be empty where weights are replicated).
   void begin(std::span<const UnitUse> uses);
@@ -147,6 +151,8 @@ class UnitTraffic final : public UnitEvents {
   Stream& stream_;
   SentValue* sent_value_ = nullptr;
   bool gathers_ = false, sharded_gradients_ = false, syncs_params_ = false, last_ = false;
+  bool summed_apart_ = false;  // gradients are sharded or rounded: their buffers are zeroed for the next unit
+  std::function<void(View, View)> round_;
 
   std::vector<UnitUse> uses_;
   size_t next_ = 0, started_ = 0;  // use that is acquired next; first one whose gather was not started

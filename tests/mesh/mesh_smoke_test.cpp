@@ -24,5 +24,15 @@ TEST(MeshSmoke, AllDimensionsTogether) {
   for (const char* family : {"gpt2", "neox", "llama"}) EXPECT_EQ(compare({.family = family}, cube, 12, 3), "");
 }
 
+// Parts that tensor ranks hold of a gradient are summed before it is rounded.
+TEST(MeshSmoke, GradientsKeptInBf16) {
+  for (const char* family : {"gpt2", "llama"}) {
+    const Model model{.family = family, .dtype = "bf16"};
+    for (bool sequence_parallel : {false, true})
+      EXPECT_EQ(
+          compare(model, {.tensor = 2, .sequence_parallel = sequence_parallel, .more = {"grad_dtype=bf16"}}, 4, 3), "");
+  }
+}
+
 }  // namespace
 }  // namespace thinwire::mesh::mesh_smoke_test

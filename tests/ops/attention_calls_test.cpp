@@ -27,6 +27,7 @@ enum class Fault {
   kHeadsOfTheNextGroup,
   kLastRowUnwritten,
   kGradientsOfOneHead,
+  kMaskOfTheFirstHead,
   kCount
 };
 
@@ -40,8 +41,9 @@ double element(const View& view, int64_t at) {
 
 // One call, forward and backward, as cuDNN's kernels do it: fp32 sums (more here), P, dP and dS in the operands' type,
 // dk and dv of every q head rounded before they are added.
-void one_call(const AttentionCall& c, const AttentionCalls::Start& s, const AttentionForward& f,
+void one_call(const AttentionCalls& calls, const AttentionCalls::Start& s, const AttentionForward& f,
               const AttentionBackward* b, Fault fault) {
+  const AttentionCall& c = calls.call;
   const int64_t m = c.q_heads / c.kv_heads, n = c.length, d = c.head_dim;
   const auto place = [](const AttentionCall::Strides& by, int64_t start, int64_t sample, int64_t head, int64_t token) {
     return start + sample * by[0] + head * by[1] + token * by[2];
@@ -54,6 +56,14 @@ void one_call(const AttentionCall& c, const AttentionCalls::Start& s, const Atte
       int64_t kv = head / m;
       if (fault == Fault::kHeadsOfTheNextGroup) kv = (kv + 1) % c.kv_heads;
       std::vector<double> head_dk(size), head_dv(size);
+      // Of the op, by its place in the call's mask.
+      const int64_t heads = c.batch * c.q_heads / calls.samples, in_mask = sample * c.q_heads + head;
+      const int64_t of_op = fault == Fault::kMaskOfTheFirstHead ? 0 : s.head + in_mask % heads;
+      const auto keep = [&](int64_t query, int64_t key) {
+        if (c.dropout == 0.0f) return 1.0;
+        return dropout_factor(f.dropout, f.shape.batch * f.shape.heads() * n * n,
+                              (((s.sample + in_mask / heads) * f.shape.heads() + of_op) * n + query) * n + key);
+      };
       for (int64_t t = 0; t < n; ++t) {
         const int64_t q_at = place(c.q, s.q, sample, head, t), o_at = place(c.o, s.o, sample, head, t);
         const int64_t first = fault == Fault::kMissesTheFirstKey && t > 0 ? 1 : 0;
@@ -69,7 +79,7 @@ void one_call(const AttentionCall& c, const AttentionCalls::Start& s, const Atte
         }
         std::vector<double> out(static_cast<size_t>(d));
         for (int64_t i = first; i < last; ++i) {
-          const double e_to = std::exp(p[static_cast<size_t>(i)] - most), weight = rounded(e_to, c.dtype);
+          const double e_to = std::exp(p[static_cast<size_t>(i)] - most), weight = rounded(e_to * keep(t, i), c.dtype);
           sum += e_to, used += weight;
           for (int64_t e = 0; e < d; ++e)
             out[static_cast<size_t>(e)] += weight * element(f.v, place(c.v, s.v, sample, kv, i) + e);
@@ -91,14 +101,15 @@ void one_call(const AttentionCall& c, const AttentionCalls::Start& s, const Atte
           if (fault == Fault::kHalfOfP) probability *= 0.5;
           double dp = 0.0;
           for (int64_t e = 0; e < d; ++e) dp += element(b->dout, o_at + e) * element(b->v, v_at + e);
-          dp = rounded(dp, c.dtype);
+          dp = rounded(dp * keep(t, i), c.dtype);
           if (fault == Fault::kCoarseDp) dp = std::ldexp(std::nearbyint(std::ldexp(dp, 1)), -1);
           const double ds = rounded(probability * (dp - delta), c.dtype);
           for (int64_t e = 0; e < d; ++e) {
             dq[static_cast<size_t>(e)] += scale * ds * element(b->k, k_at + e);
             head_dk[static_cast<size_t>(i * d + e)] +=
                 scale * (fault == Fault::kScaleTwiceInDk ? scale : 1.0) * ds * element(b->q, q_at + e);
-            head_dv[static_cast<size_t>(i * d + e)] += rounded(probability, c.dtype) * element(b->dout, o_at + e);
+            head_dv[static_cast<size_t>(i * d + e)] +=
+                rounded(probability * keep(t, i), c.dtype) * element(b->dout, o_at + e);
           }
         }
         for (int64_t e = 0; e < d; ++e) write_element(b->dq, q_at + e, dq[static_cast<size_t>(e)]);
@@ -126,15 +137,15 @@ bool stand_in(AttentionTensors& x, Fault fault, size_t most_bytes) {
   const AttentionForward f = x.forward_op();
   const AttentionBackward b = x.backward_op();
   AttentionCalls forward, backward;
-  if (!attention_calls(f, forward) || !attention_calls(b, true, most_bytes, backward)) return false;
-  for (const AttentionCalls::Start& s : forward.starts) one_call(forward.call, s, f, nullptr, fault);
-  for (const AttentionCalls::Start& s : backward.starts) one_call(backward.call, s, f, &b, fault);
+  if (!attention_calls(f, most_bytes, forward) || !attention_calls(b, true, most_bytes, backward)) return false;
+  for (const AttentionCalls::Start& s : forward.starts) one_call(forward, s, f, nullptr, fault);
+  for (const AttentionCalls::Start& s : backward.starts) one_call(backward, s, f, &b, fault);
   return true;
 }
 
 TEST(AttentionCalls, AStandInWithTheLibrarysRoundingsHoldsTheBounds) {
   uint32_t seed = 1;
-  for (const AttentionCase& c : fused_attention_cases({2, 65})) {
+  for (const AttentionCase& c : fused_attention_cases({2, 24, 65})) {
     for (size_t most : {kAttentionWorkspace, size_t{1}}) {
       fused_within_bounds(
           c, seed, [&](AttentionTensors& x) { return stand_in(x, Fault::kNone, most); }, true);
@@ -147,8 +158,10 @@ TEST(AttentionCalls, EveryFaultOfTheLibraryIsFound) {
   for (int fault = 1; fault < static_cast<int>(Fault::kCount); ++fault) {
     int found = 0;
     uint32_t seed = 1;
-    for (const AttentionCase& c : fused_attention_cases({66})) {
-      if (c.head_dim != 64 || found > 0) continue;
+    for (const AttentionCase& c : fused_attention_cases({66, 24})) {
+      if (c.head_dim != 64 || found > 0 ||
+          (c.dropout > 0.0f) != (fault == static_cast<int>(Fault::kMaskOfTheFirstHead)))
+        continue;
       found += fused_within_bounds(
                    c, seed++,
                    [&](AttentionTensors& x) { return stand_in(x, static_cast<Fault>(fault), kAttentionWorkspace); },
@@ -208,6 +221,27 @@ TEST(AttentionCalls, CoverEveryHeadOnce) {
     cut += deterministic && calls.starts.size() > 1;
   }
   EXPECT_GT(cut, 500);
+}
+
+// A mask beside what the backward pass keeps: no more than the limit in either pass.
+TEST(AttentionCalls, MasksStayWithinTheirMemory) {
+  AttentionBackward back = packed_attention(DType::bf16, 8, 1024, 24, 1, 128, false);
+  AttentionForward op;
+  op.shape = back.shape, op.q = back.q, op.k = back.k, op.v = back.v;
+  op.q_at = back.q_at, op.k_at = back.k_at, op.v_at = back.v_at;
+  op.dropout.p = back.dropout.p = 0.1f;
+  AttentionCalls calls;
+  ASSERT_TRUE(attention_calls(op, kAttentionWorkspace, calls));
+  EXPECT_EQ(calls.starts.size(), 1u) << "a layer of Optimus-CC's 8.3B on one GPU";
+  EXPECT_EQ(attention_mask_bytes(calls.call), size_t{8 * 24 * 2} << 20);
+  for (size_t most : {size_t{1} << 28, size_t{1} << 24, size_t{1} << 20}) {
+    ASSERT_TRUE(attention_calls(op, most, calls));
+    EXPECT_LE(attention_mask_bytes(calls.call), std::max(most, size_t{2} << 20));
+    ASSERT_TRUE(attention_calls(back, true, most, calls));
+    EXPECT_LE(attention_mask_bytes(calls.call) + attention_workspace(calls.call), std::max(most, size_t{4} << 20));
+  }
+  op.shape.q_len = op.shape.kv_len = 1020;  // rows of a mask on 8 bytes
+  EXPECT_FALSE(attention_calls(op, kAttentionWorkspace, calls));
 }
 
 // The step of a 1B Llama: one call for the batch, where heads shared keys in a call per sample.

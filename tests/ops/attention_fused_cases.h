@@ -27,6 +27,8 @@ inline std::vector<AttentionCase> fused_attention_cases(const std::vector<int64_
           // lse of the second sample begins on 16 bytes, or the library is not for it (attention_calls.h).
           if (members == 3 && length % 2 != 0) c.groups = 4;
           cases.push_back(c);
+          c.dropout = 0.1f;
+          if (length % 8 == 0) cases.push_back(c);
         }
       }
     }

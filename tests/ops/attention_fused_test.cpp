@@ -22,19 +22,26 @@ FusedAttention& library(CudaExec& exec) {
 // The tensors of a case on the GPU, q, k and v in one.
 struct OnDevice {
   OnDevice(CudaExec& exec, AttentionTensors& x)
-      : q(exec, x.q), out(exec, x.out), lse(exec, x.lse), dout(exec, x.dout), dq(exec, x.dq) {}
+      : q(exec, x.q), out(exec, x.out), lse(exec, x.lse), dout(exec, x.dout), dq(exec, x.dq), ids(exec, ids_of(x)) {}
+  static Tensor ids_of(const AttentionTensors& x) {
+    Tensor ids(DType::i64, {static_cast<int64_t>(x.sample_ids.size())});
+    std::memcpy(ids.view().data, x.sample_ids.data(), ids.view().bytes());
+    return ids;
+  }
   bool forward(CudaExec& exec, AttentionTensors& x) {
     AttentionForward op = x.forward_op();
     op.q = op.k = op.v = q, op.out = out, op.lse = lse;
+    op.dropout.sample_ids = ids.view().as<int64_t>();
     return library(exec).forward(*exec, op);
   }
   bool backward(CudaExec& exec, AttentionTensors& x) {
     AttentionBackward op = x.backward_op();
     op.q = op.k = op.v = q, op.out = out, op.lse = lse, op.dout = dout;
     op.dq = op.dk = op.dv = dq;
+    op.dropout.sample_ids = ids.view().as<int64_t>();
     return library(exec).backward(*exec, op);
   }
-  OnGpu q, out, lse, dout, dq;
+  OnGpu q, out, lse, dout, dq, ids;
 };
 
 TEST(AttentionFused, AgreesWithFloat64) {
@@ -44,7 +51,7 @@ TEST(AttentionFused, AgreesWithFloat64) {
     exec->deterministic = deterministic;
     uint32_t seed = 1;
     const std::vector<int64_t> lengths =
-        deterministic ? std::vector<int64_t>{17, sized(63, 20), 128, sized(200, 65), sized(333, 65)}
+        deterministic ? std::vector<int64_t>{17, sized(63, 20), 72, 128, sized(200, 65), sized(333, 65)}
                       : std::vector<int64_t>{sized(128, 20), sized(333, 65)};
     for (const AttentionCase& c : fused_attention_cases(lengths)) {
       fused_within_bounds(

@@ -4,7 +4,7 @@ if(THINWIRE_SANITIZE MATCHES "thread")
   return()  # it does not follow the emulation's switching of stacks
 endif()
 set(emulated_files)
-foreach(family norm elementwise activation embedding cross_entropy reduce optimizer rotary random attention_forward attention_backward)
+foreach(family norm elementwise activation embedding cross_entropy reduce optimizer rotary random attention_forward attention_backward attention_mask)
   list(APPEND emulated_files ${CMAKE_SOURCE_DIR}/engine/base/ops/${family}_cuda.cu)
 endforeach()
 set_source_files_properties(${emulated_files} PROPERTIES LANGUAGE CXX)  # for the targets of this folder
@@ -32,6 +32,7 @@ foreach(name norm elementwise activation embedding cross_entropy vocab_parallel 
 endforeach()
 cuda_op_test(attention_backward attention_backward_test.cpp cpu_ops SLOW)
 cuda_op_test(attention_parts attention_parts_test.cpp cpu_ops SLOW)
+thinwire_test(attention_mask_emulated_test attention_mask_test.cpp GROUP emulated_cpu_ops_tests LINK thinwire_emulated)
 foreach(program emulated_cpu_ops_tests cuda_cpu_ops_tests)
   if(TARGET ${program})
     target_compile_options(${program} PRIVATE -include ${CMAKE_SOURCE_DIR}/tests/support/tested_ops.h)

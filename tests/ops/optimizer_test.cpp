@@ -204,6 +204,46 @@ TEST(SgdOp, TenStepsAgreeWithFloat64) {
   }
 }
 
+// The same numbers as fp32.
+TEST(OptimizerOps, GradientsInBf16GiveTheBitsOfFp32Ones) {
+  for (const int64_t n : {1, 17, 1003, 70001}) {
+    Buffers wide(n, DType::bf16, 9);
+    for (Tensor& g : wide.gradients) {
+      for (int64_t i = 0; i < n; ++i) g.set(i, rounded(g.at(i), DType::bf16));
+    }
+    Buffers narrow = wide;
+    for (Tensor& g : narrow.gradients) {
+      Tensor same(DType::bf16, {n});
+      for (int64_t i = 0; i < n; ++i) same.set(i, g.at(i));
+      g = same;
+    }
+    Buffers wide_sgd = wide, narrow_sgd = narrow;
+    CpuExec exec(n % 2 == 0 ? 1 : 2);
+    run_adamw(*exec, wide, spans_of(n), true);
+    run_adamw(*exec, narrow, spans_of(n), true);
+    for (Buffers* b : {&wide_sgd, &narrow_sgd}) {
+      const StepState state = step_state(1, 0.9, 0.95);
+      std::memcpy(b->state.view().data, &state, sizeof(state));
+      const std::vector<DecaySpan> spans = spans_of(n);
+      exec->ops.sgd(*exec, {.master = b->master,
+                            .momentum_buffer = b->m,
+                            .gradient = b->gradients[0],
+                            .working = b->working,
+                            .state = b->state,
+                            .momentum = 0.9f,
+                            .spans = spans,
+                            .zero_gradient = n % 2 == 0});
+    }
+    EXPECT_TRUE(narrow.master.same_bits(wide.master) && narrow.m.same_bits(wide.m) && narrow.v.same_bits(wide.v));
+    EXPECT_TRUE(narrow.working.same_bits(wide.working));
+    EXPECT_TRUE(narrow_sgd.master.same_bits(wide_sgd.master) && narrow_sgd.m.same_bits(wide_sgd.m));
+    for (int64_t i = 0; i < n; ++i) {
+      ASSERT_EQ(narrow.gradients[0].at(i), 0.0);
+      ASSERT_EQ(narrow_sgd.gradients[0].at(i), wide_sgd.gradients[0].at(i));
+    }
+  }
+}
+
 TEST(OptimizerOps, WrongSpansAreRefused) {
   Buffers b(10, DType::f32, 1);
   CpuExec exec(1);

@@ -61,6 +61,24 @@ TEST(Reduce, NonFiniteNumbersShowWhereverTheyAre) {
   }
 }
 
+TEST(Reduce, SquaresOfBf16AreThoseOfTheSameNumbersInFp32) {
+  for (int64_t n : kSizes) {
+    std::mt19937 rng(static_cast<unsigned>(n));
+    const Tensor narrow = random_tensor(rng, DType::bf16, {n}, 3.0);
+    Tensor wide(DType::f32, {n}), a(DType::f64, {1}), b(DType::f64, {1});
+    for (int64_t i = 0; i < n; ++i) wide.set(i, narrow.at(i));
+    CpuExec exec(2);
+    sum_squares_op(*exec, {narrow, a});
+    sum_squares_op(*exec, {wide, b});
+    EXPECT_EQ(a.at(0), b.at(0)) << n;
+  }
+  Tensor bad = constant_tensor(DType::bf16, {5000}, 1.0), sum(DType::f64, {1});
+  bad.set(4999, std::nan(""));
+  CpuExec exec;
+  sum_squares_op(*exec, {bad, sum});
+  EXPECT_FALSE(std::isfinite(sum.at(0)));
+}
+
 TEST(Reduce, SameBitsForAnyNumberOfThreads) {
   for (int64_t n : kSizes) {
     std::mt19937 rng(1);

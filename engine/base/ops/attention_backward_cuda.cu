@@ -183,7 +183,9 @@ void attention_backward_cuda(Exec& exec, const AttentionBackward& op) {
   with_storage(op.q.dtype, [&](auto type) {
     using T = decltype(type);
     const int64_t rows = op.shape.batch * op.shape.heads() * op.shape.q_len;
-    float* delta = reinterpret_cast<float*>(queue.scratch(static_cast<size_t>(rows) * sizeof(float)));
+    uint32_t* bits;
+    auto* delta =
+        reinterpret_cast<float*>(scratch_with_bits(queue, op, static_cast<size_t>(rows) * sizeof(float), bits));
     bool made = false;
     for_key_parts(op, [&](const AttentionBackward& part) {
       TileArgs<T> args = tile_args<T>(part);
@@ -194,6 +196,7 @@ void attention_backward_cuda(Exec& exec, const AttentionBackward& op) {
       args.add_dq = part.add_dq, args.add_dkv = part.add_dkv;
       args.vectors = args.vectors && aligned16(args.dout);
       args.delta = delta;
+      queue_bits(queue, args, bits);
       if (!made)
         queue.launch("attention_delta", attention_delta_kernel<T>, {ceil_div(rows, kTileThreads / kWarp)}, kTileThreads,
                      0, args);

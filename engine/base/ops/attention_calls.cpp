@@ -29,8 +29,8 @@ template <typename Op>
 bool cut(const Op& op, bool backward, bool deterministic, size_t most_bytes, AttentionCalls& calls) {
   const AttentionShape& s = op.shape;
   if (op.q.dtype != DType::bf16 && op.q.dtype != DType::f16) return false;
-  if (s.part() || op.first_keys || op.window >= 0 || op.dropout.p > 0.0f || s.q_len != s.kv_len || s.q_len < 2 ||
-      s.head_dim % 8 != 0 || s.batch == 0)
+  if (s.part() || op.first_keys || op.window >= 0 || s.q_len != s.kv_len || s.q_len < 2 || s.head_dim % 8 != 0 ||
+      (op.dropout.p > 0.0f && s.kv_len % 8 != 0) || s.batch == 0)
     return false;
   if (!multiples_of_8(op.q_at) || !multiples_of_8(op.k_at) || !multiples_of_8(op.v_at)) return false;
   for (const View& v : {op.q, op.k, op.v, op.out, op.lse}) {
@@ -39,6 +39,7 @@ bool cut(const Op& op, bool backward, bool deterministic, size_t most_bytes, Att
   const int64_t d = s.head_dim, m = s.heads_per_group, width = s.heads() * d;
   AttentionCall c;
   c.length = s.q_len, c.head_dim = d, c.dtype = op.q.dtype, c.scale = op.scale;
+  c.dropout = op.dropout.p;
   c.backward = backward, c.deterministic = deterministic, c.statistics = static_cast<bool>(op.lse);
   // A sample's groups: as heads of a batch of samples, or as the batch themselves.
   const bool heads = m == 1 || op.q_at.group == m * op.q_at.head;
@@ -52,8 +53,9 @@ bool cut(const Op& op, bool backward, bool deterministic, size_t most_bytes, Att
   };
   if (!heads) samples = 1;
   shape();
-  if (backward && deterministic) {
-    const size_t group_bytes = attention_workspace(c) / static_cast<size_t>(samples * groups);
+  const size_t bytes = (backward && deterministic ? attention_workspace(c) : 0) + attention_mask_bytes(c);
+  if (bytes > 0) {
+    const size_t group_bytes = bytes / static_cast<size_t>(samples * groups);
     if (heads) samples = share_of(samples, group_bytes * static_cast<size_t>(groups), most_bytes, s.heads() * s.q_len);
     // (Some heads of several samples have no lse in one piece.)
     if (samples == 1) groups = share_of(groups, group_bytes, most_bytes, m * s.q_len);
@@ -71,7 +73,7 @@ bool cut(const Op& op, bool backward, bool deterministic, size_t most_bytes, Att
     c.v = {op.v_at.group, op.v_at.group, op.v_at.token};
     c.o = {m * d, d, width};
   }
-  calls.call = c;
+  calls.call = c, calls.samples = samples;
   calls.starts.clear();
   for (int64_t b = 0; b < s.batch; b += samples) {
     for (int64_t g = 0; g < s.groups; g += groups) {
@@ -80,7 +82,7 @@ bool cut(const Op& op, bool backward, bool deterministic, size_t most_bytes, Att
       calls.starts.push_back({op.q_at.offset + b * op.q_at.batch + g * op.q_at.group,
                               op.k_at.offset + b * op.k_at.batch + g * op.k_at.group,
                               op.v_at.offset + b * op.v_at.batch + g * op.v_at.group, b * s.q_len * width + g * m * d,
-                              lse});
+                              lse, b, g * m});
     }
   }
   return true;
@@ -88,8 +90,8 @@ bool cut(const Op& op, bool backward, bool deterministic, size_t most_bytes, Att
 
 }  // namespace
 
-bool attention_calls(const AttentionForward& op, AttentionCalls& calls) {
-  return cut(op, false, true, 0, calls);
+bool attention_calls(const AttentionForward& op, size_t most_bytes, AttentionCalls& calls) {
+  return cut(op, false, true, most_bytes, calls);
 }
 
 bool attention_calls(const AttentionBackward& op, bool deterministic, size_t most_bytes, AttentionCalls& calls) {
@@ -125,6 +127,15 @@ size_t attention_workspace(const AttentionCall& c) {
       c.deterministic ? number * padded(c.length, 64) * padded(c.length, 128) : 4 * c.length * (c.head_dim + 1);
   const int64_t full_heads = c.q_heads > c.kv_heads ? 2 * number * c.length * c.head_dim : 0;
   return static_cast<size_t>(rows * (scores + full_heads));
+}
+
+size_t attention_bit_bytes(const AttentionShape& s) {
+  const auto bytes = static_cast<size_t>(s.batch * s.heads() * s.q_len * ((s.kv_len + 31) / 32) * 4);
+  return bytes <= size_t{256} << 20 ? bytes : 0;
+}
+
+size_t attention_mask_bytes(const AttentionCall& c) {
+  return c.dropout > 0.0f ? static_cast<size_t>(c.batch * c.q_heads * c.length * c.length) * size_of(c.dtype) : 0;
 }
 
 }  // namespace thinwire

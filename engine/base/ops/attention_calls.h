@@ -19,6 +19,7 @@ struct AttentionCall {
   Strides q{}, k{}, v{}, o{};  // lse: [batch, q_heads, length], contiguous
   DType dtype = DType::bf16;
   float scale = 1.0f;
+  float dropout = 0.0f;  // the probability; above 0 a call reads a mask (attention_mask_bytes)
   bool backward = false, statistics = true, deterministic = true;
   auto operator<=>(const AttentionCall&) const = default;
 };
@@ -27,8 +28,10 @@ struct AttentionCall {
 struct AttentionCalls {
   struct Start {
     int64_t q = 0, k = 0, v = 0, o = 0, lse = 0;
+    int64_t sample = 0, head = 0;  // which of the op's is the call's first
   };
   AttentionCall call;
+  int64_t samples = 1;  // of each call
   std::vector<Start> starts;
 };
 
@@ -36,10 +39,11 @@ struct AttentionCalls {
 // the q heads of a group lie between keys, the groups of one sample take the place of its batch - q heads of a group
 // over the one k and v they share - in a call per sample.
 //
-// False: not for the library (fp32, dropout, masks, decoding with a cache, one token, sizes or addresses that are no
-// multiples of 16 bytes; of lse, too, at every call). The deterministic backward pass keeps scores of T^2 per head:
-// calls are cut by samples, then by groups, until one takes at most `most_bytes` of it, or none can be cut further.
-bool attention_calls(const AttentionForward& op, AttentionCalls& calls);
+// False: not for the library (fp32, masks, decoding with a cache, one token, sizes or addresses that are no multiples
+// of 16 bytes; of lse, and with dropout of rows of masks, too, at every call). Masks of dropout and what the
+// deterministic backward pass keeps are T^2 per head: calls are cut by samples, then by groups, until one takes at most
+// `most_bytes` of them, or none can be cut further.
+bool attention_calls(const AttentionForward& op, size_t most_bytes, AttentionCalls& calls);
 bool attention_calls(const AttentionBackward& op, bool deterministic, size_t most_bytes, AttentionCalls& calls);
 
 // Where q, k and v lie in a row of the qkv product: group by group, [q heads | k | v] of each, or `apart`, all q heads
@@ -60,5 +64,12 @@ inline constexpr size_t kAttentionWorkspace = size_t{5} << 29;
 // deterministic, an fp32 copy of dq and the row sums. (cudnn-frontend 1.32, Hopper; dk and dv of each q head besides
 // where heads share them.)
 size_t attention_workspace(const AttentionCall& call);
+
+// The mask of one call: [batch, q_heads, length, length] of its type, 1 where dropout keeps a probability, 0 elsewhere.
+size_t attention_mask_bytes(const AttentionCall& call);
+
+// What our own kernels keep of an op's dropout: a bit of every query and key, rows of whole words. 0 where that is
+// beyond 256 MiB: they draw each number where it is used, then.
+size_t attention_bit_bytes(const AttentionShape& shape);
 
 }  // namespace thinwire

@@ -117,9 +117,12 @@ void attention_forward_cuda(Exec& exec, const AttentionForward& op) {
   CudaQueue queue(exec);
   with_storage(op.q.dtype, [&](auto type) {
     using T = decltype(type);
+    uint32_t* bits;
+    scratch_with_bits(queue, op, 0, bits);
     for_key_parts(op, [&](const AttentionForward& part) {
       TileArgs<T> args = tile_args<T>(part);
       args.merge = part.merge;
+      queue_bits(queue, args, bits);
       const auto kernel = args.d <= 64    ? attention_forward_kernel<T, 4>
                           : args.d <= 128 ? attention_forward_kernel<T, 8>
                                           : attention_forward_kernel<T, 16>;

@@ -5,15 +5,16 @@
 #include <memory>
 #include <string>
 
+#include "engine/base/ops/attention_calls.h"
 #include "engine/base/ops/ops.h"
 
 namespace thinwire {
 
 class CudaState;
 
-// Both calls return false, with nothing queued, for what the library does not take (fp32, dropout, masks, decoding with
-// a cache, one token, head sizes that are no multiple of 8 and what its own support check refuses): the caller then
-// runs our own kernel. Plans are made at the first call of a shape and kept. `Exec::deterministic` chooses the backward
+// Both calls return false, with nothing queued, for what the library does not take (fp32, masks, decoding with a cache,
+// one token, sizes that are no multiple of 8 and what its own support check refuses): the caller then runs our own
+// kernel. Plans are made at the first call of a shape and kept. `Exec::deterministic` chooses the backward
 // algorithm that gives the same bits at every run.
 class FusedAttention {
  public:
@@ -35,6 +36,12 @@ void attention_falls_back(const std::string& what, const std::string& why);
 // kOwn.
 std::unique_ptr<FusedAttention> make_fused_attention(CudaState& state);
 
+// Queues what a call multiplies its probabilities by (attention_mask_bytes), from the same words that decide on every
+// other backend and in every shard (dropout_plan.h); 1 / (1 - p) is the library's to multiply by. Keys behind a query
+// are 0. mask: on 16 bytes.
+void attention_mask_cuda(Exec& exec, const Dropout& dropout, const AttentionShape& shape, const AttentionCalls& calls,
+                         const AttentionCalls::Start& start, void* mask);
+
 // The library in use, for --version: "cuDNN 9.19.0", or "no cuDNN".
 std::string fused_attention_name();
 
@@ -45,6 +52,7 @@ struct AttentionQuestion {
   int64_t batch = 1, length = 1024, groups = 12, heads_per_group = 1, head_dim = 64;
   DType dtype = DType::bf16;
   bool backward = false, deterministic = true;
+  float dropout = 0.0f;
 };
 std::string attention_support_fault(int sm, const std::string& device_json, const AttentionQuestion& question);
 // That description of the GPU at hand, to be kept as test data.

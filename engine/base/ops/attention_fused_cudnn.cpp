@@ -23,7 +23,7 @@ namespace {
 namespace fe = cudnn_frontend;
 using fe::graph::Tensor_attributes;
 
-enum Uid : int64_t { kQ = 1, kK, kV, kO, kLse, kDO, kDQ, kDK, kDV };
+enum Uid : int64_t { kQ = 1, kK, kV, kO, kLse, kDO, kDQ, kDK, kDV, kMask };
 
 Tensor_attributes tensor(const char* name, Uid uid, std::vector<int64_t> dim, std::vector<int64_t> stride) {
   return Tensor_attributes().set_name(name).set_uid(uid).set_dim(std::move(dim)).set_stride(std::move(stride));
@@ -47,14 +47,22 @@ std::shared_ptr<fe::graph::Graph> make_graph(const AttentionCall& c, int sm = 0)
   auto q = graph->tensor(tensor("q", kQ, q_dim, with_unit(c.q)));
   auto k = graph->tensor(tensor("k", kK, kv_dim, with_unit(c.k)));
   auto v = graph->tensor(tensor("v", kV, kv_dim, with_unit(c.v)));
+  // (Not its own random numbers: those follow its tiles, ours the sample, the head, the query and the key.)
+  const auto number = [](float value) { return std::make_shared<Tensor_attributes>(value); };
+  const int64_t square = c.length * c.length;
+  std::shared_ptr<Tensor_attributes> mask;
+  if (c.dropout > 0.0f)
+    mask = graph->tensor(
+        tensor("mask", kMask, {c.batch, c.q_heads, c.length, c.length}, {c.q_heads * square, square, c.length, 1}));
   if (!c.backward) {
-    auto [o, lse] = graph->sdpa(q, k, v,
-                                fe::graph::SDPA_attributes()
-                                    .set_name("attention")
-                                    .set_generate_stats(c.statistics)
-                                    .set_attn_scale(c.scale)
-                                    .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
-                                    .set_diagonal_band_right_bound(0));
+    auto attributes = fe::graph::SDPA_attributes()
+                          .set_name("attention")
+                          .set_generate_stats(c.statistics)
+                          .set_attn_scale(c.scale)
+                          .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
+                          .set_diagonal_band_right_bound(0);
+    if (mask) attributes.set_dropout(mask, number(1.0f / (1.0f - c.dropout)));
+    auto [o, lse] = graph->sdpa(q, k, v, attributes);
     o->set_output(true).set_uid(kO).set_dim(q_dim).set_stride(with_unit(c.o));
     if (c.statistics)
       lse->set_output(true).set_uid(kLse).set_data_type(fe::DataType_t::FLOAT).set_dim(lse_dim).set_stride(lse_stride);
@@ -63,13 +71,14 @@ std::shared_ptr<fe::graph::Graph> make_graph(const AttentionCall& c, int sm = 0)
   auto o = graph->tensor(tensor("o", kO, q_dim, with_unit(c.o)));
   auto d_o = graph->tensor(tensor("do", kDO, q_dim, with_unit(c.o)));
   auto lse = graph->tensor(tensor("lse", kLse, lse_dim, lse_stride).set_data_type(fe::DataType_t::FLOAT));
-  auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, o, d_o, lse,
-                                           fe::graph::SDPA_backward_attributes()
-                                               .set_name("attention_backward")
-                                               .set_attn_scale(c.scale)
-                                               .set_deterministic_algorithm(c.deterministic)
-                                               .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
-                                               .set_diagonal_band_right_bound(0));
+  auto attributes = fe::graph::SDPA_backward_attributes()
+                        .set_name("attention_backward")
+                        .set_attn_scale(c.scale)
+                        .set_deterministic_algorithm(c.deterministic)
+                        .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
+                        .set_diagonal_band_right_bound(0);
+  if (mask) attributes.set_dropout(mask, number(1.0f / (1.0f - c.dropout)), number(1.0f - c.dropout));
+  auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, o, d_o, lse, attributes);
   dq->set_output(true).set_uid(kDQ).set_dim(q_dim).set_stride(with_unit(c.q));
   dk->set_output(true).set_uid(kDK).set_dim(kv_dim).set_stride(with_unit(c.k));
   dv->set_output(true).set_uid(kDV).set_dim(kv_dim).set_stride(with_unit(c.v));
@@ -91,13 +100,13 @@ class CudnnAttention final : public FusedAttention {
 
   bool forward(Exec& exec, const AttentionForward& op) override {
     AttentionCalls calls;
-    if (!attention_calls(op, calls)) return false;
+    if (!attention_calls(op, kAttentionWorkspace, calls)) return false;
     const Plan& plan = plan_of(calls.call);
     if (!plan.graph) return false;
     for (const AttentionCalls::Start& start : calls.starts) {
       std::unordered_map<int64_t, void*> pointers = common(op, start);
       if (op.lse) pointers[kLse] = at(op.lse, start.lse);
-      execute(exec, plan, pointers);
+      execute(exec, plan, op, calls, start, pointers);
     }
     return true;
   }
@@ -114,7 +123,7 @@ class CudnnAttention final : public FusedAttention {
       pointers[kDQ] = at(op.dq, start.q);
       pointers[kDK] = at(op.dk, start.k);
       pointers[kDV] = at(op.dv, start.v);
-      execute(exec, plan, pointers);
+      execute(exec, plan, op, calls, start, pointers);
     }
     return true;
   }
@@ -146,6 +155,7 @@ class CudnnAttention final : public FusedAttention {
     const std::string what = "attention of length " + std::to_string(call.length) + ", " +
                              std::to_string(call.q_heads) + "/" + std::to_string(call.kv_heads) + " heads of size " +
                              std::to_string(call.head_dim) + ", batch " + std::to_string(call.batch) +
+                             (call.dropout > 0.0f ? ", dropout" : "") +
                              (!call.backward       ? ", forward"
                               : call.deterministic ? ", deterministic backward"
                                                    : ", backward");
@@ -160,9 +170,18 @@ class CudnnAttention final : public FusedAttention {
     return plans_.emplace(call, std::move(plan)).first->second;
   }
 
-  void execute(Exec& exec, const Plan& plan, std::unordered_map<int64_t, void*>& pointers) {
+  template <typename Op>
+  void execute(Exec& exec, const Plan& plan, const Op& op, const AttentionCalls& calls,
+               const AttentionCalls::Start& start, std::unordered_map<int64_t, void*>& pointers) {
     const cudaStream_t stream = stream_of(exec);
-    void* workspace = plan.workspace > 0 ? state_.attention_scratch().take(plan.workspace, stream) : nullptr;
+    const size_t mask = (attention_mask_bytes(calls.call) + 511) / 512 * 512;
+    std::byte* workspace = nullptr;
+    if (mask + plan.workspace > 0) workspace = state_.attention_scratch().take(mask + plan.workspace, stream);
+    if (mask > 0) {
+      pointers[kMask] = workspace;
+      attention_mask_cuda(exec, op.dropout, op.shape, calls, start, workspace);
+      workspace += mask;
+    }
     if (const cudnnStatus_t status = cudnnSetStream(handle_, stream); status != CUDNN_STATUS_SUCCESS) {
       throw Error(ExitCode::kInternal, std::string("cuDNN: cudnnSetStream: ") + cudnnGetErrorString(status));
     }
@@ -201,7 +220,7 @@ std::string attention_support_fault(int sm, const std::string& device_json, cons
           q.deterministic, kAttentionWorkspace, calls))
     return "not for the library";
   AttentionCall& c = calls.call;
-  c.backward = q.backward, c.statistics = true;
+  c.backward = q.backward, c.statistics = true, c.dropout = q.dropout;
   const std::shared_ptr<fe::graph::Graph> graph = make_graph(c, sm);
   graph->set_device_properties(properties);
   fe::error_t fault = graph->validate();

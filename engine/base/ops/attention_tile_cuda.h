@@ -4,6 +4,7 @@
 // reads 16 neighbouring rows or columns at a time, and an odd row length keeps them in different banks.
 #pragma once
 
+#include "engine/base/ops/attention_calls.h"
 #include "engine/base/ops/attention_parts.h"
 #include "engine/base/ops/cuda_dropout.h"
 #include "engine/base/ops/cuda_reduce.h"
@@ -35,7 +36,8 @@ struct TileArgs {
   const int32_t* first_keys;           // [batch, q_len]: the first key that a query sees; nullptr: 0
   int64_t window;                      // keys in front of its own that a query sees; negative: all
   DropoutPlan dropout;
-  bool vectors;  // rows of heads allow 16-byte access
+  const uint32_t* kept;  // [batch, heads, q_len, words]: what dropout keeps, a bit per key; nullptr: not known yet
+  bool vectors;          // rows of heads allow 16-byte access
 
   TW_DEVICE int64_t behind() const { return key_offset; }
   // Behind the last key that a query before q_end sees.
@@ -47,7 +49,12 @@ struct TileArgs {
     const int64_t seen = window >= 0 ? query + behind() - window : 0, first = document > seen ? document : seen;
     return first > 0 ? first : 0;
   }
+  TW_DEVICE int64_t words() const { return (kv_len + 31) / 32; }
   TW_DEVICE float keep(int64_t sample, int64_t head, int64_t query, int64_t key) const {
+    if (kept != nullptr) {
+      const uint32_t word = kept[((sample * heads + head) * q_len + query) * words() + (key >> 5)];
+      return word >> (key & 31) & 1u ? dropout.scale : 0.0f;
+    }
     return keep_factor(
         dropout, static_cast<uint64_t>(dropout.sample_ids[sample]),
         static_cast<uint64_t>(dropout.first + head * dropout.per_head + query * dropout.per_query + key));
@@ -169,6 +176,50 @@ void sums_of(const View& view, DType dtype, T*& narrow_to, float*& wide_to) {
     narrow_to = view.as<T>();
   else
     wide_to = view.as<float>();
+}
+
+// Every word of random numbers decides about four keys, which different threads hold: drawn here once for all kernels.
+template <typename T>
+TW_KERNEL void __launch_bounds__(kTileThreads)
+    attention_kept_kernel(const TW_GRID_CONSTANT TileArgs<T> a, uint32_t* to) {
+  const int64_t words = a.words(), i = static_cast<int64_t>(blockIdx.x) * kTileThreads + threadIdx.x;
+  if (i >= a.batch * a.heads * a.q_len * words) return;
+  const int64_t row = i / words, key = i % words * 32, query = row % a.q_len, unit = row / a.q_len;
+  const int64_t sample = unit / a.heads, head = unit % a.heads;
+  uint32_t bits = 0;
+  if (key <= query + a.behind()) {
+    const auto id = static_cast<uint64_t>(a.dropout.sample_ids[sample]);
+    const auto first =
+        static_cast<uint64_t>(a.dropout.first + head * a.dropout.per_head + query * a.dropout.per_query + key);
+    const int shift = static_cast<int>(first & 3);
+    for (int group = 0; 4 * group - shift < 32; ++group) {
+      const Words drawn = dropout_words(a.dropout, id, (first >> 2) + static_cast<uint64_t>(group));
+      TW_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        const int bit = 4 * group + k - shift;
+        if (bit >= 0 && bit < 32 && drawn.w[k] >= a.dropout.threshold) bits |= 1u << bit;
+      }
+    }
+  }
+  to[i] = bits;
+}
+
+// Host side: room for the bits of the largest part of an op, behind `before` bytes of its own, in the op's scratch.
+template <typename Op>
+std::byte* scratch_with_bits(CudaQueue& queue, const Op& op, size_t before, uint32_t*& bits) {
+  const size_t own = (before + 15) / 16 * 16, bytes = op.dropout.p > 0.0f ? attention_bit_bytes(op.shape) : 0;
+  std::byte* scratch = own + bytes > 0 ? queue.scratch(own + bytes) : nullptr;
+  bits = bytes > 0 ? reinterpret_cast<uint32_t*>(scratch + own) : nullptr;
+  return scratch;
+}
+
+template <typename T>
+void queue_bits(CudaQueue& queue, TileArgs<T>& a, uint32_t* bits) {
+  if (bits == nullptr) return;
+  queue.launch("attention_kept", attention_kept_kernel<T>,
+               {ceil_div(a.batch * a.heads * a.q_len * ((a.kv_len + 31) / 32), kTileThreads)}, kTileThreads, 0, a,
+               bits);
+  a.kept = bits;
 }
 
 // What forward and backward share. first_head numbers the heads of dropout in the whole.

@@ -107,6 +107,9 @@ TW_DECLARE_KERNELS(EmbeddingKernels, embedding_kernels)
 struct OptimizerKernels {
   void (*adamw[3])(const AdamW&, const StepState&, float decay, int64_t first, int64_t last);
   void (*sgd[3])(const Sgd&, const StepState&, float decay, int64_t first, int64_t last);
+  // Working copy and gradient in bf16.
+  void (*narrow_adamw)(const AdamW&, const StepState&, float decay, int64_t first, int64_t last);
+  void (*narrow_sgd)(const Sgd&, const StepState&, float decay, int64_t first, int64_t last);
   // gradient = gradient_factor * gradient + momentum_factor * m
   void (*momentum_share)(const MomentumShare&, int64_t first, int64_t last);
 };

@@ -114,6 +114,8 @@ bool check_step(const Op& op) {
   TW_CHECK(op.state && op.state.dtype == DType::u8 && op.state.count() == sizeof(StepState),
            "state is one StepState as bytes");
   check_buffer(op.gradient, n, "gradient");
+  TW_CHECK(op.gradient.dtype == DType::f32 || (op.gradient.dtype == DType::bf16 && op.working.dtype == DType::bf16),
+           "gradients in ", name_of(op.gradient.dtype), " beside a working copy in ", name_of(op.working.dtype));
   TW_CHECK(!op.working || op.working.count() == n, "working copy has ", op.working.count(), " elements, master has ",
            n);
   return true;
@@ -334,6 +336,7 @@ bool check_op(const WeightedSum& op) {
 
 bool check_op(const SumSquares& op) {
   check_vector(op.out, 1, DType::f64, "sum of squares");
+  TW_CHECK(op.x.dtype == DType::f32 || op.x.dtype == DType::bf16, "squares of ", name_of(op.x.dtype));
   return op.x.count() != 0;
 }
 
@@ -382,6 +385,7 @@ bool check_op(const FillConstant& op) {
 
 bool check_op(const AdamW& op) {
   if (!check_step(op)) return false;
+  TW_CHECK(!op.takes_momentum || op.gradient.dtype == DType::f32, "a momentum in ", name_of(op.gradient.dtype));
   check_buffer(op.m, op.master.count(), "m");
   check_buffer(op.v, op.master.count(), "v");
   return true;

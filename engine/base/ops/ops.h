@@ -259,8 +259,8 @@ struct VocabLoss {
 struct WeightedSum {
   View a, b, out;
 };
-// out[0] += sum of squares in double over fixed blocks of 4096. x: [n] fp32; out: [1] fp64. NaN and Inf show in the
-// result.
+// out[0] += sum of squares in double over fixed blocks of 4096. x: [n] fp32 or bf16; out: [1] fp64. NaN and Inf show in
+// the result.
 struct SumSquares {
   View x, out;
 };

@@ -38,7 +38,8 @@ const OptimizerKernels& kernels() {
 }  // namespace
 
 void adamw_cpu(Exec& exec, const AdamW& op) {
-  walk(exec, op, kernels().adamw[working_index(op.working)]);
+  const bool narrow = op.gradient.dtype == DType::bf16;
+  walk(exec, op, narrow ? kernels().narrow_adamw : kernels().adamw[working_index(op.working)]);
 }
 
 void momentum_share_cpu(Exec& exec, const MomentumShare& op) {
@@ -47,7 +48,8 @@ void momentum_share_cpu(Exec& exec, const MomentumShare& op) {
 }
 
 void sgd_cpu(Exec& exec, const Sgd& op) {
-  walk(exec, op, kernels().sgd[working_index(op.working)]);
+  const bool narrow = op.gradient.dtype == DType::bf16;
+  walk(exec, op, narrow ? kernels().narrow_sgd : kernels().sgd[working_index(op.working)]);
 }
 
 }  // namespace thinwire

@@ -52,10 +52,10 @@ TW_DEVICE void put_working(T* working, int64_t i, const float (&p)[W]) {
   store_floats<W>(working + i, p);
 }
 
-template <int W>
-TW_DEVICE void put_zero(float* gradient, int64_t i) {
+template <int W, typename T>
+TW_DEVICE void put_zero(T* gradient, int64_t i) {
   const float zero[W] = {};
-  store_values<W>(gradient + i, zero);
+  store_floats<W>(gradient + i, zero);
 }
 
 // As the vector instructions of the CPU: where either is NaN, b.
@@ -66,10 +66,11 @@ TW_DEVICE float smaller(float a, float b) {
   return a < b ? a : b;
 }
 
-template <typename Working, bool kTakesMomentum>
+template <typename Working, typename Gradient, bool kTakesMomentum>
 struct AdamWBody {
   static constexpr int kWidth = 4;
-  float *master, *m, *v, *gradient;
+  float *master, *m, *v;
+  Gradient* gradient;
   Working* working;
   const StepState* state;
   float beta1, one_minus_beta1, beta2, one_minus_beta2, eps;
@@ -81,7 +82,7 @@ struct AdamWBody {
   };
   template <int W>
   TW_DEVICE void load(int64_t i, Data<W>& d) const {
-    load_values<W>(gradient + i, d.g);
+    load_floats<W>(gradient + i, d.g);
     load_values<W>(master + i, d.p);
     load_values<W>(v + i, d.v);
     if constexpr (!kTakesMomentum) load_values<W>(m + i, d.m);
@@ -117,10 +118,11 @@ struct AdamWBody {
   }
 };
 
-template <typename Working>
+template <typename Working, typename Gradient>
 struct SgdBody {
   static constexpr int kWidth = 4;
-  float *master, *buffer, *gradient;  // buffer: null without momentum
+  float *master, *buffer;  // buffer: null without momentum
+  Gradient* gradient;
   Working* working;
   const StepState* state;
   float momentum;
@@ -132,7 +134,7 @@ struct SgdBody {
   };
   template <int W>
   TW_DEVICE void load(int64_t i, Data<W>& d) const {
-    load_values<W>(gradient + i, d.g);
+    load_floats<W>(gradient + i, d.g);
     load_values<W>(master + i, d.p);
     if (buffer != nullptr) load_values<W>(buffer + i, d.buffer);
   }
@@ -183,14 +185,17 @@ void for_tables(std::span<const DecaySpan> spans, const Body& body) {
   if (table.count > 0) body(first, table);
 }
 
-// Calls f(pointer to the working copy), which is of type NoWorking where there is none.
+// Calls f(pointer to the working copy, pointer to the gradient); the former is of type NoWorking where there is none.
 template <typename F>
-void with_working(const View& working, const F& f) {
-  if (!working) return f(static_cast<NoWorking*>(nullptr));
-  if (working.dtype == DType::bf16)
-    f(working.as<Bf16>());
+void with_types(const View& working, const View& gradient, const F& f) {
+  if (gradient.dtype == DType::bf16)
+    f(working.as<Bf16>(), gradient.as<Bf16>());
+  else if (!working)
+    f(static_cast<NoWorking*>(nullptr), gradient.as<float>());
+  else if (working.dtype == DType::bf16)
+    f(working.as<Bf16>(), gradient.as<float>());
   else
-    f(working.as<Fp16>());
+    f(working.as<Fp16>(), gradient.as<float>());
 }
 
 template <typename T>
@@ -208,31 +213,35 @@ bool aligned_for_four(const T* p) {
 
 void adamw_cuda(Exec& exec, const AdamW& op) {
   const StepState* state = static_cast<const StepState*>(op.state.data);
-  float *master = op.master.as<float>(), *m = op.m.as<float>(), *v = op.v.as<float>(),
-        *gradient = op.gradient.as<float>();
+  float *master = op.master.as<float>(), *m = op.m.as<float>(), *v = op.v.as<float>();
   CudaQueue queue(exec);
-  with_working(op.working, [&](auto* working) {
+  with_types(op.working, op.gradient, [&](auto* working, auto* gradient) {
     using Working = std::remove_pointer_t<decltype(working)>;
+    using Gradient = std::remove_pointer_t<decltype(gradient)>;
     for_tables(op.spans, [&](int64_t first, const SpanTable& table) {
       const auto run = [&](auto takes_momentum) {
         // 1 - beta from the double: 1 - 0.999f is off by 1.3e-5 of itself.
-        const AdamWBody<Working, decltype(takes_momentum)::value> body = {master + first,
-                                                                          m + first,
-                                                                          v + first,
-                                                                          gradient + first,
-                                                                          advanced(working, first),
-                                                                          state,
-                                                                          static_cast<float>(op.beta1),
-                                                                          static_cast<float>(1.0 - op.beta1),
-                                                                          static_cast<float>(op.beta2),
-                                                                          static_cast<float>(1.0 - op.beta2),
-                                                                          static_cast<float>(op.eps),
-                                                                          op.zero_gradient,
-                                                                          table};
+        const AdamWBody<Working, Gradient, decltype(takes_momentum)::value> body = {master + first,
+                                                                                    m + first,
+                                                                                    v + first,
+                                                                                    gradient + first,
+                                                                                    advanced(working, first),
+                                                                                    state,
+                                                                                    static_cast<float>(op.beta1),
+                                                                                    static_cast<float>(1.0 - op.beta1),
+                                                                                    static_cast<float>(op.beta2),
+                                                                                    static_cast<float>(1.0 - op.beta2),
+                                                                                    static_cast<float>(op.eps),
+                                                                                    op.zero_gradient,
+                                                                                    table};
         launch_flat<1>(queue, "adamw", body, table.end[table.count - 1],
-                       aligned16(body.master, body.m, body.v, body.gradient) && aligned_for_four(body.working));
+                       aligned16(body.master, body.m, body.v) && aligned_for_four(body.gradient) &&
+                           aligned_for_four(body.working));
       };
-      op.takes_momentum ? run(std::true_type{}) : run(std::false_type{});
+      if constexpr (std::is_same_v<Gradient, float>) {
+        if (op.takes_momentum) return run(std::true_type{});
+      }
+      run(std::false_type{});
     });
   });
 }
@@ -245,22 +254,24 @@ void momentum_share_cuda(Exec& exec, const MomentumShare& op) {
 
 void sgd_cuda(Exec& exec, const Sgd& op) {
   const StepState* state = static_cast<const StepState*>(op.state.data);
-  float *master = op.master.as<float>(), *gradient = op.gradient.as<float>();
+  float* master = op.master.as<float>();
   float* buffer = op.momentum_buffer ? op.momentum_buffer.as<float>() : nullptr;
   CudaQueue queue(exec);
-  with_working(op.working, [&](auto* working) {
+  with_types(op.working, op.gradient, [&](auto* working, auto* gradient) {
     using Working = std::remove_pointer_t<decltype(working)>;
+    using Gradient = std::remove_pointer_t<decltype(gradient)>;
     for_tables(op.spans, [&](int64_t first, const SpanTable& table) {
-      const SgdBody<Working> body = {master + first,
-                                     advanced(buffer, first),
-                                     gradient + first,
-                                     advanced(working, first),
-                                     state,
-                                     op.momentum,
-                                     op.zero_gradient,
-                                     table};
-      launch_flat<1>(queue, "sgd", body, table.end[table.count - 1],
-                     aligned16(body.master, body.buffer, body.gradient) && aligned_for_four(body.working));
+      const SgdBody<Working, Gradient> body = {master + first,
+                                               advanced(buffer, first),
+                                               gradient + first,
+                                               advanced(working, first),
+                                               state,
+                                               op.momentum,
+                                               op.zero_gradient,
+                                               table};
+      launch_flat<1>(
+          queue, "sgd", body, table.end[table.count - 1],
+          aligned16(body.master, body.buffer) && aligned_for_four(body.gradient) && aligned_for_four(body.working));
     });
   });
 }

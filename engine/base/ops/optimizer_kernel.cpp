@@ -13,12 +13,12 @@ TW_INLINE void put_working(Part part, T* working, int64_t i, VecF p, int64_t n) 
   store_at(part, working + i, p, n);
 }
 
-template <typename Working>
+template <typename Working, typename Gradient = float>
 void adamw(const AdamW& op, const StepState& state, float decay, int64_t first, int64_t last) {
   float* master = (float*)op.master.data + first;
   float* moment = (float*)op.m.data + first;
   float* variance = (float*)op.v.data + first;
-  float* gradient = (float*)op.gradient.data + first;
+  Gradient* gradient = (Gradient*)op.gradient.data + first;
   Working* working = (Working*)op.working.data;
   const float lr = state.lr, scale = state.grad_scale, eps = (float)op.eps;
   // 1 - beta from the double: 1 - 0.999f is off by 1.3e-5 of itself.
@@ -59,11 +59,11 @@ void adamw(const AdamW& op, const StepState& state, float decay, int64_t first, 
   });
 }
 
-template <typename Working>
+template <typename Working, typename Gradient = float>
 void sgd(const Sgd& op, const StepState& state, float decay, int64_t first, int64_t last) {
   float* master = (float*)op.master.data + first;
   float* buffer = op.momentum_buffer.data == nullptr ? nullptr : (float*)op.momentum_buffer.data + first;
-  float* gradient = (float*)op.gradient.data + first;
+  Gradient* gradient = (Gradient*)op.gradient.data + first;
   Working* working = (Working*)op.working.data;
   const float lr = state.lr, scale = state.grad_scale, momentum = op.momentum;
   const bool zero_gradient = op.zero_gradient;
@@ -93,7 +93,10 @@ void momentum_share(const MomentumShare& op, int64_t first, int64_t last) {
 
 }  // namespace
 
-constinit const OptimizerKernels optimizer_kernels = {
-    {adamw<float>, adamw<Bf16>, adamw<Fp16>}, {sgd<float>, sgd<Bf16>, sgd<Fp16>}, momentum_share};
+constinit const OptimizerKernels optimizer_kernels = {{adamw<float>, adamw<Bf16>, adamw<Fp16>},
+                                                      {sgd<float>, sgd<Bf16>, sgd<Fp16>},
+                                                      adamw<Bf16, Bf16>,
+                                                      sgd<Bf16, Bf16>,
+                                                      momentum_share};
 
 }  // namespace thinwire::TW_ISA

@@ -43,10 +43,13 @@ void weighted_sum_cpu(Exec& exec, const WeightedSum& op) {
 }
 
 void sum_squares_cpu(Exec& exec, const SumSquares& op) {
-  const float* x = op.x.as<float>();
   const ReduceKernels& kernels = TW_PICK_KERNELS(reduce_kernels);
-  op.out.as<double>()[0] += blockwise(exec.threads, op.x.count(),
-                                      [&](int64_t at, int64_t count) { return kernels.dot(x + at, x + at, count); });
+  op.out.as<double>()[0] += blockwise(exec.threads, op.x.count(), [&](int64_t at, int64_t count) {
+    if (op.x.dtype == DType::f32) return kernels.dot(op.x.as<float>() + at, op.x.as<float>() + at, count);
+    float wide[kReduceBlock];
+    for (int64_t i = 0; i < count; ++i) wide[i] = to_float(op.x.as<Bf16>()[at + i]);
+    return kernels.dot(wide, wide, count);
+  });
 }
 
 }  // namespace thinwire

@@ -22,9 +22,9 @@ TW_DEVICE double term(float a, float b) {
 }
 
 // partials[block] = sum over the pieces block, block + blocks, ...
-template <Terms kTerms>
+template <Terms kTerms, typename T>
 TW_KERNEL void __launch_bounds__(kThreads)
-    sum_kernel(const float* a, const float* b, double* partials, int64_t count, bool vectors) {
+    sum_kernel(const T* a, const T* b, double* partials, int64_t count, bool vectors) {
   TW_SHARED_ARRAY(double, slots, kMostWarps);
   constexpr int kSteps = static_cast<int>(kPiece / (4 * kThreads));
   double sum = 0.0;
@@ -46,7 +46,7 @@ TW_KERNEL void __launch_bounds__(kThreads)
     } else {
       const int64_t end = start + kPiece < count ? start + kPiece : count;
       for (int64_t i = start + threadIdx.x; i < end; i += kThreads) {
-        sum += term<kTerms>(a[i], kTerms == Terms::kProducts ? b[i] : 0.0f);
+        sum += term<kTerms>(widen(a[i]), kTerms == Terms::kProducts ? widen(b[i]) : 0.0f);
       }
     }
   }
@@ -61,12 +61,12 @@ TW_KERNEL void __launch_bounds__(kMostBlocks) add_sums_kernel(const double* part
   if (i == 0) out[0] += sum;
 }
 
-template <Terms kTerms>
-void queue_sum(Exec& exec, const float* a, const float* b, double* out, int64_t n) {
+template <Terms kTerms, typename T>
+void queue_sum(Exec& exec, const T* a, const T* b, double* out, int64_t n) {
   CudaQueue queue(exec);
   const int64_t blocks = std::min<int64_t>(kMostBlocks, ceil_div(n, kPiece));
   auto* partials = reinterpret_cast<double*>(queue.scratch(kMostBlocks * sizeof(double)));
-  queue.launch("sum", sum_kernel<kTerms>, {blocks}, kThreads, 0, a, b, partials, n, aligned16(a, b));
+  queue.launch("sum", sum_kernel<kTerms, T>, {blocks}, kThreads, 0, a, b, partials, n, aligned16(a, b));
   queue.launch("add_sums", add_sums_kernel, {1}, static_cast<int>(ceil_div(blocks, kWarp) * kWarp), 0, partials, out,
                blocks);
 }
@@ -79,11 +79,14 @@ void weighted_sum_cuda(Exec& exec, const WeightedSum& op) {
   if (op.b)
     queue_sum<Terms::kProducts>(exec, a, op.b.as<float>(), op.out.as<double>(), n);
   else
-    queue_sum<Terms::kPlain>(exec, a, nullptr, op.out.as<double>(), n);
+    queue_sum<Terms::kPlain, float>(exec, a, nullptr, op.out.as<double>(), n);
 }
 
 void sum_squares_cuda(Exec& exec, const SumSquares& op) {
-  queue_sum<Terms::kSquares>(exec, op.x.as<float>(), nullptr, op.out.as<double>(), op.x.count());
+  if (op.x.dtype == DType::bf16)
+    queue_sum<Terms::kSquares, Bf16>(exec, op.x.as<Bf16>(), nullptr, op.out.as<double>(), op.x.count());
+  else
+    queue_sum<Terms::kSquares, float>(exec, op.x.as<float>(), nullptr, op.out.as<double>(), op.x.count());
 }
 
 }  // namespace thinwire

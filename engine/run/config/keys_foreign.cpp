@@ -188,8 +188,6 @@ KeyTopic refused_keys() {
          {"true"});
   refuse("overflows that hysteresis counts are forgotten when the scale grows, not by every step without one",
          "fp16.consecutive_hysteresis");
-  refuse("gradients are always accumulated in fp32", "data_types.grad_accum_dtype data_types.grad_accum_type",
-         {"\"fp32\""});
   refuse(
       "say \"compression\": \"zeropp\", or a rule for weights alone: {\"zero.parameter\": {\"codec\": "
       "\"block_int\", \"bits\": 8}}",
@@ -256,8 +254,8 @@ KeyTopic refused_keys() {
         head_lr_mult decoupled_lr decoupled_min_lr start_weight_decay end_weight_decay weight_decay_incr_style
         no_weight_decay_cond_type apply_wd_to_qk_layernorm)",
          {"1", "1.0", "\"constant\""});
-  refuse("the optimizer's state, gradients and master weights are fp32", R"(
-        exp_avg_dtype exp_avg_sq_dtype main_grads_dtype main_params_dtype use_precision_aware_optimizer)",
+  refuse("the optimizer's state and master weights are fp32", R"(
+        exp_avg_dtype exp_avg_sq_dtype main_params_dtype use_precision_aware_optimizer)",
          {"\"fp32\""});
   refuse("samples are drawn in Megatron's order from the first", "dataloader_type", {"\"single\""});
   refuse("a run begins with its first sample; finetune starts anew from a checkpoint's weights",

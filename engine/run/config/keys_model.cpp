@@ -155,6 +155,13 @@ KeyTopic numerics_keys() {
           "hybrid: linear layers (not the head) round the operands of their products to fp8 by one scale per tensor: "
           "e4m3 forward, e5m2 for gradients. For precision bf16 on a GPU from sm_89 on.",
           {.allowed = {"none", "hybrid"}, .scope = model}),
+      key("grad_dtype", kStringKey, "\"fp32\"",
+          "bf16: a unit's gradients are summed in fp32, rounded once and kept in bf16 until the optimizer reads them, "
+          "2 "
+          "bytes a parameter less. For one micro-batch per step, one data-parallel rank, one stage, precision bf16.",
+          {.aliases = {"main_grads_dtype", "data_types.grad_accum_dtype", "data_types.grad_accum_type"},
+           .allowed = {"fp32", "bf16"},
+           .value_aliases = {{"bfloat16", "bf16"}, {"float32", "fp32"}}}),
       key("fp16.enabled", kBoolKey, "null", "true is precision fp16; \"fp16\": true means the same.",
           {.scope = model, .status = KeyStatus::kShorthand}),
       key("bf16.enabled", kBoolKey, "null", "true is precision bf16; \"bf16\": true means the same.",

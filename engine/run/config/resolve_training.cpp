@@ -162,6 +162,24 @@ void Resolver::tokens_for_tensor_ranks() {
              str(t) + " tensor-parallel ranks: some would have none; say false, or give longer sequences");
 }
 
+// One rounding of a sum that is whole: nothing is added to it behind that.
+void Resolver::gradient_dtype() {
+  const char *key = "grad_dtype", *accum = "gradient_accumulation_steps", *stages = "pipe_parallel_size";
+  if (!known({key, "precision", accum, stages, "model_parallel_size", "global_num_gpus"}) || !is(key, "bf16")) return;
+  if (!is("precision", "bf16")) fail({key, "precision"}, "bf16 goes with precision bf16");
+  if (integer(accum) > 1)
+    fail({key, accum}, "bf16 is for one micro-batch per step: a sum of " + str(integer(accum)) +
+                           " would be rounded at each; say fp32, or gradient_accumulation_steps 1");
+  if (integer(stages) > 1)
+    fail({key, stages}, "bf16 is for one pipeline stage; say fp32");
+  else if (integer("global_num_gpus") > integer("model_parallel_size"))
+    fail({key, "global_num_gpus"},
+         "bf16 is for one data-parallel rank: sums over ranks are fp32; say fp32, and zero_optimization.stage 2 to "
+         "shard them");
+  if (known({"compression.sends"}) && is("compression.sends", "momentum"))
+    fail({key, "compression.sends"}, "bf16 holds gradients, not the momentum that is sent instead");
+}
+
 void Resolver::parse_ramp() {
   const Setting* ramp = given("rampup_batch_size");
   if (ramp == nullptr) return;

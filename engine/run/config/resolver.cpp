@@ -121,6 +121,7 @@ ResolvedConfig resolve(SettingsReader& reader, const std::string& stem, const Co
   resolver.token_chunks();
   resolver.data();
   resolver.compression();
+  resolver.gradient_dtype();
   resolver.run(stem);
   resolver.required();
   if (!reader.problems().empty()) return result;

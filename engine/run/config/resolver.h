@@ -35,6 +35,7 @@ class Resolver {
   void layout();
   void batch();
   void tokens_for_tensor_ranks();
+  void gradient_dtype();
   void preset();
   void placement();
   void communication();

@@ -254,6 +254,7 @@ RunConfig to_run_config(const Values& values) {
   c.seed = static_cast<uint64_t>(r.integer("seed"));
   c.deterministic = r.flag("deterministic");
   c.cuda_graphs = r.flag("cuda_graphs");
+  c.gradient_dtype = r.pick<DType>("grad_dtype", {{"fp32", DType::f32}, {"bf16", DType::bf16}});
   c.train_iters = r.integer("train_iters");
   c.spike.action = r.pick<SpikeAction>(
       "spike", {{"off", SpikeAction::kOff}, {"warn", SpikeAction::kWarn}, {"skip", SpikeAction::kSkip}});

@@ -69,6 +69,7 @@ struct RunConfig {
   uint64_t seed = 1234;
   bool deterministic = true;
   bool cuda_graphs = false;
+  DType gradient_dtype = DType::f32;  // of the gradients that the optimizer reads
 
   int64_t train_iters = 0;
   SpikeConfig spike;

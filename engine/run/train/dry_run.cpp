@@ -14,6 +14,7 @@
 #include "engine/run/train/gradient_bits.h"
 #include "engine/run/train/rank_layout.h"
 #include "engine/run/train/step_rehearsal.h"
+#include "parallel/device/device_traffic.h"
 
 namespace thinwire {
 namespace {
@@ -240,12 +241,26 @@ bool fused_attention(const RunConfig& config, AttentionCalls& calls) {
          attention_calls(op, config.deterministic, kAttentionWorkspace, calls);
 }
 
-// What a GPU holds beside the arenas: the context with all kernels, cuBLASLt's workspace, and that of fused attention's
-// backward pass (attention_calls.h). Without fused attention - fp32, dropout - our own kernels need none.
+// Of fused attention: the workspace of its backward pass, and a mask of dropout (attention_calls.h).
+size_t attention_scratch(const AttentionCall& call) {
+  return attention_workspace(call) + attention_mask_bytes(call);
+}
+
+// What a GPU holds beside the arenas: the context with all kernels, cuBLASLt's workspace, attention's scratch (our own
+// kernels, in fp32 for one, need none without dropout), and what ranks take for their traffic.
 size_t gpu_overhead(const RunConfig& config) {
   constexpr size_t kContext = size_t{512} << 20, kProducts = size_t{32} << 20;
   AttentionCalls calls;
-  return kContext + kProducts + (fused_attention(config, calls) ? attention_workspace(calls.call) : 0);
+  const bool fused = fused_attention(config, calls);
+  const ModelShard shard = layout_of(config, 0).shard;
+  const AttentionShape shape =
+      packed_attention(config.model.dtype, config.data.micro_batch, config.data.seq_length, shard.local().kv_heads,
+                       shard.local().heads_per_group(), config.model.head_dim, false)
+          .shape;
+  const size_t own = config.model.attention_dropout > 0.0f ? attention_bit_bytes(shape) : 0;
+  const auto traffic = static_cast<size_t>(DeviceTraffic::Options().scratch_bytes);
+  return kContext + kProducts + (fused ? attention_scratch(calls.call) : own) +
+         (mesh_shape(config).ranks() > 1 ? traffic : 0);
 }
 
 }  // namespace
@@ -253,12 +268,12 @@ size_t gpu_overhead(const RunConfig& config) {
 std::string why_own_attention(const RunConfig& config) {
   AttentionCalls calls;
   if (config.device != "cuda" || config.model.dtype == DType::f32 || fused_attention(config, calls)) return {};
-  if (config.model.attention_dropout > 0.0f)
-    return "attention_dropout is " + std::to_string(config.model.attention_dropout);
   if (config.model.window != kNoWindow) return "sliding_window_width is set";
   if (config.data.documents.reset_attention) return "reset_attention_mask is set";
   if (config.layout.context > 1) return "context_parallel_size cuts sequences";
   if (in_chunks(config)) return "sequence_chunk_size cuts sequences";
+  if (config.model.attention_dropout > 0.0f && config.data.seq_length % 8 != 0)
+    return "attention_dropout with a seq_length that is no multiple of 8";
   return "the head size is no multiple of 8, or heads x seq_length none of 4";
 }
 
@@ -320,11 +335,14 @@ std::string dry_run_text(const RunConfig& config) {
   out +=
       printed("parameters: %lld with padding, %lld without (vocabulary %lld, rows %lld)\n",
               ll(count_parameters(params, true)), ll(count_parameters(params, false)), ll(m.vocab), ll(m.padded_vocab));
-  out += printed("precision: %s compute, fp32 master weights, gradients and optimizer state\n",
-                 std::string(name_of(m.dtype)).c_str());
+  out +=
+      printed(c.gradient_dtype == DType::bf16
+                  ? "precision: %s compute, fp32 master weights and optimizer state, bf16 gradients (summed in fp32)\n"
+                  : "precision: %s compute, fp32 master weights, gradients and optimizer state\n",
+              std::string(name_of(m.dtype)).c_str());
   if (AttentionCalls calls; c.device == "cuda" && fused_attention(c, calls))
     out += printed("attention: cuDNN's, %zu calls a pass and layer, %.1f MiB of scratch\n", calls.starts.size(),
-                   mib(static_cast<double>(attention_workspace(calls.call))));
+                   mib(static_cast<double>(attention_scratch(calls.call))));
   else if (const std::string why = why_own_attention(c); !why.empty())
     out += printed("attention: our own kernels, which are slower than cuDNN's: %s\n", why.c_str());
   out += printed("batch: %lld sequences of %lld tokens = %lld micro-batches of %lld per rank and step\n",

@@ -18,7 +18,13 @@ class Collector final : public StateVisitor {
   explicit Collector(Replica& replica) : replica_(replica) {}
   void tensor(const GlobalSlice& s) override {
     std::vector<float> values(static_cast<size_t>(s.local.count()));
-    replica_.read(s.local, values.data());
+    if (s.local.dtype == DType::bf16) {
+      std::vector<Bf16> narrow(values.size());
+      replica_.read(s.local, narrow.data());
+      std::transform(narrow.begin(), narrow.end(), values.begin(), [](Bf16 x) { return to_float(x); });
+    } else {
+      replica_.read(s.local, values.data());
+    }
     append_part(parts, s, values);
   }
   void integer(const std::string&, int64_t&) override {}

@@ -86,6 +86,7 @@ RankLayout layout_of(const RunConfig& config, int rank, std::vector<int> nodes) 
   layout.where.coded_param_sync = compresses_param_sync(config, layout.at.pipeline);
   layout.where.coded_tied_param_sync = compresses_tied_param_sync(config, stages);
   layout.where.stage = layout.shard.first ? 0 : 1;
+  layout.where.gradient_dtype = config.gradient_dtype;
   layout.where.split_backward = layout.pipeline.kind == ScheduleKind::kZbH1;
   return layout;
 }

@@ -110,6 +110,7 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
   traffic_ =
       std::make_unique<UnitTraffic>(std::move(units), layout_.where.placement, ports_, *device_, *stream_, packed);
   traffic_->set_sent_value(momentum_.get());
+  traffic_->set_rounding([this](View from, View to) { exec_->ops.cast(*exec_, {from, to}); });
   std::vector<int> slots(layout_.shard.chunks.size(), 1);
   if (training) {
     const Plan plan = make_plan(layout_.pipeline, layout_.at.pipeline);
@@ -118,7 +119,7 @@ Replica::Replica(const RunConfig& config, const RankLayout& layout, Mesh* mesh, 
       weight_works_.push_back(take_weight_work(layout_.shard, shape_, arena_));
   }
   UnitEvents* events = &nothing_;
-  if (mesh_ != nullptr || momentum_) events = traffic_.get();
+  if (mesh_ != nullptr || momentum_ || config_.gradient_dtype != DType::f32) events = traffic_.get();
   for (int chunk = 0; chunk < static_cast<int>(slots.size()); ++chunk) {
     stages_.push_back(std::make_unique<Stage>(layout_.shard, chunk, store_, shape_,
                                               training ? slots[static_cast<size_t>(chunk)] : 0, ports_, &rotary_,

@@ -32,8 +32,11 @@ StepGraphs::StepGraphs(Replica& replica) : replica_(replica), segments_(recordin
     return;
   }
   rest_ = true;
-  passes_ = replica.mesh() == nullptr;
-  if (!passes_)
+  const bool rounds = replica.config().gradient_dtype != DType::f32;
+  passes_ = replica.mesh() == nullptr && !rounds;
+  if (rounds)
+    log_info("cuda_graphs: gradient norms and the optimizer step: grad_dtype bf16 rounds gradients within passes");
+  else if (!passes_)
     log_info(
         "cuda_graphs: gradient norms alone, and steps of units that no rank gathers: ranks communicate within passes, "
         "and between the steps of units that others gather");

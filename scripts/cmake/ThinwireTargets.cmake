@@ -9,9 +9,11 @@ if(THINWIRE_WERROR)
 endif()
 # Members left out of a designated initialiser take their defaults: that is how optional op arguments are written.
 target_compile_options(thinwire_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra ${werror} -Wno-missing-field-initializers>
-  # GCC 12 sees overlaps in its own std::string (PR 105329), GCC 11 an empty std::optional that is read.
+  # GCC 12 sees overlaps in its own std::string (PR 105329), GCC 11 an empty std::optional that is read, and coroutine frames
+  # freed by a delete of another kind than their new.
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>
-  $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,12>>:-Wno-maybe-uninitialized>)
+  $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,12>>:-Wno-maybe-uninitialized>
+  $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,12>>:-Wno-mismatched-new-delete>)
 if(THINWIRE_UNITY)  # a class of an anonymous namespace is at home in the file that is included, too
   target_compile_options(thinwire_warnings INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 endif()

@@ -25,7 +25,7 @@ RULES = {"optimus_cc_cb_fe_sc": {"dp.gradient": {"rank": 4}}}  # rank 128 would 
 
 
 def decision_of(done):
-    return re.search(r"plan revision after step \d+: compression .*|compression stays on: .*", done.out + done.err)
+    return re.search(r"plan revision after step \d+: .*", done.out + done.err)
 
 
 def wire_bytes(run_dir):
@@ -74,25 +74,25 @@ class CodedResume(RunCase):
                     self.assertAlmostEqual(float(line["loss"]), float(reference["loss"]), delta=0.05, msg=str(line["step"]))
 
     def test_what_adapt_decided_is_kept(self):
-        # Killed before it can have decided, a run decides later, after at most 123 updates; behind that, each life goes on as the first one did, bit for bit.
-        keys = {**MODEL, **ZERO1, "train_iters": 158, "save_interval": 5, "compression": {"preset": "thinwire", "adapt": True}}
+        # Killed before it can have decided, a run decides later, after at most 163 updates for each of two sites; behind that, each life goes on as the first one did, bit for bit.
+        keys = {**MODEL, **ZERO1, "train_iters": 370, "save_interval": 5, "compression": {"preset": "thinwire", "adapt": True}}
         config = self.config("adapting", **keys)
         kill = lambda step: [{"at": "step.begin", "step": step, "rank": 1, "do": "kill9"}]
         said = self.train(config, faults=kill(7), ranks=2)
         self.assertIsNone(decision_of(said), str(said))
-        said = self.train(config, faults=kill(154), ranks=2)
+        said = self.train(config, faults=kill(366), ranks=2)
         self.assertIsNotNone(decision_of(said), str(said))
         before = wire_bytes(self.run_dir(config))
         twin = self.config("twin", **keys)
         shutil.copytree(self.run_dir(config), self.run_dir(twin))
         self.train(config, ranks=2, expect=0)
-        self.train(twin, faults=kill(157), ranks=2)
+        self.train(twin, faults=kill(369), ranks=2)
         done = self.train(twin, ranks=2, expect=0)
         self.assertIn("resumed", done.out + done.err)
         self.assertIsNone(decision_of(done), str(done))
         self.assert_same_run(config, twin)
         after = wire_bytes(self.run_dir(twin))
-        self.assertEqual({after[157], after[158]}, {before[153]})  # a life's first update also sends weights as they are
+        self.assertEqual({after[369], after[370]}, {before[365]})  # a life's first update also sends weights as they are
 
     def test_a_ramp_goes_on_bit_for_bit(self):
         # Rates that change at steps 5 and 10 (half of 20), killed on both sides; bytes say which one was in force.

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <climits>
 #include <cstdio>
 #include <cstring>
@@ -20,8 +19,6 @@
 
 namespace thinwire {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr size_t kSecret = 32, kMostAnswer = 64 << 10;
 constexpr size_t kMostCallers = 256, kMostAtOnce = 256;  // sockets: below what a process may usually open
@@ -79,7 +76,7 @@ struct WatchNet::Question {
   std::vector<Endpoint> left;  // the next address last
   Descriptor socket;
   bool asked = false, over = false;
-  Clock::time_point since;
+  WatchClock::Time since;
   std::string words, answer;
 };
 
@@ -145,7 +142,7 @@ void WatchNet::ask(int peer) {
   question.words = secret_ + std::to_string(rank_) + " " + std::to_string(peer) + "\n";
 }
 
-void WatchNet::connect(Question& question) {
+void WatchNet::connect(Question& question, WatchClock::Time now) {
   question.socket.close();
   question.asked = false;
   question.answer.clear();
@@ -153,7 +150,7 @@ void WatchNet::connect(Question& question) {
     const Endpoint to = question.left.back();
     question.left.pop_back();
     question.socket = Descriptor(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    question.since = Clock::now();
+    question.since = now;
     if (question.socket &&
         (::connect(question.socket.get(), reinterpret_cast<const sockaddr*>(&to.storage), to.length) == 0 ||
          errno == EINPROGRESS))
@@ -163,18 +160,18 @@ void WatchNet::connect(Question& question) {
 }
 
 // True: there is something new.
-bool WatchNet::move(Question& question, short events) {
+bool WatchNet::move(Question& question, short events, WatchClock::Time now) {
   if (!question.asked) {
     int error = 0;
     socklen_t length = sizeof error;
     if (events == 0) {
-      if (Clock::now() - question.since > kConnectPatience && !question.left.empty()) connect(question);
+      if (now - question.since > kConnectPatience && !question.left.empty()) connect(question, now);
       return false;
     }
     if (::getsockopt(question.socket.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0 || error != 0 ||
         ::send(question.socket.get(), question.words.data(), question.words.size(), MSG_NOSIGNAL) !=
             static_cast<ssize_t>(question.words.size())) {
-      connect(question);
+      connect(question, now);
       return false;
     }
     question.asked = true;
@@ -190,7 +187,7 @@ bool WatchNet::move(Question& question, short events) {
   }
   // Somebody else's port, at an address that this machine has as well, says nothing.
   if (n != 0 || question.answer.empty()) {
-    connect(question);
+    connect(question, now);
     return false;
   }
   question.socket.close();
@@ -218,16 +215,16 @@ bool WatchNet::serve(Caller& caller, const std::function<std::string()>& report)
   return true;
 }
 
-void WatchNet::turn(double seconds, int wake, const std::function<std::string()>& report) {
-  const Clock::time_point end =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+void WatchNet::turn(double seconds, int wake, const std::function<std::string()>& report, WatchClock& clock) {
+  const WatchClock::Time begun = clock.now();
+  double left = seconds;
   for (bool news = false; !news;) {
     size_t open = 0;
     for (auto& [peer, question] : questions_) open += question.socket ? 1 : 0;
     for (auto& [peer, question] : questions_) {
       if (open >= kMostAtOnce) break;
       if (question.over || question.socket || question.left.empty()) continue;
-      connect(question);
+      connect(question, clock.now());
       open += question.socket ? 1 : 0;
     }
     std::vector<pollfd> wishes = {{wake, POLLIN, 0}, {listener_ ? listener_.get() : -1, POLLIN, 0}};
@@ -239,17 +236,15 @@ void WatchNet::turn(double seconds, int wake, const std::function<std::string()>
       wishes.push_back({question.socket.get(), static_cast<short>(question.asked ? POLLIN : POLLOUT), 0});
       moved.push_back(&question);
     }
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
-    if (left < 0) return;
-    const int64_t most = moved.empty() ? INT_MAX : 50;  // connections that get no word
-    ::poll(wishes.data(), wishes.size(), static_cast<int>(std::min<int64_t>(left + 1, most)));
+    constexpr double kWithoutAWord = 0.05;  // then other addresses are tried
+    clock.poll(wishes, moved.empty() ? left : std::min(left, kWithoutAWord));
     if (wishes[0].revents != 0) return;
-    for (size_t i = 0; i < moved.size(); ++i) news = move(*moved[i], wishes[2 + callers + i].revents) || news;
+    const WatchClock::Time now = clock.now();
+    for (size_t i = 0; i < moved.size(); ++i) news = move(*moved[i], wishes[2 + callers + i].revents, now) || news;
     const int before = lowest_asker_;
-    std::vector<Caller> kept;
-    for (size_t i = 0; i < callers; ++i)
-      if (wishes[2 + i].revents == 0 || !serve(callers_[i], report)) kept.push_back(std::move(callers_[i]));
-    callers_ = std::move(kept);
+    for (size_t i = callers; i-- > 0;)
+      if (wishes[2 + i].revents != 0 && serve(callers_[i], report))
+        callers_.erase(callers_.begin() + static_cast<ptrdiff_t>(i));
     while (wishes[1].revents != 0) {
       Descriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!socket) break;
@@ -257,7 +252,8 @@ void WatchNet::turn(double seconds, int wake, const std::function<std::string()>
       callers_.push_back({std::move(socket), ""});
       if (serve(callers_.back(), report)) callers_.pop_back();
     }
-    news = news || lowest_asker_ != before;
+    left = seconds - std::chrono::duration<double>(clock.now() - begun).count();
+    news = news || lowest_asker_ != before || left <= 0.0;
   }
 }
 

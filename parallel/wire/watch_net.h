@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/base/core/file.h"
+#include "parallel/wire/watch_clock.h"
 
 namespace thinwire {
 
@@ -31,7 +32,7 @@ class WatchNet {
 
   // The rest belongs to one thread. None of it waits but turn(): it moves what can be moved, answers with `report`, and
   // returns after so many seconds, or as soon as somebody has asked, an answer is complete, or `wake` can be read.
-  void turn(double seconds, int wake, const std::function<std::string()>& report);
+  void turn(double seconds, int wake, const std::function<std::string()>& report, WatchClock& clock);
   // Sends the question, once: an address after the other, until one of them answers.
   void ask(int peer);
   // What the peer has answered; empty: nothing yet.
@@ -44,8 +45,8 @@ class WatchNet {
  private:
   struct Question;
   struct Caller;
-  void connect(Question& question);
-  bool move(Question& question, short events);
+  static void connect(Question& question, WatchClock::Time now);
+  static bool move(Question& question, short events, WatchClock::Time now);
   bool serve(Caller& caller, const std::function<std::string()>& report);
 
   std::string address_, secret_;

@@ -25,17 +25,13 @@
 namespace thinwire {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Time = WatchClock::Time;
 constexpr double kStuckSeconds = 0.3;
 constexpr double kFileSeconds = 0.25;  // how long a file may keep the watchdog; a disk that is only slow takes less
 constexpr double kLastFileSeconds = 5.0;
 constexpr double kKeeperSeconds = 10.0;  // that this thread may be late
 constexpr double kEndSeconds = 2.0;      // from when it means to end to when the keeper ends the process
 constexpr int kWaves = 11;               // of questions in half of the time to answer: 2^11 ranks of a host or more
-
-double since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // When a file was written; 0 if it is not there.
 int64_t stamp_of(const std::string& path) {
@@ -88,6 +84,7 @@ Watchdog::Watchdog(Transport& transport, const FlightRecorder& recorder, Watchdo
     : transport_(&transport),
       recorder_(&recorder),
       options_(std::move(options)),
+      clock_(options_.clock != nullptr ? options_.clock : &system_clock_),
       host_(this_host()),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   TW_CHECK(options_.seconds > 0.0 && recorder.world_size() == transport.size());
@@ -138,13 +135,14 @@ Watchdog::~Watchdog() {
 }
 
 bool Watchdog::sleep(double seconds, bool until_news) {
-  const Clock::time_point start = Clock::now();
+  const Time start = clock_->now();
   for (double left = seconds;;) {
     if (options_.net != nullptr) {
-      options_.net->turn(std::max(left, 0.0), wake_.get(), [this] { return to_text(own_report()); });
+      options_.net->turn(
+          std::max(left, 0.0), wake_.get(), [this] { return to_text(own_report()); }, *clock_);
     } else {
       pollfd wish{wake_.get(), POLLIN, 0};
-      ::poll(&wish, 1, static_cast<int>(std::max(left, 0.0) * 1000.0) + 1);
+      clock_->poll({&wish, 1}, left);
     }
     pollfd stop{wake_.get(), POLLIN, 0};
     if (::poll(&stop, 1, 0) > 0) return false;
@@ -155,7 +153,7 @@ bool Watchdog::sleep(double seconds, bool until_news) {
 
 void Watchdog::look_at_polls() {
   const uint64_t polls = recorder_->polls();
-  if (polls != polls_) polls_ = polls, polled_ = Clock::now();
+  if (polls != polls_) polls_ = polls, polled_ = clock_->now();
 }
 
 WaitReport Watchdog::own_report() const {
@@ -168,7 +166,7 @@ WaitReport Watchdog::own_report() const {
 }
 
 bool Watchdog::with_files(double seconds, std::function<void()> task) {
-  return files_.within(files_.idle() ? seconds : 0.0, std::move(task));
+  return clock_->within(files_, files_.idle() ? seconds : 0.0, std::move(task));
 }
 
 void Watchdog::write_report(const std::string& answers) {
@@ -213,13 +211,14 @@ void Watchdog::run() {
   // Left over from an earlier run unless they change.
   std::optional<Stamps> old;
   uint64_t signs = recorder_->signs_of_life();
-  Clock::time_point quiet = Clock::now(), alarmed = quiet - std::chrono::hours(24);
+  Time quiet = clock_->now(), alarmed = quiet - std::chrono::hours(24);
+  bool blocked = false;
   int written = 0;  // quarters of the limit after which this silence was reported
   for (;;) {
     // Answers are due within answer_seconds: be awake more often while anybody suspects something.
     double nap = std::min(limit / 16.0, 5.0);
     if (since(alarmed) < limit) nap = std::min(nap, options_.answer_seconds / 4.0);
-    const Clock::time_point before = Clock::now();
+    const Time before = clock_->now();
     if (options_.keeper != nullptr)
       options_.keeper->expect(limit + kKeeperSeconds, "the watchdog does not get on", options_.note);
     if (!old && !folder_.empty()) old = look_at_files();
@@ -227,20 +226,22 @@ void Watchdog::run() {
     const double slept = since(before);
     // This process was stopped, or the machine was: nobody's fault, and not silence.
     if (slept > 4.0 * nap + 1.0)
-      quiet += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(slept - nap));
+      quiet += std::chrono::duration_cast<Time::duration>(std::chrono::duration<double>(slept - nap));
     look_at_polls();
     const uint64_t now_signs = recorder_->signs_of_life();
-    if (now_signs != signs) signs = now_signs, quiet = Clock::now(), written = 0;
+    const bool was_blocked =
+        std::exchange(blocked, recorder_->waiting_threads() > 0 || recorder_->open_operations() > 0);
+    // To begin to wait is a sign, too, which may have come between the two looks.
+    if (now_signs != signs || (blocked && !was_blocked)) signs = now_signs, quiet = clock_->now(), written = 0;
     silence_s_ = since(quiet);
-    const bool blocked = recorder_->waiting_threads() > 0 || recorder_->open_operations() > 0;
     const int quarter = static_cast<int>(std::min(4.0, 4.0 * silence_s_ / limit));
     if (asked()) return end_job();
     if (folder_.empty()) {
       if (blocked && quarter >= 4) return end_job();
       continue;
     }
-    const std::optional<Stamps> seen = old ? look_at_files() : std::nullopt;
-    if (seen && seen->verdict != 0 && seen->verdict != old->verdict) return end_job();
+    const Stamps seen = old ? look_at_files().value_or(*old) : Stamps();
+    if (old && seen.verdict != 0 && seen.verdict != old->verdict) return end_job();
     if (blocked && quarter >= 4) {
       raise("verdict");
       return end_job();
@@ -250,7 +251,7 @@ void Watchdog::run() {
       write_report("");
       raise("alarm");
     }
-    if (seen && seen->alarm != old->alarm) old->alarm = seen->alarm, alarmed = Clock::now(), write_report("");
+    if (old && seen.alarm != old->alarm) old->alarm = seen.alarm, alarmed = clock_->now(), write_report("");
     if (!blocked && quarter >= 4 && written < 4) written = 4, write_report("");
   }
 }
@@ -319,7 +320,7 @@ void Watchdog::read_files(Answers& answers) {
 
 void Watchdog::end_job() {
   const int size = transport_->size(), me = transport_->rank();
-  const Clock::time_point start = Clock::now();
+  const Time start = clock_->now();
   const double silence_before = silence_s_;
   Answers answers;
   answers.reports.resize(static_cast<size_t>(size));
@@ -368,7 +369,7 @@ void Watchdog::end_job_alone() {
 }
 
 void Watchdog::finish(const std::string& message, const std::string& json, const std::string& answers) {
-  const Clock::time_point start = Clock::now();
+  const Time start = clock_->now();
   options_.print(message);
   if (options_.keeper != nullptr)
     options_.keeper->end_within(options_.grace_seconds + kEndSeconds, message, options_.note);

@@ -30,6 +30,7 @@
 #include "parallel/wire/keeper.h"
 #include "parallel/wire/transport.h"
 #include "parallel/wire/wait_report.h"
+#include "parallel/wire/watch_clock.h"
 #include "parallel/wire/watch_net.h"
 
 namespace thinwire {
@@ -46,9 +47,11 @@ struct WatchdogOptions {
   std::function<void(const std::string& message)> on_verdict;
   Keeper* keeper = nullptr;  // outlives the watchdog, too
   Keeper::Note note = Keeper::Note::kRunning;
-  // Tests: what ends the job (default: Transport::abort) and what prints (default: stderr and the log file).
+  // Tests: what ends the job (default: Transport::abort), what prints (default: stderr and the log file), and what it
+  // is all measured by (default: the system's clock); the clock outlives the watchdog.
   std::function<void(int code)> end;
   std::function<void(const std::string& message)> print;
+  WatchClock* clock = nullptr;
 };
 
 class Watchdog {
@@ -61,6 +64,7 @@ class Watchdog {
 
  private:
   void run();
+  double since(WatchClock::Time start) const { return std::chrono::duration<double>(clock_->now() - start).count(); }
   bool sleep(double seconds, bool until_news = false);  // false: the destructor wants the thread back
   bool asked() const { return options_.net != nullptr && options_.net->lowest_asker() < transport_->size(); }
   void look_at_polls();
@@ -85,11 +89,12 @@ class Watchdog {
   Transport* transport_;
   const FlightRecorder* recorder_;
   WatchdogOptions options_;
+  WatchClock system_clock_, *clock_;
   std::string folder_, own_file_, host_;
   FileLane files_{"tw-reports"};
   double silence_s_ = 0.0;  // the thread's, as are:
   uint64_t polls_ = 0;
-  std::chrono::steady_clock::time_point polled_;
+  WatchClock::Time polled_;
   Descriptor wake_;  // can be read when the thread is to end
   std::thread thread_;
 };

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <set>
 #include <sstream>
 
@@ -53,6 +54,20 @@ TEST(KeyTable, EditDistance) {
   EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
   EXPECT_EQ(edit_distance("ab", "ba"), 1);
   EXPECT_EQ(edit_distance("same", "same"), 0);
+  // A bound changes no distance up to it, and keeps larger ones above it.
+  std::mt19937 rng(3);
+  const auto word = [&] {
+    std::string text(rng() % 9, 'a');
+    for (char& c : text) c = static_cast<char>('a' + rng() % 5);
+    return text;
+  };
+  for (int i = 0; i < 2000; ++i) {
+    const std::string a = word(), b = word();
+    const int distance = edit_distance(a, b);
+    EXPECT_EQ(edit_distance(b, a), distance);
+    for (int most = 0; most <= 9; ++most)
+      EXPECT_EQ(std::min(edit_distance(a, b, most), most + 1), std::min(distance, most + 1)) << a << " " << b;
+  }
 }
 
 TEST(KeyTable, NearestFindsEveryKeyWithOneLetterMissing) {

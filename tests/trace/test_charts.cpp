@@ -185,5 +185,14 @@ TEST(Charts, ThinningKeepsSpikes) {
   EXPECT_NE(svg.find("31234"), std::string::npos);
 }
 
+// Numbers at both ends of what a double holds, from a file that anybody may have written.
+TEST(Charts, DrawsTheSmallestAndTheLargestNumbers) {
+  constexpr double kLargest = std::numeric_limits<double>::max(), kSmallest = std::numeric_limits<double>::denorm_min();
+  for (const double end : {kLargest, -kLargest, kSmallest, -kSmallest, 1e-308}) {
+    const LineChart chart{.title = "t", .series = {{"s", ChartSeries::Style::kLine, 0, {1.0, 2.0}, {1.0, end}}}};
+    EXPECT_NE(render(chart).find("</figure>"), std::string::npos) << end;
+  }
+}
+
 }  // namespace
 }  // namespace thinwire::test_charts

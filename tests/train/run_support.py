@@ -335,8 +335,13 @@ def unmount(directory):
 
 
 def main(limit=600):
-    signal.alarm(limit)  # a hang is a failure, not a wait
-    result = unittest.main(verbosity=1, exit=False).result
+    """limit: seconds that a single test may take, however many there are. A hang is a failure, not a wait."""
+    class Result(unittest.TextTestResult):
+        def startTest(self, test):
+            signal.alarm(limit)
+            super().startTest(test)
+
+    result = unittest.main(verbosity=1, exit=False, testRunner=unittest.TextTestRunner(resultclass=Result)).result
     for case, reason in result.skipped:
         print(f"SKIPPED {case.id()}: {reason}", file=sys.stderr)  # for scripts/check_skips
     sys.exit(not result.wasSuccessful())

@@ -1,11 +1,15 @@
-// Numbers as text, lists and distances of words, see text.h.
+// Numbers as text, lists of words and their distances, see text.h.
 #include "engine/base/core/text.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdarg>
+#include <cstdint>
 #include <cstdio>
 #include <iterator>
+#include <numeric>
 #include <sstream>
+#include <vector>
 
 namespace thinwire {
 
@@ -31,19 +35,28 @@ std::vector<std::string> split_words(const std::string& text) {
   return {std::istream_iterator<std::string>(words), {}};
 }
 
-int edit_distance(const std::string& a, const std::string& b) {
+int edit_distance(std::string_view a, std::string_view b, int most) {
+  // Letters that the other word does not have have to go, or to come: no less than that, and found at once.
+  uint64_t in_a = 0, in_b = 0;
+  for (const char c : a) in_a |= uint64_t{1} << (c & 63);
+  for (const char c : b) in_b |= uint64_t{1} << (c & 63);
+  const int least = std::max(std::popcount(in_a & ~in_b), std::popcount(in_b & ~in_a));
+  if (least > most) return least;
   const size_t n = a.size(), m = b.size();
-  std::vector<std::vector<int>> d(n + 1, std::vector<int>(m + 1, 0));
-  for (size_t i = 0; i <= n; ++i) d[i][0] = static_cast<int>(i);
-  for (size_t j = 0; j <= m; ++j) d[0][j] = static_cast<int>(j);
+  // Rows i - 2, i - 1 and i.
+  std::vector<int> before(m + 1), last(m + 1), row(m + 1);
+  std::iota(last.begin(), last.end(), 0);
   for (size_t i = 1; i <= n; ++i) {
+    row[0] = static_cast<int>(i);
     for (size_t j = 1; j <= m; ++j) {
-      d[i][j] = std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before[j - 2] + 1);
     }
+    before.swap(last), last.swap(row);
+    // From here on it only grows.
+    if (std::ranges::min(last) > most && std::ranges::min(before) > most) return most + 1;
   }
-  return d[n][m];
+  return last[m];
 }
 
 }  // namespace thinwire

@@ -1,7 +1,9 @@
 // Numbers as text, lists of words, and how far two words are from each other.
 #pragma once
 
+#include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace thinwire {
@@ -13,7 +15,8 @@ std::string join(const std::vector<std::string>& words, const std::string& betwe
 // The words of a text: what stands between white space.
 std::vector<std::string> split_words(const std::string& text);
 
-// Optimal string alignment distance (insert, delete, replace, swap of neighbours).
-int edit_distance(const std::string& a, const std::string& b);
+// Optimal string alignment distance (insert, delete, replace, swap of neighbours). `most`: a larger distance may be
+// told as any number above it, which takes less time.
+int edit_distance(std::string_view a, std::string_view b, int most = std::numeric_limits<int>::max());
 
 }  // namespace thinwire

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string_view>
 
 #include "engine/base/core/check.h"
 #include "engine/base/core/text.h"
@@ -87,9 +88,8 @@ const Names& foreign_fields() {
   return names;
 }
 
-std::string leaf_of(const std::string& name) {
-  const size_t dot = name.rfind('.');
-  return dot == std::string::npos ? name : name.substr(dot + 1);
+std::string_view leaf_of(std::string_view name) {
+  return name.substr(name.rfind('.') + 1);  // all of it where there is no dot
 }
 
 }  // namespace
@@ -161,6 +161,9 @@ KeyTable::KeyTable()
         TW_CHECK(by_name_.emplace(name, &key).second, "configuration key ", name, " is in the table twice");
         add_sections(name);
       }
+      nlohmann::json value = nlohmann::json::parse(key.default_json);
+      if (value.is_number_integer() && (key.types & kRealKey) != 0) value = value.get<double>();
+      defaults_.emplace(&key, std::move(value));
     }
   }
   sections_.insert("compression");
@@ -186,20 +189,21 @@ std::string KeyTable::section_value_key(const std::string& section) const {
 
 std::string KeyTable::nearest(const std::string& name) const {
   if (name.size() > 80) return "";  // no word of ours is that long, and the search is quadratic
-  const std::string leaf = leaf_of(name);
+  const std::string leaf(leaf_of(name));
   const bool rule = name.rfind("compression.", 0) == 0;
   const Names& foreign = rule ? foreign_fields() : foreign_names();
   if (const auto it = foreign.find(leaf); it != foreign.end()) {
     const std::string other = rule ? name.substr(0, name.size() - leaf.size()) + it->second : it->second;
     if (find(other) != nullptr) return other;
   }
-  const int limit = leaf.size() <= 3 ? 1 : leaf.size() <= 6 ? 2 : static_cast<int>(leaf.size()) / 3;
+  const int limit = leaf.size() <= 3 ? 1 : leaf.size() <= 6 ? 2 : std::min(static_cast<int>(leaf.size()) / 3, 7);
   std::string best;
   int best_distance = limit + 1, best_rank = 0;
   // Words whose lengths differ by more than the limit are further apart than it.
-  const auto distance_of = [&](const std::string& a, const std::string& b) {
+  const auto distance_of = [&](std::string_view a, std::string_view b) {
     const int64_t longer = std::abs(static_cast<int64_t>(a.size()) - static_cast<int64_t>(b.size()));
-    return longer > limit ? limit + 1 : edit_distance(a, b);
+    const int most = std::min(limit, best_distance);
+    return longer > most ? limit + 1 : edit_distance(a, b, most);
   };
   const auto consider = [&](const std::string& candidate, int rank) {
     if (!rule && candidate.rfind("compression.", 0) == 0) return;  // fields of rules have common names: bits, rate ...

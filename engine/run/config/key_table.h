@@ -2,8 +2,10 @@
 #pragma once
 
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -55,6 +57,8 @@ class KeyTable {
 
   // Entry of a full dotted name or alias in which '-' is already '_'; nullptr if there is none.
   const KeySpec* find(const std::string& name) const;
+  // What an entry's default_json says; integers of real keys as reals.
+  const nlohmann::json& default_of(const KeySpec& key) const { return defaults_.at(&key); }
   // Objects that hold other keys: "zero_optimization", "compression.dp.gradient" ...
   bool is_section(const std::string& name) const { return sections_.count(name) != 0; }
   // The key that a plain value given for a section means ("optimizer": "adam"), empty if none.
@@ -67,6 +71,7 @@ class KeyTable {
  private:
   std::vector<KeyTopic> topics_;
   std::map<std::string, const KeySpec*> by_name_;
+  std::unordered_map<const KeySpec*, nlohmann::json> defaults_;
   std::set<std::string> sections_;
 };
 

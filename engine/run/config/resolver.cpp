@@ -20,9 +20,7 @@ nlohmann::json Resolver::value(const std::string& key) const {
   if (const Setting* s = given(key)) return s->value;
   const KeySpec* spec = key_table().find(key);
   TW_CHECK(spec != nullptr, "no configuration key ", key);
-  nlohmann::json v = nlohmann::json::parse(spec->default_json);
-  if (v.is_number_integer() && (spec->types & kRealKey) != 0) v = v.get<double>();
-  return v;
+  return key_table().default_of(*spec);
 }
 
 bool Resolver::known(std::initializer_list<const char*> keys) const {

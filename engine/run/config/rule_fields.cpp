@@ -73,33 +73,36 @@ std::vector<std::string> names_of(const Words<E>& words) {
   return names;
 }
 
-// One of the two compressions of a rule.
-struct Compression {
-  CodecSpec codec;
-  ResidualSpec residual;
+// One of the two compressions of a rule, in place: every field of every rule is looked at at every start.
+template <typename Codec, typename Residual>
+struct View {
+  Codec& codec;
+  Residual& residual;
 };
+using Compression = View<const CodecSpec, const ResidualSpec>;
+using NewCompression = View<CodecSpec, ResidualSpec>;
 
-// A field of a whole (a Compression, or a rule), to and from JSON.
-template <typename Whole>
+// A field of a whole (a compression, or a rule), to and from JSON; Target: the same whole to be written to.
+template <typename Whole, typename Target = Whole>
 struct Field {
   KeySpec key;
   std::function<json(const Whole&)> get;
-  std::function<void(Whole&, const json&)> set;
+  std::function<void(Target&, const json&)> set;
   std::function<bool(const Whole&)> matters = nullptr;  // nullptr: always
 };
 
 // at(whole) is the number or flag itself, or a value that has words.
-template <typename Whole, typename At>
-Field<Whole> field(KeySpec key, const At& at, std::function<bool(const Whole&)> matters = nullptr) {
+template <typename Whole, typename Target = Whole, typename At>
+Field<Whole, Target> field(KeySpec key, const At& at, std::function<bool(const Whole&)> matters = nullptr) {
   return {std::move(key), [at](const Whole& w) { return json(at(w)); },
-          [at](Whole& w, const json& v) { v.get_to(at(w)); }, std::move(matters)};
+          [at](Target& w, const json& v) { v.get_to(at(w)); }, std::move(matters)};
 }
-template <typename Whole, typename E, typename At>
-Field<Whole> field(KeySpec key, const Words<E>& words, const At& at,
-                   std::function<bool(const Whole&)> matters = nullptr) {
+template <typename Whole, typename Target = Whole, typename E, typename At>
+Field<Whole, Target> field(KeySpec key, const Words<E>& words, const At& at,
+                           std::function<bool(const Whole&)> matters = nullptr) {
   key.allowed = names_of(words);
   return {std::move(key), [&words, at](const Whole& w) { return json(word(words, at(w))); },
-          [&words, at](Whole& w, const json& v) { at(w) = meaning(words, v.get<std::string>()); }, std::move(matters)};
+          [&words, at](Target& w, const json& v) { at(w) = meaning(words, v.get<std::string>()); }, std::move(matters)};
 }
 
 json value_json(const CodecValue& value) {
@@ -112,23 +115,25 @@ json ramp_json(const Ramp& ramp) {
   return list;
 }
 
-std::vector<Field<Compression>> make_compression_fields() {
+using CompressionField = Field<Compression, NewCompression>;
+
+std::vector<CompressionField> make_compression_fields() {
   const auto coded = [](const Compression& c) { return c.codec.codec != "identity"; };
   const auto any_residual = [](const Compression& c) { return c.residual.kind != ResidualKind::kNone; };
   const auto ema = [](const Compression& c) { return c.residual.kind == ResidualKind::kEma; };
-  std::vector<Field<Compression>> f;
+  std::vector<CompressionField> f;
   f.push_back(
       {key("codec", kStringKey, "null",
            "How the site's messages are coded (docs/codecs.md). A codec other than the preset's starts from its "
            "own defaults and without residual and sum.",
            {.default_text = "identity", .allowed = codec_names()}),
        [](const Compression& c) { return json(c.codec.codec); },
-       [](Compression& c, const json& v) {
+       [](NewCompression& c, const json& v) {
          if (v != c.codec.codec) c.codec = codec_spec(v.get<std::string>());
        }});
   // A codec's parameters mean nothing to another, where they are what they are to all that have them.
   for (const KeySpec& own : codec_keys()) {
-    const auto has = [name = own.name](const Compression& c) { return c.codec.parameters.count(name) > 0; };
+    const auto has = [name = own.name](const auto& c) { return c.codec.parameters.count(name) > 0; };
     std::set<CodecValue> defaults;
     for (const CodecRow& row : codec_table())
       if (const CodecParameter* p = row.find(own.name)) defaults.insert(p->otherwise);
@@ -139,7 +144,7 @@ std::vector<Field<Compression>> make_compression_fields() {
                      return ramp_json(ramp->second);
                    return value_json(has(c) ? c.codec.parameters.at(name) : otherwise);
                  },
-                 [=, name = own.name](Compression& c, const json& v) {
+                 [=, name = own.name](NewCompression& c, const json& v) {
                    if (!has(c)) return;
                    Ramp ramp;  // a value is a ramp of one place
                    for (const json& pair : v.is_array() ? v : json::array({{0, v}})) {
@@ -153,24 +158,24 @@ std::vector<Field<Compression>> make_compression_fields() {
                  },
                  has});
   }
-  f.push_back(field<Compression>(
+  f.push_back(field<Compression, NewCompression>(
       key("hadamard", kBoolKey, "null", "Transform in front of the codec: orthonormal, blocks of 32; spreads outliers.",
           {.default_text = "false"}),
       [](auto& c) -> auto& { return c.codec.hadamard; }, coded));
-  f.push_back(field<Compression>(
+  f.push_back(field<Compression, NewCompression>(
       key("checksum", kBoolKey, "null",
           "Every message of the rule carries a CRC-32C, coded or not, whatever the key checksum says of others.",
           {.default_text = "false"}),
       [](auto& c) -> auto& { return c.codec.checksum; },
       [coded](const Compression& c) { return c.codec.checksum || coded(c); }));
-  f.push_back(field<Compression>(
+  f.push_back(field<Compression, NewCompression>(
       key("residual", kStringKey, "null",
           "What becomes of the coding error: lost; added to the next message (error_feedback; lazy: that of the next "
           "coded micro-batch); a moving average of it is (ema); or the difference to what the receivers have is sent "
           "instead of the value (value_difference).",
           {.default_text = "none"}),
       residual_words(), [](auto& c) -> auto& { return c.residual.kind; }));
-  f.push_back(field<Compression>(
+  f.push_back(field<Compression, NewCompression>(
       key("residual_dtype", kStringKey, "null",
           "What residual error_feedback or lazy is kept in. bf16, and int8 with a scale per 256 elements, are rounded "
           "up "
@@ -180,32 +185,32 @@ std::vector<Field<Compression>> make_compression_fields() {
       [](const Compression& c) {
         return c.residual.kind == ResidualKind::kErrorFeedback || c.residual.kind == ResidualKind::kLazy;
       }));
-  f.push_back(field<Compression>(
+  f.push_back(field<Compression, NewCompression>(
       key("beta", kRealKey, "null",
           "residual ema: share of the average that stays; 1 - beta of the new error joins it.",
           {.default_text = "0.8", .bounds = {.min = 0, .max = 1, .open_max = true}}),
       [](auto& c) -> auto& { return c.residual.beta; }, ema));
-  f.push_back(field<Compression>(
+  f.push_back(field<Compression, NewCompression>(
       key("reset_every", kIntKey, "null", "residual ema: steps between resets to zero; 0: never.",
           {.default_text = "0", .bounds = {0, 1e12}, .unit = "steps"}),
       [](auto& c) -> auto& { return c.residual.reset_every; }, ema));
-  f.push_back(field<Compression>(
+  f.push_back(field<Compression, NewCompression>(
       key("on_skip", kStringKey, "null",
           "What a residual is after a skipped step: as before it (costs a second copy), or "
           "zero.",
           {.default_text = "restore"}),
       skip_words(), [](auto& c) -> auto& { return c.residual.on_skip; }, any_residual));
-  for (Field<Compression>& each : f) each.key.scope = KeyScope::kLayout;
+  for (CompressionField& each : f) each.key.scope = KeyScope::kLayout;
   return f;
 }
 
-const std::vector<Field<Compression>>& compression_fields() {
-  static const std::vector<Field<Compression>> fields = make_compression_fields();
+const std::vector<CompressionField>& compression_fields() {
+  static const std::vector<CompressionField> fields = make_compression_fields();
   return fields;
 }
 
-const Field<Compression>* compression_field(const std::string& name) {
-  for (const Field<Compression>& f : compression_fields())
+const CompressionField* compression_field(const std::string& name) {
+  for (const CompressionField& f : compression_fields())
     if (f.key.name == name) return &f;
   return nullptr;
 }
@@ -295,9 +300,8 @@ Compression compression_of(const SiteRule& rule, bool sum) {
   return sum ? Compression{rule.sum_codec, rule.sum_residual} : Compression{rule.codec, rule.residual};
 }
 
-void put_compression(SiteRule& rule, bool sum, const Compression& compression) {
-  (sum ? rule.sum_codec : rule.codec) = compression.codec;
-  (sum ? rule.sum_residual : rule.residual) = compression.residual;
+NewCompression new_compression_of(SiteRule& rule, bool sum) {
+  return sum ? NewCompression{rule.sum_codec, rule.sum_residual} : NewCompression{rule.codec, rule.residual};
 }
 
 }  // namespace
@@ -305,8 +309,8 @@ void put_compression(SiteRule& rule, bool sum, const Compression& compression) {
 const std::vector<KeySpec>& rule_fields() {
   static const std::vector<KeySpec> keys = [] {
     std::vector<KeySpec> all;
-    for (const Field<Compression>& f : compression_fields()) all.push_back(f.key);
-    for (const Field<Compression>& f : compression_fields()) {
+    for (const CompressionField& f : compression_fields()) all.push_back(f.key);
+    for (const CompressionField& f : compression_fields()) {
       KeySpec key = f.key;
       key.name = "sum." + key.name;
       if (f.key.name == "codec") {
@@ -326,17 +330,16 @@ const std::vector<KeySpec>& rule_fields() {
 
 json rule_value(const SiteRule& rule, const std::string& field) {
   const bool sum = is_sum(field);
-  if (const Field<Compression>* f = compression_field(sum ? field.substr(4) : field))
+  if (const CompressionField* f = compression_field(sum ? field.substr(4) : field))
     return f->get(compression_of(rule, sum));
   return site_field(field).get(rule);
 }
 
 void set_rule_value(SiteRule& rule, const std::string& field, const json& value) {
   const bool sum = is_sum(field);
-  if (const Field<Compression>* f = compression_field(sum ? field.substr(4) : field)) {
-    Compression compression = compression_of(rule, sum);
+  if (const CompressionField* f = compression_field(sum ? field.substr(4) : field)) {
+    NewCompression compression = new_compression_of(rule, sum);
     f->set(compression, value);
-    put_compression(rule, sum, compression);
     rule.has_sum_codec = rule.has_sum_codec || sum;
   } else {
     site_field(field).set(rule, value);
@@ -345,7 +348,7 @@ void set_rule_value(SiteRule& rule, const std::string& field, const json& value)
 
 bool field_matters(const SiteRule& rule, const std::string& field) {
   const bool sum = is_sum(field);
-  const Field<Compression>* f = compression_field(sum ? field.substr(4) : field);
+  const CompressionField* f = compression_field(sum ? field.substr(4) : field);
   if (f == nullptr) return true;
   return (!sum || rule.has_sum_codec) && (f->matters == nullptr || f->matters(compression_of(rule, sum)));
 }

@@ -3,6 +3,7 @@
 
 #include <yaml.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <map>
@@ -46,22 +47,28 @@ bool read_integer(const std::string& digits, int base, bool negative, int64_t& o
 // The patterns of PyYAML's resolver, in its order.
 void type_plain(const std::string& text, JsonTree& tree) {
   using Kind = JsonTree::Kind;
-  static const std::regex yes("yes|Yes|YES|true|True|TRUE|on|On|ON"), no("no|No|NO|false|False|FALSE|off|Off|OFF"),
-      real(
-          "[-+]?[0-9][0-9_]*\\.[0-9_]*([eE][-+][0-9]+)?|\\.[0-9][0-9_]*([eE][-+][0-9]+)?"
-          "|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+\\.[0-9_]*|[-+]?\\.(inf|Inf|INF)|\\.(nan|NaN|NAN)"),
+  static const std::regex real(
+      "[-+]?[0-9][0-9_]*\\.[0-9_]*([eE][-+][0-9]+)?|\\.[0-9][0-9_]*([eE][-+][0-9]+)?"
+      "|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+\\.[0-9_]*|[-+]?\\.(inf|Inf|INF)|\\.(nan|NaN|NAN)"),
       integer(
-          "[-+]?0b[0-1_]+|[-+]?0[0-7_]+|[-+]?(0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+|[-+]?[1-9][0-9_]*(:[0-5]?[0-9])+"),
-      null("~|null|Null|NULL|");
+          "[-+]?0b[0-1_]+|[-+]?0[0-7_]+|[-+]?(0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+|[-+]?[1-9][0-9_]*(:[0-5]?[0-9])+");
+  const auto among = [&](std::initializer_list<const char*> words) {
+    return std::find(words.begin(), words.end(), text) != words.end();
+  };
+  const bool yes = among({"yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"});
+  const bool no = among({"no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"});
   tree.kind = Kind::kString;
   tree.text = text;
   tree.plain = true;
   if (text.size() > 400) return;
-  if (std::regex_match(text, null)) {
+  if (among({"~", "null", "Null", "NULL", ""})) {
     tree.kind = Kind::kNull;
-  } else if (std::regex_match(text, yes) || std::regex_match(text, no)) {
+  } else if (yes || no) {
     tree.kind = Kind::kBool;
-    tree.boolean = std::regex_match(text, yes);
+    tree.boolean = yes;
+  } else if (text.find_first_of("0123456789.") > 1) {
+    // No number: these begin with a digit or a point, behind a sign at most. (The patterns are slow, and most words are
+    // words.)
   } else if (std::regex_match(text, integer)) {
     std::string digits = without(text, '_');
     const bool negative = digits[0] == '-';

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -108,9 +109,10 @@ std::string data_element(const nlohmann::ordered_json& data) {
   return "<script type=\"application/json\">" + text + "</script>";
 }
 
-// Four significant digits are what a tooltip shows; full ones would only swell the page.
+// Four significant digits are what a tooltip shows; full ones would only swell the page. Not by std::stod, which throws
+// where a number is smaller than normal ones.
 double rounded(double v, int digits) {
-  return v == 0.0 || !std::isfinite(v) ? v : std::stod(printed("%.*g", digits, v));
+  return v == 0.0 || !std::isfinite(v) ? v : std::strtod(printed("%.*g", digits, v).c_str(), nullptr);
 }
 
 // A chart whose axes are known.

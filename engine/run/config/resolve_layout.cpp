@@ -188,8 +188,9 @@ void Resolver::layout() {
     const nlohmann::json costs = value("pipe_partition_costs");
     if (costs.size() != 3 || costs.at(0).get<double>() <= 0.0)
       fail({"pipe_partition_costs"}, "must hold three numbers: layer (above 0), embedding, head");
-    else if (known({"pipe_partition_method"}) && !is("pipe_partition_method", "time"))
-      note("pipe_partition_costs", "has no effect without pipe_partition_method time");
+    else if (known({"pipe_partition_method", "link_gbps"}) && !is("pipe_partition_method", "time") &&
+             real("link_gbps") <= 0.0)
+      note("pipe_partition_costs", "has no effect without pipe_partition_method time, or link_gbps and critical rules");
   }
 }
 

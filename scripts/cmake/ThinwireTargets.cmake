@@ -21,8 +21,7 @@ endif()
 target_compile_options(thinwire_warnings INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra ${cuda_werror} -Xcompiler=-Wno-missing-field-initializers,-Wno-restrict>)
 if(THINWIRE_SANITIZE)
-  target_compile_options(thinwire_options INTERFACE
-    "$<$<NOT:$<BOOL:$<TARGET_PROPERTY:THINWIRE_UNSANITIZED>>>:-fsanitize=${THINWIRE_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all>")
+  target_compile_options(thinwire_options INTERFACE -fsanitize=${THINWIRE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(thinwire_options INTERFACE -fsanitize=${THINWIRE_SANITIZE})
   if(THINWIRE_SANITIZE MATCHES thread)
     set(THINWIRE_SANITIZER_ENVIRONMENT ";UCX_MEM_EVENTS=n")  # UCX's hooks run where a thread of ThreadSanitizer has ended: a crash
@@ -108,7 +107,7 @@ function(thinwire_kernels target)
   set(avx512_bf16 ${avx512} -mavx512bf16)
   set(level -O3)
   if(THINWIRE_SANITIZE)
-    set(level -O1)
+    set(level $<IF:$<CONFIG:Debug>,-O0,-O1>)
   endif()
   set(avx2_files ${ARG_UNPARSED_ARGUMENTS} ${ARG_BF16})
   set(avx512_files ${avx2_files})
@@ -120,7 +119,7 @@ function(thinwire_kernels target)
     set(object ${target}_${isa})
     add_library(${object} OBJECT ${${isa}_files})
     # Hidden visibility keeps each instruction set's code to itself; instrumented -O3 kernels take minutes each to compile, so
-    # sanitized builds make do with -O1.
+    # sanitized builds make do with -O1, or none at all.
     target_compile_options(${object} PRIVATE ${level} ${${isa}} -fvisibility=hidden -fno-math-errno -fno-trapping-math -Wno-psabi -Wno-ignored-attributes)
     # GCC 12 calls the undefined vectors inside its own intrinsics uninitialised.
     target_compile_options(${object} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized -Wno-uninitialized>)

@@ -4,7 +4,9 @@
 
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <numeric>
+#include <string>
 
 #include "compression/site.h"
 #include "engine/run/config/presets.h"
@@ -34,6 +36,14 @@ bool is_variant(const std::string& preset) {
   return false;
 }
 
+// What a layout does without compression is the same beside every preset.
+const Curve& plain_run(const Layout& layout) {
+  static std::map<std::string, Curve> known;
+  const auto [at, fresh] = known.try_emplace(layout.name());
+  if (fresh) at->second = run({}, layout, kSamples, kSteps);
+  return at->second;
+}
+
 class CodedMesh : public testing::TestWithParam<std::string> {};
 
 TEST_P(CodedMesh, TrainsUnderEveryLayout) {
@@ -43,7 +53,7 @@ TEST_P(CodedMesh, TrainsUnderEveryLayout) {
     if (preset.starts_with("one_bit_adam") && layout.optimizer != "replicated") continue;
     // Variants of another preset, by a number or two: the layout with all dimensions (momentum: the first).
     if (is_variant(preset) && layout.ranks() != (preset == "one_bit_adam_20" ? 2 : 8)) continue;
-    const Curve plain = run({}, layout, kSamples, kSteps);
+    const Curve& plain = plain_run(layout);
     // A preset may bring a placement of its own, which an explicit one would override.
     layout.more = {"compression=" + preset};
     // A tenth of twelve updates is no warm-up for a variance that is frozen behind it.

@@ -133,6 +133,10 @@ TEST(StatusFile, UnwritableIsAWarningOnly) {
 
 TEST(StatusFile, BrokenFilesAreRefused) {
   const test::Scratch scratch;
+  for (const char* text : {R"({"code": 9e29})", R"({"step": -1e300})", R"({"oom_kills": {"a": 1e99}})"}) {
+    test::spill(scratch / "large.json", text);
+    EXPECT_THROW(read_status(scratch / "large.json"), Error) << text;
+  }
   for (const char* text : {"", "{", "[1]", "{\"state\":5}", "{\"step\":\"x\"}", "{\"code\":\"x\"}"}) {
     test::spill(scratch / "status.json", text);
     try {

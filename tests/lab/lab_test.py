@@ -54,13 +54,14 @@ def world():
                         processes.append(c.read())
         except OSError:
             pass
-    networks = {os.stat(f"/proc/{p}/ns/net").st_ino for p in os.listdir("/proc") if p.isdigit() and namespace(p)}
+    networks = {namespace(p) for p in os.listdir("/proc") if p.isdigit()} - {None}
     return {"links": text("ip", "-o", "link"), "mounts": mounts, "netns": text("ip", "netns"), "processes": processes,
             "state": [n for n in os.listdir("/run/thinwire-lab") if n.startswith(NAME)] if os.path.isdir("/run/thinwire-lab") else [],
             "networks": len(networks), "shm": sorted(n for n in os.listdir("/dev/shm") if "thinwire" in n or "mpich" in n)}
 
 
 def namespace(pid):
+    """None: the process has ended."""
     try:
         return os.stat(f"/proc/{pid}/ns/net").st_ino
     except OSError:

@@ -7,8 +7,8 @@
 // of blocks share two of each kind in turn (hold = unit), or as many as the longest chunk has blocks (hold =
 // micro_batch), or each has its own (hold = step); embedding, positions and head always have their own. Gradients that
 // are sharded are summed in full-size buffers, two of each kind that the blocks share in turn, or one for every unit
-// when a plan splits the backward pass. So are those that the
-// optimizer reads in bf16: each is rounded once, when it is whole.
+// when a plan splits the backward pass. So are those that the optimizer
+// reads in bf16: each is rounded once, when its sum is complete.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // A group of ranks and the verbs on it. Moves bytes and knows no meaning.
 //
 // Every verb returns a Ticket that leases its buffers. Views are contiguous host memory, and `stream` is the host's:
-// who has some of a device asks a Channel. All ranks of the group call the same verbs in the same order; point-to-point
+// a Channel takes device memory. All ranks of the group call the same verbs in the same order; point-to-point
 // calls are matched per (peer, direction) in order. Floating-point sums are taken in fp32 (fp64 for fp64), in an order
 // that depends on the algorithm and the group alone - never on timing - and all ranks get the same bits.
 #pragma once

@@ -27,8 +27,8 @@ struct UnitMemory {
   View full;      // [count]; the same memory as weights when they are replicated
   View kept;      // [shard.secondary.count], empty without secondary copy
   View gradient;  // [count] fp32
-  // [shard.gradients.count] fp32; inside `gradient` when gradients are replicated. Or bf16 of no other rank's: what
-  // `gradient` is rounded to when it is whole.
+  // [shard.gradients.count] fp32; inside `gradient` when gradients are replicated. On one
+  // data-parallel rank it may be bf16: `gradient`, rounded when its sum is complete.
   View gradient_shard;
   int place = -1;           // units with the same place share `full` (-1: memory of its own)
   int gradient_place = -1;  // and `gradient`

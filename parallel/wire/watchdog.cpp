@@ -231,7 +231,7 @@ void Watchdog::run() {
     const uint64_t now_signs = recorder_->signs_of_life();
     const bool was_blocked =
         std::exchange(blocked, recorder_->waiting_threads() > 0 || recorder_->open_operations() > 0);
-    // To begin to wait is a sign, too, which may have come between the two looks.
+    // A rank that begins to wait shows life, too: it may have begun between the two reads.
     if (now_signs != signs || (blocked && !was_blocked)) signs = now_signs, quiet = clock_->now(), written = 0;
     silence_s_ = since(quiet);
     const int quarter = static_cast<int>(std::min(4.0, 4.0 * silence_s_ / limit));

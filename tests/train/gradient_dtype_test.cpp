@@ -4,9 +4,9 @@
 
 #include <limits>
 
-#include "engine/run/config/load_config.h"
 #include "engine/run/train/bare_training.h"
 #include "engine/run/train/synthetic_batches.h"
+#include "tests/train/small_run.h"
 
 namespace thinwire::gradient_dtype_test {
 namespace {
@@ -14,27 +14,10 @@ namespace {
 constexpr int kSteps = 5, kPoisoned = 3;
 
 RunConfig config_of(const std::vector<std::string>& more, bool narrow) {
-  std::vector<std::string> o = {"num_layers=3",
-                                "hidden_size=32",
-                                "num_attention_heads=4",
-                                "seq_length=12",
-                                "max_position_embeddings=12",
-                                "vocab_size=61",
-                                "make_vocab_size_divisible_by=1",
-                                "threads_per_rank=1",
-                                "precision=bf16",
-                                "train_micro_batch_size_per_gpu=2",
-                                "train_batch_size=2",
-                                "optimizer.params.lr=1e-2",
-                                "lr_decay_style=constant",
-                                "gradient_clipping=0.5",
-                                "train_iters=8",
-                                "run_dir=runs/gradient_dtype_test"};
-  o.insert(o.end(), more.begin(), more.end());
-  if (narrow) o.emplace_back("grad_dtype=bf16");
-  ConfigOptions options;
-  options.data_required = false;
-  return load_config({}, o, options).run;
+  return small_run(
+      {"num_layers=3", "precision=bf16", "train_batch_size=2", "lr_decay_style=constant", "gradient_clipping=0.5",
+       "run_dir=runs/gradient_dtype_test", narrow ? "grad_dtype=bf16" : "grad_dtype=fp32"},
+      more);
 }
 
 enum class Gradients { kFp32, kFp32Rounded, kBf16 };

@@ -4,9 +4,9 @@
 
 #include <limits>
 
-#include "engine/run/config/load_config.h"
 #include "engine/run/train/bare_training.h"
 #include "engine/run/train/synthetic_batches.h"
+#include "tests/train/small_run.h"
 
 namespace thinwire::gradient_writes_test {
 namespace {
@@ -14,24 +14,8 @@ namespace {
 constexpr int kSteps = 4;
 
 RunConfig config_of(const std::vector<std::string>& more) {
-  std::vector<std::string> o = {"num_layers=2",
-                                "hidden_size=32",
-                                "num_attention_heads=4",
-                                "seq_length=12",
-                                "max_position_embeddings=12",
-                                "vocab_size=61",
-                                "make_vocab_size_divisible_by=1",
-                                "threads_per_rank=1",
-                                "train_micro_batch_size_per_gpu=2",
-                                "train_batch_size=6",
-                                "optimizer.params.lr=1e-2",
-                                "lr_decay_style=constant",
-                                "train_iters=8",
-                                "run_dir=runs/gradient_writes_test"};
-  o.insert(o.end(), more.begin(), more.end());
-  ConfigOptions options;
-  options.data_required = false;
-  return load_config({}, o, options).run;
+  return small_run(
+      {"num_layers=2", "train_batch_size=6", "lr_decay_style=constant", "run_dir=runs/gradient_writes_test"}, more);
 }
 
 // A product into fp32 that overwrites, as one that adds to zeros: how it was done before.

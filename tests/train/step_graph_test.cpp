@@ -5,12 +5,12 @@
 #include <limits>
 
 #include "engine/base/ops/op_watch.h"
-#include "engine/run/config/load_config.h"
 #include "engine/run/train/bare_training.h"
 #include "engine/run/train/evaluate.h"
 #include "engine/run/train/synthetic_batches.h"
 #include "tests/emulation/cuda_emulation.h"
 #include "tests/support/fake_gpu.h"
+#include "tests/train/small_run.h"
 
 namespace thinwire::test::step_graph_test {
 namespace {
@@ -27,29 +27,10 @@ struct Trained {
 // clipping, weights of rows (one micro-batch or two, which share the slot), loss scale, a step that is skipped; and
 // evaluations lie between.
 RunConfig config_of(const std::vector<std::string>& more) {
-  std::vector<std::string> o = {"num_layers=2",
-                                "hidden_size=32",
-                                "num_attention_heads=4",
-                                "seq_length=12",
-                                "max_position_embeddings=12",
-                                "vocab_size=61",
-                                "make_vocab_size_divisible_by=1",
-                                "threads_per_rank=1",
-                                "train_micro_batch_size_per_gpu=2",
-                                "train_batch_size=4",
-                                "optimizer.params.lr=1e-2",
-                                "lr_decay_style=cosine",
-                                "lr_warmup_iters=3",
-                                "train_iters=8",
-                                "gradient_clipping=0.5",
-                                "hidden_dropout=0.2",
-                                "attention_dropout=0.2",
-                                "bias_gelu_fusion=true",
-                                "run_dir=runs/step_graph_test"};
-  o.insert(o.end(), more.begin(), more.end());
-  ConfigOptions options;
-  options.data_required = false;
-  return load_config({}, o, options).run;
+  return small_run(
+      {"num_layers=2", "train_batch_size=4", "lr_decay_style=cosine", "lr_warmup_iters=3", "gradient_clipping=0.5",
+       "hidden_dropout=0.2", "attention_dropout=0.2", "bias_gelu_fusion=true", "run_dir=runs/step_graph_test"},
+      more);
 }
 
 int step_now = 0;  // what a careless op below takes for the step's number

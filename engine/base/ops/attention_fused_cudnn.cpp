@@ -47,20 +47,21 @@ std::shared_ptr<fe::graph::Graph> make_graph(const AttentionCall& c, int sm = 0)
   auto q = graph->tensor(tensor("q", kQ, q_dim, with_unit(c.q)));
   auto k = graph->tensor(tensor("k", kK, kv_dim, with_unit(c.k)));
   auto v = graph->tensor(tensor("v", kV, kv_dim, with_unit(c.v)));
-  // (Not its own random numbers: those follow its tiles, ours the sample, the head, the query and the key.)
+  // cuDNN's own random numbers depend on its tiles; ours on the sample, the head, the query and the key.
   const auto number = [](float value) { return std::make_shared<Tensor_attributes>(value); };
   const int64_t square = c.length * c.length;
   std::shared_ptr<Tensor_attributes> mask;
   if (c.dropout > 0.0f)
     mask = graph->tensor(
         tensor("mask", kMask, {c.batch, c.q_heads, c.length, c.length}, {c.q_heads * square, square, c.length, 1}));
+  const auto causal = [&](auto attributes, const char* name) {
+    return attributes.set_name(name)
+        .set_attn_scale(c.scale)
+        .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
+        .set_diagonal_band_right_bound(0);
+  };
   if (!c.backward) {
-    auto attributes = fe::graph::SDPA_attributes()
-                          .set_name("attention")
-                          .set_generate_stats(c.statistics)
-                          .set_attn_scale(c.scale)
-                          .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
-                          .set_diagonal_band_right_bound(0);
+    auto attributes = causal(fe::graph::SDPA_attributes(), "attention").set_generate_stats(c.statistics);
     if (mask) attributes.set_dropout(mask, number(1.0f / (1.0f - c.dropout)));
     auto [o, lse] = graph->sdpa(q, k, v, attributes);
     o->set_output(true).set_uid(kO).set_dim(q_dim).set_stride(with_unit(c.o));
@@ -71,12 +72,8 @@ std::shared_ptr<fe::graph::Graph> make_graph(const AttentionCall& c, int sm = 0)
   auto o = graph->tensor(tensor("o", kO, q_dim, with_unit(c.o)));
   auto d_o = graph->tensor(tensor("do", kDO, q_dim, with_unit(c.o)));
   auto lse = graph->tensor(tensor("lse", kLse, lse_dim, lse_stride).set_data_type(fe::DataType_t::FLOAT));
-  auto attributes = fe::graph::SDPA_backward_attributes()
-                        .set_name("attention_backward")
-                        .set_attn_scale(c.scale)
-                        .set_deterministic_algorithm(c.deterministic)
-                        .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
-                        .set_diagonal_band_right_bound(0);
+  auto attributes =
+      causal(fe::graph::SDPA_backward_attributes(), "attention_backward").set_deterministic_algorithm(c.deterministic);
   if (mask) attributes.set_dropout(mask, number(1.0f / (1.0f - c.dropout)), number(1.0f - c.dropout));
   auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, o, d_o, lse, attributes);
   dq->set_output(true).set_uid(kDQ).set_dim(q_dim).set_stride(with_unit(c.q));

@@ -21,10 +21,9 @@ KeyTopic compression_keys() {
   t.title = "Compression";
   t.intro =
       "\"compression\": NAME or {\"preset\": NAME, \"<site>\": rule, ...}; names of sites are literal dotted keys, and "
-      "a "
-      "rule may be the word for its codec: \"dp.gradient\": \"cast\". What a rule says wins over the preset field by "
-      "field; "
-      "null takes a rule back. A ramp is a list of [place, value], what a parameter is from a place of the run on: "
+      "a rule may be the word for its codec: \"dp.gradient\": \"cast\". What a rule says wins over the preset field by "
+      "field; null takes a rule back. A ramp is a list of [place, value], what a parameter is from a place of the run "
+      "on: "
       "[[0, 4], [0.1, 2.5]]; places are steps, with a decimal point shares of train_iters. config.resolved.json "
       "prints all rules in full, docs/presets.md explains the presets. "
       "`control` (norms, losses, flags) is never coded.";
@@ -48,8 +47,8 @@ KeyTopic compression_keys() {
           "Measure in the first steps, site by site, which way is fastest - coded, lightly coded (rules with light), "
           "cast to bf16, or plain - and keep it, for adapt_interval steps at least. A site leaves its way only for one "
           "that is faster at 95 % confidence. Timing decides it: two such runs with one seed may give different "
-          "losses, "
-          "so no preset asks for it. Every change of a way is written to revisions.jsonl and into that step's line of "
+          "losses, so no preset asks for it. Every change of a way is written to revisions.jsonl and into that step's "
+          "line of "
           "metrics.jsonl; trials go on behind a restart where they were.",
           {.scope = KeyScope::kRuntime}),
       key("compression.adapt_interval", kIntKey, "null",
@@ -63,8 +62,7 @@ KeyTopic compression_keys() {
           {.default_text = "none", .scope = KeyScope::kRuntime}),
       key("grad_reduce_in_bf16", kBoolKey, "false",
           "Gradients travel in bf16 and are summed in fp32: \"dp.gradient\": \"cast\", unless the preset or a rule "
-          "says "
-          "how that site is coded.",
+          "says how that site is coded.",
           {.scope = KeyScope::kLayout})};
   for (const std::string& site : compression_sites()) {
     for (KeySpec key : rule_fields()) {

@@ -157,8 +157,7 @@ KeyTopic numerics_keys() {
           {.allowed = {"none", "hybrid"}, .scope = model}),
       key("grad_dtype", kStringKey, "\"fp32\"",
           "bf16: a unit's gradients are summed in fp32, rounded once and kept in bf16 until the optimizer reads them, "
-          "2 "
-          "bytes a parameter less. For one micro-batch per step, one data-parallel rank, one stage, precision bf16.",
+          "2 bytes a parameter less. For one micro-batch per step, one data-parallel rank, one stage, precision bf16.",
           {.aliases = {"main_grads_dtype", "data_types.grad_accum_dtype", "data_types.grad_accum_type"},
            .allowed = {"fp32", "bf16"},
            .value_aliases = {{"bfloat16", "bf16"}, {"float32", "fp32"}}}),

@@ -162,7 +162,7 @@ void Resolver::tokens_for_tensor_ranks() {
              str(t) + " tensor-parallel ranks: some would have none; say false, or give longer sequences");
 }
 
-// One rounding of a sum that is whole: nothing is added to it behind that.
+// A gradient is rounded once, when its sum is complete: nothing may be added to it afterwards.
 void Resolver::gradient_dtype() {
   const char *key = "grad_dtype", *accum = "gradient_accumulation_steps", *stages = "pipe_parallel_size";
   if (!known({key, "precision", accum, stages, "model_parallel_size", "global_num_gpus"}) || !is(key, "bf16")) return;

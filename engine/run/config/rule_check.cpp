@@ -232,8 +232,7 @@ class Check {
       if (gradients && !context_.timed)
         fail({"select.micro_batches"},
              "critical at dp.gradient needs stated times: give link_gbps and pipe_partition_costs (of a layer, "
-             "embedding "
-             "and head; measured ones would not decide the same in every run)");
+             "embedding and head; measured ones would not decide the same in every run)");
       else if (!is_pipeline(site_) && !gradients)
         fail({"select.micro_batches"}, kind + " is for pp.forward and pp.backward, critical for dp.gradient, too: " +
                                            at() + " has no message on the plan of that kind; say all");

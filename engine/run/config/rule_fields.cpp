@@ -75,12 +75,12 @@ std::vector<std::string> names_of(const Words<E>& words) {
 
 // One of the two compressions of a rule, in place: every field of every rule is looked at at every start.
 template <typename Codec, typename Residual>
-struct View {
+struct CodecAndResidual {
   Codec& codec;
   Residual& residual;
 };
-using Compression = View<const CodecSpec, const ResidualSpec>;
-using NewCompression = View<CodecSpec, ResidualSpec>;
+using Compression = CodecAndResidual<const CodecSpec, const ResidualSpec>;
+using NewCompression = CodecAndResidual<CodecSpec, ResidualSpec>;
 
 // A field of a whole (a compression, or a rule), to and from JSON; Target: the same whole to be written to.
 template <typename Whole, typename Target = Whole>
@@ -178,8 +178,7 @@ std::vector<CompressionField> make_compression_fields() {
   f.push_back(field<Compression, NewCompression>(
       key("residual_dtype", kStringKey, "null",
           "What residual error_feedback or lazy is kept in. bf16, and int8 with a scale per 256 elements, are rounded "
-          "up "
-          "or down at random, so that nothing is lost on average.",
+          "up or down at random, so that nothing is lost on average.",
           {.default_text = "fp32"}),
       residual_dtype_words(), [](auto& c) -> auto& { return c.residual.dtype; },
       [](const Compression& c) {

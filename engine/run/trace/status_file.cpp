@@ -84,13 +84,13 @@ RunStatus read_status(const std::string& path) {
   const auto j = parse_shallow(read_file(path, kLimit));
   if (!j.is_object()) throw_bad_data(path + ": not a JSON object; the run rewrites it when it starts again");
   // A number that is no whole one may be larger than what it is read into.
-  const auto whole = [&](const auto& object, const char* key) {
-    for (const auto& [name, value] : object.items())
-      if ((*key == '\0' || name == key) && value.is_number_float())
-        throw_bad_data(path + ": " + name + " is no whole number");
+  const auto check_whole = [&](const std::string& name, const auto& value) {
+    if (value.is_number_float()) throw_bad_data(path + ": " + name + " is no whole number");
   };
-  for (const char* key : {"code", "step", "total_steps", "pid"}) whole(j, key);
-  if (j.contains("oom_kills") && j["oom_kills"].is_object()) whole(j["oom_kills"], "");
+  for (const char* key : {"code", "step", "total_steps", "pid"})
+    if (j.contains(key)) check_whole(key, j[key]);
+  if (j.contains("oom_kills") && j["oom_kills"].is_object())
+    for (const auto& [name, value] : j["oom_kills"].items()) check_whole(name, value);
   RunStatus s;
   try {
     s.state = j.value("state", "");

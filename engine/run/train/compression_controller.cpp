@@ -4,16 +4,17 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
+
+#include "engine/base/core/text.h"
 
 namespace thinwire {
 namespace {
 
 using nlohmann::json;
 
-// Steps would take so much longer that trying them is a waste.
+// A way is not tried where its bytes alone would take so many times as long as a compressed step.
 constexpr double kHopeless = 1.3;
 // Medians of six steps, two rounds, tell ways apart that differ by so much; on a noisy machine not those that are
 // closer, for which it takes more.
@@ -179,23 +180,17 @@ std::string CompressionController::decide(int64_t step) {
   if (way == Way::kPlain && is_faster(Way::kBf16) && least_excess(Way::kBf16, way) <= 0.0) way = Way::kBf16;
   std::string times;
   for (const Way each : sites_[site_].second) {
-    char text[80];
-    if (ms_.count(each) == 0)
-      std::snprintf(text, sizeof text, ", %s: the wire alone would take longer", name_of(each));
-    else
-      std::snprintf(text, sizeof text, ", %s steps take %.1f ms", name_of(each), median_of(each));
-    times += text;
+    times += ms_.count(each) == 0 ? printed(", %s: the wire alone would take longer", name_of(each))
+                                  : printed(", %s steps take %.1f ms", name_of(each), median_of(each));
   }
   const double longer = ms_.count(before) > 0 ? least_excess(before, way) : 0.0;
-  char verdict[120];
+  std::string verdict = name_of(way);
   if (way == before)
-    std::snprintf(verdict, sizeof verdict, "%s stays, %s", name_of(way),
-                  tried_.size() == 1 ? "the others are slower" : "whether others are faster cannot be told");
-  else if (longer > 0.0)
-    std::snprintf(verdict, sizeof verdict, "%s instead of %s, which takes at least %.1f %% longer", name_of(way),
-                  name_of(before), 100.0 * longer);
+    verdict +=
+        tried_.size() == 1 ? " stays, the others are slower" : " stays, whether others are faster cannot be told";
   else
-    std::snprintf(verdict, sizeof verdict, "%s instead of %s, which is slower", name_of(way), name_of(before));
+    verdict += printed(" instead of %s, which ", name_of(before)) +
+               (longer > 0.0 ? printed("takes at least %.1f %% longer", 100.0 * longer) : "is slower");
   return "plan revision after step " + std::to_string(step) + ": " + std::string(name_of(site)) + " " + verdict +
          " at 95 % confidence (" + times.substr(2) + ")";
 }

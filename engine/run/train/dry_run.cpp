@@ -177,17 +177,19 @@ void print_slack(std::string& out, const RunConfig& c, const std::vector<StagePr
                      r.messages, r.messages == 1 ? "message" : "messages", bits, r.least, r.most);
   }
   const PipelineShape shape = layout_of(c, 0).pipeline;
+  if (shape.stages == 1) return;
+  const std::vector<Plan> plans = make_plans(shape);
   const NodeCosts costs = pipeline_costs(c);
   const bool timed = c.layout.costs_given;
+  const double unit = timed ? c.layout.layer_ms / 3.0 : 1.0;
   const PipelineCompression coded = pipeline_compression(c, shape);
   for (const bool forward : {true, false}) {
     const Site site = forward ? Site::kPpForward : Site::kPpBackward;
     const auto& rules = c.compression.at(site);
-    for (size_t r = 0; r < rules.size() && shape.stages > 1; ++r) {
+    for (size_t r = 0; r < rules.size(); ++r) {
       if (rules[r].select.micro_batches == MicroBatches::kAll) continue;
-      const std::vector<double> slack = message_slack(make_plans(shape), shape, costs, forward);
+      const std::vector<double> slack = message_slack(plans, shape, costs, forward);
       const auto [least, most] = std::ranges::minmax(slack);
-      const double unit = timed ? c.layout.layer_ms / 3.0 : 1.0;
       out += printed("slack: %s: %lld of %zu messages are %s; %.2f to %.2f %s, a message takes %.2f\n",
                      name_of(site).data(), ll((forward ? coded.forward : coded.backward)[r].count()), slack.size(),
                      word_of(rules[r].select.micro_batches), unit * least, unit * most,

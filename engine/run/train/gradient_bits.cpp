@@ -38,9 +38,8 @@ struct ReadyUnit {
 };
 
 // The units whose gradients this stage makes, as its plan's last backward passes come to them.
-std::vector<ReadyUnit> ready_units(const RunConfig& config, const RankLayout& layout, const ParamStore& store) {
-  const std::vector<Plan> plans = make_plans(layout.pipeline);
-  const PlanTimes times = simulate(plans, layout.pipeline, pipeline_costs(config));
+std::vector<ReadyUnit> ready_units(const std::vector<Plan>& plans, const PlanTimes& times, const RankLayout& layout,
+                                   const ParamStore& store) {
   const auto stage = static_cast<size_t>(layout.at.pipeline);
   const auto elements = [&](int unit) {
     return static_cast<double>(store.layout().units[static_cast<size_t>(unit)].count);
@@ -85,11 +84,13 @@ std::vector<GradientBits> gradient_bits(const RunConfig& config, const RankLayou
   const Mesh::Compressions compressions = compressions_of(config, layout);
   const SiteCompressions& mine = compressions[static_cast<size_t>(Site::kDpGradient)];
   const bool goes_back = layout.where.placement.optimizer == 1;
+  const std::vector<Plan> plans = make_plans(layout.pipeline);
+  const PlanTimes times = simulate(plans, layout.pipeline, pipeline_costs(config));
 
   std::vector<GradientBits> bits;
   std::vector<QueuedMessage> queue;
   std::vector<std::vector<double>> lengths;  // one way, by choice
-  for (const ReadyUnit& ready : ready_units(config, layout, store)) {
+  for (const ReadyUnit& ready : ready_units(plans, times, layout, store)) {
     const Unit& unit = store.layout().units[static_cast<size_t>(ready.unit)];
     GradientBits each;
     each.unit = ready.unit;
@@ -115,7 +116,6 @@ std::vector<GradientBits> gradient_bits(const RunConfig& config, const RankLayou
     bits.push_back(std::move(each));
     queue.push_back(std::move(message));
   }
-  const PlanTimes times = simulate(make_plans(layout.pipeline), layout.pipeline, pipeline_costs(config));
   const std::vector<SpentSlack> spent = spend_slack(queue, times.total * pass_ms);
   for (size_t i = 0; i < bits.size(); ++i) {
     bits[i].slack_ms = spent[i].slack;

@@ -13,30 +13,39 @@ double time_of(const QueuedMessage& message, size_t choice) {
   return message.ms[choice];
 }
 
-// How much longer message `at` may take: whatever is ready before it or with it, and all behind that, still fits.
+// When each message is over.
+std::vector<double> ends_of(std::span<const QueuedMessage> messages, std::span<const SpentSlack> choices) {
+  std::vector<double> ends;
+  double end = 0.0;
+  for (size_t i = 0; i < messages.size(); ++i)
+    ends.push_back(end = std::max(end, messages[i].ready) +
+                         time_of(messages[i], choices.empty() ? 0 : choices[i].choice));
+  return ends;
+}
+
+// How much longer message `at` may take: it and all behind it are over when they must be.
 double slack_of(std::span<const QueuedMessage> messages, std::span<const SpentSlack> choices, size_t at,
-                double deadline) {
-  double rest = 0.0, latest = 0.0;
-  for (size_t i = messages.size(); i-- > 0;) {
-    rest += time_of(messages[i], choices[i].choice);
-    if (i <= at) latest = std::max(latest, messages[i].ready + rest);
+                std::span<const double> limits) {
+  double end = ends_of(messages.first(at + 1), choices).back(), slack = limits[at] - end;
+  for (size_t i = at + 1; i < messages.size(); ++i) {
+    end += time_of(messages[i], choices[i].choice);  // without a pause: what is longer fills it first
+    slack = std::min(slack, limits[i] - end);
   }
-  return deadline - latest;
+  return slack;
 }
 
 }  // namespace
 
 double queue_end(std::span<const QueuedMessage> messages, std::span<const SpentSlack> choices) {
-  double end = 0.0;
-  for (size_t i = 0; i < messages.size(); ++i)
-    end = std::max(end, messages[i].ready) + time_of(messages[i], choices.empty() ? 0 : choices[i].choice);
-  return end;
+  return messages.empty() ? 0.0 : ends_of(messages, choices).back();
 }
 
 std::vector<SpentSlack> spend_slack(std::span<const QueuedMessage> messages, double deadline) {
   std::vector<SpentSlack> spent(messages.size());
-  deadline = std::max(deadline, queue_end(messages));
-  for (size_t i = 0; i < messages.size(); ++i) spent[i].slack = slack_of(messages, spent, i, deadline);
+  std::vector<double> limits = ends_of(messages, {});
+  if (!limits.empty()) deadline = std::max(deadline, limits.back());
+  for (size_t i = 0; i < messages.size(); ++i) limits[i] = std::max(limits[i], std::min(messages[i].due, deadline));
+  for (size_t i = 0; i < messages.size(); ++i) spent[i].slack = slack_of(messages, spent, i, limits);
   // Sums of durations round: what is equal on paper must not fall on either side of the limit.
   const double rounding = 1e-9 * deadline;
   for (size_t choice = 1;; ++choice) {
@@ -45,7 +54,7 @@ std::vector<SpentSlack> spend_slack(std::span<const QueuedMessage> messages, dou
       if (spent[i].choice + 1 != choice || choice >= messages[i].ms.size()) continue;
       more = true;
       const double longer = messages[i].ms[choice] - messages[i].ms[choice - 1];
-      if (longer <= slack_of(messages, spent, i, deadline) + (longer > 0.0 ? -rounding : rounding))
+      if (longer <= slack_of(messages, spent, i, limits) + (longer > 0.0 ? -rounding : rounding))
         spent[i].choice = choice;
     }
     if (!more) return spent;

@@ -81,6 +81,43 @@ TEST(LinkSlack, IsSpentWithoutMakingAnythingLaterAndNothingMoreFits) {
   EXPECT_GT(kept, 300);
 }
 
+// Messages that cannot have more bits, and are needed before the end: none of them gets later, by whatever was spent.
+TEST(LinkSlack, LeavesInTimeWhatIsNeededSooner) {
+  std::mt19937 random(5);
+  int raised = 0, held = 0;
+  for (int draw = 0; draw < 500; ++draw) {
+    std::vector<QueuedMessage> messages = drawn(random);
+    for (size_t i = 0; i < messages.size(); i += 2) {
+      messages[i].ms.resize(1);
+      messages[i].due = messages[i].ready + std::uniform_real_distribution<double>(0.0, 6.0)(random);
+    }
+    const std::vector<SpentSlack> spent = spend_slack(messages, 40.0);
+    const std::vector<double> ms = times_of(messages, spent);
+    const auto over = [&](const std::vector<double>& durations, size_t i) {
+      const auto n = static_cast<std::ptrdiff_t>(i) + 1;
+      return played({messages.begin(), messages.begin() + n}, {durations.begin(), durations.begin() + n});
+    };
+    const auto late = [&](const std::vector<double>& durations) {
+      for (size_t i = 0; i < messages.size(); ++i) {
+        const double shortest = over(times_of(messages, std::vector<SpentSlack>(messages.size())), i);
+        if (over(durations, i) > std::max(messages[i].due, shortest) + 1e-9) return true;
+      }
+      return false;
+    };
+    EXPECT_FALSE(late(ms));
+    for (size_t i = 0; i < messages.size(); ++i) {
+      raised += static_cast<int>(spent[i].choice);
+      if (spent[i].choice + 1 == messages[i].ms.size() || played(messages, ms) > 30.0) continue;
+      std::vector<double> one_more = ms;
+      one_more[i] = messages[i].ms[spent[i].choice + 1];
+      EXPECT_TRUE(late(one_more)) << "message " << i << " could have had more bits";
+      ++held;
+    }
+  }
+  EXPECT_GT(raised, 300);
+  EXPECT_GT(held, 300);
+}
+
 // The bits of all go up together before those of one go up twice.
 TEST(LinkSlack, TheFirstBitsMoreGoToAll) {
   const std::vector<QueuedMessage> messages(3, {0.0, {1.0, 2.0, 3.0}});

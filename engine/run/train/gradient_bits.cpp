@@ -6,6 +6,7 @@
 #include "engine/base/core/check.h"
 #include "engine/base/core/model_units.h"
 #include "engine/run/train/compression_setup.h"
+#include "engine/run/train/link_traffic.h"
 #include "parallel/rules/link_slack.h"
 
 namespace thinwire {
@@ -82,15 +83,27 @@ std::vector<GradientBits> gradient_bits(const RunConfig& config, const RankLayou
   const double pass_ms = config.layout.layer_ms / 3.0, share = 1.0 - 1.0 / layout.mesh.data;
   const double ms_of_byte = 8e-6 / config.layout.link_gbps;
   const Mesh::Compressions compressions = compressions_of(config, layout);
-  const SiteCompressions& mine = compressions[static_cast<size_t>(Site::kDpGradient)];
+  const SiteCompressions& coders = compressions[static_cast<size_t>(Site::kDpGradient)];
   const bool goes_back = layout.where.placement.optimizer == 1;
   const std::vector<Plan> plans = make_plans(layout.pipeline);
-  const PlanTimes times = simulate(plans, layout.pipeline, pipeline_costs(config));
+  const NodeCosts costs = pipeline_costs(config);
+  const PlanTimes times = simulate(plans, layout.pipeline, costs);
+  const std::vector<ReadyUnit> units = ready_units(plans, times, layout, store);
+  if (units.empty()) return {};
+  const std::vector<LinkMessage> traffic =
+      link_traffic(config, layout.at.pipeline, plans, times, costs, units.front().at);
 
   std::vector<GradientBits> bits;
   std::vector<QueuedMessage> queue;
+  std::vector<size_t> places;                // of the gradients among what is queued
   std::vector<std::vector<double>> lengths;  // one way, by choice
-  for (const ReadyUnit& ready : ready_units(plans, times, layout, store)) {
+  auto other = traffic.begin();
+  const auto queue_others = [&](double until) {
+    for (; other != traffic.end() && other->at <= until; ++other)
+      queue.push_back({other->at * pass_ms, {other->bytes * ms_of_byte}, other->due * pass_ms});
+  };
+  for (const ReadyUnit& ready : units) {
+    queue_others(ready.at);
     const Unit& unit = store.layout().units[static_cast<size_t>(ready.unit)];
     GradientBits each;
     each.unit = ready.unit;
@@ -103,7 +116,7 @@ std::vector<GradientBits> gradient_bits(const RunConfig& config, const RankLayou
       double bytes = 0.0, one_way = 0.0;
       for (const RuleRange& range : rule_ranges(left, unit, store.params())) {
         const SiteCompression* const compression =
-            range.rule < 0 ? nullptr : mine[static_cast<size_t>(range.rule)].get();
+            range.rule < 0 ? nullptr : coders[static_cast<size_t>(range.rule)].get();
         bytes += sent_bytes(compression, range.range.count, matrices_in(range.range, unit, store.params()), goes_back,
                             &one_way);
       }
@@ -114,14 +127,17 @@ std::vector<GradientBits> gradient_bits(const RunConfig& config, const RankLayou
       left.erase(next);
     }
     bits.push_back(std::move(each));
+    places.push_back(queue.size());
     queue.push_back(std::move(message));
   }
+  queue_others(times.total);
   const std::vector<SpentSlack> spent = spend_slack(queue, times.total * pass_ms);
   for (size_t i = 0; i < bits.size(); ++i) {
-    bits[i].slack_ms = spent[i].slack;
-    bits[i].bits = 8.0 * lengths[i][spent[i].choice] /
+    const SpentSlack& mine = spent[places[i]];
+    bits[i].slack_ms = mine.slack;
+    bits[i].bits = 8.0 * lengths[i][mine.choice] /
                    static_cast<double>(store.layout().units[static_cast<size_t>(bits[i].unit)].count);
-    for (size_t left_out = 0; left_out < spent[i].choice; ++left_out)
+    for (size_t left_out = 0; left_out < mine.choice; ++left_out)
       bits[i].rules.erase(std::ranges::find_if(bits[i].rules, is_critical));
   }
   return bits;

@@ -3,8 +3,9 @@
 //
 // A unit's gradient is ready as its stage's plan says: at its place in the last backward pass of its chunk, by the work
 // of layers and head and the stated time of a layer. It leaves over a rank's link of link_gbps, in the order of
-// readiness and one message behind the other, in the lengths that the codecs have; other sites' messages are not
-// counted. The pipelined part, or what the rules with the fewest bits take if that is longer, is not made longer. Of
+// readiness and one message behind the other, in the lengths that the codecs have, among the messages of all other
+// sites (link_traffic.h), which are not made later than somebody needs them. The pipelined part, or what the rules with
+// the fewest bits take if that is longer, is not made longer. Of
 // micro-batches whose gradients are summed one by one the last counts. All ranks of all stages work out the same: no
 // clock, no payload. Units weigh alike, by their elements: their sensitivities are not known apart.
 #pragma once

@@ -17,6 +17,7 @@ class StepRehearsal {
   StepRehearsal(const RunConfig& config, const RankLayout& layout, RehearsalWatch* watch = nullptr);
   const Replica& replica() const { return *replica_; }
   Replica& replica() { return *replica_; }
+  const SitePrices& prices() const { return prices_; }  // of the step under way
   // What this rank sends in one step of `micro_batches`, behind all warm-ups: with the parameter all-gathers behind it.
   const SitePrices& take_step(int micro_batches);
   // Steps one behind the other, as a run takes them: the parameter all-gathers of one lie in the next, and those of the

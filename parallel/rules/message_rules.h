@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -50,14 +51,18 @@ std::vector<MatrixShape> matrices_in(const Range& range, const Unit& unit, const
 // epilogue (Optimus-CC, section 2.2 of its reference page): gradients whose backward (or backward-input) stands behind
 //   the last forward, of any chunk, in the plan of the stage that sends them. On 1F1B these are, on the boundary below
 //   stage r of p, the last min(p - 1 - r, micro-batches) gradients. No activation is.
-// critical: messages whose slack is less than their transfer time, or that have none. Slack is by how much a message
-//   may arrive later, with everything else as fast as it can be, before the pipelined part becomes longer: total float
-//   on the longest path through the events of simulate(), waits for send buffers included.
+// critical: messages whose slack is less than the time that they would take under the rule behind (`richer`; without
+//   one, as they are), or that have none. Slack is by how much a message may arrive later, with everything else as fast
+//   as it can be, before the pipelined part becomes longer: total float on the longest path through the events of
+//   simulate(), waits for send buffers included. So of critical rules with more and more bits a message falls under the
+//   one with the most that its slack hides.
 // select.stages: of the sender.
 class PipelineMessages {
  public:
   PipelineMessages() = default;  // codes everything
-  PipelineMessages(const SelectSpec& select, bool forward, const PipelineShape& shape, const NodeCosts& costs);
+  // richer: as NodeCosts::transfer, which is the most.
+  PipelineMessages(const SelectSpec& select, bool forward, const PipelineShape& shape, const NodeCosts& costs,
+                   double richer = std::numeric_limits<double>::infinity());
   // edge: as in Message. For micro-batch counts of a batch ramp another object is made.
   bool coded(int edge, int micro) const;
   int64_t count() const;  // of coded messages; 0 for an object without a plan

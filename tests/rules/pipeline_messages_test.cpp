@@ -250,6 +250,35 @@ TEST(Critical, SlackIsHowLateAMessageMayBe) {
   }
 }
 
+// Optimus-CC's epilogue on its own schedule, the last stage as long as its head makes it. With two stages it is what is
+// critical. From three on it is more: between two of a stage's last gradients lies a micro-batch of the last stage,
+// which hides all but the last one of every edge, and coding the others as well makes no step shorter.
+TEST(Critical, IsTheLastGradientOfEveryEdge) {
+  for (int stages = 2; stages <= 5; ++stages)
+    for (int n = stages; n <= 12; ++n)
+      for (double transfer : {0.01, 0.1, 0.3}) {
+        const PipelineShape shape{ScheduleKind::k1f1b, stages, 1, n};
+        SCOPED_TRACE(text_of(shape) + " transfer " + std::to_string(transfer));
+        NodeCosts costs = equal_costs(shape, transfer);
+        for (auto* list : {&costs.forward, &costs.backward_input, &costs.backward_weight})
+          list->back() = 2.0 + 2.0 * transfer;
+        const PipelineMessages critical(selecting(MicroBatches::kCritical), false, shape, costs),
+            epilogue(selecting(MicroBatches::kEpilogue), false, shape, costs);
+        std::map<std::tuple<bool, int, int>, double> shorter[2];
+        for (int edge = 0; edge + 1 < stages; ++edge)
+          for (int micro = 0; micro < n; ++micro) {
+            EXPECT_EQ(critical.coded(edge, micro), micro == n - 1) << edge << " " << micro;
+            if (critical.coded(edge, micro)) shorter[0][{false, edge, micro}] = -0.75 * transfer;
+            if (epilogue.coded(edge, micro)) shorter[1][{false, edge, micro}] = -0.75 * transfer;
+          }
+        EXPECT_EQ(critical.count(), stages - 1);
+        EXPECT_EQ(epilogue.count() * 2, stages * (stages - 1));
+        const LatePrice late(shape, costs);
+        EXPECT_LT(late.total(shorter[0]), late.total({}) - 0.7 * transfer);
+        EXPECT_NEAR(late.total(shorter[1]), late.total(shorter[0]), 1e-9 * late.total({}));
+      }
+}
+
 // How the two relate on 1F1B with equal stages. The last gradient is in both on every edge, and with two stages all of
 // the epilogue is critical. With more stages it is not: in the cool-down a stage waits for the last stage's forward of
 // the next micro-batch, too, so every gradient but the last has that forward and the next hop to spare.

@@ -54,6 +54,34 @@ TEST(PipelineCompression, TheLinkDecidesWhatASlowerHeadHides) {
   EXPECT_EQ(coded_activations(two_stages(60000, {"link_gbps=0.00001"})), 1);
 }
 
+// 1F1B in front of a head of 0.66 layers, 1 ms a layer's forward: the last stage takes 1.97 ms longer for a
+// micro-batch, which is what hides the first two gradients. The third has no forward behind it, and 3.96 ms; the last
+// one is waited for. Of three ways to send them each takes the one with the most bits that its slack hides.
+TEST(PipelineCompression, AMessageHasTheMostBitsThatItsSlackHides) {
+  const std::string select = R"("select": {"micro_batches": "critical"}, )";
+  const auto config = [&](const char* link) {
+    return two_stages(8000, {"schedule=1f1b", "pipe_partition_costs=[3,0,0]", link,
+                             R"(compression.rules=[{"site": "pp.backward", )" + select +
+                                 R"("codec": "block_int", "bits": 4}, {"site": "pp.backward", )" + select +
+                                 R"("codec": "block_int", "bits": 8}])"});
+  };
+  const auto rules = [&](const char* link) {
+    const RunConfig run = config(link);
+    const PipelineCompression compression = pipeline_compression(run, layout_of(run, 0).pipeline);
+    std::vector<int> found;
+    for (int micro = 0; micro < kMicroBatches; ++micro)
+      found.push_back(compression.key({.forward = false, .edge = 0, .micro = micro}).rule);
+    return found;
+  };
+  // As it is a message takes 1.5 ms, 2.5 ms (0.6 at 8 bits), and 10 ms (2.5 at 8 bits).
+  EXPECT_EQ(rules("link_gbps=0.7"), (std::vector<int>{kNoRule, kNoRule, kNoRule, 0}));
+  EXPECT_EQ(rules("link_gbps=0.42"), (std::vector<int>{1, 1, kNoRule, 0}));
+  EXPECT_EQ(rules("link_gbps=0.105"), (std::vector<int>{0, 0, 1, 0}));
+  const std::string text = dry_run_text(config("link_gbps=0.42"));
+  EXPECT_NE(text.find("slack: pp.backward: 1 of 4 messages are critical"), std::string::npos) << text;
+  EXPECT_NE(text.find("slack: pp.backward: 2 of 4 messages are critical"), std::string::npos) << text;
+}
+
 // Gradients of 3 lengths: at 4 bits those that nothing hides, at 8 what 4 bits leave room for, the rest in bf16.
 ResolvedConfig gradients(int stages, int layers, double gbps, std::vector<std::string> more = {}) {
   const std::string text =

@@ -172,7 +172,14 @@ void prepare_states(const RunConfig& config, const RankLayout& layout, const Bat
 
 namespace {
 
-// How long a message between stages takes, in forward passes of the average layer. Where the configuration does not say
+// Elements of a message between stages.
+int64_t message_elements(const RunConfig& config, const RankLayout& layout) {
+  int64_t rows = layout.shard.part_rows(config.data.micro_batch * config.data.seq_length);
+  if (layout.sends_parts) rows = (rows + layout.mesh.tensor - 1) / layout.mesh.tensor;
+  return rows * config.model.hidden;
+}
+
+// How long it takes, in forward passes of the average layer. Where the configuration does not say
 // how fast link and layers are: a tenth of a stage's forward.
 double message_time(const RunConfig& config, const RankLayout& layout) {
   const LayoutConfig& l = config.layout;
@@ -180,12 +187,36 @@ double message_time(const RunConfig& config, const RankLayout& layout) {
   const bool layers_timed = l.costs_given || l.partition == PartitionMethod::kTime;
   if (l.link_gbps <= 0.0 || !layers_timed || l.layer_ms <= 0.0)
     return 0.1 * static_cast<double>(config.model.layers) / virtual_stages;
-  int64_t rows = layout.shard.part_rows(config.data.micro_batch * config.data.seq_length);
-  if (layout.sends_parts) rows = (rows + layout.mesh.tensor - 1) / layout.mesh.tensor;
   const double bytes =
-      static_cast<double>(rows * config.model.hidden) * static_cast<double>(size_of(config.model.dtype));
+      static_cast<double>(message_elements(config, layout)) * static_cast<double>(size_of(config.model.dtype));
   constexpr double kPasses = 3.0;  // layer_ms is forward and backward
   return bytes * 8e-6 / l.link_gbps / (l.layer_ms / kPasses);
+}
+
+// Bytes of a message between stages under this rule, over those that it has as it is.
+double coded_share(const RunConfig& config, Site site, const SiteRule& rule) {
+  const std::shared_ptr<SiteCompression> compression = make_site_compression(site, rule);
+  const Coder* const coder = compression == nullptr ? nullptr : compression_at(*compression, INT64_MAX).first.get();
+  if (coder == nullptr) return 1.0;
+  const int64_t count = message_elements(config, layout_of(config, 0));
+  return static_cast<double>(coder->wire_bytes(count, config.model.dtype)) /
+         (static_cast<double>(count) * static_cast<double>(size_of(config.model.dtype)));
+}
+
+// Of each rule: which messages it codes. What a critical one leaves falls under the next that is for the same stages.
+std::vector<PipelineMessages> messages_of_rules(const RunConfig& config, Site site, const PipelineShape& shape,
+                                                const NodeCosts& costs) {
+  std::vector<PipelineMessages> messages;
+  const std::vector<SiteRule>& rules = config.compression.at(site);
+  for (auto rule = rules.begin(); rule != rules.end(); ++rule) {
+    const auto behind = std::find_if(rule + 1, rules.end(), [&](const SiteRule& r) {
+      return r.select.micro_batches != MicroBatches::kEpilogue &&
+             (r.select.stages.empty() || r.select.stages == rule->select.stages);
+    });
+    const double share = behind == rules.end() ? 1.0 : coded_share(config, site, *behind);
+    messages.emplace_back(rule->select, site == Site::kPpForward, shape, costs, share * costs.transfer);
+  }
+  return messages;
 }
 
 }  // namespace
@@ -200,10 +231,8 @@ PipelineCompression pipeline_compression(const RunConfig& config, const Pipeline
   PipelineCompression compression;
   if (shape.stages == 1) return compression;
   const NodeCosts costs = pipeline_costs(config);
-  for (const SiteRule& rule : config.compression.at(Site::kPpForward))
-    compression.forward.push_back(PipelineMessages(rule.select, true, shape, costs));
-  for (const SiteRule& rule : config.compression.at(Site::kPpBackward))
-    compression.backward.push_back(PipelineMessages(rule.select, false, shape, costs));
+  compression.forward = messages_of_rules(config, Site::kPpForward, shape, costs);
+  compression.backward = messages_of_rules(config, Site::kPpBackward, shape, costs);
   return compression;
 }
 

@@ -190,10 +190,16 @@ void print_slack(std::string& out, const RunConfig& c, const std::vector<StagePr
       if (rules[r].select.micro_batches == MicroBatches::kAll) continue;
       const std::vector<double> slack = message_slack(plans, shape, costs, forward);
       const auto [least, most] = std::ranges::minmax(slack);
+      int64_t count = 0;  // that no rule in front of it takes
+      for (size_t i = 0; i < slack.size(); ++i)
+        count += coded
+                     .key({.forward = forward,
+                           .edge = static_cast<int>(i) / shape.micro_batches,
+                           .micro = static_cast<int>(i) % shape.micro_batches})
+                     .rule == static_cast<int>(r);
       out += printed("slack: %s: %lld of %zu messages are %s; %.2f to %.2f %s, a message takes %.2f\n",
-                     name_of(site).data(), ll((forward ? coded.forward : coded.backward)[r].count()), slack.size(),
-                     word_of(rules[r].select.micro_batches), unit * least, unit * most,
-                     timed ? "ms" : "forward passes of a layer", unit * costs.transfer);
+                     name_of(site).data(), ll(count), slack.size(), word_of(rules[r].select.micro_batches),
+                     unit * least, unit * most, timed ? "ms" : "forward passes of a layer", unit * costs.transfer);
     }
   }
 }

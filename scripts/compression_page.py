@@ -133,12 +133,12 @@ def losses(found):
 
 
 class Rates:
-    """What was tried of thinwire's rates: two replicas, paired by seed."""
+    """What was tried of thinwire's rates, or of one class of tensors at a time: two replicas, paired by seed."""
 
-    def __init__(self, found):
+    def __init__(self, found, table="rates"):
         self.runs, self.words = {}, {}
         for r in found:
-            if r["table"] == "rates":
+            if r["table"] == table:
                 self.runs.setdefault((r["variant"], r["steps"]), {})[r["seed"]] = r
                 self.words[r["variant"]] = r["words"]
         self.steps = sorted({steps for _, steps in self.runs})
@@ -165,7 +165,14 @@ class Rates:
                 rows.append([self.words[variant], f"{self.beside(variant):.2f}", *cells])
         return measured.table(["what", "bytes", *(f"{n:,} steps, % (seeds): at most {LOSS_AT_MOST} %" for n in self.steps)], rows)
 
-    def page(self):
+    def classes(self):
+        """One class of tensors coarse, all else as it is: most loss first."""
+        first = self.steps[0]
+        gaps = {v: self.gap(v, first) for v in self.words if v != "none"}
+        return measured.table(["coarse gradients of", f"{first:,} steps, % (seeds)"],
+                              [[self.words[v], f"{g[0]:+.2f} (1)" if g[2] == 1 else f"{g[0]:+.2f} ± {g[1]:.2f} ({g[2]})"] for v, g in sorted(gaps.items(), key=lambda kv: -kv[1][0])])
+
+    def page(self, classes):
         first, last, adam = self.steps[0], self.steps[-1], self.gap("adam", self.steps[0], "before")
         fewer = ", ".join(f"w {w}: {self.gap(v, first)[0]:+.2f}" for w, v in (("1.5", "g3.7 w1.5"), ("1.25", "g3.95 w1.25"), ("1", "g4.2 w1")))
         long_fewer = ", ".join(f"w {w}: {self.gap(v, last)[0]:+.2f}" for w, v in (("1.5", "g3.7 w1.5"), ("1.25", "g3.95 w1.25")))
@@ -177,11 +184,14 @@ class Rates:
 - Lost: fewer than 2 bits for weights, and the bits to gradients. One seed, {first} steps: {fewer} %; {last:,} steps: {long_fewer} %. A replica then lacks a good part of a step's change all the time, and steps on from where its weights no longer are.
 - Lost: coding gradients in Adam's metric (each element over the root of its second moment, told by its owner). Beside the same bits without it, {first} steps: {adam[0]:+.2f} ± {adam[1]:.2f} % ({adam[2]} seeds). Probably elements with small gradients then take bits from those that the loss falls by.
 
+Which gradients the loss feels: those of one class at rate 1 (`ecsq`, blocks of 64, error feedback), all else in fp32. Embedding and positions are 11 % of the elements, vectors 1.5 %: bytes do not say what a class costs.
+
+{classes.classes()}
 Two replicas, ZeRO-1, `gpt2_tiny`, fp32. A gap is that of the evaluation loss to the uncompressed run of the same seed, ± its two-sided 95 % t interval; *met* where its upper end is at most {LOSS_AT_MOST} %, *missed* where its lower end is above. Bytes are all that is sent in the longest run that both have, beside `thinwire`: 2.5 bits for gradients, 2.25 for weights. *g* and *w*: `rate` of `dp.gradient` and `zero.parameter`. All else is the preset's. A run of {first} steps is the beginning of a ramp that is meant for longer ones.
 
-Cells: `compression_rates_cells.jsonl`, each with its command. Again, and more of them:
+Cells: `compression_rates_cells.jsonl` and `compression_sensitivity_cells.jsonl`, each with its command. Again, and more of them:
 
-    scripts/compression_tables.py rates --out DIR
+    scripts/compression_tables.py rates --out DIR       # also sensitivity
     scripts/compression_tables.py page --out DIR
 """
 
@@ -321,7 +331,7 @@ def write(path, more=()):
     fast = [got[0] for c in kinds for layout, micro in LAYOUTS for rate in ("10gbit", "none") if (got := c.over_bf16(layout, micro, rate))]
     only_gradients = [c.over_bf16("1x2x1", 1, SLOW, p)[0] for c in kinds for p in ("loco", "tagc")]
     ours = loss["1x2x1", "thinwire@1"]
-    dates = sorted({day for r in found if r["table"] not in ("curve", "rates") for day in r["date"].split(" to ")})
+    dates = sorted({day for r in found if r["table"] not in ("curve", "rates", "sensitivity") for day in r["date"].split(" to ")})
     trained = [r for r in found if r["table"] == "presets_means"]
     ddp = {(r["who"], r["mode"]): r for r in found if r["table"] == "loss_beside_ddp"}
     beside = 100 * (ddp["ours", "thinwire"]["eval_loss"] / ddp["ddp", "none"]["eval_loss"] - 1)
@@ -397,7 +407,7 @@ Cells with date, machine and command: `compression*_cells.jsonl`.
         f.write(text)
     os.replace(path + ".new", path)
     with open(os.path.join(os.path.dirname(path), "rates.md"), "w", encoding="utf-8") as f:
-        f.write(Rates(found).page())
+        f.write(Rates(found).page(Rates(found, "sensitivity")))
     for name, drawn in (("speed", picture(first)), ("curve", curve.picture())):
         with open(os.path.join(os.path.dirname(path), f"compression_{name}.svg"), "w", encoding="utf-8") as f:
             f.write(drawn)

@@ -8,6 +8,7 @@
   paired    thinwire at micro batch 8 and the same work without communication, stopped and continued in turn (needs root)
   ladder    Optimus-CC's ladder at 4 stages and a vocabulary of 16k: bytes and exposed time
   rates     evaluation loss of thinwire at other rates, paired by seed with the uncompressed run: two replicas, gpt2_tiny
+  sensitivity  what coarse gradients of one class of tensors cost alone, paired by seed with the uncompressed run: two replicas, gpt2_tiny, 100 steps
   curve     evaluation loss over the clock: two replicas at 100 Mbit/s, as many steps as each wire allows in the same time
   page      writes docs/results/compression.md and rates.md from the cells beside it, and from those of DIR over them
 
@@ -21,6 +22,7 @@ Every cell prints its command. Results go to DIR/results.jsonl, line by line; a 
 Run it on an otherwise idle machine. Exit code 1: a cell failed.
 """
 import argparse
+import json
 import os
 import sys
 
@@ -81,6 +83,13 @@ RATES_TRIED = {
 }
 # What is tried is chosen by the first two; those behind them judge it.
 RATE_STEPS, RATE_SEEDS = (100, 1000), range(1, 11)
+# One class of tensors at a time, so coarse that the loss shows it; everything else travels as it is.
+COARSE = {"codec": "ecsq", "rate": 1, "block": 64, "residual": "error_feedback"}
+CLASSES = {"embedding": ["embedding"], "attention": ["attention"], "mlp": ["mlp"], "norm": ["norm", "bias", "head"]}
+SENSITIVITY_TRIED = {"none": ("uncompressed", []), **{
+    name: (", ".join(classes), [f"compression.rules={json.dumps([{'site': 'dp.gradient', 'select': {'tensor_classes': classes}, **COARSE}])}"])
+    for name, classes in CLASSES.items()}}
+SENSITIVITY_STEPS, SENSITIVITY_SEEDS = (100,), range(1, 9)
 # Steps between two evaluations, about as many seconds for each wire; learning rates are constant, so that a run's length changes nothing.
 CURVE = {"none": 5, "bf16_wire": 10, "thinwire": 60}
 CURVE_SECONDS, CURVE_ITERS = 260.0, 3000
@@ -224,13 +233,13 @@ class Tables:
                 more = [f"embedding_sync={embedding}"] if embedding else []
                 self.clock(lab, "ladder", f"ladder 4x2x1 100mbit {name}", preset, "4x2x1", "100mbit", 1, [*keys, *more])
 
-    def rates(self):
-        for steps in RATE_STEPS:
-            for seed in RATE_SEEDS:
-                for variant, (words, more) in RATES_TRIED.items():
-                    preset = [] if variant == "none" else ["compression.preset=thinwire"]
+    def of_seeds(self, table, tried, all_steps, seeds, preset):
+        """Every variant with every seed: two replicas of a small model, evaluated at the end."""
+        for steps in all_steps:
+            for seed in seeds:
+                for variant, (words, more) in tried.items():
                     keys = ["--config", "configs/gpt2_tiny.json", "zero_optimization.stage=1", f"train_iters={steps}", f"eval_interval={steps}", "eval_iters=31", "save_interval=0",
-                            "threads_per_rank=1", "log_interval=1000", f"seed={seed}", *preset, *more, *self.o.keys]
+                            "threads_per_rank=1", "log_interval=1000", f"seed={seed}", *([] if variant == "none" else preset), *more, *self.o.keys]
 
                     def what(keys=keys):
                         lines, _, seconds, command = train(["mpirun", "-n", "2"], self.o.build, keys, self.run_dir, 3600)
@@ -238,7 +247,13 @@ class Tables:
                         return {"eval_loss": loss, "wire_bytes_total": {site: s["wire_bytes_total"] for site, s in summary(lines, 0)["sites"].items()}, "run_seconds": seconds,
                                 "said": f"loss {loss:.4f}",
                                 "command": shown(command, self.store.folder, self.o.build)}
-                    self.cell("rates", f"rates {steps} {variant} seed {seed}", {"variant": variant, "words": words, "steps": steps, "seed": seed}, what)
+                    self.cell(table, f"{table} {steps} {variant} seed {seed}", {"variant": variant, "words": words, "steps": steps, "seed": seed}, what)
+
+    def rates(self):
+        self.of_seeds("rates", RATES_TRIED, RATE_STEPS, RATE_SEEDS, ["compression.preset=thinwire"])
+
+    def sensitivity(self):
+        self.of_seeds("sensitivity", SENSITIVITY_TRIED, SENSITIVITY_STEPS, SENSITIVITY_SEEDS, [])
 
     def curve(self):
         with emulated() as lab:
@@ -249,7 +264,7 @@ class Tables:
 
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("table", choices=("presets", "loss", "speed", "paired", "ladder", "rates", "curve", "page"))
+    options.add_argument("table", choices=("presets", "loss", "speed", "paired", "ladder", "rates", "sensitivity", "curve", "page"))
     options.add_argument("--out")
     options.add_argument("--only", nargs="+", default=[])
     options.add_argument("--list", action="store_true")

@@ -43,13 +43,14 @@ class DelayedTransport final : public Transport {
     s.token = token, s.bytes = bytes;
     s.stamped = beneath_->post_receive(&s.sent, sizeof s.sent, peer, tag, number | kStamp);
     s.here = beneath_->post_receive(data, bytes, peer, tag, token);
-    s.not_yet = before_;
+    s.posted = polls_;
     open_.push_back(number);
     return false;
   }
 
   size_t poll(std::span<Completion> done) override {
     const Clock::time_point now = Clock::now();
+    ++polls_;
     const size_t n = beneath_->poll(done);
     size_t kept = 0;
     for (size_t i = 0; i < n; ++i) {
@@ -60,7 +61,8 @@ class DelayedTransport final : public Transport {
         if (s.is_send) free_.push_back(c.token & ~kStamp);
       } else if (const auto it = find(c.token); it != open_.end()) {
         Stamped& s = at(*it);
-        s.here = true, s.bytes = c.bytes, s.not_yet = before_;
+        s.here = true, s.bytes = c.bytes;
+        if (polls_ > s.posted + 1) s.not_yet = before_;  // else it may have been here long before
       } else {
         done[kept++] = c;
       }
@@ -98,7 +100,8 @@ class DelayedTransport final : public Transport {
 
  private:
   struct Stamped {
-    Clock::time_point sent{}, not_yet{};  // not_yet: a poll that did not find it
+    Clock::time_point sent{}, not_yet{};  // not_yet: a poll that looked for it and did not find it
+    uint64_t posted = 0;                  // behind so many polls
     uint32_t token = 0;
     size_t bytes = 0;
     bool is_send = false, stamped = false, here = false;
@@ -124,6 +127,7 @@ class DelayedTransport final : public Transport {
   std::vector<int> nodes_;
   std::chrono::microseconds delay_;
   Clock::time_point before_{};  // the last poll
+  uint64_t polls_ = 0;
   std::deque<Stamped> stamps_;  // stays where it is: messages are received into it
   std::vector<uint32_t> free_;
   std::vector<uint32_t> open_;  // receives from other nodes, in the order of posting

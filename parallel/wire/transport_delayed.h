@@ -11,8 +11,9 @@
 namespace thinwire {
 
 // Passes on to `beneath`; a receive from another node (`nodes`: per world rank) is over `delay` after its message can
-// have arrived, at the earliest: after it was sent, and after the last poll that did not find it. The first travels in
-// front of every message as a small one of its own, so all ranks need the same delay, and one clock: one machine.
+// have arrived, at the earliest: after it was sent, and after the last poll that looked for it and did not find it. The
+// first travels in front of every message as a small one of its own, so all ranks need the same delay, and one clock:
+// one machine.
 std::unique_ptr<Transport> delayed_transport(std::unique_ptr<Transport> beneath, std::vector<int> nodes,
                                              std::chrono::microseconds delay);
 

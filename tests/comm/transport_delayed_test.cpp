@@ -138,6 +138,28 @@ TEST(TransportDelayed, TheLatencyRunsFromTheSending) {
   });
 }
 
+// Nor who posts late: what polled before the receive was posted looked for other messages.
+TEST(TransportDelayed, TheLatencyRunsWhileNothingIsPosted) {
+  constexpr milliseconds kDelay{200};
+  run_local_ranks(kRanks, [&](Transport& inner) {
+    const auto transport = delayed(inner, kDelay);
+    char byte = 1;
+    std::map<uint32_t, bool> open;
+    std::array<Completion, 4> done;
+    if (transport->rank() == 2 && !transport->post_send(&byte, 1, 0, 1, 0)) open[0] = false;
+    if (transport->rank() == 0) {
+      std::this_thread::sleep_for(2 * kDelay);
+      EXPECT_EQ(transport->poll(done), 0u);
+    }
+    const Clock::time_point posted = Clock::now();
+    if (transport->rank() == 0 && !transport->post_receive(&byte, 1, 2, 1, 0)) open[0] = true;
+    finish(*transport, open, [](uint32_t, size_t) {});
+    if (transport->rank() == 0) {
+      EXPECT_LT(Clock::now() - posted, kDelay);
+    }
+  });
+}
+
 TEST(TransportDelayed, WhatIsGivenUpIsNotReported) {
   run_local_ranks(kRanks, [&](Transport& inner) {
     const auto transport = delayed(inner, milliseconds(30));

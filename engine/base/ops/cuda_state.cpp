@@ -70,6 +70,10 @@ CudaState::~CudaState() {
   device_.release(cublas_workspace_, cublas_workspace_bytes_);
 }
 
+MatmulPlace CudaState::product_place(cudaStream_t stream) {
+  return {cublas_, cublas_workspace_, cublas_workspace_bytes_, stream};
+}
+
 void CudaState::check_faults(Stream& stream) {
   unsigned faults = 0;
   device_.copy_to_host(&faults, fault_word_, sizeof faults, stream).wait_on_host();

@@ -7,15 +7,16 @@
 
 #include <cstddef>
 #include <memory>
-#include <span>
 
 #include "engine/base/device/cuda_check.h"
 #include "engine/base/device/cuda_stream.h"
 #include "engine/base/ops/ops.h"
+#include "engine/base/ops/product_key.h"
 
 namespace thinwire {
 
 class MatmulPlans;     // matmul_plans_cuda.h
+struct MatmulPlace;    // the same
 class FusedAttention;  // attention_fused.h
 
 // Device memory that grows and is given back when the state goes. Growing waits for the stream first, and is refused
@@ -63,10 +64,9 @@ class CudaState : public OpState {
 
   // Whether products of 16-bit inputs take GELU and row sums along (THINWIRE_CUDA_FUSE=0 in the environment: they do
   // not; the bits differ).
-  bool fuses() const { return fuses_; }
-  cublasLtHandle_t cublas() const { return cublas_; }
+  ProductRules product_rules() const { return {capability_, fuses_}; }
   // For products alone (op scratch stays untouched by matmul_cuda).
-  std::span<std::byte> cublas_workspace() { return {cublas_workspace_, cublas_workspace_bytes_}; }
+  MatmulPlace product_place(cudaStream_t stream);
   CudaScratch& product_scratch() { return product_scratch_; }
   MatmulPlans& matmul_plans() { return *matmul_plans_; }
   // nullptr where cuDNN is not built in or not to be had.

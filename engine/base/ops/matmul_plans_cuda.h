@@ -1,34 +1,22 @@
-// Which cuBLASLt algorithm computes which product: asked for once per shape, dtype, epilogue and alignment, and kept.
+// Which cuBLASLt algorithm makes which product: looked up or asked for once per key, and kept.
 #pragma once
 
 #include <cublasLt.h>
 
-#include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/base/core/error.h"
 #include "engine/base/ops/ops.h"
+#include "engine/base/ops/product_table.h"
 
 namespace thinwire {
-
-enum class MatmulEpilogue : uint8_t { kNone, kBias, kGelu, kGeluBias, kGeluGradient, kRowSums };
-
-enum class Fp8Kind : uint8_t { kNone, kE4m3, kE5m2 };
-
-// A product of column-major matrices as cuBLASLt sees it: d[rows, cols] = op(a)[rows, depth] op(b)[depth, cols] + c.
-struct MatmulKey {
-  int64_t rows = 0, cols = 0, depth = 0;
-  bool trans_a = false, trans_b = false, accumulate = false;
-  DType input = DType::f32, output = DType::f32;
-  MatmulEpilogue epilogue = MatmulEpilogue::kNone;
-  Fp8Kind fp8_a = Fp8Kind::kNone, fp8_b = Fp8Kind::kNone;  // instead of `input`, both or neither
-  // Bytes that the pointers are multiples of, at most 256; 0 for what is not there. The library trusts these.
-  uint16_t align_a = 0, align_b = 0, align_d = 0, align_vector = 0, align_aux = 0;
-  auto operator<=>(const MatmulKey&) const = default;
-};
 
 struct MatmulPointers {
   const void* a = nullptr;
@@ -39,53 +27,76 @@ struct MatmulPointers {
   const void *scale_a = nullptr, *scale_b = nullptr;  // fp8: fp32 factors, on the device, that undo the scaling
 };
 
+// Where products run: cuBLASLt's handle, its workspace, and the stream.
+struct MatmulPlace {
+  cublasLtHandle_t handle = nullptr;
+  void* workspace = nullptr;
+  size_t bytes = 0;
+  cudaStream_t stream = nullptr;
+};
+
+// A product as cuBLASLt describes it.
+class MatmulPlan {
+ public:
+  MatmulPlan(const MatmulKey& key, const MatmulPointers& at);
+  ~MatmulPlan();
+  MatmulPlan(const MatmulPlan&) = delete;
+  MatmulPlan& operator=(const MatmulPlan&) = delete;
+
+  // The library's suggestions, best first, none where it has no kernel. ordered: only those whose partial sums, if
+  // any, are put together in a pass of their own.
+  std::vector<cublasLtMatmulAlgo_t> suggestions(const MatmulPlace& place, bool ordered) const;
+  bool takes(const cublasLtMatmulAlgo_t& algorithm, const MatmulPlace& place) const;
+  cublasStatus_t queue(const cublasLtMatmulAlgo_t& algorithm, const MatmulPointers& at, const MatmulPlace& place) const;
+  // Milliseconds of one run, the least of a few; infinite where it fails.
+  float measured(const cublasLtMatmulAlgo_t& algorithm, const MatmulPointers& at, const MatmulPlace& place) const;
+
+ private:
+  MatmulKey key_;
+  cublasLtMatmulDesc_t product_ = nullptr;
+  cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, d_ = nullptr;
+};
+
 class MatmulPlans {
  public:
-  MatmulPlans() = default;
-  ~MatmulPlans();
-  MatmulPlans(const MatmulPlans&) = delete;
-  MatmulPlans& operator=(const MatmulPlans&) = delete;
-
   // Queues the product; false with nothing queued where the library has no algorithm for it. The first call of a shape
-  // chooses: the library's first suggestion, or, with `measure`, the fastest of its suggestions on the operands at
-  // hand. Which one that is depends on the day, and the bits with it: for runs that need not repeat theirs.
-  bool run(cublasLtHandle_t handle, const MatmulKey& key, const MatmulPointers& at, void* workspace,
-           size_t workspace_bytes, cudaStream_t stream, bool measure);
+  // chooses: what the table says, else the library's first suggestion, or, where not `deterministic`, the fastest of
+  // its suggestions on the operands at hand. Which one that is depends on the day, and the bits with it.
+  bool run(const MatmulKey& key, const MatmulPointers& at, const MatmulPlace& place, bool deterministic);
+  void use(const ProductTable& table) { table_ = &table; }  // before the first product
   size_t size() const { return plans_.size(); }
 
  private:
-  struct Plan {
-    cublasLtMatmulDesc_t product = nullptr;
-    cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;
-    cublasLtMatmulAlgo_t algorithm{};
-    bool found = false;
+  struct Chosen {
+    Chosen(const MatmulKey& key, const MatmulPointers& at) : plan(key, at) {}
+    MatmulPlan plan;
+    std::optional<cublasLtMatmulAlgo_t> algorithm;
   };
-  struct Place {
-    void* workspace;
-    size_t bytes;
-    cudaStream_t stream;
-  };
-  static cublasStatus_t queue(cublasLtHandle_t handle, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
-                              bool accumulate, const MatmulPointers& at, const Place& place);
-  static Plan make(cublasLtHandle_t handle, const MatmulKey& key, const MatmulPointers& at, const Place& place,
-                   bool measure);
-  static float measured(cublasLtHandle_t handle, const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
-                        const MatmulPointers& at, const Place& place);
-  static void end(Plan& plan);
-
-  std::map<MatmulKey, Plan> plans_;
+  const ProductTable* table_ = nullptr;
+  std::map<MatmulKey, Chosen> plans_;
 };
 
-// The largest power of two up to 256 that `pointer` is a multiple of.
-uint16_t alignment_of(const void* pointer);
+// How cuBLASLt's algorithms are stored.
+inline cublasLtMatmulAlgo_t library_form(const ProductAlgorithm& stored) {
+  cublasLtMatmulAlgo_t algorithm;
+  static_assert(sizeof algorithm == sizeof stored.words);
+  std::memcpy(&algorithm, stored.words.data(), sizeof algorithm);
+  return algorithm;
+}
+
+inline ProductAlgorithm stored_form(const cublasLtMatmulAlgo_t& algorithm) {
+  ProductAlgorithm stored;
+  std::memcpy(stored.words.data(), &algorithm, sizeof algorithm);
+  return stored;
+}
 
 inline constexpr int kFp8Words = 8, kFp8Factor = 4;  // the factor stands on 16 bytes
 
 // Queues: to[c, r] (transposed) or to[r, c] = fp8(x[r, c] * scale) with scale = largest of the format / largest |x|,
 // and words[kFp8Factor] = 1 / scale as fp32, which products multiply by. words: kFp8Words of scratch, on 16 bytes. x:
-// bf16 or fp16; rows and columns are multiples of 16. What is not finite in x makes all of the product NaN (invariant
-// 8): a scale of 0 or NaN, never a clamped number. All zeros have scale 1. Bits do not depend on timing: a maximum has
-// no order.
+// bf16 or fp16; rows and columns are multiples of 16. What is not finite in x makes all of the
+// product NaN (invariant 8): a scale of 0 or NaN, never a clamped number. All zeros have scale 1. Bits do not depend on
+// timing: a maximum has no order.
 void queue_fp8(const View& x, bool transposed, Fp8Kind kind, std::byte* to, uint32_t* words, cudaStream_t stream);
 
 // The contract of matmul_cuda without the fused GELU forms by a plain tiled kernel of ours: the fallback, and an oracle

@@ -212,6 +212,12 @@ KeyTopic numerics_keys() {
       key("deterministic", kBoolKey, "true",
           "Same configuration, layout and kind of machine: same bits. false only buys speed on GPUs.",
           {.aliases = {"deterministic_mode"}}),
+      key("product_table", kStringKey, "null",
+          "With device cuda: file of the fastest algorithm of each matrix product, by GPU and version of cuBLASLt. "
+          "What "
+          "it lacks is measured before the first step and added; all runs with the same file, and restarts, take the "
+          "same algorithms and have the same bits. Needs deterministic.",
+          {.default_text = "none: cuBLASLt's first suggestion", .unit = "path"}),
       key("cuda_graphs", kBoolKey, "false",
           "Queues a step's forward and backward passes, norms and optimizer as CUDA graphs where nothing is "
           "communicated within them; what is not, and why, is logged. Changes time, never values."),

@@ -98,6 +98,11 @@ void Resolver::run(const std::string& stem) {
     fail({"faults"}, "faults are injected only with --allow-faults");
   if (known({"deterministic"}) && is("device", "cpu") && !flag("deterministic"))
     note("deterministic", "the CPU is always deterministic");
+  if (known({"product_table"})) {
+    if (is("device", "cpu")) note("product_table", "the CPU has no algorithms to choose from");
+    if (known({"deterministic"}) && !flag("deterministic"))
+      fail({"product_table", "deterministic"}, "without deterministic every run measures anew");
+  }
   if (known({"cuda_graphs"}) && is("device", "cpu") && flag("cuda_graphs"))
     note("cuda_graphs", "the CPU has no launches to save");
 }

@@ -253,6 +253,7 @@ RunConfig to_run_config(const Values& values) {
   c.threads_per_rank = r.integer("threads_per_rank");
   c.seed = static_cast<uint64_t>(r.integer("seed"));
   c.deterministic = r.flag("deterministic");
+  if (!r.at("product_table").is_null()) c.product_table = r.text("product_table");
   c.cuda_graphs = r.flag("cuda_graphs");
   c.gradient_dtype = r.pick<DType>("grad_dtype", {{"fp32", DType::f32}, {"bf16", DType::bf16}});
   c.train_iters = r.integer("train_iters");

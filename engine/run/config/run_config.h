@@ -68,6 +68,7 @@ struct RunConfig {
   int64_t threads_per_rank = 0;  // 0: cores of the node / ranks on it
   uint64_t seed = 1234;
   bool deterministic = true;
+  std::string product_table;  // file of measured algorithms; empty: none
   bool cuda_graphs = false;
   DType gradient_dtype = DType::f32;  // of the gradients that the optimizer reads
 

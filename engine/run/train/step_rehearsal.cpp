@@ -7,7 +7,8 @@
 
 namespace thinwire {
 
-StepRehearsal::StepRehearsal(const RunConfig& config, const RankLayout& layout, RehearsalWatch* watch)
+StepRehearsal::StepRehearsal(const RunConfig& config, const RankLayout& layout, RehearsalWatch* watch,
+                             const OpTable& ops)
     : device_(make_rehearsal_device()) {
   RunConfig rehearsed = config;
   rehearsed.cuda_graphs = false;  // there is nothing to record
@@ -18,7 +19,7 @@ StepRehearsal::StepRehearsal(const RunConfig& config, const RankLayout& layout, 
     mesh_->rehearse(prices_);
     watch_rehearsal(*progress_, watch);
   }
-  replica_ = std::make_unique<Replica>(rehearsed, layout, mesh_.get(), device_.get(), &rehearsal_ops(), true);
+  replica_ = std::make_unique<Replica>(rehearsed, layout, mesh_.get(), device_.get(), &ops, true);
 }
 
 void StepRehearsal::start_counting() {

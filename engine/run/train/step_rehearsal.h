@@ -13,8 +13,10 @@ namespace thinwire {
 // and steps are the code of a run, so what it takes and sends is what a run takes and sends.
 class StepRehearsal {
  public:
-  // watch: told what operations do and when they are waited for; outlives this.
-  StepRehearsal(const RunConfig& config, const RankLayout& layout, RehearsalWatch* watch = nullptr);
+  // watch: told what operations do and when they are waited for. ops: of a kind with rehearsal_ops(). Both outlive
+  // this.
+  StepRehearsal(const RunConfig& config, const RankLayout& layout, RehearsalWatch* watch = nullptr,
+                const OpTable& ops = rehearsal_ops());
   const Replica& replica() const { return *replica_; }
   Replica& replica() { return *replica_; }
   const SitePrices& prices() const { return prices_; }  // of the step under way

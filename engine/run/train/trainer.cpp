@@ -18,6 +18,7 @@
 #include "engine/run/train/dry_run.h"
 #include "engine/run/train/memory_check.h"
 #include "engine/run/train/process_setup.h"
+#include "engine/run/train/product_choice.h"
 #include "engine/run/train/run_session.h"
 #include "engine/run/train/settle_layout.h"
 #include "engine/run/train/step_trace.h"
@@ -103,10 +104,12 @@ class Trainer {
       const RankLayout layout = layout_of(run_, job.rank(), job.nodes());
       prove_plan(layout);
     });
+    products_ = choose_products(run_, job, *backend_.device, *backend_.ops);
     traffic_ = choose_device_traffic(run_, job, *backend_.device);
     job.agree([&] {
       const RankLayout layout = layout_of(run_, job.rank(), job.nodes());
       replica_ = std::make_unique<Replica>(run_, layout, job.mesh(), backend_.device.get(), backend_.ops, true);
+      use_products(replica_->exec(), products_);
     });
     log_memory();
     scaler_ = std::make_unique<LossScaler>(run_.optim, run_.model.dtype == DType::f16);
@@ -428,6 +431,7 @@ class Trainer {
   std::unique_ptr<DeviceTraffic> traffic_;
   std::unique_ptr<SampleStream> data_;
   SampleStream& stream_;
+  ProductTable products_;
   std::unique_ptr<Replica> replica_;
   std::unique_ptr<LossScaler> scaler_;
   std::unique_ptr<CompressionController> controller_;

@@ -38,7 +38,8 @@ CudaState::CudaState(Device& device)
       ordinal_(device.ordinal()),
       scratch_(device),
       product_scratch_(device),
-      attention_scratch_(device) {
+      attention_scratch_(device),
+      fp8_weights_(device) {
   const auto attribute = [&](cudaDeviceAttr which) {
     int value = 0;
     TW_CUDA(cudaDeviceGetAttribute(&value, which, ordinal_));

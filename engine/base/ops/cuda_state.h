@@ -10,6 +10,7 @@
 
 #include "engine/base/device/cuda_check.h"
 #include "engine/base/device/cuda_stream.h"
+#include "engine/base/ops/fp8_weights.h"
 #include "engine/base/ops/ops.h"
 #include "engine/base/ops/product_key.h"
 
@@ -68,6 +69,7 @@ class CudaState : public OpState {
   // For products alone (op scratch stays untouched by matmul_cuda).
   MatmulPlace product_place(cudaStream_t stream);
   CudaScratch& product_scratch() { return product_scratch_; }
+  Fp8Weights& fp8_weights() { return fp8_weights_; }
   MatmulPlans& matmul_plans() { return *matmul_plans_; }
   // nullptr where cuDNN is not built in or not to be had.
   FusedAttention* fused_attention() { return fused_attention_.get(); }
@@ -79,6 +81,7 @@ class CudaState : public OpState {
   size_t shared_per_block_ = 0;
   bool fuses_ = true;
   CudaScratch scratch_, product_scratch_, attention_scratch_;
+  Fp8Weights fp8_weights_;
   unsigned* fault_word_ = nullptr;
   cublasLtHandle_t cublas_ = nullptr;
   std::byte* cublas_workspace_ = nullptr;

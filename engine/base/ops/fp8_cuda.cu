@@ -1,4 +1,4 @@
-// The largest magnitude of a matrix, and its elements as fp8, as they lie or transposed.
+// The largest magnitude of a matrix, and its elements as fp8, as they lie, transposed, or both.
 #include <cuda_fp8.h>
 
 #include <algorithm>
@@ -64,10 +64,12 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A block turns tiles of 64 x 64: rows are read 128 bytes at a time and written 64 bytes at a time.
+// A block turns tiles of 64 x 64: rows are read 128 bytes at a time and written 64 bytes at a time. lying: the same as
+// it lies, where it is wanted too.
 template <__nv_fp8_interpretation_t kFormat, typename T>
 __global__ void __launch_bounds__(kThreads)
-    rounded_transposed(const T* x, int64_t rows, int64_t cols, __nv_fp8_storage_t* to, uint32_t* words) {
+    rounded_transposed(const T* x, int64_t rows, int64_t cols, __nv_fp8_storage_t* to, __nv_fp8_storage_t* lying,
+                       uint32_t* words) {
   __shared__ __nv_fp8_storage_t tile[kTile][kTile + 4];
   const float scale = scale_of<kFormat>(words[0]);
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) write_factor<kFormat>(words);
@@ -79,9 +81,14 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t row = first_row + r, col = first_col + part;
     if (row >= rows || col >= cols) continue;  // columns come in multiples of 16: an eight is inside or outside
     const Eight<T> e = *reinterpret_cast<const Eight<T>*>(x + row * cols + col);
+    union {
+      __nv_fp8_storage_t bytes[kWidth];
+      uint2 word;
+    } out;
 #pragma unroll
     for (int j = 0; j < kWidth; ++j)
-      tile[part + j][r] = __nv_cvt_float_to_fp8(widen(e.v[j]) * scale, __NV_SATFINITE, kFormat);
+      tile[part + j][r] = out.bytes[j] = __nv_cvt_float_to_fp8(widen(e.v[j]) * scale, __NV_SATFINITE, kFormat);
+    if (lying != nullptr) *reinterpret_cast<uint2*>(lying + row * cols + col) = out.word;
   }
   __syncthreads();
   const int quad = static_cast<int>(threadIdx.x) % (kTile / 4) * 4,
@@ -95,34 +102,33 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <__nv_fp8_interpretation_t kFormat, typename T>
-void queue(const View& x, bool transposed, std::byte* to, uint32_t* words, cudaStream_t stream) {
+void queue(const View& x, const Fp8Copy& to, cudaStream_t stream) {
   const T* from = static_cast<const T*>(x.data);
-  auto* out = reinterpret_cast<__nv_fp8_storage_t*>(to);
+  auto *lying = reinterpret_cast<__nv_fp8_storage_t*>(to.lying),
+       *turned = reinterpret_cast<__nv_fp8_storage_t*>(to.turned);
   const int64_t rows = x.shape[0], cols = x.shape[1], count = rows * cols;
   const auto blocks = static_cast<unsigned>(std::clamp<int64_t>(count / kWidth / kThreads / 4, 1, 2048));
-  TW_CUDA(cudaMemsetAsync(words, 0, kFp8Words * sizeof(uint32_t), stream));
-  largest_magnitude<T><<<blocks, kThreads, 0, stream>>>(from, count, words);
+  TW_CUDA(cudaMemsetAsync(to.words, 0, kFp8Words * sizeof(uint32_t), stream));
+  largest_magnitude<T><<<blocks, kThreads, 0, stream>>>(from, count, to.words);
   TW_CUDA_LAUNCHED("fp8 largest magnitude", stream);
-  if (transposed) {
+  if (turned != nullptr) {
     const dim3 grid(static_cast<unsigned>((cols + kTile - 1) / kTile),
                     static_cast<unsigned>((rows + kTile - 1) / kTile));
-    rounded_transposed<kFormat, T><<<grid, kThreads, 0, stream>>>(from, rows, cols, out, words);
+    rounded_transposed<kFormat, T><<<grid, kThreads, 0, stream>>>(from, rows, cols, turned, lying, to.words);
   } else {
-    rounded<kFormat, T><<<blocks, kThreads, 0, stream>>>(from, count, out, words);
+    rounded<kFormat, T><<<blocks, kThreads, 0, stream>>>(from, count, lying, to.words);
   }
   TW_CUDA_LAUNCHED("fp8 rounding", stream);
 }
 
 }  // namespace
 
-void queue_fp8(const View& x, bool transposed, Fp8Kind kind, std::byte* to, uint32_t* words, cudaStream_t stream) {
+void queue_fp8(const View& x, Fp8Kind kind, const Fp8Copy& to, cudaStream_t stream) {
   const bool e4m3 = kind == Fp8Kind::kE4m3;
   if (x.dtype == DType::bf16)
-    return e4m3 ? queue<__NV_E4M3, Bf16>(x, transposed, to, words, stream)
-                : queue<__NV_E5M2, Bf16>(x, transposed, to, words, stream);
+    return e4m3 ? queue<__NV_E4M3, Bf16>(x, to, stream) : queue<__NV_E5M2, Bf16>(x, to, stream);
   TW_CHECK(x.dtype == DType::f16, "fp8 of ", name_of(x.dtype));
-  return e4m3 ? queue<__NV_E4M3, Fp16>(x, transposed, to, words, stream)
-              : queue<__NV_E5M2, Fp16>(x, transposed, to, words, stream);
+  return e4m3 ? queue<__NV_E4M3, Fp16>(x, to, stream) : queue<__NV_E5M2, Fp16>(x, to, stream);
 }
 
 }  // namespace thinwire

@@ -1,4 +1,6 @@
 // Products by cuBLASLt: what is fused, what is rounded to fp8, and what falls back to our own kernel.
+#include <utility>
+
 #include "engine/base/ops/cuda_state.h"
 #include "engine/base/ops/matmul_plans_cuda.h"
 #include "engine/base/ops/op_list.h"
@@ -27,14 +29,21 @@ bool fp8_product(Exec& exec, const Matmul& op) {
   const int64_t m = key.cols, n = key.rows, k = key.depth;
   const cudaStream_t stream = stream_of(exec);
   const auto padded = [](int64_t bytes) { return static_cast<size_t>((bytes + 511) / 512 * 512); };
-  std::byte* a = state.product_scratch().take(padded(m * k) + padded(n * k) + 512, stream);
-  std::byte* b = a + padded(m * k);
-  auto* words = reinterpret_cast<uint32_t*>(b + padded(n * k));
-  uint32_t* const b_words = words + kFp8Words;
-  queue_fp8(op.a, op.trans_a, key.fp8_b, a, words, stream);
-  queue_fp8(op.b, !op.trans_b, key.fp8_a, b, b_words, stream);
+  const bool keeps = op.b_version >= 0;  // else b is rounded for this product alone
+  std::byte* next = state.product_scratch().take(padded(m * k) + (keeps ? 0 : padded(n * k)) + 512, stream);
+  auto* words = reinterpret_cast<uint32_t*>(std::exchange(next, next + 512));
+  const auto rounded = [&](const View& x, bool turn, Fp8Kind kind, std::byte* to, uint32_t* own_words) {
+    const Fp8Copy copy{turn ? nullptr : to, turn ? to : nullptr, own_words};
+    queue_fp8(x, kind, copy, stream);
+    return copy;
+  };
+  const Fp8Copy a = rounded(op.a, op.trans_a, key.fp8_b, std::exchange(next, next + padded(m * k)), words);
+  const Fp8Copy b = keeps ? state.fp8_weights().of(op.b, op.b_version,
+                                                   [&](const Fp8Copy& to) { queue_fp8(op.b, key.fp8_a, to, stream); })
+                          : rounded(op.b, !op.trans_b, key.fp8_a, next, words + kFp8Words);
   return queue_product(exec, key,
-                       {b, a, op.c.data, op.bias.data, nullptr, b_words + kFp8Factor, words + kFp8Factor});
+                       {op.trans_b ? b.lying : b.turned, op.trans_a ? a.turned : a.lying, op.c.data, op.bias.data,
+                        nullptr, b.words + kFp8Factor, a.words + kFp8Factor});
 }
 
 void plain_product(Exec& exec, const Matmul& op) {

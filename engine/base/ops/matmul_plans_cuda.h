@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/base/core/error.h"
+#include "engine/base/ops/fp8_weights.h"
 #include "engine/base/ops/ops.h"
 #include "engine/base/ops/product_table.h"
 
@@ -90,14 +91,12 @@ inline ProductAlgorithm stored_form(const cublasLtMatmulAlgo_t& algorithm) {
   return stored;
 }
 
-inline constexpr int kFp8Words = 8, kFp8Factor = 4;  // the factor stands on 16 bytes
-
-// Queues: to[c, r] (transposed) or to[r, c] = fp8(x[r, c] * scale) with scale = largest of the format / largest |x|,
-// and words[kFp8Factor] = 1 / scale as fp32, which products multiply by. words: kFp8Words of scratch, on 16 bytes. x:
-// bf16 or fp16; rows and columns are multiples of 16. What is not finite in x makes all of the
+// Queues: turned[c, r] and lying[r, c] of `to`, those that are there, = fp8(x[r, c] * scale) with scale = largest of
+// the format / largest |x|, and words[kFp8Factor] = 1 / scale as fp32, which products multiply by. words: kFp8Words of
+// memory, on 16 bytes. x: bf16 or fp16; rows and columns are multiples of 16. What is not finite in x makes all of the
 // product NaN (invariant 8): a scale of 0 or NaN, never a clamped number. All zeros have scale 1. Bits do not depend on
 // timing: a maximum has no order.
-void queue_fp8(const View& x, bool transposed, Fp8Kind kind, std::byte* to, uint32_t* words, cudaStream_t stream);
+void queue_fp8(const View& x, Fp8Kind kind, const Fp8Copy& to, cudaStream_t stream);
 
 // The contract of matmul_cuda without the fused GELU forms by a plain tiled kernel of ours: the fallback, and an oracle
 // for tests. Sums run over k in ascending order with one accumulator.

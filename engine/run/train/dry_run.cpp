@@ -6,6 +6,7 @@
 
 #include "engine/base/core/text.h"
 #include "engine/base/ops/attention_calls.h"
+#include "engine/base/ops/fp8_weights.h"
 #include "engine/run/config/layout_text.h"
 #include "engine/run/config/rule_fields.h"
 #include "engine/run/trace/flops.h"
@@ -254,8 +255,22 @@ size_t attention_scratch(const AttentionCall& call) {
   return attention_workspace(call) + attention_mask_bytes(call);
 }
 
-// What a GPU holds beside the arenas: the context with all kernels, cuBLASLt's workspace, attention's scratch (our own
-// kernels, in fp32 for one, need none without dropout), and what ranks take for their traffic.
+// Weights in fp8 of the stage that has most: of linear layers, kept where they have places of their own.
+size_t fp8_copies(const RunConfig& config) {
+  size_t most = 0;
+  for (int stage = 0; config.model.fp8 && stage < config.layout.pipeline; ++stage) {
+    const RankLayout layout = layout_of(config, first_rank_of_stage(config, stage));
+    if (layout.where.placement.weights > 1 && layout.where.placement.hold != Hold::kStep) return 0;
+    size_t bytes = 0;
+    for (const ParamSpec& p : list_local_parameters(layout.shard))
+      if (!p.is_vector && p.name.rfind("layers.", 0) == 0) bytes += Fp8Weights::bytes_of(p.local_count());
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+// What a GPU holds beside the arenas: the context with all kernels, cuBLASLt's workspace, weights in fp8, attention's
+// scratch (our own kernels, in fp32 for one, need none without dropout), and what ranks take for their traffic.
 size_t gpu_overhead(const RunConfig& config) {
   constexpr size_t kContext = size_t{512} << 20, kProducts = size_t{32} << 20;
   AttentionCalls calls;
@@ -267,7 +282,7 @@ size_t gpu_overhead(const RunConfig& config) {
           .shape;
   const size_t own = config.model.attention_dropout > 0.0f ? attention_bit_bytes(shape) : 0;
   const auto traffic = static_cast<size_t>(DeviceTraffic::Options().scratch_bytes);
-  return kContext + kProducts + (fused ? attention_scratch(calls.call) : own) +
+  return kContext + kProducts + fp8_copies(config) + (fused ? attention_scratch(calls.call) : own) +
          (mesh_shape(config).ranks() > 1 ? traffic : 0);
 }
 

@@ -43,6 +43,9 @@ StepGraphs::StepGraphs(Replica& replica) : replica_(replica), segments_(recordin
 }
 
 void StepGraphs::record(Part part, int chunk, int slot, bool first, const std::function<void()>& body) {
+  // A recording of a step's first pass has to round weights for products (Fp8Weights), and an evaluation before it may
+  // have done that for their version: passes behind it count on it.
+  if (part == kForward && first) replica_.store().bump_version();
   const Recording* made =
       segments_.run({part, chunk, 2 * slot + (first ? 0 : 1)}, replica_.exec().state->memory_moves(), body);
   // What is replayed asks nobody whether it may write.

@@ -22,6 +22,7 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 import sweep_svg
+from sweep_store import write_atomic
 from measured import ROOT, add_cell, emulated, ends, json_lines, machine, need, put, read_cells, size_name, table
 
 PAGES = {name: os.path.join(ROOT, "docs", "results", page) for name, page in (("codec", "codecs.md"), ("comm", "comm.md"))}
@@ -160,15 +161,13 @@ def picture(found):
 def page_codec(o):
     if o.file:
         kept = cells(read_cells(o.file))
-        with open(CELLS, "w", encoding="utf-8") as f:
-            f.writelines(json.dumps(c) + "\n" for c in kept)
+        write_atomic(CELLS, "".join(json.dumps(c) + "\n" for c in kept))
     found = read_cells(CELLS)
     trained = next(c for c in found if c["table"] == "trained")
     put(PAGES["codec"], MARKER, f"\n## Goals\n\n{goals(found)}\n## Codecs\n\n1 MiB, ratio to memcpy of the same bytes (encode: input, decode: output); then the signal to noise ratio in dB of one message on four kinds of data.\n\n{codecs(found)}\n"
         f"Trained data: {trained['parameters']} parameters, {trained['steps']} steps, loss {trained['first_loss']:.2f} to {trained['last_loss']:.2f}. {trained['cases']} cases, {trained['proved']} proved.\n\n"
         "All sizes, all kinds of data, peers and lossless sizes: `codecs_cells.jsonl`.\n\n" + METHOD.format(when=found[0]["date"], where=found[0]["machine"]))
-    with open(PICTURE, "w", encoding="utf-8") as f:
-        f.write(picture(found))
+    write_atomic(PICTURE, picture(found))
     return 0 if trained["proved"] == trained["cases"] else 1
 
 

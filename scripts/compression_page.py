@@ -7,6 +7,7 @@ import statistics
 
 import measured
 import sweep_svg
+from sweep_store import write_atomic
 
 RESULTS = os.path.join(measured.ROOT, "docs", "results")
 MET, MISSED, OPEN = "met", "**missed**", "cannot be told"
@@ -403,13 +404,8 @@ Cells with date, machine and command: `compression*_cells.jsonl`.
     scripts/compression_tables.py speed --out DIR       # also presets, loss, paired, ladder, curve; needs root for scripts/lab
     scripts/compression_tables.py page [--out DIR]      # this page
 """
-    with open(path + ".new", "w", encoding="utf-8") as f:
-        f.write(text)
-    os.replace(path + ".new", path)
-    with open(os.path.join(os.path.dirname(path), "rates.md"), "w", encoding="utf-8") as f:
-        f.write(Rates(found).page(Rates(found, "sensitivity")))
-    for name, drawn in (("speed", picture(first)), ("curve", curve.picture())):
-        with open(os.path.join(os.path.dirname(path), f"compression_{name}.svg"), "w", encoding="utf-8") as f:
-            f.write(drawn)
+    pages = {os.path.basename(path): text, "rates.md": Rates(found).page(Rates(found, "sensitivity")), "compression_speed.svg": picture(first), "compression_curve.svg": curve.picture()}
+    for name, content in pages.items():
+        write_atomic(os.path.join(os.path.dirname(path), name), content)
     print(f"{path} and its pictures: {count[MET]} met, {count[MISSED]} missed, {count[OPEN]} cannot be told")
     return 0

@@ -9,6 +9,8 @@ import statistics
 import subprocess
 import sys
 
+from sweep_store import write_atomic
+
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 LAB = os.path.join(ROOT, "scripts", "lab")
 
@@ -170,6 +172,4 @@ def put(page, begin, text, end=None):
     tail = rest.partition(end + "\n")[2] if end else ""
     if not found or end and end + "\n" not in rest:
         fail(f"{page}: no line {begin}" + (f" with {end} behind it" if end else ""))
-    with open(page + ".new", "w", encoding="utf-8") as f:
-        f.write(head + found + text + (end + "\n" + tail if end else ""))
-    os.replace(page + ".new", page)
+    write_atomic(page, head + found + text + (end + "\n" + tail if end else ""))

@@ -2,10 +2,9 @@
 #
 # Each system has
 #   template(size, array)          the shipped script that the point's is made from
-#   flags(size, name, output)      its directives                     output(base, array)   where the output of a job goes
+#   flags(size, name, output)      its directives
 #   submit(path, count, at_once)   submits it, as an array of `count` where that is not 0; returns the job
-#   element(job, index)            the job of one element             whole(job)            the array of an element
-#   jobs()                         all that it lists, as Job          cancel(jobs)
+#   jobs()                         all that it lists, as Job
 import json
 import math
 import os
@@ -116,12 +115,27 @@ class Job(NamedTuple):
 
 class System:
     """kind: of its folder of scripts; prefix and join: how it writes a directive; how: the command that submits a script by hand; first: the
-    number of an array's first element; arrays: whether it has any; least: elements of the smallest array."""
+    number of an array's first element; arrays: whether it has any; least: elements of the smallest array; index: what an element's number
+    is in between in its job; in_array: its number in names of output files; kill, gone: what ends jobs, and what it says of those that had ended."""
 
     first, arrays, least, join = 0, True, 1, "="
+    index, in_array, gone = ("[", "]"), "", ()
+
+    def element(self, job, index):
+        """The job of one element of an array."""
+        before, behind = self.index
+        return f"{job}{before}{index}{behind}"
 
     def whole(self, job):
-        return job
+        """The array of an element."""
+        return job.split(self.index[0])[0]
+
+    def output(self, base, array):
+        """Where the output of a job goes."""
+        return base + (f"-{self.in_array}.out" if array else "")
+
+    def cancel(self, jobs):
+        ask(*self.kill, *jobs, allow=self.gone)
 
     def queue(self):
         """{job: (pending | running, why)} of what has not ended."""
@@ -152,6 +166,7 @@ class System:
 
 class Slurm(System):
     kind, prefix, how = "slurm", "#SBATCH", "sbatch"
+    index, in_array, kill = ("_", ""), "%a", ("scancel",)
 
     def template(self, size, array):
         return "array.sh" if array else "many_nodes_gpu.sh" if size.gpus else "many_nodes_cpu.sh"
@@ -161,21 +176,12 @@ class Slurm(System):
         return {"--job-name": name, "--nodes": size.nodes, "--ntasks-per-node": size.each, "--cpus-per-task": size.threads, "--gpus-per-node": size.gpus or None,
                 "--exclusive": None, "--output": shlex.quote(output), **timed, **given({"--partition": size.queue, "--account": size.account})}
 
-    def output(self, base, array):
-        return base + ("-%a.out" if array else "")
-
     def listed(self, path):
         return ["set -- " + shlex.quote(path)]
 
     def submit(self, path, count, at_once):
         options = [f"--array=0-{count - 1}" + (f"%{at_once}" if at_once else "")] if count else []
         return ask("sbatch", "--parsable", *options, path).strip().split(";")[0]
-
-    def element(self, job, index):
-        return f"{job}_{index}"
-
-    def whole(self, job):
-        return job.split("_")[0]
 
     def jobs(self):
         """Of this user; those that have ended are not listed."""
@@ -199,12 +205,10 @@ class Slurm(System):
         state, _, code = text.partition("\n")[0].partition("|")
         return state.split(" ")[0], int(code.split(":")[0]) if code[:1].isdigit() else None
 
-    def cancel(self, jobs):
-        ask("scancel", *jobs)
-
 
 class Lsf(System):
     kind, prefix, how, first, join = "lsf", "#BSUB", "bsub <", 1, " "
+    in_array, kill, gone = "%I", ("bkill",), ("already finished",)
 
     def __init__(self):
         self.jsrun = shutil.which("jsrun") is not None  # whole nodes, and no arrays of steps
@@ -219,9 +223,6 @@ class Lsf(System):
             "-gpu": f'"num={size.gpus}:mode=shared:j_exclusive=yes"' if size.gpus else None, "-x": None}
         timed = {"-W": clock(size.seconds, False), "-wt": 5 if size.seconds >= 1800 else 1} if size.seconds else {}
         return {"-J": name, "-o": shlex.quote(output), **sizes, **timed, **given({"-q": size.queue and shlex.quote(size.queue), "-P": size.account and shlex.quote(size.account)})}
-
-    def output(self, base, array):
-        return base + ("-%I.out" if array else "")
 
     def sizes(self, size):
         return [f"export THINWIRE_GPUS_PER_NODE={size.gpus} THINWIRE_RANKS_PER_NODE={size.each} THINWIRE_NODES={size.nodes}"] if self.jsrun else super().sizes(size)
@@ -239,12 +240,6 @@ class Lsf(System):
             raise StoreError(f"bsub said no job number: {said.strip()}")
         return found[1]
 
-    def element(self, job, index):
-        return f"{job}[{index}]"
-
-    def whole(self, job):
-        return job.split("[")[0]
-
     def jobs(self):
         states = {"PEND": "pending", "PSUSP": "pending", "WAIT": "pending", "RUN": "running", "USUSP": "running", "SSUSP": "running", "PROV": "running", "UNKWN": "running"}
         for line in ask("bjobs", "-a", "-noheader", "-o", "jobid jobindex stat exit_code job_name delimiter='|'", allow=("No job found", "No unfinished job found")).splitlines():
@@ -254,12 +249,10 @@ class Lsf(System):
                 yield Job(job if index in ("0", "-", "") else self.element(job, index), name.split("[")[0], states.get(stat),
                           word={"DONE": "COMPLETED", "EXIT": "FAILED"}.get(stat, stat), code=int(code) if code.isdigit() else None)
 
-    def cancel(self, jobs):
-        ask("bkill", *jobs, allow=("already finished",))
-
 
 class Pbs(System):
     kind, prefix, how, least, join = "pbs", "#PBS", "qsub", 2, " "
+    in_array, kill, gone = "^array_index^", ("qdel",), ("Job has finished", "Unknown Job")
 
     def template(self, size, array):
         return "array.sh" if array else "many_nodes_gpu.sh" if size.gpus else "one_node_cpu.sh"
@@ -269,9 +262,6 @@ class Pbs(System):
         return {"-N": name[:15], "-o": shlex.quote(output),  # older servers take no longer name
                 "-l select": f"{size.nodes}:{chunk}", "-l place": "scatter" if size.nodes > 1 else "pack",
                 **given({"-l walltime": size.seconds and clock(size.seconds), "-q": size.queue, "-A": size.account})}
-
-    def output(self, base, array):
-        return base + ("-^array_index^.out" if array else "")
 
     def submit(self, path, count, at_once):
         options = ["-J", f"0-{count - 1}" + (f"%{at_once}" if at_once else "")] if count else []
@@ -295,12 +285,10 @@ class Pbs(System):
             yield Job(job, facts.get("Job_Name", ""), states.get(state), facts.get("comment", "") if state == "H" else "",
                       "COMPLETED" if code == 0 else "FAILED", code if isinstance(code, int) else None)
 
-    def cancel(self, jobs):
-        ask("qdel", *jobs, allow=("Job has finished", "Unknown Job"))
-
 
 class Flux(System):
     kind, prefix, how, arrays = "flux", "# flux:", "flux batch", False
+    kill, gone = ("flux", "cancel"), ("inactive", "unknown")
 
     def template(self, size, _):
         return "one_node_cpu.sh" if size.nodes == 1 and not size.gpus else "many_nodes_gpu.sh"
@@ -308,9 +296,6 @@ class Flux(System):
     def flags(self, size, name, output):
         timed = {"--time-limit": f"{size.seconds}s", "--signal": f"USR1@{min(120, max(10, size.seconds // 4))}s"} if size.seconds else {}
         return {"--job-name": name, "--nodes": size.nodes, "--output": shlex.quote(output), **timed, **given({"--queue": size.queue, "--bank": size.account})}
-
-    def output(self, base, _):
-        return base
 
     def sizes(self, size):
         return [f"export THINWIRE_RANKS={size.ranks} THINWIRE_RANKS_PER_NODE={size.each}"]
@@ -322,9 +307,6 @@ class Flux(System):
         for line in ask("flux", "jobs", "-a", "-n", "-o", "{id.f58}|{state}|{result}|{name}").splitlines():
             job, state, result, name = line.split("|", 3)
             yield Job(job, name, None if state == "INACTIVE" else "running" if state in ("RUN", "CLEANUP") else "pending", word={"CANCELED": "CANCELLED"}.get(result, result))
-
-    def cancel(self, jobs):
-        ask("flux", "cancel", *jobs, allow=("inactive", "unknown"))
 
 
 SYSTEMS = {"slurm": Slurm, "lsf": Lsf, "pbs": Pbs, "flux": Flux}

@@ -20,7 +20,6 @@ import sys
 import time
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 import sweep_svg
 from sweep_store import write_atomic
 from measured import ROOT, add_cell, emulated, ends, json_lines, machine, need, put, read_cells, size_name, table

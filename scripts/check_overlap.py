@@ -18,7 +18,6 @@ import statistics
 import sys
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
 from measured import ROOT, emulated, ends, json_lines, need, table as markdown
 
 

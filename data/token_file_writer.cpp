@@ -106,11 +106,6 @@ void TokenFileWriter::end_document() {
   boundaries_.push_back(sequences());
 }
 
-void TokenFileWriter::add_document(std::span<const int32_t> ids) {
-  add_sequence(ids);
-  end_document();
-}
-
 void TokenFileWriter::finalize() {
   TW_CHECK(bin_ != nullptr, "the writer of ", prefix_, " was finalized before");
   TW_CHECK(boundaries_.back() == sequences(), "end_document() is missing after the last sequence");

@@ -28,7 +28,6 @@ class TokenFileWriter {
 
   void add_sequence(std::span<const int32_t> ids);  // ids in [0, vocab); checked
   void end_document();                              // the sequences since the last call are one document
-  void add_document(std::span<const int32_t> ids);  // one sequence that is a document
 
   // Makes the pair durable under its name: the .bin first, the .idx last, so that an .idx is never older than its .bin.
   // Sequences after the last end_document() are a programmer's mistake (CHECK).

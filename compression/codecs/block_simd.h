@@ -346,10 +346,6 @@ TW_INLINE VecU loose_codes(const uint8_t* p) {
 #endif
 }
 template <int Bits>
-TW_INLINE VecU unsigned_codes(const uint8_t* p) {
-  return loose_codes<Bits>(p) & (VecU{} + ((1u << Bits) - 1u));
-}
-template <int Bits>
 TW_INLINE VecI signed_codes(const uint8_t* p) {
 #ifdef __AVX512F__
   if constexpr (Bits == 8) return (VecI)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p));

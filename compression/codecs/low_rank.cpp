@@ -353,13 +353,6 @@ class LowRank final : public Codec {
 
 }  // namespace
 
-size_t low_rank_wire_bytes(const CodecSpec& spec, int64_t count, std::span<const MatrixShape> matrices) {
-  const LowRankLayout layout(spec, count, matrices);
-  const int64_t factors =
-      spec.integer("sides") == 2 ? layout.p_count + layout.q_count : std::max(layout.p_count, layout.q_count);
-  return static_cast<size_t>(factors + layout.raw_count) * sizeof(float);
-}
-
 CodecRow low_rank_row() {
   return {
       .name = "low_rank",

@@ -109,7 +109,4 @@ void expand_message(const LowRankLayout& layout, const float* p, const float* q,
 // even: p_w q^T), so that the errors of all ranks add up to sum(x) - result.
 std::shared_ptr<const RoundCodec> make_low_rank_rounds(const CodecSpec& spec);
 
-// The length of a payload, exactly; for sides 1 of its longer kind.
-size_t low_rank_wire_bytes(const CodecSpec& spec, int64_t count, std::span<const MatrixShape> matrices);
-
 }  // namespace thinwire

@@ -54,7 +54,6 @@ struct State final : CompressionState {
   std::vector<uint32_t> peel_block;  // and the block of that element
   std::vector<int64_t> tail;         // unpeelable elements, ascending
   std::vector<int32_t> sums;         // the tables, then the tail
-  SketchReport report;
 
   void commit() override {}
   void roll_back() override {}
@@ -297,8 +296,6 @@ void Sketch::absorb(int r, const Msg& msg, View payload, int64_t slice_first, Co
     if ((n % 8 != 0 && s.bits.back() >> (n % 8) != 0) || s.united > most)
       throw_bad_data(detail::join(name(), ": the agreed index holds ", s.united, " elements of at most ", most,
                                   ": it is corrupt, or ranks use different rules"));
-    ++s.report.messages;
-    s.report.united += s.united;
     s.tables = false;
     const int64_t all = cells(n);
     if (!compact_ && static_cast<double>(s.united) <= kPeelable * static_cast<double>(all) &&
@@ -308,10 +305,7 @@ void Sketch::absorb(int r, const Msg& msg, View payload, int64_t slice_first, Co
       plan_peeling(s);
       s.tables = static_cast<int64_t>(s.tail.size()) <= tail_room(all);
     }
-    s.report.unpeeled += s.tables ? static_cast<int64_t>(s.tail.size()) : 0;
-    s.report.fallbacks += !compact_ && !s.tables;
     if (!s.tables && goes_dense(n, s.united)) {
-      ++s.report.dense;
       std::fill(s.bits.begin(), s.bits.end(), uint8_t{0xff});
       if (n % 8 != 0) s.bits.back() = static_cast<uint8_t>((1u << (n % 8)) - 1u);
       count_union(s, msg.threads);
@@ -410,10 +404,6 @@ void Sketch::own_error(const Msg& msg, View x_view, const CompressionState& stat
     else
       sparse_table().clear(x + from, count, bits);
   });
-}
-
-SketchReport sketch_report(const CompressionState& state) {
-  return of(state).report;
 }
 
 namespace {

@@ -12,8 +12,8 @@
 // table (3 rounds): round 1 agrees on max|x|; round 2 sums integers mod 2^32 in three disjoint tables of 16 x R cells,
 //   R = ceil(n / (48 ratio)). Values are on a grid whose step is a power of two such that no sum of N overflows;
 //   elements in blocks of 16, and block b has row h_j(b) of table j. Peeling is decided by the union alone, so all
-//   ranks know before they encode which elements cannot be peeled: those travel packed behind the tables (counted in
-//   SketchReport), and nothing is ever estimated. If the union is above 0.818 of the cells (where peeling 3 hashes
+//   ranks know before they encode which elements cannot be peeled: those travel packed behind the tables,
+//   and nothing is ever estimated. If the union is above 0.818 of the cells (where peeling 3 hashes
 //   breaks down), or more than max(64, cells / 64) elements are left, round 2 is that of the compact form.
 //   Bytes: ceil(n / 8) + 4 + 4 (48 R + leftovers).
 // A NaN or infinity on any rank makes the decoded sum NaN or infinite in the union (law 8).
@@ -48,15 +48,5 @@ class Sketch final : public RoundCodec {
   double density_, ratio_;
   bool compact_;
 };
-
-// Since the state was made; the same on all ranks.
-struct SketchReport {
-  int64_t messages = 0;
-  int64_t united = 0;     // elements in the unions as agreed
-  int64_t unpeeled = 0;   // of them, sent packed behind the tables
-  int64_t fallbacks = 0;  // messages that were to use tables and did not
-  int64_t dense = 0;      // messages whose values all travelled
-};
-SketchReport sketch_report(const CompressionState& state);
 
 }  // namespace thinwire

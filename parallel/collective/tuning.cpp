@@ -11,6 +11,15 @@
 namespace thinwire {
 namespace {
 
+// A row of the table that Algorithm::kAuto consults; the first row that fits decides, kDirect if none does.
+struct TuningRow {
+  Verb verb;
+  int min_ranks;
+  int64_t min_bytes;  // of the whole vector
+  bool across_nodes;  // only where the group can be served in two levels
+  Algorithm algorithm;
+};
+
 // Direct exchanges win on shared memory and on few hosts. Two levels save network bytes as soon as bytes, not latency,
 // are the cost. With many ranks a ring keeps the number of messages per rank from growing with their square.
 constexpr std::array kTable = {
@@ -23,10 +32,6 @@ constexpr std::array kTable = {
 };
 
 }  // namespace
-
-std::span<const TuningRow> tuning_table() {
-  return kTable;
-}
 
 NodeGrid node_grid(std::span<const int> nodes, int members) {
   if (nodes.empty()) return {1, members};

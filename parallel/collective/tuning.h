@@ -11,16 +11,6 @@ namespace thinwire {
 
 enum class Verb : uint8_t { kAllReduce, kReduceScatter, kAllGather };
 
-// A row of the table that Algorithm::kAuto consults; the first row that fits decides, kDirect if none does.
-struct TuningRow {
-  Verb verb;
-  int min_ranks;
-  int64_t min_bytes;  // of the whole vector
-  bool across_nodes;  // only where the group can be served in two levels
-  Algorithm algorithm;
-};
-std::span<const TuningRow> tuning_table();
-
 // How a group lies on nodes: `local` members on each of `nodes` nodes, members of a node next to each other in group
 // order. nodes == 0: unevenly or interleaved. An empty list of nodes: all on one.
 struct NodeGrid {

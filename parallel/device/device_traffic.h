@@ -114,7 +114,6 @@ class DeviceTraffic {
   // The same of messages that are packed when they leave, into `bytes` of room.
   using Pack = std::function<void(char* room, std::vector<Transfer>& transfers)>;
   Ticket exchange(int64_t bytes, Pack pack, const OperationNote& note, Stream& stream, std::function<void()> then);
-  bool exchanging() const { return exchanging_; }
   // Inside another operation: queues them as one group, and that is all.
   void queue_group(const std::vector<Transfer>& transfers);
 

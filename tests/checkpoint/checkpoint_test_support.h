@@ -38,6 +38,14 @@ class Scratch : public test::Scratch {
   }
 };
 
+// The newest checkpoint, filled into `state`.
+inline std::optional<LoadReport> load_newest(CheckpointStore& store, const VisitState& state,
+                                             LoadOptions options = {}) {
+  const auto found = store.newest();
+  options.verify = false;  // just done
+  return found ? std::optional(load_checkpoint(found->path, state, options)) : std::nullopt;
+}
+
 // Tensors of all dtypes and ragged shapes with random BIT PATTERNS (NaN, infinities and denormals included), and
 // scalars.
 struct RandomState {

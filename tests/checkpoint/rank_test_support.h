@@ -32,6 +32,12 @@ inline void run_control_ranks(int size, const std::function<void(Control&)>& bod
       1);
 }
 
+// A collective: the newest checkpoint, filled into each rank's `state`.
+inline std::optional<LoadReport> load_newest(CheckpointStore& store, Control& control, const VisitState& state) {
+  const auto found = store.newest();
+  return found ? std::optional(load_checkpoint(found->path, state, {.verify = false}, &control)) : std::nullopt;
+}
+
 // What each rank threw, "code message"; "" where nothing. All must be as many as there are ranks.
 class Errors {
  public:

@@ -354,12 +354,12 @@ TEST(RanksStore, OneRanksErrorWhileLoadingIsTheErrorOfAll) {
     store.save(1, state.of(rank), {});
     std::vector<float> out(9);
     missing.of(control, [&] {
-      store.load_newest([&](StateVisitor& v) {
+      load_newest(store, control, [&](StateVisitor& v) {
         if (rank == 2) v.tensor(GlobalSlice::whole("model/absent", 3, 3, View(out.data(), DType::f32, {9})));
       });
     });
     wrong.of(control, [&] {
-      store.load_newest([&](StateVisitor& v) {
+      load_newest(store, control, [&](StateVisitor& v) {
         if (rank == 1) v.tensor(GlobalSlice::whole("model/alone", 9, 1, View(out.data(), DType::f32, {9})));
       });
     });
@@ -371,7 +371,7 @@ TEST(RanksStore, OneRanksErrorWhileLoadingIsTheErrorOfAll) {
                  },
                  {});
     });
-    const auto report = store.load_newest([&](StateVisitor& v) {
+    const auto report = load_newest(store, control, [&](StateVisitor& v) {
       if (rank == 1) v.integer("count", state.count);
     });
     EXPECT_EQ(report->manifest.step, 1);

@@ -48,7 +48,7 @@ TEST(StoreCrash, KilledAtEverySavePoint) {
       CheckpointStore store(scratch.path(), quick_options());
       EXPECT_FALSE(has_leftovers(scratch.path())) << point;
       RandomState loaded(9);
-      const auto report = store.load_newest(loaded.visitor());
+      const auto report = load_newest(store, loaded.visitor());
       ASSERT_TRUE(report.has_value()) << point;
       // The rename is the commit: before it the old one, after it the new one, nothing else ever.
       const auto position = std::find(std::begin(kSavePoints), std::end(kSavePoints), point);
@@ -58,7 +58,7 @@ TEST(StoreCrash, KilledAtEverySavePoint) {
       EXPECT_TRUE(loaded == (position < rename ? before : after)) << point;
       // And the directory is usable: the interrupted step saves again.
       store.save(4, after.visitor(), {});
-      EXPECT_EQ(store.load_newest(loaded.visitor())->manifest.step, 4) << point;
+      EXPECT_EQ(load_newest(store, loaded.visitor())->manifest.step, 4) << point;
     }
   }
   EXPECT_EQ(struck.size(), std::size(kSavePoints));
@@ -94,10 +94,10 @@ TEST(StoreCrash, ErrorAtEverySavePoint) {
       }
       armed = false;
       EXPECT_FALSE(has_leftovers(scratch.path())) << point;
-      const int64_t step = store.load_newest(loaded.visitor())->manifest.step;
+      const int64_t step = load_newest(store, loaded.visitor())->manifest.step;
       EXPECT_TRUE(loaded == (step == 1 ? before : after)) << point;
       store.save(3, after.visitor(), {});
-      EXPECT_EQ(store.load_newest(loaded.visitor())->manifest.step, 3) << point;
+      EXPECT_EQ(load_newest(store, loaded.visitor())->manifest.step, 3) << point;
     }
   }
 }

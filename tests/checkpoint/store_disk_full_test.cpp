@@ -32,7 +32,7 @@ TEST(StoreDiskFull, FileSizeLimitFailsCleanlyAndKeepsTheOldGeneration) {
         if (e.code() != ExitCode::kIo) return 12;
         if (std::string(e.what()).find("too large") == std::string::npos) return 13;
       }
-      if (store.load_newest(loaded.visitor())->manifest.step != 1 || !(loaded == small)) return 14;
+      if (load_newest(store, loaded.visitor())->manifest.step != 1 || !(loaded == small)) return 14;
       store.save(3, small.visitor(), {});  // small ones still fit
       store.wait();
       return store.newest()->manifest.step == 3 ? 0 : 15;
@@ -78,7 +78,7 @@ TEST(StoreDiskFull, FullFileSystemFailsCleanlyAndKeepsTheOldGenerations) {
   EXPECT_GE(good, 2);
   EXPECT_EQ(failed, 2) << "training went on over two failed saves";
   EXPECT_EQ(static_cast<int64_t>(list_checkpoints(scratch / "small").size()), good);
-  EXPECT_EQ(store.load_newest(loaded.visitor())->manifest.step, good);
+  EXPECT_EQ(load_newest(store, loaded.visitor())->manifest.step, good);
   EXPECT_TRUE(loaded == state);
   // Space comes back: saving goes on.
   fs::remove_all(scratch / "small/step_000001");

@@ -36,7 +36,7 @@ TEST(Store, RandomStatesComeBackBitEqual) {
     CheckpointStore store(scratch.path(), quick_options());
     RandomState other(seed + 1000, 40, 9);
     EXPECT_FALSE(other == state);
-    const auto report = store.load_newest(other.visitor());
+    const auto report = load_newest(store, other.visitor());
     ASSERT_TRUE(report.has_value());
     EXPECT_TRUE(other == state);
     EXPECT_EQ(report->manifest.step, static_cast<int64_t>(seed));
@@ -78,7 +78,7 @@ TEST(Store, AnySlicesLoadAsAnyOtherSlices) {
     const auto loaded = cuts(rows * cols);
     for (size_t i = 0; i + 1 < loaded.size(); ++i) {
       std::vector<float> part(static_cast<size_t>(loaded[i + 1] - loaded[i]), -1.0f);
-      store.load_newest([&](StateVisitor& v) {
+      load_newest(store, [&](StateVisitor& v) {
         v.tensor(
             range_of("t", rows, cols, loaded[i], View(part.data(), DType::f32, {static_cast<int64_t>(part.size())})));
       });
@@ -129,7 +129,7 @@ TEST(Store, MissingExtraAndDifferingNamesAreSaid) {
              {});
   std::vector<float> out(6);
   const auto ask = [&](const GlobalSlice& slice) {
-    return std::string(error_of([&] { store.load_newest([&](StateVisitor& v) { v.tensor(slice); }); }).what());
+    return std::string(error_of([&] { load_newest(store, [&](StateVisitor& v) { v.tensor(slice); }); }).what());
   };
   EXPECT_NE(
       ask(GlobalSlice::whole("model/b", 2, 3, View(out.data(), DType::f32, {2, 3}))).find("no tensor \"model/b\""),
@@ -141,14 +141,15 @@ TEST(Store, MissingExtraAndDifferingNamesAreSaid) {
   EXPECT_NE(ask(range_of("model/a", 2, 3, 1, View(out.data(), DType::f32, {6}))).find("outside"), std::string::npos);
   int64_t absent = 0;
   EXPECT_NE(
-      std::string(error_of([&] { store.load_newest([&](StateVisitor& v) { v.integer("absent", absent); }); }).what())
+      std::string(error_of([&] { load_newest(store, [&](StateVisitor& v) { v.integer("absent", absent); }); }).what())
           .find("absent"),
       std::string::npos);
   // Fine-tuning: the moments are neither missed nor touched.
   std::vector<float> untouched(6, 9.0f);
   LoadOptions options;
   options.unwanted_prefixes = {"adam_m/", "adam_v/"};
-  const auto report = store.load_newest(
+  const auto report = load_newest(
+      store,
       [&](StateVisitor& v) {
         v.tensor(GlobalSlice::whole("model/a", 2, 3, View(out.data(), DType::f32, {2, 3})));
         v.tensor(GlobalSlice::whole("adam_v/a", 2, 3, View(untouched.data(), DType::f32, {2, 3})));
@@ -247,7 +248,7 @@ TEST(Store, TheSameStepAgainIsANewGenerationAndTheNewest) {
   store.save(10, third.visitor(), {});  // a run that was set back deliberately
   EXPECT_EQ(generation_names(scratch.path()),
             (std::vector<std::string>{"step_000010-2", "step_000020", "step_000010"}));
-  EXPECT_EQ(store.load_newest(loaded.visitor())->manifest.step, 10);
+  EXPECT_EQ(load_newest(store, loaded.visitor())->manifest.step, 10);
   EXPECT_TRUE(loaded == third);
   EXPECT_EQ(nlohmann::json::parse(slurp(scratch / "latest.json"))["generation"], "step_000010-2");
 }

@@ -26,6 +26,14 @@ inline CodecSpec spec_of(int64_t rank, int64_t sides = 2, double rate = 1.0) {
   return {"low_rank", {{"rank", rank}, {"sides", sides}, {"min_compression_rate", rate}}};
 }
 
+// The length of a payload, exactly; for sides 1 of its longer kind.
+inline size_t low_rank_wire_bytes(const CodecSpec& spec, int64_t count, std::span<const MatrixShape> matrices) {
+  const LowRankLayout layout(spec, count, matrices);
+  const int64_t factors =
+      spec.integer("sides") == 2 ? layout.p_count + layout.q_count : std::max(layout.p_count, layout.q_count);
+  return static_cast<size_t>(factors + layout.raw_count) * sizeof(float);
+}
+
 inline Msg msg_of(const Shapes& shapes, int threads = 1) {
   Msg msg;
   msg.seed = 42;

@@ -251,8 +251,9 @@ TEST(RealLowRank, TravelsBetweenTwo) {
           rank.run(coded_send(rank.group.lane_to(1), call, sent.view(), 1));
           state->commit();
           const std::lock_guard lock(mutex);
-          EXPECT_EQ(rank.counters.wire_bytes,
-                    count == 0 ? 0 : static_cast<int64_t>(low_rank_wire_bytes(spec, count, matrices)) + 8);
+          const LowRankLayout layout(spec, count, matrices);
+          const int64_t numbers = layout.p_count + layout.q_count + layout.raw_count;
+          EXPECT_EQ(rank.counters.wire_bytes, count == 0 ? 0 : 4 * numbers + 8);
           continue;
         }
         rank.run(coded_receive(rank.group.lane_from(0), call, got.view(), 0));

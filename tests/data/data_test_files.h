@@ -30,7 +30,8 @@ inline void write_pair(const std::string& prefix, const std::vector<int>& length
   for (size_t i = 0; i < lengths.size(); ++i) {
     std::vector<int32_t> ids;
     for (int p = 0; p < lengths[i]; ++p) ids.push_back(base + stride * static_cast<int>(i) + p);
-    writer.add_document(ids);
+    writer.add_sequence(ids);
+    writer.end_document();
   }
   writer.finalize();
 }

@@ -97,7 +97,7 @@ TEST(TokenFileWriter, LeavesNothingBehindWithoutFinalize) {
   const std::string before = test::slurp(dir.file("p.bin"));
   {
     TokenFileWriter writer(dir.file("p"), 1000);
-    writer.add_document(std::vector<int32_t>(100000, 7));
+    writer.add_sequence(std::vector<int32_t>(100000, 7));
   }
   EXPECT_EQ(test::slurp(dir.file("p.bin")), before);
   int entries = 0;
@@ -108,8 +108,8 @@ TEST(TokenFileWriter, LeavesNothingBehindWithoutFinalize) {
 TEST(TokenFileWriter, ChecksWhatItIsGiven) {
   const TempDir dir;
   TokenFileWriter writer(dir.file("p"), 100);
-  EXPECT_THROW(writer.add_document(std::vector<int32_t>{100}), Error);
-  EXPECT_THROW(writer.add_document(std::vector<int32_t>{-1}), Error);
+  EXPECT_THROW(writer.add_sequence(std::vector<int32_t>{100}), Error);
+  EXPECT_THROW(writer.add_sequence(std::vector<int32_t>{-1}), Error);
   EXPECT_THROW(TokenFileWriter(dir.file("q"), 300, TokenType::kU8), Error);
   test::spill(dir.file("plain"), "x");
   EXPECT_THROW(TokenFileWriter(dir.file("plain/p"), 100), Error);
@@ -142,7 +142,8 @@ TEST(TokenFile, NegativeAndHugeIdsAreRefused) {
   const TempDir dir;
   const auto make = [&](TokenType type, int64_t vocab, int64_t value) {
     TokenFileWriter writer(dir.file("p"), vocab, type);
-    writer.add_document(std::vector<int32_t>{1, 2});
+    writer.add_sequence(std::vector<int32_t>{1, 2});
+    writer.end_document();
     writer.finalize();
     std::string bin = test::slurp(dir.file("p.bin"));
     std::memcpy(bin.data() + bin.size() / 2, &value, bin.size() / 2);

@@ -434,13 +434,6 @@ std::optional<LoadReport> CheckpointStore::newest() {
   return report;
 }
 
-std::optional<LoadReport> CheckpointStore::load_newest(const VisitState& state, LoadOptions options) {
-  auto report = newest();
-  if (!report) return std::nullopt;
-  options.verify = false;  // just done
-  return load_checkpoint(report->path, state, options, control_);
-}
-
 LoadReport find_newest_valid(const std::string& path, Control* control) {
   return first_valid(control, path, [&] { return resolve_checkpoint_path(path); }).value();
 }

@@ -56,7 +56,7 @@ struct SaveStats {
 
 // Not thread-safe: one thread saves and waits.
 //
-// With a Control of several ranks, the constructor, save(), wait(), newest() and load_newest() are collectives: every
+// With a Control of several ranks, the constructor, save(), wait() and newest() are collectives: every
 // rank calls them, in the same order, on the thread that may use `control` (which outlives the store). The writing
 // threads do not communicate. What fails on one rank is the same AgreedError on all, and the policy of failed saves
 // counts alike on all.
@@ -83,8 +83,6 @@ class CheckpointStore {
   // is logged. nullopt: there are none at all. Error(kBadData) listing every reason when there are some
   // and none verifies: never a silent start from scratch.
   std::optional<LoadReport> newest();
-  // The same, filled into `state`: each rank reads what its visitor asks for.
-  std::optional<LoadReport> load_newest(const VisitState& state, LoadOptions options = {});
 
   const std::string& directory() const { return directory_; }
   const RunLock& lock() const { return *lock_; }  // rank 0 only

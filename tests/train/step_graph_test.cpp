@@ -39,7 +39,7 @@ Trained train(const RunConfig& config, Device& device, const OpTable& ops, bool 
   const WatchedTable table = make_watched_table(ops);
   OpProfile times;
   Replica replica(config, &device, &ops, true);
-  if (profile) replica.use_exec(make_watched_exec(table, device, replica.stream(), 1, times));
+  if (profile) replica.use_exec(make_watched_exec(table, device, replica.exec(), times));
   replica.set_fresh_weights();
   BareTraining training(replica);
   Trained result;
@@ -155,6 +155,18 @@ TEST(StepGraph, StepsWhoseOpsAreTimedAreQueuedOpByOp) {
   const Trained profiled = train(config_of({"cuda_graphs=true"}), profiled_gpu, emulated_cuda_ops(), true);
   EXPECT_EQ(profiled.replays, 0);
   expect_equal(plain, profiled);
+}
+
+TEST(StepGraph, OpsThatAreTimedAreAsDeterministicAsBefore) {
+  const std::unique_ptr<Device> cpu = make_cpu_device();
+  const std::unique_ptr<Stream> stream = cpu->make_stream();
+  const WatchedTable table = make_watched_table(cpu_ops());
+  OpProfile times;
+  for (const bool deterministic : {true, false}) {
+    Exec exec = make_exec(cpu_ops(), *cpu, *stream, 1);
+    exec.deterministic = deterministic;
+    EXPECT_EQ(make_watched_exec(table, *cpu, exec, times)->deterministic, deterministic);
+  }
 }
 
 TEST(StepGraph, TheCpuTakesTheKeyAndIgnoresIt) {

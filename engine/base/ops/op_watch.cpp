@@ -155,9 +155,9 @@ WatchedTable make_watched_table(const OpTable& ops) {
   return table;
 }
 
-std::unique_ptr<Exec> make_watched_exec(const WatchedTable& table, Device& device, Stream& stream, int threads,
-                                        OpWatcher& watcher) {
-  auto exec = std::make_unique<Exec>(make_exec(table, device, stream, threads));
+std::unique_ptr<Exec> make_watched_exec(const WatchedTable& table, Device& device, const Exec& as, OpWatcher& watcher) {
+  auto exec = std::make_unique<Exec>(make_exec(table, device, as.stream, as.threads));
+  exec->deterministic = as.deterministic;
   exec->watcher = &watcher;
   return exec;
 }

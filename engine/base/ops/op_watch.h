@@ -29,9 +29,8 @@ struct WatchedTable : OpTable {
 };
 WatchedTable make_watched_table(const OpTable& ops);
 
-// Table and watcher outlive the Exec.
-std::unique_ptr<Exec> make_watched_exec(const WatchedTable& table, Device& device, Stream& stream, int threads,
-                                        OpWatcher& watcher);
+// On the stream of `as`, with its threads and as deterministic. Table and watcher outlive the Exec.
+std::unique_ptr<Exec> make_watched_exec(const WatchedTable& table, Device& device, const Exec& as, OpWatcher& watcher);
 
 // Where the time of a step goes, op by op. Every op is waited for: on a GPU the gaps between kernels show, and nothing
 // overlaps.

@@ -57,8 +57,7 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
   const WatchedTable table = make_watched_table(*backend.ops);  // outlives the replica's Exec, as the profile does
   OpProfile op_times;
   Replica replica(config, layout, job.mesh(), backend.device.get(), backend.ops, true);
-  if (profile)
-    replica.use_exec(make_watched_exec(table, *backend.device, replica.stream(), replica.exec().threads, op_times));
+  if (profile) replica.use_exec(make_watched_exec(table, *backend.device, replica.exec(), op_times));
   replica.set_fresh_weights();
   BareTraining training(replica);
   const int micros = static_cast<int>(config.accumulation);

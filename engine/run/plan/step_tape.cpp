@@ -125,7 +125,7 @@ Tape record_tape(const RunConfig& config, const Cluster& cluster, int rank, int 
   const WatchedTable table = make_watched_table(rehearsal_ops());
   StepRehearsal rehearsal(config, layout_of(config, rank, nodes_of(cluster, ranks)), &recorder);
   Replica& replica = rehearsal.replica();
-  replica.use_exec(make_watched_exec(table, replica.device(), replica.stream(), replica.exec().threads, recorder));
+  replica.use_exec(make_watched_exec(table, replica.device(), replica.exec(), recorder));
   rehearsal.take_steps(
       static_cast<int>(config.accumulation), steps,
       [&](const PlanNode& node, StepTimer::Clock::time_point, StepTimer::Clock::time_point) { recorder.node(node); },

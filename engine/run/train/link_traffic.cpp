@@ -108,7 +108,7 @@ std::vector<LinkMessage> link_traffic(const RunConfig& config, int stage, const 
   StepRehearsal rehearsal(rehearsed, layout, &listener);
   listener.listen_to(rehearsal.prices());
   Replica& replica = rehearsal.replica();
-  replica.use_exec(make_watched_exec(table, replica.device(), replica.stream(), replica.exec().threads, listener));
+  replica.use_exec(make_watched_exec(table, replica.device(), replica.exec(), listener));
   rehearsal.take_steps(
       layout.pipeline.micro_batches, 2,
       [&](const PlanNode&, StepTimer::Clock::time_point, StepTimer::Clock::time_point) { listener.node_is_over(); },

@@ -79,8 +79,11 @@ struct CompressionConfig {
   std::string preset = "none";
   // In their order: a message falls under the first rule that selects it. What none selects is sent as it is.
   std::map<Site, std::vector<SiteRule>> rules;
-  std::string revisions;        // a file of plan revisions to replay; empty: none
-  bool adapt = false;           // measure while training which way is fastest: coded, lightly coded or plain
+  std::string revisions;  // a file of plan revisions to replay; empty: none
+  bool adapt = false;     // measure while training which way is fastest: coded, lightly coded or plain
+  // Loss per relative coding error of all gradients of a class: embedding, attention, mlp, the rest; only their ratios
+  // count. Empty: every byte weighs alike.
+  std::vector<double> sensitivities;
   bool sends_momentum = false;  // dp.gradient carries the optimizer's momentum instead of the gradient (1-bit Adam)
   const std::vector<SiteRule>& at(Site site) const {
     static const std::vector<SiteRule> none;

@@ -173,11 +173,18 @@ class Rates:
         return measured.table(["coarse gradients of", f"{first:,} steps, % (seeds)"],
                               [[self.words[v], f"{g[0]:+.2f} (1)" if g[2] == 1 else f"{g[0]:+.2f} ± {g[1]:.2f} ({g[2]})"] for v, g in sorted(gaps.items(), key=lambda kv: -kv[1][0])])
 
+    def as_key(self):
+        """The means of classes as compression.sensitivities, and who of them lost for certain."""
+        gaps = {v: self.gap(v, self.steps[0]) for v in ("embedding", "attention", "mlp", "norm")}
+        return (f"compression.sensitivities=[{','.join(f'{round(max(0.0, g[0]), 2):g}' for g in gaps.values())}]",
+                "; ".join(self.words[v] for v, g in gaps.items() if g[0] - g[1] > 0) or "none")
+
     def page(self, classes):
         first, last, adam = self.steps[0], self.steps[-1], self.gap("adam", self.steps[0], "before")
         fewer = ", ".join(f"w {w}: {self.gap(v, first)[0]:+.2f}" for w, v in (("1.5", "g3.7 w1.5"), ("1.25", "g3.95 w1.25"), ("1", "g4.2 w1")))
         long_fewer = ", ".join(f"w {w}: {self.gap(v, last)[0]:+.2f}" for w, v in (("1.5", "g3.7 w1.5"), ("1.25", "g3.95 w1.25")))
         ramp = self.gap("ramp", first, "before")
+        key, certain = classes.as_key()
         return f"""# What loss costs in bytes
 
 {self.table()}
@@ -188,6 +195,8 @@ class Rates:
 Which gradients the loss feels: those of one class at rate 1 (`ecsq`, blocks of 64, error feedback), all else in fp32. Embedding and positions are 11 % of the elements, vectors 1.5 %: bytes do not say what a class costs.
 
 {classes.classes()}
+These means are `{key}`, for critical rules of `dp.gradient` ([presets](../presets.md)). A mean that is not above zero is 0 there: the class gets bits last. Above zero with the whole interval: {certain}.
+
 Two replicas, ZeRO-1, `gpt2_tiny`, fp32. A gap is that of the evaluation loss to the uncompressed run of the same seed, ± its two-sided 95 % t interval; *met* where its upper end is at most {LOSS_AT_MOST} %, *missed* where its lower end is above. Bytes are all that is sent in the longest run that both have, beside `thinwire`: 2.5 bits for gradients, 2.25 for weights. *g* and *w*: `rate` of `dp.gradient` and `zero.parameter`. All else is the preset's. A run of {first} steps is the beginning of a ramp that is meant for longer ones.
 
 Cells: `compression_rates_cells.jsonl` and `compression_sensitivity_cells.jsonl`, each with its command. Again, and more of them:

@@ -2,6 +2,7 @@
 #include "parallel/rules/link_slack.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/base/core/check.h"
 
@@ -48,17 +49,23 @@ std::vector<SpentSlack> spend_slack(std::span<const QueuedMessage> messages, dou
   for (size_t i = 0; i < messages.size(); ++i) spent[i].slack = slack_of(messages, spent, i, limits);
   // Sums of durations round: what is equal on paper must not fall on either side of the limit.
   const double rounding = 1e-9 * deadline;
-  for (size_t choice = 1;; ++choice) {
-    bool more = false;
-    for (size_t i = 0; i < messages.size(); ++i) {
-      if (spent[i].choice + 1 != choice || choice >= messages[i].ms.size()) continue;
-      more = true;
-      const double longer = messages[i].ms[choice] - messages[i].ms[choice - 1];
-      if (longer <= slack_of(messages, spent, i, limits) + (longer > 0.0 ? -rounding : rounding))
-        spent[i].choice = choice;
-    }
-    if (!more) return spent;
+  // Of equal worth the fewest choices above the first: nobody gets all before another one gets any.
+  const auto worth = [&](size_t i) {
+    const size_t next = spent[i].choice + 1;
+    return std::pair(messages[i].worth.empty() ? 0.0 : messages[i].worth[next], -static_cast<int>(next));
+  };
+  std::vector<size_t> open;
+  for (size_t i = 0; i < messages.size(); ++i)
+    if (messages[i].ms.size() > 1) open.push_back(i);
+  while (!open.empty()) {
+    const auto best = std::ranges::max_element(open, {}, worth);  // the first of equal ones
+    const size_t i = *best, next = spent[i].choice + 1;
+    const double longer = messages[i].ms[next] - messages[i].ms[next - 1];
+    const bool fits = longer <= slack_of(messages, spent, i, limits) + (longer > 0.0 ? -rounding : rounding);
+    if (fits) spent[i].choice = next;
+    if (!fits || next + 1 == messages[i].ms.size()) open.erase(best);
   }
+  return spent;
 }
 
 }  // namespace thinwire

@@ -14,6 +14,7 @@ struct QueuedMessage {
   double ready = 0.0;
   std::vector<double> ms;  // on the link, by choice: the first has the fewest bits. Never empty
   double due = std::numeric_limits<double>::infinity();  // when somebody needs it, if that is before the deadline
+  std::vector<double> worth;  // by choice: what a millisecond more of it is worth, beside other messages; empty: 0
 };
 struct SpentSlack {
   size_t choice = 0;
@@ -22,9 +23,9 @@ struct SpentSlack {
 // When the last of them is over. choices: of each; empty: the first.
 double queue_end(std::span<const QueuedMessage> messages, std::span<const SpentSlack> choices = {});
 // The queue must be over by `deadline`, and each message when it is due, or, where even first choices are later than
-// that, when those are. Choices are
-// raised in rounds, each message by one a round, in the order in which they leave: the first bits more take most of the
-// error, and what leaves first has most to spare. What does not fit keeps its choice. Nothing is decided by a clock.
+// that, when those are. Choices are raised one by one, what is worth most first, and what is worth the same in
+// rounds, each message by one a round, in the order in which they leave: the first bits more take most of the error,
+// and what leaves first has most to spare. What does not fit keeps its choice. Nothing is decided by a clock.
 std::vector<SpentSlack> spend_slack(std::span<const QueuedMessage> messages, double deadline);
 
 }  // namespace thinwire

@@ -225,6 +225,10 @@ TEST(BadCompression, Selections) {
        "a.json:4:47: compression.dp.gradient.select.micro_batches: critical at dp.gradient needs stated times: give "
        "link_gbps and pipe_partition_costs (of a layer, embedding and head; measured ones would not decide the same in "
        "every run)"},
+      {"three sensitivities", with("\"compression\": {\n\"sensitivities\": [1, 2, 3]}"),
+       "a.json:4:18: compression.sensitivities: must hold four numbers: embedding, attention, mlp, the rest"},
+      {"a negative sensitivity", with("\"compression\": {\n\"sensitivities\": [1, -0.26, 3, 1]}"),
+       "a.json:4:22: compression.sensitivities: -0.26 is out of bounds (at least 0, at most 1000000000000)"},
       {"epilogue forward", rule("pp.forward", cast + "\"select\": {\"micro_batches\": \"epilogue\"}", kStages),
        "a.json:5:47: compression.pp.forward.select.micro_batches: epilogue means gradients sent by stages that have no "
        "forward left, so there are none at pp.forward; say critical or all",

@@ -289,6 +289,8 @@ TEST(GoodCompression, Notes) {
       "has no effect beside codec cast");
   EXPECT_EQ(note("\"compression\": {\"pp.forward\": {\"codec\": \"cast\"}}", "compression.pp.forward.codec"),
             "has no effect: there is one pipeline stage");
+  EXPECT_EQ(note("\"compression\": {\"sensitivities\": [1, 0, 2, 1]}", "compression.sensitivities"),
+            "has no effect without rules of dp.gradient for critical micro_batches");
   EXPECT_EQ(note("\"compression\": {\"outer\": \"cast\"}", "compression.outer.codec"),
             "has no effect: nothing is sent there in this version");
   EXPECT_EQ(note("\"compression\": {\"dp.gradient\": {\"codec\": \"cast\", \"warmup_steps\": 10}}",

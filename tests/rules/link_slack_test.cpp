@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <random>
 
 namespace thinwire::link_slack_test {
@@ -130,6 +131,50 @@ TEST(LinkSlack, TheFirstBitsMoreGoToAll) {
   EXPECT_EQ(choices(5.5), (std::vector<size_t>{1, 1, 0}));
   EXPECT_EQ(choices(7.5), (std::vector<size_t>{2, 1, 1}));
   EXPECT_EQ(choices(99.0), (std::vector<size_t>{2, 2, 2}));
+}
+
+// Against all ways to spend it: with messages of one length, what is worth most is the best that fits.
+TEST(LinkSlack, WhatIsWorthMostGoesFirst) {
+  std::mt19937 random(6);
+  std::uniform_real_distribution<double> worth(0.0, 1.0);
+  for (int draw = 0; draw < 200; ++draw) {
+    std::vector<QueuedMessage> messages(5);
+    for (QueuedMessage& m : messages) {
+      m.ms = {1.0, 2.0, 3.0}, m.worth = {0.0, worth(random), 0.0};
+      m.worth[2] = m.worth[1] * worth(random);
+    }
+    const auto gain = [&](size_t i, size_t choice) {
+      return std::accumulate(messages[i].worth.begin(), messages[i].worth.begin() + static_cast<int>(choice) + 1, 0.0);
+    };
+    const int room = static_cast<int>(random() % 11);
+    double most = 0.0, got = 0.0;
+    for (int way = 0; way < 243; ++way) {
+      int longer = 0;
+      double sum = 0.0;
+      for (size_t i = 0, rest = static_cast<size_t>(way); i < 5; ++i, rest /= 3)
+        longer += static_cast<int>(rest % 3), sum += gain(i, rest % 3);
+      if (longer <= room) most = std::max(most, sum);
+    }
+    const std::vector<SpentSlack> spent = spend_slack(messages, 5.0 + room + 0.01);
+    for (size_t i = 0; i < 5; ++i) got += gain(i, spent[i].choice);
+    EXPECT_NEAR(got, most, 1e-12) << draw;
+  }
+}
+
+// What is worth nothing comes behind all that is worth something, and there in rounds.
+TEST(LinkSlack, WhatIsWorthNothingGoesLast) {
+  std::vector<QueuedMessage> messages(4, {0.0, {1.0, 2.0, 3.0}});
+  for (QueuedMessage& m : messages) m.worth = {0.0, 0.0, 0.0};
+  messages[3].worth = {0.0, 0.2, 0.1};
+  const auto choices = [&](double room) {
+    std::vector<size_t> all;
+    for (const SpentSlack& s : spend_slack(messages, 4.0 + room + 0.01)) all.push_back(s.choice);
+    return all;
+  };
+  EXPECT_EQ(choices(1.0), (std::vector<size_t>{0, 0, 0, 1}));
+  EXPECT_EQ(choices(2.0), (std::vector<size_t>{0, 0, 0, 2}));
+  EXPECT_EQ(choices(4.0), (std::vector<size_t>{1, 1, 0, 2}));
+  EXPECT_EQ(choices(6.0), (std::vector<size_t>{2, 1, 1, 2}));
 }
 
 }  // namespace

@@ -7,12 +7,14 @@
 #include <vector>
 
 #include "compression/codec_table.h"
+#include "engine/base/core/model_units.h"
 #include "engine/run/config/load_config.h"
 #include "engine/run/train/compression_setup.h"
 #include "engine/run/train/dry_run.h"
 #include "engine/run/train/gradient_bits.h"
 #include "engine/run/train/rank_layout.h"
 #include "engine/run/train/step_rehearsal.h"
+#include "model/params.h"
 
 namespace thinwire::pipeline_compression_test {
 namespace {
@@ -144,6 +146,35 @@ TEST(GradientBits, EarlyStagesAreTheCriticalOnes) {
     EXPECT_GT(first, 0) << schedule;
     EXPECT_EQ(last, 0) << schedule;
   }
+}
+
+// The class that loses more per byte gets bits first; with every class as its bytes are, nothing changes.
+TEST(GradientBits, GoToWhatLosesMost) {
+  // Mean of the attention units' bits and of the mlps', of the blocks that leave first.
+  const auto bits = [](const std::vector<std::string>& more) {
+    double sum[2] = {};
+    for (const GradientBits& b : bits_of(gradients(1, 6, 0.5, more).run, 0))
+      if (b.unit >= 1 && b.unit <= 12) sum[b.unit == attention_unit((b.unit - 1) / 2) ? 0 : 1] += b.bits / 6.0;
+    return std::pair(sum[0], sum[1]);
+  };
+  const auto [attention, mlp] = bits({"compression.sensitivities=[1,1000,1,1]"});
+  const auto [attention_last, mlp_first] = bits({"compression.sensitivities=[1,1,1000,1]"});
+  EXPECT_GT(attention, attention_last);
+  EXPECT_LT(mlp, mlp_first);
+  // A class that costs nothing gets its first bits after the last ones of the others.
+  const auto [attention_free, mlp_alone] = bits({"compression.sensitivities=[1,0,1,0]"});
+  EXPECT_LT(attention_free, attention_last);
+  EXPECT_GT(mlp_alone, mlp_first);
+  // Elements of the four classes: embedding and positions, matrices of attention, of the mlp, vectors.
+  const RunConfig run = gradients(1, 6, 0.5).run;
+  double elements[4] = {};
+  for (const ParamSpec& p : list_parameters(run.model)) {
+    const bool rest = p.tensor_class > TensorClass::kMlp;
+    if (p.tied_to.empty()) elements[rest ? 3 : static_cast<size_t>(p.tensor_class)] += static_cast<double>(p.count());
+  }
+  std::string alike = "compression.sensitivities=[";
+  for (int i = 0; i < 4; ++i) alike += (i == 0 ? "" : ",") + std::to_string(elements[i]);
+  EXPECT_EQ(bits({alike + "]"}), bits({}));
 }
 
 // Off is bf16 or, by a way of its own name, what the wire has uncoded: cast where that is longer and something may be

@@ -43,6 +43,12 @@ KeyTopic compression_keys() {
           {.default_text = "as the preset says, else gradient",
            .allowed = {"gradient", "momentum"},
            .scope = KeyScope::kLayout}),
+      key("compression.sensitivities", kListKey | kRealKey, "null",
+          "[embedding, attention, mlp, the rest (norm, bias, head)]: what a relative coding error in all gradients of "
+          "a class costs in loss, measured (docs/results/rates.md); only ratios count. Critical rules of dp.gradient "
+          "give bits first where a millisecond of the link saves most loss. 0, also for a measured mean that is not "
+          "above zero: bits last.",
+          {.default_text = "every byte weighs alike", .bounds = {.min = 0, .max = 1e12}, .scope = KeyScope::kLayout}),
       key("compression.adapt", kBoolKey, "false",
           "Measure in the first steps, site by site, which way is fastest - coded, lightly coded (rules with light), "
           "cast to bf16, or plain - and keep it, for adapt_interval steps at least. A site leaves its way only for one "

@@ -169,6 +169,7 @@ void Resolver::compression() {
       rules_[Site::kDpGradient].front().codec != codec_spec("cast"))
     note("grad_reduce_in_bf16", "has no effect: the preset or a rule says how dp.gradient is coded");
   sends();
+  sensitivities();
 }
 
 // Lists hold numbers, or any JSON: whole numbers and names are left to us.
@@ -221,6 +222,15 @@ void Resolver::check_site(Site site, const ListedRule& listed, const RuleContext
                   (field.name.starts_with("sum.") ? "sum.codec " + rule.sum_codec.codec : "codec " + rule.codec.codec));
   }
   rules_[site].push_back(canonical(rule));
+}
+
+void Resolver::sensitivities() {
+  if (!known({"compression.sensitivities"})) return;
+  if (value("compression.sensitivities").size() != 4)
+    return fail({"compression.sensitivities"}, "must hold four numbers: embedding, attention, mlp, the rest");
+  const std::vector<SiteRule>& rules = rules_[Site::kDpGradient];
+  if (std::ranges::none_of(rules, [](const SiteRule& r) { return r.select.micro_batches == MicroBatches::kCritical; }))
+    note("compression.sensitivities", "has no effect without rules of dp.gradient for critical micro_batches");
 }
 
 // What dp.gradient carries.

@@ -101,6 +101,7 @@ class Resolver {
   void select_lists(const std::function<const Setting*(const std::string&)>& setting);
   void check_site(Site site, const ListedRule& rule, const RuleContext& context);
   void sends();
+  void sensitivities();
 
   SettingsReader& reader_;
   const ConfigOptions& options_;

@@ -255,9 +255,11 @@ std::vector<Field<SiteRule>> make_site_fields() {
       key("select.micro_batches", kStringKey, "null",
           "pp sites: all messages; backward ones of a stage that has no forward left (epilogue); those that would make "
           "the step longer (critical): by the layers and the head of every stage, and a message's time from "
-          "link_gbps and pipe_partition_costs, or a tenth of a stage's forward where these are not given. dp.gradient: "
+          "link_gbps and pipe_partition_costs, or a tenth of a stage's forward where these are not given; of several "
+          "critical rules the one with the most bits that a message's slack hides. dp.gradient: "
           "all, or critical: gradients that nothing hides, by the same times, which must be given; hidden ones fall "
-          "under the rules behind, with more bits, as far as the step does not get longer.",
+          "under the rules behind, with more bits, as far as the step does not get longer, first where "
+          "compression.sensitivities say. List critical rules with rising bits.",
           {.default_text = "all"}),
       micro_batch_words(), [](auto& r) -> auto& { return r.select.micro_batches; }));
   f.push_back(field<SiteRule>(

@@ -286,6 +286,8 @@ RunConfig to_run_config(const Values& values) {
   c.compression.adapt = r.flag("compression.adapt");
   if (!r.at("compression.adapt_interval").is_null()) c.adapt_interval = r.integer("compression.adapt_interval");
   if (!r.at("compression.revisions").is_null()) c.compression.revisions = r.text("compression.revisions");
+  if (const nlohmann::json& table = r.at("compression.sensitivities"); !table.is_null())
+    table.get_to(c.compression.sensitivities);
   c.compression.sends_momentum = r.text("compression.sends") == "momentum";
   c.faults_json = r.at("faults").is_null() || r.at("faults").empty() ? std::string() : r.at("faults").dump();
   return c;

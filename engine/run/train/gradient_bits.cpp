@@ -2,11 +2,13 @@
 #include "engine/run/train/gradient_bits.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "engine/base/core/check.h"
 #include "engine/base/core/model_units.h"
 #include "engine/run/train/compression_setup.h"
 #include "engine/run/train/link_traffic.h"
+#include "model/params.h"
 #include "parallel/rules/link_slack.h"
 
 namespace thinwire {
@@ -70,6 +72,41 @@ std::vector<ReadyUnit> ready_units(const std::vector<Plan>& plans, const PlanTim
   return ready;
 }
 
+// Loss per relative coding error of an element's gradient, of each unit's mean element; empty: not known.
+std::vector<double> weights_of_units(const RunConfig& config) {
+  const std::vector<double>& table = config.compression.sensitivities;
+  if (table.empty()) return {};
+  const auto row = [](const ParamSpec& p) {
+    constexpr TensorClass kRows[] = {TensorClass::kEmbedding, TensorClass::kAttention, TensorClass::kMlp};
+    return static_cast<size_t>(std::ranges::find(kRows, p.tensor_class) - std::begin(kRows));
+  };
+  const ParamList params = list_parameters(config.model);
+  std::vector<double> of_class(table.size(), 0.0), of_unit, weights;
+  for (const ParamSpec& p : params)
+    if (p.tied_to.empty()) of_class[row(p)] += static_cast<double>(p.count());
+  for (const ParamSpec& p : params) {
+    const auto u = static_cast<size_t>(p.unit);
+    if (u >= weights.size()) weights.resize(u + 1, 0.0), of_unit.resize(u + 1, 0.0);
+    if (!p.tied_to.empty()) continue;
+    weights[u] += table[row(p)] * static_cast<double>(p.count()) / of_class[row(p)];
+    of_unit[u] += static_cast<double>(p.count());
+  }
+  for (size_t u = 0; u < weights.size(); ++u) weights[u] /= std::max(1.0, of_unit[u]);
+  return weights;
+}
+
+// What a choice takes of the error for each bit more, by how much it matters: a bit an element leaves a quarter of it.
+// By halves of a bit, so that blocks which do not come out even make no difference.
+std::vector<double> worth_of(double weight, std::span<const double> bits) {
+  std::vector<double> worth(bits.size(), 0.0);
+  const auto halves = [&](size_t choice) { return std::round(2.0 * bits[choice]); };
+  for (size_t choice = 1; choice < bits.size(); ++choice) {
+    const double more = halves(choice) - halves(choice - 1);
+    if (more > 0.0) worth[choice] = weight * (std::exp2(-halves(choice - 1)) - std::exp2(-halves(choice))) / more;
+  }
+  return worth;
+}
+
 }  // namespace
 
 std::vector<GradientBits> gradient_bits(const RunConfig& config, const RankLayout& layout, const ParamStore& store) {
@@ -96,11 +133,12 @@ std::vector<GradientBits> gradient_bits(const RunConfig& config, const RankLayou
   std::vector<GradientBits> bits;
   std::vector<QueuedMessage> queue;
   std::vector<size_t> places;                // of the gradients among what is queued
-  std::vector<std::vector<double>> lengths;  // one way, by choice
+  std::vector<std::vector<double>> lengths;  // bits of an element, one way, by choice
+  const std::vector<double> weights = weights_of_units(config);
   auto other = traffic.begin();
   const auto queue_others = [&](double until) {
     for (; other != traffic.end() && other->at <= until; ++other)
-      queue.push_back({other->at * pass_ms, {other->bytes * ms_of_byte}, other->due * pass_ms});
+      queue.push_back({other->at * pass_ms, {other->bytes * ms_of_byte}, other->due * pass_ms, {}});
   };
   for (const ReadyUnit& ready : units) {
     queue_others(ready.at);
@@ -109,7 +147,8 @@ std::vector<GradientBits> gradient_bits(const RunConfig& config, const RankLayou
     each.unit = ready.unit;
     each.ready_ms = ready.at * pass_ms;
     each.rules = unit_rules(rules, layout.at.pipeline, ready.unit, static_cast<int>(layout.shard.whole.layers));
-    QueuedMessage message{each.ready_ms, {}};
+    QueuedMessage message;
+    message.ready = each.ready_ms;
     lengths.emplace_back();
     // Every choice leaves out one more of the rules that are for critical gradients.
     for (std::vector<UnitRule> left = each.rules;;) {
@@ -121,11 +160,12 @@ std::vector<GradientBits> gradient_bits(const RunConfig& config, const RankLayou
                             &one_way);
       }
       message.ms.push_back(share * bytes * ms_of_byte);
-      lengths.back().push_back(one_way);
+      lengths.back().push_back(8.0 * one_way / static_cast<double>(unit.count));
       const auto next = std::ranges::find_if(left, is_critical);
       if (next == left.end()) break;
       left.erase(next);
     }
+    if (!weights.empty()) message.worth = worth_of(weights[static_cast<size_t>(ready.unit)], lengths.back());
     bits.push_back(std::move(each));
     places.push_back(queue.size());
     queue.push_back(std::move(message));
@@ -135,8 +175,7 @@ std::vector<GradientBits> gradient_bits(const RunConfig& config, const RankLayou
   for (size_t i = 0; i < bits.size(); ++i) {
     const SpentSlack& mine = spent[places[i]];
     bits[i].slack_ms = mine.slack;
-    bits[i].bits = 8.0 * lengths[i][mine.choice] /
-                   static_cast<double>(store.layout().units[static_cast<size_t>(bits[i].unit)].count);
+    bits[i].bits = lengths[i][mine.choice];
     for (size_t left_out = 0; left_out < mine.choice; ++left_out)
       bits[i].rules.erase(std::ranges::find_if(bits[i].rules, is_critical));
   }

@@ -5,9 +5,9 @@
 // of layers and head and the stated time of a layer. It leaves over a rank's link of link_gbps, in the order of
 // readiness and one message behind the other, in the lengths that the codecs have, among the messages of all other
 // sites (link_traffic.h), which are not made later than somebody needs them. The pipelined part, or what the rules with
-// the fewest bits take if that is longer, is not made longer. Of
-// micro-batches whose gradients are summed one by one the last counts. All ranks of all stages work out the same: no
-// clock, no payload. Units weigh alike, by their elements: their sensitivities are not known apart.
+// the fewest bits take if that is longer, is not made longer. Of micro-batches whose gradients are summed one by one
+// the last counts. All ranks of all stages work out the same: no clock, no payload. Units weigh alike, by their
+// elements, or by compression.sensitivities: an element has its share of what its class was measured to lose.
 #pragma once
 
 #include <vector>

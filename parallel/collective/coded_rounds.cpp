@@ -164,6 +164,7 @@ void rehearse_rounds(const GroupLane& lane, const RoundCodec& codec, int64_t cou
   lane.core->rehearsal_watch->rounds(codec, count);
   for_each_round(codec, lane.size(), lane.me, count, matrices, [&](int64_t elements, DType dtype, ReduceKind kind) {
     const View data = nowhere(dtype, elements);
+    const RehearsedBlocks payload(lane.core->rehearsal_watch, {static_cast<int64_t>(data.bytes())});
     static_cast<void>(rehearsed_bytes(
         lane, [&](const GroupLane& same) { return plain_all_reduce(same, data, kind); }, true));
   });

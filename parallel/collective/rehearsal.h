@@ -1,6 +1,7 @@
 // Who wants to know what rehearsed verbs would do, and not only how many bytes they would send.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -26,9 +27,29 @@ class RehearsalWatch {
   virtual void rounds(const RoundCodec& codec, int64_t count) = 0;
   // All that was told since the last call is one operation, which is issued here. The ticket is what is waited for.
   virtual Ticket issued(const OperationNote& note) = 0;
+  // Of the operation that is told: a block of the pool that it takes beside its tensors, or gives back.
+  virtual void block(int64_t bytes, bool taken) = 0;
 
  protected:
   ~RehearsalWatch() = default;
+};
+
+// What a rehearsed verb would have of the pool while this lives. watch == nullptr: nobody wants to know.
+class RehearsedBlocks {
+ public:
+  using Sizes = std::array<int64_t, 5>;  // bytes, 0: none
+  RehearsedBlocks(RehearsalWatch* watch, const Sizes& sizes) : watch_(watch), sizes_(sizes) { tell(true); }
+  ~RehearsedBlocks() { tell(false); }
+  RehearsedBlocks(const RehearsedBlocks&) = delete;
+  RehearsedBlocks& operator=(const RehearsedBlocks&) = delete;
+
+ private:
+  void tell(bool taken) const {
+    for (int64_t bytes : sizes_)
+      if (watch_ != nullptr && bytes > 0) watch_->block(bytes, taken);
+  }
+  RehearsalWatch* watch_;
+  Sizes sizes_;
 };
 
 // watch: outlives the operations; nullptr: nobody.

@@ -15,16 +15,36 @@ bool RouteAtOnce::fits(const GroupLane& lane, const RouteRun& run) {
   return std::ranges::all_of(run.stops(), [most](const Stop& stop) { return stop.slice.count <= most; });
 }
 
-RouteAtOnce::RouteAtOnce(const GroupLane& lane, const RouteRun& run) : exchange(lane), lane_(lane), run_(run) {
+const Stop* RouteAtOnce::sum_of(const RouteRun& run) {
+  const Stop* sum = nullptr;
   for (const Stop& stop : run.stops()) {
     if (stop.kind != StopKind::kAdd || stop.slice.count == 0) continue;
-    TW_CHECK(add_ == nullptr);
-    add_ = &stop;
-    stride_ = (bytes(stop) + 63) / 64 * 64;
-    const auto places = static_cast<size_t>(stop.from.size);
-    space_ = Scratch<char>(lane.pool(), static_cast<int64_t>(places * (stride_ + sizeof(void*))));
-    sources_ = reinterpret_cast<const void**>(landing(stop.from.size));
+    TW_CHECK(sum == nullptr);
+    sum = &stop;
   }
+  return sum;
+}
+
+size_t RouteAtOnce::stride(const RouteRun& run, const Stop& sum) {
+  return (static_cast<size_t>(sum.slice.count) * size_of(run.dtypes[0]) + 63) / 64 * 64;
+}
+
+int64_t RouteAtOnce::space(const RouteRun& run) {
+  const Stop* const sum = sum_of(run);
+  if (sum == nullptr) return 0;
+  return sum->from.peers() * static_cast<int64_t>(stride(run, *sum)) + sum->from.size * int64_t{sizeof(void*)};
+}
+
+RouteAtOnce::RouteAtOnce(const GroupLane& lane, const RouteRun& run)
+    : exchange(lane), lane_(lane), run_(run), add_(sum_of(run)), space_(lane.pool(), space(run)) {
+  if (add_ == nullptr) return;
+  stride_ = stride(run, *add_);
+  sources_ = reinterpret_cast<const void**>(space_.data() + static_cast<size_t>(add_->from.peers()) * stride_);
+}
+
+// This rank's own share stays where it is.
+char* RouteAtOnce::landing(int place) const {
+  return space_.data() + static_cast<size_t>(place < add_->from.at ? place : place - 1) * stride_;
 }
 
 void RouteAtOnce::receive() {

@@ -313,7 +313,8 @@ Ticket DeviceWork::run(const Task& task) {
 }
 
 VerbSpace::VerbSpace(const GroupLane& lane, int64_t bytes)
-    : host_(lane.pool(), lane.device == nullptr ? lane.memory(bytes) : 0),
+    : rehearsed_(lane.rehearsal != nullptr ? lane.rehearsal->watch : nullptr, {bytes}),
+      host_(lane.pool(), lane.device == nullptr ? lane.memory(bytes) : 0),
       traffic_(lane.device != nullptr && bytes > 0 ? &lane.device->there->traffic() : nullptr),
       data_(traffic_ != nullptr ? traffic_->lend(bytes) : host_.data()) {}
 

@@ -5,6 +5,7 @@
 // packed when their exchange is closed.
 #pragma once
 
+#include "parallel/collective/rehearsal.h"
 #include "parallel/collective/route_run.h"
 #include "parallel/device/device_communicator.h"
 
@@ -33,6 +34,7 @@ class VerbSpace {
   char* data() const { return data_; }
 
  private:
+  RehearsedBlocks rehearsed_;
   Scratch<char> host_;
   DeviceTraffic* traffic_;
   char* data_;

@@ -8,6 +8,7 @@
 
 #include "engine/base/core/error.h"
 #include "parallel/collective/rank_sum.h"
+#include "parallel/collective/rehearsal.h"
 #include "parallel/collective/route_at_once.h"
 #include "parallel/collective/route_on_device.h"
 
@@ -145,30 +146,27 @@ class PieceCoder {
   Scratch<const void*> sources_;
 };
 
-// Payloads on their way out: `exchanges` (at most kInFlight) groups of `group` slots of `places` buffers. Before the
-// first of a group is used again, departures() of it are awaited. Framed lengths travel under `length_tag`.
+// Payloads on their way out: `exchanges` (at most kInFlight) groups of `group` slots. Before the first of a group is
+// used again, departures() of it are awaited. Framed lengths travel under `length_tag`.
 class Outbox {
  public:
-  Outbox(const GroupLane& lane, int places, size_t longest, bool framed, int tag, int length_tag, int exchanges,
-         int64_t group)
-      : framed_(framed),
+  Outbox(const GroupLane& lane, const RouteSpace::Way& way, int tag, int length_tag, int exchanges, int64_t group)
+      : way_(way),
         tag_(tag),
         length_tag_(length_tag),
-        places_(places),
         count_(exchanges),
         group_(group),
-        stride_(rounded(longest)),
-        space_(lane.pool(), static_cast<int64_t>(stride_) * places * exchanges * group),
-        lengths_(lane.pool(), framed ? places * exchanges * group : 0),
+        space_(lane.pool(), way.bytes()),
+        lengths_(lane.pool(), way.framed ? way.places * way.slots : 0),
         exchanges_{Exchange(lane), Exchange(lane), Exchange(lane)} {
     std::fill_n(lengths_.data(), lengths_.count(), ~uint64_t{0});
   }
-  char* of(int64_t k, int place) const { return space_.data() + static_cast<size_t>(buffer(k, place)) * stride_; }
+  char* of(int64_t k, int place) const { return space_.data() + static_cast<size_t>(buffer(k, place)) * way_.stride(); }
   Exchange& departures(int64_t k) { return exchanges_[k / group_ % count_]; }
   // bytes at `data`, which is of(k, place) or memory of the caller's that lives as long.
   void send(int64_t k, int place, const char* data, size_t bytes, Peer peer) {
     Exchange& exchange = departures(k);
-    if (framed_) {
+    if (way_.framed) {
       uint64_t& length = lengths_[buffer(k, place)];
       // Several peers may get one payload: what the first of them reads already is not written again.
       if (length != bytes) length = bytes;
@@ -179,43 +177,37 @@ class Outbox {
   }
 
  private:
-  int64_t buffer(int64_t k, int place) const { return k % (count_ * group_) * places_ + place; }
-  bool framed_;
-  int tag_, length_tag_, places_, count_;
+  int64_t buffer(int64_t k, int place) const { return k % way_.slots * way_.places + place; }
+  RouteSpace::Way way_;
+  int tag_, length_tag_, count_;
   int64_t group_;
-  size_t stride_;
   Scratch<char> space_;
   Scratch<uint64_t> lengths_;
   Exchange exchanges_[kInFlight];
 };
 
-// Payloads on their way in: `slots` (at least `ahead`) of `places` buffers. For each piece k: clear(), expect() every
-// payload, await lengths(k), follow(k), await arrivals(k). Posted for `ahead` pieces at most; above kMostAhead some are
-// awaited together.
+// Payloads on their way in. For each piece k: clear(), expect() every payload, await lengths(k), follow(k), await
+// arrivals(k). Posted for `ahead` pieces at most; above kMostAhead some are awaited together.
 class Inbox {
  public:
-  Inbox(const GroupLane& lane, int places, size_t longest, bool framed, int tag, int length_tag, int ahead,
-        int64_t slots)
-      : framed_(framed),
+  Inbox(const GroupLane& lane, const RouteSpace::Way& way, int tag, int length_tag, int ahead)
+      : way_(way),
         tag_(tag),
         length_tag_(length_tag),
-        places_(places),
         waits_(std::min(ahead, kMostAhead)),
-        slots_(slots),
-        stride_(rounded(longest)),
-        space_(lane.pool(), static_cast<int64_t>(stride_) * places * slots),
-        entries_(lane.pool(), places * slots),
+        space_(lane.pool(), way.bytes()),
+        entries_(lane.pool(), way.places * way.slots),
         lengths_in_{Exchange(lane), Exchange(lane), Exchange(lane), Exchange(lane)},
         payloads_in_{Exchange(lane), Exchange(lane), Exchange(lane), Exchange(lane)} {}
   void clear(int64_t k) {
-    for (int place = 0; place < places_; ++place) entry(k, place) = {nullptr, 0, 0, {}};
+    for (int place = 0; place < way_.places; ++place) entry(k, place) = {nullptr, 0, 0, {}};
   }
   // bytes: of the payload, or its bound. where: where it goes, nullptr: here.
   void expect(int64_t k, int place, size_t bytes, Peer peer, char* where = nullptr) {
     Entry& e = entry(k, place);
-    char* const here = space_.data() + static_cast<size_t>(k % slots_ * places_ + place) * stride_;
+    char* const here = space_.data() + static_cast<size_t>(k % way_.slots * way_.places + place) * way_.stride();
     e = {where != nullptr ? where : here, bytes, bytes, peer};
-    if (framed_) {
+    if (way_.framed) {
       lengths(k).receive(&e.length, kLengthBytes, peer, length_tag_);
     } else {
       post(k, e);
@@ -224,8 +216,8 @@ class Inbox {
   Exchange& lengths(int64_t k) { return lengths_in_[k % waits_]; }
   // Framed payloads are posted now that their lengths are known. Returns the place of one that is too long, or -1.
   int follow(int64_t k) {
-    if (!framed_) return -1;
-    for (int place = 0; place < places_; ++place) {
+    if (!way_.framed) return -1;
+    for (int place = 0; place < way_.places; ++place) {
       const Entry& e = entry(k, place);
       if (e.peer.rank < 0) continue;
       if (e.length == 0 || e.length > e.bound) return place;
@@ -244,15 +236,13 @@ class Inbox {
     uint64_t length;
     Peer peer;
   };
-  Entry& entry(int64_t k, int place) const { return entries_[k % slots_ * places_ + place]; }
+  Entry& entry(int64_t k, int place) const { return entries_[k % way_.slots * way_.places + place]; }
   void post(int64_t k, const Entry& e) {
     for (size_t first = 0; first < e.length; first += kLargestMessage)
       arrivals(k).receive(e.where + first, std::min<size_t>(kLargestMessage, e.length - first), e.peer, tag_);
   }
-  bool framed_;
-  int tag_, length_tag_, places_, waits_;
-  int64_t slots_;
-  size_t stride_;
+  RouteSpace::Way way_;
+  int tag_, length_tag_, waits_;
   Scratch<char> space_;
   Scratch<Entry> entries_;
   Exchange lengths_in_[kMostAhead], payloads_in_[kMostAhead];
@@ -263,60 +253,26 @@ class Inbox {
 // Buffers and compressions of a run. Lives in the frame of run_route().
 class Runner {
  public:
-  Runner(const GroupLane& lane, const RouteRun& run) : lane_(lane), run_(run) {
+  Runner(const GroupLane& lane, const RouteRun& run) : lane_(lane), run_(run), space_(run) {
     coders_[0].emplace(lane, run.calls[0]);
     if (run.call_count() > 1) coders_[1].emplace(lane_of(1), run.calls[1]);
-    struct Need {
-      int in_places = 1, out_places = 1;
-      size_t in_bytes = 0, out_bytes = 0;
-      bool in_framed = false, out_framed = false, passed_on = false;
-    } needs[2];
-    int64_t partial = 0;
-    int shares = 0;
-    for (const Stop& stop : run.stops()) {
-      const int64_t count = std::min(run.chunk, stop.slice.count);
-      ticks_ = std::max(ticks_, stop.start + pieces(stop));
-      if (stop.kind == StopKind::kSend) own_ticks_ = std::max(own_ticks_, stop.start + pieces(stop));
-      if (stop.from.peers() > 0) {
-        Need& in = needs[stop.flow];
-        in.in_places = std::max(in.in_places, stop.place + stop.from.peers());
-        in.in_framed |= coder(stop.call).framed();
-        if (!in_place(stop) && run.kept == nullptr) {
-          in.in_bytes = std::max(in.in_bytes, coder(stop.call).bytes(count, run.dtypes[stop.call]));
-          in.passed_on |= stop.kind == StopKind::kStore && stop.receivers() > 0;
-        }
-      }
-      if (stop.kind == StopKind::kAdd) shares = std::max(shares, stop.from.size);
-      if (stop.receivers() == 0) continue;
-      const int call = call_out(stop);
-      Need& out = needs[stop.out_flow];
-      out.out_places = std::max(out.out_places, stop.place + 1);
-      out.out_framed |= coder(call).framed();
-      const bool packed = !coder(call).plain() || (stop.kind == StopKind::kAdd && stop.result.space == Space::kNone);
-      if (stop.kind == StopKind::kStore || !packed || run.passed != nullptr) continue;
-      out.out_bytes = std::max(out.out_bytes, coder(call).bytes(count, run.dtypes[call]));
-      if (stop.kind == StopKind::kAdd && !coder(call).plain())
-        partial = std::max(partial, count * static_cast<int64_t>(size_of(run.dtypes[call])));
-    }
     for (int f = 0; f < run.flow_count; ++f) {
       const RouteFlow& flow = run.flows[f];
-      const Need& need = needs[f];
       const GroupLane& of = lane_of(f);
       const bool own_tags = f > 0 && run.beyond;
       // Lengths travel under the second tag: framed flows share the first.
-      const int tag = own_tags || need.in_framed || need.out_framed ? of.tag : of.tag + f;
+      const int tag = own_tags || space_.in[f].framed || space_.out[f].framed ? of.tag : of.tag + f;
       const int length_tag = run.message && !own_tags ? of.tag : of.tag + 1;
-      const int64_t slots = flow.ahead + (need.passed_on ? flow.exchanges * flow.group : 0);
-      in_[f].emplace(of, need.in_places, need.in_bytes, need.in_framed, tag, length_tag, flow.ahead, slots);
-      out_[f].emplace(of, need.out_places, need.out_bytes, need.out_framed,
-                      fails(RouteFault::kWrongTag, f) ? tag + 2 : tag, length_tag, flow.exchanges, flow.group);
+      in_[f].emplace(of, space_.in[f], tag, length_tag, flow.ahead);
+      out_[f].emplace(of, space_.out[f], fails(RouteFault::kWrongTag, f) ? tag + 2 : tag, length_tag, flow.exchanges,
+                      flow.group);
     }
-    partial_.emplace(lane.pool(), partial);
-    shares_.emplace(lane.pool(), shares);
+    partial_.emplace(lane.pool(), space_.partial);
+    shares_.emplace(lane.pool(), space_.shares);
   }
 
-  int64_t ticks() const { return ticks_; }
-  int64_t own_ticks() const { return own_ticks_; }  // own slices have left before this one
+  int64_t ticks() const { return space_.ticks; }
+  int64_t own_ticks() const { return space_.own_ticks; }  // own slices have left before this one
   // What has to be over before number u of a flow leaves; nullptr: nothing.
   Exchange* before(int f, int64_t u) {
     const bool waits = u % run_.flows[f].group == 0 && lane_.fault != RouteFault::kReusedTooEarly;
@@ -329,7 +285,7 @@ class Runner {
   Exchange* before_passing_on(int64_t t) { return before(run_.flow_count - 1, t + run_.flows[0].shift); }
 
   void post(int f, int64_t t) {
-    if (t >= ticks_) return;
+    if (t >= ticks()) return;
     in_[f]->clear(t);
     for (const Stop& stop : run_.stops()) {
       if (stop.flow != f || stop.from.peers() == 0) continue;
@@ -349,7 +305,7 @@ class Runner {
   }
 
   void send_own(int64_t t) {
-    if (t >= own_ticks_) return;
+    if (t >= own_ticks()) return;
     for (const Stop& stop : run_.stops()) {
       if (stop.kind != StopKind::kSend || count_at(stop, t) == 0) continue;
       const View part = view(stop, stop.own, t);
@@ -387,8 +343,7 @@ class Runner {
   const GroupLane& lane_of(int f) const { return f > 0 && run_.beyond ? *run_.beyond : lane_; }
   PieceCoder& coder(int call) { return *coders_[call]; }
   bool fails(RouteFault fault, int f) const { return lane_.fault == fault && f == run_.flow_count - 1; }
-  static int call_out(const Stop& stop) { return stop.kind == StopKind::kAdd ? stop.out_call : stop.call; }
-  int64_t pieces(const Stop& stop) const { return stop.slice.count == 0 ? 0 : (stop.slice.count - 1) / run_.chunk + 1; }
+  int64_t pieces(const Stop& stop) const { return pieces_of(stop.slice.count, run_.chunk); }
   // Elements of the piece that is due at tick t; 0: none.
   int64_t count_at(const Stop& stop, int64_t t) const {
     const int64_t k = t - stop.start;
@@ -468,21 +423,29 @@ class Runner {
 
   const GroupLane& lane_;
   const RouteRun& run_;
+  const RouteSpace space_;
   std::optional<PieceCoder> coders_[2];
   std::optional<Inbox> in_[2];
   std::optional<Outbox> out_[2];
   std::optional<Scratch<char>> partial_;
   std::optional<Scratch<Share>> shares_;
-  int64_t ticks_ = 0, own_ticks_ = 0;
 };
+
+RehearsedBlocks::Sizes blocks_of(const GroupLane& lane, const RouteRun& run) {
+  if (RouteAtOnce::fits(lane, run)) return {RouteAtOnce::space(run)};
+  const RouteSpace space(run);
+  return {space.in[0].bytes(), space.in[1].bytes(), space.out[0].bytes(), space.out[1].bytes(), space.partial};
+}
 
 }  // namespace
 
 Task run_route(GroupLane lane, RouteRun run) {
   const auto due = [&](int64_t tick) { return run.before ? run.before(tick) : Task(); };
   if (lane.rehearsal != nullptr) {
+    RehearsalWatch* const watch = lane.rehearsal->watch;
+    const RehearsedBlocks held(watch, watch != nullptr ? blocks_of(lane, run) : RehearsedBlocks::Sizes());
     for (Task task = due(kUncut); task; task = due(kUncut)) co_await task;
-    if (lane.rehearsal->watch != nullptr) lane.rehearsal->watch->route(lane, run);
+    if (watch != nullptr) watch->route(lane, run);
     co_return;
   }
   if (lane.device != nullptr) {

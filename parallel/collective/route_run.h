@@ -72,6 +72,24 @@ class RouteRun final : public RouteSink {
   bool passes_on_ = false;
 };
 
+// The blocks of the pool that a run works in, for payloads and sums that have no place of their own.
+struct RouteSpace {
+  explicit RouteSpace(const RouteRun& run);
+  // Of the payloads of a flow one way.
+  struct Way {
+    int places = 1;
+    size_t longest = 0;
+    int64_t slots = 0;  // of `places` payloads each
+    bool framed = false;
+    size_t stride() const { return (longest + 63) / 64 * 64; }
+    int64_t bytes() const { return static_cast<int64_t>(stride()) * places * slots; }
+  };
+  Way in[2], out[2];
+  int64_t partial = 0;  // bytes of a sum that is packed again
+  int shares = 0;       // most that one sum takes
+  int64_t ticks = 0, own_ticks = 0;
+};
+
 Task run_route(GroupLane lane, RouteRun run);
 
 // Counts what a coded operation sends apart from what it would have sent: hangs itself into the lane, and tells both to

@@ -56,6 +56,45 @@ void RouteRun::add(const Stop& stop) {
   stops_[count_++] = stop;
 }
 
+RouteSpace::RouteSpace(const RouteRun& run) {
+  bool passed_on[2] = {};
+  const auto bytes = [&](int call, int64_t count) {
+    return payload_bytes(run.calls[call].coder, count, run.dtypes[call]);
+  };
+  for (const Stop& stop : run.stops()) {
+    const int64_t count = std::min(run.chunk, stop.slice.count),
+                  end = stop.start + pieces_of(stop.slice.count, run.chunk);
+    const bool stores = stop.kind == StopKind::kStore, adds = stop.kind == StopKind::kAdd;
+    ticks = std::max(ticks, end);
+    if (stop.kind == StopKind::kSend) own_ticks = std::max(own_ticks, end);
+    if (stop.from.peers() > 0) {
+      Way& way = in[stop.flow];
+      way.places = std::max(way.places, stop.place + stop.from.peers());
+      way.framed |= is_framed(run.calls[stop.call].coder);
+      if (!(stores && run.calls[stop.call].coder == nullptr) && run.kept == nullptr) {
+        way.longest = std::max(way.longest, bytes(stop.call, count));
+        passed_on[stop.flow] |= stores && stop.receivers() > 0;
+      }
+    }
+    if (adds) shares = std::max(shares, stop.from.size);
+    if (stop.receivers() == 0) continue;
+    const int call = adds ? stop.out_call : stop.call;
+    const bool coded = run.calls[call].coder != nullptr;
+    Way& way = out[stop.out_flow];
+    way.places = std::max(way.places, stop.place + 1);
+    way.framed |= is_framed(run.calls[call].coder);
+    if (stores || !(coded || (adds && stop.result.space == Space::kNone)) || run.passed != nullptr) continue;
+    way.longest = std::max(way.longest, bytes(call, count));
+    if (adds && coded) partial = std::max(partial, count * static_cast<int64_t>(size_of(run.dtypes[call])));
+  }
+  for (int f = 0; f < run.flow_count; ++f) {
+    const RouteFlow& flow = run.flows[f];
+    const int64_t window = flow.exchanges * flow.group;
+    in[f].slots = std::min(flow.ahead + (passed_on[f] ? window : 0), ticks);
+    out[f].slots = std::min(window, ticks + std::max(run.flows[0].shift, run.flows[1].shift));
+  }
+}
+
 View RouteRun::part(const Spot& spot, int64_t first, int64_t count) const {
   const View& space = spot.space == Space::kWhole ? whole : spot.space == Space::kOut ? out : mine;
   return space.element_range(spot.at + first, count);

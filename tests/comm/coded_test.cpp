@@ -1,11 +1,16 @@
 // Coded collectives, direct: against the plain ones, against a loop in double, and their bytes against the formulas.
 #include "parallel/collective/coded.h"
 
+#include <atomic>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <mutex>
 
 #include "parallel/collective/collectives.h"
+#include "parallel/collective/pieces.h"
+#include "parallel/collective/rehearsal.h"
 #include "tests/comm/allocation_count.h"
 #include "tests/comm/coded_bytes.h"
 #include "tests/comm/coded_codecs.h"
@@ -413,6 +418,101 @@ TEST(CodedCollectives, AllocateNothingInTheSteadyState) {
   });
   // How many pieces meet in a mailbox depends on timing, so a list may still grow once or twice.
   EXPECT_LE(after - before, 8) << "allocations in 500 operations of four ranks";
+}
+
+// The most that rehearsed verbs have of the pool, in blocks as it hands them out.
+class ToldBlocks final : public RehearsalWatch {
+ public:
+  void route(const GroupLane&, const RouteRun&) override {}
+  void exchange(const GroupLane&, std::span<const int>, std::span<const int>, int64_t) override {}
+  void rounds(const RoundCodec&, int64_t) override {}
+  void block(int64_t bytes, bool taken) override {
+    int64_t& held = held_[std::bit_ceil(static_cast<uint64_t>(bytes))];
+    held += taken ? 1 : -1;
+    int64_t& most = most_[std::bit_ceil(static_cast<uint64_t>(bytes))];
+    most = std::max(most, held);
+  }
+  Ticket issued(const OperationNote&) override { return Ticket::finished(); }
+  int64_t bytes() const {
+    int64_t sum = 0;
+    for (const auto& [bytes, most] : most_) sum += static_cast<int64_t>(bytes) * most;
+    return sum;
+  }
+
+ private:
+  std::map<uint64_t, int64_t> held_, most_;
+};
+
+TEST(CodedCollectives, TheRehearsalTellsWhatThePoolHolds) {
+  const auto blocks = coder_of(std::make_shared<Block8>());
+  const auto framed = coder_of(std::make_shared<NonZeros>(8));
+  const int n = 4;
+  const int64_t count = int64_t{1} << 20;
+  using Verb = std::function<Task(const GroupLane&, CodedRank&, View)>;
+  const std::vector<int64_t> bounds = {0, count / 4, count / 2, 3 * count / 4, count};
+  const std::pair<const char*, Verb> verbs[] = {
+      {"all-reduce",
+       [&](const GroupLane& lane, CodedRank& rank, View data) {
+         return coded_all_reduce(lane, rank.call(blocks.get()), rank.call(blocks.get()), data);
+       }},
+      {"framed all-reduce",
+       [&](const GroupLane& lane, CodedRank& rank, View data) {
+         return coded_all_reduce(lane, rank.call(framed.get()), rank.call(framed.get()), data);
+       }},
+      {"two-level all-reduce",
+       [&](const GroupLane& lane, CodedRank& rank, View data) {
+         const CodedCall call = rank.call(blocks.get());
+         return coded_two_level_all_reduce(lane, call, call, call, data);
+       }},
+      {"ring all-reduce",
+       [&](const GroupLane& lane, CodedRank& rank, View data) {
+         return coded_ring_all_reduce(lane, rank.call(blocks.get()), rank.call(blocks.get()), data);
+       }},
+      {"reduce-scatter of a piece a slice",
+       [&](const GroupLane& lane, CodedRank& rank, View data) {
+         const View small = data.element_range(0, 1 << 16);
+         return coded_reduce_scatter(lane, rank.call(blocks.get()), small,
+                                     part_bounds(lane.pool(), small.count(), lane.size()), small, false);
+       }},
+      {"reduce-scatter of what nobody codes, a piece a slice",
+       [&](const GroupLane& lane, CodedRank& rank, View data) {
+         const View small = data.element_range(0, 1 << 16);
+         return coded_reduce_scatter(lane, rank.call(nullptr), small,
+                                     part_bounds(lane.pool(), small.count(), lane.size()),
+                                     small.element_range(rank.me() << 14, 1 << 14), false);
+       }},
+      {"two-level all-gather",
+       [&](const GroupLane& lane, CodedRank& rank, View data) {
+         return coded_two_level_all_gather(lane, rank.call(blocks.get()), slice_at(data, bounds, rank.me()), data,
+                                           Bounds(lane.pool(), bounds));
+       }},
+      {"all-reduce of what nobody codes", [&](const GroupLane& lane, CodedRank& rank, View data) {
+         return coded_all_reduce(lane, rank.call(nullptr), rank.call(nullptr), data);
+       }}};
+  for (const auto& [name, verb] : verbs) {
+    std::atomic<int64_t> told{0}, before{0}, after{0};
+    run_ranks(n, [&](Progress& progress) {
+      CodedRank rank(progress, n, small_chunks(1 << 18), node_list(2, 2));
+      Buffer data(DType::f32, count);
+      data.fill(1, rank.me());
+      ToldBlocks watch;
+      watch_rehearsal(progress, &watch);
+      static_cast<void>(rehearsed_bytes(
+          rank.group.lane(), [&](const GroupLane& lane) { return verb(lane, rank, data.view()); }, true));
+      watch_rehearsal(progress, nullptr);
+      told += watch.bytes();
+      rank.group.barrier().wait(rank.stream);
+      if (rank.me() == 0) before = live_bytes_of_the_process();
+      rank.group.barrier().wait(rank.stream);
+      rank.run(verb(rank.group.lane(), rank, data.view()));
+      rank.group.barrier().wait(rank.stream);
+      if (rank.me() == 0) after = live_bytes_of_the_process();
+      rank.group.barrier().wait(rank.stream);
+    });
+    // Frames, lists and mailboxes are small.
+    EXPECT_GE(after - before, told - (n << 14)) << name;
+    EXPECT_LE(after - before, told + told / 50 + (n << 16)) << name;
+  }
 }
 
 }  // namespace

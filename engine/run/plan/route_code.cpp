@@ -107,31 +107,6 @@ class RouteCompiler {
     for (int f = 0; f < 2; ++f) channel_[f] = 2 * communicator_of(lane_of(f)) + (framed || run.beyond ? 0 : f);
   }
 
-  // As Runner has them: payloads that come and are decoded, and packed ones until they have left.
-  double buffers() const {
-    double bytes[2] = {}, places[2] = {};  // of flow f: of a payload
-    double in = 0.0, out = 0.0;
-    for (int f = 0; f < run_.flow_count; ++f) {
-      for (int way = 0; way < 2; ++way) bytes[way] = 0.0, places[way] = 1.0;
-      for (const Stop& stop : run_.stops()) {
-        const int64_t count = std::min(run_.chunk, stop.slice.count);
-        const auto take = [&](int way, int call, int most) {
-          bytes[way] = std::max(bytes[way], static_cast<double>(payload_bytes(coder(call), count, run_.dtypes[call])));
-          places[way] = std::max(places[way], static_cast<double>(most));
-        };
-        const bool stores = stop.kind == StopKind::kStore, sums = stop.kind == StopKind::kAdd;
-        if (stop.flow == f && stop.from.peers() > 0 && !(stores && coder(stop.call) == nullptr))
-          take(0, stop.call, stop.place + stop.from.peers());
-        if (stop.out_flow == f && stop.receivers() > 0 && !stores &&
-            (coder(call_out(stop)) != nullptr || (sums && stop.result.space == Space::kNone)))
-          take(1, call_out(stop), stop.place + 1);
-      }
-      in += bytes[0] * places[0] * static_cast<double>(flows_[f].ahead);
-      out += bytes[1] * places[1] * static_cast<double>(flows_[f].exchanges * flows_[f].group);
-    }
-    return in + out;
-  }
-
   void compile(std::map<const SendQueue*, int>& queues) {
     for (int64_t t = 0; t < std::max(flows_[0].ahead, flows_[run_.flow_count - 1].ahead); ++t)
       for (int f = 0; f < run_.flow_count; ++f)
@@ -296,9 +271,7 @@ void RouteCode::add_route(const GroupLane& lane, const RouteRun& run) {
   }
   if (run.beyond) routes[1] = routes_[communicator_of(*run.beyond)]++;
   cyclic_ = run.flows[0].shift > 0;  // a ring
-  RouteCompiler compiler(*this, lane, run, most_pieces_, routes);
-  buffers_ = std::max(buffers_, compiler.buffers());
-  compiler.compile(queues_);
+  RouteCompiler(*this, lane, run, most_pieces_, routes).compile(queues_);
 }
 
 }  // namespace thinwire

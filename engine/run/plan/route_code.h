@@ -28,8 +28,6 @@ class RouteCode {
   void add_route(const GroupLane& lane, const RouteRun& run);
   void add_exchange(const GroupLane& lane, std::span<const int> to, std::span<const int> from, int64_t bytes);
   void add_rounds(const RoundCodec& codec, int64_t count);
-  // Bytes that the largest route since the last call keeps of payloads.
-  double take_buffers() { return std::exchange(buffers_, 0.0); }
 
  private:
   friend class RouteCompiler;
@@ -46,7 +44,6 @@ class RouteCode {
   const Cluster& cluster_;
   int most_pieces_;
   int route_ = 0;  // of what is being told
-  double buffers_ = 0.0;
   bool cyclic_ = false;
   std::map<const SendQueue*, int> queues_;
   std::map<int, int> routes_;                           // by communicator

@@ -2,6 +2,7 @@
 #include "engine/run/plan/simulator.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <deque>
 #include <limits>
@@ -96,9 +97,9 @@ class Engine {
     int operation = -1;  // issued or waited for
     double since = 0.0, node_since = 0.0, slow = 1.0;
     int step = 0, works = 0;
-    double alone = 0.0;  // of the work under way
-    double buffers = 0.0;
-    std::vector<int> held;  // operations that have them
+    double alone = 0.0;                                         // of the work under way
+    std::array<double, kBlockClasses> blocks{}, most_blocks{};  // bytes of the pool by size
+    std::vector<int> held;                                      // operations that have them
     std::vector<OperationState> operations;
     std::deque<int> ready;       // operations that can go on
     std::vector<int> unnoticed;  // that could, if somebody polled
@@ -197,12 +198,17 @@ class Engine {
   void hold(int a, int op) {
     Actor& me = actor(a);
     me.held.push_back(op);
-    me.buffers += tape(a).operations[static_cast<size_t>(op)].buffers;
-    double& most = result_.actors[static_cast<size_t>(a)].buffers;
-    most = std::max(most, me.buffers);
+    for (const TapeBlocks& b : tape(a).operations[static_cast<size_t>(op)].blocks) {
+      double& bytes = me.blocks[static_cast<size_t>(b.size_class)];
+      bytes += b.bytes;
+      me.most_blocks[static_cast<size_t>(b.size_class)] =
+          std::max(me.most_blocks[static_cast<size_t>(b.size_class)], bytes);
+    }
   }
   void let_go(int a, int op) {
-    if (std::erase(actor(a).held, op) > 0) actor(a).buffers -= tape(a).operations[static_cast<size_t>(op)].buffers;
+    if (std::erase(actor(a).held, op) == 0) return;
+    for (const TapeBlocks& b : tape(a).operations[static_cast<size_t>(op)].blocks)
+      actor(a).blocks[static_cast<size_t>(b.size_class)] -= b.bytes;
   }
 
   // --- the compute thread
@@ -496,6 +502,7 @@ class Engine {
       TW_CHECK(me.mode == Mode::kOver, "rank ", tapes_[a].rank, " waits for ever in event ", me.event,
                " of its tape, for ",
                me.operation < 0 ? "nothing" : tapes_[a].operations[static_cast<size_t>(me.operation)].verb);
+      result_.actors[a].buffers = std::accumulate(me.most_blocks.begin(), me.most_blocks.end(), 0.0);
       const std::vector<double>& ends = result_.actors[a].step_ends;
       TW_CHECK(static_cast<int>(ends.size()) == measured_ + 2 && measured_ >= 1);
       before = std::max(before, ends[ends.size() - 3]);

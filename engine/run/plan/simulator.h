@@ -34,7 +34,7 @@ struct ActorTimes {
   double contention = 0.0;      // what it took longer
   double issue = 0.0;           // packing and sending on the compute thread
   std::vector<double> exposed;  // waits, by site
-  double buffers = 0.0;         // most bytes that open operations held, in any step
+  double buffers = 0.0;         // bytes of the pool (BlockPool) that open operations have grown, by the end
   double wait() const;
 };
 

@@ -1,7 +1,11 @@
 // Records tapes: listens to a rehearsal's ops, operations and waits.
 #include "engine/run/plan/step_tape.h"
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <memory>
+#include <utility>
 
 #include "engine/base/ops/op_watch.h"
 #include "engine/run/plan/route_code.h"
@@ -36,11 +40,16 @@ class TapeRecorder final : public RehearsalWatch, public OpWatcher {
     code_.add_exchange(lane, to, from, bytes);
   }
   void rounds(const RoundCodec& codec, int64_t count) override { code_.add_rounds(codec, count); }
+  void block(int64_t bytes, bool taken) override {
+    const auto size_class = static_cast<size_t>(std::bit_width(static_cast<uint64_t>(bytes - 1)));
+    held_[size_class] += taken ? bytes : -bytes;
+    most_[size_class] = std::max(most_[size_class], held_[size_class]);
+  }
   Ticket issued(const OperationNote& note) override {
     const int number = static_cast<int>(tape_.operations.size());
     const int end = static_cast<int>(tape_.code.size());
     tape_.operations.push_back({static_cast<Site>(note.label.number), note.verb, begun_, end - begun_,
-                                code_.take_buffers(), static_cast<double>(note.bytes)});
+                                static_cast<double>(note.bytes), take_blocks()});
     tape_.sites.emplace(note.group, tape_.operations.back().site);
     begun_ = end;
     tape_.events.push_back({.kind = TapeKind::kIssue, .operation = number});
@@ -67,9 +76,17 @@ class TapeRecorder final : public RehearsalWatch, public OpWatcher {
   }
 
  private:
+  std::vector<TapeBlocks> take_blocks() {
+    std::vector<TapeBlocks> blocks;
+    for (size_t i = 0; i < most_.size(); ++i)
+      if (most_[i] > 0) blocks.push_back({static_cast<int>(i), static_cast<double>(std::exchange(most_[i], 0))});
+    return blocks;
+  }
+
   Tape& tape_;
   const Cluster& cluster_;
   RouteCode code_;
+  std::array<int64_t, kBlockClasses> held_{}, most_{};  // of the operation that is being told
   int begun_ = 0;
   double bytes_ = 0.0;
 };

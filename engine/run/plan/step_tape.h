@@ -43,12 +43,20 @@ struct TapeInstruction {
   bool cyclic = false;
 };
 
+// Bytes of the most blocks of one size that an operation has of the pool at a time. The pool (scratch.h) hands out
+// powers of two, keeps them, and uses a block again for what has the same size.
+struct TapeBlocks {
+  int size_class = 0;  // blocks of 2 to the power of it
+  double bytes = 0.0;
+};
+inline constexpr int kBlockClasses = 64;
+
 struct TapeOperation {
   Site site = Site::kControl;
   const char* verb = "";
   int first = 0, count = 0;  // instructions
-  double buffers = 0.0;      // bytes that it holds until it is over
   double bytes = 0.0;        // of the tensor it is about
+  std::vector<TapeBlocks> blocks;
 };
 
 enum class TapeKind : uint8_t { kCompute, kIssue, kWait, kNode, kStep };

@@ -31,6 +31,7 @@ class LinkListener final : public RehearsalWatch, public OpWatcher {
   void route(const GroupLane&, const RouteRun&) override {}
   void exchange(const GroupLane&, std::span<const int>, std::span<const int>, int64_t) override {}
   void rounds(const RoundCodec&, int64_t) override {}
+  void block(int64_t, bool) override {}
   Ticket issued(const OperationNote& note) override;
   void end(Exec&, const char*, double flops) override { now_.flops += flops; }
   void node_is_over() {

@@ -51,6 +51,11 @@ class Hand {
     begun_ = end;
     return event({.kind = TapeKind::kIssue, .operation = last()});
   }
+  // The operation before this takes so many bytes of blocks of a size.
+  Hand& blocks(int size_class, double bytes) {
+    tape_.operations.back().blocks.push_back({size_class, bytes});
+    return *this;
+  }
   Hand& wait() { return wait_for(last()); }
   Hand& wait_for(int operation) { return event({.kind = TapeKind::kWait, .operation = operation}); }
   // The send before this has left.
@@ -94,6 +99,29 @@ TEST(Simulator, OneMessageOnOneLink) {
   const Simulation s = run({sender, receiver}, cluster);
   EXPECT_NEAR(s.step_seconds, 0.1 + 2 * 500e-6, 1e-6);  // there, and the small answer back
   EXPECT_NEAR(s.actors[1].exposed[static_cast<size_t>(Site::kDpGradient)], 0.1 + 1e-3, 2e-3);
+}
+
+// Blocks come back when their operation is over, and are used again for what has the same size.
+TEST(Simulator, ThePoolGrowsByWhatIsOpenAtATime) {
+  const Cluster cluster = free_cluster(2, 0.8);  // 100 MB/s
+  for (const double between : {0.0, 0.2}) {
+    Hand sender(0), receiver(1);
+    for (int s = 0; s < kSteps; ++s) {
+      for (Hand* hand : {&sender, &receiver}) {
+        const bool sends = hand == &sender;
+        const auto move = [&] { sends ? hand->send(1, 10 * kMegabyte).sent() : hand->await(0, 10 * kMegabyte); };
+        move();
+        hand->issue().blocks(20, 1e6).blocks(12, 3e3);
+        hand->compute(between);
+        move();
+        hand->issue().blocks(20, 9e5).blocks(21, 2e6);
+        hand->wait_for(hand->last() - 1).wait().step();
+      }
+    }
+    const double both = between > 0.0 ? 1e6 : 1.9e6;  // 10 MB take 0.1 s
+    for (const ActorTimes& times : run({sender, receiver}, cluster).actors)
+      EXPECT_NEAR(times.buffers, both + 3e3 + 2e6, 1.0) << between;
+  }
 }
 
 TEST(Simulator, ComputeHidesWhatFitsBehindIt) {

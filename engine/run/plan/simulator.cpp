@@ -99,7 +99,6 @@ class Engine {
     int step = 0, works = 0;
     double alone = 0.0;                                         // of the work under way
     std::array<double, kBlockClasses> blocks{}, most_blocks{};  // bytes of the pool by size
-    std::vector<int> held;                                      // operations that have them
     std::vector<OperationState> operations;
     std::deque<int> ready;       // operations that can go on
     std::vector<int> unnoticed;  // that could, if somebody polled
@@ -193,20 +192,16 @@ class Engine {
     move_on(done.actor);
   }
 
-  // An operation has its buffers from its issue until somebody waits for it, at the latest to the step's end: that it
-  // is over sooner every time, over a whole run, is not to be hoped for.
+  // An operation has its blocks from its issue until it is over.
   void hold(int a, int op) {
     Actor& me = actor(a);
-    me.held.push_back(op);
     for (const TapeBlocks& b : tape(a).operations[static_cast<size_t>(op)].blocks) {
-      double& bytes = me.blocks[static_cast<size_t>(b.size_class)];
-      bytes += b.bytes;
-      me.most_blocks[static_cast<size_t>(b.size_class)] =
-          std::max(me.most_blocks[static_cast<size_t>(b.size_class)], bytes);
+      const auto size = static_cast<size_t>(b.size_class);
+      me.blocks[size] += b.bytes;
+      me.most_blocks[size] = std::max(me.most_blocks[size], me.blocks[size]);
     }
   }
   void let_go(int a, int op) {
-    if (std::erase(actor(a).held, op) == 0) return;
     for (const TapeBlocks& b : tape(a).operations[static_cast<size_t>(op)].blocks)
       actor(a).blocks[static_cast<size_t>(b.size_class)] -= b.bytes;
   }
@@ -237,7 +232,6 @@ class Engine {
           move_on(a);
           return;  // move_on comes back here when the operation waits for somebody
         case TapeKind::kWait:
-          let_go(a, event.operation);
           if (state(a, event.operation).done) break;
           me.mode = Mode::kWaits, me.operation = event.operation, me.since = me.quiet_since = now_;
           for (int op : me.unnoticed) state(a, op).ready = true, me.ready.push_back(op);
@@ -251,7 +245,6 @@ class Engine {
           break;
         case TapeKind::kStep:
           result_.actors[static_cast<size_t>(a)].step_ends.push_back(now_);
-          while (!me.held.empty()) let_go(a, me.held.back());
           ++me.step;
           break;
       }
@@ -355,6 +348,7 @@ class Engine {
       }
     }
     s.done = true;
+    let_go(a, op);
     if (options_.spans && actor(a).step == measured_)
       result_.spans.push_back({a, SpanKind::kOperation, NodeKind::kControl, -1, op, s.issued, now_});
     return true;

@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "data/token_file.h"
 #include "data/tokenizer/tokenizer.h"
+#include "engine/base/core/crc32c.h"
 #include "engine/base/core/error.h"
 #include "engine/base/core/log.h"
+#include "engine/base/core/text.h"
 #include "engine/run/checkpoint/manifest.h"
 #include "engine/run/checkpoint/output_file.h"
 #include "engine/run/config/load_config.h"
@@ -18,11 +21,13 @@
 #include "engine/run/trace/report_html.h"
 #include "engine/run/trace/run_files.h"
 #include "engine/run/train/plan_revisions.h"
+#include "engine/run/train/product_file.h"
 #include "tests/support/scratch_directory.h"
 
 namespace thinwire::fuzz {
 namespace {
 
+using nlohmann::json;
 using test::spill;
 
 const test::Scratch& scratch() {
@@ -197,6 +202,26 @@ bool play_revisions(std::span<const uint8_t> input) {
   });
 }
 
+bool play_product_table(std::span<const uint8_t> input) {
+  if (input.empty()) return false;
+  std::string text = text_of(input.subspan(1));
+  if (const json places = json::parse(text, nullptr, false); input[0] % 2 == 1 && !places.is_discarded()) {
+    const std::string summed = places.dump();
+    const uint32_t sum = crc32c(std::as_bytes(std::span(summed)));
+    text = json({{"format", 1}, {"crc32c", printed("%08x", sum)}, {"places", places}}).dump();
+  }
+  ProductFile file;
+  try {
+    file = ProductFile::of(text);
+  } catch (const std::string& fault) {
+    demand(!fault.empty(), "refused without a reason");
+    return false;
+  }
+  const std::string written = file.text();
+  demand(ProductFile::of(written).text() == written, "a table is written otherwise than read");
+  return true;
+}
+
 }  // namespace
 
 const std::vector<Parser>& parsers() {
@@ -211,6 +236,7 @@ const std::vector<Parser>& parsers() {
       {"run_files", play_run_files},
       {"cluster", play_cluster},
       {"revisions", play_revisions},
+      {"product_table", play_product_table},
   };
   return all;
 }

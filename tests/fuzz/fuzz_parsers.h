@@ -20,6 +20,8 @@ namespace thinwire::fuzz {
 // - cluster: a cluster file; times and rates of what is accepted are some.
 // - revisions*: bit 0: stages are cut by times, bit 1: the right first line is put before; what is accepted is written
 //   as it was read.
+// - product_table*: odd: the places alone, the right first fields are put before; what is accepted is written as it was
+//   read.
 struct Parser {
   std::string name;  // of its corpus directory too
   // True where the file was accepted, false where it was refused with the error that its users are promised. Anything

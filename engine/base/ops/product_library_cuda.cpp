@@ -61,10 +61,10 @@ class CublasProducts final : public ProductLibrary {
   bool takes(const MatmulKey& key, const ProductAlgorithm& algorithm) override {
     return MatmulPlan(key, pretended(key)).takes(library_form(algorithm), place_of_products());
   }
-  std::vector<Suggestion> suggestions(const MatmulKey& key) override {
-    std::vector<Suggestion> list;
+  std::vector<ProductAlgorithm> suggestions(const MatmulKey& key) override {
+    std::vector<ProductAlgorithm> list;
     for (const cublasLtMatmulAlgo_t& algorithm : MatmulPlan(key, pretended(key)).suggestions(place_of_products(), true))
-      list.push_back({stored_form(algorithm), ordered(algorithm)});
+      list.push_back(stored_form(algorithm));
     return list;
   }
   double measured(const MatmulKey& key, const ProductAlgorithm& algorithm) override {
@@ -81,14 +81,6 @@ class CublasProducts final : public ProductLibrary {
     const bool fp8 = key.fp8_a != Fp8Kind::kNone;
     void* const scale = at(fp8 ? kScratchAlignment : uint16_t{0});
     return {at(key.align_a), at(key.align_b), at(key.align_d), at(key.align_vector), at(key.align_aux), scale, scale};
-  }
-
-  static bool ordered(const cublasLtMatmulAlgo_t& algorithm) {
-    uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
-    size_t written = 0;
-    TW_CUBLAS(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme,
-                                                   sizeof scheme, &written));
-    return (scheme & CUBLASLT_REDUCTION_SCHEME_INPLACE) == 0;
   }
 
   Exec& exec_;

@@ -8,12 +8,11 @@ namespace thinwire {
 std::optional<ProductAlgorithm> fastest(ProductLibrary& library, const MatmulKey& key) {
   std::optional<ProductAlgorithm> best;
   double least = std::numeric_limits<double>::infinity();
-  for (const ProductLibrary::Suggestion& suggestion : library.suggestions(key)) {
-    if (!suggestion.ordered) continue;
-    const double ms = library.measured(key, suggestion.algorithm);
+  for (const ProductAlgorithm& suggestion : library.suggestions(key)) {
+    const double ms = library.measured(key, suggestion);
     if (!(ms < least)) continue;
     least = ms;
-    best = suggestion.algorithm;
+    best = suggestion;
     best->ms = ms;
   }
   return best;

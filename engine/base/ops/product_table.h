@@ -32,12 +32,8 @@ class ProductLibrary {
   virtual ProductRules rules() const = 0;
   // Whether an algorithm that was stored is one that it can run.
   virtual bool takes(const MatmulKey& key, const ProductAlgorithm& algorithm) = 0;
-  struct Suggestion {
-    ProductAlgorithm algorithm;
-    bool ordered = true;  // false: parts of a sum may meet in another order in every run
-  };
-  // Best first, as the library sees it.
-  virtual std::vector<Suggestion> suggestions(const MatmulKey& key) = 0;
+  // Best first, as the library sees it; none whose parts of a sum may meet in another order in every run.
+  virtual std::vector<ProductAlgorithm> suggestions(const MatmulKey& key) = 0;
   // Milliseconds of a run on random numbers; infinite where it fails.
   virtual double measured(const MatmulKey& key, const ProductAlgorithm& algorithm) = 0;
 };
@@ -48,7 +44,7 @@ std::unique_ptr<ProductLibrary> make_product_library(Exec& exec);
 // to choose. Without effect where there is no such library.
 void use_products(Exec& exec, const ProductTable& table);
 
-// The fastest of the library's suggestions whose bits do not depend on the day; nothing where none of them runs.
+// The fastest of the library's suggestions; nothing where none of them runs.
 std::optional<ProductAlgorithm> fastest(ProductLibrary& library, const MatmulKey& key);
 
 }  // namespace thinwire

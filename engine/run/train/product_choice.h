@@ -2,27 +2,14 @@
 // is measured once, on the GPUs at hand, before the first step, and kept there.
 #pragma once
 
-#include <map>
 #include <set>
 #include <string>
 
-#include "engine/base/ops/product_table.h"
 #include "engine/run/train/job.h"
+#include "engine/run/train/product_file.h"
 #include "engine/run/train/rank_layout.h"
 
 namespace thinwire {
-
-// What such a file holds: a table for each place (ProductLibrary::place). As JSON:
-//   {"format": 1, "crc32c": "9ae0daaf", "places": {PLACE: {PRODUCT: {"algorithm": 128 hexadecimal digits, "ms":
-//   0.21}}}}
-// The sum is that of the value of "places" as text without spaces, keys in order.
-struct ProductFile {
-  std::map<std::string, ProductTable> places;
-  // Throws std::string: what is wrong with the text.
-  static ProductFile of(const std::string& text);
-  std::string text() const;
-  void add(const ProductFile& other);  // what both have stays
-};
 
 // The products that a rank of the run tries first in a step, by a rehearsal: no memory, no mathematics.
 std::set<MatmulKey> products_of_step(const RunConfig& config, const RankLayout& layout, const ProductRules& rules);

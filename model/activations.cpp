@@ -9,19 +9,13 @@ namespace {
 
 const std::map<std::string, View BlockActivations::*>& fields() {
   static const std::map<std::string, View BlockActivations::*> by_name = {
-      {"x_in", &BlockActivations::x_in},
-      {"norm1_out", &BlockActivations::norm1_out},
-      {"mean1", &BlockActivations::mean1},
-      {"rstd1", &BlockActivations::rstd1},
-      {"qkv", &BlockActivations::qkv},
-      {"attention_out", &BlockActivations::attention_out},
-      {"lse", &BlockActivations::lse},
-      {"x_mid", &BlockActivations::x_mid},
-      {"norm2_out", &BlockActivations::norm2_out},
-      {"mean2", &BlockActivations::mean2},
-      {"rstd2", &BlockActivations::rstd2},
-      {"mlp_in", &BlockActivations::mlp_in},
-      {"mlp_act", &BlockActivations::mlp_act}};
+      {"x_in", &BlockActivations::x_in},     {"norm1_out", &BlockActivations::norm1_out},
+      {"mean1", &BlockActivations::mean1},   {"rstd1", &BlockActivations::rstd1},
+      {"qkv", &BlockActivations::qkv},       {"attention_out", &BlockActivations::attention_out},
+      {"lse", &BlockActivations::lse},       {"share_out", &BlockActivations::share_out},
+      {"x_mid", &BlockActivations::x_mid},   {"norm2_out", &BlockActivations::norm2_out},
+      {"mean2", &BlockActivations::mean2},   {"rstd2", &BlockActivations::rstd2},
+      {"mlp_in", &BlockActivations::mlp_in}, {"mlp_act", &BlockActivations::mlp_act}};
   return by_name;
 }
 
@@ -95,6 +89,7 @@ std::vector<ActivationSpec> list_block_activations(const ModelShard& shard, cons
     list.push_back({"mean1", DType::f32, part, 1, Recompute::kSelective});
     list.push_back({"mean2", DType::f32, part, 1, Recompute::kSelective});
   }
+  if (shard.exchanges_heads()) list.push_back({"share_out", t, n, c.attention_width(), Recompute::kSelective});
   if (!c.parallel_residual) list.push_back({"x_mid", t, part, c.hidden, Recompute::kSelective});
   return list;
 }

@@ -46,6 +46,7 @@ struct BlockActivations {
   View norm1_out, mean1, rstd1;  // [P,h], [P], [P]
   View qkv;                      // [N,qkv] after rotary; where heads are exchanged, all tokens of a share of them
   View attention_out, lse;       // [N,heads*d], [B,heads,T]
+  View share_out;                // attention_out of the tokens and heads of qkv, where heads are exchanged
   View x_mid;                    // [P,h] residual stream between the halves (serial blocks only)
   View norm2_out, mean2, rstd2;
   View mlp_in, mlp_act;  // [N,f or 2f] before, [N,f] after the activation function

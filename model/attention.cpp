@@ -77,7 +77,7 @@ SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape&
     const auto of_width = [&](int64_t width) {
       return arena.take(MemoryCategory::kWorkspace, c.dtype, {shape.tokens(), width});
     };
-    s.by_rank = of_width(c.qkv_width()), s.by_token = of_width(c.qkv_width()), s.out = of_width(c.attention_width());
+    s.by_rank = of_width(c.qkv_width()), s.by_token = of_width(c.qkv_width());
     if (training) s.d_out = of_width(c.attention_width()), s.d_qkv = of_width(c.qkv_width());
     return s;
   }
@@ -326,7 +326,7 @@ void Attention::ring_backward(Exec& exec, const LayerContext& c, const BlockActi
 // local: [N, ranks * w], the columns of rank r's heads from r * w on. tokens: [M, w] of this rank's heads, may be the
 // memory of `local`.
 void Attention::to_heads(Exec& exec, const LayerContext& c, View local, View tokens, const SequenceScratch& s,
-                         bool backward, bool plain) const {
+                         bool backward) const {
   const int64_t rows = local.rows(), w = local.cols() / c.cut.size;
   const View by_rank = s.by_rank.element_range(0, local.count());
   const View ordered = as_rows(s.by_token.element_range(0, local.count()), w);
@@ -336,8 +336,7 @@ void Attention::to_heads(Exec& exec, const LayerContext& c, View local, View tok
                             .width = w,
                             .from_strides = {w, local.cols()},
                             .to_strides = {rows * w, w}});
-  sequence_->exchange(by_rank, ordered, true, c.cut, attention_unit(layer_), backward, plain, exec.stream)
-      .wait(exec.stream);
+  sequence_->exchange(by_rank, ordered, true, c.cut, attention_unit(layer_), backward, exec.stream).wait(exec.stream);
   copy_order(exec, c, ordered, as_rows(tokens, w), true);
 }
 
@@ -347,8 +346,7 @@ void Attention::to_tokens(Exec& exec, const LayerContext& c, View tokens, View l
   const View by_rank = s.by_rank.element_range(0, local.count());
   const View ordered = as_rows(s.by_token.element_range(0, local.count()), w);
   copy_order(exec, c, ordered, as_rows(tokens, w), false);
-  sequence_->exchange(by_rank, ordered, false, c.cut, attention_unit(layer_), backward, false, exec.stream)
-      .wait(exec.stream);
+  sequence_->exchange(by_rank, ordered, false, c.cut, attention_unit(layer_), backward, exec.stream).wait(exec.stream);
   exec.ops.copy_runs(exec, {.from = by_rank,
                             .to = local,
                             .counts = {c.cut.size, rows},
@@ -382,11 +380,11 @@ void Attention::forward_inner(Exec& exec, const LayerContext& c, View x, const B
     return exec.ops.attention_forward(exec, operands<AttentionForward>(c, a, c.kv_rows ? c.kv_rows : a.qkv));
   if (way_ == SequenceWay::kRing) return ring_forward(exec, c, a, s);
   if (way_ == SequenceWay::kHeads) {
-    to_heads(exec, c, a.qkv, a.qkv, s, false, false);  // nobody needs the own tokens' any more
+    to_heads(exec, c, a.qkv, a.qkv, s, false);  // nobody needs the own tokens' any more
     auto op = operands_of_share<AttentionForward>(c, a);
-    op.out = s.out;
+    op.out = a.share_out;
     exec.ops.attention_forward(exec, op);
-    return to_tokens(exec, c, s.out, a.attention_out, s, false);
+    return to_tokens(exec, c, a.share_out, a.attention_out, s, false);
   }
   gather_keys(exec, c, a.qkv, s, false);
   for (int64_t sample = 0; sample < c.shape.batch; ++sample) {
@@ -407,9 +405,8 @@ void Attention::backward_input(Exec& exec, const LayerContext& c, const BlockAct
     ring_backward(exec, c, a, scratch, s, work.d_qkv);
   } else if (way_ == SequenceWay::kHeads) {
     auto op = operands_of_share<AttentionBackward>(c, a);
-    to_heads(exec, c, a.attention_out, s.out, s, true, true);
-    to_heads(exec, c, scratch, s.d_out, s, true, false);
-    op.out = s.out, op.dout = s.d_out, op.dq = op.dk = op.dv = s.d_qkv;
+    to_heads(exec, c, scratch, s.d_out, s, true);
+    op.out = a.share_out, op.dout = s.d_out, op.dq = op.dk = op.dv = s.d_qkv;
     exec.ops.attention_backward(exec, op);
     to_tokens(exec, c, s.d_qkv, work.d_qkv, s, true);
   } else {

@@ -26,8 +26,8 @@ struct SequenceScratch {
   View kv;        // [M,w] sample by sample, in the order of tokens
   View d_kv;      // [M,w] their gradients
   // Where heads are exchanged: what is sent or received, by rank and in rank order, [N,qkv] each; of all tokens and
-  // this rank's share of the heads, results, their gradients, and those of q, k and v.
-  View by_rank, by_token, out, d_out, d_qkv;
+  // this rank's share of the heads, gradients of results and of q, k and v.
+  View by_rank, by_token, d_out, d_qkv;
   // Where keys and values go around: those of another rank, gradients of theirs on their way, and what comes. In fp32:
   // gradients of theirs and of mine, and (where the model is 16-bit) sums of results [N,heads*d] and of gradients of
   // queries [N,qkv].
@@ -88,7 +88,7 @@ class Attention {
   void copy_keys(Exec& exec, const LayerContext& context, View rows, View part, bool into_part) const;
   void copy_order(Exec& exec, const LayerContext& context, View gathered, View tokens, bool by_token) const;
   void to_heads(Exec& exec, const LayerContext& context, View local, View tokens, const SequenceScratch& s,
-                bool backward, bool plain) const;
+                bool backward) const;
   void to_tokens(Exec& exec, const LayerContext& context, View tokens, View local, const SequenceScratch& s,
                  bool backward) const;
   template <typename Op>

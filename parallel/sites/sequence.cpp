@@ -69,12 +69,11 @@ Ticket SequenceExchange::hand_back(View gradients, View mine, int distance, cons
 }
 
 Ticket SequenceExchange::exchange(View by_rank, View all, bool to_all, const SequenceCut& cut, int unit, bool backward,
-                                  bool plain, Stream& stream) {
+                                  Stream& stream) {
   const int64_t each = by_rank.count() / size(), columns = all.cols();
   for (int r = 0; r < size(); ++r) even_[static_cast<size_t>(r) + 1] = even_[static_cast<size_t>(r)] + each;
   const std::span<const int64_t> uneven = bounds(View(by_rank.data, by_rank.dtype, {each / columns, columns}), cut);
-  MessageKey by = key(backward ? backward_rules_ : forward_rules_, unit);
-  if (plain) by.rule = kNoRule;
+  const MessageKey by = key(backward ? backward_rules_ : forward_rules_, unit);
   Channel& channel = backward ? backward_ : forward_;
   return to_all ? channel.all_to_all(by_rank, even_, all, uneven, stream, by)
                 : channel.all_to_all(all, uneven, by_rank, even_, stream, by);

@@ -44,9 +44,8 @@ class SequenceExchange {
   Ticket hand_back(View gradients, View mine, int distance, const SequenceCut& cut, int unit, Stream& stream);
 
   // by_rank: [ranks, rows, w], what each rank gets of this rank's tokens; all: as above, of this rank's heads. From
-  // the first to the second, or back. backward: which site; plain: never coded.
-  Ticket exchange(View by_rank, View all, bool to_all, const SequenceCut& cut, int unit, bool backward, bool plain,
-                  Stream& stream);
+  // the first to the second, or back. backward: which site.
+  Ticket exchange(View by_rank, View all, bool to_all, const SequenceCut& cut, int unit, bool backward, Stream& stream);
 
  private:
   std::span<const int64_t> bounds(View part, const SequenceCut& cut);  // in elements, until the next call

@@ -12,6 +12,7 @@
 #include "engine/base/core/crc32c.h"
 #include "engine/base/core/error.h"
 #include "engine/base/core/log.h"
+#include "engine/base/core/shallow_json.h"
 #include "engine/base/core/text.h"
 #include "engine/run/checkpoint/manifest.h"
 #include "engine/run/checkpoint/output_file.h"
@@ -205,7 +206,7 @@ bool play_revisions(std::span<const uint8_t> input) {
 bool play_product_table(std::span<const uint8_t> input) {
   if (input.empty()) return false;
   std::string text = text_of(input.subspan(1));
-  if (const json places = json::parse(text, nullptr, false); input[0] % 2 == 1 && !places.is_discarded()) {
+  if (const json places = parse_shallow(text); input[0] % 2 == 1 && !places.is_discarded()) {
     const std::string summed = places.dump();
     const uint32_t sum = crc32c(std::as_bytes(std::span(summed)));
     text = json({{"format", 1}, {"crc32c", printed("%08x", sum)}, {"places", places}}).dump();

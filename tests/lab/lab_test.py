@@ -82,24 +82,40 @@ def same(before, what):
             assert after[key] == value, f"{what}: {key} changed from {value} to {after[key]}"
 
 
+def bandwidth(megabytes):
+    """Mbit/s of payload from a host to the other."""
+    return float(lab("run", "-n", "2", "--bind", "--", PROBE, "bandwidth", str(megabytes)).stdout)
+
+
+def carried(rate, wanted, megabytes):
+    """The best rate of three transfers, or of fewer up to one that reaches what is wanted, and the bytes of the last on eth0. None may exceed it."""
+    best, moved = 0.0, 0
+    for _ in range(3):
+        before = sent()
+        mbit = bandwidth(megabytes)
+        moved = sent()[0] - before[0]
+        assert mbit <= wanted * 1.02, f"{rate}: {mbit} Mbit/s of payload went over a link of {wanted}"
+        best = max(best, mbit)
+        if best >= wanted * 0.9:
+            break
+    return best, moved
+
+
 def test_rates():
     for rate, megabytes in (("100mbit", 10), ("1gbit", 60), ("10gbit", 250)):
-        lab("rate", rate)
         wanted = {"100mbit": 100.0, "1gbit": 1000.0, "10gbit": 10000.0}[rate]
-        best, moved = 0.0, 0
-        for _ in range(3):  # the machine may be busy: one of three must reach the rate, none may exceed it
-            before = sent()
-            mbit = float(lab("run", "-n", "2", "--bind", "--", PROBE, "bandwidth", str(megabytes)).stdout)
-            moved = sent()[0] - before[0]
-            assert mbit <= wanted * 1.02, f"{rate}: {mbit} Mbit/s of payload went over a link of {wanted}"
-            best = max(best, mbit)
+        for turn in range(4):
+            lab("rate", rate)
+            best, moved = carried(rate, wanted, megabytes)
             if best >= wanted * 0.9:
                 break
-        if best < wanted * 0.9:  # is it the link, or has this machine no core free to copy that fast?
+            # Is it the link, or has this machine no core free to copy that fast?
             lab("rate", "none")
-            free = max(float(lab("run", "-n", "2", "--bind", "--", PROBE, "bandwidth", str(megabytes)).stdout) for _ in range(2))
-            assert free < wanted * 1.5, f"{rate}: only {best} Mbit/s of payload, but {free} with no limit"
-            print(f"  {rate}: not judged, this busy machine moves {free:.0f} Mbit/s without any limit")
+            free = max(bandwidth(megabytes) for _ in range(2))
+            if free < wanted * 1.5:
+                print(f"  {rate}: not judged, this busy machine moves {free:.0f} Mbit/s without any limit")
+                break
+            assert turn < 3, f"{rate}: only {best} Mbit/s of payload, but {free} with no limit"
         # The payload, its first round of at most 2 MB, and 66 bytes of headers on packets of at least 1,448 bytes.
         payload = (megabytes + 2) * 1e6
         assert payload <= moved <= payload * 1.06 + 1e5, f"{rate}: {moved} bytes crossed eth0 for a payload of {payload}"

@@ -155,12 +155,14 @@ class Memory(RunCase):
         self.assertEqual(done.code, 74, str(done))
         said = re.findall(r"error: (rank \d \(host .*\): killed by the kernel for want of memory, with up to .* in use by this rank; "
                           r"planned: .* of a rank; there are 700.* \(.*thinwire-ranks.*\); lower .*)", done.err)
-        self.assertEqual((len(said), len(done.errors())), (1, 1), str(done))
+        # The neighbour holds what it took for a moment longer, and the kernel may need more than one.
+        self.assertTrue(1 <= len(said) == len(done.errors()) <= group.kills(), f"{group.kills()} killed; {done}")
         status = self.status(config)
-        self.assertEqual((status["code"], status["requeue"], status["message"]), (74, False, said[0]))
+        self.assertEqual((status["code"], status["requeue"]), (74, False))
+        self.assertIn(status["message"], said)
         self.assertGreaterEqual(status["step"], 1)
         again = self.train(config, "train_iters=1", expect=0)
-        self.assertIn(f"warning: the last start of this run ended at step {status['step']}: {said[0]}", again.out + again.err)
+        self.assertIn(f"warning: the last start of this run ended at step {status['step']}: {status['message']}", again.out + again.err)
         self.assertNotIn("the last start", str(self.train(config, "train_iters=1", expect=0)), "told once")
 
     def test_the_next_start_names_what_nobody_could_say(self):

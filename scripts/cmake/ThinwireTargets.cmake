@@ -94,7 +94,7 @@ endfunction()
 # thinwire_test) once more with other variables of the environment.
 function(thinwire_test_entry name command labels)
   add_test(NAME ${name} COMMAND ${command} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT 900
+  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT 1800
     ENVIRONMENT "OMP_WAIT_POLICY=passive${THINWIRE_SANITIZER_ENVIRONMENT};${ARGN}")
 endfunction()
 

@@ -43,7 +43,7 @@ class Queue:
         waits_for = re.findall(r"ended\((\d+)\)", job["options"].get("-w", "")) if job["system"] == "lsf" else []
         return job["state"] == "pending" and all(j["state"] in ("done", "killed") for j in jobs.values() if str(j["number"]) in waits_for)
 
-    def drain(self, warn=None, limit=40):
+    def drain(self, warn=None, limit=120):
         """Runs what is ready, one job after the other, until nothing is. warn(job, seconds): whether its warning is due; once per start.
         Returns how many starts there were."""
         starts, deadline = 0, time.monotonic() + limit

@@ -195,12 +195,10 @@ class Runs(StandInCase):
 
     @each
     def test_warning_saves_and_goes_on(self, path):
-        # PBS warns nobody: the script's own clock does, after half of a limit this short, in which a busy machine has to start and get on.
-        # Its directives come back when it submits itself.
+        # PBS warns nobody: the script's own clock does, after half of a limit this short. Its directives come back when it submits itself.
         copy = self.here / path.replace("/", "_")
         copy.write_text((SCRIPTS / path).read_text().replace("walltime=04:00:00", "walltime=00:00:08"))
-        pace = "pace=0.25" if path.startswith("pbs") else "pace=0.05"
-        code, said = self.offer(copy, arguments=self.words("train_iters=30", pace), env={"THINWIRE_SCRIPT": str(copy)})
+        code, said = self.offer(copy, arguments=self.words("train_iters=30", "pace=0.25" if path.startswith("pbs") else "pace=0.05"), env={"THINWIRE_SCRIPT": str(copy)})
         self.assertEqual(code, 0, said)
         warned = []
 
@@ -413,8 +411,7 @@ class Kinds(StandInCase):
         copy = self.here / "pbs_array.sh"
         copy.write_text((SCRIPTS / "pbs" / "array.sh").read_text().replace("walltime=01:00:00", "walltime=8"))
         code, said = self.offer(copy, "-J", "0-1", "-v", f"THINWIRE_LIST={runs},THINWIRE_SCRIPT={copy}")
-        self.assertEqual(code, 0, said)
-        self.assertEqual(said.strip(), "101[].stand-in")
+        self.assertEqual((code, said.strip()), (0, "101[].stand-in"))
         self.queue.drain()
         jobs = list(self.queue.jobs().values())
         self.assertGreaterEqual(len(jobs), 4)
@@ -514,8 +511,8 @@ class Sweeps(StandInCase):
             with self.subTest(kind):
                 shutil.rmtree(self.here / "queue", ignore_errors=True)
                 shutil.rmtree(self.out, ignore_errors=True)
-                plan = self.plan_for(kind, seeds=[1, 2], keys={"train_iters": 40}, launcher={"walltime": "8s" if kind == "pbs" else "30m"})
-                pace = "0.2" if kind == "pbs" else "0.05"
+                walltime, pace = ("8s", "0.2") if kind == "pbs" else ("30m", "0.05")  # PBS: as above
+                plan = self.plan_for(kind, seeds=[1, 2], keys={"train_iters": 40}, launcher={"walltime": walltime})
                 self.sweep_here(plan, "--out", self.out, expect=0, env={"STAND_IN_PACE": pace})
                 for path in (self.out / "batch").glob("*.sh"):  # PBS passes no environment on
                     path.write_text(path.read_text().replace("set -uo pipefail\n", f"set -uo pipefail\nexport STAND_IN_PACE={pace}\n"))

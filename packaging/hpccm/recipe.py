@@ -32,4 +32,4 @@ Stage1 += shell(chdir=False, commands=[
 ])
 Stage1 += label(metadata={"org.opencontainers.image.title": "thinwire", "org.opencontainers.image.version": version,
                           "org.opencontainers.image.licenses": "Apache-2.0"})
-Stage1 += workdir(directory="/work")
+Stage1 += workdir(directory="/workspace")

@@ -88,7 +88,7 @@ def bandwidth(megabytes):
 
 
 def carried(rate, wanted, megabytes):
-    """The best rate of three transfers, or of fewer up to one that reaches what is wanted, and the bytes of the last on eth0. None may exceed it."""
+    """Up to three transfers, until one comes near the wanted rate: the best rate, and the bytes of the last on eth0. None may exceed it."""
     best, moved = 0.0, 0
     for _ in range(3):
         before = sent()

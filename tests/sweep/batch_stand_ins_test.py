@@ -511,7 +511,7 @@ class Sweeps(StandInCase):
             with self.subTest(kind):
                 shutil.rmtree(self.here / "queue", ignore_errors=True)
                 shutil.rmtree(self.out, ignore_errors=True)
-                walltime, pace = ("8s", "0.2") if kind == "pbs" else ("30m", "0.05")  # PBS: as above
+                walltime, pace = ("8s", "0.2") if kind == "pbs" else ("30m", "0.05")  # half of a limit starts a busy machine's job
                 plan = self.plan_for(kind, seeds=[1, 2], keys={"train_iters": 40}, launcher={"walltime": walltime})
                 self.sweep_here(plan, "--out", self.out, expect=0, env={"STAND_IN_PACE": pace})
                 for path in (self.out / "batch").glob("*.sh"):  # PBS passes no environment on

@@ -5,8 +5,10 @@
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
+#include "engine/run/config/layout_text.h"
 #include "engine/run/config/load_config.h"
 #include "engine/run/config/named_shapes.h"
 
@@ -45,10 +47,62 @@ TEST(Search, OrdersWithinBoundsAndMemory) {
       EXPECT_GE(r.best[i].prediction.step_ms, r.best[i - 1].prediction.step_ms);
     }
   }
+  // The limit is for all of it: what is planned, and what operations under way take as well.
   Cluster small = cluster;
-  small.memory_per_rank = 0.9 * r.best[0].prediction.memory_bytes;
-  for (const Candidate& c : search(config_of, small, {"none"}).best)
-    EXPECT_LE(c.prediction.memory_bytes, small.memory_per_rank) << c.words;
+  const double planned = memory_of(config_of(r.best[0].overrides)), all = r.best[0].prediction.memory_bytes;
+  ASSERT_LT(planned, all);
+  for (const double limit : {0.9 * all, (planned + all) / 2.0}) {
+    small.memory_per_rank = limit;
+    const SearchResult fits = search(config_of, small, {"none", "bf16_wire"});
+    EXPECT_FALSE(fits.best.empty());
+    for (const Candidate& c : fits.best) EXPECT_LE(c.prediction.memory_bytes, limit) << c.words;
+  }
+}
+
+TEST(Search, BoundsHoldWhereRanksShareCores) {
+  Cluster one = two_nodes(1.0);
+  one.nodes = one.ranks_per_node = 1, one.shared_cores = 2;
+  const CandidateConfig alone = [](const std::vector<std::string>& more) {
+    std::vector<std::string> overrides = shape_overrides("tiny");
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    return load_config({}, overrides, {.ranks = 1, .found_ranks_per_node = 1, .dry_run = true}).run;
+  };
+  const SearchResult r = search(alone, one, {"none"});
+  ASSERT_FALSE(r.best.empty());
+  for (const Candidate& c : r.best) EXPECT_GE(c.prediction.step_ms, c.bound_ms) << c.words;
+}
+
+// Levels of a placement are those of the cluster's nodes: a node's copy of the weights, between two ranks.
+TEST(Search, MemoryKnowsNodes) {
+  const std::vector<std::string> keys = {"zero_optimization.stage=3", "placement.secondary=node"};
+  std::vector<std::string> pretended = keys;
+  pretended.emplace_back("ranks_per_node=2");
+  EXPECT_EQ(memory_of(config_of(keys)), memory_of(config_of(pretended)));
+  EXPECT_GT(memory_of(config_of(keys)), memory_of(config_of({keys[0]})));
+}
+
+TEST(Search, RanksThatShareSequences) {
+  const CandidateConfig shared = [](std::vector<std::string> more) {
+    more.insert(more.begin(), "context_parallel_size=2");
+    return config_of(more);
+  };
+  const SearchResult r = search(shared, two_nodes(1.0), {"none"});
+  ASSERT_FALSE(r.best.empty());
+  EXPECT_NE(r.best[0].words.find("cp 2"), std::string::npos) << r.best[0].words;
+}
+
+// Where a preset says how states are sharded, ZeRO stages are one way, named after the preset's.
+TEST(Search, OneWayHasOneName) {
+  const SearchResult r = search(config_of, two_nodes(1.0), {"sdp4bit"});
+  std::set<std::string> ways;
+  for (const Candidate& c : r.best) {
+    std::string way;
+    for (const std::string& o : c.overrides)
+      if (!o.starts_with("zero_optimization.stage=")) way += o + " ";
+    way += placement_text(config_of(c.overrides).layout.placement);
+    EXPECT_TRUE(ways.insert(way).second) << c.words;
+    EXPECT_NE(c.words.find(placement_text(config_of(c.overrides).layout.placement)), std::string::npos) << c.words;
+  }
 }
 
 // No trade is hidden: beside each preset stands what it cost in loss, or that nobody has measured it.

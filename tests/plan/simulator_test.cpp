@@ -209,6 +209,22 @@ TEST(Simulator, ASocketTakesMessagesOver) {
   }
 }
 
+// What has come before its receive is posted lies in the transport's memory.
+TEST(Simulator, EarlyMessagesTakeMemory) {
+  Cluster cluster = free_cluster(2, 0.8);
+  cluster.machine.network.socket_bytes = 1e6;
+  for (const double late : {0.05, 0.2}) {
+    Hand a(0), b(1);
+    for (int s = 0; s < kSteps; ++s) {
+      a.send(1, 10 * kMegabyte).sent().issue().wait().await(1, 8).issue().wait().step();
+      b.compute(late).await(0, 10 * kMegabyte).send(0, 8).issue().wait().step();
+    }
+    const Simulation s = run({a, b}, cluster);
+    EXPECT_EQ(s.actors[0].early, 0.0);
+    EXPECT_EQ(s.actors[1].early, late > 0.1 ? 10.0 * kMegabyte : 0.0);  // it takes 0.1 s
+  }
+}
+
 // b works 20 ms and answers, a 5 ms beside it; the later b polls, the less of that they share.
 TEST(Simulator, WhoWakesUpOnABusyCoreWaitsForIt) {
   Cluster cluster = free_cluster(2, 0.0);

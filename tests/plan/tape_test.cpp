@@ -22,6 +22,19 @@ RunConfig config_of(std::vector<std::string> more, int ranks, int per_node) {
   return load_config({}, overrides, options).run;
 }
 
+// Ranks share the cores of a node, however many it could hold.
+TEST(Tape, ThreadsAreThoseOfARun) {
+  Cluster cluster;
+  cluster.ranks_per_node = 8, cluster.machine.cores = 16;
+  EXPECT_EQ(threads_of(config_of({}, 2, 2), cluster), 8);
+  EXPECT_EQ(threads_of(config_of({}, 8, 8), cluster), 2);
+  cluster.nodes = 2;
+  EXPECT_EQ(threads_of(config_of({}, 16, 8), cluster), 2);
+  cluster.shared_cores = 4;
+  EXPECT_EQ(threads_of(config_of({}, 2, 1), cluster), 2);
+  EXPECT_EQ(threads_of(config_of({}, 16, 8), cluster), 1);
+}
+
 TEST(Tape, SendsWhatTheDryRunCounts) {
   struct Case {
     std::vector<std::string> keys;

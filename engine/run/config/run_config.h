@@ -41,6 +41,8 @@ struct LayoutConfig {
   bool overlap_communication = true;  // false: every reduction and gather is waited for where it is started
 
   int64_t ranks_per_node = 0;  // 0: nodes as discovered; otherwise pretend that so many consecutive ranks are a node
+  int64_t found_ranks_per_node = 0;  // ConfigOptions: on every node alike; 0: not known
+  int64_t ranks_on_node() const { return ranks_per_node > 0 ? ranks_per_node : found_ranks_per_node; }
   double watchdog_seconds = 600.0, start_timeout_s = 600.0;
   double link_gbps = 0.0;  // --dry-run derives milliseconds from it; 0: bytes only
   CommTuning tuning;

@@ -31,7 +31,7 @@ std::map<std::string, OpRates> read_curves(const JsonTree* tree, const std::stri
       const bool fits = point.items.size() == 2 || point.items.size() == 3;
       const double work = fits ? number_of(point.items[0]) : -1.0, rate = fits ? number_of(point.items[1]) : -1.0;
       const double loaded = fits ? number_of(point.items.back()) : -1.0;
-      if (work < 0.0 || rate <= 0.0 || loaded <= 0.0) {
+      if (work < 0.0 || rate < 1e-6 || loaded < 1e-6) {  // of a smaller rate times would be infinite
         errors.add(point.at, path + "." + member.key,
                    "[work, rate], or [work, rate, rate with all cores busy], of positive numbers is needed");
       } else if (work <= before) {

@@ -49,7 +49,7 @@ void add_sites(Prediction& p, const std::vector<Tape>& tapes, const Folding& fol
 
 }  // namespace
 
-double memory_of(const RunConfig& config, const Cluster&) {
+double memory_of(const RunConfig& config) {
   const double transport = mesh_shape(config).ranks() > 1 ? kTransportBytes : 0.0;
   return transport + static_cast<double>(plan_memory(config).total() + process_overhead(config).bytes);
 }
@@ -69,8 +69,8 @@ Prediction predict(const RunConfig& given, const Cluster& cluster, const Predict
   p.step_ms = 1e3 * p.simulation.step_seconds;
   p.tokens_per_s = static_cast<double>(config.data.global_batch * config.data.seq_length) / p.simulation.step_seconds;
   double buffers = 0.0;
-  for (const ActorTimes& times : p.simulation.actors) buffers = std::max(buffers, times.buffers);
-  p.memory_bytes = memory_of(config, cluster) + buffers;
+  for (const ActorTimes& times : p.simulation.actors) buffers = std::max(buffers, times.buffers + times.early);
+  p.memory_bytes = memory_of(config) + buffers;
   p.events = p.simulation.events;
   add_sites(p, tapes, folding);
   for (const ActorTimes& times : p.simulation.actors) {

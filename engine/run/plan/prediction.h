@@ -42,7 +42,8 @@ struct PredictOptions {
 // Throws Error(kBadConfig) where the cluster has not so many ranks, or ranks that differ cannot be told apart.
 Prediction predict(const RunConfig& config, const Cluster& cluster, const PredictOptions& options = {});
 
-// Bytes of the rank that needs most.
-double memory_of(const RunConfig& config, const Cluster& cluster);
+// Bytes of the rank that needs most, but for what only a simulation tells: blocks of open operations, and messages that
+// come early.
+double memory_of(const RunConfig& config);
 
 }  // namespace thinwire

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "engine/base/core/error.h"
 #include "engine/base/core/text.h"
+#include "engine/run/config/layout_text.h"
 #include "engine/run/plan/plan_text.h"
 #include "engine/run/trace/flops.h"
 
@@ -30,21 +32,21 @@ std::vector<int64_t> divisors(int64_t n) {
   return all;
 }
 
-// Ways that differ in more than the preset: {overrides, words}.
+// All ways, as overrides and words; how many ranks share a sequence is the configuration's.
 void for_each_layout(const RunConfig& base, const Cluster& cluster, int64_t ranks,
                      const std::vector<std::string>& presets, const std::function<void(Candidate)>& take) {
   const ModelConfig& m = base.model;
-  const int64_t batch = base.data.global_batch;
-  for (int64_t tp : divisors(ranks)) {
+  const int64_t batch = base.data.global_batch, cp = base.layout.context;
+  for (int64_t tp : divisors(ranks / cp)) {
     if (tp > cluster.ranks_per_node || m.heads % tp != 0 || m.kv_heads % tp != 0) continue;
-    for (int64_t pp : divisors(ranks / tp)) {
+    for (int64_t pp : divisors(ranks / cp / tp)) {
       if (pp > m.layers) continue;
-      const int64_t dp = ranks / tp / pp;
+      const int64_t dp = ranks / cp / tp / pp;
       if (batch % dp != 0) continue;
       for (int64_t micro : divisors(batch / dp)) {
         if (micro > kMostMicroBatch) continue;
         const int64_t micros = batch / dp / micro;
-        for (int stage = 0; stage <= (dp == 1 ? 0 : pp > 1 ? 1 : 3); ++stage)
+        for (int stage = 0; stage <= (dp * cp == 1 ? 0 : pp > 1 ? 1 : 3); ++stage)
           for (const char* schedule : {"1f1b", "zb_h1", "interleaved"}) {
             if (pp == 1 && schedule != std::string("1f1b")) continue;
             const bool interleaved = schedule == std::string("interleaved");
@@ -65,10 +67,11 @@ void for_each_layout(const RunConfig& base, const Cluster& cluster, int64_t rank
                 if (interleaved) c.overrides.push_back("virtual_chunks=2");
                 c.preset = preset;
                 c.stages = static_cast<int>(pp);
-                c.words = "tp " + std::to_string(tp) + ", pp " + std::to_string(pp) + ", dp " + std::to_string(dp) +
-                          ", ZeRO-" + std::to_string(stage) + (pp > 1 ? std::string(", ") + schedule : "") +
-                          ", micro-batch " + std::to_string(micro) + " x " + std::to_string(micros) +
-                          (recompute == std::string("full") ? ", recompute" : "") + ", " + preset;
+                c.words = "tp " + std::to_string(tp) + ", pp " + std::to_string(pp) +
+                          (cp > 1 ? ", cp " + std::to_string(cp) : "") + ", dp " + std::to_string(dp) +
+                          (pp > 1 ? std::string(", ") + schedule : "") + ", micro-batch " + std::to_string(micro) +
+                          " x " + std::to_string(micros) + (recompute == std::string("full") ? ", recompute" : "") +
+                          ", " + preset;
                 take(std::move(c));
               }
           }
@@ -77,22 +80,27 @@ void for_each_layout(const RunConfig& base, const Cluster& cluster, int64_t rank
   }
 }
 
-// Products at the best rate that the machine has, spread evenly, with the schedule's bubble for equal stages.
+// Products at the best rate that the machine has, on all cores that ranks use, with the schedule's bubble for equal
+// stages where nobody else can use the cores of a rank that waits.
 double bound_of(const RunConfig& config, const Cluster& cluster, int64_t ranks) {
   double best = cluster.machine.flops;
   if (const auto curve = cluster.machine.products.find("matmul"); curve != cluster.machine.products.end())
     best = std::max(best, curve->second.alone.at(1e18));
-  double cores = static_cast<double>(ranks);
-  if (cluster.shared_cores > 0)
-    cores = std::min<double>(cores, cluster.shared_cores);
-  else if (!cluster.machine.gpu)
-    cores *= std::max(1, cluster.machine.cores / cluster.ranks_per_node);
+  const double wanted = static_cast<double>(ranks) * threads_of(config, cluster);
+  const int64_t nodes = (ranks + cluster.ranks_per_node - 1) / cluster.ranks_per_node;
+  const double there = cluster.shared_cores > 0 ? cluster.shared_cores
+                       : cluster.machine.gpu    ? wanted
+                                                : static_cast<double>(nodes * cluster.machine.cores);
+  const double cores = std::min(wanted, there);
+  ModelConfig head = config.model;
+  head.layers = 0;
   const bool full = config.model.recompute == Recompute::kFull;
-  const double flops = model_flops_per_token(config.model) * (full ? 4.0 / 3.0 : 1.0);
+  const double once = model_flops_per_token(config.model);
+  const double flops = once + (full ? (once - model_flops_per_token(head)) / 3.0 : 0.0);
   const double work = flops * static_cast<double>(config.data.global_batch * config.data.seq_length) / best / cores;
   const PipelineShape shape = layout_of(config, 0).pipeline;
-  const double idle =
-      cluster.shared_cores > 0 || shape.stages == 1 ? 0.0 : bubble_formula(shape, 1.0, full ? 2.0 : 1.0, 1.0);
+  const bool shared = cluster.shared_cores > 0 || wanted > there;
+  const double idle = shared || shape.stages == 1 ? 0.0 : bubble_formula(shape, 1.0, full ? 2.0 : 1.0, 1.0);
   return 1e3 * work / (1.0 - idle) * 0.98;  // the head counts in the products, and is no layer of the schedule
 }
 
@@ -123,10 +131,17 @@ SearchResult search(const CandidateConfig& config_of, const Cluster& cluster, co
   const RunConfig base = base_of(config_of);
   const int64_t ranks = mesh_shape(base).ranks();
   std::vector<Candidate> open;
+  std::set<std::string> known;
   for_each_layout(base, cluster, ranks, presets, [&](Candidate c) {
     ++result.candidates;
     try {
       const RunConfig config = config_of(c.overrides);
+      c.words += ", " + placement_text(config.layout.placement);
+      // Where a preset has a placement of its own, all stages are one way.
+      if (!known.insert(c.words).second) {
+        --result.candidates;
+        return;
+      }
       c.bound_ms = bound_of(config, cluster, ranks);
       open.push_back(std::move(c));
     } catch (const Error& error) {
@@ -142,12 +157,13 @@ SearchResult search(const CandidateConfig& config_of, const Cluster& cluster, co
       continue;
     }
     const RunConfig config = config_of(c.overrides);
-    if (cluster.memory_per_rank > 0.0 && memory_of(config, cluster) > cluster.memory_per_rank) {
-      ++result.too_large;
-      continue;
-    }
+    const auto too_large = [&](double bytes) {
+      return cluster.memory_per_rank > 0.0 && bytes > cluster.memory_per_rank && ++result.too_large > 0;
+    };
+    if (too_large(memory_of(config))) continue;
     c.prediction = predict(config, cluster);
     c.prediction.simulation = Simulation();
+    if (too_large(c.prediction.memory_bytes)) continue;
     ++result.simulated;
     const auto behind = std::upper_bound(
         result.best.begin(), result.best.end(), c,

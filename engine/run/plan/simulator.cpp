@@ -42,7 +42,8 @@ class Engine {
     result_.actors.resize(tapes.size());
     group_states_.resize(links_.groups.size());
     lines_.resize(static_cast<size_t>(links_.line_count));
-    for (size_t g = 0; g < links_.groups.size(); ++g) group_states_[g].posts = links_.groups[g].posts;
+    for (size_t g = 0; g < links_.groups.size(); ++g)
+      group_states_[g].posts = links_.groups[g].posts, group_states_[g].unposted = links_.groups[g].receives;
     if (options_.spans) log_.open(tapes.size(), links_.groups.size());
     for (size_t a = 0; a < tapes.size(); ++a) open_actor(static_cast<int>(a));
   }
@@ -99,6 +100,7 @@ class Engine {
     int step = 0, works = 0;
     double alone = 0.0;                                         // of the work under way
     std::array<double, kBlockClasses> blocks{}, most_blocks{};  // bytes of the pool by size
+    double early = 0.0;                                         // bytes here before their receives are posted
     std::vector<OperationState> operations;
     std::deque<int> ready;       // operations that can go on
     std::vector<int> unnoticed;  // that could, if somebody polled
@@ -109,7 +111,7 @@ class Engine {
     double usual_gap = 0.0, last_moved = 0.0, quiet_since = 0.0;
   };
   struct GroupState {
-    int posts = 0, flows = 0;
+    int posts = 0, unposted = 0, flows = 0;
     bool sent = false, started = false, departed = false, arrived = false;
     double arrives = 0.0;
     std::vector<std::pair<int, int>> for_arrival, for_departure;  // actor, operation
@@ -306,6 +308,7 @@ class Engine {
           for_groups(a, s.pc, [&](int g) {
             GroupState& group = group_states_[static_cast<size_t>(g)];
             --group.posts;
+            if (--group.unposted == 0 && group.arrived) actor(a).early -= links_.groups[static_cast<size_t>(g)].bytes;
             start_group(g, a, op);
           });
           break;
@@ -483,6 +486,11 @@ class Engine {
   void arrive(int g) {
     GroupState& s = group_states_[static_cast<size_t>(g)];
     s.arrived = true;
+    if (s.unposted > 0) {
+      const LinkedGroup& group = links_.groups[static_cast<size_t>(g)];
+      double& most = result_.actors[static_cast<size_t>(group.to)].early;
+      most = std::max(most, actor(group.to).early += group.bytes);
+    }
     const auto waiting = std::move(s.for_arrival);
     s.for_arrival.clear();
     for (const auto& [a, op] : waiting) came(a, op, g);

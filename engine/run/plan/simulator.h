@@ -35,6 +35,7 @@ struct ActorTimes {
   double issue = 0.0;           // packing and sending on the compute thread
   std::vector<double> exposed;  // waits, by site
   double buffers = 0.0;         // bytes of the pool (BlockPool) that open operations have grown, by the end
+  double early = 0.0;           // most bytes that had come before their receives were posted: the transport keeps them
   double wait() const;
 };
 

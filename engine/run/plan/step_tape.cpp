@@ -96,15 +96,15 @@ void TapeTicket::wait_on_host() {
   over_ = true;
 }
 
+}  // namespace
+
 int threads_of(const RunConfig& config, const Cluster& cluster) {
   if (cluster.machine.gpu) return 1;
   if (config.threads_per_rank > 0) return static_cast<int>(config.threads_per_rank);
-  const int cores = cluster.shared_cores > 0 ? cluster.shared_cores : cluster.machine.cores;
-  const int ranks = cluster.shared_cores > 0 ? cluster.ranks() : cluster.ranks_per_node;
-  return std::max(1, cores / ranks);
+  const int ranks = mesh_shape(config).ranks();
+  if (cluster.shared_cores > 0) return std::max(1, cluster.shared_cores / ranks);
+  return std::max(1, cluster.machine.cores / std::min(ranks, cluster.ranks_per_node));
 }
-
-}  // namespace
 
 std::vector<int64_t> Tape::sent(int step) const {
   std::vector<int64_t> bytes(kSiteNames.size(), 0);

@@ -100,5 +100,7 @@ struct Folding {
 Tape record_tape(const RunConfig& config, const Cluster& cluster, int rank, int steps, int most_pieces = 0);
 // Per rank of the cluster that has a place in the layout.
 std::vector<int> nodes_of(const Cluster& cluster, int ranks);
+// Of a rank: as a run on these nodes takes them (Job::share_cores).
+int threads_of(const RunConfig& config, const Cluster& cluster);
 
 }  // namespace thinwire

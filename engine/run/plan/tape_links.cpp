@@ -66,7 +66,7 @@ class Linker {
         const TapeLeg& leg = tape.legs[static_cast<size_t>(l)];
         const int to = folding_.actor_of(leg.peer);
         const auto [at, fresh] = group_to.try_emplace(to, static_cast<int>(out_.groups.size()));
-        if (fresh) out_.groups.push_back({.posts = 0, .from = actor, .to = to, .line = wire(leg.channel, actor, to)});
+        if (fresh) out_.groups.push_back({.from = actor, .to = to, .line = wire(leg.channel, actor, to)});
         line(leg.channel, actor, to, instruction.route).groups.push_back(at->second);
         const std::array<double, kReaches> parts = parts_of(tape.rank, leg.peer, instruction.cyclic);
         std::array<double, kReaches>& bytes = bytes_to[to];
@@ -109,6 +109,7 @@ class Linker {
       out_.lists.erase(std::unique(out_.lists.begin() + begin, out_.lists.end()), out_.lists.end());
       for (auto at = out_.lists.begin() + begin; at != out_.lists.end(); ++at) {
         LinkedGroup& group = out_.groups[static_cast<size_t>(*at)];
+        ++group.receives;
         if (!small[static_cast<size_t>(*at)]) ++group.posts;
       }
       out_.places[static_cast<size_t>(actor)][i] = {static_cast<int>(begin), static_cast<int>(out_.lists.size())};

@@ -20,7 +20,8 @@ struct LinkedFlow {
 // What leaves an actor in one kSend for the ranks of one actor (folded: for all ranks of a stage, as one).
 struct LinkedGroup {
   int first = 0, count = 0;  // flows
-  int posts = 0;             // kPosts of the other side that have to be executed before it moves; 0 where it is small
+  int receives = 0;          // kPosts of the other side for it
+  int posts = 0;             // those that have to be executed before it moves; 0 where it is small
   int from = 0, to = 0;
   int line = 0;  // those of one line move one behind the other
   double bytes = 0.0;

@@ -348,7 +348,7 @@ std::string dry_run_text(const RunConfig& config) {
               ll(c.layout.data / c.layout.context), context.c_str(), ll(c.layout.tensor), c.device.c_str());
   const bool gathers = c.layout.data > 1 && c.layout.placement.weights != Level::kReplicated;
   if (gathers) {
-    const int ranks_here = static_cast<int>(c.layout.ranks_per_node > 0 ? c.layout.ranks_per_node : ranks);
+    const int ranks_here = static_cast<int>(c.layout.ranks_on_node() > 0 ? c.layout.ranks_on_node() : ranks);
     c.layout.hold = choose_hold(c, ranks_here, static_cast<double>(memory_limit().bytes));
   }
   out += printed("layout: %s\n", layout_text(c).c_str());

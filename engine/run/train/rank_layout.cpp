@@ -48,8 +48,8 @@ RankLayout layout_of(const RunConfig& config, int rank, std::vector<int> nodes) 
   layout.mesh = mesh_shape(config);
   layout.at = coordinates_of(layout.mesh, rank);
   if (nodes.empty()) {
-    nodes = l.ranks_per_node > 0 ? pretend_nodes(layout.mesh.ranks(), static_cast<int>(l.ranks_per_node))
-                                 : std::vector<int>(static_cast<size_t>(layout.mesh.ranks()), 0);
+    nodes = l.ranks_on_node() > 0 ? pretend_nodes(layout.mesh.ranks(), static_cast<int>(l.ranks_on_node()))
+                                  : std::vector<int>(static_cast<size_t>(layout.mesh.ranks()), 0);
   }
   layout.nodes = std::move(nodes);
 

@@ -31,8 +31,8 @@ struct RankLayout {
 
 MeshShape mesh_shape(const RunConfig& config);
 
-// nodes: per world rank; empty: all on one node, or what `ranks_per_node` pretends. Throws Error(kBadConfig) where the
-// placement does not fit the nodes or there are fewer layers than virtual stages.
+// nodes: per world rank; empty: what `ranks_per_node` pretends, else as found, else all on one node. Throws
+// Error(kBadConfig) where the placement does not fit the nodes or there are fewer layers than virtual stages.
 RankLayout layout_of(const RunConfig& config, int rank, std::vector<int> nodes = {});
 
 // Cost of one micro-batch on every virtual stage, in forward passes of the average layer: what its matrix products and

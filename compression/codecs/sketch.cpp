@@ -36,6 +36,7 @@ uint64_t mix(uint64_t h) {  // splitmix64's finaliser
 
 struct State final : CompressionState {
   int64_t count = 0;
+  int64_t most_bytes = 0;       // of all below, taken with the first message: prices are told with states, too
   uint32_t max_key = 0;         // of this rank's x
   std::vector<uint8_t> bits;    // the union
   std::vector<int64_t> before;  // elements of the union in front of each block of kSparseBlock
@@ -58,12 +59,7 @@ struct State final : CompressionState {
   void commit() override {}
   void roll_back() override {}
   void visit(StateVisitor&, const std::string&) override {}  // nothing outlives a message
-  int64_t bytes() const override {
-    return static_cast<int64_t>(
-        bits.capacity() + in_table.capacity() +
-        4 * (values.capacity() + where.capacity() + peel_cell.capacity() + peel_block.capacity() + sums.capacity()) +
-        8 * (before.capacity() + tail.capacity()));
-  }
+  int64_t bytes() const override { return most_bytes; }
 
   uint32_t lanes(const std::vector<uint8_t>& map, int64_t block) const {
     const size_t at = static_cast<size_t>(block) * 2;
@@ -223,9 +219,13 @@ int64_t Sketch::bound(int r, int64_t count, int ranks, std::span<const MatrixSha
 std::unique_ptr<CompressionState> Sketch::make_state(int64_t count, std::span<const MatrixShape>) const {
   auto s = std::make_unique<State>();
   s->count = count;
-  s->bits.resize(static_cast<size_t>(bit_bytes(count)));
-  s->values.resize(static_cast<size_t>(count + kSparseSlack));  // dense, if need be
   s->rows = cells(count) / (3 * kLanes);
+  const int64_t blocks = (count + kSparseBlock - 1) / kSparseBlock;
+  s->most_bytes = bit_bytes(count) + 8 * blocks + 4 * (count + kSparseSlack);
+  if (!compact_) {  // in_table, where, peel_*, sums and tail, and what plan_peeling takes meanwhile
+    const int64_t all = cells(count), peeled = static_cast<int64_t>(kPeelable * static_cast<double>(all));
+    s->most_bytes += bit_bytes(count) + count / 4 + 8 * peeled + 4 * all + 12 * tail_room(all) + 6 * all;
+  }
   return s;
 }
 
@@ -290,6 +290,8 @@ void Sketch::absorb(int r, const Msg& msg, View payload, int64_t slice_first, Co
   if (n == 0) return;
   if (r == 0) {
     TW_CHECK(payload.count() == bit_bytes(n) && slice_first == 0);
+    s.bits.resize(static_cast<size_t>(bit_bytes(n)));
+    s.values.resize(static_cast<size_t>(n + kSparseSlack));  // dense, if need be
     std::memcpy(s.bits.data(), payload.as<uint8_t>(), s.bits.size());
     count_union(s, msg.threads);
     const int64_t most = largest_union(n, msg.ranks, density_);

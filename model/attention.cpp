@@ -82,7 +82,12 @@ SequenceScratch take_sequence_scratch(const ModelShard& shard, const BatchShape&
     return s;
   }
   s.part = take(shape.length), s.gathered = take(shard.cut.length), s.kv = take(shard.cut.length);
-  if (training) s.d_kv = take(shard.cut.length);
+  // In chunks there are as many additions as chunks: in 16 bits large sums would stop growing.
+  const bool wide = store != nullptr && c.dtype != DType::f32;
+  if (training)
+    s.d_kv = arena.take(MemoryCategory::kWorkspace, wide ? DType::f32 : c.dtype, {shape.batch * shard.cut.length, w});
+  if (training && wide)
+    s.dq_sum = arena.take(MemoryCategory::kWorkspace, DType::f32, {work_rows(shard, shape), c.qkv_width()});
   s.keys.whole = s.kv, s.d_keys.whole = s.d_kv;
   return s;
 }
@@ -214,7 +219,12 @@ void Attention::sum_keys(Exec& exec, const LayerContext& c, const SequenceScratc
 
 void Attention::share_gradients(Exec& exec, const LayerContext& c, const SequenceScratch& s) const {
   if (c.cut.whole()) return;
-  copy_order(exec, c, s.gathered, s.d_kv, false);
+  View sums = s.d_kv;
+  if (sums.dtype != s.kv.dtype) {  // the keys have had their last turn: what is sent takes their memory
+    exec.ops.cast(exec, {s.d_kv, s.kv});
+    sums = s.kv;
+  }
+  copy_order(exec, c, s.gathered, sums, false);
   sequence_->sum(s.gathered, s.part, c.cut, attention_unit(layer_), exec.stream).wait(exec.stream);
 }
 

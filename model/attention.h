@@ -24,7 +24,7 @@ struct SequenceScratch {
   View part;      // [N,w] of this rank's tokens, and their gradients; room for any rank's where they go around
   View gathered;  // [M,w] in rank order
   View kv;        // [M,w] sample by sample, in the order of tokens
-  View d_kv;      // [M,w] their gradients
+  View d_kv;      // [M,w] their gradients; of a 16-bit model in chunks, fp32
   // Where heads are exchanged: what is sent or received, by rank and in rank order, [N,qkv] each; of all tokens and
   // this rank's share of the heads, gradients of results and of q, k and v.
   View by_rank, by_token, d_out, d_qkv;

@@ -356,6 +356,7 @@ TEST(MeshLawMore, ChunksOfTokens) {
       if (i % 2 == 1) model.dropout = 0.1;
       EXPECT_EQ(compare(model, layouts[i], 12, 3), "");
     }
+    EXPECT_EQ(compare({.family = family, .layers = 4, .dtype = "bf16"}, layouts[8], 12, 3), "");
   }
 }
 

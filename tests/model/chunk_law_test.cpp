@@ -67,6 +67,22 @@ int64_t bytes_of(const ModelConfig& m, int64_t length, MemoryCategory category) 
   return static_cast<int64_t>(arena.plan()[category]);
 }
 
+// Where ranks share sequences, too: in 16 bits what one chunk adds to a large sum would be lost.
+TEST(ChunkScratch, SumsOverChunksAreWide) {
+  ModelConfig m = small_model(2);
+  m.dtype = DType::bf16, m.seq_length = m.max_positions = 256, m.sequence_chunk = 64;
+  ModelShard shard = ModelShard::all_of(m);
+  shard.cut = {256, 0, 2};
+  const std::unique_ptr<Device> device = make_rehearsal_device();
+  Arena arena(device.get());
+  const BatchShape shape{1, shard.cut.count()};
+  TokenStore store(shard, shape);
+  const SequenceScratch s = take_sequence_scratch(shard, shape, true, &store, arena);
+  EXPECT_EQ(s.d_keys.whole.dtype, DType::f32);
+  ASSERT_TRUE(s.dq_sum);
+  EXPECT_EQ(s.dq_sum.dtype, DType::f32);
+}
+
 class ChunkLaw : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Families, ChunkLaw, ::testing::Values(0, 1, 2));
 

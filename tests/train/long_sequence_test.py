@@ -66,10 +66,11 @@ class LongSequences(RunCase):
     def test_hugging_face_beyond_4096_positions(self):
         models = sorted((ROOT / "tests/golden/long_models").iterdir())
         self.assertEqual([m.name for m in models], ["llama3_2", "mistral"])
-        for ranks, keys in ((1, ["threads_per_rank=2"]), (2, ["context_parallel_size=2", "cp_comm_type=p2p"]), (1, ["sequence_chunk_size=1024", "activation_offload=disk"])):
+        for ranks, keys in ((1, ["threads_per_rank=2"]), (2, ["context_parallel_size=2", "cp_comm_type=p2p"]), (1, ["sequence_chunk_size=1024", "activation_offload=disk", "run_dir=on_disk"])):
             done = run_program("reference_check", *models, *keys, ranks=ranks, cwd=self.here)
             self.assertEqual(done.code, 0, str(done))
             self.assertEqual(done.out.count("logits "), 2)
+        self.assertTrue((self.here / "on_disk").is_dir())  # where activations waited
         # What the rows of logits tell: a window one narrower, and another scaling of the slow rotary pairs.
         for model, old, new in ((models[0], '"factor": 32.0', '"factor": 31.0'), (models[1], '"sliding_window": 4096', '"sliding_window": 4095')):
             copy = self.here / model.name

@@ -130,12 +130,11 @@ RunConfig run_config(const Dump& d, const std::vector<std::string>& overrides, i
   options.ranks = ranks;
   RunConfig run = load_config({}, all, options).run;
   refuse_what_is_not_here(run);
-  const Recompute recompute = run.model.recompute;
-  const DType dtype = run.model.dtype;
+  const ModelConfig said = run.model;  // how to compute is what the keys say
   run.model = d.model;
-  run.model.recompute = recompute;
+  run.model.recompute = said.recompute, run.model.dtype = said.dtype, run.model.fp8 = said.fp8;
+  run.model.sequence_chunk = said.sequence_chunk, run.model.offload = said.offload;
   run.model.hidden_dropout = run.model.attention_dropout = 0.0f;  // a dump holds no masks: it is made without
-  run.model.dtype = dtype;
   if (d.trajectory.contains("documents")) {
     const nlohmann::json& said = d.trajectory.at("documents");
     DocumentRules& rules = run.data.documents;

@@ -144,6 +144,14 @@ void Resolver::model() {
   }
   if (flag("use_rope_scaling") && !(real("rope_high_freq_factor") > real("rope_low_freq_factor")))
     fail({"rope_high_freq_factor", "rope_low_freq_factor"}, "the first must be more than the second");
+  if (flag("use_rope_scaling") && known({"pos_emb"}) && !is("pos_emb", "rotary"))
+    fail({"use_rope_scaling", "pos_emb"},
+         "scales rotary positions, but pos_emb is " + text("pos_emb") + ": say pos_emb rotary, or leave it out");
+  for (const char* key : {"rope_scaling_factor", "rope_low_freq_factor", "rope_high_freq_factor",
+                          "rope_original_max_position_embeddings"})
+    if (!flag("use_rope_scaling") && given(key) != nullptr &&
+        value(key) != key_table().default_of(*key_table().find(key)))
+      refuse(key, "has no effect without use_rope_scaling: say use_rope_scaling true, or leave it out");
   if (is("norm", "rmsnorm") && given("use_bias_in_norms") != nullptr && flag("use_bias_in_norms"))
     note("use_bias_in_norms", "RMSNorm has no shift");
 }
@@ -242,6 +250,10 @@ void Resolver::precision() {
     if (!is("precision", "bf16")) fail({"fp8_format", "precision"}, "hybrid goes with precision bf16");
     if (!is("device", "cuda")) fail({"fp8_format", "device"}, "hybrid needs device cuda");
   }
+  if (known({"attention_dropout", "num_attention_heads", "seq_length"}) && real("attention_dropout") > 0.0 &&
+      real("num_attention_heads") * real("seq_length") * real("seq_length") > 0x1p50)
+    fail({"attention_dropout", "seq_length"},
+         "num_attention_heads * seq_length^2 is more than 2^50: heads would drop the same; say attention_dropout 0");
   if (given("optimizer.params.betas") != nullptr && value("optimizer.params.betas").size() != 2)
     fail({"optimizer.params.betas"}, "must hold two numbers");
 }

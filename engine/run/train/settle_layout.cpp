@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/base/core/error.h"
 #include "engine/base/core/log.h"
 #include "engine/run/config/layout_text.h"
 #include "engine/run/trace/memory_probe.h"
 #include "engine/run/train/backend.h"
 #include "engine/run/train/bare_training.h"
 #include "engine/run/train/dry_run.h"
+#include "engine/run/train/memory_check.h"
 #include "engine/run/train/synthetic_batches.h"
 
 namespace thinwire {
@@ -22,6 +24,14 @@ double time_of_layers(RunConfig run, int64_t layers) {
   run.data.global_batch = run.data.micro_batch;
   run.accumulation = 1;
   const Backend backend = open_backend(run.device, 0);
+  try {
+    refuse_what_does_not_fit(run, 1, *backend.device);
+  } catch (const Error& e) {
+    throw_bad_config(
+        "pipe_partition_method: time measures whole layers and sequences on one rank; give pipe_partition_costs, or "
+        "say uniform: " +
+        std::string(e.what()));
+  }
   Replica replica(run, backend.device.get(), backend.ops, true);
   replica.set_fresh_weights();
   BareTraining training(replica);
@@ -32,6 +42,7 @@ double time_of_layers(RunConfig run, int64_t layers) {
     training.take_step(1,
                        [&] { return synthetic_batch(i, run.data.micro_batch, run.data.seq_length, run.model.vocab); });
     best = std::min(best, timer.ms(StepPart::kForward) + timer.ms(StepPart::kBackward));
+    if (best > 5000.0) break;  // the other ranks wait, and their watchdogs count
   }
   return best;
 }

@@ -104,9 +104,9 @@ void CheckpointStore::remove_leftovers() {
   std::error_code ignored;
   for (fs::directory_iterator it(directory_, ignored), end; !ignored && it != end; it.increment(ignored)) {
     const std::string name = it->path().filename().string();
-    if (!name.starts_with("step_") && !name.starts_with("latest.json")) continue;
+    if (!name.starts_with("step_") && !name.starts_with("latest.json") && !name.starts_with("lease.json")) continue;
     if (name.find(".tmp-") == std::string::npos) continue;
-    log_info("checkpoint: removing " + it->path().string() + ", left by an interrupted save");
+    log_info("checkpoint: removing " + it->path().string() + ", left by a process that was killed");
     std::error_code failed;
     fs::remove_all(it->path(), failed);
     if (failed) log_warning("warning: cannot remove " + it->path().string() + ": " + failed.message());

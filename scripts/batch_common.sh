@@ -6,7 +6,7 @@
 #                                   lsf_chain | pbs | flux; SCRIPT: the file to submit when the system cannot queue a job again
 #   tw_begin_element ...            the same for one line of a list, in the array scripts
 #   tw_run_slurm, tw_run_lsf, tw_run_pbs   do the rest with the launcher of that system, by way of
-#     tw_check                      asks train whether it would run
+#     tw_check                      asks train where the run is and whether it would run
 #     tw_launch LAUNCHER OPTION ... runs it and waits for its end, passing signals on
 #     tw_end                        decides from status.json: finished, failed for good, or once more; exits
 #
@@ -22,7 +22,7 @@
 #   THINWIRE_LAUNCHER   srun | mpirun | jsrun, where a script knows several
 #   THINWIRE_RANKS      number of ranks, where it is not the number of slots
 #   THINWIRE_LOG        a file that gets the output instead; %d in it is the folder that holds the run directory
-#   THINWIRE_CHECK      0: do not ask `train --dry-run` on this node before the ranks are started
+#   THINWIRE_CHECK      0: do not ask train on this node before the ranks are started; the arguments must then have run_dir=DIR
 #   THINWIRE_FORWARD    0: this shell does not pass the walltime signal on to the launcher (see tw_on_signal)
 #
 # Exit codes: those of train (docs/programs.md); 75 stopped and not queued again; 99 (LSF only, see -Q) queue me again.
@@ -46,12 +46,7 @@ tw_json() { # KEY FILE
 
 # The file of that name here, else the one that ships with an installed Thinwire.
 tw_shipped() { # PATH
-  local folder
-  for folder in '' "${THINWIRE_SHARE:-.}"/ "${THINWIRE_SHARE:-.}"/configs/ "${THINWIRE_SHARE:-.}"/configs/compression/; do
-    if [ -r "$folder$1" ]; then break; fi
-    folder=
-  done
-  echo "$folder$1"
+  if [ ! -r "$1" ] && [ -r "${THINWIRE_SHARE:-.}/$1" ]; then echo "${THINWIRE_SHARE:-.}/$1"; else echo "$1"; fi
 }
 
 tw_number() { case $1 in '' | *[!0-9]*) echo 0 ;; *) echo "$1" ;; esac; }
@@ -89,35 +84,30 @@ tw_load_site() {
   esac
 }
 
-# The run directory train will use: the last run_dir= among the arguments, else that of the last configuration that has one,
-# else runs/<name of the first>. In keys - equals _, as in train.
+# The run directory where the arguments say it outright, else nothing: that must do until train is asked (tw_check), and where it
+# cannot be. A flag wins over key=value, as in train.
 tw_find_run_dir() {
-  local word key found file expected='' first='' given='' rest=()
-  tw_run_dir=
+  local word before='' given='' flag=''
   for word in "${tw_args[@]}"; do
-    key=${word%%=*} key=${key//-/_}
-    if [ -z "$expected" ] && [[ $word == *=* && $key == run_dir ]]; then
-      given=${word#*=}
-      continue
-    fi
-    rest+=("$word")
-    case $expected:$word in
-      config:*) file=$word expected='' ;;
-      :--config) expected=config && continue ;;
-      :--config=*) file=${word#--config=} ;;
-      *) continue ;;
+    case $word in
+      run[-_]dir=*) given=${word#*=} ;;
+      --run[-_]dir=*) flag=${word#*=} ;;
     esac
-    file=$(tw_shipped "$file")
-    [ -r "$file" ] || tw_fail 78 "cannot read $file (directory $PWD; submit from the repository or set THINWIRE_ROOT)"
-    [ -n "$first" ] || first=${file##*/}
-    found=$(sed -E '/^[[:space:]]*(\/\/|#)/d' "$file" | grep -oE '"run[-_]dir"[[:space:]]*:[[:space:]]*"[^"]*"' | tail -n 1)
-    found=${found%\"}
-    [ -z "$found" ] || tw_run_dir=${found##*\"}
+    [[ $before != --run[-_]dir ]] || flag=$word
+    before=$word
   done
-  [[ $first != ?*.* ]] || first=${first%.*}
-  [ -n "$tw_run_dir" ] || tw_run_dir=runs/${first:-run} # train's own default
-  [ -z "$given" ] || tw_run_dir=$given
-  tw_args=("${rest[@]}" "run_dir=$tw_run_dir") # what is watched here is what train uses
+  tw_run_dir=${flag:-$given}
+}
+
+# The files that lie in the run directory, and the log beside it.
+tw_use_run_dir() {
+  tw_status=$tw_run_dir/status.json tw_cycles=$tw_run_dir/batch_cycles.json
+  if [ -n "${THINWIRE_LOG:-}" ]; then exec >>"${THINWIRE_LOG//%d/$(dirname "$tw_run_dir")}" 2>&1; fi
+}
+
+# Value of a text key in what `train --print-config` says.
+tw_resolved() { # KEY TEXT
+  sed -n "s/^  \"$1\": \"\(.*\)\",\{0,1\}$/\1/;T;s/\\\\\(.\)/\1/g;p" <<<"$2"
 }
 
 tw_begin() { # SYSTEM SCRIPT [ARGUMENT ...]
@@ -142,7 +132,7 @@ tw_begin() { # SYSTEM SCRIPT [ARGUMENT ...]
   [ ${#tw_args[@]} -gt 0 ] || tw_fail 64 "no arguments for train: give them to the script, or in THINWIRE_ARGS (example: --config configs/gpt2_tiny.json)"
   tw_device=${tw_device:-cpu}
   tw_find_run_dir
-  if [ -n "${THINWIRE_LOG:-}" ]; then exec >>"${THINWIRE_LOG//%d/$(dirname "$tw_run_dir")}" 2>&1; fi
+  [ -z "$tw_run_dir" ] || tw_use_run_dir
   tw_load_site
   tw_find_job
   case "${tw_args[*]}" in *device=*) ;; *) [ "$tw_device" = cpu ] || tw_args+=("device=$tw_device") ;; esac
@@ -153,9 +143,6 @@ tw_begin() { # SYSTEM SCRIPT [ARGUMENT ...]
   fi
   # In a container the program may live where this shell cannot see it.
   [ ${#tw_container[@]} -gt 0 ] || [ -x "$tw_train" ] || tw_fail 78 "no program $tw_train: build it, or set THINWIRE_TRAIN (directory $PWD)"
-  tw_status=$tw_run_dir/status.json
-  tw_cycles=$tw_run_dir/batch_cycles.json
-  tw_open_cycle
 }
 
 # The name by which the batch system knows this job.
@@ -270,17 +257,29 @@ tw_launch() { # LAUNCHER [OPTION ...]
   [ -z "$tw_timer" ] || kill "$tw_timer" 2>/dev/null
 }
 
-# Asks train whether it would run before ranks are started: a launcher may lose the exit code 78 (srun reports 137), and a refusal
-# should not cost a start on all nodes. After any other answer the run is started.
+# Asks train, before ranks are started, where the run is (it alone knows all ways to say so) and whether it would run: a launcher
+# may lose the exit code 78 (srun reports 137), and a refusal should not cost a start on all nodes. After any other answer the run
+# is started. A warning to the whole process group must not end the one that is asked.
 tw_check() { # RANKS
-  local code said
-  [ "${THINWIRE_CHECK:-1}" = 1 ] && [ -z "$tw_asked" ] || return 0
-  said=$("${tw_container[@]}" "$tw_train" "${tw_args[@]}" --dry-run --ranks "$1" </dev/null 2>&1 >/dev/null)
-  code=$?
+  local said='' config='' code=0 ask=("${tw_container[@]}" "$tw_train" "${tw_args[@]}" --dry-run --ranks "$1")
+  if [ "${THINWIRE_CHECK:-1}" = 1 ]; then
+    config=$(trap '' USR1; "${ask[@]}" --print-config </dev/null 2>/dev/null)
+    said=$(trap '' USR1; "${ask[@]}" </dev/null 2>&1 >/dev/null)
+    code=$?
+    config=$(tw_resolved run_dir "$config")
+    tw_run_dir=${config:-$tw_run_dir}
+  fi
+  if [ -n "$tw_run_dir" ]; then
+    tw_use_run_dir
+    tw_open_cycle
+  elif [ "$code" -ne 78 ]; then
+    printf '%s\n' "$said" >&2
+    tw_fail 78 "train cannot be asked here where the run is: give run_dir=DIR among its arguments"
+  fi
   [ "$code" -eq 78 ] || return 0
   printf '%s\n' "$said" >&2
-  tw_say "failed, not queued again: train refuses this configuration"
-  tw_write_cycles false
+  tw_say "failed, not queued again: train refuses this configuration (directory $PWD)"
+  [ -z "$tw_run_dir" ] || tw_write_cycles false
   exit 78
 }
 

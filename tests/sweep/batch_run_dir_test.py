@@ -1,34 +1,49 @@
 # What the batch scripts do by themselves: find the run directory that train takes from the same arguments, and judge an end before the run has begun.
-import re
+import json
 import subprocess
 
-from sweep_support import ROOT, SweepCase, main
+from sweep_support import BUILD, ROOT, TINY, SweepCase, environment, main
 
 
 class RunDirs(SweepCase):
-    def run_dir(self, name="run"):
-        return self.here / name
-
-    def test_run_dir_is_found_where_train_finds_it(self):
-        (self.here / "own.json").write_text('{\n  // "run_dir": "nowhere",\n  "train_iters": 3,\n  "run_dir": "%s"\n}\n' % self.run_dir("named"))
-        (self.here / "plain.json").write_text('{"train_iters": 3}')
-        text = subprocess.run(["bash", "-c", "tw_args=(--config %s/plain.json --config=%s/own.json a=1); . scripts/batch_common.sh; tw_find_run_dir; echo $tw_run_dir ${tw_args[*]}; "
-                               "tw_args=(--config %s/plain.json); tw_find_run_dir; echo $tw_run_dir; tw_args=(--config %s/own.json run_dir=x/y); tw_find_run_dir; echo $tw_run_dir"
-                               % ((self.here,) * 4)], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout.decode().splitlines()
-        self.assertEqual(text, [f"{self.run_dir('named')} --config {self.here}/plain.json --config={self.here}/own.json a=1 run_dir={self.run_dir('named')}", "runs/plain", "x/y"])
-
-    def test_run_dir_is_not_taken_from_what_only_looks_like_it(self):
-        for name, text in (("own.jsonc", '{\n  # "run_dir": "nowhere",\n  "run-dir": "runs/mine" // "here"\n}\n'), ("c.v2.jsonc", "{}"), ("bare", "{}"), ("vocab.json", '{"run_dir": "x"}')):
+    def setUp(self):
+        super().setUp()
+        yaml = "".join(f"{key}: {json.dumps(value)}\n" for key, value in {**TINY, "lr": 1e-3}.items()) + "tokenizer: byte\n"
+        flags = "--num-layers 2 --hidden-size 32 --num-attention-heads 2 --seq-length 32 --max-position-embeddings 32 --micro-batch-size 2 --train-iters 9 --lr 1e-3 --vocab-size 256\n"
+        for name, text in {"bare": json.dumps({**TINY, "lr": 1e-3, "tokenizer": "byte"}), "c.v2.json": '{"seed": 7}', "own.jsonc": '{\n  # "run_dir": "nowhere",\n  "run-dir": "runs/mine" // "here"\n}',
+                           "own.yml": yaml + "run_dir: runs/mine\n", "a.args": flags, "b.args": flags + "--run-dir runs/b\n"}.items():
             (self.here / name).write_text(text)
-        cases = {"--config c.v2.jsonc tokenizer=bpe:vocab.json vocab_file=vocab.json": "runs/c.v2", "--config c.v2.jsonc tokenizer=bpe:gone.json": "runs/c.v2",
-                 "tokenizer=bpe:gone.json --config=c.v2.jsonc": "runs/c.v2", "--config c.v2.jsonc --config own.jsonc": "runs/mine", "--config bare a=1": "runs/bare",
-                 "--config own.jsonc run-dir=a/b": "a/b", "run-dir=a/b --config own.jsonc run_dir=c=d": "c=d", "config=vocab.json a=1": "runs/run"}
+
+    def found(self, words, **variables):
+        """Exit code and output of a script up to the start of its ranks; a last line is the run directory and what train is given."""
+        return self.bash(f'tw_begin lsf x {words}; tw_check 1; echo "$tw_run_dir ${{tw_args[*]}}"', THINWIRE_TRAIN=BUILD / "train", **variables)
+
+    def bash(self, text, **variables):
+        done = subprocess.run(["bash", "-uc", f". {ROOT}/scripts/batch_common.sh; {text}"], cwd=self.here, env={**environment(), **{k: str(v) for k, v in variables.items()}},
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        return done.returncode, done.stdout.decode()
+
+    def test_run_dir_is_the_one_that_train_takes(self):
+        cases = {"--config own.yml": "runs/mine", "--args-file a.args": "runs/a", "--args-file=b.args": "runs/b", "--args-file b.args run_dir=x/y": "x/y", "--config bare --run-dir x/y": "x/y",
+                 "--run-dir x/y --config bare run_dir=runs/z": "x/y", "--config bare": "runs/bare", "--config bare --config c.v2.json": "runs/bare", "--config c.v2.json --config=bare": "runs/c.v2",
+                 "--config bare --config own.jsonc": "runs/mine", "--config own.yml run-dir=a/b": "a/b", "--config own.yml run-dir=a/b run_dir=c=d": "c=d", "--config own.yml run_dir=2024": "2024",
+                 """--config bare run_dir='the "run" dir'""": 'the "run" dir'}
         for words, expected in cases.items():
             with self.subTest(words):
-                done = subprocess.run(["bash", "-uc", f"tw_args=({words}); . {ROOT}/scripts/batch_common.sh; tw_find_run_dir; echo $tw_run_dir; echo ${{tw_args[*]}}"], cwd=self.here,
-                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-                kept = " ".join(w for w in words.split() if not re.match("run[-_]dir=", w))
-                self.assertEqual(done.stdout.decode().splitlines(), [expected, f"{kept} run_dir={expected}"])
+                code, text = self.found(words)
+                self.assertEqual((code, text.splitlines()[-1]), (0, f"{expected} {words}".replace("'", "")), text)
+                self.assertTrue((self.here / expected / "batch_cycles.json").exists())
+
+    def test_where_train_is_not_asked_the_arguments_say_it(self):
+        for words, expected in {"--config gone run-dir=a/b run_dir=c=d": "c=d", "--run-dir x/y --config gone run_dir=z": "x/y", "--run_dir=x/y": "x/y"}.items():
+            self.assertEqual(self.found(words, THINWIRE_CHECK=0)[1].splitlines()[-1], f"{expected} {words}")
+        for words, variables in (("--config bare", {"THINWIRE_CHECK": 0}), ("--config own.yml", {"THINWIRE_CONTAINER": "false a"})):
+            code, text = self.found(words, **variables)
+            self.assertEqual(code, 78)
+            self.assertIn("give run_dir=DIR among its arguments", text)
+        code, text = self.found("--config gone.json")
+        self.assertEqual((code, (self.here / "runs").exists()), (78, False))
+        self.assertRegex(text, r"(?s)error: .*gone.json.*train refuses this configuration \(directory ")
 
 
 class EndsBeforeTheRunBegins(SweepCase):

@@ -28,7 +28,7 @@
 # Exit codes: those of train (docs/programs.md); 75 stopped and not queued again; 99 (LSF only, see -Q) queue me again.
 # The exit code of the launcher is not used for decisions: it may be the same for a killed rank, a full disk and a lost node.
 
-tw_most_without=3 # jobs in a row without a new step; then the run is not queued again
+tw_most_without=3 # jobs in a row without progress (tw_close_cycle); then the run is not queued again
 
 tw_say() { printf 'thinwire %s: %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$*"; }
 
@@ -101,7 +101,7 @@ tw_find_run_dir() {
 
 # The files that lie in the run directory, and the log beside it.
 tw_use_run_dir() {
-  tw_status=$tw_run_dir/status.json tw_cycles=$tw_run_dir/batch_cycles.json
+  tw_status=$tw_run_dir/status.json tw_cycles=$tw_run_dir/batch_cycles.json tw_saves=$tw_run_dir/checkpoints
   if [ -n "${THINWIRE_LOG:-}" ]; then exec >>"${THINWIRE_LOG//%d/$(dirname "$tw_run_dir")}" 2>&1; fi
 }
 
@@ -261,16 +261,16 @@ tw_launch() { # LAUNCHER [OPTION ...]
 # may lose the exit code 78 (srun reports 137), and a refusal should not cost a start on all nodes. After any other answer the run
 # is started. A warning to the whole process group must not end the one that is asked.
 tw_check() { # RANKS
-  local said='' config='' code=0 ask=("${tw_container[@]}" "$tw_train" "${tw_args[@]}" --dry-run --ranks "$1")
+  local said='' config='' code=0 given=$tw_run_dir saves ask=("${tw_container[@]}" "$tw_train" "${tw_args[@]}" --dry-run --ranks "$1")
   if [ "${THINWIRE_CHECK:-1}" = 1 ]; then
     config=$(trap '' USR1; "${ask[@]}" --print-config </dev/null 2>/dev/null)
     said=$(trap '' USR1; "${ask[@]}" </dev/null 2>&1 >/dev/null)
     code=$?
-    config=$(tw_resolved run_dir "$config")
-    tw_run_dir=${config:-$tw_run_dir}
+    tw_run_dir=$(tw_resolved run_dir "$config") tw_run_dir=${tw_run_dir:-$given}
   fi
   if [ -n "$tw_run_dir" ]; then
     tw_use_run_dir
+    saves=$(tw_resolved save "$config") tw_saves=${saves:-$tw_saves}
     tw_open_cycle
   elif [ "$code" -ne 78 ]; then
     printf '%s\n' "$said" >&2
@@ -340,16 +340,20 @@ tw_flux_cores() { # RANKS
 
 tw_write_cycles() { # OPEN
   mkdir -p "$tw_run_dir" || tw_fail 73 "cannot make $tw_run_dir"
-  printf '{\n "cycles": %d,\n "without_progress": %d,\n "step": %d,\n "open": %s,\n "job": "%s"\n}\n' \
-    "$tw_cycle" "$tw_without" "$tw_step" "$1" "$tw_job" >"$tw_cycles.tmp" || tw_say "warning: cannot write $tw_cycles; endless cycles are not noticed"
+  printf '{\n "cycles": %d,\n "without_progress": %d,\n "step": %d,\n "saved": %d,\n "open": %s,\n "job": "%s"\n}\n' \
+    "$tw_cycle" "$tw_without" "$tw_step" "$tw_saved" "$1" "$tw_job" >"$tw_cycles.tmp" || tw_say "warning: cannot write $tw_cycles; endless cycles are not noticed"
   mv "$tw_cycles.tmp" "$tw_cycles"
 }
 
-# Progress is a larger step than ever before. Called once per cycle, at its end, or at the next start when it had no end.
+tw_saved_step() { tw_number "$(tw_json step "$tw_saves/latest.json")"; }
+
+# Progress is a larger step than at the last one, or that another step was saved: a run may begin anew in its directory, or fall
+# back to an older checkpoint. Called once per cycle, at its end, or at the next start when it had no end.
 tw_close_cycle() {
-  local step
-  step=$(tw_number "$(tw_json step "$tw_status")")
-  if [ "$step" -gt "$tw_step" ]; then tw_without=0 tw_step=$step; else tw_without=$((tw_without + 1)); fi
+  local step saved
+  step=$(tw_number "$(tw_json step "$tw_status")") saved=$(tw_saved_step)
+  if [ "$step" -gt "$tw_step" ] || [ "$saved" -ne "$tw_saved" ]; then tw_without=0 tw_step=$step; else tw_without=$((tw_without + 1)); fi
+  tw_saved=$saved
 }
 
 tw_open_cycle() {
@@ -357,6 +361,7 @@ tw_open_cycle() {
   tw_cycle=$(tw_number "$(tw_json cycles "$tw_cycles")")
   tw_without=$(tw_number "$(tw_json without_progress "$tw_cycles")")
   tw_step=$(tw_number "$(tw_json step "$tw_cycles")")
+  tw_saved=$(tw_json saved "$tw_cycles") tw_saved=$(tw_number "${tw_saved:-$(tw_saved_step)}") # older files do not have it
   state=$(tw_json state "$tw_status")
   if [ "$state" = finished ] && [[ $tw_system == *_chain ]]; then
     tw_say "$tw_run_dir is finished; nothing to do"

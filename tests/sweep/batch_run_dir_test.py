@@ -1,8 +1,11 @@
-# What the batch scripts do by themselves: find the run directory that train takes from the same arguments, and judge an end before the run has begun.
+# What the batch scripts do by themselves: find the run directory that train takes from the same arguments, judge an end before the
+# run has begun, and count cycles without progress.
 import json
+import shutil
 import subprocess
 
-from sweep_support import BUILD, ROOT, TINY, SweepCase, environment, main
+from batch_stand_ins_test import StandInCase
+from sweep_support import BUILD, ROOT, TINY, SweepCase, environment, main, tail_of
 
 
 class RunDirs(SweepCase):
@@ -67,6 +70,21 @@ class EndsBeforeTheRunBegins(SweepCase):
             self.assertEqual(self.verdict(code, THINWIRE_CHECK=0), ["failed", str(code)], "a refusal whose code the launcher has lost looks the same")
             self.assertEqual(self.verdict(code, tw_kills="other"), ["failed", str(code)], "killed for want of memory")
         self.assertEqual(self.verdict(0), ["failed", "70"])
+
+
+class RunsBegunAnew(StandInCase):
+    def test_what_they_save_is_progress_below_the_largest_step(self):
+        for save in (self.run_dir() / "checkpoints", self.here / "elsewhere"):
+            with self.subTest(save):
+                shutil.rmtree(self.here / "queue", ignore_errors=True)
+                shutil.rmtree(self.run_dir(), ignore_errors=True)
+                self.run_dir().mkdir()
+                (self.run_dir() / "batch_cycles.json").write_text('{"cycles": 7, "without_progress": 0, "step": 1000, "open": false}')
+                self.submit("lsf/one_node_cpu.sh", arguments=self.words("train_iters=60", "pace=0.02", f"save={save}"))
+                starts = self.queue.drain(warn=lambda job, seconds, save=save: self.at_step(tail_of(save / "latest.json")["step"] + 10 if save.exists() else 10)(job, seconds))
+                self.assertEqual((self.status()["state"], self.cycles()["without_progress"], self.cycles()["saved"]), ("finished", 0, 60), self.queue.all_output())
+                self.assertEqual(self.cycles()["cycles"], 7 + starts)
+                self.assertEqual(list(self.run_dir().glob("checkpoints")) == [], save.name == "elsewhere")
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ class SlurmTest(SweepCase):
         job = self.submit("one_node_cpu.sh", "short", "one")
         self.assertEqual(self.ended(job)["Restarts"], "0")
         self.assertIn(": finished: ", self.text("one"))
-        self.assertEqual(self.cycles("one"), {"cycles": 1, "without_progress": 0, "step": SHORT, "open": False, "job": job})
+        self.assertEqual(self.cycles("one"), {"cycles": 1, "without_progress": 0, "step": SHORT, "saved": SHORT, "open": False, "job": job})
         self.assert_same_end("one", "short")
 
     def test_many_nodes_by_srun_and_by_hydra(self):

@@ -446,20 +446,23 @@ tw_end() {
 }
 
 # The chain scripts submit their successor before they begin, so that it is there even when they are killed with the node.
-tw_successor=
+tw_successor='' tw_cluster=''
 tw_submit_successor() {
   local limit output options=()
   [[ $tw_system == *_chain ]] || return 0
   case $tw_system in
     slurm_chain)
-      limit=$(squeue -h -j "$SLURM_JOB_ID" -o %l) output=$(scontrol show -o job "$SLURM_JOB_ID" | sed -n 's/.* StdOut=\([^ ]*\).*/\1/p')
+      limit=$(squeue -h -j "$SLURM_JOB_ID" -o %l) output=$(scontrol show -o job "$SLURM_JOB_ID" |
+        sed -n 's/.* StdOut=//;T;s/ [A-Z][A-Za-z]*=.*//;s/ *$//;p') # a path may have blanks
       options=(--job-name="$SLURM_JOB_NAME" --nodes="$SLURM_JOB_NUM_NODES" --partition="$SLURM_JOB_PARTITION")
       [ -z "$limit" ] || options+=(--time="$limit")
       [ -z "$output" ] || options+=(--output="$output")
       [ -z "${SLURM_NTASKS_PER_NODE:-}" ] || options+=(--ntasks-per-node="$SLURM_NTASKS_PER_NODE")
       [ -z "${SLURM_CPUS_PER_TASK:-}" ] || options+=(--cpus-per-task="$SLURM_CPUS_PER_TASK")
       [ -z "${SLURM_JOB_ACCOUNT:-}" ] || options+=(--account="$SLURM_JOB_ACCOUNT")
-      tw_successor=$(sbatch --parsable --dependency=singleton "${options[@]}" "$tw_script" "${tw_args[@]}") ;;
+      tw_successor=$(sbatch --parsable --dependency=singleton "${options[@]}" "$tw_script" "${tw_args[@]}")
+      # JOB;CLUSTER where there are several
+      [[ $tw_successor != *';'* ]] || tw_cluster=${tw_successor#*;} tw_successor=${tw_successor%%;*} ;;
     lsf_chain) tw_successor=$(bsub -w "ended($LSB_JOBID)" <"$tw_script" | sed -n 's/^Job <\([0-9]*\)>.*/\1/p') ;;
   esac
   if [ -n "$tw_successor" ]; then
@@ -472,7 +475,7 @@ tw_submit_successor() {
 tw_drop_successor() {
   [ -n "$tw_successor" ] || return 0
   case $tw_system in
-    slurm_chain) scancel "$tw_successor" ;;
+    slurm_chain) scancel ${tw_cluster:+--clusters="$tw_cluster"} "$tw_successor" ;;
     lsf_chain) bkill "$tw_successor" ;;
   esac || tw_say "warning: could not cancel the successor $tw_successor; it will find nothing to do"
 }

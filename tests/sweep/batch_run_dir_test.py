@@ -1,5 +1,5 @@
 # What the batch scripts do by themselves: find the run directory that train takes from the same arguments, judge an end before the
-# run has begun, and count cycles without progress.
+# run has begun, count cycles without progress, and submit a successor.
 import json
 import shutil
 import subprocess
@@ -70,6 +70,30 @@ class EndsBeforeTheRunBegins(SweepCase):
             self.assertEqual(self.verdict(code, THINWIRE_CHECK=0), ["failed", str(code)], "a refusal whose code the launcher has lost looks the same")
             self.assertEqual(self.verdict(code, tw_kills="other"), ["failed", str(code)], "killed for want of memory")
         self.assertEqual(self.verdict(0), ["failed", "70"])
+
+
+class Successors(SweepCase):
+    def words(self, said_by_sbatch, standard_output):
+        """What sbatch and scancel are given for the successor of a job in a chain of Slurm, one word in a line."""
+        given = self.here / "given"
+        given.write_text("")
+        text = f"""squeue() {{ echo 1:00; }}
+            scontrol() {{ echo 'JobId=6 JobName=a b StdErr=/e StdIn=/dev/null StdOut={standard_output}'; }}
+            sbatch() {{ printf '%s\n' "$@" >>{given}; echo '{said_by_sbatch}'; }}
+            scancel() {{ printf '%s\n' scancel "$@" >>{given}; }}
+            . scripts/batch_common.sh
+            tw_system=slurm_chain tw_script=chain.sh tw_args=(a=1) SLURM_JOB_ID=6 SLURM_JOB_NAME='a b' SLURM_JOB_NUM_NODES=1 SLURM_JOB_PARTITION=p
+            tw_submit_successor; tw_drop_successor"""
+        said = subprocess.run(["bash", "-uc", text], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True).stdout.decode()
+        self.assertRegex(said, r"^thinwire \S+ job 7 waits for the end of this one\n$")
+        return given.read_text().splitlines()
+
+    def test_output_with_blanks_and_jobs_of_other_clusters(self):
+        for standard_output, expected in (("/a b/x.out Power=", "/a b/x.out"), ("/a b/x y.out TresPerNode=gres:gpu Power= NtasksPerTRES:0 ", "/a b/x y.out"), ("/x.out ", "/x.out")):
+            self.assertIn(f"--output={expected}", self.words("7", standard_output))
+        for said, expected in (("7", ["scancel", "7"]), ("7;c1", ["scancel", "--clusters=c1", "7"])):
+            words = self.words(said, "/x.out Power=")
+            self.assertEqual(words[words.index("chain.sh"):], ["chain.sh", "a=1", *expected])
 
 
 class RunsBegunAnew(StandInCase):

@@ -11,7 +11,8 @@ import time
 import unittest
 from pathlib import Path
 
-from run_support import LAUNCH, ROOT, RunCase, facts, fault, generations, main, read_generation, read_metrics, read_safetensors, run_program
+from run_support import (BUILD, LAUNCH, ROOT, RunCase, Running, facts, fault, generations, main, read_generation, read_metrics, read_safetensors,
+                         run_program)
 
 FOUR = {"num_attention_heads": 4, "num_layers": 5, "train_batch_size": 8, "train_micro_batch_size_per_gpu": 2}
 LAYOUTS = {
@@ -159,6 +160,26 @@ class Ranks(RunCase):
             self.assertEqual(done.code, 78, str(done))
             self.assertEqual(len(done.errors()), 1, str(done))
             self.assertIn(word, done.err)
+
+    def test_data_files_that_are_not_those_of_rank_0_are_refused_by_name(self):
+        config = self.config("mixed", **FOUR, data_path="tokens")
+        for folder, prefix in (("same", self.prefix), ("other", self.make_data("other", 200, seed=12))):
+            (self.here / folder).mkdir()
+            for end in (".bin", ".idx"):
+                shutil.copy(f"{prefix}{end}", self.here / folder / f"tokens{end}")
+
+        def train(second, iters):
+            words = [["-n", "1", "env", "-C", str(self.here / folder), str(BUILD / "train"), "--config", str(config), f"train_iters={iters}"]
+                     for folder in ("same", second)]
+            return Running("train", command=[*LAUNCH, *words[0], ":", *words[1]]).finish()
+
+        # At the start and at a resume, and the run goes on with the right ones.
+        for second, iters, code in (("other", 4, 65), ("same", 4, 0), ("other", 6, 65), ("same", 6, 0)):
+            done = train(second, iters)
+            self.expect(done, code)
+            self.assertEqual(self.status(config)["code"], code)
+            if code != 0:
+                self.assertRegex(done.err, "error: rank 1: the data files are not those of rank 0 .* give every node the same files")
 
     def test_a_signal_to_mpirun_saves_and_leaves_75_and_the_next_life_goes_on(self):
         config = self.config("stopped", train_iters=4000, save_interval=0, **FOUR)

@@ -292,6 +292,13 @@ void RunSession::start(const RunState& state, const SampleStream& stream) {
   Replica& replica = state.replica;
   const TrainProgress& progress = state.progress;
   fingerprint_ = stream.fingerprint();
+  const std::string first = job_.control().share(fingerprint_);
+  job_.agree([&] {
+    if (first != fingerprint_) {
+      throw_bad_data("the data files are not those of rank 0 (bytes of .bin:bytes of .idx:hash of .idx): " +
+                     fingerprint_ + " here, " + first + " there; give every node the same files");
+    }
+  });
   for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) order_[name_of(split)] = stream.order(split);
   cut_ = cut_of(replica, config_);
   device_ = &replica.device();

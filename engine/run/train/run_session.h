@@ -46,8 +46,9 @@ class RunSession {
   RunSession(const ResolvedConfig& config, FaultPlan& faults, Job& job);
 
   // Fills the state from: the newest checkpoint of the run that verifies; else `load` / `finetune`; else
-  // `init_from_hf`; else initial weights. Refuses (78) a checkpoint whose model or data keys differ, naming both
-  // values. Opens metrics, TensorBoard and the console line at the step that was found.
+  // `init_from_hf`; else initial weights. Refuses data files that are not those of rank 0 (65), and a checkpoint whose
+  // model or data keys differ (78), naming both values. Opens metrics, TensorBoard and the console line at the step
+  // that was found.
   void start(const RunState& state, const SampleStream& stream);
 
   // stragglers: of a step in which ranks were compared, else nullptr.

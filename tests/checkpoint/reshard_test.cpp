@@ -1,6 +1,8 @@
 // Any cut saves and any other cut loads, bit for bit: geometry against one element at a time, then ranks that write and
 // read slices of their own.
+#include <chrono>
 #include <map>
+#include <thread>
 
 #include "engine/run/checkpoint/output_file.h"
 #include "engine/run/checkpoint/stored_tensors.h"
@@ -239,6 +241,86 @@ TEST(Reshard, FilesThatHoldNothingOfInterestAreNotOpened) {
                   },
                   {.verify = false});
   EXPECT_EQ(out, std::vector<float>(6, 1.0f));
+}
+
+// Whoever waits for a rank that reads hears that it gets on from the middle of a large tensor, too.
+TEST(Reshard, ALargeTensorIsReadInPieces) {
+  constexpr int64_t kRows = int64_t{3} << 10, kCols = int64_t{1} << 10;
+  const Scratch scratch;
+  std::vector<float> values(static_cast<size_t>(kRows * kCols)), out(values.size());
+  std::iota(values.begin(), values.end(), 0.0f);
+  {
+    CheckpointStore store(scratch.path(), quick_options());
+    const View view(values.data(), DType::f32, {kRows, kCols});
+    store.save(1, [&](StateVisitor& v) { v.tensor(GlobalSlice::whole("t", kRows, kCols, view)); }, {});
+  }
+  const Manifest manifest = verify_checkpoint(scratch / "step_000001");
+  uint64_t told = 0, most = 0;
+  StoredTensors stored(scratch / "step_000001", manifest,
+                       [&](uint64_t bytes) { told += bytes, most = std::max(most, bytes); });
+  stored.read("t", SlicePlace::whole(kRows, kCols), std::as_writable_bytes(std::span(out)));
+  EXPECT_TRUE(out == values);
+  EXPECT_EQ(told, uint64_t{12} << 20);
+  EXPECT_LE(most, uint64_t{4} << 20);
+}
+
+// Many small tensors, all of the same numbers.
+struct ManyTensors {
+  static constexpr int kCount = 12;
+  std::vector<float> values;
+
+  VisitState all() {
+    return [this](StateVisitor& v) {
+      for (int i = 0; i < kCount; ++i)
+        v.tensor(GlobalSlice::whole("t" + std::to_string(i), 2, 2, View(values.data(), DType::f32, {2, 2})));
+    };
+  }
+  void save(const std::string& directory) {
+    CheckpointStore store(directory, quick_options());
+    store.save(1, all(), {});
+  }
+};
+
+// Those who wait for a rank that fills its state from slow storage hear that it gets on, and their watchdog (71) stays
+// quiet: here for more than twice as long as it has patience.
+TEST(Reshard, SlowFillingIsNoHang) {
+  const Scratch scratch;
+  ManyTensors saved{{1.0f, 2.0f, 3.0f, 4.0f}};
+  saved.save(scratch.path());
+  run_local_ranks(2, [&](Transport& transport) {
+    Progress progress(transport, {.spin_us = 0, .watchdog_seconds = 1.5});
+    Control control(
+        Channel(std::make_unique<Communicator>(progress, std::vector<int>{0, 1}, 1, Site::kControl, nullptr)));
+    ManyTensors filled{std::vector<float>(4)};
+    LoadOptions options;
+    options.verify = false, options.meet_every = 1;
+    options.copy = [slow = control.rank() == 1](std::byte* to, const std::byte* from, size_t bytes) {
+      if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      std::memcpy(to, from, bytes);
+    };
+    load_checkpoint(scratch / "step_000001", filled.all(), options, &control);
+    EXPECT_EQ(filled.values, saved.values);
+  });
+}
+
+TEST(Reshard, AnErrorOfOneRankEndsTheFillingOfAllWhereTheyMeetNext) {
+  const Scratch scratch;
+  ManyTensors state{{1.0f, 2.0f, 3.0f, 4.0f}};
+  state.save(scratch.path());
+  Errors errors(2);
+  int filled = 0;  // by rank 1
+  run_control_ranks(2, [&](Control& control) {
+    ManyTensors own{std::vector<float>(4)};
+    LoadOptions options;
+    options.verify = false, options.meet_every = 1;
+    options.copy = [&](std::byte*, const std::byte*, size_t) {
+      if (control.rank() == 0) throw_io("injected");
+      ++filled;
+    };
+    errors.of(control, [&] { load_checkpoint(scratch / "step_000001", own.all(), options, &control); });
+  });
+  EXPECT_EQ(errors.common(), "74 injected");
+  EXPECT_EQ(filled, 1);
 }
 
 // What version 1 wrote: no rectangles, no count of ranks.

@@ -14,7 +14,6 @@
 #include "engine/base/core/error.h"
 #include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
-#include "engine/run/checkpoint/agreement.h"
 #include "engine/run/checkpoint/stored_tensors.h"
 #include "engine/run/checkpoint/verify_files.h"
 #include "parallel/sites/control.h"
@@ -23,8 +22,6 @@ namespace thinwire {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr uint64_t kVerifySlice = uint64_t{256} << 20;
 
 // step_000123 or step_000123-2; anything else (temporary directories above all) is not a checkpoint.
 std::optional<int64_t> step_of(const std::string& name) {
@@ -42,8 +39,8 @@ std::optional<int64_t> step_of(const std::string& name) {
 
 class FillState : public StateVisitor {
  public:
-  FillState(const std::string& dir, const Manifest& manifest, const LoadOptions& options)
-      : dir_(dir), manifest_(manifest), options_(options), stored_(dir, manifest) {}
+  FillState(const std::string& dir, const Manifest& manifest, const LoadOptions& options, const GotOn& got_on)
+      : dir_(dir), manifest_(manifest), options_(options), stored_(dir, manifest, got_on) {}
 
   void tensor(const GlobalSlice& slice) override {
     if (!wanted(slice.name)) return;
@@ -145,15 +142,14 @@ std::vector<FoundCheckpoint> list_checkpoints(const std::string& directory) {
 Manifest verify_checkpoint(const std::string& checkpoint_dir, Control* control, const std::function<void()>& progress) {
   Manifest manifest;
   on_all_ranks(control, [&] { manifest = read_manifest(checkpoint_dir); });
-  const int ranks = ranks_of(control);
-  VerifyFiles share(checkpoint_dir, manifest, control == nullptr ? 0 : control->rank(), ranks);
-  // Nobody waits for the others for longer than one of them reads a slice, however slow the storage.
-  const uint64_t slices = VerifyFiles::largest_share(manifest, ranks) / kVerifySlice + 1;
-  for (uint64_t slice = 0; slice < slices; ++slice) {
-    on_all_ranks(control, [&] { share.advance(kVerifySlice); });
-    if (progress) progress();
-  }
-  TW_CHECK(share.done(), checkpoint_dir);
+  on_all_ranks(control, kMeetEvery, [&](const GotOn& got_on) {
+    VerifyFiles share(checkpoint_dir, manifest, control == nullptr ? 0 : control->rank(), ranks_of(control));
+    while (!share.done()) {
+      share.advance(kMeetEvery);
+      if (progress) progress();
+      got_on(kMeetEvery);
+    }
+  });
   return manifest;
 }
 
@@ -176,9 +172,9 @@ LoadReport load_checkpoint(const std::string& checkpoint_dir, const VisitState& 
                            Control* control) {
   LoadReport report{checkpoint_dir, {}, {}};
   if (options.verify) report.manifest = verify_checkpoint(checkpoint_dir, control);
-  on_all_ranks(control, [&] {
+  on_all_ranks(control, options.meet_every, [&](const GotOn& got_on) {
     if (!options.verify) report.manifest = read_manifest(checkpoint_dir);
-    FillState filler(report.path, report.manifest, options);
+    FillState filler(report.path, report.manifest, options, got_on);
     state(filler);
     report.unused = filler.unused();
   });

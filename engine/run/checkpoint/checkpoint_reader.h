@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/base/core/state_visitor.h"
+#include "engine/run/checkpoint/agreement.h"
 #include "engine/run/checkpoint/manifest.h"
 #include "engine/run/checkpoint/staged_state.h"
 
@@ -43,8 +44,9 @@ struct LoadOptions {
   // Stored names with these prefixes are not missed, and asked-for names with them keep their present values
   // (fine-tuning, no_load_optim: "adam_m/", "adam_v/", "sgd_momentum/"). Integers, reals and texts alike.
   std::vector<std::string> unwanted_prefixes;
-  bool verify = true;  // verify_checkpoint first
-  CopyBytes copy;      // into device memory; default memcpy
+  bool verify = true;                // verify_checkpoint first
+  CopyBytes copy;                    // into device memory; default memcpy
+  uint64_t meet_every = kMeetEvery;  // on_all_ranks, while the ranks fill their state
 };
 
 struct LoadReport {
@@ -57,7 +59,7 @@ struct LoadReport {
 // together from all stored slices that intersect it, whatever their rectangles and ranges: only what is asked for is
 // read. Throws Error(kBadData) naming what is missing or differs; `state` may then be partly filled.
 // With `control`, a collective of its ranks (on the calling thread): they verify together, each rank fills its own
-// state, an error of one is thrown by all.
+// state (`state` holds no collectives), an error of one is thrown by all.
 LoadReport load_checkpoint(const std::string& checkpoint_dir, const VisitState& state, const LoadOptions& options = {},
                            Control* control = nullptr);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "engine/base/core/check.h"
 #include "engine/base/core/error.h"
@@ -12,14 +13,14 @@
 namespace thinwire {
 namespace {
 
-constexpr size_t kWindow = size_t{4} << 20;   // bytes read at once for short runs
+constexpr size_t kWindow = size_t{4} << 20;   // bytes read at once, at most
 constexpr size_t kDirect = size_t{64} << 10;  // runs of this size go straight to their place
 constexpr size_t kSparse = 16;                // a window is read when at least 1 byte in 16 of it is needed
 
 }  // namespace
 
-StoredTensors::StoredTensors(std::string dir, const Manifest& manifest)
-    : dir_(std::move(dir)), manifest_(manifest), files_(manifest.files.size()) {
+StoredTensors::StoredTensors(std::string dir, const Manifest& manifest, std::function<void(uint64_t)> got_on)
+    : dir_(std::move(dir)), manifest_(manifest), got_on_(std::move(got_on)), files_(manifest.files.size()) {
   for (const ManifestTensor& t : manifest.tensors)
     slices_[t.name].push_back({&t, t.place.begin_row(), t.place.end_row(), 0});
   for (auto& [name, list] : slices_) {
@@ -71,8 +72,12 @@ void StoredTensors::read_shared(const ManifestTensor& stored, const SlicePlace& 
   std::optional<RunningHash> hash;
   if (shared == stored.place.count) hash.emplace();
   const auto fetch = [&](size_t from, std::span<std::byte> to) {
-    in.read_bytes(entry, from, to);
-    if (hash) hash->add(to);
+    for (size_t begin = 0; begin < to.size(); begin += kWindow) {
+      const std::span<std::byte> piece = to.subspan(begin, std::min(kWindow, to.size() - begin));
+      in.read_bytes(entry, from + begin, piece);
+      if (hash) hash->add(piece);
+      if (got_on_) got_on_(piece.size());
+    }
   };
   size_t window_begin = 0, window_end = 0;  // bytes of the stored slice that are in window_
   const SlicePlace& at = stored.place;

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -17,7 +19,8 @@ namespace thinwire {
 // Files are opened when something in them is asked for. Not thread-safe. `manifest` must outlive it.
 class StoredTensors {
  public:
-  StoredTensors(std::string dir, const Manifest& manifest);
+  // got_on: told of the bytes that were read, every few MiB.
+  StoredTensors(std::string dir, const Manifest& manifest, std::function<void(uint64_t bytes)> got_on = {});
 
   // Any slice of the tensor (all have its shape and type), nullptr if there is none.
   const ManifestTensor* find(const std::string& name) const;
@@ -38,6 +41,7 @@ class StoredTensors {
 
   std::string dir_;
   const Manifest& manifest_;
+  std::function<void(uint64_t)> got_on_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::unordered_map<std::string_view, std::vector<Stored>> slices_;
   std::vector<std::byte> window_;

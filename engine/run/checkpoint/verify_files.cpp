@@ -21,12 +21,6 @@ VerifyFiles::VerifyFiles(std::string checkpoint_dir, const Manifest& manifest, i
       next_(static_cast<size_t>(rank)),
       stride_(static_cast<size_t>(ranks)) {}
 
-uint64_t VerifyFiles::largest_share(const Manifest& manifest, int ranks) {
-  std::vector<uint64_t> shares(static_cast<size_t>(ranks), 0);
-  for (size_t f = 0; f < manifest.files.size(); ++f) shares[f % shares.size()] += manifest.files[f].bytes;
-  return *std::max_element(shares.begin(), shares.end());
-}
-
 void VerifyFiles::advance(uint64_t bytes) {
   while (!done()) {
     if (!file_) open();

@@ -18,9 +18,6 @@ class VerifyFiles {
   // Every ranks-th file of the manifest, from number `rank` on; `manifest` outlives this.
   VerifyFiles(std::string checkpoint_dir, const Manifest& manifest, int rank, int ranks);
 
-  // Bytes that the rank with most of them has to read.
-  static uint64_t largest_share(const Manifest& manifest, int ranks);
-
   // Reads at most `bytes` more: size and XXH3-128 of each file, each a valid safetensors file that holds exactly the
   // tensors of the manifest with their types and sizes. Throws Error(kBadData) at the first fault, naming file,
   // expected and found.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/base/core/log.h"
+#include "engine/run/checkpoint/agreement.h"
 #include "engine/run/checkpoint/stored_tensors.h"
 #include "engine/run/config/resolved_json.h"
 #include "engine/run/train/run_session.h"
@@ -116,25 +117,28 @@ int64_t RunSession::other_data_ranks(const nlohmann::json& info) const {
 void RunSession::adopt_residuals(const LoadReport& found, Replica& replica) {
   const int64_t before = other_data_ranks(found.manifest.info);
   if (before == 0 || replica.mesh() == nullptr) return;
-  StoredTensors stored(found.path, found.manifest);
-  OldResiduals old;
-  old.ranks = static_cast<int>(before);
-  old.count = [&](const std::string& name) {
-    const ManifestTensor* const there = stored.find(name);
-    const bool is_known = there != nullptr && (there->dtype == StDtype::kF32 || there->dtype == StDtype::kBF16);
-    return is_known ? there->place.rows * there->place.cols : -1;
-  };
-  old.read = [&](const std::string& name, int64_t first, std::span<float> out) {
-    const ManifestTensor& there = *stored.find(name);
-    const auto n = static_cast<int64_t>(out.size());
-    SlicePlace place = SlicePlace::whole(there.place.rows, there.place.cols);
-    place.first = first, place.count = n;
-    if (there.dtype == StDtype::kF32) return stored.read(name, place, std::as_writable_bytes(out));
-    std::vector<Bf16> halves(out.size());
-    stored.read(name, place, std::as_writable_bytes(std::span(halves)));
-    std::transform(halves.begin(), halves.end(), out.begin(), [](Bf16 h) { return to_float(h); });
-  };
-  const AdoptedStates done = replica.mesh()->adopt_residuals(old);
+  AdoptedStates done;
+  on_all_ranks(&job_.control(), kMeetEvery, [&](const GotOn& got_on) {
+    StoredTensors stored(found.path, found.manifest, got_on);
+    OldResiduals old;
+    old.ranks = static_cast<int>(before);
+    old.count = [&](const std::string& name) {
+      const ManifestTensor* const there = stored.find(name);
+      const bool is_known = there != nullptr && (there->dtype == StDtype::kF32 || there->dtype == StDtype::kBF16);
+      return is_known ? there->place.rows * there->place.cols : -1;
+    };
+    old.read = [&](const std::string& name, int64_t first, std::span<float> out) {
+      const ManifestTensor& there = *stored.find(name);
+      const auto n = static_cast<int64_t>(out.size());
+      SlicePlace place = SlicePlace::whole(there.place.rows, there.place.cols);
+      place.first = first, place.count = n;
+      if (there.dtype == StDtype::kF32) return stored.read(name, place, std::as_writable_bytes(out));
+      std::vector<Bf16> halves(out.size());
+      stored.read(name, place, std::as_writable_bytes(std::span(halves)));
+      std::transform(halves.begin(), halves.end(), out.begin(), [](Bf16 h) { return to_float(h); });
+    };
+    done = replica.mesh()->adopt_residuals(old);
+  });
   const bool adopts = job_.control().agree_max(done.residuals > 0 ? 1 : 0) != 0;
   const bool leaves = job_.control().agree_max(done.others > 0 ? 1 : 0) != 0;
   const std::string ranks = std::to_string(before) + " data ranks wrote the checkpoint, now there are " +

@@ -64,6 +64,7 @@ TEST(StatusFile, OnlyHungPeerAndPreemptedAreRequeued) {
   const test::Scratch scratch;
   for (const int code : {0, 64, 65, 70, 71, 73, 74, 75, 76, 78}) {
     StatusFile file(scratch / "status.json", 1);
+    file.running(0);
     file.ended(static_cast<ExitCode>(code), 1);
     const RunStatus s = read_status(scratch / "status.json");
     EXPECT_EQ(s.code, code);
@@ -72,19 +73,31 @@ TEST(StatusFile, OnlyHungPeerAndPreemptedAreRequeued) {
   }
 }
 
-TEST(StatusFile, WhatAPeerWasKilledForIsNotOverwrittenByItsLoss) {
+TEST(StatusFile, WhatAPeerHasFailedOfIsNotOverwrittenByItsLoss) {
   const test::Scratch scratch;
-  const std::string path = scratch / "status.json";
-  const std::string said = std::string("rank 1 (host n): ") + kKilledForMemory + ", with 1 GiB";
-  StatusFile(path, 1).ended(ExitCode::kIo, 3, said);
-  StatusFile(path, 1).ended(ExitCode::kHungPeer, 3, "rank 0: MPI_Test failed");
-  EXPECT_EQ(read_status(path).code, 74);
+  const std::string path = scratch / "status.json", lost = "rank 0: MPI_Test failed";
+  const std::string killed = std::string("rank 1 (host n): ") + kKilledForMemory + ", with 1 GiB";
+  for (const auto& [code, said] :
+       {std::pair(ExitCode::kIo, killed), std::pair(ExitCode::kBadData, std::string("rank 1: a token outside")),
+        std::pair(ExitCode::kInternal, std::string("rank 1: CHECK"))}) {
+    StatusFile(path, 1).ended(code, 3, said);
+    StatusFile(path, 1).ended(ExitCode::kHungPeer, 3, lost);
+    EXPECT_EQ(read_status(path).code, static_cast<int>(code));
+    EXPECT_EQ(read_status(path).message, said);
+    EXPECT_FALSE(read_status(path).requeue);
+  }
   StatusFile next_life(path, 1);
   next_life.running(4);
-  next_life.ended(ExitCode::kHungPeer, 4, "rank 0: MPI_Test failed");
+  next_life.ended(ExitCode::kHungPeer, 4, lost);
   EXPECT_EQ(read_status(path).code, 71);
-  StatusFile(path, 1).ended(ExitCode::kIo, 3, "no space left");
   StatusFile(path, 1).ended(ExitCode::kHungPeer, 4, "watchdog");
+  EXPECT_EQ(read_status(path).message, "watchdog");
+  // Long ago: of a life that ended before this one could say that it runs.
+  StatusFile(path, 1).ended(ExitCode::kBadData, 4, "a token outside");
+  auto j = nlohmann::json::parse(test::slurp(path));
+  j["updated"] = "2026-01-01T00:00:00Z";
+  test::spill(path, j.dump());
+  StatusFile(path, 1).ended(ExitCode::kHungPeer, 4, lost);
   EXPECT_EQ(read_status(path).code, 71);
 }
 

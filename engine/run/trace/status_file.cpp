@@ -166,7 +166,7 @@ void StatusFile::plans_memory(const std::string& planned) {
 }
 
 void StatusFile::ended(ExitCode code, int64_t step, const std::string& message) {
-  if (code == ExitCode::kHungPeer && lost_memory_just_now()) return;
+  if (code == ExitCode::kHungPeer && failed_just_now()) return;
   status_.state = code == ExitCode::kFinished ? "finished" : code == ExitCode::kPreempted ? "preempted" : "failed";
   status_.code = static_cast<int>(code);
   status_.reason = reason_of(code);
@@ -176,13 +176,13 @@ void StatusFile::ended(ExitCode code, int64_t step, const std::string& message) 
   write(true);
 }
 
-// Whether another rank's end for want of memory stands there: that it cannot be reached since is no news.
-bool StatusFile::lost_memory_just_now() const {
+// Whether another rank's own failure stands there: that it cannot be reached since is no news. (A failure of the life
+// before does not: running() has taken its place.)
+bool StatusFile::failed_just_now() const {
   constexpr double kJustNow = 10.0;  // seconds
   try {
     const RunStatus there = read_status(path_);
-    return there.state == "failed" && there.code == static_cast<int>(ExitCode::kIo) &&
-           there.message.find(kKilledForMemory) != std::string::npos &&
+    return there.state == "failed" && there.code != static_cast<int>(ExitCode::kHungPeer) &&
            static_cast<double>(std::time(nullptr)) - unix_seconds(there.updated).value_or(0.0) <= kJustNow;
   } catch (const Error&) {
     return false;

@@ -62,7 +62,7 @@ class StatusFile {
   // Of refuse_what_does_not_fit. Writes.
   void plans_memory(const std::string& planned);
   // The end, flushed to disk: state finished (0), preempted (75) or failed (all others). A lost peer (71) does not take
-  // the place of what that peer was killed for.
+  // the place of what that peer has just failed of.
   void ended(ExitCode code, int64_t step, const std::string& message = "");
   const RunStatus& status() const { return status_; }
   // As the life before left it; nothing: this is the first.
@@ -72,7 +72,7 @@ class StatusFile {
 
  private:
   void write(bool durable);
-  bool lost_memory_just_now() const;
+  bool failed_just_now() const;
 
   std::string path_;
   RunStatus status_;

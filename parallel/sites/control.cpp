@@ -16,26 +16,23 @@ int64_t Control::agree_max(int64_t value) {
   return value;
 }
 
+// Each text goes to rank 0 behind its length. An exchange of all with all would, where MPI connects on first use, open
+// connections between any two ranks.
 std::vector<std::string> Control::collect(const std::string& text) {
   HostStream host;
   if (!world_) return {text};
-  std::vector<int64_t> sizes(static_cast<size_t>(size()), 0), bounds;
-  sizes[static_cast<size_t>(rank())] = static_cast<int64_t>(text.size());
-  for (int r = 0; r <= size(); ++r) bounds.push_back(r);
-  View all_sizes(sizes.data(), DType::i64, {size()});
-  world_.all_gather(all_sizes.element_range(rank(), 1), all_sizes, bounds, host).wait_on_host();
-  std::string mine = text;
-  std::vector<std::string> texts;
+  int64_t length = static_cast<int64_t>(text.size());
   if (rank() != 0) {
-    if (!mine.empty())
-      world_.send(View(mine.data(), DType::u8, {static_cast<int64_t>(mine.size())}), 0, host).wait_on_host();
-    return texts;
+    std::string mine = text;
+    world_.send(View(&length, DType::i64, {1}), 0, host).wait_on_host();
+    if (length > 0) world_.send(View(mine.data(), DType::u8, {length}), 0, host).wait_on_host();
+    return {};
   }
-  texts.push_back(text);
+  std::vector<std::string> texts = {text};
   for (int r = 1; r < size(); ++r) {
-    std::string from(static_cast<size_t>(sizes[static_cast<size_t>(r)]), '\0');
-    if (!from.empty())
-      world_.receive(View(from.data(), DType::u8, {static_cast<int64_t>(from.size())}), r, host).wait_on_host();
+    world_.receive(View(&length, DType::i64, {1}), r, host).wait_on_host();
+    std::string from(static_cast<size_t>(length), '\0');
+    if (length > 0) world_.receive(View(from.data(), DType::u8, {length}), r, host).wait_on_host();
     texts.push_back(std::move(from));
   }
   return texts;

@@ -23,7 +23,8 @@ class Control {
   Ticket sum(View values, Stream& stream);
   // The largest value any rank gave: how ranks agree to stop, to skip a step, to save. Blocks the host.
   int64_t agree_max(int64_t value);
-  // Rank 0 receives every rank's text, in rank order; others an empty list. Blocks the host.
+  // Rank 0 receives every rank's text, in rank order; others an empty list, and do not wait for each other. Blocks the
+  // host.
   std::vector<std::string> collect(const std::string& text);
   // Everybody receives rank `root`'s text. Blocks the host.
   std::string share(const std::string& text, int root = 0);

@@ -2,6 +2,7 @@
 #include "parallel/wire/transport_mpi.h"
 
 #include <mpi.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -274,6 +275,14 @@ void prefer_eager_messages() {
   if (::access("/sys/class/infiniband", F_OK) != 0) ::setenv("UCX_RNDV_THRESH", "inf", 0);
 }
 
+// A connection is an open file. Rank 0 hears from every rank, and the usual limit is 1024 where much more is granted.
+void allow_many_connections() {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == files.rlim_max) return;
+  files.rlim_cur = files.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &files);
+}
+
 }  // namespace
 
 void end_mpi(int code, const std::string& message) {
@@ -289,6 +298,7 @@ void end_mpi(int code, const std::string& message) {
 std::unique_ptr<Transport> open_mpi(int64_t expected_ranks, const std::string& machine, std::vector<std::string>& hosts,
                                     std::vector<std::string>& machines, Keeper* keeper) {
   prefer_eager_messages();
+  allow_many_connections();
   if (keeper != nullptr) keeper->phase("still waits for the others in MPI_Init", Keeper::Note::kStarting);
   int provided = MPI_THREAD_SINGLE, size = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");

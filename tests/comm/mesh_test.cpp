@@ -5,6 +5,7 @@
 
 #include "compression/codec_table.h"
 #include "engine/base/core/error.h"
+#include "parallel/sites/control.h"
 #include "tests/comm/local_group.h"
 
 namespace thinwire::mesh_test {
@@ -109,6 +110,29 @@ TEST(Mesh, ReplicasRoundByChancesOfTheirOwn) {
   EXPECT_EQ(of(0, 0), of(0, 1));
   EXPECT_EQ(of(1, 0), of(1, 1));
   EXPECT_NE(of(0, 0), of(1, 0));
+}
+
+// Nobody but rank 0 is ever connected to all ranks.
+TEST(Mesh, TextsOfAllRanksGoToRank0Alone) {
+  constexpr int kRanks = 64, kTimes = 3;
+  const auto text_of = [](int rank, int time) {
+    return std::string(static_cast<size_t>(rank % 5 * 1000), static_cast<char>('a' + (rank + time) % 26));
+  };
+  std::vector<WireCounters> counters(kRanks);
+  run_ranks(kRanks,
+            [&](Progress& progress) {
+              const int me = progress.transport().rank();
+              Control control(Channel(std::make_unique<Communicator>(progress, all_ranks(kRanks), 0, Site::kControl,
+                                                                     &counters[static_cast<size_t>(me)])));
+              for (int time = 0; time < kTimes; ++time) {
+                std::vector<std::string> expected;
+                for (int r = 0; me == 0 && r < kRanks; ++r) expected.push_back(text_of(r, time));
+                EXPECT_EQ(control.collect(text_of(me, time)), expected);
+              }
+            },
+            0, {.thread = false, .spin_us = 0});
+  EXPECT_EQ(counters[0].messages, 0);
+  for (const WireCounters& c : counters) EXPECT_LE(c.messages, 2 * kTimes) << "a length, and a text";
 }
 
 TEST(Mesh, ChannelOfOneRankMovesNothing) {

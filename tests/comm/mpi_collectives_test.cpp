@@ -1,5 +1,6 @@
 // Under a launcher: every verb against the MPI library's own on doubles, on the world and on parts of it.
 #include <mpi.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
@@ -179,7 +180,13 @@ void check_fairness(Progress& progress, const std::vector<int>& ranks) {
 
 // apart: each rank was started in an IPC namespace of its own, as on machines whose hosts have one name.
 int run(bool apart) {
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = std::min<rlim_t>(files.rlim_max, 256);
+  ::setrlimit(RLIMIT_NOFILE, &files);
   World world = open_world();
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  EXPECT(files.rlim_cur == files.rlim_max);
   const int n = world.transport->size(), me = world.transport->rank();
   EXPECT(static_cast<int>(world.hosts.size()) == n);
   EXPECT(world.local_size == (apart ? 1 : n) && world.local_rank == (apart ? 0 : me));

@@ -11,6 +11,7 @@
 
 #include "engine/base/core/file.h"
 #include "engine/base/core/log.h"
+#include "engine/base/core/program.h"
 #include "engine/run/trace/console_progress.h"
 #include "engine/run/trace/run_files.h"
 #include "engine/run/train/backend.h"
@@ -139,11 +140,13 @@ class Trainer {
     if (job_.mesh() != nullptr) job_.mesh()->progress().set_sink(nullptr);
   }
 
-  // A failure of this rank alone ends the job here, while everything that messages under way point to still exists.
+  // A failure of this rank alone ends the job here, while everything that messages under way point to still exists. One
+  // that is agreed on comes to all ranks between the same two steps: weights under way arrive before their memory goes.
   ExitCode run() {
     try {
       return run_to_the_end();
     } catch (const AgreedError&) {
+      failure_of([&] { replica_->traffic().drain(); });
       throw;
     } catch (const Error& e) {
       end_all(e.code(), e.what());

@@ -25,13 +25,6 @@ Msg rank_msg(int rank, int ranks, int64_t step = 17) {
   return msg;
 }
 
-// Plans hold a state for every message of a model that no machine here could.
-TEST(Sketch, AStateTakesMemoryWithItsFirstMessage) {
-  constexpr int64_t n = int64_t{1} << 40;
-  EXPECT_GE(Sketch(0.2, 2.0, true).make_state(n, {})->bytes(), 4 * n + n / 8);
-  EXPECT_GE(Sketch(0.2, 2.0, false).make_state(n, {})->bytes(), 4 * n + n / 8);
-}
-
 // The rounds as a caller performs them, reductions in rank order; and what came of them.
 struct Outcome {
   std::vector<float> sum;  // of an all-reduce, equal on all ranks

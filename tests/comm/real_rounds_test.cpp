@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "compression/codecs/low_rank.h"
+#include "compression/codecs/sketch.h"
 #include "compression/residual.h"
 #include "engine/base/core/error.h"
 #include "parallel/collective/tuning.h"
@@ -346,6 +347,13 @@ TEST(Refused, EveryNameIsCovered) {
     for (const RoundCase& rounds : round_cases()) covered |= rounds.spec.codec == name;
     EXPECT_TRUE(covered) << name;
   }
+}
+
+// Plans hold a state for every message of a model that no machine here could.
+TEST(RealSketch, AStateTakesMemoryWithItsFirstMessage) {
+  constexpr int64_t n = int64_t{1} << 40;
+  EXPECT_GE(Sketch(0.2, 2.0, true).make_state(n, {})->bytes(), 4 * n + n / 8);
+  EXPECT_GE(Sketch(0.2, 2.0, false).make_state(n, {})->bytes(), 4 * n + n / 8);
 }
 
 }  // namespace

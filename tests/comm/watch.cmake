@@ -14,5 +14,5 @@ if(thinwire_launch)
   # Timed, and MPI libraries do not run clean under sanitizers: not among the fast ones.
   add_test(NAME watchdog_mpi_test
     COMMAND ${CMAKE_CURRENT_LIST_DIR}/watchdog_mpi_test.sh $<TARGET_FILE:watch_rank> ${thinwire_launch})
-  set_tests_properties(watchdog_mpi_test PROPERTIES LABELS "slow;timing" TIMEOUT 180 RUN_SERIAL ON)
+  set_tests_properties(watchdog_mpi_test PROPERTIES LABELS "slow;timing" TIMEOUT 1800 RUN_SERIAL ON)
 endif()

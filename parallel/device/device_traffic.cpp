@@ -103,15 +103,18 @@ NcclCalls::Handle DeviceTraffic::keep(NcclCalls::Handle handle) {
 
 void DeviceTraffic::connect(const std::string& id, int size, int rank, int kinds) {
   if (world_ == nullptr) world_ = keep(calls_->create(id, size, rank));
+  stream_->synchronize();  // a split wants its parent at rest
+  std::vector<const DeviceGroup*> fresh;
   const auto is_world = [size](const DeviceGroup& group) {
     return group.size() == size && std::ranges::is_sorted(group.ranks);
   };
   for (int kind = 0; kind < kinds; ++kind) {
     const auto found = groups_.find(kind);
     DeviceGroup* const mine = found != groups_.end() && found->second.handle == nullptr ? &found->second : nullptr;
-    // A ring's messages are matched pair by pair, so that it shares with nobody. All else follows one order anyway.
+    // A ring's messages are matched pair by pair: it shares with the other direction's ring alone, and has to. Of an
+    // exchange NCCL makes a kernel per communicator, one behind the other: each could wait for what the other sends.
     const auto shared = std::ranges::find_if(groups_, [&](const auto& other) {
-      return mine != nullptr && mine->edges != DeviceEdges::kRing && other.second.edges != DeviceEdges::kRing &&
+      return mine != nullptr && (mine->edges == DeviceEdges::kRing) == (other.second.edges == DeviceEdges::kRing) &&
              other.second.handle != nullptr && other.second.ranks == mine->ranks;
     });
     const bool takes_part =
@@ -122,8 +125,9 @@ void DeviceTraffic::connect(const std::string& id, int size, int rank, int kinds
     mine->handle = takes_part ? made : shared != groups_.end() ? shared->second.handle : world_;
     TW_CHECK(mine->handle != nullptr && calls_->size(mine->handle) == mine->size(), "the group of kind ", kind,
              " was made of other ranks: they came to it in different orders");
-    warm(*mine);
+    fresh.push_back(mine);
   }
+  for (const DeviceGroup* group : fresh) warm(*group);
   stream_->synchronize();
 }
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <deque>
 #include <map>
-#include <tuple>
 
 #include "parallel/schedule/plan.h"
 #include "parallel/schedule/schedules.h"
@@ -215,13 +214,15 @@ class Validation {
     r.unmet = node.messages.size();
     for (const Message& m : node.messages) {
       const int from = m.send ? stage : m.peer, to = m.send ? m.peer : stage;
-      Line& line = lines_[{from, to, m.forward}];
+      Line& line = lines_[{from, to}];
       (m.send ? line.sends : line.receives).push_back({stage, &m});
       while (!line.sends.empty() && !line.receives.empty()) {
         const Posted send = line.sends.front(), receive = line.receives.front();
         line.sends.pop_front();
         line.receives.pop_front();
-        if (send.message->edge != receive.message->edge || send.message->micro != receive.message->micro)
+        // Both directions of a pipeline share a communicator on devices, so that their order has to agree, too.
+        if (send.message->edge != receive.message->edge || send.message->micro != receive.message->micro ||
+            send.message->forward != receive.message->forward)
           return fail(stage, "stage " + std::to_string(from) + " sends the " + name_of(*send.message) +
                                  " where stage " + std::to_string(to) + " expects the " + name_of(*receive.message));
         --rank(send.stage).unmet;
@@ -284,7 +285,7 @@ class Validation {
   int depth_;
   std::vector<Life> lives_;
   std::vector<Rank> ranks_;
-  std::map<std::tuple<int, int, bool>, Line> lines_;  // from, to, forward
+  std::map<std::pair<int, int>, Line> lines_;  // from, to
   std::string fault_;
 };
 

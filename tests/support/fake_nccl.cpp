@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <sstream>
 
 #include "engine/base/core/check.h"
@@ -214,12 +215,19 @@ void FakeFabric::run(const void* device, std::vector<Piece>& group) {
   if (resident_.contains(device))
     findings_.add("two at once", group.front().text() + " beside " + resident_[device]->front().text());
   resident_[device] = &group;
-  for (Piece& piece : group) arrive(piece);
-  const auto open = [&] { return std::ranges::find(group, false, &Piece::done); };
+  // A kernel per communicator, one behind the other: which is first is chance on GPUs, here what was made last.
+  std::ranges::stable_sort(group, std::greater(), [](const Piece& p) { return p.communicator->id; });
   uint64_t seen = moves_;
   Time since = std::chrono::steady_clock::now();
-  while (!broken_ && open() != group.end()) {
-    if (waits_in_vain(lock, seen, since) && open() != group.end()) stuck(*open(), group);
+  for (auto first = group.begin(); first != group.end() && !broken_;) {
+    const auto end =
+        std::find_if(first, group.end(), [&](const Piece& p) { return p.communicator != first->communicator; });
+    for (auto piece = first; piece != end; ++piece) arrive(*piece);
+    const auto open = [&] { return std::find_if(first, end, [](const Piece& p) { return !p.done; }); };
+    while (!broken_ && open() != end) {
+      if (waits_in_vain(lock, seen, since) && open() != end) stuck(*open(), group);
+    }
+    first = end;
   }
   resident_.erase(device);
   if (broken_) {  // its pieces go now

@@ -32,9 +32,15 @@ endif()
 set(THINWIRE_COLD $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
 
 # thinwire_unity(TARGET): its files are compiled eight at a time, where THINWIRE_UNITY is on. Names in their anonymous namespaces then
-# have to differ, or one of the files is named in thinwire_apart(files...). A file with flags of its own is apart by itself.
+# have to differ, or one of the files is named in thinwire_apart(files...). A file with flags of its own is apart by itself. CUDA files,
+# which CMake unites from 3.31 on, share names and stay apart.
 function(thinwire_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${THINWIRE_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+  get_target_property(kernels ${target} SOURCES)
+  list(FILTER kernels INCLUDE REGEX "[.]cu$")
+  if(kernels)
+    thinwire_apart(${kernels})
+  endif()
 endfunction()
 function(thinwire_apart)
   set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

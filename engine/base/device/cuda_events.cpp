@@ -21,6 +21,8 @@ class EventOperation final : public Operation {
   ~EventOperation() override { pool_->give_back(event_); }
 
   State state() const override {
+    // Also asked by a thread that has named no device: that would make a context on the first one.
+    (void)cudaSetDevice(pool_->ordinal());
     const cudaError_t error = cudaEventQuery(event_);
     if (error == cudaSuccess) return State::kDone;
     return error == cudaErrorNotReady ? State::kRecorded : State::kError;

@@ -21,6 +21,7 @@ class CudaEventPool {
   CudaEventPool& operator=(const CudaEventPool&) = delete;
   cudaEvent_t take();
   void give_back(cudaEvent_t event);
+  int ordinal() const { return ordinal_; }
 
  private:
   int ordinal_;

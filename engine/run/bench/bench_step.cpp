@@ -78,7 +78,16 @@ int bench_step(const std::string& shape, const std::vector<std::string>& overrid
       op_times.sizes.clear();
     }
     const auto start = std::chrono::steady_clock::now();
-    const StepOutcome outcome = training.take_step(micros, batches);
+    const StepOutcome outcome = [&] {
+      try {
+        return training.take_step(micros, batches);
+      } catch (const AgreedError&) {
+        throw;
+      } catch (const Error& e) {
+        job.end_all(e.code(), e.what());  // before the replica goes: its memory may wait for messages of others
+        throw;
+      }
+    }();
     loss = outcome.loss;
     if (i >= warm_up) add_sites(sites, outcome);
     const double took = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();

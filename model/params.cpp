@@ -18,7 +18,7 @@ class Builder {
     p.name = name, p.rows = rows, p.cols = cols, p.tensor_class = tensor_class, p.tp_axis = axis, p.unit = unit;
     p.init = InitKind::kNormal;
     p.init_std = static_cast<float>(init_deviation(init, config_));
-    p.decay = true;
+    p.decay = tensor_class != TensorClass::kEmbedding || config_.decay_all_matrices;
     p.valid_rows = valid_rows < 0 ? rows : valid_rows;
     push(p);
   }

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "model/decoder.h"
+#include "model/params.h"
 #include "tests/model/model_test_support.h"
 
 namespace thinwire::testing::stage_law_test {
@@ -182,6 +183,19 @@ TEST_P(Families, VocabularyPaddingStaysSilent) {
     }
   }
   EXPECT_EQ(loss, bed.train_once());
+}
+
+// A tied head is the embedding; one of its own decays.
+TEST_P(Families, EmbeddingsNeedNotDecay) {
+  ModelConfig m = small_model(GetParam());
+  for (const ParamSpec& p : list_parameters(m)) EXPECT_EQ(p.decay, !p.is_vector) << p.name;
+  m.decay_all_matrices = false;
+  for (const ParamSpec& p : list_parameters(m))
+    EXPECT_EQ(p.decay, !p.is_vector && p.tensor_class != TensorClass::kEmbedding) << p.name;
+  EXPECT_FALSE(find_parameter(list_parameters(m), "embedding.word.weight").decay);
+  if (!m.tied_head) {
+    EXPECT_TRUE(find_parameter(list_parameters(m), "head.weight").decay);
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "data/tokenizer/text_stream.h"
 #include "data/tokenizer/tokenizer_files.h"
 #include "tests/tokenizer/tokenizer_test_support.h"
 
@@ -44,6 +45,46 @@ TEST_F(Sentencepiece, AnyBytesGiveIds) {
     for (int32_t id : tokenizer->encode(text)) ASSERT_TRUE(id >= 0 && id < tokenizer->vocab_size());
   }
   expect_error(ExitCode::kBadData, "ids 0 to 419", [&] { tokenizer->decode(std::vector<int32_t>{420}); });
+}
+
+TEST_F(Sentencepiece, IdsOneByOneGiveTheText) {
+  const auto tokenizer = make_tokenizer(std::string("sentencepiece:") + kModel);
+  const auto told_behind = [&](const std::vector<int32_t>& ids, ptrdiff_t known) {
+    TextStream stream(*tokenizer, std::vector<int32_t>(ids.begin(), ids.begin() + known));
+    std::string text;
+    for (auto id = ids.begin() + known; id != ids.end(); ++id) text += stream.add(*id);
+    return text + stream.finish();
+  };
+  for (const auto& c : nlohmann::json::parse(read("tests/golden/sentencepiece/cases.json"))) {
+    const std::vector<int32_t> ids = c.at("ids");
+    const std::string text = c.at("decoded").get<std::string>();
+    for (size_t known = 0; known <= ids.size(); ++known) {
+      const std::string prompt = tokenizer->decode(std::span(ids).first(known));
+      if (!text.starts_with(prompt)) continue;  // ends inside of a character
+      EXPECT_EQ(prompt + told_behind(ids, static_cast<ptrdiff_t>(known)), text) << known;
+    }
+  }
+  std::mt19937_64 rng(3);
+  for (int i = 0; i < 300; ++i) {
+    std::vector<int32_t> ids(rng() % 100);
+    for (int32_t& id : ids) id = static_cast<int32_t>(rng() % 420);
+    EXPECT_EQ(told_behind(ids, 0), tokenizer->decode(ids)) << i;
+  }
+}
+
+// A word brings its blank at once; bytes wait for their character.
+TEST_F(Sentencepiece, TextIsToldAsSoonAsItIsCertain) {
+  const auto tokenizer = make_tokenizer(std::string("sentencepiece:") + kModel);
+  TextStream stream(*tokenizer, tokenizer->encode("a"));
+  EXPECT_EQ(stream.add(260), " a");
+  const int32_t bytes[] = {233, 154, 168};  // E6 97 A5
+  EXPECT_EQ(stream.add(bytes[0]), "");
+  EXPECT_EQ(stream.add(bytes[1]), "");
+  EXPECT_EQ(stream.add(bytes[2]), "\xE6\x97\xA5");
+  EXPECT_EQ(stream.add(bytes[0]), "");
+  EXPECT_EQ(stream.add(260), "\xEF\xBF\xBD a");
+  EXPECT_EQ(stream.add(bytes[0]), "");
+  EXPECT_EQ(stream.finish(), "\xEF\xBF\xBD");
 }
 
 TEST_F(Sentencepiece, BadFiles) {

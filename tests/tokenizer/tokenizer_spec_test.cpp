@@ -1,4 +1,5 @@
 // The words that choose a tokenizer, and the byte tokenizer itself.
+#include "data/tokenizer/text_stream.h"
 #include "data/tokenizer/tokenizer.h"
 #include "tests/tokenizer/tokenizer_test_support.h"
 
@@ -23,6 +24,17 @@ TEST(ByteTokenizer, WithEndOfDocument) {
   EXPECT_EQ(tokenizer->vocab_size(), 257);
   EXPECT_EQ(tokenizer->eod(), 256);
   EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{'a', 256, 'b'}), "a<|endoftext|>b");
+}
+
+// Ids that say their text alone are told one by one as they are, whatever came before.
+TEST(TextStreams, OfBytesWaitForNothing) {
+  for (const char* spec : {"byte", "bpe:tests/golden/bpe/gpt2/tokenizer.json"}) {
+    const auto tokenizer = make_tokenizer(spec);
+    TextStream stream(*tokenizer, tokenizer->encode("It is "));
+    for (int32_t id : tokenizer->encode("\xE6\x97\xA5 day\n\n  and \xF0\x9F\x99\x82\xFF \xE6 night, tomorrow"))
+      EXPECT_EQ(stream.add(id), tokenizer->decode(std::vector<int32_t>{id})) << spec << " " << id;
+    EXPECT_EQ(stream.finish(), "") << spec;
+  }
 }
 
 TEST(TokenizerSpec, BadWords) {

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "data/tokenizer/text_stream.h"
 #include "data/tokenizer/tokenizer.h"
 #include "engine/base/core/error.h"
 #include "engine/base/core/log.h"
@@ -160,7 +161,11 @@ int run(const Options& o) {
   std::vector<int32_t> pending = prompt;
   std::unique_ptr<Model> model = std::make_unique<Model>(found, config, window, static_cast<int64_t>(prompt.size()), o);
   int64_t position = 0;
-  std::string shown;
+  TextStream text(*tokenizer, words);
+  const auto print = [](const std::string& piece) {
+    std::fwrite(piece.data(), 1, piece.size(), stdout);
+    std::fflush(stdout);
+  };
   for (int64_t i = 0; i < o.tokens; ++i) {
     if (position + static_cast<int64_t>(pending.size()) > window) {
       // Learned positions are used up: go on from the last half of the text.
@@ -175,10 +180,9 @@ int run(const Options& o) {
     if (tokenizer->eod() == next) break;
     all.push_back(next);
     pending.assign(1, next);
-    const std::string piece = tokenizer->decode(std::span<const int32_t>(&next, 1));
-    std::fwrite(piece.data(), 1, piece.size(), stdout);
-    std::fflush(stdout);
+    print(text.add(next));
   }
+  print(text.finish());
   std::fputc('\n', stdout);
   return 0;
 }

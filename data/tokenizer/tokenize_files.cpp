@@ -44,6 +44,7 @@ struct Encoded {
   size_t output = 0;
   std::vector<int32_t> ids;
   bool ends_document = true;
+  bool has_text = false;  // ids of the text itself, and not only those around it
 };
 
 struct Result {
@@ -195,12 +196,17 @@ class Encoder {
  private:
   void encode(std::string_view text, size_t output, bool starts_document, bool ends_document, Result& result) const {
     const size_t first = result.pieces.size();
+    const auto add = [&](std::string_view piece, bool ends) {
+      std::vector<int32_t> ids = tokenizer_.encode(piece);
+      const bool has_text = !ids.empty();
+      result.pieces.push_back({output, std::move(ids), ends, has_text});
+    };
     while (text.size() > kPieceBytes) {
       const size_t cut = safe_cut(text, kPieceBytes);
-      result.pieces.push_back({output, tokenizer_.encode(text.substr(0, cut)), false});
+      add(text.substr(0, cut), false);
       text.remove_prefix(cut);
     }
-    result.pieces.push_back({output, tokenizer_.encode(text), ends_document});
+    add(text, ends_document);
     if (starts_document) {
       const auto before = tokenizer_.before_text();
       std::vector<int32_t>& ids = result.pieces[first].ids;
@@ -243,25 +249,32 @@ class Encoder {
 class DocumentWriter {
  public:
   DocumentWriter(const std::string& prefix, int64_t vocab) : writer_(prefix, vocab) {}
-  void add(Encoded piece) {
+  // False: that was the end of a document of which the tokenizer keeps nothing (blanks, for SentencePiece). It is left
+  // out, as in Megatron, and so is what belongs around it.
+  bool add(Encoded piece) {
+    has_text_ = has_text_ || piece.has_text;
+    if (piece.ends_document && !std::exchange(has_text_, false)) {
+      open_.clear();
+      return false;
+    }
     if (!open_.empty() || !piece.ends_document) {
       open_.insert(open_.end(), piece.ids.begin(), piece.ids.end());
-      if (!piece.ends_document && open_.size() < kSequenceTokens) return;
+      if (!piece.ends_document && open_.size() < kSequenceTokens) return true;
       writer_.add_sequence(open_);
       open_.clear();
       if (piece.ends_document) open_.shrink_to_fit();
-    } else if (!piece.ids.empty() || !continued_) {
+    } else if (!piece.ids.empty()) {
       writer_.add_sequence(piece.ids);
     }
-    continued_ = !piece.ends_document;
     if (piece.ends_document) writer_.end_document();
+    return true;
   }
   TokenFileWriter& writer() { return writer_; }
 
  private:
   TokenFileWriter writer_;
   std::vector<int32_t> open_;
-  bool continued_ = false;
+  bool has_text_ = false;  // the document, so far
 };
 
 // Stops the queue and joins, also when an exception passes.
@@ -322,9 +335,14 @@ TokenizeSummary tokenize_files(const Tokenizer& tokenizer, const TokenizeOptions
     }
     while (auto result = queue.take()) {
       for (Encoded& piece : result->pieces) {
-        state.documents += piece.ends_document ? 1 : 0;
-        state.tokens += static_cast<int64_t>(piece.ids.size());
-        writers[piece.output]->add(std::move(piece));
+        const bool ends = piece.ends_document;
+        const auto tokens = static_cast<int64_t>(piece.ids.size());
+        if (!writers[piece.output]->add(std::move(piece))) {
+          ++summary.empty_documents;
+          continue;
+        }
+        state.documents += ends ? 1 : 0;
+        state.tokens += tokens;
       }
       state.bytes += result->source_bytes;
       if (summary.skipped_lines == 0) summary.first_skipped = result->first_skipped;

@@ -34,7 +34,7 @@ struct TokenizeSummary {
   uint64_t bytes = 0;
   int64_t skipped_lines = 0;    // bad lines left out
   std::string first_skipped;    // why the first of them was
-  int64_t empty_documents = 0;  // .jsonl documents with "" as text: left out
+  int64_t empty_documents = 0;  // of whose text the tokenizer keeps nothing (always so of ""): left out
 };
 
 // The bytes written depend on text, tokenizer and options, never on `workers` or timing. Memory does not grow

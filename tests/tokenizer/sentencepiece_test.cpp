@@ -2,7 +2,9 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "data/token_file.h"
 #include "data/tokenizer/text_stream.h"
+#include "data/tokenizer/tokenize_files.h"
 #include "data/tokenizer/tokenizer_files.h"
 #include "tests/tokenizer/tokenizer_test_support.h"
 
@@ -85,6 +87,23 @@ TEST_F(Sentencepiece, TextIsToldAsSoonAsItIsCertain) {
   EXPECT_EQ(stream.add(260), "\xEF\xBF\xBD a");
   EXPECT_EQ(stream.add(bytes[0]), "");
   EXPECT_EQ(stream.finish(), "\xEF\xBF\xBD");
+}
+
+TEST_F(Sentencepiece, DocumentsOfBlanksAreLeftOut) {
+  const auto tokenizer = make_tokenizer(std::string("sentencepiece:") + kModel, true);
+  TokenizeOptions options;
+  options.inputs = {write("a.jsonl", "{\"text\":\"a b\"}\n{\"text\":\"   \"}\n")};
+  options.prefix = path("a");
+  for (const bool eod : {false, true}) {
+    options.append_eod = eod;
+    const TokenizeSummary summary = tokenize_files(*tokenizer, options);
+    EXPECT_EQ(summary.empty_documents, 1);
+    EXPECT_EQ(summary.outputs.at(0).documents, 1);
+    const TokenFile file(path("a_text_document"), tokenizer->vocab_size());
+    EXPECT_EQ(file.documents(), 1);
+    ASSERT_EQ(file.sequences(), 1);
+    EXPECT_EQ(file.length(0), static_cast<int64_t>(tokenizer->encode("a b").size()) + (eod ? 1 : 0));
+  }
 }
 
 TEST_F(Sentencepiece, BadFiles) {

@@ -107,6 +107,44 @@ TEST_F(TokenizeFiles, IdsAroundEveryDocument) {
   }
 }
 
+// Bytes but for blanks, between the ids 254 and 255.
+class Letters final : public Tokenizer {
+ public:
+  std::vector<int32_t> encode(std::string_view text) const override {
+    std::vector<int32_t> ids;
+    for (const char c : text)
+      if (c != ' ') ids.push_back(static_cast<uint8_t>(c));
+    return ids;
+  }
+  std::string decode(std::span<const int32_t>) const override { return ""; }
+  std::span<const int32_t> before_text() const override { return std::span(around_).first(1); }
+  std::span<const int32_t> after_text() const override { return std::span(around_).last(1); }
+  int64_t vocab_size() const override { return 257; }
+  std::optional<int32_t> eod() const override { return 256; }
+  std::string name() const override { return "letters"; }
+
+ private:
+  const std::vector<int32_t> around_{254, 255};
+};
+
+// Where the tokenizer keeps nothing of a text, nothing is put around it, however many pieces it comes in.
+TEST_F(TokenizeFiles, TextsWithoutATokenAreLeftOut) {
+  const std::string blanks(kPieceBytes + 10, ' ');
+  std::string lines;
+  for (const std::string& text : {std::string(" "), blanks, blanks + "a", "b" + blanks, std::string("c"), blanks})
+    lines += "{\"text\":\"" + text + "\"}\n";
+  auto o = options({write("a.jsonl", lines)});
+  for (const bool eod : {false, true}) {
+    o.append_eod = eod;
+    const auto summary = tokenize_files(Letters(), o);
+    EXPECT_EQ(summary.empty_documents, 3);
+    EXPECT_EQ(summary.outputs.at(0).documents, 3);
+    const std::string front = "\xFE", end = eod ? "\xFF$" : "\xFF";
+    EXPECT_EQ(documents(path("out/x_text_document")),
+              (std::vector<std::string>{front + "a" + end, front + "b" + end, front + "c" + end}));
+  }
+}
+
 TEST_F(TokenizeFiles, SeveralKeys) {
   const std::string b = write("b.jsonl", "{\"text\":\"four\",\"title\":\"T4\"}\n{\"title\":\"\",\"text\":\"five\"}\n");
   auto o = options({b, write("a.txt", "six")});

@@ -137,6 +137,24 @@ class NonFinite(RunCase):
         self.train(config, faults=faults, expect=0)  # step 4 may have to be repeated, poison and all
         self.assert_same_run(alone, config)
 
+    def test_a_schedule_in_samples_counts_those_of_the_steps_taken(self):
+        keys = {**EVERY_STEP, "rampup_batch_size": [2, 2, 12], "train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "warmup": 0,
+                "min_lr": 0, "lr_decay_style": "linear", "lr_decay_iters": 100, "lr_schedule_unit": "samples"}
+        faults = [{"at": "grad", "step": s, "do": "nan"} for s in (3, 5)]
+        alone, killed = self.config("alone", **keys), self.config("killed", **keys)
+        self.train(alone, faults=faults, expect=0)
+        steps = self.steps(alone)
+        self.assertEqual([s["consumed_samples"] for s in steps], [2, 4, 8, 14, 22, 30, 38, 46])
+        self.assertEqual([s["step"] for s in steps if s["skipped"]], [3, 5])
+        taken = before = 0
+        for s in steps:
+            self.assertAlmostEqual(float(s["lr"]), 1e-3 * (1 - max(1, taken) / 100), delta=1e-9, msg=s)
+            taken += 0 if s["skipped"] else s["consumed_samples"] - before
+            before = s["consumed_samples"]
+        self.assertEqual(self.train(killed, faults=faults + [{"at": "step.begin", "step": 7, "do": "kill9"}]).code, -9)
+        self.train(killed, faults=faults, expect=0)
+        self.assert_same_run(alone, killed)
+
     def test_budget_spent(self):
         config = self.config("diverged", **{**EVERY_STEP, "save_interval": 2}, non_finite_budget=3)
         done = self.train(config, faults=[{"at": "grad", "step": s, "do": "nan"} for s in (2, 4, 5, 6)])

@@ -182,6 +182,7 @@ VisitState RunState::visit(bool writer_only) const {
     visitor.integer("progress/consumed_samples", progress.consumed_samples);
     visitor.integer("progress/consumed_tokens", progress.consumed_tokens);
     visitor.integer("progress/skipped", progress.skipped);
+    visitor.integer("progress/skipped_samples", progress.skipped_samples);
     visitor.integer("progress/skipped_in_a_row", progress.skipped_in_a_row);
   };
 }
@@ -266,7 +267,7 @@ bool RunSession::load_from(const std::string& path, const RunState& state) {
     } else {
       replica_loaded = take_state(found, state.replica, options);
     }
-    load_checkpoint(found.path, state.visit(false), options, &job_.control());
+    load_state(found, state, options);
     if (!run.no_load_optim) adopt_residuals(found, state.replica);
   }
   log_info("loaded " + found.path +
@@ -315,7 +316,7 @@ void RunSession::start(const RunState& state, const SampleStream& stream) {
       warn_of_other_order(*found);
       LoadOptions options = load_options();
       replica_loaded = take_state(*found, replica, options);
-      load_checkpoint(found->path, state.visit(false), options, &job_.control());
+      load_state(*found, state, options);
       adopt_residuals(*found, replica);
       last_saved_step_ = progress.step;
       log_info("resumed from " + found->path + ": step " + std::to_string(progress.step) + ", " +

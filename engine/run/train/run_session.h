@@ -25,6 +25,10 @@ namespace thinwire {
 // Refuses (78) a checkpoint that was written before Adam's moments said how many steps they have seen.
 void refuse_uncounted_moments(const LoadReport& found);
 
+// Older checkpoints do not say how many samples their skipped steps took. Their schedule stood behind those of the
+// first `updates` steps, and goes on from there: all other samples are taken for skipped ones.
+void complete_progress(const Manifest& manifest, const DataConfig& data, TrainProgress& progress);
+
 // What a checkpoint holds of a run.
 struct RunState {
   Replica& replica;
@@ -88,6 +92,7 @@ class RunSession {
   void warn_of_other_order(const LoadReport& found) const;
   LoadOptions load_options();  // of a checkpoint that has been verified
   bool take_state(const LoadReport& found, Replica& replica, LoadOptions& options);
+  void load_state(const LoadReport& found, const RunState& state, LoadOptions& options);
   void take_momentum(const Manifest& manifest, LoadOptions& options) const;
   bool take_compression_state(const Manifest& manifest, Replica& replica, LoadOptions& options);
   // Behind the load that take_compression_state has prepared, where the number of data ranks alone is another one.

@@ -4,6 +4,7 @@
 #include <span>
 #include <utility>
 
+#include "data/batch_ramp.h"
 #include "engine/base/core/log.h"
 #include "engine/run/checkpoint/agreement.h"
 #include "engine/run/checkpoint/stored_tensors.h"
@@ -12,6 +13,8 @@
 
 namespace thinwire {
 namespace {
+
+constexpr const char* kSkippedSamples = "progress/skipped_samples";
 
 bool stores(const Manifest& manifest, std::string_view prefix) {
   return std::any_of(manifest.tensors.begin(), manifest.tensors.end(),
@@ -49,6 +52,17 @@ void refuse_uncounted_moments(const LoadReport& found) {
                    ": this checkpoint is of an older format: it lacks \"adam_m/updates\", the number of steps that "
                    "Adam's moments have seen. Go on without its moments, in another run_dir: load=" +
                    found.path + " no_load_optim=true; or resume it with the build that wrote it");
+}
+
+void complete_progress(const Manifest& manifest, const DataConfig& data, TrainProgress& progress) {
+  if (manifest.integers.contains(kSkippedSamples)) return;
+  progress.skipped_samples = std::max<int64_t>(0, progress.consumed_samples - samples_after(data, progress.updates));
+}
+
+void RunSession::load_state(const LoadReport& found, const RunState& state, LoadOptions& options) {
+  if (!found.manifest.integers.contains(kSkippedSamples)) options.unwanted_prefixes.push_back(kSkippedSamples);
+  load_checkpoint(found.path, state.visit(false), options, &job_.control());
+  complete_progress(found.manifest, config_.run.data, state.progress);
 }
 
 // Asks a checkpoint for the state that it has and this run can go on with; returns what take_compression_state() does.

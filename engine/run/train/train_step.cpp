@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "data/batch_ramp.h"
 #include "optim/lr_schedule.h"
 #include "optim/optimizer.h"
 
@@ -26,6 +25,9 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
   Replica& r = replica_;
   prepare(micro_batches);
   StepOutcome outcome;
+  const OptimConfig& optim = r.config().optim;
+  const int64_t consumed = progress.consumed_samples;
+  outcome.lr = learning_rate(optim, optim.by_samples ? consumed - progress.skipped_samples : progress.updates);
   outcome.loss_scale = scaler.scale();
   const float scale = static_cast<float>(outcome.loss_scale);
   r.write(r.buffers().dlogits_scale, &scale, sizeof scale);
@@ -51,6 +53,7 @@ StepOutcome TrainStep::run(int micro_batches, const std::function<Batch()>& next
   ++progress.step;
   if (outcome.skipped) {
     ++progress.skipped;
+    progress.skipped_samples += progress.consumed_samples - consumed;
     if (!outcome.spike.skip) ++progress.skipped_in_a_row;
   } else {
     ++progress.updates;
@@ -98,7 +101,7 @@ void TrainStep::execute(const PlanNode& node, int micro_batches, const std::func
     }
     case NodeKind::kControl: {
       const auto t = timer.measure(StepPart::kOptimizer);
-      return control(outcome, progress);
+      return control(outcome);
     }
     case NodeKind::kOptimizer: {
       const auto t = timer.measure(StepPart::kOptimizer);
@@ -213,7 +216,7 @@ void TrainStep::exchange(const PlanNode& node) {
 
 // All ranks decide the same: loss, squared norm and wishes are summed first, and everything below follows from those
 // sums alone.
-void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress) {
+void TrainStep::control(StepOutcome& outcome) {
   Replica& r = replica_;
   const OptimConfig& optim = r.config().optim;
   // Counters are complete, and states may be settled, only when the last messages have left.
@@ -242,8 +245,6 @@ void TrainStep::control(StepOutcome& outcome, const TrainProgress& progress) {
     outcome.attention_imbalance = total[kSumBusiest] * r.layout().mesh.context / total[kSumWork];
   outcome.stop = total[kSumStop] > 0.0;
   outcome.save = total[kSumSave] > 0.0;
-  outcome.lr =
-      learning_rate(optim, optim.by_samples ? samples_after(r.config().data, progress.updates) : progress.updates);
   // A codec may have made something finite of what was not (law 8): whoever packed it says so here.
   const bool coded_non_finite = total[kSumNonFinite] > 0.0;
   outcome.skipped = coded_non_finite || !std::isfinite(outcome.grad_norm) || !std::isfinite(outcome.loss);

@@ -47,7 +47,8 @@ struct TrainProgress {
   int64_t updates = 0;  // steps applied: what the schedule and Adam's bias correction count
   int64_t consumed_samples = 0;
   int64_t consumed_tokens = 0;
-  int64_t skipped = 0;  // in total
+  int64_t skipped = 0;          // steps, in total
+  int64_t skipped_samples = 0;  // theirs: consumed, but not counted by a schedule in samples
   int64_t skipped_in_a_row = 0;
 };
 
@@ -87,7 +88,7 @@ class TrainStep {
                TrainProgress& progress, StepTimer& timer);
   void backward(const PlanNode& node);
   void exchange(const PlanNode& node);
-  void control(StepOutcome& outcome, const TrainProgress& progress);
+  void control(StepOutcome& outcome);
   void step_weights(const StepOutcome& outcome);
   void step_piece(size_t piece);
   void publish();

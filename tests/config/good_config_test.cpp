@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <tuple>
 
 #include "data/split.h"
 #include "tests/config/config_test_support.h"
@@ -278,6 +279,37 @@ TEST(GoodConfig, DerivedValues) {
                 .model.layers,
             4);
   EXPECT_EQ(load("\"attention_config\": [[[\"flash\"], 4]]").model.layers, 4);
+}
+
+// As Megatron counts: in samples, by the run's own length or by one of the schedule's.
+TEST(GoodConfig, SchedulesInSamples) {
+  struct Case {
+    std::string text;
+    bool by_samples;
+    int64_t decay, warmup, final_decay;
+  };
+  const auto run_of = [](const std::string& extra) { return without("train_iters", "\"train_samples\": 100" + extra); };
+  const std::string ramp = ", \"rampup_batch_size\": [2, 2, 30]";  // 34 samples in 10 steps
+  const std::string wsd = ", \"lr_decay_style\": \"wsd\", ";
+  const std::vector<Case> cases = {
+      {run_of(""), true, 100, 1, 0},
+      {run_of(ramp), true, 100, 1, 0},
+      {run_of(", \"lr_decay_samples\": 90, \"lr_warmup_samples\": 17" + wsd + "\"lr_wsd_decay_samples\": 30"), true, 90,
+       17, 30},
+      {run_of(", \"lr_warmup_iters\": 0"), true, 100, 0, 0},
+      {run_of(", \"lr_schedule_unit\": \"steps\""), false, 12, 0, 0},
+      {run_of(", \"lr_warmup_iters\": 2"), false, 12, 2, 0},
+      {run_of(ramp + wsd + "\"lr_wsd_decay_iters\": 5"), false, 18, 0, 5},
+      {with("\"lr_decay_samples\": 70, \"lr_warmup_iters\": 0" + ramp), true, 70, 0, 0},
+      {with("\"lr_warmup_samples\": 9"), true, 80, 9, 0},
+      {with("\"lr_warmup_samples\": 9" + ramp), true, 34, 9, 0},
+      {with("\"lr_warmup_samples\": 0, \"lr_decay_iters\": 9"), false, 9, 0, 0}};
+  for (const Case& c : cases) {
+    const OptimConfig o = load_config_text({{"a.json", c.text}}, {}).run.optim;
+    EXPECT_EQ(std::tie(o.by_samples, o.decay_iters, o.warmup_iters, o.wsd_decay_iters),
+              std::tie(c.by_samples, c.decay, c.warmup, c.final_decay))
+        << c.text;
+  }
 }
 
 TEST(GoodConfig, DataPaths) {

@@ -68,8 +68,9 @@ TEST(MegatronArgs, SchedulesInSamples) {
   text.replace(text.find("--train-iters 10"), 16, "--train-samples 83 --lr-decay-samples 79 --lr-warmup-samples 17");
   const RunConfig c = load(text).run;
   EXPECT_EQ(c.train_iters, 10);
-  EXPECT_EQ(c.optim.decay_iters, 9);
-  EXPECT_EQ(c.optim.warmup_iters, 2);
+  EXPECT_TRUE(c.optim.by_samples);
+  EXPECT_EQ(c.optim.decay_iters, 79);
+  EXPECT_EQ(c.optim.warmup_iters, 17);
 }
 
 // The flags of the script for 175 billion parameters: lengths in samples while the batch grows. Steps by Megatron's

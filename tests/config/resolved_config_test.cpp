@@ -73,6 +73,7 @@ TEST(ResolvedConfig, LoadsBackToTheSameRun) {
       {with("\"expansion_factor\": 2.7, \"lr_warmup_iters\": 2, \"lr_decay_style\": \"wsd\", \"lr_wsd_decay_iters\": "
             "3, \"optimizer\": \"sgd\""),
        {}},
+      {without("train_iters", "\"train_samples\": 100, \"lr_decay_style\": \"wsd\", \"lr_wsd_decay_samples\": 30"), {}},
       {with("\"train_data_paths\": [\"a\", \"b\"], \"train_data_weights\": [0.1, 0.3], \"valid_data_paths\": \"c\""),
        {}},
       {with("\"data_path\": \"0.1 a 0.9 b\", \"split\": [90, 10], \"rampup_batch_size\": [\"2\", \"2\", \"40\"]"), {}},

@@ -219,46 +219,58 @@ void Resolver::parse_ramp() {
   set("rampup_batch_size", {start, step, static_cast<int64_t>(numbers[2])});
 }
 
-// Megatron's lengths in samples. Under a ramp of the batch they are no numbers of steps, so that the schedule counts
-// samples.
+// Lengths in samples are Megatron's. The schedule counts samples where it has one of them, and in a run of
+// train_samples where nothing is in steps. A length of 0 is the same in both.
 void Resolver::schedule_in_samples() {
   DataConfig data;
   data.global_batch = integer("train_batch_size");
-  nlohmann::json ramp = broken("rampup_batch_size") ? nlohmann::json() : value("rampup_batch_size");
-  const auto whole = [](const nlohmann::json& n) { return n.is_number_integer(); };
-  // A ramp that is wrong has its message already.
-  if (!ramp.is_array() || ramp.size() != 3 || !std::all_of(ramp.begin(), ramp.end(), whole)) ramp = nullptr;
-  if (ramp.is_array()) {
-    data.ramp_start = ramp.at(0).get<int64_t>();
-    data.ramp_increment = ramp.at(1).get<int64_t>();
-    data.ramp_samples = ramp.at(2).get<int64_t>();
+  // parse_ramp() leaves one that is wrong out, with its message.
+  if (const auto ramp = values_.find("rampup_batch_size"); ramp != values_.end()) {
+    data.ramp_start = ramp->second.at(0).get<int64_t>();
+    data.ramp_increment = ramp->second.at(1).get<int64_t>();
+    data.ramp_samples = ramp->second.at(2).get<int64_t>();
   }
-  const Setting* samples = given("train_samples");
-  if (samples != nullptr && given("train_iters") == nullptr) {
-    const int64_t iters = iterations_of(data, samples->value.get<int64_t>());
+  const Setting* total = given("train_iters") == nullptr ? given("train_samples") : nullptr;
+  if (total != nullptr) {
+    const int64_t iters = iterations_of(data, total->value.get<int64_t>());
     if (iters == 0) fail({"train_samples"}, "is less than one batch of " + str(data.global_batch));
     set("train_iters", iters);
-    if (ramp.is_array() && given("lr_decay_iters") == nullptr && given("lr_decay_samples") == nullptr)
-      set("lr_decay_iters", samples->value), set("lr_schedule_unit", "samples");
   }
-  for (const auto& [in_samples, iters] :
-       {std::pair("lr_decay_samples", "lr_decay_iters"), {"lr_warmup_samples", "lr_warmup_iters"}}) {
-    if (given(in_samples) == nullptr || broken(iters)) continue;
-    const int64_t count = given(in_samples)->value.get<int64_t>();
-    if (given(iters) != nullptr) {
-      fail({in_samples}, std::string("contradicts ") + iters + ": give one of them");
-    } else if (ramp.is_array()) {
-      set(iters, count), set("lr_schedule_unit", "samples");
-    } else {
-      set(iters, std::max<int64_t>(iters == std::string("lr_decay_iters") ? 1 : 0, count / data.global_batch));
-    }
+
+  struct Length {
+    const char *in_steps, *in_samples;
+  };
+  constexpr Length kLengths[] = {{"lr_decay_iters", "lr_decay_samples"},
+                                 {"lr_warmup_iters", "lr_warmup_samples"},
+                                 {"lr_wsd_decay_iters", "lr_wsd_decay_samples"}};
+  const auto counts = [&](const char* key) {
+    const Setting* length = given(key);
+    return length != nullptr && length->value.get<int64_t>() != 0;
+  };
+  bool steps = false, samples = false;
+  for (const Length& length : kLengths) {
+    steps = steps || counts(length.in_steps);
+    samples = samples || counts(length.in_samples);
   }
-  if (!ramp.is_array() || !is("lr_schedule_unit", "samples") || given("lr_schedule_unit") != nullptr) return;
-  for (const auto& [in_steps, in_samples] :
-       {std::pair("lr_decay_iters", "lr_decay_samples"), {"lr_warmup_iters", "lr_warmup_samples"}})
-    if (given(in_steps) != nullptr)
-      fail({in_steps},
-           std::string("counts steps beside lengths in samples: with rampup_batch_size give ") + in_samples);
+  const bool unit_given = given("lr_schedule_unit") != nullptr;
+  if (!unit_given && (samples || (total != nullptr && !steps))) set("lr_schedule_unit", "samples");
+  const bool by_samples = value("lr_schedule_unit") == "samples";
+  for (const auto& [in_steps, in_samples] : kLengths) {
+    const Setting* length = given(in_samples);
+    if (length != nullptr && given(in_steps) != nullptr && (counts(in_steps) || counts(in_samples)))
+      fail({in_samples}, std::string("contradicts ") + in_steps + ": give one of them");
+    else if (counts(in_samples) && !by_samples)
+      fail({in_samples}, "contradicts lr_schedule_unit steps");
+    else if (length != nullptr && !broken(in_steps))
+      set(in_steps, length->value);
+    else if (counts(in_steps) && samples && !unit_given)
+      fail({in_steps}, std::string("counts steps beside lengths in samples: give ") + in_samples);
+  }
+  if (!by_samples || broken("lr_decay_iters") || !value("lr_decay_iters").is_null()) return;
+  if (total != nullptr)
+    set("lr_decay_iters", total->value);
+  else if (known({"train_iters"}))
+    set("lr_decay_iters", std::max<int64_t>(1, samples_after(data, integer("train_iters"))));
 }
 
 void Resolver::schedule() {
@@ -285,8 +297,9 @@ void Resolver::schedule() {
       set("lr_warmup_iters", static_cast<int64_t>(std::floor(real("warmup") * static_cast<double>(decay) + 1e-6)));
     set("warmup", nullptr);
     if (integer("lr_warmup_iters") > decay)
-      fail({"lr_warmup_iters", "lr_decay_iters"},
-           "warm-up of " + str(integer("lr_warmup_iters")) + " steps is longer than lr_decay_iters " + str(decay));
+      fail({"lr_warmup_iters", "lr_warmup_samples", "lr_decay_iters"},
+           "warm-up of " + str(integer("lr_warmup_iters")) + " " + text("lr_schedule_unit") +
+               " is longer than lr_decay_iters " + str(decay));
   }
   if (known({"min_lr", "optimizer.params.lr"}) && real("min_lr") > real("optimizer.params.lr"))
     fail({"min_lr", "optimizer.params.lr"}, "min_lr " + shown(value("min_lr")) + " is above the peak learning rate " +
@@ -302,7 +315,8 @@ void Resolver::schedule() {
     if (value("lr_wsd_decay_iters").is_null())
       fail({"lr_wsd_decay_iters", "lr_decay_style"}, "lr_decay_style wsd needs lr_wsd_decay_iters");
     else if (known({"lr_warmup_iters"}) && integer("lr_wsd_decay_iters") + integer("lr_warmup_iters") > decay)
-      fail({"lr_wsd_decay_iters"}, "warm-up and final decay together are longer than lr_decay_iters " + str(decay));
+      fail({"lr_wsd_decay_iters", "lr_wsd_decay_samples"},
+           "warm-up and final decay together are longer than lr_decay_iters " + str(decay));
   }
   const Setting* momentum = given("optimizer.params.momentum");
   if (momentum != nullptr && momentum->value.get<double>() != 0.0 && !is("optimizer.type", "sgd"))

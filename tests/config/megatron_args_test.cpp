@@ -103,6 +103,16 @@ TEST(MegatronArgs, OlderAndRarerFlags) {
   EXPECT_EQ(load(kSmall + "--activations-checkpoint-method uniform").run.model.recompute, Recompute::kFull);
 }
 
+// Rope stays, whichever comes first.
+TEST(MegatronArgs, NoLearnedPositionsBesideRope) {
+  const auto positions = [](const std::string& flags) { return load(kSmall + flags).run.model.positions; };
+  EXPECT_EQ(positions("--position-embedding-type rope --no-position-embedding"), PositionKind::kRotary);
+  EXPECT_EQ(positions("--use-rotary-position-embeddings --no-position-embedding"), PositionKind::kRotary);
+  EXPECT_EQ(positions("--no-position-embedding --position-embedding-type rope"), PositionKind::kRotary);
+  EXPECT_EQ(positions("--no-position-embedding"), PositionKind::kNone);
+  EXPECT_EQ(positions("--position-embedding-type learned_absolute --no-position-embedding"), PositionKind::kNone);
+}
+
 TEST(MegatronArgs, Wrong) {
   const auto expect = [](const std::string& more, const std::string& wanted) {
     const std::string message = message_of(kSmall + more);

@@ -414,6 +414,11 @@ void SettingsReader::rewrite_shorthands(Source& source) {
     else
       s[key] = {value, from.place, from.spelled, {}};
   };
+  const auto so_far = [&](const std::string& key) -> const Setting* {
+    for (const Settings* from : {&s, &merged_})
+      if (const auto it = from->find(key); it != from->end()) return &it->second;
+    return nullptr;
+  };
   if (const auto v = take("use_distributed_optimizer"))
     put("zero_optimization.stage", v->value.get<bool>() ? 1 : 0, *v);
   if (const auto v = take("distributed_timeout_minutes")) put("watchdog_seconds", v->value.get<double>() * 60.0, *v);
@@ -427,8 +432,11 @@ void SettingsReader::rewrite_shorthands(Source& source) {
     put("scatter_gather_tensors_in_pipeline", !v->value.get<bool>(), *v);
   if (const auto v = take("swiglu"); v && v->value.get<bool>()) put("activation", "swiglu", *v);
   if (const auto v = take("use_rotary_position_embeddings"); v && v->value.get<bool>()) put("pos_emb", "rotary", *v);
-  if (const auto v = take("no_position_embedding"); v && v->value.get<bool>() && s.count("pos_emb") == 0)
-    put("pos_emb", "none", *v);
+  if (const auto v = take("no_position_embedding"); v && v->value.get<bool>()) {
+    // The learned table goes: beside other positions the word says nothing. Each flag is a source of its own.
+    const Setting* said = so_far("pos_emb");
+    if (said == nullptr || said->value.is_null() || said->value == "learned") put("pos_emb", "none", *v);
+  }
   if (const auto v = take("openai_gelu"); v && v->value.get<bool>()) put("bias_gelu_fusion", true, *v);
   if (const auto v = take("disable_bias_linear"); v && v->value.get<bool>()) {
     put("use_bias_in_attn_linear", false, *v);

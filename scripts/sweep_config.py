@@ -17,6 +17,17 @@ EITHER_OR = (("ffn_hidden_size", "intermediate_size", "expansion_factor"), ("war
 ONE_PREFIX = ("data_path", "split")
 LISTS_PER_SPLIT = tuple(f"{part}_data_{what}" for part in ("train", "valid", "test") for what in ("paths", "weights"))
 BETAS = "optimizer.params.betas"
+PRECISIONS = ("fp16.enabled", "bf16.enabled")
+# Words that say something where they are true, in the order in which `train` takes them; false or null in a later source takes that back.
+WORDS = {
+    "swiglu": {"activation": "swiglu"},
+    "use_rotary_position_embeddings": {"pos_emb": "rotary"},
+    "no_position_embedding": {"pos_emb": "none"},  # beside a learned table, or none that is named
+    "openai_gelu": {"bias_gelu_fusion": True},
+    "disable_bias_linear": {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False},
+    "recompute_activations": {"recompute_granularity": "selective"},
+    "ds_sequence_parallel_fpdt_offloading": {"activation_offload": "host"},
+}
 
 
 def shipped(path, folder):
@@ -99,37 +110,62 @@ def nearest(word, known, otherwise=""):
 
 def written_out(key, value):
     """What a word of other trainers stands for, in our keys: {key: value}; None for a key of our own."""
-    true = value is True
-    words = {"use_distributed_optimizer": {"zero_optimization.stage": int(true)}, "norm_epsilon": {"layernorm_epsilon": value, "rms_norm_epsilon": value},
-             "swiglu": {"activation": "swiglu"} if true else {}, "use_rotary_position_embeddings": {"pos_emb": "rotary"} if true else {},
-             "openai_gelu": {"bias_gelu_fusion": True} if true else {},
-             "disable_bias_linear": {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False} if true else {},
-             "checkpoint_activations": {"recompute_granularity": "full" if true else "none"}}
-    switches = ("fp16.enabled", "bf16.enabled")
-    if isinstance(value, bool) and key in switches:
-        return {"precision": key[:4]} if value else {}
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if isinstance(value, bool):
+        if key in WORDS:
+            return WORDS[key] if value else {}
+        if key in PRECISIONS:
+            return {"precision": key[:4]} if value else {}
+        return {"use_distributed_optimizer": {"zero_optimization.stage": int(value)}, "checkpoint_activations": {"recompute_granularity": "full" if value else "none"}}.get(key)
+    if isinstance(value, (int, float)):
+        if key == "norm_epsilon":
+            return {"layernorm_epsilon": value, "rms_norm_epsilon": value}
         if key == "distributed_timeout_minutes":
             return {"watchdog_seconds": value * 60.0}
         if key == "zero_optimization.zero_hpz_partition_size":
             return {"placement.secondary": "pair" if value == 2 else "node"} if value > 1 else {}
         if key == "initial_loss_scale" and value > 0 and math.log2(value).is_integer():
             return {"fp16.initial_scale_power": int(math.log2(value))}
-    if isinstance(value, bool) != (key == "norm_epsilon"):
-        return words.get(key)
     return None
 
 
-def lay_over(base, later):
-    """Changes the flat configuration `base` as a later source [(key, value)] would."""
-    given = {key: value for key, value in later if value is not None}
-    for key, value in list(given.items()):
-        meant = written_out(key, value)
-        if meant is not None and not set(meant) & set(given):  # both said in one source: `train` finds the contradiction, if it is one
-            del given[key]
-            given.update(meant)
-            if value is False and base.get("precision") == key[:4]:  # "fp16": false
-                del base["precision"]
+def learned(positions):
+    return positions is None or isinstance(positions, str) and positions.lower().replace("-", "_") in ("learned", "learned_absolute")
+
+
+def take_back(base, by, word):
+    """What a word has said of `base` holds no longer, but what was there before."""
+    for name in [name for name, (said_by, _) in by.items() if said_by == word]:
+        before = by.pop(name)[1]
+        base.pop(name, None)
+        if before:
+            base[name] = before[0]
+            if before[1]:
+                by[name] = before[1]
+
+
+def lay_over(base, later, by):
+    """Changes the flat configuration `base` as a later source [(key, value)] would. by: {key of base: (the word that said it, what was there
+    before, as (value, its entry here) or None)}."""
+    later = dict(later)
+    given, said = {key: value for key, value in later.items() if value is not None}, {}
+    order = list(WORDS)
+    for key, value in sorted(later.items(), key=lambda item: order.index(item[0]) if item[0] in WORDS else -1):
+        meant = {} if value is None and key in WORDS else written_out(key, value)
+        if meant is None:
+            continue
+        if not meant and key not in PRECISIONS:
+            take_back(base, by, key)
+        if key == "no_position_embedding" and not learned({**base, **later, **given}.get("pos_emb")):
+            meant = {}
+        if any(name in given and given[name] != of_word for name, of_word in meant.items()):
+            continue  # both said in one source, and not the same: `train` finds the contradiction
+        given.pop(key, None)
+        given.update(meant)
+        for name in meant:
+            word, before = by.get(name, (None, None))
+            said[name] = (key, before if word == key else (base[name], by.get(name)) if name in base else None)
+        if value is False and base.get("precision") == key[:4]:  # "fp16": false
+            del base["precision"]
     for family in EITHER_OR:
         if any(name in given for name in family):
             for name in family:
@@ -145,19 +181,25 @@ def lay_over(base, later):
         if name in given:
             betas[i] = given.pop(name)
             given[BETAS] = betas
-    for key, value in later:
+    for key, value in later.items():
         if value is None:
             base.pop(key, None)
             for name in [n for n in base if n.startswith(key + ".")] if key.startswith("compression") else []:
                 del base[name]  # null takes back a rule, or all of them
     base.update(given)
+    for name in [name for name in by if name in later or name in given]:
+        del by[name]
+    by.update(said)
 
 
 def merged(keys, sources):
     """One flat configuration of several, later ones winning. sources: objects as they were read, or lists of (key, value)."""
-    out = {}
+    out, by = {}, {}
     for source in sources:
-        lay_over(out, keys.flatten(source) if isinstance(source, dict) else source)
+        lay_over(out, keys.flatten(source) if isinstance(source, dict) else source, by)
+    if by.get("activation", ("",))[0] == "swiglu":  # stays the word that it was: the default width depends on it
+        del out["activation"]
+        out["swiglu"] = True
     return out
 
 

@@ -373,5 +373,40 @@ TEST(GoodConfig, MergingAndOverrides) {
             "runs/run");
 }
 
+// A later false, or null, takes back what the same word has said, and nothing else: what was there before holds again.
+TEST(GoodConfig, WordsTakeBackWhatTheySaid) {
+  const auto model = [](const std::string& first, const std::vector<std::string>& later) {
+    return load(first, later).model;
+  };
+  for (const char* later : {"disable_bias_linear=false", "disable-bias-linear=null"}) {
+    const ModelConfig biases = model("\"disable-bias-linear\": true", {later});
+    EXPECT_TRUE(biases.bias_mlp && biases.bias_attention) << later;
+  }
+  const ModelConfig one =
+      model("\"disable_bias_linear\": true", {"use_bias_in_mlp=false", "disable_bias_linear=false"});
+  EXPECT_TRUE(one.bias_attention);
+  EXPECT_FALSE(one.bias_mlp);
+  const ModelConfig gelu = model("\"swiglu\": true", {"swiglu=false"});
+  EXPECT_EQ(gelu.activation, ActivationKind::kGeluExact);
+  EXPECT_EQ(gelu.ffn, 256);
+  EXPECT_EQ(model("\"activation\": \"swiglu\"", {"swiglu=false"}).activation, ActivationKind::kSwiglu);
+  EXPECT_EQ(model("\"openai_gelu\": true", {"openai_gelu=false"}).activation, ActivationKind::kGeluExact);
+  EXPECT_EQ(model("\"bias_gelu_fusion\": true", {"openai_gelu=false"}).activation, ActivationKind::kGeluTanh);
+  EXPECT_EQ(
+      model("\"bias_gelu_fusion\": true", {"openai_gelu=true", "openai_gelu=true", "openai_gelu=false"}).activation,
+      ActivationKind::kGeluTanh);
+  EXPECT_EQ(model("\"use_rotary_position_embeddings\": true", {"use_rotary_position_embeddings=false"}).positions,
+            PositionKind::kLearned);
+  EXPECT_EQ(model("\"no_position_embedding\": true", {"no_position_embedding=false"}).positions,
+            PositionKind::kLearned);
+  EXPECT_EQ(model("\"recompute_activations\": true", {"recompute_activations=false"}).recompute, Recompute::kNone);
+  EXPECT_EQ(model("\"recompute_granularity\": \"full\"", {"recompute_activations=false"}).recompute, Recompute::kFull);
+  EXPECT_EQ(model("\"ds_sequence_parallel_fpdt\": true", {"ds_sequence_parallel_fpdt=false"}).sequence_chunk, 0);
+  const std::string hpz = "\"zero_optimization\": {\"stage\": 3, \"zero_hpz_partition_size\": 2}";
+  EXPECT_EQ(load(hpz, {}, {.ranks = 4}).layout.placement.secondary, Level::kPair);
+  EXPECT_EQ(load(hpz, {"zero_optimization.zero_hpz_partition_size=1"}, {.ranks = 4}).layout.placement.secondary,
+            Level::kReplicated);
+}
+
 }  // namespace
 }  // namespace thinwire::good_config_test

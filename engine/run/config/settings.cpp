@@ -406,13 +406,42 @@ void SettingsReader::rewrite_shorthands(Source& source) {
     if (setting.value.is_null()) return std::nullopt;
     return setting;
   };
+  const auto is_by = [](const Setting& setting, const std::string& word) {
+    return normalised_key(setting.spelled) == word;
+  };
+  // What this word has said in earlier sources: what was there before holds again.
+  const auto take_back = [&](const std::string& word) {
+    for (auto it = merged_.begin(); it != merged_.end();) {
+      const std::shared_ptr<const Setting> before = it->second.before;
+      if (!is_by(it->second, word))
+        ++it;
+      else if (before == nullptr)
+        it = merged_.erase(it);
+      else
+        (it++)->second = *before;
+    }
+  };
+  // A word that says something where it is true; false or null in a later source takes that back.
+  const auto take_if_true = [&](const std::string& word) -> std::optional<Setting> {
+    const bool here = s.contains(word);
+    std::optional<Setting> v = take(word);
+    if (v && v->value.get<bool>()) return v;
+    if (here) take_back(word);
+    return std::nullopt;
+  };
+  // What earlier sources say of the key but for this word.
+  const auto before_word = [&](const std::string& key, const std::string& word) -> std::shared_ptr<const Setting> {
+    const auto it = merged_.find(key);
+    if (it == merged_.end()) return nullptr;
+    return is_by(it->second, word) ? it->second.before : std::make_shared<const Setting>(it->second);
+  };
   const auto put = [&](const std::string& key, const nlohmann::json& value, const Setting& from) {
     const auto it = s.find(key);
     if (it != s.end() && !it->second.value.is_null() && it->second.value != value)
       problem(from.place, from.spelled,
               "contradicts \"" + it->second.spelled + "\" at " + it->second.place.label + ": give one of them");
     else
-      s[key] = {value, from.place, from.spelled, {}};
+      s[key] = {value, from.place, from.spelled, {}, before_word(key, normalised_key(from.spelled))};
   };
   const auto so_far = [&](const std::string& key) -> const Setting* {
     for (const Settings* from : {&s, &merged_})
@@ -422,36 +451,36 @@ void SettingsReader::rewrite_shorthands(Source& source) {
   if (const auto v = take("use_distributed_optimizer"))
     put("zero_optimization.stage", v->value.get<bool>() ? 1 : 0, *v);
   if (const auto v = take("distributed_timeout_minutes")) put("watchdog_seconds", v->value.get<double>() * 60.0, *v);
-  if (const auto v = take("zero_optimization.zero_hpz_partition_size"); v && v->value.get<int64_t>() > 1)
+  const std::string hpz = "zero_optimization.zero_hpz_partition_size";
+  if (const auto v = take(hpz); v && v->value.get<int64_t>() > 1)
     put("placement.secondary", v->value.get<int64_t>() == 2 ? "pair" : "node", *v);
+  else if (v)
+    take_back(hpz);
   if (const auto v = take("norm_epsilon")) {
     put("layernorm_epsilon", v->value, *v);
     put("rms_norm_epsilon", v->value, *v);
   }
   if (const auto v = take("no_scatter_gather_tensors_in_pipeline"))
     put("scatter_gather_tensors_in_pipeline", !v->value.get<bool>(), *v);
-  if (const auto v = take("swiglu"); v && v->value.get<bool>()) put("activation", "swiglu", *v);
-  if (const auto v = take("use_rotary_position_embeddings"); v && v->value.get<bool>()) put("pos_emb", "rotary", *v);
-  if (const auto v = take("no_position_embedding"); v && v->value.get<bool>()) {
+  if (const auto v = take_if_true("swiglu")) put("activation", "swiglu", *v);
+  if (const auto v = take_if_true("use_rotary_position_embeddings")) put("pos_emb", "rotary", *v);
+  if (const auto v = take_if_true("no_position_embedding")) {
     // The learned table goes: beside other positions the word says nothing. Each flag is a source of its own.
     const Setting* said = so_far("pos_emb");
     if (said == nullptr || said->value.is_null() || said->value == "learned") put("pos_emb", "none", *v);
   }
-  if (const auto v = take("openai_gelu"); v && v->value.get<bool>()) put("bias_gelu_fusion", true, *v);
-  if (const auto v = take("disable_bias_linear"); v && v->value.get<bool>()) {
+  if (const auto v = take_if_true("openai_gelu")) put("bias_gelu_fusion", true, *v);
+  if (const auto v = take_if_true("disable_bias_linear")) {
     put("use_bias_in_attn_linear", false, *v);
     put("use_bias_in_mlp", false, *v);
   }
   if (const auto v = take("checkpoint_activations"))
     put("recompute_granularity", v->value.get<bool>() ? "full" : "none", *v);
-  if (const auto v = take("recompute_activations"); v && v->value.get<bool>())
-    put("recompute_granularity", "selective", *v);
+  if (const auto v = take_if_true("recompute_activations")) put("recompute_granularity", "selective", *v);
   if (const auto v = take("activations_checkpoint_method")) put("recompute_granularity", "full", *v);
-  if (const auto v = take("ds_sequence_parallel_fpdt");
-      v && v->value.get<bool>() && !s.contains("sequence_chunk_size") && !merged_.contains("sequence_chunk_size"))
+  if (const auto v = take_if_true("ds_sequence_parallel_fpdt"); v && so_far("sequence_chunk_size") == nullptr)
     put("sequence_chunk_size", 65536, *v);
-  if (const auto v = take("ds_sequence_parallel_fpdt_offloading"); v && v->value.get<bool>())
-    put("activation_offload", "host", *v);
+  if (const auto v = take_if_true("ds_sequence_parallel_fpdt_offloading")) put("activation_offload", "host", *v);
   if (const auto v = take("initial_loss_scale")) {
     const double power = std::log2(v->value.get<double>());
     if (power != std::floor(power))

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -55,6 +56,8 @@ struct Setting {
   Place place;
   std::string spelled;             // the name as written
   std::vector<WrittenRule> rules;  // of compression.rules, and of a preset's placement
+  // Of a word that stands for this key ("swiglu"): what earlier sources had said, which holds again without the word.
+  std::shared_ptr<const Setting> before = nullptr;
 };
 
 // By the key's own name (never an alias).

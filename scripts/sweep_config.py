@@ -24,6 +24,7 @@ WORDS = {
     "use_rotary_position_embeddings": {"pos_emb": "rotary"},
     "no_position_embedding": {"pos_emb": "none"},  # beside a learned table, or none that is named
     "openai_gelu": {"bias_gelu_fusion": True},
+    "no_bias_gelu_fusion": {"bias_gelu_fusion": False},  # unless openai_gelu has spoken
     "disable_bias_linear": {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False},
     "recompute_activations": {"recompute_granularity": "selective"},
     "ds_sequence_parallel_fpdt_offloading": {"activation_offload": "host"},
@@ -157,6 +158,10 @@ def lay_over(base, later, by):
             take_back(base, by, key)
         if key == "no_position_embedding" and not learned({**base, **later, **given}.get("pos_emb")):
             meant = {}
+        if key == "no_bias_gelu_fusion":
+            fusion = said.get("bias_gelu_fusion") or ("bias_gelu_fusion" not in later and by.get("bias_gelu_fusion"))
+            if fusion and fusion[0] == "openai_gelu":
+                meant = {}
         if any(name in given and given[name] != of_word for name, of_word in meant.items()):
             continue  # both said in one source, and not the same: `train` finds the contradiction
         given.pop(key, None)

@@ -248,6 +248,9 @@ TEST(GoodConfig, DerivedValues) {
   EXPECT_EQ(load("\"lr_warmup_iters\": 3").optim.warmup_iters, 3);
   EXPECT_EQ(load("\"warmup\": 0.25").optim.warmup_iters, 2);
   EXPECT_EQ(load("\"openai_gelu\": true").model.activation, ActivationKind::kGeluTanh);
+  EXPECT_EQ(load("\"bias_gelu_fusion\": true", {"no_bias_gelu_fusion=true"}).model.activation,
+            ActivationKind::kGeluExact);
+  EXPECT_EQ(load("\"openai_gelu\": true, \"no_bias_gelu_fusion\": true").model.activation, ActivationKind::kGeluTanh);
   EXPECT_EQ(load("\"initial_loss_scale\": 4294967296, \"fp16\": true").optim.loss_scale, 4294967296.0);
   EXPECT_FALSE(load("\"fp16\": {\"enabled\": true, \"loss_scale\": 128}").optim.dynamic_loss_scale);
   EXPECT_EQ(load("\"precision\": \"bfloat16\"").model.dtype, DType::bf16);

@@ -113,6 +113,18 @@ TEST(MegatronArgs, NoLearnedPositionsBesideRope) {
   EXPECT_EQ(positions("--position-embedding-type learned_absolute --no-position-embedding"), PositionKind::kNone);
 }
 
+// Without the fused kernel, also where there are no biases, gelu is the exact one; --openai-gelu wins in any order.
+TEST(MegatronArgs, UnfusedGelu) {
+  const auto activation = [](const std::string& flags) { return load(kSmall + flags).run.model.activation; };
+  for (const char* word : {"--no-bias-gelu-fusion", "--disable-bias-linear"}) {
+    const std::string flag = word;
+    EXPECT_EQ(activation(flag), ActivationKind::kGeluExact) << flag;
+    EXPECT_EQ(activation(flag + " --openai-gelu"), ActivationKind::kGeluTanh) << flag;
+    EXPECT_EQ(activation("--openai-gelu " + flag), ActivationKind::kGeluTanh) << flag;
+    EXPECT_EQ(activation(flag + " --swiglu"), ActivationKind::kSwiglu) << flag;
+  }
+}
+
 TEST(MegatronArgs, Wrong) {
   const auto expect = [](const std::string& more, const std::string& wanted) {
     const std::string message = message_of(kSmall + more);

@@ -26,9 +26,9 @@ KeyTopic noted_keys() {
   };
   note("the engine chooses its kernels itself; values do not depend on fusion", R"(
         scaled_upper_triang_masked_softmax_fusion scaled_masked_softmax_fusion bias_dropout_fusion rope_fusion
-        layernorm_fusion rmsnorm_fusion no_bias_gelu_fusion no_bias_dropout_fusion no_masked_softmax_fusion
-        no_rope_fusion no_persist_layer_norm use_flashattn_swiglu gradient_accumulation_fusion
-        no_gradient_accumulation_fusion attention_backend use_flash_attn)");
+        layernorm_fusion rmsnorm_fusion no_bias_dropout_fusion no_masked_softmax_fusion no_rope_fusion
+        no_persist_layer_norm use_flashattn_swiglu gradient_accumulation_fusion no_gradient_accumulation_fusion
+        attention_backend use_flash_attn)");
   note(
       "layers are computed by this engine's kernels in the run's precision, not by Transformer Engine's, and never "
       "in fp8",

@@ -117,15 +117,17 @@ std::string megatron_defaults(const std::vector<MegatronFlag>& flags) {
                              {"initial_loss_scale", 4294967296.0},
                              {"lr_warmup_convention", "megatron"}};
   int64_t tensor = 1;
-  bool swiglu = false, warms_up = false, pads = false;
+  bool fuses = true, warms_up = false, pads = false;
   for (const MegatronFlag& f : flags) {
-    swiglu = swiglu || f.override == "swiglu=true";
+    // The fused kernel is for gelu behind a bias. Without it gelu is the exact one.
+    for (const char* other : {"swiglu=true", "no_bias_gelu_fusion=true", "disable_bias_linear=true"})
+      fuses = fuses && f.override != other;
     warms_up = warms_up || f.override.rfind("lr_warmup_", 0) == 0;
     pads = pads || f.override.rfind("make_vocab_size_divisible_by=", 0) == 0;
     if (f.override.rfind("tensor_model_parallel_size=", 0) == 0)
       tensor = std::max<int64_t>(1, std::atoll(f.override.c_str() + f.override.find('=') + 1));
   }
-  if (!swiglu) defaults["bias_gelu_fusion"] = true;
+  if (fuses) defaults["bias_gelu_fusion"] = true;
   if (warms_up) defaults.erase("lr_warmup_iters");
   if (!pads) defaults["make_vocab_size_divisible_by"] = 128 * tensor;
   return defaults.dump();

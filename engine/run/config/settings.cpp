@@ -470,6 +470,11 @@ void SettingsReader::rewrite_shorthands(Source& source) {
     if (said == nullptr || said->value.is_null() || said->value == "learned") put("pos_emb", "none", *v);
   }
   if (const auto v = take_if_true("openai_gelu")) put("bias_gelu_fusion", true, *v);
+  if (const auto v = take_if_true("no_bias_gelu_fusion")) {
+    // Megatron's --openai-gelu wins over its --no-bias-gelu-fusion, in whatever order they come.
+    const Setting* said = so_far("bias_gelu_fusion");
+    if (said == nullptr || !is_by(*said, "openai_gelu")) put("bias_gelu_fusion", false, *v);
+  }
   if (const auto v = take_if_true("disable_bias_linear")) {
     put("use_bias_in_attn_linear", false, *v);
     put("use_bias_in_mlp", false, *v);

@@ -58,6 +58,20 @@ TEST(MegatronArgs, ItsDefaultsWhereNoFileSaysOtherwise) {
   EXPECT_EQ(load(kSmall, {"configs/quickstart.json"}).run.model.hidden_dropout, 0.0f);
 }
 
+TEST(MegatronArgs, ItsDefaultsBesideOtherFlags) {
+  EXPECT_EQ(load(kSmall + "--optimizer sgd").run.optim.momentum, 0.9);
+  EXPECT_EQ(load(kSmall + "--sgd-momentum 0.5 --optimizer sgd").run.optim.momentum, 0.5);
+  EXPECT_EQ(load(kSmall).run.optim.momentum, 0.0);
+  // No warm-up is Megatron's default: where it would start from is no length.
+  const OptimConfig warm = load(kSmall + "--lr-warmup-init 0.0001 --train-iters 1000").run.optim;
+  EXPECT_EQ(warm.warmup_iters, 0);
+  EXPECT_EQ(warm.warmup_init, 0.0001);
+  EXPECT_EQ(load(kSmall + "--lr-warmup-fraction 0.1 --train-iters 1000").run.optim.warmup_iters, 100);
+  EXPECT_TRUE(load(kSmall).run.data.per_token_loss);
+  EXPECT_FALSE(load(kSmall + "--eod-mask-loss --eod-token 1").run.data.per_token_loss);
+  EXPECT_TRUE(load(kSmall + "--eod-mask-loss --eod-token 1 --calculate-per-token-loss").run.data.per_token_loss);
+}
+
 TEST(MegatronArgs, ScatterAndGatherInThePipeline) {
   EXPECT_TRUE(load(kSmall).run.layout.scatter_in_pipeline);
   EXPECT_FALSE(load(kSmall + "--no-scatter-gather-tensors-in-pipeline").run.layout.scatter_in_pipeline);

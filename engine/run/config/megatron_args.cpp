@@ -119,12 +119,16 @@ std::string megatron_defaults(const std::vector<MegatronFlag>& flags) {
   int64_t tensor = 1;
   bool fuses = true, warms_up = false, pads = false;
   for (const MegatronFlag& f : flags) {
+    const auto gives = [&](const std::string& key) { return f.override.rfind(key + "=", 0) == 0; };
     // The fused kernel is for gelu behind a bias. Without it gelu is the exact one.
     for (const char* other : {"swiglu=true", "no_bias_gelu_fusion=true", "disable_bias_linear=true"})
       fuses = fuses && f.override != other;
-    warms_up = warms_up || f.override.rfind("lr_warmup_", 0) == 0;
-    pads = pads || f.override.rfind("make_vocab_size_divisible_by=", 0) == 0;
-    if (f.override.rfind("tensor_model_parallel_size=", 0) == 0)
+    warms_up = warms_up || gives("lr_warmup_iters") || gives("lr_warmup_samples") || gives("lr_warmup_fraction");
+    pads = pads || gives("make_vocab_size_divisible_by");
+    if (f.override == "optimizer=sgd") defaults["sgd_momentum"] = 0.9;
+    // Where no token is left out, the mean over micro-batches and that over tokens are the same.
+    if (f.override == "eod_mask_loss=true") defaults["calculate_per_token_loss"] = false;
+    if (gives("tensor_model_parallel_size"))
       tensor = std::max<int64_t>(1, std::atoll(f.override.c_str() + f.override.find('=') + 1));
   }
   if (fuses) defaults["bias_gelu_fusion"] = true;

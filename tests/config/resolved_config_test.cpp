@@ -166,6 +166,27 @@ TEST(ResolvedConfig, OfAnOlderVersion) {
       differing_keys(before, resolved_json(load_config_text({{"c.json", with("\"activation\": \"swiglu\"")}}, {})))
           .front(),
       "ffn_hidden_size: 100 in the checkpoint, 85 here");
+  // A key that is newer than the file has its default there; one that is derived from others is not compared.
+  const auto here = [](const std::string& extra) {
+    return resolved_json(load_config_text({{"c.json", with(extra)}}, {}));
+  };
+  nlohmann::json older = here("\"seed\": 1");
+  for (const char* key : {"reset_attention_mask", "reset_position_ids", "calculate_per_token_loss",
+                          "sliding_window_width", "head_dim", "use_bias_in_mlp"})
+    EXPECT_EQ(older.erase(key), 1u) << key;
+  EXPECT_EQ(differing_keys(older, here("\"seed\": 1")), std::vector<std::string>());
+  EXPECT_EQ(differing_keys(older, here("\"seed\": 1, \"reset_position_ids\": true, \"eod_token\": 1, "
+                                       "\"sliding_window_width\": 4")),
+            (std::vector<std::string>{"eod_token: -1 in the checkpoint, 1 here",
+                                      "reset_position_ids: false in the checkpoint, true here",
+                                      "sliding_window_width: null in the checkpoint, 4 here"}));
+  // Where tokens are left out, the loss was another one before that key.
+  const std::string masked = "\"eod_mask_loss\": true, \"eod_token\": 1";
+  older = here(masked);
+  older.erase("calculate_per_token_loss");
+  EXPECT_EQ(differing_keys(older, here(masked)),
+            std::vector<std::string>{"calculate_per_token_loss: false in the checkpoint, true here"});
+  EXPECT_TRUE(differing_keys(older, here(masked + ", \"calculate_per_token_loss\": false")).empty());
   EXPECT_THROW(load_config_text({{"c.json", with("\"config_version\": 3")}}, {}), ConfigErrors);
   EXPECT_THROW(load_config_text({{"c.json", with("\"config_version\": \"2\"")}}, {}), ConfigErrors);
 }

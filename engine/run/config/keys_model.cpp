@@ -94,7 +94,7 @@ KeyTopic model_keys() {
           "use_rope_scaling: context length before the scaling.", {.bounds = {1, 1e9}, .scope = model}),
       key("sliding_window_width", kIntKey, "null",
           "Keys in front of its own that a token sees, so one less than Hugging Face's sliding_window.",
-          {.default_text = "none", .bounds = {0, 1e9}, .unit = "tokens", .scope = model}),
+          {.bounds = {0, 1e9}, .unit = "tokens", .scope = model}),
       key("no_weight_tying", kBoolKey, "false", "true: the head has a matrix of its own instead of the embedding's.",
           {.aliases = {"untie_embeddings_and_output_weights"}, .scope = model}),
       key("gpt_j_residual", kBoolKey, "false", "Parallel residual: x + attention(norm1(x)) + mlp(norm2(x)).",

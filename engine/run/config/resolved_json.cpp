@@ -10,23 +10,31 @@
 namespace thinwire {
 namespace {
 
-nlohmann::json at_path(const nlohmann::json& resolved, const std::string& name) {
+// nullptr: not there, as keys that are newer than the file.
+const nlohmann::json* at_path(const nlohmann::json& resolved, const std::string& name) {
   const nlohmann::json* node = &resolved;
   for (const std::string& part : key_path(name)) {
     if (!node->is_object() || !node->contains(part)) return nullptr;
     node = &node->at(part);
   }
-  return *node;
+  return node;
 }
 
-std::vector<std::string> keys_of(const std::vector<KeyScope>& scopes) {
-  std::vector<std::string> names;
+// In the order of their names.
+std::vector<const KeySpec*> keys_of(const std::vector<KeyScope>& scopes) {
+  std::vector<const KeySpec*> keys;
   for (const KeyTopic& topic : key_table().topics())
     for (const KeySpec& key : topic.keys)
       if (key.status == KeyStatus::kUsed && std::find(scopes.begin(), scopes.end(), key.scope) != scopes.end())
-        names.push_back(key.name);
-  std::sort(names.begin(), names.end());
-  return names;
+        keys.push_back(&key);
+  std::sort(keys.begin(), keys.end(), [](const KeySpec* a, const KeySpec* b) { return a->name < b->name; });
+  return keys;
+}
+
+// Where a file is older than a key, the program did what is the default now. A default that follows from other keys
+// followed from them then, too; of compression nulls are left out, whatever their default is derived from.
+bool was_derived(const KeySpec& key) {
+  return !key.default_text.empty() && !key.name.starts_with("compression.");
 }
 
 nlohmann::json of_this_version(nlohmann::json resolved) {
@@ -34,6 +42,10 @@ nlohmann::json of_this_version(nlohmann::json resolved) {
     resolved["ffn_hidden_size"] = resolved["intermediate_size"];
     resolved["intermediate_size"] = nullptr;
   }
+  // Before there was a choice, the loss was the mean of the micro-batches' means.
+  if (!resolved.contains("calculate_per_token_loss") && resolved.contains("eod_mask_loss") &&
+      resolved["eod_mask_loss"] == true)
+    resolved["calculate_per_token_loss"] = false;
   return resolved;
 }
 
@@ -59,9 +71,13 @@ std::vector<std::string> differing_keys(const nlohmann::json& in_checkpoint, con
                                         const std::vector<KeyScope>& scopes) {
   const nlohmann::json checkpoint = of_this_version(in_checkpoint), here = of_this_version(in_here);
   std::vector<std::string> lines;
-  for (const std::string& name : keys_of(scopes)) {
-    const nlohmann::json a = at_path(checkpoint, name), b = at_path(here, name);
-    if (a != b) lines.push_back(name + ": " + shown(a) + " in the checkpoint, " + shown(b) + " here");
+  for (const KeySpec* key : keys_of(scopes)) {
+    const nlohmann::json *a = at_path(checkpoint, key->name), *b = at_path(here, key->name);
+    if ((a == nullptr || b == nullptr) && was_derived(*key)) continue;
+    const nlohmann::json& by_default = key_table().default_of(*key);
+    if (a == nullptr) a = &by_default;
+    if (b == nullptr) b = &by_default;
+    if (*a != *b) lines.push_back(key->name + ": " + shown(*a) + " in the checkpoint, " + shown(*b) + " here");
   }
   return lines;
 }

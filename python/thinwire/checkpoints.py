@@ -1,4 +1,5 @@
 """Checkpoints as numpy arrays: whole tensors, put together from what the ranks stored (engine/run/checkpoint/checkpoint.md)."""
+import itertools
 import json
 import os
 import shutil
@@ -68,25 +69,43 @@ def load_checkpoint(path, names="thinwire", prefix="model/", program=None):
             done = subprocess.run([program, "export", folder, "--format", "hf", "--output", os.path.join(out, "hf")], capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 raise ValueError((done.stderr or done.stdout).strip())
-            file = Safetensors(os.path.join(out, "hf", "model.safetensors"))
-            return {name: numpy.array(file[name]) for name in file.entries}
+            tensors = {}
+            for part in sorted(n for n in os.listdir(os.path.join(out, "hf")) if n.endswith(".safetensors")):  # a large model comes in several
+                file = Safetensors(os.path.join(out, "hf", part))
+                tensors.update({name: numpy.array(file[name]) for name in file.entries})
+            if not tensors:
+                raise ValueError(f"{program} exported no tensors")
+            return tensors
     if names != "thinwire":
         raise ValueError(f"names={names!r}: there are 'thinwire' and 'hf'")
     manifest = manifest_of(folder)
-    files = []
-    for file in manifest["files"]:
-        where = os.path.join(folder, file["name"])
+    files = [os.path.join(folder, file["name"]) for file in manifest["files"]]
+    for where, file in zip(files, manifest["files"]):
         if os.path.getsize(where) != file["bytes"]:
             raise ValueError(f"{where}: {os.path.getsize(where)} bytes, its manifest says {file['bytes']}")
-        files.append(Safetensors(where))
-    tensors, filled = {}, {}
-    for t in manifest["tensors"]:
-        if not t["name"].startswith(prefix):
-            continue
-        name, rows, cols = t["name"][len(prefix):], t["rows"], t["cols"]
+    wanted = [t for t in manifest["tensors"] if t["name"].startswith(prefix)]
+    if not wanted:
+        raise ValueError(f"{folder}: no tensor begins with {prefix}")
+    tensors = dict.fromkeys(t["name"][len(prefix):] for t in wanted)  # in the order of the manifest
+    filled = dict.fromkeys(tensors, 0)
+    # A file is open for as long as its map lives, and ranks may be more than files that a process may open.
+    for number, parts in itertools.groupby(sorted(wanted, key=lambda t: t["file"]), key=lambda t: t["file"]):
+        fill(tensors, filled, Safetensors(files[number]), parts, len(prefix))
+    for name, count in filled.items():
+        if count != tensors[name].size:
+            raise ValueError(f"{folder}: {prefix}{name} has {tensors[name].size} elements, {count} are stored")
+    return tensors
+
+
+def fill(tensors, filled, file, parts, skip):
+    """Copies parts of tensors, as the manifest lists them, from their file. skip: characters of a name that are its prefix."""
+    for t in parts:
+        name, rows, cols = t["name"][skip:], t["rows"], t["cols"]
         row, part_rows, col, part_cols = t.get("rectangle") or (0, rows, 0, cols)
-        stored = files[t["file"]][t["stored"]].reshape(-1)
-        whole = tensors.setdefault(name, numpy.empty((rows, cols), stored.dtype))
+        stored = file[t["stored"]].reshape(-1)
+        if tensors[name] is None:
+            tensors[name] = numpy.empty((rows, cols), stored.dtype)
+        whole = tensors[name]
         # A range of the rectangle's elements, row by row: a part of its first row, whole rows, a part of its last one.
         at, end = t["first"], t["first"] + t["count"]
         while at < end:
@@ -99,10 +118,4 @@ def load_checkpoint(path, names="thinwire", prefix="model/", program=None):
             else:
                 whole[row + r, col + c:col + c + count] = part
             at += count
-        filled[name] = filled.get(name, 0) + t["count"]
-    for name, count in filled.items():
-        if count != tensors[name].size:
-            raise ValueError(f"{folder}: {prefix}{name} has {tensors[name].size} elements, {count} are stored")
-    if not tensors:
-        raise ValueError(f"{folder}: no tensor begins with {prefix}")
-    return tensors
+        filled[name] += t["count"]

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import struct
@@ -62,6 +63,18 @@ def train(run_dir, ranks, *keys):
     command = ["mpirun", "-n", str(ranks), os.path.join(BUILD, "train"), "--config", "configs/gpt2_tiny.json", "train_iters=8", "eval_interval=4", "eval_iters=1", "save_interval=8",
                "threads_per_rank=1", f"run_dir={run_dir}", *keys]
     subprocess.run(command, cwd=ROOT, check=True, timeout=LIMIT, stdout=subprocess.DEVNULL)
+
+
+def write_safetensors(path, header, data):
+    """Returns the size of the file."""
+    head = json.dumps(header).encode()
+    with open(path, "wb") as f:
+        return f.write(struct.pack("<Q", len(head)) + head + data)
+
+
+def write_manifest(folder, files, tensors):
+    with open(os.path.join(folder, "manifest.json"), "w", encoding="utf-8") as f:
+        json.dump({"format": "thinwire-checkpoint", "version": 2, "sequence": 1, "files": files, "tensors": tensors}, f)
 
 
 class Package(unittest.TestCase):
@@ -192,23 +205,49 @@ class Package(unittest.TestCase):
                         listed.append({"name": "model/w", "rows": rows, "cols": cols, "rectangle": [r, r_end - r, c, c_end - c], "first": first, "count": end - first, "dtype": "F32",
                                        "file": 0, "stored": stored})
             chance.shuffle(listed)
-            head = json.dumps(header).encode()
-            file = struct.pack("<Q", len(head)) + head + data
-            with open(os.path.join(folder, "shard_00000.safetensors"), "wb") as f:
-                f.write(file)
+            name = "shard_00000.safetensors"
+            size = write_safetensors(os.path.join(folder, name), header, data)
 
-            def manifest(tensors, size):
-                with open(os.path.join(folder, "manifest.json"), "w", encoding="utf-8") as f:
-                    json.dump({"format": "thinwire-checkpoint", "version": 2, "sequence": 1, "files": [{"name": "shard_00000.safetensors", "bytes": size}], "tensors": tensors}, f)
-            manifest(listed, len(file))
+            def manifest(tensors, size, folder=folder, name=name):
+                write_manifest(folder, [{"name": name, "bytes": size}], tensors)
+            manifest(listed, size)
             numpy.testing.assert_array_equal(thinwire.load_checkpoint(folder)["w"], whole)
             if len(listed) > 1:
-                manifest(listed[1:], len(file))
+                manifest(listed[1:], size)
                 with self.assertRaisesRegex(ValueError, "are stored"):
                     thinwire.load_checkpoint(folder)
-            manifest(listed, len(file) + 1)
+            manifest(listed, size + 1)
             with self.assertRaisesRegex(ValueError, "its manifest says"):
                 thinwire.load_checkpoint(folder)
+
+    def test_more_files_than_may_be_open(self):
+        folder = os.path.join(self.folder, "made", "many")
+        os.makedirs(folder)
+        files, listed = [], []
+        for rank in range(80):
+            name, stored = f"shard_{rank:05d}.safetensors", f"model/w@{rank}"
+            values = numpy.full(3, rank, "<f4").tobytes()
+            files.append({"name": name, "bytes": write_safetensors(os.path.join(folder, name), {stored: {"dtype": "F32", "shape": [3], "data_offsets": [0, 12]}}, values)})
+            listed.append({"name": "model/w", "rows": 80, "cols": 3, "first": 3 * rank, "count": 3, "dtype": "F32", "file": rank, "stored": stored})
+        write_manifest(folder, files, listed)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, limits[1]))
+        numpy.testing.assert_array_equal(thinwire.load_checkpoint(folder)["w"], numpy.arange(80.0)[:, None].repeat(3, 1))
+
+    def test_exports_in_several_files(self):
+        folder = os.path.join(self.folder, "made", "large")
+        os.makedirs(folder)
+        write_manifest(folder, [], [])
+        parts = [(f"model-{i:05d}-of-00002.safetensors", {f"h.{i}.weight": {"dtype": "F32", "shape": [1, 2], "data_offsets": [0, 8]}}, struct.pack("<2f", i, -i)) for i in (1, 2)]
+        for name, header, data in parts:
+            write_safetensors(os.path.join(folder, name), header, data)
+        program = os.path.join(folder, "checkpoint")
+        with open(program, "w", encoding="utf-8") as f:  # stands in for the program; its words are export DIR --format hf --output OUT
+            f.write(f"#!{sys.executable}\nimport glob, os, shutil, sys\nos.mkdir(sys.argv[6])\nfor part in glob.glob(sys.argv[2] + '/*.safetensors'): shutil.copy(part, sys.argv[6])\n")
+        os.chmod(program, 0o755)
+        tensors = thinwire.load_checkpoint(folder, names="hf", program=program)
+        self.assertEqual({n: a.tolist() for n, a in tensors.items()}, {"h.1.weight": [[1.0, -1.0]], "h.2.weight": [[2.0, -2.0]]})
 
     def test_no_checkpoint_no_such_names(self):
         with self.assertRaisesRegex(FileNotFoundError, "no checkpoint"):

@@ -1,8 +1,9 @@
 # Hands points of a sweep to a batch system, follows them there, and ends them.
 #
-# Points of one size go as one array; DIR/batch/<name>.sh is the script that was submitted, <name>.list what its elements run, <name>.json
-# which points they are. DIR/runs/<id>/job.sh submits one point by hand. All are made from scripts/{slurm,lsf,pbs,flux}/: the directives
-# are those of the plan, the rest is theirs, with what they know of warnings, saving and going back into the queue.
+# Points of one size go as one array, or as several where one may not hold them all; DIR/batch/<name>.sh is the script that was
+# submitted, <name>.list what its elements run, <name>.json which points they are. DIR/runs/<id>/job.sh submits one point by hand. All are
+# made from scripts/{slurm,lsf,pbs,flux}/: the directives are those of the plan, the rest is theirs, with what they know of warnings,
+# saving and going back into the queue.
 import hashlib
 import json
 import os
@@ -86,8 +87,9 @@ def submit(sweep, points):
         write_single(system, sweep, point, size, sweep.path(point.id, "job.sh"), f"tw-{point.id}")
         groups.setdefault(size.key(), (size, []))[1].append(point)
     for size, group in groups.values():
-        array = system.arrays and len(group) >= system.least
-        for batch in [group] if array else [[p] for p in group]:
+        step = system.most if system.arrays else 1
+        for batch in (group[i:i + step] for i in range(0, len(group), step)):
+            array = system.arrays and len(batch) >= system.least
             number = sum(n.endswith(".json") for n in os.listdir(os.path.join(sweep.dir, "batch")))
             name = batch_name(sweep, number)
             if array:

@@ -115,10 +115,12 @@ class Job(NamedTuple):
 
 class System:
     """kind: of its folder of scripts; prefix and join: how it writes a directive; how: the command that submits a script by hand; first: the
-    number of an array's first element; arrays: whether it has any; least: elements of the smallest array; index: what an element's number
-    is in between in its job; in_array: its number in names of output files; kill, gone: what ends jobs, and what it says of those that had ended."""
+    number of an array's first element; arrays: whether it has any; least, most: elements of the smallest and the largest array; index: what
+    an element's number is in between in its job; in_array: its number in names of output files; kill, gone: what ends jobs, and what it
+    says of those that had ended."""
 
     first, arrays, least, join = 0, True, 1, "="
+    most = 1000  # what Slurm and LSF take unless a site allows more
     index, in_array, gone = ("[", "]"), "", ()
 
     def element(self, job, index):

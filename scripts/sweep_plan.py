@@ -70,7 +70,7 @@ LAUNCHER = {
     "ranks": (ANY, True, *whole(1, 1000000)),
     "threads": (ANY, True, *whole(1, 4096)),
     "time_limit": (ANY, True, *TIME),
-    "at_once": (ANY, False, (lambda v: v == "auto" or whole(1, 100000)[0](v)), '"auto" or a whole number'),
+    "at_once": (ANY, False, (lambda v: v == "auto" or whole(1, 100000)[0](v)), '"auto" or a whole number'),  # a batch system: of each array
     "hosts": (LAB, True, *whole(1, lab_network.MAX_HOSTS)),
     "rate": (LAB, True, rate_is_good, 'a rate such as "100mbit" (at least 100kbit) or "none"'),
     "partition": (BATCH, False, *TEXT),

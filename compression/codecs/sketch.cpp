@@ -36,7 +36,7 @@ uint64_t mix(uint64_t h) {  // splitmix64's finaliser
 
 struct State final : CompressionState {
   int64_t count = 0;
-  int64_t most_bytes = 0;       // of all below, taken with the first message: prices are told with states, too
+  int64_t most_bytes = 0;       // planned for all below, which is taken with the first message: plans hold states, too
   uint32_t max_key = 0;         // of this rank's x
   std::vector<uint8_t> bits;    // the union
   std::vector<int64_t> before;  // elements of the union in front of each block of kSparseBlock
@@ -59,7 +59,12 @@ struct State final : CompressionState {
   void commit() override {}
   void roll_back() override {}
   void visit(StateVisitor&, const std::string&) override {}  // nothing outlives a message
-  int64_t bytes() const override { return most_bytes; }
+  int64_t bytes() const override {
+    return std::max(most_bytes, static_cast<int64_t>(bits.size() + in_table.size() +
+                                                     4 * (values.size() + where.size() + peel_cell.size() +
+                                                          peel_block.size() + sums.size()) +
+                                                     8 * (before.size() + tail.size())));
+  }
 
   uint32_t lanes(const std::vector<uint8_t>& map, int64_t block) const {
     const size_t at = static_cast<size_t>(block) * 2;

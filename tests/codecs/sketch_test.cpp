@@ -87,6 +87,7 @@ struct Group {
       const int64_t first = scatter ? n * rank / ranks : 0, last = scatter ? n * (rank + 1) / ranks : n;
       Fenced got(static_cast<size_t>(last - first) * 4);
       codec.result(msg, first, got.view(DType::f32), false, state);
+      EXPECT_EQ(state.bytes(), codec.make_state(n, {})->bytes()) << "more than was planned";
       if (!scatter && rank > 0 && got.size() > 0) {
         EXPECT_EQ(std::memcmp(got.data(), out.sum.data(), got.size()), 0) << "replicas differ";
       }

@@ -24,7 +24,7 @@ WORDS = {
     "use_rotary_position_embeddings": {"pos_emb": "rotary"},
     "no_position_embedding": {"pos_emb": "none"},  # beside a learned table, or none that is named
     "openai_gelu": {"bias_gelu_fusion": True},
-    "no_bias_gelu_fusion": {"bias_gelu_fusion": False},  # unless openai_gelu has spoken
+    "no_bias_gelu_fusion": {"bias_gelu_fusion": False},  # unless openai_gelu says otherwise
     "disable_bias_linear": {"use_bias_in_attn_linear": False, "use_bias_in_mlp": False},
     "recompute_activations": {"recompute_granularity": "selective"},
     "ds_sequence_parallel_fpdt_offloading": {"activation_offload": "host"},
